@@ -1,0 +1,119 @@
+# Shardline: `make help` lists the targets. A variable is a decision, a pattern rule a language; objects of different
+# flags live in different folders (build/release, build/sanitize, …), build/bin is a link to the current one.
+
+CC      ?= gcc
+CONFIG  ?= release
+V       ?= 0
+PREFIX  ?= /usr/local
+DESTDIR ?=
+FIXTURES ?=
+export FIXTURES
+
+B := build/$(CONFIG)
+ROOMS := base kernels comm format model text train reshard serve
+
+WARN  := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-strings -Wvla -Wpointer-arith -Wformat=2
+# -ffp-contract=off: the order of every operation is ours (numerics contract); no fast-math anywhere
+FLAGS_release  := -O3
+FLAGS_sanitize := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+FLAGS_altered  := -O2 -DSHARDLINE_ALTER
+CFLAGS_ALL := -std=gnu11 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) $(FLAGS_$(CONFIG)) -I. $(CFLAGS)
+
+# external libraries; MPI through its own pkg-config file (never the wrapper: one compiler for all files)
+PKGS := ompi-c jansson libxxhash libzstd libmicrohttpd libcurl
+CFLAGS_PKG = $(shell pkg-config --cflags $(PKGS) 2>/dev/null | sed 's/-I/-isystem /g')
+LIBS       = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
+
+# CPU class by file name
+ISA_avx2       := -mavx2 -mfma -mf16c
+ISA_avx512     := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512
+ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
+isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
+
+LIB_SRC  := $(filter-out %_main.c,$(wildcard $(addsuffix /*.c,$(ROOMS)) kernels/x86/*.c))
+LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
+MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
+PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=)))
+TEST_SRC := $(wildcard tests/unit/*_test.c tests/ranks/*_test.c)
+TESTS    := $(TEST_SRC:%.c=$B/%)
+BENCH_SRC := $(wildcard tests/bench/*_bench.c)
+BENCHES  := $(BENCH_SRC:%.c=$B/%)
+
+.PHONY: all programs tests benches link setup-check demo test test-all bench sanitize tidy check-layers install clean help
+all: programs
+programs: setup-check
+	@$(MAKE) --no-print-directory $(PROGS) link
+
+link:
+	@mkdir -p build && ln -sfn $(CONFIG)/bin build/bin
+
+# installs what is missing (apt) and says so; nothing to do on a machine that has all
+setup-check:
+	@tools/setup --check >/dev/null 2>&1 || tools/setup
+
+Q := $(if $(filter 0,$V),@)
+$B/obj/%.o: %.c
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  cc    $<")
+	$(Q)$(CC) $(CFLAGS_ALL) $(CFLAGS_PKG) $(call isa_of,$<) -MMD -MP -c -o $@ $<
+
+$B/libshardline.a: $(LIB_OBJ)
+	@rm -f $@
+	$(Q)ar rcs $@ $^
+
+define program
+$B/bin/$(notdir $(1:_main.c=)): $B/obj/$(1:.c=.o) $B/libshardline.a
+	@mkdir -p $$(@D)
+	$(if $(Q),@echo "  link  $$(notdir $$@)")
+	$(Q)$(CC) $(CFLAGS_ALL) -o $$@ $$^ $$(LIBS)
+endef
+$(foreach m,$(MAIN_SRC),$(eval $(call program,$(m))))
+
+$B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
+$B/tests/bench/%: LIBS += -ldl
+tests: programs
+	@$(MAKE) --no-print-directory $(TESTS)
+benches: programs
+	@$(MAKE) --no-print-directory $(BENCHES)
+.SECONDARY:
+
+demo: programs
+	@tools/demo $(if $(DATA),--data '$(DATA)')
+test: tests
+	@tests/run --bin $B quick
+test-all: tests
+	@tests/run --bin $B all
+	@$(MAKE) --no-print-directory sanitize
+sanitize:
+	@$(MAKE) --no-print-directory CONFIG=sanitize tests
+	@tests/run --bin build/sanitize sanitize
+bench: benches
+	@tests/bench/run --bin $B
+check-layers:
+	@tools/check-layers
+tidy:
+	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h') && clang-tidy --quiet $(LIB_SRC) -- $(CFLAGS_ALL) $(CFLAGS_PKG)
+
+install: programs
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/shardline
+	install -m 755 $(PROGS) $(DESTDIR)$(PREFIX)/bin
+	install -m 644 README.md LICENSE format/FORMAT.md $(DESTDIR)$(PREFIX)/share/doc/shardline
+
+clean:
+	rm -rf build
+
+help:
+	@echo "make                the programs, in build/bin/"
+	@echo "make demo           train on 4 ranks, reshard, serve, complete (about 4 minutes); DATA=FILE: another text"
+	@echo "make test           all tests that take less than 15 minutes; FIXTURES=DIR: those against references too"
+	@echo "make test-all       every test, also under sanitizers"
+	@echo "make bench          speed of products, memory, exact against fast"
+	@echo "make sanitize       unit tests under ASan and UBSan"
+	@echo "make check-layers   includes point down only"
+	@echo "make tidy           formatter and linter"
+	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
+	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands"
+
+-include $(LIB_OBJ:.o=.d) $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d

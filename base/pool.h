@@ -1,0 +1,17 @@
+/* pool.h - one pool of threads per rank: a loop over tasks, spread over the threads. */
+#ifndef SHARDLINE_BASE_POOL_H
+#define SHARDLINE_BASE_POOL_H
+
+#include <stdint.h>
+#include "base/err.h"
+
+struct pool;
+/* n_threads >= 1; the caller's thread is thread 0. Waiting threads yield, then sleep (futex). */
+int pool_open(struct pool **out, int n_threads, struct err *e);
+void pool_close(struct pool *p);
+int pool_threads(const struct pool *p);
+/* Calls fn(arg, task, thread) once for every task 0..n_tasks-1, then returns. Which thread takes which task is not
+ * defined: results must not depend on it. Not reentrant: fn must not call pool_run. */
+void pool_run(struct pool *p, int64_t n_tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);
+
+#endif

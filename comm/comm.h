@@ -1,0 +1,82 @@
+/* comm.h - ranks that agree: groups, collectives whose sums have one order, failures that reach everybody.
+ *
+ * Sums are Tree(size of the group) over its ranks in rank order (kernels/tree.h), the same bits on every transport. Every call
+ * is collective over its group, in the same order on all its ranks. A call returns ERR_PEER when another rank failed, died
+ * or did not answer; after that every call on any group of the world returns ERR_PEER at once. */
+#ifndef SHARDLINE_COMM_COMM_H
+#define SHARDLINE_COMM_COMM_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "base/err.h"
+#include "base/mem.h"
+#include "kernels/dev.h"
+
+struct comm;                               /* a group of ranks */
+struct world;                              /* all ranks of the job */
+
+enum mesh_axis { AXIS_TP, AXIS_CP, AXIS_DP, AXIS_PP, AXIS_COUNT };       /* fastest first */
+struct mesh {                              /* rank = ((pp * n_dp + dp) * n_cp + cp) * n_tp + tp */
+    int size[AXIS_COUNT], at[AXIS_COUNT];  /* degrees, and this rank's place on every axis */
+    struct comm *axis[AXIS_COUNT];         /* the group along every axis; size 1 groups too */
+    struct comm *all;
+};
+
+/* ---- start (launch.h: programs start their own ranks) ---- */
+/* transport: "auto" | "self" | "shm" | "mpi". auto: self for one rank (MPI is not started), shm when all ranks share one
+ * machine, else mpi. dev is used for tree_add; mem counts the segment. */
+int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e);
+/* Orderly end; safe after a failure (then it does not wait for the others). */
+void world_close(struct world *w);
+int world_rank(const struct world *w);
+int world_size(const struct world *w);
+const char *world_transport(const struct world *w);
+/* ERR_USAGE when the product of the degrees is not the number of ranks. */
+int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struct err *e);
+void mesh_close(struct mesh *m);
+/* Ranks of `parent` with the same colour, in parent's order. Collective over parent. */
+int comm_split(struct comm **out, struct comm *parent, int colour, struct err *e);
+void comm_close(struct comm *c);
+
+int comm_rank(const struct comm *c);
+int comm_size(const struct comm *c);
+
+/* ---- memory ---- */
+/* Memory that peers can read directly (in the shared segment; plain memory on other transports). Not collective. Zeroed,
+ * 64-byte aligned. Collectives on it copy nothing; any other memory works too, through staging. NULL: none left. */
+void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes);
+void comm_free(struct comm *c, void *p);
+
+/* ---- collectives ---- */
+int comm_barrier(struct comm *c, struct err *e);
+int comm_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e);
+/* buf[n] = Tree over ranks of their buf[n]. */
+int comm_all_reduce(struct comm *c, float *buf, int64_t n, struct err *e);
+/* out[n_each] = segment `rank` of Tree over ranks of in[size * n_each]. in is left undefined. out may be in + rank * n_each. */
+int comm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e);
+/* out[size * bytes_each], rank r's part from its in; in may be out + rank * bytes_each. */
+int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e);
+int comm_all_reduce_max(struct comm *c, float *buf, int64_t n, struct err *e);        /* NaN wins */
+int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e);      /* sums, exact */
+int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
+int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
+/* Rank root gets every rank's bytes, one behind the other: out (malloc'd, root only; others NULL), sizes[size] (root only). */
+int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, void **out, size_t *sizes, struct err *e);
+/* Agreement: every rank brings its own rc (0 or negative, *e filled); every rank gets the rc and text of the lowest failing rank
+ * ("rank 3: …"), or 0. A rank that failed must still come here; then all stop or none. */
+int comm_agree(struct comm *c, int rc, struct err *e);
+
+/* ---- failures ---- */
+/* A signal asked for an orderly end (SIGTERM, SIGINT) on any rank: 0 or the signal. The same answer on all ranks only through
+ * an agreement; poll it once a step. */
+int world_stop_signal(const struct world *w);
+/* Says that this rank cannot go on: the others' calls return ERR_PEER within 10 s. Not collective. */
+void world_fail(struct world *w, const struct err *e);
+
+/* ---- counts: elements and bytes this rank put on the wire or read from peers, by collective and group ---- */
+enum comm_op { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_SEND, COMM_OTHER, COMM_OPS };
+struct comm_count { int64_t calls, bytes; double seconds; };
+void comm_counts(const struct comm *c, struct comm_count out[COMM_OPS]);
+const char *comm_op_name(enum comm_op op);
+
+#endif

@@ -1,0 +1,15 @@
+/* launch.h - programs start their own ranks: under no launcher and with ranks > 1 a program replaces itself by mpirun. */
+#ifndef SHARDLINE_COMM_LAUNCH_H
+#define SHARDLINE_COMM_LAUNCH_H
+
+#include "base/err.h"
+
+/* Returns 0 when this process should go on (one rank, or already one of `ranks` ranks under a launcher). Otherwise it execs
+ * `mpirun -n ranks` of this program with the same arguments and does not return, or returns an error (mpirun missing;
+ * under a launcher with another number of ranks; SLURM_NTASKS > 1 without PMIX_RANK). ranks 0: take what the launcher gives, else 1.
+ * Also: sets PR_SET_PDEATHSIG in ranks, remembers whether stderr was a terminal (launch_stderr_is_tty). Call it first in main. */
+int launch_ranks(int ranks, char **argv, struct err *e);
+int launch_under_launcher(void);
+int launch_stderr_is_tty(void);
+
+#endif

@@ -1,0 +1,113 @@
+/* ckpt.h - checkpoints: logical tensors read by box, whatever the files look like; native shards written by piece.
+ *
+ * A checkpoint is a set of logical tensors (full shape, Hugging Face name, role) plus a little state. Readers hide layouts:
+ * ckpt_read() takes any box of any tensor. Writers take pieces: a box of a tensor, or a row-major element range of a box
+ * (a ZeRO slice). FORMAT.md is the specification of the native files. */
+#ifndef SHARDLINE_FORMAT_CKPT_H
+#define SHARDLINE_FORMAT_CKPT_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "base/box.h"
+#include "base/err.h"
+
+enum ckpt_role { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ, ROLE_COUNT };
+extern const char *const ckpt_role_prefix[ROLE_COUNT];      /* "", "master.", "exp_avg.", "exp_avg_sq." */
+enum ckpt_dtype { CK_F32, CK_BF16, CK_F16, CK_F64, CK_I64, CK_I32, CK_I16, CK_I8, CK_U8, CK_BOOL, CK_DTYPES };
+const char *ckpt_dtype_name(enum ckpt_dtype t);             /* safetensors spelling: "F32", "BF16", … */
+size_t ckpt_dtype_size(enum ckpt_dtype t);
+
+struct ckpt_digest { uint64_t lo, hi; };                    /* 128 bits, adds up over pieces of any shape (FORMAT.md) */
+
+struct ckpt_tensor {
+    const char *name;            /* Hugging Face name, without the role's prefix */
+    enum ckpt_role role;
+    enum ckpt_dtype dtype;
+    int n_dims;                  /* 0 is stored and read as [1] with n_dims 1 */
+    int64_t shape[BOX_DIMS];
+    struct ckpt_digest digest;   /* valid when has_digest */
+    int has_digest;
+};
+
+struct ckpt_layout { int tp, pp, cp, dp, ep, zero; };
+
+struct ckpt_state {              /* what is not a tensor; absent for a checkpoint without optimizer state */
+    int has_state;
+    int64_t step;                /* finished updates */
+    uint64_t seed;
+    int64_t epoch, sample;       /* data position: next sample to be read */
+    int grain;                   /* of the sums; 0: not said (take the formula) */
+    const char *run_json;        /* the run's settings that resume needs (schedule, data order, …), a JSON object; or NULL */
+};
+
+/* ---- reading ---- */
+struct ckpt;
+/* path: a folder of any name or a single .safetensors file. Detects the driver (native, Hugging Face). Reads tables only; checks
+ * sizes, exact cover, manifest checksum. Data is checked against its block checksums as it is read (native). */
+int ckpt_open(struct ckpt **out, const char *path, struct err *e);
+void ckpt_close(struct ckpt *c);
+const char *ckpt_path(const struct ckpt *c);
+const char *ckpt_driver(const struct ckpt *c);              /* "native", "hf" */
+int ckpt_n_tensors(const struct ckpt *c);
+const struct ckpt_tensor *ckpt_tensor(const struct ckpt *c, int i);
+int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name);        /* index or -1 */
+const struct ckpt_state *ckpt_state(const struct ckpt *c);
+const struct ckpt_layout *ckpt_layout(const struct ckpt *c);
+const char *ckpt_config_json(const struct ckpt *c);         /* config.json text, or NULL */
+/* Small files kept beside the weights (tokenizer.json, generation_config.json, …): names, and contents malloc'd by the call. */
+int ckpt_n_extra(const struct ckpt *c);
+const char *ckpt_extra_name(const struct ckpt *c, int i);
+int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, struct err *e);
+/* Reads box b of tensor i into dst: row-major, contiguous, in the tensor's own dtype. Reads only the bytes it needs (in whole
+ * checksum blocks where the file has them). Thread-safe. ERR_INTEGRITY names file and tensor. */
+int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err *e);
+/* The same for the element range [lo, hi) of box b's row-major order. */
+int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e);
+int64_t ckpt_bytes_read(const struct ckpt *c);              /* from files so far */
+/* Reads everything and checks every checksum and digest; without has_digest fills nothing. quick: tables only. */
+int ckpt_verify(struct ckpt *c, int quick, struct err *e);
+/* Digests of the whole: weights_digest over role weight; state_digest over all roles and the state (ok = 0: no optimizer state). */
+struct ckpt_digests { struct ckpt_digest weights, state; int has_state; };
+
+/* ---- digests ---- */
+/* Adds the part of tensor (dtype, shape) that the elements [lo, hi) of box b make up; data: those elements, contiguous. */
+void ckpt_digest_add(struct ckpt_digest *d, enum ckpt_dtype t, int n_dims, const int64_t *shape, const struct box *b,
+                     int64_t lo, int64_t hi, const void *data);
+/* Digest of the whole from the tensors' own (order of the list does not matter). */
+struct ckpt_digests ckpt_digest_all(int n, const struct ckpt_tensor *t, const struct ckpt_state *s);
+void ckpt_digest_hex(struct ckpt_digest d, char out[33]);
+
+/* ---- writing, native ---- */
+struct ckpt_piece {
+    struct ckpt_tensor t;        /* the logical tensor (name borrowed until the shard is closed) */
+    struct box box;
+    int64_t lo, hi;              /* of the box's row-major elements; 0, count for a whole box. Empty pieces are left out */
+};
+/* One rank's files inside folder `dir` (exists): weights-RRRRR.safetensors and optim-RRRRR.safetensors for the pieces of role
+ * weight and of the other roles. Data may come in any order of pieces, in order inside a piece. */
+struct ckpt_shard;
+int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces, const struct ckpt_piece *p, struct err *e);
+int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e);
+/* fsync, close; *table (malloc'd, *bytes long): what ckpt_publish needs of this shard (files, checksums, pieces, digests). */
+int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e);
+void ckpt_shard_abort(struct ckpt_shard *s);                /* closes and removes; NULL is fine */
+
+struct ckpt_meta {
+    struct ckpt_layout layout;
+    struct ckpt_state state;
+    const char *config_json;
+    int n_extra;                 /* small files to carry along */
+    const char **extra_name;
+    const void **extra_data;
+    size_t *extra_bytes;
+};
+/* Makes an empty temporary folder next to dst ("dst.tmp-…" derived from dst's name only); removes what an earlier failed try left.
+ * ERR_FILE when dst exists. tmp: at least 4096 bytes. */
+int ckpt_begin(const char *dst, char *tmp, struct err *e);
+/* One process: merges the shards' tables, checks exact cover, writes config.json, extras and the manifest, fsyncs, renames tmp to dst,
+ * fsyncs the parent. *got: digests of what was written. On error nothing has appeared at dst and tmp is removed. */
+int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes,
+                 const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
+void ckpt_abandon(const char *tmp);                         /* removes a temporary folder */
+
+#endif

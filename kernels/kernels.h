@@ -1,0 +1,146 @@
+/* kernels.h - the op table: every piece of arithmetic that a device does, one row an op.
+ *
+ * numerics: shared contract, kernels/README.md. Matrices are row-major. "dt" is the dtype of the arithmetic (DT_F32 or
+ * DT_BF16); products always give fp32, and the op that stores an activation rounds it (once) to its dt.
+ * Rows are tokens. All ops are synchronous, use d->pool, give the same bits for any number of threads and rows. */
+#ifndef SHARDLINE_KERNELS_KERNELS_H
+#define SHARDLINE_KERNELS_KERNELS_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "kernels/dev.h"
+#include "kernels/tree.h"
+
+enum dtype { DT_F32, DT_BF16, DT_F16, DT_COUNT };      /* F16 is read from files and widened, never computed in */
+static inline size_t dtype_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
+const char *dtype_name(enum dtype t);                  /* "fp32" "bf16" "fp16" */
+
+struct mat { void *p; int64_t rows, cols, ld; enum dtype dt; };    /* ld: elements between rows */
+static inline struct mat mat_of(void *p, enum dtype dt, int64_t rows, int64_t cols, int64_t ld)
+{
+    struct mat m = { p, rows, cols, ld, dt };
+    return m;
+}
+/* Columns [c0, c0 + n) of m. */
+static inline struct mat mat_cols(struct mat m, int64_t c0, int64_t n)
+{
+    m.p = (char *)m.p + c0 * (int64_t)dtype_size(m.dt);
+    m.cols = n;
+    return m;
+}
+
+/* Weights packed for the forward product: panels of 32 outputs, contraction-major; see kernels/README.md. */
+struct panels {
+    void *p;                       /* panels_bytes() bytes, 64-byte aligned, owned by the caller */
+    int64_t n, k;                  /* outputs (all matrices together), contraction */
+    enum dtype dt;
+    struct leaves leaves;          /* of k */
+};
+size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l);
+
+/* One sequence of a batch, as attention sees it. Keys live in pages of 64 positions, counted from the sequence's first token;
+ * a page (of one layer, one rank) is, for every local kv head h: K as [head_dim][64] then V as [64][head_dim], elements of dt,
+ * at page[b] + page_off + h * 2*64*head_dim*size. Rows behind the last key are zero (0 * NaN must not happen). */
+struct attn_seq {
+    int64_t row, n_rows;           /* its rows in the batch */
+    int64_t pos;                   /* position of its first row in this batch; keys 0 .. pos + n_rows - 1 exist after rope_store */
+    char *const *page;             /* [ceil((pos + n_rows) / 64)] */
+};
+struct attn {
+    int n_heads, n_kv, head_dim;   /* local: query head q uses kv head q / (n_heads / n_kv) */
+    enum dtype dt;
+    float scale;                   /* on the scores, after the dot product */
+    size_t page_off;               /* bytes: where this layer begins inside a page */
+    int n_seq;
+    const struct attn_seq *seq;
+};
+#define ATTN_PAGE 64
+#define ATTN_SEGMENT 1024
+static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
+{
+    return (size_t)n_kv * 2 * ATTN_PAGE * (size_t)head_dim * dtype_size(dt);
+}
+
+struct adamw {                     /* one step: decoupled decay, bias corrections already computed in double */
+    float lr, beta1, beta2, eps, weight_decay;     /* weight_decay 0 for vectors */
+    float bias1, bias2;            /* 1 - beta1^(s+1), sqrt(1 - beta2^(s+1)) */
+    float clip;                    /* gradients are multiplied by this first */
+};
+
+/* An exact sum of doubles or of squares of floats: integer limbs of 32 bits, limb i has weight 2^(32 i - XSUM_BIAS). Sums of
+ * limbs over threads and ranks are the sum of the parts. Call xsum_carry before adding limbs of up to 2^20 parts. */
+#define XSUM_LIMBS 40
+#define XSUM_BIAS 640
+struct xsum { int64_t limb[XSUM_LIMBS]; int64_t n_nan, n_inf; };
+void xsum_carry(struct xsum *s);
+double xsum_double(const struct xsum *s);      /* the nearest double of the exact sum; NaN when a NaN or Inf was added */
+void xsum_add(struct xsum *s, double x);       /* x exact, any sign; range as squares of floats */
+
+/* K(name, arguments after struct dev *d)
+ *
+ * linear_pack: w[0..n_w) stacked over their rows (each [n_i][k]) into p->p (n, k, dt, leaves set by the caller).
+ * linear:      y[m][n] (fp32) = x[m][k] . W^T, Tree over p->leaves.   x->dt == p->dt.
+ * linear_dx:   dx[m][k] (fp32) = sum over s of dy[s][m][n_s] . w[s][n_s][k]; leaf g = leaf g of every s in turn, one
+ *              accumulator; Tree over leaves. All leaves[s].n equal.
+ * linear_dw:   for sequence i of n_seq (rows i*seq_len ..): leaf = chain over its tokens of dy[t][n] * x[t][k], added to *acc
+ *              as leaf acc->next + i; acc->level[j] is fp32 [n][k] with row stride ld.
+ * embed:       out[t][h] (dt of out) = table[ids[t] - first][h] when that row is in the table, else -0.
+ * embed_dw:    leaf = one sequence: dx rows (dt) of its tokens added in position order to row ids[t] - first; level: [rows][h].
+ * rms_norm:    y = x * r * w, r = 1 / sqrt(mean(x^2) + eps); rstd[rows] = r.
+ * rms_norm_dx: dres = round(dres + d rms_norm(x)) given dy (fp32, rounded to dt first); dres, x: dt.
+ * rms_norm_dw: sequence leaf = Tree(blocks) over blocks (block_begin(seq_len, grain, g)) of chains fma(dy, x*r, .).
+ * rope_store:  qkv fp32 [rows][(n_heads + 2 n_kv) head_dim] -> q out (dt) rotated; k rotated and v into the pages, rounded.
+ *              cos, sin: fp32 [position][head_dim/2]; component i pairs with i + head_dim/2.
+ * rope_dx:     dq [rows][n_heads hd], dk, dv [rows][n_kv hd] fp32 -> dqkv (dt), rotated back, rounded.
+ * attn:        out (dt) [rows][n_heads hd]; lse fp32 [rows][n_heads] or NULL.
+ * attn_dx:     whole sequences (pos 0): dq, dk, dv fp32; dk, dv of a kv head = Tree(local group) over its query heads.
+ * swiglu:      gu fp32 [rows][2 i] (gate then up) -> act (dt) = silu(gate) * up.
+ * swiglu_dx:   dgu (dt) [rows][2 i], from gu and dact (fp32, rounded to dt first).
+ * add_rounded: x = round(x + round(o)); x: dt, o: fp32.
+ * round_to:    dst (dt) = round(src fp32), n elements; widen: the reverse (bf16 and fp16 sources).
+ * ce_max:      max[row] over the local columns; ce_sum: sum[row] of exp(l - max), Tree over leaves (blocks of the vocabulary);
+ * ce_pick:     out[row] = l[row][target - first], or -0 when not local;
+ * ce_dx:       dl (dt) = (exp(l - max) / sum - [target]) * scale.    target < 0: the row's gradient is 0.
+ * ce_logprob:  out[row] = (pick - max) - log(sum)
+ * adamw:       per element, in order: g*clip; w -= lr*wd*w; m, v; w -= lr/bias1 * m / (sqrt(v)/bias2 + eps). w16: bf16 copy or NULL.
+ * tree_add:    out[i] = Tree(n_in) of in[0][i], in[1][i] ...    (out may be one of them)
+ * sum_squares: adds the squares of x[0..n) to *s, exactly.
+ */
+#define KERNEL_LIST(K)                                                                                                   \
+    K(linear_pack, struct panels *p, int n_w, const struct mat *w)                                                      \
+    K(linear, struct mat y, struct mat x, const struct panels *w)                                                       \
+    K(linear_dx, struct mat dx, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l)             \
+    K(linear_dw, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len)       \
+    K(embed, struct mat out, struct mat table, int64_t first, const int32_t *ids)                                       \
+    K(embed_dw, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, const int32_t *ids, int n_seq, int64_t seq_len) \
+    K(rms_norm, struct mat y, float *rstd, struct mat x, const void *w, float eps)                                      \
+    K(rms_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd)                      \
+    K(rms_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, int64_t seq_len, int grain) \
+    K(rope_store, const struct attn *a, struct mat q, struct mat qkv, const float *cos, const float *sin)               \
+    K(rope_dx, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv, const float *cos, const float *sin) \
+    K(attn, const struct attn *a, struct mat out, float *lse, struct mat q)                                             \
+    K(attn_dx, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out, const float *lse, struct mat q) \
+    K(swiglu, struct mat act, struct mat gu)                                                                            \
+    K(swiglu_dx, struct mat dgu, struct mat gu, struct mat dact)                                                        \
+    K(add_rounded, struct mat x, struct mat o)                                                                          \
+    K(round_to, void *dst, enum dtype dt, const float *src, int64_t n)                                                  \
+    K(widen, float *dst, const void *src, enum dtype dt, int64_t n)                                                     \
+    K(ce_max, float *max, struct mat logits)                                                                            \
+    K(ce_sum, float *sum, struct mat logits, const struct leaves *l, const float *max)                                  \
+    K(ce_pick, float *out, struct mat logits, const int32_t *target, int64_t first)                                     \
+    K(ce_dx, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, const float *sum, float scale) \
+    K(ce_logprob, float *out, const float *pick, const float *max, const float *sum, int64_t n)                         \
+    K(adamw, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h)                 \
+    K(tree_add, float *out, const float *const *in, int n_in, int64_t n)                                                \
+    K(sum_squares, struct xsum *s, const float *x, int64_t n)
+
+struct kernel_ops {
+#define K(name, ...) void (*name)(struct dev *d, __VA_ARGS__);
+    KERNEL_LIST(K)
+#undef K
+};
+
+/* k_linear(d, …) and so on: the call. */
+#define KERNEL(d, name, ...) ((d)->ops->name((d), __VA_ARGS__))
+
+#endif
