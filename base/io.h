@@ -1,0 +1,26 @@
+/* io.h - files without surprises: whole reads and writes, EINTR and short counts handled, fsync, rename, errors that name the file.
+ * All file traffic of the programs goes through here, so that tests can make the n-th operation fail (io_fault). */
+#ifndef SHARDLINE_BASE_IO_H
+#define SHARDLINE_BASE_IO_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include "base/err.h"
+
+int io_open_read(const char *path, struct err *e);                                  /* fd or negative code */
+int io_create(const char *path, struct err *e);                                     /* fd; fails when it exists */
+int64_t io_size(int fd, const char *path, struct err *e);
+int io_pread(int fd, const char *path, void *buf, size_t n, int64_t off, struct err *e);     /* all of n, or ERR_FORMAT "ends at …" */
+int io_pwrite(int fd, const char *path, const void *buf, size_t n, int64_t off, struct err *e);
+int io_sync_close(int fd, const char *path, struct err *e);                         /* fsync, close; both checked */
+void io_close(int fd);                                                              /* for reading: nothing to lose; -1 is fine */
+int io_read_file(const char *path, size_t limit, void **data, size_t *n, struct err *e);     /* malloc'd, one NUL behind; limit: ERR_FORMAT */
+int io_write_file(const char *path, const void *data, size_t n, struct err *e);     /* create, write, fsync, close */
+int io_sync_dir(const char *path, struct err *e);
+int io_rename(const char *from, const char *to, struct err *e);                     /* to must not exist (RENAME_NOREPLACE) */
+int io_mkdir(const char *path, struct err *e);
+int io_remove_tree(const char *path, struct err *e);                                /* missing is fine */
+int io_exists(const char *path);
+/* Test hook, from the environment: SHARDLINE_IO_FAULT=write:N:ENOSPC (op: open write fsync close rename; N-th such call fails). */
+
+#endif

@@ -1,0 +1,22 @@
+/* log.h - what a person reads on stderr: log lines, and one live progress line on a terminal (plain lines otherwise). */
+#ifndef SHARDLINE_BASE_LOG_H
+#define SHARDLINE_BASE_LOG_H
+
+#include <stdint.h>
+
+struct log {
+    const char *program;         /* put in front of lines */
+    int quiet;                   /* ranks other than 0 */
+    int tty;                     /* stderr is a terminal: progress is redrawn in place */
+    int drawn;                   /* a progress line stands on the terminal */
+    double last_s;               /* when the last one was drawn */
+};
+void log_open(struct log *l, const char *program, int quiet, int tty);
+void log_line(struct log *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Redraws the live line at most 10 times a second; on no terminal prints a plain line at most every 10 seconds. last: always. */
+void log_progress(struct log *l, int last, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void log_close(struct log *l);   /* ends a live line */
+double log_now_s(void);          /* monotonic clock */
+void log_bytes(char out[32], double bytes);       /* "1.50 GB" */
+
+#endif
