@@ -1,0 +1,37 @@
+/* config.h - what a model is: a Hugging Face config.json, checked, with the defaults of transformers. */
+#ifndef SHARDLINE_MODEL_CONFIG_H
+#define SHARDLINE_MODEL_CONFIG_H
+
+#include <stdint.h>
+#include "base/err.h"
+
+enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
+
+struct model_config {
+    char family[32];                 /* model_type: "llama" */
+    int64_t hidden, n_layers, n_heads, n_kv, head_dim, inter, vocab, max_pos;
+    double rms_eps;
+    enum rope_kind rope;
+    double rope_theta, rope_factor, rope_low_freq, rope_high_freq;
+    int64_t rope_original_max_pos;
+    int tied;
+    double init_range;               /* deviation of the initial weights */
+    int grain;                       /* of the sums (numerics contract): gcd(8, heads, intermediate) or shardline_grain */
+    int grain_given;                 /* shardline_grain was in the file */
+    int bf16;                        /* torch_dtype / dtype says bfloat16 */
+    int n_eos;                       /* end tokens (config.json's; generation_config.json's are the server's business) */
+    int64_t eos[8], bos;             /* -1: none */
+};
+
+/* text: config.json; what: its path, for messages. ERR_CONFIG names the key; a family or feature that is not computed is refused by name. */
+int model_config_parse(struct model_config *c, const char *text, const char *what, struct err *e);
+/* The same for shape only: families that are not computed pass when the parameter table knows them (reshard). */
+/* A preset ("tiny", "10m", "110m", "1b", "7b", "70b"), or ERR_USAGE that lists them. */
+int model_config_preset(struct model_config *c, const char *name, struct err *e);
+/* config.json as transformers reads it, malloc'd. dtype: "float32" or "bfloat16". shardline_grain only when it is not the formula. */
+char *model_config_json(const struct model_config *c, const char *dtype);
+int model_grain_formula(const struct model_config *c);
+/* 0, or ERR_CONFIG naming the first member in which a and b differ (shapes and numbers, not names of tokens). */
+int model_config_same(const struct model_config *a, const struct model_config *b, struct err *e);
+
+#endif

@@ -1,0 +1,249 @@
+/* params.c - see params.h. */
+#include "model/params.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "kernels/tree.h"
+
+#define ALIGN 64
+
+/* One row a tensor; dims in terms of the config. A new family is a new list. */
+enum dim { D_HIDDEN, D_VOCAB, D_Q, D_KV, D_INTER, D_NONE };
+struct row { enum param_kind kind; const char *name; enum dim dim0, dim1; enum param_split split; int split_dim; };
+
+static const struct row llama_first[] = {
+    { P_EMBED, "model.embed_tokens.weight", D_VOCAB, D_HIDDEN, SPLIT_BLOCKS, 0 },
+};
+static const struct row llama_layer[] = {
+    { P_NORM_ATTN, "model.layers.%d.input_layernorm.weight", D_HIDDEN, D_NONE, SPLIT_COPY, 0 },
+    { P_Q, "model.layers.%d.self_attn.q_proj.weight", D_Q, D_HIDDEN, SPLIT_HEADS, 0 },
+    { P_K, "model.layers.%d.self_attn.k_proj.weight", D_KV, D_HIDDEN, SPLIT_KV, 0 },
+    { P_V, "model.layers.%d.self_attn.v_proj.weight", D_KV, D_HIDDEN, SPLIT_KV, 0 },
+    { P_O, "model.layers.%d.self_attn.o_proj.weight", D_HIDDEN, D_Q, SPLIT_HEADS, 1 },
+    { P_NORM_MLP, "model.layers.%d.post_attention_layernorm.weight", D_HIDDEN, D_NONE, SPLIT_COPY, 0 },
+    { P_GATE, "model.layers.%d.mlp.gate_proj.weight", D_INTER, D_HIDDEN, SPLIT_BLOCKS, 0 },
+    { P_UP, "model.layers.%d.mlp.up_proj.weight", D_INTER, D_HIDDEN, SPLIT_BLOCKS, 0 },
+    { P_DOWN, "model.layers.%d.mlp.down_proj.weight", D_HIDDEN, D_INTER, SPLIT_BLOCKS, 1 },
+};
+static const struct row llama_last[] = {
+    { P_NORM, "model.norm.weight", D_HIDDEN, D_NONE, SPLIT_COPY, 0 },
+    { P_HEAD, "lm_head.weight", D_VOCAB, D_HIDDEN, SPLIT_BLOCKS, 0 },
+};
+#define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
+
+static int64_t dim_size(const struct model_config *c, enum dim d)
+{
+    switch (d) {
+    case D_HIDDEN: return c->hidden;
+    case D_VOCAB: return c->vocab;
+    case D_Q: return c->n_heads * c->head_dim;
+    case D_KV: return c->n_kv * c->head_dim;
+    case D_INTER: return c->inter;
+    default: return 0;
+    }
+}
+
+static void add_rows(struct param_table *t, const struct row *rows, int n, int unit, int layer)
+{
+    for (int i = 0; i < n; i++) {
+        if (rows[i].kind == P_HEAD && t->cfg.tied)
+            continue;
+        struct param *p = &t->p[t->n++];
+        const char *mark = strstr(rows[i].name, "%d");
+        if (mark)
+            snprintf(p->name, sizeof p->name, "%.*s%d%s", (int)(mark - rows[i].name), rows[i].name, layer, mark + 2);
+        else
+            snprintf(p->name, sizeof p->name, "%s", rows[i].name);
+        p->kind = rows[i].kind;
+        p->n_dims = rows[i].dim1 == D_NONE ? 1 : 2;
+        p->shape[0] = dim_size(&t->cfg, rows[i].dim0);
+        p->shape[1] = p->n_dims == 2 ? dim_size(&t->cfg, rows[i].dim1) : 1;
+        p->split = rows[i].split;
+        p->split_dim = rows[i].split_dim;
+        p->unit = unit;
+        p->layer = layer;
+        p->ones = p->n_dims == 1;
+        p->decay = p->n_dims >= 2;
+    }
+}
+
+int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e)
+{
+    int L = (int)cfg->n_layers;
+    memset(t, 0, sizeof *t);
+    t->cfg = *cfg;
+    t->n_units = L + 2;
+    t->p = calloc((size_t)(COUNT(llama_first) + L * COUNT(llama_layer) + COUNT(llama_last)), sizeof *t->p);
+    if (!t->p)
+        return err_set(e, ERR_MEMORY, "no memory for the table of a model of %d layers", L);
+    add_rows(t, llama_first, COUNT(llama_first), 0, -1);
+    for (int l = 0; l < L; l++)
+        add_rows(t, llama_layer, COUNT(llama_layer), l + 1, l);
+    add_rows(t, llama_last, COUNT(llama_last), L + 1, -1);
+    return 0;
+}
+
+void param_table_close(struct param_table *t)
+{
+    free(t->p);
+    memset(t, 0, sizeof *t);
+}
+
+int param_find(const struct param_table *t, const char *name)
+{
+    for (int i = 0; i < t->n; i++)
+        if (!strcmp(t->p[i].name, name))
+            return i;
+    return -1;
+}
+
+int layout_check(const struct layout *l, const struct model_config *c, struct err *e)
+{
+    const struct { const char *name; int n; } degree[] = { { "tp", l->tp }, { "pp", l->pp }, { "cp", l->cp }, { "dp", l->dp }, { "ep", l->ep } };
+    for (int i = 0; i < COUNT(degree); i++)
+        if (degree[i].n < 1 || degree[i].n > 1 << 16)
+            return err_set(e, ERR_USAGE, "--%s %d: a degree is 1 or more", degree[i].name, degree[i].n);
+    if (l->ep > 1)
+        return err_set(e, ERR_USAGE, "--ep %d: this model has no experts, use --ep 1", l->ep);
+    if (l->zero < 0 || l->zero > 3)
+        return err_set(e, ERR_USAGE, "--zero %d: the stages are 0, 1, 2, 3", l->zero);
+    if (c->n_heads % l->tp)
+        return err_set(e, ERR_USAGE, "--tp %d does not divide the %lld attention heads: use a divisor of %lld", l->tp,
+                       (long long)c->n_heads, (long long)c->n_heads);
+    if (c->n_kv % l->tp && l->tp % c->n_kv)
+        return err_set(e, ERR_USAGE, "--tp %d neither divides the %lld kv heads nor is a multiple of them: use another tp", l->tp,
+                       (long long)c->n_kv);
+    if (l->tp > GRAIN_MAX)
+        return err_set(e, ERR_USAGE, "--tp %d: at most %d are supported", l->tp, GRAIN_MAX);
+    if (l->pp > c->n_layers)
+        return err_set(e, ERR_USAGE, "--pp %d stages for %lld layers: use at most one stage a layer", l->pp, (long long)c->n_layers);
+    return 0;
+}
+
+int layout_grain(const struct layout *l, const struct model_config *c)
+{
+    return c->grain % l->tp == 0 && tree_is_node(c->grain, 0, c->grain / l->tp) ? c->grain : l->tp;
+}
+
+struct rank_at layout_at(const struct layout *l, int rank)
+{
+    struct rank_at a;
+    a.tp = rank % l->tp;
+    a.cp = rank / l->tp % l->cp;
+    a.dp = rank / l->tp / l->cp % l->dp;
+    a.pp = rank / l->tp / l->cp / l->dp;
+    return a;
+}
+
+int params_stage(const struct param_table *t, int pp, int unit)
+{
+    int64_t L = t->cfg.n_layers;
+    if (unit == 0)
+        return 0;
+    if (unit == L + 1)
+        return pp - 1;
+    int s = 0;
+    while ((int64_t)(s + 1) * L / pp <= unit - 1)
+        s++;
+    return s;
+}
+
+/* The range of dim `split_dim` that tp rank r holds, and whether r is the lowest rank that holds it. */
+static void split_range(const struct param *p, const struct layout *l, const struct model_config *c, int r, int64_t *begin, int64_t *end, int *owner)
+{
+    int64_t n = p->shape[p->split_dim];
+    *owner = 1;
+    switch (p->split) {
+    case SPLIT_COPY:
+        *begin = 0;
+        *end = n;
+        *owner = r == 0;
+        return;
+    case SPLIT_KV:
+        if (l->tp > c->n_kv) {
+            int64_t copies = l->tp / c->n_kv, head = r / copies;
+            *begin = head * c->head_dim;
+            *end = *begin + c->head_dim;
+            *owner = r % copies == 0;
+            return;
+        }
+        /* fall through */
+    case SPLIT_HEADS:
+        *begin = n / l->tp * r;
+        *end = n / l->tp * (r + 1);
+        return;
+    case SPLIT_BLOCKS: {
+        int g = layout_grain(l, c), each = g / l->tp;
+        *begin = block_begin(n, g, r * each);
+        *end = block_begin(n, g, (r + 1) * each);
+        return;
+    }
+    }
+}
+
+static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+
+int params_local_open(struct params_local *l, const struct param_table *t, const struct layout *lay, int tp_rank, int pp_rank, struct err *e)
+{
+    memset(l, 0, sizeof *l);
+    l->table = t;
+    l->layout = *lay;
+    l->tp_rank = tp_rank;
+    l->pp_rank = pp_rank;
+    l->n_units = t->n_units;
+    l->part = calloc((size_t)t->n, sizeof *l->part);
+    l->unit = calloc((size_t)t->n_units, sizeof *l->unit);
+    if (!l->part || !l->unit) {
+        params_local_close(l);
+        return err_set(e, ERR_MEMORY, "no memory for a table of %d parameters", t->n);
+    }
+    for (int i = 0; i < t->n; i++) {
+        const struct param *p = &t->p[i];
+        struct unit_part *u = &l->unit[p->unit];
+        if (params_stage(t, lay->pp, p->unit) != pp_rank)
+            continue;
+        struct part *q = &l->part[l->n_parts];
+        int64_t begin = 0, end = 0;
+        q->param = i;
+        q->box = box_whole(p->n_dims, p->shape);
+        split_range(p, lay, &t->cfg, tp_rank, &begin, &end, &q->owner);
+        q->box.start[p->split_dim] = begin;
+        q->box.extent[p->split_dim] = end - begin;
+        q->count = box_count(&q->box);
+        q->offset = u->flat;
+        u->flat += round_up(q->count, ALIGN);
+        u->first = u->n++ ? u->first : l->n_parts;
+        l->n_parts++;
+    }
+    for (int i = 0; i < t->n_units; i++) {
+        l->unit[i].flat = round_up(l->unit[i].flat, (int64_t)ALIGN * lay->dp);
+        l->flat_total += l->unit[i].flat;
+    }
+    return 0;
+}
+
+void params_local_close(struct params_local *l)
+{
+    free(l->part);
+    free(l->unit);
+    memset(l, 0, sizeof *l);
+}
+
+int params_pieces(const struct params_local *l, int dp_rank, int sliced, struct param_piece *out)
+{
+    int n = 0;
+    if (!sliced && dp_rank)
+        return 0;
+    for (int i = 0; i < l->n_parts; i++) {
+        const struct part *p = &l->part[i];
+        int64_t slice = l->unit[l->table->p[p->param].unit].flat / l->layout.dp;
+        int64_t lo = sliced ? slice * dp_rank - p->offset : 0, hi = sliced ? lo + slice : p->count;
+        lo = lo < 0 ? 0 : lo;
+        hi = hi > p->count ? p->count : hi;
+        if (!p->owner || lo >= hi)
+            continue;
+        out[n++] = (struct param_piece){ i, p->box, lo, hi, p->offset + lo };
+    }
+    return n;
+}

@@ -1,0 +1,78 @@
+/* params.h - the one table of parameters, and everything that follows from it: what a rank holds, writes, reads.
+ *
+ * A parameter is declared once: name, shape, which dim tp splits and how, which unit it belongs to. A *unit* is what ZeRO gathers at
+ * once: 0 the embedding, 1..L the layers, L+1 final norm and head. In a rank's memory a unit is one flat vector:
+ *
+ *     [ tensor | pad | tensor | pad | … | pad ]     every tensor starts at a multiple of 64 elements; the whole is a multiple of
+ *     [ slice of dp 0 | slice of dp 1 | … ]         64 * dp, so that dp rank d owns elements [d * flat/dp, (d+1) * flat/dp)   */
+#ifndef SHARDLINE_MODEL_PARAMS_H
+#define SHARDLINE_MODEL_PARAMS_H
+
+#include <stdint.h>
+#include "base/box.h"
+#include "base/err.h"
+#include "model/config.h"
+
+enum param_split {
+    SPLIT_COPY,       /* every tp rank has all of it */
+    SPLIT_HEADS,      /* dim `split_dim` in blocks of query heads */
+    SPLIT_KV,         /* dim 0 in kv heads; fewer kv heads than tp: replicated within tp / n_kv neighbours */
+    SPLIT_BLOCKS      /* dim `split_dim` in GRAIN blocks (intermediate, vocabulary) */
+};
+enum param_kind { P_EMBED, P_NORM_ATTN, P_Q, P_K, P_V, P_O, P_NORM_MLP, P_GATE, P_UP, P_DOWN, P_NORM, P_HEAD, P_KINDS };
+
+struct param {
+    char name[80];               /* as Hugging Face names it */
+    enum param_kind kind;
+    int n_dims;
+    int64_t shape[2];
+    enum param_split split;
+    int split_dim;
+    int unit, layer;             /* layer -1: none */
+    int ones;                    /* initialised to 1 instead of normal(0, init_range) */
+    int decay;                   /* weight decay: two or more dimensions */
+};
+struct param_table {
+    struct model_config cfg;
+    int n, n_units;
+    struct param *p;             /* in the order of units */
+};
+int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e);
+void param_table_close(struct param_table *t);
+int param_find(const struct param_table *t, const char *name);               /* index or -1 */
+
+struct layout { int tp, pp, cp, dp, ep, zero; };
+/* Why this layout cannot be run or written for this model (ERR_USAGE, says what to change), or 0. */
+int layout_check(const struct layout *l, const struct model_config *cfg, struct err *e);
+/* The GRAIN that runs at this tp: cfg->grain, or tp itself where tp cuts the tree elsewhere (then the bits are this layout's own). */
+int layout_grain(const struct layout *l, const struct model_config *cfg);
+static inline int layout_ranks(const struct layout *l) { return l->tp * l->pp * l->cp * l->dp; }
+struct rank_at { int tp, cp, dp, pp; };
+struct rank_at layout_at(const struct layout *l, int rank);                  /* tp fastest, then cp, dp, pp */
+
+struct part {                    /* what one (tp, pp) place holds of one parameter */
+    int param;                   /* index in the table */
+    struct box box;              /* in the whole tensor */
+    int64_t offset, count;       /* in the unit's flat vector, elements */
+    int owner;                   /* 1: this tp rank is the lowest that holds this box (writes it, counts it in norms) */
+};
+struct unit_part { int first, n; int64_t flat; };          /* parts [first, first + n); flat length, padded. n 0: not on this stage */
+struct params_local {
+    const struct param_table *table;
+    struct layout layout;
+    int tp_rank, pp_rank, n_parts, n_units;
+    struct part *part;
+    struct unit_part *unit;      /* [table->n_units] */
+    int64_t flat_total;          /* of all units here */
+};
+int params_local_open(struct params_local *l, const struct param_table *t, const struct layout *lay, int tp_rank, int pp_rank, struct err *e);
+void params_local_close(struct params_local *l);
+int params_stage(const struct param_table *t, int pp, int unit);             /* the pp stage that owns a unit */
+
+/* What rank `at` writes to a checkpoint. sliced 0: whole boxes (dp rank 0 only, others none); sliced 1: its ZeRO slice of every box.
+ * Weights: sliced when zero == 3; optimizer state (masters, moments): when zero >= 1. Boxes whose owner is another rank and empty
+ * ranges are left out. out: room for local->n_parts. Returns how many. */
+struct param_piece { int part; struct box box; int64_t lo, hi; int64_t flat; /* of element lo in the unit's flat vector */ };
+int params_pieces(const struct params_local *l, int dp_rank, int sliced, struct param_piece *out);
+
+#endif
