@@ -1,0 +1,106 @@
+/* model.h - the computation: one forward pass for trainer and server, the backward pass, per rank of a tp group.
+ *
+ * A model computes on rows (tokens of several sequences, one behind the other). Weights come by unit through a small interface
+ * (weights.h) so that they can be resident, gathered (ZeRO-3) or streamed. Activations live in arenas of the caller. */
+#ifndef SHARDLINE_MODEL_MODEL_H
+#define SHARDLINE_MODEL_MODEL_H
+
+#include "comm/comm.h"
+#include "kernels/kernels.h"
+#include "model/config.h"
+#include "model/params.h"
+
+/* ---- weights of one unit, as this rank holds them ---- */
+enum pack { PACK_QKV, PACK_O, PACK_GU, PACK_DOWN, PACK_HEAD, PACK_COUNT };
+struct unit_weights {
+    void *flat;                          /* natural order, the unit's flat vector (params.h), dtype of the arithmetic; may be NULL when packs suffice */
+    struct panels pack[PACK_COUNT];      /* p NULL: not a pack of this unit */
+};
+/* Lends units. get/put nest; at most two units are lent at a time. backward: the natural order is needed, packs are not. */
+struct weights {
+    int (*get)(struct weights *w, int unit, int backward, const struct unit_weights **out, struct err *e);
+    void (*put)(struct weights *w, int unit);
+};
+
+struct model {
+    struct param_table table;
+    struct params_local local;
+    struct dev *dev;
+    struct comm *tp;                     /* borrowed */
+    struct comm *kv_group;               /* ranks that hold the same kv head; NULL when none is replicated */
+    enum dtype dt;                       /* of the arithmetic */
+    int fast;                            /* --numerics fast */
+    int grain;                           /* that runs (layout_grain) */
+    int64_t hidden, head_dim, n_layers, vocab;
+    int n_heads, n_kv;                   /* local */
+    int64_t inter, vocab_begin, vocab_n; /* local */
+    struct leaves of_hidden;             /* blocks of the hidden size: forward of q k v gate up head, dX of o and down */
+    struct leaves of_heads, of_inter, of_vocab;      /* this rank's blocks */
+    struct leaves of_kv;                 /* this rank's blocks of the kv rows, counted from kv_begin */
+    int64_t kv_begin;                    /* first kv row to contract in dX, from this rank's first kv row */
+    int64_t max_pos;
+    float *rope_cos, *rope_sin;          /* [max_pos][head_dim / 2] */
+    float *sum_rows;                     /* comm memory [max_rows][hidden]: partial sums over tp */
+    float *stat;                         /* comm memory [4][max_rows]: statistics of the cross-entropy */
+    int64_t max_rows;
+};
+
+/* max_rows: rows in one call at most; max_pos: positions (0: the config's max_position_embeddings). layout: tp is the size of tp. */
+int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
+               int tp_rank, int pp_rank, enum dtype dt, int64_t max_rows, int64_t max_pos, struct err *e);
+void model_close(struct model *m);
+
+/* Index of the local part with this kind in `unit`, or -1; its natural matrix inside flat. */
+int model_part(const struct model *m, int unit, enum param_kind kind);
+struct mat model_mat(const struct model *m, const void *flat, int part);
+/* Packs of a unit: bytes needed (tied: the head's pack comes from unit 0's flat), and packing from a natural flat vector. */
+size_t model_pack_bytes(const struct model *m, int unit);
+/* head_flat: the flat vector that holds lm_head (the unit's own, or the embedding's when tied). */
+void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory);
+
+/* ---- resident weights: everything in memory, read through a callback (the server, evaluation) ---- */
+/* Reads the box of a parameter as fp32 or bf16 (the model's dt), row-major contiguous into dst. */
+typedef int (*model_read)(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e);
+struct resident { struct weights w; struct model *m; struct unit_weights *unit; void **memory; void *embed; };
+int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
+void resident_close(struct resident *r);
+
+/* ---- batches ---- */
+struct batch {
+    int64_t n_rows;
+    const int32_t *ids;                  /* [n_rows] */
+    int n_seq;
+    struct attn_seq *seq;                /* pages set for layer 0; layer l is page_layer_bytes further */
+    size_t page_layer_bytes;             /* bytes between layers inside a page (server); 0: the page pointers change (trainer) */
+};
+size_t model_page_bytes(const struct model *m);      /* of one layer: one 64-position page of this rank's kv heads */
+
+/* ---- forward without backward: the server, evaluation ---- */
+/* Work memory: carve with arena base NULL first to learn its size for (max_rows, max logit rows). */
+struct forward_work { void *x, *h; float *qkv; void *q, *o; float *gu; void *act; void *hf; float *logits; float *part_logits; int64_t rows, logit_rows; };
+void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows, struct forward_work *w);
+/* Runs the rows through all layers (keys and values go to their pages) and the head for the rows in want[0..n_want) (ascending).
+ * *logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside w; max, sum: [n_want] (log-prob of id v =
+ * (logits[v] - max) - log(sum), as KERNEL ce_logprob does). n_want 0: no head. Collective over tp. */
+struct head_out { const float *logits; const float *max, *sum; };
+int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
+                  struct head_out *out, struct err *e);
+
+/* ---- training: forward that keeps, backward that accumulates ---- */
+struct train_work;                                   /* activations of one micro-batch, model/train.c */
+int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, struct err *e);
+void train_work_close(struct train_work *w);
+/* ids, targets: [n_seq][seq_len]. logprobs (may be NULL): [rows] of every target, on every tp rank. Keeps what backward needs. */
+int model_train_forward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
+                        float *logprobs, struct err *e);
+/* grads->level(unit, j) gives the flat vector of level j of a unit's partial sums (unit n_units: the tied head's part, laid out as
+ * unit 0); leaves [next, next + n_seq) of n are added. done(unit) is called when all gradients of a unit have been added. */
+struct grads {
+    int64_t n, next;
+    float *(*level)(struct grads *g, int unit, int j);
+    int (*done)(struct grads *g, int unit, struct err *e);
+};
+int model_train_backward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
+                         float scale, struct grads *g, struct err *e);
+
+#endif
