@@ -1,0 +1,127 @@
+/* mem.c - see mem.h. Every allocation carries a header in front of it, so that mem_free finds size and category.
+ *
+ * small:   [ header 64 | data … ]                              one aligned_alloc
+ * large:   [ … header 64 | data, 2 MiB aligned … ]             one mapping, trimmed to a page in front and whole pages behind:
+ *                                                              zero costs nothing, huge pages are asked for */
+#include "base/mem.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define ALIGN 64u
+#define HUGE ((size_t)2 << 20)
+#define PAGE ((size_t)4096)
+#define LIMIT ((size_t)1 << 60)      /* no sum of sizes below can wrap */
+
+struct header {
+    size_t bytes;
+    enum mem_cat cat;
+    void *base;                      /* what to give back … */
+    size_t base_bytes;               /* … to munmap when this is not 0, else to free */
+};
+_Static_assert(sizeof(struct header) <= ALIGN, "the header fits in front of the data");
+
+const char *mem_cat_name(enum mem_cat c)
+{
+    static const char *const name[MEM_CATS] = {
+#define X(name, text) text,
+        MEM_LIST(X)
+#undef X
+    };
+    return name[c];
+}
+
+static void raise_to(_Atomic int64_t *peak, int64_t now)
+{
+    int64_t seen = atomic_load_explicit(peak, memory_order_relaxed);
+    while (now > seen && !atomic_compare_exchange_weak(peak, &seen, now))
+        ;
+}
+
+void mem_count(struct mem *m, enum mem_cat c, int64_t bytes)
+{
+    if (!m)
+        return;
+    raise_to(&m->peak[c], atomic_fetch_add(&m->now[c], bytes) + bytes);
+    raise_to(&m->total_peak, atomic_fetch_add(&m->total_now, bytes) + bytes);
+}
+
+static int made_to_fail(struct mem *m)
+{
+    if (!m || atomic_load_explicit(&m->fail_after, memory_order_relaxed) <= 0)
+        return 0;
+    return atomic_fetch_sub(&m->fail_after, 1) == 1;
+}
+
+static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+
+static void *take_small(size_t bytes, struct header *h)
+{
+    char *base = aligned_alloc(ALIGN, ALIGN + round_up(bytes, ALIGN));
+    if (!base)
+        return NULL;
+    h->base = base;
+    return memset(base + ALIGN, 0, bytes);
+}
+
+#ifdef __SANITIZE_ADDRESS__
+/* From the heap, so that the sanitizer sees leaks and the byte behind the end. */
+static void *take_large(size_t bytes, struct header *h)
+{
+    if (posix_memalign(&h->base, HUGE, HUGE + bytes) != 0)
+        return NULL;
+    return memset((char *)h->base + HUGE, 0, bytes);
+}
+#else
+static void *take_large(size_t bytes, struct header *h)
+{
+    size_t body = round_up(bytes, PAGE), all = PAGE + HUGE + body;
+    char *map = mmap(NULL, all, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (map == MAP_FAILED)
+        return NULL;
+    char *p = (char *)round_up((uintptr_t)map + PAGE, HUGE);
+    char *keep = p - PAGE;
+    if (keep > map)
+        munmap(map, (size_t)(keep - map));
+    if (map + all > p + body)
+        munmap(p + body, (size_t)(map + all - (p + body)));
+    madvise(p, body, MADV_HUGEPAGE);      /* a wish: without it the memory is only slower */
+    h->base = keep;
+    h->base_bytes = PAGE + body;
+    return p;
+}
+#endif
+
+void *mem_alloc(struct mem *m, enum mem_cat c, size_t bytes)
+{
+    struct header h = { .bytes = bytes, .cat = c };
+    if (bytes > LIMIT || made_to_fail(m))
+        return NULL;
+    char *p = bytes >= HUGE ? take_large(bytes, &h) : take_small(bytes, &h);
+    if (!p)
+        return NULL;
+    memcpy(p - ALIGN, &h, sizeof h);
+    mem_count(m, c, (int64_t)bytes);
+    return p;
+}
+
+void mem_free(struct mem *m, void *p)
+{
+    struct header h;
+    if (!p)
+        return;
+    memcpy(&h, (char *)p - ALIGN, sizeof h);
+    mem_count(m, h.cat, -(int64_t)h.bytes);
+    if (h.base_bytes)
+        munmap(h.base, h.base_bytes);
+    else
+        free(h.base);
+}
+
+void *arena_take(struct arena *a, size_t bytes)
+{
+    size_t begin = a->used;
+    a->used += round_up(bytes, ALIGN);
+    return a->base && a->used <= a->size ? a->base + begin : NULL;
+}
