@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+/* The generator itself: 10 rounds over counter and key, words in the paper's order. */
+void rnd_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4]);
 uint64_t rnd_u64(uint64_t seed, uint64_t stream, uint64_t index);
 double rnd_unit(uint64_t seed, uint64_t stream, uint64_t index);       /* [0, 1), 53 bits */
 double rnd_normal(uint64_t seed, uint64_t stream, uint64_t index);     /* mean 0, deviation 1 (Box-Muller with fmath) */
