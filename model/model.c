@@ -1,0 +1,182 @@
+/* model.c - a rank's model: its sizes, leaves, tables, and the packing of weights; see model.h. */
+#include "model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/fmath.h"
+
+#define PI 3.14159265358979323846
+
+/* Llama-3 scaling of one inverse frequency (Llama 3.1 report; transformers' rope_type "llama3"). */
+static double llama3_frequency(const struct model_config *c, double f)
+{
+    double wave = 2 * PI / f, low = (double)c->rope_original_max_pos / c->rope_low_freq, high = (double)c->rope_original_max_pos / c->rope_high_freq;
+    if (wave < high)
+        return f;
+    if (wave > low)
+        return f / c->rope_factor;
+    double smooth = ((double)c->rope_original_max_pos / wave - c->rope_low_freq) / (c->rope_high_freq - c->rope_low_freq);
+    return (1 - smooth) * f / c->rope_factor + smooth * f;
+}
+
+static void fill_rope(struct model *m)
+{
+    const struct model_config *c = &m->table.cfg;
+    int64_t half = c->head_dim / 2;
+    for (int64_t i = 0; i < half; i++) {
+        double f = 1.0 / fm_pow(c->rope_theta, (double)(2 * i) / (double)c->head_dim);
+        if (c->rope == ROPE_LINEAR)
+            f /= c->rope_factor;
+        if (c->rope == ROPE_LLAMA3)
+            f = llama3_frequency(c, f);
+        for (int64_t p = 0; p < m->max_pos; p++) {
+            m->rope_cos[p * half + i] = (float)fm_cos((double)p * f);
+            m->rope_sin[p * half + i] = (float)fm_sin((double)p * f);
+        }
+    }
+}
+
+static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
+{
+    const struct model_config *c = &m->table.cfg;
+    int g = m->grain = layout_grain(lay, c), each = g / lay->tp, first = tp_rank * each;
+    int64_t kv_rows = c->n_kv * c->head_dim, my_kv;
+    m->hidden = c->hidden;
+    m->head_dim = c->head_dim;
+    m->n_layers = c->n_layers;
+    m->vocab = c->vocab;
+    m->n_heads = (int)(c->n_heads / lay->tp);
+    m->n_kv = lay->tp > c->n_kv ? 1 : (int)(c->n_kv / lay->tp);
+    m->inter = block_begin(c->inter, g, first + each) - block_begin(c->inter, g, first);
+    m->vocab_begin = block_begin(c->vocab, g, first);
+    m->vocab_n = block_begin(c->vocab, g, first + each) - m->vocab_begin;
+    m->of_hidden = leaves_of(c->hidden, g, 0, g);
+    m->of_heads = leaves_of(c->n_heads * c->head_dim, g, first, each);
+    m->of_inter = leaves_of(c->inter, g, first, each);
+    m->of_vocab = leaves_of(c->vocab, g, first, each);
+    m->of_kv = leaves_of(kv_rows, g, first, each);
+    my_kv = lay->tp > c->n_kv ? tp_rank / (lay->tp / c->n_kv) * c->head_dim : kv_rows / lay->tp * tp_rank;
+    m->kv_begin = block_begin(kv_rows, g, first) - my_kv;
+}
+
+int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
+               int tp_rank, int pp_rank, enum dtype dt, int64_t max_rows, int64_t max_pos, struct err *e)
+{
+    int rc;
+    memset(m, 0, sizeof *m);
+    m->dev = dev;
+    m->tp = tp;
+    m->dt = dt;
+    m->max_rows = max_rows;
+    m->max_pos = max_pos ? max_pos : cfg->max_pos;
+    TRY(layout_check(lay, cfg, e));
+    TRY(param_table_open(&m->table, cfg, e));
+    TRY(params_local_open(&m->local, &m->table, lay, tp_rank, pp_rank, e));
+    set_sizes(m, lay, tp_rank);
+    if (lay->tp > cfg->n_kv)
+        TRY(comm_split(&m->kv_group, tp, (int)(tp_rank / (lay->tp / cfg->n_kv)), e));
+    size_t rope = sizeof(float) * (size_t)(m->max_pos * (cfg->head_dim / 2));
+    m->rope_cos = dev_alloc(dev, MEM_WORK, rope);
+    m->rope_sin = dev_alloc(dev, MEM_WORK, rope);
+    m->sum_rows = comm_alloc(tp, MEM_COMM, sizeof(float) * (size_t)(max_rows * cfg->hidden));
+    m->stat = comm_alloc(tp, MEM_COMM, sizeof(float) * (size_t)(4 * max_rows));
+    if (!m->rope_cos || !m->rope_sin || !m->sum_rows || !m->stat) {
+        rc = err_set(e, ERR_MEMORY, "no memory for the model's tables (%lld positions, %lld rows): use fewer rows or positions", (long long)m->max_pos, (long long)max_rows);
+        goto out;
+    }
+    fill_rope(m);
+    return 0;
+out:
+    model_close(m);
+    return rc;
+}
+
+void model_close(struct model *m)
+{
+    if (m->dev) {
+        dev_free(m->dev, m->rope_cos);
+        dev_free(m->dev, m->rope_sin);
+        comm_free(m->tp, m->sum_rows);
+        comm_free(m->tp, m->stat);
+    }
+    if (m->kv_group)
+        comm_close(m->kv_group);
+    params_local_close(&m->local);
+    param_table_close(&m->table);
+    memset(m, 0, sizeof *m);
+}
+
+int model_part(const struct model *m, int unit, enum param_kind kind)
+{
+    const struct unit_part *u = &m->local.unit[unit];
+    for (int i = u->first; i < u->first + u->n; i++)
+        if (m->table.p[m->local.part[i].param].kind == kind)
+            return i;
+    return -1;
+}
+
+struct mat model_mat(const struct model *m, const void *flat, int part)
+{
+    const struct part *p = &m->local.part[part];
+    int64_t cols = p->box.n_dims == 2 ? p->box.extent[1] : 1;
+    return mat_of((char *)(uintptr_t)flat + p->offset * (int64_t)dtype_size(m->dt), m->dt, p->box.extent[0], cols, cols);
+}
+
+/* ---- packs: which matrices, stacked, over which leaves ---- */
+static const struct { int n; enum param_kind kind[3]; } pack_of[PACK_COUNT] = {
+    [PACK_QKV] = { 3, { P_Q, P_K, P_V } }, [PACK_O] = { 1, { P_O } }, [PACK_GU] = { 2, { P_GATE, P_UP } },
+    [PACK_DOWN] = { 1, { P_DOWN } }, [PACK_HEAD] = { 1, { P_HEAD } },
+};
+
+static int pack_in_unit(const struct model *m, int unit, enum pack k)
+{
+    int is_head = unit == m->n_layers + 1, is_layer = unit > 0 && !is_head;
+    return k == PACK_HEAD ? is_head : is_layer;
+}
+
+static void pack_shape(const struct model *m, enum pack k, struct panels *p)
+{
+    int64_t heads = m->n_heads * m->head_dim, kv = m->n_kv * m->head_dim;
+    memset(p, 0, sizeof *p);
+    p->dt = m->dt;
+    switch (k) {
+    case PACK_QKV: p->n = heads + 2 * kv; p->k = m->hidden; p->leaves = m->of_hidden; break;
+    case PACK_O: p->n = m->hidden; p->k = heads; p->leaves = m->of_heads; break;
+    case PACK_GU: p->n = 2 * m->inter; p->k = m->hidden; p->leaves = m->of_hidden; break;
+    case PACK_DOWN: p->n = m->hidden; p->k = m->inter; p->leaves = m->of_inter; break;
+    case PACK_HEAD: p->n = m->vocab_n; p->k = m->hidden; p->leaves = m->of_hidden; break;
+    case PACK_COUNT: break;
+    }
+}
+
+size_t model_pack_bytes(const struct model *m, int unit)
+{
+    size_t sum = 0;
+    for (enum pack k = 0; k < PACK_COUNT; k++) {
+        struct panels p;
+        pack_shape(m, k, &p);
+        if (pack_in_unit(m, unit, k))
+            sum += (panels_bytes(p.n, p.k, p.dt, &p.leaves) + 63) / 64 * 64;
+    }
+    return sum;
+}
+
+void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory)
+{
+    char *at = memory;
+    for (enum pack k = 0; k < PACK_COUNT; k++) {
+        struct panels *p = &uw->pack[k];
+        struct mat w[3];
+        pack_shape(m, k, p);
+        if (!pack_in_unit(m, unit, k))
+            continue;
+        for (int i = 0; i < pack_of[k].n; i++)
+            w[i] = k == PACK_HEAD && m->table.cfg.tied ? model_mat(m, head_flat, model_part(m, 0, P_EMBED))
+                                                       : model_mat(m, k == PACK_HEAD ? head_flat : flat, model_part(m, unit, pack_of[k].kind[i]));
+        p->p = at;
+        KERNEL(m->dev, linear_pack, p, pack_of[k].n, w);
+        at += (panels_bytes(p->n, p->k, p->dt, &p->leaves) + 63) / 64 * 64;
+    }
+}
+
+size_t model_page_bytes(const struct model *m) { return attn_page_bytes(m->n_kv, (int)m->head_dim, m->dt); }
