@@ -1,0 +1,132 @@
+/* jx.c - see jx.h. */
+#include "base/jx.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+
+#define DEPTH_MAX 64
+
+/* Deepest nesting of brackets outside of strings: counted before parsing, since the parser's stack is what it protects. */
+static int depth_of(const char *text, size_t n)
+{
+    int depth = 0, deepest = 0, in_string = 0;
+    for (size_t i = 0; i < n; i++) {
+        char c = text[i];
+        if (in_string) {
+            if (c == '\\')
+                i++;
+            else if (c == '"')
+                in_string = 0;
+        } else if (c == '"') {
+            in_string = 1;
+        } else if (c == '{' || c == '[') {
+            if (++depth > deepest)
+                deepest = depth;
+        } else if (c == '}' || c == ']') {
+            depth--;
+        }
+    }
+    return deepest;
+}
+
+json_t *jx_parse(const char *text, size_t n, const char *what, struct err *e)
+{
+    json_error_t at;
+    int depth = depth_of(text, n);
+    if (depth > DEPTH_MAX) {
+        err_set(e, ERR_FORMAT, "%s: JSON is nested %d deep, at most %d is read here", what, depth, DEPTH_MAX);
+        return NULL;
+    }
+    /* without JSON_ALLOW_NUL an escaped \u0000 is refused too; a NaN is no JSON; JSON_DECODE_ANY: the caller asks for its type */
+    json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &at);
+    if (!j)
+        err_set(e, ERR_FORMAT, "%s: line %d, column %d: %s", what, at.line, at.column, at.text);
+    return j;
+}
+
+json_t *jx_load(const char *path, size_t limit, struct err *e)
+{
+    void *text;
+    size_t n;
+    if (io_read_file(path, limit, &text, &n, e) < 0)
+        return NULL;
+    json_t *j = jx_parse(text, n, path, e);
+    free(text);
+    return j;
+}
+
+static const char *type_name(const json_t *v)
+{
+    static const char *const name[] = { "an object", "a list", "a text", "an integer", "a number", "true", "false", "null" };
+    return name[json_typeof(v)];
+}
+
+static int wrong_type(struct err *e, const char *what, const char *key, const json_t *v, const char *wanted)
+{
+    return err_set(e, ERR_FORMAT, "%s: \"%s\" is %s, must be %s", what, key, type_name(v), wanted);
+}
+
+/* The member, or NULL when absent or null. */
+static const json_t *member(const json_t *o, const char *key)
+{
+    const json_t *v = json_object_get(o, key);
+    return v && !json_is_null(v) ? v : NULL;
+}
+
+int jx_int(const json_t *o, const char *what, const char *key, int64_t *out, struct err *e)
+{
+    const json_t *v = member(o, key);
+    if (!v)
+        return 0;
+    if (!json_is_integer(v))
+        return wrong_type(e, what, key, v, "an integer");
+    *out = json_integer_value(v);
+    return 1;
+}
+
+int jx_float(const json_t *o, const char *what, const char *key, double *out, struct err *e)
+{
+    const json_t *v = member(o, key);
+    if (!v)
+        return 0;
+    if (!json_is_number(v))
+        return wrong_type(e, what, key, v, "a number");
+    *out = json_number_value(v);
+    return 1;
+}
+
+int jx_bool(const json_t *o, const char *what, const char *key, int *out, struct err *e)
+{
+    const json_t *v = member(o, key);
+    if (!v)
+        return 0;
+    if (!json_is_boolean(v))
+        return wrong_type(e, what, key, v, "true or false");
+    *out = json_is_true(v);
+    return 1;
+}
+
+int jx_text(const json_t *o, const char *what, const char *key, const char **out, struct err *e)
+{
+    const json_t *v = member(o, key);
+    if (!v)
+        return 0;
+    if (!json_is_string(v))
+        return wrong_type(e, what, key, v, "a text");
+    *out = json_string_value(v);
+    return 1;
+}
+
+/* %.9g: "1e-05" and "0" are JSON as they are, but -0 would come back as the integer 0. JSON has no NaN and no infinity: null. */
+char *jx_float32(float x, char out[32])
+{
+    if (!isfinite(x))
+        return strcpy(out, "null");
+    snprintf(out, 32, "%.9g", (double)x);
+    if (x == 0 && signbit(x))
+        strcpy(out, "-0.0");
+    return out;
+}
