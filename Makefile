@@ -20,7 +20,7 @@ FLAGS_altered  := -O2 -DSHARDLINE_ALTER
 CFLAGS_ALL := -std=gnu11 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) $(FLAGS_$(CONFIG)) -I. $(CFLAGS)
 
 # external libraries; MPI through its own pkg-config file (never the wrapper: one compiler for all files)
-PKGS := ompi-c jansson libxxhash libzstd libmicrohttpd libcurl
+PKGS := ompi-c jansson libxxhash libzstd libmicrohttpd libcurl libpcre2-8 libutf8proc
 CFLAGS_PKG = $(shell pkg-config --cflags $(PKGS) 2>/dev/null | sed 's/-I/-isystem /g')
 LIBS       = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
