@@ -180,3 +180,15 @@ void model_pack(const struct model *m, int unit, const void *flat, const void *h
 }
 
 size_t model_page_bytes(const struct model *m) { return attn_page_bytes(m->n_kv, (int)m->head_dim, m->dt); }
+
+void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw)
+{
+    static const enum param_kind norms[2][2] = { { P_NORM_ATTN, P_NORM_MLP }, { P_NORM, P_NORM } };
+    int is_head = unit == m->n_layers + 1;
+    uw->flat = flat;
+    for (int i = 0; i < 2; i++) {
+        int part = model_part(m, unit, norms[is_head][i]);
+        uw->norm[i] = part < 0 ? NULL : model_mat(m, flat, part).p;
+    }
+    uw->embed = unit == 0 ? flat : NULL;
+}

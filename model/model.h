@@ -14,6 +14,8 @@
 enum pack { PACK_QKV, PACK_O, PACK_GU, PACK_DOWN, PACK_HEAD, PACK_COUNT };
 struct unit_weights {
     void *flat;                          /* natural order, the unit's flat vector (params.h), dtype of the arithmetic; may be NULL when packs suffice */
+    const void *norm[2];                 /* a layer's attention and MLP norms; [0] of the last unit: the final norm */
+    const void *embed;                   /* unit 0: the table */
     struct panels pack[PACK_COUNT];      /* p NULL: not a pack of this unit */
 };
 /* Lends units. get/put nest; at most two units are lent at a time. backward: the natural order is needed, packs are not. */
@@ -57,11 +59,13 @@ struct mat model_mat(const struct model *m, const void *flat, int part);
 size_t model_pack_bytes(const struct model *m, int unit);
 /* head_flat: the flat vector that holds lm_head (the unit's own, or the embedding's when tied). */
 void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory);
+/* Points uw->flat, norm and embed into a natural flat vector. */
+void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw);
 
 /* ---- resident weights: everything in memory, read through a callback (the server, evaluation) ---- */
 /* Reads the box of a parameter as fp32 or bf16 (the model's dt), row-major contiguous into dst. */
 typedef int (*model_read)(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e);
-struct resident { struct weights w; struct model *m; struct unit_weights *unit; void **memory; void *embed; };
+struct resident { struct weights w; struct model *m; struct unit_weights *unit; void **memory; /* packs and norms of a unit */ };
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
 void resident_close(struct resident *r);
 
@@ -77,7 +81,7 @@ size_t model_page_bytes(const struct model *m);      /* of one layer: one 64-pos
 
 /* ---- forward without backward: the server, evaluation ---- */
 /* Work memory: carve with arena base NULL first to learn its size for (max_rows, max logit rows). */
-struct forward_work { void *x, *h; float *qkv; void *q, *o; float *gu; void *act; void *hf; float *logits; float *part_logits; int64_t rows, logit_rows; };
+struct forward_work { void *x, *h; float *rstd, *qkv; void *q, *o; float *gu; void *act; void *hf; float *logits; float *part_logits; int64_t rows, logit_rows; };
 void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows, struct forward_work *w);
 /* Runs the rows through all layers (keys and values go to their pages) and the head for the rows in want[0..n_want) (ascending).
  * *logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside w; max, sum: [n_want] (log-prob of id v =

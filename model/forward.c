@@ -1,0 +1,90 @@
+/* forward.c - forward without backward: the server's step and evaluation. See model.h. */
+#include <string.h>
+#include "model/block.h"
+
+void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows, struct forward_work *w)
+{
+    size_t el = dtype_size(m->dt);
+    int64_t heads = m->n_heads * m->head_dim, qkv = heads + 2 * m->n_kv * m->head_dim;
+    int64_t share = (m->vocab + comm_size(m->tp) - 1) / comm_size(m->tp) + m->grain;      /* a rank's columns at most */
+    w->rows = rows;
+    w->logit_rows = logit_rows;
+    w->x = arena_take(a, (size_t)(rows * m->hidden) * el);
+    w->h = arena_take(a, (size_t)(rows * m->hidden) * el);
+    w->rstd = arena_take(a, (size_t)rows * sizeof(float));
+    w->qkv = arena_take(a, (size_t)(rows * qkv) * sizeof(float));
+    w->q = arena_take(a, (size_t)(rows * heads) * el);
+    w->o = arena_take(a, (size_t)(rows * heads) * el);
+    w->gu = arena_take(a, (size_t)(rows * 2 * m->inter) * sizeof(float));
+    w->act = arena_take(a, (size_t)(rows * m->inter) * el);
+    w->hf = arena_take(a, (size_t)(2 * logit_rows * m->hidden) * el);
+    w->logits = arena_take(a, (size_t)(logit_rows * m->vocab) * sizeof(float));
+    w->part_logits = comm_size(m->tp) > 1 ? arena_take(a, (size_t)(logit_rows * share * (1 + comm_size(m->tp))) * sizeof(float)) : NULL;
+}
+
+/* Logits of the whole vocabulary on every rank: local columns, gathered, put side by side. */
+static int gather_logits(const struct model *m, struct forward_work *w, int64_t n, int64_t width, struct err *e)
+{
+    int tp = comm_size(m->tp), each = m->grain / tp;
+    float *mine = w->part_logits, *all = mine + n * width;
+    int rc = comm_all_gather(m->tp, all, mine, (size_t)(n * width) * sizeof(float), e);
+    if (rc < 0)
+        return rc;
+    for (int r = 0; r < tp; r++) {
+        int64_t begin = block_begin(m->vocab, m->grain, r * each), count = block_begin(m->vocab, m->grain, (r + 1) * each) - begin;
+        for (int64_t i = 0; i < n; i++)
+            memcpy(w->logits + i * m->vocab + begin, all + (r * n + i) * width, (size_t)count * sizeof(float));
+    }
+    return 0;
+}
+
+static int wanted_logits(const struct model *m, struct weights *ws, struct forward_work *w, const int32_t *want, int64_t n, struct head_out *out,
+                         struct err *e)
+{
+    const struct unit_weights *uw;
+    int unit = (int)m->n_layers + 1, rc;
+    size_t row = (size_t)m->hidden * dtype_size(m->dt);
+    int64_t width = block_size(m->vocab, m->grain) * (m->grain / comm_size(m->tp));
+    char *picked = (char *)w->hf + (size_t)w->logit_rows * row;
+    for (int64_t i = 0; i < n; i++)
+        memcpy(picked + (size_t)i * row, (char *)w->x + (size_t)want[i] * row, row);
+    if ((rc = ws->get(ws, unit, 0, &uw, e)) < 0)
+        return rc;
+    if (comm_size(m->tp) == 1) {
+        rc = head_forward(m, uw, picked, w->hf, w->rstd, w->logits, m->vocab, n, e);
+    } else {
+        TRY(head_forward(m, uw, picked, w->hf, w->rstd, w->part_logits, width, n, e));
+        rc = gather_logits(m, w, n, width, e);
+    }
+    *out = (struct head_out){ w->logits, m->stat, m->stat + m->max_rows };
+out:
+    ws->put(ws, unit);
+    return rc;
+}
+
+int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
+                  struct head_out *out, struct err *e)
+{
+    struct attn a = model_attn(m);
+    struct layer_buf buf = { w->x, w->h, w->rstd, w->qkv, w->q, w->o, NULL, w->x, w->h, w->rstd, w->gu, w->act };
+    const struct unit_weights *uw;
+    int rc;
+    if (b->n_rows > w->rows || n_want > w->logit_rows || b->n_rows > m->max_rows)
+        return err_set(e, ERR_INTERNAL, "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld", (long long)b->n_rows, (long long)n_want,
+                       (long long)w->rows, (long long)w->logit_rows);
+    a.n_seq = b->n_seq;
+    a.seq = b->seq;
+    TRY(ws->get(ws, 0, 0, &uw, e));
+    rc = embed_forward(m, uw, b->ids, w->x, b->n_rows, e);
+    ws->put(ws, 0);
+    for (int l = 0; rc >= 0 && l < m->n_layers; l++) {
+        a.page_off = b->page_layer_bytes * (size_t)l;
+        TRY(ws->get(ws, l + 1, 0, &uw, e));
+        rc = block_forward(m, uw, &a, &buf, w->x, b->n_rows, e);
+        ws->put(ws, l + 1);
+    }
+    if (rc >= 0 && n_want)
+        rc = wanted_logits(m, ws, w, want, n_want, out, e);
+out:
+    return rc;
+}

@@ -1,0 +1,81 @@
+/* resident.c - all weights in memory, packed as they are read: at most one unit exists twice. See model.h. */
+#include <stdlib.h>
+#include <string.h>
+#include "model/model.h"
+
+static int get_unit(struct weights *w, int unit, int backward, const struct unit_weights **out, struct err *e)
+{
+    struct resident *r = (struct resident *)w;
+    if (backward)
+        return err_set(e, ERR_INTERNAL, "resident weights have no natural order: they cannot be trained");
+    *out = &r->unit[unit];
+    return 0;
+}
+
+static void put_unit(struct weights *w, int unit)
+{
+    (void)w;
+    (void)unit;
+}
+
+/* Norms (and unit 0 whole) are kept in natural order in front of the packs. */
+static int load_unit(struct resident *r, int unit, void *flat, model_read read, void *ctx, struct err *e)
+{
+    struct model *m = r->m;
+    const struct unit_part *u = &m->local.unit[unit];
+    size_t row = (size_t)m->hidden * dtype_size(m->dt), keep = unit == 0 ? (size_t)u->flat * dtype_size(m->dt) : 2 * ((row + 63) / 64 * 64);
+    struct unit_weights *uw = &r->unit[unit];
+    char *memory = r->memory[unit] = dev_alloc(m->dev, MEM_PARAMS, keep + model_pack_bytes(m, unit));
+    if (!memory)
+        return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks", unit, (keep + model_pack_bytes(m, unit)) >> 20);
+    for (int i = u->first; i < u->first + u->n; i++) {
+        const struct part *p = &m->local.part[i];
+        if (p->count && read(ctx, &m->table.p[p->param], &p->box, model_mat(m, flat, i).p, m->dt, e) < 0)
+            return err_add(e, "loading %s", m->table.p[p->param].name);
+    }
+    model_point(m, unit, flat, uw);
+    model_pack(m, unit, flat, m->table.cfg.tied ? r->memory[0] : flat, uw, memory + keep);
+    if (unit == 0) {
+        memcpy(memory, flat, keep);
+        uw->embed = memory;
+    }
+    for (int i = 0; i < 2; i++)
+        if (uw->norm[i])
+            uw->norm[i] = memcpy(memory + (size_t)i * ((row + 63) / 64 * 64), uw->norm[i], row);
+    uw->flat = NULL;
+    return 0;
+}
+
+int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e)
+{
+    int64_t most = 0;
+    void *flat;
+    int rc;
+    *r = (struct resident){ .w = { get_unit, put_unit }, .m = m };
+    r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
+    r->memory = calloc((size_t)m->local.n_units, sizeof *r->memory);
+    for (int u = 0; u < m->local.n_units; u++)
+        most = m->local.unit[u].flat > most ? m->local.unit[u].flat : most;
+    flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
+    if (!r->unit || !r->memory || !flat) {
+        rc = err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
+        goto out;
+    }
+    for (int u = 0; u < m->local.n_units; u++)
+        TRY(load_unit(r, u, flat, read, ctx, e));
+    rc = 0;
+out:
+    dev_free(m->dev, flat);
+    if (rc < 0)
+        resident_close(r);
+    return rc;
+}
+
+void resident_close(struct resident *r)
+{
+    for (int u = 0; r->memory && r->m && u < r->m->local.n_units; u++)
+        dev_free(r->m->dev, r->memory[u]);
+    free(r->memory);
+    free(r->unit);
+    memset(r, 0, sizeof *r);
+}
