@@ -1,0 +1,333 @@
+/* gemm.c - the four products of the op table, as one: pack both operands, then run tiles over panels (layouts: gemm_core.h).
+ *
+ *   linear      A = x in lines      B = panels packed before      leaves of k
+ *   linear_dx   A = dy in lines     B = w, packed on the way      leaves of n, all segments of a leaf in turn
+ *   linear_dw   A = dy in columns   B = x, packed on the way      a leaf a sequence
+ *
+ * A task is a group of panels times a range of rows; a group that must be packed is packed by its task, into a buffer of its
+ * thread, and used while it is in the cache. */
+#include "kernels/gemm.h"
+
+#include <stdalign.h>
+#include <string.h>
+#include "base/alter.h"
+#include "kernels/gemm_core.h"
+
+#define CHUNK_ROWS 112             /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
+#define GROUP_BYTES (1 << 20)      /* panels that a task packs for itself */
+#define TASKS_A_THREAD 4
+#define SMALL_UNITS 16384          /* waking the pool costs more than packing this much */
+
+struct product {
+    const struct gemm_tiles *tiles;
+    enum gemm_layout layout;
+    enum dtype dt;
+    int64_t m, n;                  /* of the output */
+    int64_t n_units, n_tiles;
+    float *a;                      /* packed: row r of the output begins a tile at a + r * a_row */
+    int64_t a_row;
+    int n_src;                     /* A in lines: matrices and their leaves */
+    const struct mat *src;
+    const struct leaves *leaves;
+    const char **a_rows;           /* A in columns: rows of the contraction */
+    const float *panels;           /* B packed, or NULL: */
+    const char **b_rows;           /* … rows of the contraction */
+    float *buffers;                /* a group of panels a thread */
+    int64_t group, n_groups, parts;
+    float *const *level;           /* the stack of sums, fp32 [m][n] */
+    int64_t ld;
+    struct gemm_sum sum;
+};
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t leaves_units(const struct leaves *l, enum dtype dt)
+{
+    int64_t units = 0;
+    for (int i = 0; i < l->n; i++)
+        units += gemm_units(dt, l->end[i] - (i ? l->end[i - 1] : 0));
+    return units;
+}
+
+size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l)
+{
+    int64_t units = leaves_units(l, dt), whole = gemm_units(dt, k);      /* whole: room for one leaf of all (altered build) */
+    return (size_t)(ceil_div(n, GEMM_COLS) * GEMM_COLS * (units > whole ? units : whole)) * 4;
+}
+
+/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of Tree(n_tree). in_order: altered. */
+static void sum_open(struct gemm_sum *s, enum dtype dt, int64_t n_tree, int64_t first, int in_order)
+{
+    int depth = in_order ? first > 0 : tree_depth_before(n_tree, first);
+    int64_t units = 0;
+    s->depth_before = s->depth_kept = depth;
+    for (int i = 0; i < s->n; i++) {
+        units += gemm_units(dt, s->elem_end[i] - (i ? s->elem_end[i - 1] : 0));
+        s->end[i] = units;
+        s->merges[i] = (uint8_t)(in_order ? first + i > 0 : tree_merges(n_tree, first + i));
+        depth -= s->merges[i];
+        s->depth_kept = depth < s->depth_kept ? depth : s->depth_kept;
+        depth++;
+    }
+    s->depth_after = depth;
+}
+
+/* Leaf g holds leaf g of every l[0..n_l). */
+static void sum_of_leaves(struct gemm_sum *s, enum dtype dt, int n_l, const struct leaves *l)
+{
+    s->n = l[0].n;
+    for (int g = 0; g < s->n; g++) {
+        s->elem_end[g] = 0;
+        for (int i = 0; i < n_l; i++)
+            s->elem_end[g] += l[i].end[g];
+    }
+    if (ALTERED("gemm_leaf")) {
+        s->elem_end[0] = s->elem_end[s->n - 1];
+        s->n = 1;
+    }
+    sum_open(s, dt, s->n, 0, ALTERED("gemm_tree"));
+}
+
+/* ---- packing ---------------------------------------------------------------------------------------------------------- */
+
+static int64_t tile_begin(const struct product *p, int64_t tile) { return p->m * tile / p->n_tiles; }
+
+static void pack_a(void *arg, int64_t tile, int thread)
+{
+    const struct product *p = arg;
+    int64_t row = tile_begin(p, tile);
+    int rows = (int)(tile_begin(p, tile + 1) - row);
+    float *a = p->a + row * p->a_row;
+    (void)thread;
+    if (p->layout == GEMM_COLUMNS) {
+        gemm_pack_columns(a, rows, 0, p->dt, &p->sum, p->a_rows, row, rows);
+        return;
+    }
+    for (int i = 0; i < rows; i++)
+        gemm_pack_lines(a + i * GEMM_LINE, rows, &p->sum, p->n_src, p->src, p->leaves, row + i);
+}
+
+static float *pack_group(const struct product *p, int64_t first, int64_t end, int thread)
+{
+    int64_t panel_floats = p->n_units * GEMM_COLS;
+    float *to = p->buffers + thread * p->group * panel_floats;
+    for (int64_t i = first; i < end; i++) {
+        int64_t col = i * GEMM_COLS;
+        gemm_pack_columns(to + (i - first) * panel_floats, GEMM_COLS, 1, p->dt, &p->sum, p->b_rows, col,
+                          (int)min_of(p->n - col, GEMM_COLS));
+    }
+    return to;
+}
+
+struct weights { struct panels *p; int n_w; const struct mat *w; struct gemm_sum sum; };
+
+static void pack_weights(void *arg, int64_t panel, int thread)
+{
+    const struct weights *a = arg;
+    const char *rows[GEMM_COLS];
+    int64_t row = panel * GEMM_COLS, skip = row;
+    int count = 0;
+    (void)thread;
+    for (int i = 0; i < a->n_w && count < GEMM_COLS; i++) {
+        const struct mat *w = &a->w[i];
+        for (int64_t r = skip; r < w->rows && count < GEMM_COLS; r++)
+            rows[count++] = (const char *)w->p + r * w->ld * (int64_t)dtype_size(w->dt);
+        skip = skip > w->rows ? skip - w->rows : 0;
+    }
+    gemm_pack_panel((float *)a->p->p + row * a->sum.end[a->sum.n - 1], a->p->dt, &a->sum, rows, count);
+}
+
+void gemm_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
+{
+    struct weights a = { .p = p, .n_w = n_w, .w = w };
+    sum_of_leaves(&a.sum, p->dt, 1, &p->leaves);
+    pool_run(d->pool, ceil_div(p->n, GEMM_COLS), pack_weights, &a);
+}
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------------ */
+
+static void copy_tile(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + i * to_ld, from + i * from_ld, (size_t)cols * 4);
+}
+
+/* The last columns, fewer than a tile has: the sums in memory are copied to a whole tile and back. */
+static void run_narrow(const struct product *p, gemm_tile_fn *fn, float *const *at, int64_t rows, int64_t cols, const float *a,
+                       const float *b)
+{
+    alignas(64) float room[TREE_DEPTH_MAX][GEMM_ROWS_MAX * GEMM_COLS];
+    float *level[TREE_DEPTH_MAX];
+    const struct gemm_sum *s = &p->sum;
+    int most = s->depth_before > s->depth_after ? s->depth_before : s->depth_after;
+    for (int e = s->depth_kept; e < most; e++) {
+        level[e] = room[e];
+        memset(room[e], 0, sizeof room[e]);
+    }
+    for (int e = s->depth_kept; e < s->depth_before; e++)
+        copy_tile(level[e], p->tiles->cols, at[e], p->ld, rows, cols);
+    fn(s, level, p->tiles->cols, a, b);
+    for (int e = s->depth_kept; e < s->depth_after; e++)
+        copy_tile(at[e], p->ld, level[e], p->tiles->cols, rows, cols);
+}
+
+static void run_tile(const struct product *p, int64_t tile, int64_t panel, const float *b)
+{
+    int64_t row = tile_begin(p, tile), rows = tile_begin(p, tile + 1) - row;
+    const float *a = p->a + row * p->a_row;
+    gemm_tile_fn *fn = p->tiles->fn[p->layout][rows];
+    int most = p->sum.depth_before > p->sum.depth_after ? p->sum.depth_before : p->sum.depth_after;
+    for (int64_t in = 0, col = panel * GEMM_COLS; in < GEMM_COLS && col < p->n; in += p->tiles->cols, col += p->tiles->cols) {
+        float *at[TREE_DEPTH_MAX];
+        for (int e = p->sum.depth_kept; e < most; e++)
+            at[e] = p->level[e] + row * p->ld + col;
+        if (p->n - col < p->tiles->cols)
+            run_narrow(p, fn, at, rows, p->n - col, a, b + in);
+        else
+            fn(&p->sum, at, p->ld, a, b + in);
+    }
+}
+
+static void run_task(void *arg, int64_t task, int thread)
+{
+    const struct product *p = arg;
+    int64_t group = task / p->parts, part = task % p->parts, panel_floats = p->n_units * GEMM_COLS;
+    int64_t first = group * p->group, end = min_of(first + p->group, ceil_div(p->n, GEMM_COLS));
+    int64_t tile = p->n_tiles * part / p->parts, tile_end = p->n_tiles * (part + 1) / p->parts;
+    const float *b = p->panels ? p->panels + first * panel_floats : pack_group(p, first, end, thread);
+    int64_t chunk = CHUNK_ROWS / p->tiles->rows;
+    for (; tile < tile_end; tile += chunk)
+        for (int64_t i = first; i < end; i++)
+            for (int64_t t = tile; t < min_of(tile + chunk, tile_end); t++)
+                run_tile(p, t, i, b + (i - first) * panel_floats);
+}
+
+/* ---- the product ------------------------------------------------------------------------------------------------------ */
+
+static void split(struct product *p, int n_threads)
+{
+    int64_t n_panels = ceil_div(p->n, GEMM_COLS), panel_bytes = p->n_units * GEMM_COLS * 4;
+    int64_t tasks = n_threads == 1 ? 1 : (int64_t)n_threads * TASKS_A_THREAD;
+    p->n_tiles = ceil_div(p->m, p->tiles->rows);
+    p->group = ceil_div(n_panels, tasks);
+    if (!p->panels && panel_bytes > 0 && p->group > 1)
+        p->group = min_of(p->group, 1 + GROUP_BYTES / panel_bytes);
+    p->n_groups = ceil_div(n_panels, p->group);
+    p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->n_tiles, 4));      /* a part packs its panels again: not too small */
+}
+
+/* Without memory for the operands the sums become NaN: nothing may go on with numbers that were not computed. */
+static void poison(const struct product *p)
+{
+    for (int e = p->sum.depth_kept; e < p->sum.depth_after; e++)
+        for (int64_t i = 0; i < p->m; i++)
+            for (int64_t j = 0; j < p->n; j++)
+                p->level[e][i * p->ld + j] = __builtin_nanf("");
+}
+
+/* Takes scratch for packed A and n_rows row pointers, and for the groups of panels. */
+static int take_scratch(struct dev *d, struct product *p, int64_t n_a_rows, int64_t n_b_rows)
+{
+    size_t a_bytes = ((size_t)(p->m * p->a_row) * 4 + 63) / 64 * 64;
+    size_t pointers = (size_t)(n_a_rows + n_b_rows) * sizeof(char *);
+    char *base = dev_scratch(d, 0, a_bytes + pointers + 64);
+    p->a = (float *)(void *)base;
+    if (!base)
+        return 0;
+    p->a_rows = (const char **)(void *)(base + a_bytes);
+    p->b_rows = p->a_rows + n_a_rows;
+    if (p->panels)
+        return 1;
+    p->buffers = dev_scratch(d, 1, (size_t)(pool_threads(d->pool) * p->group * p->n_units * GEMM_COLS) * 4 + 64);
+    return p->buffers != NULL;
+}
+
+/* Fills what follows from the rest, and takes scratch. 0: nothing to do, or no memory. */
+static int product_open(struct dev *d, struct product *p, int64_t n_a_rows, int64_t n_b_rows)
+{
+    if (p->m <= 0 || p->n <= 0 || p->sum.n <= 0)
+        return 0;
+    p->n_units = p->sum.end[p->sum.n - 1];
+    p->a_row = p->layout == GEMM_LINES ? ceil_div(p->n_units, GEMM_LINE) * GEMM_LINE : p->n_units;
+    split(p, pool_threads(d->pool));
+    if (take_scratch(d, p, n_a_rows, n_b_rows))
+        return 1;
+    poison(p);
+    return 0;
+}
+
+static void product_run(struct dev *d, struct product *p)
+{
+    if (p->m * p->n_units <= SMALL_UNITS)
+        for (int64_t i = 0; i < p->n_tiles; i++)
+            pack_a(p, i, 0);
+    else
+        pool_run(d->pool, p->n_tiles, pack_a, p);
+    pool_run(d->pool, p->n_groups * p->parts, run_task, p);
+}
+
+void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x, const struct panels *w)
+{
+    float *level[1] = { y.p };
+    struct product p = { .tiles = tiles[w->dt], .layout = GEMM_LINES, .dt = w->dt, .m = x.rows, .n = w->n, .panels = w->p,
+                         .n_src = 1, .src = &x, .leaves = &w->leaves, .level = level, .ld = y.ld };
+    sum_of_leaves(&p.sum, w->dt, 1, &w->leaves);
+    if (product_open(d, &p, 0, 0))
+        product_run(d, &p);
+}
+
+/* Rows of the contraction of linear_dx, in its order: leaf by leaf, segment by segment. */
+static void segment_rows(const char **rows, int n_w, const struct mat *w, const struct leaves *l, int n_leaves)
+{
+    for (int g = 0; g < n_leaves; g++)
+        for (int i = 0; i < n_w; i++) {
+            int from = ALTERED("gemm_dx_segments") ? n_w - 1 - i : i;
+            int64_t begin = g ? l[from].end[g - 1] : 0, end = n_leaves == 1 ? w[from].rows : l[from].end[g];
+            for (int64_t r = begin; r < end; r++)
+                *rows++ = (const char *)w[from].p + r * w[from].ld * (int64_t)dtype_size(w[from].dt);
+        }
+}
+
+void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w, const struct mat *dy,
+                    const struct mat *w, const struct leaves *l)
+{
+    float *level[1] = { dx.p };
+    struct product p = { .tiles = tiles[dy->dt], .layout = GEMM_LINES, .dt = dy->dt, .m = dx.rows, .n = dx.cols, .n_src = n_w,
+                         .src = dy, .leaves = l, .level = level, .ld = dx.ld };
+    sum_of_leaves(&p.sum, p.dt, n_w, l);
+    if (!product_open(d, &p, 0, p.sum.elem_end[p.sum.n - 1]))
+        return;
+    segment_rows(p.b_rows, n_w, w, l, p.sum.n);
+    product_run(d, &p);
+}
+
+static void token_rows(const char **rows, struct mat m, int64_t first, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        rows[i] = (const char *)m.p + (first + i) * m.ld * (int64_t)dtype_size(m.dt);
+}
+
+static void dw_part(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc, int64_t ld, struct mat dy,
+                    struct mat x, int first, int n_seq, int64_t seq_len)
+{
+    int64_t n_tokens = n_seq * seq_len;
+    struct product p = { .tiles = tiles[x.dt], .layout = GEMM_COLUMNS, .dt = x.dt, .m = dy.cols, .n = x.cols, .level = acc->level,
+                         .ld = ld };
+    p.sum.n = n_seq;
+    for (int i = 0; i < n_seq; i++)
+        p.sum.elem_end[i] = (i + 1) * seq_len;
+    sum_open(&p.sum, p.dt, acc->n, acc->next + first, ALTERED("gemm_dw_tree"));
+    if (!product_open(d, &p, n_tokens, n_tokens))
+        return;
+    token_rows(p.a_rows, dy, first * seq_len, n_tokens);
+    token_rows(p.b_rows, x, first * seq_len, n_tokens);
+    product_run(d, &p);
+}
+
+void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc, int64_t ld, struct mat dy,
+                    struct mat x, int n_seq, int64_t seq_len)
+{
+    for (int first = 0; first < n_seq; first += GEMM_LEAVES_MAX)
+        dw_part(d, tiles, acc, ld, dy, x, first, (int)min_of(n_seq - first, GEMM_LEAVES_MAX), seq_len);
+}

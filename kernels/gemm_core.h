@@ -1,0 +1,80 @@
+/* gemm_core.h - what the parts of a product share: units, packed operands, the sum in a tile.
+ *
+ * C[m][n] = sum over e of A[m][e] * B[e][n]. The contraction is cut into leaves; a leaf is a whole number of *units* of 4
+ * bytes: one fp32 element, or two bf16 elements with the earlier one in the upper half (an odd leaf ends with a zero half).
+ *
+ * packed B, a panel of 32 columns:     [unit][32]
+ * packed A, a tile of R rows, lines:   [unit / 16][R][16]     copied from row-major rows, 64 bytes at a time
+ *                             columns: [unit][R]              copied from contraction-major rows (weight gradients)
+ * The tile keeps its accumulators in registers over a leaf and merges leaves as tree.h says; there is no other blocking of
+ * the contraction, so that an output element is the same sequence of operations in every tile. */
+#ifndef SHARDLINE_KERNELS_GEMM_CORE_H
+#define SHARDLINE_KERNELS_GEMM_CORE_H
+
+#include "kernels/gemm.h"
+
+#define GEMM_COLS 32           /* columns of a panel */
+#define GEMM_LINE 16           /* units of a line of A */
+#define GEMM_ROWS_MAX 14       /* rows of the highest tile */
+#define GEMM_LEAVES_MAX 512    /* leaves of one call of a tile; linear_dw cuts longer calls */
+#define GEMM_SAVES 12          /* partial sums of one call of a tile: log2(GEMM_LEAVES_MAX), an open run, the newest */
+
+enum gemm_layout { GEMM_LINES, GEMM_COLUMNS, GEMM_LAYOUTS };
+
+struct gemm_sum {
+    int n;                               /* leaves */
+    int depth_before, depth_after;       /* entries on the stack in memory */
+    int depth_kept;                      /* entries that the call leaves as they are: it reads and writes those above */
+    int64_t elem_end[GEMM_LEAVES_MAX];   /* leaf i ends before this element of the contraction … */
+    int64_t end[GEMM_LEAVES_MAX];        /* … and before this unit */
+    uint8_t merges[GEMM_LEAVES_MAX];     /* additions of older sums after leaf i */
+};
+
+/* One tile: adds the leaves to the stack level[0..], matrices with row stride ld; level already points at the tile. */
+typedef void gemm_tile_fn(const struct gemm_sum *s, float *const *level, int64_t ld, const float *a, const float *b);
+
+struct gemm_tiles {                      /* of one dtype and CPU class */
+    int rows, cols;                      /* of the largest tile; cols divides GEMM_COLS */
+    gemm_tile_fn *fn[GEMM_LAYOUTS][GEMM_ROWS_MAX + 1];    /* by height */
+};
+extern const struct gemm_tiles gemm_tiles_avx512_f32;     /* shared by the class with the bf16 instruction */
+
+/* The ops over a class' tiles: tiles[DT_F32], tiles[DT_BF16]. */
+void gemm_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w);
+void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x, const struct panels *w);
+void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w, const struct mat *dy,
+                    const struct mat *w, const struct leaves *l);
+void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc, int64_t ld, struct mat dy,
+                    struct mat x, int n_seq, int64_t seq_len);
+
+/* The table of one class, from its two sets of tiles. */
+#define GEMM_CLASS(class, f32, bf16)                                                                                     \
+    static const struct gemm_tiles *const class##_tiles[2] = { [DT_F32] = f32, [DT_BF16] = bf16 };                       \
+    static void class##_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w)                        \
+    {                                                                                                                    \
+        gemm_linear(d, class##_tiles, y, x, w);                                                                          \
+    }                                                                                                                    \
+    static void class##_linear_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w,      \
+                                  const struct leaves *l)                                                                \
+    {                                                                                                                    \
+        gemm_linear_dx(d, class##_tiles, dx, n_w, dy, w, l);                                                             \
+    }                                                                                                                    \
+    static void class##_linear_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x,    \
+                                  int n_seq, int64_t seq_len)                                                            \
+    {                                                                                                                    \
+        gemm_linear_dw(d, class##_tiles, acc, ld, dy, x, n_seq, seq_len);                                                \
+    }                                                                                                                    \
+    const struct gemm_ops class = { gemm_linear_pack, class##_linear, class##_linear_dx, class##_linear_dw };
+
+/* Packing (gemm_pack.c). s gives leaves in elements and units; every function writes only what it names. */
+static inline int64_t gemm_units(enum dtype dt, int64_t n_elems) { return dt == DT_F32 ? n_elems : (n_elems + 1) / 2; }
+/* Panel of rows w[0..n_rows) (n_rows <= 32, each contiguous over the contraction); missing columns become +0. */
+void gemm_pack_panel(float *panel, enum dtype dt, const struct gemm_sum *s, const char *const *w, int n_rows);
+/* Row `row` as one of `rows` rows of a tile: its leaf g is leaf g (l[i]) of that row of every matrix src[0..n_src) in turn. */
+void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
+                     int64_t row);
+/* Columns [col, col + n) of the rows row[element], n <= 32: out[unit][stride]; with n < stride and fill, +0 behind them. */
+void gemm_pack_columns(float *out, int stride, int fill, enum dtype dt, const struct gemm_sum *s, const char *const *row, int64_t col,
+                       int n);
+
+#endif

@@ -1,0 +1,198 @@
+/* gemm_pack.c - operands of products copied into the order in which tiles read them (layouts: gemm_core.h).
+ *
+ * A pair of bf16 holds the earlier element in its upper half: the dot instruction takes the upper half first, so that the chain
+ * ascends. In memory the earlier element is the lower half of a 32-bit word: copying rows is a rotation by 16. */
+#include "kernels/gemm_core.h"
+
+#include <string.h>
+#include "base/alter.h"
+
+typedef uint32_t word4 __attribute__((vector_size(16)));
+
+static inline uint16_t half_at(const char *p)
+{
+    uint16_t h;
+    memcpy(&h, p, 2);
+    return h;
+}
+
+static inline uint32_t pair_of(uint16_t first, uint16_t second, int swapped)
+{
+    return swapped ? (uint32_t)second << 16 | first : (uint32_t)first << 16 | second;
+}
+
+/* ---- weights: 32 rows become the columns of a panel ---------------------------------------------------------------- */
+
+/* Unit `u` of a leaf that begins at src; last: only one element of a pair is left. */
+static uint32_t unit_at(const char *src, int64_t u, enum dtype dt, int last, int swapped)
+{
+    uint32_t w;
+    if (dt == DT_F32) {
+        memcpy(&w, src + 4 * u, 4);
+        return w;
+    }
+    return pair_of(half_at(src + 4 * u), last ? 0 : half_at(src + 4 * u + 2), swapped);
+}
+
+static inline word4 units4(const char *src, int rotate)
+{
+    word4 v;
+    memcpy(&v, src, 16);
+    return rotate ? v << 16 | v >> 16 : v;
+}
+
+/* 4 rows x 4 units, transposed: panel[u][j]. */
+static inline void transpose4(uint32_t *panel, const char *const src[4], int64_t off, int rotate)
+{
+    word4 a = units4(src[0] + off, rotate), b = units4(src[1] + off, rotate);
+    word4 c = units4(src[2] + off, rotate), d = units4(src[3] + off, rotate);
+    word4 ab = __builtin_shuffle(a, b, (word4){ 0, 4, 1, 5 }), cd = __builtin_shuffle(c, d, (word4){ 0, 4, 1, 5 });
+    word4 AB = __builtin_shuffle(a, b, (word4){ 2, 6, 3, 7 }), CD = __builtin_shuffle(c, d, (word4){ 2, 6, 3, 7 });
+    word4 out[4] = { __builtin_shuffle(ab, cd, (word4){ 0, 1, 4, 5 }), __builtin_shuffle(ab, cd, (word4){ 2, 3, 6, 7 }),
+                     __builtin_shuffle(AB, CD, (word4){ 0, 1, 4, 5 }), __builtin_shuffle(AB, CD, (word4){ 2, 3, 6, 7 }) };
+    for (int i = 0; i < 4; i++)
+        memcpy(panel + i * GEMM_COLS, &out[i], 16);
+}
+
+/* Rows src[0..n_rows) of one leaf: n_elems elements from byte `off`. Whole blocks of 4x4 units are transposed in registers. */
+static void pack_panel_leaf(uint32_t *panel, enum dtype dt, const char *const *src, int n_rows, int64_t off, int64_t n_elems)
+{
+    int swapped = ALTERED("gemm_bf16_pair");
+    int64_t n_units = gemm_units(dt, n_elems), n_whole = dt == DT_F32 ? n_elems : n_elems / 2;
+    int64_t n_fast = n_whole / 4 * 4;
+    int rows_fast = n_rows / 4 * 4;
+    for (int64_t block = 0; block < n_fast; block += GEMM_LINE) {
+        int64_t stop = block + GEMM_LINE < n_fast ? block + GEMM_LINE : n_fast;
+        for (int j = 0; j < rows_fast; j += 4)
+            for (int64_t u = block; u < stop; u += 4)
+                transpose4(panel + u * GEMM_COLS + j, src + j, off + 4 * u, dt == DT_BF16 && !swapped);
+    }
+    for (int64_t u = 0; u < n_units; u++)
+        for (int j = u < n_fast ? rows_fast : 0; j < GEMM_COLS; j++)
+            panel[u * GEMM_COLS + j] = j < n_rows ? unit_at(src[j] + off, u, dt, u >= n_whole, swapped) : 0;
+}
+
+void gemm_pack_panel(float *panel, enum dtype dt, const struct gemm_sum *s, const char *const *w, int n_rows)
+{
+    for (int g = 0; g < s->n; g++) {
+        int64_t begin = g ? s->elem_end[g - 1] : 0, unit = g ? s->end[g - 1] : 0;
+        pack_panel_leaf((uint32_t *)(void *)panel + unit * GEMM_COLS, dt, w, n_rows, begin * (int64_t)dtype_size(dt),
+                        s->elem_end[g] - begin);
+    }
+}
+
+/* ---- rows: lines of 16 units ------------------------------------------------------------------------------------------ */
+
+/* Where unit u of the row lies in its tile; *room: units left in that line. */
+static inline uint32_t *line_at(float *row, int rows, int64_t u, int64_t *room)
+{
+    *room = GEMM_LINE - u % GEMM_LINE;
+    return (uint32_t *)(void *)row + u / GEMM_LINE * rows * GEMM_LINE + u % GEMM_LINE;
+}
+
+static void copy_units(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
+{
+    while (n > 0) {
+        int64_t room;
+        uint32_t *to = line_at(row, rows, u, &room);
+        int64_t count = n < room ? n : room;
+        if (count == GEMM_LINE)
+            memcpy(to, src, 4 * GEMM_LINE);
+        else
+            memcpy(to, src, 4 * (size_t)count);
+        if (rotate)
+            for (int64_t i = 0; i < count; i++)
+                to[i] = to[i] << 16 | to[i] >> 16;
+        u += count, n -= count, src += 4 * count;
+    }
+}
+
+/* n bf16 elements from src become elements elem… of the leaf that begins at `unit`: a run may begin or end within a pair. */
+static void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const char *src, int64_t n)
+{
+    int swapped = ALTERED("gemm_bf16_pair");
+    int64_t room;
+    if (elem % 2 && n > 0) {
+        uint32_t *to = line_at(row, rows, unit + elem / 2, &room);
+        *to |= pair_of(0, half_at(src), swapped);
+        src += 2, elem++, n--;
+    }
+    copy_units(row, rows, unit + elem / 2, src, n / 2, !swapped);
+    if (n % 2)
+        *line_at(row, rows, unit + (elem + n) / 2, &room) = pair_of(half_at(src + 2 * (n - 1)), 0, swapped);
+}
+
+void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
+                     int64_t row)
+{
+    for (int g = 0; g < s->n; g++) {
+        int64_t unit = g ? s->end[g - 1] : 0, elem = 0;
+        for (int i = 0; i < n_src; i++) {
+            int from = ALTERED("gemm_dx_segments") ? n_src - 1 - i : i;
+            struct mat m = src[from];
+            int64_t begin = g ? l[from].end[g - 1] : 0, n = (s->n == 1 ? m.cols : l[from].end[g]) - begin;
+            const char *p = (const char *)m.p + (row * m.ld + begin) * (int64_t)dtype_size(m.dt);
+            if (m.dt == DT_F32)
+                copy_units(line, rows, unit + elem, p, n, 0);
+            else
+                lines_bf16(line, rows, unit, elem, p, n);
+            elem += n;
+        }
+    }
+}
+
+/* ---- contraction-major rows: columns of a panel, rows of a weight gradient's tile ------------------------------------- */
+
+static inline void copy_words(float *to, const char *from, int n)
+{
+    size_t bytes = (size_t)n * 4;
+    if (n == GEMM_COLS) {
+        memcpy(to, from, 4 * GEMM_COLS);
+    } else if (n >= 8 && n <= 16) {                     /* two copies of a fixed size that overlap */
+        memcpy(to, from, 32);
+        memcpy((char *)to + bytes - 32, from + bytes - 32, 32);
+    } else {
+        memcpy(to, from, bytes);
+    }
+}
+
+static inline void pair_fixed(uint32_t *to, const char *first, const char *second, int n, int shift)
+{
+    uint16_t a[GEMM_COLS], b[GEMM_COLS];
+    memcpy(a, first, 2 * (size_t)n);
+    memcpy(b, second, 2 * (size_t)n);
+    for (int j = 0; j < n; j++)
+        to[j] = (uint32_t)a[j] << shift | (uint32_t)b[j] << (16 - shift);
+}
+
+static inline void pair_words(float *out, const char *first, const char *second, int n)
+{
+    uint32_t *to = (uint32_t *)(void *)out;
+    int shift = ALTERED("gemm_bf16_pair") ? 0 : 16;
+    if (n == GEMM_COLS) {
+        pair_fixed(to, first, second, GEMM_COLS, shift);
+    } else if (n >= 8 && n <= 16) {
+        pair_fixed(to, first, second, 8, shift);
+        pair_fixed(to + n - 8, first + 2 * (n - 8), second + 2 * (n - 8), 8, shift);
+    } else {
+        pair_fixed(to, first, second, n, shift);
+    }
+}
+
+void gemm_pack_columns(float *out, int stride, int fill, enum dtype dt, const struct gemm_sum *s, const char *const *row, int64_t col,
+                       int n)
+{
+    static const char zeros[2 * GEMM_COLS];
+    int64_t off = col * (int64_t)dtype_size(dt);
+    int step = dt == DT_F32 ? 1 : 2;
+    for (int g = 0; g < s->n; g++)
+        for (int64_t e = g ? s->elem_end[g - 1] : 0; e < s->elem_end[g]; e += step) {
+            if (dt == DT_F32)
+                copy_words(out, row[e] + off, n);
+            else
+                pair_words(out, row[e] + off, e + 1 < s->elem_end[g] ? row[e + 1] + off : zeros, n);
+            for (int j = n; fill && j < stride; j++)
+                out[j] = 0;
+            out += stride;
+        }
+}

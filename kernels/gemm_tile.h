@@ -1,0 +1,168 @@
+/* gemm_tile.h - the text of a tile, included once per CPU class and dtype: the order of a product is written here only.
+ *
+ * The including file defines
+ *   TILE(layout, rows)    name of the function for that height
+ *   TILE_SET              name of the table that this file ends with
+ *   TILE_ROWS             heights: 4, 6, 12 or 14 are generated up to that
+ *   V, V_WIDTH            vector type and its fp32 lanes; a tile is 2 * V_WIDTH columns wide
+ *   V_ZERO() V_LOAD(p) V_STORE(p, v) V_ADD(a, b)
+ *   STEP_B(b)             declares the B operands of one unit: b[0 .. 2 * V_WIDTH)
+ *   STEP_ROW(p, q, x)     accumulators p, q of one row: the fused multiply-adds of one unit with *x
+ *   CHAIN_ENTER, CHAIN_LEAVE, PIN(v)   around a leaf: for classes that must change the rounding mode; else empty
+ * Accumulators are single named variables, by macro: gcc 12 keeps arrays of vectors in memory. */
+#include <stdalign.h>
+#include <stddef.h>
+#include "base/alter.h"
+#include "kernels/gemm_core.h"
+
+#ifndef SHARDLINE_KERNELS_GEMM_TILE_H
+#define SHARDLINE_KERNELS_GEMM_TILE_H
+
+#define ROWS_1(X) X(0)
+#define ROWS_2(X) ROWS_1(X) X(1)
+#define ROWS_3(X) ROWS_2(X) X(2)
+#define ROWS_4(X) ROWS_3(X) X(3)
+#define ROWS_5(X) ROWS_4(X) X(4)
+#define ROWS_6(X) ROWS_5(X) X(5)
+#define ROWS_7(X) ROWS_6(X) X(6)
+#define ROWS_8(X) ROWS_7(X) X(7)
+#define ROWS_9(X) ROWS_8(X) X(8)
+#define ROWS_10(X) ROWS_9(X) X(9)
+#define ROWS_11(X) ROWS_10(X) X(10)
+#define ROWS_12(X) ROWS_11(X) X(11)
+#define ROWS_13(X) ROWS_12(X) X(12)
+#define ROWS_14(X) ROWS_13(X) X(13)
+
+/* Distance in floats between two rows and between two units of packed A. */
+#define ROW_STEP_GEMM_LINES(rows) GEMM_LINE
+#define ROW_STEP_GEMM_COLUMNS(rows) 1
+#define UNIT_STEP_GEMM_LINES(rows) 1
+#define UNIT_STEP_GEMM_COLUMNS(rows) (rows)
+
+#define ROW_ZERO(i) V p##i = V_ZERO(), q##i = V_ZERO();
+#define ROW_PIN(i) PIN(p##i) PIN(q##i)
+#define ROW_STEP(i) STEP_ROW(p##i, q##i, ap + (i) * row_step + j * unit_step)
+#define ROW_ADD_OLDER(i) p##i = V_ADD(V_LOAD(older + (i) * older_ld), p##i), q##i = V_ADD(V_LOAD(older + (i) * older_ld + V_WIDTH), q##i);
+#define ROW_STORE(i) V_STORE(to + (i) * to_ld, p##i); V_STORE(to + (i) * to_ld + V_WIDTH, q##i);
+#define UNIT_STEP(ROWS, number)                                                                                          \
+    {                                                                                                                    \
+        enum { j = number };                                                                                             \
+        STEP_B(bp + j * GEMM_COLS)                                                                                       \
+        ROWS(ROW_STEP)                                                                                                   \
+    }
+
+/* How many units from u on lie at equal distances in packed A, and where. */
+static inline int64_t run_of_units(enum gemm_layout layout, int rows, const float *a, int64_t u, int64_t end, const float **ap)
+{
+    if (layout == GEMM_COLUMNS) {
+        *ap = a + u * rows;
+        return end - u;
+    }
+    int64_t room = GEMM_LINE - u % GEMM_LINE;
+    *ap = a + u / GEMM_LINE * rows * GEMM_LINE + u % GEMM_LINE;
+    return room < end - u ? room : end - u;
+}
+
+#endif
+
+#define TILE_FUNCTION(layout, rows)                                                                                      \
+    static void TILE(layout, rows)(const struct gemm_sum *s, float *const *level, int64_t ld, const float *a, const float *b) \
+    {                                                                                                                    \
+        enum { row_step = ROW_STEP_##layout(rows), unit_step = UNIT_STEP_##layout(rows), width = 2 * V_WIDTH };          \
+        alignas(64) float saved[GEMM_SAVES][rows * width];       /* entries kept.. of the stack: made by this call */    \
+        int kept = s->depth_before, depth = kept;                                                                        \
+        int64_t u = 0;                                                                                                   \
+        for (int g = 0; g < s->n; g++) {                                                                                 \
+            ROWS_##rows(ROW_ZERO)                                                                                        \
+            CHAIN_ENTER                                                                                                  \
+            ROWS_##rows(ROW_PIN)                                                                                         \
+            for (int64_t end = s->end[g], begin = u; u < end;) {                                                         \
+                const float *ap, *bp = b + u * GEMM_COLS;                                                                \
+                int64_t n = run_of_units(layout, rows, a, u, end, &ap);                                                  \
+                if (ALTERED("gemm_chain")) {                                                                             \
+                    run_of_units(layout, rows, a, begin + end - 1 - u, end, &ap);                                        \
+                    bp = b + (begin + end - 1 - u) * GEMM_COLS;                                                          \
+                    n = 1;                                                                                               \
+                }                                                                                                        \
+                u += n;                                                                                                  \
+                for (; n >= 4; n -= 4, ap += 4 * unit_step, bp += 4 * GEMM_COLS) {                                       \
+                    UNIT_STEP(ROWS_##rows, 0)                                                                            \
+                    UNIT_STEP(ROWS_##rows, 1)                                                                            \
+                    UNIT_STEP(ROWS_##rows, 2)                                                                            \
+                    UNIT_STEP(ROWS_##rows, 3)                                                                            \
+                }                                                                                                        \
+                for (; n > 0; n--, ap += unit_step, bp += GEMM_COLS)                                                     \
+                    UNIT_STEP(ROWS_##rows, 0)                                                                            \
+            }                                                                                                            \
+            ROWS_##rows(ROW_PIN)                                                                                         \
+            CHAIN_LEAVE                                                                                                  \
+            for (int merge = s->merges[g]; merge > 0; merge--) {                                                         \
+                int in_memory = --depth < kept;                                                                          \
+                kept -= in_memory;                                                                                       \
+                const float *older = in_memory ? level[depth] : saved[depth - kept];                                     \
+                int64_t older_ld = in_memory ? ld : width;                                                               \
+                ROWS_##rows(ROW_ADD_OLDER)                                                                               \
+            }                                                                                                            \
+            int last = g == s->n - 1;                                                                                    \
+            float *to = last ? level[depth] : saved[depth - kept];                                                       \
+            int64_t to_ld = last ? ld : width;                                                                           \
+            ROWS_##rows(ROW_STORE)                                                                                       \
+            depth++;                                                                                                     \
+        }                                                                                                                \
+        for (int e = kept; e < depth - 1; e++)                                                                           \
+            for (int i = 0; i < rows; i++)                                                                               \
+                for (int c = 0; c < width; c++)                                                                          \
+                    level[e][i * ld + c] = saved[e - kept][i * width + c];                                               \
+    }
+#define TILE_PAIR(rows) TILE_FUNCTION(GEMM_LINES, rows) TILE_FUNCTION(GEMM_COLUMNS, rows)
+#define TILE_ENTRIES(layout)                                                                                             \
+    [layout] = { NULL, TILE(layout, 1), TILE(layout, 2), TILE(layout, 3), TILE(layout, 4), TILE_ENTRIES_6(layout)        \
+                 TILE_ENTRIES_12(layout) TILE_ENTRIES_14(layout) }
+
+TILE_PAIR(1)
+TILE_PAIR(2)
+TILE_PAIR(3)
+TILE_PAIR(4)
+#if TILE_ROWS >= 6
+TILE_PAIR(5)
+TILE_PAIR(6)
+#define TILE_ENTRIES_6(layout) TILE(layout, 5), TILE(layout, 6),
+#else
+#define TILE_ENTRIES_6(layout)
+#endif
+#if TILE_ROWS >= 12
+TILE_PAIR(7)
+TILE_PAIR(8)
+TILE_PAIR(9)
+TILE_PAIR(10)
+TILE_PAIR(11)
+TILE_PAIR(12)
+#define TILE_ENTRIES_12(layout)                                                                                          \
+    TILE(layout, 7), TILE(layout, 8), TILE(layout, 9), TILE(layout, 10), TILE(layout, 11), TILE(layout, 12),
+#else
+#define TILE_ENTRIES_12(layout)
+#endif
+#if TILE_ROWS >= 14
+TILE_PAIR(13)
+TILE_PAIR(14)
+#define TILE_ENTRIES_14(layout) TILE(layout, 13), TILE(layout, 14),
+#else
+#define TILE_ENTRIES_14(layout)
+#endif
+
+const struct gemm_tiles TILE_SET = { TILE_ROWS, 2 * V_WIDTH, { TILE_ENTRIES(GEMM_LINES), TILE_ENTRIES(GEMM_COLUMNS) } };
+
+#undef TILE_FUNCTION
+#undef TILE_PAIR
+#undef TILE_ENTRIES
+#undef TILE_ENTRIES_6
+#undef TILE_ENTRIES_12
+#undef TILE_ENTRIES_14
+#undef TILE
+#undef TILE_SET
+#undef TILE_ROWS
+#undef STEP_B
+#undef STEP_ROW
+#undef CHAIN_ENTER
+#undef CHAIN_LEAVE
+#undef PIN

@@ -1,0 +1,51 @@
+/* gemm_avx512.c - products with AVX-512F; bf16 pairs are widened in registers and multiplied under FTZ|DAZ. */
+#include <immintrin.h>
+#include "kernels/gemm_core.h"
+
+#define V __m512
+#define V_WIDTH 16
+#define V_ZERO() _mm512_setzero_ps()
+#define V_LOAD(p) _mm512_loadu_ps(p)
+#define V_STORE(p, v) _mm512_storeu_ps((p), (v))
+#define V_ADD(a, b) _mm512_add_ps((a), (b))
+
+#define TILE(layout, rows) f32_##layout##_##rows
+#define TILE_SET gemm_tiles_avx512_f32
+#define TILE_ROWS 14
+#define STEP_B(b) const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps((b) + 16);
+#define STEP_ROW(p, q, x)                                                                                                \
+    {                                                                                                                    \
+        __m512 a0 = _mm512_set1_ps(*(x));                                                                                \
+        p = _mm512_fmadd_ps(a0, b0, p);                                                                                  \
+        q = _mm512_fmadd_ps(a0, b1, q);                                                                                  \
+    }
+#define CHAIN_ENTER
+#define CHAIN_LEAVE
+#define PIN(v)
+#include "kernels/gemm_tile.h"
+
+static inline __m512 upper(__m512 pairs)
+{
+    return _mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs), _mm512_set1_epi32((int)0xffff0000)));
+}
+static inline __m512 lower(__m512 pairs) { return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs), 16)); }
+
+#define TILE(layout, rows) bf16_##layout##_##rows
+#define TILE_SET gemm_tiles_avx512_bf16
+#define TILE_ROWS 12
+#define STEP_B(b)                                                                                                        \
+    const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps((b) + 16);                                                \
+    const __m512 b0u = upper(b0), b0l = lower(b0), b1u = upper(b1), b1l = lower(b1);
+#define STEP_ROW(p, q, x)                                                                                                \
+    {                                                                                                                    \
+        __m512 a0 = _mm512_set1_ps(*(x)), a0u = upper(a0), a0l = lower(a0);                                              \
+        p = _mm512_fmadd_ps(a0u, b0u, p);                                                                                \
+        q = _mm512_fmadd_ps(a0u, b1u, q);                                                                                \
+        p = _mm512_fmadd_ps(a0l, b0l, p);                                                                                \
+        q = _mm512_fmadd_ps(a0l, b1l, q);                                                                                \
+    }
+#include "kernels/gemm_flush.h"
+extern const struct gemm_tiles gemm_tiles_avx512_bf16;
+#include "kernels/gemm_tile.h"
+
+GEMM_CLASS(gemm_avx512, &gemm_tiles_avx512_f32, &gemm_tiles_avx512_bf16)
