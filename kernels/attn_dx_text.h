@@ -1,0 +1,224 @@
+/* attn_dx_text.h - the backward half of attn_text.h; the order is defined there.
+ *
+ * A task is one sequence and one kv head. Key blocks are the outer loop, so that K, V and their transposes are made once and dK,
+ * dV stay in the cache; dQ grows in memory, key block by key block, which is its order.
+ *
+ *     for key block j:  for query head h of the group:  for query block i >= j:
+ *         P, dS [64 q][64 k]      dV_j += P^T dO_i    dK_j += dS^T Q_i    dQ_i += dS K_j
+ *       dK_j, dV_j of h are complete: a leaf of Tree(group) */
+
+struct dx {
+    const struct attn *a;
+    struct mat dq, dk, dv, dout, out, q;
+    const float *lse;
+    float *d;                                   /* [n_heads][rows of the batch]: the row sums D */
+    int64_t n_rows;
+    char *scratch;
+    size_t scratch_bytes;                       /* a thread */
+};
+
+struct dx_work {
+    float *k, *v;                               /* [d][64], [64][d]: room for widened copies */
+    float *kt, *vt;                             /* [64][dp], [d][64]: transposed */
+    float *q, *dout;                            /* [64][dp]: one query block of one head */
+    float *p, *ds;                              /* [64][64] */
+    float *part;                                /* [64][dp]: what one block adds */
+    float *sum[TREE_DEPTH_MAX];                 /* [2][64][dp]: dK, dV: the stack of Tree(group) */
+};
+
+struct dx_step {                                /* where a task is */
+    struct view v;
+    int64_t key, query, head;                   /* blocks; the query head, counted from 0 in this rank */
+    int64_t n_query, n_keys;                    /* that exist in these blocks */
+    const float *k;
+};
+
+static size_t dx_carve(struct dx_work *w, const struct attn *a, char *base)
+{
+    struct arena m = { base, 0, (size_t)-1 };
+    const int64_t d = a->head_dim, dp = padded(d), block = ATTN_PAGE * dp;
+    float **whole[] = { &w->k, &w->v, &w->kt, &w->vt, &w->q, &w->dout, &w->part };
+    for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+        *whole[i] = ARENA_NEW(&m, float, block);
+    w->p = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
+    w->ds = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
+    for (int i = 0; i <= tree_depth(a->n_heads / a->n_kv); i++)
+        w->sum[i] = ARENA_NEW(&m, float, 2 * block);
+    return (m.used + 4095) & ~(size_t)4095;
+}
+
+/* D = rowsum(dout * out) of one row of one head */
+static float row_dot(const float *x, const float *y, int64_t n)
+{
+    float lane[32] = { 0 };
+    const int n_lanes = ALTERED("attn_row_dot") ? 1 : 32;
+    for (int64_t i = 0; i < n; i++)
+        lane[i % n_lanes] = fmaf(x[i], y[i], lane[i % n_lanes]);
+    return fold32(lane);
+}
+
+static void row_sums(const struct dx *f, const struct view *v, struct dx_work *w)
+{
+    const int64_t d = f->a->head_dim;
+    for (int64_t h = v->kv * v->group; h < (v->kv + 1) * v->group; h++)
+        for (int64_t t = 0; t < v->seq->n_rows; t++) {
+            const int64_t row = v->seq->row + t;
+            widen_rows(w->q, 0, element(f->out, row, h * d), 0, f->out.dt, 1, d);
+            widen_rows(w->dout, 0, element(f->dout, row, h * d), 0, f->dout.dt, 1, d);
+            f->d[h * f->n_rows + row] = row_dot(w->dout, w->q, d);
+        }
+}
+
+/* to[c][r] = from[r][c] */
+static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < cols; c++)
+            to[c * ld_to + r] = from[r * ld_from + c];
+}
+
+static void load_keys(struct dx_step *t, struct dx_work *w)
+{
+    const struct attn *a = t->v.a;
+    const int64_t d = a->head_dim, dp = padded(d);
+    const char *p = page_of(&t->v, t->key) + (size_t)ATTN_PAGE * (size_t)d * dtype_size(a->dt);
+    const float *v = (const float *)p;
+    if (a->dt != DT_F32) {
+        widen_rows(w->v, d, p, d, a->dt, ATTN_PAGE, d);
+        v = w->v;
+    }
+    t->k = keys_of(&t->v, t->key, w->k);
+    transpose(w->kt, dp, t->k, ATTN_PAGE, d, ATTN_PAGE);
+    transpose(w->vt, ATTN_PAGE, v, d, ATTN_PAGE, d);
+}
+
+/* P and dS of one query row from its scores and dP, in place. */
+static void softmax_dx_row(float *s, float *dp, int64_t live, float scale, float lse, float d)
+{
+    for (int j = 0; j < ATTN_PAGE; j++) {
+        s[j] = fn_exp(scale * s[j] - lse);
+        dp[j] = s[j] * (dp[j] - d);
+    }
+    for (int64_t j = live; j < ATTN_PAGE; j++)
+        s[j] = dp[j] = 0;
+}
+
+static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_work *w)
+{
+    const struct attn *a = f->a;
+    const int64_t d = a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
+    const int flush = a->dt == DT_BF16;
+    struct prod qk = { w->p, ATTN_PAGE, w->q, dp, 1, t->k, ATTN_PAGE, t->n_query, ATTN_PAGE, d, 0, flush };
+    struct prod dov = { w->ds, ATTN_PAGE, w->dout, dp, 1, w->vt, ATTN_PAGE, t->n_query, ATTN_PAGE, d, 0, flush };
+    widen_rows(w->q, dp, element(f->q, row, t->head * d), f->q.ld, f->q.dt, t->n_query, d);
+    widen_rows(w->dout, dp, element(f->dout, row, t->head * d), f->dout.ld, f->dout.dt, t->n_query, d);
+    product_in(&qk, "attn_qk_chain");
+    product_in(&dov, "attn_dov_chain");
+    for (int64_t i = 0; i < t->n_query; i++)
+        softmax_dx_row(w->p + i * ATTN_PAGE, w->ds + i * ATTN_PAGE, t->query == t->key ? i + 1 : ATTN_PAGE, a->scale,
+                       f->lse[(row + i) * a->n_heads + t->head], f->d[t->head * f->n_rows + row + i]);
+    if (flush) {
+        round_operand(w->p, (int)t->n_query * ATTN_PAGE);
+        round_operand(w->ds, (int)t->n_query * ATTN_PAGE);
+    }
+}
+
+/* sum += P^T . B over the queries of a block (P: p or dS; B: dout or q); the first block is stored. */
+static void add_queries(const struct dx_step *t, struct dx_work *w, float *sum, const float *p, const float *b, int first)
+{
+    const int64_t dp = padded(t->v.a->head_dim), n = ATTN_PAGE * dp;
+    struct prod pb = { first ? sum : w->part, dp, p, 1, ATTN_PAGE, b, dp, ATTN_PAGE, dp, t->n_query, 0, t->v.a->dt == DT_BF16 };
+    product_in(&pb, "attn_dkv_chain");
+    if (!first)
+        for (int64_t i = 0; i < n; i++)
+            sum[i] = sum[i] + w->part[i];
+}
+
+/* dQ of a query block += dS . K, first and last say which key block of the row this is. */
+static void add_keys(const struct dx *f, const struct dx_step *t, struct dx_work *w, int first, int last)
+{
+    const int64_t d = f->a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
+    const float scale = f->a->scale;
+    struct prod dsk = { w->part, dp, w->ds, ATTN_PAGE, 1, w->kt, dp, t->n_query, dp, ATTN_PAGE, 0, f->a->dt == DT_BF16 };
+    product_in(&dsk, "attn_dq_chain");
+    for (int64_t i = 0; i < t->n_query; i++) {
+        float *to = (float *)element(f->dq, row + i, t->head * d);
+        const float *part = w->part + i * dp;
+        for (int64_t x = 0; x < d; x++)
+            to[x] = first ? part[x] : to[x] + part[x];
+        if (last)
+            for (int64_t x = 0; x < d; x++)
+                to[x] = to[x] * scale;
+    }
+}
+
+/* dK and dV of one key block for one query head, into sum [2][64][dp]; its share of dQ on the way. */
+static void dx_head(const struct dx *f, struct dx_step *t, struct dx_work *w, float *sum)
+{
+    const int64_t T = t->v.seq->n_rows, n = (T + ATTN_PAGE - 1) / ATTN_PAGE, block = ATTN_PAGE * padded(f->a->head_dim);
+    const int down = ALTERED("attn_dkv_blocks"), late = ALTERED("attn_dq_blocks");
+    for (int64_t step = t->key; step < n; step++) {
+        t->query = down ? n - 1 - (step - t->key) : step;
+        t->n_query = T - t->query * ATTN_PAGE < ATTN_PAGE ? T - t->query * ATTN_PAGE : ATTN_PAGE;
+        load_pairs(f, t, w);
+        add_queries(t, w, sum, w->ds, w->q, step == t->key);
+        add_queries(t, w, sum + block, w->p, w->dout, step == t->key);
+        add_keys(f, t, w, t->key == (late ? t->query : 0), t->key == (late ? 0 : t->query));
+    }
+    for (int64_t i = 0; i < block; i++)
+        sum[i] = sum[i] * f->a->scale;
+}
+
+static void add_to(float *x, const float *y, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        x[i] = x[i] + y[i];
+}
+
+/* All query heads of the group on one key block: Tree(group) of the heads, each complete. */
+static void dx_keys(const struct dx *f, struct dx_step *t, struct dx_work *w)
+{
+    const int64_t d = f->a->head_dim, dp = padded(d), block = ATTN_PAGE * dp, group = t->v.group;
+    const int chain = ALTERED("attn_group_tree");
+    int depth = 0;
+    load_keys(t, w);
+    for (int64_t h = 0; h < group; h++) {
+        t->head = t->v.kv * group + h;
+        dx_head(f, t, w, w->sum[depth++]);
+        for (int m = chain ? h > 0 : tree_merges(group, h); m > 0; m--, depth--)
+            add_to(w->sum[depth - 2], w->sum[depth - 1], 2 * block);
+    }
+    for (int64_t j = 0; j < t->n_keys; j++) {
+        const int64_t row = t->v.seq->row + t->key * ATTN_PAGE + j;
+        memcpy((void *)element(f->dk, row, t->v.kv * d), w->sum[0] + j * dp, (size_t)d * 4);
+        memcpy((void *)element(f->dv, row, t->v.kv * d), w->sum[0] + block + j * dp, (size_t)d * 4);
+    }
+}
+
+static void dx_task(void *arg, int64_t task, int thread)
+{
+    const struct dx *f = arg;
+    const struct attn *a = f->a;
+    struct dx_work w;
+    struct dx_step t = { .v = { a, a->seq + task / a->n_kv, (int)(task % a->n_kv), a->n_heads / a->n_kv } };
+    const int64_t T = t.v.seq->n_rows, n = (T + ATTN_PAGE - 1) / ATTN_PAGE;
+    const int down = ALTERED("attn_dq_blocks");
+    dx_carve(&w, a, f->scratch + (size_t)thread * f->scratch_bytes);
+    row_sums(f, &t.v, &w);
+    for (int64_t j = 0; j < n; j++) {
+        t.key = down ? n - 1 - j : j;
+        t.n_keys = T - t.key * ATTN_PAGE < ATTN_PAGE ? T - t.key * ATTN_PAGE : ATTN_PAGE;
+        dx_keys(f, &t, &w);
+    }
+}
+
+static void attn_backward(struct dev *dev, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout,
+                          struct mat out, const float *lse, struct mat q)
+{
+    struct dx f = { a, dq, dk, dv, dout, out, q, lse, NULL, q.rows, NULL, 0 };
+    struct dx_work w;
+    f.scratch_bytes = dx_carve(&w, a, NULL);
+    f.scratch = dev_scratch(dev, 2, f.scratch_bytes * (size_t)pool_threads(dev->pool));
+    f.d = dev_scratch(dev, 3, (size_t)(a->n_heads * q.rows) * sizeof(float));
+    pool_run(dev->pool, (int64_t)a->n_seq * a->n_kv, dx_task, &f);
+}

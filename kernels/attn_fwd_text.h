@@ -1,0 +1,185 @@
+/* attn_fwd_text.h - the forward half of attn_text.h; the order is defined there.
+ *
+ * A task is the 64 positions of one block of one sequence, in all query heads of one kv head; its rows are numbered head by
+ * head and cut into chunks of at most 64, which share every load of K and V. */
+
+struct fwd_work {                               /* a thread's own memory; [rows] are the rows of one chunk */
+    float *q;                                   /* [rows][dp] */
+    float *s;                                   /* [rows][64]: scores, then p */
+    float *o[2], *m[2], *l[2];                  /* state: [rows][dp], [rows], [rows]; [0] total, [1] a later segment */
+    float *k, *v;                               /* [d][64], [64][dp]: room for copies */
+    int64_t *live;                              /* [rows]: keys of the last block that the row sees */
+};
+
+struct fwd {
+    const struct attn *a;
+    struct mat out, q;
+    float *lse;
+    char *scratch;
+    size_t scratch_bytes;                       /* a thread */
+};
+
+struct chunk {                                  /* rows [first, first + n) of a task: row r is head r / n_pos, position r % n_pos */
+    struct view v;
+    int64_t block, first, n;
+    int64_t pos, n_pos;                         /* positions of the task */
+};
+
+static int64_t chunk_row(const struct chunk *c, int64_t i)      /* its row in the batch */
+{
+    return c->v.seq->row + c->pos - c->v.seq->pos + (c->first + i) % c->n_pos;
+}
+
+static int64_t chunk_head(const struct chunk *c, int64_t i) { return c->v.kv * c->v.group + (c->first + i) / c->n_pos; }
+
+static size_t fwd_carve(struct fwd_work *w, const struct attn *a, char *base)
+{
+    struct arena m = { base, 0, (size_t)-1 };
+    const int64_t d = a->head_dim, dp = padded(d);
+    w->q = ARENA_NEW(&m, float, ROWS_MAX * dp);
+    w->s = ARENA_NEW(&m, float, ROWS_MAX * ATTN_PAGE);
+    for (int i = 0; i < 2; i++) {
+        w->o[i] = ARENA_NEW(&m, float, ROWS_MAX * dp);
+        w->m[i] = ARENA_NEW(&m, float, ROWS_MAX);
+        w->l[i] = ARENA_NEW(&m, float, ROWS_MAX);
+    }
+    w->k = ARENA_NEW(&m, float, d * ATTN_PAGE);
+    w->v = ARENA_NEW(&m, float, ATTN_PAGE * dp);
+    w->live = ARENA_NEW(&m, int64_t, ROWS_MAX);
+    return (m.used + 4095) & ~(size_t)4095;     /* threads do not share a page */
+}
+
+/* One row of a block: scores become p, the state moves on; returns c, by which o is to be scaled. */
+static float softmax_row(float *s, int64_t live, float scale, float *m, float *l)
+{
+    for (int j = 0; j < ATTN_PAGE; j++)
+        s[j] = scale * s[j];
+    for (int64_t j = live; j < ATTN_PAGE; j++)
+        s[j] = -INFINITY;
+    const float top = block_max(s, *m), c = fn_exp(*m - top);
+    for (int j = 0; j < ATTN_PAGE; j++)
+        s[j] = fn_exp(s[j] - top);
+    *l = fmaf(*l, c, block_sum(s));
+    *m = top;
+    return c;
+}
+
+static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, int part, int first)
+{
+    const struct attn *a = c->v.a;
+    const int64_t d = a->head_dim, dp = padded(d);
+    const int flush = a->dt == DT_BF16;
+    const float *k = keys_of(&c->v, block, w->k), *v = values_of(&c->v, block, w->v);
+    struct prod qk = { w->s, ATTN_PAGE, w->q, dp, 1, k, ATTN_PAGE, c->n, ATTN_PAGE, d, 0, flush };
+    struct prod pv = { w->o[part], dp, w->s, ATTN_PAGE, 1, v, dp, c->n, dp, ATTN_PAGE, !first, flush };
+    product_in(&qk, "attn_qk_chain");
+    for (int64_t i = 0; i < c->n; i++) {
+        float *o = w->o[part] + i * dp;
+        const float scale_o = softmax_row(w->s + i * ATTN_PAGE, block == c->block ? w->live[i] : ATTN_PAGE, a->scale,
+                                          w->m[part] + i, w->l[part] + i);
+        if (scale_o != 1 && !first)             /* o * 1 is o */
+            for (int64_t x = 0; x < dp; x++)
+                o[x] = o[x] * scale_o;
+    }
+    if (flush)
+        round_operand(w->s, (int)c->n * ATTN_PAGE);
+    if (ALTERED("attn_masked_blocks") && block == c->block)
+        pv.k = w->live[c->n - 1];               /* stops at the last key that is seen */
+    product_in(&pv, "attn_pv_chain");
+}
+
+/* The state of a later segment onto the total. */
+static void merge_segment(const struct chunk *c, struct fwd_work *w)
+{
+    const int64_t dp = padded(c->v.a->head_dim);
+    for (int64_t i = 0; i < c->n; i++) {
+        float *ot = w->o[0] + i * dp;
+        const float *os = w->o[1] + i * dp, mt = w->m[0][i], ms = w->m[1][i];
+        const float top = mt > ms ? mt : ms, x = fn_exp(mt - top), y = fn_exp(ms - top);
+        w->m[0][i] = top;
+        w->l[0][i] = fmaf(w->l[0][i], x, w->l[1][i] * y);
+        for (int64_t j = 0; j < dp; j++)
+            ot[j] = fmaf(ot[j], x, os[j] * y);
+    }
+}
+
+static void fwd_store(const struct fwd *f, const struct chunk *c, const struct fwd_work *w)
+{
+    const int64_t d = c->v.a->head_dim, dp = padded(d);
+    for (int64_t i = 0; i < c->n; i++) {
+        const int64_t row = chunk_row(c, i), head = chunk_head(c, i);
+        const float *o = w->o[0] + i * dp, l = w->l[0][i];
+        void *to = (void *)element(f->out, row, head * d);
+        if (f->out.dt == DT_F32)
+            for (int64_t x = 0; x < d; x++)
+                ((float *)to)[x] = o[x] / l;
+        else
+            for (int64_t x = 0; x < d; x++)
+                ((uint16_t *)to)[x] = fn_to_bf16(o[x] / l);
+        if (f->lse)
+            f->lse[row * c->v.a->n_heads + head] = w->m[0][i] + fn_log(l);
+    }
+}
+
+static void fwd_chunk(const struct fwd *f, const struct chunk *c, struct fwd_work *w)
+{
+    const int64_t d = c->v.a->head_dim, dp = padded(d);
+    for (int64_t i = 0; i < c->n; i++) {
+        widen_rows(w->q + i * dp, dp, element(f->q, chunk_row(c, i), chunk_head(c, i) * d), 0, f->q.dt, 1, d);
+        w->live[i] = c->pos + (c->first + i) % c->n_pos - c->block * ATTN_PAGE + 1;
+    }
+    const int64_t segment = ALTERED("attn_segment") ? 2 * SEGMENT_BLOCKS : SEGMENT_BLOCKS;
+    for (int64_t begin = 0; begin <= c->block; begin += segment) {
+        const int part = begin > 0;
+        for (int64_t i = 0; i < c->n; i++) {
+            w->m[part][i] = -INFINITY;
+            w->l[part][i] = 0;
+        }
+        for (int64_t b = begin; b < begin + segment && b <= c->block; b++)
+            fwd_block(c, w, b, part, b == begin);
+        if (part)
+            merge_segment(c, w);
+    }
+    fwd_store(f, c, w);
+}
+
+static int64_t first_block(const struct attn_seq *s) { return s->pos / ATTN_PAGE; }
+static int64_t n_blocks(const struct attn_seq *s)
+{
+    return s->n_rows > 0 ? (s->pos + s->n_rows - 1) / ATTN_PAGE - first_block(s) + 1 : 0;
+}
+
+static void fwd_task(void *arg, int64_t task, int thread)
+{
+    const struct fwd *f = arg;
+    const struct attn *a = f->a;
+    const struct attn_seq *s = a->seq;
+    struct fwd_work w;
+    fwd_carve(&w, a, f->scratch + (size_t)thread * f->scratch_bytes);
+    while (task >= n_blocks(s) * a->n_kv)
+        task -= n_blocks(s++) * a->n_kv;
+    /* the latest block has most keys: first, so that threads end together */
+    const int64_t block = first_block(s) + n_blocks(s) - 1 - task / a->n_kv;
+    const int64_t end = s->pos + s->n_rows, behind = (block + 1) * ATTN_PAGE;
+    struct chunk c = { .v = { a, s, (int)(task % a->n_kv), a->n_heads / a->n_kv }, .block = block };
+    c.pos = s->pos > block * ATTN_PAGE ? s->pos : block * ATTN_PAGE;
+    c.n_pos = (end < behind ? end : behind) - c.pos;
+    const int64_t rows = c.n_pos * c.v.group, n_chunks = (rows + ROWS_MAX - 1) / ROWS_MAX;
+    for (int64_t i = 0; i < n_chunks; i++) {
+        c.first = i * rows / n_chunks;
+        c.n = (i + 1) * rows / n_chunks - c.first;
+        fwd_chunk(f, &c, &w);
+    }
+}
+
+static void attn_forward(struct dev *dev, const struct attn *a, struct mat out, float *lse, struct mat q)
+{
+    struct fwd f = { a, out, q, lse, NULL, 0 };
+    struct fwd_work w;
+    int64_t n_tasks = 0;
+    f.scratch_bytes = fwd_carve(&w, a, NULL);
+    f.scratch = dev_scratch(dev, 2, f.scratch_bytes * (size_t)pool_threads(dev->pool));
+    for (int i = 0; i < a->n_seq; i++)
+        n_tasks += n_blocks(&a->seq[i]) * a->n_kv;
+    pool_run(dev->pool, n_tasks, fwd_task, &f);
+}

@@ -1,0 +1,138 @@
+/* attn_text.h - attention forward and backward: one text, compiled once a CPU class (attn.c, x86/attn_avx2.c, x86/attn_avx512.c).
+ *
+ * Keys are counted from the sequence's first token, in blocks of 64 (a page) and segments of 1024. A query row is one position p
+ * of one head; its key blocks 0 .. p / 64 are run whole, no other; a key behind p has score -inf, so its p is +0.
+ *
+ * Forward, a row (online softmax: Milakov and Gimelshein 2018; Dao et al. 2022):
+ *   s_j = scale * chain over head_dim of fma(q_i, k_ji, .) from +0, ascending
+ *   in a segment, from m = -inf, l = 0, o = 0, block by block:
+ *     m' = max(m, s_0 .. s_63), c = exp(m - m'), p_j = exp(s_j - m'), l = fma(l, c, sum32(p)), o_i = o_i * c,
+ *     then the chain o_i = fma(p_j, v_ji, o_i) over the 64 keys, ascending
+ *     sum32: x[i] + x[i + 32], then halves folded, + 16, 8, 4, 2, 1
+ *   the first segment's state is the total; a later one is merged: M = max(mt, ms), a = exp(mt - M), b = exp(ms - M),
+ *     l = fma(lt, a, ls * b), o = fma(ot, a, os * b)
+ *   out = round(o / l), lse = m + log(l)
+ *
+ * Backward, whole sequences, a pair (query i, key j) of a head:
+ *   D_i = the 32 lanes of fma(dout, out, .), folded; P = exp(s - lse), masked +0; dP = chain over head_dim of dout_i . v_j;
+ *   dS = P * (dP - D)
+ *   dQ_i: a key block is a chain from +0 over its 64 keys of fma(dS_j, k_j, .); blocks are added in order onto the first; * scale
+ *   dK_j, dV_j: a query block (64 positions, from the key's own upward) is a chain from +0 over its queries that exist of
+ *     fma(dS_i, q_i, .), fma(P_i, dout_i, .); blocks are added in order onto the first; dK * scale
+ *   dK, dV of a kv head: Tree(group) over its query heads, each complete
+ *
+ * bf16: operands are widened exactly, p (for P.V and dV) and dS are rounded to bf16 as operands; the chains, and nothing else, run
+ * with inputs and results flushed to signed zero, and one of odd length ends with fma(+0, +0, .): the order and the bits of the
+ * dot instruction. So a row's bits do not depend on which rows share its tile, its call, or its batch. */
+
+#include <math.h>
+#include <string.h>
+
+#include "base/alter.h"
+#include "kernels/attn.h"
+#include "kernels/attn_tile.h"
+#include "kernels/fn.h"
+
+#define ROWS_MAX 64                             /* query rows that share a load of K and V */
+#define SEGMENT_BLOCKS (ATTN_SEGMENT / ATTN_PAGE)
+
+static int64_t padded(int64_t n) { return (n + 15) & ~(int64_t)15; }
+
+/* dst[rows][ld_dst] = src[rows][cols], widened; columns behind cols are not touched (they are never looked at). */
+static void widen_rows(float *dst, int64_t ld_dst, const void *src, int64_t ld_src, enum dtype dt, int64_t rows, int64_t cols)
+{
+    for (int64_t r = 0; r < rows; r++) {
+        float *to = dst + r * ld_dst;
+        if (dt == DT_F32) {
+            memcpy(to, (const float *)src + r * ld_src, (size_t)cols * 4);
+            continue;
+        }
+        const uint16_t *from = (const uint16_t *)src + r * ld_src;
+        for (int64_t i = 0; i < cols; i++)
+            to[i] = fn_from_bf16(from[i]);
+    }
+}
+
+/* ---- what both directions know of a task: one sequence, one kv head ---- */
+struct view {
+    const struct attn *a;
+    const struct attn_seq *seq;
+    int kv, group;                              /* query heads kv * group .. of this kv head */
+};
+
+static const void *element(struct mat m, int64_t row, int64_t col)
+{
+    return (const char *)m.p + (size_t)(row * m.ld + col) * dtype_size(m.dt);
+}
+
+static const char *page_of(const struct view *v, int64_t block)
+{
+    const struct attn *a = v->a;
+    return v->seq->page[block] + a->page_off + (size_t)v->kv * 2 * ATTN_PAGE * (size_t)a->head_dim * dtype_size(a->dt);
+}
+
+/* K of a block as [head_dim][64] and V as [64][*ld], fp32: in place where they are that already, else in `room`. */
+static const float *keys_of(const struct view *v, int64_t block, float *room)
+{
+    const char *p = page_of(v, block);
+    if (v->a->dt == DT_F32)
+        return (const float *)p;
+    widen_rows(room, ATTN_PAGE, p, ATTN_PAGE, v->a->dt, v->a->head_dim, ATTN_PAGE);
+    return room;
+}
+
+static const float *values_of(const struct view *v, int64_t block, float *room)
+{
+    const int64_t d = v->a->head_dim;
+    const char *p = page_of(v, block) + (size_t)ATTN_PAGE * (size_t)d * dtype_size(v->a->dt);
+    if (v->a->dt == DT_F32 && d == padded(d))
+        return (const float *)p;
+    widen_rows(room, padded(d), p, d, v->a->dt, ATTN_PAGE, d);
+    return room;
+}
+
+/* ---- lanes ---- */
+/* x[0..32) folded by halves; x is used up. */
+static float fold32(float *x)
+{
+    for (int w = 16; w > 0; w >>= 1)
+        for (int i = 0; i < w; i++)
+            x[i] = x[i] + x[i + w];
+    return x[0];
+}
+
+static float block_sum(const float *p)
+{
+    float x[32];
+    if (ALTERED("attn_block_sum")) {
+        float s = 0;
+        for (int j = 0; j < ATTN_PAGE; j++)
+            s = s + p[j];
+        return s;
+    }
+    for (int i = 0; i < 32; i++)
+        x[i] = p[i] + p[i + 32];
+    return fold32(x);
+}
+
+static float block_max(const float *s, float m)
+{
+    float x[32];
+    for (int i = 0; i < 32; i++)
+        x[i] = s[i] > s[i + 32] ? s[i] : s[i + 32];
+    for (int w = 16; w > 0; w >>= 1)
+        for (int i = 0; i < w; i++)
+            x[i] = x[i] > x[i + w] ? x[i] : x[i + w];
+    return x[0] > m ? x[0] : m;
+}
+
+static void round_operand(float *x, int n)
+{
+    for (int i = 0; i < n; i++)
+        x[i] = fn_round_bf16(x[i]);
+}
+
+#include "kernels/attn_fwd_text.h"
+#include "kernels/attn_dx_text.h"
+
+const struct attn_ops ATTN_OPS = { .attn = attn_forward, .attn_dx = attn_backward };

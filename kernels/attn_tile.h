@@ -1,0 +1,139 @@
+/* attn_tile.h - the product of attention: C[rows][cols] = (C or 0) + A . B, one ascending chain of fused multiply-adds an element.
+ *
+ * Included by attn_text.h, once a CPU class, after these macros are defined:
+ *   V, VW                     a vector of VW floats (VW divides 16)
+ *   V_LOAD(p) V_STORE(p, v) V_SET1(x) V_ZERO() V_ADD(a, b) V_FMA(a, b, c)
+ *   V_FMA_FLUSH(a, b, c)      as V_FMA, inside FLUSH_BEGIN/FLUSH_END: inputs and result flushed to signed zero
+ *   FLUSH_BEGIN() FLUSH_END() flushing on, off, for this thread (nothing where V_FMA_FLUSH does it itself)
+ *   TILE_LIST(T)              the tiles: T(rows, vectors) each; TILES_OF(T, n) are those of 1..6 rows
+ *   TILE_TABLE                the same as struct tile_set, widest first
+ *
+ *        b: [k][cols], cols a multiple of 16      Accumulators are named variables, not an array: gcc 12 would keep an array
+ *        |  |  |  |                               in memory. A is read at a[i * a_row + k * a_k], so that a matrix and its
+ *   a -- c  c  c  c   up to 6 rows                transpose serve alike.
+ *   a -- c  c  c  c
+ */
+
+#define VECS_1(M, i) M(i, 0)
+#define VECS_2(M, i) VECS_1(M, i) M(i, 1)
+#define VECS_4(M, i) VECS_2(M, i) M(i, 2) M(i, 3)
+#define VECS_8(M, i) VECS_4(M, i) M(i, 4) M(i, 5) M(i, 6) M(i, 7)
+#define ROWS_1(M, n) M(0, n)
+#define ROWS_2(M, n) ROWS_1(M, n) M(1, n)
+#define ROWS_3(M, n) ROWS_2(M, n) M(2, n)
+#define ROWS_4(M, n) ROWS_3(M, n) M(3, n)
+#define ROWS_5(M, n) ROWS_4(M, n) M(4, n)
+#define ROWS_6(M, n) ROWS_5(M, n) M(5, n)
+#define TILE_ROWS 6
+
+struct prod {
+    float *c; int64_t ldc;                  /* [rows][cols] */
+    const float *a; int64_t a_row, a_k;
+    const float *b; int64_t ldb;            /* [k][cols] */
+    int64_t rows, cols, k;
+    int load;                               /* start from C, else from +0 */
+    int flush;                              /* bf16: chains flushed, an odd k ends with a zero pair half */
+};
+typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const float *b);
+
+#define T_DECL(i, j) V c##i##j;
+#define T_ZERO(i, j) c##i##j = V_ZERO();
+#define T_LOAD(i, j) c##i##j = V_LOAD(c + i * p->ldc + j * VW);
+#define T_STORE(i, j) V_STORE(c + i * p->ldc + j * VW, c##i##j);
+#define T_ADD_ZERO(i, j) c##i##j = V_ADD(c##i##j, V_ZERO());
+#define T_B(i, j) const V b##j = V_LOAD(b + j * VW);
+#define T_FMA(i, j) c##i##j = FMA_NOW(x##i, b##j, c##i##j);
+#define R_DECL(i, n) VECS_##n(T_DECL, i)
+#define R_ZERO(i, n) VECS_##n(T_ZERO, i)
+#define R_LOAD(i, n) VECS_##n(T_LOAD, i)
+#define R_STORE(i, n) VECS_##n(T_STORE, i)
+#define R_ADD_ZERO(i, n) VECS_##n(T_ADD_ZERO, i)
+#define R_STEP(i, n) { const V x##i = V_SET1(a[i * p->a_row]); VECS_##n(T_FMA, i) }
+
+/* One tile of r rows and n vectors; the text is the same for both kinds of chain, FMA_NOW says which. */
+#define TILE_BODY(r, n)                                                                                                  \
+    ROWS_##r(R_DECL, n)                                                                                                  \
+    if (p->load) {                                                                                                       \
+        ROWS_##r(R_LOAD, n)                                                                                              \
+    } else {                                                                                                             \
+        ROWS_##r(R_ZERO, n)                                                                                              \
+    }                                                                                                                    \
+    for (int64_t k = p->k; k > 0; k--) {                                                                                 \
+        VECS_##n(T_B, 0)                                                                                                 \
+        ROWS_##r(R_STEP, n)                                                                                              \
+        a += p->a_k;                                                                                                     \
+        b += p->ldb;                                                                                                     \
+    }
+#define TILE_ARGS const struct prod *p, float *c, const float *a, const float *b
+#define TILE_PLAIN(r, n)                                                                                                 \
+    static void tile_plain_##r##x##n(TILE_ARGS) { TILE_BODY(r, n) ROWS_##r(R_STORE, n) }
+/* fma(+0, +0, s) = s + 0: only the sign of a zero may change */
+#define TILE_FLUSH(r, n)                                                                                                 \
+    static void tile_flush_##r##x##n(TILE_ARGS)                                                                          \
+    {                                                                                                                    \
+        TILE_BODY(r, n)                                                                                                  \
+        if (p->k & 1) {                                                                                                  \
+            ROWS_##r(R_ADD_ZERO, n)                                                                                      \
+        }                                                                                                                \
+        ROWS_##r(R_STORE, n)                                                                                             \
+    }
+#define TILES_OF(T, n) T(1, n) T(2, n) T(3, n) T(4, n) T(5, n) T(6, n)
+#define TILE_NAMES(kind, n)                                                                                              \
+    { tile_##kind##_1x##n, tile_##kind##_2x##n, tile_##kind##_3x##n, tile_##kind##_4x##n, tile_##kind##_5x##n, tile_##kind##_6x##n }
+
+#define FMA_NOW V_FMA
+TILE_LIST(TILE_PLAIN)
+#undef FMA_NOW
+#define FMA_NOW V_FMA_FLUSH
+TILE_LIST(TILE_FLUSH)
+#undef FMA_NOW
+
+/* Widest first; the last one serves 16 columns of a product of any height. */
+#define ANY_ROWS (1 << 30)
+struct tile_set { int cols, rows_max; tile_fn fn[2][TILE_ROWS]; };
+static const struct tile_set tile_sets[] = TILE_TABLE;
+
+static const struct tile_set *tile_pick(int64_t rows, int64_t cols)
+{
+    const struct tile_set *t = tile_sets;
+    while (t->cols > cols || t->rows_max < rows)
+        t++;
+    return t;
+}
+
+/* Not inlined: the flushing mode must hold for these chains and for no other arithmetic of the caller. */
+__attribute__((noinline)) static void product(const struct prod *p)
+{
+    const int64_t n_tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS;        /* of nearly equal height: 5 + 5, not 6 + 4 */
+    if (p->flush)
+        FLUSH_BEGIN();
+    for (int64_t col = 0; col < p->cols;) {
+        const struct tile_set *t = tile_pick(p->rows, p->cols - col);
+        for (int64_t i = 0; i < n_tiles; i++) {
+            const int64_t r0 = i * p->rows / n_tiles, r1 = (i + 1) * p->rows / n_tiles;
+            t->fn[p->flush][r1 - r0 - 1](p, p->c + r0 * p->ldc + col, p->a + r0 * p->a_row, p->b + col);
+        }
+        col += t->cols;
+    }
+    if (p->flush)
+        FLUSH_END();
+}
+
+/* The product of one line of the contract; `order` names it in the altered build: there the later half of the chain comes first. */
+static void product_in(const struct prod *p, const char *order)
+{
+    struct prod half = *p;
+    (void)order;
+    if (!ALTERED(order) || p->k < 2) {
+        product(p);
+        return;
+    }
+    half.k = p->k - p->k / 2;
+    half.a = p->a + p->k / 2 * p->a_k;
+    half.b = p->b + p->k / 2 * p->ldb;
+    product(&half);
+    half = *p;
+    half.k = p->k / 2;
+    half.load = 1;
+    product(&half);
+}

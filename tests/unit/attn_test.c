@@ -1,0 +1,591 @@
+/* attn_test.c - attention against its definition, written out once more as plain scalar loops: bits, not tolerances. */
+#include "tests/test.h"
+
+#include <math.h>
+
+#include "kernels/attn.h"
+#include "kernels/fn.h"
+
+/* ---- one sequence of random data, and what the definition says about it ---- */
+struct world {
+    enum dtype dt;
+    int n_kv, group, d;
+    int64_t T;
+    float scale;
+    float *q, *dout, *k, *v;                    /* [T][heads d], [T][kv d]: values of dt */
+    float *out, *lse, *dq, *dk, *dv;            /* by the definition */
+};
+static int heads(const struct world *w) { return w->n_kv * w->group; }
+
+static uint64_t state = 88172645463325252u;
+static float uniform(void)                      /* [-1, 1) */
+{
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return (float)(int32_t)(state >> 32) * 0x1p-31f;
+}
+static float in_dtype(enum dtype dt, float x) { return dt == DT_BF16 ? fn_round_bf16(x) : x; }
+static float *random_values(enum dtype dt, int64_t n, float size)
+{
+    float *x = malloc((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        x[i] = in_dtype(dt, uniform() * size);
+    return x;
+}
+static float *zeros(int64_t n) { return calloc((size_t)n, 4); }
+
+static float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
+/* one step of a chain: in bf16 with inputs and result flushed */
+static float step(enum dtype dt, float a, float b, float c)
+{
+    return dt == DT_BF16 ? flush(fmaf(flush(a), flush(b), flush(c))) : fmaf(a, b, c);
+}
+static float pair_end(enum dtype dt, int64_t n, float s) { return dt == DT_BF16 && n % 2 ? s + 0.0f : s; }
+
+static float fold(float *x)
+{
+    for (int w = 16; w; w /= 2)
+        for (int i = 0; i < w; i++)
+            x[i] += x[i + w];
+    return x[0];
+}
+static float dot(enum dtype dt, const float *x, const float *y, int n)
+{
+    float s = 0;
+    for (int i = 0; i < n; i++)
+        s = step(dt, x[i], y[i], s);
+    return pair_end(dt, n, s);
+}
+static const float zero_row[512];
+/* Key or value row j of kv head g; behind the last key pages are zero. */
+static const float *row_of(const struct world *w, const float *x, int g, int64_t j)
+{
+    return j < w->T ? x + (j * w->n_kv + g) * w->d : zero_row;
+}
+static const float *q_of(const struct world *w, const float *x, int h, int64_t p) { return x + (p * heads(w) + h) * w->d; }
+
+struct online { float m, l, o[512]; };
+static void ref_block(const struct world *w, int h, int64_t p, int64_t b, struct online *s)
+{
+    float x[64], lane[32], top = s->m;
+    const int g = h / w->group;
+    for (int j = 0; j < 64; j++) {
+        x[j] = b * 64 + j > p ? -INFINITY : w->scale * dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, b * 64 + j), w->d);
+        top = x[j] > top ? x[j] : top;
+    }
+    const float c = fn_exp(s->m - top);
+    for (int j = 0; j < 64; j++)
+        x[j] = fn_exp(x[j] - top);
+    for (int i = 0; i < 32; i++)
+        lane[i] = x[i] + x[i + 32];
+    s->l = fmaf(s->l, c, fold(lane));
+    s->m = top;
+    for (int i = 0; i < w->d; i++) {
+        float o = s->o[i] * c;
+        for (int j = 0; j < 64; j++)
+            o = step(w->dt, in_dtype(w->dt, x[j]), row_of(w, w->v, g, b * 64 + j)[i], o);
+        s->o[i] = o;
+    }
+}
+
+static void ref_row(const struct world *w, int h, int64_t p)
+{
+    struct online t = { 0 };
+    for (int64_t seg = 0; seg * 1024 <= p; seg++) {
+        struct online s = { .m = -INFINITY };
+        for (int64_t b = seg * 16; b < seg * 16 + 16 && b <= p / 64; b++)
+            ref_block(w, h, p, b, &s);
+        if (seg == 0) {
+            t = s;
+            continue;
+        }
+        const float top = t.m > s.m ? t.m : s.m, x = fn_exp(t.m - top), y = fn_exp(s.m - top);
+        t.m = top;
+        t.l = fmaf(t.l, x, s.l * y);
+        for (int i = 0; i < w->d; i++)
+            t.o[i] = fmaf(t.o[i], x, s.o[i] * y);
+    }
+    for (int i = 0; i < w->d; i++)
+        w->out[(p * heads(w) + h) * w->d + i] = in_dtype(w->dt, t.o[i] / t.l);
+    w->lse[p * heads(w) + h] = t.m + fn_log(t.l);
+}
+
+/* P and dS of head h, [T][blocks * 64], as operands of the products; 0 where masked */
+static void ref_pairs(const struct world *w, int h, float *P, float *dS, int64_t wide)
+{
+    const int g = h / w->group;
+    for (int64_t i = 0; i < w->T; i++) {
+        float lane[32] = { 0 };
+        for (int x = 0; x < w->d; x++)
+            lane[x % 32] = fmaf(q_of(w, w->dout, h, i)[x], q_of(w, w->out, h, i)[x], lane[x % 32]);
+        const float D = fold(lane);
+        for (int64_t j = 0; j <= i; j++) {
+            const float s = w->scale * dot(w->dt, q_of(w, w->q, h, i), row_of(w, w->k, g, j), w->d);
+            const float e = fn_exp(s - w->lse[i * heads(w) + h]);
+            const float dp = dot(w->dt, q_of(w, w->dout, h, i), row_of(w, w->v, g, j), w->d);
+            P[i * wide + j] = in_dtype(w->dt, e);
+            dS[i * wide + j] = in_dtype(w->dt, e * (dp - D));
+        }
+    }
+}
+
+static float ref_dq(const struct world *w, int h, const float *dS, int64_t wide, int64_t i, int x)
+{
+    float total = 0;
+    for (int64_t b = 0; b <= i / 64; b++) {
+        float c = 0;
+        for (int64_t j = b * 64; j < b * 64 + 64; j++)
+            c = step(w->dt, dS[i * wide + j], row_of(w, w->k, h / w->group, j)[x], c);
+        total = b ? total + c : c;
+    }
+    return total * w->scale;
+}
+/* dK (x = q, p = dS) or dV (x = dout, p = P) of key j, component c, of one query head */
+static float ref_dkv(const struct world *w, int h, const float *p, int64_t wide, const float *x, int64_t j, int c)
+{
+    float total = 0;
+    for (int64_t b = j / 64; b * 64 < w->T; b++) {
+        float s = 0;
+        int64_t i = b * 64;
+        for (; i < b * 64 + 64 && i < w->T; i++)
+            s = step(w->dt, p[i * wide + j], q_of(w, x, h, i)[c], s);
+        s = pair_end(w->dt, i - b * 64, s);
+        total = b > j / 64 ? total + s : s;
+    }
+    return total;
+}
+
+static void ref_backward(struct world *w)
+{
+    const int64_t wide = (w->T + 63) / 64 * 64, n = w->T * w->d;
+    float *P = zeros(w->T * wide), *dS = zeros(w->T * wide);
+    float *dk = zeros(w->group * n), *dv = zeros(w->group * n);
+    for (int g = 0; g < w->n_kv; g++) {
+        for (int hh = 0; hh < w->group; hh++) {
+            const int h = g * w->group + hh;
+            ref_pairs(w, h, P, dS, wide);
+            for (int64_t t = 0; t < w->T; t++)
+                for (int x = 0; x < w->d; x++) {
+                    w->dq[(t * heads(w) + h) * w->d + x] = ref_dq(w, h, dS, wide, t, x);
+                    dk[hh * n + t * w->d + x] = ref_dkv(w, h, dS, wide, w->q, t, x) * w->scale;
+                    dv[hh * n + t * w->d + x] = ref_dkv(w, h, P, wide, w->dout, t, x);
+                }
+        }
+        for (int64_t i = 0; i < n; i++) {
+            const int64_t to = (i / w->d * w->n_kv + g) * w->d + i % w->d;
+            w->dk[to] = tree_sum(w->group, dk + i, n);
+            w->dv[to] = tree_sum(w->group, dv + i, n);
+        }
+    }
+    free(P), free(dS), free(dk), free(dv);
+}
+
+static struct world *world_of(enum dtype dt, int n_kv, int group, int d, int64_t T)
+{
+    struct world *w = calloc(1, sizeof *w);
+    *w = (struct world){ .dt = dt, .n_kv = n_kv, .group = group, .d = d, .T = T, .scale = (float)(1 / sqrt(d)) };
+    const int64_t nq = T * n_kv * group * d, nk = T * n_kv * d;
+    w->q = random_values(dt, nq, 4);
+    w->dout = random_values(dt, nq, 1);
+    w->k = random_values(dt, nk, 2);
+    w->v = random_values(dt, nk, 1);
+    w->out = zeros(nq), w->dq = zeros(nq), w->dk = zeros(nk), w->dv = zeros(nk), w->lse = zeros(T * n_kv * group);
+    return w;
+}
+static void ref_forward(struct world *w)
+{
+    for (int h = 0; h < heads(w); h++)
+        for (int64_t p = 0; p < w->T; p++)
+            ref_row(w, h, p);
+}
+static void world_free(struct world *w)
+{
+    free(w->q), free(w->dout), free(w->k), free(w->v), free(w->out), free(w->lse), free(w->dq), free(w->dk), free(w->dv);
+    free(w);
+}
+
+/* ---- calling the kernels ---- */
+#define OFF 192                                 /* this layer does not begin where the page does */
+struct pages { char *room; char **page; };
+/* Keys [0, n) of w, in pages. */
+static struct pages pages_of(const struct world *w, int64_t n)
+{
+    const int64_t n_pages = (n + 63) / 64, size = (int64_t)dtype_size(w->dt);
+    const size_t bytes = attn_page_bytes(w->n_kv, w->d, w->dt) + OFF;
+    struct pages p = { calloc((size_t)n_pages, bytes), calloc((size_t)n_pages, sizeof(char *)) };
+    for (int64_t b = 0; b < n_pages; b++)
+        p.page[b] = p.room + (size_t)b * bytes;
+    for (int64_t j = 0; j < n; j++)
+        for (int g = 0; g < w->n_kv; g++)
+            for (int64_t x = 0; x < w->d; x++) {
+                char *at = p.page[j / 64] + OFF + (int64_t)g * 2 * 64 * w->d * size;
+                char *k = at + (x * 64 + j % 64) * size, *v = at + (64 * w->d + j % 64 * w->d + x) * size;
+                const float kv[2] = { w->k[(j * w->n_kv + g) * w->d + x], w->v[(j * w->n_kv + g) * w->d + x] };
+                const uint16_t kv16[2] = { fn_to_bf16(kv[0]), fn_to_bf16(kv[1]) };
+                memcpy(k, w->dt == DT_F32 ? (const void *)&kv[0] : &kv16[0], (size_t)size);
+                memcpy(v, w->dt == DT_F32 ? (const void *)&kv[1] : &kv16[1], (size_t)size);
+            }
+    return p;
+}
+static void pages_free(struct pages p) { free(p.room), free(p.page); }
+
+/* A matrix of dt with room behind its rows; from: fp32 [rows][cols] or NULL. */
+static struct mat mat_new(enum dtype dt, int64_t rows, int64_t cols, const float *from)
+{
+    struct mat m = mat_of(calloc((size_t)(rows * (cols + 5) + 1), dtype_size(dt)), dt, rows, cols, cols + 5);
+    for (int64_t r = 0; from && r < rows; r++)
+        for (int64_t c = 0; c < cols; c++) {
+            const float x = from[r * cols + c];
+            if (dt == DT_F32)
+                ((float *)m.p)[r * m.ld + c] = x;
+            else
+                ((uint16_t *)m.p)[r * m.ld + c] = fn_to_bf16(x);
+        }
+    return m;
+}
+static float mat_at(struct mat m, int64_t r, int64_t c)
+{
+    return m.dt == DT_F32 ? ((float *)m.p)[r * m.ld + c] : fn_from_bf16(((uint16_t *)m.p)[r * m.ld + c]);
+}
+/* Rows [row, row + rows) of m have the bits of want [rows][cols]. */
+static int same_rows(struct mat m, int64_t row, const float *want, int64_t rows)
+{
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t c = 0; c < m.cols; c++) {
+            const float x = mat_at(m, row + r, c);
+            if (memcmp(&x, &want[r * m.cols + c], 4)) {
+                printf("row %lld of %lld, column %lld: %a, not %a\n", (long long)r, (long long)rows, (long long)c, (double)x,
+                       (double)want[r * m.cols + c]);
+                return 0;
+            }
+        }
+    return 1;
+}
+static struct attn attn_of(const struct world *w, int n_seq, const struct attn_seq *seq)
+{
+    return (struct attn){ heads(w), w->n_kv, w->d, w->dt, w->scale, OFF, n_seq, seq };
+}
+
+static struct dev *dev_new(int threads)
+{
+    static struct mem mem;
+    struct err e;
+    struct dev *d = NULL;
+    if (dev_open(&d, "cpu", threads, &mem, &e) < 0) {
+        printf("%s\n", e.text);
+        exit(1);
+    }
+    return d;
+}
+
+struct isa { const char *name; const struct attn_ops *ops; };
+static int isas(struct isa out[3])
+{
+    int n = 0;
+    out[n++] = (struct isa){ "portable", &attn_portable };
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+        out[n++] = (struct isa){ "avx2", &attn_avx2 };
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        out[n++] = (struct isa){ "avx512", &attn_avx512 };
+    return n;
+}
+
+/* Rows [pos, pos + n) in one call equal the definition. */
+static int forward_same(struct dev *dev, const struct attn_ops *ops, const struct world *w, int64_t pos, int64_t n)
+{
+    const int64_t cols = heads(w) * w->d;
+    struct pages pg = pages_of(w, pos + n);
+    struct attn_seq seq = { 0, n, pos, pg.page };
+    struct attn a = attn_of(w, 1, &seq);
+    struct mat q = mat_new(w->dt, n, cols, w->q + pos * cols), out = mat_new(w->dt, n, cols, NULL);
+    float *lse = zeros(n * heads(w));
+    ops->attn(dev, &a, out, lse, q);
+    const int same = same_rows(out, 0, w->out + pos * cols, n) && !memcmp(lse, w->lse + pos * heads(w), (size_t)(n * heads(w)) * 4);
+    pages_free(pg);
+    free(q.p), free(out.p), free(lse);
+    return same;
+}
+
+static int backward_same(struct dev *dev, const struct attn_ops *ops, const struct world *w)
+{
+    const int64_t cols = heads(w) * w->d, kv = w->n_kv * w->d, T = w->T;
+    struct pages pg = pages_of(w, T);
+    struct attn_seq seq = { 0, T, 0, pg.page };
+    struct attn a = attn_of(w, 1, &seq);
+    struct mat q = mat_new(w->dt, T, cols, w->q), out = mat_new(w->dt, T, cols, w->out), dout = mat_new(w->dt, T, cols, w->dout);
+    struct mat dq = mat_new(DT_F32, T, cols, NULL), dk = mat_new(DT_F32, T, kv, NULL), dv = mat_new(DT_F32, T, kv, NULL);
+    ops->attn_dx(dev, &a, dq, dk, dv, dout, out, w->lse, q);
+    const int same = same_rows(dq, 0, w->dq, T) & same_rows(dk, 0, w->dk, T) & same_rows(dv, 0, w->dv, T);
+    pages_free(pg);
+    free(q.p), free(out.p), free(dout.p), free(dq.p), free(dk.p), free(dv.p);
+    return same;
+}
+
+static void check_case(enum dtype dt, int n_kv, int group, int d, int64_t T, int backward)
+{
+    struct dev *dev = dev_new(1);
+    struct isa isa[3];
+    struct world *w = world_of(dt, n_kv, group, d, T);
+    ref_forward(w);
+    if (backward)
+        ref_backward(w);
+    for (int i = 0, n = isas(isa); i < n; i++) {
+        if (!forward_same(dev, isa[i].ops, w, 0, T))
+            test_fail(__FILE__, __LINE__, "forward %s %s: kv %d group %d d %d T %d", isa[i].name, dtype_name(dt), n_kv, group, d, (int)T);
+        if (backward && !backward_same(dev, isa[i].ops, w))
+            test_fail(__FILE__, __LINE__, "backward %s %s: kv %d group %d d %d T %d", isa[i].name, dtype_name(dt), n_kv, group, d, (int)T);
+    }
+    world_free(w);
+    dev_close(dev);
+}
+
+static const int lengths[] = { 1, 5, 63, 64, 65, 130 };
+static const int head_dims[] = { 8, 12, 16, 64, 80 };
+
+TEST(fp32_equals_the_definition_for_all_lengths_and_head_dims)
+{
+    for (int i = 0; i < 5; i++)
+        for (int t = 0; t < 6; t++)
+            check_case(DT_F32, 1, 2, head_dims[i], lengths[t], 1);
+}
+TEST(bf16_equals_the_definition_for_all_lengths_and_head_dims)
+{
+    for (int i = 0; i < 5; i++)
+        for (int t = 0; t < 6; t++)
+            check_case(DT_BF16, 1, 2, head_dims[i], lengths[t], 1);
+}
+TEST(an_odd_head_dim_ends_with_a_zero_pair_half) { check_case(DT_BF16, 1, 1, 7, 70, 1); }
+TEST(groups_of_query_heads_equal_the_definition)
+{
+    static const int groups[] = { 1, 3, 4, 6, 8 };
+    for (int i = 0; i < 5; i++) {
+        check_case(DT_F32, 2, groups[i], 16, 70, 1);
+        check_case(DT_BF16, 2, groups[i], 8, 70, 1);
+    }
+}
+TEST(segments_of_1024_keys_equal_the_definition)
+{
+    check_case(DT_F32, 1, 1, 8, 1100, 0);
+    check_case(DT_BF16, 1, 2, 8, 1100, 0);
+    check_case(DT_F32, 1, 1, 8, 2100, 0);
+}
+TEST(backward_over_segments_equals_the_definition) { check_case(DT_F32, 1, 1, 8, 1100, 1); }
+TEST(head_dims_above_one_tile_equal_the_definition)
+{
+    check_case(DT_F32, 1, 1, 128, 66, 1);
+    check_case(DT_F32, 1, 1, 144, 3, 1);
+    check_case(DT_BF16, 1, 1, 256, 66, 1);
+}
+
+TEST(any_chunks_of_the_rows_give_the_same_bits)
+{
+    static const int cuts[][6] = { { 0, 1, 2, 64, 65, 130 }, { 0, 63, 66, 100, 129, 130 }, { 0, 7, 127, 128, 129, 130 } };
+    struct dev *dev = dev_new(1);
+    struct isa isa[3];
+    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        struct world *w = world_of(dt, 2, 3, 16, 130);
+        ref_forward(w);
+        for (int i = 0, n = isas(isa); i < n; i++)
+            for (int c = 0; c < 3; c++)
+                for (int part = 0; part < 5; part++)
+                    CHECK(forward_same(dev, isa[i].ops, w, cuts[c][part], cuts[c][part + 1] - cuts[c][part]));
+        world_free(w);
+    }
+    dev_close(dev);
+}
+
+TEST(one_row_at_a_time_gives_the_same_bits_as_many)
+{
+    struct dev *dev = dev_new(1);
+    struct isa isa[3];
+    for (int dt = DT_F32; dt <= DT_BF16; dt++)
+        for (int group = 1; group <= 8; group *= 2) {
+            struct world *w = world_of(dt, 1, group, group == 2 ? 128 : 64, 70);
+            ref_forward(w);
+            for (int i = 0, n = isas(isa); i < n; i++)
+                for (int64_t p = 0; p < w->T; p++)
+                    CHECK(forward_same(dev, isa[i].ops, w, p, 1));
+            world_free(w);
+        }
+    dev_close(dev);
+}
+
+TEST(one_row_behind_a_long_past_crosses_segments)
+{
+    struct dev *dev = dev_new(1);
+    struct isa isa[3];
+    static const int at[] = { 1022, 1023, 1024, 1087, 1088, 1150 };
+    struct world *w = world_of(DT_F32, 1, 2, 8, 1160);
+    for (int h = 0; h < 2; h++)
+        for (int i = 0; i < 6; i++)
+            ref_row(w, h, at[i]);
+    for (int i = 0, n = isas(isa); i < n; i++)
+        for (int p = 0; p < 6; p++)
+            CHECK(forward_same(dev, isa[i].ops, w, at[p], 1));
+    world_free(w);
+    dev_close(dev);
+}
+
+/* Sequences of several lengths and positions in one call, their rows not in order of the sequences. */
+static void check_batch(struct dev *dev, const struct attn_ops *ops, enum dtype dt)
+{
+    static const int64_t len[4] = { 70, 5, 130, 64 }, pos[4] = { 69, 0, 100, 0 }, row[4] = { 35, 36, 0, 41 };
+    struct world *w[4];
+    struct pages pg[4];
+    struct attn_seq seq[4];
+    int64_t total = 0;
+    for (int i = 0; i < 4; i++) {
+        w[i] = world_of(dt, 2, 2, 16, len[i]);
+        ref_forward(w[i]);
+        pg[i] = pages_of(w[i], len[i]);
+        seq[i] = (struct attn_seq){ row[i], len[i] - pos[i], pos[i], pg[i].page };
+        total += len[i] - pos[i];
+    }
+    const int64_t cols = heads(w[0]) * w[0]->d;
+    struct mat q = mat_new(dt, total + 5, cols, NULL), out = mat_new(dt, total + 5, cols, NULL);
+    for (int i = 0; i < 4; i++) {
+        struct mat one = mat_new(dt, seq[i].n_rows, cols, w[i]->q + pos[i] * cols);
+        memcpy((char *)q.p + (size_t)(row[i] * q.ld) * dtype_size(dt), one.p, (size_t)(one.rows * one.ld) * dtype_size(dt));
+        free(one.p);
+    }
+    struct attn a = attn_of(w[0], 4, seq);
+    ops->attn(dev, &a, out, NULL, q);
+    for (int i = 0; i < 4; i++) {
+        CHECK(same_rows(out, row[i], w[i]->out + pos[i] * cols, seq[i].n_rows));
+        pages_free(pg[i]);
+        world_free(w[i]);
+    }
+    free(q.p), free(out.p);
+}
+TEST(a_sequence_has_the_same_bits_alone_and_in_a_batch)
+{
+    struct isa isa[3];
+    for (int threads = 1; threads <= 3; threads++) {
+        struct dev *dev = dev_new(threads);
+        for (int i = 0, n = isas(isa); i < n; i++) {
+            check_batch(dev, isa[i].ops, DT_F32);
+            check_batch(dev, isa[i].ops, DT_BF16);
+        }
+        dev_close(dev);
+    }
+}
+
+TEST(any_number_of_threads_gives_the_same_bits)
+{
+    struct isa isa[3];
+    struct world *w[2] = { world_of(DT_F32, 3, 2, 16, 150), world_of(DT_BF16, 3, 2, 16, 150) };
+    for (int i = 0; i < 2; i++) {
+        ref_forward(w[i]);
+        ref_backward(w[i]);
+    }
+    for (int threads = 1; threads <= 4; threads++) {
+        struct dev *dev = dev_new(threads);
+        for (int i = 0, n = isas(isa); i < n; i++)
+            for (int dt = 0; dt < 2; dt++) {
+                CHECK(forward_same(dev, isa[i].ops, w[dt], 0, 150));
+                CHECK(backward_same(dev, isa[i].ops, w[dt]));
+            }
+        dev_close(dev);
+    }
+    world_free(w[0]), world_free(w[1]);
+}
+
+/* Values so small that sums leave the normal numbers: bf16 chains flush, fp32 ones do not. */
+TEST(tiny_values_are_flushed_in_bf16_chains_and_only_there)
+{
+    struct dev *dev = dev_new(1);
+    struct isa isa[3];
+    for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+        struct world *w = world_of(dt, 1, 2, 16, 90);
+        const int64_t n = w->T * w->d;
+        for (int64_t i = 0; i < n; i++)
+            w->v[i] = in_dtype(dt, w->v[i] * 0x1p-124f * (i % 3 ? 1 : 0x1p-3f));
+        for (int64_t i = 0; i < 2 * n; i++)
+            w->dout[i] = in_dtype(dt, w->dout[i] * (i % 5 ? 0x1p-123f : 1));
+        ref_forward(w);
+        ref_backward(w);
+        for (int i = 0, n_isa = isas(isa); i < n_isa; i++) {
+            CHECK(forward_same(dev, isa[i].ops, w, 0, w->T));
+            CHECK(backward_same(dev, isa[i].ops, w));
+        }
+        world_free(w);
+    }
+    CHECK(1e-39f / 2 != 0);                     /* the mode is as it was */
+    dev_close(dev);
+}
+
+/* Two keys: the first one's p is so small that its product is -0, the second's value is -0. The masked keys' +0 then make it +0. */
+TEST(masked_keys_of_the_last_block_are_in_the_chain)
+{
+    struct dev *dev = dev_new(1);
+    struct isa isa[3];
+    struct world *w = world_of(DT_F32, 1, 1, 8, 2);
+    for (int x = 0; x < 8; x++) {
+        w->q[x] = w->q[8 + x] = x ? 0 : 1;
+        w->k[x] = 0, w->k[8 + x] = x ? 0 : 86 / w->scale;
+        w->v[x] = -1e-10f, w->v[8 + x] = -0.0f;
+    }
+    ref_forward(w);
+    CHECK_BITS(w->out[8], 0.0f);
+    for (int i = 0, n = isas(isa); i < n; i++)
+        CHECK(forward_same(dev, isa[i].ops, w, 0, 2));
+    world_free(w);
+    dev_close(dev);
+}
+
+/* ---- is the definition attention, and its gradient? in double ---- */
+static double naive_loss(const struct world *w, const double *q, const double *k, const double *v)
+{
+    double loss = 0;
+    for (int64_t p = 0; p < w->T; p++)
+        for (int h = 0; h < heads(w); h++) {
+            const int g = h / w->group, d = w->d;
+            double s[64], sum = 0, top = -1e300;
+            for (int64_t j = 0; j <= p; j++) {
+                s[j] = 0;
+                for (int x = 0; x < d; x++)
+                    s[j] += q[(p * heads(w) + h) * d + x] * k[(j * w->n_kv + g) * d + x];
+                s[j] *= (double)w->scale;
+                top = s[j] > top ? s[j] : top;
+            }
+            for (int64_t j = 0; j <= p; j++)
+                sum += s[j] = exp(s[j] - top);
+            for (int64_t j = 0; j <= p; j++)
+                for (int x = 0; x < d; x++)
+                    loss += s[j] / sum * v[(j * w->n_kv + g) * d + x] * (double)w->dout[(p * heads(w) + h) * d + x];
+        }
+    return loss;
+}
+static double *as_double(const float *x, int64_t n)
+{
+    double *y = malloc((size_t)n * 8);
+    for (int64_t i = 0; i < n; i++)
+        y[i] = (double)x[i];
+    return y;
+}
+TEST(gradients_are_those_of_finite_differences)
+{
+    struct world *w = world_of(DT_F32, 2, 2, 8, 40);
+    const int64_t nq = w->T * heads(w) * w->d, nk = w->T * w->n_kv * w->d;
+    ref_forward(w);
+    ref_backward(w);
+    double *in[3] = { as_double(w->q, nq), as_double(w->k, nk), as_double(w->v, nk) }, loss = 0;
+    const float *grad[3] = { w->dq, w->dk, w->dv };
+    for (int64_t i = 0; i < nq; i++)
+        loss += (double)w->out[i] * (double)w->dout[i];
+    CHECK_NEAR(loss, naive_loss(w, in[0], in[1], in[2]), 1e-4);
+    for (int t = 0; t < 3; t++)
+        for (int64_t i = t; i < (t ? nk : nq); i += 23) {
+            const double x = in[t][i], h = 1e-5;
+            in[t][i] = x + h;
+            const double up = naive_loss(w, in[0], in[1], in[2]);
+            in[t][i] = x - h;
+            const double down = naive_loss(w, in[0], in[1], in[2]);
+            in[t][i] = x;
+            CHECK_NEAR(grad[t][i], (up - down) / (2 * h), 2e-5);
+        }
+    for (int t = 0; t < 3; t++)
+        free(in[t]);
+    world_free(w);
+}
