@@ -57,16 +57,22 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     m->of_kv = leaves_of(kv_rows, g, first, each);
     my_kv = lay->tp > c->n_kv ? tp_rank / (lay->tp / c->n_kv) * c->head_dim : kv_rows / lay->tp * tp_rank;
     m->kv_begin = block_begin(kv_rows, g, first) - my_kv;
+    if (m->fast) {                       /* the order is lifted: one chain a product */
+        struct leaves *all[] = { &m->of_hidden, &m->of_heads, &m->of_inter, &m->of_kv };
+        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+            *all[i] = (struct leaves){ 1, { all[i]->end[all[i]->n - 1] } };
+    }
 }
 
 int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
-               int tp_rank, int pp_rank, enum dtype dt, int64_t max_rows, int64_t max_pos, struct err *e)
+               int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows, int64_t max_pos, struct err *e)
 {
     int rc;
     memset(m, 0, sizeof *m);
     m->dev = dev;
     m->tp = tp;
     m->dt = dt;
+    m->fast = fast;
     m->max_rows = max_rows;
     m->max_pos = max_pos ? max_pos : cfg->max_pos;
     TRY(layout_check(lay, cfg, e));

@@ -47,9 +47,9 @@ struct model {
     int64_t max_rows;
 };
 
-/* max_rows: rows in one call at most; max_pos: positions (0: the config's max_position_embeddings). layout: tp is the size of tp. */
+/* fast: --numerics fast, one chain instead of GRAIN leaves. max_rows: rows in one call at most; max_pos: positions (0: the config's max_position_embeddings). layout: tp is the size of tp. */
 int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
-               int tp_rank, int pp_rank, enum dtype dt, int64_t max_rows, int64_t max_pos, struct err *e);
+               int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows, int64_t max_pos, struct err *e);
 void model_close(struct model *m);
 
 /* Index of the local part with this kind in `unit`, or -1; its natural matrix inside flat. */

@@ -64,6 +64,7 @@ static void add_rows(struct param_table *t, const struct row *rows, int n, int u
         p->unit = unit;
         p->layer = layer;
         p->ones = p->n_dims == 1;
+        p->init_range = t->cfg.init_range;
         p->decay = p->n_dims >= 2;
     }
 }

@@ -30,6 +30,7 @@ struct param {
     int split_dim;
     int unit, layer;             /* layer -1: none */
     int ones;                    /* initialised to 1 instead of normal(0, init_range) */
+    double init_range;           /* deviation of the initial values */
     int decay;                   /* weight decay: two or more dimensions */
 };
 struct param_table {

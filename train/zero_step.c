@@ -1,0 +1,162 @@
+/* zero_step.c - gradients: local tree, sum over dp, counter over super-steps; norm; update. See zero.h. */
+#include <math.h>
+#include <string.h>
+#include "train/zero_priv.h"
+
+static struct zero *zero_of(struct grads *g) { return (struct zero *)((char *)g - offsetof(struct zero, g)); }
+
+/* The tied head's gradients (index n_units) are laid out as unit 0's. */
+static int layout_unit(const struct zero *z, int u) { return u == z->n_units ? 0 : u; }
+static int64_t flat_of(const struct zero *z, int u) { return z->m->local.unit[layout_unit(z, u)].flat; }
+
+static float *level_of(struct grads *g, int u, int j)
+{
+    struct zero *z = zero_of(g);
+    return z->shared ? z->buffer : z->unit[u].level[j];
+}
+
+/* A finished slice of super-step s joins the counter over super-steps. */
+static void add_shard(struct zero *z, struct zero_unit *x, float *v, int64_t n)
+{
+    int64_t S = z->plan.supers, s = z->super;
+    int depth = tree_depth_before(S, s);
+    for (int k = tree_merges(S, s); k > 0; k--) {
+        const float *in[2] = { x->shard[--depth], v };
+        KERNEL(z->m->dev, tree_add, v, in, 2, n);
+    }
+    if (v != x->shard[depth])
+        memcpy(x->shard[depth], v, (size_t)n * sizeof *v);
+}
+
+/* Called when this micro-batch's part of unit u is complete; after the last one of the super-step the unit is summed over dp. */
+static int done(struct grads *g, int u, struct err *e)
+{
+    struct zero *z = zero_of(g);
+    struct zero_unit *x = &z->unit[u];
+    int64_t flat = flat_of(z, u), slice = flat / z->n_dp;
+    float *full = level_of(g, u, 0);
+    int rc;
+    if (g->next + z->plan.micro < g->n)
+        return 0;
+    if (z->stage == 0)
+        return comm_all_reduce(z->dp, full, flat, e);
+    if (z->stage == 1)
+        return comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e);
+    rc = comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e);
+    if (rc >= 0)
+        add_shard(z, x, full + slice * z->d, slice);
+    return rc;
+}
+
+int zero_open_grads(struct zero *z, struct err *e)
+{
+    int64_t most = 0;
+    z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
+    z->n_levels = tree_levels(z->plan.local, z->plan.micro);
+    z->n_shards = z->stage >= 2 ? tree_levels(z->plan.supers, 1) : 0;
+    z->shared = z->stage >= 2 && z->plan.local == z->plan.micro;
+    for (int u = 0; u < z->n_units + z->m->table.cfg.tied; u++) {
+        struct zero_unit *x = &z->unit[u];
+        int64_t flat = flat_of(z, u);
+        most = flat > most ? flat : most;
+        for (int j = 0; !z->shared && j < z->n_levels; j++)
+            if (!(x->level[j] = comm_alloc(z->dp, MEM_GRADS, (size_t)flat * 4 + 64)))
+                return err_set(e, ERR_MEMORY, "no memory for gradients: use a higher --zero or a larger --micro-batch");
+        for (int j = 0; j < z->n_shards; j++)
+            if (!(x->shard[j] = dev_alloc(z->m->dev, MEM_GRADS, (size_t)(flat / z->n_dp) * 4 + 64)))
+                return err_set(e, ERR_MEMORY, "no memory for gradient slices: use more dp ranks");
+    }
+    if (z->shared && !(z->buffer = comm_alloc(z->dp, MEM_GRADS, (size_t)most * 4 + 64)))
+        return err_set(e, ERR_MEMORY, "no memory for one unit's gradients: use more tp ranks");
+    return 0;
+}
+
+void zero_close_grads(struct zero *z)
+{
+    for (int u = 0; z->unit && u <= z->n_units; u++) {
+        for (int j = 0; j < TREE_DEPTH_MAX; j++) {
+            comm_free(z->dp, z->unit[u].level[j]);
+            dev_free(z->m->dev, z->unit[u].shard[j]);
+        }
+    }
+    comm_free(z->dp, z->buffer);
+}
+
+struct grads *zero_grads(struct zero *z) { return &z->g; }
+
+void zero_begin_step(struct zero *z) { zero_begin_rows(z, 0, 0); }
+
+void zero_begin_rows(struct zero *z, int64_t super, int64_t row)
+{
+    z->super = super;
+    z->g.next = row;
+}
+
+/* Summed gradients of unit u from element `begin` of its flat vector on. */
+static float *summed(const struct zero *z, int u, int64_t begin)
+{
+    const struct zero_unit *x = &z->unit[u];
+    return z->stage >= 2 ? x->shard[0] + (begin - z->unit[layout_unit(z, u)].own_begin) : x->level[0] + begin;
+}
+
+/* The tied head's part is added to the look-up part, once, when both are complete. */
+static void join_tied(struct zero *z)
+{
+    int64_t begin = z->unit[0].own_begin, n = z->unit[0].own;
+    float *look_up = summed(z, 0, begin);
+    const float *in[2] = { look_up, summed(z, z->n_units, begin) };
+    if (z->m->table.cfg.tied)
+        KERNEL(z->m->dev, tree_add, look_up, in, 2, n);
+}
+
+int zero_norm(struct zero *z, double *norm, struct err *e)
+{
+    struct xsum s = { 0 };
+    join_tied(z);
+    for (int i = 0; i < z->m->local.n_parts; i++) {
+        const struct part *p = &z->m->local.part[i];
+        int u = z->m->table.p[p->param].unit;
+        int64_t slice = flat_of(z, u) / z->n_dp, lo = slice * z->d, hi = lo + slice;       /* every element at one dp rank */
+        lo = lo > p->offset ? lo : p->offset;
+        hi = hi < p->offset + p->count ? hi : p->offset + p->count;
+        if (p->owner && lo < hi)
+            KERNEL(z->m->dev, sum_squares, &s, summed(z, u, lo), hi - lo);
+    }
+    xsum_carry(&s);
+    int64_t all[XSUM_LIMBS + 2];
+    memcpy(all, s.limb, sizeof s.limb);
+    all[XSUM_LIMBS] = s.n_nan;
+    all[XSUM_LIMBS + 1] = s.n_inf;
+    int rc = comm_all_reduce_i64(z->all, all, XSUM_LIMBS + 2, e);
+    memcpy(s.limb, all, sizeof s.limb);
+    s.n_nan = all[XSUM_LIMBS];
+    s.n_inf = all[XSUM_LIMBS + 1];
+    *norm = sqrt(xsum_double(&s));
+    return rc;
+}
+
+int zero_update(struct zero *z, const struct adamw *h, double weight_decay, struct err *e)
+{
+    size_t el = dtype_size(z->m->dt);
+    int rc;
+    for (int i = 0; i < z->m->local.n_parts; i++) {
+        const struct part *p = &z->m->local.part[i];
+        const struct param *q = &z->m->table.p[p->param];
+        struct zero_unit *x = &z->unit[q->unit];
+        int64_t lo = x->own_begin > p->offset ? x->own_begin : p->offset, hi = x->own_begin + x->own, at = lo - x->own_begin;
+        struct adamw step = *h;
+        void *w16 = z->m->dt == DT_F32 ? NULL : (char *)x->weight + (lo - x->weight_begin) * (int64_t)el;
+        hi = hi < p->offset + p->count ? hi : p->offset + p->count;
+        step.weight_decay = q->decay ? (float)weight_decay : 0.0f;
+        if (lo < hi)
+            KERNEL(z->m->dev, adamw, x->master + at, w16, x->exp_avg + at, x->exp_avg_sq + at, summed(z, q->unit, lo), hi - lo, &step);
+    }
+    for (int u = 0; (z->stage == 1 || z->stage == 2) && u < z->n_units; u++) {
+        size_t bytes = (size_t)(flat_of(z, u) / z->n_dp) * el;
+        TRY(comm_all_gather(z->dp, z->unit[u].weight, (char *)z->unit[u].weight + bytes * (size_t)z->d, bytes, e));
+    }
+    rc = 0;
+    zero_forget_packs(z);
+out:
+    return rc;
+}
