@@ -73,10 +73,12 @@ static void sum_open(struct gemm_sum *s, enum dtype dt, int64_t n_tree, int64_t 
     s->depth_after = depth;
 }
 
+struct few_leaves { int64_t elem_end[GRAIN_MAX], end[GRAIN_MAX]; uint8_t merges[GRAIN_MAX]; };
+
 /* Leaf g holds leaf g of every l[0..n_l). */
-static void sum_of_leaves(struct gemm_sum *s, enum dtype dt, int n_l, const struct leaves *l)
+static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtype dt, int n_l, const struct leaves *l)
 {
-    s->n = l[0].n;
+    *s = (struct gemm_sum){ .n = l[0].n, .elem_end = room->elem_end, .end = room->end, .merges = room->merges };
     for (int g = 0; g < s->n; g++) {
         s->elem_end[g] = 0;
         for (int i = 0; i < n_l; i++)
@@ -120,7 +122,7 @@ static float *pack_group(const struct product *p, int64_t first, int64_t end, in
     return to;
 }
 
-struct weights { struct panels *p; int n_w; const struct mat *w; struct gemm_sum sum; };
+struct weights { struct panels *p; int n_w; const struct mat *w; struct gemm_sum sum; struct few_leaves leaves; };
 
 static void pack_weights(void *arg, int64_t panel, int thread)
 {
@@ -141,7 +143,7 @@ static void pack_weights(void *arg, int64_t panel, int thread)
 void gemm_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
 {
     struct weights a = { .p = p, .n_w = n_w, .w = w };
-    sum_of_leaves(&a.sum, p->dt, 1, &p->leaves);
+    sum_of_leaves(&a.sum, &a.leaves, p->dt, 1, &p->leaves);
     pool_run(d->pool, ceil_div(p->n, GEMM_COLS), pack_weights, &a);
 }
 
@@ -272,7 +274,8 @@ void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct ma
     float *level[1] = { y.p };
     struct product p = { .tiles = tiles[w->dt], .layout = GEMM_LINES, .dt = w->dt, .m = x.rows, .n = w->n, .panels = w->p,
                          .n_src = 1, .src = &x, .leaves = &w->leaves, .level = level, .ld = y.ld };
-    sum_of_leaves(&p.sum, w->dt, 1, &w->leaves);
+    struct few_leaves room;
+    sum_of_leaves(&p.sum, &room, w->dt, 1, &w->leaves);
     if (product_open(d, &p, 0, 0))
         product_run(d, &p);
 }
@@ -295,39 +298,50 @@ void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct
     float *level[1] = { dx.p };
     struct product p = { .tiles = tiles[dy->dt], .layout = GEMM_LINES, .dt = dy->dt, .m = dx.rows, .n = dx.cols, .n_src = n_w,
                          .src = dy, .leaves = l, .level = level, .ld = dx.ld };
-    sum_of_leaves(&p.sum, p.dt, n_w, l);
+    struct few_leaves room;
+    sum_of_leaves(&p.sum, &room, p.dt, n_w, l);
     if (!product_open(d, &p, 0, p.sum.elem_end[p.sum.n - 1]))
         return;
     segment_rows(p.b_rows, n_w, w, l, p.sum.n);
     product_run(d, &p);
 }
 
-static void token_rows(const char **rows, struct mat m, int64_t first, int64_t n)
+static void token_rows(const char **rows, struct mat m, int64_t n)
 {
     for (int64_t i = 0; i < n; i++)
-        rows[i] = (const char *)m.p + (first + i) * m.ld * (int64_t)dtype_size(m.dt);
+        rows[i] = (const char *)m.p + i * m.ld * (int64_t)dtype_size(m.dt);
 }
 
-static void dw_part(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc, int64_t ld, struct mat dy,
-                    struct mat x, int first, int n_seq, int64_t seq_len)
+/* Leaf i: the tokens of sequence i. The arrays are in scratch. 0: no memory. */
+static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, const struct tree_acc *acc, int n_seq, int64_t seq_len)
 {
-    int64_t n_tokens = n_seq * seq_len;
-    struct product p = { .tiles = tiles[x.dt], .layout = GEMM_COLUMNS, .dt = x.dt, .m = dy.cols, .n = x.cols, .level = acc->level,
-                         .ld = ld };
-    p.sum.n = n_seq;
+    *s = (struct gemm_sum){ .n = n_seq, .elem_end = dev_scratch(d, 2, (size_t)n_seq * 17 + 64) };
+    if (!s->elem_end)
+        return 0;
+    s->end = s->elem_end + n_seq;
+    s->merges = (uint8_t *)(s->end + n_seq);
     for (int i = 0; i < n_seq; i++)
-        p.sum.elem_end[i] = (i + 1) * seq_len;
-    sum_open(&p.sum, p.dt, acc->n, acc->next + first, ALTERED("gemm_dw_tree"));
-    if (!product_open(d, &p, n_tokens, n_tokens))
-        return;
-    token_rows(p.a_rows, dy, first * seq_len, n_tokens);
-    token_rows(p.b_rows, x, first * seq_len, n_tokens);
-    product_run(d, &p);
+        s->elem_end[i] = (i + 1) * seq_len;
+    sum_open(s, dt, acc->n, acc->next, ALTERED("gemm_dw_tree"));
+    return 1;
 }
 
 void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc, int64_t ld, struct mat dy,
                     struct mat x, int n_seq, int64_t seq_len)
 {
-    for (int first = 0; first < n_seq; first += GEMM_LEAVES_MAX)
-        dw_part(d, tiles, acc, ld, dy, x, first, (int)min_of(n_seq - first, GEMM_LEAVES_MAX), seq_len);
+    int64_t n_tokens = n_seq * seq_len;
+    struct product p = { .tiles = tiles[x.dt], .layout = GEMM_COLUMNS, .dt = x.dt, .m = dy.cols, .n = x.cols, .level = acc->level,
+                         .ld = ld };
+    if (n_seq <= 0)
+        return;
+    if (!sum_of_sequences(d, &p.sum, p.dt, acc, n_seq, seq_len)) {
+        p.sum.depth_after = 1;
+        poison(&p);
+        return;
+    }
+    if (!product_open(d, &p, n_tokens, n_tokens))
+        return;
+    token_rows(p.a_rows, dy, n_tokens);
+    token_rows(p.b_rows, x, n_tokens);
+    product_run(d, &p);
 }

@@ -16,8 +16,6 @@
 #define GEMM_COLS 32           /* columns of a panel */
 #define GEMM_LINE 16           /* units of a line of A */
 #define GEMM_ROWS_MAX 14       /* rows of the highest tile */
-#define GEMM_LEAVES_MAX 512    /* leaves of one call of a tile; linear_dw cuts longer calls */
-#define GEMM_SAVES 12          /* partial sums of one call of a tile: log2(GEMM_LEAVES_MAX), an open run, the newest */
 
 enum gemm_layout { GEMM_LINES, GEMM_COLUMNS, GEMM_LAYOUTS };
 
@@ -25,9 +23,9 @@ struct gemm_sum {
     int n;                               /* leaves */
     int depth_before, depth_after;       /* entries on the stack in memory */
     int depth_kept;                      /* entries that the call leaves as they are: it reads and writes those above */
-    int64_t elem_end[GEMM_LEAVES_MAX];   /* leaf i ends before this element of the contraction … */
-    int64_t end[GEMM_LEAVES_MAX];        /* … and before this unit */
-    uint8_t merges[GEMM_LEAVES_MAX];     /* additions of older sums after leaf i */
+    int64_t *elem_end;                   /* [n]: leaf i ends before this element of the contraction … */
+    int64_t *end;                        /* [n]: … and before this unit */
+    uint8_t *merges;                     /* [n]: additions of older sums after leaf i */
 };
 
 /* One tile: adds the leaves to the stack level[0..], matrices with row stride ld; level already points at the tile. */

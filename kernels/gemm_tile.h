@@ -69,7 +69,7 @@ static inline int64_t run_of_units(enum gemm_layout layout, int rows, const floa
     static void TILE(layout, rows)(const struct gemm_sum *s, float *const *level, int64_t ld, const float *a, const float *b) \
     {                                                                                                                    \
         enum { row_step = ROW_STEP_##layout(rows), unit_step = UNIT_STEP_##layout(rows), width = 2 * V_WIDTH };          \
-        alignas(64) float saved[GEMM_SAVES][rows * width];       /* entries kept.. of the stack: made by this call */    \
+        alignas(64) float saved[TREE_DEPTH_MAX][rows * width];       /* entries kept.. of the stack: made by this call */    \
         int kept = s->depth_before, depth = kept;                                                                        \
         int64_t u = 0;                                                                                                   \
         for (int g = 0; g < s->n; g++) {                                                                                 \

@@ -397,7 +397,7 @@ TEST(linear_dw_is_its_definition_for_any_length_and_data)
     dev_close(d);
 }
 
-TEST(linear_dw_takes_more_sequences_than_a_tile_can)
+TEST(linear_dw_takes_many_sequences_in_a_call)
 {
     struct class c[4];
     struct dev *d = device(1);
