@@ -66,6 +66,9 @@ int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int6
 int64_t ckpt_bytes_read(const struct ckpt *c);              /* from files so far */
 /* Reads everything and checks every checksum and digest; without has_digest fills nothing. quick: tables only. */
 int ckpt_verify(struct ckpt *c, int quick, struct err *e);
+/* Checks the checksum blocks that ckpt_read has not touched since the opening, so that one changed byte anywhere is noticed also by those
+ * who need a part only; n_parts processes share the work (part 0 .. n_parts - 1). No checksums in the files: nothing to do. */
+int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e);
 /* Digests of the whole: weights_digest over role weight; state_digest over all roles and the state (ok = 0: no optimizer state). */
 struct ckpt_digests { struct ckpt_digest weights, state; int has_state; };
 
@@ -84,11 +87,13 @@ struct ckpt_piece {
     int64_t lo, hi;              /* of the box's row-major elements; 0, count for a whole box. Empty pieces are left out */
 };
 /* One rank's files inside folder `dir` (exists): weights-RRRRR.safetensors and optim-RRRRR.safetensors for the pieces of role
- * weight and of the other roles. Data may come in any order of pieces, in order inside a piece. */
+ * weight and of the other roles. Data may come in any order of pieces, in order inside a piece; different pieces from different
+ * threads. */
 struct ckpt_shard;
 int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces, const struct ckpt_piece *p, struct err *e);
 int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e);
-/* fsync, close; *table (malloc'd, *bytes long): what ckpt_publish needs of this shard (files, checksums, pieces, digests). */
+/* fsync, close; *table (malloc'd, *bytes long): what ckpt_publish needs of this shard (files, checksums, pieces, digests). s is gone
+ * afterwards; on error its files are removed. */
 int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e);
 void ckpt_shard_abort(struct ckpt_shard *s);                /* closes and removes; NULL is fine */
 
@@ -109,5 +114,10 @@ int ckpt_begin(const char *dst, char *tmp, struct err *e);
 int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes,
                  const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
 void ckpt_abandon(const char *tmp);                         /* removes a temporary folder */
+/* ckpt_publish in its two steps, for those who want to read the files again before anybody else can: after ckpt_seal the folder tmp is
+ * a whole checkpoint (ckpt_open reads it), ckpt_reveal gives it its name. On error of either: as ckpt_publish. */
+int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes, const struct ckpt_meta *meta, struct ckpt_digests *got,
+              struct err *e);
+int ckpt_reveal(const char *tmp, const char *dst, struct err *e);
 
 #endif

@@ -1,0 +1,255 @@
+/* ckpt.c - a checkpoint opened by whichever driver knows it, and read again from end to end by verify. */
+#include "format/ckpt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include "base/io.h"
+#include "format/fmt.h"
+#include "format/st.h"
+
+#define CHUNK ((int64_t)4 << 20)        /* bytes read at once by verify */
+
+static int is_url(const char *path)
+{
+    const char *at = strstr(path, "://");
+    return at && at > path && strspn(path, "abcdefghijklmnopqrstuvwxyz0123456789") == (size_t)(at - path);
+}
+
+/* The folder part of a file's path; malloc'd. */
+static char *folder_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+    if (!slash)
+        return strdup(".");
+    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
+static int open_driver(struct ckpt *c, struct err *e)
+{
+    struct stat st;
+    if (stat(c->path, &st) < 0)
+        return err_sys(e, "cannot open %s", c->path);
+    int folder = S_ISDIR(st.st_mode);
+    c->dir = folder ? strdup(c->path) : folder_of(c->path);
+    char *manifest = c->dir ? fmt_join(c->dir, FMT_MANIFEST) : NULL;
+    if (!manifest)
+        return err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    int native = folder && io_exists(manifest);
+    free(manifest);
+    c->driver = native ? "native" : "hf";
+    return native ? native_open(c, e) : hf_open(c, folder, e);
+}
+
+int ckpt_open(struct ckpt **out, const char *path, struct err *e)
+{
+    if (!strncmp(path, "file://", 7))
+        path += 7;
+    if (is_url(path))
+        return err_set(e, ERR_USAGE, "%s: reading from a URL is not built yet: download it first", path);
+    struct ckpt *c = calloc(1, sizeof *c);
+    if (!c)
+        return err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
+    pthread_mutex_init(&c->lock, NULL);
+    c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
+    c->path = strdup(path);
+    int rc = c->path ? open_driver(c, e) : err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
+    if (rc < 0) {
+        ckpt_close(c);
+        return rc;
+    }
+    *out = c;
+    return 0;
+}
+
+void ckpt_close(struct ckpt *c)
+{
+    if (!c)
+        return;
+    for (int i = 0; i < c->n_files; i++) {
+        io_close(c->file[i].fd);
+        free(c->file[i].name);
+        free(c->file[i].path);
+        free(c->file[i].block);
+        free((void *)c->file[i].seen);
+    }
+    for (int i = 0; c->tensor && i < c->n_tensors; i++)
+        free((char *)c->tensor[i].name);
+    for (int i = 0; i < c->n_extra; i++)
+        free(c->extra[i].name);
+    for (int i = 0; i < FMT_CACHE; i++)
+        free(c->cache[i].data);
+    free(c->file);
+    free(c->tensor);
+    free(c->piece);
+    free(c->first_piece);
+    free(c->extra);
+    free(c->run_json);
+    free(c->config);
+    free(c->path);
+    free(c->dir);
+    pthread_mutex_destroy(&c->lock);
+    free(c);
+}
+
+const char *ckpt_path(const struct ckpt *c) { return c->path; }
+const char *ckpt_driver(const struct ckpt *c) { return c->driver; }
+int ckpt_n_tensors(const struct ckpt *c) { return c->n_tensors; }
+const struct ckpt_tensor *ckpt_tensor(const struct ckpt *c, int i) { return &c->tensor[i]; }
+const struct ckpt_state *ckpt_state(const struct ckpt *c) { return &c->state; }
+const struct ckpt_layout *ckpt_layout(const struct ckpt *c) { return &c->layout; }
+const char *ckpt_config_json(const struct ckpt *c) { return c->config; }
+int ckpt_n_extra(const struct ckpt *c) { return c->n_extra; }
+const char *ckpt_extra_name(const struct ckpt *c, int i) { return c->extra[i].name; }
+
+int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name)
+{
+    struct ckpt_tensor key = { .name = name, .role = role };
+    const struct ckpt_tensor *t = c->n_tensors ? bsearch(&key, c->tensor, (size_t)c->n_tensors, sizeof key, fmt_compare_tensors) : NULL;
+    return t ? (int)(t - c->tensor) : -1;
+}
+
+int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, struct err *e)
+{
+    const struct fmt_extra *x = &c->extra[i];
+    char *path = fmt_join(c->dir, x->name);
+    int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e) : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    if (rc >= 0 && x->has_sum) {
+        struct sum128 s = fmt_sum128(*data, *bytes);
+        if (s.lo != x->sum.lo || s.hi != x->sum.hi) {
+            rc = err_set(e, ERR_INTEGRITY, "%s: does not have the checksum in %s: restore it from a good copy", path, FMT_MANIFEST);
+            free(*data);
+            *data = NULL;
+        }
+    }
+    free(path);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- verify ---- */
+
+int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
+{
+    int64_t number = 0;
+    int rc = 0;
+    char *data = malloc((size_t)FMT_BLOCK);
+    if (!data)
+        return err_set(e, ERR_MEMORY, "%s: no room for a block", c->path);
+    for (int f = 0; f < c->n_files; f++)
+        for (int64_t b = 0; c->file[f].block && b * FMT_BLOCK < c->file[f].bytes; b++)
+            if (number++ % n_parts == part && !atomic_load(&c->file[f].seen[b]))
+                TRY(fmt_read_block(c, f, b, data, e));
+out:
+    free(data);
+    return rc < 0 ? rc : 0;
+}
+
+static int compare_offset(const void *a, const void *b)
+{
+    const struct fmt_piece *x = *(struct fmt_piece *const *)a, *y = *(struct fmt_piece *const *)b;
+    if (x->offset != y->offset)
+        return x->offset < y->offset ? -1 : 1;
+    return (x->hi > x->lo) - (y->hi > y->lo);           /* an empty one shares its place with the next */
+}
+
+/* The header of a native file says the same as the manifest: others read these files by their headers alone. */
+static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int n, struct err *e)
+{
+    const struct fmt_file *f = &c->file[file];
+    struct st_table t = { 0 };
+    int fd, rc = fmt_use(c, file, &fd, e);
+    if (rc < 0)
+        return rc;
+    rc = st_read(&t, fd, f->path, f->bytes, e);
+    fmt_done(c, file);
+    if (rc < 0)
+        return rc;
+    if (t.n != n)
+        rc = err_set(e, ERR_INTEGRITY, "%s: its header has %d tensors, %s has %d pieces of it", f->path, t.n, FMT_MANIFEST, n);
+    for (int i = 0; i < n && rc >= 0; i++) {
+        const struct ckpt_tensor *w = &c->tensor[piece[i]->tensor];
+        const struct st_entry *s = &t.entry[i];
+        size_t prefix = strlen(ckpt_role_prefix[w->role]), name = strlen(w->name);
+        int same = t.data + s->begin == piece[i]->offset && s->dtype == w->dtype && !strncmp(s->name, ckpt_role_prefix[w->role], prefix) &&
+                   !strncmp(s->name + prefix, w->name, name) && (!s->name[prefix + name] || s->name[prefix + name] == '@') &&
+                   s->end - s->begin == (piece[i]->hi - piece[i]->lo) * (int64_t)ckpt_dtype_size(w->dtype);
+        if (!same)
+            rc = err_set(e, ERR_INTEGRITY, "%s: has %s at byte %lld, %s has %s%s at %lld", f->path, s->name, (long long)(t.data + s->begin),
+                         FMT_MANIFEST, ckpt_role_prefix[w->role], w->name, (long long)piece[i]->offset);
+    }
+    st_free(&t);
+    return rc < 0 ? rc : 0;
+}
+
+static int check_headers(struct ckpt *c, struct err *e)
+{
+    struct fmt_piece **here = malloc(sizeof *here * (size_t)(c->n_pieces + 1));
+    int rc = 0;
+    if (!here)
+        return err_set(e, ERR_MEMORY, "%s: no room to check %lld pieces", c->path, (long long)c->n_pieces);
+    /* sorted by file, then offset: one run a file */
+    int64_t *first = calloc((size_t)c->n_files + 2, sizeof *first);
+    if (!first) {
+        free(here);
+        return err_set(e, ERR_MEMORY, "%s: no room to check %d files", c->path, c->n_files);
+    }
+    for (int64_t i = 0; i < c->n_pieces; i++)
+        first[c->piece[i].file + 2]++;
+    for (int f = 0; f < c->n_files; f++)
+        first[f + 2] += first[f + 1];
+    for (int64_t i = 0; i < c->n_pieces; i++)
+        here[first[c->piece[i].file + 1]++] = &c->piece[i];
+    for (int f = 0; f < c->n_files; f++) {
+        int n = (int)(first[f + 1] - first[f]);
+        qsort(here + first[f], (size_t)n, sizeof *here, compare_offset);
+        TRY(check_header(c, f, here + first[f], n, e));
+    }
+out:
+    free(first);
+    free(here);
+    return rc < 0 ? rc : 0;
+}
+
+/* Reads tensor i piece by piece, as it is stored, and compares its digest. */
+static int verify_tensor(struct ckpt *c, int i, char *data, struct err *e)
+{
+    const struct ckpt_tensor *t = &c->tensor[i];
+    struct ckpt_digest d = { 0, 0 };
+    int64_t step = CHUNK / (int64_t)ckpt_dtype_size(t->dtype);
+    for (int64_t k = c->first_piece[i]; k < c->first_piece[i + 1]; k++) {
+        const struct fmt_piece *p = &c->piece[k];
+        for (int64_t lo = p->lo; lo < p->hi; lo += step) {
+            int64_t hi = lo + step < p->hi ? lo + step : p->hi;
+            int rc = ckpt_read_range(c, i, &p->box, lo, hi, data, e);
+            if (rc < 0)
+                return rc;
+            ckpt_digest_add(&d, t->dtype, t->n_dims, t->shape, &p->box, lo, hi, data);
+        }
+    }
+    if (t->has_digest && (d.lo != t->digest.lo || d.hi != t->digest.hi)) {
+        char have[33], want[33];
+        ckpt_digest_hex(d, have);
+        ckpt_digest_hex(t->digest, want);
+        return err_set(e, ERR_INTEGRITY, "%s: %s%s has digest %s, %s says %s: restore it from a good copy", c->path, ckpt_role_prefix[t->role],
+                       t->name, have, FMT_MANIFEST, want);
+    }
+    return 0;
+}
+
+int ckpt_verify(struct ckpt *c, int quick, struct err *e)
+{
+    int rc = 0;
+    char *data = malloc((size_t)CHUNK);
+    if (!data)
+        return err_set(e, ERR_MEMORY, "%s: no room to verify", c->path);
+    if (!strcmp(c->driver, "native"))
+        TRY(check_headers(c, e));
+    for (int i = 0; i < c->n_tensors && !quick; i++)
+        TRY(verify_tensor(c, i, data, e));
+    if (!quick)
+        TRY(ckpt_check_rest(c, 0, 1, e));
+out:
+    free(data);
+    return rc < 0 ? rc : 0;
+}

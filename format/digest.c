@@ -1,0 +1,199 @@
+/* digest.c - the digest of a tensor that any rank can compute for its part: slin128-v1 (FORMAT.md, "Digests").
+ *
+ * A tensor is R rows of C columns (C: the last dim). With x the bit pattern of an element, zero-extended to 64 bits,
+ *     digest_k = sum over r, c of  x[r][c] * A_k[c] * B_k[r]   mod 2^64,   k = 0 (lo), 1 (hi)
+ * A and B are odd numbers of splitmix64 streams. Integer sums have no order: parts of any shape add up to the whole. */
+#include "format/ckpt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define XXH_STATIC_LINKING_ONLY     /* for a hash state on the stack: digests must not fail for want of memory */
+#include <xxhash.h>
+
+#define KEYS 1024                   /* columns whose keys are made at once: 16 KiB of stack, stays in the first cache */
+
+static const uint64_t seed_a[2] = { 0x73686172646c4130u, 0x73686172646c4131u };     /* "shardlA0", "shardlA1" */
+static const uint64_t seed_b[2] = { 0x73686172646c4230u, 0x73686172646c4231u };     /* "shardlB0", "shardlB1" */
+
+/* number i of the splitmix64 stream (Steele, Lea, Flood 2014), made odd so that no single change can vanish */
+static inline __attribute__((always_inline)) uint64_t key(uint64_t seed, uint64_t i)
+{
+    uint64_t z = seed + (i + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (z ^ z >> 31) | 1;
+}
+
+static inline __attribute__((always_inline)) void keys_body(uint64_t *a0, uint64_t *a1, uint64_t first, int n)
+{
+    for (int i = 0; i < n; i++)
+        a0[i] = key(seed_a[0], first + (uint64_t)i);
+    for (int i = 0; i < n; i++)
+        a1[i] = key(seed_a[1], first + (uint64_t)i);
+}
+
+#define DOT_BODY(type)                                                                                                   \
+    uint64_t s0 = 0, s1 = 0;                                                                                             \
+    for (int i = 0; i < n; i++) {                                                                                        \
+        type v;                                                                                                          \
+        memcpy(&v, (const char *)x + sizeof v * (size_t)i, sizeof v);      /* files promise no alignment */              \
+        s0 += (uint64_t)v * a0[i];                                                                                       \
+        s1 += (uint64_t)v * a1[i];                                                                                       \
+    }                                                                                                                    \
+    s[0] = s0, s[1] = s1;
+
+#define VARIANT(name, attr)                                                                                              \
+    attr static void dot8_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) { DOT_BODY(uint8_t) }   \
+    attr static void dot16_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) { DOT_BODY(uint16_t) } \
+    attr static void dot32_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) { DOT_BODY(uint32_t) } \
+    attr static void dot64_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) { DOT_BODY(uint64_t) } \
+    attr static void keys_##name(uint64_t *a0, uint64_t *a1, uint64_t first, int n) { keys_body(a0, a1, first, n); }     \
+    static const struct isa isa_##name = { { dot8_##name, dot16_##name, dot32_##name, dot64_##name }, keys_##name };
+
+typedef void dot_fn(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s);
+struct isa {
+    dot_fn *dot[4];         /* by log2 of the element's size */
+    void (*keys)(uint64_t *a0, uint64_t *a1, uint64_t first, int n);
+};
+
+VARIANT(portable, )
+#ifdef __x86_64__
+VARIANT(avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"))))
+#endif
+
+static const struct isa *isa_here(void)
+{
+#ifdef __x86_64__
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+        return &isa_avx512;
+#endif
+    return &isa_portable;
+}
+
+/* Row of the whole tensor that row i of box b is. */
+static int64_t row_of(int n_dims, const int64_t *shape, const struct box *b, int64_t i)
+{
+    int64_t row = 0, step = 1;
+    for (int d = n_dims - 2; d >= 0; d--) {
+        int64_t at = d ? i % b->extent[d] : i;
+        i = d ? i / b->extent[d] : 0;
+        row += (b->start[d] + at) * step;
+        step *= shape[d];
+    }
+    return row;
+}
+
+struct rows { int n_dims; const int64_t *shape; const struct box *b; size_t size; const struct isa *isa; };
+
+/* Adds n columns from `col` of the box, in `count` rows of it from `first`; data rows lie one box width apart. */
+static void add_rows(struct ckpt_digest *d, const struct rows *t, int64_t first, int64_t count, int64_t col, int64_t n, const char *data)
+{
+    uint64_t a0[KEYS], a1[KEYS], s[2];
+    int last = t->n_dims - 1;
+    size_t width = t->size * (size_t)t->b->extent[last];
+    dot_fn *dot = t->isa->dot[__builtin_ctzll(t->size)];
+    for (int64_t c = 0; c < n; c += KEYS) {
+        int m = n - c < KEYS ? (int)(n - c) : KEYS;
+        t->isa->keys(a0, a1, (uint64_t)(t->b->start[last] + col + c), m);
+        for (int64_t i = 0; i < count; i++) {
+            uint64_t r = (uint64_t)row_of(t->n_dims, t->shape, t->b, first + i);
+            dot(data + (size_t)i * width + t->size * (size_t)c, m, a0, a1, s);
+            d->lo += s[0] * key(seed_b[0], r);
+            d->hi += s[1] * key(seed_b[1], r);
+        }
+    }
+}
+
+void ckpt_digest_add(struct ckpt_digest *d, enum ckpt_dtype t, int n_dims, const int64_t *shape, const struct box *b,
+                     int64_t lo, int64_t hi, const void *data)
+{
+    struct rows rows = { n_dims, shape, b, ckpt_dtype_size(t), isa_here() };
+    const char *p = data;
+    int64_t width = b->extent[n_dims - 1];
+    while (lo < hi) {
+        int64_t row = lo / width, col = lo % width, n = width - col, count = 1;
+        if (n > hi - lo)
+            n = hi - lo;
+        else if (col == 0)
+            count = (hi - lo) / width;      /* whole rows share their keys */
+        add_rows(d, &rows, row, count, col, n, p);
+        p += rows.size * (size_t)(n * count);
+        lo += n * count;
+    }
+}
+
+/* ---- the whole checkpoint ---- */
+
+static int compare_tensors(const void *pa, const void *pb)
+{
+    const struct ckpt_tensor *a = *(const struct ckpt_tensor *const *)pa, *b = *(const struct ckpt_tensor *const *)pb;
+    return a->role != b->role ? (a->role > b->role) - (a->role < b->role) : strcmp(a->name, b->name);
+}
+
+void ckpt_digest_hex(struct ckpt_digest d, char out[33])
+{
+    snprintf(out, 33, "%016llx%016llx", (unsigned long long)d.hi, (unsigned long long)d.lo);
+}
+
+/* One line a tensor: NAME tab DTYPE tab 4096,4096 tab DIGEST newline. */
+static void hash_line(XXH3_state_t *h, const struct ckpt_tensor *t)
+{
+    char text[256], hex[33];
+    int n = snprintf(text, sizeof text, "\t%s\t", ckpt_dtype_name(t->dtype));
+    for (int i = 0; i < t->n_dims; i++)
+        n += snprintf(text + n, sizeof text - (size_t)n, "%s%lld", i ? "," : "", (long long)t->shape[i]);
+    ckpt_digest_hex(t->digest, hex);
+    n += snprintf(text + n, sizeof text - (size_t)n, "\t%s\n", hex);
+    XXH3_128bits_update(h, ckpt_role_prefix[t->role], strlen(ckpt_role_prefix[t->role]));
+    XXH3_128bits_update(h, t->name, strlen(t->name));
+    XXH3_128bits_update(h, text, (size_t)n);
+}
+
+static struct ckpt_digest hash_end(XXH3_state_t *h)
+{
+    XXH128_hash_t r = XXH3_128bits_digest(h);
+    return (struct ckpt_digest){ r.low64, r.high64 };
+}
+
+/* The first tensor behind `prev` in order, found without memory: only when there is none left for a sorted list. */
+static const struct ckpt_tensor *next_tensor(int n, const struct ckpt_tensor *t, const struct ckpt_tensor *prev)
+{
+    const struct ckpt_tensor *best = NULL;
+    for (const struct ckpt_tensor *c = t; c < t + n; c++)
+        if ((!prev || compare_tensors(&c, &prev) > 0) && (!best || compare_tensors(&c, &best) < 0))
+            best = c;
+    return best;
+}
+
+struct ckpt_digests ckpt_digest_all(int n, const struct ckpt_tensor *t, const struct ckpt_state *s)
+{
+    struct ckpt_digests out = { { 0, 0 }, { 0, 0 }, s && s->has_state };
+    XXH3_state_t weights, all;
+    XXH3_128bits_reset(&weights);
+    XXH3_128bits_reset(&all);
+    const struct ckpt_tensor **sorted = malloc(sizeof *sorted * (size_t)(n ? n : 1)), *c = NULL;
+    for (int i = 0; sorted && i < n; i++)
+        sorted[i] = &t[i];
+    if (sorted)
+        qsort(sorted, (size_t)n, sizeof *sorted, compare_tensors);
+    for (int i = 0; i < n; i++) {
+        c = sorted ? sorted[i] : next_tensor(n, t, c);
+        if (!c)
+            break;
+        if (c->role == ROLE_WEIGHT)
+            hash_line(&weights, c);
+        hash_line(&all, c);
+    }
+    free(sorted);
+    out.weights = hash_end(&weights);
+    if (out.has_state) {
+        char text[160];
+        int len = snprintf(text, sizeof text, "step %lld\nseed %016llx\nepoch %lld\nsample %lld\n", (long long)s->step,
+                           (unsigned long long)s->seed, (long long)s->epoch, (long long)s->sample);
+        XXH3_128bits_update(&all, text, (size_t)len);
+        out.state = hash_end(&all);
+    }
+    return out;
+}

@@ -1,0 +1,104 @@
+/* fmt.h - private to the room: what every driver fills in, and the pieces of the walk behind ckpt_read().
+ *
+ * A driver only makes tables: files, logical tensors, and pieces (where in which file a part of a tensor lies). One reader
+ * serves them all; files with block checksums are read in whole blocks and checked. */
+#ifndef SHARDLINE_FORMAT_FMT_H
+#define SHARDLINE_FORMAT_FMT_H
+
+#include <jansson.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include "format/ckpt.h"
+
+#define FMT_BLOCK ((int64_t)1 << 20)        /* bytes that one checksum of the native format covers */
+#define FMT_NAME_MAX 512                    /* bytes of a tensor's name */
+#define FMT_MANIFEST_MAX ((size_t)1 << 28)
+#define FMT_EXTRA_MAX ((size_t)1 << 26)     /* tokenizers are the largest of the small files */
+#define FMT_VERSION 1
+#define FMT_FORMAT "shardline-checkpoint"
+#define FMT_MANIFEST "manifest.json"
+#define FMT_CONFIG "config.json"
+
+struct sum128 { uint64_t lo, hi; };         /* XXH3-128; as text: 32 hex digits, hi first (as xxhsum -H2 prints it) */
+
+struct fmt_file {
+    char *name, *path;
+    int64_t bytes;
+    int64_t data;                   /* first byte behind the header */
+    uint64_t *block;                /* checksums of its blocks; NULL: the format has none */
+    _Atomic unsigned char *seen;    /* a byte a block: checked in this opening */
+    _Atomic int head_checked;
+    struct sum128 sum;              /* of all block checksums (native) */
+    int fd, users;
+    uint64_t used;                  /* when last: the oldest idle one is closed */
+};
+struct fmt_piece {
+    int tensor, file;
+    int64_t offset;                 /* bytes, in the file */
+    struct box box;
+    int64_t lo, hi;
+};
+struct fmt_extra { char *name; int64_t bytes; struct sum128 sum; int has_sum; };
+
+#define FMT_CACHE 8
+struct fmt_cached { int file; int64_t block; char *data; };     /* data NULL: empty */
+
+struct ckpt {
+    char *path, *dir;               /* dir: the folder (of a single file: the one it lies in) */
+    const char *driver;
+    int n_tensors, n_files, n_extra;
+    int64_t n_pieces;
+    struct ckpt_tensor *tensor;     /* sorted by role and name; names owned */
+    struct fmt_file *file;
+    struct fmt_piece *piece;        /* sorted by tensor */
+    int64_t *first_piece;           /* [n_tensors + 1] */
+    struct fmt_extra *extra;
+    struct ckpt_state state;
+    struct ckpt_layout layout;
+    char *run_json, *config;
+    struct ckpt_digests said;       /* what the manifest claims (native) */
+    pthread_mutex_t lock;
+    int n_open;
+    uint64_t clock;
+    struct fmt_cached cache[FMT_CACHE];
+    int cache_next;
+    _Atomic int64_t bytes_read;
+};
+
+/* drivers: fill the tables of c (path and dir are set) */
+int native_open(struct ckpt *c, struct err *e);
+int hf_open(struct ckpt *c, int is_folder, struct err *e);
+
+/* tables.c */
+int fmt_name_check(const char *name, size_t n, const char *what, struct err *e);        /* of a tensor */
+int fmt_file_name_check(const char *name, const char *what, struct err *e);             /* directly in the folder, nothing else */
+int fmt_shape_check(enum ckpt_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name, int64_t *bytes, struct err *e);
+int fmt_dtype_of(const char *name);                                                     /* or -1 */
+int fmt_compare_tensors(const void *a, const void *b);                                  /* struct ckpt_tensor: role, name */
+void fmt_sort_tensors(struct ckpt *c);              /* sorts tensors, renumbers pieces, sorts them, makes first_piece */
+/* Exact cover: boxes of a tensor are equal or disjoint, ranges of equal boxes tile them, boxes tile the tensor. ERR_FORMAT names the
+ * tensor. p: the pieces of that tensor (reordered). */
+int fmt_cover(const struct ckpt_tensor *t, struct fmt_piece *p, int64_t n, const char *what, struct err *e);
+void fmt_hex128(struct sum128 s, char out[33]);
+int fmt_parse_hex(const char *text, size_t n, uint64_t *out);                           /* n lower-case digits; 0 or -1 */
+int fmt_parse_hex128(const char *text, struct sum128 *out);
+struct sum128 fmt_sum128(const void *p, size_t n);
+uint64_t fmt_sum64(const void *p, size_t n);
+struct sum128 fmt_sum_blocks(const uint64_t *block, int64_t n);
+char *fmt_join(const char *dir, const char *name);                                      /* malloc'd dir/name */
+int fmt_is_dir(const char *path);
+
+/* read.c */
+struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, struct err *e);     /* NULL: error set */
+int fmt_use(struct ckpt *c, int file, int *fd, struct err *e);      /* lends an open file … */
+void fmt_done(struct ckpt *c, int file);                            /* … until this */
+/* Reads block b of a file with checksums into data (FMT_BLOCK bytes) and checks it. */
+int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e);
+int fmt_check_head(struct ckpt *c, int file, struct err *e);
+int64_t fmt_block_bytes(const struct fmt_file *f, int64_t b);
+
+/* manifest.c, run settings: reals become hex-float strings and come back as reals */
+json_t *fmt_run_encode(const char *text, struct err *e);
+char *fmt_run_decode(const json_t *run);
+
+#endif

@@ -1,0 +1,308 @@
+/* read.c - boxes out of files: which pieces, which runs, which bytes; blocks with checksums are checked before they are used.
+ *
+ * request (box b, range [lo, hi))  ->  pieces of the tensor  ->  runs contiguous in both  ->  blocks of 1 MiB  ->  dst
+ * Both walks ascend, so that a block is read once a piece; the few blocks read last are kept for the next small tensor. */
+#include "format/fmt.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/io.h"
+
+#define OPEN_MAX 128            /* files open at once in one checkpoint: a thousand ranks' files must not use up the process's */
+#define SMALL_RUN 512           /* bytes: shorter runs are read through a window, without checksums too */
+#define WINDOW ((int64_t)64 << 10)
+
+struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, struct err *e)
+{
+    struct fmt_file *grown = realloc(c->file, sizeof *grown * (size_t)(c->n_files + 1));
+    if (grown) {
+        c->file = grown;
+        struct fmt_file *f = &grown[c->n_files];
+        memset(f, 0, sizeof *f);
+        f->fd = -1;
+        f->bytes = bytes;
+        f->name = strdup(name);
+        f->path = fmt_join(c->dir, name);
+        c->n_files++;
+        if (f->name && f->path)
+            return f;
+    }
+    err_set(e, ERR_MEMORY, "%s: no room for the table of files", c->path);
+    return NULL;
+}
+
+/* ---- open files ---- */
+
+static void close_oldest(struct ckpt *c)
+{
+    struct fmt_file *old = NULL;
+    for (struct fmt_file *f = c->file; f < c->file + c->n_files; f++)
+        if (f->fd >= 0 && f->users == 0 && (!old || f->used < old->used))
+            old = f;
+    if (old) {
+        io_close(old->fd);
+        old->fd = -1;
+        c->n_open--;
+    }
+}
+
+int fmt_use(struct ckpt *c, int file, int *fd, struct err *e)
+{
+    struct fmt_file *f = &c->file[file];
+    int rc = 0;
+    pthread_mutex_lock(&c->lock);
+    if (f->fd < 0) {
+        if (c->n_open >= OPEN_MAX)
+            close_oldest(c);
+        rc = io_open_read(f->path, e);
+        if (rc >= 0) {
+            f->fd = rc;
+            c->n_open++;
+        }
+    }
+    if (rc >= 0) {
+        f->users++;
+        f->used = ++c->clock;
+        *fd = f->fd;
+    }
+    pthread_mutex_unlock(&c->lock);
+    return rc < 0 ? rc : 0;
+}
+
+void fmt_done(struct ckpt *c, int file)
+{
+    pthread_mutex_lock(&c->lock);
+    c->file[file].users--;
+    pthread_mutex_unlock(&c->lock);
+}
+
+static int read_bytes(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e)
+{
+    int fd, rc = fmt_use(c, file, &fd, e);
+    if (rc < 0)
+        return rc;
+    rc = io_pread(fd, c->file[file].path, dst, (size_t)n, off, e);
+    fmt_done(c, file);
+    if (rc >= 0)
+        atomic_fetch_add(&c->bytes_read, n);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- blocks with checksums ---- */
+
+int64_t fmt_block_bytes(const struct fmt_file *f, int64_t b)
+{
+    int64_t left = f->bytes - b * FMT_BLOCK;
+    return left < FMT_BLOCK ? left : FMT_BLOCK;
+}
+
+int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e)
+{
+    struct fmt_file *f = &c->file[file];
+    int64_t n = fmt_block_bytes(f, b);
+    int rc = read_bytes(c, file, data, n, b * FMT_BLOCK, e);
+    if (rc < 0)
+        return rc;
+    if (fmt_sum64(data, (size_t)n) != f->block[b])
+        return err_set(e, ERR_INTEGRITY, "%s: bytes %lld to %lld do not have the checksum in %s: restore the file from a good copy", f->path,
+                       (long long)(b * FMT_BLOCK), (long long)(b * FMT_BLOCK + n), FMT_MANIFEST);
+    atomic_store_explicit(&f->seen[b], 1, memory_order_relaxed);
+    return 0;
+}
+
+/* Takes a kept block out of the cache (its memory is the caller's until given back), or NULL. */
+static char *cache_take(struct ckpt *c, int file, int64_t block)
+{
+    char *data = NULL;
+    pthread_mutex_lock(&c->lock);
+    for (int i = 0; i < FMT_CACHE && !data; i++)
+        if (c->cache[i].data && c->cache[i].file == file && c->cache[i].block == block) {
+            data = c->cache[i].data;
+            c->cache[i].data = NULL;
+        }
+    pthread_mutex_unlock(&c->lock);
+    return data;
+}
+
+static void cache_give(struct ckpt *c, int file, int64_t block, char *data)
+{
+    pthread_mutex_lock(&c->lock);
+    struct fmt_cached *slot = &c->cache[c->cache_next];
+    for (int i = 0; i < FMT_CACHE; i++)
+        if (!c->cache[i].data)
+            slot = &c->cache[i];
+    if (slot->data)
+        c->cache_next = (c->cache_next + 1) % FMT_CACHE;
+    free(slot->data);
+    *slot = (struct fmt_cached){ file, block, data };
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* A reader never needs the header of a native file, but a damaged one must not go unnoticed: checked on the first use of the file. */
+int fmt_check_head(struct ckpt *c, int file, struct err *e)
+{
+    struct fmt_file *f = &c->file[file];
+    if (!f->block || atomic_load(&f->head_checked))
+        return 0;
+    for (int64_t b = 0; b * FMT_BLOCK < f->data; b++) {
+        if (atomic_load(&f->seen[b]))
+            continue;
+        char *data = malloc((size_t)FMT_BLOCK);
+        if (!data)
+            return err_set(e, ERR_MEMORY, "%s: no room for a block", f->path);
+        int rc = fmt_read_block(c, file, b, data, e);
+        if (rc < 0) {
+            free(data);
+            return rc;
+        }
+        cache_give(c, file, b, data);       /* the first tensors lie in the same block */
+    }
+    atomic_store(&f->head_checked, 1);
+    return 0;
+}
+
+/* One piece being read: the block or window that is in memory now. */
+struct cursor {
+    struct ckpt *c;
+    int file;
+    int64_t block;          /* -1: none */
+    int64_t from, to;       /* bytes of the file in `data` */
+    char *data;
+};
+
+static void cursor_drop(struct cursor *k)
+{
+    if (k->data && k->block >= 0)
+        cache_give(k->c, k->file, k->block, k->data);
+    else
+        free(k->data);
+    k->data = NULL;
+    k->block = -1;
+    k->from = k->to = 0;
+}
+
+static int cursor_room(struct cursor *k, int64_t bytes, struct err *e)
+{
+    k->data = malloc((size_t)bytes);
+    return k->data ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a block of %lld bytes", k->c->file[k->file].path, (long long)bytes);
+}
+
+static int load_block(struct cursor *k, int64_t b, struct err *e)
+{
+    int rc;
+    if (k->block == b)
+        return 0;
+    cursor_drop(k);
+    k->data = cache_take(k->c, k->file, b);
+    if (!k->data && ((rc = cursor_room(k, FMT_BLOCK, e)) < 0 || (rc = fmt_read_block(k->c, k->file, b, k->data, e)) < 0)) {
+        free(k->data);
+        k->data = NULL;
+        return rc;
+    }
+    k->block = b;
+    k->from = b * FMT_BLOCK;
+    k->to = k->from + fmt_block_bytes(&k->c->file[k->file], b);
+    return 0;
+}
+
+/* n bytes at off of a file with checksums: blocks that lie whole inside the run go straight to dst. */
+static int run_checked(struct cursor *k, char *dst, int64_t off, int64_t n, struct err *e)
+{
+    const struct fmt_file *f = &k->c->file[k->file];
+    int rc;
+    while (n > 0) {
+        int64_t b = off / FMT_BLOCK, in = off - b * FMT_BLOCK, have = fmt_block_bytes(f, b);
+        int64_t m = have - in < n ? have - in : n;
+        if (m == have && b != k->block) {
+            if ((rc = fmt_read_block(k->c, k->file, b, dst, e)) < 0)
+                return rc;
+        } else {
+            if ((rc = load_block(k, b, e)) < 0)
+                return rc;
+            memcpy(dst, k->data + in, (size_t)m);
+        }
+        dst += m, off += m, n -= m;
+    }
+    return 0;
+}
+
+static int run_plain(struct cursor *k, char *dst, int64_t off, int64_t n, int64_t piece_end, struct err *e)
+{
+    int rc;
+    if (n >= SMALL_RUN)
+        return read_bytes(k->c, k->file, dst, n, off, e);
+    if (off < k->from || off + n > k->to) {
+        if (!k->data && (rc = cursor_room(k, WINDOW, e)) < 0)
+            return rc;
+        k->from = off;
+        k->to = off + WINDOW < piece_end ? off + WINDOW : piece_end;
+        if ((rc = read_bytes(k->c, k->file, k->data, k->to - k->from, k->from, e)) < 0)
+            return rc;
+    }
+    memcpy(dst, k->data + (off - k->from), (size_t)n);
+    return 0;
+}
+
+/* What piece p holds of the request goes to dst; *got counts the elements. */
+static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, const struct box *b, int64_t lo, int64_t hi, char *dst, int64_t *got,
+                      struct err *e)
+{
+    struct cursor k = { .c = c, .file = p->file, .block = -1 };
+    struct box_walk w = { 0 };
+    struct box_run r;
+    int64_t end = p->offset + (p->hi - p->lo) * (int64_t)size;
+    int rc = 0, checked = c->file[p->file].block != NULL;
+    while (box_next_run(b, lo, hi, &p->box, &w, &r) && r.part_off < p->hi) {
+        int64_t skip = r.part_off < p->lo ? p->lo - r.part_off : 0, n = r.count - skip;
+        if (n > p->hi - (r.part_off + skip))
+            n = p->hi - (r.part_off + skip);
+        if (n <= 0)
+            continue;
+        int64_t off = p->offset + (r.part_off + skip - p->lo) * (int64_t)size;
+        char *to = dst + (r.of_off + skip - lo) * (int64_t)size;
+        if (!*got)
+            TRY(fmt_check_head(c, p->file, e));
+        if (checked)
+            TRY(run_checked(&k, to, off, n * (int64_t)size, e));
+        else
+            TRY(run_plain(&k, to, off, n * (int64_t)size, end, e));
+        *got += n;
+    }
+out:
+    cursor_drop(&k);
+    return rc < 0 ? rc : 0;
+}
+
+int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e)
+{
+    const struct ckpt_tensor *t = &c->tensor[i];
+    int64_t got = 0;
+    int inside = b->n_dims == t->n_dims && lo >= 0 && lo <= hi && hi <= box_count(b);
+    for (int d = 0; d < t->n_dims && inside; d++)
+        inside = b->start[d] >= 0 && b->extent[d] >= 0 && b->start[d] + b->extent[d] <= t->shape[d];
+    if (!inside)
+        return err_set(e, ERR_INTERNAL, "a box outside of %s%s was asked for: please report it", ckpt_role_prefix[t->role], t->name);
+    for (int64_t p = c->first_piece[i]; p < c->first_piece[i + 1] && got < hi - lo; p++) {
+        int64_t here = 0;
+        int rc = read_piece(c, &c->piece[p], ckpt_dtype_size(t->dtype), b, lo, hi, dst, &here, e);
+        if (rc < 0)
+            return err_add(e, "reading %s%s", ckpt_role_prefix[t->role], t->name);
+        got += here;
+    }
+    if (got != hi - lo)
+        return err_set(e, ERR_INTERNAL, "%s: %lld of %lld elements of %s%s were found: please report it", c->path, (long long)got,
+                       (long long)(hi - lo), ckpt_role_prefix[t->role], t->name);
+    return 0;
+}
+
+int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err *e)
+{
+    return ckpt_read_range(c, i, b, 0, box_count(b), dst, e);
+}
+
+int64_t ckpt_bytes_read(const struct ckpt *c)
+{
+    return atomic_load(&((struct ckpt *)c)->bytes_read);
+}
