@@ -1,0 +1,190 @@
+/* data.c - see data.h. */
+#include "train/data.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "base/io.h"
+#include "base/rnd.h"
+#include "text/text.h"
+
+struct file {
+    const char *path;
+    int width;                           /* bytes an id */
+    int64_t first, n;                    /* place in the whole, in tokens */
+    const unsigned char *map;            /* of the file, or of the encoded text */
+    size_t bytes;                        /* mapped; 0: malloc'd */
+};
+struct data {
+    int n_files;
+    struct file *file;
+    int64_t tokens, seq_len, windows, vocab, stride;     /* stride 0: shuffle */
+    uint64_t seed;
+};
+
+static int ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+static int map_file(struct file *f, struct err *e)
+{
+    int fd = io_open_read(f->path, e), rc = 0;
+    if (fd < 0)
+        return fd;
+    int64_t size = io_size(fd, f->path, e);
+    if (size < 0) {
+        rc = (int)size;
+    } else if (size == 0) {
+        rc = err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text or tokens", f->path);
+    } else {
+        void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+        rc = p == MAP_FAILED ? err_sys(e, "%s: cannot map it", f->path) : 0;
+        f->map = p == MAP_FAILED ? NULL : p;
+        f->bytes = (size_t)size;
+    }
+    io_close(fd);
+    return rc;
+}
+
+static int encode_file(struct file *f, const char *tokenizer, struct err *e)
+{
+    struct tokenizer *t = NULL;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    int rc;
+    TRY(tokenizer_open_named(&t, tokenizer, e));
+    TRY(tokenizer_encode(t, (const char *)f->map, f->bytes, 0, &ids, &n, e));
+    munmap((void *)(uintptr_t)f->map, f->bytes);
+    f->map = (unsigned char *)ids;
+    f->bytes = 0;
+    f->width = 4;
+    f->n = (int64_t)n;
+out:
+    tokenizer_close(t);
+    return rc < 0 ? err_add(e, "%s", f->path) : 0;
+}
+
+static int open_file(struct file *f, const char *tokenizer, struct err *e)
+{
+    int rc = map_file(f, e);
+    if (rc < 0)
+        return rc;
+    f->width = ends_with(f->path, ".u16") ? 2 : ends_with(f->path, ".u32") ? 4 : 1;
+    if (f->bytes % (size_t)f->width)
+        return err_set(e, ERR_FORMAT, "%s: %zu bytes are no whole number of %d-byte token ids: is the file cut off", f->path, f->bytes, f->width);
+    f->n = (int64_t)(f->bytes / (size_t)f->width);
+    if (f->width == 1 && strcmp(tokenizer, "bytes"))
+        return encode_file(f, tokenizer, e);
+    return 0;
+}
+
+static int parse_order(struct data *d, const char *order, struct err *e)
+{
+    if (!strcmp(order, "shuffle"))
+        return 0;
+    if (strncmp(order, "stride:", 7) || opt_parse_size(order + 7, &d->stride) < 0 || d->stride < 1)
+        return err_set(e, ERR_USAGE, "--data-order %s: it is shuffle or stride:K with K of 1 or more", order);
+    return 0;
+}
+
+int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order, int64_t seq_len, int64_t vocab,
+              uint64_t seed, struct err *e)
+{
+    struct data *d = calloc(1, sizeof *d);
+    int rc;
+    if (!d || !(d->file = calloc((size_t)files->n + 1, sizeof *d->file))) {
+        free(d);
+        return err_set(e, ERR_MEMORY, "no memory for %d data files", files->n);
+    }
+    d->seq_len = seq_len;
+    d->vocab = vocab;
+    d->seed = seed;
+    TRY(parse_order(d, order, e));
+    for (int i = 0; i < files->n; i++) {
+        struct file *f = &d->file[d->n_files++];
+        f->path = files->item[i];
+        f->first = d->tokens;
+        TRY(open_file(f, tokenizer, e));
+        d->tokens += f->n;
+        if (f->width == 1 && vocab < 256) {
+            rc = err_set(e, ERR_USAGE, "%s: text as bytes needs a vocabulary of 256 and more, the model has %lld: give --tokenizer", f->path, (long long)vocab);
+            goto out;
+        }
+    }
+    d->windows = (d->tokens - 1) / seq_len;
+    if (d->windows < 1) {
+        rc = err_set(e, ERR_USAGE, "the data have %lld tokens, one sequence needs %lld: use more data or a smaller --seq-len", (long long)d->tokens,
+                     (long long)seq_len + 1);
+        goto out;
+    }
+    *out = d;
+    return 0;
+out:
+    data_close(d);
+    return rc;
+}
+
+void data_close(struct data *d)
+{
+    if (!d)
+        return;
+    for (int i = 0; i < d->n_files; i++) {
+        void *p = (void *)(uintptr_t)d->file[i].map;
+        if (d->file[i].bytes)
+            munmap(p, d->file[i].bytes);
+        else
+            free(p);
+    }
+    free(d->file);
+    free(d);
+}
+
+int64_t data_tokens(const struct data *d) { return d->tokens; }
+int64_t data_windows(const struct data *d) { return d->windows; }
+
+int64_t data_window(const struct data *d, int64_t sample)
+{
+    int64_t epoch = sample / d->windows, i = sample % d->windows;
+    if (d->stride)                       /* modular, without overflow */
+        return (int64_t)((unsigned __int128)(uint64_t)sample * (uint64_t)d->stride % (uint64_t)d->windows);
+    return (int64_t)rnd_permute(d->seed, rnd_stream("data order") + (uint64_t)epoch, (uint64_t)i, (uint64_t)d->windows);
+}
+
+static int64_t id_at(const struct file *f, int64_t i)
+{
+    uint32_t wide;
+    uint16_t half;
+    if (f->width == 1)
+        return f->map[i];
+    if (f->width == 2) {
+        memcpy(&half, f->map + 2 * i, 2);
+        return half;
+    }
+    memcpy(&wide, f->map + 4 * i, 4);
+    return wide;
+}
+
+int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targets, struct err *e)
+{
+    int64_t at = window * d->seq_len;
+    int k = 0;
+    while (k + 1 < d->n_files && d->file[k + 1].first <= at)
+        k++;
+    for (int64_t i = 0; i <= d->seq_len; i++, at++) {
+        while (at >= d->file[k].first + d->file[k].n)
+            k++;
+        int64_t id = id_at(&d->file[k], at - d->file[k].first);
+        if (id >= d->vocab)
+            return err_set(e, ERR_FORMAT, "%s: token %lld at position %lld is outside the vocabulary of %lld: was it made with another tokenizer",
+                           d->file[k].path, (long long)id, (long long)(at - d->file[k].first), (long long)d->vocab);
+        if (i < d->seq_len)
+            ids[i] = (int32_t)id;
+        if (i)
+            targets[i - 1] = (int32_t)id;
+    }
+    return 0;
+}

@@ -1,0 +1,45 @@
+/* options.h - what ptrain can be told: one table (options.c), one struct. */
+#ifndef SHARDLINE_TRAIN_OPTIONS_H
+#define SHARDLINE_TRAIN_OPTIONS_H
+
+#include <stdint.h>
+#include "base/opt.h"
+
+enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT };
+enum { NUMERICS_EXACT, NUMERICS_FAST };
+
+struct train_opts {
+    int64_t ranks;
+    /* layout */
+    int64_t tp, pp, cp, ep, zero;
+    int sp, pipeline, overlap;
+    int64_t virtual_stages;
+    const char *transport;
+    /* model */
+    const char *model, *init;
+    int64_t seed, grain;
+    /* data */
+    struct opt_list data, eval_data;
+    const char *tokenizer, *data_order;
+    int64_t eval_every, sample_every;
+    /* batch */
+    int64_t seq_len, global_batch, micro_batch;
+    /* optimizer */
+    double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
+    int64_t warmup;
+    int schedule;
+    /* numbers */
+    int dtype, numerics, recompute;
+    const char *offload;
+    /* run */
+    const char *out, *resume, *log, *device, *eval_logprobs;
+    int64_t steps, stop_after, save_every, keep, threads;
+    int save_async, dry_run, eval_only;
+};
+enum { GIVEN_MAX = 64 };
+
+extern const struct opt_program ptrain_program;
+/* Did argv name this option? given: as opt_parse filled it. */
+int opts_given(const unsigned char *given, const char *name);
+
+#endif
