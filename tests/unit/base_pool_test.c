@@ -7,7 +7,7 @@
 
 #define N 1000
 
-struct seen { _Atomic int n[N]; _Atomic int most_thread; int n_threads, wrong_thread; };
+struct seen { _Atomic int n[N]; int n_threads, wrong_thread; };
 
 static void mark(void *arg, int64_t task, int thread)
 {

@@ -1,0 +1,148 @@
+/* base_io_test.c - whole reads and writes, messages that name the file, the n-th operation that fails. */
+#include "tests/test.h"
+
+#include <stdarg.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/io.h"
+
+struct path { char text[400]; };
+
+static struct path in_tmp(const char *name)
+{
+    struct path p;
+    snprintf(p.text, sizeof p.text, "%s/%s", test_tmp_dir(), name);
+    return p;
+}
+
+TEST(what_is_written_is_read)
+{
+    struct err e;
+    struct path p = in_tmp("a");
+    void *data;
+    size_t n;
+    CHECK_INT(io_write_file(p.text, "some\0bytes", 10, &e), 0);
+    CHECK_INT(io_read_file(p.text, 10, &data, &n, &e), 0);
+    CHECK_INT(n, 10);
+    CHECK_SAME(data, "some\0bytes\0", 11);
+    free(data);
+    CHECK_INT(io_read_file(p.text, 9, &data, &n, &e), -ERR_FORMAT);
+    CHECK_HAS(e.text, "has 10 bytes, more than the 9");
+    CHECK_INT(io_write_file(p.text, "", 0, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "cannot create");
+}
+
+TEST(offsets_and_short_files)
+{
+    struct err e;
+    struct path p = in_tmp("b");
+    char buf[8] = { 0 };
+    int fd = io_create(p.text, &e);
+    CHECK(fd >= 0);
+    CHECK_INT(io_pwrite(fd, p.text, "world", 5, 6, &e), 0);
+    CHECK_INT(io_pwrite(fd, p.text, "hello ", 6, 0, &e), 0);
+    CHECK_INT(io_sync_close(fd, p.text, &e), 0);
+    fd = io_open_read(p.text, &e);
+    CHECK_INT(io_size(fd, p.text, &e), 11);
+    CHECK_INT(io_pread(fd, p.text, buf, 5, 4, &e), 0);
+    CHECK_STR(buf, "o wor");
+    CHECK_INT(io_pread(fd, p.text, buf, 8, 7, &e), -ERR_FORMAT);
+    CHECK_HAS(e.text, "ends at byte 11, 15 are needed");
+    CHECK_HAS(e.text, p.text);
+    io_close(fd);
+    io_close(-1);
+}
+
+TEST(missing_files_and_folders_are_named)
+{
+    struct err e;
+    struct path p = in_tmp("not-here");
+    void *data;
+    size_t n;
+    CHECK_INT(io_open_read(p.text, &e), -ERR_FILE);
+    CHECK_HAS(e.text, p.text);
+    CHECK_HAS(e.text, "No such file");
+    CHECK_INT(io_read_file(test_tmp_dir(), 100, &data, &n, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "is a folder");
+    CHECK_INT(io_sync_dir(p.text, &e), -ERR_FILE);
+    CHECK(!io_exists(p.text));
+}
+
+TEST(rename_never_replaces)
+{
+    struct err e;
+    struct path a = in_tmp("from"), b = in_tmp("to");
+    CHECK_INT(io_mkdir(a.text, &e), 0);
+    CHECK_INT(io_mkdir(a.text, &e), -ERR_FILE);
+    CHECK_INT(io_mkdir(b.text, &e), 0);
+    CHECK_INT(io_rename(a.text, b.text, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "to exists");
+    CHECK(io_exists(a.text));
+    CHECK_INT(io_remove_tree(b.text, &e), 0);
+    CHECK_INT(io_rename(a.text, b.text, &e), 0);
+    CHECK(!io_exists(a.text) && io_exists(b.text));
+    CHECK_INT(io_sync_dir(test_tmp_dir(), &e), 0);
+}
+
+TEST(a_tree_is_removed_links_are_not_followed)
+{
+    struct err e;
+    struct path top = in_tmp("tree"), sub = in_tmp("tree/sub"), file = in_tmp("tree/sub/file"), link = in_tmp("tree/link"),
+                kept = in_tmp("kept"), inside = in_tmp("kept/file");
+    CHECK_INT(io_mkdir(kept.text, &e), 0);
+    CHECK_INT(io_write_file(inside.text, "x", 1, &e), 0);
+    CHECK_INT(io_mkdir(top.text, &e), 0);
+    CHECK_INT(io_mkdir(sub.text, &e), 0);
+    CHECK_INT(io_write_file(file.text, "x", 1, &e), 0);
+    CHECK_INT(symlink(kept.text, link.text), 0);
+    CHECK_INT(io_remove_tree(top.text, &e), 0);
+    CHECK(!io_exists(top.text) && io_exists(inside.text));
+    CHECK_INT(io_remove_tree(top.text, &e), 0);
+}
+
+/* One run of a save: open, write, fsync, close, rename, fsync of the folder. */
+static int save(struct err *e)
+{
+    int rc = 0;
+    struct path tmp = in_tmp("save.tmp"), dst = in_tmp("save");
+    TRY(io_write_file(tmp.text, "12345", 5, e));
+    TRY(io_rename(tmp.text, dst.text, e));
+    TRY(io_sync_dir(test_tmp_dir(), e));
+out:
+    return rc;
+}
+
+/* In a process of its own, since the counters of the hook live as long as the process. Returns minus the status. */
+static int save_with(const char *fault)
+{
+    struct err e, ignored;
+    struct path tmp = in_tmp("save.tmp"), dst = in_tmp("save");
+    int status = 0;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        setenv("SHARDLINE_IO_FAULT", fault, 1);
+        _exit(-save(&e));
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
+    io_remove_tree(tmp.text, &ignored);
+    io_remove_tree(dst.text, &ignored);
+    return -WEXITSTATUS(status);
+}
+
+TEST(the_n_th_operation_can_be_made_to_fail)
+{
+    CHECK_INT(save_with("write:1:ENOSPC"), -ERR_SPACE);
+    CHECK_INT(save_with("write:1:EDQUOT"), -ERR_SPACE);
+    CHECK_INT(save_with("write:2:ENOSPC"), 0);
+    CHECK_INT(save_with("open:1:EACCES"), -ERR_FILE);
+    CHECK_INT(save_with("open:2:EMFILE"), -ERR_FILE);
+    CHECK_INT(save_with("open:3:EMFILE"), 0);
+    CHECK_INT(save_with("fsync:1:EIO"), -ERR_FILE);
+    CHECK_INT(save_with("fsync:2:EIO"), -ERR_FILE);
+    CHECK_INT(save_with("fsync:3:EIO"), 0);
+    CHECK_INT(save_with("close:1:EIO"), -ERR_FILE);
+    CHECK_INT(save_with("rename:1:ENOSPC"), -ERR_SPACE);
+    CHECK_INT(save_with("nothing of this"), 0);
+}
