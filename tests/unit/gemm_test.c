@@ -311,8 +311,8 @@ static const int segment_count[] = { 1, 3, 3, 2 }, segment_leaves[] = { 8, 8, 4,
 
 static void dx_case(struct dev *d, const struct class *c, int which, enum dtype dt, enum data kind, int64_t m, int64_t k)
 {
-    struct mat dy[3], w[3], dx = new_out(m, k), want = new_out(m, k);
-    struct leaves l[3];
+    struct mat dy[3] = { 0 }, w[3] = { 0 }, dx = new_out(m, k), want = new_out(m, k);
+    struct leaves l[3] = { 0 };
     int n = segment_count[which];
     for (int i = 0; i < n; i++) {
         l[i] = cut(segment_leaves[which], segment_len[which][i]);
