@@ -1,0 +1,366 @@
+/* gemm_bench.c - speed of products on one thread: against OpenBLAS, against the measured peak and read bandwidth, and exact
+ * (8 leaves) against one chain. Contestants take turns; a figure is the best, a ratio the median over the turns.
+ * Times are CPU time of this thread: other work on the machine takes less from them. Ends with one line of JSON. */
+#include <dlfcn.h>
+#include <immintrin.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "kernels/gemm.h"
+
+#define TURNS 9
+#define TURN_S 0.03
+#define RING_BYTES ((size_t)256 << 20)
+
+typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
+                      float beta, float *c, int ldc);
+
+struct bench {
+    struct dev *d;
+    const struct gemm_ops *ops;
+    sgemm_fn *sgemm;                   /* NULL: no OpenBLAS here */
+    double peak[2], read;              /* GFLOP/s by dtype, bytes/s */
+    int n_rows;
+    struct row { char name[64], peer_name[24]; const char *unit; double ours, peer, ratio; } row[64];
+};
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+/* ---- what the machine can do ------------------------------------------------------------------------------------------- */
+
+#define CHAINS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
+#define PEAK_LOOP(type, init, step)                                                                                      \
+    enum { n = 200000 };                                                                                                 \
+    CHAINS(init)                                                                                                         \
+    for (int i = 0; i < n; i++) {                                                                                        \
+        CHAINS(step)                                                                                                     \
+        __asm__ volatile("");                                                                                            \
+    }
+
+__attribute__((target("avx512f,avx512bf16"))) static double peak_avx512(int bf16)
+{
+    double start = now_s(), flop;
+    __m512 one = _mm512_set1_ps(1e-3f);
+    if (bf16) {
+        __m512bh h = (__m512bh)one;
+#define INIT(i) __m512 c##i = one;
+#define STEP(i) c##i = _mm512_dpbf16_ps(c##i, h, h); __asm__ volatile("" : "+v"(c##i));
+        PEAK_LOOP(__m512, INIT, STEP)
+#undef STEP
+        flop = 12.0 * n * 64;
+    } else {
+#define STEP(i) c##i = _mm512_fmadd_ps(one, one, c##i); __asm__ volatile("" : "+v"(c##i));
+        PEAK_LOOP(__m512, INIT, STEP)
+#undef STEP
+#undef INIT
+        flop = 12.0 * n * 32;
+    }
+    return flop / (now_s() - start) * 1e-9;
+}
+
+__attribute__((target("avx2,fma"))) static double peak_avx2(void)
+{
+    double start = now_s();
+    __m256 one = _mm256_set1_ps(1e-3f);
+#define INIT(i) __m256 c##i = one;
+#define STEP(i) c##i = _mm256_fmadd_ps(one, one, c##i); __asm__ volatile("" : "+x"(c##i));
+    PEAK_LOOP(__m256, INIT, STEP)
+#undef STEP
+#undef INIT
+    return 12.0 * n * 16 / (now_s() - start) * 1e-9;
+}
+
+__attribute__((target("avx2"))) static double read_once(const float *p, size_t n)
+{
+    double start = now_s();
+    __m256 a = _mm256_setzero_ps(), b = a, c = a, e = a;
+    for (size_t i = 0; i < n; i += 32) {
+        a = _mm256_add_ps(a, _mm256_load_ps(p + i)), b = _mm256_add_ps(b, _mm256_load_ps(p + i + 8));
+        c = _mm256_add_ps(c, _mm256_load_ps(p + i + 16)), e = _mm256_add_ps(e, _mm256_load_ps(p + i + 24));
+    }
+    __asm__ volatile("" : : "x"(a), "x"(b), "x"(c), "x"(e));
+    return (double)n * 4 / (now_s() - start);
+}
+
+static double peak(int bf16) { return __builtin_cpu_supports("avx512bf16") ? peak_avx512(bf16) : peak_avx2(); }
+
+/* ---- turns ------------------------------------------------------------------------------------------------------------ */
+
+struct contestant { void (*fn)(void *arg); void *arg; double work; };     /* work of one call */
+
+static double speed(struct contestant c)
+{
+    double start = now_s(), end;
+    int n = 0;
+    do {
+        c.fn(c.arg);
+        n++;
+        end = now_s();
+    } while (end - start < TURN_S);
+    return c.work * n / (end - start);
+}
+
+static int by_size(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Takes turns; b.fn NULL: `limit` is the other side. Keeps and prints the row. */
+static void compare(struct bench *k, const char *name, const char *unit, struct contestant a, const char *peer, struct contestant b,
+                    double limit)
+{
+    double ratio[TURNS];
+    struct row *r = &k->row[k->n_rows++];
+    snprintf(r->name, sizeof r->name, "%s", name);
+    snprintf(r->peer_name, sizeof r->peer_name, "%s", peer);
+    r->unit = unit;
+    a.fn(a.arg);
+    for (int i = 0; i < TURNS; i++) {
+        double x = speed(a), y = b.fn ? speed(b) : limit;
+        r->ours = x > r->ours ? x : r->ours;
+        r->peer = y > r->peer ? y : r->peer;
+        ratio[i] = x / y;
+    }
+    qsort(ratio, TURNS, sizeof *ratio, by_size);
+    r->ratio = ratio[TURNS / 2];
+    printf("%-34s %8.1f  %-16s %8.1f %-8s %6.3f\n", name, r->ours, peer, r->peer, unit, r->ratio);
+    fflush(stdout);
+}
+
+/* ---- products --------------------------------------------------------------------------------------------------------- */
+
+struct product {
+    struct bench *k;
+    struct mat x, w, y, dy, dw, dx;    /* x [m][k], w [n][k], y, dy [m][n] */
+    struct panels *ring;
+    int n_ring, next;
+    struct leaves leaves;
+    int n_seq;
+};
+
+static void run_linear(void *arg)
+{
+    struct product *p = arg;
+    p->next = (p->next + 1) % p->n_ring;
+    p->k->ops->linear(p->k->d, p->y, p->x, &p->ring[p->next]);
+}
+
+static void run_dx(void *arg)
+{
+    struct product *p = arg;
+    p->k->ops->linear_dx(p->k->d, p->dx, 1, &p->dy, &p->w, &p->leaves);
+}
+
+static void run_dw(void *arg)
+{
+    struct product *p = arg;
+    struct tree_acc acc = { .n = p->n_seq, .level = { p->dw.p } };
+    p->k->ops->linear_dw(p->k->d, &acc, p->dw.ld, p->dy, p->x, p->n_seq, p->x.rows / p->n_seq);
+}
+
+static void run_pack(void *arg)
+{
+    struct product *p = arg;
+    p->k->ops->linear_pack(p->k->d, &p->ring[0], 1, &p->w);
+}
+
+/* The same product by the library: from plain row-major operands, its own packing included. */
+static void run_sgemm(void *arg)
+{
+    struct product *p = arg;
+    int m = (int)p->x.rows, n = (int)p->w.rows, k = (int)p->x.cols;
+    p->k->sgemm(101, 111, 112, m, n, k, 1, p->x.p, k, p->w.p, k, 0, p->y.p, n);
+}
+
+static void run_sgemm_dx(void *arg)
+{
+    struct product *p = arg;
+    int m = (int)p->x.rows, n = (int)p->w.rows, k = (int)p->x.cols;
+    p->k->sgemm(101, 111, 111, m, k, n, 1, p->dy.p, n, p->w.p, k, 0, p->dx.p, k);
+}
+
+static void run_sgemm_dw(void *arg)
+{
+    struct product *p = arg;
+    int m = (int)p->x.rows, n = (int)p->w.rows, k = (int)p->x.cols;
+    p->k->sgemm(101, 112, 111, n, k, m, 1, p->dy.p, n, p->x.p, k, 0, p->dw.p, k);
+}
+
+static struct mat filled(struct bench *k, enum dtype dt, int64_t rows, int64_t cols)
+{
+    struct mat m = mat_of(mem_alloc(k->d->mem, MEM_WORK, (size_t)(rows * cols) * dtype_size(dt)), dt, rows, cols, cols);
+    for (int64_t i = 0; i < rows * cols; i++) {
+        float v = (float)((i * 2654435761u >> 7) % 2048) / 1024 - 1;
+        uint32_t w;
+        memcpy(&w, &v, 4);
+        if (dt == DT_F32)
+            ((float *)m.p)[i] = v;
+        else
+            ((uint16_t *)m.p)[i] = (uint16_t)(w >> 16);
+    }
+    return m;
+}
+
+static void open_product(struct bench *k, struct product *p, enum dtype dt, int64_t m, int64_t n, int64_t kk, int grain, int n_ring)
+{
+    *p = (struct product){ .k = k, .n_ring = n_ring, .n_seq = grain };
+    p->x = filled(k, dt, m, kk), p->w = filled(k, dt, n, kk), p->dy = filled(k, dt, m, n);
+    p->y = filled(k, DT_F32, m, n), p->dx = filled(k, DT_F32, m, kk), p->dw = filled(k, DT_F32, n, kk);
+    p->leaves = leaves_of(n, grain, 0, grain);
+    p->ring = calloc((size_t)n_ring, sizeof *p->ring);
+    for (int i = 0; i < n_ring; i++) {
+        p->ring[i] = (struct panels){ NULL, n, kk, dt, leaves_of(kk, grain, 0, grain) };
+        p->ring[i].p = mem_alloc(k->d->mem, MEM_WORK, panels_bytes(n, kk, dt, &p->ring[i].leaves));
+        k->ops->linear_pack(k->d, &p->ring[i], 1, &p->w);
+    }
+}
+
+static void close_product(struct product *p)
+{
+    void *all[] = { p->x.p, p->w.p, p->dy.p, p->y.p, p->dx.p, p->dw.p };
+    for (int i = 0; i < 6; i++)
+        mem_free(p->k->d->mem, all[i]);
+    for (int i = 0; i < p->n_ring; i++)
+        mem_free(p->k->d->mem, p->ring[i].p);
+    free(p->ring);
+}
+
+static const char *name_of(enum dtype dt) { return dt == DT_F32 ? "fp32" : "bf16"; }
+
+static void bench_shape(struct bench *k, enum dtype dt, int64_t m, int64_t n, int64_t kk)
+{
+    struct product exact, fast;
+    char name[64];
+    double work = 2e-9 * (double)m * (double)n * (double)kk;
+    struct contestant none = { NULL, NULL, 0 };
+    int lib = dt == DT_F32 && k->sgemm;
+    const char *peer = lib ? "openblas" : "peak";
+    open_product(k, &exact, dt, m, n, kk, 8, 1);
+    open_product(k, &fast, dt, m, n, kk, 1, 1);
+    struct { const char *what; void (*ours)(void *), (*theirs)(void *); } form[3] = { { "linear", run_linear, run_sgemm },
+                                                                                      { "linear_dx", run_dx, run_sgemm_dx },
+                                                                                      { "linear_dw", run_dw, run_sgemm_dw } };
+    for (int i = 0; i < 3; i++) {
+        snprintf(name, sizeof name, "%s %s %dx%dx%d", form[i].what, name_of(dt), (int)m, (int)n, (int)kk);
+        compare(k, name, "GFLOP/s", (struct contestant){ form[i].ours, &exact, work }, peer,
+                lib ? (struct contestant){ form[i].theirs, &exact, work } : none, k->peak[dt]);
+    }
+    snprintf(name, sizeof name, "exact %s %dx%dx%d", name_of(dt), (int)m, (int)n, (int)kk);
+    compare(k, name, "GFLOP/s", (struct contestant){ run_linear, &exact, work }, "one chain",
+            (struct contestant){ run_linear, &fast, work }, 0);
+    close_product(&exact);
+    close_product(&fast);
+}
+
+#define READ_PIECE ((size_t)4 << 20)
+#define READ_GB (READ_PIECE * 4e-9)
+struct reader { float *p; size_t n, at; };
+
+static void run_read(void *arg)
+{
+    struct reader *r = arg;
+    read_once(r->p + r->at, READ_PIECE);
+    r->at = (r->at + READ_PIECE) % r->n;
+}
+
+/* A few rows, weights streamed from memory: a ring of copies larger than any cache. */
+static void bench_rows(struct bench *k, enum dtype dt, int64_t m, struct reader *read)
+{
+    struct product exact, fast;
+    char name[64];
+    int n_ring = (int)(RING_BYTES / ((size_t)2048 * 2048 * dtype_size(dt)));
+    double bytes = 1e-9 * 2048 * 2048 * (double)dtype_size(dt);
+    open_product(k, &exact, dt, m, 2048, 2048, 8, n_ring);
+    snprintf(name, sizeof name, "rows %s %dx2048x2048", name_of(dt), (int)m);
+    compare(k, name, "GB/s", (struct contestant){ run_linear, &exact, bytes }, "read", (struct contestant){ run_read, read, READ_GB }, 0);
+    open_product(k, &fast, dt, m, 2048, 2048, 1, n_ring);
+    snprintf(name, sizeof name, "exact rows %s %dx2048x2048", name_of(dt), (int)m);
+    compare(k, name, "GB/s", (struct contestant){ run_linear, &exact, bytes }, "one chain",
+            (struct contestant){ run_linear, &fast, bytes }, 0);
+    close_product(&exact);
+    close_product(&fast);
+}
+
+static void bench_pack(struct bench *k, enum dtype dt)
+{
+    struct product p;
+    char name[64];
+    open_product(k, &p, dt, 1, 2048, 2048, 8, 1);
+    snprintf(name, sizeof name, "linear_pack %s 2048x2048", name_of(dt));
+    compare(k, name, "GB/s", (struct contestant){ run_pack, &p, 1e-9 * 2048 * 2048 * (double)dtype_size(dt) }, "read",
+            (struct contestant){ NULL, NULL, 0 }, k->read * 1e-9);
+    close_product(&p);
+}
+
+static void print_json(const struct bench *k)
+{
+    printf("{\"rows\":[");
+    for (int i = 0; i < k->n_rows; i++) {
+        const struct row *r = &k->row[i];
+        printf("%s{\"name\":\"%s\",\"ours\":%.2f,\"peer\":%.2f,\"peer_name\":\"%s\",\"unit\":\"%s\",\"ratio\":%.4f}", i ? "," : "", r->name,
+               r->ours, r->peer, r->peer_name, r->unit, r->ratio);
+    }
+    printf("]}\n");
+}
+
+static const struct gemm_ops *best_ops(void)
+{
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx512bf16"))
+        return &gemm_avx512bf16;
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
+        return &gemm_avx512;
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &gemm_avx2 : &gemm_portable;
+}
+
+static sgemm_fn *open_blas(void)
+{
+    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    void *lib = dlopen("libopenblas.so.0", RTLD_NOW);
+    sgemm_fn *fn = NULL;
+    if (lib)
+        *(void **)&fn = dlsym(lib, "cblas_sgemm");
+    if (!fn)
+        printf("no libopenblas.so.0 here: fp32 is compared with the measured peak only\n");
+    return fn;
+}
+
+int main(int argc, char **argv)
+{
+    static struct mem memory;
+    static const int64_t shapes[][3] = { { 512, 512, 512 }, { 1024, 1024, 1024 }, { 256, 768, 768 }, { 512, 2048, 2048 } };
+    static const int64_t few[] = { 1, 4, 8, 16 };
+    struct bench k = { .ops = best_ops(), .sgemm = open_blas() };
+    struct err e;
+    int quick = argc > 1 && !strcmp(argv[1], "--quick");
+    if (dev_open(&k.d, "cpu", 1, &memory, &e) < 0)
+        return err_print(&e, "gemm_bench");
+    struct reader read = { mem_alloc(&memory, MEM_WORK, RING_BYTES), RING_BYTES / 4, 0 };
+    memset(read.p, 1, RING_BYTES);
+    for (int i = 0; i < 5; i++) {
+        k.peak[DT_F32] = fmax(k.peak[DT_F32], peak(0));
+        k.peak[DT_BF16] = fmax(k.peak[DT_BF16], peak(1));
+        k.read = fmax(k.read, read_once(read.p, RING_BYTES / 4));
+    }
+    printf("measured peak: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, read %.1f GB/s; one thread\n", k.peak[0], k.peak[1], k.read * 1e-9);
+    printf("%-34s %8s  %-16s %8s %-8s %6s\n", "product", "ours", "against", "its", "unit", "ratio");
+    for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
+        for (int i = 0; i < (quick ? 1 : 4); i++)
+            bench_shape(&k, dt, shapes[i][0], shapes[i][1], shapes[i][2]);
+        for (int i = 0; i < (quick ? 1 : 4); i++)
+            bench_rows(&k, dt, few[i], &read);
+        bench_pack(&k, dt);
+    }
+    print_json(&k);
+    mem_free(&memory, read.p);
+    dev_close(k.d);
+    return 0;
+}
