@@ -62,7 +62,8 @@ static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
 }
 
 struct adamw {                     /* one step: decoupled decay, bias corrections already computed in double */
-    float lr, beta1, beta2, eps, weight_decay;     /* weight_decay 0 for vectors */
+    float lr, eps, weight_decay;   /* weight_decay 0 for vectors */
+    double beta1, beta2;           /* double, so that 1 - beta is rounded to float once, as other trainers do */
     float bias1, bias2;            /* 1 - beta1^(s+1), sqrt(1 - beta2^(s+1)) */
     float clip;                    /* gradients are multiplied by this first */
 };

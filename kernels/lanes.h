@@ -1,0 +1,105 @@
+/* lanes.h - the canonical 32 lanes: what makes a sum along a row the same on every machine.
+ *
+ *   element i is added in lane i mod 32, in order inside a lane;   then lanes are folded by halves: +16, +8, +4, +2, +1
+ *
+ * On a CPU a lane is an element of a vector register (the compiler vectorises loops over 32 floats), on a GPU one thread of a
+ * warp. Loops go over chunks of 32 elements; in all chunks but the last m is the constant 32. A chunk is computed into a
+ * struct lanes first and stored then, so that the output may be an input (same pointer, same dtype). */
+#ifndef SHARDLINE_KERNELS_LANES_H
+#define SHARDLINE_KERNELS_LANES_H
+
+#include "base/alter.h"
+#include "kernels/fn.h"
+#include "kernels/kernels.h"
+
+#define LANES 32
+struct lanes { float x[LANES]; } __attribute__((aligned(64)));
+
+/* Runs the last argument for chunks [i, i + m) of [0, n). */
+#define CHUNKS(n, i, m, ...)                                                                                             \
+    do {                                                                                                                 \
+        int64_t i = 0;                                                                                                   \
+        for (; i + LANES <= (n); i += LANES) {                                                                           \
+            enum { m = LANES };                                                                                          \
+            __VA_ARGS__;                                                                                                 \
+        }                                                                                                                \
+        if (i < (n)) {                                                                                                   \
+            const int m = (int)((n) - i);                                                                                \
+            __VA_ARGS__;                                                                                                 \
+        }                                                                                                                \
+    } while (0)
+
+/* The same where the order of chunks is the order of a sum. */
+#ifdef SHARDLINE_ALTER
+#define SUM_CHUNKS(n, i, m, ...)                                                                                         \
+    do {                                                                                                                 \
+        if (!ALTERED("lanes_order")) {                                                                                   \
+            CHUNKS(n, i, m, __VA_ARGS__);                                                                                \
+            break;                                                                                                       \
+        }                                                                                                                \
+        for (int64_t i = ((n) + LANES - 1) / LANES * LANES - LANES; i >= 0; i -= LANES) {                                \
+            const int m = (n) - i < LANES ? (int)((n) - i) : LANES;                                                      \
+            __VA_ARGS__;                                                                                                 \
+        }                                                                                                                \
+    } while (0)
+#else
+#define SUM_CHUNKS CHUNKS
+#endif
+
+FN float lanes_fold(struct lanes *a)
+{
+    if (ALTERED("lanes_fold")) {
+        for (int j = 1; j < LANES; j++)
+            a->x[0] += a->x[j];
+        return a->x[0];
+    }
+    for (int j = 0; j < 16; j++)
+        a->x[j] = a->x[j] + a->x[j + 16];
+    for (int j = 0; j < 8; j++)
+        a->x[j] = a->x[j] + a->x[j + 8];
+    for (int j = 0; j < 4; j++)
+        a->x[j] = a->x[j] + a->x[j + 4];
+    float b0 = a->x[0] + a->x[2], b1 = a->x[1] + a->x[3];
+    return b0 + b1;
+}
+
+/* A NaN is passed over (the sum of exp carries it on); the maximum of zeros of both signs is +0, however the row is cut. */
+FN float lanes_max(const struct lanes *a)
+{
+    float m = a->x[0];
+    for (int j = 1; j < LANES; j++)
+        m = a->x[j] > m ? a->x[j] : m;
+    return m + 0.0f;
+}
+
+/* Elements of either dtype. dt must be a constant where this is inlined (BY_DTYPE), or loops do not vectorise. */
+FN float get(const void *p, enum dtype dt, int64_t i)
+{
+    return dt == DT_BF16 ? fn_from_bf16(((const uint16_t *)p)[i]) : ((const float *)p)[i];
+}
+FN void put(void *p, enum dtype dt, int64_t i, int m, const struct lanes *v)
+{
+    if (dt == DT_BF16) {
+        uint16_t *q = (uint16_t *)p + i;
+        for (int j = 0; j < m; j++)
+            q[j] = fn_to_bf16(v->x[j]);
+    } else {
+        memcpy((float *)p + i, v->x, sizeof(float) * (size_t)m);
+    }
+}
+FN float round_as(enum dtype dt, float x) { return dt == DT_BF16 ? fn_round_bf16(x) : x; }
+
+#define BY_DTYPE(dt, ...)                                                                                                \
+    do {                                                                                                                 \
+        if ((dt) == DT_BF16) {                                                                                           \
+            const enum dtype DT = DT_BF16;                                                                               \
+            __VA_ARGS__;                                                                                                 \
+        } else {                                                                                                         \
+            const enum dtype DT = DT_F32;                                                                                \
+            __VA_ARGS__;                                                                                                 \
+        }                                                                                                                \
+    } while (0)
+
+FN void *mat_row(struct mat m, int64_t r) { return (char *)m.p + r * m.ld * (int64_t)dtype_size(m.dt); }
+
+#endif

@@ -1,0 +1,126 @@
+/* rows_ce_text.h - cross entropy over a vocabulary that ranks may share (part of rows_text.h). Logits are fp32.
+ *
+ * max over everything first (exact in any order), then one sum of exp(l - max): 32 lanes in a block of the vocabulary, Tree over
+ * blocks. Altered ce_blocks: blocks added in order; ce_max_first: every block with its own maximum, scaled then. */
+struct ce_job {
+    struct mat logits, dl;
+    const struct leaves *leaves;
+    const int32_t *target;
+    int64_t first;
+    const float *max, *sum;
+    float scale, *out;
+};
+
+static void ce_max_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct ce_job *a = arg;
+    for (int64_t row = begin; row < end; row++) {
+        const float *l = mat_row(a->logits, row);
+        struct lanes s;
+        for (int j = 0; j < LANES; j++)
+            s.x[j] = -FN_INF;
+        CHUNKS(a->logits.cols, i, m, {
+            for (int j = 0; j < m; j++)
+                s.x[j] = l[i + j] > s.x[j] ? l[i + j] : s.x[j];
+        });
+        a->out[row] = lanes_max(&s);
+    }
+}
+
+static void op_ce_max(struct dev *d, float *max, struct mat logits)
+{
+    struct ce_job a = { .logits = logits, .out = max };
+    rows_spread(d, logits.rows, rows_per_task(logits.cols), ce_max_task, &a);
+}
+
+FN float ce_block(const float *l, int64_t n, float max)
+{
+    struct lanes s = { { 0 } };
+    SUM_CHUNKS(n, i, m, {
+        for (int j = 0; j < m; j++)
+            s.x[j] = s.x[j] + fn_exp(l[i + j] - max);
+    });
+    return lanes_fold(&s);
+}
+
+static float ce_block_own_max(const float *l, int64_t n, float max)
+{
+    float own = -FN_INF;
+    for (int64_t i = 0; i < n; i++)
+        own = l[i] > own ? l[i] : own;
+    return n ? ce_block(l, n, own) * fn_exp(own - max) : 0.0f;
+}
+
+static void ce_sum_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct ce_job *a = arg;
+    const struct leaves *v = a->leaves;
+    for (int64_t row = begin; row < end; row++) {
+        const float *l = mat_row(a->logits, row);
+        float part[GRAIN_MAX];
+        int64_t from = 0;
+        for (int g = 0; g < v->n; from = v->end[g++])
+            part[g] = ALTERED("ce_max_first") ? ce_block_own_max(l + from, v->end[g] - from, a->max[row])
+                                              : ce_block(l + from, v->end[g] - from, a->max[row]);
+        if (ALTERED("ce_blocks"))
+            for (int g = 1; g < v->n; part[0] += part[g++])
+                ;
+        a->out[row] = ALTERED("ce_blocks") ? part[0] : tree_sum(v->n, part, 1);
+    }
+}
+
+static void op_ce_sum(struct dev *d, float *sum, struct mat logits, const struct leaves *l, const float *max)
+{
+    struct ce_job a = { .logits = logits, .leaves = l, .max = max, .out = sum };
+    rows_spread(d, logits.rows, rows_per_task(logits.cols), ce_sum_task, &a);
+}
+
+static void op_ce_pick(struct dev *d, float *out, struct mat logits, const int32_t *target, int64_t first)
+{
+    (void)d;
+    for (int64_t row = 0; row < logits.rows; row++) {
+        int64_t c = target[row] - first;
+        out[row] = target[row] >= 0 && c >= 0 && c < logits.cols ? ((const float *)mat_row(logits, row))[c] : -0.0f;
+    }
+}
+
+/* dl = round((exp(l - max) / sum - [target]) scale) */
+FN void ce_dx_row(const struct ce_job *a, int64_t row, const enum dtype dt)
+{
+    const float *l = mat_row(a->logits, row);
+    void *dl = mat_row(a->dl, row);
+    int64_t t = a->target[row] - a->first;
+    float max = a->max[row], sum = a->sum[row], scale = a->scale;
+    if (a->target[row] < 0) {
+        memset(dl, 0, dtype_size(dt) * (size_t)a->logits.cols);
+        return;
+    }
+    CHUNKS(a->logits.cols, i, m, {
+        struct lanes o;
+        int at = t >= i && t < i + m ? (int)(t - i) : -1;
+        for (int j = 0; j < m; j++)
+            o.x[j] = (fn_exp(l[i + j] - max) / sum - (j == at ? 1.0f : 0.0f)) * scale;
+        put(dl, dt, i, m, &o);
+    });
+}
+
+static void ce_dx_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct ce_job *a = arg;
+    for (int64_t row = begin; row < end; row++)
+        BY_DTYPE(a->dl.dt, ce_dx_row(a, row, DT));
+}
+
+static void op_ce_dx(struct dev *d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max,
+                     const float *sum, float scale)
+{
+    struct ce_job a = { .logits = logits, .dl = dl, .target = target, .first = first, .max = max, .sum = sum, .scale = scale };
+    rows_spread(d, logits.rows, rows_per_task(logits.cols), ce_dx_task, &a);
+}
+
+static void op_ce_logprob(struct dev *d, float *out, const float *pick, const float *max, const float *sum, int64_t n)
+{
+    (void)d;
+    for (int64_t i = 0; i < n; i++)
+        out[i] = pick[i] - max[i] - fn_log(sum[i]);
+}

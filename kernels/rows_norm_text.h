@@ -1,0 +1,149 @@
+/* rows_norm_text.h - RMS norm, forward and backward (part of rows_text.h).
+ *
+ * Zhang and Sennrich 2019. With n columns, per row:
+ *   s = lanes of fma(x, x, .);  r = 1 / sqrt(s / n + eps);  y = (x r) w
+ *   g = dy w;  c = lanes of fma(g, x r, .) / n;  dx = r (g - (x r) c);  dw = chain over tokens of fma(dy, x r, .)
+ * Every product and sum not written as fma is rounded on its own. */
+struct norm_job { struct mat y, x; const void *w; float *rstd; float eps; };
+
+FN void norm_row(const struct norm_job *a, int64_t row, const enum dtype dt)
+{
+    const void *x = mat_row(a->x, row), *w = a->w;
+    void *y = mat_row(a->y, row);
+    int64_t n = a->x.cols;
+    struct lanes s = { { 0 } };
+    SUM_CHUNKS(n, i, m, {
+        for (int j = 0; j < m; j++)
+            s.x[j] = fmaf(get(x, dt, i + j), get(x, dt, i + j), s.x[j]);
+    });
+    float r = 1.0f / sqrtf(lanes_fold(&s) / (float)n + a->eps);
+    if (a->rstd)
+        a->rstd[row] = r;
+    CHUNKS(n, i, m, {
+        struct lanes o;
+        for (int j = 0; j < m; j++)
+            o.x[j] = get(x, dt, i + j) * r * get(w, dt, i + j);
+        put(y, dt, i, m, &o);
+    });
+}
+
+static void norm_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct norm_job *a = arg;
+    for (int64_t row = begin; row < end; row++)
+        BY_DTYPE(a->x.dt, norm_row(a, row, DT));
+}
+
+static void op_rms_norm(struct dev *d, struct mat y, float *rstd, struct mat x, const void *w, float eps)
+{
+    struct norm_job a = { y, x, w, rstd, eps };
+    rows_spread(d, x.rows, rows_per_task(x.cols), norm_task, &a);
+}
+
+struct norm_dx_job { struct mat dres, dy, x; const void *w; const float *rstd; };
+
+/* dy is rounded to dt where it comes in fp32. */
+FN void norm_dx_row(const struct norm_dx_job *a, int64_t row, const enum dtype dt, const enum dtype dy_dt)
+{
+    const void *x = mat_row(a->x, row), *dy = mat_row(a->dy, row), *w = a->w;
+    void *dres = mat_row(a->dres, row);
+    int64_t n = a->x.cols;
+    float r = a->rstd[row];
+    struct lanes s = { { 0 } };
+    SUM_CHUNKS(n, i, m, {
+        for (int j = 0; j < m; j++) {
+            float g = round_as(dt, get(dy, dy_dt, i + j)) * get(w, dt, i + j);
+            s.x[j] = fmaf(g, get(x, dt, i + j) * r, s.x[j]);
+        }
+    });
+    float c = lanes_fold(&s) / (float)n;
+    CHUNKS(n, i, m, {
+        struct lanes o;
+        for (int j = 0; j < m; j++) {
+            float g = round_as(dt, get(dy, dy_dt, i + j)) * get(w, dt, i + j);
+            float dx = r * (g - get(x, dt, i + j) * r * c);
+            o.x[j] = get(dres, dt, i + j) + dx;
+        }
+        put(dres, dt, i, m, &o);
+    });
+}
+
+static void norm_dx_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct norm_dx_job *a = arg;
+    for (int64_t row = begin; row < end; row++) {
+        if (a->dy.dt == DT_BF16)
+            norm_dx_row(a, row, DT_BF16, DT_BF16);
+        else
+            BY_DTYPE(a->x.dt, norm_dx_row(a, row, DT, DT_F32));
+    }
+}
+
+static void op_rms_norm_dx(struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd)
+{
+    struct norm_dx_job a = { dres, dy, x, w, rstd };
+    rows_spread(d, x.rows, rows_per_task(x.cols), norm_dx_task, &a);
+}
+
+/* dw: a task is a piece of the columns, for all sequences of the call. */
+struct norm_dw_job { const struct tree_acc *acc; struct mat dy, x; const float *rstd; int n_seq, grain; int64_t seq_len; };
+
+/* Chain over the tokens [t0, t1), from +0, for the columns [at, at + width). */
+FN void norm_dw_chain(const struct norm_dw_job *a, int64_t t0, int64_t t1, int64_t at, int64_t width, float *sum,
+                      const enum dtype dt, const enum dtype dy_dt)
+{
+    memset(sum, 0, sizeof(float) * (size_t)width);
+    for (int64_t t = t0; t < t1; t++) {
+        const void *x = mat_row(a->x, t), *dy = mat_row(a->dy, t);
+        float r = a->rstd[t];
+        CHUNKS(width, i, m, {
+            struct lanes o;
+            for (int j = 0; j < m; j++)
+                o.x[j] = fmaf(round_as(dt, get(dy, dy_dt, at + i + j)), get(x, dt, at + i + j) * r, sum[i + j]);
+            put(sum, DT_F32, i, m, &o);
+        });
+    }
+}
+
+/* One sequence: Tree(grain) over its blocks. Altered rms_dw_blocks: one chain; rms_dw_tree: blocks added in order. */
+FN const float *norm_dw_leaf(const struct norm_dw_job *a, int64_t t0, int64_t at, int64_t width, float stack[][PILE_WIDTH],
+                             const enum dtype dt, const enum dtype dy_dt)
+{
+    int grain = ALTERED("rms_dw_blocks") ? 1 : a->grain, depth = 0;
+    for (int g = 0; g < grain; g++) {
+        norm_dw_chain(a, t0 + block_begin(a->seq_len, grain, g), t0 + block_begin(a->seq_len, grain, g + 1), at, width,
+                      stack[depth], dt, dy_dt);
+        int merges = ALTERED("rms_dw_tree") ? g > 0 : tree_merges(grain, g);
+        for (; merges > 0; merges--, depth--)
+            for (int64_t j = 0; j < width; j++)
+                stack[depth - 1][j] = stack[depth - 1][j] + stack[depth][j];
+        depth++;
+    }
+    return stack[0];
+}
+
+static void norm_dw_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct norm_dw_job *a = arg;
+    float stack[TREE_DEPTH_MAX][PILE_WIDTH];
+    struct pile p;
+    for (int64_t at = begin * PILE_WIDTH; at < end * PILE_WIDTH && at < a->x.cols; at += PILE_WIDTH) {
+        int64_t width = a->x.cols - at < PILE_WIDTH ? a->x.cols - at : PILE_WIDTH;
+        pile_begin(&p, a->acc, at, width);
+        for (int s = 0; s < a->n_seq; s++) {
+            int64_t t0 = s * a->seq_len;
+            if (a->dy.dt == DT_BF16)
+                pile_push(&p, norm_dw_leaf(a, t0, at, width, stack, DT_BF16, DT_BF16));
+            else
+                BY_DTYPE(a->x.dt, pile_push(&p, norm_dw_leaf(a, t0, at, width, stack, DT, DT_F32)));
+        }
+        pile_end(&p);
+    }
+}
+
+static void op_rms_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq,
+                           int64_t seq_len, int grain)
+{
+    struct norm_dw_job a = { acc, dy, x, rstd, n_seq, grain, seq_len };
+    rows_spread(d, (x.cols + PILE_WIDTH - 1) / PILE_WIDTH, 1, norm_dw_task, &a);
+}
