@@ -3,6 +3,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "kernels/fn.h"
+
 /* A vector of 16 floats as a plain struct; the compiler makes of it what the machine has. */
 struct lanes16 { float x[16]; };
 #define V struct lanes16
@@ -29,6 +31,56 @@ OPS V lanes_add(V a, V b)
     for (int i = 0; i < VW; i++)
         a.x[i] = a.x[i] + b.x[i];
     return a;
+}
+
+OPS V lanes_sub(V a, V b)
+{
+    for (int i = 0; i < VW; i++)
+        a.x[i] = a.x[i] - b.x[i];
+    return a;
+}
+
+OPS V lanes_mul(V a, V b)
+{
+    for (int i = 0; i < VW; i++)
+        a.x[i] = a.x[i] * b.x[i];
+    return a;
+}
+
+OPS V lanes_max(V a, V b)
+{
+    for (int i = 0; i < VW; i++)
+        a.x[i] = a.x[i] > b.x[i] ? a.x[i] : b.x[i];
+    return a;
+}
+
+OPS V lanes_exp(V a)
+{
+    for (int i = 0; i < VW; i++)
+        a.x[i] = fn_exp(a.x[i]);
+    return a;
+}
+
+OPS V lanes_round(V a)
+{
+    for (int i = 0; i < VW; i++)
+        a.x[i] = fn_round_bf16(a.x[i]);
+    return a;
+}
+
+OPS float lanes_fold_add(V a)
+{
+    for (int w = VW / 2; w > 0; w >>= 1)
+        for (int i = 0; i < w; i++)
+            a.x[i] = a.x[i] + a.x[i + w];
+    return a.x[0];
+}
+
+OPS float lanes_fold_max(V a)
+{
+    for (int i = 1; i < VW; i++)
+        a.x[0] = a.x[i] > a.x[0] ? a.x[i] : a.x[0];
+    return a.x[0];
 }
 
 OPS V lanes_fma(V a, V b, V c)
@@ -66,6 +118,13 @@ OPS V lanes_fma_flushed(V a, V b, V c)
 #define V_SET1(x) lanes_set1(x)
 #define V_ZERO() lanes_set1(0)
 #define V_ADD(a, b) lanes_add(a, b)
+#define V_SUB(a, b) lanes_sub(a, b)
+#define V_MUL(a, b) lanes_mul(a, b)
+#define V_MAX(a, b) lanes_max(a, b)
+#define V_EXP(x) lanes_exp(x)
+#define V_ROUND(x) lanes_round(x)
+#define V_FOLD_ADD(x) lanes_fold_add(x)
+#define V_FOLD_MAX(x) lanes_fold_max(x)
 #define V_FMA(a, b, c) lanes_fma(a, b, c)
 #define V_FMA_FLUSH(a, b, c) lanes_fma_flushed(a, b, c)
 #define FLUSH_BEGIN() ((void)0)

@@ -92,12 +92,14 @@ static void load_keys(struct dx_step *t, struct dx_work *w)
     transpose(w->vt, ATTN_PAGE, v, d, ATTN_PAGE, d);
 }
 
-/* P and dS of one query row from its scores and dP, in place. */
-static void softmax_dx_row(float *s, float *dp, int64_t live, float scale, float lse, float d)
+/* P and dS of one query row from its scores and dP, in place, as operands of the products. */
+static inline void softmax_dx_row(float *s, float *dp, int64_t live, float scale, float lse, float d, int round)
 {
-    for (int j = 0; j < ATTN_PAGE; j++) {
-        s[j] = fn_exp(scale * s[j] - lse);
-        dp[j] = s[j] * (dp[j] - d);
+    const V scales = V_SET1(scale), lses = V_SET1(lse), ds = V_SET1(d);
+    for (int i = 0; i < N_V; i++) {
+        const V p = V_EXP(V_SUB(V_MUL(scales, V_LOAD(s + i * VW)), lses)), x = V_MUL(p, V_SUB(V_LOAD(dp + i * VW), ds));
+        V_STORE(s + i * VW, round ? V_ROUND(p) : p);
+        V_STORE(dp + i * VW, round ? V_ROUND(x) : x);
     }
     for (int64_t j = live; j < ATTN_PAGE; j++)
         s[j] = dp[j] = 0;
@@ -116,11 +118,7 @@ static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_wo
     product_in(&dov, "attn_dov_chain");
     for (int64_t i = 0; i < t->n_query; i++)
         softmax_dx_row(w->p + i * ATTN_PAGE, w->ds + i * ATTN_PAGE, t->query == t->key ? i + 1 : ATTN_PAGE, a->scale,
-                       f->lse[(row + i) * a->n_heads + t->head], f->d[t->head * f->n_rows + row + i]);
-    if (flush) {
-        round_operand(w->p, (int)t->n_query * ATTN_PAGE);
-        round_operand(w->ds, (int)t->n_query * ATTN_PAGE);
-    }
+                       f->lse[(row + i) * a->n_heads + t->head], f->d[t->head * f->n_rows + row + i], flush);
 }
 
 /* sum += P^T . B over the queries of a block (P: p or dS; B: dout or q); the first block is stored. */

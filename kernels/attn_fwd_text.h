@@ -8,6 +8,7 @@ struct fwd_work {                               /* a thread's own memory; [rows]
     float *s;                                   /* [rows][64]: scores, then p */
     float *o[2], *m[2], *l[2];                  /* state: [rows][dp], [rows], [rows]; [0] total, [1] a later segment */
     float *k, *v;                               /* [d][64], [64][dp]: room for copies */
+    float *top, *c, *sum;                       /* [rows]: of the block at hand */
     int64_t *live;                              /* [rows]: keys of the last block that the row sees */
 };
 
@@ -45,23 +46,53 @@ static size_t fwd_carve(struct fwd_work *w, const struct attn *a, char *base)
     }
     w->k = ARENA_NEW(&m, float, d * ATTN_PAGE);
     w->v = ARENA_NEW(&m, float, ATTN_PAGE * dp);
+    w->top = ARENA_NEW(&m, float, ROWS_MAX);
+    w->c = ARENA_NEW(&m, float, ROWS_MAX);
+    w->sum = ARENA_NEW(&m, float, ROWS_MAX);
     w->live = ARENA_NEW(&m, int64_t, ROWS_MAX);
     return (m.used + 4095) & ~(size_t)4095;     /* threads do not share a page */
 }
 
-/* One row of a block: scores become p, the state moves on; returns c, by which o is to be scaled. */
-static float softmax_row(float *s, int64_t live, float scale, float *m, float *l)
+/* One row of a block: scores become p; returns their sum. */
+static inline float softmax_row(float *s, float scale, float top, int round)
 {
-    for (int j = 0; j < ATTN_PAGE; j++)
-        s[j] = scale * s[j];
-    for (int64_t j = live; j < ATTN_PAGE; j++)
-        s[j] = -INFINITY;
-    const float top = block_max(s, *m), c = fn_exp(*m - top);
-    for (int j = 0; j < ATTN_PAGE; j++)
-        s[j] = fn_exp(s[j] - top);
-    *l = fmaf(*l, c, block_sum(s));
-    *m = top;
-    return c;
+    V x[N_V];
+    const V scales = V_SET1(scale), tops = V_SET1(top);
+    for (int i = 0; i < N_V; i++) {
+        x[i] = V_EXP(V_SUB(V_MUL(scales, V_LOAD(s + i * VW)), tops));
+        V_STORE(s + i * VW, round ? V_ROUND(x[i]) : x[i]);
+    }
+    if (ALTERED("attn_block_sum")) {            /* one chain over the 64 */
+        float p[ATTN_PAGE], sum = 0;
+        for (int i = 0; i < N_V; i++)
+            V_STORE(p + i * VW, x[i]);
+        for (int j = 0; j < ATTN_PAGE; j++)
+            sum = sum + p[j];
+        return sum;
+    }
+    return block_sum(x);
+}
+
+/* The scores of all rows become p, as the operand of P.V; m and l move on; w->c: what o is to be scaled by. */
+static void softmax_rows(const struct chunk *c, struct fwd_work *w, float *m, float *l, int last)
+{
+    const float scale = c->v.a->scale;
+    const int round = c->v.a->dt == DT_BF16;
+    for (int64_t i = 0; i < c->n; i++) {
+        float *s = w->s + i * ATTN_PAGE, top;
+        for (int64_t j = last ? w->live[i] : ATTN_PAGE; j < ATTN_PAGE; j++)
+            s[j] = -INFINITY;                   /* and scaled still (scale > 0) */
+        top = scale * block_max(s);             /* the largest is so before and after scaling: rounding is monotonic */
+        w->top[i] = top > m[i] ? top : m[i];
+    }
+    for (int64_t i = 0; i < c->n; i += VW) {    /* rows behind the last are room, never looked at */
+        V_STORE(w->c + i, V_EXP(V_SUB(V_LOAD(m + i), V_LOAD(w->top + i))));
+        V_STORE(m + i, V_LOAD(w->top + i));
+    }
+    for (int64_t i = 0; i < c->n; i++)
+        w->sum[i] = softmax_row(w->s + i * ATTN_PAGE, scale, m[i], round);
+    for (int64_t i = 0; i < c->n; i += VW)
+        V_STORE(l + i, V_FMA(V_LOAD(l + i), V_LOAD(w->c + i), V_LOAD(w->sum + i)));
 }
 
 static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, int part, int first)
@@ -73,16 +104,14 @@ static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, 
     struct prod qk = { w->s, ATTN_PAGE, w->q, dp, 1, k, ATTN_PAGE, c->n, ATTN_PAGE, d, 0, flush };
     struct prod pv = { w->o[part], dp, w->s, ATTN_PAGE, 1, v, dp, c->n, dp, ATTN_PAGE, !first, flush };
     product_in(&qk, "attn_qk_chain");
-    for (int64_t i = 0; i < c->n; i++) {
+    softmax_rows(c, w, w->m[part], w->l[part], block == c->block);
+    for (int64_t i = 0; i < c->n && !first; i++) {
         float *o = w->o[part] + i * dp;
-        const float scale_o = softmax_row(w->s + i * ATTN_PAGE, block == c->block ? w->live[i] : ATTN_PAGE, a->scale,
-                                          w->m[part] + i, w->l[part] + i);
-        if (scale_o != 1 && !first)             /* o * 1 is o */
+        const float scale_o = w->c[i];
+        if (scale_o != 1)                       /* o * 1 is o */
             for (int64_t x = 0; x < dp; x++)
                 o[x] = o[x] * scale_o;
     }
-    if (flush)
-        round_operand(w->s, (int)c->n * ATTN_PAGE);
     if (ALTERED("attn_masked_blocks") && block == c->block)
         pv.k = w->live[c->n - 1];               /* stops at the last key that is seen */
     product_in(&pv, "attn_pv_chain");
@@ -95,7 +124,7 @@ static void merge_segment(const struct chunk *c, struct fwd_work *w)
     for (int64_t i = 0; i < c->n; i++) {
         float *ot = w->o[0] + i * dp;
         const float *os = w->o[1] + i * dp, mt = w->m[0][i], ms = w->m[1][i];
-        const float top = mt > ms ? mt : ms, x = fn_exp(mt - top), y = fn_exp(ms - top);
+        const float top = mt > ms ? mt : ms, x = exp_one(mt - top), y = exp_one(ms - top);
         w->m[0][i] = top;
         w->l[0][i] = fmaf(w->l[0][i], x, w->l[1][i] * y);
         for (int64_t j = 0; j < dp; j++)

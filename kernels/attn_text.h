@@ -101,35 +101,34 @@ static float fold32(float *x)
     return x[0];
 }
 
-static float block_sum(const float *p)
-{
-    float x[32];
-    if (ALTERED("attn_block_sum")) {
-        float s = 0;
-        for (int j = 0; j < ATTN_PAGE; j++)
-            s = s + p[j];
-        return s;
-    }
-    for (int i = 0; i < 32; i++)
-        x[i] = p[i] + p[i + 32];
-    return fold32(x);
-}
+/* ---- rows of one block: 64 floats, N_V vectors ---- */
+#define N_V (ATTN_PAGE / VW)
 
-static float block_max(const float *s, float m)
+/* x[i] + x[i + 32], then + 16, 8, ...: whole vectors first, then inside the last one */
+static inline float block_sum(V *x)
 {
-    float x[32];
-    for (int i = 0; i < 32; i++)
-        x[i] = s[i] > s[i + 32] ? s[i] : s[i + 32];
-    for (int w = 16; w > 0; w >>= 1)
+    for (int w = N_V / 2; w > 0; w >>= 1)
         for (int i = 0; i < w; i++)
-            x[i] = x[i] > x[i + w] ? x[i] : x[i + w];
-    return x[0] > m ? x[0] : m;
+            x[i] = V_ADD(x[i], x[i + w]);
+    return V_FOLD_ADD(x[0]);
 }
 
-static void round_operand(float *x, int n)
+static inline float block_max(const float *s)
 {
-    for (int i = 0; i < n; i++)
-        x[i] = fn_round_bf16(x[i]);
+    V x[N_V];
+    for (int i = 0; i < N_V; i++)
+        x[i] = V_LOAD(s + i * VW);
+    for (int w = N_V / 2; w > 0; w >>= 1)
+        for (int i = 0; i < w; i++)
+            x[i] = V_MAX(x[i], x[i + w]);
+    return V_FOLD_MAX(x[0]);
+}
+
+static inline float exp_one(float x)
+{
+    float y[VW];
+    V_STORE(y, V_EXP(V_SET1(x)));
+    return y[0];
 }
 
 #include "kernels/attn_fwd_text.h"
