@@ -1,0 +1,85 @@
+/* loop.c - the run: steps, evaluation, samples, checkpoints, an orderly end when a signal asks. */
+#include <math.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "train/trainer.h"
+
+static int due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
+
+static int evaluate(struct trainer *t, struct err *e)
+{
+    double loss;
+    int rc = trainer_eval(t, &loss, NULL, e);
+    if (rc < 0)
+        return rc;
+    log_line(&t->log, "step %lld: evaluation loss %.6f, perplexity %.4f", (long long)t->step, loss, exp(loss));
+    runlog_event(t, "eval", "\"eval_loss\":%.9g", loss);
+    return 0;
+}
+
+static int eval_only(struct trainer *t, struct err *e)
+{
+    FILE *f = NULL;
+    double loss;
+    int rc = 0, first = world_rank(t->world) == 0;
+    if (first && t->o.eval_logprobs && !(f = fopen(t->o.eval_logprobs, "w")))
+        rc = err_sys(e, "%s: cannot write", t->o.eval_logprobs);
+    TRY(comm_agree(t->mesh.all, rc, e));
+    TRY(trainer_eval(t, &loss, f, e));
+    if (f && fclose(f))
+        rc = err_sys(e, "%s: cannot write", t->o.eval_logprobs);
+    f = NULL;
+    if (first && rc >= 0)
+        printf("{\"loss\":%.9g,\"perplexity\":%.9g,\"windows\":%lld,\"tokens\":%lld}\n", loss, exp(loss), (long long)data_windows(t->eval),
+               (long long)(data_windows(t->eval) * t->o.seq_len));
+out:
+    if (f)
+        fclose(f);
+    return rc;
+}
+
+static int report(struct trainer *t, const struct step_result *r)
+{
+    char weights[33], state[33], loss[32];
+    uint32_t bits;
+    if (world_rank(t->world))
+        return 0;
+    memcpy(&bits, &r->loss, 4);
+    ckpt_digest_hex(t->digests.weights, weights);
+    ckpt_digest_hex(t->digests.state, state);
+    printf("{\"steps\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"weights_digest\":\"%s\",\"state_digest\":\"%s\",\"checkpoint\":\"%s\"}\n",
+           (long long)t->step, jx_float32(r->loss, loss), bits, weights, state, t->last_checkpoint);
+    return fflush(stdout);
+}
+
+int trainer_run(struct trainer *t, struct err *e)
+{
+    struct step_result r = { 0 };
+    int64_t end = t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps, saved = -1;
+    int rc;
+    if (t->o.eval_only)
+        return eval_only(t, e);
+    if (t->step >= end) {
+        rc = err_set(e, ERR_USAGE, "%s is at step %lld already, the run ends at step %lld: raise --steps or --stop-after", ckpt_path(t->source),
+                     (long long)t->step, (long long)end);
+        goto out;
+    }
+    while (t->step < end && !r.stop) {
+        TRY(step_run(t, &r, e));
+        runlog_step(t, &r);
+        if (t->eval && due(t->o.eval_every, t->step))
+            TRY(evaluate(t, e));
+        if (due(t->o.sample_every, t->step))
+            TRY(trainer_sample(t, e));
+        if (due(t->o.save_every, t->step) || r.stop || t->step == end) {
+            TRY(trainer_save(t, e));
+            saved = t->step;
+        }
+    }
+    if (r.stop)
+        log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step, t->last_checkpoint);
+    rc = saved == t->step ? report(t, &r) : 0;
+out:
+    return rc;
+}

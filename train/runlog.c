@@ -1,0 +1,152 @@
+/* runlog.c - the run's log: a JSON line a step (cli.md), a live line on the terminal. */
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "train/trainer.h"
+
+static int64_t rss_bytes(void)
+{
+    long long pages = 0, resident = 0;
+    FILE *f = fopen("/proc/self/statm", "r");
+    if (f && fscanf(f, "%lld %lld", &pages, &resident) != 2)
+        resident = 0;
+    if (f)
+        fclose(f);
+    return resident * sysconf(_SC_PAGESIZE);
+}
+
+/* The speed of this rank's products, measured once: what MFU is a share of. */
+static double measure_peak(struct dev *d)
+{
+    enum { M = 256, N = 512, K = 512 };
+    struct panels p = { .n = N, .k = K, .dt = DT_F32, .leaves = { 1, { K } } };
+    float *x = mem_alloc(d->mem, MEM_WORK, sizeof(float) * (M * K + M * N)), *y = x + M * K;
+    double best = 1e9;
+    p.p = mem_alloc(d->mem, MEM_WORK, panels_bytes(N, K, DT_F32, &p.leaves));
+    for (int i = 0; x && p.p && i < 5; i++) {
+        double t = log_now_s();
+        KERNEL(d, linear, mat_of(y, DT_F32, M, N, N), mat_of(x, DT_F32, M, K, K), &p);
+        t = log_now_s() - t;
+        best = t < best ? t : best;
+    }
+    mem_free(d->mem, p.p);
+    mem_free(d->mem, x);
+    return 2.0 * M * N * K / best;
+}
+
+/* Lines of finished steps stay; those past the step we resume at are cut. */
+static int cut_log(const char *path, int64_t step, struct err *e)
+{
+    char *text, *line, *next, *keep;
+    size_t n;
+    int rc;
+    if (!io_exists(path))
+        return 0;
+    TRY(io_read_file(path, (size_t)1 << 32, (void **)&text, &n, e));
+    for (line = keep = text; line < text + n; line = next) {
+        char *end = memchr(line, '\n', (size_t)(text + n - line)), *at;
+        if (!end)
+            break;
+        next = end + 1;
+        at = strstr(line, "\"step\":");
+        if (at && at < end && strtoll(at + 7, NULL, 10) > step)
+            continue;
+        memmove(keep, line, (size_t)(next - line));
+        keep += next - line;
+    }
+    if (truncate(path, 0) < 0)
+        rc = err_sys(e, "%s: cannot cut the log", path);
+    FILE *f = fopen(path, "w");
+    if (!f || fwrite(text, 1, (size_t)(keep - text), f) != (size_t)(keep - text))
+        rc = err_sys(e, "%s: cannot write the log", path);
+    if (f && fclose(f))
+        rc = err_sys(e, "%s: cannot write the log", path);
+    free(text);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+int runlog_open(struct trainer *t, struct err *e)
+{
+    int rc = 0;
+    t->started_s = log_now_s();
+    t->peak_flops = measure_peak(t->dev);
+    if (world_rank(t->world) || !t->o.log)
+        return 0;
+    if (t->o.resume)
+        TRY(cut_log(t->o.log, t->step, e));
+    t->log_file = fopen(t->o.log, t->o.resume ? "a" : "w");
+    if (!t->log_file)
+        rc = err_sys(e, "%s: cannot open the log", t->o.log);
+out:
+    return rc;
+}
+
+static double comm_seconds(const struct trainer *t)
+{
+    double sum = 0;
+    for (int a = 0; a <= AXIS_COUNT; a++) {
+        struct comm_count c[COMM_OPS];
+        comm_counts(a < AXIS_COUNT ? t->mesh.axis[a] : t->mesh.all, c);
+        for (int k = 0; k < COMM_OPS; k++)
+            sum += c[k].seconds;
+    }
+    return sum;
+}
+
+/* Flops of one token forward and backward: 6 per weight of a product, and attention over half the sequence. */
+static double flops_per_token(const struct trainer *t)
+{
+    double weights = 0;
+    for (int i = 0; i < t->model.table.n; i++) {
+        const struct param *p = &t->model.table.p[i];
+        if (p->n_dims == 2 && (p->kind != P_EMBED || t->cfg.tied))
+            weights += (double)p->shape[0] * (double)p->shape[1];
+    }
+    return 6 * weights + 6.0 * (double)(t->cfg.n_layers * t->cfg.n_heads * t->cfg.head_dim) * (double)t->o.seq_len;
+}
+
+static uint32_t bits_of(float x)
+{
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+
+void runlog_step(struct trainer *t, const struct step_result *r)
+{
+    double tokens = (double)(t->plan.rows * t->o.seq_len), speed = tokens / r->seconds, comm = comm_seconds(t), eta;
+    double mfu = speed * flops_per_token(t) / (t->peak_flops * layout_ranks(&t->layout));
+    double share = r->seconds > 0 ? (comm - t->comm_seen_s) / r->seconds : 0;
+    char loss[32], norm[32];
+    t->comm_seen_s = comm;
+    if (world_rank(t->world))
+        return;
+    if (t->log_file) {
+        fprintf(t->log_file,
+                "{\"step\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"grad_norm\":%s,\"grad_norm_bits\":\"%08x\",\"lr\":%.17g,\"tokens\":%lld,"
+                "\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"comm_fraction\":%.4g,\"bubble_fraction\":0,\"rss_bytes\":%lld}\n",
+                (long long)t->step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm), bits_of(r->norm), r->lr,
+                (long long)(t->step * t->plan.rows * t->o.seq_len), speed, mfu, share < 0 ? 0 : share > 1 ? 1 : share, (long long)rss_bytes());
+        fflush(t->log_file);
+    }
+    eta = (double)(t->o.steps - t->step) * r->seconds;
+    log_progress(&t->log, t->step == t->o.steps, "step %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  mfu %.0f%%  comm %.0f%%  left %.0f s",
+                 (long long)t->step, (long long)t->o.steps, (double)r->loss, (double)r->norm, r->lr, speed, 100 * mfu, 100 * share, eta);
+}
+
+void runlog_event(struct trainer *t, const char *event, const char *fmt, ...)
+{
+    va_list ap;
+    if (!t->log_file)
+        return;
+    fprintf(t->log_file, "{\"event\":\"%s\",\"step\":%lld,", event, (long long)t->step);
+    va_start(ap, fmt);
+    vfprintf(t->log_file, fmt, ap);
+    va_end(ap);
+    fprintf(t->log_file, "}\n");
+    fflush(t->log_file);
+}

@@ -1,0 +1,330 @@
+/* setup.c - from a command line to a trainer that is ready: options, ranks, model, data, state. */
+#define _GNU_SOURCE
+#include <jansson.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "comm/launch.h"
+#include "train/trainer.h"
+
+/* ---- options ---- */
+static int parse(struct trainer *t, int argc, char **argv, struct err *e)
+{
+    struct opt_args args = { 0 };
+    int rc = opt_parse(&ptrain_program, argc, argv, &t->o, &args, t->given, e);
+    return rc;
+}
+
+/* Options that the command line left out take the values that the resumed run had: parsed again with those in front. */
+static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
+{
+    const char *key, *text = t->source && t->o.resume ? ckpt_state(t->source)->run_json : NULL, *resume = t->o.resume;
+    unsigned char given[GIVEN_MAX];
+    json_t *o, *v;
+    char **all;
+    int n = 0, rc;
+    if (!text)
+        return 0;
+    o = jx_parse(text, strlen(text), ckpt_path(t->source), e);
+    all = o ? calloc(json_object_size(o) + (size_t)argc + 1, sizeof *all) : NULL;
+    if (!all) {
+        json_decref(o);
+        return o ? err_set(e, ERR_MEMORY, "no memory for options") : -e->code;
+    }
+    memcpy(given, t->given, sizeof given);
+    all[n++] = argv[0];
+    json_object_foreach(o, key, v) {
+        char *arg = malloc(strlen(key) + 4096);
+        if (!arg)
+            continue;
+        if (json_is_string(v))
+            sprintf(arg, "--%s=%.4000s", key, json_string_value(v));
+        else if (json_is_integer(v))
+            sprintf(arg, "--%s=%lld", key, (long long)json_integer_value(v));
+        else if (json_is_real(v))
+            sprintf(arg, "--%s=%.17g", key, json_real_value(v));
+        else if (json_is_true(v))
+            sprintf(arg, "--%s", key);
+        else
+            arg[0] = 0;
+        if (arg[0])
+            all[n++] = arg;              /* lives as long as the process: OPT_TEXT points into it */
+    }
+    memcpy(all + n, argv + 1, sizeof *all * (size_t)(argc - 1));
+    opt_free(&ptrain_program, &t->o, &(struct opt_args){ 0 });
+    rc = parse(t, n + argc - 1, all, e);
+    memcpy(t->given, given, sizeof given);
+    t->o.resume = resume;
+    json_decref(o);
+    return rc < 0 ? err_add(e, "%s", ckpt_path(t->source)) : 0;
+}
+
+static int check_options(const struct trainer *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    if (o->eval_only && (!o->init || !o->eval_data.n))
+        return err_set(e, ERR_USAGE, "--eval-only needs --init CKPT and --eval-data FILE");
+    if (o->eval_logprobs && !o->eval_only)
+        return err_set(e, ERR_USAGE, "--eval-logprobs needs --eval-only");
+    if (!o->eval_only && !o->data.n)
+        return err_set(e, ERR_USAGE, "no data: name a file with --data");
+    if (!o->eval_only && !o->out && !o->dry_run)
+        return err_set(e, ERR_USAGE, "no folder for checkpoints: name one with --out");
+    if (o->eval_every && !o->eval_data.n)
+        return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
+    if (o->resume && !strcmp(o->resume, "auto") && !o->out)
+        return err_set(e, ERR_USAGE, "--resume auto needs --out");
+    if (o->overlap == 0 && opts_given(t->given, "overlap"))
+        return err_set(e, ERR_USAGE, "--overlap on is not built yet: use --overlap off");
+    if (strcmp(o->offload, "none"))
+        return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
+    return 0;
+}
+
+/* ---- ranks and device ---- */
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int open_ranks(struct trainer *t, char **argv, struct err *e)
+{
+    struct train_opts *o = &t->o;
+    int64_t inner = o->tp * o->pp * o->cp;
+    int rc, size[AXIS_COUNT];
+    int ranks = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner);
+    TRY(launch_ranks(ranks, argv, e));
+    TRY(dev_open(&t->dev, o->device, 1, &t->mem, e));
+    TRY(world_open(&t->world, o->transport, t->dev, &t->mem, e));
+    log_open(&t->log, "ptrain", world_rank(t->world) != 0, launch_stderr_is_tty());
+    int n = world_size(t->world), threads = o->threads ? (int)o->threads : cores() / n > 1 ? cores() / n : 1;
+    if (n % inner) {
+        rc = err_set(e, ERR_USAGE, "%d ranks are not a multiple of tp %lld x pp %lld x cp %lld: use --ranks %lld", n, (long long)o->tp, (long long)o->pp,
+                     (long long)o->cp, (long long)(inner * (n / inner + 1)));
+        goto out;
+    }
+    if (threads > 1) {                   /* the thread pool comes after MPI has started */
+        pool_close(t->dev->pool);
+        TRY(pool_open(&t->dev->pool, threads, e));
+    }
+    t->layout = (struct layout){ (int)o->tp, (int)o->pp, (int)o->cp, (int)(n / inner), (int)o->ep, (int)o->zero };
+    size[AXIS_TP] = t->layout.tp;
+    size[AXIS_CP] = t->layout.cp;
+    size[AXIS_DP] = t->layout.dp;
+    size[AXIS_PP] = t->layout.pp;
+    TRY(mesh_open(&t->mesh, t->world, size, e));
+out:
+    return rc;
+}
+
+/* ---- model and data ---- */
+static int read_model(struct trainer *t, struct err *e)
+{
+    const char *name = t->o.model;
+    void *text = NULL;
+    size_t n;
+    int rc;
+    if (!name)
+        return t->source ? 0 : model_config_preset(&t->cfg, "tiny", e);
+    if (!io_exists(name))
+        return model_config_preset(&t->cfg, name, e);
+    TRY(io_read_file(name, 1 << 20, &text, &n, e));
+    TRY(model_config_parse(&t->cfg, text, name, e));
+out:
+    free(text);
+    return rc;
+}
+
+static int set_grain(struct trainer *t, struct err *e)
+{
+    int g = (int)t->o.grain;
+    if (g && t->source && t->o.resume && g != t->cfg.grain)
+        return err_set(e, ERR_USAGE, "--grain %d: the checkpoint was trained with grain %d, which cannot change", g, t->cfg.grain);
+    if (g && t->cfg.n_heads % g)
+        return err_set(e, ERR_USAGE, "--grain %d does not divide the %lld attention heads", g, (long long)t->cfg.n_heads);
+    if (g)
+        t->cfg.grain = g;
+    if (layout_grain(&t->layout, &t->cfg) != t->cfg.grain)
+        log_line(&t->log, "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own", t->layout.tp, t->cfg.grain);
+    return 0;
+}
+
+/* The dtype of the arithmetic: --dtype, or what a resumed or evaluated checkpoint holds. */
+static void set_dtype(struct trainer *t)
+{
+    int first = t->source ? ckpt_find(t->source, ROLE_WEIGHT, "model.embed_tokens.weight") : -1;
+    t->dt = t->o.dtype ? DT_BF16 : DT_F32;
+    if (first >= 0 && !opts_given(t->given, "dtype") && (t->o.resume || t->o.eval_only))
+        t->dt = ckpt_tensor(t->source, first)->dtype == CK_BF16 ? DT_BF16 : DT_F32;
+}
+
+static int open_data(struct trainer *t, struct err *e)
+{
+    int rc = 0;
+    if (!t->o.eval_only)
+        TRY(data_open(&t->data, &t->o.data, t->o.tokenizer, t->o.data_order, t->o.seq_len, t->cfg.vocab, (uint64_t)t->o.seed, e));
+    if (t->o.eval_data.n)
+        TRY(data_open(&t->eval, &t->o.eval_data, t->o.tokenizer, "stride:1", t->o.seq_len, t->cfg.vocab, 0, e));
+out:
+    return rc;
+}
+
+/* Tokenizer files travel with the checkpoint: from --tokenizer's folder, else from the checkpoint we start from. */
+static int carry_extras(struct trainer *t, struct err *e)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json" };
+    int n = t->source ? ckpt_n_extra(t->source) : 0, most = n > 4 ? n : 4, rc = 0;
+    t->extra_name = calloc((size_t)most, sizeof *t->extra_name);
+    t->extra_data = calloc((size_t)most, sizeof *t->extra_data);
+    t->extra_bytes = calloc((size_t)most, sizeof *t->extra_bytes);
+    if (!t->extra_name || !t->extra_data || !t->extra_bytes)
+        return err_set(e, ERR_MEMORY, "no memory for tokenizer files");
+    for (int i = 0; strcmp(t->o.tokenizer, "bytes") && i < 4; i++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/%s", t->o.tokenizer, names[i]);
+        if (!io_exists(path))
+            continue;
+        t->extra_name[t->n_extra] = names[i];
+        TRY(io_read_file(path, (size_t)1 << 30, (void **)(uintptr_t)&t->extra_data[t->n_extra], &t->extra_bytes[t->n_extra], e));
+        t->n_extra++;
+    }
+    for (int i = 0; !t->n_extra && i < n; i++) {
+        TRY(ckpt_extra_read(t->source, i, (void **)(uintptr_t)&t->extra_data[i], &t->extra_bytes[i], e));
+        t->extra_name[i] = strdup(ckpt_extra_name(t->source, i));
+    }
+    t->n_extra = t->n_extra ? t->n_extra : n;
+out:
+    return rc;
+}
+
+static int check_target(const struct trainer *t, struct err *e)
+{
+    char path[4200];
+    int64_t end = t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps;
+    if (t->o.eval_only || t->o.dry_run)
+        return 0;
+    snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)end);
+    if (io_exists(path) && !(t->o.resume && !strcmp(t->o.resume, "auto")))
+        return err_set(e, ERR_USAGE, "%s exists already: choose another --out, or continue with --resume auto", path);
+    return 0;
+}
+
+static int make_out(const struct trainer *t, struct err *e)
+{
+    char path[4096];
+    size_t n = snprintf(path, sizeof path, "%s", t->o.out);
+    if (n >= sizeof path)
+        return err_set(e, ERR_USAGE, "--out is longer than %zu bytes", sizeof path - 1);
+    for (char *p = path + 1; *p; p++) {
+        if (*p != '/')
+            continue;
+        *p = 0;
+        mkdir(path, 0777);
+        *p = '/';
+    }
+    if (mkdir(path, 0777) < 0 && !io_exists(path))
+        return err_sys(e, "%s: cannot make the folder", path);
+    return 0;
+}
+
+static int open_state(struct trainer *t, struct err *e)
+{
+    int64_t most, T = t->o.seq_len;
+    int rc, at_tp = t->mesh.at[AXIS_TP], at_pp = t->mesh.at[AXIS_PP];
+    struct comm *tp = t->mesh.axis[AXIS_TP], *dp = t->mesh.axis[AXIS_DP];
+    if (t->o.eval_only)
+        t->plan = (struct batch_plan){ .micro = t->o.micro_batch ? t->o.micro_batch : 4 };
+    else
+        TRY(batch_plan(&t->plan, t->o.global_batch, t->o.micro_batch, t->layout.dp, t->layout.zero, e));
+    if (!t->o.eval_only && !t->plan.in_tree)
+        log_line(&t->log, "global batch %lld over dp %d is not a part of its tree: deterministic, but the bits are this layout's own",
+                 (long long)t->plan.rows, t->layout.dp);
+    t->work_seqs = t->plan.micro;
+    most = t->work_seqs * T > 64 ? t->work_seqs * T : 64;
+    if (T > t->cfg.max_pos)
+        return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)T, (long long)t->cfg.max_pos);
+    TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, T > 64 ? T : 64, e));
+    TRY(train_work_open(&t->work, &t->model, (int)t->work_seqs, T, e));
+    t->ids = malloc(sizeof *t->ids * (size_t)(t->work_seqs * T));
+    t->targets = malloc(sizeof *t->targets * (size_t)(t->work_seqs * T));
+    t->logprobs = malloc(sizeof *t->logprobs * (size_t)(t->work_seqs * T));
+    if (!t->ids || !t->targets || !t->logprobs)
+        return err_set(e, ERR_MEMORY, "no memory for a batch");
+    if (t->o.eval_only) {
+        TRY(resident_open(&t->resident, &t->model, trainer_read_param, t, e));
+        t->weights = &t->resident.w;
+    } else {
+        TRY(zero_open(&t->zero, &t->model, dp, t->mesh.all, t->layout.zero, &t->plan, e));
+        t->weights = zero_weights(t->zero);
+        TRY(trainer_load(t, e));
+    }
+out:
+    return rc;
+}
+
+static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
+{
+    int rc;
+    TRY(read_model(t, e));
+    TRY(trainer_find_source(t, e));
+    TRY(inherit(t, argc, argv, e));
+    TRY(set_grain(t, e));
+    set_dtype(t);
+    TRY(layout_check(&t->layout, &t->cfg, e));
+    TRY(check_target(t, e));
+    if (!t->o.eval_only && world_rank(t->world) == 0)
+        TRY(make_out(t, e));
+    TRY(open_data(t, e));
+    TRY(carry_extras(t, e));
+    t->run_json = opt_json(&ptrain_program, &t->o);
+out:
+    return rc;
+}
+
+int trainer_open(struct trainer *t, int argc, char **argv, struct err *e)
+{
+    int rc = parse(t, argc, argv, e);
+    if (rc)
+        return rc;
+    TRY(check_options(t, e));
+    TRY(open_ranks(t, argv, e));
+    rc = open_rank(t, argc, argv, e);
+    TRY(comm_agree(t->mesh.all, rc, e));
+    if (t->o.dry_run)
+        return 0;
+    rc = open_state(t, e);
+    TRY(comm_agree(t->mesh.all, rc, e));
+    TRY(runlog_open(t, e));
+out:
+    return rc;
+}
+
+void trainer_close(struct trainer *t)
+{
+    if (t->log_file)
+        fclose(t->log_file);
+    if (t->zero)
+        zero_close(t->zero);
+    if (t->resident.m)
+        resident_close(&t->resident);
+    train_work_close(t->work);
+    model_close(&t->model);
+    ckpt_close(t->source);
+    data_close(t->data);
+    data_close(t->eval);
+    free(t->ids);
+    free(t->targets);
+    free(t->logprobs);
+    free(t->run_json);
+    if (t->world) {
+        mesh_close(&t->mesh);
+        world_close(t->world);
+    }
+    if (t->dev)
+        dev_close(t->dev);
+}

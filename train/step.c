@@ -1,0 +1,106 @@
+/* step.c - one update: rows of the global batch through forward and backward, gradients summed, norm, clip, AdamW. */
+#include <math.h>
+#include <string.h>
+#include "base/fmath.h"
+#include "train/trainer.h"
+
+#define PI 3.14159265358979323846
+
+/* Learning rate of update `step` (from 0). Warm-up lr (s+1)/warmup; then by schedule down to min_lr at the last step. */
+double schedule_lr(const struct train_opts *o, int64_t step)
+{
+    double span = (double)(o->steps - o->warmup), x = span > 0 ? (double)(step - o->warmup) / span : 1, down = o->lr - o->min_lr;
+    if (step < o->warmup)
+        return o->lr * (double)(step + 1) / (double)o->warmup;
+    x = x > 1 ? 1 : x;
+    switch (o->schedule) {
+    case SCHEDULE_COSINE: return o->min_lr + down / 2 * (1 + fm_cos(PI * x));
+    case SCHEDULE_LINEAR: return o->lr - down * x;
+    case SCHEDULE_WSD: return x < 0.8 ? o->lr : o->lr - down * (x - 0.8) / 0.2;
+    default: return o->lr;
+    }
+}
+
+static int read_rows(struct trainer *t, int64_t super, int64_t row, struct err *e)
+{
+    int64_t T = t->o.seq_len, G = t->plan.rows, step = t->first_sample + (t->step - t->first_step) * G;
+    for (int64_t j = 0; j < t->plan.micro; j++) {
+        int64_t r = batch_row(&t->plan, t->mesh.size[AXIS_DP], super, t->mesh.at[AXIS_DP], row + j);
+        int rc = data_read(t->data, data_window(t->data, step + r), t->ids + j * T, t->targets + j * T, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+static int micro_step(struct trainer *t, struct xsum *loss, struct err *e)
+{
+    int64_t rows = t->plan.micro * t->o.seq_len;
+    float scale = (float)(1.0 / (double)(t->plan.rows * t->o.seq_len));
+    int rc;
+    TRY(model_train_forward(&t->model, t->weights, t->work, t->ids, t->targets, t->logprobs, e));
+    for (int64_t i = 0; i < rows && t->mesh.at[AXIS_TP] == 0; i++)
+        xsum_add(loss, -(double)t->logprobs[i]);
+    TRY(model_train_backward(&t->model, t->weights, t->work, t->ids, t->targets, scale, zero_grads(t->zero), e));
+out:
+    return rc;
+}
+
+/* The exact mean over the global batch, the same on every rank; a signal seen by one rank stops all. */
+static int reduce_loss(struct trainer *t, struct xsum *loss, int64_t n, struct step_result *r, struct err *e)
+{
+    int64_t all[XSUM_LIMBS + 3];
+    int rc;
+    xsum_carry(loss);
+    memcpy(all, loss->limb, sizeof loss->limb);
+    all[XSUM_LIMBS] = loss->n_nan;
+    all[XSUM_LIMBS + 1] = loss->n_inf;
+    all[XSUM_LIMBS + 2] = world_stop_signal(t->world);
+    TRY(comm_all_reduce_i64(t->mesh.all, all, XSUM_LIMBS + 3, e));
+    memcpy(loss->limb, all, sizeof loss->limb);
+    loss->n_nan = all[XSUM_LIMBS];
+    loss->n_inf = all[XSUM_LIMBS + 1];
+    r->stop = all[XSUM_LIMBS + 2] != 0;
+    r->loss = (float)(xsum_double(loss) / (double)n);
+out:
+    return rc;
+}
+
+static struct adamw adamw_of(const struct train_opts *o, int64_t step, double lr, double norm)
+{
+    double c = o->clip > 0 ? o->clip / (norm + 1e-6) : 1;
+    struct adamw h = { .lr = (float)lr, .beta1 = (float)o->beta1, .beta2 = (float)o->beta2, .eps = (float)o->eps };
+    h.bias1 = (float)(1 - fm_pow(o->beta1, (double)(step + 1)));
+    h.bias2 = (float)sqrt(1 - fm_pow(o->beta2, (double)(step + 1)));
+    h.clip = c < 1 ? (float)c : 1.0f;
+    return h;
+}
+
+int step_run(struct trainer *t, struct step_result *r, struct err *e)
+{
+    struct xsum loss = { 0 };
+    double began = log_now_s(), norm;
+    int rc;
+    zero_begin_step(t->zero);
+    for (int64_t s = 0; s < t->plan.supers; s++) {
+        for (int64_t row = 0; row < t->plan.local; row += t->plan.micro) {
+            TRY(read_rows(t, s, row, e));
+            zero_begin_rows(t->zero, s, row);
+            TRY(micro_step(t, &loss, e));
+        }
+    }
+    TRY(reduce_loss(t, &loss, t->plan.rows * t->o.seq_len, r, e));
+    TRY(zero_norm(t->zero, &norm, e));
+    r->norm = (float)norm;
+    r->lr = schedule_lr(&t->o, t->step);
+    if (!isfinite(r->loss) || !isfinite(norm)) {
+        rc = err_set(e, ERR_NUMBER, "step %lld: loss %g, gradient norm %g: lower --lr or lengthen --warmup", (long long)t->step + 1, (double)r->loss, norm);
+        goto out;
+    }
+    struct adamw h = adamw_of(&t->o, t->step, r->lr, norm);
+    TRY(zero_update(t->zero, &h, t->o.weight_decay, e));
+    t->step++;
+    r->seconds = log_now_s() - began;
+out:
+    return rc;
+}

@@ -1,0 +1,76 @@
+/* trainer.h - a run of ptrain on one rank: everything it has open, and the rooms' parts that work on it. */
+#ifndef SHARDLINE_TRAIN_TRAINER_H
+#define SHARDLINE_TRAIN_TRAINER_H
+
+#include <stdio.h>
+#include "base/log.h"
+#include "comm/comm.h"
+#include "format/ckpt.h"
+#include "model/model.h"
+#include "text/text.h"
+#include "train/data.h"
+#include "train/options.h"
+#include "train/zero.h"
+
+struct trainer {
+    struct train_opts o;
+    unsigned char given[GIVEN_MAX];      /* which options the command line named */
+    char *run_json;                      /* stored options, as the checkpoint keeps them */
+    struct log log;
+    struct mem mem;
+    struct dev *dev;
+    struct world *world;
+    struct mesh mesh;
+    struct layout layout;
+    struct model_config cfg;
+    enum dtype dt;
+    struct batch_plan plan;
+    struct model model;
+    struct zero *zero;                   /* training */
+    struct resident resident;            /* evaluation only */
+    struct weights *weights;             /* of one of the two */
+    struct train_work *work;
+    int64_t work_seqs;                   /* sequences in work */
+    struct data *data, *eval;
+    struct ckpt *source;                 /* --resume or --init, while loading */
+    int64_t step;                        /* finished updates */
+    int64_t first_sample, first_step;    /* data position at the start of this process */
+    int n_extra;                         /* tokenizer files and the like, carried into checkpoints */
+    const char **extra_name;
+    const void **extra_data;
+    size_t *extra_bytes;
+    int32_t *ids, *targets;              /* [work_seqs][seq_len] */
+    float *logprobs;
+    FILE *log_file;                      /* rank 0 */
+    double peak_flops, started_s, comm_seen_s;
+    struct ckpt_digests digests;         /* of the last checkpoint */
+    char last_checkpoint[4096];
+};
+
+struct step_result { float loss, norm; double lr, seconds; int stop; };
+
+/* setup.c */
+int trainer_open(struct trainer *t, int argc, char **argv, struct err *e);
+void trainer_close(struct trainer *t);
+/* load.c: the checkpoint of --resume / --init, or initial values */
+int trainer_find_source(struct trainer *t, struct err *e);       /* opens t->source, reads its config */
+int trainer_load(struct trainer *t, struct err *e);
+int trainer_read_param(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e);
+/* step.c */
+double schedule_lr(const struct train_opts *o, int64_t step);
+int step_run(struct trainer *t, struct step_result *r, struct err *e);
+/* save.c */
+int trainer_save(struct trainer *t, struct err *e);              /* OUT/step-N; collective */
+/* eval.c */
+int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e);
+int trainer_sample(struct trainer *t, struct err *e);
+/* runlog.c */
+int runlog_open(struct trainer *t, struct err *e);               /* cuts lines past t->step */
+void runlog_step(struct trainer *t, const struct step_result *r);
+void runlog_event(struct trainer *t, const char *event, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+/* loop.c */
+int trainer_run(struct trainer *t, struct err *e);
+/* plan.c */
+int trainer_plan(struct trainer *t, struct err *e);              /* --dry-run */
+
+#endif
