@@ -10,6 +10,8 @@
  * Also: sets PR_SET_PDEATHSIG in ranks, remembers whether stderr was a terminal (launch_stderr_is_tty). Call it first in main. */
 int launch_ranks(int ranks, char **argv, struct err *e);
 int launch_under_launcher(void);
+/* 1 in the one process that speaks before the ranks have met: no launcher, or rank 0 under one. */
+int launch_is_first(void);
 int launch_stderr_is_tty(void);
 
 #endif

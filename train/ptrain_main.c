@@ -1,4 +1,5 @@
 /* ptrain - trains a language model over MPI ranks, to the same bits at every layout. */
+#include "comm/launch.h"
 #include "train/trainer.h"
 
 int main(int argc, char **argv)
@@ -9,10 +10,12 @@ int main(int argc, char **argv)
     if (rc == 0)
         rc = t.o.dry_run ? trainer_plan(&t, &e) : trainer_run(&t, &e);
     log_close(&t.log);
-    int status = rc < 0 ? err_exit_status(e.code) : 0;
-    if (rc < 0 && t.world && e.code != ERR_PEER)
+    int status = rc < 0 ? err_exit_status(e.code) : 0, speak = launch_is_first();
+    if (rc < 0 && t.world) {
         world_fail(t.world, &e);         /* the others stop too */
-    if (rc < 0 && (e.code != ERR_PEER || !t.world || world_rank(t.world) == 0))
+        speak = world_speaks(t.world);   /* one line for the whole job */
+    }
+    if (rc < 0 && speak)
         err_print(&e, "ptrain");
     trainer_close(&t);
     return status;

@@ -1,0 +1,197 @@
+/* launch.c - see launch.h.
+ *
+ *   ptrain --ranks 4           this process stays as the parent, in the user's terminal
+ *     mpirun -q -n 4 ptrain    in a process group of its own: signals reach it only through the parent
+ *       ptrain x 4             end with mpirun (PR_SET_PDEATHSIG)
+ *
+ * Why a parent and not exec alone: mpirun answers SIGTERM by killing the ranks after a fixed time, and always waits that time. The
+ * parent sends SIGUSR1 instead, which mpirun passes on: ranks take it as the wish to end, save as long as it takes, and leave.
+ * mpirun's own time can then be short, so that a rank that died ends the job at once. */
+#define _GNU_SOURCE
+#include "comm/launch.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/meet.h"
+#include "comm/watch.h"
+
+#define STDERR_TTY "SHARDLINE_STDERR_TTY"
+#define FIXED_ARGS 10
+
+int launch_under_launcher(void)
+{
+    return getenv("PMIX_RANK") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK");
+}
+
+int launch_is_first(void)
+{
+    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    if (!rank)
+        rank = getenv("PMIX_RANK");
+    return !rank || !strcmp(rank, "0");
+}
+
+int launch_stderr_is_tty(void)
+{
+    const char *v = getenv(STDERR_TTY);
+    return v ? *v == '1' : isatty(2);
+}
+
+/* What the user has set stays. pml and btl: on one machine the search for networks costs 0.2 s. */
+static void set_environment(void)
+{
+    static const char *const set[][2] = {
+        { "OMPI_ALLOW_RUN_AS_ROOT", "1" },
+        { "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1" },
+        { "OMPI_MCA_pml", "ob1" },
+        { "OMPI_MCA_btl", "self,vader,tcp" },
+        { "OMPI_MCA_btl_vader_single_copy_mechanism", "none" },
+        { "OMPI_MCA_osc", "^ucx" },
+        { "OMPI_MCA_odls_base_sigkill_timeout", "1" },
+    };
+    for (size_t i = 0; i < sizeof set / sizeof *set; i++)
+        setenv(set[i][0], set[i][1], 0);
+    setenv(STDERR_TTY, isatty(2) ? "1" : "0", 1);
+}
+
+/* The child: a group of its own, default signals, no terminal to read from. Writes errno into fd when exec fails. */
+static void run_mpirun(char **argv, const sigset_t *before, int fd)
+{
+    sigprocmask(SIG_SETMASK, before, NULL);
+    setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (isatty(0)) {
+        int null = open("/dev/null", O_RDONLY);
+        if (null >= 0)
+            dup2(null, 0);
+    }
+    execvp(argv[0], argv);
+    int why = errno;
+    if (write(fd, &why, sizeof why) < 0)
+        _exit(126);
+    _exit(127);
+}
+
+/* Children that mpirun left (ranks it killed and did not wait for) come to us; the last of them are gone within moments. */
+static void reap_left_over(void)
+{
+    static const struct timespec nap = { 0, 10000000 };
+    for (int i = 0; i < 200; i++) {
+        pid_t p = waitpid(-1, NULL, WNOHANG);
+        if (p < 0)
+            return;
+        if (p == 0)
+            nanosleep(&nap, NULL);
+    }
+}
+
+/* Until mpirun ends; its exit status. A signal asks the ranks to end; a second one, a second later, ends them. */
+static int wait_for(pid_t mpirun, const sigset_t *set)
+{
+    int64_t asked = 0;
+    for (;;) {
+        int status, sig = sigwaitinfo(set, NULL);
+        pid_t p;
+        while ((p = waitpid(-1, &status, WNOHANG)) > 0)
+            if (p == mpirun)
+                return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        if (sig < 0 || sig == SIGCHLD)
+            continue;
+        int64_t now = board_now_ns();
+        if (!asked || sig == SIGUSR1)
+            kill(mpirun, SIGUSR1);
+        else if (now - asked > 1000000000)
+            kill(mpirun, SIGTERM);
+        asked = asked ? asked : now;
+    }
+}
+
+static char **make_args(int ranks, char **argv, char *self, char *count)
+{
+    static char fixed[][16] = { "mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-n" };
+    size_t n = 0, i = 0;
+    while (argv[n])
+        n++;
+    char **a = calloc(FIXED_ARGS + n, sizeof *a);
+    if (!a)
+        return NULL;
+    for (; i < sizeof fixed / sizeof *fixed; i++)
+        a[i] = fixed[i];
+    sprintf(count, "%d", ranks);
+    a[i++] = count;
+    a[i++] = self;
+    for (size_t k = 1; k < n; k++)
+        a[i++] = argv[k];
+    return a;
+}
+
+/* Returns only when mpirun could not be started. */
+static int start(int ranks, char **argv, struct err *e)
+{
+    char self[4096] = { 0 }, count[16];
+    sigset_t set, before;
+    int tell[2], why = 0;
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || pipe2(tell, O_CLOEXEC) < 0)
+        return err_sys(e, "cannot start ranks");
+    char **a = make_args(ranks, argv, self, count);
+    if (!a)
+        return err_set(e, ERR_MEMORY, "no memory for the arguments of mpirun");
+    set_environment();
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    sigaddset(&set, SIGUSR1);
+    sigaddset(&set, SIGCHLD);
+    sigprocmask(SIG_BLOCK, &set, &before);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    pid_t pid = fork();
+    if (pid == 0)
+        run_mpirun(a, &before, tell[1]);
+    close(tell[1]);
+    if (pid > 0 && read(tell[0], &why, sizeof why) == 0) {
+        int status = wait_for(pid, &set);
+        reap_left_over();
+        fflush(NULL);
+        _exit(status);                                 /* as if this process had become mpirun */
+    }
+    close(tell[0]);
+    free(a);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    errno = why ? why : errno;
+    return err_sys(e, "cannot start %d ranks with mpirun (is openmpi-bin installed)", ranks);
+}
+
+static int under_launcher(int ranks, struct err *e)
+{
+    int have = meet_expected_ranks();
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (ranks > 0 && have > 0 && have != ranks)
+        return err_set(e, ERR_USAGE, "--ranks %d, but the launcher started %d: leave --ranks out, or make them the same", ranks, have);
+    watch_block_signals();
+    return 0;
+}
+
+int launch_ranks(int ranks, char **argv, struct err *e)
+{
+    const char *slurm = getenv("SLURM_NTASKS");
+    if (launch_under_launcher())
+        return under_launcher(ranks, e);
+    if (slurm && atoi(slurm) > 1)
+        return err_set(e, ERR_USAGE, "Slurm gives %s tasks, but they cannot find each other: start with `srun --mpi=pmix`", slurm);
+    if (ranks > 1)
+        return start(ranks, argv, e);
+    watch_block_signals();
+    return 0;
+}
