@@ -1,0 +1,136 @@
+/* added.c - added tokens ("<|eot_id|>", "[INST]") found in a text: the leftmost, of those the longest, one after the other.
+ *
+ * The rules for single_word, lstrip and rstrip are those of the Hugging Face library, checked against its vectors: a match that is
+ * no whole word is passed over; stripping takes the spaces beside the token, but not those that an earlier token took. */
+#include "text/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int32_t child_of(const struct trie *t, int32_t node, unsigned char byte)
+{
+    int32_t c = t->v[node].child;
+    while (c >= 0 && t->v[c].byte != byte)
+        c = t->v[c].next;
+    return c;
+}
+
+static int32_t new_node(struct trie *t, int32_t parent, unsigned char byte)
+{
+    if (t->n == t->cap) {
+        struct trie_node *q = grow(t->v, &t->cap, t->n + 1, sizeof *q);
+        if (!q)
+            return -1;
+        t->v = q;
+    }
+    t->v[t->n] = (struct trie_node){ -1, parent >= 0 ? t->v[parent].child : -1, -1, byte };
+    if (parent >= 0)
+        t->v[parent].child = (int32_t)t->n;
+    return (int32_t)t->n++;
+}
+
+int trie_put(struct trie *t, const char *s, size_t n, const struct added *a, struct err *e)
+{
+    int32_t node = 0;
+    if (n == 0)
+        return 0;
+    if (t->n == 0 && new_node(t, -1, 0) < 0)
+        return text_memory(e);
+    for (size_t i = 0; i < n; i++) {
+        unsigned char byte = (unsigned char)s[i];
+        int32_t next = child_of(t, node, byte);
+        if (next < 0 && (t->n > INT32_MAX - 1 || (next = new_node(t, node, byte)) < 0))
+            return text_memory(e);
+        node = next;
+    }
+    if (t->n_added == t->cap_added) {
+        struct added *q = grow(t->added, &t->cap_added, t->n_added + 1, sizeof *q);
+        if (!q)
+            return text_memory(e);
+        t->added = q;
+    }
+    /* two tokens may normalise to the same text: the first one counts */
+    if (t->v[node].added < 0)
+        t->v[node].added = (int32_t)t->n_added;
+    t->added[t->n_added++] = *a;
+    t->begins[(unsigned char)s[0]] = 1;
+    return 0;
+}
+
+/* The longest token that begins at s: its bytes, 0: none. */
+static size_t longest(const struct trie *t, const char *s, size_t n, const struct added **a)
+{
+    size_t best = 0;
+    int32_t node = 0;
+    for (size_t i = 0; i < n; i++) {
+        node = child_of(t, node, (unsigned char)s[i]);
+        if (node < 0)
+            break;
+        if (t->v[node].added >= 0) {
+            best = i + 1;
+            *a = &t->added[t->v[node].added];
+        }
+    }
+    return best;
+}
+
+static int is_whole_word(const char *s, size_t n, size_t start, size_t end)
+{
+    uint32_t cp;
+    if (start > 0 && (utf8_prev(s, start, &cp), uni_is_word(cp)))
+        return 0;
+    return end == n || (utf8_next(s + end, n - end, &cp), !uni_is_word(cp));
+}
+
+static size_t spaces_before(const char *s, size_t start, size_t least)
+{
+    uint32_t cp;
+    for (int len; start > least; start -= (size_t)len)
+        if (len = utf8_prev(s, start, &cp), !uni_is_space(cp))
+            break;
+    return start;
+}
+
+static size_t spaces_behind(const char *s, size_t n, size_t end)
+{
+    uint32_t cp;
+    for (int len; end < n; end += (size_t)len)
+        if (len = utf8_next(s + end, n - end, &cp), !uni_is_space(cp))
+            break;
+    return end;
+}
+
+void trie_split(const struct trie *t, const char *text, const struct piece *p, struct pieces *out)
+{
+    const char *s = text + p->off;
+    size_t done = 0, at = 0;
+    while (at < p->n && t->n) {
+        const struct added *a = NULL;
+        size_t len = t->begins[(unsigned char)s[at]] ? longest(t, s + at, p->n - at, &a) : 0;
+        if (!len) {
+            at++;
+            continue;
+        }
+        size_t start = at, end = at + len;
+        at = end;
+        if (a->single_word && !is_whole_word(s, p->n, start, end))
+            continue;
+        if (a->lstrip && start > done)
+            start = spaces_before(s, start, done);
+        if (a->rstrip)
+            end = spaces_behind(s, p->n, end);
+        if (start > done)
+            pieces_add(out, p->off + done, start - done, -1, p->first && done == 0);
+        pieces_add(out, p->off + start, end - start, a->id, p->first && start == 0);
+        done = end;
+    }
+    if (done < p->n)
+        pieces_add(out, p->off + done, p->n - done, -1, p->first && done == 0);
+}
+
+void trie_free(struct trie *t)
+{
+    free(t->v);
+    free(t->added);
+    *t = (struct trie){ 0 };
+}

@@ -1,0 +1,103 @@
+/* grow.c - buffers that grow: bytes, pieces, ids. Failure is remembered and asked for once. */
+#include "text/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+int text_memory(struct err *e) { return err_set(e, ERR_MEMORY, "no memory for the tokenizer's work: use shorter texts"); }
+
+void *grow(void *p, size_t *cap, size_t want, size_t size)
+{
+    size_t to = *cap ? *cap : 16;
+    while (to < want) {
+        if (to > SIZE_MAX / 2 / size)
+            return NULL;
+        to *= 2;
+    }
+    void *q = realloc(p, to * size);
+    if (q)
+        *cap = to;
+    return q;
+}
+
+void buf_add(struct buf *b, const void *p, size_t n)
+{
+    if (b->failed || n == 0)
+        return;
+    if (b->n + n + 1 > b->cap) {                      /* one more: room for a NUL behind */
+        char *q = grow(b->p, &b->cap, b->n + n + 1, 1);
+        if (!q) {
+            b->failed = 1;
+            return;
+        }
+        b->p = q;
+    }
+    memcpy(b->p + b->n, p, n);
+    b->n += n;
+}
+
+void buf_add_cp(struct buf *b, uint32_t cp)
+{
+    char s[4];
+    size_t n = 0;
+    if (cp < 0x80) {
+        s[n++] = (char)cp;
+    } else {
+        if (cp < 0x800) {
+            s[n++] = (char)(0xC0 | cp >> 6);
+        } else {
+            if (cp < 0x10000) {
+                s[n++] = (char)(0xE0 | cp >> 12);
+            } else {
+                s[n++] = (char)(0xF0 | cp >> 18);
+                s[n++] = (char)(0x80 | (cp >> 12 & 0x3F));
+            }
+            s[n++] = (char)(0x80 | (cp >> 6 & 0x3F));
+        }
+        s[n++] = (char)(0x80 | (cp & 0x3F));
+    }
+    buf_add(b, s, n);
+}
+
+void buf_free(struct buf *b)
+{
+    free(b->p);
+    *b = (struct buf){ 0 };
+}
+
+void pieces_add(struct pieces *ps, size_t off, size_t n, int32_t id, int first)
+{
+    if (ps->failed || n == 0)
+        return;
+    if (ps->n == ps->cap) {
+        struct piece *q = grow(ps->v, &ps->cap, ps->n + 1, sizeof *ps->v);
+        if (!q) {
+            ps->failed = 1;
+            return;
+        }
+        ps->v = q;
+    }
+    ps->v[ps->n++] = (struct piece){ off, n, id, first };
+}
+
+void pieces_free(struct pieces *ps)
+{
+    buf_free(&ps->text);
+    free(ps->v);
+    *ps = (struct pieces){ 0 };
+}
+
+void ids_add(struct ids *l, int32_t id)
+{
+    if (l->failed)
+        return;
+    if (l->n == l->cap) {
+        int32_t *q = grow(l->v, &l->cap, l->n + 1, sizeof *l->v);
+        if (!q) {
+            l->failed = 1;
+            return;
+        }
+        l->v = q;
+    }
+    l->v[l->n++] = id;
+}

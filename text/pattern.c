@@ -1,0 +1,215 @@
+/* pattern.c - the patterns of tokenizer.json: strings found as they are, regexes run by PCRE2 (compiled to machine code).
+ *
+ * The files are written for Oniguruma with Ruby's syntax. What differs is translated, or refused by name:
+ *   \s \S \w    PCRE2 counts U+180E as space and leaves marks out of words: written out as classes
+ *   ^ $         match at every line (PCRE2_MULTILINE)
+ *   \h, [a[b]], [a&&b], (?m…)    other meanings there: refused */
+#define _GNU_SOURCE                              /* memmem */
+#include "text/tok.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SPACE_SET "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+#define WORD_SET "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+#define STACK_START ((size_t)32 << 10)
+#define STACK_LIMIT ((size_t)64 << 20)           /* of the machine code; grows only for patterns that nest */
+
+static const struct { char name; const char *outside, *inside; } escapes[] = {
+    { 's', "[" SPACE_SET "]", SPACE_SET },
+    { 'S', "[^" SPACE_SET "]", "\\S\\x{180e}" },
+    { 'w', "[" WORD_SET "]", WORD_SET },
+    { 'W', "[^" WORD_SET "]", NULL },
+    { 'h', NULL, NULL },
+    { 'H', NULL, NULL },
+    { 'C', NULL, NULL },
+};
+
+/* One escape; returns its bytes in the source, or 0: not supported. */
+static size_t translate_escape(const char *s, size_t n, int in_class, struct buf *out)
+{
+    if (n < 2) {
+        buf_add(out, s, n);
+        return n;
+    }
+    for (size_t k = 0; k < sizeof escapes / sizeof *escapes; k++) {
+        if (escapes[k].name != s[1])
+            continue;
+        const char *text = in_class ? escapes[k].inside : escapes[k].outside;
+        if (!text)
+            return 0;
+        buf_add(out, text, strlen(text));
+        return 2;
+    }
+    buf_add(out, s, 2);
+    return 2;
+}
+
+static int refused(const char *part, const char *what, struct err *e)
+{
+    return err_set(e, ERR_CONFIG, "%s: the regex uses %s, which is not supported", what, part);
+}
+
+static int translate(const char *s, size_t n, struct buf *out, const char *what, struct err *e)
+{
+    int in_class = 0;
+    for (size_t i = 0; i < n;) {
+        if (s[i] == '\\') {
+            size_t used = translate_escape(s + i, n - i, in_class, out);
+            if (!used)
+                return refused((const char[]){ '\\', s[i + 1], 0 }, what, e);
+            i += used;
+            continue;
+        }
+        if (in_class && s[i] == '[' && i + 1 < n && s[i + 1] != ':')
+            return refused("a class inside of a class", what, e);
+        if (in_class && s[i] == '&' && i + 1 < n && s[i + 1] == '&')
+            return refused("an intersection of classes (&&)", what, e);
+        if (!in_class && n - i > 2 && s[i] == '(' && s[i + 1] == '?' && s[i + 2] == 'm')
+            return refused("(?m", what, e);
+        if (!in_class && s[i] == '[') {
+            in_class = 1;
+            /* a bracket right behind the opening one is a member */
+            size_t m = 1 + (i + 1 < n && s[i + 1] == '^');
+            m += i + m < n && s[i + m] == ']';
+            buf_add(out, s + i, m);
+            i += m;
+            continue;
+        }
+        if (in_class && s[i] == '[') {                /* [:alpha:] */
+            const char *end = memchr(s + i, ']', n - i);
+            size_t m = end ? (size_t)(end - (s + i)) + 1 : n - i;
+            buf_add(out, s + i, m);
+            i += m;
+            continue;
+        }
+        if (s[i] == ']')
+            in_class = 0;
+        buf_add(out, s + i++, 1);
+    }
+    return out->failed ? text_memory(e) : 0;
+}
+
+int pattern_regex(struct pattern *p, const char *regex, size_t n, const char *what, struct err *e)
+{
+    struct buf source = { 0 };
+    int code, rc = 0;
+    size_t at;
+    TRY(translate(regex, n, &source, what, e));
+    p->code = pcre2_compile((PCRE2_SPTR)(source.p ? source.p : ""), source.n,
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+    if (!p->code) {
+        char why[128];
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
+        rc = err_set(e, ERR_CONFIG, "%s: the regex does not compile: %s", what, why);
+        goto out;
+    }
+    /* without machine code (a CPU that PCRE2 does not know) it is interpreted: slower, same matches */
+    pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
+out:
+    buf_free(&source);
+    return rc;
+}
+
+int pattern_load(struct pattern *p, const json_t *node, const char *what, struct err *e)
+{
+    const char *s;
+    size_t n;
+    int rc;
+    if ((rc = text_member(node, "Regex", &s, &n, what, e)) != 0)
+        return rc < 0 ? rc : pattern_regex(p, s, n, what, e);
+    if ((rc = text_member(node, "String", &s, &n, what, e)) < 0)
+        return rc;
+    if (rc == 0 || n == 0)
+        return err_set(e, ERR_CONFIG, "%s: pattern is neither a String nor a Regex", what);
+    return text_copy(&p->literal, &p->n, s, n, e);
+}
+
+void pattern_free(struct pattern *p)
+{
+    free(p->literal);
+    pcre2_code_free(p->code);
+    *p = (struct pattern){ 0 };
+}
+
+int matcher_open(struct matcher *m, const struct pattern *p, struct err *e)
+{
+    *m = (struct matcher){ .pat = p, .last_end = SIZE_MAX };
+    if (!p->code)
+        return 0;
+    m->data = pcre2_match_data_create(1, NULL);
+    m->context = pcre2_match_context_create(NULL);
+    return m->data && m->context ? 0 : text_memory(e);
+}
+
+void matcher_close(struct matcher *m)
+{
+    pcre2_match_data_free(m->data);
+    pcre2_match_context_free(m->context);
+    if (m->stack)
+        pcre2_jit_stack_free(m->stack);
+    *m = (struct matcher){ 0 };
+}
+
+void matcher_text(struct matcher *m, const char *s, size_t n)
+{
+    m->s = s;
+    m->n = n;
+    m->at = 0;
+    m->last_end = SIZE_MAX;
+}
+
+static int regex_search(struct matcher *m, size_t *start, size_t *end, struct err *e)
+{
+    /* the text is valid UTF-8 by now: checking it again at every match would be quadratic */
+    int found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    if (found == PCRE2_ERROR_JIT_STACKLIMIT && !m->stack) {
+        m->stack = pcre2_jit_stack_create(STACK_START, STACK_LIMIT, NULL);
+        if (!m->stack)
+            return text_memory(e);
+        pcre2_jit_stack_assign(m->context, NULL, m->stack);
+        found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    }
+    if (found == PCRE2_ERROR_NOMATCH)
+        return 0;
+    if (found < 0) {
+        char why[128];
+        pcre2_get_error_message(found, (PCRE2_UCHAR *)why, sizeof why);
+        return err_set(e, ERR_CONFIG, "the tokenizer's regex gives up on this text: %s", why);
+    }
+    const size_t *v = pcre2_get_ovector_pointer(m->data);
+    *start = v[0];
+    *end = v[1];
+    return 1;
+}
+
+/* An empty match directly behind the last match does not count (as in Oniguruma's iterator). */
+int matcher_next(struct matcher *m, size_t *start, size_t *end, struct err *e)
+{
+    while (m->at <= m->n) {
+        if (m->pat->literal) {
+            const char *hit = memmem(m->s + m->at, m->n - m->at, m->pat->literal, m->pat->n);
+            if (!hit)
+                return 0;
+            *start = (size_t)(hit - m->s);
+            *end = m->at = *start + m->pat->n;
+            return 1;
+        }
+        int found = regex_search(m, start, end, e);
+        if (found <= 0)
+            return found;
+        if (*end < *start)                            /* \K in a look-ahead */
+            *end = *start;
+        m->at = *end;
+        if (*start == *end && *end == m->last_end) {
+            uint32_t cp;
+            m->at += m->at < m->n ? (size_t)utf8_next(m->s + m->at, m->n - m->at, &cp) : 1;
+            continue;
+        }
+        m->last_end = *end;
+        return 1;
+    }
+    return 0;
+}

@@ -1,0 +1,219 @@
+/* tokenizer.c - the door: opening, and text to ids. (Ids to text: detok.c.) */
+#include "text/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+
+#define TEXT_LIMIT ((size_t)1 << 30)
+#define FILE_LIMIT ((size_t)256 << 20)
+
+void tokenizer_close(struct tokenizer *t)
+{
+    if (!t)
+        return;
+    vocab_free(&t->vocab);
+    bpe_free(&t->bpe);
+    trie_free(&t->plain);
+    trie_free(&t->normal);
+    steps_free(&t->normalizer);
+    steps_free(&t->splitter);
+    steps_free(&t->decoder);
+    free(t->before.v);
+    free(t->after.v);
+    free(t);
+}
+
+static struct tokenizer *new_tokenizer(void)
+{
+    struct tokenizer *t = calloc(1, sizeof *t);
+    if (t)
+        t->bos = t->eos = -1;
+    return t;
+}
+
+int tokenizer_bytes(struct tokenizer **out, struct err *e)
+{
+    static const char decoder[] = "{\"type\":\"ByteLevel\"}";
+    struct tokenizer *t = new_tokenizer();
+    struct buf name = { 0 };
+    json_t *node = NULL;
+    int rc = 0;
+    if (!t)
+        return text_memory(e);
+    t->raw_bytes = 1;
+    for (int b = 0; b < 256; b++) {
+        name.n = 0;
+        buf_add_cp(&name, byte_char((unsigned char)b));
+        if (name.failed) {
+            rc = text_memory(e);
+            goto out;
+        }
+        TRY(vocab_put(&t->vocab, name.p, name.n, b, TOKEN_MODEL, "bytes", e));
+    }
+    if (!(node = text_json(decoder, sizeof decoder - 1, "bytes", e))) {
+        rc = -e->code;
+        goto out;
+    }
+    TRY(steps_load(&t->decoder, node, decoder_kinds, "decoders", "bytes", e));
+    TRY(token_bytes_fill(t, e));
+    *out = t;
+    t = NULL;
+out:
+    json_decref(node);
+    buf_free(&name);
+    tokenizer_close(t);
+    return rc;
+}
+
+int tokenizer_open(struct tokenizer **out, const char *json, size_t n, const char *config, size_t n_config, const char *what, struct err *e)
+{
+    struct tokenizer *t = new_tokenizer();
+    json_t *root = NULL;
+    int rc = 0;
+    if (!t)
+        return text_memory(e);
+    if (!(root = text_json(json, n, what, e))) {
+        rc = -e->code;
+        goto out;
+    }
+    TRY(tokenizer_load(t, root, what, e));
+    TRY(token_bytes_fill(t, e));
+    if (config) {
+        json_decref(root);
+        if (!(root = text_json(config, n_config, "tokenizer_config.json", e))) {
+            rc = -e->code;
+            goto out;
+        }
+        TRY(tokenizer_load_config(t, root, "tokenizer_config.json", e));
+    }
+    *out = t;
+    t = NULL;
+out:
+    json_decref(root);
+    tokenizer_close(t);
+    return rc;
+}
+
+int tokenizer_open_dir(struct tokenizer **out, const char *dir, struct err *e)
+{
+    char path[4096], config_path[4096];
+    void *json = NULL, *config = NULL;
+    size_t n, n_config = 0;
+    int rc = 0;
+    if (snprintf(path, sizeof path, "%s/tokenizer.json", dir) >= (int)sizeof path ||
+        snprintf(config_path, sizeof config_path, "%s/tokenizer_config.json", dir) >= (int)sizeof config_path)
+        return err_set(e, ERR_FILE, "the path of the tokenizer's folder is too long");
+    TRY(io_read_file(path, FILE_LIMIT, &json, &n, e));
+    if (io_exists(config_path))
+        TRY(io_read_file(config_path, FILE_LIMIT, &config, &n_config, e));
+    TRY(tokenizer_open(out, json, n, config, n_config, path, e));
+out:
+    free(json);
+    free(config);
+    return rc;
+}
+
+int tokenizer_open_named(struct tokenizer **out, const char *name, struct err *e)
+{
+    return strcmp(name, "bytes") ? tokenizer_open_dir(out, name, e) : tokenizer_bytes(out, e);
+}
+
+/* --- text to ids --- */
+
+static int encode_bytes(const char *text, size_t n, int32_t **ids, size_t *n_ids, struct err *e)
+{
+    int32_t *v = malloc((n ? n : 1) * sizeof *v);
+    if (!v)
+        return text_memory(e);
+    for (size_t i = 0; i < n; i++)
+        v[i] = (unsigned char)text[i];
+    *ids = v;
+    *n_ids = n;
+    return 0;
+}
+
+/* Splits the text at added tokens, then normalises what lies between and splits that at the added tokens which are normalised. */
+static int split_added(const struct tokenizer *t, struct pieces *raw, struct pieces *out, struct err *e)
+{
+    struct piece all = { 0, raw->text.n, -1, 1 };
+    trie_split(&t->plain, raw->text.p ? raw->text.p : "", &all, raw);
+    for (size_t i = 0; i < raw->n; i++) {
+        struct piece p = raw->v[i];
+        size_t off = out->text.n;
+        if (p.id >= 0) {
+            buf_add(&out->text, raw->text.p + p.off, p.n);
+            pieces_add(out, off, p.n, p.id, p.first);
+            continue;
+        }
+        int rc = normalize(&t->normalizer, raw->text.p + p.off, p.n, &out->text, e);
+        if (rc < 0)
+            return rc;
+        if (out->text.failed)
+            break;
+        p.off = off;
+        p.n = out->text.n - off;
+        if (p.n)
+            trie_split(&t->normal, out->text.p, &p, out);
+    }
+    return raw->failed || raw->text.failed || out->failed || out->text.failed ? text_memory(e) : 0;
+}
+
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int add_special, int32_t **ids, size_t *n_ids, struct err *e)
+{
+    struct pieces raw = { 0 }, ps = { 0 };
+    struct ids out = { 0 };
+    int rc = 0;
+    if (n > TEXT_LIMIT)
+        return err_set(e, ERR_CONFIG, "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n, TEXT_LIMIT);
+    if (t->raw_bytes)
+        return encode_bytes(text, n, ids, n_ids, e);
+    utf8_repair(text, n, 1, &raw.text);
+    TRY(split_added(t, &raw, &ps, e));
+    pieces_free(&raw);
+    TRY(split_run(&t->splitter, &ps, e));
+    for (size_t i = 0; add_special && i < t->before.n; i++)
+        ids_add(&out, t->before.v[i]);
+    TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, &out, e));
+    for (size_t i = 0; add_special && i < t->after.n; i++)
+        ids_add(&out, t->after.v[i]);
+    if (out.failed || (!out.v && !(out.v = malloc(sizeof *out.v)))) {
+        rc = text_memory(e);
+        goto out;
+    }
+    *ids = out.v;
+    *n_ids = out.n;
+    out.v = NULL;
+out:
+    pieces_free(&raw);
+    pieces_free(&ps);
+    free(out.v);
+    return rc;
+}
+
+/* --- about tokens --- */
+
+static const struct token *token(const struct tokenizer *t, int32_t id)
+{
+    return id >= 0 && id < t->vocab.n && t->vocab.v[id].flags ? &t->vocab.v[id] : NULL;
+}
+
+int32_t tokenizer_vocab(const struct tokenizer *t) { return t->vocab.n; }
+int32_t tokenizer_bos(const struct tokenizer *t) { return t->bos; }
+int32_t tokenizer_eos(const struct tokenizer *t) { return t->eos; }
+int tokenizer_is_special(const struct tokenizer *t, int32_t id) { return token(t, id) && token(t, id)->flags & TOKEN_SPECIAL; }
+int32_t tokenizer_id(const struct tokenizer *t, const char *text, size_t n) { return vocab_find(&t->vocab, text, n); }
+
+const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, size_t *n)
+{
+    const struct token *k = token(t, id);
+    *n = k ? k->n : 0;
+    return k ? t->vocab.text.p + k->off : NULL;
+}
+
+const char *tokenizer_token_bytes(const struct tokenizer *t, int32_t id, size_t *n)
+{
+    const struct token *k = token(t, id);
+    *n = k ? k->raw_n : 0;
+    return k ? t->vocab.raw.p + k->raw_off : NULL;
+}
