@@ -424,7 +424,7 @@ int tokenizer_stream_finish(struct tokenizer_stream *s, const char **out, size_t
 
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, int skip_special, char **out, size_t *n_bytes, struct err *e)
 {
-    struct tokenizer_stream *s;
+    struct tokenizer_stream *s = NULL;
     int rc = tokenizer_stream_open(&s, t, skip_special, e);
     if (rc < 0)
         return rc;

@@ -224,8 +224,8 @@ static int add_processor(void *arg, const json_t *node, const char *type, const 
 
 static int add_token(struct tokenizer *t, const json_t *node, const char *what, struct err *e)
 {
-    const char *s;
-    size_t n;
+    const char *s = NULL;
+    size_t n = 0;
     int special, normalized, rc = 0;
     struct added a = { 0 };
     struct buf norm = { 0 };

@@ -1,0 +1,223 @@
+/* ptok - text to token ids and back, as JSON lines. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/err.h"
+#include "base/opt.h"
+#include "text/text.h"
+
+struct options { const char *tokenizer; };
+
+static void print_version(FILE *out) { fprintf(out, "ptok (Shardline) 0.1\n"); }
+
+static const struct opt opts[] = {
+    { OPT_TEXT, "tokenizer", offsetof(struct options, tokenizer), NULL, "bytes|DIR", "bytes, or a folder with tokenizer.json", 0, 0, 0 },
+    { .kind = OPT_GROUP },
+};
+static const struct opt_program program = {
+    .name = "ptok",
+    .summary = "encode: {\"n\":0,\"text_b64\":…} a line to ids and what they decode to; decode: {\"n\":0,\"ids\":[…]} a line to text",
+    .usage = "encode|decode --tokenizer bytes|DIR <IN >OUT",
+    .opts = opts,
+    .min_args = 1,
+    .max_args = 1,
+    .print_version = print_version,
+};
+
+/* --- base64 (RFC 4648) --- */
+
+static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+
+static char *b64_encode(const char *s, size_t n)
+{
+    const unsigned char *p = (const unsigned char *)s;
+    char *out = malloc((n + 2) / 3 * 4 + 1), *q = out;
+    for (size_t i = 0; out && i < n; i += 3) {
+        uint32_t v = (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) | (i + 2 < n ? p[i + 2] : 0);
+        *q++ = digits[v >> 18];
+        *q++ = digits[v >> 12 & 63];
+        *q++ = i + 1 < n ? digits[v >> 6 & 63] : '=';
+        *q++ = i + 2 < n ? digits[v & 63] : '=';
+    }
+    if (out)
+        *q = 0;
+    return out;
+}
+
+/* NULL: not base64 (or no memory) */
+static char *b64_decode(const char *s, size_t n, size_t *n_out)
+{
+    char *out = malloc(n / 4 * 3 + 3), *q = out;
+    uint32_t v = 0;
+    int bits = 0;
+    while (n && s[n - 1] == '=')
+        n--;
+    for (size_t i = 0; out && i < n; i++) {
+        const char *d = s[i] ? strchr(digits, s[i]) : NULL;
+        if (!d) {
+            free(out);
+            return NULL;
+        }
+        v = v << 6 | (uint32_t)(d - digits);
+        if ((bits += 6) >= 8)
+            *q++ = (char)(v >> (bits -= 8));
+    }
+    *n_out = out ? (size_t)(q - out) : 0;
+    return out;
+}
+
+/* --- a line --- */
+
+static int no_memory(struct err *e) { return err_set(e, ERR_MEMORY, "no memory for this line: use shorter texts"); }
+
+static int put_ids(json_t *out, const char *key, const int32_t *ids, size_t n, struct err *e)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++)
+        if (json_array_append_new(list, json_integer(ids[i])) < 0)
+            break;
+    int whole = list && json_array_size(list) == n;
+    return json_object_set_new(out, key, list) < 0 || !whole ? no_memory(e) : 0;
+}
+
+static int put_decoded(json_t *out, const char *key, const struct tokenizer *t, const int32_t *ids, size_t n, int skip, struct err *e)
+{
+    char *text = NULL, *b64 = NULL;
+    size_t n_text;
+    int rc = 0;
+    TRY(tokenizer_decode(t, ids, n, skip, &text, &n_text, e));
+    b64 = b64_encode(text, n_text);
+    if (!b64 || json_object_set_new(out, key, json_string(b64)) < 0)
+        rc = no_memory(e);
+out:
+    free(text);
+    free(b64);
+    return rc;
+}
+
+static int encode_line(const struct tokenizer *t, const json_t *in, json_t *out, struct err *e)
+{
+    const json_t *b64 = json_object_get(in, "text_b64");
+    int32_t *ids = NULL, *plain = NULL;
+    size_t n_text, n_ids, n_plain;
+    char *text = json_is_string(b64) ? b64_decode(json_string_value(b64), json_string_length(b64), &n_text) : NULL;
+    int rc = 0;
+    if (!text)
+        return err_set(e, ERR_FORMAT, "no text_b64 that is base64");
+    TRY(tokenizer_encode(t, text, n_text, 1, &ids, &n_ids, e));
+    TRY(tokenizer_encode(t, text, n_text, 0, &plain, &n_plain, e));
+    TRY(put_ids(out, "ids", ids, n_ids, e));
+    TRY(put_ids(out, "ids_plain", plain, n_plain, e));
+    TRY(put_decoded(out, "decoded_b64", t, plain, n_plain, 0, e));
+    TRY(put_decoded(out, "decoded_skip_b64", t, ids, n_ids, 1, e));
+out:
+    free(text);
+    free(ids);
+    free(plain);
+    return rc;
+}
+
+static int decode_line(const struct tokenizer *t, const json_t *in, json_t *out, struct err *e)
+{
+    const json_t *list = json_object_get(in, "ids"), *id;
+    size_t n = json_array_size(list), i;
+    int32_t *ids = malloc((n + 1) * sizeof *ids);
+    int rc = 0;
+    if (!ids)
+        return no_memory(e);
+    if (!json_is_array(list))
+        rc = err_set(e, ERR_FORMAT, "no list of ids");
+    json_array_foreach(list, i, id) {
+        json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (v < 0 || v > INT32_MAX) {
+            rc = err_set(e, ERR_FORMAT, "ids[%zu] is no token id", i);
+            break;
+        }
+        ids[i] = (int32_t)v;
+    }
+    if (rc == 0)
+        rc = put_decoded(out, "decoded_b64", t, ids, n, 0, e);
+    if (rc == 0)
+        rc = put_decoded(out, "decoded_skip_b64", t, ids, n, 1, e);
+    free(ids);
+    return rc;
+}
+
+typedef int line_fn(const struct tokenizer *t, const json_t *in, json_t *out, struct err *e);
+
+static int one_line(const struct tokenizer *t, line_fn *fn, const char *line, size_t n, struct err *e)
+{
+    json_error_t at;
+    json_t *in = json_loadb(line, n, 0, &at), *out = json_object();
+    const json_t *number = json_object_get(in, "n");
+    int rc = 0;
+    if (!json_is_object(in))
+        rc = err_set(e, ERR_FORMAT, "not a JSON object");
+    else if (!out || (number && json_object_set(out, "n", (json_t *)number) < 0))
+        rc = no_memory(e);
+    else
+        rc = fn(t, in, out, e);
+    if (rc == 0 && (json_dumpf(out, stdout, JSON_COMPACT | JSON_ENSURE_ASCII) < 0 || putchar('\n') == EOF))
+        rc = err_sys(e, "writing to stdout");
+    json_decref(in);
+    json_decref(out);
+    return rc;
+}
+
+static int all_lines(const struct tokenizer *t, line_fn *fn, struct err *e)
+{
+    char *line = NULL;
+    size_t room = 0;
+    ssize_t n;
+    int rc = 0;
+    for (int64_t number = 1; rc == 0 && (n = getline(&line, &room, stdin)) >= 0; number++) {
+        while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
+            n--;
+        if (n > 0 && (rc = one_line(t, fn, line, (size_t)n, e)) < 0)
+            err_add(e, "line %lld of the input", (long long)number);
+    }
+    free(line);
+    if (rc == 0 && (fflush(stdout) == EOF || ferror(stdin)))
+        rc = err_sys(e, "reading stdin or writing stdout");
+    return rc;
+}
+
+/* --- commands --- */
+
+static const struct { const char *name; line_fn *fn; } commands[] = {
+    { "encode", encode_line },
+    { "decode", decode_line },
+    { "prepare", NULL },
+    { "render", NULL },
+};
+
+static int run(const struct options *o, const char *name, struct err *e)
+{
+    struct tokenizer *t = NULL;
+    size_t i = 0, n = sizeof commands / sizeof *commands;
+    while (i < n && strcmp(name, commands[i].name))
+        i++;
+    if (i == n)
+        return err_set(e, ERR_USAGE, "unknown command %s: known are encode, decode", name);
+    if (!commands[i].fn)
+        return err_set(e, ERR_USAGE, "%s is not built yet: encode and decode are", name);
+    if (!o->tokenizer)
+        return err_set(e, ERR_USAGE, "which tokenizer: add --tokenizer bytes, or --tokenizer with a folder that holds tokenizer.json");
+    int rc = tokenizer_open_named(&t, o->tokenizer, e);
+    if (rc == 0)
+        rc = all_lines(t, commands[i].fn, e);
+    tokenizer_close(t);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = { 0 };
+    struct opt_args args = { 0 };
+    struct err e = { 0 };
+    int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
+    if (rc == 0)
+        rc = run(&o, args.item[0], &e);
+    opt_free(&program, &o, &args);
+    return rc < 0 ? err_print(&e, "ptok") : 0;
+}
