@@ -10,6 +10,7 @@ FIXTURES ?=
 export FIXTURES
 
 B := build/$(CONFIG)
+LINK := $(if $(filter build/$(CONFIG),$B),link)
 ROOMS := base kernels comm format model text train reshard serve
 
 WARN  := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-strings -Wvla -Wpointer-arith -Wformat=2
@@ -42,7 +43,7 @@ BENCHES  := $(BENCH_SRC:%.c=$B/%)
 .PHONY: all programs tests benches link setup-check demo test test-all bench sanitize tidy check-layers install clean help
 all: programs
 programs: setup-check
-	@$(MAKE) --no-print-directory $(PROGS) link
+	@$(MAKE) --no-print-directory $(PROGS) $(LINK)
 
 link:
 	@mkdir -p build && ln -sfn $(CONFIG)/bin build/bin
@@ -87,14 +88,14 @@ test-all: tests
 	@tests/run --bin $B all
 	@$(MAKE) --no-print-directory sanitize
 sanitize:
-	@$(MAKE) --no-print-directory CONFIG=sanitize tests
+	@$(MAKE) --no-print-directory CONFIG=sanitize LINK= tests
 	@tests/run --bin build/sanitize sanitize
 bench: benches
 	@tests/bench/run --bin $B
 check-layers:
 	@tools/check-layers
 tidy:
-	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h') && clang-tidy --quiet $(LIB_SRC) -- $(CFLAGS_ALL) $(CFLAGS_PKG)
+	@tools/style-check && clang-tidy --quiet $(LIB_SRC) -- $(CFLAGS_ALL) $(CFLAGS_PKG)
 
 install: programs
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/shardline

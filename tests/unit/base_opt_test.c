@@ -41,7 +41,7 @@ static int parse(const char *const *words)
 {
     static char *argv[24];
     int n = 1;
-    argv[0] = (char *)(uintptr_t)"prog";
+    argv[0] = (char *)(uintptr_t)program.name;
     for (; words[n - 1]; n++)
         argv[n] = (char *)(uintptr_t)words[n - 1];
     memset(&got, 0x55, sizeof got);
