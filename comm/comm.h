@@ -72,6 +72,9 @@ int comm_agree(struct comm *c, int rc, struct err *e);
 int world_stop_signal(const struct world *w);
 /* Says that this rank cannot go on: the others' calls return ERR_PEER within 10 s. Not collective. */
 void world_fail(struct world *w, const struct err *e);
+/* 1 for the one rank of a machine that should print the error that ends the job; 0 when that was said already (a dead or stopped
+ * rank is reported by the room itself). In main: world_fail(w, &e); if (world_speaks(w)) err_print(&e, program); */
+int world_speaks(struct world *w);
 
 /* ---- counts: elements and bytes this rank put on the wire or read from peers, by collective and group ---- */
 enum comm_op { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_SEND, COMM_OTHER, COMM_OPS };

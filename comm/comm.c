@@ -1,0 +1,284 @@
+/* comm.c - the door of every operation: nothing to do for nothing, no call into a failed world, every call counted. What a
+ * transport reports as an error is made a failure of the world here, because its group is out of step from then on. */
+#include "comm/comm_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct comm *comm_new(struct world *w, int *member, int size)
+{
+    struct comm *c = calloc(1, sizeof *c);
+    if (!c) {
+        free(member);
+        return NULL;
+    }
+    *c = (struct comm) { .t = size == 1 ? &transport_self : w->t, .w = w, .size = size, .member = member };
+    while (c->member[c->rank] != w->at.rank)
+        c->rank++;
+    return c;
+}
+
+void comm_close(struct comm *c)
+{
+    if (!c)
+        return;
+    c->t->group_leave(c);
+    free(c->member);
+    free(c);
+}
+
+int comm_rank(const struct comm *c) { return c->rank; }
+int comm_size(const struct comm *c) { return c->size; }
+
+void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes) { return c->w->t->alloc(c->w, cat, bytes); }
+void comm_free(struct comm *c, void *p) { c->w->t->free(c->w, p); }
+
+/* ---- counting, and what an error means for the others ---- */
+static int done(struct comm *c, enum comm_op op, int64_t bytes, int64_t begin_ns, int rc, struct err *e)
+{
+    struct comm_count *n = &c->count[op];
+    n->calls++;
+    n->seconds += (double)(board_now_ns() - begin_ns) * 1e-9;
+    if (rc < 0) {
+        world_fail(c->w, e);
+        return rc;
+    }
+    n->bytes += bytes;
+    return 0;
+}
+
+/* call: of the transport, entered only while the world is well; bytes: read from peers and written to them by this rank. */
+#define COUNTED(c, op, bytes, call)                                                                                      \
+    do {                                                                                                                 \
+        int rc_ = world_check((c)->w, e);                                                                                \
+        if (rc_ < 0)                                                                                                     \
+            return rc_;                                                                                                  \
+        int64_t begin_ = board_now_ns();                                                                                 \
+        return done((c), (op), (int64_t)(bytes), begin_, (call), e);                                                     \
+    } while (0)
+
+static int nothing(struct comm *c, struct err *e) { return world_check(c->w, e); }
+
+static int64_t others(const struct comm *c) { return c->size - 1; }
+
+int comm_barrier(struct comm *c, struct err *e) { COUNTED(c, COMM_OTHER, 0, c->t->barrier(c, e)); }
+
+int comm_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e)
+{
+    if (!bytes)
+        return nothing(c, e);
+    COUNTED(c, COMM_BROADCAST, c->size > 1 ? bytes : 0, c->t->broadcast(c, buf, bytes, root, e));
+}
+
+int comm_all_reduce(struct comm *c, float *buf, int64_t n, struct err *e)
+{
+    if (!n)
+        return nothing(c, e);
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size, c->t->all_reduce(c, SUM_TREE, buf, n, e));
+}
+
+int comm_all_reduce_max(struct comm *c, float *buf, int64_t n, struct err *e)
+{
+    if (!n)
+        return nothing(c, e);
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size, c->t->all_reduce(c, SUM_MAX, buf, n, e));
+}
+
+int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e)
+{
+    if (!n)
+        return nothing(c, e);
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 8 / c->size, c->t->all_reduce(c, SUM_I64, buf, n, e));
+}
+
+int comm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
+{
+    if (!n_each)
+        return nothing(c, e);
+    COUNTED(c, COMM_REDUCE_SCATTER, others(c) * n_each * 4, c->t->reduce_scatter(c, out, in, n_each, e));
+}
+
+int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e)
+{
+    if (!bytes_each)
+        return nothing(c, e);
+    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, c->t->all_gather(c, out, in, bytes_each, e));
+}
+
+int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
+{
+    COUNTED(c, COMM_SEND, bytes, c->t->send(c, buf, bytes, to, e));
+}
+
+int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
+{
+    COUNTED(c, COMM_SEND, bytes, c->t->recv(c, buf, bytes, from, e));
+}
+
+/* ---- made of the operations above ---- */
+/* all[size]: everybody's number. */
+static int gather_numbers(struct comm *c, int64_t mine, int64_t *all, struct err *e)
+{
+    all[c->rank] = mine;
+    COUNTED(c, COMM_OTHER, others(c) * 8, c->t->all_gather(c, all, &all[c->rank], sizeof *all, e));
+}
+
+static int64_t *numbers_new(const struct comm *c, struct err *e)
+{
+    int64_t *all = calloc((size_t)c->size, sizeof *all);
+    if (!all)
+        err_set(e, ERR_MEMORY, "no memory for %d numbers", c->size);
+    return all;
+}
+
+static int gather_into(struct comm *c, const void *blob, const size_t *sizes, size_t sum, int root, char *out, struct err *e)
+{
+    COUNTED(c, COMM_OTHER, c->rank == root ? sum - sizes[root] : sizes[c->rank], c->t->gather(c, blob, sizes, root, out, e));
+}
+
+int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, void **out, size_t *sizes, struct err *e)
+{
+    int64_t *all = numbers_new(c, e);
+    size_t *size = calloc((size_t)c->size, sizeof *size), sum = 0;
+    char *p = NULL;
+    int rc = 0;
+    *out = NULL;
+    if (!all || !size) {
+        rc = err_set(e, ERR_MEMORY, "no memory for the sizes of %d blobs", c->size);
+        goto out;
+    }
+    TRY(gather_numbers(c, (int64_t)bytes, all, e));
+    for (int r = 0; r < c->size; r++)
+        sum += size[r] = (size_t)all[r];
+    if (c->rank == root && !(p = malloc(sum ? sum : 1))) {
+        rc = err_set(e, ERR_MEMORY, "no memory for %zu bytes from %d ranks", sum, c->size);
+        goto out;
+    }
+    if (sum)
+        TRY(gather_into(c, blob, size, sum, root, p, e));
+    if (c->rank == root) {
+        memcpy(sizes, size, (size_t)c->size * sizeof *size);
+        *out = p;
+        p = NULL;
+    }
+out:
+    if (rc < 0)
+        world_fail(c->w, e);
+    free(p);
+    free(size);
+    free(all);
+    return rc;
+}
+
+/* The text says which rank it was, once: agreements nest (a group's, then everybody's). */
+static void name_rank(struct err *e, int rank)
+{
+    int named, n = 0;
+    if (sscanf(e->text, "rank %d: %n", &named, &n) < 1 || !n)
+        err_add(e, "rank %d", rank);
+}
+
+static int share_error(struct comm *c, int code, int from, struct err *e)
+{
+    struct err x = { .code = code };
+    if (c->rank == from)
+        memcpy(x.text, e->text, sizeof x.text);
+    int rc = comm_broadcast(c, x.text, sizeof x.text, from, e);
+    if (rc < 0)
+        return rc;
+    x.text[sizeof x.text - 1] = 0;
+    name_rank(&x, c->member[from]);
+    *e = x;
+    return -code;
+}
+
+int comm_agree(struct comm *c, int rc, struct err *e)
+{
+    struct err mine = { 0 };
+    int64_t *all = c->size > 1 ? numbers_new(c, e) : NULL;
+    int got = 0, from = 0;
+    if (c->size == 1)
+        return rc < 0 ? rc : 0;
+    if (rc < 0)
+        mine = *e;
+    if (!all) {
+        world_fail(c->w, e);
+        return -ERR_MEMORY;
+    }
+    got = gather_numbers(c, rc < 0 ? -rc : 0, all, e);
+    while (got == 0 && from < c->size && !all[from])
+        from++;
+    if (got == 0 && from < c->size) {
+        if (rc < 0)
+            *e = mine;
+        got = share_error(c, (int)all[from], from, e);
+    }
+    if (got == -ERR_PEER && rc < 0 && rc != -ERR_PEER && atomic_load(&c->w->board->failed)) {
+        *e = mine;                                     /* nobody to agree with: one's own error says more */
+        got = rc;
+    }
+    free(all);
+    return got;
+}
+
+/* ---- groups ---- */
+static struct comm *group_of(struct comm *parent, const int64_t *colour)
+{
+    int *member = malloc((size_t)parent->size * sizeof *member), n = 0;
+    for (int r = 0; member && r < parent->size; r++)
+        if (colour[r] == colour[parent->rank])
+            member[n++] = parent->member[r];
+    return member ? comm_new(parent->w, member, n) : NULL;
+}
+
+/* Rank of the parent that is the first of my group. */
+static int leader_of(const struct comm *parent, const int64_t *colour)
+{
+    int r = 0;
+    while (colour[r] != colour[parent->rank])
+        r++;
+    return r;
+}
+
+int comm_split(struct comm **out, struct comm *parent, int colour, struct err *e)
+{
+    int64_t *colours = numbers_new(parent, e), *number = numbers_new(parent, e), offered = -1;
+    struct comm *c = NULL;
+    int rc = 0, leader;
+    *out = NULL;
+    if (!colours || !number) {
+        rc = -ERR_MEMORY;
+        goto out;
+    }
+    TRY(gather_numbers(parent, colour, colours, e));
+    leader = leader_of(parent, colours);
+    if (!(c = group_of(parent, colours))) {
+        rc = err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", parent->size);
+        goto out;
+    }
+    if (leader == parent->rank)
+        TRY(c->t->group_offer(c, &offered, e));
+    TRY(gather_numbers(parent, offered, number, e));
+    TRY(c->t->group_take(c, number[leader], e));
+    *out = c;
+    c = NULL;
+out:
+    if (rc < 0)
+        world_fail(parent->w, e);
+    comm_close(c);
+    free(colours);
+    free(number);
+    return rc;
+}
+
+void comm_counts(const struct comm *c, struct comm_count out[COMM_OPS]) { memcpy(out, c->count, sizeof c->count); }
+
+const char *comm_op_name(enum comm_op op)
+{
+    static const char *const name[COMM_OPS] = {
+        [COMM_ALL_REDUCE] = "all_reduce", [COMM_REDUCE_SCATTER] = "reduce_scatter", [COMM_ALL_GATHER] = "all_gather",
+        [COMM_BROADCAST] = "broadcast",   [COMM_SEND] = "send",                     [COMM_OTHER] = "other",
+    };
+    return name[op];
+}

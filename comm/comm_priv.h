@@ -1,0 +1,74 @@
+/* comm_priv.h - inside of the room: a world, its groups, and the table that a transport fills. */
+#ifndef SHARDLINE_COMM_PRIV_H
+#define SHARDLINE_COMM_PRIV_H
+
+#include "base/err.h"
+#include "base/mem.h"
+#include "comm/board.h"
+#include "comm/comm.h"
+#include "comm/reduce.h"
+#include "comm/segment.h"
+#include "comm/watch.h"
+
+/* What a rank tells the others at the first sync of an operation, so that calls that do not fit are found. */
+enum call { CALL_BARRIER = 1, CALL_BROADCAST, CALL_REDUCE, CALL_REDUCE_SCATTER, CALL_ALL_GATHER, CALL_GATHER };
+
+/* One transport. Operations get groups of 2 and more ranks, n and bytes > 0, a world that has not failed (comm.c sees to that);
+ * on an error they return -ERR_…, and the group is then out of step: comm.c makes it a failure of the world. */
+struct transport {
+    const char *name;
+    void (*close)(struct world *w, int orderly);
+    void *(*alloc)(struct world *w, enum mem_cat cat, size_t bytes);
+    void (*free)(struct world *w, void *p);
+    void (*tell)(struct world *w, const char *text);     /* a failure, to ranks that do not see the board; may be NULL */
+    /* A group is born: its first rank offers a number, every rank takes it (the number is the same on all its ranks). */
+    int (*group_offer)(struct comm *c, int64_t *number, struct err *e);
+    int (*group_take)(struct comm *c, int64_t number, struct err *e);
+    void (*group_leave)(struct comm *c);
+    int (*barrier)(struct comm *c, struct err *e);
+    int (*broadcast)(struct comm *c, void *buf, size_t bytes, int root, struct err *e);
+    int (*all_reduce)(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e);
+    int (*reduce_scatter)(struct comm *c, float *out, float *in, int64_t n_each, struct err *e);
+    int (*all_gather)(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e);
+    int (*gather)(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e);
+    int (*send)(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
+    int (*recv)(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
+};
+extern const struct transport transport_self, transport_shm, transport_mpi;
+
+/* Where this process stands among the others (meet.c finds out). */
+struct place {
+    int rank, size;                /* in the world */
+    int node_rank, node_size;      /* among the ranks of this machine, in the order of their world ranks */
+    int with_mpi;                  /* MPI was started */
+};
+
+struct world {
+    const struct transport *t;
+    struct place at;
+    struct dev *dev;               /* may be NULL */
+    struct mem *mem, own_mem;
+    struct segment seg;            /* of this machine's ranks: the board, and (shm) their memory */
+    struct board *board;           /* == seg.base */
+    struct watch *watch;
+    struct comm *all;
+    void *priv;                    /* the transport's */
+    int closing;
+};
+
+struct comm {
+    const struct transport *t;     /* of the operations: self for a group of one */
+    struct world *w;
+    int rank, size;
+    int *member;                   /* [size] world ranks */
+    void *priv;                    /* the transport's */
+    struct comm_count count[COMM_OPS];
+};
+
+/* comm.c: a group of the given world ranks (malloc'd, taken over); the transport's state is not made yet. */
+struct comm *comm_new(struct world *w, int *member, int size);
+int shm_open_world(struct world *w, struct err *e);
+int mpi_open_world(struct world *w, struct err *e);
+/* world.c */
+int world_check(struct world *w, struct err *e);          /* -ERR_PEER when the world has failed, with its text */
+#endif

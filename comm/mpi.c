@@ -1,0 +1,473 @@
+/* mpi.c - the transport between machines: messages from point to point only, so that the order of every sum is ours.
+ *
+ * all-reduce: slice r of all ranks goes to rank r, which adds in tree order and sends the sum to all: as many bytes as a ring.
+ * Waiting looks at the board of this machine and for the word of a failed rank on another. After a failure MPI is not called
+ * any more: buffers that it still knows belong to the callers. */
+#include "comm/comm_priv.h"
+
+#include <limits.h>
+#include <mpi.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define PIECE ((size_t)256 << 20)      /* bytes of one message */
+#define SMALL 4096                     /* bytes: up to here everybody sends all to all */
+#define SUM_PIECE ((int64_t)1 << 22)   /* elements of a sum at a time: bounds the scratch */
+#define UNDER_WAY ((size_t)256 << 20)  /* bytes sent and not taken before a send waits */
+#define YIELD_NS 1000000
+#define IDLE_NS 1000000000
+#define TAG_FAILED 0
+#define TAG_OF(group, kind) ((int)(2 * (group)->id + 1 + (kind)))
+
+enum { KIND_COLLECTIVE, KIND_MESSAGE };
+
+struct outgoing { struct outgoing *next; MPI_Request req; size_t bytes; char data[]; };      /* a message on its way */
+struct mpi_world {
+    MPI_Comm comm;
+    int64_t n_offered;
+    char *scratch;
+    size_t scratch_bytes;
+    struct outgoing *first, **last;
+    size_t under_way;
+};
+struct mpi_group { int64_t id; MPI_Request *req; int n_req; };                               /* req: [4 * size] */
+
+/* ---- the world ---- */
+int mpi_open_world(struct world *w, struct err *e)
+{
+    struct mpi_world *m = calloc(1, sizeof *m);
+    if (!m)
+        return err_set(e, ERR_MEMORY, "no memory for the transport");
+    m->last = &m->first;
+    w->priv = m;
+    if (MPI_Comm_dup(MPI_COMM_WORLD, &m->comm) != MPI_SUCCESS)
+        return err_set(e, ERR_PEER, "MPI cannot make a communicator");
+    MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
+    return 0;
+}
+
+/* Sends that finished give their memory back. */
+static void reap(struct mpi_world *m)
+{
+    struct outgoing **p = &m->first, *o;
+    int sent;
+    while ((o = *p) != NULL) {
+        if (MPI_Test(&o->req, &sent, MPI_STATUS_IGNORE) != MPI_SUCCESS || !sent) {
+            p = &o->next;
+            continue;
+        }
+        m->under_way -= o->bytes;
+        *p = o->next;
+        free(o);
+    }
+    m->last = p;
+}
+
+static void mpi_close(struct world *w, int orderly)
+{
+    struct mpi_world *m = w->priv;
+    if (!m)
+        return;
+    if (orderly) {
+        reap(m);
+        if (!m->first)                                 /* else a message that nobody took: its communicator stays */
+            MPI_Comm_free(&m->comm);
+    }
+    free(m->scratch);
+    free(m);
+    w->priv = NULL;
+}
+
+static void *mpi_alloc(struct world *w, enum mem_cat cat, size_t bytes) { return mem_alloc(w->mem, cat, bytes); }
+static void mpi_free(struct world *w, void *p) { mem_free(w->mem, p); }
+
+/* Ranks of this machine read it on the board. The request is left alone: a short message needs nobody's help to arrive. */
+static void mpi_tell(struct world *w, const char *text)
+{
+    static _Thread_local char copy[1024];              /* must outlive the request */
+    struct mpi_world *m = w->priv;
+    MPI_Request req;
+    if (!m || w->at.node_size == w->at.size)
+        return;
+    strncpy(copy, text, sizeof copy - 1);
+    for (int r = 0; r < w->at.size; r++)
+        if (r != w->at.rank && MPI_Isend(copy, sizeof copy, MPI_CHAR, r, TAG_FAILED, m->comm, &req) == MPI_SUCCESS)
+            MPI_Request_free(&req);
+}
+
+/* ---- waiting ---- */
+static int hear_failure(struct world *w, struct err *e)
+{
+    struct mpi_world *m = w->priv;
+    char text[1024];
+    MPI_Status from;
+    int there = 0;
+    if (w->at.node_size == w->at.size || MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILED, m->comm, &there, &from) != MPI_SUCCESS || !there)
+        return 0;
+    MPI_Recv(text, sizeof text, MPI_CHAR, from.MPI_SOURCE, TAG_FAILED, m->comm, MPI_STATUS_IGNORE);
+    text[sizeof text - 1] = 0;
+    board_fail(w->board, text);
+    return board_check(w->board, e);
+}
+
+static void nap(int64_t waited_ns)
+{
+    struct timespec t = { 0, waited_ns > IDLE_NS ? 1000000 : 50000 };
+    if (waited_ns < YIELD_NS)
+        sched_yield();
+    else
+        nanosleep(&t, NULL);
+}
+
+/* A peer's machine may be gone before its watch could say so: the board gets a moment to know better. */
+static int lost(struct world *w, int mpi_rc, struct err *e)
+{
+    int class = MPI_ERR_OTHER;
+    MPI_Error_class(mpi_rc, &class);
+    if (class == MPI_ERR_TRUNCATE)
+        return err_set(e, ERR_INTERNAL, "a longer message came than was expected: all ranks of a group must make the same calls");
+    for (int64_t end = board_now_ns() + IDLE_NS; board_now_ns() < end; nap(YIELD_NS)) {
+        int rc = board_check(w->board, e);
+        if (rc < 0)
+            return rc;
+    }
+    return err_set(e, ERR_PEER, "the connection to another rank broke");
+}
+
+static int finish(struct world *w, MPI_Request *req, int n, MPI_Status *status, struct err *e)
+{
+    int64_t begin = board_now_ns();
+    for (int done = 0;;) {
+        int rc = MPI_Testall(n, req, &done, status ? status : MPI_STATUSES_IGNORE);
+        if (rc != MPI_SUCCESS)
+            return lost(w, rc, e);
+        if (done)
+            return 0;
+        rc = board_check(w->board, e);
+        if (rc == 0)
+            rc = hear_failure(w, e);
+        if (rc < 0)
+            return rc;
+        nap(board_now_ns() - begin);
+    }
+}
+
+/* ---- groups ---- */
+/* Numbers of different first ranks never meet: a multiple of the world's size, plus that rank. 0 is the group of all. */
+static int mpi_group_offer(struct comm *c, int64_t *number, struct err *e)
+{
+    struct mpi_world *m = c->w->priv;
+    *number = c->w->at.size * ++m->n_offered + c->w->at.rank;
+    if (*number > INT_MAX / 2 - 2)
+        return err_set(e, ERR_INTERNAL, "more than %lld groups were made", (long long)m->n_offered);
+    return 0;
+}
+
+static int mpi_group_take(struct comm *c, int64_t number, struct err *e)
+{
+    struct mpi_group *g = calloc(1, sizeof *g);
+    if (g)
+        g->req = calloc(4 * (size_t)c->size, sizeof *g->req);
+    if (!g || !g->req) {
+        free(g);
+        return err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", c->size);
+    }
+    g->id = number;
+    c->priv = g;
+    return 0;
+}
+
+static void mpi_group_leave(struct comm *c)
+{
+    struct mpi_group *g = c->priv;
+    if (g)
+        free(g->req);
+    free(g);
+    c->priv = NULL;
+}
+
+/* ---- a batch of messages of one group: post them, then finish ---- */
+static void give(struct comm *c, const void *p, size_t bytes, int to)
+{
+    struct mpi_group *g = c->priv;
+    struct mpi_world *m = c->w->priv;
+    if (bytes)
+        MPI_Isend(p, (int)bytes, MPI_BYTE, c->member[to], TAG_OF(g, KIND_COLLECTIVE), m->comm, &g->req[g->n_req++]);
+}
+
+static void take(struct comm *c, void *p, size_t bytes, int from)
+{
+    struct mpi_group *g = c->priv;
+    struct mpi_world *m = c->w->priv;
+    if (bytes)
+        MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from], TAG_OF(g, KIND_COLLECTIVE), m->comm, &g->req[g->n_req++]);
+}
+
+static int finish_batch(struct comm *c, struct err *e)
+{
+    struct mpi_group *g = c->priv;
+    int n = g->n_req;
+    g->n_req = 0;
+    return finish(c->w, g->req, n, NULL, e);
+}
+
+static char *scratch(struct comm *c, size_t bytes, struct err *e)
+{
+    struct mpi_world *m = c->w->priv;
+    if (bytes > m->scratch_bytes) {
+        char *p = realloc(m->scratch, bytes);
+        if (!p) {
+            err_set(e, ERR_MEMORY, "no memory for %zu bytes from the other ranks", bytes);
+            return NULL;
+        }
+        m->scratch = p;
+        m->scratch_bytes = bytes;
+    }
+    return m->scratch;
+}
+
+/* ---- collectives ---- */
+/* Dissemination: in step k with the ranks 2^k away. */
+static int mpi_barrier(struct comm *c, struct err *e)
+{
+    char out = 0, in;
+    int rc = 0;
+    for (int k = 1; rc == 0 && k < c->size; k *= 2) {
+        take(c, &in, 1, (c->rank - k + c->size) % c->size);
+        give(c, &out, 1, (c->rank + k) % c->size);
+        rc = finish_batch(c, e);
+    }
+    return rc;
+}
+
+/* Binomial: a rank receives from the one without its lowest bit, then serves those with a lower bit more. */
+static int broadcast_piece(struct comm *c, char *buf, size_t bytes, int root, struct err *e)
+{
+    int me = (c->rank - root + c->size) % c->size, bit = 1, rc = 0;
+    while (bit < c->size && !(me & bit))
+        bit *= 2;
+    if (me) {
+        take(c, buf, bytes, ((me & ~bit) + root) % c->size);
+        rc = finish_batch(c, e);
+    }
+    for (bit /= 2; bit; bit /= 2)
+        if (me + bit < c->size)
+            give(c, buf, bytes, (me + bit + root) % c->size);
+    return rc < 0 ? rc : finish_batch(c, e);
+}
+
+static int mpi_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e)
+{
+    int rc = 0;
+    for (size_t lo = 0; rc == 0 && lo < bytes; lo += PIECE)
+        rc = broadcast_piece(c, (char *)buf + lo, bytes - lo < PIECE ? bytes - lo : PIECE, root, e);
+    return rc;
+}
+
+static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t slice_begin(int64_t n, int n_slices, int r) { return min_of((n + n_slices - 1) / n_slices * r, n); }
+
+/* Sums n elements of mine with what lies in the scratch, one array a rank (my own place there is empty). */
+static void sum_scratch(struct comm *c, enum sum_kind kind, void *out, void *mine, char *s, int64_t n)
+{
+    void *in[SUM_RANKS_MAX];
+    for (int r = 0; r < c->size; r++)
+        in[r] = r == c->rank ? mine : s + (size_t)(r * n) * sum_size(kind);
+    sum_over(kind, out, in, c->size, n);
+}
+
+/* Everybody gets everything and sums all of it. */
+static int small_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
+{
+    size_t bytes = (size_t)n * sum_size(kind);
+    char *s = scratch(c, (size_t)c->size * bytes, e);
+    int rc;
+    if (!s)
+        return -e->code;
+    for (int r = 0; r < c->size; r++)
+        if (r != c->rank) {
+            take(c, s + (size_t)r * bytes, bytes, r);
+            give(c, buf, bytes, r);
+        }
+    rc = finish_batch(c, e);
+    if (rc == 0)
+        sum_scratch(c, kind, buf, buf, s, n);
+    return rc;
+}
+
+static int reduce_piece(struct comm *c, enum sum_kind kind, char *buf, int64_t n, struct err *e)
+{
+    size_t size = sum_size(kind);
+    int64_t begin = slice_begin(n, c->size, c->rank), mine = slice_begin(n, c->size, c->rank + 1) - begin;
+    char *s = scratch(c, (size_t)(c->size * mine) * size + 1, e), *my = buf + (size_t)begin * size;
+    int rc = s ? 0 : -e->code;
+    for (int r = 0; s && r < c->size; r++) {
+        int64_t b = slice_begin(n, c->size, r), count = slice_begin(n, c->size, r + 1) - b;
+        if (r == c->rank)
+            continue;
+        take(c, s + (size_t)(r * mine) * size, (size_t)mine * size, r);
+        give(c, buf + (size_t)b * size, (size_t)count * size, r);
+    }
+    if (rc < 0 || (rc = finish_batch(c, e)) < 0)
+        return rc;
+    if (mine)
+        sum_scratch(c, kind, my, my, s, mine);
+    for (int r = 0; r < c->size; r++) {
+        int64_t b = slice_begin(n, c->size, r), count = slice_begin(n, c->size, r + 1) - b;
+        if (r == c->rank)
+            continue;
+        take(c, buf + (size_t)b * size, (size_t)count * size, r);
+        give(c, my, (size_t)mine * size, r);
+    }
+    return finish_batch(c, e);
+}
+
+static int mpi_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
+{
+    size_t size = sum_size(kind);
+    int rc = 0;
+    if ((size_t)n * size <= SMALL)
+        return small_reduce(c, kind, buf, n, e);
+    for (int64_t lo = 0; rc == 0 && lo < n; lo += SUM_PIECE)
+        rc = reduce_piece(c, kind, (char *)buf + (size_t)lo * size, min_of(SUM_PIECE, n - lo), e);
+    return rc;
+}
+
+static int mpi_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
+{
+    int64_t step = SUM_PIECE / c->size + 1;
+    int rc = 0;
+    for (int64_t lo = 0; rc == 0 && lo < n_each; lo += step) {
+        int64_t n = min_of(step, n_each - lo);
+        char *s = scratch(c, (size_t)(c->size * n) * 4, e);
+        if (!s)
+            return -e->code;
+        for (int r = 0; r < c->size; r++)
+            if (r != c->rank) {
+                take(c, s + (size_t)(r * n) * 4, (size_t)n * 4, r);
+                give(c, in + r * n_each + lo, (size_t)n * 4, r);
+            }
+        rc = finish_batch(c, e);
+        if (rc == 0)
+            sum_scratch(c, SUM_TREE, out + lo, in + c->rank * n_each + lo, s, n);
+    }
+    return rc;
+}
+
+static int mpi_all_gather(struct comm *c, void *out, const void *in, size_t each, struct err *e)
+{
+    char *o = out;
+    int rc = 0;
+    for (size_t lo = 0; rc == 0 && lo < each; lo += PIECE) {
+        size_t n = each - lo < PIECE ? each - lo : PIECE;
+        for (int r = 0; r < c->size; r++)
+            if (r != c->rank) {
+                take(c, o + (size_t)r * each + lo, n, r);
+                give(c, (const char *)in + lo, n, r);
+            }
+        rc = finish_batch(c, e);
+    }
+    if (rc == 0 && o + (size_t)c->rank * each != in)
+        memmove(o + (size_t)c->rank * each, in, each);
+    return rc;
+}
+
+static int mpi_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e)
+{
+    size_t to = 0;
+    int rc = 0;
+    for (int r = 0; rc == 0 && r < c->size; to += sizes[r++])
+        for (size_t lo = 0; rc == 0 && lo < sizes[r]; lo += PIECE) {
+            size_t n = sizes[r] - lo < PIECE ? sizes[r] - lo : PIECE;
+            if (r == root && c->rank == root)
+                memcpy(out + to + lo, (const char *)blob + lo, n);
+            else if (c->rank == root)
+                take(c, out + to + lo, n, r);
+            else if (c->rank == r)
+                give(c, (const char *)blob + lo, n, root);
+            rc = finish_batch(c, e);
+        }
+    return rc;
+}
+
+/* ---- messages: a length first, so that both sides are known to fit ---- */
+static int post(struct comm *c, const void *p, size_t bytes, int to, struct err *e)
+{
+    struct mpi_world *m = c->w->priv;
+    struct outgoing *o = malloc(sizeof *o + bytes);
+    if (!o)
+        return err_set(e, ERR_MEMORY, "no memory for a message of %zu bytes", bytes);
+    *o = (struct outgoing) { .bytes = bytes };
+    memcpy(o->data, p, bytes);
+    int rc = MPI_Isend(o->data, (int)bytes, MPI_BYTE, c->member[to], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &o->req);
+    if (rc != MPI_SUCCESS) {
+        free(o);
+        return lost(c->w, rc, e);
+    }
+    *m->last = o;
+    m->last = &o->next;
+    m->under_way += bytes;
+    return 0;
+}
+
+static int mpi_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
+{
+    struct mpi_world *m = c->w->priv;
+    uint64_t length = bytes;
+    int rc = 0;
+    reap(m);
+    while (m->first && m->under_way + bytes > UNDER_WAY) {
+        TRY(finish(c->w, &m->first->req, 1, NULL, e));
+        reap(m);
+    }
+    TRY(post(c, &length, sizeof length, to, e));
+    for (size_t lo = 0; lo < bytes; lo += PIECE)
+        TRY(post(c, (const char *)buf + lo, bytes - lo < PIECE ? bytes - lo : PIECE, to, e));
+out:
+    return rc;
+}
+
+static int recv_piece(struct comm *c, void *p, size_t bytes, int from, struct err *e)
+{
+    struct mpi_world *m = c->w->priv;
+    MPI_Request req;
+    MPI_Status status;
+    int rc = MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &req);
+    return rc == MPI_SUCCESS ? finish(c->w, &req, 1, &status, e) : lost(c->w, rc, e);
+}
+
+static int mpi_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
+{
+    uint64_t length = 0;
+    int rc = 0;
+    TRY(recv_piece(c, &length, sizeof length, from, e));
+    if (length != bytes)
+        return err_set(e, ERR_INTERNAL, "rank %d sent %llu bytes, %zu are received: sends and receives must pair up", c->member[from],
+                       (unsigned long long)length, bytes);
+    for (size_t lo = 0; lo < bytes; lo += PIECE)
+        TRY(recv_piece(c, (char *)buf + lo, bytes - lo < PIECE ? bytes - lo : PIECE, from, e));
+out:
+    return rc;
+}
+
+const struct transport transport_mpi = {
+    .name = "mpi",
+    .close = mpi_close,
+    .alloc = mpi_alloc,
+    .free = mpi_free,
+    .tell = mpi_tell,
+    .group_offer = mpi_group_offer,
+    .group_take = mpi_group_take,
+    .group_leave = mpi_group_leave,
+    .barrier = mpi_barrier,
+    .broadcast = mpi_broadcast,
+    .all_reduce = mpi_all_reduce,
+    .reduce_scatter = mpi_reduce_scatter,
+    .all_gather = mpi_all_gather,
+    .gather = mpi_gather,
+    .send = mpi_send,
+    .recv = mpi_recv,
+};

@@ -1,0 +1,246 @@
+/* watch.c - see watch.h.
+ *
+ * Death: a pidfd per peer becomes readable at once (and a process id that is used again cannot deceive it). Silence: every
+ * BEAT_MS each thread writes the time on the board and looks at the others'. A rank that computes for minutes still beats; one
+ * that is stopped (SIGSTOP) does not. After a gap in its own beats (the machine or the job was suspended) a thread gives the others time
+ * first. Whoever is first to see a failure prints the line; a stopped rank is killed then, for nobody else could end it. */
+#define _GNU_SOURCE
+#include "comm/watch.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define BEAT_MS 200
+#define SECOND INT64_C(1000000000)
+#define STOPPED_NS (5 * SECOND)        /* a process in state T that was silent so long is taken for lost */
+#define SILENT_NS (30 * SECOND)        /* in any other state: its thread may only be starved of time */
+#define GAP_NS SECOND                  /* of our own beats: we were suspended */
+#define GRACE_NS (4 * SECOND)          /* from a failure to the end of this process, if main does not end it */
+#define AGAIN_NS SECOND                /* a second signal within this time is the same wish, sent twice */
+
+enum { FD_STOP, FD_SIGNAL, FD_PEERS };
+
+struct watch {
+    struct board *board;
+    int rank, n_fds;
+    pthread_t thread;
+    struct pollfd *fd;                 /* FD_PEERS + r: pidfd of rank r, or -1 */
+    char *gone;                        /* [n_ranks] its death was seen */
+    int64_t last_ns, resumed_ns, failed_ns, signal_ns;
+    int quiet;                         /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
+};
+
+static void wanted_signals(sigset_t *set)
+{
+    sigemptyset(set);
+    sigaddset(set, SIGTERM);
+    sigaddset(set, SIGINT);
+    sigaddset(set, SIGUSR1);
+}
+
+void watch_block_signals(void)
+{
+    sigset_t set;
+    wanted_signals(&set);
+    pthread_sigmask(SIG_BLOCK, &set, NULL);
+}
+
+char watch_process_state(int pid)
+{
+    char path[40], text[512];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    FILE *f = fopen(path, "re");
+    if (!f)
+        return 0;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    const char *end = strrchr(text, ')');         /* the name in front may hold anything */
+    return end && end[1] == ' ' ? end[2] : 0;
+}
+
+/* The failure goes to the board, and to stderr when nobody has said anything yet. Returns 1 when this thread was first. */
+static int fail(struct watch *w, const char *text)
+{
+    int first = board_fail(w->board, text);
+    if (first && board_speak(w->board))
+        dprintf(2, "%s: %s\n", program_invocation_short_name, text);
+    return first;
+}
+
+static void see_death(struct watch *w, int r)
+{
+    struct board_rank *p = &w->board->rank[r];
+    char text[128];
+    w->gone[r] = 1;
+    if (w->fd[FD_PEERS + r].fd >= 0)
+        close(w->fd[FD_PEERS + r].fd);
+    w->fd[FD_PEERS + r].fd = -1;                       /* poll skips it */
+    if (atomic_load(&p->state) == BOARD_CLOSED)
+        return;
+    snprintf(text, sizeof text, "rank %d died (process %d)", p->world_rank, p->pid);
+    fail(w, text);
+}
+
+/* A pidfd that became readable; without pidfd (an old kernel) /proc is asked. */
+static void look_for_deaths(struct watch *w)
+{
+    for (int r = 0; r < w->board->n_ranks; r++) {
+        struct pollfd *f = &w->fd[FD_PEERS + r];
+        if (r == w->rank || w->gone[r])
+            continue;
+        char state = f->fd == -1 ? watch_process_state(w->board->rank[r].pid) : 'S';
+        if ((f->fd >= 0 && f->revents) || state == 0 || state == 'Z')
+            see_death(w, r);
+    }
+}
+
+static void see_silence(struct watch *w, int r, int64_t now)
+{
+    struct board_rank *p = &w->board->rank[r];
+    int64_t last = atomic_load(&p->beat_ns), since = now - (last > w->resumed_ns ? last : w->resumed_ns);
+    if (r == w->rank || w->gone[r] || since < STOPPED_NS || atomic_load(&p->state) == BOARD_CLOSED)
+        return;
+    char state = watch_process_state(p->pid), text[160];
+    if (state == 't' || (state != 'T' && since < SILENT_NS))      /* t: somebody debugs it */
+        return;
+    snprintf(text, sizeof text, "rank %d does not answer for %d s (process %d, state %c); stopping all ranks", p->world_rank,
+             (int)(since / SECOND), p->pid, state ? state : '?');
+    if (!fail(w, text))
+        return;
+    if (w->fd[FD_PEERS + r].fd >= 0)
+        syscall(SYS_pidfd_send_signal, w->fd[FD_PEERS + r].fd, SIGKILL, NULL, 0);
+    else if (state)
+        kill(p->pid, SIGKILL);
+}
+
+static void beat(struct watch *w, int64_t now)
+{
+    if (now - w->last_ns > GAP_NS)
+        w->resumed_ns = now;
+    w->last_ns = now;
+    atomic_store(&w->board->rank[w->rank].beat_ns, now);
+    if (w->quiet || w->resumed_ns == now)
+        return;
+    for (int r = 0; r < w->board->n_ranks; r++)
+        see_silence(w, r, now);
+}
+
+/* A launcher that stops the job because a rank died sends SIGTERM too; that death is on the board already. */
+static void take_signal(struct watch *w, int64_t now)
+{
+    struct signalfd_siginfo info;
+    if (read(w->fd[FD_SIGNAL].fd, &info, sizeof info) != sizeof info || atomic_load(&w->board->failed))
+        return;
+    int sig = info.ssi_signo == SIGUSR1 ? SIGTERM : (int)info.ssi_signo, none = 0;
+    if (w->signal_ns && now - w->signal_ns > AGAIN_NS)
+        _exit(128 + sig);                          /* asked twice: at once, then */
+    if (!w->signal_ns)
+        w->signal_ns = now;
+    atomic_compare_exchange_strong(&w->board->stop_signal, &none, sig);
+}
+
+static void enforce_end(struct watch *w, int64_t now)
+{
+    if (!atomic_load(&w->board->failed) || w->board->n_ranks == 1)
+        return;
+    if (!w->failed_ns)
+        w->failed_ns = now;
+    if (now - w->failed_ns > GRACE_NS)
+        _exit(err_exit_status(ERR_PEER));          /* main computes, or hangs in somebody else's code */
+}
+
+static void *run(void *arg)
+{
+    struct watch *w = arg;
+    while (!w->fd[FD_STOP].revents) {
+        for (int i = 0; i < w->n_fds; i++)
+            w->fd[i].revents = 0;
+        poll(w->fd, (nfds_t)w->n_fds, BEAT_MS);
+        int64_t now = board_now_ns();
+        look_for_deaths(w);
+        if (w->fd[FD_SIGNAL].revents)
+            take_signal(w, now);
+        beat(w, now);
+        enforce_end(w, now);
+    }
+    return NULL;
+}
+
+static int open_fds(struct watch *w, struct err *e)
+{
+    sigset_t set;
+    wanted_signals(&set);
+    w->n_fds = FD_PEERS + w->board->n_ranks;
+    w->fd = calloc((size_t)w->n_fds, sizeof *w->fd);
+    w->gone = calloc((size_t)w->board->n_ranks, 1);
+    for (int i = 0; w->fd && i < w->n_fds; i++)
+        w->fd[i] = (struct pollfd) { .fd = -1, .events = POLLIN };
+    if (!w->fd || !w->gone)
+        return err_set(e, ERR_MEMORY, "no memory for watching %d ranks", w->board->n_ranks);
+    w->fd[FD_STOP].fd = eventfd(0, EFD_CLOEXEC);
+    w->fd[FD_SIGNAL].fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+    if (w->fd[FD_STOP].fd < 0 || w->fd[FD_SIGNAL].fd < 0)
+        return err_sys(e, "cannot watch signals");
+    for (int r = 0; r < w->board->n_ranks; r++)
+        if (r != w->rank)
+            w->fd[FD_PEERS + r].fd = (int)syscall(SYS_pidfd_open, w->board->rank[r].pid, 0);
+    return 0;
+}
+
+static void close_fds(struct watch *w)
+{
+    for (int i = 0; w->fd && i < w->n_fds; i++)
+        if (w->fd[i].fd >= 0)
+            close(w->fd[i].fd);
+    free(w->fd);
+    free(w->gone);
+}
+
+int watch_open(struct watch **out, struct board *b, int rank, struct err *e)
+{
+    const char *mode = getenv("SHARDLINE_HEARTBEAT");
+    struct watch *w = calloc(1, sizeof *w);
+    int rc = 0, n = 0;
+    *out = NULL;
+    if (!w)
+        return err_set(e, ERR_MEMORY, "no memory for the watch thread");
+    w->board = b;
+    w->rank = rank;
+    w->quiet = mode && !strcmp(mode, "off");
+    w->last_ns = w->resumed_ns = board_now_ns();
+    atomic_store(&b->rank[rank].beat_ns, w->last_ns);
+    TRY(open_fds(w, e));
+    if ((n = pthread_create(&w->thread, NULL, run, w)) != 0) {
+        errno = n;
+        rc = err_sys(e, "cannot start the watch thread");
+        goto out;
+    }
+    *out = w;
+    return 0;
+out:
+    close_fds(w);
+    free(w);
+    return rc;
+}
+
+void watch_close(struct watch *w)
+{
+    uint64_t one = 1;
+    if (!w)
+        return;
+    while (write(w->fd[FD_STOP].fd, &one, sizeof one) < 0 && errno == EINTR)
+        ;
+    pthread_join(w->thread, NULL);
+    close_fds(w);
+    free(w);
+}

@@ -1,0 +1,206 @@
+/* world.c - all ranks of the job: opened once, cut into groups by the mesh, closed together. */
+#include "comm/comm_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/meet.h"
+#include "comm/shm.h"
+
+/* "auto" is the environment's SHARDLINE_TRANSPORT, if set, else what fits. */
+static int choose(const char *name, const struct place *at, const struct transport **t, struct err *e)
+{
+    static const struct transport *const all[] = { &transport_self, &transport_shm, &transport_mpi };
+    int one_machine = at->node_size == at->size;
+    *t = at->size == 1 ? &transport_self : one_machine ? &transport_shm : &transport_mpi;
+    if (!strcmp(name, "auto"))
+        return 0;
+    *t = NULL;
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (!strcmp(name, all[i]->name))
+            *t = all[i];
+    if (!*t)
+        return err_set(e, ERR_USAGE, "no transport is called \"%s\": take auto, self, shm or mpi", name);
+    if (*t == &transport_self && at->size > 1)
+        return err_set(e, ERR_USAGE, "transport self has one rank, there are %d: take shm or mpi", at->size);
+    if (*t == &transport_shm && !one_machine)
+        return err_set(e, ERR_USAGE, "transport shm needs all %d ranks on one machine, %d are here: take mpi", at->size, at->node_size);
+    return 0;
+}
+
+/* One rank needs nobody to find, so MPI stays asleep; transport mpi starts it on request. */
+static int find_place(const char *name, struct place *at, struct err *e)
+{
+    *at = (struct place) { 0, 1, 0, 1, 0 };
+    return meet_expected_ranks() == 1 && strcmp(name, "mpi") ? 0 : meet_open(at, e);
+}
+
+static int open_segment(struct world *w, struct err *e)
+{
+    int shared = w->t == &transport_shm, rc;
+    size_t head = board_bytes(w->at.node_size) + (shared ? shm_block_bytes(w->at.size) : 0);
+    TRY(meet_segment(&w->seg, &w->at, segment_size(head, w->at.node_size, shared), e));
+    w->board = w->seg.board;
+    if (shared)
+        TRY(segment_take_region(&w->seg, head, w->at.node_rank, w->mem, e));
+    struct board_rank *me = &w->board->rank[w->at.node_rank];
+    w->board->n_ranks = w->at.node_size;
+    me->world_rank = w->at.rank;
+    me->pid = (int)getpid();
+    atomic_store(&me->state, BOARD_RUNNING);
+out:
+    return rc;
+}
+
+static int open_all(struct world *w, struct err *e)
+{
+    int *member = malloc((size_t)w->at.size * sizeof *member);
+    for (int i = 0; member && i < w->at.size; i++)
+        member[i] = i;
+    w->all = member ? comm_new(w, member, w->at.size) : NULL;
+    if (!w->all)
+        return err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", w->at.size);
+    return w->all->t->group_take(w->all, 0, e);
+}
+
+int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e)
+{
+    const char *wish = getenv("SHARDLINE_TRANSPORT"), *name = transport ? transport : "auto";
+    struct world *w = calloc(1, sizeof *w);
+    int rc = 0, met = 0;
+    *out = NULL;
+    if (!w)
+        return err_set(e, ERR_MEMORY, "no memory for the world");
+    if (!strcmp(name, "auto") && wish && *wish)
+        name = wish;
+    w->dev = dev;
+    w->mem = mem ? mem : &w->own_mem;
+    w->seg.fd = -1;
+    watch_block_signals();
+    TRY(find_place(name, &w->at, e));
+    met = 1;
+    TRY(choose(name, &w->at, &w->t, e));
+    TRY(meet_agree(&w->at, open_segment(w, e), e));
+    TRY(meet_agree(&w->at, watch_open(&w->watch, w->board, w->at.node_rank, e), e));
+    TRY(meet_agree(&w->at, w->t == &transport_self ? 0 : w->t == &transport_shm ? shm_open_world(w, e) : mpi_open_world(w, e), e));
+    TRY(meet_agree(&w->at, open_all(w, e), e));
+    *out = w;
+    return 0;
+out:
+    if (w->all)
+        comm_close(w->all);
+    watch_close(w->watch);
+    if (met && w->t)
+        w->t->close(w, 0);
+    segment_close(&w->seg);
+    if (met)
+        meet_close(&w->at, 1);         /* all ranks fail here together (meet_agree) */
+    free(w);
+    return err_add(e, "starting the ranks");
+}
+
+int world_check(struct world *w, struct err *e) { return board_check(w->board, e); }
+
+static void nap(void)
+{
+    static const struct timespec t = { 0, 200000 };
+    nanosleep(&t, NULL);
+}
+
+/* Nobody leaves while another might still call on him: all of this machine arrive here first. Returns 0 when all did. */
+static int wait_for_all(struct world *w, struct err *e)
+{
+    for (int r = 0; r < w->board->n_ranks; r++)
+        while (atomic_load(&w->board->rank[r].state) < BOARD_CLOSING) {
+            int rc = world_check(w, e);
+            if (rc < 0)
+                return rc;
+            nap();
+        }
+    return 0;
+}
+
+static int end_together(struct world *w)
+{
+    struct err e;
+    if (comm_barrier(w->all, &e) < 0)
+        return 0;
+    atomic_store(&w->board->rank[w->at.node_rank].state, BOARD_CLOSING);
+    return wait_for_all(w, &e) == 0;
+}
+
+void world_close(struct world *w)
+{
+    if (!w)
+        return;
+    int orderly = end_together(w);
+    atomic_store(&w->board->rank[w->at.node_rank].state, BOARD_CLOSED);
+    comm_close(w->all);
+    w->t->close(w, orderly);
+    watch_close(w->watch);
+    segment_close(&w->seg);
+    meet_close(&w->at, orderly);
+    free(w);
+}
+
+int world_rank(const struct world *w) { return w->at.rank; }
+int world_size(const struct world *w) { return w->at.size; }
+const char *world_transport(const struct world *w) { return w->t->name; }
+int world_stop_signal(const struct world *w) { return atomic_load(&w->board->stop_signal); }
+int world_speaks(struct world *w) { return board_speak(w->board); }
+
+void world_fail(struct world *w, const struct err *e)
+{
+    char text[sizeof e->text + 32];
+    if (e->code == ERR_PEER && atomic_load(&w->board->failed))
+        return;                                        /* it came from there */
+    snprintf(text, sizeof text, "rank %d failed: %s", w->at.rank, e->text);
+    if (board_fail(w->board, text) && w->t->tell)
+        w->t->tell(w, text);
+}
+
+/* ---- mesh ---- */
+/* Ranks with the same place on every axis but `axis` have the same colour. */
+static int colour_of(const struct mesh *m, int axis)
+{
+    int colour = 0;
+    for (int a = AXIS_COUNT - 1; a >= 0; a--)
+        colour = colour * m->size[a] + (a == axis ? 0 : m->at[a]);
+    return colour;
+}
+
+int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struct err *e)
+{
+    int rc = 0, rest = w->at.rank;
+    long long product = 1;
+    *m = (struct mesh) { .all = w->all };
+    for (int a = 0; a < AXIS_COUNT; a++)
+        product *= size[a] > 0 && product <= w->at.size ? size[a] : 0;
+    if (product != w->at.size)
+        return err_set(e, ERR_USAGE, "tp %d x cp %d x dp %d x pp %d is not the number of ranks, %d: choose degrees that multiply to it",
+                       size[AXIS_TP], size[AXIS_CP], size[AXIS_DP], size[AXIS_PP], w->at.size);
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        m->size[a] = size[a];
+        m->at[a] = rest % size[a];
+        rest /= size[a];
+    }
+    for (int a = 0; a < AXIS_COUNT; a++)
+        TRY(comm_split(&m->axis[a], w->all, colour_of(m, a), e));
+    return 0;
+out:
+    mesh_close(m);
+    return rc;
+}
+
+/* m->all belongs to the world. */
+void mesh_close(struct mesh *m)
+{
+    for (int a = 0; a < AXIS_COUNT; a++) {
+        comm_close(m->axis[a]);
+        m->axis[a] = NULL;
+    }
+    m->all = NULL;
+}
