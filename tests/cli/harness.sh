@@ -40,6 +40,7 @@ claim "and failed" [ "$last" = "5 passed, 1 failed, 0 skipped" ]
 rm "$TMP/b/tests/unit/bad_test"
 go quick --only bad
 claim "a program that was not built failed" [ "$rc/$last" = "1/0 passed, 1 failed, 0 skipped" ]
+claim "and it is said" has "$out" "was it built"
 rm "$TMP/t/unit/bad_test.c"
 
 if command -v mpirun >/dev/null; then
