@@ -333,7 +333,7 @@ int token_bytes_fill(struct tokenizer *t, struct err *e)
     int rc = 0;
     for (int32_t id = 0; id < v->n; id++) {
         a.n = 0;
-        buf_add(&a, v->text.p + v->v[id].off, v->v[id].n);
+        buf_add(&a, v->text.p + v->v[id].shown_off, v->v[id].shown_n);
         for (int i = 0; i < t->decoder.n; i++) {
             b.n = 0;
             TRY(single_step(&t->decoder.v[i], &a, &b, e));
@@ -384,9 +384,12 @@ void tokenizer_stream_close(struct tokenizer_stream *s)
 static void feed_id(struct tokenizer_stream *s, int32_t id)
 {
     const struct vocab *v = &s->t->vocab;
-    if (id < 0 || id >= v->n || !v->v[id].flags || (s->skip_special && v->v[id].flags & TOKEN_SPECIAL))
+    if (id < 0 || id >= v->n || !v->v[id].flags)
         return;
-    feed(s, 0, v->text.p + v->v[id].off, v->v[id].n, 1);
+    /* the library knows special tokens by their text, so one whose text normalising changed is not skipped */
+    if (s->skip_special && (v->v[id].flags & (TOKEN_SPECIAL | TOKEN_REWRITTEN)) == TOKEN_SPECIAL)
+        return;
+    feed(s, 0, v->text.p + v->v[id].shown_off, v->v[id].shown_n, 1);
 }
 
 static int stream_state(const struct tokenizer_stream *s, struct err *e)

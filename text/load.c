@@ -246,6 +246,7 @@ static int add_token(struct tokenizer *t, const json_t *node, const char *what, 
         TRY(normalize(&t->normalizer, s, n, &norm, e));
         s = norm.p ? norm.p : "";
         n = norm.n;
+        TRY(vocab_show(&t->vocab, a.id, s, n, e));
     }
     TRY(trie_put(normalized ? &t->normal : &t->plain, s, n, &a, e));
 out:

@@ -95,8 +95,13 @@ int normalize(const struct steps *s, const char *text, size_t n, struct buf *out
 int split_run(const struct steps *s, struct pieces *ps, struct err *e);
 
 /* --- the vocabulary (vocab.c) ------------------------------------------------------------------------------------------ */
-enum { TOKEN_MODEL = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4 };
-struct token { size_t off, n, raw_off, raw_n; int flags; };         /* flags 0: the id does not exist */
+enum { TOKEN_MODEL = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4, TOKEN_REWRITTEN = 8 };
+struct token {
+    size_t off, n;                       /* its text as the file has it */
+    size_t shown_off, shown_n;           /* the text that decoding starts from: another one for added tokens that normalising changes */
+    size_t raw_off, raw_n;               /* the bytes it stands for */
+    int flags;                           /* 0: the id does not exist; REWRITTEN: shown is not the text */
+};
 struct vocab {
     struct token *v;
     int32_t n;                           /* highest id + 1 */
@@ -106,6 +111,7 @@ struct vocab {
     size_t n_slots, n_used;
 };
 int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, const char *what, struct err *e);
+int vocab_show(struct vocab *v, int32_t id, const char *s, size_t n, struct err *e);
 int32_t vocab_find(const struct vocab *v, const char *s, size_t n);                /* any token; -1: none */
 void vocab_free(struct vocab *v);
 

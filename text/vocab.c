@@ -66,8 +66,8 @@ int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, c
     if (t->flags && there != id)
         return err_set(e, ERR_CONFIG, "%s: id %lld stands for two tokens, \"%.60s\" and \"%.60s\"", what, (long long)id, v->text.p + t->off, s);
     if (!t->flags) {
-        t->off = v->text.n;
-        t->n = n;
+        t->off = t->shown_off = v->text.n;
+        t->n = t->shown_n = n;
         buf_add(&v->text, s, n);
         buf_add(&v->text, "", 1);
         if (v->text.failed)
@@ -77,6 +77,19 @@ int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, c
     }
     t->flags |= flags;
     return 0;
+}
+
+int vocab_show(struct vocab *v, int32_t id, const char *s, size_t n, struct err *e)
+{
+    struct token *t = &v->v[id];
+    if (n == t->n && !memcmp(s, v->text.p + t->off, n))
+        return 0;
+    t->shown_off = v->text.n;
+    t->shown_n = n;
+    t->flags |= TOKEN_REWRITTEN;
+    buf_add(&v->text, s, n);
+    buf_add(&v->text, "", 1);
+    return v->text.failed ? text_memory(e) : 0;
 }
 
 void vocab_free(struct vocab *v)
