@@ -130,7 +130,9 @@ OPS V lanes_fma_flushed(V a, V b, V c)
 #define FLUSH_BEGIN() ((void)0)
 #define FLUSH_END() ((void)0)
 
-#define TILE_LIST(T) TILES_OF(T, 1)
+#define HAVE_PAIRS 0
+#define HAVE_DIRECT 0
+#define TILE_LIST(kind, T) TILES_OF(kind, T, 1)
 #define TILE_TABLE { { 16, ANY_ROWS, { TILE_NAMES(plain, 1), TILE_NAMES(flush, 1) } } }
 #define ATTN_OPS attn_portable
 #include "kernels/attn_text.h"

@@ -1,6 +1,6 @@
 /* attn.h - attention forward and backward, one table a CPU class; cpu.c puts them into kernel_ops.
  *
- * The order of every sum is defined at the head of attn_text.h; all three tables give the same bits. */
+ * The order of every sum is defined at the head of attn_text.h; all tables give the same bits. */
 #ifndef SHARDLINE_KERNELS_ATTN_H
 #define SHARDLINE_KERNELS_ATTN_H
 
@@ -11,6 +11,6 @@ struct attn_ops {
     void (*attn_dx)(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out,
                     const float *lse, struct mat q);
 };
-extern const struct attn_ops attn_portable, attn_avx2, attn_avx512;    /* the last two on x86-64 only */
+extern const struct attn_ops attn_portable, attn_avx2, attn_avx512, attn_avx512bf16;    /* the last three on x86-64 only */
 
 #endif

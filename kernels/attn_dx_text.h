@@ -18,10 +18,11 @@ struct dx {
 };
 
 struct dx_work {
-    float *k, *v;                               /* [d][64], [64][d]: room for widened copies */
-    float *kt, *vt;                             /* [64][dp], [d][64]: transposed */
-    float *q, *dout;                            /* [64][dp]: one query block of one head */
-    float *p, *ds;                              /* [64][64] */
+    float *k;                                   /* [d][64]: room for a copy */
+    float *kt, *vt;                             /* [64][dp], [d][64]: K and V transposed */
+    float *q, *dout;                            /* [64][dp]: one query block of one head, contraction along the rows */
+    float *q_down, *dout_down;                  /* the same, contraction down the rows: only pairs differ */
+    float *p, *ds, *ds_across;                  /* [64][64] */
     float *part;                                /* [64][dp]: what one block adds */
     float *sum[TREE_DEPTH_MAX];                 /* [2][64][dp]: dK, dV: the stack of Tree(group) */
 };
@@ -37,11 +38,16 @@ static size_t dx_carve(struct dx_work *w, const struct attn *a, char *base)
 {
     struct arena m = { base, 0, (size_t)-1 };
     const int64_t d = a->head_dim, dp = padded(d), block = ATTN_PAGE * dp;
-    float **whole[] = { &w->k, &w->v, &w->kt, &w->vt, &w->q, &w->dout, &w->part };
+    float **whole[] = { &w->k, &w->kt, &w->vt, &w->q, &w->dout, &w->q_down, &w->dout_down, &w->part };
     for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
         *whole[i] = ARENA_NEW(&m, float, block);
     w->p = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
     w->ds = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
+    w->ds_across = w->ds;
+    if (chain_of(a) == CHAIN_PAIRS)
+        w->ds_across = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
+    else
+        w->q_down = w->q, w->dout_down = w->dout;
     for (int i = 0; i <= tree_depth(a->n_heads / a->n_kv); i++)
         w->sum[i] = ARENA_NEW(&m, float, 2 * block);
     return (m.used + 4095) & ~(size_t)4095;
@@ -63,33 +69,30 @@ static void row_sums(const struct dx *f, const struct view *v, struct dx_work *w
     for (int64_t h = v->kv * v->group; h < (v->kv + 1) * v->group; h++)
         for (int64_t t = 0; t < v->seq->n_rows; t++) {
             const int64_t row = v->seq->row + t;
-            widen_rows(w->q, 0, element(f->out, row, h * d), 0, f->out.dt, 1, d);
-            widen_rows(w->dout, 0, element(f->dout, row, h * d), 0, f->dout.dt, 1, d);
+            widen_row(w->q, element(f->out, row, h * d), f->out.dt, d);
+            widen_row(w->dout, element(f->dout, row, h * d), f->dout.dt, d);
             f->d[h * f->n_rows + row] = row_dot(w->dout, w->q, d);
         }
-}
-
-/* to[c][r] = from[r][c] */
-static void transpose(float *to, int64_t ld_to, const float *from, int64_t ld_from, int64_t rows, int64_t cols)
-{
-    for (int64_t r = 0; r < rows; r++)
-        for (int64_t c = 0; c < cols; c++)
-            to[c * ld_to + r] = from[r * ld_from + c];
 }
 
 static void load_keys(struct dx_step *t, struct dx_work *w)
 {
     const struct attn *a = t->v.a;
-    const int64_t d = a->head_dim, dp = padded(d);
-    const char *p = page_of(&t->v, t->key) + (size_t)ATTN_PAGE * (size_t)d * dtype_size(a->dt);
-    const float *v = (const float *)p;
-    if (a->dt != DT_F32) {
-        widen_rows(w->v, d, p, d, a->dt, ATTN_PAGE, d);
-        v = w->v;
-    }
+    const int64_t d = a->head_dim;
     t->k = keys_of(&t->v, t->key, w->k);
-    transpose(w->kt, dp, t->k, ATTN_PAGE, d, ATTN_PAGE);
-    transpose(w->vt, ATTN_PAGE, v, d, ATTN_PAGE, d);
+    operand_turned(w->kt, padded(d), page_of(&t->v, t->key), ATTN_PAGE, a->dt, d, ATTN_PAGE, chain_of(a));
+    operand_turned(w->vt, ATTN_PAGE, raw_values(&t->v, t->key), d, a->dt, ATTN_PAGE, d, chain_of(a));
+}
+
+/* Queries and dout of a block of one head, in both forms. */
+static void load_rows(const struct dx_step *t, struct mat m, float *across, float *down)
+{
+    const struct attn *a = t->v.a;
+    const int64_t d = a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
+    for (int64_t i = 0; i < t->n_query; i++)
+        operand_across(across + i * dp, element(m, row + i, t->head * d), m.dt, d, chain_of(a));
+    if (down != across)
+        operand_down(down, dp, element(m, row, t->head * d), m.ld, m.dt, t->n_query, d, chain_of(a));
 }
 
 /* P and dS of one query row from its scores and dP, in place, as operands of the products. */
@@ -109,23 +112,29 @@ static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_wo
 {
     const struct attn *a = f->a;
     const int64_t d = a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
-    const int flush = a->dt == DT_BF16;
-    struct prod qk = { w->p, ATTN_PAGE, w->q, dp, 1, t->k, ATTN_PAGE, t->n_query, ATTN_PAGE, d, 0, flush };
-    struct prod dov = { w->ds, ATTN_PAGE, w->dout, dp, 1, w->vt, ATTN_PAGE, t->n_query, ATTN_PAGE, d, 0, flush };
-    widen_rows(w->q, dp, element(f->q, row, t->head * d), f->q.ld, f->q.dt, t->n_query, d);
-    widen_rows(w->dout, dp, element(f->dout, row, t->head * d), f->dout.ld, f->dout.dt, t->n_query, d);
+    const enum chain chain = chain_of(a);
+    struct prod qk = { w->p, ATTN_PAGE, w->q, dp, 1, t->k, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), 0, chain };
+    struct prod dov = { w->ds, ATTN_PAGE, w->dout, dp, 1, w->vt, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), 0, chain };
+    load_rows(t, f->q, w->q, w->q_down);
+    load_rows(t, f->dout, w->dout, w->dout_down);
     product_in(&qk, "attn_qk_chain");
     product_in(&dov, "attn_dov_chain");
     for (int64_t i = 0; i < t->n_query; i++)
         softmax_dx_row(w->p + i * ATTN_PAGE, w->ds + i * ATTN_PAGE, t->query == t->key ? i + 1 : ATTN_PAGE, a->scale,
-                       f->lse[(row + i) * a->n_heads + t->head], f->d[t->head * f->n_rows + row + i], flush);
+                       f->lse[(row + i) * a->n_heads + t->head], f->d[t->head * f->n_rows + row + i], chain != CHAIN_PLAIN);
+    if (chain == CHAIN_PAIRS) {
+        pair_across(w->ds_across, w->ds, t->n_query);
+        pair_down(w->ds, t->n_query);
+        pair_down(w->p, t->n_query);
+    }
 }
 
 /* sum += P^T . B over the queries of a block (P: p or dS; B: dout or q); the first block is stored. */
 static void add_queries(const struct dx_step *t, struct dx_work *w, float *sum, const float *p, const float *b, int first)
 {
     const int64_t dp = padded(t->v.a->head_dim), n = ATTN_PAGE * dp;
-    struct prod pb = { first ? sum : w->part, dp, p, 1, ATTN_PAGE, b, dp, ATTN_PAGE, dp, t->n_query, 0, t->v.a->dt == DT_BF16 };
+    const enum chain chain = chain_of(t->v.a);
+    struct prod pb = { first ? sum : w->part, dp, p, 1, ATTN_PAGE, b, dp, ATTN_PAGE, dp, steps_of(chain, t->n_query), 0, chain };
     product_in(&pb, "attn_dkv_chain");
     if (!first)
         for (int64_t i = 0; i < n; i++)
@@ -137,7 +146,8 @@ static void add_keys(const struct dx *f, const struct dx_step *t, struct dx_work
 {
     const int64_t d = f->a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
     const float scale = f->a->scale;
-    struct prod dsk = { w->part, dp, w->ds, ATTN_PAGE, 1, w->kt, dp, t->n_query, dp, ATTN_PAGE, 0, f->a->dt == DT_BF16 };
+    const enum chain chain = chain_of(f->a);
+    struct prod dsk = { w->part, dp, w->ds_across, ATTN_PAGE, 1, w->kt, dp, t->n_query, dp, steps_of(chain, ATTN_PAGE), 0, chain };
     product_in(&dsk, "attn_dq_chain");
     for (int64_t i = 0; i < t->n_query; i++) {
         float *to = (float *)element(f->dq, row + i, t->head * d);
@@ -159,8 +169,8 @@ static void dx_head(const struct dx *f, struct dx_step *t, struct dx_work *w, fl
         t->query = down ? n - 1 - (step - t->key) : step;
         t->n_query = T - t->query * ATTN_PAGE < ATTN_PAGE ? T - t->query * ATTN_PAGE : ATTN_PAGE;
         load_pairs(f, t, w);
-        add_queries(t, w, sum, w->ds, w->q, step == t->key);
-        add_queries(t, w, sum + block, w->p, w->dout, step == t->key);
+        add_queries(t, w, sum, w->ds, w->q_down, step == t->key);
+        add_queries(t, w, sum + block, w->p, w->dout_down, step == t->key);
         add_keys(f, t, w, t->key == (late ? t->query : 0), t->key == (late ? 0 : t->query));
     }
     for (int64_t i = 0; i < block; i++)

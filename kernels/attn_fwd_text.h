@@ -4,7 +4,7 @@
  * head and cut into chunks of at most 64, which share every load of K and V. */
 
 struct fwd_work {                               /* a thread's own memory; [rows] are the rows of one chunk */
-    float *q;                                   /* [rows][dp] */
+    float *q;                                   /* [rows][dp], as an operand */
     float *s;                                   /* [rows][64]: scores, then p */
     float *o[2], *m[2], *l[2];                  /* state: [rows][dp], [rows], [rows]; [0] total, [1] a later segment */
     float *k, *v;                               /* [d][64], [64][dp]: room for copies */
@@ -99,12 +99,23 @@ static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, 
 {
     const struct attn *a = c->v.a;
     const int64_t d = a->head_dim, dp = padded(d);
-    const int flush = a->dt == DT_BF16;
-    const float *k = keys_of(&c->v, block, w->k), *v = values_of(&c->v, block, w->v);
-    struct prod qk = { w->s, ATTN_PAGE, w->q, dp, 1, k, ATTN_PAGE, c->n, ATTN_PAGE, d, 0, flush };
-    struct prod pv = { w->o[part], dp, w->s, ATTN_PAGE, 1, v, dp, c->n, dp, ATTN_PAGE, !first, flush };
+    const enum chain chain = chain_of(a);
+    struct prod qk = { w->s, ATTN_PAGE, w->q, dp, 1, NULL, ATTN_PAGE, c->n, ATTN_PAGE, steps_of(chain, d), 0, chain };
+    struct prod pv = { w->o[part], dp, w->s, ATTN_PAGE, 1, NULL, dp, c->n, dp, steps_of(chain, ATTN_PAGE), !first, chain };
+    if (chain != CHAIN_PLAIN && HAVE_DIRECT && c->n <= TILE_ROWS && d == dp) {
+        qk.chain = pv.chain = CHAIN_DIRECT;     /* one tile: read once, converted on the way */
+        qk.b = (const float *)(const void *)page_of(&c->v, block);
+        pv.b = (const float *)(const void *)raw_values(&c->v, block);
+        qk.ldb = HAVE_PAIRS ? ATTN_PAGE : ATTN_PAGE / 2;
+        pv.ldb = HAVE_PAIRS ? d : d / 2;
+    } else {
+        qk.b = keys_of(&c->v, block, w->k);
+        pv.b = values_of(&c->v, block, w->v);
+    }
     product_in(&qk, "attn_qk_chain");
     softmax_rows(c, w, w->m[part], w->l[part], block == c->block);
+    if (chain == CHAIN_PAIRS)
+        pair_across(w->s, w->s, c->n);
     for (int64_t i = 0; i < c->n && !first; i++) {
         float *o = w->o[part] + i * dp;
         const float scale_o = w->c[i];
@@ -113,7 +124,7 @@ static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, 
                 o[x] = o[x] * scale_o;
     }
     if (ALTERED("attn_masked_blocks") && block == c->block)
-        pv.k = w->live[c->n - 1];               /* stops at the last key that is seen */
+        pv.k = steps_of(chain, w->live[c->n - 1]);      /* stops at the last key that is seen */
     product_in(&pv, "attn_pv_chain");
 }
 
@@ -154,7 +165,7 @@ static void fwd_chunk(const struct fwd *f, const struct chunk *c, struct fwd_wor
 {
     const int64_t d = c->v.a->head_dim, dp = padded(d);
     for (int64_t i = 0; i < c->n; i++) {
-        widen_rows(w->q + i * dp, dp, element(f->q, chunk_row(c, i), chunk_head(c, i) * d), 0, f->q.dt, 1, d);
+        operand_across(w->q + i * dp, element(f->q, chunk_row(c, i), chunk_head(c, i) * d), f->q.dt, d, chain_of(c->v.a));
         w->live[i] = c->pos + (c->first + i) % c->n_pos - c->block * ATTN_PAGE + 1;
     }
     const int64_t segment = ALTERED("attn_segment") ? 2 * SEGMENT_BLOCKS : SEGMENT_BLOCKS;

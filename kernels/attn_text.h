@@ -38,18 +38,94 @@
 
 static int64_t padded(int64_t n) { return (n + 15) & ~(int64_t)15; }
 
-/* dst[rows][ld_dst] = src[rows][cols], widened; columns behind cols are not touched (they are never looked at). */
-static void widen_rows(float *dst, int64_t ld_dst, const void *src, int64_t ld_src, enum dtype dt, int64_t rows, int64_t cols)
+/* ---- operands: how values of either dtype are laid out for a product of chain c ---- */
+typedef uint32_t pair_of __attribute__((may_alias, aligned(2)));        /* pairs live in arrays of float */
+typedef uint16_t half_of __attribute__((may_alias));
+
+static enum chain chain_of(const struct attn *a) { return a->dt == DT_F32 ? CHAIN_PLAIN : HAVE_PAIRS ? CHAIN_PAIRS : CHAIN_FLUSH; }
+static int64_t steps_of(enum chain c, int64_t n) { return c == CHAIN_PAIRS ? (n + 1) / 2 : n; }
+
+/* One row of n values. */
+static void widen_row(float *to, const void *src, enum dtype dt, int64_t n)
+{
+    if (dt == DT_F32) {
+        memcpy(to, src, (size_t)n * 4);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)
+        to[i] = fn_from_bf16(((const half_of *)src)[i]);
+}
+
+/* A: the contraction runs along a row of n values. */
+static void operand_across(float *to, const void *src, enum dtype dt, int64_t n, enum chain c)
+{
+    pair_of *pair = (pair_of *)to;
+    const half_of *x = src;
+    if (c != CHAIN_PAIRS) {
+        widen_row(to, src, dt, n);
+        return;
+    }
+    for (int64_t i = 0; i < n / 2; i++) {
+        const uint32_t two = ((const pair_of *)src)[i];
+        pair[i] = two << 16 | two >> 16;
+    }
+    if (n % 2)
+        pair[n / 2] = (uint32_t)x[n - 1] << 16;
+}
+
+/* B: the contraction runs down the rows of [rows][cols]; columns behind cols are not touched, they are never looked at. */
+static void operand_down(float *to, int64_t ld, const void *src, int64_t ld_src, enum dtype dt, int64_t rows, int64_t cols, enum chain c)
+{
+    if (c != CHAIN_PAIRS) {
+        for (int64_t r = 0; r < rows; r++)
+            widen_row(to + r * ld, (const char *)src + (size_t)(r * ld_src) * dtype_size(dt), dt, cols);
+        return;
+    }
+    for (int64_t r = 0; r < rows; r += 2) {
+        pair_of *pair = (pair_of *)(to + r / 2 * ld);
+        const half_of *x = (const half_of *)src + r * ld_src, *y = x + ld_src;
+        if (r + 1 < rows)
+            for (int64_t i = 0; i < cols; i++)
+                pair[i] = (uint32_t)x[i] << 16 | y[i];
+        else
+            for (int64_t i = 0; i < cols; i++)
+                pair[i] = (uint32_t)x[i] << 16;
+    }
+}
+
+/* B of the transpose: [rows][cols] in memory, the contraction runs along cols. */
+static void operand_turned(float *to, int64_t ld, const void *src, int64_t ld_src, enum dtype dt, int64_t rows, int64_t cols, enum chain c)
+{
+    float line[ATTN_PAGE];
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t i = 0; i < cols; i += ATTN_PAGE) {
+            const int64_t n = cols - i < ATTN_PAGE ? cols - i : ATTN_PAGE;
+            operand_across(line, (const char *)src + (size_t)(r * ld_src + i) * dtype_size(dt), dt, n, c);
+            float *at = to + steps_of(c, i) * ld + r;
+            for (int64_t x = 0; x < steps_of(c, n); x++)
+                memcpy(at + x * ld, line + x, 4);
+        }
+}
+
+/* The same of fp32 values that are bf16 already, in place: [rows][64], pairs along the rows ... */
+static void pair_across(float *to, const float *from, int64_t rows)
 {
     for (int64_t r = 0; r < rows; r++) {
-        float *to = dst + r * ld_dst;
-        if (dt == DT_F32) {
-            memcpy(to, (const float *)src + r * ld_src, (size_t)cols * 4);
-            continue;
-        }
-        const uint16_t *from = (const uint16_t *)src + r * ld_src;
-        for (int64_t i = 0; i < cols; i++)
-            to[i] = fn_from_bf16(from[i]);
+        const pair_of *x = (const pair_of *)(from + r * ATTN_PAGE);
+        pair_of *pair = (pair_of *)(to + r * ATTN_PAGE);
+        for (int i = 0; i < ATTN_PAGE / 2; i++)
+            pair[i] = x[2 * i] | x[2 * i + 1] >> 16;
+    }
+}
+
+/* ... and down the rows. */
+static void pair_down(float *x, int64_t rows)
+{
+    for (int64_t r = 0; r < rows; r += 2) {
+        const pair_of *up = (const pair_of *)(x + r * ATTN_PAGE), *low = up + ATTN_PAGE;
+        pair_of *pair = (pair_of *)(x + r / 2 * ATTN_PAGE);
+        for (int i = 0; i < ATTN_PAGE; i++)
+            pair[i] = up[i] | (r + 1 < rows ? low[i] >> 16 : 0);
     }
 }
 
@@ -71,23 +147,30 @@ static const char *page_of(const struct view *v, int64_t block)
     return v->seq->page[block] + a->page_off + (size_t)v->kv * 2 * ATTN_PAGE * (size_t)a->head_dim * dtype_size(a->dt);
 }
 
-/* K of a block as [head_dim][64] and V as [64][*ld], fp32: in place where they are that already, else in `room`. */
+/* K of a block, [head_dim][64], and V, [64][padded head_dim], as operands: in place where they are that already, else in `room`. */
 static const float *keys_of(const struct view *v, int64_t block, float *room)
 {
+    const struct attn *a = v->a;
     const char *p = page_of(v, block);
-    if (v->a->dt == DT_F32)
+    if (a->dt == DT_F32)
         return (const float *)p;
-    widen_rows(room, ATTN_PAGE, p, ATTN_PAGE, v->a->dt, v->a->head_dim, ATTN_PAGE);
+    operand_down(room, ATTN_PAGE, p, ATTN_PAGE, a->dt, a->head_dim, ATTN_PAGE, chain_of(a));
     return room;
+}
+
+static const char *raw_values(const struct view *v, int64_t block)
+{
+    return page_of(v, block) + (size_t)(ATTN_PAGE * v->a->head_dim) * dtype_size(v->a->dt);
 }
 
 static const float *values_of(const struct view *v, int64_t block, float *room)
 {
-    const int64_t d = v->a->head_dim;
-    const char *p = page_of(v, block) + (size_t)ATTN_PAGE * (size_t)d * dtype_size(v->a->dt);
-    if (v->a->dt == DT_F32 && d == padded(d))
+    const struct attn *a = v->a;
+    const int64_t d = a->head_dim;
+    const char *p = raw_values(v, block);
+    if (a->dt == DT_F32 && d == padded(d))
         return (const float *)p;
-    widen_rows(room, padded(d), p, d, v->a->dt, ATTN_PAGE, d);
+    operand_down(room, padded(d), p, d, a->dt, ATTN_PAGE, d, chain_of(a));
     return room;
 }
 

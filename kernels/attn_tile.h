@@ -1,12 +1,17 @@
 /* attn_tile.h - the product of attention: C[rows][cols] = (C or 0) + A . B, one ascending chain of fused multiply-adds an element.
  *
+ * An operand is fp32 values, or (CHAIN_PAIRS) pairs of bf16 along the contraction, 32 bits each, the lower index in the upper half,
+ * kept in arrays of float that nobody looks at as floats; k counts pairs then. CHAIN_DIRECT reads B as natural bf16 rows.
+ *
  * Included by attn_text.h, once a CPU class, after these macros are defined:
  *   V, VW                     a vector of VW floats (VW divides 16)
  *   V_LOAD(p) V_STORE(p, v) V_SET1(x) V_ZERO() V_ADD(a, b) V_FMA(a, b, c)
  *   V_FMA_FLUSH(a, b, c)      as V_FMA, inside FLUSH_BEGIN/FLUSH_END: inputs and result flushed to signed zero
  *   FLUSH_BEGIN() FLUSH_END() flushing on, off, for this thread (nothing where V_FMA_FLUSH does it itself)
- *   TILE_LIST(T)              the tiles: T(rows, vectors) each; TILES_OF(T, n) are those of 1..6 rows
+ *   TILE_LIST(kind, T)        the tiles of a kind: T(kind, rows, vectors); TILES_OF(kind, T, n) are those of 1..6 rows
  *   TILE_TABLE                the same as struct tile_set, widest first
+ *   HAVE_PAIRS                there is V_FMA_PAIRS(a, b, c): two flushed steps in one, the upper halves first
+ *   HAVE_DIRECT               there is V_LOAD_DIRECT(p, next): a vector of B from bf16 at p (and of the next row, for pairs)
  *
  *        b: [k][cols], cols a multiple of 16      Accumulators are named variables, not an array: gcc 12 would keep an array
  *        |  |  |  |                               in memory. A is read at a[i * a_row + k * a_k], so that a matrix and its
@@ -26,13 +31,15 @@
 #define ROWS_6(M, n) ROWS_5(M, n) M(5, n)
 #define TILE_ROWS 6
 
+enum chain { CHAIN_PLAIN, CHAIN_FLUSH, CHAIN_PAIRS, CHAIN_DIRECT, CHAINS };
+
 struct prod {
     float *c; int64_t ldc;                  /* [rows][cols] */
     const float *a; int64_t a_row, a_k;
     const float *b; int64_t ldb;            /* [k][cols] */
     int64_t rows, cols, k;
     int load;                               /* start from C, else from +0 */
-    int flush;                              /* bf16: chains flushed, an odd k ends with a zero pair half */
+    enum chain chain;                       /* CHAIN_FLUSH: an odd k ends with a zero pair half */
 };
 typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const float *b);
 
@@ -41,7 +48,7 @@ typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const fl
 #define T_LOAD(i, j) c##i##j = V_LOAD(c + i * p->ldc + j * VW);
 #define T_STORE(i, j) V_STORE(c + i * p->ldc + j * VW, c##i##j);
 #define T_ADD_ZERO(i, j) c##i##j = V_ADD(c##i##j, V_ZERO());
-#define T_B(i, j) const V b##j = V_LOAD(b + j * VW);
+#define T_B(i, j) const V b##j = B_NOW(j);
 #define T_FMA(i, j) c##i##j = FMA_NOW(x##i, b##j, c##i##j);
 #define R_DECL(i, n) VECS_##n(T_DECL, i)
 #define R_ZERO(i, n) VECS_##n(T_ZERO, i)
@@ -65,11 +72,11 @@ typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const fl
         b += p->ldb;                                                                                                     \
     }
 #define TILE_ARGS const struct prod *p, float *c, const float *a, const float *b
-#define TILE_PLAIN(r, n)                                                                                                 \
-    static void tile_plain_##r##x##n(TILE_ARGS) { TILE_BODY(r, n) ROWS_##r(R_STORE, n) }
+#define TILE(kind, r, n)                                                                                                 \
+    static void tile_##kind##_##r##x##n(TILE_ARGS) { TILE_BODY(r, n) ROWS_##r(R_STORE, n) }
 /* fma(+0, +0, s) = s + 0: only the sign of a zero may change */
-#define TILE_FLUSH(r, n)                                                                                                 \
-    static void tile_flush_##r##x##n(TILE_ARGS)                                                                          \
+#define TILE_PAIR_END(kind, r, n)                                                                                        \
+    static void tile_##kind##_##r##x##n(TILE_ARGS)                                                                       \
     {                                                                                                                    \
         TILE_BODY(r, n)                                                                                                  \
         if (p->k & 1) {                                                                                                  \
@@ -77,20 +84,32 @@ typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const fl
         }                                                                                                                \
         ROWS_##r(R_STORE, n)                                                                                             \
     }
-#define TILES_OF(T, n) T(1, n) T(2, n) T(3, n) T(4, n) T(5, n) T(6, n)
+#define TILES_OF(kind, T, n) T(kind, 1, n) T(kind, 2, n) T(kind, 3, n) T(kind, 4, n) T(kind, 5, n) T(kind, 6, n)
 #define TILE_NAMES(kind, n)                                                                                              \
     { tile_##kind##_1x##n, tile_##kind##_2x##n, tile_##kind##_3x##n, tile_##kind##_4x##n, tile_##kind##_5x##n, tile_##kind##_6x##n }
 
+#define B_NOW(j) V_LOAD(b + j * VW)
 #define FMA_NOW V_FMA
-TILE_LIST(TILE_PLAIN)
+TILE_LIST(plain, TILE)
 #undef FMA_NOW
 #define FMA_NOW V_FMA_FLUSH
-TILE_LIST(TILE_FLUSH)
+TILE_LIST(flush, TILE_PAIR_END)
+#if HAVE_PAIRS
 #undef FMA_NOW
+#define FMA_NOW V_FMA_PAIRS
+TILE_LIST(pairs, TILE)
+#endif
+#if HAVE_DIRECT
+#undef B_NOW
+#define B_NOW(j) V_LOAD_DIRECT(b + j * VW / 2, p->ldb / 2)
+TILE_LIST(direct, TILE)
+#endif
+#undef FMA_NOW
+#undef B_NOW
 
 /* Widest first; the last one serves 16 columns of a product of any height. */
 #define ANY_ROWS (1 << 30)
-struct tile_set { int cols, rows_max; tile_fn fn[2][TILE_ROWS]; };
+struct tile_set { int cols, rows_max; tile_fn fn[CHAINS][TILE_ROWS]; };
 static const struct tile_set tile_sets[] = TILE_TABLE;
 
 static const struct tile_set *tile_pick(int64_t rows, int64_t cols)
@@ -105,17 +124,19 @@ static const struct tile_set *tile_pick(int64_t rows, int64_t cols)
 __attribute__((noinline)) static void product(const struct prod *p)
 {
     const int64_t n_tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS;        /* of nearly equal height: 5 + 5, not 6 + 4 */
-    if (p->flush)
+    const int flush = p->chain == CHAIN_FLUSH || p->chain == CHAIN_DIRECT;
+    if (flush)
         FLUSH_BEGIN();
     for (int64_t col = 0; col < p->cols;) {
         const struct tile_set *t = tile_pick(p->rows, p->cols - col);
+        const float *b = p->b + (p->chain == CHAIN_DIRECT ? col / 2 : col);
         for (int64_t i = 0; i < n_tiles; i++) {
             const int64_t r0 = i * p->rows / n_tiles, r1 = (i + 1) * p->rows / n_tiles;
-            t->fn[p->flush][r1 - r0 - 1](p, p->c + r0 * p->ldc + col, p->a + r0 * p->a_row, p->b + col);
+            t->fn[p->chain][r1 - r0 - 1](p, p->c + r0 * p->ldc + col, p->a + r0 * p->a_row, b);
         }
         col += t->cols;
     }
-    if (p->flush)
+    if (flush)
         FLUSH_END();
 }
 

@@ -77,11 +77,16 @@ OPS float lanes_fold_max(V v)
 #define V_FOLD_ADD(x) lanes_fold_add(x)
 #define V_FOLD_MAX(x) lanes_fold_max(x)
 
-#define TILE_LIST(T) TILES_OF(T, 2) T(1, 8)
+#define HAVE_PAIRS 0
+#define HAVE_DIRECT 1
+#define V_LOAD_DIRECT(p, next)                                                                                           \
+    _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
+#define TILE_LIST(kind, T) TILES_OF(kind, T, 2) T(kind, 1, 8)
+#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n) }
 #define TILE_TABLE                                                                                                       \
     {                                                                                                                    \
-        { 64, 1, { { tile_plain_1x8 }, { tile_flush_1x8 } } },                                                           \
-        { 16, ANY_ROWS, { TILE_NAMES(plain, 2), TILE_NAMES(flush, 2) } },                                               \
+        { 64, 1, { { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 } } },                            \
+        { 16, ANY_ROWS, TILE_KINDS(2) },                                                                                 \
     }
 #define ATTN_OPS attn_avx2
 #include "kernels/attn_text.h"

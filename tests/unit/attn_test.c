@@ -280,7 +280,7 @@ static struct dev *dev_new(int threads)
 }
 
 struct isa { const char *name; const struct attn_ops *ops; };
-static int isas(struct isa out[3])
+static int isas(struct isa out[4])
 {
     int n = 0;
     out[n++] = (struct isa){ "portable", &attn_portable };
@@ -288,6 +288,8 @@ static int isas(struct isa out[3])
         out[n++] = (struct isa){ "avx2", &attn_avx2 };
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
         out[n++] = (struct isa){ "avx512", &attn_avx512 };
+    if (__builtin_cpu_supports("avx512bf16"))
+        out[n++] = (struct isa){ "avx512bf16", &attn_avx512bf16 };
     return n;
 }
 
@@ -325,7 +327,7 @@ static int backward_same(struct dev *dev, const struct attn_ops *ops, const stru
 static void check_case(enum dtype dt, int n_kv, int group, int d, int64_t T, int backward)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[3];
+    struct isa isa[4];
     struct world *w = world_of(dt, n_kv, group, d, T);
     ref_forward(w);
     if (backward)
@@ -382,7 +384,7 @@ TEST(any_chunks_of_the_rows_give_the_same_bits)
 {
     static const int cuts[][6] = { { 0, 1, 2, 64, 65, 130 }, { 0, 63, 66, 100, 129, 130 }, { 0, 7, 127, 128, 129, 130 } };
     struct dev *dev = dev_new(1);
-    struct isa isa[3];
+    struct isa isa[4];
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         struct world *w = world_of(dt, 2, 3, 16, 130);
         ref_forward(w);
@@ -398,7 +400,7 @@ TEST(any_chunks_of_the_rows_give_the_same_bits)
 TEST(one_row_at_a_time_gives_the_same_bits_as_many)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[3];
+    struct isa isa[4];
     for (int dt = DT_F32; dt <= DT_BF16; dt++)
         for (int group = 1; group <= 8; group *= 2) {
             struct world *w = world_of(dt, 1, group, group == 2 ? 128 : 64, 70);
@@ -414,7 +416,7 @@ TEST(one_row_at_a_time_gives_the_same_bits_as_many)
 TEST(one_row_behind_a_long_past_crosses_segments)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[3];
+    struct isa isa[4];
     static const int at[] = { 1022, 1023, 1024, 1087, 1088, 1150 };
     struct world *w = world_of(DT_F32, 1, 2, 8, 1160);
     for (int h = 0; h < 2; h++)
@@ -460,7 +462,7 @@ static void check_batch(struct dev *dev, const struct attn_ops *ops, enum dtype 
 }
 TEST(a_sequence_has_the_same_bits_alone_and_in_a_batch)
 {
-    struct isa isa[3];
+    struct isa isa[4];
     for (int threads = 1; threads <= 3; threads++) {
         struct dev *dev = dev_new(threads);
         for (int i = 0, n = isas(isa); i < n; i++) {
@@ -473,7 +475,7 @@ TEST(a_sequence_has_the_same_bits_alone_and_in_a_batch)
 
 TEST(any_number_of_threads_gives_the_same_bits)
 {
-    struct isa isa[3];
+    struct isa isa[4];
     struct world *w[2] = { world_of(DT_F32, 3, 2, 16, 150), world_of(DT_BF16, 3, 2, 16, 150) };
     for (int i = 0; i < 2; i++) {
         ref_forward(w[i]);
@@ -495,7 +497,7 @@ TEST(any_number_of_threads_gives_the_same_bits)
 TEST(tiny_values_are_flushed_in_bf16_chains_and_only_there)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[3];
+    struct isa isa[4];
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         struct world *w = world_of(dt, 1, 2, 16, 90);
         const int64_t n = w->T * w->d;
@@ -519,7 +521,7 @@ TEST(tiny_values_are_flushed_in_bf16_chains_and_only_there)
 TEST(masked_keys_of_the_last_block_are_in_the_chain)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[3];
+    struct isa isa[4];
     struct world *w = world_of(DT_F32, 1, 1, 8, 2);
     for (int x = 0; x < 8; x++) {
         w->q[x] = w->q[8 + x] = x ? 0 : 1;

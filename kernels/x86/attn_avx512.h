@@ -1,0 +1,103 @@
+/* attn_avx512.h - vectors and tiles of attention for AVX-512, without and with the bf16 dot instruction: 6 rows x 64 columns in 24
+ * of the 32 registers. */
+#ifndef SHARDLINE_KERNELS_X86_ATTN_AVX512_H
+#define SHARDLINE_KERNELS_X86_ATTN_AVX512_H
+
+#include <immintrin.h>
+
+#include "kernels/fn.h"
+
+#define V __m512
+#define VW 16
+#define V_LOAD(p) _mm512_loadu_ps(p)
+#define V_STORE(p, v) _mm512_storeu_ps(p, v)
+#define V_SET1(x) _mm512_set1_ps(x)
+#define V_ZERO() _mm512_setzero_ps()
+#define V_ADD(a, b) _mm512_add_ps(a, b)
+#define V_SUB(a, b) _mm512_sub_ps(a, b)
+#define V_MUL(a, b) _mm512_mul_ps(a, b)
+#define V_MAX(a, b) _mm512_max_ps(a, b)
+#define V_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define V_FMA_FLUSH(a, b, c) _mm512_fmadd_ps(a, b, c)
+#define FLUSH_BITS 0x8040u                      /* FTZ | DAZ */
+#define FLUSH_BEGIN() _mm_setcsr(_mm_getcsr() | FLUSH_BITS)
+#define FLUSH_END() _mm_setcsr(_mm_getcsr() & ~FLUSH_BITS)
+
+#define OPS static inline __attribute__((always_inline))
+
+/* p * 2^n, n in the low bits of t */
+OPS V lanes_add_exponent(V p, V t)
+{
+    const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32((int)fn_bits(FN_MAGIC)));
+    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(n, 23)));
+}
+
+OPS V lanes_exp_select(V x, V y)
+{
+    y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, V_SET1(-87), _CMP_NLT_UQ), y);
+    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, V_SET1(0x1.62e42ep+6f), _CMP_GT_OQ), V_SET1(FN_INF));
+    return _mm512_mask_add_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x, x);
+}
+
+/* fn_exp of every lane: its text in vectors, so that it does not depend on what the compiler vectorises. */
+OPS V lanes_exp(V x)
+{
+    const V magic = V_SET1(FN_MAGIC);
+    const V t = V_FMA(x, V_SET1(0x1.715476p+0f), magic), n = V_SUB(t, magic);
+    const V r = V_FMA(n, V_SET1(-0x1.7f7d1cp-20f), V_FMA(n, V_SET1(-0x1.62e4p-1f), x));
+    V q = V_FMA(V_SET1(0x1.6a2434p-10f), r, V_SET1(0x1.1239e2p-7f));
+    q = V_FMA(q, r, V_SET1(0x1.5558f2p-5f));
+    q = V_FMA(q, r, V_SET1(0x1.555492p-3f));
+    q = V_FMA(q, r, V_SET1(0x1.fffffcp-2f));
+    const V p = V_ADD(V_SET1(1), V_FMA(V_MUL(r, r), q, r));
+    return lanes_exp_select(x, lanes_add_exponent(p, t));
+}
+
+/* fn_round_bf16 of every lane */
+OPS V lanes_round(V x)
+{
+    const __m512i b = _mm512_castps_si512(x), high = _mm512_set1_epi32((int)0xffff0000u), a = _mm512_and_si512(b, _mm512_set1_epi32(0x7fffffff));
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
+    __m512i r = _mm512_and_si512(_mm512_add_epi32(_mm512_add_epi32(b, _mm512_set1_epi32(0x7fff)), odd), high);
+    r = _mm512_mask_and_epi32(r, _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(0x00800000)), b, _mm512_set1_epi32((int)0x80000000u));
+    const __m512i nan = _mm512_or_si512(_mm512_and_si512(b, high), _mm512_set1_epi32(0x00400000));
+    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(r, _mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(0x7f800000)), nan));
+}
+
+OPS float lanes_fold_add(V v)
+{
+    const __m256 x = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), z = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
+}
+
+OPS float lanes_fold_max(V v)
+{
+    const __m256 x = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), z = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
+}
+#define V_EXP(x) lanes_exp(x)
+#define V_ROUND(x) lanes_round(x)
+#define V_FOLD_ADD(x) lanes_fold_add(x)
+#define V_FOLD_MAX(x) lanes_fold_max(x)
+
+#define V_WIDE_HALVES(p) _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p)))
+#define HAVE_DIRECT 1
+#ifdef __AVX512BF16__
+#define HAVE_PAIRS 1
+#define V_FMA_PAIRS(a, b, c) _mm512_dpbf16_ps(c, (__m512bh)(a), (__m512bh)(b))
+#define V_LOAD_DIRECT(p, next)                                                                                           \
+    _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16), V_WIDE_HALVES((p) + (next))))
+#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), TILE_NAMES(pairs, n), TILE_NAMES(direct, n) }
+#define TILE_STREAM { { tile_plain_1x8 }, { tile_flush_1x8 }, { tile_pairs_1x8 }, { tile_direct_1x8 } }
+#else
+#define HAVE_PAIRS 0
+#define V_LOAD_DIRECT(p, next) _mm512_castsi512_ps(_mm512_slli_epi32(V_WIDE_HALVES(p), 16))
+#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n) }
+#define TILE_STREAM { { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 } }
+#endif
+#define TILE_LIST(kind, T) TILES_OF(kind, T, 4) TILES_OF(kind, T, 1) T(kind, 1, 8)
+#define TILE_TABLE { { 128, 1, TILE_STREAM }, { 64, ANY_ROWS, TILE_KINDS(4) }, { 16, ANY_ROWS, TILE_KINDS(1) } }
+
+#endif
