@@ -1,0 +1,156 @@
+/* emit.c - see emit.h. */
+#include "serve/emit.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "serve/openai.h"
+
+#define EACH (LOGPROBS_MAX + 1)
+
+int emit_open(struct emit *m, int64_t max_rows, struct err *e)
+{
+    size_t n = (size_t)(max_rows * EACH);
+    memset(m, 0, sizeof *m);
+    m->cap = max_rows;
+    m->row = calloc((size_t)max_rows, sizeof *m->row);
+    m->pick = calloc(n, sizeof(float));
+    m->max = calloc(n, sizeof(float));
+    m->sum = calloc(n, sizeof(float));
+    m->logprob = calloc(n, sizeof(float));
+    if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob)
+        return err_set(e, ERR_MEMORY, "no memory for the log-probs of %lld rows: lower --max-batch or --prefill-chunk", (long long)max_rows);
+    return 0;
+}
+
+void emit_close(struct emit *m)
+{
+    free(m->row);
+    free(m->pick);
+    free(m->max);
+    free(m->sum);
+    free(m->logprob);
+    memset(m, 0, sizeof *m);
+}
+
+void emit_expect(struct emit *m, const struct sched *s)
+{
+    m->n = 0;
+    for (int i = 0; i < s->n_items; i++) {
+        const struct sched_item *it = &s->item[i];
+        for (int64_t r = it->skip_want; r < it->n_rows; r++) {
+            struct choice *c = it->seq->owner;
+            int64_t pos = it->pos + r;
+            m->row[m->n++] = (struct emit_row){ .c = c, .pos = pos, .samples = pos + 1 == c->n_ids };
+        }
+    }
+}
+
+/* ---- a row: parallel over rows ---- */
+
+struct row_job { struct emit *m; const struct head_out *head; int64_t vocab; };
+
+static void do_row(void *arg, int64_t i, int thread)
+{
+    struct row_job *j = arg;
+    struct emit_row *r = &j->m->row[i];
+    const struct request *rq = r->c->rq;
+    const float *logits = j->head->logits + i * j->vocab;
+    (void)thread;
+    r->id = r->samples ? sample_token(&rq->sampling, r->c->k, r->pos + 1, logits, j->vocab, j->head->max[i]) : r->c->ids[r->pos + 1];
+    if (rq->logprobs > 0)
+        top_tokens(logits, j->vocab, (int)rq->logprobs, r->top);
+}
+
+/* Log-probs of the chosen ids and the top ones of all rows: one call, the same arithmetic as the trainer's. */
+static void find_logprobs(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < m->n; i++) {
+        const struct emit_row *r = &m->row[i];
+        const float *logits = head->logits + i * vocab;
+        for (int64_t j = 0; j <= r->c->rq->logprobs; j++, n++) {
+            int32_t id = j < r->c->rq->logprobs ? r->top[j] : r->id;
+            m->pick[n] = id >= 0 ? logits[id] : 0;
+            m->max[n] = head->max[i];
+            m->sum[n] = head->sum[i];
+        }
+    }
+    if (n)
+        KERNEL(dev, ce_logprob, m->logprob, m->pick, m->max, m->sum, n);
+}
+
+/* ---- events ---- */
+
+static void push_event(struct choice *c)
+{
+    struct request *rq = c->rq;
+    pthread_mutex_lock(&rq->lock);
+    openai_event(&rq->ready, c, choice_safe_text(c));
+    pthread_mutex_unlock(&rq->lock);
+}
+
+void emit_end(struct request *rq)
+{
+    struct fault none = { .status = 500, .text = "no memory for the answer" };
+    if (rq->stream && !rq->fault.status) {
+        for (int i = 0; i < rq->n_choices && !rq->n_open; i++)
+            if (!rq->choice[i].told)               /* it needed no step */
+                push_event(&rq->choice[i]);
+        pthread_mutex_lock(&rq->lock);
+        if (rq->include_usage)
+            openai_usage_event(&rq->ready, rq);
+        out_text(&rq->ready, "data: [DONE]\n\n");
+        pthread_mutex_unlock(&rq->lock);
+    }
+    if (rq->ready.failed)
+        request_fail(rq, &none);
+    else
+        request_finish(rq);
+}
+
+static void give_row(struct emit_row *r, const float *logprob)
+{
+    struct choice *c = r->c;
+    struct request *rq = c->rq;
+    struct top_entry top[LOGPROBS_MAX];
+    struct fault f = { 0 };
+    int64_t n = rq->logprobs < 0 ? 0 : rq->logprobs;
+    if (rq->done)
+        return;
+    for (int64_t j = 0; j < n; j++)
+        top[j] = (struct top_entry){ r->top[j], logprob[j] };
+    if (r->id < 0) {
+        fault_set(&f, 500, NULL, r->id == -2 ? "no memory for sampling" : "the model gives a NaN at position %lld: is the checkpoint whole", (long long)r->pos + 1);
+        request_fail(rq, &f);
+        return;
+    }
+    if (!r->samples) {
+        choice_score(c, r->pos + 1, logprob[n], top);
+        c->finish = rq->max_tokens == 0 && r->pos + 2 == c->n_ids ? FINISH_LENGTH : FINISH_NONE;
+    } else if (choice_accept(c, r->id, logprob[n], top, &f) < 0) {
+        request_fail(rq, &f);
+        return;
+    }
+    if (c->finish != FINISH_NONE)
+        rq->n_open--;
+    if (rq->stream && (r->samples || c->finish != FINISH_NONE)) {
+        push_event(c);
+        request_begin(rq);
+    }
+}
+
+void emit_tokens(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+{
+    struct row_job job = { m, head, vocab };
+    int64_t at = 0;
+    if (!m->n)
+        return;
+    pool_run(dev->pool, m->n, do_row, &job);
+    find_logprobs(m, dev, head, vocab);
+    for (int64_t i = 0; i < m->n; i++) {
+        int64_t n = m->row[i].c->rq->logprobs;
+        give_row(&m->row[i], m->logprob + at);
+        at += n + 1;
+    }
+}

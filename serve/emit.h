@@ -1,0 +1,33 @@
+/* emit.h - from the logits of a step to tokens of choices and bytes of answers. Rank 0 only. */
+#ifndef SHARDLINE_SERVE_EMIT_H
+#define SHARDLINE_SERVE_EMIT_H
+
+#include "kernels/kernels.h"
+#include "model/model.h"
+#include "serve/request.h"
+#include "serve/scheduler.h"
+
+/* One wanted row: what is to be known of it, and what came out. */
+struct emit_row {
+    struct choice *c;
+    int64_t pos;                     /* of the token that was run; the row says what comes behind it */
+    int samples;                     /* else it scores ids[pos + 1] of the prompt */
+    int32_t id;                      /* sampled or scored; negative: no token can be sampled */
+    int32_t top[LOGPROBS_MAX];
+};
+struct emit {
+    int64_t cap, n;                  /* rows */
+    struct emit_row *row;
+    float *pick, *max, *sum, *logprob;           /* [cap * (LOGPROBS_MAX + 1)] */
+};
+int emit_open(struct emit *m, int64_t max_rows, struct err *e);
+void emit_close(struct emit *m);
+/* Before sched_done: which rows the plan asks for. */
+void emit_expect(struct emit *m, const struct sched *s);
+/* Behind it: samples, scores, hands tokens to their choices and events to their streams. A request that a row makes fail has
+ * failed then (the caller looks at rq->done). */
+void emit_tokens(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab);
+/* A finished or failed request: its last events, its end. */
+void emit_end(struct request *rq);
+
+#endif

@@ -1,0 +1,257 @@
+/* engine.c - see engine.h. */
+#include "serve/engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/log.h"
+
+#define IDLE_MS 200
+#define LOOK_S 0.1
+
+/* ---- the inbox ---- */
+
+void inbox_open(struct inbox *in)
+{
+    pthread_condattr_t a;
+    memset(in, 0, sizeof *in);
+    in->end = &in->first;
+    pthread_mutex_init(&in->lock, NULL);
+    pthread_condattr_init(&a);
+    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
+    pthread_cond_init(&in->filled, &a);
+    pthread_condattr_destroy(&a);
+}
+
+void inbox_close(struct inbox *in)
+{
+    pthread_mutex_destroy(&in->lock);
+    pthread_cond_destroy(&in->filled);
+}
+
+int inbox_put(struct inbox *in, struct request *rq)
+{
+    pthread_mutex_lock(&in->lock);
+    int closed = in->closed;
+    if (!closed) {
+        rq->next = NULL;
+        *in->end = rq;
+        in->end = &rq->next;
+        pthread_cond_signal(&in->filled);
+    }
+    pthread_mutex_unlock(&in->lock);
+    return closed ? -1 : 0;
+}
+
+/* Everything in it; waits up to wait_ms for something to come. */
+static struct request *inbox_take(struct inbox *in, int wait_ms)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    t.tv_nsec += (long)wait_ms * 1000000;
+    t.tv_sec += t.tv_nsec / 1000000000;
+    t.tv_nsec %= 1000000000;
+    pthread_mutex_lock(&in->lock);
+    while (!in->first && wait_ms && pthread_cond_timedwait(&in->filled, &in->lock, &t) == 0)
+        ;
+    struct request *first = in->first;
+    in->first = NULL;
+    in->end = &in->first;
+    pthread_mutex_unlock(&in->lock);
+    return first;
+}
+
+/* Nothing comes in any more; what is in it stays for inbox_take. 0 when it is not empty: then it stays open. */
+static int inbox_shut(struct inbox *in, int even_when_full)
+{
+    pthread_mutex_lock(&in->lock);
+    int shut = even_when_full || !in->first;
+    in->closed |= shut;
+    pthread_mutex_unlock(&in->lock);
+    return shut;
+}
+
+/* ---- life ---- */
+
+int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m, struct weights *ws,
+                const struct engine_size *size, struct inbox *inbox, struct err *e)
+{
+    struct sched_limits lim = { size->max_seqs, size->chunk, size->max_wants };
+    struct arena a = { 0 };
+    int rc;
+    memset(en, 0, sizeof *en);
+    en->sv = sv;
+    en->world = w;
+    en->tp = tp;
+    en->m = m;
+    en->ws = ws;
+    en->size = *size;
+    en->inbox = inbox;
+    TRY(kv_open(&en->kv, m->dev->mem, size->n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
+    TRY(plan_open(&en->plan, size->max_seqs, engine_max_rows(size), size->max_wants, size->n_pages, e));
+    forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
+    en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
+    if (!en->work_memory) {
+        rc = err_set(e, ERR_MEMORY, "no memory for steps of %lld rows (%zu MiB): lower --prefill-chunk or --max-batch", (long long)engine_max_rows(size),
+                     a.used >> 20);
+        goto out;
+    }
+    a = (struct arena){ .base = en->work_memory, .size = a.used };
+    forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
+    if (inbox) {
+        TRY(sched_open(&en->sched, &lim, size->n_pages, e));
+        TRY(emit_open(&en->emit, size->max_wants, e));
+    }
+    rc = 0;
+out:
+    if (rc < 0)
+        engine_close(en);
+    return rc;
+}
+
+void engine_close(struct engine *en)
+{
+    if (!en->m)
+        return;
+    sched_close(&en->sched);
+    emit_close(&en->emit);
+    plan_close(&en->plan);
+    kv_close(&en->kv);
+    dev_free(en->m->dev, en->work_memory);
+    memset(en, 0, sizeof *en);
+}
+
+/* ---- requests ---- */
+
+static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
+
+static void start_request(struct engine *en, struct request *rq)
+{
+    rq->next = en->active;
+    en->active = rq;
+    for (int i = 0; i < rq->n_choices; i++) {
+        struct choice *c = &rq->choice[i];
+        if (c->finish == FINISH_NONE) {
+            sched_add(&en->sched, &c->seq);
+            c->queued = 1;
+        }
+    }
+}
+
+/* Takes finished choices out of the schedule; a request that is complete, failed or given up leaves with all of them. */
+static void sweep(struct engine *en, int all, const struct fault *f)
+{
+    for (struct request **at = &en->active, *rq; (rq = *at);) {
+        int out = all || rq->done || !rq->n_open || atomic_load(&rq->cancelled);
+        for (int i = 0; i < rq->n_choices; i++) {
+            struct choice *c = &rq->choice[i];
+            if (c->queued && (out || c->finish != FINISH_NONE)) {
+                sched_remove(&en->sched, &c->seq);
+                c->queued = 0;
+            }
+        }
+        if (!out) {
+            at = &rq->next;
+            continue;
+        }
+        *at = rq->next;
+        en->n_answered++;
+        if (f && rq->n_open)
+            request_fail(rq, f);
+        else
+            emit_end(rq);
+        request_drop(rq);
+    }
+}
+
+/* Clients that hung up while nothing is written to them are found by looking. */
+static void look_for_gone(struct engine *en)
+{
+    double now = log_now_s();
+    if (now - en->looked_s < LOOK_S)
+        return;
+    en->looked_s = now;
+    for (struct request *rq = en->active; rq; rq = rq->next)
+        if (rq->gone && rq->gone(rq))
+            atomic_store(&rq->cancelled, 1);
+}
+
+/* ---- steps ---- */
+
+/* Rank 0: what comes next. */
+static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct err *e)
+{
+    int wait_ms = en->active ? 0 : IDLE_MS, rc = 0;
+    if (world_stop_signal(en->world))
+        atomic_store(&en->sv->state, SERVICE_DRAINING);
+    int ends = (limit && en->n_answered >= limit) || atomic_load(&en->sv->state) == SERVICE_DRAINING;
+    for (struct request *rq = inbox_take(en->inbox, ends ? 0 : wait_ms), *next; rq; rq = next) {
+        next = rq->next;
+        start_request(en, rq);
+    }
+    look_for_gone(en);
+    sweep(en, 0, NULL);
+    *op = PLAN_IDLE;
+    if (ends && !en->active && inbox_shut(en->inbox, 0)) {
+        *op = PLAN_STOP;
+    } else if (!sched_idle(&en->sched)) {
+        TRY(sched_plan(&en->sched, e));
+        *op = rc ? PLAN_STEP : PLAN_IDLE;
+    }
+    plan_make(&en->plan, *op, &en->sched, ids_of);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+static int run_step(struct engine *en, struct err *e)
+{
+    struct plan *p = &en->plan;
+    struct batch b = { .n_rows = p->n_rows, .ids = p->ids, .n_seq = p->n_seq, .seq = p->seq, .page_layer_bytes = model_page_bytes(en->m) };
+    struct head_out head = { 0 };
+    plan_place(p, &en->kv);
+    int rc = model_forward(en->m, en->ws, &b, &en->work, p->want, p->n_want, &head, e);
+    if (rc < 0 || !en->inbox)
+        return rc;
+    en->n_steps++;
+    en->n_rows += p->n_rows;
+    emit_expect(&en->emit, &en->sched);
+    sched_done(&en->sched);
+    emit_tokens(&en->emit, en->m->dev, &head, en->m->vocab);
+    return 0;
+}
+
+static int run_steps(struct engine *en, int64_t limit, struct err *e)
+{
+    enum plan_op op = PLAN_IDLE;
+    int rc = 0;
+    while (op != PLAN_STOP) {
+        if (en->inbox)
+            TRY(next_op(en, limit, &op, e));
+        TRY(plan_share(&en->plan, en->tp, e));
+        op = en->plan.op;
+        if (op == PLAN_STEP)
+            TRY(run_step(en, e));
+    }
+out:
+    return rc < 0 ? rc : 0;
+}
+
+int engine_run(struct engine *en, int64_t limit, struct err *e)
+{
+    struct fault f;
+    int rc = run_steps(en, limit, e);
+    if (rc < 0)
+        world_fail(en->world, e);
+    if (!en->inbox)
+        return rc;
+    if (rc < 0)
+        atomic_store(&en->sv->state, SERVICE_FAILED);
+    inbox_shut(en->inbox, 1);
+    for (struct request *rq = inbox_take(en->inbox, 0), *next; rq; rq = next) {
+        next = rq->next;
+        start_request(en, rq);
+    }
+    fault_set(&f, 503, NULL, "the server is stopping: %s", rc < 0 ? e->text : "try again later");
+    sweep(en, 1, &f);
+    return rc;
+}

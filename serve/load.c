@@ -1,0 +1,191 @@
+/* load.c - see load.h. */
+#include "serve/load.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/jx.h"
+
+#define CHUNK_ELEMENTS ((int64_t)4 << 20)        /* of a read that must be converted */
+
+static const struct { enum ckpt_dtype stored; enum dtype dt; } readable[] = { { CK_F32, DT_F32 }, { CK_BF16, DT_BF16 }, { CK_F16, DT_F16 } };
+
+/* The dtype of a stored tensor, as kernels know it; -1: none that weights can have. */
+static int stored_dtype(const struct ckpt_tensor *t)
+{
+    for (size_t i = 0; i < sizeof readable / sizeof readable[0]; i++)
+        if (readable[i].stored == t->dtype)
+            return (int)readable[i].dt;
+    return -1;
+}
+
+int load_open(struct loaded *l, const char *path, struct err *e)
+{
+    int rc, i;
+    memset(l, 0, sizeof *l);
+    TRY(ckpt_open(&l->ckpt, path, e));
+    if (!ckpt_config_json(l->ckpt)) {
+        rc = err_set(e, ERR_CONFIG, "%s has no config.json, which says what the model is: serve the folder that has one", path);
+        goto out;
+    }
+    TRY(model_config_parse(&l->cfg, ckpt_config_json(l->ckpt), "config.json", e));
+    i = ckpt_find(l->ckpt, ROLE_WEIGHT, "model.embed_tokens.weight");
+    l->stored = i >= 0 && ckpt_tensor(l->ckpt, i)->dtype == CK_BF16 ? DT_BF16 : DT_F32;
+    rc = 0;
+out:
+    if (rc < 0) {
+        load_close(l);
+        return err_add(e, "opening %s", path);
+    }
+    return 0;
+}
+
+void load_close(struct loaded *l)
+{
+    if (l->has_weights)
+        resident_close(&l->weights);
+    if (l->has_model)
+        model_close(&l->m);
+    ckpt_close(l->ckpt);
+    memset(l, 0, sizeof *l);
+}
+
+/* ---- texts ---- */
+
+/* A small file beside the weights; 1: found, *data malloc'd. */
+static int read_extra(const struct loaded *l, const char *name, char **data, size_t *n, struct err *e)
+{
+    *data = NULL;
+    *n = 0;
+    for (int i = 0; i < ckpt_n_extra(l->ckpt); i++) {
+        void *p;
+        if (strcmp(ckpt_extra_name(l->ckpt, i), name))
+            continue;
+        int rc = ckpt_extra_read(l->ckpt, i, &p, n, e);
+        if (rc < 0)
+            return rc;
+        *data = p;
+        return 1;
+    }
+    return 0;
+}
+
+int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e)
+{
+    json_t *j = jx_parse(text, n, what, e);
+    const json_t *v = json_object_get(j, "eos_token_id");
+    size_t count = json_is_array(v) ? json_array_size(v) : v && !json_is_null(v);
+    int rc = 0;
+    if (!j)
+        return -e->code;
+    if (count > (size_t)max)
+        rc = err_set(e, ERR_CONFIG, "%s: eos_token_id lists %zu tokens, at most %d are taken", what, count, max);
+    for (size_t i = 0; rc >= 0 && i < count; i++) {
+        const json_t *x = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_integer(x) || json_integer_value(x) < 0 || json_integer_value(x) > INT32_MAX)
+            rc = err_set(e, ERR_CONFIG, "%s: eos_token_id must be a token id or a list of token ids", what);
+        else
+            eos[rc++] = (int32_t)json_integer_value(x);
+    }
+    json_decref(j);
+    return rc;
+}
+
+static int load_eos(const struct loaded *l, struct service *sv, struct err *e)
+{
+    char *text;
+    size_t n;
+    int rc = read_extra(l, "generation_config.json", &text, &n, e);
+    if (rc > 0)
+        rc = load_parse_eos(text, n, "generation_config.json", sv->eos, SERVICE_EOS_MAX, e);
+    free(text);
+    if (rc < 0)
+        return rc;
+    sv->n_eos = rc;
+    for (int i = 0; !rc && i < l->cfg.n_eos; i++)
+        sv->eos[sv->n_eos++] = (int32_t)l->cfg.eos[i];
+    return 0;
+}
+
+int load_texts(const struct loaded *l, struct service *sv, struct err *e)
+{
+    char *json = NULL, *config = NULL;
+    size_t n, n_config;
+    int rc;
+    TRY(load_eos(l, sv, e));
+    TRY(read_extra(l, "tokenizer.json", &json, &n, e));
+    if (!rc) {
+        rc = l->cfg.vocab == 256 ? tokenizer_bytes(&sv->tok, e) : 0;
+        goto out;
+    }
+    TRY(read_extra(l, "tokenizer_config.json", &config, &n_config, e));
+    rc = tokenizer_open(&sv->tok, json, n, config, n_config, "tokenizer.json", e);
+out:
+    free(json);
+    free(config);
+    return rc < 0 ? err_add(e, "reading %s", ckpt_path(l->ckpt)) : 0;
+}
+
+/* ---- weights ---- */
+
+struct reader { struct loaded *l; struct dev *dev; void *raw; float *wide; };
+
+/* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32: widening is exact. */
+static int read_converted(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from, void *dst, enum dtype dt, struct err *e)
+{
+    float *wide = dt == DT_F32 ? dst : r->wide;
+    int rc = ckpt_read_range(r->l->ckpt, i, b, lo, hi, from == DT_F32 ? (void *)wide : r->raw, e);
+    if (rc < 0)
+        return rc;
+    if (from != DT_F32)
+        KERNEL(r->dev, widen, wide, r->raw, from, hi - lo);
+    if (dt != DT_F32)
+        KERNEL(r->dev, round_to, dst, dt, wide, hi - lo);
+    return 0;
+}
+
+static int read_box(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
+{
+    struct reader *r = ctx;
+    int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
+    const struct ckpt_tensor *t = i < 0 ? NULL : ckpt_tensor(r->l->ckpt, i);
+    if (!t)
+        return err_set(e, ERR_FORMAT, "there is no tensor %s, which this config.json needs: is the checkpoint whole", p->name);
+    if (t->n_dims != p->n_dims || memcmp(t->shape, p->shape, sizeof *t->shape * (size_t)p->n_dims))
+        return err_set(e, ERR_FORMAT, "%s is [%lld,%lld], config.json says [%lld,%lld]: do they belong together", p->name, (long long)t->shape[0],
+                       (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)p->shape[0], (long long)p->shape[1]);
+    int from = stored_dtype(t);
+    if (from < 0)
+        return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first", p->name, ckpt_dtype_name(t->dtype));
+    if (from == (int)dt)
+        return ckpt_read(r->l->ckpt, i, b, dst, e);
+    int64_t n = box_count(b);
+    for (int64_t lo = 0; lo < n; lo += CHUNK_ELEMENTS) {
+        int64_t hi = lo + CHUNK_ELEMENTS < n ? lo + CHUNK_ELEMENTS : n;
+        int rc = read_converted(r, i, b, lo, hi, (enum dtype)from, (char *)dst + (size_t)lo * dtype_size(dt), dt, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx, struct err *e)
+{
+    struct layout lay = { .tp = comm_size(tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
+    struct reader r = { .l = l, .dev = dev };
+    int rc;
+    r.raw = dev_alloc(dev, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
+    r.wide = dev_alloc(dev, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
+    if (!r.raw || !r.wide) {
+        rc = err_set(e, ERR_MEMORY, "no memory to read weights");
+        goto out;
+    }
+    TRY(model_open(&l->m, &l->cfg, &lay, dev, tp, comm_rank(tp), 0, dt, fast, max_rows, ctx, e));
+    l->has_model = 1;
+    TRY(resident_open(&l->weights, &l->m, read_box, &r, e));
+    l->has_weights = 1;
+    rc = 0;
+out:
+    dev_free(dev, r.raw);
+    dev_free(dev, r.wide);
+    return rc < 0 ? err_add(e, "loading %s", ckpt_path(l->ckpt)) : 0;
+}

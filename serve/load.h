@@ -1,0 +1,28 @@
+/* load.h - a checkpoint becomes a model in memory: every rank reads the boxes of its own slices, whatever layout the files have. */
+#ifndef SHARDLINE_SERVE_LOAD_H
+#define SHARDLINE_SERVE_LOAD_H
+
+#include "format/ckpt.h"
+#include "model/model.h"
+#include "serve/service.h"
+
+struct loaded {
+    struct ckpt *ckpt;
+    struct model_config cfg;
+    enum dtype stored;               /* of the weights in the files (the embedding's) */
+    struct model m;
+    struct resident weights;
+    int has_model, has_weights;
+};
+
+/* Tables and config only: cheap, before any rank takes memory. */
+int load_open(struct loaded *l, const char *path, struct err *e);
+/* The tokenizer and the end tokens that lie beside the weights. */
+int load_texts(const struct loaded *l, struct service *sv, struct err *e);
+/* Opens the model for max_rows rows a step and ctx positions in arithmetic dt, and reads this rank's weights. Collective over tp. */
+int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx, struct err *e);
+void load_close(struct loaded *l);
+/* generation_config.json's eos_token_id (a number or a list) from its text; 0 when it names none. */
+int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e);
+
+#endif

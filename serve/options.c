@@ -1,0 +1,61 @@
+/* options.c - pserve's options, as a table: parsed and printed by base/opt. */
+#include "kernels/tree.h"
+#include "serve/server.h"
+#include "serve/version.h"
+
+#define AT(member) offsetof(struct serve_opts, member)
+#define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
+#define LATER OPT_NEUTRAL_ONLY
+
+static const struct opt table[] = {
+    GROUP("Server"),
+    { OPT_TEXT, "host", AT(host), "127.0.0.1", "HOST", "address to listen on", 0, 0, 0 },
+    { OPT_INT, "port", AT(port), "8000", "N", "port to listen on (0: a free one, which the ready line names)", 0, 65535, 0 },
+    { OPT_TEXT, "model-name", AT(model_name), NULL, "NAME", "name that requests may give (default: the last part of CKPT)", 0, 0, 0 },
+    { OPT_SWITCH, "lenient", AT(lenient), "0", NULL, "ignore fields of a request that are not known or not supported", 0, 0, 0 },
+    { OPT_TEXT, "api-key-file", AT(api_key_file), NULL, "FILE", "keys that requests must give", 0, 0, LATER },
+    { OPT_TEXT, "admin-key-file", AT(admin_key_file), NULL, "FILE", "keys of the operators", 0, 0, LATER },
+    GROUP("Layout and memory"),
+    { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix; the answer has the same bits for each", 1, GRAIN_MAX, 0 },
+    { OPT_INT, "replicas", AT(replicas), "1", "R", "copies of the model", 1, 4096, LATER },
+    { OPT_INT, "ctx", AT(ctx), "0", "N", "tokens a prompt and its answer have together (0: the model's, or what memory allows)", 0, 1e9, 0 },
+    { OPT_SIZE, "kv-memory", AT(kv_memory), "0", "SIZE", "keys and values, all ranks together (0: ctx x max-batch, at most half of the free memory)", 0, 1e18, 0 },
+    { OPT_INT, "max-batch", AT(max_batch), "32", "N", "sequences computed at once; more of them wait", 1, 65536, 0 },
+    { OPT_INT, "prefill-chunk", AT(prefill_chunk), "256", "N", "prompt tokens a step", 1, 1e6, 0 },
+    { OPT_CHOICE, "prefix-cache", AT(prefix_cache), "off", "on|off", "keep the pages of common beginnings", 0, 0, LATER },
+    GROUP("Numbers"),
+    { OPT_CHOICE, "dtype", AT(dtype), "stored", "stored|fp32|bf16", "arithmetic (stored: the checkpoint's); bf16 weights under fp32 are widened exactly", 0, 0, 0 },
+    { OPT_CHOICE, "numerics", AT(numerics), "exact", "exact|fast", "exact: the same bits at every tp, in every batch", 0, 0, 0 },
+    { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, 0 },
+    { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096, 0 },
+    { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm or mpi", 0, 0, 0 },
+    GROUP("One prompt, no server"),
+    { OPT_TEXT, "once", AT(once), NULL, "PROMPT", "complete this prompt to stdout and exit", 0, 0, 0 },
+    { OPT_INT, "max-tokens", AT(max_tokens), "64", "N", "length of that completion", 0, 1e9, 0 },
+    { OPT_FLOAT, "temperature", AT(temperature), "0", NULL, "of that completion (0: the most likely token each time)", 0, 1e6, 0 },
+    { OPT_INT, "seed", AT(seed), "0", "N", "of that completion", 0, 9e18, 0 },
+    GROUP("Log"),
+    { OPT_SWITCH, "verbose", AT(verbose), "0", NULL, "memory and bytes read of every rank, steps and rows at the end", 0, 0, 0 },
+    { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
+};
+
+static void print_version(FILE *out)
+{
+    struct mem mem = { 0 };
+    struct dev *d = NULL;
+    struct err e;
+    int rc = dev_open(&d, "cpu", 1, &mem, &e);
+    fprintf(out, "pserve (Shardline) %s, numerics contract 1, cpu class %s, devices cpu, transports self shm mpi\n", SERVE_VERSION, rc < 0 ? "unknown" : d->isa);
+    if (rc >= 0)
+        dev_close(d);
+}
+
+const struct opt_program pserve_program = {
+    .name = "pserve",
+    .summary = "serves a language model over HTTP, with the same bits at every layout",
+    .usage = "CKPT [--tp N] [--port N]",
+    .opts = table,
+    .min_args = 1,
+    .max_args = 1,
+    .print_version = print_version,
+};

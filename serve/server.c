@@ -1,0 +1,299 @@
+/* server.c - see server.h. The order of a start: options, ranks, tables of the checkpoint, sizes, socket (so that /health answers
+ * while weights are read), weights, pages, ready. Every stage that can fail on one rank alone ends in an agreement. */
+#define _GNU_SOURCE
+#include "serve/server.h"
+
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "comm/launch.h"
+#include "serve/openai.h"
+
+#define LOGITS_BYTES ((int64_t)64 << 20)         /* of prompt rows that want logits, in one step */
+#define LEAVE_S 2.0                              /* for the last answers to leave, within the 10 s that an end may take */
+
+/* ---- options and ranks ---- */
+
+static int check_options(struct server *s, struct err *e)
+{
+    if (s->o.once && s->o.max_tokens < 1)
+        return err_set(e, ERR_USAGE, "--max-tokens 0: nothing would be completed");
+    return 0;
+}
+
+/* The last part of the path, unless a name is given. */
+static void name_model(struct server *s)
+{
+    const char *path = s->o.model_name ? s->o.model_name : s->path;
+    size_t end = strlen(path), begin;
+    while (!s->o.model_name && end > 1 && path[end - 1] == '/')
+        end--;
+    begin = end;
+    while (!s->o.model_name && begin > 0 && path[begin - 1] != '/')
+        begin--;
+    begin = s->o.model_name ? 0 : begin;
+    snprintf(s->name, sizeof s->name, "%.*s", (int)(end - begin), path + begin);
+    s->service.model = s->name;
+}
+
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int open_ranks(struct server *s, char **argv, struct err *e)
+{
+    int n = (int)s->o.tp, size[AXIS_COUNT] = { [AXIS_TP] = n, [AXIS_CP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1 }, rc;
+    int threads = s->o.threads ? (int)s->o.threads : cores() / n > 1 ? cores() / n : 1;
+    TRY(launch_ranks(n, argv, e));
+    signal(SIGPIPE, SIG_IGN);
+    TRY(dev_open(&s->dev, s->o.device, 1, &s->mem, e));
+    TRY(world_open(&s->world, s->o.transport, s->dev, &s->mem, e));
+    log_open(&s->log, "pserve", world_rank(s->world) != 0, launch_stderr_is_tty());
+    TRY(mesh_open(&s->mesh, s->world, size, e));
+    s->tp = s->mesh.axis[AXIS_TP];
+    if (threads > 1) {                           /* the threads come after MPI has started */
+        pool_close(s->dev->pool);
+        s->dev->pool = NULL;
+        TRY(pool_open(&s->dev->pool, threads, e));
+    }
+out:
+    return rc;
+}
+
+static int is_first(const struct server *s) { return world_rank(s->world) == 0; }
+
+/* ---- sizes ---- */
+
+/* Memory that can be had, from the kernel's own estimate; without one a modest guess. */
+static int64_t free_memory(void)
+{
+    FILE *f = fopen("/proc/meminfo", "re");
+    char line[128];
+    long long kib = 4 << 20;
+    while (f && fgets(line, sizeof line, f))
+        if (sscanf(line, "MemAvailable: %lld", &kib) == 1)
+            break;
+    if (f)
+        fclose(f);
+    return (int64_t)kib << 10;
+}
+
+static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct err *e)
+{
+    struct param_table t;
+    int64_t n = 0;
+    int rc = param_table_open(&t, c, e);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < t.n; i++)
+        n += t.p[i].shape[0] * (t.p[i].n_dims > 1 ? t.p[i].shape[1] : 1);
+    param_table_close(&t);
+    return n * (int64_t)dtype_size(dt);
+}
+
+static enum dtype arithmetic(const struct server *s)
+{
+    return s->o.dtype == SERVE_DTYPE_STORED ? s->loaded.stored : s->o.dtype == SERVE_DTYPE_BF16 ? DT_BF16 : DT_F32;
+}
+
+/* One page on all ranks; fewer kv heads than ranks are held more than once. */
+static int64_t page_all_bytes(const struct server *s)
+{
+    const struct model_config *c = &s->loaded.cfg;
+    int64_t heads = c->n_kv < s->o.tp ? s->o.tp : c->n_kv;
+    return (int64_t)attn_page_bytes((int)heads, (int)c->head_dim, arithmetic(s)) * c->n_layers;
+}
+
+/* How long, how many, how much: rank 0 decides (free memory may look different elsewhere). */
+static int decide_sizes(struct server *s, struct err *e)
+{
+    const struct model_config *c = &s->loaded.cfg;
+    struct kv_wish w = { .max_seqs = s->o.max_batch, .bytes = s->o.kv_memory, .all_bytes = page_all_bytes(s) };
+    int64_t weights = weight_bytes(c, arithmetic(s), e), limit, extra = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
+    if (weights < 0)
+        return (int)weights;
+    w.room = (free_memory() - weights) / 2;
+    limit = (w.bytes ? w.bytes : w.room) / w.all_bytes * KV_PAGE;
+    if (s->o.ctx > c->max_pos)
+        return err_set(e, ERR_USAGE, "--ctx %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)s->o.ctx, (long long)c->max_pos);
+    w.ctx = s->o.ctx ? s->o.ctx : c->max_pos < limit || limit < KV_PAGE ? c->max_pos : limit;
+    if (!s->o.ctx && w.ctx < c->max_pos)
+        log_line(&s->log, "the context is %lld of the model's %lld tokens: more does not fit into the memory for keys and values", (long long)w.ctx,
+                 (long long)c->max_pos);
+    s->service.ctx = w.ctx;
+    s->size.max_seqs = (int)s->o.max_batch;
+    s->size.chunk = s->o.prefill_chunk;
+    extra = extra < 1 ? 1 : extra;
+    s->size.max_wants = s->size.max_seqs + (extra < s->size.chunk ? extra : s->size.chunk);
+    return kv_plan(&w, &s->size.n_pages, e);
+}
+
+static int share_sizes(struct server *s, struct err *e)
+{
+    int64_t ctx[1];
+    int rc = is_first(s) ? decide_sizes(s, e) : 0;
+    TRY(comm_agree(s->tp, rc, e));
+    TRY(comm_broadcast(s->tp, &s->size, sizeof s->size, 0, e));
+    ctx[0] = s->service.ctx;
+    TRY(comm_broadcast(s->tp, ctx, sizeof ctx, 0, e));
+    s->service.ctx = ctx[0];
+out:
+    return rc;
+}
+
+/* ---- start ---- */
+
+static int open_tables(struct server *s, struct err *e)
+{
+    struct layout lay = { .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
+    int rc;
+    TRY(load_open(&s->loaded, s->path, e));
+    TRY(layout_check(&lay, &s->loaded.cfg, e));
+    if (is_first(s))
+        TRY(load_texts(&s->loaded, &s->service, e));
+    if (layout_grain(&lay, &s->loaded.cfg) != s->loaded.cfg.grain)
+        log_line(&s->log, "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own", lay.tp, s->loaded.cfg.grain);
+    s->service.vocab = s->loaded.cfg.vocab;
+    s->service.lenient = s->o.lenient;
+    s->service.created = (int64_t)time(NULL);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+static int open_doors(struct server *s, struct err *e)
+{
+    if (!is_first(s))
+        return 0;
+    inbox_open(&s->inbox);
+    s->has_inbox = 1;
+    return s->o.once ? 0 : http_open(&s->http, &s->service, &s->inbox, s->o.host, (int)s->o.port, e);
+}
+
+/* What every rank holds and has read, one line a rank. */
+static int report(struct server *s, struct err *e)
+{
+    int64_t mine[3] = { atomic_load(&s->mem.now[MEM_PARAMS]), atomic_load(&s->mem.now[MEM_KV]), ckpt_bytes_read(s->loaded.ckpt) }, *all;
+    size_t *sizes = calloc((size_t)comm_size(s->tp), sizeof *sizes);
+    void *blob = NULL;
+    int rc = sizes ? comm_gather_blobs(s->tp, mine, sizeof mine, 0, &blob, sizes, e) : err_set(e, ERR_MEMORY, "no memory for a report");
+    all = blob;
+    for (int r = 0; rc >= 0 && all && s->o.verbose && r < comm_size(s->tp); r++)
+        log_line(&s->log, "rank %d: weights %lld bytes, kv %lld bytes, read %lld bytes", r, (long long)all[3 * r], (long long)all[3 * r + 1],
+                 (long long)all[3 * r + 2]);
+    free(blob);
+    free(sizes);
+    return rc;
+}
+
+static void print_ready(const struct server *s)
+{
+    char kv[32];
+    int v6 = strchr(s->o.host, ':') != NULL;
+    log_bytes(kv, (double)s->size.n_pages * (double)page_all_bytes(s));
+    printf("pserve: ready on http://%s%s%s:%d (tp=%lld, replicas=1, kv=%s)\n", v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_port(s->http), (long long)s->o.tp, kv);
+    fflush(stdout);
+}
+
+int server_open(struct server *s, int argc, char **argv, struct err *e)
+{
+    struct opt_args args = { 0 };
+    double begin = log_now_s();
+    int rc = opt_parse(&pserve_program, argc, argv, &s->o, &args, NULL, e);
+    if (rc)
+        return rc;
+    s->path = args.item[0];
+    TRY(check_options(s, e));
+    name_model(s);
+    TRY(open_ranks(s, argv, e));
+    TRY(comm_agree(s->tp, open_tables(s, e), e));
+    TRY(share_sizes(s, e));
+    TRY(comm_agree(s->tp, open_doors(s, e), e));
+    rc = load_weights(&s->loaded, s->dev, s->tp, arithmetic(s), s->o.numerics, engine_max_rows(&s->size), s->service.ctx, e);
+    TRY(comm_agree(s->tp, rc, e));
+    rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_first(s) ? &s->inbox : NULL, e);
+    TRY(comm_agree(s->tp, rc, e));
+    TRY(report(s, e));
+    if (s->o.verbose)
+        log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, log_now_s() - begin, dtype_name(arithmetic(s)),
+                 (long long)s->service.ctx, s->size.n_pages, KV_PAGE);
+    atomic_store(&s->service.state, SERVICE_READY);
+    if (s->http)
+        print_ready(s);
+    rc = 0;
+out:
+    opt_free(&pserve_program, NULL, &args);
+    return rc;
+}
+
+/* ---- one prompt ---- */
+
+static int once_request(struct server *s, struct request **out, struct err *e)
+{
+    struct out body = { 0 };
+    struct fault f;
+    out_text(&body, "{\"prompt\":");
+    out_json_text(&body, s->o.once);
+    out_fmt(&body, ",\"max_tokens\":%lld,\"temperature\":%.17g,\"seed\":%lld}", (long long)s->o.max_tokens, s->o.temperature, (long long)s->o.seed);
+    int rc = body.failed ? err_set(e, ERR_MEMORY, "no memory for the prompt") : 0;
+    if (rc >= 0 && openai_parse(&s->service, body.p, body.n, out, &f) < 0)
+        rc = err_set(e, ERR_USAGE, "--once: %s", f.text);
+    out_free(&body);
+    return rc;
+}
+
+static int run_once(struct server *s, struct err *e)
+{
+    struct request *rq = NULL;
+    int rc = is_first(s) ? once_request(s, &rq, e) : 0;
+    TRY(comm_agree(s->tp, rc, e));
+    if (rq) {
+        atomic_fetch_add(&rq->refs, 1);
+        inbox_put(&s->inbox, rq);
+    }
+    TRY(engine_run(&s->engine, 1, e));
+    if (rq && rq->fault.status)
+        rc = err_set(e, world_stop_signal(s->world) ? ERR_STOPPED : ERR_INTERNAL, "--once: %s", rq->fault.text);
+    else if (rq) {
+        fwrite(rq->choice[0].text.p ? rq->choice[0].text.p : "", 1, rq->choice[0].text.n, stdout);
+        putchar('\n');
+        if (fflush(stdout) != 0 || ferror(stdout))
+            rc = err_sys(e, "writing the completion");
+    }
+out:
+    request_drop(rq);
+    return rc;
+}
+
+/* ---- run and end ---- */
+
+int server_run(struct server *s, struct err *e)
+{
+    int rc = s->o.once ? run_once(s, e) : engine_run(&s->engine, 0, e);
+    if (s->o.verbose)
+        log_line(&s->log, "%lld answers, %lld steps, %lld rows, %lld preempted", (long long)s->engine.n_answered, (long long)s->engine.n_steps,
+                 (long long)s->engine.n_rows, (long long)s->engine.sched.n_preempted);
+    return rc;
+}
+
+void server_close(struct server *s, int rc)
+{
+    if (rc < 0)
+        atomic_store(&s->service.state, SERVICE_FAILED);
+    http_close(s->http, LEAVE_S);
+    engine_close(&s->engine);
+    if (s->has_inbox)
+        inbox_close(&s->inbox);
+    load_close(&s->loaded);
+    tokenizer_close(s->service.tok);
+    if (s->world) {
+        mesh_close(&s->mesh);
+        world_close(s->world);
+    }
+    if (s->dev)
+        dev_close(s->dev);
+    log_close(&s->log);
+}

@@ -1,0 +1,46 @@
+/* server.h - one rank of pserve: from a command line to a loop that serves, and down again. */
+#ifndef SHARDLINE_SERVE_SERVER_H
+#define SHARDLINE_SERVE_SERVER_H
+
+#include "base/log.h"
+#include "base/opt.h"
+#include "serve/engine.h"
+#include "serve/http.h"
+#include "serve/load.h"
+#include "serve/service.h"
+
+struct serve_opts {
+    int64_t tp, replicas, port, ctx, kv_memory, max_batch, prefill_chunk, threads, max_tokens, seed;
+    const char *host, *api_key_file, *admin_key_file, *model_name, *device, *transport, *once;
+    double temperature;
+    int dtype, numerics, prefix_cache, lenient, verbose;
+};
+enum { SERVE_DTYPE_STORED, SERVE_DTYPE_FP32, SERVE_DTYPE_BF16 };
+extern const struct opt_program pserve_program;
+
+struct server {
+    struct serve_opts o;
+    const char *path;                /* of the checkpoint */
+    char name[256];                  /* of the model */
+    struct log log;
+    struct mem mem;
+    struct dev *dev;
+    struct world *world;
+    struct mesh mesh;
+    struct comm *tp;
+    struct loaded loaded;
+    struct service service;
+    struct engine_size size;
+    struct inbox inbox;
+    struct engine engine;
+    struct http *http;               /* rank 0, not with --once */
+    int has_inbox;
+};
+
+/* 0: loaded and ready (the ready line is printed); 1: --help or the like was answered. Collective. */
+int server_open(struct server *s, int argc, char **argv, struct err *e);
+/* Serves until it is told to stop. Collective. */
+int server_run(struct server *s, struct err *e);
+void server_close(struct server *s, int rc);
+
+#endif

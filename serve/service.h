@@ -1,0 +1,31 @@
+/* service.h - what every request needs to know about the server: constant once it is ready, and its state. */
+#ifndef SHARDLINE_SERVE_SERVICE_H
+#define SHARDLINE_SERVE_SERVICE_H
+
+#include <stdatomic.h>
+#include <stdint.h>
+#include "text/text.h"
+
+enum service_state { SERVICE_LOADING, SERVICE_READY, SERVICE_DRAINING, SERVICE_FAILED };
+
+#define SERVICE_EOS_MAX 64
+struct service {
+    _Atomic int state;               /* enum service_state */
+    const char *model;               /* the name that requests may give */
+    struct tokenizer *tok;           /* NULL: this model takes token ids only */
+    int64_t vocab, ctx;              /* ids are below vocab; prompt and answer together at most ctx tokens */
+    int n_eos;
+    int32_t eos[SERVICE_EOS_MAX];    /* generation stops at each of them */
+    int64_t created;                 /* seconds since 1970 */
+    int lenient;                     /* unknown and unsupported fields are ignored */
+};
+
+/* Why a request cannot be served: what the client is told. */
+struct fault {
+    int status;                      /* of HTTP; 0: no fault */
+    char param[64];                  /* the field it is about, "" for none */
+    char text[1024];
+};
+int fault_set(struct fault *f, int status, const char *param, const char *fmt, ...) __attribute__((format(printf, 4, 5)));   /* -1 */
+
+#endif
