@@ -36,6 +36,26 @@ static void fill_rope(struct model *m)
     }
 }
 
+/* First kv row of block g. Heads are grouped by c = gcd(kv heads, GRAIN), each group's rows cut into GRAIN / c blocks: the plain
+ * ceil(rows / GRAIN) where that divides, and elsewhere cuts that no allowed tp finds inside another rank's head. */
+static int64_t kv_block_begin(const struct model_config *c, int grain, int g)
+{
+    int groups = grain;
+    while (c->n_kv % groups || grain % groups)
+        groups--;
+    int64_t rows = c->n_kv / groups * c->head_dim;
+    int each = grain / groups;
+    return g / each * rows + block_begin(rows, each, g % each);
+}
+
+static struct leaves kv_leaves(const struct model_config *c, int grain, int first, int count)
+{
+    struct leaves l = { .n = count };
+    for (int i = 0; i < count; i++)
+        l.end[i] = kv_block_begin(c, grain, first + i + 1) - kv_block_begin(c, grain, first);
+    return l;
+}
+
 static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
 {
     const struct model_config *c = &m->table.cfg;
@@ -54,9 +74,9 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     m->of_heads = leaves_of(c->n_heads * c->head_dim, g, first, each);
     m->of_inter = leaves_of(c->inter, g, first, each);
     m->of_vocab = leaves_of(c->vocab, g, first, each);
-    m->of_kv = leaves_of(kv_rows, g, first, each);
+    m->of_kv = kv_leaves(c, g, first, each);
     my_kv = lay->tp > c->n_kv ? tp_rank / (lay->tp / c->n_kv) * c->head_dim : kv_rows / lay->tp * tp_rank;
-    m->kv_begin = block_begin(kv_rows, g, first) - my_kv;
+    m->kv_begin = kv_block_begin(c, g, first) - my_kv;
     if (m->fast) {                       /* the order is lifted: one chain a product */
         struct leaves *all[] = { &m->of_hidden, &m->of_heads, &m->of_inter, &m->of_kv };
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
