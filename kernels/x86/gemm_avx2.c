@@ -9,6 +9,8 @@
 #define V_STORE(p, v) _mm256_storeu_ps((p), (v))
 #define V_ADD(a, b) _mm256_add_ps((a), (b))
 
+#define FMA(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));      /* sum += a * b */
+
 #define TILE(layout, rows) f32_##layout##_##rows
 #define TILE_SET gemm_tiles_avx2_f32
 #define TILE_ROWS 6
@@ -16,8 +18,8 @@
 #define STEP_ROW(p, q, x)                                                                                                \
     {                                                                                                                    \
         __m256 a0 = _mm256_broadcast_ss(x);                                                                              \
-        p = _mm256_fmadd_ps(a0, b0, p);                                                                                  \
-        q = _mm256_fmadd_ps(a0, b1, q);                                                                                  \
+        FMA(p, a0, b0)                                                                                                   \
+        FMA(q, a0, b1)                                                                                                   \
     }
 #define CHAIN_ENTER
 #define CHAIN_LEAVE
@@ -40,10 +42,10 @@ static inline __m256 lower(__m256 pairs) { return _mm256_castsi256_ps(_mm256_sll
 #define STEP_ROW(p, q, x)                                                                                                \
     {                                                                                                                    \
         __m256 a0 = _mm256_broadcast_ss(x), a0u = upper(a0), a0l = lower(a0);                                            \
-        p = _mm256_fmadd_ps(a0u, b0u, p);                                                                                \
-        q = _mm256_fmadd_ps(a0u, b1u, q);                                                                                \
-        p = _mm256_fmadd_ps(a0l, b0l, p);                                                                                \
-        q = _mm256_fmadd_ps(a0l, b1l, q);                                                                                \
+        FMA(p, a0u, b0u)                                                                                                 \
+        FMA(q, a0u, b1u)                                                                                                 \
+        FMA(p, a0l, b0l)                                                                                                 \
+        FMA(q, a0l, b1l)                                                                                                 \
     }
 #include "kernels/gemm_flush.h"
 extern const struct gemm_tiles gemm_tiles_avx2_bf16;

@@ -1,6 +1,7 @@
 /* gemm_bench.c - speed of products on one thread: against OpenBLAS, against the measured peak and read bandwidth, and exact
  * (8 leaves) against one chain. Contestants take turns; a figure is the best, a ratio the median over the turns.
- * Times are CPU time of this thread: other work on the machine takes less from them. Ends with one line of JSON. */
+ * Times are CPU time of this thread: other work on the machine takes less from them. Ends with one line of JSON.
+ * gemm_bench [--quick | part of a row's name] */
 #include <dlfcn.h>
 #include <immintrin.h>
 #include <math.h>
@@ -20,6 +21,7 @@ typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alph
 struct bench {
     struct dev *d;
     const struct gemm_ops *ops;
+    const char *only;                  /* run rows whose name contains this; NULL: all */
     sgemm_fn *sgemm;                   /* NULL: no OpenBLAS here */
     double peak[2], read;              /* GFLOP/s by dtype, bytes/s */
     int n_rows;
@@ -118,6 +120,8 @@ static void compare(struct bench *k, const char *name, const char *unit, struct 
                     double limit)
 {
     double ratio[TURNS];
+    if (k->only && !strstr(name, k->only))
+        return;
     struct row *r = &k->row[k->n_rows++];
     snprintf(r->name, sizeof r->name, "%s", name);
     snprintf(r->peer_name, sizeof r->peer_name, "%s", peer);
@@ -341,6 +345,7 @@ int main(int argc, char **argv)
     struct bench k = { .ops = best_ops(), .sgemm = open_blas() };
     struct err e;
     int quick = argc > 1 && !strcmp(argv[1], "--quick");
+    k.only = argc > 1 && !quick ? argv[1] : NULL;
     if (dev_open(&k.d, "cpu", 1, &memory, &e) < 0)
         return err_print(&e, "gemm_bench");
     struct reader read = { mem_alloc(&memory, MEM_WORK, RING_BYTES), RING_BYTES / 4, 0 };
