@@ -1,0 +1,360 @@
+/* plan.c - which tensors the target has, and which rank writes which part of each: source and target in whole coordinates, so that
+ * the source's layout does not matter here. */
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "reshard/cast.h"
+#include "reshard/reshard.h"
+
+#define CONFIG_MAX ((size_t)1 << 24)
+#define MOST_GRAIN 64
+
+/* ---- which tensors ---- */
+
+static int is_float(enum ckpt_dtype t)
+{
+    return t == CK_F32 || t == CK_BF16 || t == CK_F16 || t == CK_F64;
+}
+
+static int add_target(struct plan *p, int src, enum ckpt_role role, enum ckpt_dtype dtype, struct err *e)
+{
+    const struct ckpt_tensor *s = ckpt_tensor(p->src, src);
+    struct target *t = &p->target[p->n++];
+    if (!cast_known(s->dtype, dtype))
+        return err_set(e, ERR_USAGE, "%s is %s: --dtype cannot turn it into %s", s->name, ckpt_dtype_name(s->dtype), ckpt_dtype_name(dtype));
+    memset(t, 0, sizeof *t);
+    t->src = src;
+    t->t = *s;
+    t->t.role = role;
+    t->t.dtype = dtype;
+    t->t.has_digest = 0;
+    return 0;
+}
+
+/* --dtype on a state that goes on training: bf16 weights have fp32 masters, fp32 weights are their own. So fp32 takes the masters as the
+ * weights, and bf16 keeps the fp32 weights as masters: nothing of the state is lost. Without optimizer state weights are converted. */
+static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
+{
+    const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
+    enum target_dtype want = p->req->dtype;
+    int master = keep_state ? ckpt_find(p->src, ROLE_MASTER, s->name) : -1, rc;
+    if (want == TARGET_AS_IS || !is_float(s->dtype))
+        return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
+    if (want == TARGET_F32)
+        return add_target(p, master >= 0 ? master : i, ROLE_WEIGHT, CK_F32, e);
+    rc = add_target(p, i, ROLE_WEIGHT, CK_BF16, e);
+    if (rc >= 0 && keep_state && master < 0 && s->dtype == CK_F32)
+        rc = add_target(p, i, ROLE_MASTER, CK_F32, e);
+    return rc;
+}
+
+static int compare_targets(const void *pa, const void *pb)
+{
+    const struct target *a = pa, *b = pb;
+    return a->t.role != b->t.role ? (a->t.role > b->t.role) - (a->t.role < b->t.role) : strcmp(a->t.name, b->t.name);
+}
+
+static int pick_tensors(struct plan *p, struct err *e)
+{
+    int n = ckpt_n_tensors(p->src), keep_state = ckpt_state(p->src)->has_state && !p->req->weights_only, rc = 0;
+    p->target = calloc((size_t)n * 2 + 1, sizeof *p->target);
+    if (!p->target)
+        return err_set(e, ERR_MEMORY, "no room for a plan of %d tensors", n);
+    for (int i = 0; i < n && rc >= 0; i++) {
+        const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
+        if (s->role == ROLE_WEIGHT)
+            rc = pick_weight(p, i, keep_state, e);
+        else if (!p->req->weights_only && !(s->role == ROLE_MASTER && p->req->dtype == TARGET_F32 && keep_state))
+            rc = add_target(p, i, s->role, s->dtype, e);
+    }
+    qsort(p->target, (size_t)p->n, sizeof *p->target, compare_targets);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- the model ---- */
+
+static int is_trivial(const struct layout *l)
+{
+    return l->tp == 1 && l->pp == 1 && l->zero == 0;
+}
+
+/* Tensors that checkpoints carry beside the table: a head that is tied (neither added nor lost), tables that follow from the config. */
+static int known_beside(const struct plan *p, const char *name)
+{
+    static const char *const suffixes[] = { ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias" };
+    size_t n = strlen(name);
+    if (p->cfg.tied && !strcmp(name, "lm_head.weight"))
+        return 1;
+    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
+        if (n > strlen(suffixes[i]) && !strcmp(name + n - strlen(suffixes[i]), suffixes[i]))
+            return 1;
+    return 0;
+}
+
+static void shape_text(int n, const int64_t *shape, char out[96])
+{
+    int at = 0;
+    out[0] = 0;
+    for (int i = 0; i < n; i++)
+        at += snprintf(out + at, 96 - (size_t)at, "%s%lld", i ? "," : "[", (long long)shape[i]);
+    snprintf(out + at, 96 - (size_t)at, "]");
+}
+
+/* Sorted names of the table, so that a large model is not searched tensor by tensor. */
+struct named { const char *name; int param, seen; };
+static int compare_named(const void *a, const void *b)
+{
+    return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
+}
+
+static int check_against_table(const struct plan *p, struct named *names, struct err *e)
+{
+    const char *path = ckpt_path(p->src);
+    for (int i = 0; i < p->n; i++) {
+        const struct ckpt_tensor *t = &p->target[i].t;
+        struct named key = { t->name, 0, 0 }, *found = bsearch(&key, names, (size_t)p->table.n, sizeof key, compare_named);
+        if (!found && known_beside(p, t->name))
+            continue;
+        if (!found)
+            return err_set(e, ERR_CONFIG, "%s: %s is not a tensor of the %s model in its config.json: is it the config of another model", path, t->name,
+                           p->cfg.family);
+        const struct param *q = &p->table.p[found->param];
+        char have[96], want[96];
+        shape_text(t->n_dims, t->shape, have);
+        shape_text(q->n_dims, q->shape, want);
+        if (strcmp(have, want))
+            return err_set(e, ERR_CONFIG, "%s: %s is %s, config.json says %s: is it the config of another model", path, t->name, have, want);
+        if (t->role == ROLE_WEIGHT)
+            found->seen = 1;
+    }
+    for (int i = 0; i < p->table.n; i++)
+        if (!names[i].seen)
+            return err_set(e, ERR_CONFIG, "%s: has no %s, which config.json asks for: is it the config of another model", path, names[i].name);
+    return 0;
+}
+
+static int read_model(struct plan *p, struct log *log, struct err *e)
+{
+    const char *text = p->config, *what = p->req->config_path ? p->req->config_path : "config.json";
+    int rc = 0;
+    if (!text && !is_trivial(&p->req->layout))
+        return err_set(e, ERR_USAGE, "%s: has no config.json, which says how tensors are cut: give one with --config FILE", ckpt_path(p->src));
+    if (!text)
+        return 0;
+    if ((rc = model_config_parse(&p->cfg, text, what, e)) < 0) {
+        if (!is_trivial(&p->req->layout))
+            return rc;
+        if (log)
+            log_line(log, "tensors are carried whole and unchecked: %s", e->text);
+        return 0;
+    }
+    TRY(param_table_open(&p->table, &p->cfg, e));
+    p->has_model = 1;
+    struct named *names = calloc((size_t)p->table.n + 1, sizeof *names);
+    if (!names)
+        return err_set(e, ERR_MEMORY, "no room for a plan of %d tensors", p->table.n);
+    for (int i = 0; i < p->table.n; i++)
+        names[i] = (struct named){ p->table.p[i].name, i, 0 };
+    qsort(names, (size_t)p->table.n, sizeof *names, compare_named);
+    rc = check_against_table(p, names, e);
+    free(names);
+    if (rc >= 0)
+        rc = layout_check(&p->req->layout, &p->cfg, e);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- who writes what ---- */
+
+static int add_piece(struct plan *p, struct target *t, int rank, const struct box *b, int64_t lo, int64_t hi, struct err *e)
+{
+    if ((t->n_pieces & (t->n_pieces - 1)) == 0) {       /* room doubles */
+        struct target_piece *grown = realloc(t->piece, sizeof *grown * (size_t)(t->n_pieces ? t->n_pieces * 2 : 1));
+        if (!grown)
+            return err_set(e, ERR_MEMORY, "no room for a plan of %lld pieces", (long long)p->n_pieces);
+        t->piece = grown;
+    }
+    t->piece[t->n_pieces++] = (struct target_piece){ rank, p->rank_pieces[rank]++, *b, lo, hi };
+    p->n_pieces++;
+    return 0;
+}
+
+static struct target *find_target(const struct plan *p, enum ckpt_role role, const char *name)
+{
+    struct target key = { .t = { .name = name, .role = role } };
+    return bsearch(&key, p->target, (size_t)p->n, sizeof key, compare_targets);
+}
+
+/* All tensors that stand in no table: whole, in the files of rank 0. */
+static int add_whole(struct plan *p, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < p->n && rc >= 0; i++) {
+        struct box b = box_whole(p->target[i].t.n_dims, p->target[i].t.shape);
+        if (!p->target[i].n_pieces)
+            rc = add_piece(p, &p->target[i], 0, &b, 0, box_count(&b), e);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static int add_rank(struct plan *p, const struct params_local *l, int rank, int dp, struct param_piece *out, struct err *e)
+{
+    int zero = p->req->layout.zero, rc = 0;
+    for (int role = 0; role < ROLE_COUNT; role++) {
+        int n = params_pieces(l, dp, role == ROLE_WEIGHT ? zero == 3 : zero >= 1, out);
+        for (int i = 0; i < n && rc >= 0; i++) {
+            struct target *t = find_target(p, (enum ckpt_role)role, p->table.p[l->part[out[i].part].param].name);
+            if (t)
+                rc = add_piece(p, t, rank, &out[i].box, out[i].lo, out[i].hi, e);
+        }
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static int place_pieces(struct plan *p, struct err *e)
+{
+    const struct layout *lay = &p->req->layout;
+    struct param_piece *out = calloc((size_t)p->table.n + 1, sizeof *out);
+    int rc = 0;
+    if (!out)
+        return err_set(e, ERR_MEMORY, "no room for a plan of %d tensors", p->table.n);
+    for (int rank = 0; rank < p->n_ranks && rc >= 0; rank++) {
+        struct rank_at at = layout_at(lay, rank);
+        struct params_local l;
+        if ((rc = params_local_open(&l, &p->table, lay, at.tp, at.pp, e)) < 0)
+            break;
+        rc = add_rank(p, &l, rank, at.dp, out, e);
+        params_local_close(&l);
+    }
+    free(out);
+    return rc < 0 ? rc : 0;
+}
+
+static int sum_up(struct plan *p, struct err *e)
+{
+    int64_t *rank = calloc((size_t)p->n_ranks, sizeof *rank);
+    if (!rank)
+        return err_set(e, ERR_MEMORY, "no room for a plan of %d ranks", p->n_ranks);
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->target[i].n_pieces; k++) {
+            const struct target_piece *q = &p->target[i].piece[k];
+            int64_t bytes = (q->hi - q->lo) * (int64_t)ckpt_dtype_size(p->target[i].t.dtype);
+            p->bytes_out += bytes;
+            rank[q->rank] += bytes;
+            p->most_bytes = rank[q->rank] > p->most_bytes ? rank[q->rank] : p->most_bytes;
+        }
+    free(rank);
+    return 0;
+}
+
+/* ---- config.json of the target ---- */
+
+static void set_dtype(json_t *o, enum target_dtype d)
+{
+    const char *word = d == TARGET_F32 ? "float32" : "bfloat16";
+    int old = json_object_get(o, "torch_dtype") != NULL, new = json_object_get(o, "dtype") != NULL;
+    if (old || !new)
+        json_object_set_new(o, "torch_dtype", json_string(word));
+    if (new)
+        json_object_set_new(o, "dtype", json_string(word));
+}
+
+/* Hugging Face has no other place for the grain of the sums: it stands in config.json where it is not what the formula gives. */
+static void set_grain(const struct plan *p, json_t *o)
+{
+    if (p->grain && p->grain != model_grain_formula(&p->cfg))
+        json_object_set_new(o, "shardline_grain", json_integer(p->grain));
+    else
+        json_object_del(o, "shardline_grain");
+}
+
+/* Rewrites the text only where something changes: otherwise the file stays what it was, byte for byte. */
+static int target_config(struct plan *p, struct err *e)
+{
+    json_t *o, *was;
+    if (!p->config)
+        return 0;
+    if (!(o = jx_parse(p->config, strlen(p->config), "config.json", e)))
+        return -e->code;
+    was = json_deep_copy(o);
+    if (p->req->dtype != TARGET_AS_IS && json_is_object(o))
+        set_dtype(o, p->req->dtype);
+    if (p->has_model && p->req->format == TARGET_HF)
+        set_grain(p, o);
+    if (was && !json_equal(o, was)) {
+        char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)), *line = text ? realloc(text, strlen(text) + 2) : NULL;
+        if (line) {
+            free(p->config);
+            p->config = strcat(line, "\n");
+        }
+    }
+    json_decref(o);
+    json_decref(was);
+    return 0;
+}
+
+static int load_config(struct plan *p, struct err *e)
+{
+    const char *text = ckpt_config_json(p->src);
+    void *data = NULL;
+    size_t n = 0;
+    if (p->req->config_path) {
+        int rc = io_read_file(p->req->config_path, CONFIG_MAX, &data, &n, e);
+        p->config = data;
+        return rc < 0 ? rc : 0;
+    }
+    if (text && !(p->config = strdup(text)))
+        return err_set(e, ERR_MEMORY, "no room for config.json");
+    return 0;
+}
+
+/* The blocks along which tp cuts are those of the run that wrote SRC, whatever the formula says. */
+static int take_grain(struct plan *p, struct err *e)
+{
+    if (p->grain > MOST_GRAIN || p->cfg.n_heads % p->grain)
+        return err_set(e, ERR_CONFIG, "%s: grain %d does not divide the %lld heads of the model: is it the config of another model",
+                       ckpt_path(p->src), p->grain, (long long)p->cfg.n_heads);
+    p->cfg.grain = p->table.cfg.grain = p->grain;
+    return 0;
+}
+
+int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struct log *log, struct err *e)
+{
+    int rc = 0;
+    memset(p, 0, sizeof *p);
+    p->req = req;
+    p->src = src;
+    p->n_ranks = layout_ranks(&req->layout);
+    p->rank_pieces = calloc((size_t)(p->n_ranks > 0 ? p->n_ranks : 1), sizeof *p->rank_pieces);
+    if (!p->rank_pieces)
+        return err_set(e, ERR_MEMORY, "no room for a plan of %d ranks", p->n_ranks);
+    TRY(load_config(p, e));
+    TRY(pick_tensors(p, e));
+    TRY(read_model(p, log, e));
+    p->grain = ckpt_state(src)->grain ? ckpt_state(src)->grain : p->has_model ? p->cfg.grain : 0;
+    if (p->has_model && p->grain)
+        TRY(take_grain(p, e));
+    if (p->has_model && req->format == TARGET_NATIVE)
+        TRY(place_pieces(p, e));
+    TRY(add_whole(p, e));
+    TRY(sum_up(p, e));
+    TRY(target_config(p, e));
+out:
+    if (rc < 0)
+        plan_free(p);
+    return rc < 0 ? rc : 0;
+}
+
+void plan_free(struct plan *p)
+{
+    for (int i = 0; p->target && i < p->n; i++)
+        free(p->target[i].piece);
+    free(p->target);
+    free(p->rank_pieces);
+    free(p->config);
+    if (p->has_model)
+        param_table_close(&p->table);
+    memset(p, 0, sizeof *p);
+}

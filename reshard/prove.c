@@ -1,0 +1,106 @@
+/* prove.c - the target read again from its files before anybody else can see it, and its digests compared with those of the stream. */
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/pool.h"
+#include "reshard/reshard.h"
+
+#define CHUNK ((int64_t)4 << 20)
+
+struct proof { struct ckpt *c; struct ckpt_digest *out; pthread_mutex_t lock; struct err err; };
+
+static int digest_tensor(struct ckpt *c, int i, struct ckpt_digest *out, char *data, struct err *e)
+{
+    const struct ckpt_tensor *t = ckpt_tensor(c, i);
+    struct box whole = box_whole(t->n_dims, t->shape);
+    int64_t step = CHUNK / (int64_t)ckpt_dtype_size(t->dtype), n = box_count(&whole);
+    struct ckpt_digest d = { 0, 0 };
+    for (int64_t lo = 0; lo < n; lo += step) {
+        int64_t hi = lo + step < n ? lo + step : n;
+        int rc = ckpt_read_range(c, i, &whole, lo, hi, data, e);
+        if (rc < 0)
+            return rc;
+        ckpt_digest_add(&d, t->dtype, t->n_dims, t->shape, &whole, lo, hi, data);
+    }
+    if (t->has_digest && (d.lo != t->digest.lo || d.hi != t->digest.hi))
+        return err_set(e, ERR_INTEGRITY, "%s: %s%s does not have the digest in its manifest: restore it from a good copy", ckpt_path(c),
+                       ckpt_role_prefix[t->role], t->name);
+    *out = d;
+    return 0;
+}
+
+static void digest_task(void *arg, int64_t i, int thread)
+{
+    struct proof *p = arg;
+    struct err e = { 0 };
+    (void)thread;
+    pthread_mutex_lock(&p->lock);
+    int failed = p->err.code;
+    pthread_mutex_unlock(&p->lock);
+    if (failed)
+        return;
+    char *data = malloc((size_t)CHUNK);
+    int rc = data ? digest_tensor(p->c, (int)i, &p->out[i], data, &e) : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
+    free(data);
+    pthread_mutex_lock(&p->lock);
+    if (rc < 0 && !p->err.code)
+        p->err = e;
+    pthread_mutex_unlock(&p->lock);
+}
+
+int prove_digests(struct ckpt *c, int n_threads, struct ckpt_digest *out, struct err *e)
+{
+    struct proof p = { .c = c, .out = out };
+    struct pool *pool;
+    int rc = pool_open(&pool, n_threads, e);
+    if (rc < 0)
+        return rc;
+    pthread_mutex_init(&p.lock, NULL);
+    pool_run(pool, ckpt_n_tensors(c), digest_task, &p);
+    pool_close(pool);
+    pthread_mutex_destroy(&p.lock);
+    if (p.err.code)
+        *e = p.err;
+    return -p.err.code;
+}
+
+static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt_digest *want, const struct ckpt_digest *have, struct err *e)
+{
+    if (ckpt_n_tensors(c) != p->n)
+        return err_set(e, ERR_INTEGRITY, "%d tensors were to be written, %d are there: nothing was published, please report it", p->n,
+                       ckpt_n_tensors(c));
+    for (int i = 0; i < p->n; i++) {
+        const struct ckpt_tensor *t = &p->target[i].t, *got;
+        int at = ckpt_find(c, t->role, t->name);
+        if (at < 0)
+            return err_set(e, ERR_INTEGRITY, "%s%s is not there: nothing was published, please report it", ckpt_role_prefix[t->role], t->name);
+        got = ckpt_tensor(c, at);
+        if (got->dtype != t->dtype || got->n_dims != t->n_dims || memcmp(got->shape, t->shape, sizeof *t->shape * (size_t)t->n_dims) ||
+            have[at].lo != want[i].lo || have[at].hi != want[i].hi)
+            return err_set(e, ERR_INTEGRITY, "%s%s was read with one digest and written with another: nothing was published, check memory and disk",
+                           ckpt_role_prefix[t->role], t->name);
+    }
+    return 0;
+}
+
+int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log, struct err *e)
+{
+    struct ckpt *c = NULL;
+    struct ckpt_digest *have = NULL;
+    int rc = 0;
+    if (log)
+        log_progress(log, 0, "reading it again");
+    TRY(ckpt_open(&c, tmp, e));
+    have = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *have);
+    if (!have) {
+        rc = err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", ckpt_n_tensors(c));
+        goto out;
+    }
+    TRY(prove_digests(c, p->req->n_threads, have, e));
+    TRY(ckpt_check_rest(c, 0, 1, e));
+    TRY(compare(p, c, digest, have, e));
+out:
+    free(have);
+    ckpt_close(c);
+    return rc < 0 ? rc : 0;
+}

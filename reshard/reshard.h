@@ -1,0 +1,70 @@
+/* reshard.h - private to the room: the request, the plan made from it, and the walk plan -> stream -> prove -> publish. */
+#ifndef SHARDLINE_RESHARD_RESHARD_H
+#define SHARDLINE_RESHARD_RESHARD_H
+
+#include <signal.h>
+#include <stdio.h>
+#include "base/log.h"
+#include "format/ckpt.h"
+#include "model/params.h"
+
+enum target_format { TARGET_NATIVE, TARGET_HF };
+enum target_dtype { TARGET_AS_IS, TARGET_F32, TARGET_BF16 };
+
+struct request {
+    const char *src, *dst;
+    struct layout layout;           /* cp 1, ep 1 */
+    enum target_format format;
+    enum target_dtype dtype;
+    int weights_only, n_threads;
+    const char *config_path;        /* instead of SRC's config.json; or NULL */
+    int64_t shard_bytes;            /* Hugging Face: most data in one file */
+    const volatile sig_atomic_t *stop;      /* set by a signal; or NULL */
+};
+
+/* One tensor of the target: where it comes from, what it becomes, who writes which part. */
+struct target_piece { int rank, index; struct box box; int64_t lo, hi; };       /* index: in the rank's list of pieces */
+struct target {
+    struct ckpt_tensor t;           /* name borrowed from the source */
+    int src;                        /* index of the source's tensor (its role may differ: masters become weights) */
+    int n_pieces;
+    struct target_piece *piece;
+};
+struct plan {
+    const struct request *req;
+    struct ckpt *src;
+    int has_model;                  /* config.json was understood: cfg and table say how tensors are cut */
+    struct model_config cfg;
+    struct param_table table;
+    char *config;                   /* text for the target, or NULL */
+    int grain;
+    int n, n_ranks;
+    struct target *target;          /* by role and name */
+    int *rank_pieces;               /* how many pieces each rank writes */
+    int64_t bytes_out, n_pieces, most_bytes;      /* most_bytes: of one rank */
+};
+int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struct log *log, struct err *e);
+void plan_free(struct plan *p);
+
+/* Reads every tensor once in order, converts, digests, writes; digest[i]: of target i as it streamed by. */
+int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log, struct err *e);
+/* Opens the folder tmp and reads all of it again: every tensor of the plan must be there with the digest that streamed by. */
+int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log, struct err *e);
+/* Digest of every tensor of c by reading it; compares with what c itself claims. out: room for all. */
+int prove_digests(struct ckpt *c, int n_threads, struct ckpt_digest *out, struct err *e);
+/* The whole walk. Nothing appears at req->dst unless all of it went well. */
+int reshard_convert(const struct request *req, struct log *log, struct err *e);
+
+/* What a byte model needs so that transformers loads it: malloc'd texts. */
+char *byte_tokenizer_json(void);
+char *byte_tokenizer_config_json(int64_t max_len);
+char *byte_generation_config_json(const struct model_config *c);
+
+/* Answers on stdout: 0, 1 (diff: different) or an error. */
+struct view_options { int json, tensors, quick; int n_threads; };
+int view_inspect(struct ckpt *c, const struct view_options *o, FILE *out, struct err *e);
+int view_digest(struct ckpt *c, const struct view_options *o, FILE *out, struct err *e);
+int view_diff(struct ckpt *a, struct ckpt *b, const struct view_options *o, FILE *out, struct err *e);
+int view_plan(const struct plan *p, const struct view_options *o, FILE *out, struct err *e);
+
+#endif

@@ -1,0 +1,227 @@
+/* reshard - converts checkpoints between layouts and formats, and answers questions about them. */
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/opt.h"
+#include "reshard/reshard.h"
+
+struct options {
+    int64_t tp, pp, dp, ep, zero, threads, shard_size;
+    int format, dtype, weights_only;
+    const char *config, *compress;
+    int json, tensors, quick;
+};
+
+#define AT(member) offsetof(struct options, member)
+#define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
+#define END { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 }
+#define THREADS { OPT_INT, "threads", AT(threads), "0", "N", "threads (0: as many as cores, at most 4)", 0, 256, 0 }
+#define JSON { OPT_SWITCH, "json", AT(json), "0", NULL, "one line of JSON instead of a table", 0, 0, 0 }
+#define TENSORS { OPT_SWITCH, "tensors", AT(tensors), "0", NULL, "a line for every tensor", 0, 0, 0 }
+
+static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
+
+#define TARGET_OPTIONS                                                                                                   \
+    GROUP("Layout of the target (what is not given is 1, whatever SRC had)"),                                           \
+    { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix", 1, 65536, 0 },                                  \
+    { OPT_INT, "pp", AT(pp), "1", "N", "stages of layers", 1, 65536, 0 },                                               \
+    { OPT_INT, "dp", AT(dp), "1", "N", "data-parallel ranks", 1, 65536, 0 },                                            \
+    { OPT_INT, "zero", AT(zero), "0", "S", "ZeRO stage: 1, 2 cut optimizer state over dp, 3 the weights too", 0, 3, 0 },  \
+    { OPT_INT, "ep", AT(ep), "1", "N", "expert-parallel ranks", 1, 65536, OPT_NEUTRAL_ONLY },                           \
+    GROUP("Contents of the target"),                                                                                    \
+    { OPT_CHOICE, "format", AT(format), "native", formats, "hf: Hugging Face, weights only", 0, 0, 0 },                 \
+    { OPT_CHOICE, "dtype", AT(dtype), "keep", "keep|fp32|bf16", "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 },  \
+    { OPT_SWITCH, "weights-only", AT(weights_only), "0", NULL, "leave optimizer state out", 0, 0, 0 },                  \
+    { OPT_TEXT, "config", AT(config), NULL, "FILE", "config.json to use instead of SRC's", 0, 0, 0 },                   \
+    { OPT_SIZE, "shard-size", AT(shard_size), "5GB", "SIZE", "hf: most data in one file", 1, 1e18, 0 },                 \
+    { OPT_TEXT, "compress", AT(compress), "none", "zstd[:LEVEL]", "compress the files", 0, 0, OPT_NEUTRAL_ONLY },       \
+    GROUP("Run"),                                                                                                       \
+    THREADS
+
+static const struct opt convert_opts[] = { TARGET_OPTIONS, END };
+static const struct opt plan_opts[] = { TARGET_OPTIONS, JSON, END };
+static const struct opt inspect_opts[] = { GROUP("Output"), TENSORS, JSON, END };
+static const struct opt digest_opts[] = { GROUP("Output"), TENSORS, GROUP("Run"), THREADS, END };
+static const struct opt verify_opts[] = { GROUP("Run"), { OPT_SWITCH, "quick", AT(quick), "0", NULL, "tables only: headers, sizes, cover", 0, 0, 0 }, END };
+static const struct opt no_opts[] = { END };
+
+static volatile sig_atomic_t stop;       /* the one thing a signal may touch */
+static void on_signal(int number)
+{
+    (void)number;
+    stop = 1;
+}
+
+static int threads_of(const struct options *o)
+{
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    return o->threads ? (int)o->threads : cores > 4 ? 4 : cores < 1 ? 1 : (int)cores;
+}
+
+static int make_request(struct request *r, const struct options *o, const char *src, const char *dst, struct err *e)
+{
+    *r = (struct request){ .src = src, .dst = dst, .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, 1, (int)o->zero },
+                           .format = o->format ? TARGET_HF : TARGET_NATIVE, .dtype = (enum target_dtype)o->dtype,
+                           .weights_only = o->weights_only || o->format == TARGET_HF, .n_threads = threads_of(o), .config_path = o->config,
+                           .shard_bytes = o->shard_size, .stop = &stop };
+    if (o->format > TARGET_HF) {
+        static const char *const names[] = { "native", "hf", "dcp", "deepspeed-universal", "megatron-dist" };
+        return err_set(e, ERR_USAGE, "--format %s: writing it is not built yet: use native or hf", names[o->format]);
+    }
+    if (o->format == TARGET_HF && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->zero))
+        return err_set(e, ERR_USAGE, "--format hf holds whole tensors: leave --tp, --pp, --dp and --zero out");
+    if (strstr(dst, "://"))
+        return err_set(e, ERR_USAGE, "%s: writing to a URL is not built yet: write to a folder", dst);
+    return 0;
+}
+
+/* ---- commands: o, positional arguments -> status or a negative error ---- */
+
+static int run_convert(const struct options *o, char **arg, struct err *e)
+{
+    struct request r;
+    struct log log;
+    int rc = make_request(&r, o, arg[0], arg[1], e);
+    if (rc < 0)
+        return rc;
+    log_open(&log, "reshard", 0, isatty(STDERR_FILENO));
+    rc = reshard_convert(&r, &log, e);
+    log_close(&log);
+    return rc;
+}
+
+static int run_plan(const struct options *o, char **arg, struct err *e)
+{
+    struct request r;
+    struct ckpt *c = NULL;
+    struct plan p;
+    struct view_options v = { .json = o->json };
+    int rc = make_request(&r, o, arg[0], "", e);
+    if (rc < 0 || (rc = ckpt_open(&c, arg[0], e)) < 0)
+        return rc;
+    rc = plan_make(&p, c, &r, NULL, e);
+    if (rc >= 0) {
+        rc = view_plan(&p, &v, stdout, e);
+        plan_free(&p);
+    }
+    ckpt_close(c);
+    return rc;
+}
+
+static int run_inspect(const struct options *o, char **arg, struct err *e)
+{
+    struct ckpt *c = NULL;
+    struct view_options v = { .json = o->json, .tensors = o->tensors };
+    int rc = ckpt_open(&c, arg[0], e);
+    if (rc >= 0)
+        rc = view_inspect(c, &v, stdout, e);
+    ckpt_close(c);
+    return rc;
+}
+
+static int run_digest(const struct options *o, char **arg, struct err *e)
+{
+    struct ckpt *c = NULL;
+    struct view_options v = { .tensors = o->tensors, .n_threads = threads_of(o) };
+    int rc = ckpt_open(&c, arg[0], e);
+    if (rc >= 0)
+        rc = view_digest(c, &v, stdout, e);
+    ckpt_close(c);
+    return rc;
+}
+
+static int run_verify(const struct options *o, char **arg, struct err *e)
+{
+    struct ckpt *c = NULL;
+    char size[32];
+    int rc = ckpt_open(&c, arg[0], e);
+    if (rc >= 0)
+        rc = ckpt_verify(c, o->quick, e);
+    if (rc >= 0) {
+        int native = !strcmp(ckpt_driver(c), "native");
+        log_bytes(size, (double)ckpt_bytes_read(c));
+        printf("%s: %d tensors, %s read: %s\n", arg[0], ckpt_n_tensors(c), size,
+               o->quick ? "tables agree (data not read)" : native ? "every checksum and digest is right" : "all readable (the format has no checksums)");
+    }
+    ckpt_close(c);
+    return rc;
+}
+
+static int run_diff(const struct options *o, char **arg, struct err *e)
+{
+    struct ckpt *a = NULL, *b = NULL;
+    struct view_options v = { 0 };
+    int rc;
+    (void)o;
+    if ((rc = ckpt_open(&a, arg[0], e)) >= 0 && (rc = ckpt_open(&b, arg[1], e)) >= 0)
+        rc = view_diff(a, b, &v, stdout, e);
+    ckpt_close(a);
+    ckpt_close(b);
+    return rc;
+}
+
+static int run_fetch(const struct options *o, char **arg, struct err *e)
+{
+    (void)o;
+    return err_set(e, ERR_USAGE, "fetch %s: downloading is not built yet: use another program and give the folder", arg[0]);
+}
+
+static void print_version(FILE *out)
+{
+    fprintf(out, "reshard (Shardline) 0.1, checkpoint format 1, numerics contract 1\n");
+}
+
+static const struct command {
+    const char *word;
+    struct opt_program p;
+    int (*run)(const struct options *o, char **arg, struct err *e);
+} commands[] = {
+    { "", { "reshard",
+            "converts a checkpoint to another layout, format or dtype, and proves it: nothing appears unless the digests agree\n\n"
+            "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     reshard plan [options] SRC",
+            "SRC DST", convert_opts, 2, 2, print_version }, run_convert },
+    { "inspect", { "reshard inspect", "tables what is inside of a checkpoint", "CKPT", inspect_opts, 1, 1, print_version }, run_inspect },
+    { "verify", { "reshard verify", "reads everything and checks every checksum and digest", "CKPT", verify_opts, 1, 1, print_version }, run_verify },
+    { "digest", { "reshard digest", "prints weights_digest and state_digest, which no layout changes", "CKPT", digest_opts, 1, 1, print_version }, run_digest },
+    { "diff", { "reshard diff", "names the tensors that differ and by how much; exit 1: different", "A B", no_opts, 2, 2, print_version }, run_diff },
+    { "plan", { "reshard plan", "what a conversion would read, write and need; takes the options of a conversion", "SRC [DST]", plan_opts, 1, 2, print_version }, run_plan },
+    { "fetch", { "reshard fetch", "downloads a checkpoint (not built yet)", "URL DIR", no_opts, 2, 2, print_version }, run_fetch },
+};
+
+static const struct command *find_command(const char *word)
+{
+    for (size_t i = 1; i < sizeof commands / sizeof *commands; i++)
+        if (word && !strcmp(word, commands[i].word))
+            return &commands[i];
+    return &commands[0];
+}
+
+static int alone(struct err *e)
+{
+    const char *n = getenv("OMPI_COMM_WORLD_SIZE");
+    return n && atoi(n) > 1 ? err_set(e, ERR_USAGE, "sharing the work over %s ranks is not built yet: start reshard without mpirun", n) : 0;
+}
+
+int main(int argc, char **argv)
+{
+    const struct command *c = find_command(argv[1]);
+    int shift = c != commands;
+    struct options o;
+    struct opt_args args = { 0, NULL };
+    struct err e = { 0 };
+    struct sigaction act = { .sa_handler = on_signal };
+    int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
+    if (rc == 0) {
+        sigaction(SIGINT, &act, NULL);
+        sigaction(SIGTERM, &act, NULL);
+        if ((rc = alone(&e)) >= 0)
+            rc = c->run(&o, args.item, &e);
+        opt_free(&c->p, &o, &args);
+    } else if (rc > 0) {
+        return 0;
+    }
+    if (rc >= 0 && fflush(stdout) != 0)
+        rc = err_sys(&e, "cannot write to stdout");
+    return rc < 0 ? err_print(&e, "reshard") : rc;
+}
