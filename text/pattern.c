@@ -1,9 +1,10 @@
 /* pattern.c - the patterns of tokenizer.json: strings found as they are, regexes run by PCRE2 (compiled to machine code).
  *
  * The files are written for Oniguruma with Ruby's syntax. What differs is translated, or refused by name:
- *   \s \S \w    PCRE2 counts U+180E as space and leaves marks out of words: written out as classes
+ *   \w \W       PCRE2 leaves marks out of words: written out as classes
  *   ^ $         match at every line (PCRE2_MULTILINE)
- *   \h, [a[b]], [a&&b], (?m…)    other meanings there: refused */
+ *   \h, [a[b]], [a&&b], (?m…)    other meanings there: refused
+ * Characters newer than PCRE2's tables are matched as older ones of the same category (uni_stand_in). */
 #define _GNU_SOURCE                              /* memmem */
 #include "text/tok.h"
 
@@ -12,14 +13,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SPACE_SET "\\x09-\\x0d\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
 #define WORD_SET "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
 #define STACK_START ((size_t)32 << 10)
 #define STACK_LIMIT ((size_t)64 << 20)           /* of the machine code; grows only for patterns that nest */
 
 static const struct { char name; const char *outside, *inside; } escapes[] = {
-    { 's', "[" SPACE_SET "]", SPACE_SET },
-    { 'S', "[^" SPACE_SET "]", "\\S\\x{180e}" },
     { 'w', "[" WORD_SET "]", WORD_SET },
     { 'W', "[^" WORD_SET "]", NULL },
     { 'h', NULL, NULL },
@@ -150,12 +148,37 @@ void matcher_close(struct matcher *m)
     pcre2_match_context_free(m->context);
     if (m->stack)
         pcre2_jit_stack_free(m->stack);
+    buf_free(&m->stand);
     *m = (struct matcher){ 0 };
+}
+
+/* s itself, or a copy with stand-ins for new characters: same length, same categories. */
+static const char *known_text(struct matcher *m, const char *s, size_t n)
+{
+    m->stand.n = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        if ((unsigned char)s[i] < 0xE0) {             /* none of them is below U+0800 */
+            i++;
+            continue;
+        }
+        size_t len = (size_t)utf8_next(s + i, n - i, &cp);
+        uint32_t old = uni_stand_in(cp);
+        i += len;
+        if (old == cp)
+            continue;
+        buf_add(&m->stand, s + m->stand.n, i - len - m->stand.n);
+        buf_add_cp(&m->stand, old);
+    }
+    if (m->stand.n == 0)
+        return s;
+    buf_add(&m->stand, s + m->stand.n, n - m->stand.n);
+    return m->stand.failed ? NULL : m->stand.p;
 }
 
 void matcher_text(struct matcher *m, const char *s, size_t n)
 {
-    m->s = s;
+    m->s = m->pat->code ? known_text(m, s, n) : s;
     m->n = n;
     m->at = 0;
     m->last_end = SIZE_MAX;
@@ -188,6 +211,8 @@ static int regex_search(struct matcher *m, size_t *start, size_t *end, struct er
 /* An empty match directly behind the last match does not count (as in Oniguruma's iterator). */
 int matcher_next(struct matcher *m, size_t *start, size_t *end, struct err *e)
 {
+    if (!m->s)
+        return text_memory(e);
     while (m->at <= m->n) {
         if (m->pat->literal) {
             const char *hit = memmem(m->s + m->at, m->n - m->at, m->pat->literal, m->pat->n);

@@ -45,6 +45,8 @@ int uni_is_numeric(uint32_t cp);                                    /* Nd, Nl, N
 int uni_is_punct(uint32_t cp);                                      /* P*, and the symbols of ASCII */
 int uni_is_mark(uint32_t cp);                                       /* Mn, Mc, Me */
 uint32_t uni_lower(uint32_t cp);
+/* A character of the same category and length that older tables know, for one that is newer than they are; else cp itself. */
+uint32_t uni_stand_in(uint32_t cp);
 #define UNI_COMPOSE 1
 #define UNI_COMPAT 2
 void uni_normalize(const char *s, size_t n, int form, struct buf *out);   /* form 0: NFD; valid UTF-8 in and out */
@@ -62,6 +64,7 @@ struct matcher {                                                    /* one walk 
     const char *s;
     size_t n, at, last_end;
     void *data, *context, *stack;
+    struct buf stand;                    /* the text with characters in it that PCRE2 knows */
 };
 int matcher_open(struct matcher *m, const struct pattern *p, struct err *e);
 void matcher_text(struct matcher *m, const char *s, size_t n);

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
+#include "text/unicode_new.h"
 
 int utf8_next(const char *text, size_t n, uint32_t *cp)
 {
@@ -70,7 +71,20 @@ int uni_is_space(uint32_t cp)
            cp == 0x205F || cp == 0x3000;
 }
 
-static unsigned category_bit(uint32_t cp) { return 1u << utf8proc_category((utf8proc_int32_t)cp); }
+uint32_t uni_stand_in(uint32_t cp)
+{
+    size_t lo = 0, hi = sizeof unicode_new / sizeof *unicode_new;
+    while (lo < hi) {
+        size_t mid = (lo + hi) / 2;
+        if (cp > unicode_new[mid].last)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < sizeof unicode_new / sizeof *unicode_new && cp >= unicode_new[lo].first ? unicode_new[lo].stand_in : cp;
+}
+
+static unsigned category_bit(uint32_t cp) { return 1u << utf8proc_category((utf8proc_int32_t)uni_stand_in(cp)); }
 #define BIT(name) (1u << UTF8PROC_CATEGORY_##name)
 #define MARKS (BIT(MN) | BIT(MC) | BIT(ME))
 #define NUMBERS (BIT(ND) | BIT(NL) | BIT(NO))
