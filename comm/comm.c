@@ -172,7 +172,7 @@ out:
 }
 
 /* The text says which rank it was, once: agreements nest (a group's, then everybody's). */
-static void name_rank(struct err *e, int rank)
+void comm_name_rank(struct err *e, int rank)
 {
     int named, n = 0;
     if (sscanf(e->text, "rank %d: %n", &named, &n) < 1 || !n)
@@ -188,7 +188,7 @@ static int share_error(struct comm *c, int code, int from, struct err *e)
     if (rc < 0)
         return rc;
     x.text[sizeof x.text - 1] = 0;
-    name_rank(&x, c->member[from]);
+    comm_name_rank(&x, c->member[from]);
     *e = x;
     return -code;
 }

@@ -73,8 +73,12 @@ int world_stop_signal(const struct world *w);
 /* Says that this rank cannot go on: the others' calls return ERR_PEER within 10 s. Not collective. */
 void world_fail(struct world *w, const struct err *e);
 /* 1 for the one rank of a machine that should print the error that ends the job; 0 when that was said already (a dead or stopped
- * rank is reported by the room itself). In main: world_fail(w, &e); if (world_speaks(w)) err_print(&e, program); */
+ * rank is reported by the room itself). */
 int world_speaks(struct world *w);
+/* The end of main after an error: world_fail, and the line on stderr ("program: rank 3: …") when no other rank of this machine has
+ * said one yet (a dead or stopped rank is reported by the room itself). Errors of usage and config, which all ranks have alike,
+ * name no rank. Returns the exit status. Then world_close. */
+int world_report(struct world *w, const struct err *e, const char *program);
 
 /* ---- counts: elements and bytes this rank put on the wire or read from peers, by collective and group ---- */
 enum comm_op { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_SEND, COMM_OTHER, COMM_OPS };

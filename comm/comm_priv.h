@@ -67,6 +67,7 @@ struct comm {
 
 /* comm.c: a group of the given world ranks (malloc'd, taken over); the transport's state is not made yet. */
 struct comm *comm_new(struct world *w, int *member, int size);
+void comm_name_rank(struct err *e, int rank);             /* "rank N: " in front, unless a rank is named there already */
 int shm_open_world(struct world *w, struct err *e);
 int mpi_open_world(struct world *w, struct err *e);
 /* world.c */

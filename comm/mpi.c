@@ -26,6 +26,7 @@ enum { KIND_COLLECTIVE, KIND_MESSAGE };
 struct outgoing { struct outgoing *next; MPI_Request req; size_t bytes; char data[]; };      /* a message on its way */
 struct mpi_world {
     MPI_Comm comm;
+    MPI_Status *status;                /* [4 * size], of the requests that are waited for */
     int64_t n_offered;
     char *scratch;
     size_t scratch_bytes;
@@ -42,6 +43,9 @@ int mpi_open_world(struct world *w, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for the transport");
     m->last = &m->first;
     w->priv = m;
+    m->status = calloc(4 * (size_t)w->at.size, sizeof *m->status);
+    if (!m->status)
+        return err_set(e, ERR_MEMORY, "no memory for the transport");
     if (MPI_Comm_dup(MPI_COMM_WORLD, &m->comm) != MPI_SUCCESS)
         return err_set(e, ERR_PEER, "MPI cannot make a communicator");
     MPI_Comm_set_errhandler(m->comm, MPI_ERRORS_RETURN);
@@ -76,6 +80,7 @@ static void mpi_close(struct world *w, int orderly)
             MPI_Comm_free(&m->comm);
     }
     free(m->scratch);
+    free(m->status);
     free(m);
     w->priv = NULL;
 }
@@ -122,10 +127,14 @@ static void nap(int64_t waited_ns)
 }
 
 /* A peer's machine may be gone before its watch could say so: the board gets a moment to know better. */
-static int lost(struct world *w, int mpi_rc, struct err *e)
+static int lost(struct world *w, int mpi_rc, int n, struct err *e)
 {
+    struct mpi_world *m = w->priv;
     int class = MPI_ERR_OTHER;
     MPI_Error_class(mpi_rc, &class);
+    for (int i = 0; class == MPI_ERR_IN_STATUS && i < n; i++)
+        if (m->status[i].MPI_ERROR != MPI_SUCCESS && m->status[i].MPI_ERROR != MPI_ERR_PENDING)
+            MPI_Error_class(m->status[i].MPI_ERROR, &class);
     if (class == MPI_ERR_TRUNCATE)
         return err_set(e, ERR_INTERNAL, "a longer message came than was expected: all ranks of a group must make the same calls");
     for (int64_t end = board_now_ns() + IDLE_NS; board_now_ns() < end; nap(YIELD_NS)) {
@@ -136,13 +145,15 @@ static int lost(struct world *w, int mpi_rc, struct err *e)
     return err_set(e, ERR_PEER, "the connection to another rank broke");
 }
 
-static int finish(struct world *w, MPI_Request *req, int n, MPI_Status *status, struct err *e)
+/* n <= 4 * size of the world */
+static int finish(struct world *w, MPI_Request *req, int n, struct err *e)
 {
+    struct mpi_world *m = w->priv;
     int64_t begin = board_now_ns();
     for (int done = 0;;) {
-        int rc = MPI_Testall(n, req, &done, status ? status : MPI_STATUSES_IGNORE);
+        int rc = MPI_Testall(n, req, &done, m->status);
         if (rc != MPI_SUCCESS)
-            return lost(w, rc, e);
+            return lost(w, rc, n, e);
         if (done)
             return 0;
         rc = board_check(w->board, e);
@@ -210,7 +221,7 @@ static int finish_batch(struct comm *c, struct err *e)
     struct mpi_group *g = c->priv;
     int n = g->n_req;
     g->n_req = 0;
-    return finish(c->w, g->req, n, NULL, e);
+    return finish(c->w, g->req, n, e);
 }
 
 static char *scratch(struct comm *c, size_t bytes, struct err *e)
@@ -405,7 +416,7 @@ static int post(struct comm *c, const void *p, size_t bytes, int to, struct err 
     int rc = MPI_Isend(o->data, (int)bytes, MPI_BYTE, c->member[to], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &o->req);
     if (rc != MPI_SUCCESS) {
         free(o);
-        return lost(c->w, rc, e);
+        return lost(c->w, rc, 0, e);
     }
     *m->last = o;
     m->last = &o->next;
@@ -420,7 +431,7 @@ static int mpi_send(struct comm *c, const void *buf, size_t bytes, int to, struc
     int rc = 0;
     reap(m);
     while (m->first && m->under_way + bytes > UNDER_WAY) {
-        TRY(finish(c->w, &m->first->req, 1, NULL, e));
+        TRY(finish(c->w, &m->first->req, 1, e));
         reap(m);
     }
     TRY(post(c, &length, sizeof length, to, e));
@@ -434,9 +445,8 @@ static int recv_piece(struct comm *c, void *p, size_t bytes, int from, struct er
 {
     struct mpi_world *m = c->w->priv;
     MPI_Request req;
-    MPI_Status status;
     int rc = MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &req);
-    return rc == MPI_SUCCESS ? finish(c->w, &req, 1, &status, e) : lost(c->w, rc, e);
+    return rc == MPI_SUCCESS ? finish(c->w, &req, 1, e) : lost(c->w, rc, 0, e);
 }
 
 static int mpi_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)

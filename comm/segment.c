@@ -35,16 +35,25 @@ size_t segment_size(size_t head_bytes, int n_ranks, int regions)
     return round_up(head_bytes, HUGE_ALIGN) + (regions ? (size_t)n_ranks * machine_bytes() : 0);
 }
 
+/* The base lies on a 2 MiB boundary, so that aligned offsets are aligned addresses: room for it is reserved first. */
 static int map(struct segment *s, size_t bytes, struct err *e)
 {
-    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, s->fd, 0);
+    char *all = mmap(NULL, bytes + HUGE_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    char *p = all == MAP_FAILED ? MAP_FAILED : (char *)round_up((uintptr_t)all, HUGE_ALIGN), *end = all + HUGE_ALIGN;
+    if (p != MAP_FAILED)
+        p = mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, s->fd, 0);
     if (p == MAP_FAILED) {
+        err_sys(e, "cannot map the ranks' shared memory, %zu GiB of address space", bytes >> 30);
         segment_close_fd(s);
-        return err_sys(e, "cannot map the ranks' shared memory, %zu GiB of address space", bytes >> 30);
+        return -e->code;
     }
+    if (p > all)
+        munmap(all, (size_t)(p - all));
+    if (end > p)
+        munmap(p + bytes, (size_t)(end - p));
     s->base = p;
     s->bytes = bytes;
-    s->board = p;
+    s->board = (struct board *)p;
     return 0;
 }
 

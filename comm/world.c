@@ -150,7 +150,6 @@ int world_rank(const struct world *w) { return w->at.rank; }
 int world_size(const struct world *w) { return w->at.size; }
 const char *world_transport(const struct world *w) { return w->t->name; }
 int world_stop_signal(const struct world *w) { return atomic_load(&w->board->stop_signal); }
-int world_speaks(struct world *w) { return board_speak(w->board); }
 
 void world_fail(struct world *w, const struct err *e)
 {
@@ -160,6 +159,19 @@ void world_fail(struct world *w, const struct err *e)
     snprintf(text, sizeof text, "rank %d failed: %s", w->at.rank, e->text);
     if (board_fail(w->board, text) && w->t->tell)
         w->t->tell(w, text);
+}
+
+int world_speaks(struct world *w) { return board_speak(w->board); }
+
+int world_report(struct world *w, const struct err *e, const char *program)
+{
+    struct err line = *e;
+    world_fail(w, e);
+    if (!world_speaks(w))
+        return err_exit_status(e->code);
+    if (w->at.size > 1 && e->code != ERR_USAGE && e->code != ERR_CONFIG && e->code != ERR_PEER)
+        comm_name_rank(&line, w->at.rank);
+    return err_print(&line, program);
 }
 
 /* ---- mesh ---- */

@@ -1,0 +1,125 @@
+/* ranks: 1 2 4 */
+/* comm_fault_test.c - a small program of ranks that goes wrong as the environment says (tests/cli/faults_comm.sh looks on):
+ * FAULT names what happens at step 20 on rank FAULT_RANK, RANKS how many the program starts itself. Without FAULT nothing does. */
+#include <signal.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "comm/comm.h"
+#include "comm/launch.h"
+#include "tests/test.h"
+
+struct stage { struct world *w; struct comm *c; struct err e; int step; };
+
+static int number(const char *name, int otherwise)
+{
+    const char *v = getenv(name);
+    return v ? atoi(v) : otherwise;
+}
+
+static void compute(double seconds)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    for (double end = (double)t.tv_sec + (double)t.tv_nsec * 1e-9 + seconds; (double)t.tv_sec + (double)t.tv_nsec * 1e-9 < end;)
+        clock_gettime(CLOCK_MONOTONIC, &t);
+}
+
+static int nothing(struct stage *s) { (void)s; return 0; }
+static int die(struct stage *s) { (void)s; return raise(SIGKILL); }
+static int crash(struct stage *s) { (void)s; signal(SIGSEGV, SIG_DFL); return raise(SIGSEGV); }
+static int stop(struct stage *s) { (void)s; return raise(SIGSTOP); }
+static int work_long(struct stage *s) { (void)s; compute(8); return 0; }
+static int error(struct stage *s) { return err_set(&s->e, ERR_FILE, "data.bin: no such file"); }
+static int agree(struct stage *s) { return err_set(&s->e, ERR_FILE, "data.bin: no such file"); }
+
+static int leave(struct stage *s)
+{
+    (void)s;
+    fprintf(stderr, "left without a word\n");
+    _exit(3);
+}
+
+static int other_call(struct stage *s)
+{
+    double x[4] = { 0 };
+    return comm_broadcast(s->c, x, sizeof x, 0, &s->e);
+}
+
+/* The named rank does `mine`, the others `theirs`. */
+static const struct fault { const char *name; int (*mine)(struct stage *), (*theirs)(struct stage *); int agreed; } faults[] = {
+    { "none", nothing, nothing, 0 },
+    { "kill", die, nothing, 0 },
+    { "crash", crash, nothing, 0 },
+    { "stop", stop, nothing, 0 },
+    { "kill-while-others-compute", die, work_long, 0 },
+    { "long", work_long, nothing, 0 },
+    { "error", error, nothing, 0 },
+    { "agreed", agree, nothing, 1 },
+    { "leave", leave, nothing, 0 },
+    { "other-call", other_call, nothing, 0 },
+};
+
+static const struct fault *fault(void)
+{
+    const char *name = getenv("FAULT");
+    for (size_t i = 0; name && i < sizeof faults / sizeof *faults; i++)
+        if (!strcmp(name, faults[i].name))
+            return &faults[i];
+    return &faults[0];
+}
+
+static int one_step(struct stage *s)
+{
+    const struct fault *f = fault();
+    float x[1000] = { 1 };
+    int rc = 0;
+    if (s->step == 20)
+        rc = (world_rank(s->w) == number("FAULT_RANK", 0) ? f->mine : f->theirs)(s);
+    if (f->agreed)
+        return comm_agree(s->c, rc, &s->e);
+    return rc < 0 ? rc : comm_all_reduce(s->c, x, s->step % 2 ? 1000 : 10, &s->e);
+}
+
+/* Steps until STEPS, or until a signal asked for the end and all agree on the step. */
+static int run(struct stage *s)
+{
+    int64_t signal_seen = 0;
+    int rc = 0, steps = number("STEPS", 40);
+    for (s->step = 0; s->step < steps && !signal_seen; s->step++) {
+        TRY(one_step(s));
+        if (steps > 1000)
+            compute(0.02);
+        signal_seen = world_stop_signal(s->w);
+        TRY(comm_all_reduce_i64(s->c, &signal_seen, 1, &s->e));
+    }
+    if (signal_seen) {
+        compute(number("SAVE_S", 0));
+        fprintf(stderr, "rank %d saved at step %d after signal %d\n", world_rank(s->w), s->step, world_stop_signal(s->w));
+    }
+out:
+    return rc;
+}
+
+TEST(a_world_goes_wrong_as_it_is_told)
+{
+    static char name[] = "comm_fault_test";
+    char *argv[] = { name, NULL };
+    struct stage s = { 0 };
+    struct mem mem = { 0 };
+    struct mesh m = { 0 };
+    int status = 0, size[AXIS_COUNT] = { 1, 1, 1, 1 };
+    if (launch_ranks(number("RANKS", 0), argv, &s.e) < 0)
+        exit(err_print(&s.e, name));
+    if (world_open(&s.w, "auto", NULL, &mem, &s.e) < 0)
+        exit(err_print(&s.e, name));
+    size[AXIS_TP] = world_size(s.w);
+    CHECK_INT(mesh_open(&m, s.w, size, &s.e), 0);
+    s.c = m.axis[AXIS_TP];
+    if (run(&s) < 0)
+        status = world_report(s.w, &s.e, name);
+    mesh_close(&m);
+    world_close(s.w);
+    if (status)
+        exit(status);
+}
