@@ -12,7 +12,10 @@
 /* The builtin asks the processor and, for the width of registers, the operating system (XGETBV). */
 static int has_all(void) { return 1; }
 #if defined(__x86_64__)
-static int has_avx2(void) { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"); }
+static int has_avx2(void)
+{
+    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c");
+}
 static int has_avx512(void)
 {
     return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -112,7 +115,7 @@ int cpu_choose(struct dev *d, struct kernel_ops *ops, const char **isa, struct e
     const char *wanted = getenv("SHARDLINE_ISA");
     int i = 0;
     if (!denormals_live())
-        return err_set(e, ERR_DEVICE, "denormal numbers are flushed in this process, sums would not agree: build without -ffast-math");
+        return err_set(e, ERR_DEVICE, "denormal numbers are flushed here, sums would not agree: build without -ffast-math");
     if (wanted && *wanted) {
         i = class_index(wanted);
         if (i < 0)
@@ -125,7 +128,7 @@ int cpu_choose(struct dev *d, struct kernel_ops *ops, const char **isa, struct e
 #if defined(__x86_64__)
     if (classes[i].gemm == &gemm_avx512bf16 && !bf16_order_holds(d, &gemm_avx512bf16, &gemm_avx512)) {
         if (wanted && *wanted)
-            return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s: this processor's bf16 product adds in another order: use avx512", wanted);
+            return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s: this processor's instruction adds otherwise: use avx512", wanted);
         i++;                                       /* the same bits by emulation */
     }
 #endif

@@ -70,11 +70,7 @@ void *dev_scratch(struct dev *d, int slot, size_t bytes)
         return p->scratch[slot];
     size_t want = bytes + bytes / 4;                 /* a little more: growing batches must not allocate every time */
     mem_free(d->mem, p->scratch[slot]);
-    p->bytes[slot] = 0;
     p->scratch[slot] = mem_alloc(d->mem, MEM_WORK, want);
-    if (!p->scratch[slot])
-        p->scratch[slot] = mem_alloc(d->mem, MEM_WORK, want = bytes);
-    if (p->scratch[slot])
-        p->bytes[slot] = want;
+    p->bytes[slot] = p->scratch[slot] ? want : 0;
     return p->scratch[slot];
 }

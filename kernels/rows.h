@@ -24,8 +24,8 @@ void rows_spread(struct dev *d, int64_t n, int64_t per, void (*fn)(void *arg, in
 /* Rows of so many elements a task should take. */
 int64_t rows_per_task(int64_t cols);
 
-/* The tokens of a batch by table row: order[begin[r] .. begin[r + 1]) are the tokens with ids[t] - first == r, ascending. Both NULL
- * when there is no memory for it: then the reader looks through all ids. */
+/* The tokens of a batch by table row: order[begin[r] .. begin[r + 1]) are the tokens with ids[t] - first == r, ascending. Both
+ * NULL when there is no memory for it: then the reader looks through all ids. */
 struct token_index { int32_t *begin, *order; };
 void rows_index_tokens(struct dev *d, struct token_index *x, int64_t first, int64_t rows, const int32_t *ids, int64_t n);
 
@@ -40,7 +40,7 @@ struct pile {
     float own[TREE_DEPTH_MAX][PILE_WIDTH];
 };
 void pile_begin(struct pile *p, const struct tree_acc *acc, int64_t at, int64_t width);
-void pile_push(struct pile *p, const float *leaf);         /* NULL: a leaf of zeros. Sums are never -0, so adding +0 changes nothing */
+void pile_push(struct pile *p, const float *leaf);         /* NULL: zeros, which change no sum from +0 (such a sum is never -0) */
 void pile_end(struct pile *p);                             /* writes the changed entries to the levels */
 
 /* The op sum_squares: integers, so one form serves every CPU class. */

@@ -1,4 +1,4 @@
-/* rows_share.c - what the row ops of every CPU class have in common: pieces for the threads, tokens by id, piles of partial sums. */
+/* rows_share.c - what the row ops of every CPU class share: pieces for the threads, tokens by id, piles of partial sums. */
 #include "kernels/rows.h"
 
 #include <string.h>
@@ -67,7 +67,7 @@ static const float *pile_entry(const struct pile *p, int i)
     return p->zero[i] ? NULL : p->own[i];
 }
 
-/* Takes the top entry off and returns older + newer, NULL for zeros; the sum, when there is one to be made, lands in the top's place. */
+/* Takes the top entry off and returns older + newer, NULL for zeros; a sum that has to be made lands in the top's place. */
 static const float *pile_merge(struct pile *p, const float *newer)
 {
     int top = --p->depth;
