@@ -1,0 +1,405 @@
+/* serve_openai_test.c - requests in, answers out: every field, every refusal, stop strings, streams that join to the answer. */
+#include <math.h>
+#include "base/jx.h"
+#include "serve/openai.h"
+#include "tests/test.h"
+
+static void service_bytes(struct service *sv)
+{
+    struct err e;
+    *sv = (struct service){ .state = SERVICE_READY, .model = "m", .vocab = 256, .ctx = 128, .n_eos = 1, .eos = { 0 } };
+    CHECK_INT(tokenizer_bytes(&sv->tok, &e), 0);
+}
+
+/* A refusal: its status, the field, a part of the text. */
+static void refused(const struct service *sv, const char *body, int status, const char *param, const char *part)
+{
+    struct request *rq = NULL;
+    struct fault f = { 0 };
+    CHECK_INT(openai_parse(sv, body, strlen(body), &rq, &f), -1);
+    if (f.status != status || strcmp(f.param, param) || !strstr(f.text, part))
+        test_fail(__FILE__, __LINE__, "%s: status %d, param \"%s\", \"%s\"; not %d, \"%s\", \"%s\"", body, f.status, f.param, f.text, status, param, part);
+    request_drop(rq);
+}
+
+static struct request *taken(const struct service *sv, const char *body)
+{
+    struct request *rq = NULL;
+    struct fault f = { 0 };
+    if (openai_parse(sv, body, strlen(body), &rq, &f) < 0)
+        test_fail(__FILE__, __LINE__, "%s: refused: %s", body, f.text);
+    return rq;
+}
+
+static void passes(const struct service *sv, const char *body) { request_drop(taken(sv, body)); }
+
+TEST(every_field_lands_where_it_belongs)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"model\":\"m\",\"prompt\":\"ab\",\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.9,\"top_k\":11,\"min_p\":0.1,\"n\":3,"
+                                    "\"seed\":-5,\"logprobs\":4,\"echo\":true,\"stream\":true,\"stream_options\":{\"include_usage\":true},\"stop\":[\"x\",\"yz\"],"
+                                    "\"stop_token_ids\":[9,8],\"ignore_eos\":true,\"return_tokens_as_token_ids\":true,\"return_token_ids\":true,\"user\":\"u\"}");
+    CHECK_INT(rq->max_tokens, 7);
+    CHECK_NEAR(rq->sampling.temperature, 0.5, 0);
+    CHECK_NEAR(rq->sampling.top_p, 0.9, 0);
+    CHECK_NEAR(rq->sampling.min_p, 0.1, 0);
+    CHECK_INT(rq->sampling.top_k, 11);
+    CHECK_INT((int64_t)rq->sampling.seed, -5);
+    CHECK_INT(rq->n_choices, 3);
+    CHECK_INT(rq->logprobs, 4);
+    CHECK(rq->echo && rq->stream && rq->include_usage && rq->ignore_eos && rq->tokens_as_ids && rq->return_ids);
+    CHECK_INT(rq->n_stop, 2);
+    CHECK_STR(rq->stop[1], "yz");
+    CHECK_INT(rq->n_stop_ids, 2);
+    CHECK_INT(rq->stop_ids[1], 8);
+    CHECK_INT(rq->prompt[0].n, 2);
+    CHECK_INT(rq->prompt[0].ids[1], 'b');
+    CHECK_INT(rq->choice[2].k, 2);
+    CHECK_INT(rq->choice[0].seq.first_want, 0);      /* the prompt is scored */
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(defaults_are_those_of_the_wire_and_null_means_default)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":\"abc\",\"max_tokens\":null,\"temperature\":null,\"stop\":null,\"logprobs\":null,\"seed\":null,\"never_heard_of\":null}");
+    CHECK_INT(rq->max_tokens, 16);
+    CHECK_NEAR(rq->sampling.temperature, 1, 0);
+    CHECK_INT(rq->logprobs, -1);
+    CHECK_INT(rq->n_choices, 1);
+    CHECK_INT(rq->choice[0].seq.first_want, 2);      /* only the last row */
+    CHECK(!strncmp(rq->id, "cmpl-", 5) && strlen(rq->id) == 37);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(prompts_come_in_four_forms_and_index_is_prompt_times_n_plus_k)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":[65,66]}");
+    CHECK_INT(rq->n_prompts, 1);
+    CHECK_INT(rq->prompt[0].n, 2);
+    request_drop(rq);
+    rq = taken(&sv, "{\"prompt\":[\"a\",\"bc\"]}");
+    CHECK_INT(rq->n_prompts, 2);
+    CHECK_INT(rq->prompt[1].n, 2);
+    request_drop(rq);
+    rq = taken(&sv, "{\"prompt\":[[1],[2,3],[4]],\"n\":2}");
+    CHECK_INT(rq->n_choices, 6);
+    CHECK_INT(rq->choice[3].prompt->ids[0], 2);
+    CHECK_INT(rq->choice[3].index, 3);
+    CHECK_INT(rq->choice[3].k, 1);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(wrong_requests_are_refused_with_the_field_and_the_numbers)
+{
+    struct service sv;
+    service_bytes(&sv);
+    refused(&sv, "{", 400, "", "the body");
+    refused(&sv, "", 400, "", "the body");
+    refused(&sv, "[1]", 400, "", "object");
+    refused(&sv, "{\"prompt\":\"a\\u0000b\"}", 400, "", "the body");
+    refused(&sv, "{\"prompt\":\"\xff\"}", 400, "", "the body");
+    refused(&sv, "{\"prompt\":\"a\",\"prompt\":\"b\"}", 400, "", "the body");
+    refused(&sv, "{}", 400, "prompt", "missing");
+    refused(&sv, "{\"prompt\":7}", 400, "prompt", "must be");
+    refused(&sv, "{\"prompt\":\"\"}", 400, "prompt", "empty");
+    refused(&sv, "{\"prompt\":[]}", 400, "prompt", "empty");
+    refused(&sv, "{\"prompt\":[[]]}", 400, "prompt", "prompt[0] is empty");
+    refused(&sv, "{\"prompt\":[1,\"a\"]}", 400, "prompt", "prompt[1]");
+    refused(&sv, "{\"prompt\":[1,2.5]}", 400, "prompt", "integers only");
+    refused(&sv, "{\"prompt\":[1,256]}", 400, "prompt", "256");
+    refused(&sv, "{\"prompt\":[1,-1]}", 400, "prompt", "-1");
+    refused(&sv, "{\"prompt\":[[1],7]}", 400, "prompt", "prompt[1]");
+    refused(&sv, "{\"prompt\":\"a\",\"model\":\"other\"}", 404, "model", "'other'");
+    refused(&sv, "{\"prompt\":\"a\",\"max_tokens\":128}", 400, "max_tokens", "128 and 1 tokens of prompt are 129 together, the context is 128: ask for at most 127");
+    refused(&sv, "{\"prompt\":\"a\",\"max_tokens\":-1}", 400, "max_tokens", "-1");
+    refused(&sv, "{\"prompt\":\"a\",\"max_tokens\":1.5}", 400, "max_tokens", "integer");
+    refused(&sv, "{\"prompt\":\"a\",\"max_tokens\":\"5\"}", 400, "max_tokens", "integer");
+    refused(&sv, "{\"prompt\":\"a\",\"temperature\":-0.1}", 400, "temperature", "-0.1");
+    refused(&sv, "{\"prompt\":\"a\",\"top_p\":0}", 400, "top_p", "0");
+    refused(&sv, "{\"prompt\":\"a\",\"n\":0}", 400, "n", "0");
+    refused(&sv, "{\"prompt\":\"a\",\"logprobs\":21}", 400, "logprobs", "21");
+    refused(&sv, "{\"prompt\":\"a\",\"logprobs\":true}", 400, "logprobs", "integer");
+    refused(&sv, "{\"prompt\":\"a\",\"echo\":1}", 400, "echo", "true or false");
+    refused(&sv, "{\"prompt\":\"a\",\"stop\":\"\"}", 400, "stop", "empty");
+    refused(&sv, "{\"prompt\":\"a\",\"stop\":[1]}", 400, "stop", "text");
+    refused(&sv, "{\"prompt\":\"a\",\"stop_token_ids\":[999]}", 400, "stop_token_ids", "999");
+    refused(&sv, "{\"prompt\":\"a\",\"stream_options\":{}}", 400, "stream_options", "stream true");
+    refused(&sv, "{\"prompt\":\"a\",\"stream\":true,\"stream_options\":{\"foo\":true}}", 400, "stream_options", "foo");
+    refused(&sv, "{\"prompt\":\"a\",\"guided_json\":{}}", 400, "guided_json", "'guided_json'");
+    refused(&sv, "{\"prompt\":\"a\",\"best_of\":2}", 400, "best_of", "not supported");
+    refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":1}}", 400, "logit_bias", "not supported");
+    refused(&sv, "{\"prompt\":\"a\",\"presence_penalty\":0.5}", 400, "presence_penalty", "not supported");
+    refused(&sv, "{\"prompt\":[[1],[2],[3]],\"n\":1400}", 400, "n", "1400");
+    tokenizer_close(sv.tok);
+}
+
+TEST(a_prompt_that_fills_the_context_can_be_scored_but_not_answered)
+{
+    struct service sv;
+    char body[1024];
+    int n;
+    service_bytes(&sv);
+    n = snprintf(body, sizeof body, "{\"max_tokens\":0,\"echo\":true,\"logprobs\":1,\"prompt\":[1");
+    for (int i = 1; i < 128; i++)
+        n += snprintf(body + n, sizeof body - (size_t)n, ",%d", i);
+    strcpy(body + n, "]}");
+    struct request *rq = taken(&sv, body);
+    CHECK_INT(rq->choice[0].seq.n_ids, 127);         /* the last token predicts nothing that was asked for */
+    CHECK_INT(rq->choice[0].seq.first_want, 0);
+    request_drop(rq);
+    memcpy(body, "{\"max_tokens\":1,", 16);
+    refused(&sv, body, 400, "max_tokens", "at most 0");
+    strcpy(body + n, ",5]}");
+    refused(&sv, body, 400, "prompt", "129");
+    tokenizer_close(sv.tok);
+}
+
+TEST(a_default_length_is_cut_where_the_context_ends)
+{
+    struct service sv;
+    char body[256] = "{\"prompt\":\"";
+    service_bytes(&sv);
+    memset(body + 11, 'x', 120);
+    strcpy(body + 131, "\"}");
+    struct request *rq = taken(&sv, body);
+    CHECK_INT(rq->max_tokens, 8);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(neutral_values_pass_and_lenient_ignores_the_rest)
+{
+    struct service sv;
+    service_bytes(&sv);
+    passes(&sv, "{\"prompt\":\"a\",\"best_of\":1,\"suffix\":\"\",\"logit_bias\":{},\"presence_penalty\":0.0,\"frequency_penalty\":0,\"repetition_penalty\":1.0,"
+                "\"min_tokens\":0,\"use_beam_search\":false,\"metadata\":{\"a\":1},\"store\":true,\"response_format\":{\"type\":\"text\"},\"skip_special_tokens\":true,"
+                "\"spaces_between_special_tokens\":true}");
+    refused(&sv, "{\"prompt\":\"a\",\"spaces_between_special_tokens\":false}", 400, "spaces_between_special_tokens", "not supported");
+    sv.lenient = 1;
+    passes(&sv, "{\"prompt\":\"a\",\"best_of\":2,\"guided_json\":{},\"response_format\":{\"type\":\"json_object\"}}");
+    tokenizer_close(sv.tok);
+}
+
+TEST(without_a_tokenizer_only_ids_are_taken)
+{
+    struct service sv = { .state = SERVICE_READY, .model = "m", .vocab = 100, .ctx = 64 };
+    refused(&sv, "{\"prompt\":\"a\"}", 400, "prompt", "token ids");
+    refused(&sv, "{\"prompt\":[1],\"stop\":\"a\"}", 400, "stop", "tokenizer");
+    passes(&sv, "{\"prompt\":[1,99]}");
+}
+
+/* ---- answers ---- */
+
+/* Runs a request as the engine would, with tokens given: the log-prob of token i of a choice is -i / 4. */
+static void feed(struct request *rq, const char *const *tokens)
+{
+    for (int i = 0; i < rq->n_choices; i++) {
+        struct choice *c = &rq->choice[i];
+        struct top_entry top[LOGPROBS_MAX] = { { 'Q', -0.125f }, { 'R', -INFINITY } };
+        struct fault f = { 0 };
+        for (int64_t p = 1; p < c->prompt->n && choice_scores_prompt(c); p++)
+            choice_score(c, p, -0.25f * (float)p, top);
+        for (const char *t = tokens[i]; *t && c->finish == FINISH_NONE; t++) {
+            CHECK_INT(choice_accept(c, *t == '#' ? 0 : (unsigned char)*t, -0.25f * (float)c->n_ids, top, &f), 0);
+            if (rq->stream)
+                openai_event(&rq->ready, c, choice_safe_text(c));
+        }
+    }
+}
+
+static json_t *parsed(const char *text, size_t n)
+{
+    struct err e;
+    json_t *j = jx_parse(text, n, "answer", &e);
+    if (!j)
+        test_fail(__FILE__, __LINE__, "%s: %s", e.text, text);
+    return j;
+}
+
+static json_t *answer(const struct request *rq)
+{
+    struct out o = { 0 };
+    openai_answer(&o, rq);
+    json_t *j = parsed(o.p, o.n);
+    out_free(&o);
+    return j;
+}
+
+static const char *text_of(const json_t *j, size_t i, const char *key)
+{
+    const json_t *v = json_object_get(json_array_get(json_object_get(j, "choices"), i), key);
+    return json_is_string(v) ? json_string_value(v) : json_is_null(v) ? "null" : "?";
+}
+
+TEST(an_answer_has_text_reason_and_counts)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":[\"ab\",\"c\"],\"max_tokens\":3,\"return_token_ids\":true}");
+    feed(rq, (const char *const[]){ "xyz", "p#q" });
+    json_t *j = answer(rq);
+    CHECK_STR(text_of(j, 0, "text"), "xyz");
+    CHECK_STR(text_of(j, 0, "finish_reason"), "length");
+    CHECK_STR(text_of(j, 1, "text"), "p");           /* the end token is not in the text … */
+    CHECK_STR(text_of(j, 1, "finish_reason"), "stop");
+    CHECK_STR(text_of(j, 1, "logprobs"), "null");
+    const json_t *u = json_object_get(j, "usage"), *ids = json_object_get(json_array_get(json_object_get(j, "choices"), 1), "token_ids");
+    CHECK_INT(json_integer_value(json_object_get(u, "prompt_tokens")), 3);
+    CHECK_INT(json_integer_value(json_object_get(u, "completion_tokens")), 5);   /* … but it was generated */
+    CHECK_INT(json_integer_value(json_object_get(u, "total_tokens")), 8);
+    CHECK_INT(json_array_size(ids), 2);
+    CHECK_INT(json_integer_value(json_array_get(ids, 1)), 0);
+    json_decref(j);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(logprobs_have_four_lists_floats_come_back_and_the_first_is_null)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":\"a\xc3\xa9z\",\"max_tokens\":2,\"echo\":true,\"logprobs\":2}");
+    feed(rq, (const char *const[]){ "xy" });
+    rq->choice[0].logprob[4] = -0.1f;
+    struct out o = { 0 };
+    openai_answer(&o, rq);
+    CHECK_HAS(o.p, "\"token_logprobs\":[null,-0.25,-0.5,-0.75,-0.100000001,-1.25]");
+    CHECK_HAS(o.p, "\"x\":-0.100000001");            /* printed the same in both places */
+    CHECK_HAS(o.p, "\"R\":-9999.0");
+    CHECK_HAS(o.p, "\"text\":\"a\xc3\xa9zxy\"");
+    CHECK_HAS(o.p, "\"text_offset\":[0,1,2,3,4,5]"); /* the two halves of é count one each: they are shown as U+FFFD */
+    json_t *j = parsed(o.p, o.n);
+    const json_t *l = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "logprobs");
+    CHECK_INT(json_array_size(json_object_get(l, "tokens")), 6);
+    CHECK(json_is_null(json_array_get(json_object_get(l, "top_logprobs"), 0)));
+    CHECK_INT(json_object_size(json_array_get(json_object_get(l, "top_logprobs"), 4)), 3);
+    json_decref(j);
+    out_free(&o);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(tokens_as_ids_are_written_in_both_lists)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":\"a\",\"max_tokens\":1,\"logprobs\":0,\"return_tokens_as_token_ids\":true}");
+    feed(rq, (const char *const[]){ "x" });
+    struct out o = { 0 };
+    openai_answer(&o, rq);
+    CHECK_HAS(o.p, "\"tokens\":[\"token_id:120\"]");
+    CHECK_HAS(o.p, "\"top_logprobs\":[{\"token_id:120\":-0.25}]");
+    out_free(&o);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(a_stop_string_over_several_tokens_is_cut_off_and_the_earliest_wins)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":\"a\",\"max_tokens\":50,\"stop\":[\"lo wo\",\"END\",\"o w\"]}");
+    feed(rq, (const char *const[]){ "hello world END" });
+    json_t *j = answer(rq);
+    CHECK_STR(text_of(j, 0, "text"), "hell");
+    CHECK_STR(text_of(j, 0, "stop_reason"), "o w");      /* complete first: nothing after it is generated */
+    CHECK_INT(rq->choice[0].n_ids, 1 + 7);
+    json_decref(j);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+/* Joins the texts of all events; every one must be a JSON document of its own. */
+static void join(const struct request *rq, char *text, char *reason, int *events)
+{
+    *text = *reason = 0;
+    *events = 0;
+    for (const char *p = rq->ready.p, *end; p && (end = strstr(p, "\n\n")); p = end + 2) {
+        json_t *j = parsed(p + 6, (size_t)(end - p) - 6);
+        CHECK(!strncmp(p, "data: {", 7));
+        strcat(text, text_of(j, 0, "text"));
+        strcpy(reason, text_of(j, 0, "finish_reason"));
+        ++*events;
+        json_decref(j);
+    }
+}
+
+TEST(a_stream_joins_to_the_answer_and_never_shows_what_a_stop_string_takes_back)
+{
+    static const struct { const char *tokens, *text, *reason; int events; } row[] = {
+        { "hello ENDx", "hello ", "stop", 9 },               /* E, N, D are held back */
+        { "hello EN#", "hello EN", "stop", 9 },              /* … and given when they are no stop string after all */
+        { "EEENDabc", "EE", "stop", 5 },
+        { "abcdefghijkl", "abcdefghijkl", "length", 12 },
+        { "a\xc3\xa9\xe2\x82\xac!", "a\xc3\xa9\xe2\x82\xac!", "null", 7 },
+        { "x\xe2\x82#", "x\xef\xbf\xbd", "stop", 4 },        /* a character that is cut by the end */
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        struct service sv;
+        char text[256], reason[16];
+        int events;
+        service_bytes(&sv);
+        struct request *rq = taken(&sv, "{\"prompt\":\"a\",\"max_tokens\":12,\"stop\":\"END\",\"stream\":true}");
+        feed(rq, (const char *const[]){ row[i].tokens });
+        join(rq, text, reason, &events);
+        CHECK_STR(text, row[i].text);
+        CHECK_STR(reason, row[i].reason);
+        CHECK_INT(events, row[i].events);                    /* a chunk a token, also when it shows nothing */
+        json_t *j = answer(rq);
+        CHECK_STR(text_of(j, 0, "text"), row[i].text);
+        json_decref(j);
+        request_drop(rq);
+        tokenizer_close(sv.tok);
+    }
+}
+
+TEST(an_end_token_counts_unless_it_is_to_be_ignored)
+{
+    struct service sv;
+    service_bytes(&sv);
+    sv.n_eos = 2;
+    sv.eos[1] = 'y';
+    struct request *rq = taken(&sv, "{\"prompt\":\"a\",\"max_tokens\":5}");
+    feed(rq, (const char *const[]){ "xyz" });
+    CHECK_INT(rq->choice[0].finish, FINISH_STOP);
+    CHECK_INT(rq->choice[0].stop_id, 'y');
+    CHECK_INT(rq->choice[0].text.n, 1);
+    request_drop(rq);
+    rq = taken(&sv, "{\"prompt\":\"a\",\"max_tokens\":3,\"ignore_eos\":true}");
+    feed(rq, (const char *const[]){ "xyz" });
+    CHECK_INT(rq->choice[0].finish, FINISH_LENGTH);
+    CHECK_INT(rq->choice[0].text.n, 3);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(json_texts_are_escaped_and_broken_utf8_is_replaced)
+{
+    struct out o = { 0 };
+    out_json(&o, "a\"\\\n\x01\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80\xe2\x82", 17);
+    CHECK_STR(o.p, "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xf0\x9f\x98\x80\xef\xbf\xbd\xef\xbf\xbd\"");
+    out_free(&o);
+    CHECK_INT(utf8_count("a\xc3\xa9\xe2\x82", 5), 4);
+}
+
+TEST(errors_have_the_four_members)
+{
+    struct out o = { 0 };
+    struct fault f;
+    fault_set(&f, 503, NULL, "say \"%s\"", "x");
+    openai_error(&o, &f);
+    CHECK_STR(o.p, "{\"error\":{\"message\":\"say \\\"x\\\"\",\"type\":\"unavailable_error\",\"param\":null,\"code\":503}}");
+    out_free(&o);
+    fault_set(&f, 400, "n", "no");
+    openai_error(&o, &f);
+    CHECK_STR(o.p, "{\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\",\"param\":\"n\",\"code\":400}}");
+    out_free(&o);
+}

@@ -1,0 +1,136 @@
+/* serve_sampler_test.c - the next token: argmax and ties, filters, frequencies, and what a draw may depend on. */
+#include <math.h>
+#include "serve/sampler.h"
+#include "tests/test.h"
+
+#define GREEDY (struct sampling){ .temperature = 0, .top_p = 1 }
+static struct sampling drawn(double temperature, uint64_t seed) { return (struct sampling){ .temperature = temperature, .top_p = 1, .seed = seed }; }
+
+TEST(temperature_0_takes_the_lowest_id_of_equals)
+{
+    float l[5] = { 1, 3, -2, 3, 3 };
+    struct sampling s = GREEDY;
+    CHECK_INT(sample_token(&s, 0, 0, l, 5, 3), 1);
+    CHECK_INT(sample_token(&s, 7, 99, l, 5, 3), 1);
+}
+
+TEST(top_tokens_are_sorted_and_ties_go_to_the_lower_id)
+{
+    float l[8] = { 1, 5, -INFINITY, 5, 2, 9, 2, 1 };
+    int32_t id[8], want[8] = { 5, 1, 3, 4, 6, 0, 7, 2 };
+    for (int n = 0; n <= 8; n++) {
+        memset(id, 0xff, sizeof id);
+        top_tokens(l, 8, n, id);
+        CHECK_SAME(id, want, n * 4);
+    }
+}
+
+TEST(a_nan_or_nothing_at_all_is_no_token)
+{
+    float l[3] = { -INFINITY, -INFINITY, -INFINITY }, m[3] = { 1, NAN, 0 };
+    struct sampling g = GREEDY, d = drawn(1, 3);
+    CHECK_INT(sample_token(&g, 0, 0, l, 3, -INFINITY), -1);
+    CHECK_INT(sample_token(&g, 0, 0, m, 3, NAN), -1);
+    CHECK_INT(sample_token(&d, 0, 0, m, 3, NAN), -1);
+    CHECK_INT(sample_token(&d, 0, 0, m, 3, 1), -1);          /* a NaN behind the maximum */
+}
+
+TEST(a_draw_depends_on_seed_choice_and_position_alone)
+{
+    enum { V = 1000 };
+    float l[V];
+    int differs[3] = { 0 };
+    for (int i = 0; i < V; i++)
+        l[i] = (float)(i % 17) * 0.01f;
+    for (int64_t p = 0; p < 20; p++) {
+        struct sampling s = drawn(1, 42), other = drawn(1, 43);
+        int32_t id = sample_token(&s, 0, p, l, V, 0.16f);
+        CHECK_INT(sample_token(&s, 0, p, l, V, 0.16f), id);
+        differs[0] += sample_token(&other, 0, p, l, V, 0.16f) != id;
+        differs[1] += sample_token(&s, 1, p, l, V, 0.16f) != id;
+        differs[2] += sample_token(&s, 0, p + 1000, l, V, 0.16f) != id;
+    }
+    for (int i = 0; i < 3; i++)
+        CHECK(differs[i] >= 18);
+}
+
+/* Counts of 20000 draws; logits so that p = 8/15, 4/15, 2/15, 1/15 at temperature 1. */
+static void count(struct sampling s, int n[4])
+{
+    const float ln2 = 0.6931472f, l[4] = { 1 * ln2, 0, 3 * ln2, 2 * ln2 };
+    memset(n, 0, 4 * sizeof *n);
+    for (int64_t p = 0; p < 20000; p++) {
+        int32_t id = sample_token(&s, 0, p, l, 4, 3 * ln2);
+        CHECK(id >= 0 && id < 4);
+        n[id]++;
+    }
+}
+
+TEST(draws_have_the_frequencies_that_the_logits_say)
+{
+    int n[4];
+    count(drawn(1, 1), n);
+    const double p[4] = { 2.0 / 15, 1.0 / 15, 8.0 / 15, 4.0 / 15 };
+    for (int i = 0; i < 4; i++)
+        CHECK_NEAR(n[i] / 20000.0, p[i], 0.015);
+    count(drawn(0.5, 1), n);             /* squares: 4 1 64 16 of 85 */
+    const double q[4] = { 4.0 / 85, 1.0 / 85, 64.0 / 85, 16.0 / 85 };
+    for (int i = 0; i < 4; i++)
+        CHECK_NEAR(n[i] / 20000.0, q[i], 0.015);
+}
+
+TEST(filters_leave_out_what_they_say_and_keep_the_ratios)
+{
+    int n[4];
+    struct sampling s = drawn(1, 5);
+    s.top_k = 2;
+    count(s, n);
+    CHECK_INT(n[0] + n[1], 0);
+    CHECK_NEAR(n[2] / 20000.0, 2.0 / 3, 0.015);
+    s.top_k = 0;
+    s.top_p = 0.6;                       /* 8/15 is not enough, 12/15 is */
+    count(s, n);
+    CHECK_INT(n[0] + n[1], 0);
+    CHECK(n[3] > 0);
+    s.top_p = 0.5;                       /* 8/15 is enough */
+    count(s, n);
+    CHECK_INT(n[2], 20000);
+    s.top_p = 1e-9;
+    count(s, n);
+    CHECK_INT(n[2], 20000);
+    s.top_p = 1;
+    s.min_p = 0.2;                       /* at least a fifth of the best: 8, 4, 2 of 15 */
+    count(s, n);
+    CHECK_INT(n[1], 0);
+    CHECK(n[0] > 0);
+}
+
+TEST(a_long_tail_is_left_out_without_changing_top_p)
+{
+    enum { V = 5000 };
+    static float l[V];
+    struct sampling s = drawn(1, 9);
+    int64_t seen = 0;
+    for (int i = 0; i < V; i++)
+        l[i] = (float)-i * 0.01f;        /* a geometric series: top_p 0.9 keeps about 230 ids */
+    s.top_p = 0.9;
+    for (int64_t p = 0; p < 3000; p++) {
+        int32_t id = sample_token(&s, 0, p, l, V, 0);
+        CHECK(id >= 0 && id <= 231);
+        seen = id > seen ? id : seen;
+    }
+    CHECK(seen > 215);
+}
+
+TEST(far_apart_logits_and_tiny_temperatures_do_no_harm)
+{
+    float l[3] = { -1e30f, 5, -INFINITY };
+    struct sampling s = drawn(1e-6, 2);
+    for (int64_t p = 0; p < 50; p++)
+        CHECK_INT(sample_token(&s, 0, p, l, 3, 5), 1);
+    s.top_p = 0.99;
+    CHECK_INT(sample_token(&s, 0, 1, l, 3, 5), 1);
+    s = drawn(1e6, 2);
+    s.top_k = 3;
+    CHECK(sample_token(&s, 0, 1, l, 3, 5) <= 1);
+}
