@@ -86,6 +86,7 @@ static int run_convert(const struct options *o, char **arg, struct err *e)
     if (rc < 0)
         return rc;
     log_open(&log, "reshard", 0, isatty(STDERR_FILENO));
+    log.last_s = log_now_s();       /* the first plain line after ten seconds: most runs are over by then */
     rc = reshard_convert(&r, &log, e);
     log_close(&log);
     return rc;
