@@ -69,22 +69,6 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int runlog_open(struct trainer *t, struct err *e)
-{
-    int rc = 0;
-    t->started_s = log_now_s();
-    t->peak_flops = measure_peak(t->dev);
-    if (world_rank(t->world) || !t->o.log)
-        return 0;
-    if (t->o.resume)
-        TRY(cut_log(t->o.log, t->step, e));
-    t->log_file = fopen(t->o.log, t->o.resume ? "a" : "w");
-    if (!t->log_file)
-        rc = err_sys(e, "%s: cannot open the log", t->o.log);
-out:
-    return rc;
-}
-
 static double comm_seconds(const struct trainer *t)
 {
     double sum = 0;
@@ -95,6 +79,23 @@ static double comm_seconds(const struct trainer *t)
             sum += c[k].seconds;
     }
     return sum;
+}
+
+int runlog_open(struct trainer *t, struct err *e)
+{
+    int rc = 0;
+    t->started_s = log_now_s();
+    t->peak_flops = measure_peak(t->dev);
+    t->comm_seen_s = comm_seconds(t);
+    if (world_rank(t->world) || !t->o.log)
+        return 0;
+    if (t->o.resume)
+        TRY(cut_log(t->o.log, t->step, e));
+    t->log_file = fopen(t->o.log, t->o.resume ? "a" : "w");
+    if (!t->log_file)
+        rc = err_sys(e, "%s: cannot open the log", t->o.log);
+out:
+    return rc;
 }
 
 /* Flops of one token forward and backward: 6 per weight of a product, and attention over half the sequence. */

@@ -273,9 +273,9 @@ static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
     TRY(read_model(t, e));
     TRY(trainer_find_source(t, e));
     TRY(inherit(t, argc, argv, e));
+    TRY(layout_check(&t->layout, &t->cfg, e));
     TRY(set_grain(t, e));
     set_dtype(t);
-    TRY(layout_check(&t->layout, &t->cfg, e));
     TRY(check_target(t, e));
     if (!t->o.eval_only && world_rank(t->world) == 0)
         TRY(make_out(t, e));

@@ -1,0 +1,44 @@
+#!/usr/bin/env bash
+# quick
+# resume.sh - a run that stops half way and goes on elsewhere, resharded or not, ends in the same state as one that never stopped.
+. "$(dirname "$0")/train_lib.bash"
+text 2 40000 >"$TMP/text"
+config "$TMP/model.json"
+
+for dtype in fp32 bf16; do
+    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 8 --seq-len 31 --global-batch 8 --lr 0.01 --warmup 2 --dtype $dtype)
+    reference
+    train half --tp 2 --ranks 4 --zero 3 --stop-after 4
+    claim "$dtype: stopped at step 4" [ -d "$TMP/half/step-4" ]
+    cp "$TMP/half.jsonl" "$TMP/before.jsonl"
+    common=(--data "$TMP/text" --threads 1)
+
+    resume() {              # resume WHAT CKPT ARGS...
+        local what=$1 ckpt=$2
+        shift 2
+        cp "$TMP/before.jsonl" "$TMP/on.jsonl"
+        rm -rf "$TMP/on"
+        run timeout 200 "$BIN/ptrain" "${common[@]}" --resume "$ckpt" --out "$TMP/on" --log "$TMP/on.jsonl" "$@"
+        claim "$dtype: $what: ends well" [ $rc = 0 ]
+        claim "$dtype: $what: the same final state" [ "$(state_of "$out")" = "$ref_state" ]
+        claim "$dtype: $what: the log has every step once, with the reference's bits" [ "$(bits_of "$TMP/on.jsonl")" = "$ref_bits" ]
+    }
+    resume "tp 2 dp 2 zero 3 -> one rank" "$TMP/half/step-4"
+    resume "-> tp 8" "$TMP/half/step-4" --tp 8
+    resume "-> dp 4 zero 1" "$TMP/half/step-4" --ranks 4 --zero 1 --micro-batch 1
+    run reshard --tp 4 "$TMP/half/step-4" "$TMP/half/moved"
+    claim "$dtype: the stopped run reshards to tp 4" [ $rc = 0 ]
+    resume "resharded to tp 4 -> dp 2 zero 2" "$TMP/half/moved" --ranks 2 --zero 2
+    run "$BIN/ptrain" "${common[@]}" --resume auto --out "$TMP/half" --tp 4
+    claim "$dtype: --resume auto finds step 4" has "$err" "half/step-4 at step 4"
+    claim "$dtype: --resume auto ends in the same state" [ "$(state_of "$out")" = "$ref_state" ]
+done
+
+# the checkpoint of a state is the same bytes wherever it was trained, when the layout is the same
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 2 --seq-len 31 --global-batch 4)
+train one --tp 2
+mv "$TMP/one/step-2" "$TMP/first"
+train one --tp 2 --threads 2 --micro-batch 1
+claim "the same state and layout give the same bytes" diff -r "$TMP/first" "$TMP/one/step-2"
+claim "a run's numbers do not depend on what resuming would need" [ "$rc" = 0 ]
+finish

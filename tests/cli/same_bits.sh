@@ -1,0 +1,51 @@
+#!/usr/bin/env bash
+# quick
+# same_bits.sh - the numerics contract end to end: every layout gives the bits of one rank. Each line names the code path it is there for.
+. "$(dirname "$0")/train_lib.bash"
+text 1 60000 >"$TMP/text"
+steps=${SAME_BITS_STEPS:-20}
+
+config "$TMP/gqa.json"
+common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1)
+reference
+same "column and row parallel products, vocabulary split, kv heads split" --tp 2
+same "kv heads replicated: dk, dv summed over replicas first" --tp 4
+same "one block a rank, kv heads replicated over four" --tp 8
+same "gradients all-reduced over dp" --ranks 2
+same "dp 4, one all-reduce" --ranks 4
+same "ZeRO-1: reduce-scatter, sliced moments, gathered weights" --ranks 2 --zero 1
+same "ZeRO-2: one shared buffer, slices counted" --ranks 4 --zero 2
+same "ZeRO-2 with the counter over super-steps" --ranks 2 --zero 2 --micro-batch 1
+same "ZeRO-3: units gathered and freed" --ranks 2 --zero 3
+same "ZeRO-3 over 4 with micro-batches" --ranks 4 --zero 3 --micro-batch 1
+same "tp x dp" --tp 2 --ranks 4
+same "tp x dp with ZeRO-3" --tp 2 --ranks 4 --zero 3
+same "tp 4 x dp 2 with ZeRO-1" --tp 4 --ranks 8 --zero 1
+same "the counter of partial sums, one sequence at a time" --micro-batch 1
+same "the tree inside a call, four sequences at a time" --micro-batch 4
+same "two threads" --threads 2
+SHARDLINE_ISA=avx2 same "kernels of the AVX2 class"
+SHARDLINE_ISA=portable same "portable kernels"
+SHARDLINE_TRANSPORT=mpi same "the mpi transport" --tp 2 --ranks 4 --zero 3
+
+common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1 --dtype bf16)
+reference
+same "bf16: rounding after the tree" --tp 2
+same "bf16: replicated kv heads" --tp 8
+same "bf16: masters sliced, weights gathered" --ranks 2 --zero 1
+same "bf16: ZeRO-3 gathers bf16 units" --tp 2 --ranks 4 --zero 3 --micro-batch 1
+same "bf16: dp 4" --ranks 4 --zero 2
+same "bf16: two threads, micro-batch 1" --threads 2 --micro-batch 1
+SHARDLINE_ISA=avx512 same "bf16 pairs without the dot instruction"
+SHARDLINE_ISA=portable same "bf16 pairs in portable C"
+
+config "$TMP/tied.json" tie_word_embeddings=true intermediate_size=100
+common=(--data "$TMP/text" --model "$TMP/tied.json" --steps "$steps" --seq-len 33 --global-batch 12 --threads 1)
+reference
+same "batch of 12 over dp 4: runs of three" --ranks 4
+same "batch of 12 over dp 4, ZeRO-3, one sequence at a time: a run is added before it is reduced" --ranks 4 --zero 3 --micro-batch 1
+same "batch of 12 over dp 2, micro-batch 2: a call that ends inside a run" --ranks 2 --zero 2 --micro-batch 2
+same "tied embedding split over tp 4, GRAIN 4" --tp 4
+same "tied embedding gathered for the head" --tp 2 --ranks 4 --zero 3
+same "tied, micro-batch 4 cuts runs of three" --micro-batch 4
+finish

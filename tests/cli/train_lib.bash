@@ -1,0 +1,41 @@
+# train_lib.bash - runs of ptrain that must give the same bits. Used by `. train_lib.bash` (brings lib.bash).
+. "$(dirname "${BASH_SOURCE[0]}")/lib.bash"
+
+# text SEED BYTES: words that repeat, so that a model learns something from them
+text() {
+    awk -v s="$1" -v n="$2" 'BEGIN { srand(s); split("the model rank tree sum of layer head token page shard step bits order", w, " ");
+        while (c < n) { x = w[int(rand() * 14) + 1] (rand() < 0.1 ? ".\n" : " "); printf "%s", x; c += length(x) } }'
+}
+
+# config FILE KEY=VALUE...: a small Llama with odd sizes, keys replaced
+config() {
+    local f=$1 pair body
+    shift
+    body='"model_type":"llama","hidden_size":72,"num_hidden_layers":2,"num_attention_heads":8,"num_key_value_heads":2,"head_dim":10,"intermediate_size":104,"vocab_size":701,"max_position_embeddings":256,"rms_norm_eps":1e-5,"rope_theta":10000.0,"tie_word_embeddings":false'
+    for pair in "$@"; do
+        body=$(sed "s/\"${pair%%=*}\":[^,]*/\"${pair%%=*}\":${pair#*=}/" <<<"$body")
+    done
+    echo "{$body}" >"$f"
+}
+
+bits_of() { sed -n 's/.*"loss_bits":"\([0-9a-f]*\)".*"grad_norm_bits":"\([0-9a-f]*\)".*/\1 \2/p' "$1"; }
+state_of() { sed -n 's/.*"state_digest":"\([0-9a-f]*\)".*/\1/p' <<<"$1" | tail -n 1; }
+
+# train NAME ARGS...: a run into $TMP/NAME; $state its digest, $bits its losses and norms
+train() {
+    local name=$1
+    shift
+    rm -rf "$TMP/$name" "$TMP/$name.jsonl"
+    run timeout 200 "$BIN/ptrain" "${common[@]}" --out "$TMP/$name" --log "$TMP/$name.jsonl" "$@"
+    state=$(state_of "$out") bits=$(bits_of "$TMP/$name.jsonl" 2>/dev/null)
+}
+
+reference() { train reference "$@"; ref_state=$state ref_bits=$bits ref_lines=$(wc -l <<<"$bits"); claim "the reference of ${common[*]} runs" [ $rc = 0 ]; }
+# same CODE-PATH ARGS...: that run has the reference's bits at every step and its final state
+same() {
+    local what=$1
+    shift
+    train layout "$@"
+    claim "$what ($*): ends well" [ $rc = 0 ] && claim "$what ($*): every loss and norm has the reference's bits" [ "$bits" = "$ref_bits" ] &&
+        claim "$what ($*): the final state has the reference's digest" [ "$state" = "$ref_state" ]
+}
