@@ -22,7 +22,8 @@ struct dx_work {
     float *kt, *vt;                             /* [64][dp], [d][64]: K and V transposed */
     float *q, *dout;                            /* [64][dp]: one query block of one head, contraction along the rows */
     float *q_down, *dout_down;                  /* the same, contraction down the rows: only pairs differ */
-    float *p, *ds, *ds_across;                  /* [64][64] */
+    float *p, *ds;                              /* [64][64]: scores and dP, then P and dS */
+    float *p_down, *ds_down, *ds_across;        /* the same as operands: only pairs differ */
     float *part;                                /* [64][dp]: what one block adds */
     float *sum[TREE_DEPTH_MAX];                 /* [2][64][dp]: dK, dV: the stack of Tree(group) */
 };
@@ -43,11 +44,14 @@ static size_t dx_carve(struct dx_work *w, const struct attn *a, char *base)
         *whole[i] = ARENA_NEW(&m, float, block);
     w->p = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
     w->ds = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
-    w->ds_across = w->ds;
-    if (chain_of(a) == CHAIN_PAIRS)
+    if (chain_of(a) == CHAIN_PAIRS) {
+        w->p_down = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
+        w->ds_down = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
         w->ds_across = ARENA_NEW(&m, float, ATTN_PAGE * ATTN_PAGE);
-    else
+    } else {
+        w->p_down = w->p, w->ds_down = w->ds_across = w->ds;
         w->q_down = w->q, w->dout_down = w->dout;
+    }
     for (int i = 0; i <= tree_depth(a->n_heads / a->n_kv); i++)
         w->sum[i] = ARENA_NEW(&m, float, 2 * block);
     return (m.used + 4095) & ~(size_t)4095;
@@ -95,17 +99,24 @@ static void load_rows(const struct dx_step *t, struct mat m, float *across, floa
         operand_down(down, dp, element(m, row, t->head * d), m.ld, m.dt, t->n_query, d, chain_of(a));
 }
 
-/* P and dS of one query row from its scores and dP, in place, as operands of the products. */
-static inline void softmax_dx_row(float *s, float *dp, int64_t live, float scale, float lse, float d, int round)
+/* P and dS of query row i from its scores and dP, as operands of the products. */
+static inline void softmax_dx_row(struct dx_work *w, int64_t i, int64_t live, float scale, float lse, float d, enum chain c)
 {
-    const V scales = V_SET1(scale), lses = V_SET1(lse), ds = V_SET1(d);
-    for (int i = 0; i < N_V; i++) {
-        const V p = V_EXP(V_SUB(V_MUL(scales, V_LOAD(s + i * VW)), lses)), x = V_MUL(p, V_SUB(V_LOAD(dp + i * VW), ds));
-        V_STORE(s + i * VW, round ? V_ROUND(p) : p);
-        V_STORE(dp + i * VW, round ? V_ROUND(x) : x);
+    V p[N_V], ds[N_V];
+    float *s = w->p + i * ATTN_PAGE, *dp = w->ds + i * ATTN_PAGE;
+    const V scales = V_SET1(scale), lses = V_SET1(lse), sums = V_SET1(d);
+    for (int64_t j = live; j < ATTN_PAGE; j++) {
+        s[j] = -INFINITY;                       /* P = +0 */
+        dp[j] = d;                              /* dS = +0 * (d - d) = +0, not -0 */
     }
-    for (int64_t j = live; j < ATTN_PAGE; j++)
-        s[j] = dp[j] = 0;
+    for (int x = 0; x < N_V; x++) {
+        p[x] = V_EXP(V_SUB(V_MUL(scales, V_LOAD(s + x * VW)), lses));
+        ds[x] = V_MUL(p[x], V_SUB(V_LOAD(dp + x * VW), sums));
+    }
+    store_down(s, p, c);
+    store_down(dp, ds, c);
+    if (c == CHAIN_PAIRS)
+        store_across(w->ds_across + i * ATTN_PAGE, ds, c);
 }
 
 static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_work *w)
@@ -120,12 +131,11 @@ static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_wo
     product_in(&qk, "attn_qk_chain");
     product_in(&dov, "attn_dov_chain");
     for (int64_t i = 0; i < t->n_query; i++)
-        softmax_dx_row(w->p + i * ATTN_PAGE, w->ds + i * ATTN_PAGE, t->query == t->key ? i + 1 : ATTN_PAGE, a->scale,
-                       f->lse[(row + i) * a->n_heads + t->head], f->d[t->head * f->n_rows + row + i], chain != CHAIN_PLAIN);
+        softmax_dx_row(w, i, t->query == t->key ? i + 1 : ATTN_PAGE, a->scale, f->lse[(row + i) * a->n_heads + t->head],
+                       f->d[t->head * f->n_rows + row + i], chain);
     if (chain == CHAIN_PAIRS) {
-        pair_across(w->ds_across, w->ds, t->n_query);
-        pair_down(w->ds, t->n_query);
-        pair_down(w->p, t->n_query);
+        operand_down(w->p_down, ATTN_PAGE, w->p, 2 * ATTN_PAGE, DT_BF16, t->n_query, ATTN_PAGE, chain);
+        operand_down(w->ds_down, ATTN_PAGE, w->ds, 2 * ATTN_PAGE, DT_BF16, t->n_query, ATTN_PAGE, chain);
     }
 }
 
@@ -169,8 +179,8 @@ static void dx_head(const struct dx *f, struct dx_step *t, struct dx_work *w, fl
         t->query = down ? n - 1 - (step - t->key) : step;
         t->n_query = T - t->query * ATTN_PAGE < ATTN_PAGE ? T - t->query * ATTN_PAGE : ATTN_PAGE;
         load_pairs(f, t, w);
-        add_queries(t, w, sum, w->ds, w->q_down, step == t->key);
-        add_queries(t, w, sum + block, w->p, w->dout_down, step == t->key);
+        add_queries(t, w, sum, w->ds_down, w->q_down, step == t->key);
+        add_queries(t, w, sum + block, w->p_down, w->dout_down, step == t->key);
         add_keys(f, t, w, t->key == (late ? t->query : 0), t->key == (late ? 0 : t->query));
     }
     for (int64_t i = 0; i < block; i++)

@@ -54,14 +54,13 @@ static size_t fwd_carve(struct fwd_work *w, const struct attn *a, char *base)
 }
 
 /* One row of a block: scores become p; returns their sum. */
-static inline float softmax_row(float *s, float scale, float top, int round)
+static inline float softmax_row(float *s, float scale, float top, enum chain c)
 {
     V x[N_V];
     const V scales = V_SET1(scale), tops = V_SET1(top);
-    for (int i = 0; i < N_V; i++) {
-        x[i] = V_EXP(V_SUB(V_MUL(scales, V_LOAD(s + i * VW)), tops));
-        V_STORE(s + i * VW, round ? V_ROUND(x[i]) : x[i]);
-    }
+    for (int i = 0; i < N_V; i++)
+        x[i] = V_EXP_DOWN(V_SUB(V_MUL(scales, V_LOAD(s + i * VW)), tops));
+    store_across(s, x, c);
     if (ALTERED("attn_block_sum")) {            /* one chain over the 64 */
         float p[ATTN_PAGE], sum = 0;
         for (int i = 0; i < N_V; i++)
@@ -77,7 +76,7 @@ static inline float softmax_row(float *s, float scale, float top, int round)
 static void softmax_rows(const struct chunk *c, struct fwd_work *w, float *m, float *l, int last)
 {
     const float scale = c->v.a->scale;
-    const int round = c->v.a->dt == DT_BF16;
+    const enum chain chain = chain_of(c->v.a);
     for (int64_t i = 0; i < c->n; i++) {
         float *s = w->s + i * ATTN_PAGE, top;
         for (int64_t j = last ? w->live[i] : ATTN_PAGE; j < ATTN_PAGE; j++)
@@ -86,11 +85,11 @@ static void softmax_rows(const struct chunk *c, struct fwd_work *w, float *m, fl
         w->top[i] = top > m[i] ? top : m[i];
     }
     for (int64_t i = 0; i < c->n; i += VW) {    /* rows behind the last are room, never looked at */
-        V_STORE(w->c + i, V_EXP(V_SUB(V_LOAD(m + i), V_LOAD(w->top + i))));
+        V_STORE(w->c + i, V_EXP_DOWN(V_SUB(V_LOAD(m + i), V_LOAD(w->top + i))));
         V_STORE(m + i, V_LOAD(w->top + i));
     }
     for (int64_t i = 0; i < c->n; i++)
-        w->sum[i] = softmax_row(w->s + i * ATTN_PAGE, scale, m[i], round);
+        w->sum[i] = softmax_row(w->s + i * ATTN_PAGE, scale, m[i], chain);
     for (int64_t i = 0; i < c->n; i += VW)
         V_STORE(l + i, V_FMA(V_LOAD(l + i), V_LOAD(w->c + i), V_LOAD(w->sum + i)));
 }
@@ -114,8 +113,6 @@ static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, 
     }
     product_in(&qk, "attn_qk_chain");
     softmax_rows(c, w, w->m[part], w->l[part], block == c->block);
-    if (chain == CHAIN_PAIRS)
-        pair_across(w->s, w->s, c->n);
     for (int64_t i = 0; i < c->n && !first; i++) {
         float *o = w->o[part] + i * dp;
         const float scale_o = w->c[i];

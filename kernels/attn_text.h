@@ -107,28 +107,6 @@ static void operand_turned(float *to, int64_t ld, const void *src, int64_t ld_sr
         }
 }
 
-/* The same of fp32 values that are bf16 already, in place: [rows][64], pairs along the rows ... */
-static void pair_across(float *to, const float *from, int64_t rows)
-{
-    for (int64_t r = 0; r < rows; r++) {
-        const pair_of *x = (const pair_of *)(from + r * ATTN_PAGE);
-        pair_of *pair = (pair_of *)(to + r * ATTN_PAGE);
-        for (int i = 0; i < ATTN_PAGE / 2; i++)
-            pair[i] = x[2 * i] | x[2 * i + 1] >> 16;
-    }
-}
-
-/* ... and down the rows. */
-static void pair_down(float *x, int64_t rows)
-{
-    for (int64_t r = 0; r < rows; r += 2) {
-        const pair_of *up = (const pair_of *)(x + r * ATTN_PAGE), *low = up + ATTN_PAGE;
-        pair_of *pair = (pair_of *)(x + r / 2 * ATTN_PAGE);
-        for (int i = 0; i < ATTN_PAGE; i++)
-            pair[i] = up[i] | (r + 1 < rows ? low[i] >> 16 : 0);
-    }
-}
-
 /* ---- what both directions know of a task: one sequence, one kv head ---- */
 struct view {
     const struct attn *a;
@@ -186,6 +164,28 @@ static float fold32(float *x)
 
 /* ---- rows of one block: 64 floats, N_V vectors ---- */
 #define N_V (ATTN_PAGE / VW)
+#if !HAVE_PAIRS
+#define V_STORE_PAIRS(p, low, high) ((void)0)
+#define V_STORE_HALVES(p, low, high) ((void)0)
+#endif
+
+/* A row of the first factor of a product: as it is, rounded to bf16, or as pairs. */
+static inline void store_across(float *to, const V *x, enum chain c)
+{
+    for (int i = 0; i < N_V && c != CHAIN_PAIRS; i++)
+        V_STORE(to + i * VW, c == CHAIN_PLAIN ? x[i] : V_ROUND(x[i]));
+    for (int i = 0; i < N_V / 2 && c == CHAIN_PAIRS; i++)
+        V_STORE_PAIRS(to + i * VW, x[2 * i], x[2 * i + 1]);
+}
+
+/* The same for a product whose contraction runs down the rows: pairs are made later, of whole rows of bf16. */
+static inline void store_down(float *to, const V *x, enum chain c)
+{
+    if (c != CHAIN_PAIRS)
+        store_across(to, x, c);
+    for (int i = 0; i < N_V / 2 && c == CHAIN_PAIRS; i++)
+        V_STORE_HALVES(to + i * VW, x[2 * i], x[2 * i + 1]);
+}
 
 /* x[i] + x[i + 32], then + 16, 8, ...: whole vectors first, then inside the last one */
 static inline float block_sum(V *x)

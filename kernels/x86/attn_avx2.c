@@ -28,15 +28,9 @@ OPS V lanes_add_exponent(V p, V t)
     return _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), _mm256_slli_epi32(n, 23)));
 }
 
-OPS V lanes_exp_select(V x, V y)
-{
-    y = _mm256_and_ps(_mm256_cmp_ps(x, V_SET1(-87), _CMP_NLT_UQ), y);
-    y = _mm256_blendv_ps(y, V_SET1(FN_INF), _mm256_cmp_ps(x, V_SET1(0x1.62e42ep+6f), _CMP_GT_OQ));
-    return _mm256_blendv_ps(y, _mm256_add_ps(x, x), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
-}
-
-/* fn_exp of every lane: its text in vectors, so that it does not depend on what the compiler vectorises. */
-OPS V lanes_exp(V x)
+/* fn_exp of every lane that is not above 0 (or is NaN): its text in vectors, so that it does not depend on what the compiler
+ * vectorises. */
+OPS V lanes_exp_down(V x)
 {
     const V magic = V_SET1(FN_MAGIC);
     const V t = V_FMA(x, V_SET1(0x1.715476p+0f), magic), n = V_SUB(t, magic);
@@ -46,7 +40,13 @@ OPS V lanes_exp(V x)
     q = V_FMA(q, r, V_SET1(0x1.555492p-3f));
     q = V_FMA(q, r, V_SET1(0x1.fffffcp-2f));
     const V p = V_ADD(V_SET1(1), V_FMA(V_MUL(r, r), q, r));
-    return lanes_exp_select(x, lanes_add_exponent(p, t));
+    const V y = _mm256_and_ps(_mm256_cmp_ps(x, V_SET1(-87), _CMP_NLT_UQ), lanes_add_exponent(p, t));
+    return _mm256_blendv_ps(y, _mm256_add_ps(x, x), _mm256_cmp_ps(x, x, _CMP_UNORD_Q));
+}
+
+OPS V lanes_exp(V x)
+{
+    return _mm256_blendv_ps(lanes_exp_down(x), V_SET1(FN_INF), _mm256_cmp_ps(x, V_SET1(0x1.62e42ep+6f), _CMP_GT_OQ));
 }
 
 /* fn_round_bf16 of every lane */
@@ -73,6 +73,7 @@ OPS float lanes_fold_max(V v)
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
 }
 #define V_EXP(x) lanes_exp(x)
+#define V_EXP_DOWN(x) lanes_exp_down(x)
 #define V_ROUND(x) lanes_round(x)
 #define V_FOLD_ADD(x) lanes_fold_add(x)
 #define V_FOLD_MAX(x) lanes_fold_max(x)

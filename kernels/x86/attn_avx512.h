@@ -25,22 +25,9 @@
 
 #define OPS static inline __attribute__((always_inline))
 
-/* p * 2^n, n in the low bits of t */
-OPS V lanes_add_exponent(V p, V t)
-{
-    const __m512i n = _mm512_sub_epi32(_mm512_castps_si512(t), _mm512_set1_epi32((int)fn_bits(FN_MAGIC)));
-    return _mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(p), _mm512_slli_epi32(n, 23)));
-}
-
-OPS V lanes_exp_select(V x, V y)
-{
-    y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(x, V_SET1(-87), _CMP_NLT_UQ), y);
-    y = _mm512_mask_mov_ps(y, _mm512_cmp_ps_mask(x, V_SET1(0x1.62e42ep+6f), _CMP_GT_OQ), V_SET1(FN_INF));
-    return _mm512_mask_add_ps(y, _mm512_cmp_ps_mask(x, x, _CMP_UNORD_Q), x, x);
-}
-
-/* fn_exp of every lane: its text in vectors, so that it does not depend on what the compiler vectorises. */
-OPS V lanes_exp(V x)
+/* fn_exp of every lane that is not above 0 (or is NaN): its text in vectors, so that it does not depend on what the compiler
+ * vectorises; scalef multiplies by 2^n exactly, as adding to the exponent does. */
+OPS V lanes_exp_down(V x)
 {
     const V magic = V_SET1(FN_MAGIC);
     const V t = V_FMA(x, V_SET1(0x1.715476p+0f), magic), n = V_SUB(t, magic);
@@ -50,7 +37,12 @@ OPS V lanes_exp(V x)
     q = V_FMA(q, r, V_SET1(0x1.555492p-3f));
     q = V_FMA(q, r, V_SET1(0x1.fffffcp-2f));
     const V p = V_ADD(V_SET1(1), V_FMA(V_MUL(r, r), q, r));
-    return lanes_exp_select(x, lanes_add_exponent(p, t));
+    return _mm512_maskz_scalef_ps(_mm512_cmp_ps_mask(x, V_SET1(-87), _CMP_NLT_UQ), p, n);
+}
+
+OPS V lanes_exp(V x)
+{
+    return _mm512_mask_mov_ps(lanes_exp_down(x), _mm512_cmp_ps_mask(x, V_SET1(0x1.62e42ep+6f), _CMP_GT_OQ), V_SET1(FN_INF));
 }
 
 /* fn_round_bf16 of every lane */
@@ -78,6 +70,7 @@ OPS float lanes_fold_max(V v)
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
 }
 #define V_EXP(x) lanes_exp(x)
+#define V_EXP_DOWN(x) lanes_exp_down(x)
 #define V_ROUND(x) lanes_round(x)
 #define V_FOLD_ADD(x) lanes_fold_add(x)
 #define V_FOLD_MAX(x) lanes_fold_max(x)
@@ -86,6 +79,8 @@ OPS float lanes_fold_max(V v)
 #define HAVE_DIRECT 1
 #ifdef __AVX512BF16__
 #define HAVE_PAIRS 1
+#define V_STORE_HALVES(p, low, high) _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low))
+#define V_STORE_PAIRS(p, low, high) _mm512_storeu_si512(p, _mm512_rol_epi32((__m512i)_mm512_cvtne2ps_pbh(high, low), 16))
 #define V_FMA_PAIRS(a, b, c) _mm512_dpbf16_ps(c, (__m512bh)(a), (__m512bh)(b))
 #define V_LOAD_DIRECT(p, next)                                                                                           \
     _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16), V_WIDE_HALVES((p) + (next))))
