@@ -90,21 +90,37 @@ static inline uint32_t *line_at(float *row, int rows, int64_t u, int64_t *room)
     return (uint32_t *)(void *)row + u / GEMM_LINE * rows * GEMM_LINE + u % GEMM_LINE;
 }
 
+static inline void copy_line(uint32_t *to, const char *src, int64_t n, int rotate)
+{
+    uint32_t line[GEMM_LINE];
+    memcpy(line, src, 4 * (size_t)n);
+    for (int64_t i = 0; rotate && i < n; i++)
+        line[i] = line[i] << 16 | line[i] >> 16;
+    memcpy(to, line, 4 * (size_t)n);
+}
+
+static inline void copy_lines(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
+{
+    int64_t room;
+    uint32_t *to = line_at(row, rows, u, &room);
+    if (room < GEMM_LINE || n < GEMM_LINE) {
+        int64_t head = n < room ? n : room;
+        copy_line(to, src, head, rotate);
+        n -= head, src += 4 * head;
+        to = line_at(row, rows, u + head, &room);
+    }
+    for (; n >= GEMM_LINE; n -= GEMM_LINE, src += 4 * GEMM_LINE, to += rows * GEMM_LINE)
+        copy_line(to, src, GEMM_LINE, rotate);
+    if (n > 0)
+        copy_line(to, src, n, rotate);
+}
+
 static void copy_units(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
 {
-    while (n > 0) {
-        int64_t room;
-        uint32_t *to = line_at(row, rows, u, &room);
-        int64_t count = n < room ? n : room;
-        if (count == GEMM_LINE)
-            memcpy(to, src, 4 * GEMM_LINE);
-        else
-            memcpy(to, src, 4 * (size_t)count);
-        if (rotate)
-            for (int64_t i = 0; i < count; i++)
-                to[i] = to[i] << 16 | to[i] >> 16;
-        u += count, n -= count, src += 4 * count;
-    }
+    if (rotate)
+        copy_lines(row, rows, u, src, n, 1);
+    else
+        copy_lines(row, rows, u, src, n, 0);
 }
 
 /* n bf16 elements from src become elements elem… of the leaf that begins at `unit`: a run may begin or end within a pair. */
@@ -122,9 +138,30 @@ static void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const c
         *line_at(row, rows, unit + (elem + n) / 2, &room) = pair_of(half_at(src + 2 * (n - 1)), 0, swapped);
 }
 
+/* One matrix: its leaves are neighbours in the row and, up to one that is odd in bf16, in units. */
+static void pack_row(float *line, int rows, const struct gemm_sum *s, struct mat m, int64_t row)
+{
+    const char *p = (const char *)m.p + row * m.ld * (int64_t)dtype_size(m.dt);
+    int64_t begin = 0, unit = 0;
+    for (int g = 0; g < s->n; g++) {
+        int64_t n = s->elem_end[g] - begin;
+        if (n % 2 == 0 && g < s->n - 1)
+            continue;
+        if (m.dt == DT_F32)
+            copy_units(line, rows, unit, p + 4 * begin, n, 0);
+        else
+            lines_bf16(line, rows, unit, 0, p + 2 * begin, n);
+        begin = s->elem_end[g], unit = s->end[g];
+    }
+}
+
 void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
                      int64_t row)
 {
+    if (n_src == 1) {
+        pack_row(line, rows, s, src[0], row);
+        return;
+    }
     for (int g = 0; g < s->n; g++) {
         int64_t unit = g ? s->end[g - 1] : 0, elem = 0;
         for (int i = 0; i < n_src; i++) {
