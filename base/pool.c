@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define YIELD_NS 80000          /* looked for work this long before sleeping: a step's kernels follow each other faster */
+#define YIELD_NS 80000          /* looks for work this long before sleeping; a guess, to be measured in a training step */
 #define MOST_TASKS (INT64_C(1) << 30)      /* of one job: tasks left is half of the ticket */
 
 typedef void task_fn(void *arg, int64_t task, int thread);

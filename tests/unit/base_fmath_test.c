@@ -103,6 +103,16 @@ TEST(pow_of_frequencies_and_decays_is_within_1_ulp)
     CHECK_NEAR(w.ulp, 0, 0.7);
 }
 
+TEST(pow_with_a_denormal_result_is_within_1_ulp)
+{
+    double worst = 0;
+    for (int i = 6730; i < 7050; i++) {      /* 1e-308 .. 1e-323 */
+        double u = ulps(fm_pow(0.9, i), powl(0.9, i));
+        worst = u > worst ? u : worst;
+    }
+    CHECK_NEAR(worst, 0, 1.0);
+}
+
 TEST(special_values)
 {
     CHECK(fm_exp(0) == 1 && fm_exp(-INFINITY) == 0 && fm_exp(INFINITY) == INFINITY && isnan(fm_exp(NAN)));
