@@ -58,6 +58,8 @@ int comm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, s
 int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e);
 int comm_all_reduce_max(struct comm *c, float *buf, int64_t n, struct err *e);        /* NaN wins */
 int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e);      /* sums, exact */
+/* A message is copied and on its way when comm_send returns: two ranks may send to each other first and receive then. It waits
+ * only when 16 messages (shm) or 256 MiB (mpi) to that rank are not taken yet. comm_recv: bytes must be what was sent. */
 int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
 int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
 /* Rank root gets every rank's bytes, one behind the other: out (malloc'd, root only; others NULL), sizes[size] (root only). */

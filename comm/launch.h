@@ -4,10 +4,11 @@
 
 #include "base/err.h"
 
-/* Returns 0 when this process should go on (one rank, or already one of `ranks` ranks under a launcher). Otherwise it execs
- * `mpirun -n ranks` of this program with the same arguments and does not return, or returns an error (mpirun missing;
- * under a launcher with another number of ranks; SLURM_NTASKS > 1 without PMIX_RANK). ranks 0: take what the launcher gives, else 1.
- * Also: sets PR_SET_PDEATHSIG in ranks, remembers whether stderr was a terminal (launch_stderr_is_tty). Call it first in main. */
+/* Returns 0 when this process should go on (one rank, or already one of `ranks` ranks under a launcher). Otherwise it starts
+ * `mpirun -n ranks` of this program with the same arguments, stays as its parent (signals: launch.c), ends with its status and
+ * does not return; or returns an error (mpirun missing; under a launcher with another number of ranks; SLURM_NTASKS > 1 without
+ * PMIX_RANK). ranks 0: take what the launcher gives, else 1. Also: sets PR_SET_PDEATHSIG in ranks, blocks SIGTERM and SIGINT until
+ * world_open takes them, remembers whether stderr was a terminal (launch_stderr_is_tty). Call it before any thread is started. */
 int launch_ranks(int ranks, char **argv, struct err *e);
 int launch_under_launcher(void);
 /* 1 in the one process that speaks before the ranks have met: no launcher, or rank 0 under one. */

@@ -16,7 +16,7 @@
 #define SMALL 4096                     /* bytes: up to here everybody sends all to all */
 #define SUM_PIECE ((int64_t)1 << 22)   /* elements of a sum at a time: bounds the scratch */
 #define UNDER_WAY ((size_t)256 << 20)  /* bytes sent and not taken before a send waits */
-#define YIELD_NS 1000000
+#define YIELD_NS 10000000              /* then naps: a long message is many small ones, each needing both sides awake */
 #define IDLE_NS 1000000000
 #define TAG_FAILED 0
 #define TAG_OF(group, kind) ((int)(2 * (group)->id + 1 + (kind)))

@@ -438,7 +438,7 @@ TEST(memory_is_zeroed_aligned_and_counted)
         comm_free(c, q);
     }
     CHECK_INT(mem.now[MEM_KV], before);
-    CHECK(comm_alloc(c, MEM_KV, (size_t)1 << 50) == NULL);
+    CHECK(comm_alloc(c, MEM_KV, (size_t)1 << 61) == NULL);
     comm_free(c, NULL);
 }
 
