@@ -180,7 +180,8 @@ static void run_tile(const struct product *p, int64_t tile, int64_t panel, const
     const float *a = p->a + row * p->a_row;
     gemm_tile_fn *fn = p->tiles->fn[p->layout][rows];
     int most = p->sum.depth_before > p->sum.depth_after ? p->sum.depth_before : p->sum.depth_after;
-    for (int64_t in = 0, col = panel * GEMM_COLS; in < GEMM_COLS && col < p->n; in += p->tiles->cols, col += p->tiles->cols) {
+    for (int64_t in = 0; in < GEMM_COLS && panel * GEMM_COLS + in < p->n; in += p->tiles->cols) {
+        int64_t col = panel * GEMM_COLS + in;
         float *at[TREE_DEPTH_MAX];
         for (int e = p->sum.depth_kept; e < most; e++)
             at[e] = p->level[e] + row * p->ld + col;
@@ -313,7 +314,8 @@ static void token_rows(const char **rows, struct mat m, int64_t n)
 }
 
 /* Leaf i: the tokens of sequence i. The arrays are in scratch. 0: no memory. */
-static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, const struct tree_acc *acc, int n_seq, int64_t seq_len)
+static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, const struct tree_acc *acc, int n_seq,
+                            int64_t seq_len)
 {
     *s = (struct gemm_sum){ .n = n_seq, .elem_end = dev_scratch(d, 2, (size_t)n_seq * 17 + 64) };
     if (!s->elem_end)

@@ -72,7 +72,7 @@ void gemm_pack_panel(float *panel, enum dtype dt, const struct gemm_sum *s, cons
 void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
                      int64_t row);
 /* Columns [col, col + n) of the rows row[element], n <= 32: out[unit][stride]; with n < stride and fill, +0 behind them. */
-void gemm_pack_columns(float *out, int stride, int fill, enum dtype dt, const struct gemm_sum *s, const char *const *row, int64_t col,
-                       int n);
+void gemm_pack_columns(float *out, int stride, int fill, enum dtype dt, const struct gemm_sum *s, const char *const *row,
+                       int64_t col, int n);
 
 #endif

@@ -216,8 +216,8 @@ static inline void pair_words(float *out, const char *first, const char *second,
     }
 }
 
-void gemm_pack_columns(float *out, int stride, int fill, enum dtype dt, const struct gemm_sum *s, const char *const *row, int64_t col,
-                       int n)
+void gemm_pack_columns(float *out, int stride, int fill, enum dtype dt, const struct gemm_sum *s, const char *const *row,
+                       int64_t col, int n)
 {
     static const char zeros[2 * GEMM_COLS];
     int64_t off = col * (int64_t)dtype_size(dt);

@@ -57,7 +57,8 @@ static inline float fma_flushed(float x, float y, float sum)
 #define TILE(layout, rows) bf16_##layout##_##rows
 #define TILE_SET gemm_tiles_portable_bf16
 #define TILE_ROWS 4
-#define STEP_B(b) const float b0u = half_of((b)[0], 1), b0l = half_of((b)[0], 0), b1u = half_of((b)[1], 1), b1l = half_of((b)[1], 0);
+#define STEP_B(b)                                                                                                        \
+    const float b0u = half_of((b)[0], 1), b0l = half_of((b)[0], 0), b1u = half_of((b)[1], 1), b1l = half_of((b)[1], 0);
 #define STEP_ROW(p, q, x)                                                                                                \
     {                                                                                                                    \
         float a0u = half_of(*(x), 1), a0l = half_of(*(x), 0);                                                            \

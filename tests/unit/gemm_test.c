@@ -515,3 +515,32 @@ TEST(products_of_nothing_write_nothing_but_sums)
     }
     dev_close(d);
 }
+
+TEST(products_without_memory_are_nan)
+{
+    struct class c[4];
+    int n = list_classes(c);
+    struct leaves l = cut(2, (int64_t[]){ 2, 2 });
+    float x[8] = { 0 }, y[4];
+    struct mat xm = mat_of(x, DT_F32, 2, 4, 4), ym = mat_of(y, DT_F32, 2, 2, 2), wm = mat_of(x, DT_F32, 4, 2, 2);
+    struct tree_acc acc = { .n = 1, .level = { y } };
+    for (int op = 0; op < 3; op++)
+        for (int nth = 1; nth <= (op < 1 ? 1 : op < 2 ? 2 : 3); nth++) {
+            struct dev *d = device(1);
+            struct panels p = new_panels(d, c[n - 1].ops, 1, &xm, &l);
+            memset(y, 0, sizeof y);
+            memory.fail_after = nth;
+            if (op == 0)
+                c[n - 1].ops->linear(d, ym, xm, &p);
+            else if (op == 1)
+                c[n - 1].ops->linear_dx(d, ym, 1, &xm, &wm, &l);
+            else
+                c[n - 1].ops->linear_dw(d, &acc, 2, wm, wm, 1, 4);
+            memory.fail_after = 0;
+            for (int i = 0; i < 4; i++)
+                if (!isnan(y[i]))
+                    test_fail(__FILE__, __LINE__, "op %d went on without its allocation %d", op, nth);
+            free(p.p);
+            dev_close(d);
+        }
+}
