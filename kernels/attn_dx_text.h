@@ -238,5 +238,9 @@ static void attn_backward(struct dev *dev, const struct attn *a, struct mat dq, 
     f.scratch_bytes = dx_carve(&w, a, NULL);
     f.scratch = dev_scratch(dev, 2, f.scratch_bytes * (size_t)pool_threads(dev->pool));
     f.d = dev_scratch(dev, 3, (size_t)(a->n_heads * q.rows) * sizeof(float));
+    if (!f.scratch || !f.d) {
+        poison(dq), poison(dk), poison(dv);
+        return;
+    }
     pool_run(dev->pool, (int64_t)a->n_seq * a->n_kv, dx_task, &f);
 }

@@ -216,6 +216,10 @@ static void attn_forward(struct dev *dev, const struct attn *a, struct mat out, 
     int64_t n_tasks = 0;
     f.scratch_bytes = fwd_carve(&w, a, NULL);
     f.scratch = dev_scratch(dev, 2, f.scratch_bytes * (size_t)pool_threads(dev->pool));
+    if (!f.scratch) {
+        poison(out);
+        return;
+    }
     for (int i = 0; i < a->n_seq; i++)
         n_tasks += n_blocks(&a->seq[i]) * a->n_kv;
     pool_run(dev->pool, n_tasks, fwd_task, &f);
