@@ -1,4 +1,4 @@
-/* attn_text.h - attention forward and backward: one text, compiled once a CPU class (attn.c, x86/attn_avx2.c, x86/attn_avx512.c).
+/* attn_text.h - attention forward and backward: one text, compiled once a CPU class (attn.c, x86/attn_*.c).
  *
  * Keys are counted from the sequence's first token, in blocks of 64 (a page) and segments of 1024. A query row is one position p
  * of one head; its key blocks 0 .. p / 64 are run whole, no other; a key behind p has score -inf, so its p is +0.
