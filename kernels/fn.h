@@ -36,6 +36,15 @@ FN float fn_float(uint32_t b)
 #define FN_INF fn_float(0x7f800000u)
 #define FN_NAN fn_float(0x7fc00000u)
 
+/* c ? a : b with both sides computed: compilers keep an operation that might trap behind a branch, and then do not vectorise. */
+FN float fn_select(int c, float a, float b)
+{
+    uint32_t mask = 0u - (uint32_t)c;
+    return fn_float((fn_bits(a) & mask) | (fn_bits(b) & ~mask));
+}
+/* y, or the NaN that x is, made quiet. */
+FN float fn_or_nan(float x, float y) { return fn_select(x != x, fn_float(fn_bits(x) | 0x00400000u), y); }
+
 /* Adding this number rounds to an integer, to nearest even, and leaves that integer in the low bits: |x| < 2^22. No rint: the
  * portable build would call libm for it. */
 #define FN_MAGIC 0x1.8p23f
@@ -61,18 +70,18 @@ FN float fn_exp(float x)
     uint32_t scale;
     float p = 1.0f + fn_exp_reduced(x, &scale);
     float y = fn_float(fn_bits(p) + scale);
-    y = x < -87.0f ? 0.0f : y;
-    y = x > 0x1.62e42ep+6f ? FN_INF : y;
-    return x != x ? x + x : y;
+    y = fn_select(x < -87.0f, 0.0f, y);
+    y = fn_select(x > 0x1.62e42ep+6f, FN_INF, y);
+    return fn_or_nan(x, y);
 }
 
 /* log(x) = k ln2 + f - (f^2/2 - s (f^2/2 + R)), s = f / (2 + f), R = 2/3 s^2 + 2/5 s^4 + ... (the series of atanh) */
 FN float fn_log(float x)
 {
-    float tiny = x < 0x1p-126f ? 1.0f : 0.0f;
-    float xs = tiny != 0.0f ? x * 0x1p23f : x;
+    int tiny = x < 0x1p-126f;
+    float xs = fn_select(tiny, x * 0x1p23f, x);
     uint32_t u = fn_bits(xs) - 0x3f3504f3u;         /* bits of sqrt(1/2): m in [sqrt(1/2), sqrt(2)) */
-    float k = (float)((int32_t)u >> 23) - 23.0f * tiny;
+    float k = (float)(((int32_t)u >> 23) - 23 * tiny);
     float f = fn_float((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     float s = f / (2.0f + f);
     float z = s * s;
@@ -82,10 +91,10 @@ FN float fn_log(float x)
     float h = 0.5f * f * f;
     float low = fmaf(k, 0x1.7f7d1cp-20f, s * (h + R));
     float y = fmaf(k, 0x1.62e4p-1f, f - (h - low));
-    y = x == 0.0f ? -FN_INF : y;
-    y = x < 0.0f ? FN_NAN : y;
-    y = x == FN_INF ? x : y;
-    return x != x ? x + x : y;
+    y = fn_select(x == 0.0f, -FN_INF, y);
+    y = fn_select(x < 0.0f, FN_NAN, y);
+    y = fn_select(x == FN_INF, x, y);
+    return fn_or_nan(x, y);
 }
 
 /* tanh|x| = e / (e + 2), e = exp(2|x|) - 1, which is accurate near 0 because the reduction gives e^r - 1 */
@@ -93,13 +102,13 @@ FN float fn_tanh(float x)
 {
     uint32_t sign = fn_bits(x) & 0x80000000u, scale;
     float a = fn_float(fn_bits(x) ^ sign);
-    float b = a > 10.0f ? 10.0f : a;                /* tanh is 1 from 9.02 on */
+    float b = fn_select(a > 10.0f, 10.0f, a);               /* tanh is 1 from 9.02 on */
     float em = fn_exp_reduced(b + b, &scale);
     float p = fn_float(0x3f800000u + scale);        /* 2^n */
     float e = fmaf(p, em, p - 1.0f);
-    float y = a > 9.02f ? 1.0f : e / (e + 2.0f);
+    float y = fn_select(a > 9.02f, 1.0f, e / (e + 2.0f));
     y = fn_float(fn_bits(y) | sign);
-    return x != x ? x + x : y;
+    return fn_or_nan(x, y);
 }
 
 /* below 1: x + x P(x^2); from 1 on: 1 - exp(Q(x)), Q fitted to log erfc */
@@ -107,7 +116,7 @@ FN float fn_erf(float x)
 {
     uint32_t sign = fn_bits(x) & 0x80000000u;
     float a = fn_float(fn_bits(x) ^ sign);
-    float s = a < 1.0f ? a : 1.0f, z = s * s;
+    float s = fn_select(a < 1.0f, a, 1.0f), z = s * s;
     float p = -0x1.445f48p-17f;
     p = fmaf(p, z, 0x1.d88750p-14f);
     p = fmaf(p, z, -0x1.bccf66p-11f);
@@ -117,7 +126,7 @@ FN float fn_erf(float x)
     p = fmaf(p, z, -0x1.812746p-2f);
     p = fmaf(p, z, 0x1.06eba8p-3f);                 /* 2/sqrt(pi) - 1 */
     float small = fmaf(s, p, s);
-    float t = a > 4.0f ? 4.0f : a;
+    float t = fn_select(a > 4.0f, 4.0f, a);
     float q = 0x1.b837aep-20f;
     q = fmaf(q, t, -0x1.82d2bap-15f);
     q = fmaf(q, t, 0x1.39237ap-11f);
@@ -127,9 +136,9 @@ FN float fn_erf(float x)
     q = fmaf(q, t, -0x1.437d58p-1f);
     q = fmaf(q, t, -0x1.21575cp+0f);
     q = fmaf(q, t, 0x1.511638p-12f);
-    float y = a < 1.0f ? small : 1.0f - fn_exp(q);
+    float y = fn_select(a < 1.0f, small, 1.0f - fn_exp(q));
     y = fn_float(fn_bits(y) | sign);
-    return x != x ? x + x : y;
+    return fn_or_nan(x, y);
 }
 
 /* r = x - n pi/2 in three steps; the quadrant's parity picks the polynomial, its second bit the sign */
@@ -151,7 +160,7 @@ FN float fn_sin_quadrant(float x, uint32_t add)
     c = fmaf(z, c, 0x1.555556p-5f);
     c = fmaf(z, c, -0.5f);
     c = fmaf(z, c, 1.0f);
-    float y = q & 1u ? c : s;
+    float y = fn_select((int)(q & 1u), c, s);
     return fn_float(fn_bits(y) ^ (q & 2u) << 30);
 }
 FN float fn_sin(float x) { return fn_sin_quadrant(x, 0u); }

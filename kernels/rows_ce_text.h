@@ -97,9 +97,10 @@ FN void ce_dx_row(const struct ce_job *a, int64_t row, const enum dtype dt)
     }
     CHUNKS(a->logits.cols, i, m, {
         struct lanes o;
-        int at = t >= i && t < i + m ? (int)(t - i) : -1;
         for (int j = 0; j < m; j++)
-            o.x[j] = (fn_exp(l[i + j] - max) / sum - (j == at ? 1.0f : 0.0f)) * scale;
+            o.x[j] = fn_exp(l[i + j] - max) / sum * scale;
+        if (t >= i && t < i + m)
+            o.x[t - i] = (fn_exp(l[t] - max) / sum - 1.0f) * scale;
         put(dl, dt, i, m, &o);
     });
 }
