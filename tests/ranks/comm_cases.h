@@ -300,6 +300,27 @@ TEST(messages_arrive_whole_and_in_order_around_the_ring)
         }
 }
 
+TEST(messages_of_two_groups_and_collectives_do_not_meet)
+{
+    struct comm *c = all(), *other;
+    int size = comm_size(c), me = comm_rank(c), next = (me + 1) % size, prev = (me + size - 1) % size;
+    if (size == 1)
+        return;
+    OK(comm_split(&other, c, 3, &err));
+    for (int k = 0; k < 20; k++) {
+        float x = value(me, 2 * k), y = value(me, 2 * k + 1), z = value(me, k), all_of[64];
+        OK(comm_send(c, &x, 4, next, &err));
+        OK(comm_send(other, &y, 4, next, &err));
+        OK(comm_all_gather(c, all_of, &z, 4, &err));
+        CHECK_BITS(all_of[prev], value(prev, k));
+        OK(comm_recv(other, &y, 4, prev, &err));
+        OK(comm_recv(c, &x, 4, prev, &err));
+        CHECK_BITS(x, value(prev, 2 * k));
+        CHECK_BITS(y, value(prev, 2 * k + 1));
+    }
+    comm_close(other);
+}
+
 TEST(a_long_row_of_messages_waits_for_the_receiver)
 {
     struct comm *c = all();
