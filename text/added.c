@@ -115,7 +115,7 @@ void trie_split(const struct trie *t, const char *text, const struct piece *p, s
         at = end;
         if (a->single_word && !is_whole_word(s, p->n, start, end))
             continue;
-        if (a->lstrip && start > done)
+        if (a->lstrip)
             start = spaces_before(s, start, done);
         if (a->rstrip)
             end = spaces_behind(s, p->n, end);

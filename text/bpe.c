@@ -1,9 +1,12 @@
 /* bpe.c - byte pair encoding by rank: of all neighbours that may merge, the pair with the lowest rank, of equal ones the leftmost.
  *
  * A word of n symbols takes n log n: symbols are a linked list, candidates a heap (Sennrich et al. 2016; the heap as in
- * SentencePiece and the Hugging Face library). An entry of the heap may be stale; as in that library it still counts when the
- * pair that stands there now gives the same token.
- * Words met before in the same text are looked up: their ids stand further up in the output. */
+ * SentencePiece and the Hugging Face library). An entry of the heap is stale when the pair that stands there now does not give
+ * its token; the same token at the same place is the same pair, since a token's text says how far it reaches.
+ * A text without a pre-tokeniser is one long word. It is cut where no merge can reach across: between known characters x and y
+ * when no merge joins a token that ends in x with one that begins with y ("e" and "▁", mostly). The parts are independent, so
+ * the ids are the same, and short parts come again: words met before in the same text are looked up, their ids stand further
+ * up in the output. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -12,8 +15,10 @@
 
 #define EMPTY_PAIR UINT64_MAX
 #define CACHE_SLOTS 4096
-#define CACHE_MIN_PIECES 16              /* fewer words than this: not worth clearing the table */
+#define CACHE_MIN_TEXT 512               /* shorter texts: not worth clearing the table */
 #define CACHE_WORD 64                    /* longer words hardly come twice */
+#define CUT_WORD 32                      /* shorter words are not worth cutting */
+#define JOINT_BITS ((size_t)1 << 19)
 
 struct symbol { int32_t id, prev, next; };                      /* id -1: merged into the one before */
 struct candidate { uint32_t rank, pos; int32_t id; };
@@ -42,6 +47,19 @@ static const struct merge *find_merge(const struct bpe *b, int32_t left, int32_t
 {
     const struct merge *m = merge_slot(b, pair_of(left, right));
     return m->pair == EMPTY_PAIR ? NULL : m;
+}
+
+static size_t joint_bit(uint32_t x, uint32_t y) { return (size_t)(((uint64_t)x << 32 | y) * 0x9E3779B97F4A7C15u >> 45) % JOINT_BITS; }
+
+static void set_joint(struct bpe *b, const char *left, size_t n_left, const char *right, size_t n_right)
+{
+    uint32_t x, y;
+    if (!n_left || !n_right)
+        return;
+    utf8_prev(left, n_left, &x);
+    utf8_next(right, n_right, &y);
+    size_t bit = joint_bit(x, y);
+    b->joints[bit / 64] |= UINT64_C(1) << bit % 64;
 }
 
 static int32_t model_id(const struct vocab *v, const char *s, size_t n)
@@ -87,7 +105,8 @@ static int load_merges(struct bpe *b, const struct vocab *v, const json_t *merge
     for (b->n_slots = 16; b->n_slots < n_merges * 2; b->n_slots *= 2)
         ;
     b->slot = malloc(b->n_slots * sizeof *b->slot);
-    if (!b->slot)
+    b->joints = calloc(JOINT_BITS / 64, sizeof *b->joints);
+    if (!b->slot || !b->joints)
         return text_memory(e);
     for (size_t i = 0; i < b->n_slots; i++)
         b->slot[i].pair = EMPTY_PAIR;
@@ -111,6 +130,7 @@ static int load_merges(struct bpe *b, const struct vocab *v, const json_t *merge
             goto out;
         }
         *merge_slot(b, pair_of(left, right)) = (struct merge){ pair_of(left, right), (int32_t)i, both };    /* of doubles the last one counts */
+        set_joint(b, part[0], n[0], part[1], n[1]);
     }
 out:
     buf_free(&joined);
@@ -198,7 +218,9 @@ out:
 void bpe_free(struct bpe *b)
 {
     free(b->slot);
+    free(b->joints);
     b->slot = NULL;
+    b->joints = NULL;
 }
 
 /* --- one word --- */
@@ -243,6 +265,11 @@ static void add_symbol(struct work *w, int32_t id)
     w->n_sym++;
 }
 
+static int32_t char_token(const struct bpe *b, const struct vocab *v, uint32_t cp, const char *s, size_t n)
+{
+    return cp < BPE_CHARS ? b->char_id[cp] : model_id(v, s, n);
+}
+
 /* Bytes of a character that is not in the vocabulary, as <0x..> tokens: 0 when one of these is missing. */
 static int add_bytes(const struct bpe *b, struct work *w, const char *s, size_t n)
 {
@@ -262,7 +289,7 @@ static void word_symbols(const struct bpe *b, const struct vocab *v, struct work
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         size_t len = (size_t)utf8_next(s + i, n - i, &cp);
-        int32_t id = cp < BPE_CHARS ? b->char_id[cp] : model_id(v, s + i, len);
+        int32_t id = char_token(b, v, cp, s + i, len);
         if (id >= 0) {
             if (unk_held)
                 add_symbol(w, b->unk);
@@ -371,18 +398,42 @@ static int cached_word(const struct bpe *b, const struct vocab *v, struct work *
     return rc;
 }
 
+/* Both characters are tokens (an unknown one may fuse with its neighbours) and no merge reaches from x to y. */
+static int may_cut(const struct bpe *b, const struct vocab *v, uint32_t x, const char *sx, size_t nx, uint32_t y, const char *sy, size_t ny)
+{
+    size_t bit = joint_bit(x, y);
+    return !(b->joints[bit / 64] >> bit % 64 & 1) && char_token(b, v, x, sx, nx) >= 0 && char_token(b, v, y, sy, ny) >= 0;
+}
+
+static int long_word(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n, struct ids *out)
+{
+    uint32_t x, y;
+    size_t from = 0, nx = (size_t)utf8_next(s, n, &x), ny;
+    int rc = 0;
+    for (size_t i = nx; i < n && rc == 0; i += ny, x = y, nx = ny) {
+        ny = (size_t)utf8_next(s + i, n - i, &y);
+        if (!may_cut(b, v, x, s + i - nx, nx, y, s + i, ny))
+            continue;
+        rc = cached_word(b, v, w, s + from, i - from, out);
+        from = i;
+    }
+    return rc < 0 ? rc : cached_word(b, v, w, s + from, n - from, out);
+}
+
 int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *ps, struct ids *out, struct err *e)
 {
     struct work w = { 0 };
     int rc = 0;
-    if (ps->n >= CACHE_MIN_PIECES && !(w.seen = calloc(CACHE_SLOTS, sizeof *w.seen)))
+    if (ps->text.n >= CACHE_MIN_TEXT && !(w.seen = calloc(CACHE_SLOTS, sizeof *w.seen)))
         rc = -1;
     for (size_t i = 0; i < ps->n && rc == 0; i++) {
         const struct piece *p = &ps->v[i];
         if (p->id >= 0)
             ids_add(out, p->id);
-        else
+        else if (p->n < CUT_WORD || b->ignore_merges)            /* a part must not be taken for a whole word */
             rc = cached_word(b, v, &w, ps->text.p + p->off, p->n, out);
+        else
+            rc = long_word(b, v, &w, ps->text.p + p->off, p->n, out);
     }
     free(w.sym);
     free(w.heap);

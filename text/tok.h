@@ -124,6 +124,7 @@ struct merge { uint64_t pair; int32_t rank, id; };
 struct bpe {
     struct merge *slot;                  /* hash table by pair of ids */
     size_t n_slots;
+    uint64_t *joints;                    /* bits by hash: some merge joins a token that ends in x and one that begins with y */
     int32_t char_id[BPE_CHARS], byte_id[256], unk;
     int byte_fallback, fuse_unk, ignore_merges;
 };

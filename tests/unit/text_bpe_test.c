@@ -33,12 +33,11 @@ TEST(merges_as_strings_and_as_pairs_are_the_same)
     tokenizer_close(t);
 }
 
-/* As in the reference library: an entry whose left symbol changed since still counts when the pair that stands there now gives
- * the same token, at the rank of the old pair. Here "ab"+"c" (rank 9) is taken early by the stale entry of "a"+"bc" (rank 2). */
-TEST(a_stale_candidate_for_the_same_token_still_counts)
+TEST(a_merge_waits_until_its_parts_are_there)
 {
-    struct tokenizer *t = must_open(MODEL("'vocab':{'a':0,'b':1,'c':2,'d':3,'bc':4,'abc':5,'cd':6},'merges':['b c','a bc','c d']"));
-    CHECK_STR(encoded(t, "abcd"), "5 3");
+    struct tokenizer *t = must_open(MODEL("'vocab':{'a':0,'b':1,'c':2,'d':3,'bc':4,'abc':5,'cd':6},'merges':['a bc','c d','b c']"));
+    CHECK_STR(encoded(t, "abcd"), "0 1 6");
+    CHECK_STR(encoded(t, "abc"), "5");
     tokenizer_close(t);
 }
 
@@ -76,11 +75,27 @@ TEST(ignore_merges_takes_whole_words_first)
     tokenizer_close(t);
 }
 
+/* 40 characters are more than CUT_WORD: the word is cut where no merge reaches across, and nobody can tell. */
+TEST(cutting_long_words_changes_nothing)
+{
+    struct tokenizer *whole = must_open("{'model':{'ignore_merges':true," ABC ",'merges':['b c','a b','ab c']}}");
+    struct tokenizer *fused = must_open(MODEL(UNK ",'fuse_unk':true")), *bytes = must_open(MODEL(UNK ",'fuse_unk':true,'byte_fallback':true"));
+    CHECK_STR(encoded(whole, "abcabcabcabcabcabcabcabcabcabcabcabc"), "0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4");
+    CHECK_STR(encoded(fused, "a!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!b!a"), "1 0 2 0 1");
+    CHECK_STR(encoded(bytes, "!?a!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!?b"), "3 0 1 3 0 2");
+    tokenizer_close(whole);
+    tokenizer_close(fused);
+    tokenizer_close(bytes);
+}
+
 TEST(added_tokens_are_no_part_of_the_model)
 {
     struct tokenizer *t = must_open("{'model':{'vocab':{'a':0,'x':2},'merges':[]},'added_tokens':[{'id':1,'content':'b','single_word':true,'special':false}]}");
     CHECK_STR(encoded(t, "a b"), "0 1");
     CHECK_STR(encoded(t, "ab"), "0");                  /* b inside of a word is unknown, though id 1 is written b */
+    tokenizer_close(t);
+    t = must_open("{'model':{'vocab':{'a':0,'x':2},'merges':[]},'added_tokens':[{'id':1,'content':'\xE2\x82\xAC','single_word':true}]}");
+    CHECK_STR(encoded(t, "a\xE2\x82\xAC"), "0");
     tokenizer_close(t);
 }
 

@@ -37,10 +37,11 @@ TEST(a_tokenizer_json_over_bytes_does_the_same)
     for (int i = 0; i < 256; i++) {
         b.n = 0;
         buf_add_cp(&b, byte_char((unsigned char)i));
-        at += i == '"' ? (size_t)sprintf(json + at, "%s'\\\\u0022':%d", i ? "," : "", i)
-            : i == '\'' ? (size_t)sprintf(json + at, ",'\\u0027':%d", i)
-            : i == '\\' ? (size_t)sprintf(json + at, ",'\\\\':%d", i)
-            : (size_t)sprintf(json + at, "%s'%.*s':%d", i ? "," : "", (int)b.n, b.p, i);
+        const char *escape = i == '"' ? "\\\\u0022" : i == '\'' ? "\\u0027" : "\\\\";
+        if (strchr("\"'\\", i) && i)
+            at += (size_t)sprintf(json + at, ",'%s':%d", escape, i);
+        else
+            at += (size_t)sprintf(json + at, "%s'%.*s':%d", i ? "," : "", (int)b.n, b.p, i);
     }
     char *q = strstr(json, "\\\\u0022");
     memmove(q, q + 1, strlen(q));                     /* one backslash: an escape for JSON */
@@ -242,8 +243,9 @@ static void check_stream(const struct tokenizer *t, uint64_t seed, int skip)
 TEST(a_stream_gives_the_bytes_of_the_whole)
 {
     struct err e = { 0 };
-    struct tokenizer *t[3] = { must_open(LLAMA), NULL, must_open("{'model':{'vocab':{'-':0,'a-':1,'--':2},'merges':[]},'decoder':{'type':'Sequence','decoders':["
-                               "{'type':'Fuse'},{'type':'Strip','content':'-','start':2,'stop':2}]}}") };
+    struct tokenizer *t[3] = { must_open(LLAMA), NULL,
+                               must_open("{'model':{'vocab':{'-':0,'a-':1,'--':2},'merges':[]},'decoder':{'type':'Sequence','decoders':[{'type':'Fuse'},"
+                                         "{'type':'Strip','content':'-','start':2,'stop':2}]}}") };
     CHECK_INT(tokenizer_bytes(&t[1], &e), 0);
     for (int k = 0; k < 3; k++) {
         for (uint64_t seed = 0; t[k] && seed < 2000; seed++)
