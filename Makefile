@@ -73,7 +73,9 @@ $(foreach m,$(MAIN_SRC),$(eval $(call program,$(m))))
 $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
-$B/tests/bench/%: LIBS += -ldl
+$B/tests/bench/%: $B/obj/tests/bench/%.o $B/libshardline.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
 tests: programs
 	@$(MAKE) --no-print-directory $(TESTS)
 benches: programs
