@@ -131,7 +131,7 @@ static int put_around(struct tokenizer *t, const struct ids *front, const struct
         ids_add(&t->after, back->v[i]);
     free(t->before.v);
     t->before = before;
-    return before.failed || t->after.failed ? text_memory(e) : 0;
+    return before.failed || t->after.failed || front->failed || back->failed ? text_memory(e) : 0;
 }
 
 static int template_ids(const json_t *special_tokens, const json_t *part, struct ids *to, const char *what, struct err *e)

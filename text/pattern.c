@@ -170,10 +170,9 @@ static const char *known_text(struct matcher *m, const char *s, size_t n)
         buf_add(&m->stand, s + m->stand.n, i - len - m->stand.n);
         buf_add_cp(&m->stand, old);
     }
-    if (m->stand.n == 0)
-        return s;
-    buf_add(&m->stand, s + m->stand.n, n - m->stand.n);
-    return m->stand.failed ? NULL : m->stand.p;
+    if (m->stand.n)
+        buf_add(&m->stand, s + m->stand.n, n - m->stand.n);
+    return m->stand.failed ? NULL : m->stand.n ? m->stand.p : s;
 }
 
 void matcher_text(struct matcher *m, const char *s, size_t n)

@@ -47,10 +47,10 @@ static char *b64_encode(const char *s, size_t n)
 /* NULL: not base64 (or no memory) */
 static char *b64_decode(const char *s, size_t n, size_t *n_out)
 {
-    char *out = malloc(n / 4 * 3 + 3), *q = out;
+    char *out = n % 4 ? NULL : malloc(n / 4 * 3 + 1), *q = out;
     uint32_t v = 0;
     int bits = 0;
-    while (n && s[n - 1] == '=')
+    for (int pad = 0; out && pad < 2 && n && s[n - 1] == '='; pad++)
         n--;
     for (size_t i = 0; out && i < n; i++) {
         const char *d = s[i] ? strchr(digits, s[i]) : NULL;
@@ -177,8 +177,10 @@ static int all_lines(const struct tokenizer *t, line_fn *fn, struct err *e)
             err_add(e, "line %lld of the input", (long long)number);
     }
     free(line);
-    if (rc == 0 && (fflush(stdout) == EOF || ferror(stdin)))
-        rc = err_sys(e, "reading stdin or writing stdout");
+    if (rc == 0 && !feof(stdin))
+        rc = err_sys(e, "reading stdin");
+    if (rc == 0 && fflush(stdout) == EOF)
+        rc = err_sys(e, "writing to stdout");
     return rc;
 }
 
