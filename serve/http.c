@@ -303,9 +303,10 @@ static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn
 /* A body that is too large is read to its end all the same: a client that is still sending does not read an answer. */
 static void take_body(struct exchange *x, const char *data, size_t n)
 {
-    if (!x->too_large && x->body.n + n <= BODY_MAX)
+    x->too_large |= x->body.n + n > BODY_MAX;
+    if (!x->too_large)
         out_bytes(&x->body, data, n);
-    x->too_large |= x->body.failed || x->body.n + n > BODY_MAX + n;
+    x->too_large |= x->body.failed;
     if (x->too_large)
         out_free(&x->body);
 }

@@ -1,0 +1,68 @@
+"""serve_faults.py CHECKPOINT - ranks that die or stop: one line, every client told, all processes gone within 10 s, not status 0."""
+import os
+import signal
+import sys
+import threading
+import time
+from serve_server import Server, claim, finish
+
+checkpoint = sys.argv[1]
+LONG = dict(prompt="a", max_tokens=1000, ignore_eos=True, temperature=0)
+
+
+def fault(name, tp, rank, sig, busy):
+    s = Server(checkpoint, "--tp", tp)
+    if not claim(f"{name}: starts", s.port is not None, s.err):
+        return
+    got = []
+
+    def ask():
+        while not got:                       # one after the other, so that the fault meets a request in work
+            try:
+                s.complete(**LONG)
+            except Exception as e:
+                got.append(str(e))
+    clients = [threading.Thread(target=ask) for _ in range(2 if busy else 0)]
+    ranks = s.ranks()
+    for t in clients:
+        t.start()
+    time.sleep(0.5)
+    begin = time.monotonic()
+    os.kill(ranks[rank], sig)
+    rc, err = s.wait(20)
+    took = time.monotonic() - begin
+    for t in clients:
+        t.join(10)
+    claim(f"{name}: all end within 10 s", took < 10, f"{took:.1f} s")
+    claim(f"{name}: not as if all were well", rc not in (0, "hung"), rc)
+    claim(f"{name}: one line says what happened", err.count("\n") == 1 and f"rank {rank}" in err, err)
+    claim(f"{name}: no rank is left", not any(alive(p) for p in ranks.values()), ranks)
+    if busy:
+        claim(f"{name}: clients are told", len(got) >= 1 and not any(t.is_alive() for t in clients), got)
+        if rank:
+            claim(f"{name}: with a 503", any("503" in g for g in got), got)
+
+
+def alive(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+fault("rank 1 killed while it computes", 2, 1, signal.SIGKILL, True)
+fault("rank 3 killed while it idles", 4, 3, signal.SIGKILL, False)
+fault("rank 0 killed while it computes", 2, 0, signal.SIGKILL, True)
+fault("rank 1 stopped while it computes", 2, 1, signal.SIGSTOP, True)
+
+s = Server(checkpoint, "--tp", 2)
+other = Server(checkpoint, "--port", s.port, wait=False)        # the later --port counts
+rc, err = other.wait()
+claim("a port that is taken is one line and status 1", rc == 1 and err.count("\n") == 1 and str(s.port) in err, (rc, err))
+ranks = s.ranks()
+begin = time.monotonic()
+s.p.kill()                                                       # the launcher itself, without a chance to say anything
+while any(alive(p) for p in ranks.values()) and time.monotonic() - begin < 15:
+    time.sleep(0.05)
+claim("ranks whose launcher is gone end", time.monotonic() - begin < 10, f"{time.monotonic() - begin:.1f} s")
+finish()

@@ -1,0 +1,148 @@
+"""serve_http.py CHECKPOINT TP - the server's HTTP side: routes, refusals, streams, clients that hang up, idling, draining."""
+import http.client
+import json
+import os
+import socket
+import sys
+import threading
+import time
+from serve_server import Server, claim, finish
+
+checkpoint, tp = sys.argv[1], int(sys.argv[2])
+s = Server(checkpoint, "--tp", tp, "--verbose")
+claim("it says when it is ready", s.port is not None and f"(tp={tp}, replicas=1, kv=" in s.line, s.line + repr(s.err))
+
+
+# ---- routes ----
+def error_of(data):
+    e = json.loads(data)["error"]
+    return e["code"], e["type"], e["param"], e["message"]
+
+
+def check(what, got, status, part=b""):
+    claim(what, got[0] == status and part in got[1], got[:2])
+    return got
+
+
+check("health is 200 and empty", s.request("GET", "/health"), 200)
+claim("and has no body", s.request("GET", "/health")[1] == b"")
+check("version", s.request("GET", "/version"), 200, b'"version"')
+models = json.loads(check("models", s.request("GET", "/v1/models"), 200)[1])
+claim("one model is listed", [m["id"] for m in models["data"]] == ["m"] and models["data"][0]["max_model_len"] > 0, models)
+check("the model by name", s.request("GET", "/v1/models/m"), 200, b'"id":"m"')
+check("another model", s.request("GET", "/v1/models/x"), 404, b"'x'")
+check("another path", s.request("GET", "/v1/nothing"), 404, b"/v1/nothing")
+got = check("a GET of completions", s.request("GET", "/v1/completions"), 405)
+claim("says what is allowed", got[2].get("allow") == "POST", got[2])
+check("a POST of models", s.request("POST", "/v1/models", {}), 405)
+check("a HEAD of health", s.request("HEAD", "/health"), 200)
+J = {"Content-Type": "application/json"}
+for what, body, headers, status, param in (
+        ("no JSON", "{", J, 400, None), ("an empty body", "", J, 400, None), ("deep JSON", "[" * 100000, J, 400, None),
+        ("another content type", '{"prompt":"a"}', {"Content-Type": "text/plain"}, 400, None),
+        ("an unknown field", '{"prompt":"a","guided_json":{}}', J, 400, "guided_json"),
+        ("another model", '{"prompt":"a","model":"gpt"}', J, 404, "model"),
+        ("an id outside of the vocabulary", '{"prompt":[1,70000]}', J, 400, "prompt"),
+        ("an empty prompt", '{"prompt":""}', J, 400, "prompt"),
+        ("too many tokens", '{"prompt":"a","max_tokens":1000000}', J, 400, "max_tokens"),
+        ("no prompt", "{}", J, 400, "prompt"), ("invalid UTF-8", b'{"prompt":"\xff"}', J, 400, None)):
+    status_got, data, h = s.request("POST", "/v1/completions", body, headers)
+    e = error_of(data)
+    claim(f"{what} is refused", status_got == status and e[0] == status and e[2] == param and e[1] in ("invalid_request_error", "not_found_error"),
+          (status_got, data))
+    claim(f"{what}: the error is JSON", h.get("content-type") == "application/json", h)
+status, data, _ = s.request("POST", "/v1/completions", b'{"prompt":"' + b"a" * (65 << 20) + b'"}', J)
+claim("a body of 65 MiB is refused", status == 413, (status, data[:200]))
+got = s.request("POST", "/v1/completions", '{"prompt":"a","max_tokens":2}', {"Content-Type": "application/json; charset=utf-8"})
+check("a charset is fine", got, 200)
+claim("the answer names itself", got[2].get("x-request-id") == json.loads(got[1])["id"], got[2])
+
+c = http.client.HTTPConnection(s.host, s.port)
+for i in range(3):
+    c.request("POST", "/v1/completions", json.dumps(dict(prompt="a", max_tokens=1 + i, temperature=0, ignore_eos=True)), J)
+    r = c.getresponse()
+    claim(f"request {i} on one connection", r.status == 200 and json.loads(r.read())["usage"]["completion_tokens"] == 1 + i)
+c.close()
+
+# ---- answers ----
+BASE = dict(prompt="line 1", temperature=0, max_tokens=24, ignore_eos=True)
+full = s.complete(**BASE)
+claim("it stops for length", full["choices"][0]["finish_reason"] == "length", full)
+status, events = s.stream(stream_options=dict(include_usage=True), **BASE)
+chunks = [json.loads(e) for e, _ in events[:-1]]
+claim("a stream ends with [DONE]", events[-1][0] == "[DONE]")
+claim("a chunk a token, then the usage", len(chunks) == 25 and chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == 24, len(chunks))
+claim("its pieces join to the answer", "".join(c["choices"][0]["text"] for c in chunks[:-1]) == full["choices"][0]["text"])
+claim("only the last piece has a reason", [c["choices"][0]["finish_reason"] for c in chunks[:-1]] == [None] * 23 + ["length"])
+claim("every chunk has the same id", len({c["id"] for c in chunks}) == 1)
+body = dict(BASE, n=2, temperature=0.9, seed=3, logprobs=2, echo=True)
+whole = s.complete(**body)
+status, events = s.stream(**body)
+chunks = [json.loads(e, parse_float=str) for e, _ in events[:-1]]
+for i in range(2):
+    mine = [c["choices"][0] for c in chunks if c["choices"][0]["index"] == i]
+    claim(f"streamed choice {i} joins to the answer", "".join(c["text"] for c in mine) == whole["choices"][i]["text"])
+    for key in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
+        claim(f"choice {i}: streamed {key} join", sum((c["logprobs"][key] for c in mine), []) == whole["choices"][i]["logprobs"][key])
+claim("the prompt is echoed", whole["choices"][0]["text"].startswith("line 1"), whole["choices"][0]["text"])
+none = s.complete(prompt="abc", max_tokens=0, echo=True)
+claim("no token is generated when none is asked for", none["choices"][0]["text"] == "abc" and none["usage"]["completion_tokens"] == 0, none)
+status, events = s.stream(prompt="abc", max_tokens=0, echo=True)
+claim("nor in a stream", len(events) == 2 and json.loads(events[0][0])["choices"][0]["text"] == "abc", events)
+stop = full["choices"][0]["text"][5:8]
+cut = s.complete(stop=stop, **BASE)["choices"][0]
+claim("a stop string cuts the text", cut["finish_reason"] == "stop" and cut["stop_reason"] == stop and
+      cut["text"] == full["choices"][0]["text"][:full["choices"][0]["text"].index(stop)], cut)
+first = s.complete(**dict(BASE, temperature=1, seed=7))["choices"][0]["text"]
+claim("a seed gives the same answer again", s.complete(**dict(BASE, temperature=1, seed=7))["choices"][0]["text"] == first)
+claim("another seed another one", s.complete(**dict(BASE, temperature=1, seed=8))["choices"][0]["text"] != first)
+
+# ---- idling ----
+def cpu_s():
+    t = os.sysconf("SC_CLK_TCK")
+    return sum(sum(map(int, open(f"/proc/{p}/stat").read().rsplit(")", 1)[1].split()[11:13])) / t for p in s.ranks().values())
+
+
+time.sleep(0.5)
+begin = cpu_s()
+time.sleep(2)
+claim("an idle server uses no CPU", cpu_s() - begin < 0.1 * tp, f"{cpu_s() - begin:.2f} s of 2 s")
+
+# ---- clients that hang up ----
+ctx = models["data"][0]["max_model_len"]
+for streamed in (False, True):
+    k = socket.create_connection((s.host, s.port))
+    body = json.dumps(dict(prompt="a", max_tokens=ctx - 1, ignore_eos=True, temperature=0, stream=streamed, n=32)).encode()
+    k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    if streamed:
+        k.recv(100)
+    time.sleep(0.3)
+    k.close()
+begin = time.monotonic()
+s.complete(**BASE)
+claim("nobody waits for clients that are gone", time.monotonic() - begin < 5, time.monotonic() - begin)
+
+# ---- draining ----
+result = {}
+
+
+def slow():
+    result["answer"] = s.complete(prompt="b", max_tokens=ctx - 1, ignore_eos=True, temperature=0)
+
+
+t = threading.Thread(target=slow)
+t.start()
+time.sleep(0.15)
+s.p.terminate()
+seen = set()
+while t.is_alive():
+    seen.add(s.health())
+    t.join(0.02)
+rc, err = s.wait()
+claim("an answer that was begun is finished", result.get("answer", {}).get("usage", {}).get("completion_tokens") == ctx - 1, str(result)[:300])
+claim("health says 503 while draining", 503 in seen, seen)
+claim("SIGTERM ends it well", rc == 0, (rc, err))
+rows = int(err.split(" rows,")[0].split()[-1])
+claim("the answers nobody waited for were not computed", rows < 32 * ctx, f"{rows} rows, context {ctx}")
+claim("what the ranks hold is logged", err.count("weights") == tp and err.count(", read ") == tp, err)
+finish()

@@ -1,0 +1,135 @@
+"""serve_server.py - starts pserve and talks to it, for the serve_*.sh tests. Standard library only."""
+import http.client
+import json
+import os
+import re
+import signal
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+passed = failed = 0
+
+
+def claim(what, ok, detail=""):
+    global passed, failed
+    if ok:
+        passed += 1
+    else:
+        failed += 1
+        print(f"FAIL {what}: {detail}", flush=True)
+    return ok
+
+
+def finish():
+    print(f"{passed} passed, {failed} failed, 0 skipped")
+    sys.exit(failed != 0)
+
+
+class Server:
+    def __init__(self, checkpoint, *args, wait=True):
+        self.begin = time.monotonic()
+        self.p = subprocess.Popen([os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port", "0", "--model-name", "m", *map(str, args)],
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+        self.err = []
+        self.reader = threading.Thread(target=lambda: self.err.extend(self.p.stderr), daemon=True)
+        self.reader.start()
+        self.line = self.p.stdout.readline().decode() if wait else ""
+        m = re.search(r"ready on http://([^ :]*):(\d+) \(tp=(\d+), replicas=1, kv=", self.line)
+        self.host, self.port = (m.group(1), int(m.group(2))) if m else (None, None)
+        self.ready_s = time.monotonic() - self.begin
+
+    def request(self, method, path, body=None, headers=None, timeout=120):
+        c = http.client.HTTPConnection(self.host, self.port, timeout=timeout)
+        if isinstance(body, (dict, list)):
+            body, headers = json.dumps(body), {"Content-Type": "application/json", **(headers or {})}
+        try:
+            c.request(method, path, body, headers or {})
+            r = c.getresponse()
+            return r.status, r.read(), {k.lower(): v for k, v in r.getheaders()}
+        finally:
+            c.close()
+
+    def complete(self, **body):
+        """The answer; floats stay texts, so that they can be compared as they were printed."""
+        status, data, _ = self.request("POST", "/v1/completions", body)
+        j = json.loads(data, parse_float=str)
+        if status != 200:
+            raise RuntimeError(f"{status}: {j}")
+        return j
+
+    def stream(self, **body):
+        """The events' data, [DONE] included, and the time of each."""
+        c = http.client.HTTPConnection(self.host, self.port, timeout=120)
+        c.request("POST", "/v1/completions", json.dumps(dict(body, stream=True)), {"Content-Type": "application/json"})
+        r = c.getresponse()
+        events = [(line[6:].strip().decode(), time.monotonic()) for line in r if line.startswith(b"data: ")]
+        c.close()
+        return r.status, events
+
+    def health(self):
+        try:
+            return self.request("GET", "/health", timeout=5)[0]
+        except OSError:
+            return 0
+
+    def ranks(self):
+        """Process ids by rank (one entry, the process itself, without mpirun)."""
+        found = {}
+        for d in os.listdir("/proc"):
+            try:
+                env = open(f"/proc/{d}/environ", "rb").read().split(b"\0") if d.isdigit() else []
+                exe = os.readlink(f"/proc/{d}/exe") if env else ""
+            except OSError:
+                continue
+            rank = [e[21:] for e in env if e.startswith(b"OMPI_COMM_WORLD_RANK=")]
+            if rank and exe.endswith("pserve") and self.is_ours(int(d)):
+                found[int(rank[0])] = int(d)
+        return found or {0: self.p.pid}
+
+    def is_ours(self, pid):
+        while pid > 1:
+            if pid == self.p.pid:
+                return True
+            try:
+                pid = int(open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[1])
+            except OSError:
+                return False
+        return False
+
+    def wait(self, timeout=30):
+        try:
+            rc = self.p.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.p.kill()
+            rc = "hung"
+        self.reader.join(5)
+        return rc, b"".join(self.err).decode("utf-8", "replace")
+
+    def stop(self, timeout=30):
+        self.p.send_signal(signal.SIGTERM)
+        return self.wait(timeout)
+
+
+def bits(text):
+    """The binary32 pattern of a printed float."""
+    return struct.pack("<f", float(text)).hex()
+
+
+def together(jobs):
+    """Runs the functions at the same time; their results in order."""
+    out = [None] * len(jobs)
+
+    def run(i):
+        try:
+            out[i] = jobs[i]()
+        except Exception as e:          # a failed job is a failed comparison, not a lost thread
+            out[i] = e
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(jobs))]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    return out
