@@ -103,9 +103,11 @@ start SAVE_S=60
 kill -KILL $job; wait $job 2>/dev/null
 claim "the launcher killed: nothing is left" gone "$mpirun" "${ranks[@]}"
 start
+left=$(sed -n 's|.* \(/dev/shm/vader_segment[^ ]*\)$|\1|p' /proc/"${ranks[0]}"/maps | sort -u)      # Open MPI's, of this job: nobody removes them
 kill -KILL "$mpirun"; wait $job; rc=$?
 claim "mpirun killed: nothing is left" gone "${ranks[@]}"
 claim "and the job says so by its status" [ $rc = 137 ]
+[ -z "$left" ] || rm -f $left
 
 run env RANKS=2 PATH=/nowhere "$prog"
 claim "without mpirun the message says what is missing" has "$err" "cannot start 2 ranks with mpirun (is openmpi-bin installed): No such file"
