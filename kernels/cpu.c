@@ -33,7 +33,7 @@ struct cpu_class {
 };
 static const struct cpu_class classes[] = {                 /* best first */
 #if defined(__x86_64__)
-    { "avx512bf16", has_avx512bf16, &gemm_avx512bf16, &attn_avx512, &rows_avx512 },
+    { "avx512bf16", has_avx512bf16, &gemm_avx512bf16, &attn_avx512bf16, &rows_avx512 },
     { "avx512", has_avx512, &gemm_avx512, &attn_avx512, &rows_avx512 },
     { "avx2", has_avx2, &gemm_avx2, &attn_avx2, &rows_avx2 },
 #endif
