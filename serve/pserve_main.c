@@ -9,13 +9,11 @@ int main(int argc, char **argv)
     int rc = server_open(&s, argc, argv, &e);
     if (rc == 0)
         rc = server_run(&s, &e);
-    int status = rc < 0 ? err_exit_status(e.code) : 0, speak = launch_is_first();
-    if (rc < 0 && s.world) {
-        world_fail(s.world, &e);         /* the others stop too */
-        speak = world_speaks(s.world);   /* one line for the whole job */
-    }
-    if (rc < 0 && speak)
-        err_print(&e, "pserve");
+    int status = 0;
+    if (rc < 0 && s.world)
+        status = world_report(s.world, &e, "pserve");        /* the others stop too; one line for the whole job */
+    else if (rc < 0)
+        status = launch_is_first() ? err_print(&e, "pserve") : err_exit_status(e.code);
     server_close(&s, rc);
     return status;
 }

@@ -1,10 +1,11 @@
-"""serve_bits.py CHECKPOINT EVAL.jsonl - a token's log-prob has the same bits at every tp, alone and in any batch, for every
+"""serve_bits.py CHECKPOINT EVAL.jsonl [part] - a token's log-prob has the same bits at every tp, alone and in any batch, for every
 prefill chunk, when pages run out, and as ptrain --eval-logprobs says."""
 import json
 import sys
 from serve_server import Server, bits, claim, finish, together
 
 checkpoint, eval_file = sys.argv[1:3]
+few = len(sys.argv) > 3        # fewer layouts: another dtype goes the same ways
 windows = [json.loads(line) for line in open(eval_file)]
 prompts = [w["ids"] for w in windows[:6]] + [windows[0]["ids"][:1], windows[1]["ids"][:17], (windows[2]["ids"] * 4)[:200]]
 GREEDY = dict(max_tokens=12, temperature=0, logprobs=3, echo=True, ignore_eos=True, return_token_ids=True)
@@ -48,7 +49,7 @@ for name, args in (("chunks of 7", ("--tp", 1, "--prefill-chunk", 7)),
                    ("tp 2", ("--tp", 2)),
                    ("tp 4, three threads", ("--tp", 4, "--threads", 3)),
                    ("tp 8, chunks of 50", ("--tp", 8, "--prefill-chunk", 50)),
-                   ("tp 2, few pages", ("--tp", 2, "--ctx", 256, "--kv-memory", 1200000, "--verbose"))):
+                   ("tp 2, few pages", ("--tp", 2, "--ctx", 256, "--kv-memory", 1200000, "--verbose")))[3 if few else 0:]:
     s = Server(checkpoint, *args)
     if not claim(f"{name}: starts", s.port is not None, b"".join(s.err)):
         continue
