@@ -183,27 +183,25 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int find_extras(struct ckpt *c, struct err *e)
-{
-    size_t n = sizeof known_extra / sizeof *known_extra;
-    c->extra = calloc(n, sizeof *c->extra);
-    for (size_t i = 0; c->extra && i < n; i++) {
-        char *path = fmt_join(c->dir, known_extra[i]);
-        if (path && io_exists(path) && !(c->extra[c->n_extra++].name = strdup(known_extra[i])))
-            path = (free(path), NULL);
-        if (!path)
-            return err_set(e, ERR_MEMORY, "%s: no room for the names of its files", c->path);
-        free(path);
-    }
-    return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no room for the names of its files", c->path);
-}
-
 static int exists_in(const struct ckpt *c, const char *name)
 {
     char *path = fmt_join(c->dir, name);
     int yes = path && io_exists(path);
     free(path);
     return yes;
+}
+
+static int find_extras(struct ckpt *c, struct err *e)
+{
+    size_t n = sizeof known_extra / sizeof *known_extra;
+    c->extra = calloc(n, sizeof *c->extra);
+    for (size_t i = 0; c->extra && i < n; i++) {
+        if (!exists_in(c, known_extra[i]))
+            continue;
+        if (!(c->extra[c->n_extra++].name = strdup(known_extra[i])))
+            return err_set(e, ERR_MEMORY, "%s: no room for the names of its files", c->path);
+    }
+    return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no room for the names of its files", c->path);
 }
 
 static int nothing_here(const struct ckpt *c, struct err *e)

@@ -116,10 +116,10 @@ int fmt_parse_hex128(const char *text, struct sum128 *out)
 
 char *fmt_join(const char *dir, const char *name)
 {
-    size_t a = strlen(dir), b = strlen(name);
+    size_t a = strcmp(dir, ".") ? strlen(dir) : 0, b = strlen(name);       /* messages say x, not ./x */
     char *p = malloc(a + b + 2);
     if (p)
-        snprintf(p, a + b + 2, "%s%s%s", dir, a && dir[a - 1] == '/' ? "" : "/", name);
+        snprintf(p, a + b + 2, "%.*s%s%s", (int)a, dir, !a || dir[a - 1] == '/' ? "" : "/", name);
     return p;
 }
 

@@ -174,14 +174,13 @@ TEST(folders_are_read_by_their_index_and_wrong_ones_are_refused)
         { "{\"weight_map\":{\"w\":\"s1.safetensors\",\"w\":\"s2.safetensors\"}}", "w" },
         { "[]", "weight_map" },
     };
-    char dir[512], from[512], to[512];
+    char dir[512];
     struct err e = { 0 };
     io_remove_tree(in_tmp(test_tmp_dir(), "shards", dir), &e);
     CHECK_INT(io_mkdir(dir, &e), 0);
     put_st("shards/s1.safetensors", "{\"w\":" T("F32", "[2]", "[0,8]") "}", 8);
     put_st("shards/s2.safetensors", "{\"v\":" T("F32", "[2]", "[0,8]") "}", 8);
     put_st("shards/copy.safetensors", "{\"w\":" T("F32", "[2]", "[0,8]") "}", 8);
-    (void)from, (void)to;
     put_text(dir, "config.json", "{}");
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         put_text(dir, "model.safetensors.index.json", cases[i].index);

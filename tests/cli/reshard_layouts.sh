@@ -1,0 +1,146 @@
+#!/usr/bin/env bash
+# quick sanitize
+# reshard_layouts.sh - reshard from the command line: layouts and formats and back, the second reader, one changed byte, a full disk.
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/lib.bash"
+cd "$TMP" || exit 1
+command -v python3 >/dev/null || { skip "no python3 here"; finish; }
+
+# a small byte model in Hugging Face's format, every element its own value
+python3 - <<'PY'
+import json, os, struct
+H, L, I, V, KV = 32, 2, 40, 256, 8
+os.mkdir("hf")
+json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": H, "num_hidden_layers": L, "num_attention_heads": 8,
+           "num_key_value_heads": 2, "intermediate_size": I, "vocab_size": V, "max_position_embeddings": 64, "rms_norm_eps": 1e-05,
+           "tie_word_embeddings": False, "torch_dtype": "float32", "bos_token_id": None, "eos_token_id": None}, open("hf/config.json", "w"), indent=2)
+t = [("model.embed_tokens.weight", [V, H])]
+for l in range(L):
+    p = "model.layers.%d." % l
+    t += [(p + "input_layernorm.weight", [H]), (p + "post_attention_layernorm.weight", [H]), (p + "self_attn.q_proj.weight", [H, H]),
+          (p + "self_attn.k_proj.weight", [KV, H]), (p + "self_attn.v_proj.weight", [KV, H]), (p + "self_attn.o_proj.weight", [H, H]),
+          (p + "mlp.gate_proj.weight", [I, H]), (p + "mlp.up_proj.weight", [I, H]), (p + "mlp.down_proj.weight", [H, I])]
+t += [("model.norm.weight", [H]), ("lm_head.weight", [V, H])]
+head, data, seed = {}, b"", 1
+for name, shape in t:
+    n = 1
+    for s in shape: n *= s
+    out = []
+    for _ in range(n):
+        seed = (seed * 6364136223846793005 + 1442695040888963407) & (1 << 64) - 1
+        out.append((seed >> 40) / (1 << 24) - 0.5)
+    b = struct.pack("<%df" % n, *out)
+    head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(b)]}
+    data += b
+h = json.dumps(head).encode()
+open("hf/model.safetensors", "wb").write(struct.pack("<Q", len(h)) + h + data)
+PY
+
+run reshard digest hf
+claim "the digest of a Hugging Face folder is two lines" [ "$rc/$(wc -l <<<"$out")" = 0/2 ]
+digest=$out
+claim "state_digest is - without optimizer state" has "$digest" "state_digest -"
+for layout in "--tp 2" "--tp 8" "--pp 2" "--tp 4 --pp 2 --dp 3 --zero 3" "--dp 4 --zero 3" "--dp 2 --zero 1"; do
+    rm -rf n n2 back
+    run reshard $layout hf n
+    claim "hf to native $layout" [ $rc = 0 ]
+    claim "stdout has results only" [ -z "$out" ]
+    run reshard digest n
+    claim "$layout: the same digest" [ "$out" = "$digest" ]
+    run reshard verify n
+    claim "$layout: verifies" [ $rc = 0 ]
+    run python3 "$here/../native_reader.py" n
+    claim "$layout: a reader made from FORMAT.md finds the same digests" [ "$out" = "$digest" ]
+    run reshard --tp 2 --dp 3 --zero 3 n n2
+    run reshard --format=hf n2 back
+    claim "$layout: back to hf" [ $rc = 0 ]
+    run reshard diff hf back
+    claim "$layout: no tensor differs" [ "$rc$out" = 0 ]
+    cp -r n again
+    rm -rf n
+    run reshard $layout back n
+    rm n/generation_config.json n/tokenizer*.json n/manifest.json again/manifest.json      # back has a byte tokenizer, hf had none
+    claim "$layout: the same bytes again" diff -r n again
+    rm -rf again
+done
+claim "a byte model gets a tokenizer" [ -s back/tokenizer.json ]
+claim "config.json is carried as it was" cmp -s hf/config.json back/config.json
+
+# ---- dtypes ----
+run reshard --dtype bf16 --tp 2 hf b
+run reshard --dtype fp32 b f
+run reshard --dtype bf16 f b2
+run reshard digest b && b=$out && run reshard digest b2
+claim "bf16 to fp32 to bf16 keeps the digest" [ "$out" = "$b" ]
+run reshard diff hf f
+claim "fp32 to bf16 is a difference" [ $rc = 1 ]
+claim "that diff measures" has "$out" "lm_head.weight: "
+run reshard inspect b
+claim "inspect says the dtype" has "$out" "weight       BF16         21"
+run reshard inspect --json b
+claim "and JSON on request" has "$out" '"layout":{"tp":2'
+run reshard plan --tp 8 hf
+claim "plan says the pieces" has "$out" "pieces"
+claim "and writes nothing" [ ! -e plan ]
+
+# ---- damage ----
+rm -rf n && run reshard --tp 2 hf n
+for f in n/*; do
+    cp "$f" save
+    python3 - "$f" <<'PY'
+import sys
+d = bytearray(open(sys.argv[1], "rb").read())
+d[len(d) * 2 // 3] ^= 1
+open(sys.argv[1], "wb").write(d)
+PY
+    run reshard verify n
+    claim "one changed bit in $f fails verify" [ $rc = 1 ]
+    claim "and the file is named" has "$err" "${f##*/}"
+    run reshard n x
+    claim "and reshard" [ $rc = 1 ]
+    claim "and leaves nothing" [ ! -e x ]
+    run python3 "$here/../native_reader.py" n
+    claim "and the second reader" [ $rc = 1 ]
+    rm "$f"
+    run reshard digest n
+    claim "$f missing fails" [ $rc = 1 ]
+    mv save "$f"
+done
+claim "no temporary folder is left" [ -z "$(ls -d ./*.tmp-* 2>/dev/null)" ]
+SHARDLINE_IO_FAULT=write:9:ENOSPC run reshard n x
+claim "a full disk is said" has "$err" "No space left"
+claim "and leaves nothing" [ -z "$(ls -d x* 2>/dev/null)" ]
+
+# ---- the reference checkpoints ----
+if [ -n "${FIXTURES:-}" ]; then
+    for m in llama3-gqa-f32 llama3-tied-bf16-sharded llama2-mha-f32; do
+        for tp in 2 4 8; do
+            rm -rf n back
+            run reshard --tp $tp "$FIXTURES/hf/hf/$m/model" n
+            claim "$m to tp $tp" [ $rc = 0 ]
+            run reshard --format hf n back
+            run reshard diff "$FIXTURES/hf/hf/$m/model" back
+            claim "$m by tp $tp and back: no tensor differs" [ "$rc$out" = 0 ]
+            claim "$m: tokenizer and config are carried" cmp -s "$FIXTURES/hf/hf/$m/model/tokenizer.json" back/tokenizer.json
+            claim "$m: config.json is the same" cmp -s "$FIXTURES/hf/hf/$m/model/config.json" back/config.json
+        done
+    done
+    cp -r "$FIXTURES/foreign/plain/hf_fp32_safetensors" cooked && chmod -R u+w cooked
+    cp "$FIXTURES/foreign/bad/hf_config_mismatch/files/config.json" cooked/
+    run reshard cooked x
+    claim "a config of another model is refused" has "$err" "config.json says"
+    for m in gpt2-f32 mixtral-f32-sharded; do
+        rm -rf n back
+        run reshard "$FIXTURES/hf/hf/$m/model" n
+        claim "$m is carried whole" [ $rc = 0 ]
+        claim "and that is said" has "$err" "carried whole"
+        run reshard --format hf n back
+        run reshard diff "$FIXTURES/hf/hf/$m/model" back
+        claim "$m comes back" [ "$rc$out" = 0 ]
+        run reshard --tp 2 "$FIXTURES/hf/hf/$m/model" x
+        claim "$m cannot be cut" [ $rc = 2 ]
+    done
+else
+    skip "FIXTURES is not set"
+fi
+finish
