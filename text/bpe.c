@@ -126,7 +126,8 @@ static int load_merges(struct bpe *b, const struct vocab *v, const json_t *merge
         }
         int32_t left = model_id(v, part[0], n[0]), right = model_id(v, part[1], n[1]), both = model_id(v, joined.p ? joined.p : "", joined.n);
         if (left < 0 || right < 0 || both < 0) {
-            rc = err_set(e, ERR_CONFIG, "%s: merge %zu (\"%.40s\" and \"%.40s\") needs a token that the vocabulary does not have", what, i, part[0], part[1]);
+            rc = err_set(e, ERR_CONFIG, "%s: merge %zu (\"%.40s\" and \"%.40s\") needs a token that the vocabulary does not have",
+                         what, i, part[0], part[1]);
             goto out;
         }
         *merge_slot(b, pair_of(left, right)) = (struct merge){ pair_of(left, right), (int32_t)i, both };    /* of doubles the last one counts */
