@@ -96,6 +96,8 @@ claim("a stop string cuts the text", cut["finish_reason"] == "stop" and cut["sto
 first = s.complete(**dict(BASE, temperature=1, seed=7))["choices"][0]["text"]
 claim("a seed gives the same answer again", s.complete(**dict(BASE, temperature=1, seed=7))["choices"][0]["text"] == first)
 claim("another seed another one", s.complete(**dict(BASE, temperature=1, seed=8))["choices"][0]["text"] != first)
+ids = s.complete(**dict(BASE, temperature=1e6, seed=7, return_token_ids=True))["choices"][0]["token_ids"]
+claim("every position is drawn anew", len(set(ids)) > 12, ids)
 
 # ---- idling ----
 def cpu_s():
@@ -127,7 +129,7 @@ result = {}
 
 
 def slow():
-    result["answer"] = s.complete(prompt="b", max_tokens=ctx - 1, ignore_eos=True, temperature=0)
+    result["answer"] = s.complete(prompt="b", max_tokens=ctx - 1, ignore_eos=True, temperature=0, n=6)
 
 
 t = threading.Thread(target=slow)
@@ -139,7 +141,7 @@ while t.is_alive():
     seen.add(s.health())
     t.join(0.02)
 rc, err = s.wait()
-claim("an answer that was begun is finished", result.get("answer", {}).get("usage", {}).get("completion_tokens") == ctx - 1, str(result)[:300])
+claim("an answer that was begun is finished", result.get("answer", {}).get("usage", {}).get("completion_tokens") == 6 * (ctx - 1), str(result)[:300])
 claim("health says 503 while draining", 503 in seen, seen)
 claim("SIGTERM ends it well", rc == 0, (rc, err))
 rows = int(err.split(" rows,")[0].split()[-1])
