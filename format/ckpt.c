@@ -145,9 +145,11 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int compare_offset(const void *a, const void *b)
+static int compare_place(const void *a, const void *b)
 {
     const struct fmt_piece *x = *(struct fmt_piece *const *)a, *y = *(struct fmt_piece *const *)b;
+    if (x->file != y->file)
+        return x->file < y->file ? -1 : 1;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
     return (x->hi > x->lo) - (y->hi > y->lo);           /* an empty one shares its place with the next */
@@ -182,54 +184,43 @@ static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int 
     return rc < 0 ? rc : 0;
 }
 
-static int check_headers(struct ckpt *c, struct err *e)
+/* here: all pieces, as they lie in the files. */
+static int check_headers(struct ckpt *c, struct fmt_piece **here, struct err *e)
 {
-    struct fmt_piece **here = malloc(sizeof *here * (size_t)(c->n_pieces + 1));
+    int64_t first = 0;
     int rc = 0;
-    if (!here)
-        return err_set(e, ERR_MEMORY, "%s: no room to check %lld pieces", c->path, (long long)c->n_pieces);
-    /* sorted by file, then offset: one run a file */
-    int64_t *first = calloc((size_t)c->n_files + 2, sizeof *first);
-    if (!first) {
-        free(here);
-        return err_set(e, ERR_MEMORY, "%s: no room to check %d files", c->path, c->n_files);
+    for (int f = 0; f < c->n_files && rc >= 0; f++) {
+        int64_t n = 0;
+        while (first + n < c->n_pieces && here[first + n]->file == f)
+            n++;
+        rc = check_header(c, f, here + first, (int)n, e);
+        first += n;
     }
-    for (int64_t i = 0; i < c->n_pieces; i++)
-        first[c->piece[i].file + 2]++;
-    for (int f = 0; f < c->n_files; f++)
-        first[f + 2] += first[f + 1];
-    for (int64_t i = 0; i < c->n_pieces; i++)
-        here[first[c->piece[i].file + 1]++] = &c->piece[i];
-    for (int f = 0; f < c->n_files; f++) {
-        int n = (int)(first[f + 1] - first[f]);
-        qsort(here + first[f], (size_t)n, sizeof *here, compare_offset);
-        TRY(check_header(c, f, here + first[f], n, e));
-    }
-out:
-    free(first);
-    free(here);
     return rc < 0 ? rc : 0;
 }
 
-/* Reads tensor i piece by piece, as it is stored, and compares its digest. */
-static int verify_tensor(struct ckpt *c, int i, char *data, struct err *e)
+static int digest_piece(struct ckpt *c, const struct fmt_piece *p, struct ckpt_digest *d, char *data, struct err *e)
 {
-    const struct ckpt_tensor *t = &c->tensor[i];
-    struct ckpt_digest d = { 0, 0 };
+    const struct ckpt_tensor *t = &c->tensor[p->tensor];
     int64_t step = CHUNK / (int64_t)ckpt_dtype_size(t->dtype);
-    for (int64_t k = c->first_piece[i]; k < c->first_piece[i + 1]; k++) {
-        const struct fmt_piece *p = &c->piece[k];
-        for (int64_t lo = p->lo; lo < p->hi; lo += step) {
-            int64_t hi = lo + step < p->hi ? lo + step : p->hi;
-            int rc = ckpt_read_range(c, i, &p->box, lo, hi, data, e);
-            if (rc < 0)
-                return rc;
-            ckpt_digest_add(&d, t->dtype, t->n_dims, t->shape, &p->box, lo, hi, data);
-        }
+    for (int64_t lo = p->lo; lo < p->hi; lo += step) {
+        int64_t hi = lo + step < p->hi ? lo + step : p->hi;
+        int rc = ckpt_read_range(c, p->tensor, &p->box, lo, hi, data, e);
+        if (rc < 0)
+            return rc;
+        ckpt_digest_add(d, t->dtype, t->n_dims, t->shape, &p->box, lo, hi, data);
     }
-    if (t->has_digest && (d.lo != t->digest.lo || d.hi != t->digest.hi)) {
-        char have[33], want[33];
-        ckpt_digest_hex(d, have);
+    return 0;
+}
+
+static int compare_digests(const struct ckpt *c, const struct ckpt_digest *d, struct err *e)
+{
+    char have[33], want[33];
+    for (int i = 0; i < c->n_tensors; i++) {
+        const struct ckpt_tensor *t = &c->tensor[i];
+        if (!t->has_digest || (d[i].lo == t->digest.lo && d[i].hi == t->digest.hi))
+            continue;
+        ckpt_digest_hex(d[i], have);
         ckpt_digest_hex(t->digest, want);
         return err_set(e, ERR_INTEGRITY, "%s: %s%s has digest %s, %s says %s: restore it from a good copy", c->path, ckpt_role_prefix[t->role],
                        t->name, have, FMT_MANIFEST, want);
@@ -237,19 +228,35 @@ static int verify_tensor(struct ckpt *c, int i, char *data, struct err *e)
     return 0;
 }
 
+/* Reads all data once, file by file from front to back. */
+static int verify_data(struct ckpt *c, struct fmt_piece **here, struct err *e)
+{
+    struct ckpt_digest *d = calloc((size_t)c->n_tensors + 1, sizeof *d);
+    char *data = malloc((size_t)CHUNK);
+    int rc = d && data ? 0 : err_set(e, ERR_MEMORY, "%s: no room to verify", c->path);
+    for (int64_t i = 0; i < c->n_pieces && rc >= 0; i++)
+        rc = digest_piece(c, here[i], &d[here[i]->tensor], data, e);
+    if (rc >= 0)
+        rc = compare_digests(c, d, e);
+    free(d);
+    free(data);
+    return rc < 0 ? rc : ckpt_check_rest(c, 0, 1, e);
+}
+
 int ckpt_verify(struct ckpt *c, int quick, struct err *e)
 {
+    struct fmt_piece **here = malloc(sizeof *here * (size_t)(c->n_pieces + 1));
     int rc = 0;
-    char *data = malloc((size_t)CHUNK);
-    if (!data)
-        return err_set(e, ERR_MEMORY, "%s: no room to verify", c->path);
+    if (!here)
+        return err_set(e, ERR_MEMORY, "%s: no room to check %lld pieces", c->path, (long long)c->n_pieces);
+    for (int64_t i = 0; i < c->n_pieces; i++)
+        here[i] = &c->piece[i];
+    qsort(here, (size_t)c->n_pieces, sizeof *here, compare_place);
     if (!strcmp(c->driver, "native"))
-        TRY(check_headers(c, e));
-    for (int i = 0; i < c->n_tensors && !quick; i++)
-        TRY(verify_tensor(c, i, data, e));
+        TRY(check_headers(c, here, e));
     if (!quick)
-        TRY(ckpt_check_rest(c, 0, 1, e));
+        TRY(verify_data(c, here, e));
 out:
-    free(data);
+    free(here);
     return rc < 0 ? rc : 0;
 }

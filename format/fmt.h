@@ -40,7 +40,7 @@ struct fmt_piece {
 };
 struct fmt_extra { char *name; int64_t bytes; struct sum128 sum; int has_sum; };
 
-#define FMT_CACHE 8
+#define FMT_CACHE 16          /* as many files as usually share one tensor, twice: a piece may straddle two blocks */
 struct fmt_cached { int file; int64_t block; char *data; };     /* data NULL: empty */
 
 struct ckpt {
