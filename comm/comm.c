@@ -179,7 +179,7 @@ void comm_name_rank(struct err *e, int rank)
         err_add(e, "rank %d", rank);
 }
 
-static int share_error(struct comm *c, int code, int from, struct err *e)
+static int share_error(struct comm *c, int code, int from, int name_it, struct err *e)
 {
     struct err x = { .code = code };
     if (c->rank == from)
@@ -188,7 +188,8 @@ static int share_error(struct comm *c, int code, int from, struct err *e)
     if (rc < 0)
         return rc;
     x.text[sizeof x.text - 1] = 0;
-    comm_name_rank(&x, c->member[from]);
+    if (name_it)                     /* what all ranks found is nobody's own */
+        comm_name_rank(&x, c->member[from]);
     *e = x;
     return -code;
 }
@@ -197,7 +198,7 @@ int comm_agree(struct comm *c, int rc, struct err *e)
 {
     struct err mine = { 0 };
     int64_t *all = c->size > 1 ? numbers_new(c, e) : NULL;
-    int got = 0, from = 0;
+    int got = 0, from = 0, all_failed = 1;
     if (c->size == 1)
         return rc < 0 ? rc : 0;
     if (rc < 0)
@@ -207,12 +208,14 @@ int comm_agree(struct comm *c, int rc, struct err *e)
         return -ERR_MEMORY;
     }
     got = gather_numbers(c, rc < 0 ? -rc : 0, all, e);
+    for (int r = 0; got == 0 && r < c->size; r++)
+        all_failed &= all[r] != 0;
     while (got == 0 && from < c->size && !all[from])
         from++;
     if (got == 0 && from < c->size) {
         if (rc < 0)
             *e = mine;
-        got = share_error(c, (int)all[from], from, e);
+        got = share_error(c, (int)all[from], from, !all_failed, e);
     }
     if (got == -ERR_PEER && rc < 0 && rc != -ERR_PEER && atomic_load(&c->w->board->failed)) {
         *e = mine;                                     /* nobody to agree with: one's own error says more */

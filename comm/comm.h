@@ -65,7 +65,7 @@ int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
 /* Rank root gets every rank's bytes, one behind the other: out (malloc'd, root only; others NULL), sizes[size] (root only). */
 int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, void **out, size_t *sizes, struct err *e);
 /* Agreement: every rank brings its own rc (0 or negative, *e filled); every rank gets the rc and text of the lowest failing rank
- * ("rank 3: …"), or 0. A rank that failed must still come here; then all stop or none. */
+ * ("rank 3: …"; without the name when all failed), or 0. A rank that failed must still come here; then all stop or none. */
 int comm_agree(struct comm *c, int rc, struct err *e);
 
 /* ---- failures ---- */

@@ -374,10 +374,10 @@ TEST(agreement_carries_the_text_of_the_lowest_failing_rank)
         char want[64];
         CHECK_INT(comm_agree(c, rc, &e), -ERR_FILE);
         CHECK_INT(e.code, ERR_FILE);
-        snprintf(want, sizeof want, "rank %d: file %d is missing", bad, bad);
-        CHECK_STR(e.text, size > 1 ? want : "file 0 is missing");
+        snprintf(want, sizeof want, bad ? "rank %d: file %d is missing" : "file %d is missing", bad, bad);     /* all failed: nobody is named */
+        CHECK_STR(e.text, want);
         CHECK_INT(comm_agree(c, -ERR_FILE, &e), -ERR_FILE);
-        CHECK_STR(e.text, size > 1 ? want : "file 0 is missing");       /* agreements nest: the rank is named once */
+        CHECK_STR(e.text, want);         /* agreements nest: the rank is named once */
     }
 }
 
