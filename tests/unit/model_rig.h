@@ -1,0 +1,106 @@
+/* model_rig.h - a small model with its weights and gradients on one rank, for tests of the computation. */
+#ifndef SHARDLINE_TESTS_MODEL_RIG_H
+#define SHARDLINE_TESTS_MODEL_RIG_H
+
+#include "comm/comm.h"
+#include "tests/test.h"
+#include "train/zero_priv.h"
+
+struct rig {
+    struct mem mem;
+    struct dev *dev;
+    struct world *world;
+    struct mesh mesh;
+    struct model m;
+    struct batch_plan plan;
+    struct zero *z;
+    struct train_work *work;
+    int n_seq;
+    int64_t T;
+    int32_t *ids, *targets;
+    float *logprobs;
+};
+
+/* The config of tests/cli/train_lib.bash: odd sizes, two kv heads. */
+static inline struct model_config rig_config(int tied, double init_range)
+{
+    char text[1024];
+    struct model_config c;
+    struct err e;
+    snprintf(text, sizeof text, "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+             "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,"
+             "\"rope_theta\":10000.0,\"initializer_range\":%g,\"tie_word_embeddings\":%s}", init_range, tied ? "true" : "false");
+    CHECK_INT(model_config_parse(&c, text, "config.json", &e), 0);
+    return c;
+}
+
+static inline void rig_open(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq, int64_t T)
+{
+    const int size[AXIS_COUNT] = { 1, 1, 1, 1 }, have[ZERO_STATES] = { 1, 0, 0, 0 };
+    const struct layout lay = { 1, 1, 1, 1, 1, 0 };
+    uint64_t seed = 5;
+    struct err e = { 0 };
+    memset(r, 0, sizeof *r);
+    r->n_seq = n_seq;
+    r->T = T;
+    if (dev_open(&r->dev, "cpu", 1, &r->mem, &e) < 0 || world_open(&r->world, "self", r->dev, &r->mem, &e) < 0 ||
+        mesh_open(&r->mesh, r->world, size, &e) < 0 ||
+        model_open(&r->m, c, &lay, r->dev, r->mesh.axis[AXIS_TP], 0, 0, dt, 0, n_seq * T, T, &e) < 0 ||
+        train_work_open(&r->work, &r->m, n_seq, T, &e) < 0 || batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
+        zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.all, 0, &r->plan, &e) < 0 ||
+        zero_load(r->z, zero_init_values, &seed, have, &e) < 0) {
+        fprintf(stderr, "%s\n", e.text);
+        abort();
+    }
+    r->ids = malloc(sizeof *r->ids * (size_t)(n_seq * T));
+    r->targets = malloc(sizeof *r->targets * (size_t)(n_seq * T));
+    r->logprobs = malloc(sizeof *r->logprobs * (size_t)(n_seq * T));
+    for (int64_t i = 0; i < n_seq * T; i++) {
+        r->ids[i] = (int32_t)((i * 7919 + i / 3) % c->vocab);
+        r->targets[i] = (int32_t)((i * 104729 + 13) % c->vocab);
+    }
+}
+
+static inline void rig_close(struct rig *r)
+{
+    zero_close(r->z);
+    train_work_close(r->work);
+    model_close(&r->m);
+    mesh_close(&r->mesh);
+    world_close(r->world);
+    dev_close(r->dev);
+    free(r->ids);
+    free(r->targets);
+    free(r->logprobs);
+}
+
+/* Mean loss over all targets, in double from the fp32 log-probs. */
+static inline double rig_forward(struct rig *r)
+{
+    struct err e;
+    double sum = 0;
+    CHECK_INT(model_train_forward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, r->logprobs, &e), 0);
+    for (int64_t i = 0; i < r->n_seq * r->T; i++)
+        sum -= (double)r->logprobs[i];
+    return sum / (double)(r->n_seq * r->T);
+}
+
+/* Gradients into the tree's level 0; the tied head's are joined by zero_norm, which is returned. */
+static inline double rig_backward(struct rig *r)
+{
+    struct err e;
+    double norm = 0;
+    zero_begin_step(r->z);
+    CHECK_INT(model_train_backward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, (float)(1.0 / (double)(r->n_seq * r->T)),
+                                   zero_grads(r->z), &e), 0);
+    CHECK_INT(zero_norm(r->z, &norm, &e), 0);
+    return norm;
+}
+
+static inline float *rig_grad(struct rig *r, int part)
+{
+    const struct part *p = &r->m.local.part[part];
+    return zero_grads(r->z)->level(zero_grads(r->z), r->m.table.p[p->param].unit, 0) + p->offset;
+}
+
+#endif
