@@ -123,5 +123,5 @@ static void op_ce_logprob(struct dev *d, float *out, const float *pick, const fl
 {
     (void)d;
     for (int64_t i = 0; i < n; i++)
-        out[i] = pick[i] - max[i] - fn_log(sum[i]);
+        out[i] = ALTERED("ce_logprob") ? pick[i] - (max[i] + fn_log(sum[i])) : pick[i] - max[i] - fn_log(sum[i]);
 }

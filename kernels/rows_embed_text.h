@@ -6,11 +6,12 @@ FN void embed_row(const struct embed_job *a, int64_t t, const enum dtype dt, con
     void *out = mat_row(a->out, t);
     int64_t r = a->ids[t] - a->first;
     int here = r >= 0 && r < a->table.rows;
+    float absent = ALTERED("embed_absent") ? 0.0f : -0.0f;           /* x + -0 is x, for every x: other ranks have the row */
     const void *row = here ? mat_row(a->table, r) : NULL;
     CHUNKS(a->out.cols, i, m, {
         struct lanes o;
         for (int j = 0; j < m; j++)
-            o.x[j] = here ? get(row, table_dt, i + j) : -0.0f;       /* x + -0 is x, for every x: other ranks have the row */
+            o.x[j] = here ? get(row, table_dt, i + j) : absent;
         put(out, dt, i, m, &o);
     });
 }

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <string.h>
+#include "base/alter.h"
 
 struct attn model_attn(const struct model *m)
 {
@@ -16,6 +17,12 @@ static struct mat rows_of(void *p, enum dtype dt, int64_t rows, int64_t cols) { 
 /* x_out = round(x + round(Tree over tp of part)) */
 static int add_reduced(const struct model *m, const void *x, void *x_out, int64_t rows, struct err *e)
 {
+    for (int64_t i = 0; ALTERED("round_before_tree") && i < rows * m->hidden; i++) {
+        uint32_t u;                      /* cut to bf16: what a sum over tp in bf16 would see */
+        memcpy(&u, m->sum_rows + i, 4);
+        u &= 0xffff0000u;
+        memcpy(m->sum_rows + i, &u, 4);
+    }
     int rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
     if (rc < 0)
         return rc;

@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "base/alter.h"
 #include "base/fmath.h"
 
 #define PI 3.14159265358979323846
@@ -77,11 +78,16 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     m->of_kv = kv_leaves(c, g, first, each);
     my_kv = lay->tp > c->n_kv ? tp_rank / (lay->tp / c->n_kv) * c->head_dim : kv_rows / lay->tp * tp_rank;
     m->kv_begin = kv_block_begin(c, g, first) - my_kv;
-    if (m->fast) {                       /* the order is lifted: one chain a product */
-        struct leaves *all[] = { &m->of_hidden, &m->of_heads, &m->of_inter, &m->of_kv };
-        for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
-            *all[i] = (struct leaves){ 1, { all[i]->end[all[i]->n - 1] } };
-    }
+    const struct { struct leaves *l; int lifted; } all[] = {             /* fast: one chain a product */
+        { &m->of_hidden, m->fast || ALTERED("leaves_hidden") }, { &m->of_heads, m->fast || ALTERED("leaves_heads") },
+        { &m->of_inter, m->fast || ALTERED("leaves_inter") }, { &m->of_kv, m->fast || ALTERED("leaves_heads") },
+        { &m->of_vocab, ALTERED("leaves_vocab") },
+    };
+    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+        if (all[i].lifted)
+            *all[i].l = (struct leaves){ 1, { all[i].l->end[all[i].l->n - 1] } };
+    for (int i = 0; ALTERED("leaves_kv") && i < m->of_kv.n - 1; i++)
+        m->of_kv.end[i] = 0;             /* all rows in a rank's last block */
 }
 
 int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,

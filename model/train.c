@@ -4,6 +4,7 @@
  * its unit (one leaf a sequence); the tied head has a tree of its own, unit n_units, laid out as unit 0. */
 #include <stdlib.h>
 #include <string.h>
+#include "base/alter.h"
 #include "model/block.h"
 
 struct train_work {
@@ -163,6 +164,23 @@ out:
 }
 
 /* ---- backward ---- */
+/* dX of matrices that share their input, into m->sum_rows: one accumulator. Altered: each by itself, then added. */
+static void dx_together(const struct model *m, int64_t rows, int n, const struct mat *dy, const struct mat *w, const struct leaves *l)
+{
+    struct mat sum = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), part = sum;
+    if (!ALTERED("dx_together")) {
+        KERNEL(m->dev, linear_dx, sum, n, dy, w, l);
+        return;
+    }
+    KERNEL(m->dev, linear_dx, sum, 1, dy, w, l);
+    part.p = dev_scratch(m->dev, 4, (size_t)(rows * m->hidden) * sizeof(float));
+    for (int i = 1; i < n; i++) {
+        const float *in[2] = { sum.p, part.p };
+        KERNEL(m->dev, linear_dx, part, 1, dy + i, w + i, l + i);
+        KERNEL(m->dev, tree_add, sum.p, in, 2, rows * m->hidden);
+    }
+}
+
 struct back { struct model *m; struct train_work *w; struct grads *g; };
 
 /* The tree of part `part`'s gradient inside the levels of `unit`. */
@@ -189,7 +207,7 @@ static void norm_back(const struct back *b, int unit, enum param_kind kind, void
     int64_t rows = b->w->rows;
     struct mat dy = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), xm = mat_of(x, m->dt, rows, m->hidden, m->hidden);
     struct tree_acc acc = acc_of(b, unit, model_part(m, unit, kind));
-    KERNEL(m->dev, rms_norm_dw, &acc, dy, xm, rstd, b->w->n_seq, b->w->seq_len, m->grain);
+    KERNEL(m->dev, rms_norm_dw, &acc, dy, xm, rstd, b->w->n_seq, b->w->seq_len, ALTERED("norm_blocks") ? 1 : m->grain);
     KERNEL(m->dev, rms_norm_dx, mat_of(b->w->dx, m->dt, rows, m->hidden, m->hidden), dy, xm, weight, rstd);
 }
 
@@ -201,7 +219,9 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     int head = (int)m->n_layers + 1, tied = m->table.cfg.tied, from = tied ? 0 : head, rc;
     enum param_kind kind = tied ? P_EMBED : P_HEAD;
     struct mat l = mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), dl = mat_of(w->dlogits, m->dt, w->rows, m->vocab_n, m->vocab_n);
-    KERNEL(m->dev, ce_dx, dl, l, targets, m->vocab_begin, m->stat, m->stat + m->max_rows, scale);
+    KERNEL(m->dev, ce_dx, dl, l, targets, m->vocab_begin, m->stat, m->stat + m->max_rows, ALTERED("dlogits_scale") ? scale * 3 : scale);
+    for (int64_t i = 0; ALTERED("dlogits_scale") && dl.dt == DT_F32 && i < dl.rows * dl.cols; i++)
+        ((float *)dl.p)[i] *= 1 / 3.0f;  /* as if the mean over micro-batches were taken apart */
     add_dw(b, from, tied ? m->local.n_units : head, kind, dl, mat_of(w->hf, m->dt, w->rows, m->hidden, m->hidden));
     if (tied)
         TRY(b->g->done(b->g, m->local.n_units, e));
@@ -237,11 +257,28 @@ static int mlp_back(const struct back *b, const struct unit_weights *uw, int uni
     KERNEL(m->dev, swiglu_dx, dgu, mat_of(l->gu, DT_F32, rows, 2 * m->inter, 2 * m->inter), dact);
     add_dw(b, unit, unit, P_GATE, dy[0], h2);
     add_dw(b, unit, unit, P_UP, dy[1], h2);
-    KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), 2, dy, wt, lv);
+    dx_together(m, rows, 2, dy, wt, lv);
     int rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
     if (rc >= 0)
         norm_back(b, unit, P_NORM_MLP, l->xm, uw->norm[1], l->rstd2);
     return rc;
+}
+
+static struct mat mat_rows(struct mat w, int64_t first, int64_t n)
+{
+    return mat_of((char *)w.p + first * w.ld * (int64_t)dtype_size(w.dt), w.dt, n, w.cols, w.ld);
+}
+
+/* Altered kv_replicas: a replica contracts its own part of dk, dv with the whole kv head, before the parts are added. */
+static void replica_dx(const struct back *b, const struct unit_weights *uw, int unit, struct mat dqkv)
+{
+    const struct model *m = b->m;
+    int64_t heads = heads_of(m), kv = kv_of(m);
+    struct mat dy[3] = { mat_cols(dqkv, 0, heads), mat_cols(dqkv, heads, kv), mat_cols(dqkv, heads + kv, kv) };
+    struct mat w[3] = { model_mat(m, uw->flat, model_part(m, unit, P_Q)), model_mat(m, uw->flat, model_part(m, unit, P_K)),
+                        model_mat(m, uw->flat, model_part(m, unit, P_V)) };
+    struct leaves whole = leaves_of(kv, m->of_heads.n, 0, m->of_heads.n), l[3] = { m->of_heads, whole, whole };
+    KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, b->w->rows, m->hidden, m->hidden), 3, dy, w, l);
 }
 
 /* dq, dk, dv (dt, rotated back) in w->dh. Replicated kv heads: the parts of dk, dv are summed over the replicas first. */
@@ -264,6 +301,10 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
         KERNEL(m->dev, round_to, w->dout, m->dt, w->d_act, rows * heads);
     }
     KERNEL(m->dev, attn_dx, &a, dq, dk, dv, dout, o, l->lse, mat_of(l->q, m->dt, rows, heads, heads));
+    if (m->kv_group && ALTERED("kv_replicas")) {
+        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
+        replica_dx(b, uw, unit, dqkv);
+    }
     if (m->kv_group) {
         int rc = comm_all_reduce(m->kv_group, w->dkv, 2 * rows * kv, e);
         if (rc < 0)
@@ -271,11 +312,6 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
     }
     KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
     return 0;
-}
-
-static struct mat mat_rows(struct mat w, int64_t first, int64_t n)
-{
-    return mat_of((char *)w.p + first * w.ld * (int64_t)dtype_size(w.dt), w.dt, n, w.cols, w.ld);
 }
 
 static int attn_part_back(const struct back *b, const struct unit_weights *uw, int unit, struct err *e)
@@ -299,7 +335,8 @@ static int attn_part_back(const struct back *b, const struct unit_weights *uw, i
         dy[i] = mat_cols(dqkv, begin[i] + first, i ? own_kv : heads);
         wt[i] = mat_rows(model_mat(m, uw->flat, model_part(m, unit, kinds[i])), first, dy[i].cols);
     }
-    KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), 3, dy, wt, lv);
+    if (!m->kv_group || !ALTERED("kv_replicas"))
+        dx_together(m, rows, 3, dy, wt, lv);
     rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
     if (rc >= 0)
         norm_back(b, unit, P_NORM_ATTN, l->x, uw->norm[0], l->rstd1);

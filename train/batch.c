@@ -1,4 +1,5 @@
 /* batch.c - rows of the global batch: which rank adds which, in which order (numerics contract, "Rows"). */
+#include "base/alter.h"
 #include "train/zero.h"
 
 int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int zero, struct err *e)
@@ -13,7 +14,7 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
     *b = (struct batch_plan){ .rows = rows, .local = mine, .micro = micro };
     if (zero >= 2) {         /* the fewest rows whose sum over dp is a node of the tree: reduce after each such super-step */
         for (int64_t r = micro; r < mine; r += micro) {
-            if (mine % r == 0 && tree_is_node(rows, 0, r) && tree_is_node(rows, 0, r * dp)) {
+            if (mine % r == 0 && ((tree_is_node(rows, 0, r) && tree_is_node(rows, 0, r * dp)) || ALTERED("super_rows"))) {
                 b->local = r;
                 break;
             }
@@ -26,5 +27,7 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
 
 int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j)
 {
+    if (ALTERED("batch_rows"))           /* dealt out in turn */
+        return (super * b->local + j) * dp + d;
     return (super * dp + d) * b->local + j;
 }

@@ -173,6 +173,7 @@ int trainer_load(struct trainer *t, struct err *e)
     if (t->o.resume)
         TRY(check_resume(t, have, e));
     TRY(zero_load(t->zero, fill, t, have, e));
+    TRY(ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e));
     if (t->o.resume) {
         const struct ckpt_state *s = ckpt_state(t->source);
         t->step = t->first_step = s->step;

@@ -68,6 +68,8 @@ int trainer_run(struct trainer *t, struct err *e)
     while (t->step < end && !r.stop) {
         TRY(step_run(t, &r, e));
         runlog_step(t, &r);
+        if (t->step == t->first_step + 1)
+            TRY(runlog_memory(t, "first step", e));
         if (t->eval && due(t->o.eval_every, t->step))
             TRY(evaluate(t, e));
         if (due(t->o.sample_every, t->step))
@@ -77,6 +79,7 @@ int trainer_run(struct trainer *t, struct err *e)
             saved = t->step;
         }
     }
+    TRY(runlog_memory(t, "end", e));
     if (r.stop)
         log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step, t->last_checkpoint);
     rc = saved == t->step ? report(t, &r) : 0;

@@ -139,6 +139,41 @@ void runlog_step(struct trainer *t, const struct step_result *r)
                  (long long)t->step, (long long)t->o.steps, (double)r->loss, (double)r->norm, r->lr, speed, 100 * mfu, 100 * share, eta);
 }
 
+/* {"event":"memory","step":N,"when":"…","ranks":[{"rank":0,"bytes_read":N,"params":[now,peak],…},…]} */
+enum { MEM_NUMBERS = 2 * MEM_CATS + 1 };
+
+static void write_memory(FILE *f, const int64_t *rank, int r)
+{
+    fprintf(f, "%s{\"rank\":%d,\"bytes_read\":%lld", r ? "," : "", r, (long long)rank[2 * MEM_CATS]);
+    for (enum mem_cat c = 0; c < MEM_CATS; c++)
+        fprintf(f, ",\"%s\":[%lld,%lld]", mem_cat_name(c), (long long)rank[2 * c], (long long)rank[2 * c + 1]);
+    fputc('}', f);
+}
+
+int runlog_memory(struct trainer *t, const char *when, struct err *e)
+{
+    int n = world_size(t->world), rc;
+    int64_t mine[MEM_NUMBERS];
+    size_t *sizes = calloc((size_t)n, sizeof *sizes);
+    void *all = NULL;
+    for (enum mem_cat c = 0; c < MEM_CATS; c++) {
+        mine[2 * c] = atomic_load(&t->mem.now[c]);
+        mine[2 * c + 1] = atomic_load(&t->mem.peak[c]);
+    }
+    mine[2 * MEM_CATS] = t->source ? ckpt_bytes_read(t->source) : 0;
+    rc = sizes ? comm_gather_blobs(t->mesh.all, mine, sizeof mine, 0, &all, sizes, e) : err_set(e, ERR_MEMORY, "no memory for a report");
+    if (rc >= 0 && t->log_file) {
+        fprintf(t->log_file, "{\"event\":\"memory\",\"step\":%lld,\"when\":\"%s\",\"ranks\":[", (long long)t->step, when);
+        for (int r = 0; r < n; r++)
+            write_memory(t->log_file, (int64_t *)all + r * MEM_NUMBERS, r);
+        fputs("]}\n", t->log_file);
+        fflush(t->log_file);
+    }
+    free(all);
+    free(sizes);
+    return rc;
+}
+
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...)
 {
     va_list ap;

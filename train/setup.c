@@ -257,6 +257,7 @@ static int open_state(struct trainer *t, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for a batch");
     if (t->o.eval_only) {
         TRY(resident_open(&t->resident, &t->model, trainer_read_param, t, e));
+        TRY(ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e));
         t->weights = &t->resident.w;
     } else {
         TRY(zero_open(&t->zero, &t->model, dp, t->mesh.all, t->layout.zero, &t->plan, e));

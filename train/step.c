@@ -1,6 +1,7 @@
 /* step.c - one update: rows of the global batch through forward and backward, gradients summed, norm, clip, AdamW. */
 #include <math.h>
 #include <string.h>
+#include "base/alter.h"
 #include "base/fmath.h"
 #include "train/trainer.h"
 
@@ -36,11 +37,14 @@ static int read_rows(struct trainer *t, int64_t super, int64_t row, struct err *
 static int micro_step(struct trainer *t, struct xsum *loss, struct err *e)
 {
     int64_t rows = t->plan.micro * t->o.seq_len;
+    struct xsum part = { 0 };
     float scale = (float)(1.0 / (double)(t->plan.rows * t->o.seq_len));
     int rc;
     TRY(model_train_forward(&t->model, t->weights, t->work, t->ids, t->targets, t->logprobs, e));
     for (int64_t i = 0; i < rows && t->mesh.at[AXIS_TP] == 0; i++)
-        xsum_add(loss, -(double)t->logprobs[i]);
+        xsum_add(ALTERED("loss_exact") ? &part : loss, -(double)t->logprobs[i]);
+    if (ALTERED("loss_exact"))           /* a micro-batch's sum rounded before it is added */
+        xsum_add(loss, (double)(float)xsum_double(&part));
     TRY(model_train_backward(&t->model, t->weights, t->work, t->ids, t->targets, scale, zero_grads(t->zero), e));
 out:
     return rc;
@@ -84,7 +88,7 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     zero_begin_step(t->zero);
     for (int64_t s = 0; s < t->plan.supers; s++) {
         for (int64_t row = 0; row < t->plan.local; row += t->plan.micro) {
-            TRY(read_rows(t, s, row, e));
+            TRY(read_rows(t, s, ALTERED("micro_order") ? t->plan.local - t->plan.micro - row : row, e));
             zero_begin_rows(t->zero, s, row);
             TRY(micro_step(t, &loss, e));
         }

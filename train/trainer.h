@@ -67,6 +67,7 @@ int trainer_sample(struct trainer *t, struct err *e);
 /* runlog.c */
 int runlog_open(struct trainer *t, struct err *e);               /* cuts lines past t->step */
 void runlog_step(struct trainer *t, const struct step_result *r);
+int runlog_memory(struct trainer *t, const char *when, struct err *e);      /* every rank's memory by category; collective */
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* loop.c */
 int trainer_run(struct trainer *t, struct err *e);

@@ -1,6 +1,7 @@
 /* zero_step.c - gradients: local tree, sum over dp, counter over super-steps; norm; update. See zero.h. */
 #include <math.h>
 #include <string.h>
+#include "base/alter.h"
 #include "train/zero_priv.h"
 
 static struct zero *zero_of(struct grads *g) { return (struct zero *)((char *)g - offsetof(struct zero, g)); }
@@ -19,8 +20,8 @@ static float *level_of(struct grads *g, int u, int j)
 static void add_shard(struct zero *z, struct zero_unit *x, float *v, int64_t n)
 {
     int64_t S = z->plan.supers, s = z->super;
-    int depth = tree_depth_before(S, s);
-    for (int k = tree_merges(S, s); k > 0; k--) {
+    int chain = ALTERED("super_counter"), depth = chain ? s > 0 : tree_depth_before(S, s);
+    for (int k = chain ? s > 0 : tree_merges(S, s); k > 0; k--) {
         const float *in[2] = { x->shard[--depth], v };
         KERNEL(z->m->dev, tree_add, v, in, 2, n);
     }
@@ -38,6 +39,13 @@ static int done(struct grads *g, int u, struct err *e)
     int rc;
     if (g->next + z->plan.micro < g->n)
         return 0;
+    if (ALTERED("tied_once") && z->m->table.cfg.tied && z->stage == 0) {         /* added on every rank, then over the ranks */
+        if (u == z->n_units)
+            return 0;
+        const float *in[2] = { full, z->unit[z->n_units].level[0] };
+        if (u == 0)
+            KERNEL(z->m->dev, tree_add, full, in, 2, flat);
+    }
     if (z->stage == 0)
         return comm_all_reduce(z->dp, full, flat, e);
     if (z->stage == 1)
@@ -105,8 +113,20 @@ static void join_tied(struct zero *z)
     int64_t begin = z->unit[0].own_begin, n = z->unit[0].own;
     float *look_up = summed(z, 0, begin);
     const float *in[2] = { look_up, summed(z, z->n_units, begin) };
-    if (z->m->table.cfg.tied)
+    if (z->m->table.cfg.tied && !(ALTERED("tied_once") && z->stage == 0))
         KERNEL(z->m->dev, tree_add, look_up, in, 2, n);
+}
+
+static void add_squares(const struct zero *z, struct xsum *s, const float *x, int64_t n)
+{
+    float sum = 0;
+    if (!ALTERED("norm_exact")) {
+        KERNEL(z->m->dev, sum_squares, s, x, n);
+        return;
+    }
+    for (int64_t i = 0; i < n; i++)      /* in fp32, a sum for every slice */
+        sum += x[i] * x[i];
+    xsum_add(s, (double)sum);
 }
 
 int zero_norm(struct zero *z, double *norm, struct err *e)
@@ -119,8 +139,8 @@ int zero_norm(struct zero *z, double *norm, struct err *e)
         int64_t slice = flat_of(z, u) / z->n_dp, lo = slice * z->d, hi = lo + slice;       /* every element at one dp rank */
         lo = lo > p->offset ? lo : p->offset;
         hi = hi < p->offset + p->count ? hi : p->offset + p->count;
-        if (p->owner && lo < hi)
-            KERNEL(z->m->dev, sum_squares, &s, summed(z, u, lo), hi - lo);
+        if ((p->owner || ALTERED("norm_replicas")) && lo < hi)
+            add_squares(z, &s, summed(z, u, lo), hi - lo);
     }
     xsum_carry(&s);
     int64_t all[XSUM_LIMBS + 2];
