@@ -312,7 +312,7 @@ static int op_text(struct machine *m, int arg)
 
 static int op_tuple(struct machine *m, int arg)
 {
-    struct pk *t = node(m, PK_TUPLE), **item;
+    struct pk *t = node(m, PK_TUPLE), **item = NULL;
     size_t n = (size_t)arg;
     if (!t)
         return -m->e->code;
@@ -343,8 +343,8 @@ static int add_to(struct machine *m, struct pk *to, int kind, struct pk **item, 
 
 static int op_add(struct machine *m, int arg)
 {
-    struct pk **item;
-    size_t n;
+    struct pk **item = NULL;
+    size_t n = 0;
     if (pop_mark(m, &item, &n) < 0)
         return -m->e->code;
     return add_to(m, top(m), arg, item, n);
