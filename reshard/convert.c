@@ -15,6 +15,8 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
     }
     TRY(stream_run(p, tmp, digest, log, e));
     TRY(prove_run(p, tmp, digest, log, e));
+    if (p->req->stop && *p->req->stop)
+        rc = err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written");
 out:
     free(digest);
     if (rc < 0) {

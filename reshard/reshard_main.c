@@ -31,7 +31,8 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
     { OPT_INT, "ep", AT(ep), "1", "N", "expert-parallel ranks", 1, 65536, OPT_NEUTRAL_ONLY },                           \
     GROUP("Contents of the target"),                                                                                    \
     { OPT_CHOICE, "format", AT(format), "native", formats, "hf: Hugging Face, weights only", 0, 0, 0 },                 \
-    { OPT_CHOICE, "dtype", AT(dtype), "keep", "keep|fp32|bf16", "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 },  \
+    { OPT_CHOICE, "dtype", AT(dtype), "keep", "keep|fp32|bf16",                                                         \
+      "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 },                \
     { OPT_SWITCH, "weights-only", AT(weights_only), "0", NULL, "leave optimizer state out", 0, 0, 0 },                  \
     { OPT_TEXT, "config", AT(config), NULL, "FILE", "config.json to use instead of SRC's", 0, 0, 0 },                   \
     { OPT_SIZE, "shard-size", AT(shard_size), "5GB", "SIZE", "hf: most data in one file", 1, 1e18, 0 },                 \
@@ -43,7 +44,9 @@ static const struct opt convert_opts[] = { TARGET_OPTIONS, END };
 static const struct opt plan_opts[] = { TARGET_OPTIONS, JSON, END };
 static const struct opt inspect_opts[] = { GROUP("Output"), TENSORS, JSON, END };
 static const struct opt digest_opts[] = { GROUP("Output"), TENSORS, GROUP("Run"), THREADS, END };
-static const struct opt verify_opts[] = { GROUP("Run"), { OPT_SWITCH, "quick", AT(quick), "0", NULL, "tables only: headers, sizes, cover", 0, 0, 0 }, END };
+static const struct opt verify_opts[] = {
+    GROUP("Run"), { OPT_SWITCH, "quick", AT(quick), "0", NULL, "tables only: headers, sizes, cover", 0, 0, 0 }, END
+};
 static const struct opt no_opts[] = { END };
 
 static volatile sig_atomic_t stop;       /* the one thing a signal may touch */
@@ -183,10 +186,14 @@ static const struct command {
             "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     reshard plan [options] SRC",
             "SRC DST", convert_opts, 2, 2, print_version }, run_convert },
     { "inspect", { "reshard inspect", "tables what is inside of a checkpoint", "CKPT", inspect_opts, 1, 1, print_version }, run_inspect },
-    { "verify", { "reshard verify", "reads everything and checks every checksum and digest", "CKPT", verify_opts, 1, 1, print_version }, run_verify },
-    { "digest", { "reshard digest", "prints weights_digest and state_digest, which no layout changes", "CKPT", digest_opts, 1, 1, print_version }, run_digest },
-    { "diff", { "reshard diff", "names the tensors that differ and by how much; exit 1: different", "A B", no_opts, 2, 2, print_version }, run_diff },
-    { "plan", { "reshard plan", "what a conversion would read, write and need; takes the options of a conversion", "SRC [DST]", plan_opts, 1, 2, print_version }, run_plan },
+    { "verify", { "reshard verify", "reads everything and checks every checksum and digest", "CKPT", verify_opts, 1, 1, print_version },
+      run_verify },
+    { "digest", { "reshard digest", "prints weights_digest and state_digest, which no layout changes", "CKPT", digest_opts, 1, 1, print_version },
+      run_digest },
+    { "diff", { "reshard diff", "names the tensors that differ and by how much; exit 1: different", "A B", no_opts, 2, 2, print_version },
+      run_diff },
+    { "plan", { "reshard plan", "what a conversion would read, write and need; takes the options of a conversion", "SRC [DST]", plan_opts, 1, 2,
+                print_version }, run_plan },
     { "fetch", { "reshard fetch", "downloads a checkpoint (not built yet)", "URL DIR", no_opts, 2, 2, print_version }, run_fetch },
 };
 

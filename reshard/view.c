@@ -73,7 +73,8 @@ static void inspect_json(const struct ckpt *c, int tensors, FILE *out)
                                                         "tensors", g[r][d].n, "parameters", (json_int_t)g[r][d].params, "bytes",
                                                         (json_int_t)g[r][d].bytes));
     json_object_set_new(root, "roles", groups);
-    json_object_set_new(root, "layout", json_pack("{s:i,s:i,s:i,s:i,s:i,s:i}", "tp", l->tp, "pp", l->pp, "cp", l->cp, "dp", l->dp, "ep", l->ep, "zero", l->zero));
+    json_object_set_new(root, "layout", json_pack("{s:i,s:i,s:i,s:i,s:i,s:i}", "tp", l->tp, "pp", l->pp, "cp", l->cp, "dp", l->dp, "ep", l->ep,
+                                                  "zero", l->zero));
     json_object_set_new(root, "grain", json_integer(s->grain));
     json_object_set_new(root, "state", s->has_state ? json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "sample",
                                                                 (json_int_t)s->sample)
@@ -175,7 +176,8 @@ out:
 struct difference { int64_t first, count, n; double a, b, largest; };      /* first -1: none */
 
 /* Elements are compared as bits where the dtypes are the same, as values where they differ. */
-static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor *y, const char *a, const char *b, int64_t lo, int64_t n, struct difference *d)
+static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor *y, const char *a, const char *b, int64_t lo, int64_t n,
+                          struct difference *d)
 {
     size_t size = ckpt_dtype_size(x->dtype);
     int same_dtype = x->dtype == y->dtype;
@@ -261,7 +263,8 @@ static int diff_state(const struct ckpt *a, const struct ckpt *b, FILE *out)
 {
     const struct ckpt_state *x = ckpt_state(a), *y = ckpt_state(b);
     const struct { const char *name; long long x, y; } rows[] = {
-        { "step", x->step, y->step }, { "seed", (long long)x->seed, (long long)y->seed }, { "epoch", x->epoch, y->epoch }, { "sample", x->sample, y->sample },
+        { "step", x->step, y->step }, { "seed", (long long)x->seed, (long long)y->seed },
+        { "epoch", x->epoch, y->epoch }, { "sample", x->sample, y->sample },
     };
     int different = 0;
     if (x->has_state != y->has_state) {
