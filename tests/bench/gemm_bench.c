@@ -1,8 +1,8 @@
-/* gemm_bench.c - speed of products on one thread: against OpenBLAS, against the measured peak and read bandwidth, and exact
+/* gemm_bench.c - speed of products: against oneDNN (else OpenBLAS, else the measured peak), against read bandwidth, and exact
  * (8 leaves) against one chain. Contestants take turns; a figure is the best, a ratio the median over the turns.
- * Times are CPU time of this thread: other work on the machine takes less from them. Ends with one line of JSON.
- * gemm_bench [--quick | part of a row's name] */
-#include <dlfcn.h>
+ * One thread is timed by its own CPU clock: other work on the machine takes less from it; several by the wall's. Ends with one
+ * line of JSON.
+ * gemm_bench [--quick] [--models] [--threads N] [part of a row's name]      --models: the shapes of 110m and 1b as well */
 #include <immintrin.h>
 #include <math.h>
 #include <stdio.h>
@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 #include "kernels/gemm.h"
+#include "tests/bench/onednn.h"
 
 #define TURNS 9
 #define TURN_S 0.03
@@ -23,15 +24,18 @@ struct bench {
     const struct gemm_ops *ops;
     const char *only;                  /* run rows whose name contains this; NULL: all */
     sgemm_fn *sgemm;                   /* NULL: no OpenBLAS here */
+    struct onednn onednn;
+    int have_onednn, threads;
     double peak[2], read;              /* GFLOP/s by dtype, bytes/s */
     int n_rows;
-    struct row { char name[64], peer_name[24]; const char *unit; double ours, peer, ratio; } row[64];
+    struct row { char name[64], peer_name[24]; const char *unit; double ours, peer, ratio; } row[192];
 };
 
+static clockid_t clock_used = CLOCK_THREAD_CPUTIME_ID;
 static double now_s(void)
 {
     struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    clock_gettime(clock_used, &t);
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
@@ -135,7 +139,7 @@ static void compare(struct bench *k, const char *name, const char *unit, struct 
     }
     qsort(ratio, TURNS, sizeof *ratio, by_size);
     r->ratio = ratio[TURNS / 2];
-    printf("%-34s %8.1f  %-16s %8.1f %-8s %6.3f\n", name, r->ours, peer, r->peer, unit, r->ratio);
+    printf("%-36s %8.1f  %-10s %8.1f %-8s %6.3f\n", name, r->ours, peer, r->peer, unit, r->ratio);
     fflush(stdout);
 }
 
@@ -240,24 +244,42 @@ static void close_product(struct product *p)
 
 static const char *name_of(enum dtype dt) { return dt == DT_F32 ? "fp32" : "bf16"; }
 
+struct form { const char *what; void (*ours)(void *), (*blas)(void *); enum onednn_form form; };
+static const struct form forms[3] = { { "linear", run_linear, run_sgemm, ONEDNN_LINEAR },
+                                      { "linear_dx", run_dx, run_sgemm_dx, ONEDNN_DX },
+                                      { "linear_dw", run_dw, run_sgemm_dw, ONEDNN_DW } };
+
+/* C of a form is c_rows x c_cols, summed over `sum`. */
+static void bench_form(struct bench *k, const struct form *f, struct product *p, const int64_t shape[3])
+{
+    char name[64];
+    enum dtype dt = p->x.dt;
+    int64_t m = p->x.rows, n = p->w.rows, kk = p->x.cols;
+    struct contestant ours = { f->ours, p, 2e-9 * (double)m * (double)n * (double)kk };
+    struct onednn_product peer;
+    snprintf(name, sizeof name, "%s %s %dx%dx%d", f->what, name_of(dt), (int)m, (int)n, (int)kk);
+    if (k->only && !strstr(name, k->only))
+        return;
+    if (k->have_onednn && onednn_product_open(&peer, &k->onednn, k->d, f->form, dt, shape[0], shape[1], shape[2], 1)) {
+        compare(k, name, "GFLOP/s", ours, "onednn", (struct contestant){ onednn_run, &peer, ours.work }, 0);
+        onednn_product_close(&peer);
+    } else if (k->sgemm && dt == DT_F32) {
+        compare(k, name, "GFLOP/s", ours, "openblas", (struct contestant){ f->blas, p, ours.work }, 0);
+    } else {
+        compare(k, name, "GFLOP/s", ours, "peak", (struct contestant){ NULL, NULL, 0 }, k->peak[dt] * k->threads);
+    }
+}
+
 static void bench_shape(struct bench *k, enum dtype dt, int64_t m, int64_t n, int64_t kk)
 {
     struct product exact, fast;
     char name[64];
     double work = 2e-9 * (double)m * (double)n * (double)kk;
-    struct contestant none = { NULL, NULL, 0 };
-    int lib = dt == DT_F32 && k->sgemm;
-    const char *peer = lib ? "openblas" : "peak";
+    const int64_t shape[3][3] = { { m, n, kk }, { m, kk, n }, { n, kk, m } };
     open_product(k, &exact, dt, m, n, kk, 8, 1);
     open_product(k, &fast, dt, m, n, kk, 1, 1);
-    struct { const char *what; void (*ours)(void *), (*theirs)(void *); } form[3] = { { "linear", run_linear, run_sgemm },
-                                                                                      { "linear_dx", run_dx, run_sgemm_dx },
-                                                                                      { "linear_dw", run_dw, run_sgemm_dw } };
-    for (int i = 0; i < 3; i++) {
-        snprintf(name, sizeof name, "%s %s %dx%dx%d", form[i].what, name_of(dt), (int)m, (int)n, (int)kk);
-        compare(k, name, "GFLOP/s", (struct contestant){ form[i].ours, &exact, work }, peer,
-                lib ? (struct contestant){ form[i].theirs, &exact, work } : none, k->peak[dt]);
-    }
+    for (int i = 0; i < 3; i++)
+        bench_form(k, &forms[i], &exact, shape[i]);
     snprintf(name, sizeof name, "exact %s %dx%dx%d", name_of(dt), (int)m, (int)n, (int)kk);
     compare(k, name, "GFLOP/s", (struct contestant){ run_linear, &exact, work }, "one chain",
             (struct contestant){ run_linear, &fast, work }, 0);
@@ -279,19 +301,28 @@ static void run_read(void *arg)
 /* A few rows, weights streamed from memory: a ring of copies larger than any cache. */
 static void bench_rows(struct bench *k, enum dtype dt, int64_t m, struct reader *read)
 {
+    enum { N = 2048, K = 2048 };
     struct product exact, fast;
+    struct onednn_product peer;
     char name[64];
-    int n_ring = (int)(RING_BYTES / ((size_t)2048 * 2048 * dtype_size(dt)));
-    double bytes = 1e-9 * 2048 * 2048 * (double)dtype_size(dt);
-    open_product(k, &exact, dt, m, 2048, 2048, 8, n_ring);
-    snprintf(name, sizeof name, "rows %s %dx2048x2048", name_of(dt), (int)m);
-    if (m <= 4)                       /* from 8 rows on the arithmetic takes as long as the reading */
+    int n_ring = (int)(RING_BYTES / ((size_t)N * K * dtype_size(dt)));
+    double bytes = 1e-9 * N * K * (double)dtype_size(dt), flops = 2e-9 * (double)m * N * K;
+    if (k->only && !strstr(k->only, "rows"))
+        return;
+    open_product(k, &exact, dt, m, N, K, 8, n_ring);
+    open_product(k, &fast, dt, m, N, K, 1, n_ring);
+    snprintf(name, sizeof name, "rows %s %dx%dx%d", name_of(dt), (int)m, N, K);
+    if (m <= 4 && k->threads == 1)    /* from 8 rows on the arithmetic takes as long as the reading */
         compare(k, name, "GB/s", (struct contestant){ run_linear, &exact, bytes }, "read",
                 (struct contestant){ run_read, read, READ_GB }, 0);
-    open_product(k, &fast, dt, m, 2048, 2048, 1, n_ring);
-    snprintf(name, sizeof name, "exact rows %s %dx2048x2048", name_of(dt), (int)m);
-    compare(k, name, "GB/s", (struct contestant){ run_linear, &exact, bytes }, "one chain",
-            (struct contestant){ run_linear, &fast, bytes }, 0);
+    if (k->have_onednn && onednn_product_open(&peer, &k->onednn, k->d, ONEDNN_LINEAR, dt, m, N, K, n_ring)) {
+        compare(k, name, "GFLOP/s", (struct contestant){ run_linear, &exact, flops }, "onednn",
+                (struct contestant){ onednn_run, &peer, flops }, 0);
+        onednn_product_close(&peer);
+    }
+    snprintf(name, sizeof name, "exact rows %s %dx%dx%d", name_of(dt), (int)m, N, K);
+    compare(k, name, "GFLOP/s", (struct contestant){ run_linear, &exact, flops }, "one chain",
+            (struct contestant){ run_linear, &fast, flops }, 0);
     close_product(&exact);
     close_product(&fast);
 }
@@ -328,43 +359,81 @@ static const struct gemm_ops *best_ops(void)
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &gemm_avx2 : &gemm_portable;
 }
 
-static sgemm_fn *open_blas(void)
+static sgemm_fn *open_blas(int threads)
 {
-    setenv("OPENBLAS_NUM_THREADS", "1", 1);
+    char text[16];
+    snprintf(text, sizeof text, "%d", threads);
+    setenv("OPENBLAS_NUM_THREADS", text, 1);
     void *lib = dlopen("libopenblas.so.0", RTLD_NOW);
     sgemm_fn *fn = NULL;
     if (lib)
         *(void **)&fn = dlsym(lib, "cblas_sgemm");
-    if (!fn)
-        printf("no libopenblas.so.0 here: fp32 is compared with the measured peak only\n");
     return fn;
+}
+
+static void measure_limits(struct bench *k, struct reader *read)
+{
+    memset(read->p, 1, RING_BYTES);
+    for (int i = 0; i < 5; i++) {
+        k->peak[DT_F32] = fmax(k->peak[DT_F32], peak(0));
+        k->peak[DT_BF16] = fmax(k->peak[DT_BF16], peak(1));
+        k->read = fmax(k->read, read_once(read->p, RING_BYTES / 4));
+    }
+    printf("one thread: fp32 peak %.0f GFLOP/s, bf16 peak %.0f GFLOP/s, read %.1f GB/s\n", k->peak[0], k->peak[1], k->read * 1e-9);
+}
+
+static const int64_t shapes[][3] = { { 512, 512, 512 }, { 1024, 1024, 1024 }, { 256, 768, 768 }, { 512, 2048, 2048 }, { 512, 2048, 8192 } };
+static const int64_t model_shapes[][3] = {      /* 512 tokens through 110m and 1b: q k v, o, gate up, down; head of 110m */
+    { 512, 2304, 768 }, { 512, 768, 768 }, { 512, 4096, 768 }, { 512, 768, 2048 }, { 512, 32000, 768 },
+    { 512, 3072, 2048 }, { 512, 16384, 2048 },
+};
+static const int64_t few[] = { 1, 2, 4, 8, 16, 32 };
+#define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
+
+static int parse(struct bench *k, int argc, char **argv, int *quick, int *models)
+{
+    for (int i = 1; i < argc; i++)
+        if (!strcmp(argv[i], "--quick"))
+            *quick = 1;
+        else if (!strcmp(argv[i], "--models"))
+            *models = 1;
+        else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
+            k->threads = atoi(argv[++i]);
+        else if (argv[i][0] != '-')
+            k->only = *argv[i] ? argv[i] : NULL;
+        else
+            return 0;
+    return k->threads > 0;
 }
 
 int main(int argc, char **argv)
 {
     static struct mem memory;
-    static const int64_t shapes[][3] = { { 512, 512, 512 }, { 1024, 1024, 1024 }, { 256, 768, 768 }, { 512, 2048, 2048 } };
-    static const int64_t few[] = { 1, 4, 8, 16 };
-    struct bench k = { .ops = best_ops(), .sgemm = open_blas() };
+    static struct bench k = { .threads = 1 };
     struct err e;
-    int quick = argc > 1 && !strcmp(argv[1], "--quick");
-    k.only = argc > 1 && !quick ? argv[1] : NULL;
-    if (dev_open(&k.d, "cpu", 1, &memory, &e) < 0)
+    int quick = 0, models = 0;
+    if (!parse(&k, argc, argv, &quick, &models)) {
+        fprintf(stderr, "gemm_bench [--quick] [--models] [--threads N] [part of a row's name]\n");
+        return 2;
+    }
+    clock_used = k.threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
+    k.ops = best_ops();
+    k.sgemm = open_blas(k.threads);
+    k.have_onednn = onednn_open(&k.onednn, k.threads);
+    printf("oneDNN: %s\n", k.have_onednn ? "yes" : "not here: apt-get install libdnnl-dev, then build again");
+    if (dev_open(&k.d, "cpu", k.threads, &memory, &e) < 0)
         return err_print(&e, "gemm_bench");
     struct reader read = { mem_alloc(&memory, MEM_WORK, RING_BYTES), RING_BYTES / 4, 0 };
-    memset(read.p, 1, RING_BYTES);
-    for (int i = 0; i < 5; i++) {
-        k.peak[DT_F32] = fmax(k.peak[DT_F32], peak(0));
-        k.peak[DT_BF16] = fmax(k.peak[DT_BF16], peak(1));
-        k.read = fmax(k.read, read_once(read.p, RING_BYTES / 4));
-    }
-    printf("measured peak: fp32 %.0f GFLOP/s, bf16 %.0f GFLOP/s, read %.1f GB/s; one thread\n", k.peak[0], k.peak[1],
-           k.read * 1e-9);
-    printf("%-34s %8s  %-16s %8s %-8s %6s\n", "product", "ours", "against", "its", "unit", "ratio");
+    if (!read.p)
+        return 1;
+    measure_limits(&k, &read);
+    printf("%-36s %8s  %-10s %8s %-8s %6s\n", "product", "ours", "against", "its", "unit", "ratio");
     for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
-        for (int i = 0; i < (quick ? 1 : 4); i++)
+        for (int i = 0; i < (quick ? 1 : COUNT(shapes)); i++)
             bench_shape(&k, dt, shapes[i][0], shapes[i][1], shapes[i][2]);
-        for (int i = 0; i < (quick ? 1 : 4); i++)
+        for (int i = 0; models && i < COUNT(model_shapes); i++)
+            bench_shape(&k, dt, model_shapes[i][0], model_shapes[i][1], model_shapes[i][2]);
+        for (int i = 0; i < (quick ? 1 : COUNT(few)); i++)
             bench_rows(&k, dt, few[i], &read);
         bench_pack(&k, dt);
     }
