@@ -14,6 +14,16 @@ struct dev_priv {
     size_t bytes[SLOTS];
 };
 
+static void drop_scratch(struct dev *d)
+{
+    struct dev_priv *p = d->priv;
+    for (int i = 0; i < SLOTS; i++) {
+        mem_free(d->mem, p->scratch[i]);
+        p->scratch[i] = NULL;
+        p->bytes[i] = 0;
+    }
+}
+
 int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, struct err *e)
 {
     int rc = 0;
@@ -39,6 +49,7 @@ int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, s
     TRY(pool_open(&d->pool, threads, e));
     d->ops = &p->ops;
     TRY(cpu_choose(d, &p->ops, &d->isa, e));
+    drop_scratch(d);                     /* the self-tests' */
     *out = d;
     d = NULL;
 out:
@@ -51,8 +62,7 @@ void dev_close(struct dev *d)
     struct dev_priv *p = d ? d->priv : NULL;
     if (!d)
         return;
-    for (int i = 0; i < SLOTS; i++)
-        mem_free(d->mem, p->scratch[i]);
+    drop_scratch(d);
     if (d->pool)
         pool_close(d->pool);
     free(p);
