@@ -30,6 +30,13 @@ void tokenizer_close(struct tokenizer *t);                                      
 /* *ids: malloc'd (also when *n_ids is 0), the caller frees. add_special: with the ids that the post-processor puts in front
  * and behind (BOS, EOS); special tokens written in the text are recognised either way. n up to 1 GiB, else ERR_CONFIG. */
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int add_special, int32_t **ids, size_t *n_ids, struct err *e);
+/* Bytes [begin, end) of a text. */
+struct text_span { size_t begin, end; };
+/* The same for a text of which parts came from outside (template.h: user spans, ascending): a special token is one only where no byte
+ * of it lies in a span; inside or across it is plain text, whatever it spells. ERR_CONFIG: text that is not UTF-8, spans out of order,
+ * or one that the tokenizer cannot write without a special token. */
+int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t n, const struct text_span *user, size_t n_user, int add_special,
+                            int32_t **ids, size_t *n_ids, struct err *e);
 /* *out: malloc'd, one NUL behind its *n_bytes bytes. Ids that do not exist stand for nothing, as in the reference library. */
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, int skip_special, char **out, size_t *n_bytes, struct err *e);
 
