@@ -26,6 +26,12 @@ static char *folder_of(const char *path)
     return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
+/* In this order: whoever knows the path first. The last one knows every path, or says what is missing. */
+static const struct fmt_driver drivers[] = {
+    { "native", native_probe, native_open },
+    { "hf", hf_probe, hf_open },
+};
+
 static int open_driver(struct ckpt *c, struct err *e)
 {
     struct stat st;
@@ -33,16 +39,21 @@ static int open_driver(struct ckpt *c, struct err *e)
         return err_sys(e, "cannot open %s", c->path);
     int folder = S_ISDIR(st.st_mode);
     c->dir = folder ? strdup(c->path) : folder_of(c->path);
-    char *manifest = c->dir ? fmt_join(c->dir, FMT_MANIFEST) : NULL;
-    if (!manifest)
+    if (!c->dir)
         return err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
-    int native = folder && io_exists(manifest);
-    free(manifest);
-    c->driver = native ? "native" : "hf";
-    return native ? native_open(c, e) : hf_open(c, folder, e);
+    const struct fmt_driver *d = drivers;
+    while (!d->probe(c, folder))
+        d++;
+    c->driver = d->name;
+    return d->open(c, folder, e);
 }
 
 int ckpt_open(struct ckpt **out, const char *path, struct err *e)
+{
+    return ckpt_open_config(out, path, NULL, e);
+}
+
+int ckpt_open_config(struct ckpt **out, const char *path, const char *config_path, struct err *e)
 {
     if (!strncmp(path, "file://", 7))
         path += 7;
@@ -54,11 +65,13 @@ int ckpt_open(struct ckpt **out, const char *path, struct err *e)
     pthread_mutex_init(&c->lock, NULL);
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->path = strdup(path);
+    c->config_path = config_path;
     int rc = c->path ? open_driver(c, e) : err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
     if (rc < 0) {
         ckpt_close(c);
         return rc;
     }
+    c->config_path = NULL;      /* the caller's */
     *out = c;
     return 0;
 }
@@ -73,6 +86,7 @@ void ckpt_close(struct ckpt *c)
         free(c->file[i].path);
         free(c->file[i].block);
         free((void *)c->file[i].seen);
+        free(c->file[i].record);
     }
     for (int i = 0; c->tensor && i < c->n_tensors; i++)
         free((char *)c->tensor[i].name);
@@ -80,6 +94,9 @@ void ckpt_close(struct ckpt *c)
         free(c->extra[i].name);
     for (int i = 0; i < FMT_CACHE; i++)
         free(c->cache[i].data);
+    for (int i = 0; i < c->n_owned; i++)
+        free(c->owned[i]);
+    free(c->owned);
     free(c->file);
     free(c->tensor);
     free(c->piece);
@@ -140,6 +157,10 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
         for (int64_t b = 0; c->file[f].block && b * FMT_BLOCK < c->file[f].bytes; b++)
             if (number++ % n_parts == part && !atomic_load(&c->file[f].seen[b]))
                 TRY(fmt_read_block(c, f, b, data, e));
+    for (int f = 0; f < c->n_files; f++)
+        for (int64_t i = 0; i < c->file[f].n_records; i++)
+            if (number++ % n_parts == part)
+                TRY(fmt_check_record(c, f, c->file[f].record[i].begin, e));
 out:
     free(data);
     return rc < 0 ? rc : 0;

@@ -45,6 +45,8 @@ struct ckpt;
 /* path: a folder of any name or a single .safetensors file. Detects the driver (native, Hugging Face). Reads tables only; checks
  * sizes, exact cover, manifest checksum. Data is checked against its block checksums as it is read (native). */
 int ckpt_open(struct ckpt **out, const char *path, struct err *e);
+/* The same with a config.json (a path, or NULL) that says what the files of other frameworks do not: Megatron's heads and vocabulary. */
+int ckpt_open_config(struct ckpt **out, const char *path, const char *config_path, struct err *e);
 void ckpt_close(struct ckpt *c);
 const char *ckpt_path(const struct ckpt *c);
 const char *ckpt_driver(const struct ckpt *c);              /* "native", "hf" */

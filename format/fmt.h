@@ -21,6 +21,7 @@
 
 struct sum128 { uint64_t lo, hi; };         /* XXH3-128; as text: 32 hex digits, hi first (as xxhsum -H2 prints it) */
 
+struct fmt_record { int64_t begin, bytes; uint32_t crc; _Atomic int checked; };        /* part of a file with a CRC-32 of its own (zip) */
 struct fmt_file {
     char *name, *path;
     int64_t bytes;
@@ -29,6 +30,8 @@ struct fmt_file {
     _Atomic unsigned char *seen;    /* a byte a block: checked in this opening */
     _Atomic int head_checked;
     struct sum128 sum;              /* of all block checksums (native) */
+    struct fmt_record *record;      /* by begin; NULL: none */
+    int64_t n_records;
     int fd, users;
     uint64_t used;                  /* when last: the oldest idle one is closed */
 };
@@ -37,6 +40,7 @@ struct fmt_piece {
     int64_t offset;                 /* bytes, in the file */
     struct box box;
     int64_t lo, hi;
+    const int64_t *stride;          /* elements from one index of a dim to the next, c owns it; NULL: row-major. Then lo 0, hi all */
 };
 struct fmt_extra { char *name; int64_t bytes; struct sum128 sum; int has_sum; };
 
@@ -62,11 +66,21 @@ struct ckpt {
     uint64_t clock;
     struct fmt_cached cache[FMT_CACHE];
     int cache_next;
+    const char *config_path;        /* config.json to use instead of the one beside the files; or NULL */
+    void **owned;                   /* freed at the end */
+    int n_owned;
     _Atomic int64_t bytes_read;
 };
 
-/* drivers: fill the tables of c (path and dir are set) */
-int native_open(struct ckpt *c, struct err *e);
+/* drivers: probe says whether path (a folder or a file) is theirs, open fills the tables of c (path and dir are set). One row each in ckpt.c. */
+struct fmt_driver {
+    const char *name;
+    int (*probe)(const struct ckpt *c, int is_folder);
+    int (*open)(struct ckpt *c, int is_folder, struct err *e);
+};
+int native_probe(const struct ckpt *c, int is_folder);
+int native_open(struct ckpt *c, int is_folder, struct err *e);
+int hf_probe(const struct ckpt *c, int is_folder);
 int hf_open(struct ckpt *c, int is_folder, struct err *e);
 
 /* tables.c */
@@ -92,6 +106,9 @@ int fmt_is_dir(const char *path);
 struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, struct err *e);     /* NULL: error set */
 int fmt_use(struct ckpt *c, int file, int *fd, struct err *e);      /* lends an open file … */
 void fmt_done(struct ckpt *c, int file);                            /* … until this */
+int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e);       /* all of n; counts bytes_read */
+/* Checks the CRC-32 of the record around byte `off`, once; no record there: nothing to do. */
+int fmt_check_record(struct ckpt *c, int file, int64_t off, struct err *e);
 /* Reads block b of a file with checksums into data (FMT_BLOCK bytes) and checks it. */
 int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e);
 int fmt_check_head(struct ckpt *c, int file, struct err *e);

@@ -237,6 +237,13 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+int hf_probe(const struct ckpt *c, int is_folder)
+{
+    (void)c;
+    (void)is_folder;
+    return 1;
+}
+
 int hf_open(struct ckpt *c, int is_folder, struct err *e)
 {
     struct list l = { 0 };

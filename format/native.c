@@ -382,8 +382,17 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int native_open(struct ckpt *c, struct err *e)
+int native_probe(const struct ckpt *c, int is_folder)
 {
+    char *path = is_folder ? fmt_join(c->dir, FMT_MANIFEST) : NULL;
+    int yes = path && io_exists(path);
+    free(path);
+    return yes;
+}
+
+int native_open(struct ckpt *c, int is_folder, struct err *e)
+{
+    (void)is_folder;
     char *path = fmt_join(c->dir, FMT_MANIFEST);
     void *text = NULL;
     json_t *root = NULL;

@@ -13,6 +13,7 @@
 #define OPEN_MAX 128            /* files open at once in one checkpoint: a thousand ranks' files must not use up the process's */
 #define SMALL_RUN 512           /* bytes: shorter runs are read through a window, without checksums too */
 #define WINDOW ((int64_t)64 << 10)
+#define STRIDED_MAX ((int64_t)64 << 20)         /* bytes: what a piece that is not row-major may span to be read at once */
 
 struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, struct err *e)
 {
@@ -78,7 +79,7 @@ void fmt_done(struct ckpt *c, int file)
     pthread_mutex_unlock(&c->lock);
 }
 
-static int read_bytes(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e)
+int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e)
 {
     int fd, rc = fmt_use(c, file, &fd, e);
     if (rc < 0)
@@ -102,7 +103,7 @@ int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *
 {
     struct fmt_file *f = &c->file[file];
     int64_t n = fmt_block_bytes(f, b);
-    int rc = read_bytes(c, file, data, n, b * FMT_BLOCK, e);
+    int rc = fmt_pread(c, file, data, n, b * FMT_BLOCK, e);
     if (rc < 0)
         return rc;
     if (fmt_sum64(data, (size_t)n) != f->block[b])
@@ -232,16 +233,51 @@ static int run_plain(struct cursor *k, char *dst, int64_t off, int64_t n, int64_
 {
     int rc;
     if (n >= SMALL_RUN)
-        return read_bytes(k->c, k->file, dst, n, off, e);
+        return fmt_pread(k->c, k->file, dst, n, off, e);
     if (off < k->from || off + n > k->to) {
         if (!k->data && (rc = cursor_room(k, WINDOW, e)) < 0)
             return rc;
         k->from = off;
         k->to = off + WINDOW < piece_end ? off + WINDOW : piece_end;
-        if ((rc = read_bytes(k->c, k->file, k->data, k->to - k->from, k->from, e)) < 0)
+        if ((rc = fmt_pread(k->c, k->file, k->data, k->to - k->from, k->from, e)) < 0)
             return rc;
     }
     memcpy(dst, k->data + (off - k->from), (size_t)n);
+    return 0;
+}
+
+/* Bytes from the first element to the end of the last one. */
+static int64_t strided_span(const struct fmt_piece *p, size_t size)
+{
+    int64_t last = 0;
+    for (int d = 0; d < p->box.n_dims; d++)
+        last += (p->box.extent[d] - 1) * p->stride[d];
+    return (last + 1) * (int64_t)size;
+}
+
+/* n elements from part_off of a piece that does not lie in row-major order. What it spans is read once, when that is not much. */
+static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size, char *dst, int64_t part_off, int64_t n, struct err *e)
+{
+    int64_t span = strided_span(p, size), end = p->offset + span;
+    int last = p->box.n_dims - 1, rc;
+    if (!k->data && span <= STRIDED_MAX) {
+        if ((rc = cursor_room(k, span, e)) < 0 || (rc = fmt_pread(k->c, k->file, k->data, span, p->offset, e)) < 0)
+            return rc;
+        k->from = p->offset;
+        k->to = end;
+    }
+    while (n > 0) {
+        int64_t rest = part_off, off = 0, at = part_off % p->box.extent[last];
+        int64_t m = p->stride[last] == 1 ? p->box.extent[last] - at : 1;
+        for (int d = last; d >= 0; d--) {
+            off += rest % p->box.extent[d] * p->stride[d];
+            rest /= p->box.extent[d];
+        }
+        m = m < n ? m : n;
+        if ((rc = run_plain(k, dst, p->offset + off * (int64_t)size, m * (int64_t)size, end, e)) < 0)
+            return rc;
+        dst += m * (int64_t)size, part_off += m, n -= m;
+    }
     return 0;
 }
 
@@ -264,7 +300,11 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, co
         char *to = dst + (r.of_off + skip - lo) * (int64_t)size;
         if (!*got)
             TRY(fmt_check_head(c, p->file, e));
-        if (checked)
+        if (!*got && c->file[p->file].n_records)
+            TRY(fmt_check_record(c, p->file, p->offset, e));
+        if (p->stride)
+            TRY(run_strided(&k, p, size, to, r.part_off + skip, n, e));
+        else if (checked)
             TRY(run_checked(&k, to, off, n * (int64_t)size, e));
         else
             TRY(run_plain(&k, to, off, n * (int64_t)size, end, e));
