@@ -1,0 +1,130 @@
+/* model_config_test.c - config.json: both layouts, defaults of transformers, what is refused and in which words. */
+#include "model/config.h"
+#include "tests/test.h"
+
+static struct err e;
+static struct model_config c;
+
+static int parse(const char *text) { return model_config_parse(&c, text, "config.json", &e); }
+
+TEST(missing_keys_take_the_defaults_of_transformers)
+{
+    CHECK_INT(parse("{\"model_type\":\"llama\"}"), 0);
+    CHECK(c.hidden == 4096 && c.n_layers == 32 && c.n_heads == 32 && c.n_kv == 32 && c.head_dim == 128 && c.inter == 11008 && c.vocab == 32000);
+    CHECK(c.max_pos == 2048 && c.rms_eps == 1e-6 && c.rope_theta == 10000.0 && c.rope == ROPE_DEFAULT && !c.tied && c.init_range == 0.02);
+    CHECK(c.bos == 1 && c.n_eos == 1 && c.eos[0] == 2 && !c.bf16 && c.grain == 8 && !c.grain_given);
+}
+
+#define SHAPE "\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"intermediate_size\":96"
+#define LLAMA3 "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64"
+
+TEST(the_older_and_the_newer_layout_say_the_same)
+{
+    struct model_config old;
+    CHECK_INT(parse("{" SHAPE ",\"rope_theta\":500000.0,\"rope_scaling\":{" LLAMA3 "},\"torch_dtype\":\"bfloat16\"}"), 0);
+    old = c;
+    CHECK(c.rope == ROPE_LLAMA3 && c.rope_theta == 500000.0 && c.rope_factor == 8 && c.rope_low_freq == 1 && c.rope_high_freq == 4);
+    CHECK(c.rope_original_max_pos == 64 && c.bf16 && c.head_dim == 8);
+    CHECK_INT(parse("{" SHAPE ",\"rope_parameters\":{\"rope_theta\":500000.0," LLAMA3 "},\"dtype\":\"bfloat16\"}"), 0);
+    CHECK_INT(model_config_same(&old, &c, &e), 0);
+    CHECK(c.bf16);
+    CHECK_INT(parse("{" SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}"), 0);
+    CHECK(c.rope == ROPE_LINEAR && c.rope_factor == 2);
+    CHECK_INT(parse("{" SHAPE ",\"rope_scaling\":null,\"eos_token_id\":[3,5],\"bos_token_id\":null,\"head_dim\":null}"), 0);
+    CHECK(c.rope == ROPE_DEFAULT && c.n_eos == 2 && c.eos[1] == 5 && c.bos == -1);
+}
+
+TEST(what_is_not_computed_is_refused_by_name)
+{
+    static const struct { const char *text, *message; } wrong[] = {
+        { "{}", "config.json: no model_type" },
+        { "[]", "config.json: not a JSON object" },
+        { "{", "config.json" },
+        { "{\"model_type\":\"gpt_neox\"}", "config.json: model_type gpt_neox is not computed yet" },
+        { "{" SHAPE ",\"attention_bias\":true}", "config.json: attention_bias true is not built yet" },
+        { "{" SHAPE ",\"mlp_bias\":true}", "config.json: mlp_bias true is not built yet" },
+        { "{" SHAPE ",\"hidden_act\":\"gelu\"}", "config.json: hidden_act gelu is not built yet" },
+        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "config.json: rope_type yarn is not built yet" },
+        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "rope_type llama3 needs original_max_position_embeddings" },
+        { "{" SHAPE ",\"rope_theta\":0}", "rope_theta 0" },
+        { "{" SHAPE ",\"head_dim\":5}", "config.json: head_dim 5 is odd" },
+        { "{" SHAPE ",\"vocab_size\":0}", "config.json: vocab_size is 0" },
+        { "{" SHAPE ",\"vocab_size\":-7}", "config.json: vocab_size is -7" },
+        { "{" SHAPE ",\"vocab_size\":\"many\"}", "vocab_size" },
+        { "{" SHAPE ",\"num_hidden_layers\":5000000000}", "num_hidden_layers is 5000000000" },
+        { "{" SHAPE ",\"shardline_grain\":3}", "config.json: shardline_grain 3 does not divide the 8 attention heads" },
+        { "{" SHAPE ",\"shardline_grain\":0}", "config.json: shardline_grain 0" },
+        { "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":7}", "hidden_size 64 is not a multiple of num_attention_heads 7" },
+        { "{\"model_type\":\"llama\",\"num_attention_heads\":8,\"num_key_value_heads\":3}", "num_attention_heads 8 is not a multiple of num_key_value_heads 3" },
+        { "{" SHAPE ",\"eos_token_id\":[\"a\"]}", "config.json: eos_token_id" },
+        { "{" SHAPE ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", "config.json: eos_token_id" },
+        { "{" SHAPE ",\"hidden_size\":32}", "config.json" },                      /* a key twice */
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        memset(&e, 0, sizeof e);
+        if (parse(wrong[i].text) >= 0)
+            test_fail(__FILE__, __LINE__, "%s is taken", wrong[i].text);
+        else
+            CHECK_HAS(e.text, wrong[i].message);
+    }
+}
+
+TEST(the_grain_follows_the_formula_or_the_file)
+{
+    static const struct { int heads, inter, want; } shapes[] = { { 8, 96, 8 }, { 32, 11008, 8 }, { 12, 2048, 4 }, { 6, 21, 1 }, { 8, 100, 4 }, { 6, 12, 2 } };
+    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+        c.n_heads = shapes[i].heads;
+        c.inter = shapes[i].inter;
+        CHECK_INT(model_grain_formula(&c), shapes[i].want);
+    }
+    CHECK_INT(parse("{" SHAPE ",\"shardline_grain\":2}"), 0);
+    CHECK(c.grain == 2 && c.grain_given);
+}
+
+static void round_trip(const struct model_config *want, const char *dtype)
+{
+    char *text = model_config_json(want, dtype);
+    CHECK(text != NULL);
+    CHECK_INT(parse(text), 0);
+    CHECK_INT(model_config_same(want, &c, &e), 0);
+    CHECK_INT(c.bf16, !strcmp(dtype, "bfloat16"));
+    CHECK(c.max_pos == want->max_pos && c.init_range == want->init_range && c.bos == want->bos && c.n_eos == want->n_eos);
+    CHECK_SAME(c.eos, want->eos, sizeof *c.eos * (size_t)c.n_eos);
+    CHECK_INT(strstr(text, "shardline_grain") != NULL, want->grain != model_grain_formula(want));
+    free(text);
+}
+
+TEST(what_is_written_is_read_back_the_same)
+{
+    static const char *const names[] = { "tiny", "10m", "110m", "1b", "7b", "70b" };
+    struct model_config m;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        CHECK_INT(model_config_preset(&m, names[i], &e), 0);
+        round_trip(&m, i % 2 ? "bfloat16" : "float32");
+        CHECK_INT(m.head_dim * m.n_heads, m.hidden);
+    }
+    CHECK_INT(parse("{" SHAPE ",\"rope_theta\":5e5,\"rope_scaling\":{" LLAMA3 "},\"shardline_grain\":4,\"eos_token_id\":[7,9],\"bos_token_id\":null,"
+                    "\"tie_word_embeddings\":true,\"initializer_range\":0.1,\"rms_norm_eps\":1e-5}"), 0);
+    m = c;
+    round_trip(&m, "bfloat16");
+}
+
+TEST(an_unknown_preset_lists_the_known_ones)
+{
+    CHECK_INT(model_config_preset(&c, "8b", &e), -ERR_USAGE);
+    CHECK_HAS(e.text, "--model 8b: neither a file nor one of the presets tiny, 10m, 110m, 1b, 7b, 70b");
+}
+
+TEST(configs_that_differ_say_in_what)
+{
+    struct model_config a;
+    CHECK_INT(parse("{" SHAPE "}"), 0);
+    a = c;
+    c.vocab++;
+    CHECK_INT(model_config_same(&a, &c, &e), -ERR_CONFIG);
+    CHECK_HAS(e.text, "vocab_size is 32000 in the checkpoint and 32001 in --model");
+    c = a;
+    c.rms_eps *= 2;
+    CHECK_INT(model_config_same(&a, &c, &e), -ERR_CONFIG);
+    CHECK_HAS(e.text, "rms_norm_eps");
+}
