@@ -251,14 +251,12 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
     int rc = 0;
     if (!buf)
         return missing(e, "a chunk of a checkpoint");
-    for (int i = 0; i < z->m->local.n_parts; i++) {
-        for (enum zero_state s = 0; s < ZERO_STATES; s++) {
-            int is_master = s == ZERO_MASTER && z->m->dt != DT_F32;
-            if (s == ZERO_MASTER && !is_master)
-                continue;
-            if (have[s] || is_master)
-                TRY(load_state(z, s, i, fn, ctx, is_master && !have[s], buf, e));
-        }
+    for (enum zero_state s = 0; s < ZERO_STATES; s++) {      /* a state after the other: that is how files hold them */
+        int is_master = s == ZERO_MASTER && z->m->dt != DT_F32;
+        if (!(s == ZERO_MASTER ? is_master : have[s]))
+            continue;
+        for (int i = 0; i < z->m->local.n_parts; i++)
+            TRY(load_state(z, s, i, fn, ctx, is_master && !have[s], buf, e));
     }
     zero_forget_packs(z);
 out:

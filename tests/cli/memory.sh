@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# quick
+# memory.sh - what every rank holds, by category, from the tracked allocator: ZeRO cuts optimizer, gradients, weights to 1/dp, tp cuts
+# weights and KV; what is left are the named buffers. And the bytes that a rank reads when it starts.
+. "$(dirname "$0")/train_lib.bash"
+text 1 20000 >"$TMP/text"
+H=512 L=3 F=1024 V=256
+config "$TMP/model.json" hidden_size=$H num_hidden_layers=$L num_key_value_heads=4 head_dim=64 intermediate_size=$F vocab_size=$V
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps 1 --seq-len 16 --global-batch 4 --threads 1)
+layer=$((2 * H * H + 2 * H * H / 2 + 3 * H * F + 2 * H)) ends=$((2 * V * H + H))        # elements: a layer; embedding, head and last norm
+total=$((L * layer + ends))
+
+# held LOG RANK CATEGORY [WHICH]: bytes now (1, the default) or at the peak (2), at the end of the run
+held() { grep '"when":"end"' "$TMP/$1.jsonl" | tr '{' '\n' | grep "\"rank\":$2," | sed "s/.*\"$3\":\[\([0-9]*\),\([0-9]*\)\].*/\\${4:-1}/"; }
+read_by() { grep '"when":"end"' "$TMP/$1.jsonl" | tr '{' '\n' | sed -n "s/.*\"rank\":$2,\"bytes_read\":\([0-9]*\).*/\1/p"; }
+near() { awk -v a="${1:-0}" -v b="$2" -v p="${3:-2}" 'BEGIN { exit !(b > 0 && a >= b * (1 - p / 100) && a <= b * (1 + p / 100)) }'; }       # within p %
+at_most() { awk -v a="${1:-x}" -v b="$2" 'BEGIN { exit !(a ~ /^[0-9]+$/ && a > 0 && a <= b) }'; }
+
+# ---- ZeRO over dp 4: fp32, and bf16 with masters ----
+for dtype in fp32 bf16; do
+    [ $dtype = fp32 ] && { w=4 states=8; } || { w=2 states=12; }
+    for zero in 0 1 2 3; do
+        train z$zero --ranks 4 --zero $zero --dtype $dtype
+        claim "$dtype zero $zero runs" [ $rc = 0 ]
+        for rank in 0 1 2 3; do
+            what="$dtype zero $zero rank $rank"
+            part=$([ $zero = 0 ] && echo 1 || echo 4)
+            claim "$what: optimizer state" near "$(held z$zero $rank optim)" $((states * total / part))
+            # zero 2, 3: its slices and the one buffer in which the largest unit is summed
+            grads=$([ $zero -lt 2 ] && echo $((4 * total)) || echo $((4 * total / 4 + 4 * (layer > V * H ? layer : V * H + H))))
+            claim "$what: gradients" near "$(held z$zero $rank grads)" $grads
+            # natural and packed order; zero 3: its slices and three slots for the largest unit
+            weights=$([ $zero -lt 3 ] && echo $((w * (2 * total - V * H))) || echo $((w * total / 4 + 3 * w * 2 * (layer > V * H ? layer : V * H))))
+            claim "$what: weights" near "$(held z$zero $rank params)" $weights
+            claim "$what: nothing else grew at the peak" [ "$(held z$zero $rank optim 2)/$(held z$zero $rank grads 2)/$(held z$zero $rank params 2)" = \
+                "$(held z$zero $rank optim)/$(held z$zero $rank grads)/$(held z$zero $rank params)" ]
+        done
+    done
+done
+
+# ---- tp: training ----
+train whole
+for tp in 2 4; do
+    train tp --tp $tp
+    for ((rank = 0; rank < tp; rank++)); do
+        for cat in params grads optim; do
+            claim "tp $tp rank $rank: $cat are 1/$tp" near "$(held tp $rank $cat)" $(($(held whole 0 $cat) / tp))
+        done
+    done
+done
+mv "$TMP/tp" "$TMP/tp4"
+
+# ---- tp: serving, from Hugging Face files (read to the byte) and from a native checkpoint (whole blocks of 1 MiB, each with its checksum) ----
+# Norms are stored once: ranks other than 0 read theirs in blocks of rank 0's file, a few whatever the size of the model.
+block=$((1 << 20))
+run reshard --format hf "$TMP/whole/step-1" "$TMP/hf"
+claim "the checkpoint as a Hugging Face folder" [ $rc = 0 ]
+for from in hf tp4/step-1; do
+    for tp in 1 2 4; do
+        run timeout 100 "$BIN/pserve" "$TMP/$from" --tp $tp --ctx 256 --max-batch 4 --verbose --once a --max-tokens 1
+        claim "serving $from at tp $tp ends well" [ $rc = 0 ]
+        for ((rank = 0; rank < tp; rank++)); do
+            read -r weights kv bytes < <(sed -n "s/.*rank $rank: weights \([0-9]*\) bytes, kv \([0-9]*\) bytes, read \([0-9]*\) bytes.*/\1 \2 \3/p" "$TMP/.err")
+            [ $tp = 1 ] && { weights1=$weights kv1=$kv; }
+            what="serving $from tp $tp rank $rank"
+            claim "$what: weights are 1/$tp" near "$weights" $((weights1 / tp))
+            claim "$what: KV is 1/$tp" near "$kv" $((kv1 / tp))
+            [ $from = hf ] && claim "$what: reads 1/$tp" near "$bytes" $((4 * total / tp)) 3
+            [ $from/$tp = tp4/step-1/4 ] && claim "$what: reads 1/4 and a few blocks" at_most "$bytes" $((4 * total / tp + 6 * block))
+        done
+    done
+done
+
+# ---- resuming: a rank reads its part of weights and moments, and checks its share of what it does not need ----
+common=(--data "$TMP/text" --steps 2 --threads 1)
+train again --resume "$TMP/tp4/step-1" --tp 4
+claim "resuming ends well" [ $rc = 0 ]
+for rank in 0 1 2 3; do
+    claim "resuming at tp 4: rank $rank reads its part and checks its share" at_most "$(read_by again $rank)" $((12 * total / 4 + 9 * total / 4 + 16 * block))
+done
+finish
