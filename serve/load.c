@@ -183,6 +183,7 @@ int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype 
     l->has_model = 1;
     TRY(resident_open(&l->weights, &l->m, read_box, &r, e));
     l->has_weights = 1;
+    TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));      /* damage in a part that no rank needs is damage too */
     rc = 0;
 out:
     dev_free(dev, r.raw);
