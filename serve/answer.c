@@ -53,7 +53,7 @@ static void write_top(struct out *o, const struct choice *c, int64_t i)
     int n = (int)rq->logprobs;
     const char *comma = "";
     if (n)
-        memcpy(row, c->top + i * n, sizeof *row * (size_t)n);
+        memcpy(row, c->top + i * rq->tops, sizeof *row * (size_t)n);
     row[n++] = (struct top_entry){ c->ids[i], c->logprob[i] };
     out_text(o, "{");
     for (int a = 0; a < n; a++) {
@@ -68,6 +68,20 @@ static void write_top(struct out *o, const struct choice *c, int64_t i)
         out_logprob(o, row[a].logprob);
         comma = ",";
     }
+    out_text(o, "}");
+}
+
+static void write_ranked(struct out *o, const struct request *rq, struct top_entry t, int64_t rank)
+{
+    size_t n;
+    const char *p = token_text(rq, t.id, &n);
+    out_fmt(o, "\"%d\":{\"logprob\":", t.id);
+    out_logprob(o, t.logprob);
+    out_fmt(o, ",\"rank\":%lld,\"decoded_token\":", (long long)rank);
+    if (p)
+        out_json(o, p, n);
+    else
+        out_text(o, "null");
     out_text(o, "}");
 }
 
@@ -132,6 +146,26 @@ static void echo_text(struct out *o, const struct choice *c)
     }
 }
 
+/* What the model thought of the prompt: a list entry a token, null for the first. */
+static void write_prompt_logprobs(struct out *o, const struct choice *c)
+{
+    const struct request *rq = c->rq;
+    out_text(o, ",\"prompt_logprobs\":[null");
+    for (int64_t i = 1; i < c->prompt->n; i++) {
+        const struct top_entry *top = c->top + i * rq->tops;
+        out_text(o, ",{");
+        write_ranked(o, rq, (struct top_entry){ c->ids[i], c->logprob[i] }, c->rank[i]);
+        for (int64_t j = 0; j < rq->prompt_logprobs; j++) {
+            if (top[j].id == c->ids[i])
+                continue;
+            out_text(o, ",");
+            write_ranked(o, rq, top[j], j + 1);
+        }
+        out_text(o, "}");
+    }
+    out_text(o, "]");
+}
+
 static void write_finish(struct out *o, const struct choice *c)
 {
     static const char *const reason[] = { [FINISH_NONE] = "null", [FINISH_STOP] = "\"stop\"", [FINISH_LENGTH] = "\"length\"" };
@@ -155,6 +189,8 @@ static void write_choice(struct out *o, const struct choice *c, const struct out
     else
         out_text(o, "null");
     write_finish(o, c);
+    if (rq->prompt_logprobs >= 0)
+        write_prompt_logprobs(o, c);
     if (rq->return_ids) {
         if (with_prompt_ids) {
             out_text(o, ",\"prompt_token_ids\":");

@@ -50,6 +50,17 @@ void emit_expect(struct emit *m, const struct sched *s)
 
 struct row_job { struct emit *m; const struct head_out *head; int64_t vocab; };
 
+static int32_t next_token(const struct emit_row *r, const float *logits, int64_t vocab, float max)
+{
+    const struct choice *c = r->c;
+    const struct request *rq = c->rq;
+    struct history h = { c->ids, c->prompt->n, c->n_ids };
+    struct ends ends = { rq->sv->eos, rq->stop_ids, rq->sv->n_eos, rq->n_stop_ids };
+    if (!isfinite(max) || !sampling_adjusts(&rq->sampling, &h))
+        return sample_token(&rq->sampling, c->k, r->pos + 1, logits, vocab, max);
+    return sample_adjusted(&rq->sampling, c->k, &h, &ends, logits, vocab);
+}
+
 static void do_row(void *arg, int64_t i, int thread)
 {
     struct row_job *j = arg;
@@ -57,9 +68,10 @@ static void do_row(void *arg, int64_t i, int thread)
     const struct request *rq = r->c->rq;
     const float *logits = j->head->logits + i * j->vocab;
     (void)thread;
-    r->id = r->samples ? sample_token(&rq->sampling, r->c->k, r->pos + 1, logits, j->vocab, j->head->max[i]) : r->c->ids[r->pos + 1];
-    if (rq->logprobs > 0)
-        top_tokens(logits, j->vocab, (int)rq->logprobs, r->top);
+    r->id = r->samples ? next_token(r, logits, j->vocab, j->head->max[i]) : r->c->ids[r->pos + 1];
+    r->rank = !r->samples && rq->prompt_logprobs >= 0 ? token_rank(logits, j->vocab, r->id) : 0;
+    if (rq->tops > 0)
+        top_tokens(logits, j->vocab, (int)rq->tops, r->top);
 }
 
 /* Log-probs of the chosen ids and the top ones of all rows: one call, the same arithmetic as the trainer's. */
@@ -69,8 +81,8 @@ static void find_logprobs(struct emit *m, struct dev *dev, const struct head_out
     for (int64_t i = 0; i < m->n; i++) {
         const struct emit_row *r = &m->row[i];
         const float *logits = head->logits + i * vocab;
-        for (int64_t j = 0; j <= r->c->rq->logprobs; j++, n++) {
-            int32_t id = j < r->c->rq->logprobs ? r->top[j] : r->id;
+        for (int64_t j = 0; j <= r->c->rq->tops; j++, n++) {
+            int32_t id = j < r->c->rq->tops ? r->top[j] : r->id;
             m->pick[n] = id >= 0 ? logits[id] : 0;
             m->max[n] = head->max[i];
             m->sum[n] = head->sum[i];
@@ -115,7 +127,7 @@ static void give_row(struct emit_row *r, const float *logprob)
     struct request *rq = c->rq;
     struct top_entry top[LOGPROBS_MAX];
     struct fault f = { 0 };
-    int64_t n = rq->logprobs < 0 ? 0 : rq->logprobs;
+    int64_t n = rq->tops < 0 ? 0 : rq->tops;
     if (rq->done)
         return;
     for (int64_t j = 0; j < n; j++)
@@ -126,7 +138,7 @@ static void give_row(struct emit_row *r, const float *logprob)
         return;
     }
     if (!r->samples) {
-        choice_score(c, r->pos + 1, logprob[n], top);
+        choice_score(c, r->pos + 1, logprob[n], top, r->rank);
         c->finish = rq->max_tokens == 0 && r->pos + 2 == c->n_ids ? FINISH_LENGTH : FINISH_NONE;
     } else if (choice_accept(c, r->id, logprob[n], top, &f) < 0) {
         request_fail(rq, &f);
@@ -149,7 +161,7 @@ void emit_tokens(struct emit *m, struct dev *dev, const struct head_out *head, i
     pool_run(dev->pool, m->n, do_row, &job);
     find_logprobs(m, dev, head, vocab);
     for (int64_t i = 0; i < m->n; i++) {
-        int64_t n = m->row[i].c->rq->logprobs;
+        int64_t n = m->row[i].c->rq->tops;
         give_row(&m->row[i], m->logprob + at);
         at += n + 1;
     }

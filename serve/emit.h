@@ -13,6 +13,7 @@ struct emit_row {
     int64_t pos;                     /* of the token that was run; the row says what comes behind it */
     int samples;                     /* else it scores ids[pos + 1] of the prompt */
     int32_t id;                      /* sampled or scored; negative: no token can be sampled */
+    int64_t rank;                    /* of a scored id, with prompt_logprobs */
     int32_t top[LOGPROBS_MAX];
 };
 struct emit {

@@ -12,6 +12,7 @@
 
 #define BAD 400
 #define STOPS_MAX 64
+#define BIAS_MAX 1024
 
 /* ---- fields that are more than a number ---- */
 
@@ -109,6 +110,37 @@ static int read_seed(struct request *rq, const json_t *v, struct fault *f)
     return 0;
 }
 
+static int add_bias(struct request *rq, const char *key, const json_t *v, struct fault *f)
+{
+    char *end;
+    long long id = strtoll(key, &end, 10);
+    double x = json_number_value(v);
+    if (!*key || *end || id < 0 || id >= rq->sv->vocab)
+        return fault_set(f, BAD, "logit_bias", "logit_bias has the key '%.40s': keys are token ids, 0 to %lld", key, (long long)rq->sv->vocab - 1);
+    if (!json_is_number(v) || !(x >= -100 && x <= 100))
+        return fault_set(f, BAD, "logit_bias", "logit_bias of token %lld must be a number, -100 to 100", id);
+    for (int i = 0; i < rq->sampling.n_bias; i++)
+        if (rq->sampling.bias[i].id == id)                    /* "7" and "07" */
+            return fault_set(f, BAD, "logit_bias", "logit_bias names token %lld twice", id);
+    rq->sampling.bias[rq->sampling.n_bias++] = (struct bias){ (int32_t)id, (float)x };
+    return 0;
+}
+
+static int read_logit_bias(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *key;
+    json_t *x;
+    if (!json_is_object(v) || json_object_size(v) > BIAS_MAX)
+        return fault_set(f, BAD, "logit_bias", "logit_bias must be an object of token ids and numbers, at most %d of them", BIAS_MAX);
+    rq->sampling.bias = calloc(json_object_size(v) + 1, sizeof *rq->sampling.bias);
+    if (!rq->sampling.bias)
+        return fault_set(f, 500, "logit_bias", "no memory for logit_bias");
+    json_object_foreach((json_t *)(uintptr_t)v, key, x)
+        if (add_bias(rq, key, x, f) < 0)
+            return -1;
+    return 0;
+}
+
 static int read_top_k(struct request *rq, const json_t *v, struct fault *f)
 {
     if (!json_is_integer(v) || json_integer_value(v) < -1)
@@ -146,7 +178,14 @@ static const struct field fields[] = {
     { "min_p", F_FLOAT, AT(sampling.min_p), 0, 1, NULL },
     { "top_k", F_SPECIAL, 0, 0, 0, read_top_k },
     { "n", F_INT, AT(n), 1, 128, NULL },
+    { "best_of", F_INT, AT(best_of), 1, 128, NULL },
     { "seed", F_SPECIAL, 0, 0, 0, read_seed },
+    { "presence_penalty", F_FLOAT, AT(sampling.presence), -2, 2, NULL },
+    { "frequency_penalty", F_FLOAT, AT(sampling.frequency), -2, 2, NULL },
+    { "repetition_penalty", F_FLOAT, AT(sampling.repetition), 1e-3, 1e3, NULL },
+    { "logit_bias", F_SPECIAL, 0, 0, 0, read_logit_bias },
+    { "min_tokens", F_INT, AT(sampling.min_tokens), 0, 1e9, NULL },
+    { "prompt_logprobs", F_INT, AT(prompt_logprobs), 0, LOGPROBS_MAX, NULL },
     { "logprobs", F_INT, AT(logprobs), 0, LOGPROBS_MAX, NULL },
     { "echo", F_BOOL, AT(echo), 0, 0, NULL },
     { "stream", F_BOOL, AT(stream), 0, 0, NULL },
@@ -165,15 +204,11 @@ static const struct field fields[] = {
     { "store", F_IGNORED, 0, 0, 0, NULL },
     { "request_id", F_IGNORED, 0, 0, 0, NULL },
     { "service_tier", F_IGNORED, 0, 0, 0, NULL },
+    { "safety_identifier", F_IGNORED, 0, 0, 0, NULL },
+    { "prompt_cache_key", F_IGNORED, 0, 0, 0, NULL },
     /* known to clients, not built: only the value that changes nothing */
-    { "best_of", F_NEUTRAL, 0, 1, 0, NULL },
     { "suffix", F_NEUTRAL, 0, NAN, 0, NULL },
-    { "logit_bias", F_NEUTRAL, 0, NAN, 0, NULL },
-    { "presence_penalty", F_NEUTRAL, 0, 0, 0, NULL },
-    { "frequency_penalty", F_NEUTRAL, 0, 0, 0, NULL },
-    { "repetition_penalty", F_NEUTRAL, 0, 1, 0, NULL },
     { "length_penalty", F_NEUTRAL, 0, 1, 0, NULL },
-    { "min_tokens", F_NEUTRAL, 0, 0, 0, NULL },
     { "priority", F_NEUTRAL, 0, 0, 0, NULL },
     { "use_beam_search", F_NEUTRAL, 0, NAN, 0, NULL },
     { "include_stop_str_in_output", F_NEUTRAL, 0, NAN, 0, NULL },
@@ -333,6 +368,24 @@ static void name_request(struct request *rq)
     rq->created = (int64_t)time(NULL);
 }
 
+/* What is wrong only beside another field. */
+static int check_together(const struct request *rq, struct fault *f)
+{
+    const struct service *sv = rq->sv;
+    if (rq->logprobs > sv->vocab)
+        return fault_set(f, BAD, "logprobs", "logprobs is %lld, the vocabulary has %lld", (long long)rq->logprobs, (long long)sv->vocab);
+    if (rq->prompt_logprobs > sv->vocab)
+        return fault_set(f, BAD, "prompt_logprobs", "prompt_logprobs is %lld, the vocabulary has %lld", (long long)rq->prompt_logprobs, (long long)sv->vocab);
+    if (rq->prompt_logprobs >= 0 && rq->stream)
+        return fault_set(f, BAD, "prompt_logprobs", "prompt_logprobs do not go with stream true: leave one of them out");
+    if (rq->best_of && rq->best_of != rq->n && !sv->lenient)
+        return fault_set(f, BAD, "best_of", "best_of is %lld, n is %lld: choosing among more answers is not supported here, leave best_of out",
+                         (long long)rq->best_of, (long long)rq->n);
+    if (rq->sampling.min_tokens > rq->max_tokens)
+        return fault_set(f, BAD, "min_tokens", "min_tokens is %lld, max_tokens %lld", (long long)rq->sampling.min_tokens, (long long)rq->max_tokens);
+    return 0;
+}
+
 static int read_body(struct request *rq, json_t *body, struct fault *f)
 {
     const char *key;
@@ -348,9 +401,9 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
         return fault_set(f, BAD, "stream_options", "stream_options.continuous_usage_stats goes with include_usage true only");
     if (read_prompts(rq, json_object_get(body, "prompt"), f) < 0)
         return -1;
-    if (rq->logprobs > rq->sv->vocab)
-        return fault_set(f, BAD, "logprobs", "logprobs is %lld, the vocabulary has %lld", (long long)rq->logprobs, (long long)rq->sv->vocab);
     fit_max_tokens(rq);
+    if (check_together(rq, f) < 0)
+        return -1;
     name_request(rq);
     return request_open_choices(rq) < 0 ? fault_set(f, 500, NULL, "no memory for this request") : 0;
 }

@@ -29,9 +29,9 @@ struct request *request_new(const struct service *sv)
     rq->sv = sv;
     rq->max_tokens = 16;
     rq->n = 1;
-    rq->logprobs = -1;
+    rq->logprobs = rq->prompt_logprobs = rq->tops = -1;
     rq->add_special = rq->skip_special = 1;
-    rq->sampling = (struct sampling){ .temperature = 1, .top_p = 1 };
+    rq->sampling = (struct sampling){ .temperature = 1, .top_p = 1, .repetition = 1 };
     rq->refs = 1;
     return rq;
 }
@@ -41,6 +41,7 @@ static void choice_free(struct choice *c)
     free(c->ids);
     free(c->logprob);
     free(c->top);
+    free(c->rank);
     tokenizer_stream_close(c->stream);
     out_free(&c->text);
 }
@@ -59,6 +60,7 @@ void request_drop(struct request *rq)
         free(rq->stop[i]);
     free(rq->stop);
     free(rq->stop_ids);
+    free(rq->sampling.bias);
     free(rq->prompt);
     free(rq->choice);
     out_free(&rq->ready);
@@ -66,7 +68,7 @@ void request_drop(struct request *rq)
     free(rq);
 }
 
-int choice_scores_prompt(const struct choice *c) { return c->rq->echo && c->rq->logprobs >= 0; }
+int choice_scores_prompt(const struct choice *c) { return (c->rq->echo && c->rq->logprobs >= 0) || c->rq->prompt_logprobs >= 0; }
 
 static int grow(void *array, int64_t n, size_t each)
 {
@@ -80,12 +82,12 @@ static int grow(void *array, int64_t n, size_t each)
 /* Room for n tokens. */
 static int choice_room(struct choice *c, int64_t n)
 {
-    int64_t tops = c->rq->logprobs;
+    int64_t tops = c->rq->tops;
     if (n <= c->cap)
         return 0;
     int64_t cap = n + n / 2 + 16;
     if (grow(&c->ids, cap, sizeof *c->ids) < 0 || (tops >= 0 && grow(&c->logprob, cap, sizeof *c->logprob) < 0) ||
-        (tops > 0 && grow(&c->top, cap * tops, sizeof *c->top) < 0))
+        (tops > 0 && grow(&c->top, cap * tops, sizeof *c->top) < 0) || (c->rq->prompt_logprobs >= 0 && grow(&c->rank, cap, sizeof *c->rank) < 0))
         return -1;
     c->cap = cap;
     return 0;
@@ -110,6 +112,7 @@ int request_open_choices(struct request *rq)
 {
     struct err e;
     int n = rq->n_prompts * (int)rq->n;
+    rq->tops = rq->logprobs > rq->prompt_logprobs ? rq->logprobs : rq->prompt_logprobs;
     rq->choice = calloc((size_t)n, sizeof *rq->choice);
     if (!rq->choice)
         return -1;
@@ -139,7 +142,7 @@ int request_open_choices(struct request *rq)
 
 static void set_logprob(struct choice *c, int64_t i, float logprob, const struct top_entry *top)
 {
-    int64_t n = c->rq->logprobs;
+    int64_t n = c->rq->tops;
     if (n < 0)
         return;
     c->logprob[i] = logprob;
@@ -147,7 +150,12 @@ static void set_logprob(struct choice *c, int64_t i, float logprob, const struct
         memcpy(c->top + i * n, top, sizeof *top * (size_t)n);
 }
 
-void choice_score(struct choice *c, int64_t i, float logprob, const struct top_entry *top) { set_logprob(c, i, logprob, top); }
+void choice_score(struct choice *c, int64_t i, float logprob, const struct top_entry *top, int64_t rank)
+{
+    set_logprob(c, i, logprob, top);
+    if (c->rank)
+        c->rank[i] = (int32_t)rank;
+}
 
 static int is_end(const struct choice *c, int32_t id)
 {
@@ -168,6 +176,7 @@ static int cut_at_stop(struct choice *c, size_t old)
     size_t best = SIZE_MAX;
     for (int i = 0; i < rq->n_stop; i++) {
         size_t len = strlen(rq->stop[i]), from = old > len - 1 ? old - (len - 1) : 0;
+        from = from < c->no_stop ? c->no_stop : from;
         const char *at = c->text.n > from ? memmem(c->text.p + from, c->text.n - from, rq->stop[i], len) : NULL;
         if (at && (size_t)(at - c->text.p) < best) {
             best = (size_t)(at - c->text.p);
@@ -199,7 +208,12 @@ static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
             return fault_set(f, 500, NULL, "%s", e.text);
         out_bytes(&c->text, piece, n);
     }
-    return c->text.failed ? fault_set(f, 500, NULL, "no memory for the text") : cut_at_stop(c, old);
+    if (c->text.failed)
+        return fault_set(f, 500, NULL, "no memory for the text");
+    if (c->n_ids - c->prompt->n >= c->rq->sampling.min_tokens)
+        return cut_at_stop(c, old);
+    c->no_stop = c->text.n;
+    return 0;
 }
 
 int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_entry *top, struct fault *f)

@@ -31,7 +31,9 @@ struct choice {                      /* one answer to one prompt */
     int32_t *ids;                    /* prompt and what was generated */
     int64_t n_ids, cap;
     float *logprob;                  /* [cap] of ids[i] given those before; only with logprobs */
-    struct top_entry *top;           /* [cap][rq->logprobs] */
+    struct top_entry *top;           /* [cap][rq->tops] */
+    int32_t *rank;                   /* [cap] with prompt_logprobs: of ids[i] among all, from 1 */
+    size_t no_stop;                  /* bytes of text in which no stop string is looked for: min_tokens */
     struct tokenizer_stream *stream;
     struct out text;                 /* of the generated tokens; cut at a stop string */
     size_t sent;                     /* bytes of text that streamed chunks have carried */
@@ -48,7 +50,9 @@ struct request {
     char id[40];
     int64_t created;
     int64_t max_tokens;
-    int64_t n, logprobs;             /* logprobs -1: none */
+    int64_t n, best_of;              /* best_of 0: not said */
+    int64_t logprobs, prompt_logprobs;           /* -1: none */
+    int64_t tops;                    /* the larger of both: what is kept of every row */
     int max_tokens_given, seed_given;
     int echo, stream, include_usage, usage_in_every_chunk;
     int ignore_eos, add_special, skip_special, tokens_as_ids, return_ids;
@@ -82,9 +86,9 @@ void request_drop(struct request *rq);                     /* gives a reference 
 int request_open_choices(struct request *rq);
 int choice_scores_prompt(const struct choice *c);          /* log-probs of the prompt are wanted too */
 
-/* The engine found the log-prob of ids[i] of the prompt, and the most likely ones there. -1: no memory. */
-void choice_score(struct choice *c, int64_t i, float logprob, const struct top_entry *top);
-/* A token was sampled: appends it, decides whether the choice ends. fault_set on an error. top: rq->logprobs entries. */
+/* The engine found the log-prob and rank of ids[i] of the prompt, and the most likely ones there. */
+void choice_score(struct choice *c, int64_t i, float logprob, const struct top_entry *top, int64_t rank);
+/* A token was sampled: appends it, decides whether the choice ends. fault_set on an error. top: rq->tops entries. */
 int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_entry *top, struct fault *f);
 /* Bytes of text that no stop string can take back any more. */
 size_t choice_safe_text(const struct choice *c);

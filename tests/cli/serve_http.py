@@ -99,6 +99,26 @@ claim("another seed another one", s.complete(**dict(BASE, temperature=1, seed=8)
 ids = s.complete(**dict(BASE, temperature=1e6, seed=7, return_token_ids=True))["choices"][0]["token_ids"]
 claim("every position is drawn anew", len(set(ids)) > 12, ids)
 
+# ---- sampling fields ----
+def text(**more):
+    return s.complete(**{**BASE, **more})["choices"][0]
+
+
+plain = text(return_token_ids=True)["token_ids"]
+claim("a bias of -100 keeps a token out", plain[0] not in text(return_token_ids=True, logit_bias={str(plain[0]): -100})["token_ids"])
+claim("a bias of 100 puts one in", text(return_token_ids=True, logit_bias={"65": 100})["token_ids"] == [65] * 24)
+claim("a penalty makes answers less repetitive",
+      len(set(text(return_token_ids=True, frequency_penalty=2, presence_penalty=2)["token_ids"])) > len(set(plain)))
+claim("neutral penalties change nothing", text(return_token_ids=True, frequency_penalty=0, repetition_penalty=1, min_tokens=24)["token_ids"] == plain)
+claim("a stop id waits for min_tokens", len(text(return_token_ids=True, stop_token_ids=[plain[0]], min_tokens=5)["token_ids"]) >= 6)
+both = s.complete(prompt=["line 1", "line 23"], max_tokens=2, temperature=0, ignore_eos=True, prompt_logprobs=2, logprobs=1, echo=True)["choices"]
+for c, p in zip(both, ("line 1", "line 23")):
+    mine = c["prompt_logprobs"]
+    claim("prompt_logprobs has an entry a token, null first", len(mine) == len(p) and mine[0] is None, mine)
+    claim("they are echo's log-probs", [e[str(ord(x))]["logprob"] for e, x in zip(mine[1:], p[1:])] == c["logprobs"]["token_logprobs"][1:len(p)])
+    claim("a rank is the place among the logits", all(e[str(ord(x))]["rank"] == 1 or min(float(v["logprob"]) for k, v in e.items() if v["rank"] == 1)
+                                                       <= 0 and e[str(ord(x))]["rank"] > 1 for e, x in zip(mine[1:], p[1:])), mine)
+
 # ---- idling ----
 def cpu_s():
     t = os.sysconf("SC_CLK_TCK")

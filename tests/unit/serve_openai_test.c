@@ -135,8 +135,17 @@ TEST(wrong_requests_are_refused_with_the_field_and_the_numbers)
     refused(&sv, "{\"prompt\":\"a\",\"stream\":true,\"stream_options\":{\"foo\":true}}", 400, "stream_options", "foo");
     refused(&sv, "{\"prompt\":\"a\",\"guided_json\":{}}", 400, "guided_json", "'guided_json'");
     refused(&sv, "{\"prompt\":\"a\",\"best_of\":2}", 400, "best_of", "not supported");
-    refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":1}}", 400, "logit_bias", "not supported");
-    refused(&sv, "{\"prompt\":\"a\",\"presence_penalty\":0.5}", 400, "presence_penalty", "not supported");
+    refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":{\"256\":1}}", 400, "logit_bias", "'256'");
+    refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":{\"x\":1}}", 400, "logit_bias", "'x'");
+    refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":101}}", 400, "logit_bias", "token 5");
+    refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":{\"5\":1,\"05\":2}}", 400, "logit_bias", "twice");
+    refused(&sv, "{\"prompt\":\"a\",\"logit_bias\":[5]}", 400, "logit_bias", "object");
+    refused(&sv, "{\"prompt\":\"a\",\"presence_penalty\":2.5}", 400, "presence_penalty", "2.5");
+    refused(&sv, "{\"prompt\":\"a\",\"frequency_penalty\":\"1\"}", 400, "frequency_penalty", "number");
+    refused(&sv, "{\"prompt\":\"a\",\"repetition_penalty\":0}", 400, "repetition_penalty", "0");
+    refused(&sv, "{\"prompt\":\"a\",\"min_tokens\":17}", 400, "min_tokens", "max_tokens 16");
+    refused(&sv, "{\"prompt\":\"a\",\"prompt_logprobs\":21}", 400, "prompt_logprobs", "21");
+    refused(&sv, "{\"prompt\":\"a\",\"prompt_logprobs\":1,\"stream\":true}", 400, "prompt_logprobs", "stream");
     refused(&sv, "{\"prompt\":[[1],[2],[3]],\"n\":1400}", 400, "n", "1400");
     tokenizer_close(sv.tok);
 }
@@ -206,7 +215,7 @@ static void feed(struct request *rq, const char *const *tokens)
         struct top_entry top[LOGPROBS_MAX] = { { 'Q', -0.125f }, { 'R', -INFINITY } };
         struct fault f = { 0 };
         for (int64_t p = 1; p < c->prompt->n && choice_scores_prompt(c); p++)
-            choice_score(c, p, -0.25f * (float)p, top);
+            choice_score(c, p, -0.25f * (float)p, top, 3);
         for (const char *t = tokens[i]; *t && c->finish == FINISH_NONE; t++) {
             CHECK_INT(choice_accept(c, *t == '#' ? 0 : (unsigned char)*t, -0.25f * (float)c->n_ids, top, &f), 0);
             if (rq->stream)
@@ -402,4 +411,34 @@ TEST(errors_have_the_four_members)
     openai_error(&o, &f);
     CHECK_STR(o.p, "{\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\",\"param\":\"n\",\"code\":400}}");
     out_free(&o);
+}
+
+TEST(prompt_logprobs_are_a_list_beside_the_answer_with_the_prompts_own_tokens_first)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":\"ab\",\"max_tokens\":1,\"logprobs\":0,\"prompt_logprobs\":2}");
+    CHECK_INT(rq->choice[0].seq.first_want, 0);
+    CHECK_INT(rq->tops, 2);
+    feed(rq, (const char *const[]){ "x" });
+    struct out o = { 0 };
+    openai_answer(&o, rq);
+    CHECK_HAS(o.p, "\"prompt_logprobs\":[null,{\"98\":{\"logprob\":-0.25,\"rank\":3,\"decoded_token\":\"b\"},");
+    CHECK_HAS(o.p, "\"tokens\":[\"x\"]");
+    CHECK_HAS(o.p, "\"top_logprobs\":[{\"x\":");                 /* logprobs 0: the sampled one alone */
+    out_free(&o);
+    request_drop(rq);
+    tokenizer_close(sv.tok);
+}
+
+TEST(a_stop_string_inside_of_min_tokens_does_not_stop)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":\"a\",\"max_tokens\":12,\"min_tokens\":6,\"stop\":\"ab\"}");
+    feed(rq, (const char *const[]){ "xabxababyyyy" });
+    CHECK_INT(rq->choice[0].finish, FINISH_STOP);
+    CHECK_INT(rq->choice[0].text.n, 6);                          /* the second one ends with the sixth token, the third counts */
+    request_drop(rq);
+    tokenizer_close(sv.tok);
 }

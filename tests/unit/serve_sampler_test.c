@@ -3,8 +3,8 @@
 #include "serve/sampler.h"
 #include "tests/test.h"
 
-#define GREEDY (struct sampling){ .temperature = 0, .top_p = 1 }
-static struct sampling drawn(double temperature, uint64_t seed) { return (struct sampling){ .temperature = temperature, .top_p = 1, .seed = seed }; }
+#define GREEDY (struct sampling){ .temperature = 0, .top_p = 1, .repetition = 1 }
+static struct sampling drawn(double temperature, uint64_t seed) { return (struct sampling){ .temperature = temperature, .top_p = 1, .repetition = 1, .seed = seed }; }
 
 TEST(temperature_0_takes_the_lowest_id_of_equals)
 {
@@ -133,4 +133,62 @@ TEST(far_apart_logits_and_tiny_temperatures_do_no_harm)
     s = drawn(1e6, 2);
     s.top_k = 3;
     CHECK(sample_token(&s, 0, 1, l, 3, 5) <= 1);
+}
+
+static int32_t adjusted(const struct sampling *s, const float *l, const int32_t *ids, int64_t n_prompt, int64_t n)
+{
+    static const int32_t eos[1] = { 3 }, stop[1] = { 2 };
+    struct history h = { ids, n_prompt, n };
+    struct ends ends = { eos, stop, 1, 1 };
+    CHECK(sampling_adjusts(s, &h));
+    return sample_adjusted(s, 0, &h, &ends, l, 4);
+}
+
+TEST(penalties_count_what_was_generated_and_repetition_the_prompt_too)
+{
+    const float l[4] = { 2, 1.75f, -1, 1.5f };
+    const int32_t prompt_0[3] = { 0, 0, 1 }, twice_1[4] = { 2, 0, 1, 1 };
+    struct sampling s = GREEDY;
+    s.presence = 0.6;
+    CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 0);           /* the prompt does not count */
+    CHECK_INT(adjusted(&s, l, prompt_0, 1, 3), 3);           /* 1.4 1.15 -1 1.5: both are there, how often does not matter */
+    s = GREEDY;
+    s.frequency = 0.3;
+    CHECK_INT(adjusted(&s, l, twice_1, 1, 4), 0);            /* 1.7 1.15 -1 1.5 */
+    CHECK_INT(adjusted(&s, l, (const int32_t[]){ 0, 0 }, 0, 2), 1);          /* 1.4 */
+    s = GREEDY;
+    s.repetition = 1.2;
+    CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 0);           /* 1.67 1.46 -1 1.5: once, not once a time it occurs */
+    s.repetition = 1.5;
+    CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 3);
+    const float below[4] = { -1, -1.1f, -9, -9 };
+    CHECK_INT(adjusted(&s, below, prompt_0, 2, 2), 1);       /* a negative logit falls too */
+}
+
+TEST(bias_is_added_and_ends_wait_for_min_tokens)
+{
+    const float l[4] = { 0, 1, 3, 4 };
+    const int32_t ids[2] = { 0, 0 };
+    struct bias b[2] = { { 0, 7 }, { 1, -100 } };
+    struct sampling s = GREEDY;
+    s.n_bias = 2;
+    s.bias = b;
+    CHECK_INT(adjusted(&s, l, ids, 1, 1), 0);
+    s = GREEDY;
+    s.min_tokens = 1;
+    CHECK_INT(adjusted(&s, l, ids, 1, 1), 1);                /* neither the end token nor the stop id */
+    struct history h = { ids, 1, 2 };
+    CHECK_INT(sampling_adjusts(&s, &h), 0);                  /* enough of them */
+    s = drawn(1, 4);
+    s.frequency = 1e-9;
+    for (int64_t p = 1; p < 2; p++)                          /* the draw is the one of the same position */
+        CHECK_INT(adjusted(&s, l, ids, 1, 2), sample_token(&s, 0, 2, l, 4, 4));
+}
+
+TEST(a_rank_counts_what_is_more_likely_and_ties_go_to_the_lower_id)
+{
+    const float l[5] = { 1, 3, 3, -INFINITY, 2 };
+    const int64_t want[5] = { 4, 1, 2, 5, 3 };
+    for (int32_t i = 0; i < 5; i++)
+        CHECK_INT(token_rank(l, 5, i), want[i]);
 }
