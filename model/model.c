@@ -57,6 +57,19 @@ static struct leaves kv_leaves(const struct model_config *c, int grain, int firs
     return l;
 }
 
+static void set_stage(struct model *m, int pp, int pp_rank)
+{
+    m->has_embed = pp_rank == 0;
+    m->has_head = pp_rank == pp - 1;
+    m->last_unit = 0;
+    for (int u = (int)m->table.cfg.n_layers; u > 0; u--) {
+        if (params_stage(&m->table, pp, u) != pp_rank)
+            continue;
+        m->first_unit = u;
+        m->last_unit = m->last_unit ? m->last_unit : u;
+    }
+}
+
 static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
 {
     const struct model_config *c = &m->table.cfg;
@@ -105,6 +118,7 @@ int model_open(struct model *m, const struct model_config *cfg, const struct lay
     TRY(param_table_open(&m->table, cfg, e));
     TRY(params_local_open(&m->local, &m->table, lay, tp_rank, pp_rank, e));
     set_sizes(m, lay, tp_rank);
+    set_stage(m, lay->pp, pp_rank);
     if (lay->tp > cfg->n_kv)
         TRY(comm_split(&m->kv_group, tp, (int)(tp_rank / (lay->tp / cfg->n_kv)), e));
     size_t rope = sizeof(float) * (size_t)(m->max_pos * (cfg->head_dim / 2));
@@ -163,7 +177,7 @@ static const struct { int n; enum param_kind kind[3]; } pack_of[PACK_COUNT] = {
 static int pack_in_unit(const struct model *m, int unit, enum pack k)
 {
     int is_head = unit == m->n_layers + 1, is_layer = unit > 0 && !is_head;
-    return k == PACK_HEAD ? is_head : is_layer;
+    return m->local.unit[unit].n && (k == PACK_HEAD ? is_head : is_layer);
 }
 
 static void pack_shape(const struct model *m, enum pack k, struct panels *p)

@@ -40,6 +40,8 @@ struct model {
     struct leaves of_heads, of_inter, of_vocab;      /* this rank's blocks */
     struct leaves of_kv;                 /* this rank's blocks of the kv rows, counted from kv_begin */
     int64_t kv_begin;                    /* first kv row to contract in dX, from this rank's first kv row */
+    int first_unit, last_unit;           /* layer units of this pipeline stage */
+    int has_embed, has_head;             /* first and last stage */
     int64_t max_pos;
     float *rope_cos, *rope_sin;          /* [max_pos][head_dim / 2] */
     float *sum_rows;                     /* comm memory [max_rows][hidden]: partial sums over tp */
@@ -92,9 +94,17 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
 
 /* ---- training: forward that keeps, backward that accumulates ---- */
 struct train_work;                                   /* activations of one micro-batch, model/train.c */
-int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, struct err *e);
+enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE /* norms and act(gate) up */, RECOMPUTE_FULL /* all but a layer's input */ };
+int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e);
 void train_work_close(struct train_work *w);
-/* ids, targets: [n_seq][seq_len]. logprobs (may be NULL): [rows] of every target, on every tp rank. Keeps what backward needs. */
+/* Between pipeline stages: what the previous stage sends forward is put into input (dt [rows][hidden]), output is what the next one
+ * needs; the gradient of output is put into grad before backward, which leaves the gradient of input there. */
+void *train_work_input(struct train_work *w);
+void *train_work_output(struct train_work *w);
+void *train_work_grad(struct train_work *w);
+size_t train_work_bytes(const struct train_work *w);         /* of each of the three */
+/* ids, targets: [n_seq][seq_len] (ids for the first stage, targets for the last). logprobs (may be NULL; last stage): [rows] of every
+ * target, on every tp rank. Keeps what backward needs. */
 int model_train_forward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                         float *logprobs, struct err *e);
 /* grads->level(unit, j) gives the flat vector of level j of a unit's partial sums (unit n_units: the tied head's part, laid out as

@@ -202,13 +202,15 @@ int params_local_open(struct params_local *l, const struct param_table *t, const
     for (int i = 0; i < t->n; i++) {
         const struct param *p = &t->p[i];
         struct unit_part *u = &l->unit[p->unit];
-        if (params_stage(t, lay->pp, p->unit) != pp_rank)
+        int home = params_stage(t, lay->pp, p->unit), tied_copy = t->cfg.tied && p->unit == 0 && pp_rank == lay->pp - 1;
+        if (home != pp_rank && !tied_copy)
             continue;
         struct part *q = &l->part[l->n_parts];
         int64_t begin = 0, end = 0;
         q->param = i;
         q->box = box_whole(p->n_dims, p->shape);
         split_range(p, lay, &t->cfg, tp_rank, &begin, &end, &q->owner);
+        q->owner &= home == pp_rank;
         q->box.start[p->split_dim] = begin;
         q->box.extent[p->split_dim] = end - begin;
         q->count = box_count(&q->box);

@@ -68,7 +68,8 @@ struct params_local {
 };
 int params_local_open(struct params_local *l, const struct param_table *t, const struct layout *lay, int tp_rank, int pp_rank, struct err *e);
 void params_local_close(struct params_local *l);
-int params_stage(const struct param_table *t, int pp, int unit);             /* the pp stage that owns a unit */
+/* The pp stage that owns a unit. The last stage holds a copy of a tied embedding besides. */
+int params_stage(const struct param_table *t, int pp, int unit);
 
 /* What rank `at` writes to a checkpoint. sliced 0: whole boxes (dp rank 0 only, others none); sliced 1: its ZeRO slice of every box.
  * Weights: sliced when zero == 3; optimizer state (masters, moments): when zero >= 1. Boxes whose owner is another rank and empty

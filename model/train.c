@@ -1,61 +1,62 @@
-/* train.c - forward that keeps its activations, and the backward pass that adds gradients to the tree of sums. See model.h.
- *
- * dx is the gradient of the residual stream (dt), walked from the head to the embedding. Every matrix's gradient goes to the tree of
- * its unit (one leaf a sequence); the tied head has a tree of its own, unit n_units, laid out as unit 0. */
+/* train.c - forward that keeps its activations, and their memory. See model.h; backward is in backward.c. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/alter.h"
-#include "model/block.h"
-
-struct train_work {
-    struct model *m;
-    void *memory;                        /* of everything below but dkv */
-    int n_seq;
-    int64_t seq_len, rows;
-    struct layer_buf *layer;             /* [n_layers] */
-    char **page;                         /* [n_layers][n_seq][pages] */
-    struct attn_seq *seq;                /* [n_layers][n_seq] */
-    void *x_last, *hf;                   /* dt: what comes out of the last layer, its norm */
-    float *rstd_last, *logits;
-    void *dlogits;                       /* dt; fp32: the logits' own memory */
-    void *dx, *dh;                       /* dt [rows][hidden] ; dt scratch [rows][widest of qkv, 2 inter] */
-    float *d_act;                        /* fp32 scratch [rows][widest of heads, inter] */
-    float *dq;
-    float *dkv;                          /* comm memory: dk then dv, [rows][n_kv head_dim] each */
-    void *dout;                          /* dt [rows][heads] */
-};
+#include "model/train_priv.h"
 
 static int64_t max64(int64_t a, int64_t b) { return a > b ? a : b; }
-static int64_t heads_of(const struct model *m) { return m->n_heads * m->head_dim; }
-static int64_t kv_of(const struct model *m) { return m->n_kv * m->head_dim; }
 
-static void carve_layer(struct train_work *w, struct arena *a, int l, float *qkv)
+/* Buffers of a layer besides its input; which of them all layers share is the recompute policy's business. */
+static void carve_layer(const struct train_work *w, struct arena *a, struct layer_buf *b, int cheap, int rest)
 {
     const struct model *m = w->m;
     size_t el = dtype_size(m->dt);
-    int64_t rows = w->rows, pages = (w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE;
-    struct layer_buf b;
-    b.x = arena_take(a, (size_t)(rows * m->hidden) * el);
-    b.h1 = arena_take(a, (size_t)(rows * m->hidden) * el);
-    b.rstd1 = arena_take(a, (size_t)rows * sizeof(float));
-    b.qkv = qkv;
-    b.q = arena_take(a, (size_t)(rows * heads_of(m)) * el);
-    b.o = arena_take(a, (size_t)(rows * heads_of(m)) * el);
-    b.lse = arena_take(a, (size_t)(rows * m->n_heads) * sizeof(float));
-    b.xm = arena_take(a, (size_t)(rows * m->hidden) * el);
-    b.h2 = arena_take(a, (size_t)(rows * m->hidden) * el);
-    b.rstd2 = arena_take(a, (size_t)rows * sizeof(float));
-    b.gu = arena_take(a, (size_t)(rows * 2 * m->inter) * sizeof(float));
-    b.act = arena_take(a, (size_t)(rows * m->inter) * el);
-    char *kv = arena_take(a, model_page_bytes(m) * (size_t)(w->n_seq * pages));
-    if (!a->base)
+    int64_t rows = w->rows;
+    if (cheap) {
+        b->h1 = arena_take(a, (size_t)(rows * m->hidden) * el);
+        b->h2 = arena_take(a, (size_t)(rows * m->hidden) * el);
+        b->act = arena_take(a, (size_t)(rows * m->inter) * el);
+    }
+    if (!rest)
         return;
-    w->layer[l] = b;
+    b->rstd1 = arena_take(a, (size_t)rows * sizeof(float));
+    b->q = arena_take(a, (size_t)(rows * heads_of(m)) * el);
+    b->o = arena_take(a, (size_t)(rows * heads_of(m)) * el);
+    b->lse = arena_take(a, (size_t)(rows * m->n_heads) * sizeof(float));
+    b->xm = arena_take(a, (size_t)(rows * m->hidden) * el);
+    b->rstd2 = arena_take(a, (size_t)rows * sizeof(float));
+    b->gu = arena_take(a, (size_t)(rows * 2 * m->inter) * sizeof(float));
+}
+
+static void set_pages(struct train_work *w, int l, char *kv)
+{
+    int64_t pages = (w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE;
     for (int s = 0; s < w->n_seq; s++) {
         char **page = w->page + ((int64_t)l * w->n_seq + s) * pages;
         for (int64_t i = 0; i < pages; i++)
-            page[i] = kv + model_page_bytes(m) * (size_t)(s * pages + i);
+            page[i] = kv + model_page_bytes(w->m) * (size_t)(s * pages + i);
         w->seq[(int64_t)l * w->n_seq + s] = (struct attn_seq){ s * w->seq_len, w->seq_len, 0, page };
+    }
+}
+
+static void carve_layers(struct train_work *w, struct arena *a)
+{
+    const struct model *m = w->m;
+    size_t kv_bytes = model_page_bytes(m) * (size_t)(w->n_seq * ((w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE));
+    struct layer_buf shared = { 0 };
+    int full = w->recompute == RECOMPUTE_FULL;
+    char *kv = full ? arena_take(a, kv_bytes) : NULL;
+    shared.qkv = arena_take(a, (size_t)(w->rows * (heads_of(m) + 2 * kv_of(m))) * sizeof(float));
+    carve_layer(w, a, &shared, w->recompute != RECOMPUTE_NONE, full);
+    for (int l = 0; l < w->n_layers; l++) {
+        struct layer_buf b = shared;
+        b.x = arena_take(a, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
+        carve_layer(w, a, &b, w->recompute == RECOMPUTE_NONE, !full);
+        char *own = full ? kv : arena_take(a, kv_bytes);
+        if (!a->base)
+            continue;
+        w->layer[l] = b;
+        set_pages(w, l, own);
     }
 }
 
@@ -63,15 +64,15 @@ static void carve(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
     size_t el = dtype_size(m->dt);
-    int64_t rows = w->rows, qkv = heads_of(m) + 2 * kv_of(m);
-    float *scratch = arena_take(a, (size_t)(rows * qkv) * sizeof(float));
-    for (int l = 0; l < m->n_layers; l++)
-        carve_layer(w, a, l, scratch);
+    int64_t rows = w->rows, head = m->has_head ? rows : 0, qkv = heads_of(m) + 2 * kv_of(m);
+    carve_layers(w, a);
     w->x_last = arena_take(a, (size_t)(rows * m->hidden) * el);
-    w->hf = arena_take(a, (size_t)(rows * m->hidden) * el);
-    w->rstd_last = arena_take(a, (size_t)rows * sizeof(float));
-    w->logits = arena_take(a, (size_t)(rows * m->vocab_n) * sizeof(float));
-    w->dlogits = m->dt == DT_F32 ? w->logits : arena_take(a, (size_t)(rows * m->vocab_n) * el);
+    w->hf = arena_take(a, (size_t)(head * m->hidden) * el);
+    w->rstd_last = arena_take(a, (size_t)head * sizeof(float));
+    w->max = arena_take(a, (size_t)head * sizeof(float));
+    w->sum = arena_take(a, (size_t)head * sizeof(float));
+    w->logits = arena_take(a, (size_t)(head * m->vocab_n) * sizeof(float));
+    w->dlogits = m->dt == DT_F32 ? w->logits : arena_take(a, (size_t)(head * m->vocab_n) * el);
     w->dx = arena_take(a, (size_t)(rows * m->hidden) * el);
     w->dh = arena_take(a, (size_t)(rows * max64(qkv, 2 * m->inter)) * el);
     w->d_act = arena_take(a, (size_t)(rows * max64(heads_of(m), m->inter)) * sizeof(float));
@@ -79,7 +80,7 @@ static void carve(struct train_work *w, struct arena *a)
     w->dout = arena_take(a, (size_t)(rows * heads_of(m)) * el);
 }
 
-int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, struct err *e)
+int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e)
 {
     struct train_work *w = calloc(1, sizeof *w);
     struct arena a = { 0 };
@@ -87,18 +88,20 @@ int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for a micro-batch");
     w->m = m;
+    w->recompute = recompute;
     w->n_seq = n_seq;
+    w->n_layers = m->last_unit - m->first_unit + 1;
     w->seq_len = seq_len;
     w->rows = n_seq * seq_len;
-    w->layer = calloc((size_t)m->n_layers, sizeof *w->layer);
-    w->page = calloc((size_t)(m->n_layers * n_seq * pages), sizeof *w->page);
-    w->seq = calloc((size_t)(m->n_layers * n_seq), sizeof *w->seq);
+    w->layer = calloc((size_t)w->n_layers, sizeof *w->layer);
+    w->page = calloc((size_t)(w->n_layers * n_seq * pages), sizeof *w->page);
+    w->seq = calloc((size_t)(w->n_layers * n_seq), sizeof *w->seq);
     carve(w, &a);
     w->memory = dev_alloc(m->dev, MEM_ACTS, a.used);
     w->dkv = comm_alloc(m->tp, MEM_ACTS, (size_t)(2 * w->rows * kv_of(m)) * sizeof(float));
     if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv) {
         train_work_close(w);
-        return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len",
+        return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len, or --recompute",
                        n_seq, (long long)seq_len, a.used >> 20);
     }
     a = (struct arena){ w->memory, 0, a.used };
@@ -119,252 +122,63 @@ void train_work_close(struct train_work *w)
     free(w);
 }
 
-static struct attn attn_of(const struct train_work *w, int l)
+void *train_work_input(struct train_work *w) { return w->layer[0].x; }
+void *train_work_output(struct train_work *w) { return w->x_last; }
+void *train_work_grad(struct train_work *w) { return w->dx; }
+size_t train_work_bytes(const struct train_work *w) { return (size_t)(w->rows * w->m->hidden) * dtype_size(w->m->dt); }
+
+struct attn train_attn(const struct train_work *w, int unit)
 {
     struct attn a = model_attn(w->m);
     a.n_seq = w->n_seq;
-    a.seq = w->seq + (int64_t)l * w->n_seq;
+    a.seq = w->seq + (int64_t)(unit - w->m->first_unit) * w->n_seq;
     return a;
 }
 
 /* ---- forward ---- */
 static int losses(const struct model *m, struct train_work *w, const int32_t *targets, float *logprobs, struct err *e)
 {
-    float *max = m->stat, *sum = m->stat + m->max_rows, *pick = m->stat + 2 * m->max_rows;
+    float *pick = m->stat + 2 * m->max_rows;
     KERNEL(m->dev, ce_pick, pick, mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), targets, m->vocab_begin);
     int rc = comm_all_reduce(m->tp, pick, w->rows, e);
     if (rc >= 0)
-        KERNEL(m->dev, ce_logprob, logprobs, pick, max, sum, w->rows);
+        KERNEL(m->dev, ce_logprob, logprobs, pick, w->max, w->sum, w->rows);
     return rc;
+}
+
+static int head_part(struct model *m, struct weights *ws, struct train_work *w, const int32_t *targets, float *logprobs, struct err *e)
+{
+    const struct unit_weights *uw;
+    int head = (int)m->n_layers + 1, rc = ws->get(ws, head, 0, &uw, e);
+    if (rc < 0)
+        return rc;
+    rc = head_forward(m, uw, w->x_last, w->hf, w->rstd_last, w->logits, m->vocab_n, w->rows, e);
+    ws->put(ws, head);
+    if (rc < 0)
+        return rc;
+    memcpy(w->max, m->stat, (size_t)w->rows * sizeof(float));        /* another micro-batch may come before backward */
+    memcpy(w->sum, m->stat + m->max_rows, (size_t)w->rows * sizeof(float));
+    return logprobs ? losses(m, w, targets, logprobs, e) : 0;
 }
 
 int model_train_forward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                         float *logprobs, struct err *e)
 {
     const struct unit_weights *uw;
-    int rc, head = (int)m->n_layers + 1;
-    TRY(ws->get(ws, 0, 0, &uw, e));
-    rc = embed_forward(m, uw, ids, w->layer[0].x, w->rows, e);
-    ws->put(ws, 0);
-    for (int l = 0; rc >= 0 && l < m->n_layers; l++) {
-        struct attn a = attn_of(w, l);
-        TRY(ws->get(ws, l + 1, 0, &uw, e));
-        rc = block_forward(m, uw, &a, &w->layer[l], l + 1 < m->n_layers ? w->layer[l + 1].x : w->x_last, w->rows, e);
-        ws->put(ws, l + 1);
+    int rc = 0;
+    if (m->has_embed) {
+        TRY(ws->get(ws, 0, 0, &uw, e));
+        rc = embed_forward(m, uw, ids, w->layer[0].x, w->rows, e);
+        ws->put(ws, 0);
     }
-    if (rc < 0)
-        return rc;
-    TRY(ws->get(ws, head, 0, &uw, e));
-    rc = head_forward(m, uw, w->x_last, w->hf, w->rstd_last, w->logits, m->vocab_n, w->rows, e);
-    ws->put(ws, head);
-    if (rc >= 0 && logprobs)
-        rc = losses(m, w, targets, logprobs, e);
-out:
-    return rc;
-}
-
-/* ---- backward ---- */
-/* dX of matrices that share their input, into m->sum_rows: one accumulator. Altered: each by itself, then added. */
-static void dx_together(const struct model *m, int64_t rows, int n, const struct mat *dy, const struct mat *w, const struct leaves *l)
-{
-    struct mat sum = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), part = sum;
-    if (!ALTERED("dx_together")) {
-        KERNEL(m->dev, linear_dx, sum, n, dy, w, l);
-        return;
-    }
-    KERNEL(m->dev, linear_dx, sum, 1, dy, w, l);
-    part.p = dev_scratch(m->dev, 4, (size_t)(rows * m->hidden) * sizeof(float));
-    for (int i = 1; i < n; i++) {
-        const float *in[2] = { sum.p, part.p };
-        KERNEL(m->dev, linear_dx, part, 1, dy + i, w + i, l + i);
-        KERNEL(m->dev, tree_add, sum.p, in, 2, rows * m->hidden);
-    }
-}
-
-struct back { struct model *m; struct train_work *w; struct grads *g; };
-
-/* The tree of part `part`'s gradient inside the levels of `unit`. */
-static struct tree_acc acc_of(const struct back *b, int unit, int part)
-{
-    struct tree_acc acc = { .n = b->g->n, .next = b->g->next };
-    int levels = tree_levels(b->g->n, b->w->n_seq);
-    for (int j = 0; j < levels; j++)
-        acc.level[j] = b->g->level(b->g, unit, j) + b->m->local.part[part].offset;
-    return acc;
-}
-
-static void add_dw(const struct back *b, int unit, int grad_unit, enum param_kind kind, struct mat dy, struct mat x)
-{
-    int part = model_part(b->m, unit, kind);
-    struct tree_acc acc = acc_of(b, grad_unit, part);
-    KERNEL(b->m->dev, linear_dw, &acc, b->m->local.part[part].box.extent[1], dy, x, b->w->n_seq, b->w->seq_len);
-}
-
-/* Through a norm: dx += d norm(x) given dy in m->sum_rows (complete over tp); the norm's own gradient goes to its tree. */
-static void norm_back(const struct back *b, int unit, enum param_kind kind, void *x, const void *weight, const float *rstd)
-{
-    struct model *m = b->m;
-    int64_t rows = b->w->rows;
-    struct mat dy = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), xm = mat_of(x, m->dt, rows, m->hidden, m->hidden);
-    struct tree_acc acc = acc_of(b, unit, model_part(m, unit, kind));
-    KERNEL(m->dev, rms_norm_dw, &acc, dy, xm, rstd, b->w->n_seq, b->w->seq_len, ALTERED("norm_blocks") ? 1 : m->grain);
-    KERNEL(m->dev, rms_norm_dx, mat_of(b->w->dx, m->dt, rows, m->hidden, m->hidden), dy, xm, weight, rstd);
-}
-
-static int head_back(const struct back *b, struct weights *ws, const int32_t *targets, float scale, struct err *e)
-{
-    struct model *m = b->m;
-    struct train_work *w = b->w;
-    const struct unit_weights *uw, *table;
-    int head = (int)m->n_layers + 1, tied = m->table.cfg.tied, from = tied ? 0 : head, rc;
-    enum param_kind kind = tied ? P_EMBED : P_HEAD;
-    struct mat l = mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), dl = mat_of(w->dlogits, m->dt, w->rows, m->vocab_n, m->vocab_n);
-    KERNEL(m->dev, ce_dx, dl, l, targets, m->vocab_begin, m->stat, m->stat + m->max_rows, ALTERED("dlogits_scale") ? scale * 3 : scale);
-    for (int64_t i = 0; ALTERED("dlogits_scale") && dl.dt == DT_F32 && i < dl.rows * dl.cols; i++)
-        ((float *)dl.p)[i] *= 1 / 3.0f;  /* as if the mean over micro-batches were taken apart */
-    add_dw(b, from, tied ? m->local.n_units : head, kind, dl, mat_of(w->hf, m->dt, w->rows, m->hidden, m->hidden));
-    if (tied)
-        TRY(b->g->done(b->g, m->local.n_units, e));
-    TRY(ws->get(ws, from, 1, &table, e));
-    struct mat hw = model_mat(m, table->flat, model_part(m, from, kind));
-    KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, w->rows, m->hidden, m->hidden), 1, &dl, &hw, &m->of_vocab);
-    ws->put(ws, from);
-    TRY(comm_all_reduce(m->tp, m->sum_rows, w->rows * m->hidden, e));
-    memset(w->dx, 0, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
-    TRY(ws->get(ws, head, 1, &uw, e));
-    norm_back(b, head, P_NORM, w->x_last, uw->norm[0], w->rstd_last);
-    ws->put(ws, head);
-    rc = b->g->done(b->g, head, e);
-out:
-    return rc;
-}
-
-static int mlp_back(const struct back *b, const struct unit_weights *uw, int unit, struct err *e)
-{
-    struct model *m = b->m;
-    struct train_work *w = b->w;
-    const struct layer_buf *l = &w->layer[unit - 1];
-    int64_t rows = w->rows;
-    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), h2 = mat_of(l->h2, m->dt, rows, m->hidden, m->hidden);
-    struct mat dact = mat_of(w->d_act, DT_F32, rows, m->inter, m->inter), dgu = mat_of(w->dh, m->dt, rows, 2 * m->inter, 2 * m->inter);
-    struct mat down = model_mat(m, uw->flat, model_part(m, unit, P_DOWN));
-    struct mat dy[2] = { mat_cols(dgu, 0, m->inter), mat_cols(dgu, m->inter, m->inter) };
-    struct mat wt[2] = { model_mat(m, uw->flat, model_part(m, unit, P_GATE)), model_mat(m, uw->flat, model_part(m, unit, P_UP)) };
-    struct leaves lv[2] = { m->of_inter, m->of_inter };
-
-    add_dw(b, unit, unit, P_DOWN, dx, mat_of(l->act, m->dt, rows, m->inter, m->inter));
-    KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
-    KERNEL(m->dev, swiglu_dx, dgu, mat_of(l->gu, DT_F32, rows, 2 * m->inter, 2 * m->inter), dact);
-    add_dw(b, unit, unit, P_GATE, dy[0], h2);
-    add_dw(b, unit, unit, P_UP, dy[1], h2);
-    dx_together(m, rows, 2, dy, wt, lv);
-    int rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
-    if (rc >= 0)
-        norm_back(b, unit, P_NORM_MLP, l->xm, uw->norm[1], l->rstd2);
-    return rc;
-}
-
-static struct mat mat_rows(struct mat w, int64_t first, int64_t n)
-{
-    return mat_of((char *)w.p + first * w.ld * (int64_t)dtype_size(w.dt), w.dt, n, w.cols, w.ld);
-}
-
-/* Altered kv_replicas: a replica contracts its own part of dk, dv with the whole kv head, before the parts are added. */
-static void replica_dx(const struct back *b, const struct unit_weights *uw, int unit, struct mat dqkv)
-{
-    const struct model *m = b->m;
-    int64_t heads = heads_of(m), kv = kv_of(m);
-    struct mat dy[3] = { mat_cols(dqkv, 0, heads), mat_cols(dqkv, heads, kv), mat_cols(dqkv, heads + kv, kv) };
-    struct mat w[3] = { model_mat(m, uw->flat, model_part(m, unit, P_Q)), model_mat(m, uw->flat, model_part(m, unit, P_K)),
-                        model_mat(m, uw->flat, model_part(m, unit, P_V)) };
-    struct leaves whole = leaves_of(kv, m->of_heads.n, 0, m->of_heads.n), l[3] = { m->of_heads, whole, whole };
-    KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, b->w->rows, m->hidden, m->hidden), 3, dy, w, l);
-}
-
-/* dq, dk, dv (dt, rotated back) in w->dh. Replicated kv heads: the parts of dk, dv are summed over the replicas first. */
-static int attention_back(const struct back *b, const struct unit_weights *uw, int unit, struct mat dqkv, struct err *e)
-{
-    struct model *m = b->m;
-    struct train_work *w = b->w;
-    const struct layer_buf *l = &w->layer[unit - 1];
-    int64_t rows = w->rows, heads = heads_of(m), kv = kv_of(m);
-    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), o_w = model_mat(m, uw->flat, model_part(m, unit, P_O));
-    struct mat o = mat_of(l->o, m->dt, rows, heads, heads), dof = mat_of(w->d_act, DT_F32, rows, heads, heads);
-    struct mat dq = mat_of(w->dq, DT_F32, rows, heads, heads), dk = mat_of(w->dkv, DT_F32, rows, kv, kv);
-    struct mat dv = mat_of(w->dkv + rows * kv, DT_F32, rows, kv, kv), dout = dof;
-    struct attn a = attn_of(w, unit - 1);
-
-    add_dw(b, unit, unit, P_O, dx, o);
-    KERNEL(m->dev, linear_dx, dof, 1, &dx, &o_w, &m->of_hidden);
-    if (m->dt != DT_F32) {
-        dout = mat_of(w->dout, m->dt, rows, heads, heads);
-        KERNEL(m->dev, round_to, w->dout, m->dt, w->d_act, rows * heads);
-    }
-    KERNEL(m->dev, attn_dx, &a, dq, dk, dv, dout, o, l->lse, mat_of(l->q, m->dt, rows, heads, heads));
-    if (m->kv_group && ALTERED("kv_replicas")) {
-        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
-        replica_dx(b, uw, unit, dqkv);
-    }
-    if (m->kv_group) {
-        int rc = comm_all_reduce(m->kv_group, w->dkv, 2 * rows * kv, e);
-        if (rc < 0)
-            return rc;
-    }
-    KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
-    return 0;
-}
-
-static int attn_part_back(const struct back *b, const struct unit_weights *uw, int unit, struct err *e)
-{
-    struct model *m = b->m;
-    struct train_work *w = b->w;
-    const struct layer_buf *l = &w->layer[unit - 1];
-    static const enum param_kind kinds[3] = { P_Q, P_K, P_V };
-    int64_t rows = w->rows, heads = heads_of(m), kv = kv_of(m), width = heads + 2 * kv;
-    int64_t begin[3] = { 0, heads, heads + kv }, size[3] = { heads, kv, kv };
-    int64_t own_kv = m->of_kv.end[m->of_kv.n - 1];           /* rows of this rank's blocks: fewer than kv where replicated */
-    struct mat dqkv = mat_of(w->dh, m->dt, rows, width, width), h1 = mat_of(l->h1, m->dt, rows, m->hidden, m->hidden), dy[3], wt[3];
-    struct leaves lv[3] = { m->of_heads, m->of_kv, m->of_kv };
-    int rc = attention_back(b, uw, unit, dqkv, e);
-    if (rc < 0)
-        return rc;
-    for (int i = 0; i < 3; i++) {
-        int64_t first = i ? m->kv_begin : 0;
-        struct mat whole = mat_cols(dqkv, begin[i], size[i]);
-        add_dw(b, unit, unit, kinds[i], whole, h1);
-        dy[i] = mat_cols(dqkv, begin[i] + first, i ? own_kv : heads);
-        wt[i] = mat_rows(model_mat(m, uw->flat, model_part(m, unit, kinds[i])), first, dy[i].cols);
-    }
-    if (!m->kv_group || !ALTERED("kv_replicas"))
-        dx_together(m, rows, 3, dy, wt, lv);
-    rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
-    if (rc >= 0)
-        norm_back(b, unit, P_NORM_ATTN, l->x, uw->norm[0], l->rstd1);
-    return rc;
-}
-
-int model_train_backward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
-                         float scale, struct grads *g, struct err *e)
-{
-    struct back b = { m, w, g };
-    const struct unit_weights *uw;
-    int rc;
-    TRY(head_back(&b, ws, targets, scale, e));
-    for (int unit = (int)m->n_layers; unit > 0; unit--) {
-        TRY(ws->get(ws, unit, 1, &uw, e));
-        rc = mlp_back(&b, uw, unit, e);
-        if (rc >= 0)
-            rc = attn_part_back(&b, uw, unit, e);
+    for (int unit = m->first_unit; rc >= 0 && unit <= m->last_unit; unit++) {
+        struct attn a = train_attn(w, unit);
+        TRY(ws->get(ws, unit, 0, &uw, e));
+        rc = block_forward(m, uw, &a, layer_of(w, unit), unit < m->last_unit ? layer_of(w, unit + 1)->x : w->x_last, w->rows, e);
         ws->put(ws, unit);
-        if (rc >= 0)
-            rc = g->done(g, unit, e);
-        if (rc < 0)
-            goto out;
     }
-    int part = model_part(m, 0, P_EMBED);
-    struct tree_acc acc = acc_of(&b, 0, part);
-    KERNEL(m->dev, embed_dw, &acc, m->hidden, m->vocab_begin, m->vocab_n, mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), ids, w->n_seq, w->seq_len);
-    rc = g->done(g, 0, e);
+    if (rc >= 0 && m->has_head)
+        rc = head_part(m, ws, w, targets, logprobs, e);
 out:
     return rc;
 }

@@ -13,8 +13,12 @@ static int eval_round(struct trainer *t, int64_t first, int64_t n, struct xsum *
         int64_t w = mine + j < n ? mine + j : n - 1;
         TRY(data_read(t->eval, w, t->ids + j * T, t->targets + j * T, e));
     }
-    TRY(model_train_forward(&t->model, t->weights, t->work, t->ids, t->targets, t->logprobs, e));
-    for (int64_t j = 0; j < M && mine + j < n && t->mesh.at[AXIS_TP] == 0; j++)
+    if (!t->model.has_embed)
+        TRY(comm_recv(t->mesh.axis[AXIS_PP], train_work_input(t->work[0]), train_work_bytes(t->work[0]), t->mesh.at[AXIS_PP] - 1, e));
+    TRY(model_train_forward(&t->model, t->weights, t->work[0], t->ids, t->targets, t->logprobs, e));
+    if (!t->model.has_head)
+        TRY(comm_send(t->mesh.axis[AXIS_PP], train_work_output(t->work[0]), train_work_bytes(t->work[0]), t->mesh.at[AXIS_PP] + 1, e));
+    for (int64_t j = 0; j < M && mine + j < n && t->mesh.at[AXIS_TP] == 0 && t->model.has_head; j++)
         for (int64_t i = 0; i < T; i++)
             xsum_add(sum, -(double)t->logprobs[j * T + i]);
 out:
@@ -42,7 +46,7 @@ static int write_round(struct trainer *t, int64_t first, int64_t n, FILE *f, str
     int rc;
     if (!sizes)
         return err_set(e, ERR_MEMORY, "no memory for log-probs");
-    TRY(comm_gather_blobs(t->mesh.all, t->logprobs, t->mesh.at[AXIS_TP] ? 0 : (size_t)(M * T) * sizeof(float), 0, &all, sizes, e));
+    TRY(comm_gather_blobs(t->mesh.all, t->logprobs, t->mesh.at[AXIS_TP] || !t->model.has_head ? 0 : (size_t)(M * T) * sizeof(float), 0, &all, sizes, e));
     for (int d = 0; f && d < t->mesh.size[AXIS_DP]; d++) {
         for (int64_t j = 0; j < M && first + d * M + j < n; j++) {
             TRY(data_read(t->eval, first + d * M + j, t->ids, t->targets, e));

@@ -178,7 +178,6 @@ int trainer_load(struct trainer *t, struct err *e)
         const struct ckpt_state *s = ckpt_state(t->source);
         t->step = t->first_step = s->step;
         t->first_sample = s->epoch * data_windows(t->data) + s->sample;
-        log_line(&t->log, "resumed %s at step %lld", ckpt_path(t->source), (long long)t->step);
     }
 out:
     return rc;

@@ -26,7 +26,7 @@ static const struct opt table[] = {
     { OPT_SWITCH, "dry-run", AT(dry_run), "0", NULL, "print the plan: memory a rank, communication a step; start nothing", 0, 0, N },
     GROUP("Layout (dp is what remains)"),
     { OPT_INT, "tp", AT(tp), "1", "N", "tensor parallel degree", 1, GRAIN_MAX, N },
-    { OPT_INT, "pp", AT(pp), "1", "N", "pipeline stages", 1, 4096, N | LATER },
+    { OPT_INT, "pp", AT(pp), "1", "N", "pipeline stages", 1, 4096, N },
     { OPT_INT, "cp", AT(cp), "1", "N", "context parallel degree", 1, 4096, N | LATER },
     { OPT_INT, "ep", AT(ep), "1", "N", "expert parallel degree", 1, 4096, N | LATER },
     { OPT_INT, "zero", AT(zero), "0", "0|1|2|3", "ZeRO stage: shard optimizer (1), gradients (2), weights (3) over dp", 0, 3, N },
@@ -65,7 +65,7 @@ static const struct opt table[] = {
     GROUP("Numbers"),
     { OPT_CHOICE, "dtype", AT(dtype), "fp32", "fp32|bf16", "arithmetic; bf16 keeps fp32 masters (resume: the checkpoint's)", 0, 0, N },
     { OPT_CHOICE, "numerics", AT(numerics), "exact", "exact|fast", "exact: the same bits at every layout", 0, 0, 0 },
-    { OPT_CHOICE, "recompute", AT(recompute), "none", "none|selective|full", "activations computed again in backward", 0, 0, N | LATER },
+    { OPT_CHOICE, "recompute", AT(recompute), "none", "none|selective|full", "activations computed again in backward", 0, 0, N },
     { OPT_TEXT, "offload", AT(offload), "none", "none|cpu|DIR", "where optimizer state lies", 0, 0, N | LATER },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };

@@ -1,6 +1,25 @@
 /* plan.c - --dry-run: what a rank will hold and what a step will send, from the same tables that the run uses. */
+#include <stdlib.h>
 #include <string.h>
 #include "train/trainer.h"
+
+/* The schedule, stage by stage, and the share of time a stage is idle. */
+static int draw_pipeline(struct trainer *t, int64_t micros, struct err *e)
+{
+    struct pipe_list *l = calloc((size_t)t->layout.pp, sizeof *l);
+    struct pipe_report r = { 0 };
+    int rc = l ? 0 : err_set(e, ERR_MEMORY, "no memory for %d stages", t->layout.pp);
+    for (int s = 0; rc >= 0 && s < t->layout.pp; s++)
+        rc = pipe_make(&l[s], (enum pipe_kind)t->o.pipeline, t->layout.pp, s, micros, e);
+    if (rc >= 0)
+        rc = pipe_verify(l, t->layout.pp, micros, &r, t->layout.pp > 1 ? stdout : NULL, e);
+    if (rc >= 0)
+        printf("bubble       %.4g (a rank keeps %lld micro-batches at most)\n", r.bubble, (long long)r.in_flight);
+    for (int s = 0; l && s < t->layout.pp; s++)
+        pipe_free(&l[s]);
+    free(l);
+    return rc;
+}
 
 int trainer_plan(struct trainer *t, struct err *e)
 {
@@ -34,9 +53,9 @@ int trainer_plan(struct trainer *t, struct err *e)
                (long long)(b.supers * (b.local / b.micro)), (long long)b.micro);
         printf("weights      %s a rank (natural and packed order)\ngradients    %s\noptimizer    %s\nstates       %s without activations\n", text[0],
                text[1], text[2], text[3]);
-        printf("dp traffic   %s a rank and step\nbubble       0\n", text[4]);
+        printf("dp traffic   %s a rank and step\n", text[4]);
     }
-    rc = 0;
+    rc = world_rank(t->world) ? 0 : draw_pipeline(t, b.supers * (b.local / b.micro), e);
 out:
     params_local_close(&local);
     param_table_close(&table);

@@ -129,9 +129,10 @@ void runlog_step(struct trainer *t, const struct step_result *r)
     if (t->log_file) {
         fprintf(t->log_file,
                 "{\"step\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"grad_norm\":%s,\"grad_norm_bits\":\"%08x\",\"lr\":%.17g,\"tokens\":%lld,"
-                "\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"comm_fraction\":%.4g,\"bubble_fraction\":0,\"rss_bytes\":%lld}\n",
+                "\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"comm_fraction\":%.4g,\"bubble_fraction\":%.4g,\"rss_bytes\":%lld}\n",
                 (long long)t->step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm), bits_of(r->norm), r->lr,
-                (long long)(t->step * t->plan.rows * t->o.seq_len), speed, mfu, share < 0 ? 0 : share > 1 ? 1 : share, (long long)rss_bytes());
+                (long long)(t->step * t->plan.rows * t->o.seq_len), speed, mfu, share < 0 ? 0 : share > 1 ? 1 : share, r->bubble,
+                (long long)rss_bytes());
         fflush(t->log_file);
     }
     eta = (double)(t->o.steps - t->step) * r->seconds;

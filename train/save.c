@@ -148,6 +148,10 @@ int trainer_save(struct trainer *t, struct err *e)
 out:
     if (rc < 0 && first && tmp[0])
         ckpt_abandon(tmp);
+    if (rc < 0) {                        /* nobody leaves before the folder is gone: a launcher may stop the others at the first end */
+        struct err late;
+        comm_barrier(t->mesh.all, &late);
+    }
     free(table);
     free(blobs);
     free(sizes);

@@ -80,6 +80,10 @@ static int check_options(const struct trainer *t, struct err *e)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
     if (o->overlap == 0 && opts_given(t->given, "overlap"))
         return err_set(e, ERR_USAGE, "--overlap on is not built yet: use --overlap off");
+    if (o->pipeline >= PIPE_KINDS)
+        return err_set(e, ERR_USAGE, "--schedule %s is not built yet: use 1f1b or gpipe", o->pipeline == PIPE_KINDS ? "interleaved" : "zero-bubble");
+    if (o->pp > 1 && o->sample_every)
+        return err_set(e, ERR_USAGE, "--sample-every needs --pp 1: a sample does not go through a pipeline yet");
     if (strcmp(o->offload, "none"))
         return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
     return 0;
@@ -232,6 +236,24 @@ static int make_out(const struct trainer *t, struct err *e)
     return 0;
 }
 
+/* The schedule of this stage, and memory for as many micro-batches as it keeps at once. */
+static int open_work(struct trainer *t, struct err *e)
+{
+    int64_t T = t->o.seq_len, micros = t->o.eval_only ? 1 : t->plan.supers * (t->plan.local / t->plan.micro);
+    int rc;
+    TRY(pipe_make(&t->schedule, (enum pipe_kind)t->o.pipeline, t->layout.pp, t->mesh.at[AXIS_PP], micros, e));
+    t->work = calloc((size_t)t->schedule.in_flight, sizeof *t->work);
+    t->ids = malloc(sizeof *t->ids * (size_t)(t->schedule.in_flight * t->work_seqs * T));
+    t->targets = malloc(sizeof *t->targets * (size_t)(t->schedule.in_flight * t->work_seqs * T));
+    t->logprobs = malloc(sizeof *t->logprobs * (size_t)(t->work_seqs * T));
+    if (!t->work || !t->ids || !t->targets || !t->logprobs)
+        return err_set(e, ERR_MEMORY, "no memory for a batch");
+    for (; t->n_work < t->schedule.in_flight; t->n_work++)
+        TRY(train_work_open(&t->work[t->n_work], &t->model, (int)t->work_seqs, T, (enum recompute)t->o.recompute, e));
+out:
+    return rc;
+}
+
 static int open_state(struct trainer *t, struct err *e)
 {
     int64_t most, T = t->o.seq_len;
@@ -249,18 +271,13 @@ static int open_state(struct trainer *t, struct err *e)
     if (T > t->cfg.max_pos)
         return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)T, (long long)t->cfg.max_pos);
     TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, T > 64 ? T : 64, e));
-    TRY(train_work_open(&t->work, &t->model, (int)t->work_seqs, T, e));
-    t->ids = malloc(sizeof *t->ids * (size_t)(t->work_seqs * T));
-    t->targets = malloc(sizeof *t->targets * (size_t)(t->work_seqs * T));
-    t->logprobs = malloc(sizeof *t->logprobs * (size_t)(t->work_seqs * T));
-    if (!t->ids || !t->targets || !t->logprobs)
-        return err_set(e, ERR_MEMORY, "no memory for a batch");
+    TRY(open_work(t, e));
     if (t->o.eval_only) {
         TRY(resident_open(&t->resident, &t->model, trainer_read_param, t, e));
         TRY(ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e));
         t->weights = &t->resident.w;
     } else {
-        TRY(zero_open(&t->zero, &t->model, dp, t->mesh.all, t->layout.zero, &t->plan, e));
+        TRY(zero_open(&t->zero, &t->model, dp, t->mesh.axis[AXIS_PP], t->mesh.all, t->layout.zero, &t->plan, e));
         t->weights = zero_weights(t->zero);
         TRY(trainer_load(t, e));
     }
@@ -300,6 +317,8 @@ int trainer_open(struct trainer *t, int argc, char **argv, struct err *e)
         return 0;
     rc = open_state(t, e);
     TRY(comm_agree(t->mesh.all, rc, e));
+    if (t->step)                         /* said when all ranks have read and checked their parts */
+        log_line(&t->log, "resumed %s at step %lld", ckpt_path(t->source), (long long)t->step);
     TRY(runlog_open(t, e));
 out:
     return rc;
@@ -313,7 +332,10 @@ void trainer_close(struct trainer *t)
         zero_close(t->zero);
     if (t->resident.m)
         resident_close(&t->resident);
-    train_work_close(t->work);
+    for (int64_t i = 0; i < t->n_work; i++)
+        train_work_close(t->work[i]);
+    free(t->work);
+    pipe_free(&t->schedule);
     model_close(&t->model);
     ckpt_close(t->source);
     data_close(t->data);

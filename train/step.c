@@ -22,30 +22,60 @@ double schedule_lr(const struct train_opts *o, int64_t step)
     }
 }
 
-static int read_rows(struct trainer *t, int64_t super, int64_t row, struct err *e)
+/* The rows of micro-batch k of this step, into ids and targets from `at` on. */
+static int read_rows(struct trainer *t, int64_t k, int64_t at, struct err *e)
 {
+    int64_t per = t->plan.local / t->plan.micro, super = k / per, row = k % per * t->plan.micro;
     int64_t T = t->o.seq_len, G = t->plan.rows, step = t->first_sample + (t->step - t->first_step) * G;
     for (int64_t j = 0; j < t->plan.micro; j++) {
         int64_t r = batch_row(&t->plan, t->mesh.size[AXIS_DP], super, t->mesh.at[AXIS_DP], row + j);
-        int rc = data_read(t->data, data_window(t->data, step + r), t->ids + j * T, t->targets + j * T, e);
+        int rc = data_read(t->data, data_window(t->data, step + r), t->ids + at + j * T, t->targets + at + j * T, e);
         if (rc < 0)
             return rc;
     }
     return 0;
 }
 
-static int micro_step(struct trainer *t, struct xsum *loss, struct err *e)
+static void add_losses(struct trainer *t, struct xsum *loss)
 {
     int64_t rows = t->plan.micro * t->o.seq_len;
     struct xsum part = { 0 };
-    float scale = (float)(1.0 / (double)(t->plan.rows * t->o.seq_len));
-    int rc;
-    TRY(model_train_forward(&t->model, t->weights, t->work, t->ids, t->targets, t->logprobs, e));
-    for (int64_t i = 0; i < rows && t->mesh.at[AXIS_TP] == 0; i++)
+    if (t->mesh.at[AXIS_TP] || !t->model.has_head)
+        return;
+    for (int64_t i = 0; i < rows; i++)
         xsum_add(ALTERED("loss_exact") ? &part : loss, -(double)t->logprobs[i]);
     if (ALTERED("loss_exact"))           /* a micro-batch's sum rounded before it is added */
         xsum_add(loss, (double)(float)xsum_double(&part));
-    TRY(model_train_backward(&t->model, t->weights, t->work, t->ids, t->targets, scale, zero_grads(t->zero), e));
+}
+
+/* One action of the pipeline schedule. Micro-batch k lives in slot k % n_work from its forward to its backward. */
+static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *loss, struct err *e)
+{
+    int64_t slot = a->micro % t->n_work, at = slot * t->work_seqs * t->o.seq_len, per = t->plan.local / t->plan.micro;
+    struct train_work *w = t->work[slot];
+    struct comm *pp = t->mesh.axis[AXIS_PP];
+    int s = t->mesh.at[AXIS_PP], rc;
+    size_t bytes = train_work_bytes(w);
+    float scale = (float)(1.0 / (double)(t->plan.rows * t->o.seq_len));
+    double began = log_now_s();
+    switch (a->op) {
+    case PIPE_RECV_X:
+    case PIPE_RECV_DX:
+        rc = a->op == PIPE_RECV_X ? comm_recv(pp, train_work_input(w), bytes, s - 1, e) : comm_recv(pp, train_work_grad(w), bytes, s + 1, e);
+        t->waited_s += log_now_s() - began;
+        return rc;
+    case PIPE_SEND_X: return comm_send(pp, train_work_output(w), bytes, s + 1, e);
+    case PIPE_SEND_DX: return comm_send(pp, train_work_grad(w), bytes, s - 1, e);
+    case PIPE_FORWARD:
+        TRY(read_rows(t, ALTERED("micro_order") ? t->plan.supers * per - 1 - a->micro : a->micro, at, e));
+        TRY(model_train_forward(&t->model, t->weights, w, t->ids + at, t->targets + at, t->logprobs, e));
+        add_losses(t, loss);
+        return 0;
+    case PIPE_BACKWARD:
+        zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro);
+        return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
+    }
+    rc = 0;
 out:
     return rc;
 }
@@ -73,7 +103,7 @@ out:
 static struct adamw adamw_of(const struct train_opts *o, int64_t step, double lr, double norm)
 {
     double c = o->clip > 0 ? o->clip / (norm + 1e-6) : 1;
-    struct adamw h = { .lr = (float)lr, .beta1 = (float)o->beta1, .beta2 = (float)o->beta2, .eps = (float)o->eps };
+    struct adamw h = { .lr = (float)lr, .beta1 = o->beta1, .beta2 = o->beta2, .eps = (float)o->eps };
     h.bias1 = (float)(1 - fm_pow(o->beta1, (double)(step + 1)));
     h.bias2 = (float)sqrt(1 - fm_pow(o->beta2, (double)(step + 1)));
     h.clip = c < 1 ? (float)c : 1.0f;
@@ -86,13 +116,9 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     double began = log_now_s(), norm;
     int rc;
     zero_begin_step(t->zero);
-    for (int64_t s = 0; s < t->plan.supers; s++) {
-        for (int64_t row = 0; row < t->plan.local; row += t->plan.micro) {
-            TRY(read_rows(t, s, ALTERED("micro_order") ? t->plan.local - t->plan.micro - row : row, e));
-            zero_begin_rows(t->zero, s, row);
-            TRY(micro_step(t, &loss, e));
-        }
-    }
+    t->waited_s = 0;
+    for (int64_t i = 0; i < t->schedule.n; i++)
+        TRY(run_action(t, &t->schedule.act[i], &loss, e));
     TRY(reduce_loss(t, &loss, t->plan.rows * t->o.seq_len, r, e));
     TRY(zero_norm(t->zero, &norm, e));
     r->norm = (float)norm;
@@ -105,6 +131,7 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     TRY(zero_update(t->zero, &h, t->o.weight_decay, e));
     t->step++;
     r->seconds = log_now_s() - began;
+    r->bubble = t->waited_s / r->seconds;
 out:
     return rc;
 }

@@ -10,6 +10,7 @@
 #include "text/text.h"
 #include "train/data.h"
 #include "train/options.h"
+#include "train/pipeline.h"
 #include "train/zero.h"
 
 struct trainer {
@@ -29,8 +30,9 @@ struct trainer {
     struct zero *zero;                   /* training */
     struct resident resident;            /* evaluation only */
     struct weights *weights;             /* of one of the two */
-    struct train_work *work;
-    int64_t work_seqs;                   /* sequences in work */
+    struct pipe_list schedule;           /* of this stage */
+    struct train_work **work;            /* [n_work]: micro-batches between their forward and backward */
+    int64_t n_work, work_seqs;           /* work_seqs: sequences in each */
     struct data *data, *eval;
     struct ckpt *source;                 /* --resume or --init, while loading */
     int64_t step;                        /* finished updates */
@@ -39,15 +41,16 @@ struct trainer {
     const char **extra_name;
     const void **extra_data;
     size_t *extra_bytes;
-    int32_t *ids, *targets;              /* [work_seqs][seq_len] */
-    float *logprobs;
+    int32_t *ids, *targets;              /* [n_work][work_seqs][seq_len] */
+    float *logprobs;                     /* [work_seqs][seq_len] */
+    double waited_s;                     /* of this step, for other pipeline stages */
     FILE *log_file;                      /* rank 0 */
     double peak_flops, started_s, comm_seen_s;
     struct ckpt_digests digests;         /* of the last checkpoint */
     char last_checkpoint[4096];
 };
 
-struct step_result { float loss, norm; double lr, seconds; int stop; };
+struct step_result { float loss, norm; double lr, seconds, bubble; int stop; };
 
 /* setup.c */
 int trainer_open(struct trainer *t, int argc, char **argv, struct err *e);

@@ -149,7 +149,7 @@ static int open_slots(struct zero *z, struct err *e)
     return 0;
 }
 
-int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *all, int stage, const struct batch_plan *b, struct err *e)
+int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, int stage, const struct batch_plan *b, struct err *e)
 {
     struct zero *z = calloc(1, sizeof *z);
     int rc;
@@ -158,6 +158,7 @@ int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *
     z->w = stage == 3 ? (struct weights){ get_gathered, put_gathered } : (struct weights){ get_resident, put_resident };
     z->m = m;
     z->dp = dp;
+    z->pp = pp;
     z->all = all;
     z->stage = stage;
     z->plan = *b;

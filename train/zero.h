@@ -26,7 +26,7 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
 int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j);
 
 struct zero;
-int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *all, int stage, const struct batch_plan *b, struct err *e);
+int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, int stage, const struct batch_plan *b, struct err *e);
 void zero_close(struct zero *z);
 struct weights *zero_weights(struct zero *z);
 struct grads *zero_grads(struct zero *z);

@@ -23,7 +23,7 @@ struct zero {
     struct weights w;                    /* first: get and put cast back */
     struct grads g;
     struct model *m;
-    struct comm *dp, *all;
+    struct comm *dp, *pp, *all;
     int stage, d, n_dp, n_units;
     struct batch_plan plan;
     int64_t super;                       /* the super-step that runs */

@@ -107,14 +107,31 @@ static float *summed(const struct zero *z, int u, int64_t begin)
     return z->stage >= 2 ? x->shard[0] + (begin - z->unit[layout_unit(z, u)].own_begin) : x->level[0] + begin;
 }
 
+/* First and last stage each hold a tied embedding and half of its gradient: they swap halves, so that both add the same two. */
+static int swap_tied(struct zero *z, float *look_up, float *head, int64_t n, struct err *e)
+{
+    int last = comm_size(z->pp) - 1, me = comm_rank(z->pp), rc;
+    size_t bytes = (size_t)n * sizeof(float);
+    if (last == 0 || (me && me != last))
+        return 0;
+    TRY(comm_send(z->pp, me ? head : look_up, bytes, me ? 0 : last, e));
+    TRY(comm_recv(z->pp, me ? look_up : head, bytes, me ? 0 : last, e));
+out:
+    return rc;
+}
+
 /* The tied head's part is added to the look-up part, once, when both are complete. */
-static void join_tied(struct zero *z)
+static int join_tied(struct zero *z, struct err *e)
 {
     int64_t begin = z->unit[0].own_begin, n = z->unit[0].own;
-    float *look_up = summed(z, 0, begin);
-    const float *in[2] = { look_up, summed(z, z->n_units, begin) };
-    if (z->m->table.cfg.tied && !(ALTERED("tied_once") && z->stage == 0))
+    if (!z->m->table.cfg.tied || !z->m->local.unit[0].n)
+        return 0;
+    float *look_up = summed(z, 0, begin), *head = summed(z, z->n_units, begin);
+    const float *in[2] = { look_up, head };
+    int rc = swap_tied(z, look_up, head, n, e);
+    if (rc >= 0 && !(ALTERED("tied_once") && z->stage == 0))
         KERNEL(z->m->dev, tree_add, look_up, in, 2, n);
+    return rc;
 }
 
 static void add_squares(const struct zero *z, struct xsum *s, const float *x, int64_t n)
@@ -132,7 +149,9 @@ static void add_squares(const struct zero *z, struct xsum *s, const float *x, in
 int zero_norm(struct zero *z, double *norm, struct err *e)
 {
     struct xsum s = { 0 };
-    join_tied(z);
+    int joined = join_tied(z, e);
+    if (joined < 0)
+        return joined;
     for (int i = 0; i < z->m->local.n_parts; i++) {
         const struct part *p = &z->m->local.part[i];
         int u = z->m->table.p[p->param].unit;
@@ -173,7 +192,8 @@ int zero_update(struct zero *z, const struct adamw *h, double weight_decay, stru
     }
     for (int u = 0; (z->stage == 1 || z->stage == 2) && u < z->n_units; u++) {
         size_t bytes = (size_t)(flat_of(z, u) / z->n_dp) * el;
-        TRY(comm_all_gather(z->dp, z->unit[u].weight, (char *)z->unit[u].weight + bytes * (size_t)z->d, bytes, e));
+        if (bytes)
+            TRY(comm_all_gather(z->dp, z->unit[u].weight, (char *)z->unit[u].weight + bytes * (size_t)z->d, bytes, e));
     }
     rc = 0;
     zero_forget_packs(z);

@@ -24,6 +24,11 @@ same "tp 4 x dp 2 with ZeRO-1" --tp 4 --ranks 8 --zero 1
 same "the counter of partial sums, one sequence at a time" --micro-batch 1
 same "the tree inside a call, four sequences at a time" --micro-batch 4
 same "two threads" --threads 2
+same "two pipeline stages, 1F1B" --pp 2 --micro-batch 1
+same "GPipe: all forwards first" --pp 2 --micro-batch 2 --schedule gpipe
+same "pp x tp x dp with ZeRO-3 and recompute" --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 2 --recompute full
+same "norms and activations computed again" --recompute selective
+same "whole layers computed again" --recompute full --tp 2
 SHARDLINE_ISA=avx2 same "kernels of the AVX2 class"
 SHARDLINE_ISA=portable same "portable kernels"
 SHARDLINE_TRANSPORT=mpi same "the mpi transport" --tp 2 --ranks 4 --zero 3
@@ -35,6 +40,7 @@ same "bf16: replicated kv heads" --tp 8
 same "bf16: masters sliced, weights gathered" --ranks 2 --zero 1
 same "bf16: ZeRO-3 gathers bf16 units" --tp 2 --ranks 4 --zero 3 --micro-batch 1
 same "bf16: dp 4" --ranks 4 --zero 2
+same "bf16: pipeline with recompute" --pp 2 --ranks 4 --zero 1 --micro-batch 2 --recompute selective
 same "bf16: two threads, micro-batch 1" --threads 2 --micro-batch 1
 SHARDLINE_ISA=avx512 same "bf16 pairs without the dot instruction"
 SHARDLINE_ISA=portable same "bf16 pairs in portable C"
@@ -47,5 +53,7 @@ same "batch of 12 over dp 4, ZeRO-3, one sequence at a time: a run is added befo
 same "batch of 12 over dp 2, micro-batch 2: a call that ends inside a run" --ranks 2 --zero 2 --micro-batch 2
 same "tied embedding split over tp 4, GRAIN 4" --tp 4
 same "tied embedding gathered for the head" --tp 2 --ranks 4 --zero 3
+same "tied embedding on both ends of a pipeline" --pp 2 --micro-batch 3
+same "tied, pipeline, sliced gradients swapped" --pp 2 --ranks 4 --zero 2 --micro-batch 2
 same "tied, micro-batch 4 cuts runs of three" --micro-batch 4
 finish

@@ -1,0 +1,238 @@
+/* backward.c - the backward pass of a pipeline stage, which adds gradients to the tree of sums. See model.h.
+ *
+ * dx is the gradient of the residual stream (dt), walked from the head (or what the next stage sent) to the embedding (or what the
+ * previous stage gets). Every matrix's gradient goes to the tree of its unit, one leaf a sequence; the tied head has a tree of its own,
+ * unit n_units, laid out as unit 0. */
+#include <string.h>
+#include "base/alter.h"
+#include "model/train_priv.h"
+
+/* dX of matrices that share their input, into m->sum_rows: one accumulator. Altered: each by itself, then added. */
+static void dx_together(const struct model *m, int64_t rows, int n, const struct mat *dy, const struct mat *w, const struct leaves *l)
+{
+    struct mat sum = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), part = sum;
+    if (!ALTERED("dx_together")) {
+        KERNEL(m->dev, linear_dx, sum, n, dy, w, l);
+        return;
+    }
+    KERNEL(m->dev, linear_dx, sum, 1, dy, w, l);
+    part.p = dev_scratch(m->dev, 4, (size_t)(rows * m->hidden) * sizeof(float));
+    for (int i = 1; i < n; i++) {
+        const float *in[2] = { sum.p, part.p };
+        KERNEL(m->dev, linear_dx, part, 1, dy + i, w + i, l + i);
+        KERNEL(m->dev, tree_add, sum.p, in, 2, rows * m->hidden);
+    }
+}
+
+struct back { struct model *m; struct train_work *w; struct grads *g; };
+
+/* The tree of part `part`'s gradient inside the levels of `unit`. */
+static struct tree_acc acc_of(const struct back *b, int unit, int part)
+{
+    struct tree_acc acc = { .n = b->g->n, .next = b->g->next };
+    int levels = tree_levels(b->g->n, b->w->n_seq);
+    for (int j = 0; j < levels; j++)
+        acc.level[j] = b->g->level(b->g, unit, j) + b->m->local.part[part].offset;
+    return acc;
+}
+
+static void add_dw(const struct back *b, int unit, int grad_unit, enum param_kind kind, struct mat dy, struct mat x)
+{
+    int part = model_part(b->m, unit, kind);
+    struct tree_acc acc = acc_of(b, grad_unit, part);
+    KERNEL(b->m->dev, linear_dw, &acc, b->m->local.part[part].box.extent[1], dy, x, b->w->n_seq, b->w->seq_len);
+}
+
+/* Through a norm: dx += d norm(x) given dy in m->sum_rows (complete over tp); the norm's own gradient goes to its tree. */
+static void norm_back(const struct back *b, int unit, enum param_kind kind, void *x, const void *weight, const float *rstd)
+{
+    struct model *m = b->m;
+    int64_t rows = b->w->rows;
+    struct mat dy = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), xm = mat_of(x, m->dt, rows, m->hidden, m->hidden);
+    struct tree_acc acc = acc_of(b, unit, model_part(m, unit, kind));
+    KERNEL(m->dev, rms_norm_dw, &acc, dy, xm, rstd, b->w->n_seq, b->w->seq_len, ALTERED("norm_blocks") ? 1 : m->grain);
+    KERNEL(m->dev, rms_norm_dx, mat_of(b->w->dx, m->dt, rows, m->hidden, m->hidden), dy, xm, weight, rstd);
+}
+
+static int head_back(const struct back *b, struct weights *ws, const int32_t *targets, float scale, struct err *e)
+{
+    struct model *m = b->m;
+    struct train_work *w = b->w;
+    const struct unit_weights *uw, *table;
+    int head = (int)m->n_layers + 1, tied = m->table.cfg.tied, from = tied ? 0 : head, rc;
+    enum param_kind kind = tied ? P_EMBED : P_HEAD;
+    struct mat l = mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), dl = mat_of(w->dlogits, m->dt, w->rows, m->vocab_n, m->vocab_n);
+    KERNEL(m->dev, ce_dx, dl, l, targets, m->vocab_begin, w->max, w->sum, ALTERED("dlogits_scale") ? scale * 3 : scale);
+    for (int64_t i = 0; ALTERED("dlogits_scale") && dl.dt == DT_F32 && i < dl.rows * dl.cols; i++)
+        ((float *)dl.p)[i] *= 1 / 3.0f;  /* as if the mean over micro-batches were taken apart */
+    add_dw(b, from, tied ? m->local.n_units : head, kind, dl, mat_of(w->hf, m->dt, w->rows, m->hidden, m->hidden));
+    if (tied)
+        TRY(b->g->done(b->g, m->local.n_units, e));
+    TRY(ws->get(ws, from, 1, &table, e));
+    struct mat hw = model_mat(m, table->flat, model_part(m, from, kind));
+    KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, w->rows, m->hidden, m->hidden), 1, &dl, &hw, &m->of_vocab);
+    ws->put(ws, from);
+    TRY(comm_all_reduce(m->tp, m->sum_rows, w->rows * m->hidden, e));
+    memset(w->dx, 0, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
+    TRY(ws->get(ws, head, 1, &uw, e));
+    norm_back(b, head, P_NORM, w->x_last, uw->norm[0], w->rstd_last);
+    ws->put(ws, head);
+    rc = b->g->done(b->g, head, e);
+out:
+    return rc;
+}
+
+static int mlp_back(const struct back *b, const struct unit_weights *uw, int unit, struct err *e)
+{
+    struct model *m = b->m;
+    struct train_work *w = b->w;
+    const struct layer_buf *l = layer_of(w, unit);
+    int64_t rows = w->rows;
+    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), h2 = mat_of(l->h2, m->dt, rows, m->hidden, m->hidden);
+    struct mat dact = mat_of(w->d_act, DT_F32, rows, m->inter, m->inter), dgu = mat_of(w->dh, m->dt, rows, 2 * m->inter, 2 * m->inter);
+    struct mat down = model_mat(m, uw->flat, model_part(m, unit, P_DOWN));
+    struct mat dy[2] = { mat_cols(dgu, 0, m->inter), mat_cols(dgu, m->inter, m->inter) };
+    struct mat wt[2] = { model_mat(m, uw->flat, model_part(m, unit, P_GATE)), model_mat(m, uw->flat, model_part(m, unit, P_UP)) };
+    struct leaves lv[2] = { m->of_inter, m->of_inter };
+
+    add_dw(b, unit, unit, P_DOWN, dx, mat_of(l->act, m->dt, rows, m->inter, m->inter));
+    KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
+    KERNEL(m->dev, swiglu_dx, dgu, mat_of(l->gu, DT_F32, rows, 2 * m->inter, 2 * m->inter), dact);
+    add_dw(b, unit, unit, P_GATE, dy[0], h2);
+    add_dw(b, unit, unit, P_UP, dy[1], h2);
+    dx_together(m, rows, 2, dy, wt, lv);
+    int rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
+    if (rc >= 0)
+        norm_back(b, unit, P_NORM_MLP, l->xm, uw->norm[1], l->rstd2);
+    return rc;
+}
+
+static struct mat mat_rows(struct mat w, int64_t first, int64_t n)
+{
+    return mat_of((char *)w.p + first * w.ld * (int64_t)dtype_size(w.dt), w.dt, n, w.cols, w.ld);
+}
+
+/* Altered kv_replicas: a replica contracts its own part of dk, dv with the whole kv head, before the parts are added. */
+static void replica_dx(const struct back *b, const struct unit_weights *uw, int unit, struct mat dqkv)
+{
+    const struct model *m = b->m;
+    int64_t heads = heads_of(m), kv = kv_of(m);
+    struct mat dy[3] = { mat_cols(dqkv, 0, heads), mat_cols(dqkv, heads, kv), mat_cols(dqkv, heads + kv, kv) };
+    struct mat w[3] = { model_mat(m, uw->flat, model_part(m, unit, P_Q)), model_mat(m, uw->flat, model_part(m, unit, P_K)),
+                        model_mat(m, uw->flat, model_part(m, unit, P_V)) };
+    struct leaves whole = leaves_of(kv, m->of_heads.n, 0, m->of_heads.n), l[3] = { m->of_heads, whole, whole };
+    KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, b->w->rows, m->hidden, m->hidden), 3, dy, w, l);
+}
+
+/* dq, dk, dv (dt, rotated back) in w->dh. Replicated kv heads: the parts of dk, dv are summed over the replicas first. */
+static int attention_back(const struct back *b, const struct unit_weights *uw, int unit, struct mat dqkv, struct err *e)
+{
+    struct model *m = b->m;
+    struct train_work *w = b->w;
+    const struct layer_buf *l = layer_of(w, unit);
+    int64_t rows = w->rows, heads = heads_of(m), kv = kv_of(m);
+    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), o_w = model_mat(m, uw->flat, model_part(m, unit, P_O));
+    struct mat o = mat_of(l->o, m->dt, rows, heads, heads), dof = mat_of(w->d_act, DT_F32, rows, heads, heads);
+    struct mat dq = mat_of(w->dq, DT_F32, rows, heads, heads), dk = mat_of(w->dkv, DT_F32, rows, kv, kv);
+    struct mat dv = mat_of(w->dkv + rows * kv, DT_F32, rows, kv, kv), dout = dof;
+    struct attn a = train_attn(w, unit);
+
+    add_dw(b, unit, unit, P_O, dx, o);
+    KERNEL(m->dev, linear_dx, dof, 1, &dx, &o_w, &m->of_hidden);
+    if (m->dt != DT_F32) {
+        dout = mat_of(w->dout, m->dt, rows, heads, heads);
+        KERNEL(m->dev, round_to, w->dout, m->dt, w->d_act, rows * heads);
+    }
+    KERNEL(m->dev, attn_dx, &a, dq, dk, dv, dout, o, l->lse, mat_of(l->q, m->dt, rows, heads, heads));
+    if (m->kv_group && ALTERED("kv_replicas")) {
+        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
+        replica_dx(b, uw, unit, dqkv);
+    }
+    if (m->kv_group) {
+        int rc = comm_all_reduce(m->kv_group, w->dkv, 2 * rows * kv, e);
+        if (rc < 0)
+            return rc;
+    }
+    KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
+    return 0;
+}
+
+static int attn_part_back(const struct back *b, const struct unit_weights *uw, int unit, struct err *e)
+{
+    struct model *m = b->m;
+    struct train_work *w = b->w;
+    const struct layer_buf *l = layer_of(w, unit);
+    static const enum param_kind kinds[3] = { P_Q, P_K, P_V };
+    int64_t rows = w->rows, heads = heads_of(m), kv = kv_of(m), width = heads + 2 * kv;
+    int64_t begin[3] = { 0, heads, heads + kv }, size[3] = { heads, kv, kv };
+    int64_t own_kv = m->of_kv.end[m->of_kv.n - 1];           /* rows of this rank's blocks: fewer than kv where replicated */
+    struct mat dqkv = mat_of(w->dh, m->dt, rows, width, width), h1 = mat_of(l->h1, m->dt, rows, m->hidden, m->hidden), dy[3], wt[3];
+    struct leaves lv[3] = { m->of_heads, m->of_kv, m->of_kv };
+    int rc = attention_back(b, uw, unit, dqkv, e);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < 3; i++) {
+        int64_t first = i ? m->kv_begin : 0;
+        struct mat whole = mat_cols(dqkv, begin[i], size[i]);
+        add_dw(b, unit, unit, kinds[i], whole, h1);
+        dy[i] = mat_cols(dqkv, begin[i] + first, i ? own_kv : heads);
+        wt[i] = mat_rows(model_mat(m, uw->flat, model_part(m, unit, kinds[i])), first, dy[i].cols);
+    }
+    if (!m->kv_group || !ALTERED("kv_replicas"))
+        dx_together(m, rows, 3, dy, wt, lv);
+    rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
+    if (rc >= 0)
+        norm_back(b, unit, P_NORM_ATTN, l->x, uw->norm[0], l->rstd1);
+    return rc;
+}
+
+/* What forward did not keep is computed again, the same bits from the same inputs. */
+static int compute_again(const struct back *b, const struct unit_weights *uw, int unit, struct err *e)
+{
+    struct model *m = b->m;
+    const struct layer_buf *l = layer_of(b->w, unit);
+    int64_t rows = b->w->rows;
+    float eps = (float)m->table.cfg.rms_eps;
+    struct attn a = train_attn(b->w, unit);
+    if (b->w->recompute == RECOMPUTE_FULL)
+        return block_forward(m, uw, &a, l, b->w->x_last, rows, e);
+    KERNEL(m->dev, rms_norm, mat_of(l->h1, m->dt, rows, m->hidden, m->hidden), l->rstd1, mat_of(l->x, m->dt, rows, m->hidden, m->hidden), uw->norm[0], eps);
+    KERNEL(m->dev, rms_norm, mat_of(l->h2, m->dt, rows, m->hidden, m->hidden), l->rstd2, mat_of(l->xm, m->dt, rows, m->hidden, m->hidden), uw->norm[1], eps);
+    KERNEL(m->dev, swiglu, mat_of(l->act, m->dt, rows, m->inter, m->inter), mat_of(l->gu, DT_F32, rows, 2 * m->inter, 2 * m->inter));
+    return 0;
+}
+
+static int layer_back(const struct back *b, struct weights *ws, int unit, struct err *e)
+{
+    const struct unit_weights *uw;
+    int rc = ws->get(ws, unit, b->w->recompute != RECOMPUTE_FULL, &uw, e);
+    if (rc < 0)
+        return rc;
+    if (b->w->recompute != RECOMPUTE_NONE)
+        rc = compute_again(b, uw, unit, e);
+    if (rc >= 0)
+        rc = mlp_back(b, uw, unit, e);
+    if (rc >= 0)
+        rc = attn_part_back(b, uw, unit, e);
+    ws->put(ws, unit);
+    return rc < 0 ? rc : b->g->done(b->g, unit, e);
+}
+
+int model_train_backward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
+                         float scale, struct grads *g, struct err *e)
+{
+    struct back b = { m, w, g };
+    int rc = 0;
+    if (m->has_head)
+        TRY(head_back(&b, ws, targets, scale, e));
+    for (int unit = m->last_unit; unit >= m->first_unit; unit--)
+        TRY(layer_back(&b, ws, unit, e));
+    if (!m->has_embed)
+        return 0;
+    int part = model_part(m, 0, P_EMBED);
+    struct tree_acc acc = acc_of(&b, 0, part);
+    KERNEL(m->dev, embed_dw, &acc, m->hidden, m->vocab_begin, m->vocab_n, mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), ids, w->n_seq, w->seq_len);
+    rc = g->done(g, 0, e);
+out:
+    return rc;
+}

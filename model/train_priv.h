@@ -1,0 +1,32 @@
+/* train_priv.h - inside model/: the activations of one micro-batch on one pipeline stage. */
+#ifndef SHARDLINE_MODEL_TRAIN_PRIV_H
+#define SHARDLINE_MODEL_TRAIN_PRIV_H
+
+#include "model/block.h"
+
+struct train_work {
+    struct model *m;
+    void *memory;                        /* of everything below but dkv */
+    enum recompute recompute;
+    int n_seq, n_layers;                 /* of this stage */
+    int64_t seq_len, rows;
+    struct layer_buf *layer;             /* [n_layers]; buffers that are computed again are one set, shared */
+    char **page;                         /* [n_layers][n_seq][pages] */
+    struct attn_seq *seq;                /* [n_layers][n_seq] */
+    void *x_last, *hf;                   /* dt: what comes out of the last layer, its norm */
+    float *rstd_last, *logits;
+    float *max, *sum;                    /* [rows]: statistics of the cross-entropy */
+    void *dlogits;                       /* dt; fp32: the logits' own memory */
+    void *dx, *dh;                       /* dt [rows][hidden] ; dt scratch [rows][widest of qkv, 2 inter] */
+    float *d_act;                        /* fp32 scratch [rows][widest of heads, inter] */
+    float *dq;
+    float *dkv;                          /* comm memory: dk then dv, [rows][n_kv head_dim] each */
+    void *dout;                          /* dt [rows][heads] */
+};
+
+static inline int64_t heads_of(const struct model *m) { return m->n_heads * m->head_dim; }
+static inline int64_t kv_of(const struct model *m) { return m->n_kv * m->head_dim; }
+static inline struct layer_buf *layer_of(const struct train_work *w, int unit) { return &w->layer[unit - w->m->first_unit]; }
+struct attn train_attn(const struct train_work *w, int unit);
+
+#endif
