@@ -40,7 +40,7 @@ TESTS    := $(TEST_SRC:%.c=$B/%)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 BENCHES  := $(BENCH_SRC:%.c=$B/%)
 
-.PHONY: all programs tests benches link setup-check demo test test-all bench sanitize tidy check-layers install clean help
+.PHONY: all programs tests benches link setup-check demo test test-all bench bench-reshard sanitize tidy check-layers install clean help
 all: programs
 programs: setup-check
 	@$(MAKE) --no-print-directory $(PROGS) $(LINK)
@@ -94,6 +94,8 @@ sanitize:
 	@tests/run --bin build/sanitize sanitize
 bench: benches
 	@tests/bench/run --bin $B
+bench-reshard: benches
+	@tests/bench/run --bin $B reshard
 check-layers:
 	@tools/check-layers
 tidy:
@@ -113,6 +115,7 @@ help:
 	@echo "make test           all tests that take less than 15 minutes; FIXTURES=DIR: those against references too"
 	@echo "make test-all       every test, also under sanitizers"
 	@echo "make bench          speed of products, memory, exact against fast"
+	@echo "make bench-reshard  reshard against cp -r of the same bytes; needs 13 GB in /tmp"
 	@echo "make sanitize       unit tests under ASan and UBSan"
 	@echo "make check-layers   includes point down only"
 	@echo "make tidy           formatter and linter"
