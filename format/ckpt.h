@@ -94,6 +94,11 @@ struct ckpt_piece {
 struct ckpt_shard;
 int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces, const struct ckpt_piece *p, struct err *e);
 int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e);
+/* For those who prove what they write: from now on ckpt_shard_put only writes. When all of a piece is there, ckpt_shard_check reads it back from
+ * its file, makes checksums and digest from what it finds, and starts its way to the disk. room: CKPT_CHECK_ROOM bytes. *got: the digest. */
+#define CKPT_CHECK_ROOM ((size_t)256 << 10)
+void ckpt_shard_defer(struct ckpt_shard *s);
+int ckpt_shard_check(struct ckpt_shard *s, int piece, void *room, struct ckpt_digest *got, struct err *e);
 /* fsync, close; *table (malloc'd, *bytes long): what ckpt_publish needs of this shard (files, checksums, pieces, digests). s is gone
  * afterwards; on error its files are removed. */
 int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e);

@@ -3,6 +3,10 @@
  * Pieces are laid out in an order of their own (element size, role, name, box), so that the bytes of a file do not depend on the
  * order in which the caller has its tensors. Data of different pieces may come in any order: a checksum block that lies inside
  * one piece is summed as it passes, the few that are shared with a neighbour are read back at the end (they are still in memory). */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE              /* sync_file_range */
+#endif
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +38,7 @@ struct out_piece {
 };
 struct ckpt_shard {
     char *dir;
-    int n;
+    int n, deferred;                /* deferred: sums are made by ckpt_shard_check */
     struct ckpt_piece *given;       /* a copy: as the caller numbers them */
     struct out_piece *piece;        /* likewise */
     struct out_piece **order;       /* as they lie in the files */
@@ -237,9 +241,37 @@ int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_
     int rc = io_pwrite(f->fd, f->path, data, (size_t)n, o->offset + o->done, e);
     if (rc < 0)
         return rc;
-    sum_blocks(f, o, data, o->offset + o->done, n);
-    ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + n_elements, data);
+    if (!s->deferred) {
+        sum_blocks(f, o, data, o->offset + o->done, n);
+        ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + n_elements, data);
+    }
     o->done += n;
+    return 0;
+}
+
+void ckpt_shard_defer(struct ckpt_shard *s)
+{
+    s->deferred = 1;
+}
+
+int ckpt_shard_check(struct ckpt_shard *s, int piece, void *room, struct ckpt_digest *got, struct err *e)
+{
+    struct out_piece *o = &s->piece[piece];
+    const struct ckpt_piece *p = o->p;
+    struct out_file *f = &s->file[o->file];
+    int64_t n;
+    o->digest = (struct ckpt_digest){ 0, 0 };
+    for (int64_t at = 0; at < o->done; at += n) {
+        n = o->done - at < (int64_t)CKPT_CHECK_ROOM ? o->done - at : (int64_t)CKPT_CHECK_ROOM;
+        int rc = io_pread(f->fd, f->path, room, (size_t)n, o->offset + at, e);
+        if (rc < 0)
+            return rc;
+        sum_blocks(f, o, room, o->offset + at, n);
+        ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, p->lo + at / o->size, p->lo + (at + n) / o->size, room);
+    }
+    if (o->done)        /* a hint: the fsync at the end decides */
+        sync_file_range(f->fd, o->offset, o->done, SYNC_FILE_RANGE_WRITE);
+    *got = o->digest;
     return 0;
 }
 

@@ -48,7 +48,8 @@ void plan_free(struct plan *p);
 
 /* Reads every tensor once in order, converts, digests, writes; digest[i]: of target i as it streamed by. */
 int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log, struct err *e);
-/* Opens the folder tmp and reads all of it again: every tensor of the plan must be there with the digest that streamed by. */
+/* Opens the folder tmp again: every tensor of the plan must be there with the digest that streamed by (native: as its files were read back,
+ * others: read now). */
 int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log, struct err *e);
 /* Digest of every tensor of c by reading it; compares with what c itself claims. out: room for all. */
 int prove_digests(struct ckpt *c, int n_threads, struct ckpt_digest *out, struct err *e);

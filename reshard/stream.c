@@ -1,7 +1,9 @@
 /* stream.c - every tensor read once, in order, in chunks of bounded size: converted, digested, and handed to the ranks that own a part.
  *
  *   source boxes --ckpt_read_range--> chunk of whole rows --cast--> chunk --runs of each owner's box--> its shard
- * A chunk ascends through the whole tensor, so it ascends through every box of it too: each piece is written front to back. */
+ * A chunk ascends through the whole tensor, so it ascends through every box of it too: each piece is written front to back. When a
+ * tensor is written, its pieces are read back from their files while they are still in memory: the checksums and the digest of the target
+ * are those of what its files hold, and that digest must be the source's. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,6 +48,8 @@ static int open_shard(const struct plan *p, struct output *o, const char *tmp, i
         }
     int rc = ckpt_shard_open(&o->shard[rank], tmp, rank, p->rank_pieces[rank], list, e);
     free(list);
+    if (rc >= 0)
+        ckpt_shard_defer(o->shard[rank]);
     return rc;
 }
 
@@ -145,15 +149,55 @@ static int scatter(struct stream *s, int target, const struct target_piece *q, c
     return put(s, target, q, n_runs == 1 ? data + size * (size_t)(first.of_off - lo) : part, n, e);
 }
 
+static int same(struct ckpt_digest a, struct ckpt_digest b)
+{
+    return a.lo == b.lo && a.hi == b.hi;
+}
+
 static int check_source_digest(const struct plan *p, const struct ckpt_tensor *t, struct ckpt_digest d, struct err *e)
 {
     char have[33], want[33];
-    if (!t->has_digest || (d.lo == t->digest.lo && d.hi == t->digest.hi))
+    if (!t->has_digest || same(d, t->digest))
         return 0;
     ckpt_digest_hex(d, have);
     ckpt_digest_hex(t->digest, want);
     return err_set(e, ERR_INTEGRITY, "%s: %s%s has digest %s, its manifest says %s: restore it from a good copy", ckpt_path(p->src),
                    ckpt_role_prefix[t->role], t->name, have, want);
+}
+
+/* The target's digest is not the source's: who is wrong? */
+static int blame(const struct stream *s, const struct target *t, const struct buffers *b, struct err *e)
+{
+    const struct ckpt_tensor *from = ckpt_tensor(s->p->src, t->src);
+    struct box whole = box_whole(from->n_dims, from->shape);
+    int64_t step = CHUNK / (int64_t)ckpt_dtype_size(from->dtype), n = box_count(&whole);
+    struct ckpt_digest d = { 0, 0 };
+    int rc = 0;
+    for (int64_t lo = 0; lo < n; lo += step) {
+        int64_t hi = lo + step < n ? lo + step : n;
+        TRY(ckpt_read_range(s->p->src, t->src, &whole, lo, hi, b->in, e));
+        ckpt_digest_add(&d, from->dtype, from->n_dims, from->shape, &whole, lo, hi, b->in);
+    }
+    TRY(check_source_digest(s->p, from, d, e));
+    rc = err_set(e, ERR_INTEGRITY, "%s%s was read with one digest and written with another: nothing was published, check memory and disk",
+                 ckpt_role_prefix[t->t.role], t->t.name);
+out:
+    return rc;
+}
+
+/* Reads back from the files what was written of a tensor; its digest must be `want`, that of the source. */
+static int check_written(struct stream *s, int target, struct ckpt_digest want, const struct buffers *b, struct err *e)
+{
+    const struct target *t = &s->p->target[target];
+    struct ckpt_digest sum = { 0, 0 }, d;
+    for (int k = 0; k < t->n_pieces; k++) {
+        int rc = ckpt_shard_check(s->out.shard[t->piece[k].rank], t->piece[k].index, b->part, &d, e);
+        if (rc < 0)
+            return rc;
+        sum.lo += d.lo;
+        sum.hi += d.hi;
+    }
+    return same(sum, want) ? 0 : blame(s, t, b, e);
 }
 
 static void add_done(struct stream *s, int64_t bytes)
@@ -168,6 +212,8 @@ static void add_done(struct stream *s, int64_t bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
+/* Where the source claims a digest and nothing is converted, that claim is compared with what was written, and the stream needs none of
+ * its own: each byte is digested once. */
 static int stream_tensor(struct stream *s, int target, const struct buffers *b, struct err *e)
 {
     const struct target *t = &s->p->target[target];
@@ -176,13 +222,14 @@ static int stream_tensor(struct stream *s, int target, const struct buffers *b, 
     int64_t step = CHUNK / (int64_t)(in_size > out_size ? in_size : out_size);
     struct box whole = box_whole(from->n_dims, from->shape);
     struct ckpt_digest seen = { 0, 0 };
-    int cast = from->dtype != t->t.dtype, rc = 0;
+    int cast = from->dtype != t->t.dtype, claimed = from->has_digest && !cast && s->out.shard, rc = 0;
     for (int64_t lo = 0, n = box_count(&whole); lo < n; lo += step) {
         int64_t hi = lo + step < n ? lo + step : n;
         if (s->p->req->stop && *s->p->req->stop)
             return err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written");
         TRY(ckpt_read_range(s->p->src, t->src, &whole, lo, hi, b->in, e));
-        ckpt_digest_add(&seen, from->dtype, from->n_dims, from->shape, &whole, lo, hi, b->in);
+        if (!claimed)
+            ckpt_digest_add(&seen, from->dtype, from->n_dims, from->shape, &whole, lo, hi, b->in);
         if (cast) {
             cast_run(from->dtype, t->t.dtype, b->in, b->cast, hi - lo);
             ckpt_digest_add(&s->digest[target], t->t.dtype, t->t.n_dims, t->t.shape, &whole, lo, hi, b->cast);
@@ -191,9 +238,12 @@ static int stream_tensor(struct stream *s, int target, const struct buffers *b, 
             TRY(scatter(s, target, &t->piece[k], cast ? b->cast : b->in, lo, hi, b->part, e));
         add_done(s, (hi - lo) * (int64_t)out_size);
     }
+    if (!claimed)
+        TRY(check_source_digest(s->p, from, seen, e));
     if (!cast)
-        s->digest[target] = seen;
-    TRY(check_source_digest(s->p, from, seen, e));
+        s->digest[target] = claimed ? from->digest : seen;
+    if (s->out.shard)
+        TRY(check_written(s, target, s->digest[target], b, e));
 out:
     return rc < 0 ? rc : 0;
 }
