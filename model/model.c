@@ -103,22 +103,33 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
         m->of_kv.end[i] = 0;             /* all rows in a rank's last block */
 }
 
-int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
-               int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows, int64_t max_pos, struct err *e)
+int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, int tp_rank, int pp_rank, enum dtype dt, int fast, struct err *e)
 {
     int rc;
     memset(m, 0, sizeof *m);
-    m->dev = dev;
-    m->tp = tp;
     m->dt = dt;
     m->fast = fast;
-    m->max_rows = max_rows;
-    m->max_pos = max_pos ? max_pos : cfg->max_pos;
     TRY(layout_check(lay, cfg, e));
     TRY(param_table_open(&m->table, cfg, e));
     TRY(params_local_open(&m->local, &m->table, lay, tp_rank, pp_rank, e));
     set_sizes(m, lay, tp_rank);
     set_stage(m, lay->pp, pp_rank);
+    return 0;
+out:
+    model_close(m);
+    return rc;
+}
+
+int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
+               int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows, int64_t max_pos, struct err *e)
+{
+    int rc = model_shape(m, cfg, lay, tp_rank, pp_rank, dt, fast, e);
+    if (rc < 0)
+        return rc;
+    m->dev = dev;
+    m->tp = tp;
+    m->max_rows = max_rows;
+    m->max_pos = max_pos ? max_pos : cfg->max_pos;
     if (lay->tp > cfg->n_kv)
         TRY(comm_split(&m->kv_group, tp, (int)(tp_rank / (lay->tp / cfg->n_kv)), e));
     size_t rope = sizeof(float) * (size_t)(m->max_pos * (cfg->head_dim / 2));

@@ -49,6 +49,8 @@ struct model {
     int64_t max_rows;
 };
 
+/* Sizes alone, no memory but the tables: what a plan needs. model_close after it. */
+int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, int tp_rank, int pp_rank, enum dtype dt, int fast, struct err *e);
 /* fast: --numerics fast, one chain instead of GRAIN leaves. max_rows: rows in one call at most; max_pos: positions (0: the config's max_position_embeddings). layout: tp is the size of tp. */
 int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
                int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows, int64_t max_pos, struct err *e);
@@ -97,6 +99,7 @@ struct train_work;                                   /* activations of one micro
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE /* norms and act(gate) up */, RECOMPUTE_FULL /* all but a layer's input */ };
 int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e);
 void train_work_close(struct train_work *w);
+size_t train_work_measure(const struct model *m, int n_seq, int64_t seq_len, enum recompute recompute);     /* bytes of one, from model_shape */
 /* Between pipeline stages: what the previous stage sends forward is put into input (dt [rows][hidden]), output is what the next one
  * needs; the gradient of output is put into grad before backward, which leaves the gradient of input there. */
 void *train_work_input(struct train_work *w);

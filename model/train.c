@@ -80,6 +80,15 @@ static void carve(struct train_work *w, struct arena *a)
     w->dout = arena_take(a, (size_t)(rows * heads_of(m)) * el);
 }
 
+size_t train_work_measure(const struct model *m, int n_seq, int64_t seq_len, enum recompute recompute)
+{
+    struct train_work w = { .m = (struct model *)(uintptr_t)m, .recompute = recompute, .n_seq = n_seq, .n_layers = m->last_unit - m->first_unit + 1,
+                            .seq_len = seq_len, .rows = n_seq * seq_len };
+    struct arena a = { 0 };
+    carve(&w, &a);
+    return a.used + (size_t)(2 * w.rows * kv_of(m)) * sizeof(float);
+}
+
 int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e)
 {
     struct train_work *w = calloc(1, sizeof *w);

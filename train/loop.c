@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/jx.h"
+#include "train/plan.h"
 #include "train/trainer.h"
 
 static int due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
@@ -51,6 +52,18 @@ static int report(struct trainer *t, const struct step_result *r)
     printf("{\"steps\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"weights_digest\":\"%s\",\"state_digest\":\"%s\",\"checkpoint\":\"%s\"}\n",
            (long long)t->step, jx_float32(r->loss, loss), bits, weights, state, t->last_checkpoint);
     return fflush(stdout);
+}
+
+int trainer_plan(struct trainer *t, struct err *e)
+{
+    struct plan_ask ask = { t->cfg, t->layout, t->o.global_batch, t->o.micro_batch, t->o.seq_len, t->dt, (enum recompute)t->o.recompute,
+                            (enum pipe_kind)t->o.pipeline };
+    FILE *out = world_rank(t->world) ? NULL : stdout;
+    struct plan p;
+    int rc = plan_make(&p, &ask, out, e);
+    if (rc >= 0 && out)
+        plan_print(&p, &ask, out);
+    return rc;
 }
 
 int trainer_run(struct trainer *t, struct err *e)

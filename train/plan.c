@@ -1,63 +1,100 @@
-/* plan.c - --dry-run: what a rank will hold and what a step will send, from the same tables that the run uses. */
+/* plan.c - see plan.h. Volumes as Rajbhandari et al. 2020 section 7 and Shoeybi et al. 2019 section 3 count them: a ring's, which the
+ * tree-ordered sums match: all-reduce 2 (N-1)/N elements a rank, reduce-scatter and all-gather (N-1)/N. */
+#include "train/plan.h"
+
 #include <stdlib.h>
 #include <string.h>
-#include "train/trainer.h"
+#include "base/log.h"
 
-/* The schedule, stage by stage, and the share of time a stage is idle. */
-static int draw_pipeline(struct trainer *t, int64_t micros, struct err *e)
+static int plan_pipeline(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e)
 {
-    struct pipe_list *l = calloc((size_t)t->layout.pp, sizeof *l);
+    int64_t micros = p->batch.supers * (p->batch.local / p->batch.micro);
+    struct pipe_list *l = calloc((size_t)a->layout.pp, sizeof *l);
     struct pipe_report r = { 0 };
-    int rc = l ? 0 : err_set(e, ERR_MEMORY, "no memory for %d stages", t->layout.pp);
-    for (int s = 0; rc >= 0 && s < t->layout.pp; s++)
-        rc = pipe_make(&l[s], (enum pipe_kind)t->o.pipeline, t->layout.pp, s, micros, e);
+    int rc = l ? 0 : err_set(e, ERR_MEMORY, "no memory for %d stages", a->layout.pp);
+    for (int s = 0; rc >= 0 && s < a->layout.pp; s++)
+        rc = pipe_make(&l[s], a->pipeline, a->layout.pp, s, micros, e);
     if (rc >= 0)
-        rc = pipe_verify(l, t->layout.pp, micros, &r, t->layout.pp > 1 ? stdout : NULL, e);
-    if (rc >= 0)
-        printf("bubble       %.4g (a rank keeps %lld micro-batches at most)\n", r.bubble, (long long)r.in_flight);
-    for (int s = 0; l && s < t->layout.pp; s++)
+        rc = pipe_verify(l, a->layout.pp, micros, &r, a->layout.pp > 1 ? draw : NULL, e);
+    for (int s = 0; l && s < a->layout.pp; s++)
         pipe_free(&l[s]);
     free(l);
+    p->bubble = r.bubble;
+    p->in_flight = r.in_flight;
     return rc;
 }
 
-int trainer_plan(struct trainer *t, struct err *e)
+static double around(int n) { return (double)(n - 1) / n; }
+
+static void plan_traffic(struct plan *p, const struct plan_ask *a, const struct model *m)
 {
-    struct param_table table;
-    struct params_local local;
-    struct batch_plan b;
-    int rc, stage = t->layout.zero, dp = t->layout.dp;
-    char text[6][32];
-    memset(&table, 0, sizeof table);
-    memset(&local, 0, sizeof local);
-    TRY(batch_plan(&b, t->o.global_batch, t->o.micro_batch, dp, stage, e));
-    TRY(param_table_open(&table, &t->cfg, e));
-    TRY(params_local_open(&local, &table, &t->layout, 0, 0, e));
-    double flat = (double)local.flat_total, el = (double)dtype_size(t->dt), most = 0;
-    for (int u = 0; u < local.n_units; u++)
-        most = (double)local.unit[u].flat > most ? (double)local.unit[u].flat : most;
-    int levels = tree_levels(b.local, b.micro), shared = stage >= 2 && b.local == b.micro;
-    double weights = stage == 3 ? flat / dp * el + 3 * 2 * most * el : 2 * flat * el;
-    double grads = shared ? most * 4 : flat * 4 * levels, optim = (t->dt == DT_F32 ? 8 : 12) * (stage ? flat / dp : flat);
-    if (stage >= 2)
-        grads += flat / dp * 4 * tree_levels(b.supers, 1);
-    double share = (double)(dp - 1) / dp, sent = stage == 0 ? 8 * flat * share : stage < 3 ? (4 + el) * flat * share : (4 + 2 * el) * flat * share;
-    log_bytes(text[0], weights);
-    log_bytes(text[1], grads);
-    log_bytes(text[2], optim);
-    log_bytes(text[3], weights + grads + optim);
-    log_bytes(text[4], sent);
-    if (world_rank(t->world) == 0) {
-        printf("layout       tp %d, pp %d, dp %d, zero %d: %d ranks\n", t->layout.tp, t->layout.pp, dp, stage, layout_ranks(&t->layout));
-        printf("batch        %lld sequences of %lld tokens; a rank: %lld micro-batches of %lld\n", (long long)b.rows, (long long)t->o.seq_len,
-               (long long)(b.supers * (b.local / b.micro)), (long long)b.micro);
-        printf("weights      %s a rank (natural and packed order)\ngradients    %s\noptimizer    %s\nstates       %s without activations\n", text[0],
-               text[1], text[2], text[3]);
-        printf("dp traffic   %s a rank and step\n", text[4]);
+    double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total, rows = (double)(p->batch.supers * p->batch.local * a->seq_len);
+    double micros = (double)(p->batch.supers * (p->batch.local / p->batch.micro)), layers = m->last_unit - m->first_unit + 1, dp = around(a->layout.dp);
+    int stage = a->layout.zero;
+    p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * dp * (stage >= 2 ? (double)p->batch.supers : 1);
+    p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat * dp : 2 * el * flat * dp * micros;
+    p->tp_reduce = 2 * 4 * around(a->layout.tp) * rows * (double)m->hidden * (4 * layers + m->has_embed + m->has_head);
+    p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden : 0;
+}
+
+static int plan_stage(struct plan *p, const struct plan_ask *a, int stage, struct err *e)
+{
+    struct model m;
+    double bytes[MEM_CATS] = { 0 }, total = 0;
+    int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
+    if (rc < 0)
+        return rc;
+    int64_t micros = p->batch.supers * (p->batch.local / p->batch.micro), rows = p->batch.micro * a->seq_len;
+    int64_t kept = a->pipeline == PIPE_GPIPE ? micros : a->layout.pp - stage;
+    kept = kept < micros ? kept : micros;
+    zero_measure(&m, a->layout.dp, a->layout.zero, &p->batch, bytes);
+    bytes[MEM_ACTS] = (double)kept * (double)train_work_measure(&m, (int)p->batch.micro, a->seq_len, a->recompute);
+    bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
+    bytes[MEM_WORK] = 4.0 * (double)(a->seq_len * m.head_dim);
+    for (int c = 0; c < MEM_CATS; c++)
+        total += bytes[c];
+    if (total > p->total_bytes) {
+        memcpy(p->bytes, bytes, sizeof bytes);
+        p->total_bytes = total;
     }
-    rc = world_rank(t->world) ? 0 : draw_pipeline(t, b.supers * (b.local / b.micro), e);
+    if (stage == 0)
+        plan_traffic(p, a, &m);
+    model_close(&m);
+    return 0;
+}
+
+int plan_make(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e)
+{
+    int rc;
+    memset(p, 0, sizeof *p);
+    TRY(batch_plan(&p->batch, a->rows, a->micro, a->layout.dp, a->layout.zero, e));
+    TRY(plan_pipeline(p, a, draw, e));
+    for (int s = 0; s < a->layout.pp; s++)
+        TRY(plan_stage(p, a, s, e));
 out:
-    params_local_close(&local);
-    param_table_close(&table);
     return rc;
+}
+
+void plan_print(const struct plan *p, const struct plan_ask *a, FILE *out)
+{
+    static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM };
+    const struct { const char *name; double bytes; } sent[] = { { "dp sums", p->dp_reduce }, { "dp gathers", p->dp_gather }, { "tp sums", p->tp_reduce },
+                                                                { "pp messages", p->pp_send } };
+    char text[32];
+    fprintf(out, "layout       tp %d, pp %d, dp %d, zero %d: %d ranks\n", a->layout.tp, a->layout.pp, a->layout.dp, a->layout.zero, layout_ranks(&a->layout));
+    fprintf(out, "batch        %lld sequences of %lld tokens; a rank: %lld micro-batches of %lld, %lld kept at once\n", (long long)p->batch.rows,
+            (long long)a->seq_len, (long long)(p->batch.supers * (p->batch.local / p->batch.micro)), (long long)p->batch.micro, (long long)p->in_flight);
+    for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
+        log_bytes(text, p->bytes[shown[i]]);
+        fprintf(out, "%-12s %s a rank\n", mem_cat_name(shown[i]), text);
+    }
+    log_bytes(text, p->total_bytes);
+    fprintf(out, "%-12s %s a rank\n", "memory", text);
+    for (size_t i = 0; i < sizeof sent / sizeof sent[0]; i++) {
+        log_bytes(text, sent[i].bytes);
+        fprintf(out, "%-12s %s a rank and step\n", sent[i].name, text);
+    }
+    fprintf(out, "bubble       %.4g\n", p->bubble);
+    if (!p->batch.in_tree)
+        fprintf(out, "bits         this layout's own: dp %d cuts the tree of %lld sequences elsewhere\n", a->layout.dp, (long long)p->batch.rows);
 }

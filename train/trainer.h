@@ -74,7 +74,6 @@ int runlog_memory(struct trainer *t, const char *when, struct err *e);      /* e
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* loop.c */
 int trainer_run(struct trainer *t, struct err *e);
-/* plan.c */
 int trainer_plan(struct trainer *t, struct err *e);              /* --dry-run */
 
 #endif

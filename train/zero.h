@@ -25,9 +25,12 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
 /* Row (0..G-1) of micro-step i of super-step s, sequence j of it, at dp rank d. */
 int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j);
 
+#define ZERO_SLOTS 3                     /* units gathered at a time: two lent, one kept for the next use */
 struct zero;
 int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, int stage, const struct batch_plan *b, struct err *e);
 void zero_close(struct zero *z);
+/* What zero_open will take a category, in bytes, from model_shape. */
+void zero_measure(const struct model *m, int dp, int stage, const struct batch_plan *b, double bytes[MEM_CATS]);
 struct weights *zero_weights(struct zero *z);
 struct grads *zero_grads(struct zero *z);
 

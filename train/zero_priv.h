@@ -4,8 +4,6 @@
 
 #include "train/zero.h"
 
-#define ZERO_SLOTS 3                     /* units gathered at a time: two lent, one kept for the next use */
-
 struct zero_unit {
     int64_t own_begin, own;              /* this rank's range of masters and moments in the flat vector */
     int64_t weight_begin;                /* first element of `weight` in the flat vector */

@@ -56,13 +56,32 @@ static int done(struct grads *g, int u, struct err *e)
     return rc;
 }
 
+static int one_buffer(const struct batch_plan *b, int stage) { return stage >= 2 && b->local == b->micro; }
+
+void zero_measure(const struct model *m, int dp, int stage, const struct batch_plan *b, double bytes[MEM_CATS])
+{
+    double el = (double)dtype_size(m->dt), flat = 0, grads = 0, packs = 0, most = 0, most_pack = 0;
+    int levels = tree_levels(b->local, b->micro), shards = stage >= 2 ? tree_levels(b->supers, 1) : 0;
+    for (int u = 0; u < m->local.n_units + m->table.cfg.tied; u++) {
+        double f = (double)m->local.unit[u == m->local.n_units ? 0 : u].flat, p = u < m->local.n_units ? (double)model_pack_bytes(m, u) : 0;
+        most = f > most ? f : most;
+        most_pack = p > most_pack ? p : most_pack;
+        packs += p;
+        flat += u < m->local.n_units ? f : 0;
+        grads += f * 4 * (one_buffer(b, stage) ? 0 : levels) + f / dp * 4 * shards;
+    }
+    bytes[MEM_PARAMS] += stage == 3 ? flat / dp * el + ZERO_SLOTS * (most * el + most_pack) : flat * el + packs;
+    bytes[MEM_GRADS] += grads + (one_buffer(b, stage) ? most * 4 : 0);
+    bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * (stage ? flat / dp : flat);
+}
+
 int zero_open_grads(struct zero *z, struct err *e)
 {
     int64_t most = 0;
     z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
     z->n_levels = tree_levels(z->plan.local, z->plan.micro);
     z->n_shards = z->stage >= 2 ? tree_levels(z->plan.supers, 1) : 0;
-    z->shared = z->stage >= 2 && z->plan.local == z->plan.micro;
+    z->shared = one_buffer(&z->plan, z->stage);
     for (int u = 0; u < z->n_units + z->m->table.cfg.tied; u++) {
         struct zero_unit *x = &z->unit[u];
         int64_t flat = flat_of(z, u);

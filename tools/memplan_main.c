@@ -1,0 +1,193 @@
+/* memplan - what a model needs a GPU in a layout, or the layouts that fit: cli.md "memplan". The first line counts states as the ZeRO
+ * paper does (Rajbhandari et al. 2020, section 3: 2 + 2 + 12 bytes a parameter), the table is this engine's own. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/opt.h"
+#include "train/plan.h"
+
+struct memplan_opts {
+    const char *params, *model;
+    int64_t gpus, tp, pp, dp, zero, micro, seq_len, batch, memory;
+    int dtype, recompute, pipeline;
+};
+#define AT(member) offsetof(struct memplan_opts, member)
+static const struct opt table[] = {
+    { OPT_GROUP, "Model", 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_TEXT, "params", AT(params), NULL, "7B", "number of parameters, when there is no config", 0, 0, 0 },
+    { OPT_TEXT, "model", AT(model), NULL, "PRESET|FILE", "tiny, 10m, 110m, 1b, 7b, 70b or a config.json", 0, 0, 0 },
+    { OPT_GROUP, "Machine", 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_INT, "gpus", AT(gpus), "1", "N", "ranks in all", 1, 1e6, 0 },
+    { OPT_SIZE, "memory", AT(memory), "80GB", "SIZE", "of a GPU", 0, 0, 0 },
+    { OPT_GROUP, "Layout (without degrees: a search)", 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_INT, "tp", AT(tp), "0", "N", "tensor parallel degree", 0, 64, 0 },
+    { OPT_INT, "pp", AT(pp), "0", "N", "pipeline stages", 0, 4096, 0 },
+    { OPT_INT, "dp", AT(dp), "0", "N", "data parallel degree (0: what remains)", 0, 1e6, 0 },
+    { OPT_INT, "zero", AT(zero), "-1", "0|1|2|3", "ZeRO stage", -1, 3, 0 },
+    { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b", "pipeline schedule", 0, 0, 0 },
+    { OPT_GROUP, "Batch", 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_INT, "micro-batch", AT(micro), "1", "M", "sequences a rank computes at once", 1, 1e6, 0 },
+    { OPT_INT, "global-batch", AT(batch), "0", "G", "sequences an update (0: 8 micro-batches a GPU)", 0, 1e9, 0 },
+    { OPT_INT, "seq-len", AT(seq_len), "2048", "T", "tokens a sequence", 1, 1e8, 0 },
+    { OPT_CHOICE, "dtype", AT(dtype), "bf16", "fp32|bf16", "arithmetic", 0, 0, 0 },
+    { OPT_CHOICE, "recompute", AT(recompute), "none", "none|selective|full", "activations computed again", 0, 0, 0 },
+    { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
+};
+static void print_version(FILE *out) { fprintf(out, "memplan (Shardline) 0.1\n"); }
+static const struct opt_program program = { "memplan", "memory a GPU of a layout, or the layouts that fit", "(--params N | --model M) --gpus N", table, 0, 0, print_version };
+
+/* Bytes of weights, gradients and optimizer a GPU, as the ZeRO paper counts: figure 1, equations of section 5. */
+static double paper_states(double params, int tp, int pp, int dp, int zero)
+{
+    double n = params / tp / pp;
+    return 2 * n / (zero >= 3 ? dp : 1) + 2 * n / (zero >= 2 ? dp : 1) + 12 * n / (zero >= 1 ? dp : 1);
+}
+
+static double count_params(const struct param_table *t)
+{
+    double n = 0;
+    for (int i = 0; i < t->n; i++)
+        n += (double)t->p[i].shape[0] * (double)t->p[i].shape[1];
+    return n;
+}
+
+static int read_model(const struct memplan_opts *o, struct model_config *c, double *params, struct err *e)
+{
+    struct param_table t;
+    void *text = NULL;
+    size_t n;
+    int64_t given = 0;
+    int rc = 0;
+    if (o->params && opt_parse_size(o->params, &given) < 0)
+        return err_set(e, ERR_USAGE, "--params %s is not a number: 7B, 110M", o->params);
+    *params = (double)given;
+    if (!o->model)
+        return given > 0 ? 0 : err_set(e, ERR_USAGE, "say how large the model is: --params 7B or --model config.json");
+    if (io_exists(o->model)) {
+        TRY(io_read_file(o->model, 1 << 20, &text, &n, e));
+        TRY(model_config_parse(c, text, o->model, e));
+    } else {
+        TRY(model_config_preset(c, o->model, e));
+    }
+    TRY(param_table_open(&t, c, e));
+    *params = count_params(&t);
+    param_table_close(&t);
+out:
+    free(text);
+    return rc;
+}
+
+static struct plan_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp, int dp, int zero, int recompute)
+{
+    int64_t rows = o->batch ? o->batch : 8 * o->micro * o->gpus;       /* the same work for every layout */
+    return (struct plan_ask){ *c, { tp, pp, 1, dp, 1, zero }, rows, o->micro, o->seq_len, o->dtype ? DT_BF16 : DT_F32, (enum recompute)recompute,
+                              (enum pipe_kind)o->pipeline };
+}
+
+/* One layout: the paper's line, then the engine's table. */
+static int show_layout(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
+{
+    int tp = o->tp ? (int)o->tp : 1, pp = o->pp ? (int)o->pp : 1, zero = o->zero < 0 ? 0 : (int)o->zero;
+    int dp = o->dp ? (int)o->dp : (int)(o->gpus / tp / pp);
+    struct plan p;
+    if (dp < 1 || tp * pp * dp != o->gpus)
+        return err_set(e, ERR_USAGE, "tp %d x pp %d x dp %d is not the %lld GPUs", tp, pp, dp, (long long)o->gpus);
+    printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, zero) / 1e9);
+    if (!o->model)
+        return 0;
+    struct plan_ask a = ask_of(o, c, tp, pp, dp, zero, o->recompute);
+    struct err why;
+    if (layout_check(&a.layout, c, &why) < 0 || plan_make(&p, &a, stdout, &why) < 0) {
+        *e = why;
+        return -e->code;
+    }
+    plan_print(&p, &a, stdout);
+    printf("fits         %s in %.4g GB\n", p.total_bytes <= (double)o->memory ? "yes" : "no", (double)o->memory / 1e9);
+    return 0;
+}
+
+/* ---- the search ---- */
+struct found { struct plan_ask a; struct plan p; double cost; const char *why; };
+
+/* Estimated seconds of a step and what it loses most to. Links: 300 GB/s inside a node of 8, 50 GB/s across; 400 TFLOP/s a GPU. */
+static double cost_of(const struct plan *p, const struct plan_ask *a, double params, const char **why)
+{
+    double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp, work = 6 * params * tokens / 4e14;
+    const struct { const char *what; double s; } lost[] = {
+        { "sums of activations over tp", p->tp_reduce / (a->layout.tp <= 8 ? 3e11 : 5e10) },
+        { "gradients and weights over dp", (p->dp_reduce + p->dp_gather) / 5e10 },
+        { "stages that wait", work * p->bubble / (1 - p->bubble) + p->pp_send / 5e10 },
+        { "forward computed twice", a->recompute == RECOMPUTE_FULL ? work / 3 : a->recompute ? work * 0.02 : 0 },
+    };
+    double sum = work, most = 0;
+    *why = "nothing";
+    for (size_t i = 0; i < sizeof lost / sizeof lost[0]; i++) {
+        sum += lost[i].s;
+        if (lost[i].s > most) {
+            most = lost[i].s;
+            *why = lost[i].what;
+        }
+    }
+    return sum;
+}
+
+static int by_cost(const void *x, const void *y)
+{
+    double a = ((const struct found *)x)->cost, b = ((const struct found *)y)->cost;
+    return a < b ? -1 : a > b;
+}
+
+static int try_layout(const struct memplan_opts *o, const struct model_config *c, double params, struct plan_ask a, struct found *f)
+{
+    struct err e;
+    if (layout_check(&a.layout, c, &e) < 0 || plan_make(&f->p, &a, NULL, &e) < 0 || f->p.total_bytes > (double)o->memory)
+        return 0;
+    f->a = a;
+    f->cost = cost_of(&f->p, &a, params, &f->why);
+    return 1;
+}
+
+static int search(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
+{
+    enum { MOST = 4096, SHOWN = 10 };
+    static const char *const again[] = { "none", "selective", "full" };
+    struct found *all = calloc(MOST, sizeof *all);
+    int n = 0;
+    if (!all)
+        return err_set(e, ERR_MEMORY, "no memory for the search");
+    for (int tp = 1; tp <= 64 && tp <= o->gpus; tp *= 2)
+        for (int pp = 1; tp * pp <= o->gpus && pp <= c->n_layers; pp *= 2)
+            for (int zero = 0; zero <= (o->gpus > tp * pp ? 3 : 0) && o->gpus % (tp * pp) == 0; zero++)
+                for (int r = 0; r < 3 && n < MOST; r++)
+                    n += try_layout(o, c, params, ask_of(o, c, tp, pp, (int)(o->gpus / tp / pp), zero, r), &all[n]);
+    qsort(all, (size_t)n, sizeof *all, by_cost);
+    printf("%-3s %4s %4s %5s %5s %-10s %10s %8s %9s  %s\n", "", "tp", "pp", "dp", "zero", "recompute", "memory", "bubble", "step", "loses most to");
+    for (int i = 0; i < n && i < SHOWN; i++) {
+        const struct layout *l = &all[i].a.layout;
+        printf("%-3d %4d %4d %5d %5d %-10s %7.4g GB %7.1f%% %7.3g s  %s\n", i + 1, l->tp, l->pp, l->dp, l->zero, again[all[i].a.recompute],
+               all[i].p.total_bytes / 1e9, 100 * all[i].p.bubble, all[i].cost, all[i].why);
+    }
+    free(all);
+    return n ? 0 : err_set(e, ERR_USAGE, "no layout of %lld GPUs fits %.4g GB: more GPUs, a smaller --micro-batch or --seq-len", (long long)o->gpus, (double)o->memory / 1e9);
+}
+
+int main(int argc, char **argv)
+{
+    struct memplan_opts o;
+    struct opt_args args;
+    struct model_config c;
+    struct err e = { 0 };
+    double params = 0;
+    int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
+    if (rc)
+        return rc < 0 ? err_print(&e, "memplan") : 0;
+    memset(&c, 0, sizeof c);
+    TRY(read_model(&o, &c, &params, &e));
+    if (!o.tp && !o.pp && !o.dp && o.zero < 0 && o.model)
+        rc = search(&o, &c, params, &e);
+    else
+        rc = show_layout(&o, &c, params, &e);
+out:
+    opt_free(&program, &o, &args);
+    return rc < 0 ? err_print(&e, "memplan") : 0;
+}

@@ -1,0 +1,28 @@
+/* plan.h - what a layout will hold, send and wait for, from the same tables that the run uses; nothing is started. */
+#ifndef SHARDLINE_TRAIN_PLAN_H
+#define SHARDLINE_TRAIN_PLAN_H
+
+#include <stdio.h>
+#include "train/pipeline.h"
+#include "train/zero.h"
+
+struct plan_ask {
+    struct model_config cfg;
+    struct layout layout;
+    int64_t rows, micro, seq_len;        /* micro 0: rows / dp */
+    enum dtype dt;
+    enum recompute recompute;
+    enum pipe_kind pipeline;
+};
+struct plan {
+    struct batch_plan batch;
+    double bytes[MEM_CATS], total_bytes; /* of the fullest stage's rank: weights, gradients, optimizer, activations, communication */
+    int64_t in_flight;
+    double bubble;                       /* share of a stage's time */
+    /* bytes that one rank sends in a step, by group and collective */
+    double dp_reduce, dp_gather, tp_reduce, pp_send;
+};
+int plan_make(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e);
+void plan_print(const struct plan *p, const struct plan_ask *a, FILE *out);
+
+#endif
