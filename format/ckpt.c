@@ -29,6 +29,9 @@ static char *folder_of(const char *path)
 /* In this order: whoever knows the path first. The last one knows every path, or says what is missing. */
 static const struct fmt_driver drivers[] = {
     { "native", native_probe, native_open },
+    { "dcp", dcp_probe, dcp_open_ckpt },
+    { "dcp-hf", dcp_hf_probe, dcp_hf_open },
+    { "torch", torch_probe, torch_open_ckpt },
     { "hf", hf_probe, hf_open },
 };
 
@@ -103,6 +106,7 @@ void ckpt_close(struct ckpt *c)
     free(c->first_piece);
     free(c->extra);
     free(c->run_json);
+    free(c->note);
     free(c->config);
     free(c->path);
     free(c->dir);
@@ -116,6 +120,7 @@ int ckpt_n_tensors(const struct ckpt *c) { return c->n_tensors; }
 const struct ckpt_tensor *ckpt_tensor(const struct ckpt *c, int i) { return &c->tensor[i]; }
 const struct ckpt_state *ckpt_state(const struct ckpt *c) { return &c->state; }
 const struct ckpt_layout *ckpt_layout(const struct ckpt *c) { return &c->layout; }
+const char *ckpt_note(const struct ckpt *c) { return c->note; }
 const char *ckpt_config_json(const struct ckpt *c) { return c->config; }
 int ckpt_n_extra(const struct ckpt *c) { return c->n_extra; }
 const char *ckpt_extra_name(const struct ckpt *c, int i) { return c->extra[i].name; }

@@ -55,6 +55,7 @@ const struct ckpt_tensor *ckpt_tensor(const struct ckpt *c, int i);
 int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name);        /* index or -1 */
 const struct ckpt_state *ckpt_state(const struct ckpt *c);
 const struct ckpt_layout *ckpt_layout(const struct ckpt *c);
+const char *ckpt_note(const struct ckpt *c);                /* what was found but cannot be used, and why: one line; or NULL */
 const char *ckpt_config_json(const struct ckpt *c);         /* config.json text, or NULL */
 /* Small files kept beside the weights (tokenizer.json, generation_config.json, …): names, and contents malloc'd by the call. */
 int ckpt_n_extra(const struct ckpt *c);

@@ -60,6 +60,7 @@ struct ckpt {
     struct ckpt_state state;
     struct ckpt_layout layout;
     char *run_json, *config;
+    char *note;                     /* what was found and left out, one line; or NULL */
     struct ckpt_digests said;       /* what the manifest claims (native) */
     pthread_mutex_t lock;
     int n_open;
@@ -80,6 +81,12 @@ struct fmt_driver {
 };
 int native_probe(const struct ckpt *c, int is_folder);
 int native_open(struct ckpt *c, int is_folder, struct err *e);
+int torch_probe(const struct ckpt *c, int is_folder);
+int torch_open_ckpt(struct ckpt *c, int is_folder, struct err *e);
+int dcp_probe(const struct ckpt *c, int is_folder);
+int dcp_open_ckpt(struct ckpt *c, int is_folder, struct err *e);
+int dcp_hf_probe(const struct ckpt *c, int is_folder);
+int dcp_hf_open(struct ckpt *c, int is_folder, struct err *e);
 int hf_probe(const struct ckpt *c, int is_folder);
 int hf_open(struct ckpt *c, int is_folder, struct err *e);
 

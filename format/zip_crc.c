@@ -84,6 +84,39 @@ static int check(struct ckpt *c, int file, const struct fmt_record *r, struct er
     return rc < 0 ? rc : 0;
 }
 
+int zip_keep_crc(struct zip *z, struct zip_entry *x, struct err *e)
+{
+    struct fmt_file *f = &z->c->file[z->file];
+    if (x->kept || x->bytes == 0)
+        return 0;
+    if ((f->n_records & (f->n_records - 1)) == 0) {        /* room doubles */
+        struct fmt_record *grown = realloc(f->record, sizeof *grown * (size_t)(f->n_records ? f->n_records * 2 : 1));
+        if (!grown)
+            return err_set(e, ERR_MEMORY, "%s: no room for its checksums", f->path);
+        f->record = grown;
+    }
+    struct fmt_record *r = &f->record[f->n_records++];
+    r->begin = x->data;
+    r->bytes = x->bytes;
+    r->crc = x->crc;
+    atomic_init(&r->checked, UNCHECKED);
+    x->kept = 1;
+    return 0;
+}
+
+static int compare_begin(const void *a, const void *b)
+{
+    const struct fmt_record *x = a, *y = b;
+    return (x->begin > y->begin) - (x->begin < y->begin);
+}
+
+void zip_sort_records(struct ckpt *c)
+{
+    for (int i = 0; i < c->n_files; i++)
+        if (c->file[i].n_records)
+            qsort(c->file[i].record, (size_t)c->file[i].n_records, sizeof *c->file[i].record, compare_begin);
+}
+
 int fmt_check_record(struct ckpt *c, int file, int64_t off, struct err *e)
 {
     const struct timespec nap = { 0, 500000 };

@@ -1,0 +1,283 @@
+/* foreign_help.h - checkpoints of other frameworks against the full state that their makers kept: bit for bit, whole and by box. */
+#ifndef SHARDLINE_TESTS_FOREIGN_HELP_H
+#define SHARDLINE_TESTS_FOREIGN_HELP_H
+
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/io.h"
+#include "format/ckpt.h"
+#include "tests/test.h"
+
+/* FIXTURES/foreign/name, or NULL after a skip. */
+static inline const char *foreign_path(const char *name, char out[1024])
+{
+    const char *dir = test_fixture_dir();
+    if (!dir) {
+        test_skip("FIXTURES is not set");
+        return NULL;
+    }
+    snprintf(out, 1024, "%s/foreign/%s", dir, name);
+    if (!io_exists(out)) {
+        test_skip("%s is not there", out);
+        return NULL;
+    }
+    return out;
+}
+
+/* exp_avg.NAME -> role and NAME */
+static inline enum ckpt_role split_role(const char **name)
+{
+    for (int r = ROLE_COUNT - 1; r > 0; r--)
+        if (!strncmp(*name, ckpt_role_prefix[r], strlen(ckpt_role_prefix[r]))) {
+            *name += strlen(ckpt_role_prefix[r]);
+            return (enum ckpt_role)r;
+        }
+    return ROLE_WEIGHT;
+}
+
+static inline float bf16_to_float(uint16_t x)
+{
+    uint32_t u = (uint32_t)x << 16;
+    float f;
+    memcpy(&f, &u, 4);
+    return f;
+}
+
+/* Box b of tensor i as floats. */
+static inline int read_floats(struct ckpt *c, int i, const struct box *b, float *out)
+{
+    struct err e = { 0 };
+    int64_t n = box_count(b);
+    const struct ckpt_tensor *t = ckpt_tensor(c, i);
+    uint16_t *narrow = malloc((size_t)n * 2 + 2);
+    int rc = t->dtype == CK_F32 ? ckpt_read(c, i, b, out, &e) : t->dtype == CK_BF16 ? ckpt_read(c, i, b, narrow, &e) : -1;
+    for (int64_t k = 0; t->dtype == CK_BF16 && rc >= 0 && k < n; k++)
+        out[k] = bf16_to_float(narrow[k]);
+    free(narrow);
+    if (rc < 0)
+        test_fail(__FILE__, __LINE__, "%s: %s", t->name, e.text);
+    return rc;
+}
+
+/* The same box of both, bit for bit. */
+static inline int same_box(struct ckpt *a, int i, struct ckpt *b, int j, const struct box *box)
+{
+    size_t n = (size_t)box_count(box);
+    float *x = malloc(n * 4 + 4), *y = malloc(n * 4 + 4);
+    int same = read_floats(a, i, box, x) >= 0 && read_floats(b, j, box, y) >= 0 && !memcmp(x, y, n * 4);
+    if (!same)
+        test_fail(__FILE__, __LINE__, "%s: box from [%lld,%lld] of [%lld,%lld] differs", ckpt_tensor(a, i)->name, (long long)box->start[0],
+                  (long long)box->start[1], (long long)box->extent[0], (long long)box->extent[1]);
+    free(x);
+    free(y);
+    return same;
+}
+
+/* Whole, and cut as tp 2, 3 and 8 cut it, along every dim. */
+static inline int same_tensor(struct ckpt *a, int i, struct ckpt *b, int j)
+{
+    const struct ckpt_tensor *t = ckpt_tensor(a, i), *u = ckpt_tensor(b, j);
+    struct box whole = box_whole(t->n_dims, t->shape);
+    if (t->n_dims != u->n_dims || memcmp(t->shape, u->shape, sizeof *t->shape * (size_t)t->n_dims)) {
+        test_fail(__FILE__, __LINE__, "%s: shapes differ", t->name);
+        return 0;
+    }
+    if (!same_box(a, i, b, j, &whole))
+        return 0;
+    for (int d = 0; d < t->n_dims; d++)
+        for (int tp = 2; tp <= 8; tp += tp == 2 ? 1 : 5)
+            for (int r = 0; r < tp; r++) {
+                struct box part = whole;
+                part.start[d] = t->shape[d] * r / tp;
+                part.extent[d] = t->shape[d] * (r + 1) / tp - part.start[d];
+                if (!same_box(a, i, b, j, &part))
+                    return 0;
+            }
+    return 1;
+}
+
+/* Every tensor of the reference is there with its bits (masters where the weights are narrower), nothing else is, and the step. */
+static inline void same_as_reference(const char *path, const char *ref_path, int64_t step, int has_moments)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL, *ref = NULL;
+    int n = 0, masters = 0;
+    if (ckpt_open(&c, path, &e) < 0 || ckpt_open(&ref, ref_path, &e) < 0) {
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+        ckpt_close(c);
+        return;
+    }
+    for (int j = 0; j < ckpt_n_tensors(ref); j++) {
+        const char *name = ckpt_tensor(ref, j)->name;
+        if (!strncmp(name, "step.", 5) || !strncmp(name, "vocab_pad.", 10))
+            continue;
+        enum ckpt_role role = split_role(&name);
+        if (role != ROLE_WEIGHT && !has_moments)
+            continue;
+        int i = ckpt_find(c, role, name), master = role == ROLE_WEIGHT ? ckpt_find(c, ROLE_MASTER, name) : -1;
+        masters += master >= 0;
+        i = master >= 0 ? master : i;
+        n++;
+        if (i < 0)
+            test_fail(__FILE__, __LINE__, "%s: %s%s is missing", path, ckpt_role_prefix[role], name);
+        else if (!same_tensor(c, i, ref, j))
+            break;
+    }
+    /* besides the reference: the narrow weights of masters, and the tied head, which the reference has once */
+    int head = ckpt_find(c, ROLE_WEIGHT, "lm_head.weight") >= 0 && ckpt_find(ref, ROLE_WEIGHT, "lm_head.weight") < 0;
+    CHECK_INT(ckpt_n_tensors(c), n + masters + head);
+    CHECK_INT(ckpt_state(c)->has_state, has_moments);
+    CHECK_INT(ckpt_state(c)->step, has_moments ? step : 0);
+    ckpt_close(c);
+    ckpt_close(ref);
+}
+
+/* bf16 weights beside masters are the masters, rounded to nearest even. */
+static inline void weights_are_rounded_masters(const char *path)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    if (ckpt_open(&c, path, &e) < 0) {
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+        return;
+    }
+    int n = 0;
+    for (int i = 0; i < ckpt_n_tensors(c); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor(c, i);
+        int m = t->role == ROLE_WEIGHT ? ckpt_find(c, ROLE_MASTER, t->name) : -1;
+        if (m < 0)
+            continue;
+        struct box b = box_whole(t->n_dims, t->shape);
+        int64_t count = box_count(&b), bad = 0;
+        uint16_t *w = malloc((size_t)count * 2);
+        uint32_t *v = malloc((size_t)count * 4);
+        CHECK_INT(t->dtype, CK_BF16);
+        CHECK(ckpt_read(c, i, &b, w, &e) >= 0 && ckpt_read(c, m, &b, v, &e) >= 0);
+        for (int64_t k = 0; k < count; k++)
+            bad += w[k] != (uint16_t)((v[k] + 0x7fff + (v[k] >> 16 & 1)) >> 16);
+        CHECK_INT(bad, 0);
+        n++;
+        free(w);
+        free(v);
+    }
+    CHECK(n > 30);
+    ckpt_close(c);
+}
+
+/* ---- folders with something wrong: a base with files taken away, copied, cut, laid over ---- */
+
+__attribute__((format(printf, 1, 2))) static inline void shell(const char *fmt, ...)
+{
+    char cmd[8192];
+    va_list a;
+    va_start(a, fmt);
+    vsnprintf(cmd, sizeof cmd, fmt, a);
+    va_end(a);
+    if (system(cmd) != 0)
+        test_fail(__FILE__, __LINE__, "%s failed", cmd);
+}
+
+static inline void make_bad(const char *name, const char *to)
+{
+    char path[1024], a[2048], b[2048];
+    json_error_t je;
+    size_t i;
+    json_t *v, *r;
+    const char *key;
+    snprintf(path, sizeof path, "%s/foreign/bad/%s/recipe.json", test_fixture_dir(), name);
+    if (!(r = json_load_file(path, 0, &je))) {
+        test_fail(__FILE__, __LINE__, "%s: %s", path, je.text);
+        return;
+    }
+    snprintf(a, sizeof a, "%s/foreign/%s", test_fixture_dir(), json_string_value(json_object_get(r, "base")));
+    shell("rm -rf '%s' && cp -rL '%s' '%s' && chmod -R u+w '%s'", to, a, to, to);
+    json_array_foreach(json_object_get(r, "delete"), i, v) {
+        snprintf(a, sizeof a, "%s/%s", to, json_string_value(v));
+        CHECK(unlink(a) == 0);
+    }
+    json_object_foreach(json_object_get(r, "copy"), key, v) {
+        snprintf(a, sizeof a, "%s/%s", to, json_string_value(v));
+        snprintf(b, sizeof b, "%s/%s", to, key);
+        shell("cp -f '%s' '%s'", a, b);
+    }
+    json_object_foreach(json_object_get(r, "truncate"), key, v) {
+        snprintf(a, sizeof a, "%s/%s", to, key);
+        CHECK(truncate(a, (off_t)json_integer_value(v)) == 0);
+    }
+    if (json_is_string(json_object_get(r, "overlay"))) {
+        snprintf(a, sizeof a, "%s/foreign/bad/%s/%s", test_fixture_dir(), name, json_string_value(json_object_get(r, "overlay")));
+        shell("cp -rf '%s/.' '%s'", a, to);
+    }
+    json_decref(r);
+}
+
+/* Opening or reading all of it fails with a message that contains `part`. sub: folder inside that is opened. */
+static inline void is_refused(const char *name, const char *sub, const char *part)
+{
+    char to[1024], path[2048];
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    snprintf(to, sizeof to, "%s/bad", test_tmp_dir());
+    make_bad(name, to);
+    snprintf(path, sizeof path, "%s/%s", to, sub);
+    int rc = ckpt_open(&c, path, &e);
+    if (rc >= 0)
+        rc = ckpt_verify(c, 0, &e);
+    if (rc >= 0)
+        test_fail(__FILE__, __LINE__, "%s was read", name);
+    else if (!strstr(e.text, part))
+        test_fail(__FILE__, __LINE__, "%s: \"%s\" does not contain \"%s\"", name, e.text, part);
+    ckpt_close(c);
+}
+
+/* ---- SHA-256 (FIPS 180-4), for references that give only hashes ---- */
+
+static inline void sha256_hex(const void *data, size_t n, char out[65])
+{
+    static const uint32_t k[64] = {
+        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3,
+        0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+        0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13,
+        0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+        0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
+        0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
+    };
+    uint32_t h[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
+    size_t total = (n + 8) / 64 * 64 + 64;
+    unsigned char *p = calloc(total, 1);
+    if (n)
+        memcpy(p, data, n);
+    p[n] = 0x80;
+    for (int i = 0; i < 8; i++)
+        p[total - 1 - (size_t)i] = (unsigned char)((uint64_t)n * 8 >> 8 * i);
+#define ROR(x, c) ((x) >> (c) | (x) << (32 - (c)))
+    for (size_t at = 0; at < total; at += 64) {
+        uint32_t w[64], v[8];
+        for (int i = 0; i < 16; i++)
+            w[i] = (uint32_t)p[at + 4 * (size_t)i] << 24 | (uint32_t)p[at + 4 * (size_t)i + 1] << 16 | (uint32_t)p[at + 4 * (size_t)i + 2] << 8 |
+                   p[at + 4 * (size_t)i + 3];
+        for (int i = 16; i < 64; i++)
+            w[i] = w[i - 16] + w[i - 7] + (ROR(w[i - 15], 7) ^ ROR(w[i - 15], 18) ^ w[i - 15] >> 3) + (ROR(w[i - 2], 17) ^ ROR(w[i - 2], 19) ^ w[i - 2] >> 10);
+        memcpy(v, h, sizeof h);
+        for (int i = 0; i < 64; i++) {
+            uint32_t t1 = v[7] + (ROR(v[4], 6) ^ ROR(v[4], 11) ^ ROR(v[4], 25)) + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
+            uint32_t t2 = (ROR(v[0], 2) ^ ROR(v[0], 13) ^ ROR(v[0], 22)) + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
+            memmove(v + 1, v, 7 * sizeof *v);
+            v[4] += t1;
+            v[0] = t1 + t2;
+        }
+        for (int i = 0; i < 8; i++)
+            h[i] += v[i];
+    }
+#undef ROR
+    for (int i = 0; i < 8; i++)
+        sprintf(out + 8 * i, "%08x", h[i]);
+    free(p);
+}
+
+#endif
