@@ -58,6 +58,9 @@ $B/obj/%.o: %.c
 	$(if $(Q),@echo "  cc    $<")
 	$(Q)$(CC) $(CFLAGS_ALL) $(CFLAGS_PKG) $(call isa_of,$<) -MMD -MP -c -o $@ $<
 
+# the bytes of these files are part of the object (.incbin)
+$B/obj/serve/assets.o: serve/page.html serve/openapi.json
+
 $B/libshardline.a: $(LIB_OBJ)
 	@rm -f $@
 	$(Q)ar rcs $@ $^
