@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "serve/metrics.h"
 #include "serve/openai.h"
 
 #define EACH (LOGPROBS_MAX + 1)
@@ -121,7 +122,19 @@ void emit_end(struct request *rq)
         request_finish(rq);
 }
 
-static void give_row(struct emit_row *r, const float *logprob)
+static void count_token(struct choice *c, double now_s)
+{
+    struct metrics *m = c->rq->sv->metrics;
+    metric_add(m, COUNT_GENERATED, 1);
+    if (c->first_s)
+        metric_observe(m, HIST_ITL, now_s - c->last_s);
+    else
+        metric_observe(m, HIST_TTFT, now_s - c->rq->begin_s);
+    c->first_s = c->first_s ? c->first_s : now_s;
+    c->last_s = now_s;
+}
+
+static void give_row(struct emit_row *r, const float *logprob, double now_s)
 {
     struct choice *c = r->c;
     struct request *rq = c->rq;
@@ -144,6 +157,8 @@ static void give_row(struct emit_row *r, const float *logprob)
         request_fail(rq, &f);
         return;
     }
+    if (r->samples)
+        count_token(c, now_s);
     if (c->finish != FINISH_NONE)
         rq->n_open--;
     if (rq->stream && (r->samples || c->finish != FINISH_NONE)) {
@@ -162,7 +177,7 @@ void emit_tokens(struct emit *m, struct dev *dev, const struct head_out *head, i
     find_logprobs(m, dev, head, vocab);
     for (int64_t i = 0; i < m->n; i++) {
         int64_t n = m->row[i].c->rq->tops;
-        give_row(&m->row[i], m->logprob + at);
+        give_row(&m->row[i], m->logprob + at, m->now_s);
         at += n + 1;
     }
 }

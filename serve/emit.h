@@ -17,6 +17,7 @@ struct emit_row {
     int32_t top[LOGPROBS_MAX];
 };
 struct emit {
+    double now_s;                    /* when the step's logits were there */
     int64_t cap, n;                  /* rows */
     struct emit_row *row;
     float *pick, *max, *sum, *logprob;           /* [cap * (LOGPROBS_MAX + 1)] */

@@ -29,11 +29,21 @@ void inbox_close(struct inbox *in)
     pthread_cond_destroy(&in->filled);
 }
 
+static int64_t prompt_tokens(const struct request *rq)
+{
+    int64_t n = 0;
+    for (int i = 0; i < rq->n_prompts; i++)
+        n += rq->prompt[i].n;
+    return n;
+}
+
 int inbox_put(struct inbox *in, struct request *rq)
 {
     pthread_mutex_lock(&in->lock);
     int closed = in->closed;
     if (!closed) {
+        atomic_fetch_add(&in->n_live, 1);
+        atomic_fetch_add(&in->n_live_tokens, prompt_tokens(rq));
         rq->next = NULL;
         *in->end = rq;
         in->end = &rq->next;
@@ -138,6 +148,25 @@ static void start_request(struct engine *en, struct request *rq)
     }
 }
 
+/* What a request that leaves was like. */
+static void count_request(struct metrics *m, const struct request *rq)
+{
+    for (int i = 0; i < rq->n_choices; i++) {
+        const struct choice *c = &rq->choice[i];
+        metric_add(m, c->finish == FINISH_STOP ? COUNT_ENDED_STOP : c->finish == FINISH_LENGTH ? COUNT_ENDED_LENGTH : COUNT_ENDED_ABORT, 1);
+        if (c->finish == FINISH_NONE)
+            continue;
+        metric_observe(m, HIST_ANSWER_LEN, (double)(c->n_ids - c->prompt->n));
+        metric_observe(m, HIST_PROMPT_LEN, (double)c->prompt->n);
+        if (!c->first_s)
+            continue;
+        metric_observe(m, HIST_QUEUE, c->step_s - rq->begin_s);
+        metric_observe(m, HIST_PREFILL, c->first_s - c->step_s);
+        metric_observe(m, HIST_DECODE, c->last_s - c->first_s);
+        metric_observe(m, HIST_E2E, c->last_s - rq->begin_s);
+    }
+}
+
 /* Takes finished choices out of the schedule; a request that is complete, failed or given up leaves with all of them. */
 static void sweep(struct engine *en, int all, const struct fault *f)
 {
@@ -156,6 +185,9 @@ static void sweep(struct engine *en, int all, const struct fault *f)
         }
         *at = rq->next;
         en->n_answered++;
+        atomic_fetch_sub(&en->inbox->n_live, 1);
+        atomic_fetch_sub(&en->inbox->n_live_tokens, prompt_tokens(rq));
+        count_request(en->sv->metrics, rq);
         if (f && rq->n_open)
             request_fail(rq, f);
         else
@@ -178,6 +210,19 @@ static void look_for_gone(struct engine *en)
 
 /* ---- steps ---- */
 
+static void show_state(struct engine *en)
+{
+    struct metrics *m = en->sv->metrics;
+    const struct sched *s = &en->sched;
+    int64_t held = s->pages.n_pages - s->pages.n_free;
+    metric_set(m, GAUGE_RUNNING, s->running.n);
+    metric_set(m, GAUGE_WAITING, s->waiting.n);
+    metric_set(m, GAUGE_KV_PAGES, s->pages.n_pages);
+    metric_set(m, GAUGE_KV_USAGE_PPM, held * 1000000 / s->pages.n_pages);
+    metric_add(m, COUNT_PREEMPTED, s->n_preempted - en->n_preempted_told);
+    en->n_preempted_told = s->n_preempted;
+}
+
 /* Rank 0: what comes next. */
 static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct err *e)
 {
@@ -198,9 +243,27 @@ static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct er
         TRY(sched_plan(&en->sched, e));
         *op = rc ? PLAN_STEP : PLAN_IDLE;
     }
+    show_state(en);
     plan_make(&en->plan, *op, &en->sched, ids_of);
 out:
     return rc < 0 ? rc : 0;
+}
+
+static void count_step(struct engine *en)
+{
+    struct metrics *m = en->sv->metrics;
+    const struct sched *s = &en->sched;
+    double now = log_now_s();
+    for (int i = 0; i < s->n_items; i++) {
+        struct choice *c = s->item[i].seq->owner;
+        if (c->step_s)
+            continue;
+        c->step_s = now;
+        metric_add(m, COUNT_PROMPT_TOKENS, c->prompt->n);
+    }
+    metric_add(m, COUNT_STEPS, 1);
+    metric_add(m, COUNT_ROWS, en->plan.n_rows);
+    metric_observe(m, HIST_STEP_ROWS, (double)en->plan.n_rows);
 }
 
 static int run_step(struct engine *en, struct err *e)
@@ -209,6 +272,8 @@ static int run_step(struct engine *en, struct err *e)
     struct batch b = { .n_rows = p->n_rows, .ids = p->ids, .n_seq = p->n_seq, .seq = p->seq, .page_layer_bytes = model_page_bytes(en->m) };
     struct head_out head = { 0 };
     plan_place(p, &en->kv);
+    if (en->inbox)
+        count_step(en);
     int rc = model_forward(en->m, en->ws, &b, &en->work, p->want, p->n_want, &head, e);
     if (rc < 0 || !en->inbox)
         return rc;
@@ -216,6 +281,7 @@ static int run_step(struct engine *en, struct err *e)
     en->n_rows += p->n_rows;
     emit_expect(&en->emit, &en->sched);
     sched_done(&en->sched);
+    en->emit.now_s = log_now_s();
     emit_tokens(&en->emit, en->m->dev, &head, en->m->vocab);
     return 0;
 }

@@ -11,6 +11,7 @@
 #include "model/model.h"
 #include "serve/emit.h"
 #include "serve/kv.h"
+#include "serve/metrics.h"
 #include "serve/plan.h"
 #include "serve/request.h"
 #include "serve/scheduler.h"
@@ -28,6 +29,7 @@ struct inbox {                       /* requests on their way to the engine; any
     pthread_mutex_t lock;
     pthread_cond_t filled;
     struct request *first, **end;
+    _Atomic int64_t n_live, n_live_tokens;       /* requests that were taken and have no answer yet, tokens of their prompts */
     int closed;                      /* nothing is taken any more */
 };
 void inbox_open(struct inbox *in);
@@ -53,6 +55,7 @@ struct engine {
     struct emit emit;
     struct request *active;          /* in work */
     int64_t n_steps, n_rows, n_answered;         /* so far */
+    int64_t n_preempted_told;                    /* that the metrics know of */
     double looked_s;                 /* when clients that hung up were last looked for */
 };
 

@@ -7,10 +7,8 @@
  * The lock order is simple: the engine calls wake and gone with the request's lock held; this file takes the same lock to
  * suspend, so a wake cannot fall between looking and sleeping. */
 #define _GNU_SOURCE          /* POLLRDHUP */
-#include "serve/http.h"
-
 #include <errno.h>
-#include <microhttpd.h>
+#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -22,107 +20,89 @@
 #include <time.h>
 #include <unistd.h>
 #include "base/log.h"
-#include "serve/openai.h"
-#include "serve/version.h"
+#include "serve/exchange.h"
 
 #define BODY_MAX ((size_t)64 << 20)
+#define SMALL_BODY 4096              /* read by the HTTP thread itself */
 #define IDLE_TIMEOUT_S 120           /* of a connection that nothing comes from */
 #define EVENT_BLOCK 16384
 
-struct http {
-    struct MHD_Daemon *daemon;
-    struct service *sv;
-    struct inbox *inbox;
-    int fd, port;
-    _Atomic int in_flight;           /* exchanges */
-};
-
-struct exchange {
-    struct http *h;
-    struct MHD_Connection *conn;
-    int fd;
-    struct out body;
-    int too_large;
-    struct request *rq;
-    /* behind rq->lock: */
-    int suspended;
-    size_t taken;                    /* bytes of rq->ready that went out */
-    int error_told;
-};
-
-typedef enum MHD_Result answer_fn(struct exchange *x, const char *url);
-
 /* ---- answers ---- */
 
-/* Queues o (taken over) as JSON. */
-static enum MHD_Result queue_json(struct exchange *x, int status, struct out *o, const char *allow)
+/* Is this origin in the list? */
+static int origin_allowed(const char *list, const char *origin)
 {
-    enum MHD_Result rc = MHD_NO;
-    struct MHD_Response *r = o->failed ? NULL : MHD_create_response_from_buffer(o->n, o->p, MHD_RESPMEM_MUST_FREE);
-    if (!r) {
-        out_free(o);
+    size_t n = strlen(origin);
+    for (const char *p = list; p && *p; p += strcspn(p, ","), p += *p == ',')
+        if (n == strcspn(p, ",") && !memcmp(p, origin, n))
+            return 1;
+    return !strcmp(list, "*");
+}
+
+static void add_cors(struct exchange *x, struct MHD_Response *r)
+{
+    const char *list = x->h->o.cors_origin, *origin = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
+    if (!list || !origin || !origin_allowed(list, origin))
+        return;
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, strcmp(list, "*") ? origin : "*");
+    MHD_add_response_header(r, MHD_HTTP_HEADER_VARY, "Origin");
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_EXPOSE_HEADERS, "x-request-id, retry-after");
+    if (strcmp(x->method, "OPTIONS"))
+        return;
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_METHODS, x->route ? x->route->methods : "GET, POST");
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-api-key, x-request-id");
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_MAX_AGE, "600");
+}
+
+/* Sends r (given back) with the headers that all answers have. */
+static enum MHD_Result queue(struct exchange *x, int status, struct MHD_Response *r)
+{
+    if (!r)
         return MHD_NO;                               /* the connection is closed: there is no memory to say why */
-    }
-    if (o->n)
-        MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "application/json");
-    if (x->rq)
-        MHD_add_response_header(r, "x-request-id", x->rq->id);
-    if (status == 503)
+    if (!x->id[0] && x->rq)
+        snprintf(x->id, sizeof x->id, "%s", x->rq->id);
+    else if (!x->id[0])
+        snprintf(x->id, sizeof x->id, "req-%llx-%lld", (unsigned long long)x->h->sv->created, (long long)atomic_fetch_add(&x->h->serial, 1));
+    MHD_add_response_header(r, "x-request-id", x->id);
+    add_cors(x, r);
+    if (status == 503 || status == 429)
         MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
-    if (allow)
-        MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, allow);
-    rc = MHD_queue_response(x->conn, (unsigned)status, r);
+    if (status == 401)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    x->status = status;
+    enum MHD_Result rc = MHD_queue_response(x->conn, (unsigned)status, r);
     MHD_destroy_response(r);
     return rc;
 }
 
-static enum MHD_Result queue_fault(struct exchange *x, const struct fault *f, const char *allow)
+enum MHD_Result queue_out(struct exchange *x, int status, struct out *o, const char *type, const char *allow)
+{
+    struct MHD_Response *r = o->failed ? NULL : MHD_create_response_from_buffer(o->n, o->p, MHD_RESPMEM_MUST_FREE);
+    if (!r)
+        out_free(o);
+    if (r && o->n)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type ? type : "application/json");
+    if (r && allow)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_ALLOW, allow);
+    memset(o, 0, sizeof *o);
+    return queue(x, status, r);
+}
+
+enum MHD_Result queue_static(struct exchange *x, const char *p, size_t n, const char *type)
+{
+    struct MHD_Response *r = MHD_create_response_from_buffer(n, (void *)(uintptr_t)p, MHD_RESPMEM_PERSISTENT);
+    if (r)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
+    if (r)
+        MHD_add_response_header(r, "Content-Security-Policy", "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
+    return queue(x, 200, r);
+}
+
+enum MHD_Result queue_fault(struct exchange *x, const struct fault *f, const char *allow)
 {
     struct out o = { 0 };
     openai_error(&o, f);
-    return queue_json(x, f->status, &o, allow);
-}
-
-static enum MHD_Result answer_health(struct exchange *x, const char *url)
-{
-    static const char *const why[] = { [SERVICE_LOADING] = "loading", [SERVICE_DRAINING] = "draining", [SERVICE_FAILED] = "failed" };
-    int state = atomic_load(&x->h->sv->state);
-    struct out o = { 0 };
-    struct fault f;
-    (void)url;
-    if (state == SERVICE_READY)
-        return queue_json(x, 200, &o, NULL);
-    fault_set(&f, 503, NULL, "the server is not ready: %s", why[state]);
-    return queue_fault(x, &f, NULL);
-}
-
-static enum MHD_Result answer_version(struct exchange *x, const char *url)
-{
-    struct out o = { 0 };
-    (void)url;
-    out_fmt(&o, "{\"version\":\"%s\"}", SERVE_VERSION);
-    return queue_json(x, 200, &o, NULL);
-}
-
-static enum MHD_Result answer_models(struct exchange *x, const char *url)
-{
-    struct out o = { 0 };
-    (void)url;
-    openai_models(&o, x->h->sv);
-    return queue_json(x, 200, &o, NULL);
-}
-
-static enum MHD_Result answer_model(struct exchange *x, const char *url)
-{
-    const char *name = url + strlen("/v1/models/");
-    struct out o = { 0 };
-    struct fault f;
-    if (strcmp(name, x->h->sv->model)) {
-        fault_set(&f, 404, "model", "model '%.100s' is not served here: use '%s'", name, x->h->sv->model);
-        return queue_fault(x, &f, NULL);
-    }
-    openai_model(&o, x->h->sv);
-    return queue_json(x, 200, &o, NULL);
+    return queue_out(x, f->status, &o, NULL, allow);
 }
 
 /* ---- a completion ---- */
@@ -185,10 +165,7 @@ static enum MHD_Result queue_stream(struct exchange *x)
         return MHD_NO;
     MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream; charset=utf-8");
     MHD_add_response_header(r, MHD_HTTP_HEADER_CACHE_CONTROL, "no-cache");
-    MHD_add_response_header(r, "x-request-id", x->rq->id);
-    enum MHD_Result rc = MHD_queue_response(x->conn, 200, r);
-    MHD_destroy_response(r);
-    return rc;
+    return queue(x, 200, r);
 }
 
 /* Answers when there is something to say, else sleeps until the engine calls. */
@@ -210,8 +187,25 @@ static enum MHD_Result continue_completion(struct exchange *x)
     if (rq->stream)
         return queue_stream(x);
     openai_answer(&o, rq);
-    return queue_json(x, 200, &o, NULL);
+    return queue_out(x, 200, &o, NULL, NULL);
 }
+
+int submit_request(struct exchange *x, struct request *rq, struct fault *f)
+{
+    rq->http = x;
+    rq->wake = wake;
+    rq->gone = gone;
+    x->rq = rq;
+    atomic_fetch_add(&rq->refs, 1);
+    if (inbox_put(x->h->inbox, rq) == 0)
+        return 0;
+    x->rq = NULL;
+    request_drop(rq);
+    request_drop(rq);
+    return fault_set(f, 503, NULL, "the server is stopping");
+}
+
+/* ---- before and behind the route's work ---- */
 
 static int is_json(struct MHD_Connection *conn)
 {
@@ -219,43 +213,79 @@ static int is_json(struct MHD_Connection *conn)
     return !type || (!strncasecmp(type, want, strlen(want)) && strchr("; \t", type[strlen(want)]));
 }
 
-static enum MHD_Result answer_completion(struct exchange *x, const char *url)
+static int reject(struct exchange *x, int status, const char *text, long long n)
+{
+    metric_add(x->h->sv->metrics, COUNT_REJECTED, 1);
+    return fault_set(&x->fault, status, NULL, "%s (%lld): try again later", text, n);
+}
+
+/* Is there room for one more? Looked at before the body is read: a full server must not spend time on tokens. */
+static int has_room(struct exchange *x)
+{
+    const struct http_options *o = &x->h->o;
+    int64_t requests = atomic_load(&x->h->inbox->n_live), tokens = atomic_load(&x->h->inbox->n_live_tokens);
+    if (o->max_requests && requests >= o->max_requests)
+        return reject(x, 503, "the server is full: requests in work", requests);
+    if (o->max_waiting_tokens && tokens >= o->max_waiting_tokens)
+        return reject(x, 503, "the server is full: prompt tokens in work", tokens);
+    if (o->keys && o->max_per_key && x->key >= 0) {
+        if (atomic_fetch_add(&o->keys->key[x->key].in_work, 1) >= o->max_per_key) {
+            atomic_fetch_sub(&o->keys->key[x->key].in_work, 1);
+            return reject(x, 429, "this key has as many requests in work as it may have", o->max_per_key);
+        }
+        x->holds_key = 1;
+    }
+    return 0;
+}
+
+static int may_work(struct exchange *x)
 {
     static const char *const why[] = { [SERVICE_LOADING] = "the model is loading", [SERVICE_DRAINING] = "the server is stopping",
                                        [SERVICE_FAILED] = "the server has failed: see its log" };
     int state = atomic_load(&x->h->sv->state);
-    struct fault f = { 0 };
-    (void)url;
-    if (state != SERVICE_READY) {
-        fault_set(&f, 503, NULL, "%s", why[state]);
-    } else if (x->too_large) {
-        fault_set(&f, 413, NULL, "the body is larger than %zu MiB: send fewer prompts at a time", BODY_MAX >> 20);
-    } else if (!is_json(x->conn)) {
-        fault_set(&f, 400, NULL, "the content type must be application/json");
-    } else if (openai_parse(x->h->sv, x->body.p ? x->body.p : "", x->body.n, &x->rq, &f) == 0) {
-        x->rq->http = x;
-        x->rq->wake = wake;
-        x->rq->gone = gone;
-        atomic_fetch_add(&x->rq->refs, 1);
-        if (inbox_put(x->h->inbox, x->rq) == 0) {
-            out_free(&x->body);
-            return continue_completion(x);
-        }
-        request_drop(x->rq);
-        fault_set(&f, 503, NULL, "%s", why[SERVICE_DRAINING]);
+    if (state != SERVICE_READY)
+        return fault_set(&x->fault, 503, NULL, "%s", why[state]);
+    if (x->too_large)
+        return fault_set(&x->fault, 413, NULL, "the body is larger than %zu MiB: send fewer prompts at a time", BODY_MAX >> 20);
+    if (!is_json(x->conn))
+        return fault_set(&x->fault, 400, NULL, "the content type must be application/json");
+    return has_room(x);
+}
+
+static enum MHD_Result finish_work(struct exchange *x)
+{
+    if (x->fault.status)
+        return queue_fault(x, &x->fault, NULL);
+    return x->rq ? continue_completion(x) : queue_out(x, 200, &x->answer, NULL, NULL);
+}
+
+/* A worker's thread. */
+static void run_job(struct job *j)
+{
+    struct exchange *x = (struct exchange *)(void *)j;
+    struct MHD_Connection *conn = x->conn;
+    x->route->work(x);
+    out_free(&x->body);
+    MHD_resume_connection(conn);                     /* last: it may be over at once */
+}
+
+static enum MHD_Result begin_work(struct exchange *x)
+{
+    x->worked = 1;
+    if (may_work(x) < 0)
+        return finish_work(x);
+    if (x->body.n > SMALL_BODY || (x->route->flags & ROUTE_ALWAYS_WORKER)) {
+        MHD_suspend_connection(x->conn);
+        x->job.run = run_job;
+        worker_put(&x->h->worker, &x->job);
+        return MHD_YES;
     }
-    return queue_fault(x, &f, NULL);
+    x->route->work(x);
+    out_free(&x->body);
+    return finish_work(x);
 }
 
 /* ---- routes ---- */
-
-static const struct route { const char *path, *methods; int is_prefix, while_loading; answer_fn *answer; } routes[] = {
-    { "/health", "GET, HEAD", 0, 1, answer_health },
-    { "/version", "GET, HEAD", 0, 1, answer_version },
-    { "/v1/models", "GET, HEAD", 0, 0, answer_models },
-    { "/v1/models/", "GET, HEAD", 1, 0, answer_model },
-    { "/v1/completions", "POST", 0, 1, answer_completion },
-};
 
 static int has_method(const char *list, const char *method)
 {
@@ -264,30 +294,42 @@ static int has_method(const char *list, const char *method)
     return at && n && (at == list || at[-1] == ' ') && (at[n] == 0 || at[n] == ',');
 }
 
-static enum MHD_Result answer(struct exchange *x, const char *url, const char *method)
+static int needs_key(const struct exchange *x)
 {
-    struct fault f;
-    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
-        const struct route *r = &routes[i];
-        if (r->is_prefix ? strncmp(url, r->path, strlen(r->path)) : strcmp(url, r->path))
-            continue;
-        if (!has_method(r->methods, method)) {
-            fault_set(&f, 405, NULL, "%s takes %s, not %.20s", r->path, r->methods, method);
-            return queue_fault(x, &f, r->methods);
-        }
-        if (!r->while_loading && atomic_load(&x->h->sv->state) == SERVICE_LOADING) {
-            fault_set(&f, 503, NULL, "the model is loading");
-            return queue_fault(x, &f, NULL);
-        }
-        return r->answer(x, url);
-    }
-    fault_set(&f, 404, NULL, "there is nothing at %.200s: see /v1/completions, /v1/models, /health, /version", url);
-    return queue_fault(x, &f, NULL);
+    return x->h->o.keys && x->key < 0 && !(x->route && x->route->flags & ROUTE_OPEN) && strcmp(x->method, "OPTIONS");
+}
+
+static enum MHD_Result answer(struct exchange *x)
+{
+    const struct route *r = x->route;
+    struct out none = { 0 };
+    if (needs_key(x))
+        fault_set(&x->fault, 401, NULL, "a key is needed: send Authorization: Bearer KEY with one of the server's keys");
+    else if (!r)
+        fault_set(&x->fault, 404, NULL, "there is nothing at %.200s: see /openapi.json", x->path);
+    else if (!strcmp(x->method, "OPTIONS") && x->h->o.cors_origin)
+        return queue_out(x, 204, &none, NULL, r->methods);
+    else if (!has_method(r->methods, x->method))
+        fault_set(&x->fault, 405, NULL, "%s takes %s, not %.20s", r->path, r->methods, x->method);
+    else if (!(r->flags & ROUTE_WHILE_LOADING) && atomic_load(&x->h->sv->state) == SERVICE_LOADING)
+        fault_set(&x->fault, 503, NULL, "the model is loading");
+    if (x->fault.status)
+        return queue_fault(x, &x->fault, x->fault.status == 405 ? r->methods : NULL);
+    return r->work ? begin_work(x) : r->answer(x);
 }
 
 /* ---- libmicrohttpd's side ---- */
 
-static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn)
+/* The client's name of the request, if it is one that can stand in a log and a header. */
+static void take_id(struct exchange *x)
+{
+    const char *id = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Request-Id");
+    size_t n = id ? strlen(id) : 0;
+    if (n && n <= 64 && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:") == n)
+        memcpy(x->id, id, n + 1);
+}
+
+static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn, const char *url, const char *method)
 {
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct exchange *x = calloc(1, sizeof *x);
@@ -296,6 +338,13 @@ static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn
     x->h = h;
     x->conn = conn;
     x->fd = fd ? fd->connect_fd : -1;
+    x->begin_s = log_now_s();
+    x->route = route_find(url);
+    snprintf(x->method, sizeof x->method, "%s", method);
+    snprintf(x->path, sizeof x->path, "%s", url);
+    x->key = !h->o.keys ? -1 : keys_find(h->o.keys, MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION),
+                                         MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "X-Api-Key"));
+    take_id(x);
     atomic_fetch_add(&h->in_flight, 1);
     return x;
 }
@@ -303,6 +352,8 @@ static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn
 /* A body that is too large is read to its end all the same: a client that is still sending does not read an answer. */
 static void take_body(struct exchange *x, const char *data, size_t n)
 {
+    if (!x->route || !x->route->work || needs_key(x))
+        return;
     x->too_large |= x->body.n + n > BODY_MAX;
     if (!x->too_large)
         out_bytes(&x->body, data, n);
@@ -317,7 +368,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
     struct exchange *x = *state;
     (void)version;
     if (!x) {
-        *state = x = exchange_new(arg, conn);
+        *state = x = exchange_new(arg, conn, url, method);
         return x ? MHD_YES : MHD_NO;
     }
     if (*n) {
@@ -325,7 +376,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
         *n = 0;
         return MHD_YES;
     }
-    return x->rq ? continue_completion(x) : answer(x, url, method);
+    return x->worked ? finish_work(x) : answer(x);
 }
 
 /* The exchange is over, well or not: the engine must not call any more, and need not go on. */
@@ -337,6 +388,9 @@ static void completed(void *arg, struct MHD_Connection *conn, void **state, enum
     (void)why;
     if (!x)
         return;
+    access_write(x);
+    if (x->holds_key)
+        atomic_fetch_sub(&x->h->o.keys->key[x->key].in_work, 1);
     if (x->rq) {
         pthread_mutex_lock(&x->rq->lock);
         x->rq->wake = NULL;
@@ -347,6 +401,7 @@ static void completed(void *arg, struct MHD_Connection *conn, void **state, enum
     }
     atomic_fetch_sub(&x->h->in_flight, 1);
     out_free(&x->body);
+    out_free(&x->answer);
     free(x);
     *state = NULL;
 }
@@ -391,26 +446,51 @@ static void no_log(void *arg, const char *fmt, va_list ap)
     (void)ap;                        /* clients that hang up are no news */
 }
 
-int http_open(struct http **out, struct service *sv, struct inbox *inbox, const char *host, int port, struct err *e)
+/* Where access lines go: fd, -1 for nowhere. */
+static int open_access(const char *path, int *fd, struct err *e)
+{
+    *fd = !path ? -1 : !strcmp(path, "-") ? dup(STDERR_FILENO) : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+    return path && *fd < 0 ? err_sys(e, "cannot write the access log %s", path) : 0;
+}
+
+static void http_free(struct http *h)
+{
+    if (h->access_fd >= 0)
+        close(h->access_fd);
+    free(h);
+}
+
+static int start_daemon(struct http *h, struct err *e)
+{
+    h->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, h,
+                                 MHD_OPTION_EXTERNAL_LOGGER, no_log, NULL, MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_LIMIT, 4096u, MHD_OPTION_END);
+    return h->daemon ? 0 : err_set(e, ERR_INTERNAL, "the http server does not start");
+}
+
+int http_open(struct http **out, struct service *sv, struct inbox *inbox, const struct http_options *o, struct err *e)
 {
     struct http *h = calloc(1, sizeof *h);
+    int rc;
     *out = NULL;
     if (!h)
         return err_set(e, ERR_MEMORY, "no memory for the http server");
     h->sv = sv;
     h->inbox = inbox;
-    h->fd = listen_on(host, port, &h->port, e);
-    if (h->fd < 0) {
-        free(h);
-        return -e->code;
-    }
-    h->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, h,
-                                 MHD_OPTION_EXTERNAL_LOGGER, no_log, NULL, MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_LIMIT, 4096u, MHD_OPTION_END);
-    if (!h->daemon) {
-        close(h->fd);
-        free(h);
-        return err_set(e, ERR_INTERNAL, "the http server does not start");
+    h->o = *o;
+    h->fd = -1;
+    TRY(open_access(o->access_log, &h->access_fd, e));
+    TRY(h->fd = listen_on(o->host, o->port, &h->port, e));
+    TRY(worker_open(&h->worker, e));
+    rc = start_daemon(h, e);
+    if (rc < 0)
+        worker_close(&h->worker);
+out:
+    if (rc < 0) {
+        if (h->fd >= 0)
+            close(h->fd);
+        http_free(h);
+        return rc;
     }
     *out = h;
     return 0;
@@ -429,6 +509,7 @@ void http_close(struct http *h, double grace_s)
         close(fd);
     while (atomic_load(&h->in_flight) && log_now_s() < end)
         nanosleep(&nap, NULL);
+    worker_close(&h->worker);
     MHD_stop_daemon(h->daemon);
-    free(h);
+    http_free(h);
 }

@@ -26,6 +26,7 @@ enum finish { FINISH_NONE, FINISH_STOP, FINISH_LENGTH };
 struct choice {                      /* one answer to one prompt */
     struct seq seq;                  /* the scheduler's */
     struct request *rq;
+    double step_s, first_s, last_s;  /* its first step, first and last token; 0: not yet */
     int index, k;                    /* place in the answer; which of the n answers to this prompt */
     const struct prompt *prompt;
     int32_t *ids;                    /* prompt and what was generated */
@@ -49,6 +50,7 @@ struct request {
     /* what was asked for */
     char id[40];
     int64_t created;
+    double begin_s;                  /* log_now_s when it came */
     int64_t max_tokens;
     int64_t n, best_of;              /* best_of 0: not said */
     int64_t logprobs, prompt_logprobs;           /* -1: none */

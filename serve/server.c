@@ -160,6 +160,7 @@ static int open_tables(struct server *s, struct err *e)
     s->service.vocab = s->loaded.cfg.vocab;
     s->service.lenient = s->o.lenient;
     s->service.created = (int64_t)time(NULL);
+    s->service.metrics = &s->metrics;
 out:
     return rc < 0 ? rc : 0;
 }
@@ -170,7 +171,17 @@ static int open_doors(struct server *s, struct err *e)
         return 0;
     inbox_open(&s->inbox);
     s->has_inbox = 1;
-    return s->o.once ? 0 : http_open(&s->http, &s->service, &s->inbox, s->o.host, (int)s->o.port, e);
+    struct http_options o = { .host = s->o.host, .port = (int)s->o.port, .cors_origin = s->o.cors_origin, .access_log = s->o.access_log,
+                              .max_requests = s->o.max_requests, .max_waiting_tokens = s->o.max_waiting_tokens, .max_per_key = s->o.max_per_key };
+    if (s->o.once)
+        return 0;
+    if (s->o.api_key_file) {
+        int rc = keys_open(&s->keys, s->o.api_key_file, e);
+        if (rc < 0)
+            return rc;
+        o.keys = &s->keys;
+    }
+    return http_open(&s->http, &s->service, &s->inbox, &o, e);
 }
 
 /* What every rank holds and has read, one line a rank. */
@@ -289,6 +300,8 @@ void server_close(struct server *s, int rc)
         inbox_close(&s->inbox);
     load_close(&s->loaded);
     tokenizer_close(s->service.tok);
+    free(s->service.chat_template);
+    keys_close(&s->keys);
     if (s->world) {
         mesh_close(&s->mesh);
         world_close(s->world);

@@ -10,8 +10,9 @@
 #include "serve/service.h"
 
 struct serve_opts {
+    int64_t max_requests, max_waiting_tokens, max_per_key;
     int64_t tp, replicas, port, ctx, kv_memory, max_batch, prefill_chunk, threads, max_tokens, seed;
-    const char *host, *api_key_file, *admin_key_file, *model_name, *device, *transport, *once;
+    const char *host, *api_key_file, *cors_origin, *access_log, *admin_key_file, *model_name, *device, *transport, *once;
     double temperature;
     int dtype, numerics, prefix_cache, lenient, verbose;
 };
@@ -30,6 +31,8 @@ struct server {
     struct comm *tp;
     struct loaded loaded;
     struct service service;
+    struct metrics metrics;
+    struct keys keys;
     struct engine_size size;
     struct inbox inbox;
     struct engine engine;

@@ -6,6 +6,9 @@
 #include <stdint.h>
 #include "text/text.h"
 
+struct metrics;
+struct template;
+
 enum service_state { SERVICE_LOADING, SERVICE_READY, SERVICE_DRAINING, SERVICE_FAILED };
 
 #define SERVICE_EOS_MAX 64
@@ -17,6 +20,9 @@ struct service {
     int n_eos;
     int32_t eos[SERVICE_EOS_MAX];    /* generation stops at each of them */
     int64_t created;                 /* seconds since 1970 */
+    struct metrics *metrics;         /* NULL: nothing is counted */
+    struct template *chat;           /* NULL: this model has no chat template */
+    char *chat_template;             /* its text */
     int lenient;                     /* unknown and unsupported fields are ignored */
 };
 

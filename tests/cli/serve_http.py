@@ -119,6 +119,38 @@ for c, p in zip(both, ("line 1", "line 23")):
     claim("a rank is the place among the logits", all(e[str(ord(x))]["rank"] == 1 or min(float(v["logprob"]) for k, v in e.items() if v["rank"] == 1)
                                                        <= 0 and e[str(ord(x))]["rank"] > 1 for e, x in zip(mine[1:], p[1:])), mine)
 
+# ---- the small endpoints ----
+got = s.request("POST", "/tokenize", {"prompt": "ab", "add_special_tokens": False, "return_token_strs": True})
+claim("a text is tokenized", got[0] == 200 and json.loads(got[1])["tokens"] == [97, 98] and json.loads(got[1])["count"] == 2, got)
+got = s.request("POST", "/detokenize", {"tokens": [104, 105]})
+claim("and back", got[0] == 200 and json.loads(got[1]) == {"prompt": "hi"}, got)
+for path, body, param in (("/tokenize", {}, "prompt"), ("/tokenize", {"prompt": 1}, "prompt"), ("/tokenize", {"prompt": "a", "x": 1}, "x"),
+                          ("/detokenize", {"tokens": [256]}, "tokens"), ("/detokenize", {"tokens": "a"}, "tokens"), ("/detokenize", {}, "tokens")):
+    got = s.request("POST", path, body)
+    claim(f"{path} refuses {body}", got[0] == 400 and error_of(got[1])[2] == param, got)
+info = json.loads(check("tokenizer_info", s.request("GET", "/tokenizer_info"), 200)[1])
+claim("it has what clients look for", {"bos_token", "eos_token", "pad_token", "chat_template"} <= set(info), info)
+api = json.loads(check("the API's description", s.request("GET", "/openapi.json"), 200)[1])
+for path in api["paths"]:
+    status = s.request("GET", path.replace("{id}", "m"))[0]
+    claim(f"{path} of the description is there", status in (200, 405), status)
+check("a page", s.request("GET", "/"), 200, b"<!doctype html")
+
+
+def metrics():
+    text = s.request("GET", "/metrics")[1].decode()
+    return {line.split("{")[0] + ("/" + line.split('finished_reason="')[1].split('"')[0] if "finished_reason" in line else ""): float(line.rsplit(" ", 1)[1])
+            for line in text.splitlines() if line[0] != "#" and "_bucket" not in line}
+
+
+before = metrics()
+s.complete(prompt=["line 1", "line 2"], max_tokens=5, temperature=0, ignore_eos=True)
+after = metrics()
+for name, grew in (("vllm:prompt_tokens_total", 12), ("vllm:generation_tokens_total", 10), ("vllm:request_success_total/length", 2),
+                   ("vllm:time_to_first_token_seconds_count", 2), ("vllm:inter_token_latency_seconds_count", 8)):
+    claim(f"{name} counts", after[name] - before[name] == grew, (before[name], after[name]))
+claim("nothing runs any more", after["vllm:num_requests_running"] == after["vllm:num_requests_waiting"] == 0, after)
+
 # ---- idling ----
 def cpu_s():
     t = os.sysconf("SC_CLK_TCK")

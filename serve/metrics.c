@@ -1,0 +1,114 @@
+/* metrics.c - see metrics.h. */
+#include "serve/metrics.h"
+
+#include <string.h>
+
+/* Upper ends of buckets; the last bucket has none. */
+enum scale { SECONDS, TOKENS, SCALES };
+static const double limit[SCALES][HIST_BUCKETS - 1] = {
+    [SECONDS] = { 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640 },
+    [TOKENS] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304 },
+};
+
+static const struct row { const char *name, *label, *help; } gauges[] = {
+#define X(id, name, label, help) [GAUGE_##id] = { name, label, help },
+    METRIC_GAUGES(X)
+#undef X
+}, counters[] = {
+#define X(id, name, label, help) [COUNT_##id] = { name, label, help },
+    METRIC_COUNTERS(X)
+#undef X
+};
+static const struct { const char *name; enum scale scale; const char *help; } hists[] = {
+#define X(id, name, scale, help) [HIST_##id] = { name, scale, help },
+    METRIC_HISTS(X)
+#undef X
+};
+
+void metric_set(struct metrics *m, enum gauge g, int64_t value)
+{
+    if (m)
+        atomic_store_explicit(&m->gauge[g], value, memory_order_relaxed);
+}
+
+void metric_add(struct metrics *m, enum counter c, int64_t n)
+{
+    if (m)
+        atomic_fetch_add_explicit(&m->counter[c], n, memory_order_relaxed);
+}
+
+void metric_observe(struct metrics *m, enum hist h, double value)
+{
+    int b = 0;
+    if (!m)
+        return;
+    while (b < HIST_BUCKETS - 1 && value > limit[hists[h].scale][b])
+        b++;
+    atomic_fetch_add_explicit(&m->hist[h].bucket[b], 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&m->hist[h].sum_micro, (int64_t)(value * 1e6), memory_order_relaxed);
+}
+
+static void write_head(struct out *o, const char *name, const char *type, const char *help)
+{
+    out_fmt(o, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+}
+
+/* model_name="…",engine="0": the text of a label escapes as JSON does (backslash, quote, line feed). */
+static void write_labels(struct out *o, const char *model)
+{
+    out_text(o, "model_name=");
+    out_json_text(o, model);
+    out_text(o, ",engine=\"0\"");
+}
+
+static void write_row(struct out *o, const struct row *r, const char *before, const char *type, const char *model)
+{
+    if (strcmp(before, r->name))
+        write_head(o, r->name, type, r->help);
+    out_fmt(o, "%s{", r->name);
+    write_labels(o, model);
+    out_fmt(o, "%s} ", r->label);
+}
+
+static void write_hist(struct out *o, const struct metrics *m, int h, const char *model)
+{
+    const double *top = limit[hists[h].scale];
+    int64_t n = 0;
+    write_head(o, hists[h].name, "histogram", hists[h].help);
+    for (int b = 0; b < HIST_BUCKETS; b++) {
+        n += m->hist[h].bucket[b];
+        out_fmt(o, "%s_bucket{", hists[h].name);
+        write_labels(o, model);
+        if (b < HIST_BUCKETS - 1)
+            out_fmt(o, ",le=\"%g\"} %lld\n", top[b], (long long)n);
+        else
+            out_fmt(o, ",le=\"+Inf\"} %lld\n", (long long)n);
+    }
+    for (int k = 0; k < 2; k++) {
+        out_fmt(o, "%s_%s{", hists[h].name, k ? "count" : "sum");
+        write_labels(o, model);
+        if (k)
+            out_fmt(o, "} %lld\n", (long long)n);
+        else
+            out_fmt(o, "} %.6f\n", (double)m->hist[h].sum_micro * 1e-6);
+    }
+}
+
+void metrics_write(struct out *o, const struct metrics *m, const char *model)
+{
+    const char *before = "";
+    for (int i = 0; i < GAUGE_COUNT; i++) {
+        write_row(o, &gauges[i], before, "gauge", model);
+        if (i == GAUGE_KV_USAGE_PPM)
+            out_fmt(o, "%.6f\n", (double)m->gauge[i] * 1e-6);
+        else
+            out_fmt(o, "%lld\n", (long long)m->gauge[i]);
+    }
+    for (int i = 0; i < COUNT_COUNT; i++) {
+        write_row(o, &counters[i], before, "counter", model);
+        out_fmt(o, "%lld\n", (long long)m->counter[i]);
+        before = counters[i].name;
+    }
+    for (int h = 0; h < HIST_COUNT; h++)
+        write_hist(o, m, h, model);
+}

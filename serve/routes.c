@@ -1,0 +1,117 @@
+/* routes.c - what is where: a table of paths, and what they answer. See exchange.h. */
+#include <string.h>
+#include "serve/assets.h"
+#include "serve/exchange.h"
+#include "serve/tokens.h"
+#include "serve/version.h"
+
+/* ---- at once ---- */
+
+static enum MHD_Result answer_health(struct exchange *x)
+{
+    static const char *const why[] = { [SERVICE_LOADING] = "loading", [SERVICE_DRAINING] = "draining", [SERVICE_FAILED] = "failed" };
+    int state = atomic_load(&x->h->sv->state);
+    struct out o = { 0 };
+    struct fault f;
+    if (state == SERVICE_READY)
+        return queue_out(x, 200, &o, NULL, NULL);
+    fault_set(&f, 503, NULL, "the server is not ready: %s", why[state]);
+    return queue_fault(x, &f, NULL);
+}
+
+static enum MHD_Result answer_version(struct exchange *x)
+{
+    struct out o = { 0 };
+    out_fmt(&o, "{\"version\":\"%s\"}", SERVE_VERSION);
+    return queue_out(x, 200, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_models(struct exchange *x)
+{
+    struct out o = { 0 };
+    openai_models(&o, x->h->sv);
+    return queue_out(x, 200, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_model(struct exchange *x)
+{
+    const char *name = x->path + strlen("/v1/models/");
+    struct out o = { 0 };
+    struct fault f;
+    if (strcmp(name, x->h->sv->model)) {
+        fault_set(&f, 404, "model", "model '%.100s' is not served here: use '%s'", name, x->h->sv->model);
+        return queue_fault(x, &f, NULL);
+    }
+    openai_model(&o, x->h->sv);
+    return queue_out(x, 200, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_metrics(struct exchange *x)
+{
+    static const struct metrics none;
+    struct out o = { 0 };
+    metrics_write(&o, x->h->sv->metrics ? x->h->sv->metrics : &none, x->h->sv->model);
+    return queue_out(x, 200, &o, "text/plain; version=0.0.4; charset=utf-8", NULL);
+}
+
+static enum MHD_Result answer_tokenizer(struct exchange *x)
+{
+    struct out o = { 0 };
+    struct fault f;
+    if (tokens_info(x->h->sv, &o, &f) < 0)
+        return queue_fault(x, &f, NULL);
+    return queue_out(x, 200, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_page(struct exchange *x)
+{
+    struct asset a = asset_page();
+    return queue_static(x, a.p, a.n, "text/html; charset=utf-8");
+}
+
+static enum MHD_Result answer_openapi(struct exchange *x)
+{
+    struct asset a = asset_openapi();
+    return queue_static(x, a.p, a.n, "application/json");
+}
+
+/* ---- from a body ---- */
+
+static const char *body_of(const struct exchange *x) { return x->body.p ? x->body.p : ""; }
+
+static void work_completion(struct exchange *x)
+{
+    struct request *rq;
+    if (openai_parse(x->h->sv, body_of(x), x->body.n, &rq, &x->fault) == 0)
+        submit_request(x, rq, &x->fault);
+}
+
+static void work_tokenize(struct exchange *x) { tokens_encode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
+static void work_detokenize(struct exchange *x) { tokens_decode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
+
+/* ---- the table ---- */
+
+#define READ "GET, HEAD"
+static const struct route routes[] = {
+    { "/", READ, ROUTE_WHILE_LOADING | ROUTE_OPEN, answer_page, NULL },
+    { "/openapi.json", READ, ROUTE_WHILE_LOADING | ROUTE_OPEN, answer_openapi, NULL },
+    { "/health", READ, ROUTE_WHILE_LOADING | ROUTE_OPEN, answer_health, NULL },
+    { "/version", READ, ROUTE_WHILE_LOADING | ROUTE_OPEN, answer_version, NULL },
+    { "/metrics", READ, ROUTE_WHILE_LOADING, answer_metrics, NULL },
+    { "/v1/models", READ, 0, answer_models, NULL },
+    { "/v1/models/", READ, ROUTE_PREFIX, answer_model, NULL },
+    { "/v1/completions", "POST", ROUTE_WHILE_LOADING, NULL, work_completion },
+    { "/tokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_tokenize },
+    { "/detokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_detokenize },
+    { "/tokenizer_info", READ, 0, answer_tokenizer, NULL },
+};
+
+const struct route *route_find(const char *path)
+{
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        const struct route *r = &routes[i];
+        if (r->flags & ROUTE_PREFIX ? !strncmp(path, r->path, strlen(r->path)) : !strcmp(path, r->path))
+            return r;
+    }
+    return NULL;
+}
