@@ -4,7 +4,8 @@
  *   linear_dx   A = dy in lines     B = w, packed on the way      leaves of n, all segments of a leaf in turn
  *   linear_dw   A = dy in columns   B = x, packed on the way      a leaf a sequence
  *
- * A task is a group of panels times a range of rows; a group that must be packed is packed by its task, into a buffer of its
+ * Rows of A are packed for a block of tiles and used while they are in the cache. A task is a group of panels times a range of
+ * rows of the block; a group that must be packed is packed by its task, into a buffer of its
  * thread, and used while it is in the cache. */
 #include "kernels/gemm.h"
 
@@ -15,6 +16,8 @@
 
 #define CHUNK_ROWS 112             /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
 #define GROUP_BYTES (1 << 20)      /* panels that a task packs for itself */
+#define A_BYTES (64 << 20)         /* packed rows, where one chunk of them would pack the panels too often */
+#define PIECES 8                   /* panels, or tiles of columns, that are packed together: rows are read 1 kB at a time */
 #define TASKS_A_THREAD 4
 #define SMALL_UNITS 16384          /* waking the pool costs more than packing this much */
 
@@ -24,7 +27,9 @@ struct product {
     enum dtype dt;
     int64_t m, n;                  /* of the output */
     int64_t n_units, n_tiles;
-    float *a;                      /* packed: row r of the output begins a tile at a + r * a_row */
+    int64_t tile, tile_end;        /* those at hand: A is packed for `block` tiles at a time */
+    int64_t block;
+    float *a;                      /* packed: row r of them begins a tile at a + r * a_row */
     int64_t a_row;
     int n_src;                     /* A in lines: matrices and their leaves */
     const struct mat *src;
@@ -94,30 +99,48 @@ static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtyp
 /* ---- packing ---------------------------------------------------------------------------------------------------------- */
 
 static int64_t tile_begin(const struct product *p, int64_t tile) { return p->m * tile / p->n_tiles; }
+static float *tile_a(const struct product *p, int64_t row) { return p->a + (row - tile_begin(p, p->tile)) * p->a_row; }
 
-static void pack_a(void *arg, int64_t tile, int thread)
+/* A in lines: a tile a task. */
+static void pack_lines(void *arg, int64_t task, int thread)
 {
     const struct product *p = arg;
-    int64_t row = tile_begin(p, tile);
+    int64_t tile = p->tile + task, row = tile_begin(p, tile);
     int rows = (int)(tile_begin(p, tile + 1) - row);
-    float *a = p->a + row * p->a_row;
+    float *a = tile_a(p, row);
     (void)thread;
-    if (p->layout == GEMM_COLUMNS) {
-        gemm_pack_columns(a, rows, 0, p->dt, &p->sum, p->a_rows, row, rows);
-        return;
-    }
     for (int i = 0; i < rows; i++)
         gemm_pack_lines(a + i * GEMM_LINE, rows, &p->sum, p->n_src, p->src, p->leaves, row + i);
+}
+
+/* A in columns: PIECES tiles a task. */
+static void pack_tiles(void *arg, int64_t task, int thread)
+{
+    const struct product *p = arg;
+    int64_t tile = p->tile + task * PIECES, n = min_of(PIECES, p->tile_end - tile);
+    struct gemm_piece piece[PIECES];
+    (void)thread;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = tile_begin(p, tile + i);
+        int rows = (int)(tile_begin(p, tile + i + 1) - row);
+        piece[i] = (struct gemm_piece){ tile_a(p, row), row, rows, rows, 0 };
+    }
+    gemm_pack_columns(piece, (int)n, p->dt, &p->sum, p->a_rows);
 }
 
 static float *pack_group(const struct product *p, int64_t first, int64_t end, int thread)
 {
     int64_t panel_floats = p->n_units * GEMM_COLS;
     float *to = p->buffers + thread * p->group * panel_floats;
+    struct gemm_piece piece[PIECES];
+    int n = 0;
     for (int64_t i = first; i < end; i++) {
         int64_t col = i * GEMM_COLS;
-        gemm_pack_columns(to + (i - first) * panel_floats, GEMM_COLS, 1, p->dt, &p->sum, p->b_rows, col,
-                          (int)min_of(p->n - col, GEMM_COLS));
+        piece[n++] = (struct gemm_piece){ to + (i - first) * panel_floats, col, (int)min_of(p->n - col, GEMM_COLS), GEMM_COLS, 1 };
+        if (n == PIECES || i == end - 1) {
+            gemm_pack_columns(piece, n, p->dt, &p->sum, p->b_rows);
+            n = 0;
+        }
     }
     return to;
 }
@@ -174,10 +197,17 @@ static void run_narrow(const struct product *p, gemm_tile_fn *fn, float *const *
         copy_tile(at[e], p->ld, level[e], p->tiles->cols, rows, cols);
 }
 
+/* The lines that a tile will write are asked for when it begins: its stores would wait for them one by one. */
+static inline void prefetch_to_write(const float *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 16)
+        __builtin_prefetch(p + i, 1);
+}
+
 static void run_tile(const struct product *p, int64_t tile, int64_t panel, const float *b)
 {
     int64_t row = tile_begin(p, tile), rows = tile_begin(p, tile + 1) - row;
-    const float *a = p->a + row * p->a_row;
+    const float *a = tile_a(p, row);
     gemm_tile_fn *fn = p->tiles->fn[p->layout][rows];
     int most = p->sum.depth_before > p->sum.depth_after ? p->sum.depth_before : p->sum.depth_after;
     for (int64_t in = 0; in < GEMM_COLS && panel * GEMM_COLS + in < p->n; in += p->tiles->cols) {
@@ -185,6 +215,9 @@ static void run_tile(const struct product *p, int64_t tile, int64_t panel, const
         float *at[TREE_DEPTH_MAX];
         for (int e = p->sum.depth_kept; e < most; e++)
             at[e] = p->level[e] + row * p->ld + col;
+        if (p->sum.depth_before == 0)
+            for (int64_t i = 0; i < rows; i++)
+                prefetch_to_write(at[0] + i * p->ld, p->tiles->cols);
         if (p->n - col < p->tiles->cols)
             run_narrow(p, fn, at, rows, p->n - col, a, b + in);
         else
@@ -197,7 +230,8 @@ static void run_task(void *arg, int64_t task, int thread)
     const struct product *p = arg;
     int64_t group = task / p->parts, part = task % p->parts, panel_floats = p->n_units * GEMM_COLS;
     int64_t first = group * p->group, end = min_of(first + p->group, ceil_div(p->n, GEMM_COLS));
-    int64_t tile = p->n_tiles * part / p->parts, tile_end = p->n_tiles * (part + 1) / p->parts;
+    int64_t n_tiles = p->tile_end - p->tile;
+    int64_t tile = p->tile + n_tiles * part / p->parts, tile_end = p->tile + n_tiles * (part + 1) / p->parts;
     const float *b = p->panels ? p->panels + first * panel_floats : pack_group(p, first, end, thread);
     int64_t chunk = CHUNK_ROWS / p->tiles->rows;
     for (; tile < tile_end; tile += chunk)
@@ -217,7 +251,9 @@ static void split(struct product *p, int n_threads)
     if (!p->panels && panel_bytes > 0 && p->group > 1)
         p->group = min_of(p->group, 1 + GROUP_BYTES / panel_bytes);
     p->n_groups = ceil_div(n_panels, p->group);
-    p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->n_tiles, 4));      /* a part packs its panels again: not too small */
+    p->block = n_threads == 1 && p->panels ? CHUNK_ROWS / p->tiles->rows : 1 + A_BYTES / (4 * p->tiles->rows * (p->a_row + 1));
+    p->block = min_of(p->block, p->n_tiles);
+    p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));      /* a part packs its panels again: not too small */
 }
 
 /* Without memory for the operands the sums become NaN: nothing may go on with numbers that were not computed. */
@@ -229,10 +265,17 @@ static void poison(const struct product *p)
                 p->level[e][i * p->ld + j] = __builtin_nanf("");
 }
 
+/* One row in lines is the row itself, in fp32: nothing to pack. */
+static int is_packed(const struct product *p)
+{
+    return p->m == 1 && p->layout == GEMM_LINES && p->dt == DT_F32 && p->n_src == 1;
+}
+
 /* Takes scratch for packed A and n_rows row pointers, and for the groups of panels. */
 static int take_scratch(struct dev *d, struct product *p, int64_t n_a_rows, int64_t n_b_rows)
 {
-    size_t a_bytes = ((size_t)(p->m * p->a_row) * 4 + 63) / 64 * 64;
+    int64_t a_tile_rows = min_of(p->m, p->block * p->tiles->rows);
+    size_t a_bytes = ((size_t)(a_tile_rows * p->a_row) * 4 + 63) / 64 * 64;
     size_t pointers = (size_t)(n_a_rows + n_b_rows) * sizeof(char *);
     char *base = dev_scratch(d, 0, a_bytes + pointers + 64);
     p->a = (float *)(void *)base;
@@ -262,12 +305,20 @@ static int product_open(struct dev *d, struct product *p, int64_t n_a_rows, int6
 
 static void product_run(struct dev *d, struct product *p)
 {
-    if (p->m * p->n_units <= SMALL_UNITS)
-        for (int64_t i = 0; i < p->n_tiles; i++)
-            pack_a(p, i, 0);
-    else
-        pool_run(d->pool, p->n_tiles, pack_a, p);
-    pool_run(d->pool, p->n_groups * p->parts, run_task, p);
+    for (p->tile = 0; p->tile < p->n_tiles; p->tile = p->tile_end) {
+        p->tile_end = min_of(p->tile + p->block, p->n_tiles);
+        int64_t n = p->tile_end - p->tile;
+        if (is_packed(p))
+            p->a = p->src[0].p;
+        else if (p->layout == GEMM_COLUMNS)
+            pool_run(d->pool, ceil_div(n, PIECES), pack_tiles, p);
+        else if (p->m * p->n_units > SMALL_UNITS)
+            pool_run(d->pool, n, pack_lines, p);
+        else
+            for (int64_t i = 0; i < n; i++)
+                pack_lines(p, i, 0);
+        pool_run(d->pool, p->n_groups * p->parts, run_task, p);
+    }
 }
 
 void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x, const struct panels *w)

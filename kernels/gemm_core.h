@@ -71,8 +71,9 @@ void gemm_pack_panel(float *panel, enum dtype dt, const struct gemm_sum *s, cons
 /* Row `row` as one of `rows` rows of a tile: its leaf g is leaf g (l[i]) of that row of every matrix src[0..n_src) in turn. */
 void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
                      int64_t row);
-/* Columns [col, col + n) of the rows row[element], n <= 32: out[unit][stride]; with n < stride and fill, +0 behind them. */
-void gemm_pack_columns(float *out, int stride, int fill, enum dtype dt, const struct gemm_sum *s, const char *const *row,
-                       int64_t col, int n);
+/* Columns [col, col + n) of every row become out[unit][stride], n <= 32; with n < stride and fill, +0 behind them. */
+struct gemm_piece { float *out; int64_t col; int n, stride, fill; };
+/* Several pieces at once, so that a row is read in one go: row[element] points at the rows. */
+void gemm_pack_columns(const struct gemm_piece *piece, int n_pieces, enum dtype dt, const struct gemm_sum *s, const char *const *row);
 
 #endif

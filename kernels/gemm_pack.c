@@ -7,6 +7,13 @@
 #include <string.h>
 #include "base/alter.h"
 
+/* Copying is the same in every CPU class: the widest registers that the machine has are taken when the program is loaded. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
+#define PACK_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define PACK_CLONES
+#endif
+
 typedef uint32_t word4 __attribute__((vector_size(16)));
 
 static inline uint16_t half_at(const char *p)
@@ -72,6 +79,7 @@ static void pack_panel_leaf(uint32_t *panel, enum dtype dt, const char *const *s
             panel[u * GEMM_COLS + j] = j < n_rows ? unit_at(src[j] + off, u, dt, u >= n_whole, swapped) : 0;
 }
 
+PACK_CLONES
 void gemm_pack_panel(float *panel, enum dtype dt, const struct gemm_sum *s, const char *const *w, int n_rows)
 {
     for (int g = 0; g < s->n; g++) {
@@ -155,6 +163,7 @@ static void pack_row(float *line, int rows, const struct gemm_sum *s, struct mat
     }
 }
 
+PACK_CLONES
 void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
                      int64_t row)
 {
@@ -216,20 +225,50 @@ static inline void pair_words(float *out, const char *first, const char *second,
     }
 }
 
-void gemm_pack_columns(float *out, int stride, int fill, enum dtype dt, const struct gemm_sum *s, const char *const *row,
-                       int64_t col, int n)
+/* Unit u, made of one row (fp32) or two (bf16), in every piece. */
+static inline void piece_units(const struct gemm_piece *piece, int n_pieces, enum dtype dt, int64_t u, const char *first, const char *second,
+                               int is_single)
 {
     static const char zeros[2 * GEMM_COLS];
-    int64_t off = col * (int64_t)dtype_size(dt);
-    int step = dt == DT_F32 ? 1 : 2;
-    for (int g = 0; g < s->n; g++)
-        for (int64_t e = g ? s->elem_end[g - 1] : 0; e < s->elem_end[g]; e += step) {
-            if (dt == DT_F32)
-                copy_words(out, row[e] + off, n);
-            else
-                pair_words(out, row[e] + off, e + 1 < s->elem_end[g] ? row[e + 1] + off : zeros, n);
-            for (int j = n; fill && j < stride; j++)
-                out[j] = 0;
-            out += stride;
-        }
+    for (int i = 0; i < n_pieces; i++) {
+        const struct gemm_piece *p = &piece[i];
+        float *out = p->out + u * p->stride;
+        if (dt == DT_F32)
+            copy_words(out, first + 4 * p->col, p->n);
+        else
+            pair_words(out, first + 2 * p->col, is_single ? zeros : second + 2 * p->col, p->n);
+        for (int j = p->n; p->fill && j < p->stride; j++)
+            out[j] = 0;
+    }
+}
+
+#define AHEAD 8                        /* rows are far apart: the machine does not guess the next one */
+
+/* Asks for what the pieces will read of a row. */
+static inline void piece_prefetch(const struct gemm_piece *piece, int n_pieces, enum dtype dt, const char *row)
+{
+    const char *p = row + piece[0].col * (int64_t)dtype_size(dt);
+    const char *end = row + (piece[n_pieces - 1].col + piece[n_pieces - 1].n) * (int64_t)dtype_size(dt);
+    for (; p < end; p += 64)
+        __builtin_prefetch(p);
+}
+
+PACK_CLONES
+void gemm_pack_columns(const struct gemm_piece *piece, int n_pieces, enum dtype dt, const struct gemm_sum *s, const char *const *row)
+{
+    int64_t u = 0, n = s->elem_end[s->n - 1];
+    for (int g = 0; g < s->n; g++) {
+        int64_t e = g ? s->elem_end[g - 1] : 0, end = s->elem_end[g];
+        if (dt == DT_F32)
+            for (; e < end; e++) {
+                piece_prefetch(piece, n_pieces, DT_F32, row[e + AHEAD < n ? e + AHEAD : n - 1]);
+                piece_units(piece, n_pieces, DT_F32, u++, row[e], NULL, 0);
+            }
+        else
+            for (; e < end; e += 2) {
+                piece_prefetch(piece, n_pieces, DT_BF16, row[e + AHEAD < n ? e + AHEAD : n - 1]);
+                piece_prefetch(piece, n_pieces, DT_BF16, row[e + AHEAD + 1 < n ? e + AHEAD + 1 : n - 1]);
+                piece_units(piece, n_pieces, DT_BF16, u++, row[e], e + 1 < end ? row[e + 1] : NULL, e + 1 == end);
+            }
+    }
 }

@@ -111,17 +111,26 @@ static inline void keep_hot(const float *saved, int n_lines, int *touched)
             }                                                                                                            \
             ROWS_##rows(ROW_PIN)                                                                                         \
             CHAIN_LEAVE                                                                                                  \
-            for (int merge = s->merges[g]; merge > 0; merge--) {                                                         \
-                int in_memory = --depth < kept;                                                                          \
-                kept -= in_memory;                                                                                       \
-                const float *older = in_memory ? level[depth] : saved[depth - kept];                                     \
-                int64_t older_ld = in_memory ? ld : width;                                                               \
-                ROWS_##rows(ROW_ADD_OLDER)                                                                               \
+            for (int merge = s->merges[g]; merge > 0; merge--)                                                           \
+                if (--depth < kept) {                                                                                    \
+                    const float *older = level[depth];                                                                   \
+                    int64_t older_ld = ld;                                                                               \
+                    kept--;                                                                                              \
+                    ROWS_##rows(ROW_ADD_OLDER)                                                                           \
+                } else {                                                                                                 \
+                    const float *older = saved[depth - kept];                                                            \
+                    enum { older_ld = width };                                                                           \
+                    ROWS_##rows(ROW_ADD_OLDER)                                                                           \
+                }                                                                                                        \
+            if (g == s->n - 1) {                                                                                         \
+                float *to = level[depth];                                                                                \
+                int64_t to_ld = ld;                                                                                      \
+                ROWS_##rows(ROW_STORE)                                                                                   \
+            } else {                                                                                                     \
+                float *to = saved[depth - kept];                                                                         \
+                enum { to_ld = width };                                                                                  \
+                ROWS_##rows(ROW_STORE)                                                                                   \
             }                                                                                                            \
-            int last = g == s->n - 1;                                                                                    \
-            float *to = last ? level[depth] : saved[depth - kept];                                                       \
-            int64_t to_ld = last ? ld : width;                                                                           \
-            ROWS_##rows(ROW_STORE)                                                                                       \
             depth++;                                                                                                     \
         }                                                                                                                \
         for (int e = kept; e < depth - 1; e++)                                                                           \

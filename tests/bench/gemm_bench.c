@@ -2,7 +2,8 @@
  * (8 leaves) against one chain. Contestants take turns; a figure is the best, a ratio the median over the turns.
  * One thread is timed by its own CPU clock: other work on the machine takes less from it; several by the wall's. Ends with one
  * line of JSON.
- * gemm_bench [--quick] [--models] [--threads N] [part of a row's name]      --models: the shapes of 110m and 1b as well */
+ * gemm_bench [--quick] [--models] [--threads N] [--shape M,N,K] [part of a row's name]
+ *     --models: the shapes of 110m and 1b as well; --shape: only this one */
 #include <immintrin.h>
 #include <math.h>
 #include <stdio.h>
@@ -26,6 +27,8 @@ struct bench {
     sgemm_fn *sgemm;                   /* NULL: no OpenBLAS here */
     struct onednn onednn;
     int have_onednn, threads;
+    int quick, models;
+    int64_t shape[3];                  /* [0] 0: all */
     double peak[2], read;              /* GFLOP/s by dtype, bytes/s */
     int n_rows;
     struct row { char name[64], peer_name[24]; const char *unit; double ours, peer, ratio; } row[192];
@@ -220,7 +223,7 @@ static struct mat filled(struct bench *k, enum dtype dt, int64_t rows, int64_t c
 static void open_product(struct bench *k, struct product *p, enum dtype dt, int64_t m, int64_t n, int64_t kk, int grain,
                          int n_ring)
 {
-    *p = (struct product){ .k = k, .n_ring = n_ring, .n_seq = grain };
+    *p = (struct product){ .k = k, .n_ring = n_ring, .n_seq = m >= 512 ? (int)(m / 256) : 1 };      /* sequences of 256 tokens and more */
     p->x = filled(k, dt, m, kk), p->w = filled(k, dt, n, kk), p->dy = filled(k, dt, m, n);
     p->y = filled(k, DT_F32, m, n), p->dx = filled(k, DT_F32, m, kk), p->dw = filled(k, DT_F32, n, kk);
     p->leaves = leaves_of(n, grain, 0, grain);
@@ -249,7 +252,7 @@ static const struct form forms[3] = { { "linear", run_linear, run_sgemm, ONEDNN_
                                       { "linear_dx", run_dx, run_sgemm_dx, ONEDNN_DX },
                                       { "linear_dw", run_dw, run_sgemm_dw, ONEDNN_DW } };
 
-/* C of a form is c_rows x c_cols, summed over `sum`. */
+/* shape: rows, columns and contraction of this form. */
 static void bench_form(struct bench *k, const struct form *f, struct product *p, const int64_t shape[3])
 {
     char name[64];
@@ -390,13 +393,17 @@ static const int64_t model_shapes[][3] = {      /* 512 tokens through 110m and 1
 static const int64_t few[] = { 1, 2, 4, 8, 16, 32 };
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
-static int parse(struct bench *k, int argc, char **argv, int *quick, int *models)
+static int parse(struct bench *k, int argc, char **argv)
 {
     for (int i = 1; i < argc; i++)
         if (!strcmp(argv[i], "--quick"))
-            *quick = 1;
+            k->quick = 1;
         else if (!strcmp(argv[i], "--models"))
-            *models = 1;
+            k->models = 1;
+        else if (!strcmp(argv[i], "--shape") && i + 1 < argc) {
+            if (sscanf(argv[++i], "%ld,%ld,%ld", &k->shape[0], &k->shape[1], &k->shape[2]) != 3)
+                return 0;
+        }
         else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
             k->threads = atoi(argv[++i]);
         else if (argv[i][0] != '-')
@@ -406,14 +413,28 @@ static int parse(struct bench *k, int argc, char **argv, int *quick, int *models
     return k->threads > 0;
 }
 
+static void bench_dtype(struct bench *k, enum dtype dt, struct reader *read)
+{
+    if (k->shape[0] > 0) {
+        bench_shape(k, dt, k->shape[0], k->shape[1], k->shape[2]);
+        return;
+    }
+    for (int i = 0; i < (k->quick ? 1 : COUNT(shapes)); i++)
+        bench_shape(k, dt, shapes[i][0], shapes[i][1], shapes[i][2]);
+    for (int i = 0; k->models && i < COUNT(model_shapes); i++)
+        bench_shape(k, dt, model_shapes[i][0], model_shapes[i][1], model_shapes[i][2]);
+    for (int i = 0; i < (k->quick ? 1 : COUNT(few)); i++)
+        bench_rows(k, dt, few[i], read);
+    bench_pack(k, dt);
+}
+
 int main(int argc, char **argv)
 {
     static struct mem memory;
     static struct bench k = { .threads = 1 };
     struct err e;
-    int quick = 0, models = 0;
-    if (!parse(&k, argc, argv, &quick, &models)) {
-        fprintf(stderr, "gemm_bench [--quick] [--models] [--threads N] [part of a row's name]\n");
+    if (!parse(&k, argc, argv)) {
+        fprintf(stderr, "gemm_bench [--quick] [--models] [--threads N] [--shape M,N,K] [part of a row's name]\n");
         return 2;
     }
     clock_used = k.threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;
@@ -428,15 +449,8 @@ int main(int argc, char **argv)
         return 1;
     measure_limits(&k, &read);
     printf("%-36s %8s  %-10s %8s %-8s %6s\n", "product", "ours", "against", "its", "unit", "ratio");
-    for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
-        for (int i = 0; i < (quick ? 1 : COUNT(shapes)); i++)
-            bench_shape(&k, dt, shapes[i][0], shapes[i][1], shapes[i][2]);
-        for (int i = 0; models && i < COUNT(model_shapes); i++)
-            bench_shape(&k, dt, model_shapes[i][0], model_shapes[i][1], model_shapes[i][2]);
-        for (int i = 0; i < (quick ? 1 : COUNT(few)); i++)
-            bench_rows(&k, dt, few[i], &read);
-        bench_pack(&k, dt);
-    }
+    for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++)
+        bench_dtype(&k, dt, &read);
     print_json(&k);
     mem_free(&memory, read.p);
     dev_close(k.d);

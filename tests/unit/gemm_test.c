@@ -520,9 +520,10 @@ TEST(products_without_memory_are_nan)
 {
     struct class c[4];
     int n = list_classes(c);
-    struct leaves l = cut(2, (int64_t[]){ 2, 2 });
-    float x[8] = { 0 }, y[4];
-    struct mat xm = mat_of(x, DT_F32, 2, 4, 4), ym = mat_of(y, DT_F32, 2, 2, 2), wm = mat_of(x, DT_F32, 4, 2, 2);
+    enum { N = 64, K = 1024 };                          /* larger than what the self-test at start has left as scratch */
+    static float x[N * K], y[N * N];
+    struct leaves l = cut(2, (int64_t[]){ K / 2, K });
+    struct mat xm = mat_of(x, DT_F32, N, K, K), ym = mat_of(y, DT_F32, N, N, N), wm = mat_of(x, DT_F32, K, N, N);
     struct tree_acc acc = { .n = 1, .level = { y } };
     for (int op = 0; op < 3; op++)
         for (int nth = 1; nth <= (op < 1 ? 1 : op < 2 ? 2 : 3); nth++) {
@@ -535,11 +536,13 @@ TEST(products_without_memory_are_nan)
             else if (op == 1)
                 c[n - 1].ops->linear_dx(d, ym, 1, &xm, &wm, &l);
             else
-                c[n - 1].ops->linear_dw(d, &acc, 2, wm, wm, 1, 4);
+                c[n - 1].ops->linear_dw(d, &acc, N, wm, wm, 1, K);
             memory.fail_after = 0;
-            for (int i = 0; i < 4; i++)
-                if (!isnan(y[i]))
+            for (int i = 0; i < N * N; i++)
+                if (!isnan(y[i])) {
                     test_fail(__FILE__, __LINE__, "op %d went on without its allocation %d", op, nth);
+                    break;
+                }
             free(p.p);
             dev_close(d);
         }
