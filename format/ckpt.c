@@ -89,6 +89,7 @@ void ckpt_close(struct ckpt *c)
         free(c->file[i].path);
         free(c->file[i].block);
         free((void *)c->file[i].seen);
+        free((void *)c->file[i].proven);
         free(c->file[i].record);
     }
     for (int i = 0; c->tensor && i < c->n_tensors; i++)

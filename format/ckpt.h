@@ -66,6 +66,9 @@ int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, str
 int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err *e);
 /* The same for the element range [lo, hi) of box b's row-major order. */
 int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e);
+/* The same without a look at block checksums, for those who compare the whole tensor's digest afterwards, which leaves nothing unproven; every
+ * element at most once (ckpt_check_rest counts on it). */
+int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e);
 int64_t ckpt_bytes_read(const struct ckpt *c);              /* from files so far */
 /* Reads everything and checks every checksum and digest; without has_digest fills nothing. quick: tables only. */
 int ckpt_verify(struct ckpt *c, int quick, struct err *e);
@@ -95,11 +98,10 @@ struct ckpt_piece {
 struct ckpt_shard;
 int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces, const struct ckpt_piece *p, struct err *e);
 int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e);
-/* For those who prove what they write: from now on ckpt_shard_put only writes. When all of a piece is there, ckpt_shard_check reads it back from
- * its file, makes checksums and digest from what it finds, and starts its way to the disk. room: CKPT_CHECK_ROOM bytes. *got: the digest. */
-#define CKPT_CHECK_ROOM ((size_t)256 << 10)
+/* For those who prove what they write: from now on ckpt_shard_put only writes. ckpt_shard_check reads back from the file what was put into a
+ * piece since the last check, and makes checksums and digest from what it finds. *got: the digest of the piece so far. */
 void ckpt_shard_defer(struct ckpt_shard *s);
-int ckpt_shard_check(struct ckpt_shard *s, int piece, void *room, struct ckpt_digest *got, struct err *e);
+int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, struct err *e);
 /* fsync, close; *table (malloc'd, *bytes long): what ckpt_publish needs of this shard (files, checksums, pieces, digests). s is gone
  * afterwards; on error its files are removed. */
 int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e);

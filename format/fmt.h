@@ -28,6 +28,7 @@ struct fmt_file {
     int64_t data;                   /* first byte behind the header */
     uint64_t *block;                /* checksums of its blocks; NULL: the format has none */
     _Atomic unsigned char *seen;    /* a byte a block: checked in this opening */
+    _Atomic uint32_t *proven;       /* bytes of a block that were read to be proven by digests; made by the first such read */
     _Atomic int head_checked;
     struct sum128 sum;              /* of all block checksums (native) */
     struct fmt_record *record;      /* by begin; NULL: none */

@@ -13,6 +13,8 @@
 #define OPEN_MAX 128            /* files open at once in one checkpoint: a thousand ranks' files must not use up the process's */
 #define SMALL_RUN 512           /* bytes: shorter runs are read through a window, without checksums too */
 #define WINDOW ((int64_t)64 << 10)
+#define WIDE_RUN ((int64_t)32 << 10)           /* of a read that digests prove: shorter runs go through a window of WIDE */
+#define WIDE ((int64_t)256 << 10)
 #define STRIDED_MAX ((int64_t)64 << 20)         /* bytes: what a piece that is not row-major may span to be read at once */
 
 struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, struct err *e)
@@ -167,7 +169,7 @@ int fmt_check_head(struct ckpt *c, int file, struct err *e)
 /* One piece being read: the block or window that is in memory now. */
 struct cursor {
     struct ckpt *c;
-    int file;
+    int file, trusted;      /* trusted: digests will prove what is read */
     int64_t block;          /* -1: none */
     int64_t from, to;       /* bytes of the file in `data` */
     char *data;
@@ -229,6 +231,44 @@ static int run_checked(struct cursor *k, char *dst, int64_t off, int64_t n, stru
     return 0;
 }
 
+/* Counts bytes that digests will prove; a block of nothing else needs no check of its own. */
+static int count_proven(struct ckpt *c, struct fmt_file *f, int64_t off, int64_t n, struct err *e)
+{
+    int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    pthread_mutex_lock(&c->lock);
+    if (!f->proven)
+        f->proven = calloc((size_t)n_blocks, sizeof *f->proven);
+    pthread_mutex_unlock(&c->lock);
+    if (!f->proven)
+        return err_set(e, ERR_MEMORY, "%s: no room to count what is proven", f->path);
+    while (n > 0) {
+        int64_t b = off / FMT_BLOCK, end = b * FMT_BLOCK + fmt_block_bytes(f, b), m = end - off < n ? end - off : n;
+        if (atomic_fetch_add(&f->proven[b], (uint32_t)m) + (uint32_t)m == (uint32_t)fmt_block_bytes(f, b))
+            atomic_store(&f->seen[b], 1);
+        off += m, n -= m;
+    }
+    return 0;
+}
+
+/* ahead: bytes of the piece that this request will want from here on, about. */
+static int run_trusted(struct cursor *k, char *dst, int64_t off, int64_t n, int64_t ahead, int64_t piece_end, struct err *e)
+{
+    int rc;
+    if (n >= WIDE_RUN)
+        return fmt_pread(k->c, k->file, dst, n, off, e);
+    if (off < k->from || off + n > k->to) {
+        if (!k->data && (rc = cursor_room(k, WIDE, e)) < 0)
+            return rc;
+        int64_t want = ahead < n ? n : ahead > WIDE ? WIDE : ahead;
+        k->from = off;
+        k->to = off + want < piece_end ? off + want : piece_end;
+        if ((rc = fmt_pread(k->c, k->file, k->data, k->to - k->from, k->from, e)) < 0)
+            return rc;
+    }
+    memcpy(dst, k->data + (off - k->from), (size_t)n);
+    return 0;
+}
+
 static int run_plain(struct cursor *k, char *dst, int64_t off, int64_t n, int64_t piece_end, struct err *e)
 {
     int rc;
@@ -282,10 +322,11 @@ static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size,
 }
 
 /* What piece p holds of the request goes to dst; *got counts the elements. */
-static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, const struct box *b, int64_t lo, int64_t hi, char *dst, int64_t *got,
-                      struct err *e)
+static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, const struct box *b, int64_t lo, int64_t hi, int trusted, char *dst,
+                      int64_t *got, struct err *e)
 {
     struct cursor k = { .c = c, .file = p->file, .block = -1 };
+    double share = trusted ? (double)box_count(&p->box) / (double)box_count(b) : 0;
     struct box_walk w = { 0 };
     struct box_run r;
     int64_t end = p->offset + (p->hi - p->lo) * (int64_t)size;
@@ -304,7 +345,10 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, co
             TRY(fmt_check_record(c, p->file, p->offset, e));
         if (p->stride)
             TRY(run_strided(&k, p, size, to, r.part_off + skip, n, e));
-        else if (checked)
+        else if (checked && trusted) {
+            TRY(run_trusted(&k, to, off, n * (int64_t)size, (int64_t)((double)(hi - r.of_off) * share) * (int64_t)size, end, e));
+            TRY(count_proven(c, &c->file[p->file], off, n * (int64_t)size, e));
+        } else if (checked)
             TRY(run_checked(&k, to, off, n * (int64_t)size, e));
         else
             TRY(run_plain(&k, to, off, n * (int64_t)size, end, e));
@@ -315,7 +359,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e)
+static int read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, int trusted, void *dst, struct err *e)
 {
     const struct ckpt_tensor *t = &c->tensor[i];
     int64_t got = 0;
@@ -326,7 +370,7 @@ int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int6
         return err_set(e, ERR_INTERNAL, "a box outside of %s%s was asked for: please report it", ckpt_role_prefix[t->role], t->name);
     for (int64_t p = c->first_piece[i]; p < c->first_piece[i + 1] && got < hi - lo; p++) {
         int64_t here = 0;
-        int rc = read_piece(c, &c->piece[p], ckpt_dtype_size(t->dtype), b, lo, hi, dst, &here, e);
+        int rc = read_piece(c, &c->piece[p], ckpt_dtype_size(t->dtype), b, lo, hi, trusted, dst, &here, e);
         if (rc < 0)
             return err_add(e, "reading %s%s", ckpt_role_prefix[t->role], t->name);
         got += here;
@@ -335,6 +379,16 @@ int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int6
         return err_set(e, ERR_INTERNAL, "%s: %lld of %lld elements of %s%s were found: please report it", c->path, (long long)got,
                        (long long)(hi - lo), ckpt_role_prefix[t->role], t->name);
     return 0;
+}
+
+int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e)
+{
+    return read_range(c, i, b, lo, hi, 0, dst, e);
+}
+
+int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e)
+{
+    return read_range(c, i, b, lo, hi, 1, dst, e);
 }
 
 int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err *e)

@@ -1,4 +1,5 @@
 /* reshard - converts checkpoints between layouts and formats, and answers questions about them. */
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,6 +220,8 @@ int main(int argc, char **argv)
     struct opt_args args = { 0, NULL };
     struct err e = { 0 };
     struct sigaction act = { .sa_handler = on_signal };
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);        /* buffers of a MiB come and go: their pages must not be given back each time */
+    mallopt(M_TRIM_THRESHOLD, 64 << 20);
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc == 0) {
         sigaction(SIGINT, &act, NULL);

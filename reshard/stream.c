@@ -1,9 +1,9 @@
 /* stream.c - every tensor read once, in order, in chunks of bounded size: converted, digested, and handed to the ranks that own a part.
  *
  *   source boxes --ckpt_read_range--> chunk of whole rows --cast--> chunk --runs of each owner's box--> its shard
- * A chunk ascends through the whole tensor, so it ascends through every box of it too: each piece is written front to back. When a
- * tensor is written, its pieces are read back from their files while they are still in memory: the checksums and the digest of the target
- * are those of what its files hold, and that digest must be the source's. */
+ * A chunk ascends through the whole tensor, so it ascends through every box of it too: each piece is written front to back. What was
+ * written is read back from its file while it is still in a cache: checksums and digest of the target are those of what its files hold, and
+ * that digest must be the source's. A native source claims its digests: then this proves what was read too, and blocks need no second sum. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #include "reshard/cast.h"
 #include "reshard/reshard.h"
 
-#define CHUNK ((int64_t)4 << 20)        /* bytes of a buffer; three a thread */
+#define CHUNK ((int64_t)1 << 20)        /* bytes of a buffer, three a thread: written and read back before they leave the caches */
 
 struct output {
     struct ckpt_shard **shard;          /* native: one a rank that has pieces */
@@ -24,6 +24,7 @@ struct output {
 };
 struct stream {
     const struct plan *p;
+    struct buffers *room;               /* one a thread */
     struct output out;
     struct ckpt_digest *digest;
     struct log *log;
@@ -103,9 +104,11 @@ static void free_output(const struct plan *p, struct output *o)
 
 static int put(struct stream *s, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
 {
+    struct ckpt_digest so_far;
     if (s->out.hf)
         return hf_write_put(s->out.hf, target, data, n, e);
-    return ckpt_shard_put(s->out.shard[q->rank], q->index, data, n, e);
+    int rc = ckpt_shard_put(s->out.shard[q->rank], q->index, data, n, e);
+    return rc < 0 ? rc : ckpt_shard_check(s->out.shard[q->rank], q->index, &so_far, e);
 }
 
 /* Cuts run r to what lies in [q->lo, q->hi) of the piece's box. */
@@ -185,13 +188,13 @@ out:
     return rc;
 }
 
-/* Reads back from the files what was written of a tensor; its digest must be `want`, that of the source. */
+/* What was read back of a tensor must have the digest `want`, that of the source. */
 static int check_written(struct stream *s, int target, struct ckpt_digest want, const struct buffers *b, struct err *e)
 {
     const struct target *t = &s->p->target[target];
     struct ckpt_digest sum = { 0, 0 }, d;
     for (int k = 0; k < t->n_pieces; k++) {
-        int rc = ckpt_shard_check(s->out.shard[t->piece[k].rank], t->piece[k].index, b->part, &d, e);
+        int rc = ckpt_shard_check(s->out.shard[t->piece[k].rank], t->piece[k].index, &d, e);
         if (rc < 0)
             return rc;
         sum.lo += d.lo;
@@ -227,7 +230,7 @@ static int stream_tensor(struct stream *s, int target, const struct buffers *b, 
         int64_t hi = lo + step < n ? lo + step : n;
         if (s->p->req->stop && *s->p->req->stop)
             return err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written");
-        TRY(ckpt_read_range(s->p->src, t->src, &whole, lo, hi, b->in, e));
+        TRY((claimed ? ckpt_read_unproven : ckpt_read_range)(s->p->src, t->src, &whole, lo, hi, b->in, e));
         if (!claimed)
             ckpt_digest_add(&seen, from->dtype, from->n_dims, from->shape, &whole, lo, hi, b->in);
         if (cast) {
@@ -252,17 +255,12 @@ static void stream_task(void *arg, int64_t target, int thread)
 {
     struct stream *s = arg;
     struct err e = { 0 };
-    (void)thread;
     pthread_mutex_lock(&s->lock);
     int failed = s->err.code;
     pthread_mutex_unlock(&s->lock);
     if (failed)
         return;
-    struct buffers b = { malloc((size_t)CHUNK), malloc((size_t)CHUNK), malloc((size_t)CHUNK) };
-    int rc = b.in && b.cast && b.part ? stream_tensor(s, (int)target, &b, &e) : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
-    free(b.in);
-    free(b.cast);
-    free(b.part);
+    int rc = stream_tensor(s, (int)target, &s->room[thread], &e);
     pthread_mutex_lock(&s->lock);
     if (rc < 0 && !s->err.code)
         s->err = e;
@@ -360,12 +358,34 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+static int open_room(struct stream *s, int n_threads, struct err *e)
+{
+    int ok = (s->room = calloc((size_t)n_threads, sizeof *s->room)) != NULL;
+    for (int i = 0; ok && i < n_threads; i++) {
+        struct buffers *b = &s->room[i];
+        *b = (struct buffers){ malloc((size_t)CHUNK), malloc((size_t)CHUNK), malloc((size_t)CHUNK) };
+        ok = b->in && b->cast && b->part;
+    }
+    return ok ? 0 : err_set(e, ERR_MEMORY, "no room for the buffers of %d threads", n_threads);
+}
+
+static void free_room(struct stream *s, int n_threads)
+{
+    for (int i = 0; s->room && i < n_threads; i++) {
+        free(s->room[i].in);
+        free(s->room[i].cast);
+        free(s->room[i].part);
+    }
+    free(s->room);
+}
+
 int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log, struct err *e)
 {
     struct stream s = { .p = p, .digest = digest, .log = log };
     struct pool *pool = NULL;
     int rc = 0;
     pthread_mutex_init(&s.lock, NULL);
+    TRY(open_room(&s, p->req->n_threads, e));
     TRY(open_output(p, &s.out, tmp, e));
     TRY(pool_open(&pool, p->req->n_threads, e));
     pool_run(pool, p->n, stream_task, &s);
@@ -379,6 +399,7 @@ int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest
     TRY(ckpt_check_rest(p->src, 0, 1, e));
 out:
     free_output(p, &s.out);
+    free_room(&s, p->req->n_threads);
     pthread_mutex_destroy(&s.lock);
     return rc < 0 ? rc : 0;
 }
