@@ -46,7 +46,7 @@ struct rendered {
 };
 
 /* ERR_USAGE: the template refuses these messages (raise_exception) or cannot work with them (a wrong type, a limit): a request's
- * fault, HTTP 400. ERR_MEMORY: no memory. Messages name template and line. *out is filled on success only. */
+ * fault, HTTP 400. ERR_MEMORY: no memory. Messages name the line (no path: a client may see them). *out is filled on success only. */
 int template_render(const struct template *t, const struct template_request *r, struct rendered *out, struct err *e);
 /* The same from a JSON text: {"messages": […], "tools", "documents", "add_generation_prompt", "continue_final_message",
  * "extra": {…} (user), "bos_token", "eos_token" (trusted)}; further keys are passed over. ERR_USAGE: not that. */

@@ -1,17 +1,24 @@
-/* ptok - text to token ids and back, as JSON lines. */
+/* ptok - text to token ids and back, chats to text, as JSON lines; texts to a file of tokens. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include "base/err.h"
+#include "base/io.h"
 #include "base/opt.h"
+#include "text/template.h"
 #include "text/text.h"
 
-struct options { const char *tokenizer; };
+#define TEMPLATE_LIMIT ((size_t)4 << 20)
+
+struct options { const char *tokenizer, *template; int spans; };
 
 static void print_version(FILE *out) { fprintf(out, "ptok (Shardline) 0.1\n"); }
 
 static const struct opt opts[] = {
     { OPT_TEXT, "tokenizer", offsetof(struct options, tokenizer), NULL, "bytes|DIR", "bytes, or a folder with tokenizer.json", 0, 0, 0 },
+    { OPT_TEXT, "template", offsetof(struct options, template), NULL, "FILE", "render: the chat template; of a folder, NAME.jinja for lines with \"template\":\"NAME\"", 0, 0, 0 },
+    { OPT_SWITCH, "spans", offsetof(struct options, spans), NULL, NULL, "render: also the spans of bytes that came from messages", 0, 0, 0 },
     { .kind = OPT_GROUP },
 };
 static const struct opt_program program = {
@@ -20,7 +27,7 @@ static const struct opt_program program = {
     .usage = "encode|decode --tokenizer bytes|DIR <IN >OUT",
     .opts = opts,
     .min_args = 1,
-    .max_args = 1,
+    .max_args = -1,
     .print_version = print_version,
 };
 
@@ -144,19 +151,22 @@ static int decode_line(const struct tokenizer *t, const json_t *in, json_t *out,
 }
 
 typedef int line_fn(const struct tokenizer *t, const json_t *in, json_t *out, struct err *e);
+struct tokens { const struct tokenizer *t; line_fn *fn; };
 
-static int one_line(const struct tokenizer *t, line_fn *fn, const char *line, size_t n, struct err *e)
+static int one_line(void *arg, const char *line, size_t n, int64_t index, struct err *e)
 {
+    const struct tokens *k = arg;
     json_error_t at;
     json_t *in = json_loadb(line, n, 0, &at), *out = json_object();
     const json_t *number = json_object_get(in, "n");
     int rc = 0;
+    (void)index;
     if (!json_is_object(in))
         rc = err_set(e, ERR_FORMAT, "not a JSON object");
     else if (!out || (number && json_object_set(out, "n", (json_t *)number) < 0))
         rc = no_memory(e);
     else
-        rc = fn(t, in, out, e);
+        rc = k->fn(k->t, in, out, e);
     if (rc == 0 && (json_dumpf(out, stdout, JSON_COMPACT | JSON_ENSURE_ASCII) < 0 || putchar('\n') == EOF))
         rc = err_sys(e, "writing to stdout");
     json_decref(in);
@@ -164,17 +174,18 @@ static int one_line(const struct tokenizer *t, line_fn *fn, const char *line, si
     return rc;
 }
 
-static int all_lines(const struct tokenizer *t, line_fn *fn, struct err *e)
+/* Calls fn for every line of stdin that is not empty; index counts lines from 0. */
+static int all_lines(int (*fn)(void *arg, const char *line, size_t n, int64_t index, struct err *e), void *arg, struct err *e)
 {
     char *line = NULL;
     size_t room = 0;
     ssize_t n;
     int rc = 0;
-    for (int64_t number = 1; rc == 0 && (n = getline(&line, &room, stdin)) >= 0; number++) {
+    for (int64_t index = 0; rc == 0 && (n = getline(&line, &room, stdin)) >= 0; index++) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             n--;
-        if (n > 0 && (rc = one_line(t, fn, line, (size_t)n, e)) < 0)
-            err_add(e, "line %lld of the input", (long long)number);
+        if (n > 0 && (rc = fn(arg, line, (size_t)n, index, e)) < 0)
+            err_add(e, "line %lld of the input", (long long)index + 1);
     }
     free(line);
     if (rc == 0 && !feof(stdin))
@@ -184,32 +195,138 @@ static int all_lines(const struct tokenizer *t, line_fn *fn, struct err *e)
     return rc;
 }
 
+/* --- chats --- */
+
+struct chat { const struct options *o; struct template *t; char *name; int is_dir; };       /* name: the template that is open, of a folder */
+
+static int open_file(struct template **out, const char *path, struct err *e)
+{
+    void *text = NULL;
+    size_t n;
+    int rc = io_read_file(path, TEMPLATE_LIMIT, &text, &n, e);
+    if (rc == 0)
+        rc = template_open(out, text, n, path, e);
+    free(text);
+    return rc;
+}
+
+static int open_chat(struct chat *c, struct err *e)
+{
+    struct stat st;
+    const char *path = c->o->template;
+    c->is_dir = path && stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+    if (c->is_dir)
+        return 0;
+    if (path)
+        return open_file(&c->t, path, e);
+    if (!c->o->tokenizer)
+        return err_set(e, ERR_USAGE, "which template: add --template FILE, or --tokenizer with a folder that has one");
+    int rc = template_open_dir(&c->t, c->o->tokenizer, NULL, e);
+    return rc == 0 ? err_set(e, ERR_CONFIG, "%s has no chat template: give one with --template", c->o->tokenizer) : rc < 0 ? rc : 0;
+}
+
+/* The template that the line names, kept open for the following ones. */
+static int switch_chat(struct chat *c, const char *name, struct err *e)
+{
+    char path[4096];
+    if (!name || strchr(name, '/') || snprintf(path, sizeof path, "%s/%s.jinja", c->o->template, name) >= (int)sizeof path)
+        return err_set(e, ERR_FORMAT, "no \"template\" that names a file of %s", c->o->template);
+    if (c->name && !strcmp(c->name, name))
+        return 0;
+    template_close(c->t);
+    free(c->name);
+    c->t = NULL;
+    c->name = strdup(name);
+    return c->name ? open_file(&c->t, path, e) : no_memory(e);
+}
+
+/* [[begin, end], …] of the bytes that came from outside */
+static json_t *spans_of(const struct rendered *r)
+{
+    json_t *list = json_array();
+    for (size_t i = 0; list && i < r->n_user; i++)
+        if (json_array_append_new(list, json_pack("[I,I]", (json_int_t)r->user[i].begin, (json_int_t)r->user[i].end)) < 0) {
+            json_decref(list);
+            return NULL;
+        }
+    return list;
+}
+
+static int render_line(void *arg, const char *line, size_t n, int64_t number, struct err *e)
+{
+    struct chat *c = arg;
+    json_error_t at;
+    json_t *in = json_loadb(line, n, JSON_ALLOW_NUL, &at), *out = json_object(), *i = json_object_get(in, "i");
+    struct rendered r = { 0 };
+    struct err refusal = { 0 };
+    int rc = 0;
+    if (!json_is_object(in))
+        rc = err_set(e, ERR_FORMAT, "not a JSON object");
+    else if (json_object_set_new(out, "i", json_is_integer(i) ? json_incref(i) : json_integer(number)) < 0)
+        rc = no_memory(e);
+    if (rc == 0 && c->is_dir)
+        rc = switch_chat(c, json_string_value(json_object_get(in, "template")), e);
+    if (rc == 0 && template_render_json(c->t, line, n, &r, &refusal) < 0) {
+        if (refusal.code != ERR_USAGE)
+            *e = refusal, rc = -refusal.code;
+        else if (json_object_set_new(out, "error", json_string(refusal.text)) < 0)
+            rc = no_memory(e);
+    } else if (rc == 0 && (json_object_set_new(out, "text", json_stringn_nocheck(r.text, r.n)) < 0 || (c->o->spans && json_object_set_new(out, "spans", spans_of(&r)) < 0))) {
+        rc = no_memory(e);
+    }
+    if (rc == 0 && (json_dumpf(out, stdout, JSON_COMPACT | JSON_ENSURE_ASCII) < 0 || putchar('\n') == EOF))
+        rc = err_sys(e, "writing to stdout");
+    rendered_free(&r);
+    json_decref(in);
+    json_decref(out);
+    return rc;
+}
+
 /* --- commands --- */
 
-static const struct { const char *name; line_fn *fn; } commands[] = {
-    { "encode", encode_line },
-    { "decode", decode_line },
-    { "prepare", NULL },
-    { "render", NULL },
-};
-
-static int run(const struct options *o, const char *name, struct err *e)
+static int run_tokens(const struct options *o, line_fn *fn, struct err *e)
 {
     struct tokenizer *t = NULL;
-    size_t i = 0, n = sizeof commands / sizeof *commands;
-    while (i < n && strcmp(name, commands[i].name))
-        i++;
-    if (i == n)
-        return err_set(e, ERR_USAGE, "unknown command %s: known are encode, decode", name);
-    if (!commands[i].fn)
-        return err_set(e, ERR_USAGE, "%s is not built yet: encode and decode are", name);
     if (!o->tokenizer)
         return err_set(e, ERR_USAGE, "which tokenizer: add --tokenizer bytes, or --tokenizer with a folder that holds tokenizer.json");
     int rc = tokenizer_open_named(&t, o->tokenizer, e);
+    struct tokens k = { t, fn };
     if (rc == 0)
-        rc = all_lines(t, commands[i].fn, e);
+        rc = all_lines(one_line, &k, e);
     tokenizer_close(t);
     return rc;
+}
+static int run_encode(const struct options *o, const struct opt_args *args, struct err *e) { (void)args; return run_tokens(o, encode_line, e); }
+static int run_decode(const struct options *o, const struct opt_args *args, struct err *e) { (void)args; return run_tokens(o, decode_line, e); }
+
+static int run_render(const struct options *o, const struct opt_args *args, struct err *e)
+{
+    struct chat c = { .o = o };
+    (void)args;
+    int rc = open_chat(&c, e);
+    if (rc == 0)
+        rc = all_lines(render_line, &c, e);
+    template_close(c.t);
+    free(c.name);
+    return rc;
+}
+
+static const struct command { const char *name; int takes_files; int (*run)(const struct options *o, const struct opt_args *args, struct err *e); } commands[] = {
+    { "encode", 0, run_encode },
+    { "decode", 0, run_decode },
+    { "render", 0, run_render },
+};
+
+static int run(const struct options *o, const struct opt_args *args, struct err *e)
+{
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strcmp(args->item[0], commands[i].name))
+            continue;
+        if (args->n > 1 && !commands[i].takes_files)
+            return err_set(e, ERR_USAGE, "%s reads stdin: put < in front of %s", commands[i].name, args->item[1]);
+        return commands[i].run(o, args, e);
+    }
+    return err_set(e, ERR_USAGE, "unknown command %s: known are prepare, encode, decode, render", args->item[0]);
 }
 
 int main(int argc, char **argv)
@@ -219,7 +336,7 @@ int main(int argc, char **argv)
     struct err e = { 0 };
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
     if (rc == 0)
-        rc = run(&o, args.item[0], &e);
+        rc = run(&o, &args, &e);
     opt_free(&program, &o, &args);
     return rc < 0 ? err_print(&e, "ptok") : 0;
 }
