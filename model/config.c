@@ -77,11 +77,14 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
 }
 
 /* ---- parsing ---- */
+#define SIZE_LIMIT ((int64_t)1 << 28)    /* so that no tensor's bytes, and no rows of one, can wrap */
+#define LAYER_LIMIT 100000
+
 static int count_key(const json_t *o, const char *what, const char *key, int64_t *out, struct err *e)
 {
     int rc = jx_int(o, what, key, out, e);
-    if (rc > 0 && (*out < 1 || *out > (int64_t)1 << 31))
-        return err_set(e, ERR_CONFIG, "%s: %s is %lld: it must be from 1 to 2^31", what, key, (long long)*out);
+    if (rc > 0 && (*out < 1 || *out > SIZE_LIMIT))
+        return err_set(e, ERR_CONFIG, "%s: %s is %lld: it must be from 1 to %lld", what, key, (long long)*out, (long long)SIZE_LIMIT);
     return rc;
 }
 
@@ -107,6 +110,9 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
     if (c->n_heads % c->n_kv)
         return err_set(e, ERR_CONFIG, "%s: num_attention_heads %lld is not a multiple of num_key_value_heads %lld", what, (long long)c->n_heads,
                        (long long)c->n_kv);
+    if (c->n_layers > LAYER_LIMIT || c->n_heads * c->head_dim > SIZE_LIMIT)
+        return err_set(e, ERR_CONFIG, "%s: %lld layers of %lld heads of %lld: at most %d layers, and %lld for heads x head_dim", what, (long long)c->n_layers,
+                       (long long)c->n_heads, (long long)c->head_dim, LAYER_LIMIT, (long long)SIZE_LIMIT);
     if (c->head_dim % 2)
         return err_set(e, ERR_CONFIG, "%s: head_dim %lld is odd: rotary embedding needs pairs", what, (long long)c->head_dim);
     rc = 0;
@@ -132,7 +138,6 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
         TRY(jx_float(r, what, "high_freq_factor", &c->rope_high_freq, e));
         TRY(jx_float(r, what, "original_max_position_embeddings", &original, e));
     }
-    c->rope_original_max_pos = (int64_t)original;
     if (!strcmp(kind, "default"))
         c->rope = ROPE_DEFAULT;
     else if (!strcmp(kind, "linear"))
@@ -143,8 +148,9 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
         return err_set(e, ERR_CONFIG, "%s: rope_type %s is not built yet: default, linear and llama3 are", what, kind);
     if (!(c->rope_theta > 1) || !(c->rope_factor > 0) || !isfinite(c->rope_theta) || !isfinite(c->rope_factor))
         return err_set(e, ERR_CONFIG, "%s: rope_theta %g, factor %g: both must be positive", what, c->rope_theta, c->rope_factor);
-    if (c->rope == ROPE_LLAMA3 && (original < 1 || !(c->rope_high_freq > c->rope_low_freq)))
+    if (c->rope == ROPE_LLAMA3 && (original < 1 || original > (double)SIZE_LIMIT || !(c->rope_high_freq > c->rope_low_freq)))
         return err_set(e, ERR_CONFIG, "%s: rope_type llama3 needs original_max_position_embeddings and low_freq_factor < high_freq_factor", what);
+    c->rope_original_max_pos = c->rope == ROPE_LLAMA3 ? (int64_t)original : 0;
     rc = 0;
 out:
     return rc < 0 ? rc : 0;
@@ -206,6 +212,8 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     TRY(parse_eos(c, o, what, e));
     TRY(jx_float(o, what, "rms_norm_eps", &c->rms_eps, e));
     TRY(jx_float(o, what, "initializer_range", &c->init_range, e));
+    if (!(c->rms_eps >= 0 && c->rms_eps < 1) || !(c->init_range >= 0 && c->init_range < 1e6))
+        return err_set(e, ERR_CONFIG, "%s: rms_norm_eps %g, initializer_range %g: both must be 0 or more, and small", what, c->rms_eps, c->init_range);
     TRY(jx_bool(o, what, "tie_word_embeddings", &c->tied, e));
     TRY(jx_text(o, what, "torch_dtype", &dtype, e));
     TRY(jx_text(o, what, "dtype", &dtype, e));

@@ -97,7 +97,7 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
         return 0;
     struct plan_ask a = ask_of(o, c, tp, pp, dp, zero, o->recompute);
     struct err why;
-    if (layout_check(&a.layout, c, &why) < 0 || plan_make(&p, &a, stdout, &why) < 0) {
+    if (layout_check(&a.layout, c, &why) < 0 || train_plan_make(&p, &a, stdout, &why) < 0) {
         *e = why;
         return -e->code;
     }
@@ -140,7 +140,7 @@ static int by_cost(const void *x, const void *y)
 static int try_layout(const struct memplan_opts *o, const struct model_config *c, double params, struct plan_ask a, struct found *f)
 {
     struct err e;
-    if (layout_check(&a.layout, c, &e) < 0 || plan_make(&f->p, &a, NULL, &e) < 0 || f->p.total_bytes > (double)o->memory)
+    if (layout_check(&a.layout, c, &e) < 0 || train_plan_make(&f->p, &a, NULL, &e) < 0 || f->p.total_bytes > (double)o->memory)
         return 0;
     f->a = a;
     f->cost = cost_of(&f->p, &a, params, &f->why);

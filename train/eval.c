@@ -61,7 +61,7 @@ out:
 
 int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e)
 {
-    int64_t n = data_windows(t->eval), each = t->work_seqs * t->mesh.size[AXIS_DP], all[XSUM_LIMBS];
+    int64_t n = data_windows(t->eval), each = t->work_seqs * t->mesh.size[AXIS_DP], all[XSUM_LIMBS + 2];
     struct xsum sum = { 0 };
     int rc = 0;
     for (int64_t first = 0; first < n; first += each) {
@@ -70,9 +70,13 @@ int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e)
             TRY(write_round(t, first, n, logprobs, e));
     }
     xsum_carry(&sum);
-    memcpy(all, sum.limb, sizeof all);
-    TRY(comm_all_reduce_i64(t->mesh.all, all, XSUM_LIMBS, e));
-    memcpy(sum.limb, all, sizeof all);
+    memcpy(all, sum.limb, sizeof sum.limb);
+    all[XSUM_LIMBS] = sum.n_nan;
+    all[XSUM_LIMBS + 1] = sum.n_inf;
+    TRY(comm_all_reduce_i64(t->mesh.all, all, XSUM_LIMBS + 2, e));
+    memcpy(sum.limb, all, sizeof sum.limb);
+    sum.n_nan = all[XSUM_LIMBS];
+    sum.n_inf = all[XSUM_LIMBS + 1];
     *loss = xsum_double(&sum) / (double)(n * t->o.seq_len);
 out:
     return rc;

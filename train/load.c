@@ -6,7 +6,7 @@
 #include "train/trainer.h"
 
 /* ---- finding ---- */
-static int64_t step_of_name(const char *name)
+int64_t trainer_step_of(const char *name)
 {
     char *end;
     if (strncmp(name, "step-", 5) || name[5] < '0' || name[5] > '9' || (name[5] == '0' && name[6]))
@@ -25,7 +25,7 @@ static int open_newest(struct trainer *t, struct err *e)
         int64_t best = -1;
         char path[4096];
         while (d && (x = readdir(d))) {
-            int64_t s = step_of_name(x->d_name);
+            int64_t s = trainer_step_of(x->d_name);
             best = s > best && s < below ? s : best;
         }
         if (d)

@@ -1,5 +1,6 @@
 /* loop.c - the run: steps, evaluation, samples, checkpoints, an orderly end when a signal asks. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
 #include "base/jx.h"
@@ -34,24 +35,28 @@ static int eval_only(struct trainer *t, struct err *e)
     if (first && rc >= 0)
         printf("{\"loss\":%.9g,\"perplexity\":%.9g,\"windows\":%lld,\"tokens\":%lld}\n", loss, exp(loss), (long long)data_windows(t->eval),
                (long long)(data_windows(t->eval) * t->o.seq_len));
+    if (first && rc >= 0 && fflush(stdout))
+        rc = err_sys(e, "cannot write the result to stdout");
 out:
     if (f)
         fclose(f);
     return rc;
 }
 
-static int report(struct trainer *t, const struct step_result *r)
+static int report(struct trainer *t, const struct step_result *r, struct err *e)
 {
-    char weights[33], state[33], loss[32];
+    char weights[33], state[33], loss[32], *name;
     uint32_t bits;
     if (world_rank(t->world))
         return 0;
     memcpy(&bits, &r->loss, 4);
     ckpt_digest_hex(t->digests.weights, weights);
     ckpt_digest_hex(t->digests.state, state);
-    printf("{\"steps\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"weights_digest\":\"%s\",\"state_digest\":\"%s\",\"checkpoint\":\"%s\"}\n",
-           (long long)t->step, jx_float32(r->loss, loss), bits, weights, state, t->last_checkpoint);
-    return fflush(stdout);
+    name = runlog_quote(t->last_checkpoint);
+    printf("{\"steps\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"weights_digest\":\"%s\",\"state_digest\":\"%s\",\"checkpoint\":%s}\n",
+           (long long)t->step, jx_float32(r->loss, loss), bits, weights, state, name ? name : "null");
+    free(name);
+    return fflush(stdout) ? err_sys(e, "cannot write the result to stdout") : 0;
 }
 
 int trainer_plan(struct trainer *t, struct err *e)
@@ -60,7 +65,7 @@ int trainer_plan(struct trainer *t, struct err *e)
                             (enum pipe_kind)t->o.pipeline };
     FILE *out = world_rank(t->world) ? NULL : stdout;
     struct plan p;
-    int rc = plan_make(&p, &ask, out, e);
+    int rc = train_plan_make(&p, &ask, out, e);
     if (rc >= 0 && out)
         plan_print(&p, &ask, out);
     return rc;
@@ -95,7 +100,7 @@ int trainer_run(struct trainer *t, struct err *e)
     TRY(runlog_memory(t, "end", e));
     if (r.stop)
         log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step, t->last_checkpoint);
-    rc = saved == t->step ? report(t, &r) : 0;
+    rc = saved == t->step ? report(t, &r, e) : 0;
 out:
     return rc;
 }

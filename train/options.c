@@ -2,6 +2,7 @@
 #include "train/options.h"
 
 #include <string.h>
+#include "kernels/dev.h"
 #include "kernels/tree.h"
 
 #define AT(member) offsetof(struct train_opts, member)
@@ -40,10 +41,10 @@ static const struct opt table[] = {
     { OPT_INT, "seed", AT(seed), "0", "N", "of initial weights and data order", 0, 9e18, 0 },
     { OPT_INT, "grain", AT(grain), "0", "N", "blocks of every sum over features (0: gcd(8, heads, intermediate))", 0, GRAIN_MAX, N },
     GROUP("Data"),
-    { OPT_LIST, "data", AT(data), NULL, "FILE...", "text, .u16/.u32 token ids", 0, 0, N },
+    { OPT_LIST, "data", AT(data), NULL, "FILE", "text, .u16/.u32 token ids", 0, 0, N },
     { OPT_TEXT, "tokenizer", AT(tokenizer), "bytes", "bytes|DIR", "how text becomes tokens", 0, 0, 0 },
     { OPT_TEXT, "data-order", AT(data_order), "shuffle", "ORDER", "shuffle, or stride:K (row r of step s is window ((s G + r) K) mod n)", 0, 0, 0 },
-    { OPT_LIST, "eval-data", AT(eval_data), NULL, "FILE...", "data for evaluation", 0, 0, N },
+    { OPT_LIST, "eval-data", AT(eval_data), NULL, "FILE", "data for evaluation", 0, 0, N },
     { OPT_INT, "eval-every", AT(eval_every), "0", "N", "evaluate every N updates (0: never)", 0, 1e12, N },
     { OPT_INT, "sample-every", AT(sample_every), "0", "N", "print a sample every N updates (0: never)", 0, 1e12, N },
     { OPT_SWITCH, "eval-only", AT(eval_only), "0", NULL, "loss and perplexity of --init on --eval-data, no training", 0, 0, N },
@@ -78,7 +79,24 @@ int opts_given(const unsigned char *given, const char *name)
     return 0;
 }
 
-static void print_version(FILE *out) { fprintf(out, "ptrain (Shardline) 0.1, numerics contract 1\n"); }
+int opts_stored(const char *name)
+{
+    for (int i = 0; table[i].name; i++)
+        if (table[i].kind != OPT_GROUP && !strcmp(table[i].name, name))
+            return !(table[i].flags & OPT_NOT_STORED);
+    return 0;
+}
+
+static void print_version(FILE *out)
+{
+    struct mem mem = { 0 };
+    struct dev *d = NULL;
+    struct err e;
+    int rc = dev_open(&d, "cpu", 1, &mem, &e);
+    fprintf(out, "ptrain (Shardline) 0.1, numerics contract 1, cpu class %s, devices cpu, transports self shm mpi\n", rc < 0 ? "unknown" : d->isa);
+    if (rc >= 0)
+        dev_close(d);
+}
 
 const struct opt_program ptrain_program = {
     .name = "ptrain",

@@ -41,5 +41,6 @@ enum { GIVEN_MAX = 64 };
 extern const struct opt_program ptrain_program;
 /* Did argv name this option? given: as opt_parse filled it. */
 int opts_given(const unsigned char *given, const char *name);
+int opts_stored(const char *name);       /* one of the options that a checkpoint keeps */
 
 #endif

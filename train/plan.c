@@ -63,7 +63,7 @@ static int plan_stage(struct plan *p, const struct plan_ask *a, int stage, struc
     return 0;
 }
 
-int plan_make(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e)
+int train_plan_make(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e)
 {
     int rc;
     memset(p, 0, sizeof *p);

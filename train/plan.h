@@ -22,7 +22,7 @@ struct plan {
     /* bytes that one rank sends in a step, by group and collective */
     double dp_reduce, dp_gather, tp_reduce, pp_send;
 };
-int plan_make(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e);
+int train_plan_make(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e);
 void plan_print(const struct plan *p, const struct plan_ask *a, FILE *out);
 
 #endif

@@ -86,7 +86,6 @@ int runlog_open(struct trainer *t, struct err *e)
     int rc = 0;
     t->started_s = log_now_s();
     t->peak_flops = measure_peak(t->dev);
-    t->comm_seen_s = comm_seconds(t);
     if (world_rank(t->world) || !t->o.log)
         return 0;
     if (t->o.resume)
@@ -117,13 +116,14 @@ static uint32_t bits_of(float x)
     return u;
 }
 
+void runlog_begin_step(struct trainer *t) { t->comm_seen_s = comm_seconds(t); }
+
 void runlog_step(struct trainer *t, const struct step_result *r)
 {
     double tokens = (double)(t->plan.rows * t->o.seq_len), speed = tokens / r->seconds, comm = comm_seconds(t), eta;
     double mfu = speed * flops_per_token(t) / (t->peak_flops * layout_ranks(&t->layout));
     double share = r->seconds > 0 ? (comm - t->comm_seen_s) / r->seconds : 0;
     char loss[32], norm[32];
-    t->comm_seen_s = comm;
     if (world_rank(t->world))
         return;
     if (t->log_file) {
@@ -173,6 +173,14 @@ int runlog_memory(struct trainer *t, const char *when, struct err *e)
     free(all);
     free(sizes);
     return rc;
+}
+
+char *runlog_quote(const char *text)
+{
+    json_t *j = json_string(text);
+    char *out = j ? json_dumps(j, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
+    json_decref(j);
+    return out;
 }
 
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...)

@@ -104,9 +104,8 @@ static void drop_old(struct trainer *t)
         char path[4200];
         struct err e;
         while (d && (x = readdir(d))) {
-            char *end;
-            int64_t s = strncmp(x->d_name, "step-", 5) ? -1 : strtoll(x->d_name + 5, &end, 10);
-            if (s < 0 || *end)
+            int64_t s = trainer_step_of(x->d_name);
+            if (s < 0)
                 continue;
             n++;
             oldest = s < oldest ? s : oldest;
@@ -144,7 +143,9 @@ int trainer_save(struct trainer *t, struct err *e)
     TRY(comm_broadcast(t->mesh.all, &t->digests, sizeof t->digests, 0, e));
     if (first && t->o.keep)
         drop_old(t);
-    runlog_event(t, "save", "\"checkpoint\":\"%s\"", dst);
+    char *name = runlog_quote(dst);
+    runlog_event(t, "save", "\"checkpoint\":%s", name ? name : "null");
+    free(name);
 out:
     if (rc < 0 && first && tmp[0])
         ckpt_abandon(tmp);

@@ -38,7 +38,7 @@ static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
     memcpy(given, t->given, sizeof given);
     all[n++] = argv[0];
     json_object_foreach(o, key, v) {
-        char *arg = malloc(strlen(key) + 4096);
+        char *arg = opts_stored(key) ? malloc(strlen(key) + 4096) : NULL;     /* a checkpoint names no paths and no ranks */
         if (!arg)
             continue;
         if (json_is_string(v))
@@ -70,7 +70,7 @@ static int check_options(const struct trainer *t, struct err *e)
         return err_set(e, ERR_USAGE, "--eval-only needs --init CKPT and --eval-data FILE");
     if (o->eval_logprobs && !o->eval_only)
         return err_set(e, ERR_USAGE, "--eval-logprobs needs --eval-only");
-    if (!o->eval_only && !o->data.n)
+    if (!o->eval_only && !o->data.n && !o->dry_run)
         return err_set(e, ERR_USAGE, "no data: name a file with --data");
     if (!o->eval_only && !o->out && !o->dry_run)
         return err_set(e, ERR_USAGE, "no folder for checkpoints: name one with --out");
@@ -84,6 +84,13 @@ static int check_options(const struct trainer *t, struct err *e)
         return err_set(e, ERR_USAGE, "--schedule %s is not built yet: use 1f1b or gpipe", o->pipeline == PIPE_KINDS ? "interleaved" : "zero-bubble");
     if (o->pp > 1 && o->sample_every)
         return err_set(e, ERR_USAGE, "--sample-every needs --pp 1: a sample does not go through a pipeline yet");
+    if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1)        /* the correction 1 - beta^step would be 0 */
+        return err_set(e, ERR_USAGE, "--beta1 %g --beta2 %g: both must be below 1", o->beta1, o->beta2);
+    if (!((float)o->eps > 0))            /* 0 / 0 where no gradient came yet */
+        return err_set(e, ERR_USAGE, "--eps %g: it must be more than 0 in fp32: 1e-8 is usual", o->eps);
+    if (o->seq_len * (o->micro_batch ? o->micro_batch : 1) > INT32_MAX)
+        return err_set(e, ERR_USAGE, "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once", (long long)o->micro_batch,
+                       (long long)o->seq_len, INT32_MAX);
     if (strcmp(o->offload, "none"))
         return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
     return 0;
@@ -101,12 +108,12 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     struct train_opts *o = &t->o;
     int64_t inner = o->tp * o->pp * o->cp;
     int rc, size[AXIS_COUNT];
-    int ranks = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner);
-    TRY(launch_ranks(ranks, argv, e));
+    int ranks = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner), alone = o->dry_run && !launch_under_launcher();
+    TRY(launch_ranks(alone ? 1 : ranks, argv, e));
     TRY(dev_open(&t->dev, o->device, 1, &t->mem, e));
     TRY(world_open(&t->world, o->transport, t->dev, &t->mem, e));
     log_open(&t->log, "ptrain", world_rank(t->world) != 0, launch_stderr_is_tty());
-    int n = world_size(t->world), threads = o->threads ? (int)o->threads : cores() / n > 1 ? cores() / n : 1;
+    int n = alone ? ranks : world_size(t->world), threads = o->threads ? (int)o->threads : cores() / n > 1 ? cores() / n : 1;
     if (n % inner) {
         rc = err_set(e, ERR_USAGE, "%d ranks are not a multiple of tp %lld x pp %lld x cp %lld: use --ranks %lld", n, (long long)o->tp, (long long)o->pp,
                      (long long)o->cp, (long long)(inner * (n / inner + 1)));
@@ -114,6 +121,7 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     }
     if (threads > 1) {                   /* the thread pool comes after MPI has started */
         pool_close(t->dev->pool);
+        t->dev->pool = NULL;
         TRY(pool_open(&t->dev->pool, threads, e));
     }
     t->layout = (struct layout){ (int)o->tp, (int)o->pp, (int)o->cp, (int)(n / inner), (int)o->ep, (int)o->zero };
@@ -121,6 +129,8 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     size[AXIS_CP] = t->layout.cp;
     size[AXIS_DP] = t->layout.dp;
     size[AXIS_PP] = t->layout.pp;
+    for (int a = 0; alone && a < AXIS_COUNT; a++)
+        size[a] = 1;                     /* the plan is of the layout; nothing is started */
     TRY(mesh_open(&t->mesh, t->world, size, e));
 out:
     return rc;
@@ -170,7 +180,7 @@ static void set_dtype(struct trainer *t)
 static int open_data(struct trainer *t, struct err *e)
 {
     int rc = 0;
-    if (!t->o.eval_only)
+    if (!t->o.eval_only && t->o.data.n)
         TRY(data_open(&t->data, &t->o.data, t->o.tokenizer, t->o.data_order, t->o.seq_len, t->cfg.vocab, (uint64_t)t->o.seed, e));
     if (t->o.eval_data.n)
         TRY(data_open(&t->eval, &t->o.eval_data, t->o.tokenizer, "stride:1", t->o.seq_len, t->cfg.vocab, 0, e));

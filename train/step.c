@@ -116,6 +116,7 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     double began = log_now_s(), norm;
     int rc;
     zero_begin_step(t->zero);
+    runlog_begin_step(t);
     t->waited_s = 0;
     for (int64_t i = 0; i < t->schedule.n; i++)
         TRY(run_action(t, &t->schedule.act[i], &loss, e));

@@ -57,6 +57,7 @@ int trainer_open(struct trainer *t, int argc, char **argv, struct err *e);
 void trainer_close(struct trainer *t);
 /* load.c: the checkpoint of --resume / --init, or initial values */
 int trainer_find_source(struct trainer *t, struct err *e);       /* opens t->source, reads its config */
+int64_t trainer_step_of(const char *name);                       /* N of "step-N"; -1: another name */
 int trainer_load(struct trainer *t, struct err *e);
 int trainer_read_param(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e);
 /* step.c */
@@ -69,8 +70,10 @@ int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e)
 int trainer_sample(struct trainer *t, struct err *e);
 /* runlog.c */
 int runlog_open(struct trainer *t, struct err *e);               /* cuts lines past t->step */
+void runlog_begin_step(struct trainer *t);                        /* time in collectives counts from here */
 void runlog_step(struct trainer *t, const struct step_result *r);
 int runlog_memory(struct trainer *t, const char *when, struct err *e);      /* every rank's memory by category; collective */
+char *runlog_quote(const char *text);                             /* as a JSON string; malloc'd, NULL: no memory or no UTF-8 */
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 /* loop.c */
 int trainer_run(struct trainer *t, struct err *e);
