@@ -77,10 +77,10 @@ out:
     return rc;
 }
 
-static struct plan_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp, int dp, int zero, int recompute)
+static struct run_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp, int dp, int zero, int recompute)
 {
     int64_t rows = o->batch ? o->batch : 8 * o->micro * o->gpus;       /* the same work for every layout */
-    return (struct plan_ask){ *c, { tp, pp, 1, dp, 1, zero }, rows, o->micro, o->seq_len, o->dtype ? DT_BF16 : DT_F32, (enum recompute)recompute,
+    return (struct run_ask){ *c, { tp, pp, 1, dp, 1, zero }, rows, o->micro, o->seq_len, o->dtype ? DT_BF16 : DT_F32, (enum recompute)recompute,
                               (enum pipe_kind)o->pipeline };
 }
 
@@ -89,28 +89,28 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
 {
     int tp = o->tp ? (int)o->tp : 1, pp = o->pp ? (int)o->pp : 1, zero = o->zero < 0 ? 0 : (int)o->zero;
     int dp = o->dp ? (int)o->dp : (int)(o->gpus / tp / pp);
-    struct plan p;
+    struct run_plan p;
     if (dp < 1 || tp * pp * dp != o->gpus)
         return err_set(e, ERR_USAGE, "tp %d x pp %d x dp %d is not the %lld GPUs", tp, pp, dp, (long long)o->gpus);
     printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, zero) / 1e9);
     if (!o->model)
         return 0;
-    struct plan_ask a = ask_of(o, c, tp, pp, dp, zero, o->recompute);
+    struct run_ask a = ask_of(o, c, tp, pp, dp, zero, o->recompute);
     struct err why;
     if (layout_check(&a.layout, c, &why) < 0 || train_plan_make(&p, &a, stdout, &why) < 0) {
         *e = why;
         return -e->code;
     }
-    plan_print(&p, &a, stdout);
+    run_plan_print(&p, &a, stdout);
     printf("fits         %s in %.4g GB\n", p.total_bytes <= (double)o->memory ? "yes" : "no", (double)o->memory / 1e9);
     return 0;
 }
 
 /* ---- the search ---- */
-struct found { struct plan_ask a; struct plan p; double cost; const char *why; };
+struct found { struct run_ask a; struct run_plan p; double cost; const char *why; };
 
 /* Estimated seconds of a step and what it loses most to. Links: 300 GB/s inside a node of 8, 50 GB/s across; 400 TFLOP/s a GPU. */
-static double cost_of(const struct plan *p, const struct plan_ask *a, double params, const char **why)
+static double cost_of(const struct run_plan *p, const struct run_ask *a, double params, const char **why)
 {
     double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp, work = 6 * params * tokens / 4e14;
     const struct { const char *what; double s; } lost[] = {
@@ -137,7 +137,7 @@ static int by_cost(const void *x, const void *y)
     return a < b ? -1 : a > b;
 }
 
-static int try_layout(const struct memplan_opts *o, const struct model_config *c, double params, struct plan_ask a, struct found *f)
+static int try_layout(const struct memplan_opts *o, const struct model_config *c, double params, struct run_ask a, struct found *f)
 {
     struct err e;
     if (layout_check(&a.layout, c, &e) < 0 || train_plan_make(&f->p, &a, NULL, &e) < 0 || f->p.total_bytes > (double)o->memory)

@@ -61,13 +61,13 @@ static int report(struct trainer *t, const struct step_result *r, struct err *e)
 
 int trainer_plan(struct trainer *t, struct err *e)
 {
-    struct plan_ask ask = { t->cfg, t->layout, t->o.global_batch, t->o.micro_batch, t->o.seq_len, t->dt, (enum recompute)t->o.recompute,
+    struct run_ask ask = { t->cfg, t->layout, t->o.global_batch, t->o.micro_batch, t->o.seq_len, t->dt, (enum recompute)t->o.recompute,
                             (enum pipe_kind)t->o.pipeline };
     FILE *out = world_rank(t->world) ? NULL : stdout;
-    struct plan p;
+    struct run_plan p;
     int rc = train_plan_make(&p, &ask, out, e);
     if (rc >= 0 && out)
-        plan_print(&p, &ask, out);
+        run_plan_print(&p, &ask, out);
     return rc;
 }
 

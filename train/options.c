@@ -21,6 +21,7 @@ static const struct opt table[] = {
     { OPT_SWITCH, "save-async", AT(save_async), "0", NULL, "write behind training", 0, 0, N | LATER },
     { OPT_TEXT, "resume", AT(resume), NULL, "CKPT|auto", "continue this checkpoint, in any layout (auto: the newest whole one in --out)", 0, 0, N },
     { OPT_TEXT, "log", AT(log), NULL, "FILE", "a JSON line a step", 0, 0, N },
+    { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace of kernels, waits and collectives, every rank and thread", 0, 0, N },
     { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, N },
     { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm or mpi", 0, 0, N },
     { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096, N },

@@ -32,7 +32,7 @@ struct train_opts {
     int dtype, numerics, recompute;
     const char *offload;
     /* run */
-    const char *out, *resume, *log, *device, *eval_logprobs;
+    const char *out, *resume, *log, *trace, *device, *eval_logprobs;
     int64_t steps, stop_after, save_every, keep, threads;
     int save_async, dry_run, eval_only;
 };

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/log.h"
 
-static int plan_pipeline(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e)
+static int plan_pipeline(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e)
 {
     int64_t micros = p->batch.supers * (p->batch.local / p->batch.micro);
     struct pipe_list *l = calloc((size_t)a->layout.pp, sizeof *l);
@@ -26,7 +26,7 @@ static int plan_pipeline(struct plan *p, const struct plan_ask *a, FILE *draw, s
 
 static double around(int n) { return (double)(n - 1) / n; }
 
-static void plan_traffic(struct plan *p, const struct plan_ask *a, const struct model *m)
+static void plan_traffic(struct run_plan *p, const struct run_ask *a, const struct model *m)
 {
     double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total, rows = (double)(p->batch.supers * p->batch.local * a->seq_len);
     double micros = (double)(p->batch.supers * (p->batch.local / p->batch.micro)), layers = m->last_unit - m->first_unit + 1, dp = around(a->layout.dp);
@@ -37,7 +37,7 @@ static void plan_traffic(struct plan *p, const struct plan_ask *a, const struct 
     p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden : 0;
 }
 
-static int plan_stage(struct plan *p, const struct plan_ask *a, int stage, struct err *e)
+static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, struct err *e)
 {
     struct model m;
     double bytes[MEM_CATS] = { 0 }, total = 0;
@@ -63,7 +63,7 @@ static int plan_stage(struct plan *p, const struct plan_ask *a, int stage, struc
     return 0;
 }
 
-int train_plan_make(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e)
+int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e)
 {
     int rc;
     memset(p, 0, sizeof *p);
@@ -75,7 +75,7 @@ out:
     return rc;
 }
 
-void plan_print(const struct plan *p, const struct plan_ask *a, FILE *out)
+void run_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out)
 {
     static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM };
     const struct { const char *name; double bytes; } sent[] = { { "dp sums", p->dp_reduce }, { "dp gathers", p->dp_gather }, { "tp sums", p->tp_reduce },

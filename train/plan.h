@@ -6,7 +6,7 @@
 #include "train/pipeline.h"
 #include "train/zero.h"
 
-struct plan_ask {
+struct run_ask {
     struct model_config cfg;
     struct layout layout;
     int64_t rows, micro, seq_len;        /* micro 0: rows / dp */
@@ -14,7 +14,7 @@ struct plan_ask {
     enum recompute recompute;
     enum pipe_kind pipeline;
 };
-struct plan {
+struct run_plan {
     struct batch_plan batch;
     double bytes[MEM_CATS], total_bytes; /* of the fullest stage's rank: weights, gradients, optimizer, activations, communication */
     int64_t in_flight;
@@ -22,7 +22,7 @@ struct plan {
     /* bytes that one rank sends in a step, by group and collective */
     double dp_reduce, dp_gather, tp_reduce, pp_send;
 };
-int train_plan_make(struct plan *p, const struct plan_ask *a, FILE *draw, struct err *e);
-void plan_print(const struct plan *p, const struct plan_ask *a, FILE *out);
+int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e);
+void run_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out);
 
 #endif

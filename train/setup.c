@@ -124,6 +124,12 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
         t->dev->pool = NULL;
         TRY(pool_open(&t->dev->pool, threads, e));
     }
+    if (o->trace) {
+        TRY(trace_open(&t->trace, threads, e));
+        t->dev->trace = t->trace;
+        pool_trace(t->dev->pool, t->trace);
+        world_trace(t->world, t->trace);
+    }
     t->layout = (struct layout){ (int)o->tp, (int)o->pp, (int)o->cp, (int)(n / inner), (int)o->ep, (int)o->zero };
     size[AXIS_TP] = t->layout.tp;
     size[AXIS_CP] = t->layout.cp;
@@ -360,4 +366,5 @@ void trainer_close(struct trainer *t)
     }
     if (t->dev)
         dev_close(t->dev);
+    trace_close(t->trace);
 }

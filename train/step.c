@@ -114,6 +114,7 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
 {
     struct xsum loss = { 0 };
     double began = log_now_s(), norm;
+    int64_t traced = trace_now(t->trace);
     int rc;
     zero_begin_step(t->zero);
     runlog_begin_step(t);
@@ -132,6 +133,7 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     TRY(zero_update(t->zero, &h, t->o.weight_decay, e));
     t->step++;
     r->seconds = log_now_s() - began;
+    trace_span(t->trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });
     r->bubble = t->waited_s / r->seconds;
 out:
     return rc;

@@ -4,6 +4,7 @@
 
 #include <stdio.h>
 #include "base/log.h"
+#include "base/trace.h"
 #include "comm/comm.h"
 #include "format/ckpt.h"
 #include "model/model.h"
@@ -18,6 +19,7 @@ struct trainer {
     unsigned char given[GIVEN_MAX];      /* which options the command line named */
     char *run_json;                      /* stored options, as the checkpoint keeps them */
     struct log log;
+    struct trace *trace;                 /* --trace, else NULL */
     struct mem mem;
     struct dev *dev;
     struct world *world;
