@@ -29,7 +29,7 @@ everyone() {                # everyone WHAT NAME: the damaged copy $TMP/bad give
     refused "$1: ptrain --init" "$2" "$BIN/ptrain" "${common[@]}" --init "$TMP/bad" --out "$TMP/o"
     refused "$1: reshard" "$2" "$BIN/reshard" "$TMP/bad" "$TMP/moved"
     refused "$1: reshard verify" "$2" "$BIN/reshard" verify "$TMP/bad"
-    [[ $1 == *optim*byte* ]] || refused "$1: pserve" "$2" "$BIN/pserve" "$TMP/bad" --tp 2 --once a --max-tokens 1
+    refused "$1: pserve" "$2" "$BIN/pserve" "$TMP/bad" --tp 2 --once a --max-tokens 1
     claim "$1: nothing was written" nothing_at "$TMP/o/step" "$TMP/moved"
 }
 fresh() { rm -rf "$TMP/bad" "$TMP/o"; cp -r "$good" "$TMP/bad"; }

@@ -66,7 +66,8 @@ for from in hf tp4/step-1; do
             claim "$what: weights are 1/$tp" near "$weights" $((weights1 / tp))
             claim "$what: KV is 1/$tp" near "$kv" $((kv1 / tp))
             [ $from = hf ] && claim "$what: reads 1/$tp" near "$bytes" $((4 * total / tp)) 3
-            [ $from/$tp = tp4/step-1/4 ] && claim "$what: reads 1/4 and a few blocks" at_most "$bytes" $((4 * total / tp + 6 * block))
+            [ $from/$tp = tp4/step-1/4 ] &&
+                claim "$what: reads 1/4, a few blocks, and checks its share of the rest" at_most "$bytes" $((4 * total / tp + (12 * total - 4 * total / tp) / tp + 6 * block))
         done
     done
 done
