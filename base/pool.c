@@ -17,6 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/trace.h"
+
 #define YIELD_NS 80000          /* looks for work this long before sleeping; a guess, to be measured in a training step */
 #define MOST_TASKS (INT64_C(1) << 30)      /* of one job: tasks left is half of the ticket */
 
@@ -36,6 +38,7 @@ struct pool {
     _Atomic int caller_sleeps;
     _Alignas(64) _Atomic uint32_t n_jobs;      /* workers sleep on this one */
     _Atomic int n_sleepers, stop;
+    struct trace *trace;            /* may be NULL; set between jobs */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
@@ -62,6 +65,7 @@ static void work(struct pool *p, int thread)
 {
     uint32_t n_mine = 0, n_tasks = 0;
     uint64_t t = atomic_load(&p->ticket);
+    int64_t begin = (uint32_t)t ? trace_now(p->trace) : 0;
     while ((uint32_t)t) {
         task_fn *fn = atomic_load_explicit(&p->fn, memory_order_relaxed);
         void *arg = atomic_load_explicit(&p->arg, memory_order_relaxed);
@@ -75,6 +79,8 @@ static void work(struct pool *p, int thread)
         t = atomic_load(&p->ticket);
         /* a job cannot be followed by another before this thread has counted its tasks: t is still of the same job */
     }
+    if (n_mine && thread)           /* the caller's own part is in the event of its call */
+        trace_span_of(p->trace, thread, TRACE_WORK, trace_label_now(p->trace), begin);
     if (n_mine && atomic_fetch_add(&p->n_done, n_mine) + n_mine == n_tasks && atomic_load(&p->caller_sleeps))
         futex_wake(&p->n_done, 1);
 }
@@ -197,3 +203,5 @@ void pool_close(struct pool *p)
 }
 
 int pool_threads(const struct pool *p) { return p->n_threads; }
+
+void pool_trace(struct pool *p, struct trace *t) { p->trace = t; }

@@ -10,6 +10,9 @@ struct pool;
 int pool_open(struct pool **out, int n_threads, struct err *e);
 void pool_close(struct pool *p);
 int pool_threads(const struct pool *p);
+/* The threads' work goes into t (base/trace.h) from the next job on; NULL: no more. */
+struct trace;
+void pool_trace(struct pool *p, struct trace *t);
 /* Calls fn(arg, task, thread) once for every task 0..n_tasks-1, then returns. Which thread takes which task is not
  * defined: results must not depend on it. Not reentrant: fn must not call pool_run. */
 void pool_run(struct pool *p, int64_t n_tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);

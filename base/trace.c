@@ -8,8 +8,11 @@
 
 #define RING (1 << 16)             /* events a thread: some hundred steps of a small model, some ten of a large one */
 
+#define NAME 48                    /* bytes of a name that are kept */
+
 struct event {
-    const char *name, *group;
+    char name[NAME];
+    const char *group;
     int64_t begin_ns, end_ns;
     struct trace_args args;
     enum trace_kind kind;
@@ -64,23 +67,26 @@ void trace_begin(struct trace *t)
 
 int64_t trace_now(const struct trace *t) { return t ? now_ns() - t->zero_ns : 0; }
 
-static void record(struct trace *t, int thread, struct event x)
+static void record(struct trace *t, int thread, const char *name, struct event x)
 {
     struct ring *r = &t->ring[thread];
+    struct event *slot = &r->event[r->n++ % RING];
     x.end_ns = trace_now(t);
-    r->event[r->n++ % RING] = x;
+    *slot = x;
+    for (int i = 0; i < NAME - 1 && name[i]; i++)
+        slot->name[i] = name[i];
 }
 
 void trace_span(struct trace *t, enum trace_kind kind, const char *name, const char *group, int64_t begin_ns, struct trace_args args)
 {
     if (t)
-        record(t, 0, (struct event){ .name = name, .group = group, .begin_ns = begin_ns, .args = args, .kind = kind });
+        record(t, 0, name, (struct event){ .group = group, .begin_ns = begin_ns, .args = args, .kind = kind });
 }
 
 void trace_span_of(struct trace *t, int thread, enum trace_kind kind, const char *name, int64_t begin_ns)
 {
     if (t && thread < t->n_threads)
-        record(t, thread, (struct event){ .name = name, .begin_ns = begin_ns, .kind = kind });
+        record(t, thread, name, (struct event){ .begin_ns = begin_ns, .kind = kind });
 }
 
 void trace_label(struct trace *t, const char *name)

@@ -1,5 +1,5 @@
 /* trace.h - what every thread of a rank did when: a ring of events a thread, written as a Chrome trace (chrome://tracing,
- * ui.perfetto.dev) at the end. An event costs two looks at the clock and 72 bytes; when a ring is full the oldest events go. */
+ * ui.perfetto.dev) at the end. An event costs two looks at the clock and 120 bytes; when a ring is full the oldest events go. */
 #ifndef SHARDLINE_BASE_TRACE_H
 #define SHARDLINE_BASE_TRACE_H
 
@@ -20,7 +20,8 @@ void trace_close(struct trace *t);
 /* Times count from now: called by all ranks at the same moment, so that their clocks agree. */
 void trace_begin(struct trace *t);
 int64_t trace_now(const struct trace *t);              /* nanoseconds; 0 when off */
-/* An event of the calling rank's main thread, from begin_ns (trace_now) to now. name and group (may be NULL) must live as long as t. */
+/* An event of the calling rank's main thread, from begin_ns (trace_now) to now. The name is copied; group
+ * (may be NULL) must live as long as t. */
 void trace_span(struct trace *t, enum trace_kind kind, const char *name, const char *group, int64_t begin_ns, struct trace_args args);
 /* The same of thread `thread` of its pool; only that thread may call it. Threads the trace was not opened for are not recorded. */
 void trace_span_of(struct trace *t, int thread, enum trace_kind kind, const char *name, int64_t begin_ns);

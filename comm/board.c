@@ -53,7 +53,7 @@ int board_speak(struct board *b)
     return !atomic_exchange(&b->spoken, 1);
 }
 
-static int reached(const struct word *w, uint32_t target)
+int word_reached(const struct word *w, uint32_t target)
 {
     return (int32_t)(atomic_load_explicit(&w->value, memory_order_acquire) - target) >= 0;
 }
@@ -67,39 +67,40 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Sleeps until somebody sets the word, at most SLEEP_NS. The count of waiters goes up before the last look at the number:
- * a setter that sees no waiter has set the number before that look. */
-static void sleep_on(struct word *w, uint32_t target)
+/* Sleeps until somebody sets the word. The count of waiters goes up before the last look at the number: a setter that sees no
+ * waiter has set the number before that look. */
+int word_nap(struct word *w, uint32_t target, int64_t ns)
 {
-    static const struct timespec limit = { 0, SLEEP_NS };
+    struct timespec limit = { ns / 1000000000, ns % 1000000000 };
     atomic_fetch_add(&w->waiters, 1);
     uint32_t seen = atomic_load(&w->value);
     if ((int32_t)(seen - target) < 0)
         syscall(SYS_futex, &w->value, FUTEX_WAIT, seen, &limit, NULL, 0);
     atomic_fetch_sub(&w->waiters, 1);
+    return word_reached(w, target);
 }
 
 int word_wait(struct board *b, struct word *w, uint32_t target, int spin, struct err *e)
 {
     for (int i = 0; spin && i < SPINS; i++) {
-        if (reached(w, target))
+        if (word_reached(w, target))
             return 0;
         pause_cpu();
     }
-    if (reached(w, target))
+    if (word_reached(w, target))
         return 0;
     for (int64_t end = board_now_ns() + YIELD_NS; board_now_ns() < end;) {
         for (int i = 0; i < 8; i++) {
             sched_yield();
-            if (reached(w, target))
+            if (word_reached(w, target))
                 return 0;
         }
     }
-    while (!reached(w, target)) {
+    while (!word_reached(w, target)) {
         int rc = board_check(b, e);
         if (rc < 0)
             return rc;
-        sleep_on(w, target);
+        word_nap(w, target, SLEEP_NS);
     }
     return 0;
 }
@@ -107,6 +108,13 @@ int word_wait(struct board *b, struct word *w, uint32_t target, int spin, struct
 void word_set(struct word *w, uint32_t value)
 {
     atomic_store(&w->value, value);
+    if (atomic_load(&w->waiters))
+        syscall(SYS_futex, &w->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void word_add(struct word *w, uint32_t n)
+{
+    atomic_fetch_add(&w->value, n);
     if (atomic_load(&w->waiters))
         syscall(SYS_futex, &w->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }

@@ -8,7 +8,7 @@
 #include <stdint.h>
 #include "base/err.h"
 
-/* A number that ranks wait for (wait.c). A line of its own, so that neighbours do not disturb the waiting. */
+/* A number that ranks wait for. A line of its own, so that neighbours do not disturb the waiting. */
 struct word { _Alignas(64) _Atomic uint32_t value; _Atomic uint32_t waiters; };
 
 enum board_state { BOARD_ABSENT, BOARD_RUNNING, BOARD_CLOSING, BOARD_CLOSED };
@@ -44,7 +44,11 @@ int64_t board_now_ns(void);
 /* Waits until w->value has reached target (numbers wrap). -ERR_PEER when the world fails meanwhile. spin: ranks have a core
  * each, so that a short wait may burn its own. */
 int word_wait(struct board *b, struct word *w, uint32_t target, int spin, struct err *e);
+/* The same, for at most ns, without a look at the board: 1 when the target is reached. */
+int word_nap(struct word *w, uint32_t target, int64_t ns);
+int word_reached(const struct word *w, uint32_t target);
 /* Sets the number and wakes who waits for it. */
 void word_set(struct word *w, uint32_t value);
+void word_add(struct word *w, uint32_t n);             /* of several writers */
 
 #endif

@@ -1,10 +1,21 @@
-/* comm.c - the door of every operation: nothing to do for nothing, no call into a failed world, every call counted. What a
- * transport reports as an error is made a failure of the world here, because its group is out of step from then on. */
+/* comm.c - the door of every operation: nothing to do for nothing, no call into a failed world, every call counted and traced. What
+ * a transport reports as an error is made a failure of the world here, because its group is out of step from then on. */
 #include "comm/comm_priv.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "base/trace.h"
+
+/* Several machines, and these ranks are on one of them. */
+static int on_one_node(const struct world *w, const int *member, int size)
+{
+    int same = w->at.node_size < w->at.size;
+    for (int r = 1; r < size; r++)
+        same &= w->at.node_of[member[r]] == w->at.node_of[member[0]];
+    return same;
+}
 
 struct comm *comm_new(struct world *w, int *member, int size)
 {
@@ -13,7 +24,8 @@ struct comm *comm_new(struct world *w, int *member, int size)
         free(member);
         return NULL;
     }
-    *c = (struct comm) { .t = size == 1 ? &transport_self : w->t, .w = w, .size = size, .member = member };
+    const struct transport *t = size == 1 ? &transport_self : on_one_node(w, member, size) ? &transport_shm : w->t;
+    *c = (struct comm) { .t = t, .w = w, .size = size, .member = member, .name = "group" };
     while (c->member[c->rank] != w->at.rank)
         c->rank++;
     return c;
@@ -30,16 +42,26 @@ void comm_close(struct comm *c)
 
 int comm_rank(const struct comm *c) { return c->rank; }
 int comm_size(const struct comm *c) { return c->size; }
+const char *comm_name(const struct comm *c) { return c->name; }
 
 void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes) { return c->w->t->alloc(c->w, cat, bytes); }
 void comm_free(struct comm *c, void *p) { c->w->t->free(c->w, p); }
 
 /* ---- counting, and what an error means for the others ---- */
-static int done(struct comm *c, enum comm_op op, int64_t bytes, int64_t begin_ns, int rc, struct err *e)
+struct begun { int64_t ns, trace_ns, across; };
+
+static struct begun begin(const struct comm *c)
+{
+    return (struct begun) { board_now_ns(), trace_now(c->w->trace), c->w->across_bytes };
+}
+
+static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, int rc, struct err *e)
 {
     struct comm_count *n = &c->count[op];
     n->calls++;
-    n->seconds += (double)(board_now_ns() - begin_ns) * 1e-9;
+    n->seconds += (double)(board_now_ns() - b.ns) * 1e-9;
+    n->across += c->w->across_bytes - b.across;
+    trace_span(c->w->trace, TRACE_COMM, comm_op_name(op), c->name, b.trace_ns, (struct trace_args) { .bytes = bytes, .n_ranks = c->size });
     if (rc < 0) {
         world_fail(c->w, e);
         return rc;
@@ -54,7 +76,7 @@ static int done(struct comm *c, enum comm_op op, int64_t bytes, int64_t begin_ns
         int rc_ = world_check((c)->w, e);                                                                                \
         if (rc_ < 0)                                                                                                     \
             return rc_;                                                                                                  \
-        int64_t begin_ = board_now_ns();                                                                                 \
+        struct begun begin_ = begin(c);                                                                                  \
         return done((c), (op), (int64_t)(bytes), begin_, (call), e);                                                     \
     } while (0)
 
@@ -106,6 +128,37 @@ int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each
     COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, c->t->all_gather(c, out, in, bytes_each, e));
 }
 
+int comm_all_gather_shared(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e)
+{
+    if (!bytes_each)
+        return nothing(c, e);
+    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, c->t->all_gather_shared(c, shared, in, bytes_each, e));
+}
+
+/* Agreed: memory that one machine lacks is no failure of the world. */
+int comm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
+{
+    struct err ignored;
+    *out = NULL;
+    int rc = world_check(c->w, e);
+    if (rc < 0)
+        return rc;
+    int mine = c->t->alloc_shared(out, c, cat, bytes, e);
+    rc = comm_agree(c, mine, e);
+    if (rc < 0 && mine == 0 && *out)
+        c->t->free_shared(c, *out, &ignored);
+    if (rc < 0)
+        *out = NULL;
+    return rc;
+}
+
+int comm_free_shared(struct comm *c, void *p, struct err *e)
+{
+    if (!p)
+        return 0;
+    COUNTED(c, COMM_OTHER, 0, c->t->free_shared(c, p, e));
+}
+
 int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
     COUNTED(c, COMM_SEND, bytes, c->t->send(c, buf, bytes, to, e));
@@ -114,6 +167,107 @@ int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err 
 int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
 {
     COUNTED(c, COMM_SEND, bytes, c->t->recv(c, buf, bytes, from, e));
+}
+
+/* ---- started and finished ---- */
+int comm_step_all(struct world *w, struct err *e)
+{
+    int n = w->t->poll ? w->t->poll(w, e) : 0;
+    if (n < 0)
+        return n;
+    for (struct comm_request *q = w->open; q; q = q->next) {
+        int rc = q->done ? 0 : q->c->t->step(q, e);
+        if (rc < 0)
+            return rc;
+        n += !q->done;
+    }
+    return n;
+}
+
+static int start(struct comm_request **out, struct comm *c, struct comm_request like, struct err *e)
+{
+    struct begun b = begin(c);
+    int rc = world_check(c->w, e);
+    struct comm_request *q = rc < 0 ? NULL : malloc(sizeof *q), **last = &c->w->open;
+    *out = NULL;
+    if (rc < 0)
+        return rc;
+    if (!q) {
+        err_set(e, ERR_MEMORY, "no memory to start %s", comm_op_name(like.op));
+        return done(c, like.op, 0, b, -ERR_MEMORY, e);
+    }
+    *q = like;
+    q->c = c;
+    q->done = !q->n;
+    if (q->n) {
+        q->number = c->n_started++;
+        rc = c->t->start(q, e);
+    }
+    c->count[q->op].seconds += (double)(board_now_ns() - b.ns) * 1e-9;
+    c->count[q->op].across += c->w->across_bytes - b.across;
+    trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns, (struct trace_args) { .bytes = q->bytes, .n_ranks = c->size });
+    if (rc < 0) {
+        c->t->drop(q);
+        free(q);
+        world_fail(c->w, e);
+        return rc;
+    }
+    while (*last)
+        last = &(*last)->next;
+    *last = q;
+    *out = q;
+    return 0;
+}
+
+int comm_start_all_reduce(struct comm_request **out, struct comm *c, float *buf, int64_t n, struct err *e)
+{
+    struct comm_request q = { .op = COMM_ALL_REDUCE, .bytes = 2 * others(c) * n * 4 / c->size, .what = CALL_REDUCE, .out = buf, .in = buf, .n = n };
+    return start(out, c, q, e);
+}
+
+int comm_start_reduce_scatter(struct comm_request **out, struct comm *c, float *to, float *in, int64_t n_each, struct err *e)
+{
+    struct comm_request q = { .op = COMM_REDUCE_SCATTER, .bytes = others(c) * n_each * 4, .what = CALL_REDUCE_SCATTER, .out = to, .in = in, .n = n_each };
+    return start(out, c, q, e);
+}
+
+int comm_start_all_gather(struct comm_request **out, struct comm *c, void *to, const void *in, size_t bytes_each, struct err *e)
+{
+    struct comm_request q = { .op = COMM_ALL_GATHER, .bytes = others(c) * (int64_t)bytes_each, .what = CALL_ALL_GATHER, .out = to, .in = in,
+                              .n = (int64_t)bytes_each };
+    return start(out, c, q, e);
+}
+
+int comm_progress(struct comm *c, struct err *e)
+{
+    int64_t begin_ns = trace_now(c->w->trace);
+    int rc = world_check(c->w, e);
+    if (!c->w->open || rc < 0)
+        return rc;
+    if ((rc = comm_step_all(c->w, e)) < 0)
+        world_fail(c->w, e);
+    trace_span(c->w->trace, TRACE_COMM, "progress", NULL, begin_ns, (struct trace_args) { 0 });
+    return rc < 0 ? rc : 0;
+}
+
+int comm_finish(struct comm_request **out, struct err *e)
+{
+    struct comm_request *q = *out, **p;
+    if (!q)
+        return 0;
+    struct comm *c = q->c;
+    struct begun b = begin(c);
+    int rc = world_check(c->w, e);
+    if (rc == 0 && !q->done)
+        rc = c->t->finish(q, e);
+    for (p = &c->w->open; *p != q; p = &(*p)->next)
+        ;
+    *p = q->next;
+    c->t->drop(q);
+    *out = NULL;
+    rc = done(c, q->op, q->bytes, b, rc, e);
+    free(q);
+    return rc;
 }
 
 /* ---- made of the operations above ---- */

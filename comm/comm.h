@@ -12,6 +12,7 @@
 #include "base/mem.h"
 #include "kernels/dev.h"
 
+struct trace;
 struct comm;                               /* a group of ranks */
 struct world;                              /* all ranks of the job */
 
@@ -26,6 +27,10 @@ struct mesh {                              /* rank = ((pp * n_dp + dp) * n_cp + 
 /* transport: "auto" | "self" | "shm" | "mpi". auto: self for one rank (MPI is not started), shm when all ranks share one
  * machine, else mpi. dev is used for tree_add; mem counts the segment. */
 int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e);
+/* Collectives and waits of this rank go into t from now on (base/trace.h); NULL: no more. */
+void world_trace(struct world *w, struct trace *t);
+/* All ranks' events into one file, written by rank 0 (Chrome trace). Collective. */
+int world_trace_write(struct world *w, const struct trace *t, const char *path, struct err *e);
 /* Orderly end; safe after a failure (then it does not wait for the others). */
 void world_close(struct world *w);
 int world_rank(const struct world *w);
@@ -40,12 +45,17 @@ void comm_close(struct comm *c);
 
 int comm_rank(const struct comm *c);
 int comm_size(const struct comm *c);
+const char *comm_name(const struct comm *c);           /* "all", "tp", "cp", "dp", "pp" of a mesh, else "group" */
 
 /* ---- memory ---- */
 /* Memory that peers can read directly (in the shared segment; plain memory on other transports). Not collective. Zeroed,
  * 64-byte aligned. Collectives on it copy nothing; any other memory works too, through staging. NULL: none left. */
 void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes);
 void comm_free(struct comm *c, void *p);
+/* Memory that the ranks of c on one machine have together, once a machine, not once a rank: for gathered parameters. Zeroed; what
+ * one rank writes there the others see after the next collective call on c. Collective over c, as is giving it back. */
+int comm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
+int comm_free_shared(struct comm *c, void *p, struct err *e);
 
 /* ---- collectives ---- */
 int comm_barrier(struct comm *c, struct err *e);
@@ -56,6 +66,10 @@ int comm_all_reduce(struct comm *c, float *buf, int64_t n, struct err *e);
 int comm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e);
 /* out[size * bytes_each], rank r's part from its in; in may be out + rank * bytes_each. */
 int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e);
+/* The same into shared memory: nobody copies what others on his machine wrote. On every rank in is shared + rank * bytes_each, and
+ * then nothing is copied inside of a machine at all; or on none, and then the call first waits until all ranks are in it, so that nobody
+ * still reads what was there before. */
+int comm_all_gather_shared(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e);
 int comm_all_reduce_max(struct comm *c, float *buf, int64_t n, struct err *e);        /* NaN wins */
 int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e);      /* sums, exact */
 /* A message is copied and on its way when comm_send returns: two ranks may send to each other first and receive then. It waits
@@ -67,6 +81,20 @@ int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, 
 /* Agreement: every rank brings its own rc (0 or negative, *e filled); every rank gets the rc and text of the lowest failing rank
  * ("rank 3: …"; without the name when all failed), or 0. A rank that failed must still come here; then all stop or none. */
 int comm_agree(struct comm *c, int rc, struct err *e);
+
+/* ---- collectives that are started, and finished later: the same bits as above ----
+ * Start tells the others where the buffers are and returns. The work is done by comm_progress, by any call that waits and by
+ * comm_finish; no thread is behind it. All ranks of a group start in the same order; finishing may be in any order, and other calls
+ * may come between. Buffers belong to the operation until comm_finish returns; out of comm_alloc they are not copied.
+ * After 8 starts of a group that are not finished anywhere a start waits. */
+struct comm_request;
+int comm_start_all_reduce(struct comm_request **out, struct comm *c, float *buf, int64_t n, struct err *e);
+int comm_start_reduce_scatter(struct comm_request **q, struct comm *c, float *out, float *in, int64_t n_each, struct err *e);
+int comm_start_all_gather(struct comm_request **q, struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e);
+/* Does what is ready of all started operations of c's world and waits for nobody: call it between layers. Not collective. */
+int comm_progress(struct comm *c, struct err *e);
+/* Waits for the end of *q, frees it and sets it to NULL; NULL: nothing to do. Collective over its group. */
+int comm_finish(struct comm_request **q, struct err *e);
 
 /* ---- failures ---- */
 /* A signal asked for an orderly end (SIGTERM, SIGINT) on any rank: 0 or the signal. The same answer on all ranks only through
@@ -84,7 +112,7 @@ int world_report(struct world *w, const struct err *e, const char *program);
 
 /* ---- counts: elements and bytes this rank put on the wire or read from peers, by collective and group ---- */
 enum comm_op { COMM_ALL_REDUCE, COMM_REDUCE_SCATTER, COMM_ALL_GATHER, COMM_BROADCAST, COMM_SEND, COMM_OTHER, COMM_OPS };
-struct comm_count { int64_t calls, bytes; double seconds; };
+struct comm_count { int64_t calls, bytes, across; double seconds; };      /* across: sent to other machines */
 void comm_counts(const struct comm *c, struct comm_count out[COMM_OPS]);
 const char *comm_op_name(enum comm_op op);
 

@@ -11,7 +11,7 @@
 #include "comm/watch.h"
 
 /* What a rank tells the others at the first sync of an operation, so that calls that do not fit are found. */
-enum call { CALL_BARRIER = 1, CALL_BROADCAST, CALL_REDUCE, CALL_REDUCE_SCATTER, CALL_ALL_GATHER, CALL_GATHER };
+enum call { CALL_BARRIER = 1, CALL_BROADCAST, CALL_REDUCE, CALL_REDUCE_SCATTER, CALL_ALL_GATHER, CALL_GATHER, CALL_SLICES, CALL_SHARED };
 
 /* One transport. Operations get groups of 2 and more ranks, n and bytes > 0, a world that has not failed (comm.c sees to that);
  * on an error they return -ERR_…, and the group is then out of step: comm.c makes it a failure of the world. */
@@ -20,6 +20,7 @@ struct transport {
     void (*close)(struct world *w, int orderly);
     void *(*alloc)(struct world *w, enum mem_cat cat, size_t bytes);
     void (*free)(struct world *w, void *p);
+    int (*poll)(struct world *w, struct err *e);         /* sends that need this rank's help: how many are left; may be NULL */
     void (*tell)(struct world *w, const char *text);     /* a failure, to ranks that do not see the board; may be NULL */
     /* A group is born: its first rank offers a number, every rank takes it (the number is the same on all its ranks). */
     int (*group_offer)(struct comm *c, int64_t *number, struct err *e);
@@ -33,6 +34,16 @@ struct transport {
     int (*gather)(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e);
     int (*send)(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
     int (*recv)(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
+    /* Memory once a machine; the group of one has its own. */
+    int (*alloc_shared)(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
+    int (*free_shared)(struct comm *c, void *p, struct err *e);
+    int (*all_gather_shared)(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e);
+    /* Started operations: start says where the buffers are; step does what is ready, never waits, and sets q->done at the end;
+     * finish waits for that; drop gives back what start and step took, also after a failure. */
+    int (*start)(struct comm_request *q, struct err *e);
+    int (*step)(struct comm_request *q, struct err *e);
+    int (*finish)(struct comm_request *q, struct err *e);
+    void (*drop)(struct comm_request *q);
 };
 extern const struct transport transport_self, transport_shm, transport_mpi;
 
@@ -41,6 +52,21 @@ struct place {
     int rank, size;                /* in the world */
     int node_rank, node_size;      /* among the ranks of this machine, in the order of their world ranks */
     int with_mpi;                  /* MPI was started */
+    int *node_of;                  /* [size] the lowest world rank on that rank's machine; NULL: all on one */
+};
+
+struct comm_request {
+    struct comm_request *next;     /* in the world's list, in the order of starting */
+    struct comm *c;
+    enum comm_op op;
+    int64_t bytes, begin_ns, work_ns;
+    int what;                      /* enum call */
+    void *out;                     /* all-reduce: the buffer, in and out */
+    const void *in;
+    int64_t n;                     /* all-reduce: elements; reduce-scatter: of a segment; all-gather: bytes of a part */
+    uint64_t number;               /* of the group's started operations, from 0 */
+    int stage, done;               /* stage: the transport's own */
+    void *priv;                    /* likewise */
 };
 
 struct world {
@@ -52,8 +78,11 @@ struct world {
     struct board *board;           /* == seg.base */
     struct watch *watch;
     struct comm *all;
-    void *priv;                    /* the transport's */
-    int closing;
+    struct shm_world *shm;         /* of the transports; mpi has both when machines have several ranks */
+    struct mpi_world *mpi;
+    struct comm_request *open;     /* started and not finished */
+    int64_t across_bytes;          /* sent to other machines so far */
+    struct trace *trace;           /* may be NULL */
 };
 
 struct comm {
@@ -62,13 +91,18 @@ struct comm {
     int rank, size;
     int *member;                   /* [size] world ranks */
     void *priv;                    /* the transport's */
+    const char *name;
+    uint64_t n_started;
     struct comm_count count[COMM_OPS];
 };
 
 /* comm.c: a group of the given world ranks (malloc'd, taken over); the transport's state is not made yet. */
 struct comm *comm_new(struct world *w, int *member, int size);
 void comm_name_rank(struct err *e, int rank);             /* "rank N: " in front, unless a rank is named there already */
+/* What every wait does meanwhile: open requests, messages under way. Returns how many are left, or -ERR_…. */
+int comm_step_all(struct world *w, struct err *e);
 int shm_open_world(struct world *w, struct err *e);
+void shm_close_world(struct world *w);
 int mpi_open_world(struct world *w, struct err *e);
 /* world.c */
 int world_check(struct world *w, struct err *e);          /* -ERR_PEER when the world has failed, with its text */

@@ -61,6 +61,18 @@ static int node_comm(MPI_Comm *node)
     return MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, node);
 }
 
+/* Which ranks share a machine: named by its lowest rank. */
+static int know_nodes(struct place *p, MPI_Comm node, struct err *e)
+{
+    int first = p->rank;
+    p->node_of = malloc((size_t)p->size * sizeof *p->node_of);
+    if (!p->node_of)
+        return err_set(e, ERR_MEMORY, "no memory for the places of %d ranks", p->size);
+    MPI_Bcast(&first, 1, MPI_INT, 0, node);
+    MPI_Allgather(&first, 1, MPI_INT, p->node_of, 1, MPI_INT, MPI_COMM_WORLD);
+    return 0;
+}
+
 int meet_open(struct place *p, struct err *e)
 {
     MPI_Comm node;
@@ -74,8 +86,9 @@ int meet_open(struct place *p, struct err *e)
         return err_set(e, ERR_PEER, "MPI cannot say which ranks share this machine");
     MPI_Comm_rank(node, &p->node_rank);
     MPI_Comm_size(node, &p->node_size);
+    rc = know_nodes(p, node, e);
     MPI_Comm_free(&node);
-    return 0;
+    return rc;
 }
 
 int meet_agree(const struct place *p, int rc, struct err *e)
@@ -150,8 +163,10 @@ int meet_segment(struct segment *s, const struct place *p, size_t bytes, struct 
     return rc;
 }
 
-void meet_close(const struct place *p, int orderly)
+void meet_close(struct place *p, int orderly)
 {
+    free(p->node_of);
+    p->node_of = NULL;
     if (p->with_mpi)
         finalize_at_exit = orderly;
 }

@@ -13,6 +13,6 @@ int meet_segment(struct segment *s, const struct place *p, size_t bytes, struct 
 /* 0 when every rank brings 0; else this rank's own error, or ERR_PEER. */
 int meet_agree(const struct place *p, int rc, struct err *e);
 /* MPI is finalized at exit when the last world ended in order; else never: MPI_Finalize would wait for the missing rank. */
-void meet_close(const struct place *p, int orderly);
+void meet_close(struct place *p, int orderly);
 
 #endif

@@ -3,38 +3,22 @@
  * all-reduce: slice r of all ranks goes to rank r, which adds in tree order and sends the sum to all: as many bytes as a ring.
  * Waiting looks at the board of this machine and for the word of a failed rank on another. After a failure MPI is not called
  * any more: buffers that it still knows belong to the callers. */
-#include "comm/comm_priv.h"
+#include "comm/mpi_group.h"
 
 #include <limits.h>
-#include <mpi.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-#define PIECE ((size_t)256 << 20)      /* bytes of one message */
-#define SMALL 4096                     /* bytes: up to here everybody sends all to all */
+#include "base/trace.h"
+#include "comm/shm.h"
+
 #define SUM_PIECE ((int64_t)1 << 22)   /* elements of a sum at a time: bounds the scratch */
 #define UNDER_WAY ((size_t)256 << 20)  /* bytes sent and not taken before a send waits */
 #define YIELD_NS 10000000              /* then naps: a long message is many small ones, each needing both sides awake */
 #define IDLE_NS 1000000000
 #define TAG_FAILED 0
-#define TAG_OF(group, kind) ((int)(2 * (group)->id + 1 + (kind)))
-
-enum { KIND_COLLECTIVE, KIND_MESSAGE };
-
-struct outgoing { struct outgoing *next; MPI_Request req; size_t bytes; char data[]; };      /* a message on its way */
-struct mpi_world {
-    MPI_Comm comm;
-    MPI_Status *status;                /* [4 * size], of the requests that are waited for */
-    int64_t n_offered;
-    char *scratch;
-    size_t scratch_bytes;
-    struct outgoing *first, **last;
-    size_t under_way;
-};
-struct mpi_group { int64_t id; MPI_Request *req; int n_req; };                               /* req: [4 * size] */
-
 /* ---- the world ---- */
 int mpi_open_world(struct world *w, struct err *e)
 {
@@ -42,7 +26,7 @@ int mpi_open_world(struct world *w, struct err *e)
     if (!m)
         return err_set(e, ERR_MEMORY, "no memory for the transport");
     m->last = &m->first;
-    w->priv = m;
+    w->mpi = m;
     m->status = calloc(4 * (size_t)w->at.size, sizeof *m->status);
     if (!m->status)
         return err_set(e, ERR_MEMORY, "no memory for the transport");
@@ -71,28 +55,43 @@ static void reap(struct mpi_world *m)
 
 static void mpi_close(struct world *w, int orderly)
 {
-    struct mpi_world *m = w->priv;
-    if (!m)
+    struct mpi_world *m = w->mpi;
+    if (!m) {
+        shm_close_world(w);
         return;
+    }
     if (orderly) {
         reap(m);
         if (!m->first)                                 /* else a message that nobody took: its communicator stays */
             MPI_Comm_free(&m->comm);
     }
     free(m->scratch);
+    free(m->node_scratch);
     free(m->status);
     free(m);
-    w->priv = NULL;
+    w->mpi = NULL;
+    shm_close_world(w);
 }
 
-static void *mpi_alloc(struct world *w, enum mem_cat cat, size_t bytes) { return mem_alloc(w->mem, cat, bytes); }
-static void mpi_free(struct world *w, void *p) { mem_free(w->mem, p); }
+/* In the segment when the machine has one: groups that lie in it sum there. */
+static void *mpi_alloc(struct world *w, enum mem_cat cat, size_t bytes)
+{
+    return w->shm ? segment_alloc(&w->seg, cat, bytes) : mem_alloc(w->mem, cat, bytes);
+}
+
+static void mpi_free(struct world *w, void *p)
+{
+    if (w->shm)
+        segment_free(&w->seg, p);
+    else
+        mem_free(w->mem, p);
+}
 
 /* Ranks of this machine read it on the board. The request is left alone: a short message needs nobody's help to arrive. */
 static void mpi_tell(struct world *w, const char *text)
 {
     static _Thread_local char copy[1024];              /* must outlive the request */
-    struct mpi_world *m = w->priv;
+    struct mpi_world *m = w->mpi;
     MPI_Request req;
     if (!m || w->at.node_size == w->at.size)
         return;
@@ -105,7 +104,7 @@ static void mpi_tell(struct world *w, const char *text)
 /* ---- waiting ---- */
 static int hear_failure(struct world *w, struct err *e)
 {
-    struct mpi_world *m = w->priv;
+    struct mpi_world *m = w->mpi;
     char text[1024];
     MPI_Status from;
     int there = 0;
@@ -126,10 +125,24 @@ static void nap(int64_t waited_ns)
         nanosleep(&t, NULL);
 }
 
-/* A peer's machine may be gone before its watch could say so: the board gets a moment to know better. */
-static int lost(struct world *w, int mpi_rc, int n, struct err *e)
+/* While a rank waits in shared memory its messages still need it: some leave only when MPI is called. */
+static int mpi_poll(struct world *w, struct err *e)
 {
-    struct mpi_world *m = w->priv;
+    struct mpi_world *m = w->mpi;
+    int n = 0, rc = hear_failure(w, e);
+    if (rc < 0)
+        return rc;
+    if (m->first)
+        reap(m);
+    for (struct outgoing *o = m->first; o; o = o->next)
+        n++;
+    return n;
+}
+
+/* A peer's machine may be gone before its watch could say so: the board gets a moment to know better. */
+int mpi_lost(struct world *w, int mpi_rc, int n, struct err *e)
+{
+    struct mpi_world *m = w->mpi;
     int class = MPI_ERR_OTHER;
     MPI_Error_class(mpi_rc, &class);
     for (int i = 0; class == MPI_ERR_IN_STATUS && i < n; i++)
@@ -145,33 +158,43 @@ static int lost(struct world *w, int mpi_rc, int n, struct err *e)
     return err_set(e, ERR_PEER, "the connection to another rank broke");
 }
 
-/* n <= 4 * size of the world */
-static int finish(struct world *w, MPI_Request *req, int n, struct err *e)
+int mpi_meanwhile(struct world *w, int64_t begin_ns, struct err *e)
 {
-    struct mpi_world *m = w->priv;
-    int64_t begin = board_now_ns();
+    int rc = board_check(w->board, e);
+    if (rc == 0)
+        rc = comm_step_all(w, e);
+    nap(board_now_ns() - begin_ns);
+    return rc < 0 ? rc : 0;
+}
+
+/* n <= 4 * size of the world */
+static int finish(struct world *w, MPI_Request *req, int n, const char *group, struct err *e)
+{
+    struct mpi_world *m = w->mpi;
+    int64_t begin = board_now_ns(), seen = trace_now(w->trace);
+    int waited = 0;
     for (int done = 0;;) {
         int rc = MPI_Testall(n, req, &done, m->status);
         if (rc != MPI_SUCCESS)
-            return lost(w, rc, n, e);
+            return mpi_lost(w, rc, n, e);
         if (done)
-            return 0;
-        rc = board_check(w->board, e);
-        if (rc == 0)
-            rc = hear_failure(w, e);
-        if (rc < 0)
+            break;
+        if ((rc = mpi_meanwhile(w, begin, e)) < 0)
             return rc;
-        nap(board_now_ns() - begin);
+        waited = 1;
     }
+    if (waited)
+        trace_span(w->trace, TRACE_WAIT, "wait", group, seen, (struct trace_args) { 0 });
+    return 0;
 }
 
 /* ---- groups ---- */
 /* Numbers of different first ranks never meet: a multiple of the world's size, plus that rank. 0 is the group of all. */
 static int mpi_group_offer(struct comm *c, int64_t *number, struct err *e)
 {
-    struct mpi_world *m = c->w->priv;
+    struct mpi_world *m = c->w->mpi;
     *number = c->w->at.size * ++m->n_offered + c->w->at.rank;
-    if (*number > INT_MAX / 2 - 2)
+    if (*number > INT_MAX / KINDS - KINDS)
         return err_set(e, ERR_INTERNAL, "more than %lld groups were made", (long long)m->n_offered);
     return 0;
 }
@@ -187,46 +210,50 @@ static int mpi_group_take(struct comm *c, int64_t number, struct err *e)
     }
     g->id = number;
     c->priv = g;
-    return 0;
+    return mpi_nodes_open(c, e);
 }
 
 static void mpi_group_leave(struct comm *c)
 {
     struct mpi_group *g = c->priv;
-    if (g)
-        free(g->req);
+    if (!g)
+        return;
+    comm_close(g->node);
+    comm_close(g->across);
+    free(g->req);
     free(g);
     c->priv = NULL;
 }
 
 /* ---- a batch of messages of one group: post them, then finish ---- */
-static void give(struct comm *c, const void *p, size_t bytes, int to)
+void mpi_give(struct comm *c, const void *p, size_t bytes, int to)
 {
     struct mpi_group *g = c->priv;
-    struct mpi_world *m = c->w->priv;
+    struct mpi_world *m = c->w->mpi;
+    mpi_count_across(c, bytes, to);
     if (bytes)
         MPI_Isend(p, (int)bytes, MPI_BYTE, c->member[to], TAG_OF(g, KIND_COLLECTIVE), m->comm, &g->req[g->n_req++]);
 }
 
-static void take(struct comm *c, void *p, size_t bytes, int from)
+void mpi_take(struct comm *c, void *p, size_t bytes, int from)
 {
     struct mpi_group *g = c->priv;
-    struct mpi_world *m = c->w->priv;
+    struct mpi_world *m = c->w->mpi;
     if (bytes)
         MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from], TAG_OF(g, KIND_COLLECTIVE), m->comm, &g->req[g->n_req++]);
 }
 
-static int finish_batch(struct comm *c, struct err *e)
+int mpi_finish_batch(struct comm *c, struct err *e)
 {
     struct mpi_group *g = c->priv;
     int n = g->n_req;
     g->n_req = 0;
-    return finish(c->w, g->req, n, e);
+    return finish(c->w, g->req, n, c->name, e);
 }
 
 static char *scratch(struct comm *c, size_t bytes, struct err *e)
 {
-    struct mpi_world *m = c->w->priv;
+    struct mpi_world *m = c->w->mpi;
     if (bytes > m->scratch_bytes) {
         char *p = realloc(m->scratch, bytes);
         if (!p) {
@@ -243,12 +270,14 @@ static char *scratch(struct comm *c, size_t bytes, struct err *e)
 /* Dissemination: in step k with the ranks 2^k away. */
 static int mpi_barrier(struct comm *c, struct err *e)
 {
+    if (mpi_has_nodes(c))
+        return mpi_nodes_barrier(c, e);
     char out = 0, in;
     int rc = 0;
     for (int k = 1; rc == 0 && k < c->size; k *= 2) {
-        take(c, &in, 1, (c->rank - k + c->size) % c->size);
-        give(c, &out, 1, (c->rank + k) % c->size);
-        rc = finish_batch(c, e);
+        mpi_take(c, &in, 1, (c->rank - k + c->size) % c->size);
+        mpi_give(c, &out, 1, (c->rank + k) % c->size);
+        rc = mpi_finish_batch(c, e);
     }
     return rc;
 }
@@ -260,18 +289,20 @@ static int broadcast_piece(struct comm *c, char *buf, size_t bytes, int root, st
     while (bit < c->size && !(me & bit))
         bit *= 2;
     if (me) {
-        take(c, buf, bytes, ((me & ~bit) + root) % c->size);
-        rc = finish_batch(c, e);
+        mpi_take(c, buf, bytes, ((me & ~bit) + root) % c->size);
+        rc = mpi_finish_batch(c, e);
     }
     for (bit /= 2; bit; bit /= 2)
         if (me + bit < c->size)
-            give(c, buf, bytes, (me + bit + root) % c->size);
-    return rc < 0 ? rc : finish_batch(c, e);
+            mpi_give(c, buf, bytes, (me + bit + root) % c->size);
+    return rc < 0 ? rc : mpi_finish_batch(c, e);
 }
 
 static int mpi_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e)
 {
     int rc = 0;
+    if (mpi_has_nodes(c))
+        return mpi_nodes_broadcast(c, buf, bytes, root, e);
     for (size_t lo = 0; rc == 0 && lo < bytes; lo += PIECE)
         rc = broadcast_piece(c, (char *)buf + lo, bytes - lo < PIECE ? bytes - lo : PIECE, root, e);
     return rc;
@@ -279,10 +310,10 @@ static int mpi_broadcast(struct comm *c, void *buf, size_t bytes, int root, stru
 
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-static int64_t slice_begin(int64_t n, int n_slices, int r) { return min_of((n + n_slices - 1) / n_slices * r, n); }
+int64_t mpi_slice_begin(int64_t n, int n_slices, int r) { return min_of((n + n_slices - 1) / n_slices * r, n); }
 
 /* Sums n elements of mine with what lies in the scratch, one array a rank (my own place there is empty). */
-static void sum_scratch(struct comm *c, enum sum_kind kind, void *out, void *mine, char *s, int64_t n)
+void mpi_sum_scratch(struct comm *c, enum sum_kind kind, void *out, void *mine, char *s, int64_t n)
 {
     void *in[SUM_RANKS_MAX];
     for (int r = 0; r < c->size; r++)
@@ -300,46 +331,48 @@ static int small_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n
         return -e->code;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank) {
-            take(c, s + (size_t)r * bytes, bytes, r);
-            give(c, buf, bytes, r);
+            mpi_take(c, s + (size_t)r * bytes, bytes, r);
+            mpi_give(c, buf, bytes, r);
         }
-    rc = finish_batch(c, e);
+    rc = mpi_finish_batch(c, e);
     if (rc == 0)
-        sum_scratch(c, kind, buf, buf, s, n);
+        mpi_sum_scratch(c, kind, buf, buf, s, n);
     return rc;
 }
 
 static int reduce_piece(struct comm *c, enum sum_kind kind, char *buf, int64_t n, struct err *e)
 {
     size_t size = sum_size(kind);
-    int64_t begin = slice_begin(n, c->size, c->rank), mine = slice_begin(n, c->size, c->rank + 1) - begin;
+    int64_t begin = mpi_slice_begin(n, c->size, c->rank), mine = mpi_slice_begin(n, c->size, c->rank + 1) - begin;
     char *s = scratch(c, (size_t)(c->size * mine) * size + 1, e), *my = buf + (size_t)begin * size;
     int rc = s ? 0 : -e->code;
     for (int r = 0; s && r < c->size; r++) {
-        int64_t b = slice_begin(n, c->size, r), count = slice_begin(n, c->size, r + 1) - b;
+        int64_t b = mpi_slice_begin(n, c->size, r), count = mpi_slice_begin(n, c->size, r + 1) - b;
         if (r == c->rank)
             continue;
-        take(c, s + (size_t)(r * mine) * size, (size_t)mine * size, r);
-        give(c, buf + (size_t)b * size, (size_t)count * size, r);
+        mpi_take(c, s + (size_t)(r * mine) * size, (size_t)mine * size, r);
+        mpi_give(c, buf + (size_t)b * size, (size_t)count * size, r);
     }
-    if (rc < 0 || (rc = finish_batch(c, e)) < 0)
+    if (rc < 0 || (rc = mpi_finish_batch(c, e)) < 0)
         return rc;
     if (mine)
-        sum_scratch(c, kind, my, my, s, mine);
+        mpi_sum_scratch(c, kind, my, my, s, mine);
     for (int r = 0; r < c->size; r++) {
-        int64_t b = slice_begin(n, c->size, r), count = slice_begin(n, c->size, r + 1) - b;
+        int64_t b = mpi_slice_begin(n, c->size, r), count = mpi_slice_begin(n, c->size, r + 1) - b;
         if (r == c->rank)
             continue;
-        take(c, buf + (size_t)b * size, (size_t)count * size, r);
-        give(c, my, (size_t)mine * size, r);
+        mpi_take(c, buf + (size_t)b * size, (size_t)count * size, r);
+        mpi_give(c, my, (size_t)mine * size, r);
     }
-    return finish_batch(c, e);
+    return mpi_finish_batch(c, e);
 }
 
 static int mpi_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
 {
     size_t size = sum_size(kind);
     int rc = 0;
+    if (mpi_has_nodes(c))
+        return mpi_nodes_all_reduce(c, kind, buf, n, e);
     if ((size_t)n * size <= SMALL)
         return small_reduce(c, kind, buf, n, e);
     for (int64_t lo = 0; rc == 0 && lo < n; lo += SUM_PIECE)
@@ -351,6 +384,8 @@ static int mpi_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_e
 {
     int64_t step = SUM_PIECE / c->size + 1;
     int rc = 0;
+    if (mpi_has_nodes(c))
+        return mpi_nodes_reduce_scatter(c, out, in, n_each, e);
     for (int64_t lo = 0; rc == 0 && lo < n_each; lo += step) {
         int64_t n = min_of(step, n_each - lo);
         char *s = scratch(c, (size_t)(c->size * n) * 4, e);
@@ -358,12 +393,12 @@ static int mpi_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_e
             return -e->code;
         for (int r = 0; r < c->size; r++)
             if (r != c->rank) {
-                take(c, s + (size_t)(r * n) * 4, (size_t)n * 4, r);
-                give(c, in + r * n_each + lo, (size_t)n * 4, r);
+                mpi_take(c, s + (size_t)(r * n) * 4, (size_t)n * 4, r);
+                mpi_give(c, in + r * n_each + lo, (size_t)n * 4, r);
             }
-        rc = finish_batch(c, e);
+        rc = mpi_finish_batch(c, e);
         if (rc == 0)
-            sum_scratch(c, SUM_TREE, out + lo, in + c->rank * n_each + lo, s, n);
+            mpi_sum_scratch(c, SUM_TREE, out + lo, in + c->rank * n_each + lo, s, n);
     }
     return rc;
 }
@@ -372,18 +407,42 @@ static int mpi_all_gather(struct comm *c, void *out, const void *in, size_t each
 {
     char *o = out;
     int rc = 0;
+    if (mpi_has_nodes(c))
+        return mpi_nodes_all_gather(c, out, in, each, e);
     for (size_t lo = 0; rc == 0 && lo < each; lo += PIECE) {
         size_t n = each - lo < PIECE ? each - lo : PIECE;
         for (int r = 0; r < c->size; r++)
             if (r != c->rank) {
-                take(c, o + (size_t)r * each + lo, n, r);
-                give(c, (const char *)in + lo, n, r);
+                mpi_take(c, o + (size_t)r * each + lo, n, r);
+                mpi_give(c, (const char *)in + lo, n, r);
             }
-        rc = finish_batch(c, e);
+        rc = mpi_finish_batch(c, e);
     }
     if (rc == 0 && o + (size_t)c->rank * each != in)
         memmove(o + (size_t)c->rank * each, in, each);
     return rc;
+}
+
+/* ---- memory once a machine: of the group's own ranks there, if they are regular (mpi_nodes.c), else everybody has his own ---- */
+static int mpi_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
+{
+    if (mpi_has_nodes(c))
+        return transport_shm.alloc_shared(out, mpi_node(c), cat, bytes, e);
+    *out = mpi_alloc(c->w, cat, bytes);
+    return *out ? 0 : err_set(e, ERR_MEMORY, "no memory for %zu bytes", bytes);
+}
+
+static int mpi_free_shared(struct comm *c, void *p, struct err *e)
+{
+    if (mpi_has_nodes(c))
+        return transport_shm.free_shared(mpi_node(c), p, e);
+    mpi_free(c->w, p);
+    return 0;
+}
+
+static int mpi_all_gather_shared(struct comm *c, void *shared, const void *in, size_t each, struct err *e)
+{
+    return mpi_has_nodes(c) ? mpi_nodes_all_gather_shared(c, shared, in, each, e) : mpi_all_gather(c, shared, in, each, e);
 }
 
 static int mpi_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e)
@@ -396,10 +455,10 @@ static int mpi_gather(struct comm *c, const void *blob, const size_t *sizes, int
             if (r == root && c->rank == root)
                 memcpy(out + to + lo, (const char *)blob + lo, n);
             else if (c->rank == root)
-                take(c, out + to + lo, n, r);
+                mpi_take(c, out + to + lo, n, r);
             else if (c->rank == r)
-                give(c, (const char *)blob + lo, n, root);
-            rc = finish_batch(c, e);
+                mpi_give(c, (const char *)blob + lo, n, root);
+            rc = mpi_finish_batch(c, e);
         }
     return rc;
 }
@@ -407,16 +466,17 @@ static int mpi_gather(struct comm *c, const void *blob, const size_t *sizes, int
 /* ---- messages: a length first, so that both sides are known to fit ---- */
 static int post(struct comm *c, const void *p, size_t bytes, int to, struct err *e)
 {
-    struct mpi_world *m = c->w->priv;
+    struct mpi_world *m = c->w->mpi;
     struct outgoing *o = malloc(sizeof *o + bytes);
     if (!o)
         return err_set(e, ERR_MEMORY, "no memory for a message of %zu bytes", bytes);
     *o = (struct outgoing) { .bytes = bytes };
+    mpi_count_across(c, bytes, to);
     memcpy(o->data, p, bytes);
     int rc = MPI_Isend(o->data, (int)bytes, MPI_BYTE, c->member[to], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &o->req);
     if (rc != MPI_SUCCESS) {
         free(o);
-        return lost(c->w, rc, 0, e);
+        return mpi_lost(c->w, rc, 0, e);
     }
     *m->last = o;
     m->last = &o->next;
@@ -426,12 +486,12 @@ static int post(struct comm *c, const void *p, size_t bytes, int to, struct err 
 
 static int mpi_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
-    struct mpi_world *m = c->w->priv;
+    struct mpi_world *m = c->w->mpi;
     uint64_t length = bytes;
     int rc = 0;
     reap(m);
     while (m->first && m->under_way + bytes > UNDER_WAY) {
-        TRY(finish(c->w, &m->first->req, 1, e));
+        TRY(finish(c->w, &m->first->req, 1, c->name, e));
         reap(m);
     }
     TRY(post(c, &length, sizeof length, to, e));
@@ -443,10 +503,10 @@ out:
 
 static int recv_piece(struct comm *c, void *p, size_t bytes, int from, struct err *e)
 {
-    struct mpi_world *m = c->w->priv;
+    struct mpi_world *m = c->w->mpi;
     MPI_Request req;
     int rc = MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &req);
-    return rc == MPI_SUCCESS ? finish(c->w, &req, 1, e) : lost(c->w, rc, 0, e);
+    return rc == MPI_SUCCESS ? finish(c->w, &req, 1, c->name, e) : mpi_lost(c->w, rc, 0, e);
 }
 
 static int mpi_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
@@ -468,6 +528,7 @@ const struct transport transport_mpi = {
     .close = mpi_close,
     .alloc = mpi_alloc,
     .free = mpi_free,
+    .poll = mpi_poll,
     .tell = mpi_tell,
     .group_offer = mpi_group_offer,
     .group_take = mpi_group_take,
@@ -480,4 +541,11 @@ const struct transport transport_mpi = {
     .gather = mpi_gather,
     .send = mpi_send,
     .recv = mpi_recv,
+    .alloc_shared = mpi_alloc_shared,
+    .free_shared = mpi_free_shared,
+    .all_gather_shared = mpi_all_gather_shared,
+    .start = mpi_start,
+    .step = mpi_step,
+    .finish = mpi_finish,
+    .drop = mpi_drop,
 };

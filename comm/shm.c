@@ -14,9 +14,12 @@
 #include <string.h>
 
 #include "base/pool.h"
+#include "base/trace.h"
 #include "kernels/dev.h"
 
 #define CHUNK 2048                 /* elements summed at a time and then copied to the others while they are in the cache */
+#define WORKING_YIELD_NS 300000    /* as in word_wait */
+#define WORKING_NAP_NS 1000000     /* another word than the one slept on may ask for this rank */
 #define SLICE_ALIGN 16             /* elements: slices begin on a cache line of their own */
 #define POOL_MIN 65536             /* elements of a slice from which the pool's threads are woken for it */
 
@@ -33,18 +36,22 @@ int shm_open_world(struct world *w, struct err *e)
     if (!s)
         return err_set(e, ERR_MEMORY, "no memory for the transport");
     s->spin = w->at.node_size <= cores();
-    w->priv = s;
+    w->shm = s;
     return 0;
+}
+
+void shm_close_world(struct world *w)
+{
+    if (w->shm)
+        free(w->shm->retired);
+    free(w->shm);
+    w->shm = NULL;
 }
 
 static void shm_close(struct world *w, int orderly)
 {
-    struct shm_world *s = w->priv;
     (void)orderly;
-    if (s)
-        free(s->retired);
-    free(s);
-    w->priv = NULL;
+    shm_close_world(w);
 }
 
 static void *shm_alloc(struct world *w, enum mem_cat cat, size_t bytes) { return segment_alloc(&w->seg, cat, bytes); }
@@ -66,7 +73,7 @@ struct shm_channel *shm_channel(const struct comm *c, int from, int to)
 /* Blocks that all ranks have left go back; asked whenever a new one is made. */
 static void sweep(struct world *w)
 {
-    struct shm_world *s = w->priv;
+    struct shm_world *s = w->shm;
     int kept = 0;
     for (int i = 0; i < s->n_retired; i++) {
         if (atomic_load(&s->retired[i]->users) == 0)
@@ -105,7 +112,7 @@ static int shm_group_take(struct comm *c, int64_t number, struct err *e)
 
 static void retire(struct world *w, struct shm_block *b)
 {
-    struct shm_world *s = w->priv;
+    struct shm_world *s = w->shm;
     struct shm_block **p = realloc(s->retired, (size_t)(s->n_retired + 1) * sizeof *p);
     if (!p)
         return;                                        /* it stays until the world ends */
@@ -127,12 +134,33 @@ static void shm_group_leave(struct comm *c)
 }
 
 /* ---- syncs ---- */
-int shm_wait(struct comm *c, struct word *w, uint32_t target, struct err *e)
+/* Waits and goes on with started operations: others may be waiting for this rank's part of them. */
+static int wait_working(struct comm *c, struct word *w, uint32_t target, struct err *e)
 {
-    return word_wait(c->w->board, w, target, ((struct shm_world *)c->w->priv)->spin, e);
+    int64_t begin = board_now_ns();
+    while (!word_reached(w, target)) {
+        int left = comm_step_all(c->w, e), rc = left < 0 ? left : board_check(c->w->board, e);
+        if (rc < 0)
+            return rc;
+        if (board_now_ns() - begin < WORKING_YIELD_NS)
+            sched_yield();
+        else
+            word_nap(w, target, left ? WORKING_NAP_NS : 100 * WORKING_NAP_NS);
+    }
+    return 0;
 }
 
-static int shm_barrier(struct comm *c, struct err *e)
+int shm_wait(struct comm *c, struct word *w, uint32_t target, struct err *e)
+{
+    if (word_reached(w, target))
+        return 0;
+    int64_t begin = trace_now(c->w->trace);
+    int rc = c->w->open || c->w->mpi ? wait_working(c, w, target, e) : word_wait(c->w->board, w, target, c->w->shm->spin, e);
+    trace_span(c->w->trace, TRACE_WAIT, "wait", c->name, begin, (struct trace_args){ .n_ranks = c->size });
+    return rc;
+}
+
+int shm_barrier(struct comm *c, struct err *e)
 {
     struct shm_group *g = c->priv;
     uint32_t next = ++g->epoch;
@@ -145,7 +173,8 @@ static int shm_barrier(struct comm *c, struct err *e)
 
 static const char *call_name(int what)
 {
-    static const char *const name[] = { "?", "barrier", "broadcast", "all_reduce", "reduce_scatter", "all_gather", "gather" };
+    static const char *const name[] = { "?",          "barrier", "broadcast",     "all_reduce",       "reduce_scatter",
+                                        "all_gather", "gather",  "node's slices", "all_gather_shared" };
     int call = what & 0xff;
     return call < (int)(sizeof name / sizeof *name) ? name[call] : name[0];
 }
@@ -154,6 +183,11 @@ static int misfit(struct comm *c, int r, int what_r, int64_t bytes_r, int what_0
 {
     return err_set(e, ERR_INTERNAL, "rank %d calls %s of %lld bytes, rank %d %s of %lld: all ranks of a group must make the same calls",
                    c->member[r], call_name(what_r), (long long)bytes_r, c->member[0], call_name(what_0), (long long)bytes_0);
+}
+
+int shm_check_posts(struct comm *c, int r, const struct shm_post *p, const struct shm_post *first, struct err *e)
+{
+    return p->what == first->what && p->bytes == first->bytes ? 0 : misfit(c, r, p->what, p->bytes, first->what, first->bytes, e);
 }
 
 /* ---- small operations: one sync ---- */
@@ -181,21 +215,21 @@ static int small_sync(struct comm *c, int what, const void *data, size_t bytes, 
 }
 
 /* ---- larger ones: posts, pieces, two syncs a piece ---- */
-static char *stage(struct world *w, struct err *e)
+char *shm_stage(struct world *w, struct err *e)
 {
-    struct shm_world *s = w->priv;
+    struct shm_world *s = w->shm;
     if (!s->stage && !(s->stage = segment_alloc(&w->seg, MEM_COMM, SHM_STAGE)))
         err_set(e, ERR_MEMORY, "no shared memory for a staging block of %zu bytes", SHM_STAGE);
     return s->stage;
 }
 
 /* buf of bytes as the others see it: where it lies, or my staging block. Nothing is said to the others yet. */
-static int prepare(struct comm *c, struct shm_post *mine, int what, const void *buf, size_t bytes, struct err *e)
+int shm_prepare(struct comm *c, struct shm_post *mine, int what, const void *buf, size_t bytes, struct err *e)
 {
     *mine = (struct shm_post) { .off = segment_offset(&c->w->seg, buf, bytes), .bytes = (int64_t)bytes, .what = what };
     if (mine->off >= 0)
         return 0;
-    char *s = stage(c->w, e);
+    char *s = shm_stage(c->w, e);
     if (!s)
         return -e->code;
     mine->off = s - c->w->seg.base;
@@ -203,45 +237,34 @@ static int prepare(struct comm *c, struct shm_post *mine, int what, const void *
     return 0;
 }
 
-static const struct shm_post *post_of(const struct comm *c, int r)
+const struct shm_post *shm_post_of(const struct comm *c, int r)
 {
     return &((struct shm_group *)c->priv)->block->member[r].post;
 }
 
 /* Tells the others and waits for their posts; returns whether any rank stages (then all go piece by piece). */
-static int post_sync(struct comm *c, const struct shm_post *mine, struct err *e)
+int shm_post_sync(struct comm *c, const struct shm_post *mine, struct err *e)
 {
     struct shm_group *g = c->priv;
-    const struct shm_post *first = post_of(c, 0);
+    const struct shm_post *first = shm_post_of(c, 0);
     int any = 0;
     g->block->member[c->rank].post = *mine;
     int rc = shm_barrier(c, e);
     if (rc < 0)
         return rc;
-    for (int r = 0; r < c->size; r++) {
-        const struct shm_post *p = post_of(c, r);
-        if (p->what != first->what || p->bytes != first->bytes)
-            return misfit(c, r, p->what, p->bytes, first->what, first->bytes, e);
-        any |= p->staged;
+    for (int r = 0; rc == 0 && r < c->size; r++) {
+        rc = shm_check_posts(c, r, shm_post_of(c, r), first, e);
+        any |= shm_post_of(c, r)->staged;
     }
-    return any;
+    return rc < 0 ? rc : any;
 }
 
-static char *at(const struct comm *c, const struct shm_post *p) { return c->w->seg.base + p->off; }
+char *shm_at(const struct comm *c, const struct shm_post *p) { return c->w->seg.base + p->off; }
 
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- sums ---- */
-struct slice {                     /* one rank's share of a sum: elements [0, n) of every in[] */
-    enum sum_kind kind;
-    void **in;                     /* [n_in] */
-    int n_in, mine;                /* mine: the sum goes there first … */
-    int everywhere;                /* … and then into all others */
-    char *out;                     /* or here, when not NULL */
-    int64_t n;
-};
-
-static void sum_chunk(const struct slice *s, int64_t begin, int64_t n)
+static void sum_chunk(const struct shm_slice *s, int64_t begin, int64_t n)
 {
     size_t size = sum_size(s->kind), off = (size_t)begin * size;
     void *in[SUM_RANKS_MAX];
@@ -256,13 +279,13 @@ static void sum_chunk(const struct slice *s, int64_t begin, int64_t n)
 
 static void sum_task(void *arg, int64_t task, int thread)
 {
-    const struct slice *s = arg;
+    const struct shm_slice *s = arg;
     int64_t begin = task * CHUNK;
     (void)thread;
     sum_chunk(s, begin, min_of(CHUNK, s->n - begin));
 }
 
-static void sum_slice(struct comm *c, struct slice *s)
+void shm_sum_slice(struct comm *c, struct shm_slice *s)
 {
     struct pool *pool = c->w->dev ? c->w->dev->pool : NULL;
     int64_t n_tasks = (s->n + CHUNK - 1) / CHUNK;
@@ -273,8 +296,7 @@ static void sum_slice(struct comm *c, struct slice *s)
             sum_task(s, t, 0);
 }
 
-/* First element of slice r of n. */
-static int64_t slice_begin(int64_t n, int n_slices, int r)
+int64_t shm_slice_begin(int64_t n, int n_slices, int r)
 {
     int64_t each = ((n + n_slices - 1) / n_slices + SLICE_ALIGN - 1) / SLICE_ALIGN * SLICE_ALIGN;
     return min_of(each * r, n);
@@ -291,17 +313,28 @@ static int small_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n
     return rc;
 }
 
+static int small_scatter(struct comm *c, float *out, const float *buf, int64_t n_each, struct err *e)
+{
+    void *in[SUM_RANKS_MAX];
+    int rc = small_sync(c, CALL_REDUCE_SCATTER, buf, (size_t)(n_each * c->size) * 4, e);
+    for (int r = 0; rc == 0 && r < c->size; r++)
+        in[r] = slot(c, r)->data + (size_t)(n_each * c->rank) * 4;
+    if (rc == 0)
+        sum_over(SUM_TREE, out, in, c->size, n_each);
+    return rc;
+}
+
 /* My slice of elements [lo, lo + n): summed into all buffers. */
 static void reduce_piece(struct comm *c, enum sum_kind kind, int64_t lo, int64_t n)
 {
     void *in[SUM_RANKS_MAX];
-    int64_t begin = slice_begin(n, c->size, c->rank), end = slice_begin(n, c->size, c->rank + 1);
+    int64_t begin = shm_slice_begin(n, c->size, c->rank), end = shm_slice_begin(n, c->size, c->rank + 1);
     for (int r = 0; r < c->size; r++) {
-        const struct shm_post *p = post_of(c, r);
-        in[r] = at(c, p) + (size_t)(begin + (p->staged ? 0 : lo)) * sum_size(kind);
+        const struct shm_post *p = shm_post_of(c, r);
+        in[r] = shm_at(c, p) + (size_t)(begin + (p->staged ? 0 : lo)) * sum_size(kind);
     }
-    struct slice s = { .kind = kind, .in = in, .n_in = c->size, .mine = c->rank, .everywhere = 1, .n = end - begin };
-    sum_slice(c, &s);
+    struct shm_slice s = { .kind = kind, .in = in, .n_in = c->size, .mine = c->rank, .everywhere = 1, .n = end - begin };
+    shm_sum_slice(c, &s);
 }
 
 static int shm_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
@@ -312,18 +345,18 @@ static int shm_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t
     int rc = 0, any = 0;
     if ((size_t)n * size <= SHM_SLOT)
         return small_reduce(c, kind, buf, n, e);
-    TRY(prepare(c, &mine, CALL_REDUCE, buf, (size_t)n * size, e));
+    TRY(shm_prepare(c, &mine, CALL_REDUCE, buf, (size_t)n * size, e));
     for (int64_t lo = 0; lo < n; lo += step) {
         char *piece = (char *)buf + (size_t)lo * size;
         if (mine.staged)
-            memcpy(at(c, &mine), piece, (size_t)min_of(step, n - lo) * size);
-        TRY(lo ? shm_barrier(c, e) : (any = post_sync(c, &mine, e)));
+            memcpy(shm_at(c, &mine), piece, (size_t)min_of(step, n - lo) * size);
+        TRY(lo ? shm_barrier(c, e) : (any = shm_post_sync(c, &mine, e)));
         if (!any)
             step = n;                                  /* all in the segment: one piece */
         reduce_piece(c, kind, lo, min_of(step, n - lo));
         TRY(shm_barrier(c, e));
         if (mine.staged)
-            memcpy(piece, at(c, &mine), (size_t)min_of(step, n - lo) * size);
+            memcpy(piece, shm_at(c, &mine), (size_t)min_of(step, n - lo) * size);
     }
     rc = 0;
 out:
@@ -335,11 +368,11 @@ static void scatter_piece(struct comm *c, float *out, int64_t n_each, int64_t st
 {
     void *in[SUM_RANKS_MAX];
     for (int r = 0; r < c->size; r++) {
-        const struct shm_post *p = post_of(c, r);
-        in[r] = (float *)at(c, p) + (p->staged ? c->rank * step : c->rank * n_each + lo);
+        const struct shm_post *p = shm_post_of(c, r);
+        in[r] = (float *)shm_at(c, p) + (p->staged ? c->rank * step : c->rank * n_each + lo);
     }
-    struct slice s = { .kind = SUM_TREE, .in = in, .n_in = c->size, .mine = c->rank, .out = (char *)(out + lo), .n = n };
-    sum_slice(c, &s);
+    struct shm_slice s = { .kind = SUM_TREE, .in = in, .n_in = c->size, .mine = c->rank, .out = (char *)(out + lo), .n = n };
+    shm_sum_slice(c, &s);
 }
 
 static int shm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
@@ -347,12 +380,14 @@ static int shm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_e
     int64_t step = (int64_t)(SHM_STAGE / sizeof *in) / c->size, n = min_of(step, n_each);
     struct shm_post mine;
     int rc = 0, any = 0;
-    TRY(prepare(c, &mine, CALL_REDUCE_SCATTER, in, (size_t)(n_each * c->size) * sizeof *in, e));
+    if ((size_t)(n_each * c->size) * 4 <= SHM_SLOT)
+        return small_scatter(c, out, in, n_each, e);
+    TRY(shm_prepare(c, &mine, CALL_REDUCE_SCATTER, in, (size_t)(n_each * c->size) * sizeof *in, e));
     for (int64_t lo = 0; lo < n_each; lo += n) {
         n = min_of(step, n_each - lo);
         for (int r = 0; mine.staged && r < c->size; r++)
-            memcpy(at(c, &mine) + (size_t)(r * step) * 4, in + r * n_each + lo, (size_t)n * 4);
-        TRY(lo ? shm_barrier(c, e) : (any = post_sync(c, &mine, e)));
+            memcpy(shm_at(c, &mine) + (size_t)(r * step) * 4, in + r * n_each + lo, (size_t)n * 4);
+        TRY(lo ? shm_barrier(c, e) : (any = shm_post_sync(c, &mine, e)));
         if (!any)
             n = n_each;
         scatter_piece(c, out, n_each, step, lo, n);
@@ -380,17 +415,17 @@ static int shm_all_gather(struct comm *c, void *out, const void *in, size_t each
     int rc = 0, any = 0;
     if (each <= SHM_SLOT)
         return small_gather(c, out, in, each, e);
-    TRY(prepare(c, &mine, CALL_ALL_GATHER, in, each, e));
+    TRY(shm_prepare(c, &mine, CALL_ALL_GATHER, in, each, e));
     for (size_t lo = 0; lo < each; lo += step) {
         if (mine.staged)
-            memcpy(at(c, &mine), (const char *)in + lo, each - lo < step ? each - lo : step);
-        TRY(lo ? shm_barrier(c, e) : (any = post_sync(c, &mine, e)));
+            memcpy(shm_at(c, &mine), (const char *)in + lo, each - lo < step ? each - lo : step);
+        TRY(lo ? shm_barrier(c, e) : (any = shm_post_sync(c, &mine, e)));
         if (!any)
             step = each;
         for (int k = 1; k < c->size; k++) {            /* from the next rank on: not all from the same one at once */
             int r = (c->rank + k) % c->size;
-            const struct shm_post *p = post_of(c, r);
-            memcpy(o + (size_t)r * each + lo, at(c, p) + (p->staged ? 0 : lo), each - lo < step ? each - lo : step);
+            const struct shm_post *p = shm_post_of(c, r);
+            memcpy(o + (size_t)r * each + lo, shm_at(c, p) + (p->staged ? 0 : lo), each - lo < step ? each - lo : step);
         }
         TRY(shm_barrier(c, e));
     }
@@ -409,6 +444,43 @@ static int small_broadcast(struct comm *c, void *buf, size_t bytes, int root, in
     return rc;
 }
 
+/* ---- memory once a machine: it lies in the region of the group's first rank ---- */
+static int shm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
+{
+    int64_t off = -1;
+    int rc;
+    if (c->rank == 0 && (*out = segment_alloc(&c->w->seg, cat, bytes)) != NULL)
+        off = (char *)*out - c->w->seg.base;
+    TRY(small_broadcast(c, &off, sizeof off, 0, CALL_SHARED, e));
+    if (off < 0)
+        return err_set(e, ERR_MEMORY, "no shared memory for %zu bytes of %d ranks", bytes, c->size);
+    *out = c->w->seg.base + off;
+out:
+    return rc;
+}
+
+static int shm_free_shared(struct comm *c, void *p, struct err *e)
+{
+    int rc = shm_barrier(c, e);                        /* nobody reads there any more */
+    if (c->rank == 0)
+        segment_free(&c->w->seg, p);
+    return rc;
+}
+
+static int shm_all_gather_shared(struct comm *c, void *shared, const void *in, size_t each, struct err *e)
+{
+    char *mine = (char *)shared + (size_t)c->rank * each;
+    int copies = mine != in, rc;
+    TRY(small_sync(c, CALL_SHARED | copies << 8, NULL, each, e));
+    if (copies) {
+        memcpy(mine, in, each);
+        TRY(shm_barrier(c, e));
+    }
+    rc = 0;
+out:
+    return rc;
+}
+
 static int shm_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e)
 {
     int rc = 0, any = 0, what = CALL_BROADCAST | root << 8, is_root = c->rank == root;
@@ -417,16 +489,16 @@ static int shm_broadcast(struct comm *c, void *buf, size_t bytes, int root, stru
     if (bytes <= SHM_SLOT)
         return small_broadcast(c, buf, bytes, root, what, e);
     if (is_root)
-        TRY(prepare(c, &mine, what, buf, bytes, e));
+        TRY(shm_prepare(c, &mine, what, buf, bytes, e));
     for (size_t lo = 0; lo < bytes; lo += step) {
         n = bytes - lo < step ? bytes - lo : step;
         if (is_root && mine.staged)
-            memcpy(at(c, &mine), (char *)buf + lo, n);
-        TRY(lo ? shm_barrier(c, e) : (any = post_sync(c, &mine, e)));
+            memcpy(shm_at(c, &mine), (char *)buf + lo, n);
+        TRY(lo ? shm_barrier(c, e) : (any = shm_post_sync(c, &mine, e)));
         if (!any)
             n = step = bytes;
         if (!is_root)
-            memcpy((char *)buf + lo, at(c, post_of(c, root)) + (any ? 0 : lo), n);
+            memcpy((char *)buf + lo, shm_at(c, shm_post_of(c, root)) + (any ? 0 : lo), n);
         TRY(shm_barrier(c, e));
     }
     rc = 0;
@@ -440,7 +512,7 @@ static int shm_gather(struct comm *c, const void *blob, const size_t *sizes, int
     struct shm_post mine = { .what = CALL_GATHER | root << 8, .staged = 1 };
     size_t most = 0;
     int rc = 0;
-    char *s = stage(c->w, e);
+    char *s = shm_stage(c->w, e);
     if (!s)
         return -e->code;
     mine.off = s - c->w->seg.base;
@@ -450,10 +522,10 @@ static int shm_gather(struct comm *c, const void *blob, const size_t *sizes, int
         size_t left = sizes[c->rank] > lo ? sizes[c->rank] - lo : 0, to = 0;
         if (left)
             memcpy(s, (const char *)blob + lo, left < SHM_STAGE ? left : SHM_STAGE);
-        TRY(post_sync(c, &mine, e));
+        TRY(shm_post_sync(c, &mine, e));
         for (int r = 0; c->rank == root && r < c->size; to += sizes[r++])
             if (sizes[r] > lo)
-                memcpy(out + to + lo, at(c, post_of(c, r)), sizes[r] - lo < SHM_STAGE ? sizes[r] - lo : SHM_STAGE);
+                memcpy(out + to + lo, shm_at(c, shm_post_of(c, r)), sizes[r] - lo < SHM_STAGE ? sizes[r] - lo : SHM_STAGE);
         TRY(shm_barrier(c, e));
     }
     rc = 0;
@@ -477,4 +549,11 @@ const struct transport transport_shm = {
     .gather = shm_gather,
     .send = shm_send,
     .recv = shm_recv,
+    .alloc_shared = shm_alloc_shared,
+    .free_shared = shm_free_shared,
+    .all_gather_shared = shm_all_gather_shared,
+    .start = shm_start,
+    .step = shm_step,
+    .finish = shm_finish,
+    .drop = shm_drop,
 };

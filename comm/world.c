@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/trace.h"
 #include "comm/meet.h"
 #include "comm/shm.h"
 
@@ -36,14 +37,28 @@ static int choose(const char *name, const struct place *at, const struct transpo
 /* One rank needs nobody to find, so MPI stays asleep; transport mpi starts it on request. */
 static int find_place(const char *name, struct place *at, struct err *e)
 {
-    *at = (struct place) { 0, 1, 0, 1, 0 };
+    *at = (struct place) { .size = 1, .node_size = 1 };
     return meet_expected_ranks() == 1 && strcmp(name, "mpi") ? 0 : meet_open(at, e);
+}
+
+/* Then each has a segment for the groups that lie in it, whatever carries the rest. */
+static int several_machines(const struct world *w) { return w->at.node_size < w->at.size; }
+
+static int open_transport(struct world *w, struct err *e)
+{
+    int rc = 0;
+    if (w->t == &transport_shm || several_machines(w))
+        TRY(shm_open_world(w, e));
+    if (w->t == &transport_mpi)
+        TRY(mpi_open_world(w, e));
+out:
+    return rc;
 }
 
 static int open_segment(struct world *w, struct err *e)
 {
-    int shared = w->t == &transport_shm, rc;
-    size_t head = board_bytes(w->at.node_size) + (shared ? shm_block_bytes(w->at.size) : 0);
+    int shared = w->t == &transport_shm || several_machines(w), rc;
+    size_t head = board_bytes(w->at.node_size) + (shared ? shm_block_bytes(w->at.node_size) : 0);
     TRY(meet_segment(&w->seg, &w->at, segment_size(head, w->at.node_size, shared), e));
     w->board = w->seg.board;
     if (shared)
@@ -65,6 +80,7 @@ static int open_all(struct world *w, struct err *e)
     w->all = member ? comm_new(w, member, w->at.size) : NULL;
     if (!w->all)
         return err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", w->at.size);
+    w->all->name = "all";
     return w->all->t->group_take(w->all, 0, e);
 }
 
@@ -87,7 +103,7 @@ int world_open(struct world **out, const char *transport, struct dev *dev, struc
     TRY(choose(name, &w->at, &w->t, e));
     TRY(meet_agree(&w->at, open_segment(w, e), e));
     TRY(meet_agree(&w->at, watch_open(&w->watch, w->board, w->at.node_rank, e), e));
-    TRY(meet_agree(&w->at, w->t == &transport_self ? 0 : w->t == &transport_shm ? shm_open_world(w, e) : mpi_open_world(w, e), e));
+    TRY(meet_agree(&w->at, open_transport(w, e), e));
     TRY(meet_agree(&w->at, open_all(w, e), e));
     *out = w;
     return 0;
@@ -176,6 +192,34 @@ int world_report(struct world *w, const struct err *e, const char *program)
     return err_print(&line, program);
 }
 
+/* ---- the trace ---- */
+void world_trace(struct world *w, struct trace *t)
+{
+    struct err e;
+    if (t && !w->trace && comm_barrier(w->all, &e) == 0)
+        trace_begin(t);                                /* all at the same moment: one clock for all machines */
+    w->trace = t;
+}
+
+int world_trace_write(struct world *w, const struct trace *t, const char *path, struct err *e)
+{
+    char *mine = NULL;
+    void *all = NULL;
+    size_t bytes = 0, sum = 0, *sizes = calloc((size_t)w->at.size, sizeof *sizes);
+    int rc = sizes ? trace_json(t, w->at.rank, &mine, &bytes, e) : err_set(e, ERR_MEMORY, "no memory for the trace");
+    TRY(comm_agree(w->all, rc, e));
+    TRY(comm_gather_blobs(w->all, mine, bytes, 0, &all, sizes, e));
+    for (int r = 0; r < w->at.size; r++)
+        sum += sizes[r];
+    rc = w->at.rank == 0 ? trace_write(path, all, sum, e) : 0;
+    rc = comm_agree(w->all, rc, e);
+out:
+    free(all);
+    free(mine);
+    free(sizes);
+    return rc;
+}
+
 /* ---- mesh ---- */
 /* Ranks with the same place on every axis but `axis` have the same colour. */
 static int colour_of(const struct mesh *m, int axis)
@@ -188,6 +232,7 @@ static int colour_of(const struct mesh *m, int axis)
 
 int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struct err *e)
 {
+    static const char *const names[AXIS_COUNT] = { [AXIS_TP] = "tp", [AXIS_CP] = "cp", [AXIS_DP] = "dp", [AXIS_PP] = "pp" };
     int rc = 0, rest = w->at.rank;
     long long product = 1;
     *m = (struct mesh) { .all = w->all };
@@ -201,8 +246,10 @@ int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struc
         m->at[a] = rest % size[a];
         rest /= size[a];
     }
-    for (int a = 0; a < AXIS_COUNT; a++)
+    for (int a = 0; a < AXIS_COUNT; a++) {
         TRY(comm_split(&m->axis[a], w->all, colour_of(m, a), e));
+        m->axis[a]->name = names[a];
+    }
     return 0;
 out:
     mesh_close(m);

@@ -9,6 +9,7 @@
 #include "base/pool.h"
 
 struct kernel_ops;
+struct trace;
 
 struct dev {
     const struct kernel_ops *ops;    /* the op table of this device and CPU class (kernels.h)                  */
@@ -17,6 +18,7 @@ struct dev {
     struct pool *pool;
     struct mem *mem;                 /* borrowed: the rank's counters                                          */
     void *priv;                      /* scratch of the implementation                                          */
+    struct trace *trace;             /* borrowed; may be NULL (base/trace.h)                                   */
 };
 
 /* kind: "cpu" or "cuda" (ERR_DEVICE when built without or absent). threads >= 1. The CPU class is the best this machine has;

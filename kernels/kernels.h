@@ -141,7 +141,22 @@ struct kernel_ops {
 #undef K
 };
 
-/* k_linear(d, …) and so on: the call. */
-#define KERNEL(d, name, ...) ((d)->ops->name((d), __VA_ARGS__))
+/* The call: KERNEL(d, linear, …). A trace gets its name and shape: rows and columns of the first matrix among its first six
+ * arguments and the columns of the second, or the number of elements. */
+#define KERNEL_MAT(a) _Generic((a), struct mat: (a), default: (struct mat){ 0 })
+#define KERNEL_INT(a) _Generic((a), int64_t: (a), default: (int64_t)0)
+#define KERNEL_ARGS(a, b, c, d, f, g, ...)                                                                               \
+    (struct mat[6]){ KERNEL_MAT(a), KERNEL_MAT(b), KERNEL_MAT(c), KERNEL_MAT(d), KERNEL_MAT(f), KERNEL_MAT(g) },         \
+    (int64_t[6]){ KERNEL_INT(a), KERNEL_INT(b), KERNEL_INT(c), KERNEL_INT(d), KERNEL_INT(f), KERNEL_INT(g) }
+#define KERNEL(dev, name, ...)                                                                                           \
+    do {                                                                                                                 \
+        struct dev *kernel_dev_ = (dev);                                                                                 \
+        int64_t kernel_begin_ = kernel_dev_->trace ? kernel_trace_begin(kernel_dev_, #name) : 0;                         \
+        kernel_dev_->ops->name(kernel_dev_, __VA_ARGS__);                                                                \
+        if (kernel_dev_->trace)                                                                                          \
+            kernel_trace_end(kernel_dev_, #name, kernel_begin_, KERNEL_ARGS(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0));          \
+    } while (0)
+int64_t kernel_trace_begin(struct dev *d, const char *name);
+void kernel_trace_end(struct dev *d, const char *name, int64_t begin_ns, const struct mat m[6], const int64_t n[6]);
 
 #endif

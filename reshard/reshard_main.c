@@ -5,12 +5,13 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/opt.h"
+#include "base/trace.h"
 #include "reshard/reshard.h"
 
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, shard_size;
     int format, dtype, weights_only;
-    const char *config, *compress;
+    const char *config, *compress, *trace;
     int json, tensors, quick;
 };
 
@@ -41,7 +42,11 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
     GROUP("Run"),                                                                                                       \
     THREADS
 
-static const struct opt convert_opts[] = { TARGET_OPTIONS, END };
+static const struct opt convert_opts[] = {
+    TARGET_OPTIONS,
+    { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace: which thread worked on which tensor when", 0, 0, 0 },
+    END
+};
 static const struct opt plan_opts[] = { TARGET_OPTIONS, JSON, END };
 static const struct opt inspect_opts[] = { GROUP("Output"), TENSORS, JSON, END };
 static const struct opt digest_opts[] = { GROUP("Output"), TENSORS, GROUP("Run"), THREADS, END };
@@ -99,6 +104,19 @@ static int run_convert(const struct options *o, char **arg, struct err *e)
 static int run_plan(const struct options *o, char **arg, struct err *e)
 {
     struct request r;
+/* Not world_trace_write: one process. */
+static int write_trace(const struct trace *t, const char *path, struct err *e)
+{
+    char *text;
+    size_t bytes;
+    int rc = trace_json(t, 0, &text, &bytes, e);
+    if (rc < 0)
+        return rc;
+    rc = trace_write(path, text, bytes, e);
+    free(text);
+    return rc;
+}
+
     struct ckpt *c = NULL;
     struct plan p;
     struct view_options v = { .json = o->json };
@@ -108,7 +126,12 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
     rc = plan_make(&p, c, &r, NULL, e);
     if (rc >= 0) {
         rc = view_plan(&p, &v, stdout, e);
+    if (o->trace && (rc = trace_open(&r.trace, r.n_threads, e)) < 0)
+        return rc;
         plan_free(&p);
+    if (rc >= 0 && r.trace)
+        rc = write_trace(r.trace, o->trace, e);
+    trace_close(r.trace);
     }
     ckpt_close(c);
     return rc;

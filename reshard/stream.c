@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include "base/pool.h"
+#include "base/trace.h"
 #include "format/hf_write.h"
 #include "reshard/cast.h"
 #include "reshard/reshard.h"
@@ -262,7 +263,9 @@ static void stream_task(void *arg, int64_t target, int thread)
         return;
     int rc = stream_tensor(s, (int)target, &s->room[thread], &e);
     pthread_mutex_lock(&s->lock);
+    int64_t began = trace_now(s->p->req->trace);
     if (rc < 0 && !s->err.code)
+    trace_span_of(s->p->req->trace, thread, TRACE_PHASE, s->p->target[target].t.name, began);
         s->err = e;
     pthread_mutex_unlock(&s->lock);
 }

@@ -40,6 +40,7 @@ static const struct opt table[] = {
     { OPT_FLOAT, "temperature", AT(temperature), "0", NULL, "of that completion (0: the most likely token each time)", 0, 1e6, 0 },
     { OPT_INT, "seed", AT(seed), "0", "N", "of that completion", 0, 9e18, 0 },
     GROUP("Log"),
+    { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace of kernels, waits and collectives, every rank and thread", 0, 0, 0 },
     { OPT_SWITCH, "verbose", AT(verbose), "0", NULL, "memory and bytes read of every rank, steps and rows at the end", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };

@@ -61,6 +61,12 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
         TRY(pool_open(&s->dev->pool, threads, e));
     }
 out:
+    if (s->o.trace) {
+        TRY(trace_open(&s->trace, threads, e));
+        s->dev->trace = s->trace;
+        pool_trace(s->dev->pool, s->trace);
+        world_trace(s->world, s->trace);
+    }
     return rc;
 }
 
@@ -289,6 +295,8 @@ int server_run(struct server *s, struct err *e)
                  (long long)s->engine.n_rows, (long long)s->engine.sched.n_preempted);
     return rc;
 }
+    if (s->trace && rc >= 0)
+        rc = world_trace_write(s->world, s->trace, s->o.trace, e);
 
 void server_close(struct server *s, int rc)
 {
@@ -310,3 +318,4 @@ void server_close(struct server *s, int rc)
         dev_close(s->dev);
     log_close(&s->log);
 }
+    trace_close(s->trace);

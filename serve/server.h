@@ -4,6 +4,7 @@
 
 #include "base/log.h"
 #include "base/opt.h"
+#include "base/trace.h"
 #include "serve/engine.h"
 #include "serve/http.h"
 #include "serve/load.h"
@@ -12,7 +13,7 @@
 struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key;
     int64_t tp, replicas, port, ctx, kv_memory, max_batch, prefill_chunk, threads, max_tokens, seed;
-    const char *host, *api_key_file, *cors_origin, *access_log, *admin_key_file, *model_name, *device, *transport, *once;
+    const char *host, *api_key_file, *cors_origin, *access_log, *admin_key_file, *model_name, *device, *transport, *once, *trace;
     double temperature;
     int dtype, numerics, prefix_cache, lenient, verbose;
 };
@@ -24,6 +25,7 @@ struct server {
     const char *path;                /* of the checkpoint */
     char name[256];                  /* of the model */
     struct log log;
+    struct trace *trace;             /* --trace, else NULL */
     struct mem mem;
     struct dev *dev;
     struct world *world;

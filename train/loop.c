@@ -100,7 +100,8 @@ int trainer_run(struct trainer *t, struct err *e)
     TRY(runlog_memory(t, "end", e));
     if (r.stop)
         log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step, t->last_checkpoint);
-    rc = saved == t->step ? report(t, &r, e) : 0;
+    TRY(saved == t->step ? report(t, &r, e) : 0);
+    rc = t->trace ? world_trace_write(t->world, t->trace, t->o.trace, e) : 0;
 out:
     return rc;
 }

@@ -7,6 +7,10 @@
 #include "kernels/tree.h"
 #include "tests/test.h"
 
+#ifndef OPEN_AS
+#define OPEN_AS TRANSPORT          /* what world_open is asked for */
+#endif
+
 static struct world *world;
 static struct mesh mesh;
 static struct mem mem;
@@ -25,7 +29,7 @@ static struct comm *all(void)
         const int flat[AXIS_COUNT] = { [AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1 };
         int size[AXIS_COUNT];
         memcpy(size, flat, sizeof size);
-        if (world_open(&world, TRANSPORT, NULL, &mem, &err) < 0) {
+        if (world_open(&world, OPEN_AS, NULL, &mem, &err) < 0) {
             printf("%s\n", err.text);
             exit(1);
         }
@@ -489,4 +493,149 @@ TEST(thousands_of_small_operations_in_a_row)
         if (k % 7 == 0)
             OK(comm_barrier(c, &err));
     }
+}
+
+/* ---- shared memory, started operations ---- */
+static void check_shared(struct comm *c, int64_t n, int round, float *shared, int in_place)
+{
+    int size = comm_size(c), me = comm_rank(c);
+    float *own = malloc((size_t)n * 4), *in = in_place ? shared + me * n : own;
+    if (in_place)
+        OK(comm_barrier(c, &err));                     /* nobody reads any more, so that all may write */
+    fill(in, me + round, 0, n);
+    dawdle(round);
+    OK(comm_all_gather_shared(c, shared, in, (size_t)n * 4, &err));
+    for (int64_t i = 0; i < n * size; i++)
+        if (differ("shared all-gather", n, i, shared[i], value((int)(i / n) + round, i % n)))
+            break;
+    free(own);
+}
+
+TEST(all_gather_into_shared_memory_is_seen_by_all)
+{
+    struct comm *c = all();
+    for (int s = 1; s < N_LESS; s++) {
+        void *shared = NULL;
+        OK(comm_alloc_shared(&shared, c, MEM_PARAMS, (size_t)(sizes[s] * comm_size(c)) * 4, &err));
+        for (int round = 0; round < 6; round++)
+            check_shared(c, sizes[s], round, shared, round % 2);
+        OK(comm_free_shared(c, shared, &err));
+    }
+    CHECK_INT(mem.now[MEM_PARAMS], 0);
+}
+
+TEST(shared_memory_that_is_not_there_is_an_error_on_all_ranks)
+{
+    struct comm *c = all();
+    void *p = &p;
+    CHECK_INT(comm_alloc_shared(&p, c, MEM_PARAMS, (size_t)1 << 61, &err), -ERR_MEMORY);
+    CHECK_INT(err.code, ERR_MEMORY);
+    CHECK(p == NULL);
+    OK(comm_barrier(c, &err));                         /* and no more than that */
+}
+
+struct started { struct comm_request *q; int op, place; int64_t n; float *in, *out; };
+
+static void start_one(struct comm *c, struct started *x, int k)
+{
+    int size = comm_size(c), me = comm_rank(c);
+    x->op = k % 3;
+    x->place = k % 4 == 3 ? 1 : k % 4;
+    x->n = sizes[(k * 5 + 3) % N_LESS];
+    int64_t n_in = x->op == 1 ? x->n * size : x->n, n_out = x->op == 2 ? x->n * size : x->n;
+    x->in = take(c, x->place, (size_t)n_in * 4);
+    x->out = x->op == 0 ? x->in : take(c, x->place, (size_t)n_out * 4);
+    fill(x->in, me, k, n_in);
+    if (x->op == 0)
+        OK(comm_start_all_reduce(&x->q, c, x->in, x->n, &err));
+    else if (x->op == 1)
+        OK(comm_start_reduce_scatter(&x->q, c, x->out, x->in, x->n, &err));
+    else
+        OK(comm_start_all_gather(&x->q, c, x->out, x->in, (size_t)x->n * 4, &err));
+}
+
+static void finish_one(struct comm *c, const int *member, struct started *x, int k)
+{
+    int size = comm_size(c), me = comm_rank(c);
+    OK(comm_finish(&x->q, &err));
+    CHECK(x->q == NULL);
+    for (int64_t i = 0; i < (x->op == 2 ? x->n * size : x->n); i++) {
+        float want = x->op == 2 ? value((int)(i / x->n), k + i % x->n) : sum_of(size, member, k + i + (x->op == 1 ? me * x->n : 0));
+        if (differ("started operation", x->n, i, x->out[i], want))
+            break;
+    }
+    if (x->op)
+        give(c, x->place, x->out);
+    give(c, x->place, x->in);
+}
+
+TEST(started_operations_give_the_bits_of_blocking_ones)
+{
+    struct comm *c = all();
+    struct started x[8] = { { 0 } };
+    for (int k = 0; k < 40; k++) {
+        if (k >= 5)
+            finish_one(c, NULL, &x[(k - 5) % 8], k - 5);
+        dawdle(k);
+        start_one(c, &x[k % 8], k);
+        for (int i = 0; i < k % 3; i++)
+            OK(comm_progress(c, &err));
+    }
+    for (int k = 35; k < 40; k++)
+        finish_one(c, NULL, &x[k % 8], k);
+    OK(comm_finish(&x[0].q, &err));                    /* nothing started: nothing to do */
+}
+
+TEST(started_operations_finish_in_any_order_and_between_other_calls)
+{
+    struct comm *c = all(), *other;
+    int size = comm_size(c), me = comm_rank(c);
+    OK(comm_split(&other, c, 0, &err));
+    for (int round = 0; round < 10; round++) {
+        struct started x[12] = { { 0 } };
+        for (int k = 0; k < 6; k++)
+            start_one(c, &x[k], round * 12 + k);
+        check_all_reduce(other, NULL, 4099, round % 3);
+        for (int k = 6; k < 8; k++)
+            start_one(other, &x[k], round * 12 + k);
+        check_all_reduce(c, NULL, round % 2 ? 100 : 4099, round % 3);
+        if (size > 1) {                                /* a rank may finish while another waits for it in another call */
+            float y = value(me, round);
+            if (me == 0)
+                for (int k = 0; k < 8; k++)
+                    finish_one(k < 6 ? c : other, NULL, &x[k], round * 12 + k);
+            OK(comm_all_reduce(other, &y, 1, &err));
+            CHECK_BITS(y, sum_of(size, NULL, round));
+        }
+        for (int k = 7; k >= 0; k--)
+            if (x[k].in && !(size > 1 && me == 0))
+                finish_one(k < 6 ? c : other, NULL, &x[k], round * 12 + k);
+    }
+    comm_close(other);
+}
+
+TEST(more_starts_than_lanes_wait_for_the_oldest)
+{
+    struct comm *c = all();
+    struct started x[30] = { { 0 } };
+    for (int k = 0; k < 30; k++) {
+        dawdle(k);
+        start_one(c, &x[k], k);
+    }
+    for (int k = 29; k >= 0; k--)
+        finish_one(c, NULL, &x[k], k);
+}
+
+TEST(started_operations_are_counted_once)
+{
+    struct comm *c = all();
+    struct comm_count a[COMM_OPS], b[COMM_OPS];
+    struct comm_request *q;
+    float x[64] = { 0 };
+    comm_counts(c, a);
+    OK(comm_start_all_reduce(&q, c, x, 64, &err));
+    OK(comm_finish(&q, &err));
+    comm_counts(c, b);
+    CHECK_INT(b[COMM_ALL_REDUCE].calls - a[COMM_ALL_REDUCE].calls, 1);
+    CHECK_INT(b[COMM_ALL_REDUCE].bytes - a[COMM_ALL_REDUCE].bytes, 2 * (comm_size(c) - 1) * 256 / comm_size(c));
 }
