@@ -91,6 +91,7 @@ void ckpt_close(struct ckpt *c)
         free((void *)c->file[i].seen);
         free((void *)c->file[i].proven);
         free(c->file[i].record);
+        free(c->file[i].frame);
     }
     for (int i = 0; c->tensor && i < c->n_tensors; i++)
         free((char *)c->tensor[i].name);
@@ -164,6 +165,9 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
             if (number++ % n_parts == part && !atomic_load(&c->file[f].seen[b]))
                 TRY(fmt_read_block(c, f, b, data, e));
     for (int f = 0; f < c->n_files; f++)
+        if (c->file[f].frame && number++ % n_parts == part)
+            TRY(fmt_check_head(c, f, e));
+    for (int f = 0; f < c->n_files; f++)
         for (int64_t i = 0; i < c->file[f].n_records; i++)
             if (number++ % n_parts == part)
                 TRY(fmt_check_record(c, f, c->file[f].record[i].begin, e));
@@ -182,16 +186,36 @@ static int compare_place(const void *a, const void *b)
     return (x->hi > x->lo) - (y->hi > y->lo);           /* an empty one shares its place with the next */
 }
 
+static int read_header(struct ckpt *c, int file, struct st_table *t, struct err *e)
+{
+    const struct fmt_file *f = &c->file[file];
+    uint64_t n;
+    int fd, rc;
+    if (f->frame) {
+        char *text = fmt_read_start(c, file, f->data, e);
+        if (!text)
+            return -e->code;
+        memcpy(&n, text, sizeof n);
+        rc = (int64_t)n == f->data - 8 ? st_parse(t, text + 8, n, f->bytes - f->data, f->path, e)
+                                       : err_set(e, ERR_FORMAT, "%s: its header ends at %llu, %s says %lld", f->path, (unsigned long long)n + 8, FMT_MANIFEST,
+                                                 (long long)f->data);
+        t->data = f->data;
+        free(text);
+        return rc;
+    }
+    if ((rc = fmt_use(c, file, &fd, e)) < 0)
+        return rc;
+    rc = st_read(t, fd, f->path, f->bytes, e);
+    fmt_done(c, file);
+    return rc;
+}
+
 /* The header of a native file says the same as the manifest: others read these files by their headers alone. */
 static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int n, struct err *e)
 {
     const struct fmt_file *f = &c->file[file];
     struct st_table t = { 0 };
-    int fd, rc = fmt_use(c, file, &fd, e);
-    if (rc < 0)
-        return rc;
-    rc = st_read(&t, fd, f->path, f->bytes, e);
-    fmt_done(c, file);
+    int rc = read_header(c, file, &t, e);
     if (rc < 0)
         return rc;
     if (t.n != n)

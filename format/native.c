@@ -73,9 +73,12 @@ static int check_version(const json_t *root, const char *path, struct err *e)
         return err_set(e, ERR_FORMAT, "%s: version %lld of the format, this program reads version %d: use a newer program", path,
                        (long long)version, FMT_VERSION);
     TRY(need_array(root, path, "must_understand", &must, e));
-    if (json_array_size(must))
-        return err_set(e, ERR_FORMAT, "%s: needs the feature \"%.60s\", which this program does not know: use a newer program", path,
-                       json_string_value(json_array_get(must, 0)) ? json_string_value(json_array_get(must, 0)) : "?");
+    for (size_t i = 0; i < json_array_size(must); i++) {
+        const char *feature = json_string_value(json_array_get(must, i));
+        if (!feature || strcmp(feature, FMT_FEATURE_ZSTD))
+            return err_set(e, ERR_FORMAT, "%s: needs the feature \"%.60s\", which this program does not know: use a newer program", path,
+                           feature ? feature : "?");
+    }
     TRY(need_int(root, path, "block_bytes", 1, &block, e));
     if (block != FMT_BLOCK)
         return err_set(e, ERR_FORMAT, "%s: blocks of %lld bytes, this version has %lld", path, (long long)block, (long long)FMT_BLOCK);
@@ -250,20 +253,27 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
 {
     const char *name = "";
     const json_t *pieces;
-    int64_t bytes = 0;
+    int64_t bytes = 0, stored = 0;
     int rc = 0;
     TRY(need_text(o, path, "name", &name, e));
     TRY(fmt_file_name_check(name, path, e));
     if (*last && strcmp(*last, name) >= 0)
         return err_set(e, ERR_FORMAT, "%s: the file %s is not in order, or twice", path, name);
     *last = name;
-    TRY(need_int(o, path, "length", 8, &bytes, e));
+    TRY(need_int(o, path, "length", 8, &stored, e));
+    bytes = stored;
+    if (json_object_get(o, "frames"))
+        TRY(need_int(o, path, "plain", 8, &bytes, e));
+    if (bytes / FMT_BLOCK > stored)         /* a frame has more than one byte: nothing may be allocated for blocks that cannot be there */
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes cannot hold %lld", path, name, (long long)stored, (long long)bytes);
     struct fmt_file *f = fmt_add_file(c, name, bytes, e);
     if (!f)
         return -e->code;
     TRY(need_sum(o, path, "checksum", &f->sum, e));
     TRY(read_blocks(f, o, path, e));
-    TRY(check_length(f->path, path, bytes, e));
+    if (json_object_get(o, "frames"))
+        TRY(zst_table(f, json_object_get(o, "frames"), stored, path, e));
+    TRY(check_length(f->path, path, stored, e));
     TRY(need_array(o, path, "pieces", &pieces, e));
     int64_t n = (int64_t)json_array_size(pieces);
     f->data = bytes;

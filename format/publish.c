@@ -15,7 +15,7 @@
 /* A checkpoint being put together: the tables of struct ckpt, and what only the manifest needs. */
 struct seal {
     struct ckpt c;              /* tensors, pieces: the same checks as for a reader */
-    struct file { const char *name, *checksum; json_t *blocks; int64_t bytes; int64_t first, n; } *file;
+    struct file { const char *name, *checksum; json_t *blocks; int64_t bytes; int64_t first, n; json_t *frames, *plain; } *file;
     struct record { struct ckpt_tensor t; struct fmt_piece p; } *record;      /* as the tables list them */
     int n_files;
     int64_t n_records;
@@ -137,7 +137,7 @@ static int parse_tables(struct seal *s, void *const *table, const size_t *bytes,
             struct file *o = &s->file[s->n_files];
             *o = (struct file){ json_string_value(json_object_get(f, "name")), json_string_value(json_object_get(f, "checksum")),
                                 json_object_get(f, "blocks"), json_integer_value(json_object_get(f, "length")), s->n_records,
-                                (int64_t)json_array_size(pieces) };
+                                (int64_t)json_array_size(pieces), json_object_get(f, "frames"), json_object_get(f, "plain") };
             json_array_foreach(pieces, j, p)
                 get_record(&s->record[s->n_records++], s->n_files, p);
             s->n_files++;
@@ -268,8 +268,13 @@ static int files_json(const struct seal *s, const char *tmp, json_t *list, struc
             goto out;
         }
         TRY(check_file(tmp, f, e));
-        json_array_append_new(list, json_pack("{s:s, s:I, s:s, s:O, s:o}", "name", f->name, "length", (json_int_t)f->bytes, "checksum", f->checksum,
-                                              "blocks", f->blocks, "pieces", pieces_json(s, f)));
+        json_t *o = json_pack("{s:s, s:I, s:s, s:O, s:o}", "name", f->name, "length", (json_int_t)f->bytes, "checksum", f->checksum, "blocks", f->blocks,
+                              "pieces", pieces_json(s, f));
+        if (f->frames) {
+            json_object_set(o, "frames", f->frames);
+            json_object_set(o, "plain", f->plain);
+        }
+        json_array_append_new(list, o);
     }
 out:
     free(sorted);
@@ -323,6 +328,16 @@ static json_t *layout_json(const struct ckpt_layout *l)
     return o;
 }
 
+/* Features that a reader must know: only those that are used, so that the plain form stays readable by older programs. */
+static json_t *features_json(const struct seal *s)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < s->n_files && !json_array_size(list); i++)
+        if (s->file[i].frames)
+            json_array_append_new(list, json_string(FMT_FEATURE_ZSTD));
+    return list;
+}
+
 static int write_manifest(const struct seal *s, const char *tmp, const struct ckpt_meta *m, const struct ckpt_digests *d, struct err *e)
 {
     json_t *files = json_array(), *extra = json_array(), *config = json_null(), *state = NULL, *root = NULL;
@@ -340,8 +355,8 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
         rc = -e->code;
         goto out;
     }
-    root = json_pack("{s:s, s:i, s:[], s:i, s:o, s:o, s:i, s:O, s:o, s:O, s:O, s:O, s:o, s:o}", "format", FMT_FORMAT, "version", FMT_VERSION,
-                     "must_understand", "block_bytes", (int)FMT_BLOCK, "save_id", manifest_sum128(manifest_save_id(d, &m->layout)), "layout",
+    root = json_pack("{s:s, s:i, s:o, s:i, s:o, s:o, s:i, s:O, s:o, s:O, s:O, s:O, s:o, s:o}", "format", FMT_FORMAT, "version", FMT_VERSION,
+                     "must_understand", features_json(s), "block_bytes", (int)FMT_BLOCK, "save_id", manifest_sum128(manifest_save_id(d, &m->layout)), "layout",
                      layout_json(&m->layout), "grain", m->state.grain, "state", state, "tensors", tensors_json(&s->c), "files", files, "config",
                      config, "extra", extra, "weights_digest", manifest_sum128((struct sum128){ d->weights.lo, d->weights.hi }), "state_digest",
                      d->has_state ? manifest_sum128((struct sum128){ d->state.lo, d->state.hi }) : json_null());

@@ -105,10 +105,10 @@ int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *
 {
     struct fmt_file *f = &c->file[file];
     int64_t n = fmt_block_bytes(f, b);
-    int rc = fmt_pread(c, file, data, n, b * FMT_BLOCK, e);
+    int rc = f->frame ? zst_read_block(c, file, b, data, e) : fmt_pread(c, file, data, n, b * FMT_BLOCK, e);
     if (rc < 0)
         return rc;
-    if (fmt_sum64(data, (size_t)n) != f->block[b])
+    if (!f->frame && fmt_sum64(data, (size_t)n) != f->block[b])
         return err_set(e, ERR_INTEGRITY, "%s: bytes %lld to %lld do not have the checksum in %s: restore the file from a good copy", f->path,
                        (long long)(b * FMT_BLOCK), (long long)(b * FMT_BLOCK + n), FMT_MANIFEST);
     atomic_store_explicit(&f->seen[b], 1, memory_order_relaxed);
@@ -162,8 +162,27 @@ int fmt_check_head(struct ckpt *c, int file, struct err *e)
         }
         cache_give(c, file, b, data);       /* the first tensors lie in the same block */
     }
+    int rc = f->frame ? zst_check_tail(c, file, e) : 0;
+    if (rc < 0)
+        return rc;
     atomic_store(&f->head_checked, 1);
     return 0;
+}
+
+char *fmt_read_start(struct ckpt *c, int file, int64_t n, struct err *e)
+{
+    struct fmt_file *f = &c->file[file];
+    int64_t n_blocks = (n + FMT_BLOCK - 1) / FMT_BLOCK;
+    char *data = malloc((size_t)(n_blocks * FMT_BLOCK + 1));
+    int rc = data ? 0 : err_set(e, ERR_MEMORY, "%s: no room for its header", f->path);
+    for (int64_t b = 0; b < n_blocks && rc >= 0; b++)
+        rc = fmt_read_block(c, file, b, data + b * FMT_BLOCK, e);
+    if (rc < 0) {
+        free(data);
+        return NULL;
+    }
+    data[n] = 0;
+    return data;
 }
 
 /* One piece being read: the block or window that is in memory now. */
@@ -345,7 +364,7 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, co
             TRY(fmt_check_record(c, p->file, p->offset, e));
         if (p->stride)
             TRY(run_strided(&k, p, size, to, r.part_off + skip, n, e));
-        else if (checked && trusted) {
+        else if (checked && trusted && !c->file[p->file].frame) {
             TRY(run_trusted(&k, to, off, n * (int64_t)size, (int64_t)((double)(hi - r.of_off) * share) * (int64_t)size, end, e));
             TRY(count_proven(c, &c->file[p->file], off, n * (int64_t)size, e));
         } else if (checked)
@@ -388,7 +407,7 @@ int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int6
 
 int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e)
 {
-    return read_range(c, i, b, lo, hi, 1, dst, e);
+    return read_range(c, i, b, lo, hi, 1, dst, e);        /* compressed blocks are checked all the same: they must be whole to be decompressed */
 }
 
 int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err *e)

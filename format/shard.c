@@ -27,7 +27,8 @@ static const char *const file_kind[FILES] = { "weights", "optim" };
 struct out_file {
     char name[40], *path;
     int fd, n;                      /* n: pieces in it */
-    int64_t bytes, data;
+    int64_t bytes, data, stored;    /* stored: of the compressed file */
+    int64_t *frame;                 /* compressed: see zst.c; or NULL */
     uint64_t *block;
     unsigned char *have;            /* a byte a block: summed */
 };
@@ -41,7 +42,7 @@ struct out_piece {
 };
 struct ckpt_shard {
     char *dir;
-    int n, deferred;                /* deferred: sums are made by ckpt_shard_check */
+    int n, deferred, level;         /* deferred: sums are made by ckpt_shard_check; level: of zstd, 0: plain */
     struct ckpt_piece *given;       /* a copy: as the caller numbers them */
     struct out_piece *piece;        /* likewise */
     struct out_piece **order;       /* as they lie in the files */
@@ -252,6 +253,11 @@ int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_
     return 0;
 }
 
+void ckpt_shard_compress(struct ckpt_shard *s, int level)
+{
+    s->level = level;
+}
+
 void ckpt_shard_defer(struct ckpt_shard *s)
 {
     s->deferred = 1;
@@ -300,9 +306,38 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int finish_file(struct out_file *f, struct err *e)
+/* The plain file makes way for its compressed form. */
+static int compress_file(struct out_file *f, const char *dir, int level, struct err *e)
+{
+    int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    char name[sizeof f->name], *path;
+    snprintf(name, sizeof name, "%.*s%s", (int)(sizeof name - sizeof FMT_ZSTD), f->name, FMT_ZSTD);
+    path = fmt_join(dir, name);
+    f->frame = malloc(sizeof *f->frame * (size_t)(n_blocks + 1));
+    if (!path || !f->frame) {
+        free(path);
+        return err_set(e, ERR_MEMORY, "no room to compress %s", f->name);
+    }
+    int rc = zst_pack(f->path, path, f->bytes, level, f->frame, f->block, &f->stored, e);
+    unlink(rc < 0 ? path : f->path);
+    if (rc < 0) {
+        free(path);
+        return rc;
+    }
+    free(f->path);
+    f->path = path;
+    memcpy(f->name, name, sizeof name);
+    return 0;
+}
+
+static int finish_file(struct out_file *f, const char *dir, int level, struct err *e)
 {
     int fd = f->fd, rc;
+    if (level) {                        /* the plain bytes need not reach the disk */
+        io_close(fd);
+        f->fd = -1;
+        return compress_file(f, dir, level, e);
+    }
     f->fd = -1;             /* closed by io_sync_close, also when it fails: an fsync that failed must not be tried again */
     rc = io_sync_close(fd, f->path, e);
     return rc < 0 ? rc : read_back(f, e);
@@ -326,8 +361,16 @@ static json_t *file_json(const struct out_file *f, struct out_piece *const *orde
             json_decref(pieces);
             return NULL;
         }
-    return json_pack("{s:s, s:I, s:o, s:o, s:o}", "name", f->name, "length", (json_int_t)f->bytes, "checksum",
-                     manifest_sum128(fmt_sum_blocks(f->block, n_blocks)), "blocks", manifest_blocks(f->block, n_blocks), "pieces", pieces);
+    json_t *o = json_pack("{s:s, s:I, s:o, s:o, s:o}", "name", f->name, "length", (json_int_t)(f->frame ? f->stored : f->bytes), "checksum",
+                          manifest_sum128(fmt_sum_blocks(f->block, n_blocks)), "blocks", manifest_blocks(f->block, n_blocks), "pieces", pieces);
+    if (f->frame) {
+        json_t *frames = json_array();
+        for (int64_t i = 0; i < n_blocks; i++)
+            json_array_append_new(frames, json_integer(f->frame[i + 1] - f->frame[i]));
+        json_object_set_new(o, "frames", frames);
+        json_object_set_new(o, "plain", json_integer(f->bytes));
+    }
+    return o;
 }
 
 static int make_table(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e)
@@ -355,6 +398,7 @@ static void shard_free(struct ckpt_shard *s)
         free(s->file[f].path);
         free(s->file[f].block);
         free(s->file[f].have);
+        free(s->file[f].frame);
     }
     free(s->dir);
     free(s->given);
@@ -374,7 +418,7 @@ int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct e
         }
     for (int f = 0; f < FILES; f++)
         if (s->file[f].n)
-            TRY(finish_file(&s->file[f], e));
+            TRY(finish_file(&s->file[f], s->dir, s->level, e));
     TRY(make_table(s, table, bytes, e));
 out:
     if (rc < 0)

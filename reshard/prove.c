@@ -1,7 +1,7 @@
 /* prove.c - the target opened again before anybody else can see it, and its digests compared with those of the stream.
  *
  * The digests in a native manifest were made from what the files hold (stream.c, check_written), so here its tables are read again: headers,
- * sizes, cover, digests. Other formats have no digests: their data are read again. */
+ * sizes, cover, digests. Other formats have no digests, and compressed files are made from those that were read back: their data are read. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,11 +101,12 @@ int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *d
         rc = err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", ckpt_n_tensors(c));
         goto out;
     }
-    if (!strcmp(ckpt_driver(c), "native"))
+    if (!strcmp(ckpt_driver(c), "native") && !p->req->zstd_level)
         for (int i = 0; i < ckpt_n_tensors(c); i++)
             have[i] = ckpt_tensor(c, i)->digest;
     else
         TRY(prove_digests(c, p->req->n_threads, have, e));
+    TRY(p->req->zstd_level ? ckpt_check_rest(c, 0, 1, e) : 0);
     TRY(compare(p, c, digest, have, e));
 out:
     free(have);

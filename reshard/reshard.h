@@ -17,11 +17,12 @@ struct request {
     enum target_format format;
     enum target_dtype dtype;
     int weights_only, n_threads;
+    int zstd_level;                 /* native: 0 plain */
     const char *config_path;        /* instead of SRC's config.json; or NULL */
     int64_t shard_bytes;            /* Hugging Face: most data in one file */
     const volatile sig_atomic_t *stop;      /* set by a signal; or NULL */
-};
     struct trace *trace;            /* what every thread does, tensor by tensor; or NULL */
+};
 
 /* One tensor of the target: where it comes from, what it becomes, who writes which part. */
 struct target_piece { int rank, index; struct box box; int64_t lo, hi; };       /* index: in the rank's list of pieces */

@@ -38,7 +38,7 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
     { OPT_SWITCH, "weights-only", AT(weights_only), "0", NULL, "leave optimizer state out", 0, 0, 0 },                  \
     { OPT_TEXT, "config", AT(config), NULL, "FILE", "config.json to use instead of SRC's", 0, 0, 0 },                   \
     { OPT_SIZE, "shard-size", AT(shard_size), "5GB", "SIZE", "hf: most data in one file", 1, 1e18, 0 },                 \
-    { OPT_TEXT, "compress", AT(compress), "none", "zstd[:LEVEL]", "compress the files", 0, 0, OPT_NEUTRAL_ONLY },       \
+    { OPT_TEXT, "compress", AT(compress), "none", "zstd[:LEVEL]", "native: compress the files, level 1 to 19 (1); `zstd -d` gives the plain ones back", 0, 0, 0 },       \
     GROUP("Run"),                                                                                                       \
     THREADS
 
@@ -68,12 +68,29 @@ static int threads_of(const struct options *o)
     return o->threads ? (int)o->threads : cores > 4 ? 4 : cores < 1 ? 1 : (int)cores;
 }
 
+static int parse_compress(const char *text, int *level, struct err *e)
+{
+    char end;
+    *level = 0;
+    if (!text || !strcmp(text, "none"))
+        return 0;
+    *level = 1;
+    if (!strcmp(text, "zstd") || (sscanf(text, "zstd:%d%c", level, &end) == 1 && *level >= 1 && *level <= 19))
+        return 0;
+    return err_set(e, ERR_USAGE, "--compress %s: give none, zstd or zstd:LEVEL with a level from 1 to 19", text);
+}
+
 static int make_request(struct request *r, const struct options *o, const char *src, const char *dst, struct err *e)
 {
     *r = (struct request){ .src = src, .dst = dst, .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, 1, (int)o->zero },
                            .format = o->format ? TARGET_HF : TARGET_NATIVE, .dtype = (enum target_dtype)o->dtype,
                            .weights_only = o->weights_only || o->format == TARGET_HF, .n_threads = threads_of(o), .config_path = o->config,
                            .shard_bytes = o->shard_size, .stop = &stop };
+    int rc = parse_compress(o->compress, &r->zstd_level, e);
+    if (rc < 0)
+        return rc;
+    if (r->zstd_level && o->format != TARGET_NATIVE)
+        return err_set(e, ERR_USAGE, "--compress is for --format native: others could not read the files");
     if (o->format > TARGET_HF) {
         static const char *const names[] = { "native", "hf", "dcp", "deepspeed-universal", "megatron-dist" };
         return err_set(e, ERR_USAGE, "--format %s: writing it is not built yet: use native or hf", names[o->format]);
@@ -87,23 +104,6 @@ static int make_request(struct request *r, const struct options *o, const char *
 
 /* ---- commands: o, positional arguments -> status or a negative error ---- */
 
-static int run_convert(const struct options *o, char **arg, struct err *e)
-{
-    struct request r;
-    struct log log;
-    int rc = make_request(&r, o, arg[0], arg[1], e);
-    if (rc < 0)
-        return rc;
-    log_open(&log, "reshard", 0, isatty(STDERR_FILENO));
-    log.last_s = log_now_s();       /* the first plain line after ten seconds: most runs are over by then */
-    rc = reshard_convert(&r, &log, e);
-    log_close(&log);
-    return rc;
-}
-
-static int run_plan(const struct options *o, char **arg, struct err *e)
-{
-    struct request r;
 /* Not world_trace_write: one process. */
 static int write_trace(const struct trace *t, const char *path, struct err *e)
 {
@@ -117,6 +117,28 @@ static int write_trace(const struct trace *t, const char *path, struct err *e)
     return rc;
 }
 
+static int run_convert(const struct options *o, char **arg, struct err *e)
+{
+    struct request r;
+    struct log log;
+    int rc = make_request(&r, o, arg[0], arg[1], e);
+    if (rc < 0)
+        return rc;
+    log_open(&log, "reshard", 0, isatty(STDERR_FILENO));
+    log.last_s = log_now_s();       /* the first plain line after ten seconds: most runs are over by then */
+    if (o->trace && (rc = trace_open(&r.trace, r.n_threads, e)) < 0)
+        return rc;
+    rc = reshard_convert(&r, &log, e);
+    if (rc >= 0 && r.trace)
+        rc = write_trace(r.trace, o->trace, e);
+    trace_close(r.trace);
+    log_close(&log);
+    return rc;
+}
+
+static int run_plan(const struct options *o, char **arg, struct err *e)
+{
+    struct request r;
     struct ckpt *c = NULL;
     struct plan p;
     struct view_options v = { .json = o->json };
@@ -126,12 +148,7 @@ static int write_trace(const struct trace *t, const char *path, struct err *e)
     rc = plan_make(&p, c, &r, NULL, e);
     if (rc >= 0) {
         rc = view_plan(&p, &v, stdout, e);
-    if (o->trace && (rc = trace_open(&r.trace, r.n_threads, e)) < 0)
-        return rc;
         plan_free(&p);
-    if (rc >= 0 && r.trace)
-        rc = write_trace(r.trace, o->trace, e);
-    trace_close(r.trace);
     }
     ckpt_close(c);
     return rc;

@@ -52,6 +52,8 @@ static int open_shard(const struct plan *p, struct output *o, const char *tmp, i
     free(list);
     if (rc >= 0)
         ckpt_shard_defer(o->shard[rank]);
+    if (rc >= 0 && p->req->zstd_level)
+        ckpt_shard_compress(o->shard[rank], p->req->zstd_level);
     return rc;
 }
 
@@ -261,11 +263,11 @@ static void stream_task(void *arg, int64_t target, int thread)
     pthread_mutex_unlock(&s->lock);
     if (failed)
         return;
-    int rc = stream_tensor(s, (int)target, &s->room[thread], &e);
-    pthread_mutex_lock(&s->lock);
     int64_t began = trace_now(s->p->req->trace);
-    if (rc < 0 && !s->err.code)
+    int rc = stream_tensor(s, (int)target, &s->room[thread], &e);
     trace_span_of(s->p->req->trace, thread, TRACE_PHASE, s->p->target[target].t.name, began);
+    pthread_mutex_lock(&s->lock);
+    if (rc < 0 && !s->err.code)
         s->err = e;
     pthread_mutex_unlock(&s->lock);
 }
@@ -326,6 +328,22 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+/* Closing is where the disk is waited for, and where files are compressed: by all threads. */
+static void close_task(void *arg, int64_t rank, int thread)
+{
+    struct stream *s = arg;
+    struct output *o = &s->out;
+    struct ckpt_shard *shard = o->shard[rank];
+    struct err e = { 0 };
+    (void)thread;
+    o->shard[rank] = NULL;
+    int rc = ckpt_shard_close(shard, &o->table[rank], &o->table_bytes[rank], &e);
+    pthread_mutex_lock(&s->lock);
+    if (rc < 0 && !s->err.code)
+        s->err = e;
+    pthread_mutex_unlock(&s->lock);
+}
+
 static int close_output(const struct plan *p, struct output *o, const char *tmp, struct err *e)
 {
     const struct layout *l = &p->req->layout;
@@ -345,11 +363,6 @@ static int close_output(const struct plan *p, struct output *o, const char *tmp,
         o->hf = NULL;
         TRY(hf_write_seal(w, &meta, e));
         goto out;
-    }
-    for (int r = 0; r < p->n_ranks; r++) {
-        struct ckpt_shard *s = o->shard[r];
-        o->shard[r] = NULL;
-        TRY(ckpt_shard_close(s, &o->table[r], &o->table_bytes[r], e));
     }
     TRY(ckpt_seal(tmp, p->n_ranks, o->table, o->table_bytes, &meta, NULL, e));
 out:
@@ -392,6 +405,8 @@ int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest
     TRY(open_output(p, &s.out, tmp, e));
     TRY(pool_open(&pool, p->req->n_threads, e));
     pool_run(pool, p->n, stream_task, &s);
+    if (!s.err.code && s.out.shard)
+        pool_run(pool, p->n_ranks, close_task, &s);
     pool_close(pool);
     if (s.err.code) {
         *e = s.err;
