@@ -54,19 +54,22 @@ int trie_put(struct trie *t, const char *s, size_t n, const struct added *a, str
         t->v[node].added = (int32_t)t->n_added;
     t->added[t->n_added++] = *a;
     t->begins[(unsigned char)s[0]] = 1;
+    t->has_special |= a->special;
     return 0;
 }
 
-/* The longest token that begins at s: its bytes, 0: none. */
-static size_t longest(const struct trie *t, const char *s, size_t n, const struct added **a)
+/* The longest token that begins at s: its bytes, 0: none. A special one with a byte from outside is none. */
+static size_t longest(const struct trie *t, const char *s, const char *user, size_t n, const struct added **a)
 {
     size_t best = 0;
     int32_t node = 0;
+    int outside = 0;
     for (size_t i = 0; i < n; i++) {
         node = child_of(t, node, (unsigned char)s[i]);
         if (node < 0)
             break;
-        if (t->v[node].added >= 0) {
+        outside |= user && user[i];
+        if (t->v[node].added >= 0 && !(outside && t->added[t->v[node].added].special)) {
             best = i + 1;
             *a = &t->added[t->v[node].added];
         }
@@ -100,13 +103,14 @@ static size_t spaces_behind(const char *s, size_t n, size_t end)
     return end;
 }
 
-void trie_split(const struct trie *t, const char *text, const struct piece *p, struct pieces *out)
+void trie_split(const struct trie *t, const char *text, const char *user, const struct piece *p, struct pieces *out)
 {
     const char *s = text + p->off;
+    user = user ? user + p->off : NULL;
     size_t done = 0, at = 0;
     while (at < p->n && t->n) {
         const struct added *a = NULL;
-        size_t len = t->begins[(unsigned char)s[at]] ? longest(t, s + at, p->n - at, &a) : 0;
+        size_t len = t->begins[(unsigned char)s[at]] ? longest(t, s + at, user ? user + at : NULL, p->n - at, &a) : 0;
         if (!len) {
             at++;
             continue;

@@ -242,6 +242,7 @@ static int add_token(struct tokenizer *t, const json_t *node, const char *what, 
         return 0;
     TRY(vocab_put(&t->vocab, s, n, json_integer_value(id), TOKEN_ADDED | (special ? TOKEN_SPECIAL : 0), what, e));
     a.id = (int32_t)json_integer_value(id);
+    a.special = special;
     if (normalized) {
         TRY(normalize(&t->normalizer, s, n, &norm, e));
         s = norm.p ? norm.p : "";

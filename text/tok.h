@@ -14,6 +14,7 @@
 #include "base/err.h"
 #include "text/text.h"
 
+#define TEXT_LIMIT ((size_t)1 << 30)      /* bytes tokenized at once */
 #define TOK_STEPS 32                     /* normalisers, pre-tokenisers or decoders in a row */
 #define TOK_ID_LIMIT (1 << 24)           /* ids are below this: a file cannot make us allocate more than its size suggests */
 
@@ -133,7 +134,7 @@ void bpe_free(struct bpe *b);
 int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *ps, struct ids *out, struct err *e);
 
 /* --- added tokens (added.c) -------------------------------------------------------------------------------------------- */
-struct added { int32_t id; int single_word, lstrip, rstrip; };
+struct added { int32_t id; int single_word, lstrip, rstrip, special; };
 struct trie_node { int32_t child, next, added; unsigned char byte; };   /* first child, next sibling, index of the token that ends here */
 struct trie {
     struct trie_node *v;
@@ -141,12 +142,14 @@ struct trie {
     struct added *added;
     size_t n_added, cap_added;
     unsigned char begins[256];           /* some token begins with this byte */
+    int has_special;
 };
 int trie_put(struct trie *t, const char *s, size_t n, const struct added *a, struct err *e);
-void trie_split(const struct trie *t, const char *text, const struct piece *p, struct pieces *out);   /* adds to out->v; its text is the caller's */
+/* Adds to out->v; its text is the caller's. user: a byte for each of text, or NULL: special tokens are found only where all are 0. */
+void trie_split(const struct trie *t, const char *text, const char *user, const struct piece *p, struct pieces *out);
 void trie_free(struct trie *t);
 
-/* --- all together (tokenizer.c, load.c) -------------------------------------------------------------------------------- */
+/* --- all together (tokenizer.c, load.c, marked.c) -------------------------------------------------------------------------------- */
 struct tokenizer {
     struct vocab vocab;
     struct bpe bpe;
@@ -157,6 +160,9 @@ struct tokenizer {
     int joins_with_space;                /* no decoder: tokens are joined with spaces */
     int32_t bos, eos;
 };
+/* raw->text to the pieces of out, at added tokens, normalised. user as in trie_split; touched: gets a byte for each piece of out, 1 where
+ * some of it came from outside; both NULL: nothing did. */
+int split_added(const struct tokenizer *t, struct pieces *raw, const char *user, struct pieces *out, struct buf *touched, struct err *e);
 int tokenizer_load(struct tokenizer *t, const json_t *root, const char *what, struct err *e);
 int tokenizer_load_config(struct tokenizer *t, const json_t *config, const char *what, struct err *e);
 int token_bytes_fill(struct tokenizer *t, struct err *e);                          /* vocab.raw from vocab.text (detok.c) */

@@ -5,7 +5,6 @@
 #include <string.h>
 #include "base/io.h"
 
-#define TEXT_LIMIT ((size_t)1 << 30)
 #define FILE_LIMIT ((size_t)256 << 20)
 
 void tokenizer_close(struct tokenizer *t)
@@ -133,30 +132,71 @@ static int encode_bytes(const char *text, size_t n, int32_t **ids, size_t *n_ids
     return 0;
 }
 
-/* Splits the text at added tokens, then normalises what lies between and splits that at the added tokens which are normalised. */
-static int split_added(const struct tokenizer *t, struct pieces *raw, struct pieces *out, struct err *e)
+/* Marks of the bytes that piece `in` of text became, [off, end) of out: where a stretch from outside begins and ends is where the
+ * normalised text in front of it ends. *marks: malloc'd, a byte for each of out->p, of which those before off say nothing. */
+static int normal_marks(const struct tokenizer *t, const char *text, const char *user, const struct piece *in, const struct buf *out, size_t off, char **marks,
+                        struct err *e)
+{
+    struct buf head = { 0 };
+    size_t done = off;
+    int rc = 0;
+    if (!(*marks = malloc(out->n + 1)))
+        return text_memory(e);
+    for (size_t i = 1; i <= in->n && rc == 0; i++) {
+        if (i < in->n && user[in->off + i] == user[in->off + i - 1])
+            continue;
+        head.n = 0;
+        rc = normalize(&t->normalizer, text + in->off, i, &head, e);
+        size_t end = i == in->n || off + head.n > out->n ? out->n : off + head.n;
+        if (end > done)
+            memset(*marks + done, user[in->off + i - 1], end - done);
+        done = end > done ? end : done;
+    }
+    if (rc == 0 && head.failed)
+        rc = text_memory(e);
+    buf_free(&head);
+    return rc;
+}
+
+/* One stretch between added tokens: normalised, and split at the added tokens that are looked for afterwards. */
+static int add_normal(const struct tokenizer *t, const char *text, const char *user, struct piece p, struct pieces *out, struct err *e)
+{
+    char *marks = NULL;
+    struct piece in = p;
+    p.off = out->text.n;
+    int rc = normalize(&t->normalizer, text + in.off, in.n, &out->text, e);
+    if (rc < 0 || out->text.failed)
+        return rc < 0 ? rc : text_memory(e);
+    p.n = out->text.n - p.off;
+    if (user && t->normal.has_special && memchr(user + in.off, 1, in.n))
+        rc = normal_marks(t, text, user, &in, &out->text, p.off, &marks, e);
+    if (p.n && rc == 0)
+        trie_split(&t->normal, out->text.p, marks, &p, out);
+    free(marks);
+    return rc;
+}
+
+int split_added(const struct tokenizer *t, struct pieces *raw, const char *user, struct pieces *out, struct buf *touched, struct err *e)
 {
     struct piece all = { 0, raw->text.n, -1, 1 };
-    trie_split(&t->plain, raw->text.p ? raw->text.p : "", &all, raw);
+    trie_split(&t->plain, raw->text.p ? raw->text.p : "", user, &all, raw);
     for (size_t i = 0; i < raw->n; i++) {
         struct piece p = raw->v[i];
-        size_t off = out->text.n;
+        char outside = user && memchr(user + p.off, 1, p.n);
         if (p.id >= 0) {
             buf_add(&out->text, raw->text.p + p.off, p.n);
-            pieces_add(out, off, p.n, p.id, p.first);
-            continue;
+            pieces_add(out, out->text.n - p.n, p.n, p.id, p.first);
+        } else {
+            int rc = add_normal(t, raw->text.p, user, p, out, e);
+            if (rc < 0)
+                return rc;
         }
-        int rc = normalize(&t->normalizer, raw->text.p + p.off, p.n, &out->text, e);
-        if (rc < 0)
-            return rc;
+        while (touched && !touched->failed && touched->n < out->n)
+            buf_add(touched, &outside, 1);
         if (out->text.failed)
             break;
-        p.off = off;
-        p.n = out->text.n - off;
-        if (p.n)
-            trie_split(&t->normal, out->text.p, &p, out);
     }
-    return raw->failed || raw->text.failed || out->failed || out->text.failed ? text_memory(e) : 0;
+    return raw->failed || raw->text.failed || out->failed || out->text.failed || (touched && touched->failed) ? text_memory(e) : 0;
 }
 
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int add_special, int32_t **ids, size_t *n_ids, struct err *e)
@@ -169,7 +209,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int 
     if (t->raw_bytes)
         return encode_bytes(text, n, ids, n_ids, e);
     utf8_repair(text, n, 1, &raw.text);
-    TRY(split_added(t, &raw, &ps, e));
+    TRY(split_added(t, &raw, NULL, &ps, NULL, e));
     pieces_free(&raw);
     TRY(split_run(&t->splitter, &ps, e));
     for (size_t i = 0; add_special && i < t->before.n; i++)

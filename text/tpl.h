@@ -52,7 +52,7 @@ struct val {
     } u;
 };
 struct str { const char *p, *mark; size_t n; int markup; };      /* mark: a byte for each byte of p, or NULL: all trusted */
-struct list { struct val *v; size_t n, cap, at; enum list_kind kind; };
+struct list { struct val *v; size_t n, cap, at; enum list_kind kind; int64_t range[3]; };       /* at: of L_GEN, the next; of L_VIEW, keys, values or items */
 struct pair { struct val k, v; };
 struct dict { struct pair *v; size_t n, cap; };
 struct loop { struct list *items; size_t at; struct val changed; };

@@ -28,6 +28,7 @@ FN(f_items)
         return tpl_fail(t, ERR_USAGE, "items of a %s: only a dict has items", v_type(self));
     DO(fn_run(t, fn_find(tpl_dict_methods, "items", 5), self, &none, &all));
     all.u.l->kind = L_GEN;
+    all.u.l->at = 0;
     *out = all;
     return 0;
 }
@@ -127,18 +128,18 @@ static int sort_keys(struct tpl *t, const struct list *l, struct val attribute, 
         DO(fn_run(t, fn_find(tpl_str_methods, "split", 5), attribute, &args, &paths));
     }
     for (size_t i = 0; i < l->n; i++) {
-        struct val v, key;
-        if (!paths.u.l->n) {
-            DO(get_path(t, l->v[i], attribute, &v));
-            DO(fold(t, v, case_matters, &key));
-        } else {
+        struct val v, key = v_none();
+        size_t n = paths.u.l->n;
+        if (many)                        /* keys are lists also of one: what is undefined is then equal, not an error */
             DO(v_list_new(t, L_LIST, &key));
-            for (size_t k = 0; k < paths.u.l->n; k++) {
-                struct val part;
-                DO(get_path(t, l->v[i], paths.u.l->v[k], &v));
-                DO(fold(t, v, case_matters, &part));
+        for (size_t k = 0; k < (n ? n : 1); k++) {
+            struct val part;
+            DO(get_path(t, l->v[i], n ? paths.u.l->v[k] : attribute, &v));
+            DO(fold(t, v, case_matters, &part));
+            if (many)
                 DO(v_list_add(t, key.u.l, part));
-            }
+            else
+                key = part;
         }
         DO(v_list_add(t, keys->u.l, key));
     }
@@ -267,8 +268,10 @@ FN(f_map)
     struct list *l;
     const struct str *name;
     UNUSED;
-    DO(v_iterate(t, self, &l));
     DO(new_gen(t, out));
+    if (!v_true(self))                   /* none and 0 too: no items */
+        return 0;
+    DO(v_iterate(t, self, &l));
     if (!raw->n)
         return map_attribute(t, l, raw, out->u.l);
     DO(arg_str(t, raw->v[0], "map", &name));
@@ -293,8 +296,10 @@ static int choose(struct tpl *t, struct val self, const struct args *raw, int wi
     const struct fn *test = NULL;
     const struct str *name;
     size_t n = (size_t)with_attribute;
-    DO(v_iterate(t, self, &l));
     DO(new_gen(t, out));
+    if (!v_true(self))
+        return 0;
+    DO(v_iterate(t, self, &l));
     if (raw->n < n)
         return tpl_fail(t, ERR_USAGE, "the name of an attribute is missing");
     if (raw->n > n) {

@@ -129,6 +129,7 @@ FN(f_range)
         return tpl_fail(t, ERR_USAGE, "range with step 0");
     DO(v_list_new(t, L_RANGE, out));
     l = out->u.l;
+    memcpy(l->range, (int64_t[3]){ from, to, step }, sizeof l->range);
     for (int64_t i = from; step > 0 ? i < to : i > to;) {
         if (l->n == TPL_RANGE)
             return tpl_fail(t, ERR_USAGE, "a range of more than %d numbers", TPL_RANGE);
@@ -306,6 +307,7 @@ FN(m_get)
 static int view(struct tpl *t, const struct dict *d, int part, struct val *out)
 {
     DO(v_list_new(t, L_VIEW, out));
+    out->u.l->at = (size_t)part;
     for (size_t i = 0; i < d->n; i++) {
         struct val pair;
         if (part < 2) {

@@ -123,9 +123,9 @@ static int split_blanks(struct tpl *t, const struct str *s, int64_t most, struct
     while (at < s->n) {
         size_t end = at;
         uint32_t cp = 0;
-        struct str rest = { s->p + at, NULL, s->n - at, 0 };
-        if (most-- == 0)
-            end = at + strip_right(&rest, NULL, 0);
+        struct str rest;
+        if (most-- == 0)                 /* the rest, with its blanks behind */
+            end = s->n;
         else
             for (int len; end < s->n; end += (size_t)len)
                 if (len = utf8_next(s->p + end, s->n - end, &cp), py_is_space(cp))
@@ -145,19 +145,16 @@ static int split_blanks_right(struct tpl *t, const struct str *s, int64_t most, 
     while (end > 0) {
         size_t from = end;
         uint32_t cp = 0;
-        struct str head = { s->p, NULL, end, 0 };
         if (most-- == 0)
-            from = strip_left(&head, NULL);
+            from = 0;
         else
             for (int len; from > 0; from -= (size_t)len)
                 if (len = utf8_prev(s->p, from, &cp), py_is_space(cp))
                     break;
         DO(v_part(t, s, from, end, &part));
         DO(v_list_add(t, out, part));
-        head.n = most < -1 || most >= 0 || from > 0 ? from : 0;
+        struct str head = { s->p, NULL, from, 0 };
         end = strip_right(&head, NULL, 0);
-        if (from == 0)
-            break;
     }
     return 0;
 }

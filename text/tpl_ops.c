@@ -158,7 +158,7 @@ int op_arith(struct tpl *t, enum op op, struct val a, struct val b, struct val *
         return repeat(t, a, b.u.i, out);
     if (op == OP_MUL && repeats(b) && v_is_int(a))
         return repeat(t, b, a.u.i, out);
-    if (op == OP_MOD && a.type == V_STR && b.type != V_UNDEF)
+    if (op == OP_MOD && a.type == V_STR)
         return str_percent(t, a.u.s, b, out);
     return mismatch(t, names[op], a, b);
 }
@@ -393,6 +393,10 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
             break;
     }
     *out = all;
+    if (v.type != V_STR && v.u.l->kind == L_RANGE) {        /* a slice of a range is one */
+        const int64_t *r = v.u.l->range;
+        memcpy(all.u.l->range, (int64_t[3]){ r[0] + start * r[2], r[0] + stop * r[2], r[2] * step }, sizeof all.u.l->range);
+    }
     return v.type == V_STR ? sb_done(&b, out) : 0;
 }
 

@@ -101,12 +101,13 @@ static void repr_str(struct sb *b, const struct str *s)
 static int repr_list(struct sb *b, const struct list *l)
 {
     const char *open = l->kind == L_TUPLE ? "(" : "[", *close = l->kind == L_TUPLE ? ")" : "]";
+    static const char *const views[] = { "dict_keys(", "dict_values(", "dict_items(" };
     if (l->kind == L_VIEW)
-        sb_text(b, "dict_view(");
-    if (l->kind == L_RANGE) {            /* step 1 is not said; a range that was stepped prints as Python only by its numbers */
+        sb_text(b, views[l->at]);
+    if (l->kind == L_RANGE) {
         char text[80];
-        int64_t first = l->n ? l->v[0].u.i : 0, step = l->n > 1 ? l->v[1].u.i - first : 1, end = l->n ? l->v[l->n - 1].u.i + step : 0;
-        snprintf(text, sizeof text, step == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")", first, end, step);
+        snprintf(text, sizeof text, l->range[2] == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")", l->range[0],
+                 l->range[1], l->range[2]);
         sb_text(b, text);
         return 0;
     }

@@ -1,0 +1,155 @@
+/* marked.c - text of which parts came from outside, to ids: no special token where a byte of it lies in such a part.
+ *
+ * The tokens are not looked for there (added.c). Merges could still spell one: then the ids are counted, and words that gave one
+ * are written character by character. */
+#include "text/tok.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int check_text(const char *text, size_t n, const struct text_span *user, size_t n_user, struct err *e)
+{
+    size_t done = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        int len = utf8_next(text + i, n - i, &cp);
+        if (len <= 0)
+            return err_set(e, ERR_CONFIG, "byte %zu of a text with marked parts is not UTF-8", i);
+        i += (size_t)len;
+    }
+    for (size_t i = 0; i < n_user; i++) {
+        if (user[i].begin < done || user[i].end < user[i].begin || user[i].end > n)
+            return err_set(e, ERR_CONFIG, "marked part %zu of a text is [%zu, %zu): parts ascend and lie in its %zu bytes", i, user[i].begin, user[i].end, n);
+        done = user[i].end;
+    }
+    return 0;
+}
+
+static int is_special(const struct tokenizer *t, int32_t id) { return tokenizer_is_special(t, id); }
+
+/* Special ids among pieces that are added tokens, or among ids. */
+static size_t special_pieces(const struct tokenizer *t, const struct pieces *ps)
+{
+    size_t n = 0;
+    for (size_t i = 0; i < ps->n; i++)
+        n += ps->v[i].id >= 0 && is_special(t, ps->v[i].id);
+    return n;
+}
+
+static size_t special_ids(const struct tokenizer *t, const struct ids *l, size_t from)
+{
+    size_t n = 0;
+    for (size_t i = from; i < l->n; i++)
+        n += is_special(t, l->v[i]);
+    return n;
+}
+
+/* A word whose merges spell a special token, character by character. */
+static int spell(const struct tokenizer *t, const struct pieces *ps, const struct piece *word, struct ids *out, struct err *e)
+{
+    struct pieces chars = { 0 };
+    size_t from = out->n;
+    int rc = 0;
+    buf_add(&chars.text, ps->text.p + word->off, word->n);
+    for (size_t i = 0; i < word->n && !chars.text.failed;) {
+        uint32_t cp;
+        int len = utf8_next(chars.text.p + i, word->n - i, &cp);
+        len = len > 0 ? len : 1;
+        pieces_add(&chars, i, (size_t)len, -1, 0);
+        i += (size_t)len;
+    }
+    if (chars.failed || chars.text.failed)
+        rc = text_memory(e);
+    else
+        rc = bpe_pieces(&t->bpe, &t->vocab, &chars, out, e);
+    if (rc == 0 && special_ids(t, out, from))
+        rc = err_set(e, ERR_CONFIG, "a message holds a character that the tokenizer writes only as a special token: take it out");
+    pieces_free(&chars);
+    return rc;
+}
+
+/* The slow way: word by word, those of pieces from outside without special tokens. */
+static int encode_words(const struct tokenizer *t, const struct pieces *whole, const struct buf *touched, struct ids *out, struct err *e)
+{
+    int rc = 0;
+    for (size_t i = 0; i < whole->n && rc == 0; i++) {
+        struct pieces one = { 0 };
+        buf_add(&one.text, whole->text.p + whole->v[i].off, whole->v[i].n);
+        pieces_add(&one, 0, whole->v[i].n, whole->v[i].id, whole->v[i].first);
+        rc = one.failed || one.text.failed ? text_memory(e) : split_run(&t->splitter, &one, e);
+        for (size_t k = 0; k < one.n && rc == 0; k++) {
+            struct pieces word = { .text = one.text, .v = &one.v[k], .n = 1 };
+            size_t from = out->n;
+            rc = bpe_pieces(&t->bpe, &t->vocab, &word, out, e);
+            if (rc < 0 || one.v[k].id >= 0 || !touched->p[i] || !special_ids(t, out, from))
+                continue;
+            out->n = from;
+            rc = spell(t, &one, &one.v[k], out, e);
+        }
+        pieces_free(&one);
+    }
+    return rc;
+}
+
+static int encode_text(const struct tokenizer *t, const char *text, size_t n, const char *marks, struct ids *out, struct err *e)
+{
+    struct pieces raw = { 0 }, ps = { 0 }, whole = { 0 };
+    struct buf touched = { 0 };
+    int rc = 0;
+    size_t from = out->n;
+    buf_add(&raw.text, text, n);
+    TRY(raw.text.failed ? text_memory(e) : split_added(t, &raw, marks, &ps, &touched, e));
+    pieces_free(&raw);
+    buf_add(&whole.text, ps.text.p ? ps.text.p : "", ps.text.n);
+    for (size_t i = 0; i < ps.n; i++)
+        pieces_add(&whole, ps.v[i].off, ps.v[i].n, ps.v[i].id, ps.v[i].first);
+    if (whole.failed || whole.text.failed) {
+        rc = text_memory(e);
+        goto out;
+    }
+    TRY(split_run(&t->splitter, &ps, e));
+    TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, out, e));
+    if (special_ids(t, out, from) != special_pieces(t, &whole)) {
+        out->n = from;
+        TRY(encode_words(t, &whole, &touched, out, e));
+    }
+out:
+    pieces_free(&raw);
+    pieces_free(&ps);
+    pieces_free(&whole);
+    buf_free(&touched);
+    return rc;
+}
+
+int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t n, const struct text_span *user, size_t n_user, int add_special,
+                            int32_t **ids, size_t *n_ids, struct err *e)
+{
+    struct ids out = { 0 };
+    char *marks = NULL;
+    int rc = 0;
+    if (n_user == 0 || t->raw_bytes)
+        return tokenizer_encode(t, text, n, add_special, ids, n_ids, e);
+    if (n > TEXT_LIMIT)
+        return err_set(e, ERR_CONFIG, "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n, TEXT_LIMIT);
+    TRY(check_text(text, n, user, n_user, e));
+    if (!(marks = calloc(n + 1, 1)))
+        return text_memory(e);
+    for (size_t i = 0; i < n_user; i++)
+        memset(marks + user[i].begin, 1, user[i].end - user[i].begin);
+    for (size_t i = 0; add_special && i < t->before.n; i++)
+        ids_add(&out, t->before.v[i]);
+    TRY(encode_text(t, text, n, marks, &out, e));
+    for (size_t i = 0; add_special && i < t->after.n; i++)
+        ids_add(&out, t->after.v[i]);
+    if (out.failed || (!out.v && !(out.v = malloc(sizeof *out.v)))) {
+        rc = text_memory(e);
+        goto out;
+    }
+    *ids = out.v;
+    *n_ids = out.n;
+    out.v = NULL;
+out:
+    free(marks);
+    free(out.v);
+    return rc;
+}
