@@ -620,6 +620,14 @@ struct pk *pk_get(const struct pk *dict, const char *key)
     return NULL;
 }
 
+struct pk *pk_get_int(const struct pk *dict, int64_t key)
+{
+    for (uint32_t i = dict && dict->kind == PK_DICT ? dict->n : 0; i-- > 0;)
+        if (dict->item[2 * i]->kind == PK_INT && dict->item[2 * i]->i == key)
+            return dict->item[2 * i + 1];
+    return NULL;
+}
+
 struct pk *pk_at(const struct pk *seq, uint32_t i)
 {
     int is = seq && (seq->kind == PK_TUPLE || seq->kind == PK_LIST || seq->kind == PK_SET);

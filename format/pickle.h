@@ -47,6 +47,7 @@ void pk_free(struct pk_doc *d);
 
 /* All of these take NULL and wrong kinds, and answer NULL or 0 then. */
 struct pk *pk_get(const struct pk *dict, const char *key);             /* the last one with this text as key */
+struct pk *pk_get_int(const struct pk *dict, int64_t key);
 struct pk *pk_at(const struct pk *seq, uint32_t i);                    /* of a tuple, list or set */
 struct pk *pk_attr(const struct pk *object, const char *name);         /* of what BUILD gave, or the member of a dict */
 int pk_is_text(const struct pk *p, const char *text);
