@@ -3,28 +3,39 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 #include "base/err.h"
 #include "base/io.h"
 #include "base/opt.h"
+#include "text/prepare.h"
 #include "text/template.h"
 #include "text/text.h"
 
 #define TEMPLATE_LIMIT ((size_t)4 << 20)
 
-struct options { const char *tokenizer, *template; int spans; };
+enum { INVALID_ERROR, INVALID_REPLACE };
+struct options { const char *tokenizer, *template, *out, *field; int64_t threads; int spans, append_eos, invalid_utf8; };
+#define AT(member) offsetof(struct options, member)
 
 static void print_version(FILE *out) { fprintf(out, "ptok (Shardline) 0.1\n"); }
 
 static const struct opt opts[] = {
-    { OPT_TEXT, "tokenizer", offsetof(struct options, tokenizer), NULL, "bytes|DIR", "bytes, or a folder with tokenizer.json", 0, 0, 0 },
-    { OPT_TEXT, "template", offsetof(struct options, template), NULL, "FILE", "render: the chat template; of a folder, NAME.jinja for lines with \"template\":\"NAME\"", 0, 0, 0 },
-    { OPT_SWITCH, "spans", offsetof(struct options, spans), NULL, NULL, "render: also the spans of bytes that came from messages", 0, 0, 0 },
+    { OPT_TEXT, "tokenizer", AT(tokenizer), NULL, "bytes|DIR", "bytes, or a folder with tokenizer.json", 0, 0, 0 },
+    { OPT_TEXT, "template", AT(template), NULL, "FILE", "render: the chat template; of a folder, NAME.jinja for lines with \"template\":\"NAME\"", 0, 0, 0 },
+    { OPT_SWITCH, "spans", AT(spans), NULL, NULL, "render: also the spans of bytes that came from messages", 0, 0, 0 },
+    { OPT_GROUP, "prepare", 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_TEXT, "out", AT(out), NULL, "FILE", "the token file to write, for ptrain --data", 0, 0, 0 },
+    { OPT_TEXT, "jsonl-field", AT(field), "text", "NAME", "the text of a line in .jsonl and .jsonl.zst files", 0, 0, 0 },
+    { OPT_INT, "threads", AT(threads), "0", "N", "threads (0: as many as cores); the file is the same with any number", 0, 1024, 0 },
+    { OPT_SWITCH, "append-eos", AT(append_eos), NULL, NULL, "the tokenizer's eos_token behind every document", 0, 0, 0 },
+    { OPT_CHOICE, "invalid-utf8", AT(invalid_utf8), "error", "error|replace", "text that is not UTF-8: an error, or U+FFFD", 0, 0, 0 },
     { .kind = OPT_GROUP },
 };
 static const struct opt_program program = {
     .name = "ptok",
-    .summary = "encode: {\"n\":0,\"text_b64\":…} a line to ids and what they decode to; decode: {\"n\":0,\"ids\":[…]} a line to text",
-    .usage = "encode|decode --tokenizer bytes|DIR <IN >OUT",
+    .summary = "prepare: text, .jsonl and .zst of both to a token file; encode: lines {\"n\":0,\"text_b64\":…} to ids and what they decode to; "
+               "decode: lines {\"n\":0,\"ids\":[…]} to text; render: lines {\"messages\":[…],…} to the text of a chat",
+    .usage = "prepare --tokenizer bytes|DIR FILE... --out tokens.bin | encode|decode --tokenizer bytes|DIR <IN >OUT | render --template FILE <IN >OUT",
     .opts = opts,
     .min_args = 1,
     .max_args = -1,
@@ -311,7 +322,34 @@ static int run_render(const struct options *o, const struct opt_args *args, stru
     return rc;
 }
 
+static int run_prepare(const struct options *o, const struct opt_args *args, struct err *e)
+{
+    struct tokenizer *t = NULL;
+    struct prepared done;
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    struct prepare p = {
+        .files = (const char *const *)args->item + 1,
+        .n_files = args->n - 1,
+        .out = o->out,
+        .field = o->field,
+        .n_threads = o->threads ? (int)o->threads : cores < 1 ? 1 : (int)cores,
+        .append_eos = o->append_eos,
+        .replace_invalid = o->invalid_utf8 == INVALID_REPLACE,
+    };
+    if (!o->tokenizer || !o->out || !p.n_files)
+        return err_set(e, ERR_USAGE, "prepare needs --tokenizer bytes or a folder, one file or more, and --out");
+    int rc = tokenizer_open_named(&t, o->tokenizer, e);
+    if (rc == 0)
+        rc = prepare_tokens(t, &p, &done, e);
+    if (rc == 0 && (printf("{\"tokens\":%lld,\"documents\":%lld,\"bytes\":%lld,\"width\":%d,\"vocab\":%d}\n", (long long)done.tokens, (long long)done.documents,
+                           (long long)done.bytes, done.width, tokenizer_vocab(t)) < 0 || fflush(stdout) == EOF))
+        rc = err_sys(e, "writing to stdout");
+    tokenizer_close(t);
+    return rc;
+}
+
 static const struct command { const char *name; int takes_files; int (*run)(const struct options *o, const struct opt_args *args, struct err *e); } commands[] = {
+    { "prepare", 1, run_prepare },
     { "encode", 0, run_encode },
     { "decode", 0, run_decode },
     { "render", 0, run_render },

@@ -1,0 +1,310 @@
+/* tokfile.c - see tokfile.h and TOKENS.md. */
+#include "text/tokfile.h"
+
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include <xxhash.h>
+#include "base/io.h"
+#include "text/tok.h"
+
+#define MAGIC "SHLDTOK\n"
+#define HEAD 64
+#define BLOCK ((size_t)262144)
+#define VERSION 1
+
+/* the header as it lies in the file: this machine is little-endian, as all that we build for */
+struct head { char magic[8]; uint32_t version, width; uint64_t count, vocab, documents, block, tables_hash, head_hash; };
+_Static_assert(sizeof(struct head) == HEAD, "the header is 64 bytes");
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are mapped as they are");
+
+struct tokfile {
+    char *path;
+    const unsigned char *map;
+    size_t n;
+    struct head head;
+    const uint64_t *hash, *end;          /* tables in the map */
+    _Atomic unsigned char *checked;      /* a byte a block */
+};
+
+int tokfile_is(const void *begin, size_t n) { return n >= 8 && !memcmp(begin, MAGIC, 8); }
+
+static uint64_t blocks_of(const struct head *h) { return (h->count * h->width + BLOCK - 1) / BLOCK; }
+static uint64_t ids_end(const struct head *h) { return (HEAD + h->count * h->width + 7) / 8 * 8; }
+
+/* --- reading --- */
+
+static int check_head(const struct tokfile *f, struct err *e)
+{
+    const struct head *h = &f->head;
+    if (!tokfile_is(h->magic, 8))
+        return err_set(e, ERR_FORMAT, "%s is no token file: its first bytes are others", f->path);
+    if (h->head_hash != XXH3_64bits(h, HEAD - 8))
+        return err_set(e, ERR_INTEGRITY, "%s: the header's checksum does not fit: make it again with ptok prepare", f->path);
+    if (h->version != VERSION)
+        return err_set(e, ERR_FORMAT, "%s is a token file of version %u, this program reads version %d: use a newer one", f->path, h->version, VERSION);
+    if ((h->width != 2 && h->width != 4) || h->block != BLOCK || h->vocab > (uint64_t)INT32_MAX + 1 || h->count > INT64_MAX / 16 || h->documents > INT64_MAX / 16)
+        return err_set(e, ERR_FORMAT, "%s: the header makes no sense: make it again with ptok prepare", f->path);
+    uint64_t want = ids_end(h) + 8 * blocks_of(h) + 8 * h->documents;
+    if (want != f->n)
+        return err_set(e, ERR_FORMAT, "%s has %zu bytes, its header says %llu: is it cut off", f->path, f->n, (unsigned long long)want);
+    return 0;
+}
+
+static int check_tables(struct tokfile *f, struct err *e)
+{
+    const struct head *h = &f->head;
+    uint64_t from = ids_end(h), done = 0;
+    f->hash = (const uint64_t *)(const void *)(f->map + from);
+    f->end = f->hash + blocks_of(h);
+    if (XXH3_64bits(f->map + from, f->n - from) != h->tables_hash)
+        return err_set(e, ERR_INTEGRITY, "%s: the checksum of its tables (from byte %llu) does not fit: make it again with ptok prepare", f->path,
+                       (unsigned long long)from);
+    for (uint64_t i = 0; i < h->documents; i++) {
+        if (f->end[i] < done || f->end[i] > h->count)
+            return err_set(e, ERR_FORMAT, "%s: document %llu ends at id %llu of %llu: make it again with ptok prepare", f->path, (unsigned long long)i,
+                           (unsigned long long)f->end[i], (unsigned long long)h->count);
+        done = f->end[i];
+    }
+    if (h->documents && done != h->count)
+        return err_set(e, ERR_FORMAT, "%s: ids behind the end of the last document", f->path);
+    return 0;
+}
+
+static int map_file(struct tokfile *f, struct err *e)
+{
+    int rc = 0, fd = io_open_read(f->path, e);
+    if (fd < 0)
+        return fd;
+    int64_t size = io_size(fd, f->path, e);
+    if (size < 0) {
+        rc = (int)size;
+    } else if (size < HEAD) {
+        rc = err_set(e, ERR_FORMAT, "%s has %lld bytes, fewer than the header of a token file: is it cut off", f->path, (long long)size);
+    } else {
+        void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (p == MAP_FAILED)
+            rc = err_sys(e, "%s: cannot map it", f->path);
+        else
+            f->map = p;
+        f->n = (size_t)size;
+    }
+    io_close(fd);
+    return rc;
+}
+
+int tokfile_open(struct tokfile **out, const char *path, struct err *e)
+{
+    struct tokfile *f = calloc(1, sizeof *f);
+    int rc = 0;
+    if (!f || !(f->path = strdup(path))) {
+        free(f);
+        return text_memory(e);
+    }
+    TRY(map_file(f, e));
+    memcpy(&f->head, f->map, HEAD);
+    TRY(check_head(f, e));
+    TRY(check_tables(f, e));
+    if (!(f->checked = calloc(blocks_of(&f->head) + 1, 1))) {
+        rc = text_memory(e);
+        goto out;
+    }
+    *out = f;
+    return 0;
+out:
+    tokfile_close(f);
+    return rc;
+}
+
+void tokfile_close(struct tokfile *f)
+{
+    if (!f)
+        return;
+    if (f->map)
+        munmap((void *)(uintptr_t)f->map, f->n);
+    free((void *)f->checked);
+    free(f->path);
+    free(f);
+}
+
+int64_t tokfile_count(const struct tokfile *f) { return (int64_t)f->head.count; }
+int64_t tokfile_vocab(const struct tokfile *f) { return (int64_t)f->head.vocab; }
+int tokfile_width(const struct tokfile *f) { return (int)f->head.width; }
+int64_t tokfile_documents(const struct tokfile *f) { return (int64_t)f->head.documents; }
+int64_t tokfile_document_end(const struct tokfile *f, int64_t i) { return (int64_t)f->end[i]; }
+
+static uint32_t id_at(const struct tokfile *f, uint64_t i)
+{
+    const unsigned char *p = f->map + HEAD + i * f->head.width;
+    return f->head.width == 2 ? (uint32_t)(p[0] | p[1] << 8) : p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+}
+
+static int check_block(const struct tokfile *f, uint64_t k, struct err *e)
+{
+    uint64_t from = k * BLOCK, all = f->head.count * f->head.width, n = all - from < BLOCK ? all - from : BLOCK;
+    if (atomic_load_explicit(&f->checked[k], memory_order_relaxed))
+        return 0;
+    if (XXH3_64bits(f->map + HEAD + from, n) != f->hash[k])
+        return err_set(e, ERR_INTEGRITY, "%s: bytes %llu to %llu are not what was written: make it again with ptok prepare", f->path,
+                       (unsigned long long)(HEAD + from), (unsigned long long)(HEAD + from + n));
+    for (uint64_t i = from / f->head.width; i < (from + n) / f->head.width; i++)
+        if (id_at(f, i) >= f->head.vocab)
+            return err_set(e, ERR_FORMAT, "%s: id %u at position %llu is outside of its vocabulary of %llu", f->path, id_at(f, i), (unsigned long long)i,
+                           (unsigned long long)f->head.vocab);
+    atomic_store_explicit(&f->checked[k], 1, memory_order_relaxed);
+    return 0;
+}
+
+int tokfile_read(const struct tokfile *f, int64_t first, int64_t n, int32_t *ids, struct err *e)
+{
+    uint64_t width = f->head.width, per = BLOCK / width;
+    if (first < 0 || n < 0 || first > tokfile_count(f) - n)
+        return err_set(e, ERR_INTERNAL, "%s: ids %lld to %lld of %lld are asked for", f->path, (long long)first, (long long)(first + n), (long long)tokfile_count(f));
+    for (uint64_t k = (uint64_t)first / per; n > 0 && k <= (uint64_t)(first + n - 1) / per; k++) {
+        int rc = check_block(f, k, e);
+        if (rc < 0)
+            return rc;
+    }
+    for (int64_t i = 0; i < n; i++)
+        ids[i] = (int32_t)id_at(f, (uint64_t)(first + i));
+    return 0;
+}
+
+int tokfile_verify(const struct tokfile *f, struct err *e)
+{
+    for (uint64_t k = 0; k < blocks_of(&f->head); k++) {
+        int rc = check_block(f, k, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+/* --- writing --- */
+
+struct tokfile_writer {
+    char *path, *part;                   /* where it will be, where it is until then */
+    int fd;
+    struct head head;
+    unsigned char *block;
+    size_t n_block;
+    int64_t off;                         /* of the block in the file */
+    struct buf hash, end;
+};
+
+int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab, struct err *e)
+{
+    struct tokfile_writer *w = calloc(1, sizeof *w);
+    size_t room = strlen(path) + 8;
+    int rc = 0;
+    if (!w)
+        return text_memory(e);
+    w->fd = -1;
+    w->off = HEAD;
+    w->head = (struct head){ .magic = MAGIC, .version = VERSION, .width = vocab > 65536 ? 4 : 2, .vocab = (uint64_t)vocab, .block = BLOCK };
+    if (!(w->path = strdup(path)) || !(w->part = malloc(room)) || !(w->block = malloc(BLOCK))) {
+        rc = text_memory(e);
+        goto out;
+    }
+    snprintf(w->part, room, "%s.part", path);
+    if (io_exists(path)) {
+        rc = err_set(e, ERR_FILE, "%s exists: choose another name or remove it", path);
+        goto out;
+    }
+    unlink(w->part);                     /* what a run that was killed left */
+    TRY(w->fd = io_create(w->part, e));
+    *out = w;
+    return 0;
+out:
+    tokfile_abandon(w);
+    return rc;
+}
+
+void tokfile_abandon(struct tokfile_writer *w)
+{
+    if (!w)
+        return;
+    if (w->fd >= 0) {
+        io_close(w->fd);
+        unlink(w->part);
+    }
+    buf_free(&w->hash);
+    buf_free(&w->end);
+    free(w->block);
+    free(w->path);
+    free(w->part);
+    free(w);
+}
+
+static int flush_block(struct tokfile_writer *w, struct err *e)
+{
+    uint64_t hash = XXH3_64bits(w->block, w->n_block);
+    if (!w->n_block)
+        return 0;
+    buf_add(&w->hash, &hash, sizeof hash);
+    int rc = w->hash.failed ? text_memory(e) : io_pwrite(w->fd, w->part, w->block, w->n_block, w->off, e);
+    w->off += (int64_t)w->n_block;
+    w->n_block = 0;
+    return rc;
+}
+
+int tokfile_add(struct tokfile_writer *w, const int32_t *ids, size_t n, struct err *e)
+{
+    for (size_t i = 0; i < n; i++) {
+        uint32_t id = (uint32_t)ids[i];
+        if (id >= w->head.vocab)
+            return err_set(e, ERR_INTERNAL, "id %d for a token file of vocabulary %llu", ids[i], (unsigned long long)w->head.vocab);
+        for (uint32_t k = 0; k < w->head.width; k++)
+            w->block[w->n_block++] = (unsigned char)(id >> 8 * k);
+        w->head.count++;
+        if (w->n_block == BLOCK) {
+            int rc = flush_block(w, e);
+            if (rc < 0)
+                return rc;
+        }
+    }
+    return 0;
+}
+
+int tokfile_end_document(struct tokfile_writer *w, struct err *e)
+{
+    buf_add(&w->end, &w->head.count, sizeof w->head.count);
+    w->head.documents++;
+    return w->end.failed ? text_memory(e) : 0;
+}
+
+int64_t tokfile_written(const struct tokfile_writer *w) { return (int64_t)w->head.count; }
+
+int tokfile_finish(struct tokfile_writer *w, struct err *e)
+{
+    static const char zeros[8];
+    struct buf tables = { 0 };
+    int rc = 0;
+    TRY(flush_block(w, e));
+    size_t pad = (size_t)(ids_end(&w->head) - (uint64_t)w->off);
+    TRY(io_pwrite(w->fd, w->part, zeros, pad, w->off, e));
+    buf_add(&tables, w->hash.p ? w->hash.p : "", w->hash.n);
+    buf_add(&tables, w->end.p ? w->end.p : "", w->end.n);
+    if (tables.failed) {
+        rc = text_memory(e);
+        goto out;
+    }
+    w->head.tables_hash = XXH3_64bits(tables.p, tables.n);
+    w->head.head_hash = XXH3_64bits(&w->head, HEAD - 8);
+    TRY(io_pwrite(w->fd, w->part, tables.p ? tables.p : "", tables.n, w->off + (int64_t)pad, e));
+    TRY(io_pwrite(w->fd, w->part, &w->head, HEAD, 0, e));
+    int fd = w->fd;
+    w->fd = -1;
+    if ((rc = io_sync_close(fd, w->part, e)) == 0)
+        rc = io_rename(w->part, w->path, e);
+    if (rc < 0)
+        unlink(w->part);
+out:
+    buf_free(&tables);
+    tokfile_abandon(w);
+    return rc;
+}
