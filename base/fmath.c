@@ -6,38 +6,7 @@
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
-
-struct two { double hi, lo; };       /* the number hi + lo, |lo| <= ulp(hi) / 2 */
-
-static struct two two_sum(double a, double b)
-{
-    double s = a + b, from_b = s - a;
-    return (struct two){ s, (a - (s - from_b)) + (b - from_b) };
-}
-
-static struct two two_product(double a, double b)
-{
-    double p = a * b;
-    return (struct two){ p, fma(a, b, -p) };
-}
-
-static struct two add(struct two a, struct two b)
-{
-    struct two s = two_sum(a.hi, b.hi);
-    return two_sum(s.hi, s.lo + (a.lo + b.lo));
-}
-
-static struct two multiply(struct two a, struct two b)
-{
-    struct two p = two_product(a.hi, b.hi);
-    return two_sum(p.hi, p.lo + (a.hi * b.lo + a.lo * b.hi));
-}
-
-/* The nearest integer of |x| < 2^51, ties to even, without the rounding mode's library call. */
-static double nearest(double x)
-{
-    return (x + 0x1.8p52) - 0x1.8p52;
-}
+#include "base/fmath_inline.h"
 
 static double power_of_two(int k)     /* -1022 <= k <= 1023 */
 {
@@ -56,20 +25,7 @@ static double scale(double x, int k)
     return x * power_of_two(k);
 }
 
-/* c[0] + x (c[1] + x (c[2] + …)) */
-static double series(double x, const double *c, int n)
-{
-    double s = c[n - 1];
-    for (int i = n - 2; i >= 0; i--)
-        s = fma(s, x, c[i]);
-    return s;
-}
-#define SERIES(x, c) series((x), (c), (int)(sizeof(c) / sizeof *(c)))
-
 /* ---- exponential: x = k ln 2 + r, |r| <= ln(2) / 2 ---- */
-
-#define LN2_HI 0x1.62e42fefa3000p-1      /* 41 bits: k times it is exact */
-#define LN2_LO 0x1.3de6af278ece6p-42
 
 /* *k, and exp(r) - 1. x.hi within +-800. */
 static struct two reduced_expm1(struct two x, int *k)
@@ -125,35 +81,8 @@ double fm_tanh(double x)
 
 static struct two log_of(double x)       /* 0 < x < inf */
 {
-    static const double c[] = {          /* (atanh(s) / s - 1 - z / 3 - z^2 / 5) / z^3, z = s^2 */
-        1.0 / 7, 1.0 / 9, 1.0 / 11, 1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21, 1.0 / 23, 1.0 / 25,
-    };
-    static const struct two third = { 0x1.5555555555555p-2, 0x1.5555555555555p-56 };
-    static const struct two fifth = { 0x1.999999999999ap-3, -0x1.999999999999ap-57 };
-    int k = 0;
-    if (x < 0x1p-1022) {                 /* denormal */
-        x *= 0x1p54;
-        k = -54;
-    }
-    uint64_t u;
-    memcpy(&u, &x, sizeof u);
-    k += (int)(u >> 52) - 1023;
-    u = (u & 0xfffffffffffffu) | (uint64_t)1023 << 52;
-    memcpy(&x, &u, sizeof x);
-    if (x > 0x1.6a09e667f3bcdp+0) {
-        x /= 2;
-        k++;
-    }
-    double f = x - 1;
-    struct two d = two_sum(2, f), s;
-    s.hi = f / d.hi;
-    s.lo = (fma(-s.hi, d.hi, f) - s.hi * d.lo) / d.hi;
-    struct two z = multiply(s, s);
-    struct two q = add(fifth, (struct two){ z.hi * SERIES(z.hi, c), 0 });
-    q = add(third, multiply(z, q));
-    struct two sum = add(s, multiply(multiply(z, s), q));
-    sum = (struct two){ 2 * sum.hi, 2 * sum.lo };
-    return add(two_sum(k * LN2_HI, k * LN2_LO), sum);
+    int is_denormal = x < 0x1p-1022;
+    return log_normal(is_denormal ? x * 0x1p54 : x, is_denormal ? -54 : 0);
 }
 
 double fm_log(double x)
@@ -184,44 +113,13 @@ double fm_pow(double x, double y)
 
 /* ---- sine and cosine: x = n pi / 2 + r, |r| <= pi / 4 ---- */
 
-#define PIO2_A 0x1.921fb54442d18p+0      /* pi / 2 in three doubles: 159 bits; n times the first two is kept exactly */
-#define PIO2_B 0x1.1a62633145c07p-54
-#define PIO2_C -0x1.f1976b7ed8fbcp-110
-
-/* r, and n mod 4. */
-static struct two quarter_turn(double x, int *n_mod_4)
+/* r, and n mod 4; a small x keeps its sign, -0 too. */
+static struct two turn_of(double x, int *n_mod_4)
 {
-    if (fabs(x) < 0.78) {
-        *n_mod_4 = 0;
-        return (struct two){ x, 0 };
-    }
-    double n = nearest(x * 0x1.45f306dc9c883p-1);
-    struct two a = two_product(n, PIO2_A), b = two_product(n, PIO2_B);
-    struct two s = two_sum(x, -a.hi);
-    struct two t = two_sum(s.hi, -a.lo);
-    struct two u = two_sum(t.hi, -b.hi);
-    double lo = s.lo + t.lo + u.lo - b.lo - n * PIO2_C;
-    *n_mod_4 = (int)(n - 4 * floor(n / 4));
-    return two_sum(u.hi, lo);
-}
-
-static double sine(struct two r)
-{
-    static const double c[] = {          /* (sin(r) / r - 1) / z, z = r^2 */
-        -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000,
-        1.0 / 355687428096000,
-    };
-    double z = r.hi * r.hi;
-    return r.hi + fma(r.hi * z, SERIES(z, c), r.lo * (1 - z / 2));
-}
-
-static double cosine(struct two r)
-{
-    static const double c[] = {          /* (cos(r) - 1 + z / 2) / z^2 */
-        1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000,
-    };
-    struct two z = two_product(r.hi, r.hi), w = two_sum(1, -z.hi / 2);
-    return w.hi + (w.lo + (z.hi * z.hi * SERIES(z.hi, c) - z.lo / 2 - r.hi * r.lo));
+    double n = 0;
+    struct two r = fabs(x) < 0.78 ? (struct two){ x, 0 } : quarter_turn(x, &n);
+    *n_mod_4 = (int)n;
+    return r;
 }
 
 double fm_sin(double x)
@@ -231,7 +129,7 @@ double fm_sin(double x)
         return NAN;
     if (fabs(x) < 0x1p-28)               /* x^3 / 6 is lost beside x; keeps -0 */
         return x;
-    struct two r = quarter_turn(x, &n);
+    struct two r = turn_of(x, &n);
     double y = n & 1 ? cosine(r) : sine(r);
     return n & 2 ? -y : y;
 }
@@ -241,7 +139,7 @@ double fm_cos(double x)
     int n;
     if (!isfinite(x))
         return NAN;
-    struct two r = quarter_turn(x, &n);
+    struct two r = turn_of(x, &n);
     double y = n & 1 ? sine(r) : cosine(r);
     return n == 1 || n == 2 ? -y : y;
 }

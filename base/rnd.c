@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include "base/fmath.h"
+#include "base/fmath_inline.h"
 
 #define ROUNDS 10
 
@@ -48,6 +49,53 @@ double rnd_normal(uint64_t seed, uint64_t stream, uint64_t index)
     struct pair u = draw(seed, stream, index);
     double radius = sqrt(-2 * fm_log(unit(u.a) + 0x1p-53));      /* (0, 1]: the logarithm is finite */
     return radius * fm_cos(0x1.921fb54442d18p+2 * unit(u.b));
+}
+
+/* The widest registers that the machine has are taken when the program is loaded; the numbers are the same. */
+#if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
+#define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define CLONES
+#endif
+
+/* As rnd_normal, step by step over `n` <= MANY numbers: loops without branches, that vectorise. */
+#define MANY 256
+
+CLONES
+static void normals(uint64_t seed, uint64_t stream, uint64_t first, int n, double *out)
+{
+    double a[MANY], b[MANY];
+    for (int i = 0; i < MANY; i++) {
+        uint64_t index = first + (uint64_t)i, word = 0xffffffffu, k0 = seed & word, k1 = seed >> 32;
+        uint64_t c0 = index & word, c1 = index >> 32, c2 = stream & word, c3 = stream >> 32;
+        for (int r = 0; r < ROUNDS; r++) {
+            uint64_t p0 = 0xd2511f53u * c0, p1 = 0xcd9e8d57u * c2;
+            c0 = p1 >> 32 ^ c1 ^ k0;
+            c2 = p0 >> 32 ^ c3 ^ k1;
+            c1 = p1 & word;
+            c3 = p0 & word;
+            k0 = (k0 + 0x9e3779b9u) & word;
+            k1 = (k1 + 0xbb67ae85u) & word;
+        }
+        a[i] = unit(c0 | c1 << 32) + 0x1p-53;
+        b[i] = 0x1.921fb54442d18p+2 * unit(c2 | c3 << 32);
+    }
+    for (int i = 0; i < MANY; i++)
+        a[i] = sqrt(-2 * log_normal(a[i], 0).hi);
+    for (int i = 0; i < MANY; i++) {
+        double q;
+        struct two r = quarter_turn(b[i], &q);
+        double s = sine(r), c = cosine(r), y = q == 1 || q == 3 ? s : c;
+        b[i] = q == 1 || q == 2 ? -y : y;
+    }
+    for (int i = 0; i < n; i++)
+        out[i] = a[i] * b[i];
+}
+
+void rnd_normals(uint64_t seed, uint64_t stream, uint64_t first, int64_t n, double *out)
+{
+    for (int64_t i = 0; i < n; i += MANY)
+        normals(seed, stream, first + (uint64_t)i, (int)(n - i < MANY ? n - i : MANY), out + i);
 }
 
 /* FNV-1a, then mixed so that names that differ in one letter give streams that differ everywhere. */

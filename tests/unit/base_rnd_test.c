@@ -28,6 +28,20 @@ TEST(index_is_the_low_half_of_the_counter_and_seed_the_key)
     CHECK(rnd_unit(0, 0, 0) == (double)(0xe169c58d6627e8d5u >> 11) * 0x1p-53);
 }
 
+TEST(many_normals_are_the_single_ones)
+{
+    enum { N = 100003 };
+    static double many[N];
+    for (uint64_t seed = 0; seed < 3; seed++) {
+        uint64_t stream = rnd_stream("w") + seed, first = seed * 0xfffffff0u;
+        rnd_normals(seed << 33 | seed, stream, first, N, many);
+        for (uint64_t i = 0; i < N; i++) {
+            double one = rnd_normal(seed << 33 | seed, stream, first + i);
+            CHECK_SAME(&many[i], &one, sizeof one);
+        }
+    }
+}
+
 TEST(unit_numbers_are_uniform)
 {
     enum { N = 200000, BINS = 16 };
