@@ -113,6 +113,13 @@ OPS V lanes_fma_flushed(V a, V b, V c)
     return c;
 }
 
+OPS V lanes_keep(V a, int64_t n, V b)
+{
+    for (int i = 0; i < VW; i++)
+        b.x[i] = i < n ? a.x[i] : b.x[i];
+    return b;
+}
+
 #define V_LOAD(p) lanes_load(p)
 #define V_STORE(p, v) memcpy((p), (v).x, sizeof (v).x)
 #define V_SET1(x) lanes_set1(x)
@@ -124,6 +131,7 @@ OPS V lanes_fma_flushed(V a, V b, V c)
 #define V_EXP(x) lanes_exp(x)
 #define V_EXP_DOWN(x) lanes_exp(x)
 #define V_ROUND(x) lanes_round(x)
+#define V_KEEP(x, n, y) lanes_keep(x, n, y)
 #define V_FOLD_ADD(x) lanes_fold_add(x)
 #define V_FOLD_MAX(x) lanes_fold_max(x)
 #define V_FMA(a, b, c) lanes_fma(a, b, c)

@@ -105,13 +105,14 @@ static inline void softmax_dx_row(struct dx_work *w, int64_t i, int64_t live, fl
     V p[N_V], ds[N_V];
     float *s = w->p + i * ATTN_PAGE, *dp = w->ds + i * ATTN_PAGE;
     const V scales = V_SET1(scale), lses = V_SET1(lse), sums = V_SET1(d);
-    for (int64_t j = live; j < ATTN_PAGE; j++) {
-        s[j] = -INFINITY;                       /* P = +0 */
-        dp[j] = d;                              /* dS = +0 * (d - d) = +0, not -0 */
-    }
     for (int x = 0; x < N_V; x++) {
-        p[x] = V_EXP(V_SUB(V_MUL(scales, V_LOAD(s + x * VW)), lses));
-        ds[x] = V_MUL(p[x], V_SUB(V_LOAD(dp + x * VW), sums));
+        V score = V_LOAD(s + x * VW), dot = V_LOAD(dp + x * VW);
+        if (live < ATTN_PAGE) {
+            score = V_KEEP(score, live - x * VW, V_SET1(-INFINITY));    /* P = +0 */
+            dot = V_KEEP(dot, live - x * VW, sums);                     /* dS = +0 * (d - d) = +0, not -0 */
+        }
+        p[x] = V_EXP(V_SUB(V_MUL(scales, score), lses));
+        ds[x] = V_MUL(p[x], V_SUB(dot, sums));
     }
     store_down(s, p, c);
     store_down(dp, ds, c);
@@ -124,14 +125,22 @@ static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_wo
     const struct attn *a = f->a;
     const int64_t d = a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
     const enum chain chain = chain_of(a);
-    struct prod qk = { w->p, ATTN_PAGE, w->q, dp, 1, t->k, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), 0, chain };
-    struct prod dov = { w->ds, ATTN_PAGE, w->dout, dp, 1, w->vt, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), 0, chain };
+    struct prod qk = { w->p, ATTN_PAGE, w->q, dp, 1, t->k, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), FROM_ZERO, chain, NULL };
+    struct prod dov = { w->ds, ATTN_PAGE, w->dout, dp, 1, w->vt, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), FROM_ZERO, chain, NULL };
+    int64_t live[ATTN_PAGE];
+    for (int64_t i = 0; i < t->n_query; i++)
+        live[i] = t->query == t->key ? i + 1 : ATTN_PAGE;
     load_rows(t, f->q, w->q, w->q_down);
     load_rows(t, f->dout, w->dout, w->dout_down);
-    product_in(&qk, "attn_qk_chain");
-    product_in(&dov, "attn_dov_chain");
+    if (t->query == t->key) {
+        product_below(&qk, live, "attn_qk_chain");
+        product_below(&dov, live, "attn_dov_chain");
+    } else {
+        product_in(&qk, "attn_qk_chain");
+        product_in(&dov, "attn_dov_chain");
+    }
     for (int64_t i = 0; i < t->n_query; i++)
-        softmax_dx_row(w, i, t->query == t->key ? i + 1 : ATTN_PAGE, a->scale, f->lse[(row + i) * a->n_heads + t->head],
+        softmax_dx_row(w, i, live[i], a->scale, f->lse[(row + i) * a->n_heads + t->head],
                        f->d[t->head * f->n_rows + row + i], chain);
     if (chain == CHAIN_PAIRS) {
         operand_down(w->p_down, ATTN_PAGE, w->p, 2 * ATTN_PAGE, DT_BF16, t->n_query, ATTN_PAGE, chain);
@@ -139,14 +148,22 @@ static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_wo
     }
 }
 
+/* A block's product may be added where it is computed: unless that is done while chains flush, or, altered, in two parts. */
+static int adds_in_place(enum chain c)
+{
+    return (c == CHAIN_PLAIN || c == CHAIN_PAIRS) && !ALTERED("attn_dkv_chain") && !ALTERED("attn_dq_chain");
+}
+
 /* sum += P^T . B over the queries of a block (P: p or dS; B: dout or q); the first block is stored. */
 static void add_queries(const struct dx_step *t, struct dx_work *w, float *sum, const float *p, const float *b, int first)
 {
     const int64_t dp = padded(t->v.a->head_dim), n = ATTN_PAGE * dp;
     const enum chain chain = chain_of(t->v.a);
-    struct prod pb = { first ? sum : w->part, dp, p, 1, ATTN_PAGE, b, dp, ATTN_PAGE, dp, steps_of(chain, t->n_query), 0, chain };
+    const int in_place = !first && adds_in_place(chain);
+    struct prod pb = { first || in_place ? sum : w->part, dp, p, 1, ATTN_PAGE, b, dp, ATTN_PAGE, dp, steps_of(chain, t->n_query),
+                       in_place ? ADD_TO_C : FROM_ZERO, chain, NULL };
     product_in(&pb, "attn_dkv_chain");
-    if (!first)
+    if (!first && !in_place)
         for (int64_t i = 0; i < n; i++)
             sum[i] = sum[i] + w->part[i];
 }
@@ -157,12 +174,18 @@ static void add_keys(const struct dx *f, const struct dx_step *t, struct dx_work
     const int64_t d = f->a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
     const float scale = f->a->scale;
     const enum chain chain = chain_of(f->a);
-    struct prod dsk = { w->part, dp, w->ds_across, ATTN_PAGE, 1, w->kt, dp, t->n_query, dp, steps_of(chain, ATTN_PAGE), 0, chain };
+    struct prod dsk = { w->part, dp, w->ds_across, ATTN_PAGE, 1, w->kt, dp, t->n_query, dp, steps_of(chain, ATTN_PAGE), FROM_ZERO, chain, NULL };
+    const int in_place = adds_in_place(chain) && d == dp;
+    if (in_place) {
+        dsk.c = (float *)element(f->dq, row, t->head * d);
+        dsk.ldc = f->dq.ld;
+        dsk.start = first ? FROM_ZERO : ADD_TO_C;
+    }
     product_in(&dsk, "attn_dq_chain");
-    for (int64_t i = 0; i < t->n_query; i++) {
+    for (int64_t i = 0; i < t->n_query && (!in_place || last); i++) {
         float *to = (float *)element(f->dq, row + i, t->head * d);
         const float *part = w->part + i * dp;
-        for (int64_t x = 0; x < d; x++)
+        for (int64_t x = 0; x < d && !in_place; x++)
             to[x] = first ? part[x] : to[x] + part[x];
         if (last)
             for (int64_t x = 0; x < d; x++)

@@ -53,13 +53,21 @@ static size_t fwd_carve(struct fwd_work *w, const struct attn *a, char *base)
     return (m.used + 4095) & ~(size_t)4095;     /* threads do not share a page */
 }
 
-/* One row of a block: scores become p; returns their sum. */
-static inline float softmax_row(float *s, float scale, float top, enum chain c)
+/* The first `live` scores of a row and -inf: a row of the last block. */
+static inline void mask_row(float *s, int64_t live)
+{
+    const V none = V_SET1(-INFINITY);
+    for (int i = 0; i < N_V; i++)
+        V_STORE(s + i * VW, V_KEEP(V_LOAD(s + i * VW), live - i * VW, none));
+}
+
+/* One row of a block: scores become p; returns their sum. Behind `live` p is +0. */
+static inline float softmax_row(float *s, float scale, float top, enum chain c, int64_t live)
 {
     V x[N_V];
     const V scales = V_SET1(scale), tops = V_SET1(top);
     for (int i = 0; i < N_V; i++)
-        x[i] = V_EXP_DOWN(V_SUB(V_MUL(scales, V_LOAD(s + i * VW)), tops));
+        x[i] = i * VW < live ? V_EXP_DOWN(V_SUB(V_MUL(scales, V_LOAD(s + i * VW)), tops)) : V_ZERO();
     store_across(s, x, c);
     if (ALTERED("attn_block_sum")) {            /* one chain over the 64 */
         float p[ATTN_PAGE], sum = 0;
@@ -79,8 +87,8 @@ static void softmax_rows(const struct chunk *c, struct fwd_work *w, float *m, fl
     const enum chain chain = chain_of(c->v.a);
     for (int64_t i = 0; i < c->n; i++) {
         float *s = w->s + i * ATTN_PAGE, top;
-        for (int64_t j = last ? w->live[i] : ATTN_PAGE; j < ATTN_PAGE; j++)
-            s[j] = -INFINITY;                   /* and scaled still (scale > 0) */
+        if (last)
+            mask_row(s, w->live[i]);            /* -inf is scaled still (scale > 0) */
         top = scale * block_max(s);             /* the largest is so before and after scaling: rounding is monotonic */
         w->top[i] = top > m[i] ? top : m[i];
     }
@@ -88,10 +96,21 @@ static void softmax_rows(const struct chunk *c, struct fwd_work *w, float *m, fl
         V_STORE(w->c + i, V_EXP_DOWN(V_SUB(V_LOAD(m + i), V_LOAD(w->top + i))));
         V_STORE(m + i, V_LOAD(w->top + i));
     }
-    for (int64_t i = 0; i < c->n; i++)
-        w->sum[i] = softmax_row(w->s + i * ATTN_PAGE, scale, m[i], chain);
+    if (last)
+        for (int64_t i = 0; i < c->n; i++)
+            w->sum[i] = softmax_row(w->s + i * ATTN_PAGE, scale, m[i], chain, w->live[i]);
+    else
+        for (int64_t i = 0; i < c->n; i++)
+            w->sum[i] = softmax_row(w->s + i * ATTN_PAGE, scale, m[i], chain, ATTN_PAGE);
     for (int64_t i = 0; i < c->n; i += VW)
         V_STORE(l + i, V_FMA(V_LOAD(l + i), V_LOAD(w->c + i), V_LOAD(w->sum + i)));
+}
+
+static void scale_rows(float *o, const float *scale, int64_t n_rows, int64_t n)
+{
+    for (int64_t i = 0; i < n_rows; i++)
+        for (int64_t x = 0; x < n && scale[i] != 1; x++)        /* o * 1 is o */
+            o[i * n + x] = o[i * n + x] * scale[i];
 }
 
 static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, int part, int first)
@@ -99,8 +118,8 @@ static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, 
     const struct attn *a = c->v.a;
     const int64_t d = a->head_dim, dp = padded(d);
     const enum chain chain = chain_of(a);
-    struct prod qk = { w->s, ATTN_PAGE, w->q, dp, 1, NULL, ATTN_PAGE, c->n, ATTN_PAGE, steps_of(chain, d), 0, chain };
-    struct prod pv = { w->o[part], dp, w->s, ATTN_PAGE, 1, NULL, dp, c->n, dp, steps_of(chain, ATTN_PAGE), !first, chain };
+    struct prod qk = { w->s, ATTN_PAGE, w->q, dp, 1, NULL, ATTN_PAGE, c->n, ATTN_PAGE, steps_of(chain, d), FROM_ZERO, chain, NULL };
+    struct prod pv = { w->o[part], dp, w->s, ATTN_PAGE, 1, NULL, dp, c->n, dp, steps_of(chain, ATTN_PAGE), first ? FROM_ZERO : FROM_C, chain, NULL };
     if (chain != CHAIN_PLAIN && HAVE_DIRECT && c->n <= TILE_ROWS && d == dp) {
         qk.chain = pv.chain = CHAIN_DIRECT;     /* one tile: read once, converted on the way */
         qk.b = (const float *)(const void *)page_of(&c->v, block);
@@ -111,15 +130,15 @@ static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, 
         qk.b = keys_of(&c->v, block, w->k);
         pv.b = values_of(&c->v, block, w->v);
     }
-    product_in(&qk, "attn_qk_chain");
+    if (block == c->block)
+        product_below(&qk, w->live, "attn_qk_chain");
+    else
+        product_in(&qk, "attn_qk_chain");
     softmax_rows(c, w, w->m[part], w->l[part], block == c->block);
-    for (int64_t i = 0; i < c->n && !first; i++) {
-        float *o = w->o[part] + i * dp;
-        const float scale_o = w->c[i];
-        if (scale_o != 1)                       /* o * 1 is o */
-            for (int64_t x = 0; x < dp; x++)
-                o[x] = o[x] * scale_o;
-    }
+    if (pv.chain == CHAIN_PLAIN || pv.chain == CHAIN_PAIRS)
+        pv.scale = w->c;
+    else if (!first)
+        scale_rows(w->o[part], w->c, c->n, dp); /* not while chains flush */
     if (ALTERED("attn_masked_blocks") && block == c->block)
         pv.k = steps_of(chain, w->live[c->n - 1]);      /* stops at the last key that is seen */
     product_in(&pv, "attn_pv_chain");
@@ -195,10 +214,11 @@ static void fwd_task(void *arg, int64_t task, int thread)
     fwd_carve(&w, a, f->scratch + (size_t)thread * f->scratch_bytes);
     while (task >= n_blocks(s) * a->n_kv)
         task -= n_blocks(s++) * a->n_kv;
-    /* the latest block has most keys: first, so that threads end together */
-    const int64_t block = first_block(s) + n_blocks(s) - 1 - task / a->n_kv;
+    /* one kv head after the other: its keys and values stay in the cache; the latest block has most keys: first, so that threads
+     * end together */
+    const int64_t block = first_block(s) + n_blocks(s) - 1 - task % n_blocks(s);
     const int64_t end = s->pos + s->n_rows, behind = (block + 1) * ATTN_PAGE;
-    struct chunk c = { .v = { a, s, (int)(task % a->n_kv), a->n_heads / a->n_kv }, .block = block };
+    struct chunk c = { .v = { a, s, (int)(task / n_blocks(s)), a->n_heads / a->n_kv }, .block = block };
     c.pos = s->pos > block * ATTN_PAGE ? s->pos : block * ATTN_PAGE;
     c.n_pos = (end < behind ? end : behind) - c.pos;
     const int64_t rows = c.n_pos * c.v.group, n_chunks = (rows + ROWS_MAX - 1) / ROWS_MAX;

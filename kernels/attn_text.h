@@ -81,6 +81,14 @@ static void operand_down(float *to, int64_t ld, const void *src, int64_t ld_src,
             widen_row(to + r * ld, (const char *)src + (size_t)(r * ld_src) * dtype_size(dt), dt, cols);
         return;
     }
+#if HAVE_PAIRS
+    if (cols % VW == 0) {
+        for (int64_t r = 0; r < rows; r += 2)
+            for (int64_t i = 0; i < cols; i += VW)
+                V_STORE(to + r / 2 * ld + i, V_LOAD_PAIRS((const half_of *)src + r * ld_src + i, r + 1 < rows ? ld_src : 0, r + 1 < rows));
+        return;
+    }
+#endif
     for (int64_t r = 0; r < rows; r += 2) {
         pair_of *pair = (pair_of *)(to + r / 2 * ld);
         const half_of *x = (const half_of *)src + r * ld_src, *y = x + ld_src;

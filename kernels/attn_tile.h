@@ -5,7 +5,8 @@
  *
  * Included by attn_text.h, once a CPU class, after these macros are defined:
  *   V, VW                     a vector of VW floats (VW divides 16)
- *   V_LOAD(p) V_STORE(p, v) V_SET1(x) V_ZERO() V_ADD(a, b) V_FMA(a, b, c)
+ *   V_LOAD(p) V_STORE(p, v) V_SET1(x) V_ZERO() V_ADD(a, b) V_MUL(a, b) V_FMA(a, b, c)
+ *   V_KEEP(x, n, y)           the first n lanes of x (none or all too), then those of y
  *   V_FMA_FLUSH(a, b, c)      as V_FMA, inside FLUSH_BEGIN/FLUSH_END: inputs and result flushed to signed zero
  *   FLUSH_BEGIN() FLUSH_END() flushing on, off, for this thread (nothing where V_FMA_FLUSH does it itself)
  *   TILE_LIST(kind, T)        the tiles of a kind: T(kind, rows, vectors); TILES_OF(kind, T, n) are those of 1..6 rows
@@ -31,6 +32,8 @@
 #define ROWS_6(M, n) ROWS_5(M, n) M(5, n)
 #define TILE_ROWS 6
 
+/* A chain starts at +0, or at C, or at +0 and is added to C (not where chains run in another mode: the addition must not). */
+enum start { FROM_ZERO, FROM_C, ADD_TO_C };
 enum chain { CHAIN_PLAIN, CHAIN_FLUSH, CHAIN_PAIRS, CHAIN_DIRECT, CHAINS };
 
 struct prod {
@@ -38,14 +41,17 @@ struct prod {
     const float *a; int64_t a_row, a_k;
     const float *b; int64_t ldb;            /* [k][cols] */
     int64_t rows, cols, k;
-    int load;                               /* start from C, else from +0 */
+    enum start start;
     enum chain chain;                       /* CHAIN_FLUSH: an odd k ends with a zero pair half */
+    const float *scale;                     /* [rows]: C is multiplied by these before it is started from; or NULL */
 };
-typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const float *b);
+typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const float *b, const float *scale);
 
 #define T_DECL(i, j) V c##i##j;
 #define T_ZERO(i, j) c##i##j = V_ZERO();
 #define T_LOAD(i, j) c##i##j = V_LOAD(c + i * p->ldc + j * VW);
+#define T_LOAD_SCALED(i, j) c##i##j = V_MUL(V_LOAD(c + i * p->ldc + j * VW), x##i);
+#define T_ADD_C(i, j) c##i##j = V_ADD(V_LOAD(c + i * p->ldc + j * VW), c##i##j);
 #define T_STORE(i, j) V_STORE(c + i * p->ldc + j * VW, c##i##j);
 #define T_ADD_ZERO(i, j) c##i##j = V_ADD(c##i##j, V_ZERO());
 #define T_B(i, j) const V b##j = B_NOW(j);
@@ -53,6 +59,8 @@ typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const fl
 #define R_DECL(i, n) VECS_##n(T_DECL, i)
 #define R_ZERO(i, n) VECS_##n(T_ZERO, i)
 #define R_LOAD(i, n) VECS_##n(T_LOAD, i)
+#define R_LOAD_SCALED(i, n) { const V x##i = V_SET1(scale[i]); VECS_##n(T_LOAD_SCALED, i) }
+#define R_ADD_C(i, n) VECS_##n(T_ADD_C, i)
 #define R_STORE(i, n) VECS_##n(T_STORE, i)
 #define R_ADD_ZERO(i, n) VECS_##n(T_ADD_ZERO, i)
 #define R_STEP(i, n) { const V x##i = V_SET1(a[i * p->a_row]); VECS_##n(T_FMA, i) }
@@ -60,18 +68,23 @@ typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const fl
 /* One tile of r rows and n vectors; the text is the same for both kinds of chain, FMA_NOW says which. */
 #define TILE_BODY(r, n)                                                                                                  \
     ROWS_##r(R_DECL, n)                                                                                                  \
-    if (p->load) {                                                                                                       \
-        ROWS_##r(R_LOAD, n)                                                                                              \
-    } else {                                                                                                             \
+    if (p->start != FROM_C) {                                                                                            \
         ROWS_##r(R_ZERO, n)                                                                                              \
+    } else if (scale) {                                                                                                  \
+        ROWS_##r(R_LOAD_SCALED, n)                                                                                       \
+    } else {                                                                                                             \
+        ROWS_##r(R_LOAD, n)                                                                                              \
     }                                                                                                                    \
     for (int64_t k = p->k; k > 0; k--) {                                                                                 \
         VECS_##n(T_B, 0)                                                                                                 \
         ROWS_##r(R_STEP, n)                                                                                              \
         a += p->a_k;                                                                                                     \
         b += p->ldb;                                                                                                     \
+    }                                                                                                                    \
+    if (p->start == ADD_TO_C) {                                                                                          \
+        ROWS_##r(R_ADD_C, n)                                                                                             \
     }
-#define TILE_ARGS const struct prod *p, float *c, const float *a, const float *b
+#define TILE_ARGS const struct prod *p, float *c, const float *a, const float *b, const float *scale
 #define TILE(kind, r, n)                                                                                                 \
     static void tile_##kind##_##r##x##n(TILE_ARGS) { TILE_BODY(r, n) ROWS_##r(R_STORE, n) }
 /* fma(+0, +0, s) = s + 0: only the sign of a zero may change */
@@ -132,7 +145,7 @@ __attribute__((noinline)) static void product(const struct prod *p)
         const float *b = p->b + (p->chain == CHAIN_DIRECT ? col / 2 : col);
         for (int64_t i = 0; i < n_tiles; i++) {
             const int64_t r0 = i * p->rows / n_tiles, r1 = (i + 1) * p->rows / n_tiles;
-            t->fn[p->chain][r1 - r0 - 1](p, p->c + r0 * p->ldc + col, p->a + r0 * p->a_row, b);
+            t->fn[p->chain][r1 - r0 - 1](p, p->c + r0 * p->ldc + col, p->a + r0 * p->a_row, b, p->scale ? p->scale + r0 : NULL);
         }
         col += t->cols;
     }
@@ -155,6 +168,23 @@ static void product_in(const struct prod *p, const char *order)
     product(&half);
     half = *p;
     half.k = p->k / 2;
-    half.load = 1;
+    half.start = FROM_C;
+    half.scale = NULL;
     product(&half);
+}
+
+/* The columns of row i before live[i], and what else the tiles cover: nobody looks at the others. */
+static void product_below(const struct prod *p, const int64_t *live, const char *order)
+{
+    for (int64_t row = 0; row < p->rows; row += TILE_ROWS) {
+        struct prod part = *p;
+        part.rows = p->rows - row < TILE_ROWS ? p->rows - row : TILE_ROWS;
+        part.c += row * p->ldc;
+        part.a += row * p->a_row;
+        part.cols = 0;
+        for (int64_t i = row; i < row + part.rows; i++)
+            part.cols = live[i] > part.cols ? live[i] : part.cols;
+        part.cols = (part.cols + 15) & ~(int64_t)15;
+        product_in(&part, order);
+    }
 }

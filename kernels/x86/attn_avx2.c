@@ -72,6 +72,15 @@ OPS float lanes_fold_max(V v)
     const __m128 y = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)), z = _mm_max_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
 }
+/* the first n lanes of a, then those of b */
+OPS V lanes_keep(V a, int64_t n, V b)
+{
+    const int few = n < 0 ? 0 : n > VW ? VW : (int)n;
+    const __m256i index = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return _mm256_blendv_ps(b, a, _mm256_castsi256_ps(_mm256_cmpgt_epi32(_mm256_set1_epi32(few), index)));
+}
+
+#define V_KEEP(x, n, y) lanes_keep(x, n, y)
 #define V_EXP(x) lanes_exp(x)
 #define V_EXP_DOWN(x) lanes_exp_down(x)
 #define V_ROUND(x) lanes_round(x)

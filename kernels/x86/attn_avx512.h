@@ -69,6 +69,13 @@ OPS float lanes_fold_max(V v)
     const __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), z = _mm_max_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
 }
+/* the first n lanes of a, then those of b */
+OPS V lanes_keep(V a, int64_t n, V b)
+{
+    return _mm512_mask_mov_ps(b, (__mmask16)(n < 0 ? 0 : n > VW ? 0xffff : (1u << n) - 1), a);
+}
+
+#define V_KEEP(x, n, y) lanes_keep(x, n, y)
 #define V_EXP(x) lanes_exp(x)
 #define V_EXP_DOWN(x) lanes_exp_down(x)
 #define V_ROUND(x) lanes_round(x)
@@ -84,6 +91,10 @@ OPS float lanes_fold_max(V v)
 #define V_FMA_PAIRS(a, b, c) _mm512_dpbf16_ps(c, (__m512bh)(a), (__m512bh)(b))
 #define V_LOAD_DIRECT(p, next)                                                                                           \
     _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16), V_WIDE_HALVES((p) + (next))))
+/* the same from rows of bf16, the second one may be missing */
+#define V_LOAD_PAIRS(p, next, is_pair)                                                                                   \
+    _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16),                                         \
+                                        (is_pair) ? V_WIDE_HALVES((p) + (next)) : _mm512_setzero_si512()))
 #define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), TILE_NAMES(pairs, n), TILE_NAMES(direct, n) }
 #define TILE_STREAM { { tile_plain_1x8 }, { tile_flush_1x8 }, { tile_pairs_1x8 }, { tile_direct_1x8 } }
 #else

@@ -1,5 +1,5 @@
 /* attn_bench.c - speed of attention: useful flops of the causal half against the multiply-add peak of the same seconds, decode
- * against what one thread reads from memory in the same seconds. attn_bench [THREADS] */
+ * against what one thread reads from memory in the same seconds. attn_bench [THREADS [part of a case's name]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,11 +34,29 @@ __attribute__((target("avx2,fma"), noinline)) static float fma_steps(void)
         s = _mm256_add_ps(s, x[j]);
     return _mm256_cvtss_f32(s);
 }
-static volatile float sink;
-static double peak_gflops(void *arg)
+__attribute__((target("avx512f,avx512bf16"), noinline)) static float dot_steps(void)
 {
-    (void)arg;
+    __m512 x[12], s = _mm512_setzero_ps();
+    const __m512bh a = (__m512bh)_mm512_set1_ps(0.001f);
+    for (int j = 0; j < 12; j++)
+        x[j] = _mm512_set1_ps((float)j);
+    for (int i = 0; i < PEAK_STEPS; i++) {
+#pragma GCC unroll 12
+        for (int j = 0; j < 12; j++)
+            x[j] = _mm512_dpbf16_ps(x[j], a, a);
+    }
+    for (int j = 0; j < 12; j++)
+        s = _mm512_add_ps(s, x[j]);
+    return _mm512_cvtss_f32(s);
+}
+static volatile float sink;
+static double peak_gflops(int has_dot)          /* bf16 in a class with the dot instruction: of that, else of the fused multiply-add */
+{
     const double t = now_s();
+    if (has_dot) {
+        sink = dot_steps();
+        return PEAK_STEPS * 12.0 * 64 / (now_s() - t) * 1e-9;
+    }
     sink = fma_steps();
     return PEAK_STEPS * 12 * 8 * 2 / (now_s() - t) * 1e-9;
 }
@@ -191,12 +209,12 @@ int main(int argc, char **argv)
     printf("%-36s %10s %10s %10s %6s\n", "case", "class", "ours", "peak", "share");
     for (size_t i = 0; i < N_BENCHES; i++)
         for (int c = 0; c < n_isa && strstr(benches[i].name, only); c++) {
-            const int decode = benches[i].kind == DECODE;
+            const int decode = benches[i].kind == DECODE, dot = benches[i].dt == DT_BF16 && isa[c].ops == &attn_avx512bf16;
             double ours = 0, peer = 0;
             struct run r;
             run_open(&r, &benches[i], isa[c].ops, dev, ring);
             for (int round = 0; round < ROUNDS; round++) {          /* both sides within the same seconds */
-                const double x = run_once(&r), y = decode ? read_gbytes(ring) : peak_gflops(NULL) * threads;
+                const double x = run_once(&r), y = decode ? read_gbytes(ring) : peak_gflops(dot) * threads;
                 ours = x > ours ? x : ours;
                 peer = y > peer ? y : peer;
             }
@@ -204,7 +222,7 @@ int main(int argc, char **argv)
             printf("%-36s %10s %10.1f %10.1f %5.0f%%\n", benches[i].name, isa[c].name, ours, peer, 100 * ours / peer);
             at += snprintf(at, sizeof json - (size_t)(at - json),
                            "%s{\"name\":\"%s %s\",\"ours\":%.2f,\"peer\":%.2f,\"peer_name\":\"%s\",\"unit\":\"%s\",\"ratio\":%.3f}",
-                           at == json ? "" : ",", benches[i].name, isa[c].name, ours, peer, decode ? "read, 1 thread" : "fma peak",
+                           at == json ? "" : ",", benches[i].name, isa[c].name, ours, peer, decode ? "read, 1 thread" : dot ? "bf16 dot peak" : "fma peak",
                            decode ? "GB/s" : "GFLOP/s", ours / peer);
         }
     printf("{\"rows\":[%s]}\n", json);
