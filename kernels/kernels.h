@@ -148,9 +148,9 @@ struct kernel_ops {
 #define KERNEL_ARGS(a, b, c, d, f, g, ...)                                                                               \
     (struct mat[6]){ KERNEL_MAT(a), KERNEL_MAT(b), KERNEL_MAT(c), KERNEL_MAT(d), KERNEL_MAT(f), KERNEL_MAT(g) },         \
     (int64_t[6]){ KERNEL_INT(a), KERNEL_INT(b), KERNEL_INT(c), KERNEL_INT(d), KERNEL_INT(f), KERNEL_INT(g) }
-#define KERNEL(dev, name, ...)                                                                                           \
+#define KERNEL(device, name, ...)                                                                                        \
     do {                                                                                                                 \
-        struct dev *kernel_dev_ = (dev);                                                                                 \
+        struct dev *kernel_dev_ = (device);                                                                              \
         int64_t kernel_begin_ = kernel_dev_->trace ? kernel_trace_begin(kernel_dev_, #name) : 0;                         \
         kernel_dev_->ops->name(kernel_dev_, __VA_ARGS__);                                                                \
         if (kernel_dev_->trace)                                                                                          \

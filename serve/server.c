@@ -60,13 +60,13 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
         s->dev->pool = NULL;
         TRY(pool_open(&s->dev->pool, threads, e));
     }
-out:
     if (s->o.trace) {
         TRY(trace_open(&s->trace, threads, e));
         s->dev->trace = s->trace;
         pool_trace(s->dev->pool, s->trace);
         world_trace(s->world, s->trace);
     }
+out:
     return rc;
 }
 
@@ -293,10 +293,10 @@ int server_run(struct server *s, struct err *e)
     if (s->o.verbose)
         log_line(&s->log, "%lld answers, %lld steps, %lld rows, %lld preempted", (long long)s->engine.n_answered, (long long)s->engine.n_steps,
                  (long long)s->engine.n_rows, (long long)s->engine.sched.n_preempted);
-    return rc;
-}
     if (s->trace && rc >= 0)
         rc = world_trace_write(s->world, s->trace, s->o.trace, e);
+    return rc;
+}
 
 void server_close(struct server *s, int rc)
 {
@@ -316,6 +316,6 @@ void server_close(struct server *s, int rc)
     }
     if (s->dev)
         dev_close(s->dev);
+    trace_close(s->trace);
     log_close(&s->log);
 }
-    trace_close(s->trace);
