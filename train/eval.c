@@ -1,4 +1,5 @@
 /* eval.c - loss over held-out windows, log-probs of every token, and a sample of what the model says. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
@@ -78,6 +79,7 @@ int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e)
     sum.n_nan = all[XSUM_LIMBS];
     sum.n_inf = all[XSUM_LIMBS + 1];
     *loss = xsum_double(&sum) / (double)(n * t->o.seq_len);
+    rc = isfinite(*loss) ? 0 : err_set(e, ERR_NUMBER, "the evaluation loss is %g: weights or activations are not finite, start from an earlier checkpoint", *loss);
 out:
     return rc;
 }
