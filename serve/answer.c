@@ -1,12 +1,12 @@
 /* answer.c - what goes back to the client: answers, events of a stream, errors. See openai.h. */
 #include <stdlib.h>
 #include <string.h>
-#include "serve/openai.h"
+#include "serve/answer.h"
 
 /* ---- tokens ---- */
 
 /* How a token is written: its text, or token_id:N where that is asked for or there is no text. */
-static const char *token_text(const struct request *rq, int32_t id, size_t *n)
+const char *answer_token(const struct request *rq, int32_t id, size_t *n)
 {
     const char *p = rq->sv->tok ? tokenizer_token_bytes(rq->sv->tok, id, n) : NULL;
     if (!p)
@@ -14,10 +14,10 @@ static const char *token_text(const struct request *rq, int32_t id, size_t *n)
     return p;
 }
 
-static void write_token(struct out *o, const struct request *rq, int32_t id)
+void answer_write_token(struct out *o, const struct request *rq, int32_t id)
 {
     size_t n;
-    const char *p = token_text(rq, id, &n);
+    const char *p = answer_token(rq, id, &n);
     if (rq->tokens_as_ids || !p)
         out_fmt(o, "\"token_id:%d\"", id);
     else
@@ -28,7 +28,7 @@ static void write_token(struct out *o, const struct request *rq, int32_t id)
 static int same_key(const struct request *rq, int32_t a, int32_t b)
 {
     size_t na, nb;
-    const char *pa = token_text(rq, a, &na), *pb = token_text(rq, b, &nb);
+    const char *pa = answer_token(rq, a, &na), *pb = answer_token(rq, b, &nb);
     struct out ka = { 0 }, kb = { 0 };
     if (a == b)
         return 1;
@@ -63,7 +63,7 @@ static void write_top(struct out *o, const struct choice *c, int64_t i)
         if (seen)
             continue;
         out_text(o, comma);
-        write_token(o, rq, row[a].id);
+        answer_write_token(o, rq, row[a].id);
         out_text(o, ":");
         out_logprob(o, row[a].logprob);
         comma = ",";
@@ -74,7 +74,7 @@ static void write_top(struct out *o, const struct choice *c, int64_t i)
 static void write_ranked(struct out *o, const struct request *rq, struct top_entry t, int64_t rank)
 {
     size_t n;
-    const char *p = token_text(rq, t.id, &n);
+    const char *p = answer_token(rq, t.id, &n);
     out_fmt(o, "\"%d\":{\"logprob\":", t.id);
     out_logprob(o, t.logprob);
     out_fmt(o, ",\"rank\":%lld,\"decoded_token\":", (long long)rank);
@@ -93,7 +93,7 @@ static void write_logprobs(struct out *o, const struct choice *c, int64_t first,
     out_text(o, "{\"tokens\":[");
     for (int64_t i = first; i < last; i++) {
         out_text(o, i > first ? "," : "");
-        write_token(o, rq, c->ids[i]);
+        answer_write_token(o, rq, c->ids[i]);
     }
     out_text(o, "],\"token_logprobs\":[");
     for (int64_t i = first; i < last; i++) {
@@ -114,7 +114,7 @@ static void write_logprobs(struct out *o, const struct choice *c, int64_t first,
     out_text(o, "],\"text_offset\":[");
     for (int64_t i = first; i < last; i++) {
         size_t n;
-        const char *p = token_text(rq, c->ids[i], &n);
+        const char *p = answer_token(rq, c->ids[i], &n);
         out_fmt(o, "%s%lld", i > first ? "," : "", (long long)offset);
         offset += utf8_count(p, n);
     }
@@ -123,7 +123,7 @@ static void write_logprobs(struct out *o, const struct choice *c, int64_t first,
 
 /* ---- choices ---- */
 
-static void write_ids(struct out *o, const int32_t *ids, int64_t n)
+void answer_write_ids(struct out *o, const int32_t *ids, int64_t n)
 {
     out_text(o, "[");
     for (int64_t i = 0; i < n; i++)
@@ -166,7 +166,7 @@ static void write_prompt_logprobs(struct out *o, const struct choice *c)
     out_text(o, "]");
 }
 
-static void write_finish(struct out *o, const struct choice *c)
+void answer_write_finish(struct out *o, const struct choice *c)
 {
     static const char *const reason[] = { [FINISH_NONE] = "null", [FINISH_STOP] = "\"stop\"", [FINISH_LENGTH] = "\"length\"" };
     out_fmt(o, ",\"finish_reason\":%s,\"stop_reason\":", reason[c->finish]);
@@ -188,36 +188,43 @@ static void write_choice(struct out *o, const struct choice *c, const struct out
         write_logprobs(o, c, first, c->n_ids, offset);
     else
         out_text(o, "null");
-    write_finish(o, c);
+    answer_write_finish(o, c);
     if (rq->prompt_logprobs >= 0)
         write_prompt_logprobs(o, c);
     if (rq->return_ids) {
         if (with_prompt_ids) {
             out_text(o, ",\"prompt_token_ids\":");
-            write_ids(o, c->prompt->ids, c->prompt->n);
+            answer_write_ids(o, c->prompt->ids, c->prompt->n);
         }
         out_text(o, ",\"token_ids\":");
-        write_ids(o, c->ids + gen, c->n_ids - gen);
+        answer_write_ids(o, c->ids + gen, c->n_ids - gen);
     }
     out_text(o, "}");
 }
 
 static void write_head(struct out *o, const struct request *rq)
 {
-    out_fmt(o, "{\"id\":\"%s\",\"object\":\"text_completion\",\"created\":%lld,\"model\":", rq->id, (long long)rq->created);
+    const char *object = !rq->chat ? "text_completion" : rq->stream ? "chat.completion.chunk" : "chat.completion";
+    out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object, (long long)rq->created);
     out_json_text(o, rq->sv->model);
     out_text(o, ",\"system_fingerprint\":null,\"choices\":[");
 }
 
 static void write_usage(struct out *o, const struct request *rq)
 {
-    int64_t prompt = 0, generated = 0;
+    int64_t prompt = 0, generated = 0, cached = 0;
     for (int i = 0; i < rq->n_prompts; i++)
         prompt += rq->prompt[i].n;
     for (int i = 0; i < rq->n_choices; i++)
         generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
-    out_fmt(o, "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":null}", (long long)prompt,
+    for (int i = 0; i < rq->n_choices; i += (int)rq->n)
+        cached += rq->choice[i].seq.n_cached;
+    out_fmt(o, "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":", (long long)prompt,
             (long long)generated, (long long)(prompt + generated));
+    if (rq->sv->prefix_cache)
+        out_fmt(o, "{\"cached_tokens\":%lld}}", (long long)cached);
+    else
+        out_text(o, "null}");
 }
 
 void openai_answer(struct out *o, const struct request *rq)
@@ -231,12 +238,33 @@ void openai_answer(struct out *o, const struct request *rq)
         out_bytes(&text, c->text.p, c->text.n);
         o->failed |= text.failed;
         out_text(o, i ? "," : "");
-        write_choice(o, c, &text, rq->echo ? 0 : c->prompt->n, 0, 1);
+        if (rq->chat)
+            chat_write_choice(o, c);
+        else
+            write_choice(o, c, &text, rq->echo ? 0 : c->prompt->n, 0, 1);
         out_free(&text);
     }
     out_text(o, "],");
     write_usage(o, rq);
     out_text(o, "}");
+}
+
+static void begin_event(struct out *o, const struct request *rq)
+{
+    out_text(o, "data: ");
+    write_head(o, rq);
+}
+
+static void end_event(struct out *o, const struct request *rq)
+{
+    out_text(o, "]");
+    if (rq->usage_in_every_chunk) {
+        out_text(o, ",");
+        write_usage(o, rq);
+    } else if (rq->include_usage) {
+        out_text(o, ",\"usage\":null");
+    }
+    out_text(o, "}\n\n");
 }
 
 void openai_event(struct out *o, struct choice *c, size_t text_end)
@@ -248,20 +276,21 @@ void openai_event(struct out *o, struct choice *c, size_t text_end)
         echo_text(&text, c);
     out_bytes(&text, c->text.p + c->sent, text_end - c->sent);
     o->failed |= text.failed;
-    out_text(o, "data: ");
-    write_head(o, rq);
-    write_choice(o, c, &text, c->sent_ids, c->offset, first);
-    out_text(o, "]");
-    if (rq->usage_in_every_chunk) {
-        out_text(o, ",");
-        write_usage(o, rq);
-    } else if (rq->include_usage) {
-        out_text(o, ",\"usage\":null");
+    if (rq->chat && !c->role_told) {
+        begin_event(o, rq);
+        chat_write_role(o, c);
+        end_event(o, rq);
+        c->role_told = 1;
     }
-    out_text(o, "}\n\n");
+    begin_event(o, rq);
+    if (rq->chat)
+        chat_write_delta(o, c, &text);
+    else
+        write_choice(o, c, &text, c->sent_ids, c->offset, first);
+    end_event(o, rq);
     for (; c->sent_ids < c->n_ids; c->sent_ids++) {
         size_t n;
-        const char *p = token_text(rq, c->ids[c->sent_ids], &n);
+        const char *p = answer_token(rq, c->ids[c->sent_ids], &n);
         c->offset += utf8_count(p, n);
     }
     c->sent = text_end;

@@ -83,6 +83,8 @@ static int inbox_shut(struct inbox *in, int even_when_full)
 
 /* ---- life ---- */
 
+static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
+
 int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m, struct weights *ws,
                 const struct engine_size *size, struct inbox *inbox, struct err *e)
 {
@@ -110,6 +112,8 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
     forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
     if (inbox) {
         TRY(sched_open(&en->sched, &lim, size->n_pages, e));
+        if (size->prefix_cache)
+            TRY(sched_open_prefix(&en->sched, ids_of, e));
         TRY(emit_open(&en->emit, size->max_wants, e));
     }
     rc = 0;
@@ -132,8 +136,6 @@ void engine_close(struct engine *en)
 }
 
 /* ---- requests ---- */
-
-static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
 
 static void start_request(struct engine *en, struct request *rq)
 {
@@ -214,13 +216,18 @@ static void show_state(struct engine *en)
 {
     struct metrics *m = en->sv->metrics;
     const struct sched *s = &en->sched;
-    int64_t held = s->pages.n_pages - s->pages.n_free;
+    int64_t held = s->pages.n_pages - pages_free(&s->pages);
     metric_set(m, GAUGE_RUNNING, s->running.n);
     metric_set(m, GAUGE_WAITING, s->waiting.n);
+    metric_set(m, GAUGE_KV_CACHED, s->ids_of ? s->prefix.n_idle : 0);
     metric_set(m, GAUGE_KV_PAGES, s->pages.n_pages);
     metric_set(m, GAUGE_KV_USAGE_PPM, held * 1000000 / s->pages.n_pages);
     metric_add(m, COUNT_PREEMPTED, s->n_preempted - en->n_preempted_told);
     en->n_preempted_told = s->n_preempted;
+    metric_add(m, COUNT_PREFIX_ASKED, s->n_asked - en->n_asked_told);
+    en->n_asked_told = s->n_asked;
+    metric_add(m, COUNT_PREFIX_HIT, s->n_found - en->n_found_told);
+    en->n_found_told = s->n_found;
 }
 
 /* Rank 0: what comes next. */

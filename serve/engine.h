@@ -22,6 +22,7 @@ struct engine_size {
     int64_t chunk;                   /* prefill rows a step */
     int64_t max_wants;               /* rows with logits a step: max_seqs at least, max_seqs + chunk at most */
     int32_t n_pages;
+    int prefix_cache;
 };
 static inline int64_t engine_max_rows(const struct engine_size *s) { return s->max_seqs + s->chunk; }
 
@@ -55,7 +56,7 @@ struct engine {
     struct emit emit;
     struct request *active;          /* in work */
     int64_t n_steps, n_rows, n_answered;         /* so far */
-    int64_t n_preempted_told;                    /* that the metrics know of */
+    int64_t n_preempted_told, n_asked_told, n_found_told;  /* that the metrics know of */
     double looked_s;                 /* when clients that hung up were last looked for */
 };
 

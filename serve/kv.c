@@ -21,8 +21,21 @@ void page_list_close(struct page_list *l)
     memset(l, 0, sizeof *l);
 }
 
-int32_t page_take(struct page_list *l) { return l->n_free ? l->free[--l->n_free] : -1; }
-void page_give(struct page_list *l, int32_t page) { l->free[l->n_free++] = page; }
+int32_t pages_free(const struct page_list *l) { return l->n_free + (l->prefix ? l->prefix->n_idle : 0); }
+
+int32_t page_take(struct page_list *l)
+{
+    int32_t page = l->n_free ? l->free[--l->n_free] : l->prefix ? prefix_evict(l->prefix) : -1;
+    if (page >= 0 && l->prefix)
+        prefix_hold_new(l->prefix, page);
+    return page;
+}
+
+void page_give(struct page_list *l, int32_t page)
+{
+    if (!l->prefix || prefix_release(l->prefix, page))
+        l->free[l->n_free++] = page;
+}
 
 int kv_open(struct kv *kv, struct mem *mem, int32_t n_pages, size_t page_bytes, struct err *e)
 {

@@ -13,15 +13,17 @@
 #include <stdint.h>
 #include "base/err.h"
 #include "base/mem.h"
+#include "serve/prefix.h"
 
 #define KV_PAGE 64
 static inline int64_t kv_pages_for(int64_t positions) { return (positions + KV_PAGE - 1) / KV_PAGE; }
 
-/* Which pages are free: a stack of numbers. */
-struct page_list { int32_t *free; int32_t n_free, n_pages; };
+/* Which pages are free: a stack of numbers. With a prefix cache those that nobody holds can be taken, too. */
+struct page_list { int32_t *free; int32_t n_free, n_pages; struct prefix *prefix; /* NULL: every page that is given back is free */ };
 int page_list_open(struct page_list *l, int32_t n_pages, struct err *e);
 void page_list_close(struct page_list *l);
 int32_t page_take(struct page_list *l);                    /* -1: none left */
+int32_t pages_free(const struct page_list *l);             /* how often page_take would succeed */
 void page_give(struct page_list *l, int32_t page);
 
 /* The bytes of the pages on this rank. */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
+#include "text/template.h"
 
 #define CHUNK_ELEMENTS ((int64_t)4 << 20)        /* of a read that must be converted */
 
@@ -106,18 +107,70 @@ static int load_eos(const struct loaded *l, struct service *sv, struct err *e)
     return 0;
 }
 
+/* bos_token and the like, a text or {"content": text}, as variables for the template. */
+static int load_chat_tokens(const json_t *config, struct service *sv)
+{
+    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" };
+    sv->chat_tokens = json_object();
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        json_t *v = json_object_get(config, names[i]);
+        v = json_is_object(v) ? json_object_get(v, "content") : v;
+        if (json_is_string(v) && json_object_set(sv->chat_tokens, names[i], v) < 0)
+            return -1;
+    }
+    return sv->chat_tokens ? 0 : -1;
+}
+
+/* chat_template of the config: a text, or a list of named ones, of which "default" is meant. */
+static const char *template_in(const json_t *config)
+{
+    const json_t *t = json_object_get(config, "chat_template"), *one;
+    size_t i;
+    json_array_foreach(t, i, one) {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        if (name && !strcmp(name, "default"))
+            return json_string_value(json_object_get(one, "template"));
+    }
+    return json_string_value(t);
+}
+
+/* The chat template: chat_template.jinja, else the one in tokenizer_config.json. A model may have none. */
+static int load_chat(const struct loaded *l, struct service *sv, const char *config, size_t n_config, struct err *e)
+{
+    const char *what = "chat_template.jinja", *inside;
+    json_t *j = NULL;
+    size_t n;
+    int rc;
+    if (config && !(j = jx_parse(config, n_config, "tokenizer_config.json", e)))
+        return -e->code;
+    TRY(read_extra(l, what, &sv->chat_template, &n, e));
+    if (!rc && (inside = template_in(j))) {
+        what = "chat_template of tokenizer_config.json";
+        rc = (sv->chat_template = strdup(inside)) ? 1 : err_set(e, ERR_MEMORY, "no memory for the chat template");
+        n = rc > 0 ? strlen(inside) : 0;
+    }
+    if (rc > 0 && load_chat_tokens(j, sv) < 0)
+        rc = err_set(e, ERR_MEMORY, "no memory for the chat template");
+    if (rc > 0)
+        rc = template_open(&sv->chat, sv->chat_template, n, what, e);
+out:
+    json_decref(j);
+    return rc < 0 ? rc : 0;
+}
+
 int load_texts(const struct loaded *l, struct service *sv, struct err *e)
 {
     char *json = NULL, *config = NULL;
     size_t n, n_config;
     int rc;
     TRY(load_eos(l, sv, e));
+    TRY(read_extra(l, "tokenizer_config.json", &config, &n_config, e));
+    TRY(load_chat(l, sv, config, n_config, e));
     TRY(read_extra(l, "tokenizer.json", &json, &n, e));
     if (!rc) {
         rc = l->cfg.vocab == 256 ? tokenizer_bytes(&sv->tok, e) : 0;
         goto out;
     }
-    TRY(read_extra(l, "tokenizer_config.json", &config, &n_config, e));
     rc = tokenizer_open(&sv->tok, json, n, config, n_config, "tokenizer.json", e);
 out:
     free(json);

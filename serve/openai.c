@@ -9,6 +9,7 @@
 #include <sys/random.h>
 #include <time.h>
 #include "base/jx.h"
+#include "serve/chat.h"
 
 #define BAD 400
 #define STOPS_MAX 64
@@ -149,12 +150,29 @@ static int read_top_k(struct request *rq, const json_t *v, struct fault *f)
     return 0;
 }
 
+static int read_salt(struct request *rq, const json_t *v, struct fault *f)
+{
+    if (!json_is_string(v) || !json_string_length(v) || json_string_length(v) > 256)
+        return fault_set(f, BAD, "cache_salt", "cache_salt must be a text of 1 to 256 bytes");
+    rq->salt = strdup(json_string_value(v));
+    return rq->salt ? 0 : fault_set(f, 500, "cache_salt", "no memory for cache_salt");
+}
+
 static int read_response_format(struct request *rq, const json_t *v, struct fault *f)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
     if (type && !strcmp(type, "text"))
         return 0;
     return rq->sv->lenient ? 0 : fault_set(f, BAD, "response_format", "response_format is not supported here, only {\"type\":\"text\"}");
+}
+
+/* Without tools both of these say nothing. */
+static int read_tool_choice(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *word = json_string_value(v);
+    if (rq->sv->lenient || (word && (!strcmp(word, "none") || !strcmp(word, "auto"))))
+        return 0;
+    return fault_set(f, BAD, "tool_choice", "tool_choice is not supported here, only \"none\" and \"auto\"");
 }
 
 /* ---- the table ---- */
@@ -166,59 +184,72 @@ struct field {
     size_t offset;                               /* of int64_t, double or int in struct request */
     double min, max;                             /* F_NEUTRAL: min is the number that changes nothing, max 1: so does true */
     int (*read)(struct request *rq, const json_t *v, struct fault *f);
+    enum where { BOTH, COMPLETION, CHAT } where; /* which request has it */
 };
 #define AT(member) offsetof(struct request, member)
 
 static const struct field fields[] = {
-    { "model", F_SPECIAL, 0, 0, 0, read_model },
-    { "prompt", F_IGNORED, 0, 0, 0, NULL },      /* read at the end: it needs the other fields */
-    { "max_tokens", F_INT, AT(max_tokens), 0, 1e9, NULL },
-    { "temperature", F_FLOAT, AT(sampling.temperature), 0, 1e6, NULL },
-    { "top_p", F_FLOAT, AT(sampling.top_p), 1e-9, 1, NULL },
-    { "min_p", F_FLOAT, AT(sampling.min_p), 0, 1, NULL },
-    { "top_k", F_SPECIAL, 0, 0, 0, read_top_k },
-    { "n", F_INT, AT(n), 1, 128, NULL },
-    { "best_of", F_INT, AT(best_of), 1, 128, NULL },
-    { "seed", F_SPECIAL, 0, 0, 0, read_seed },
-    { "presence_penalty", F_FLOAT, AT(sampling.presence), -2, 2, NULL },
-    { "frequency_penalty", F_FLOAT, AT(sampling.frequency), -2, 2, NULL },
-    { "repetition_penalty", F_FLOAT, AT(sampling.repetition), 1e-3, 1e3, NULL },
-    { "logit_bias", F_SPECIAL, 0, 0, 0, read_logit_bias },
-    { "min_tokens", F_INT, AT(sampling.min_tokens), 0, 1e9, NULL },
-    { "prompt_logprobs", F_INT, AT(prompt_logprobs), 0, LOGPROBS_MAX, NULL },
-    { "logprobs", F_INT, AT(logprobs), 0, LOGPROBS_MAX, NULL },
-    { "echo", F_BOOL, AT(echo), 0, 0, NULL },
-    { "stream", F_BOOL, AT(stream), 0, 0, NULL },
-    { "stream_options", F_SPECIAL, 0, 0, 0, read_stream_options },
-    { "stop", F_SPECIAL, 0, 0, 0, read_stop },
-    { "stop_token_ids", F_SPECIAL, 0, 0, 0, read_stop_ids },
-    { "ignore_eos", F_BOOL, AT(ignore_eos), 0, 0, NULL },
-    { "add_special_tokens", F_BOOL, AT(add_special), 0, 0, NULL },
-    { "skip_special_tokens", F_BOOL, AT(skip_special), 0, 0, NULL },
-    { "return_tokens_as_token_ids", F_BOOL, AT(tokens_as_ids), 0, 0, NULL },
-    { "return_token_ids", F_BOOL, AT(return_ids), 0, 0, NULL },
-    { "response_format", F_SPECIAL, 0, 0, 0, read_response_format },
+    { "model", F_SPECIAL, 0, 0, 0, read_model, BOTH },
+    { "prompt", F_IGNORED, 0, 0, 0, NULL, COMPLETION },      /* read at the end: it needs the other fields */
+    { "messages", F_IGNORED, 0, 0, 0, NULL, CHAT },        /* likewise */
+    { "chat_template_kwargs", F_IGNORED, 0, 0, 0, NULL, CHAT },
+    { "max_completion_tokens", F_INT, AT(max_completion_tokens), 0, 1e9, NULL, CHAT },
+    { "max_tokens", F_INT, AT(max_tokens), 0, 1e9, NULL, BOTH },
+    { "temperature", F_FLOAT, AT(sampling.temperature), 0, 1e6, NULL, BOTH },
+    { "top_p", F_FLOAT, AT(sampling.top_p), 1e-9, 1, NULL, BOTH },
+    { "min_p", F_FLOAT, AT(sampling.min_p), 0, 1, NULL, BOTH },
+    { "top_k", F_SPECIAL, 0, 0, 0, read_top_k, BOTH },
+    { "n", F_INT, AT(n), 1, 128, NULL, BOTH },
+    { "best_of", F_INT, AT(best_of), 1, 128, NULL, COMPLETION },
+    { "seed", F_SPECIAL, 0, 0, 0, read_seed, BOTH },
+    { "presence_penalty", F_FLOAT, AT(sampling.presence), -2, 2, NULL, BOTH },
+    { "frequency_penalty", F_FLOAT, AT(sampling.frequency), -2, 2, NULL, BOTH },
+    { "repetition_penalty", F_FLOAT, AT(sampling.repetition), 1e-3, 1e3, NULL, BOTH },
+    { "logit_bias", F_SPECIAL, 0, 0, 0, read_logit_bias, BOTH },
+    { "min_tokens", F_INT, AT(sampling.min_tokens), 0, 1e9, NULL, BOTH },
+    { "prompt_logprobs", F_INT, AT(prompt_logprobs), 0, LOGPROBS_MAX, NULL, COMPLETION },
+    { "logprobs", F_INT, AT(logprobs), 0, LOGPROBS_MAX, NULL, COMPLETION },
+    { "logprobs", F_BOOL, AT(want_logprobs), 0, 0, NULL, CHAT },
+    { "top_logprobs", F_INT, AT(top_logprobs), 0, LOGPROBS_MAX, NULL, CHAT },
+    { "add_generation_prompt", F_BOOL, AT(add_generation), 0, 0, NULL, CHAT },
+    { "continue_final_message", F_BOOL, AT(continue_final), 0, 0, NULL, CHAT },
+    { "tool_choice", F_SPECIAL, 0, 0, 0, read_tool_choice, CHAT },
+    { "echo", F_BOOL, AT(echo), 0, 0, NULL, COMPLETION },
+    { "stream", F_BOOL, AT(stream), 0, 0, NULL, BOTH },
+    { "stream_options", F_SPECIAL, 0, 0, 0, read_stream_options, BOTH },
+    { "stop", F_SPECIAL, 0, 0, 0, read_stop, BOTH },
+    { "stop_token_ids", F_SPECIAL, 0, 0, 0, read_stop_ids, BOTH },
+    { "ignore_eos", F_BOOL, AT(ignore_eos), 0, 0, NULL, BOTH },
+    { "add_special_tokens", F_BOOL, AT(add_special), 0, 0, NULL, BOTH },
+    { "skip_special_tokens", F_BOOL, AT(skip_special), 0, 0, NULL, BOTH },
+    { "return_tokens_as_token_ids", F_BOOL, AT(tokens_as_ids), 0, 0, NULL, BOTH },
+    { "return_token_ids", F_BOOL, AT(return_ids), 0, 0, NULL, BOTH },
+    { "cache_salt", F_SPECIAL, 0, 0, 0, read_salt, BOTH },
+    { "response_format", F_SPECIAL, 0, 0, 0, read_response_format, BOTH },
     /* about the caller, not about the answer */
-    { "user", F_IGNORED, 0, 0, 0, NULL },
-    { "metadata", F_IGNORED, 0, 0, 0, NULL },
-    { "store", F_IGNORED, 0, 0, 0, NULL },
-    { "request_id", F_IGNORED, 0, 0, 0, NULL },
-    { "service_tier", F_IGNORED, 0, 0, 0, NULL },
-    { "safety_identifier", F_IGNORED, 0, 0, 0, NULL },
-    { "prompt_cache_key", F_IGNORED, 0, 0, 0, NULL },
+    { "user", F_IGNORED, 0, 0, 0, NULL, BOTH },
+    { "metadata", F_IGNORED, 0, 0, 0, NULL, BOTH },
+    { "store", F_IGNORED, 0, 0, 0, NULL, BOTH },
+    { "request_id", F_IGNORED, 0, 0, 0, NULL, BOTH },
+    { "service_tier", F_IGNORED, 0, 0, 0, NULL, BOTH },
+    { "safety_identifier", F_IGNORED, 0, 0, 0, NULL, BOTH },
+    { "prompt_cache_key", F_IGNORED, 0, 0, 0, NULL, BOTH },
     /* known to clients, not built: only the value that changes nothing */
-    { "suffix", F_NEUTRAL, 0, NAN, 0, NULL },
-    { "length_penalty", F_NEUTRAL, 0, 1, 0, NULL },
-    { "priority", F_NEUTRAL, 0, 0, 0, NULL },
-    { "use_beam_search", F_NEUTRAL, 0, NAN, 0, NULL },
-    { "include_stop_str_in_output", F_NEUTRAL, 0, NAN, 0, NULL },
-    { "spaces_between_special_tokens", F_NEUTRAL, 0, NAN, 1, NULL },
+    { "tools", F_NEUTRAL, 0, NAN, 0, NULL, CHAT },
+    { "functions", F_NEUTRAL, 0, NAN, 0, NULL, CHAT },
+    { "parallel_tool_calls", F_IGNORED, 0, 0, 0, NULL, CHAT },   /* without tools it says nothing */
+    { "suffix", F_NEUTRAL, 0, NAN, 0, NULL, COMPLETION },
+    { "length_penalty", F_NEUTRAL, 0, 1, 0, NULL, BOTH },
+    { "priority", F_NEUTRAL, 0, 0, 0, NULL, BOTH },
+    { "use_beam_search", F_NEUTRAL, 0, NAN, 0, NULL, COMPLETION },
+    { "include_stop_str_in_output", F_NEUTRAL, 0, NAN, 0, NULL, BOTH },
+    { "spaces_between_special_tokens", F_NEUTRAL, 0, NAN, 1, NULL, BOTH },
 };
 
-static const struct field *find_field(const char *name)
+static const struct field *find_field(const char *name, enum where where)
 {
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (!strcmp(fields[i].name, name))
+        if (!strcmp(fields[i].name, name) && (fields[i].where == BOTH || fields[i].where == where))
             return &fields[i];
     return NULL;
 }
@@ -251,7 +282,7 @@ static int read_number(struct request *rq, const struct field *d, const json_t *
 
 static int read_field(struct request *rq, const char *name, const json_t *v, struct fault *f)
 {
-    const struct field *d = find_field(name);
+    const struct field *d = find_field(name, rq->chat ? CHAT : COMPLETION);
     if (json_is_null(v))
         return 0;
     if (!d)
@@ -302,23 +333,29 @@ static int encode_prompt(struct request *rq, const json_t *v, const char *what, 
     return 0;
 }
 
-static int read_prompt(struct request *rq, const json_t *v, const char *what, struct fault *f)
+/* Does the prompt fit, with its answer? what: how messages name it. */
+static int check_length(const struct request *rq, const struct prompt *p, const char *param, const char *what, struct fault *f)
 {
-    struct prompt *p = &rq->prompt[rq->n_prompts++];
     int64_t ctx = rq->sv->ctx;
-    if (json_is_string(v) ? encode_prompt(rq, v, what, p, f) < 0 : read_ids(rq->sv, v, what, &p->ids, &p->n, f) < 0) {
-        snprintf(f->param, sizeof f->param, "prompt");
-        return -1;
-    }
     if (!p->n)
-        return fault_set(f, BAD, "prompt", "%s is empty: give at least one token (this model's tokenizer adds none of its own)", what);
+        return fault_set(f, BAD, param, "%s is empty: give at least one token (this model's tokenizer adds none of its own)", what);
     if (p->n > ctx || (p->n == ctx && rq->max_tokens > 0 && !rq->max_tokens_given))
-        return fault_set(f, BAD, "prompt", "%s has %lld tokens, the context is %lld%s", what, (long long)p->n, (long long)ctx,
+        return fault_set(f, BAD, param, "%s has %lld tokens, the context is %lld%s", what, (long long)p->n, (long long)ctx,
                          p->n == ctx ? ": no room for an answer" : "");
     if (p->n + rq->max_tokens > ctx && rq->max_tokens_given)
         return fault_set(f, BAD, "max_tokens", "max_tokens %lld and %lld tokens of %s are %lld together, the context is %lld: ask for at most %lld",
                          (long long)rq->max_tokens, (long long)p->n, what, (long long)(p->n + rq->max_tokens), (long long)ctx, (long long)(ctx - p->n));
     return 0;
+}
+
+static int read_prompt(struct request *rq, const json_t *v, const char *what, struct fault *f)
+{
+    struct prompt *p = &rq->prompt[rq->n_prompts++];
+    if (json_is_string(v) ? encode_prompt(rq, v, what, p, f) < 0 : read_ids(rq->sv, v, what, &p->ids, &p->n, f) < 0) {
+        snprintf(f->param, sizeof f->param, "prompt");
+        return -1;
+    }
+    return check_length(rq, p, "prompt", what, f);
 }
 
 /* string | [string] | [int] | [[int]]; a list may mix texts and lists of ids. */
@@ -349,6 +386,31 @@ static int read_prompts(struct request *rq, const json_t *v, struct fault *f)
     return 0;
 }
 
+/* The messages as the only prompt. */
+static int read_chat(struct request *rq, const json_t *body, struct fault *f)
+{
+    struct chat_options o = { rq->add_generation, rq->continue_final, rq->add_special };
+    rq->prompt = calloc(1, sizeof *rq->prompt);
+    if (!rq->prompt)
+        return fault_set(f, 500, "messages", "no memory for the messages");
+    rq->n_prompts = 1;
+    if (rq->max_completion_tokens >= 0) {
+        rq->max_tokens = rq->max_completion_tokens;
+        rq->max_tokens_given = 1;
+    }
+    if (chat_encode(rq->sv, body, &o, &rq->prompt->ids, &rq->prompt->n, f) < 0)
+        return -1;
+    for (int64_t i = 0; i < rq->prompt->n; i++)
+        if (rq->prompt->ids[i] < 0 || rq->prompt->ids[i] >= rq->sv->vocab)
+            return fault_set(f, BAD, "messages", "the tokenizer gives id %d, the model's vocabulary has %lld: they do not belong together", rq->prompt->ids[i],
+                             (long long)rq->sv->vocab);
+    if (rq->top_logprobs > 0 && !rq->want_logprobs)
+        return fault_set(f, BAD, "top_logprobs", "top_logprobs go with logprobs true only");
+    if (rq->want_logprobs)
+        rq->logprobs = rq->top_logprobs < 0 ? 0 : rq->top_logprobs;
+    return check_length(rq, rq->prompt, "messages", "the text of the messages", f);
+}
+
 /* A default that does not fit beside the longest prompt is cut; one that was asked for is not. */
 static void fit_max_tokens(struct request *rq)
 {
@@ -362,7 +424,7 @@ static void name_request(struct request *rq)
     uint64_t r[3] = { 0 };
     if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r)
         r[0] = (uint64_t)time(NULL), r[1] = r[2] = (uint64_t)(uintptr_t)rq;       /* a name need only differ */
-    snprintf(rq->id, sizeof rq->id, "cmpl-%016llx%016llx", (unsigned long long)r[0], (unsigned long long)r[1]);
+    snprintf(rq->id, sizeof rq->id, "%s-%016llx%016llx", rq->chat ? "chatcmpl" : "cmpl", (unsigned long long)r[0], (unsigned long long)r[1]);
     if (!rq->seed_given)
         rq->sampling.seed = r[2];
     rq->created = (int64_t)time(NULL);
@@ -399,7 +461,7 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
         return fault_set(f, BAD, "stream_options", "stream_options go with stream true only");
     if (rq->usage_in_every_chunk && !rq->include_usage)
         return fault_set(f, BAD, "stream_options", "stream_options.continuous_usage_stats goes with include_usage true only");
-    if (read_prompts(rq, json_object_get(body, "prompt"), f) < 0)
+    if ((rq->chat ? read_chat(rq, body, f) : read_prompts(rq, json_object_get(body, "prompt"), f)) < 0)
         return -1;
     fit_max_tokens(rq);
     if (check_together(rq, f) < 0)
@@ -408,7 +470,15 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
     return request_open_choices(rq) < 0 ? fault_set(f, 500, NULL, "no memory for this request") : 0;
 }
 
-int openai_parse(const struct service *sv, const char *body, size_t n, struct request **out, struct fault *f)
+/* What a chat has other defaults for: the template writes the special tokens, the answer may fill the context. */
+static void begin_chat(struct request *rq)
+{
+    rq->chat = 1;
+    rq->add_special = 0;
+    rq->max_tokens = rq->sv->ctx;
+}
+
+int openai_parse(const struct service *sv, int chat, const char *body, size_t n, struct request **out, struct fault *f)
 {
     struct err e;
     json_t *j = jx_parse(body, n, "the body", &e);
@@ -416,6 +486,8 @@ int openai_parse(const struct service *sv, const char *body, size_t n, struct re
     if (!j)
         return fault_set(f, BAD, NULL, "%s", e.text);
     struct request *rq = request_new(sv);
+    if (rq && chat)
+        begin_chat(rq);
     int rc = rq ? read_body(rq, j, f) : fault_set(f, 500, NULL, "no memory for this request");
     json_decref(j);
     if (rc < 0) {

@@ -11,8 +11,8 @@
 
 #define CHOICES_MAX 4096             /* prompts times n of one request */
 
-/* Parses and checks the body of POST /v1/completions; *out is ready for the engine (one reference). 0, or -1 with *f. */
-int openai_parse(const struct service *sv, const char *body, size_t n, struct request **out, struct fault *f);
+/* Parses and checks the body of POST /v1/completions or, chat, of POST /v1/chat/completions; *out is ready for the engine (one reference). 0, or -1 with *f. */
+int openai_parse(const struct service *sv, int chat, const char *body, size_t n, struct request **out, struct fault *f);
 
 /* The whole answer; of a stream: an event that carries what is new in a choice (text_end: bytes of its text that may be sent),
  * the last event with the usage, an error event. */

@@ -27,7 +27,7 @@ static const struct opt table[] = {
     { OPT_SIZE, "kv-memory", AT(kv_memory), "0", "SIZE", "keys and values, all ranks together (0: ctx x max-batch, at most half of the free memory)", 0, 1e18, 0 },
     { OPT_INT, "max-batch", AT(max_batch), "32", "N", "sequences computed at once; more of them wait", 1, 65536, 0 },
     { OPT_INT, "prefill-chunk", AT(prefill_chunk), "256", "N", "prompt tokens a step", 1, 1e6, 0 },
-    { OPT_CHOICE, "prefix-cache", AT(prefix_cache), "off", "on|off", "keep the pages of common beginnings", 0, 0, LATER },
+    { OPT_CHOICE, "prefix-cache", AT(prefix_cache), "on", "on|off", "keep pages of keys and values for prompts with the same beginning (the same bits)", 0, 0, 0 },
     GROUP("Numbers"),
     { OPT_CHOICE, "dtype", AT(dtype), "stored", "stored|fp32|bf16", "arithmetic (stored: the checkpoint's); bf16 weights under fp32 are widened exactly", 0, 0, 0 },
     { OPT_CHOICE, "numerics", AT(numerics), "exact", "exact|fast", "exact: the same bits at every tp, in every batch", 0, 0, 0 },

@@ -31,6 +31,8 @@ struct request *request_new(const struct service *sv)
     rq->begin_s = log_now_s();
     rq->max_tokens = 16;
     rq->n = 1;
+    rq->max_completion_tokens = rq->top_logprobs = -1;
+    rq->add_generation = 1;
     rq->logprobs = rq->prompt_logprobs = rq->tops = -1;
     rq->add_special = rq->skip_special = 1;
     rq->sampling = (struct sampling){ .temperature = 1, .top_p = 1, .repetition = 1 };
@@ -61,6 +63,7 @@ void request_drop(struct request *rq)
     for (int i = 0; rq->stop && i < rq->n_stop; i++)
         free(rq->stop[i]);
     free(rq->stop);
+    free(rq->salt);
     free(rq->stop_ids);
     free(rq->sampling.bias);
     free(rq->prompt);
@@ -100,6 +103,7 @@ static void choice_open_seq(struct choice *c)
 {
     int scores = choice_scores_prompt(c);
     c->seq.owner = c;
+    c->seq.salt = c->rq->salt;
     if (c->rq->max_tokens > 0) {
         c->seq.n_ids = c->n_ids;
         c->seq.first_want = scores ? 0 : c->n_ids - 1;

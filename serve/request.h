@@ -39,6 +39,7 @@ struct choice {                      /* one answer to one prompt */
     struct out text;                 /* of the generated tokens; cut at a stop string */
     size_t sent;                     /* bytes of text that streamed chunks have carried */
     int64_t sent_ids, offset;        /* tokens they have described, code points up to there */
+    int role_told;                   /* a chat's first event is out */
     int told;                        /* the chunk with its end is out */
     enum finish finish;
     int queued;                      /* the scheduler has it */
@@ -48,19 +49,21 @@ struct choice {                      /* one answer to one prompt */
 
 struct request {
     /* what was asked for */
-    char id[40];
+    char id[48];
     int64_t created;
     double begin_s;                  /* log_now_s when it came */
     int64_t max_tokens;
     int64_t n, best_of;              /* best_of 0: not said */
     int64_t logprobs, prompt_logprobs;           /* -1: none */
     int64_t tops;                    /* the larger of both: what is kept of every row */
+    int64_t max_completion_tokens, top_logprobs;           /* of a chat; -1: not said */
+    int chat, want_logprobs, add_generation, continue_final;
     int max_tokens_given, seed_given;
     int echo, stream, include_usage, usage_in_every_chunk;
     int ignore_eos, add_special, skip_special, tokens_as_ids, return_ids;
     struct sampling sampling;
     int n_stop, n_stop_ids, n_prompts, n_choices;
-    char **stop;
+    char **stop, *salt;              /* salt: of the prefix cache, or NULL */
     int32_t *stop_ids;
     struct prompt *prompt;
     struct choice *choice;           /* [n_prompts * n] */

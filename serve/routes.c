@@ -79,13 +79,15 @@ static enum MHD_Result answer_openapi(struct exchange *x)
 
 static const char *body_of(const struct exchange *x) { return x->body.p ? x->body.p : ""; }
 
-static void work_completion(struct exchange *x)
+static void complete(struct exchange *x, int chat)
 {
     struct request *rq;
-    if (openai_parse(x->h->sv, body_of(x), x->body.n, &rq, &x->fault) == 0)
+    if (openai_parse(x->h->sv, chat, body_of(x), x->body.n, &rq, &x->fault) == 0)
         submit_request(x, rq, &x->fault);
 }
 
+static void work_completion(struct exchange *x) { complete(x, 0); }
+static void work_chat(struct exchange *x) { complete(x, 1); }
 static void work_tokenize(struct exchange *x) { tokens_encode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
 static void work_detokenize(struct exchange *x) { tokens_decode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
 
@@ -101,7 +103,8 @@ static const struct route routes[] = {
     { "/v1/models", READ, 0, answer_models, NULL },
     { "/v1/models/", READ, ROUTE_PREFIX, answer_model, NULL },
     { "/v1/completions", "POST", ROUTE_WHILE_LOADING, NULL, work_completion },
-    { "/tokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_tokenize },
+    { "/v1/chat/completions", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_chat },
+    { "/tokenize", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_tokenize },
     { "/detokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_detokenize },
     { "/tokenizer_info", READ, 0, answer_tokenizer, NULL },
 };

@@ -39,11 +39,22 @@ int sched_open(struct sched *s, const struct sched_limits *lim, int32_t n_pages,
     return page_list_open(&s->pages, n_pages, e);
 }
 
+int sched_open_prefix(struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e)
+{
+    int rc = prefix_open(&s->prefix, s->pages.n_pages, e);
+    if (rc < 0)
+        return rc;
+    s->ids_of = ids_of;
+    s->pages.prefix = &s->prefix;
+    return 0;
+}
+
 static void give_pages(struct sched *s, struct seq *q)
 {
     while (q->n_pages)
         page_give(&s->pages, q->page[--q->n_pages]);
-    q->n_kv = 0;
+    q->n_kv = q->n_chained = 0;
+    q->chain = 0;
 }
 
 void sched_close(struct sched *s)
@@ -52,6 +63,7 @@ void sched_close(struct sched *s)
         while (l->first)
             sched_remove(s, l->first);
     page_list_close(&s->pages);
+    prefix_close(&s->prefix);
     free(s->item);
     memset(s, 0, sizeof *s);
 }
@@ -196,19 +208,50 @@ static int64_t promised_pages(const struct sched *s)
     return n;
 }
 
-static void admit(struct sched *s)
+/* Pages whose keys are there already. Rows that want logits are computed all the same, and one row always is. */
+static int look_up(struct sched *s, struct seq *q, struct err *e)
+{
+    int64_t most = q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want, max = most / KV_PAGE;
+    if (!s->ids_of)
+        return 0;
+    int rc = list_room(q, max, e);
+    if (rc < 0)
+        return rc;
+    q->n_pages = q->n_chained = prefix_match(&s->prefix, q->salt, s->ids_of(q), max, q->page, &q->chain);
+    q->n_kv = q->n_pages * KV_PAGE;
+    return 0;
+}
+
+static void count_found(struct sched *s, struct seq *q)
+{
+    if (q->admitted)
+        return;
+    q->admitted = 1;
+    q->n_cached = q->n_kv;
+    s->n_asked += s->ids_of ? q->n_ids : 0;
+    s->n_found += q->n_kv;
+}
+
+static int admit(struct sched *s, struct err *e)
 {
     int64_t promised = promised_pages(s);
     while (s->waiting.n && s->running.n < s->lim.max_seqs) {
         struct seq *q = s->waiting.first;
-        int64_t need = kv_pages_for(q->n_ids);
-        if (s->running.n && promised + need > s->pages.n_free)
-            return;
+        int rc = look_up(s, q, e);
+        int64_t need = kv_pages_for(q->n_ids) - q->n_pages;
+        if (rc < 0)
+            return rc;
+        if (s->running.n && promised + need > pages_free(&s->pages)) {
+            give_pages(s, q);
+            return 0;
+        }
+        count_found(s, q);
         list_remove(&s->waiting, q);
         q->running = 1;
         list_insert(&s->running, q);
         promised += need;
     }
+    return 0;
 }
 
 int sched_plan(struct sched *s, struct err *e)
@@ -220,9 +263,22 @@ int sched_plan(struct sched *s, struct err *e)
     int rc = plan_decode(s, &b, e);
     if (rc < 0)
         return rc;
-    admit(s);
+    rc = admit(s, e);
+    if (rc < 0)
+        return rc;
     rc = plan_prefill(s, &b, e);
     return rc < 0 ? rc : s->n_items;
+}
+
+/* Pages that are full now can be found by others. */
+static void share_pages(struct sched *s, struct seq *q)
+{
+    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv; q->n_chained++) {
+        uint64_t chain = prefix_add(&s->prefix, q->page[q->n_chained], q->chain, q->salt, s->ids_of(q) + q->n_chained * KV_PAGE);
+        if (!chain)                                /* no memory: this sequence is not shared */
+            return;
+        q->chain = chain;
+    }
 }
 
 void sched_done(struct sched *s)
@@ -232,5 +288,6 @@ void sched_done(struct sched *s)
         it->seq->n_kv = it->pos + it->n_rows;
         if (it->seq->first_want < it->seq->n_kv)
             it->seq->first_want = it->seq->n_kv;
+        share_pages(s, it->seq);
     }
 }

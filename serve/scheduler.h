@@ -21,6 +21,7 @@ struct seq {
     /* the owner's: */
     int64_t n_ids;               /* tokens to run through the model, grows by one with every token sampled */
     int64_t first_want;          /* rows from here on need logits (earlier ones have theirs, or need none) */
+    const char *salt;            /* prefixes are shared under the same salt only; NULL: none */
     void *owner;
     /* the scheduler's: */
     int64_t n_kv;                /* tokens whose keys and values are in the pages */
@@ -29,6 +30,10 @@ struct seq {
     uint64_t arrival;
     int64_t step_rows;           /* in the plan that is being made */
     int running;
+    int64_t n_cached;            /* tokens that were found in the prefix cache when it was first admitted */
+    int admitted;                /* it was, once */
+    uint64_t chain;              /* of the first n_chained pages, in the prefix cache */
+    int64_t n_chained;
     struct seq *prev, *next;     /* of the waiting or running list, oldest first */
 };
 struct seq_list { struct seq *first, *last; int n; };
@@ -47,12 +52,16 @@ struct sched {
     struct page_list pages;
     struct seq_list waiting, running;
     uint64_t arrivals;
-    int64_t n_preempted;         /* so far */
+    struct prefix prefix;        /* with ids_of */
+    const int32_t *(*ids_of)(const struct seq *q);         /* tokens of a sequence; NULL: no prefix cache */
+    int64_t n_preempted, n_asked, n_found;                 /* so far; tokens looked up in the cache, and found */
     struct sched_item *item;     /* the plan: [max_seqs], of the last sched_plan */
     int n_items;
 };
 
 int sched_open(struct sched *s, const struct sched_limits *lim, int32_t n_pages, struct err *e);
+/* Behind sched_open: prompts are looked up from now on. */
+int sched_open_prefix(struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e);
 void sched_close(struct sched *s);                         /* frees pages of sequences that are still in; not the sequences */
 void sched_add(struct sched *s, struct seq *q);            /* to the end of the queue */
 void sched_remove(struct sched *s, struct seq *q);         /* finished or given up: its pages are free again */

@@ -10,6 +10,7 @@
 #include <time.h>
 #include "comm/launch.h"
 #include "serve/openai.h"
+#include "text/template.h"
 
 #define LOGITS_BYTES ((int64_t)64 << 20)         /* of prompt rows that want logits, in one step */
 #define LEAVE_S 2.0                              /* for the last answers to leave, within the 10 s that an end may take */
@@ -133,6 +134,7 @@ static int decide_sizes(struct server *s, struct err *e)
     s->service.ctx = w.ctx;
     s->size.max_seqs = (int)s->o.max_batch;
     s->size.chunk = s->o.prefill_chunk;
+    s->size.prefix_cache = s->service.prefix_cache = !s->o.prefix_cache;          /* the words are on, off */
     extra = extra < 1 ? 1 : extra;
     s->size.max_wants = s->size.max_seqs + (extra < s->size.chunk ? extra : s->size.chunk);
     return kv_plan(&w, &s->size.n_pages, e);
@@ -256,7 +258,7 @@ static int once_request(struct server *s, struct request **out, struct err *e)
     out_json_text(&body, s->o.once);
     out_fmt(&body, ",\"max_tokens\":%lld,\"temperature\":%.17g,\"seed\":%lld}", (long long)s->o.max_tokens, s->o.temperature, (long long)s->o.seed);
     int rc = body.failed ? err_set(e, ERR_MEMORY, "no memory for the prompt") : 0;
-    if (rc >= 0 && openai_parse(&s->service, body.p, body.n, out, &f) < 0)
+    if (rc >= 0 && openai_parse(&s->service, 0, body.p, body.n, out, &f) < 0)
         rc = err_set(e, ERR_USAGE, "--once: %s", f.text);
     out_free(&body);
     return rc;
@@ -309,6 +311,8 @@ void server_close(struct server *s, int rc)
     load_close(&s->loaded);
     tokenizer_close(s->service.tok);
     free(s->service.chat_template);
+    template_close(s->service.chat);
+    json_decref(s->service.chat_tokens);
     keys_close(&s->keys);
     if (s->world) {
         mesh_close(&s->mesh);

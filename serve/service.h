@@ -2,6 +2,7 @@
 #ifndef SHARDLINE_SERVE_SERVICE_H
 #define SHARDLINE_SERVE_SERVICE_H
 
+#include <jansson.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include "text/text.h"
@@ -23,6 +24,8 @@ struct service {
     struct metrics *metrics;         /* NULL: nothing is counted */
     struct template *chat;           /* NULL: this model has no chat template */
     char *chat_template;             /* its text */
+    json_t *chat_tokens;             /* bos_token and the like, for it */
+    int prefix_cache;                /* prompts may be found in pages that are there */
     int lenient;                     /* unknown and unsupported fields are ignored */
 };
 

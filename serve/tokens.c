@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
+#include "serve/chat.h"
 
 #define BAD 400
 
@@ -50,16 +51,29 @@ static void write_tokens(const struct service *sv, const int32_t *ids, size_t n,
 
 static int encode(const struct service *sv, const json_t *j, struct out *o, struct fault *f)
 {
-    static const char *const known[] = { "model", "prompt", "add_special_tokens", "return_token_strs", NULL };
-    const json_t *text = json_object_get(j, "prompt");
-    int special = 1, strings = 0;
+    static const char *const known[] = { "model", "prompt", "add_special_tokens", "return_token_strs", "messages", "add_generation_prompt",
+                                         "continue_final_message", "chat_template_kwargs", NULL };
+    const json_t *text = json_object_get(j, "prompt"), *messages = json_object_get(j, "messages");
+    struct chat_options chat = { .add_generation = 1 };
+    int64_t n_chat = 0;
+    int special = !messages, strings = 0;
     int32_t *ids = NULL;
     size_t n = 0;
     struct err e;
     if (check_fields(sv, j, known, f) < 0 || read_bool(j, "add_special_tokens", &special, f) < 0 || read_bool(j, "return_token_strs", &strings, f) < 0)
         return -1;
+    if (read_bool(j, "add_generation_prompt", &chat.add_generation, f) < 0 || read_bool(j, "continue_final_message", &chat.continue_final, f) < 0)
+        return -1;
+    if (messages) {
+        chat.add_special = special;
+        if (chat_encode(sv, j, &chat, &ids, &n_chat, f) < 0)
+            return -1;
+        write_tokens(sv, ids, (size_t)n_chat, strings, o);
+        free(ids);
+        return 0;
+    }
     if (!json_is_string(text))
-        return fault_set(f, BAD, "prompt", "prompt must be a text");
+        return fault_set(f, BAD, "prompt", "prompt must be a text (or give messages)");
     if (tokenizer_encode(sv->tok, json_string_value(text), json_string_length(text), special, &ids, &n, &e) < 0)
         return fault_set(f, BAD, "prompt", "%s", e.text);
     write_tokens(sv, ids, n, strings, o);

@@ -3,6 +3,7 @@
 #include "base/jx.h"
 #include "serve/openai.h"
 #include "tests/test.h"
+#include "text/template.h"
 
 static void service_bytes(struct service *sv)
 {
@@ -16,7 +17,7 @@ static void refused(const struct service *sv, const char *body, int status, cons
 {
     struct request *rq = NULL;
     struct fault f = { 0 };
-    CHECK_INT(openai_parse(sv, body, strlen(body), &rq, &f), -1);
+    CHECK_INT(openai_parse(sv, !!strstr(body, "\"messages\""), body, strlen(body), &rq, &f), -1);
     if (f.status != status || strcmp(f.param, param) || !strstr(f.text, part))
         test_fail(__FILE__, __LINE__, "%s: status %d, param \"%s\", \"%s\"; not %d, \"%s\", \"%s\"", body, f.status, f.param, f.text, status, param, part);
     request_drop(rq);
@@ -26,7 +27,7 @@ static struct request *taken(const struct service *sv, const char *body)
 {
     struct request *rq = NULL;
     struct fault f = { 0 };
-    if (openai_parse(sv, body, strlen(body), &rq, &f) < 0)
+    if (openai_parse(sv, !!strstr(body, "\"messages\""), body, strlen(body), &rq, &f) < 0)
         test_fail(__FILE__, __LINE__, "%s: refused: %s", body, f.text);
     return rq;
 }
@@ -441,4 +442,116 @@ TEST(a_stop_string_inside_of_min_tokens_does_not_stop)
     CHECK_INT(rq->choice[0].text.n, 6);                          /* the second one ends with the sixth token, the third counts */
     request_drop(rq);
     tokenizer_close(sv.tok);
+}
+
+/* ---- chats ---- */
+
+static void service_chat(struct service *sv)
+{
+    static const char text[] = "{% for m in messages %}{% if m.role == 'bad' %}{{ raise_exception('no bad roles') }}{% endif %}<{{ m.role }}>{{ m.content }};"
+                               "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+    struct err e = { 0 };
+    service_bytes(sv);
+    CHECK_INT(template_open(&sv->chat, text, sizeof text - 1, "test template", &e), 0);
+}
+
+static void service_chat_close(struct service *sv)
+{
+    template_close(sv->chat);
+    tokenizer_close(sv->tok);
+}
+
+static void prompt_is(const struct service *sv, const char *body, const char *want)
+{
+    struct request *rq = taken(sv, body);
+    char text[256] = { 0 };
+    for (int64_t i = 0; i < rq->prompt->n && i < 255; i++)
+        text[i] = (char)rq->prompt->ids[i];
+    CHECK_STR(text, want);
+    request_drop(rq);
+}
+
+TEST(messages_go_through_the_template)
+{
+    struct service sv;
+    service_chat(&sv);
+    prompt_is(&sv, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}", "<user>hi;<assistant>");
+    prompt_is(&sv, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}],\"add_generation_prompt\":false}",
+              "<user>a\nb;");
+    struct request *rq = taken(&sv, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}");
+    CHECK_INT(rq->max_tokens, 128 - 20);             /* the rest of the context */
+    CHECK(!strncmp(rq->id, "chatcmpl-", 9));
+    request_drop(rq);
+    service_chat_close(&sv);
+}
+
+TEST(wrong_chats_are_refused_with_the_field)
+{
+    struct service sv;
+    service_chat(&sv);
+#define HI "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+    refused(&sv, "{\"messages\":[]}", 400, "messages", "1 to");
+    refused(&sv, "{\"messages\":\"hi\"}", 400, "messages", "list");
+    refused(&sv, "{\"messages\":[7]}", 400, "messages", "messages[0]");
+    refused(&sv, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"content\":\"b\"}]}", 400, "messages", "messages[1]");
+    refused(&sv, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400, "messages", "content");
+    refused(&sv, "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\"}]}]}", 400, "messages", "content[0]");
+    refused(&sv, "{\"messages\":[{\"role\":\"bad\",\"content\":\"a\"}]}", 400, "messages", "no bad roles");
+    refused(&sv, "{" HI ",\"prompt\":\"a\"}", 400, "prompt", "'prompt'");
+    refused(&sv, "{" HI ",\"echo\":true}", 400, "echo", "'echo'");
+    refused(&sv, "{" HI ",\"logprobs\":1}", 400, "logprobs", "true or false");
+    refused(&sv, "{" HI ",\"top_logprobs\":2}", 400, "top_logprobs", "logprobs true");
+    refused(&sv, "{" HI ",\"max_completion_tokens\":120}", 400, "max_tokens", "at most 108");
+    refused(&sv, "{" HI ",\"tools\":[{}]}", 400, "tools", "not supported");
+    refused(&sv, "{" HI ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported");
+    refused(&sv, "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format", "not supported");
+    refused(&sv, "{" HI ",\"continue_final_message\":true}", 400, "continue_final_message", "add_generation_prompt");
+    refused(&sv, "{" HI ",\"chat_template_kwargs\":[]}", 400, "chat_template_kwargs", "object");
+    passes(&sv, "{" HI ",\"tools\":[],\"tool_choice\":\"auto\",\"top_logprobs\":0,\"stop\":null,\"max_tokens\":5}");
+    template_close(sv.chat);
+    sv.chat = NULL;
+    refused(&sv, "{" HI "}", 400, "messages", "no chat template");
+    tokenizer_close(sv.tok);
+}
+
+TEST(a_chat_answers_with_a_message_and_the_bytes_of_its_tokens)
+{
+    struct service sv;
+    service_chat(&sv);
+    struct request *rq = taken(&sv, "{" HI ",\"max_completion_tokens\":3,\"logprobs\":true,\"top_logprobs\":1}");
+    feed(rq, (const char *const[]){ "o\xc3\xa9" });
+    struct out o = { 0 };
+    openai_answer(&o, rq);
+    json_decref(parsed(o.p, o.n));
+    CHECK_HAS(o.p, "\"object\":\"chat.completion\",");
+    CHECK_HAS(o.p, "\"message\":{\"role\":\"assistant\",\"content\":\"o\xc3\xa9\",\"refusal\":null}");
+    CHECK_HAS(o.p, "{\"token\":\"o\",\"logprob\":-5,\"bytes\":[111],\"top_logprobs\":[{\"token\":\"Q\",\"logprob\":-0.125,\"bytes\":[81]}]}");
+    CHECK_HAS(o.p, "\"bytes\":[195],");
+    CHECK_HAS(o.p, "\"finish_reason\":\"length\"");
+    out_free(&o);
+    request_drop(rq);
+    service_chat_close(&sv);
+}
+
+TEST(a_streamed_chat_begins_with_the_role_and_joins_to_the_answer)
+{
+    struct service sv;
+    service_chat(&sv);
+    struct request *rq = taken(&sv, "{" HI ",\"max_tokens\":9,\"stream\":true,\"stop\":\"END\",\"stream_options\":{\"include_usage\":true}}");
+    feed(rq, (const char *const[]){ "ab ENx END" });
+    char text[64] = "";
+    int events = 0;
+    for (const char *p = rq->ready.p, *end; p && (end = strstr(p, "\n\n")); p = end + 2, events++) {
+        json_t *j = parsed(p + 6, (size_t)(end - p) - 6), *c = json_array_get(json_object_get(j, "choices"), 0), *d = json_object_get(c, "delta");
+        CHECK_STR(json_string_value(json_object_get(j, "object")), "chat.completion.chunk");
+        CHECK(!events == !!json_object_get(d, "role"));
+        const char *piece = json_string_value(json_object_get(d, "content"));
+        strcat(text, piece ? piece : "");
+        CHECK(json_is_null(json_object_get(c, "finish_reason")) == (events < 9));
+        json_decref(j);
+    }
+    CHECK_STR(text, "ab ENx EN");                    /* nine tokens: the stop string never became whole */
+    CHECK_INT(events, 10);
+    request_drop(rq);
+    service_chat_close(&sv);
 }

@@ -272,3 +272,166 @@ TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
     CHECK_INT(kv_page(&kv, 1)[0], 0);
     kv_close(&kv);
 }
+
+/* ---- the prefix cache ---- */
+
+struct told { struct seq q; int32_t ids[512]; int64_t n_prompt, n_total; };
+static const int32_t *told_ids(const struct seq *q) { return ((const struct told *)q->owner)->ids; }
+
+/* What lies in the pages: the token of every position, with the salt it was written under and the position. */
+struct memory { int32_t id[32][KV_PAGE]; int64_t pos[32][KV_PAGE]; const char *salt[32][KV_PAGE]; };
+
+static void write_rows(struct memory *m, const struct sched_item *it)
+{
+    const struct told *t = it->seq->owner;
+    for (int64_t p = it->pos; p < it->pos + it->n_rows; p++) {
+        int32_t page = it->seq->page[p / KV_PAGE];
+        m->id[page][p % KV_PAGE] = t->ids[p];
+        m->pos[page][p % KV_PAGE] = p;
+        m->salt[page][p % KV_PAGE] = it->seq->salt;
+    }
+}
+
+/* Every position in front of the rows must hold what this sequence itself would have written. */
+static void check_rows(const struct memory *m, const struct sched_item *it)
+{
+    const struct told *t = it->seq->owner;
+    for (int64_t p = 0; p < it->pos; p++) {
+        int32_t page = it->seq->page[p / KV_PAGE];
+        if (m->id[page][p % KV_PAGE] != t->ids[p] || m->pos[page][p % KV_PAGE] != p || m->salt[page][p % KV_PAGE] != it->seq->salt) {
+            test_fail(__FILE__, __LINE__, "position %lld is in page %d, which holds something else", (long long)p, page);
+            return;
+        }
+    }
+}
+
+static int told_step(struct sched *s, struct memory *m)
+{
+    struct err e;
+    int n = sched_plan(s, &e);
+    CHECK(n >= 0);
+    for (int i = 0; i < n; i++)
+        check_rows(m, &s->item[i]);
+    for (int i = 0; i < n; i++)
+        write_rows(m, &s->item[i]);
+    sched_done(s);
+    for (int i = 0; i < n; i++) {
+        struct told *t = s->item[i].seq->owner;
+        if (t->q.n_kv < t->q.n_ids)
+            continue;
+        if (t->q.n_ids < t->n_total)
+            t->ids[t->q.n_ids++] = 1000;             /* a token of the answer: the same for equal prompts, as greedy ones are */
+        else
+            sched_remove(s, &t->q);
+    }
+    return n;
+}
+
+static void told_add(struct sched *s, struct told *t, const char *salt, int64_t n_prompt, int64_t n_gen, int64_t first_want)
+{
+    t->n_prompt = n_prompt;
+    t->n_total = n_prompt + n_gen;
+    t->q = (struct seq){ .n_ids = n_prompt, .first_want = first_want, .salt = salt, .owner = t };
+    sched_add(s, &t->q);
+}
+
+static void count_up(struct told *t, int64_t same, int32_t other)
+{
+    for (int64_t i = 0; i < 512; i++)
+        t->ids[i] = (int32_t)i + (i >= same ? other : 0);
+}
+
+TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
+{
+    static struct told t[6];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 4, 1000, 1000 };
+    const char *const a = "a", *const b = "b";
+    CHECK_INT(sched_open(&s, &lim, 32, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    static const struct { const char *salt; int64_t same, n, first_want, found; } row[] = {
+        { "a", 512, 200, 199, 0 },       /* the first: three full pages stay */
+        { "a", 512, 200, 199, 192 },
+        { "a", 100, 200, 199, 64 },      /* the second page differs */
+        { "a", 512, 192, 191, 128 },     /* the last token is computed: its page is not taken */
+        { "a", 512, 200, 70, 64 },       /* log-probs of the prompt from position 71 on: those rows are computed */
+        { "b", 512, 200, 199, 0 },       /* another tenant */
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        count_up(&t[i], row[i].same, 5000);
+        told_add(&s, &t[i], row[i].salt[0] == 'a' ? a : b, row[i].n, 3, row[i].first_want);
+        while (!sched_idle(&s))
+            told_step(&s, &m);
+        CHECK_INT(t[i].q.n_cached, row[i].found);
+        CHECK_INT(pages_free(&s.pages), 32);
+    }
+    sched_close(&s);
+}
+
+TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
+{
+    static struct told t[4];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 4, 1000, 1000 };
+    CHECK_INT(sched_open(&s, &lim, 8, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    for (int i = 0; i < 2; i++) {        /* 4 + 4 pages */
+        count_up(&t[i], 0, 10000 * i);
+        told_add(&s, &t[i], NULL, 256, 0, 255);
+        while (!sched_idle(&s))
+            told_step(&s, &m);
+    }
+    CHECK_INT(s.prefix.n_idle, 8);
+    count_up(&t[2], 0, 70000);
+    told_add(&s, &t[2], NULL, 120, 1, 119);          /* two pages: the last two of the first sequence go */
+    while (!sched_idle(&s))
+        told_step(&s, &m);
+    for (int i = 0; i < 2; i++) {
+        told_add(&s, &t[3], NULL, 256, 0, 255);
+        count_up(&t[3], 0, 10000 * (1 - i));
+        told_step(&s, &m);
+        CHECK_INT(t[3].q.n_cached, i ? 128 : 192);
+        while (!sched_idle(&s))
+            told_step(&s, &m);
+    }
+    sched_close(&s);
+}
+
+TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
+{
+    static struct told t[60];
+    static const char *const salts[3] = { NULL, "x", "y" };
+    int64_t found = 0, preempted = 0;
+    for (uint64_t run = 0; run < 40; run++) {
+        static struct memory m;
+        struct sched s;
+        struct err e;
+        struct dice d = { run + 500, 0 };
+        struct sched_limits lim = { 1 + (int)roll(&d, 8), 1 + roll(&d, 200), 0 };
+        lim.max_wants = lim.max_seqs + roll(&d, 50);
+        CHECK_INT(sched_open(&s, &lim, 8 + (int32_t)roll(&d, 24), &e), 0);
+        CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+        for (int i = 0; i < 60; i++) {
+            int64_t n = 1 + roll(&d, 400);
+            count_up(&t[i], 64 * roll(&d, 7) + roll(&d, 2), (int32_t)roll(&d, 3) * 600);
+            told_add(&s, &t[i], salts[roll(&d, 3)], n, roll(&d, 100), roll(&d, 4) ? n - 1 : roll(&d, n));
+            for (int64_t k = roll(&d, 6); k > 0; k--)
+                told_step(&s, &m);
+            if (i > 3 && !roll(&d, 10) && (t[i - 1].q.running || t[i - 1].q.prev || s.waiting.first == &t[i - 1].q))
+                sched_remove(&s, &t[i - 1].q);       /* a client that left */
+        }
+        for (int64_t k = 0; !sched_idle(&s) && k < 100000; k++)
+            told_step(&s, &m);
+        CHECK(sched_idle(&s));
+        CHECK_INT(pages_free(&s.pages), s.pages.n_pages);
+        found += s.n_found;
+        preempted += s.n_preempted;
+        sched_close(&s);
+    }
+    CHECK(found > 10000);
+    CHECK(preempted > 100);
+}
