@@ -9,6 +9,7 @@
 #include "base/io.h"
 #include "base/rnd.h"
 #include "text/text.h"
+#include "text/tokfile.h"
 
 struct file {
     const char *path;
@@ -16,6 +17,7 @@ struct file {
     int64_t first, n;                    /* place in the whole, in tokens */
     const unsigned char *map;            /* of the file, or of the encoded text */
     size_t bytes;                        /* mapped; 0: malloc'd */
+    struct tokfile *tok;                 /* a file of ptok, or NULL */
 };
 struct data {
     int n_files;
@@ -68,11 +70,26 @@ out:
     return rc < 0 ? err_add(e, "%s", f->path) : 0;
 }
 
+static int open_tokfile(struct file *f, struct err *e)
+{
+    munmap((void *)(uintptr_t)f->map, f->bytes);
+    f->map = NULL;
+    f->bytes = 0;
+    int rc = tokfile_open(&f->tok, f->path, e);
+    if (rc < 0)
+        return rc;
+    f->width = tokfile_width(f->tok);
+    f->n = tokfile_count(f->tok);
+    return 0;
+}
+
 static int open_file(struct file *f, const char *tokenizer, struct err *e)
 {
     int rc = map_file(f, e);
     if (rc < 0)
         return rc;
+    if (tokfile_is(f->map, f->bytes))
+        return open_tokfile(f, e);
     f->width = ends_with(f->path, ".u16") ? 2 : ends_with(f->path, ".u32") ? 4 : 1;
     if (f->bytes % (size_t)f->width)
         return err_set(e, ERR_FORMAT, "%s: %zu bytes are no whole number of %d-byte token ids: is the file cut off", f->path, f->bytes, f->width);
@@ -138,6 +155,7 @@ void data_close(struct data *d)
             munmap(p, d->file[i].bytes);
         else
             free(p);
+        tokfile_close(d->file[i].tok);
     }
     free(d->file);
     free(d);
@@ -177,7 +195,16 @@ int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targe
     for (int64_t i = 0; i <= d->seq_len; i++, at++) {
         while (at >= d->file[k].first + d->file[k].n)
             k++;
-        int64_t id = id_at(&d->file[k], at - d->file[k].first);
+        int64_t id = 0;
+        int32_t checked;
+        if (d->file[k].tok) {
+            int rc = tokfile_read(d->file[k].tok, at - d->file[k].first, 1, &checked, e);
+            if (rc < 0)
+                return rc;
+            id = checked;
+        } else {
+            id = id_at(&d->file[k], at - d->file[k].first);
+        }
         if (id >= d->vocab)
             return err_set(e, ERR_FORMAT, "%s: token %lld at position %lld is outside the vocabulary of %lld: was it made with another tokenizer",
                            d->file[k].path, (long long)id, (long long)(at - d->file[k].first), (long long)d->vocab);

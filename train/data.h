@@ -7,7 +7,8 @@
 #include "base/opt.h"
 
 struct data;
-/* files: .u16 / .u32 raw little-endian ids (mapped, not read), anything else text through the tokenizer ("bytes" or a folder).
+/* files: token files of ptok (text/TOKENS.md, known by their first bytes; blocks are checked as they are read), .u16 / .u32 raw
+ * little-endian ids (mapped, not read), anything else text through the tokenizer ("bytes" or a folder).
  * order: "shuffle" or "stride:K". ERR_USAGE: too little data for one window; ERR_FORMAT: odd length, id outside the vocabulary. */
 int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order, int64_t seq_len, int64_t vocab,
               uint64_t seed, struct err *e);
