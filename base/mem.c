@@ -122,6 +122,9 @@ void mem_free(struct mem *m, void *p)
 void *arena_take(struct arena *a, size_t bytes)
 {
     size_t begin = a->used;
-    a->used += round_up(bytes, ALIGN);
+    if (bytes > SIZE_MAX / 4 || a->used > SIZE_MAX / 4)
+        a->used = SIZE_MAX / 4;          /* stays there: no allocation succeeds, none is too small */
+    else
+        a->used += round_up(bytes, ALIGN);
     return a->base && a->used <= a->size ? a->base + begin : NULL;
 }

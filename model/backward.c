@@ -30,8 +30,7 @@ struct back { struct model *m; struct train_work *w; struct grads *g; };
 static struct tree_acc acc_of(const struct back *b, int unit, int part)
 {
     struct tree_acc acc = { .n = b->g->n, .next = b->g->next };
-    int levels = tree_levels(b->g->n, b->w->n_seq);
-    for (int j = 0; j < levels; j++)
+    for (int j = 0; j < b->g->n_levels; j++)
         acc.level[j] = b->g->level(b->g, unit, j) + b->m->local.part[part].offset;
     return acc;
 }

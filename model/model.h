@@ -114,6 +114,7 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
  * unit 0); leaves [next, next + n_seq) of n are added. done(unit) is called when all gradients of a unit have been added. */
 struct grads {
     int64_t n, next;
+    int n_levels;                        /* partial sums kept between calls: tree_levels(n, sequences a call) */
     float *(*level)(struct grads *g, int unit, int j);
     int (*done)(struct grads *g, int unit, struct err *e);
 };

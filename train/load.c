@@ -15,29 +15,54 @@ int64_t trainer_step_of(const char *name)
     return *end ? -1 : n;
 }
 
-/* The newest whole checkpoint in OUT: 1 found (opened), 0 none. */
+/* The highest step below `below` that has a folder in OUT, or -1. */
+static int64_t step_below(const char *out, int64_t below)
+{
+    DIR *d = opendir(out);
+    struct dirent *x;
+    int64_t best = -1;
+    while (d && (x = readdir(d))) {
+        int64_t s = trainer_step_of(x->d_name);
+        best = s > best && s < below ? s : best;
+    }
+    if (d)
+        closedir(d);
+    return best;
+}
+
+/* Step of the newest checkpoint in OUT whose every byte is right, or -1. One rank looks. */
+static int64_t newest_whole(struct trainer *t)
+{
+    for (int64_t s = INT64_MAX; (s = step_below(t->o.out, s)) >= 0;) {
+        char path[4096];
+        struct ckpt *c = NULL;
+        struct err why;
+        snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)s);
+        int rc = ckpt_open(&c, path, &why);
+        if (rc >= 0)
+            rc = ckpt_verify(c, 0, &why);
+        ckpt_close(c);
+        if (rc >= 0)
+            return s;
+        log_line(&t->log, "passing over %s: %s", path, why.text);
+    }
+    return -1;
+}
+
+/* --resume auto: 1 found (opened), 0 none. */
 static int open_newest(struct trainer *t, struct err *e)
 {
-    int64_t below = INT64_MAX;
-    for (;;) {
-        DIR *d = opendir(t->o.out);
-        struct dirent *x;
-        int64_t best = -1;
-        char path[4096];
-        while (d && (x = readdir(d))) {
-            int64_t s = trainer_step_of(x->d_name);
-            best = s > best && s < below ? s : best;
-        }
-        if (d)
-            closedir(d);
-        if (best < 0)
-            return 0;
-        snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)best);
-        if (ckpt_open(&t->source, path, e) == 0)
-            return 1;
-        log_line(&t->log, "passing over %s: %s", path, e->text);
-        below = best;
-    }
+    int64_t step = world_rank(t->world) ? 0 : newest_whole(t);
+    char path[4096];
+    int rc;
+    TRY(comm_broadcast(t->mesh.all, &step, sizeof step, 0, e));
+    if (step < 0)
+        return 0;
+    snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)step);
+    TRY(ckpt_open(&t->source, path, e));
+    return 1;
+out:
+    return rc;
 }
 
 static int read_config(struct trainer *t, struct err *e)
@@ -62,6 +87,7 @@ int trainer_find_source(struct trainer *t, struct err *e)
     int rc = 0;
     if (t->o.resume && !strcmp(t->o.resume, "auto")) {
         TRY(open_newest(t, e));
+        t->resume_auto = rc > 0;
         if (!rc)
             t->o.resume = NULL;
     } else if (t->o.resume) {

@@ -78,6 +78,10 @@ int trainer_run(struct trainer *t, struct err *e)
     int rc;
     if (t->o.eval_only)
         return eval_only(t, e);
+    if (t->step >= end && t->resume_auto) {           /* a scheduler that starts a finished run again finds it finished */
+        log_line(&t->log, "%s is at step %lld: the run is finished", ckpt_path(t->source), (long long)t->step);
+        return 0;
+    }
     if (t->step >= end) {
         rc = err_set(e, ERR_USAGE, "%s is at step %lld already, the run ends at step %lld: raise --steps or --stop-after", ckpt_path(t->source),
                      (long long)t->step, (long long)end);

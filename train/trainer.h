@@ -37,6 +37,7 @@ struct trainer {
     int64_t n_work, work_seqs;           /* work_seqs: sequences in each */
     struct data *data, *eval;
     struct ckpt *source;                 /* --resume or --init, while loading */
+    int resume_auto;                     /* --resume auto found a checkpoint */
     int64_t step;                        /* finished updates */
     int64_t first_sample, first_step;    /* data position at the start of this process */
     int n_extra;                         /* tokenizer files and the like, carried into checkpoints */

@@ -79,7 +79,7 @@ int zero_open_grads(struct zero *z, struct err *e)
 {
     int64_t most = 0;
     z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
-    z->n_levels = tree_levels(z->plan.local, z->plan.micro);
+    z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
     z->n_shards = z->stage >= 2 ? tree_levels(z->plan.supers, 1) : 0;
     z->shared = one_buffer(&z->plan, z->stage);
     for (int u = 0; u < z->n_units + z->m->table.cfg.tied; u++) {
