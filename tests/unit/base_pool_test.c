@@ -1,9 +1,12 @@
 /* base_pool_test.c - every task runs once, whatever the number of threads, also when threads sleep in between. */
+#define _GNU_SOURCE              /* CPU sets */
 #include "tests/test.h"
 
 #include <stdatomic.h>
 #include <unistd.h>
 #include "base/pool.h"
+
+#include <sched.h>
 
 #define N 1000
 
@@ -122,4 +125,40 @@ TEST(no_threads_is_an_error)
     struct err e;
     CHECK_INT(pool_open(&p, 0, &e), -ERR_USAGE);
     CHECK_HAS(e.text, "0 threads");
+}
+
+struct cpus { _Atomic int n_single; _Atomic uint64_t which; };
+
+static void where(void *arg, int64_t task, int thread)
+{
+    struct cpus *c = arg;
+    cpu_set_t set;
+    (void)task, (void)thread;
+    sched_getaffinity(0, sizeof set, &set);
+    if (CPU_COUNT(&set) == 1)
+        atomic_fetch_add(&c->n_single, 1);
+    atomic_fetch_or(&c->which, UINT64_C(1) << sched_getcpu() % 64);
+    usleep(2000);                        /* so that every thread takes a task */
+}
+
+TEST(pinned_threads_have_a_cpu_each_and_too_many_are_left_alone)
+{
+    cpu_set_t before, after;
+    struct pool *p;
+    struct err e;
+    CHECK_INT(sched_getaffinity(0, sizeof before, &before), 0);
+    int n = CPU_COUNT(&before) < 4 ? CPU_COUNT(&before) : 4;
+    CHECK_INT(pool_open(&p, n + 1, &e), 0);
+    CHECK_INT(pool_pin(p, 0, CPU_COUNT(&before)), 0);
+    CHECK_INT(pool_pin(p, 1, 1), 0);
+    sched_getaffinity(0, sizeof after, &after);
+    CHECK(CPU_EQUAL(&before, &after));
+    pool_close(p);
+    CHECK_INT(pool_open(&p, n, &e), 0);
+    CHECK_INT(pool_pin(p, 0, 1), 1);
+    struct cpus c = { 0 };
+    pool_run(p, 4 * n, where, &c);
+    CHECK_INT(c.n_single, 4 * n);
+    pool_close(p);
+    CHECK_INT(sched_setaffinity(0, sizeof before, &before), 0);
 }

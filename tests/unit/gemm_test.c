@@ -252,8 +252,9 @@ static void linear_everywhere(enum dtype dt)
 TEST(linear_fp32_is_its_definition_in_every_class) { linear_everywhere(DT_F32); }
 TEST(linear_bf16_is_its_definition_in_every_class) { linear_everywhere(DT_BF16); }
 
-TEST(linear_row_is_the_same_alone_and_among_64)
+TEST(linear_row_is_the_same_alone_and_among_many)
 {
+    enum { MANY = 260 };                                /* more rows than are packed together */
     struct class c[4];
     int n = list_classes(c);
     struct dev *d = device(1);
@@ -261,12 +262,12 @@ TEST(linear_row_is_the_same_alone_and_among_64)
     for (int i = 0; i < 2 * n; i++) {
         enum dtype dt = i % 2 ? DT_BF16 : DT_F32;
         const struct gemm_ops *ops = c[i / 2].ops;
-        struct mat x = new_mat(dt, 64, 100, WIDE, 1), w = new_mat(dt, 40, 100, WIDE, 2);
-        struct mat all = new_out(64, 40);
+        struct mat x = new_mat(dt, MANY, 100, WIDE, 1), w = new_mat(dt, 40, 100, WIDE, 2);
+        struct mat all = new_out(MANY, 40);
         struct panels p = new_panels(d, ops, 1, &w, &l);
         ops->linear(d, all, x, &p);
         for (int64_t rows = 1; rows <= 16; rows++)
-            for (int64_t r = 0; r + rows <= 64; r += 11) {
+            for (int64_t r = 0; r + rows <= MANY; r += 31) {
                 struct mat part = mat_of((char *)x.p + r * x.ld * (int64_t)dtype_size(dt), dt, rows, 100, x.ld);
                 struct mat y = new_out(rows, 40), want = mat_of((float *)all.p + r * all.ld, DT_F32, rows, 40, all.ld);
                 ops->linear(d, y, part, &p);
