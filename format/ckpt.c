@@ -29,6 +29,7 @@ static char *folder_of(const char *path)
 /* In this order: whoever knows the path first. The last one knows every path, or says what is missing. */
 static const struct fmt_driver drivers[] = {
     { "native", native_probe, native_open },
+    { "megatron", megatron_probe, megatron_open },
     { "deepspeed", deepspeed_probe, deepspeed_open },
     { "dcp", dcp_probe, dcp_open_ckpt },
     { "dcp-hf", dcp_hf_probe, dcp_hf_open },

@@ -92,6 +92,8 @@ int dcp_hf_probe(const struct ckpt *c, int is_folder);
 int dcp_hf_open(struct ckpt *c, int is_folder, struct err *e);
 int deepspeed_probe(const struct ckpt *c, int is_folder);
 int deepspeed_open(struct ckpt *c, int is_folder, struct err *e);
+int megatron_probe(const struct ckpt *c, int is_folder);
+int megatron_open(struct ckpt *c, int is_folder, struct err *e);
 int hf_probe(const struct ckpt *c, int is_folder);
 int hf_open(struct ckpt *c, int is_folder, struct err *e);
 

@@ -31,7 +31,7 @@ static const struct pk_class classes[] = {
     BUILTIN("bool", PK_INERT), BUILTIN("str", PK_INERT), BUILTIN("bytes", PK_INERT), BUILTIN("tuple", PK_INERT), BUILTIN("range", PK_INERT),
     PLAIN("torch", "Tensor"), PLAIN("torch.nn.parameter", "Parameter"), PLAIN("torch", "device"), PLAIN("torch.serialization", "_get_layout"),
     PLAIN("torch", "strided"), PLAIN("torch", "contiguous_format"), PLAIN("torch", "preserve_format"), PLAIN("torch", "channels_last"),
-    PLAIN("argparse", "Namespace"), PLAIN("types", "SimpleNamespace"), PLAIN("datetime", "timedelta"), PLAIN("datetime", "datetime"),
+    PLAIN("_io", "BytesIO"), PLAIN("argparse", "Namespace"), PLAIN("types", "SimpleNamespace"), PLAIN("datetime", "timedelta"), PLAIN("datetime", "datetime"),
     PLAIN("pathlib", "PosixPath"), PLAIN("pathlib", "PurePosixPath"), PLAIN("pathlib", "WindowsPath"), PLAIN("pathlib", "PureWindowsPath"),
     PLAIN("pathlib._local", "PosixPath"), PLAIN("pathlib._local", "PurePosixPath"),
     PLAIN("numpy", "dtype"), PLAIN("numpy", "ndarray"), PLAIN("numpy.core.multiarray", "_reconstruct"), PLAIN("numpy.core.multiarray", "scalar"),
