@@ -1,0 +1,417 @@
+/* pbench_main.c - load for a server that speaks OpenAI's completions: how long until the first token, how long between two, how many
+ * a second. Closed loop (so many requests at a time) or open loop (so many begin a second, whatever the server does). */
+#include <curl/curl.h>
+#include <jansson.h>
+#include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include "base/fmath.h"
+#include "base/log.h"
+#include "base/opt.h"
+#include "base/rnd.h"
+
+struct bench_opts {
+    const char *url, *model, *key;
+    int64_t requests, concurrency, prompt, output, vocab, shared, seed, timeout;
+    double rate, spread;
+    int json, chat;
+};
+
+#define AT(member) offsetof(struct bench_opts, member)
+#define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
+static const struct opt table[] = {
+    GROUP("Server"),
+    { OPT_TEXT, "url", AT(url), "http://127.0.0.1:8000", "URL", "of the server, without /v1", 0, 0, 0 },
+    { OPT_TEXT, "model", AT(model), NULL, "NAME", "the model field of requests (default: none is sent)", 0, 0, 0 },
+    { OPT_TEXT, "key", AT(key), NULL, "KEY", "for Authorization: Bearer", 0, 0, 0 },
+    { OPT_SWITCH, "chat", AT(chat), "0", NULL, "ask /v1/chat/completions with text instead of /v1/completions with token ids", 0, 0, 0 },
+    { OPT_INT, "timeout", AT(timeout), "600", "SECONDS", "of one request", 1, 1e6, 0 },
+    GROUP("Load"),
+    { OPT_INT, "requests", AT(requests), "64", "N", "how many in all", 1, 1e7, 0 },
+    { OPT_INT, "concurrency", AT(concurrency), "8", "N", "at a time at most", 1, 4096, 0 },
+    { OPT_FLOAT, "rate", AT(rate), "0", "N", "requests that begin a second, at random times (0: the next begins when one ends)", 0, 1e6, 0 },
+    { OPT_INT, "prompt-tokens", AT(prompt), "128", "N", "mean length of prompts", 1, 1e7, 0 },
+    { OPT_INT, "output-tokens", AT(output), "64", "N", "mean length of answers (end tokens are ignored)", 1, 1e7, 0 },
+    { OPT_FLOAT, "spread", AT(spread), "0", "X", "lengths are uniform in mean x (1-X) to mean x (1+X)", 0, 1, 0 },
+    { OPT_INT, "shared-tokens", AT(shared), "0", "N", "tokens that all prompts begin with", 0, 1e7, 0 },
+    { OPT_INT, "vocab", AT(vocab), "256", "N", "prompts are random ids from 1 to N-1", 2, 1e9, 0 },
+    { OPT_INT, "seed", AT(seed), "0", "N", "of lengths, ids and times", 0, 9e18, 0 },
+    GROUP("Output"),
+    { OPT_SWITCH, "json", AT(json), "0", NULL, "one JSON object, with the names of vllm bench serve", 0, 0, 0 },
+    { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
+};
+
+static void print_version(FILE *out) { fprintf(out, "pbench (Shardline) 0.1\n"); }
+static const struct opt_program program = {
+    .name = "pbench", .summary = "loads a completion server and measures what its clients wait for", .usage = "[--url URL] [--rate N]",
+    .opts = table, .min_args = 0, .max_args = 0, .print_version = print_version,
+};
+
+/* ---- numbers that grow ---- */
+
+struct samples { double *v; size_t n, cap; };
+
+static int add_sample(struct samples *s, double x)
+{
+    if (s->n == s->cap) {
+        size_t cap = s->cap * 2 + 256;
+        double *v = realloc(s->v, sizeof *v * cap);
+        if (!v)
+            return -1;
+        s->v = v;
+        s->cap = cap;
+    }
+    s->v[s->n++] = x;
+    return 0;
+}
+
+static int by_value(const void *a, const void *b)
+{
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Between the two neighbours of the place, as numpy does; s sorted. */
+static double percentile(const struct samples *s, double p)
+{
+    if (!s->n)
+        return 0;
+    double at = p / 100 * (double)(s->n - 1);
+    size_t i = (size_t)at;
+    return i + 1 < s->n ? s->v[i] + (at - (double)i) * (s->v[i + 1] - s->v[i]) : s->v[i];
+}
+
+static double mean(const struct samples *s)
+{
+    double sum = 0;
+    for (size_t i = 0; i < s->n; i++)
+        sum += s->v[i];
+    return s->n ? sum / (double)s->n : 0;
+}
+
+static double deviation(const struct samples *s)
+{
+    double m = mean(s), sum = 0;
+    for (size_t i = 0; i < s->n; i++)
+        sum += (s->v[i] - m) * (s->v[i] - m);
+    return s->n ? sqrt(sum / (double)s->n) : 0;
+}
+
+/* ---- one request ---- */
+
+enum measure { TTFT, TPOT, ITL, E2EL, MEASURES };
+static const char *const measure_name[MEASURES] = { "ttft", "tpot", "itl", "e2el" };
+
+struct bench {
+    struct bench_opts o;
+    double begin_s, *start_s;                    /* start_s: when request i shall begin, behind begin_s */
+    _Atomic int64_t next;
+    pthread_mutex_t lock;                        /* of what follows */
+    struct samples sample[MEASURES];
+    int64_t done, failed, input, output, late;
+    char why[256];                               /* the first failure */
+    int no_memory;
+};
+
+struct call {
+    double begin_s, first_s, last_s;
+    char *line;                                  /* the event that is arriving */
+    size_t n, cap;
+    int64_t input, output, events;
+    int done, no_memory;
+    char why[256];
+    struct samples itl;
+};
+
+static double uniform(const struct bench *b, const char *stream, int64_t i) { return rnd_unit((uint64_t)b->o.seed, rnd_stream(stream), (uint64_t)i); }
+
+static int64_t length(const struct bench *b, const char *stream, int64_t i, int64_t middle)
+{
+    double x = (double)middle * (1 + b->o.spread * (2 * uniform(b, stream, i) - 1));
+    return x < 1 ? 1 : (int64_t)(x + 0.5);
+}
+
+/* Token ids, or for chats about as many bytes of text. */
+static json_t *make_prompt(const struct bench *b, int64_t i)
+{
+    int64_t n = length(b, "prompt", i, b->o.prompt), vocab = b->o.chat ? 27 : b->o.vocab;
+    json_t *ids = b->o.chat ? NULL : json_array();
+    char *text = b->o.chat ? calloc(1, (size_t)n + 1) : NULL;
+    for (int64_t k = 0; k < n && (ids || text); k++) {
+        uint64_t r = rnd_u64((uint64_t)b->o.seed, rnd_stream(k < b->o.shared ? "shared" : "ids") + (k < b->o.shared ? 0 : (uint64_t)i + 1), (uint64_t)k);
+        int64_t id = 1 + (int64_t)(r % (uint64_t)(vocab - 1));
+        if (text)
+            text[k] = (char)('a' + id - 1);
+        else
+            json_array_append_new(ids, json_integer(id));
+    }
+    json_t *messages = text ? json_pack("[{s:s, s:s}]", "role", "user", "content", text) : NULL;
+    free(text);
+    return ids ? ids : messages;
+}
+
+static char *make_body(const struct bench *b, int64_t i)
+{
+    json_t *j = json_pack("{s:o, s:I, s:b, s:b, s:{s:b}, s:f}", b->o.chat ? "messages" : "prompt", make_prompt(b, i), "max_tokens",
+                          (json_int_t)length(b, "output", i, b->o.output), "ignore_eos", 1, "stream", 1, "stream_options", "include_usage", 1, "temperature", 0.0);
+    if (j && b->o.model)
+        json_object_set_new(j, "model", json_string(b->o.model));
+    char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;
+    json_decref(j);
+    return text;
+}
+
+static void take_event(struct call *c, const char *data, double now)
+{
+    json_t *j = json_loads(data, 0, NULL), *usage = json_object_get(j, "usage"), *error = json_object_get(j, "error");
+    if (error)
+        snprintf(c->why, sizeof c->why, "%s", json_string_value(json_object_get(error, "message")));
+    if (json_array_size(json_object_get(j, "choices"))) {
+        const json_t *delta = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "delta");
+        if (!json_object_get(delta, "role")) {             /* the role of a chat is no token */
+            c->no_memory |= c->first_s > 0 && add_sample(&c->itl, now - c->last_s) < 0;
+            c->first_s = c->first_s > 0 ? c->first_s : now;
+            c->last_s = now;
+            c->events++;
+        }
+    }
+    if (json_is_object(usage)) {
+        c->input = json_integer_value(json_object_get(usage, "prompt_tokens"));
+        c->output = json_integer_value(json_object_get(usage, "completion_tokens"));
+    }
+    json_decref(j);
+}
+
+static void take_line(struct call *c, double now)
+{
+    if (!strncmp(c->line, "data: [DONE]", 12))
+        c->done = 1;
+    else if (!strncmp(c->line, "data: ", 6))
+        take_event(c, c->line + 6, now);
+    else if (c->n && !c->why[0] && c->line[0] == '{')      /* not a stream: an error body */
+        take_event(c, c->line, now);
+}
+
+static size_t receive(char *p, size_t size, size_t n, void *arg)
+{
+    struct call *c = arg;
+    double now = log_now_s();
+    n *= size;
+    for (size_t i = 0; i < n; i++) {
+        if (c->n + 1 >= c->cap) {
+            size_t cap = c->cap * 2 + 1024;
+            char *line = realloc(c->line, cap);
+            if (!line)
+                return 0;
+            c->line = line;
+            c->cap = cap;
+        }
+        c->line[c->n] = 0;
+        if (p[i] != '\n') {
+            c->line[c->n++] = p[i];
+            continue;
+        }
+        take_line(c, now);
+        c->n = 0;
+    }
+    return n;
+}
+
+static void count_call(struct bench *b, const struct call *c)
+{
+    pthread_mutex_lock(&b->lock);
+    if (c->why[0] || !c->done) {
+        b->failed++;
+        if (!b->why[0])
+            snprintf(b->why, sizeof b->why, "%s", c->why[0] ? c->why : "the stream ended without [DONE]");
+    } else {
+        b->done++;
+        b->input += c->input;
+        b->output += c->output;
+        int bad = add_sample(&b->sample[TTFT], c->first_s - c->begin_s) < 0 || add_sample(&b->sample[E2EL], c->last_s - c->begin_s) < 0;
+        if (c->output > 1)
+            bad |= add_sample(&b->sample[TPOT], (c->last_s - c->first_s) / (double)(c->output - 1)) < 0;
+        for (size_t i = 0; i < c->itl.n; i++)
+            bad |= add_sample(&b->sample[ITL], c->itl.v[i]) < 0;
+        b->no_memory |= bad || c->no_memory;
+    }
+    pthread_mutex_unlock(&b->lock);
+}
+
+static void do_call(struct bench *b, CURL *curl, int64_t i)
+{
+    struct call c = { 0 };
+    char *body = make_body(b, i);
+    if (!body)
+        snprintf(c.why, sizeof c.why, "no memory for a request");
+    curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body ? body : "");
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, &c);
+    c.begin_s = log_now_s();
+    CURLcode rc = body ? curl_easy_perform(curl) : CURLE_OK;
+    long status = 0;
+    curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
+    if (body && c.n)
+        take_line(&c, log_now_s());
+    if (rc != CURLE_OK)
+        snprintf(c.why, sizeof c.why, "%s", curl_easy_strerror(rc));
+    else if (status != 200 && !c.why[0])
+        snprintf(c.why, sizeof c.why, "status %ld", status);
+    count_call(b, &c);
+    free(body);
+    free(c.line);
+    free(c.itl.v);
+}
+
+/* ---- the load ---- */
+
+static void sleep_until(double when_s)
+{
+    double left = when_s - log_now_s();
+    if (left <= 0)
+        return;
+    struct timespec t = { (time_t)left, (long)((left - floor(left)) * 1e9) };
+    nanosleep(&t, NULL);
+}
+
+static void *client(void *arg)
+{
+    struct bench *b = arg;
+    CURL *curl = curl_easy_init();
+    struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
+    char text[1024];
+    snprintf(text, sizeof text, "%s%s", b->o.url, b->o.chat ? "/v1/chat/completions" : "/v1/completions");
+    curl_easy_setopt(curl, CURLOPT_URL, text);
+    if (b->o.key) {
+        snprintf(text, sizeof text, "Authorization: Bearer %s", b->o.key);
+        headers = curl_slist_append(headers, text);
+    }
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, receive);
+    curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)b->o.timeout);
+    curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(curl, CURLOPT_TCP_NODELAY, 1L);
+    for (int64_t i; curl && (i = atomic_fetch_add(&b->next, 1)) < b->o.requests;) {
+        double when = b->begin_s + b->start_s[i];
+        if (b->o.rate > 0 && log_now_s() > when + 0.01) {
+            pthread_mutex_lock(&b->lock);
+            b->late++;
+            pthread_mutex_unlock(&b->lock);
+        }
+        if (b->o.rate > 0)
+            sleep_until(when);
+        do_call(b, curl, i);
+    }
+    curl_slist_free_all(headers);
+    curl_easy_cleanup(curl);
+    return NULL;
+}
+
+static int run(struct bench *b, struct err *e)
+{
+    int64_t n = b->o.concurrency < b->o.requests ? b->o.concurrency : b->o.requests, started = 0;
+    pthread_t *thread = calloc((size_t)n, sizeof *thread);
+    int rc = thread ? 0 : err_set(e, ERR_MEMORY, "no memory for %lld clients", (long long)n);
+    b->begin_s = log_now_s();
+    for (; rc >= 0 && started < n; started++)
+        if (pthread_create(&thread[started], NULL, client, b) != 0) {
+            rc = err_set(e, ERR_MEMORY, "client %lld of %lld does not start: lower --concurrency", (long long)started, (long long)n);
+            atomic_store(&b->next, b->o.requests);
+            break;
+        }
+    for (int64_t i = 0; i < started; i++)
+        pthread_join(thread[i], NULL);
+    free(thread);
+    return rc;
+}
+
+/* ---- the report ---- */
+
+static json_t *report(struct bench *b, double wall_s)
+{
+    json_t *j = json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:I}", "endpoint_type", b->o.chat ? "openai-chat" : "openai", "duration", wall_s,
+                          "completed", (json_int_t)b->done, "failed", (json_int_t)b->failed, "total_input_tokens", (json_int_t)b->input, "total_output_tokens",
+                          (json_int_t)b->output, "request_throughput", (double)b->done / wall_s, "output_throughput", (double)b->output / wall_s,
+                          "total_token_throughput", (double)(b->input + b->output) / wall_s, "max_concurrency", (json_int_t)b->o.concurrency, "request_rate",
+                          b->o.rate, "late", (json_int_t)b->late);
+    static const struct { const char *name; double p; } point[] = { { "median", 50 }, { "p90", 90 }, { "p95", 95 }, { "p99", 99 } };
+    for (int m = 0; m < MEASURES && j; m++) {
+        struct samples *s = &b->sample[m];
+        char name[64];
+        if (s->n)
+            qsort(s->v, s->n, sizeof *s->v, by_value);
+        snprintf(name, sizeof name, "mean_%s_ms", measure_name[m]);
+        json_object_set_new(j, name, json_real(mean(s) * 1e3));
+        snprintf(name, sizeof name, "std_%s_ms", measure_name[m]);
+        json_object_set_new(j, name, json_real(deviation(s) * 1e3));
+        for (size_t k = 0; k < sizeof point / sizeof point[0]; k++) {
+            snprintf(name, sizeof name, "%s_%s_ms", point[k].name, measure_name[m]);
+            json_object_set_new(j, name, json_real(percentile(s, point[k].p) * 1e3));
+        }
+    }
+    return j;
+}
+
+static void print_table(const struct bench *b, double wall_s)
+{
+    printf("%lld requests done, %lld failed, in %.2f s: %.2f requests/s, %.1f tokens/s out, %.1f in and out\n", (long long)b->done, (long long)b->failed, wall_s,
+           (double)b->done / wall_s, (double)b->output / wall_s, (double)(b->input + b->output) / wall_s);
+    if (b->late)
+        printf("%lld requests began late: raise --concurrency, or the server cannot keep this rate\n", (long long)b->late);
+    printf("%-6s %10s %10s %10s %10s  ms\n", "", "mean", "median", "p90", "p99");
+    for (int m = 0; m < MEASURES; m++) {
+        const struct samples *s = &b->sample[m];
+        printf("%-6s %10.2f %10.2f %10.2f %10.2f\n", measure_name[m], mean(s) * 1e3, percentile(s, 50) * 1e3, percentile(s, 90) * 1e3, percentile(s, 99) * 1e3);
+    }
+}
+
+static int bench_main(struct bench *b, struct err *e)
+{
+    double at = 0;
+    int rc;
+    b->start_s = calloc((size_t)b->o.requests, sizeof *b->start_s);
+    if (!b->start_s)
+        return err_set(e, ERR_MEMORY, "no memory for %lld requests", (long long)b->o.requests);
+    for (int64_t i = 0; i < b->o.requests && b->o.rate > 0; i++) {
+        b->start_s[i] = at;
+        at -= fm_log(1 - uniform(b, "times", i)) / b->o.rate;       /* a Poisson process */
+    }
+    TRY(run(b, e));
+    double wall_s = log_now_s() - b->begin_s;
+    json_t *j = report(b, wall_s);
+    char *text = j ? json_dumps(j, JSON_REAL_PRECISION(9)) : NULL;
+    if (!text || b->no_memory)
+        rc = err_set(e, ERR_MEMORY, "no memory for the samples: ask for fewer --requests");
+    else if (b->o.json)
+        puts(text);
+    else
+        print_table(b, wall_s);
+    free(text);
+    json_decref(j);
+    if (rc >= 0 && b->failed)
+        rc = err_set(e, ERR_PEER, "%lld of %lld requests to %s failed, the first with: %.200s", (long long)b->failed, (long long)b->o.requests, b->o.url, b->why);
+out:
+    free(b->start_s);
+    for (int m = 0; m < MEASURES; m++)
+        free(b->sample[m].v);
+    return rc;
+}
+
+int main(int argc, char **argv)
+{
+    struct bench b = { 0 };
+    struct err e = { 0 };
+    struct opt_args args = { 0 };
+    int rc = opt_parse(&program, argc, argv, &b.o, &args, NULL, &e);
+    if (rc == 0) {
+        curl_global_init(CURL_GLOBAL_DEFAULT);
+        pthread_mutex_init(&b.lock, NULL);
+        rc = bench_main(&b, &e);
+        pthread_mutex_destroy(&b.lock);
+        curl_global_cleanup();
+    }
+    opt_free(&program, &b.o, &args);
+    return rc < 0 ? err_print(&e, "pbench") : 0;
+}
