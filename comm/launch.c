@@ -195,3 +195,11 @@ int launch_ranks(int ranks, char **argv, struct err *e)
     watch_block_signals();
     return 0;
 }
+
+void launch_ranks_per_node(int n)
+{
+    char text[16];
+    snprintf(text, sizeof text, "%d", n);
+    if (n > 0)
+        setenv("SHARDLINE_RANKS_PER_NODE", text, 1);
+}

@@ -10,6 +10,9 @@
  * PMIX_RANK). ranks 0: take what the launcher gives, else 1. Also: sets PR_SET_PDEATHSIG in ranks, blocks SIGTERM and SIGINT until
  * world_open takes them, remembers whether stderr was a terminal (launch_stderr_is_tty). Call it before any thread is started. */
 int launch_ranks(int ranks, char **argv, struct err *e);
+/* Takes every n ranks of this machine for a machine of their own from now on, to try layouts: here, and in ranks started from here
+ * (SHARDLINE_RANKS_PER_NODE). 0: as it is. */
+void launch_ranks_per_node(int n);
 int launch_under_launcher(void);
 /* 1 in the one process that speaks before the ranks have met: no launcher, or rank 0 under one. */
 int launch_is_first(void);

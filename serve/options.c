@@ -33,6 +33,7 @@ static const struct opt table[] = {
     { OPT_CHOICE, "numerics", AT(numerics), "exact", "exact|fast", "exact: the same bits at every tp, in every batch", 0, 0, 0 },
     { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, 0 },
     { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096, 0 },
+    { OPT_INT, "ranks-per-node", AT(ranks_per_node), "0", "N", "take every N ranks of this machine for a machine of their own (0: as it is), to try layouts", 0, 4096, 0 },
     { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm or mpi", 0, 0, 0 },
     GROUP("One prompt, no server"),
     { OPT_TEXT, "once", AT(once), NULL, "PROMPT", "complete this prompt to stdout and exit", 0, 0, 0 },

@@ -49,6 +49,7 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
 {
     int n = (int)s->o.tp, size[AXIS_COUNT] = { [AXIS_TP] = n, [AXIS_CP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1 }, rc;
     int threads = s->o.threads ? (int)s->o.threads : cores() / n > 1 ? cores() / n : 1;
+    launch_ranks_per_node((int)s->o.ranks_per_node);
     TRY(launch_ranks(n, argv, e));
     signal(SIGPIPE, SIG_IGN);
     TRY(dev_open(&s->dev, s->o.device, 1, &s->mem, e));

@@ -9,7 +9,7 @@ enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT };
 enum { NUMERICS_EXACT, NUMERICS_FAST };
 
 struct train_opts {
-    int64_t ranks;
+    int64_t ranks, ranks_per_node;
     /* layout */
     int64_t tp, pp, cp, ep, zero;
     int sp, pipeline, overlap;

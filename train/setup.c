@@ -109,6 +109,7 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     int64_t inner = o->tp * o->pp * o->cp;
     int rc, size[AXIS_COUNT];
     int ranks = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner), alone = o->dry_run && !launch_under_launcher();
+    launch_ranks_per_node((int)o->ranks_per_node);
     TRY(launch_ranks(alone ? 1 : ranks, argv, e));
     TRY(dev_open(&t->dev, o->device, 1, &t->mem, e));
     TRY(world_open(&t->world, o->transport, t->dev, &t->mem, e));

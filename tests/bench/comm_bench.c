@@ -1,4 +1,7 @@
-/* comm_bench.c - collectives against MPI's own, A and B in turn: median microseconds. usage: comm_bench [RANKS] (4) */
+/* comm_bench.c - collectives against MPI's own, A and B in turn: median microseconds, sizes of the whole buffer. Rows stop when TIME_S are
+ * over for one collective and size; "one result" is the gather into memory that the machine has once.
+ * usage: comm_bench [RANKS (4)] [MOST BYTES (64 MiB)] */
+#define _GNU_SOURCE
 #include <mpi.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,9 +11,11 @@
 #include "comm/comm.h"
 #include "comm/launch.h"
 
-#define ROUNDS 15
+#define ROUNDS 15                  /* at most */
+#define ROUNDS_MIN 3
+#define TIME_S 1.5                 /* for one row */
 
-struct bench { struct comm *c; float *in, *out; int64_t n; struct err e; };      /* n: elements of the whole buffer */
+struct bench { struct comm *c; float *in, *out, *shared; int64_t n; struct err e; };      /* n: elements of the whole buffer */
 
 static int ours_ar(struct bench *b) { return comm_all_reduce(b->c, b->in, b->n, &b->e); }
 static int ours_rs(struct bench *b) { return comm_reduce_scatter(b->c, b->in + comm_rank(b->c) * (b->n / comm_size(b->c)), b->in, b->n / comm_size(b->c), &b->e); }
@@ -18,6 +23,16 @@ static int ours_ag(struct bench *b)
 {
     int64_t each = b->n / comm_size(b->c);
     return comm_all_gather(b->c, b->in, b->in + comm_rank(b->c) * each, (size_t)each * 4, &b->e);
+}
+static int ours_shared(struct bench *b)
+{
+    int64_t each = b->n / comm_size(b->c);
+    return comm_all_gather_shared(b->c, b->shared, b->in, (size_t)each * 4, &b->e);
+}
+static int ours_in_place(struct bench *b)
+{
+    int64_t each = b->n / comm_size(b->c);
+    return comm_all_gather_shared(b->c, b->shared, b->shared + comm_rank(b->c) * each, (size_t)each * 4, &b->e);
 }
 static int ours_barrier(struct bench *b) { return comm_barrier(b->c, &b->e); }
 
@@ -30,18 +45,19 @@ static int mpi_ag(struct bench *b)
 }
 static int mpi_barrier(struct bench *b) { (void)b; return MPI_Barrier(MPI_COMM_WORLD); }
 
-static const struct { const char *name; int (*ours)(struct bench *), (*peer)(struct bench *); int64_t n; } rows[] = {
-    { "barrier", ours_barrier, mpi_barrier, 0 },
-    { "all-reduce 1 kB", ours_ar, mpi_ar, 256 },
-    { "all-reduce 64 kB", ours_ar, mpi_ar, 16384 },
-    { "all-reduce 1 MB", ours_ar, mpi_ar, 262144 },
-    { "all-reduce 16 MB", ours_ar, mpi_ar, 4194304 },
-    { "reduce-scatter 1 MB", ours_rs, mpi_rs, 262144 },
-    { "reduce-scatter 16 MB", ours_rs, mpi_rs, 4194304 },
-    { "all-gather 1 MB", ours_ag, mpi_ag, 262144 },
-    { "all-gather 16 MB", ours_ag, mpi_ag, 4194304 },
+static const struct kind { const char *name; int (*ours)(struct bench *), (*peer)(struct bench *); } kinds[] = {
+    { "all-reduce", ours_ar, mpi_ar },
+    { "reduce-scatter", ours_rs, mpi_rs },
+    { "all-gather", ours_ag, mpi_ag },
+    { "all-gather, one result", ours_shared, mpi_ag },
+    { "all-gather, in place", ours_in_place, mpi_ag },
 };
-#define N_ROWS ((int)(sizeof rows / sizeof *rows))
+static const struct { const char *name; int64_t bytes; } sizes[] = {
+    { "1 kB", 1 << 10 }, { "8 kB", 8 << 10 }, { "64 kB", 64 << 10 }, { "512 kB", 512 << 10 },
+    { "4 MB", 4 << 20 }, { "16 MB", 16 << 20 }, { "64 MB", 64 << 20 }, { "256 MB", 256 << 20 },
+};
+#define N_KINDS ((int)(sizeof kinds / sizeof *kinds))
+#define N_SIZES ((int)(sizeof sizes / sizeof *sizes))
 
 static int by_size(const void *a, const void *b)
 {
@@ -61,49 +77,79 @@ static double sample(struct bench *b, int (*call)(struct bench *), int calls)
     return (log_now_s() - begin) * 1e6 / calls;
 }
 
-static void measure(struct bench *b, int row, double median[2])
+/* All ranks stop after the same round: rank 0's clock decides. */
+static int over(struct bench *b, double begin)
 {
-    double t[2][ROUNDS];
-    int calls = rows[row].n >= 262144 ? 2 : 100;
-    b->n = rows[row].n / comm_size(b->c) * comm_size(b->c);
+    int64_t is = comm_rank(b->c) == 0 && log_now_s() - begin > TIME_S;
+    comm_broadcast(b->c, &is, sizeof is, 0, &b->e);
+    return (int)is;
+}
+
+static void measure(struct bench *b, const struct kind *k, int64_t bytes, double median[2])
+{
+    double t[2][ROUNDS], begin = log_now_s();
+    int calls = bytes > 1 << 20 ? 1 : bytes > 64 << 10 ? 8 : 50, n = 0;
+    b->n = bytes / 4 / comm_size(b->c) * comm_size(b->c);
     memset(b->in, 0, 4 * (size_t)b->n);
-    for (int i = -1; i < ROUNDS; i++) {                /* the first pair warms up */
-        t[0][i < 0 ? 0 : i] = sample(b, rows[row].ours, calls);
-        t[1][i < 0 ? 0 : i] = sample(b, rows[row].peer, calls);
+    sample(b, k->ours, calls);                         /* warms up */
+    sample(b, k->peer, calls);
+    while (n < ROUNDS && (n < ROUNDS_MIN || !over(b, begin))) {
+        t[0][n] = sample(b, k->ours, calls);
+        t[1][n++] = sample(b, k->peer, calls);
     }
-    for (int k = 0; k < 2; k++) {
-        qsort(t[k], ROUNDS, sizeof **t, by_size);
-        median[k] = t[k][ROUNDS / 2];
+    for (int i = 0; i < 2; i++) {
+        qsort(t[i], (size_t)n, sizeof **t, by_size);
+        median[i] = t[i][n / 2];
     }
 }
 
-static int run(struct world *w, struct err *e)
+static void row(struct bench *b, struct world *w, const struct kind *k, const char *size, int64_t bytes, char **json)
+{
+    double median[2];
+    char *before = *json;
+    measure(b, k, bytes, median);
+    if (world_rank(w) == 0)
+        printf("%-24s %6s %10.1f us   MPI %10.1f us   %6.2f\n", k->name, size, median[0], median[1], median[1] / median[0]);
+    if (asprintf(json, "%s%s{\"name\":\"%s %s, %d ranks, %s\",\"ours\":%.2f,\"peer\":%.2f,\"peer_name\":\"Open MPI\",\"unit\":\"us\",\"ratio\":%.3f}",
+                 before, *before ? "," : "", k->name, size, world_size(w), world_transport(w), median[0], median[1], median[1] / median[0]) < 0)
+        *json = before;
+    else
+        free(before);
+}
+
+static int run(struct world *w, int64_t most, struct err *e)
 {
     const int size[AXIS_COUNT] = { 1, 1, world_size(w), 1 };
+    static const struct kind barrier = { "barrier", ours_barrier, mpi_barrier };
     struct mesh m;
     struct bench b = { 0 };
-    double median[2];
+    char *json = strdup("");
+    void *shared = NULL;
     int rc = mesh_open(&m, w, size, e);
     if (rc < 0)
         return rc;
     b.c = m.axis[AXIS_DP];
-    b.in = comm_alloc(b.c, MEM_COMM, 16 << 20);
-    b.out = malloc(16 << 20);
-    char json[4096] = "";
-    for (int r = 0; r < N_ROWS; r++) {
-        size_t at = strlen(json);
-        measure(&b, r, median);
-        if (world_rank(w) == 0)
-            printf("%-22s %10.1f us   MPI %10.1f us   %5.2f\n", rows[r].name, median[0], median[1], median[1] / median[0]);
-        snprintf(json + at, sizeof json - at, "%s{\"name\":\"%s, %d ranks, %s\",\"ours\":%.2f,\"peer\":%.2f,\"peer_name\":\"Open MPI\",\"unit\":\"us\",\"ratio\":%.3f}",
-                 at ? "," : "", rows[r].name, world_size(w), world_transport(w), median[0], median[1], median[1] / median[0]);
+    b.in = comm_alloc(b.c, MEM_COMM, (size_t)most);
+    b.out = malloc((size_t)most);
+    TRY(comm_alloc_shared(&shared, b.c, MEM_COMM, (size_t)most, e));
+    b.shared = shared;
+    if (!b.in || !b.out || !json) {
+        rc = err_set(e, ERR_MEMORY, "no memory for %lld bytes on every rank: give a smaller size", (long long)most);
+        goto out;
     }
+    row(&b, w, &barrier, "", 0, &json);
+    for (int k = 0; k < N_KINDS; k++)
+        for (int s = 0; s < N_SIZES && sizes[s].bytes <= most; s++)
+            row(&b, w, &kinds[k], sizes[s].name, sizes[s].bytes, &json);
     if (world_rank(w) == 0)
         printf("{\"rows\":[%s]}\n", json);
+    rc = comm_free_shared(b.c, shared, e);
+out:
+    free(json);
     free(b.out);
     comm_free(b.c, b.in);
     mesh_close(&m);
-    return 0;
+    return rc < 0 ? rc : 0;
 }
 
 int main(int argc, char **argv)
@@ -114,7 +160,7 @@ int main(int argc, char **argv)
     int status = 0;
     if (launch_ranks(argc > 1 ? atoi(argv[1]) : 4, argv, &e) < 0 || world_open(&w, "auto", NULL, &mem, &e) < 0)
         return err_print(&e, "comm_bench");
-    if (run(w, &e) < 0)
+    if (run(w, argc > 2 ? atoll(argv[2]) : 64 << 20, &e) < 0)
         status = world_report(w, &e, "comm_bench");
     world_close(w);
     return status;
