@@ -340,9 +340,9 @@ static struct node *parse_test(struct parser *p, struct node *of)
     }
     if (!negated)
         return n;
-    struct node *not = parser_node(p, N_NOT);
-    not->a = n;
-    return not;
+    struct node *negation = parser_node(p, N_NOT);
+    negation->a = n;
+    return negation;
 }
 
 static struct node *parse_unary(struct parser *p, int with_filter)

@@ -35,7 +35,7 @@ fi
 # ptrain: the same training from text and from tokens
 for i in $(seq 300); do echo "line $i of a text that repeats itself"; done >train.txt
 run ptok prepare --tokenizer bytes train.txt --out train.bin
-train() { run ptrain --data "$1" --out "out.$1" --model tiny --steps 1 --global-batch 2 --seq-len 16; }
+train() { rm -rf "out.$1"; run ptrain --data "$1" --out "out.$1" --model tiny --steps 1 --global-batch 2 --seq-len 16; }
 if [ -x "$BIN/ptrain" ]; then
     train train.txt
     want=$(sed 's/,"checkpoint.*//' <<<"$out")
