@@ -7,7 +7,9 @@
 #include <sys/stat.h>
 #include "base/io.h"
 #include "format/fmt.h"
+#include "format/remote.h"
 #include "format/st.h"
+#include "format/store.h"
 
 #define CHUNK ((int64_t)4 << 20)        /* bytes read at once by verify */
 
@@ -62,16 +64,19 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
 {
     if (!strncmp(path, "file://", 7))
         path += 7;
-    if (is_url(path))
-        return err_set(e, ERR_USAGE, "%s: reading from a URL is not built yet: download it first", path);
+    if (is_url(path) && !store_is_url(path))
+        return err_set(e, ERR_USAGE, "%s: give https://, http://, file://, s3://bucket/prefix or hf://owner/name", path);
     struct ckpt *c = calloc(1, sizeof *c);
     if (!c)
         return err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
     pthread_mutex_init(&c->lock, NULL);
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
-    c->path = strdup(path);
     c->config_path = config_path;
-    int rc = c->path ? open_driver(c, e) : err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
+    int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, e) : 0;
+    if (rc >= 0 && !(c->path = strdup(c->remote ? remote_path(c->remote) : path)))
+        rc = err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
+    if (rc >= 0)
+        rc = open_driver(c, e);
     if (rc < 0) {
         ckpt_close(c);
         return rc;
@@ -112,10 +117,21 @@ void ckpt_close(struct ckpt *c)
     free(c->run_json);
     free(c->note);
     free(c->config);
+    remote_close(c->remote);
     free(c->path);
     free(c->dir);
     pthread_mutex_destroy(&c->lock);
     free(c);
+}
+
+const char *ckpt_remark(const struct ckpt *c)
+{
+    return c->remote && remote_one_stream(c->remote) ? "the server gives no ranges: files were read whole, in one stream" : NULL;
+}
+
+int64_t ckpt_received(const struct ckpt *c)
+{
+    return c->remote ? remote_bytes(c->remote) : 0;
 }
 
 const char *ckpt_path(const struct ckpt *c) { return c->path; }
@@ -162,6 +178,8 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
         return err_set(e, ERR_MEMORY, "%s: no room for a block", c->path);
+    if (c->remote)              /* what nobody needs is not downloaded for this */
+        goto out;
     for (int f = 0; f < c->n_files; f++)
         for (int64_t b = 0; c->file[f].block && b * FMT_BLOCK < c->file[f].bytes; b++)
             if (number++ % n_parts == part && !atomic_load(&c->file[f].seen[b]))

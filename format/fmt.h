@@ -70,6 +70,7 @@ struct ckpt {
     uint64_t clock;
     struct fmt_cached cache[FMT_CACHE];
     int cache_next;
+    struct remote *remote;          /* where the files come from; NULL: they are here */
     const char *config_path;        /* config.json to use instead of the one beside the files; or NULL */
     void **owned;                   /* freed at the end */
     int n_owned;

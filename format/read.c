@@ -9,6 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/io.h"
+#include "format/remote.h"
 
 #define OPEN_MAX 128            /* files open at once in one checkpoint: a thousand ranks' files must not use up the process's */
 #define SMALL_RUN 512           /* bytes: shorter runs are read through a window, without checksums too */
@@ -83,8 +84,8 @@ void fmt_done(struct ckpt *c, int file)
 
 int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e)
 {
-    int fd, rc = fmt_use(c, file, &fd, e);
-    if (rc < 0)
+    int fd, rc = c->remote ? remote_need(c->remote, c->file[file].name, off, n, e) : 0;
+    if (rc < 0 || (rc = fmt_use(c, file, &fd, e)) < 0)
         return rc;
     rc = io_pread(fd, c->file[file].path, dst, (size_t)n, off, e);
     fmt_done(c, file);

@@ -34,6 +34,8 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     int rc = ckpt_open(&src, req->src, e);
     if (rc < 0)
         return rc;
+    if (ckpt_remark(src))
+        log_line(log, "%s: %s", req->src, ckpt_remark(src));
     double start = log_now_s();
     rc = plan_make(&p, src, req, log, e);
     if (rc >= 0) {

@@ -54,6 +54,9 @@ static const struct opt verify_opts[] = {
     GROUP("Run"), { OPT_SWITCH, "quick", AT(quick), "0", NULL, "tables only: headers, sizes, cover", 0, 0, 0 }, END
 };
 static const struct opt no_opts[] = { END };
+static const struct opt fetch_opts[] = {
+    GROUP("Run"), { OPT_INT, "threads", AT(threads), "4", "N", "parts that are downloaded at once", 1, 64, 0 }, END
+};
 
 static volatile sig_atomic_t stop;       /* the one thing a signal may touch */
 static void on_signal(int number)
@@ -208,8 +211,14 @@ static int run_diff(const struct options *o, char **arg, struct err *e)
 
 static int run_fetch(const struct options *o, char **arg, struct err *e)
 {
-    (void)o;
-    return err_set(e, ERR_USAGE, "fetch %s: downloading is not built yet: use another program and give the folder", arg[0]);
+    char size[32];
+    int64_t received = 0;
+    int rc = ckpt_fetch(arg[0], arg[1], o->threads ? (int)o->threads : 4, &received, e);
+    if (rc < 0)
+        return rc;
+    log_bytes(size, (double)received);
+    fprintf(stderr, "reshard: %s: %s received, verified\n", arg[1], size);
+    return 0;
 }
 
 static void print_version(FILE *out)
@@ -235,7 +244,7 @@ static const struct command {
       run_diff },
     { "plan", { "reshard plan", "what a conversion would read, write and need; takes the options of a conversion", "SRC [DST]", plan_opts, 1, 2,
                 print_version }, run_plan },
-    { "fetch", { "reshard fetch", "downloads a checkpoint (not built yet)", "URL DIR", no_opts, 2, 2, print_version }, run_fetch },
+    { "fetch", { "reshard fetch", "downloads a checkpoint: in parallel, resumed where an earlier try stopped, verified", "URL DIR", fetch_opts, 2, 2, print_version }, run_fetch },
 };
 
 static const struct command *find_command(const char *word)

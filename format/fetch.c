@@ -1,0 +1,42 @@
+/* fetch.c - a checkpoint at a URL becomes a folder: downloaded in parallel, resumed where an earlier try stopped, verified, then renamed. */
+#include <stdio.h>
+#include <string.h>
+#include "base/io.h"
+#include "format/ckpt.h"
+#include "format/remote.h"
+#include "format/store.h"
+
+#define PATH_ROOM 4096
+
+int ckpt_fetch(const char *url, const char *dst, int n_threads, int64_t *received, struct err *e)
+{
+    char tmp[PATH_ROOM];
+    struct remote *r = NULL;
+    struct ckpt *c = NULL;
+    size_t n = strlen(dst);
+    int rc = 0;
+    while (n > 1 && dst[n - 1] == '/')
+        n--;
+    if (!store_is_url(url))
+        return err_set(e, ERR_USAGE, "%s: give a URL: https://, http://, s3://bucket/prefix or hf://owner/name", url);
+    if (n == 0 || n + 16 > PATH_ROOM)
+        return err_set(e, ERR_USAGE, "a folder's name has %zu bytes: choose another one", n);
+    if (io_exists(dst))
+        return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
+    snprintf(tmp, sizeof tmp, "%.*s.tmp-fetch", (int)n, dst);
+    TRY(remote_open(&r, url, tmp, e));
+    TRY(remote_fetch_all(r, n_threads, e));
+    *received = remote_bytes(r);
+    remote_close(r);
+    r = NULL;
+    TRY(ckpt_open(&c, tmp, e));
+    TRY(ckpt_verify(c, 0, e));
+    ckpt_close(c);
+    return ckpt_reveal(tmp, dst, e);
+out:
+    remote_close(r);
+    ckpt_close(c);
+    if (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT)
+        ckpt_abandon(tmp);              /* these bytes are wrong: the next try starts anew. Others are kept for it */
+    return rc;
+}
