@@ -207,7 +207,9 @@ static void write_head(struct out *o, const struct request *rq)
     const char *object = !rq->chat ? "text_completion" : rq->stream ? "chat.completion.chunk" : "chat.completion";
     out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object, (long long)rq->created);
     out_json_text(o, rq->sv->model);
-    out_text(o, ",\"system_fingerprint\":null,\"choices\":[");
+    out_text(o, ",\"system_fingerprint\":");
+    out_json_text(o, rq->sv->fingerprint[0] ? rq->sv->fingerprint : NULL);
+    out_text(o, ",\"choices\":[");
 }
 
 static void write_usage(struct out *o, const struct request *rq)

@@ -1,6 +1,7 @@
 /* load.c - see load.h. */
 #include "serve/load.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
@@ -176,6 +177,25 @@ out:
     free(json);
     free(config);
     return rc < 0 ? err_add(e, "reading %s", ckpt_path(l->ckpt)) : 0;
+}
+
+int load_fingerprint(const struct loaded *l, enum dtype dt, char out[64], struct err *e)
+{
+    int n = ckpt_n_tensors(l->ckpt), known = 1;
+    struct ckpt_tensor *t = calloc((size_t)n + 1, sizeof *t);
+    char hex[33];
+    if (!t)
+        return err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
+    for (int i = 0; i < n; i++) {
+        t[i] = *ckpt_tensor(l->ckpt, i);
+        known &= t[i].has_digest || t[i].role != ROLE_WEIGHT;
+    }
+    ckpt_digest_hex(ckpt_digest_all(n, t, NULL).weights, hex);
+    free(t);
+    out[0] = 0;
+    if (known && n)
+        snprintf(out, 64, "contract1-%s-%s", dtype_name(dt), hex);
+    return 0;
 }
 
 /* ---- weights ---- */

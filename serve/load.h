@@ -22,6 +22,9 @@ int load_texts(const struct loaded *l, struct service *sv, struct err *e);
 /* Opens the model for max_rows rows a step and ctx positions in arithmetic dt, and reads this rank's weights. Collective over tp. */
 int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx, struct err *e);
 void load_close(struct loaded *l);
+/* What decides an answer's bits beside the request: "contract1-fp32-" and the weights_digest that reshard digest prints, or "" for a
+ * checkpoint that stores no digests. */
+int load_fingerprint(const struct loaded *l, enum dtype dt, char out[64], struct err *e);
 /* generation_config.json's eos_token_id (a number or a list) from its text; 0 when it names none. */
 int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e);
 

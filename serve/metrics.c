@@ -10,11 +10,13 @@ static const double limit[SCALES][HIST_BUCKETS - 1] = {
     [TOKENS] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304 },
 };
 
-static const struct row { const char *name, *label, *help; } gauges[] = {
+struct row { const char *name, *label, *help; };
+static const struct row gauges[] = {
 #define X(id, name, label, help) [GAUGE_##id] = { name, label, help },
     METRIC_GAUGES(X)
 #undef X
-}, counters[] = {
+};
+static const struct row counters[] = {
 #define X(id, name, label, help) [COUNT_##id] = { name, label, help },
     METRIC_COUNTERS(X)
 #undef X

@@ -164,6 +164,8 @@ static int open_tables(struct server *s, struct err *e)
     TRY(layout_check(&lay, &s->loaded.cfg, e));
     if (is_first(s))
         TRY(load_texts(&s->loaded, &s->service, e));
+    if (is_first(s) && !s->o.numerics && layout_grain(&lay, &s->loaded.cfg) == s->loaded.cfg.grain)          /* else the bits are the layout's own */
+        TRY(load_fingerprint(&s->loaded, arithmetic(s), s->service.fingerprint, e));
     if (layout_grain(&lay, &s->loaded.cfg) != s->loaded.cfg.grain)
         log_line(&s->log, "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own", lay.tp, s->loaded.cfg.grain);
     s->service.vocab = s->loaded.cfg.vocab;

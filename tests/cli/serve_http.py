@@ -67,6 +67,7 @@ c.close()
 # ---- answers ----
 BASE = dict(prompt="line 1", temperature=0, max_tokens=24, ignore_eos=True)
 full = s.complete(**BASE)
+claim("an answer says which weights it came from", full["system_fingerprint"] == "contract1-fp32-" + os.environ["DIGEST"], full["system_fingerprint"])
 claim("it stops for length", full["choices"][0]["finish_reason"] == "length", full)
 status, events = s.stream(stream_options=dict(include_usage=True), **BASE)
 chunks = [json.loads(e) for e, _ in events[:-1]]
@@ -145,6 +146,7 @@ def metrics():
 
 before = metrics()
 s.complete(prompt=["line 1", "line 2"], max_tokens=5, temperature=0, ignore_eos=True)
+time.sleep(0.3)                      # an answer leaves a moment before the gauges are set
 after = metrics()
 for name, grew in (("vllm:prompt_tokens_total", 12), ("vllm:generation_tokens_total", 10), ("vllm:request_success_total/length", 2),
                    ("vllm:time_to_first_token_seconds_count", 2), ("vllm:inter_token_latency_seconds_count", 8)):

@@ -7,6 +7,8 @@ command -v python3 >/dev/null || { skip "no python3"; finish; }
 for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
 run ptrain --data "$TMP/text" --out "$TMP/run" --steps 4 --seq-len 64 --global-batch 4
 claim "a model is trained" [ $rc = 0 ] || finish
+run reshard digest "$TMP/run/step-4"
+export DIGEST=$(sed -n "s/^weights_digest //p" <<<"$out")
 for tp in 1 2; do
     BIN=$BIN python3 "$here/serve_http.py" "$TMP/run/step-4" $tp >"$TMP/http" 2>&1
     grep -v '^[0-9]* passed' "$TMP/http" | sed "s/^/tp $tp: /"
