@@ -520,3 +520,105 @@ TEST(the_byte_tokenizer_gives_every_byte_its_value)
     json_decref(o);
     free(text);
 }
+
+/* ---- properties ---- */
+
+static uint64_t random_next(uint64_t *s)
+{
+    *s = *s * 6364136223846793005u + 1442695040888963407u;
+    return *s >> 33;
+}
+
+static struct layout random_layout(uint64_t *s)
+{
+    static const int tp[] = { 1, 2, 4, 8 };
+    struct layout l = { tp[random_next(s) % 4], 1 + (int)(random_next(s) % 3), 1, 1 + (int)(random_next(s) % 3), 1, 0 };
+    l.zero = (int)(random_next(s) % 4);
+    return l;
+}
+
+TEST(random_chains_of_layouts_keep_the_digests_and_end_in_the_same_bytes)
+{
+    static const int kinds[] = { WITH_MASTERS | WITH_MOMENTS | BF16, WITH_MOMENTS, NO_STATE, BF16 | NO_STATE };
+    uint64_t seed = 1;
+    for (int chain = 0; chain < 12; chain++) {
+        char want[2][33], have[2][33], *at = base, *next[] = { one, two };
+        struct err e = { 0 };
+        CHECK_INT(make_base(named("base", base), kinds[chain % 4], config, &e), 0);
+        digests_of(base, want[0], want[1]);
+        for (int hop = 0; hop < 3; hop++) {
+            named(hop % 2 ? "two" : "one", next[hop % 2]);
+            CHECK_INT(convert(at, next[hop % 2], random_layout(&seed), TARGET_NATIVE, TARGET_AS_IS, 0, &e), 0);
+            at = next[hop % 2];
+            digests_of(at, have[0], have[1]);
+            CHECK_STR(have[0], want[0]);
+            CHECK_STR(have[1], want[1]);
+        }
+        CHECK_INT(convert(at, named("three", three), whole, TARGET_NATIVE, TARGET_AS_IS, 0, &e), 0);
+        CHECK(same_folders(base, three));
+    }
+}
+
+TEST(a_random_flipped_bit_is_found_a_thousand_times_and_named)
+{
+    struct err e = { 0 };
+    uint64_t seed = 7;
+    char file[64][64], path[512];
+    CHECK_INT(make_base(named("base", base), WITH_MASTERS | WITH_MOMENTS | BF16, config, &e), 0);
+    CHECK_INT(convert(base, named("one", one), (struct layout){ 2, 1, 1, 2, 1, 1 }, TARGET_NATIVE, TARGET_AS_IS, 0, &e), 0);
+    int n = list_dir(one, file, 64);
+    for (int i = 0; i < 1000; i++) {
+        const char *name = file[random_next(&seed) % (uint64_t)n];
+        struct stat st;
+        struct ckpt *c = NULL;
+        CHECK_INT(stat(in_tmp(one, name, path), &st), 0);
+        long at = (long)(random_next(&seed) % (uint64_t)st.st_size);
+        flip(one, name, at);
+        if (ckpt_open(&c, one, &e) >= 0 && ckpt_verify(c, 0, &e) >= 0)
+            test_fail(__FILE__, __LINE__, "byte %ld of %s changed and nobody noticed", at, name);
+        CHECK_HAS(e.text, name);
+        ckpt_close(c);
+        flip(one, name, at);
+    }
+    CHECK(verifies(one));
+}
+
+static struct ckpt_digest digest_of(int64_t rows, int64_t columns, const float *x)
+{
+    int64_t shape[2] = { rows, columns };
+    struct box b = box_whole(2, shape);
+    struct ckpt_digest d = { 0, 0 };
+    ckpt_digest_add(&d, CK_F32, 2, shape, &b, 0, rows * columns, x);
+    return d;
+}
+
+TEST(swapped_heads_shifted_rows_and_exchanged_tensors_change_the_digest)
+{
+    enum { ROWS = 32, COLUMNS = 24 };
+    float x[ROWS * COLUMNS], y[ROWS * COLUMNS];
+    uint64_t seed = 3;
+    for (int trial = 0; trial < 200; trial++) {
+        for (int i = 0; i < ROWS * COLUMNS; i++)
+            x[i] = (float)random_next(&seed);
+        struct ckpt_digest was = digest_of(ROWS, COLUMNS, x), now;
+        size_t head = 4 * COLUMNS;                                  /* two heads of four rows change places */
+        memcpy(y, x, sizeof x);
+        memcpy(y, x + head, 4 * head);
+        memcpy(y + head, x, 4 * head);
+        now = digest_of(ROWS, COLUMNS, y);
+        CHECK(now.lo != was.lo && now.hi != was.hi);
+        memcpy(y, x + COLUMNS, sizeof x - 4 * COLUMNS);             /* every row one up */
+        memcpy(y + (ROWS - 1) * COLUMNS, x, 4 * COLUMNS);
+        now = digest_of(ROWS, COLUMNS, y);
+        CHECK(now.lo != was.lo && now.hi != was.hi);
+        struct ckpt_tensor t[2] = {
+            { .name = "gate", .dtype = CK_F32, .n_dims = 2, .shape = { ROWS, COLUMNS }, .digest = was },
+            { .name = "up", .dtype = CK_F32, .n_dims = 2, .shape = { ROWS, COLUMNS }, .digest = now },
+        };
+        struct ckpt_digests a = ckpt_digest_all(2, t, NULL);
+        t[0].digest = now;
+        t[1].digest = was;
+        struct ckpt_digests b = ckpt_digest_all(2, t, NULL);
+        CHECK(a.weights.lo != b.weights.lo && a.weights.hi != b.weights.hi);
+    }
+}
