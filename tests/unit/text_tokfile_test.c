@@ -295,6 +295,33 @@ TEST(any_number_of_threads_writes_the_same_bytes)
     buf_free(&lines);
 }
 
+TEST(a_large_text_of_bytes_is_cut_to_be_read_and_stays_one_document)
+{
+    enum { N = (9 << 20) + 5 };          /* more than two parts */
+    struct err e = { 0 };
+    struct prepared done;
+    struct tokfile *f = NULL;
+    const char *files[1] = { at_tmp("large.txt") }, *out = at_tmp("large.bin");
+    char *text = malloc(N);
+    int32_t *ids = malloc(N * sizeof *ids);
+    int64_t wrong = 0;
+    for (int i = 0; i < N; i++)
+        text[i] = (char)(i * 2654435761u >> 13);
+    put(files[0], text, N);
+    CHECK_INT(prepare("bytes", 1, files, out, 2, &done, &e), 0);
+    CHECK_INT(done.documents, 1);
+    CHECK_INT(tokfile_open(&f, out, &e), 0);
+    CHECK_INT(tokfile_documents(f), 1);
+    CHECK_INT(tokfile_document_end(f, 0), N);
+    CHECK_INT(tokfile_read(f, 0, N, ids, &e), 0);
+    for (int i = 0; i < N; i++)
+        wrong += ids[i] != (unsigned char)text[i];
+    CHECK_INT(wrong, 0);
+    tokfile_close(f);
+    free(ids);
+    free(text);
+}
+
 TEST(every_failing_write_is_an_error_and_leaves_nothing)
 {
     struct err e = { 0 };
