@@ -85,7 +85,7 @@ gone() {                    # all processes named, within 10 s
     done
     return 1
 }
-saved() { [ "$(grep -c 'saved at step [0-9]* after signal 15' "$TMP/.err")" = 4 ] && [ "$(sed 's/.*step//' "$TMP/.err" | sort -u | wc -l)" = 1 ]; }
+saved() { [ "$(grep -c 'saved at step [0-9]* after signal 15' "$TMP/.err")" = 4 ] && [ "$(sed -n 's/.*saved at step//p' "$TMP/.err" | sort -u | wc -l)" = 1 ]; }
 
 for sig in TERM INT; do
     start SAVE_S=3
