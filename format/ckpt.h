@@ -130,6 +130,8 @@ int ckpt_begin(const char *dst, char *tmp, struct err *e);
  * fsyncs the parent. *got: digests of what was written. On error nothing has appeared at dst and tmp is removed. */
 int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes,
                  const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
+/* Removes a checkpoint: its name goes first and at once, so that nobody ever finds a part of one. */
+int ckpt_remove(const char *path, struct err *e);
 void ckpt_abandon(const char *tmp);                         /* removes a temporary folder */
 /* ckpt_publish in its two steps, for those who want to read the files again before anybody else can: after ckpt_seal the folder tmp is
  * a whole checkpoint (ckpt_open reads it), ckpt_reveal gives it its name. On error of either: as ckpt_publish. */

@@ -45,6 +45,20 @@ void ckpt_abandon(const char *tmp)
     io_remove_tree(tmp, &e);        /* nothing to say: an error is on its way already */
 }
 
+int ckpt_remove(const char *path, struct err *e)
+{
+    char trash[PATH_ROOM];
+    const char *slash = strrchr(path, '/');
+    int n = snprintf(trash, sizeof trash, "%.*s.removed.tmp-old", slash ? (int)(slash - path + 1) : 0, path), rc = 0;
+    if (n >= PATH_ROOM)
+        return err_set(e, ERR_USAGE, "%s: the name is too long", path);
+    TRY(io_remove_tree(trash, e));          /* of a process that was killed while it removed */
+    TRY(io_rename(path, trash, e));
+    TRY(io_remove_tree(trash, e));
+out:
+    return rc < 0 ? rc : 0;
+}
+
 static int sync_parent(const char *dst, struct err *e)
 {
     char parent[PATH_ROOM];

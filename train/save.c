@@ -115,7 +115,7 @@ static void drop_old(struct trainer *t)
         if (n <= t->o.keep || oldest == t->step)
             return;
         snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)oldest);
-        if (io_remove_tree(path, &e) < 0) {
+        if (ckpt_remove(path, &e) < 0) {
             log_line(&t->log, "cannot remove %s: %s", path, e.text);
             return;
         }
