@@ -84,7 +84,7 @@ claim("and the bits are the same", essence(off) == essence(cold))
 s.stop()
 
 # ---- keys, limits, the log ----
-s = Server(model, "--api-key-file", f"{tmp}/keys", "--max-requests-per-key", 1, "--max-requests", 2, "--access-log", f"{tmp}/access")
+s = Server(model, "--api-key-file", f"{tmp}/keys", "--max-requests-per-key", 1, "--max-requests", 3, "--access-log", f"{tmp}/access")
 slow = dict(prompt="a", max_tokens=400, ignore_eos=True, temperature=0)
 status, e, h = post(s, "/v1/completions", slow)
 claim("without a key nothing is computed", status == 401 and e["error"]["type"] == "authentication_error", e)
