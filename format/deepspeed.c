@@ -21,7 +21,7 @@ int deepspeed_probe(const struct ckpt *c, int is_folder)
 {
     struct names l;
     struct err e;
-    int yes = is_folder && (build_exists(c, "latest") || build_exists(c, "latest_universal"));
+    int yes = is_folder && (build_exists(c, "latest") || build_exists(c, "latest_universal") || build_exists(c, "zero"));
     if (!is_folder || yes || names_read(&l, c, "", &e) < 0)
         return yes;
     for (int i = 0; i < l.n; i++)

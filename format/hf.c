@@ -18,13 +18,6 @@ static const char *const known_extra[] = {
     "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
 };
 
-/* Formats of others, told by a file: named, so that nobody searches for what is wrong. */
-static const struct { const char *file, *format; } foreign[] = {
-    { "pytorch_model.bin", "pytorch_model.bin (pickle)" }, { "pytorch_model.bin.index.json", "pytorch_model.bin (pickle)" },
-    { "latest", "DeepSpeed" }, { "latest_universal", "DeepSpeed universal" }, { "zero", "DeepSpeed universal" },
-    { ".metadata", "PyTorch DCP" }, { "latest_checkpointed_iteration.txt", "Megatron" }, { "common.pt", "Megatron torch_dist" },
-};
-
 struct found { struct ckpt_tensor t; struct fmt_piece p; };
 struct list { struct found *item; int n, room; };
 
@@ -206,10 +199,6 @@ static int find_extras(struct ckpt *c, struct err *e)
 
 static int nothing_here(const struct ckpt *c, struct err *e)
 {
-    for (size_t i = 0; i < sizeof foreign / sizeof *foreign; i++)
-        if (exists_in(c, foreign[i].file))
-            return err_set(e, ERR_FORMAT, "%s: has %s: reading %s is not built yet: convert it to safetensors first", c->path, foreign[i].file,
-                           foreign[i].format);
     if (exists_in(c, "weights-00000.safetensors"))
         return err_set(e, ERR_FORMAT, "%s: manifest.json is missing: without it the pieces have no places: restore it from a good copy", c->path);
     return err_set(e, ERR_FORMAT, "%s: has no manifest.json, %s or %s: is it a checkpoint", c->path, ONE_FILE, INDEX);

@@ -391,17 +391,24 @@ void names_free(struct names *l)
     memset(l, 0, sizeof *l);
 }
 
+/* Of a single file a/model.pt: "model.config.json"; malloc'd. */
+static char *stem_config(const struct ckpt *c)
+{
+    const char *slash = strrchr(c->path, '/'), *name = slash ? slash + 1 : c->path, *dot = strrchr(name, '.');
+    return build_text("%.*s." FMT_CONFIG, dot ? (int)(dot - name) : (int)strlen(name), name);
+}
+
 int build_config(struct ckpt *c, struct err *e)
 {
-    static const char *const places[] = { FMT_CONFIG, "../" FMT_CONFIG };
-    char *path = c->config_path ? strdup(c->config_path) : NULL;
+    char *path = c->config_path ? strdup(c->config_path) : NULL, *stem = strcmp(c->path, c->dir) ? stem_config(c) : NULL;
+    const char *places[] = { stem ? stem : FMT_CONFIG, stem ? FMT_CONFIG : "../" FMT_CONFIG };
     void *text = NULL;
     size_t n = 0;
     int rc = 0;
-    size_t n_places = strcmp(c->path, c->dir) ? 1 : sizeof places / sizeof *places;       /* of a single file: the folder it lies in */
-    for (size_t i = 0; !path && i < n_places; i++)
+    for (size_t i = 0; !path && i < sizeof places / sizeof *places; i++)
         if (build_exists(c, places[i]))
             path = fmt_join(c->dir, places[i]);
+    free(stem);
     if (!path)
         return 0;
     TRY(io_read_file(path, FMT_EXTRA_MAX, &text, &n, e));

@@ -54,7 +54,7 @@ int build_exists(const struct ckpt *c, const char *name);                  /* in
 struct names { char **name; int n; };
 int names_read(struct names *l, const struct ckpt *c, const char *sub, struct err *e);
 void names_free(struct names *l);
-/* config.json: the one given, or beside the files, or one folder up. Fills c->config when there is one. */
+/* config.json: the one given, or beside the files, or one folder up (of a single file model.pt: model.config.json, then beside it). Fills c->config when there is one. */
 int build_config(struct ckpt *c, struct err *e);
 /* First line of a small text file, without blanks at the end; malloc'd. */
 int build_line(const struct ckpt *c, const char *name, char **out, struct err *e);

@@ -31,11 +31,13 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     struct ckpt *src = NULL;
     struct plan p;
     char size[32];
-    int rc = ckpt_open(&src, req->src, e);
+    int rc = ckpt_open_config(&src, req->src, req->config_path, e);
     if (rc < 0)
         return rc;
     if (ckpt_remark(src))
         log_line(log, "%s: %s", req->src, ckpt_remark(src));
+    if (ckpt_note(src))
+        log_line(log, "%s: %s", req->src, ckpt_note(src));
     double start = log_now_s();
     rc = plan_make(&p, src, req, log, e);
     if (rc >= 0) {

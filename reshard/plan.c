@@ -80,6 +80,16 @@ static int is_trivial(const struct layout *l)
     return l->tp == 1 && l->pp == 1 && l->zero == 0;
 }
 
+/* 1: no tensor of the model begins with the same word: a buffer of the training code (DeepSpeed keeps those too), not a sign of another model. */
+static int is_buffer(const struct plan *p, const char *name)
+{
+    size_t n = strcspn(name, ".");
+    for (int i = 0; i < p->table.n; i++)
+        if (strcspn(p->table.p[i].name, ".") == n && !memcmp(p->table.p[i].name, name, n))
+            return 0;
+    return 1;
+}
+
 /* Tensors that checkpoints carry beside the table: a head that is tied (neither added nor lost), tables that follow from the config. */
 static int known_beside(const struct plan *p, const char *name)
 {
@@ -90,7 +100,7 @@ static int known_beside(const struct plan *p, const char *name)
     for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
         if (n > strlen(suffixes[i]) && !strcmp(name + n - strlen(suffixes[i]), suffixes[i]))
             return 1;
-    return 0;
+    return is_buffer(p, name);
 }
 
 static void shape_text(int n, const int64_t *shape, char out[96])

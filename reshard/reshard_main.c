@@ -146,7 +146,7 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
     struct plan p;
     struct view_options v = { .json = o->json };
     int rc = make_request(&r, o, arg[0], "", e);
-    if (rc < 0 || (rc = ckpt_open(&c, arg[0], e)) < 0)
+    if (rc < 0 || (rc = ckpt_open_config(&c, arg[0], o->config, e)) < 0)
         return rc;
     rc = plan_make(&p, c, &r, NULL, e);
     if (rc >= 0) {

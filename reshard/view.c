@@ -97,11 +97,17 @@ static void inspect_state(const struct ckpt *c, FILE *out)
         fprintf(out, "%-12s tp %d, pp %d, cp %d, dp %d, ep %d, zero %d\n", "layout", l->tp, l->pp, l->cp, l->dp, l->ep, l->zero);
     if (s->grain)
         fprintf(out, "%-12s %d\n", "grain", s->grain);
-    if (s->has_state)
+    if (strcmp(ckpt_driver(c), "native") && (l->tp > 1 || l->pp > 1 || l->dp > 1 || l->zero))
+        fprintf(out, "%-12s tp %d, pp %d, dp %d, zero %d\n", "written by", l->tp, l->pp, l->dp, l->zero);
+    if (s->has_state && strcmp(ckpt_driver(c), "native"))
+        fprintf(out, "%-12s step %lld\n", "state", (long long)s->step);
+    else if (s->has_state)
         fprintf(out, "%-12s step %lld, seed %llu, epoch %lld, sample %lld\n", "state", (long long)s->step, (unsigned long long)s->seed,
                 (long long)s->epoch, (long long)s->sample);
     else
         fprintf(out, "%-12s none (weights only)\n", "state");
+    if (ckpt_note(c))
+        fprintf(out, "%-12s %s\n", "note", ckpt_note(c));
     fprintf(out, "%-12s %s", "files", ckpt_config_json(c) ? "config.json" : "no config.json");
     for (int i = 0; i < ckpt_n_extra(c); i++)
         fprintf(out, ", %s", ckpt_extra_name(c, i));

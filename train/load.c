@@ -179,11 +179,21 @@ static int check_resume(struct trainer *t, int have[ZERO_STATES], struct err *e)
     return 0;
 }
 
+/* No tensor of the model begins with the same word: a buffer of other training code, which is left where it is. */
+static int is_buffer(const struct trainer *t, const char *name)
+{
+    size_t n = strcspn(name, ".");
+    for (int i = 0; i < t->model.table.n; i++)
+        if (strcspn(t->model.table.p[i].name, ".") == n && !memcmp(t->model.table.p[i].name, name, n))
+            return 0;
+    return 1;
+}
+
 static int check_names(struct trainer *t, struct err *e)
 {
     for (int i = 0; i < ckpt_n_tensors(t->source); i++) {
         const struct ckpt_tensor *x = ckpt_tensor(t->source, i);
-        if (param_find(&t->model.table, x->name) < 0 && !(t->cfg.tied && !strcmp(x->name, "lm_head.weight")))
+        if (param_find(&t->model.table, x->name) < 0 && !(t->cfg.tied && !strcmp(x->name, "lm_head.weight")) && !is_buffer(t, x->name))
             return err_set(e, ERR_FORMAT, "%s: tensor %s is not part of a %s model as config.json describes it", ckpt_path(t->source), x->name, t->cfg.family);
     }
     return 0;

@@ -21,8 +21,7 @@ static inline const char *foreign_path(const char *name, char out[1024])
         test_skip("FIXTURES is not set");
         return NULL;
     }
-    snprintf(out, 1024, "%s/foreign/%s", dir, name);
-    if (!io_exists(out)) {
+    if (snprintf(out, 1024, "%s/foreign/%s", dir, name) >= 1024 || !io_exists(out)) {
         test_skip("%s is not there", out);
         return NULL;
     }

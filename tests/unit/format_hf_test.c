@@ -194,8 +194,8 @@ TEST(folders_are_read_by_their_index_and_wrong_ones_are_refused)
 TEST(other_formats_are_named_and_urls_refused)
 {
     static const struct { const char *file, *says; } cases[] = {
-        { "pytorch_model.bin", "pickle" }, { "latest", "DeepSpeed" }, { ".metadata", "DCP" },
-        { "latest_checkpointed_iteration.txt", "Megatron" }, { "weights-00000.safetensors", "manifest.json is missing" }, { "readme", "checkpoint" },
+        { "pytorch_model.bin", "zip" }, { "latest", "which is not there" }, { ".metadata", "pickle" },
+        { "latest_checkpointed_iteration.txt", "an iteration" }, { "zero_pp_rank_0_mp_rank_00_optim_states.pt", "0 model files" }, { "weights-00000.safetensors", "manifest.json is missing" }, { "readme", "checkpoint" },
     };
     char dir[512];
     struct err e = { 0 };
