@@ -214,9 +214,16 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
     int64_t cols = b->n_dims == 2 ? b->extent[1] : 1, whole = b->n_dims == 2 ? p->shape[1] : 1;
     (void)s;
     (void)e;
-    for (int64_t i = lo; i < hi; i++) {
-        int64_t row = i / cols + b->start[0], col = i % cols + (b->n_dims == 2 ? b->start[1] : 0);
-        dst[i - lo] = p->ones ? 1.0f : (float)(p->init_range * rnd_normal(seed, stream, (uint64_t)(row * whole + col)));
+    for (int64_t i = lo; i < hi;) {              /* run by run inside a row */
+        double normal[256] = { 0 };
+        int64_t row = i / cols + b->start[0], col = i % cols + (b->n_dims == 2 ? b->start[1] : 0), n = cols - i % cols;
+        n = n < hi - i ? n : hi - i;
+        n = n < 256 ? n : 256;
+        if (!p->ones)
+            rnd_normals(seed, stream, (uint64_t)(row * whole + col), n, normal);
+        for (int64_t j = 0; j < n; j++)
+            dst[i - lo + j] = p->ones ? 1.0f : (float)(p->init_range * normal[j]);
+        i += n;
     }
     return 0;
 }
