@@ -251,7 +251,7 @@ static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct er
         *op = rc ? PLAN_STEP : PLAN_IDLE;
     }
     show_state(en);
-    plan_make(&en->plan, *op, &en->sched, ids_of);
+    step_plan_make(&en->plan, *op, &en->sched, ids_of);
 out:
     return rc < 0 ? rc : 0;
 }

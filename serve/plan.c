@@ -41,7 +41,7 @@ static void point(struct plan *p)
     p->want = p->ids + p->n_rows;
 }
 
-void plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q))
+void step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q))
 {
     int32_t *w = p->word, *page;
     int n = op == PLAN_STEP ? s->n_items : 0;

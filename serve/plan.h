@@ -33,7 +33,7 @@ struct plan {
 int plan_open(struct plan *p, int max_seqs, int64_t max_rows, int64_t max_wants, int32_t n_pages, struct err *e);
 void plan_close(struct plan *p);
 /* Rank 0: the scheduler's items as a message. ids_of gives the tokens of a sequence. */
-void plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q));
+void step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q));
 /* Rank 0 sends, the others receive. Collective. */
 int plan_share(struct plan *p, struct comm *c, struct err *e);
 /* Pages as memory: fills p->seq and clears pages that begin in this step. */
