@@ -25,7 +25,7 @@ struct comm *comm_new(struct world *w, int *member, int size)
         return NULL;
     }
     const struct transport *t = size == 1 ? &transport_self : on_one_node(w, member, size) ? &transport_shm : w->t;
-    *c = (struct comm) { .t = t, .w = w, .size = size, .member = member, .name = "group" };
+    *c = (struct comm){ .t = t, .w = w, .size = size, .member = member, .name = "group" };
     while (c->member[c->rank] != w->at.rank)
         c->rank++;
     return c;
@@ -52,7 +52,7 @@ struct begun { int64_t ns, trace_ns, across; };
 
 static struct begun begin(const struct comm *c)
 {
-    return (struct begun) { board_now_ns(), trace_now(c->w->trace), c->w->across_bytes };
+    return (struct begun){ board_now_ns(), trace_now(c->w->trace), c->w->across_bytes };
 }
 
 static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, int rc, struct err *e)
@@ -61,7 +61,7 @@ static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, 
     n->calls++;
     n->seconds += (double)(board_now_ns() - b.ns) * 1e-9;
     n->across += c->w->across_bytes - b.across;
-    trace_span(c->w->trace, TRACE_COMM, comm_op_name(op), c->name, b.trace_ns, (struct trace_args) { .bytes = bytes, .n_ranks = c->size });
+    trace_span(c->w->trace, TRACE_COMM, comm_op_name(op), c->name, b.trace_ns, (struct trace_args){ .bytes = bytes, .n_ranks = c->size });
     if (rc < 0) {
         world_fail(c->w, e);
         return rc;
@@ -205,7 +205,7 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
     }
     c->count[q->op].seconds += (double)(board_now_ns() - b.ns) * 1e-9;
     c->count[q->op].across += c->w->across_bytes - b.across;
-    trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns, (struct trace_args) { .bytes = q->bytes, .n_ranks = c->size });
+    trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns, (struct trace_args){ .bytes = q->bytes, .n_ranks = c->size });
     if (rc < 0) {
         c->t->drop(q);
         free(q);
@@ -246,7 +246,7 @@ int comm_progress(struct comm *c, struct err *e)
         return rc;
     if ((rc = comm_step_all(c->w, e)) < 0)
         world_fail(c->w, e);
-    trace_span(c->w->trace, TRACE_COMM, "progress", NULL, begin_ns, (struct trace_args) { 0 });
+    trace_span(c->w->trace, TRACE_COMM, "progress", NULL, begin_ns, (struct trace_args){ 0 });
     return rc < 0 ? rc : 0;
 }
 

@@ -79,7 +79,7 @@ int meet_open(struct place *p, struct err *e)
     int rc = start_mpi(e);
     if (rc < 0)
         return rc;
-    *p = (struct place) { .with_mpi = 1 };
+    *p = (struct place){ .with_mpi = 1 };
     MPI_Comm_rank(MPI_COMM_WORLD, &p->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &p->size);
     if (node_comm(&node) != MPI_SUCCESS)
@@ -146,7 +146,7 @@ int meet_segment(struct segment *s, const struct place *p, size_t bytes, struct 
 {
     MPI_Comm node;
     int rc;
-    *s = (struct segment) { .fd = -1 };
+    *s = (struct segment){ .fd = -1 };
     if (!p->with_mpi) {
         rc = segment_create(s, bytes, NULL, e);
         segment_close_fd(s);

@@ -184,7 +184,7 @@ static int finish(struct world *w, MPI_Request *req, int n, const char *group, s
         waited = 1;
     }
     if (waited)
-        trace_span(w->trace, TRACE_WAIT, "wait", group, seen, (struct trace_args) { 0 });
+        trace_span(w->trace, TRACE_WAIT, "wait", group, seen, (struct trace_args){ 0 });
     return 0;
 }
 
@@ -470,7 +470,7 @@ static int post(struct comm *c, const void *p, size_t bytes, int to, struct err 
     struct outgoing *o = malloc(sizeof *o + bytes);
     if (!o)
         return err_set(e, ERR_MEMORY, "no memory for a message of %zu bytes", bytes);
-    *o = (struct outgoing) { .bytes = bytes };
+    *o = (struct outgoing){ .bytes = bytes };
     mpi_count_across(c, bytes, to);
     memcpy(o->data, p, bytes);
     int rc = MPI_Isend(o->data, (int)bytes, MPI_BYTE, c->member[to], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &o->req);

@@ -59,7 +59,7 @@ static int map(struct segment *s, size_t bytes, struct err *e)
 
 int segment_create(struct segment *s, size_t bytes, const char *name, struct err *e)
 {
-    *s = (struct segment) { .fd = name ? shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
+    *s = (struct segment){ .fd = name ? shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
                                        : memfd_create("shardline", MFD_CLOEXEC) };
     if (s->fd < 0)
         return err_sys(e, "cannot create shared memory");
@@ -78,7 +78,7 @@ int segment_open_fd(struct segment *s, size_t bytes, int pid, int fd, struct err
 {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", pid, fd);
-    *s = (struct segment) { .fd = open(path, O_RDWR | O_CLOEXEC) };
+    *s = (struct segment){ .fd = open(path, O_RDWR | O_CLOEXEC) };
     if (s->fd < 0)
         return err_sys(e, "cannot open shared memory %s", path);
     return map(s, bytes, e);
@@ -86,7 +86,7 @@ int segment_open_fd(struct segment *s, size_t bytes, int pid, int fd, struct err
 
 int segment_open_name(struct segment *s, size_t bytes, const char *name, struct err *e)
 {
-    *s = (struct segment) { .fd = shm_open(name, O_RDWR | O_CLOEXEC, 0600) };
+    *s = (struct segment){ .fd = shm_open(name, O_RDWR | O_CLOEXEC, 0600) };
     if (s->fd < 0)
         return err_sys(e, "cannot open shared memory %s", name);
     return map(s, bytes, e);
@@ -101,7 +101,7 @@ int segment_take_region(struct segment *s, size_t head_bytes, int rank, struct m
     s->extent = malloc((size_t)s->room * sizeof *s->extent);
     if (!s->extent || s->region + s->region_bytes > s->bytes)
         return err_set(e, ERR_MEMORY, "no room for a region of %zu bytes in shared memory of %zu", s->region_bytes, s->bytes);
-    s->extent[0] = (struct extent) { .off = s->region, .size = s->region_bytes };
+    s->extent[0] = (struct extent){ .off = s->region, .size = s->region_bytes };
     s->n_extents = 1;
     madvise(s->base + s->region, s->region_bytes, MADV_HUGEPAGE);      /* a wish: costs nothing where it is refused */
     return 0;
@@ -123,7 +123,7 @@ void segment_close(struct segment *s)
         munmap(s->base, s->bytes);
     segment_close_fd(s);
     free(s->extent);
-    *s = (struct segment) { .fd = -1 };
+    *s = (struct segment){ .fd = -1 };
 }
 
 /* Puts one extent behind extent i. */
@@ -154,12 +154,12 @@ static int carve(struct segment *s, int i, size_t off, size_t size)
     struct extent x = s->extent[i];
     size_t end = x.off + x.size;
     if (off + size < end) {
-        if (insert(s, i, (struct extent) { .off = off + size, .size = end - off - size }) < 0)
+        if (insert(s, i, (struct extent){ .off = off + size, .size = end - off - size }) < 0)
             return -1;
         s->extent[i].size = off + size - x.off;
     }
     if (off > x.off) {
-        if (insert(s, i, (struct extent) { .off = off, .size = size }) < 0)
+        if (insert(s, i, (struct extent){ .off = off, .size = size }) < 0)
             return -1;
         s->extent[i].size = off - x.off;
         i++;

@@ -226,7 +226,7 @@ char *shm_stage(struct world *w, struct err *e)
 /* buf of bytes as the others see it: where it lies, or my staging block. Nothing is said to the others yet. */
 int shm_prepare(struct comm *c, struct shm_post *mine, int what, const void *buf, size_t bytes, struct err *e)
 {
-    *mine = (struct shm_post) { .off = segment_offset(&c->w->seg, buf, bytes), .bytes = (int64_t)bytes, .what = what };
+    *mine = (struct shm_post){ .off = segment_offset(&c->w->seg, buf, bytes), .bytes = (int64_t)bytes, .what = what };
     if (mine->off >= 0)
         return 0;
     char *s = shm_stage(c->w, e);

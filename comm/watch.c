@@ -184,7 +184,7 @@ static int open_fds(struct watch *w, struct err *e)
     w->fd = calloc((size_t)w->n_fds, sizeof *w->fd);
     w->gone = calloc((size_t)w->board->n_ranks, 1);
     for (int i = 0; w->fd && i < w->n_fds; i++)
-        w->fd[i] = (struct pollfd) { .fd = -1, .events = POLLIN };
+        w->fd[i] = (struct pollfd){ .fd = -1, .events = POLLIN };
     if (!w->fd || !w->gone)
         return err_set(e, ERR_MEMORY, "no memory for watching %d ranks", w->board->n_ranks);
     w->fd[FD_STOP].fd = eventfd(0, EFD_CLOEXEC);

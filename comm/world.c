@@ -37,7 +37,7 @@ static int choose(const char *name, const struct place *at, const struct transpo
 /* One rank needs nobody to find, so MPI stays asleep; transport mpi starts it on request. */
 static int find_place(const char *name, struct place *at, struct err *e)
 {
-    *at = (struct place) { .size = 1, .node_size = 1 };
+    *at = (struct place){ .size = 1, .node_size = 1 };
     return meet_expected_ranks() == 1 && strcmp(name, "mpi") ? 0 : meet_open(at, e);
 }
 
@@ -235,7 +235,7 @@ int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struc
     static const char *const names[AXIS_COUNT] = { [AXIS_TP] = "tp", [AXIS_CP] = "cp", [AXIS_DP] = "dp", [AXIS_PP] = "pp" };
     int rc = 0, rest = w->at.rank;
     long long product = 1;
-    *m = (struct mesh) { .all = w->all };
+    *m = (struct mesh){ .all = w->all };
     for (int a = 0; a < AXIS_COUNT; a++)
         product *= size[a] > 0 && product <= w->at.size ? size[a] : 0;
     if (product != w->at.size)
