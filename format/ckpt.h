@@ -43,7 +43,7 @@ struct ckpt_state {              /* what is not a tensor; absent for a checkpoin
 /* ---- reading ---- */
 struct ckpt;
 /* path: a folder of any name, a single .safetensors file, or a URL (http, https, s3, hf; its bytes are kept in a cache that processes
- * share, and only what is read is transferred: ckpt_check_rest leaves the rest of a URL alone). Detects the driver (native, Hugging Face). Reads tables only; checks
+ * share, and only what is read is transferred: ckpt_check_rest leaves the rest of a URL alone). Detects the driver (native, Hugging Face, and those in FOREIGN.md). Reads tables only; checks
  * sizes, exact cover, manifest checksum. Data is checked against its block checksums as it is read (native). */
 int ckpt_open(struct ckpt **out, const char *path, struct err *e);
 /* The same with a config.json (a path, or NULL) that says what the files of other frameworks do not: Megatron's heads and vocabulary. */
@@ -54,7 +54,7 @@ int64_t ckpt_received(const struct ckpt *c);                /* bytes that came o
 /* Downloads the checkpoint at url to the folder dst (must not exist): resumes an earlier try, verifies all of it, then dst appears. */
 int ckpt_fetch(const char *url, const char *dst, int n_threads, int64_t *received, struct err *e);
 const char *ckpt_path(const struct ckpt *c);
-const char *ckpt_driver(const struct ckpt *c);              /* "native", "hf" */
+const char *ckpt_driver(const struct ckpt *c);              /* "native", "hf", "torch", "dcp", "dcp-hf", "deepspeed", "deepspeed-universal", "megatron-dist", "megatron-legacy" */
 int ckpt_n_tensors(const struct ckpt *c);
 const struct ckpt_tensor *ckpt_tensor(const struct ckpt *c, int i);
 int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name);        /* index or -1 */
