@@ -268,6 +268,10 @@ int build_finish(struct build *b, struct err *e)
         moments |= c->tensor[i].role == ROLE_EXP_AVG;
     }
     zip_sort_records(c);
+    if (moments && !b->has_step && !c->note && !(c->note = strdup("there are moments but no step: training cannot go on from them"))) {
+        rc = err_set(e, ERR_MEMORY, "%s: no room for a note", c->path);
+        goto out;
+    }
     if (moments && b->has_step) {
         c->state.has_state = 1;
         c->state.step = (int64_t)b->step;

@@ -76,6 +76,9 @@ static int add_file(struct build *b, const char *name, struct err *e)
     const struct pk *d = weights_of(t.root);
     for (uint32_t i = 0; d->kind == PK_DICT && i < d->n && rc >= 0; i++)
         rc = add_tensor(b, &t, d->item[2 * i], d->item[2 * i + 1], e);
+    if (rc >= 0 && d != t.root && pk_get(t.root, "optimizer") && !c->note &&
+        !(c->note = strdup("the file's optimizer is left out: it is numbered, and the order of its parameters is not in the file")))
+        rc = err_set(e, ERR_MEMORY, "%s: no room for a note", c->path);
     torch_close(&t);
     if (rc >= 0 && c->n_tensors == before)
         rc = err_set(e, ERR_FORMAT, "%s: holds no tensors by name: is it an optimizer's file, or one of a sharded checkpoint", c->file[file].path);

@@ -281,6 +281,19 @@ TEST(every_broken_file_is_refused_quickly_and_nothing_is_run)
     CHECK(glob("/tmp/FX_PWNED_*", 0, NULL, &found) == GLOB_NOMATCH);
 }
 
+TEST(what_is_left_out_is_said)
+{
+    char path[1400];
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    if (!foreign_path("plain/llama2l_fp32_trainer.pt", path))
+        return;
+    CHECK(ckpt_open(&c, path, &e) >= 0);
+    CHECK(c && ckpt_n_tensors(c) == 21 && !ckpt_state(c)->has_state);
+    CHECK_HAS(c && ckpt_note(c) ? ckpt_note(c) : "", "optimizer is left out");
+    ckpt_close(c);
+}
+
 TEST(a_record_that_no_tensor_uses_makes_no_file)
 {
     char path[1400];
