@@ -205,8 +205,9 @@ def rows(data, shape, lo, hi):
     return data[lo * w:hi * w]
 def cols(data, shape, lo, hi): return b"".join(data[4 * (r * shape[1] + lo):4 * (r * shape[1] + hi)] for r in range(shape[0]))
 
-def megatron(dir, shapes, state, tp, pp, vp, distributed, m):
-    per, pad = m["layers"] // (pp * vp), -(-m["vocab"] // (8 * tp)) * 8 * tp
+def local_of(state, tp, m):
+    """(kind, layer, Megatron's name, tp rank) -> bytes and shape of the rank's part"""
+    pad = -(-m["vocab"] // (8 * tp)) * 8 * tp
     heads, groups, hd, ffn, hidden = m["heads"], m["groups"], m["hd"], m["ffn"], m["hidden"]
     q = heads // groups * hd
     def local(kind, l, name, t):
@@ -232,9 +233,16 @@ def megatron(dir, shapes, state, tp, pp, vp, distributed, m):
               "self_attention.q_layernorm.weight": "self_attn.q_norm.weight", "self_attention.k_layernorm.weight": "self_attn.k_norm.weight",
               "decoder.final_layernorm.weight": "model.norm.weight"}[name]
         return get(hf), (len(get(hf)) // 4,)
-    order = ["self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias",
-             "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"]
-    if "model.layers.0.self_attn.q_proj.bias" not in shapes: order = [n for n in order if not n.endswith("bias") and "_layernorm" not in n]
+    return local
+
+ORDER = ["self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias",
+         "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"]
+
+def order_of(shapes):
+    return [n for n in ORDER if "model.layers.0.self_attn.q_proj.bias" in shapes or (not n.endswith("bias") and "_layernorm" not in n)]
+
+def megatron(dir, shapes, state, tp, pp, vp, distributed, m):
+    per, local, order = m["layers"] // (pp * vp), local_of(state, tp, m), order_of(shapes)
     for t in range(tp):
         for p in range(pp):
             chunks = []
@@ -272,6 +280,71 @@ def megatron(dir, shapes, state, tp, pp, vp, distributed, m):
             save_to(o, folder + "/model_optim_rng.pt")
     open(f"{dir}/latest_checkpointed_iteration.txt", "w").write("9")
 
+# ---- Megatron torch_dist with dp_reshardable buffers: every parameter a chunk, cut once more where a data-parallel rank ends
+
+def megatron_dist(dir, shapes, state, tp, pp, dp, m):
+    import io, json
+    folder, local, order, per = f"{dir}/iter_0000009", local_of(state, tp, m), order_of(shapes), m["layers"] // pp
+    os.makedirs(folder)
+    items, places, f = OrderedDict(), OrderedDict(), open(f"{folder}/__0_0.distcp", "wb")
+    def chunk(key, start, data, size):
+        b = io.BytesIO()
+        save(Tensor(Storage(data), size), b)
+        places[obj(MetadataIndex, fqn=key, offset=Size(start), index=None)] = obj(_StorageInfo, relative_path="__0_0.distcp", offset=f.tell(), length=len(b.getvalue()))
+        items[key].chunks.append(obj(ChunkStorageMetadata, offsets=Size(start), sizes=Size(size)))
+        f.write(b.getvalue())
+    def item(key, shape):
+        items.setdefault(key, obj(TensorStorageMetadata, properties=obj(TensorProperties, state=(float32, None, False, None, False, None)), size=Size(shape), chunks=[]))
+    def model(name, l):
+        key = name if l is None else "decoder.layers." + name
+        cols, lead = name.endswith(("linear_proj.weight", "fc2.weight")), () if l is None else (m["layers"],)
+        for t in range(tp):
+            data, shape = local("fp32", l, name, t)
+            whole = name.endswith("norm_weight") or name.endswith("layernorm.weight")
+            if whole and t: continue
+            at = () if l is None else (l,)
+            one = () if l is None else (1,)
+            full = list(shape)
+            if not whole: full[1 if cols else 0] *= tp
+            item(key, lead + tuple(full))
+            if name == "mlp.linear_fc1.weight":         # stored [gate; up], two chunks a rank
+                h = shape[0] // 2
+                for k in range(2): chunk(key, at + (k * h * tp + t * h, 0), rows(data, shape, k * h, k * h + h), one + (h, shape[1]))
+            else:
+                start = [0] * len(shape)
+                if not whole: start[1 if cols else 0] = t * shape[1 if cols else 0]
+                chunk(key, at + tuple(start), data, one + tuple(shape))
+    stages = []
+    for p in range(pp):
+        names = [(None, "embedding.word_embeddings.weight")] if p == 0 else []
+        names += [(l, n) for l in range(p * per, (p + 1) * per) for n in order]
+        stages.append(names + ([(None, n) for n in ("decoder.final_layernorm.weight", "output_layer.weight")] if p == pp - 1 else []))
+        for l, n in stages[-1]: model(n, l)
+    for p in range(pp):
+        for t in range(tp):
+            sizes = [(l, n, len(local("fp32", l, n, t)[0]) // 4) for l, n in reversed(stages[p])]
+            buckets, at = [[]], 0       # two buckets: the second begins anew, without the gap of the first
+            for i, x in enumerate(sizes):
+                if i == len(sizes) // 2: buckets.append([]); at = 0
+                at = -(-at // 64) * 64
+                buckets[-1].append((at,) + x)
+                at += x[2]
+            for b, params in enumerate(buckets):
+                n = params[-1][0] + params[-1][3]
+                cuts = [-(-n // dp) * i for i in range(1, dp)]
+                for k, kind in zip(("param", "exp_avg", "exp_avg_sq"), KINDS):
+                    key = f"optimizer.distributed.dp_group_idx_{p * tp + t}.gbuf_idx_0.dtype_(torch.float32, torch.float32).bucket_idx_{b}.{k}"
+                    item(key, (n,))
+                    for start, l, name, size in params:
+                        data, ends = local(kind, l, name, t)[0], [c - start for c in cuts if 0 < c - start < size] + [size]
+                        for lo, hi in zip([0] + ends, ends): chunk(key, (start + lo,), data[4 * lo:4 * hi], (hi - lo,))
+    f.close()
+    with open(f"{folder}/.metadata", "wb") as g:
+        pickle.Pickler(g, 4).dump(obj(Metadata, state_dict_metadata=items, planner_data=None, storage_data=places, version="1.0.0"))
+    save_to({"args": argparse_ns(m, tp, pp), "iteration": 7, "checkpoint_version": 3.0, "optimizer": {"param_groups": [{"step": 7}]}}, f"{folder}/common.pt")
+    json.dump({"sharded_backend": "torch_dist", "sharded_backend_version": 1}, open(f"{folder}/metadata.json", "w"))
+    open(f"{dir}/latest_checkpointed_iteration.txt", "w").write("9")
+
 def argparse_ns(m, tp, pp):
     import argparse
     return argparse.Namespace(num_layers=m["layers"], hidden_size=m["hidden"], num_attention_heads=m["heads"], num_query_groups=m["groups"], group_query_attention=True,
@@ -290,6 +363,7 @@ def main():
     if case.startswith("zero3"): zero3(out, shapes, state, int(case.split("-")[1]))
     elif case.startswith("zero2"): zero2(out, shapes, state, int(case.split("-")[1]))
     elif case.startswith("dcp"): dcp_save(out, shapes, state, int(case.split("-")[1]), "_orig_mod." if "wrapped" in case else "")
+    elif case.startswith("dist"): megatron_dist(out, shapes, state, *(int(x) for x in case.split("-")[1:4]), m)
     else:                               # legacy-TP-PP-VP[-distopt][-bias]
         w = case.split("-")
         megatron(out, shapes, state, int(w[1]), int(w[2]), int(w[3]), "distopt" in case, m)
