@@ -263,14 +263,16 @@ static void bench_form(struct bench *k, const struct form *f, struct product *p,
     snprintf(name, sizeof name, "%s %s %dx%dx%d", f->what, name_of(dt), (int)m, (int)n, (int)kk);
     if (k->only && !strstr(name, k->only))
         return;
-    if (k->have_onednn && onednn_product_open(&peer, &k->onednn, k->d, f->form, dt, shape[0], shape[1], shape[2], 1)) {
+    int onednn = k->have_onednn && onednn_product_open(&peer, &k->onednn, k->d, f->form, dt, shape[0], shape[1], shape[2], 1);
+    int blas = k->sgemm && dt == DT_F32;
+    if (onednn) {
         compare(k, name, "GFLOP/s", ours, "onednn", (struct contestant){ onednn_run, &peer, ours.work }, 0);
         onednn_product_close(&peer);
-    } else if (k->sgemm && dt == DT_F32) {
-        compare(k, name, "GFLOP/s", ours, "openblas", (struct contestant){ f->blas, p, ours.work }, 0);
-    } else {
-        compare(k, name, "GFLOP/s", ours, "peak", (struct contestant){ NULL, NULL, 0 }, k->peak[dt] * k->threads);
     }
+    if (blas)
+        compare(k, name, "GFLOP/s", ours, "openblas", (struct contestant){ f->blas, p, ours.work }, 0);
+    if (!onednn && !blas)
+        compare(k, name, "GFLOP/s", ours, "peak", (struct contestant){ NULL, NULL, 0 }, k->peak[dt] * k->threads);
 }
 
 static void bench_shape(struct bench *k, enum dtype dt, int64_t m, int64_t n, int64_t kk)
