@@ -25,7 +25,6 @@ struct model_config {
 
 /* text: config.json; what: its path, for messages. ERR_CONFIG names the key; a family or feature that is not computed is refused by name. */
 int model_config_parse(struct model_config *c, const char *text, const char *what, struct err *e);
-/* The same for shape only: families that are not computed pass when the parameter table knows them (reshard). */
 /* A preset ("tiny", "10m", "110m", "1b", "7b", "70b"), or ERR_USAGE that lists them. */
 int model_config_preset(struct model_config *c, const char *name, struct err *e);
 /* config.json as transformers reads it, malloc'd. dtype: "float32" or "bfloat16". shardline_grain only when it is not the formula. */

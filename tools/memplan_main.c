@@ -101,7 +101,7 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
         *e = why;
         return -e->code;
     }
-    run_plan_print(&p, &a, stdout);
+    train_plan_print(&p, &a, stdout);
     printf("fits         %s in %.4g GB\n", p.total_bytes <= (double)o->memory ? "yes" : "no", (double)o->memory / 1e9);
     return 0;
 }

@@ -67,7 +67,7 @@ int trainer_plan(struct trainer *t, struct err *e)
     struct run_plan p;
     int rc = train_plan_make(&p, &ask, out, e);
     if (rc >= 0 && out)
-        run_plan_print(&p, &ask, out);
+        train_plan_print(&p, &ask, out);
     return rc;
 }
 

@@ -75,7 +75,7 @@ out:
     return rc;
 }
 
-void run_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out)
+void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out)
 {
     static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM };
     const struct { const char *name; double bytes; } sent[] = { { "dp sums", p->dp_reduce }, { "dp gathers", p->dp_gather }, { "tp sums", p->tp_reduce },

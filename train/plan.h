@@ -23,6 +23,6 @@ struct run_plan {
     double dp_reduce, dp_gather, tp_reduce, pp_send;
 };
 int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e);
-void run_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out);
+void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out);
 
 #endif

@@ -116,7 +116,6 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     double began = log_now_s(), norm;
     int64_t traced = trace_now(t->trace);
     int rc;
-    zero_begin_step(t->zero);
     runlog_begin_step(t);
     t->waited_s = 0;
     for (int64_t i = 0; i < t->schedule.n; i++)

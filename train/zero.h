@@ -45,7 +45,6 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
 int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo, int64_t hi, float *dst, struct err *e);
 
 /* ---- a step ---- */
-void zero_begin_step(struct zero *z);
 void zero_begin_rows(struct zero *z, int64_t super, int64_t row);    /* the next micro-batch adds leaves row .. of super-step super */
 /* Norm of the whole gradient, exact: the same double on every rank. */
 int zero_norm(struct zero *z, double *norm, struct err *e);

@@ -111,8 +111,6 @@ void zero_close_grads(struct zero *z)
 
 struct grads *zero_grads(struct zero *z) { return &z->g; }
 
-void zero_begin_step(struct zero *z) { zero_begin_rows(z, 0, 0); }
-
 void zero_begin_rows(struct zero *z, int64_t super, int64_t row)
 {
     z->super = super;

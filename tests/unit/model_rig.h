@@ -90,7 +90,7 @@ static inline double rig_backward(struct rig *r)
 {
     struct err e;
     double norm = 0;
-    zero_begin_step(r->z);
+    zero_begin_rows(r->z, 0, 0);
     CHECK_INT(model_train_backward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, (float)(1.0 / (double)(r->n_seq * r->T)),
                                    zero_grads(r->z), &e), 0);
     CHECK_INT(zero_norm(r->z, &norm, &e), 0);
