@@ -7,58 +7,29 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/hook.h"
 
 #define CHUNK ((size_t)1 << 30)  /* one call moves at most 2 GiB - 4 KiB on Linux */
-
-/* ---- SHARDLINE_IO_FAULT=op:N:ERRNO makes the N-th call of an operation fail ---- */
-
-enum io_op { IO_OPEN, IO_READ, IO_WRITE, IO_FSYNC, IO_CLOSE, IO_RENAME, IO_OPS };
-static const char *const op_name[IO_OPS] = { "open", "read", "write", "fsync", "close", "rename" };
-static const struct { const char *name; int value; } errno_name[] = {
-    { "ENOSPC", ENOSPC }, { "EDQUOT", EDQUOT }, { "EIO", EIO }, { "ENOENT", ENOENT }, { "EACCES", EACCES },
-    { "EMFILE", EMFILE }, { "EROFS", EROFS }, { "ENOMEM", ENOMEM },
-};
-
-static int errno_of(const char *name)
-{
-    for (size_t i = 0; i < sizeof errno_name / sizeof *errno_name; i++)
-        if (!strcmp(name, errno_name[i].name))
-            return errno_name[i].value;
-    return EIO;
-}
-
-/* 1, with errno set, when this call was chosen to fail. The counters are process-wide on purpose: the hook counts the calls
- * of a whole run. */
-static int fault(enum io_op op)
-{
-    static _Atomic long n_calls[IO_OPS];
-    const char *text = getenv("SHARDLINE_IO_FAULT");
-    char name[16], code[16];
-    long nth;
-    if (!text || sscanf(text, "%15[^:]:%ld:%15s", name, &nth, code) != 3 || strcmp(name, op_name[op]))
-        return 0;
-    if (atomic_fetch_add(&n_calls[op], 1) + 1 != nth)
-        return 0;
-    errno = errno_of(code);
-    return 1;
-}
 
 /* ---- one file ---- */
 
 static int open_at(const char *path, int flags, const char *verb, struct err *e)
 {
     int fd = -1;
-    if (!fault(IO_OPEN))
+    if (!hook_fault(HOOK_OPEN))
         do
             fd = open(path, flags | O_CLOEXEC, 0666);
         while (fd < 0 && errno == EINTR);
-    return fd < 0 ? err_sys(e, "cannot %s %s", verb, path) : fd;
+    if (fd < 0)
+        return err_sys(e, "cannot %s %s", verb, path);
+    if (flags & O_CREAT)
+        hook_note(HOOK_OPEN, path, NULL, 0, NULL, 0);
+    return fd;
 }
 
 int io_open_read(const char *path, struct err *e)
@@ -69,6 +40,11 @@ int io_open_read(const char *path, struct err *e)
 int io_create(const char *path, struct err *e)
 {
     return open_at(path, O_RDWR | O_CREAT | O_EXCL, "create", e);
+}
+
+int io_open_write(const char *path, struct err *e)
+{
+    return open_at(path, O_RDWR | O_CREAT, "open", e);
 }
 
 int64_t io_size(int fd, const char *path, struct err *e)
@@ -86,7 +62,7 @@ int io_pread(int fd, const char *path, void *buf, size_t n, int64_t off, struct 
     char *p = buf;
     for (size_t done = 0; done < n;) {
         size_t want = n - done < CHUNK ? n - done : CHUNK;
-        ssize_t got = fault(IO_READ) ? -1 : pread(fd, p + done, want, off + (int64_t)done);
+        ssize_t got = hook_fault(HOOK_READ) ? -1 : pread(fd, p + done, want, off + (int64_t)done);
         if (got < 0 && errno == EINTR)
             continue;
         if (got < 0)
@@ -104,27 +80,44 @@ int io_pwrite(int fd, const char *path, const void *buf, size_t n, int64_t off, 
     const char *p = buf;
     for (size_t done = 0; done < n;) {
         size_t want = n - done < CHUNK ? n - done : CHUNK;
-        ssize_t put = fault(IO_WRITE) ? -1 : pwrite(fd, p + done, want, off + (int64_t)done);
+        ssize_t put = hook_fault(HOOK_WRITE) ? -1 : pwrite(fd, p + done, want, off + (int64_t)done);
         if (put < 0 && errno == EINTR)
             continue;
         if (put <= 0) {
             errno = put ? errno : ENOSPC;
             return err_sys(e, "cannot write %s at byte %lld", path, (long long)off + (long long)done);
         }
+        hook_note(HOOK_WRITE, path, NULL, off + (int64_t)done, p + done, (size_t)put);
         done += (size_t)put;
     }
     return 0;
 }
 
+int io_truncate(int fd, const char *path, int64_t bytes, struct err *e)
+{
+    if (hook_fault(HOOK_TRUNCATE) || ftruncate(fd, bytes) < 0)
+        return err_sys(e, "cannot make %s %lld bytes long", path, (long long)bytes);
+    hook_note(HOOK_TRUNCATE, path, NULL, bytes, NULL, 0);
+    return 0;
+}
+
+static int sync_fd(int fd, const char *what, const char *path, struct err *e)
+{
+    if (hook_fault(HOOK_FSYNC) || fsync(fd) < 0)
+        return err_sys(e, "cannot fsync %s%s", what, path);
+    hook_note(HOOK_FSYNC, path, NULL, 0, NULL, 0);
+    return 0;
+}
+
 int io_sync_close(int fd, const char *path, struct err *e)
 {
-    int rc = 0;
-    if (fault(IO_FSYNC) || fsync(fd) < 0)
-        rc = err_sys(e, "cannot fsync %s", path);
+    int rc = sync_fd(fd, "", path, e);
     /* after a failed close the descriptor is gone on Linux: never close it again */
     int closed = close(fd) == 0;
-    if (rc == 0 && (fault(IO_CLOSE) || !closed))
+    if (rc == 0 && (hook_fault(HOOK_CLOSE) || !closed))
         rc = err_sys(e, "cannot close %s", path);
+    if (closed)
+        hook_note(HOOK_CLOSE, path, NULL, 0, NULL, 0);
     return rc;
 }
 
@@ -181,14 +174,24 @@ int io_sync_dir(const char *path, struct err *e)
     int fd = open_at(path, O_RDONLY | O_DIRECTORY, "open", e);
     if (fd < 0)
         return fd;
-    int rc = fault(IO_FSYNC) || fsync(fd) < 0 ? err_sys(e, "cannot fsync folder %s", path) : 0;
+    int rc = sync_fd(fd, "folder ", path, e);
+    io_close(fd);
+    return rc;
+}
+
+int io_sync_file(const char *path, struct err *e)
+{
+    int fd = io_open_read(path, e);
+    if (fd < 0)
+        return fd;
+    int rc = sync_fd(fd, "", path, e);
     io_close(fd);
     return rc;
 }
 
 int io_rename(const char *from, const char *to, struct err *e)
 {
-    int rc = fault(IO_RENAME) ? -1 : renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+    int rc = hook_fault(HOOK_RENAME) ? -1 : renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
     if (rc < 0 && errno == EINVAL) {     /* a file system without RENAME_NOREPLACE (NFS): look first, as well as it goes */
         struct stat st;
         errno = EEXIST;
@@ -196,14 +199,61 @@ int io_rename(const char *from, const char *to, struct err *e)
     }
     if (rc < 0 && errno == EEXIST)
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", to);
-    return rc < 0 ? err_sys(e, "cannot rename %s to %s", from, to) : 0;
+    if (rc < 0)
+        return err_sys(e, "cannot rename %s to %s", from, to);
+    hook_note(HOOK_RENAME, from, to, 0, NULL, 0);
+    return 0;
+}
+
+int io_replace(const char *from, const char *to, struct err *e)
+{
+    if (hook_fault(HOOK_RENAME) || rename(from, to) < 0)
+        return err_sys(e, "cannot rename %s to %s", from, to);
+    hook_note(HOOK_RENAME, from, to, 0, NULL, 0);
+    return 0;
 }
 
 int io_mkdir(const char *path, struct err *e)
 {
-    if (mkdir(path, 0777) < 0)
+    if (hook_fault(HOOK_MKDIR) || mkdir(path, 0777) < 0)
         return err_sys(e, "cannot make folder %s", path);
+    hook_note(HOOK_MKDIR, path, NULL, 0, NULL, 0);
     return 0;
+}
+
+int io_make_dirs(const char *path, struct err *e)
+{
+    char *part = strdup(path);
+    int rc = 0;
+    if (!part)
+        return err_set(e, ERR_MEMORY, "no memory to make %s", path);
+    for (char *at = part; rc == 0 && at;) {
+        at = strchr(at + 1, '/');
+        if (at)
+            *at = 0;
+        /* two ranks may make it at once: what counts is that it is there */
+        if (*part && !io_exists(part) && (rc = io_mkdir(part, e)) < 0 && io_exists(part))
+            rc = 0;
+        if (at)
+            *at = '/';
+    }
+    free(part);
+    return rc;
+}
+
+/* unlink or rmdir; missing is fine */
+static int remove_one(const char *path, int (*how)(const char *), const char *what, struct err *e)
+{
+    int rc = hook_fault(HOOK_UNLINK) ? -1 : how(path);
+    if (rc < 0)
+        return errno == ENOENT ? 0 : err_sys(e, "cannot remove %s%s", what, path);
+    hook_note(HOOK_UNLINK, path, NULL, 0, NULL, 0);
+    return 0;
+}
+
+int io_unlink(const char *path, struct err *e)
+{
+    return remove_one(path, unlink, "", e);
 }
 
 static int remove_entry(const char *path, const char *name, struct err *e);
@@ -238,11 +288,9 @@ int io_remove_tree(const char *path, struct err *e)
     if (lstat(path, &st) < 0)            /* lstat: a link is removed, never followed */
         return errno == ENOENT ? 0 : err_sys(e, "cannot look at %s", path);
     if (!S_ISDIR(st.st_mode))
-        return unlink(path) < 0 && errno != ENOENT ? err_sys(e, "cannot remove %s", path) : 0;
+        return io_unlink(path, e);
     int rc = remove_entries(path, e);
-    if (rc < 0)
-        return rc;
-    return rmdir(path) < 0 && errno != ENOENT ? err_sys(e, "cannot remove folder %s", path) : 0;
+    return rc < 0 ? rc : remove_one(path, rmdir, "folder ", e);
 }
 
 int io_exists(const char *path)

@@ -1,5 +1,5 @@
 /* io.h - files without surprises: whole reads and writes, EINTR and short counts handled, fsync, rename, errors that name the file.
- * All file traffic of the programs goes through here, so that tests can make the n-th operation fail (io_fault). */
+ * All file traffic of checkpoints goes through here, so that tests can make the n-th operation fail, and know them all (base/hook.h). */
 #ifndef SHARDLINE_BASE_IO_H
 #define SHARDLINE_BASE_IO_H
 
@@ -9,18 +9,23 @@
 
 int io_open_read(const char *path, struct err *e);                                  /* fd or negative code */
 int io_create(const char *path, struct err *e);                                     /* fd; fails when it exists */
+int io_open_write(const char *path, struct err *e);                                 /* fd, for reading too; made when missing */
 int64_t io_size(int fd, const char *path, struct err *e);
 int io_pread(int fd, const char *path, void *buf, size_t n, int64_t off, struct err *e);     /* all of n, or ERR_FORMAT "ends at …" */
 int io_pwrite(int fd, const char *path, const void *buf, size_t n, int64_t off, struct err *e);
+int io_truncate(int fd, const char *path, int64_t bytes, struct err *e);
 int io_sync_close(int fd, const char *path, struct err *e);                         /* fsync, close; both checked */
 void io_close(int fd);                                                              /* for reading: nothing to lose; -1 is fine */
 int io_read_file(const char *path, size_t limit, void **data, size_t *n, struct err *e);     /* malloc'd, one NUL behind; limit: ERR_FORMAT */
 int io_write_file(const char *path, const void *data, size_t n, struct err *e);     /* create, write, fsync, close */
+int io_sync_file(const char *path, struct err *e);                                  /* of one that is closed */
 int io_sync_dir(const char *path, struct err *e);
 int io_rename(const char *from, const char *to, struct err *e);                     /* to must not exist (RENAME_NOREPLACE) */
+int io_replace(const char *from, const char *to, struct err *e);                    /* to may exist */
 int io_mkdir(const char *path, struct err *e);
+int io_make_dirs(const char *path, struct err *e);                                  /* with those above; existing is fine */
+int io_unlink(const char *path, struct err *e);                                     /* missing is fine */
 int io_remove_tree(const char *path, struct err *e);                                /* missing is fine */
 int io_exists(const char *path);
-/* Test hook, from the environment: SHARDLINE_IO_FAULT=write:N:ENOSPC (op: open write fsync close rename; N-th such call fails). */
 
 #endif

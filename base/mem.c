@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include "base/hook.h"
 
 #define ALIGN 64u
 #define HUGE ((size_t)2 << 20)
@@ -47,8 +48,10 @@ void mem_count(struct mem *m, enum mem_cat c, int64_t bytes)
     raise_to(&m->total_peak, atomic_fetch_add(&m->total_now, bytes) + bytes);
 }
 
-static int made_to_fail(struct mem *m)
+int mem_made_to_fail(struct mem *m)
 {
+    if (hook_fault(HOOK_MALLOC))
+        return 1;
     if (!m || atomic_load_explicit(&m->fail_after, memory_order_relaxed) <= 0)
         return 0;
     return atomic_fetch_sub(&m->fail_after, 1) == 1;
@@ -96,7 +99,7 @@ static void *take_large(size_t bytes, struct header *h)
 void *mem_alloc(struct mem *m, enum mem_cat c, size_t bytes)
 {
     struct header h = { .bytes = bytes, .cat = c };
-    if (bytes > LIMIT || made_to_fail(m))
+    if (bytes > LIMIT || mem_made_to_fail(m))
         return NULL;
     char *p = bytes >= HUGE ? take_large(bytes, &h) : take_small(bytes, &h);
     if (!p)

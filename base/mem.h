@@ -34,6 +34,8 @@ const char *mem_cat_name(enum mem_cat c);
 /* Zeroed memory, aligned to 64 bytes; from 2 MiB up aligned to 2 MiB with huge pages asked for. NULL: none left. */
 void *mem_alloc(struct mem *m, enum mem_cat c, size_t bytes);
 void mem_free(struct mem *m, void *p);         /* NULL is fine */
+/* 1 when a test chose this allocation to fail (fail_after, or base/hook.h): for those who take memory elsewhere. */
+int mem_made_to_fail(struct mem *m);
 /* Counts memory that came from elsewhere (a shared segment). bytes < 0 gives it back. */
 void mem_count(struct mem *m, enum mem_cat c, int64_t bytes);
 

@@ -167,14 +167,6 @@ static int carve(struct segment *s, int i, size_t off, size_t size)
     return i;
 }
 
-/* The test hook of mem.h counts here too. */
-static int made_to_fail(struct mem *m)
-{
-    if (!m || atomic_load_explicit(&m->fail_after, memory_order_relaxed) <= 0)
-        return 0;
-    return atomic_fetch_sub(&m->fail_after, 1) == 1;
-}
-
 /* All ranks together may not take more than the machine has: beyond it there is no NULL any more, only a killed process. */
 static int count(struct segment *s, int64_t bytes)
 {
@@ -187,7 +179,7 @@ static int count(struct segment *s, int64_t bytes)
 void *segment_alloc(struct segment *s, enum mem_cat cat, size_t bytes)
 {
     size_t align = bytes >= HUGE_ALIGN ? HUGE_ALIGN : SMALL_ALIGN;
-    if (bytes > s->region_bytes || made_to_fail(s->mem))
+    if (bytes > s->region_bytes || mem_made_to_fail(s->mem))
         return NULL;
     size_t size = round_up(bytes ? bytes : 1, SMALL_ALIGN);
     if (count(s, (int64_t)size) < 0)

@@ -58,18 +58,6 @@ static int64_t units_of(const struct far *f)
 
 /* ---- the folder ---- */
 
-static int make_folders(const char *path, struct err *e)
-{
-    char part[4096];
-    for (const char *at = strchr(path + 1, '/');; at = strchr(at + 1, '/')) {
-        snprintf(part, sizeof part, "%.*s", at ? (int)(at - path) : (int)strlen(path), path);
-        if (mkdir(part, 0777) < 0 && errno != EEXIST)
-            return err_sys(e, "cannot make folder %s", part);
-        if (!at)
-            return 0;
-    }
-}
-
 static int choose_folder(struct remote *r, const char *url, const char *dir, struct err *e)
 {
     char path[4096], hex[33];
@@ -82,7 +70,7 @@ static int choose_folder(struct remote *r, const char *url, const char *dir, str
     else
         snprintf(path, sizeof path, "%s%s/shardline/%s", xdg && *xdg ? xdg : home && *home ? home : "/tmp", xdg && *xdg ? "" : "/.cache", hex);
     r->dir = strdup(path);
-    return r->dir ? make_folders(path, e) : err_set(e, ERR_MEMORY, "no room for a path");
+    return r->dir ? io_make_dirs(path, e) : err_set(e, ERR_MEMORY, "no room for a path");
 }
 
 /* Everybody holds a shared lock on .users as long as it reads; who gets the exclusive one first is alone. */
@@ -92,9 +80,9 @@ static int lock_folder(struct remote *r, struct err *e)
     int rc = 0;
     if (!path)
         return err_set(e, ERR_MEMORY, "no room for a path");
-    r->users_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    r->users_fd = io_open_write(path, e);
     if (r->users_fd < 0)
-        rc = err_sys(e, "cannot open %s", path);
+        rc = r->users_fd;
     else if (!(r->alone = flock(r->users_fd, LOCK_EX | LOCK_NB) == 0) && flock(r->users_fd, LOCK_SH) < 0)
         rc = err_sys(e, "cannot lock %s", path);
     free(path);
@@ -115,15 +103,18 @@ static int map_have(struct remote *r, struct far *f, struct err *e)
 {
     struct have want = { .magic = "have 1", .bytes = f->info.bytes };
     char name[300], *path;
-    struct stat st;
     snprintf(want.etag, sizeof want.etag, "%s", f->info.etag);
     boot_id(want.boot);
     snprintf(name, sizeof name, ".%.255s.have", f->name);
     path = fmt_join(r->dir, name);
-    int fd = path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+    int fd = path ? io_open_write(path, e) : err_set(e, ERR_MEMORY, "no room for a path"), rc = fd < 0 ? fd : 0;
     f->map_bytes = sizeof *f->have + (size_t)units_of(f) + 1;
-    if (fd < 0 || fstat(fd, &st) < 0 || (st.st_size < (off_t)f->map_bytes && ftruncate(fd, (off_t)f->map_bytes) < 0)) {
-        int rc = err_sys(e, "cannot open %s", path ? path : name);
+    int64_t have = fd < 0 ? 0 : io_size(fd, path, e);
+    if (have < 0)
+        rc = (int)have;
+    else if (fd >= 0 && have < (int64_t)f->map_bytes)
+        rc = io_truncate(fd, path, (int64_t)f->map_bytes, e);
+    if (rc < 0) {
         io_close(fd);
         free(path);
         return rc;
@@ -243,9 +234,8 @@ static int add_large(struct remote *r, const char *name, const struct store_info
     f->path = fmt_join(r->dir, name);
     if (!f->name || !f->path)
         return err_set(e, ERR_MEMORY, "no room for the table of files");
-    f->fd = open(f->path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-    if (f->fd < 0 || ftruncate(f->fd, info->bytes) < 0)
-        return err_sys(e, "cannot make %s of %lld bytes", f->path, (long long)info->bytes);
+    TRY(f->fd = io_open_write(f->path, e));
+    TRY(io_truncate(f->fd, f->path, info->bytes, e));
     TRY(map_have(r, f, e));
     if (!info->ranges && info->bytes)
         TRY(whole_in_one_stream(r, f, e));
@@ -275,10 +265,11 @@ static int get_small(struct remote *r, const char *name, struct err *e)
         goto out;
     }
     TRY(store_read(r->store, name, &info, 0, info.bytes, data, e));
-    unlink(tmp);
+    TRY(io_unlink(tmp, e));
     TRY(fd = io_create(tmp, e));
     TRY(io_pwrite(fd, tmp, data, (size_t)info.bytes, 0, e));
-    rc = rename(tmp, path) < 0 ? err_sys(e, "cannot rename %s to %s", tmp, path) : 1;
+    TRY(io_replace(tmp, path, e));
+    rc = 1;
 out:
     io_close(fd);
     free(path);
@@ -498,7 +489,7 @@ static int finish_file(struct far *f, struct err *e)
     if (*f->info.sha256) {
         TRY(sha256_file(f->path, hex, e));
         if (strcmp(hex, f->info.sha256)) {
-            unlink(f->path);
+            TRY(io_unlink(f->path, e));
             rc = err_set(e, ERR_INTEGRITY, "%s: has sha256 %s, the server promised %s: it was removed, fetch again", f->name, hex, f->info.sha256);
         }
     }
@@ -506,16 +497,29 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* State, locks, and what a process left that was killed. */
-static void remove_state(struct remote *r)
+/* State, locks and what a killed process left go; what stays is on the disk. */
+static int settle_entry(const char *dir, const char *name, struct err *e)
+{
+    char *path = fmt_join(dir, name);
+    if (!path)
+        return err_set(e, ERR_MEMORY, "no room for a path");
+    int rc = *name == '.' ? io_unlink(path, e) : io_sync_file(path, e);
+    free(path);
+    return rc;
+}
+
+static int settle_folder(struct remote *r, struct err *e)
 {
     DIR *d = opendir(r->dir);
     struct dirent *f;
-    while (d && (f = readdir(d)))
-        if (f->d_name[0] == '.')
-            unlinkat(dirfd(d), f->d_name, 0);           /* . and .. are folders: not removed by this */
-    if (d)
-        closedir(d);
+    int rc = 0;
+    if (!d)
+        return err_sys(e, "cannot open folder %s", r->dir);
+    while (rc >= 0 && (f = readdir(d)))
+        if (strcmp(f->d_name, ".") && strcmp(f->d_name, ".."))
+            rc = settle_entry(r->dir, f->d_name, e);
+    closedir(d);
+    return rc < 0 ? rc : io_sync_dir(r->dir, e);
 }
 
 int remote_fetch_all(struct remote *r, int n_threads, struct err *e)
@@ -535,8 +539,7 @@ int remote_fetch_all(struct remote *r, int n_threads, struct err *e)
     }
     for (int i = 0; i < r->n; i++)
         TRY(finish_file(&r->file[i], e));
-    remove_state(r);
-    rc = io_sync_dir(r->dir, e);
+    rc = settle_folder(r, e);
 out:
     return rc < 0 ? rc : 0;
 }

@@ -10,7 +10,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 #include "base/io.h"
 #include "format/fmt.h"
 #include "format/manifest.h"
@@ -319,8 +318,11 @@ static int compress_file(struct out_file *f, const char *dir, int level, struct 
         return err_set(e, ERR_MEMORY, "no room to compress %s", f->name);
     }
     int rc = zst_pack(f->path, path, f->bytes, level, f->frame, f->block, &f->stored, e);
-    unlink(rc < 0 ? path : f->path);
+    struct err ignored;
+    if (rc >= 0)
+        rc = io_unlink(f->path, e);
     if (rc < 0) {
+        io_unlink(path, &ignored);
         free(path);
         return rc;
     }
@@ -430,10 +432,11 @@ out:
 
 void ckpt_shard_abort(struct ckpt_shard *s)
 {
+    struct err ignored;
     if (!s)
         return;
     for (int f = 0; f < FILES; f++)
         if (s->file[f].path)
-            unlink(s->file[f].path);
+            io_unlink(s->file[f].path, &ignored);
     shard_free(s);
 }

@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/io.h"
 #include "base/jx.h"
@@ -235,24 +234,6 @@ static int check_target(const struct trainer *t, struct err *e)
     return 0;
 }
 
-static int make_out(const struct trainer *t, struct err *e)
-{
-    char path[4096];
-    size_t n = snprintf(path, sizeof path, "%s", t->o.out);
-    if (n >= sizeof path)
-        return err_set(e, ERR_USAGE, "--out is longer than %zu bytes", sizeof path - 1);
-    for (char *p = path + 1; *p; p++) {
-        if (*p != '/')
-            continue;
-        *p = 0;
-        mkdir(path, 0777);
-        *p = '/';
-    }
-    if (mkdir(path, 0777) < 0 && !io_exists(path))
-        return err_sys(e, "%s: cannot make the folder", path);
-    return 0;
-}
-
 /* The schedule of this stage, and memory for as many micro-batches as it keeps at once. */
 static int open_work(struct trainer *t, struct err *e)
 {
@@ -313,7 +294,7 @@ static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
     set_dtype(t);
     TRY(check_target(t, e));
     if (!t->o.eval_only && world_rank(t->world) == 0)
-        TRY(make_out(t, e));
+        TRY(io_make_dirs(t->o.out, e));
     TRY(open_data(t, e));
     TRY(carry_extras(t, e));
     t->run_json = opt_json(&ptrain_program, &t->o);

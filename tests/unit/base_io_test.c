@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/hook.h"
 #include "base/io.h"
 
 struct path { char text[400]; };
@@ -101,20 +102,42 @@ TEST(a_tree_is_removed_links_are_not_followed)
     CHECK_INT(io_remove_tree(top.text, &e), 0);
 }
 
-/* One run of a save: open, write, fsync, close, rename, fsync of the folder. */
+TEST(folders_are_made_with_those_above)
+{
+    struct err e, ignored;
+    struct path top = in_tmp("dirs"), deep = in_tmp("dirs/a/b"), file = in_tmp("dirs/file"), below = in_tmp("dirs/file/x");
+    CHECK_INT(io_make_dirs(deep.text, &e), 0);
+    CHECK_INT(io_make_dirs(deep.text, &e), 0);
+    CHECK(io_exists(deep.text));
+    CHECK_INT(io_write_file(file.text, "", 0, &e), 0);
+    CHECK_INT(io_make_dirs(below.text, &e), -ERR_FILE);
+    CHECK_HAS(e.text, below.text);
+    io_remove_tree(top.text, &ignored);
+}
+
+/* One run of a save: a folder, open, truncate, write, fsync, close, rename, fsync of the folder, something old removed. */
 static int save(struct err *e)
 {
-    int rc = 0;
-    struct path tmp = in_tmp("save.tmp"), dst = in_tmp("save");
-    TRY(io_write_file(tmp.text, "12345", 5, e));
-    TRY(io_rename(tmp.text, dst.text, e));
+    int rc = 0, fd = -1;
+    struct path dir = in_tmp("save.tmp"), file = in_tmp("save.tmp/file"), dst = in_tmp("save"), old = in_tmp("save/old");
+    TRY(io_mkdir(dir.text, e));
+    TRY(fd = io_open_write(file.text, e));
+    TRY(io_truncate(fd, file.text, 9, e));
+    TRY(io_pwrite(fd, file.text, "12345", 5, 4, e));
+    rc = io_sync_close(fd, file.text, e);
+    fd = -1;
+    TRY(rc);
+    TRY(io_rename(dir.text, dst.text, e));
     TRY(io_sync_dir(test_tmp_dir(), e));
+    TRY(io_write_file(old.text, "", 0, e));
+    TRY(io_unlink(old.text, e));
 out:
+    io_close(fd);
     return rc;
 }
 
 /* In a process of its own, since the counters of the hook live as long as the process. Returns minus the status. */
-static int save_with(const char *fault)
+static int save_with(const char *name, const char *value)
 {
     struct err e, ignored;
     struct path tmp = in_tmp("save.tmp"), dst = in_tmp("save");
@@ -122,7 +145,7 @@ static int save_with(const char *fault)
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        setenv("SHARDLINE_IO_FAULT", fault, 1);
+        setenv(name, value, 1);
         _exit(-save(&e));
     }
     CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status));
@@ -133,16 +156,47 @@ static int save_with(const char *fault)
 
 TEST(the_n_th_operation_can_be_made_to_fail)
 {
-    CHECK_INT(save_with("write:1:ENOSPC"), -ERR_SPACE);
-    CHECK_INT(save_with("write:1:EDQUOT"), -ERR_SPACE);
-    CHECK_INT(save_with("write:2:ENOSPC"), 0);
-    CHECK_INT(save_with("open:1:EACCES"), -ERR_FILE);
-    CHECK_INT(save_with("open:2:EMFILE"), -ERR_FILE);
-    CHECK_INT(save_with("open:3:EMFILE"), 0);
-    CHECK_INT(save_with("fsync:1:EIO"), -ERR_FILE);
-    CHECK_INT(save_with("fsync:2:EIO"), -ERR_FILE);
-    CHECK_INT(save_with("fsync:3:EIO"), 0);
-    CHECK_INT(save_with("close:1:EIO"), -ERR_FILE);
-    CHECK_INT(save_with("rename:1:ENOSPC"), -ERR_SPACE);
-    CHECK_INT(save_with("nothing of this"), 0);
+    static const struct { const char *fault; int rc; } cases[] = {
+        { "write:1:ENOSPC", -ERR_SPACE }, { "write:1:EDQUOT", -ERR_SPACE }, { "write:2:ENOSPC", 0 },
+        { "open:1:EACCES", -ERR_FILE }, { "open:2:EMFILE", -ERR_FILE }, { "open:3:EMFILE", -ERR_FILE }, { "open:4:EMFILE", 0 },
+        { "fsync:1:EIO", -ERR_FILE }, { "fsync:2:EIO", -ERR_FILE }, { "fsync:3:EIO", -ERR_FILE }, { "fsync:4:EIO", 0 },
+        { "close:1:EIO", -ERR_FILE }, { "rename:1:ENOSPC", -ERR_SPACE }, { "mkdir:1:ENOSPC", -ERR_SPACE }, { "mkdir:2:EIO", 0 },
+        { "truncate:1:ENOSPC", -ERR_SPACE }, { "truncate:2:EIO", 0 }, { "unlink:1:EROFS", -ERR_FILE }, { "unlink:2:EIO", 0 },
+        { "nothing of this", 0 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_INT(save_with("SHARDLINE_IO_FAULT", cases[i].fault), cases[i].rc);
+}
+
+TEST(what_changes_a_file_or_a_folder_is_recorded_in_order)
+{
+    static const enum hook_op want[] = { HOOK_MKDIR, HOOK_OPEN, HOOK_TRUNCATE, HOOK_WRITE, HOOK_FSYNC, HOOK_CLOSE, HOOK_RENAME, HOOK_FSYNC,
+                                         HOOK_OPEN, HOOK_FSYNC, HOOK_CLOSE, HOOK_UNLINK };
+    struct err e;
+    struct path log = in_tmp("log"), file = in_tmp("save.tmp/file"), from = in_tmp("save.tmp"), to = in_tmp("save");
+    void *data;
+    size_t n, at = 0;
+    CHECK_INT(save_with("SHARDLINE_IO_RECORD", log.text), 0);
+    CHECK_INT(io_read_file(log.text, 1 << 16, &data, &n, &e), 0);
+    for (size_t i = 0; i < sizeof want / sizeof *want && at < n; i++) {
+        struct hook_record r;
+        const char *body = (char *)data + at + sizeof r;
+        memcpy(&r, (char *)data + at, sizeof r);
+        CHECK_INT(r.op, want[i]);
+        if (r.op == HOOK_WRITE) {
+            CHECK_INT(r.off, 4);
+            CHECK_INT(r.path_bytes, strlen(file.text));
+            CHECK_SAME(body, file.text, strlen(file.text));
+            CHECK_SAME(body + r.path_bytes, "12345", 5);
+        }
+        if (r.op == HOOK_TRUNCATE)
+            CHECK_INT(r.off, 9);
+        if (r.op == HOOK_RENAME) {
+            CHECK_SAME(body, from.text, strlen(from.text));
+            CHECK_SAME(body + r.path_bytes, to.text, strlen(to.text));
+        }
+        at += sizeof r + r.path_bytes + r.to_bytes + (size_t)r.bytes;
+    }
+    CHECK_INT(at, n);
+    free(data);
 }

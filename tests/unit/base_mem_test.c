@@ -63,6 +63,17 @@ TEST(the_n_th_allocation_can_be_made_to_fail)
     mem_free(&m, c);
 }
 
+TEST(the_environment_chooses_too)
+{
+    struct mem m = { 0 };
+    setenv("SHARDLINE_IO_FAULT", "malloc:2:ENOMEM", 1);
+    void *a = mem_alloc(&m, MEM_ACTS, 8), *b = mem_alloc(&m, MEM_ACTS, 8), *c = mem_alloc(&m, MEM_ACTS, 8);
+    unsetenv("SHARDLINE_IO_FAULT");
+    CHECK(a && !b && c);
+    mem_free(&m, a);
+    mem_free(&m, c);
+}
+
 TEST(more_than_there_is_gives_null)
 {
     struct mem m = { 0 };
