@@ -3,7 +3,7 @@
  * A task is one sequence and one kv head. Key blocks are the outer loop, so that K, V and their transposes are made once and dK,
  * dV stay in the cache; dQ grows in memory, key block by key block, which is its order.
  *
- *     for key block j:  for query head h of the group:  for query block i >= j:
+ *     for key block j:  for query head h of the group:  for query block i >= j that sees one of its keys:
  *         P, dS [64 q][64 k]      dV_j += P^T dO_i    dK_j += dS^T Q_i    dQ_i += dS K_j
  *       dK_j, dV_j of h are complete: a leaf of Tree(group) */
 
@@ -100,16 +100,16 @@ static void load_rows(const struct dx_step *t, struct mat m, float *across, floa
 }
 
 /* P and dS of query row i from its scores and dP, as operands of the products. */
-static inline void softmax_dx_row(struct dx_work *w, int64_t i, int64_t live, float scale, float lse, float d, enum chain c)
+static inline void softmax_dx_row(struct dx_work *w, int64_t i, int64_t from, int64_t live, float scale, float lse, float d, enum chain c)
 {
     V p[N_V], ds[N_V];
     float *s = w->p + i * ATTN_PAGE, *dp = w->ds + i * ATTN_PAGE;
     const V scales = V_SET1(scale), lses = V_SET1(lse), sums = V_SET1(d);
     for (int x = 0; x < N_V; x++) {
         V score = V_LOAD(s + x * VW), dot = V_LOAD(dp + x * VW);
-        if (live < ATTN_PAGE) {
-            score = V_KEEP(score, live - x * VW, V_SET1(-INFINITY));    /* P = +0 */
-            dot = V_KEEP(dot, live - x * VW, sums);                     /* dS = +0 * (d - d) = +0, not -0 */
+        if (live < ATTN_PAGE || from > 0) {
+            score = keep_seen(score, from - x * VW, live - x * VW, V_SET1(-INFINITY));      /* P = +0 */
+            dot = keep_seen(dot, from - x * VW, live - x * VW, sums);   /* dS = +0 * (d - d) = +0, not -0 */
         }
         p[x] = V_EXP(V_SUB(V_MUL(scales, score), lses));
         ds[x] = V_MUL(p[x], V_SUB(dot, sums));
@@ -140,8 +140,8 @@ static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_wo
         product_in(&dov, "attn_dov_chain");
     }
     for (int64_t i = 0; i < t->n_query; i++)
-        softmax_dx_row(w, i, live[i], a->scale, f->lse[(row + i) * a->n_heads + t->head],
-                       f->d[t->head * f->n_rows + row + i], chain);
+        softmax_dx_row(w, i, first_key(a, t->query * ATTN_PAGE + i) - t->key * ATTN_PAGE, live[i], a->scale,
+                       f->lse[(row + i) * a->n_heads + t->head], f->d[t->head * f->n_rows + row + i], chain);
     if (chain == CHAIN_PAIRS) {
         operand_down(w->p_down, ATTN_PAGE, w->p, 2 * ATTN_PAGE, DT_BF16, t->n_query, ATTN_PAGE, chain);
         operand_down(w->ds_down, ATTN_PAGE, w->ds, 2 * ATTN_PAGE, DT_BF16, t->n_query, ATTN_PAGE, chain);
@@ -181,6 +181,12 @@ static void add_keys(const struct dx *f, const struct dx_step *t, struct dx_work
         dsk.ldc = f->dq.ld;
         dsk.start = first ? FROM_ZERO : ADD_TO_C;
     }
+    if (first && first_key(f->a, t->query * ATTN_PAGE) >= ATTN_PAGE && !ALTERED("attn_window_zero")) {   /* + 0 of the blocks left out */
+        for (int64_t i = 0; i < t->n_query; i++)
+            memset((void *)element(f->dq, row + i, t->head * d), 0, (size_t)d * sizeof(float));
+        dsk.start = in_place ? ADD_TO_C : FROM_ZERO;
+        first = 0;
+    }
     product_in(&dsk, "attn_dq_chain");
     for (int64_t i = 0; i < t->n_query && (!in_place || last); i++) {
         float *to = (float *)element(f->dq, row + i, t->head * d);
@@ -197,15 +203,20 @@ static void add_keys(const struct dx *f, const struct dx_step *t, struct dx_work
 static void dx_head(const struct dx *f, struct dx_step *t, struct dx_work *w, float *sum)
 {
     const int64_t T = t->v.seq->n_rows, n = (T + ATTN_PAGE - 1) / ATTN_PAGE, block = ATTN_PAGE * padded(f->a->head_dim);
+    const int64_t seen = f->a->window > 0 ? (t->key * ATTN_PAGE + ATTN_PAGE - 2 + f->a->window) / ATTN_PAGE + 1 : n;
+    const int64_t end = seen < n ? seen : n;        /* the first query block that sees none of these keys */
     const int down = ALTERED("attn_dkv_blocks"), late = ALTERED("attn_dq_blocks");
-    for (int64_t step = t->key; step < n; step++) {
-        t->query = down ? n - 1 - (step - t->key) : step;
+    for (int64_t step = t->key; step < end; step++) {
+        t->query = down ? end - 1 - (step - t->key) : step;
         t->n_query = T - t->query * ATTN_PAGE < ATTN_PAGE ? T - t->query * ATTN_PAGE : ATTN_PAGE;
         load_pairs(f, t, w);
         add_queries(t, w, sum, w->ds_down, w->q_down, step == t->key);
         add_queries(t, w, sum + block, w->p_down, w->dout_down, step == t->key);
-        add_keys(f, t, w, t->key == (late ? t->query : 0), t->key == (late ? 0 : t->query));
+        const int64_t low = first_key(f->a, t->query * ATTN_PAGE) / ATTN_PAGE;
+        add_keys(f, t, w, t->key == (late ? t->query : low), t->key == (late ? low : t->query));
     }
+    for (int64_t i = 0; i < 2 * block && end < n && !ALTERED("attn_window_zero"); i++)
+        sum[i] = sum[i] + 0.0f;                     /* of the blocks left out */
     for (int64_t i = 0; i < block; i++)
         sum[i] = sum[i] * f->a->scale;
 }

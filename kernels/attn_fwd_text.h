@@ -9,7 +9,7 @@ struct fwd_work {                               /* a thread's own memory; [rows]
     float *o[2], *m[2], *l[2];                  /* state: [rows][dp], [rows], [rows]; [0] total, [1] a later segment */
     float *k, *v;                               /* [d][64], [64][dp]: room for copies */
     float *top, *c, *sum;                       /* [rows]: of the block at hand */
-    int64_t *live;                              /* [rows]: keys of the last block that the row sees */
+    int64_t *live, *from;                       /* [rows]: of the block at hand the row sees keys from .. live - 1 */
 };
 
 struct fwd {
@@ -50,15 +50,27 @@ static size_t fwd_carve(struct fwd_work *w, const struct attn *a, char *base)
     w->c = ARENA_NEW(&m, float, ROWS_MAX);
     w->sum = ARENA_NEW(&m, float, ROWS_MAX);
     w->live = ARENA_NEW(&m, int64_t, ROWS_MAX);
+    w->from = ARENA_NEW(&m, int64_t, ROWS_MAX);
     return (m.used + 4095) & ~(size_t)4095;     /* threads do not share a page */
 }
 
-/* The first `live` scores of a row and -inf: a row of the last block. */
-static inline void mask_row(float *s, int64_t live)
+/* Scores from .. live - 1 of a row, and -inf. */
+static inline void mask_row(float *s, int64_t from, int64_t live)
 {
-    const V none = V_SET1(-INFINITY);
     for (int i = 0; i < N_V; i++)
-        V_STORE(s + i * VW, V_KEEP(V_LOAD(s + i * VW), live - i * VW, none));
+        V_STORE(s + i * VW, keep_seen(V_LOAD(s + i * VW), from - i * VW, live - i * VW, V_SET1(-INFINITY)));
+}
+
+/* Which keys of a block the rows see; whether that is less than all. */
+static int see_block(const struct chunk *c, struct fwd_work *w, int64_t block)
+{
+    const int64_t key = block * ATTN_PAGE;
+    for (int64_t i = 0; i < c->n; i++) {
+        const int64_t p = c->pos + (c->first + i) % c->n_pos, from = first_key(c->v.a, p) - key, live = p - key + 1;
+        w->from[i] = from < 0 ? 0 : from;
+        w->live[i] = live < ATTN_PAGE ? live : ATTN_PAGE;
+    }
+    return block == c->block || first_key(c->v.a, c->pos + c->n_pos - 1) > key;
 }
 
 /* One row of a block: scores become p; returns their sum. Behind `live` p is +0. */
@@ -81,24 +93,26 @@ static inline float softmax_row(float *s, float scale, float top, enum chain c, 
 }
 
 /* The scores of all rows become p, as the operand of P.V; m and l move on; w->c: what o is to be scaled by. */
-static void softmax_rows(const struct chunk *c, struct fwd_work *w, float *m, float *l, int last)
+static void softmax_rows(const struct chunk *c, struct fwd_work *w, float *m, float *l, int masked)
 {
     const float scale = c->v.a->scale;
     const enum chain chain = chain_of(c->v.a);
     for (int64_t i = 0; i < c->n; i++) {
         float *s = w->s + i * ATTN_PAGE, top;
-        if (last)
-            mask_row(s, w->live[i]);            /* -inf is scaled still (scale > 0) */
+        if (masked)
+            mask_row(s, w->from[i], w->live[i]);        /* -inf is scaled still (scale > 0) */
         top = scale * block_max(s);             /* the largest is so before and after scaling: rounding is monotonic */
-        w->top[i] = top > m[i] ? top : m[i];
+        w->top[i] = masked && w->from[i] >= ATTN_PAGE ? 0 : top > m[i] ? top : m[i];    /* nothing seen: 0, so that p and c are 0 */
     }
     for (int64_t i = 0; i < c->n; i += VW) {    /* rows behind the last are room, never looked at */
         V_STORE(w->c + i, V_EXP_DOWN(V_SUB(V_LOAD(m + i), V_LOAD(w->top + i))));
         V_STORE(m + i, V_LOAD(w->top + i));
     }
-    if (last)
-        for (int64_t i = 0; i < c->n; i++)
+    if (masked)
+        for (int64_t i = 0; i < c->n; i++) {
             w->sum[i] = softmax_row(w->s + i * ATTN_PAGE, scale, m[i], chain, w->live[i]);
+            m[i] = w->from[i] >= ATTN_PAGE ? -INFINITY : m[i];          /* as it was */
+        }
     else
         for (int64_t i = 0; i < c->n; i++)
             w->sum[i] = softmax_row(w->s + i * ATTN_PAGE, scale, m[i], chain, ATTN_PAGE);
@@ -130,11 +144,12 @@ static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, 
         qk.b = keys_of(&c->v, block, w->k);
         pv.b = values_of(&c->v, block, w->v);
     }
+    const int masked = see_block(c, w, block);
     if (block == c->block)
         product_below(&qk, w->live, "attn_qk_chain");
     else
         product_in(&qk, "attn_qk_chain");
-    softmax_rows(c, w, w->m[part], w->l[part], block == c->block);
+    softmax_rows(c, w, w->m[part], w->l[part], masked);
     if (pv.chain == CHAIN_PLAIN || pv.chain == CHAIN_PAIRS)
         pv.scale = w->c;
     else if (!first)
@@ -144,7 +159,7 @@ static void fwd_block(const struct chunk *c, struct fwd_work *w, int64_t block, 
     product_in(&pv, "attn_pv_chain");
 }
 
-/* The state of a later segment onto the total. */
+/* The state of a later segment onto the total; a row that has seen nothing before (l is 0) takes it as it is. */
 static void merge_segment(const struct chunk *c, struct fwd_work *w)
 {
     const int64_t dp = padded(c->v.a->head_dim);
@@ -152,6 +167,11 @@ static void merge_segment(const struct chunk *c, struct fwd_work *w)
         float *ot = w->o[0] + i * dp;
         const float *os = w->o[1] + i * dp, mt = w->m[0][i], ms = w->m[1][i];
         const float top = mt > ms ? mt : ms, x = exp_one(mt - top), y = exp_one(ms - top);
+        if (w->l[0][i] == 0 && !ALTERED("attn_window_merge")) {
+            w->m[0][i] = ms, w->l[0][i] = w->l[1][i];
+            memcpy(ot, os, (size_t)dp * sizeof *ot);
+            continue;
+        }
         w->m[0][i] = top;
         w->l[0][i] = fmaf(w->l[0][i], x, w->l[1][i] * y);
         for (int64_t j = 0; j < dp; j++)
@@ -180,19 +200,19 @@ static void fwd_store(const struct fwd *f, const struct chunk *c, const struct f
 static void fwd_chunk(const struct fwd *f, const struct chunk *c, struct fwd_work *w)
 {
     const int64_t d = c->v.a->head_dim, dp = padded(d);
-    for (int64_t i = 0; i < c->n; i++) {
+    for (int64_t i = 0; i < c->n; i++)
         operand_across(w->q + i * dp, element(f->q, chunk_row(c, i), chunk_head(c, i) * d), f->q.dt, d, chain_of(c->v.a));
-        w->live[i] = c->pos + (c->first + i) % c->n_pos - c->block * ATTN_PAGE + 1;
-    }
     const int64_t segment = ALTERED("attn_segment") ? 2 * SEGMENT_BLOCKS : SEGMENT_BLOCKS;
-    for (int64_t begin = 0; begin <= c->block; begin += segment) {
-        const int part = begin > 0;
+    const int64_t low = first_key(c->v.a, c->pos) / ATTN_PAGE;          /* the first block that a row sees */
+    for (int64_t begin = low / segment * segment; begin <= c->block; begin += segment) {
+        const int64_t from = begin < low ? low : begin;
+        const int part = begin > low;
         for (int64_t i = 0; i < c->n; i++) {
             w->m[part][i] = -INFINITY;
             w->l[part][i] = 0;
         }
-        for (int64_t b = begin; b < begin + segment && b <= c->block; b++)
-            fwd_block(c, w, b, part, b == begin);
+        for (int64_t b = from; b < begin + segment && b <= c->block; b++)
+            fwd_block(c, w, b, part, b == from);
         if (part)
             merge_segment(c, w);
     }

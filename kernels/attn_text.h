@@ -1,7 +1,9 @@
 /* attn_text.h - attention forward and backward: one text, compiled once a CPU class (attn.c, x86/attn_*.c).
  *
  * Keys are counted from the sequence's first token, in blocks of 64 (a page) and segments of 1024. A query row is one position p
- * of one head; its key blocks 0 .. p / 64 are run whole, no other; a key behind p has score -inf, so its p is +0.
+ * of one head; its key blocks 0 .. p / 64 are run whole, no other; a key behind p has score -inf, so its p is +0. So has a key
+ * before the window, p - window + 1. A block that a row sees nothing of leaves the row's m, l and o as they are, and a segment that
+ * it sees nothing of is not merged: such blocks need not be run. Backward they would add +0: where they are left out, + 0 is added.
  *
  * Forward, a row (online softmax: Milakov and Gimelshein 2018; Dao et al. 2022):
  *   s_j = scale * chain over head_dim of fma(q_i, k_ji, .) from +0, ascending
@@ -122,6 +124,9 @@ struct view {
     int kv, group;                              /* query heads kv * group .. of this kv head */
 };
 
+/* The first key that position p sees. */
+static int64_t first_key(const struct attn *a, int64_t p) { return a->window > 0 && p >= a->window ? p - a->window + 1 : 0; }
+
 static const void *element(struct mat m, int64_t row, int64_t col)
 {
     return (const char *)m.p + (size_t)(row * m.ld + col) * dtype_size(m.dt);
@@ -194,6 +199,9 @@ static inline void store_down(float *to, const V *x, enum chain c)
     for (int i = 0; i < N_V / 2 && c == CHAIN_PAIRS; i++)
         V_STORE_HALVES(to + i * VW, x[2 * i], x[2 * i + 1]);
 }
+
+/* The first `from` values of a row and those behind the first `live` become `none`. */
+static inline V keep_seen(V x, int64_t from, int64_t live, V none) { return V_KEEP(none, from, V_KEEP(x, live, none)); }
 
 /* x[i] + x[i + 32], then + 16, 8, ...: whole vectors first, then inside the last one */
 static inline float block_sum(V *x)

@@ -53,6 +53,8 @@ struct attn {
     size_t page_off;               /* bytes: where this layer begins inside a page */
     int n_seq;
     const struct attn_seq *seq;
+    int64_t window;                /* > 0: position p sees keys p - window + 1 .. p (sliding window); 0: all up to p. Pages wholly
+                                      before the first row's window are not read */
 };
 #define ATTN_PAGE 64
 #define ATTN_SEGMENT 1024
@@ -94,7 +96,7 @@ void xsum_add(struct xsum *s, double x);       /* x exact, any sign; range as sq
  *              cos, sin: fp32 [position][head_dim/2]; component i pairs with i + head_dim/2.
  * rope_dx:     dq [rows][n_heads hd], dk, dv [rows][n_kv hd] fp32 -> dqkv (dt), rotated back, rounded.
  * attn:        out (dt) [rows][n_heads hd]; lse fp32 [rows][n_heads] or NULL.
- * attn_dx:     whole sequences (pos 0): dq, dk, dv fp32; dk, dv of a kv head = Tree(local group) over its query heads.
+ * attn_dx:     whole sequences (pos 0; of any length, at any row): dq, dk, dv fp32; dk, dv of a kv head = Tree(local group) over its query heads.
  * swiglu:      gu fp32 [rows][2 i] (gate then up) -> act (dt) = silu(gate) * up.
  * swiglu_dx:   dgu (dt) [rows][2 i], from gu and dact (fp32, rounded to dt first).
  * add_rounded: x = round(x + round(o)); x: dt, o: fp32.

@@ -140,7 +140,7 @@ static double run_once(struct run *r)
 {
     const struct bench *b = r->b;
     const size_t bytes = attn_page_bytes(b->n_kv, b->d, b->dt);
-    struct attn a = { b->n_heads, b->n_kv, b->d, b->dt, 0.125f, 0, 1, &r->seq };
+    struct attn a = { b->n_heads, b->n_kv, b->d, b->dt, 0.125f, 0, 1, &r->seq, 0 };
     for (int64_t i = 0; i < r->n_pages; i++) {
         const int64_t at = b->kind == DECODE ? r->next_page++ % r->ring_pages : i;
         r->page[i] = r->ring + (size_t)at * bytes;

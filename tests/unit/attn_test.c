@@ -10,12 +10,13 @@
 struct world {
     enum dtype dt;
     int n_kv, group, d;
-    int64_t T;
+    int64_t T, window;                          /* window: 0, or what struct attn says */
     float scale;
     float *q, *dout, *k, *v;                    /* [T][heads d], [T][kv d]: values of dt */
     float *out, *lse, *dq, *dk, *dv;            /* by the definition */
 };
 static int heads(const struct world *w) { return w->n_kv * w->group; }
+static int sees(const struct world *w, int64_t p, int64_t j) { return j <= p && (w->window == 0 || j > p - w->window); }
 
 static uint64_t state = 88172645463325252u;
 static float uniform(void)                      /* [-1, 1) */
@@ -71,9 +72,11 @@ static void ref_block(const struct world *w, int h, int64_t p, int64_t b, struct
     float x[64], lane[32], top = s->m;
     const int g = h / w->group;
     for (int j = 0; j < 64; j++) {
-        x[j] = b * 64 + j > p ? -INFINITY : w->scale * dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, b * 64 + j), w->d);
+        x[j] = !sees(w, p, b * 64 + j) ? -INFINITY : w->scale * dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, b * 64 + j), w->d);
         top = x[j] > top ? x[j] : top;
     }
+    if (w->window && top == -INFINITY)
+        return;
     const float c = fn_exp(s->m - top);
     for (int j = 0; j < 64; j++)
         x[j] = fn_exp(x[j] - top);
@@ -96,7 +99,7 @@ static void ref_row(const struct world *w, int h, int64_t p)
         struct online s = { .m = -INFINITY };
         for (int64_t b = seg * 16; b < seg * 16 + 16 && b <= p / 64; b++)
             ref_block(w, h, p, b, &s);
-        if (seg == 0) {
+        if (t.l == 0) {
             t = s;
             continue;
         }
@@ -121,6 +124,8 @@ static void ref_pairs(const struct world *w, int h, float *P, float *dS, int64_t
             lane[x % 32] = fmaf(q_of(w, w->dout, h, i)[x], q_of(w, w->out, h, i)[x], lane[x % 32]);
         const float D = fold(lane);
         for (int64_t j = 0; j <= i; j++) {
+            if (!sees(w, i, j))
+                continue;
             const float s = w->scale * dot(w->dt, q_of(w, w->q, h, i), row_of(w, w->k, g, j), w->d);
             const float e = fn_exp(s - w->lse[i * heads(w) + h]);
             const float dp = dot(w->dt, q_of(w, w->dout, h, i), row_of(w, w->v, g, j), w->d);
@@ -264,7 +269,7 @@ static int same_rows(struct mat m, int64_t row, const float *want, int64_t rows)
 }
 static struct attn attn_of(const struct world *w, int n_seq, const struct attn_seq *seq)
 {
-    return (struct attn){ heads(w), w->n_kv, w->d, w->dt, w->scale, OFF, n_seq, seq };
+    return (struct attn){ heads(w), w->n_kv, w->d, w->dt, w->scale, OFF, n_seq, seq, w->window };
 }
 
 static struct dev *dev_new(int threads)
@@ -293,13 +298,15 @@ static int isas(struct isa out[4])
     return n;
 }
 
-/* Rows [pos, pos + n) in one call equal the definition. */
+/* Rows [pos, pos + n) in one call equal the definition; pages before the window are not there. */
 static int forward_same(struct dev *dev, const struct attn_ops *ops, const struct world *w, int64_t pos, int64_t n)
 {
     const int64_t cols = heads(w) * w->d;
     struct pages pg = pages_of(w, pos + n);
     struct attn_seq seq = { 0, n, pos, pg.page };
     struct attn a = attn_of(w, 1, &seq);
+    for (int64_t b = 0; w->window && (b + 1) * 64 <= pos - w->window + 1; b++)
+        pg.page[b] = NULL;
     struct mat q = mat_new(w->dt, n, cols, w->q + pos * cols), out = mat_new(w->dt, n, cols, NULL);
     float *lse = zeros(n * heads(w));
     ops->attn(dev, &a, out, lse, q);
@@ -473,6 +480,114 @@ TEST(a_sequence_has_the_same_bits_alone_and_in_a_batch)
     }
 }
 
+/* ---- sliding windows: the definition runs every block, the kernels leave out those before the window ---- */
+static const int windows[] = { 1, 2, 63, 64, 65, 100, 128, 200, 1000 };
+
+/* Whole, in chunks and row by row, and backward. */
+static void check_window(struct dev *dev, enum dtype dt, int group, int64_t T, int64_t window, int64_t step)
+{
+    struct isa isa[4];
+    struct world *w = world_of(dt, 1, group, 16, T);
+    w->window = window;
+    for (int64_t i = 0; i < T * 16; i += 16)    /* sums that end as -0: the + 0 of a block that is left out is seen */
+        w->k[i] = in_dtype(dt, -0x1p-149f);
+    for (int64_t i = 0; i < T * group * 16; i += 16)
+        w->dout[i] = w->q[i] = in_dtype(dt, -0x1p-149f);
+    ref_forward(w);
+    ref_backward(w);
+    for (int i = 0, n = isas(isa); i < n; i++) {
+        int same = forward_same(dev, isa[i].ops, w, 0, T) && backward_same(dev, isa[i].ops, w);
+        for (int64_t p = 0; p < T; p += step)
+            same &= forward_same(dev, isa[i].ops, w, p, p + step < T ? step : T - p);
+        for (int64_t p = T - 3; p < T; p++)
+            same &= forward_same(dev, isa[i].ops, w, p, 1);
+        if (!same)
+            test_fail(__FILE__, __LINE__, "%s %s window %d group %d", isa[i].name, dtype_name(dt), (int)window, group);
+    }
+    world_free(w);
+}
+TEST(windows_of_any_size_equal_the_definition_whole_in_chunks_and_row_by_row)
+{
+    struct dev *dev = dev_new(1);
+    for (int i = 0; i < 9; i++) {
+        check_window(dev, DT_F32, 2, 210, windows[i], 37);
+        check_window(dev, DT_BF16, 3, 210, windows[i], 70);
+    }
+    dev_close(dev);
+}
+TEST(a_window_leaves_out_whole_segments)
+{
+    struct dev *dev = dev_new(1);
+    struct isa isa[4];
+    for (int dt = DT_F32; dt <= DT_BF16; dt++)
+        for (int i = 0; i < 2; i++) {
+            struct world *w = world_of(dt, 1, 2, 16, 2100);
+            w->window = i ? 40 : 1030;
+            for (int64_t j = 0; j < w->T; j++)          /* o becomes -0, which merging with nothing would make +0 */
+                w->v[j * 16] = in_dtype(dt, j % 2 ? -0x1p-149f : -0.0f);
+            for (int h = 0; h < 2; h++)
+                for (int64_t p = 2020; p < 2100; p++)
+                    ref_row(w, h, p);
+            for (int c = 0, n = isas(isa); c < n; c++)
+                CHECK(forward_same(dev, isa[c].ops, w, 2020, 80) & forward_same(dev, isa[c].ops, w, 2063, 1) &
+                      forward_same(dev, isa[c].ops, w, 2087, 1) & forward_same(dev, isa[c].ops, w, 2088, 3));
+            world_free(w);
+        }
+    dev_close(dev);
+}
+
+/* Documents packed into one row of a batch are sequences of their own: of any length, at any row, in any order. */
+static void check_documents(struct dev *dev, const struct attn_ops *ops, enum dtype dt, int64_t window)
+{
+    static const int64_t len[4] = { 70, 5, 130, 1 }, row[4] = { 5, 75, 81, 80 };
+    struct world *w[4];
+    struct pages pg[4];
+    struct attn_seq seq[4];
+    const int64_t total = 213, cols = 4 * 16, kv = 2 * 16;
+    struct mat in[3], dq = mat_new(DT_F32, total, cols, NULL), dk = mat_new(DT_F32, total, kv, NULL), dv = mat_new(DT_F32, total, kv, NULL);
+    float *lse = zeros(total * 4);
+    for (int m = 0; m < 3; m++)
+        in[m] = mat_new(dt, total, cols, NULL);
+    for (int i = 0; i < 4; i++) {
+        w[i] = world_of(dt, 2, 2, 16, len[i]);
+        w[i]->window = window;
+        ref_forward(w[i]);
+        ref_backward(w[i]);
+        pg[i] = pages_of(w[i], len[i]);
+        seq[i] = (struct attn_seq){ row[i], len[i], 0, pg[i].page };
+        memcpy(lse + row[i] * 4, w[i]->lse, (size_t)(len[i] * 4) * sizeof *lse);
+        const float *from[3] = { w[i]->q, w[i]->out, w[i]->dout };
+        for (int m = 0; m < 3; m++) {
+            struct mat one = mat_new(dt, len[i], cols, from[m]);
+            memcpy((char *)in[m].p + (size_t)(row[i] * in[m].ld) * dtype_size(dt), one.p, (size_t)(len[i] * one.ld) * dtype_size(dt));
+            free(one.p);
+        }
+    }
+    struct attn a = attn_of(w[0], 4, seq);
+    ops->attn_dx(dev, &a, dq, dk, dv, in[2], in[1], lse, in[0]);
+    for (int i = 0; i < 4; i++) {
+        CHECK(same_rows(dq, row[i], w[i]->dq, len[i]) & same_rows(dk, row[i], w[i]->dk, len[i]) & same_rows(dv, row[i], w[i]->dv, len[i]));
+        pages_free(pg[i]);
+        world_free(w[i]);
+    }
+    for (int m = 0; m < 3; m++)
+        free(in[m].p);
+    free(dq.p), free(dk.p), free(dv.p), free(lse);
+}
+TEST(documents_of_any_length_at_any_row_have_their_own_gradients)
+{
+    struct isa isa[4];
+    for (int threads = 1; threads <= 2; threads++) {
+        struct dev *dev = dev_new(threads);
+        for (int i = 0, n = isas(isa); i < n; i++)
+            for (int dt = DT_F32; dt <= DT_BF16; dt++) {
+                check_documents(dev, isa[i].ops, dt, 0);
+                check_documents(dev, isa[i].ops, dt, 30);
+            }
+        dev_close(dev);
+    }
+}
+
 TEST(any_number_of_threads_gives_the_same_bits)
 {
     struct isa isa[4];
@@ -545,6 +660,10 @@ static double naive_loss(const struct world *w, const double *q, const double *k
             const int g = h / w->group, d = w->d;
             double s[64], sum = 0, top = -1e300;
             for (int64_t j = 0; j <= p; j++) {
+                if (!sees(w, p, j)) {
+                    s[j] = -1e300;
+                    continue;
+                }
                 s[j] = 0;
                 for (int x = 0; x < d; x++)
                     s[j] += q[(p * heads(w) + h) * d + x] * k[(j * w->n_kv + g) * d + x];
@@ -566,9 +685,10 @@ static double *as_double(const float *x, int64_t n)
         y[i] = (double)x[i];
     return y;
 }
-TEST(gradients_are_those_of_finite_differences)
+static void check_gradients(int64_t window)
 {
     struct world *w = world_of(DT_F32, 2, 2, 8, 40);
+    w->window = window;
     const int64_t nq = w->T * heads(w) * w->d, nk = w->T * w->n_kv * w->d;
     ref_forward(w);
     ref_backward(w);
@@ -591,3 +711,5 @@ TEST(gradients_are_those_of_finite_differences)
         free(in[t]);
     world_free(w);
 }
+TEST(gradients_are_those_of_finite_differences) { check_gradients(0); }
+TEST(gradients_in_a_window_are_those_of_finite_differences) { check_gradients(7); }
