@@ -293,7 +293,7 @@ static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
     TRY(set_grain(t, e));
     set_dtype(t);
     TRY(check_target(t, e));
-    if (!t->o.eval_only && world_rank(t->world) == 0)
+    if (!t->o.eval_only && !t->o.dry_run && world_rank(t->world) == 0)       /* a plan makes nothing */
         TRY(io_make_dirs(t->o.out, e));
     TRY(open_data(t, e));
     TRY(carry_extras(t, e));
