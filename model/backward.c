@@ -191,7 +191,7 @@ static int compute_again(const struct back *b, const struct unit_weights *uw, in
     struct model *m = b->m;
     const struct layer_buf *l = layer_of(b->w, unit);
     int64_t rows = b->w->rows;
-    float eps = (float)m->table.cfg.rms_eps;
+    float eps = (float)m->table.cfg.norm_eps;
     struct attn a = train_attn(b->w, unit);
     if (b->w->recompute == RECOMPUTE_FULL)
         return block_forward(m, uw, &a, l, b->w->x_last, rows, e);

@@ -37,7 +37,7 @@ int block_forward(const struct model *m, const struct unit_weights *uw, const st
 {
     struct dev *d = m->dev;
     int64_t heads = m->n_heads * m->head_dim, qkv = heads + 2 * m->n_kv * m->head_dim;
-    float eps = (float)m->table.cfg.rms_eps;
+    float eps = (float)m->table.cfg.norm_eps;
     struct mat sum = rows_of(m->sum_rows, DT_F32, rows, m->hidden);
     int rc;
 
@@ -82,7 +82,7 @@ int head_forward(const struct model *m, const struct unit_weights *uw, const voi
     float *max = m->stat, *sum = m->stat + m->max_rows;
     int rc;
     KERNEL(d, rms_norm, rows_of(hf, m->dt, rows, m->hidden), rstd, rows_of((void *)(uintptr_t)x, m->dt, rows, m->hidden), uw->norm[0],
-           (float)m->table.cfg.rms_eps);
+           (float)m->table.cfg.norm_eps);
     KERNEL(d, linear, l, rows_of(hf, m->dt, rows, m->hidden), &uw->pack[PACK_HEAD]);
     KERNEL(d, ce_max, max, l);
     TRY(comm_all_reduce_max(m->tp, max, rows, e));

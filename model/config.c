@@ -1,14 +1,17 @@
-/* config.c - see config.h. Keys and defaults as in transformers' LlamaConfig; both layouts of config.json (rope_theta and
- * rope_scaling at the top, or everything in rope_parameters). */
+/* config.c - see config.h. Keys and defaults as in transformers (family.c); both layouts of config.json (rope_theta and rope_scaling at the
+ * top, or everything in rope_parameters). */
 #include "model/config.h"
 
 #include <jansson.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
 #include "kernels/tree.h"
+#include "model/family.h"
 
 static int64_t gcd64(int64_t a, int64_t b) { return b ? gcd64(b, a % b) : a; }
 
@@ -17,23 +20,48 @@ int model_grain_formula(const struct model_config *c)
     return (int)gcd64(8, gcd64(c->n_heads, c->inter));
 }
 
-static void defaults(struct model_config *c)
+static void defaults(struct model_config *c, const struct family *f)
 {
     memset(c, 0, sizeof *c);
-    strcpy(c->family, "llama");
-    c->hidden = 4096;
-    c->n_layers = 32;
-    c->n_heads = 32;
-    c->inter = 11008;
-    c->vocab = 32000;
-    c->max_pos = 2048;
-    c->rms_eps = 1e-6;
+    c->family = f;
+    c->features = f->features;
+    c->hidden = f->defaults.hidden;
+    c->n_layers = f->defaults.n_layers;
+    c->n_heads = f->defaults.n_heads;
+    c->n_kv = f->defaults.n_kv;
+    c->head_dim = f->defaults.head_dim;
+    c->inter = f->defaults.inter;
+    c->vocab = f->defaults.vocab;
+    c->max_pos = f->defaults.max_pos;
+    c->window = f->defaults.window;
+    c->norm_eps = f->defaults.eps;
+    c->tied = f->defaults.tied;
     c->rope_theta = 10000.0;
     c->rope_factor = 1.0;
     c->init_range = 0.02;
-    c->bos = 1;
-    c->n_eos = 1;
-    c->eos[0] = 2;
+    c->bos = f->defaults.bos;
+    c->n_eos = f->defaults.eos >= 0;
+    c->eos[0] = f->defaults.eos;
+}
+
+/* The first thing in the file that nothing computes. */
+__attribute__((format(printf, 2, 3))) static void not_computed(struct model_config *c, const char *format, ...)
+{
+    va_list args;
+    va_start(args, format);
+    if (!c->not_computed[0])
+        vsnprintf(c->not_computed, sizeof c->not_computed, format, args);
+    va_end(args);
+}
+
+int model_config_computed(const struct model_config *c, struct err *e)
+{
+    char known[256];
+    if (!c->family->computed)
+        return err_set(e, ERR_CONFIG, "model_type %s is not computed yet: %s are; reshard converts it", c->family->name, family_names(1, known));
+    if (c->not_computed[0])
+        return err_set(e, ERR_CONFIG, "config.json: %s is not computed yet: reshard alone takes such a model", c->not_computed);
+    return 0;
 }
 
 /* ---- presets ---- */
@@ -54,7 +82,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         strcat(strcat(known, i ? ", " : ""), p->name);
         if (strcmp(p->name, name))
             continue;
-        defaults(c);
+        defaults(c, family_find("llama"));
         c->hidden = p->hidden;
         c->n_layers = p->layers;
         c->n_heads = p->heads;
@@ -64,8 +92,9 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         c->vocab = p->vocab;
         c->max_pos = p->max_pos;
         c->tied = p->tied;
+        c->features |= p->tied ? 0 : F_UNTIED;
         c->rope_theta = p->theta;
-        c->rms_eps = 1e-5;
+        c->norm_eps = 1e-5;
         c->grain = model_grain_formula(c);
         if (p->vocab == 256) {                      /* a byte model has no special tokens */
             c->bos = -1;
@@ -90,15 +119,11 @@ static int count_key(const json_t *o, const char *what, const char *key, int64_t
 
 static int parse_sizes(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
-    static const struct { const char *key; size_t member; } keys[] = {
-        { "hidden_size", offsetof(struct model_config, hidden) }, { "num_hidden_layers", offsetof(struct model_config, n_layers) },
-        { "num_attention_heads", offsetof(struct model_config, n_heads) }, { "num_key_value_heads", offsetof(struct model_config, n_kv) },
-        { "head_dim", offsetof(struct model_config, head_dim) }, { "intermediate_size", offsetof(struct model_config, inter) },
-        { "vocab_size", offsetof(struct model_config, vocab) }, { "max_position_embeddings", offsetof(struct model_config, max_pos) },
-    };
     int rc = 0;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        TRY(count_key(o, what, keys[i].key, (int64_t *)(void *)((char *)c + keys[i].member), e));
+    for (const struct config_size *k = c->family->size; k->key; k++)
+        TRY(count_key(o, what, k->key, (int64_t *)(void *)((char *)c + k->member), e));
+    if (!c->inter)
+        c->inter = 4 * c->hidden;
     if (!c->n_kv)
         c->n_kv = c->n_heads;
     if (!c->head_dim) {
@@ -113,64 +138,140 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
     if (c->n_layers > LAYER_LIMIT || c->n_heads * c->head_dim > SIZE_LIMIT)
         return err_set(e, ERR_CONFIG, "%s: %lld layers of %lld heads of %lld: at most %d layers, and %lld for heads x head_dim", what, (long long)c->n_layers,
                        (long long)c->n_heads, (long long)c->head_dim, LAYER_LIMIT, (long long)SIZE_LIMIT);
-    if (c->head_dim % 2)
+    if (c->head_dim % 2 && !(c->features & F_POSITIONS))
         return err_set(e, ERR_CONFIG, "%s: head_dim %lld is odd: rotary embedding needs pairs", what, (long long)c->head_dim);
     rc = 0;
 out:
     return rc < 0 ? rc : 0;
 }
 
+static const struct { const char *name; enum rope_kind kind; } rope_kinds[] = {
+    { "default", ROPE_DEFAULT }, { "linear", ROPE_LINEAR }, { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },
+};
+#define ROPE_KINDS ((int)(sizeof rope_kinds / sizeof rope_kinds[0]))
+
+/* What the kind needs. original: of the file, 0 where it is missing. */
+static int check_rope(struct model_config *c, const char *what, double original, struct err *e)
+{
+    if (!(c->rope_theta > 1) || !(c->rope_factor > 0) || !isfinite(c->rope_theta) || !isfinite(c->rope_factor))
+        return err_set(e, ERR_CONFIG, "%s: rope_theta %g, factor %g: both must be positive", what, c->rope_theta, c->rope_factor);
+    if (original < 0 || original > (double)SIZE_LIMIT)
+        return err_set(e, ERR_CONFIG, "%s: original_max_position_embeddings %g: it must be from 1 to %lld", what, original, (long long)SIZE_LIMIT);
+    if (c->rope == ROPE_LLAMA3 && (original < 1 || !(c->rope_high_freq > c->rope_low_freq)))
+        return err_set(e, ERR_CONFIG, "%s: rope_type llama3 needs original_max_position_embeddings and low_freq_factor < high_freq_factor", what);
+    if (c->rope == ROPE_YARN && !(c->yarn_fast > c->yarn_slow && c->yarn_slow > 0 && c->yarn_attention >= 0 && isfinite(c->yarn_attention)))
+        return err_set(e, ERR_CONFIG, "%s: rope_type yarn: beta_fast %g must be over beta_slow %g, attention_factor %g positive", what, c->yarn_fast,
+                       c->yarn_slow, c->yarn_attention);
+    if (c->rope == ROPE_LLAMA3 || c->rope == ROPE_YARN)
+        c->rope_original_max_pos = original >= 1 ? (int64_t)original : c->max_pos;
+    return 0;
+}
+
 static int parse_rope(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
     const json_t *r = json_object_get(o, "rope_parameters");
     const char *kind = "default";
-    double original = 0;
-    int rc;
+    double original = 0, mscale = 0;
+    int rc, i = 0, truncate = 1;
+    c->yarn_fast = 32;
+    c->yarn_slow = 1;
     TRY(jx_float(o, what, "rope_theta", &c->rope_theta, e));
     if (!json_is_object(r))
         r = json_object_get(o, "rope_scaling");
     if (json_is_object(r)) {
+        const struct { const char *key; double *to; } number[] = {
+            { "rope_theta", &c->rope_theta }, { "factor", &c->rope_factor }, { "low_freq_factor", &c->rope_low_freq },
+            { "high_freq_factor", &c->rope_high_freq }, { "original_max_position_embeddings", &original }, { "beta_fast", &c->yarn_fast },
+            { "beta_slow", &c->yarn_slow }, { "attention_factor", &c->yarn_attention }, { "mscale", &mscale },
+        };
         TRY(jx_text(r, what, "type", &kind, e));
         TRY(jx_text(r, what, "rope_type", &kind, e));
-        TRY(jx_float(r, what, "rope_theta", &c->rope_theta, e));
-        TRY(jx_float(r, what, "factor", &c->rope_factor, e));
-        TRY(jx_float(r, what, "low_freq_factor", &c->rope_low_freq, e));
-        TRY(jx_float(r, what, "high_freq_factor", &c->rope_high_freq, e));
-        TRY(jx_float(r, what, "original_max_position_embeddings", &original, e));
+        TRY(jx_bool(r, what, "truncate", &truncate, e));
+        for (size_t k = 0; k < sizeof number / sizeof number[0]; k++)
+            TRY(jx_float(r, what, number[k].key, number[k].to, e));
     }
-    if (!strcmp(kind, "default"))
-        c->rope = ROPE_DEFAULT;
-    else if (!strcmp(kind, "linear"))
-        c->rope = ROPE_LINEAR;
-    else if (!strcmp(kind, "llama3"))
-        c->rope = ROPE_LLAMA3;
+    while (i < ROPE_KINDS && strcmp(kind, rope_kinds[i].name))
+        i++;
+    if (i == ROPE_KINDS)
+        not_computed(c, "rope_type %.40s", kind);
     else
-        return err_set(e, ERR_CONFIG, "%s: rope_type %s is not built yet: default, linear and llama3 are", what, kind);
-    if (!(c->rope_theta > 1) || !(c->rope_factor > 0) || !isfinite(c->rope_theta) || !isfinite(c->rope_factor))
-        return err_set(e, ERR_CONFIG, "%s: rope_theta %g, factor %g: both must be positive", what, c->rope_theta, c->rope_factor);
-    if (c->rope == ROPE_LLAMA3 && (original < 1 || original > (double)SIZE_LIMIT || !(c->rope_high_freq > c->rope_low_freq)))
-        return err_set(e, ERR_CONFIG, "%s: rope_type llama3 needs original_max_position_embeddings and low_freq_factor < high_freq_factor", what);
-    c->rope_original_max_pos = c->rope == ROPE_LLAMA3 ? (int64_t)original : 0;
+        c->rope = rope_kinds[i].kind;
+    c->yarn_exact = c->rope == ROPE_YARN && !truncate;
+    if (c->rope != ROPE_YARN)
+        c->yarn_fast = c->yarn_slow = c->yarn_attention = 0;
+    else if (mscale > 0)
+        not_computed(c, "rope_type yarn with mscale");
+    rc = check_rope(c, what, original, e);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* layer_types: full attention first, then sliding windows, is what window_first says; other patterns are not computed. */
+static void parse_layer_types(struct model_config *c, const json_t *types)
+{
+    int64_t first = 0, n = (int64_t)json_array_size(types);
+    const char *name;
+    while (first < n && (name = json_string_value(json_array_get(types, (size_t)first))) && !strcmp(name, "full_attention"))
+        first++;
+    for (int64_t i = first; i < n; i++)
+        if (!(name = json_string_value(json_array_get(types, (size_t)i))) || strcmp(name, "sliding_attention"))
+            not_computed(c, "layer_types with %.30s after sliding_attention", name ? name : "something else");
+    c->window_first = first;
+}
+
+/* Mistral: every layer, unless sliding_window is null. Qwen: only where use_sliding_window is on, from layer max_window_layers. */
+static int parse_window(struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    const json_t *types = json_object_get(o, "layer_types");
+    int rc, on = !strcmp(c->family->name, "mistral");
+    if (!c->family->defaults.window)
+        return 0;
+    c->window_first = on ? 0 : 28;
+    TRY(jx_bool(o, what, "use_sliding_window", &on, e));
+    TRY(jx_int(o, what, "max_window_layers", &c->window_first, e));
+    if (json_object_get(o, "sliding_window") && json_is_null(json_object_get(o, "sliding_window")))
+        on = 0;
+    TRY(jx_int(o, what, "sliding_window", &c->window, e));
+    if (on && json_is_array(types))
+        parse_layer_types(c, types);
+    if (on && (c->window < 1 || c->window_first < 0))
+        return err_set(e, ERR_CONFIG, "%s: sliding_window %lld from layer %lld: a token sees itself at least", what, (long long)c->window,
+                       (long long)c->window_first);
+    on = on && c->window_first < c->n_layers;
+    c->features |= on ? F_WINDOW : 0;
+    if (!on)
+        c->window = c->window_first = 0;
     rc = 0;
 out:
     return rc < 0 ? rc : 0;
 }
 
-/* Features of the family that this build does not compute must be off. */
-static int refuse_features(const json_t *o, const char *what, struct err *e)
+/* Switches of the family; what else changes the computation must stand as the computation has it. */
+static int parse_features(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
-    static const char *const off[] = { "attention_bias", "mlp_bias" };
-    const char *act = "silu";
-    int rc, on;
-    for (size_t i = 0; i < sizeof off / sizeof off[0]; i++) {
+    static const struct { const char *key; int wanted; } fixed[] = {
+        { "scale_attn_weights", 1 }, { "scale_attn_by_inverse_layer_idx", 0 }, { "add_cross_attention", 0 },
+    };
+    const char *act = c->family->acts[0];
+    int rc, on, known = 0;
+    for (const struct config_switch *k = c->family->flag; k->key; k++) {
         on = 0;
-        TRY(jx_bool(o, what, off[i], &on, e));
-        if (on)
-            return err_set(e, ERR_CONFIG, "%s: %s true is not built yet", what, off[i]);
+        TRY(jx_bool(o, what, k->key, &on, e));
+        c->features |= on ? k->features : 0;
     }
-    TRY(jx_text(o, what, "hidden_act", &act, e));
-    if (strcmp(act, "silu"))
-        return err_set(e, ERR_CONFIG, "%s: hidden_act %s is not built yet: silu is", what, act);
+    for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
+        on = fixed[i].wanted;
+        TRY(jx_bool(o, what, fixed[i].key, &on, e));
+        if (on != fixed[i].wanted)
+            not_computed(c, "%s %s", fixed[i].key, on ? "true" : "false");
+    }
+    TRY(jx_text(o, what, c->family->act_key, &act, e));
+    for (int i = 0; i < 3 && c->family->acts[i]; i++)
+        known |= !strcmp(act, c->family->acts[i]);
+    if (!known)
+        not_computed(c, "%s %.40s", c->family->act_key, act);
+    TRY(jx_bool(o, what, "tie_word_embeddings", &c->tied, e));
+    c->features |= c->tied ? 0 : F_UNTIED;
     rc = 0;
 out:
     return rc < 0 ? rc : 0;
@@ -197,24 +298,27 @@ static int parse_eos(struct model_config *c, const json_t *o, const char *what, 
 
 static int parse_object(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
-    const char *family = "llama", *dtype = "float32";
+    const char *type = NULL, *dtype = "float32";
+    char known[256];
     int64_t grain = 0;
     int rc;
-    defaults(c);
-    TRY(jx_text(o, what, "model_type", &family, e));
-    if (rc == 0)
+    TRY(jx_text(o, what, "model_type", &type, e));
+    if (!type)
         return err_set(e, ERR_CONFIG, "%s: no model_type: is it a model's config.json", what);
-    if (strcmp(family, "llama"))
-        return err_set(e, ERR_CONFIG, "%s: model_type %s is not computed yet: llama is", what, family);
-    TRY(refuse_features(o, what, e));
+    if (!family_find(type))
+        return err_set(e, ERR_CONFIG, "%s: model_type %.60s is not known yet: %s are", what, type, family_names(0, known));
+    defaults(c, family_find(type));
     TRY(parse_sizes(c, o, what, e));
-    TRY(parse_rope(c, o, what, e));
+    TRY(parse_features(c, o, what, e));
+    if (!(c->features & F_POSITIONS))
+        TRY(parse_rope(c, o, what, e));
+    TRY(parse_window(c, o, what, e));
     TRY(parse_eos(c, o, what, e));
-    TRY(jx_float(o, what, "rms_norm_eps", &c->rms_eps, e));
+    TRY(jx_float(o, what, c->family->eps_key, &c->norm_eps, e));
     TRY(jx_float(o, what, "initializer_range", &c->init_range, e));
-    if (!(c->rms_eps >= 0 && c->rms_eps < 1) || !(c->init_range >= 0 && c->init_range < 1e6))
-        return err_set(e, ERR_CONFIG, "%s: rms_norm_eps %g, initializer_range %g: both must be 0 or more, and small", what, c->rms_eps, c->init_range);
-    TRY(jx_bool(o, what, "tie_word_embeddings", &c->tied, e));
+    if (!(c->norm_eps >= 0 && c->norm_eps < 1) || !(c->init_range >= 0 && c->init_range < 1e6))
+        return err_set(e, ERR_CONFIG, "%s: %s %g, initializer_range %g: both must be 0 or more, and small", what, c->family->eps_key, c->norm_eps,
+                       c->init_range);
     TRY(jx_text(o, what, "torch_dtype", &dtype, e));
     TRY(jx_text(o, what, "dtype", &dtype, e));
     c->bf16 = !strcmp(dtype, "bfloat16");
@@ -246,13 +350,33 @@ static json_t *rope_json(const struct model_config *c)
     json_t *r;
     if (c->rope == ROPE_DEFAULT)
         return json_null();
-    r = json_pack("{s:s, s:f}", "rope_type", c->rope == ROPE_LLAMA3 ? "llama3" : "linear", "factor", c->rope_factor);
+    r = json_pack("{s:s, s:f}", "rope_type", rope_kinds[c->rope].name, "factor", c->rope_factor);
+    if (c->rope_original_max_pos)
+        json_object_set_new(r, "original_max_position_embeddings", json_integer(c->rope_original_max_pos));
     if (c->rope == ROPE_LLAMA3) {
         json_object_set_new(r, "low_freq_factor", json_real(c->rope_low_freq));
         json_object_set_new(r, "high_freq_factor", json_real(c->rope_high_freq));
-        json_object_set_new(r, "original_max_position_embeddings", json_integer(c->rope_original_max_pos));
+    }
+    if (c->rope == ROPE_YARN) {
+        json_object_set_new(r, "beta_fast", json_real(c->yarn_fast));
+        json_object_set_new(r, "beta_slow", json_real(c->yarn_slow));
+        json_object_set_new(r, "truncate", json_boolean(!c->yarn_exact));
+        if (c->yarn_attention > 0)
+            json_object_set_new(r, "attention_factor", json_real(c->yarn_attention));
     }
     return r;
+}
+
+static void set_window(json_t *o, const struct model_config *c)
+{
+    int on = (c->features & F_WINDOW) != 0, every = !strcmp(c->family->name, "mistral");
+    if (!c->family->defaults.window)
+        return;
+    json_object_set_new(o, "sliding_window", on ? json_integer(c->window) : json_null());
+    if (every && !c->window_first)
+        return;
+    json_object_set_new(o, "use_sliding_window", json_boolean(on));
+    json_object_set_new(o, "max_window_layers", json_integer(on ? c->window_first : c->n_layers));
 }
 
 static json_t *eos_json(const struct model_config *c)
@@ -270,15 +394,22 @@ static json_t *eos_json(const struct model_config *c)
 
 char *model_config_json(const struct model_config *c, const char *dtype)
 {
-    json_t *o = json_pack("{s:[s], s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:b, s:s, s:b, s:b, s:s, s:o, s:o}",
-        "architectures", "LlamaForCausalLM", "model_type", c->family, "hidden_size", (json_int_t)c->hidden, "num_hidden_layers", (json_int_t)c->n_layers,
-        "num_attention_heads", (json_int_t)c->n_heads, "num_key_value_heads", (json_int_t)c->n_kv, "head_dim", (json_int_t)c->head_dim,
-        "intermediate_size", (json_int_t)c->inter, "vocab_size", (json_int_t)c->vocab, "max_position_embeddings", (json_int_t)c->max_pos,
-        "rms_norm_eps", c->rms_eps, "rope_theta", c->rope_theta, "initializer_range", c->init_range, "tie_word_embeddings", c->tied,
-        "hidden_act", "silu", "attention_bias", 0, "mlp_bias", 0, "torch_dtype", dtype, "rope_scaling", rope_json(c), "eos_token_id", eos_json(c));
+    const struct family *f = c->family;
+    json_t *o = json_pack("{s:[s], s:s, s:f, s:f, s:b, s:s, s:s, s:o}", "architectures", f->architecture, "model_type", f->name, f->eps_key, c->norm_eps,
+                          "initializer_range", c->init_range, "tie_word_embeddings", c->tied, f->act_key, f->acts[0], "torch_dtype", dtype,
+                          "eos_token_id", eos_json(c));
     char *text;
     if (!o)
         return NULL;
+    for (const struct config_size *k = f->size; k->key; k++)
+        json_object_set_new(o, k->key, json_integer(*(const int64_t *)(const void *)((const char *)c + k->member)));
+    for (const struct config_switch *k = f->flag; k->key; k++)
+        json_object_set_new(o, k->key, json_boolean((c->features & k->features) == k->features));
+    if (!(c->features & F_POSITIONS)) {
+        json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
+        json_object_set_new(o, "rope_scaling", rope_json(c));
+    }
+    set_window(o, c);
     json_object_set_new(o, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
     if (c->grain != model_grain_formula(c))
         json_object_set_new(o, "shardline_grain", json_integer(c->grain));
@@ -293,11 +424,15 @@ int model_config_same(const struct model_config *a, const struct model_config *b
 #define SAME(key, member) { key, (double)a->member, (double)b->member }
         SAME("hidden_size", hidden), SAME("num_hidden_layers", n_layers), SAME("num_attention_heads", n_heads),
         SAME("num_key_value_heads", n_kv), SAME("head_dim", head_dim), SAME("intermediate_size", inter), SAME("vocab_size", vocab),
-        SAME("tie_word_embeddings", tied), SAME("rms_norm_eps", rms_eps), SAME("rope_theta", rope_theta), SAME("rope_type", rope),
+        SAME("tie_word_embeddings", tied), SAME("the norms' eps", norm_eps), SAME("rope_theta", rope_theta), SAME("rope_type", rope),
         SAME("rope factor", rope_factor), SAME("low_freq_factor", rope_low_freq), SAME("high_freq_factor", rope_high_freq),
-        SAME("original_max_position_embeddings", rope_original_max_pos), SAME("grain", grain),
+        SAME("original_max_position_embeddings", rope_original_max_pos), SAME("beta_fast", yarn_fast), SAME("beta_slow", yarn_slow),
+        SAME("attention_factor", yarn_attention), SAME("truncate", yarn_exact), SAME("sliding_window", window), SAME("max_window_layers", window_first),
+        SAME("set of biases and norms", features), SAME("grain", grain),
 #undef SAME
     };
+    if (a->family != b->family)
+        return err_set(e, ERR_CONFIG, "model_type is %s in the checkpoint and %s in --model: leave --model out or make them agree", a->family->name, b->family->name);
     for (size_t i = 0; i < sizeof m / sizeof m[0]; i++)
         if (m[i].x != m[i].y)
             return err_set(e, ERR_CONFIG, "%s is %.17g in the checkpoint and %.17g in --model: leave --model out or make them agree", m[i].name, m[i].x, m[i].y);

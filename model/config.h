@@ -5,15 +5,22 @@
 #include <stdint.h>
 #include "base/err.h"
 
-enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3 };
+enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
+struct family;
 struct model_config {
-    char family[32];                 /* model_type: "llama" */
+    const struct family *family;     /* its names, keys and tensors (family.h) */
+    unsigned features;               /* enum feature: the family's and those that this config turns on */
+    char not_computed[96];           /* what stands in config.json and is not computed, or "": reshard needs sizes alone */
     int64_t hidden, n_layers, n_heads, n_kv, head_dim, inter, vocab, max_pos;
-    double rms_eps;
+    double norm_eps;
     enum rope_kind rope;
     double rope_theta, rope_factor, rope_low_freq, rope_high_freq;
+    double yarn_fast, yarn_slow;     /* rotations beyond which a frequency stays, and below which it is interpolated */
+    double yarn_attention;           /* factor on cos and sin; 0: from the factor */
+    int yarn_exact;                  /* truncate false: the two bounds are not rounded to whole components */
     int64_t rope_original_max_pos;
+    int64_t window, window_first;    /* F_WINDOW: positions a token sees, its own included; first layer that has it */
     int tied;
     double init_range;               /* deviation of the initial weights */
     int grain;                       /* of the sums (numerics contract): gcd(8, heads, intermediate) or shardline_grain */
@@ -23,8 +30,10 @@ struct model_config {
     int64_t eos[8], bos;             /* -1: none */
 };
 
-/* text: config.json; what: its path, for messages. ERR_CONFIG names the key; a family or feature that is not computed is refused by name. */
+/* text: config.json; what: its path, for messages. ERR_CONFIG names the key, or a family whose tensors are not known. */
 int model_config_parse(struct model_config *c, const char *text, const char *what, struct err *e);
+/* ERR_CONFIG names the family or feature that reshard knows and nothing computes yet. */
+int model_config_computed(const struct model_config *c, struct err *e);
 /* A preset ("tiny", "10m", "110m", "1b", "7b", "70b"), or ERR_USAGE that lists them. */
 int model_config_preset(struct model_config *c, const char *name, struct err *e);
 /* config.json as transformers reads it, malloc'd. dtype: "float32" or "bfloat16". shardline_grain only when it is not the formula. */

@@ -109,6 +109,7 @@ int model_shape(struct model *m, const struct model_config *cfg, const struct la
     memset(m, 0, sizeof *m);
     m->dt = dt;
     m->fast = fast;
+    TRY(model_config_computed(cfg, e));
     TRY(layout_check(lay, cfg, e));
     TRY(param_table_open(&m->table, cfg, e));
     TRY(params_local_open(&m->local, &m->table, lay, tp_rank, pp_rank, e));

@@ -1,35 +1,15 @@
 /* params.c - see params.h. */
 #include "model/params.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "kernels/tree.h"
+#include "model/family.h"
 
 #define ALIGN 64
 
-/* One row a tensor; dims in terms of the config. A new family is a new list. */
-enum dim { D_HIDDEN, D_VOCAB, D_Q, D_KV, D_INTER, D_NONE };
-struct row { enum param_kind kind; const char *name; enum dim dim0, dim1; enum param_split split; int split_dim; };
-
-static const struct row llama_first[] = {
-    { P_EMBED, "model.embed_tokens.weight", D_VOCAB, D_HIDDEN, SPLIT_BLOCKS, 0 },
-};
-static const struct row llama_layer[] = {
-    { P_NORM_ATTN, "model.layers.%d.input_layernorm.weight", D_HIDDEN, D_NONE, SPLIT_COPY, 0 },
-    { P_Q, "model.layers.%d.self_attn.q_proj.weight", D_Q, D_HIDDEN, SPLIT_HEADS, 0 },
-    { P_K, "model.layers.%d.self_attn.k_proj.weight", D_KV, D_HIDDEN, SPLIT_KV, 0 },
-    { P_V, "model.layers.%d.self_attn.v_proj.weight", D_KV, D_HIDDEN, SPLIT_KV, 0 },
-    { P_O, "model.layers.%d.self_attn.o_proj.weight", D_HIDDEN, D_Q, SPLIT_HEADS, 1 },
-    { P_NORM_MLP, "model.layers.%d.post_attention_layernorm.weight", D_HIDDEN, D_NONE, SPLIT_COPY, 0 },
-    { P_GATE, "model.layers.%d.mlp.gate_proj.weight", D_INTER, D_HIDDEN, SPLIT_BLOCKS, 0 },
-    { P_UP, "model.layers.%d.mlp.up_proj.weight", D_INTER, D_HIDDEN, SPLIT_BLOCKS, 0 },
-    { P_DOWN, "model.layers.%d.mlp.down_proj.weight", D_HIDDEN, D_INTER, SPLIT_BLOCKS, 1 },
-};
-static const struct row llama_last[] = {
-    { P_NORM, "model.norm.weight", D_HIDDEN, D_NONE, SPLIT_COPY, 0 },
-    { P_HEAD, "lm_head.weight", D_VOCAB, D_HIDDEN, SPLIT_BLOCKS, 0 },
-};
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
 static int64_t dim_size(const struct model_config *c, enum dim d)
@@ -40,48 +20,83 @@ static int64_t dim_size(const struct model_config *c, enum dim d)
     case D_Q: return c->n_heads * c->head_dim;
     case D_KV: return c->n_kv * c->head_dim;
     case D_INTER: return c->inter;
+    case D_HEAD: return c->head_dim;
+    case D_POS: return c->max_pos;
     default: return 0;
     }
 }
 
-static void add_rows(struct param_table *t, const struct row *rows, int n, int unit, int layer)
+static int count_rows(const struct param_row *rows)
 {
-    for (int i = 0; i < n; i++) {
-        if (rows[i].kind == P_HEAD && t->cfg.tied)
+    int n = 0;
+    while (rows[n].name)
+        n++;
+    return n;
+}
+
+static void set_name(struct param *p, const char *pattern, int layer)
+{
+    const char *mark = strstr(pattern, "%d");
+    if (mark)
+        snprintf(p->name, sizeof p->name, "%.*s%d%s", (int)(mark - pattern), pattern, layer, mark + 2);
+    else
+        snprintf(p->name, sizeof p->name, "%s", pattern);
+}
+
+/* p lies in the tensor of the parameters before it: all of them get its grown shape. */
+static void join_tensor(struct param_table *t, struct param *p)
+{
+    struct param *first = p - 1;
+    while (!first->n_sharing)
+        first--;
+    p->begin = first->shape[p->split_dim];
+    p->n_sharing = 0;
+    first->n_sharing++;
+    for (struct param *q = first; q < t->p + t->n; q++)
+        q->shape[p->split_dim] = p->begin + p->size;
+}
+
+static void add_rows(struct param_table *t, const struct param_row *rows, int unit, int layer)
+{
+    for (const struct param_row *r = rows; r->name; r++) {
+        if ((t->cfg.features & r->need) != r->need)
             continue;
         struct param *p = &t->p[t->n++];
-        const char *mark = strstr(rows[i].name, "%d");
-        if (mark)
-            snprintf(p->name, sizeof p->name, "%.*s%d%s", (int)(mark - rows[i].name), rows[i].name, layer, mark + 2);
-        else
-            snprintf(p->name, sizeof p->name, "%s", rows[i].name);
-        p->kind = rows[i].kind;
-        p->n_dims = rows[i].dim1 == D_NONE ? 1 : 2;
-        p->shape[0] = dim_size(&t->cfg, rows[i].dim0);
-        p->shape[1] = p->n_dims == 2 ? dim_size(&t->cfg, rows[i].dim1) : 1;
-        p->split = rows[i].split;
-        p->split_dim = rows[i].split_dim;
+        set_name(p, r->name, layer);
+        p->kind = r->kind;
+        p->n_dims = r->dim1 == D_NONE ? 1 : 2;
+        p->shape[0] = dim_size(&t->cfg, r->dim0);
+        p->shape[1] = p->n_dims == 2 ? dim_size(&t->cfg, r->dim1) : 1;
+        p->split = r->split;
+        p->split_dim = r->split_dim;
+        p->size = p->shape[p->split_dim];
+        p->n_sharing = 1;
         p->unit = unit;
         p->layer = layer;
-        p->ones = p->n_dims == 1;
+        p->init = r->init;
         p->init_range = t->cfg.init_range;
+        if (r->init == INIT_RESIDUAL)
+            p->init_range /= sqrt(2.0 * (double)t->cfg.n_layers);
         p->decay = p->n_dims >= 2;
+        if (t->n > 1 && !strcmp(p[-1].name, p->name))
+            join_tensor(t, p);
     }
 }
 
 int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e)
 {
+    const struct family *f = cfg->family;
     int L = (int)cfg->n_layers;
     memset(t, 0, sizeof *t);
     t->cfg = *cfg;
     t->n_units = L + 2;
-    t->p = calloc((size_t)(COUNT(llama_first) + L * COUNT(llama_layer) + COUNT(llama_last)), sizeof *t->p);
+    t->p = calloc((size_t)(count_rows(f->first) + L * count_rows(f->layer) + count_rows(f->last)), sizeof *t->p);
     if (!t->p)
         return err_set(e, ERR_MEMORY, "no memory for the table of a model of %d layers", L);
-    add_rows(t, llama_first, COUNT(llama_first), 0, -1);
+    add_rows(t, f->first, 0, -1);
     for (int l = 0; l < L; l++)
-        add_rows(t, llama_layer, COUNT(llama_layer), l + 1, l);
-    add_rows(t, llama_last, COUNT(llama_last), L + 1, -1);
+        add_rows(t, f->layer, l + 1, l);
+    add_rows(t, f->last, L + 1, -1);
     return 0;
 }
 
@@ -97,6 +112,11 @@ int param_find(const struct param_table *t, const char *name)
         if (!strcmp(t->p[i].name, name))
             return i;
     return -1;
+}
+
+int64_t param_count(const struct param *p)
+{
+    return p->size * (p->n_dims == 2 ? p->shape[1 - p->split_dim] : 1);
 }
 
 int layout_check(const struct layout *l, const struct model_config *c, struct err *e)
@@ -150,10 +170,10 @@ int params_stage(const struct param_table *t, int pp, int unit)
     return s;
 }
 
-/* The range of dim `split_dim` that tp rank r holds, and whether r is the lowest rank that holds it. */
+/* The range of the parameter's part of dim `split_dim` that tp rank r holds, and whether r is the lowest rank that holds it. */
 static void split_range(const struct param *p, const struct layout *l, const struct model_config *c, int r, int64_t *begin, int64_t *end, int *owner)
 {
-    int64_t n = p->shape[p->split_dim];
+    int64_t n = p->size;
     *owner = 1;
     switch (p->split) {
     case SPLIT_COPY:
@@ -211,7 +231,7 @@ int params_local_open(struct params_local *l, const struct param_table *t, const
         q->box = box_whole(p->n_dims, p->shape);
         split_range(p, lay, &t->cfg, tp_rank, &begin, &end, &q->owner);
         q->owner &= home == pp_rank;
-        q->box.start[p->split_dim] = begin;
+        q->box.start[p->split_dim] = p->begin + begin;
         q->box.extent[p->split_dim] = end - begin;
         q->count = box_count(&q->box);
         q->offset = u->flat;
@@ -233,20 +253,37 @@ void params_local_close(struct params_local *l)
     memset(l, 0, sizeof *l);
 }
 
+/* The tensor of the parameters of parts [i, i + n_sharing) as one piece, where this rank holds all of it. 0: it does not. */
+static int whole_tensor(const struct params_local *l, int i, struct param_piece *out)
+{
+    const struct part *p = &l->part[i];
+    const struct param *q = &l->table->p[p->param];
+    struct box whole = box_whole(q->n_dims, q->shape);
+    if (q->n_sharing < 2 || l->layout.tp > 1 || !p->owner)
+        return 0;
+    *out = (struct param_piece){ i, q->n_sharing, whole, 0, box_count(&whole), p->offset };
+    return q->n_sharing;
+}
+
 int params_pieces(const struct params_local *l, int dp_rank, int sliced, struct param_piece *out)
 {
-    int n = 0;
+    int n = 0, joined;
     if (!sliced && dp_rank)
         return 0;
     for (int i = 0; i < l->n_parts; i++) {
         const struct part *p = &l->part[i];
         int64_t slice = l->unit[l->table->p[p->param].unit].flat / l->layout.dp;
         int64_t lo = sliced ? slice * dp_rank - p->offset : 0, hi = sliced ? lo + slice : p->count;
+        if (!sliced && (joined = whole_tensor(l, i, &out[n]))) {
+            n++;
+            i += joined - 1;
+            continue;
+        }
         lo = lo < 0 ? 0 : lo;
         hi = hi > p->count ? p->count : hi;
         if (!p->owner || lo >= hi)
             continue;
-        out[n++] = (struct param_piece){ i, p->box, lo, hi, p->offset + lo };
+        out[n++] = (struct param_piece){ i, 1, p->box, lo, hi, p->offset + lo };
     }
     return n;
 }

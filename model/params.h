@@ -1,6 +1,7 @@
 /* params.h - the one table of parameters, and everything that follows from it: what a rank holds, writes, reads.
  *
- * A parameter is declared once: name, shape, which dim tp splits and how, which unit it belongs to. A *unit* is what ZeRO gathers at
+ * A parameter is declared once (family.c): name, shape, which dim tp splits and how, which unit it belongs to. Several parameters may
+ * share a tensor, side by side along the dim that tp splits: GPT-2 keeps q, k and v in one. A *unit* is what ZeRO gathers at
  * once: 0 the embedding, 1..L the layers, L+1 final norm and head. In a rank's memory a unit is one flat vector:
  *
  *     [ tensor | pad | tensor | pad | … | pad ]     every tensor starts at a multiple of 64 elements; the whole is a multiple of
@@ -16,21 +17,30 @@
 enum param_split {
     SPLIT_COPY,       /* every tp rank has all of it */
     SPLIT_HEADS,      /* dim `split_dim` in blocks of query heads */
-    SPLIT_KV,         /* dim 0 in kv heads; fewer kv heads than tp: replicated within tp / n_kv neighbours */
+    SPLIT_KV,         /* dim `split_dim` in kv heads; fewer kv heads than tp: replicated within tp / n_kv neighbours */
     SPLIT_BLOCKS      /* dim `split_dim` in GRAIN blocks (intermediate, vocabulary) */
 };
-enum param_kind { P_EMBED, P_NORM_ATTN, P_Q, P_K, P_V, P_O, P_NORM_MLP, P_GATE, P_UP, P_DOWN, P_NORM, P_HEAD, P_KINDS };
+enum param_kind {
+    P_EMBED, P_NORM_ATTN, P_Q, P_K, P_V, P_O, P_NORM_MLP, P_GATE, P_UP, P_DOWN, P_NORM, P_HEAD,
+    P_POS, P_NORM_ATTN_BIAS, P_Q_BIAS, P_K_BIAS, P_V_BIAS, P_O_BIAS, P_Q_NORM, P_K_NORM, P_NORM_MLP_BIAS, P_GATE_BIAS, P_UP_BIAS, P_DOWN_BIAS,
+    P_NORM_BIAS, P_KINDS
+};
+enum param_init { INIT_NORMAL, INIT_RESIDUAL /* normal, smaller with the number of layers */, INIT_ONES, INIT_ZEROS };
+
+#define PARTS_MAX 4              /* parameters that share a tensor, at most */
 
 struct param {
-    char name[80];               /* as Hugging Face names it */
+    char name[80];               /* of the tensor, as Hugging Face names it */
     enum param_kind kind;
     int n_dims;
-    int64_t shape[2];
+    int64_t shape[2];            /* of the tensor */
     enum param_split split;
     int split_dim;
+    int64_t begin, size;         /* indices of split_dim that are this parameter's */
+    int n_sharing;               /* parameters in the tensor, at the first of them; 0 at the others */
     int unit, layer;             /* layer -1: none */
-    int ones;                    /* initialised to 1 instead of normal(0, init_range) */
-    double init_range;           /* deviation of the initial values */
+    enum param_init init;
+    double init_range;           /* deviation of the initial values, where they are random */
     int decay;                   /* weight decay: two or more dimensions */
 };
 struct param_table {
@@ -40,7 +50,8 @@ struct param_table {
 };
 int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e);
 void param_table_close(struct param_table *t);
-int param_find(const struct param_table *t, const char *name);               /* index or -1 */
+int param_find(const struct param_table *t, const char *name);               /* index (of the first that share the tensor) or -1 */
+int64_t param_count(const struct param *p);                                  /* elements */
 
 struct layout { int tp, pp, cp, dp, ep, zero; };
 /* Why this layout cannot be run or written for this model (ERR_USAGE, says what to change), or 0. */
@@ -73,8 +84,9 @@ int params_stage(const struct param_table *t, int pp, int unit);
 
 /* What rank `at` writes to a checkpoint. sliced 0: whole boxes (dp rank 0 only, others none); sliced 1: its ZeRO slice of every box.
  * Weights: sliced when zero == 3; optimizer state (masters, moments): when zero >= 1. Boxes whose owner is another rank and empty
- * ranges are left out. out: room for local->n_parts. Returns how many. */
-struct param_piece { int part; struct box box; int64_t lo, hi; int64_t flat; /* of element lo in the unit's flat vector */ };
+ * ranges are left out. A tensor that this rank holds whole is one piece, also where several parameters share it: then n_parts says how
+ * many, and its rows are those of the parts side by side. out: room for local->n_parts. Returns how many. */
+struct param_piece { int part, n_parts; struct box box; int64_t lo, hi; int64_t flat; /* of element lo in the unit's flat vector */ };
 int params_pieces(const struct params_local *l, int dp_rank, int sliced, struct param_piece *out);
 
 #endif

@@ -5,6 +5,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/jx.h"
+#include "model/family.h"
 #include "reshard/cast.h"
 #include "reshard/reshard.h"
 
@@ -93,7 +94,7 @@ static int is_buffer(const struct plan *p, const char *name)
 /* Tensors that checkpoints carry beside the table: a head that is tied (neither added nor lost), tables that follow from the config. */
 static int known_beside(const struct plan *p, const char *name)
 {
-    static const char *const suffixes[] = { ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias" };
+    static const char *const suffixes[] = { ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias", ".attn.masked_bias" };
     size_t n = strlen(name);
     if (p->cfg.tied && !strcmp(name, "lm_head.weight"))
         return 1;
@@ -112,24 +113,24 @@ static void shape_text(int n, const int64_t *shape, char out[96])
     snprintf(out + at, 96 - (size_t)at, "]");
 }
 
-/* Sorted names of the table, so that a large model is not searched tensor by tensor. */
+/* Sorted names of the table's tensors, so that a large model is not searched tensor by tensor. */
 struct named { const char *name; int param, seen; };
 static int compare_named(const void *a, const void *b)
 {
     return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
 }
 
-static int check_against_table(const struct plan *p, struct named *names, struct err *e)
+static int check_against_table(const struct plan *p, int n, struct named *names, struct err *e)
 {
     const char *path = ckpt_path(p->src);
     for (int i = 0; i < p->n; i++) {
         const struct ckpt_tensor *t = &p->target[i].t;
-        struct named key = { t->name, 0, 0 }, *found = bsearch(&key, names, (size_t)p->table.n, sizeof key, compare_named);
+        struct named key = { t->name, 0, 0 }, *found = bsearch(&key, names, (size_t)n, sizeof key, compare_named);
         if (!found && known_beside(p, t->name))
             continue;
         if (!found)
             return err_set(e, ERR_CONFIG, "%s: %s is not a tensor of the %s model in its config.json: is it the config of another model", path, t->name,
-                           p->cfg.family);
+                           p->cfg.family->name);
         const struct param *q = &p->table.p[found->param];
         char have[96], want[96];
         shape_text(t->n_dims, t->shape, have);
@@ -139,7 +140,7 @@ static int check_against_table(const struct plan *p, struct named *names, struct
         if (t->role == ROLE_WEIGHT)
             found->seen = 1;
     }
-    for (int i = 0; i < p->table.n; i++)
+    for (int i = 0; i < n; i++)
         if (!names[i].seen)
             return err_set(e, ERR_CONFIG, "%s: has no %s, which config.json asks for: is it the config of another model", path, names[i].name);
     return 0;
@@ -148,7 +149,7 @@ static int check_against_table(const struct plan *p, struct named *names, struct
 static int read_model(struct plan *p, struct log *log, struct err *e)
 {
     const char *text = p->config, *what = p->req->config_path ? p->req->config_path : "config.json";
-    int rc = 0;
+    int rc = 0, n = 0;
     if (!text && !is_trivial(&p->req->layout))
         return err_set(e, ERR_USAGE, "%s: has no config.json, which says how tensors are cut: give one with --config FILE", ckpt_path(p->src));
     if (!text)
@@ -166,9 +167,10 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
     if (!names)
         return err_set(e, ERR_MEMORY, "no room for a plan of %d tensors", p->table.n);
     for (int i = 0; i < p->table.n; i++)
-        names[i] = (struct named){ p->table.p[i].name, i, 0 };
-    qsort(names, (size_t)p->table.n, sizeof *names, compare_named);
-    rc = check_against_table(p, names, e);
+        if (p->table.p[i].n_sharing)
+            names[n++] = (struct named){ p->table.p[i].name, i, 0 };
+    qsort(names, (size_t)n, sizeof *names, compare_named);
+    rc = check_against_table(p, n, names, e);
     free(names);
     if (rc >= 0)
         rc = layout_check(&p->req->layout, &p->cfg, e);

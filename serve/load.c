@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
+#include "model/family.h"
 #include "text/template.h"
 
 #define CHUNK_ELEMENTS ((int64_t)4 << 20)        /* of a read that must be converted */
@@ -30,7 +31,7 @@ int load_open(struct loaded *l, const char *path, struct err *e)
         goto out;
     }
     TRY(model_config_parse(&l->cfg, ckpt_config_json(l->ckpt), "config.json", e));
-    i = ckpt_find(l->ckpt, ROLE_WEIGHT, "model.embed_tokens.weight");
+    i = ckpt_find(l->ckpt, ROLE_WEIGHT, l->cfg.family->first->name);
     l->stored = i >= 0 && ckpt_tensor(l->ckpt, i)->dtype == CK_BF16 ? DT_BF16 : DT_F32;
     rc = 0;
 out:

@@ -98,7 +98,7 @@ static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct 
     if (rc < 0)
         return rc;
     for (int i = 0; i < t.n; i++)
-        n += t.p[i].shape[0] * (t.p[i].n_dims > 1 ? t.p[i].shape[1] : 1);
+        n += param_count(&t.p[i]);
     param_table_close(&t);
     return n * (int64_t)dtype_size(dt);
 }

@@ -47,7 +47,7 @@ static double count_params(const struct param_table *t)
 {
     double n = 0;
     for (int i = 0; i < t->n; i++)
-        n += (double)t->p[i].shape[0] * (double)t->p[i].shape[1];
+        n += (double)param_count(&t->p[i]);
     return n;
 }
 

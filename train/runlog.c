@@ -103,8 +103,8 @@ static double flops_per_token(const struct trainer *t)
     double weights = 0;
     for (int i = 0; i < t->model.table.n; i++) {
         const struct param *p = &t->model.table.p[i];
-        if (p->n_dims == 2 && (p->kind != P_EMBED || t->cfg.tied))
-            weights += (double)p->shape[0] * (double)p->shape[1];
+        if (p->n_dims == 2 && p->kind != P_POS && (p->kind != P_EMBED || t->cfg.tied))
+            weights += (double)param_count(p);
     }
     return 6 * weights + 6.0 * (double)(t->cfg.n_layers * t->cfg.n_heads * t->cfg.head_dim) * (double)t->o.seq_len;
 }

@@ -7,7 +7,8 @@
 
 static const enum ckpt_role roles[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
 
-struct shard { int n; struct ckpt_piece *piece; const void **data; };
+struct source { enum zero_state state; struct param_piece at; };
+struct shard { int n; struct ckpt_piece *piece; struct source *source; };
 
 static int add_pieces(struct trainer *t, struct shard *s, enum zero_state state, int sliced, struct param_piece *buf)
 {
@@ -18,7 +19,7 @@ static int add_pieces(struct trainer *t, struct shard *s, enum zero_state state,
         *x = (struct ckpt_piece){ .t = { .name = p->name, .role = roles[state], .n_dims = p->n_dims, .shape = { p->shape[0], p->shape[1] } },
                                   .box = buf[i].box, .lo = buf[i].lo, .hi = buf[i].hi };
         x->t.dtype = state == ZERO_WEIGHT && t->dt == DT_BF16 ? CK_BF16 : CK_F32;
-        s->data[s->n++] = zero_piece(t->zero, state, &buf[i]);
+        s->source[s->n++] = (struct source){ state, buf[i] };
     }
     return n;
 }
@@ -29,8 +30,8 @@ static int shard_open(struct trainer *t, struct shard *s, struct err *e)
     int most = t->model.local.n_parts;
     struct param_piece *buf = calloc((size_t)most + 1, sizeof *buf);
     s->piece = calloc((size_t)most * ZERO_STATES + 1, sizeof *s->piece);
-    s->data = calloc((size_t)most * ZERO_STATES + 1, sizeof *s->data);
-    if (!buf || !s->piece || !s->data) {
+    s->source = calloc((size_t)most * ZERO_STATES + 1, sizeof *s->source);
+    if (!buf || !s->piece || !s->source) {
         free(buf);
         return err_set(e, ERR_MEMORY, "no memory for the list of pieces");
     }
@@ -42,6 +43,39 @@ static int shard_open(struct trainer *t, struct shard *s, struct err *e)
     return 0;
 }
 
+/* A tensor that several parameters share: its rows are theirs, side by side. */
+static int put_joined(struct trainer *t, struct ckpt_shard *f, int i, const struct source *from, struct err *e)
+{
+    const struct param *q = &t->model.table.p[t->model.local.part[from->at.part].param];
+    size_t el = from->state == ZERO_WEIGHT ? dtype_size(t->dt) : sizeof(float), width = el * (size_t)(q->n_dims == 2 ? q->shape[1] : q->shape[0]);
+    int64_t rows = q->n_dims == 2 && q->split_dim == 1 ? q->shape[0] : 1, room = 1 + (int64_t)(((size_t)1 << 20) / width);
+    const char *data[PARTS_MAX];
+    size_t bytes[PARTS_MAX];         /* of a row of each part; all of it where parts lie one behind the other */
+    int n = from->at.n_parts, rc = 0;
+    char *buf = malloc((size_t)room * width);
+    if (!buf)
+        return err_set(e, ERR_MEMORY, "no memory to save %s", q->name);
+    for (int k = 0; k < n; k++) {
+        const struct part *p = &t->model.local.part[from->at.part + k];
+        struct param_piece one = { from->at.part + k, 1, p->box, 0, p->count, p->offset };
+        data[k] = zero_piece(t->zero, from->state, &one);
+        bytes[k] = el * (size_t)(p->count / rows);
+    }
+    for (int k = 0; k < n && rows == 1; k++)
+        TRY(ckpt_shard_put(f, i, data[k], (int64_t)(bytes[k] / el), e));
+    for (int64_t r = 0; r < rows && rows > 1; r += room) {
+        int64_t here = rows - r < room ? rows - r : room;
+        char *at = buf;
+        for (int64_t j = r; j < r + here; j++)
+            for (int k = 0; k < n; at += bytes[k++])
+                memcpy(at, data[k] + (size_t)j * bytes[k], bytes[k]);
+        TRY(ckpt_shard_put(f, i, buf, (int64_t)((size_t)(at - buf) / el), e));
+    }
+out:
+    free(buf);
+    return rc;
+}
+
 static int write_shard(struct trainer *t, const char *tmp, void **table, size_t *bytes, struct err *e)
 {
     struct shard s = { 0 };
@@ -51,7 +85,8 @@ static int write_shard(struct trainer *t, const char *tmp, void **table, size_t 
     if (s.n) {
         TRY(ckpt_shard_open(&f, tmp, world_rank(t->world), s.n, s.piece, e));
         for (int i = 0; i < s.n; i++)
-            TRY(ckpt_shard_put(f, i, s.data[i], s.piece[i].hi - s.piece[i].lo, e));
+            TRY(s.source[i].at.n_parts > 1 ? put_joined(t, f, i, &s.source[i], e)
+                                           : ckpt_shard_put(f, i, zero_piece(t->zero, s.source[i].state, &s.source[i].at), s.piece[i].hi - s.piece[i].lo, e));
         struct ckpt_shard *closing = f;
         f = NULL;
         TRY(ckpt_shard_close(closing, table, bytes, e));
@@ -59,7 +94,7 @@ static int write_shard(struct trainer *t, const char *tmp, void **table, size_t 
 out:
     ckpt_shard_abort(f);
     free(s.piece);
-    free(s.data);
+    free(s.source);
     return rc;
 }
 

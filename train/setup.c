@@ -8,6 +8,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "comm/launch.h"
+#include "model/family.h"
 #include "train/trainer.h"
 
 /* ---- options ---- */
@@ -177,7 +178,7 @@ static int set_grain(struct trainer *t, struct err *e)
 /* The dtype of the arithmetic: --dtype, or what a resumed or evaluated checkpoint holds. */
 static void set_dtype(struct trainer *t)
 {
-    int first = t->source ? ckpt_find(t->source, ROLE_WEIGHT, "model.embed_tokens.weight") : -1;
+    int first = t->source ? ckpt_find(t->source, ROLE_WEIGHT, t->cfg.family->first->name) : -1;
     t->dt = t->o.dtype ? DT_BF16 : DT_F32;
     if (first >= 0 && !opts_given(t->given, "dtype") && (t->o.resume || t->o.eval_only))
         t->dt = ckpt_tensor(t->source, first)->dtype == CK_BF16 ? DT_BF16 : DT_F32;

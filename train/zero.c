@@ -219,10 +219,10 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
         int64_t row = i / cols + b->start[0], col = i % cols + (b->n_dims == 2 ? b->start[1] : 0), n = cols - i % cols;
         n = n < hi - i ? n : hi - i;
         n = n < 256 ? n : 256;
-        if (!p->ones)
+        if (p->init == INIT_NORMAL || p->init == INIT_RESIDUAL)
             rnd_normals(seed, stream, (uint64_t)(row * whole + col), n, normal);
         for (int64_t j = 0; j < n; j++)
-            dst[i - lo + j] = p->ones ? 1.0f : (float)(p->init_range * normal[j]);
+            dst[i - lo + j] = p->init == INIT_ONES ? 1.0f : (float)(p->init_range * normal[j]);
         i += n;
     }
     return 0;

@@ -113,23 +113,35 @@ claim "and leaves nothing" [ -z "$(ls -d x* 2>/dev/null)" ]
 
 # ---- the reference checkpoints ----
 if [ -n "${FIXTURES:-}" ]; then
-    for m in llama3-gqa-f32 llama3-tied-bf16-sharded llama2-mha-f32; do
-        for tp in 2 4 8; do
+    for m in llama3-gqa-f32 llama3-tied-bf16-sharded llama2-mha-f32 mistral-swa-f32 qwen2-bias-tied-f32 qwen3-qknorm-bf16 gpt2-f32; do
+        for layout in "--tp 1" "--tp 2" "--tp 4 --pp 2 --dp 2 --zero 3" "--tp 8"; do
             rm -rf n back
-            run reshard --tp $tp "$FIXTURES/hf/hf/$m/model" n
-            claim "$m to tp $tp" [ $rc = 0 ]
+            run reshard $layout "$FIXTURES/hf/hf/$m/model" n
+            claim "$m to $layout" [ $rc = 0 ]
+            claim "and it is cut, not carried whole" [ "${err/carried whole/}" = "$err" ]
             run reshard --format hf n back
             run reshard diff "$FIXTURES/hf/hf/$m/model" back
-            claim "$m by tp $tp and back: no tensor differs" [ "$rc$out" = 0 ]
+            claim "$m by $layout and back: no tensor differs" [ "$rc$out" = 0 ]
             claim "$m: tokenizer and config are carried" cmp -s "$FIXTURES/hf/hf/$m/model/tokenizer.json" back/tokenizer.json
             claim "$m: config.json is the same" cmp -s "$FIXTURES/hf/hf/$m/model/config.json" back/config.json
         done
     done
+    rm -rf n && run reshard "$FIXTURES/hf/hf/gpt2-f32/model" n
+    run python3 - "$FIXTURES/hf/hf/gpt2-f32/model" n <<'PY'
+import json, struct, sys
+def tensors(path):
+    b = open(path, "rb").read()
+    n = struct.unpack("<Q", b[:8])[0]
+    h = json.loads(b[8:8 + n])
+    return {k: (v["shape"], b[8 + n + v["data_offsets"][0]:8 + n + v["data_offsets"][1]]) for k, v in h.items() if k != "__metadata__"}
+sys.exit(tensors(sys.argv[1] + "/model.safetensors") != tensors(sys.argv[2] + "/weights-00000.safetensors"))
+PY
+    claim "on one rank q, k and v stay one tensor, whole, in its logical shape" [ $rc = 0 ]
     cp -r "$FIXTURES/foreign/plain/hf_fp32_safetensors" cooked && chmod -R u+w cooked
     cp "$FIXTURES/foreign/bad/hf_config_mismatch/files/config.json" cooked/
     run reshard cooked x
     claim "a config of another model is refused" has "$err" "config.json says"
-    for m in gpt2-f32 mixtral-f32-sharded; do
+    for m in gemma2-f32 mixtral-f32-sharded; do
         rm -rf n back
         run reshard "$FIXTURES/hf/hf/$m/model" n
         claim "$m is carried whole" [ $rc = 0 ]

@@ -1,5 +1,5 @@
 /* model_config_test.c - config.json: both layouts, defaults of transformers, what is refused and in which words. */
-#include "model/config.h"
+#include "model/family.h"
 #include "tests/test.h"
 
 static struct err e;
@@ -11,7 +11,7 @@ TEST(missing_keys_take_the_defaults_of_transformers)
 {
     CHECK_INT(parse("{\"model_type\":\"llama\"}"), 0);
     CHECK(c.hidden == 4096 && c.n_layers == 32 && c.n_heads == 32 && c.n_kv == 32 && c.head_dim == 128 && c.inter == 11008 && c.vocab == 32000);
-    CHECK(c.max_pos == 2048 && c.rms_eps == 1e-6 && c.rope_theta == 10000.0 && c.rope == ROPE_DEFAULT && !c.tied && c.init_range == 0.02);
+    CHECK(c.max_pos == 2048 && c.norm_eps == 1e-6 && c.rope_theta == 10000.0 && c.rope == ROPE_DEFAULT && !c.tied && c.init_range == 0.02);
     CHECK(c.bos == 1 && c.n_eos == 1 && c.eos[0] == 2 && !c.bf16 && c.grain == 8 && !c.grain_given);
 }
 
@@ -34,17 +34,15 @@ TEST(the_older_and_the_newer_layout_say_the_same)
     CHECK(c.rope == ROPE_DEFAULT && c.n_eos == 2 && c.eos[1] == 5 && c.bos == -1);
 }
 
-TEST(what_is_not_computed_is_refused_by_name)
+TEST(what_is_wrong_is_refused_by_name)
 {
     static const struct { const char *text, *message; } wrong[] = {
         { "{}", "config.json: no model_type" },
         { "[]", "config.json: not a JSON object" },
         { "{", "config.json" },
-        { "{\"model_type\":\"gpt_neox\"}", "config.json: model_type gpt_neox is not computed yet" },
-        { "{" SHAPE ",\"attention_bias\":true}", "config.json: attention_bias true is not built yet" },
-        { "{" SHAPE ",\"mlp_bias\":true}", "config.json: mlp_bias true is not built yet" },
-        { "{" SHAPE ",\"hidden_act\":\"gelu\"}", "config.json: hidden_act gelu is not built yet" },
-        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\"}}", "config.json: rope_type yarn is not built yet" },
+        { "{\"model_type\":\"bert\"}", "config.json: model_type bert is not known yet: llama, " },
+        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"beta_fast\":1}}", "rope_type yarn: beta_fast 1 must be over beta_slow 1" },
+        { "{\"model_type\":\"mistral\",\"sliding_window\":0}", "config.json: sliding_window 0 from layer 0" },
         { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "rope_type llama3 needs original_max_position_embeddings" },
         { "{" SHAPE ",\"rope_theta\":0}", "rope_theta 0" },
         { "{" SHAPE ",\"head_dim\":5}", "config.json: head_dim 5 is odd" },
@@ -67,6 +65,50 @@ TEST(what_is_not_computed_is_refused_by_name)
         else
             CHECK_HAS(e.text, wrong[i].message);
     }
+}
+
+TEST(what_reshard_alone_takes_is_named)
+{
+    static const struct { const char *text, *message; } some[] = {
+        { "{" SHAPE ",\"hidden_act\":\"gelu\"}", "config.json: hidden_act gelu is not computed yet" },
+        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "config.json: rope_type longrope is not computed yet" },
+        { "{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", NULL },
+        { "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,"
+          "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}", NULL },
+    };
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        CHECK_INT(parse(some[i].text), 0);
+        CHECK_INT(model_config_computed(&c, &e), -ERR_CONFIG);
+        CHECK(c.not_computed[0]);
+        if (some[i].message)
+            CHECK_HAS(e.text, some[i].message);
+    }
+}
+
+TEST(families_have_their_features_and_defaults)
+{
+    static const struct { const char *text; unsigned features; int64_t window, first; } some[] = {
+        { "{\"model_type\":\"llama\",\"attention_bias\":true}", F_GATE | F_UNTIED | F_QKV_BIAS | F_O_BIAS, 0, 0 },
+        { "{\"model_type\":\"mistral\"}", F_GATE | F_UNTIED | F_WINDOW, 4096, 0 },
+        { "{\"model_type\":\"mistral\",\"sliding_window\":null}", F_GATE | F_UNTIED, 0, 0 },
+        { "{\"model_type\":\"qwen2\",\"sliding_window\":128}", F_GATE | F_UNTIED | F_QKV_BIAS, 0, 0 },
+        { "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":20,\"sliding_window\":128}",
+          F_GATE | F_UNTIED | F_QKV_BIAS | F_WINDOW, 128, 20 },
+        { "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":32}", F_GATE | F_UNTIED | F_QKV_BIAS, 0, 0 },
+        { "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,\"sliding_window\":9,"
+          "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\"]}", F_GATE | F_UNTIED | F_QKV_BIAS | F_WINDOW, 9, 1 },
+        { "{\"model_type\":\"qwen3\",\"tie_word_embeddings\":true}", F_GATE | F_QK_NORM, 0, 0 },
+        { "{\"model_type\":\"gpt2\"}", F_QKV_BIAS | F_O_BIAS | F_MLP_BIAS | F_LAYER_NORM | F_POSITIONS | F_TRANSPOSED, 0, 0 },
+    };
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        memset(&e, 0, sizeof e);
+        CHECK_INT(parse(some[i].text), 0);
+        CHECK_INT(c.features, some[i].features);
+        CHECK_INT(c.window, some[i].window);
+        CHECK_INT(c.window_first, some[i].first);
+        CHECK_STR(c.not_computed, "");
+    }
+    CHECK(c.hidden == 768 && c.n_layers == 12 && c.n_kv == 12 && c.inter == 3072 && c.vocab == 50257 && c.max_pos == 1024 && c.tied && c.eos[0] == 50256);
 }
 
 TEST(the_grain_follows_the_formula_or_the_file)
@@ -107,6 +149,22 @@ TEST(what_is_written_is_read_back_the_same)
                     "\"tie_word_embeddings\":true,\"initializer_range\":0.1,\"rms_norm_eps\":1e-5}"), 0);
     m = c;
     round_trip(&m, "bfloat16");
+    static const char *const others[] = {
+        "{" SHAPE ",\"attention_bias\":true,\"mlp_bias\":true}", "{\"model_type\":\"mistral\",\"sliding_window\":17}",
+        "{\"model_type\":\"mistral\",\"sliding_window\":null}", "{\"model_type\":\"qwen2\",\"tie_word_embeddings\":true}",
+        "{\"model_type\":\"qwen2\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":64,\"beta_fast\":16,"
+        "\"attention_factor\":1.25,\"truncate\":false}}",
+        "{\"model_type\":\"qwen3\",\"use_sliding_window\":true,\"max_window_layers\":3,\"attention_bias\":true}",
+        "{\"model_type\":\"gpt2\",\"n_embd\":96,\"n_inner\":200,\"tie_word_embeddings\":false}",
+    };
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        memset(&e, 0, sizeof e);
+        CHECK_INT(parse(others[i]), 0);
+        m = c;
+        round_trip(&m, "float32");
+        CHECK_INT(c.features, m.features);
+        CHECK(c.rope == m.rope && c.window == m.window);
+    }
 }
 
 TEST(an_unknown_preset_lists_the_known_ones)
@@ -124,7 +182,7 @@ TEST(configs_that_differ_say_in_what)
     CHECK_INT(model_config_same(&a, &c, &e), -ERR_CONFIG);
     CHECK_HAS(e.text, "vocab_size is 32000 in the checkpoint and 32001 in --model");
     c = a;
-    c.rms_eps *= 2;
+    c.norm_eps *= 2;
     CHECK_INT(model_config_same(&a, &c, &e), -ERR_CONFIG);
-    CHECK_HAS(e.text, "rms_norm_eps");
+    CHECK_HAS(e.text, "the norms' eps");
 }

@@ -1,5 +1,5 @@
 /* model_params_test.c - the parameter table's consequences: boxes and pieces of all ranks cover every tensor exactly once. */
-#include "model/params.h"
+#include "model/family.h"
 #include "tests/test.h"
 
 static struct err e;
@@ -16,7 +16,27 @@ static struct model_config config(int heads, int kv, int64_t inter, int64_t voca
     return c;
 }
 
+static const char *const other_families[] = {
+    "{\"model_type\":\"qwen2\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":4,"
+    "\"intermediate_size\":33,\"vocab_size\":70,\"tie_word_embeddings\":true}",
+    "{\"model_type\":\"qwen3\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":6,"
+    "\"intermediate_size\":40,\"vocab_size\":70,\"attention_bias\":true}",
+    "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":1,\"head_dim\":6,"
+    "\"intermediate_size\":50,\"vocab_size\":70,\"attention_bias\":true,\"mlp_bias\":true}",
+    "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":8,\"vocab_size\":71,\"n_positions\":19}",
+    "{\"model_type\":\"gpt2\",\"n_embd\":12,\"n_layer\":3,\"n_head\":6,\"n_inner\":50,\"vocab_size\":71,\"n_positions\":5,\"tie_word_embeddings\":false}",
+};
+#define OTHERS (sizeof other_families / sizeof *other_families)
+
 static int64_t size_of(const struct param *p) { return p->shape[0] * p->shape[1]; }
+
+/* The first of the parameters that share i's tensor. */
+static int tensor_of(const struct param_table *t, int i)
+{
+    while (!t->p[i].n_sharing)
+        i--;
+    return i;
+}
 
 /* Marks elements [lo, hi) of box b of tensor p. */
 static void mark(const struct param *p, unsigned char *seen, const struct box *b, int64_t lo, int64_t hi)
@@ -40,16 +60,17 @@ static void mark_place(const struct param_table *t, const struct layout *l, int 
     struct param_piece *piece = calloc((size_t)local.n_parts + 1, sizeof *piece);
     for (int i = 0; what == BOXES && i < local.n_parts; i++)
         if (local.part[i].owner)
-            mark(&t->p[local.part[i].param], seen[local.part[i].param], &local.part[i].box, 0, local.part[i].count);
+            mark(&t->p[local.part[i].param], seen[tensor_of(t, local.part[i].param)], &local.part[i].box, 0, local.part[i].count);
     for (int dp = 0; what != BOXES && dp < l->dp; dp++) {
         int n = params_pieces(&local, dp, what == SLICED_PIECES, piece);
         for (int i = 0; i < n; i++) {
             const struct part *p = &local.part[piece[i].part];
+            CHECK(what == SLICED_PIECES || l->tp > 1 || box_count(&piece[i].box) == size_of(&t->p[p->param]));      /* one rank stores tensors whole */
             int64_t slice = local.unit[t->p[p->param].unit].flat / l->dp;
             CHECK_INT(piece[i].flat, p->offset + piece[i].lo);
             if (what == SLICED_PIECES)
                 CHECK(piece[i].flat >= slice * dp && p->offset + piece[i].hi <= slice * (dp + 1));
-            mark(&t->p[p->param], seen[p->param], &piece[i].box, piece[i].lo, piece[i].hi);
+            mark(&t->p[p->param], seen[tensor_of(t, p->param)], &piece[i].box, piece[i].lo, piece[i].hi);
         }
     }
     free(piece);
@@ -67,11 +88,11 @@ static void check_cover(const struct model_config *c, const struct layout *l, en
         for (int tp = 0; tp < l->tp; tp++)
             mark_place(&t, l, tp, pp, what, seen);
     for (int i = 0; i < t.n; i++) {
-        for (int64_t k = 0; k < size_of(&t.p[i]); k++) {
+        for (int64_t k = 0; t.p[i].n_sharing && k < size_of(&t.p[i]); k++) {
             if (seen[i][k] == 1)
                 continue;
-            test_fail(__FILE__, __LINE__, "heads %lld/%lld tp %d pp %d dp %d, %d: %s[%lld] is covered %d times", (long long)c->n_heads, (long long)c->n_kv,
-                      l->tp, l->pp, l->dp, what, t.p[i].name, (long long)k, seen[i][k]);
+            test_fail(__FILE__, __LINE__, "%s, heads %lld/%lld tp %d pp %d dp %d, %d: %s[%lld] is covered %d times", c->family->name, (long long)c->n_heads,
+                      (long long)c->n_kv, l->tp, l->pp, l->dp, what, t.p[i].name, (long long)k, seen[i][k]);
             break;
         }
         free(seen[i]);
@@ -84,22 +105,34 @@ static const struct { int heads, kv; int64_t inter, vocab; } shapes[] = {
     { 8, 8, 32, 64 }, { 8, 2, 33, 701 }, { 8, 1, 100, 5 }, { 6, 3, 21, 50 }, { 12, 4, 24, 97 }, { 7, 7, 14, 9 },
 };
 
+static int each_layout_of(const struct model_config *c, enum what what)
+{
+    int n = 0;
+    for (int tp = 1; tp <= 12; tp++) {
+        for (int pp = 1; pp <= 3; pp++) {
+            for (int dp = 1; dp <= 5; dp += 2) {
+                struct layout l = { tp, pp, 1, dp, 1, 0 };
+                if (layout_check(&l, c, &e) < 0)
+                    continue;
+                check_cover(c, &l, what);
+                n++;
+            }
+        }
+    }
+    return n;
+}
+
 static int each_layout(enum what what)
 {
     int n = 0;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
         struct model_config c = config(shapes[s].heads, shapes[s].kv, shapes[s].inter, shapes[s].vocab, s % 2);
-        for (int tp = 1; tp <= 12; tp++) {
-            for (int pp = 1; pp <= 3; pp++) {
-                for (int dp = 1; dp <= 5; dp += 2) {
-                    struct layout l = { tp, pp, 1, dp, 1, 0 };
-                    if (layout_check(&l, &c, &e) < 0)
-                        continue;
-                    check_cover(&c, &l, what);
-                    n++;
-                }
-            }
-        }
+        n += each_layout_of(&c, what);
+    }
+    for (size_t s = 0; s < OTHERS; s++) {
+        struct model_config c;
+        CHECK_INT(model_config_parse(&c, other_families[s], "config.json", &e), 0);
+        n += each_layout_of(&c, what);
     }
     return n;
 }
@@ -127,6 +160,31 @@ TEST(replicated_kv_heads_have_one_owner_and_all_hold_the_head_of_their_queries)
         }
         params_local_close(&local);
     }
+    param_table_close(&t);
+}
+
+TEST(parameters_that_share_a_tensor_lie_side_by_side_along_the_cut)
+{
+    struct model_config c;
+    struct layout l = { 2, 1, 1, 1, 1, 0 };
+    struct param_table t;
+    struct params_local local;
+    CHECK_INT(model_config_parse(&c, other_families[3], "config.json", &e), 0);
+    CHECK_INT(param_table_open(&t, &c, &e), 0);
+    CHECK_INT(params_local_open(&local, &t, &l, 1, 0, &e), 0);
+    int i = param_find(&t, "transformer.h.1.attn.c_attn.weight"), p = 0;
+    while (local.part[p].param != i)
+        p++;
+    for (int k = 0; k < 3; k++) {                                  /* q, k, v of rank 1: the upper half of each third */
+        CHECK_INT(t.p[i + k].kind, P_Q + k);
+        CHECK_INT(t.p[i + k].shape[1], 72);
+        CHECK_INT(t.p[i + k].n_sharing, k ? 0 : 3);
+        CHECK_INT(param_count(&t.p[i + k]), 24 * 24);
+        CHECK_INT(local.part[p + k].box.start[1], 24 * k + 12);
+        CHECK_INT(local.part[p + k].box.extent[1], 12);
+        CHECK_INT(local.part[p + k].box.extent[0], 24);
+    }
+    params_local_close(&local);
     param_table_close(&t);
 }
 
