@@ -47,17 +47,37 @@ void log_line(struct log *l, const char *fmt, ...)
     l->drawn = 0;
 }
 
+static int is_due(const struct log *l, double now)
+{
+    return !l->quiet && now - l->last_s >= (l->tty ? TTY_EVERY_S : PLAIN_EVERY_S);
+}
+
 void log_progress(struct log *l, int last, const char *fmt, ...)
 {
     va_list ap;
     double now = log_now_s();
-    if (l->quiet || (!last && now - l->last_s < (l->tty ? TTY_EVERY_S : PLAIN_EVERY_S)))
+    if (l->quiet || (!last && !is_due(l, now)))
         return;
     va_start(ap, fmt);
     put(l->tty ? "\r\033[K" : "", l->program, fmt, ap, l->tty && !last ? "" : "\n");
     va_end(ap);
     l->drawn = l->tty && !last;
     l->last_s = now;
+}
+
+void log_rate(struct log *l, const char *done_word, double done, double all, double start_s)
+{
+    char have[32], whole[32], rate[32];
+    double now = log_now_s(), s = now - start_s, left;
+    if (!is_due(l, now))        /* called for every chunk: no text that nobody sees */
+        return;
+    s = s > 1e-3 ? s : 1e-3;
+    left = done > 0 ? (all - done) / done * s : 0;
+    log_bytes(have, done);
+    log_bytes(whole, all);
+    log_bytes(rate, done / s);
+    log_progress(l, 0, left < 100 ? "%s %s of %s, %s/s, %.0f s left" : "%s %s of %s, %s/s, %.0f min left", done_word, have, whole, rate,
+                 left < 100 ? left : left / 60);
 }
 
 void log_close(struct log *l)

@@ -196,6 +196,36 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+static int64_t n_blocks(const struct fmt_file *f)
+{
+    return f->block ? (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK : 0;
+}
+
+int64_t ckpt_proven_count(const struct ckpt *c)
+{
+    int64_t n = 0;
+    for (int f = 0; f < c->n_files; f++)
+        n += n_blocks(&c->file[f]);
+    return n;
+}
+
+void ckpt_proven_get(const struct ckpt *c, int64_t *v)
+{
+    for (int f = 0; f < c->n_files; f++) {
+        struct fmt_file *x = &c->file[f];
+        for (int64_t b = 0; b < n_blocks(x); b++)
+            *v++ = atomic_load(&x->seen[b]) ? fmt_block_bytes(x, b) : x->proven ? (int64_t)atomic_load(&x->proven[b]) : 0;
+    }
+}
+
+void ckpt_proven_set(struct ckpt *c, const int64_t *v)
+{
+    for (int f = 0; f < c->n_files; f++)
+        for (int64_t b = 0; b < n_blocks(&c->file[f]); b++)
+            if (*v++ >= fmt_block_bytes(&c->file[f], b))
+                atomic_store(&c->file[f].seen[b], 1);
+}
+
 static int compare_place(const void *a, const void *b)
 {
     const struct fmt_piece *x = *(struct fmt_piece *const *)a, *y = *(struct fmt_piece *const *)b;

@@ -80,6 +80,11 @@ int ckpt_verify(struct ckpt *c, int quick, struct err *e);
 /* Checks the checksum blocks that ckpt_read has not touched since the opening, so that one changed byte anywhere is noticed also by those
  * who need a part only; n_parts processes share the work (part 0 .. n_parts - 1). No checksums in the files: nothing to do. */
 int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e);
+/* For processes that share the reading: of every block of every file the bytes that this one has checked or left to digests (n numbers), to
+ * be added up over all and given back, so that ckpt_check_rest knows what the others did. */
+int64_t ckpt_proven_count(const struct ckpt *c);
+void ckpt_proven_get(const struct ckpt *c, int64_t *v);
+void ckpt_proven_set(struct ckpt *c, const int64_t *v);
 /* Digests of the whole: weights_digest over role weight; state_digest over all roles and the state (ok = 0: no optimizer state). */
 struct ckpt_digests { struct ckpt_digest weights, state; int has_state; };
 

@@ -2,53 +2,61 @@
 #include <stdlib.h>
 #include "reshard/reshard.h"
 
+#define PATH_ROOM 4096
+
+/* Every process has the folder's name afterwards, and the folder is there. */
+static int begin(const struct request *req, char *tmp, struct err *e)
+{
+    int rc = share_agree(req->share, share_rank(req->share) ? 0 : ckpt_begin(req->dst, tmp, e), e);
+    return rc < 0 ? rc : share_tell(req->share, tmp, PATH_ROOM, e);
+}
+
 static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
 {
-    char tmp[4096];
-    int rc = ckpt_begin(p->req->dst, tmp, e);
+    const struct share *share = p->req->share;
+    char tmp[PATH_ROOM] = "";
+    int first = share_rank(share) == 0, rc = begin(p->req, tmp, e);
     struct ckpt_digest *digest = rc < 0 ? NULL : calloc((size_t)p->n + 1, sizeof *digest);
     if (rc < 0)
         return rc;
-    if (!digest) {
-        rc = err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", p->n);
-        goto out;
-    }
+    TRY(share_agree(share, digest ? 0 : err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", p->n), e));
     TRY(stream_run(p, tmp, digest, log, e));
     TRY(prove_run(p, tmp, digest, log, e));
-    if (p->req->stop && *p->req->stop)
-        rc = err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written");
+    TRY(share_agree(share, request_stopped(p->req) ? err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written") : 0, e));
 out:
     free(digest);
     if (rc < 0) {
-        ckpt_abandon(tmp);
+        if (first)
+            ckpt_abandon(tmp);
         return rc;
     }
-    return ckpt_reveal(tmp, p->req->dst, e);
+    return share_agree(share, first ? ckpt_reveal(tmp, p->req->dst, e) : 0, e);
+}
+
+static void say_remarks(const struct ckpt *src, const struct request *req, struct log *log)
+{
+    if (ckpt_remark(src))
+        log_line(log, "%s: %s", req->src, ckpt_remark(src));
+    if (ckpt_note(src))
+        log_line(log, "%s: %s", req->src, ckpt_note(src));
 }
 
 int reshard_convert(const struct request *req, struct log *log, struct err *e)
 {
     struct ckpt *src = NULL;
-    struct plan p;
+    struct plan p = { 0 };
     char size[32];
-    int rc = ckpt_open_config(&src, req->src, req->config_path, e);
-    if (rc < 0)
-        return rc;
-    if (ckpt_remark(src))
-        log_line(log, "%s: %s", req->src, ckpt_remark(src));
-    if (ckpt_note(src))
-        log_line(log, "%s: %s", req->src, ckpt_note(src));
+    int rc = 0;
     double start = log_now_s();
-    rc = plan_make(&p, src, req, log, e);
-    if (rc >= 0) {
-        rc = write_and_prove(&p, log, e);
-        if (rc >= 0) {
-            double s = log_now_s() - start;
-            log_bytes(size, (double)p.bytes_out);
-            log_progress(log, 1, "%s: %s in %lld pieces, %.1f s; digests of source and target agree", req->dst, size, (long long)p.n_pieces, s);
-        }
-        plan_free(&p);
-    }
+    TRY(share_agree(req->share, ckpt_open_config(&src, req->src, req->config_path, e), e));
+    say_remarks(src, req, log);
+    TRY(share_agree(req->share, plan_make(&p, src, req, log, e), e));
+    TRY(write_and_prove(&p, log, e));
+    double s = log_now_s() - start;
+    log_bytes(size, (double)p.bytes_out);
+    log_progress(log, 1, "%s: %s in %lld pieces, %.1f s; digests of source and target agree", req->dst, size, (long long)p.n_pieces, s);
+out:
+    plan_free(&p);
     ckpt_close(src);
     return rc < 0 ? rc : 0;
 }

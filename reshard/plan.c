@@ -11,6 +11,7 @@
 
 #define CONFIG_MAX ((size_t)1 << 24)
 #define MOST_GRAIN 64
+#define MOST_RANKS (1 << 20)
 
 /* ---- which tensors ---- */
 
@@ -188,7 +189,9 @@ static int add_piece(struct plan *p, struct target *t, int rank, const struct bo
             return err_set(e, ERR_MEMORY, "no room for a plan of %lld pieces", (long long)p->n_pieces);
         t->piece = grown;
     }
-    t->piece[t->n_pieces++] = (struct target_piece){ rank, p->rank_pieces[rank]++, *b, lo, hi };
+    int unit = rank * UNITS + (t->t.role == ROLE_WEIGHT ? UNIT_WEIGHTS : UNIT_OPTIM);
+    t->piece[t->n_pieces++] = (struct target_piece){ unit, p->unit[unit].n_pieces++, *b, lo, hi };
+    p->unit[unit].bytes += (hi - lo) * (int64_t)ckpt_dtype_size(t->t.dtype);
     p->n_pieces++;
     return 0;
 }
@@ -244,20 +247,46 @@ static int place_pieces(struct plan *p, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-static int sum_up(struct plan *p, struct err *e)
+static void sum_up(struct plan *p)
 {
-    int64_t *rank = calloc((size_t)p->n_ranks, sizeof *rank);
-    if (!rank)
+    for (int r = 0; r < p->n_ranks; r++) {
+        int64_t bytes = p->unit[r * UNITS + UNIT_WEIGHTS].bytes + p->unit[r * UNITS + UNIT_OPTIM].bytes;
+        p->bytes_out += bytes;
+        p->most_bytes = bytes > p->most_bytes ? bytes : p->most_bytes;
+    }
+}
+
+static int compare_units(const void *pa, const void *pb)
+{
+    const struct unit *a = *(struct unit *const *)pa, *b = *(struct unit *const *)pb;
+    return a->bytes != b->bytes ? (a->bytes < b->bytes) - (a->bytes > b->bytes) : (a > b) - (a < b);
+}
+
+/* Whole files to the processes, the largest first, each to the one that has least: two processes never write one file, because file
+ * systems of several machines do not promise that neighbouring bytes of two writers stay apart. */
+static int share_out(struct plan *p, struct err *e)
+{
+    int n = share_size(p->req->share), n_units = p->n_ranks * UNITS;
+    struct unit **order = malloc(sizeof *order * (size_t)n_units);
+    int64_t *load = calloc((size_t)n, sizeof *load);
+    if (!order || !load) {
+        free(order);
+        free(load);
         return err_set(e, ERR_MEMORY, "no room for a plan of %d ranks", p->n_ranks);
-    for (int i = 0; i < p->n; i++)
-        for (int k = 0; k < p->target[i].n_pieces; k++) {
-            const struct target_piece *q = &p->target[i].piece[k];
-            int64_t bytes = (q->hi - q->lo) * (int64_t)ckpt_dtype_size(p->target[i].t.dtype);
-            p->bytes_out += bytes;
-            rank[q->rank] += bytes;
-            p->most_bytes = rank[q->rank] > p->most_bytes ? rank[q->rank] : p->most_bytes;
-        }
-    free(rank);
+    }
+    for (int i = 0; i < n_units; i++)
+        order[i] = &p->unit[i];
+    qsort(order, (size_t)n_units, sizeof *order, compare_units);
+    for (int i = 0; i < n_units && order[i]->n_pieces; i++) {
+        int least = 0;
+        for (int k = 1; k < n; k++)
+            least = load[k] < load[least] ? k : least;
+        order[i]->owner = least;
+        load[least] += order[i]->bytes;
+    }
+    p->bytes_here = load[share_rank(p->req->share)];
+    free(order);
+    free(load);
     return 0;
 }
 
@@ -338,9 +367,11 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     memset(p, 0, sizeof *p);
     p->req = req;
     p->src = src;
+    if ((double)req->layout.tp * req->layout.pp * req->layout.dp > MOST_RANKS)
+        return err_set(e, ERR_USAGE, "--tp %d x --pp %d x --dp %d: at most %d ranks", req->layout.tp, req->layout.pp, req->layout.dp, MOST_RANKS);
     p->n_ranks = layout_ranks(&req->layout);
-    p->rank_pieces = calloc((size_t)(p->n_ranks > 0 ? p->n_ranks : 1), sizeof *p->rank_pieces);
-    if (!p->rank_pieces)
+    p->unit = calloc((size_t)(p->n_ranks > 0 ? p->n_ranks : 1) * UNITS, sizeof *p->unit);
+    if (!p->unit)
         return err_set(e, ERR_MEMORY, "no room for a plan of %d ranks", p->n_ranks);
     TRY(load_config(p, e));
     TRY(pick_tensors(p, e));
@@ -351,7 +382,8 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     if (p->has_model && req->format == TARGET_NATIVE)
         TRY(place_pieces(p, e));
     TRY(add_whole(p, e));
-    TRY(sum_up(p, e));
+    sum_up(p);
+    TRY(share_out(p, e));
     TRY(target_config(p, e));
 out:
     if (rc < 0)
@@ -364,7 +396,7 @@ void plan_free(struct plan *p)
     for (int i = 0; p->target && i < p->n; i++)
         free(p->target[i].piece);
     free(p->target);
-    free(p->rank_pieces);
+    free(p->unit);
     free(p->config);
     if (p->has_model)
         param_table_close(&p->table);

@@ -10,7 +10,7 @@
 
 #define CHUNK ((int64_t)4 << 20)
 
-struct proof { struct ckpt *c; struct ckpt_digest *out; pthread_mutex_t lock; struct err err; };
+struct proof { struct ckpt *c; const struct share *share; struct ckpt_digest *out; pthread_mutex_t lock; struct err err; };
 
 static int digest_tensor(struct ckpt *c, int i, struct ckpt_digest *out, char *data, struct err *e)
 {
@@ -40,7 +40,7 @@ static void digest_task(void *arg, int64_t i, int thread)
     pthread_mutex_lock(&p->lock);
     int failed = p->err.code;
     pthread_mutex_unlock(&p->lock);
-    if (failed)
+    if (failed || i % share_size(p->share) != share_rank(p->share))
         return;
     char *data = malloc((size_t)CHUNK);
     int rc = data ? digest_tensor(p->c, (int)i, &p->out[i], data, &e) : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
@@ -51,20 +51,25 @@ static void digest_task(void *arg, int64_t i, int thread)
     pthread_mutex_unlock(&p->lock);
 }
 
-int prove_digests(struct ckpt *c, int n_threads, struct ckpt_digest *out, struct err *e)
+/* Every process reads its share of the tensors. */
+int prove_digests(struct ckpt *c, int n_threads, const struct share *share, struct ckpt_digest *out, struct err *e)
 {
-    struct proof p = { .c = c, .out = out };
-    struct pool *pool;
-    int rc = pool_open(&pool, n_threads, e);
-    if (rc < 0)
+    struct proof p = { .c = c, .share = share, .out = out };
+    struct pool *pool = NULL;
+    int rc = share_agree(share, pool_open(&pool, n_threads, e), e);
+    if (rc < 0) {
+        pool_close(pool);
         return rc;
+    }
+    memset(out, 0, sizeof *out * (size_t)ckpt_n_tensors(c));
     pthread_mutex_init(&p.lock, NULL);
     pool_run(pool, ckpt_n_tensors(c), digest_task, &p);
     pool_close(pool);
     pthread_mutex_destroy(&p.lock);
     if (p.err.code)
         *e = p.err;
-    return -p.err.code;
+    rc = share_agree(share, -p.err.code, e);
+    return rc < 0 ? rc : share_sum(share, (int64_t *)out, ckpt_n_tensors(c) * (int64_t)(sizeof *out / sizeof(int64_t)), e);
 }
 
 static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt_digest *want, const struct ckpt_digest *have, struct err *e)
@@ -86,28 +91,33 @@ static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt
     return 0;
 }
 
+static int open_again(struct ckpt **c, const char *tmp, struct ckpt_digest **have, struct err *e)
+{
+    int rc = ckpt_open(c, tmp, e);
+    if (rc < 0)
+        return rc;
+    *have = calloc((size_t)ckpt_n_tensors(*c) + 1, sizeof **have);
+    return *have ? 0 : err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", ckpt_n_tensors(*c));
+}
+
 int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log, struct err *e)
 {
+    const struct share *share = p->req->share;
+    int native = p->req->format == TARGET_NATIVE, first = share_rank(share) == 0, rc = 0;
     struct ckpt *c = NULL;
     struct ckpt_digest *have = NULL;
-    int rc = 0;
     if (log)
         log_progress(log, 0, "reading it again");
-    TRY(ckpt_open(&c, tmp, e));
-    if (!strcmp(ckpt_driver(c), "native"))
-        TRY(ckpt_verify(c, 1, e));
-    have = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *have);
-    if (!have) {
-        rc = err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", ckpt_n_tensors(c));
-        goto out;
-    }
-    if (!strcmp(ckpt_driver(c), "native") && !p->req->zstd_level)
+    TRY(share_agree(share, open_again(&c, tmp, &have, e), e));
+    TRY(share_agree(share, native && first ? ckpt_verify(c, 1, e) : 0, e));
+    if (native && !p->req->zstd_level) {
         for (int i = 0; i < ckpt_n_tensors(c); i++)
             have[i] = ckpt_tensor(c, i)->digest;
-    else
-        TRY(prove_digests(c, p->req->n_threads, have, e));
-    TRY(p->req->zstd_level ? ckpt_check_rest(c, 0, 1, e) : 0);
-    TRY(compare(p, c, digest, have, e));
+    } else {
+        TRY(prove_digests(c, p->req->n_threads, share, have, e));
+        TRY(share_agree(share, ckpt_check_rest(c, share_rank(share), share_size(share), e), e));
+    }
+    TRY(share_agree(share, compare(p, c, digest, have, e), e));
 out:
     free(have);
     ckpt_close(c);

@@ -1,4 +1,6 @@
-/* reshard.h - private to the room: the request, the plan made from it, and the walk plan -> stream -> prove -> publish. */
+/* reshard.h - private to the room: the request, the plan made from it, and the walk plan -> stream -> prove -> publish.
+ *
+ * Processes can share a conversion (share.h): each writes the files of its units, rank 0 publishes. */
 #ifndef SHARDLINE_RESHARD_RESHARD_H
 #define SHARDLINE_RESHARD_RESHARD_H
 
@@ -7,6 +9,7 @@
 #include "base/log.h"
 #include "format/ckpt.h"
 #include "model/params.h"
+#include "reshard/share.h"
 
 enum target_format { TARGET_NATIVE, TARGET_HF };
 enum target_dtype { TARGET_AS_IS, TARGET_F32, TARGET_BF16 };
@@ -22,10 +25,17 @@ struct request {
     int64_t shard_bytes;            /* Hugging Face: most data in one file */
     const volatile sig_atomic_t *stop;      /* set by a signal; or NULL */
     struct trace *trace;            /* what every thread does, tensor by tensor; or NULL */
+    const struct share *share;      /* the processes that share the work; NULL: this one alone */
 };
+/* 1: somebody asked for an orderly end. */
+int request_stopped(const struct request *r);
 
-/* One tensor of the target: where it comes from, what it becomes, who writes which part. */
-struct target_piece { int rank, index; struct box box; int64_t lo, hi; };       /* index: in the rank's list of pieces */
+/* A unit is one file of the target: the weights of a rank, or its optimizer state. */
+enum { UNIT_WEIGHTS, UNIT_OPTIM, UNITS };       /* of rank r: r * UNITS + these */
+struct unit { int n_pieces, owner; int64_t bytes; };        /* owner: the process that writes it */
+
+/* One tensor of the target: where it comes from, what it becomes, which file holds which part. */
+struct target_piece { int unit, index; struct box box; int64_t lo, hi; };       /* index: in the unit's list of pieces */
 struct target {
     struct ckpt_tensor t;           /* name borrowed from the source */
     int src;                        /* index of the source's tensor (its role may differ: masters become weights) */
@@ -42,19 +52,21 @@ struct plan {
     int grain;
     int n, n_ranks;
     struct target *target;          /* by role and name */
-    int *rank_pieces;               /* how many pieces each rank writes */
+    struct unit *unit;              /* [n_ranks * UNITS] */
     int64_t bytes_out, n_pieces, most_bytes;      /* most_bytes: of one rank */
+    int64_t bytes_here;             /* of bytes_out: what this process writes */
 };
 int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struct log *log, struct err *e);
 void plan_free(struct plan *p);
 
-/* Reads every tensor once in order, converts, digests, writes; digest[i]: of target i as it streamed by. */
+/* Reads every tensor once in order, converts, digests, writes; digest[i]: of target i as it streamed by. Collective over the processes that
+ * share the work, as is prove_run. */
 int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log, struct err *e);
 /* Opens the folder tmp again: every tensor of the plan must be there with the digest that streamed by (native: as its files were read back,
  * others: read now). */
 int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log, struct err *e);
-/* Digest of every tensor of c by reading it; compares with what c itself claims. out: room for all. */
-int prove_digests(struct ckpt *c, int n_threads, struct ckpt_digest *out, struct err *e);
+/* Digest of every tensor of c by reading it; compares with what c itself claims. out: room for all. share: as in a request. */
+int prove_digests(struct ckpt *c, int n_threads, const struct share *share, struct ckpt_digest *out, struct err *e);
 /* The whole walk. Nothing appears at req->dst unless all of it went well. */
 int reshard_convert(const struct request *req, struct log *log, struct err *e);
 

@@ -6,13 +6,16 @@
 #include <unistd.h>
 #include "base/opt.h"
 #include "base/trace.h"
+#include "comm/comm.h"
+#include "comm/launch.h"
 #include "reshard/reshard.h"
 
 struct options {
-    int64_t tp, pp, dp, ep, zero, threads, shard_size;
+    int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
     int format, dtype, weights_only;
     const char *config, *compress, *trace;
     int json, tensors, quick;
+    char **argv;
 };
 
 #define AT(member) offsetof(struct options, member)
@@ -44,6 +47,7 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
 
 static const struct opt convert_opts[] = {
     TARGET_OPTIONS,
+    { OPT_INT, "ranks", AT(ranks), "0", "N", "start N processes here that share the work (under mpirun or srun: not needed)", 0, 65536, 0 },
     { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace: which thread worked on which tensor when", 0, 0, 0 },
     END
 };
@@ -65,9 +69,9 @@ static void on_signal(int number)
     stop = 1;
 }
 
-static int threads_of(const struct options *o)
+static int threads_of(const struct options *o, int n_ranks)
 {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN) / n_ranks;
     return o->threads ? (int)o->threads : cores > 4 ? 4 : cores < 1 ? 1 : (int)cores;
 }
 
@@ -87,7 +91,7 @@ static int make_request(struct request *r, const struct options *o, const char *
 {
     *r = (struct request){ .src = src, .dst = dst, .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, 1, (int)o->zero },
                            .format = o->format ? TARGET_HF : TARGET_NATIVE, .dtype = (enum target_dtype)o->dtype,
-                           .weights_only = o->weights_only || o->format == TARGET_HF, .n_threads = threads_of(o), .config_path = o->config,
+                           .weights_only = o->weights_only || o->format == TARGET_HF, .n_threads = threads_of(o, 1), .config_path = o->config,
                            .shard_bytes = o->shard_size, .stop = &stop };
     int rc = parse_compress(o->compress, &r->zstd_level, e);
     if (rc < 0)
@@ -107,10 +111,11 @@ static int make_request(struct request *r, const struct options *o, const char *
 
 /* ---- commands: o, positional arguments -> status or a negative error ---- */
 
-/* Not world_trace_write: one process. */
-static int write_trace(const struct trace *t, const char *path, struct err *e)
+static int write_trace(struct world *w, const struct trace *t, const char *path, struct err *e)
 {
     char *text;
+    if (w)
+        return world_trace_write(w, t, path, e);
     size_t bytes;
     int rc = trace_json(t, 0, &text, &bytes, e);
     if (rc < 0)
@@ -120,22 +125,52 @@ static int write_trace(const struct trace *t, const char *path, struct err *e)
     return rc;
 }
 
+static int convert(struct request *r, const struct options *o, struct world *w, struct err *e)
+{
+    struct share *share = NULL;
+    struct log log;
+    int rc = 0, n = w ? world_size(w) : 1;
+    log_open(&log, "reshard", w && world_rank(w), w ? launch_stderr_is_tty() : isatty(STDERR_FILENO));
+    log.last_s = log_now_s();       /* the first plain line after ten seconds: most runs are over by then */
+    r->n_threads = threads_of(o, n);
+    if (n > 1 && r->format == TARGET_HF)
+        return err_set(e, ERR_USAGE, "--format hf is written by one process: start reshard without mpirun and --ranks");
+    if (w)
+        TRY(share_open(&share, w, e));
+    r->share = share;
+    if (o->trace)
+        TRY(trace_open(&r->trace, r->n_threads, e));
+    TRY(reshard_convert(r, &log, e));
+    if (r->trace)
+        TRY(write_trace(w, r->trace, o->trace, e));
+out:
+    trace_close(r->trace);
+    share_close(share);
+    log_close(&log);
+    return rc < 0 ? rc : 0;
+}
+
+/* Several processes have one error between them, and one status. */
 static int run_convert(const struct options *o, char **arg, struct err *e)
 {
+    static struct mem mem;          /* as long as the process lives */
+    struct world *w = NULL;
     struct request r;
-    struct log log;
     int rc = make_request(&r, o, arg[0], arg[1], e);
     if (rc < 0)
         return rc;
-    log_open(&log, "reshard", 0, isatty(STDERR_FILENO));
-    log.last_s = log_now_s();       /* the first plain line after ten seconds: most runs are over by then */
-    if (o->trace && (rc = trace_open(&r.trace, r.n_threads, e)) < 0)
+    if (o->ranks < 2 && !launch_under_launcher()) {
+        struct sigaction act = { .sa_handler = on_signal };       /* several ranks: the room comm takes signals */
+        sigaction(SIGINT, &act, NULL);
+        sigaction(SIGTERM, &act, NULL);
+        return convert(&r, o, NULL, e);
+    }
+    if ((rc = launch_ranks((int)o->ranks, o->argv, e)) < 0 || (rc = world_open(&w, "auto", NULL, &mem, e)) < 0)
         return rc;
-    rc = reshard_convert(&r, &log, e);
-    if (rc >= 0 && r.trace)
-        rc = write_trace(r.trace, o->trace, e);
-    trace_close(r.trace);
-    log_close(&log);
+    rc = convert(&r, o, w, e);
+    if (rc < 0)
+        rc = world_report(w, e, "reshard");
+    world_close(w);
     return rc;
 }
 
@@ -171,7 +206,7 @@ static int run_inspect(const struct options *o, char **arg, struct err *e)
 static int run_digest(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *c = NULL;
-    struct view_options v = { .tensors = o->tensors, .n_threads = threads_of(o) };
+    struct view_options v = { .tensors = o->tensors, .n_threads = threads_of(o, 1) };
     int rc = ckpt_open(&c, arg[0], e);
     if (rc >= 0)
         rc = view_digest(c, &v, stdout, e);
@@ -255,10 +290,11 @@ static const struct command *find_command(const char *word)
     return &commands[0];
 }
 
-static int alone(struct err *e)
+/* Answers come from one process. */
+static int alone(const struct command *c, struct err *e)
 {
     const char *n = getenv("OMPI_COMM_WORLD_SIZE");
-    return n && atoi(n) > 1 ? err_set(e, ERR_USAGE, "sharing the work over %s ranks is not built yet: start reshard without mpirun", n) : 0;
+    return c != commands && n && atoi(n) > 1 ? err_set(e, ERR_USAGE, "reshard %s does not share its work over %s ranks: start it without mpirun", c->word, n) : 0;
 }
 
 int main(int argc, char **argv)
@@ -268,14 +304,12 @@ int main(int argc, char **argv)
     struct options o;
     struct opt_args args = { 0, NULL };
     struct err e = { 0 };
-    struct sigaction act = { .sa_handler = on_signal };
     mallopt(M_MMAP_THRESHOLD, 32 << 20);        /* buffers of a MiB come and go: their pages must not be given back each time */
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc == 0) {
-        sigaction(SIGINT, &act, NULL);
-        sigaction(SIGTERM, &act, NULL);
-        if ((rc = alone(&e)) >= 0)
+        o.argv = argv;
+        if ((rc = alone(c, &e)) >= 0)
             rc = c->run(&o, args.item, &e);
         opt_free(&c->p, &o, &args);
     } else if (rc > 0) {
@@ -283,5 +317,7 @@ int main(int argc, char **argv)
     }
     if (rc >= 0 && fflush(stdout) != 0)
         rc = err_sys(&e, "cannot write to stdout");
-    return rc < 0 ? err_print(&e, "reshard") : rc;
+    if (rc < 0)
+        return launch_is_first() ? err_print(&e, "reshard") : err_exit_status(e.code);
+    return rc;
 }

@@ -156,7 +156,7 @@ int view_digest(struct ckpt *c, const struct view_options *o, FILE *out, struct 
         rc = err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", n);
         goto out;
     }
-    TRY(prove_digests(c, o->n_threads, d, e));
+    TRY(prove_digests(c, o->n_threads, NULL, d, e));
     TRY(ckpt_check_rest(c, 0, 1, e));
     for (int i = 0; i < n; i++) {
         t[i] = *ckpt_tensor(c, i);
@@ -320,7 +320,7 @@ int view_plan(const struct plan *p, const struct view_options *o, FILE *out, str
     for (int i = 0; i < p->n; i++)
         bytes_in += tensor_bytes(ckpt_tensor(p->src, p->target[i].src));
     for (int r = 0; r < p->n_ranks; r++)
-        n_files += p->rank_pieces[r] > 0;
+        n_files += p->unit[r * UNITS].n_pieces + p->unit[r * UNITS + 1].n_pieces > 0;
     int64_t memory = ((int64_t)16 << 20) * p->req->n_threads + ((int64_t)16 << 20) + tables;
     double s = (double)(bytes_in + 2 * p->bytes_out) / bytes_per_s;
     if (o->json) {

@@ -6,35 +6,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 cd "$TMP" || exit 1
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }
 
-# a small byte model in Hugging Face's format, every element its own value
-python3 - <<'PY'
-import json, os, struct
-H, L, I, V, KV = 32, 2, 40, 256, 8
-os.mkdir("hf")
-json.dump({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": H, "num_hidden_layers": L, "num_attention_heads": 8,
-           "num_key_value_heads": 2, "intermediate_size": I, "vocab_size": V, "max_position_embeddings": 64, "rms_norm_eps": 1e-05,
-           "tie_word_embeddings": False, "torch_dtype": "float32", "bos_token_id": None, "eos_token_id": None}, open("hf/config.json", "w"), indent=2)
-t = [("model.embed_tokens.weight", [V, H])]
-for l in range(L):
-    p = "model.layers.%d." % l
-    t += [(p + "input_layernorm.weight", [H]), (p + "post_attention_layernorm.weight", [H]), (p + "self_attn.q_proj.weight", [H, H]),
-          (p + "self_attn.k_proj.weight", [KV, H]), (p + "self_attn.v_proj.weight", [KV, H]), (p + "self_attn.o_proj.weight", [H, H]),
-          (p + "mlp.gate_proj.weight", [I, H]), (p + "mlp.up_proj.weight", [I, H]), (p + "mlp.down_proj.weight", [H, I])]
-t += [("model.norm.weight", [H]), ("lm_head.weight", [V, H])]
-head, data, seed = {}, b"", 1
-for name, shape in t:
-    n = 1
-    for s in shape: n *= s
-    out = []
-    for _ in range(n):
-        seed = (seed * 6364136223846793005 + 1442695040888963407) & (1 << 64) - 1
-        out.append((seed >> 40) / (1 << 24) - 0.5)
-    b = struct.pack("<%df" % n, *out)
-    head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(b)]}
-    data += b
-h = json.dumps(head).encode()
-open("hf/model.safetensors", "wb").write(struct.pack("<Q", len(h)) + h + data)
-PY
+python3 "$here/reshard_make.py" hf          # a byte model
 
 run reshard digest hf
 claim "the digest of a Hugging Face folder is two lines" [ "$rc/$(wc -l <<<"$out")" = 0/2 ]

@@ -6,29 +6,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 command -v python3 >/dev/null || { skip "no python3 here"; finish; }
 cd "$TMP" || exit 1
 export LC_ALL=C
-python3 - <<'PY'
-import json, os, random, struct
-H, L, I, V = 64, 2, 96, 4096          # the embedding alone is a MiB: files of several frames
-os.mkdir("hf")
-json.dump({"model_type": "llama", "hidden_size": H, "num_hidden_layers": L, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": I,
-           "vocab_size": V, "max_position_embeddings": 64, "tie_word_embeddings": False, "torch_dtype": "float32"}, open("hf/config.json", "w"))
-t = [("model.embed_tokens.weight", [V, H])]
-for l in range(L):
-    p = "model.layers.%d." % l
-    t += [(p + "input_layernorm.weight", [H]), (p + "post_attention_layernorm.weight", [H]), (p + "self_attn.q_proj.weight", [H, H]),
-          (p + "self_attn.k_proj.weight", [16, H]), (p + "self_attn.v_proj.weight", [16, H]), (p + "self_attn.o_proj.weight", [H, H]),
-          (p + "mlp.gate_proj.weight", [I, H]), (p + "mlp.up_proj.weight", [I, H]), (p + "mlp.down_proj.weight", [H, I])]
-t += [("model.norm.weight", [H]), ("lm_head.weight", [V, H])]
-head, data, r = {}, b"", random.Random(1)
-for name, shape in t:
-    n = 1
-    for s in shape: n *= s
-    b = struct.pack("<%df" % n, *[r.gauss(0, 0.02) for _ in range(n)])
-    head[name] = {"dtype": "F32", "shape": shape, "data_offsets": [len(data), len(data) + len(b)]}
-    data += b
-h = json.dumps(head).encode()
-open("hf/model.safetensors", "wb").write(struct.pack("<Q", len(h)) + h + data)
-PY
+# the embedding alone is a MiB: files of several frames
+python3 "$here/reshard_make.py" hf hidden_size=64 intermediate_size=96 vocab_size=4096 gauss=1
 run reshard digest hf
 digest=$out
 run reshard --tp 2 hf plain

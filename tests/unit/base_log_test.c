@@ -102,3 +102,22 @@ TEST(an_error_is_one_line_with_context_in_front_and_advice_behind)
     CHECK_INT(err_print(&e, "ptrain"), 2);
     CHECK_STR(end(&c), "ptrain: no room for 5: use more ranks or smaller batches\nptrain: layer 2: no room for 5\nptrain: bad: do this\n");
 }
+
+TEST(a_rate_says_how_much_how_fast_and_how_long_it_will_take)
+{
+    struct capture c;
+    struct log l;
+    log_open(&l, "p", 0, 0);
+    begin(&c);
+    log_rate(&l, "written", 1.5e9, 4.5e9, log_now_s() - 10);
+    log_rate(&l, "written", 3e9, 4.5e9, log_now_s() - 11);           /* too soon for another line */
+    CHECK_STR(end(&c), "p: written 1.50 GB of 4.50 GB, 150.00 MB/s, 20 s left\n");
+    log_open(&l, "p", 0, 0);
+    begin(&c);
+    log_rate(&l, "written", 1e9, 97e9, log_now_s() - 10);
+    CHECK_HAS(end(&c), ", 16 min left\n");
+    log_open(&l, "p", 1, 0);
+    begin(&c);
+    log_rate(&l, "written", 0, 0, log_now_s());
+    CHECK_STR(end(&c), "");
+}

@@ -1,0 +1,271 @@
+/* output.c - the files of the target that this process writes: opened, put into, closed, and made a whole checkpoint by rank 0.
+ *
+ * A shard is a unit (one file) of a native target; a Hugging Face target has one writer for all of its files. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include "reshard/output.h"
+
+/* ---- open ---- */
+
+static int is_ours(const struct plan *p, int unit)
+{
+    return p->unit[unit].n_pieces && p->unit[unit].owner == share_rank(p->req->share);
+}
+
+int output_owns(const struct output *o, const struct target_piece *q)
+{
+    return o->hf || o->shard[q->unit];
+}
+
+/* The pieces of every unit of this process, as the units number them. */
+static int list_pieces(const struct plan *p, struct ckpt_piece **list, struct err *e)
+{
+    for (int u = 0; u < p->n_ranks * UNITS; u++)
+        if (is_ours(p, u) && !(list[u] = calloc((size_t)p->unit[u].n_pieces, sizeof **list)))
+            return err_set(e, ERR_MEMORY, "no room for %d pieces", p->unit[u].n_pieces);
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->target[i].n_pieces; k++) {
+            const struct target_piece *q = &p->target[i].piece[k];
+            if (list[q->unit])
+                list[q->unit][q->index] = (struct ckpt_piece){ p->target[i].t, q->box, q->lo, q->hi };
+        }
+    return 0;
+}
+
+/* A file a unit is open at once: a plan of many ranks needs more than a shell's usual limit. */
+static void raise_file_limit(int n_units)
+{
+    struct rlimit r;
+    rlim_t want = (rlim_t)n_units + 256;
+    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < want) {
+        r.rlim_cur = want < r.rlim_max ? want : r.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &r);
+    }
+}
+
+static int open_native(struct output *o, const char *tmp, struct err *e)
+{
+    const struct plan *p = o->p;
+    int n_units = p->n_ranks * UNITS, rc = 0;
+    struct ckpt_piece **list = calloc((size_t)n_units, sizeof *list);
+    o->shard = calloc((size_t)n_units, sizeof *o->shard);
+    o->table = calloc((size_t)n_units, sizeof *o->table);
+    o->table_bytes = calloc((size_t)n_units, sizeof *o->table_bytes);
+    if (!list || !o->shard || !o->table || !o->table_bytes) {
+        rc = err_set(e, ERR_MEMORY, "no room for %d ranks", p->n_ranks);
+        goto out;
+    }
+    raise_file_limit(n_units);
+    TRY(list_pieces(p, list, e));
+    for (int u = 0; u < n_units; u++) {
+        if (!list[u])
+            continue;
+        TRY(ckpt_shard_open(&o->shard[u], tmp, u / UNITS, p->unit[u].n_pieces, list[u], e));
+        ckpt_shard_defer(o->shard[u]);
+        if (p->req->zstd_level)
+            ckpt_shard_compress(o->shard[u], p->req->zstd_level);
+    }
+out:
+    for (int u = 0; list && u < n_units; u++)
+        free(list[u]);
+    free(list);
+    return rc < 0 ? rc : 0;
+}
+
+int output_open(struct output *o, const struct plan *p, const char *tmp, struct err *e)
+{
+    o->p = p;
+    if (p->req->format != TARGET_HF)
+        return open_native(o, tmp, e);
+    o->list = calloc((size_t)p->n + 1, sizeof *o->list);
+    if (!o->list)
+        return err_set(e, ERR_MEMORY, "no room for %d tensors", p->n);
+    for (int i = 0; i < p->n; i++)
+        o->list[i] = p->target[i].t;
+    return hf_write_open(&o->hf, tmp, p->n, o->list, p->req->shard_bytes, e);
+}
+
+void output_free(struct output *o)
+{
+    int n_units = o->p ? o->p->n_ranks * UNITS : 0;
+    for (int u = 0; o->shard && u < n_units; u++)
+        ckpt_shard_abort(o->shard[u]);
+    for (int u = 0; o->table && u < n_units; u++)
+        free(o->table[u]);
+    hf_write_abort(o->hf);
+    free(o->shard);
+    free(o->table);
+    free(o->table_bytes);
+    free(o->list);
+}
+
+/* ---- data ---- */
+
+int output_put(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+{
+    struct ckpt_digest so_far;
+    if (o->hf)
+        return hf_write_put(o->hf, target, data, n, e);
+    int rc = ckpt_shard_put(o->shard[q->unit], q->index, data, n, e);
+    return rc < 0 ? rc : ckpt_shard_check(o->shard[q->unit], q->index, &so_far, e);
+}
+
+int output_digest(struct output *o, const struct target_piece *q, struct ckpt_digest *d, struct err *e)
+{
+    return ckpt_shard_check(o->shard[q->unit], q->index, d, e);
+}
+
+int output_close(struct output *o, int unit, struct err *e)
+{
+    struct ckpt_shard *shard = o->shard ? o->shard[unit] : NULL;
+    if (!shard)
+        return 0;
+    o->shard[unit] = NULL;
+    return ckpt_shard_close(shard, &o->table[unit], &o->table_bytes[unit], e);
+}
+
+/* ---- the small files ---- */
+
+struct extras { int n; const char **name; const void **data; size_t *bytes; };
+
+static int add_extra(struct extras *x, const char *name, void *data, size_t bytes, struct err *e)
+{
+    if (!data)
+        return err_set(e, ERR_MEMORY, "no room for %s", name);
+    x->name[x->n] = name;
+    x->data[x->n] = data;
+    x->bytes[x->n++] = bytes;
+    return 0;
+}
+
+static int add_text(struct extras *x, const char *name, char *text, struct err *e)
+{
+    for (int i = 0; i < x->n; i++)
+        if (!strcmp(x->name[i], name)) {
+            free(text);
+            return 0;           /* SRC has its own */
+        }
+    return add_extra(x, name, text, text ? strlen(text) : 0, e);
+}
+
+static int has_tokenizer(const struct extras *x)
+{
+    for (int i = 0; i < x->n; i++)
+        if (!strcmp(x->name[i], "tokenizer.json") || !strcmp(x->name[i], "tokenizer.model"))
+            return 1;
+    return 0;
+}
+
+static int collect_extras(const struct plan *p, struct extras *x, struct err *e)
+{
+    int n = ckpt_n_extra(p->src), rc = 0;
+    size_t room = (size_t)n + 4;
+    x->name = calloc(room, sizeof *x->name);
+    x->data = calloc(room, sizeof *x->data);
+    x->bytes = calloc(room, sizeof *x->bytes);
+    if (!x->name || !x->data || !x->bytes)
+        return err_set(e, ERR_MEMORY, "no room for %d small files", n);
+    for (int i = 0; i < n; i++) {
+        void *data = NULL;
+        size_t bytes = 0;
+        TRY(ckpt_extra_read(p->src, i, &data, &bytes, e));
+        TRY(add_extra(x, ckpt_extra_name(p->src, i), data, bytes, e));
+    }
+    if (p->req->format == TARGET_HF && p->has_model && p->cfg.vocab == 256 && !has_tokenizer(x)) {
+        TRY(add_text(x, "tokenizer.json", byte_tokenizer_json(), e));
+        TRY(add_text(x, "tokenizer_config.json", byte_tokenizer_config_json(p->cfg.max_pos), e));
+        TRY(add_text(x, "generation_config.json", byte_generation_config_json(&p->cfg), e));
+    }
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- the end: rank 0 makes one checkpoint of all tables ---- */
+
+/* All tables of this process in one blob: length, text, length, text, … */
+static int pack_tables(const struct output *o, char **blob, size_t *n, struct err *e)
+{
+    size_t room = 1, at = 0;
+    int n_units = o->p->n_ranks * UNITS;
+    for (int u = 0; u < n_units; u++)
+        room += o->table[u] ? sizeof(size_t) + o->table_bytes[u] : 0;
+    if (!(*blob = malloc(room)))
+        return err_set(e, ERR_MEMORY, "no room for tables of %zu bytes", room);
+    for (int u = 0; u < n_units; u++) {
+        if (!o->table[u])
+            continue;
+        memcpy(*blob + at, &o->table_bytes[u], sizeof(size_t));
+        memcpy(*blob + at + sizeof(size_t), o->table[u], o->table_bytes[u]);
+        at += sizeof(size_t) + o->table_bytes[u];
+    }
+    *n = at;
+    return 0;
+}
+
+static int seal_native(const struct plan *p, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+{
+    size_t room = (size_t)p->n_ranks * UNITS, *bytes = calloc(room, sizeof *bytes);
+    void **table = calloc(room, sizeof *table);
+    int used = 0, rc;
+    if (!table || !bytes) {
+        rc = err_set(e, ERR_MEMORY, "no room for the tables of %d ranks", p->n_ranks);
+        goto out;
+    }
+    for (size_t at = 0; at < n; at += sizeof(size_t) + bytes[used++]) {
+        memcpy(&bytes[used], blob + at, sizeof(size_t));
+        table[used] = blob + at + sizeof(size_t);
+    }
+    rc = ckpt_seal(tmp, used, table, bytes, meta, NULL, e);
+out:
+    free(table);
+    free(bytes);
+    return rc;
+}
+
+static int seal(struct output *o, const char *tmp, char *blob, size_t n, struct err *e)
+{
+    const struct plan *p = o->p;
+    const struct layout *l = &p->req->layout;
+    struct extras x = { 0 };
+    struct ckpt_meta meta = { .layout = { l->tp, l->pp, l->cp, l->dp, l->ep, l->zero }, .config_json = p->config };
+    int rc = 0;
+    if (!p->req->weights_only)
+        meta.state = *ckpt_state(p->src);
+    meta.state.grain = p->grain;
+    TRY(collect_extras(p, &x, e));
+    meta.n_extra = x.n;
+    meta.extra_name = x.name;
+    meta.extra_data = x.data;
+    meta.extra_bytes = x.bytes;
+    if (o->hf) {
+        struct hf_write *w = o->hf;
+        o->hf = NULL;
+        TRY(hf_write_seal(w, &meta, e));
+    } else {
+        TRY(seal_native(p, tmp, blob, n, &meta, e));
+    }
+out:
+    for (int i = 0; x.data && i < x.n; i++)
+        free((void *)x.data[i]);
+    free(x.name);
+    free(x.data);
+    free(x.bytes);
+    return rc < 0 ? rc : 0;
+}
+
+int output_seal(struct output *o, const char *tmp, struct err *e)
+{
+    const struct share *share = o->p->req->share;
+    char *blob = NULL;
+    void *all = NULL;
+    size_t n = 0;
+    int rc = o->hf ? 0 : pack_tables(o, &blob, &n, e);
+    TRY(share_agree(share, rc, e));
+    TRY(share_gather(share, blob, n, &all, &n, e));
+    rc = share_agree(share, share_rank(share) ? 0 : seal(o, tmp, all, n, e), e);
+out:
+    free(blob);
+    free(all);
+    return rc < 0 ? rc : 0;
+}
