@@ -40,7 +40,7 @@ TESTS    := $(TEST_SRC:%.c=$B/%)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 BENCHES  := $(BENCH_SRC:%.c=$B/%)
 
-.PHONY: all programs tests benches link setup-check demo test test-all bench bench-reshard sanitize tidy check-layers install clean help
+.PHONY: all programs tests benches link setup-check demo test test-all bench bench-reshard bench-train bench-serve sanitize tidy check-layers install clean help
 all: programs
 programs: setup-check
 	@$(MAKE) --no-print-directory $(PROGS) $(LINK)
@@ -99,6 +99,11 @@ bench: benches
 	@tests/bench/run --bin $B
 bench-reshard: benches
 	@tests/bench/run --bin $B reshard
+# beside PyTorch, llama.cpp, transformers: PEERS=DIR (their programs) PEER_PYTHON=python that has them
+bench-train: programs
+	@tests/bench/train_bench.py --bin $B/bin $(BENCH)
+bench-serve: programs
+	@tests/bench/serve_bench.py --bin $B/bin $(BENCH)
 check-layers:
 	@tools/check-layers
 tidy:
@@ -118,6 +123,8 @@ help:
 	@echo "make test           all tests that take less than 15 minutes; FIXTURES=DIR: those against references too"
 	@echo "make test-all       every test, also under sanitizers"
 	@echo "make bench          speed of products, memory, exact against fast"
+	@echo "make bench-train    training speed, MFU, memory a rank; PEERS=DIR PEER_PYTHON=PYTHON: beside PyTorch; BENCH='110m bf16': some rows"
+	@echo "make bench-serve    serving speed; BENCH='--sizes 110m,1b': other models"
 	@echo "make bench-reshard  reshard against cp -r of the same bytes; needs 13 GB in /tmp"
 	@echo "make sanitize       unit tests under ASan and UBSan"
 	@echo "make check-layers   includes point down only"

@@ -18,22 +18,25 @@ static int64_t rss_bytes(void)
     return resident * sysconf(_SC_PAGESIZE);
 }
 
-/* The speed of this rank's products, measured once: what MFU is a share of. */
-static double measure_peak(struct dev *d)
+/* The speed of this rank's products in the dtype of the run, measured once while every rank measures: what MFU is a share of. Long
+ * enough (a few ms each) that starting the threads does not count; the best of a handful, for the machine may be busy. */
+static double measure_peak(struct dev *d, enum dtype dt)
 {
-    enum { M = 256, N = 512, K = 512 };
-    struct panels p = { .n = N, .k = K, .dt = DT_F32, .leaves = { 1, { K } } };
-    float *x = mem_alloc(d->mem, MEM_WORK, sizeof(float) * (M * K + M * N)), *y = x + M * K;
-    double best = 1e9;
-    p.p = mem_alloc(d->mem, MEM_WORK, panels_bytes(N, K, DT_F32, &p.leaves));
-    for (int i = 0; x && p.p && i < 5; i++) {
+    enum { M = 448, N = 1024, K = 1024, LEAST = 3, MOST = 24 };
+    struct panels p = { .n = N, .k = K, .dt = dt, .leaves = { 1, { K } } };
+    float *y = mem_alloc(d->mem, MEM_WORK, sizeof(float) * M * N);
+    void *x = mem_alloc(d->mem, MEM_WORK, dtype_size(dt) * M * K);
+    double best = 1e9, begin = log_now_s();
+    p.p = mem_alloc(d->mem, MEM_WORK, panels_bytes(N, K, dt, &p.leaves));
+    for (int i = 0; x && y && p.p && i < MOST && (i < LEAST || log_now_s() - begin < 0.05); i++) {
         double t = log_now_s();
-        KERNEL(d, linear, mat_of(y, DT_F32, M, N, N), mat_of(x, DT_F32, M, K, K), &p);
+        KERNEL(d, linear, mat_of(y, DT_F32, M, N, N), mat_of(x, dt, M, K, K), &p);
         t = log_now_s() - t;
         best = t < best ? t : best;
     }
     mem_free(d->mem, p.p);
     mem_free(d->mem, x);
+    mem_free(d->mem, y);
     return 2.0 * M * N * K / best;
 }
 
@@ -85,7 +88,7 @@ int runlog_open(struct trainer *t, struct err *e)
 {
     int rc = 0;
     t->started_s = log_now_s();
-    t->peak_flops = measure_peak(t->dev);
+    t->peak_flops = measure_peak(t->dev, t->model.dt);
     if (world_rank(t->world) || !t->o.log)
         return 0;
     if (t->o.resume)

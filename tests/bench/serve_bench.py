@@ -1,0 +1,201 @@
+#!/usr/bin/env python3
+"""serve_bench.py - serving speed over HTTP beside llama.cpp (llama-cpp-python) and transformers.
+
+usage: serve_bench.py [--bin DIR] [--sizes 110m,1b] [--dtypes bf16,fp32] [--tp N] [--threads N] [--rounds N] [--fast]
+PEERS=DIR (serve_llama.py, serve_hf.py, llama_gguf.py) and PEER_PYTHON put the peers beside; they are called below HTTP, ours through it.
+Rows: start to ready (weights in the page cache), prefill of 512 tokens, time to the first token (64 tokens, an idle server), tokens/s
+while 1, 8, 32 sequences decode (n over the median time between tokens). Weights are random; the models are made in a folder of TMPDIR."""
+import argparse
+import array
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+
+from contest import Table, log, peer_has, peer_lines
+
+SIZES = {  # hidden, layers, heads, kv heads, ffn, vocabulary: the shapes of the peers' programs
+    "260k": (64, 5, 8, 4, 172, 512),
+    "tiny": (288, 6, 6, 6, 768, 32000),
+    "110m": (768, 12, 12, 12, 2048, 32000),
+    "1b": (2048, 22, 32, 4, 5632, 32000),
+}
+BATCHES = (1, 8, 32)
+
+
+def tensors(size):
+    h, layers, heads, kv, ffn, vocab = SIZES[size]
+    d = h // heads
+    yield "model.embed_tokens.weight", (vocab, h)
+    for i in range(layers):
+        at = f"model.layers.{i}."
+        yield at + "input_layernorm.weight", (h,)
+        for part, rows in (("q", h), ("k", kv * d), ("v", kv * d), ("o", h)):
+            yield at + f"self_attn.{part}_proj.weight", (rows, h)
+        yield at + "post_attention_layernorm.weight", (h,)
+        for part, shape in (("gate", (ffn, h)), ("up", (ffn, h)), ("down", (h, ffn))):
+            yield at + f"mlp.{part}_proj.weight", shape
+    yield "model.norm.weight", (h,)
+    yield "lm_head.weight", (vocab, h)
+
+
+def make_model(size, dtype, where):
+    """A Hugging Face folder; the values are normal numbers repeated, each tensor from another place."""
+    h, layers, heads, kv, ffn, vocab = SIZES[size]
+    rng, width = random.Random(7), 2 if dtype == "bf16" else 4
+    floats = array.array("f", (rng.gauss(0, 0.02) for _ in range(1 << 18)))
+    block = floats.tobytes() if width == 4 else array.array("H", (x >> 16 for x in array.array("I", floats.tobytes()))).tobytes()
+    os.makedirs(where)
+    header, at = {}, 0
+    for name, shape in tensors(size):
+        n = width * shape[0] * (shape[1] if len(shape) > 1 else 1)
+        header[name] = {"dtype": "BF16" if width == 2 else "F32", "shape": shape, "data_offsets": [at, at + n]}
+        at += n
+    head = json.dumps(header).encode()
+    head += b" " * (-len(head) % 8)
+    with open(os.path.join(where, "model.safetensors"), "wb") as f:
+        f.write(len(head).to_bytes(8, "little") + head)
+        for name, shape in tensors(size):
+            n = header[name]["data_offsets"][1] - header[name]["data_offsets"][0]
+            start = rng.randrange(0, 1 << 16) * 4
+            while n > 0:
+                part = block[start:start + n]
+                f.write(part)
+                n, start = n - len(part), 0
+    with open(os.path.join(where, "config.json"), "w") as f:
+        json.dump({"model_type": "llama", "hidden_size": h, "num_hidden_layers": layers, "num_attention_heads": heads, "num_key_value_heads": kv,
+                   "intermediate_size": ffn, "vocab_size": vocab, "max_position_embeddings": 2048, "tie_word_embeddings": False,
+                   "torch_dtype": "bfloat16" if width == 2 else "float32"}, f)
+
+
+class Server:
+    def __init__(self, a, model, numerics):
+        cmd = [os.path.join(a.bin, "pserve"), model, "--port", "0", "--tp", str(a.tp), "--threads", str(a.threads), "--max-batch", "32", "--ctx", "1024",
+               "--prefix-cache", "off"] + (["--numerics", numerics] if numerics != "exact" else [])
+        begin = time.time()
+        self.p = subprocess.Popen(cmd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+        line = self.p.stdout.readline()
+        self.ready_s = time.time() - begin
+        if "ready on " not in line:
+            raise RuntimeError("pserve did not start: " + line)
+        self.url = line.split("ready on ")[1].split()[0]
+
+    def close(self):
+        self.p.terminate()
+        self.p.wait(30)
+
+    def complete(self, ids, stream):
+        body = {"prompt": ids, "max_tokens": 1 if not stream else 2, "ignore_eos": True, "temperature": 0, "stream": stream}
+        ask = urllib.request.Request(self.url + "/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        begin = time.perf_counter()
+        with urllib.request.urlopen(ask) as answer:
+            while True:
+                line = answer.readline()
+                if not line or line.strip() or not stream:
+                    break
+            first = time.perf_counter() - begin
+            answer.read()
+        return first
+
+
+def ours(a, size, model, numerics, best):
+    vocab, rng = SIZES[size][5], random.Random()
+    s = Server(a, model, numerics)
+    try:
+        def ids(n):
+            return [rng.randrange(3, vocab) for _ in range(n)]
+        s.complete(ids(64), False)
+        prefill = min(s.complete(ids(512), False) for _ in range(4))
+        found = {"ready": -s.ready_s, "prefill": 512 / prefill, "ttft": -1000 * min(s.complete(ids(64), True) for _ in range(5))}
+        for n in BATCHES:
+            out = subprocess.run([os.path.join(a.bin, "pbench"), "--url", s.url, "--requests", str(n), "--concurrency", str(n), "--prompt-tokens", "64",
+                                  "--output-tokens", "40" if n > 1 else "60", "--vocab", str(vocab), "--json"], stdout=subprocess.PIPE, check=True)
+            found[f"b{n}"] = 1000 * n / json.loads(out.stdout)["median_itl_ms"]
+    finally:
+        s.close()
+    for k, v in found.items():
+        best[k] = max(best.get(k, -1e30), v)
+
+
+def peer_figures(lines, best):
+    for line in lines:
+        key = {"prefill": "prefill", "load": "ready"}.get(line["metric"].split()[0])
+        if line["metric"].startswith("decode batch "):
+            key = "b" + line["metric"].split()[2]
+        if key:
+            value = -line["value"] if key == "ready" else line["value"]
+            best[key] = max(best.get(key, -1e30), value)
+
+
+def peers_for(a, size, dtype, model, tmp):
+    """name -> a function that adds its figures to a dict."""
+    out = {}
+    if peer_has("llama_cpp", "serve_llama.py") and peer_has("gguf", "llama_gguf.py"):
+        kind = "bf16" if dtype == "bf16" else "f32"
+        subprocess.run([os.environ["PEER_PYTHON"], os.path.join(os.environ["PEERS"], "llama_gguf.py"), size, tmp, kind], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        path = os.path.join(tmp, f"{size}-{kind}.gguf")
+        if os.path.exists(path):
+            out["llama.cpp"] = lambda best: peer_figures(peer_lines("serve_llama.py", a.threads * a.tp, path), best)
+    if peer_has("transformers", "serve_hf.py"):
+        out["transformers"] = lambda best: peer_figures(peer_lines("serve_hf.py", a.threads * a.tp, "bfloat16" if dtype == "bf16" else "float32", model,
+                                                                  env={"BATCHES": ",".join(map(str, BATCHES))}), best)
+    return out
+
+
+def main():
+    top = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    ap = argparse.ArgumentParser()
+    ap.add_argument("--bin", default=os.path.join(top, "build", "bin"))
+    ap.add_argument("--sizes", default="110m")
+    ap.add_argument("--dtypes", default="bf16,fp32")
+    ap.add_argument("--tp", type=int, default=1)
+    ap.add_argument("--threads", type=int, default=2)
+    ap.add_argument("--rounds", type=int, default=2)
+    ap.add_argument("--fast", action="store_true", help="a contestant with --numerics fast")
+    a = ap.parse_args()
+    tmp = tempfile.mkdtemp(prefix="shardline-bench-")
+    table = Table(f"{'serving':58s} {'ours':>10s} {'peer':>10s} {'':14s} {'ratio':>6s}")
+    try:
+        for size in a.sizes.split(","):
+            for dtype in a.dtypes.split(","):
+                contest(a, table, size, dtype, tmp)
+    finally:
+        shutil.rmtree(tmp, ignore_errors=True)
+    table.end()
+
+
+def contest(a, table, size, dtype, tmp):
+    model = os.path.join(tmp, f"{size}-{dtype}-folder")
+    make_model(size, dtype, model)
+    run = {"ours": lambda best: ours(a, size, model, "exact", best)}
+    if a.fast:
+        run["fast"] = lambda best: ours(a, size, model, "fast", best)
+    run.update(peers_for(a, size, dtype, model, tmp))
+    best = {name: {} for name in run}
+    for _ in range(a.rounds):
+        for name, f in run.items():
+            try:
+                f(best[name])
+            except (RuntimeError, OSError, subprocess.SubprocessError) as why:
+                log(f"{name}: {why}")
+    rows = [("prefill", "prefill 512", "tokens/s")] + [(f"b{n}", f"decode batch {n}", "tokens/s") for n in BATCHES]
+    rows += [("ready", "start to ready", "s"), ("ttft", "first token after 64", "ms")]
+    for key, what, unit in rows:
+        mine = best["ours"].get(key)
+        if mine is None:
+            continue
+        others = [n for n in run if n != "ours" and key in best[n]]
+        for n in others or [None]:
+            lower = unit != "tokens/s"
+            table.add(f"{size} {dtype} {what}, tp {a.tp} x {a.threads} threads", abs(mine), abs(best[n][key]) if n else None, n or "-", unit,
+                      better="lower" if lower else "higher")
+    shutil.rmtree(model)
+
+
+if __name__ == "__main__":
+    main()
