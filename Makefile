@@ -11,13 +11,15 @@ export FIXTURES
 
 B := build/$(CONFIG)
 LINK := $(if $(filter build/$(CONFIG),$B),link)
-ROOMS := base kernels comm format model text train reshard serve
+# fuzz: built by clang, without its warnings, of the rooms that read what others wrote; the kernels are gcc's
+ROOMS := $(if $(filter fuzz,$(CONFIG)),base format model text serve,base kernels comm format model text train reshard serve)
 
 WARN  := -Wall -Wextra -Werror -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-strings -Wvla -Wpointer-arith -Wformat=2
 # -ffp-contract=off: the order of every operation is ours (numerics contract); no fast-math anywhere
 FLAGS_release  := -O3
 FLAGS_sanitize := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_altered  := -O2 -DSHARDLINE_ALTER
+FLAGS_fuzz     := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -w
 CFLAGS_ALL := -std=gnu11 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) $(FLAGS_$(CONFIG)) -I. $(CFLAGS)
 
 # external libraries; MPI through its own pkg-config file (never the wrapper: one compiler for all files)
@@ -37,10 +39,12 @@ MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
 PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=)))
 TEST_SRC := $(wildcard tests/unit/*_test.c tests/ranks/*_test.c)
 TESTS    := $(TEST_SRC:%.c=$B/%)
+FUZZ_SRC := $(wildcard tests/fuzz/*_fuzz.c)
+FUZZERS  := $(FUZZ_SRC:%.c=$B/%)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 BENCHES  := $(BENCH_SRC:%.c=$B/%)
 
-.PHONY: all programs tests benches link setup-check demo test test-all bench bench-reshard bench-train bench-serve sanitize tidy check-layers install clean help
+.PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve sanitize tidy check-layers install clean help
 all: programs
 programs: setup-check
 	@$(MAKE) --no-print-directory $(PROGS) $(LINK)
@@ -79,8 +83,15 @@ $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
 $B/tests/bench/%: $B/obj/tests/bench/%.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
+# as tests they run the inputs in tests/fuzz/corpus; CONFIG=fuzz: as fuzzers they look for more
+FUZZ_MAIN := $(if $(filter fuzz,$(CONFIG)),,$B/obj/tests/fuzz/replay.o)
+$B/tests/fuzz/%: $B/obj/tests/fuzz/%.o $B/obj/tests/fuzz/fuzz.o $(FUZZ_MAIN) $B/libshardline.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $^ $(LIBS)
+$B/tests/unit/format_fuzz_test: $B/obj/tests/fuzz/fuzz.o
 tests: programs
-	@$(MAKE) --no-print-directory $(TESTS)
+	@$(MAKE) --no-print-directory $(TESTS) $(FUZZERS)
+fuzzers: $(FUZZERS)
 benches: programs
 	@$(MAKE) --no-print-directory $(BENCHES)
 .SECONDARY:
@@ -95,6 +106,11 @@ test-all: tests
 sanitize:
 	@$(MAKE) --no-print-directory CONFIG=sanitize LINK= tests
 	@tests/run --bin build/sanitize sanitize
+# FUZZ_SECONDS=N each; ONLY=TEXT: those whose name has it
+fuzz:
+	@command -v clang >/dev/null || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
+	@$(MAKE) --no-print-directory CONFIG=fuzz CC='$(if $(findstring ccache,$(CC)),ccache )clang' fuzzers
+	@tests/fuzz/run build/fuzz $(ONLY)
 bench: benches
 	@tests/bench/run --bin $B
 bench-reshard: benches
@@ -127,9 +143,11 @@ help:
 	@echo "make bench-serve    serving speed; BENCH='--sizes 110m,1b': other models"
 	@echo "make bench-reshard  reshard against cp -r of the same bytes; needs 13 GB in /tmp"
 	@echo "make sanitize       unit tests under ASan and UBSan"
+	@echo "make fuzz           looks for inputs that break a reader, a minute each target (clang); FUZZ_SECONDS=N ONLY=TEXT"
 	@echo "make check-layers   includes point down only"
 	@echo "make tidy           formatter and linter"
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
 	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands"
 
--include $(LIB_OBJ:.o=.d) $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d
+-include $(LIB_OBJ:.o=.d) $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
+    $B/obj/tests/fuzz/fuzz.d $B/obj/tests/fuzz/replay.d

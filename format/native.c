@@ -120,7 +120,7 @@ static int read_state(struct ckpt *c, const json_t *root, const char *path, stru
         return err_set(e, ERR_FORMAT, "%s: seed is not 16 hex digits", path);
     run = json_object_get(o, "run");
     if (json_is_object(run) && !(c->run_json = fmt_run_decode(run)))
-        return err_set(e, ERR_MEMORY, "%s: no room for the settings of the run", path);
+        return err_set(e, ERR_FORMAT, "%s: the settings of the run hold a number that is none: is it written by another program", path);
     s->run_json = c->run_json;
     s->has_state = 1;
 out:

@@ -148,7 +148,7 @@ static int pop_mark(struct machine *m, struct pk ***item, size_t *n)
     if (!m->n_marks)
         return bad(m, "has no mark");
     size_t from = m->mark[--m->n_marks];
-    *item = m->stack + from;
+    *item = from ? m->stack + from : m->stack;      /* no stack yet: NULL + 0 is not defined */
     *n = m->n_stack - from;
     m->n_stack = from;
     return 0;

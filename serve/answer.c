@@ -152,7 +152,7 @@ static void write_prompt_logprobs(struct out *o, const struct choice *c)
     const struct request *rq = c->rq;
     out_text(o, ",\"prompt_logprobs\":[null");
     for (int64_t i = 1; i < c->prompt->n; i++) {
-        const struct top_entry *top = c->top + i * rq->tops;
+        const struct top_entry *top = rq->tops ? c->top + i * rq->tops : NULL;
         out_text(o, ",{");
         write_ranked(o, rq, (struct top_entry){ c->ids[i], c->logprob[i] }, c->rank[i]);
         for (int64_t j = 0; j < rq->prompt_logprobs; j++) {

@@ -376,7 +376,7 @@ int v_iterate(struct tpl *t, struct val v, struct list **out)
         return characters(t, v.u.s, *out);
     if (v.type == V_LIST) {
         struct list *l = v.u.l;
-        (*out)->v = l->v + (l->n ? l->at : 0);
+        (*out)->v = l->n ? l->v + l->at : NULL;
         (*out)->n = (*out)->cap = l->n - l->at;
         l->at = l->n;
         return 0;

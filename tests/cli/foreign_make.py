@@ -369,4 +369,4 @@ def main():
         megatron(out, shapes, state, int(w[1]), int(w[2]), int(w[3]), "distopt" in case, m)
     if not mib: universal(dir + "/universal", shapes, state)
 
-main()
+if __name__ == "__main__": main()

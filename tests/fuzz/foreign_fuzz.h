@@ -1,23 +1,17 @@
-/* foreign_fuzz.h - entry points for fuzzers: any bytes as a pickle, as a torch file, as checkpoint metadata. They must end, without a bad
- * read and within bounds; what they answer does not matter. Run as plain tests by tests/unit/format_fuzz_test.c. */
+/* foreign_fuzz.h - any bytes as a pickle, as a torch file: for the fuzz targets and for tests/unit/format_fuzz_test.c, which mutates good
+ * files. They must end, without a bad read and within bounds; what they answer does not matter. */
 #ifndef SHARDLINE_TESTS_FOREIGN_FUZZ_H
 #define SHARDLINE_TESTS_FOREIGN_FUZZ_H
 
-#ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* memfd_create */
-#endif
 #include <stdlib.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 #include "format/torch_file.h"
+#include "tests/fuzz/fuzz.h"
 
 static inline void fuzz_pickle(const uint8_t *data, size_t n)
 {
     struct pk_doc d;
     struct err e;
-    char *exact = malloc(n ? n : 1);        /* a read behind the end is seen by the sanitizer */
-    memcpy(exact, data, n);
+    void *exact = fuzz_copy(data, n);
     if (pk_parse(&d, exact, n, "fuzz", &e) >= 0)
         pk_free(&d);
     free(exact);
@@ -44,23 +38,12 @@ static inline void fuzz_torch(const uint8_t *data, size_t n)
 {
     struct torch_file t = { 0 };
     struct err e = { 0 };
-    struct ckpt *c = calloc(1, sizeof *c);
-    int fd = memfd_create("fuzz", 0);
-    pthread_mutex_init(&c->lock, NULL);
-    c->path = strdup("fuzz");
-    c->dir = strdup(".");
-    struct fmt_file *f = fmt_add_file(c, "fuzz", (int64_t)n, &e);
-    if (fd >= 0 && f && write(fd, data, n) == (ssize_t)n) {
-        f->fd = fd;
-        fd = -1;
-        if (torch_open(&t, c, 0, 0, (int64_t)n, &e) >= 0)
-            fuzz_tensors(&t, t.root, 0);
-        torch_close(&t);
-        for (int64_t i = 0; i < c->file[0].n_records; i++)
-            fmt_check_record(c, 0, c->file[0].record[i].begin, &e);
-    }
-    if (fd >= 0)
-        close(fd);
+    struct ckpt *c = fuzz_ckpt(data, n);
+    if (torch_open(&t, c, 0, 0, (int64_t)n, &e) >= 0)
+        fuzz_tensors(&t, t.root, 0);
+    torch_close(&t);
+    for (int64_t i = 0; i < c->file[0].n_records; i++)
+        fmt_check_record(c, 0, c->file[0].record[i].begin, &e);
     ckpt_close(c);
 }
 

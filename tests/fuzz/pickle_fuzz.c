@@ -1,7 +1,6 @@
-/* pickle_fuzz.c - for libFuzzer or AFL: clang -fsanitize=fuzzer,address -I. tests/fuzz/pickle_fuzz.c build/sanitize/libshardline.a … */
+/* pickle_fuzz.c - any bytes as a pickle: opcodes, memo, marks, classes (format/pickle.c). */
 #include "tests/fuzz/foreign_fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     fuzz_pickle(data, n);

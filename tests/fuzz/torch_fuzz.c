@@ -1,7 +1,6 @@
-/* torch_fuzz.c - for libFuzzer or AFL: clang -fsanitize=fuzzer,address -I. tests/fuzz/torch_fuzz.c build/sanitize/libshardline.a … */
+/* torch_fuzz.c - any bytes as what torch.save writes: zips, the older stream (format/torch_file.c). */
 #include "tests/fuzz/foreign_fuzz.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     fuzz_torch(data, n);

@@ -55,6 +55,9 @@ static const struct { const char *header; size_t data; const char *says; } bad[]
     { "{\"w\":" T("F32", "[1,1,1,2,1]", "[0,8]") "}", 8, "5 dimensions" },
     { "{\"__metadata__\":{\"a\":1},\"w\":" T("F32", "[2]", "[0,8]") "}", 8, "__metadata__" },
     { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"extra\":1}}", 8, "besides" },
+    { "\xef\xbb\xbf{\"w\":" T("F32", "[2]", "[0,8]") "}", 8, "{" },                     /* a byte order mark */
+    { "{\"w\xc0\xaf\":" T("F32", "[2]", "[0,8]") "}", 8, "" },                           /* an overlong form */
+    { "{\"__metadata__\":{},\"__metadata__\":{},\"w\":" T("F32", "[2]", "[0,8]") "}", 8, "duplicate" },
     { "{\"w\":1}", 0, "dtype" },
     { "{\"w\":" T("F32", "[2]", "[0,8]"), 8, "" },
 };
@@ -128,6 +131,21 @@ TEST(a_box_out_of_a_file_at_an_odd_byte_is_right)
     struct box b = { 2, { 1, 1 }, { 2, 1 } };
     CHECK_INT(ckpt_read(c, ckpt_find(c, ROLE_WEIGHT, "b"), &b, got, &e), 0);
     CHECK_SAME(got, ((uint8_t[]){ 11, 12, 19, 20 }), 4);
+    ckpt_close(c);
+}
+
+/* Bytes are read by pread, never through a map: a file that shrinks is an error with its name. */
+TEST(a_file_that_shrinks_while_it_is_open_is_an_error)
+{
+    struct ckpt *c = NULL;
+    struct err e = { 0 };
+    uint8_t got[8];
+    put_st("shrinks.safetensors", "{\"w\":" T("F32", "[2]", "[0,8]") "}", 8);
+    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(truncate(path, 40), 0);
+    struct box b = { 1, { 0 }, { 2 } };
+    CHECK(ckpt_read(c, 0, &b, got, &e) < 0);
+    CHECK_HAS(e.text, "shrinks.safetensors");
     ckpt_close(c);
 }
 

@@ -258,7 +258,15 @@ TEST(a_missing_longer_or_shorter_file_is_found_when_opening_and_named)
         CHECK_INT(truncate(path, st.st_size + 1), 0);
         CHECK(opens_and_verifies(dst, &e) < 0);
         CHECK_HAS(e.text, name[i]);
-        CHECK_INT(truncate(path, st.st_size), 0);
+        CHECK_INT(truncate(path, 0), 0);
+        CHECK_INT(truncate(path, st.st_size), 0);       /* zeros in its place */
+        CHECK(opens_and_verifies(dst, &e) < 0);
+        CHECK_HAS(e.text, name[i]);
+        in_tmp(test_tmp_dir(), "missing2", aside);
+        CHECK_INT(io_remove_tree(aside, &e), 0);
+        CHECK_INT(make_ckpt(aside, small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+        char from[512];
+        rename(in_tmp(aside, name[i], from), path);
     }
     io_write_file(in_tmp(dst, "a-file-of-somebody-else", path), "x", 1, &e);
     CHECK_INT(opens_and_verifies(dst, &e), 0);
@@ -317,7 +325,15 @@ static void no_digest(json_t *m) { json_object_del(m, "weights_digest"); }
 static void another_id(json_t *m) { json_object_set_new(m, "save_id", json_string("00000000000000000000000000000000")); }
 static void config_elsewhere(json_t *m) { json_object_set_new(json_object_get(m, "config"), "name", json_string("/etc/passwd")); }
 
+static void in_the_header(json_t *m) { json_object_set_new(piece(m, 0, 0), "offset", json_integer(8)); }
+static void endless_run(json_t *m) { json_object_set_new(json_object_get(m, "state"), "run", json_pack("{s:s}", "lr", "0x1p+9999")); }
+static void step_before_0(json_t *m) { json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1)); }
+static void no_pieces(json_t *m) { json_object_set_new(item(m, "files", 0), "pieces", json_object()); }
+static void length_beyond(json_t *m) { json_object_set_new(item(m, "files", 0), "length", json_integer(INT64_MAX)); }
+
 static const struct { void (*change)(json_t *m); const char *says[2]; } wrong[] = {
+    { endless_run, { "settings of the run", "" } }, { step_before_0, { "step", "" } },
+    { no_pieces, { "pieces", "list" } }, { length_beyond, { "optim-00000", "" } },
     { set_version, { "version 2", "version 1" } }, { set_must, { "other", "" } }, { set_format, { "other", FMT_FORMAT } },
     { set_traversal, { "../optim", "folder" } }, { drop_piece, { "elements", "stored" } }, { twice_piece, { "", "twice" } },
     { shift_range, { "nowhere", "" } }, { outside, { "outside", "" } }, { huge_offset, { "passes the end", "" } },
@@ -342,6 +358,17 @@ TEST(wrong_manifests_are_refused_with_a_message_that_names_what_is_wrong)
         CHECK_HAS(e.text, wrong[i].says[0]);
         CHECK_HAS(e.text, wrong[i].says[1]);
     }
+}
+
+TEST(a_piece_that_begins_in_the_header_of_its_file_is_found_by_verify)
+{
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("header"), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+    json_t *m = load_manifest(dst);
+    in_the_header(m);
+    save_manifest(dst, m);
+    CHECK(opens_and_verifies(dst, &e) < 0);
+    CHECK_HAS(e.text, "optim-00000.safetensors");
 }
 
 TEST(unknown_members_of_a_manifest_are_ignored)

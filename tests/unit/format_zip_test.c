@@ -198,6 +198,47 @@ TEST(every_lie_of_the_directory_is_refused)
     FRESH; x[1].offset = 0xf0000000u; refused(x, 2, "is the file whole");
 }
 
+/* Bytes of a good zip that say something else: `at` counts from the end, below 0 from the start. */
+TEST(every_lie_of_the_end_records_and_local_headers_is_refused)
+{
+    static const struct { int wide, at; uint64_t v; int bytes; const char *says; } lies[] = {
+        { 0, 14, 0x00030003, 4, "passes its end" }, { 0, 14, 0x00010001, 4, "more in its directory" }, { 0, 6, 0x7fffffff, 4, "passes its end" },
+        { 0, 10, 0x7fffffff, 4, "passes its end" },    { 0, 18, 1, 2, "several volumes" },               { 1, 34, 1 << 30, 8, "outside of it" },
+        { 1, 34, 0, 8, "no 64-bit end record" },       { 1, 66, 7, 8, "do not agree" },                  { 1, 50, 1ull << 62, 8, "do not agree" },
+        { 0, -30, 'b', 1, NULL },                      { 0, -32, 'X', 1, "is named otherwise" },         { 0, -8, 8, 2, "does not begin where" },
+        { 0, -6, 1, 2, "does not begin where" },       { 0, -26, 99, 2, "does not begin where" },
+    };
+    for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
+        struct entry x[2] = { entry("a/data.pkl", "abcdefgh"), entry("a/data/0", "01234567") };
+        struct bytes b = { .n = 0 }, at;
+        struct err e;
+        make(&b, x, 2, lies[i].wide);
+        at.n = lies[i].at > 0 ? b.n - (size_t)lies[i].at : (size_t)-lies[i].at;
+        memcpy(at.data, b.data, sizeof b.data);
+        put_n(&at, lies[i].v, lies[i].bytes);
+        memcpy(b.data, at.data, sizeof b.data);
+        int rc = opens(&b, &e);
+        if (!lies[i].says)              /* the folder in front of a name does not matter */
+            CHECK(rc >= 0);
+        else if (rc >= 0)
+            test_fail(__FILE__, __LINE__, "case %zu was read, not refused with \"%s\"", i, lies[i].says);
+        else
+            CHECK_HAS(e.text, lies[i].says);
+    }
+}
+
+TEST(bytes_before_the_start_are_refused)
+{
+    struct entry x[1] = { entry("a/data.pkl", "abc") };
+    struct bytes b = { .n = 0 }, moved = { .n = 0 };
+    struct err e;
+    make(&b, x, 1, 1);
+    put(&moved, "junk", 4);
+    put(&moved, b.data, b.n);
+    CHECK(opens(&moved, &e) < 0);
+    CHECK_HAS(e.text, "is the file whole");
+}
+
 TEST(every_cut_and_every_changed_byte_is_seen_or_harmless)
 {
     struct entry x[2] = { entry("a/data.pkl", "abcdefgh"), entry("a/data/0", "01234567") };

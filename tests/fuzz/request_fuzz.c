@@ -1,0 +1,50 @@
+/* request_fuzz.c - bodies of requests (serve/openai.c, chat.c, tokens.c). The first byte: which endpoint, a model with tokenizer or without,
+ * strict or lenient. A request that is taken is answered as if it had been cancelled at once. */
+#include <stdlib.h>
+#include <string.h>
+#include "serve/openai.h"
+#include "serve/tokens.h"
+#include "tests/fuzz/fuzz.h"
+#include "text/template.h"
+
+static const char chat_template[] = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
+
+static void parse(const struct service *sv, int chat, const char *body, size_t n)
+{
+    struct request *rq = NULL;
+    struct fault f = { 0 };
+    struct out o = { 0 };
+    if (openai_parse(sv, chat, body, n, &rq, &f) < 0)
+        openai_error(&o, &f);
+    else
+        openai_answer(&o, rq);
+    out_free(&o);
+    request_drop(rq);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    struct service sv = { .state = SERVICE_READY, .model = "m", .vocab = 256, .ctx = 128, .n_eos = 1, .eos = { 0 } };
+    struct err e;
+    struct out o = { 0 };
+    struct fault f = { 0 };
+    if (!n)
+        return 0;
+    char *body = fuzz_copy(data + 1, n - 1);
+    if (!(data[0] & 4) && tokenizer_bytes(&sv.tok, &e) < 0)
+        abort();
+    if (!(data[0] & 16) && template_open(&sv.chat, chat_template, sizeof chat_template - 1, "template", &e) < 0)
+        abort();
+    sv.lenient = data[0] >> 3 & 1;
+    switch (data[0] & 3) {
+    case 0: parse(&sv, 0, body, n - 1); break;
+    case 1: parse(&sv, 1, body, n - 1); break;
+    case 2: tokens_encode(&sv, body, n - 1, &o, &f); break;
+    default: tokens_decode(&sv, body, n - 1, &o, &f);
+    }
+    out_free(&o);
+    template_close(sv.chat);
+    tokenizer_close(sv.tok);
+    free(body);
+    return 0;
+}

@@ -1,0 +1,8 @@
+/* safetensors_fuzz.c - any bytes as a .safetensors file, opened and read whole (format/st.c, hf.c). */
+#include "tests/fuzz/fuzz.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
+{
+    fuzz_open_ckpt(fuzz_write("model.safetensors", data, n));
+    return 0;
+}
