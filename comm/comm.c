@@ -70,10 +70,23 @@ static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, 
     return 0;
 }
 
+/* The world is well, and what is ready of started operations is done: calls are where ranks that compute come by. */
+static int enter(struct world *w, struct err *e)
+{
+    int rc = world_check(w, e);
+    if (!w->open || rc < 0)
+        return rc;
+    int64_t begin_ns = trace_now(w->trace);
+    if ((rc = comm_step_all(w, e)) < 0)
+        world_fail(w, e);
+    trace_span(w->trace, TRACE_COMM, "progress", NULL, begin_ns, (struct trace_args){ 0 });
+    return rc < 0 ? rc : 0;
+}
+
 /* call: of the transport, entered only while the world is well; bytes: read from peers and written to them by this rank. */
 #define COUNTED(c, op, bytes, call)                                                                                      \
     do {                                                                                                                 \
-        int rc_ = world_check((c)->w, e);                                                                                \
+        int rc_ = enter((c)->w, e);                                                                                      \
         if (rc_ < 0)                                                                                                     \
             return rc_;                                                                                                  \
         struct begun begin_ = begin(c);                                                                                  \
@@ -159,6 +172,8 @@ int comm_free_shared(struct comm *c, void *p, struct err *e)
     COUNTED(c, COMM_OTHER, 0, c->t->free_shared(c, p, e));
 }
 
+void comm_shared_by(const struct comm *c, int *rank, int *size) { c->t->shared_by(c, rank, size); }
+
 int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
     COUNTED(c, COMM_SEND, bytes, c->t->send(c, buf, bytes, to, e));
@@ -238,17 +253,15 @@ int comm_start_all_gather(struct comm_request **out, struct comm *c, void *to, c
     return start(out, c, q, e);
 }
 
-int comm_progress(struct comm *c, struct err *e)
+int comm_start_all_gather_shared(struct comm_request **out, struct comm *c, void *shared, const void *in, size_t bytes_each, struct comm_then then,
+                                 struct err *e)
 {
-    int64_t begin_ns = trace_now(c->w->trace);
-    int rc = world_check(c->w, e);
-    if (!c->w->open || rc < 0)
-        return rc;
-    if ((rc = comm_step_all(c->w, e)) < 0)
-        world_fail(c->w, e);
-    trace_span(c->w->trace, TRACE_COMM, "progress", NULL, begin_ns, (struct trace_args){ 0 });
-    return rc < 0 ? rc : 0;
+    struct comm_request q = { .op = COMM_ALL_GATHER, .bytes = others(c) * (int64_t)bytes_each, .what = CALL_SHARED, .out = shared, .in = in,
+                              .n = (int64_t)bytes_each, .then = then };
+    return start(out, c, q, e);
 }
+
+int comm_progress(struct comm *c, struct err *e) { return enter(c->w, e); }
 
 int comm_finish(struct comm_request **out, struct err *e)
 {

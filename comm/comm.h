@@ -53,9 +53,12 @@ const char *comm_name(const struct comm *c);           /* "all", "tp", "cp", "dp
 void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes);
 void comm_free(struct comm *c, void *p);
 /* Memory that the ranks of c on one machine have together, once a machine, not once a rank: for gathered parameters. Zeroed; what
- * one rank writes there the others see after the next collective call on c. Collective over c, as is giving it back. */
+ * one rank writes there the others see after the next collective call on c. Every rank counts its share of the bytes. Collective
+ * over c, as is giving it back. */
 int comm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
 int comm_free_shared(struct comm *c, void *p, struct err *e);
+/* The ranks of c that have such memory together with this one: which of them it is, and how many they are. */
+void comm_shared_by(const struct comm *c, int *rank, int *size);
 
 /* ---- collectives ---- */
 int comm_barrier(struct comm *c, struct err *e);
@@ -91,7 +94,14 @@ struct comm_request;
 int comm_start_all_reduce(struct comm_request **out, struct comm *c, float *buf, int64_t n, struct err *e);
 int comm_start_reduce_scatter(struct comm_request **q, struct comm *c, float *out, float *in, int64_t n_each, struct err *e);
 int comm_start_all_gather(struct comm_request **q, struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e);
-/* Does what is ready of all started operations of c's world and waits for nobody: call it between layers. Not collective. */
+/* The gather into memory that the ranks of a machine have together (in from elsewhere). It begins when all ranks have started it, so
+ * that nobody still reads what was there. then (may be NULL) runs on every rank when all parts are there, out of whatever call finds it
+ * so; the operation is over when it has run on all: for work on the parts that these ranks share. It
+ * makes no calls of this room. Where several machines have such memory the start does it all. */
+struct comm_then { void (*run)(void *arg); void *arg; };
+int comm_start_all_gather_shared(struct comm_request **q, struct comm *c, void *shared, const void *in, size_t bytes_each, struct comm_then then,
+                                 struct err *e);
+/* Does what is ready of all started operations of c's world and waits for nobody. Not collective. Every other call begins with it. */
 int comm_progress(struct comm *c, struct err *e);
 /* Waits for the end of *q, frees it and sets it to NULL; NULL: nothing to do. Collective over its group. */
 int comm_finish(struct comm_request **q, struct err *e);

@@ -37,6 +37,7 @@ struct transport {
     /* Memory once a machine; the group of one has its own. */
     int (*alloc_shared)(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
     int (*free_shared)(struct comm *c, void *p, struct err *e);
+    void (*shared_by)(const struct comm *c, int *rank, int *size);     /* of the ranks that have it together: this one, how many */
     int (*all_gather_shared)(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e);
     /* Started operations: start says where the buffers are; step does what is ready, never waits, and sets q->done at the end;
      * finish waits for that; drop gives back what start and step took, also after a failure. */
@@ -59,11 +60,12 @@ struct comm_request {
     struct comm_request *next;     /* in the world's list, in the order of starting */
     struct comm *c;
     enum comm_op op;
-    int64_t bytes, begin_ns, work_ns;
+    int64_t bytes;
     int what;                      /* enum call */
     void *out;                     /* all-reduce: the buffer, in and out */
     const void *in;
-    int64_t n;                     /* all-reduce: elements; reduce-scatter: of a segment; all-gather: bytes of a part */
+    int64_t n;                     /* all-reduce: elements; reduce-scatter: of a segment; all-gathers: bytes of a part */
+    struct comm_then then;         /* of a gather into shared memory */
     uint64_t number;               /* of the group's started operations, from 0 */
     int stage, done;               /* stage: the transport's own */
     void *priv;                    /* likewise */

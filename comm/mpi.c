@@ -440,6 +440,12 @@ static int mpi_free_shared(struct comm *c, void *p, struct err *e)
     return 0;
 }
 
+static void mpi_shared_by(const struct comm *c, int *rank, int *size)
+{
+    *rank = mpi_has_nodes(c) ? mpi_node(c)->rank : 0;
+    *size = mpi_has_nodes(c) ? mpi_node(c)->size : 1;
+}
+
 static int mpi_all_gather_shared(struct comm *c, void *shared, const void *in, size_t each, struct err *e)
 {
     return mpi_has_nodes(c) ? mpi_nodes_all_gather_shared(c, shared, in, each, e) : mpi_all_gather(c, shared, in, each, e);
@@ -543,6 +549,7 @@ const struct transport transport_mpi = {
     .recv = mpi_recv,
     .alloc_shared = mpi_alloc_shared,
     .free_shared = mpi_free_shared,
+    .shared_by = mpi_shared_by,
     .all_gather_shared = mpi_all_gather_shared,
     .start = mpi_start,
     .step = mpi_step,

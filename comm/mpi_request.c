@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/shm.h"
+
 enum { FIRST, SUMS };              /* request.stage */
 
 struct under_way {                 /* request.priv */
@@ -17,11 +19,13 @@ static size_t n_pieces(size_t bytes) { return (bytes + PIECE - 1) / PIECE; }
 
 static int is_small(const struct comm_request *q) { return (size_t)q->n * 4 <= SMALL; }
 
+static int is_gather(const struct comm_request *q) { return q->what == CALL_ALL_GATHER || q->what == CALL_SHARED; }
+
 /* Bytes of the largest message, to size the requests by. */
 static size_t most_bytes(const struct comm_request *q)
 {
     size_t n = (size_t)q->n;
-    return q->what == CALL_ALL_GATHER ? n : q->what == CALL_REDUCE_SCATTER || is_small(q) ? n * 4 : (size_t)mpi_slice_begin(q->n, q->c->size, 1) * 4;
+    return is_gather(q) ? n : q->what == CALL_REDUCE_SCATTER || is_small(q) ? n * 4 : (size_t)mpi_slice_begin(q->n, q->c->size, 1) * 4;
 }
 
 static void post(struct comm_request *q, int sends, void *p, size_t bytes, int peer, int kind)
@@ -67,18 +71,32 @@ static void deal(struct comm_request *q, char *buf, int equal)
     }
 }
 
+/* Several ranks a machine share what they gather: all at once, and the others of this machine wait for what follows too. */
+static int share_now(struct comm_request *q, struct err *e)
+{
+    int rc = mpi_nodes_all_gather_shared(q->c, q->out, q->in, (size_t)q->n, e);
+    if (rc == 0 && q->then.run) {
+        q->then.run(q->then.arg);
+        rc = shm_barrier(mpi_node(q->c), e);
+    }
+    q->done = rc == 0;
+    return rc;
+}
+
 int mpi_start(struct comm_request *q, struct err *e)
 {
+    if (q->what == CALL_SHARED && mpi_has_nodes(q->c))
+        return share_now(q, e);
     size_t most = most_bytes(q), size = (size_t)q->c->size;
     struct under_way *u = calloc(1, sizeof *u);
     if (u) {
         u->req = calloc(2 * size * n_pieces(most), sizeof *u->req);
-        u->scratch = q->what == CALL_ALL_GATHER ? NULL : malloc(size * most);
+        u->scratch = is_gather(q) ? NULL : malloc(size * most);
     }
     q->priv = u;
-    if (!u || !u->req || (q->what != CALL_ALL_GATHER && !u->scratch))
+    if (!u || !u->req || (!is_gather(q) && !u->scratch))
         return err_set(e, ERR_MEMORY, "no memory for %zu bytes from the other ranks", size * most);
-    if (q->what == CALL_ALL_GATHER)
+    if (is_gather(q))
         exchange(q, (char *)(uintptr_t)q->in, most, q->out, most, KIND_STARTED);
     else if (q->what == CALL_REDUCE && is_small(q))
         exchange(q, q->out, most, u->scratch, most, KIND_STARTED);
@@ -115,8 +133,10 @@ static void end(struct comm_request *q)
         mpi_sum_scratch(q->c, SUM_TREE, q->out, q->out, u->scratch, q->n);
     if (q->what == CALL_REDUCE_SCATTER)
         mpi_sum_scratch(q->c, SUM_TREE, q->out, (float *)(uintptr_t)q->in + q->n * me, u->scratch, q->n);
-    if (q->what == CALL_ALL_GATHER && (char *)q->out + q->n * me != q->in)
+    if (is_gather(q) && (char *)q->out + q->n * me != q->in)
         memmove((char *)q->out + q->n * me, q->in, (size_t)q->n);
+    if (q->then.run)
+        q->then.run(q->then.arg);
     q->done = 1;
 }
 

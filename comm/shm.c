@@ -42,6 +42,10 @@ int shm_open_world(struct world *w, struct err *e)
 
 void shm_close_world(struct world *w)
 {
+    for (struct shm_shared *s = w->shm ? w->shm->shared : NULL, *next; s; s = next) {
+        next = s->next;
+        free(s);
+    }
     if (w->shm)
         free(w->shm->retired);
     free(w->shm);
@@ -444,27 +448,64 @@ static int small_broadcast(struct comm *c, void *buf, size_t bytes, int root, in
     return rc;
 }
 
-/* ---- memory once a machine: it lies in the region of the group's first rank ---- */
+/* ---- memory once a machine: it lies in the region of the group's first rank ----
+ * The region counts the whole for its rank: every rank's count is corrected to its share, before (so that no peak shows the whole)
+ * and until the memory goes back. Without memory for the note (48 bytes) the first rank gives up, for all; another is not counted. */
+static struct shm_shared *count_share(struct comm *c, enum mem_cat cat, size_t bytes)
+{
+    struct shm_shared *s = malloc(sizeof *s);
+    int64_t share = (int64_t)bytes / c->size, first = (int64_t)bytes - share * (c->size - 1);
+    if (!s)
+        return NULL;
+    *s = (struct shm_shared){ c->w->shm->shared, NULL, c->rank == 0 ? first - (int64_t)bytes : share, cat };
+    c->w->shm->shared = s;
+    mem_count(c->w->seg.mem, cat, s->counted);
+    return s;
+}
+
+static void uncount_share(struct comm *c, const void *p)
+{
+    for (struct shm_shared **at = &c->w->shm->shared, *s; (s = *at) != NULL; at = &s->next)
+        if (s->p == p) {
+            mem_count(c->w->seg.mem, s->cat, -s->counted);
+            *at = s->next;
+            free(s);
+            return;
+        }
+}
+
 static int shm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
 {
+    struct shm_shared *note = count_share(c, cat, bytes);
     int64_t off = -1;
     int rc;
-    if (c->rank == 0 && (*out = segment_alloc(&c->w->seg, cat, bytes)) != NULL)
+    if (c->rank == 0 && note && (*out = segment_alloc(&c->w->seg, cat, bytes)) != NULL)
         off = (char *)*out - c->w->seg.base;
     TRY(small_broadcast(c, &off, sizeof off, 0, CALL_SHARED, e));
-    if (off < 0)
-        return err_set(e, ERR_MEMORY, "no shared memory for %zu bytes of %d ranks", bytes, c->size);
-    *out = c->w->seg.base + off;
+    *out = off < 0 ? NULL : c->w->seg.base + off;
+    if (!*out)
+        rc = err_set(e, ERR_MEMORY, "no shared memory for %zu bytes of %d ranks", bytes, c->size);
 out:
+    if (note && rc >= 0)
+        note->p = *out;
+    if (rc < 0)
+        uncount_share(c, NULL);
     return rc;
 }
 
 static int shm_free_shared(struct comm *c, void *p, struct err *e)
 {
     int rc = shm_barrier(c, e);                        /* nobody reads there any more */
+    uncount_share(c, p);
     if (c->rank == 0)
         segment_free(&c->w->seg, p);
     return rc;
+}
+
+static void shm_shared_by(const struct comm *c, int *rank, int *size)
+{
+    *rank = c->rank;
+    *size = c->size;
 }
 
 static int shm_all_gather_shared(struct comm *c, void *shared, const void *in, size_t each, struct err *e)
@@ -551,6 +592,7 @@ const struct transport transport_shm = {
     .recv = shm_recv,
     .alloc_shared = shm_alloc_shared,
     .free_shared = shm_free_shared,
+    .shared_by = shm_shared_by,
     .all_gather_shared = shm_all_gather_shared,
     .start = shm_start,
     .step = shm_step,

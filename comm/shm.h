@@ -31,9 +31,10 @@ struct shm_member {
     struct shm_slot slot[2];       /* used in turn: one is read by the slow while the quick write the other */
     struct shm_post started[SHM_LANES];
 };
-struct shm_lane {                  /* both count ranks, over all operations that used the lane */
+struct shm_lane {                  /* all count ranks, over all operations that used the lane */
     struct word posted;            /* said where their buffer is */
-    struct word done;              /* did their part, and need the others' buffers no more */
+    struct word worked;            /* did their part, and need the others' buffers no more */
+    struct word done;              /* and ran what follows (comm_then); of other operations one with `worked` */
 };
 struct shm_channel {
     struct word sent, taken;       /* messages so far */
@@ -54,11 +55,13 @@ struct shm_group {                 /* comm->priv */
     int owner;                     /* the block lies in my region */
     struct shm_buffer (*outbox)[SHM_RING];                           /* [size]; NULL until the first send */
 };
+struct shm_shared { struct shm_shared *next; void *p; int64_t counted; enum mem_cat cat; };
 struct shm_world {
     int spin;                      /* a core for every rank */
     char *stage;                   /* NULL until first used */
     struct shm_block **retired;    /* blocks of closed groups of mine that others may still look at */
     int n_retired;
+    struct shm_shared *shared;     /* memory once a machine that this rank has a share of */
 };
 
 /* One rank's share of a sum: elements [0, n) of every in[]. */

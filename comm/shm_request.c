@@ -1,13 +1,14 @@
 /* shm_request.c - started operations of ranks that share a machine, without a thread behind them.
  *
  * The k-th started operation of a group uses lane k mod SHM_LANES. Start writes a post and counts itself in the lane's `posted`;
- * whoever finds all ranks there (in a step, a wait, or finish) does his own slice and counts himself in `done`; when all are done, the
- * operation is over and the lane free. A rank that is late makes the others late only when they finish. */
+ * whoever finds all ranks there (in a step, a wait, or finish) does his own slice and counts himself in `worked`, and in `done` when
+ * nothing follows; what follows a gather into shared memory is run when all have worked. When all are done, the operation is over and
+ * the lane free. A rank that is late makes the others late only when they finish. */
 #include "comm/shm.h"
 
 #include <string.h>
 
-enum { POSTED, WORKED };           /* request.stage */
+enum { POSTED, WORKED, FOLLOWED }; /* request.stage */
 
 static struct shm_lane *lane_of(const struct comm_request *q)
 {
@@ -35,7 +36,7 @@ static int stage_whole(struct comm_request *q, struct shm_post *mine, struct err
 {
     size_t bytes = in_bytes(q);
     mine->off = segment_offset(&q->c->w->seg, in_of(q), bytes);
-    if (mine->off >= 0)
+    if (mine->off >= 0 || q->what == CALL_SHARED)      /* everybody copies his own part there */
         return 0;
     q->priv = segment_alloc(&q->c->w->seg, MEM_COMM, bytes);
     if (!q->priv)
@@ -84,6 +85,13 @@ static void gather_mine(const struct comm_request *q)
         memmove(out + (size_t)c->rank * each, q->in, each);
 }
 
+static void share_mine(const struct comm_request *q)
+{
+    char *part = (char *)q->out + (size_t)q->c->rank * (size_t)q->n;
+    if (part != q->in)
+        memcpy(part, q->in, (size_t)q->n);
+}
+
 static int work(struct comm_request *q, struct err *e)
 {
     for (int r = 1; r < q->c->size; r++) {
@@ -91,13 +99,24 @@ static int work(struct comm_request *q, struct err *e)
         if (rc < 0)
             return rc;
     }
-    if (q->what == CALL_ALL_GATHER)
+    if (q->what == CALL_SHARED)
+        share_mine(q);
+    else if (q->what == CALL_ALL_GATHER)
         gather_mine(q);
     else
         reduce_mine(q);
-    q->stage = WORKED;
-    word_add(&lane_of(q)->done, 1);
+    q->stage = q->then.run ? WORKED : FOLLOWED;
+    word_add(&lane_of(q)->worked, 1);
+    if (!q->then.run)
+        word_add(&lane_of(q)->done, 1);
     return 0;
+}
+
+static void follow(struct comm_request *q)
+{
+    q->then.run(q->then.arg);
+    q->stage = FOLLOWED;
+    word_add(&lane_of(q)->done, 1);
 }
 
 int shm_step(struct comm_request *q, struct err *e)
@@ -105,7 +124,9 @@ int shm_step(struct comm_request *q, struct err *e)
     int rc = 0;
     if (q->stage == POSTED && word_reached(&lane_of(q)->posted, full(q)))
         rc = work(q, e);
-    if (rc == 0 && q->stage == WORKED && word_reached(&lane_of(q)->done, full(q))) {
+    if (rc == 0 && q->stage == WORKED && word_reached(&lane_of(q)->worked, full(q)))
+        follow(q);
+    if (rc == 0 && q->stage == FOLLOWED && word_reached(&lane_of(q)->done, full(q))) {
         if (q->priv && q->what == CALL_REDUCE)
             memcpy(q->out, q->priv, in_bytes(q));
         q->done = 1;
@@ -116,14 +137,12 @@ int shm_step(struct comm_request *q, struct err *e)
 /* The wait steps all open requests, this one too. */
 int shm_finish(struct comm_request *q, struct err *e)
 {
-    int rc = 0;
-    TRY(shm_step(q, e));
-    if (!q->done)
-        TRY(shm_wait(q->c, &lane_of(q)->posted, full(q), e));
-    TRY(shm_step(q, e));
-    if (!q->done)
-        TRY(shm_wait(q->c, &lane_of(q)->done, full(q), e));
-    rc = shm_step(q, e);
+    struct word *const stages[] = { &lane_of(q)->posted, &lane_of(q)->worked, &lane_of(q)->done };
+    int rc = shm_step(q, e);
+    for (int i = 0; rc == 0 && !q->done && i < 3; i++) {
+        TRY(shm_wait(q->c, stages[i], full(q), e));
+        rc = shm_step(q, e);
+    }
 out:
     return rc;
 }

@@ -80,7 +80,10 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
     for (int l = 0; rc >= 0 && l < m->n_layers; l++) {
         a.page_off = b->page_layer_bytes * (size_t)l;
         TRY(ws->get(ws, l + 1, 0, &uw, e));
-        rc = block_forward(m, uw, &a, &buf, w->x, b->n_rows, e);
+        if (l + 1 < m->n_layers || n_want)
+            rc = weights_soon(ws, l + 2, 0, e);
+        if (rc >= 0)
+            rc = block_forward(m, uw, &a, &buf, w->x, b->n_rows, e);
         ws->put(ws, l + 1);
     }
     if (rc >= 0 && n_want)

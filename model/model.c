@@ -219,7 +219,36 @@ size_t model_pack_bytes(const struct model *m, int unit)
     return sum;
 }
 
-void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory)
+/* Rows [begin, end) of the matrices w[0..n) stacked, as matrices: how many there are. */
+static int rows_of(struct mat *out, const struct mat *w, int n, int64_t begin, int64_t end)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t lo = begin > 0 ? begin : 0, hi = end < w[i].rows ? end : w[i].rows;
+        if (lo < hi)
+            out[count++] = mat_of((char *)w[i].p + lo * w[i].ld * (int64_t)dtype_size(w[i].dt), w[i].dt, hi - lo, w[i].cols, w[i].ld);
+        begin -= w[i].rows;
+        end -= w[i].rows;
+    }
+    return count;
+}
+
+/* A panel is 32 rows of the matrices, panels stand one behind the other: a share is some of them, as a pack of its own. */
+static void pack_share(const struct model *m, const struct panels *whole, const struct mat *w, int n, int share, int n_shares)
+{
+    enum { ROWS = 32 };
+    int64_t panels = (whole->n + ROWS - 1) / ROWS, first = panels * share / n_shares * ROWS, end = panels * (share + 1) / n_shares * ROWS;
+    struct panels p = *whole;
+    struct mat part[3];
+    end = end < whole->n ? end : whole->n;
+    p.n = end - first;
+    p.p = (char *)whole->p + panels_bytes(first, whole->k, whole->dt, &whole->leaves);
+    if (p.n > 0)
+        KERNEL(m->dev, linear_pack, &p, rows_of(part, w, n, first, end), part);
+}
+
+void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory, int share,
+                int n_shares)
 {
     char *at = memory;
     for (enum pack k = 0; k < PACK_COUNT; k++) {
@@ -232,7 +261,7 @@ void model_pack(const struct model *m, int unit, const void *flat, const void *h
             w[i] = k == PACK_HEAD && m->table.cfg.tied ? model_mat(m, head_flat, model_part(m, 0, P_EMBED))
                                                        : model_mat(m, k == PACK_HEAD ? head_flat : flat, model_part(m, unit, pack_of[k].kind[i]));
         p->p = at;
-        KERNEL(m->dev, linear_pack, p, pack_of[k].n, w);
+        pack_share(m, p, w, pack_of[k].n, share, n_shares);
         at += (panels_bytes(p->n, p->k, p->dt, &p->leaves) + 63) / 64 * 64;
     }
 }

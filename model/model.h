@@ -18,11 +18,14 @@ struct unit_weights {
     const void *embed;                   /* unit 0: the table */
     struct panels pack[PACK_COUNT];      /* p NULL: not a pack of this unit */
 };
-/* Lends units. get/put nest; at most two units are lent at a time. backward: the natural order is needed, packs are not. */
+/* Lends units. get/put nest; at most two units are lent at a time. backward: the natural order is needed, packs are not. soon (may be
+ * NULL): this unit will be asked for next, so that it can be fetched meanwhile; said while the unit before it is lent. */
 struct weights {
     int (*get)(struct weights *w, int unit, int backward, const struct unit_weights **out, struct err *e);
     void (*put)(struct weights *w, int unit);
+    int (*soon)(struct weights *w, int unit, int backward, struct err *e);
 };
+static inline int weights_soon(struct weights *w, int unit, int backward, struct err *e) { return w->soon ? w->soon(w, unit, backward, e) : 0; }
 
 struct model {
     struct param_table table;
@@ -61,8 +64,10 @@ int model_part(const struct model *m, int unit, enum param_kind kind);
 struct mat model_mat(const struct model *m, const void *flat, int part);
 /* Packs of a unit: bytes needed (tied: the head's pack comes from unit 0's flat), and packing from a natural flat vector. */
 size_t model_pack_bytes(const struct model *m, int unit);
-/* head_flat: the flat vector that holds lm_head (the unit's own, or the embedding's when tied). */
-void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory);
+/* head_flat: the flat vector that holds lm_head (the unit's own, or the embedding's when tied). Ranks that share memory pack share
+ * 0 … n_shares - 1 of it each; uw is filled whole. */
+void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory, int share,
+                int n_shares);
 /* Points uw->flat, norm and embed into a natural flat vector. */
 void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw);
 

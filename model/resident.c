@@ -34,7 +34,7 @@ static int load_unit(struct resident *r, int unit, void *flat, model_read read, 
             return err_add(e, "loading %s", m->table.p[p->param].name);
     }
     model_point(m, unit, flat, uw);
-    model_pack(m, unit, flat, m->table.cfg.tied ? r->memory[0] : flat, uw, memory + keep);
+    model_pack(m, unit, flat, m->table.cfg.tied ? r->memory[0] : flat, uw, memory + keep, 0, 1);
     if (unit == 0) {
         memcpy(memory, flat, keep);
         uw->embed = memory;
@@ -51,7 +51,7 @@ int resident_open(struct resident *r, struct model *m, model_read read, void *ct
     int64_t most = 0;
     void *flat;
     int rc;
-    *r = (struct resident){ .w = { get_unit, put_unit }, .m = m };
+    *r = (struct resident){ .w = { .get = get_unit, .put = put_unit }, .m = m };
     r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
     r->memory = calloc((size_t)m->local.n_units, sizeof *r->memory);
     for (int u = 0; u < m->local.n_units; u++)

@@ -161,7 +161,8 @@ static int head_part(struct model *m, struct weights *ws, struct train_work *w, 
     int head = (int)m->n_layers + 1, rc = ws->get(ws, head, 0, &uw, e);
     if (rc < 0)
         return rc;
-    rc = head_forward(m, uw, w->x_last, w->hf, w->rstd_last, w->logits, m->vocab_n, w->rows, e);
+    if ((rc = weights_soon(ws, m->last_unit, w->recompute != RECOMPUTE_FULL, e)) >= 0)
+        rc = head_forward(m, uw, w->x_last, w->hf, w->rstd_last, w->logits, m->vocab_n, w->rows, e);
     ws->put(ws, head);
     if (rc < 0)
         return rc;
@@ -177,13 +178,17 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
     int rc = 0;
     if (m->has_embed) {
         TRY(ws->get(ws, 0, 0, &uw, e));
-        rc = embed_forward(m, uw, ids, w->layer[0].x, w->rows, e);
+        if ((rc = weights_soon(ws, m->first_unit, 0, e)) >= 0)
+            rc = embed_forward(m, uw, ids, w->layer[0].x, w->rows, e);
         ws->put(ws, 0);
     }
     for (int unit = m->first_unit; rc >= 0 && unit <= m->last_unit; unit++) {
         struct attn a = train_attn(w, unit);
         TRY(ws->get(ws, unit, 0, &uw, e));
-        rc = block_forward(m, uw, &a, layer_of(w, unit), unit < m->last_unit ? layer_of(w, unit + 1)->x : w->x_last, w->rows, e);
+        if (unit < m->last_unit || m->has_head)
+            rc = weights_soon(ws, unit + 1, 0, e);
+        if (rc >= 0)
+            rc = block_forward(m, uw, &a, layer_of(w, unit), unit < m->last_unit ? layer_of(w, unit + 1)->x : w->x_last, w->rows, e);
         ws->put(ws, unit);
     }
     if (rc >= 0 && m->has_head)

@@ -36,7 +36,7 @@ static const struct opt table[] = {
     { OPT_SWITCH, "sp", AT(sp), "0", NULL, "sequence parallel norms", 0, 0, N | LATER },
     { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b|interleaved|zero-bubble", "pipeline schedule", 0, 0, N },
     { OPT_INT, "virtual-stages", AT(virtual_stages), "1", "V", "virtual stages a rank", 1, 4096, N | LATER },
-    { OPT_CHOICE, "overlap", AT(overlap), "off", "on|off", "reduce gradients while backward runs", 0, 0, N },
+    { OPT_CHOICE, "overlap", AT(overlap), "on", "on|off", "sum gradients while backward runs, fetch the next unit's weights (zero 3) meanwhile", 0, 0, N },
     GROUP("Model"),
     { OPT_TEXT, "model", AT(model), NULL, "PRESET|FILE", "tiny, 10m, 110m, 1b, 7b, 70b or a config.json (default tiny, or --init's)", 0, 0, N },
     { OPT_TEXT, "init", AT(init), NULL, "CKPT", "start from these weights", 0, 0, N },
@@ -79,6 +79,11 @@ int opts_given(const unsigned char *given, const char *name)
         if (table[i].kind != OPT_GROUP && !strcmp(table[i].name, name))
             return given[i];
     return 0;
+}
+
+int opts_overlap(const struct train_opts *o, const unsigned char *given, int dp, int sharers)
+{
+    return o->overlap == OVERLAP_ON && dp > 1 && (sharers == 1 || sharers == dp || opts_given(given, "overlap"));
 }
 
 int opts_stored(const char *name)

@@ -7,6 +7,7 @@
 
 enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT };
 enum { NUMERICS_EXACT, NUMERICS_FAST };
+enum { OVERLAP_ON, OVERLAP_OFF };
 
 struct train_opts {
     int64_t ranks, ranks_per_node;
@@ -41,6 +42,9 @@ enum { GIVEN_MAX = 64 };
 extern const struct opt_program ptrain_program;
 /* Did argv name this option? given: as opt_parse filled it. */
 int opts_given(const unsigned char *given, const char *name);
+/* Whether this run overlaps: as asked; by default not where several machines have several of the dp ranks each (sharers), because
+ * blocking sums inside of a machine first send less. */
+int opts_overlap(const struct train_opts *o, const unsigned char *given, int dp, int sharers);
 int opts_stored(const char *name);       /* one of the options that a checkpoint keeps */
 
 #endif

@@ -24,6 +24,14 @@ static int plan_pipeline(struct run_plan *p, const struct run_ask *a, FILE *draw
     return rc;
 }
 
+int train_plan_sharers(const struct layout *l, int ranks_a_machine)
+{
+    int stride = l->tp * l->cp, n = ranks_a_machine / stride, machines = n ? l->dp / n : 1;
+    if (!ranks_a_machine || n >= l->dp)
+        return l->dp;
+    return n < 2 || ranks_a_machine % stride || l->dp % n || (machines & (machines - 1)) ? 1 : n;
+}
+
 static double around(int n) { return (double)(n - 1) / n; }
 
 static void plan_traffic(struct run_plan *p, const struct run_ask *a, const struct model *m)
@@ -47,7 +55,7 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     int64_t micros = p->batch.supers * (p->batch.local / p->batch.micro), rows = p->batch.micro * a->seq_len;
     int64_t kept = a->pipeline == PIPE_GPIPE ? micros : a->layout.pp - stage;
     kept = kept < micros ? kept : micros;
-    zero_measure(&m, a->layout.dp, a->layout.zero, &p->batch, bytes);
+    zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch, bytes);
     bytes[MEM_ACTS] = (double)kept * (double)train_work_measure(&m, (int)p->batch.micro, a->seq_len, a->recompute);
     bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
     bytes[MEM_WORK] = 4.0 * (double)(a->seq_len * m.head_dim);

@@ -13,6 +13,8 @@ struct run_ask {
     enum dtype dt;
     enum recompute recompute;
     enum pipe_kind pipeline;
+    int sharers;                         /* dp ranks that share a machine's memory */
+    int overlap;
 };
 struct run_plan {
     struct batch_plan batch;
@@ -22,6 +24,8 @@ struct run_plan {
     /* bytes that one rank sends in a step, by group and collective */
     double dp_reduce, dp_gather, tp_reduce, pp_send;
 };
+/* Of the dp ranks, how many share a machine that has so many ranks (0: all). As comm/mpi.c decides. */
+int train_plan_sharers(const struct layout *l, int ranks_a_machine);
 int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e);
 void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out);
 

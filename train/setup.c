@@ -78,8 +78,6 @@ static int check_options(const struct trainer *t, struct err *e)
         return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
-    if (o->overlap == 0 && opts_given(t->given, "overlap"))
-        return err_set(e, ERR_USAGE, "--overlap on is not built yet: use --overlap off");
     if (o->pipeline >= PIPE_KINDS)
         return err_set(e, ERR_USAGE, "--schedule %s is not built yet: use 1f1b or gpipe", o->pipeline == PIPE_KINDS ? "interleaved" : "zero-bubble");
     if (o->pp > 1 && o->sample_every)
@@ -136,6 +134,10 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     size[AXIS_CP] = t->layout.cp;
     size[AXIS_DP] = t->layout.dp;
     size[AXIS_PP] = t->layout.pp;
+    if (o->overlap == OVERLAP_ON && opts_given(t->given, "overlap") && t->layout.dp == 1) {
+        rc = err_set(e, ERR_USAGE, "--overlap on: at dp 1 there is nothing to sum or gather over dp: use more ranks, or leave it out");
+        goto out;
+    }
     for (int a = 0; alone && a < AXIS_COUNT; a++)
         size[a] = 1;                     /* the plan is of the layout; nothing is started */
     TRY(mesh_open(&t->mesh, t->world, size, e));
@@ -253,11 +255,12 @@ out:
     return rc;
 }
 
-static int open_state(struct trainer *t, struct err *e)
+/* Model and work memory. */
+static int open_compute(struct trainer *t, struct err *e)
 {
     int64_t most, T = t->o.seq_len;
     int rc, at_tp = t->mesh.at[AXIS_TP], at_pp = t->mesh.at[AXIS_PP];
-    struct comm *tp = t->mesh.axis[AXIS_TP], *dp = t->mesh.axis[AXIS_DP];
+    struct comm *tp = t->mesh.axis[AXIS_TP];
     if (t->o.eval_only)
         t->plan = (struct batch_plan){ .micro = t->o.micro_batch ? t->o.micro_batch : 4 };
     else
@@ -270,16 +273,27 @@ static int open_state(struct trainer *t, struct err *e)
     if (T > t->cfg.max_pos)
         return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)T, (long long)t->cfg.max_pos);
     TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, T > 64 ? T : 64, e));
-    TRY(open_work(t, e));
+    rc = open_work(t, e);
+out:
+    return rc;
+}
+
+/* Weights and the rest of the state. The ranks that come here have all that goes before. */
+static int open_state(struct trainer *t, struct err *e)
+{
+    struct comm *dp = t->mesh.axis[AXIS_DP];
+    struct zero_how how = { .stage = t->layout.zero };
+    int rc, rank, sharers;
     if (t->o.eval_only) {
         TRY(resident_open(&t->resident, &t->model, trainer_read_param, t, e));
-        TRY(ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e));
         t->weights = &t->resident.w;
-    } else {
-        TRY(zero_open(&t->zero, &t->model, dp, t->mesh.axis[AXIS_PP], t->mesh.all, t->layout.zero, &t->plan, e));
-        t->weights = zero_weights(t->zero);
-        TRY(trainer_load(t, e));
+        return ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e);
     }
+    comm_shared_by(dp, &rank, &sharers);
+    how.overlap = opts_overlap(&t->o, t->given, t->layout.dp, sharers);
+    TRY(zero_open(&t->zero, &t->model, dp, t->mesh.axis[AXIS_PP], t->mesh.all, how, &t->plan, e));
+    t->weights = zero_weights(t->zero);
+    rc = trainer_load(t, e);
 out:
     return rc;
 }
@@ -314,6 +328,8 @@ int trainer_open(struct trainer *t, int argc, char **argv, struct err *e)
     TRY(comm_agree(t->mesh.all, rc, e));
     if (t->o.dry_run)
         return 0;
+    rc = open_compute(t, e);
+    TRY(comm_agree(t->mesh.all, rc, e));
     rc = open_state(t, e);
     TRY(comm_agree(t->mesh.all, rc, e));
     if (t->step)                         /* said when all ranks have read and checked their parts */

@@ -72,7 +72,7 @@ static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *
         add_losses(t, loss);
         return 0;
     case PIPE_BACKWARD:
-        zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro);
+        TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
         return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
     }
     rc = 0;

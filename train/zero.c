@@ -1,100 +1,9 @@
-/* zero.c - see zero.h. Memory and gathering here; gradients and the update in zero_step.c. */
+/* zero.c - see zero.h. Memory and filling here; lending units in zero_lend.c; gradients and the update in zero_step.c. */
 #include "train/zero_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include "base/rnd.h"
-
-static int64_t slice_of(const struct zero *z, int u) { return z->m->local.unit[u].flat / z->n_dp; }
-
-/* ---- lending units ---- */
-static void pack_unit(struct zero *z, int u, void *flat, void *head_flat, struct unit_weights *uw, void *memory)
-{
-    model_point(z->m, u, flat, uw);
-    model_pack(z->m, u, flat, head_flat, uw, memory);
-}
-
-static int get_resident(struct weights *w, int u, int backward, const struct unit_weights **out, struct err *e)
-{
-    struct zero *z = (struct zero *)w;
-    struct zero_unit *x = &z->unit[u];
-    (void)e;
-    if (!backward && !x->packed) {
-        pack_unit(z, u, x->weight, z->m->table.cfg.tied ? z->unit[0].weight : x->weight, &x->uw, x->packs);
-        x->packed = 1;
-    }
-    *out = &x->uw;
-    return 0;
-}
-
-static void put_resident(struct weights *w, int u)
-{
-    (void)w;
-    (void)u;
-}
-
-static struct zero_slot *slot_for(struct zero *z, int u)
-{
-    struct zero_slot *best = NULL;
-    for (int i = 0; i < ZERO_SLOTS; i++) {
-        if (z->slot[i].unit == u)
-            return &z->slot[i];
-        if (!z->slot[i].lent && (!best || z->slot[i].used < best->used))
-            best = &z->slot[i];
-    }
-    return best;
-}
-
-static int get_gathered(struct weights *w, int u, int backward, const struct unit_weights **out, struct err *e)
-{
-    struct zero *z = (struct zero *)w;
-    struct zero_slot *s = slot_for(z, u);
-    int rc;
-    if (!s)
-        return err_set(e, ERR_INTERNAL, "unit %d asked for while %d units are lent", u, ZERO_SLOTS);
-    s->lent++;
-    s->used = ++z->clock;
-    if (s->unit != u) {
-        s->unit = u;
-        s->packed = 0;
-        memset(&s->uw, 0, sizeof s->uw);
-        rc = comm_all_gather(z->dp, s->flat, z->unit[u].weight, (size_t)slice_of(z, u) * dtype_size(z->m->dt), e);
-        if (rc < 0) {
-            s->unit = -1;
-            s->lent--;
-            return err_add(e, "gathering unit %d", u);
-        }
-        model_point(z->m, u, s->flat, &s->uw);
-    }
-    if (!backward && !s->packed) {
-        const struct unit_weights *table = NULL;
-        int tied_head = z->m->table.cfg.tied && u == z->m->n_layers + 1;
-        if (tied_head && (rc = get_gathered(w, 0, 1, &table, e)) < 0)
-            return rc;
-        pack_unit(z, u, s->flat, tied_head ? table->flat : s->flat, &s->uw, s->packs);
-        s->packed = 1;
-        if (tied_head)
-            w->put(w, 0);
-    }
-    *out = &s->uw;
-    return 0;
-}
-
-static void put_gathered(struct weights *w, int u)
-{
-    struct zero *z = (struct zero *)w;
-    for (int i = 0; i < ZERO_SLOTS; i++)
-        if (z->slot[i].unit == u && z->slot[i].lent)
-            z->slot[i].lent--;
-}
-
-void zero_forget_packs(struct zero *z)
-{
-    for (int u = 0; u < z->n_units; u++)
-        z->unit[u].packed = 0;
-    for (int i = 0; i < ZERO_SLOTS; i++)
-        z->slot[i].unit = -1;
-}
 
 /* ---- memory ---- */
 static int missing(struct err *e, const char *what)
@@ -102,78 +11,79 @@ static int missing(struct err *e, const char *what)
     return err_set(e, ERR_MEMORY, "no memory for %s: use more ranks, a higher --zero or a smaller model", what);
 }
 
-static int open_unit(struct zero *z, int u, struct err *e)
+static int open_state(struct zero *z, int u, struct err *e)
 {
     struct zero_unit *x = &z->unit[u];
     int64_t flat = z->m->local.unit[u].flat, slice = flat / z->n_dp;
-    size_t el = dtype_size(z->m->dt);
     x->own_begin = z->stage ? slice * z->d : 0;
     x->own = z->stage ? slice : flat;
     x->weight_begin = z->stage == 3 ? x->own_begin : 0;
-    x->weight = comm_alloc(z->dp, MEM_PARAMS, (size_t)(z->stage == 3 ? slice : flat) * el + 64);
     x->exp_avg = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
     x->exp_avg_sq = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
     if (z->m->dt != DT_F32)
         x->master = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
-    if (!x->weight || !x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master))
+    if (z->stage == 0 || z->stage == 3)
+        x->weight = comm_alloc(z->dp, MEM_PARAMS, (size_t)(z->stage == 3 ? slice : flat) * dtype_size(z->m->dt) + 64);
+    if (!x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master) || ((z->stage == 0 || z->stage == 3) && !x->weight))
         return missing(e, "weights and optimizer state");
-    if (z->m->dt == DT_F32)              /* the weights are their own master */
-        x->master = (float *)x->weight + (x->own_begin - x->weight_begin);
+    return 0;
+}
+
+/* What this machine has once. Collective over dp. */
+static int open_shared(struct zero *z, int u, struct err *e)
+{
+    struct zero_unit *x = &z->unit[u];
+    int rc = 0;
+    if (z->stage == 1 || z->stage == 2)
+        TRY(comm_alloc_shared(&x->weight, z->dp, MEM_PARAMS, (size_t)z->m->local.unit[u].flat * dtype_size(z->m->dt) + 64, e));
     if (z->stage < 3) {
-        x->packs = dev_alloc(z->m->dev, MEM_PARAMS, model_pack_bytes(z->m, u) + 64);
-        if (!x->packs)
-            return missing(e, "packed weights");
+        TRY(comm_alloc_shared(&x->packs, z->dp, MEM_PARAMS, model_pack_bytes(z->m, u) + 64, e));
         model_point(z->m, u, x->weight, &x->uw);
     }
-    return 0;
+    if (z->m->dt == DT_F32)              /* the weights are their own master */
+        x->master = (float *)x->weight + (x->own_begin - x->weight_begin);
+out:
+    return rc;
 }
 
-static int open_slots(struct zero *z, struct err *e)
+static int open_all(struct zero *z, struct err *e)
 {
-    int64_t flat = 0;
-    size_t packs = 0;
-    for (int u = 0; u < z->n_units; u++) {
-        size_t p = model_pack_bytes(z->m, u);
-        flat = z->m->local.unit[u].flat > flat ? z->m->local.unit[u].flat : flat;
-        packs = p > packs ? p : packs;
-    }
-    for (int i = 0; i < ZERO_SLOTS; i++) {
-        z->slot[i].unit = -1;
-        if (z->stage < 3)
-            continue;
-        z->slot[i].flat = comm_alloc(z->dp, MEM_PARAMS, (size_t)flat * dtype_size(z->m->dt) + 64);
-        z->slot[i].packs = dev_alloc(z->m->dev, MEM_PARAMS, packs + 64);
-        if (!z->slot[i].flat || !z->slot[i].packs)
-            return missing(e, "gathered units");
-    }
-    return 0;
+    int rc = 0;
+    for (int u = 0; rc >= 0 && u < z->n_units; u++)
+        rc = open_state(z, u, e);
+    if (rc >= 0)
+        rc = zero_open_grads(z, e);
+    TRY(comm_agree(z->dp, rc, e));
+    for (int u = 0; u < z->n_units; u++)
+        TRY(open_shared(z, u, e));
+    rc = zero_open_slots(z, e);
+out:
+    return rc;
 }
 
-int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, int stage, const struct batch_plan *b, struct err *e)
+int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, struct zero_how how, const struct batch_plan *b,
+              struct err *e)
 {
     struct zero *z = calloc(1, sizeof *z);
-    int rc;
-    if (!z)
-        return missing(e, "the optimizer");
-    z->w = stage == 3 ? (struct weights){ get_gathered, put_gathered } : (struct weights){ get_resident, put_resident };
+    int rc = 0;
+    if (z)
+        z->unit = calloc((size_t)m->local.n_units + 1, sizeof *z->unit);
+    if (!z || !z->unit)
+        rc = missing(e, "the optimizer");
+    TRY(comm_agree(dp, rc, e));
+    z->w = how.stage == 3 ? zero_lends_gathered : zero_lends_resident;
     z->m = m;
     z->dp = dp;
     z->pp = pp;
     z->all = all;
-    z->stage = stage;
+    z->stage = how.stage;
+    z->overlap = how.overlap;
     z->plan = *b;
     z->d = comm_rank(dp);
     z->n_dp = comm_size(dp);
     z->n_units = m->local.n_units;
-    z->unit = calloc((size_t)z->n_units + 1, sizeof *z->unit);
-    if (!z->unit) {
-        rc = missing(e, "units");
-        goto out;
-    }
-    for (int u = 0; u < z->n_units; u++)
-        TRY(open_unit(z, u, e));
-    TRY(open_slots(z, e));
-    TRY(zero_open_grads(z, e));
+    comm_shared_by(dp, &z->share, &z->n_shares);
+    TRY(open_all(z, e));
     *out = z;
     return 0;
 out:
@@ -183,21 +93,24 @@ out:
 
 void zero_close(struct zero *z)
 {
+    struct err ignored;
     if (!z)
         return;
-    zero_close_grads(z);
-    for (int u = 0; z->unit && u < z->n_units; u++) {
+    if (z->m) {
+        zero_close_grads(z);
+        zero_close_slots(z);
+    }
+    for (int u = 0; z->m && u < z->n_units; u++) {
         struct zero_unit *x = &z->unit[u];
         if (z->m->dt != DT_F32)
             dev_free(z->m->dev, x->master);
         dev_free(z->m->dev, x->exp_avg);
         dev_free(z->m->dev, x->exp_avg_sq);
-        dev_free(z->m->dev, x->packs);
-        comm_free(z->dp, x->weight);
-    }
-    for (int i = 0; i < ZERO_SLOTS; i++) {
-        comm_free(z->dp, z->slot[i].flat);
-        dev_free(z->m->dev, z->slot[i].packs);
+        comm_free_shared(z->dp, x->packs, &ignored);
+        if (z->stage == 1 || z->stage == 2)
+            comm_free_shared(z->dp, x->weight, &ignored);
+        else
+            comm_free(z->dp, x->weight);
     }
     free(z->unit);
     free(z);

@@ -4,8 +4,13 @@
  *   stage   weights        gradients after the sum   masters, moments
  *     0     all            all                       all
  *     1     all            own slice                 own slice
- *     2     all            own slice, summed step by step, the unit's buffer is shared
+ *     2     all            own slice, summed step by step, all units use the same buffers
  *     3     own slice, gathered by unit when needed  own slice
+ *
+ * What is the same on every dp rank lies once a machine: packed weights, the natural ones from stage 1 on, gathered units. The ranks
+ * of a machine pack a share each.
+ * Overlapped (struct zero_how): a unit's sum is started when backward has added its last gradients and finished at the end of the
+ * step, or when its buffer is needed again; stage 3 fetches the unit that comes next while this one computes.
  *
  * Rows of the global batch G: R = rows a rank adds locally before it reduces; super-step s (of S = G / (dp R)) has rows
  * s dp R .. , of which dp rank d takes the R rows from s dp R + d R. Stage 0/1: S = 1. The local tree has R leaves, the sum over dp is
@@ -25,12 +30,15 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
 /* Row (0..G-1) of micro-step i of super-step s, sequence j of it, at dp rank d. */
 int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j);
 
-#define ZERO_SLOTS 3                     /* units gathered at a time: two lent, one kept for the next use */
+#define ZERO_SLOTS 3                     /* units gathered at a time: two lent and one kept, or one lent, one kept, the next on its way */
 struct zero;
-int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, int stage, const struct batch_plan *b, struct err *e);
+struct zero_how { int stage, overlap; };
+/* Collective over dp: a rank that cannot go there must not leave the others waiting (agree before). */
+int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, struct zero_how how, const struct batch_plan *b,
+              struct err *e);
 void zero_close(struct zero *z);
-/* What zero_open will take a category, in bytes, from model_shape. */
-void zero_measure(const struct model *m, int dp, int stage, const struct batch_plan *b, double bytes[MEM_CATS]);
+/* What zero_open will take a category, in bytes, from model_shape. sharers: dp ranks that share a machine's memory. */
+void zero_measure(const struct model *m, int dp, int sharers, struct zero_how how, const struct batch_plan *b, double bytes[MEM_CATS]);
 struct weights *zero_weights(struct zero *z);
 struct grads *zero_grads(struct zero *z);
 
@@ -45,8 +53,9 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
 int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo, int64_t hi, float *dst, struct err *e);
 
 /* ---- a step ---- */
-void zero_begin_rows(struct zero *z, int64_t super, int64_t row);    /* the next micro-batch adds leaves row .. of super-step super */
-/* Norm of the whole gradient, exact: the same double on every rank. */
+/* The next backward pass adds leaves row .. of super-step super. */
+int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e);
+/* Waits for the sums under way, then the norm of the whole gradient, exact: the same double on every rank. */
 int zero_norm(struct zero *z, double *norm, struct err *e);
 int zero_update(struct zero *z, const struct adamw *h, double weight_decay, struct err *e);
 

@@ -13,7 +13,7 @@ static int64_t flat_of(const struct zero *z, int u) { return z->m->local.unit[la
 static float *level_of(struct grads *g, int u, int j)
 {
     struct zero *z = zero_of(g);
-    return z->shared ? z->buffer : z->unit[u].level[j];
+    return z->n_buffers ? z->buffer[z->turn] : z->unit[u].level[j];
 }
 
 /* A finished slice of super-step s joins the counter over super-steps. */
@@ -29,12 +29,57 @@ static void add_shard(struct zero *z, struct zero_unit *x, float *v, int64_t n)
         memcpy(x->shard[depth], v, (size_t)n * sizeof *v);
 }
 
+/* ---- sums over dp ---- */
+/* Waits for the sum of unit u and puts its slice where it belongs. */
+static int finish_sum(struct zero *z, int u, struct err *e)
+{
+    struct zero_unit *x = &z->unit[u];
+    int64_t slice = flat_of(z, u) / z->n_dp;
+    int rc;
+    if (!x->sum_of)
+        return 0;
+    if ((rc = comm_finish(&x->sum, e)) >= 0 && z->stage >= 2)
+        add_shard(z, x, x->sum_of + slice * z->d, slice);
+    x->sum_of = NULL;
+    return rc < 0 ? err_add(e, "summing the gradients of unit %d", u) : 0;
+}
+
+static int finish_sums(struct zero *z, struct err *e)
+{
+    int rc = 0;
+    for (int u = z->n_units; u >= 0; u--)          /* about the order of starting */
+        TRY(finish_sum(z, u, e));
+out:
+    return rc;
+}
+
+static int start_sum(struct zero *z, int u, float *full, struct err *e)
+{
+    struct zero_unit *x = &z->unit[u];
+    int64_t flat = flat_of(z, u), slice = flat / z->n_dp;
+    x->sum_of = full;
+    if (z->overlap)
+        return z->stage ? comm_start_reduce_scatter(&x->sum, z->dp, full + slice * z->d, full, slice, e) : comm_start_all_reduce(&x->sum, z->dp, full, flat, e);
+    return z->stage ? comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e) : comm_all_reduce(z->dp, full, flat, e);
+}
+
+/* With buffers in turn: the next unit's gradients go to the buffer whose sum was started longest ago. */
+static int next_buffer(struct zero *z, struct err *e)
+{
+    int rc = 0;
+    if (!z->n_buffers)
+        return 0;
+    z->turn = (z->turn + 1) % z->n_buffers;
+    for (int u = 0; rc >= 0 && u <= z->n_units; u++)
+        if (z->unit[u].sum_of == z->buffer[z->turn])
+            rc = finish_sum(z, u, e);
+    return rc;
+}
+
 /* Called when this micro-batch's part of unit u is complete; after the last one of the super-step the unit is summed over dp. */
 static int done(struct grads *g, int u, struct err *e)
 {
     struct zero *z = zero_of(g);
-    struct zero_unit *x = &z->unit[u];
-    int64_t flat = flat_of(z, u), slice = flat / z->n_dp;
     float *full = level_of(g, u, 0);
     int rc;
     if (g->next + z->plan.micro < g->n)
@@ -44,35 +89,39 @@ static int done(struct grads *g, int u, struct err *e)
             return 0;
         const float *in[2] = { full, z->unit[z->n_units].level[0] };
         if (u == 0)
-            KERNEL(z->m->dev, tree_add, full, in, 2, flat);
+            KERNEL(z->m->dev, tree_add, full, in, 2, flat_of(z, u));
     }
-    if (z->stage == 0)
-        return comm_all_reduce(z->dp, full, flat, e);
-    if (z->stage == 1)
-        return comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e);
-    rc = comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e);
-    if (rc >= 0)
-        add_shard(z, x, full + slice * z->d, slice);
+    TRY(start_sum(z, u, full, e));
+    if (!z->overlap)
+        TRY(finish_sum(z, u, e));
+    rc = next_buffer(z, e);
+out:
     return rc;
 }
 
-static int one_buffer(const struct batch_plan *b, int stage) { return stage >= 2 && b->local == b->micro; }
+/* Buffers that all units use in turn (stages 2 and 3): 0 where units have their own, because partial sums stay in them. */
+static int buffers_of(const struct batch_plan *b, struct zero_how how)
+{
+    return how.stage < 2 || b->local != b->micro ? 0 : how.overlap ? 2 : 1;
+}
 
-void zero_measure(const struct model *m, int dp, int stage, const struct batch_plan *b, double bytes[MEM_CATS])
+void zero_measure(const struct model *m, int dp, int sharers, struct zero_how how, const struct batch_plan *b, double bytes[MEM_CATS])
 {
     double el = (double)dtype_size(m->dt), flat = 0, grads = 0, packs = 0, most = 0, most_pack = 0;
-    int levels = tree_levels(b->local, b->micro), shards = stage >= 2 ? tree_levels(b->supers, 1) : 0;
+    int levels = tree_levels(b->local, b->micro), shards = how.stage >= 2 ? tree_levels(b->supers, 1) : 0, buffers = buffers_of(b, how);
     for (int u = 0; u < m->local.n_units + m->table.cfg.tied; u++) {
         double f = (double)m->local.unit[u == m->local.n_units ? 0 : u].flat, p = u < m->local.n_units ? (double)model_pack_bytes(m, u) : 0;
         most = f > most ? f : most;
         most_pack = p > most_pack ? p : most_pack;
         packs += p;
         flat += u < m->local.n_units ? f : 0;
-        grads += f * 4 * (one_buffer(b, stage) ? 0 : levels) + f / dp * 4 * shards;
+        grads += f * 4 * (buffers ? 0 : levels) + f / dp * 4 * shards;
     }
-    bytes[MEM_PARAMS] += stage == 3 ? flat / dp * el + ZERO_SLOTS * (most * el + most_pack) : flat * el + packs;
-    bytes[MEM_GRADS] += grads + (one_buffer(b, stage) ? most * 4 : 0);
-    bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * (stage ? flat / dp : flat);
+    bytes[MEM_PARAMS] += how.stage == 3   ? flat / dp * el + ZERO_SLOTS * (most * el + most_pack) / sharers
+                         : how.stage == 0 ? flat * el + packs / sharers
+                                          : (flat * el + packs) / sharers;
+    bytes[MEM_GRADS] += grads + buffers * most * 4;
+    bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * (how.stage ? flat / dp : flat);
 }
 
 int zero_open_grads(struct zero *z, struct err *e)
@@ -81,40 +130,46 @@ int zero_open_grads(struct zero *z, struct err *e)
     z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
     z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
     z->n_shards = z->stage >= 2 ? tree_levels(z->plan.supers, 1) : 0;
-    z->shared = one_buffer(&z->plan, z->stage);
+    z->n_buffers = buffers_of(&z->plan, (struct zero_how){ z->stage, z->overlap });
     for (int u = 0; u < z->n_units + z->m->table.cfg.tied; u++) {
         struct zero_unit *x = &z->unit[u];
         int64_t flat = flat_of(z, u);
         most = flat > most ? flat : most;
-        for (int j = 0; !z->shared && j < z->n_levels; j++)
+        for (int j = 0; !z->n_buffers && j < z->n_levels; j++)
             if (!(x->level[j] = comm_alloc(z->dp, MEM_GRADS, (size_t)flat * 4 + 64)))
                 return err_set(e, ERR_MEMORY, "no memory for gradients: use a higher --zero or a larger --micro-batch");
         for (int j = 0; j < z->n_shards; j++)
             if (!(x->shard[j] = dev_alloc(z->m->dev, MEM_GRADS, (size_t)(flat / z->n_dp) * 4 + 64)))
                 return err_set(e, ERR_MEMORY, "no memory for gradient slices: use more dp ranks");
     }
-    if (z->shared && !(z->buffer = comm_alloc(z->dp, MEM_GRADS, (size_t)most * 4 + 64)))
-        return err_set(e, ERR_MEMORY, "no memory for one unit's gradients: use more tp ranks");
+    for (int i = 0; i < z->n_buffers; i++)
+        if (!(z->buffer[i] = comm_alloc(z->dp, MEM_GRADS, (size_t)most * 4 + 64)))
+            return err_set(e, ERR_MEMORY, "no memory for one unit's gradients: use more tp ranks");
     return 0;
 }
 
 void zero_close_grads(struct zero *z)
 {
-    for (int u = 0; z->unit && u <= z->n_units; u++) {
+    struct err ignored;
+    for (int u = 0; u <= z->n_units; u++) {
+        comm_finish(&z->unit[u].sum, &ignored);
         for (int j = 0; j < TREE_DEPTH_MAX; j++) {
             comm_free(z->dp, z->unit[u].level[j]);
             dev_free(z->m->dev, z->unit[u].shard[j]);
         }
     }
-    comm_free(z->dp, z->buffer);
+    comm_free(z->dp, z->buffer[0]);
+    comm_free(z->dp, z->buffer[1]);
 }
 
 struct grads *zero_grads(struct zero *z) { return &z->g; }
 
-void zero_begin_rows(struct zero *z, int64_t super, int64_t row)
+int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e)
 {
+    int rc = super == z->super ? 0 : finish_sums(z, e);            /* of the super-step before: its slices are counted as its own */
     z->super = super;
     z->g.next = row;
+    return rc;
 }
 
 /* Summed gradients of unit u from element `begin` of its flat vector on. */
@@ -166,9 +221,9 @@ static void add_squares(const struct zero *z, struct xsum *s, const float *x, in
 int zero_norm(struct zero *z, double *norm, struct err *e)
 {
     struct xsum s = { 0 };
-    int joined = join_tied(z, e);
-    if (joined < 0)
-        return joined;
+    int rc;
+    TRY(finish_sums(z, e));
+    TRY(join_tied(z, e));
     for (int i = 0; i < z->m->local.n_parts; i++) {
         const struct part *p = &z->m->local.part[i];
         int u = z->m->table.p[p->param].unit;
@@ -183,11 +238,12 @@ int zero_norm(struct zero *z, double *norm, struct err *e)
     memcpy(all, s.limb, sizeof s.limb);
     all[XSUM_LIMBS] = s.n_nan;
     all[XSUM_LIMBS + 1] = s.n_inf;
-    int rc = comm_all_reduce_i64(z->all, all, XSUM_LIMBS + 2, e);
+    rc = comm_all_reduce_i64(z->all, all, XSUM_LIMBS + 2, e);
     memcpy(s.limb, all, sizeof s.limb);
     s.n_nan = all[XSUM_LIMBS];
     s.n_inf = all[XSUM_LIMBS + 1];
     *norm = sqrt(xsum_double(&s));
+out:
     return rc;
 }
 
@@ -210,7 +266,7 @@ int zero_update(struct zero *z, const struct adamw *h, double weight_decay, stru
     for (int u = 0; (z->stage == 1 || z->stage == 2) && u < z->n_units; u++) {
         size_t bytes = (size_t)(flat_of(z, u) / z->n_dp) * el;
         if (bytes)
-            TRY(comm_all_gather(z->dp, z->unit[u].weight, (char *)z->unit[u].weight + bytes * (size_t)z->d, bytes, e));
+            TRY(comm_all_gather_shared(z->dp, z->unit[u].weight, (char *)z->unit[u].weight + bytes * (size_t)z->d, bytes, e));
     }
     rc = 0;
     zero_forget_packs(z);

@@ -8,6 +8,7 @@ H=512 L=3 F=1024 V=256
 config "$TMP/model.json" hidden_size=$H num_hidden_layers=$L num_key_value_heads=4 head_dim=64 intermediate_size=$F vocab_size=$V
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps 1 --seq-len 16 --global-batch 4 --threads 1)
 layer=$((2 * H * H + 2 * H * H / 2 + 3 * H * F + 2 * H)) ends=$((2 * V * H + H))        # elements: a layer; embedding, head and last norm
+largest=$((layer > V * H + H ? layer : V * H + H))
 total=$((L * layer + ends))
 
 # held LOG RANK CATEGORY [WHICH]: bytes now (1, the default) or at the peak (2), at the end of the run
@@ -26,15 +27,35 @@ for dtype in fp32 bf16; do
             what="$dtype zero $zero rank $rank"
             part=$([ $zero = 0 ] && echo 1 || echo 4)
             claim "$what: optimizer state" near "$(held z$zero $rank optim)" $((states * total / part))
-            # zero 2, 3: its slices and the one buffer in which the largest unit is summed
-            grads=$([ $zero -lt 2 ] && echo $((4 * total)) || echo $((4 * total / 4 + 4 * (layer > V * H ? layer : V * H + H))))
+            # zero 2, 3: its slices and the two buffers in which units are summed in turn
+            grads=$([ $zero -lt 2 ] && echo $((4 * total)) || echo $((4 * total / 4 + 2 * 4 * largest)))
             claim "$what: gradients" near "$(held z$zero $rank grads)" $grads
-            # natural and packed order; zero 3: its slices and three slots for the largest unit
-            weights=$([ $zero -lt 3 ] && echo $((w * (2 * total - V * H))) || echo $((w * total / 4 + 3 * w * 2 * (layer > V * H ? layer : V * H))))
+            # natural and packed order, what all ranks have alike once a machine; zero 3: its slices and three slots for the largest unit
+            case $zero in
+            0) weights=$((w * total + w * (total - V * H) / 4)) ;;
+            1 | 2) weights=$((w * (2 * total - V * H) / 4)) ;;
+            3) weights=$((w * total / 4 + 3 * w * 2 * largest / 4)) ;;
+            esac
             claim "$what: weights" near "$(held z$zero $rank params)" $weights
             claim "$what: nothing else grew at the peak" [ "$(held z$zero $rank optim 2)/$(held z$zero $rank grads 2)/$(held z$zero $rank params 2)" = \
                 "$(held z$zero $rank optim)/$(held z$zero $rank grads)/$(held z$zero $rank params)" ]
         done
+    done
+done
+
+# ---- without overlap one buffer does ----
+train off --ranks 4 --zero 2 --overlap off
+claim "without overlap: gradients" near "$(held off 0 grads)" $((4 * total / 4 + 4 * largest))
+
+# ---- the plan is what is held ----
+# planned LAYOUT...: bytes of a category as --dry-run prints them
+planned() { sed -n "s/^$1 *\([0-9.]*\) \([kMG]*B\) a rank.*/\1 \2/p" <<<"$plan" | awk '{ print $1 * ($2 ~ /G/ ? 1e9 : $2 ~ /M/ ? 1e6 : $2 ~ /k/ ? 1e3 : 1) }'; }
+for layout in "--ranks 2 --zero 0" "--ranks 4 --zero 1" "--ranks 4 --zero 2 --overlap off" "--ranks 4 --zero 3" "--ranks 4 --zero 3 --ranks-per-node 2"; do
+    read -r -a words <<<"$layout"
+    plan=$("$BIN/ptrain" "${common[@]}" "${words[@]}" --dry-run)
+    train planned "${words[@]}"
+    for cat in params grads optim; do
+        claim "$layout: $cat as planned" near "$(held planned 0 $cat)" "$(planned $cat)" 1
     done
 done
 

@@ -18,6 +18,9 @@ same "ZeRO-2: one shared buffer, slices counted" --ranks 4 --zero 2
 same "ZeRO-2 with the counter over super-steps" --ranks 2 --zero 2 --micro-batch 1
 same "ZeRO-3: units gathered and freed" --ranks 2 --zero 3
 same "ZeRO-3 over 4 with micro-batches" --ranks 4 --zero 3 --micro-batch 1
+same "without overlap: gradients summed when backward waits for them" --ranks 2 --overlap off
+same "without overlap: ZeRO-2, one buffer" --ranks 4 --zero 2 --overlap off
+same "without overlap: ZeRO-3 gathers when it needs a unit" --ranks 4 --zero 3 --micro-batch 1 --overlap off
 same "tp x dp" --tp 2 --ranks 4
 same "tp x dp with ZeRO-3" --tp 2 --ranks 4 --zero 3
 same "tp 4 x dp 2 with ZeRO-1" --tp 4 --ranks 8 --zero 1
@@ -31,7 +34,10 @@ same "norms and activations computed again" --recompute selective
 same "whole layers computed again" --recompute full --tp 2
 SHARDLINE_ISA=avx2 same "kernels of the AVX2 class"
 SHARDLINE_ISA=portable same "portable kernels"
-SHARDLINE_TRANSPORT=mpi same "the mpi transport" --tp 2 --ranks 4 --zero 3
+SHARDLINE_TRANSPORT=mpi same "the mpi transport, overlapped" --tp 2 --ranks 4 --zero 3
+same "two machines of two ranks: ZeRO-1 weights once a machine" --ranks 4 --ranks-per-node 2 --zero 1
+same "two machines of two ranks, ZeRO-3, overlapped" --ranks 4 --ranks-per-node 2 --zero 3 --micro-batch 1 --overlap on
+same "ZeRO-3, a prefetched unit is packed for recomputing" --ranks 2 --zero 3 --micro-batch 2 --recompute full
 
 common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1 --dtype bf16)
 reference

@@ -524,6 +524,22 @@ TEST(all_gather_into_shared_memory_is_seen_by_all)
     CHECK_INT(mem.now[MEM_PARAMS], 0);
 }
 
+TEST(shared_memory_is_counted_by_shares)
+{
+    struct comm *c = all();
+    int64_t before = mem.now[MEM_PARAMS], sum[1];
+    int rank, size;
+    void *shared;
+    comm_shared_by(c, &rank, &size);
+    OK(comm_alloc_shared(&shared, c, MEM_PARAMS, 100001, &err));
+    sum[0] = mem.now[MEM_PARAMS] - before;
+    CHECK(sum[0] >= 100001 / size && sum[0] < 100001 / size + size);
+    OK(comm_all_reduce_i64(c, sum, 1, &err));
+    CHECK_INT(sum[0], 100001 * (comm_size(c) / size));
+    OK(comm_free_shared(c, shared, &err));
+    CHECK_INT(mem.now[MEM_PARAMS], before);
+}
+
 TEST(shared_memory_that_is_not_there_is_an_error_on_all_ranks)
 {
     struct comm *c = all();
@@ -612,6 +628,58 @@ TEST(started_operations_finish_in_any_order_and_between_other_calls)
                 finish_one(k < 6 ? c : other, NULL, &x[k], round * 12 + k);
     }
     comm_close(other);
+}
+
+/* What follows a gather: my share of the machine's ranks' work on the parts, negated into the other half of the memory. */
+struct follow { struct comm *c; float *shared; int64_t n; int runs; };
+
+static void negate_my_share(void *arg)
+{
+    struct follow *f = arg;
+    int rank, size;
+    comm_shared_by(f->c, &rank, &size);
+    for (int64_t i = f->n * rank / size; i < f->n * (rank + 1) / size; i++)
+        f->shared[f->n + i] = -f->shared[i];
+    f->runs++;
+}
+
+TEST(a_started_gather_into_shared_memory_and_what_follows_are_seen_by_all)
+{
+    enum { N = 4099, SLOTS = 3, ROUNDS = 60 };
+    struct comm *c = all();
+    int size = comm_size(c), me = comm_rank(c);
+    struct follow f[SLOTS];
+    struct comm_request *q[SLOTS] = { 0 };
+    float *mine[SLOTS];
+    for (int s = 0; s < SLOTS; s++) {
+        void *p;
+        OK(comm_alloc_shared(&p, c, MEM_PARAMS, (size_t)(2 * N * size) * 4, &err));
+        f[s] = (struct follow){ c, p, N * size, 0 };
+        mine[s] = comm_alloc(c, MEM_PARAMS, N * 4);
+    }
+    for (int k = 0; k < ROUNDS + SLOTS - 1; k++) {
+        if (k < ROUNDS) {
+            dawdle(k);
+            fill(mine[k % SLOTS], me + k, 0, N);
+            OK(comm_start_all_gather_shared(&q[k % SLOTS], c, f[k % SLOTS].shared, mine[k % SLOTS], N * 4,
+                                            (struct comm_then){ k % 5 ? negate_my_share : NULL, &f[k % SLOTS] }, &err));
+            check_all_reduce(c, NULL, 7, 1);           /* any call takes part of the work */
+        }
+        int old = k - SLOTS + 1, s = (old + SLOTS) % SLOTS;
+        if (old < 0)
+            continue;
+        OK(comm_finish(&q[s], &err));
+        for (int64_t i = 0; i < N * size; i++) {
+            float want = value((int)(i / N) + old, i % N);
+            if (differ("started shared gather", N, i, f[s].shared[i], want) || (old % 5 && differ("what follows it", N, i, f[s].shared[N * size + i], -want)))
+                break;
+        }
+    }
+    for (int s = 0; s < SLOTS; s++) {
+        CHECK_INT(f[s].runs, ROUNDS / SLOTS - ROUNDS / SLOTS / 5);
+        comm_free(c, mine[s]);
+        OK(comm_free_shared(c, f[s].shared, &err));
+    }
 }
 
 TEST(more_starts_than_lanes_wait_for_the_oldest)

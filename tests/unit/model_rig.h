@@ -47,7 +47,7 @@ static inline void rig_open(struct rig *r, const struct model_config *c, enum dt
         mesh_open(&r->mesh, r->world, size, &e) < 0 ||
         model_open(&r->m, c, &lay, r->dev, r->mesh.axis[AXIS_TP], 0, 0, dt, 0, n_seq * T, T, &e) < 0 ||
         train_work_open(&r->work, &r->m, n_seq, T, RECOMPUTE_NONE, &e) < 0 || batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
-        zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.axis[AXIS_PP], r->mesh.all, 0, &r->plan, &e) < 0 ||
+        zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.axis[AXIS_PP], r->mesh.all, (struct zero_how){ 0 }, &r->plan, &e) < 0 ||
         zero_load(r->z, zero_init_values, &seed, have, &e) < 0) {
         fprintf(stderr, "%s\n", e.text);
         abort();
@@ -90,7 +90,7 @@ static inline double rig_backward(struct rig *r)
 {
     struct err e;
     double norm = 0;
-    zero_begin_rows(r->z, 0, 0);
+    CHECK_INT(zero_begin_rows(r->z, 0, 0, &e), 0);
     CHECK_INT(model_train_backward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, (float)(1.0 / (double)(r->n_seq * r->T)),
                                    zero_grads(r->z), &e), 0);
     CHECK_INT(zero_norm(r->z, &norm, &e), 0);
