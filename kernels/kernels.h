@@ -56,6 +56,8 @@ struct attn {
     int64_t window;                /* > 0: position p sees keys p - window + 1 .. p (sliding window); 0: all up to p. Pages wholly
                                       before the first row's window are not read */
 };
+/* RMS norm of every head of q and k before they are turned: weights [head_dim] in the arithmetic's dt. */
+struct head_norm { const void *q, *k; float eps; };
 #define ATTN_PAGE 64
 #define ATTN_SEGMENT 1024
 static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
@@ -92,9 +94,17 @@ void xsum_add(struct xsum *s, double x);       /* x exact, any sign; range as sq
  * rms_norm:    y = x * r * w, r = 1 / sqrt(mean(x^2) + eps); rstd[rows] = r.
  * rms_norm_dx: dres = round(dres + d rms_norm(x)) given dy (fp32, rounded to dt first); dres, x: dt.
  * rms_norm_dw: sequence leaf = Tree(blocks) over blocks (block_begin(seq_len, grain, g)) of chains fma(dy, x*r, .).
+ * layer_norm, _dx, _dw: the same for y = (x - mean) r w + b; mean, rstd: [rows], both or none. bias_dw: leaves of plain additions of dy (rounded to dt).
+ * add_bias:    y (fp32) = y + bias (dt), by columns.
  * rope_store:  qkv fp32 [rows][(n_heads + 2 n_kv) head_dim] -> q out (dt) rotated; k rotated and v into the pages, rounded.
- *              cos, sin: fp32 [position][head_dim/2]; component i pairs with i + head_dim/2.
- * rope_dx:     dq [rows][n_heads hd], dk, dv [rows][n_kv hd] fp32 -> dqkv (dt), rotated back, rounded.
+ *              norm (may be NULL): heads are normed first. cos, sin: fp32 [position][head_dim/2]; component i pairs with i + head_dim/2;
+ *              NULL: nothing is rotated.
+ * rope_dx:     dq [rows][n_heads hd], dk, dv [rows][n_kv hd] fp32 -> dqkv (dt), rotated back (cos not NULL), rounded.
+ * rope_back:   dq, dk fp32 rotated back where they lie: what comes between rope and rounding.
+ * head_norm_dx: dy (fp32, in place) = d of a head's RMS norm, x: heads before it; head_norm_dw: out[sequence][hd] = Tree(heads) of a
+ *              head's Tree(grain) of chains fma(dy, x*r, .); add_leaves: leaf[sequence][n] join *acc.
+ * embed_add:   x (dt) = round(x + table[ids[t]]), rows of the table all here.   transpose: dst[j][i] = src[i][j], same dt.
+ * gelu:        act (dt) = 0.5 h (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3))), h fp32; gelu_dx: dh (dt) from dact (fp32, rounded to dt first).
  * attn:        out (dt) [rows][n_heads hd]; lse fp32 [rows][n_heads] or NULL.
  * attn_dx:     whole sequences (pos 0; of any length, at any row): dq, dk, dv fp32; dk, dv of a kv head = Tree(local group) over its query heads.
  * swiglu:      gu fp32 [rows][2 i] (gate then up) -> act (dt) = silu(gate) * up.
@@ -119,7 +129,20 @@ void xsum_add(struct xsum *s, double x);       /* x exact, any sign; range as sq
     K(rms_norm, struct mat y, float *rstd, struct mat x, const void *w, float eps)                                      \
     K(rms_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd)                      \
     K(rms_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, int64_t seq_len, int grain) \
-    K(rope_store, const struct attn *a, struct mat q, struct mat qkv, const float *cos, const float *sin)               \
+    K(layer_norm, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, float eps)        \
+    K(layer_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean, const float *rstd) \
+    K(layer_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, const float *rstd, int n_seq, int64_t seq_len, int grain) \
+    K(bias_dw, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, int grain)         \
+    K(add_bias, struct mat y, const void *bias, enum dtype dt)                                                          \
+    K(rope_store, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, const float *cos, const float *sin) \
+    K(rope_back, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin)                \
+    K(head_norm_dx, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps)                  \
+    K(head_norm_dw, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq, int64_t seq_len, int grain) \
+    K(add_leaves, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq)                      \
+    K(embed_add, struct mat x, struct mat table, const int32_t *ids)                                                    \
+    K(transpose, struct mat dst, struct mat src)                                                                        \
+    K(gelu, struct mat act, struct mat h)                                                                               \
+    K(gelu_dx, struct mat dh, struct mat h, struct mat dact)                                                            \
     K(rope_dx, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv, const float *cos, const float *sin) \
     K(attn, const struct attn *a, struct mat out, float *lse, struct mat q)                                             \
     K(attn_dx, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out, const float *lse, struct mat q) \

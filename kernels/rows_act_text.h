@@ -65,6 +65,86 @@ static void op_swiglu_dx(struct dev *d, struct mat dgu, struct mat gu, struct ma
     rows_spread(d, gu.rows, rows_per_task(gu.cols), swiglu_dx_task, &a);
 }
 
+/* gelu in its tanh form (Hendrycks and Gimpel 2016): with t = tanh(C (h + 0.044715 ((h h) h))), C = sqrt(2 / pi),
+ *   act = (0.5 h) (1 + t);  dh = da (0.5 (1 + t) + ((0.5 h) (1 - t t)) (C (1 + 0.134145 (h h)))), da = round(dact) */
+struct gelu_job { struct mat out, h, dact; };
+#define GELU_C 0x1.988454p-1f
+#define GELU_3 0.044715f
+
+FN float gelu_tanh(float h) { return fn_tanh(GELU_C * (h + GELU_3 * (h * h * h))); }
+
+FN void gelu_row(const struct gelu_job *a, int64_t row, const enum dtype dt, const int backward)
+{
+    const float *h = mat_row(a->h, row), *dact = backward ? mat_row(a->dact, row) : NULL;
+    void *out = mat_row(a->out, row);
+    CHUNKS(a->h.cols, i, m, {
+        struct lanes o;
+        for (int j = 0; j < m; j++) {
+            float x = h[i + j];
+            float t = gelu_tanh(x);
+            float half = 0.5f * x;
+            if (backward)
+                o.x[j] = round_as(dt, dact[i + j]) * (0.5f * (1.0f + t) + half * (1.0f - t * t) * (GELU_C * (1.0f + 3.0f * GELU_3 * (x * x))));
+            else
+                o.x[j] = half * (1.0f + t);
+        }
+        put(out, dt, i, m, &o);
+    });
+}
+
+static void gelu_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct gelu_job *a = arg;
+    for (int64_t row = begin; row < end; row++) {
+        if (a->dact.p)
+            BY_DTYPE(a->out.dt, gelu_row(a, row, DT, 1));
+        else
+            BY_DTYPE(a->out.dt, gelu_row(a, row, DT, 0));
+    }
+}
+
+static void op_gelu(struct dev *d, struct mat act, struct mat h)
+{
+    struct gelu_job a = { .out = act, .h = h };
+    rows_spread(d, h.rows, rows_per_task(h.cols), gelu_task, &a);
+}
+
+static void op_gelu_dx(struct dev *d, struct mat dh, struct mat h, struct mat dact)
+{
+    struct gelu_job a = { .out = dh, .h = h, .dact = dact };
+    rows_spread(d, h.rows, rows_per_task(h.cols), gelu_task, &a);
+}
+
+/* transpose: tiles of 32 x 32, so that both sides are read and written by cache lines. */
+struct transpose_job { struct mat dst, src; };
+
+FN void transpose_tile(const struct transpose_job *a, int64_t i0, int64_t j0, const enum dtype dt)
+{
+    int64_t i1 = i0 + LANES < a->src.rows ? i0 + LANES : a->src.rows, j1 = j0 + LANES < a->src.cols ? j0 + LANES : a->src.cols;
+    for (int64_t j = j0; j < j1; j++) {
+        for (int64_t i = i0; i < i1; i++) {
+            if (dt == DT_BF16)
+                ((uint16_t *)a->dst.p)[j * a->dst.ld + i] = ((const uint16_t *)a->src.p)[i * a->src.ld + j];
+            else
+                ((float *)a->dst.p)[j * a->dst.ld + i] = ((const float *)a->src.p)[i * a->src.ld + j];
+        }
+    }
+}
+
+static void transpose_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct transpose_job *a = arg;
+    for (int64_t t = begin; t < end; t++)
+        for (int64_t j = 0; j < a->src.cols; j += LANES)
+            BY_DTYPE(a->src.dt, transpose_tile(a, t * LANES, j, DT));
+}
+
+static void op_transpose(struct dev *d, struct mat dst, struct mat src)
+{
+    struct transpose_job a = { dst, src };
+    rows_spread(d, (src.rows + LANES - 1) / LANES, rows_per_task(LANES * src.cols), transpose_task, &a);
+}
+
 /* add_rounded: x = round(x + round(o)) */
 struct add_job { struct mat x, o; };
 

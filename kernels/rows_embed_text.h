@@ -33,6 +33,32 @@ static void op_embed(struct dev *d, struct mat out, struct mat table, int64_t fi
     rows_spread(d, out.rows, rows_per_task(out.cols), embed_task, &a);
 }
 
+/* embed_add: x = round(x + its row). */
+FN void embed_add_row(const struct embed_job *a, int64_t t, const enum dtype dt)
+{
+    void *x = mat_row(a->out, t);
+    const void *row = mat_row(a->table, a->ids[t]);
+    CHUNKS(a->out.cols, i, m, {
+        struct lanes o;
+        for (int j = 0; j < m; j++)
+            o.x[j] = get(x, dt, i + j) + get(row, dt, i + j);
+        put(x, dt, i, m, &o);
+    });
+}
+
+static void embed_add_task(void *arg, int64_t begin, int64_t end)
+{
+    const struct embed_job *a = arg;
+    for (int64_t t = begin; t < end; t++)
+        BY_DTYPE(a->out.dt, embed_add_row(a, t, DT));
+}
+
+static void op_embed_add(struct dev *d, struct mat x, struct mat table, const int32_t *ids)
+{
+    struct embed_job a = { x, table, 0, ids };
+    rows_spread(d, x.rows, rows_per_task(x.cols), embed_add_task, &a);
+}
+
 /* embed_dw: a task takes rows of the table; a row's leaf is the sum, from +0, of its tokens' gradients in position order. Rows
  * without tokens cost nothing but the merges of the levels in memory. Altered embed_order: positions descending. */
 struct embed_dw_job {

@@ -2,8 +2,11 @@
  *
  * Su et al. 2021, in halves: component i pairs with i + head_dim / 2. Both products are rounded, then their sum or difference:
  *   y[i] = x[i] cos - x[i + h] sin,  y[i + h] = x[i + h] cos + x[i] sin;  backward with -sin
+ * Where heads are normed first, x is (x r) w (rows_head_text.h). Without cos and sin nothing is turned.
  * A task takes the rows of one sequence that lie in one page. */
-struct rope_job { const struct attn *a; struct mat q, qkv, dqkv, dq, dk, dv; const float *cos, *sin; };
+enum rope_what { ROPE_STORE, ROPE_DX, ROPE_BACK };
+struct rope_job { const struct attn *a; enum rope_what what; const struct head_norm *norm; struct mat q, qkv, dqkv, dq, dk, dv; const float *cos, *sin; };
+struct turn { const float *cos, *sin; float r; const void *w; };       /* of one head and position; cos NULL: none; r, w: of its norm */
 
 /* A head: component i goes to element at + i * step of dst. */
 FN void put_strided(void *dst, const enum dtype dt, int64_t at, int64_t step, int m, const struct lanes *v)
@@ -30,38 +33,65 @@ FN void put_head(void *dst, const enum dtype dt, int64_t at, const float *x, int
     });
 }
 
-FN void put_rotated(void *dst, const enum dtype dt, int64_t at, int64_t step, const float *x, const float *c, const float *s,
-                    int64_t half, const int backward)
+FN float turn_elem(const float *x, int64_t i, const struct turn *t, const enum dtype dt, const int normed)
 {
+    return normed ? x[i] * t->r * get(t->w, dt, i) : x[i];
+}
+
+/* A head of hd components, turned and normed as t says. */
+FN void put_turned(void *dst, const enum dtype dt, int64_t at, int64_t step, const float *x, const struct turn *t, int64_t hd, const int backward,
+                   const enum dtype w_dt, const int normed)
+{
+    int64_t half = hd / 2;
+    if (!t->cos) {
+        CHUNKS(hd, i, m, {
+            struct lanes o;
+            for (int j = 0; j < m; j++)
+                o.x[j] = turn_elem(x, i + j, t, w_dt, normed);
+            put_strided(dst, dt, at + i * step, step, m, &o);
+        });
+        return;
+    }
     CHUNKS(half, i, m, {
         struct lanes lo;
         struct lanes hi;
         for (int j = 0; j < m; j++) {
-            float sn = backward ? -s[i + j] : s[i + j];
-            lo.x[j] = x[i + j] * c[i + j] - x[half + i + j] * sn;
-            hi.x[j] = x[half + i + j] * c[i + j] + x[i + j] * sn;
+            float a = turn_elem(x, i + j, t, w_dt, normed), b = turn_elem(x, half + i + j, t, w_dt, normed);
+            float sn = backward ? -t->sin[i + j] : t->sin[i + j];
+            lo.x[j] = a * t->cos[i + j] - b * sn;
+            hi.x[j] = b * t->cos[i + j] + a * sn;
         }
         put_strided(dst, dt, at + i * step, step, m, &lo);
         put_strided(dst, dt, at + (half + i) * step, step, m, &hi);
     });
 }
 
-FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1, const enum dtype dt)
+FN struct turn turn_at(const struct rope_job *r, int64_t p)
+{
+    int64_t half = r->a->head_dim / 2;
+    return (struct turn){ r->cos ? r->cos + p * half : NULL, r->cos ? r->sin + p * half : NULL, 0, NULL };
+}
+
+FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1, const enum dtype dt, const int normed)
 {
     const struct attn *a = r->a;
-    int64_t hd = a->head_dim, half = hd / 2;
+    int64_t hd = a->head_dim;
     char *page = s->page[p0 / ATTN_PAGE] + a->page_off;
     for (int h = 0; h < a->n_heads + a->n_kv; h++) {
         for (int64_t p = p0; p < p1; p++) {
             int64_t row = s->row + p - s->pos, slot = p % ATTN_PAGE;
             const float *x = (const float *)mat_row(r->qkv, row) + h * hd;
-            const float *c = r->cos + p * half, *sn = r->sin + p * half;
+            struct turn t = turn_at(r, p);
+            if (normed) {
+                t.r = head_rstd(x, hd, r->norm->eps);
+                t.w = h < a->n_heads ? r->norm->q : r->norm->k;
+            }
             if (h < a->n_heads) {
-                put_rotated(mat_row(r->q, row), dt, h * hd, 1, x, c, sn, half, 0);
+                put_turned(mat_row(r->q, row), dt, h * hd, 1, x, &t, hd, 0, dt, normed);
                 continue;
             }
             char *k = page + (size_t)(h - a->n_heads) * 2 * ATTN_PAGE * (size_t)hd * dtype_size(dt);
-            put_rotated(k, dt, slot, ATTN_PAGE, x, c, sn, half, 0);
+            put_turned(k, dt, slot, ATTN_PAGE, x, &t, hd, 0, dt, normed);
             put_head(k, dt, (ATTN_PAGE + slot) * hd, x + a->n_kv * hd, hd);
         }
     }
@@ -70,15 +100,43 @@ FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int6
 FN void rope_dx_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1, const enum dtype dt)
 {
     const struct attn *a = r->a;
-    int64_t hd = a->head_dim, half = hd / 2;
+    int64_t hd = a->head_dim;
     for (int64_t p = p0; p < p1; p++) {
         int64_t row = s->row + p - s->pos;
         void *out = mat_row(r->dqkv, row);
         const float *dq = mat_row(r->dq, row), *dk = mat_row(r->dk, row);
+        struct turn t = turn_at(r, p);
         for (int h = 0; h < a->n_heads + a->n_kv; h++)
-            put_rotated(out, dt, h * hd, 1, h < a->n_heads ? dq + h * hd : dk + (h - a->n_heads) * hd, r->cos + p * half,
-                        r->sin + p * half, half, 1);
+            put_turned(out, dt, h * hd, 1, h < a->n_heads ? dq + h * hd : dk + (h - a->n_heads) * hd, &t, hd, 1, dt, 0);
         put_head(out, dt, (a->n_heads + a->n_kv) * hd, mat_row(r->dv, row), a->n_kv * hd);
+    }
+}
+
+FN void rope_back_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1)
+{
+    const struct attn *a = r->a;
+    int64_t hd = a->head_dim;
+    for (int64_t p = p0; p < p1; p++) {
+        int64_t row = s->row + p - s->pos;
+        struct turn t = turn_at(r, p);
+        for (int h = 0; h < a->n_heads + a->n_kv; h++) {
+            float *x = h < a->n_heads ? (float *)mat_row(r->dq, row) + h * hd : (float *)mat_row(r->dk, row) + (h - a->n_heads) * hd;
+            put_turned(x, DT_F32, 0, 1, x, &t, hd, 1, DT_F32, 0);
+        }
+    }
+}
+
+FN void rope_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1)
+{
+    switch (r->what) {
+    case ROPE_STORE:
+        if (r->norm)
+            BY_DTYPE(r->a->dt, rope_store_rows(r, s, p0, p1, DT, 1));
+        else
+            BY_DTYPE(r->a->dt, rope_store_rows(r, s, p0, p1, DT, 0));
+        return;
+    case ROPE_DX: BY_DTYPE(r->dqkv.dt, rope_dx_rows(r, s, p0, p1, DT)); return;
+    case ROPE_BACK: rope_back_rows(r, s, p0, p1); return;
     }
 }
 
@@ -99,10 +157,7 @@ static void rope_task(void *arg, int64_t begin, int64_t end)
             int64_t page = s->pos / ATTN_PAGE + k, p0 = page * ATTN_PAGE, p1 = p0 + ATTN_PAGE;
             p0 = p0 > s->pos ? p0 : s->pos;
             p1 = p1 < s->pos + s->n_rows ? p1 : s->pos + s->n_rows;
-            if (r->dqkv.p)
-                BY_DTYPE(r->dqkv.dt, rope_dx_rows(r, s, p0, p1, DT));
-            else
-                BY_DTYPE(r->a->dt, rope_store_rows(r, s, p0, p1, DT));
+            rope_rows(r, s, p0, p1);
         }
     }
 }
@@ -115,15 +170,22 @@ static void rope_run(struct dev *d, struct rope_job *r)
     rows_spread(d, n, 1, rope_task, r);
 }
 
-static void op_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv, const float *cos, const float *sin)
+static void op_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, const float *cos,
+                          const float *sin)
 {
-    struct rope_job r = { .a = a, .q = q, .qkv = qkv, .cos = cos, .sin = sin };
+    struct rope_job r = { .a = a, .what = ROPE_STORE, .norm = norm, .q = q, .qkv = qkv, .cos = cos, .sin = sin };
     rope_run(d, &r);
 }
 
 static void op_rope_dx(struct dev *d, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv,
                        const float *cos, const float *sin)
 {
-    struct rope_job r = { .a = a, .dqkv = dqkv, .dq = dq, .dk = dk, .dv = dv, .cos = cos, .sin = sin };
+    struct rope_job r = { .a = a, .what = ROPE_DX, .dqkv = dqkv, .dq = dq, .dk = dk, .dv = dv, .cos = cos, .sin = sin };
+    rope_run(d, &r);
+}
+
+static void op_rope_back(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin)
+{
+    struct rope_job r = { .a = a, .what = ROPE_BACK, .dq = dq, .dk = dk, .cos = cos, .sin = sin };
     rope_run(d, &r);
 }

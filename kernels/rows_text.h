@@ -6,6 +6,8 @@
 #include "kernels/rows.h"
 
 #include "kernels/rows_norm_text.h"
+#include "kernels/rows_layer_text.h"
+#include "kernels/rows_head_text.h"
 #include "kernels/rows_act_text.h"
 #include "kernels/rows_rope_text.h"
 #include "kernels/rows_embed_text.h"

@@ -43,7 +43,7 @@ int block_forward(const struct model *m, const struct unit_weights *uw, const st
 
     KERNEL(d, rms_norm, rows_of(b->h1, m->dt, rows, m->hidden), b->rstd1, rows_of(b->x, m->dt, rows, m->hidden), uw->norm[0], eps);
     KERNEL(d, linear, rows_of(b->qkv, DT_F32, rows, qkv), rows_of(b->h1, m->dt, rows, m->hidden), &uw->pack[PACK_QKV]);
-    KERNEL(d, rope_store, a, rows_of(b->q, m->dt, rows, heads), rows_of(b->qkv, DT_F32, rows, qkv), m->rope_cos, m->rope_sin);
+    KERNEL(d, rope_store, a, rows_of(b->q, m->dt, rows, heads), rows_of(b->qkv, DT_F32, rows, qkv), NULL, m->rope_cos, m->rope_sin);
     KERNEL(d, attn, a, rows_of(b->o, m->dt, rows, heads), b->lse, rows_of(b->q, m->dt, rows, heads));
     KERNEL(d, linear, sum, rows_of(b->o, m->dt, rows, heads), &uw->pack[PACK_O]);
     TRY(add_reduced(m, b->x, b->xm, rows, e));
