@@ -72,7 +72,7 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
     pthread_mutex_init(&c->lock, NULL);
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->config_path = config_path;
-    int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, e) : 0;
+    int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, NULL, e) : 0;
     if (rc >= 0 && !(c->path = strdup(c->remote ? remote_path(c->remote) : path)))
         rc = err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
     if (rc >= 0)
@@ -84,6 +84,14 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
     c->config_path = NULL;      /* the caller's */
     *out = c;
     return 0;
+}
+
+void ckpt_done(struct ckpt *c)
+{
+    c->received = ckpt_received(c);
+    c->is_done = c->remote != NULL;
+    remote_close(c->remote);
+    c->remote = NULL;
 }
 
 void ckpt_close(struct ckpt *c)
@@ -126,12 +134,12 @@ void ckpt_close(struct ckpt *c)
 
 const char *ckpt_remark(const struct ckpt *c)
 {
-    return c->remote && remote_one_stream(c->remote) ? "the server gives no ranges: files were read whole, in one stream" : NULL;
+    return c->remote ? remote_remark(c->remote) : NULL;
 }
 
 int64_t ckpt_received(const struct ckpt *c)
 {
-    return c->remote ? remote_bytes(c->remote) : 0;
+    return c->remote ? remote_bytes(c->remote) : c->received;
 }
 
 const char *ckpt_path(const struct ckpt *c) { return c->path; }
@@ -178,8 +186,10 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
         return err_set(e, ERR_MEMORY, "%s: no room for a block", c->path);
-    if (c->remote)              /* what nobody needs is not downloaded for this */
+    if (c->remote) {            /* what nobody needs is not downloaded for this */
+        rc = remote_check(c->remote, e);
         goto out;
+    }
     for (int f = 0; f < c->n_files; f++)
         for (int64_t b = 0; c->file[f].block && b * FMT_BLOCK < c->file[f].bytes; b++)
             if (number++ % n_parts == part && !atomic_load(&c->file[f].seen[b]))

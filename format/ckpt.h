@@ -6,6 +6,7 @@
 #ifndef SHARDLINE_FORMAT_CKPT_H
 #define SHARDLINE_FORMAT_CKPT_H
 
+#include <signal.h>
 #include <stddef.h>
 #include <stdint.h>
 #include "base/box.h"
@@ -43,16 +44,20 @@ struct ckpt_state {              /* what is not a tensor; absent for a checkpoin
 /* ---- reading ---- */
 struct ckpt;
 /* path: a folder of any name, a single .safetensors file, or a URL (http, https, s3, hf; its bytes are kept in a cache that processes
- * share, and only what is read is transferred: ckpt_check_rest leaves the rest of a URL alone). Detects the driver (native, Hugging Face, and those in FOREIGN.md). Reads tables only; checks
+ * share, and only what is read is transferred: ckpt_check_rest leaves the rest of a URL alone, but notices that it changed meanwhile). Detects the driver (native, Hugging Face, and those in FOREIGN.md). Reads tables only; checks
  * sizes, exact cover, manifest checksum. Data is checked against its block checksums as it is read (native). */
 int ckpt_open(struct ckpt **out, const char *path, struct err *e);
 /* The same with a config.json (a path, or NULL) that says what the files of other frameworks do not: Megatron's heads and vocabulary. */
 int ckpt_open_config(struct ckpt **out, const char *path, const char *config_path, struct err *e);
+/* Nothing more will be read; tables stay. A folder of the cache is given back, so that others may find a newer version at its URL. */
+void ckpt_done(struct ckpt *c);
 void ckpt_close(struct ckpt *c);
 const char *ckpt_remark(const struct ckpt *c);              /* one line for people about how it is read, or NULL */
 int64_t ckpt_received(const struct ckpt *c);                /* bytes that came over the network so far, by this process */
 /* Downloads the checkpoint at url to the folder dst (must not exist): resumes an earlier try, verifies all of it, then dst appears. */
-int ckpt_fetch(const char *url, const char *dst, int n_threads, int64_t *received, struct err *e);
+struct log;
+struct ckpt_fetch { int n_threads; struct log *log; const volatile sig_atomic_t *stop; int64_t received; };     /* log: progress, or NULL; stop: ends it when not 0, or NULL */
+int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct err *e);
 const char *ckpt_path(const struct ckpt *c);
 const char *ckpt_driver(const struct ckpt *c);              /* "native", "hf", "torch", "dcp", "dcp-hf", "deepspeed", "deepspeed-universal", "megatron-dist", "megatron-legacy" */
 int ckpt_n_tensors(const struct ckpt *c);

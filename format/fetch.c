@@ -8,9 +8,10 @@
 
 #define PATH_ROOM 4096
 
-int ckpt_fetch(const char *url, const char *dst, int n_threads, int64_t *received, struct err *e)
+int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct err *e)
 {
     char tmp[PATH_ROOM];
+    struct remote_fetch all = { .n_threads = how->n_threads, .log = how->log };
     struct remote *r = NULL;
     struct ckpt *c = NULL;
     size_t n = strlen(dst);
@@ -24,9 +25,11 @@ int ckpt_fetch(const char *url, const char *dst, int n_threads, int64_t *receive
     if (io_exists(dst))
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     snprintf(tmp, sizeof tmp, "%.*s.tmp-fetch", (int)n, dst);
-    TRY(remote_open(&r, url, tmp, e));
-    TRY(remote_fetch_all(r, n_threads, e));
-    *received = remote_bytes(r);
+    TRY(remote_open(&r, url, tmp, how->stop, e));
+    if (how->log && remote_remark(r))
+        log_line(how->log, "%.*s: %s", (int)strcspn(url, "?"), url, remote_remark(r));
+    TRY(remote_fetch_all(r, &all, e));
+    how->received = remote_bytes(r);
     remote_close(r);
     r = NULL;
     TRY(ckpt_open(&c, tmp, e));
@@ -38,5 +41,7 @@ out:
     ckpt_close(c);
     if (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT)
         ckpt_abandon(tmp);              /* these bytes are wrong: the next try starts anew. Others are kept for it */
+    if (e->code == ERR_STOPPED)
+        return err_set(e, ERR_STOPPED, "%.*s: stopped by a signal: what has arrived is kept, the same command goes on from there", (int)strcspn(url, "?"), url);
     return rc;
 }

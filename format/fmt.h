@@ -71,6 +71,8 @@ struct ckpt {
     struct fmt_cached cache[FMT_CACHE];
     int cache_next;
     struct remote *remote;          /* where the files come from; NULL: they are here */
+    int is_done;                    /* they came from a server, and what is not here will not come any more */
+    int64_t received;               /* until then */
     const char *config_path;        /* config.json to use instead of the one beside the files; or NULL */
     void **owned;                   /* freed at the end */
     int n_owned;

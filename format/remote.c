@@ -1,10 +1,10 @@
 /* remote.c - see remote.h.
  *
- *     CACHE/<hash of the URL>/manifest.json, config.json, …     fetched anew at every opening: a changed checkpoint is noticed
+ *     CACHE/<hash of the URL>/manifest.json, config.json, …     fetched anew when nobody else has it open: a changed checkpoint is noticed
  *                             model.safetensors                 sparse; MiBs appear as they are needed
  *                             .model.safetensors.have           which of them are there: a byte each, shared memory of all processes
- * A byte of .have is set after the data are in the file, so a process may die at any time. After a crash of the machine the order on the
- * disk is not known: another boot starts the file again. */
+ *                             .opened                           what the first process found; those that come while it is open take it over,
+ *                                                               so that all of them read one version and ask once */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -13,48 +13,19 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 #include "base/io.h"
 #include "base/jx.h"
 #include "base/pool.h"
 #include "format/fmt.h"
-#include "format/store.h"
+#include "format/remote_priv.h"
 
-#define UNIT ((int64_t)1 << 20)
-#define REQUEST 8                       /* units of one request, at most */
-#define BUSY_S 30.0                     /* another process has had a unit for this long: it is gone */
-enum { ABSENT, BUSY, HERE };
-
-struct have { char magic[8]; int64_t bytes; char etag[160], boot[40]; _Atomic unsigned char unit[]; };
-struct far {
-    char *name, *path;
-    struct store_info info;
-    int fd;
-    struct have *have;                  /* mapped */
-    size_t map_bytes;
-};
-struct remote {
-    struct store *store;
-    char *dir, *path;
-    int users_fd, alone;                /* alone: nobody else had the folder open when this did */
-    int n, one_stream;
-    struct far *file;
-    pthread_mutex_t lock;               /* of err */
-    struct err err;
-};
-
-static int64_t units_of(const struct far *f)
-{
-    return (f->info.bytes + UNIT - 1) / UNIT;
-}
+#define STATE ".opened"
 
 /* ---- the folder ---- */
 
@@ -89,162 +60,19 @@ static int lock_folder(struct remote *r, struct err *e)
     return rc;
 }
 
-static void boot_id(char out[40])
-{
-    int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? 0 : read(fd, out, 36);
-    io_close(fd);
-    out[n < 0 ? 0 : n] = 0;
-}
-
-/* ---- one large file ---- */
-
-static int map_have(struct remote *r, struct far *f, struct err *e)
-{
-    struct have want = { .magic = "have 1", .bytes = f->info.bytes };
-    char name[300], *path;
-    snprintf(want.etag, sizeof want.etag, "%s", f->info.etag);
-    boot_id(want.boot);
-    snprintf(name, sizeof name, ".%.255s.have", f->name);
-    path = fmt_join(r->dir, name);
-    int fd = path ? io_open_write(path, e) : err_set(e, ERR_MEMORY, "no room for a path"), rc = fd < 0 ? fd : 0;
-    f->map_bytes = sizeof *f->have + (size_t)units_of(f) + 1;
-    int64_t have = fd < 0 ? 0 : io_size(fd, path, e);
-    if (have < 0)
-        rc = (int)have;
-    else if (fd >= 0 && have < (int64_t)f->map_bytes)
-        rc = io_truncate(fd, path, (int64_t)f->map_bytes, e);
-    if (rc < 0) {
-        io_close(fd);
-        free(path);
-        return rc;
-    }
-    f->have = mmap(NULL, f->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    io_close(fd);
-    free(path);
-    if (f->have == MAP_FAILED) {
-        f->have = NULL;
-        return err_sys(e, "cannot map the state of %s", f->path);
-    }
-    int same = !memcmp(f->have, &want, sizeof want) && *want.etag;
-    if (!same) {                        /* another version of it, or none yet */
-        for (int64_t u = 0; u < units_of(f); u++)
-            atomic_store(&f->have->unit[u], ABSENT);
-        memcpy(f->have, &want, sizeof want);
-    }
-    for (int64_t u = 0; r->alone && u < units_of(f); u++)
-        if (atomic_load(&f->have->unit[u]) == BUSY)
-            atomic_store(&f->have->unit[u], ABSENT);        /* of a process that is gone */
-    return 0;
-}
-
-static int fetch_units(struct remote *r, struct far *f, int64_t first, int64_t n, struct err *e)
-{
-    int64_t off = first * UNIT, bytes = n * UNIT < f->info.bytes - off ? n * UNIT : f->info.bytes - off;
-    char *data = malloc((size_t)bytes);
-    int rc = data ? store_read(r->store, f->name, &f->info, off, bytes, data, e) : err_set(e, ERR_MEMORY, "no room for a part of %s", f->name);
-    if (rc >= 0)
-        rc = io_pwrite(f->fd, f->path, data, (size_t)bytes, off, e);
-    for (int64_t u = first; u < first + n; u++)
-        atomic_store(&f->have->unit[u], rc < 0 ? ABSENT : HERE);
-    free(data);
-    return rc < 0 ? rc : 0;
-}
-
-/* 1 when this process has taken unit u to fetch it. */
-static int take(struct far *f, int64_t u)
-{
-    unsigned char absent = ABSENT;
-    return atomic_compare_exchange_strong(&f->have->unit[u], &absent, BUSY);
-}
-
-static void wait_for(struct far *f, int64_t u)
-{
-    const struct timespec t = { 0, 2000000 };
-    for (double s = 0; s < BUSY_S && atomic_load(&f->have->unit[u]) == BUSY; s += 0.002)
-        nanosleep(&t, NULL);
-    unsigned char busy = BUSY;
-    atomic_compare_exchange_strong(&f->have->unit[u], &busy, ABSENT);
-}
-
-static int need(struct remote *r, struct far *f, int64_t off, int64_t n, struct err *e)
-{
-    int64_t u = off / UNIT, end = n ? (off + n + UNIT - 1) / UNIT : u;
-    if (end > units_of(f))
-        return err_set(e, ERR_FORMAT, "%s ends at byte %lld, %lld are needed: is it a whole file", f->name, (long long)f->info.bytes, (long long)(off + n));
-    while (u < end) {
-        int64_t m = 0;
-        while (u + m < end && m < REQUEST && take(f, u + m))
-            m++;
-        if (m) {
-            int rc = fetch_units(r, f, u, m, e);
-            if (rc < 0)
-                return rc;
-            u += m;
-        } else if (atomic_load(&f->have->unit[u]) == HERE)
-            u++;
-        else
-            wait_for(f, u);
-    }
-    return 0;
-}
-
-static int whole_in_one_stream(struct remote *r, struct far *f, struct err *e)
-{
-    int64_t n = 0;
-    r->one_stream = 1;
-    while (n < units_of(f) && atomic_load(&f->have->unit[n]) == HERE)
-        n++;
-    if (n == units_of(f))
-        return 0;
-    int rc = store_copy(r->store, f->name, &f->info, f->fd, f->path, e);
-    for (int64_t u = 0; rc >= 0 && u < units_of(f); u++)
-        atomic_store(&f->have->unit[u], HERE);
-    return rc;
-}
-
-/* The header of a safetensors file is needed by everybody. Archives have their tables at their end: they are needed whole. */
-static int need_header(struct remote *r, struct far *f, struct err *e)
-{
-    uint64_t n = 0;
-    size_t len = strlen(f->name);
-    int rc = 0;
-    if (len > 4 && !strcmp(f->name + len - 4, FMT_ZSTD))
-        return 0;
-    if (len < 12 || strcmp(f->name + len - 12, ".safetensors"))
-        return need(r, f, 0, f->info.bytes, e);
-    TRY(need(r, f, 0, f->info.bytes < 8 ? f->info.bytes : 8, e));
-    if (f->info.bytes >= 8)
-        TRY(io_pread(f->fd, f->path, &n, 8, 0, e));
-    if (n < ((uint64_t)1 << 27) && (int64_t)n + 8 <= f->info.bytes)        /* else the reader says what is wrong */
-        TRY(need(r, f, 0, (int64_t)n + 8, e));
-out:
-    return rc < 0 ? rc : 0;
-}
+/* ---- what a checkpoint consists of ---- */
 
 static int add_large(struct remote *r, const char *name, const struct store_info *info, struct err *e)
 {
     struct far *grown = realloc(r->file, sizeof *grown * (size_t)(r->n + 1)), *f;
-    int rc = 0;
     if (!grown)
         return err_set(e, ERR_MEMORY, "no room for the table of files");
     r->file = grown;
     f = &grown[r->n++];
     *f = (struct far){ .name = strdup(name), .info = *info, .fd = -1 };
     f->path = fmt_join(r->dir, name);
-    if (!f->name || !f->path)
-        return err_set(e, ERR_MEMORY, "no room for the table of files");
-    TRY(f->fd = io_open_write(f->path, e));
-    TRY(io_truncate(f->fd, f->path, info->bytes, e));
-    TRY(map_have(r, f, e));
-    if (!info->ranges && info->bytes)
-        TRY(whole_in_one_stream(r, f, e));
-    TRY(need_header(r, f, e));
-out:
-    return rc < 0 ? rc : 0;
+    return f->name && f->path ? far_open(r, f, e) : err_set(e, ERR_MEMORY, "no room for the table of files");
 }
-
-/* ---- what a checkpoint consists of ---- */
 
 /* A small file, whole: 1 it is there, 0 there is none. */
 static int get_small(struct remote *r, const char *name, struct err *e)
@@ -382,24 +210,115 @@ static int split_file_url(const char *url, char folder[2048], char name[256])
     return 1;
 }
 
-int remote_open(struct remote **out, const char *url, const char *dir, struct err *e)
+/* ---- what others have found ---- */
+
+static int write_state(struct remote *r, struct err *e)
+{
+    json_t *files = json_array(), *root = json_pack("{s:s, s:o}", "commit", store_commit(r->store), "files", files);
+    char *text, *path = fmt_join(r->dir, STATE);
+    for (int i = 0; i < r->n; i++) {
+        const struct store_info *f = &r->file[i].info;
+        json_array_append_new(files, json_pack("{s:s, s:I, s:b, s:s, s:s}", "name", r->file[i].name, "bytes", (json_int_t)f->bytes, "ranges", f->ranges,
+                                               "etag", f->etag, "sha256", f->sha256));
+    }
+    text = root ? json_dumps(root, JSON_COMPACT) : NULL;
+    int rc = path && text ? 0 : err_set(e, ERR_MEMORY, "no room for the table of files");
+    if (rc >= 0) {
+        rc = io_unlink(path, e);
+        rc = rc < 0 ? rc : io_write_file(path, text, strlen(text), e);
+    }
+    json_decref(root);
+    free(text);
+    free(path);
+    return rc < 0 ? rc : 0;
+}
+
+static int take_file(struct remote *r, const json_t *o, struct err *e)
+{
+    struct store_info info = { .bytes = json_integer_value(json_object_get(o, "bytes")), .ranges = json_is_true(json_object_get(o, "ranges")) }, now;
+    const char *name = json_string_value(json_object_get(o, "name")), *etag = json_string_value(json_object_get(o, "etag")),
+               *sum = json_string_value(json_object_get(o, "sha256"));
+    int rc = 0;
+    if (!name || !etag || !sum || fmt_file_name_check(name, STATE, e) < 0)
+        return err_set(e, ERR_FORMAT, "%s/%s: is not as it was written: remove the folder", r->dir, STATE);
+    snprintf(info.etag, sizeof info.etag, "%s", etag);
+    snprintf(info.sha256, sizeof info.sha256, "%s", sum);
+    if (r->n == 0) {                    /* one request tells whether it is still there */
+        TRY(store_stat(r->store, name, &now, e));
+        if (!rc || now.bytes != info.bytes || strcmp(now.etag, info.etag))
+            return err_set(e, ERR_FILE, "%s changed while other processes read the old one: wait for them, or set SHARDLINE_CACHE to another folder", name);
+    }
+    TRY(add_large(r, name, &info, e));
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* 1: opened as another process has, which still holds it; 0: there is nobody, or it failed. */
+static int take_over(struct remote *r, struct err *e)
+{
+    char *path = fmt_join(r->dir, STATE);
+    json_t *root = NULL, *o;
+    size_t i;
+    int rc = 0;
+    if (!path)
+        return err_set(e, ERR_MEMORY, "no room for a path");
+    if (r->alone)
+        rc = io_unlink(path, e);
+    else if (io_exists(path))
+        rc = (root = jx_load(path, FMT_MANIFEST_MAX, e)) ? 1 : -e->code;
+    if (root && json_string_value(json_object_get(root, "commit")))
+        store_pin(r->store, json_string_value(json_object_get(root, "commit")));
+    json_array_foreach(json_object_get(root, "files"), i, o)
+        if (rc >= 0 && (rc = take_file(r, o, e)) >= 0)
+            rc = 1;
+    json_decref(root);
+    free(path);
+    return rc;
+}
+
+/* ---- the door ---- */
+
+static void make_remark(struct remote *r)
+{
+    const char *commit = store_commit(r->store), *revision = store_revision(r->store);
+    if (*commit && strcmp(commit, revision))
+        snprintf(r->remark, sizeof r->remark, "%s is commit %s", revision, commit);
+    if (r->one_stream)
+        snprintf(r->remark + strlen(r->remark), sizeof r->remark - strlen(r->remark),
+                 "%sthe server gives no ranges: files were read whole, in one stream", *r->remark ? "; " : "");
+}
+
+static int find(struct remote *r, const char *url, const char *one, struct err *e)
+{
+    int rc = take_over(r, e);
+    if (rc)
+        return rc < 0 ? rc : 0;
+    if (one) {
+        TRY(get_large(r, one, e));
+        TRY(get_small(r, FMT_CONFIG, e));
+    } else {
+        TRY(find_files(r, url, e));
+    }
+    TRY(write_state(r, e));
+out:
+    return rc < 0 ? rc : 0;
+}
+
+int remote_open(struct remote **out, const char *url, const char *dir, const volatile sig_atomic_t *stop, struct err *e)
 {
     struct remote *r = calloc(1, sizeof *r);
     char folder[2048], name[256];
     int one = split_file_url(url, folder, name), rc = 0;
     if (!r)
-        return err_set(e, ERR_MEMORY, "%s: no room to open it", url);
+        return err_set(e, ERR_MEMORY, "%.*s: no room to open it", (int)strcspn(url, "?"), url);
     r->users_fd = -1;
     pthread_mutex_init(&r->lock, NULL);
     TRY(store_open(&r->store, one ? folder : url, e));
+    store_stop_on(r->store, stop);
     TRY(choose_folder(r, url, dir, e));
     TRY(lock_folder(r, e));
-    if (one) {
-        TRY(get_large(r, name, e));
-        TRY(get_small(r, FMT_CONFIG, e));
-    } else {
-        TRY(find_files(r, url, e));
-    }
+    TRY(find(r, url, one ? name : NULL, e));
+    make_remark(r);
     r->path = one ? fmt_join(r->dir, name) : strdup(r->dir);
     if (!r->path)
         rc = err_set(e, ERR_MEMORY, "no room for a path");
@@ -408,7 +327,7 @@ int remote_open(struct remote **out, const char *url, const char *dir, struct er
 out:
     if (rc < 0) {
         remote_close(r);
-        return err_add(e, "%s", url);
+        return err_add(e, "%.*s", (int)strcspn(url, "?"), url);
     }
     *out = r;
     return 0;
@@ -418,13 +337,8 @@ void remote_close(struct remote *r)
 {
     if (!r)
         return;
-    for (int i = 0; i < r->n; i++) {
-        io_close(r->file[i].fd);
-        if (r->file[i].have)
-            munmap(r->file[i].have, r->file[i].map_bytes);
-        free(r->file[i].name);
-        free(r->file[i].path);
-    }
+    for (int i = 0; i < r->n; i++)
+        far_close(&r->file[i]);
     store_close(r->store);
     io_close(r->users_fd);
     free(r->file);
@@ -435,10 +349,28 @@ void remote_close(struct remote *r)
 }
 
 const char *remote_path(const struct remote *r) { return r->path; }
+const char *remote_remark(const struct remote *r) { return *r->remark ? r->remark : NULL; }
 int64_t remote_bytes(const struct remote *r) { return store_bytes(r->store); }
-int remote_one_stream(const struct remote *r) { return r->one_stream; }
 
-int64_t remote_total(const struct remote *r)
+int remote_need(struct remote *r, const char *name, int64_t off, int64_t n, struct err *e)
+{
+    for (int i = 0; i < r->n; i++)
+        if (!strcmp(r->file[i].name, name))
+            return far_need(r, &r->file[i], off, n, e);
+    return 0;                           /* a small one: it is whole */
+}
+
+int remote_check(struct remote *r, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < r->n && rc >= 0; i++)
+        rc = far_check(r, &r->file[i], e);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- all of it ---- */
+
+static int64_t total_bytes(const struct remote *r)
 {
     int64_t n = 0;
     for (int i = 0; i < r->n; i++)
@@ -446,55 +378,58 @@ int64_t remote_total(const struct remote *r)
     return n;
 }
 
-int remote_need(struct remote *r, const char *name, int64_t off, int64_t n, struct err *e)
+static void show_progress(struct remote *r)
 {
-    for (int i = 0; i < r->n; i++)
-        if (!strcmp(r->file[i].name, name))
-            return need(r, &r->file[i], off, n, e);
-    return 0;                           /* a small one: it is whole */
+    char done[32], all[32], rate[32];
+    int64_t got = store_bytes(r->store) - r->got_before, total = total_bytes(r), here = r->here_before + got < total ? r->here_before + got : total;
+    double s = log_now_s() - r->start_s;
+    log_bytes(done, (double)here);
+    log_bytes(all, (double)total);
+    log_bytes(rate, s > 0 ? (double)got / s : 0);
+    log_progress(r->log, 0, "%s of %s, %s/s, %.0f s left", done, all, rate, got > 0 ? (double)(total - here) * s / (double)got : 0.0);
 }
 
-/* ---- all of it ---- */
+static int64_t tasks_of(const struct far *f)
+{
+    return (f->info.bytes + REMOTE_REQUEST - 1) / REMOTE_REQUEST;
+}
 
 static void fetch_task(void *arg, int64_t task, int thread)
 {
     struct remote *r = arg;
     struct err e = { 0 };
+    struct far *f = r->file;
+    int failed;
     (void)thread;
+    for (; task >= tasks_of(f); f++)
+        task -= tasks_of(f);
     pthread_mutex_lock(&r->lock);
-    int failed = r->err.code;
+    failed = r->err.code;
+    if (!failed && r->log)
+        show_progress(r);
     pthread_mutex_unlock(&r->lock);
-    for (int i = 0; i < r->n && !failed; i++) {
-        struct far *f = &r->file[i];
-        int64_t tasks = (units_of(f) + REQUEST - 1) / REQUEST, first = task * REQUEST * UNIT, end = first + REQUEST * UNIT;
-        if (task < tasks) {
-            if (need(r, f, first, (end < f->info.bytes ? end : f->info.bytes) - first, &e) < 0) {
-                pthread_mutex_lock(&r->lock);
-                if (!r->err.code)
-                    r->err = e;
-                pthread_mutex_unlock(&r->lock);
-            }
-            return;
-        }
-        task -= tasks;
-    }
+    int64_t first = task * REMOTE_REQUEST, end = first + REMOTE_REQUEST < f->info.bytes ? first + REMOTE_REQUEST : f->info.bytes;
+    if (failed || far_need(r, f, first, end - first, &e) >= 0)
+        return;
+    pthread_mutex_lock(&r->lock);
+    if (!r->err.code)
+        r->err = e;
+    pthread_mutex_unlock(&r->lock);
 }
 
-static int finish_file(struct far *f, struct err *e)
+/* Sums of several files at once: a processor is slower than a disk at this. */
+static void seal_task(void *arg, int64_t task, int thread)
 {
-    char hex[65];
-    int rc = 0, fd = f->fd;
-    f->fd = -1;
-    TRY(io_sync_close(fd, f->path, e));
-    if (*f->info.sha256) {
-        TRY(sha256_file(f->path, hex, e));
-        if (strcmp(hex, f->info.sha256)) {
-            TRY(io_unlink(f->path, e));
-            rc = err_set(e, ERR_INTEGRITY, "%s: has sha256 %s, the server promised %s: it was removed, fetch again", f->name, hex, f->info.sha256);
-        }
-    }
-out:
-    return rc < 0 ? rc : 0;
+    struct remote *r = arg;
+    struct far *f = &r->file[task];
+    struct err e = { 0 };
+    (void)thread;
+    if (far_check(r, f, &e) >= 0 && far_seal(f, &e) >= 0)
+        return;
+    pthread_mutex_lock(&r->lock);
+    if (!r->err.code)
+        r->err = e;
+    pthread_mutex_unlock(&r->lock);
 }
 
 /* State, locks and what a killed process left go; what stays is on the disk. */
@@ -522,24 +457,27 @@ static int settle_folder(struct remote *r, struct err *e)
     return rc < 0 ? rc : io_sync_dir(r->dir, e);
 }
 
-int remote_fetch_all(struct remote *r, int n_threads, struct err *e)
+int remote_fetch_all(struct remote *r, const struct remote_fetch *how, struct err *e)
 {
     struct pool *pool;
     int64_t tasks = 0;
-    int rc = pool_open(&pool, n_threads, e);
+    int rc = pool_open(&pool, how->n_threads, e);
     if (rc < 0)
         return rc;
-    for (int i = 0; i < r->n; i++)
-        tasks += (units_of(&r->file[i]) + REQUEST - 1) / REQUEST;
+    r->log = how->log;
+    r->start_s = log_now_s();
+    r->got_before = store_bytes(r->store);
+    for (int i = 0; i < r->n; i++) {
+        r->here_before += far_units_here(&r->file[i]) * REMOTE_UNIT;
+        tasks += tasks_of(&r->file[i]);
+    }
     pool_run(pool, tasks, fetch_task, r);
+    if (!r->err.code)
+        pool_run(pool, r->n, seal_task, r);
     pool_close(pool);
     if (r->err.code) {
         *e = r->err;
         return -e->code;
     }
-    for (int i = 0; i < r->n; i++)
-        TRY(finish_file(&r->file[i], e));
-    rc = settle_folder(r, e);
-out:
-    return rc < 0 ? rc : 0;
+    return settle_folder(r, e);
 }

@@ -69,6 +69,14 @@ static void on_signal(int number)
     stop = 1;
 }
 
+/* For those who leave something half done behind otherwise. The others end where they are. */
+static void catch_signals(void)
+{
+    struct sigaction act = { .sa_handler = on_signal };
+    sigaction(SIGINT, &act, NULL);
+    sigaction(SIGTERM, &act, NULL);
+}
+
 static int threads_of(const struct options *o, int n_ranks)
 {
     long cores = sysconf(_SC_NPROCESSORS_ONLN) / n_ranks;
@@ -160,9 +168,7 @@ static int run_convert(const struct options *o, char **arg, struct err *e)
     if (rc < 0)
         return rc;
     if (o->ranks < 2 && !launch_under_launcher()) {
-        struct sigaction act = { .sa_handler = on_signal };       /* several ranks: the room comm takes signals */
-        sigaction(SIGINT, &act, NULL);
-        sigaction(SIGTERM, &act, NULL);
+        catch_signals();                /* several ranks: the room comm takes signals */
         return convert(&r, o, NULL, e);
     }
     if ((rc = launch_ranks((int)o->ranks, o->argv, e)) < 0 || (rc = world_open(&w, "auto", NULL, &mem, e)) < 0)
@@ -247,13 +253,18 @@ static int run_diff(const struct options *o, char **arg, struct err *e)
 static int run_fetch(const struct options *o, char **arg, struct err *e)
 {
     char size[32];
-    int64_t received = 0;
-    int rc = ckpt_fetch(arg[0], arg[1], o->threads ? (int)o->threads : 4, &received, e);
-    if (rc < 0)
-        return rc;
-    log_bytes(size, (double)received);
-    fprintf(stderr, "reshard: %s: %s received, verified\n", arg[1], size);
-    return 0;
+    struct log log;
+    struct ckpt_fetch how = { .n_threads = o->threads ? (int)o->threads : 4, .log = &log, .stop = &stop };
+    catch_signals();
+    log_open(&log, "reshard", 0, isatty(STDERR_FILENO));
+    log.last_s = log_now_s();
+    int rc = ckpt_fetch(arg[0], arg[1], &how, e);
+    if (rc >= 0) {
+        log_bytes(size, (double)how.received);
+        log_progress(&log, 1, "%s: %s received, verified", arg[1], size);
+    }
+    log_close(&log);
+    return rc;
 }
 
 static void print_version(FILE *out)

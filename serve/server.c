@@ -161,6 +161,8 @@ static int open_tables(struct server *s, struct err *e)
     struct layout lay = { .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
     int rc;
     TRY(load_open(&s->loaded, s->path, e));
+    if (ckpt_remark(s->loaded.ckpt))
+        log_line(&s->log, "%s", ckpt_remark(s->loaded.ckpt));
     TRY(layout_check(&lay, &s->loaded.cfg, e));
     if (is_first(s))
         TRY(load_texts(&s->loaded, &s->service, e));
@@ -239,6 +241,7 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_first(s) ? &s->inbox : NULL, e);
     TRY(comm_agree(s->tp, rc, e));
     TRY(report(s, e));
+    ckpt_done(s->loaded.ckpt);
     if (s->o.verbose)
         log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, log_now_s() - begin, dtype_name(arithmetic(s)),
                  (long long)s->service.ctx, s->size.n_pages, KV_PAGE);

@@ -100,6 +100,8 @@ int trainer_find_source(struct trainer *t, struct err *e)
         rc = err_set(e, ERR_USAGE, "%s has no optimizer state to resume: start from its weights with --init", ckpt_path(t->source));
         goto out;
     }
+    if (t->source && ckpt_remark(t->source))
+        log_line(&t->log, "%s", ckpt_remark(t->source));
     if (t->source)
         TRY(read_config(t, e));
 out:

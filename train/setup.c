@@ -332,6 +332,8 @@ int trainer_open(struct trainer *t, int argc, char **argv, struct err *e)
     TRY(comm_agree(t->mesh.all, rc, e));
     rc = open_state(t, e);
     TRY(comm_agree(t->mesh.all, rc, e));
+    if (t->source)
+        ckpt_done(t->source);
     if (t->step)                         /* said when all ranks have read and checked their parts */
         log_line(&t->log, "resumed %s at step %lld", ckpt_path(t->source), (long long)t->step);
     TRY(runlog_open(t, e));

@@ -3,7 +3,12 @@
     /ok/…  ranges, strong etag   /plain/…  no ranges       /date/…  no etag, Last-Modified      /busy/…  503 with Retry-After, every second time
     /cut/… connections end early /wrong/…  other bytes     /first/… wrong Content-Range         /change/… another etag after the tables
     /stall/… sends nothing more  /gone/…   403             /to/HOST:PORT/… redirects there      /gzip/… says Content-Encoding: gzip
-    /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/; wants the token"""
+    /later/… 429, Retry-After: 1, every second time (/laterdate/: as a date)     /closed/…  503 with a Retry-After of an hour and more
+    /swap/…  another version of the file after two large parts                  /plaincut/… no ranges, cut the first time
+    /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/; wants the token
+    /move/owner/name/resolve/REV/… like the hub, whose branch main moves on after three requests: commits are folders
+A line a request: the first part, the rest, Range, auth=yes|no, sent=N, early when Retry-After was not waited for, session=… of S3"""
+import email.utils
 import hashlib
 import http.server
 import os
@@ -12,7 +17,8 @@ import threading
 import time
 
 folder, log = sys.argv[1], open(sys.argv[2], "a", buffering=1)
-count = {}
+count, not_before = {}, {}
+flip = bytes(b ^ 1 for b in range(256))
 lock = threading.Lock()
 
 
@@ -34,22 +40,33 @@ class Handler(http.server.BaseHTTPRequestHandler):
         how, _, path = self.path.lstrip("/").partition("/")
         with lock:
             n = count[how] = count.get(how, 0) + 1
+            self.early = time.time() < not_before.pop(how, 0)
         try:
             sent = self.answer(how, path, n)
         except (BrokenPipeError, ConnectionResetError):
             sent = -1
-        log.write("%s %s %s auth=%s sent=%s\n" % (how, path, self.headers.get("Range"), "yes" if self.headers.get("Authorization") else "no", sent))
+        log.write("%s %s %s auth=%s sent=%s%s%s\n" % (
+            how, path, self.headers.get("Range"), "yes" if self.headers.get("Authorization") else "no", sent, " early" if self.early else "",
+            " session=yes" if self.headers.get("x-amz-security-token") else ""))
 
     def answer(self, how, path, n):
         if how == "to":
             host, _, rest = path.partition("/")
-            return self.end(302, [("Location", "http://%s/%s" % (host, rest))])
+            return self.end(302, [("Location", "http://%s/%s" % (host, rest)), ("x-amz-bucket-region", "us-east-1")])
         if how == "loop":
             return self.end(302, [("Location", self.path)])
         if how == "file":
             return self.end(302, [("Location", "file:///etc/passwd")])
         if how == "gone":
             return self.end(403)
+        if how == "move":
+            revision, name = path.split("/resolve/")[1].split("/", 1)
+            commit = ("a" if n <= 3 else "b") * 40 if revision == "main" else revision
+            full = os.path.join(folder, commit, name)
+            head = [("X-Repo-Commit", commit), ("ETag", '"%s"' % commit)]
+            if not os.path.isfile(full):
+                return self.end(404, head)
+            return self.file("ok", open(full, "rb").read(), n, head)
         if how in ("hub", "hubbad"):
             if self.headers.get("Authorization") != "Bearer secret":
                 return self.end(401)
@@ -69,17 +86,45 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = open(full, "rb").read()
         return self.file(how, data, n)
 
-    def file(self, how, data, n):
+    def later(self, how):
+        s = 1 if how == "later" else 2
+        with lock:
+            not_before[how] = time.time() + 0.95
+        return self.end(429, [("Retry-After", "1" if how == "later" else email.utils.formatdate(time.time() + s, usegmt=True))], b"later")
+
+    def file(self, how, data, n, more=()):
         span, total = self.headers.get("Range"), len(data)
-        etag = '"v%s"' % (2 if how == "change" and n > 30 else 1)
+        with lock:
+            new = how == "swap" and count.get("large", 0) >= 2
+            if how == "swap" and total > 5000 and span and int(span[6:].split("-")[1]) - int(span[6:].split("-")[0]) > 5000:
+                count["large"] = count.get("large", 0) + 1
+        etag = '"v%s"' % (2 if new or (how == "change" and n > 30) else 1)
+        if new:
+            data = data[:1 << 20] + data[1 << 20:].translate(flip)
+        if how in ("later", "laterdate") and n % 2:
+            return self.later(how)
+        if how == "closed":
+            return self.end(503, [("Retry-After", "4000")], b"closed")
         if how == "busy" and n % 2:
             return self.end(503, [("Retry-After", "0.05")], b"busy")
         if how == "gzip":
             return self.end(200, [("Content-Encoding", "gzip"), ("ETag", etag)], data[:100])
-        head = [("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")] if how == "date" else [("ETag", etag)]
+        head = [("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")] if how == "date" else list(more) or [("ETag", etag)]
         when = self.headers.get("If-Range")
-        if how == "plain" or not span or (when and how != "date" and when != etag):
+        if how == "plaincut" and n < 40 and total > 5000 and not span:
+            self.send_response(200)
+            for k, v in head + [("Content-Length", str(total))]:
+                self.send_header(k, v)
+            self.end_headers()
+            self.wfile.write(data[:total // 2])
+            self.close_connection = True
+            with lock:
+                count[how] = 40
+            return total // 2
+        if how in ("plain", "plaincut") or not span or (when and how != "date" and not more and when != etag):
             return self.end(200, head, data) or total
+        if self.headers.get("If-Match") not in (None, etag):
+            return self.end(412)
         lo, hi = span[6:].split("-")
         lo, hi = int(lo), min(int(hi) if hi else total - 1, total - 1)
         body = data[lo:hi + 1]

@@ -105,8 +105,8 @@ sent=$(sed -n 's/^ok h\/model.*sent=\([0-9]*\)$/\1/p' log | awk '{ s += $1 } END
 total=$(cat hf/*.safetensors | wc -c)
 claim "transfers the weights once: $sent of $total" [ "$((sent * 100))" -le "$((total * 105))" ]
 
-if python3 -c 'import moto.server, boto3' 2>/dev/null; then
-    python3 - >/dev/null 2>&1 <<'PY' &
+if ${PYTHON:-python3} -c 'import moto.server, boto3' 2>/dev/null; then
+    ${PYTHON:-python3} - >/dev/null 2>&1 <<'PY' &
 from moto.server import ThreadedMotoServer
 import boto3, glob, os, time
 s = ThreadedMotoServer(ip_address="127.0.0.1", port=0); s.start()

@@ -1,0 +1,44 @@
+/* remote_priv.h - private to remote.c (the folder) and remote_file.c (one large file of it). */
+#ifndef SHARDLINE_FORMAT_REMOTE_PRIV_H
+#define SHARDLINE_FORMAT_REMOTE_PRIV_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include "format/remote.h"
+#include "format/store.h"
+
+#define REMOTE_UNIT ((int64_t)64 << 10)         /* there or not */
+#define REMOTE_BLOCK ((int64_t)1 << 20)         /* data are asked for in whole ones, headers are not */
+#define REMOTE_REQUEST (8 * REMOTE_BLOCK)       /* bytes of one request, at most */
+
+struct have;
+struct far {
+    char *name, *path;
+    struct store_info info;
+    int fd;
+    struct have *have;                  /* mapped: which units are there */
+    size_t map_bytes;
+};
+struct remote {
+    struct store *store;
+    char *dir, *path;
+    char remark[400];
+    int users_fd, alone;                /* alone: nobody else had the folder open when this did */
+    int n, one_stream;
+    struct far *file;
+    pthread_mutex_t lock;               /* of err and log */
+    struct log *log;                    /* progress of a fetch, or NULL */
+    double start_s;
+    int64_t here_before, got_before;    /* when the fetch began: bytes in the files, bytes received */
+    struct err err;
+};
+
+/* remote_file.c */
+int far_open(struct remote *r, struct far *f, struct err *e);          /* name and info are set; its header is there afterwards */
+void far_close(struct far *f);
+int far_need(struct remote *r, struct far *f, int64_t off, int64_t n, struct err *e);
+int far_check(struct remote *r, struct far *f, struct err *e);
+int64_t far_units_here(const struct far *f);
+int far_seal(struct far *f, struct err *e);                            /* fsync, close */
+
+#endif
