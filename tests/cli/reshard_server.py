@@ -3,7 +3,7 @@
     /ok/…  ranges, strong etag   /plain/…  no ranges       /date/…  no etag, Last-Modified      /busy/…  503 with Retry-After, every second time
     /cut/… connections end early /wrong/…  other bytes     /first/… wrong Content-Range         /change/… another etag after the tables
     /stall/… sends nothing more  /gone/…   403             /to/HOST:PORT/… redirects there      /gzip/… says Content-Encoding: gzip
-    /later/… 429, Retry-After: 1, every second time (/laterdate/: as a date)     /closed/…  503 with a Retry-After of an hour and more
+    /later/… 429, Retry-After: 1, the first time (/laterdate/: as a date)     /closed/…  503 with a Retry-After of an hour and more
     /swap/…  another version of the file after two large parts                  /plaincut/… no ranges, cut the first time
     /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/; wants the token
     /move/owner/name/resolve/REV/… like the hub, whose branch main moves on after three requests: commits are folders
@@ -86,6 +86,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
         data = open(full, "rb").read()
         return self.file(how, data, n)
 
+    def once(self, how, times):
+        with lock:
+            count[how, "once"] = count.get((how, "once"), 0) + 1
+            return count[how, "once"] <= times
+
     def later(self, how):
         s = 1 if how == "later" else 2
         with lock:
@@ -101,7 +106,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         etag = '"v%s"' % (2 if new or (how == "change" and n > 30) else 1)
         if new:
             data = data[:1 << 20] + data[1 << 20:].translate(flip)
-        if how in ("later", "laterdate") and n % 2:
+        if how in ("later", "laterdate") and total > 5000 and self.once(how, 1):
             return self.later(how)
         if how == "closed":
             return self.end(503, [("Retry-After", "4000")], b"closed")
@@ -142,7 +147,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             self.wfile.write(body[:len(body) // 2])
             self.close_connection = True
             return len(body) // 2
-        if how == "stall" and len(body) > 5000 and n % 4 == 1:
+        if how == "stall" and len(body) > 5000 and self.once(how, 3):
             self.wfile.write(body[:100])
             self.wfile.flush()
             time.sleep(6)
