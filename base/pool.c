@@ -22,6 +22,7 @@
 
 #define YIELD_NS 80000          /* looks for work this long before sleeping; a guess, to be measured in a training step */
 #define SPINS 100               /* looks this often before it yields, which is a system call: about 2 us */
+#define TASK_SPINS 5000         /* a task looks for an earlier one this often before it yields: about 100 us, a step of attention takes 20 */
 #define MOST_TASKS (INT64_C(1) << 30)      /* of one job: tasks left is half of the ticket */
 
 typedef void task_fn(void *arg, int64_t task, int thread);
@@ -172,6 +173,14 @@ void pool_run(struct pool *p, int64_t n_tasks, task_fn *fn, void *arg)
     }
     for (int64_t i = 0; i < n_tasks; i += MOST_TASKS)
         run_job(p, i, (uint32_t)(n_tasks - i < MOST_TASKS ? n_tasks - i : MOST_TASKS), fn, arg);
+}
+
+void pool_relax(int64_t n_looks)
+{
+    if (n_looks < TASK_SPINS)
+        pause_cpu();
+    else
+        sched_yield();
 }
 
 int pool_open(struct pool **out, int n_threads, struct err *e)

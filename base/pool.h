@@ -17,8 +17,10 @@ int pool_threads(const struct pool *p);
 /* The threads' work goes into t (base/trace.h) from the next job on; NULL: no more. */
 struct trace;
 void pool_trace(struct pool *p, struct trace *t);
-/* Calls fn(arg, task, thread) once for every task 0..n_tasks-1, then returns. Which thread takes which task is not
- * defined: results must not depend on it. Not reentrant: fn must not call pool_run. */
+/* Calls fn(arg, task, thread) once for every task 0..n_tasks-1, then returns. Tasks begin in increasing order; which thread takes
+ * which is not defined: results must not depend on it. Not reentrant: fn must not call pool_run. */
 void pool_run(struct pool *p, int64_t n_tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);
+/* For a task that waits for an earlier one of the same job: call it between its looks, which it counts from 0. */
+void pool_relax(int64_t n_looks);
 
 #endif

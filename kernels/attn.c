@@ -83,6 +83,30 @@ OPS float lanes_fold_max(V a)
     return a.x[0];
 }
 
+OPS V lanes_fold_add_rows(const V *x)
+{
+    V y;
+    for (int r = 0; r < VW; r++)
+        y.x[r] = lanes_fold_add(x[r]);
+    return y;
+}
+
+OPS V lanes_fold_max_rows(const V *x)
+{
+    V y;
+    for (int r = 0; r < VW; r++)
+        y.x[r] = lanes_fold_max(x[r]);
+    return y;
+}
+
+OPS int lanes_has_minus_zero(V a)
+{
+    for (int i = 0; i < VW; i++)
+        if (fn_bits(a.x[i]) == 0x80000000u)
+            return 1;
+    return 0;
+}
+
 OPS V lanes_fma(V a, V b, V c)
 {
     for (int i = 0; i < VW; i++)
@@ -134,6 +158,9 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define V_KEEP(x, n, y) lanes_keep(x, n, y)
 #define V_FOLD_ADD(x) lanes_fold_add(x)
 #define V_FOLD_MAX(x) lanes_fold_max(x)
+#define V_FOLD_ADD_ROWS(x) lanes_fold_add_rows(x)
+#define V_FOLD_MAX_ROWS(x) lanes_fold_max_rows(x)
+#define V_HAS_MINUS_ZERO(x) lanes_has_minus_zero(x)
 #define V_FMA(a, b, c) lanes_fma(a, b, c)
 #define V_FMA_FLUSH(a, b, c) lanes_fma_flushed(a, b, c)
 #define FLUSH_BEGIN() ((void)0)

@@ -1,11 +1,18 @@
 /* attn_dx_text.h - the backward half of attn_text.h; the order is defined there.
  *
- * A task is one sequence and one kv head. Key blocks are the outer loop, so that K, V and their transposes are made once and dK,
+ * A chain is one sequence and one kv head. Key blocks are the outer loop, so that K, V and their transposes are made once and dK,
  * dV stay in the cache; dQ grows in memory, key block by key block, which is its order.
  *
  *     for key block j:  for query head h of the group:  for query block i >= j that sees one of its keys:
  *         P, dS [64 q][64 k]      dV_j += P^T dO_i    dK_j += dS^T Q_i    dQ_i += dS K_j
- *       dK_j, dV_j of h are complete: a leaf of Tree(group) */
+ *       dK_j, dV_j of h are complete: a leaf of Tree(group)
+ *
+ * A task is a chain, or, where there are few of them, one key block of one: before it adds to dQ_i it waits until the task of the key
+ * block before has. Tasks begin in increasing order, so the one waited for runs; it stays a step ahead. */
+
+#define CHAINS_ENOUGH 4                         /* a thread: fewer chains are cut into key blocks */
+
+struct progress { _Alignas(64) _Atomic int64_t n; };    /* steps (query head, query block) of a task that are complete */
 
 struct dx {
     const struct attn *a;
@@ -15,6 +22,7 @@ struct dx {
     int64_t n_rows;
     char *scratch;
     size_t scratch_bytes;                       /* a thread */
+    struct progress *done;                      /* [tasks] where a task is a key block, else NULL */
 };
 
 struct dx_work {
@@ -33,6 +41,7 @@ struct dx_step {                                /* where a task is */
     int64_t key, query, head;                   /* blocks; the query head, counted from 0 in this rank */
     int64_t n_query, n_keys;                    /* that exist in these blocks */
     const float *k;
+    struct progress *mine, *before;             /* of this task and of the key block before; or NULL */
 };
 
 static size_t dx_carve(struct dx_work *w, const struct attn *a, char *base)
@@ -67,15 +76,23 @@ static float row_dot(const float *x, const float *y, int64_t n)
     return fold32(lane);
 }
 
-static void row_sums(const struct dx *f, const struct view *v, struct dx_work *w)
+static int64_t key_blocks(const struct attn_seq *s) { return (s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE; }
+
+/* All heads of 64 rows of a sequence: the task of a job of its own, before any product. */
+static void row_sums(void *arg, int64_t task, int thread)
 {
+    const struct dx *f = arg;
+    const struct attn_seq *s = f->a->seq;
     const int64_t d = f->a->head_dim;
-    for (int64_t h = v->kv * v->group; h < (v->kv + 1) * v->group; h++)
-        for (int64_t t = 0; t < v->seq->n_rows; t++) {
-            const int64_t row = v->seq->row + t;
-            widen_row(w->q, element(f->out, row, h * d), f->out.dt, d);
-            widen_row(w->dout, element(f->dout, row, h * d), f->dout.dt, d);
-            f->d[h * f->n_rows + row] = row_dot(w->dout, w->q, d);
+    struct dx_work w;
+    dx_carve(&w, f->a, f->scratch + (size_t)thread * f->scratch_bytes);
+    for (; task >= key_blocks(s); s++)
+        task -= key_blocks(s);
+    for (int64_t t = task * ATTN_PAGE; t < (task + 1) * ATTN_PAGE && t < s->n_rows; t++)
+        for (int64_t h = 0; h < f->a->n_heads; h++) {
+            widen_row(w.q, element(f->out, s->row + t, h * d), f->out.dt, d);
+            widen_row(w.dout, element(f->dout, s->row + t, h * d), f->dout.dt, d);
+            f->d[h * f->n_rows + s->row + t] = row_dot(w.dout, w.q, d);
         }
 }
 
@@ -162,7 +179,10 @@ static void add_queries(const struct dx_step *t, struct dx_work *w, float *sum, 
     const int in_place = !first && adds_in_place(chain);
     struct prod pb = { first || in_place ? sum : w->part, dp, p, 1, ATTN_PAGE, b, dp, ATTN_PAGE, dp, steps_of(chain, t->n_query),
                        in_place ? ADD_TO_C : FROM_ZERO, chain, NULL };
-    product_in(&pb, "attn_dkv_chain");
+    if (t->query == t->key)
+        product_after(&pb, "attn_dkv_chain");   /* query i sees keys 0 .. i */
+    else
+        product_in(&pb, "attn_dkv_chain");
     if (!first && !in_place)
         for (int64_t i = 0; i < n; i++)
             sum[i] = sum[i] + w->part[i];
@@ -199,12 +219,28 @@ static void add_keys(const struct dx *f, const struct dx_step *t, struct dx_work
     }
 }
 
+/* The first query block that sees none of a block's keys. */
+static int64_t query_end(const struct view *v, int64_t key)
+{
+    const int64_t n = key_blocks(v->seq), window = v->a->window, end = (key * ATTN_PAGE + ATTN_PAGE - 2 + window) / ATTN_PAGE + 1;
+    return window > 0 && end < n ? end : n;
+}
+
+/* Waits until the key block before has been added to dQ of query block i of head h of the group. */
+static void wait_before(const struct dx_step *t, int64_t h, int64_t i)
+{
+    const int64_t key = t->key - 1;
+    if (!t->before || i >= query_end(&t->v, key))
+        return;
+    const int64_t steps = h * (query_end(&t->v, key) - key) + i - key + 1;
+    for (int64_t looks = 0; atomic_load_explicit(&t->before->n, memory_order_acquire) < steps; looks++)
+        pool_relax(looks);
+}
+
 /* dK and dV of one key block for one query head, into sum [2][64][dp]; its share of dQ on the way. */
 static void dx_head(const struct dx *f, struct dx_step *t, struct dx_work *w, float *sum)
 {
-    const int64_t T = t->v.seq->n_rows, n = (T + ATTN_PAGE - 1) / ATTN_PAGE, block = ATTN_PAGE * padded(f->a->head_dim);
-    const int64_t seen = f->a->window > 0 ? (t->key * ATTN_PAGE + ATTN_PAGE - 2 + f->a->window) / ATTN_PAGE + 1 : n;
-    const int64_t end = seen < n ? seen : n;        /* the first query block that sees none of these keys */
+    const int64_t T = t->v.seq->n_rows, n = key_blocks(t->v.seq), end = query_end(&t->v, t->key), block = ATTN_PAGE * padded(f->a->head_dim);
     const int down = ALTERED("attn_dkv_blocks"), late = ALTERED("attn_dq_blocks");
     for (int64_t step = t->key; step < end; step++) {
         t->query = down ? end - 1 - (step - t->key) : step;
@@ -213,7 +249,10 @@ static void dx_head(const struct dx *f, struct dx_step *t, struct dx_work *w, fl
         add_queries(t, w, sum, w->ds_down, w->q_down, step == t->key);
         add_queries(t, w, sum + block, w->p_down, w->dout_down, step == t->key);
         const int64_t low = first_key(f->a, t->query * ATTN_PAGE) / ATTN_PAGE;
+        wait_before(t, t->head - t->v.kv * t->v.group, t->query);
         add_keys(f, t, w, t->key == (late ? t->query : low), t->key == (late ? low : t->query));
+        if (t->mine)
+            atomic_fetch_add_explicit(&t->mine->n, 1, memory_order_release);
     }
     for (int64_t i = 0; i < 2 * block && end < n && !ALTERED("attn_window_zero"); i++)
         sum[i] = sum[i] + 0.0f;                     /* of the blocks left out */
@@ -247,19 +286,27 @@ static void dx_keys(const struct dx *f, struct dx_step *t, struct dx_work *w)
     }
 }
 
+/* Tasks of a sequence. */
+static int64_t dx_tasks(const struct dx *f, const struct attn_seq *s) { return f->a->n_kv * (f->done ? key_blocks(s) : 1); }
+
 static void dx_task(void *arg, int64_t task, int thread)
 {
     const struct dx *f = arg;
     const struct attn *a = f->a;
-    struct dx_work w;
-    struct dx_step t = { .v = { a, a->seq + task / a->n_kv, (int)(task % a->n_kv), a->n_heads / a->n_kv } };
-    const int64_t T = t.v.seq->n_rows, n = (T + ATTN_PAGE - 1) / ATTN_PAGE;
+    const struct attn_seq *s = a->seq;
     const int down = ALTERED("attn_dq_blocks");
+    int64_t at = task;
+    struct dx_work w;
+    for (; at >= dx_tasks(f, s); s++)
+        at -= dx_tasks(f, s);
+    const int64_t n = key_blocks(s), n_keys = f->done ? 1 : n;          /* of this task */
+    struct dx_step t = { .v = { a, s, (int)(f->done ? at / n : at), a->n_heads / a->n_kv } };
     dx_carve(&w, a, f->scratch + (size_t)thread * f->scratch_bytes);
-    row_sums(f, &t.v, &w);
-    for (int64_t j = 0; j < n; j++) {
+    for (int64_t j = f->done ? at % n : 0, end = j + n_keys; j < end; j++) {
         t.key = down ? n - 1 - j : j;
-        t.n_keys = T - t.key * ATTN_PAGE < ATTN_PAGE ? T - t.key * ATTN_PAGE : ATTN_PAGE;
+        t.n_keys = s->n_rows - t.key * ATTN_PAGE < ATTN_PAGE ? s->n_rows - t.key * ATTN_PAGE : ATTN_PAGE;
+        t.mine = f->done ? &f->done[task] : NULL;
+        t.before = f->done && j > 0 ? &f->done[task - 1] : NULL;
         dx_keys(f, &t, &w);
     }
 }
@@ -267,14 +314,28 @@ static void dx_task(void *arg, int64_t task, int thread)
 static void attn_backward(struct dev *dev, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout,
                           struct mat out, const float *lse, struct mat q)
 {
-    struct dx f = { a, dq, dk, dv, dout, out, q, lse, NULL, q.rows, NULL, 0 };
+    struct dx f = { .a = a, .dq = dq, .dk = dk, .dv = dv, .dout = dout, .out = out, .q = q, .lse = lse, .n_rows = q.rows };
     struct dx_work w;
+    const int n_threads = pool_threads(dev->pool);
+    const int64_t n_chains = (int64_t)a->n_seq * a->n_kv;
+    int64_t n_blocks_all = 0, n_tasks = 0;
+    for (int i = 0; i < a->n_seq; i++)
+        n_blocks_all += key_blocks(&a->seq[i]);
+    const int fine = n_threads > 1 && n_chains < CHAINS_ENOUGH * n_threads && !ALTERED("attn_dq_blocks") && !ALTERED("attn_dkv_blocks");
     f.scratch_bytes = dx_carve(&w, a, NULL);
-    f.scratch = dev_scratch(dev, 2, f.scratch_bytes * (size_t)pool_threads(dev->pool));
+    const size_t own = f.scratch_bytes * (size_t)n_threads, done_bytes = fine ? (size_t)(n_blocks_all * a->n_kv) * sizeof *f.done : 0;
+    f.scratch = dev_scratch(dev, 2, own + done_bytes);
     f.d = dev_scratch(dev, 3, (size_t)(a->n_heads * q.rows) * sizeof(float));
     if (!f.scratch || !f.d) {
         poison(dq), poison(dk), poison(dv);
         return;
     }
-    pool_run(dev->pool, (int64_t)a->n_seq * a->n_kv, dx_task, &f);
+    if (fine) {
+        f.done = (struct progress *)(void *)(f.scratch + own);
+        memset(f.done, 0, done_bytes);
+    }
+    for (int i = 0; i < a->n_seq; i++)
+        n_tasks += dx_tasks(&f, &a->seq[i]);
+    pool_run(dev->pool, n_blocks_all, row_sums, &f);
+    pool_run(dev->pool, n_tasks, dx_task, &f);
 }

@@ -203,16 +203,24 @@ static inline void store_down(float *to, const V *x, enum chain c)
 /* The first `from` values of a row and those behind the first `live` become `none`. */
 static inline V keep_seen(V x, int64_t from, int64_t live, V none) { return V_KEEP(none, from, V_KEEP(x, live, none)); }
 
-/* x[i] + x[i + 32], then + 16, 8, ...: whole vectors first, then inside the last one */
-static inline float block_sum(V *x)
+/* x[i] + x[i + 32], then + 16, as long as these are whole vectors: V_FOLD_ADD goes on inside the one. */
+static inline V sum_vectors(V *x)
 {
+    if (ALTERED("attn_block_sum")) {            /* one chain over the 64 */
+        float p[ATTN_PAGE], sum[VW] = { 0 };
+        for (int i = 0; i < N_V; i++)
+            V_STORE(p + i * VW, x[i]);
+        for (int j = 0; j < ATTN_PAGE; j++)
+            sum[0] = sum[0] + p[j];
+        return V_LOAD(sum);
+    }
     for (int w = N_V / 2; w > 0; w >>= 1)
         for (int i = 0; i < w; i++)
             x[i] = V_ADD(x[i], x[i + w]);
-    return V_FOLD_ADD(x[0]);
+    return x[0];
 }
 
-static inline float block_max(const float *s)
+static inline V max_vectors(const float *s)
 {
     V x[N_V];
     for (int i = 0; i < N_V; i++)
@@ -220,7 +228,7 @@ static inline float block_max(const float *s)
     for (int w = N_V / 2; w > 0; w >>= 1)
         for (int i = 0; i < w; i++)
             x[i] = V_MAX(x[i], x[i + w]);
-    return V_FOLD_MAX(x[0]);
+    return x[0];
 }
 
 static inline float exp_one(float x)

@@ -7,6 +7,7 @@
  *   V, VW                     a vector of VW floats (VW divides 16)
  *   V_LOAD(p) V_STORE(p, v) V_SET1(x) V_ZERO() V_ADD(a, b) V_MUL(a, b) V_FMA(a, b, c)
  *   V_KEEP(x, n, y)           the first n lanes of x (none or all too), then those of y
+ *   V_HAS_MINUS_ZERO(x)       whether a lane is -0
  *   V_FMA_FLUSH(a, b, c)      as V_FMA, inside FLUSH_BEGIN/FLUSH_END: inputs and result flushed to signed zero
  *   FLUSH_BEGIN() FLUSH_END() flushing on, off, for this thread (nothing where V_FMA_FLUSH does it itself)
  *   TILE_LIST(kind, T)        the tiles of a kind: T(kind, rows, vectors); TILES_OF(kind, T, n) are those of 1..6 rows
@@ -185,6 +186,59 @@ static void product_below(const struct prod *p, const int64_t *live, const char 
         for (int64_t i = row; i < row + part.rows; i++)
             part.cols = live[i] > part.cols ? live[i] : part.cols;
         part.cols = (part.cols + 15) & ~(int64_t)15;
+        product_in(&part, order);
+    }
+}
+
+static int has_minus_zero(const struct prod *p)
+{
+    for (int64_t i = 0; i < p->rows; i++)
+        for (int64_t x = 0; x < p->cols; x += VW)
+            if (V_HAS_MINUS_ZERO(V_LOAD(p->c + i * p->ldc + x)))
+                return 1;
+    return 0;
+}
+
+/* Row i of A is +0 from live[i] on (never 0). Such a step changes a sum that is -0, and no other: the chains of a tile end behind its
+ * last live one unless one of them is -0 there. By twos: a chain of odd length has an end of its own. */
+static void product_live(const struct prod *p, const int64_t *live, const char *order)
+{
+    const int pair = p->chain == CHAIN_PAIRS || (p->chain == CHAIN_DIRECT && HAVE_PAIRS);
+    for (int64_t row = 0; row < p->rows; row += TILE_ROWS) {
+        struct prod part = *p;
+        part.rows = p->rows - row < TILE_ROWS ? p->rows - row : TILE_ROWS;
+        part.c += row * p->ldc;
+        part.a += row * p->a_row;
+        part.scale = p->scale ? p->scale + row : NULL;
+        part.k = 0;
+        for (int64_t i = row; i < row + part.rows; i++)
+            part.k = live[i] > part.k ? live[i] : part.k;
+        part.k = pair ? (part.k + 1) / 2 : (part.k + 1) & ~(int64_t)1;
+        product_in(&part, order);
+        if (part.k < p->k && has_minus_zero(&part) && !ALTERED("attn_masked_blocks")) {
+            part.a += part.k * p->a_k;
+            part.b += part.k * p->ldb;
+            part.k = p->k - part.k;
+            part.start = FROM_C;
+            part.scale = NULL;
+            product_in(&part, order);
+        }
+    }
+}
+
+/* Row i of A is +0 before i. Such steps leave a chain that starts at +0 as it is: a tile's chains start at its first row, which is
+ * even. */
+static void product_after(const struct prod *p, const char *order)
+{
+    const int pair = p->chain == CHAIN_PAIRS;
+    for (int64_t row = 0; row < p->rows; row += TILE_ROWS) {
+        const int64_t k = pair ? row / 2 : row, from = k < p->k ? k : p->k;
+        struct prod part = *p;
+        part.rows = p->rows - row < TILE_ROWS ? p->rows - row : TILE_ROWS;
+        part.c += row * p->ldc;
+        part.a += row * p->a_row + from * p->a_k;
+        part.b += from * p->ldb;
+        part.k -= from;
         product_in(&part, order);
     }
 }

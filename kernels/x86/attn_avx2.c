@@ -72,6 +72,22 @@ OPS float lanes_fold_max(V v)
     const __m128 y = _mm_max_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1)), z = _mm_max_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
 }
+
+/* The folds of 8 vectors together, the same order in each: the halves of two are put side by side, and so on; one permutation puts
+ * the rows in order. */
+#define FOLD_ROWS(op, x)                                                                                                 \
+    do {                                                                                                                 \
+        V y[4], z[2];                                                                                                    \
+        for (int i = 0; i < 4; i++)     /* rows 2i, 2i + 1: 4 lanes each */                                              \
+            y[i] = op(_mm256_permute2f128_ps(x[2 * i], x[2 * i + 1], 0x20), _mm256_permute2f128_ps(x[2 * i], x[2 * i + 1], 0x31)); \
+        for (int i = 0; i < 2; i++)                                                                                      \
+            z[i] = op(_mm256_shuffle_ps(y[2 * i], y[2 * i + 1], 0x44), _mm256_shuffle_ps(y[2 * i], y[2 * i + 1], 0xee)); \
+        const V all = op(_mm256_shuffle_ps(z[0], z[1], 0x88), _mm256_shuffle_ps(z[0], z[1], 0xdd));                      \
+        return _mm256_permutevar8x32_ps(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));                                 \
+    } while (0)
+OPS V lanes_fold_add_rows(const V *x) { FOLD_ROWS(V_ADD, x); }
+OPS V lanes_fold_max_rows(const V *x) { FOLD_ROWS(V_MAX, x); }
+
 /* the first n lanes of a, then those of b */
 OPS V lanes_keep(V a, int64_t n, V b)
 {
@@ -86,6 +102,10 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define V_ROUND(x) lanes_round(x)
 #define V_FOLD_ADD(x) lanes_fold_add(x)
 #define V_FOLD_MAX(x) lanes_fold_max(x)
+#define V_FOLD_ADD_ROWS(x) lanes_fold_add_rows(x)
+#define V_FOLD_MAX_ROWS(x) lanes_fold_max_rows(x)
+#define V_HAS_MINUS_ZERO(x)                                                                                              \
+    (_mm256_movemask_epi8(_mm256_cmpeq_epi32(_mm256_castps_si256(x), _mm256_set1_epi32((int)0x80000000u))) != 0)
 
 #define HAVE_PAIRS 0
 #define HAVE_DIRECT 1

@@ -69,6 +69,24 @@ OPS float lanes_fold_max(V v)
     const __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), z = _mm_max_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
 }
+
+/* The folds of 16 vectors together, the same order in each: the halves of two are put side by side, and so on; one permutation puts
+ * the rows in order. */
+#define FOLD_ROWS(op, x)                                                                                                 \
+    do {                                                                                                                 \
+        V y[8], z[4], u[2];                                                                                              \
+        for (int i = 0; i < 8; i++)     /* rows 2i, 2i + 1: 8 lanes each */                                              \
+            y[i] = op(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x44), _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xee)); \
+        for (int i = 0; i < 4; i++)     /* rows 4i .. 4i + 3: 4 lanes each */                                            \
+            z[i] = op(_mm512_shuffle_f32x4(y[2 * i], y[2 * i + 1], 0x88), _mm512_shuffle_f32x4(y[2 * i], y[2 * i + 1], 0xdd)); \
+        for (int i = 0; i < 2; i++)                                                                                      \
+            u[i] = op(_mm512_shuffle_ps(z[2 * i], z[2 * i + 1], 0x44), _mm512_shuffle_ps(z[2 * i], z[2 * i + 1], 0xee)); \
+        const V all = op(_mm512_shuffle_ps(u[0], u[1], 0x88), _mm512_shuffle_ps(u[0], u[1], 0xdd));                      \
+        return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), all);      \
+    } while (0)
+OPS V lanes_fold_add_rows(const V *x) { FOLD_ROWS(V_ADD, x); }
+OPS V lanes_fold_max_rows(const V *x) { FOLD_ROWS(V_MAX, x); }
+
 /* the first n lanes of a, then those of b */
 OPS V lanes_keep(V a, int64_t n, V b)
 {
@@ -81,6 +99,9 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define V_ROUND(x) lanes_round(x)
 #define V_FOLD_ADD(x) lanes_fold_add(x)
 #define V_FOLD_MAX(x) lanes_fold_max(x)
+#define V_FOLD_ADD_ROWS(x) lanes_fold_add_rows(x)
+#define V_FOLD_MAX_ROWS(x) lanes_fold_max_rows(x)
+#define V_HAS_MINUS_ZERO(x) (_mm512_cmpeq_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32((int)0x80000000u)) != 0)
 
 #define V_WIDE_HALVES(p) _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p)))
 #define HAVE_DIRECT 1

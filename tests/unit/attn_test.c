@@ -508,7 +508,7 @@ static void check_window(struct dev *dev, enum dtype dt, int group, int64_t T, i
 }
 TEST(windows_of_any_size_equal_the_definition_whole_in_chunks_and_row_by_row)
 {
-    struct dev *dev = dev_new(1);
+    struct dev *dev = dev_new(2);
     for (int i = 0; i < 9; i++) {
         check_window(dev, DT_F32, 2, 210, windows[i], 37);
         check_window(dev, DT_BF16, 3, 210, windows[i], 70);
@@ -608,6 +608,26 @@ TEST(any_number_of_threads_gives_the_same_bits)
     world_free(w[0]), world_free(w[1]);
 }
 
+/* One kv head of one sequence: its key blocks are tasks that wait for each other. */
+TEST(key_blocks_of_one_chain_run_in_any_thread)
+{
+    struct isa isa[4];
+    for (int dt = DT_F32; dt <= DT_BF16; dt++)
+        for (int64_t window = 0; window <= 170; window += 170) {
+            struct world *w = world_of(dt, 1, 3, 8, 430);
+            w->window = window;
+            ref_forward(w);
+            ref_backward(w);
+            for (int threads = 2; threads <= 4; threads++) {
+                struct dev *dev = dev_new(threads);
+                for (int i = 0, n = isas(isa); i < n; i++)
+                    CHECK(backward_same(dev, isa[i].ops, w));
+                dev_close(dev);
+            }
+            world_free(w);
+        }
+}
+
 /* Values so small that sums leave the normal numbers: bf16 chains flush, fp32 ones do not. */
 TEST(tiny_values_are_flushed_in_bf16_chains_and_only_there)
 {
@@ -649,6 +669,47 @@ TEST(masked_keys_of_the_last_block_are_in_the_chain)
         CHECK(forward_same(dev, isa[i].ops, w, 0, 2));
     world_free(w);
     dev_close(dev);
+}
+
+/* A few rows behind three segments, beside a sequence that is whole: one segment a task, and the merge by whoever ends last. */
+static void check_segments(struct dev *dev, const struct attn_ops *ops, const struct world *w, const struct world *other, int64_t n)
+{
+    const int64_t pos = w->T - n, cols = heads(w) * w->d, total = n + other->T;
+    struct pages pg[2] = { pages_of(w, w->T), pages_of(other, other->T) };
+    struct attn_seq seq[2] = { { 0, n, pos, pg[0].page }, { n, other->T, 0, pg[1].page } };
+    struct attn a = attn_of(w, 2, seq);
+    struct mat q = mat_new(w->dt, total, cols, NULL), out = mat_new(w->dt, total, cols, NULL), one = mat_new(w->dt, n, cols, w->q + pos * cols);
+    memcpy(q.p, one.p, (size_t)(n * one.ld) * dtype_size(w->dt));
+    free(one.p);
+    one = mat_new(w->dt, other->T, cols, other->q);
+    memcpy((char *)q.p + (size_t)(n * q.ld) * dtype_size(w->dt), one.p, (size_t)(other->T * one.ld) * dtype_size(w->dt));
+    ops->attn(dev, &a, out, NULL, q);
+    CHECK(same_rows(out, 0, w->out + pos * cols, n) & same_rows(out, n, other->out, other->T));
+    pages_free(pg[0]), pages_free(pg[1]);
+    free(q.p), free(out.p), free(one.p);
+}
+TEST(segments_of_a_few_rows_run_in_any_thread)
+{
+    struct isa isa[4];
+    for (int dt = DT_F32; dt <= DT_BF16; dt++)
+        for (int64_t window = 0; window <= 1040; window += 520) {
+            struct world *w = world_of(dt, 1, 4, 16, 2120), *other = world_of(dt, 1, 4, 16, 20);
+            w->window = other->window = window;
+            ref_forward(other);
+            for (int h = 0; h < 4; h++)
+                for (int64_t p = 2105; p < 2120; p++)           /* on both sides of a block's end */
+                    ref_row(w, h, p);
+            for (int threads = 1; threads <= 3; threads++) {
+                struct dev *dev = dev_new(threads);
+                for (int i = 0, n = isas(isa); i < n; i++)
+                    for (int repeat = 0; repeat < 3; repeat++) {
+                        check_segments(dev, isa[i].ops, w, other, 1);
+                        check_segments(dev, isa[i].ops, w, other, 15);
+                    }
+                dev_close(dev);
+            }
+            world_free(w), world_free(other);
+        }
 }
 
 /* ---- is the definition attention, and its gradient? in double ---- */
