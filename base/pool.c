@@ -233,11 +233,13 @@ int pool_pin(struct pool *p, int which, int n_pools)
     for (int i = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, &all))
             cpu[n++] = i;
-    if (which < 0 || which >= n_pools || p->n_threads > n / n_pools)
+    int each = n_pools > 0 ? n / n_pools / p->n_threads : 0;
+    if (which < 0 || which >= n_pools || !each)
         return 0;
     for (int i = 0; i < p->n_threads; i++) {
         CPU_ZERO(&one);
-        CPU_SET(cpu[which * p->n_threads + i], &one);
+        for (int k = 0; k < each; k++)
+            CPU_SET(cpu[(which * p->n_threads + i) * each + k], &one);
         if (pthread_setaffinity_np(i ? p->worker[i].id : pthread_self(), sizeof one, &one))
             return 0;
     }

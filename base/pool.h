@@ -9,9 +9,10 @@ struct pool;
 /* n_threads >= 1; the caller's thread is thread 0. Waiting threads yield, then sleep (futex). */
 int pool_open(struct pool **out, int n_threads, struct err *e);
 void pool_close(struct pool *p);
-/* Ties every thread, the caller's too, to a CPU of its own among those that this process may use. n_pools pools of as many threads
- * share these CPUs (ranks on a machine that are not bound to different ones), this is number `which`. 0, and nothing is tied, where
- * there are fewer CPUs than threads: then the scheduler does better. Threads made later by the caller inherit its CPU. */
+/* Ties every thread, the caller's too, to CPUs of its own among those that this process may use: one, or its part where there are more
+ * CPUs than threads. n_pools pools of as many threads share these CPUs (ranks on a machine that are not bound to different ones),
+ * this is number `which`. 0, and nothing is tied, where there are fewer CPUs than threads: then the scheduler does better. Threads
+ * made later by the caller inherit its CPUs. */
 int pool_pin(struct pool *p, int which, int n_pools);
 int pool_threads(const struct pool *p);
 /* The threads' work goes into t (base/trace.h) from the next job on; NULL: no more. */

@@ -36,6 +36,10 @@ void world_close(struct world *w);
 int world_rank(const struct world *w);
 int world_size(const struct world *w);
 const char *world_transport(const struct world *w);
+/* Ties the pool's threads to CPUs of this rank's own where the ranks of the machine, of as many threads each, have CPUs enough: 1 when
+ * it did. Left alone: more threads than CPUs, ranks that a foreign launcher started (it may have bound them), SHARDLINE_PIN=off. */
+struct pool;
+int world_pin(const struct world *w, struct pool *p);
 /* ERR_USAGE when the product of the degrees is not the number of ranks. */
 int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struct err *e);
 void mesh_close(struct mesh *m);

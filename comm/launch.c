@@ -32,6 +32,8 @@ int launch_under_launcher(void)
     return getenv("PMIX_RANK") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK");
 }
 
+int launch_is_ours(void) { return !launch_under_launcher() || getenv(STDERR_TTY); }
+
 int launch_is_first(void)
 {
     const char *rank = getenv("OMPI_COMM_WORLD_RANK");

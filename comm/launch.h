@@ -14,6 +14,8 @@ int launch_ranks(int ranks, char **argv, struct err *e);
  * (SHARDLINE_RANKS_PER_NODE). 0: as it is. */
 void launch_ranks_per_node(int n);
 int launch_under_launcher(void);
+/* Nobody but this process decides where it runs: no launcher, or the one that launch_ranks starts. */
+int launch_is_ours(void);
 /* 1 in the one process that speaks before the ranks have met: no launcher, or rank 0 under one. */
 int launch_is_first(void);
 int launch_stderr_is_tty(void);

@@ -7,7 +7,9 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/pool.h"
 #include "base/trace.h"
+#include "comm/launch.h"
 #include "comm/meet.h"
 #include "comm/shm.h"
 
@@ -167,6 +169,15 @@ void world_close(struct world *w)
 int world_rank(const struct world *w) { return w->at.rank; }
 int world_size(const struct world *w) { return w->at.size; }
 const char *world_transport(const struct world *w) { return w->t->name; }
+int world_pin(const struct world *w, struct pool *p)
+{
+    const char *wish = getenv("SHARDLINE_PIN");
+    int as_it_is = several_machines(w) && getenv("SHARDLINE_RANKS_PER_NODE");        /* machines that are one: their ranks share its CPUs */
+    if ((wish && !strcmp(wish, "off")) || as_it_is || !launch_is_ours())
+        return 0;
+    return pool_pin(p, w->at.node_rank, w->at.node_size);
+}
+
 int world_stop_signal(const struct world *w) { return atomic_load(&w->board->stop_signal); }
 
 void world_fail(struct world *w, const struct err *e)

@@ -123,6 +123,7 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
         t->dev->pool = NULL;
         TRY(pool_open(&t->dev->pool, threads, e));
     }
+    world_pin(t->world, t->dev->pool);
     if (o->trace) {
         TRY(trace_open(&t->trace, threads, e));
         t->dev->trace = t->trace;

@@ -154,6 +154,15 @@ TEST(pinned_threads_have_a_cpu_each_and_too_many_are_left_alone)
     sched_getaffinity(0, sizeof after, &after);
     CHECK(CPU_EQUAL(&before, &after));
     pool_close(p);
+    CHECK_INT(pool_open(&p, 1, &e), 0);                /* one thread, all CPUs are its part */
+    CHECK_INT(pool_pin(p, 0, 1), 1);
+    sched_getaffinity(0, sizeof after, &after);
+    CHECK(CPU_EQUAL(&before, &after));
+    pool_close(p);
+    after = before;
+    for (int i = 0; CPU_COUNT(&after) > n; i++)
+        CPU_CLR(i, &after);
+    CHECK_INT(sched_setaffinity(0, sizeof after, &after), 0);
     CHECK_INT(pool_open(&p, n, &e), 0);
     CHECK_INT(pool_pin(p, 0, 1), 1);
     struct cpus c = { 0 };

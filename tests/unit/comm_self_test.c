@@ -1,9 +1,13 @@
 /* comm_self_test.c - one rank without a launcher: every call works, MPI stays asleep, signals ask for the end. */
+#define _GNU_SOURCE
 #include <mpi.h>
+#include <sched.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "base/pool.h"
 #include "comm/comm.h"
 #include "comm/launch.h"
 #include "comm/watch.h"
@@ -11,6 +15,27 @@
 
 static struct mem mem;
 static struct err e;
+
+TEST(threads_are_tied_to_cpus_unless_that_is_off)
+{
+    struct world *w;
+    struct pool *p;
+    cpu_set_t before, now;
+    CHECK_INT(sched_getaffinity(0, sizeof before, &before), 0);
+    CHECK_INT(world_open(&w, "auto", NULL, &mem, &e), 0);
+    CHECK_INT(pool_open(&p, CPU_COUNT(&before), &e), 0);
+    setenv("SHARDLINE_PIN", "off", 1);
+    CHECK_INT(world_pin(w, p), 0);
+    sched_getaffinity(0, sizeof now, &now);
+    CHECK(CPU_EQUAL(&before, &now));
+    unsetenv("SHARDLINE_PIN");
+    CHECK_INT(world_pin(w, p), 1);
+    sched_getaffinity(0, sizeof now, &now);
+    CHECK_INT(CPU_COUNT(&now), 1);
+    pool_close(p);
+    world_close(w);
+    sched_setaffinity(0, sizeof before, &before);
+}
 
 TEST(one_rank_needs_no_mpi_and_every_call_works)
 {
