@@ -76,9 +76,11 @@ static int enter(struct world *w, struct err *e)
     int rc = world_check(w, e);
     if (!w->open || rc < 0)
         return rc;
-    int64_t begin_ns = trace_now(w->trace);
+    struct comm_count *n = &w->open->c->count[w->open->op];          /* whose turn it is most likely */
+    int64_t begin_ns = trace_now(w->trace), begin_time = board_now_ns();
     if ((rc = comm_step_all(w, e)) < 0)
         world_fail(w, e);
+    n->seconds += (double)(board_now_ns() - begin_time) * 1e-9;
     trace_span(w->trace, TRACE_COMM, "progress", NULL, begin_ns, (struct trace_args){ 0 });
     return rc < 0 ? rc : 0;
 }

@@ -72,16 +72,41 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+static struct comm *group_of(const struct trainer *t, int a) { return a < AXIS_COUNT ? t->mesh.axis[a] : t->mesh.all; }
+
+/* What a collective of a group took since the step began. */
+static struct comm_count counted(const struct trainer *t, int a, enum comm_op op)
+{
+    struct comm_count c[COMM_OPS];
+    const struct comm_count *before = &t->comm_seen[a][op];
+    comm_counts(group_of(t, a), c);
+    return (struct comm_count){ c[op].calls - before->calls, c[op].bytes - before->bytes, c[op].across - before->across, c[op].seconds - before->seconds };
+}
+
 static double comm_seconds(const struct trainer *t)
 {
     double sum = 0;
-    for (int a = 0; a <= AXIS_COUNT; a++) {
-        struct comm_count c[COMM_OPS];
-        comm_counts(a < AXIS_COUNT ? t->mesh.axis[a] : t->mesh.all, c);
-        for (int k = 0; k < COMM_OPS; k++)
-            sum += c[k].seconds;
-    }
+    for (int a = 0; a <= AXIS_COUNT; a++)
+        for (enum comm_op k = 0; k < COMM_OPS; k++)
+            sum += counted(t, a, k).seconds;
     return sum;
+}
+
+/* {"event":"communication","step":1,"dp":{"all_reduce":[calls,bytes,of them to other machines],…},…}: the first step of rank 0, as
+ * comm/ counts it (bytes that a ring would send). */
+static void write_communication(const struct trainer *t)
+{
+    FILE *f = t->log_file;
+    fprintf(f, "{\"event\":\"communication\",\"step\":%lld", (long long)t->step);
+    for (int a = 0; a <= AXIS_COUNT; a++) {
+        fprintf(f, ",\"%s\":{", comm_name(group_of(t, a)));
+        for (enum comm_op k = 0; k < COMM_OPS; k++) {
+            struct comm_count c = counted(t, a, k);
+            fprintf(f, "%s\"%s\":[%lld,%lld,%lld]", k ? "," : "", comm_op_name(k), (long long)c.calls, (long long)c.bytes, (long long)c.across);
+        }
+        fputc('}', f);
+    }
+    fputs("}\n", f);
 }
 
 int runlog_open(struct trainer *t, struct err *e)
@@ -119,13 +144,17 @@ static uint32_t bits_of(float x)
     return u;
 }
 
-void runlog_begin_step(struct trainer *t) { t->comm_seen_s = comm_seconds(t); }
+void runlog_begin_step(struct trainer *t)
+{
+    for (int a = 0; a <= AXIS_COUNT; a++)
+        comm_counts(group_of(t, a), t->comm_seen[a]);
+}
 
 void runlog_step(struct trainer *t, const struct step_result *r)
 {
     double tokens = (double)(t->plan.rows * t->o.seq_len), speed = tokens / r->seconds, comm = comm_seconds(t), eta;
     double mfu = speed * flops_per_token(t) / (t->peak_flops * layout_ranks(&t->layout));
-    double share = r->seconds > 0 ? (comm - t->comm_seen_s) / r->seconds : 0;
+    double share = r->seconds > 0 ? comm / r->seconds : 0;
     char loss[32], norm[32];
     if (world_rank(t->world))
         return;
@@ -136,6 +165,8 @@ void runlog_step(struct trainer *t, const struct step_result *r)
                 (long long)t->step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm), bits_of(r->norm), r->lr,
                 (long long)(t->step * t->plan.rows * t->o.seq_len), speed, mfu, share < 0 ? 0 : share > 1 ? 1 : share, r->bubble,
                 (long long)rss_bytes());
+        if (t->step == t->first_step + 1)
+            write_communication(t);
         fflush(t->log_file);
     }
     eta = (double)(t->o.steps - t->step) * r->seconds;

@@ -48,7 +48,8 @@ struct trainer {
     float *logprobs;                     /* [work_seqs][seq_len] */
     double waited_s;                     /* of this step, for other pipeline stages */
     FILE *log_file;                      /* rank 0 */
-    double peak_flops, started_s, comm_seen_s;
+    double peak_flops, started_s;
+    struct comm_count comm_seen[AXIS_COUNT + 1][COMM_OPS];           /* at the start of the step, by group */
     struct ckpt_digests digests;         /* of the last checkpoint */
     char last_checkpoint[4096];
 };
