@@ -64,6 +64,8 @@ static int encode(const struct service *sv, const json_t *j, struct out *o, stru
         return -1;
     if (read_bool(j, "add_generation_prompt", &chat.add_generation, f) < 0 || read_bool(j, "continue_final_message", &chat.continue_final, f) < 0)
         return -1;
+    if (messages && text && !json_is_null(text))
+        return fault_set(f, BAD, "prompt", "prompt and messages are two ways to say it: leave one of them out");
     if (messages) {
         chat.add_special = special;
         if (chat_encode(sv, j, &chat, &ids, &n_chat, f) < 0)

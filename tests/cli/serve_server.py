@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 
-passed = failed = 0
+passed = failed = skipped = 0
 
 
 def claim(what, ok, detail=""):
@@ -23,8 +23,14 @@ def claim(what, ok, detail=""):
     return ok
 
 
+def skip(why):
+    global skipped
+    skipped += 1
+    print(f"skip: {why}", flush=True)
+
+
 def finish():
-    print(f"{passed} passed, {failed} failed, 0 skipped")
+    print(f"{passed} passed, {failed} failed, {skipped} skipped")
     sys.exit(failed != 0)
 
 
