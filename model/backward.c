@@ -225,11 +225,11 @@ int model_train_backward(struct model *m, struct weights *ws, struct train_work 
 {
     struct back b = { m, w, g };
     int rc = 0;
-    if (m->has_head)
+    if (w->at.has_head)
         TRY(head_back(&b, ws, targets, scale, e));
-    for (int unit = m->last_unit; unit >= m->first_unit; unit--)
+    for (int unit = w->at.last_unit; unit >= w->at.first_unit; unit--)
         TRY(layer_back(&b, ws, unit, e));
-    if (!m->has_embed)
+    if (!w->at.has_embed)
         return 0;
     int part = model_part(m, 0, P_EMBED);
     struct tree_acc acc = acc_of(&b, 0, part);

@@ -57,17 +57,26 @@ static struct leaves kv_leaves(const struct model_config *c, int grain, int firs
     return l;
 }
 
-static void set_stage(struct model *m, int pp, int pp_rank)
+static int set_stages(struct model *m, const struct layout *l, int pp_rank, struct err *e)
 {
-    m->has_embed = pp_rank == 0;
-    m->has_head = pp_rank == pp - 1;
-    m->last_unit = 0;
+    int last = l->pp * layout_chunks(l) - 1;
+    m->n_chunks = layout_chunks(l);
+    m->chunk = calloc((size_t)m->n_chunks, sizeof *m->chunk);
+    if (!m->chunk)
+        return err_set(e, ERR_MEMORY, "no memory for %d virtual stages", m->n_chunks);
     for (int u = (int)m->table.cfg.n_layers; u > 0; u--) {
-        if (params_stage(&m->table, pp, u) != pp_rank)
+        int v = params_stage(&m->table, l, u);
+        struct stage *s = &m->chunk[v / l->pp];
+        if (v % l->pp != pp_rank)
             continue;
-        m->first_unit = u;
-        m->last_unit = m->last_unit ? m->last_unit : u;
+        s->first_unit = u;
+        s->last_unit = s->last_unit ? s->last_unit : u;
+        s->has_embed = v == 0;
+        s->has_head = v == last;
     }
+    m->has_embed = m->chunk[0].has_embed;
+    m->has_head = m->chunk[m->n_chunks - 1].has_head;
+    return 0;
 }
 
 static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
@@ -114,7 +123,7 @@ int model_shape(struct model *m, const struct model_config *cfg, const struct la
     TRY(param_table_open(&m->table, cfg, e));
     TRY(params_local_open(&m->local, &m->table, lay, tp_rank, pp_rank, e));
     set_sizes(m, lay, tp_rank);
-    set_stage(m, lay->pp, pp_rank);
+    TRY(set_stages(m, lay, pp_rank, e));
     return 0;
 out:
     model_close(m);
@@ -161,6 +170,7 @@ void model_close(struct model *m)
         comm_close(m->kv_group);
     params_local_close(&m->local);
     param_table_close(&m->table);
+    free(m->chunk);
     memset(m, 0, sizeof *m);
 }
 

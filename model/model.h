@@ -27,6 +27,9 @@ struct weights {
 };
 static inline int weights_soon(struct weights *w, int unit, int backward, struct err *e) { return w->soon ? w->soon(w, unit, backward, e) : 0; }
 
+/* A run of layer units that one pipeline message enters and one leaves; the first and last stage of all have the ends besides. */
+struct stage { int first_unit, last_unit, has_embed, has_head; };
+
 struct model {
     struct param_table table;
     struct params_local local;
@@ -43,8 +46,9 @@ struct model {
     struct leaves of_heads, of_inter, of_vocab;      /* this rank's blocks */
     struct leaves of_kv;                 /* this rank's blocks of the kv rows, counted from kv_begin */
     int64_t kv_begin;                    /* first kv row to contract in dX, from this rank's first kv row */
-    int first_unit, last_unit;           /* layer units of this pipeline stage */
-    int has_embed, has_head;             /* first and last stage */
+    int n_chunks;                        /* virtual stages on this pipeline rank, 1 without interleaving … */
+    struct stage *chunk;                 /* … [n_chunks], the earlier layers first */
+    int has_embed, has_head;             /* of any of them: first and last rank */
     int64_t max_pos;
     float *rope_cos, *rope_sin;          /* [max_pos][head_dim / 2] */
     float *sum_rows;                     /* comm memory [max_rows][hidden]: partial sums over tp */
@@ -102,9 +106,9 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
 /* ---- training: forward that keeps, backward that accumulates ---- */
 struct train_work;                                   /* activations of one micro-batch, model/train.c */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE /* norms and act(gate) up */, RECOMPUTE_FULL /* all but a layer's input */ };
-int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e);
+int train_work_open(struct train_work **out, struct model *m, int chunk, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e);
 void train_work_close(struct train_work *w);
-size_t train_work_measure(const struct model *m, int n_seq, int64_t seq_len, enum recompute recompute);     /* bytes of one, from model_shape */
+size_t train_work_measure(const struct model *m, int chunk, int n_seq, int64_t seq_len, enum recompute recompute);     /* bytes of one, from model_shape */
 /* Between pipeline stages: what the previous stage sends forward is put into input (dt [rows][hidden]), output is what the next one
  * needs; the gradient of output is put into grad before backward, which leaves the gradient of input there. */
 void *train_work_input(struct train_work *w);

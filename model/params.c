@@ -137,8 +137,9 @@ int layout_check(const struct layout *l, const struct model_config *c, struct er
                        (long long)c->n_kv);
     if (l->tp > GRAIN_MAX)
         return err_set(e, ERR_USAGE, "--tp %d: at most %d are supported", l->tp, GRAIN_MAX);
-    if (l->pp > c->n_layers)
-        return err_set(e, ERR_USAGE, "--pp %d stages for %lld layers: use at most one stage a layer", l->pp, (long long)c->n_layers);
+    if ((int64_t)l->pp * layout_chunks(l) > c->n_layers)
+        return err_set(e, ERR_USAGE, "--pp %d stages%s for %lld layers: use at most one stage a layer", l->pp * layout_chunks(l),
+                       layout_chunks(l) > 1 ? " times --virtual-stages" : "", (long long)c->n_layers);
     return 0;
 }
 
@@ -157,18 +158,20 @@ struct rank_at layout_at(const struct layout *l, int rank)
     return a;
 }
 
-int params_stage(const struct param_table *t, int pp, int unit)
+int params_stage(const struct param_table *t, const struct layout *l, int unit)
 {
-    int64_t L = t->cfg.n_layers;
+    int64_t L = t->cfg.n_layers, stages = (int64_t)l->pp * layout_chunks(l);
     if (unit == 0)
         return 0;
     if (unit == L + 1)
-        return pp - 1;
+        return (int)stages - 1;
     int s = 0;
-    while ((int64_t)(s + 1) * L / pp <= unit - 1)
+    while ((int64_t)(s + 1) * L / stages <= unit - 1)
         s++;
     return s;
 }
+
+int params_stage_rank(const struct param_table *t, const struct layout *l, int unit) { return params_stage(t, l, unit) % l->pp; }
 
 /* The range of the parameter's part of dim `split_dim` that tp rank r holds, and whether r is the lowest rank that holds it. */
 static void split_range(const struct param *p, const struct layout *l, const struct model_config *c, int r, int64_t *begin, int64_t *end, int *owner)
@@ -222,7 +225,7 @@ int params_local_open(struct params_local *l, const struct param_table *t, const
     for (int i = 0; i < t->n; i++) {
         const struct param *p = &t->p[i];
         struct unit_part *u = &l->unit[p->unit];
-        int home = params_stage(t, lay->pp, p->unit), tied_copy = t->cfg.tied && p->unit == 0 && pp_rank == lay->pp - 1;
+        int home = params_stage_rank(t, lay, p->unit), tied_copy = t->cfg.tied && p->unit == 0 && pp_rank == lay->pp - 1;
         if (home != pp_rank && !tied_copy)
             continue;
         struct part *q = &l->part[l->n_parts];

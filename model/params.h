@@ -53,7 +53,9 @@ void param_table_close(struct param_table *t);
 int param_find(const struct param_table *t, const char *name);               /* index (of the first that share the tensor) or -1 */
 int64_t param_count(const struct param *p);                                  /* elements */
 
-struct layout { int tp, pp, cp, dp, ep, zero; };
+/* vpp: parts of the model a pipeline rank holds (virtual stages), 0 and 1 mean one. Virtual stage v = chunk * pp + rank. */
+struct layout { int tp, pp, cp, dp, ep, zero, vpp; };
+static inline int layout_chunks(const struct layout *l) { return l->vpp > 1 ? l->vpp : 1; }
 /* Why this layout cannot be run or written for this model (ERR_USAGE, says what to change), or 0. */
 int layout_check(const struct layout *l, const struct model_config *cfg, struct err *e);
 /* The GRAIN that runs at this tp: cfg->grain, or tp itself where tp cuts the tree elsewhere (then the bits are this layout's own). */
@@ -79,8 +81,9 @@ struct params_local {
 };
 int params_local_open(struct params_local *l, const struct param_table *t, const struct layout *lay, int tp_rank, int pp_rank, struct err *e);
 void params_local_close(struct params_local *l);
-/* The pp stage that owns a unit. The last stage holds a copy of a tied embedding besides. */
-int params_stage(const struct param_table *t, int pp, int unit);
+/* The virtual stage, 0 .. pp * vpp - 1, that owns a unit, and the rank it lies on. The last one holds a copy of a tied embedding besides. */
+int params_stage(const struct param_table *t, const struct layout *l, int unit);
+int params_stage_rank(const struct param_table *t, const struct layout *l, int unit);
 
 /* What rank `at` writes to a checkpoint. sliced 0: whole boxes (dp rank 0 only, others none); sliced 1: its ZeRO slice of every box.
  * Weights: sliced when zero == 3; optimizer state (masters, moments): when zero >= 1. Boxes whose owner is another rank and empty

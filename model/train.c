@@ -64,7 +64,7 @@ static void carve(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
     size_t el = dtype_size(m->dt);
-    int64_t rows = w->rows, head = m->has_head ? rows : 0, qkv = heads_of(m) + 2 * kv_of(m);
+    int64_t rows = w->rows, head = w->at.has_head ? rows : 0, qkv = heads_of(m) + 2 * kv_of(m);
     carve_layers(w, a);
     w->x_last = arena_take(a, (size_t)(rows * m->hidden) * el);
     w->hf = arena_take(a, (size_t)(head * m->hidden) * el);
@@ -80,16 +80,16 @@ static void carve(struct train_work *w, struct arena *a)
     w->dout = arena_take(a, (size_t)(rows * heads_of(m)) * el);
 }
 
-size_t train_work_measure(const struct model *m, int n_seq, int64_t seq_len, enum recompute recompute)
+size_t train_work_measure(const struct model *m, int chunk, int n_seq, int64_t seq_len, enum recompute recompute)
 {
-    struct train_work w = { .m = (struct model *)(uintptr_t)m, .recompute = recompute, .n_seq = n_seq, .n_layers = m->last_unit - m->first_unit + 1,
-                            .seq_len = seq_len, .rows = n_seq * seq_len };
+    struct train_work w = { .m = (struct model *)(uintptr_t)m, .at = m->chunk[chunk], .recompute = recompute, .n_seq = n_seq,
+                            .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1, .seq_len = seq_len, .rows = n_seq * seq_len };
     struct arena a = { 0 };
     carve(&w, &a);
     return a.used + (size_t)(2 * w.rows * kv_of(m)) * sizeof(float);
 }
 
-int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e)
+int train_work_open(struct train_work **out, struct model *m, int chunk, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e)
 {
     struct train_work *w = calloc(1, sizeof *w);
     struct arena a = { 0 };
@@ -99,7 +99,8 @@ int train_work_open(struct train_work **out, struct model *m, int n_seq, int64_t
     w->m = m;
     w->recompute = recompute;
     w->n_seq = n_seq;
-    w->n_layers = m->last_unit - m->first_unit + 1;
+    w->at = m->chunk[chunk];
+    w->n_layers = w->at.last_unit - w->at.first_unit + 1;
     w->seq_len = seq_len;
     w->rows = n_seq * seq_len;
     w->layer = calloc((size_t)w->n_layers, sizeof *w->layer);
@@ -140,7 +141,7 @@ struct attn train_attn(const struct train_work *w, int unit)
 {
     struct attn a = model_attn(w->m);
     a.n_seq = w->n_seq;
-    a.seq = w->seq + (int64_t)(unit - w->m->first_unit) * w->n_seq;
+    a.seq = w->seq + (int64_t)(unit - w->at.first_unit) * w->n_seq;
     return a;
 }
 
@@ -176,22 +177,22 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
 {
     const struct unit_weights *uw;
     int rc = 0;
-    if (m->has_embed) {
+    if (w->at.has_embed) {
         TRY(ws->get(ws, 0, 0, &uw, e));
-        if ((rc = weights_soon(ws, m->first_unit, 0, e)) >= 0)
+        if ((rc = weights_soon(ws, w->at.first_unit, 0, e)) >= 0)
             rc = embed_forward(m, uw, ids, w->layer[0].x, w->rows, e);
         ws->put(ws, 0);
     }
-    for (int unit = m->first_unit; rc >= 0 && unit <= m->last_unit; unit++) {
+    for (int unit = w->at.first_unit; rc >= 0 && unit <= w->at.last_unit; unit++) {
         struct attn a = train_attn(w, unit);
         TRY(ws->get(ws, unit, 0, &uw, e));
-        if (unit < m->last_unit || m->has_head)
+        if (unit < w->at.last_unit || w->at.has_head)
             rc = weights_soon(ws, unit + 1, 0, e);
         if (rc >= 0)
-            rc = block_forward(m, uw, &a, layer_of(w, unit), unit < m->last_unit ? layer_of(w, unit + 1)->x : w->x_last, w->rows, e);
+            rc = block_forward(m, uw, &a, layer_of(w, unit), unit < w->at.last_unit ? layer_of(w, unit + 1)->x : w->x_last, w->rows, e);
         ws->put(ws, unit);
     }
-    if (rc >= 0 && m->has_head)
+    if (rc >= 0 && w->at.has_head)
         rc = head_part(m, ws, w, targets, logprobs, e);
 out:
     return rc;

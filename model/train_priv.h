@@ -6,9 +6,10 @@
 
 struct train_work {
     struct model *m;
+    struct stage at;                     /* the part of the model that it runs through */
     void *memory;                        /* of everything below but dkv */
     enum recompute recompute;
-    int n_seq, n_layers;                 /* of this stage */
+    int n_seq, n_layers;
     int64_t seq_len, rows;
     struct layer_buf *layer;             /* [n_layers]; buffers that are computed again are one set, shared */
     char **page;                         /* [n_layers][n_seq][pages] */
@@ -26,7 +27,7 @@ struct train_work {
 
 static inline int64_t heads_of(const struct model *m) { return m->n_heads * m->head_dim; }
 static inline int64_t kv_of(const struct model *m) { return m->n_kv * m->head_dim; }
-static inline struct layer_buf *layer_of(const struct train_work *w, int unit) { return &w->layer[unit - w->m->first_unit]; }
+static inline struct layer_buf *layer_of(const struct train_work *w, int unit) { return &w->layer[unit - w->at.first_unit]; }
 struct attn train_attn(const struct train_work *w, int unit);
 
 #endif

@@ -14,11 +14,15 @@ static int eval_round(struct trainer *t, int64_t first, int64_t n, struct xsum *
         int64_t w = mine + j < n ? mine + j : n - 1;
         TRY(data_read(t->eval, w, t->ids + j * T, t->targets + j * T, e));
     }
-    if (!t->model.has_embed)
-        TRY(comm_recv(t->mesh.axis[AXIS_PP], train_work_input(t->work[0]), train_work_bytes(t->work[0]), t->mesh.at[AXIS_PP] - 1, e));
-    TRY(model_train_forward(&t->model, t->weights, t->work[0], t->ids, t->targets, t->logprobs, e));
-    if (!t->model.has_head)
-        TRY(comm_send(t->mesh.axis[AXIS_PP], train_work_output(t->work[0]), train_work_bytes(t->work[0]), t->mesh.at[AXIS_PP] + 1, e));
+    for (int c = 0; c < t->model.n_chunks; c++) {
+        struct train_work *w = t->work[t->first_work[c]];
+        int ranks = t->layout.pp, me = t->mesh.at[AXIS_PP];
+        if (!t->model.chunk[c].has_embed)
+            TRY(comm_recv(t->mesh.axis[AXIS_PP], train_work_input(w), train_work_bytes(w), (me + ranks - 1) % ranks, e));
+        TRY(model_train_forward(&t->model, t->weights, w, t->ids, t->targets, t->logprobs, e));
+        if (!t->model.chunk[c].has_head)
+            TRY(comm_send(t->mesh.axis[AXIS_PP], train_work_output(w), train_work_bytes(w), (me + 1) % ranks, e));
+    }
     for (int64_t j = 0; j < M && mine + j < n && t->mesh.at[AXIS_TP] == 0 && t->model.has_head; j++)
         for (int64_t i = 0; i < T; i++)
             xsum_add(sum, -(double)t->logprobs[j * T + i]);

@@ -1,164 +1,149 @@
-/* pipeline.c - see pipeline.h. */
+/* pipeline.c - see pipeline.h. A generator decides the order of the work; the messages around it follow from the virtual stage. */
 #include "train/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct maker { struct pipe_list *l; int first, last; };
+struct maker { const struct pipe_shape *s; struct pipe_list *l; int rank; };
 
-static void add(struct maker *m, enum pipe_op op, int64_t micro) { m->l->act[m->l->n++] = (struct pipe_act){ op, micro }; }
+static void add(struct maker *m, enum pipe_op op, int chunk, int64_t micro) { m->l->act[m->l->n++] = (struct pipe_act){ op, chunk, micro }; }
 
-static void forward(struct maker *m, int64_t i)
+static int is_first(const struct maker *m, int chunk) { return m->rank == 0 && chunk == 0; }
+static int is_last(const struct maker *m, int chunk) { return m->rank == m->s->ranks - 1 && chunk == m->s->chunks - 1; }
+
+static void forward(struct maker *m, int chunk, int64_t i)
 {
-    if (!m->first)
-        add(m, PIPE_RECV_X, i);
-    add(m, PIPE_FORWARD, i);
-    if (!m->last)
-        add(m, PIPE_SEND_X, i);
+    if (!is_first(m, chunk))
+        add(m, PIPE_RECV_X, chunk, i);
+    add(m, PIPE_FORWARD, chunk, i);
+    if (!is_last(m, chunk))
+        add(m, PIPE_SEND_X, chunk, i);
 }
 
-static void backward(struct maker *m, int64_t i)
+static void backward(struct maker *m, enum pipe_op op, int chunk, int64_t i)
 {
-    if (!m->last)
-        add(m, PIPE_RECV_DX, i);
-    add(m, PIPE_BACKWARD, i);
-    if (!m->first)
-        add(m, PIPE_SEND_DX, i);
+    if (!is_last(m, chunk))
+        add(m, PIPE_RECV_DX, chunk, i);
+    add(m, op, chunk, i);
+    if (!is_first(m, chunk))
+        add(m, PIPE_SEND_DX, chunk, i);
 }
 
-int pipe_make(struct pipe_list *l, enum pipe_kind kind, int stages, int stage, int64_t micros, struct err *e)
+static int64_t min64(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* gpipe and 1f1b differ by how many forwards come before the first backward. */
+static void make_flat(struct maker *m)
 {
-    struct maker m = { l, stage == 0, stage == stages - 1 };
-    int64_t ahead = kind == PIPE_GPIPE ? micros : stages - stage;     /* forwards before the first backward */
-    ahead = ahead > micros ? micros : ahead;
-    l->n = 0;
-    l->in_flight = ahead;
-    l->act = malloc(sizeof *l->act * (size_t)(6 * micros + 1));
-    if (!l->act)
-        return err_set(e, ERR_MEMORY, "no memory for a schedule of %lld micro-batches", (long long)micros);
+    int64_t M = m->s->micros, ahead = min64(m->s->kind == PIPE_GPIPE ? M : m->s->ranks - m->rank, M);
     for (int64_t i = 0; i < ahead; i++)
-        forward(&m, i);
-    for (int64_t i = 0; i < micros; i++) {
-        backward(&m, i);
-        if (i + ahead < micros)
-            forward(&m, i + ahead);
+        forward(m, 0, i);
+    for (int64_t i = 0; i < M; i++) {
+        backward(m, PIPE_BACKWARD, 0, i);
+        if (i + ahead < M)
+            forward(m, 0, i + ahead);
     }
+}
+
+static void make_naive(struct maker *m)
+{
+    for (int64_t i = 0; i < m->s->micros; i++) {
+        for (int c = 0; c < m->s->chunks; c++)
+            forward(m, c, i);
+        for (int c = m->s->chunks - 1; c >= 0; c--)
+            backward(m, PIPE_BACKWARD, c, i);
+    }
+}
+
+/* Number k of all (chunk, micro-batch) pairs: `ranks` micro-batches through one chunk, then through the next. */
+static int64_t pair(const struct pipe_shape *s, int64_t k, int *chunk)
+{
+    int64_t round = (int64_t)s->ranks * s->chunks, in = k % round;
+    *chunk = (int)(in / s->ranks);
+    return k / round * s->ranks + in % s->ranks;
+}
+
+static void make_interleaved(struct maker *m)
+{
+    const struct pipe_shape *s = m->s;
+    int64_t all = s->micros * s->chunks, ahead = min64((int64_t)(s->ranks - m->rank - 1) * 2 + (int64_t)(s->chunks - 1) * s->ranks + 1, all);
+    for (int64_t k = 0; k < all + ahead; k++) {
+        int chunk;
+        int64_t micro;
+        if (k >= ahead) {
+            micro = pair(s, k - ahead, &chunk);
+            backward(m, PIPE_BACKWARD, s->chunks - 1 - chunk, micro);
+        }
+        if (k < all) {
+            micro = pair(s, k, &chunk);
+            forward(m, chunk, micro);
+        }
+    }
+}
+
+/* 1f1b whose weight gradients are `rank` micro-batches late: the last rank hands gradients on sooner, and fills its end with them. */
+static void make_zero_bubble(struct maker *m)
+{
+    int64_t M = m->s->micros, ahead = min64(m->s->ranks - m->rank, M), late = m->rank;
+    for (int64_t i = 0; i < ahead; i++)
+        forward(m, 0, i);
+    for (int64_t i = 0; i < M + late; i++) {
+        if (i < M)
+            backward(m, PIPE_BACKWARD_INPUT, 0, i);
+        if (i >= late)
+            add(m, PIPE_BACKWARD_WEIGHT, 0, i - late);
+        if (i + ahead < M)
+            forward(m, 0, i + ahead);
+    }
+}
+
+static void (*const generators[])(struct maker *) = {
+    [PIPE_GPIPE] = make_flat, [PIPE_1F1B] = make_flat, [PIPE_INTERLEAVED] = make_interleaved, [PIPE_ZERO_BUBBLE] = make_zero_bubble,
+    [PIPE_NAIVE] = make_naive,
+};
+
+static int ends_backward(enum pipe_op op) { return op == PIPE_BACKWARD || op == PIPE_BACKWARD_WEIGHT; }
+
+static void count_in_flight(struct pipe_list *l, int chunks)
+{
+    for (int c = 0; c < chunks; c++) {
+        int64_t now = 0;
+        for (int64_t i = 0; i < l->n; i++) {
+            if (l->act[i].chunk != c)
+                continue;
+            now += (l->act[i].op == PIPE_FORWARD) - ends_backward(l->act[i].op);
+            l->in_flight[c] = now > l->in_flight[c] ? now : l->in_flight[c];
+        }
+    }
+}
+
+int pipe_check(const struct pipe_shape *s, struct err *e)
+{
+    if (s->chunks > 1 && s->kind != PIPE_INTERLEAVED && s->kind != PIPE_NAIVE)
+        return err_set(e, ERR_USAGE, "--virtual-stages %d needs --schedule interleaved", s->chunks);
+    if (s->chunks > 1 && s->ranks < 2)
+        return err_set(e, ERR_USAGE, "--virtual-stages %d needs --pp 2 or more", s->chunks);
+    if (s->kind == PIPE_INTERLEAVED && s->micros % s->ranks)
+        return err_set(e, ERR_USAGE, "--schedule interleaved runs groups of --pp micro-batches, %lld are not a multiple of %d: change --global-batch or --micro-batch",
+                       (long long)s->micros, s->ranks);
+    return 0;
+}
+
+int pipe_make(struct pipe_list *l, const struct pipe_shape *s, int rank, struct err *e)
+{
+    struct maker m = { s, l, rank };
+    *l = (struct pipe_list){ .act = malloc(sizeof *l->act * (size_t)(7 * s->micros * s->chunks + 1)), .in_flight = calloc((size_t)s->chunks, sizeof(int64_t)) };
+    if (!l->act || !l->in_flight) {
+        pipe_free(l);
+        return err_set(e, ERR_MEMORY, "no memory for a schedule of %lld micro-batches", (long long)s->micros);
+    }
+    generators[s->kind](&m);
+    count_in_flight(l, s->chunks);
     return 0;
 }
 
 void pipe_free(struct pipe_list *l)
 {
     free(l->act);
+    free(l->in_flight);
     memset(l, 0, sizeof *l);
-}
-
-/* ---- the verifier: a clock a stage, a time of arrival a message ---- */
-struct check {
-    const struct pipe_list *stage;
-    int stages;
-    int64_t micros, *next;               /* [stages]: next action */
-    int64_t *forwards, *backwards;       /* [stages]: done so far */
-    double *clock, *busy;                /* [stages] */
-    double *x_at, *dx_at;                /* [stages][micros]: when a stage's message arrives; < 0: not yet */
-};
-
-static int wrong(struct err *e, int s, const struct pipe_act *a, const char *what)
-{
-    return err_set(e, ERR_INTERNAL, "schedule: stage %d, micro-batch %lld: %s", s, (long long)a->micro, what);
-}
-
-/* 1: the action ran; 0: it has to wait; negative: it may not stand here. */
-static int run_action(struct check *c, int s, const struct pipe_act *a, struct err *e)
-{
-    double *at = a->op == PIPE_RECV_X ? &c->x_at[s * c->micros + a->micro] : &c->dx_at[s * c->micros + a->micro];
-    switch (a->op) {
-    case PIPE_RECV_X:
-    case PIPE_RECV_DX:
-        if (*at < 0)
-            return 0;
-        c->clock[s] = c->clock[s] > *at ? c->clock[s] : *at;
-        return 1;
-    case PIPE_SEND_X: c->x_at[(s + 1) * c->micros + a->micro] = c->clock[s]; return 1;
-    case PIPE_SEND_DX: c->dx_at[(s - 1) * c->micros + a->micro] = c->clock[s]; return 1;
-    case PIPE_FORWARD:
-        if (a->micro != c->forwards[s]++)
-            return wrong(e, s, a, "its forward is out of order");
-        if (c->forwards[s] - c->backwards[s] > c->stage[s].in_flight)
-            return wrong(e, s, a, "more micro-batches are kept than the list says");
-        c->clock[s] += 1;
-        c->busy[s] += 1;
-        return 1;
-    case PIPE_BACKWARD:
-        if (a->micro != c->backwards[s]++ || c->backwards[s] > c->forwards[s])
-            return wrong(e, s, a, "its backward is out of order");
-        c->clock[s] += 2;
-        c->busy[s] += 2;
-        return 1;
-    }
-    return wrong(e, s, a, "an unknown action");
-}
-
-static void draw_stage(FILE *f, int s, const struct pipe_list *l)
-{
-    fprintf(f, "stage %-3d ", s);
-    for (int64_t i = 0; i < l->n && i < 160; i++)
-        if (l->act[i].op == PIPE_FORWARD || l->act[i].op == PIPE_BACKWARD)
-            fprintf(f, " %c%lld", l->act[i].op == PIPE_FORWARD ? 'F' : 'B', (long long)l->act[i].micro);
-    fprintf(f, "%s\n", l->n > 160 ? " ..." : "");
-}
-
-static int run_all(struct check *c, struct err *e)
-{
-    for (int left = c->stages, moved = 1; left > 0;) {
-        if (!moved)
-            return err_set(e, ERR_INTERNAL, "schedule: every stage waits for another");
-        moved = 0;
-        left = 0;
-        for (int s = 0; s < c->stages; s++) {
-            int rc = 1;
-            while (c->next[s] < c->stage[s].n && (rc = run_action(c, s, &c->stage[s].act[c->next[s]], e)) > 0) {
-                c->next[s]++;
-                moved = 1;
-            }
-            if (rc < 0)
-                return rc;
-            left += c->next[s] < c->stage[s].n;
-        }
-    }
-    for (int s = 0; s < c->stages; s++)
-        if (c->forwards[s] != c->micros || c->backwards[s] != c->micros)
-            return err_set(e, ERR_INTERNAL, "schedule: stage %d does not run all %lld micro-batches", s, (long long)c->micros);
-    return 0;
-}
-
-int pipe_verify(const struct pipe_list *stage, int stages, int64_t micros, struct pipe_report *r, FILE *draw, struct err *e)
-{
-    size_t n = (size_t)stages, cells = n * (size_t)micros;
-    struct check c = { stage, stages, micros, calloc(n, 8), calloc(n, 8), calloc(n, 8), calloc(n, 8), calloc(n, 8), malloc(cells * 8), malloc(cells * 8) };
-    double end = 0;
-    int rc = 0;
-    if (!c.next || !c.forwards || !c.backwards || !c.clock || !c.busy || !c.x_at || !c.dx_at) {
-        rc = err_set(e, ERR_MEMORY, "no memory to check a schedule of %d stages", stages);
-        goto out;
-    }
-    for (size_t i = 0; i < cells; i++)
-        c.x_at[i] = c.dx_at[i] = -1;
-    TRY(run_all(&c, e));
-    *r = (struct pipe_report){ 0 };
-    for (int s = 0; s < stages; s++) {
-        end = c.clock[s] > end ? c.clock[s] : end;
-        r->in_flight = stage[s].in_flight > r->in_flight ? stage[s].in_flight : r->in_flight;
-        if (draw)
-            draw_stage(draw, s, &stage[s]);
-    }
-    r->bubble = 1 - c.busy[0] / end;
-out:
-    free(c.next);
-    free(c.forwards);
-    free(c.backwards);
-    free(c.clock);
-    free(c.busy);
-    free(c.x_at);
-    free(c.dx_at);
-    return rc;
 }

@@ -6,16 +6,21 @@
 #include <string.h>
 #include "base/log.h"
 
+static struct pipe_shape shape_of(const struct run_plan *p, const struct run_ask *a)
+{
+    return (struct pipe_shape){ a->pipeline, a->layout.pp, layout_chunks(&a->layout), p->batch.supers * (p->batch.local / p->batch.micro) };
+}
+
 static int plan_pipeline(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e)
 {
-    int64_t micros = p->batch.supers * (p->batch.local / p->batch.micro);
+    struct pipe_shape shape = shape_of(p, a);
     struct pipe_list *l = calloc((size_t)a->layout.pp, sizeof *l);
     struct pipe_report r = { 0 };
-    int rc = l ? 0 : err_set(e, ERR_MEMORY, "no memory for %d stages", a->layout.pp);
+    int rc = l ? pipe_check(&shape, e) : err_set(e, ERR_MEMORY, "no memory for %d stages", a->layout.pp);
     for (int s = 0; rc >= 0 && s < a->layout.pp; s++)
-        rc = pipe_make(&l[s], a->pipeline, a->layout.pp, s, micros, e);
+        rc = pipe_make(&l[s], &shape, s, e);
     if (rc >= 0)
-        rc = pipe_verify(l, a->layout.pp, micros, &r, a->layout.pp > 1 ? draw : NULL, e);
+        rc = pipe_verify(l, &shape, &r, a->layout.pp > 1 ? draw : NULL, e);
     for (int s = 0; l && s < a->layout.pp; s++)
         pipe_free(&l[s]);
     free(l);
@@ -37,12 +42,14 @@ static double around(int n) { return (double)(n - 1) / n; }
 static void plan_traffic(struct run_plan *p, const struct run_ask *a, const struct model *m)
 {
     double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total, rows = (double)(p->batch.supers * p->batch.local * a->seq_len);
-    double micros = (double)(p->batch.supers * (p->batch.local / p->batch.micro)), layers = m->last_unit - m->first_unit + 1, dp = around(a->layout.dp);
+    double micros = (double)(p->batch.supers * (p->batch.local / p->batch.micro)), layers = 0, dp = around(a->layout.dp);
     int stage = a->layout.zero;
+    for (int c = 0; c < m->n_chunks; c++)
+        layers += m->chunk[c].last_unit - m->chunk[c].first_unit + 1;
     p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * dp * (stage >= 2 ? (double)p->batch.supers : 1);
     p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat * dp : 2 * el * flat * dp * micros;
     p->tp_reduce = 2 * 4 * around(a->layout.tp) * rows * (double)m->hidden * (4 * layers + m->has_embed + m->has_head);
-    p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden : 0;
+    p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden * m->n_chunks : 0;
 }
 
 static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, struct err *e)
@@ -52,11 +59,14 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
     if (rc < 0)
         return rc;
-    int64_t micros = p->batch.supers * (p->batch.local / p->batch.micro), rows = p->batch.micro * a->seq_len;
-    int64_t kept = a->pipeline == PIPE_GPIPE ? micros : a->layout.pp - stage;
-    kept = kept < micros ? kept : micros;
+    struct pipe_shape shape = shape_of(p, a);
+    struct pipe_list list;
+    int64_t rows = p->batch.micro * a->seq_len;
+    TRY(pipe_make(&list, &shape, stage, e));
     zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch, bytes);
-    bytes[MEM_ACTS] = (double)kept * (double)train_work_measure(&m, (int)p->batch.micro, a->seq_len, a->recompute);
+    for (int c = 0; c < shape.chunks; c++)
+        bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, (int)p->batch.micro, a->seq_len, a->recompute);
+    pipe_free(&list);
     bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
     bytes[MEM_WORK] = 4.0 * (double)(a->seq_len * m.head_dim);
     for (int c = 0; c < MEM_CATS; c++)
@@ -67,8 +77,9 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     }
     if (stage == 0)
         plan_traffic(p, a, &m);
+out:
     model_close(&m);
-    return 0;
+    return rc;
 }
 
 int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e)

@@ -78,8 +78,8 @@ static int check_options(const struct trainer *t, struct err *e)
         return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
-    if (o->pipeline >= PIPE_KINDS)
-        return err_set(e, ERR_USAGE, "--schedule %s is not built yet: use 1f1b or gpipe", o->pipeline == PIPE_KINDS ? "interleaved" : "zero-bubble");
+    if (o->pipeline == PIPE_ZERO_BUBBLE)
+        return err_set(e, ERR_USAGE, "--schedule zero-bubble is not built yet: use 1f1b, gpipe or interleaved");
     if (o->pp > 1 && o->sample_every)
         return err_set(e, ERR_USAGE, "--sample-every needs --pp 1: a sample does not go through a pipeline yet");
     if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1)        /* the correction 1 - beta^step would be 0 */
@@ -130,7 +130,7 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
         pool_trace(t->dev->pool, t->trace);
         world_trace(t->world, t->trace);
     }
-    t->layout = (struct layout){ (int)o->tp, (int)o->pp, (int)o->cp, (int)(n / inner), (int)o->ep, (int)o->zero };
+    t->layout = (struct layout){ (int)o->tp, (int)o->pp, (int)o->cp, (int)(n / inner), (int)o->ep, (int)o->zero, (int)o->virtual_stages };
     size[AXIS_TP] = t->layout.tp;
     size[AXIS_CP] = t->layout.cp;
     size[AXIS_DP] = t->layout.dp;
@@ -241,17 +241,28 @@ static int check_target(const struct trainer *t, struct err *e)
 /* The schedule of this stage, and memory for as many micro-batches as it keeps at once. */
 static int open_work(struct trainer *t, struct err *e)
 {
-    int64_t T = t->o.seq_len, micros = t->o.eval_only ? 1 : t->plan.supers * (t->plan.local / t->plan.micro);
+    int64_t T = t->o.seq_len, most = 0;
+    struct pipe_shape s = { (enum pipe_kind)t->o.pipeline, t->layout.pp, t->model.n_chunks, t->plan.supers * (t->plan.local / t->plan.micro) };
     int rc;
-    TRY(pipe_make(&t->schedule, (enum pipe_kind)t->o.pipeline, t->layout.pp, t->mesh.at[AXIS_PP], micros, e));
-    t->work = calloc((size_t)t->schedule.in_flight, sizeof *t->work);
-    t->ids = malloc(sizeof *t->ids * (size_t)(t->schedule.in_flight * t->work_seqs * T));
-    t->targets = malloc(sizeof *t->targets * (size_t)(t->schedule.in_flight * t->work_seqs * T));
+    if (t->o.eval_only)
+        s = (struct pipe_shape){ PIPE_NAIVE, t->layout.pp, t->model.n_chunks, 1 };
+    TRY(pipe_check(&s, e));
+    TRY(pipe_make(&t->schedule, &s, t->mesh.at[AXIS_PP], e));
+    TRY(comm_split(&t->pipe_back, t->mesh.axis[AXIS_PP], 0, e));
+    for (int c = 0; c < s.chunks; c++)
+        most += t->schedule.in_flight[c];
+    t->first_work = calloc((size_t)s.chunks, sizeof *t->first_work);
+    t->work = calloc((size_t)most, sizeof *t->work);
+    t->ids = malloc(sizeof *t->ids * (size_t)(most * t->work_seqs * T));
+    t->targets = malloc(sizeof *t->targets * (size_t)(most * t->work_seqs * T));
     t->logprobs = malloc(sizeof *t->logprobs * (size_t)(t->work_seqs * T));
-    if (!t->work || !t->ids || !t->targets || !t->logprobs)
+    if (!t->first_work || !t->work || !t->ids || !t->targets || !t->logprobs)
         return err_set(e, ERR_MEMORY, "no memory for a batch");
-    for (; t->n_work < t->schedule.in_flight; t->n_work++)
-        TRY(train_work_open(&t->work[t->n_work], &t->model, (int)t->work_seqs, T, (enum recompute)t->o.recompute, e));
+    for (int c = 0; c < s.chunks; c++) {
+        t->first_work[c] = t->n_work;
+        for (int64_t i = 0; i < t->schedule.in_flight[c]; i++, t->n_work++)
+            TRY(train_work_open(&t->work[t->n_work], &t->model, c, (int)t->work_seqs, T, (enum recompute)t->o.recompute, e));
+    }
 out:
     return rc;
 }
@@ -353,6 +364,8 @@ void trainer_close(struct trainer *t)
     for (int64_t i = 0; i < t->n_work; i++)
         train_work_close(t->work[i]);
     free(t->work);
+    free(t->first_work);
+    comm_close(t->pipe_back);
     pipe_free(&t->schedule);
     model_close(&t->model);
     ckpt_close(t->source);

@@ -36,11 +36,11 @@ static int read_rows(struct trainer *t, int64_t k, int64_t at, struct err *e)
     return 0;
 }
 
-static void add_losses(struct trainer *t, struct xsum *loss)
+static void add_losses(struct trainer *t, int chunk, struct xsum *loss)
 {
     int64_t rows = t->plan.micro * t->o.seq_len;
     struct xsum part = { 0 };
-    if (t->mesh.at[AXIS_TP] || !t->model.has_head)
+    if (t->mesh.at[AXIS_TP] || !t->model.chunk[chunk].has_head)
         return;
     for (int64_t i = 0; i < rows; i++)
         xsum_add(ALTERED("loss_exact") ? &part : loss, -(double)t->logprobs[i]);
@@ -48,32 +48,36 @@ static void add_losses(struct trainer *t, struct xsum *loss)
         xsum_add(loss, (double)(float)xsum_double(&part));
 }
 
-/* One action of the pipeline schedule. Micro-batch k lives in slot k % n_work from its forward to its backward. */
+/* One action of the pipeline schedule. Micro-batch k lives in slot k % in_flight of its chunk from its forward to its backward. The
+ * neighbours are those of a ring: behind the last rank comes the first one's next chunk. */
 static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *loss, struct err *e)
 {
-    int64_t slot = a->micro % t->n_work, at = slot * t->work_seqs * t->o.seq_len, per = t->plan.local / t->plan.micro;
+    int64_t slot = t->first_work[a->chunk] + a->micro % t->schedule.in_flight[a->chunk];
+    int64_t at = slot * t->work_seqs * t->o.seq_len, per = t->plan.local / t->plan.micro;
     struct train_work *w = t->work[slot];
-    struct comm *pp = t->mesh.axis[AXIS_PP];
-    int s = t->mesh.at[AXIS_PP], rc;
+    struct comm *x = t->mesh.axis[AXIS_PP], *dx = t->pipe_back;
+    int n = t->layout.pp, before = (t->mesh.at[AXIS_PP] + n - 1) % n, behind = (t->mesh.at[AXIS_PP] + 1) % n, rc;
     size_t bytes = train_work_bytes(w);
     float scale = (float)(1.0 / (double)(t->plan.rows * t->o.seq_len));
     double began = log_now_s();
     switch (a->op) {
     case PIPE_RECV_X:
     case PIPE_RECV_DX:
-        rc = a->op == PIPE_RECV_X ? comm_recv(pp, train_work_input(w), bytes, s - 1, e) : comm_recv(pp, train_work_grad(w), bytes, s + 1, e);
+        rc = a->op == PIPE_RECV_X ? comm_recv(x, train_work_input(w), bytes, before, e) : comm_recv(dx, train_work_grad(w), bytes, behind, e);
         t->waited_s += log_now_s() - began;
         return rc;
-    case PIPE_SEND_X: return comm_send(pp, train_work_output(w), bytes, s + 1, e);
-    case PIPE_SEND_DX: return comm_send(pp, train_work_grad(w), bytes, s - 1, e);
+    case PIPE_SEND_X: return comm_send(x, train_work_output(w), bytes, behind, e);
+    case PIPE_SEND_DX: return comm_send(dx, train_work_grad(w), bytes, before, e);
     case PIPE_FORWARD:
         TRY(read_rows(t, ALTERED("micro_order") ? t->plan.supers * per - 1 - a->micro : a->micro, at, e));
         TRY(model_train_forward(&t->model, t->weights, w, t->ids + at, t->targets + at, t->logprobs, e));
-        add_losses(t, loss);
+        add_losses(t, a->chunk, loss);
         return 0;
     case PIPE_BACKWARD:
         TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
         return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
+    case PIPE_BACKWARD_INPUT:
+    case PIPE_BACKWARD_WEIGHT: return err_set(e, ERR_INTERNAL, "a backward in halves");
     }
     rc = 0;
 out:

@@ -32,8 +32,10 @@ struct trainer {
     struct zero *zero;                   /* training */
     struct resident resident;            /* evaluation only */
     struct weights *weights;             /* of one of the two */
-    struct pipe_list schedule;           /* of this stage */
-    struct train_work **work;            /* [n_work]: micro-batches between their forward and backward */
+    struct pipe_list schedule;           /* of this rank */
+    struct comm *pipe_back;              /* gradients between pipeline ranks; activations go along mesh.axis[AXIS_PP] */
+    struct train_work **work;            /* [n_work]: micro-batches between their forward and backward, chunk by chunk … */
+    int64_t *first_work;                 /* … [chunks]: where a chunk's begin */
     int64_t n_work, work_seqs;           /* work_seqs: sequences in each */
     struct data *data, *eval;
     struct ckpt *source;                 /* --resume or --init, while loading */
