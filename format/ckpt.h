@@ -30,7 +30,7 @@ struct ckpt_tensor {
     int has_digest;
 };
 
-struct ckpt_layout { int tp, pp, cp, dp, ep, zero; };
+struct ckpt_layout { int tp, pp, cp, dp, ep, zero, vpp; };       /* vpp: virtual stages a pipeline rank, 0: one */
 
 struct ckpt_state {              /* what is not a tensor; absent for a checkpoint without optimizer state */
     int has_state;

@@ -13,9 +13,10 @@
 #define TAIL_KEY ",\"manifest_checksum\":"
 #define TAIL_VALUE 36           /* quote, 32 digits, quote, brace, newline */
 
-const struct layout_row manifest_layout[6] = {
+const struct layout_row manifest_layout[LAYOUT_ROWS] = {
     { "cp", offsetof(struct ckpt_layout, cp) }, { "dp", offsetof(struct ckpt_layout, dp) }, { "ep", offsetof(struct ckpt_layout, ep) },
-    { "pp", offsetof(struct ckpt_layout, pp) }, { "tp", offsetof(struct ckpt_layout, tp) }, { "zero", offsetof(struct ckpt_layout, zero) },
+    { "pp", offsetof(struct ckpt_layout, pp) }, { "tp", offsetof(struct ckpt_layout, tp) }, { "vpp", offsetof(struct ckpt_layout, vpp), 1 },
+    { "zero", offsetof(struct ckpt_layout, zero) },
 };
 
 char *manifest_text(const json_t *root, size_t *n, struct err *e)
@@ -92,8 +93,11 @@ struct sum128 manifest_save_id(const struct ckpt_digests *d, const struct ckpt_l
     char text[256], hex[33];
     ckpt_digest_hex(d->has_state ? d->state : d->weights, hex);
     int n = snprintf(text, sizeof text, "%s %s\n", d->has_state ? "state" : "weights", hex);
-    for (size_t i = 0; i < sizeof manifest_layout / sizeof *manifest_layout; i++)
-        n += snprintf(text + n, sizeof text - (size_t)n, "%s %d\n", manifest_layout[i].key, LAYOUT_AT((struct ckpt_layout *)l, &manifest_layout[i]));
+    for (int i = 0; i < LAYOUT_ROWS; i++) {
+        int degree = LAYOUT_AT((struct ckpt_layout *)l, &manifest_layout[i]);
+        if (!layout_left_out(&manifest_layout[i], degree))
+            n += snprintf(text + n, sizeof text - (size_t)n, "%s %d\n", manifest_layout[i].key, degree);
+    }
     n += snprintf(text + n, sizeof text - (size_t)n, "version %d\n", FMT_VERSION);
     return fmt_sum128(text, (size_t)n);
 }

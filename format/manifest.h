@@ -16,9 +16,11 @@ json_t *manifest_state(const struct ckpt_state *s, struct err *e);
 /* hash of the state digest (of the weights' without state), layout and format version */
 struct sum128 manifest_save_id(const struct ckpt_digests *d, const struct ckpt_layout *l);
 
-/* One row a degree, for both directions. */
-struct layout_row { const char *key; size_t offset; };
-extern const struct layout_row manifest_layout[6];
+/* One row a degree, for both directions. optional: not written where it is 0 or 1. */
+#define LAYOUT_ROWS 7
+struct layout_row { const char *key; size_t offset; int optional; };
+extern const struct layout_row manifest_layout[LAYOUT_ROWS];
+static inline int layout_left_out(const struct layout_row *r, int n) { return r->optional && n <= 1; }
 #define LAYOUT_AT(l, row) (*(int *)((char *)(l) + (row)->offset))
 
 #endif

@@ -89,8 +89,10 @@ out:
 static int read_layout(struct ckpt *c, const json_t *root, const char *path, struct err *e)
 {
     const json_t *o = json_object_get(root, "layout");
-    for (size_t i = 0; i < sizeof manifest_layout / sizeof *manifest_layout; i++) {
+    for (int i = 0; i < LAYOUT_ROWS; i++) {
         int64_t v = 0;
+        if (manifest_layout[i].optional && !json_object_get(o, manifest_layout[i].key))
+            continue;
         int rc = need_int(o, path, manifest_layout[i].key, 0, &v, e);
         if (rc < 0)
             return rc;

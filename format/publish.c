@@ -337,8 +337,11 @@ static int put_extras(const char *tmp, const struct ckpt_meta *m, json_t *list, 
 static json_t *layout_json(const struct ckpt_layout *l)
 {
     json_t *o = json_object();
-    for (size_t i = 0; i < sizeof manifest_layout / sizeof *manifest_layout; i++)
-        json_object_set_new(o, manifest_layout[i].key, json_integer(LAYOUT_AT((struct ckpt_layout *)l, &manifest_layout[i])));
+    for (int i = 0; i < LAYOUT_ROWS; i++) {
+        int degree = LAYOUT_AT((struct ckpt_layout *)l, &manifest_layout[i]);
+        if (!layout_left_out(&manifest_layout[i], degree))
+            json_object_set_new(o, manifest_layout[i].key, json_integer(degree));
+    }
     return o;
 }
 

@@ -73,8 +73,8 @@ static void inspect_json(const struct ckpt *c, int tensors, FILE *out)
                                                         "tensors", g[r][d].n, "parameters", (json_int_t)g[r][d].params, "bytes",
                                                         (json_int_t)g[r][d].bytes));
     json_object_set_new(root, "roles", groups);
-    json_object_set_new(root, "layout", json_pack("{s:i,s:i,s:i,s:i,s:i,s:i}", "tp", l->tp, "pp", l->pp, "cp", l->cp, "dp", l->dp, "ep", l->ep,
-                                                  "zero", l->zero));
+    json_object_set_new(root, "layout", json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "tp", l->tp, "pp", l->pp, "cp", l->cp, "dp", l->dp, "ep", l->ep,
+                                                  "zero", l->zero, "vpp", l->vpp > 1 ? l->vpp : 1));
     json_object_set_new(root, "grain", json_integer(s->grain));
     json_object_set_new(root, "state", s->has_state ? json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "sample",
                                                                 (json_int_t)s->sample)
@@ -94,7 +94,8 @@ static void inspect_state(const struct ckpt *c, FILE *out)
     const struct ckpt_state *s = ckpt_state(c);
     fprintf(out, "%-12s %s\n", "format", ckpt_driver(c));
     if (!strcmp(ckpt_driver(c), "native"))
-        fprintf(out, "%-12s tp %d, pp %d, cp %d, dp %d, ep %d, zero %d\n", "layout", l->tp, l->pp, l->cp, l->dp, l->ep, l->zero);
+        fprintf(out, "%-12s tp %d, pp %d, cp %d, dp %d, ep %d, zero %d, virtual stages %d\n", "layout", l->tp, l->pp, l->cp, l->dp, l->ep, l->zero,
+                l->vpp > 1 ? l->vpp : 1);
     if (s->grain)
         fprintf(out, "%-12s %d\n", "grain", s->grain);
     if (strcmp(ckpt_driver(c), "native") && (l->tp > 1 || l->pp > 1 || l->dp > 1 || l->zero))

@@ -328,7 +328,7 @@ def read(folder):
     weights, state = digests(m["tensors"], m["state"])
     need(weights == m["weights_digest"] and state == m["state_digest"], "weights_digest or state_digest")
     text = "%s %s\n" % (("state", state) if state else ("weights", weights))
-    text += "".join("%s %d\n" % (k, m["layout"][k]) for k in ("cp", "dp", "ep", "pp", "tp", "zero")) + "version 1\n"
+    text += "".join("%s %d\n" % (k, m["layout"][k]) for k in ("cp", "dp", "ep", "pp", "tp", "vpp", "zero") if m["layout"].get(k, 1) != 1 or k != "vpp") + "version 1\n"
     need(xxh128(text.encode()) == m["save_id"], "save_id")
     return m, {ROLES[t["role"]] + t["name"]: bytes(d) for t, (d, _) in zip(m["tensors"], whole)}
 

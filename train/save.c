@@ -106,7 +106,7 @@ static int publish(struct trainer *t, const char *tmp, const char *dst, void *bl
     size_t *bytes = calloc((size_t)n, sizeof *bytes);
     char *config = model_config_json(&t->cfg, t->dt == DT_BF16 ? "bfloat16" : "float32"), *at = blobs;
     struct ckpt_meta meta = {
-        .layout = { t->layout.tp, t->layout.pp, t->layout.cp, t->layout.dp, t->layout.ep, t->layout.zero },
+        .layout = { t->layout.tp, t->layout.pp, t->layout.cp, t->layout.dp, t->layout.ep, t->layout.zero, t->layout.vpp },
         .state = { .has_state = 1, .step = t->step, .seed = (uint64_t)t->o.seed, .epoch = sample / data_windows(t->data),
                    .sample = sample % data_windows(t->data), .grain = t->cfg.grain, .run_json = t->run_json },
         .config_json = config, .n_extra = t->n_extra, .extra_name = t->extra_name, .extra_data = t->extra_data, .extra_bytes = t->extra_bytes,

@@ -29,6 +29,7 @@ same "the tree inside a call, four sequences at a time" --micro-batch 4
 same "two threads" --threads 2
 same "two pipeline stages, 1F1B" --pp 2 --micro-batch 1
 same "GPipe: all forwards first" --pp 2 --micro-batch 2 --schedule gpipe
+same "one micro-batch at a time through the pipeline" --pp 2 --micro-batch 2 --schedule naive
 same "pp x tp x dp with ZeRO-3 and recompute" --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 2 --recompute full
 same "norms and activations computed again" --recompute selective
 same "whole layers computed again" --recompute full --tp 2
@@ -61,5 +62,11 @@ same "tied embedding split over tp 4, GRAIN 4" --tp 4
 same "tied embedding gathered for the head" --tp 2 --ranks 4 --zero 3
 same "tied embedding on both ends of a pipeline" --pp 2 --micro-batch 3
 same "tied, pipeline, sliced gradients swapped" --pp 2 --ranks 4 --zero 2 --micro-batch 2
+
+config "$TMP/deep.json" num_hidden_layers=5 tie_word_embeddings=true
+common=(--data "$TMP/text" --model "$TMP/deep.json" --steps 4 --seq-len 33 --global-batch 8 --threads 1)
+reference
+same "interleaved: two virtual stages a rank, uneven, a tied embedding across them" --pp 2 --micro-batch 2 --schedule interleaved --virtual-stages 2
+same "interleaved x dp with ZeRO-3" --pp 2 --ranks 4 --zero 3 --micro-batch 1 --schedule interleaved --virtual-stages 2
 same "tied, micro-batch 4 cuts runs of three" --micro-batch 4
 finish
