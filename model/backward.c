@@ -74,7 +74,7 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     TRY(comm_all_reduce(m->tp, m->sum_rows, w->rows * m->hidden, e));
     memset(w->dx, 0, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
     TRY(ws->get(ws, head, 1, &uw, e));
-    rc = weights_soon(ws, m->last_unit, w->recompute != RECOMPUTE_FULL, e);
+    rc = weights_soon(ws, w->at.last_unit, w->recompute != RECOMPUTE_FULL, e);
     norm_back(b, head, P_NORM, w->x_last, uw->norm[0], w->rstd_last);
     ws->put(ws, head);
     rc = rc < 0 ? rc : b->g->done(b->g, head, e);
@@ -208,7 +208,7 @@ static int layer_back(const struct back *b, struct weights *ws, int unit, struct
     int natural = b->w->recompute != RECOMPUTE_FULL, rc = ws->get(ws, unit, natural, &uw, e);
     if (rc < 0)
         return rc;
-    if (unit > b->m->first_unit)
+    if (unit > b->w->at.first_unit)
         rc = weights_soon(ws, unit - 1, natural, e);
     if (rc >= 0 && b->w->recompute != RECOMPUTE_NONE)
         rc = compute_again(b, uw, unit, e);

@@ -162,7 +162,7 @@ static int head_part(struct model *m, struct weights *ws, struct train_work *w, 
     int head = (int)m->n_layers + 1, rc = ws->get(ws, head, 0, &uw, e);
     if (rc < 0)
         return rc;
-    if ((rc = weights_soon(ws, m->last_unit, w->recompute != RECOMPUTE_FULL, e)) >= 0)
+    if ((rc = weights_soon(ws, w->at.last_unit, w->recompute != RECOMPUTE_FULL, e)) >= 0)
         rc = head_forward(m, uw, w->x_last, w->hf, w->rstd_last, w->logits, m->vocab_n, w->rows, e);
     ws->put(ws, head);
     if (rc < 0)
