@@ -11,8 +11,11 @@
 #include "text/text.h"
 #include "text/tokfile.h"
 
+#define MIX_BLOCK 4096                   /* samples in which every file of a mixture has exactly its share */
+
 struct file {
     const char *path;
+    int64_t first_window, windows, share;        /* of a mixture: its windows among all, its samples in a block */
     int width;                           /* bytes an id */
     int64_t first, n;                    /* place in the whole, in tokens */
     const unsigned char *map;            /* of the file, or of the encoded text */
@@ -23,6 +26,7 @@ struct data {
     int n_files;
     struct file *file;
     int64_t tokens, seq_len, windows, vocab, stride;     /* stride 0: shuffle */
+    int mixed;
     uint64_t seed;
 };
 
@@ -108,8 +112,70 @@ static int parse_order(struct data *d, const char *order, struct err *e)
     return 0;
 }
 
-int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order, int64_t seq_len, int64_t vocab,
-              uint64_t seed, struct err *e)
+static int parse_weights(const char *mix, int n, double *weight, struct err *e)
+{
+    const char *at = mix;
+    for (int i = 0; i < n; i++) {
+        char *end;
+        weight[i] = strtod(at, &end);
+        if (end == at || !(weight[i] > 0) || weight[i] > 1e12 || *end != (i + 1 < n ? ',' : 0))
+            return err_set(e, ERR_USAGE, "--data-mix %s: give a weight above 0 for each of the %d files, with commas between", mix, n);
+        at = end + 1;
+    }
+    return 0;
+}
+
+/* Shares by largest remainder: they add up to MIX_BLOCK, and no file's is off by a whole sample. */
+static int share_out(struct data *d, const double *weight, struct err *e)
+{
+    double sum = 0;
+    int64_t given = 0;
+    for (int i = 0; i < d->n_files; i++)
+        sum += weight[i];
+    for (int i = 0; i < d->n_files; i++)
+        given += d->file[i].share = (int64_t)(weight[i] / sum * MIX_BLOCK);
+    for (; given < MIX_BLOCK; given++) {
+        int best = 0;
+        for (int i = 1; i < d->n_files; i++)
+            if (weight[i] / sum * MIX_BLOCK - (double)d->file[i].share > weight[best] / sum * MIX_BLOCK - (double)d->file[best].share)
+                best = i;
+        d->file[best].share++;
+    }
+    for (int i = 0; i < d->n_files; i++)
+        if (!d->file[i].share)
+            return err_set(e, ERR_USAGE, "%s: less than one sample of %d is its share: leave it out or give it more of --data-mix", d->file[i].path, MIX_BLOCK);
+    return 0;
+}
+
+static int open_mix(struct data *d, const char *mix, struct err *e)
+{
+    double *weight = calloc((size_t)d->n_files + 1, sizeof *weight);
+    int rc = 0;
+    if (!weight)
+        return err_set(e, ERR_MEMORY, "no memory for the weights of %d files", d->n_files);
+    if (d->stride)
+        rc = err_set(e, ERR_USAGE, "--data-mix needs --data-order shuffle");
+    else
+        TRY(parse_weights(mix, d->n_files, weight, e));
+    if (rc >= 0)
+        TRY(share_out(d, weight, e));
+    for (int i = 0; rc >= 0 && i < d->n_files; i++) {
+        struct file *f = &d->file[i];
+        f->first_window = d->windows;
+        f->windows = (f->n - 1) / d->seq_len;
+        d->windows += f->windows;
+        if (f->windows < 1)
+            rc = err_set(e, ERR_USAGE, "%s: its %lld tokens are less than one sequence, %lld: leave it out or use a smaller --seq-len", f->path, (long long)f->n,
+                         (long long)d->seq_len + 1);
+    }
+    d->mixed = 1;
+out:
+    free(weight);
+    return rc;
+}
+
+int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order, const char *mix, int64_t seq_len,
+              int64_t vocab, uint64_t seed, struct err *e)
 {
     struct data *d = calloc(1, sizeof *d);
     int rc;
@@ -132,7 +198,10 @@ int data_open(struct data **out, const struct opt_list *files, const char *token
             goto out;
         }
     }
-    d->windows = (d->tokens - 1) / seq_len;
+    if (mix)
+        TRY(open_mix(d, mix, e));
+    else
+        d->windows = (d->tokens - 1) / seq_len;
     if (d->windows < 1) {
         rc = err_set(e, ERR_USAGE, "the data have %lld tokens, one sequence needs %lld: use more data or a smaller --seq-len", (long long)d->tokens,
                      (long long)seq_len + 1);
@@ -164,8 +233,29 @@ void data_close(struct data *d)
 int64_t data_tokens(const struct data *d) { return d->tokens; }
 int64_t data_windows(const struct data *d) { return d->windows; }
 
+/* Sample k of a file, through its epochs. */
+static int64_t window_of(const struct data *d, int64_t windows, const char *stream, int64_t which, int64_t k)
+{
+    uint64_t order = rnd_stream(stream) + ((uint64_t)which << 40) + (uint64_t)(k / windows);
+    return (int64_t)rnd_permute(d->seed, order, (uint64_t)(k % windows), (uint64_t)windows);
+}
+
+/* In every block the shares lie one behind the other, then the block is shuffled: which sample is whose, and its number there. */
+static int64_t mixed_window(const struct data *d, int64_t sample)
+{
+    int64_t block = sample / MIX_BLOCK;
+    int64_t at = (int64_t)rnd_permute(d->seed, rnd_stream("data mix") + (uint64_t)block, (uint64_t)(sample % MIX_BLOCK), MIX_BLOCK);
+    int i = 0;
+    while (at >= d->file[i].share)
+        at -= d->file[i++].share;
+    const struct file *f = &d->file[i];
+    return f->first_window + window_of(d, f->windows, "data of a mix", i, block * f->share + at);
+}
+
 int64_t data_window(const struct data *d, int64_t sample)
 {
+    if (d->mixed)
+        return mixed_window(d, sample);
     int64_t epoch = sample / d->windows, i = sample % d->windows;
     if (d->stride)                       /* modular, without overflow */
         return (int64_t)((unsigned __int128)(uint64_t)sample * (uint64_t)d->stride % (uint64_t)d->windows);
@@ -190,8 +280,10 @@ int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targe
 {
     int64_t at = window * d->seq_len;
     int k = 0;
-    while (k + 1 < d->n_files && d->file[k + 1].first <= at)
+    while (k + 1 < d->n_files && (d->mixed ? d->file[k + 1].first_window <= window : d->file[k + 1].first <= at))
         k++;
+    if (d->mixed)
+        at = d->file[k].first + (window - d->file[k].first_window) * d->seq_len;
     for (int64_t i = 0; i <= d->seq_len; i++, at++) {
         while (at >= d->file[k].first + d->file[k].n)
             k++;

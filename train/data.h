@@ -1,4 +1,4 @@
-/* data.h - tokens: files seen as one long sequence, windows of it, and which window is which row of which step. */
+/* data.h - tokens: files seen as one long sequence (or as a mixture), windows of it, and which window is which row of which step. */
 #ifndef SHARDLINE_TRAIN_DATA_H
 #define SHARDLINE_TRAIN_DATA_H
 
@@ -9,12 +9,14 @@
 struct data;
 /* files: token files of ptok (text/TOKENS.md, known by their first bytes; blocks are checked as they are read), .u16 / .u32 raw
  * little-endian ids (mapped, not read), anything else text through the tokenizer ("bytes" or a folder).
- * order: "shuffle" or "stride:K". ERR_USAGE: too little data for one window; ERR_FORMAT: odd length, id outside the vocabulary. */
-int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order, int64_t seq_len, int64_t vocab,
-              uint64_t seed, struct err *e);
+ * order: "shuffle" or "stride:K". mix: NULL, or a weight a file, "7,3": of every 4096 samples a file gives its share, to the nearest
+ * sample, in an order of its own; each file has its own windows and epochs. ERR_USAGE: too little data for one window; ERR_FORMAT: odd
+ * length, id outside the vocabulary. */
+int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order, const char *mix, int64_t seq_len,
+              int64_t vocab, uint64_t seed, struct err *e);
 void data_close(struct data *d);
 int64_t data_tokens(const struct data *d);
-int64_t data_windows(const struct data *d);              /* floor((tokens - 1) / seq_len) */
+int64_t data_windows(const struct data *d);              /* floor((tokens - 1) / seq_len); of a mixture: of every file, added */
 /* Window that sample k (counted from the start of the run: step * G + row) reads: a pure function. */
 int64_t data_window(const struct data *d, int64_t sample);
 /* Inputs and targets [seq_len] of a window. ERR_FORMAT names file and position of an id outside the vocabulary. */

@@ -45,6 +45,7 @@ static const struct opt table[] = {
     GROUP("Data"),
     { OPT_LIST, "data", AT(data), NULL, "FILE", "text, .u16/.u32 token ids", 0, 0, N },
     { OPT_TEXT, "tokenizer", AT(tokenizer), "bytes", "bytes|DIR", "how text becomes tokens", 0, 0, 0 },
+    { OPT_TEXT, "data-mix", AT(data_mix), NULL, "W,W...", "mixture: a weight for each --data file, which is then cut into sequences by itself", 0, 0, 0 },
     { OPT_TEXT, "data-order", AT(data_order), "shuffle", "ORDER", "shuffle, or stride:K (row r of step s is window ((s G + r) K) mod n)", 0, 0, 0 },
     { OPT_LIST, "eval-data", AT(eval_data), NULL, "FILE", "data for evaluation", 0, 0, N },
     { OPT_INT, "eval-every", AT(eval_every), "0", "N", "evaluate every N updates (0: never)", 0, 1e12, N },

@@ -21,7 +21,7 @@ struct train_opts {
     int64_t seed, grain;
     /* data */
     struct opt_list data, eval_data;
-    const char *tokenizer, *data_order;
+    const char *tokenizer, *data_order, *data_mix;
     int64_t eval_every, sample_every;
     /* batch */
     int64_t seq_len, global_batch, micro_batch;

@@ -191,9 +191,10 @@ static int open_data(struct trainer *t, struct err *e)
 {
     int rc = 0;
     if (!t->o.eval_only && t->o.data.n)
-        TRY(data_open(&t->data, &t->o.data, t->o.tokenizer, t->o.data_order, t->o.seq_len, t->cfg.vocab, (uint64_t)t->o.seed, e));
+        TRY(data_open(&t->data, &t->o.data, t->o.tokenizer, t->o.data_order, t->o.data_mix, t->o.seq_len, t->cfg.vocab, (uint64_t)t->o.seed,
+                      e));
     if (t->o.eval_data.n)
-        TRY(data_open(&t->eval, &t->o.eval_data, t->o.tokenizer, "stride:1", t->o.seq_len, t->cfg.vocab, 0, e));
+        TRY(data_open(&t->eval, &t->o.eval_data, t->o.tokenizer, "stride:1", NULL, t->o.seq_len, t->cfg.vocab, 0, e));
 out:
     return rc;
 }

@@ -3,6 +3,7 @@
 #include <string.h>
 #include "base/alter.h"
 #include "base/fmath.h"
+#include "base/jx.h"
 #include "train/trainer.h"
 
 #define PI 3.14159265358979323846
@@ -114,6 +115,19 @@ static struct adamw adamw_of(const struct train_opts *o, int64_t step, double lr
     return h;
 }
 
+/* A step without a finite loss and norm changes nothing; so many in a row are no accident of the data. */
+static int skip_update(struct trainer *t, const struct step_result *r, double norm, struct err *e)
+{
+    enum { MOST_SKIPS = 10 };
+    char loss[32], size[32];
+    if (++t->skipped > MOST_SKIPS)
+        return err_set(e, ERR_NUMBER, "step %lld: loss %g, gradient norm %g, the %dth such step in a row: lower --lr or lengthen --warmup", (long long)t->step + 1,
+                       (double)r->loss, norm, t->skipped);
+    log_line(&t->log, "step %lld: loss %g, gradient norm %g: the update is skipped", (long long)t->step + 1, (double)r->loss, norm);
+    runlog_event(t, "skip", "\"loss\":%s,\"grad_norm\":%s", jx_float32(r->loss, loss), jx_float32((float)norm, size));
+    return 0;
+}
+
 int step_run(struct trainer *t, struct step_result *r, struct err *e)
 {
     struct xsum loss = { 0 };
@@ -128,12 +142,13 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     TRY(zero_norm(t->zero, &norm, e));
     r->norm = (float)norm;
     r->lr = schedule_lr(&t->o, t->step);
-    if (!isfinite(r->loss) || !isfinite(norm)) {
-        rc = err_set(e, ERR_NUMBER, "step %lld: loss %g, gradient norm %g: lower --lr or lengthen --warmup", (long long)t->step + 1, (double)r->loss, norm);
-        goto out;
+    if (isfinite(r->loss) && isfinite(norm)) {
+        struct adamw h = adamw_of(&t->o, t->step, r->lr, norm);
+        TRY(zero_update(t->zero, &h, t->o.weight_decay, e));
+        t->skipped = 0;
+    } else {
+        TRY(skip_update(t, r, norm, e));
     }
-    struct adamw h = adamw_of(&t->o, t->step, r->lr, norm);
-    TRY(zero_update(t->zero, &h, t->o.weight_decay, e));
     t->step++;
     r->seconds = log_now_s() - began;
     trace_span(t->trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });

@@ -41,6 +41,7 @@ struct trainer {
     struct ckpt *source;                 /* --resume or --init, while loading */
     int resume_auto;                     /* --resume auto found a checkpoint */
     int64_t step;                        /* finished updates */
+    int skipped;                         /* the last so many had no finite loss or norm */
     int64_t first_sample, first_step;    /* data position at the start of this process */
     int n_extra;                         /* tokenizer files and the like, carried into checkpoints */
     const char **extra_name;

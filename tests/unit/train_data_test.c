@@ -26,7 +26,7 @@ static int open_files(struct data **d, int n, const char **files, const char *or
     struct opt_list list = { n, files };
     *d = NULL;
     memset(&e, 0, sizeof e);
-    return data_open(d, &list, "bytes", order, T, vocab, seed, &e);
+    return data_open(d, &list, "bytes", order, NULL, T, vocab, seed, &e);
 }
 
 static struct data *open_u16(const uint16_t *ids, size_t n, const char *order, int64_t T, uint64_t seed)
@@ -135,4 +135,64 @@ TEST(data_that_does_not_fit_is_refused_by_name)
     p = path_of("nowhere.u16");
     CHECK_INT(open_files(&d, 1, &p, "stride:1", 2, 100, 0), -ERR_FILE);
     CHECK_HAS(e.text, "nowhere.u16");
+}
+
+/* ---- mixtures ---- */
+static int open_mix(struct data **d, const char *weights, int64_t T)
+{
+    static uint16_t ids[3][6000];
+    const char *name[3] = { "a.u16", "b.u16", "c.u16" }, *p[3];
+    static const size_t n[3] = { 6000, 901, 77 };
+    for (int f = 0; f < 3; f++) {
+        for (size_t i = 0; i < n[f]; i++)
+            ids[f][i] = (uint16_t)(f * 20000 + (int)i);
+        p[f] = write_file(name[f], ids[f], 2 * n[f]);
+    }
+    struct opt_list list = { 3, p };
+    *d = NULL;
+    memset(&e, 0, sizeof e);
+    return data_open(d, &list, "bytes", "shuffle", weights, T, 1 << 16, 3, &e);
+}
+
+TEST(every_4096_samples_hold_each_file_s_share_and_each_file_goes_through_its_own_epochs)
+{
+    enum { T = 10, BLOCK = 4096 };
+    struct data *d;
+    int32_t x[T], y[T];
+    int64_t seen[3] = { 0 }, share[3] = { 2867, 819, 410 }, windows[3] = { 599, 90, 7 };     /* 7 : 2 : 1 of 4096, to the nearest */
+    static int times[3][600];
+    memset(times, 0, sizeof times);
+    CHECK_INT(open_mix(&d, "7,2,1", T), 0);
+    CHECK_INT(data_windows(d), 599 + 90 + 7);
+    for (int64_t k = 0; k < 2 * BLOCK; k++) {
+        CHECK_INT(data_read(d, data_window(d, k), x, y, &e), 0);
+        int f = x[0] / 20000;
+        CHECK_INT(x[0] % 20000 % T, 0);
+        CHECK_INT(y[T - 1], x[0] + T);                   /* no window reaches into the next file */
+        int64_t w = x[0] % 20000 / T;
+        times[f][w]++;
+        seen[f]++;
+        for (int i = 0; (k + 1) % BLOCK == 0 && i < 3; i++) {
+            CHECK_INT(seen[i], share[i] * (k + 1) / BLOCK);
+            for (w = 0; w < windows[i]; w++)             /* as often as every other one */
+                CHECK(times[i][w] == seen[i] / windows[i] || times[i][w] == seen[i] / windows[i] + 1);
+        }
+    }
+    data_close(d);
+}
+
+TEST(weights_that_are_none_are_refused)
+{
+    static const struct { const char *mix, *say; } bad[] = {
+        { "7,2", "for each of the 3 files" }, { "7,2,1,1", "for each of the 3 files" }, { "7,2,0", "above 0" }, { "7,2,-1", "above 0" },
+        { "7,2,x", "above 0" }, { "", "above 0" }, { "7,nan,1", "above 0" }, { "1e6,1,1", "less than one sample" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        struct data *d;
+        CHECK_INT(open_mix(&d, bad[i].mix, 10), -ERR_USAGE);
+        CHECK_HAS(e.text, bad[i].say);
+    }
+    struct data *d;
+    CHECK_INT(open_mix(&d, "1,1,1", 100), -ERR_USAGE);
+    CHECK_HAS(e.text, "c.u16: its 77 tokens are less than one sequence");
 }
