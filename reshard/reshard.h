@@ -75,11 +75,4 @@ char *byte_tokenizer_json(void);
 char *byte_tokenizer_config_json(int64_t max_len);
 char *byte_generation_config_json(const struct model_config *c);
 
-/* Answers on stdout: 0, 1 (diff: different) or an error. */
-struct view_options { int json, tensors, quick; int n_threads; };
-int view_inspect(struct ckpt *c, const struct view_options *o, FILE *out, struct err *e);
-int view_digest(struct ckpt *c, const struct view_options *o, FILE *out, struct err *e);
-int view_diff(struct ckpt *a, struct ckpt *b, const struct view_options *o, FILE *out, struct err *e);
-int view_plan(const struct plan *p, const struct view_options *o, FILE *out, struct err *e);
-
 #endif

@@ -9,12 +9,13 @@
 #include "comm/comm.h"
 #include "comm/launch.h"
 #include "reshard/reshard.h"
+#include "reshard/view.h"
 
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
     int format, dtype, weights_only;
     const char *config, *compress, *trace;
-    int json, tensors, quick;
+    int json, tensors, quick, stats;
     char **argv;
 };
 
@@ -52,12 +53,16 @@ static const struct opt convert_opts[] = {
     END
 };
 static const struct opt plan_opts[] = { TARGET_OPTIONS, JSON, END };
-static const struct opt inspect_opts[] = { GROUP("Output"), TENSORS, JSON, END };
-static const struct opt digest_opts[] = { GROUP("Output"), TENSORS, GROUP("Run"), THREADS, END };
+static const struct opt inspect_opts[] = {
+    GROUP("Output"), TENSORS,
+    { OPT_SWITCH, "stats", AT(stats), "0", NULL, "min, max, mean, NaN and Inf of every tensor (reads all data)", 0, 0, 0 },
+    JSON, GROUP("Run"), THREADS, END
+};
+static const struct opt digest_opts[] = { GROUP("Output"), TENSORS, JSON, GROUP("Run"), THREADS, END };
+static const struct opt diff_opts[] = { GROUP("Output"), JSON, END };
 static const struct opt verify_opts[] = {
     GROUP("Run"), { OPT_SWITCH, "quick", AT(quick), "0", NULL, "tables only: headers, sizes, cover", 0, 0, 0 }, END
 };
-static const struct opt no_opts[] = { END };
 static const struct opt fetch_opts[] = {
     GROUP("Run"), { OPT_INT, "threads", AT(threads), "4", "N", "parts that are downloaded at once", 1, 64, 0 }, END
 };
@@ -198,13 +203,23 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
     return rc;
 }
 
+/* Progress while all data are read. */
+static struct view_options begin_view(const struct options *o, struct log *log)
+{
+    log_open(log, "reshard", 0, isatty(STDERR_FILENO));
+    log->last_s = log_now_s();
+    return (struct view_options){ .json = o->json, .tensors = o->tensors, .stats = o->stats, .n_threads = threads_of(o, 1), .log = log };
+}
+
 static int run_inspect(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *c = NULL;
-    struct view_options v = { .json = o->json, .tensors = o->tensors };
+    struct log log;
+    struct view_options v = begin_view(o, &log);
     int rc = ckpt_open(&c, arg[0], e);
     if (rc >= 0)
         rc = view_inspect(c, &v, stdout, e);
+    log_close(&log);
     ckpt_close(c);
     return rc;
 }
@@ -212,7 +227,7 @@ static int run_inspect(const struct options *o, char **arg, struct err *e)
 static int run_digest(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *c = NULL;
-    struct view_options v = { .tensors = o->tensors, .n_threads = threads_of(o, 1) };
+    struct view_options v = { .json = o->json, .tensors = o->tensors, .n_threads = threads_of(o, 1) };
     int rc = ckpt_open(&c, arg[0], e);
     if (rc >= 0)
         rc = view_digest(c, &v, stdout, e);
@@ -240,11 +255,12 @@ static int run_verify(const struct options *o, char **arg, struct err *e)
 static int run_diff(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *a = NULL, *b = NULL;
-    struct view_options v = { 0 };
+    struct log log;
+    struct view_options v = begin_view(o, &log);
     int rc;
-    (void)o;
     if ((rc = ckpt_open(&a, arg[0], e)) >= 0 && (rc = ckpt_open(&b, arg[1], e)) >= 0)
         rc = view_diff(a, b, &v, stdout, e);
+    log_close(&log);
     ckpt_close(a);
     ckpt_close(b);
     return rc;
@@ -286,7 +302,7 @@ static const struct command {
       run_verify },
     { "digest", { "reshard digest", "prints weights_digest and state_digest, which no layout changes", "CKPT", digest_opts, 1, 1, print_version },
       run_digest },
-    { "diff", { "reshard diff", "names the tensors that differ and by how much; exit 1: different", "A B", no_opts, 2, 2, print_version },
+    { "diff", { "reshard diff", "names the tensors that differ and by how much; exit 1: different", "A B", diff_opts, 2, 2, print_version },
       run_diff },
     { "plan", { "reshard plan", "what a conversion would read, write and need; takes the options of a conversion", "SRC [DST]", plan_opts, 1, 2,
                 print_version }, run_plan },

@@ -51,6 +51,21 @@ run reshard inspect b
 claim "inspect says the dtype" has "$out" "weight       BF16         21"
 run reshard inspect --json b
 claim "and JSON on request" has "$out" '"layout":{"tp":2'
+run reshard inspect --stats b
+claim "statistics of every tensor" [ "$(grep -c ' BF16 .* 0        0$' <<<"$out")" = 21 ]
+python3 - <<'PY'
+import json, subprocess, os
+def ask(*words):
+    return json.loads(subprocess.run([os.environ["BIN"] + "/reshard", *words], stdout=subprocess.PIPE).stdout)
+s = ask("inspect", "--stats", "--json", "b")["tensors"][0]["stats"]
+assert -0.5 <= s["min"] < s["mean"] < s["max"] <= 0.5 and s["nan"] == s["inf"] == 0, s
+d = ask("diff", "--json", "hf", "f")
+assert not d["equal"] and len(d["tensors"]) == 21 and 0 < d["tensors"][0]["largest"]["difference"] < 0.01, d
+assert ask("diff", "--json", "f", "f")["equal"]
+assert len(ask("digest", "--json", "--tensors", "b")["tensors"]) == 21 and ask("digest", "--json", "b")["state_digest"] is None
+assert ask("plan", "--json", "--tp", "8", "hf")["tensors"] == 21
+PY
+claim "inspect, diff, digest and plan answer in JSON too" [ $? = 0 ]
 run reshard plan --tp 8 hf
 claim "plan says the pieces" has "$out" "pieces"
 claim "and writes nothing" [ ! -e plan ]

@@ -7,6 +7,7 @@
 #include "base/jx.h"
 #include "reshard/cast.h"
 #include "reshard/reshard.h"
+#include "reshard/view.h"
 #include "tests/test.h"
 #include "tests/unit/format_make.h"
 
@@ -453,9 +454,46 @@ TEST(diff_names_the_tensor_its_first_element_and_the_largest_difference)
     CHECK_INT(view_diff(a, b, &o, f, &e), 1);
     CHECK_INT(view_diff(a, a, &o, f, &e), 0);
     fclose(f);
-    CHECK_STR(text, "w: 2 of 6 elements differ, first [1,1]: 5 and 5.5, largest difference 8\n");
+    CHECK_STR(text, "w: 2 of 6 elements differ, first [1,1]: 5 and 5.5, largest difference 8 at [1,2]\n1 of 2 tensors differ\n");
+    memset(text, 0, sizeof text);
+    o.json = 1;
+    f = fmemopen(text, sizeof text, "w");
+    CHECK_INT(view_diff(a, b, &o, f, &e), 1);
+    fclose(f);
+    CHECK_HAS(text, "\"equal\":false,");
+    CHECK_HAS(text, "\"tensors\":[{\"name\":\"w\",\"role\":\"weight\",\"elements\":6,\"different\":2,"
+                    "\"first\":{\"index\":[1,1],\"a\":5.0,\"b\":5.5},\"largest\":{\"index\":[1,2],\"difference\":8.0}}]");
     ckpt_close(a);
     ckpt_close(b);
+}
+
+TEST(statistics_count_the_finite_values_and_the_others_apart_in_every_dtype)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    struct tensor_stats s[4];
+    char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[6],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[24,30]},"
+                    "\"c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[30,34]},\"d\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[34,36]}}";
+    const float x[6] = { 1, NAN, -3, INFINITY, 2.5f, -INFINITY }, nan = NAN;
+    const uint16_t h[3] = { 0x3f80, 0xc000, 0x4000 };       /* 1, -2, 2 */
+    const int8_t i8[2] = { -7, 100 };
+    uint64_t n = sizeof header - 1;
+    FILE *f = fopen(named("a.safetensors", one), "wb");
+    fwrite(&n, 8, 1, f);
+    fwrite(header, 1, n, f);
+    fwrite(x, 4, 6, f);
+    fwrite(h, 2, 3, f);
+    fwrite(&nan, 4, 1, f);
+    fwrite(i8, 1, 2, f);
+    fclose(f);
+    CHECK_INT(ckpt_open(&c, one, &e), 0);
+    CHECK_INT(stats_of_all(c, 2, NULL, s, &e), 0);
+    const struct tensor_stats want[4] = { { 3, 1, 2, -3, 2.5, 0.5 / 3 }, { 3, 0, 0, -2, 2, 1.0 / 3 }, { 0, 1, 0, 0, 0, 0 }, { 2, 0, 0, -7, 100, 46.5 } };
+    for (int i = 0; i < 4; i++) {
+        CHECK(s[i].n_finite == want[i].n_finite && s[i].n_nan == want[i].n_nan && s[i].n_inf == want[i].n_inf);
+        CHECK(s[i].min == want[i].min && s[i].max == want[i].max && s[i].mean == want[i].mean);
+    }
+    ckpt_close(c);
 }
 
 /* ---- conversions ---- */

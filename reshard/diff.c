@@ -1,0 +1,214 @@
+/* diff.c - how two checkpoints differ: which tensors, at how many elements, the first one, the largest difference. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "reshard/cast.h"
+#include "reshard/view.h"
+
+#define CHUNK ((int64_t)1 << 20)        /* elements compared at once */
+
+/* Every finding is a line for people or an object of a list. */
+struct report {
+    const struct view_options *o;
+    FILE *out;
+    json_t *state, *tensors;            /* NULL: lines */
+    char *room[2];
+    double bytes, all_bytes, start_s;
+    int n_different;
+};
+struct difference { int64_t first, count, n, largest_at; double a, b, largest; };        /* first -1: none */
+
+/* ---- elements ---- */
+
+/* Elements are compared as bits where the dtypes are the same, as values where they differ. */
+static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor *y, const char *a, const char *b, int64_t lo, int64_t n,
+                          struct difference *d)
+{
+    size_t size = ckpt_dtype_size(x->dtype);
+    int same_dtype = x->dtype == y->dtype;
+    if (same_dtype && !memcmp(a, b, size * (size_t)n))
+        return;
+    for (int64_t i = 0; i < n; i++) {
+        if (same_dtype && !memcmp(a + size * (size_t)i, b + size * (size_t)i, size))
+            continue;
+        double va = cast_value(x->dtype, a, i), vb = cast_value(y->dtype, b, i), by = fabs(va - vb);
+        if (!same_dtype && (va == vb || (isnan(va) && isnan(vb))))
+            continue;
+        if (d->first < 0) {
+            d->first = lo + i;
+            d->a = va;
+            d->b = vb;
+        }
+        d->count++;
+        if (!isnan(d->largest) && (by > d->largest || isnan(by) || d->largest_at < 0)) {
+            d->largest = by;
+            d->largest_at = lo + i;
+        }
+    }
+}
+
+static int compare_values(struct report *r, struct ckpt *a, int i, struct ckpt *b, int j, struct difference *d, struct err *e)
+{
+    const struct ckpt_tensor *x = ckpt_tensor(a, i), *y = ckpt_tensor(b, j);
+    struct box whole = box_whole(x->n_dims, x->shape);
+    int64_t n = box_count(&whole);
+    int rc;
+    *d = (struct difference){ .first = -1, .largest_at = -1, .n = n };
+    for (int64_t lo = 0; lo < n; lo += CHUNK) {
+        int64_t hi = lo + CHUNK < n ? lo + CHUNK : n;
+        if ((rc = ckpt_read_range(a, i, &whole, lo, hi, r->room[0], e)) < 0 || (rc = ckpt_read_range(b, j, &whole, lo, hi, r->room[1], e)) < 0)
+            return rc;
+        compare_chunk(x, y, r->room[0], r->room[1], lo, hi - lo, d);
+        r->bytes += (double)((hi - lo) * (int64_t)ckpt_dtype_size(x->dtype));
+        if (r->o->log)
+            log_rate(r->o->log, "compared", r->bytes, r->all_bytes, r->start_s);
+    }
+    return 0;
+}
+
+/* ---- findings ---- */
+
+static json_t *named(const struct ckpt_tensor *t)
+{
+    return json_pack("{s:s, s:s}", "name", t->name, "role", view_role[t->role]);
+}
+
+static void say_only(struct report *r, const struct ckpt_tensor *t, const char *where, const struct ckpt *c)
+{
+    r->n_different++;
+    if (!r->tensors) {
+        fprintf(r->out, "%s%s: only in %s\n", ckpt_role_prefix[t->role], t->name, ckpt_path(c));
+        return;
+    }
+    json_t *o = named(t);
+    json_object_set_new(o, "only_in", json_string(where));
+    json_array_append_new(r->tensors, o);
+}
+
+static void say_shapes(struct report *r, const struct ckpt_tensor *x, const struct ckpt_tensor *y)
+{
+    char sx[96], sy[96];
+    r->n_different++;
+    if (!r->tensors) {
+        fprintf(r->out, "%s%s: shape %s and %s\n", ckpt_role_prefix[x->role], x->name, view_shape(x, sx), view_shape(y, sy));
+        return;
+    }
+    json_t *o = named(x);
+    json_object_set_new(o, "shapes", json_pack("[s,s]", view_shape(x, sx), view_shape(y, sy)));
+    json_array_append_new(r->tensors, o);
+}
+
+static void say_values(struct report *r, const struct ckpt_tensor *x, const struct ckpt_tensor *y, const struct difference *d)
+{
+    char first[96], largest[96];
+    r->n_different++;
+    if (!r->tensors) {
+        if (x->dtype != y->dtype)
+            fprintf(r->out, "%s%s: dtype %s and %s\n", ckpt_role_prefix[x->role], x->name, ckpt_dtype_name(x->dtype), ckpt_dtype_name(y->dtype));
+        if (d->first < 0)
+            return;
+        view_index_text(x, d->first, first);
+        view_index_text(x, d->largest_at, largest);
+        fprintf(r->out, "%s%s: %lld of %lld elements differ, first %s: %.9g and %.9g, largest difference %.9g at %s\n", ckpt_role_prefix[x->role],
+                x->name, (long long)d->count, (long long)d->n, first, d->a, d->b, d->largest, largest);
+        return;
+    }
+    json_t *o = named(x);
+    if (x->dtype != y->dtype)
+        json_object_set_new(o, "dtypes", json_pack("[s,s]", ckpt_dtype_name(x->dtype), ckpt_dtype_name(y->dtype)));
+    json_object_set_new(o, "elements", json_integer(d->n));
+    json_object_set_new(o, "different", json_integer(d->count));
+    if (d->first >= 0) {
+        json_object_set_new(o, "first", json_pack("{s:o, s:o, s:o}", "index", view_index(x, d->first), "a", view_number(d->a), "b", view_number(d->b)));
+        json_object_set_new(o, "largest", json_pack("{s:o, s:o}", "index", view_index(x, d->largest_at), "difference", view_number(d->largest)));
+    }
+    json_array_append_new(r->tensors, o);
+}
+
+/* ---- what is compared ---- */
+
+static int diff_tensor(struct report *r, struct ckpt *a, int i, struct ckpt *b, int j, struct err *e)
+{
+    const struct ckpt_tensor *x = ckpt_tensor(a, i), *y = ckpt_tensor(b, j);
+    struct difference d;
+    if (x->n_dims != y->n_dims || memcmp(x->shape, y->shape, sizeof *x->shape * (size_t)x->n_dims)) {
+        say_shapes(r, x, y);
+        return 0;
+    }
+    int rc = compare_values(r, a, i, b, j, &d, e);
+    if (rc >= 0 && (x->dtype != y->dtype || d.first >= 0))
+        say_values(r, x, y, &d);
+    return rc;
+}
+
+/* 1: different. */
+static int diff_state(struct report *r, const struct ckpt *a, const struct ckpt *b)
+{
+    const struct ckpt_state *x = ckpt_state(a), *y = ckpt_state(b);
+    const struct { const char *name; long long x, y; } rows[] = {
+        { "step", x->step, y->step }, { "seed", (long long)x->seed, (long long)y->seed },
+        { "epoch", x->epoch, y->epoch }, { "sample", x->sample, y->sample },
+    };
+    int different = x->has_state != y->has_state;
+    if (different && r->state)
+        json_array_append_new(r->state, json_pack("{s:s, s:s}", "name", "state", "only_in", x->has_state ? "a" : "b"));
+    else if (different)
+        fprintf(r->out, "optimizer state: only in %s\n", ckpt_path(x->has_state ? a : b));
+    for (size_t i = 0; x->has_state && y->has_state && i < sizeof rows / sizeof *rows; i++) {
+        if (rows[i].x == rows[i].y)
+            continue;
+        different = 1;
+        if (r->state)
+            json_array_append_new(r->state, json_pack("{s:s, s:I, s:I}", "name", rows[i].name, "a", (json_int_t)rows[i].x, "b", (json_int_t)rows[i].y));
+        else
+            fprintf(r->out, "%s: %lld and %lld\n", rows[i].name, rows[i].x, rows[i].y);
+    }
+    return different;
+}
+
+static int diff_tensors(struct report *r, struct ckpt *a, struct ckpt *b, struct err *e)
+{
+    for (int i = 0; i < ckpt_n_tensors(a); i++) {
+        const struct ckpt_tensor *t = ckpt_tensor(a, i);
+        int j = ckpt_find(b, t->role, t->name), rc = 0;
+        if (j < 0)
+            say_only(r, t, "a", a);
+        else if ((rc = diff_tensor(r, a, i, b, j, e)) < 0)
+            return rc;
+    }
+    for (int j = 0; j < ckpt_n_tensors(b); j++)
+        if (ckpt_find(a, ckpt_tensor(b, j)->role, ckpt_tensor(b, j)->name) < 0)
+            say_only(r, ckpt_tensor(b, j), "b", b);
+    return 0;
+}
+
+int view_diff(struct ckpt *a, struct ckpt *b, const struct view_options *o, FILE *out, struct err *e)
+{
+    struct report r = { .o = o, .out = out, .start_s = log_now_s() };
+    int rc = 0, state;
+    for (int i = 0; i < ckpt_n_tensors(a); i++)
+        r.all_bytes += (double)tensor_bytes(ckpt_tensor(a, i));
+    if (o->json) {
+        r.state = json_array();
+        r.tensors = json_array();
+    }
+    for (int k = 0; k < 2; k++)
+        if (!(r.room[k] = malloc((size_t)CHUNK * 8))) {
+            rc = err_set(e, ERR_MEMORY, "no room to compare tensors");
+            goto out;
+        }
+    state = diff_state(&r, a, b);
+    TRY(diff_tensors(&r, a, b, e));
+    if (o->json)
+        view_json(json_pack("{s:s, s:s, s:b, s:i, s:O, s:O}", "a", ckpt_path(a), "b", ckpt_path(b), "equal", !state && !r.n_different, "tensors_in_a",
+                            ckpt_n_tensors(a), "state", r.state, "tensors", r.tensors), out);
+    else if (r.n_different)
+        fprintf(out, "%d of %d tensors differ\n", r.n_different, ckpt_n_tensors(a) > ckpt_n_tensors(b) ? ckpt_n_tensors(a) : ckpt_n_tensors(b));
+    rc = state || r.n_different;
+out:
+    free(r.room[0]);
+    free(r.room[1]);
+    json_decref(r.state);
+    json_decref(r.tensors);
+    return rc;
+}
