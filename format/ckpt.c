@@ -107,6 +107,7 @@ void ckpt_close(struct ckpt *c)
         free((void *)c->file[i].proven);
         free(c->file[i].record);
         free(c->file[i].frame);
+        free(c->file[i].width);
     }
     for (int i = 0; c->tensor && i < c->n_tensors; i++)
         free((char *)c->tensor[i].name);

@@ -117,8 +117,10 @@ int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_
  * piece since the last check, and makes checksums and digest from what it finds. *got: the digest of the piece so far. */
 void ckpt_shard_defer(struct ckpt_shard *s);
 int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, struct err *e);
-/* The shard's files become seekable zstd (NAME.zst) when it is closed; level 1 to 19. */
-void ckpt_shard_compress(struct ckpt_shard *s, int level);
+/* The shard's files become seekable zstd when it is closed: CODEC_ZSTD (NAME.zst) of level 1 to 19; CODEC_PLANES (NAME.planes.zst), byte planes,
+ * smaller for floats, level 0 (entropy coding only: the best for weights) to 19. */
+enum ckpt_codec { CODEC_PLAIN, CODEC_ZSTD, CODEC_PLANES };
+void ckpt_shard_compress(struct ckpt_shard *s, enum ckpt_codec codec, int level);
 /* fsync, close; *table (malloc'd, *bytes long): what ckpt_publish needs of this shard (files, checksums, pieces, digests). s is gone
  * afterwards; on error its files are removed. */
 int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e);

@@ -17,6 +17,7 @@
 #define FMT_VERSION 1
 #define FMT_FORMAT "shardline-checkpoint"
 #define FMT_FEATURE_ZSTD "zstd"
+#define FMT_FEATURE_PLANES "planes"
 #define FMT_MANIFEST "manifest.json"
 #define FMT_CONFIG "config.json"
 
@@ -32,6 +33,7 @@ struct fmt_file {
     _Atomic uint32_t *proven;       /* bytes of a block that were read to be proven by digests; made by the first such read */
     _Atomic int head_checked;
     int64_t *frame;                 /* compressed: where every block's frame begins in the file, and the end; `bytes` counts the plain ones. Or NULL */
+    unsigned char *width;           /* compressed in byte planes: bytes of an element, a block. Or NULL */
     struct sum128 sum;              /* of all block checksums (native) */
     struct fmt_record *record;      /* by begin; NULL: none */
     int64_t n_records;
@@ -136,11 +138,15 @@ char *fmt_read_start(struct ckpt *c, int file, int64_t n, struct err *e);
 
 /* zst.c: files of which every block is a zstd frame */
 #define FMT_ZSTD ".zst"
+#define FMT_PLANES_ZSTD ".planes.zst"
+/* level 0: entropy coding only. width: bytes of an element in every block, which is then compressed as byte planes; or NULL. */
+struct zst_how { int level; const unsigned char *width; };
 /* Compresses the file `in` of `bytes` bytes to `out`; frame: room for blocks + 1, sum: for blocks (of the frames). fsyncs. */
-int zst_pack(const char *in, const char *out, int64_t bytes, int level, int64_t *frame, uint64_t *sum, int64_t *stored, struct err *e);
+int zst_pack(const char *in, const char *out, int64_t bytes, struct zst_how how, int64_t *frame, uint64_t *sum, int64_t *stored, struct err *e);
 int zst_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e);
 int zst_check_tail(struct ckpt *c, int file, struct err *e);
 int zst_table(struct fmt_file *f, const json_t *frames, int64_t stored, const char *what, struct err *e);
+int zst_widths(struct fmt_file *f, const json_t *planes, const char *what, struct err *e);
 
 /* manifest.c, run settings: reals become hex-float strings and come back as reals */
 json_t *fmt_run_encode(const char *text, struct err *e);

@@ -75,7 +75,7 @@ static int check_version(const json_t *root, const char *path, struct err *e)
     TRY(need_array(root, path, "must_understand", &must, e));
     for (size_t i = 0; i < json_array_size(must); i++) {
         const char *feature = json_string_value(json_array_get(must, i));
-        if (!feature || strcmp(feature, FMT_FEATURE_ZSTD))
+        if (!feature || (strcmp(feature, FMT_FEATURE_ZSTD) && strcmp(feature, FMT_FEATURE_PLANES)))
             return err_set(e, ERR_FORMAT, "%s: needs the feature \"%.60s\", which this program does not know: use a newer program", path,
                            feature ? feature : "?");
     }
@@ -275,6 +275,8 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
     TRY(read_blocks(f, o, path, e));
     if (json_object_get(o, "frames"))
         TRY(zst_table(f, json_object_get(o, "frames"), stored, path, e));
+    if (f->frame && json_object_get(o, "planes"))
+        TRY(zst_widths(f, json_object_get(o, "planes"), path, e));
     TRY(check_length(f->path, path, stored, e));
     TRY(need_array(o, path, "pieces", &pieces, e));
     int64_t n = (int64_t)json_array_size(pieces);

@@ -15,7 +15,7 @@
 /* A checkpoint being put together: the tables of struct ckpt, and what only the manifest needs. */
 struct seal {
     struct ckpt c;              /* tensors, pieces: the same checks as for a reader */
-    struct file { const char *name, *checksum; json_t *blocks; int64_t bytes; int64_t first, n; json_t *frames, *plain; } *file;
+    struct file { const char *name, *checksum; json_t *blocks; int64_t bytes; int64_t first, n; json_t *frames, *plain, *planes; } *file;
     struct record { struct ckpt_tensor t; struct fmt_piece p; } *record;      /* as the tables list them */
     int n_files;
     int64_t n_records;
@@ -151,7 +151,7 @@ static int parse_tables(struct seal *s, void *const *table, const size_t *bytes,
             struct file *o = &s->file[s->n_files];
             *o = (struct file){ json_string_value(json_object_get(f, "name")), json_string_value(json_object_get(f, "checksum")),
                                 json_object_get(f, "blocks"), json_integer_value(json_object_get(f, "length")), s->n_records,
-                                (int64_t)json_array_size(pieces), json_object_get(f, "frames"), json_object_get(f, "plain") };
+                                (int64_t)json_array_size(pieces), json_object_get(f, "frames"), json_object_get(f, "plain"), json_object_get(f, "planes") };
             json_array_foreach(pieces, j, p)
                 get_record(&s->record[s->n_records++], s->n_files, p);
             s->n_files++;
@@ -287,6 +287,8 @@ static int files_json(const struct seal *s, const char *tmp, json_t *list, struc
         if (f->frames) {
             json_object_set(o, "frames", f->frames);
             json_object_set(o, "plain", f->plain);
+            if (f->planes)
+                json_object_set(o, "planes", f->planes);
         }
         json_array_append_new(list, o);
     }
@@ -349,9 +351,15 @@ static json_t *layout_json(const struct ckpt_layout *l)
 static json_t *features_json(const struct seal *s)
 {
     json_t *list = json_array();
-    for (int i = 0; i < s->n_files && !json_array_size(list); i++)
-        if (s->file[i].frames)
-            json_array_append_new(list, json_string(FMT_FEATURE_ZSTD));
+    int zstd = 0, planes = 0;
+    for (int i = 0; i < s->n_files; i++) {
+        zstd |= s->file[i].frames != NULL;
+        planes |= s->file[i].planes != NULL;
+    }
+    if (planes)
+        json_array_append_new(list, json_string(FMT_FEATURE_PLANES));
+    if (zstd)
+        json_array_append_new(list, json_string(FMT_FEATURE_ZSTD));
     return list;
 }
 

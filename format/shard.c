@@ -28,6 +28,7 @@ struct out_file {
     int fd, n;                      /* n: pieces in it */
     int64_t bytes, data, stored;    /* stored: of the compressed file */
     int64_t *frame;                 /* compressed: see zst.c; or NULL */
+    unsigned char *width;           /* in byte planes: bytes of an element, a block; or NULL */
     uint64_t *block;
     unsigned char *have;            /* a byte a block: summed */
 };
@@ -41,7 +42,8 @@ struct out_piece {
 };
 struct ckpt_shard {
     char *dir;
-    int n, deferred, level;         /* deferred: sums are made by ckpt_shard_check; level: of zstd, 0: plain */
+    int n, deferred, level;         /* deferred: sums are made by ckpt_shard_check; level: of the codec */
+    enum ckpt_codec codec;
     struct ckpt_piece *given;       /* a copy: as the caller numbers them */
     struct out_piece *piece;        /* likewise */
     struct out_piece **order;       /* as they lie in the files */
@@ -252,8 +254,9 @@ int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_
     return 0;
 }
 
-void ckpt_shard_compress(struct ckpt_shard *s, int level)
+void ckpt_shard_compress(struct ckpt_shard *s, enum ckpt_codec codec, int level)
 {
+    s->codec = codec;
     s->level = level;
 }
 
@@ -305,19 +308,36 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* The plain file makes way for its compressed form. */
-static int compress_file(struct out_file *f, const char *dir, int level, struct err *e)
+/* Of every block the size of the elements in its middle: few blocks have elements of two sizes. order: the pieces of f. */
+static void find_widths(struct out_file *f, struct out_piece *const *order)
 {
     int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    int k = 0;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        int64_t end = (b + 1) * FMT_BLOCK < f->bytes ? (b + 1) * FMT_BLOCK : f->bytes, middle = b * FMT_BLOCK + (end - b * FMT_BLOCK) / 2;
+        while (k + 1 < f->n && order[k + 1]->offset <= middle)
+            k++;
+        f->width[b] = order[k]->offset <= middle ? (unsigned char)order[k]->size : 1;
+    }
+}
+
+/* The plain file makes way for its compressed form. */
+static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order, struct err *e)
+{
+    int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    const char *suffix = s->codec == CODEC_PLANES ? FMT_PLANES_ZSTD : FMT_ZSTD;
     char name[sizeof f->name], *path;
-    snprintf(name, sizeof name, "%.*s%s", (int)(sizeof name - sizeof FMT_ZSTD), f->name, FMT_ZSTD);
-    path = fmt_join(dir, name);
+    snprintf(name, sizeof name, "%.*s%s", (int)(sizeof name - sizeof FMT_PLANES_ZSTD), f->name, suffix);
+    path = fmt_join(s->dir, name);
     f->frame = malloc(sizeof *f->frame * (size_t)(n_blocks + 1));
-    if (!path || !f->frame) {
+    f->width = s->codec == CODEC_PLANES ? malloc((size_t)n_blocks + 1) : NULL;
+    if (!path || !f->frame || (s->codec == CODEC_PLANES && !f->width)) {
         free(path);
         return err_set(e, ERR_MEMORY, "no room to compress %s", f->name);
     }
-    int rc = zst_pack(f->path, path, f->bytes, level, f->frame, f->block, &f->stored, e);
+    if (f->width)
+        find_widths(f, order);
+    int rc = zst_pack(f->path, path, f->bytes, (struct zst_how){ s->level, f->width }, f->frame, f->block, &f->stored, e);
     struct err ignored;
     if (rc >= 0)
         rc = io_unlink(f->path, e);
@@ -332,13 +352,13 @@ static int compress_file(struct out_file *f, const char *dir, int level, struct 
     return 0;
 }
 
-static int finish_file(struct out_file *f, const char *dir, int level, struct err *e)
+static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order, struct err *e)
 {
     int fd = f->fd, rc;
-    if (level) {                        /* the plain bytes need not reach the disk */
+    if (s->codec) {                        /* the plain bytes need not reach the disk */
         io_close(fd);
         f->fd = -1;
-        return compress_file(f, dir, level, e);
+        return compress_file(f, s, order, e);
     }
     f->fd = -1;             /* closed by io_sync_close, also when it fails: an fsync that failed must not be tried again */
     rc = io_sync_close(fd, f->path, e);
@@ -352,6 +372,16 @@ static json_t *piece_json(const struct out_piece *o)
                      "shape", manifest_ints(p->t.shape, p->t.n_dims), "start", manifest_ints(p->box.start, p->box.n_dims), "extent",
                      manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo, (json_int_t)p->hi, "offset", (json_int_t)o->offset,
                      "digest", manifest_sum128((struct sum128){ o->digest.lo, o->digest.hi }));
+}
+
+static json_t *digits_json(const unsigned char *v, int64_t n)
+{
+    char *text = malloc((size_t)n + 1);
+    for (int64_t i = 0; text && i < n; i++)
+        text[i] = (char)('0' + v[i]);
+    json_t *o = text ? json_stringn(text, (size_t)n) : NULL;
+    free(text);
+    return o;
 }
 
 static json_t *file_json(const struct out_file *f, struct out_piece *const *order)
@@ -371,6 +401,8 @@ static json_t *file_json(const struct out_file *f, struct out_piece *const *orde
             json_array_append_new(frames, json_integer(f->frame[i + 1] - f->frame[i]));
         json_object_set_new(o, "frames", frames);
         json_object_set_new(o, "plain", json_integer(f->bytes));
+        if (f->width)
+            json_object_set_new(o, "planes", digits_json(f->width, n_blocks));
     }
     return o;
 }
@@ -401,6 +433,7 @@ static void shard_free(struct ckpt_shard *s)
         free(s->file[f].block);
         free(s->file[f].have);
         free(s->file[f].frame);
+        free(s->file[f].width);
     }
     free(s->dir);
     free(s->given);
@@ -418,9 +451,9 @@ int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct e
                          (long long)s->piece[i].bytes);
             goto out;
         }
-    for (int f = 0; f < FILES; f++)
+    for (int f = 0, first = 0; f < FILES; first += s->file[f++].n)
         if (s->file[f].n)
-            TRY(finish_file(&s->file[f], s->dir, s->level, e));
+            TRY(finish_file(&s->file[f], s, s->order + first, e));
     TRY(make_table(s, table, bytes, e));
 out:
     if (rc < 0)

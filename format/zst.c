@@ -1,12 +1,15 @@
 /* zst.c - seekable zstd: a frame for every block of a file, and behind them a table of the frames that other programs skip.
  *
  *     frame of block 0 | frame of block 1 | … | skippable frame: sizes of all frames        `zstd -d` gives the plain file back
+ * Byte planes: the first bytes of all elements of a block, then the second ones, …: exponents compress well among themselves, mantissas
+ * not at all, so entropy coding alone (no search for matches) is both the smallest and the fastest (tests/bench/RESULTS.md).
  * Source: the zstd seekable format 0.1.0 (zstd repository, contrib/seekable_format). Sums are over the frames as they lie in the file, so
  * damage is found before anything is decompressed, also in bits that a decompressor does not look at. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#define ZSTD_STATIC_LINKING_ONLY        /* ZSTD_c_literalCompressionMode */
 #include <zstd.h>
 #include "base/io.h"
 #include "format/fmt.h"
@@ -42,10 +45,32 @@ static char *seek_table(const int64_t *frame, int64_t n, int64_t plain, size_t *
     return t;
 }
 
-struct packer { ZSTD_CCtx *z; char *in, *out; size_t room; };
+/* ---- byte planes ---- */
 
-static int pack_blocks(const struct packer *k, int in_fd, const char *in, int out_fd, const char *out, int64_t bytes, int64_t *frame, uint64_t *sum,
-                       struct err *e)
+static void split(char *out, const char *in, size_t n, size_t width)
+{
+    size_t m = n / width;
+    for (size_t k = 0; k < width; k++)
+        for (size_t i = 0; i < m; i++)
+            out[k * m + i] = in[i * width + k];
+    memcpy(out + m * width, in + m * width, n - m * width);
+}
+
+static void join(char *out, const char *in, size_t n, size_t width)
+{
+    size_t m = n / width;
+    for (size_t k = 0; k < width; k++)
+        for (size_t i = 0; i < m; i++)
+            out[i * width + k] = in[k * m + i];
+    memcpy(out + m * width, in + m * width, n - m * width);
+}
+
+/* ---- writing ---- */
+
+struct packer { ZSTD_CCtx *z; char *in, *planes, *out; size_t room; };
+
+static int pack_blocks(const struct packer *k, const unsigned char *width, int in_fd, const char *in, int out_fd, const char *out, int64_t bytes,
+                       int64_t *frame, uint64_t *sum, struct err *e)
 {
     int64_t n = (bytes + FMT_BLOCK - 1) / FMT_BLOCK;
     for (int64_t b = 0; b < n; b++) {
@@ -53,7 +78,10 @@ static int pack_blocks(const struct packer *k, int in_fd, const char *in, int ou
         int rc = io_pread(in_fd, in, k->in, have, b * FMT_BLOCK, e);
         if (rc < 0)
             return rc;
-        size_t put = ZSTD_compress2(k->z, k->out, k->room, k->in, have);
+        int planes = width && width[b] > 1;
+        if (planes)
+            split(k->planes, k->in, have, width[b]);
+        size_t put = ZSTD_compress2(k->z, k->out, k->room, planes ? k->planes : k->in, have);
         if (ZSTD_isError(put))
             return err_set(e, ERR_INTERNAL, "%s: cannot compress: %s: please report it", in, ZSTD_getErrorName(put));
         if ((rc = io_pwrite(out_fd, out, k->out, put, frame[b], e)) < 0)
@@ -64,20 +92,23 @@ static int pack_blocks(const struct packer *k, int in_fd, const char *in, int ou
     return 0;
 }
 
-int zst_pack(const char *in, const char *out, int64_t bytes, int level, int64_t *frame, uint64_t *sum, int64_t *stored, struct err *e)
+int zst_pack(const char *in, const char *out, int64_t bytes, struct zst_how how, int64_t *frame, uint64_t *sum, int64_t *stored, struct err *e)
 {
     int64_t n = (bytes + FMT_BLOCK - 1) / FMT_BLOCK;
-    struct packer k = { ZSTD_createCCtx(), malloc((size_t)FMT_BLOCK), malloc(ZSTD_compressBound((size_t)FMT_BLOCK)), ZSTD_compressBound((size_t)FMT_BLOCK) };
+    size_t room = ZSTD_compressBound((size_t)FMT_BLOCK);
+    struct packer k = { ZSTD_createCCtx(), malloc((size_t)FMT_BLOCK), malloc((size_t)FMT_BLOCK), malloc(room), room };
     char *table = NULL;
     size_t table_bytes = 0;
-    int in_fd = -1, out_fd = -1, rc = k.z && k.in && k.out ? 0 : err_set(e, ERR_MEMORY, "no room to compress %s", in);
+    int in_fd = -1, out_fd = -1, rc = k.z && k.in && k.planes && k.out ? 0 : err_set(e, ERR_MEMORY, "no room to compress %s", in);
     if (rc < 0)
         goto out;
-    ZSTD_CCtx_setParameter(k.z, ZSTD_c_compressionLevel, level);
+    ZSTD_CCtx_setParameter(k.z, ZSTD_c_compressionLevel, how.level ? how.level : ZSTD_minCLevel());
+    if (!how.level)             /* so low a level leaves literals as they are, unless told */
+        ZSTD_CCtx_setParameter(k.z, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
     TRY(in_fd = io_open_read(in, e));
     TRY(out_fd = io_create(out, e));
     frame[0] = 0;
-    TRY(pack_blocks(&k, in_fd, in, out_fd, out, bytes, frame, sum, e));
+    TRY(pack_blocks(&k, how.width, in_fd, in, out_fd, out, bytes, frame, sum, e));
     table = seek_table(frame, n, bytes, &table_bytes);
     if (!table) {
         rc = err_set(e, ERR_MEMORY, "no room for the seek table of %s", out);
@@ -92,26 +123,36 @@ out:
     io_close(out_fd);
     ZSTD_freeCCtx(k.z);
     free(k.in);
+    free(k.planes);
     free(k.out);
     free(table);
     return rc < 0 ? rc : 0;
 }
 
+/* ---- reading ---- */
+
 int zst_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e)
 {
     struct fmt_file *f = &c->file[file];
     int64_t n = f->frame[b + 1] - f->frame[b];
-    char *packed = malloc((size_t)n + 1);
-    if (!packed)
+    int planes = f->width && f->width[b] > 1;
+    char *packed = malloc((size_t)n + 1), *flat = planes ? malloc((size_t)FMT_BLOCK) : data;
+    if (!packed || !flat) {
+        free(packed);
         return err_set(e, ERR_MEMORY, "%s: no room for a frame of %lld bytes", f->path, (long long)n);
+    }
     int rc = fmt_pread(c, file, packed, n, f->frame[b], e);
     if (rc >= 0 && fmt_sum64(packed, (size_t)n) != f->block[b])
         rc = err_set(e, ERR_INTEGRITY, "%s: bytes %lld to %lld do not have the checksum in %s: restore the file from a good copy", f->path,
                      (long long)f->frame[b], (long long)f->frame[b + 1], FMT_MANIFEST);
-    size_t want = (size_t)fmt_block_bytes(f, b), got = rc < 0 ? 0 : ZSTD_decompress(data, want, packed, (size_t)n);
+    size_t want = (size_t)fmt_block_bytes(f, b), got = rc < 0 ? 0 : ZSTD_decompress(flat, want, packed, (size_t)n);
     if (rc >= 0 && got != want)
         rc = err_set(e, ERR_FORMAT, "%s: the frame at byte %lld does not hold %zu bytes (%s): was it written by another program", f->path,
                      (long long)f->frame[b], want, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "too few");
+    if (rc >= 0 && planes)
+        join(data, flat, want, f->width[b]);
+    if (planes)
+        free(flat);
     free(packed);
     return rc < 0 ? rc : 0;
 }
@@ -153,5 +194,18 @@ int zst_table(struct fmt_file *f, const json_t *frames, int64_t stored, const ch
     if (f->frame[n] + n * 8 + FOOTER + 8 != stored)
         return err_set(e, ERR_FORMAT, "%s: frames and seek table of %s have %lld bytes, its length is %lld", what, f->name,
                        (long long)(f->frame[n] + n * 8 + FOOTER + 8), (long long)stored);
+    return 0;
+}
+
+int zst_widths(struct fmt_file *f, const json_t *planes, const char *what, struct err *e)
+{
+    size_t n = (size_t)((f->bytes + FMT_BLOCK - 1) / FMT_BLOCK);
+    const char *digits = json_string_value(planes);
+    if (!digits || json_string_length(planes) != n || strspn(digits, "1248") != n)
+        return err_set(e, ERR_FORMAT, "%s: planes of %s is not one of the digits 1, 2, 4, 8 for each of its %zu blocks", what, f->name, n);
+    if (!(f->width = malloc(n + 1)))
+        return err_set(e, ERR_MEMORY, "%s: no room for %zu widths", what, n);
+    for (size_t i = 0; i < n; i++)
+        f->width[i] = (unsigned char)(digits[i] - '0');
     return 0;
 }

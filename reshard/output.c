@@ -63,8 +63,7 @@ static int open_native(struct output *o, const char *tmp, struct err *e)
             continue;
         TRY(ckpt_shard_open(&o->shard[u], tmp, u / UNITS, p->unit[u].n_pieces, list[u], e));
         ckpt_shard_defer(o->shard[u]);
-        if (p->req->zstd_level)
-            ckpt_shard_compress(o->shard[u], p->req->zstd_level);
+        ckpt_shard_compress(o->shard[u], p->req->codec, p->req->level);
     }
 out:
     for (int u = 0; list && u < n_units; u++)

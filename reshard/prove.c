@@ -110,7 +110,7 @@ int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *d
         log_progress(log, 0, "reading it again");
     TRY(share_agree(share, open_again(&c, tmp, &have, e), e));
     TRY(share_agree(share, native && first ? ckpt_verify(c, 1, e) : 0, e));
-    if (native && !p->req->zstd_level) {
+    if (native && !p->req->codec) {
         for (int i = 0; i < ckpt_n_tensors(c); i++)
             have[i] = ckpt_tensor(c, i)->digest;
     } else {

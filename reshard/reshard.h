@@ -20,7 +20,8 @@ struct request {
     enum target_format format;
     enum target_dtype dtype;
     int weights_only, n_threads;
-    int zstd_level;                 /* native: 0 plain */
+    enum ckpt_codec codec;          /* native */
+    int level;                      /* of the codec */
     const char *config_path;        /* instead of SRC's config.json; or NULL */
     int64_t shard_bytes;            /* Hugging Face: most data in one file */
     const volatile sig_atomic_t *stop;      /* set by a signal; or NULL */

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """A second reader of native checkpoints, written from format/FORMAT.md alone: Python, standard library only, no speed.
 
-    native_reader.py CKPT                 checks every checksum, cover and digest, prints both digests
+    native_reader.py CKPT...              checks every checksum, cover and digest, prints both digests of each
     native_reader.py CKPT --tensor NAME   writes one tensor's bytes (row-major) to stdout
     native_reader.py --self               test vectors of the hashes
+
+Compressed files need python's compression.zstd, the package zstandard, or the program zstd: without any of them the status is 77.
 """
-import json, os, struct, sys
+import functools, json, operator, os, shutil, struct, subprocess, sys
 
 M32, M64 = (1 << 32) - 1, (1 << 64) - 1
 BLOCK = 1 << 20
@@ -14,6 +16,10 @@ ROLES = {"weight": "", "master": "master.", "exp_avg": "exp_avg.", "exp_avg_sq":
 
 
 class Bad(Exception):
+    pass
+
+
+class Skip(Exception):
     pass
 
 
@@ -195,16 +201,19 @@ def key(seed, i):
     return (z ^ z >> 31) | 1
 
 
+@functools.lru_cache(maxsize=64)
+def keys(seed, n):
+    return [key(seed, i) for i in range(n)]
+
+
 def digest(t, data):
     size, cols = SIZES[t["dtype"]], t["shape"][-1]
-    out = []
-    for k in (0, 1):
-        a = [key(A[k], c) for c in range(cols)]
-        total = 0
-        for r in range(len(data) // size // cols if cols else 0):
-            row = struct.unpack_from("<%d%s" % (cols, {8: "Q", 4: "I", 2: "H", 1: "B"}[size]), data, r * cols * size)
-            total += sum(x * y for x, y in zip(row, a)) * key(B[k], r)
-        out.append(total & M64)
+    out = [0, 0]
+    for r in range(len(data) // size // cols if cols else 0):
+        row = struct.unpack_from("<%d%s" % (cols, {8: "Q", 4: "I", 2: "H", 1: "B"}[size]), data, r * cols * size)
+        for k in (0, 1):
+            out[k] += sum(map(operator.mul, row, keys(A[k], cols))) * key(B[k], r)
+    out = [x & M64 for x in out]
     return "%016x%016x" % (out[1], out[0])
 
 
@@ -235,9 +244,53 @@ def read_manifest(folder):
     need(raw[-36:] == b'"' + xxh128(raw[:-36]).encode() + b'"}\n', "manifest.json: checksum differs")
     m = json.loads(raw, object_pairs_hook=no_twice)
     need(m["format"] == "shardline-checkpoint" and m["version"] == 1, "format %s version %s" % (m["format"], m["version"]))
-    need(not m["must_understand"], "needs %s" % m["must_understand"])
+    need(not set(m["must_understand"]) - {"zstd", "planes"}, "needs %s" % m["must_understand"])
     need(m["block_bytes"] == BLOCK, "block_bytes")
     return m
+
+
+def zstd_decoder():
+    """bytes of one frame -> its plain bytes"""
+    try:
+        from compression import zstd
+        return zstd.decompress
+    except ImportError:
+        pass
+    try:
+        import zstandard
+        return lambda frame: zstandard.ZstdDecompressor().decompress(frame)
+    except ImportError:
+        pass
+    if shutil.which("zstd"):
+        return lambda frame: subprocess.run(["zstd", "-dcq"], input=frame, stdout=subprocess.PIPE, check=True).stdout
+    raise Skip("compressed, and neither compression.zstd, zstandard nor the program zstd is here")
+
+
+def join_planes(data, width):
+    m = len(data) // width
+    out = bytearray(data)
+    for k in range(width):
+        out[k:m * width:width] = data[k * m:(k + 1) * m]
+    return bytes(out)
+
+
+def unpack(f, data):
+    """the plain file of a compressed one; blocks are summed as stored, frame by frame"""
+    decode, out, at, sums, table = zstd_decoder(), [], 0, [], b""
+    n_blocks = (f["plain"] + BLOCK - 1) // BLOCK
+    planes = f.get("planes", "1" * n_blocks)
+    need(len(f["frames"]) == n_blocks == len(planes), "%s: frames" % f["name"])
+    for i, n in enumerate(f["frames"]):
+        frame = data[at:at + n]
+        sums.append(xxh64(frame))
+        plain = join_planes(decode(frame), int(planes[i]))
+        need(len(plain) == min(BLOCK, f["plain"] - i * BLOCK), "%s: frame %d" % (f["name"], i))
+        out.append(plain)
+        table += struct.pack("<II", n, len(plain))
+        at += n
+    table += struct.pack("<IBI", n_blocks, 0, 0x8F92EAB1)
+    need(data[at:] == struct.pack("<II", 0x184D2A5E, len(table)) + table, "%s: seek table" % f["name"])
+    return b"".join(out), sums
 
 
 def read_file(folder, f):
@@ -247,7 +300,10 @@ def read_file(folder, f):
     if "blocks" not in f:
         need(xxh128(data) == f["xxh128"], "%s: checksum" % f["name"])
         return data
-    sums = [xxh64(data[i:i + BLOCK]) for i in range(0, len(data), BLOCK)]
+    if "frames" in f:
+        data, sums = unpack(f, data)
+    else:
+        sums = [xxh64(data[i:i + BLOCK]) for i in range(0, len(data), BLOCK)]
     need("".join("%016x" % s for s in sums) == f["blocks"], "%s: a block's checksum" % f["name"])
     need(xxh128(b"".join(s.to_bytes(8, "little") for s in sums)) == f["checksum"], "%s: checksum" % f["name"])
     return data
@@ -277,7 +333,7 @@ def place(t, whole, seen, piece, data):
             need(0 <= x < s, "%s: a piece lies outside" % t["name"])
             flat = flat * s + x
         need(idx[-1] + n <= shape[-1], "%s: a piece lies outside" % t["name"])
-        need(not any(seen[flat:flat + n]), "%s: stored twice" % t["name"])
+        need(seen.find(1, flat, flat + n) < 0, "%s: stored twice" % t["name"])
         seen[flat:flat + n] = b"\1" * n
         whole[flat * size:(flat + n) * size] = data[at:at + n * size]
         at += n * size
@@ -350,13 +406,17 @@ def main(argv):
             self_test()
         elif len(argv) == 3 and argv[1] == "--tensor":
             sys.stdout.buffer.write(read(argv[0])[1][argv[2]])
-        elif len(argv) == 1:
-            m, _ = read(argv[0])
-            print("weights_digest %s\nstate_digest %s" % (m["weights_digest"], m["state_digest"] or "-"))
+        elif argv and not any(a.startswith("-") for a in argv):
+            for argv[0] in list(argv):          # an error names the one it is in
+                m, _ = read(argv[0])
+                print("weights_digest %s\nstate_digest %s" % (m["weights_digest"], m["state_digest"] or "-"))
         else:
             print(__doc__.strip(), file=sys.stderr)
             return 2
-    except (Bad, OSError, KeyError, ValueError) as e:
+    except Skip as e:
+        print("native_reader: %s: skipped: %s" % (argv[0], e), file=sys.stderr)
+        return 77
+    except (Bad, OSError, KeyError, ValueError, subprocess.SubprocessError) as e:
         print("native_reader: %s: %s" % (argv[0], e), file=sys.stderr)
         return 1
     return 0
