@@ -39,7 +39,26 @@ claim() {
 
 skip() { n_skipped=$((n_skipped + 1)); echo "skip: $*"; }
 
+# The second reader (from FORMAT.md alone, no other code of ours) sees every checkpoint that a script made, whole or damaged: it must agree with
+# `reshard verify` about each. Small ones only, and the first few: it is written in plain Python.
+agree_on_checkpoints() {
+    local reader=${BASH_SOURCE[0]%/*}/../native_reader.py dir seen=0 ours theirs
+    command -v python3 >/dev/null && [ -x "$BIN/reshard" ] || return 0
+    while IFS= read -r dir; do
+        dir=${dir%/manifest.json}
+        [ $seen -lt 12 ] && [ "$(du -sk "$dir" | cut -f1)" -le 2000 ] && [[ $dir != *.tmp-* ]] || continue
+        run reshard verify "$dir"
+        ours=$rc
+        run python3 -B "$reader" "$dir"
+        theirs=$rc
+        [ $theirs != 77 ] || continue
+        seen=$((seen + 1))
+        claim "the second reader agrees with verify about $dir ($ours, $theirs)" [ $((ours != 0)) = $((theirs != 0)) ]
+    done < <(find "$TMP" -name manifest.json 2>/dev/null | sort)
+}
+
 finish() {
+    agree_on_checkpoints
     echo "$n_passed passed, $n_failed failed, $n_skipped skipped"
     [ $n_failed -eq 0 ]
     exit

@@ -36,6 +36,24 @@ for level in zstd zstd:9 zstd-planes zstd-planes:3; do
         done
     fi
 done
+if command -v zstd >/dev/null; then
+    zstd -dqf planes/weights-00000.safetensors.planes.zst -o flat
+    python3 - "$here/../../format/FORMAT.md" <<'PY'
+import json, re, sys
+lines = open(sys.argv[1]).read().split("\n")
+at = next(i for i, l in enumerate(lines) if l.startswith("    for b, w in enumerate"))
+data = bytearray(open("flat", "rb").read())
+planes = json.load(open("planes/manifest.json"))["files"][0]["planes"]
+exec("\n".join(l[4:] for l in lines[at:at + 4]))
+open("joined", "wb").write(data)
+PY
+    claim "the lines of FORMAT.md put the planes back" cmp joined plain/weights-00000.safetensors
+else
+    skip "no zstd here"
+fi
+for h in $(grep -o '[0-9a-f]\{32\}' "$here/../../format/FORMAT.md" | sort -u); do
+    [ $h = 0123456789abcdef0123456789abcdef ] || claim "the vector $h of FORMAT.md is in format_digest_test" grep -q $h "$here/../unit/format_digest_test.c"
+done
 read -r plain zstd _ planes _ <<<"$(du -sb plain | cut -f1) $sizes"
 claim "it is smaller" [ "$zstd" -lt "$plain" ]
 claim "byte planes are smaller still, by 5 % and more" [ $((planes * 20)) -lt $((zstd * 19)) ]

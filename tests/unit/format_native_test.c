@@ -323,6 +323,20 @@ static void tensor_number(json_t *m) { json_object_set_new(piece(m, 0, 0), "tens
 static void short_blocks(json_t *m) { json_object_set_new(item(m, "files", 0), "blocks", json_string("00")); }
 static void no_digest(json_t *m) { json_object_del(m, "weights_digest"); }
 static void another_id(json_t *m) { json_object_set_new(m, "save_id", json_string("00000000000000000000000000000000")); }
+static void other_blocks(json_t *m) { json_object_set_new(m, "block_bytes", json_integer(4096)); }
+static void known_and_unknown(json_t *m) { json_object_set_new(m, "must_understand", json_pack("[s,s,s]", "planes", "zstd", "delta")); }
+static void not_a_text(json_t *m) { json_object_set_new(m, "must_understand", json_pack("[i]", 1)); }
+static void not_a_list(json_t *m) { json_object_set_new(m, "must_understand", json_string("zstd")); }
+static void huge_degree(json_t *m) { json_object_set_new(json_object_get(m, "layout"), "tp", json_integer((1 << 24) + 1)); }
+static void short_seed(json_t *m) { json_object_set_new(json_object_get(m, "state"), "seed", json_string("2a")); }
+static void negative_step(json_t *m) { json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1)); }
+static void hidden_file(json_t *m) { json_object_set_new(item(m, "files", 0), "name", json_string(".optim-00000.safetensors")); }
+static void unsorted(json_t *m)
+{
+    json_t *list = json_object_get(m, "tensors"), *first = json_incref(json_array_get(list, 0));
+    json_array_remove(list, 0);
+    json_array_append_new(list, first);
+}
 static void config_elsewhere(json_t *m) { json_object_set_new(json_object_get(m, "config"), "name", json_string("/etc/passwd")); }
 
 static void in_the_header(json_t *m) { json_object_set_new(piece(m, 0, 0), "offset", json_integer(8)); }
@@ -340,7 +354,10 @@ static const struct { void (*change)(json_t *m); const char *says[2]; } wrong[] 
     { huge_shape, { "limit", "" } }, { zero_and_huge, { "limit", "" } }, { negative_dim, { "limit", "" } }, { unknown_dtype, { "F8_E4M3", "" } },
     { other_digest, { "digest", "" } }, { float_dim, { "shape", "whole number" } }, { tensor_number, { "piece of tensor", "" } },
     { short_blocks, { "block checksums", "" } }, { no_digest, { "weights_digest", "missing" } }, { another_id, { "save_id", "" } },
-    { config_elsewhere, { "/etc/passwd", "folder" } },
+    { config_elsewhere, { "/etc/passwd", "folder" } }, { other_blocks, { "4096", "1048576" } }, { known_and_unknown, { "delta", "newer program" } },
+    { not_a_text, { "feature", "" } }, { not_a_list, { "must_understand", "list" } }, { huge_degree, { "layout says tp", "" } },
+    { short_seed, { "seed", "16 hex digits" } }, { negative_step, { "step", "" } }, { hidden_file, { ".optim", "folder" } },
+    { unsorted, { "not in order", "" } },
 };
 
 TEST(wrong_manifests_are_refused_with_a_message_that_names_what_is_wrong)
@@ -378,8 +395,109 @@ TEST(unknown_members_of_a_manifest_are_ignored)
     json_t *m = load_manifest(dst);
     json_object_set_new(m, "a_later_idea", json_integer(1));
     json_object_set_new(item(m, "tensors", 0), "colour", json_string("blue"));
+    json_object_set_new(item(m, "files", 0), "owner", json_integer(3));
+    json_object_set_new(piece(m, 0, 0), "weight", json_null());
+    json_object_set_new(json_object_get(m, "layout"), "sp", json_integer(2));
+    json_object_set_new(json_object_get(m, "state"), "moon", json_string("full"));
     save_manifest(dst, m);
     CHECK_INT(opens_and_verifies(dst, &e), 0);
+}
+
+/* ---- compressed ---- */
+
+/* Two MiB and more of fp32, then bf16: blocks of both widths. */
+static int make_packed(const char *path, enum ckpt_codec codec, int level, struct err *e)
+{
+    const struct ckpt_piece p[2] = {
+        { { .name = "a", .dtype = CK_F32, .n_dims = 2, .shape = { 600, 1000 } }, { 2, { 0 }, { 600, 1000 } }, 0, 600000 },
+        { { .name = "b", .dtype = CK_BF16, .n_dims = 1, .shape = { 700001 } }, { 1, { 0 }, { 700001 } }, 0, 700001 },
+    };
+    struct ckpt_meta meta = { .layout = { 1, 1, 1, 1, 1, 0 } };
+    struct ckpt_shard *shard = NULL;
+    void *table = NULL;
+    size_t bytes = 0;
+    char tmp[4096], *data = malloc((size_t)4 * 700001);
+    int rc = 0;
+    TRY(ckpt_begin(path, tmp, e));
+    TRY(ckpt_shard_open(&shard, tmp, 0, 2, p, e));
+    ckpt_shard_compress(shard, codec, level);
+    for (int i = 0; i < 2; i++) {
+        fill_range(&p[i].t, &p[i].box, 0, p[i].hi, data);
+        TRY(ckpt_shard_put(shard, i, data, p[i].hi, e));
+    }
+    TRY(ckpt_shard_close(shard, &table, &bytes, e));
+    TRY(ckpt_publish(tmp, path, 1, &table, &bytes, &meta, NULL, e));
+out:
+    free(table);
+    free(data);
+    return rc;
+}
+
+static void check_packed(const char *path)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    char *have = malloc((size_t)4 * 700001), *want = malloc((size_t)4 * 700001);
+    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_verify(c, 0, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        const struct ckpt_tensor *t = ckpt_tensor(c, i);
+        struct box b = box_whole(t->n_dims, t->shape);
+        CHECK_INT(ckpt_read_range(c, i, &b, 5, box_count(&b) - 3, have, &e), 0);
+        fill_range(t, &b, 5, box_count(&b) - 3, want);
+        CHECK_SAME(have, want, (size_t)(box_count(&b) - 8) * ckpt_dtype_size(t->dtype));
+    }
+    ckpt_close(c);
+    free(have);
+    free(want);
+}
+
+TEST(compressed_files_read_back_in_both_codecs_and_every_level)
+{
+    static const struct { enum ckpt_codec codec; int level; const char *features, *planes, *name; } cases[] = {
+        { CODEC_ZSTD, 1, "[\"zstd\"]", NULL, "weights-00000.safetensors.zst" }, { CODEC_ZSTD, 5, "[\"zstd\"]", NULL, "weights-00000.safetensors.zst" },
+        { CODEC_PLANES, 0, "[\"planes\",\"zstd\"]", "4422", "weights-00000.safetensors.planes.zst" },
+        { CODEC_PLANES, 3, "[\"planes\",\"zstd\"]", "4422", "weights-00000.safetensors.planes.zst" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = { 0 };
+        CHECK_INT(make_packed(fresh("packed"), cases[i].codec, cases[i].level, &e), 0);
+        check_packed(dst);
+        json_t *m = load_manifest(dst);
+        char *features = json_dumps(json_object_get(m, "must_understand"), JSON_COMPACT);
+        const char *planes = json_string_value(json_object_get(item(m, "files", 0), "planes"));
+        CHECK_STR(features, cases[i].features);
+        CHECK_STR(planes ? planes : "", cases[i].planes ? cases[i].planes : "");
+        CHECK_STR(json_string_value(json_object_get(item(m, "files", 0), "name")), cases[i].name);
+        free(features);
+        json_decref(m);
+    }
+}
+
+static void set_planes(json_t *m, const char *digits) { json_object_set_new(item(m, "files", 0), "planes", json_string(digits)); }
+static void three(json_t *m) { set_planes(m, "4432"); }
+static void too_few(json_t *m) { set_planes(m, "442"); }
+static void wrong_width(json_t *m) { set_planes(m, "4424"); }
+static void no_number(json_t *m) { json_object_set_new(item(m, "files", 0), "planes", json_integer(4422)); }
+static void drop_frame(json_t *m) { json_array_remove(json_object_get(item(m, "files", 0), "frames"), 0); }
+static void empty_frame(json_t *m) { json_array_set_new(json_object_get(item(m, "files", 0), "frames"), 0, json_integer(0)); }
+static void huge_plain(json_t *m) { json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 60)); }
+
+TEST(wrong_frames_and_planes_are_refused_or_found_by_the_digest)
+{
+    static const struct { void (*change)(json_t *m); const char *says; } cases[] = {
+        { three, "digits 1, 2, 4, 8" }, { too_few, "4 blocks" }, { no_number, "digits 1, 2, 4, 8" }, { wrong_width, "digest" }, { drop_frame, "frames" },
+        { empty_frame, "frame 0" }, { huge_plain, "cannot hold" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = { 0 };
+        CHECK_INT(make_packed(fresh("packed"), CODEC_PLANES, 0, &e), 0);
+        json_t *m = load_manifest(dst);
+        cases[i].change(m);
+        save_manifest(dst, m);
+        CHECK(opens_and_verifies(dst, &e) < 0);
+        CHECK_HAS(e.text, cases[i].says);
+    }
 }
 
 TEST(files_of_two_saves_mixed_are_found)
