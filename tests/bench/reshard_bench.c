@@ -1,10 +1,11 @@
-/* reshard_bench.c - reshard against `cp -r` of the same bytes on the same disk, in turn. usage: reshard_bench [DIR [ROUNDS [GB]]]
+/* reshard_bench.c - reshard against `cp -r` of the same bytes on the same disk, in turn. usage: reshard_bench [DIR [ROUNDS [GB [cold]]]]
  *
  * A bf16 model with fp32 masters and both moments, written as tp 2 x zero-3 dp 2, becomes tp 8. DIR (/tmp) needs three times the size.
- * cp leaves its bytes to be written later, reshard ends when they are on the disk: so cp is timed alone, and with `sync -f` behind it. */
+ * The source is in memory for all of them, or with `cold` for none. cp leaves its bytes to be written later, reshard ends when they are on the disk: so cp is timed alone, and with `sync -f` behind it. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE              /* syncfs */
 #endif
+#include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -127,14 +128,32 @@ static double median(double *v, int n)
     return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
 }
 
-/* Seconds of one program, started when the disk is quiet; its peak memory to *peak. -1: it failed. */
-static double timed(const char *dir, char *const *argv, double *peak)
+/* The files of a folder leave the memory; they were written long ago. */
+static void forget(const char *folder)
+{
+    DIR *d = opendir(folder);
+    struct dirent *f;
+    while (d && (f = readdir(d))) {
+        int fd = openat(dirfd(d), f->d_name, O_RDONLY);
+        if (fd >= 0 && posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED) != 0)
+            perror(f->d_name);
+        if (fd >= 0)
+            close(fd);
+    }
+    if (d)
+        closedir(d);
+}
+
+/* Seconds of one program, started when the disk is quiet; its peak memory to *peak. cold: a folder to forget first, or NULL. -1: it failed. */
+static double timed(const char *dir, const char *cold, char *const *argv, double *peak)
 {
     struct rusage u;
     int status, fd = open(dir, O_RDONLY | O_DIRECTORY);
     if (fd < 0 || syncfs(fd) < 0)
         return -1;
     close(fd);
+    if (cold)
+        forget(cold);
     double begin = log_now_s();
     pid_t pid = fork();
     if (pid == 0) {
@@ -149,7 +168,7 @@ static double timed(const char *dir, char *const *argv, double *peak)
 
 enum { COPY, COPY_SYNC, RESHARD, WAYS };
 
-static int measure(const char *dir, const char *reshard, const char *src, const char *dst, int rounds, int64_t bytes)
+static int measure(const char *dir, const char *reshard, const char *src, const char *dst, int rounds, int cold, int64_t bytes)
 {
     char copy_sync[2000];
     snprintf(copy_sync, sizeof copy_sync, "cp -r '%s' '%s' && sync -f '%s'", src, dst, dst);
@@ -162,7 +181,7 @@ static int measure(const char *dir, const char *reshard, const char *src, const 
     printf("%-14s %8s %10s %12s\n", "", "s", "GB/s", "peak MiB");
     for (int i = 0; i < rounds; i++)
         for (int w = 0; w < WAYS; w++) {
-            if (io_remove_tree(dst, &e) < 0 || (s[w][i] = timed(dir, argv[w], &peak[w])) < 0) {
+            if (io_remove_tree(dst, &e) < 0 || (s[w][i] = timed(dir, cold ? src : NULL, argv[w], &peak[w])) < 0) {
                 fprintf(stderr, "reshard_bench: %s failed: is there room in %s\n", name[w], dir);
                 return 1;
             }
@@ -171,10 +190,10 @@ static int measure(const char *dir, const char *reshard, const char *src, const 
         }
     for (int w = 0; w < WAYS; w++)
         mid[w] = (double)bytes / median(s[w], rounds) / 1e9;
-    printf("{\"rows\":[{\"name\":\"reshard %.1f GB tp2 zero3 dp2 to tp8\",\"ours\":%.3f,\"peer\":%.3f,\"peer_name\":\"cp -r\",\"unit\":\"GB/s\",\"ratio\":%.3f},"
+    printf("{\"rows\":[{\"name\":\"reshard %.1f GB tp2 zero3 dp2 to tp8, %s\",\"ours\":%.3f,\"peer\":%.3f,\"peer_name\":\"cp -r\",\"unit\":\"GB/s\",\"ratio\":%.3f},"
            "{\"name\":\"reshard, on the disk\",\"ours\":%.3f,\"peer\":%.3f,\"peer_name\":\"cp -r, sync\",\"unit\":\"GB/s\",\"ratio\":%.3f},"
            "{\"name\":\"reshard peak memory\",\"ours\":%.0f,\"peer\":256,\"peer_name\":\"limit\",\"unit\":\"MiB\",\"ratio\":%.2f}]}\n",
-           (double)bytes / 1e9, mid[RESHARD], mid[COPY], mid[RESHARD] / mid[COPY], mid[RESHARD], mid[COPY_SYNC], mid[RESHARD] / mid[COPY_SYNC],
+           (double)bytes / 1e9, cold ? "cold" : "warm", mid[RESHARD], mid[COPY], mid[RESHARD] / mid[COPY], mid[RESHARD], mid[COPY_SYNC], mid[RESHARD] / mid[COPY_SYNC],
            peak[RESHARD] / (1 << 20), MEMORY_LIMIT / peak[RESHARD]);
     return 0;
 }
@@ -195,7 +214,8 @@ int main(int argc, char **argv)
     snprintf(src, sizeof src, "%s/src", dir);
     snprintf(dst, sizeof dst, "%s/dst", dir);
     rc = make(src, n_layers > 0 ? n_layers : 1, &bytes, &e);
-    rc = rc < 0 ? err_print(&e, "reshard_bench") : measure(dir, reshard, src, dst, rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds, bytes);
+    rounds = rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds;
+    rc = rc < 0 ? err_print(&e, "reshard_bench") : measure(dir, reshard, src, dst, rounds, argc > 4 && !strcmp(argv[4], "cold"), bytes);
     io_remove_tree(dir, &e);
     return rc;
 }

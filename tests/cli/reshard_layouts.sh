@@ -38,6 +38,30 @@ done
 claim "a byte model gets a tokenizer" [ -s back/tokenizer.json ]
 claim "config.json is carried as it was" cmp -s hf/config.json back/config.json
 
+# ---- what cannot be cut, and what can ----
+while IFS='|' read -r options says; do
+    run reshard $options hf x
+    claim "$options is refused" [ $rc = 2 ]
+    claim "$options: with the reason" has "$err" "$says"
+    claim "$options: nothing appears" [ ! -e x ]
+done <<'TABLE'
+--tp 3|--tp 3 does not divide the 8 attention heads: use a divisor of 8
+--tp 16|--tp 16 does not divide the 8 attention heads
+--pp 3|--pp 3 stages for 2 layers
+--ep 2|--ep
+TABLE
+rm -rf u
+python3 "$here/reshard_make.py" u hidden_size=24 num_attention_heads=6 num_key_value_heads=3 intermediate_size=37 vocab_size=101 num_hidden_layers=3
+for layout in "--tp 3" "--tp 6" "--tp 2 --pp 2" "--dp 7 --zero 3" "--tp 3 --pp 3 --dp 5 --zero 2"; do
+    rm -rf x back
+    run reshard $layout u x
+    [ "$layout" = "--tp 2 --pp 2" ] && { claim "3 kv heads over tp 2 are refused" has "$err" "3 kv heads"; continue; }
+    run reshard --format hf x back
+    run reshard diff u back
+    claim "$layout of sizes that nothing divides: no tensor differs" [ "$rc$out" = 0 ]
+done
+rm -rf x back
+
 # ---- dtypes ----
 run reshard --dtype bf16 --tp 2 hf b
 run reshard --dtype fp32 b f

@@ -567,36 +567,6 @@ static uint64_t random_next(uint64_t *s)
     return *s >> 33;
 }
 
-static struct layout random_layout(uint64_t *s)
-{
-    static const int tp[] = { 1, 2, 4, 8 };
-    struct layout l = { tp[random_next(s) % 4], 1 + (int)(random_next(s) % 3), 1, 1 + (int)(random_next(s) % 3), 1, 0 };
-    l.zero = (int)(random_next(s) % 4);
-    return l;
-}
-
-TEST(random_chains_of_layouts_keep_the_digests_and_end_in_the_same_bytes)
-{
-    static const int kinds[] = { WITH_MASTERS | WITH_MOMENTS | BF16, WITH_MOMENTS, NO_STATE, BF16 | NO_STATE };
-    uint64_t seed = 1;
-    for (int chain = 0; chain < 12; chain++) {
-        char want[2][33], have[2][33], *at = base, *next[] = { one, two };
-        struct err e = { 0 };
-        CHECK_INT(make_base(named("base", base), kinds[chain % 4], config, &e), 0);
-        digests_of(base, want[0], want[1]);
-        for (int hop = 0; hop < 3; hop++) {
-            named(hop % 2 ? "two" : "one", next[hop % 2]);
-            CHECK_INT(convert(at, next[hop % 2], random_layout(&seed), TARGET_NATIVE, TARGET_AS_IS, 0, &e), 0);
-            at = next[hop % 2];
-            digests_of(at, have[0], have[1]);
-            CHECK_STR(have[0], want[0]);
-            CHECK_STR(have[1], want[1]);
-        }
-        CHECK_INT(convert(at, named("three", three), whole, TARGET_NATIVE, TARGET_AS_IS, 0, &e), 0);
-        CHECK(same_folders(base, three));
-    }
-}
-
 TEST(a_random_flipped_bit_is_found_a_thousand_times_and_named)
 {
     struct err e = { 0 };
