@@ -96,10 +96,9 @@ static void reap_left_over(void)
     }
 }
 
-/* Until mpirun ends; its exit status. A signal asks the ranks to end; a second one, a second later, ends them. */
-static int wait_for(pid_t mpirun, const sigset_t *set)
+/* Until mpirun ends; its exit status. A signal asks the ranks to end; a second one, a second later, ends them. asked: when, or 0. */
+static int wait_for(pid_t mpirun, const sigset_t *set, int64_t *asked)
 {
-    int64_t asked = 0;
     for (;;) {
         int status, sig = sigwaitinfo(set, NULL);
         pid_t p;
@@ -109,21 +108,23 @@ static int wait_for(pid_t mpirun, const sigset_t *set)
         if (sig < 0 || sig == SIGCHLD)
             continue;
         int64_t now = board_now_ns();
-        if (!asked || sig == SIGUSR1)
+        if (!*asked || sig == SIGUSR1)
             kill(mpirun, SIGUSR1);
-        else if (now - asked > 1000000000)
+        else if (now - *asked > 1000000000)
             kill(mpirun, SIGTERM);
-        asked = asked ? asked : now;
+        *asked = *asked ? *asked : now;
     }
 }
 
-static char **make_args(int ranks, char **argv, char *self, char *count)
+static char **make_args(int ranks, char **argv, char *const *more, char *self, char *count)
 {
     static char fixed[][16] = { "mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-n" };
-    size_t n = 0, i = 0;
+    size_t n = 0, m = 0, i = 0;
     while (argv[n])
         n++;
-    char **a = calloc(FIXED_ARGS + n, sizeof *a);
+    while (more && more[m])
+        m++;
+    char **a = calloc(FIXED_ARGS + n + m, sizeof *a);
     if (!a)
         return NULL;
     for (; i < sizeof fixed / sizeof *fixed; i++)
@@ -133,20 +134,51 @@ static char **make_args(int ranks, char **argv, char *self, char *count)
     a[i++] = self;
     for (size_t k = 1; k < n; k++)
         a[i++] = argv[k];
+    for (size_t k = 0; k < m; k++)
+        a[i++] = more[k];
     return a;
 }
 
+/* One run of mpirun to its end, into *status; an error: it could not be started. */
+static int run_once(char **args, const sigset_t *set, const sigset_t *before, int64_t *asked, int *status)
+{
+    int tell[2], why = 0;
+    if (pipe2(tell, O_CLOEXEC) < 0)
+        return -1;
+    pid_t pid = fork();
+    if (pid == 0)
+        run_mpirun(args, before, tell[1]);
+    close(tell[1]);
+    if (pid > 0 && read(tell[0], &why, sizeof why) == 0) {
+        close(tell[0]);
+        *status = wait_for(pid, set, asked);
+        reap_left_over();
+        return 0;
+    }
+    close(tell[0]);
+    if (pid > 0)
+        waitpid(pid, NULL, 0);
+    errno = why ? why : errno;
+    return -1;
+}
+
+static int is_failure(int status) { return status != 0 && status != 2; }
+
 /* Returns only when mpirun could not be started. */
-static int start(int ranks, char **argv, struct err *e)
+static int start(int ranks, char **argv, int times, char *const *more, struct err *e)
 {
     char self[4096] = { 0 }, count[16];
     sigset_t set, before;
-    int tell[2], why = 0;
-    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0 || pipe2(tell, O_CLOEXEC) < 0)
+    int64_t asked = 0;
+    int status = 0;
+    if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return err_sys(e, "cannot start ranks");
-    char **a = make_args(ranks, argv, self, count);
-    if (!a)
+    char **a = make_args(ranks, argv, NULL, self, count), **again = make_args(ranks, argv, more, self, count);
+    if (!a || !again) {
+        free(a);
+        free(again);
         return err_set(e, ERR_MEMORY, "no memory for the arguments of mpirun");
+    }
     set_environment();
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -156,22 +188,18 @@ static int start(int ranks, char **argv, struct err *e)
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, &before);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    pid_t pid = fork();
-    if (pid == 0)
-        run_mpirun(a, &before, tell[1]);
-    close(tell[1]);
-    if (pid > 0 && read(tell[0], &why, sizeof why) == 0) {
-        int status = wait_for(pid, &set);
-        reap_left_over();
-        fflush(NULL);
-        _exit(status);                                 /* as if this process had become mpirun */
+    for (int i = 0; run_once(i ? again : a, &set, &before, &asked, &status) == 0; i++) {
+        if (!is_failure(status) || asked || i == times) {
+            fflush(NULL);
+            _exit(status);                             /* as if this process had become mpirun */
+        }
+        fprintf(stderr, "the job ended with status %d: started again, %d of %d\n", status, i + 1, times);
     }
-    close(tell[0]);
+    int why = errno;
     free(a);
+    free(again);
     sigprocmask(SIG_SETMASK, &before, NULL);
-    if (pid > 0)
-        waitpid(pid, NULL, 0);
-    errno = why ? why : errno;
+    errno = why;
     return err_sys(e, "cannot start %d ranks with mpirun (is openmpi-bin installed)", ranks);
 }
 
@@ -185,15 +213,17 @@ static int under_launcher(int ranks, struct err *e)
     return 0;
 }
 
-int launch_ranks(int ranks, char **argv, struct err *e)
+int launch_ranks(int ranks, char **argv, struct err *e) { return launch_ranks_again(ranks, argv, 0, NULL, e); }
+
+int launch_ranks_again(int ranks, char **argv, int times, char *const *more, struct err *e)
 {
     const char *slurm = getenv("SLURM_NTASKS");
     if (launch_under_launcher())
         return under_launcher(ranks, e);
     if (slurm && atoi(slurm) > 1)
         return err_set(e, ERR_USAGE, "Slurm gives %s tasks, but they cannot find each other: start with `srun --mpi=pmix`", slurm);
-    if (ranks > 1)
-        return start(ranks, argv, e);
+    if (ranks > 1 || times > 0)
+        return start(ranks > 1 ? ranks : 1, argv, times, more, e);
     watch_block_signals();
     return 0;
 }

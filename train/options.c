@@ -20,6 +20,7 @@ static const struct opt table[] = {
     { OPT_INT, "keep", AT(keep), "0", "K", "keep only the newest K checkpoints (0: all)", 0, 1e6, N },
     { OPT_SWITCH, "save-async", AT(save_async), "0", NULL, "write behind training", 0, 0, N | LATER },
     { OPT_TEXT, "resume", AT(resume), NULL, "CKPT|auto", "continue this checkpoint, in any layout (auto: the newest whole one in --out)", 0, 0, N },
+    { OPT_INT, "restarts", AT(restarts), "0", "N", "start a job that failed again, up to N times, with --resume auto", 0, 1e6, N },
     { OPT_TEXT, "log", AT(log), NULL, "FILE", "a JSON line a step", 0, 0, N },
     { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace of kernels, waits and collectives, every rank and thread", 0, 0, N },
     { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, N },

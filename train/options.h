@@ -34,7 +34,7 @@ struct train_opts {
     const char *offload;
     /* run */
     const char *out, *resume, *log, *trace, *device, *eval_logprobs;
-    int64_t steps, stop_after, save_every, keep, threads;
+    int64_t steps, stop_after, save_every, keep, restarts, threads;
     int save_async, dry_run, eval_only;
 };
 enum { GIVEN_MAX = 64 };

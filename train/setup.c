@@ -105,10 +105,12 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
 {
     struct train_opts *o = &t->o;
     int64_t inner = o->tp * o->pp * o->cp;
+    static char resume[] = "--resume", newest[] = "auto";
+    char *const resume_args[] = { resume, newest, NULL };
     int rc, size[AXIS_COUNT];
     int ranks = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner), alone = o->dry_run && !launch_under_launcher();
     launch_ranks_per_node((int)o->ranks_per_node);
-    TRY(launch_ranks(alone ? 1 : ranks, argv, e));
+    TRY(launch_ranks_again(alone ? 1 : ranks, argv, alone ? 0 : (int)o->restarts, resume_args, e));
     TRY(dev_open(&t->dev, o->device, 1, &t->mem, e));
     TRY(world_open(&t->world, o->transport, t->dev, &t->mem, e));
     log_open(&t->log, "ptrain", world_rank(t->world) != 0, launch_stderr_is_tty());
@@ -302,6 +304,10 @@ static int open_state(struct trainer *t, struct err *e)
         t->weights = &t->resident.w;
         return ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e);
     }
+    comm_shared_by(t->mesh.axis[AXIS_TP], &rank, &sharers);
+    if (sharers < t->layout.tp && (!strcmp(t->o.transport, "auto") || t->o.ranks_per_node))
+        log_line(&t->log, "tp %d spans machines (%d ranks of a group on this one): its sums, two a layer, go over the network: use --tp %d or less",
+                 t->layout.tp, sharers, sharers);
     comm_shared_by(dp, &rank, &sharers);
     how.overlap = opts_overlap(&t->o, t->given, t->layout.dp, sharers);
     TRY(zero_open(&t->zero, &t->model, dp, t->mesh.axis[AXIS_PP], t->mesh.all, how, &t->plan, e));
