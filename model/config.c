@@ -20,6 +20,12 @@ int model_grain_formula(const struct model_config *c)
     return (int)gcd64(8, gcd64(c->n_heads, c->inter));
 }
 
+int model_has_experts(const struct model_config *c, int64_t layer)
+{
+    int dense = layer < MODEL_DENSE_MAX && c->dense[layer / 64] >> layer % 64 & 1;
+    return (c->features & F_EXPERTS) && !dense && (layer + 1) % c->sparse_step == 0;
+}
+
 static void defaults(struct model_config *c, const struct family *f)
 {
     memset(c, 0, sizeof *c);
@@ -33,6 +39,9 @@ static void defaults(struct model_config *c, const struct family *f)
     c->inter = f->defaults.inter;
     c->vocab = f->defaults.vocab;
     c->max_pos = f->defaults.max_pos;
+    c->n_experts = f->defaults.n_experts;
+    c->expert_inter = f->defaults.expert_inter;
+    c->sparse_step = 1;
     c->window = f->defaults.window;
     c->norm_eps = f->defaults.eps;
     c->tied = f->defaults.tied;
@@ -126,6 +135,8 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
         c->inter = 4 * c->hidden;
     if (!c->n_kv)
         c->n_kv = c->n_heads;
+    if ((c->features & F_EXPERTS) && !c->expert_inter)
+        c->expert_inter = c->inter;
     if (!c->head_dim) {
         if (c->hidden % c->n_heads)
             return err_set(e, ERR_CONFIG, "%s: hidden_size %lld is not a multiple of num_attention_heads %lld and head_dim is not given", what,
@@ -255,9 +266,9 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
     const char *act = c->family->acts[0];
     int rc, on, known = 0;
     for (const struct config_switch *k = c->family->flag; k->key; k++) {
-        on = 0;
+        on = (c->features & k->features) == k->features;
         TRY(jx_bool(o, what, k->key, &on, e));
-        c->features |= on ? k->features : 0;
+        c->features = on ? c->features | k->features : c->features & ~k->features;
     }
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         on = fixed[i].wanted;
@@ -275,6 +286,20 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
     rc = 0;
 out:
     return rc < 0 ? rc : 0;
+}
+
+/* mlp_only_layers of Qwen3-MoE: these have no experts. */
+static int parse_dense(struct model_config *c, const json_t *o, const char *what, struct err *e)
+{
+    const json_t *list = json_object_get(o, "mlp_only_layers"), *v;
+    size_t i;
+    json_array_foreach(list, i, v) {
+        json_int_t l = json_integer_value(v);
+        if (!json_is_integer(v) || l < 0 || l >= MODEL_DENSE_MAX)
+            return err_set(e, ERR_CONFIG, "%s: mlp_only_layers: numbers of layers, from 0 to %d, are taken", what, MODEL_DENSE_MAX - 1);
+        c->dense[l / 64] |= (uint64_t)1 << l % 64;
+    }
+    return 0;
 }
 
 static int parse_eos(struct model_config *c, const json_t *o, const char *what, struct err *e)
@@ -313,6 +338,8 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     if (!(c->features & F_POSITIONS))
         TRY(parse_rope(c, o, what, e));
     TRY(parse_window(c, o, what, e));
+    if (c->features & F_EXPERTS)
+        TRY(parse_dense(c, o, what, e));
     TRY(parse_eos(c, o, what, e));
     TRY(jx_float(o, what, c->family->eps_key, &c->norm_eps, e));
     TRY(jx_float(o, what, "initializer_range", &c->init_range, e));
@@ -427,7 +454,7 @@ int model_config_same(const struct model_config *a, const struct model_config *b
         SAME("tie_word_embeddings", tied), SAME("the norms' eps", norm_eps), SAME("rope_theta", rope_theta), SAME("rope_type", rope),
         SAME("rope factor", rope_factor), SAME("low_freq_factor", rope_low_freq), SAME("high_freq_factor", rope_high_freq),
         SAME("original_max_position_embeddings", rope_original_max_pos), SAME("beta_fast", yarn_fast), SAME("beta_slow", yarn_slow),
-        SAME("attention_factor", yarn_attention), SAME("truncate", yarn_exact), SAME("sliding_window", window), SAME("max_window_layers", window_first),
+        SAME("attention_factor", yarn_attention), SAME("num_local_experts", n_experts), SAME("moe_intermediate_size", expert_inter), SAME("truncate", yarn_exact), SAME("sliding_window", window), SAME("max_window_layers", window_first),
         SAME("set of biases and norms", features), SAME("grain", grain),
 #undef SAME
     };

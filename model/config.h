@@ -7,6 +7,8 @@
 
 enum rope_kind { ROPE_DEFAULT, ROPE_LINEAR, ROPE_LLAMA3, ROPE_YARN };
 
+#define MODEL_DENSE_MAX 512          /* layers that mlp_only_layers may name */
+
 struct family;
 struct model_config {
     const struct family *family;     /* its names, keys and tensors (family.h) */
@@ -21,6 +23,9 @@ struct model_config {
     int yarn_exact;                  /* truncate false: the two bounds are not rounded to whole components */
     int64_t rope_original_max_pos;
     int64_t window, window_first;    /* F_WINDOW: positions a token sees, its own included; first layer that has it */
+    int64_t n_experts, expert_inter; /* F_EXPERTS: of a layer that has them, and the rows of one's gate and up */
+    int64_t sparse_step;             /* every how many layers there are experts */
+    uint64_t dense[MODEL_DENSE_MAX / 64];        /* bits: layers without experts all the same */
     int tied;
     double init_range;               /* deviation of the initial weights */
     int grain;                       /* of the sums (numerics contract): gcd(8, heads, intermediate) or shardline_grain */
@@ -39,6 +44,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
 /* config.json as transformers reads it, malloc'd. dtype: "float32" or "bfloat16". shardline_grain only when it is not the formula. */
 char *model_config_json(const struct model_config *c, const char *dtype);
 int model_grain_formula(const struct model_config *c);
+int model_has_experts(const struct model_config *c, int64_t layer);
 /* 0, or ERR_CONFIG naming the first member in which a and b differ (shapes and numbers, not names of tokens). */
 int model_config_same(const struct model_config *a, const struct model_config *b, struct err *e);
 

@@ -9,6 +9,7 @@
 #include "model/family.h"
 
 #define ALIGN 64
+#define PARAMS_MAX (1 << 22)
 
 #define COUNT(a) ((int)(sizeof(a) / sizeof((a)[0])))
 
@@ -19,25 +20,39 @@ static int64_t dim_size(const struct model_config *c, enum dim d)
     case D_VOCAB: return c->vocab;
     case D_Q: return c->n_heads * c->head_dim;
     case D_KV: return c->n_kv * c->head_dim;
+    case D_QKV: return (c->n_heads + 2 * c->n_kv) * c->head_dim;
     case D_INTER: return c->inter;
     case D_HEAD: return c->head_dim;
     case D_POS: return c->max_pos;
+    case D_EXPERTS: return c->n_experts;
+    case D_EXPERT_INTER: return c->expert_inter;
     default: return 0;
     }
 }
 
-static int count_rows(const struct param_row *rows)
+/* How many parameters a row is in this layer (-1: none). */
+static int64_t row_count(const struct model_config *c, const struct param_row *r, int layer)
 {
-    int n = 0;
-    while (rows[n].name)
-        n++;
+    int sparse = layer >= 0 && model_has_experts(c, layer);
+    if ((c->features & r->need) != r->need || (r->of == OF_DENSE && sparse) || (r->of != OF_ANY && r->of != OF_DENSE && !sparse))
+        return 0;
+    return r->of == OF_EXPERT ? c->n_experts : 1;
+}
+
+static int64_t count_rows(const struct model_config *c, const struct param_row *rows, int layer)
+{
+    int64_t n = 0;
+    for (; rows->name; rows++)
+        n += row_count(c, rows, layer);
     return n;
 }
 
-static void set_name(struct param *p, const char *pattern, int layer)
+static void set_name(struct param *p, const char *pattern, int layer, int expert)
 {
-    const char *mark = strstr(pattern, "%d");
-    if (mark)
+    const char *mark = strstr(pattern, "%d"), *second = mark ? strstr(mark + 2, "%d") : NULL;
+    if (second)
+        snprintf(p->name, sizeof p->name, "%.*s%d%.*s%d%s", (int)(mark - pattern), pattern, layer, (int)(second - mark - 2), mark + 2, expert, second + 2);
+    else if (mark)
         snprintf(p->name, sizeof p->name, "%.*s%d%s", (int)(mark - pattern), pattern, layer, mark + 2);
     else
         snprintf(p->name, sizeof p->name, "%s", pattern);
@@ -56,41 +71,51 @@ static void join_tensor(struct param_table *t, struct param *p)
         q->shape[p->split_dim] = p->begin + p->size;
 }
 
+static void add_param(struct param_table *t, const struct param_row *r, int unit, int layer, int expert)
+{
+    struct param *p = &t->p[t->n++];
+    set_name(p, r->name, layer, expert);
+    p->kind = r->kind;
+    p->n_dims = r->dim1 == D_NONE ? 1 : 2;
+    p->shape[0] = dim_size(&t->cfg, r->dim0);
+    p->shape[1] = p->n_dims == 2 ? dim_size(&t->cfg, r->dim1) : 1;
+    p->split = r->split;
+    p->split_dim = r->split_dim;
+    p->size = p->shape[p->split_dim];
+    p->n_sharing = 1;
+    p->unit = unit;
+    p->layer = layer;
+    p->expert = expert;
+    p->init = r->init;
+    p->init_range = t->cfg.init_range;
+    if (r->init == INIT_RESIDUAL)
+        p->init_range /= sqrt(2.0 * (double)t->cfg.n_layers);
+    p->decay = p->n_dims >= 2;
+    if (t->n > 1 && !strcmp(p[-1].name, p->name))
+        join_tensor(t, p);
+}
+
 static void add_rows(struct param_table *t, const struct param_row *rows, int unit, int layer)
 {
-    for (const struct param_row *r = rows; r->name; r++) {
-        if ((t->cfg.features & r->need) != r->need)
-            continue;
-        struct param *p = &t->p[t->n++];
-        set_name(p, r->name, layer);
-        p->kind = r->kind;
-        p->n_dims = r->dim1 == D_NONE ? 1 : 2;
-        p->shape[0] = dim_size(&t->cfg, r->dim0);
-        p->shape[1] = p->n_dims == 2 ? dim_size(&t->cfg, r->dim1) : 1;
-        p->split = r->split;
-        p->split_dim = r->split_dim;
-        p->size = p->shape[p->split_dim];
-        p->n_sharing = 1;
-        p->unit = unit;
-        p->layer = layer;
-        p->init = r->init;
-        p->init_range = t->cfg.init_range;
-        if (r->init == INIT_RESIDUAL)
-            p->init_range /= sqrt(2.0 * (double)t->cfg.n_layers);
-        p->decay = p->n_dims >= 2;
-        if (t->n > 1 && !strcmp(p[-1].name, p->name))
-            join_tensor(t, p);
-    }
+    for (const struct param_row *r = rows; r->name; r++)
+        for (int64_t i = 0; i < row_count(&t->cfg, r, layer); i++)
+            add_param(t, r, unit, layer, r->of == OF_EXPERT ? (int)i : -1);
 }
 
 int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e)
 {
     const struct family *f = cfg->family;
     int L = (int)cfg->n_layers;
+    int64_t n = count_rows(cfg, f->first, -1) + count_rows(cfg, f->last, -1);
     memset(t, 0, sizeof *t);
     t->cfg = *cfg;
     t->n_units = L + 2;
-    t->p = calloc((size_t)(count_rows(f->first) + L * count_rows(f->layer) + count_rows(f->last)), sizeof *t->p);
+    for (int l = 0; l < L; l++)
+        n += count_rows(cfg, f->layer, l);
+    if (n > PARAMS_MAX)
+        return err_set(e, ERR_CONFIG, "config.json: %d layers of %lld experts make %lld tensors: at most %d are taken", L, (long long)cfg->n_experts,
+                       (long long)n, PARAMS_MAX);
+    t->p = calloc((size_t)n, sizeof *t->p);
     if (!t->p)
         return err_set(e, ERR_MEMORY, "no memory for the table of a model of %d layers", L);
     add_rows(t, f->first, 0, -1);

@@ -23,7 +23,7 @@ enum param_split {
 enum param_kind {
     P_EMBED, P_NORM_ATTN, P_Q, P_K, P_V, P_O, P_NORM_MLP, P_GATE, P_UP, P_DOWN, P_NORM, P_HEAD,
     P_POS, P_NORM_ATTN_BIAS, P_Q_BIAS, P_K_BIAS, P_V_BIAS, P_O_BIAS, P_Q_NORM, P_K_NORM, P_NORM_MLP_BIAS, P_GATE_BIAS, P_UP_BIAS, P_DOWN_BIAS,
-    P_NORM_BIAS, P_KINDS
+    P_NORM_BIAS, P_QKV, P_QKV_BIAS, P_NORM_ATTN_POST, P_NORM_MLP_POST, P_ROUTER, P_KINDS
 };
 enum param_init { INIT_NORMAL, INIT_RESIDUAL /* normal, smaller with the number of layers */, INIT_ONES, INIT_ZEROS };
 
@@ -39,6 +39,7 @@ struct param {
     int64_t begin, size;         /* indices of split_dim that are this parameter's */
     int n_sharing;               /* parameters in the tensor, at the first of them; 0 at the others */
     int unit, layer;             /* layer -1: none */
+    int expert;                  /* -1: belongs to all */
     enum param_init init;
     double init_range;           /* deviation of the initial values, where they are random */
     int decay;                   /* weight decay: two or more dimensions */

@@ -124,19 +124,6 @@ claim "and leaves nothing" [ -z "$(ls -d x* 2>/dev/null)" ]
 
 # ---- the reference checkpoints ----
 if [ -n "${FIXTURES:-}" ]; then
-    for m in llama3-gqa-f32 llama3-tied-bf16-sharded llama2-mha-f32 mistral-swa-f32 qwen2-bias-tied-f32 qwen3-qknorm-bf16 gpt2-f32; do
-        for layout in "--tp 1" "--tp 2" "--tp 4 --pp 2 --dp 2 --zero 3" "--tp 8"; do
-            rm -rf n back
-            run reshard $layout "$FIXTURES/hf/hf/$m/model" n
-            claim "$m to $layout" [ $rc = 0 ]
-            claim "and it is cut, not carried whole" [ "${err/carried whole/}" = "$err" ]
-            run reshard --format hf n back
-            run reshard diff "$FIXTURES/hf/hf/$m/model" back
-            claim "$m by $layout and back: no tensor differs" [ "$rc$out" = 0 ]
-            claim "$m: tokenizer and config are carried" cmp -s "$FIXTURES/hf/hf/$m/model/tokenizer.json" back/tokenizer.json
-            claim "$m: config.json is the same" cmp -s "$FIXTURES/hf/hf/$m/model/config.json" back/config.json
-        done
-    done
     rm -rf n && run reshard "$FIXTURES/hf/hf/gpt2-f32/model" n
     run python3 - "$FIXTURES/hf/hf/gpt2-f32/model" n <<'PY'
 import json, struct, sys
@@ -152,17 +139,18 @@ PY
     cp "$FIXTURES/foreign/bad/hf_config_mismatch/files/config.json" cooked/
     run reshard cooked x
     claim "a config of another model is refused" has "$err" "config.json says"
-    for m in gemma2-f32 mixtral-f32-sharded; do
-        rm -rf n back
-        run reshard "$FIXTURES/hf/hf/$m/model" n
-        claim "$m is carried whole" [ $rc = 0 ]
-        claim "and that is said" has "$err" "carried whole"
-        run reshard --format hf n back
-        run reshard diff "$FIXTURES/hf/hf/$m/model" back
-        claim "$m comes back" [ "$rc$out" = 0 ]
-        run reshard --tp 2 "$FIXTURES/hf/hf/$m/model" x
-        claim "$m cannot be cut" [ $rc = 2 ]
-    done
+    cp -r "$FIXTURES/hf/hf/gemma2-f32/model" other && chmod -R u+w other
+    sed -i 's/"model_type": *"gemma2"/"model_type": "other"/' other/config.json
+    rm -rf n back
+    run reshard other n
+    claim "a family that nobody knows is carried whole" [ $rc = 0 ]
+    claim "and that is said" has "$err" "carried whole"
+    run reshard --format hf n back
+    run reshard diff other back
+    claim "it comes back" [ "$rc$out" = 0 ]
+    run reshard --tp 2 other x
+    claim "it cannot be cut" [ $rc = 2 ]
+    claim "and why" has "$err" "model_type other is not known yet"
 else
     skip "FIXTURES is not set"
 fi

@@ -186,3 +186,61 @@ TEST(configs_that_differ_say_in_what)
     CHECK_INT(model_config_same(&a, &c, &e), -ERR_CONFIG);
     CHECK_HAS(e.text, "the norms' eps");
 }
+
+/* A config.json as transformers 4 writes it and as transformers 5 does is the same model. */
+TEST(both_layouts_of_config_json_say_the_same)
+{
+    static const struct { const char *v4, *v5; } some[] = {
+        { "{" SHAPE ",\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"torch_dtype\":\"bfloat16\"}",
+          "{" SHAPE ",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"linear\",\"factor\":2.0},\"dtype\":\"bfloat16\"}" },
+        { "{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.25,\"rotary_emb_base\":10000,\"torch_dtype\":\"float16\"}",
+          "{\"model_type\":\"gpt_neox\",\"rope_parameters\":{\"partial_rotary_factor\":0.25,\"rope_theta\":10000.0,\"rope_type\":\"default\"},\"dtype\":\"float16\"}" },
+        { "{\"model_type\":\"gemma3_text\",\"rope_theta\":1000000.0,\"rope_local_base_freq\":10000.0}",
+          "{\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"},"
+          "\"sliding_attention\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"}}}" },
+        { "{\"model_type\":\"qwen3_moe\",\"rope_theta\":1000000.0,\"num_experts\":16,\"mlp_only_layers\":[1,3]}",
+          "{\"model_type\":\"qwen3_moe\",\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"},\"num_local_experts\":16,\"mlp_only_layers\":[1,3]}" },
+    };
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        struct model_config v4;
+        CHECK_INT(parse(some[i].v4), 0);
+        v4 = c;
+        CHECK_INT(parse(some[i].v5), 0);
+        if (v4.family->computed)
+            CHECK_INT(model_config_same(&v4, &c, &e), 0);
+        CHECK_INT(v4.n_experts, c.n_experts);
+        CHECK_INT(v4.bf16, c.bf16);
+        CHECK_SAME(v4.dense, c.dense, sizeof c.dense);
+    }
+}
+
+TEST(layers_with_experts_are_those_that_the_config_says)
+{
+    static const struct { const char *text; const char *has; } some[] = {
+        { "{\"model_type\":\"mixtral\",\"num_hidden_layers\":4}", "1111" },
+        { "{\"model_type\":\"qwen3_moe\",\"num_hidden_layers\":4,\"mlp_only_layers\":[0,2]}", "0101" },
+        { "{\"model_type\":\"qwen3_moe\",\"num_hidden_layers\":6,\"decoder_sparse_step\":2,\"mlp_only_layers\":[3]}", "010001" },
+        { "{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "00" },
+    };
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        CHECK_INT(parse(some[i].text), 0);
+        for (int64_t l = 0; l < c.n_layers; l++)
+            CHECK_INT(model_has_experts(&c, l), some[i].has[l] - '0');
+    }
+    CHECK_INT(parse("{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[-1]}"), -ERR_CONFIG);
+    CHECK_INT(parse("{\"model_type\":\"qwen3_moe\",\"mlp_only_layers\":[512]}"), -ERR_CONFIG);
+    CHECK_INT(parse("{\"model_type\":\"qwen3_moe\",\"decoder_sparse_step\":0}"), -ERR_CONFIG);
+}
+
+TEST(families_that_only_reshard_knows_are_refused_by_name)
+{
+    static const char *const some[] = { "gpt_neox", "gemma2", "gemma3_text", "mixtral", "qwen3_moe" };
+    char text[64];
+    for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
+        snprintf(text, sizeof text, "{\"model_type\":\"%s\"}", some[i]);
+        CHECK_INT(parse(text), 0);
+        CHECK_INT(model_config_computed(&c, &e), -ERR_CONFIG);
+        CHECK_HAS(e.text, some[i]);
+        CHECK_HAS(e.text, "not computed yet");
+    }
+}

@@ -25,6 +25,13 @@ static const char *const other_families[] = {
     "\"intermediate_size\":50,\"vocab_size\":70,\"attention_bias\":true,\"mlp_bias\":true}",
     "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":8,\"vocab_size\":71,\"n_positions\":19}",
     "{\"model_type\":\"gpt2\",\"n_embd\":12,\"n_layer\":3,\"n_head\":6,\"n_inner\":50,\"vocab_size\":71,\"n_positions\":5,\"tie_word_embeddings\":false}",
+    "{\"model_type\":\"gpt_neox\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":6,\"intermediate_size\":50,\"vocab_size\":71}",
+    "{\"model_type\":\"gemma3_text\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":4,"
+    "\"intermediate_size\":33,\"vocab_size\":70}",
+    "{\"model_type\":\"mixtral\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
+    "\"head_dim\":4,\"intermediate_size\":18,\"num_local_experts\":5,\"vocab_size\":70}",
+    "{\"model_type\":\"qwen3_moe\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":6,"
+    "\"intermediate_size\":40,\"moe_intermediate_size\":11,\"num_experts\":3,\"mlp_only_layers\":[1],\"vocab_size\":70}",
 };
 #define OTHERS (sizeof other_families / sizeof *other_families)
 
@@ -131,7 +138,8 @@ static int each_layout(enum what what)
     }
     for (size_t s = 0; s < OTHERS; s++) {
         struct model_config c;
-        CHECK_INT(model_config_parse(&c, other_families[s], "config.json", &e), 0);
+        if (model_config_parse(&c, other_families[s], "config.json", &e) < 0)
+            test_fail(__FILE__, __LINE__, "%s", e.text);
         n += each_layout_of(&c, what);
     }
     return n;
@@ -185,6 +193,56 @@ TEST(parameters_that_share_a_tensor_lie_side_by_side_along_the_cut)
         CHECK_INT(local.part[p + k].box.extent[0], 24);
     }
     params_local_close(&local);
+    param_table_close(&t);
+}
+
+TEST(experts_are_rows_of_their_own_with_their_number)
+{
+    struct model_config c;
+    struct param_table t;
+    char name[80];
+    CHECK_INT(model_config_parse(&c, other_families[OTHERS - 1], "config.json", &e), 0);
+    CHECK_INT(param_table_open(&t, &c, &e), 0);
+    for (int l = 0; l < 3; l++) {
+        snprintf(name, sizeof name, "model.layers.%d.mlp.gate_proj.weight", l);
+        CHECK_INT(param_find(&t, name) >= 0, l == 1);
+        snprintf(name, sizeof name, "model.layers.%d.mlp.gate.weight", l);
+        CHECK_INT(param_find(&t, name) >= 0, l != 1);
+        for (int x = 0; x < 4; x++) {
+            snprintf(name, sizeof name, "model.layers.%d.mlp.experts.%d.down_proj.weight", l, x);
+            int i = param_find(&t, name);
+            CHECK_INT(i >= 0, l != 1 && x < 3);
+            if (i < 0)
+                continue;
+            CHECK_INT(t.p[i].expert, x);
+            CHECK_INT(t.p[i].layer, l);
+            CHECK_INT(t.p[i].shape[0], 24);
+            CHECK_INT(t.p[i].shape[1], 11);
+            CHECK_INT(t.p[i].split_dim, 1);
+        }
+    }
+    CHECK_INT(t.p[0].expert, -1);
+    param_table_close(&t);
+}
+
+TEST(a_rank_has_q_k_and_v_of_the_same_heads_where_they_alternate)
+{
+    struct model_config c;
+    struct param_table t;
+    struct params_local local;
+    struct layout l = { 2, 1, 1, 1, 1, 0 };
+    CHECK_INT(model_config_parse(&c, other_families[OTHERS - 4], "config.json", &e), 0);
+    CHECK_INT(param_table_open(&t, &c, &e), 0);
+    for (int tp = 0; tp < 2; tp++) {
+        CHECK_INT(params_local_open(&local, &t, &l, tp, 0, &e), 0);
+        for (int i = 0; i < local.n_parts; i++) {
+            if (t.p[local.part[i].param].kind != P_QKV)
+                continue;
+            CHECK_INT(local.part[i].box.start[0], tp * 3 * 3 * 4);          /* three heads of q, k and v, four rows each */
+            CHECK_INT(local.part[i].box.extent[0], 3 * 3 * 4);
+        }
+        params_local_close(&local);
+    }
     param_table_close(&t);
 }
 
