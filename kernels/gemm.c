@@ -17,6 +17,7 @@
 #define CHUNK_ROWS 112             /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
 #define GROUP_BYTES (1 << 20)      /* panels that a task packs for itself */
 #define A_BYTES (64 << 20)         /* packed rows, where one chunk of them would pack the panels too often */
+#define SHORT_LEAF 128             /* units */
 #define PIECES 8                   /* panels, or tiles of columns, that are packed together: rows are read 1 kB at a time */
 #define TASKS_A_THREAD 4
 #define SMALL_UNITS 16384          /* waking the pool costs more than packing this much */
@@ -27,6 +28,8 @@ struct product {
     enum dtype dt;
     int64_t m, n;                  /* of the output */
     int64_t n_units, n_tiles;
+    int rows;                      /* of the highest tile used */
+    int64_t low, n_high;           /* rows of a tile; the first n_high tiles have one more */
     int64_t tile, tile_end;        /* those at hand: A is packed for `block` tiles at a time */
     int64_t block;
     float *a;                      /* packed: row r of them begins a tile at a + r * a_row */
@@ -98,7 +101,7 @@ static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtyp
 
 /* ---- packing ---------------------------------------------------------------------------------------------------------- */
 
-static int64_t tile_begin(const struct product *p, int64_t tile) { return p->m * tile / p->n_tiles; }
+static int64_t tile_begin(const struct product *p, int64_t tile) { return tile * p->low + min_of(tile, p->n_high); }
 static float *tile_a(const struct product *p, int64_t row) { return p->a + (row - tile_begin(p, p->tile)) * p->a_row; }
 
 /* A in lines: a tile a task. */
@@ -233,7 +236,7 @@ static void run_task(void *arg, int64_t task, int thread)
     int64_t n_tiles = p->tile_end - p->tile;
     int64_t tile = p->tile + n_tiles * part / p->parts, tile_end = p->tile + n_tiles * (part + 1) / p->parts;
     const float *b = p->panels ? p->panels + first * panel_floats : pack_group(p, first, end, thread);
-    int64_t chunk = CHUNK_ROWS / p->tiles->rows;
+    int64_t chunk = CHUNK_ROWS / p->rows;
     for (; tile < tile_end; tile += chunk)
         for (int64_t i = first; i < end; i++)
             for (int64_t t = tile; t < min_of(tile + chunk, tile_end); t++)
@@ -242,16 +245,27 @@ static void run_task(void *arg, int64_t task, int thread)
 
 /* ---- the product ------------------------------------------------------------------------------------------------------ */
 
+/* Short leaves end often: lower tiles, which keep half of their sums in registers, then gain more than they lose by reading a panel
+ * twice as often. One tile of few rows reads a panel once, from memory; columns are not packed well 7 at a time. */
+static int tile_rows(const struct product *p)
+{
+    const struct gemm_tiles *t = p->tiles;
+    int short_leaves = p->sum.n > 1 && p->n_units <= SHORT_LEAF * p->sum.n;
+    return t->rows_held && short_leaves && p->layout == GEMM_LINES && p->m > t->rows ? t->rows_held : t->rows;
+}
+
 static void split(struct product *p, int n_threads)
 {
     int64_t n_panels = ceil_div(p->n, GEMM_COLS), panel_bytes = p->n_units * GEMM_COLS * 4;
     int64_t tasks = n_threads == 1 ? 1 : (int64_t)n_threads * TASKS_A_THREAD;
-    p->n_tiles = ceil_div(p->m, p->tiles->rows);
+    p->rows = tile_rows(p);
+    p->n_tiles = ceil_div(p->m, p->rows);
+    p->low = p->m / p->n_tiles, p->n_high = p->m % p->n_tiles;
     p->group = ceil_div(n_panels, tasks);
     if (!p->panels && panel_bytes > 0 && p->group > 1)
         p->group = min_of(p->group, 1 + GROUP_BYTES / panel_bytes);
     p->n_groups = ceil_div(n_panels, p->group);
-    p->block = n_threads == 1 && p->panels ? CHUNK_ROWS / p->tiles->rows : 1 + A_BYTES / (4 * p->tiles->rows * (p->a_row + 1));
+    p->block = n_threads == 1 && p->panels ? CHUNK_ROWS / p->rows : 1 + A_BYTES / (4 * p->rows * (p->a_row + 1));
     p->block = min_of(p->block, p->n_tiles);
     p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));      /* a part packs its panels again: not too small */
 }
@@ -274,7 +288,7 @@ static int is_packed(const struct product *p)
 /* Takes scratch for packed A and n_rows row pointers, and for the groups of panels. */
 static int take_scratch(struct dev *d, struct product *p, int64_t n_a_rows, int64_t n_b_rows)
 {
-    int64_t a_tile_rows = min_of(p->m, p->block * p->tiles->rows);
+    int64_t a_tile_rows = min_of(p->m, p->block * p->rows);
     size_t a_bytes = ((size_t)(a_tile_rows * p->a_row) * 4 + 63) / 64 * 64;
     size_t pointers = (size_t)(n_a_rows + n_b_rows) * sizeof(char *);
     char *base = dev_scratch(d, 0, a_bytes + pointers + 64);

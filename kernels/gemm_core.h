@@ -32,7 +32,9 @@ struct gemm_sum {
 typedef void gemm_tile_fn(const struct gemm_sum *s, float *const *level, int64_t ld, const float *a, const float *b);
 
 struct gemm_tiles {                      /* of one dtype and CPU class */
-    int rows, cols;                      /* of the largest tile; cols divides GEMM_COLS */
+    int rows;                            /* of the highest tile */
+    int rows_held;                       /* … of the highest that holds a leaf's sum in registers until the next one's is there */
+    int cols;                            /* divides GEMM_COLS */
     gemm_tile_fn *fn[GEMM_LAYOUTS][GEMM_ROWS_MAX + 1];    /* by height */
 };
 extern const struct gemm_tiles gemm_tiles_avx512_f32;     /* shared by the class with the bf16 instruction */

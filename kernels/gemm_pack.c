@@ -13,6 +13,7 @@
 #else
 #define PACK_CLONES
 #endif
+#define IN_CLONE static inline __attribute__((always_inline))      /* else compiled once, for the oldest machine */
 
 typedef uint32_t word4 __attribute__((vector_size(16)));
 
@@ -49,7 +50,7 @@ static inline word4 units4(const char *src, int rotate)
 }
 
 /* 4 rows x 4 units, transposed: panel[u][j]. */
-static inline void transpose4(uint32_t *panel, const char *const src[4], int64_t off, int rotate)
+IN_CLONE void transpose4(uint32_t *panel, const char *const src[4], int64_t off, int rotate)
 {
     word4 a = units4(src[0] + off, rotate), b = units4(src[1] + off, rotate);
     word4 c = units4(src[2] + off, rotate), d = units4(src[3] + off, rotate);
@@ -62,7 +63,7 @@ static inline void transpose4(uint32_t *panel, const char *const src[4], int64_t
 }
 
 /* Rows src[0..n_rows) of one leaf: n_elems elements from byte `off`. Whole blocks of 4x4 units are transposed in registers. */
-static void pack_panel_leaf(uint32_t *panel, enum dtype dt, const char *const *src, int n_rows, int64_t off, int64_t n_elems)
+IN_CLONE void pack_panel_leaf(uint32_t *panel, enum dtype dt, const char *const *src, int n_rows, int64_t off, int64_t n_elems)
 {
     int swapped = ALTERED("gemm_bf16_pair");
     int64_t n_units = gemm_units(dt, n_elems), n_whole = dt == DT_F32 ? n_elems : n_elems / 2;
@@ -98,7 +99,7 @@ static inline uint32_t *line_at(float *row, int rows, int64_t u, int64_t *room)
     return (uint32_t *)(void *)row + u / GEMM_LINE * rows * GEMM_LINE + u % GEMM_LINE;
 }
 
-static inline void copy_line(uint32_t *to, const char *src, int64_t n, int rotate)
+IN_CLONE void copy_line(uint32_t *to, const char *src, int64_t n, int rotate)
 {
     uint32_t line[GEMM_LINE];
     memcpy(line, src, 4 * (size_t)n);
@@ -107,7 +108,9 @@ static inline void copy_line(uint32_t *to, const char *src, int64_t n, int rotat
     memcpy(to, line, 4 * (size_t)n);
 }
 
-static inline void copy_lines(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
+#define LINES_AHEAD 3072               /* bytes: rows often come from the L3 cache, later than the machine asks for them by itself */
+
+IN_CLONE void copy_lines(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
 {
     int64_t room;
     uint32_t *to = line_at(row, rows, u, &room);
@@ -117,13 +120,15 @@ static inline void copy_lines(float *row, int rows, int64_t u, const char *src, 
         n -= head, src += 4 * head;
         to = line_at(row, rows, u + head, &room);
     }
-    for (; n >= GEMM_LINE; n -= GEMM_LINE, src += 4 * GEMM_LINE, to += rows * GEMM_LINE)
+    for (; n >= GEMM_LINE; n -= GEMM_LINE, src += 4 * GEMM_LINE, to += rows * GEMM_LINE) {
+        __builtin_prefetch(src + LINES_AHEAD);
         copy_line(to, src, GEMM_LINE, rotate);
+    }
     if (n > 0)
         copy_line(to, src, n, rotate);
 }
 
-static void copy_units(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
+IN_CLONE void copy_units(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
 {
     if (rotate)
         copy_lines(row, rows, u, src, n, 1);
@@ -132,7 +137,7 @@ static void copy_units(float *row, int rows, int64_t u, const char *src, int64_t
 }
 
 /* n bf16 elements from src become elements elem… of the leaf that begins at `unit`: a run may begin or end within a pair. */
-static void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const char *src, int64_t n)
+IN_CLONE void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const char *src, int64_t n)
 {
     int swapped = ALTERED("gemm_bf16_pair");
     int64_t room;
@@ -147,7 +152,7 @@ static void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const c
 }
 
 /* One matrix: its leaves are neighbours in the row and, up to one that is odd in bf16, in units. */
-static void pack_row(float *line, int rows, const struct gemm_sum *s, struct mat m, int64_t row)
+IN_CLONE void pack_row(float *line, int rows, const struct gemm_sum *s, struct mat m, int64_t row)
 {
     const char *p = (const char *)m.p + row * m.ld * (int64_t)dtype_size(m.dt);
     int64_t begin = 0, unit = 0;
@@ -189,7 +194,7 @@ void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src,
 
 /* ---- contraction-major rows: columns of a panel, rows of a weight gradient's tile ------------------------------------- */
 
-static inline void copy_words(float *to, const char *from, int n)
+IN_CLONE void copy_words(float *to, const char *from, int n)
 {
     size_t bytes = (size_t)n * 4;
     if (n == GEMM_COLS) {
@@ -202,7 +207,7 @@ static inline void copy_words(float *to, const char *from, int n)
     }
 }
 
-static inline void pair_fixed(uint32_t *to, const char *first, const char *second, int n, int shift)
+IN_CLONE void pair_fixed(uint32_t *to, const char *first, const char *second, int n, int shift)
 {
     uint16_t a[GEMM_COLS], b[GEMM_COLS];
     memcpy(a, first, 2 * (size_t)n);
@@ -211,7 +216,7 @@ static inline void pair_fixed(uint32_t *to, const char *first, const char *secon
         to[j] = (uint32_t)a[j] << shift | (uint32_t)b[j] << (16 - shift);
 }
 
-static inline void pair_words(float *out, const char *first, const char *second, int n)
+IN_CLONE void pair_words(float *out, const char *first, const char *second, int n)
 {
     uint32_t *to = (uint32_t *)(void *)out;
     int shift = ALTERED("gemm_bf16_pair") ? 0 : 16;
@@ -226,8 +231,8 @@ static inline void pair_words(float *out, const char *first, const char *second,
 }
 
 /* Unit u, made of one row (fp32) or two (bf16), in every piece. */
-static inline void piece_units(const struct gemm_piece *piece, int n_pieces, enum dtype dt, int64_t u, const char *first, const char *second,
-                               int is_single)
+IN_CLONE void piece_units(const struct gemm_piece *piece, int n_pieces, enum dtype dt, int64_t u, const char *first, const char *second,
+                          int is_single)
 {
     static const char zeros[2 * GEMM_COLS];
     for (int i = 0; i < n_pieces; i++) {

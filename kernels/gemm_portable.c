@@ -13,6 +13,7 @@
 #define TILE(layout, rows) f32_##layout##_##rows
 #define TILE_SET gemm_tiles_portable_f32
 #define TILE_ROWS 4
+#define TILE_HELD 0
 #define STEP_B(b) const float b0 = (b)[0], b1 = (b)[1];
 #define STEP_ROW(p, q, x)                                                                                                \
     {                                                                                                                    \
@@ -57,6 +58,7 @@ static inline float fma_flushed(float x, float y, float sum)
 #define TILE(layout, rows) bf16_##layout##_##rows
 #define TILE_SET gemm_tiles_portable_bf16
 #define TILE_ROWS 4
+#define TILE_HELD 0
 #define STEP_B(b)                                                                                                        \
     const float b0u = half_of((b)[0], 1), b0l = half_of((b)[0], 0), b1u = half_of((b)[1], 1), b1l = half_of((b)[1], 0);
 #define STEP_ROW(p, q, x)                                                                                                \

@@ -4,6 +4,7 @@
  *   TILE(layout, rows)    name of the function for that height
  *   TILE_SET              name of the table that this file ends with
  *   TILE_ROWS             heights: 4, 6, 12 or 14 are generated up to that
+ *   TILE_HELD             tiles of so many rows and fewer have the registers to hold the sum of a leaf until the next one's is there
  *   V, V_WIDTH            vector type and its fp32 lanes; a tile is 2 * V_WIDTH columns wide
  *   V_ZERO() V_LOAD(p) V_STORE(p, v) V_ADD(a, b)
  *   STEP_B(b)             declares the B operands of one unit: b[0 .. 2 * V_WIDTH)
@@ -43,6 +44,9 @@
 #define UNIT_STEP_GEMM_COLUMNS(rows) (rows)
 
 #define ROW_ZERO(i) V p##i = V_ZERO(), q##i = V_ZERO();
+#define ROW_HELD(i) V hp##i = V_ZERO(), hq##i = V_ZERO();
+#define ROW_HOLD(i) hp##i = p##i, hq##i = q##i;
+#define ROW_ADD_HELD(i) p##i = V_ADD(hp##i, p##i), q##i = V_ADD(hq##i, q##i);
 #define ROW_PIN(i) PIN(p##i) PIN(q##i)
 #define ROW_STEP(i) STEP_ROW(p##i, q##i, ap + (i) * row_step + j * unit_step)
 #define ROW_ADD_OLDER(i) p##i = V_ADD(V_LOAD(older), p##i), q##i = V_ADD(V_LOAD(older + V_WIDTH), q##i), older += older_ld;
@@ -59,7 +63,7 @@ static inline int64_t run_of_units(enum gemm_layout layout, int rows, const floa
 {
     if (layout == GEMM_COLUMNS) {
         *ap = a + u * rows;
-        return end - u;
+        return end - u < GEMM_LINE ? end - u : GEMM_LINE;
     }
     int64_t room = GEMM_LINE - u % GEMM_LINE;
     *ap = a + u / GEMM_LINE * rows * GEMM_LINE + u % GEMM_LINE;
@@ -82,10 +86,12 @@ static inline void keep_hot(const float *saved, int n_lines, int *touched)
     static void TILE(layout, rows)(const struct gemm_sum *s, float *const *level, int64_t ld, const float *a, const float *b) \
     {                                                                                                                    \
         enum { row_step = ROW_STEP_##layout(rows), unit_step = UNIT_STEP_##layout(rows), width = 2 * V_WIDTH };          \
+        enum { holds = rows <= TILE_HELD };                                                                              \
         alignas(64) float saved[TREE_DEPTH_MAX][rows * width];       /* entries kept.. of the stack: made by this call */    \
         int kept = s->depth_before, depth = kept;                                                                        \
         int64_t u = 0;                                                                                                   \
-        int touched = 0;                                                                                                 \
+        int touched = 0, is_held = 0;                                                                                    \
+        ROWS_##rows(ROW_HELD)                                                                                            \
         for (int g = 0; g < s->n; g++) {                                                                                 \
             ROWS_##rows(ROW_ZERO)                                                                                        \
             CHAIN_ENTER                                                                                                  \
@@ -99,7 +105,7 @@ static inline void keep_hot(const float *saved, int n_lines, int *touched)
                     n = 1;                                                                                               \
                 }                                                                                                        \
                 u += n;                                                                                                  \
-                keep_hot(saved[0], (depth - kept + 1) * (rows * width / GEMM_LINE), &touched);                               \
+                keep_hot(saved[0], (depth - kept + 1) * (rows * width / GEMM_LINE), &touched);                           \
                 for (; n >= 4; n -= 4, ap += 4 * unit_step, bp += 4 * GEMM_COLS) {                                       \
                     UNIT_STEP(ROWS_##rows, 0)                                                                            \
                     UNIT_STEP(ROWS_##rows, 1)                                                                            \
@@ -111,7 +117,12 @@ static inline void keep_hot(const float *saved, int n_lines, int *touched)
             }                                                                                                            \
             ROWS_##rows(ROW_PIN)                                                                                         \
             CHAIN_LEAVE                                                                                                  \
-            for (int merge = s->merges[g]; merge > 0; merge--)                                                           \
+            int merge = s->merges[g];                                                                                    \
+            if (holds && is_held) {                                                                                      \
+                ROWS_##rows(ROW_ADD_HELD)                                                                                \
+                merge--, depth--;                                                                                        \
+            }                                                                                                            \
+            for (; merge > 0; merge--)                                                                                   \
                 if (--depth < kept) {                                                                                    \
                     const float *older = level[depth];                                                                   \
                     int64_t older_ld = ld;                                                                               \
@@ -122,7 +133,10 @@ static inline void keep_hot(const float *saved, int n_lines, int *touched)
                     enum { older_ld = width };                                                                           \
                     ROWS_##rows(ROW_ADD_OLDER)                                                                           \
                 }                                                                                                        \
-            if (g == s->n - 1) {                                                                                         \
+            is_held = holds && g < s->n - 1 && s->merges[g + 1] > 0;                                                     \
+            if (is_held) {                                                                                               \
+                ROWS_##rows(ROW_HOLD)                                                                                    \
+            } else if (g == s->n - 1) {                                                                                  \
                 float *to = level[depth];                                                                                \
                 int64_t to_ld = ld;                                                                                      \
                 ROWS_##rows(ROW_STORE)                                                                                   \
@@ -174,7 +188,7 @@ TILE_PAIR(14)
 #define TILE_ENTRIES_14(layout)
 #endif
 
-const struct gemm_tiles TILE_SET = { TILE_ROWS, 2 * V_WIDTH, { TILE_ENTRIES(GEMM_LINES), TILE_ENTRIES(GEMM_COLUMNS) } };
+const struct gemm_tiles TILE_SET = { TILE_ROWS, TILE_HELD, 2 * V_WIDTH, { TILE_ENTRIES(GEMM_LINES), TILE_ENTRIES(GEMM_COLUMNS) } };
 
 #undef TILE_FUNCTION
 #undef TILE_PAIR
@@ -185,6 +199,7 @@ const struct gemm_tiles TILE_SET = { TILE_ROWS, 2 * V_WIDTH, { TILE_ENTRIES(GEMM
 #undef TILE
 #undef TILE_SET
 #undef TILE_ROWS
+#undef TILE_HELD
 #undef STEP_B
 #undef STEP_ROW
 #undef CHAIN_ENTER

@@ -14,6 +14,7 @@
 #define TILE(layout, rows) f32_##layout##_##rows
 #define TILE_SET gemm_tiles_avx2_f32
 #define TILE_ROWS 6
+#define TILE_HELD 0
 #define STEP_B(b) const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps((b) + 8);
 #define STEP_ROW(p, q, x)                                                                                                \
     {                                                                                                                    \
@@ -36,6 +37,7 @@ static inline __m256 lower(__m256 pairs) { return _mm256_castsi256_ps(_mm256_sll
 #define TILE(layout, rows) bf16_##layout##_##rows
 #define TILE_SET gemm_tiles_avx2_bf16
 #define TILE_ROWS 4
+#define TILE_HELD 0
 #define STEP_B(b)                                                                                                        \
     const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps((b) + 8);                                                 \
     const __m256 b0u = upper(b0), b0l = lower(b0), b1u = upper(b1), b1l = lower(b1);

@@ -14,12 +14,13 @@
 #define TILE(layout, rows) f32_##layout##_##rows
 #define TILE_SET gemm_tiles_avx512_f32
 #define TILE_ROWS 14
+#define TILE_HELD 7
 #define STEP_B(b) const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps((b) + 16);
-#define STEP_ROW(p, q, x)                                                                                                \
+#define STEP_ROW(p, q, x)                                               /* one statement: gcc 12 moves single ones, and spills */\
     {                                                                                                                    \
-        __m512 a0 = _mm512_set1_ps(*(x));                                                                                \
-        FMA(p, a0, b0)                                                                                                   \
-        FMA(q, a0, b1)                                                                                                   \
+        __m512 a0;                                                                                                       \
+        __asm__ volatile("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1"                       \
+                         : "+v"(p), "+v"(q), "=&v"(a0) : "m"(*(x)), "v"(b0), "v"(b1));                                   \
     }
 #define CHAIN_ENTER
 #define CHAIN_LEAVE
@@ -35,6 +36,7 @@ static inline __m512 lower(__m512 pairs) { return _mm512_castsi512_ps(_mm512_sll
 #define TILE(layout, rows) bf16_##layout##_##rows
 #define TILE_SET gemm_tiles_avx512_bf16
 #define TILE_ROWS 12
+#define TILE_HELD 0
 #define STEP_B(b)                                                                                                        \
     const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps((b) + 16);                                                \
     const __m512 b0u = upper(b0), b0l = lower(b0), b1u = upper(b1), b1l = lower(b1);

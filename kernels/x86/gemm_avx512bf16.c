@@ -12,12 +12,13 @@
 #define TILE(layout, rows) bf16_##layout##_##rows
 #define TILE_SET gemm_tiles_avx512bf16_bf16
 #define TILE_ROWS 14
-#define STEP_B(b) const __m512bh b0 = (__m512bh)_mm512_loadu_ps(b), b1 = (__m512bh)_mm512_loadu_ps((b) + 16);
-#define STEP_ROW(p, q, x)                                                                                                \
+#define TILE_HELD 7
+#define STEP_B(b) const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps((b) + 16);
+#define STEP_ROW(p, q, x)                                               /* one statement: gcc 12 moves single ones, and spills */\
     {                                                                                                                    \
-        __m512bh a0 = (__m512bh)_mm512_set1_ps(*(x));                                                                    \
-        p = _mm512_dpbf16_ps(p, a0, b0);                                                                                 \
-        q = _mm512_dpbf16_ps(q, a0, b1);                                                                                 \
+        __m512 a0;                                                                                                       \
+        __asm__ volatile("vbroadcastss %3, %2\n\tvdpbf16ps %4, %2, %0\n\tvdpbf16ps %5, %2, %1"                           \
+                         : "+v"(p), "+v"(q), "=&v"(a0) : "m"(*(x)), "v"(b0), "v"(b1));                                   \
     }
 #define CHAIN_ENTER
 #define CHAIN_LEAVE

@@ -16,6 +16,7 @@
 #define TURNS 9
 #define TURN_S 0.03
 #define RING_BYTES ((size_t)256 << 20)
+#define HUGE_PAGE ((size_t)2 << 20)      /* more than that lies on pages of 2 MB, as large tensors do */
 
 typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
                       float beta, float *c, int ldc);
@@ -207,7 +208,7 @@ static void run_sgemm_dw(void *arg)
 
 static struct mat filled(struct bench *k, enum dtype dt, int64_t rows, int64_t cols)
 {
-    struct mat m = mat_of(mem_alloc(k->d->mem, MEM_WORK, (size_t)(rows * cols) * dtype_size(dt)), dt, rows, cols, cols);
+    struct mat m = mat_of(mem_alloc(k->d->mem, MEM_WORK, (size_t)(rows * cols) * dtype_size(dt) + HUGE_PAGE), dt, rows, cols, cols);
     for (int64_t i = 0; i < rows * cols; i++) {
         float v = (float)((i * 2654435761u >> 7) % 2048) / 1024 - 1;
         uint32_t w;
@@ -230,7 +231,7 @@ static void open_product(struct bench *k, struct product *p, enum dtype dt, int6
     p->ring = calloc((size_t)n_ring, sizeof *p->ring);
     for (int i = 0; i < n_ring; i++) {
         p->ring[i] = (struct panels){ NULL, n, kk, dt, leaves_of(kk, grain, 0, grain) };
-        p->ring[i].p = mem_alloc(k->d->mem, MEM_WORK, panels_bytes(n, kk, dt, &p->ring[i].leaves));
+        p->ring[i].p = mem_alloc(k->d->mem, MEM_WORK, panels_bytes(n, kk, dt, &p->ring[i].leaves) + HUGE_PAGE);
         k->ops->linear_pack(k->d, &p->ring[i], 1, &p->w);
     }
 }
