@@ -142,8 +142,8 @@ static void load_pairs(const struct dx *f, const struct dx_step *t, struct dx_wo
     const struct attn *a = f->a;
     const int64_t d = a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
     const enum chain chain = chain_of(a);
-    struct prod qk = { w->p, ATTN_PAGE, w->q, dp, 1, t->k, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), FROM_ZERO, chain, NULL };
-    struct prod dov = { w->ds, ATTN_PAGE, w->dout, dp, 1, w->vt, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), FROM_ZERO, chain, NULL };
+    struct prod qk = { w->p, ATTN_PAGE, w->q, dp, 1, t->k, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), FROM_ZERO, chain, NULL, 0 };
+    struct prod dov = { w->ds, ATTN_PAGE, w->dout, dp, 1, w->vt, ATTN_PAGE, t->n_query, ATTN_PAGE, steps_of(chain, d), FROM_ZERO, chain, NULL, 0 };
     int64_t live[ATTN_PAGE];
     for (int64_t i = 0; i < t->n_query; i++)
         live[i] = t->query == t->key ? i + 1 : ATTN_PAGE;
@@ -178,7 +178,7 @@ static void add_queries(const struct dx_step *t, struct dx_work *w, float *sum, 
     const enum chain chain = chain_of(t->v.a);
     const int in_place = !first && adds_in_place(chain);
     struct prod pb = { first || in_place ? sum : w->part, dp, p, 1, ATTN_PAGE, b, dp, ATTN_PAGE, dp, steps_of(chain, t->n_query),
-                       in_place ? ADD_TO_C : FROM_ZERO, chain, NULL };
+                       in_place ? ADD_TO_C : FROM_ZERO, chain, NULL, 0 };
     if (t->query == t->key)
         product_after(&pb, "attn_dkv_chain");   /* query i sees keys 0 .. i */
     else
@@ -194,7 +194,7 @@ static void add_keys(const struct dx *f, const struct dx_step *t, struct dx_work
     const int64_t d = f->a->head_dim, dp = padded(d), row = t->v.seq->row + t->query * ATTN_PAGE;
     const float scale = f->a->scale;
     const enum chain chain = chain_of(f->a);
-    struct prod dsk = { w->part, dp, w->ds_across, ATTN_PAGE, 1, w->kt, dp, t->n_query, dp, steps_of(chain, ATTN_PAGE), FROM_ZERO, chain, NULL };
+    struct prod dsk = { w->part, dp, w->ds_across, ATTN_PAGE, 1, w->kt, dp, t->n_query, dp, steps_of(chain, ATTN_PAGE), FROM_ZERO, chain, NULL, 0 };
     const int in_place = adds_in_place(chain) && d == dp;
     if (in_place) {
         dsk.c = (float *)element(f->dq, row, t->head * d);

@@ -1,25 +1,35 @@
 /* attn_fwd_text.h - the forward half of attn_text.h; the order is defined there.
  *
  * A unit is the 64 positions of one block of one sequence, in all query heads of one kv head; its rows are numbered head by head
- * and cut into chunks of at most 64, which share every load of K and V; scores live only for a few rows at a time, so that they
- * stay in the first cache. A task is a unit, or, where there are few units and many keys (decode), one segment of one: the thread
- * that ends a unit's last segment merges them, in order.
+ * and cut into chunks of at most 64. A task is two neighbouring units, whose chunks share every load of K and V two by two; or one
+ * unit, where there are few; or one segment of one, where there are few and many keys (decode): the thread that ends a unit's last
+ * segment merges them, in order.
  *
  *     unit 0: [ segment 0 | segment 1 | segment 2 ] -> merge -> out          unit 1: [ …                                      */
 
 #include <stdatomic.h>
 
-#define SCORE_ROWS 32                           /* rows whose scores live at a time; a multiple of VW that divides ROWS_MAX */
-#define UNITS_ENOUGH 8                          /* a thread: fewer units of a call are cut into segments */
+#define SCORE_ROWS 32                           /* rows whose scores live at a time, so that they stay in the first cache */
+#define UNITS_ENOUGH 8                          /* a thread: fewer units of a call are not joined, and cut into segments */
+#define SHARING 2                               /* chunks that share a load of K and V */
 
 struct state { float *o, *m, *l; };             /* of rows: [rows][dp], [rows], [rows] */
 
-struct fwd_work {                               /* a thread's own memory; [rows] are the rows of one chunk */
+struct chunk {                                  /* rows [first, first + n) of a unit: row r is head r / n_pos, position r % n_pos */
+    struct view v;
+    int64_t block, first, n;
+    int64_t pos, n_pos;                         /* positions of the unit */
     float *q;                                   /* [rows][dp], as an operand */
     struct state total, later;                  /* [rows]: all segments up to now; the one at hand, where it is not the first */
-    float *k, *v;                               /* [d][64], [64][dp]: room for copies */
+    struct state *now;                          /* the one of the two that is at hand */
     float *c;                                   /* [rows]: of the block at hand: what o is to be scaled by */
-    int64_t *pos, *live, *from;                 /* [rows]: its position; of the block at hand it sees keys from .. live - 1 */
+    int64_t *at, *live, *from;                  /* [rows]: its position; of the block at hand it sees keys from .. live - 1 */
+};
+
+struct fwd_work {                               /* a thread's own memory */
+    struct chunk chunk[SHARING];                /* of neighbouring units, the earlier one first */
+    int n;
+    float *k, *v;                               /* [d][64], [64][dp]: room for copies */
     float *s;                                   /* [SCORE_ROWS][64]: scores, then p */
 };
 
@@ -29,18 +39,13 @@ struct fwd {
     float *lse;
     char *scratch;
     size_t scratch_bytes;                       /* a thread */
+    int joined;                                 /* units of a task */
     /* where units are cut into segments; else split is 0 */
     int split;
     int64_t rows_max, segments_max;             /* of such a unit */
     char *states;                               /* [units][segments_max]: what state_at carves */
     size_t state_bytes;
     _Atomic int *n_left;                        /* [units]: segments that are not complete */
-};
-
-struct chunk {                                  /* rows [first, first + n) of a unit: row r is head r / n_pos, position r % n_pos */
-    struct view v;
-    int64_t block, first, n;
-    int64_t pos, n_pos;                         /* positions of the unit */
 };
 
 static int64_t chunk_row(const struct chunk *c, int64_t i)      /* its row in the batch */
@@ -64,16 +69,19 @@ static size_t fwd_carve(struct fwd_work *w, const struct attn *a, char *base)
 {
     struct arena m = { base, 0, (size_t)-1 };
     const int64_t d = a->head_dim, dp = padded(d);
-    w->q = ARENA_NEW(&m, float, ROWS_MAX * dp);
     w->s = ARENA_NEW(&m, float, SCORE_ROWS * ATTN_PAGE);
-    w->total = state_take(&m, ROWS_MAX, dp);
-    w->later = state_take(&m, ROWS_MAX, dp);
     w->k = ARENA_NEW(&m, float, d * ATTN_PAGE);
     w->v = ARENA_NEW(&m, float, ATTN_PAGE * dp);
-    w->c = ARENA_NEW(&m, float, ROWS_MAX);
-    w->pos = ARENA_NEW(&m, int64_t, ROWS_MAX);
-    w->live = ARENA_NEW(&m, int64_t, ROWS_MAX);
-    w->from = ARENA_NEW(&m, int64_t, ROWS_MAX);
+    for (int i = 0; i < SHARING; i++) {
+        struct chunk *c = &w->chunk[i];
+        c->q = ARENA_NEW(&m, float, ROWS_MAX * dp);
+        c->total = state_take(&m, ROWS_MAX, dp);
+        c->later = state_take(&m, ROWS_MAX, dp);
+        c->c = ARENA_NEW(&m, float, ROWS_MAX);
+        c->at = ARENA_NEW(&m, int64_t, ROWS_MAX);
+        c->live = ARENA_NEW(&m, int64_t, ROWS_MAX);
+        c->from = ARENA_NEW(&m, int64_t, ROWS_MAX);
+    }
     return (m.used + 4095) & ~(size_t)4095;     /* threads do not share a page */
 }
 
@@ -110,32 +118,42 @@ static inline void softmax_row(float *s, float scale, float *m, float *l, float 
     *m = nothing ? -INFINITY : top;                             /* … and m stays */
 }
 
-/* The same for VW rows that see all keys: their folds are made together. */
-static inline void softmax_rows(float *s, float scale, float *m, float *l, float *c, enum chain chain)
+/* The same for VW rows: their folds are made together. from, live: of these rows; NULL: they see all keys. */
+static inline void softmax_rows(float *s, float scale, float *m, float *l, float *c, enum chain chain, const int64_t *from, const int64_t *live)
 {
     V x[VW];
     const V scales = V_SET1(scale), was = V_LOAD(m);
-    for (int r = 0; r < VW; r++)
+    for (int r = 0; r < VW; r++) {
+        if (live)
+            mask_row(s + r * ATTN_PAGE, from[r], live[r]);
         x[r] = max_vectors(s + r * ATTN_PAGE);
-    const V top = V_MAX(V_MUL(scales, V_FOLD_MAX_ROWS(x)), was), scaled = V_EXP_DOWN(V_SUB(was, top));
-    V_STORE(m, top);
+    }
+    V_STORE(m, V_MAX(V_MUL(scales, V_FOLD_MAX_ROWS(x)), was));
+    for (int r = 0; r < VW && live; r++)
+        m[r] = from[r] >= ATTN_PAGE ? 0 : m[r];
+    const V scaled = V_EXP_DOWN(V_SUB(was, V_LOAD(m)));
     V_STORE(c, scaled);
     for (int r = 0; r < VW; r++)
-        x[r] = exp_row(s + r * ATTN_PAGE, scales, m[r], chain, ATTN_PAGE);
+        x[r] = exp_row(s + r * ATTN_PAGE, scales, m[r], chain, live ? live[r] : ATTN_PAGE);
     V_STORE(l, V_FMA(V_LOAD(l), scaled, V_FOLD_ADD_ROWS(x)));
+    for (int r = 0; r < VW && live; r++)
+        m[r] = from[r] >= ATTN_PAGE ? -INFINITY : m[r];
 }
 
 /* ---- one block of keys ---- */
+/* The first block that a row of the unit sees. */
+static int64_t low_block(const struct chunk *c) { return first_key(c->v.a, c->pos) / ATTN_PAGE; }
+
 /* Which keys of a block the rows see; whether that is less than all. */
-static int see_block(const struct chunk *c, struct fwd_work *w, int64_t block)
+static int see_block(struct chunk *c, int64_t block)
 {
     const int64_t key = block * ATTN_PAGE;
     if (block != c->block && first_key(c->v.a, c->pos + c->n_pos - 1) <= key)
         return 0;
     for (int64_t i = 0; i < c->n; i++) {
-        const int64_t from = first_key(c->v.a, w->pos[i]) - key, live = w->pos[i] - key + 1;
-        w->from[i] = from < 0 ? 0 : from;
-        w->live[i] = live < ATTN_PAGE ? live : ATTN_PAGE;
+        const int64_t from = first_key(c->v.a, c->at[i]) - key, live = c->at[i] - key + 1;
+        c->from[i] = from < 0 ? 0 : from;
+        c->live[i] = live < ATTN_PAGE ? live : ATTN_PAGE;
     }
     return 1;
 }
@@ -147,74 +165,97 @@ static void scale_rows(float *o, const float *scale, int64_t n_rows, int64_t n)
             o[i * n + x] = o[i * n + x] * scale[i];
 }
 
-/* Rows [r, r + n) of the chunk; qk and pv say where K and V are. */
-static void fwd_rows(const struct chunk *c, struct fwd_work *w, struct state *st, struct prod qk, struct prod pv, int64_t r, int64_t n,
-                     int64_t block, int masked)
+/* p of rows [r, r + n) of the chunk from their scores; m, l and c. */
+static void softmax_part(struct chunk *c, float *s, int64_t r, int64_t n, int masked)
 {
-    const struct attn *a = c->v.a;
-    const int64_t dp = padded(a->head_dim);
-    const enum chain chain = chain_of(a);
+    const float scale = c->v.a->scale;
+    const enum chain chain = chain_of(c->v.a);
+    float *m = c->now->m, *l = c->now->l;
     int64_t i = r;
-    qk.a = w->q + r * dp;
-    pv.c = st->o + r * dp;
-    qk.rows = pv.rows = n;
-    if (block == c->block)
-        product_below(&qk, w->live + r, "attn_qk_chain");
+    if (masked)
+        for (; i + VW <= r + n; i += VW, s += VW * ATTN_PAGE)
+            softmax_rows(s, scale, m + i, l + i, c->c + i, chain, c->from + i, c->live + i);
     else
-        product_in(&qk, "attn_qk_chain");
-    for (; i + VW <= r + n && !masked; i += VW)
-        softmax_rows(w->s + (i - r) * ATTN_PAGE, a->scale, st->m + i, st->l + i, w->c + i, chain);
-    for (; i < r + n; i++)
-        softmax_row(w->s + (i - r) * ATTN_PAGE, a->scale, st->m + i, st->l + i, w->c + i, chain, masked ? w->from[i] : 0,
-                    masked ? w->live[i] : ATTN_PAGE);
-    if (pv.start == FROM_C && (pv.chain == CHAIN_PLAIN || pv.chain == CHAIN_PAIRS))
-        pv.scale = w->c + r;
-    else if (pv.start == FROM_C)
-        scale_rows(pv.c, w->c + r, n, dp);      /* not while chains flush */
-    if (block == c->block)
-        product_live(&pv, w->live + r, "attn_pv_chain");
-    else
-        product_in(&pv, "attn_pv_chain");
+        for (; i + VW <= r + n; i += VW, s += VW * ATTN_PAGE)
+            softmax_rows(s, scale, m + i, l + i, c->c + i, chain, NULL, NULL);
+    for (; i < r + n; i++, s += ATTN_PAGE)
+        softmax_row(s, scale, m + i, l + i, c->c + i, chain, masked ? c->from[i] : 0, masked ? c->live[i] : ATTN_PAGE);
 }
 
-static void fwd_block(const struct chunk *c, struct fwd_work *w, struct state *st, int64_t block, int first)
+/* The rows of one chunk; qk and pv say where K and V are. */
+static void fwd_rows(struct chunk *c, struct prod qk, struct prod pv, int64_t block)
 {
-    const struct attn *a = c->v.a;
-    const int64_t d = a->head_dim, dp = padded(d);
-    const enum chain chain = chain_of(a);
-    struct prod qk = { w->s, ATTN_PAGE, w->q, dp, 1, NULL, ATTN_PAGE, 0, ATTN_PAGE, steps_of(chain, d), FROM_ZERO, chain, NULL };
-    struct prod pv = { st->o, dp, w->s, ATTN_PAGE, 1, NULL, dp, 0, dp, steps_of(chain, ATTN_PAGE), first ? FROM_ZERO : FROM_C, chain, NULL };
-    if (chain != CHAIN_PLAIN && HAVE_DIRECT && c->n <= TILE_ROWS && d == dp) {
-        qk.chain = pv.chain = CHAIN_DIRECT;     /* one tile: read once, converted on the way */
-        qk.b = (const float *)(const void *)page_of(&c->v, block);
-        pv.b = (const float *)(const void *)raw_values(&c->v, block);
+    const int64_t dp = padded(c->v.a->head_dim);
+    const int masked = see_block(c, block), diagonal = block == c->block;
+    for (int64_t r = 0; r < c->n; r += SCORE_ROWS) {
+        const int64_t n = c->n - r < SCORE_ROWS ? c->n - r : SCORE_ROWS;
+        qk.a = c->q + r * dp;
+        pv.c = c->now->o + r * dp;
+        qk.rows = pv.rows = n;
+        if (diagonal)
+            product_below(&qk, c->live + r, "attn_qk_chain");
+        else
+            product_in(&qk, "attn_qk_chain");
+        softmax_part(c, qk.c, r, n, masked);
+        if (pv.start == FROM_C && (pv.chain == CHAIN_FLUSH || pv.chain == CHAIN_DIRECT))
+            scale_rows(pv.c, c->c + r, n, dp);  /* not while chains flush */
+        else if (pv.start == FROM_C)
+            pv.scale = c->c + r;
+        if (diagonal)
+            product_live(&pv, c->live + r, "attn_pv_chain");
+        else
+            product_in(&pv, "attn_pv_chain");
+    }
+}
+
+/* One block, for the chunks that see it; `begin`: the segment's first. */
+static void fwd_block(struct fwd_work *w, int64_t block, int64_t begin)
+{
+    const struct view *v = &w->chunk->v;
+    const int64_t d = v->a->head_dim, dp = padded(d);
+    const enum chain chain = chain_of(v->a);
+    struct prod qk = { .c = w->s, .ldc = ATTN_PAGE, .a_row = dp, .a_k = 1, .ldb = ATTN_PAGE, .cols = ATTN_PAGE, .k = steps_of(chain, d), .chain = chain };
+    struct prod pv = { .ldc = dp, .a = w->s, .a_row = ATTN_PAGE, .a_k = 1, .ldb = dp, .cols = dp, .k = steps_of(chain, ATTN_PAGE), .chain = chain };
+    const int few = HAVE_DIRECT && w->n == 1 && w->chunk->n <= TILE_ROWS && d == dp;
+    if (few && block < w->chunk->block && w->chunk->n > 1)      /* one row alone is read fastest without */
+        qk.ahead = pv.ahead = (int64_t)((uintptr_t)page_of(v, block + 1) - (uintptr_t)page_of(v, block));
+    if (few && chain != CHAIN_PLAIN) {          /* one tile: read once, converted on the way */
+        qk.chain = pv.chain = CHAIN_DIRECT;
+        qk.b = (const float *)(const void *)page_of(v, block);
+        pv.b = (const float *)(const void *)raw_values(v, block);
         qk.ldb = HAVE_PAIRS ? ATTN_PAGE : ATTN_PAGE / 2;
         pv.ldb = HAVE_PAIRS ? d : d / 2;
     } else {
-        qk.b = keys_of(&c->v, block, w->k);
-        pv.b = values_of(&c->v, block, w->v);
+        qk.chain = pv.chain = few && w->chunk->n > 1 ? CHAIN_STREAM : chain;
+        qk.b = keys_of(v, block, w->k);
+        pv.b = values_of(v, block, w->v);
     }
-    const int masked = see_block(c, w, block);
-    for (int64_t r = 0; r < c->n; r += SCORE_ROWS)
-        fwd_rows(c, w, st, qk, pv, r, c->n - r < SCORE_ROWS ? c->n - r : SCORE_ROWS, block, masked);
+    for (struct chunk *c = w->chunk; c < w->chunk + w->n; c++) {
+        const int64_t low = low_block(c);
+        if (block < low || block > c->block)
+            continue;
+        pv.start = block == (begin < low ? low : begin) ? FROM_ZERO : FROM_C;
+        fwd_rows(c, qk, pv, block);
+    }
 }
 
 /* ---- segments ---- */
 static int64_t segment_blocks(void) { return ALTERED("attn_segment") ? 2 * SEGMENT_BLOCKS : SEGMENT_BLOCKS; }
+static int64_t first_segment(const struct chunk *c) { return low_block(c) / segment_blocks(); }
+static int64_t last_segment(const struct chunk *c) { return c->block / segment_blocks(); }
 
-/* The first block that a row of the unit sees. */
-static int64_t low_block(const struct chunk *c) { return first_key(c->v.a, c->pos) / ATTN_PAGE; }
-
-/* All blocks of a segment, from nothing. */
-static void fwd_segment(const struct chunk *c, struct fwd_work *w, struct state *st, int64_t segment)
+/* All blocks of a segment, from nothing, into c->now of each chunk. */
+static void fwd_segment(struct fwd_work *w, int64_t segment)
 {
-    const int64_t begin = segment * segment_blocks(), end = begin + segment_blocks(), low = low_block(c), from = begin < low ? low : begin;
-    for (int64_t i = 0; i < c->n; i++) {
-        st->m[i] = -INFINITY;
-        st->l[i] = 0;
-    }
-    for (int64_t b = from; b < end && b <= c->block; b++)
-        fwd_block(c, w, st, b, b == from);
+    const int64_t begin = segment * segment_blocks(), end = begin + segment_blocks(), low = low_block(&w->chunk[0]);
+    const int64_t last = w->chunk[w->n - 1].block;
+    for (struct chunk *c = w->chunk; c < w->chunk + w->n; c++)
+        for (int64_t i = 0; i < c->n; i++) {
+            c->now->m[i] = -INFINITY;
+            c->now->l[i] = 0;
+        }
+    for (int64_t b = begin < low ? low : begin; b < end && b <= last; b++)
+        fwd_block(w, b, begin);
 }
 
 /* The state of a later segment onto the total; a row that has seen nothing before (l is 0) takes it as it is. */
@@ -236,18 +277,20 @@ static void merge_segment(struct state *total, const struct state *later, int64_
     }
 }
 
-static void fwd_load(const struct fwd *f, const struct chunk *c, struct fwd_work *w)
+static void fwd_load(const struct fwd *f, struct chunk *c)
 {
     const int64_t d = c->v.a->head_dim, dp = padded(d);
     for (int64_t i = 0; i < c->n; i++) {
-        operand_across(w->q + i * dp, element(f->q, chunk_row(c, i), chunk_head(c, i) * d), f->q.dt, d, chain_of(c->v.a));
-        w->pos[i] = c->pos + (c->first + i) % c->n_pos;
+        operand_across(c->q + i * dp, element(f->q, chunk_row(c, i), chunk_head(c, i) * d), f->q.dt, d, chain_of(c->v.a));
+        c->at[i] = c->pos + (c->first + i) % c->n_pos;
     }
 }
 
-static void fwd_store(const struct fwd *f, const struct chunk *c, const struct state *st)
+static void fwd_store(const struct fwd *f, const struct chunk *c, struct state *st)
 {
     const int64_t d = c->v.a->head_dim, dp = padded(d);
+    for (int64_t i = 0; i < c->n && f->lse; i++)
+        st->m[i] = st->m[i] + fn_log(st->l[i]);
     for (int64_t i = 0; i < c->n; i++) {
         const int64_t row = chunk_row(c, i), head = chunk_head(c, i);
         const float *o = st->o + i * dp, l = st->l[i];
@@ -259,20 +302,26 @@ static void fwd_store(const struct fwd *f, const struct chunk *c, const struct s
             for (int64_t x = 0; x < d; x++)
                 ((uint16_t *)to)[x] = fn_to_bf16(o[x] / l);
         if (f->lse)
-            f->lse[row * c->v.a->n_heads + head] = st->m[i] + fn_log(l);
+            f->lse[row * c->v.a->n_heads + head] = st->m[i];
     }
 }
 
-static void fwd_chunk(const struct fwd *f, const struct chunk *c, struct fwd_work *w)
+/* All segments of the chunks of w. */
+static void fwd_chunks(const struct fwd *f, struct fwd_work *w)
 {
-    const int64_t first = low_block(c) / segment_blocks(), last = c->block / segment_blocks();
-    fwd_load(f, c, w);
-    fwd_segment(c, w, &w->total, first);
-    for (int64_t s = first + 1; s <= last; s++) {
-        fwd_segment(c, w, &w->later, s);
-        merge_segment(&w->total, &w->later, c->n, padded(c->v.a->head_dim));
+    struct chunk *const end = w->chunk + w->n;
+    for (struct chunk *c = w->chunk; c < end; c++)
+        fwd_load(f, c);
+    for (int64_t s = first_segment(w->chunk); s <= last_segment(end - 1); s++) {
+        for (struct chunk *c = w->chunk; c < end; c++)
+            c->now = s == first_segment(c) ? &c->total : &c->later;
+        fwd_segment(w, s);
+        for (struct chunk *c = w->chunk; c < end; c++)
+            if (s > first_segment(c) && s <= last_segment(c))
+                merge_segment(&c->total, &c->later, c->n, padded(f->a->head_dim));
     }
-    fwd_store(f, c, &w->total);
+    for (struct chunk *c = w->chunk; c < end; c++)
+        fwd_store(f, c, &c->total);
 }
 
 /* ---- tasks ---- */
@@ -282,13 +331,28 @@ static int64_t n_blocks(const struct attn_seq *s)
     return s->n_rows > 0 ? (s->pos + s->n_rows - 1) / ATTN_PAGE - first_block(s) + 1 : 0;
 }
 
-/* Tasks of each of the sequence's units; more than one: one a segment (the first units may have fewer). */
+/* Segments that a unit of the sequence is cut into; 1: it is not. */
 static int64_t n_parts(const struct fwd *f, const struct attn_seq *s)
 {
     const int64_t group = f->a->n_heads / f->a->n_kv;
     if (!f->split || s->n_rows <= 0 || s->n_rows * group > ROWS_MAX)
         return 1;
     return (s->pos + s->n_rows - 1) / ATTN_PAGE / segment_blocks() - first_key(f->a, s->pos) / ATTN_PAGE / segment_blocks() + 1;
+}
+
+static int64_t n_tasks(const struct fwd *f, const struct attn_seq *s)
+{
+    const int64_t parts = n_parts(f, s);
+    return f->a->n_kv * (parts > 1 ? n_blocks(s) * parts : (n_blocks(s) + f->joined - 1) / f->joined);
+}
+
+static void unit_of(struct chunk *c, const struct fwd *f, const struct attn_seq *s, int64_t kv, int64_t block)
+{
+    const int64_t end = s->pos + s->n_rows, behind = (block + 1) * ATTN_PAGE;
+    c->v = (struct view){ f->a, s, (int)kv, f->a->n_heads / f->a->n_kv };
+    c->block = block;
+    c->pos = s->pos > block * ATTN_PAGE ? s->pos : block * ATTN_PAGE;
+    c->n_pos = (end < behind ? end : behind) - c->pos;
 }
 
 static struct state state_at(const struct fwd *f, int64_t unit, int64_t part)
@@ -298,13 +362,17 @@ static struct state state_at(const struct fwd *f, int64_t unit, int64_t part)
 }
 
 /* One segment of a unit of one chunk; the last one to end merges all. */
-static void fwd_part(const struct fwd *f, const struct chunk *c, struct fwd_work *w, int64_t unit, int64_t segment)
+static void fwd_part(const struct fwd *f, struct fwd_work *w, int64_t unit, int64_t segment)
 {
-    const int64_t first = low_block(c) / segment_blocks(), last = c->block / segment_blocks();
+    struct chunk *c = w->chunk;
+    const int64_t first = first_segment(c), last = last_segment(c);
+    w->n = 1;
+    c->first = 0, c->n = c->n_pos * c->v.group;
     if (segment >= first && segment <= last) {
         struct state st = state_at(f, unit, segment - first);
-        fwd_load(f, c, w);
-        fwd_segment(c, w, &st, segment);
+        c->now = &st;
+        fwd_load(f, c);
+        fwd_segment(w, segment);
     }
     if (atomic_fetch_sub(&f->n_left[unit], 1) > 1)
         return;
@@ -316,6 +384,26 @@ static void fwd_part(const struct fwd *f, const struct chunk *c, struct fwd_work
     fwd_store(f, c, &total);
 }
 
+/* The units of w->chunk[0 .. n) chunk by chunk. */
+static void fwd_units(const struct fwd *f, struct fwd_work *w, int n)
+{
+    int64_t n_chunks = 0;
+    for (int u = 0; u < n; u++) {
+        const int64_t rows = w->chunk[u].n_pos * w->chunk[u].v.group, more = (rows + ROWS_MAX - 1) / ROWS_MAX;
+        n_chunks = more > n_chunks ? more : n_chunks;
+    }
+    w->n = n;
+    for (int64_t i = 0; i < n_chunks; i++) {
+        for (int u = 0; u < n; u++) {           /* the units' i-th parts: of nearly equal size, not empty together */
+            struct chunk *c = &w->chunk[u];
+            const int64_t rows = c->n_pos * c->v.group;
+            c->first = i * rows / n_chunks;
+            c->n = (i + 1) * rows / n_chunks - c->first;
+        }
+        fwd_chunks(f, w);
+    }
+}
+
 static void fwd_task(void *arg, int64_t task, int thread)
 {
     const struct fwd *f = arg;
@@ -324,36 +412,33 @@ static void fwd_task(void *arg, int64_t task, int thread)
     int64_t unit = 0;
     struct fwd_work w;
     fwd_carve(&w, a, f->scratch + (size_t)thread * f->scratch_bytes);
-    for (; task >= n_blocks(s) * a->n_kv * n_parts(f, s); s++) {
-        task -= n_blocks(s) * a->n_kv * n_parts(f, s);
+    for (; task >= n_tasks(f, s); s++) {
+        task -= n_tasks(f, s);
         unit += n_blocks(s) * a->n_kv;
     }
-    /* one kv head after the other: its keys and values stay in the cache; the latest block has most keys: first, so that threads
-     * end together */
-    const int64_t parts = n_parts(f, s), mine = task / parts, block = first_block(s) + n_blocks(s) - 1 - mine % n_blocks(s);
-    const int64_t end = s->pos + s->n_rows, behind = (block + 1) * ATTN_PAGE;
-    struct chunk c = { .v = { a, s, (int)(mine / n_blocks(s)), a->n_heads / a->n_kv }, .block = block };
-    c.pos = s->pos > block * ATTN_PAGE ? s->pos : block * ATTN_PAGE;
-    c.n_pos = (end < behind ? end : behind) - c.pos;
-    const int64_t rows = c.n_pos * c.v.group, n_chunks = (rows + ROWS_MAX - 1) / ROWS_MAX;
+    const int64_t parts = n_parts(f, s), first = first_block(s), n = n_blocks(s);
     if (parts > 1) {
-        c.n = rows;
-        fwd_part(f, &c, &w, unit + mine, first_key(a, s->pos) / ATTN_PAGE / segment_blocks() + task % parts);
+        const int64_t mine = task / parts;
+        unit_of(&w.chunk[0], f, s, mine / n, first + mine % n);
+        fwd_part(f, &w, unit + mine, first_key(a, s->pos) / ATTN_PAGE / segment_blocks() + task % parts);
         return;
     }
-    for (int64_t i = 0; i < n_chunks; i++) {
-        c.first = i * rows / n_chunks;
-        c.n = (i + 1) * rows / n_chunks - c.first;
-        fwd_chunk(f, &c, &w);
-    }
+    /* one kv head after the other: its keys and values stay in the cache; the latest blocks have most keys: first, so that threads
+     * end together */
+    const int64_t per_kv = (n + f->joined - 1) / f->joined, begin = (per_kv - 1 - task % per_kv) * f->joined;
+    const int64_t end = begin + f->joined < n ? begin + f->joined : n;
+    for (int64_t b = begin; b < end; b++)
+        unit_of(&w.chunk[b - begin], f, s, task / per_kv, first + b);
+    fwd_units(f, &w, (int)(end - begin));
 }
 
-/* Whether units are cut into segments, and the memory for it; returns the bytes behind the threads' own. */
+/* Whether units are joined, or cut into segments, and the memory for it; returns the bytes behind the threads' own. */
 static size_t fwd_plan(struct fwd *f, int64_t n_units, int n_threads)
 {
     struct arena m = { 0 };
     const int64_t group = f->a->n_heads / f->a->n_kv;
     f->split = n_threads > 1 && n_units < UNITS_ENOUGH * n_threads;
+    f->joined = f->split ? 1 : SHARING;
     for (int i = 0; i < f->a->n_seq; i++) {
         const struct attn_seq *s = &f->a->seq[i];
         const int64_t n = n_parts(f, s);
@@ -374,7 +459,7 @@ static void attn_forward(struct dev *dev, const struct attn *a, struct mat out, 
     struct fwd f = { .a = a, .out = out, .q = q, .lse = lse };
     struct fwd_work w;
     const int n_threads = pool_threads(dev->pool);
-    int64_t n_units = 0, n_tasks = 0, unit = 0;
+    int64_t n_units = 0, n = 0, unit = 0;
     for (int i = 0; i < a->n_seq; i++)
         n_units += n_blocks(&a->seq[i]) * a->n_kv;
     f.scratch_bytes = fwd_carve(&w, a, NULL);
@@ -387,10 +472,9 @@ static void attn_forward(struct dev *dev, const struct attn *a, struct mat out, 
     f.states = f.scratch + own;
     f.n_left = (_Atomic int *)(void *)(f.states + (size_t)(n_units * f.segments_max) * f.state_bytes);
     for (int i = 0; i < a->n_seq; i++) {
-        const int64_t parts = n_parts(&f, &a->seq[i]), n = n_blocks(&a->seq[i]) * a->n_kv;
-        for (int64_t u = 0; u < n && f.split; u++)
-            atomic_init(&f.n_left[unit++], (int)parts);
-        n_tasks += n * parts;
+        for (int64_t u = 0; u < n_blocks(&a->seq[i]) * a->n_kv && f.split; u++)
+            atomic_init(&f.n_left[unit++], (int)n_parts(&f, &a->seq[i]));
+        n += n_tasks(&f, &a->seq[i]);
     }
-    pool_run(dev->pool, n_tasks, fwd_task, &f);
+    pool_run(dev->pool, n, fwd_task, &f);
 }

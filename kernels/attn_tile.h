@@ -1,7 +1,8 @@
 /* attn_tile.h - the product of attention: C[rows][cols] = (C or 0) + A . B, one ascending chain of fused multiply-adds an element.
  *
  * An operand is fp32 values, or (CHAIN_PAIRS) pairs of bf16 along the contraction, 32 bits each, the lower index in the upper half,
- * kept in arrays of float that nobody looks at as floats; k counts pairs then. CHAIN_DIRECT reads B as natural bf16 rows.
+ * kept in arrays of float that nobody looks at as floats; k counts pairs then. CHAIN_DIRECT reads B as natural bf16 rows. It and
+ * CHAIN_STREAM (fp32) are for few rows, whose B comes from memory: what lies `ahead` of it is asked for.
  *
  * Included by attn_text.h, once a CPU class, after these macros are defined:
  *   V, VW                     a vector of VW floats (VW divides 16)
@@ -13,7 +14,8 @@
  *   TILE_LIST(kind, T)        the tiles of a kind: T(kind, rows, vectors); TILES_OF(kind, T, n) are those of 1..6 rows
  *   TILE_TABLE                the same as struct tile_set, widest first
  *   HAVE_PAIRS                there is V_FMA_PAIRS(a, b, c): two flushed steps in one, the upper halves first
- *   HAVE_DIRECT               there is V_LOAD_DIRECT(p, next): a vector of B from bf16 at p (and of the next row, for pairs)
+ *   HAVE_DIRECT               there are CHAIN_DIRECT and CHAIN_STREAM, and V_LOAD_DIRECT(p, next): a vector of B from bf16 at p (and
+ *                             of the next row, for pairs)
  *
  *        b: [k][cols], cols a multiple of 16      Accumulators are named variables, not an array: gcc 12 would keep an array
  *        |  |  |  |                               in memory. A is read at a[i * a_row + k * a_k], so that a matrix and its
@@ -35,7 +37,7 @@
 
 /* A chain starts at +0, or at C, or at +0 and is added to C (not where chains run in another mode: the addition must not). */
 enum start { FROM_ZERO, FROM_C, ADD_TO_C };
-enum chain { CHAIN_PLAIN, CHAIN_FLUSH, CHAIN_PAIRS, CHAIN_DIRECT, CHAINS };
+enum chain { CHAIN_PLAIN, CHAIN_FLUSH, CHAIN_PAIRS, CHAIN_DIRECT, CHAIN_STREAM, CHAINS };
 
 struct prod {
     float *c; int64_t ldc;                  /* [rows][cols] */
@@ -45,6 +47,7 @@ struct prod {
     enum start start;
     enum chain chain;                       /* CHAIN_FLUSH: an odd k ends with a zero pair half */
     const float *scale;                     /* [rows]: C is multiplied by these before it is started from; or NULL */
+    int64_t ahead;                          /* bytes; from B here to what comes after it */
 };
 typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const float *b, const float *scale);
 
@@ -115,8 +118,16 @@ TILE_LIST(pairs, TILE)
 #endif
 #if HAVE_DIRECT
 #undef B_NOW
-#define B_NOW(j) V_LOAD_DIRECT(b + j * VW / 2, p->ldb / 2)
+/* half of the lines of a row (of both, for pairs) are asked for here, half at the next j: a vector of bf16 is half a line */
+#define B_NOW(j)                                                                                                         \
+    (__builtin_prefetch((const char *)(b + j * VW / 2 + (HAVE_PAIRS && j % 2 ? p->ldb / 2 : 0)) + p->ahead, 0, 2),       \
+     V_LOAD_DIRECT(b + j * VW / 2, p->ldb / 2))
 TILE_LIST(direct, TILE)
+#undef FMA_NOW
+#undef B_NOW
+#define B_NOW(j) (__builtin_prefetch((const char *)(b + j * VW) + p->ahead, 0, 2), V_LOAD(b + j * VW))
+#define FMA_NOW V_FMA
+TILE_LIST(stream, TILE)
 #endif
 #undef FMA_NOW
 #undef B_NOW

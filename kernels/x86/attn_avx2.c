@@ -112,10 +112,10 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define V_LOAD_DIRECT(p, next)                                                                                           \
     _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)(p))), 16))
 #define TILE_LIST(kind, T) TILES_OF(kind, T, 2) T(kind, 1, 8)
-#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n) }
+#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n), TILE_NAMES(stream, n) }
 #define TILE_TABLE                                                                                                       \
     {                                                                                                                    \
-        { 64, 1, { { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 } } },                            \
+        { 64, 1, { { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 }, { tile_stream_1x8 } } },                            \
         { 16, ANY_ROWS, TILE_KINDS(2) },                                                                                 \
     }
 #define ATTN_OPS attn_avx2

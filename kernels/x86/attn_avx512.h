@@ -116,15 +116,15 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define V_LOAD_PAIRS(p, next, is_pair)                                                                                   \
     _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16),                                         \
                                         (is_pair) ? V_WIDE_HALVES((p) + (next)) : _mm512_setzero_si512()))
-#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), TILE_NAMES(pairs, n), TILE_NAMES(direct, n) }
-#define TILE_STREAM { { tile_plain_1x8 }, { tile_flush_1x8 }, { tile_pairs_1x8 }, { tile_direct_1x8 } }
+#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), TILE_NAMES(pairs, n), TILE_NAMES(direct, n), TILE_NAMES(stream, n) }
+#define TILE_ONE { { tile_plain_1x8 }, { tile_flush_1x8 }, { tile_pairs_1x8 }, { tile_direct_1x8 }, { tile_stream_1x8 } }
 #else
 #define HAVE_PAIRS 0
 #define V_LOAD_DIRECT(p, next) _mm512_castsi512_ps(_mm512_slli_epi32(V_WIDE_HALVES(p), 16))
-#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n) }
-#define TILE_STREAM { { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 } }
+#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n), TILE_NAMES(stream, n) }
+#define TILE_ONE { { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 }, { tile_stream_1x8 } }
 #endif
-#define TILE_LIST(kind, T) TILES_OF(kind, T, 4) TILES_OF(kind, T, 1) T(kind, 1, 8)
-#define TILE_TABLE { { 128, 1, TILE_STREAM }, { 64, ANY_ROWS, TILE_KINDS(4) }, { 16, ANY_ROWS, TILE_KINDS(1) } }
+#define TILE_LIST(kind, T) TILES_OF(kind, T, 4) TILES_OF(kind, T, 2) TILES_OF(kind, T, 1) T(kind, 1, 8)
+#define TILE_TABLE { { 128, 1, TILE_ONE }, { 64, ANY_ROWS, TILE_KINDS(4) }, { 32, ANY_ROWS, TILE_KINDS(2) }, { 16, ANY_ROWS, TILE_KINDS(1) } }
 
 #endif

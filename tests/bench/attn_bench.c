@@ -173,9 +173,10 @@ static const struct bench benches[] = {
     { "decode fp32 T=2048 d=128 group 4", DECODE, DT_F32, 2048, 128, 8, 2 },
     { "decode bf16 T=2048 d=64", DECODE, DT_BF16, 2048, 64, 8, 8 },
     { "decode bf16 T=2048 d=128", DECODE, DT_BF16, 2048, 128, 8, 8 },
+    { "decode bf16 T=2048 d=128 group 4", DECODE, DT_BF16, 2048, 128, 8, 2 },
 };
 #define N_BENCHES (sizeof benches / sizeof *benches)
-#define ROUNDS 8
+#define ROUNDS 32
 
 struct isa { const char *name; const struct attn_ops *ops; };
 
