@@ -12,6 +12,7 @@ struct dev_priv {
     struct kernel_ops ops;           /* the table of this CPU class, put together by cpu_choose */
     void *scratch[SLOTS];
     size_t bytes[SLOTS];
+    size_t missing;                  /* the largest scratch that there was no memory for since dev_check */
 };
 
 static void drop_scratch(struct dev *d)
@@ -82,5 +83,15 @@ void *dev_scratch(struct dev *d, int slot, size_t bytes)
     mem_free(d->mem, p->scratch[slot]);
     p->scratch[slot] = mem_alloc(d->mem, MEM_WORK, want);
     p->bytes[slot] = p->scratch[slot] ? want : 0;
+    if (!p->scratch[slot] && want > p->missing)
+        p->missing = want;
     return p->scratch[slot];
+}
+
+int dev_check(struct dev *d, struct err *e)
+{
+    struct dev_priv *p = d->priv;
+    const size_t missing = p->missing;
+    p->missing = 0;
+    return missing ? err_set(e, ERR_MEMORY, "no memory for %zu KiB of scratch: use fewer rows at a time", (missing + 1023) >> 10) : 0;
 }

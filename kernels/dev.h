@@ -31,5 +31,7 @@ void dev_free(struct dev *d, void *p);
 /* Scratch for one use by an op or its caller, grown and kept: slot 0..7, valid until the next call with the same slot.
  * NULL: no memory. Slots 0..3 belong to the ops themselves, 4..7 to callers. */
 void *dev_scratch(struct dev *d, int slot, size_t bytes);
+/* Ops return nothing: one that got no scratch gives NaN, and leaves word here. ERR_MEMORY when that happened since the last call. */
+int dev_check(struct dev *d, struct err *e);
 
 #endif

@@ -230,10 +230,11 @@ int model_train_backward(struct model *m, struct weights *ws, struct train_work 
     for (int unit = w->at.last_unit; unit >= w->at.first_unit; unit--)
         TRY(layer_back(&b, ws, unit, e));
     if (!w->at.has_embed)
-        return 0;
+        return dev_check(m->dev, e);
     int part = model_part(m, 0, P_EMBED);
     struct tree_acc acc = acc_of(&b, 0, part);
     KERNEL(m->dev, embed_dw, &acc, m->hidden, m->vocab_begin, m->vocab_n, mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), ids, w->n_seq, w->seq_len);
+    TRY(dev_check(m->dev, e));
     rc = g->done(g, 0, e);
 out:
     return rc;

@@ -89,5 +89,5 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
     if (rc >= 0 && n_want)
         rc = wanted_logits(m, ws, w, want, n_want, out, e);
 out:
-    return rc;
+    return rc < 0 ? rc : dev_check(m->dev, e);
 }

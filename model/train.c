@@ -195,5 +195,5 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
     if (rc >= 0 && w->at.has_head)
         rc = head_part(m, ws, w, targets, logprobs, e);
 out:
-    return rc;
+    return rc < 0 ? rc : dev_check(m->dev, e);
 }

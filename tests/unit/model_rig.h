@@ -34,7 +34,7 @@ static inline struct model_config rig_config(int tied, double init_range)
     return c;
 }
 
-static inline void rig_open(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq, int64_t T)
+static inline void rig_open_threads(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq, int64_t T, int threads)
 {
     const int size[AXIS_COUNT] = { 1, 1, 1, 1 }, have[ZERO_STATES] = { 1, 0, 0, 0 };
     const struct layout lay = { 1, 1, 1, 1, 1, 0 };
@@ -43,7 +43,7 @@ static inline void rig_open(struct rig *r, const struct model_config *c, enum dt
     memset(r, 0, sizeof *r);
     r->n_seq = n_seq;
     r->T = T;
-    if (dev_open(&r->dev, "cpu", 1, &r->mem, &e) < 0 || world_open(&r->world, "self", r->dev, &r->mem, &e) < 0 ||
+    if (dev_open(&r->dev, "cpu", threads, &r->mem, &e) < 0 || world_open(&r->world, "self", r->dev, &r->mem, &e) < 0 ||
         mesh_open(&r->mesh, r->world, size, &e) < 0 ||
         model_open(&r->m, c, &lay, r->dev, r->mesh.axis[AXIS_TP], 0, 0, dt, 0, n_seq * T, T, &e) < 0 ||
         train_work_open(&r->work, &r->m, 0, n_seq, T, RECOMPUTE_NONE, &e) < 0 || batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
@@ -59,6 +59,11 @@ static inline void rig_open(struct rig *r, const struct model_config *c, enum dt
         r->ids[i] = (int32_t)((i * 7919 + i / 3) % c->vocab);
         r->targets[i] = (int32_t)((i * 104729 + 13) % c->vocab);
     }
+}
+
+static inline void rig_open(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq, int64_t T)
+{
+    rig_open_threads(r, c, dt, n_seq, T, 1);
 }
 
 static inline void rig_close(struct rig *r)
