@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
+#include <time.h>
 #include <unistd.h>
 
 static const struct { const char *name; int value; } errno_name[] = {
@@ -26,6 +27,16 @@ static int errno_of(const char *name)
     return EIO;
 }
 
+/* A disk that is slow. */
+static void be_slow(enum hook_op op)
+{
+    const char *ms = op == HOOK_WRITE || op == HOOK_FSYNC ? getenv("SHARDLINE_IO_SLOW") : NULL;
+    long n = ms ? atol(ms) : 0;
+    struct timespec t = { n / 1000, n % 1000 * 1000000 };
+    if (n > 0)
+        nanosleep(&t, NULL);
+}
+
 int hook_fault(enum hook_op op)
 {
     static const char *const op_name[HOOK_OPS] = {
@@ -37,6 +48,7 @@ int hook_fault(enum hook_op op)
     const char *text = getenv("SHARDLINE_IO_FAULT");
     char name[16], code[16];
     long nth;
+    be_slow(op);
     if (!text || sscanf(text, "%15[^:]:%ld:%15s", name, &nth, code) != 3 || strcmp(name, op_name[op]))
         return 0;
     if (atomic_fetch_add(&n_calls[op], 1) + 1 != nth)

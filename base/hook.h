@@ -2,6 +2,7 @@
  *
  *   SHARDLINE_IO_FAULT=op:N:ERRNO    the N-th call of an operation fails, as if the kernel had said ERRNO. Operations: the words of
  *                                    HOOK_LIST; malloc counts mem_alloc and its like (base/mem.h)
+ *   SHARDLINE_IO_SLOW=MS             every write and fsync takes MS milliseconds longer
  *   SHARDLINE_IO_RECORD=FILE         operations that change files or folders are appended to FILE once they are done: a struct
  *                                    hook_record, the path, the second path of a rename, the bytes of a write. What a crash may leave of
  *                                    them is worked out by tests/unit/crash_test.c */

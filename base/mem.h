@@ -15,6 +15,7 @@
     X(KV, "kv")           /* key-value pages */                                                                         \
     X(COMM, "comm")       /* collective buffers */                                                                      \
     X(WORK, "work")       /* scratch of kernels and steps */                                                            \
+    X(SAVE, "save")       /* the copy that a checkpoint is written from */                                              \
     X(OTHER, "other")
 
 enum mem_cat {

@@ -52,6 +52,8 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
 /* Nothing more will be read; tables stay. A folder of the cache is given back, so that others may find a newer version at its URL. */
 void ckpt_done(struct ckpt *c);
 void ckpt_close(struct ckpt *c);
+/* Closes files that nobody reads and forgets their blocks, so that a checkpoint which is removed gives its space back; more can be read. */
+void ckpt_let_go(struct ckpt *c);
 const char *ckpt_remark(const struct ckpt *c);              /* one line for people about how it is read, or NULL */
 int64_t ckpt_received(const struct ckpt *c);                /* bytes that came over the network so far, by this process */
 /* Downloads the checkpoint at url to the folder dst (must not exist): resumes an earlier try, verifies all of it, then dst appears. */

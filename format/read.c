@@ -39,17 +39,30 @@ struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, s
 
 /* ---- open files ---- */
 
-static void close_oldest(struct ckpt *c)
+static int close_oldest(struct ckpt *c)
 {
     struct fmt_file *old = NULL;
     for (struct fmt_file *f = c->file; f < c->file + c->n_files; f++)
         if (f->fd >= 0 && f->users == 0 && (!old || f->used < old->used))
             old = f;
-    if (old) {
-        io_close(old->fd);
-        old->fd = -1;
-        c->n_open--;
+    if (!old)
+        return 0;
+    io_close(old->fd);
+    old->fd = -1;
+    c->n_open--;
+    return 1;
+}
+
+void ckpt_let_go(struct ckpt *c)
+{
+    pthread_mutex_lock(&c->lock);
+    while (close_oldest(c))
+        ;
+    for (int i = 0; i < FMT_CACHE; i++) {
+        free(c->cache[i].data);
+        c->cache[i].data = NULL;
     }
+    pthread_mutex_unlock(&c->lock);
 }
 
 int fmt_use(struct ckpt *c, int file, int *fd, struct err *e)

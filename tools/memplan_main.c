@@ -81,7 +81,7 @@ static struct run_ask ask_of(const struct memplan_opts *o, const struct model_co
 {
     int64_t rows = o->batch ? o->batch : 8 * o->micro * o->gpus;       /* the same work for every layout */
     return (struct run_ask){ *c, { tp, pp, 1, dp, 1, zero }, rows, o->micro, o->seq_len, o->dtype ? DT_BF16 : DT_F32, (enum recompute)recompute,
-                              (enum pipe_kind)o->pipeline, 1, dp > 1 };       /* a GPU has memory of its own */
+                              (enum pipe_kind)o->pipeline, 1, dp > 1, 0 };       /* a GPU has memory of its own */
 }
 
 /* One layout: the paper's line, then the engine's table. */

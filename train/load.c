@@ -213,6 +213,7 @@ int trainer_load(struct trainer *t, struct err *e)
         TRY(check_resume(t, have, e));
     TRY(zero_load(t->zero, fill, t, have, e));
     TRY(ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e));
+    ckpt_let_go(t->source);              /* --keep may remove it */
     if (t->o.resume) {
         const struct ckpt_state *s = ckpt_state(t->source);
         t->step = t->first_step = s->step;

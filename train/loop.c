@@ -63,7 +63,7 @@ int trainer_plan(struct trainer *t, struct err *e)
 {
     int sharers = !strcmp(t->o.transport, "mpi") && !t->o.ranks_per_node ? 1 : train_plan_sharers(&t->layout, (int)t->o.ranks_per_node);
     struct run_ask ask = { t->cfg, t->layout, t->o.global_batch, t->o.micro_batch, t->o.seq_len, t->dt, (enum recompute)t->o.recompute,
-                           (enum pipe_kind)t->o.pipeline, sharers, opts_overlap(&t->o, t->given, t->layout.dp, sharers) };
+                           (enum pipe_kind)t->o.pipeline, sharers, opts_overlap(&t->o, t->given, t->layout.dp, sharers), t->o.save_async };
     FILE *out = world_rank(t->world) ? NULL : stdout;
     struct run_plan p;
     int rc = train_plan_make(&p, &ask, out, e);
@@ -75,7 +75,7 @@ int trainer_plan(struct trainer *t, struct err *e)
 int trainer_run(struct trainer *t, struct err *e)
 {
     struct step_result r = { 0 };
-    int64_t end = t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps, saved = -1;
+    int64_t end = t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps;
     int rc;
     if (t->o.eval_only)
         return eval_only(t, e);
@@ -97,16 +97,21 @@ int trainer_run(struct trainer *t, struct err *e)
             TRY(evaluate(t, e));
         if (due(t->o.sample_every, t->step))
             TRY(trainer_sample(t, e));
-        if (due(t->o.save_every, t->step) || r.stop || t->step == end) {
-            TRY(trainer_save(t, e));
-            saved = t->step;
-        }
+        if (due(t->o.save_every, t->step) || r.stop || t->step == end)
+            TRY(trainer_save(t, r.stop || t->step == end, e));
+        else
+            TRY(trainer_save_poll(t, e));
     }
+    TRY(trainer_save_wait(t, e));
     TRY(runlog_memory(t, "end", e));
     if (r.stop)
         log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step, t->last_checkpoint);
-    TRY(saved == t->step ? report(t, &r, e) : 0);
+    TRY(report(t, &r, e));
     rc = t->trace ? world_trace_write(t->world, t->trace, t->o.trace, e) : 0;
 out:
+    if (rc < 0 && e->code == ERR_NUMBER) {           /* all ranks are here with it: the save before is not lost */
+        struct err late;
+        trainer_save_wait(t, &late);
+    }
     return rc;
 }

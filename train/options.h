@@ -8,6 +8,7 @@
 enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT };
 enum { NUMERICS_EXACT, NUMERICS_FAST };
 enum { OVERLAP_ON, OVERLAP_OFF };
+enum { SAVE_ERROR_CONTINUE, SAVE_ERROR_STOP };
 
 struct train_opts {
     int64_t ranks, ranks_per_node;
@@ -35,7 +36,7 @@ struct train_opts {
     /* run */
     const char *out, *resume, *log, *trace, *device, *eval_logprobs;
     int64_t steps, stop_after, save_every, keep, restarts, threads;
-    int save_async, dry_run, eval_only;
+    int save_async, on_save_error, dry_run, eval_only;
 };
 enum { GIVEN_MAX = 64 };
 

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
+#include "train/pieces.h"
 
 static struct pipe_shape shape_of(const struct run_plan *p, const struct run_ask *a)
 {
@@ -69,6 +70,7 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     pipe_free(&list);
     bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
     bytes[MEM_WORK] = 4.0 * (double)(a->seq_len * m.head_dim);
+    bytes[MEM_SAVE] = a->save_async ? pieces_measure(&m, 0, a->layout.zero) : 0;
     for (int c = 0; c < MEM_CATS; c++)
         total += bytes[c];
     if (total > p->total_bytes) {
@@ -96,7 +98,7 @@ out:
 
 void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out)
 {
-    static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM };
+    static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM, MEM_SAVE };
     const struct { const char *name; double bytes; } sent[] = { { "dp sums", p->dp_reduce }, { "dp gathers", p->dp_gather }, { "tp sums", p->tp_reduce },
                                                                 { "pp messages", p->pp_send } };
     char text[32];
@@ -104,6 +106,8 @@ void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *o
     fprintf(out, "batch        %lld sequences of %lld tokens; a rank: %lld micro-batches of %lld, %lld kept at once\n", (long long)p->batch.rows,
             (long long)a->seq_len, (long long)(p->batch.supers * (p->batch.local / p->batch.micro)), (long long)p->batch.micro, (long long)p->in_flight);
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
+        if (shown[i] == MEM_SAVE && !a->save_async)
+            continue;
         log_bytes(text, p->bytes[shown[i]]);
         fprintf(out, "%-12s %s a rank\n", mem_cat_name(shown[i]), text);
     }

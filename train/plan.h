@@ -15,6 +15,7 @@ struct run_ask {
     enum pipe_kind pipeline;
     int sharers;                         /* dp ranks that share a machine's memory */
     int overlap;
+    int save_async;                      /* with room for a copy of what a rank saves */
 };
 struct run_plan {
     struct batch_plan batch;

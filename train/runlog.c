@@ -217,15 +217,28 @@ char *runlog_quote(const char *text)
     return out;
 }
 
+static void write_event(struct trainer *t, int64_t step, const char *event, const char *fmt, va_list ap)
+{
+    if (!t->log_file)
+        return;
+    fprintf(t->log_file, "{\"event\":\"%s\",\"step\":%lld,", event, (long long)step);
+    vfprintf(t->log_file, fmt, ap);
+    fprintf(t->log_file, "}\n");
+    fflush(t->log_file);
+}
+
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...)
 {
     va_list ap;
-    if (!t->log_file)
-        return;
-    fprintf(t->log_file, "{\"event\":\"%s\",\"step\":%lld,", event, (long long)t->step);
     va_start(ap, fmt);
-    vfprintf(t->log_file, fmt, ap);
+    write_event(t, t->step, event, fmt, ap);
     va_end(ap);
-    fprintf(t->log_file, "}\n");
-    fflush(t->log_file);
+}
+
+void runlog_event_at(struct trainer *t, int64_t step, const char *event, const char *fmt, ...)
+{
+    va_list ap;
+    va_start(ap, fmt);
+    write_event(t, step, event, fmt, ap);
+    va_end(ap);
 }

@@ -312,6 +312,7 @@ static int open_state(struct trainer *t, struct err *e)
     how.overlap = opts_overlap(&t->o, t->given, t->layout.dp, sharers);
     TRY(zero_open(&t->zero, &t->model, dp, t->mesh.axis[AXIS_PP], t->mesh.all, how, &t->plan, e));
     t->weights = zero_weights(t->zero);
+    TRY(trainer_save_open(t, e));
     rc = trainer_load(t, e);
 out:
     return rc;
@@ -364,6 +365,7 @@ void trainer_close(struct trainer *t)
 {
     if (t->log_file)
         fclose(t->log_file);
+    trainer_save_close(t);
     if (t->zero)
         zero_close(t->zero);
     if (t->resident.m)

@@ -53,6 +53,7 @@ struct trainer {
     FILE *log_file;                      /* rank 0 */
     double peak_flops, started_s;
     struct comm_count comm_seen[AXIS_COUNT + 1][COMM_OPS];           /* at the start of the step, by group */
+    struct save *save;                   /* save.c */
     struct ckpt_digests digests;         /* of the last checkpoint */
     char last_checkpoint[4096];
 };
@@ -71,7 +72,13 @@ int trainer_read_param(void *ctx, const struct param *p, const struct box *b, vo
 double schedule_lr(const struct train_opts *o, int64_t step);
 int step_run(struct trainer *t, struct step_result *r, struct err *e);
 /* save.c */
-int trainer_save(struct trainer *t, struct err *e);              /* OUT/step-N; collective */
+int trainer_save_open(struct trainer *t, struct err *e);
+void trainer_save_close(struct trainer *t);                      /* waits for the thread; what is not published is gone */
+/* OUT/step-N, or with --save-async its beginning; waits for the one before. must: the run fails when it fails, else --on-save-error says.
+ * All three are collective. */
+int trainer_save(struct trainer *t, int must, struct err *e);
+int trainer_save_poll(struct trainer *t, struct err *e);         /* between steps: goes on with a save where all ranks are ready */
+int trainer_save_wait(struct trainer *t, struct err *e);         /* ends it */
 /* eval.c */
 int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e);
 int trainer_sample(struct trainer *t, struct err *e);
@@ -82,6 +89,7 @@ void runlog_step(struct trainer *t, const struct step_result *r);
 int runlog_memory(struct trainer *t, const char *when, struct err *e);      /* every rank's memory by category; collective */
 char *runlog_quote(const char *text);                             /* as a JSON string; malloc'd, NULL: no memory or no UTF-8 */
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
+void runlog_event_at(struct trainer *t, int64_t step, const char *event, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /* loop.c */
 int trainer_run(struct trainer *t, struct err *e);
 int trainer_plan(struct trainer *t, struct err *e);              /* --dry-run */
