@@ -45,20 +45,6 @@ void ckpt_abandon(const char *tmp)
     io_remove_tree(tmp, &e);        /* nothing to say: an error is on its way already */
 }
 
-int ckpt_remove(const char *path, struct err *e)
-{
-    char trash[PATH_ROOM];
-    const char *slash = strrchr(path, '/');
-    int n = snprintf(trash, sizeof trash, "%.*s.removed.tmp-old", slash ? (int)(slash - path + 1) : 0, path), rc = 0;
-    if (n >= PATH_ROOM)
-        return err_set(e, ERR_USAGE, "%s: the name is too long", path);
-    TRY(io_remove_tree(trash, e));          /* of a process that was killed while it removed */
-    TRY(io_rename(path, trash, e));
-    TRY(io_remove_tree(trash, e));
-out:
-    return rc < 0 ? rc : 0;
-}
-
 static int sync_parent(const char *dst, struct err *e)
 {
     char parent[PATH_ROOM];
@@ -73,17 +59,33 @@ static int sync_parent(const char *dst, struct err *e)
     return io_sync_dir(parent, e);
 }
 
+int ckpt_remove(const char *path, struct err *e)
+{
+    char trash[PATH_ROOM];
+    const char *slash = strrchr(path, '/');
+    int n = snprintf(trash, sizeof trash, "%.*s.removed.tmp-old", slash ? (int)(slash - path + 1) : 0, path), rc = 0;
+    if (n >= PATH_ROOM)
+        return err_set(e, ERR_USAGE, "%s: the name is too long", path);
+    TRY(io_remove_tree(trash, e));          /* of a process that was killed while it removed */
+    TRY(io_rename(path, trash, e));
+    TRY(sync_parent(path, e));              /* else a crash may keep the name and lose the files */
+    TRY(io_remove_tree(trash, e));
+out:
+    return rc < 0 ? rc : 0;
+}
+
 int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
 {
     struct err ignored;
-    int rc = io_rename(tmp, dst, e);
-    if (rc >= 0 && (rc = sync_parent(dst, e)) < 0)
-        io_rename(dst, tmp, &ignored);      /* an error must leave nothing at dst; the rename back is as atomic as the one before */
-    if (rc < 0) {
-        ckpt_abandon(tmp);
-        return err_add(e, "publishing %s", dst);
+    int rc = io_rename(tmp, dst, e), back = 0;
+    if (rc >= 0 && (rc = sync_parent(dst, e)) < 0) {
+        /* an error must leave nothing at dst; the rename back is as atomic as the one before, and must last before files go */
+        back = io_rename(dst, tmp, &ignored);
+        back = back < 0 ? back : sync_parent(dst, &ignored);
     }
-    return 0;
+    if (rc < 0 && back >= 0)
+        ckpt_abandon(tmp);
+    return rc < 0 ? err_add(e, "publishing %s", dst) : 0;
 }
 
 /* ---- tables of the shards ---- */
