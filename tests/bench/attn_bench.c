@@ -174,6 +174,8 @@ static const struct bench benches[] = {
     { "decode bf16 T=2048 d=64", DECODE, DT_BF16, 2048, 64, 8, 8 },
     { "decode bf16 T=2048 d=128", DECODE, DT_BF16, 2048, 128, 8, 8 },
     { "decode bf16 T=2048 d=128 group 4", DECODE, DT_BF16, 2048, 128, 8, 2 },
+    { "decode fp32 T=8192 d=128 one head", DECODE, DT_F32, 8192, 128, 1, 1 },       /* for two threads */
+    { "backward fp32 T=512 d=64 one head", BACKWARD, DT_F32, 512, 64, 1, 1 },
 };
 #define N_BENCHES (sizeof benches / sizeof *benches)
 #define ROUNDS 32
