@@ -53,6 +53,7 @@ int hook_fault(enum hook_op op)
         return 0;
     if (atomic_fetch_add(&n_calls[op], 1) + 1 != nth)
         return 0;
+    hook_note(op, HOOK_FAILED, NULL, 0, NULL, 0);
     errno = errno_of(code);
     return 1;
 }

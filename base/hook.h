@@ -32,6 +32,8 @@ enum hook_op {
 };
 struct hook_record { uint32_t op, path_bytes, to_bytes, unused; int64_t off, bytes; };
 
+/* The path of a record that says: this operation was made to fail. */
+#define HOOK_FAILED "(made to fail)"
 /* 1, with errno set, when this call was chosen to fail. The counters are process-wide on purpose: they count the calls of a run. */
 int hook_fault(enum hook_op op);
 /* to, data: NULL where there is none. */
