@@ -106,11 +106,11 @@ test-all: tests
 sanitize:
 	@$(MAKE) --no-print-directory CONFIG=sanitize LINK= tests
 	@tests/run --bin build/sanitize sanitize
-# FUZZ_SECONDS=N each; ONLY=TEXT: those whose name has it
+# FUZZ_SECONDS=N each; ONLY='NAME …': these
 fuzz:
 	@command -v clang >/dev/null || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
 	@$(MAKE) --no-print-directory CONFIG=fuzz CC='$(if $(findstring ccache,$(CC)),ccache )clang' fuzzers
-	@tests/fuzz/run build/fuzz $(ONLY)
+	@tests/fuzz/run build/fuzz '$(ONLY)'
 bench: benches
 	@tests/bench/run --bin $B
 bench-reshard: benches
@@ -143,7 +143,7 @@ help:
 	@echo "make bench-serve    serving speed; BENCH='--sizes 110m,1b': other models"
 	@echo "make bench-reshard  reshard against cp -r of the same bytes; needs 13 GB in /tmp"
 	@echo "make sanitize       unit tests under ASan and UBSan"
-	@echo "make fuzz           looks for inputs that break a reader, a minute each target (clang); FUZZ_SECONDS=N ONLY=TEXT"
+	@echo "make fuzz           looks for inputs that break a reader, a minute each target (clang); FUZZ_SECONDS=N ONLY='pickle zip'"
 	@echo "make check-layers   includes point down only"
 	@echo "make tidy           formatter and linter"
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="

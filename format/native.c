@@ -272,12 +272,12 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
     if (!f)
         return -e->code;
     TRY(need_sum(o, path, "checksum", &f->sum, e));
+    TRY(check_length(f->path, path, stored, e));        /* first: from here on lengths are those of files that exist */
     TRY(read_blocks(f, o, path, e));
     if (json_object_get(o, "frames"))
         TRY(zst_table(f, json_object_get(o, "frames"), stored, path, e));
     if (f->frame && json_object_get(o, "planes"))
         TRY(zst_widths(f, json_object_get(o, "planes"), path, e));
-    TRY(check_length(f->path, path, stored, e));
     TRY(need_array(o, path, "pieces", &pieces, e));
     int64_t n = (int64_t)json_array_size(pieces);
     f->data = bytes;

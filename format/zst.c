@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#define ZSTD_STATIC_LINKING_ONLY        /* ZSTD_c_literalCompressionMode */
+#define ZSTD_STATIC_LINKING_ONLY        /* ZSTD_c_literalCompressionMode, ZSTD_getFrameHeader */
 #include <zstd.h>
 #include "base/io.h"
 #include "format/fmt.h"
@@ -131,6 +131,15 @@ out:
 
 /* ---- reading ---- */
 
+/* One frame of today's format that says its content's size, without a dictionary, and nothing behind it: older formats that the library may
+ * still read, or a window larger than the block, never get to the decompressor. */
+static int is_frame_of(const char *packed, size_t n, size_t content)
+{
+    ZSTD_frameHeader h;
+    return ZSTD_getFrameHeader(&h, packed, n) == 0 && h.frameType == ZSTD_frame && h.frameContentSize == content && h.dictID == 0 &&
+           h.windowSize <= (size_t)FMT_BLOCK && ZSTD_findFrameCompressedSize(packed, n) == n;
+}
+
 int zst_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e)
 {
     struct fmt_file *f = &c->file[file];
@@ -139,13 +148,19 @@ int zst_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *
     char *packed = malloc((size_t)n + 1), *flat = planes ? malloc((size_t)FMT_BLOCK) : data;
     if (!packed || !flat) {
         free(packed);
+        free(planes ? flat : NULL);
         return err_set(e, ERR_MEMORY, "%s: no room for a frame of %lld bytes", f->path, (long long)n);
     }
     int rc = fmt_pread(c, file, packed, n, f->frame[b], e);
     if (rc >= 0 && fmt_sum64(packed, (size_t)n) != f->block[b])
         rc = err_set(e, ERR_INTEGRITY, "%s: bytes %lld to %lld do not have the checksum in %s: restore the file from a good copy", f->path,
                      (long long)f->frame[b], (long long)f->frame[b + 1], FMT_MANIFEST);
-    size_t want = (size_t)fmt_block_bytes(f, b), got = rc < 0 ? 0 : ZSTD_decompress(flat, want, packed, (size_t)n);
+    size_t want = (size_t)fmt_block_bytes(f, b), got = 0;
+    if (rc >= 0 && !is_frame_of(packed, (size_t)n, want))
+        rc = err_set(e, ERR_FORMAT, "%s: at byte %lld there is not one zstd frame of %zu bytes: was it written by another program", f->path,
+                     (long long)f->frame[b], want);
+    if (rc >= 0)
+        got = ZSTD_decompress(flat, want, packed, (size_t)n);
     if (rc >= 0 && got != want)
         rc = err_set(e, ERR_FORMAT, "%s: the frame at byte %lld does not hold %zu bytes (%s): was it written by another program", f->path,
                      (long long)f->frame[b], want, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "too few");

@@ -85,8 +85,30 @@ static int fill(struct source *s, struct err *e)
     return rc;
 }
 
+/* A frame begins with today's magic number or is one to be skipped: the formats before zstd 0.8 that the library may still read are refused. */
+static int check_frame(struct source *s, struct err *e)
+{
+    uint32_t magic;
+    int rc = 0;
+    if (s->n_in - s->at_in < sizeof magic && s->off < s->size) {
+        s->off -= (int64_t)(s->n_in - s->at_in);
+        if ((rc = fill(s, e)) < 0)
+            return rc;
+    }
+    if (s->n_in - s->at_in < sizeof magic)
+        return 0;                        /* the end of the file: the decompressor says that it is cut */
+    memcpy(&magic, s->in + s->at_in, sizeof magic);
+    if (magic == ZSTD_MAGICNUMBER || (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START)
+        return 0;
+    return err_set(e, ERR_FORMAT, "%s: byte %lld: no zstd frame begins there: is it a whole .zst file", s->path,
+                   (long long)(s->off - (int64_t)(s->n_in - s->at_in)));
+}
+
 static int unpack(struct source *s, struct err *e)
 {
+    int rc = s->zstd_left ? 0 : check_frame(s, e);
+    if (rc < 0)
+        return rc;
     char room[16384];
     ZSTD_inBuffer in = { s->in, s->n_in, s->at_in };
     ZSTD_outBuffer to = { room, sizeof room, 0 };

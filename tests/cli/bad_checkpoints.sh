@@ -19,7 +19,7 @@ while IFS=$'\t' read -r name answer says; do
     claim "$name: is not converted" [ $rc != 0 ] && claim "$name: nothing appears" [ -z "$(ls -d new* 2>/dev/null)" ]
 done <cases
 
-# G103: two at once into one place: at most one of them wins, and what is there is whole
+# G103: two at once into one place: at most one of them wins, what is there is whole, and the next run works and tidies up
 for n in 1 2 3; do
     "$BIN/reshard" --format hf E0-megatron both 2>one.err &
     first=$!
@@ -27,9 +27,12 @@ for n in 1 2 3; do
     second=$?
     wait $first
     claim "two at once ($n): not both succeed" [ $(($? == 0 && second == 0)) = 0 ]
+    [ -e both ] || run reshard --format hf E0-megatron both
     run reshard verify both
-    claim "two at once ($n): what is there is whole" [ $rc = 0 -o ! -e both ]
-    claim "two at once ($n): and nothing else" [ -z "$(ls -d both?* 2>/dev/null)" ]
+    claim "two at once ($n): what is there in the end is whole" [ $rc = 0 ]
+    rm -rf both
+    run reshard --format hf E0-megatron both
+    claim "two at once ($n): the next run leaves nothing else" [ $rc = 0 -a "$(ls -d both*)" = both ]
     rm -rf both
 done
 finish

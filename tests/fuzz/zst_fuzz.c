@@ -1,6 +1,7 @@
 /* zst_fuzz.c - frames and seek table of a compressed file, with checksums that fit (format/zst.c).
- * The input: a byte for the number of frames, two for the length of each, two for the plain bytes of the last, frames, table. */
+ * The input: a byte for the number of frames and the width of byte planes, two for the length of each, two for the plain bytes of the last, frames, table. */
 #include <stdlib.h>
+#include <string.h>
 #include "format/fmt.h"
 #include "tests/fuzz/fuzz.h"
 
@@ -25,6 +26,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         len = len < left - (size_t)f->frame[i] ? len : left - (size_t)f->frame[i];
         f->frame[i + 1] = f->frame[i] + (int64_t)len;
         f->block[i] = fmt_sum64(body + f->frame[i], len);
+    }
+    if (data[0] >> 3 & 3) {
+        f->width = malloc(n_frames);
+        memset(f->width, 1 << (data[0] >> 3 & 3), n_frames);
     }
     char *plain = malloc((size_t)FMT_BLOCK);
     for (size_t i = 0; i < n_frames; i++)

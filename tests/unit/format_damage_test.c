@@ -19,7 +19,7 @@ static uint64_t draw(void)
 }
 
 /* As make_ckpt, with files compressed. */
-static int make_compressed(const char *dst, int n_ranks, struct err *e)
+static int make_compressed(const char *dst, int n_ranks, int planes, struct err *e)
 {
     void *table[8] = { 0 };
     size_t bytes[8] = { 0 };
@@ -38,7 +38,7 @@ static int make_compressed(const char *dst, int n_ranks, struct err *e)
             fill_range(&p[i].t, &p[i].box, p[i].lo, p[i].hi, data);
             rc = ckpt_shard_put(s, i, data, p[i].hi - p[i].lo, e);
         }
-        ckpt_shard_compress(s, 3);
+        ckpt_shard_compress(s, planes ? CODEC_PLANES : CODEC_ZSTD, 3);
         rc = ckpt_shard_close(s, &table[r], &bytes[r], e);
     }
     if (rc >= 0)
@@ -160,7 +160,15 @@ TEST(a_thousand_flips_and_cuts_of_a_plain_checkpoint_are_found_and_named)
 TEST(a_thousand_flips_and_cuts_of_a_compressed_checkpoint_are_found_and_named)
 {
     struct err e = { 0 };
-    if (make_compressed(in_tmp(test_tmp_dir(), "compressed", dir), 2, &e) < 0)
+    if (make_compressed(in_tmp(test_tmp_dir(), "compressed", dir), 2, 0, &e) < 0)
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+    damage_all();
+}
+
+TEST(a_thousand_flips_and_cuts_of_one_in_byte_planes_are_found_and_named)
+{
+    struct err e = { 0 };
+    if (make_compressed(in_tmp(test_tmp_dir(), "planes", dir), 2, 1, &e) < 0)
         test_fail(__FILE__, __LINE__, "%s", e.text);
     damage_all();
 }
