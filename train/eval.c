@@ -9,7 +9,7 @@
 static int eval_round(struct trainer *t, int64_t first, int64_t n, struct xsum *sum, struct err *e)
 {
     int64_t T = t->o.seq_len, M = t->work_seqs, mine = first + t->mesh.at[AXIS_DP] * M;
-    int rc;
+    int rc = 0;
     for (int64_t j = 0; j < M; j++) {
         int64_t w = mine + j < n ? mine + j : n - 1;
         TRY(data_read(t->eval, w, t->ids + j * T, t->targets + j * T, e));
