@@ -8,7 +8,7 @@
 
 struct memplan_opts {
     const char *params, *model;
-    int64_t gpus, tp, pp, dp, zero, micro, seq_len, batch, memory;
+    int64_t virtual_stages, gpus, tp, pp, dp, zero, micro, seq_len, batch, memory;
     int dtype, recompute, pipeline;
 };
 #define AT(member) offsetof(struct memplan_opts, member)
@@ -24,7 +24,8 @@ static const struct opt table[] = {
     { OPT_INT, "pp", AT(pp), "0", "N", "pipeline stages", 0, 4096, 0 },
     { OPT_INT, "dp", AT(dp), "0", "N", "data parallel degree (0: what remains)", 0, 1e6, 0 },
     { OPT_INT, "zero", AT(zero), "-1", "0|1|2|3", "ZeRO stage", -1, 3, 0 },
-    { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b", "pipeline schedule", 0, 0, 0 },
+    { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b|interleaved|zero-bubble|naive", "pipeline schedule", 0, 0, 0 },
+    { OPT_INT, "virtual-stages", AT(virtual_stages), "1", "V", "parts of the model a pipeline rank holds, with --schedule interleaved", 1, 4096, 0 },
     { OPT_GROUP, "Batch", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_INT, "micro-batch", AT(micro), "1", "M", "sequences a rank computes at once", 1, 1e6, 0 },
     { OPT_INT, "global-batch", AT(batch), "0", "G", "sequences an update (0: 8 micro-batches a GPU)", 0, 1e9, 0 },
@@ -80,8 +81,9 @@ out:
 static struct run_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp, int dp, int zero, int recompute)
 {
     int64_t rows = o->batch ? o->batch : 8 * o->micro * o->gpus;       /* the same work for every layout */
-    return (struct run_ask){ *c, { tp, pp, 1, dp, 1, zero }, rows, o->micro, o->seq_len, o->dtype ? DT_BF16 : DT_F32, (enum recompute)recompute,
-                              (enum pipe_kind)o->pipeline, 1, dp > 1, 0 };       /* a GPU has memory of its own */
+    return (struct run_ask){ .cfg = *c, .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1 }, .rows = rows, .micro = o->micro,
+                              .seq_len = o->seq_len, .dt = o->dtype ? DT_BF16 : DT_F32, .recompute = (enum recompute)recompute,
+                              .pipeline = (enum pipe_kind)o->pipeline, .sharers = 1, .overlap = dp > 1 };       /* a GPU has memory of its own */
 }
 
 /* One layout: the paper's line, then the engine's table. */

@@ -170,8 +170,9 @@ void runlog_step(struct trainer *t, const struct step_result *r)
         fflush(t->log_file);
     }
     eta = (double)(t->o.steps - t->step) * r->seconds;
-    log_progress(&t->log, t->step == t->o.steps, "step %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  mfu %.0f%%  comm %.0f%%  left %.0f s",
-                 (long long)t->step, (long long)t->o.steps, (double)r->loss, (double)r->norm, r->lr, speed, 100 * mfu, 100 * share, eta);
+    log_progress(&t->log, t->step == t->o.steps, "step %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  mfu %.0f%%  comm %.0f%%  mem %.1f GB  left %.0f s",
+                 (long long)t->step, (long long)t->o.steps, (double)r->loss, (double)r->norm, r->lr, speed, 100 * mfu, 100 * share,
+                 (double)rss_bytes() / 1e9, eta);
 }
 
 /* {"event":"memory","step":N,"when":"…","ranks":[{"rank":0,"bytes_read":N,"params":[now,peak],…},…]} */
