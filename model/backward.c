@@ -195,6 +195,8 @@ static int compute_again(const struct back *b, const struct unit_weights *uw, in
     float eps = (float)m->table.cfg.norm_eps;
     struct attn a = train_attn(b->w, unit);
     if (b->w->recompute == RECOMPUTE_FULL)
+        train_clean_pages(b->w, &a);
+    if (b->w->recompute == RECOMPUTE_FULL)
         return block_forward(m, uw, &a, l, b->w->x_last, rows, e);
     KERNEL(m->dev, rms_norm, mat_of(l->h1, m->dt, rows, m->hidden, m->hidden), l->rstd1, mat_of(l->x, m->dt, rows, m->hidden, m->hidden), uw->norm[0], eps);
     KERNEL(m->dev, rms_norm, mat_of(l->h2, m->dt, rows, m->hidden, m->hidden), l->rstd2, mat_of(l->xm, m->dt, rows, m->hidden, m->hidden), uw->norm[1], eps);

@@ -106,9 +106,14 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
 /* ---- training: forward that keeps, backward that accumulates ---- */
 struct train_work;                                   /* activations of one micro-batch, model/train.c */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE /* norms and act(gate) up */, RECOMPUTE_FULL /* all but a layer's input */ };
-int train_work_open(struct train_work **out, struct model *m, int chunk, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e);
+/* What a micro-batch is: documents, of one sequence at most, 1: attention reads whole sequences. */
+struct work_shape { int n_seq; int64_t seq_len; int documents; enum recompute recompute; };
+int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e);
 void train_work_close(struct train_work *w);
-size_t train_work_measure(const struct model *m, int chunk, int n_seq, int64_t seq_len, enum recompute recompute);     /* bytes of one, from model_shape */
+size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s);     /* bytes of one, from model_shape */
+/* Where attention starts anew, for the next forward and its backward: sequence i begins n[i] documents, at begin[i * documents] = 0, ….
+ * Positions count from a document's beginning. n NULL: whole sequences. */
+void train_work_documents(struct train_work *w, const int *n, const int64_t *begin);
 /* Between pipeline stages: what the previous stage sends forward is put into input (dt [rows][hidden]), output is what the next one
  * needs; the gradient of output is put into grad before backward, which leaves the gradient of input there. */
 void *train_work_input(struct train_work *w);

@@ -28,21 +28,50 @@ static void carve_layer(const struct train_work *w, struct arena *a, struct laye
     b->gu = arena_take(a, (size_t)(rows * 2 * m->inter) * sizeof(float));
 }
 
+/* Of one sequence: every document but one may need a page more. */
+static int64_t pages_of(const struct train_work *w) { return (w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE + w->documents - 1; }
+
 static void set_pages(struct train_work *w, int l, char *kv)
 {
-    int64_t pages = (w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE;
-    for (int s = 0; s < w->n_seq; s++) {
-        char **page = w->page + ((int64_t)l * w->n_seq + s) * pages;
-        for (int64_t i = 0; i < pages; i++)
-            page[i] = kv + model_page_bytes(w->m) * (size_t)(s * pages + i);
-        w->seq[(int64_t)l * w->n_seq + s] = (struct attn_seq){ s * w->seq_len, w->seq_len, 0, page };
+    int64_t pages = w->n_seq * pages_of(w);
+    for (int64_t i = 0; i < pages; i++)
+        w->page[l * pages + i] = kv + model_page_bytes(w->m) * (size_t)i;
+}
+
+/* The documents of sequence s in layer l, from seq[0] on: their number. */
+static int set_documents(struct train_work *w, int l, int s, int n, const int64_t *begin, struct attn_seq *seq)
+{
+    char **page = w->page + ((int64_t)l * w->n_seq + s) * pages_of(w);
+    for (int i = 0; i < n; i++) {
+        int64_t from = i ? begin[i] : 0, to = i + 1 < n ? begin[i + 1] : w->seq_len;
+        seq[i] = (struct attn_seq){ s * w->seq_len + from, to - from, 0, page };
+        page += (to - from + ATTN_PAGE - 1) / ATTN_PAGE;
     }
+    return n;
+}
+
+void train_work_documents(struct train_work *w, const int *n, const int64_t *begin)
+{
+    for (int l = 0; l < w->n_layers; l++) {
+        struct attn_seq *seq = w->seq + (int64_t)l * w->n_seq * w->documents;
+        w->n_attn = 0;
+        for (int s = 0; s < w->n_seq; s++)
+            w->n_attn += set_documents(w, l, s, n ? n[s] : 1, begin ? begin + (int64_t)s * w->documents : NULL, seq + w->n_attn);
+    }
+}
+
+/* Keys of another micro-batch may lie behind a document's last one, where attention wants zeros. */
+void train_clean_pages(const struct train_work *w, const struct attn *a)
+{
+    for (int i = 0; w->documents > 1 && i < a->n_seq; i++)
+        if (a->seq[i].n_rows % ATTN_PAGE)
+            memset(a->seq[i].page[a->seq[i].n_rows / ATTN_PAGE], 0, model_page_bytes(w->m));
 }
 
 static void carve_layers(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
-    size_t kv_bytes = model_page_bytes(m) * (size_t)(w->n_seq * ((w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE));
+    size_t kv_bytes = model_page_bytes(m) * (size_t)(w->n_seq * pages_of(w));
     struct layer_buf shared = { 0 };
     int full = w->recompute == RECOMPUTE_FULL;
     char *kv = full ? arena_take(a, kv_bytes) : NULL;
@@ -80,42 +109,42 @@ static void carve(struct train_work *w, struct arena *a)
     w->dout = arena_take(a, (size_t)(rows * heads_of(m)) * el);
 }
 
-size_t train_work_measure(const struct model *m, int chunk, int n_seq, int64_t seq_len, enum recompute recompute)
+static struct train_work work_of(const struct model *m, int chunk, const struct work_shape *s)
 {
-    struct train_work w = { .m = (struct model *)(uintptr_t)m, .at = m->chunk[chunk], .recompute = recompute, .n_seq = n_seq,
-                            .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1, .seq_len = seq_len, .rows = n_seq * seq_len };
+    return (struct train_work){ .m = (struct model *)(uintptr_t)m, .at = m->chunk[chunk], .recompute = s->recompute, .n_seq = s->n_seq,
+                                .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1, .seq_len = s->seq_len,
+                                .documents = s->documents > 1 ? s->documents : 1, .rows = s->n_seq * s->seq_len };
+}
+
+size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s)
+{
+    struct train_work w = work_of(m, chunk, s);
     struct arena a = { 0 };
     carve(&w, &a);
     return a.used + (size_t)(2 * w.rows * kv_of(m)) * sizeof(float);
 }
 
-int train_work_open(struct train_work **out, struct model *m, int chunk, int n_seq, int64_t seq_len, enum recompute recompute, struct err *e)
+int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e)
 {
     struct train_work *w = calloc(1, sizeof *w);
     struct arena a = { 0 };
-    int64_t pages = (seq_len + ATTN_PAGE - 1) / ATTN_PAGE;
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for a micro-batch");
-    w->m = m;
-    w->recompute = recompute;
-    w->n_seq = n_seq;
-    w->at = m->chunk[chunk];
-    w->n_layers = w->at.last_unit - w->at.first_unit + 1;
-    w->seq_len = seq_len;
-    w->rows = n_seq * seq_len;
+    *w = work_of(m, chunk, s);
     w->layer = calloc((size_t)w->n_layers, sizeof *w->layer);
-    w->page = calloc((size_t)(w->n_layers * n_seq * pages), sizeof *w->page);
-    w->seq = calloc((size_t)(w->n_layers * n_seq), sizeof *w->seq);
+    w->page = calloc((size_t)(w->n_layers * w->n_seq * pages_of(w)), sizeof *w->page);
+    w->seq = calloc((size_t)(w->n_layers * w->n_seq * w->documents), sizeof *w->seq);
     carve(w, &a);
     w->memory = dev_alloc(m->dev, MEM_ACTS, a.used);
     w->dkv = comm_alloc(m->tp, MEM_ACTS, (size_t)(2 * w->rows * kv_of(m)) * sizeof(float));
     if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv) {
         train_work_close(w);
         return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len, or --recompute",
-                       n_seq, (long long)seq_len, a.used >> 20);
+                       s->n_seq, (long long)s->seq_len, a.used >> 20);
     }
     a = (struct arena){ w->memory, 0, a.used };
     carve(w, &a);
+    train_work_documents(w, NULL, NULL);
     *out = w;
     return 0;
 }
@@ -140,8 +169,8 @@ size_t train_work_bytes(const struct train_work *w) { return (size_t)(w->rows * 
 struct attn train_attn(const struct train_work *w, int unit)
 {
     struct attn a = model_attn(w->m);
-    a.n_seq = w->n_seq;
-    a.seq = w->seq + (int64_t)(unit - w->at.first_unit) * w->n_seq;
+    a.n_seq = w->n_attn;
+    a.seq = w->seq + (int64_t)(unit - w->at.first_unit) * w->n_seq * w->documents;
     return a;
 }
 
@@ -185,6 +214,7 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
     }
     for (int unit = w->at.first_unit; rc >= 0 && unit <= w->at.last_unit; unit++) {
         struct attn a = train_attn(w, unit);
+        train_clean_pages(w, &a);
         TRY(ws->get(ws, unit, 0, &uw, e));
         if (unit < w->at.last_unit || w->at.has_head)
             rc = weights_soon(ws, unit + 1, 0, e);

@@ -12,8 +12,9 @@ struct train_work {
     int n_seq, n_layers;
     int64_t seq_len, rows;
     struct layer_buf *layer;             /* [n_layers]; buffers that are computed again are one set, shared */
-    char **page;                         /* [n_layers][n_seq][pages] */
-    struct attn_seq *seq;                /* [n_layers][n_seq] */
+    int documents, n_attn;               /* of a sequence at most; of all sequences now */
+    char **page;                         /* [n_layers][n_seq][pages]; a document begins with a page of its own */
+    struct attn_seq *seq;                /* [n_layers][n_seq * documents], n_attn of them in use */
     void *x_last, *hf;                   /* dt: what comes out of the last layer, its norm */
     float *rstd_last, *logits;
     float *max, *sum;                    /* [rows]: statistics of the cross-entropy */
@@ -29,5 +30,6 @@ static inline int64_t heads_of(const struct model *m) { return m->n_heads * m->h
 static inline int64_t kv_of(const struct model *m) { return m->n_kv * m->head_dim; }
 static inline struct layer_buf *layer_of(const struct train_work *w, int unit) { return &w->layer[unit - w->at.first_unit]; }
 struct attn train_attn(const struct train_work *w, int unit);
+void train_clean_pages(const struct train_work *w, const struct attn *a);
 
 #endif

@@ -276,14 +276,72 @@ static int64_t id_at(const struct file *f, int64_t i)
     return wide;
 }
 
-int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targets, struct err *e)
+/* Its first token in the whole, and the file that lies in. */
+static int64_t window_begin(const struct data *d, int64_t window, int *file)
 {
     int64_t at = window * d->seq_len;
     int k = 0;
     while (k + 1 < d->n_files && (d->mixed ? d->file[k + 1].first_window <= window : d->file[k + 1].first <= at))
         k++;
-    if (d->mixed)
-        at = d->file[k].first + (window - d->file[k].first_window) * d->seq_len;
+    *file = k;
+    return d->mixed ? d->file[k].first + (window - d->file[k].first_window) * d->seq_len : at;
+}
+
+int data_knows_documents(const struct data *d)
+{
+    for (int k = 0; k < d->n_files; k++)
+        if (d->file[k].tok && tokfile_documents(d->file[k].tok) > 0)
+            return 1;
+    return 0;
+}
+
+/* The first document of the file that ends behind token `at`. */
+static int64_t document_at(const struct tokfile *t, int64_t at)
+{
+    int64_t lo = 0, hi = tokfile_documents(t);
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (tokfile_document_end(t, mid) <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+struct begins { int64_t *begin; int n, most; };
+
+static int add_begin(struct begins *b, int64_t at)
+{
+    if (at <= b->begin[b->n - 1])        /* an empty document */
+        return 0;
+    if (b->n == b->most)
+        return -1;
+    b->begin[b->n++] = at;
+    return 0;
+}
+
+int data_documents(const struct data *d, int64_t window, int64_t *begin, int most, struct err *e)
+{
+    struct begins b = { begin, 1, most };
+    int k, full = 0;
+    int64_t at = window_begin(d, window, &k), end = at + d->seq_len;
+    begin[0] = 0;
+    for (; k < d->n_files && d->file[k].first < end && !full; k++) {
+        const struct file *f = &d->file[k];
+        int64_t n = f->tok ? tokfile_documents(f->tok) : 0, past = 0;
+        for (int64_t i = n ? document_at(f->tok, at - f->first) : 0; i < n && !full && (past = f->first + tokfile_document_end(f->tok, i)) < end; i++)
+            full = add_begin(&b, past - at);
+        if (!full && f->first + f->n < end)
+            full = add_begin(&b, f->first + f->n - at);
+    }
+    return full ? err_set(e, ERR_USAGE, "a sequence of %s has more than %d documents: raise --documents", d->file[k - 1].path, most) : b.n;
+}
+
+int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targets, struct err *e)
+{
+    int k;
+    int64_t at = window_begin(d, window, &k);
     for (int64_t i = 0; i <= d->seq_len; i++, at++) {
         while (at >= d->file[k].first + d->file[k].n)
             k++;

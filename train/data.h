@@ -21,5 +21,9 @@ int64_t data_windows(const struct data *d);              /* floor((tokens - 1) /
 int64_t data_window(const struct data *d, int64_t sample);
 /* Inputs and targets [seq_len] of a window. ERR_FORMAT names file and position of an id outside the vocabulary. */
 int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targets, struct err *e);
+/* Where the documents of a window's inputs begin, ascending from 0: their number. Ends are those of ptok's files, and of every file.
+ * ERR_USAGE: more than `most`. */
+int data_documents(const struct data *d, int64_t window, int64_t *begin, int most, struct err *e);
+int data_knows_documents(const struct data *d);          /* some file of ptok says where they end */
 
 #endif

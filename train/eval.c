@@ -16,6 +16,7 @@ static int eval_round(struct trainer *t, int64_t first, int64_t n, struct xsum *
     }
     for (int c = 0; c < t->model.n_chunks; c++) {
         struct train_work *w = t->work[t->first_work[c]];
+        train_work_documents(w, NULL, NULL);
         int ranks = t->layout.pp, me = t->mesh.at[AXIS_PP];
         if (!t->model.chunk[c].has_embed)
             TRY(comm_recv(t->mesh.axis[AXIS_PP], train_work_input(w), train_work_bytes(w), (me + ranks - 1) % ranks, e));

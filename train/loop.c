@@ -63,7 +63,8 @@ int trainer_plan(struct trainer *t, struct err *e)
 {
     int sharers = !strcmp(t->o.transport, "mpi") && !t->o.ranks_per_node ? 1 : train_plan_sharers(&t->layout, (int)t->o.ranks_per_node);
     struct run_ask ask = { t->cfg, t->layout, t->o.global_batch, t->o.micro_batch, t->o.seq_len, t->dt, (enum recompute)t->o.recompute,
-                           (enum pipe_kind)t->o.pipeline, sharers, opts_overlap(&t->o, t->given, t->layout.dp, sharers), t->o.save_async };
+                           (enum pipe_kind)t->o.pipeline, sharers, opts_overlap(&t->o, t->given, t->layout.dp, sharers), t->o.save_async,
+                           (int)t->o.documents };
     FILE *out = world_rank(t->world) ? NULL : stdout;
     struct run_plan p;
     int rc = train_plan_make(&p, &ask, out, e);

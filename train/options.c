@@ -56,6 +56,7 @@ static const struct opt table[] = {
     { OPT_TEXT, "eval-logprobs", AT(eval_logprobs), NULL, "FILE", "with --eval-only: ids and log-probs, a JSON line a window", 0, 0, N },
     GROUP("Batch"),
     { OPT_INT, "seq-len", AT(seq_len), "128", "T", "tokens a sequence", 1, 1e8, 0 },
+    { OPT_INT, "documents", AT(documents), "0", "N", "attention and positions start anew where a document of ptok's files begins, at most N in a sequence (0: they read on)", 0, 65536, 0 },
     { OPT_INT, "global-batch", AT(global_batch), "8", "G", "sequences an update", 1, 1e9, 0 },
     { OPT_INT, "micro-batch", AT(micro_batch), "0", "M", "sequences a rank computes at once (0: G / dp)", 0, 1e9, N },
     GROUP("Optimizer (AdamW)"),

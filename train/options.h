@@ -25,7 +25,7 @@ struct train_opts {
     const char *tokenizer, *data_order, *data_mix;
     int64_t eval_every, sample_every;
     /* batch */
-    int64_t seq_len, global_batch, micro_batch;
+    int64_t seq_len, global_batch, micro_batch, documents;
     /* optimizer */
     double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
     int64_t warmup;

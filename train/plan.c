@@ -62,11 +62,12 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
         return rc;
     struct pipe_shape shape = shape_of(p, a);
     struct pipe_list list;
+    struct work_shape work = { (int)p->batch.micro, a->seq_len, a->documents, a->recompute };
     int64_t rows = p->batch.micro * a->seq_len;
     TRY(pipe_make(&list, &shape, stage, e));
     zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch, bytes);
     for (int c = 0; c < shape.chunks; c++)
-        bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, (int)p->batch.micro, a->seq_len, a->recompute);
+        bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work);
     pipe_free(&list);
     bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
     bytes[MEM_WORK] = 4.0 * (double)(a->seq_len * m.head_dim);

@@ -16,6 +16,7 @@ struct run_ask {
     int sharers;                         /* dp ranks that share a machine's memory */
     int overlap;
     int save_async;                      /* with room for a copy of what a rank saves */
+    int documents;                       /* --documents */
 };
 struct run_plan {
     struct batch_plan batch;

@@ -195,6 +195,10 @@ static int open_data(struct trainer *t, struct err *e)
     if (!t->o.eval_only && t->o.data.n)
         TRY(data_open(&t->data, &t->o.data, t->o.tokenizer, t->o.data_order, t->o.data_mix, t->o.seq_len, t->cfg.vocab, (uint64_t)t->o.seed,
                       e));
+    if (t->data && t->o.documents && !data_knows_documents(t->data)) {
+        rc = err_set(e, ERR_USAGE, "--documents: no --data file says where documents end: make one with ptok prepare");
+        goto out;
+    }
     if (t->o.eval_data.n)
         TRY(data_open(&t->eval, &t->o.eval_data, t->o.tokenizer, "stride:1", NULL, t->o.seq_len, t->cfg.vocab, 0, e));
 out:
@@ -249,6 +253,7 @@ static int open_work(struct trainer *t, struct err *e)
     int rc;
     if (t->o.eval_only)
         s = (struct pipe_shape){ PIPE_NAIVE, t->layout.pp, t->model.n_chunks, 1 };
+    struct work_shape shape = { (int)t->work_seqs, T, t->o.eval_only ? 1 : (int)t->o.documents, (enum recompute)t->o.recompute };
     TRY(pipe_check(&s, e));
     TRY(pipe_make(&t->schedule, &s, t->mesh.at[AXIS_PP], e));
     TRY(comm_split(&t->pipe_back, t->mesh.axis[AXIS_PP], 0, e));
@@ -259,12 +264,14 @@ static int open_work(struct trainer *t, struct err *e)
     t->ids = malloc(sizeof *t->ids * (size_t)(most * t->work_seqs * T));
     t->targets = malloc(sizeof *t->targets * (size_t)(most * t->work_seqs * T));
     t->logprobs = malloc(sizeof *t->logprobs * (size_t)(t->work_seqs * T));
-    if (!t->first_work || !t->work || !t->ids || !t->targets || !t->logprobs)
+    t->n_documents = malloc(sizeof *t->n_documents * (size_t)t->work_seqs);
+    t->document_begin = malloc(sizeof *t->document_begin * (size_t)(t->work_seqs * (t->o.documents + 1)));
+    if (!t->first_work || !t->work || !t->ids || !t->targets || !t->logprobs || !t->n_documents || !t->document_begin)
         return err_set(e, ERR_MEMORY, "no memory for a batch");
     for (int c = 0; c < s.chunks; c++) {
         t->first_work[c] = t->n_work;
         for (int64_t i = 0; i < t->schedule.in_flight[c]; i++, t->n_work++)
-            TRY(train_work_open(&t->work[t->n_work], &t->model, c, (int)t->work_seqs, T, (enum recompute)t->o.recompute, e));
+            TRY(train_work_open(&t->work[t->n_work], &t->model, c, &shape, e));
     }
 out:
     return rc;
@@ -383,6 +390,8 @@ void trainer_close(struct trainer *t)
     free(t->ids);
     free(t->targets);
     free(t->logprobs);
+    free(t->n_documents);
+    free(t->document_begin);
     free(t->run_json);
     if (t->world) {
         mesh_close(&t->mesh);

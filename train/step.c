@@ -23,17 +23,21 @@ double schedule_lr(const struct train_opts *o, int64_t step)
     }
 }
 
-/* The rows of micro-batch k of this step, into ids and targets from `at` on. */
-static int read_rows(struct trainer *t, int64_t k, int64_t at, struct err *e)
+/* The rows of micro-batch k of this step, into ids and targets from `at` on; their documents. */
+static int read_rows(struct trainer *t, int64_t k, int64_t at, struct train_work *w, struct err *e)
 {
     int64_t per = t->plan.local / t->plan.micro, super = k / per, row = k % per * t->plan.micro;
     int64_t T = t->o.seq_len, G = t->plan.rows, step = t->first_sample + (t->step - t->first_step) * G;
     for (int64_t j = 0; j < t->plan.micro; j++) {
-        int64_t r = batch_row(&t->plan, t->mesh.size[AXIS_DP], super, t->mesh.at[AXIS_DP], row + j);
-        int rc = data_read(t->data, data_window(t->data, step + r), t->ids + at + j * T, t->targets + at + j * T, e);
+        int64_t window = data_window(t->data, step + batch_row(&t->plan, t->mesh.size[AXIS_DP], super, t->mesh.at[AXIS_DP], row + j));
+        int rc = data_read(t->data, window, t->ids + at + j * T, t->targets + at + j * T, e);
+        if (rc >= 0 && t->o.documents)
+            rc = t->n_documents[j] = data_documents(t->data, window, t->document_begin + j * t->o.documents, (int)t->o.documents, e);
         if (rc < 0)
             return rc;
     }
+    if (t->o.documents)
+        train_work_documents(w, t->n_documents, t->document_begin);
     return 0;
 }
 
@@ -70,7 +74,7 @@ static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *
     case PIPE_SEND_X: return comm_send(x, train_work_output(w), bytes, behind, e);
     case PIPE_SEND_DX: return comm_send(dx, train_work_grad(w), bytes, before, e);
     case PIPE_FORWARD:
-        TRY(read_rows(t, ALTERED("micro_order") ? t->plan.supers * per - 1 - a->micro : a->micro, at, e));
+        TRY(read_rows(t, ALTERED("micro_order") ? t->plan.supers * per - 1 - a->micro : a->micro, at, w, e));
         TRY(model_train_forward(&t->model, t->weights, w, t->ids + at, t->targets + at, t->logprobs, e));
         add_losses(t, a->chunk, loss);
         return 0;

@@ -48,6 +48,8 @@ struct trainer {
     const void **extra_data;
     size_t *extra_bytes;
     int32_t *ids, *targets;              /* [n_work][work_seqs][seq_len] */
+    int *n_documents;                    /* [work_seqs], with --documents … */
+    int64_t *document_begin;             /* … [work_seqs][documents] */
     float *logprobs;                     /* [work_seqs][seq_len] */
     double waited_s;                     /* of this step, for other pipeline stages */
     FILE *log_file;                      /* rank 0 */

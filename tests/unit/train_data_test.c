@@ -1,5 +1,7 @@
 /* train_data_test.c - which window is which row of which step, windows over the borders of files, ids that do not fit. */
 #include "tests/test.h"
+#include <unistd.h>
+#include "text/tokfile.h"
 #include "train/data.h"
 
 static struct err e;
@@ -195,4 +197,44 @@ TEST(weights_that_are_none_are_refused)
     struct data *d;
     CHECK_INT(open_mix(&d, "1,1,1", 100), -ERR_USAGE);
     CHECK_HAS(e.text, "c.u16: its 77 tokens are less than one sequence");
+}
+
+/* ---- documents ---- */
+TEST(where_documents_begin_is_where_the_one_before_ended_and_at_the_borders_of_files)
+{
+    enum { N = 400, T = 37, MOST = 40 };
+    static const int length[] = { 5, 70, 1, 1, 1, 0, 37, 36, 38, 100, 3, 60 };
+    char first[N + 200] = { 0 };                         /* 1: a document begins here, seen naively */
+    const char *path = path_of("docs.tok"), *more = path_of("more.u16"), *both[2] = { path, more };
+    struct tokfile_writer *w;
+    uint16_t ids[180] = { 0 };
+    int64_t n = 0, begin[MOST];
+    unlink(path);
+    CHECK_INT(tokfile_create(&w, path, 1000, &e), 0);
+    for (size_t i = 0; i < sizeof length / sizeof *length; i++) {
+        first[n] = 1;
+        for (int k = 0; k < length[i]; k++, n++)
+            CHECK_INT(tokfile_add(w, &(int32_t){ (int32_t)n }, 1, &e), 0);
+        CHECK_INT(tokfile_end_document(w, &e), 0);
+    }
+    CHECK_INT(tokfile_finish(w, &e), 0);
+    first[n] = 1;
+    write_file("more.u16", ids, sizeof ids);
+    struct data *d;
+    CHECK_INT(open_files(&d, 2, both, "stride:1", T, 1000, 0), 0);
+    CHECK_INT(data_knows_documents(d), 1);
+    for (int64_t k = 0; k < data_windows(d); k++) {
+        int want = 0, got = data_documents(d, k, begin, MOST, &e);
+        for (int64_t i = 0; i < T; i++)
+            if (i == 0 || (k * T + i <= n && first[k * T + i]))
+                CHECK(want < got && begin[want++] == i);
+        CHECK_INT(got, want);
+    }
+    CHECK_INT(data_documents(d, 2, begin, 3, &e), -ERR_USAGE);       /* tokens 74 .. 110: four */
+    CHECK_HAS(e.text, "docs.tok has more than 3 documents: raise --documents");
+    data_close(d);
+    struct data *raw = open_u16(ids, 180, "stride:1", T, 0);
+    CHECK_INT(data_knows_documents(raw), 0);
+    CHECK_INT(data_documents(raw, 1, begin, 1, &e), 1);
+    data_close(raw);
 }
