@@ -1,6 +1,6 @@
 /* comm_bench.c - collectives against MPI's own, A and B in turn: median microseconds, sizes of the whole buffer. Rows stop when TIME_S are
  * over for one collective and size; "one result" is the gather into memory that the machine has once.
- * usage: comm_bench [RANKS (4)] [MOST BYTES (64 MiB)] */
+ * usage: comm_bench [RANKS (4)] [MOST BYTES (64 MiB)] [LEAST BYTES (0)] */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <stdio.h>
@@ -117,7 +117,7 @@ static void row(struct bench *b, struct world *w, const struct kind *k, const ch
         free(before);
 }
 
-static int run(struct world *w, int64_t most, struct err *e)
+static int run(struct world *w, int64_t most, int64_t least, struct err *e)
 {
     const int size[AXIS_COUNT] = { 1, 1, world_size(w), 1 };
     static const struct kind barrier = { "barrier", ours_barrier, mpi_barrier };
@@ -140,7 +140,8 @@ static int run(struct world *w, int64_t most, struct err *e)
     row(&b, w, &barrier, "", 0, &json);
     for (int k = 0; k < N_KINDS; k++)
         for (int s = 0; s < N_SIZES && sizes[s].bytes <= most; s++)
-            row(&b, w, &kinds[k], sizes[s].name, sizes[s].bytes, &json);
+            if (sizes[s].bytes >= least)
+                row(&b, w, &kinds[k], sizes[s].name, sizes[s].bytes, &json);
     if (world_rank(w) == 0)
         printf("{\"rows\":[%s]}\n", json);
     rc = comm_free_shared(b.c, shared, e);
@@ -160,7 +161,7 @@ int main(int argc, char **argv)
     int status = 0;
     if (launch_ranks(argc > 1 ? atoi(argv[1]) : 4, argv, &e) < 0 || world_open(&w, "auto", NULL, &mem, &e) < 0)
         return err_print(&e, "comm_bench");
-    if (run(w, argc > 2 ? atoll(argv[2]) : 64 << 20, &e) < 0)
+    if (run(w, argc > 2 ? atoll(argv[2]) : 64 << 20, argc > 3 ? atoll(argv[3]) : 0, &e) < 0)
         status = world_report(w, &e, "comm_bench");
     world_close(w);
     return status;

@@ -663,6 +663,7 @@ TEST(a_started_gather_into_shared_memory_and_what_follows_are_seen_by_all)
             fill(mine[k % SLOTS], me + k, 0, N);
             OK(comm_start_all_gather_shared(&q[k % SLOTS], c, f[k % SLOTS].shared, mine[k % SLOTS], N * 4,
                                             (struct comm_then){ k % 5 ? negate_my_share : NULL, &f[k % SLOTS] }, &err));
+            dawdle(k + 1);                             /* some have said where their part is, and have not copied it yet */
             check_all_reduce(c, NULL, 7, 1);           /* any call takes part of the work */
         }
         int old = k - SLOTS + 1, s = (old + SLOTS) % SLOTS;
