@@ -630,7 +630,7 @@ TEST(started_operations_finish_in_any_order_and_between_other_calls)
     comm_close(other);
 }
 
-/* What follows a gather: my share of the machine's ranks' work on the parts, negated into the other half of the memory. */
+/* What follows a gather: my share of the machine's ranks' work, negated into the other half of the memory. Not the part that I brought. */
 struct follow { struct comm *c; float *shared; int64_t n; int runs; };
 
 static void negate_my_share(void *arg)
@@ -638,6 +638,7 @@ static void negate_my_share(void *arg)
     struct follow *f = arg;
     int rank, size;
     comm_shared_by(f->c, &rank, &size);
+    rank = (rank + 1) % size;
     for (int64_t i = f->n * rank / size; i < f->n * (rank + 1) / size; i++)
         f->shared[f->n + i] = -f->shared[i];
     f->runs++;
