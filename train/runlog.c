@@ -72,7 +72,11 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static struct comm *group_of(const struct trainer *t, int a) { return a < AXIS_COUNT ? t->mesh.axis[a] : t->mesh.all; }
+/* The groups of a run: the axes, all, and the pipeline's way back. */
+static struct comm *group_of(const struct trainer *t, int a)
+{
+    return a < AXIS_COUNT ? t->mesh.axis[a] : a == AXIS_COUNT ? t->mesh.all : t->pipe_back;
+}
 
 /* What a collective of a group took since the step began. */
 static struct comm_count counted(const struct trainer *t, int a, enum comm_op op)
@@ -86,7 +90,7 @@ static struct comm_count counted(const struct trainer *t, int a, enum comm_op op
 static double comm_seconds(const struct trainer *t)
 {
     double sum = 0;
-    for (int a = 0; a <= AXIS_COUNT; a++)
+    for (int a = 0; a < RUN_GROUPS; a++)
         for (enum comm_op k = 0; k < COMM_OPS; k++)
             sum += counted(t, a, k).seconds;
     return sum;
@@ -98,8 +102,8 @@ static void write_communication(const struct trainer *t)
 {
     FILE *f = t->log_file;
     fprintf(f, "{\"event\":\"communication\",\"step\":%lld", (long long)t->step);
-    for (int a = 0; a <= AXIS_COUNT; a++) {
-        fprintf(f, ",\"%s\":{", comm_name(group_of(t, a)));
+    for (int a = 0; a < RUN_GROUPS; a++) {
+        fprintf(f, ",\"%s\":{", a <= AXIS_COUNT ? comm_name(group_of(t, a)) : "pp_back");
         for (enum comm_op k = 0; k < COMM_OPS; k++) {
             struct comm_count c = counted(t, a, k);
             fprintf(f, "%s\"%s\":[%lld,%lld,%lld]", k ? "," : "", comm_op_name(k), (long long)c.calls, (long long)c.bytes, (long long)c.across);
@@ -146,7 +150,7 @@ static uint32_t bits_of(float x)
 
 void runlog_begin_step(struct trainer *t)
 {
-    for (int a = 0; a <= AXIS_COUNT; a++)
+    for (int a = 0; a < RUN_GROUPS; a++)
         comm_counts(group_of(t, a), t->comm_seen[a]);
 }
 

@@ -14,6 +14,8 @@
 #include "train/pipeline.h"
 #include "train/zero.h"
 
+enum { RUN_GROUPS = AXIS_COUNT + 2 };     /* of ranks, whose collectives are counted (runlog.c) */
+
 struct trainer {
     struct train_opts o;
     unsigned char given[GIVEN_MAX];      /* which options the command line named */
@@ -54,7 +56,7 @@ struct trainer {
     double waited_s;                     /* of this step, for other pipeline stages */
     FILE *log_file;                      /* rank 0 */
     double peak_flops, started_s;
-    struct comm_count comm_seen[AXIS_COUNT + 1][COMM_OPS];           /* at the start of the step, by group */
+    struct comm_count comm_seen[RUN_GROUPS][COMM_OPS];           /* at the start of the step, by group */
     struct save *save;                   /* save.c */
     struct ckpt_digests digests;         /* of the last checkpoint */
     char last_checkpoint[4096];

@@ -56,5 +56,5 @@ done
 both tp --tp 2
 claim "tp 2: sums as planned" near "$(sent tp tp all_reduce)" "$(planned tp "tp sums")" 2
 both pp --pp 2 --micro-batch 2
-claim "pp 2: messages as planned" near "$(sent pp pp send)" "$(planned pp "pp messages")"
+claim "pp 2: messages as planned" near "$(($(sent pp pp send) + $(sent pp pp_back send)))" "$(planned pp "pp messages")"
 finish
