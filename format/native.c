@@ -266,6 +266,8 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
     bytes = stored;
     if (json_object_get(o, "frames"))
         TRY(need_int(o, path, "plain", 8, &bytes, e));
+    if (stored >= (int64_t)1 << 60 || bytes >= (int64_t)1 << 60)
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes is beyond the limit", path, name, (long long)(stored > bytes ? stored : bytes));
     if (bytes / FMT_BLOCK > stored)         /* a frame has more than one byte: nothing may be allocated for blocks that cannot be there */
         return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes cannot hold %lld", path, name, (long long)stored, (long long)bytes);
     struct fmt_file *f = fmt_add_file(c, name, bytes, e);

@@ -481,13 +481,14 @@ static void wrong_width(json_t *m) { set_planes(m, "4424"); }
 static void no_number(json_t *m) { json_object_set_new(item(m, "files", 0), "planes", json_integer(4422)); }
 static void drop_frame(json_t *m) { json_array_remove(json_object_get(item(m, "files", 0), "frames"), 0); }
 static void empty_frame(json_t *m) { json_array_set_new(json_object_get(item(m, "files", 0), "frames"), 0, json_integer(0)); }
+static void far_plain(json_t *m) { json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 50)); }
 static void huge_plain(json_t *m) { json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 60)); }
 
 TEST(wrong_frames_and_planes_are_refused_or_found_by_the_digest)
 {
     static const struct { void (*change)(json_t *m); const char *says; } cases[] = {
         { three, "digits 1, 2, 4, 8" }, { too_few, "4 blocks" }, { no_number, "digits 1, 2, 4, 8" }, { wrong_width, "digest" }, { drop_frame, "frames" },
-        { empty_frame, "frame 0" }, { huge_plain, "cannot hold" },
+        { empty_frame, "frame 0" }, { huge_plain, "beyond the limit" }, { far_plain, "cannot hold" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct err e = { 0 };
