@@ -138,6 +138,11 @@ const char *ckpt_remark(const struct ckpt *c)
     return c->remote ? remote_remark(c->remote) : NULL;
 }
 
+uint64_t ckpt_cache(const struct ckpt *c)
+{
+    return c->remote ? remote_cache(c->remote) : 0;
+}
+
 int64_t ckpt_received(const struct ckpt *c)
 {
     return c->remote ? remote_bytes(c->remote) : c->received;

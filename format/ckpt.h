@@ -55,6 +55,8 @@ void ckpt_close(struct ckpt *c);
 /* Closes files that nobody reads and forgets their blocks, so that a checkpoint which is removed gives its space back; more can be read. */
 void ckpt_let_go(struct ckpt *c);
 const char *ckpt_remark(const struct ckpt *c);              /* one line for people about how it is read, or NULL */
+/* Names the cache through which a URL is read: processes with the same number share every byte. 0: the files are here. */
+uint64_t ckpt_cache(const struct ckpt *c);
 int64_t ckpt_received(const struct ckpt *c);                /* bytes that came over the network so far, by this process */
 /* Downloads the checkpoint at url to the folder dst (must not exist): resumes an earlier try, verifies all of it, then dst appears. */
 struct log;

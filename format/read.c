@@ -99,7 +99,7 @@ int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struc
 {
     if (c->is_done)
         return err_set(e, ERR_INTERNAL, "%s is read after its end: please report it", c->file[file].name);
-    int fd, rc = c->remote ? remote_need(c->remote, c->file[file].name, off, n, e) : 0;
+    int fd, rc = c->remote ? remote_need(c->remote, c->file[file].name, off, n, 0, e) : 0;
     if (rc < 0 || (rc = fmt_use(c, file, &fd, e)) < 0)
         return rc;
     rc = io_pread(fd, c->file[file].path, dst, (size_t)n, off, e);
@@ -356,7 +356,7 @@ static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size,
     return 0;
 }
 
-/* A long run that will be read block by block comes from its server at once. */
+/* A long run that will be read block by block comes from its server at once, and a request that is one run brings nothing else. */
 static int need_ahead(struct ckpt *c, int file, int64_t off, int64_t n, struct err *e)
 {
     const struct fmt_file *f = &c->file[file];
@@ -364,8 +364,8 @@ static int need_ahead(struct ckpt *c, int file, int64_t off, int64_t n, struct e
     if (f->frame)                       /* these are places in the plain file */
         return 0;
     if (!f->block)
-        return remote_need(c->remote, f->name, off, n, e);
-    return remote_need(c->remote, f->name, from, (to < f->bytes ? to : f->bytes) - from, e);
+        return remote_need(c->remote, f->name, off, n, 1, e);
+    return remote_need(c->remote, f->name, from, (to < f->bytes ? to : f->bytes) - from, 1, e);
 }
 
 /* What piece p holds of the request goes to dst; *got counts the elements. */
@@ -388,7 +388,7 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, co
         char *to = dst + (r.of_off + skip - lo) * (int64_t)size;
         if (!*got)
             TRY(fmt_check_head(c, p->file, e));
-        if (c->remote && n * (int64_t)size > FMT_BLOCK)
+        if (c->remote && (n == hi - lo || n * (int64_t)size > FMT_BLOCK))
             TRY(need_ahead(c, p->file, off, n * (int64_t)size, e));
         if (!*got && c->file[p->file].n_records)
             TRY(fmt_check_record(c, p->file, p->offset, e));

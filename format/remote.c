@@ -352,11 +352,23 @@ const char *remote_path(const struct remote *r) { return r->path; }
 const char *remote_remark(const struct remote *r) { return *r->remark ? r->remark : NULL; }
 int64_t remote_bytes(const struct remote *r) { return store_bytes(r->store); }
 
-int remote_need(struct remote *r, const char *name, int64_t off, int64_t n, struct err *e)
+uint64_t remote_cache(const struct remote *r)
+{
+    struct { uint64_t dev, ino; char boot[40]; } id = { 0 };
+    struct stat st;
+    fmt_boot_id(id.boot);               /* the same inode number may exist on another machine */
+    if (fstat(r->users_fd, &st) == 0) {
+        id.dev = st.st_dev;
+        id.ino = st.st_ino;
+    }
+    return fmt_sum64(&id, sizeof id) | 1;
+}
+
+int remote_need(struct remote *r, const char *name, int64_t off, int64_t n, int exact, struct err *e)
 {
     for (int i = 0; i < r->n; i++)
         if (!strcmp(r->file[i].name, name))
-            return far_need(r, &r->file[i], off, n, e);
+            return far_need(r, &r->file[i], off, n, exact, e);
     return 0;                           /* a small one: it is whole */
 }
 
@@ -409,7 +421,7 @@ static void fetch_task(void *arg, int64_t task, int thread)
         show_progress(r);
     pthread_mutex_unlock(&r->lock);
     int64_t first = task * REMOTE_REQUEST, end = first + REMOTE_REQUEST < f->info.bytes ? first + REMOTE_REQUEST : f->info.bytes;
-    if (failed || far_need(r, f, first, end - first, &e) >= 0)
+    if (failed || far_need(r, f, first, end - first, 1, &e) >= 0)
         return;
     pthread_mutex_lock(&r->lock);
     if (!r->err.code)

@@ -14,10 +14,11 @@ struct remote_fetch { int n_threads; struct log *log; };       /* log: progress,
 int remote_open(struct remote **out, const char *url, const char *dir, const volatile sig_atomic_t *stop, struct err *e);
 void remote_close(struct remote *r);
 const char *remote_path(const struct remote *r);    /* what to open: the folder, or the one file a URL of a file means */
+uint64_t remote_cache(const struct remote *r);      /* the same number for those who share the folder, never 0 */
 const char *remote_remark(const struct remote *r);  /* a line for people about how it is read, or NULL */
 /* Bytes [off, off + n) of a file are there afterwards; other processes' work is waited for, not repeated; many are asked for in
- * parallel. Thread-safe. */
-int remote_need(struct remote *r, const char *name, int64_t off, int64_t n, struct err *e);
+ * parallel. exact: nothing around them is asked for too, because what is needed next lies elsewhere. Thread-safe. */
+int remote_need(struct remote *r, const char *name, int64_t off, int64_t n, int exact, struct err *e);
 /* At the end of reading: the files at the URL are still those that were opened, and files that came whole have the SHA-256 that the server
  * promised. One process of a machine asks, the others compare. ERR_INTEGRITY names the file. */
 int remote_check(struct remote *r, struct err *e);

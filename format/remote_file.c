@@ -30,7 +30,7 @@ static int64_t units_of(const struct far *f)
     return (f->info.bytes + REMOTE_UNIT - 1) / REMOTE_UNIT;
 }
 
-static void boot_id(char out[40])
+void fmt_boot_id(char out[40])
 {
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd < 0 ? 0 : read(fd, out, 36);
@@ -45,7 +45,7 @@ static void head_of(const struct far *f, struct have *h)
     h->bytes = f->info.bytes;
     snprintf(h->etag, sizeof h->etag, "%s", f->info.etag);
     snprintf(h->sha256, sizeof h->sha256, "%s", f->info.sha256);
-    boot_id(h->boot);
+    fmt_boot_id(h->boot);
 }
 
 static int map_have(struct remote *r, struct far *f, struct err *e)
@@ -176,23 +176,23 @@ static int need_in_parallel(struct remote *r, struct far *f, int64_t first, int6
     return -e->code;
 }
 
-/* grain: what off and its end are rounded to. */
-static int need(struct remote *r, struct far *f, int64_t off, int64_t n, int64_t grain, struct err *e)
+int far_need(struct remote *r, struct far *f, int64_t off, int64_t n, int exact, struct err *e)
 {
-    int64_t u = off / grain * (grain / REMOTE_UNIT), end = n ? (off + n + grain - 1) / grain * (grain / REMOTE_UNIT) : u, missing = 0;
+    int64_t u = off / REMOTE_UNIT, end = n ? (off + n + REMOTE_UNIT - 1) / REMOTE_UNIT : u, missing = 0, block = REMOTE_BLOCK / REMOTE_UNIT;
     if (off < 0 || n < 0 || off > f->info.bytes - n)
         return err_set(e, ERR_FORMAT, "%s ends at byte %lld, %lld are needed: is it a whole file", f->name, (long long)f->info.bytes, (long long)(off + n));
-    end = end < units_of(f) ? end : units_of(f);
     while (u < end && atomic_load(&f->have->unit[u]) == HERE)
         u++;
+    if (u == end)
+        return 0;
+    if (!exact) {
+        u = u / block * block;
+        end = (end + block - 1) / block * block;
+        end = end < units_of(f) ? end : units_of(f);
+    }
     for (int64_t v = u; v < end; v++)
         missing += atomic_load(&f->have->unit[v]) == ABSENT;
     return missing > UNITS ? need_in_parallel(r, f, u, end, e) : need_units(r, f, u, end, e);
-}
-
-int far_need(struct remote *r, struct far *f, int64_t off, int64_t n, struct err *e)
-{
-    return need(r, f, off, n, REMOTE_BLOCK, e);
 }
 
 int64_t far_units_here(const struct far *f)
@@ -223,12 +223,12 @@ static int need_header(struct remote *r, struct far *f, struct err *e)
     if (len > 4 && !strcmp(f->name + len - 4, FMT_ZSTD))
         return 0;
     if (len < 12 || strcmp(f->name + len - 12, ".safetensors"))
-        return far_need(r, f, 0, f->info.bytes, e);
-    TRY(need(r, f, 0, f->info.bytes < 8 ? f->info.bytes : 8, REMOTE_UNIT, e));
+        return far_need(r, f, 0, f->info.bytes, 1, e);
+    TRY(far_need(r, f, 0, f->info.bytes < 8 ? f->info.bytes : 8, 1, e));
     if (f->info.bytes >= 8)
         TRY(io_pread(f->fd, f->path, &n, 8, 0, e));
     if (n < ((uint64_t)1 << 27) && (int64_t)n + 8 <= f->info.bytes)        /* else the reader says what is wrong */
-        TRY(need(r, f, 0, (int64_t)n + 8, REMOTE_UNIT, e));
+        TRY(far_need(r, f, 0, (int64_t)n + 8, 1, e));
 out:
     return rc < 0 ? rc : 0;
 }

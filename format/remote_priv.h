@@ -8,7 +8,7 @@
 #include "format/store.h"
 
 #define REMOTE_UNIT ((int64_t)64 << 10)         /* there or not */
-#define REMOTE_BLOCK ((int64_t)1 << 20)         /* data are asked for in whole ones, headers are not */
+#define REMOTE_BLOCK ((int64_t)1 << 20)         /* small parts of data are asked for in whole ones */
 #define REMOTE_REQUEST (8 * REMOTE_BLOCK)       /* bytes of one request, at most */
 
 struct have;
@@ -34,9 +34,10 @@ struct remote {
 };
 
 /* remote_file.c */
+void fmt_boot_id(char out[40]);                                        /* of this machine and this boot */
 int far_open(struct remote *r, struct far *f, struct err *e);          /* name and info are set; its header is there afterwards */
 void far_close(struct far *f);
-int far_need(struct remote *r, struct far *f, int64_t off, int64_t n, struct err *e);
+int far_need(struct remote *r, struct far *f, int64_t off, int64_t n, int exact, struct err *e);
 int far_check(struct remote *r, struct far *f, struct err *e);
 int64_t far_units_here(const struct far *f);
 int far_seal(struct far *f, struct err *e);                            /* fsync, close */

@@ -7,6 +7,7 @@
 #include "base/jx.h"
 #include "model/family.h"
 #include "text/template.h"
+#include "serve/columns.h"
 
 #define CHUNK_ELEMENTS ((int64_t)4 << 20)        /* of a read that must be converted */
 
@@ -201,7 +202,7 @@ int load_fingerprint(const struct loaded *l, enum dtype dt, char out[64], struct
 
 /* ---- weights ---- */
 
-struct reader { struct loaded *l; struct dev *dev; void *raw; float *wide; };
+struct reader { struct loaded *l; struct dev *dev; void *raw; float *wide; struct comm *tp; int pass_on; };
 
 /* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32: widening is exact. */
 static int read_converted(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from, void *dst, enum dtype dt, struct err *e)
@@ -217,6 +218,29 @@ static int read_converted(struct reader *r, int i, const struct box *b, int64_t 
     return 0;
 }
 
+/* Box b of tensor i, whatever its dtype is there. */
+static int read_here(struct reader *r, int i, const struct box *b, void *dst, enum dtype dt, struct err *e)
+{
+    enum dtype from = (enum dtype)stored_dtype(ckpt_tensor(r->l->ckpt, i));
+    if (from == dt)
+        return ckpt_read(r->l->ckpt, i, b, dst, e);
+    int64_t n = box_count(b);
+    for (int64_t lo = 0; lo < n; lo += CHUNK_ELEMENTS) {
+        int64_t hi = lo + CHUNK_ELEMENTS < n ? lo + CHUNK_ELEMENTS : n;
+        int rc = read_converted(r, i, b, lo, hi, from, (char *)dst + (size_t)lo * dtype_size(dt), dt, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+struct rows { struct reader *r; int tensor; enum dtype dt; };
+static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
+{
+    const struct rows *x = ctx;
+    return read_here(x->r, x->tensor, b, dst, x->dt, e);
+}
+
 static int read_box(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
 {
     struct reader *r = ctx;
@@ -227,25 +251,19 @@ static int read_box(void *ctx, const struct param *p, const struct box *b, void 
     if (t->n_dims != p->n_dims || memcmp(t->shape, p->shape, sizeof *t->shape * (size_t)p->n_dims))
         return err_set(e, ERR_FORMAT, "%s is [%lld,%lld], config.json says [%lld,%lld]: do they belong together", p->name, (long long)t->shape[0],
                        (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)p->shape[0], (long long)p->shape[1]);
-    int from = stored_dtype(t);
-    if (from < 0)
+    if (stored_dtype(t) < 0)
         return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first", p->name, ckpt_dtype_name(t->dtype));
-    if (from == (int)dt)
-        return ckpt_read(r->l->ckpt, i, b, dst, e);
-    int64_t n = box_count(b);
-    for (int64_t lo = 0; lo < n; lo += CHUNK_ELEMENTS) {
-        int64_t hi = lo + CHUNK_ELEMENTS < n ? lo + CHUNK_ELEMENTS : n;
-        int rc = read_converted(r, i, b, lo, hi, (enum dtype)from, (char *)dst + (size_t)lo * dtype_size(dt), dt, e);
-        if (rc < 0)
-            return rc;
+    if (r->pass_on && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1) {
+        struct rows rows = { r, i, dt };
+        return columns_read(r->tp, p, b, dtype_size(dt), read_rows, &rows, dst, e);
     }
-    return 0;
+    return read_here(r, i, b, dst, dt, e);
 }
 
 int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx, struct err *e)
 {
     struct layout lay = { .tp = comm_size(tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
-    struct reader r = { .l = l, .dev = dev };
+    struct reader r = { .l = l, .dev = dev, .tp = tp };
     int rc;
     r.raw = dev_alloc(dev, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     r.wide = dev_alloc(dev, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
@@ -255,6 +273,7 @@ int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype 
     }
     TRY(model_open(&l->m, &l->cfg, &lay, dev, tp, comm_rank(tp), 0, dt, fast, max_rows, ctx, e));
     l->has_model = 1;
+    TRY(r.pass_on = columns_wanted(tp, ckpt_cache(l->ckpt), e));
     TRY(resident_open(&l->weights, &l->m, read_box, &r, e));
     l->has_weights = 1;
     TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));      /* damage in a part that no rank needs is damage too */
