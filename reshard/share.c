@@ -56,7 +56,8 @@ int share_gather(const struct share *s, const void *blob, size_t bytes, void **o
     if (!s) {
         if (!(*out = malloc(bytes + 1)))
             return err_set(e, ERR_MEMORY, "no room for tables of %zu bytes", bytes);
-        memcpy(*out, blob, bytes);
+        if (bytes)                      /* a Hugging Face target has no tables */
+            memcpy(*out, blob, bytes);
         return 0;
     }
     size_t *size = calloc((size_t)share_size(s), sizeof *size);
