@@ -29,6 +29,14 @@ static inline struct mat mat_cols(struct mat m, int64_t c0, int64_t n)
     return m;
 }
 
+/* Rows [r0, r0 + n) of m. */
+static inline struct mat mat_rows(struct mat m, int64_t r0, int64_t n)
+{
+    m.p = (char *)m.p + r0 * m.ld * (int64_t)dtype_size(m.dt);
+    m.rows = n;
+    return m;
+}
+
 /* Weights packed for the forward product: panels of 32 outputs, contraction-major; see kernels/README.md. */
 struct panels {
     void *p;                       /* panels_bytes() bytes, 64-byte aligned, owned by the caller */

@@ -39,18 +39,58 @@ static void add_dw(const struct back *b, int unit, int grad_unit, enum param_kin
 {
     int part = model_part(b->m, unit, kind);
     struct tree_acc acc = acc_of(b, grad_unit, part);
-    KERNEL(b->m->dev, linear_dw, &acc, b->m->local.part[part].box.extent[1], dy, x, b->w->n_seq, b->w->seq_len);
+    int64_t ld = b->m->local.part[part].box.extent[1];
+    if (b->m->table.p[b->m->local.part[part].param].transposed)
+        KERNEL(b->m->dev, linear_dw, &acc, ld, x, dy, b->w->n_seq, b->w->seq_len);
+    else
+        KERNEL(b->m->dev, linear_dw, &acc, ld, dy, x, b->w->n_seq, b->w->seq_len);
 }
 
-/* Through a norm: dx += d norm(x) given dy in m->sum_rows (complete over tp); the norm's own gradient goes to its tree. */
-static void norm_back(const struct back *b, int unit, enum param_kind kind, void *x, const void *weight, const float *rstd)
+/* The gradient of the bias of `kind`, where there is one: of a product whose output's gradient is dy, or a norm. */
+static void bias_back(const struct back *b, int unit, enum param_kind kind, struct mat dy)
+{
+    int part = model_part(b->m, unit, param_bias(kind));
+    if (part < 0)
+        return;
+    struct tree_acc acc = acc_of(b, unit, part);
+    KERNEL(b->m->dev, bias_dw, &acc, dy, b->m->dt, b->w->n_seq, b->w->seq_len, ALTERED("bias_blocks") ? 1 : b->m->grain);
+}
+
+/* Outputs [first, first + n) of a matrix, in natural order; made at *room where the tensor is transposed. */
+static struct mat weight_rows(const struct model *m, const struct unit_weights *uw, int unit, enum param_kind kind, int64_t first, int64_t n, char **room)
+{
+    int part = model_part(m, unit, kind);
+    struct mat w = model_mat(m, uw->flat, part);
+    if (m->table.p[m->local.part[part].param].transposed)
+        return model_transposed(m, mat_cols(w, first, n), room);
+    return mat_rows(w, first, n);
+}
+
+/* Through a norm: dx += d norm(x) given dy in m->sum_rows (complete over tp); the norm's own gradients go to their trees. */
+static void norm_back(const struct back *b, const struct unit_weights *uw, int unit, enum param_kind kind, void *x, const float *stat)
 {
     struct model *m = b->m;
     int64_t rows = b->w->rows;
+    int grain = ALTERED("norm_blocks") ? 1 : m->grain;
     struct mat dy = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), xm = mat_of(x, m->dt, rows, m->hidden, m->hidden);
+    struct mat dx = mat_of(b->w->dx, m->dt, rows, m->hidden, m->hidden);
     struct tree_acc acc = acc_of(b, unit, model_part(m, unit, kind));
-    KERNEL(m->dev, rms_norm_dw, &acc, dy, xm, rstd, b->w->n_seq, b->w->seq_len, ALTERED("norm_blocks") ? 1 : m->grain);
-    KERNEL(m->dev, rms_norm_dx, mat_of(b->w->dx, m->dt, rows, m->hidden, m->hidden), dy, xm, weight, rstd);
+    if (m->features & F_LAYER_NORM) {
+        KERNEL(m->dev, layer_norm_dw, &acc, dy, xm, stat + rows, stat, b->w->n_seq, b->w->seq_len, grain);
+        bias_back(b, unit, kind, dy);
+        KERNEL(m->dev, layer_norm_dx, dx, dy, xm, uw->at[kind], stat + rows, stat);
+    } else {
+        KERNEL(m->dev, rms_norm_dw, &acc, dy, xm, stat, b->w->n_seq, b->w->seq_len, grain);
+        KERNEL(m->dev, rms_norm_dx, dx, dy, xm, uw->at[kind], stat);
+    }
+}
+
+/* The tied head's gradient is laid out as unit 0, whose table of positions it has no part in. */
+static void zero_positions(const struct back *b, int grad_unit)
+{
+    int part = model_part(b->m, 0, P_POS);
+    for (int j = 0; part >= 0 && j < b->g->n_levels; j++)
+        memset(b->g->level(b->g, grad_unit, j) + b->m->local.part[part].offset, 0, (size_t)b->m->local.part[part].count * sizeof(float));
 }
 
 static int head_back(const struct back *b, struct weights *ws, const int32_t *targets, float scale, struct err *e)
@@ -65,8 +105,10 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     for (int64_t i = 0; ALTERED("dlogits_scale") && dl.dt == DT_F32 && i < dl.rows * dl.cols; i++)
         ((float *)dl.p)[i] *= 1 / 3.0f;  /* as if the mean over micro-batches were taken apart */
     add_dw(b, from, tied ? m->local.n_units : head, kind, dl, mat_of(w->hf, m->dt, w->rows, m->hidden, m->hidden));
-    if (tied)
+    if (tied) {
+        zero_positions(b, m->local.n_units);
         TRY(b->g->done(b->g, m->local.n_units, e));
+    }
     TRY(ws->get(ws, from, 1, &table, e));
     struct mat hw = model_mat(m, table->flat, model_part(m, from, kind));
     KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, w->rows, m->hidden, m->hidden), 1, &dl, &hw, &m->of_vocab);
@@ -75,7 +117,7 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     memset(w->dx, 0, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
     TRY(ws->get(ws, head, 1, &uw, e));
     rc = weights_soon(ws, w->at.last_unit, w->recompute != RECOMPUTE_FULL, e);
-    norm_back(b, head, P_NORM, w->x_last, uw->norm[0], w->rstd_last);
+    norm_back(b, uw, head, P_NORM, w->x_last, w->stat_last);
     ws->put(ws, head);
     rc = rc < 0 ? rc : b->g->done(b->g, head, e);
 out:
@@ -87,29 +129,35 @@ static int mlp_back(const struct back *b, const struct unit_weights *uw, int uni
     struct model *m = b->m;
     struct train_work *w = b->w;
     const struct layer_buf *l = layer_of(w, unit);
-    int64_t rows = w->rows;
+    int64_t rows = w->rows, up = m->up_cols - m->inter;
     struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), h2 = mat_of(l->h2, m->dt, rows, m->hidden, m->hidden);
-    struct mat dact = mat_of(w->d_act, DT_F32, rows, m->inter, m->inter), dgu = mat_of(w->dh, m->dt, rows, 2 * m->inter, 2 * m->inter);
-    struct mat down = model_mat(m, uw->flat, model_part(m, unit, P_DOWN));
-    struct mat dy[2] = { mat_cols(dgu, 0, m->inter), mat_cols(dgu, m->inter, m->inter) };
-    struct mat wt[2] = { model_mat(m, uw->flat, model_part(m, unit, P_GATE)), model_mat(m, uw->flat, model_part(m, unit, P_UP)) };
+    struct mat dact = mat_of(w->d_act, DT_F32, rows, m->inter, m->inter), dgu = mat_of(w->dh, m->dt, rows, m->up_cols, m->up_cols);
+    struct mat gu = mat_of(l->gu, DT_F32, rows, m->up_cols, m->up_cols), dy[2], wt[2], down;
+    const enum param_kind kinds[2] = { m->features & F_GATE ? P_GATE : P_UP, P_UP };
     struct leaves lv[2] = { m->of_inter, m->of_inter };
+    char *room = w->turned;
+    int n = m->features & F_GATE ? 2 : 1;
 
     add_dw(b, unit, unit, P_DOWN, dx, mat_of(l->act, m->dt, rows, m->inter, m->inter));
+    bias_back(b, unit, P_DOWN, dx);
+    down = weight_rows(m, uw, unit, P_DOWN, 0, m->hidden, &room);
     KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
-    KERNEL(m->dev, swiglu_dx, dgu, mat_of(l->gu, DT_F32, rows, 2 * m->inter, 2 * m->inter), dact);
-    add_dw(b, unit, unit, P_GATE, dy[0], h2);
-    add_dw(b, unit, unit, P_UP, dy[1], h2);
-    dx_together(m, rows, 2, dy, wt, lv);
+    if (n == 2)
+        KERNEL(m->dev, swiglu_dx, dgu, gu, dact);
+    else
+        KERNEL(m->dev, gelu_dx, dgu, gu, dact);
+    room = w->turned;
+    for (int i = 0; i < n; i++) {
+        dy[i] = mat_cols(dgu, i * up, m->inter);
+        wt[i] = weight_rows(m, uw, unit, kinds[i], 0, m->inter, &room);
+        add_dw(b, unit, unit, kinds[i], dy[i], h2);
+        bias_back(b, unit, kinds[i], dy[i]);
+    }
+    dx_together(m, rows, n, dy, wt, lv);
     int rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
     if (rc >= 0)
-        norm_back(b, unit, P_NORM_MLP, l->xm, uw->norm[1], l->rstd2);
+        norm_back(b, uw, unit, P_NORM_MLP, l->xm, l->stat2);
     return rc;
-}
-
-static struct mat mat_rows(struct mat w, int64_t first, int64_t n)
-{
-    return mat_of((char *)w.p + first * w.ld * (int64_t)dtype_size(w.dt), w.dt, n, w.cols, w.ld);
 }
 
 /* Altered kv_replicas: a replica contracts its own part of dk, dv with the whole kv head, before the parts are added. */
@@ -124,6 +172,33 @@ static void replica_dx(const struct back *b, const struct unit_weights *uw, int 
     KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, b->w->rows, m->hidden, m->hidden), 3, dy, w, l);
 }
 
+/* Back through the norms of the heads: dq, dk (fp32) turned back, the norms' gradients to their trees, dq, dk of what was normed. A kv
+ * head that several ranks hold counts on the first of them: the others bring -0. */
+static int head_norms_back(const struct back *b, const struct unit_weights *uw, int unit, const struct attn *a, struct mat dq, struct mat dk, struct err *e)
+{
+    struct model *m = b->m;
+    struct train_work *w = b->w;
+    struct mat x = mat_of(layer_of(w, unit)->qkv, DT_F32, w->rows, qkv_of(m), qkv_of(m)), xq = mat_cols(x, 0, dq.cols), xk = mat_cols(x, dq.cols, dk.cols);
+    struct head_norm norm = model_head_norm(m, uw);
+    struct tree_acc acc[2] = { acc_of(b, unit, model_part(m, unit, P_Q_NORM)), acc_of(b, unit, model_part(m, unit, P_K_NORM)) };
+    int64_t hd = m->head_dim;
+    KERNEL(m->dev, rope_back, a, dq, dk, m->rope_cos, m->rope_sin);
+    KERNEL(m->dev, head_norm_dw, w->head_leaf, 2 * hd, dq, xq, m->n_heads, norm.eps, w->n_seq, w->seq_len, m->grain);
+    KERNEL(m->dev, head_norm_dw, w->head_leaf + hd, 2 * hd, dk, xk, m->n_kv, norm.eps, w->n_seq, w->seq_len, m->grain);
+    int counts = m->local.part[model_part(m, unit, P_K)].owner || ALTERED("head_norm_replicas");
+    for (int64_t i = 0; !counts && i < 2 * hd * w->n_seq; i++)
+        if (i / hd % 2)
+            w->head_leaf[i] = -0.0f;
+    int rc = comm_all_reduce(m->tp, w->head_leaf, 2 * hd * w->n_seq, e);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < 2; i++)
+        KERNEL(m->dev, add_leaves, &acc[i], w->head_leaf + i * hd, 2 * hd, hd, w->n_seq);
+    KERNEL(m->dev, head_norm_dx, dq, xq, m->n_heads, norm.q, m->dt, norm.eps);
+    KERNEL(m->dev, head_norm_dx, dk, xk, m->n_kv, norm.k, m->dt, norm.eps);
+    return 0;
+}
+
 /* dq, dk, dv (dt, rotated back) in w->dh. Replicated kv heads: the parts of dk, dv are summed over the replicas first. */
 static int attention_back(const struct back *b, const struct unit_weights *uw, int unit, struct mat dqkv, struct err *e)
 {
@@ -131,13 +206,15 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
     struct train_work *w = b->w;
     const struct layer_buf *l = layer_of(w, unit);
     int64_t rows = w->rows, heads = heads_of(m), kv = kv_of(m);
-    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), o_w = model_mat(m, uw->flat, model_part(m, unit, P_O));
+    char *room = w->turned;
+    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), o_w = weight_rows(m, uw, unit, P_O, 0, m->hidden, &room);
     struct mat o = mat_of(l->o, m->dt, rows, heads, heads), dof = mat_of(w->d_act, DT_F32, rows, heads, heads);
     struct mat dq = mat_of(w->dq, DT_F32, rows, heads, heads), dk = mat_of(w->dkv, DT_F32, rows, kv, kv);
     struct mat dv = mat_of(w->dkv + rows * kv, DT_F32, rows, kv, kv), dout = dof;
     struct attn a = train_attn(w, unit);
 
     add_dw(b, unit, unit, P_O, dx, o);
+    bias_back(b, unit, P_O, dx);
     KERNEL(m->dev, linear_dx, dof, 1, &dx, &o_w, &m->of_hidden);
     if (m->dt != DT_F32) {
         dout = mat_of(w->dout, m->dt, rows, heads, heads);
@@ -152,6 +229,11 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
         int rc = comm_all_reduce(m->kv_group, w->dkv, 2 * rows * kv, e);
         if (rc < 0)
             return rc;
+    }
+    if (m->features & F_QK_NORM) {
+        int rc = head_norms_back(b, uw, unit, &a, dq, dk, e);
+        KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, NULL, NULL);
+        return rc;
     }
     KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
     return 0;
@@ -168,6 +250,7 @@ static int attn_part_back(const struct back *b, const struct unit_weights *uw, i
     int64_t own_kv = m->of_kv.end[m->of_kv.n - 1];           /* rows of this rank's blocks: fewer than kv where replicated */
     struct mat dqkv = mat_of(w->dh, m->dt, rows, width, width), h1 = mat_of(l->h1, m->dt, rows, m->hidden, m->hidden), dy[3], wt[3];
     struct leaves lv[3] = { m->of_heads, m->of_kv, m->of_kv };
+    char *room = w->turned;
     int rc = attention_back(b, uw, unit, dqkv, e);
     if (rc < 0)
         return rc;
@@ -175,14 +258,15 @@ static int attn_part_back(const struct back *b, const struct unit_weights *uw, i
         int64_t first = i ? m->kv_begin : 0;
         struct mat whole = mat_cols(dqkv, begin[i], size[i]);
         add_dw(b, unit, unit, kinds[i], whole, h1);
+        bias_back(b, unit, kinds[i], whole);
         dy[i] = mat_cols(dqkv, begin[i] + first, i ? own_kv : heads);
-        wt[i] = mat_rows(model_mat(m, uw->flat, model_part(m, unit, kinds[i])), first, dy[i].cols);
+        wt[i] = weight_rows(m, uw, unit, kinds[i], first, dy[i].cols, &room);
     }
     if (!m->kv_group || !ALTERED("kv_replicas"))
         dx_together(m, rows, 3, dy, wt, lv);
     rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
     if (rc >= 0)
-        norm_back(b, unit, P_NORM_ATTN, l->x, uw->norm[0], l->rstd1);
+        norm_back(b, uw, unit, P_NORM_ATTN, l->x, l->stat1);
     return rc;
 }
 
@@ -192,15 +276,14 @@ static int compute_again(const struct back *b, const struct unit_weights *uw, in
     struct model *m = b->m;
     const struct layer_buf *l = layer_of(b->w, unit);
     int64_t rows = b->w->rows;
-    float eps = (float)m->table.cfg.norm_eps;
     struct attn a = train_attn(b->w, unit);
     if (b->w->recompute == RECOMPUTE_FULL)
         train_clean_pages(b->w, &a);
     if (b->w->recompute == RECOMPUTE_FULL)
         return block_forward(m, uw, &a, l, b->w->x_last, rows, e);
-    KERNEL(m->dev, rms_norm, mat_of(l->h1, m->dt, rows, m->hidden, m->hidden), l->rstd1, mat_of(l->x, m->dt, rows, m->hidden, m->hidden), uw->norm[0], eps);
-    KERNEL(m->dev, rms_norm, mat_of(l->h2, m->dt, rows, m->hidden, m->hidden), l->rstd2, mat_of(l->xm, m->dt, rows, m->hidden, m->hidden), uw->norm[1], eps);
-    KERNEL(m->dev, swiglu, mat_of(l->act, m->dt, rows, m->inter, m->inter), mat_of(l->gu, DT_F32, rows, 2 * m->inter, 2 * m->inter));
+    norm_forward(m, uw, P_NORM_ATTN, l->h1, l->stat1, l->x, rows);
+    norm_forward(m, uw, P_NORM_MLP, l->h2, l->stat2, l->xm, rows);
+    act_forward(m, l->act, l->gu, rows);
     return 0;
 }
 
@@ -233,9 +316,13 @@ int model_train_backward(struct model *m, struct weights *ws, struct train_work 
         TRY(layer_back(&b, ws, unit, e));
     if (!w->at.has_embed)
         return dev_check(m->dev, e);
-    int part = model_part(m, 0, P_EMBED);
+    int part = model_part(m, 0, P_EMBED), pos = model_part(m, 0, P_POS);
     struct tree_acc acc = acc_of(&b, 0, part);
     KERNEL(m->dev, embed_dw, &acc, m->hidden, m->vocab_begin, m->vocab_n, mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), ids, w->n_seq, w->seq_len);
+    if (pos >= 0) {
+        acc = acc_of(&b, 0, pos);
+        KERNEL(m->dev, embed_dw, &acc, m->hidden, 0, m->table.cfg.max_pos, mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), w->pos, w->n_seq, w->seq_len);
+    }
     TRY(dev_check(m->dev, e));
     rc = g->done(g, 0, e);
 out:

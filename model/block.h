@@ -2,6 +2,7 @@
 #ifndef SHARDLINE_MODEL_BLOCK_H
 #define SHARDLINE_MODEL_BLOCK_H
 
+#include "model/family.h"
 #include "model/model.h"
 
 /* Buffers of one layer. The trainer has a set per layer (backward reads them), the server one for all. x, xm and x_out may be the
@@ -9,23 +10,35 @@
 struct layer_buf {
     void *x;                             /* dt [rows][hidden]: the residual stream coming in */
     void *h1;                            /* dt: its norm */
-    float *rstd1;                        /* [rows] */
-    float *qkv;                          /* [rows][(n_heads + 2 n_kv) head_dim], scratch */
+    float *stat1;                        /* [rows] roots of the norm; layer norms: then [rows] means */
+    float *qkv;                          /* [rows][(n_heads + 2 n_kv) head_dim], scratch; kept where heads are normed */
     void *q, *o;                         /* dt [rows][n_heads head_dim] */
     float *lse;                          /* [rows][n_heads], or NULL when nothing is kept */
     void *xm;                            /* dt: the residual stream after attention */
     void *h2;
-    float *rstd2;
-    float *gu;                           /* [rows][2 inter] */
+    float *stat2;
+    float *gu;                           /* [rows][up_cols]: gate and up, or up */
     void *act;                           /* dt [rows][inter] */
 };
 
 int block_forward(const struct model *m, const struct unit_weights *uw, const struct attn *a, const struct layer_buf *b, void *x_out,
                   int64_t rows, struct err *e);
-int embed_forward(const struct model *m, const struct unit_weights *uw, const int32_t *ids, void *x, int64_t rows, struct err *e);
+/* pos: positions of the rows (model_positions); NULL where none are learned. */
+int embed_forward(const struct model *m, const struct unit_weights *uw, const int32_t *ids, const int32_t *pos, void *x, int64_t rows, struct err *e);
 /* Final norm and local logits of rows of x, then max and sum over the whole vocabulary (m->stat rows 0 and 1). */
-int head_forward(const struct model *m, const struct unit_weights *uw, const void *x, void *hf, float *rstd, float *logits,
+int head_forward(const struct model *m, const struct unit_weights *uw, const void *x, void *hf, float *stat, float *logits,
                  int64_t logits_ld, int64_t rows, struct err *e);
-struct attn model_attn(const struct model *m);       /* sizes and scale; the sequences are the caller's */
+struct attn model_attn(const struct model *m, int layer);        /* sizes, scale, window; the sequences are the caller's */
+/* Position of every row of the sequences. */
+void model_positions(const struct attn_seq *seq, int n_seq, int32_t *pos);
+/* Pieces that backward computes again. kind: the norm's weight. */
+void norm_forward(const struct model *m, const struct unit_weights *uw, enum param_kind kind, void *y, float *stat, const void *x, int64_t rows);
+void act_forward(const struct model *m, void *act, float *gu, int64_t rows);
+static inline int64_t norm_stats(const struct model *m, int64_t rows) { return m->features & F_LAYER_NORM ? 2 * rows : rows; }
+/* Weights of the heads' norms, or q NULL. */
+struct head_norm model_head_norm(const struct model *m, const struct unit_weights *uw);
+
+/* cos, sin: [max_pos][head_dim / 2] */
+void rope_fill(const struct model_config *c, int64_t max_pos, float *cos, float *sin);
 
 #endif

@@ -11,11 +11,12 @@ void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, in
     w->logit_rows = logit_rows;
     w->x = arena_take(a, (size_t)(rows * m->hidden) * el);
     w->h = arena_take(a, (size_t)(rows * m->hidden) * el);
-    w->rstd = arena_take(a, (size_t)rows * sizeof(float));
+    w->stat = arena_take(a, (size_t)norm_stats(m, rows > logit_rows ? rows : logit_rows) * sizeof(float));
+    w->pos = m->features & F_POSITIONS ? arena_take(a, (size_t)rows * sizeof(int32_t)) : NULL;
     w->qkv = arena_take(a, (size_t)(rows * qkv) * sizeof(float));
     w->q = arena_take(a, (size_t)(rows * heads) * el);
     w->o = arena_take(a, (size_t)(rows * heads) * el);
-    w->gu = arena_take(a, (size_t)(rows * 2 * m->inter) * sizeof(float));
+    w->gu = arena_take(a, (size_t)(rows * m->up_cols) * sizeof(float));
     w->act = arena_take(a, (size_t)(rows * m->inter) * el);
     w->hf = arena_take(a, (size_t)(2 * logit_rows * m->hidden) * el);
     w->logits = arena_take(a, (size_t)(logit_rows * m->vocab) * sizeof(float));
@@ -51,9 +52,9 @@ static int wanted_logits(const struct model *m, struct weights *ws, struct forwa
     if ((rc = ws->get(ws, unit, 0, &uw, e)) < 0)
         return rc;
     if (comm_size(m->tp) == 1) {
-        rc = head_forward(m, uw, picked, w->hf, w->rstd, w->logits, m->vocab, n, e);
+        rc = head_forward(m, uw, picked, w->hf, w->stat, w->logits, m->vocab, n, e);
     } else {
-        TRY(head_forward(m, uw, picked, w->hf, w->rstd, w->part_logits, width, n, e));
+        TRY(head_forward(m, uw, picked, w->hf, w->stat, w->part_logits, width, n, e));
         rc = gather_logits(m, w, n, width, e);
     }
     *out = (struct head_out){ w->logits, m->stat, m->stat + m->max_rows };
@@ -65,19 +66,21 @@ out:
 int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
                   struct head_out *out, struct err *e)
 {
-    struct attn a = model_attn(m);
-    struct layer_buf buf = { w->x, w->h, w->rstd, w->qkv, w->q, w->o, NULL, w->x, w->h, w->rstd, w->gu, w->act };
+    struct layer_buf buf = { w->x, w->h, w->stat, w->qkv, w->q, w->o, NULL, w->x, w->h, w->stat, w->gu, w->act };
     const struct unit_weights *uw;
     int rc;
     if (b->n_rows > w->rows || n_want > w->logit_rows || b->n_rows > m->max_rows)
         return err_set(e, ERR_INTERNAL, "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld", (long long)b->n_rows, (long long)n_want,
                        (long long)w->rows, (long long)w->logit_rows);
-    a.n_seq = b->n_seq;
-    a.seq = b->seq;
+    if (w->pos)
+        model_positions(b->seq, b->n_seq, w->pos);
     TRY(ws->get(ws, 0, 0, &uw, e));
-    rc = embed_forward(m, uw, b->ids, w->x, b->n_rows, e);
+    rc = embed_forward(m, uw, b->ids, w->pos, w->x, b->n_rows, e);
     ws->put(ws, 0);
     for (int l = 0; rc >= 0 && l < m->n_layers; l++) {
+        struct attn a = model_attn(m, l);
+        a.n_seq = b->n_seq;
+        a.seq = b->seq;
         a.page_off = b->page_layer_bytes * (size_t)l;
         TRY(ws->get(ws, l + 1, 0, &uw, e));
         if (l + 1 < m->n_layers || n_want)

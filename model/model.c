@@ -4,38 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/alter.h"
-#include "base/fmath.h"
-
-#define PI 3.14159265358979323846
-
-/* Llama-3 scaling of one inverse frequency (Llama 3.1 report; transformers' rope_type "llama3"). */
-static double llama3_frequency(const struct model_config *c, double f)
-{
-    double wave = 2 * PI / f, low = (double)c->rope_original_max_pos / c->rope_low_freq, high = (double)c->rope_original_max_pos / c->rope_high_freq;
-    if (wave < high)
-        return f;
-    if (wave > low)
-        return f / c->rope_factor;
-    double smooth = ((double)c->rope_original_max_pos / wave - c->rope_low_freq) / (c->rope_high_freq - c->rope_low_freq);
-    return (1 - smooth) * f / c->rope_factor + smooth * f;
-}
-
-static void fill_rope(struct model *m)
-{
-    const struct model_config *c = &m->table.cfg;
-    int64_t half = c->head_dim / 2;
-    for (int64_t i = 0; i < half; i++) {
-        double f = 1.0 / fm_pow(c->rope_theta, (double)(2 * i) / (double)c->head_dim);
-        if (c->rope == ROPE_LINEAR)
-            f /= c->rope_factor;
-        if (c->rope == ROPE_LLAMA3)
-            f = llama3_frequency(c, f);
-        for (int64_t p = 0; p < m->max_pos; p++) {
-            m->rope_cos[p * half + i] = (float)fm_cos((double)p * f);
-            m->rope_sin[p * half + i] = (float)fm_sin((double)p * f);
-        }
-    }
-}
+#include "model/block.h"
+#include "model/family.h"
 
 /* First kv row of block g. Heads are grouped by c = gcd(kv heads, GRAIN), each group's rows cut into GRAIN / c blocks: the plain
  * ceil(rows / GRAIN) where that divides, and elsewhere cuts that no allowed tp finds inside another rank's head. */
@@ -84,6 +54,7 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     const struct model_config *c = &m->table.cfg;
     int g = m->grain = layout_grain(lay, c), each = g / lay->tp, first = tp_rank * each;
     int64_t kv_rows = c->n_kv * c->head_dim, my_kv;
+    m->features = c->features;
     m->hidden = c->hidden;
     m->head_dim = c->head_dim;
     m->n_layers = c->n_layers;
@@ -91,6 +62,7 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     m->n_heads = (int)(c->n_heads / lay->tp);
     m->n_kv = lay->tp > c->n_kv ? 1 : (int)(c->n_kv / lay->tp);
     m->inter = block_begin(c->inter, g, first + each) - block_begin(c->inter, g, first);
+    m->up_cols = (c->features & F_GATE ? 2 : 1) * m->inter;
     m->vocab_begin = block_begin(c->vocab, g, first);
     m->vocab_n = block_begin(c->vocab, g, first + each) - m->vocab_begin;
     m->of_hidden = leaves_of(c->hidden, g, 0, g);
@@ -140,18 +112,27 @@ int model_open(struct model *m, const struct model_config *cfg, const struct lay
     m->tp = tp;
     m->max_rows = max_rows;
     m->max_pos = max_pos ? max_pos : cfg->max_pos;
+    if (m->features & F_POSITIONS && m->max_pos > cfg->max_pos) {
+        rc = err_set(e, ERR_USAGE, "%lld positions are asked for, the model has learned %lld: use a shorter --seq-len or --ctx", (long long)m->max_pos,
+                     (long long)cfg->max_pos);
+        goto out;
+    }
     if (lay->tp > cfg->n_kv)
         TRY(comm_split(&m->kv_group, tp, (int)(tp_rank / (lay->tp / cfg->n_kv)), e));
     size_t rope = sizeof(float) * (size_t)(m->max_pos * (cfg->head_dim / 2));
-    m->rope_cos = dev_alloc(dev, MEM_WORK, rope);
-    m->rope_sin = dev_alloc(dev, MEM_WORK, rope);
+    int turned = !(m->features & F_POSITIONS);
+    if (turned) {
+        m->rope_cos = dev_alloc(dev, MEM_WORK, rope);
+        m->rope_sin = dev_alloc(dev, MEM_WORK, rope);
+    }
     m->sum_rows = comm_alloc(tp, MEM_COMM, sizeof(float) * (size_t)(max_rows * cfg->hidden));
     m->stat = comm_alloc(tp, MEM_COMM, sizeof(float) * (size_t)(4 * max_rows));
-    if (!m->rope_cos || !m->rope_sin || !m->sum_rows || !m->stat) {
+    if ((turned && (!m->rope_cos || !m->rope_sin)) || !m->sum_rows || !m->stat) {
         rc = err_set(e, ERR_MEMORY, "no memory for the model's tables (%lld positions, %lld rows): use fewer rows or positions", (long long)m->max_pos, (long long)max_rows);
         goto out;
     }
-    fill_rope(m);
+    if (turned)
+        rope_fill(cfg, m->max_pos, m->rope_cos, m->rope_sin);
     return 0;
 out:
     model_close(m);
@@ -210,7 +191,7 @@ static void pack_shape(const struct model *m, enum pack k, struct panels *p)
     switch (k) {
     case PACK_QKV: p->n = heads + 2 * kv; p->k = m->hidden; p->leaves = m->of_hidden; break;
     case PACK_O: p->n = m->hidden; p->k = heads; p->leaves = m->of_heads; break;
-    case PACK_GU: p->n = 2 * m->inter; p->k = m->hidden; p->leaves = m->of_hidden; break;
+    case PACK_GU: p->n = m->up_cols; p->k = m->hidden; p->leaves = m->of_hidden; break;
     case PACK_DOWN: p->n = m->hidden; p->k = m->inter; p->leaves = m->of_inter; break;
     case PACK_HEAD: p->n = m->vocab_n; p->k = m->hidden; p->leaves = m->of_hidden; break;
     case PACK_COUNT: break;
@@ -229,32 +210,65 @@ size_t model_pack_bytes(const struct model *m, int unit)
     return sum;
 }
 
-/* Rows [begin, end) of the matrices w[0..n) stacked, as matrices: how many there are. */
-static int rows_of(struct mat *out, const struct mat *w, int n, int64_t begin, int64_t end)
+/* A matrix as it is stored: [outputs][inputs], or transposed. */
+struct stored { struct mat m; int transposed; };
+
+/* Rows [begin, end) of the matrices w[0..n) stacked, as stored: how many there are. */
+static int rows_of(struct stored *out, const struct stored *w, int n, int64_t begin, int64_t end)
 {
     int count = 0;
     for (int i = 0; i < n; i++) {
-        int64_t lo = begin > 0 ? begin : 0, hi = end < w[i].rows ? end : w[i].rows;
+        int64_t rows = w[i].transposed ? w[i].m.cols : w[i].m.rows, lo = begin > 0 ? begin : 0, hi = end < rows ? end : rows;
         if (lo < hi)
-            out[count++] = mat_of((char *)w[i].p + lo * w[i].ld * (int64_t)dtype_size(w[i].dt), w[i].dt, hi - lo, w[i].cols, w[i].ld);
-        begin -= w[i].rows;
-        end -= w[i].rows;
+            out[count++] = (struct stored){ w[i].transposed ? mat_cols(w[i].m, lo, hi - lo) : mat_rows(w[i].m, lo, hi - lo), w[i].transposed };
+        begin -= rows;
+        end -= rows;
     }
     return count;
 }
 
 /* A panel is 32 rows of the matrices, panels stand one behind the other: a share is some of them, as a pack of its own. */
-static void pack_share(const struct model *m, const struct panels *whole, const struct mat *w, int n, int share, int n_shares)
+static void pack_share(const struct model *m, const struct panels *whole, const struct stored *w, int n, int share, int n_shares)
 {
     enum { ROWS = 32 };
     int64_t panels = (whole->n + ROWS - 1) / ROWS, first = panels * share / n_shares * ROWS, end = panels * (share + 1) / n_shares * ROWS;
     struct panels p = *whole;
-    struct mat part[3];
+    struct stored part[3];
+    struct mat rows[3];
+    char *room = NULL;
     end = end < whole->n ? end : whole->n;
     p.n = end - first;
     p.p = (char *)whole->p + panels_bytes(first, whole->k, whole->dt, &whole->leaves);
-    if (p.n > 0)
-        KERNEL(m->dev, linear_pack, &p, rows_of(part, w, n, first, end), part);
+    if (p.n <= 0)
+        return;
+    n = rows_of(part, w, n, first, end);
+    if (part[0].transposed && !(room = dev_scratch(m->dev, 5, (size_t)(p.n * p.k) * dtype_size(p.dt)))) {
+        memset(p.p, 0xff, panels_bytes(p.n, p.k, p.dt, &p.leaves));      /* NaN: nothing may go on with numbers that were not computed */
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        rows[i] = part[i].transposed ? model_transposed(m, part[i].m, &room) : part[i].m;
+    KERNEL(m->dev, linear_pack, &p, n, rows);
+}
+
+struct mat model_transposed(const struct model *m, struct mat stored, char **room)
+{
+    struct mat t = mat_of(*room, stored.dt, stored.cols, stored.rows, stored.rows);
+    KERNEL(m->dev, transpose, t, stored);
+    *room += (size_t)(t.rows * t.cols) * dtype_size(t.dt);
+    return t;
+}
+
+/* The matrices of a pack in unit's (the tied head's: unit 0's) flat vector. */
+static int pack_mats(const struct model *m, int unit, enum pack k, const void *flat, const void *head_flat, struct stored w[3])
+{
+    int n = 0, tied = k == PACK_HEAD && m->table.cfg.tied;
+    for (int i = 0; i < pack_of[k].n; i++) {
+        int part = tied ? model_part(m, 0, P_EMBED) : model_part(m, unit, pack_of[k].kind[i]);
+        if (part >= 0)                   /* no gate in some families */
+            w[n++] = (struct stored){ model_mat(m, k == PACK_HEAD ? head_flat : flat, part), m->table.p[m->local.part[part].param].transposed };
+    }
+    return n;
 }
 
 void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory, int share,
@@ -263,15 +277,12 @@ void model_pack(const struct model *m, int unit, const void *flat, const void *h
     char *at = memory;
     for (enum pack k = 0; k < PACK_COUNT; k++) {
         struct panels *p = &uw->pack[k];
-        struct mat w[3];
+        struct stored w[3];
         pack_shape(m, k, p);
         if (!pack_in_unit(m, unit, k))
             continue;
-        for (int i = 0; i < pack_of[k].n; i++)
-            w[i] = k == PACK_HEAD && m->table.cfg.tied ? model_mat(m, head_flat, model_part(m, 0, P_EMBED))
-                                                       : model_mat(m, k == PACK_HEAD ? head_flat : flat, model_part(m, unit, pack_of[k].kind[i]));
         p->p = at;
-        pack_share(m, p, w, pack_of[k].n, share, n_shares);
+        pack_share(m, p, w, pack_mats(m, unit, k, flat, head_flat, w), share, n_shares);
         at += (panels_bytes(p->n, p->k, p->dt, &p->leaves) + 63) / 64 * 64;
     }
 }
@@ -280,12 +291,9 @@ size_t model_page_bytes(const struct model *m) { return attn_page_bytes(m->n_kv,
 
 void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw)
 {
-    static const enum param_kind norms[2][2] = { { P_NORM_ATTN, P_NORM_MLP }, { P_NORM, P_NORM } };
-    int is_head = unit == m->n_layers + 1;
+    const struct unit_part *u = &m->local.unit[unit];
     uw->flat = flat;
-    for (int i = 0; i < 2; i++) {
-        int part = model_part(m, unit, norms[is_head][i]);
-        uw->norm[i] = part < 0 ? NULL : model_mat(m, flat, part).p;
-    }
-    uw->embed = unit == 0 ? flat : NULL;
+    memset(uw->at, 0, sizeof uw->at);
+    for (int i = u->first; i < u->first + u->n; i++)
+        uw->at[m->table.p[m->local.part[i].param].kind] = model_mat(m, flat, i).p;
 }

@@ -14,8 +14,7 @@
 enum pack { PACK_QKV, PACK_O, PACK_GU, PACK_DOWN, PACK_HEAD, PACK_COUNT };
 struct unit_weights {
     void *flat;                          /* natural order, the unit's flat vector (params.h), dtype of the arithmetic; may be NULL when packs suffice */
-    const void *norm[2];                 /* a layer's attention and MLP norms; [0] of the last unit: the final norm */
-    const void *embed;                   /* unit 0: the table */
+    const void *at[P_KINDS];             /* parameters in natural order; NULL: none of this unit, or a matrix that is only packed */
     struct panels pack[PACK_COUNT];      /* p NULL: not a pack of this unit */
 };
 /* Lends units. get/put nest; at most two units are lent at a time. backward: the natural order is needed, packs are not. soon (may be
@@ -42,6 +41,8 @@ struct model {
     int64_t hidden, head_dim, n_layers, vocab;
     int n_heads, n_kv;                   /* local */
     int64_t inter, vocab_begin, vocab_n; /* local */
+    unsigned features;                   /* enum feature (family.h) */
+    int64_t up_cols;                     /* what goes into the activation: 2 inter (gate, up) or inter */
     struct leaves of_hidden;             /* blocks of the hidden size: forward of q k v gate up head, dX of o and down */
     struct leaves of_heads, of_inter, of_vocab;      /* this rank's blocks */
     struct leaves of_kv;                 /* this rank's blocks of the kv rows, counted from kv_begin */
@@ -50,7 +51,7 @@ struct model {
     struct stage *chunk;                 /* … [n_chunks], the earlier layers first */
     int has_embed, has_head;             /* of any of them: first and last rank */
     int64_t max_pos;
-    float *rope_cos, *rope_sin;          /* [max_pos][head_dim / 2] */
+    float *rope_cos, *rope_sin;          /* [max_pos][head_dim / 2]; NULL: positions are learned */
     float *sum_rows;                     /* comm memory [max_rows][hidden]: partial sums over tp */
     float *stat;                         /* comm memory [4][max_rows]: statistics of the cross-entropy */
     int64_t max_rows;
@@ -66,13 +67,15 @@ void model_close(struct model *m);
 /* Index of the local part with this kind in `unit`, or -1; its natural matrix inside flat. */
 int model_part(const struct model *m, int unit, enum param_kind kind);
 struct mat model_mat(const struct model *m, const void *flat, int part);
+/* A stored matrix's transpose, made at *room, which moves behind it. */
+struct mat model_transposed(const struct model *m, struct mat stored, char **room);
 /* Packs of a unit: bytes needed (tied: the head's pack comes from unit 0's flat), and packing from a natural flat vector. */
 size_t model_pack_bytes(const struct model *m, int unit);
 /* head_flat: the flat vector that holds lm_head (the unit's own, or the embedding's when tied). Ranks that share memory pack share
  * 0 … n_shares - 1 of it each; uw is filled whole. */
 void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory, int share,
                 int n_shares);
-/* Points uw->flat, norm and embed into a natural flat vector. */
+/* Points uw->flat and uw->at into a natural flat vector. */
 void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw);
 
 /* ---- resident weights: everything in memory, read through a callback (the server, evaluation) ---- */
@@ -94,7 +97,7 @@ size_t model_page_bytes(const struct model *m);      /* of one layer: one 64-pos
 
 /* ---- forward without backward: the server, evaluation ---- */
 /* Work memory: carve with arena base NULL first to learn its size for (max_rows, max logit rows). */
-struct forward_work { void *x, *h; float *rstd, *qkv; void *q, *o; float *gu; void *act; void *hf; float *logits; float *part_logits; int64_t rows, logit_rows; };
+struct forward_work { void *x, *h; float *stat; int32_t *pos; float *qkv; void *q, *o; float *gu; void *act; void *hf; float *logits; float *part_logits; int64_t rows, logit_rows; };
 void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows, struct forward_work *w);
 /* Runs the rows through all layers (keys and values go to their pages) and the head for the rows in want[0..n_want) (ascending).
  * *logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside w; max, sum: [n_want] (log-prob of id v =

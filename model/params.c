@@ -91,6 +91,7 @@ static void add_param(struct param_table *t, const struct param_row *r, int unit
     if (r->init == INIT_RESIDUAL)
         p->init_range /= sqrt(2.0 * (double)t->cfg.n_layers);
     p->decay = p->n_dims >= 2;
+    p->transposed = p->decay && layer >= 0 && t->cfg.features & F_TRANSPOSED;
     if (t->n > 1 && !strcmp(p[-1].name, p->name))
         join_tensor(t, p);
 }
@@ -137,6 +138,15 @@ int param_find(const struct param_table *t, const char *name)
         if (!strcmp(t->p[i].name, name))
             return i;
     return -1;
+}
+
+enum param_kind param_bias(enum param_kind kind)
+{
+    static const enum param_kind bias[P_KINDS] = {
+        [P_NORM_ATTN] = P_NORM_ATTN_BIAS, [P_NORM_MLP] = P_NORM_MLP_BIAS, [P_NORM] = P_NORM_BIAS, [P_Q] = P_Q_BIAS, [P_K] = P_K_BIAS,
+        [P_V] = P_V_BIAS, [P_O] = P_O_BIAS, [P_GATE] = P_GATE_BIAS, [P_UP] = P_UP_BIAS, [P_DOWN] = P_DOWN_BIAS,
+    };
+    return bias[kind] ? bias[kind] : P_KINDS;
 }
 
 int64_t param_count(const struct param *p)

@@ -40,6 +40,7 @@ struct param {
     int n_sharing;               /* parameters in the tensor, at the first of them; 0 at the others */
     int unit, layer;             /* layer -1: none */
     int expert;                  /* -1: belongs to all */
+    int transposed;              /* a matrix that the tensor holds as [in][out] */
     enum param_init init;
     double init_range;           /* deviation of the initial values, where they are random */
     int decay;                   /* weight decay: two or more dimensions */
@@ -52,6 +53,7 @@ struct param_table {
 int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e);
 void param_table_close(struct param_table *t);
 int param_find(const struct param_table *t, const char *name);               /* index (of the first that share the tensor) or -1 */
+enum param_kind param_bias(enum param_kind kind);                            /* the bias that goes with a matrix or norm, or P_KINDS */
 int64_t param_count(const struct param *p);                                  /* elements */
 
 /* vpp: parts of the model a pipeline rank holds (virtual stages), 0 and 1 mean one. Virtual stage v = chunk * pp + rank. */

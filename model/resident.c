@@ -18,14 +18,28 @@ static void put_unit(struct weights *w, int unit)
     (void)unit;
 }
 
-/* Norms (and unit 0 whole) are kept in natural order in front of the packs. */
+/* Vectors, and unit 0 whole, stay in natural order in front of the packs. */
+static int stays(const struct model *m, int part) { return m->table.p[m->local.part[part].param].unit == 0 || m->table.p[m->local.part[part].param].n_dims == 1; }
+
+static size_t part_bytes(const struct model *m, int part) { return ((size_t)m->local.part[part].count * dtype_size(m->dt) + 63) / 64 * 64; }
+
+static size_t staying_bytes(const struct model *m, int unit)
+{
+    const struct unit_part *u = &m->local.unit[unit];
+    size_t n = 0;
+    for (int i = u->first; i < u->first + u->n; i++)
+        n += stays(m, i) ? part_bytes(m, i) : 0;
+    return n;
+}
+
+/* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat vector. */
 static int load_unit(struct resident *r, int unit, void *flat, model_read read, void *ctx, struct err *e)
 {
     struct model *m = r->m;
     const struct unit_part *u = &m->local.unit[unit];
-    size_t row = (size_t)m->hidden * dtype_size(m->dt), keep = unit == 0 ? (size_t)u->flat * dtype_size(m->dt) : 2 * ((row + 63) / 64 * 64);
+    size_t keep = staying_bytes(m, unit);
     struct unit_weights *uw = &r->unit[unit];
-    char *memory = r->memory[unit] = dev_alloc(m->dev, MEM_PARAMS, keep + model_pack_bytes(m, unit));
+    char *memory = r->memory[unit] = dev_alloc(m->dev, MEM_PARAMS, keep + model_pack_bytes(m, unit)), *at = memory;
     if (!memory)
         return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks", unit, (keep + model_pack_bytes(m, unit)) >> 20);
     for (int i = u->first; i < u->first + u->n; i++) {
@@ -35,13 +49,15 @@ static int load_unit(struct resident *r, int unit, void *flat, model_read read, 
     }
     model_point(m, unit, flat, uw);
     model_pack(m, unit, flat, m->table.cfg.tied ? r->memory[0] : flat, uw, memory + keep, 0, 1);
-    if (unit == 0) {
-        memcpy(memory, flat, keep);
-        uw->embed = memory;
+    for (int i = u->first; i < u->first + u->n; i++) {
+        const void **place = &uw->at[m->table.p[m->local.part[i].param].kind];
+        const void *from = *place;
+        *place = NULL;
+        if (!stays(m, i))
+            continue;
+        *place = memcpy(at, from, (size_t)m->local.part[i].count * dtype_size(m->dt));
+        at += part_bytes(m, i);
     }
-    for (int i = 0; i < 2; i++)
-        if (uw->norm[i])
-            uw->norm[i] = memcpy(memory + (size_t)i * ((row + 63) / 64 * 64), uw->norm[i], row);
     uw->flat = NULL;
     return 0;
 }

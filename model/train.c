@@ -19,13 +19,15 @@ static void carve_layer(const struct train_work *w, struct arena *a, struct laye
     }
     if (!rest)
         return;
-    b->rstd1 = arena_take(a, (size_t)rows * sizeof(float));
+    b->stat1 = arena_take(a, (size_t)norm_stats(m, rows) * sizeof(float));
+    if (m->features & F_QK_NORM)
+        b->qkv = arena_take(a, (size_t)(rows * qkv_of(m)) * sizeof(float));
     b->q = arena_take(a, (size_t)(rows * heads_of(m)) * el);
     b->o = arena_take(a, (size_t)(rows * heads_of(m)) * el);
     b->lse = arena_take(a, (size_t)(rows * m->n_heads) * sizeof(float));
     b->xm = arena_take(a, (size_t)(rows * m->hidden) * el);
-    b->rstd2 = arena_take(a, (size_t)rows * sizeof(float));
-    b->gu = arena_take(a, (size_t)(rows * 2 * m->inter) * sizeof(float));
+    b->stat2 = arena_take(a, (size_t)norm_stats(m, rows) * sizeof(float));
+    b->gu = arena_take(a, (size_t)(rows * m->up_cols) * sizeof(float));
 }
 
 /* Of one sequence: every document but one may need a page more. */
@@ -75,7 +77,8 @@ static void carve_layers(struct train_work *w, struct arena *a)
     struct layer_buf shared = { 0 };
     int full = w->recompute == RECOMPUTE_FULL;
     char *kv = full ? arena_take(a, kv_bytes) : NULL;
-    shared.qkv = arena_take(a, (size_t)(w->rows * (heads_of(m) + 2 * kv_of(m))) * sizeof(float));
+    if (!(m->features & F_QK_NORM))
+        shared.qkv = arena_take(a, (size_t)(w->rows * qkv_of(m)) * sizeof(float));
     carve_layer(w, a, &shared, w->recompute != RECOMPUTE_NONE, full);
     for (int l = 0; l < w->n_layers; l++) {
         struct layer_buf b = shared;
@@ -93,20 +96,29 @@ static void carve(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
     size_t el = dtype_size(m->dt);
-    int64_t rows = w->rows, head = w->at.has_head ? rows : 0, qkv = heads_of(m) + 2 * kv_of(m);
+    int64_t rows = w->rows, head = w->at.has_head ? rows : 0;
     carve_layers(w, a);
+    w->pos = m->features & F_POSITIONS ? arena_take(a, (size_t)rows * sizeof(int32_t)) : NULL;
     w->x_last = arena_take(a, (size_t)(rows * m->hidden) * el);
     w->hf = arena_take(a, (size_t)(head * m->hidden) * el);
-    w->rstd_last = arena_take(a, (size_t)head * sizeof(float));
+    w->stat_last = arena_take(a, (size_t)norm_stats(m, head) * sizeof(float));
     w->max = arena_take(a, (size_t)head * sizeof(float));
     w->sum = arena_take(a, (size_t)head * sizeof(float));
     w->logits = arena_take(a, (size_t)(head * m->vocab_n) * sizeof(float));
     w->dlogits = m->dt == DT_F32 ? w->logits : arena_take(a, (size_t)(head * m->vocab_n) * el);
     w->dx = arena_take(a, (size_t)(rows * m->hidden) * el);
-    w->dh = arena_take(a, (size_t)(rows * max64(qkv, 2 * m->inter)) * el);
+    w->dh = arena_take(a, (size_t)(rows * max64(qkv_of(m), m->up_cols)) * el);
     w->d_act = arena_take(a, (size_t)(rows * max64(heads_of(m), m->inter)) * sizeof(float));
     w->dq = arena_take(a, (size_t)(rows * heads_of(m)) * sizeof(float));
     w->dout = arena_take(a, (size_t)(rows * heads_of(m)) * el);
+    w->turned = m->features & F_TRANSPOSED ? arena_take(a, (size_t)(m->hidden * max64(qkv_of(m), m->up_cols)) * el) : NULL;
+}
+
+/* Besides the arena: what ranks of tp add up. */
+static size_t dkv_bytes(const struct train_work *w) { return (size_t)(2 * w->rows * kv_of(w->m)) * sizeof(float); }
+static size_t head_leaf_bytes(const struct train_work *w)
+{
+    return w->m->features & F_QK_NORM ? (size_t)(w->n_seq * 2 * w->m->head_dim) * sizeof(float) : 0;
 }
 
 static struct train_work work_of(const struct model *m, int chunk, const struct work_shape *s)
@@ -121,7 +133,7 @@ size_t train_work_measure(const struct model *m, int chunk, const struct work_sh
     struct train_work w = work_of(m, chunk, s);
     struct arena a = { 0 };
     carve(&w, &a);
-    return a.used + (size_t)(2 * w.rows * kv_of(m)) * sizeof(float);
+    return a.used + dkv_bytes(&w) + head_leaf_bytes(&w);
 }
 
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e)
@@ -136,8 +148,10 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     w->seq = calloc((size_t)(w->n_layers * w->n_seq * w->documents), sizeof *w->seq);
     carve(w, &a);
     w->memory = dev_alloc(m->dev, MEM_ACTS, a.used);
-    w->dkv = comm_alloc(m->tp, MEM_ACTS, (size_t)(2 * w->rows * kv_of(m)) * sizeof(float));
-    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv) {
+    w->dkv = comm_alloc(m->tp, MEM_ACTS, dkv_bytes(w));
+    if (head_leaf_bytes(w))
+        w->head_leaf = comm_alloc(m->tp, MEM_ACTS, head_leaf_bytes(w));
+    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (head_leaf_bytes(w) && !w->head_leaf)) {
         train_work_close(w);
         return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len, or --recompute",
                        s->n_seq, (long long)s->seq_len, a.used >> 20);
@@ -154,6 +168,7 @@ void train_work_close(struct train_work *w)
     if (!w)
         return;
     comm_free(w->m->tp, w->dkv);
+    comm_free(w->m->tp, w->head_leaf);
     dev_free(w->m->dev, w->memory);
     free(w->seq);
     free(w->page);
@@ -168,7 +183,7 @@ size_t train_work_bytes(const struct train_work *w) { return (size_t)(w->rows * 
 
 struct attn train_attn(const struct train_work *w, int unit)
 {
-    struct attn a = model_attn(w->m);
+    struct attn a = model_attn(w->m, unit - 1);
     a.n_seq = w->n_attn;
     a.seq = w->seq + (int64_t)(unit - w->at.first_unit) * w->n_seq * w->documents;
     return a;
@@ -192,7 +207,7 @@ static int head_part(struct model *m, struct weights *ws, struct train_work *w, 
     if (rc < 0)
         return rc;
     if ((rc = weights_soon(ws, w->at.last_unit, w->recompute != RECOMPUTE_FULL, e)) >= 0)
-        rc = head_forward(m, uw, w->x_last, w->hf, w->rstd_last, w->logits, m->vocab_n, w->rows, e);
+        rc = head_forward(m, uw, w->x_last, w->hf, w->stat_last, w->logits, m->vocab_n, w->rows, e);
     ws->put(ws, head);
     if (rc < 0)
         return rc;
@@ -206,10 +221,12 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
 {
     const struct unit_weights *uw;
     int rc = 0;
+    if (w->pos)
+        model_positions(w->seq, w->n_attn, w->pos);
     if (w->at.has_embed) {
         TRY(ws->get(ws, 0, 0, &uw, e));
         if ((rc = weights_soon(ws, w->at.first_unit, 0, e)) >= 0)
-            rc = embed_forward(m, uw, ids, w->layer[0].x, w->rows, e);
+            rc = embed_forward(m, uw, ids, w->pos, w->layer[0].x, w->rows, e);
         ws->put(ws, 0);
     }
     for (int unit = w->at.first_unit; rc >= 0 && unit <= w->at.last_unit; unit++) {

@@ -15,19 +15,23 @@ struct train_work {
     int documents, n_attn;               /* of a sequence at most; of all sequences now */
     char **page;                         /* [n_layers][n_seq][pages]; a document begins with a page of its own */
     struct attn_seq *seq;                /* [n_layers][n_seq * documents], n_attn of them in use */
+    int32_t *pos;                        /* [rows]; NULL: no learned positions */
     void *x_last, *hf;                   /* dt: what comes out of the last layer, its norm */
-    float *rstd_last, *logits;
+    float *stat_last, *logits;
     float *max, *sum;                    /* [rows]: statistics of the cross-entropy */
     void *dlogits;                       /* dt; fp32: the logits' own memory */
-    void *dx, *dh;                       /* dt [rows][hidden] ; dt scratch [rows][widest of qkv, 2 inter] */
+    void *dx, *dh;                       /* dt [rows][hidden] ; dt scratch [rows][widest of qkv, up_cols] */
     float *d_act;                        /* fp32 scratch [rows][widest of heads, inter] */
     float *dq;
     float *dkv;                          /* comm memory: dk then dv, [rows][n_kv head_dim] each */
     void *dout;                          /* dt [rows][heads] */
+    float *head_leaf;                    /* comm memory [n_seq][2][head_dim]: gradients of the heads' norms; NULL: none */
+    void *turned;                        /* dt: matrices of one product, transposed; NULL: none are stored so */
 };
 
 static inline int64_t heads_of(const struct model *m) { return m->n_heads * m->head_dim; }
 static inline int64_t kv_of(const struct model *m) { return m->n_kv * m->head_dim; }
+static inline int64_t qkv_of(const struct model *m) { return heads_of(m) + 2 * kv_of(m); }
 static inline struct layer_buf *layer_of(const struct train_work *w, int unit) { return &w->layer[unit - w->at.first_unit]; }
 struct attn train_attn(const struct train_work *w, int unit);
 void train_clean_pages(const struct train_work *w, const struct attn *a);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
+#include "model/family.h"
 #include "train/pieces.h"
 
 static struct pipe_shape shape_of(const struct run_plan *p, const struct run_ask *a)
@@ -70,7 +71,7 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
         bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work);
     pipe_free(&list);
     bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
-    bytes[MEM_WORK] = 4.0 * (double)(a->seq_len * m.head_dim);
+    bytes[MEM_WORK] = m.features & F_POSITIONS ? 0 : 4.0 * (double)(a->seq_len * m.head_dim);        /* tables of cos and sin */
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(&m, 0, a->layout.zero) : 0;
     for (int c = 0; c < MEM_CATS; c++)
         total += bytes[c];

@@ -10,7 +10,10 @@ while IFS='|' read -r name keys both layout; do
     [ -z "$case_wanted" ] || [ "$case_wanted" = "${name// /}" ] || continue
     [ -f "$TMP/text" ] || text 1 20000 >"$TMP/text"
     read -r -a keys <<<"$keys"; read -r -a both <<<"$both"; read -r -a layout <<<"$layout"
-    config "$TMP/model.json" "${keys[@]}"
+    case ${keys[0]:-} in
+    family=*) family "$TMP/model.json" "${keys[0]#family=}" ;;
+    *) config "$TMP/model.json" "${keys[@]}" ;;
+    esac
     common=(--data "$TMP/text" --model "$TMP/model.json" --steps 3 --threads 1 "${both[@]}")
     reference
     same "$name" "${layout[@]}"
@@ -23,6 +26,7 @@ micro12  |                          | --seq-len 33 --global-batch 12            
 dp       |                          | --seq-len 33 --global-batch 8              | --ranks 4
 supers   |                          | --seq-len 33 --global-batch 8              | --ranks 2 --zero 2 --micro-batch 1
 runs     |                          | --seq-len 33 --global-batch 12             | --ranks 4 --zero 3 --micro-batch 1
+qwen3    | family=qwen3             | --seq-len 33 --global-batch 4              | --tp 4
 tied     | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
 TABLE
 finish

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quick
-# parity.sh - the reference's Llama runs: loss and gradient norm of every step, final weights, both moments. Needs $FIXTURES and python3.
+# parity.sh - the reference's runs of Llama and GPT-2: loss and gradient norm of every step, final weights, both moments. Needs $FIXTURES and python3.
 . "$(dirname "$0")/lib.bash"
 here=$(cd "$(dirname "$0")" && pwd)
 [ -n "${FIXTURES:-}" ] || { skip "FIXTURES is not set: no reference runs"; finish; }
@@ -8,8 +8,8 @@ runs=$FIXTURES/hf/train
 [ -d "$runs" ] || { skip "no $runs: no reference runs"; finish; }
 command -v python3 >/dev/null || { skip "no python3 to compare with"; finish; }
 
-for name in llama-f32 llama-bf16-master; do
-    dtype=$([ $name = llama-f32 ] && echo fp32 || echo bf16)
+for name in llama-f32 llama-bf16-master gpt2-f32; do
+    dtype=$([ $name = llama-bf16-master ] && echo bf16 || echo fp32)
     args=$(python3 "$here/parity.py" options "$runs/$name") || { claim "$name: run.json is read" false; continue; }
     run timeout 250 "$BIN/ptrain" $args --dtype $dtype --out "$TMP/$name" --log "$TMP/$name.jsonl"
     claim "$name: the run ends well" [ $rc = 0 ] || continue

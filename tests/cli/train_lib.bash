@@ -18,6 +18,18 @@ config() {
     echo "{$body}" >"$f"
 }
 
+# family FILE NAME: a small model of another family, odd sizes
+family() {
+    local sizes='"hidden_size":72,"num_hidden_layers":2,"num_attention_heads":8,"num_key_value_heads":2,"head_dim":10,"intermediate_size":104,"vocab_size":701,"max_position_embeddings":256'
+    case $2 in
+    llama-biases) echo "{\"model_type\":\"llama\",$sizes,\"attention_bias\":true,\"mlp_bias\":true}" ;;
+    mistral) echo "{\"model_type\":\"mistral\",$sizes,\"sliding_window\":9}" ;;
+    qwen2) echo "{\"model_type\":\"qwen2\",$sizes,\"tie_word_embeddings\":true,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":16}}" ;;
+    qwen3) echo "{\"model_type\":\"qwen3\",$sizes}" | sed 's/"head_dim":10/"head_dim":18/' ;;
+    gpt2) echo '{"model_type":"gpt2","n_embd":72,"n_layer":2,"n_head":8,"n_inner":104,"vocab_size":701,"n_positions":70}' ;;
+    esac >"$1"
+}
+
 bits_of() { sed -n 's/.*"loss_bits":"\([0-9a-f]*\)".*"grad_norm_bits":"\([0-9a-f]*\)".*/\1 \2/p' "$1"; }
 state_of() { sed -n 's/.*"state_digest":"\([0-9a-f]*\)".*/\1/p' <<<"$1" | tail -n 1; }
 

@@ -4,15 +4,19 @@
  * changes them; a change that is meant (a new contract) records them again: run the test, it prints the new table. */
 #include "tests/unit/model_rig.h"
 
-#define HASHES (P_HEAD + 2)              /* log-probs first, then gradients by kind over all layers */
+#define HASHES (P_KINDS + 1)             /* log-probs first, then gradients by kind over all layers; 0: no such kind */
+#define MODELS (3 + 2 * RIG_FAMILIES)    /* Llamas, then every family in fp32 and bf16 */
 
-static const uint64_t recorded[3][HASHES] = {
+static const uint64_t recorded[MODELS][HASHES] = {
 #include "tests/unit/model_bits.inc"
 };
-static const struct { const char *name; int tied; enum dtype dt; } models[3] = {
+static const struct { const char *name; int tied; enum dtype dt; } llamas[3] = {
     { "fp32", 0, DT_F32 }, { "fp32, tied", 1, DT_F32 }, { "bf16", 0, DT_BF16 },
 };
+static int family_of(int model) { return (model - 3) / 2; }
+static enum dtype dtype_of(int model) { return model < 3 ? llamas[model].dt : (model - 3) % 2 ? DT_BF16 : DT_F32; }
 
+#define HASH_START 0xcbf29ce484222325u
 static uint64_t hash(uint64_t h, const float *x, int64_t n)
 {
     for (int64_t i = 0; i < n; i++) {
@@ -27,23 +31,24 @@ static uint64_t hash(uint64_t h, const float *x, int64_t n)
 static void step_hashes(int model, uint64_t h[HASHES])
 {
     struct rig r;
-    struct model_config c = rig_config(models[model].tied, 0.1);
-    rig_open(&r, &c, models[model].dt, 6, 70);         /* runs of three; more than one block of keys; 420 is no power of two */
+    struct model_config c = model < 3 ? rig_config(llamas[model].tied, 0.1) : rig_family_config(family_of(model));
+    rig_open(&r, &c, dtype_of(model), 6, 70);          /* runs of three; more than one block of keys; 420 is no power of two */
+    if (model >= 3 && dtype_of(model) == DT_F32)
+        rig_shake(&r);
     rig_forward(&r);
     rig_backward(&r);
-    for (int k = 0; k < HASHES; k++)
-        h[k] = 0xcbf29ce484222325u;
-    h[0] = hash(h[0], r.logprobs, r.n_seq * r.T);
+    memset(h, 0, HASHES * sizeof *h);
+    h[0] = hash(HASH_START, r.logprobs, r.n_seq * r.T);
     for (int i = 0; i < r.m.local.n_parts; i++) {
         enum param_kind kind = r.m.table.p[r.m.local.part[i].param].kind;
-        h[kind + 1] = hash(h[kind + 1], rig_grad(&r, i), r.m.local.part[i].count);
+        h[kind + 1] = hash(h[kind + 1] ? h[kind + 1] : HASH_START, rig_grad(&r, i), r.m.local.part[i].count);
     }
     rig_close(&r);
 }
 
 static void check_all(const char *isa)
 {
-    for (int m = 0; m < 3; m++) {
+    for (int m = 0; m < MODELS; m++) {
         uint64_t h[HASHES];
         int same = 1;
         step_hashes(m, h);
@@ -51,7 +56,8 @@ static void check_all(const char *isa)
             same &= h[k] == recorded[m][k];
         if (same)
             continue;
-        test_fail(__FILE__, __LINE__, "%s (%s): other bits than recorded", models[m].name, isa);
+        test_fail(__FILE__, __LINE__, "%s %s (%s): other bits than recorded", m < 3 ? llamas[m].name : rig_families[family_of(m)].name,
+                  dtype_name(dtype_of(m)), isa);
         printf("    {");
         for (int k = 0; k < HASHES; k++)
             printf(" 0x%016llx,%s", (unsigned long long)h[k], k % 5 == 4 ? "\n     " : "");

@@ -2,7 +2,9 @@
 #ifndef SHARDLINE_TESTS_MODEL_RIG_H
 #define SHARDLINE_TESTS_MODEL_RIG_H
 
+#include "base/rnd.h"
 #include "comm/comm.h"
+#include "model/family.h"
 #include "tests/test.h"
 #include "train/zero_priv.h"
 
@@ -31,6 +33,31 @@ static inline struct model_config rig_config(int tied, double init_range)
              "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,"
              "\"rope_theta\":10000.0,\"initializer_range\":%g,\"tie_word_embeddings\":%s}", init_range, tied ? "true" : "false");
     CHECK_INT(model_config_parse(&c, text, "config.json", &e), 0);
+    return c;
+}
+
+/* Small models of other families and with switches on: every feature that the computation knows, odd sizes. Vocabulary 701. */
+static const struct rig_family { const char *name, *config; } rig_families[] = {
+    { "llama with biases", "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+      "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":true,\"mlp_bias\":true,\"initializer_range\":0.15}" },
+    { "qwen2 with yarn, tied, windows in the last layer", "{\"model_type\":\"qwen2\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":4,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"tie_word_embeddings\":true,\"use_sliding_window\":true,"
+      "\"sliding_window\":5,\"max_window_layers\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":16},"
+      "\"initializer_range\":0.15}" },
+    { "qwen3", "{\"model_type\":\"qwen3\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":34,"
+      "\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":true,\"initializer_range\":0.15}" },
+    { "mistral", "{\"model_type\":\"mistral\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":10,"
+      "\"intermediate_size\":104,\"vocab_size\":701,\"sliding_window\":4,\"initializer_range\":0.15}" },
+    { "gpt2", "{\"model_type\":\"gpt2\",\"n_embd\":72,\"n_layer\":2,\"n_head\":8,\"n_inner\":104,\"vocab_size\":701,\"n_positions\":90,"
+      "\"initializer_range\":0.15}" },
+};
+#define RIG_FAMILIES ((int)(sizeof rig_families / sizeof rig_families[0]))
+
+static inline struct model_config rig_family_config(int i)
+{
+    struct model_config c;
+    struct err e;
+    CHECK_INT(model_config_parse(&c, rig_families[i].config, "config.json", &e), 0);
     return c;
 }
 
@@ -100,6 +127,24 @@ static inline double rig_backward(struct rig *r)
                                    zero_grads(r->z), &e), 0);
     CHECK_INT(zero_norm(r->z, &norm, &e), 0);
     return norm;
+}
+
+static inline float *rig_weight(struct rig *r, int part)
+{
+    const struct part *p = &r->m.local.part[part];
+    return (float *)r->z->unit[r->m.table.p[p->param].unit].weight + p->offset;
+}
+
+/* fp32: vectors are no longer all ones or zeros, so that a bias taken twice or a norm left out shows. */
+static inline void rig_shake(struct rig *r)
+{
+    for (int i = 0; i < r->m.local.n_parts; i++) {
+        const struct part *p = &r->m.local.part[i];
+        float *w = rig_weight(r, i);
+        for (int64_t k = 0; r->m.table.p[p->param].n_dims == 1 && k < p->count; k++)
+            w[k] += 0.3f * (float)rnd_normal(9, rnd_stream(r->m.table.p[p->param].name), (uint64_t)k);
+    }
+    zero_forget_packs(r->z);
 }
 
 static inline float *rig_grad(struct rig *r, int part)
