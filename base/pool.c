@@ -42,6 +42,8 @@ struct pool {
     _Alignas(64) _Atomic uint32_t n_jobs;      /* workers sleep on this one */
     _Atomic int n_sleepers, stop;
     struct trace *trace;            /* may be NULL; set between jobs */
+    int is_tied;
+    cpu_set_t before;               /* pool_pin: what the process had */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
@@ -243,7 +245,15 @@ int pool_pin(struct pool *p, int which, int n_pools)
         if (pthread_setaffinity_np(i ? p->worker[i].id : pthread_self(), sizeof one, &one))
             return 0;
     }
+    p->before = all;
+    p->is_tied = 1;
     return 1;
+}
+
+void pool_unpin_self(const struct pool *p)
+{
+    if (p && p->is_tied)
+        sched_setaffinity(0, sizeof p->before, &p->before);
 }
 
 int pool_threads(const struct pool *p) { return p->n_threads; }

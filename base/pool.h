@@ -14,6 +14,8 @@ void pool_close(struct pool *p);
  * this is number `which`. 0, and nothing is tied, where there are fewer CPUs than threads: then the scheduler does better. Threads
  * made later by the caller inherit its CPUs. */
 int pool_pin(struct pool *p, int which, int n_pools);
+/* Gives the calling thread, one that a tied thread has made, back the CPUs that the process had before pool_pin. */
+void pool_unpin_self(const struct pool *p);
 int pool_threads(const struct pool *p);
 /* The threads' work goes into t (base/trace.h) from the next job on; NULL: no more. */
 struct trace;

@@ -31,9 +31,10 @@ static int64_t step_below(const char *out, int64_t below)
     return best;
 }
 
-/* Step of the newest checkpoint in OUT whose every byte is right, or -1. One rank looks. */
+/* Step of the newest checkpoint in OUT whose every byte is right; -1: OUT has none at all, -2: none that is whole. One rank looks. */
 static int64_t newest_whole(struct trainer *t)
 {
+    int64_t none = -1;
     for (int64_t s = INT64_MAX; (s = step_below(t->o.out, s)) >= 0;) {
         char path[4096];
         struct ckpt *c = NULL;
@@ -46,8 +47,9 @@ static int64_t newest_whole(struct trainer *t)
         if (rc >= 0)
             return s;
         log_line(&t->log, "passing over %s: %s", path, why.text);
+        none = -2;
     }
-    return -1;
+    return none;
 }
 
 /* --resume auto: 1 found (opened), 0 none. */
@@ -57,6 +59,8 @@ static int open_newest(struct trainer *t, struct err *e)
     char path[4096];
     int rc;
     TRY(comm_broadcast(t->mesh.all, &step, sizeof step, 0, e));
+    if (step == -2)
+        return err_set(e, ERR_INTEGRITY, "--resume auto: no checkpoint in %s is whole: repair or remove them, a run does not begin anew over them", t->o.out);
     if (step < 0)
         return 0;
     snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)step);

@@ -129,6 +129,8 @@ out:
 static void *run_phase(void *arg)
 {
     struct save *s = arg;
+    if (s->snapshot)                     /* a thread of its own: not on the CPU that computes */
+        pool_unpin_self(s->t->dev->pool);
     s->rc = s->work(s, &s->err);
     atomic_store(&s->running, 0);
     return NULL;

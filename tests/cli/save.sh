@@ -111,6 +111,11 @@ mkdir "$TMP/auto/step-8.tmp-save"
 run "$BIN/ptrain" "${common[@]}" --steps 7 --out "$TMP/auto" --resume auto
 claim "damaged ones are passed over by name" eval 'has "$err" "passing over $TMP/auto/step-6: " && has "$err" "passing over $TMP/auto/step-4: "'
 claim "and the newest whole one is taken" has "$err" "resumed $TMP/auto/step-2 at step 2"
+rm -rf "$TMP/auto"/step-[27]
+rm "$TMP/auto/step-6/manifest.json"
+run "$BIN/ptrain" "${common[@]}" --steps 7 --out "$TMP/auto" --resume auto
+claim "a run does not begin anew over checkpoints of which none is whole" eval '[ $rc = 1 ] && has "$err" "no checkpoint in $TMP/auto is whole"'
+claim "and leaves them" [ -d "$TMP/auto/step-6" -a -d "$TMP/auto/step-4" ]
 
 # ---- an end that nobody planned: the save behind it is not lost ----
 train nan --steps 40 --save-every 1 --save-async --lr 1e6 --clip 0 --warmup 0
