@@ -38,17 +38,22 @@ static inline struct model_config rig_config(int tied, double init_range)
 
 /* Small models of other families and with switches on: every feature that the computation knows, odd sizes. Vocabulary 701. */
 static const struct rig_family { const char *name, *config; } rig_families[] = {
-    { "llama with biases", "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+    { "llama with biases",
+      "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
       "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":true,\"mlp_bias\":true,\"initializer_range\":0.15}" },
-    { "qwen2 with yarn, tied, windows in the last layer", "{\"model_type\":\"qwen2\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+    { "qwen2 with yarn, tied, windows in the last layer",
+      "{\"model_type\":\"qwen2\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
       "\"num_key_value_heads\":4,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"tie_word_embeddings\":true,\"use_sliding_window\":true,"
       "\"sliding_window\":5,\"max_window_layers\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":16},"
       "\"initializer_range\":0.15}" },
-    { "qwen3", "{\"model_type\":\"qwen3\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":34,"
+    { "qwen3",
+      "{\"model_type\":\"qwen3\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":34,"
       "\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":true,\"initializer_range\":0.15}" },
-    { "mistral", "{\"model_type\":\"mistral\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":10,"
+    { "mistral",
+      "{\"model_type\":\"mistral\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":10,"
       "\"intermediate_size\":104,\"vocab_size\":701,\"sliding_window\":4,\"initializer_range\":0.15}" },
-    { "gpt2", "{\"model_type\":\"gpt2\",\"n_embd\":72,\"n_layer\":2,\"n_head\":8,\"n_inner\":104,\"vocab_size\":701,\"n_positions\":90,"
+    { "gpt2",
+      "{\"model_type\":\"gpt2\",\"n_embd\":72,\"n_layer\":2,\"n_head\":8,\"n_inner\":104,\"vocab_size\":701,\"n_positions\":90,"
       "\"initializer_range\":0.15}" },
 };
 #define RIG_FAMILIES ((int)(sizeof rig_families / sizeof rig_families[0]))
