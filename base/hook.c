@@ -16,7 +16,7 @@
 
 static const struct { const char *name; int value; } errno_name[] = {
     { "ENOSPC", ENOSPC }, { "EDQUOT", EDQUOT }, { "EIO", EIO }, { "ENOENT", ENOENT }, { "EACCES", EACCES },
-    { "EMFILE", EMFILE }, { "EROFS", EROFS }, { "ENOMEM", ENOMEM },
+    { "EMFILE", EMFILE }, { "EROFS", EROFS }, { "ENOMEM", ENOMEM }, { "EINTR", EINTR },
 };
 
 static int errno_of(const char *name)

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/hook.h"
@@ -21,10 +22,9 @@
 static int open_at(const char *path, int flags, const char *verb, struct err *e)
 {
     int fd = -1;
-    if (!hook_fault(HOOK_OPEN))
-        do
-            fd = open(path, flags | O_CLOEXEC, 0666);
-        while (fd < 0 && errno == EINTR);
+    do
+        fd = hook_fault(HOOK_OPEN) ? -1 : open(path, flags | O_CLOEXEC, 0666);
+    while (fd < 0 && errno == EINTR);
     if (fd < 0)
         return err_sys(e, "cannot %s %s", verb, path);
     if (flags & O_CREAT)
@@ -297,4 +297,23 @@ int io_exists(const char *path)
 {
     struct stat st;
     return lstat(path, &st) == 0;
+}
+
+int io_is_at(int fd, const char *path)
+{
+    struct stat open_one, named;
+    return fstat(fd, &open_one) == 0 && lstat(path, &named) == 0 && open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
+}
+
+int io_lock_dir(const char *path, int *busy, struct err *e)
+{
+    int fd = open_at(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, "open folder", e);
+    *busy = fd < 0 && errno == ENOENT;
+    if (fd < 0)
+        return fd;
+    *busy = (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) || !io_is_at(fd, path);
+    if (!*busy)
+        return fd;
+    io_close(fd);
+    return err_set(e, ERR_FILE, "another process has %s: wait until it ends", path);
 }

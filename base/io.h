@@ -27,5 +27,10 @@ int io_make_dirs(const char *path, struct err *e);                              
 int io_unlink(const char *path, struct err *e);                                     /* missing is fine */
 int io_remove_tree(const char *path, struct err *e);                                /* missing is fine */
 int io_exists(const char *path);
+/* An exclusive lock on the folder, held as long as the descriptor is open: the kernel gives it up when the process ends, however it
+ * ends. *busy: 1 when the error
+ * is that another process has it, or took the name away. A file system that knows no locks grants it to everybody. */
+int io_lock_dir(const char *path, int *busy, struct err *e);
+int io_is_at(int fd, const char *path);                                             /* 1: the name stands for the open file or folder */
 
 #endif

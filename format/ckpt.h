@@ -139,16 +139,19 @@ struct ckpt_meta {
     const void **extra_data;
     size_t *extra_bytes;
 };
-/* Makes an empty temporary folder next to dst ("dst.tmp-…" derived from dst's name only); removes what an earlier failed try left.
- * ERR_FILE when dst exists. tmp: at least 4096 bytes. */
-int ckpt_begin(const char *dst, char *tmp, struct err *e);
+/* Makes an empty temporary folder next to dst ("dst.tmp-…" derived from dst's name only); removes what a process left that is gone.
+ * ERR_FILE when dst exists, or another process is writing it; tmp is "" then. tmp: at least 4096 bytes. *lock keeps other processes of
+ * this machine away: io_close it after ckpt_reveal, or give it to ckpt_abandon. NULL: only for tests. */
+int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e);
 /* One process: merges the shards' tables, checks exact cover, writes config.json, extras and the manifest, fsyncs, renames tmp to dst,
  * fsyncs the parent. *got: digests of what was written. On error nothing has appeared at dst and tmp is removed. */
 int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes,
                  const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
 /* Removes a checkpoint: its name goes first and at once, so that nobody ever finds a part of one. */
 int ckpt_remove(const char *path, struct err *e);
-void ckpt_abandon(const char *tmp);                         /* removes a temporary folder */
+/* Removes a temporary folder, and closes its lock. With a lock: only when the name still stands for the locked folder, which an error may
+ * have removed before, and another process made anew. -1: without looking. */
+void ckpt_abandon(const char *tmp, int lock);
 /* ckpt_publish in its two steps, for those who want to read the files again before anybody else can: after ckpt_seal the folder tmp is
  * a whole checkpoint (ckpt_open reads it), ckpt_reveal gives it its name. On error of either: as ckpt_publish. */
 int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes, const struct ckpt_meta *meta, struct ckpt_digests *got,

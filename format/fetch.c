@@ -40,7 +40,7 @@ out:
     remote_close(r);
     ckpt_close(c);
     if (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT)
-        ckpt_abandon(tmp);              /* these bytes are wrong: the next try starts anew. Others are kept for it */
+        ckpt_abandon(tmp, -1);              /* these bytes are wrong: the next try starts anew. Others are kept for it */
     if (e->code == ERR_STOPPED)
         return err_set(e, ERR_STOPPED, "%.*s: stopped by a signal: what has arrived is kept, the same command goes on from there", (int)strcspn(url, "?"), url);
     return rc;

@@ -169,7 +169,7 @@ int hf_write_seal(struct hf_write *w, const struct ckpt_meta *meta, struct err *
     TRY(io_sync_dir(w->dir, e));
 out:
     if (rc < 0)
-        ckpt_abandon(w->dir);
+        ckpt_abandon(w->dir, -1);
     hf_write_abort(w);
     return rc < 0 ? rc : 0;
 }

@@ -25,7 +25,36 @@ struct seal {
 
 /* ---- the temporary folder ---- */
 
-int ckpt_begin(const char *dst, char *tmp, struct err *e)
+/* Makes the folder and locks it. One that is there and that nobody has locked is what a dead process left: it is removed under its lock,
+ * and the name is taken anew. Whoever waits for the old one finds that the name no longer stands for it. */
+static int own_folder(const char *tmp, struct err *e)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        int busy, rc = 0, made = !io_exists(tmp);
+        if (made && (rc = io_mkdir(tmp, e)) < 0) {
+            if (!io_exists(tmp))
+                return rc;
+            made = 0;                       /* another process was faster */
+        }
+        int fd = io_lock_dir(tmp, &busy, e);
+        if (fd >= 0 && made)
+            return fd;
+        if (fd < 0 && !busy) {
+            if (made)
+                ckpt_abandon(tmp, -1);
+            return fd;
+        }
+        if (fd < 0 && io_exists(tmp))
+            break;
+        rc = fd < 0 ? 0 : io_remove_tree(tmp, e);
+        io_close(fd);
+        if (rc < 0)
+            return rc;
+    }
+    return err_set(e, ERR_FILE, "another process is writing %s: wait until it ends, or choose another name", tmp);
+}
+
+int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e)
 {
     size_t n = strlen(dst);
     while (n > 1 && dst[n - 1] == '/')
@@ -35,14 +64,28 @@ int ckpt_begin(const char *dst, char *tmp, struct err *e)
     if (n == 0 || n + 16 > PATH_ROOM)
         return err_set(e, ERR_USAGE, "a checkpoint's name has %zu bytes: choose a shorter one", n);
     snprintf(tmp, PATH_ROOM, "%.*s.tmp-save", (int)n, dst);
-    int rc = io_remove_tree(tmp, e);
-    return rc < 0 ? rc : io_mkdir(tmp, e);
+    int fd = own_folder(tmp, e);
+    if (fd >= 0 && io_exists(dst)) {        /* another process published since we looked */
+        ckpt_abandon(tmp, fd);
+        fd = err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
+    }
+    if (fd < 0) {
+        *tmp = 0;                           /* it is not ours to remove */
+        return fd;
+    }
+    if (lock)
+        *lock = fd;
+    else
+        io_close(fd);
+    return 0;
 }
 
-void ckpt_abandon(const char *tmp)
+void ckpt_abandon(const char *tmp, int lock)
 {
     struct err e;
-    io_remove_tree(tmp, &e);        /* nothing to say: an error is on its way already */
+    if (lock < 0 || io_is_at(lock, tmp))
+        io_remove_tree(tmp, &e);        /* nothing to say: an error is on its way already */
+    io_close(lock);
 }
 
 static int sync_parent(const char *dst, struct err *e)
@@ -84,7 +127,7 @@ int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
         back = back < 0 ? back : sync_parent(dst, &ignored);
     }
     if (rc < 0 && back >= 0)
-        ckpt_abandon(tmp);
+        ckpt_abandon(tmp, -1);
     return rc < 0 ? err_add(e, "publishing %s", dst) : 0;
 }
 
@@ -432,7 +475,7 @@ out:
     free(s.c.tensor);
     free(s.c.first_piece);
     if (rc < 0)
-        ckpt_abandon(tmp);
+        ckpt_abandon(tmp, -1);
     return rc < 0 ? rc : 0;
 }
 

@@ -1,13 +1,14 @@
 /* convert.c - the whole walk: open, plan, stream, prove, publish. */
 #include <stdlib.h>
+#include "base/io.h"
 #include "reshard/reshard.h"
 
 #define PATH_ROOM 4096
 
-/* Every process has the folder's name afterwards, and the folder is there. */
-static int begin(const struct request *req, char *tmp, struct err *e)
+/* Every process has the folder's name afterwards, and the folder is there; the first one has its lock. */
+static int begin(const struct request *req, char *tmp, int *lock, struct err *e)
 {
-    int rc = share_agree(req->share, share_rank(req->share) ? 0 : ckpt_begin(req->dst, tmp, e), e);
+    int rc = share_agree(req->share, share_rank(req->share) ? 0 : ckpt_begin(req->dst, tmp, lock, e), e);
     return rc < 0 ? rc : share_tell(req->share, tmp, PATH_ROOM, e);
 }
 
@@ -15,10 +16,9 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
 {
     const struct share *share = p->req->share;
     char tmp[PATH_ROOM] = "";
-    int first = share_rank(share) == 0, rc = begin(p->req, tmp, e);
+    int lock = -1, first = share_rank(share) == 0, rc = begin(p->req, tmp, &lock, e);
     struct ckpt_digest *digest = rc < 0 ? NULL : calloc((size_t)p->n + 1, sizeof *digest);
-    if (rc < 0)
-        return rc;
+    TRY(rc);
     TRY(share_agree(share, digest ? 0 : err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", p->n), e));
     TRY(stream_run(p, tmp, digest, log, e));
     TRY(prove_run(p, tmp, digest, log, e));
@@ -26,11 +26,13 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
 out:
     free(digest);
     if (rc < 0) {
-        if (first)
-            ckpt_abandon(tmp);
+        if (first && *tmp)
+            ckpt_abandon(tmp, lock);
         return rc;
     }
-    return share_agree(share, first ? ckpt_reveal(tmp, p->req->dst, e) : 0, e);
+    rc = first ? ckpt_reveal(tmp, p->req->dst, e) : 0;
+    io_close(lock);
+    return share_agree(share, rc, e);
 }
 
 static void say_remarks(const struct ckpt *src, const struct request *req, struct log *log)

@@ -22,6 +22,7 @@ struct save {
     int must;                            /* the run is not done without this one */
     int64_t step, sample;                /* what it holds */
     char tmp[4096], dst[4096], note[1200];      /* note: said when it is done */
+    int lock;                            /* of the folder tmp (rank 0), else -1 */
     struct pieces pieces;                /* of this rank */
     char *snapshot;                      /* --save-async: room for a copy of them */
     int (*work)(struct save *s, struct err *e);         /* the phase */
@@ -171,9 +172,17 @@ static void forget(struct save *s)
 {
     free(s->table);
     free(s->blobs);
+    io_close(s->lock);
+    s->lock = -1;
     s->table = s->blobs = NULL;
     s->table_bytes = 0;
     s->phase = IDLE;
+}
+
+static void abandon(struct save *s)
+{
+    ckpt_abandon(s->tmp, s->lock);
+    s->lock = -1;
 }
 
 /* All ranks are here with the same error. Returns 0 when training goes on. */
@@ -183,7 +192,7 @@ static int failed(struct trainer *t, struct err *e)
     struct err late;
     end_phase(s, &late);
     if (world_rank(t->world) == 0 && s->tmp[0])
-        ckpt_abandon(s->tmp);
+        abandon(s);
     forget(s);
     err_add(e, "saving %s", s->dst);
     /* nobody leaves before the folder is gone: a launcher may stop the others at the first end */
@@ -288,7 +297,7 @@ int trainer_save(struct trainer *t, int must, struct err *e)
     s->snapshot_s = s->write_s = 0;
     snprintf(s->dst, sizeof s->dst, "%s/step-%lld", t->o.out, (long long)t->step);
     if (world_rank(t->world) == 0)
-        rc = ckpt_begin(s->dst, s->tmp, e);
+        rc = ckpt_begin(s->dst, s->tmp, &s->lock, e);
     TRY(comm_agree(t->mesh.all, rc, e));
     TRY(comm_broadcast(t->mesh.all, s->tmp, sizeof s->tmp, 0, e));
     if (s->snapshot)
@@ -310,6 +319,7 @@ int trainer_save_open(struct trainer *t, struct err *e)
     if (!s)
         return err_set(e, ERR_MEMORY, "no memory for saves");
     s->t = t;
+    s->lock = -1;
     TRY(pieces_open(&s->pieces, &t->model, t->zero, t->mesh.at[AXIS_DP], t->layout.zero, e));
     s->sizes = calloc((size_t)world_size(t->world), sizeof *s->sizes);
     if (!s->sizes)
@@ -332,7 +342,7 @@ void trainer_save_close(struct trainer *t)
         return;
     end_phase(s, &e);
     if (s->phase != IDLE && world_rank(t->world) == 0)
-        ckpt_abandon(s->tmp);                        /* the run ended by an error while it was written */
+        abandon(s);                                  /* the run ended by an error while it was written */
     forget(s);
     mem_free(&t->mem, s->snapshot);
     free(s->sizes);

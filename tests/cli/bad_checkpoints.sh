@@ -19,20 +19,33 @@ while IFS=$'\t' read -r name answer says; do
     claim "$name: is not converted" [ $rc != 0 ] && claim "$name: nothing appears" [ -z "$(ls -d new* 2>/dev/null)" ]
 done <cases
 
-# G103: two at once into one place: at most one of them wins, what is there is whole, and the next run works and tidies up
+# G103: two at once into one place: the second is refused while the first works, and both may be killed; the next run tidies up
+SHARDLINE_IO_SLOW=300 "$BIN/reshard" --format hf E0-megatron both 2>one.err &
+first=$!
+for ((i = 0; i < 500; i++)); do [ -e both.tmp-save ] && break || sleep 0.02; done
+run reshard --format hf E0-megatron both
+claim "two at once: the second is refused" [ $rc = 1 ]
+claim "two at once: it says why" has "$err" "another process is writing both.tmp-save"
+wait $first
+claim "two at once: the first is not disturbed" [ $? = 0 ]
+run reshard verify both
+claim "two at once: what is there in the end is whole" [ $rc = 0 ]
+rm -rf both
+SHARDLINE_IO_SLOW=300 "$BIN/reshard" --format hf E0-megatron both 2>one.err &
+first=$!
+for ((i = 0; i < 500; i++)); do [ -e both.tmp-save ] && break || sleep 0.02; done
+kill -9 $first
+wait $first 2>/dev/null
+claim "killed: its folder is left" [ -e both.tmp-save ]
+run reshard --format hf E0-megatron both
+claim "killed: the next run leaves nothing else" [ $rc = 0 -a "$(ls -d both*)" = both ]
+rm -rf both
 for n in 1 2 3; do
-    "$BIN/reshard" --format hf E0-megatron both 2>one.err &
-    first=$!
-    "$BIN/reshard" --format hf E0-megatron both 2>two.err
-    second=$?
-    wait $first
-    claim "two at once ($n): not both succeed" [ $(($? == 0 && second == 0)) = 0 ]
-    [ -e both ] || run reshard --format hf E0-megatron both
+    for i in 1 2 3 4; do "$BIN/reshard" --format hf E0-megatron both 2>"$i.err" && echo "$i" >>won & done
+    wait
+    claim "four at once ($n): one of them wins" [ "$(wc -l <won)" = 1 -a "$(ls -d both*)" = both ]
     run reshard verify both
-    claim "two at once ($n): what is there in the end is whole" [ $rc = 0 ]
-    rm -rf both
-    run reshard --format hf E0-megatron both
-    claim "two at once ($n): the next run leaves nothing else" [ $rc = 0 -a "$(ls -d both*)" = both ]
-    rm -rf both
+    claim "four at once ($n): what is there is whole" [ $rc = 0 ]
+    rm -rf both won
 done
 finish

@@ -55,6 +55,35 @@ TEST(offsets_and_short_files)
     io_close(-1);
 }
 
+static void interrupted(const char *fault)
+{
+    struct err e;
+    char buf[5];
+    struct path p = in_tmp("interrupted");
+    setenv("SHARDLINE_IO_FAULT", fault, 1);
+    int fd = io_create(p.text, &e);
+    _exit(fd < 0 || io_pwrite(fd, p.text, "world", 5, 0, &e) || io_sync_close(fd, p.text, &e) || (fd = io_open_read(p.text, &e)) < 0 ||
+          io_pread(fd, p.text, buf, 5, 0, &e) || memcmp(buf, "world", 5));
+}
+
+TEST(a_call_that_a_signal_interrupts_is_made_again)
+{
+    static const char *const faults[] = { "open:1:EINTR", "open:2:EINTR", "write:1:EINTR", "read:1:EINTR" };
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct err e;
+        struct path p = in_tmp("interrupted");
+        int status = -1;
+        fflush(stdout);
+        pid_t child = fork();
+        if (child == 0)
+            interrupted(faults[i]);
+        CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+        if (status)
+            test_fail(__FILE__, __LINE__, "%s is not made again", faults[i]);
+        CHECK_INT(io_unlink(p.text, &e), 0);
+    }
+}
+
 TEST(missing_files_and_folders_are_named)
 {
     struct err e;

@@ -114,13 +114,13 @@ static inline int make_ckpt(const char *dst, const struct spec *s, int n_specs, 
     size_t bytes[64] = { 0 };
     char tmp[4096];
     struct ckpt_meta meta = make_meta(n_ranks);
-    int rc = ckpt_begin(dst, tmp, e);
+    int rc = ckpt_begin(dst, tmp, NULL, e);
     if (rc < 0)
         return rc;
     for (int r = 0; r < n_ranks && rc >= 0; r++)
         rc = write_rank(tmp, s, n_specs, r, n_ranks, step, backwards, &table[r], &bytes[r], e);
     if (rc < 0)
-        ckpt_abandon(tmp);
+        ckpt_abandon(tmp, -1);
     else
         rc = ckpt_publish(tmp, dst, n_ranks, table, bytes, &meta, got, e);
     for (int r = 0; r < n_ranks; r++)

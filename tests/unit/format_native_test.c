@@ -1,6 +1,7 @@
 /* Native checkpoints: what is written is what is read, at any cut; the same state gives the same bytes; one changed byte anywhere,
  * one failed call anywhere, one wrong piece is an error and nothing appears. */
 #include <sys/stat.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include "base/jx.h"
@@ -418,7 +419,7 @@ static int make_packed(const char *path, enum ckpt_codec codec, int level, struc
     size_t bytes = 0;
     char tmp[4096], *data = malloc((size_t)4 * 700001);
     int rc = 0;
-    TRY(ckpt_begin(path, tmp, e));
+    TRY(ckpt_begin(path, tmp, NULL, e));
     TRY(ckpt_shard_open(&shard, tmp, 0, 2, p, e));
     ckpt_shard_compress(shard, codec, level);
     for (int i = 0; i < 2; i++) {
@@ -520,7 +521,7 @@ TEST(files_of_two_saves_mixed_are_found)
 
 /* ---- writing that goes wrong ---- */
 
-static int tmp_is_empty_but(const char *a)
+static int nothing_begins_with(const char *a)
 {
     char name[64][64];
     int n = list_dir(test_tmp_dir(), name, 64);
@@ -542,14 +543,14 @@ TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing
         memcpy(other, s, sizeof s);
         if (how == 2)
             other[0].t.dtype = CK_I32;
-        CHECK_INT(ckpt_begin(fresh("partial"), tmp, &e), 0);
+        CHECK_INT(ckpt_begin(fresh("partial"), tmp, NULL, &e), 0);
         CHECK_INT(write_rank(tmp, s, 2, 0, 2, 100, 0, &table[0], &bytes[0], &e), 0);
         CHECK_INT(write_rank(tmp, other, 2, 1, how == 1 ? 3 : 2, 100, 0, &table[1], &bytes[1], &e), 0);     /* 1 of 3 overlaps 0 of 2 */
         if (how == 3)
             CHECK_INT(truncate(in_tmp(tmp, "weights-00001.safetensors", path), 100), 0);
         CHECK(ckpt_publish(tmp, dst, how == 0 ? 1 : 2, table, bytes, &meta, NULL, &e) < 0);
         CHECK_HAS(e.text, how == 0 ? "stored" : how == 1 ? "over" : how == 2 ? "one shape or dtype" : "bytes");
-        CHECK(tmp_is_empty_but("partial"));
+        CHECK(nothing_begins_with("partial"));
         free(table[0]);
         free(table[1]);
     }
@@ -581,10 +582,60 @@ TEST(an_existing_name_is_never_written_over_and_an_earlier_failed_try_is_removed
     CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), -ERR_FILE);
     CHECK_HAS(e.text, "exists");
     CHECK_INT(opens_and_verifies(dst, &e), 0);
-    CHECK_INT(ckpt_begin(fresh("retry"), tmp, &e), 0);
+    CHECK_INT(ckpt_begin(fresh("retry"), tmp, NULL, &e), 0);
     CHECK_INT(io_write_file(in_tmp(tmp, "weights-00000.safetensors", path), "half", 4, &e), 0);
     CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
     CHECK_INT(opens_and_verifies(dst, &e), 0);
+}
+
+/* In a process of its own: 0 the name is free, 1 another process is writing it, 2 another error. With hold, it takes it and waits. */
+static pid_t begin_elsewhere(int hold)
+{
+    char tmp[4096];
+    int lock = -1, to[2] = { -1, -1 };
+    struct err e = { 0 };
+    CHECK_INT(pipe(to), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int rc = ckpt_begin(dst, tmp, &lock, &e);
+        if (rc == 0 && hold && write(to[1], "x", 1) == 1)
+            pause();
+        _exit(rc == 0 ? 0 : strstr(e.text, "another process is writing") && !*tmp ? 1 : 2);
+    }
+    close(to[1]);
+    CHECK(!hold || read(to[0], tmp, 1) == 1);
+    close(to[0]);
+    return child;
+}
+
+static int status_of(pid_t child)
+{
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+
+TEST(a_name_that_is_being_written_is_refused_until_its_writer_ends)
+{
+    char tmp[4096], path[512];
+    int lock = -1;
+    struct err e = { 0 };
+    CHECK_INT(ckpt_begin(fresh("busy"), tmp, &lock, &e), 0);
+    CHECK_INT(io_write_file(in_tmp(tmp, "half", path), "x", 1, &e), 0);
+    CHECK_INT(status_of(begin_elsewhere(0)), 1);
+    CHECK(io_exists(path));
+    ckpt_abandon(tmp, -1);                       /* as an error inside ckpt_seal does; the lock is still open */
+    pid_t other = begin_elsewhere(1);
+    ckpt_abandon(tmp, lock);                     /* the name is the other's now */
+    CHECK(io_exists(tmp));
+    CHECK_INT(ckpt_begin(dst, tmp, &lock, &e), -ERR_FILE);
+    CHECK_STR(tmp, "");
+    kill(other, SIGKILL);
+    CHECK_INT(status_of(other), 99);
+    CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+    snprintf(tmp, sizeof tmp, "%s.tmp-save", dst);
+    CHECK(!io_exists(tmp));
 }
 
 /* A child makes a checkpoint while its n-th call of an operation fails. Returns its exit status: 0 made, 1 an error. */
@@ -599,9 +650,7 @@ static int make_with_fault(const char *op, int n)
         int rc = make_ckpt(dst, small_specs(), N_SPECS, 2, 1000, 0, NULL, &e);
         _exit(rc < 0 ? (strlen(e.text) > 10 ? 1 : 2) : 0);
     }
-    int status = -1;
-    waitpid(child, &status, 0);
-    return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+    return status_of(child);
 }
 
 TEST(whichever_call_fails_nothing_appears_and_nothing_is_left)
@@ -612,7 +661,7 @@ TEST(whichever_call_fails_nothing_appears_and_nothing_is_left)
         for (; status == 1 && n < 200; n++) {
             fresh("fault");
             status = make_with_fault(ops[k], n);
-            if (status == 1 && !tmp_is_empty_but("fault"))
+            if (status == 1 && !nothing_begins_with("fault"))
                 test_fail(__FILE__, __LINE__, "%s %d failed and something is left", ops[k], n);
         }
         struct err e = { 0 };
