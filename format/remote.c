@@ -167,7 +167,7 @@ static int by_index(struct remote *r, const char *index, struct err *e)
 }
 
 /* Which large files are there, told by the first of these names that is found. A server lists no folder. */
-static int find_files(struct remote *r, const char *url, struct err *e)
+static int find_files(struct remote *r, struct err *e)
 {
     static const char *const indexes[] = { "model.safetensors.index.json", "pytorch_model.bin.index.json" };
     static const char *const ones[] = { "model.safetensors", "pytorch_model.bin" };
@@ -190,7 +190,7 @@ static int find_files(struct remote *r, const char *url, struct err *e)
             TRY(by_index(r, indexes[i], e));
     }
     if (!r->n)
-        return err_set(e, ERR_FILE, "%s: has no manifest.json, model.safetensors or its index: is it the URL of a checkpoint's folder", url);
+        return err_set(e, ERR_FILE, "has no manifest.json, model.safetensors or its index: is it the URL of a checkpoint's folder");
     for (size_t i = 0; i < sizeof small / sizeof *small; i++)
         TRY(get_small(r, small[i], e));
 out:
@@ -288,7 +288,7 @@ static void make_remark(struct remote *r)
                  "%sthe server gives no ranges: files were read whole, in one stream", *r->remark ? "; " : "");
 }
 
-static int find(struct remote *r, const char *url, const char *one, struct err *e)
+static int find(struct remote *r, const char *one, struct err *e)
 {
     int rc = take_over(r, e);
     if (rc)
@@ -297,7 +297,7 @@ static int find(struct remote *r, const char *url, const char *one, struct err *
         TRY(get_large(r, one, e));
         TRY(get_small(r, FMT_CONFIG, e));
     } else {
-        TRY(find_files(r, url, e));
+        TRY(find_files(r, e));
     }
     TRY(write_state(r, e));
 out:
@@ -317,7 +317,7 @@ int remote_open(struct remote **out, const char *url, const char *dir, const vol
     store_stop_on(r->store, stop);
     TRY(choose_folder(r, url, dir, e));
     TRY(lock_folder(r, e));
-    TRY(find(r, url, one ? name : NULL, e));
+    TRY(find(r, one ? name : NULL, e));
     make_remark(r);
     r->path = one ? fmt_join(r->dir, name) : strdup(r->dir);
     if (!r->path)
