@@ -35,7 +35,7 @@ static struct tree_acc acc_of(const struct back *b, int unit, int part)
     return acc;
 }
 
-static void add_dw(const struct back *b, int unit, int grad_unit, enum param_kind kind, struct mat dy, struct mat x)
+static void add_dw(const struct back *b, int grad_unit, int unit, enum param_kind kind, struct mat dy, struct mat x)
 {
     int part = model_part(b->m, unit, kind);
     struct tree_acc acc = acc_of(b, grad_unit, part);
@@ -56,6 +56,86 @@ static void bias_back(const struct back *b, int unit, enum param_kind kind, stru
     KERNEL(b->m->dev, bias_dw, &acc, dy, b->m->dt, b->w->n_seq, b->w->seq_len, ALTERED("bias_blocks") ? 1 : b->m->grain);
 }
 
+static void norm_dw(const struct back *b, int unit, enum param_kind kind, struct mat dy, struct mat x, const float *stat)
+{
+    const struct model *m = b->m;
+    int grain = ALTERED("norm_blocks") ? 1 : m->grain;
+    struct tree_acc acc = acc_of(b, unit, model_part(m, unit, kind));
+    if (m->features & F_LAYER_NORM)
+        KERNEL(m->dev, layer_norm_dw, &acc, dy, x, stat + b->w->rows, stat, b->w->n_seq, b->w->seq_len, grain);
+    else
+        KERNEL(m->dev, rms_norm_dw, &acc, dy, x, stat, b->w->n_seq, b->w->seq_len, grain);
+}
+
+/* The tied head's gradient is laid out as unit 0, whose table of positions it has no part in. */
+static void zero_positions(const struct back *b, int grad_unit)
+{
+    int part = model_part(b->m, 0, P_POS);
+    for (int j = 0; part >= 0 && j < b->g->n_levels; j++)
+        memset(b->g->level(b->g, grad_unit, j) + b->m->local.part[part].offset, 0, (size_t)b->m->local.part[part].count * sizeof(float));
+}
+
+static void embed_dw(const struct back *b, struct mat dx, const int32_t *ids)
+{
+    const struct model *m = b->m;
+    int part = model_part(m, 0, P_EMBED), pos = model_part(m, 0, P_POS);
+    struct tree_acc acc = acc_of(b, 0, part);
+    KERNEL(m->dev, embed_dw, &acc, m->hidden, m->vocab_begin, m->vocab_n, dx, ids, b->w->n_seq, b->w->seq_len);
+    if (pos < 0)
+        return;
+    acc = acc_of(b, 0, pos);
+    KERNEL(m->dev, embed_dw, &acc, m->hidden, 0, m->table.cfg.max_pos, dx, b->w->pos, b->w->n_seq, b->w->seq_len);
+}
+
+/* ---- weight gradients, at once or late (zero-bubble pipelines): then what they need is kept and they are noted ---- */
+static int weight_gradient(const struct back *b, const struct late *r, struct err *e)
+{
+    switch (r->op) {
+    case LATE_PRODUCT:
+        add_dw(b, r->grad_unit, r->unit, r->kind, r->dy, r->x);
+        if (r->grad_unit == r->unit)
+            bias_back(b, r->unit, r->kind, r->dy);
+        return 0;
+    case LATE_NORM:
+        norm_dw(b, r->unit, r->kind, r->dy, r->x, r->stat);
+        bias_back(b, r->unit, r->kind, r->dy);
+        return 0;
+    case LATE_EMBED: embed_dw(b, r->dy, r->ids); return 0;
+    case LATE_TIED: zero_positions(b, r->unit); return 0;
+    case LATE_DONE: return b->g->done(b->g, r->unit, e);
+    }
+    return 0;
+}
+
+/* A copy of a gradient that the rest of the backward pass overwrites. */
+static struct mat keep(struct train_work *w, struct mat x)
+{
+    struct mat y = mat_of(w->kept + w->n_kept, x.dt, x.rows, x.cols, x.cols);
+    size_t row = (size_t)x.cols * dtype_size(x.dt);
+    for (int64_t i = 0; i < x.rows; i++)
+        memcpy((char *)y.p + (size_t)i * row, (char *)x.p + (size_t)(i * x.ld) * dtype_size(x.dt), row);
+    w->n_kept += (row * (size_t)x.rows + 63) / 64 * 64;
+    return y;
+}
+
+static int gradient(const struct back *b, struct late r, struct err *e)
+{
+    struct train_work *w = b->w;
+    if (!w->kept)
+        return weight_gradient(b, &r, e);
+    if (r.dy.p && !r.stays)
+        r.dy = keep(w, r.dy);
+    w->late[w->n_late++] = r;
+    return 0;
+}
+
+static int product_back(const struct back *b, int unit, enum param_kind kind, struct mat dy, struct mat x)
+{
+    return gradient(b, (struct late){ .op = LATE_PRODUCT, .unit = unit, .grad_unit = unit, .kind = kind, .dy = dy, .x = x }, NULL);
+}
+
+static int unit_done(const struct back *b, int unit, struct err *e) { return gradient(b, (struct late){ .op = LATE_DONE, .unit = unit }, e); }
+
 /* Outputs [first, first + n) of a matrix, in natural order; made at *room where the tensor is transposed. */
 static struct mat weight_rows(const struct model *m, const struct unit_weights *uw, int unit, enum param_kind kind, int64_t first, int64_t n, char **room)
 {
@@ -71,26 +151,13 @@ static void norm_back(const struct back *b, const struct unit_weights *uw, int u
 {
     struct model *m = b->m;
     int64_t rows = b->w->rows;
-    int grain = ALTERED("norm_blocks") ? 1 : m->grain;
     struct mat dy = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), xm = mat_of(x, m->dt, rows, m->hidden, m->hidden);
     struct mat dx = mat_of(b->w->dx, m->dt, rows, m->hidden, m->hidden);
-    struct tree_acc acc = acc_of(b, unit, model_part(m, unit, kind));
-    if (m->features & F_LAYER_NORM) {
-        KERNEL(m->dev, layer_norm_dw, &acc, dy, xm, stat + rows, stat, b->w->n_seq, b->w->seq_len, grain);
-        bias_back(b, unit, kind, dy);
+    gradient(b, (struct late){ .op = LATE_NORM, .unit = unit, .kind = kind, .dy = dy, .x = xm, .stat = stat }, NULL);
+    if (m->features & F_LAYER_NORM)
         KERNEL(m->dev, layer_norm_dx, dx, dy, xm, uw->at[kind], stat + rows, stat);
-    } else {
-        KERNEL(m->dev, rms_norm_dw, &acc, dy, xm, stat, b->w->n_seq, b->w->seq_len, grain);
+    else
         KERNEL(m->dev, rms_norm_dx, dx, dy, xm, uw->at[kind], stat);
-    }
-}
-
-/* The tied head's gradient is laid out as unit 0, whose table of positions it has no part in. */
-static void zero_positions(const struct back *b, int grad_unit)
-{
-    int part = model_part(b->m, 0, P_POS);
-    for (int j = 0; part >= 0 && j < b->g->n_levels; j++)
-        memset(b->g->level(b->g, grad_unit, j) + b->m->local.part[part].offset, 0, (size_t)b->m->local.part[part].count * sizeof(float));
 }
 
 static int head_back(const struct back *b, struct weights *ws, const int32_t *targets, float scale, struct err *e)
@@ -104,10 +171,11 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     KERNEL(m->dev, ce_dx, dl, l, targets, m->vocab_begin, w->max, w->sum, ALTERED("dlogits_scale") ? scale * 3 : scale);
     for (int64_t i = 0; ALTERED("dlogits_scale") && dl.dt == DT_F32 && i < dl.rows * dl.cols; i++)
         ((float *)dl.p)[i] *= 1 / 3.0f;  /* as if the mean over micro-batches were taken apart */
-    add_dw(b, from, tied ? m->local.n_units : head, kind, dl, mat_of(w->hf, m->dt, w->rows, m->hidden, m->hidden));
+    gradient(b, (struct late){ .op = LATE_PRODUCT, .unit = from, .grad_unit = tied ? m->local.n_units : head, .kind = kind, .dy = dl, .stays = 1,
+                               .x = mat_of(w->hf, m->dt, w->rows, m->hidden, m->hidden) }, NULL);
     if (tied) {
-        zero_positions(b, m->local.n_units);
-        TRY(b->g->done(b->g, m->local.n_units, e));
+        gradient(b, (struct late){ .op = LATE_TIED, .unit = m->local.n_units }, NULL);
+        TRY(unit_done(b, m->local.n_units, e));
     }
     TRY(ws->get(ws, from, 1, &table, e));
     struct mat hw = model_mat(m, table->flat, model_part(m, from, kind));
@@ -119,7 +187,7 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     rc = weights_soon(ws, w->at.last_unit, w->recompute != RECOMPUTE_FULL, e);
     norm_back(b, uw, head, P_NORM, w->x_last, w->stat_last);
     ws->put(ws, head);
-    rc = rc < 0 ? rc : b->g->done(b->g, head, e);
+    rc = rc < 0 ? rc : unit_done(b, head, e);
 out:
     return rc;
 }
@@ -138,8 +206,7 @@ static int mlp_back(const struct back *b, const struct unit_weights *uw, int uni
     char *room = w->turned;
     int n = m->features & F_GATE ? 2 : 1;
 
-    add_dw(b, unit, unit, P_DOWN, dx, mat_of(l->act, m->dt, rows, m->inter, m->inter));
-    bias_back(b, unit, P_DOWN, dx);
+    product_back(b, unit, P_DOWN, dx, mat_of(l->act, m->dt, rows, m->inter, m->inter));
     down = weight_rows(m, uw, unit, P_DOWN, 0, m->hidden, &room);
     KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
     if (n == 2)
@@ -150,8 +217,7 @@ static int mlp_back(const struct back *b, const struct unit_weights *uw, int uni
     for (int i = 0; i < n; i++) {
         dy[i] = mat_cols(dgu, i * up, m->inter);
         wt[i] = weight_rows(m, uw, unit, kinds[i], 0, m->inter, &room);
-        add_dw(b, unit, unit, kinds[i], dy[i], h2);
-        bias_back(b, unit, kinds[i], dy[i]);
+        product_back(b, unit, kinds[i], dy[i], h2);
     }
     dx_together(m, rows, n, dy, wt, lv);
     int rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
@@ -213,8 +279,7 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
     struct mat dv = mat_of(w->dkv + rows * kv, DT_F32, rows, kv, kv), dout = dof;
     struct attn a = train_attn(w, unit);
 
-    add_dw(b, unit, unit, P_O, dx, o);
-    bias_back(b, unit, P_O, dx);
+    product_back(b, unit, P_O, dx, o);
     KERNEL(m->dev, linear_dx, dof, 1, &dx, &o_w, &m->of_hidden);
     if (m->dt != DT_F32) {
         dout = mat_of(w->dout, m->dt, rows, heads, heads);
@@ -257,8 +322,7 @@ static int attn_part_back(const struct back *b, const struct unit_weights *uw, i
     for (int i = 0; i < 3; i++) {
         int64_t first = i ? m->kv_begin : 0;
         struct mat whole = mat_cols(dqkv, begin[i], size[i]);
-        add_dw(b, unit, unit, kinds[i], whole, h1);
-        bias_back(b, unit, kinds[i], whole);
+        product_back(b, unit, kinds[i], whole, h1);
         dy[i] = mat_cols(dqkv, begin[i] + first, i ? own_kv : heads);
         wt[i] = weight_rows(m, uw, unit, kinds[i], first, dy[i].cols, &room);
     }
@@ -302,7 +366,7 @@ static int layer_back(const struct back *b, struct weights *ws, int unit, struct
     if (rc >= 0)
         rc = attn_part_back(b, uw, unit, e);
     ws->put(ws, unit);
-    return rc < 0 ? rc : b->g->done(b->g, unit, e);
+    return rc < 0 ? rc : unit_done(b, unit, e);
 }
 
 int model_train_backward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
@@ -316,15 +380,22 @@ int model_train_backward(struct model *m, struct weights *ws, struct train_work 
         TRY(layer_back(&b, ws, unit, e));
     if (!w->at.has_embed)
         return dev_check(m->dev, e);
-    int part = model_part(m, 0, P_EMBED), pos = model_part(m, 0, P_POS);
-    struct tree_acc acc = acc_of(&b, 0, part);
-    KERNEL(m->dev, embed_dw, &acc, m->hidden, m->vocab_begin, m->vocab_n, mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), ids, w->n_seq, w->seq_len);
-    if (pos >= 0) {
-        acc = acc_of(&b, 0, pos);
-        KERNEL(m->dev, embed_dw, &acc, m->hidden, 0, m->table.cfg.max_pos, mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), w->pos, w->n_seq, w->seq_len);
-    }
+    gradient(&b, (struct late){ .op = LATE_EMBED, .dy = mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), .ids = ids }, NULL);
     TRY(dev_check(m->dev, e));
-    rc = g->done(g, 0, e);
+    rc = unit_done(&b, 0, e);
+out:
+    return rc;
+}
+
+int model_train_late_weights(struct model *m, struct train_work *w, struct grads *g, struct err *e)
+{
+    struct back b = { m, w, g };
+    int rc = 0;
+    for (int i = 0; i < w->n_late; i++)
+        TRY(weight_gradient(&b, &w->late[i], e));
+    w->n_late = 0;
+    w->n_kept = 0;
+    rc = dev_check(m->dev, e);
 out:
     return rc;
 }

@@ -110,7 +110,8 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
 struct train_work;                                   /* activations of one micro-batch, model/train.c */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE /* norms and act(gate) up */, RECOMPUTE_FULL /* all but a layer's input */ };
 /* What a micro-batch is: documents, of one sequence at most, 1: attention reads whole sequences. */
-struct work_shape { int n_seq; int64_t seq_len; int documents; enum recompute recompute; };
+/* late_weights: backward leaves the weight gradients to model_train_late_weights. */
+struct work_shape { int n_seq; int64_t seq_len; int documents; enum recompute recompute; int late_weights; };
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e);
 void train_work_close(struct train_work *w);
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s);     /* bytes of one, from model_shape */
@@ -137,5 +138,7 @@ struct grads {
 };
 int model_train_backward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                          float scale, struct grads *g, struct err *e);
+/* The weight gradients of the last backward of w, which was told to leave them; ids and activations must still be there. */
+int model_train_late_weights(struct model *m, struct train_work *w, struct grads *g, struct err *e);
 
 #endif

@@ -92,6 +92,15 @@ static void carve_layers(struct train_work *w, struct arena *a)
     }
 }
 
+/* What late weight gradients need of a layer: into down, o and the norms, gate with up, q with k and v; of the ends: a norm, dx. */
+static size_t kept_bytes(const struct train_work *w)
+{
+    const struct model *m = w->m;
+    size_t el = dtype_size(m->dt), hidden = (size_t)(w->rows * m->hidden);
+    size_t layer = el * (2 * hidden + (size_t)(w->rows * (m->up_cols + qkv_of(m)))) + 2 * sizeof(float) * hidden + 64 * LATE_OF_LAYER;
+    return (size_t)w->n_layers * layer + (sizeof(float) + el) * hidden + 128;
+}
+
 static void carve(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
@@ -112,6 +121,7 @@ static void carve(struct train_work *w, struct arena *a)
     w->dq = arena_take(a, (size_t)(rows * heads_of(m)) * sizeof(float));
     w->dout = arena_take(a, (size_t)(rows * heads_of(m)) * el);
     w->turned = m->features & F_TRANSPOSED ? arena_take(a, (size_t)(m->hidden * max64(qkv_of(m), m->up_cols)) * el) : NULL;
+    w->kept = w->late_weights ? arena_take(a, kept_bytes(w)) : NULL;
 }
 
 /* Besides the arena: what ranks of tp add up. */
@@ -125,7 +135,7 @@ static struct train_work work_of(const struct model *m, int chunk, const struct 
 {
     return (struct train_work){ .m = (struct model *)(uintptr_t)m, .at = m->chunk[chunk], .recompute = s->recompute, .n_seq = s->n_seq,
                                 .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1, .seq_len = s->seq_len,
-                                .documents = s->documents > 1 ? s->documents : 1, .rows = s->n_seq * s->seq_len };
+                                .documents = s->documents > 1 ? s->documents : 1, .late_weights = s->late_weights, .rows = s->n_seq * s->seq_len };
 }
 
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s)
@@ -151,7 +161,8 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     w->dkv = comm_alloc(m->tp, MEM_ACTS, dkv_bytes(w));
     if (head_leaf_bytes(w))
         w->head_leaf = comm_alloc(m->tp, MEM_ACTS, head_leaf_bytes(w));
-    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (head_leaf_bytes(w) && !w->head_leaf)) {
+    w->late = calloc((size_t)((w->n_layers + 1) * LATE_OF_LAYER), sizeof *w->late);
+    if (!w->layer || !w->page || !w->seq || !w->late || !w->memory || !w->dkv || (head_leaf_bytes(w) && !w->head_leaf)) {
         train_work_close(w);
         return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len, or --recompute",
                        s->n_seq, (long long)s->seq_len, a.used >> 20);
@@ -170,6 +181,7 @@ void train_work_close(struct train_work *w)
     comm_free(w->m->tp, w->dkv);
     comm_free(w->m->tp, w->head_leaf);
     dev_free(w->m->dev, w->memory);
+    free(w->late);
     free(w->seq);
     free(w->page);
     free(w->layer);

@@ -4,6 +4,11 @@
 
 #include "model/block.h"
 
+/* A weight gradient that waits for its turn, with what it needs. stays: nothing overwrites dy, it need not be copied. */
+enum late_op { LATE_PRODUCT, LATE_NORM, LATE_EMBED, LATE_TIED, LATE_DONE };
+struct late { enum late_op op; int unit, grad_unit, stays; enum param_kind kind; struct mat dy, x; const float *stat; const int32_t *ids; };
+#define LATE_OF_LAYER 10                 /* at most: seven products, two norms, the end */
+
 struct train_work {
     struct model *m;
     struct stage at;                     /* the part of the model that it runs through */
@@ -25,6 +30,10 @@ struct train_work {
     float *dq;
     float *dkv;                          /* comm memory: dk then dv, [rows][n_kv head_dim] each */
     void *dout;                          /* dt [rows][heads] */
+    char *kept;                          /* gradients that late weight gradients need; NULL: none are late */
+    struct late *late;
+    int late_weights, n_late;
+    size_t n_kept;
     float *head_leaf;                    /* comm memory [n_seq][2][head_dim]: gradients of the heads' norms; NULL: none */
     void *turned;                        /* dt: matrices of one product, transposed; NULL: none are stored so */
 };

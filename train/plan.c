@@ -63,7 +63,7 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
         return rc;
     struct pipe_shape shape = shape_of(p, a);
     struct pipe_list list;
-    struct work_shape work = { (int)p->batch.micro, a->seq_len, a->documents, a->recompute };
+    struct work_shape work = { (int)p->batch.micro, a->seq_len, a->documents, a->recompute, a->pipeline == PIPE_ZERO_BUBBLE };
     int64_t rows = p->batch.micro * a->seq_len;
     TRY(pipe_make(&list, &shape, stage, e));
     zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch, bytes);

@@ -78,8 +78,8 @@ static int check_options(const struct trainer *t, struct err *e)
         return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
-    if (o->pipeline == PIPE_ZERO_BUBBLE)
-        return err_set(e, ERR_USAGE, "--schedule zero-bubble is not built yet: use 1f1b, gpipe or interleaved");
+    if (o->pipeline == PIPE_ZERO_BUBBLE && o->recompute)
+        return err_set(e, ERR_USAGE, "--schedule zero-bubble keeps what its late weight gradients need: use --recompute none");
     if (o->pp > 1 && o->sample_every)
         return err_set(e, ERR_USAGE, "--sample-every needs --pp 1: a sample does not go through a pipeline yet");
     if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1)        /* the correction 1 - beta^step would be 0 */
@@ -253,8 +253,13 @@ static int open_work(struct trainer *t, struct err *e)
     int rc;
     if (t->o.eval_only)
         s = (struct pipe_shape){ PIPE_NAIVE, t->layout.pp, t->model.n_chunks, 1 };
-    struct work_shape shape = { (int)t->work_seqs, T, t->o.eval_only ? 1 : (int)t->o.documents, (enum recompute)t->o.recompute };
+    struct work_shape shape = { (int)t->work_seqs, T, t->o.eval_only ? 1 : (int)t->o.documents, (enum recompute)t->o.recompute,
+                                s.kind == PIPE_ZERO_BUBBLE };
     TRY(pipe_check(&s, e));
+    if (shape.late_weights && t->model.features & F_QK_NORM) {
+        rc = err_set(e, ERR_USAGE, "--schedule zero-bubble does not run norms of heads (%s) yet: use 1f1b", t->cfg.family->name);
+        goto out;
+    }
     TRY(pipe_make(&t->schedule, &s, t->mesh.at[AXIS_PP], e));
     TRY(comm_split(&t->pipe_back, t->mesh.axis[AXIS_PP], 0, e));
     for (int c = 0; c < s.chunks; c++)

@@ -81,8 +81,10 @@ static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *
     case PIPE_BACKWARD:
         TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
         return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
-    case PIPE_BACKWARD_INPUT:
-    case PIPE_BACKWARD_WEIGHT: return err_set(e, ERR_INTERNAL, "a backward in halves");
+    case PIPE_BACKWARD_INPUT: return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
+    case PIPE_BACKWARD_WEIGHT:
+        TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
+        return model_train_late_weights(&t->model, w, zero_grads(t->zero), e);
     }
     rc = 0;
 out:
