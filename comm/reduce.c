@@ -24,7 +24,7 @@ static void load(vec *v, const float *p, int64_t count)
     if (count >= LANES) {
         *v = *(const vec *)p;
     } else {
-        *v = (vec) { 0 };
+        *v = (vec){ 0 };
         memcpy(v, p, (size_t)count * 4);
     }
 }

@@ -60,7 +60,7 @@ static int map(struct segment *s, size_t bytes, struct err *e)
 int segment_create(struct segment *s, size_t bytes, const char *name, struct err *e)
 {
     *s = (struct segment){ .fd = name ? shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600)
-                                       : memfd_create("shardline", MFD_CLOEXEC) };
+                                      : memfd_create("shardline", MFD_CLOEXEC) };
     if (s->fd < 0)
         return err_sys(e, "cannot create shared memory");
     if (ftruncate(s->fd, (off_t)bytes) < 0) {

@@ -177,8 +177,8 @@ int shm_barrier(struct comm *c, struct err *e)
 
 static const char *call_name(int what)
 {
-    static const char *const name[] = { "?",          "barrier", "broadcast",     "all_reduce",       "reduce_scatter",
-                                        "all_gather", "gather",  "node's slices", "all_gather_shared" };
+    static const char *const name[] = { "?", "barrier", "broadcast", "all_reduce", "reduce_scatter",
+                                        "all_gather", "gather", "node's slices", "all_gather_shared" };
     int call = what & 0xff;
     return call < (int)(sizeof name / sizeof *name) ? name[call] : name[0];
 }

@@ -178,9 +178,9 @@ struct kernel_ops {
  * arguments and the columns of the second, or the number of elements. */
 #define KERNEL_MAT(a) _Generic((a), struct mat: (a), default: (struct mat){ 0 })
 #define KERNEL_INT(a) _Generic((a), int64_t: (a), default: (int64_t)0)
+#define KERNEL_INTS(a, b, c, d, f, g) (int64_t[6]){ KERNEL_INT(a), KERNEL_INT(b), KERNEL_INT(c), KERNEL_INT(d), KERNEL_INT(f), KERNEL_INT(g) }
 #define KERNEL_ARGS(a, b, c, d, f, g, ...)                                                                               \
-    (struct mat[6]){ KERNEL_MAT(a), KERNEL_MAT(b), KERNEL_MAT(c), KERNEL_MAT(d), KERNEL_MAT(f), KERNEL_MAT(g) },         \
-    (int64_t[6]){ KERNEL_INT(a), KERNEL_INT(b), KERNEL_INT(c), KERNEL_INT(d), KERNEL_INT(f), KERNEL_INT(g) }
+    (struct mat[6]){ KERNEL_MAT(a), KERNEL_MAT(b), KERNEL_MAT(c), KERNEL_MAT(d), KERNEL_MAT(f), KERNEL_MAT(g) }, KERNEL_INTS(a, b, c, d, f, g)
 #define KERNEL(device, name, ...)                                                                                        \
     do {                                                                                                                 \
         struct dev *kernel_dev_ = (device);                                                                              \

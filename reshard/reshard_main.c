@@ -300,10 +300,10 @@ static const struct command {
     struct opt_program p;
     int (*run)(const struct options *o, char **arg, struct err *e);
 } commands[] = {
-    { "", { "reshard",
-            "converts a checkpoint to another layout, format or dtype, and proves it: nothing appears unless the digests agree\n\n"
-            "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     reshard plan [options] SRC",
-            "SRC DST", convert_opts, 2, 2, print_version }, run_convert },
+    { "", { "reshard", "converts a checkpoint to another layout, format or dtype, and proves it: nothing appears unless the digests agree\n\n"
+                       "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     reshard plan [options] SRC",
+            "SRC DST", convert_opts, 2, 2, print_version },
+      run_convert },
     { "inspect", { "reshard inspect", "tables what is inside of a checkpoint", "CKPT", inspect_opts, 1, 1, print_version }, run_inspect },
     { "verify", { "reshard verify", "reads everything and checks every checksum and digest", "CKPT", verify_opts, 1, 1, print_version },
       run_verify },

@@ -301,9 +301,9 @@ int view_plan(const struct plan *p, const struct view_options *o, FILE *out, str
     double s = (double)(bytes_in + 2 * p->bytes_out) / bytes_per_s;
     if (o->json) {
         view_json(json_pack("{s:I, s:I, s:i, s:I, s:i, s:I, s:I, s:f}", "bytes_read", (json_int_t)bytes_in, "bytes_written", (json_int_t)p->bytes_out,
-                             "tensors", p->n, "pieces", (json_int_t)p->n_pieces, "ranks_with_files", n_files, "largest_rank_bytes",
-                             (json_int_t)p->most_bytes, "memory_bytes", (json_int_t)memory, "seconds_at_1GBps", s),
-                   out);
+                            "tensors", p->n, "pieces", (json_int_t)p->n_pieces, "ranks_with_files", n_files, "largest_rank_bytes",
+                            (json_int_t)p->most_bytes, "memory_bytes", (json_int_t)memory, "seconds_at_1GBps", s),
+                  out);
         return 0;
     }
     log_bytes(a, (double)bytes_in);

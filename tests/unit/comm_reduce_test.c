@@ -35,7 +35,7 @@ TEST(tree_add_is_the_tree_for_any_number_of_ranks)
     for (int ranks = 1; ranks <= MOST; ranks++) {
         sum(out, ranks, N, SUM_TREE);
         for (int i = 0; i < N; i++)
-            if (memcmp(&out[i], &(float) { tree_sum(ranks, &data[0][i], N) }, 4)) {
+            if (memcmp(&out[i], &(float){ tree_sum(ranks, &data[0][i], N) }, 4)) {
                 test_fail(__FILE__, __LINE__, "%d ranks, element %d is %a", ranks, i, (double)out[i]);
                 break;
             }

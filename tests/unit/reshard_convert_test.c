@@ -533,7 +533,7 @@ TEST(fp16_is_widened_exactly)
             continue;
         }
         double want = exp == 31 ? (double)INFINITY : exp ? (1 + frac / 1024.0) * (exp >= 15 ? (double)(1 << (exp - 15)) : 1.0 / (1 << (15 - exp)))
-                                                        : frac / 1024.0 / 16384.0;
+                                                         : frac / 1024.0 / 16384.0;
         CHECK_BITS(got, (float)(h & 0x8000 ? -want : want));
     }
 }
