@@ -15,7 +15,7 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     struct remote *r = NULL;
     struct ckpt *c = NULL;
     size_t n = strlen(dst);
-    int rc = 0;
+    int rc = 0, lock = -1, busy;
     while (n > 1 && dst[n - 1] == '/')
         n--;
     if (!store_is_url(url))
@@ -25,6 +25,8 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     if (io_exists(dst))
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     snprintf(tmp, sizeof tmp, "%.*s.tmp-fetch", (int)n, dst);
+    TRY(io_make_dirs(tmp, e));
+    TRY(lock = io_lock_dir(tmp, &busy, e));          /* else another process would write into files that this one publishes */
     TRY(remote_open(&r, url, tmp, how->stop, e));
     if (how->log && remote_remark(r))
         log_line(how->log, "%.*s: %s", (int)strcspn(url, "?"), url, remote_remark(r));
@@ -35,12 +37,17 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     TRY(ckpt_open(&c, tmp, e));
     TRY(ckpt_verify(c, 0, e));
     ckpt_close(c);
-    return ckpt_reveal(tmp, dst, e);
+    rc = ckpt_reveal(tmp, dst, e);
+    io_close(lock);
+    return rc;
 out:
     remote_close(r);
     ckpt_close(c);
-    if (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT)
+    if (lock >= 0 && (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT))
         ckpt_abandon(tmp, -1);              /* these bytes are wrong: the next try starts anew. Others are kept for it */
+    else if (lock >= 0)
+        remove(tmp);                        /* only when it is empty */
+    io_close(lock);
     if (e->code == ERR_STOPPED)
         return err_set(e, ERR_STOPPED, "%.*s: stopped by a signal: what has arrived is kept, the same command goes on from there", (int)strcspn(url, "?"), url);
     return rc;

@@ -60,10 +60,8 @@ static int cut_log(const char *path, int64_t step, struct err *e)
         memmove(keep, line, (size_t)(next - line));
         keep += next - line;
     }
-    if (truncate(path, 0) < 0)
-        rc = err_sys(e, "%s: cannot cut the log", path);
-    FILE *f = fopen(path, "w");
-    if (!f || fwrite(text, 1, (size_t)(keep - text), f) != (size_t)(keep - text))
+    FILE *f = keep < text + n ? fopen(path, "w") : NULL;      /* nothing to cut: not touched, it may be /dev/null */
+    if (keep < text + n && (!f || fwrite(text, 1, (size_t)(keep - text), f) != (size_t)(keep - text)))
         rc = err_sys(e, "%s: cannot write the log", path);
     if (f && fclose(f))
         rc = err_sys(e, "%s: cannot write the log", path);

@@ -48,4 +48,15 @@ for n in 1 2 3; do
     claim "four at once ($n): what is there is whole" [ $rc = 0 ]
     rm -rf both won
 done
+# G106: a folder that nobody may write to, and one in memory (no O_DIRECT there)
+SHARDLINE_IO_FAULT=mkdir:1:EROFS run reshard --format hf E0-megatron both
+claim "read-only: status 1 and one line" [ "$rc/$(wc -l <"$TMP/.err")" = 1/1 ]
+claim "read-only: it names the folder" has "$err" "cannot make folder both.tmp-save: Read-only file system"
+if shm=$(mktemp -d -p /dev/shm 2>/dev/null); then
+    run reshard --format hf E0-megatron "$shm/both"
+    claim "in memory: a conversion works" [ $rc = 0 ]
+    rm -rf "$shm"
+else
+    skip "no /dev/shm to write to"
+fi
 finish

@@ -89,6 +89,8 @@ for i in 1 2 3 4 5; do
     timeout -s KILL 0.5 "$BIN/reshard" fetch --threads 2 $at/slow/big got >/dev/null 2>&1
     claim "kill $i: nothing half appears" [ ! -e got ] || break
 done
+run flock got.tmp-fetch "$BIN/reshard" fetch $at/slow/big got
+claim "while another process has its folder it is refused" [ $rc = 1 ] && claim "which is said" has "$err" "another process has got.tmp-fetch: wait"
 run reshard fetch $at/slow/big got
 claim "after five kills it ends" [ $rc = 0 ]
 claim "with the right bytes" cmp got/model.safetensors served/big/model.safetensors

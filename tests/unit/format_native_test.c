@@ -638,6 +638,31 @@ TEST(a_name_that_is_being_written_is_refused_until_its_writer_ends)
     CHECK(!io_exists(tmp));
 }
 
+TEST(a_checkpoint_removed_while_it_is_read_gives_its_values_or_an_error_that_names_the_file)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    char data[1 << 16], again[1 << 16];
+    CHECK_INT(make_ckpt(fresh("read"), small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    const struct ckpt_tensor *t = ckpt_tensor(c, 0);
+    struct box whole = box_whole(t->n_dims, t->shape);
+    int64_t n = box_count(&whole);
+    CHECK(n * (int64_t)ckpt_dtype_size(t->dtype) <= (int64_t)sizeof data);
+    CHECK_INT(ckpt_read_range(c, 0, &whole, 0, n, data, &e), 0);
+    CHECK_INT(ckpt_remove(dst, &e), 0);                /* as --keep does */
+    CHECK_INT(ckpt_read_range(c, 0, &whole, 0, n, again, &e), 0);
+    CHECK_SAME(again, data, (size_t)n * ckpt_dtype_size(t->dtype));
+    for (int i = 1, rc = 0; i < ckpt_n_tensors(c) && rc >= 0; i++) {
+        t = ckpt_tensor(c, i);
+        whole = box_whole(t->n_dims, t->shape);
+        rc = ckpt_read_range(c, i, &whole, 0, box_count(&whole), again, &e);
+        CHECK(rc == 0 || (rc == -ERR_FILE && strstr(e.text, dst)));
+    }
+    ckpt_close(c);
+    CHECK_INT(ckpt_open(&c, dst, &e), -ERR_FILE);
+}
+
 /* A child makes a checkpoint while its n-th call of an operation fails. Returns its exit status: 0 made, 1 an error. */
 static int make_with_fault(const char *op, int n)
 {
