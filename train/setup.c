@@ -19,6 +19,21 @@ static int parse(struct trainer *t, int argc, char **argv, struct err *e)
     return rc;
 }
 
+/* One option of the resumed run as a command line has it: NULL where the key is none of those, or has no such form. */
+static int stored_arg(char **arg, const char *key, const json_t *v)
+{
+    *arg = NULL;
+    if (!opts_stored(key))               /* a checkpoint names no paths and no ranks */
+        return 0;
+    if (json_is_string(v))
+        return asprintf(arg, "--%s=%s", key, json_string_value(v));
+    if (json_is_integer(v))
+        return asprintf(arg, "--%s=%lld", key, (long long)json_integer_value(v));
+    if (json_is_real(v))
+        return asprintf(arg, "--%s=%.17g", key, json_real_value(v));
+    return json_is_true(v) ? asprintf(arg, "--%s", key) : 0;
+}
+
 /* Options that the command line left out take the values that the resumed run had: parsed again with those in front. */
 static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
 {
@@ -38,20 +53,12 @@ static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
     memcpy(given, t->given, sizeof given);
     all[n++] = argv[0];
     json_object_foreach(o, key, v) {
-        char *arg = opts_stored(key) ? malloc(strlen(key) + 4096) : NULL;     /* a checkpoint names no paths and no ranks */
-        if (!arg)
-            continue;
-        if (json_is_string(v))
-            sprintf(arg, "--%s=%.4000s", key, json_string_value(v));
-        else if (json_is_integer(v))
-            sprintf(arg, "--%s=%lld", key, (long long)json_integer_value(v));
-        else if (json_is_real(v))
-            sprintf(arg, "--%s=%.17g", key, json_real_value(v));
-        else if (json_is_true(v))
-            sprintf(arg, "--%s", key);
-        else
-            arg[0] = 0;
-        if (arg[0])
+        char *arg;
+        if (stored_arg(&arg, key, v) < 0) {
+            json_decref(o);
+            return err_set(e, ERR_MEMORY, "no memory for options");
+        }
+        if (arg)
             all[n++] = arg;              /* lives as long as the process: OPT_TEXT points into it */
     }
     memcpy(all + n, argv + 1, sizeof *all * (size_t)(argc - 1));
