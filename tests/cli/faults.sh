@@ -154,6 +154,23 @@ claim "rank 1 stopped: not as if all were well" [ $rc -ne 0 ]
 claim "rank 1 stopped: one line names it" eval '[ "$(wc -l <<<"$err")" = 1 ] && [[ $err == *"rank 1 does not answer"* ]]'
 claim "rank 1 stopped: nothing was saved" nothing_at "$TMP/long/step"
 
+# ---- a rank that dies while a checkpoint is written behind training ----
+SHARDLINE_IO_SLOW=100 start --zero 1 --save-async --save-every 2
+for ((i = 0; i < 200; i++)); do ls -d "$TMP"/long/step-*.tmp-save >/dev/null 2>&1 && break || sleep 0.05; done
+claim "a save is under way" [ $i -lt 200 ]
+kill -KILL "${rank[2]}"
+ended "killed during a save"
+claim "killed during a save: not as if all were well" [ $rc -ne 0 ]
+claim "killed during a save: one line names it" eval '[ "$(wc -l <<<"$err")" = 1 ] && [[ $err == *"rank 2 died"* ]]'
+newest=0
+for c in "$TMP"/long/step-*[0-9]; do
+    [ -d "$c" ] || continue
+    claim "killed during a save: ${c##*/} is whole" "$BIN/reshard" verify "$c" >/dev/null
+    [ "${c##*-}" -gt "$newest" ] && newest=${c##*-}
+done
+run "$BIN/ptrain" --data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --out "$TMP/long" --resume auto --steps 1000000 --stop-after $((newest + 2)) --threads 1
+claim "killed during a save: --resume auto goes on" [ $rc = 0 ] && claim "and saves" "$BIN/reshard" verify "$TMP/long/step-$((newest + 2))" >/dev/null
+
 # ---- an orderly end ----
 for sig in TERM INT; do
     start
