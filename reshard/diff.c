@@ -200,7 +200,7 @@ int view_diff(struct ckpt *a, struct ckpt *b, const struct view_options *o, FILE
     state = diff_state(&r, a, b);
     TRY(diff_tensors(&r, a, b, e));
     if (o->json)
-        view_json(json_pack("{s:s, s:s, s:b, s:i, s:O, s:O}", "a", ckpt_path(a), "b", ckpt_path(b), "equal", !state && !r.n_different, "tensors_in_a",
+        view_json(json_pack("{s:o, s:o, s:b, s:i, s:O, s:O}", "a", view_path(a), "b", view_path(b), "equal", !state && !r.n_different, "tensors_in_a",
                             ckpt_n_tensors(a), "state", r.state, "tensors", r.tensors), out);
     else if (r.n_different)
         fprintf(out, "%d of %d tensors differ\n", r.n_different, ckpt_n_tensors(a) > ckpt_n_tensors(b) ? ckpt_n_tensors(a) : ckpt_n_tensors(b));

@@ -349,7 +349,7 @@ int main(int argc, char **argv)
     } else if (rc > 0) {
         return 0;
     }
-    if (rc >= 0 && fflush(stdout) != 0)
+    if (rc >= 0 && (fflush(stdout) != 0 || ferror(stdout)))
         rc = err_sys(&e, "cannot write to stdout");
     if (rc < 0)
         return launch_is_first() ? err_print(&e, "reshard") : err_exit_status(e.code);

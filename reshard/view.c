@@ -29,6 +29,18 @@ void view_json(json_t *o, FILE *out)
     json_decref(o);
 }
 
+json_t *view_path(const struct ckpt *c)
+{
+    const char *path = ckpt_path(c);
+    json_t *o = json_string(path);
+    char text[4096];
+    size_t n = 0;
+    for (; path[n] && n + 1 < sizeof text; n++)
+        text[n] = path[n] & 0x80 ? '?' : path[n];
+    text[n] = 0;
+    return o ? o : json_string(text);
+}
+
 static int index_of(const struct ckpt_tensor *t, int64_t at, int64_t idx[BOX_DIMS])
 {
     for (int k = t->n_dims - 1; k >= 0; k--) {
@@ -100,7 +112,7 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
     const struct ckpt_layout *l = ckpt_layout(c);
     const struct ckpt_state *s = ckpt_state(c);
     struct group g[ROLE_COUNT][CK_DTYPES];
-    json_t *groups = json_array(), *root = json_pack("{s:s, s:s}", "path", ckpt_path(c), "format", ckpt_driver(c));
+    json_t *groups = json_array(), *root = json_pack("{s:o, s:s}", "path", view_path(c), "format", ckpt_driver(c));
     sum_groups(c, g);
     for (int r = 0; r < ROLE_COUNT; r++)
         for (int d = 0; d < CK_DTYPES; d++)

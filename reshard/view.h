@@ -24,6 +24,7 @@ extern const char *const view_role[ROLE_COUNT];
 int64_t tensor_bytes(const struct ckpt_tensor *t);
 const char *view_shape(const struct ckpt_tensor *t, char out[96]);      /* "[3,4]" */
 void view_json(json_t *o, FILE *out);                                   /* one line; o is given away */
+json_t *view_path(const struct ckpt *c);                                /* a path that is no UTF-8 has ? in place of such bytes */
 json_t *view_index(const struct ckpt_tensor *t, int64_t at);            /* element number as an index: [1,2] */
 /* A list of the index's text: "[1,2]". */
 void view_index_text(const struct ckpt_tensor *t, int64_t at, char out[96]);

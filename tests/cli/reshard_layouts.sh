@@ -73,6 +73,11 @@ claim "fp32 to bf16 is a difference" [ $rc = 1 ]
 claim "that diff measures" has "$out" "lm_head.weight: "
 run reshard inspect b
 claim "inspect says the dtype" has "$out" "weight       BF16         21"
+ln -s b $'odd\xff'                # a name that is no UTF-8, as JSON must be
+run reshard inspect --json $'odd\xff'
+claim "a path that is no UTF-8 is shown as far as it goes" [ $rc = 0 ] && claim "with all the rest" has "$out" '{"path":"odd?","format":"native"'
+run reshard diff --json b $'odd\xff'
+claim "likewise by diff" has "$out" '"b":"odd?","equal":true'
 run reshard inspect --json b
 claim "and JSON on request" has "$out" '"layout":{"tp":2'
 run reshard inspect --stats b
