@@ -11,6 +11,7 @@
 #include <unistd.h>
 #include "base/io.h"
 #include "format/ckpt.h"
+#include "format/sha256.h"
 #include "tests/test.h"
 
 /* FIXTURES/foreign/name, or NULL after a skip. */
@@ -234,49 +235,41 @@ static inline void is_refused(const char *name, const char *sub, const char *par
     ckpt_close(c);
 }
 
-/* ---- SHA-256 (FIPS 180-4), for references that give only hashes ---- */
+struct bad_folder { const char *name, *part; };      /* of FIXTURES/foreign/bad, and what its refusal must say */
 
-static inline void sha256_hex(const void *data, size_t n, char out[65])
+static inline void are_refused(const struct bad_folder *bad, size_t n)
 {
-    static const uint32_t k[64] = {
-        0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5, 0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3,
-        0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174, 0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-        0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967, 0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13,
-        0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85, 0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-        0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3, 0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208,
-        0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2,
-    };
-    uint32_t h[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
-    size_t total = (n + 8) / 64 * 64 + 64;
-    unsigned char *p = calloc(total, 1);
-    if (n)
-        memcpy(p, data, n);
-    p[n] = 0x80;
-    for (int i = 0; i < 8; i++)
-        p[total - 1 - (size_t)i] = (unsigned char)((uint64_t)n * 8 >> 8 * i);
-#define ROR(x, c) ((x) >> (c) | (x) << (32 - (c)))
-    for (size_t at = 0; at < total; at += 64) {
-        uint32_t w[64], v[8];
-        for (int i = 0; i < 16; i++)
-            w[i] = (uint32_t)p[at + 4 * (size_t)i] << 24 | (uint32_t)p[at + 4 * (size_t)i + 1] << 16 | (uint32_t)p[at + 4 * (size_t)i + 2] << 8 |
-                   p[at + 4 * (size_t)i + 3];
-        for (int i = 16; i < 64; i++)
-            w[i] = w[i - 16] + w[i - 7] + (ROR(w[i - 15], 7) ^ ROR(w[i - 15], 18) ^ w[i - 15] >> 3) + (ROR(w[i - 2], 17) ^ ROR(w[i - 2], 19) ^ w[i - 2] >> 10);
-        memcpy(v, h, sizeof h);
-        for (int i = 0; i < 64; i++) {
-            uint32_t t1 = v[7] + (ROR(v[4], 6) ^ ROR(v[4], 11) ^ ROR(v[4], 25)) + ((v[4] & v[5]) ^ (~v[4] & v[6])) + k[i] + w[i];
-            uint32_t t2 = (ROR(v[0], 2) ^ ROR(v[0], 13) ^ ROR(v[0], 22)) + ((v[0] & v[1]) ^ (v[0] & v[2]) ^ (v[1] & v[2]));
-            memmove(v + 1, v, 7 * sizeof *v);
-            v[4] += t1;
-            v[0] = t1 + t2;
-        }
-        for (int i = 0; i < 8; i++)
-            h[i] += v[i];
-    }
-#undef ROR
-    for (int i = 0; i < 8; i++)
-        sprintf(out + 8 * i, "%08x", h[i]);
-    free(p);
+    char dir[1024];
+    if (!foreign_path("bad", dir))
+        return;
+    for (size_t i = 0; i < n; i++)
+        is_refused(bad[i].name, "ckpt", bad[i].part);
+}
+
+/* A copy of FIXTURES/foreign/name without what `lost` names in it does not open, and says `part`. */
+static inline void loss_is_noticed(const char *name, const char *lost, const char *part)
+{
+    char dir[1024], to[1024];
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    if (!foreign_path(name, dir))
+        return;
+    snprintf(to, sizeof to, "%s/gap", test_tmp_dir());
+    shell("rm -rf '%s' && cp -rL '%s' '%s' && chmod -R u+w '%s' && rm -r '%s'/%s", to, dir, to, to, to, lost);
+    CHECK(ckpt_open(&c, to, &e) < 0);
+    CHECK_HAS(e.text, part);
+    ckpt_close(c);
+}
+
+/* For references that give only hashes. */
+static inline void sha256_text(const void *data, size_t n, char out[65])
+{
+    unsigned char sum[32];
+    struct sha256 h;
+    sha256_start(&h);
+    sha256_add(&h, data, n);
+    sha256_end(&h, sum);
+    sha256_hex(sum, out);
 }
 
 #endif

@@ -20,7 +20,7 @@ TEST(legacy_on_2_by_2_gives_the_reference) { check("mcore_legacy_tp2_pp2_bf16", 
 TEST(legacy_tied_with_two_stages_has_one_embedding) { check("mcore_legacy_tp1_pp2_fp32_tied", 0); }
 TEST(legacy_distributed_optimizer_gives_the_reference) { check("mcore_legacy_tp2_dp2_bf16_distopt", 1); }
 
-static const struct { const char *name, *part; } bad[] = {
+static const struct bad_folder bad[] = {
     { "mg_missing_rank", "mp_rank_01_001" },
     { "mg_mixed_iteration", "files of two saves mixed" },
     { "mg_args_tp_lie", "the folders say 2 and 2" },
@@ -28,42 +28,11 @@ static const struct { const char *name, *part; } bad[] = {
     { "mg_tracker_traversal", "an iteration or" },
 };
 
-TEST(every_broken_folder_is_refused_by_name)
-{
-    char dir[1024];
-    if (!foreign_path("bad", dir))
-        return;
-    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
-        is_refused(bad[i].name, "ckpt", bad[i].part);
-}
+TEST(every_broken_folder_is_refused_by_name) { are_refused(bad, sizeof bad / sizeof *bad); }
 
-TEST(a_missing_folder_of_a_rank_is_noticed)
-{
-    char dir[1024], to[1024];
-    struct err e = { 0 };
-    struct ckpt *c = NULL;
-    if (!foreign_path("mcore_legacy_tp2_pp2_bf16/ckpt", dir))
-        return;
-    snprintf(to, sizeof to, "%s/gap", test_tmp_dir());
-    shell("cp -rL '%s' '%s' && chmod -R u+w '%s' && rm -r '%s'/iter_0000010/mp_rank_00_001", dir, to, to, to);
-    CHECK(ckpt_open(&c, to, &e) < 0);
-    CHECK_HAS(e.text, "is one missing");
-    ckpt_close(c);
-}
+TEST(a_missing_folder_of_a_rank_is_noticed) { loss_is_noticed("mcore_legacy_tp2_pp2_bf16/ckpt", "iter_0000010/mp_rank_00_001", "is one missing"); }
 
-TEST(a_save_that_was_cut_off_is_refused)
-{
-    char dir[1024], to[1024];
-    struct err e = { 0 };
-    struct ckpt *c = NULL;
-    if (!foreign_path("mcore_dist_tp2_pp2_fp32/ckpt", dir))
-        return;
-    snprintf(to, sizeof to, "%s/cut", test_tmp_dir());
-    shell("cp -rL '%s' '%s' && chmod -R u+w '%s' && rm '%s'/iter_0000010/metadata.json", dir, to, to, to);
-    CHECK(ckpt_open(&c, to, &e) < 0);
-    CHECK_HAS(e.text, "not finished");
-    ckpt_close(c);
-}
+TEST(a_save_that_was_cut_off_is_refused) { loss_is_noticed("mcore_dist_tp2_pp2_fp32/ckpt", "iter_0000010/metadata.json", "not finished"); }
 
 /* The run's own options are enough without config.json; a config of another model is refused; one that is given counts. */
 TEST(config_json_must_agree_and_can_be_given)

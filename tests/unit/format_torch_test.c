@@ -82,7 +82,7 @@ static void check_one(struct opened *o, const char *file, const char *name, cons
         return;
     }
     char *v = values(o, &x);
-    sha256_hex(v, (size_t)(x.n * torch_dtype_size(x.dtype)), hex);
+    sha256_text(v, (size_t)(x.n * torch_dtype_size(x.dtype)), hex);
     if (strcmp(hex, json_string_value(json_object_get(want, "sha256"))))
         test_fail(__FILE__, __LINE__, "%s: %s has other values", file, name);
     CHECK_INT((size_t)x.n_dims, json_array_size(json_object_get(want, "shape")));
@@ -155,7 +155,7 @@ TEST(state_dicts_are_checkpoints)
             size_t bytes = (size_t)box_count(&b) * ckpt_dtype_size(ckpt_tensor(c, i)->dtype);
             char *v = malloc(bytes + 1);
             CHECK(ckpt_read(c, i, &b, v, &e) >= 0);
-            sha256_hex(v, bytes, hex);
+            sha256_text(v, bytes, hex);
             CHECK_STR(hex, json_string_value(json_object_get(want, "sha256")));
             free(v);
             n++;
