@@ -101,3 +101,13 @@ void ids_add(struct ids *l, int32_t id)
     }
     l->v[l->n++] = id;
 }
+
+int ids_give(struct ids *l, int32_t **ids, size_t *n, struct err *e)
+{
+    if (l->failed || (!l->v && !(l->v = malloc(sizeof *l->v))))
+        return text_memory(e);
+    *ids = l->v;
+    *n = l->n;
+    l->v = NULL;
+    return 0;
+}

@@ -141,13 +141,7 @@ int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t 
     TRY(encode_text(t, text, n, marks, &out, e));
     for (size_t i = 0; add_special && i < t->after.n; i++)
         ids_add(&out, t->after.v[i]);
-    if (out.failed || (!out.v && !(out.v = malloc(sizeof *out.v)))) {
-        rc = text_memory(e);
-        goto out;
-    }
-    *ids = out.v;
-    *n_ids = out.n;
-    out.v = NULL;
+    rc = ids_give(&out, ids, n_ids, e);
 out:
     free(marks);
     free(out.v);

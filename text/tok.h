@@ -32,6 +32,8 @@ void pieces_free(struct pieces *ps);
 
 struct ids { int32_t *v; size_t n, cap; int failed; };
 void ids_add(struct ids *l, int32_t id);
+/* The list becomes the caller's (malloc'd, also when it is empty); l is left without it. ERR_MEMORY: an ids_add before had failed, too. */
+int ids_give(struct ids *l, int32_t **ids, size_t *n, struct err *e);
 void *grow(void *p, size_t *cap, size_t want, size_t size);                        /* room for want elements; NULL: none, p stays */
 int text_memory(struct err *e);                                                    /* sets ERR_MEMORY */
 

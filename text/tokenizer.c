@@ -217,13 +217,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int 
     TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, &out, e));
     for (size_t i = 0; add_special && i < t->after.n; i++)
         ids_add(&out, t->after.v[i]);
-    if (out.failed || (!out.v && !(out.v = malloc(sizeof *out.v)))) {
-        rc = text_memory(e);
-        goto out;
-    }
-    *ids = out.v;
-    *n_ids = out.n;
-    out.v = NULL;
+    rc = ids_give(&out, ids, n_ids, e);
 out:
     pieces_free(&raw);
     pieces_free(&ps);

@@ -18,8 +18,8 @@ static int64_t rss_bytes(void)
     return resident * sysconf(_SC_PAGESIZE);
 }
 
-/* The speed of this rank's products in the dtype of the run, measured once while every rank measures: what MFU is a share of. Long
- * enough (a few ms each) that starting the threads does not count; the best of a handful, for the machine may be busy. */
+/* The speed of this rank's products in the dtype of the run, measured once, behind the first step, while every rank measures: what
+ * MFU is a share of. A few ms each; the best of a handful, for the machine may be busy. */
 static double measure_peak(struct dev *d, enum dtype dt)
 {
     enum { M = 448, N = 1024, K = 1024, LEAST = 3, MOST = 24 };
@@ -115,7 +115,6 @@ int runlog_open(struct trainer *t, struct err *e)
 {
     int rc = 0;
     t->started_s = log_now_s();
-    t->peak_flops = measure_peak(t->dev, t->model.dt);
     if (world_rank(t->world) || !t->o.log)
         return 0;
     if (t->o.resume)
@@ -154,10 +153,8 @@ void runlog_begin_step(struct trainer *t)
 
 void runlog_step(struct trainer *t, const struct step_result *r)
 {
-    if (t->step == t->first_step + 1) {  /* again, for threads may have been slow to start; the better one counts */
-        double again = measure_peak(t->dev, t->model.dt);
-        t->peak_flops = again > t->peak_flops ? again : t->peak_flops;
-    }
+    if (!t->peak_flops)
+        t->peak_flops = measure_peak(t->dev, t->model.dt);
     double tokens = (double)(t->plan.rows * t->o.seq_len), speed = tokens / r->seconds, comm = comm_seconds(t), eta;
     double mfu = speed * flops_per_token(t) / (t->peak_flops * layout_ranks(&t->layout));
     double share = r->seconds > 0 ? comm / r->seconds : 0;
