@@ -87,7 +87,18 @@ static void embed_dw(const struct back *b, struct mat dx, const int32_t *ids)
     KERNEL(m->dev, embed_dw, &acc, m->hidden, 0, m->table.cfg.max_pos, dx, b->w->pos, b->w->n_seq, b->w->seq_len);
 }
 
-/* ---- weight gradients, at once or late (zero-bubble pipelines): then what they need is kept and they are noted ---- */
+/* The reduced leaves of both head norms: [n_seq][q, then k]. */
+static void head_norms_dw(const struct back *b, int unit, struct mat leaves)
+{
+    const enum param_kind kinds[2] = { P_Q_NORM, P_K_NORM };
+    int64_t hd = b->m->head_dim;
+    for (int i = 0; i < 2; i++) {
+        struct tree_acc acc = acc_of(b, unit, model_part(b->m, unit, kinds[i]));
+        KERNEL(b->m->dev, add_leaves, &acc, (float *)leaves.p + i * hd, leaves.ld, hd, b->w->n_seq);
+    }
+}
+
+/* ---- weight gradients, at once or late (late.c) ---- */
 static int weight_gradient(const struct back *b, const struct late *r, struct err *e)
 {
     switch (r->op) {
@@ -100,6 +111,7 @@ static int weight_gradient(const struct back *b, const struct late *r, struct er
         norm_dw(b, r->unit, r->kind, r->dy, r->x, r->stat);
         bias_back(b, r->unit, r->kind, r->dy);
         return 0;
+    case LATE_HEADS: head_norms_dw(b, r->unit, r->dy); return 0;
     case LATE_EMBED: embed_dw(b, r->dy, r->ids); return 0;
     case LATE_TIED: zero_positions(b, r->unit); return 0;
     case LATE_DONE: return b->g->done(b->g, r->unit, e);
@@ -107,25 +119,11 @@ static int weight_gradient(const struct back *b, const struct late *r, struct er
     return 0;
 }
 
-/* A copy of a gradient that the rest of the backward pass overwrites. */
-static struct mat keep(struct train_work *w, struct mat x)
-{
-    struct mat y = mat_of(w->kept + w->n_kept, x.dt, x.rows, x.cols, x.cols);
-    size_t row = (size_t)x.cols * dtype_size(x.dt);
-    for (int64_t i = 0; i < x.rows; i++)
-        memcpy((char *)y.p + (size_t)i * row, (char *)x.p + (size_t)(i * x.ld) * dtype_size(x.dt), row);
-    w->n_kept += (row * (size_t)x.rows + 63) / 64 * 64;
-    return y;
-}
-
 static int gradient(const struct back *b, struct late r, struct err *e)
 {
-    struct train_work *w = b->w;
-    if (!w->kept)
+    if (!b->w->late)
         return weight_gradient(b, &r, e);
-    if (r.dy.p && !r.stays)
-        r.dy = keep(w, r.dy);
-    w->late[w->n_late++] = r;
+    late_note(b->w->late, r);
     return 0;
 }
 
@@ -151,8 +149,9 @@ static void norm_back(const struct back *b, const struct unit_weights *uw, int u
 {
     struct model *m = b->m;
     int64_t rows = b->w->rows;
-    struct mat dy = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), xm = mat_of(x, m->dt, rows, m->hidden, m->hidden);
+    struct mat dy = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), xm = late_input(b->w, mat_of(x, m->dt, rows, m->hidden, m->hidden));
     struct mat dx = mat_of(b->w->dx, m->dt, rows, m->hidden, m->hidden);
+    stat = late_input(b->w, mat_of((float *)(uintptr_t)stat, DT_F32, 1, norm_stats(m, rows), norm_stats(m, rows))).p;
     gradient(b, (struct late){ .op = LATE_NORM, .unit = unit, .kind = kind, .dy = dy, .x = xm, .stat = stat }, NULL);
     if (m->features & F_LAYER_NORM)
         KERNEL(m->dev, layer_norm_dx, dx, dy, xm, uw->at[kind], stat + rows, stat);
@@ -198,7 +197,7 @@ static int mlp_back(const struct back *b, const struct unit_weights *uw, int uni
     struct train_work *w = b->w;
     const struct layer_buf *l = layer_of(w, unit);
     int64_t rows = w->rows, up = m->up_cols - m->inter;
-    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), h2 = mat_of(l->h2, m->dt, rows, m->hidden, m->hidden);
+    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), h2 = late_input(w, mat_of(l->h2, m->dt, rows, m->hidden, m->hidden));
     struct mat dact = mat_of(w->d_act, DT_F32, rows, m->inter, m->inter), dgu = mat_of(w->dh, m->dt, rows, m->up_cols, m->up_cols);
     struct mat gu = mat_of(l->gu, DT_F32, rows, m->up_cols, m->up_cols), dy[2], wt[2], down;
     const enum param_kind kinds[2] = { m->features & F_GATE ? P_GATE : P_UP, P_UP };
@@ -206,7 +205,7 @@ static int mlp_back(const struct back *b, const struct unit_weights *uw, int uni
     char *room = w->turned;
     int n = m->features & F_GATE ? 2 : 1;
 
-    product_back(b, unit, P_DOWN, dx, mat_of(l->act, m->dt, rows, m->inter, m->inter));
+    product_back(b, unit, P_DOWN, dx, late_input(w, mat_of(l->act, m->dt, rows, m->inter, m->inter)));
     down = weight_rows(m, uw, unit, P_DOWN, 0, m->hidden, &room);
     KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
     if (n == 2)
@@ -246,7 +245,6 @@ static int head_norms_back(const struct back *b, const struct unit_weights *uw, 
     struct train_work *w = b->w;
     struct mat x = mat_of(layer_of(w, unit)->qkv, DT_F32, w->rows, qkv_of(m), qkv_of(m)), xq = mat_cols(x, 0, dq.cols), xk = mat_cols(x, dq.cols, dk.cols);
     struct head_norm norm = model_head_norm(m, uw);
-    struct tree_acc acc[2] = { acc_of(b, unit, model_part(m, unit, P_Q_NORM)), acc_of(b, unit, model_part(m, unit, P_K_NORM)) };
     int64_t hd = m->head_dim;
     KERNEL(m->dev, rope_back, a, dq, dk, m->rope_cos, m->rope_sin);
     KERNEL(m->dev, head_norm_dw, w->head_leaf, 2 * hd, dq, xq, m->n_heads, norm.eps, w->n_seq, w->seq_len, m->grain);
@@ -258,8 +256,7 @@ static int head_norms_back(const struct back *b, const struct unit_weights *uw, 
     int rc = comm_all_reduce(m->tp, w->head_leaf, 2 * hd * w->n_seq, e);
     if (rc < 0)
         return rc;
-    for (int i = 0; i < 2; i++)
-        KERNEL(m->dev, add_leaves, &acc[i], w->head_leaf + i * hd, 2 * hd, hd, w->n_seq);
+    gradient(b, (struct late){ .op = LATE_HEADS, .unit = unit, .dy = mat_of(w->head_leaf, DT_F32, w->n_seq, 2 * hd, 2 * hd) }, NULL);
     KERNEL(m->dev, head_norm_dx, dq, xq, m->n_heads, norm.q, m->dt, norm.eps);
     KERNEL(m->dev, head_norm_dx, dk, xk, m->n_kv, norm.k, m->dt, norm.eps);
     return 0;
@@ -279,7 +276,7 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
     struct mat dv = mat_of(w->dkv + rows * kv, DT_F32, rows, kv, kv), dout = dof;
     struct attn a = train_attn(w, unit);
 
-    product_back(b, unit, P_O, dx, o);
+    product_back(b, unit, P_O, dx, late_input(w, o));
     KERNEL(m->dev, linear_dx, dof, 1, &dx, &o_w, &m->of_hidden);
     if (m->dt != DT_F32) {
         dout = mat_of(w->dout, m->dt, rows, heads, heads);
@@ -313,7 +310,8 @@ static int attn_part_back(const struct back *b, const struct unit_weights *uw, i
     int64_t rows = w->rows, heads = heads_of(m), kv = kv_of(m), width = heads + 2 * kv;
     int64_t begin[3] = { 0, heads, heads + kv }, size[3] = { heads, kv, kv };
     int64_t own_kv = m->of_kv.end[m->of_kv.n - 1];           /* rows of this rank's blocks: fewer than kv where replicated */
-    struct mat dqkv = mat_of(w->dh, m->dt, rows, width, width), h1 = mat_of(l->h1, m->dt, rows, m->hidden, m->hidden), dy[3], wt[3];
+    struct mat dqkv = mat_of(w->dh, m->dt, rows, width, width), dy[3], wt[3];
+    struct mat h1 = late_input(w, mat_of(l->h1, m->dt, rows, m->hidden, m->hidden));
     struct leaves lv[3] = { m->of_heads, m->of_kv, m->of_kv };
     char *room = w->turned;
     int rc = attention_back(b, uw, unit, dqkv, e);
@@ -387,14 +385,14 @@ out:
     return rc;
 }
 
-int model_train_late_weights(struct model *m, struct train_work *w, struct grads *g, struct err *e)
+int model_train_late_weights(struct model *m, struct train_work *w, struct train_late *l, struct grads *g, struct err *e)
 {
     struct back b = { m, w, g };
     int rc = 0;
-    for (int i = 0; i < w->n_late; i++)
-        TRY(weight_gradient(&b, &w->late[i], e));
-    w->n_late = 0;
-    w->n_kept = 0;
+    for (int i = 0; i < l->n_notes; i++)
+        TRY(weight_gradient(&b, &l->note[i], e));
+    l->n_notes = 0;
+    l->n_kept = 0;
     rc = dev_check(m->dev, e);
 out:
     return rc;

@@ -110,8 +110,7 @@ int model_forward(struct model *m, struct weights *ws, const struct batch *b, st
 struct train_work;                                   /* activations of one micro-batch, model/train.c */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE /* norms and act(gate) up */, RECOMPUTE_FULL /* all but a layer's input */ };
 /* What a micro-batch is: documents, of one sequence at most, 1: attention reads whole sequences. */
-/* late_weights: backward leaves the weight gradients to model_train_late_weights. */
-struct work_shape { int n_seq; int64_t seq_len; int documents; enum recompute recompute; int late_weights; };
+struct work_shape { int n_seq; int64_t seq_len; int documents; enum recompute recompute; };
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e);
 void train_work_close(struct train_work *w);
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s);     /* bytes of one, from model_shape */
@@ -138,7 +137,14 @@ struct grads {
 };
 int model_train_backward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                          float scale, struct grads *g, struct err *e);
-/* The weight gradients of the last backward of w, which was told to leave them; ids and activations must still be there. */
-int model_train_late_weights(struct model *m, struct train_work *w, struct grads *g, struct err *e);
+/* Weight gradients that a backward leaves for later, with copies of what it overwrites (zero-bubble pipelines). */
+struct train_late;
+int train_late_open(struct train_late **out, struct model *m, int chunk, const struct work_shape *s, struct err *e);
+void train_late_close(struct train_late *l);
+size_t train_late_measure(const struct model *m, int chunk, const struct work_shape *s);     /* bytes of one, from model_shape */
+/* The next backward of w leaves its weight gradients in l; NULL (at first): it adds them. */
+void train_work_leave(struct train_work *w, struct train_late *l);
+/* Those that the last backward of w left in l; w with its ids must not have been used since. */
+int model_train_late_weights(struct model *m, struct train_work *w, struct train_late *l, struct grads *g, struct err *e);
 
 #endif

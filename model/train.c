@@ -70,6 +70,8 @@ void train_clean_pages(const struct train_work *w, const struct attn *a)
             memset(a->seq[i].page[a->seq[i].n_rows / ATTN_PAGE], 0, model_page_bytes(w->m));
 }
 
+static void *take_x(const struct train_work *w, struct arena *a) { return arena_take(a, (size_t)(w->rows * w->m->hidden) * dtype_size(w->m->dt)); }
+
 static void carve_layers(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
@@ -79,10 +81,14 @@ static void carve_layers(struct train_work *w, struct arena *a)
     char *kv = full ? arena_take(a, kv_bytes) : NULL;
     if (!(m->features & F_QK_NORM))
         shared.qkv = arena_take(a, (size_t)(w->rows * qkv_of(m)) * sizeof(float));
+    size_t begin = a->used;
+    w->again = a->base ? a->base + begin : NULL;
     carve_layer(w, a, &shared, w->recompute != RECOMPUTE_NONE, full);
+    w->x_last = full ? take_x(w, a) : NULL;
+    w->again_bytes = a->used - begin;
     for (int l = 0; l < w->n_layers; l++) {
         struct layer_buf b = shared;
-        b.x = arena_take(a, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
+        b.x = take_x(w, a);
         carve_layer(w, a, &b, w->recompute == RECOMPUTE_NONE, !full);
         char *own = full ? kv : arena_take(a, kv_bytes);
         if (!a->base)
@@ -92,15 +98,6 @@ static void carve_layers(struct train_work *w, struct arena *a)
     }
 }
 
-/* What late weight gradients need of a layer: into down, o and the norms, gate with up, q with k and v; of the ends: a norm, dx. */
-static size_t kept_bytes(const struct train_work *w)
-{
-    const struct model *m = w->m;
-    size_t el = dtype_size(m->dt), hidden = (size_t)(w->rows * m->hidden);
-    size_t layer = el * (2 * hidden + (size_t)(w->rows * (m->up_cols + qkv_of(m)))) + 2 * sizeof(float) * hidden + 64 * LATE_OF_LAYER;
-    return (size_t)w->n_layers * layer + (sizeof(float) + el) * hidden + 128;
-}
-
 static void carve(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
@@ -108,7 +105,8 @@ static void carve(struct train_work *w, struct arena *a)
     int64_t rows = w->rows, head = w->at.has_head ? rows : 0;
     carve_layers(w, a);
     w->pos = m->features & F_POSITIONS ? arena_take(a, (size_t)rows * sizeof(int32_t)) : NULL;
-    w->x_last = arena_take(a, (size_t)(rows * m->hidden) * el);
+    if (w->recompute != RECOMPUTE_FULL)
+        w->x_last = take_x(w, a);
     w->hf = arena_take(a, (size_t)(head * m->hidden) * el);
     w->stat_last = arena_take(a, (size_t)norm_stats(m, head) * sizeof(float));
     w->max = arena_take(a, (size_t)head * sizeof(float));
@@ -121,7 +119,6 @@ static void carve(struct train_work *w, struct arena *a)
     w->dq = arena_take(a, (size_t)(rows * heads_of(m)) * sizeof(float));
     w->dout = arena_take(a, (size_t)(rows * heads_of(m)) * el);
     w->turned = m->features & F_TRANSPOSED ? arena_take(a, (size_t)(m->hidden * max64(qkv_of(m), m->up_cols)) * el) : NULL;
-    w->kept = w->late_weights ? arena_take(a, kept_bytes(w)) : NULL;
 }
 
 /* Besides the arena: what ranks of tp add up. */
@@ -131,16 +128,16 @@ static size_t head_leaf_bytes(const struct train_work *w)
     return w->m->features & F_QK_NORM ? (size_t)(w->n_seq * 2 * w->m->head_dim) * sizeof(float) : 0;
 }
 
-static struct train_work work_of(const struct model *m, int chunk, const struct work_shape *s)
+struct train_work train_work_of(const struct model *m, int chunk, const struct work_shape *s)
 {
     return (struct train_work){ .m = (struct model *)(uintptr_t)m, .at = m->chunk[chunk], .recompute = s->recompute, .n_seq = s->n_seq,
                                 .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1, .seq_len = s->seq_len,
-                                .documents = s->documents > 1 ? s->documents : 1, .late_weights = s->late_weights, .rows = s->n_seq * s->seq_len };
+                                .documents = s->documents > 1 ? s->documents : 1, .rows = s->n_seq * s->seq_len };
 }
 
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s)
 {
-    struct train_work w = work_of(m, chunk, s);
+    struct train_work w = train_work_of(m, chunk, s);
     struct arena a = { 0 };
     carve(&w, &a);
     return a.used + dkv_bytes(&w) + head_leaf_bytes(&w);
@@ -152,7 +149,7 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     struct arena a = { 0 };
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for a micro-batch");
-    *w = work_of(m, chunk, s);
+    *w = train_work_of(m, chunk, s);
     w->layer = calloc((size_t)w->n_layers, sizeof *w->layer);
     w->page = calloc((size_t)(w->n_layers * w->n_seq * pages_of(w)), sizeof *w->page);
     w->seq = calloc((size_t)(w->n_layers * w->n_seq * w->documents), sizeof *w->seq);
@@ -161,8 +158,7 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     w->dkv = comm_alloc(m->tp, MEM_ACTS, dkv_bytes(w));
     if (head_leaf_bytes(w))
         w->head_leaf = comm_alloc(m->tp, MEM_ACTS, head_leaf_bytes(w));
-    w->late = calloc((size_t)((w->n_layers + 1) * LATE_OF_LAYER), sizeof *w->late);
-    if (!w->layer || !w->page || !w->seq || !w->late || !w->memory || !w->dkv || (head_leaf_bytes(w) && !w->head_leaf)) {
+    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (head_leaf_bytes(w) && !w->head_leaf)) {
         train_work_close(w);
         return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len, or --recompute",
                        s->n_seq, (long long)s->seq_len, a.used >> 20);
@@ -181,7 +177,6 @@ void train_work_close(struct train_work *w)
     comm_free(w->m->tp, w->dkv);
     comm_free(w->m->tp, w->head_leaf);
     dev_free(w->m->dev, w->memory);
-    free(w->late);
     free(w->seq);
     free(w->page);
     free(w->layer);

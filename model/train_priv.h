@@ -5,9 +5,16 @@
 #include "model/block.h"
 
 /* A weight gradient that waits for its turn, with what it needs. stays: nothing overwrites dy, it need not be copied. */
-enum late_op { LATE_PRODUCT, LATE_NORM, LATE_EMBED, LATE_TIED, LATE_DONE };
+enum late_op { LATE_PRODUCT, LATE_NORM, LATE_HEADS, LATE_EMBED, LATE_TIED, LATE_DONE };
 struct late { enum late_op op; int unit, grad_unit, stays; enum param_kind kind; struct mat dy, x; const float *stat; const int32_t *ids; };
-#define LATE_OF_LAYER 10                 /* at most: seven products, two norms, the end */
+#define LATE_OF_LAYER 11                 /* at most: seven products, two norms and those of the heads, the end */
+struct train_late {
+    struct model *m;
+    struct late *note;                   /* [n_notes] in use */
+    char *kept;                          /* copies of what the rest of the backward pass overwrites */
+    size_t n_kept;                       /* bytes of it in use */
+    int n_notes;
+};
 
 struct train_work {
     struct model *m;
@@ -30,10 +37,9 @@ struct train_work {
     float *dq;
     float *dkv;                          /* comm memory: dk then dv, [rows][n_kv head_dim] each */
     void *dout;                          /* dt [rows][heads] */
-    char *kept;                          /* gradients that late weight gradients need; NULL: none are late */
-    struct late *late;
-    int late_weights, n_late;
-    size_t n_kept;
+    struct train_late *late;             /* borrowed: where the next backward leaves its weight gradients; NULL: none are late */
+    char *again;                         /* what computing a layer again overwrites, of the layer before … */
+    size_t again_bytes;                  /* … 0: nothing is computed again */
     float *head_leaf;                    /* comm memory [n_seq][2][head_dim]: gradients of the heads' norms; NULL: none */
     void *turned;                        /* dt: matrices of one product, transposed; NULL: none are stored so */
 };
@@ -44,5 +50,10 @@ static inline int64_t qkv_of(const struct model *m) { return heads_of(m) + 2 * k
 static inline struct layer_buf *layer_of(const struct train_work *w, int unit) { return &w->layer[unit - w->at.first_unit]; }
 struct attn train_attn(const struct train_work *w, int unit);
 void train_clean_pages(const struct train_work *w, const struct attn *a);
+/* The sizes of a micro-batch; train.c carves its memory, late.c that of its late weight gradients. */
+struct train_work train_work_of(const struct model *m, int chunk, const struct work_shape *s);
+/* late.c: notes r with a copy of dy; x, or a copy where the backward pass of another layer will overwrite it before its turn. */
+void late_note(struct train_late *late, struct late r);
+struct mat late_input(const struct train_work *w, struct mat x);
 
 #endif

@@ -101,19 +101,18 @@ static void (*const generators[])(struct maker *) = {
     [PIPE_NAIVE] = make_naive,
 };
 
-static int ends_backward(enum pipe_op op) { return op == PIPE_BACKWARD || op == PIPE_BACKWARD_WEIGHT; }
-
-static void count_in_flight(struct pipe_list *l, int chunks)
+/* The most micro-batches of a chunk that are behind `from` and before the end of their backward. */
+static int64_t most_between(const struct pipe_list *l, int chunk, enum pipe_op from)
 {
-    for (int c = 0; c < chunks; c++) {
-        int64_t now = 0;
-        for (int64_t i = 0; i < l->n; i++) {
-            if (l->act[i].chunk != c)
-                continue;
-            now += (l->act[i].op == PIPE_FORWARD) - ends_backward(l->act[i].op);
-            l->in_flight[c] = now > l->in_flight[c] ? now : l->in_flight[c];
-        }
+    int64_t now = 0, most = 0;
+    for (int64_t i = 0; i < l->n; i++) {
+        enum pipe_op op = l->act[i].op;
+        if (l->act[i].chunk != chunk)
+            continue;
+        now += (op == from) - (op == PIPE_BACKWARD_WEIGHT || (op == PIPE_BACKWARD && from == PIPE_FORWARD));
+        most = now > most ? now : most;
     }
+    return most;
 }
 
 int pipe_check(const struct pipe_shape *s, struct err *e)
@@ -131,13 +130,17 @@ int pipe_check(const struct pipe_shape *s, struct err *e)
 int pipe_make(struct pipe_list *l, const struct pipe_shape *s, int rank, struct err *e)
 {
     struct maker m = { s, l, rank };
-    *l = (struct pipe_list){ .act = malloc(sizeof *l->act * (size_t)(7 * s->micros * s->chunks + 1)), .in_flight = calloc((size_t)s->chunks, sizeof(int64_t)) };
-    if (!l->act || !l->in_flight) {
+    *l = (struct pipe_list){ .act = malloc(sizeof *l->act * (size_t)(7 * s->micros * s->chunks + 1)), .in_flight = calloc((size_t)s->chunks, sizeof(int64_t)),
+                              .late = calloc((size_t)s->chunks, sizeof(int64_t)) };
+    if (!l->act || !l->in_flight || !l->late) {
         pipe_free(l);
         return err_set(e, ERR_MEMORY, "no memory for a schedule of %lld micro-batches", (long long)s->micros);
     }
     generators[s->kind](&m);
-    count_in_flight(l, s->chunks);
+    for (int c = 0; c < s->chunks; c++) {
+        l->in_flight[c] = most_between(l, c, PIPE_FORWARD);
+        l->late[c] = most_between(l, c, PIPE_BACKWARD_INPUT);
+    }
     return 0;
 }
 
@@ -145,5 +148,6 @@ void pipe_free(struct pipe_list *l)
 {
     free(l->act);
     free(l->in_flight);
+    free(l->late);
     memset(l, 0, sizeof *l);
 }

@@ -21,8 +21,9 @@ enum pipe_kind { PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZERO_BUBBLE, PIPE
 enum pipe_op { PIPE_RECV_X, PIPE_FORWARD, PIPE_SEND_X, PIPE_RECV_DX, PIPE_BACKWARD, PIPE_BACKWARD_INPUT, PIPE_SEND_DX, PIPE_BACKWARD_WEIGHT };
 struct pipe_act { enum pipe_op op; int chunk; int64_t micro; };
 struct pipe_shape { enum pipe_kind kind; int ranks, chunks; int64_t micros; };
-/* in_flight[chunk]: micro-batches between their forward and the end of their backward, at most: what memory is needed for. */
-struct pipe_list { int64_t n, *in_flight; struct pipe_act *act; };
+/* in_flight[chunk]: micro-batches between their forward and the end of their backward, at most: what memory is needed for. late[chunk]: of
+ * them, between both halves of a backward. */
+struct pipe_list { int64_t n, *in_flight, *late; struct pipe_act *act; };
 
 /* Why the schedule cannot be made (ERR_USAGE, says what to change), or 0. */
 int pipe_check(const struct pipe_shape *s, struct err *e);

@@ -85,6 +85,8 @@ static int compute(struct check *c, int r, const struct pipe_act *a, struct err 
         return wrong(e, r, a, "its weight gradient is out of order");
     if (p->forwards - p->weights > c->list[r].in_flight[a->chunk])
         return wrong(e, r, a, "more micro-batches are kept than the list says");
+    if (p->inputs - p->weights > c->list[r].late[a->chunk])
+        return wrong(e, r, a, "more weight gradients are late than the list says");
     c->clock[r] += takes;
     c->busy[r] += takes;
     draw_act(c, r, a);

@@ -8,14 +8,14 @@
 #include "model/family.h"
 #include "train/pieces.h"
 
-static struct pipe_shape shape_of(const struct run_plan *p, const struct run_ask *a)
+struct pipe_shape train_plan_schedule(const struct batch_plan *b, const struct layout *l, enum pipe_kind kind)
 {
-    return (struct pipe_shape){ a->pipeline, a->layout.pp, layout_chunks(&a->layout), p->batch.supers * (p->batch.local / p->batch.micro) };
+    return (struct pipe_shape){ kind, l->pp, layout_chunks(l), b->supers * (b->local / b->micro) };
 }
 
 static int plan_pipeline(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e)
 {
-    struct pipe_shape shape = shape_of(p, a);
+    struct pipe_shape shape = train_plan_schedule(&p->batch, &a->layout, a->pipeline);
     struct pipe_list *l = calloc((size_t)a->layout.pp, sizeof *l);
     struct pipe_report r = { 0 };
     int rc = l ? pipe_check(&shape, e) : err_set(e, ERR_MEMORY, "no memory for %d stages", a->layout.pp);
@@ -61,14 +61,14 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
     if (rc < 0)
         return rc;
-    struct pipe_shape shape = shape_of(p, a);
+    struct pipe_shape shape = train_plan_schedule(&p->batch, &a->layout, a->pipeline);
     struct pipe_list list;
-    struct work_shape work = { (int)p->batch.micro, a->seq_len, a->documents, a->recompute, a->pipeline == PIPE_ZERO_BUBBLE };
+    struct work_shape work = { (int)p->batch.micro, a->seq_len, a->documents, a->recompute };
     int64_t rows = p->batch.micro * a->seq_len;
     TRY(pipe_make(&list, &shape, stage, e));
     zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch, bytes);
     for (int c = 0; c < shape.chunks; c++)
-        bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work);
+        bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work) + (double)list.late[c] * (double)train_late_measure(&m, c, &work);
     pipe_free(&list);
     bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
     bytes[MEM_WORK] = m.features & F_POSITIONS ? 0 : 4.0 * (double)(a->seq_len * m.head_dim);        /* tables of cos and sin */

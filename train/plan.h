@@ -28,6 +28,8 @@ struct run_plan {
 };
 /* Of the dp ranks, how many share a machine that has so many ranks (0: all). As comm/mpi.c decides. */
 int train_plan_sharers(const struct layout *l, int ranks_a_machine);
+/* What a pipeline rank runs, and what one of its micro-batches is: the run's, and so the plan's. */
+struct pipe_shape train_plan_schedule(const struct batch_plan *b, const struct layout *l, enum pipe_kind kind);
 int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e);
 void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out);
 

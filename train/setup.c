@@ -9,6 +9,7 @@
 #include "base/jx.h"
 #include "comm/launch.h"
 #include "model/family.h"
+#include "train/plan.h"
 #include "train/trainer.h"
 
 /* ---- options ---- */
@@ -85,8 +86,6 @@ static int check_options(const struct trainer *t, struct err *e)
         return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
-    if (o->pipeline == PIPE_ZERO_BUBBLE && o->recompute)
-        return err_set(e, ERR_USAGE, "--schedule zero-bubble keeps what its late weight gradients need: use --recompute none");
     if (o->pp > 1 && o->sample_every)
         return err_set(e, ERR_USAGE, "--sample-every needs --pp 1: a sample does not go through a pipeline yet");
     if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1)        /* the correction 1 - beta^step would be 0 */
@@ -252,39 +251,46 @@ static int check_target(const struct trainer *t, struct err *e)
     return 0;
 }
 
-/* The schedule of this stage, and memory for as many micro-batches as it keeps at once. */
+/* Memory for as many micro-batches as the schedule keeps at once. */
+static int open_micros(struct trainer *t, int chunks, struct err *e)
+{
+    struct work_shape shape = { (int)t->work_seqs, t->o.seq_len, t->o.eval_only ? 1 : (int)t->o.documents, (enum recompute)t->o.recompute };
+    int rc = 0;
+    for (int c = 0; c < chunks; c++) {
+        t->first_work[c] = t->n_work;
+        for (int64_t i = 0; i < t->schedule.in_flight[c]; i++, t->n_work++)
+            TRY(train_work_open(&t->work[t->n_work], &t->model, c, &shape, e));
+        t->first_late[c] = t->n_late;
+        for (int64_t i = 0; i < t->schedule.late[c]; i++, t->n_late++)
+            TRY(train_late_open(&t->late[t->n_late], &t->model, c, &shape, e));
+    }
+out:
+    return rc;
+}
+
+/* The schedule of this stage, and what it computes in. */
 static int open_work(struct trainer *t, struct err *e)
 {
     int64_t T = t->o.seq_len, most = 0;
-    struct pipe_shape s = { (enum pipe_kind)t->o.pipeline, t->layout.pp, t->model.n_chunks, t->plan.supers * (t->plan.local / t->plan.micro) };
+    struct pipe_shape s = train_plan_schedule(&t->plan, &t->layout, t->o.eval_only ? PIPE_NAIVE : (enum pipe_kind)t->o.pipeline);
     int rc;
-    if (t->o.eval_only)
-        s = (struct pipe_shape){ PIPE_NAIVE, t->layout.pp, t->model.n_chunks, 1 };
-    struct work_shape shape = { (int)t->work_seqs, T, t->o.eval_only ? 1 : (int)t->o.documents, (enum recompute)t->o.recompute,
-                                s.kind == PIPE_ZERO_BUBBLE };
     TRY(pipe_check(&s, e));
-    if (shape.late_weights && t->model.features & F_QK_NORM) {
-        rc = err_set(e, ERR_USAGE, "--schedule zero-bubble does not run norms of heads (%s) yet: use 1f1b", t->cfg.family->name);
-        goto out;
-    }
     TRY(pipe_make(&t->schedule, &s, t->mesh.at[AXIS_PP], e));
     TRY(comm_split(&t->pipe_back, t->mesh.axis[AXIS_PP], 0, e));
     for (int c = 0; c < s.chunks; c++)
         most += t->schedule.in_flight[c];
     t->first_work = calloc((size_t)s.chunks, sizeof *t->first_work);
+    t->first_late = calloc((size_t)s.chunks, sizeof *t->first_late);
     t->work = calloc((size_t)most, sizeof *t->work);
+    t->late = calloc((size_t)most, sizeof *t->late);         /* never more late than in flight */
     t->ids = malloc(sizeof *t->ids * (size_t)(most * t->work_seqs * T));
     t->targets = malloc(sizeof *t->targets * (size_t)(most * t->work_seqs * T));
     t->logprobs = malloc(sizeof *t->logprobs * (size_t)(t->work_seqs * T));
     t->n_documents = malloc(sizeof *t->n_documents * (size_t)t->work_seqs);
     t->document_begin = malloc(sizeof *t->document_begin * (size_t)(t->work_seqs * (t->o.documents + 1)));
-    if (!t->first_work || !t->work || !t->ids || !t->targets || !t->logprobs || !t->n_documents || !t->document_begin)
+    if (!t->first_work || !t->first_late || !t->work || !t->late || !t->ids || !t->targets || !t->logprobs || !t->n_documents || !t->document_begin)
         return err_set(e, ERR_MEMORY, "no memory for a batch");
-    for (int c = 0; c < s.chunks; c++) {
-        t->first_work[c] = t->n_work;
-        for (int64_t i = 0; i < t->schedule.in_flight[c]; i++, t->n_work++)
-            TRY(train_work_open(&t->work[t->n_work], &t->model, c, &shape, e));
-    }
+    rc = open_micros(t, s.chunks, e);
 out:
     return rc;
 }
@@ -292,11 +298,11 @@ out:
 /* Model and work memory. */
 static int open_compute(struct trainer *t, struct err *e)
 {
-    int64_t most, T = t->o.seq_len;
+    int64_t most, T = t->o.seq_len, n = t->o.micro_batch ? t->o.micro_batch : 4;
     int rc, at_tp = t->mesh.at[AXIS_TP], at_pp = t->mesh.at[AXIS_PP];
     struct comm *tp = t->mesh.axis[AXIS_TP];
     if (t->o.eval_only)
-        t->plan = (struct batch_plan){ .micro = t->o.micro_batch ? t->o.micro_batch : 4 };
+        t->plan = (struct batch_plan){ .local = n, .micro = n, .supers = 1 };
     else
         TRY(batch_plan(&t->plan, t->o.global_batch, t->o.micro_batch, t->layout.dp, t->layout.zero, e));
     if (!t->o.eval_only && !t->plan.in_tree)
@@ -391,8 +397,12 @@ void trainer_close(struct trainer *t)
         resident_close(&t->resident);
     for (int64_t i = 0; i < t->n_work; i++)
         train_work_close(t->work[i]);
+    for (int64_t i = 0; i < t->n_late; i++)
+        train_late_close(t->late[i]);
     free(t->work);
     free(t->first_work);
+    free(t->late);
+    free(t->first_late);
     comm_close(t->pipe_back);
     pipe_free(&t->schedule);
     model_close(&t->model);

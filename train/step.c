@@ -53,6 +53,12 @@ static void add_losses(struct trainer *t, int chunk, struct xsum *loss)
         xsum_add(loss, (double)(float)xsum_double(&part));
 }
 
+/* Where a micro-batch's weight gradients are between both halves of its backward. */
+static struct train_late *late_of(const struct trainer *t, const struct pipe_act *a)
+{
+    return t->late[t->first_late[a->chunk] + a->micro % t->schedule.late[a->chunk]];
+}
+
 /* One action of the pipeline schedule. Micro-batch k lives in slot k % in_flight of its chunk from its forward to its backward. The
  * neighbours are those of a ring: behind the last rank comes the first one's next chunk. */
 static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *loss, struct err *e)
@@ -81,10 +87,12 @@ static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *
     case PIPE_BACKWARD:
         TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
         return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
-    case PIPE_BACKWARD_INPUT: return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
+    case PIPE_BACKWARD_INPUT:
+        train_work_leave(w, late_of(t, a));
+        return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
     case PIPE_BACKWARD_WEIGHT:
         TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
-        return model_train_late_weights(&t->model, w, zero_grads(t->zero), e);
+        return model_train_late_weights(&t->model, w, late_of(t, a), zero_grads(t->zero), e);
     }
     rc = 0;
 out:

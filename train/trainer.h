@@ -39,6 +39,8 @@ struct trainer {
     struct train_work **work;            /* [n_work]: micro-batches between their forward and backward, chunk by chunk … */
     int64_t *first_work;                 /* … [chunks]: where a chunk's begin */
     int64_t n_work, work_seqs;           /* work_seqs: sequences in each */
+    struct train_late **late;            /* [n_late]: weight gradients that are late; their chunks are as those of work */
+    int64_t *first_late, n_late;
     struct data *data, *eval;
     struct ckpt *source;                 /* --resume or --init, while loading */
     int resume_auto;                     /* --resume auto found a checkpoint */

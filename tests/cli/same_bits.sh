@@ -69,8 +69,8 @@ reference
 same "interleaved: two virtual stages a rank, uneven, a tied embedding across them" --pp 2 --micro-batch 2 --schedule interleaved --virtual-stages 2
 same "zero-bubble: weight gradients by themselves, late" --pp 2 --micro-batch 1 --schedule zero-bubble
 same "zero-bubble over four ranks, fewer micro-batches than ranks" --pp 4 --micro-batch 4 --schedule zero-bubble
-same "zero-bubble x dp with ZeRO-2" --pp 2 --ranks 4 --zero 2 --micro-batch 1 --schedule zero-bubble
-same "zero-bubble x tp x dp with ZeRO-3" --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 1 --schedule zero-bubble
+same "zero-bubble x dp with ZeRO-2, layers computed again" --pp 2 --ranks 4 --zero 2 --micro-batch 1 --schedule zero-bubble --recompute full
+same "zero-bubble x tp x dp with ZeRO-3, norms computed again" --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 1 --schedule zero-bubble --recompute selective
 same "interleaved x dp with ZeRO-3" --pp 2 --ranks 4 --zero 3 --micro-batch 1 --schedule interleaved --virtual-stages 2
 same "tied, micro-batch 4 cuts runs of three" --micro-batch 4
 finish

@@ -14,7 +14,7 @@ for name in llama-biases mistral qwen2 qwen3 gpt2; do
     if [ $name = qwen3 ] || [ $name = gpt2 ]; then
         same "$name: tp 2, micro-batches" --tp 2 --micro-batch 2
         same "$name: ZeRO-2, one buffer for all units" --ranks 2 --zero 2
-        same "$name: pipeline, layers computed again" --pp 2 --tp 2 --ranks 4 --micro-batch 2 --recompute full
+        same "$name: late weight gradients of layers computed again" --pp 2 --tp 2 --ranks 4 --micro-batch 2 --schedule zero-bubble --recompute full
         same "$name: norms and activations computed again, two threads" --recompute selective --threads 2
     fi
     common+=(--dtype bf16)
