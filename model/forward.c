@@ -63,34 +63,43 @@ out:
     return rc;
 }
 
-int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
-                  struct head_out *out, struct err *e)
+int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
+                       struct head_out *out, struct err *e)
 {
+    const struct stage *at = &m->chunk[chunk];
     struct layer_buf buf = { w->x, w->h, w->stat, w->qkv, w->q, w->o, NULL, w->x, w->h, w->stat, w->gu, w->act };
     const struct unit_weights *uw;
-    int rc;
+    int rc = 0;
     if (b->n_rows > w->rows || n_want > w->logit_rows || b->n_rows > m->max_rows)
         return err_set(e, ERR_INTERNAL, "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld", (long long)b->n_rows, (long long)n_want,
                        (long long)w->rows, (long long)w->logit_rows);
     if (w->pos)
         model_positions(b->seq, b->n_seq, w->pos);
-    TRY(ws->get(ws, 0, 0, &uw, e));
-    rc = embed_forward(m, uw, b->ids, w->pos, w->x, b->n_rows, e);
-    ws->put(ws, 0);
-    for (int l = 0; rc >= 0 && l < m->n_layers; l++) {
-        struct attn a = model_attn(m, l);
+    if (at->has_embed) {
+        TRY(ws->get(ws, 0, 0, &uw, e));
+        rc = embed_forward(m, uw, b->ids, w->pos, w->x, b->n_rows, e);
+        ws->put(ws, 0);
+    }
+    for (int unit = at->first_unit; rc >= 0 && unit <= at->last_unit; unit++) {
+        struct attn a = model_attn(m, unit - 1);
         a.n_seq = b->n_seq;
         a.seq = b->seq;
-        a.page_off = b->page_layer_bytes * (size_t)l;
-        TRY(ws->get(ws, l + 1, 0, &uw, e));
-        if (l + 1 < m->n_layers || n_want)
-            rc = weights_soon(ws, l + 2, 0, e);
+        a.page_off = b->page_layer_bytes * (size_t)(unit - 1);
+        TRY(ws->get(ws, unit, 0, &uw, e));
+        if (unit < at->last_unit || (at->has_head && n_want))
+            rc = weights_soon(ws, unit + 1, 0, e);
         if (rc >= 0)
             rc = block_forward(m, uw, &a, &buf, w->x, b->n_rows, e);
-        ws->put(ws, l + 1);
+        ws->put(ws, unit);
     }
-    if (rc >= 0 && n_want)
+    if (rc >= 0 && at->has_head && n_want)
         rc = wanted_logits(m, ws, w, want, n_want, out, e);
 out:
     return rc < 0 ? rc : dev_check(m->dev, e);
+}
+
+int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
+                  struct head_out *out, struct err *e)
+{
+    return model_forward_part(m, ws, 0, b, w, want, n_want, out, e);
 }

@@ -105,6 +105,10 @@ void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, in
 struct head_out { const float *logits; const float *max, *sum; };
 int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
                   struct head_out *out, struct err *e);
+/* The part of it that is this rank's chunk, as a pipeline runs it: the rows come in w->x but to the first part, and are left there but by
+ * the last, which alone has an out. */
+int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
+                       struct head_out *out, struct err *e);
 
 /* ---- training: forward that keeps, backward that accumulates ---- */
 struct train_work;                                   /* activations of one micro-batch, model/train.c */

@@ -89,63 +89,92 @@ out:
     return rc;
 }
 
-/* ---- a sample: greedy, from the start of the data, through the server's forward ---- */
-#define SAMPLE_PROMPT 16
-#define SAMPLE_NEW 48
+/* ---- a sample: greedy, from the start of the data, through the server's forward, stage by stage ---- */
+enum { SAMPLE_PROMPT = 16, SAMPLE_TOKENS = 64 };
 
-static int greedy(struct trainer *t, int32_t *ids, struct err *e)
+int64_t trainer_positions(const struct trainer *t)
+{
+    int64_t n = t->o.seq_len > SAMPLE_TOKENS ? t->o.seq_len : SAMPLE_TOKENS;
+    return n < t->cfg.max_pos ? n : t->cfg.max_pos;
+}
+
+struct sampler { struct trainer *t; struct forward_work w; void *memory; char *page; size_t layer; };
+
+static int sampler_open(struct sampler *s, struct trainer *t, struct err *e)
 {
     struct model *m = &t->model;
-    int total = SAMPLE_PROMPT + SAMPLE_NEW, rc = 0;
-    size_t layer = model_page_bytes(m);
-    char *page = dev_alloc(t->dev, MEM_WORK, layer * (size_t)(m->n_layers + 1));
     struct arena a = { 0 };
-    struct forward_work w;
-    forward_work_carve(m, &a, SAMPLE_PROMPT, 1, &w);
-    void *memory = dev_alloc(t->dev, MEM_WORK, a.used);
-    if (!page || !memory) {
-        rc = err_set(e, ERR_MEMORY, "no memory for a sample");
-        goto out;
+    *s = (struct sampler){ .t = t, .layer = model_page_bytes(m) };
+    s->page = dev_alloc(t->dev, MEM_WORK, s->layer * (size_t)m->n_layers);
+    forward_work_carve(m, &a, SAMPLE_PROMPT, 1, &s->w);
+    s->memory = dev_alloc(t->dev, MEM_WORK, a.used);
+    if (!s->page || !s->memory)
+        return err_set(e, ERR_MEMORY, "no memory for a sample: leave --sample-every out");
+    a = (struct arena){ s->memory, 0, a.used };
+    forward_work_carve(m, &a, SAMPLE_PROMPT, 1, &s->w);
+    return 0;
+}
+
+static void sampler_close(struct sampler *s)
+{
+    dev_free(s->t->dev, s->memory);
+    dev_free(s->t->dev, s->page);
+}
+
+/* The token behind ids[0 .. n), of which those from `at` on are new, the same on every rank: *next. */
+static int sample_token(struct sampler *s, const int32_t *ids, int at, int n, int32_t *next, struct err *e)
+{
+    struct trainer *t = s->t;
+    struct model *m = &t->model;
+    struct attn_seq seq = { 0, n - at, at, &s->page };
+    struct batch b = { n - at, ids + at, 1, &seq, s->layer };
+    struct comm *pp = t->mesh.axis[AXIS_PP];
+    int ranks = t->layout.pp, me = t->mesh.at[AXIS_PP], rc = 0;
+    size_t bytes = (size_t)(b.n_rows * m->hidden) * dtype_size(m->dt);
+    int32_t want = n - at - 1;
+    struct head_out h = { 0 };
+    for (int c = 0; c < m->n_chunks; c++) {
+        if (!m->chunk[c].has_embed)
+            TRY(comm_recv(pp, s->w.x, bytes, (me + ranks - 1) % ranks, e));
+        TRY(model_forward_part(m, t->weights, c, &b, &s->w, &want, 1, &h, e));
+        if (!m->chunk[c].has_head)
+            TRY(comm_send(pp, s->w.x, bytes, (me + 1) % ranks, e));
     }
-    a = (struct arena){ memory, 0, a.used };
-    forward_work_carve(m, &a, SAMPLE_PROMPT, 1, &w);
-    for (int at = 0, next = SAMPLE_PROMPT; next < total; at = next++) {
-        struct attn_seq seq = { 0, next - at, at, &page };
-        struct batch b = { next - at, ids + at, 1, &seq, layer };
-        int32_t want = (int32_t)(next - at - 1);
-        struct head_out h;
-        TRY(model_forward(m, t->weights, &b, &w, &want, 1, &h, e));
-        ids[next] = 0;
-        for (int64_t v = 1; v < m->vocab; v++)
-            if (h.logits[v] > h.logits[ids[next]])
-                ids[next] = (int32_t)v;
-    }
+    *next = 0;
+    for (int64_t v = 1; h.logits && v < m->vocab; v++)
+        if (h.logits[v] > h.logits[*next])
+            *next = (int32_t)v;
+    rc = comm_broadcast(pp, next, sizeof *next, ranks - 1, e);
 out:
-    dev_free(t->dev, memory);
-    dev_free(t->dev, page);
     return rc;
 }
 
 int trainer_sample(struct trainer *t, struct err *e)
 {
-    int32_t ids[SAMPLE_PROMPT + SAMPLE_NEW];
+    int32_t ids[SAMPLE_TOKENS];
+    int most = trainer_positions(t) < SAMPLE_TOKENS ? (int)trainer_positions(t) : SAMPLE_TOKENS, n = t->o.seq_len < SAMPLE_PROMPT ? (int)t->o.seq_len : SAMPLE_PROMPT;
+    struct sampler s;
     struct tokenizer *tok = NULL;
     char *text = NULL;
-    size_t n = 0;
-    int rc;
-    if (t->o.seq_len < SAMPLE_PROMPT || t->model.max_pos < SAMPLE_PROMPT + SAMPLE_NEW)
-        return 0;
+    size_t bytes = 0;
+    int rc = sampler_open(&s, t, e);
+    TRY(comm_agree(t->mesh.all, rc, e));
     TRY(data_read(t->data, 0, t->ids, t->targets, e));
-    memcpy(ids, t->ids, SAMPLE_PROMPT * sizeof *ids);
-    TRY(greedy(t, ids, e));
+    n = n > (most + 1) / 2 ? (most + 1) / 2 : n;
+    memcpy(ids, t->ids, (size_t)n * sizeof *ids);
+    for (int at = 0; n < most; n++) {
+        TRY(sample_token(&s, ids, at, n, &ids[n], e));
+        at = n;
+    }
     if (world_rank(t->world))
-        return 0;
+        goto out;
     TRY(tokenizer_open_named(&tok, t->o.tokenizer, e));
-    TRY(tokenizer_decode(tok, ids, SAMPLE_PROMPT + SAMPLE_NEW, 1, &text, &n, e));
-    for (size_t i = 0; i < n; i++)
+    TRY(tokenizer_decode(tok, ids, (size_t)most, 1, &text, &bytes, e));
+    for (size_t i = 0; i < bytes; i++)
         text[i] = (unsigned char)text[i] < ' ' ? ' ' : text[i];
     log_line(&t->log, "sample at step %lld: %s", (long long)t->step, text);
 out:
+    sampler_close(&s);
     free(text);
     tokenizer_close(tok);
     return rc;

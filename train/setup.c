@@ -86,8 +86,6 @@ static int check_options(const struct trainer *t, struct err *e)
         return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
-    if (o->pp > 1 && o->sample_every)
-        return err_set(e, ERR_USAGE, "--sample-every needs --pp 1: a sample does not go through a pipeline yet");
     if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1)        /* the correction 1 - beta^step would be 0 */
         return err_set(e, ERR_USAGE, "--beta1 %g --beta2 %g: both must be below 1", o->beta1, o->beta2);
     if (!((float)o->eps > 0))            /* 0 / 0 where no gradient came yet */
@@ -312,7 +310,7 @@ static int open_compute(struct trainer *t, struct err *e)
     most = t->work_seqs * T > 64 ? t->work_seqs * T : 64;
     if (T > t->cfg.max_pos)
         return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)T, (long long)t->cfg.max_pos);
-    TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, T > 64 ? T : 64, e));
+    TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, trainer_positions(t), e));
     rc = open_work(t, e);
 out:
     return rc;

@@ -88,6 +88,7 @@ int trainer_save_wait(struct trainer *t, struct err *e);         /* ends it */
 /* eval.c */
 int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e);
 int trainer_sample(struct trainer *t, struct err *e);
+int64_t trainer_positions(const struct trainer *t);               /* that the model is opened for: a sample may be longer than a sequence */
 /* runlog.c */
 int runlog_open(struct trainer *t, struct err *e);               /* cuts lines past t->step */
 void runlog_begin_step(struct trainer *t);                        /* time in collectives counts from here */
