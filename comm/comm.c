@@ -44,8 +44,27 @@ int comm_rank(const struct comm *c) { return c->rank; }
 int comm_size(const struct comm *c) { return c->size; }
 const char *comm_name(const struct comm *c) { return c->name; }
 
-void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes) { return c->w->t->alloc(c->w, cat, bytes); }
-void comm_free(struct comm *c, void *p) { c->w->t->free(c->w, p); }
+/* Who carries a buffer: the device's transport where it lies in the device's own memory, else the group's. */
+static const struct transport *via(const struct comm *c, const void *buf)
+{
+    return c->w->device && dev_owns(c->w->dev, buf) ? c->w->device : c->t;
+}
+
+/* Who makes memory that the ranks of a group have together. */
+static const struct transport *sharing(const struct comm *c) { return c->w->device ? c->w->device : c->t; }
+
+void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes)
+{
+    return c->w->device ? dev_alloc(c->w->dev, cat, bytes) : c->w->t->alloc(c->w, cat, bytes);
+}
+
+void comm_free(struct comm *c, void *p)
+{
+    if (c->w->device)
+        dev_free(c->w->dev, p);
+    else
+        c->w->t->free(c->w, p);
+}
 
 /* ---- counting, and what an error means for the others ---- */
 struct begun { int64_t ns, trace_ns, across; };
@@ -105,49 +124,49 @@ int comm_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err
 {
     if (!bytes)
         return nothing(c, e);
-    COUNTED(c, COMM_BROADCAST, c->size > 1 ? bytes : 0, c->t->broadcast(c, buf, bytes, root, e));
+    COUNTED(c, COMM_BROADCAST, c->size > 1 ? bytes : 0, via(c, buf)->broadcast(c, buf, bytes, root, e));
 }
 
 int comm_all_reduce(struct comm *c, float *buf, int64_t n, struct err *e)
 {
     if (!n)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size, c->t->all_reduce(c, SUM_TREE, buf, n, e));
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size, via(c, buf)->all_reduce(c, SUM_TREE, buf, n, e));
 }
 
 int comm_all_reduce_max(struct comm *c, float *buf, int64_t n, struct err *e)
 {
     if (!n)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size, c->t->all_reduce(c, SUM_MAX, buf, n, e));
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size, via(c, buf)->all_reduce(c, SUM_MAX, buf, n, e));
 }
 
 int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e)
 {
     if (!n)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 8 / c->size, c->t->all_reduce(c, SUM_I64, buf, n, e));
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 8 / c->size, via(c, buf)->all_reduce(c, SUM_I64, buf, n, e));
 }
 
 int comm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
 {
     if (!n_each)
         return nothing(c, e);
-    COUNTED(c, COMM_REDUCE_SCATTER, others(c) * n_each * 4, c->t->reduce_scatter(c, out, in, n_each, e));
+    COUNTED(c, COMM_REDUCE_SCATTER, others(c) * n_each * 4, via(c, in)->reduce_scatter(c, out, in, n_each, e));
 }
 
 int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e)
 {
     if (!bytes_each)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, c->t->all_gather(c, out, in, bytes_each, e));
+    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, via(c, out)->all_gather(c, out, in, bytes_each, e));
 }
 
 int comm_all_gather_shared(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e)
 {
     if (!bytes_each)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, c->t->all_gather_shared(c, shared, in, bytes_each, e));
+    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, via(c, shared)->all_gather_shared(c, shared, in, bytes_each, e));
 }
 
 /* Agreed: memory that one machine lacks is no failure of the world. */
@@ -158,10 +177,10 @@ int comm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes
     int rc = world_check(c->w, e);
     if (rc < 0)
         return rc;
-    int mine = c->t->alloc_shared(out, c, cat, bytes, e);
+    int mine = sharing(c)->alloc_shared(out, c, cat, bytes, e);
     rc = comm_agree(c, mine, e);
     if (rc < 0 && mine == 0 && *out)
-        c->t->free_shared(c, *out, &ignored);
+        sharing(c)->free_shared(c, *out, &ignored);
     if (rc < 0)
         *out = NULL;
     return rc;
@@ -171,19 +190,19 @@ int comm_free_shared(struct comm *c, void *p, struct err *e)
 {
     if (!p)
         return 0;
-    COUNTED(c, COMM_OTHER, 0, c->t->free_shared(c, p, e));
+    COUNTED(c, COMM_OTHER, 0, sharing(c)->free_shared(c, p, e));
 }
 
-void comm_shared_by(const struct comm *c, int *rank, int *size) { c->t->shared_by(c, rank, size); }
+void comm_shared_by(const struct comm *c, int *rank, int *size) { sharing(c)->shared_by(c, rank, size); }
 
 int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
-    COUNTED(c, COMM_SEND, bytes, c->t->send(c, buf, bytes, to, e));
+    COUNTED(c, COMM_SEND, bytes, via(c, buf)->send(c, buf, bytes, to, e));
 }
 
 int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
 {
-    COUNTED(c, COMM_SEND, bytes, c->t->recv(c, buf, bytes, from, e));
+    COUNTED(c, COMM_SEND, bytes, via(c, buf)->recv(c, buf, bytes, from, e));
 }
 
 /* ---- started and finished ---- */
@@ -193,7 +212,7 @@ int comm_step_all(struct world *w, struct err *e)
     if (n < 0)
         return n;
     for (struct comm_request *q = w->open; q; q = q->next) {
-        int rc = q->done ? 0 : q->c->t->step(q, e);
+        int rc = q->done ? 0 : q->t->step(q, e);
         if (rc < 0)
             return rc;
         n += !q->done;
@@ -216,15 +235,16 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
     *q = like;
     q->c = c;
     q->done = !q->n;
+    q->t = via(c, q->in);
     if (q->n) {
-        q->number = c->n_started++;
-        rc = c->t->start(q, e);
+        q->number = q->t == c->t ? c->n_started++ : 0;
+        rc = q->t->start(q, e);
     }
     c->count[q->op].seconds += (double)(board_now_ns() - b.ns) * 1e-9;
     c->count[q->op].across += c->w->across_bytes - b.across;
     trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns, (struct trace_args){ .bytes = q->bytes, .n_ranks = c->size });
     if (rc < 0) {
-        c->t->drop(q);
+        q->t->drop(q);
         free(q);
         world_fail(c->w, e);
         return rc;
@@ -274,11 +294,11 @@ int comm_finish(struct comm_request **out, struct err *e)
     struct begun b = begin(c);
     int rc = world_check(c->w, e);
     if (rc == 0 && !q->done)
-        rc = c->t->finish(q, e);
+        rc = q->t->finish(q, e);
     for (p = &c->w->open; *p != q; p = &(*p)->next)
         ;
     *p = q->next;
-    c->t->drop(q);
+    q->t->drop(q);
     *out = NULL;
     rc = done(c, q->op, q->bytes, b, rc, e);
     free(q);

@@ -47,6 +47,9 @@ struct transport {
     void (*drop)(struct comm_request *q);
 };
 extern const struct transport transport_self, transport_shm, transport_mpi;
+/* Of buffers in the memory of a device that the host cannot reach (dev.h): operations alone, groups are those of the transport beside it. */
+extern const struct transport transport_staged;
+void staged_close_world(struct world *w);
 
 /* Where this process stands among the others (meet.c finds out). */
 struct place {
@@ -59,6 +62,7 @@ struct place {
 struct comm_request {
     struct comm_request *next;     /* in the world's list, in the order of starting */
     struct comm *c;
+    const struct transport *t;     /* that it was started on */
     enum comm_op op;
     int64_t bytes;
     int what;                      /* enum call */
@@ -75,6 +79,9 @@ struct world {
     const struct transport *t;
     struct place at;
     struct dev *dev;               /* may be NULL */
+    const struct transport *device;        /* of buffers in its memory; NULL: it has none of its own */
+    void *stage;                   /* staged.c: host memory between */
+    size_t stage_bytes;
     struct mem *mem, own_mem;
     struct segment seg;            /* of this machine's ranks: the board, and (shm) their memory */
     struct board *board;           /* == seg.base */

@@ -97,6 +97,7 @@ int world_open(struct world **out, const char *transport, struct dev *dev, struc
     if (!strcmp(name, "auto") && wish && *wish)
         name = wish;
     w->dev = dev;
+    w->device = dev && dev->memory ? &transport_staged : NULL;
     w->mem = mem ? mem : &w->own_mem;
     w->seg.fd = -1;
     watch_block_signals();
@@ -159,6 +160,7 @@ void world_close(struct world *w)
     int orderly = end_together(w);
     atomic_store(&w->board->rank[w->at.node_rank].state, BOARD_CLOSED);
     comm_close(w->all);
+    staged_close_world(w);
     w->t->close(w, orderly);
     watch_close(w->watch);
     segment_close(&w->seg);

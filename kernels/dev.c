@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "kernels/cpu.h"
+#include "kernels/cuda/cuda.h"
+#include "kernels/fake.h"
 #include "kernels/kernels.h"
 
 #define SLOTS 8
@@ -19,38 +21,63 @@ static void drop_scratch(struct dev *d)
 {
     struct dev_priv *p = d->priv;
     for (int i = 0; i < SLOTS; i++) {
-        mem_free(d->mem, p->scratch[i]);
+        dev_free(d, p->scratch[i]);
         p->scratch[i] = NULL;
         p->bytes[i] = 0;
     }
 }
 
-int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, struct err *e)
+/* An empty device; what stands in it is the kind's business. */
+static struct dev *new_dev(const char *kind, struct mem *mem)
 {
-    int rc = 0;
-    struct dev *d = NULL;
-    struct dev_priv *p = NULL;
-    *out = NULL;
-    if (!strcmp(kind, "cuda"))
-        return err_set(e, ERR_DEVICE, "built without CUDA: use --device cpu");
-    if (strcmp(kind, "cpu"))
-        return err_set(e, ERR_USAGE, "device %s is not known: use cpu or cuda", kind);
-    if (threads < 1)
-        return err_set(e, ERR_USAGE, "%d threads: at least 1 is needed", threads);
-    d = calloc(1, sizeof *d);
-    p = calloc(1, sizeof *p);
-    if (!d || !p) {
-        free(p);
+    struct dev *d = calloc(1, sizeof *d);
+    if (d && !(d->priv = calloc(1, sizeof(struct dev_priv)))) {
         free(d);
-        return err_set(e, ERR_MEMORY, "no memory for the device's table");
+        return NULL;
     }
-    d->kind = "cpu";
-    d->mem = mem;
-    d->priv = p;
+    if (d) {
+        d->kind = kind;
+        d->mem = mem;
+    }
+    return d;
+}
+
+static int open_cpu(struct dev *d, int threads, struct err *e)
+{
+    struct dev_priv *p = d->priv;
+    int rc = 0;
+    d->host = d;
     TRY(pool_open(&d->pool, threads, e));
     d->ops = &p->ops;
     TRY(cpu_choose(d, &p->ops, &d->isa, e));
     drop_scratch(d);                     /* the self-tests' */
+out:
+    return rc;
+}
+
+/* A device with memory of its own: `open` fills in ops, isa, memory and back; the CPU stands beside it. */
+static int open_beside(struct dev *d, int threads, int (*open)(struct dev *d, struct err *e), struct err *e)
+{
+    int rc = dev_open(&d->host, "cpu", threads, d->mem, e);
+    if (rc < 0)
+        return rc;
+    d->pool = d->host->pool;
+    return open(d, e);
+}
+
+int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, struct err *e)
+{
+    const char *wish = getenv("SHARDLINE_DEVICE");
+    int cuda = !strcmp(kind, "cuda"), fake = cuda && wish && !strcmp(wish, "fake"), rc;
+    *out = NULL;
+    if (!cuda && strcmp(kind, "cpu"))
+        return err_set(e, ERR_USAGE, "device %s is not known: use cpu or cuda", kind);
+    if (threads < 1)
+        return err_set(e, ERR_USAGE, "%d threads: at least 1 is needed", threads);
+    struct dev *d = new_dev(fake ? "fake" : cuda ? "cuda" : "cpu", mem);
+    if (!d)
+        return err_set(e, ERR_MEMORY, "no memory for the device's table");
+    TRY(cuda ? open_beside(d, threads, fake ? fake_open : cuda_open, e) : open_cpu(d, threads, e));
     *out = d;
     d = NULL;
 out:
@@ -60,19 +87,40 @@ out:
 
 void dev_close(struct dev *d)
 {
-    struct dev_priv *p = d ? d->priv : NULL;
     if (!d)
         return;
     drop_scratch(d);
-    if (d->pool)
+    if (d->memory)
+        d->memory->close(d);
+    if (d->host != d)
+        dev_close(d->host);
+    else if (d->pool)
         pool_close(d->pool);
-    free(p);
+    free(d->priv);
     free(d);
 }
 
-void *dev_alloc(struct dev *d, enum mem_cat cat, size_t bytes) { return mem_alloc(d->mem, cat, bytes); }
+int dev_threads(struct dev *d, int threads, struct err *e)
+{
+    if (d->host->pool)
+        pool_close(d->host->pool);
+    d->pool = d->host->pool = NULL;
+    int rc = pool_open(&d->host->pool, threads, e);
+    d->pool = d->host->pool;
+    return rc;
+}
 
-void dev_free(struct dev *d, void *p) { mem_free(d->mem, p); }
+const char *dev_kinds(void) { return cuda_is_built() ? "cpu cuda" : "cpu"; }
+
+void *dev_alloc(struct dev *d, enum mem_cat cat, size_t bytes) { return d->memory ? d->memory->alloc(d, cat, bytes) : mem_alloc(d->mem, cat, bytes); }
+
+void dev_free(struct dev *d, void *p)
+{
+    if (!d->memory)
+        mem_free(d->mem, p);
+    else if (p)
+        d->memory->free(d, p);
+}
 
 void *dev_scratch(struct dev *d, int slot, size_t bytes)
 {
@@ -80,8 +128,8 @@ void *dev_scratch(struct dev *d, int slot, size_t bytes)
     if (bytes <= p->bytes[slot] && p->scratch[slot])
         return p->scratch[slot];
     size_t want = bytes + bytes / 4;                 /* a little more: growing batches must not allocate every time */
-    mem_free(d->mem, p->scratch[slot]);
-    p->scratch[slot] = mem_alloc(d->mem, MEM_WORK, want);
+    dev_free(d, p->scratch[slot]);
+    p->scratch[slot] = dev_alloc(d, MEM_WORK, want);
     p->bytes[slot] = p->scratch[slot] ? want : 0;
     if (!p->scratch[slot] && want > p->missing)
         p->missing = want;
@@ -92,6 +140,21 @@ int dev_check(struct dev *d, struct err *e)
 {
     struct dev_priv *p = d->priv;
     const size_t missing = p->missing;
+    int rc = d->host != d ? dev_check(d->host, e) : 0;
     p->missing = 0;
+    if (rc >= 0 && d->memory)
+        rc = d->memory->check(d, e);
+    if (rc < 0)
+        return rc;
     return missing ? err_set(e, ERR_MEMORY, "no memory for %zu KiB of scratch: use fewer rows at a time", (missing + 1023) >> 10) : 0;
+}
+
+void *dev_stage(struct dev *d, void *p, size_t bytes) { return d->memory ? mem_alloc(d->mem, MEM_WORK, bytes) : p; }
+
+void dev_unstage(struct dev *d, void *p, void *host, size_t bytes)
+{
+    if (!d->memory || !host)
+        return;
+    dev_write(d, p, host, bytes);
+    mem_free(d->mem, host);
 }

@@ -1,37 +1,123 @@
-/* dev.h - a device: where memory lies, who computes, which op table serves it. */
+/* dev.h - a device: where memory lies, who computes, which op table serves it.
+ *
+ * Two kinds of memory. Device memory comes from dev_alloc, dev_scratch and, where a device has its own, comm_alloc: ops read and write it,
+ * everybody else goes through dev_read, dev_write, dev_copy, dev_fill. Host memory is all the rest: what an op gets by a pointer to a struct
+ * (leaves, attention's sequences and their lists of pages, optimizer settings, exact sums), lists of matrices, and token ids. An op has read
+ * its host arguments when it returns. On a CPU both kinds are one, the copies are memcpy, and dev_stage costs nothing.
+ *
+ * A device may run behind: ops and copies inside of it happen in the order of their calls, and are over after dev_read or dev_sync. */
 #ifndef SHARDLINE_KERNELS_DEV_H
 #define SHARDLINE_KERNELS_DEV_H
 
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "base/pool.h"
 
 struct kernel_ops;
 struct trace;
+struct dev;
+
+/* A device whose memory the host cannot reach. An operation that fails leaves word for dev_check. */
+struct dev_memory {
+    void *(*alloc)(struct dev *d, enum mem_cat cat, size_t bytes);       /* zeroed; NULL: none left */
+    void (*free)(struct dev *d, void *p);
+    int (*owns)(const struct dev *d, const void *p);
+    void (*read)(struct dev *d, void *host, const void *p, size_t bytes);
+    void (*write)(struct dev *d, void *p, const void *host, size_t bytes);
+    void (*copy)(struct dev *d, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, int64_t rows);
+    void (*fill)(struct dev *d, void *p, int byte, size_t bytes);
+    void (*sync)(struct dev *d);
+    size_t (*room)(struct dev *d);                                       /* bytes that dev_alloc may still give */
+    int (*check)(struct dev *d, struct err *e);
+    void (*close)(struct dev *d);
+};
 
 struct dev {
     const struct kernel_ops *ops;    /* the op table of this device and CPU class (kernels.h)                  */
-    const char *kind;                /* "cpu" | "cuda"                                                         */
-    const char *isa;                 /* "avx512bf16" | "avx512" | "avx2" | "portable"                          */
-    struct pool *pool;
+    const char *kind;                /* "cpu" | "cuda" | "fake"                                                */
+    const char *isa;                 /* "avx512bf16" | "avx512" | "avx2" | "portable" | "sm_90" ...            */
+    struct pool *pool;               /* of the host                                                            */
     struct mem *mem;                 /* borrowed: the rank's counters                                          */
     void *priv;                      /* scratch of the implementation                                          */
     struct trace *trace;             /* borrowed; may be NULL (base/trace.h)                                   */
+    const struct dev_memory *memory; /* NULL: the host's                                                       */
+    void *back;                      /* what stands behind memory                                              */
+    struct dev *host;                /* the CPU beside it, for ops on host memory; a CPU's is itself           */
 };
 
 /* kind: "cpu" or "cuda" (ERR_DEVICE when built without or absent). threads >= 1. The CPU class is the best this machine has;
  * the environment variable SHARDLINE_ISA=portable|avx2|avx512|avx512bf16 forces a lower one (ERR_DEVICE: not available).
+ * SHARDLINE_DEVICE=fake, for tests: cuda is a CPU whose device memory lies where the host cannot reach it (fake.c).
  * Runs the start-up self-tests: denormals are alive (1e-39f / 2 != 0), the bf16 dot instruction has the contract's order. */
 int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, struct err *e);
 void dev_close(struct dev *d);
+/* Other threads than it was opened with: MPI must start before there are any. */
+int dev_threads(struct dev *d, int threads, struct err *e);
+/* What this program was built with, for --version: "cpu" or "cpu cuda". */
+const char *dev_kinds(void);
+
 void *dev_alloc(struct dev *d, enum mem_cat cat, size_t bytes);      /* zeroed, as mem_alloc; NULL: none left  */
 void dev_free(struct dev *d, void *p);
 /* Scratch for one use by an op or its caller, grown and kept: slot 0..7, valid until the next call with the same slot.
  * NULL: no memory. Slots 0..3 belong to the ops themselves, 4..7 to callers. */
 void *dev_scratch(struct dev *d, int slot, size_t bytes);
-/* Ops return nothing: one that got no scratch gives NaN, and leaves word here. ERR_MEMORY when that happened since the last call. */
+/* Ops return nothing: one that got no scratch gives NaN, and leaves word here. ERR_MEMORY when that happened since the last call,
+ * ERR_DEVICE when the device failed. */
 int dev_check(struct dev *d, struct err *e);
+
+/* ---- the ways between host and device ---- */
+static inline int dev_owns(const struct dev *d, const void *p) { return d->memory && p && d->memory->owns(d, p); }
+
+/* Device to host; over when it returns, and so is all that was called before. */
+static inline void dev_read(struct dev *d, void *host, const void *p, size_t bytes)
+{
+    if (d->memory)
+        d->memory->read(d, host, p, bytes);
+    else
+        memcpy(host, p, bytes);
+}
+
+/* Host to device; host may be used again when it returns. */
+static inline void dev_write(struct dev *d, void *p, const void *host, size_t bytes)
+{
+    if (d->memory)
+        d->memory->write(d, p, host, bytes);
+    else
+        memcpy(p, host, bytes);
+}
+
+/* Rows of so many bytes inside of the device; pitch: bytes from row to row. No overlap. */
+static inline void dev_copy_rows(struct dev *d, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, int64_t rows)
+{
+    if (d->memory) {
+        d->memory->copy(d, to, to_pitch, from, from_pitch, bytes, rows);
+        return;
+    }
+    for (int64_t i = 0; i < rows; i++)
+        memcpy((char *)to + (size_t)i * to_pitch, (const char *)from + (size_t)i * from_pitch, bytes);
+}
+static inline void dev_copy(struct dev *d, void *to, const void *from, size_t bytes) { dev_copy_rows(d, to, bytes, from, bytes, bytes, 1); }
+
+static inline void dev_fill(struct dev *d, void *p, int byte, size_t bytes)
+{
+    if (d->memory)
+        d->memory->fill(d, p, byte, bytes);
+    else
+        memset(p, byte, bytes);
+}
+
+static inline void dev_sync(struct dev *d)
+{
+    if (d->memory)
+        d->memory->sync(d);
+}
+
+/* To fill device memory p from the host: a place for the bytes (p itself on a CPU), which dev_unstage brings there and gives back. NULL:
+ * no memory. host == NULL in dev_unstage: nothing. */
+void *dev_stage(struct dev *d, void *p, size_t bytes);
+void dev_unstage(struct dev *d, void *p, void *host, size_t bytes);
 
 #endif

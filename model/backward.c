@@ -72,7 +72,7 @@ static void zero_positions(const struct back *b, int grad_unit)
 {
     int part = model_part(b->m, 0, P_POS);
     for (int j = 0; part >= 0 && j < b->g->n_levels; j++)
-        memset(b->g->level(b->g, grad_unit, j) + b->m->local.part[part].offset, 0, (size_t)b->m->local.part[part].count * sizeof(float));
+        dev_fill(b->m->dev, b->g->level(b->g, grad_unit, j) + b->m->local.part[part].offset, 0, (size_t)b->m->local.part[part].count * sizeof(float));
 }
 
 static void embed_dw(const struct back *b, struct mat dx, const int32_t *ids)
@@ -181,7 +181,7 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, w->rows, m->hidden, m->hidden), 1, &dl, &hw, &m->of_vocab);
     ws->put(ws, from);
     TRY(comm_all_reduce(m->tp, m->sum_rows, w->rows * m->hidden, e));
-    memset(w->dx, 0, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
+    dev_fill(m->dev, w->dx, 0, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
     TRY(ws->get(ws, head, 1, &uw, e));
     rc = weights_soon(ws, w->at.last_unit, w->recompute != RECOMPUTE_FULL, e);
     norm_back(b, uw, head, P_NORM, w->x_last, w->stat_last);
@@ -237,6 +237,17 @@ static void replica_dx(const struct back *b, const struct unit_weights *uw, int 
     KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, b->w->rows, m->hidden, m->hidden), 3, dy, w, l);
 }
 
+/* The leaves of k_norm become -0, which changes no sum. */
+static void no_leaves(const struct train_work *w, int64_t hd)
+{
+    float zero[64];
+    for (int i = 0; i < 64; i++)
+        zero[i] = -0.0f;
+    for (int s = 0; s < w->n_seq; s++)
+        for (int64_t i = 0; i < hd; i += 64)
+            dev_write(w->m->dev, w->head_leaf + (2 * s + 1) * hd + i, zero, (size_t)(hd - i < 64 ? hd - i : 64) * sizeof *zero);
+}
+
 /* Back through the norms of the heads: dq, dk (fp32) turned back, the norms' gradients to their trees, dq, dk of what was normed. A kv
  * head that several ranks hold counts on the first of them: the others bring -0. */
 static int head_norms_back(const struct back *b, const struct unit_weights *uw, int unit, const struct attn *a, struct mat dq, struct mat dk, struct err *e)
@@ -250,9 +261,8 @@ static int head_norms_back(const struct back *b, const struct unit_weights *uw, 
     KERNEL(m->dev, head_norm_dw, w->head_leaf, 2 * hd, dq, xq, m->n_heads, norm.eps, w->n_seq, w->seq_len, m->grain);
     KERNEL(m->dev, head_norm_dw, w->head_leaf + hd, 2 * hd, dk, xk, m->n_kv, norm.eps, w->n_seq, w->seq_len, m->grain);
     int counts = m->local.part[model_part(m, unit, P_K)].owner || ALTERED("head_norm_replicas");
-    for (int64_t i = 0; !counts && i < 2 * hd * w->n_seq; i++)
-        if (i / hd % 2)
-            w->head_leaf[i] = -0.0f;
+    if (!counts)
+        no_leaves(w, hd);
     int rc = comm_all_reduce(m->tp, w->head_leaf, 2 * hd * w->n_seq, e);
     if (rc < 0)
         return rc;

@@ -69,7 +69,7 @@ static int add_reduced(const struct model *m, const struct unit_weights *uw, enu
         return rc;
     add_bias(m, uw, kind, rows_of(m->sum_rows, DT_F32, rows, m->hidden), 0, m->hidden);
     if (x_out != x)
-        memcpy(x_out, x, (size_t)(rows * m->hidden) * dtype_size(m->dt));
+        dev_copy(m->dev, x_out, x, (size_t)(rows * m->hidden) * dtype_size(m->dt));
     KERNEL(m->dev, add_rounded, rows_of(x_out, m->dt, rows, m->hidden), rows_of(m->sum_rows, DT_F32, rows, m->hidden));
     return 0;
 }

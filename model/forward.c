@@ -12,7 +12,6 @@ void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, in
     w->x = arena_take(a, (size_t)(rows * m->hidden) * el);
     w->h = arena_take(a, (size_t)(rows * m->hidden) * el);
     w->stat = arena_take(a, (size_t)norm_stats(m, rows > logit_rows ? rows : logit_rows) * sizeof(float));
-    w->pos = m->features & F_POSITIONS ? arena_take(a, (size_t)rows * sizeof(int32_t)) : NULL;
     w->qkv = arena_take(a, (size_t)(rows * qkv) * sizeof(float));
     w->q = arena_take(a, (size_t)(rows * heads) * el);
     w->o = arena_take(a, (size_t)(rows * heads) * el);
@@ -33,8 +32,8 @@ static int gather_logits(const struct model *m, struct forward_work *w, int64_t 
         return rc;
     for (int r = 0; r < tp; r++) {
         int64_t begin = block_begin(m->vocab, m->grain, r * each), count = block_begin(m->vocab, m->grain, (r + 1) * each) - begin;
-        for (int64_t i = 0; i < n; i++)
-            memcpy(w->logits + i * m->vocab + begin, all + (r * n + i) * width, (size_t)count * sizeof(float));
+        dev_copy_rows(m->dev, w->logits + begin, (size_t)m->vocab * sizeof(float), all + r * n * width, (size_t)width * sizeof(float),
+                      (size_t)count * sizeof(float), n);
     }
     return 0;
 }
@@ -47,8 +46,7 @@ static int wanted_logits(const struct model *m, struct weights *ws, struct forwa
     size_t row = (size_t)m->hidden * dtype_size(m->dt);
     int64_t width = block_size(m->vocab, m->grain) * (m->grain / comm_size(m->tp));
     char *picked = (char *)w->hf + (size_t)w->logit_rows * row;
-    for (int64_t i = 0; i < n; i++)
-        memcpy(picked + (size_t)i * row, (char *)w->x + (size_t)want[i] * row, row);
+    KERNEL(m->dev, embed, mat_of(picked, m->dt, n, m->hidden, m->hidden), mat_of(w->x, m->dt, w->rows, m->hidden, m->hidden), 0, want);
     if ((rc = ws->get(ws, unit, 0, &uw, e)) < 0)
         return rc;
     if (comm_size(m->tp) == 1) {
@@ -73,11 +71,11 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
     if (b->n_rows > w->rows || n_want > w->logit_rows || b->n_rows > m->max_rows)
         return err_set(e, ERR_INTERNAL, "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld", (long long)b->n_rows, (long long)n_want,
                        (long long)w->rows, (long long)w->logit_rows);
-    if (w->pos)
-        model_positions(b->seq, b->n_seq, w->pos);
+    if (m->pos)
+        model_positions(b->seq, b->n_seq, m->pos);
     if (at->has_embed) {
         TRY(ws->get(ws, 0, 0, &uw, e));
-        rc = embed_forward(m, uw, b->ids, w->pos, w->x, b->n_rows, e);
+        rc = embed_forward(m, uw, b->ids, m->pos, w->x, b->n_rows, e);
         ws->put(ws, 0);
     }
     for (int unit = at->first_unit; rc >= 0 && unit <= at->last_unit; unit++) {

@@ -2,7 +2,6 @@
  * before they compute those of its weights (Qi et al. 2023). What the rest of the backward pass overwrites is copied: gradients always,
  * inputs where layers share their buffers because they are computed again. */
 #include <stdlib.h>
-#include <string.h>
 #include "model/train_priv.h"
 
 void train_work_leave(struct train_work *w, struct train_late *l) { w->late = l; }
@@ -11,8 +10,7 @@ static struct mat copy(struct train_late *l, struct mat x)
 {
     struct mat y = mat_of(l->kept + l->n_kept, x.dt, x.rows, x.cols, x.cols);
     size_t row = (size_t)x.cols * dtype_size(x.dt);
-    for (int64_t i = 0; i < x.rows; i++)
-        memcpy((char *)y.p + (size_t)i * row, (char *)x.p + (size_t)(i * x.ld) * dtype_size(x.dt), row);
+    dev_copy_rows(l->m->dev, y.p, row, x.p, (size_t)x.ld * dtype_size(x.dt), row, x.rows);
     l->n_kept += (row * (size_t)x.rows + 63) / 64 * 64;
     return y;
 }

@@ -102,6 +102,33 @@ out:
     return rc;
 }
 
+/* Memory that the model has beside weights and activations. */
+static int open_tables(struct model *m, struct err *e)
+{
+    size_t rope = sizeof(float) * (size_t)(m->max_pos * (m->head_dim / 2));
+    int learned = (m->features & F_POSITIONS) != 0, ok;
+    float *cos = NULL, *sin = NULL;
+    m->sum_rows = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(m->max_rows * m->hidden));
+    m->stat = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(4 * m->max_rows));
+    ok = m->sum_rows && m->stat;
+    if (learned) {
+        m->pos = calloc((size_t)m->max_rows, sizeof *m->pos);
+        ok = ok && m->pos;
+    } else {
+        m->rope_cos = dev_alloc(m->dev, MEM_WORK, rope);
+        m->rope_sin = dev_alloc(m->dev, MEM_WORK, rope);
+        cos = m->rope_cos ? dev_stage(m->dev, m->rope_cos, rope) : NULL;
+        sin = m->rope_sin ? dev_stage(m->dev, m->rope_sin, rope) : NULL;
+        ok = ok && cos && sin;
+    }
+    if (ok && !learned)
+        rope_fill(&m->table.cfg, m->max_pos, cos, sin);
+    dev_unstage(m->dev, m->rope_cos, cos, rope);
+    dev_unstage(m->dev, m->rope_sin, sin, rope);
+    return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for the model's tables (%lld positions, %lld rows): use fewer rows or positions",
+                            (long long)m->max_pos, (long long)m->max_rows);
+}
+
 int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
                int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows, int64_t max_pos, struct err *e)
 {
@@ -119,20 +146,7 @@ int model_open(struct model *m, const struct model_config *cfg, const struct lay
     }
     if (lay->tp > cfg->n_kv)
         TRY(comm_split(&m->kv_group, tp, (int)(tp_rank / (lay->tp / cfg->n_kv)), e));
-    size_t rope = sizeof(float) * (size_t)(m->max_pos * (cfg->head_dim / 2));
-    int turned = !(m->features & F_POSITIONS);
-    if (turned) {
-        m->rope_cos = dev_alloc(dev, MEM_WORK, rope);
-        m->rope_sin = dev_alloc(dev, MEM_WORK, rope);
-    }
-    m->sum_rows = comm_alloc(tp, MEM_COMM, sizeof(float) * (size_t)(max_rows * cfg->hidden));
-    m->stat = comm_alloc(tp, MEM_COMM, sizeof(float) * (size_t)(4 * max_rows));
-    if ((turned && (!m->rope_cos || !m->rope_sin)) || !m->sum_rows || !m->stat) {
-        rc = err_set(e, ERR_MEMORY, "no memory for the model's tables (%lld positions, %lld rows): use fewer rows or positions", (long long)m->max_pos, (long long)max_rows);
-        goto out;
-    }
-    if (turned)
-        rope_fill(cfg, m->max_pos, m->rope_cos, m->rope_sin);
+    TRY(open_tables(m, e));
     return 0;
 out:
     model_close(m);
@@ -152,6 +166,7 @@ void model_close(struct model *m)
     params_local_close(&m->local);
     param_table_close(&m->table);
     free(m->chunk);
+    free(m->pos);
     memset(m, 0, sizeof *m);
 }
 
@@ -243,7 +258,7 @@ static void pack_share(const struct model *m, const struct panels *whole, const 
         return;
     n = rows_of(part, w, n, first, end);
     if (part[0].transposed && !(room = dev_scratch(m->dev, 5, (size_t)(p.n * p.k) * dtype_size(p.dt)))) {
-        memset(p.p, 0xff, panels_bytes(p.n, p.k, p.dt, &p.leaves));      /* NaN: nothing may go on with numbers that were not computed */
+        dev_fill(m->dev, p.p, 0xff, panels_bytes(p.n, p.k, p.dt, &p.leaves));        /* NaN: nothing may go on with numbers that were not computed */
         return;
     }
     for (int i = 0; i < n; i++)

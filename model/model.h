@@ -54,6 +54,7 @@ struct model {
     float *rope_cos, *rope_sin;          /* [max_pos][head_dim / 2]; NULL: positions are learned */
     float *sum_rows;                     /* comm memory [max_rows][hidden]: partial sums over tp */
     float *stat;                         /* comm memory [4][max_rows]: statistics of the cross-entropy */
+    int32_t *pos;                        /* [max_rows], of the host: positions of model_forward's rows; NULL: not learned */
     int64_t max_rows;
 };
 
@@ -79,7 +80,7 @@ void model_pack(const struct model *m, int unit, const void *flat, const void *h
 void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw);
 
 /* ---- resident weights: everything in memory, read through a callback (the server, evaluation) ---- */
-/* Reads the box of a parameter as fp32 or bf16 (the model's dt), row-major contiguous into dst. */
+/* Reads the box of a parameter as fp32 or bf16 (the model's dt), row-major contiguous into dst, memory of the host. */
 typedef int (*model_read)(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e);
 struct resident { struct weights w; struct model *m; struct unit_weights *unit; void **memory; /* packs and norms of a unit */ };
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
@@ -97,10 +98,10 @@ size_t model_page_bytes(const struct model *m);      /* of one layer: one 64-pos
 
 /* ---- forward without backward: the server, evaluation ---- */
 /* Work memory: carve with arena base NULL first to learn its size for (max_rows, max logit rows). */
-struct forward_work { void *x, *h; float *stat; int32_t *pos; float *qkv; void *q, *o; float *gu; void *act; void *hf; float *logits; float *part_logits; int64_t rows, logit_rows; };
+struct forward_work { void *x, *h; float *stat; float *qkv; void *q, *o; float *gu; void *act; void *hf; float *logits; float *part_logits; int64_t rows, logit_rows; };
 void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows, struct forward_work *w);
 /* Runs the rows through all layers (keys and values go to their pages) and the head for the rows in want[0..n_want) (ascending).
- * *logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside w; max, sum: [n_want] (log-prob of id v =
+ * *logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside w, memory of the device; max, sum: [n_want] (log-prob of id v =
  * (logits[v] - max) - log(sum), as KERNEL ce_logprob does). n_want 0: no head. Collective over tp. */
 struct head_out { const float *logits; const float *max, *sum; };
 int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
@@ -127,7 +128,7 @@ void *train_work_input(struct train_work *w);
 void *train_work_output(struct train_work *w);
 void *train_work_grad(struct train_work *w);
 size_t train_work_bytes(const struct train_work *w);         /* of each of the three */
-/* ids, targets: [n_seq][seq_len] (ids for the first stage, targets for the last). logprobs (may be NULL; last stage): [rows] of every
+/* ids, targets: [n_seq][seq_len] (ids for the first stage, targets for the last). logprobs (may be NULL; last stage; of the host): [rows] of every
  * target, on every tp rank. Keeps what backward needs. */
 int model_train_forward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                         float *logprobs, struct err *e);

@@ -32,6 +32,17 @@ static size_t staying_bytes(const struct model *m, int unit)
     return n;
 }
 
+/* The box of a part, read into its place at `to`, device memory. */
+static int load_part(const struct model *m, const struct part *p, void *to, model_read read, void *ctx, struct err *e)
+{
+    const struct param *q = &m->table.p[p->param];
+    size_t bytes = (size_t)p->count * dtype_size(m->dt);
+    void *host = p->count ? dev_stage(m->dev, to, bytes) : NULL;
+    int rc = !p->count ? 0 : host ? read(ctx, q, &p->box, host, m->dt, e) : err_set(e, ERR_MEMORY, "no memory for %zu MiB", bytes >> 20);
+    dev_unstage(m->dev, to, host, bytes);
+    return rc < 0 ? err_add(e, "loading %s", q->name) : 0;
+}
+
 /* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat vector. */
 static int load_unit(struct resident *r, int unit, void *flat, model_read read, void *ctx, struct err *e)
 {
@@ -43,9 +54,9 @@ static int load_unit(struct resident *r, int unit, void *flat, model_read read, 
     if (!memory)
         return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks", unit, (keep + model_pack_bytes(m, unit)) >> 20);
     for (int i = u->first; i < u->first + u->n; i++) {
-        const struct part *p = &m->local.part[i];
-        if (p->count && read(ctx, &m->table.p[p->param], &p->box, model_mat(m, flat, i).p, m->dt, e) < 0)
-            return err_add(e, "loading %s", m->table.p[p->param].name);
+        int rc = load_part(m, &m->local.part[i], model_mat(m, flat, i).p, read, ctx, e);
+        if (rc < 0)
+            return rc;
     }
     model_point(m, unit, flat, uw);
     model_pack(m, unit, flat, m->table.cfg.tied ? r->memory[0] : flat, uw, memory + keep, 0, 1);
@@ -55,7 +66,8 @@ static int load_unit(struct resident *r, int unit, void *flat, model_read read, 
         *place = NULL;
         if (!stays(m, i))
             continue;
-        *place = memcpy(at, from, (size_t)m->local.part[i].count * dtype_size(m->dt));
+        dev_copy(m->dev, at, from, (size_t)m->local.part[i].count * dtype_size(m->dt));
+        *place = at;
         at += part_bytes(m, i);
     }
     uw->flat = NULL;

@@ -67,7 +67,7 @@ void train_clean_pages(const struct train_work *w, const struct attn *a)
 {
     for (int i = 0; w->documents > 1 && i < a->n_seq; i++)
         if (a->seq[i].n_rows % ATTN_PAGE)
-            memset(a->seq[i].page[a->seq[i].n_rows / ATTN_PAGE], 0, model_page_bytes(w->m));
+            dev_fill(w->m->dev, a->seq[i].page[a->seq[i].n_rows / ATTN_PAGE], 0, model_page_bytes(w->m));
 }
 
 static void *take_x(const struct train_work *w, struct arena *a) { return arena_take(a, (size_t)(w->rows * w->m->hidden) * dtype_size(w->m->dt)); }
@@ -104,7 +104,6 @@ static void carve(struct train_work *w, struct arena *a)
     size_t el = dtype_size(m->dt);
     int64_t rows = w->rows, head = w->at.has_head ? rows : 0;
     carve_layers(w, a);
-    w->pos = m->features & F_POSITIONS ? arena_take(a, (size_t)rows * sizeof(int32_t)) : NULL;
     if (w->recompute != RECOMPUTE_FULL)
         w->x_last = take_x(w, a);
     w->hf = arena_take(a, (size_t)(head * m->hidden) * el);
@@ -158,7 +157,9 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     w->dkv = comm_alloc(m->tp, MEM_ACTS, dkv_bytes(w));
     if (head_leaf_bytes(w))
         w->head_leaf = comm_alloc(m->tp, MEM_ACTS, head_leaf_bytes(w));
-    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (head_leaf_bytes(w) && !w->head_leaf)) {
+    if (m->features & F_POSITIONS)
+        w->pos = calloc((size_t)w->rows, sizeof *w->pos);
+    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (head_leaf_bytes(w) && !w->head_leaf) || (m->features & F_POSITIONS && !w->pos)) {
         train_work_close(w);
         return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len, or --recompute",
                        s->n_seq, (long long)s->seq_len, a.used >> 20);
@@ -177,6 +178,7 @@ void train_work_close(struct train_work *w)
     comm_free(w->m->tp, w->dkv);
     comm_free(w->m->tp, w->head_leaf);
     dev_free(w->m->dev, w->memory);
+    free(w->pos);
     free(w->seq);
     free(w->page);
     free(w->layer);
@@ -199,12 +201,14 @@ struct attn train_attn(const struct train_work *w, int unit)
 /* ---- forward ---- */
 static int losses(const struct model *m, struct train_work *w, const int32_t *targets, float *logprobs, struct err *e)
 {
-    float *pick = m->stat + 2 * m->max_rows;
+    float *pick = m->stat + 2 * m->max_rows, *logprob = m->stat + 3 * m->max_rows;
     KERNEL(m->dev, ce_pick, pick, mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), targets, m->vocab_begin);
     int rc = comm_all_reduce(m->tp, pick, w->rows, e);
-    if (rc >= 0)
-        KERNEL(m->dev, ce_logprob, logprobs, pick, w->max, w->sum, w->rows);
-    return rc;
+    if (rc < 0)
+        return rc;
+    KERNEL(m->dev, ce_logprob, logprob, pick, w->max, w->sum, w->rows);
+    dev_read(m->dev, logprobs, logprob, (size_t)w->rows * sizeof *logprobs);
+    return 0;
 }
 
 static int head_part(struct model *m, struct weights *ws, struct train_work *w, const int32_t *targets, float *logprobs, struct err *e)
@@ -218,8 +222,8 @@ static int head_part(struct model *m, struct weights *ws, struct train_work *w, 
     ws->put(ws, head);
     if (rc < 0)
         return rc;
-    memcpy(w->max, m->stat, (size_t)w->rows * sizeof(float));        /* another micro-batch may come before backward */
-    memcpy(w->sum, m->stat + m->max_rows, (size_t)w->rows * sizeof(float));
+    dev_copy(m->dev, w->max, m->stat, (size_t)w->rows * sizeof(float));      /* another micro-batch may come before backward */
+    dev_copy(m->dev, w->sum, m->stat + m->max_rows, (size_t)w->rows * sizeof(float));
     return logprobs ? losses(m, w, targets, logprobs, e) : 0;
 }
 

@@ -27,7 +27,7 @@ struct train_work {
     int documents, n_attn;               /* of a sequence at most; of all sequences now */
     char **page;                         /* [n_layers][n_seq][pages]; a document begins with a page of its own */
     struct attn_seq *seq;                /* [n_layers][n_seq * documents], n_attn of them in use */
-    int32_t *pos;                        /* [rows]; NULL: no learned positions */
+    int32_t *pos;                        /* [rows], of the host; NULL: no learned positions */
     void *x_last, *hf;                   /* dt: what comes out of the last layer, its norm */
     float *stat_last, *logits;
     float *max, *sum;                    /* [rows]: statistics of the cross-entropy */

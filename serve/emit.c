@@ -9,7 +9,7 @@
 
 #define EACH (LOGPROBS_MAX + 1)
 
-int emit_open(struct emit *m, int64_t max_rows, struct err *e)
+int emit_open(struct emit *m, const struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
 {
     size_t n = (size_t)(max_rows * EACH);
     memset(m, 0, sizeof *m);
@@ -19,7 +19,8 @@ int emit_open(struct emit *m, int64_t max_rows, struct err *e)
     m->max = calloc(n, sizeof(float));
     m->sum = calloc(n, sizeof(float));
     m->logprob = calloc(n, sizeof(float));
-    if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob)
+    m->seen = dev->memory ? malloc(sizeof(float) * (size_t)(max_rows * (vocab + 2))) : NULL;
+    if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob || (dev->memory && !m->seen))
         return err_set(e, ERR_MEMORY, "no memory for the log-probs of %lld rows: lower --max-batch or --prefill-chunk", (long long)max_rows);
     return 0;
 }
@@ -31,6 +32,7 @@ void emit_close(struct emit *m)
     free(m->max);
     free(m->sum);
     free(m->logprob);
+    free(m->seen);
     memset(m, 0, sizeof *m);
 }
 
@@ -90,7 +92,7 @@ static void find_logprobs(struct emit *m, struct dev *dev, const struct head_out
         }
     }
     if (n)
-        KERNEL(dev, ce_logprob, m->logprob, m->pick, m->max, m->sum, n);
+        KERNEL(dev->host, ce_logprob, m->logprob, m->pick, m->max, m->sum, n);
 }
 
 /* ---- events ---- */
@@ -167,14 +169,29 @@ static void give_row(struct emit_row *r, const float *logprob, double now_s)
     }
 }
 
+/* A step's logits where the host can read them. */
+static struct head_out on_host(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+{
+    size_t n = (size_t)m->n;
+    float *logits = m->seen, *max = logits + n * (size_t)vocab, *sum = max + n;
+    if (!m->seen)
+        return *head;
+    dev_read(dev, logits, head->logits, n * (size_t)vocab * sizeof *logits);
+    dev_read(dev, max, head->max, n * sizeof *max);
+    dev_read(dev, sum, head->sum, n * sizeof *sum);
+    return (struct head_out){ logits, max, sum };
+}
+
 void emit_tokens(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
-    struct row_job job = { m, head, vocab };
+    struct head_out here;
+    struct row_job job = { m, &here, vocab };
     int64_t at = 0;
     if (!m->n)
         return;
+    here = on_host(m, dev, head, vocab);
     pool_run(dev->pool, m->n, do_row, &job);
-    find_logprobs(m, dev, head, vocab);
+    find_logprobs(m, dev, &here, vocab);
     for (int64_t i = 0; i < m->n; i++) {
         int64_t n = m->row[i].c->rq->tops;
         give_row(&m->row[i], m->logprob + at, m->now_s);

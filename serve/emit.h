@@ -21,8 +21,9 @@ struct emit {
     int64_t cap, n;                  /* rows */
     struct emit_row *row;
     float *pick, *max, *sum, *logprob;           /* [cap * (LOGPROBS_MAX + 1)] */
+    float *seen;                     /* [cap * (vocab + 2)]: a step's logits and statistics, where the host cannot read the device's; else NULL */
 };
-int emit_open(struct emit *m, int64_t max_rows, struct err *e);
+int emit_open(struct emit *m, const struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e);
 void emit_close(struct emit *m);
 /* Before sched_done: which rows the plan asks for. */
 void emit_expect(struct emit *m, const struct sched *s);

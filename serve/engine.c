@@ -99,7 +99,7 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
     en->ws = ws;
     en->size = *size;
     en->inbox = inbox;
-    TRY(kv_open(&en->kv, m->dev->mem, size->n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
+    TRY(kv_open(&en->kv, m->dev, size->n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
     TRY(plan_open(&en->plan, size->max_seqs, engine_max_rows(size), size->max_wants, size->n_pages, e));
     forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
     en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
@@ -114,7 +114,7 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
         TRY(sched_open(&en->sched, &lim, size->n_pages, e));
         if (size->prefix_cache)
             TRY(sched_open_prefix(&en->sched, ids_of, e));
-        TRY(emit_open(&en->emit, size->max_wants, e));
+        TRY(emit_open(&en->emit, m->dev, size->max_wants, m->vocab, e));
     }
     rc = 0;
 out:

@@ -37,10 +37,10 @@ void page_give(struct page_list *l, int32_t page)
         l->free[l->n_free++] = page;
 }
 
-int kv_open(struct kv *kv, struct mem *mem, int32_t n_pages, size_t page_bytes, struct err *e)
+int kv_open(struct kv *kv, struct dev *dev, int32_t n_pages, size_t page_bytes, struct err *e)
 {
-    *kv = (struct kv){ .page_bytes = page_bytes, .n_pages = n_pages, .mem = mem };
-    kv->base = mem_alloc(mem, MEM_KV, page_bytes * (size_t)n_pages);
+    *kv = (struct kv){ .page_bytes = page_bytes, .n_pages = n_pages, .dev = dev };
+    kv->base = dev_alloc(dev, MEM_KV, page_bytes * (size_t)n_pages);
     if (!kv->base)
         return err_set(e, ERR_MEMORY, "no memory for %d key-value pages of %zu bytes: lower --kv-memory, --ctx or --max-batch", n_pages, page_bytes);
     return 0;
@@ -48,14 +48,15 @@ int kv_open(struct kv *kv, struct mem *mem, int32_t n_pages, size_t page_bytes, 
 
 void kv_close(struct kv *kv)
 {
-    mem_free(kv->mem, kv->base);
+    if (kv->dev)
+        dev_free(kv->dev, kv->base);
     memset(kv, 0, sizeof *kv);
 }
 
 void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t pos, int64_t n_rows)
 {
     for (int64_t i = kv_pages_for(pos); i < kv_pages_for(pos + n_rows); i++)
-        memset(kv_page(kv, page[i]), 0, kv->page_bytes);
+        dev_fill(kv->dev, kv_page(kv, page[i]), 0, kv->page_bytes);
 }
 
 int kv_plan(const struct kv_wish *w, int32_t *n_pages, struct err *e)

@@ -11,8 +11,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
-#include "base/err.h"
-#include "base/mem.h"
+#include "kernels/dev.h"
 #include "serve/prefix.h"
 
 #define KV_PAGE 64
@@ -27,8 +26,8 @@ int32_t pages_free(const struct page_list *l);             /* how often page_tak
 void page_give(struct page_list *l, int32_t page);
 
 /* The bytes of the pages on this rank. */
-struct kv { char *base; size_t page_bytes; int32_t n_pages; struct mem *mem; };
-int kv_open(struct kv *kv, struct mem *mem, int32_t n_pages, size_t page_bytes, struct err *e);
+struct kv { char *base; size_t page_bytes; int32_t n_pages; struct dev *dev; };      /* base: memory of the device */
+int kv_open(struct kv *kv, struct dev *dev, int32_t n_pages, size_t page_bytes, struct err *e);
 void kv_close(struct kv *kv);
 static inline char *kv_page(const struct kv *kv, int32_t page) { return kv->base + (size_t)page * kv->page_bytes; }
 /* Zeroes the pages whose first position is written by rows [pos, pos + n_rows) of a sequence: what an earlier owner left behind

@@ -212,9 +212,9 @@ static int read_converted(struct reader *r, int i, const struct box *b, int64_t 
     if (rc < 0)
         return rc;
     if (from != DT_F32)
-        KERNEL(r->dev, widen, wide, r->raw, from, hi - lo);
+        KERNEL(r->dev->host, widen, wide, r->raw, from, hi - lo);
     if (dt != DT_F32)
-        KERNEL(r->dev, round_to, dst, dt, wide, hi - lo);
+        KERNEL(r->dev->host, round_to, dst, dt, wide, hi - lo);
     return 0;
 }
 
@@ -265,8 +265,8 @@ int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype 
     struct layout lay = { .tp = comm_size(tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
     struct reader r = { .l = l, .dev = dev, .tp = tp };
     int rc;
-    r.raw = dev_alloc(dev, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
-    r.wide = dev_alloc(dev, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
+    r.raw = dev_alloc(dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
+    r.wide = dev_alloc(dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     if (!r.raw || !r.wide) {
         rc = err_set(e, ERR_MEMORY, "no memory to read weights");
         goto out;
@@ -279,7 +279,7 @@ int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype 
     TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));      /* damage in a part that no rank needs is damage too */
     rc = 0;
 out:
-    dev_free(dev, r.raw);
-    dev_free(dev, r.wide);
+    dev_free(dev->host, r.raw);
+    dev_free(dev->host, r.wide);
     return rc < 0 ? err_add(e, "loading %s", ckpt_path(l->ckpt)) : 0;
 }

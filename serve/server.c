@@ -58,9 +58,7 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
     TRY(mesh_open(&s->mesh, s->world, size, e));
     s->tp = s->mesh.axis[AXIS_TP];
     if (threads > 1) {                           /* the threads come after MPI has started */
-        pool_close(s->dev->pool);
-        s->dev->pool = NULL;
-        TRY(pool_open(&s->dev->pool, threads, e));
+        TRY(dev_threads(s->dev, threads, e));
     }
     if (s->o.trace) {
         TRY(trace_open(&s->trace, threads, e));

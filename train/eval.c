@@ -98,7 +98,7 @@ int64_t trainer_positions(const struct trainer *t)
     return n < t->cfg.max_pos ? n : t->cfg.max_pos;
 }
 
-struct sampler { struct trainer *t; struct forward_work w; void *memory; char *page; size_t layer; };
+struct sampler { struct trainer *t; struct forward_work w; void *memory; char *page; size_t layer; float *logits; /* of the host */ };
 
 static int sampler_open(struct sampler *s, struct trainer *t, struct err *e)
 {
@@ -108,7 +108,8 @@ static int sampler_open(struct sampler *s, struct trainer *t, struct err *e)
     s->page = dev_alloc(t->dev, MEM_WORK, s->layer * (size_t)m->n_layers);
     forward_work_carve(m, &a, SAMPLE_PROMPT, 1, &s->w);
     s->memory = dev_alloc(t->dev, MEM_WORK, a.used);
-    if (!s->page || !s->memory)
+    s->logits = malloc(sizeof *s->logits * (size_t)m->vocab);
+    if (!s->page || !s->memory || !s->logits)
         return err_set(e, ERR_MEMORY, "no memory for a sample: leave --sample-every out");
     a = (struct arena){ s->memory, 0, a.used };
     forward_work_carve(m, &a, SAMPLE_PROMPT, 1, &s->w);
@@ -119,6 +120,7 @@ static void sampler_close(struct sampler *s)
 {
     dev_free(s->t->dev, s->memory);
     dev_free(s->t->dev, s->page);
+    free(s->logits);
 }
 
 /* The token behind ids[0 .. n), of which those from `at` on are new, the same on every rank: *next. */
@@ -141,8 +143,10 @@ static int sample_token(struct sampler *s, const int32_t *ids, int at, int n, in
             TRY(comm_send(pp, s->w.x, bytes, (me + 1) % ranks, e));
     }
     *next = 0;
+    if (h.logits)
+        dev_read(t->dev, s->logits, h.logits, sizeof *s->logits * (size_t)m->vocab);
     for (int64_t v = 1; h.logits && v < m->vocab; v++)
-        if (h.logits[v] > h.logits[*next])
+        if (s->logits[v] > s->logits[*next])
             *next = (int32_t)v;
     rc = comm_broadcast(pp, next, sizeof *next, ranks - 1, e);
 out:

@@ -146,7 +146,7 @@ static int read_floats(struct trainer *t, enum ckpt_role role, const struct para
         return err_set(e, ERR_MEMORY, "no memory to widen %s", p->name);
     rc = ckpt_read_range(t->source, i, b, lo, hi, narrow, e);
     if (rc >= 0)
-        KERNEL(t->dev, widen, dst, narrow, dtype_of(have), hi - lo);
+        KERNEL(t->dev->host, widen, dst, narrow, dtype_of(have), hi - lo);
     free(narrow);
     return rc;
 }
@@ -164,7 +164,7 @@ int trainer_read_param(void *ctx, const struct param *p, const struct box *b, vo
     int rc = wide ? read_floats(t, ROLE_WEIGHT, p, b, 0, n, wide, e) : err_set(e, ERR_MEMORY, "no memory to read %s", p->name);
     if (wide && dt != DT_F32) {
         if (rc >= 0)
-            KERNEL(t->dev, round_to, dst, dt, wide, n);
+            KERNEL(t->dev->host, round_to, dst, dt, wide, n);
         free(wide);
     }
     return rc;

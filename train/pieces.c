@@ -83,11 +83,11 @@ static struct joined join(const struct pieces *p, const struct source *from)
     return j;
 }
 
-static void join_rows(const struct joined *j, int64_t begin, int64_t end, char *out)
+static void join_rows(struct dev *d, const struct joined *j, int64_t begin, int64_t end, char *out)
 {
     for (int64_t r = begin; r < end; r++)
         for (int k = 0; k < j->n; out += j->bytes[k++])
-            memcpy(out, j->data[k] + (size_t)r * j->bytes[k], j->bytes[k]);
+            dev_read(d, out, j->data[k] + (size_t)r * j->bytes[k], j->bytes[k]);
 }
 
 void pieces_copy(const struct pieces *p, int i, char *out)
@@ -95,20 +95,37 @@ void pieces_copy(const struct pieces *p, int i, char *out)
     const struct source *from = &p->source[i];
     struct joined j;
     if (from->at.n_parts == 1) {
-        memcpy(out, zero_piece(p->z, from->state, &from->at), (i + 1 < p->n ? p->at[i + 1] : p->bytes) - p->at[i]);
+        dev_read(p->m->dev, out, zero_piece(p->z, from->state, &from->at), (i + 1 < p->n ? p->at[i + 1] : p->bytes) - p->at[i]);
         return;
     }
     j = join(p, from);
-    join_rows(&j, 0, j.rows, out);
+    join_rows(p->m->dev, &j, 0, j.rows, out);
 }
 
-static int put_joined(const struct joined *j, struct ckpt_shard *f, int i, struct err *e)
+/* n elements of device memory go on in piece i of the file: from where they lie on a CPU, else through a buffer. */
+static int put_elements(struct dev *d, struct ckpt_shard *f, int i, const char *p, int64_t n, size_t el, struct err *e)
+{
+    if (!d->memory)
+        return ckpt_shard_put(f, i, p, n, e);
+    int64_t step = (int64_t)(ROOM / el);
+    char *buf = malloc(ROOM);
+    int rc = buf ? 0 : err_set(e, ERR_MEMORY, "no memory to save what the device holds");
+    for (int64_t at = 0; at < n && rc >= 0; at += step) {
+        int64_t some = n - at < step ? n - at : step;
+        dev_read(d, buf, p + (size_t)at * el, (size_t)some * el);
+        rc = ckpt_shard_put(f, i, buf, some, e);
+    }
+    free(buf);
+    return rc;
+}
+
+static int put_joined(struct dev *d, const struct joined *j, struct ckpt_shard *f, int i, struct err *e)
 {
     int64_t step = 1 + (int64_t)(ROOM / j->width);
     int rc = 0;
     if (j->rows == 1) {
         for (int k = 0; k < j->n && rc >= 0; k++)
-            rc = ckpt_shard_put(f, i, j->data[k], (int64_t)(j->bytes[k] / j->el), e);
+            rc = put_elements(d, f, i, j->data[k], (int64_t)(j->bytes[k] / j->el), j->el, e);
         return rc;
     }
     char *buf = malloc((size_t)step * j->width);
@@ -116,7 +133,7 @@ static int put_joined(const struct joined *j, struct ckpt_shard *f, int i, struc
         return err_set(e, ERR_MEMORY, "no memory to save a joined tensor");
     for (int64_t r = 0; r < j->rows && rc >= 0; r += step) {
         int64_t end = r + step < j->rows ? r + step : j->rows;
-        join_rows(j, r, end, buf);
+        join_rows(d, j, r, end, buf);
         rc = ckpt_shard_put(f, i, buf, (int64_t)((size_t)(end - r) * j->width / j->el), e);
     }
     free(buf);
@@ -128,7 +145,7 @@ int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *
     const struct source *from = &p->source[i];
     if (from->at.n_parts > 1) {
         struct joined j = join(p, from);
-        return put_joined(&j, f, i, e);
+        return put_joined(p->m->dev, &j, f, i, e);
     }
-    return ckpt_shard_put(f, i, zero_piece(p->z, from->state, &from->at), p->piece[i].hi - p->piece[i].lo, e);
+    return put_elements(p->m->dev, f, i, zero_piece(p->z, from->state, &from->at), p->piece[i].hi - p->piece[i].lo, ckpt_dtype_size(p->piece[i].t.dtype), e);
 }

@@ -125,9 +125,7 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
         goto out;
     }
     if (threads > 1) {                   /* the thread pool comes after MPI has started */
-        pool_close(t->dev->pool);
-        t->dev->pool = NULL;
-        TRY(pool_open(&t->dev->pool, threads, e));
+        TRY(dev_threads(t->dev, threads, e));
     }
     world_pin(t->world, t->dev->pool);
     if (o->trace) {

@@ -158,10 +158,16 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
         int rc = fn(ctx, from_weight ? ZERO_WEIGHT : s, q, &p->box, lo, end, buf, e);
         if (rc < 0)
             return rc;
-        if (weight)
-            KERNEL(z->m->dev, round_to, (char *)x->weight + at * (int64_t)dtype_size(z->m->dt), z->m->dt, buf, end - lo);
-        else
-            memcpy(state[s] + at, buf, (size_t)(end - lo) * 4);
+        if (!weight) {
+            dev_write(z->m->dev, state[s] + at, buf, (size_t)(end - lo) * 4);
+            continue;
+        }
+        size_t el = dtype_size(z->m->dt), bytes = (size_t)(end - lo) * el;
+        void *to = (char *)x->weight + (size_t)at * el, *host = dev_stage(z->m->dev, to, bytes);
+        if (!host)
+            return missing(e, "a chunk of weights");
+        KERNEL(z->m->dev->host, round_to, host, z->m->dt, buf, end - lo);
+        dev_unstage(z->m->dev, to, host, bytes);
     }
     return 0;
 }

@@ -60,7 +60,7 @@ int zero_norm(struct zero *z, double *norm, struct err *e);
 int zero_update(struct zero *z, const struct adamw *h, double weight_decay, struct err *e);
 
 /* ---- saving ---- */
-/* Memory of a piece (params_pieces) of one state; NULL when this rank does not hold it. */
+/* Memory, of the device, of a piece (params_pieces) of one state; NULL when this rank does not hold it. */
 const void *zero_piece(const struct zero *z, enum zero_state s, const struct param_piece *p);
 
 #endif

@@ -26,7 +26,7 @@ static void add_shard(struct zero *z, struct zero_unit *x, float *v, int64_t n)
         KERNEL(z->m->dev, tree_add, v, in, 2, n);
     }
     if (v != x->shard[depth])
-        memcpy(x->shard[depth], v, (size_t)n * sizeof *v);
+        dev_copy(z->m->dev, x->shard[depth], v, (size_t)n * sizeof *v);
 }
 
 /* ---- sums over dp ---- */

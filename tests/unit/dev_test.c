@@ -62,8 +62,10 @@ TEST(bad_wishes_are_refused_by_name)
     CHECK(!open_class("sse9", 1, &mem, &e));
     CHECK_INT(e.code, ERR_DEVICE);
     CHECK_HAS(e.text, "sse9");
-    CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_DEVICE);
-    CHECK_HAS(e.text, "built without CUDA");
+    if (!strstr(dev_kinds(), "cuda")) {
+        CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_DEVICE);
+        CHECK_HAS(e.text, "built without CUDA");
+    }
     CHECK_INT(dev_open(&d, "tpu", 1, &mem, &e), -ERR_USAGE);
     CHECK_HAS(e.text, "tpu");
     CHECK_INT(dev_open(&d, "cpu", 0, &mem, &e), -ERR_USAGE);
