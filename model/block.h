@@ -38,7 +38,8 @@ static inline int64_t norm_stats(const struct model *m, int64_t rows) { return m
 /* Weights of the heads' norms, or q NULL. */
 struct head_norm model_head_norm(const struct model *m, const struct unit_weights *uw);
 
-/* cos, sin: [max_pos][head_dim / 2] */
-void rope_fill(const struct model_config *c, int64_t max_pos, float *cos, float *sin);
+/* Positions 0 .. n - 1 are in the tables of cos and sin afterwards. ROPE_FIRST: those that are there from the start. */
+#define ROPE_FIRST 2048
+int model_turns_upto(struct model *m, int64_t n, struct err *e);
 
 #endif

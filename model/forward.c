@@ -73,6 +73,8 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                        (long long)w->rows, (long long)w->logit_rows);
     if (m->pos)
         model_positions(b->seq, b->n_seq, m->pos);
+    for (int i = 0; i < b->n_seq; i++)
+        TRY(model_turns_upto(m, b->seq[i].pos + b->seq[i].n_rows, e));
     if (at->has_embed) {
         TRY(ws->get(ws, 0, 0, &uw, e));
         rc = embed_forward(m, uw, b->ids, m->pos, w->x, b->n_rows, e);

@@ -107,7 +107,6 @@ static int open_tables(struct model *m, struct err *e)
 {
     size_t rope = sizeof(float) * (size_t)(m->max_pos * (m->head_dim / 2));
     int learned = (m->features & F_POSITIONS) != 0, ok;
-    float *cos = NULL, *sin = NULL;
     m->sum_rows = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(m->max_rows * m->hidden));
     m->stat = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(4 * m->max_rows));
     ok = m->sum_rows && m->stat;
@@ -117,16 +116,12 @@ static int open_tables(struct model *m, struct err *e)
     } else {
         m->rope_cos = dev_alloc(m->dev, MEM_WORK, rope);
         m->rope_sin = dev_alloc(m->dev, MEM_WORK, rope);
-        cos = m->rope_cos ? dev_stage(m->dev, m->rope_cos, rope) : NULL;
-        sin = m->rope_sin ? dev_stage(m->dev, m->rope_sin, rope) : NULL;
-        ok = ok && cos && sin;
+        ok = ok && m->rope_cos && m->rope_sin;
     }
-    if (ok && !learned)
-        rope_fill(&m->table.cfg, m->max_pos, cos, sin);
-    dev_unstage(m->dev, m->rope_cos, cos, rope);
-    dev_unstage(m->dev, m->rope_sin, sin, rope);
-    return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for the model's tables (%lld positions, %lld rows): use fewer rows or positions",
-                            (long long)m->max_pos, (long long)m->max_rows);
+    if (!ok)
+        return err_set(e, ERR_MEMORY, "no memory for the model's tables (%lld positions, %lld rows): use fewer rows or positions",
+                       (long long)m->max_pos, (long long)m->max_rows);
+    return model_turns_upto(m, m->max_pos < ROPE_FIRST ? m->max_pos : ROPE_FIRST, e);
 }
 
 int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,

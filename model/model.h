@@ -52,6 +52,7 @@ struct model {
     int has_embed, has_head;             /* of any of them: first and last rank */
     int64_t max_pos;
     float *rope_cos, *rope_sin;          /* [max_pos][head_dim / 2]; NULL: positions are learned */
+    int64_t rope_n;                      /* positions that are in the tables so far: a context of millions must not be waited for at the start */
     float *sum_rows;                     /* comm memory [max_rows][hidden]: partial sums over tp */
     float *stat;                         /* comm memory [4][max_rows]: statistics of the cross-entropy */
     int32_t *pos;                        /* [max_rows], of the host: positions of model_forward's rows; NULL: not learned */

@@ -41,7 +41,8 @@ static double yarn_attention(const struct model_config *c)
     return c->rope_factor > 1 ? 0.1 * fm_log(c->rope_factor) + 1 : 1;
 }
 
-void rope_fill(const struct model_config *c, int64_t max_pos, float *cos, float *sin)
+/* cos, sin: [to - from][head_dim / 2] */
+static void rope_fill(const struct model_config *c, int64_t from, int64_t to, float *cos, float *sin)
 {
     int64_t half = c->head_dim / 2;
     double scale = yarn_attention(c);
@@ -53,9 +54,27 @@ void rope_fill(const struct model_config *c, int64_t max_pos, float *cos, float 
             f = llama3_frequency(c, f);
         if (c->rope == ROPE_YARN)
             f = yarn_frequency(c, i, f);
-        for (int64_t p = 0; p < max_pos; p++) {
-            cos[p * half + i] = (float)(fm_cos((double)p * f) * scale);
-            sin[p * half + i] = (float)(fm_sin((double)p * f) * scale);
+        for (int64_t p = from; p < to; p++) {
+            cos[(p - from) * half + i] = (float)(fm_cos((double)p * f) * scale);
+            sin[(p - from) * half + i] = (float)(fm_sin((double)p * f) * scale);
         }
     }
+}
+
+int model_turns_upto(struct model *m, int64_t n, struct err *e)
+{
+    int64_t from = m->rope_n, to = n > 2 * from ? n : 2 * from, half = m->head_dim / 2;
+    if (!m->rope_cos || n <= from)
+        return 0;
+    to = to < m->max_pos ? to : m->max_pos;
+    size_t bytes = sizeof(float) * (size_t)((to - from) * half);
+    float *cos = dev_stage(m->dev, m->rope_cos + from * half, bytes), *sin = dev_stage(m->dev, m->rope_sin + from * half, bytes);
+    if (cos && sin)
+        rope_fill(&m->table.cfg, from, to, cos, sin);
+    dev_unstage(m->dev, m->rope_cos + from * half, cos, bytes);
+    dev_unstage(m->dev, m->rope_sin + from * half, sin, bytes);
+    if (!cos || !sin)
+        return err_set(e, ERR_MEMORY, "no memory for the turns of %lld positions", (long long)to);
+    m->rope_n = to;
+    return 0;
 }

@@ -232,6 +232,7 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
 {
     const struct unit_weights *uw;
     int rc = 0;
+    TRY(model_turns_upto(m, m->max_pos, e));
     if (w->pos)
         model_positions(w->seq, w->n_attn, w->pos);
     if (w->at.has_embed) {

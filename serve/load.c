@@ -202,7 +202,7 @@ int load_fingerprint(const struct loaded *l, enum dtype dt, char out[64], struct
 
 /* ---- weights ---- */
 
-struct reader { struct loaded *l; struct dev *dev; void *raw; float *wide; struct comm *tp; int pass_on; };
+struct reader { struct loaded *l; struct dev *dev; void *raw; float *wide; struct comm *tp; int pass_on; struct load_progress *progress; };
 
 /* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32: widening is exact. */
 static int read_converted(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from, void *dst, enum dtype dt, struct err *e)
@@ -241,9 +241,8 @@ static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
     return read_here(x->r, x->tensor, b, dst, x->dt, e);
 }
 
-static int read_box(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
+static int read_param(struct reader *r, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
 {
-    struct reader *r = ctx;
     int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
     const struct ckpt_tensor *t = i < 0 ? NULL : ckpt_tensor(r->l->ckpt, i);
     if (!t)
@@ -260,10 +259,29 @@ static int read_box(void *ctx, const struct param *p, const struct box *b, void 
     return read_here(r, i, b, dst, dt, e);
 }
 
-int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx, struct err *e)
+static int read_box(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
+{
+    struct reader *r = ctx;
+    int rc = read_param(r, p, b, dst, dt, e);
+    if (rc >= 0 && r->progress)
+        atomic_fetch_add(&r->progress->done, box_count(b) * (int64_t)dtype_size(dt));
+    return rc;
+}
+
+/* What read_box will count. */
+static int64_t local_bytes(const struct model *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->local.n_parts; i++)
+        n += m->local.part[i].count;
+    return n * (int64_t)dtype_size(m->dt);
+}
+
+int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx,
+                 struct load_progress *progress, struct err *e)
 {
     struct layout lay = { .tp = comm_size(tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
-    struct reader r = { .l = l, .dev = dev, .tp = tp };
+    struct reader r = { .l = l, .dev = dev, .tp = tp, .progress = progress };
     int rc;
     r.raw = dev_alloc(dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     r.wide = dev_alloc(dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
@@ -273,6 +291,8 @@ int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype 
     }
     TRY(model_open(&l->m, &l->cfg, &lay, dev, tp, comm_rank(tp), 0, dt, fast, max_rows, ctx, e));
     l->has_model = 1;
+    if (progress)
+        atomic_store(&progress->total, local_bytes(&l->m));
     TRY(r.pass_on = columns_wanted(tp, ckpt_cache(l->ckpt), e));
     TRY(resident_open(&l->weights, &l->m, read_box, &r, e));
     l->has_weights = 1;

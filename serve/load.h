@@ -19,8 +19,10 @@ struct loaded {
 int load_open(struct loaded *l, const char *path, struct err *e);
 /* The tokenizer and the end tokens that lie beside the weights. */
 int load_texts(const struct loaded *l, struct service *sv, struct err *e);
-/* Opens the model for max_rows rows a step and ctx positions in arithmetic dt, and reads this rank's weights. Collective over tp. */
-int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx, struct err *e);
+/* Opens the model for max_rows rows a step and ctx positions in arithmetic dt, and reads this rank's weights; progress (may be NULL) is kept
+ * meanwhile. Collective over tp. */
+int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx,
+                 struct load_progress *progress, struct err *e);
 void load_close(struct loaded *l);
 /* What decides an answer's bits beside the request: "contract1-fp32-" and the weights_digest that reshard digest prints, or "" for a
  * checkpoint that stores no digests. */

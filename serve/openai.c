@@ -224,6 +224,7 @@ static const struct field fields[] = {
     { "skip_special_tokens", F_BOOL, AT(skip_special), 0, 0, NULL, BOTH },
     { "return_tokens_as_token_ids", F_BOOL, AT(tokens_as_ids), 0, 0, NULL, BOTH },
     { "return_token_ids", F_BOOL, AT(return_ids), 0, 0, NULL, BOTH },
+    { "priority", F_INT, AT(priority), -1e9, 1e9, NULL, BOTH },
     { "cache_salt", F_SPECIAL, 0, 0, 0, read_salt, BOTH },
     { "response_format", F_SPECIAL, 0, 0, 0, read_response_format, BOTH },
     /* about the caller, not about the answer */
@@ -240,7 +241,6 @@ static const struct field fields[] = {
     { "parallel_tool_calls", F_IGNORED, 0, 0, 0, NULL, CHAT },   /* without tools it says nothing */
     { "suffix", F_NEUTRAL, 0, NAN, 0, NULL, COMPLETION },
     { "length_penalty", F_NEUTRAL, 0, 1, 0, NULL, BOTH },
-    { "priority", F_NEUTRAL, 0, 0, 0, NULL, BOTH },
     { "use_beam_search", F_NEUTRAL, 0, NAN, 0, NULL, COMPLETION },
     { "include_stop_str_in_output", F_NEUTRAL, 0, NAN, 0, NULL, BOTH },
     { "spaces_between_special_tokens", F_NEUTRAL, 0, NAN, 1, NULL, BOTH },

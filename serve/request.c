@@ -104,6 +104,7 @@ static void choice_open_seq(struct choice *c)
     int scores = choice_scores_prompt(c);
     c->seq.owner = c;
     c->seq.salt = c->rq->salt;
+    c->seq.priority = c->rq->priority;
     if (c->rq->max_tokens > 0) {
         c->seq.n_ids = c->n_ids;
         c->seq.first_want = scores ? 0 : c->n_ids - 1;

@@ -9,14 +9,24 @@
 
 static enum MHD_Result answer_health(struct exchange *x)
 {
-    static const char *const why[] = { [SERVICE_LOADING] = "loading", [SERVICE_DRAINING] = "draining", [SERVICE_FAILED] = "failed" };
+    static const char *const why[] = { [SERVICE_DRAINING] = "draining", [SERVICE_FAILED] = "failed" };
     int state = atomic_load(&x->h->sv->state);
     struct out o = { 0 };
     struct fault f;
     if (state == SERVICE_READY)
         return queue_out(x, 200, &o, NULL, NULL);
-    fault_set(&f, 503, NULL, "the server is not ready: %s", why[state]);
-    return queue_fault(x, &f, NULL);
+    if (state != SERVICE_LOADING) {
+        fault_set(&f, 503, NULL, "the server is not ready: %s", why[state]);
+        return queue_fault(x, &f, NULL);
+    }
+    struct load_progress *p = &x->h->sv->load;
+    double part = atomic_load(&p->total) ? (double)atomic_load(&p->done) / (double)atomic_load(&p->total) : 0;
+    fault_set(&f, 503, NULL, "the server is not ready: loading, %d %% of the weights are read", (int)(part * 100));
+    openai_error(&o, &f);
+    if (o.n)
+        o.n--;                                     /* one member more in the object */
+    out_fmt(&o, ",\"progress\":%.4f}", part);
+    return queue_out(x, 503, &o, NULL, NULL);
 }
 
 static enum MHD_Result answer_version(struct exchange *x)

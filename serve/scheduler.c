@@ -14,11 +14,17 @@ static void list_remove(struct seq_list *l, struct seq *q)
     l->n--;
 }
 
-/* In arrival order, so that a sequence that was preempted keeps its place. */
+/* Does a come behind b? */
+static int behind(const struct seq *a, const struct seq *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->arrival > b->arrival;
+}
+
+/* In order, so that a sequence that was preempted keeps its place. */
 static void list_insert(struct seq_list *l, struct seq *q)
 {
     struct seq *before = l->last;
-    while (before && before->arrival > q->arrival)
+    while (before && behind(before, q))
         before = before->prev;
     q->prev = before;
     q->next = before ? before->next : l->first;
@@ -110,7 +116,7 @@ static int list_room(struct seq *q, int64_t n, struct err *e)
     return 0;
 }
 
-/* Pages for positions 0 .. upto - 1 of q, taken from younger sequences that are not in this step when none is free. Returns the
+/* Pages for positions 0 .. upto - 1 of q, taken from later sequences that are not in this step when none is free. Returns the
  * positions that q has pages for (upto, or less). */
 static int64_t take_pages(struct sched *s, struct seq *q, int64_t upto, struct err *e)
 {
@@ -126,7 +132,7 @@ static int64_t take_pages(struct sched *s, struct seq *q, int64_t upto, struct e
         struct seq *victim = s->running.last;
         while (victim && victim->step_rows)
             victim = victim->prev;
-        if (!victim || victim->arrival <= q->arrival)
+        if (!victim || !behind(victim, q))
             break;
         preempt(s, victim);
     }
@@ -254,13 +260,33 @@ static int admit(struct sched *s, struct err *e)
     return 0;
 }
 
+/* The head of the queue has a higher priority than running sequences and does not fit beside them: the last of those make way. */
+static int make_way(struct sched *s, struct err *e)
+{
+    struct seq *q = s->waiting.first;
+    while (q && s->running.n && s->running.last->priority > q->priority) {
+        int rc = look_up(s, q, e);
+        if (rc < 0)
+            return rc;
+        int fits = s->running.n < s->lim.max_seqs && promised_pages(s) + kv_pages_for(q->n_ids) - q->n_pages <= pages_free(&s->pages);
+        give_pages(s, q);
+        if (fits)
+            break;
+        preempt(s, s->running.last);
+    }
+    return 0;
+}
+
 int sched_plan(struct sched *s, struct err *e)
 {
     struct budget b = { s->lim.chunk, s->lim.max_wants };
     s->n_items = 0;
     for (struct seq *q = s->running.first; q; q = q->next)
         q->step_rows = 0;
-    int rc = plan_decode(s, &b, e);
+    int rc = make_way(s, e);
+    if (rc < 0)
+        return rc;
+    rc = plan_decode(s, &b, e);
     if (rc < 0)
         return rc;
     rc = admit(s, e);

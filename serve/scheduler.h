@@ -4,12 +4,13 @@
  * one it is being prefilled, in chunks; then it is decoded, a row a step. Both are mixed in one step:
  *
  *     decode:   every sequence that lacks one row                       } together at most max_seqs + chunk rows
- *     prefill:  oldest first, at most `chunk` rows in all               }
+ *     prefill:  in order, at most `chunk` rows in all                   }
  *     admit:    the head of the queue, when the free pages hold all its tokens and those promised to the running ones
  *
- * Out of pages: an older sequence takes those of the youngest one, which goes back to the head of the queue and is computed
- * again later (its tokens and log-probs are kept). The pool holds at least one sequence of the longest context, so the oldest
- * always gets on, and nothing is ever dropped. Arrival order is kept: nobody overtakes the head of the queue. */
+ * The order is that of priority, then of arrival, in the queue as among the running. Out of pages: a sequence takes those of the last
+ * one, which goes back to its place in the queue and is computed again later (its tokens and log-probs are kept); and the head of the
+ * queue takes place and pages of running sequences of lower priority (not of later arrival). The pool holds at least one sequence of the
+ * longest context, so the first always gets on, and nothing is ever dropped. Nobody overtakes the head of the queue. */
 #ifndef SHARDLINE_SERVE_SCHEDULER_H
 #define SHARDLINE_SERVE_SCHEDULER_H
 
@@ -22,6 +23,7 @@ struct seq {
     int64_t n_ids;               /* tokens to run through the model, grows by one with every token sampled */
     int64_t first_want;          /* rows from here on need logits (earlier ones have theirs, or need none) */
     const char *salt;            /* prefixes are shared under the same salt only; NULL: none */
+    int64_t priority;            /* lower ones come first; equal ones in order of arrival */
     void *owner;
     /* the scheduler's: */
     int64_t n_kv;                /* tokens whose keys and values are in the pages */
@@ -34,7 +36,7 @@ struct seq {
     int admitted;                /* it was, once */
     uint64_t chain;              /* of the first n_chained pages, in the prefix cache */
     int64_t n_chained;
-    struct seq *prev, *next;     /* of the waiting or running list, oldest first */
+    struct seq *prev, *next;     /* of the waiting or running list, in order */
 };
 struct seq_list { struct seq *first, *last; int n; };
 

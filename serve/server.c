@@ -234,7 +234,8 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     TRY(comm_agree(s->tp, open_tables(s, e), e));
     TRY(share_sizes(s, e));
     TRY(comm_agree(s->tp, open_doors(s, e), e));
-    rc = load_weights(&s->loaded, s->dev, s->tp, arithmetic(s), s->o.numerics, engine_max_rows(&s->size), s->service.ctx, e);
+    world_pin(s->world, s->dev->pool);           /* behind the doors: threads of HTTP keep all CPUs */
+    rc = load_weights(&s->loaded, s->dev, s->tp, arithmetic(s), s->o.numerics, engine_max_rows(&s->size), s->service.ctx, &s->service.load, e);
     TRY(comm_agree(s->tp, rc, e));
     rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_first(s) ? &s->inbox : NULL, e);
     TRY(comm_agree(s->tp, rc, e));

@@ -12,9 +12,12 @@ struct template;
 
 enum service_state { SERVICE_LOADING, SERVICE_READY, SERVICE_DRAINING, SERVICE_FAILED };
 
+struct load_progress { _Atomic int64_t done, total; };     /* bytes of weights, of this rank */
+
 #define SERVICE_EOS_MAX 64
 struct service {
     _Atomic int state;               /* enum service_state */
+    struct load_progress load;
     const char *model;               /* the name that requests may give */
     struct tokenizer *tok;           /* NULL: this model takes token ids only */
     int64_t vocab, ctx;              /* ids are below vocab; prompt and answer together at most ctx tokens */

@@ -68,6 +68,8 @@ export HF_TOKEN=secret
 run reshard fetch hf://owner/name@v1 got
 claim "hf: fetch by revision, with sha256" [ $rc = 0 ]
 claim "hf: the same files" diff -r hf got
+run pserve hf://owner/name --once x --max-tokens 3
+claim "hf: pserve" [ $rc = 0 -a "$out" = "$("$BIN/pserve" hf --once x --max-tokens 3)" ]
 claim "hf: the hub got the token" grep -q "^hub .*auth=yes" log
 claim "hf: the other host did not" bash -c '! grep -q "^ok .*auth=yes" log'
 rm -rf cache got got.tmp-fetch
@@ -128,6 +130,8 @@ PY
     run reshard fetch s3://models/some/prefix got
     claim "s3: fetch" [ $rc = 0 ]
     claim "s3: the same files" diff -r native got
+    run pserve s3://models/some/prefix --once x --max-tokens 3
+    claim "s3: pserve" [ $rc = 0 -a "$out" = "$("$BIN/pserve" native --once x --max-tokens 3)" ]
     kill $moto
 else
     skip "no moto here"

@@ -95,6 +95,22 @@ TEST(every_state_has_its_answers)
     }
 }
 
+TEST(health_says_how_much_of_the_weights_is_read)
+{
+    struct site s;
+    char r[4096];
+    site_open(&s, SERVICE_LOADING);
+    ask(&s, "GET", "/health", "", r, sizeof r);
+    CHECK_HAS(r, "\"progress\":0.0000}");
+    s.sv.load.total = 4000;
+    s.sv.load.done = 1500;
+    ask(&s, "GET", "/health", "", r, sizeof r);
+    CHECK_HAS(r, "HTTP/1.1 503");
+    CHECK_HAS(r, "37 % of the weights");
+    CHECK_HAS(r, "\"code\":503},\"progress\":0.3750}");
+    site_close(&s);
+}
+
 /* What the engine would do, by hand: waits for the request. */
 static struct request *next_request(struct site *s)
 {

@@ -192,6 +192,9 @@ TEST(neutral_values_pass_and_lenient_ignores_the_rest)
     passes(&sv, "{\"prompt\":\"a\",\"best_of\":1,\"suffix\":\"\",\"logit_bias\":{},\"presence_penalty\":0.0,\"frequency_penalty\":0,\"repetition_penalty\":1.0,"
                 "\"min_tokens\":0,\"use_beam_search\":false,\"metadata\":{\"a\":1},\"store\":true,\"response_format\":{\"type\":\"text\"},\"skip_special_tokens\":true,"
                 "\"spaces_between_special_tokens\":true}");
+    refused(&sv, "{\"prompt\":\"a\",\"priority\":0.5}", 400, "priority", "integer");
+    refused(&sv, "{\"prompt\":\"a\",\"priority\":1e300}", 400, "priority", "integer");
+    refused(&sv, "{\"prompt\":\"a\",\"priority\":-9000000000}", 400, "priority", "-9e+09");
     refused(&sv, "{\"prompt\":\"a\",\"spaces_between_special_tokens\":false}", 400, "spaces_between_special_tokens", "not supported");
     sv.lenient = 1;
     passes(&sv, "{\"prompt\":\"a\",\"best_of\":2,\"guided_json\":{},\"response_format\":{\"type\":\"json_object\"}}");

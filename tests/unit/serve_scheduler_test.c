@@ -179,6 +179,47 @@ TEST(nobody_overtakes_the_head_of_the_queue)
     sched_close(&m.s);
 }
 
+static struct sim_seq *sim_add_priority(struct sim *m, int64_t priority, int64_t n_prompt, int64_t n_gen)
+{
+    m->seq[m->n].q.priority = priority;
+    sim_add(m, n_prompt, n_gen, 0);
+    return &m->seq[m->n - 1];
+}
+
+TEST(a_lower_priority_number_comes_first_in_the_queue_and_takes_a_running_ones_place)
+{
+    struct sim m;
+    sim_open(&m, 2, 64, 2, 32);
+    struct sim_seq *late[2] = { sim_add_priority(&m, 5, 10, 40), sim_add_priority(&m, 3, 10, 40) };
+    sim_step(&m);
+    CHECK_INT(m.s.running.n, 2);
+    struct sim_seq *same = sim_add_priority(&m, 3, 10, 4), *first = sim_add_priority(&m, -1, 10, 4);
+    sim_step(&m);
+    CHECK_INT(first->started, 1);                    /* at once, in the place of the least urgent */
+    CHECK(!late[0]->q.running && late[1]->q.running);
+    CHECK_INT(m.s.n_preempted, 1);
+    sim_run(&m);
+    CHECK(same->started >= first->ended && same->ended < late[0]->ended);        /* 3 does not displace 3, but goes before 5 */
+    CHECK(late[1]->ended < late[0]->ended);
+    sched_close(&m.s);
+}
+
+TEST(a_lower_priority_number_takes_pages_of_running_ones_but_no_more_than_it_needs)
+{
+    struct sim m;
+    sim_open(&m, 8, 512, 8, 8);
+    struct sim_seq *low[3];
+    for (int i = 0; i < 3; i++)
+        low[i] = sim_add_priority(&m, 1 + i, 100, 20);         /* two pages each */
+    sim_step(&m);
+    struct sim_seq *first = sim_add_priority(&m, 0, 250, 4);       /* four pages: two are free */
+    sim_step(&m);
+    CHECK_INT(first->started, 1);
+    CHECK(low[0]->q.running && low[1]->q.running && !low[2]->q.running);
+    sim_run(&m);
+    sched_close(&m.s);
+}
+
 TEST(the_longest_sequence_gets_through_a_pool_that_just_holds_it)
 {
     struct sim m;
@@ -224,6 +265,7 @@ TEST(random_loads_in_random_pools_all_end)
         sim_open(&m, max_seqs, chunk, wants, pages);
         for (int i = 0; i < 40; i++) {
             int64_t prompt = 1 + roll(&d, pages * KV_PAGE - 40), gen = 1 + roll(&d, pages * KV_PAGE - prompt);
+            m.seq[m.n].q.priority = run & 1 ? roll(&d, 3) - 1 : 0;
             sim_add(&m, prompt, gen < 60 ? gen : 60, (int)roll(&d, 2));
             for (int64_t k = roll(&d, 4); k > 0; k--)
                 sim_step(&m);
