@@ -45,7 +45,7 @@ FUZZERS  := $(FUZZ_SRC:%.c=$B/%)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 BENCHES  := $(BENCH_SRC:%.c=$B/%)
 
-.PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve sanitize tidy check-layers install clean help
+.PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve bench-foreign sanitize tidy check-layers install clean help
 all: programs
 programs: setup-check
 	@$(MAKE) --no-print-directory $(PROGS) $(LINK)
@@ -121,6 +121,9 @@ bench-train: programs
 	@tests/bench/train_bench.py --bin $B/bin $(BENCH)
 bench-serve: programs
 	@tests/bench/serve_bench.py --bin $B/bin $(BENCH)
+# beside zero_to_fp32, ds_to_universal, dcp_to_torch_save: PEER_PYTHON=python that has torch and deepspeed
+bench-foreign: programs
+	@$(or $(PEER_PYTHON),python3) tests/bench/foreign_bench.py --bin $B/bin $(BENCH)
 check-layers:
 	@tools/check-layers
 tidy:
@@ -142,6 +145,7 @@ help:
 	@echo "make bench          speed of products, memory, exact against fast"
 	@echo "make bench-train    training speed, MFU, memory a rank; PEERS=DIR PEER_PYTHON=PYTHON: beside PyTorch; BENCH='110m bf16': some rows"
 	@echo "make bench-serve    serving speed; BENCH='--sizes 110m,1b': other models"
+	@echo "make bench-foreign  reshard of ZeRO-3 and DCP folders against the frameworks' converters; PEER_PYTHON=PYTHON; needs 8 GB in /tmp"
 	@echo "make bench-reshard  reshard against cp -r of the same bytes; needs 13 GB in /tmp"
 	@echo "make sanitize       unit tests under ASan and UBSan"
 	@echo "make fuzz           looks for inputs that break a reader, a minute each target (clang); FUZZ_SECONDS=N ONLY='pickle zip'"

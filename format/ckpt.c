@@ -77,6 +77,8 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
         rc = err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
     if (rc >= 0)
         rc = open_driver(c, e);
+    if (rc >= 0 && strcmp(c->driver, "native"))
+        rc = fmt_base_names(c, e);
     if (rc < 0) {
         ckpt_close(c);
         return rc;
@@ -125,6 +127,7 @@ void ckpt_close(struct ckpt *c)
     free(c->extra);
     free(c->run_json);
     free(c->note);
+    free(c->writer);
     free(c->config);
     remote_close(c->remote);
     free(c->path);
@@ -155,6 +158,8 @@ const struct ckpt_tensor *ckpt_tensor(const struct ckpt *c, int i) { return &c->
 const struct ckpt_state *ckpt_state(const struct ckpt *c) { return &c->state; }
 const struct ckpt_layout *ckpt_layout(const struct ckpt *c) { return &c->layout; }
 const char *ckpt_note(const struct ckpt *c) { return c->note; }
+const char *ckpt_writer(const struct ckpt *c) { return c->writer; }
+int ckpt_writer_ranks(const struct ckpt *c) { return c->n_ranks; }
 const char *ckpt_config_json(const struct ckpt *c) { return c->config; }
 int ckpt_n_extra(const struct ckpt *c) { return c->n_extra; }
 const char *ckpt_extra_name(const struct ckpt *c, int i) { return c->extra[i].name; }

@@ -70,6 +70,9 @@ int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name);     
 const struct ckpt_state *ckpt_state(const struct ckpt *c);
 const struct ckpt_layout *ckpt_layout(const struct ckpt *c);
 const char *ckpt_note(const struct ckpt *c);                /* what was found but cannot be used, and why: one line; or NULL */
+/* Of other frameworks: which one and which version wrote it, as far as the files say, and how many ranks did (0: not said). NULL: native, Hugging Face. */
+const char *ckpt_writer(const struct ckpt *c);
+int ckpt_writer_ranks(const struct ckpt *c);
 const char *ckpt_config_json(const struct ckpt *c);         /* config.json text, or NULL */
 /* Small files kept beside the weights (tokenizer.json, generation_config.json, …): names, and contents malloc'd by the call. */
 int ckpt_n_extra(const struct ckpt *c);

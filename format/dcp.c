@@ -201,9 +201,8 @@ static int list_weights(const struct dcp *d, int strip, int n_ids, struct weight
 
 static int note_no_order(struct ckpt *c, struct err *e)
 {
-    static const char text[] = "optimizer state left out: it is numbered, the order of its parameters is not in the checkpoint and their shapes do not tell it "
-                               "(save it with torch.distributed.checkpoint.state_dict.get_state_dict)";
-    return (c->note = strdup(text)) ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a note", c->path);
+    return build_note(c, e, "optimizer state left out: it is numbered, the order of its parameters is not in the checkpoint and their shapes do not tell it "
+                            "(save it with torch.distributed.checkpoint.state_dict.get_state_dict)");
 }
 
 static int add_numbered(struct build *b, struct dcp *d, int strip, int n_ids, const struct dcp_item *first, struct err *e)
@@ -229,6 +228,78 @@ static int add_numbered(struct build *b, struct dcp *d, int strip, int n_ids, co
     free(w);
     free(names);
     return rc < 0 ? rc : 0;
+}
+
+/* ---- the run's settings: objects beside the tensors ---- */
+
+static int ends(const struct dcp_item *x, const char *suffix)
+{
+    int n = (int)strlen(suffix);
+    return x->n_key >= n && !memcmp(x->key + x->n_key - n, suffix, (size_t)n);
+}
+
+static int has_part(const struct dcp_item *x, const char *part)
+{
+    int n = (int)strlen(part);
+    for (int i = 0; i + n <= x->n_key; i++)
+        if (!memcmp(x->key + i, part, (size_t)n))
+            return 1;
+    return 0;
+}
+
+/* The number of item x, or of element `at` of its list: 1 there is one. */
+static int setting(struct dcp *d, const struct dcp_item *x, uint32_t at, double *out)
+{
+    struct torch_file t = { 0 };
+    struct err e;
+    int found = 0;
+    if (x && x->is_tensor)
+        return x->n == 1 && dcp_number(d, x, out, &e) >= 0;
+    if (!x || dcp_object(d, x, &t, &e) < 0)
+        return 0;
+    const struct pk *p = t.root->kind == PK_LIST || t.root->kind == PK_TUPLE ? pk_at(t.root, at) : at == 0 ? t.root : NULL;
+    found = p && torch_number(&t, p, "a setting", out, &e) > 0;
+    torch_close(&t);
+    return found;
+}
+
+static int sibling(struct dcp *d, const struct dcp_item *x, const char *suffix, const char *other, double *out)
+{
+    char *key = build_text("%.*s%s", x->n_key - (int)strlen(suffix), x->key, other);
+    int found = key && setting(d, dcp_find(d, key), 0, out);
+    free(key);
+    return found;
+}
+
+/* A scheduler of torch.optim is the one that saved a last_epoch; T_max tells cosine annealing. Lambdas are not in the file. */
+static void read_scheduler(struct build *b, struct dcp *d, const struct dcp_item *x)
+{
+    static const char at[] = ".last_epoch";
+    double base, t_max, least = 0;
+    if (!sibling(d, x, at, ".base_lrs", &base))
+        return;
+    if (sibling(d, x, at, ".T_max", &t_max) && sibling(d, x, at, ".eta_min", &least))
+        run_schedule(&b->run, "cosine", base, least, 0, (int64_t)t_max);
+    else
+        run_unknown(&b->run, "one of torch.optim", 18);
+}
+
+static void read_run(struct build *b, struct dcp *d)
+{
+    static const struct { const char *suffix; enum run_value which; uint32_t at; } members[] = {
+        { ".lr", RUN_LR, 0 }, { ".initial_lr", RUN_FIRST_LR, 0 }, { ".eps", RUN_EPS, 0 }, { ".weight_decay", RUN_DECAY, 0 },
+        { ".betas", RUN_BETA1, 0 }, { ".betas", RUN_BETA2, 1 },
+    };
+    double v;
+    for (int i = 0; i < d->n_items; i++) {
+        const struct dcp_item *x = &d->item[i];
+        if (has_part(x, "param_groups."))
+            for (size_t k = 0; k < sizeof members / sizeof *members; k++)
+                if (ends(x, members[k].suffix) && setting(d, x, members[k].at, &v))
+                    run_value(&b->run, members[k].which, v);
+        if (ends(x, ".last_epoch"))
+            read_scheduler(b, d, x);
+    }
 }
 
 /* ---- the driver ---- */
@@ -269,6 +340,8 @@ static int add_all(struct build *b, struct dcp *d, struct err *e)
     }
     if (rc >= 0 && numbered)
         rc = add_numbered(b, d, strip, n_ids, numbered, e);
+    if (rc >= 0 && b->has_step)
+        read_run(b, d);
     return rc < 0 ? rc : 0;
 }
 
@@ -282,6 +355,7 @@ int dcp_open_ckpt(struct ckpt *c, int is_folder, struct err *e)
     TRY(dcp_open(&d, c, "", e));
     TRY(add_all(&b, &d, e));
     TRY(build_finish(&b, e));
+    TRY(build_writer(c, "PyTorch Distributed Checkpoint", NULL, dcp_ranks(&d), e));
 out:
     dcp_close(&d);
     build_free(&b);

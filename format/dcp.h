@@ -39,6 +39,7 @@ struct dcp {
 int dcp_open(struct dcp *d, struct ckpt *c, const char *sub, struct err *e);
 void dcp_close(struct dcp *d);
 const struct dcp_item *dcp_find(const struct dcp *d, const char *key);
+int dcp_ranks(const struct dcp *d);             /* that wrote files, by the files' names */
 int dcp_starts(const struct dcp_item *x, const char *prefix);
 /* Opens the file of a part: its tensor, which has the part's shape. */
 int dcp_tensor(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct torch_file *t, struct torch_tensor *out, struct err *e);

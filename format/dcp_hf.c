@@ -168,6 +168,7 @@ int dcp_hf_open(struct ckpt *c, int is_folder, struct err *e)
     for (int i = 0; i < n; i++)
         TRY(add_shard(&b, &s[i], r, n_reach, e));
     TRY(build_finish(&b, e));
+    TRY(build_writer(c, "PyTorch Distributed Checkpoint as Hugging Face shards", NULL, n, e));
 out:
     for (int i = 0; s && i < n; i++) {
         st_free(&s[i].table);

@@ -112,6 +112,15 @@ static struct dcp_item *find(const struct dcp *d, const char *key, int n_key)
 
 const struct dcp_item *dcp_find(const struct dcp *d, const char *key) { return find(d, key, (int)strlen(key)); }
 
+int dcp_ranks(const struct dcp *d)
+{
+    int n = 0, rank;
+    for (int i = 0; i < d->n_seen; i++)
+        if (sscanf(d->seen[i].name, "__%d_", &rank) == 1 && rank >= n && rank < 1 << 24)
+            n = rank + 1;
+    return n;
+}
+
 int dcp_starts(const struct dcp_item *x, const char *prefix)
 {
     size_t n = strlen(prefix);
@@ -318,10 +327,21 @@ static void key_text(const struct dcp_item *x, char out[FMT_NAME_MAX + 1])
     snprintf(out, FMT_NAME_MAX + 1, "%.*s", x->n_key < FMT_NAME_MAX ? x->n_key : FMT_NAME_MAX, x->key);
 }
 
+/* A length, then the { of a JSON header: no zip begins so. */
+static int is_safetensors(struct ckpt *c, const struct dcp_part *p)
+{
+    unsigned char head[9];
+    struct err e;
+    return c->file[p->file].bytes > 9 && fmt_pread(c, p->file, head, sizeof head, 0, &e) >= 0 && head[8] == '{' && !head[5] && !head[6] && !head[7];
+}
+
 static int open_part(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct torch_file *t, struct err *e)
 {
     if (p->file < 0)
         return bad(d, x->key, x->n_key, "has a chunk that is stored nowhere", e);
+    if (is_safetensors(d->c, p))
+        return err_set(e, ERR_FORMAT, "%s: its data files are safetensors (SerializationFormat.SAFETENSORS), whose places the metadata do not tell; torch does not "
+                                      "load them either: save with HuggingFaceStorageWriter or as it is by default", d->name);
     int rc = torch_open(t, d->c, p->file, p->at, p->length, e);
     return rc < 0 ? err_add(e, "%.*s", x->n_key < 200 ? x->n_key : 200, x->key) : 0;
 }

@@ -89,6 +89,7 @@ int deepspeed_open(struct ckpt *c, int is_folder, struct err *e)
     c->driver = universal ? "deepspeed-universal" : "deepspeed";
     TRY(universal ? ds_universal_open(&b, sub, &files, e) : ds_zero_open(&b, sub, &files, e));
     TRY(build_finish(&b, e));
+    TRY(build_writer(c, universal ? "DeepSpeed, universal form" : "DeepSpeed", NULL, 0, e));
 out:
     free(zero);
     free(sub);

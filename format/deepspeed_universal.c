@@ -130,6 +130,8 @@ static int read_model(struct universal *u, const struct names *files, struct err
     free(full);
     if (rc < 0 || (rc = ds_params_read(&u->params, u->model.t.root, u->b->c->file[u->model.t.file].path, e)) < 0)
         return rc;
+    if ((rc = build_writer(u->b->c, "DeepSpeed, universal form", pk_get(u->model.t.root, "ds_version"), 0, e)) < 0)
+        return rc;
     return n_mp > 1 ? 0 : ds_model_add(u->b, &u->model, &u->params, &u->narrow, e);
 }
 

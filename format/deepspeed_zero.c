@@ -178,6 +178,15 @@ static int read_skips(struct zero *z, const struct pk *o, const char *file, stru
     return 0;
 }
 
+static void read_run(struct zero *z, struct torch_file *t, const struct pk *o)
+{
+    const struct pk *base = pk_get(o, z->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state"), *group;
+    const struct pk *config = pk_get(z->model.t.root, "ds_config");
+    for (uint32_t i = 0; (group = pk_at(pk_get(base ? base : pk_get(o, "optimizer_state_dict"), "param_groups"), i)); i++)
+        run_group(&z->b->run, t, group);
+    run_deepspeed(&z->b->run, config ? &z->model.t : t, config ? config : pk_get(t->root, "ds_config"), pk_get(z->model.t.root, "lr_scheduler"));
+}
+
 static int read_rank(struct zero *z, const char *sub, const char *name, int rank, struct err *e)
 {
     struct ckpt *c = z->b->c;
@@ -203,6 +212,8 @@ static int read_rank(struct zero *z, const char *sub, const char *name, int rank
     if (rank == 0)
         TRY(read_skips(z, o, c->file[file].path, e));
     TRY(read_groups(z, &t, o, rank, e));
+    if (rank == 0)
+        read_run(z, &t, o);
 out:
     torch_close(&t);
     free(full);
@@ -471,6 +482,7 @@ static int read_all(struct zero *z, const char *sub, const char **optim, const c
     TRY(z->stage == 3 ? read_models_3(z, sub, model, e) : add_frozen_1_2(z, e));
     if (z->stage != 3)
         TRY(ds_model_add_rest(z->b, &z->model, &z->params, e));
+    TRY(build_writer(z->b->c, "DeepSpeed", pk_get(z->model.t.root, "ds_version"), z->n_ranks, e));
     z->b->c->layout = (struct ckpt_layout){ 1, 1, 1, z->n_ranks, 1, z->stage };
 out:
     return rc < 0 ? rc : 0;

@@ -65,6 +65,8 @@ struct ckpt {
     struct ckpt_state state;
     struct ckpt_layout layout;
     char *run_json, *config;
+    char *writer;                   /* framework and version that wrote it; NULL: native, Hugging Face */
+    int n_ranks;                    /* that wrote it; 0: not said */
     char *note;                     /* what was found and left out, one line; or NULL */
     struct ckpt_digests said;       /* what the manifest claims (native) */
     pthread_mutex_t lock;
@@ -109,6 +111,8 @@ int fmt_shape_check(enum ckpt_dtype t, int n_dims, const int64_t *shape, const c
 int fmt_dtype_of(const char *name);                                                     /* or -1 */
 int fmt_compare_tensors(const void *a, const void *b);                                  /* struct ckpt_tensor: role, name */
 void fmt_sort_tensors(struct ckpt *c);              /* sorts tensors, renumbers pieces, sorts them, makes first_piece */
+int fmt_sort_names(struct ckpt *c, struct err *e);  /* the same of tensors in any order; first_piece is there */
+int fmt_base_names(struct ckpt *c, struct err *e);  /* a base model's names get the first word that the whole model's have */
 /* Exact cover: boxes of a tensor are equal or disjoint, ranges of equal boxes tile them, boxes tile the tensor. ERR_FORMAT names the
  * tensor. p: the pieces of that tensor (reordered). */
 int fmt_cover(const struct ckpt_tensor *t, struct fmt_piece *p, int64_t n, const char *what, struct err *e);

@@ -106,6 +106,16 @@ int mg_step(struct build *b, struct torch_file *t, const struct pk *optimizer, s
     return rc >= 0 && inner && inner != optimizer && inner->kind == PK_DICT && !pk_get(inner, "optimizer") ? mg_step(b, t, inner, e) : rc < 0 ? rc : 0;
 }
 
+void mg_run(struct build *b, struct torch_file *t, const struct pk *optimizer)
+{
+    const struct pk *inner = pk_get(optimizer, "optimizer"), *groups = pk_get(inner, "param_groups"), *group;
+    int64_t iteration = 0;
+    pk_int(pk_get(t->root, "iteration"), &iteration);
+    for (uint32_t i = 0; (group = pk_at(groups ? groups : pk_get(optimizer, "param_groups"), i)); i++)
+        run_group(&b->run, t, group);
+    run_megatron(&b->run, t, pk_get(t->root, "args"), pk_get(t->root, "opt_param_scheduler"), iteration);
+}
+
 /* ---- torch_dist ---- */
 
 static const struct { const char *prefix; enum ckpt_role role; } state_prefixes[] = {
@@ -249,6 +259,8 @@ static int open_torch_dist(struct mg *m, const char *sub, struct err *e)
     TRY(find_step(m, &d, common.root, e));
     if (has_flat)
         TRY(mg_flat_open(m, &d, e));
+    if (common.root)
+        mg_run(m->b, &common, pk_get(common.root, "optimizer"));
 out:
     torch_close(&common);
     dcp_close(&d);
@@ -274,6 +286,7 @@ int megatron_open(struct ckpt *c, int is_folder, struct err *e)
     c->layout.tp = m.s.tp > 0 && m.s.tp < 1 << 16 ? (int)m.s.tp : 1;
     c->layout.pp = m.s.pp > 0 && m.s.pp < 1 << 16 ? (int)m.s.pp : 1;
     TRY(build_finish(&b, e));
+    TRY(build_writer(c, "Megatron", NULL, 0, e));
 out:
     free(sub);
     build_free(&b);

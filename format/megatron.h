@@ -54,5 +54,7 @@ int mg_is_flat(const struct dcp_item *x);
 int mg_legacy_open(struct mg *m, const char *sub, struct err *e);
 /* Adam's step in an optimizer's dict, wherever its kind keeps it. */
 int mg_step(struct build *b, struct torch_file *t, const struct pk *optimizer, struct err *e);
+/* What the run said about itself in the file of common things. */
+void mg_run(struct build *b, struct torch_file *t, const struct pk *optimizer);
 
 #endif

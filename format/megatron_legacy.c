@@ -368,6 +368,8 @@ static int read_rank(struct legacy *g, int tp, int pp, struct err *e)
         TRY(add_numbered(g->m, &r, optimizer, e));
     else if (optimizer && optimizer->kind == PK_LIST)
         TRY(mg_note(g->m->b->c, "optimizer state left out: several optimizers in one file cannot be taken apart yet", e));
+    if (tp == 0 && pp == 0)
+        mg_run(g->m->b, &r.t, optimizer);
 out:
     torch_close(&r.t);
     free(r.p);

@@ -156,9 +156,7 @@ void mg_global(const struct mg_row *r, int64_t tp, int n_dims, const int64_t *lo
 
 int mg_note(struct ckpt *c, const char *text, struct err *e)
 {
-    if (!c->note && !(c->note = strdup(text)))
-        return err_set(e, ERR_MEMORY, "%s: no room for a note", c->path);
-    return 0;
+    return c->note ? 0 : build_note(c, e, "%s", text);
 }
 
 /* ---- a block cut into logical tensors ---- */

@@ -26,6 +26,7 @@
 #include "format/remote_priv.h"
 
 #define STATE ".opened"
+#define FOLDERS_DEEP 2          /* iter_0000010/mp_rank_00 */
 
 /* ---- the folder ---- */
 
@@ -74,19 +75,30 @@ static int add_large(struct remote *r, const char *name, const struct store_info
     return f->name && f->path ? far_open(r, f, e) : err_set(e, ERR_MEMORY, "no room for the table of files");
 }
 
-/* A small file, whole: 1 it is there, 0 there is none. */
-static int get_small(struct remote *r, const char *name, struct err *e)
+/* Folders of a file's name are folders here too: made where they are missing. */
+static int make_place(struct remote *r, const char *name, struct err *e)
+{
+    const char *slash = strrchr(name, '/');
+    char *path = slash ? strndup(name, (size_t)(slash - name)) : NULL, *full = path ? fmt_join(r->dir, path) : NULL;
+    int rc = !slash ? 0 : full ? io_make_dirs(full, e) : err_set(e, ERR_MEMORY, "no room for a path");
+    free(full);
+    free(path);
+    return rc;
+}
+
+/* Small file `name` of the URL as file `as` of the folder. */
+static int get_small_as(struct remote *r, const char *name, const char *as, struct err *e)
 {
     struct store_info info;
-    char *path = NULL, *tmp = NULL, *data = NULL, part[300];
+    char *path = NULL, *tmp = NULL, *data = NULL, part[24];
     int fd = -1, rc = store_stat(r->store, name, &info, e);
-    if (rc <= 0)
+    if (rc <= 0 || (rc = make_place(r, as, e)) < 0)
         return rc;
     if (info.bytes > (int64_t)FMT_MANIFEST_MAX)
         return err_set(e, ERR_FORMAT, "%s has %lld bytes: is it the right file", name, (long long)info.bytes);
-    snprintf(part, sizeof part, ".%.255s.%d", name, (int)getpid());
-    path = fmt_join(r->dir, name);
-    tmp = fmt_join(r->dir, part);
+    snprintf(part, sizeof part, "%d", (int)getpid());
+    path = fmt_join(r->dir, as);
+    tmp = far_hidden(r->dir, as, part);
     data = malloc((size_t)info.bytes + 1);
     if (!path || !tmp || !data) {
         rc = err_set(e, ERR_MEMORY, "no room for %s", name);
@@ -106,16 +118,43 @@ out:
     return rc;
 }
 
-static int get_large(struct remote *r, const char *name, struct err *e)
+static int get_small(struct remote *r, const char *name, struct err *e) { return get_small_as(r, name, name, e); }
+int remote_small(struct remote *r, const char *name, struct err *e) { return get_small(r, name, e); }
+
+/* "folder/file": every part must be a plain name. */
+static int check_place(const char *name, const char *what, struct err *e)
+{
+    char part[256];
+    int rc = 0;
+    for (const char *at = name; at && rc >= 0; at = strchr(at, '/'), at = at ? at + 1 : NULL) {
+        snprintf(part, sizeof part, "%.*s", (int)(strcspn(at, "/") < sizeof part ? strcspn(at, "/") : 0), at);
+        rc = fmt_file_name_check(part, what, e);
+    }
+    return rc;
+}
+
+int remote_try_large(struct remote *r, const char *name, struct err *e)
 {
     struct store_info info;
-    int rc = fmt_file_name_check(name, "the checkpoint's table", e);
+    int rc = check_place(name, "the checkpoint's table", e);
     for (int i = 0; i < r->n && rc >= 0; i++)
         if (!strcmp(r->file[i].name, name))
-            return 0;
-    if (rc >= 0 && (rc = store_stat(r->store, name, &info, e)) == 0)
-        rc = err_set(e, ERR_FILE, "%s is not there, the checkpoint's table names it: is it whole", name);
-    return rc < 0 ? rc : add_large(r, name, &info, e);
+            return 1;
+    if (rc >= 0 && (rc = store_stat(r->store, name, &info, e)) > 0 && (rc = make_place(r, name, e)) >= 0)
+        rc = add_large(r, name, &info, e) < 0 ? -e->code : 1;
+    return rc;
+}
+
+int remote_large(struct remote *r, const char *name, struct err *e)
+{
+    int rc = remote_try_large(r, name, e);
+    return rc < 0 ? rc : rc ? 0 : err_set(e, ERR_FILE, "%s is not there, the checkpoint's table names it: is it whole", name);
+}
+
+static int get_large(struct remote *r, const char *name, struct err *e)
+{
+    int rc = fmt_file_name_check(name, "the checkpoint's table", e);        /* nothing but foreign folders has folders */
+    return rc < 0 ? rc : remote_large(r, name, e);
 }
 
 static json_t *load(struct remote *r, const char *name, struct err *e)
@@ -166,6 +205,19 @@ static int by_index(struct remote *r, const char *index, struct err *e)
     return rc;
 }
 
+/* Training code keeps config.json beside the folder of its checkpoint. Nothing depends on it, so who may not ask goes without. */
+static int config_above(struct remote *r, struct err *e)
+{
+    char *path = fmt_join(r->dir, FMT_CONFIG);
+    struct err why;
+    if (!path)
+        return err_set(e, ERR_MEMORY, "no room for a path");
+    if (!io_exists(path))
+        get_small_as(r, "../" FMT_CONFIG, FMT_CONFIG, &why);
+    free(path);
+    return 0;
+}
+
 /* Which large files are there, told by the first of these names that is found. A server lists no folder. */
 static int find_files(struct remote *r, struct err *e)
 {
@@ -176,7 +228,7 @@ static int find_files(struct remote *r, struct err *e)
         "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
     };
     struct store_info info;
-    int rc = get_small(r, FMT_MANIFEST, e);
+    int is_foreign = 0, rc = get_small(r, FMT_MANIFEST, e);
     if (rc)
         return rc < 0 ? rc : by_manifest(r, e);
     for (size_t i = 0; i < sizeof ones / sizeof *ones && !r->n; i++) {
@@ -190,20 +242,28 @@ static int find_files(struct remote *r, struct err *e)
             TRY(by_index(r, indexes[i], e));
     }
     if (!r->n)
-        return err_set(e, ERR_FILE, "has no manifest.json, model.safetensors or its index: is it the URL of a checkpoint's folder");
+        TRY(is_foreign = remote_foreign(r, e));
+    if (!r->n)
+        return err_set(e, ERR_FILE, "has no manifest.json, model.safetensors, index, or what DCP, DeepSpeed and Megatron begin with: is it the URL of a "
+                                    "checkpoint's folder");
     for (size_t i = 0; i < sizeof small / sizeof *small; i++)
         TRY(get_small(r, small[i], e));
+    if (is_foreign && store_is_http(r->store))
+        TRY(config_above(r, e));
 out:
     return rc < 0 ? rc : 0;
 }
 
-/* https://host/path/FILE.safetensors: that one, and the config.json beside it. */
+/* https://host/path/FILE.safetensors (.bin, .pt, …): that one, and the config.json beside it. */
 static int split_file_url(const char *url, char folder[2048], char name[256])
 {
-    size_t n = strcspn(url, "?"), slash = n;
+    static const char *const endings[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt" };
+    size_t n = strcspn(url, "?"), slash = n, known = 0;
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        known |= n > strlen(endings[i]) && !strncmp(url + n - strlen(endings[i]), endings[i], strlen(endings[i]));
     while (slash && url[slash - 1] != '/')
         slash--;
-    if (n < 12 || strncmp(url + n - 12, ".safetensors", 12) || n - slash > 255 || n >= 2000)
+    if (!known || n - slash > 255 || n >= 2000)
         return 0;
     snprintf(folder, 2048, "%.*s%s", (int)slash, url, url + n);
     snprintf(name, 256, "%.*s", (int)(n - slash), url + slash);
@@ -239,7 +299,7 @@ static int take_file(struct remote *r, const json_t *o, struct err *e)
     const char *name = json_string_value(json_object_get(o, "name")), *etag = json_string_value(json_object_get(o, "etag")),
                *sum = json_string_value(json_object_get(o, "sha256"));
     int rc = 0;
-    if (!name || !etag || !sum || fmt_file_name_check(name, STATE, e) < 0)
+    if (!name || !etag || !sum || check_place(name, STATE, e) < 0)
         return err_set(e, ERR_FORMAT, "%s/%s: is not as it was written: remove the folder", r->dir, STATE);
     snprintf(info.etag, sizeof info.etag, "%s", etag);
     snprintf(info.sha256, sizeof info.sha256, "%s", sum);
@@ -248,6 +308,7 @@ static int take_file(struct remote *r, const json_t *o, struct err *e)
         if (!rc || now.bytes != info.bytes || strcmp(now.etag, info.etag))
             return err_set(e, ERR_FILE, "%s changed while other processes read the old one: wait for them, or set SHARDLINE_CACHE to another folder", name);
     }
+    TRY(make_place(r, name, e));
     TRY(add_large(r, name, &info, e));
 out:
     return rc < 0 ? rc : 0;
@@ -444,29 +505,30 @@ static void seal_task(void *arg, int64_t task, int thread)
     pthread_mutex_unlock(&r->lock);
 }
 
-/* State, locks and what a killed process left go; what stays is on the disk. */
-static int settle_entry(const char *dir, const char *name, struct err *e)
+/* State, locks and what a killed process left go; what stays is on the disk. .metadata is PyTorch's. */
+static int settle_folder(const char *dir, int depth, struct err *e)
 {
-    char *path = fmt_join(dir, name);
-    if (!path)
-        return err_set(e, ERR_MEMORY, "no room for a path");
-    int rc = *name == '.' ? io_unlink(path, e) : io_sync_file(path, e);
-    free(path);
-    return rc;
-}
-
-static int settle_folder(struct remote *r, struct err *e)
-{
-    DIR *d = opendir(r->dir);
+    DIR *d = opendir(dir);
     struct dirent *f;
     int rc = 0;
     if (!d)
-        return err_sys(e, "cannot open folder %s", r->dir);
-    while (rc >= 0 && (f = readdir(d)))
-        if (strcmp(f->d_name, ".") && strcmp(f->d_name, ".."))
-            rc = settle_entry(r->dir, f->d_name, e);
+        return err_sys(e, "cannot open folder %s", dir);
+    while (rc >= 0 && (f = readdir(d))) {
+        if (!strcmp(f->d_name, ".") || !strcmp(f->d_name, ".."))
+            continue;
+        char *path = fmt_join(dir, f->d_name);
+        if (!path)
+            rc = err_set(e, ERR_MEMORY, "no room for a path");
+        else if (fmt_is_dir(path))
+            rc = depth ? settle_folder(path, depth - 1, e) : 0;
+        else if (f->d_name[0] == '.' && strcmp(f->d_name, ".metadata"))
+            rc = io_unlink(path, e);
+        else
+            rc = io_sync_file(path, e);
+        free(path);
+    }
     closedir(d);
-    return rc < 0 ? rc : io_sync_dir(r->dir, e);
+    return rc < 0 ? rc : io_sync_dir(dir, e);
 }
 
 int remote_fetch_all(struct remote *r, const struct remote_fetch *how, struct err *e)
@@ -491,5 +553,5 @@ int remote_fetch_all(struct remote *r, const struct remote_fetch *how, struct er
         *e = r->err;
         return -e->code;
     }
-    return settle_folder(r, e);
+    return settle_folder(r->dir, FOLDERS_DEEP, e);
 }

@@ -48,13 +48,21 @@ static void head_of(const struct far *f, struct have *h)
     fmt_boot_id(h->boot);
 }
 
+char *far_hidden(const char *dir, const char *name, const char *ending)
+{
+    const char *slash = strrchr(name, '/'), *file = slash ? slash + 1 : name;
+    size_t n = strlen(dir) + strlen(name) + strlen(ending) + 4;
+    char *path = malloc(n);
+    if (path)
+        snprintf(path, n, "%s/%.*s.%s.%s", dir, (int)(file - name), name, file, ending);
+    return path;
+}
+
 static int map_have(struct remote *r, struct far *f, struct err *e)
 {
     struct have want;
-    char name[300], *path;
+    char *path = far_hidden(r->dir, f->name, "have");
     head_of(f, &want);
-    snprintf(name, sizeof name, ".%.255s.have", f->name);
-    path = fmt_join(r->dir, name);
     int fd = path ? io_open_write(path, e) : err_set(e, ERR_MEMORY, "no room for a path"), rc = fd < 0 ? fd : 0;
     f->map_bytes = sizeof *f->have + (size_t)units_of(f) + 1;
     int64_t have = fd < 0 ? 0 : io_size(fd, path, e);

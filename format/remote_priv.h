@@ -33,8 +33,18 @@ struct remote {
     struct err err;
 };
 
+/* remote.c */
+/* A small file, whole: 1 it is there, 0 there is none. name may have folders in front ("TAG/file"), made where they are missing. */
+int remote_small(struct remote *r, const char *name, struct err *e);
+int remote_large(struct remote *r, const char *name, struct err *e);           /* must be there */
+int remote_try_large(struct remote *r, const char *name, struct err *e);       /* 1 there, 0 not */
+
+/* remote_foreign.c: 1 found, 0: not a folder of another framework */
+int remote_foreign(struct remote *r, struct err *e);
+
 /* remote_file.c */
 void fmt_boot_id(char out[40]);                                        /* of this machine and this boot */
+char *far_hidden(const char *dir, const char *name, const char *ending);  /* dir/sub/.NAME.ENDING of sub/NAME; malloc'd */
 int far_open(struct remote *r, struct far *f, struct err *e);          /* name and info are set; its header is there afterwards */
 void far_close(struct far *f);
 int far_need(struct remote *r, struct far *f, int64_t off, int64_t n, int exact, struct err *e);

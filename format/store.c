@@ -44,6 +44,7 @@ void store_close(struct store *s)
 void store_stop_on(struct store *s, const volatile sig_atomic_t *stop) { s->stop = stop; }
 const char *store_commit(const struct store *s) { return s->commit; }
 const char *store_revision(const struct store *s) { return s->wanted; }
+int store_is_http(const struct store *s) { return !s->hub && !s->s3; }
 int64_t store_bytes(const struct store *s) { return atomic_load(&((struct store *)s)->received); }
 
 /* A commit is 40 hex digits; anything else is not put into URLs. */

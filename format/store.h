@@ -32,6 +32,7 @@ int store_stat(struct store *s, const char *name, struct store_info *info, struc
 int store_read(struct store *s, const char *name, const struct store_info *info, int64_t off, int64_t n, void *dst, struct err *e);
 /* The whole file to fd, in one stream (servers without ranges). */
 int store_copy(struct store *s, const char *name, const struct store_info *info, int fd, const char *path, struct err *e);
+int store_is_http(const struct store *s);            /* a plain http or https URL: neither the hub nor S3 */
 int64_t store_bytes(const struct store *s);         /* received so far */
 
 #endif

@@ -163,6 +163,73 @@ void fmt_sort_tensors(struct ckpt *c)
     c->first_piece[c->n_tensors] = p;
 }
 
+struct order { struct ckpt_tensor t; int was; };
+static int compare_order(const void *a, const void *b)
+{
+    return fmt_compare_tensors(&((const struct order *)a)->t, &((const struct order *)b)->t);
+}
+
+int fmt_sort_names(struct ckpt *c, struct err *e)
+{
+    size_t n = (size_t)c->n_tensors;
+    struct order *o = malloc(sizeof *o * (n + 1));
+    int *now = malloc(sizeof *now * (n + 1));
+    int rc = o && now ? 0 : err_set(e, ERR_MEMORY, "%s: no room for %zu tensors", c->path, n);
+    if (rc >= 0) {
+        for (size_t i = 0; i < n; i++)
+            o[i] = (struct order){ c->tensor[i], (int)i };
+        qsort(o, n, sizeof *o, compare_order);
+        for (size_t i = 0; i < n; i++) {
+            c->tensor[i] = o[i].t;
+            now[o[i].was] = (int)i;
+        }
+        for (int64_t p = 0; p < c->n_pieces; p++)
+            c->piece[p].tensor = now[c->piece[p].tensor];
+        fmt_sort_tensors(c);
+    }
+    free(o);
+    free(now);
+    return rc;
+}
+
+/* ---- names ---- */
+
+/* transformers saves a model without its head under names that lack the first word ("gpt2" on the hub does), and reads both. */
+static const struct { const char *sign, *prefix, *tops[5]; } bases[] = {
+    { "wte.weight", "transformer.", { "wte.", "wpe.", "h.", "ln_f." } },
+    { "embed_tokens.weight", "model.", { "embed_tokens.", "layers.", "norm." } },
+};
+
+static int begins(const char *name, const char *const *tops)
+{
+    for (; *tops; tops++)
+        if (!strncmp(name, *tops, strlen(*tops)))
+            return 1;
+    return 0;
+}
+
+int fmt_base_names(struct ckpt *c, struct err *e)
+{
+    for (size_t k = 0; k < sizeof bases / sizeof *bases; k++) {
+        if (ckpt_find(c, ROLE_WEIGHT, bases[k].sign) < 0)
+            continue;
+        for (int i = 0; i < c->n_tensors; i++) {
+            struct ckpt_tensor *t = &c->tensor[i];
+            size_t n = strlen(bases[k].prefix) + strlen(t->name) + 1;
+            char *name = begins(t->name, bases[k].tops) ? malloc(n) : NULL;
+            if (!name && begins(t->name, bases[k].tops))
+                return err_set(e, ERR_MEMORY, "%s: no room for the names of its tensors", c->path);
+            if (!name)
+                continue;
+            snprintf(name, n, "%s%s", bases[k].prefix, t->name);
+            free((char *)t->name);
+            t->name = name;
+        }
+        return fmt_sort_names(c, e);
+    }
+    return 0;
+}
+
 /* ---- exact cover ---- */
 
 /* The pieces [at, next) share a box: their ranges must tile it. Returns next, or a negative code. */

@@ -223,37 +223,6 @@ int build_step(struct build *b, double step, const char *name, struct err *e)
 
 /* ---- the end ---- */
 
-struct order { struct ckpt_tensor t; int was; };
-static int compare_order(const void *a, const void *b)
-{
-    return fmt_compare_tensors(&((const struct order *)a)->t, &((const struct order *)b)->t);
-}
-
-/* Sorts the tensors; pieces follow them. */
-static int sort_tensors(struct ckpt *c, struct err *e)
-{
-    size_t n = (size_t)c->n_tensors;
-    struct order *o = malloc(sizeof *o * (n + 1));
-    int *now = malloc(sizeof *now * (n + 1));
-    c->first_piece = calloc(n + 2, sizeof *c->first_piece);
-    int rc = o && now && c->first_piece ? 0 : err_set(e, ERR_MEMORY, "%s: no room for %zu tensors", c->path, n);
-    if (rc >= 0) {
-        for (size_t i = 0; i < n; i++)
-            o[i] = (struct order){ c->tensor[i], (int)i };
-        qsort(o, n, sizeof *o, compare_order);
-        for (size_t i = 0; i < n; i++) {
-            c->tensor[i] = o[i].t;
-            now[o[i].was] = (int)i;
-        }
-        for (int64_t p = 0; p < c->n_pieces; p++)
-            c->piece[p].tensor = now[c->piece[p].tensor];
-        fmt_sort_tensors(c);
-    }
-    free(o);
-    free(now);
-    return rc;
-}
-
 int build_finish(struct build *b, struct err *e)
 {
     struct ckpt *c = b->c;
@@ -262,20 +231,22 @@ int build_finish(struct build *b, struct err *e)
         return err_set(e, ERR_FORMAT, "%s: holds no tensors: is it the right folder", c->path);
     if (!c->piece && !(c->piece = malloc(sizeof *c->piece)))
         return err_set(e, ERR_MEMORY, "%s: no room for pieces", c->path);
-    TRY(sort_tensors(c, e));
+    c->first_piece = calloc((size_t)c->n_tensors + 2, sizeof *c->first_piece);
+    if (!c->first_piece)
+        return err_set(e, ERR_MEMORY, "%s: no room for %d tensors", c->path, c->n_tensors);
+    TRY(fmt_sort_names(c, e));
     for (int i = 0; i < c->n_tensors; i++) {
         TRY(fmt_cover(&c->tensor[i], c->piece + c->first_piece[i], c->first_piece[i + 1] - c->first_piece[i], c->path, e));
         moments |= c->tensor[i].role == ROLE_EXP_AVG;
     }
     zip_sort_records(c);
-    if (moments && !b->has_step && !c->note && !(c->note = strdup("there are moments but no step: training cannot go on from them"))) {
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a note", c->path);
-        goto out;
-    }
+    if (moments && !b->has_step)
+        TRY(build_note(c, e, "there are moments but no step: training cannot go on from them"));
     if (moments && b->has_step) {
         c->state.has_state = 1;
         c->state.step = (int64_t)b->step;
     }
+    TRY(run_finish(&b->run, c, e));
 out:
     return rc < 0 ? rc : 0;
 }

@@ -7,8 +7,20 @@
 
 #include "format/torch_file.h"
 
+/* What a source says about the run that wrote it, beside its tensors (torch_run.c). */
+enum run_value { RUN_LR, RUN_FIRST_LR, RUN_BETA1, RUN_BETA2, RUN_EPS, RUN_DECAY, RUN_CLIP, RUN_VALUES };
+struct run {
+    struct { int has, mixed; double least, most; } value[RUN_VALUES];      /* over the optimizer's groups */
+    const char *schedule;           /* as ptrain calls it; NULL: none, or not known */
+    double min_lr;
+    int64_t warmup, steps;
+    int near;                       /* the warm-up is ptrain's but for an update or two */
+    char unknown[80];               /* a schedule that ptrain does not have; or "" */
+};
+
 struct build {
     struct ckpt *c;
+    struct run run;
     int n_room;
     int64_t piece_room;
     int *slot;                      /* hash table: index of a tensor + 1 */
@@ -44,6 +56,22 @@ int build_whole(struct build *b, enum ckpt_role role, const char *name, int n_na
 /* The optimizer's step, as said for this parameter; all must agree. */
 int build_step(struct build *b, double step, const char *name, struct err *e);
 int build_finish(struct build *b, struct err *e);
+
+/* ---- the run's settings ---- */
+
+void run_value(struct run *r, enum run_value which, double v);
+void run_group(struct run *r, struct torch_file *t, const struct pk *group);       /* a dict of an optimizer's param_groups */
+/* lr: the highest. warmup and steps count updates; kind as ptrain calls it. */
+void run_schedule(struct run *r, const char *kind, double lr, double min_lr, int64_t warmup, int64_t steps);
+void run_unknown(struct run *r, const char *what, int n);
+void run_deepspeed(struct run *r, struct torch_file *t, const struct pk *config, const struct pk *scheduler);
+void run_megatron(struct run *r, struct torch_file *t, const struct pk *args, const struct pk *scheduler, int64_t iteration);
+/* Settings that resume takes over become c->run_json; what cannot be carried is said in c->note. Only for a state with a step. */
+int run_finish(struct run *r, struct ckpt *c, struct err *e);
+/* Sets c->writer, once: what comes later is dropped. version may be NULL. */
+int build_writer(struct ckpt *c, const char *what, const struct pk *version, int n_ranks, struct err *e);
+/* Adds a remark to c->note. */
+int build_note(struct ckpt *c, struct err *e, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
 /* ---- files and folders ---- */
 

@@ -76,9 +76,8 @@ static int add_file(struct build *b, const char *name, struct err *e)
     const struct pk *d = weights_of(t.root);
     for (uint32_t i = 0; d->kind == PK_DICT && i < d->n && rc >= 0; i++)
         rc = add_tensor(b, &t, d->item[2 * i], d->item[2 * i + 1], e);
-    if (rc >= 0 && d != t.root && pk_get(t.root, "optimizer") && !c->note &&
-        !(c->note = strdup("the file's optimizer is left out: it is numbered, and the order of its parameters is not in the file")))
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a note", c->path);
+    if (rc >= 0 && d != t.root && pk_get(t.root, "optimizer") && !c->note)
+        rc = build_note(c, e, "the file's optimizer is left out: it is numbered, and the order of its parameters is not in the file");
     torch_close(&t);
     if (rc >= 0 && c->n_tensors == before)
         rc = err_set(e, ERR_FORMAT, "%s: holds no tensors by name: is it an optimizer's file, or one of a sharded checkpoint", c->file[file].path);
@@ -165,6 +164,7 @@ int torch_open_ckpt(struct ckpt *c, int is_folder, struct err *e)
         TRY(build_finish(&b, e));
         TRY(check_small(c, e));
     }
+    TRY(build_writer(c, "torch.save", NULL, 0, e));
 out:
     build_free(&b);
     return rc < 0 ? rc : 0;

@@ -41,6 +41,8 @@ static void say_remarks(const struct ckpt *src, const struct request *req, struc
         log_line(log, "%s: %s", req->src, ckpt_remark(src));
     if (ckpt_note(src))
         log_line(log, "%s: %s", req->src, ckpt_note(src));
+    if (ckpt_writer(src) && !ckpt_state(src)->has_state)
+        log_line(log, "%s: optimizer state: absent", req->src);
 }
 
 int reshard_convert(const struct request *req, struct log *log, struct err *e)

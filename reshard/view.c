@@ -87,6 +87,20 @@ static void sum_groups(const struct ckpt *c, struct group g[ROLE_COUNT][CK_DTYPE
     }
 }
 
+/* What there is beside the weights. */
+static const char *optimizer_text(const struct ckpt *c, struct group g[ROLE_COUNT][CK_DTYPES])
+{
+    int n[ROLE_COUNT] = { 0 };
+    for (int r = 0; r < ROLE_COUNT; r++)
+        for (int d = 0; d < CK_DTYPES; d++)
+            n[r] += g[r][d].n;
+    if (!n[ROLE_EXP_AVG] || !n[ROLE_EXP_AVG_SQ])
+        return n[ROLE_MASTER] ? "masters only" : "absent";
+    if (!ckpt_state(c)->has_state)
+        return "moments without a step";
+    return n[ROLE_MASTER] ? "masters, moments, step" : "moments, step";
+}
+
 static json_t *stats_json(const struct tensor_stats *s)
 {
     json_t *o = json_pack("{s:I, s:I, s:I}", "finite", (json_int_t)s->n_finite, "nan", (json_int_t)s->n_nan, "inf", (json_int_t)s->n_inf);
@@ -123,6 +137,14 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
     json_object_set_new(root, "roles", groups);
     json_object_set_new(root, "layout", json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "tp", l->tp, "pp", l->pp, "cp", l->cp, "dp", l->dp, "ep", l->ep,
                                                   "zero", l->zero, "vpp", l->vpp > 1 ? l->vpp : 1));
+    if (ckpt_writer(c)) {
+        json_object_set_new(root, "writer", json_string(ckpt_writer(c)));
+        json_object_set_new(root, "ranks", ckpt_writer_ranks(c) ? json_integer(ckpt_writer_ranks(c)) : json_null());
+    }
+    json_object_set_new(root, "resumable", json_boolean(s->has_state));
+    json_object_set_new(root, "optimizer_state", json_string(optimizer_text(c, g)));
+    json_object_set_new(root, "settings", s->run_json ? json_loads(s->run_json, JSON_DECODE_ANY, NULL) : json_null());
+    json_object_set_new(root, "note", ckpt_note(c) ? json_string(ckpt_note(c)) : json_null());
     json_object_set_new(root, "grain", json_integer(s->grain));
     json_object_set_new(root, "state", s->has_state ? json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "sample",
                                                                 (json_int_t)s->sample)
@@ -144,14 +166,22 @@ static void inspect_state(const struct ckpt *c, FILE *out)
 {
     const struct ckpt_layout *l = ckpt_layout(c);
     const struct ckpt_state *s = ckpt_state(c);
+    struct group g[ROLE_COUNT][CK_DTYPES];
+    sum_groups(c, g);
     fprintf(out, "%-12s %s\n", "format", ckpt_driver(c));
     if (!strcmp(ckpt_driver(c), "native"))
         fprintf(out, "%-12s tp %d, pp %d, cp %d, dp %d, ep %d, zero %d, virtual stages %d\n", "layout", l->tp, l->pp, l->cp, l->dp, l->ep, l->zero,
                 l->vpp > 1 ? l->vpp : 1);
     if (s->grain)
         fprintf(out, "%-12s %d\n", "grain", s->grain);
-    if (strcmp(ckpt_driver(c), "native") && (l->tp > 1 || l->pp > 1 || l->dp > 1 || l->zero))
-        fprintf(out, "%-12s tp %d, pp %d, dp %d, zero %d\n", "written by", l->tp, l->pp, l->dp, l->zero);
+    if (ckpt_writer(c))
+        fprintf(out, "%-12s %s", "written by", ckpt_writer(c));
+    if (ckpt_writer(c) && ckpt_writer_ranks(c))
+        fprintf(out, ", %d rank%s", ckpt_writer_ranks(c), ckpt_writer_ranks(c) > 1 ? "s" : "");
+    if (ckpt_writer(c) && (l->tp > 1 || l->pp > 1 || l->dp > 1 || l->zero))
+        fprintf(out, ": tp %d, pp %d, dp %d, zero %d", l->tp, l->pp, l->dp, l->zero);
+    if (ckpt_writer(c))
+        fputc('\n', out);
     if (s->has_state && strcmp(ckpt_driver(c), "native"))
         fprintf(out, "%-12s step %lld\n", "state", (long long)s->step);
     else if (s->has_state)
@@ -159,6 +189,11 @@ static void inspect_state(const struct ckpt *c, FILE *out)
                 (long long)s->epoch, (long long)s->sample);
     else
         fprintf(out, "%-12s none (weights only)\n", "state");
+    if (ckpt_writer(c)) {
+        fprintf(out, "optimizer state: %s%s\n", optimizer_text(c, g), s->has_state ? "; ptrain --resume takes it" : "; ptrain --init takes the weights");
+        if (s->run_json)
+            fprintf(out, "%-12s %s\n", "settings", s->run_json);
+    }
     if (ckpt_note(c))
         fprintf(out, "%-12s %s\n", "note", ckpt_note(c));
     fprintf(out, "%-12s %s", "files", ckpt_config_json(c) ? "config.json" : "no config.json");

@@ -77,6 +77,8 @@ static int read_config(struct trainer *t, struct err *e)
     char what[4200];
     int rc;
     snprintf(what, sizeof what, "%s/config.json", ckpt_path(t->source));
+    if (!text && t->o.model && t->cfg.hidden)
+        return 0;                       /* --model FILE says it */
     if (!text)
         return err_set(e, ERR_CONFIG, "%s has no config.json: give --model config.json", ckpt_path(t->source));
     TRY(model_config_parse(&c, text, what, e));
@@ -89,6 +91,7 @@ out:
 
 int trainer_find_source(struct trainer *t, struct err *e)
 {
+    const char *config = t->o.model && io_exists(t->o.model) ? t->o.model : NULL;      /* what folders of other frameworks may lack */
     int rc = 0;
     if (t->o.resume && !strcmp(t->o.resume, "auto")) {
         TRY(open_newest(t, e));
@@ -96,10 +99,10 @@ int trainer_find_source(struct trainer *t, struct err *e)
         if (!rc)
             t->o.resume = NULL;
     } else if (t->o.resume) {
-        TRY(ckpt_open(&t->source, t->o.resume, e));
+        TRY(ckpt_open_config(&t->source, t->o.resume, config, e));
     }
     if (!t->source && t->o.init)
-        TRY(ckpt_open(&t->source, t->o.init, e));
+        TRY(ckpt_open_config(&t->source, t->o.init, config, e));
     if (t->source && t->o.resume && !ckpt_state(t->source)->has_state) {
         rc = err_set(e, ERR_USAGE, "%s has no optimizer state to resume: start from its weights with --init", ckpt_path(t->source));
         goto out;

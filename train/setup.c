@@ -358,6 +358,19 @@ out:
     return rc;
 }
 
+/* A checkpoint of another framework: what of its run goes on, and what it did not hold. */
+static void say_what_was_taken(struct trainer *t)
+{
+    const struct ckpt_state *s = ckpt_state(t->source);
+    log_line(&t->log, "written by %s; data begin at the first sequence: where its run was is not in it", ckpt_writer(t->source));
+    if (s->run_json)
+        log_line(&t->log, "its settings, where the command line has none: %s", s->run_json);
+    else
+        log_line(&t->log, "it holds no settings: learning rate and AdamW's constants are those of the command line");
+    if (ckpt_note(t->source))
+        log_line(&t->log, "%s", ckpt_note(t->source));
+}
+
 int trainer_open(struct trainer *t, int argc, char **argv, struct err *e)
 {
     int rc = parse(t, argc, argv, e);
@@ -377,6 +390,8 @@ int trainer_open(struct trainer *t, int argc, char **argv, struct err *e)
         ckpt_done(t->source);
     if (t->step)                         /* said when all ranks have read and checked their parts */
         log_line(&t->log, "resumed %s at step %lld", ckpt_path(t->source), (long long)t->step);
+    if (t->step && ckpt_writer(t->source))
+        say_what_was_taken(t);
     TRY(runlog_open(t, e));
 out:
     return rc;

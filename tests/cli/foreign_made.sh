@@ -16,4 +16,20 @@ for case in zero3-12 zero3-5 zero2-12 zero2-3 dcp-12 dcp-3-wrapped legacy-1-1-1 
     claim "$case is right to the last checksum" [ $rc = 0 ]
     rm -rf "${TMP:?}/$case"
 done
+
+# a folder of Hugging Face whose names lack the base model's first word
+mkdir "$TMP/m" && python3 "$make" dcp-3 "$TMP/m"
+run reshard --weights-only --format hf "$TMP/m/ckpt" "$TMP/hf"
+run reshard digest "$TMP/hf"
+want=$out
+python3 - "$TMP/hf/model.safetensors" <<'PY'
+import struct, sys
+data = open(sys.argv[1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+open(sys.argv[1], "wb").write(data[:8] + data[8:8 + n].replace(b'"model.', b'"').ljust(n) + data[8 + n:])
+PY
+run reshard inspect --tensors "$TMP/hf"
+claim "names without model. in front get it" has "$out" model.layers.0.mlp.up_proj.weight
+run reshard digest "$TMP/hf"
+claim "and are the same model" [ "$out" = "$want" ]
 finish

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""foreign_bench.py [--bin DIR] [--dir DIR] [--gb 2] [--rounds 2] [--only zero3|dcp] [--make-only] - reshard of a DeepSpeed ZeRO-3 folder and of
+a PyTorch DCP folder to tp 8, beside the frameworks' own converters, in turn; wall time and peak memory of each process.
+
+The folders come from the frameworks where this python has them (torch, deepspeed), else from tests/cli/foreign_make.py, and then there is nobody to
+compare with. DIR (/tmp/shardline-bench-foreign) keeps them for the next time and needs four times --gb. The source is in memory for everybody.
+zero_to_fp32 writes the weights only, a third of the bytes; the others and ours all of the state."""
+import argparse, importlib.util, json, os, shutil, subprocess, sys, time
+
+here = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, here + "/../cli")
+LAYER, WIDTH, VOCAB = 12.9e6, 1024, 8192       # parameters of a layer of the model below
+LIMIT = 256 << 20
+
+def has(module): return importlib.util.find_spec(module) is not None
+
+def make(kind, gb, dir):
+    if os.path.exists(dir + "/ckpt"): return
+    os.makedirs(dir, exist_ok=True)
+    tmp = dir + "/making"
+    shutil.rmtree(tmp, ignore_errors=True)
+    os.makedirs(tmp)
+    if has("torch") and (kind == "dcp" or has("deepspeed")):
+        subprocess.run([sys.executable, __file__, "--worker", kind, "--gb", str(gb), "--dir", tmp], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    else: subprocess.run([sys.executable, here + "/../cli/foreign_make.py", kind + "-4", tmp, str(int(gb * 1000))], check=True)
+    if os.path.exists(tmp + "/config.json"): os.rename(tmp + "/config.json", dir + "/config.json")
+    os.rename(tmp + "/ckpt", dir + "/ckpt")
+    shutil.rmtree(tmp)
+
+def worker(kind, gb, dir):
+    import foreign_real as real
+    import torch
+    if kind == "zero3": import deepspeed
+    else: import torch.distributed.fsdp, torch.distributed.checkpoint
+    real.BIG = dict(hidden_size=WIDTH, intermediate_size=2816, num_hidden_layers=max(1, round((gb * 1e9 / 12 - 2 * VOCAB * WIDTH) / LAYER)), num_attention_heads=16,
+                    num_key_value_heads=16, vocab_size=VOCAB)
+    if kind == "zero3": real.launch(real.ds_worker, 2, dir, 3, ["big"])
+    else: real.launch(real.dcp_worker, 2, dir, "fsdp2", ["big"])
+
+def size(path): return sum(os.path.getsize(os.path.join(d, f)) for d, _, files in os.walk(path) for f in files)
+
+def warm(path):
+    for d, _, files in os.walk(path):
+        for f in files:
+            with open(os.path.join(d, f), "rb", buffering=0) as h:
+                while h.read(1 << 22): pass
+
+def run(command):
+    """wall seconds, peak bytes of the largest process"""
+    os.sync()
+    t = time.monotonic()
+    p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    text = p.stdout.read()
+    _, status, used = os.wait4(p.pid, 0)
+    wall = time.monotonic() - t
+    if status: sys.exit(f"{command[0]}: {text[-600:]}")
+    return wall, used.ru_maxrss * 1024
+
+def tools(kind, src, out, reshard):
+    py = sys.executable
+    yield "reshard", [reshard, "--tp", "8", src, out]
+    if kind == "zero3" and has("deepspeed"):
+        tag = open(src + "/latest").read().strip()
+        yield "zero_to_fp32", [py, src + "/zero_to_fp32.py", src, out]
+        yield "ds_to_universal", [py, "-m", "deepspeed.checkpoint.ds_to_universal", "--input_folder", f"{src}/{tag}", "--output_folder", out]
+    if kind == "dcp" and has("torch"):
+        yield "dcp_to_torch_save", [py, "-c", f"from torch.distributed.checkpoint.format_utils import dcp_to_torch_save as f; f({src!r}, {out!r})"]
+
+def main():
+    a = argparse.ArgumentParser()
+    a.add_argument("--bin", default=here + "/../../build/release/bin"); a.add_argument("--dir", default="/tmp/shardline-bench-foreign")
+    a.add_argument("--gb", type=float, default=2); a.add_argument("--rounds", type=int, default=2); a.add_argument("--only")
+    a.add_argument("--make-only", action="store_true"); a.add_argument("--worker")
+    o = a.parse_args()
+    if o.worker: return worker(o.worker, o.gb, o.dir)
+    rows = []
+    print(f"{'source':8} {'tool':18} {'seconds':>22} {'GB/s in':>8} {'peak MiB':>9}")
+    for kind in ("zero3", "dcp"):
+        if o.only and o.only != kind: continue
+        dir = f"{o.dir}/{kind}-{o.gb:g}"
+        make(kind, o.gb, dir)
+        if o.make_only: continue
+        src, out, walls, peaks = dir + "/ckpt", dir + "/out", {}, {}
+        n = size(src)
+        warm(src)
+        for _ in range(o.rounds):
+            for name, command in tools(kind, src, out, o.bin + "/reshard"):
+                wall, peak = run(command)
+                walls.setdefault(name, []).append(wall)
+                peaks[name] = max(peaks.get(name, 0), peak)
+                shutil.rmtree(out) if os.path.isdir(out) else os.unlink(out)
+        best = {k: sorted(v)[len(v) // 2] for k, v in walls.items()}
+        for name, wall in best.items():
+            print(f"{kind:8} {name:18} {' '.join(f'{w:.2f}' for w in walls[name]):>22} {n / wall / 1e9:8.2f} {peaks[name] / 2**20:9.0f}")
+            if name != "reshard": rows.append(dict(name=f"{kind} to tp 8", ours=n / best["reshard"] / 1e9, peer=n / wall / 1e9, peer_name=name, unit="GB/s", ratio=wall / best["reshard"]))
+        rows.append(dict(name=f"{kind} peak memory", ours=peaks["reshard"] / 2**20, peer=LIMIT / 2**20, peer_name="limit", unit="MiB", ratio=LIMIT / peaks["reshard"]))
+    print(json.dumps({"rows": rows}, separators=(",", ":")))
+
+if __name__ == "__main__": main()
