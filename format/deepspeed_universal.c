@@ -92,20 +92,22 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* What rank 0 left behind: only the step is of use. */
-static int read_leftover_step(struct universal *u, struct err *e)
+/* What rank 0 left behind: the step, where the parameters have none, and the settings of its groups. */
+static int read_leftover(struct universal *u, struct err *e)
 {
     struct torch_file t = { 0 };
     double step;
     int rc = 0;
-    if (u->b->has_step || !exists_at(u, "", "optimizer_state.pt"))
+    if (!exists_at(u, "", "optimizer_state.pt"))
         return 0;
     TRY(open_at(u, &t, "", "optimizer_state.pt", e));
     const struct pk *base = pk_get(t.root, "optimizer_state_dict"), *g0 = pk_get_int(pk_get(base ? base : t.root, "state"), 0);
     const struct pk *p = pk_get(g0, "step"), *group = pk_at(pk_get(base ? base : t.root, "param_groups"), 0);
     TRY(torch_number(&t, p ? p : pk_get(group, "step"), "optimizer_state.pt", &step, e));
-    if (rc)
+    if (rc && !u->b->has_step)
         TRY(build_step(u->b, step, "optimizer_state.pt", e));
+    for (uint32_t i = 0; (group = pk_at(pk_get(base ? base : t.root, "param_groups"), i)); i++)
+        run_group(&u->b->run, &t, group);
 out:
     torch_close(&t);
     return rc < 0 ? rc : 0;
@@ -151,7 +153,9 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
         if (folder)
             TRY(add_param(&u, l.name[i], e));
     }
-    TRY(read_leftover_step(&u, e));
+    TRY(read_leftover(&u, e));
+    if (u.model.t.root)
+        run_deepspeed(&u.b->run, &u.model.t, pk_get(u.model.t.root, "ds_config"), pk_get(u.model.t.root, "lr_scheduler"));
 out:
     torch_close(&u.model.t);
     ds_params_free(&u.params);

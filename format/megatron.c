@@ -188,7 +188,7 @@ static int add_items(struct mg *m, struct dcp *d, int *has_flat, struct err *e)
             }
         const struct mg_row *r = mg_find(x->key + skip, x->n_key - skip, &layer);
         if (!r)
-            return err_set(e, ERR_FORMAT, "%s: %.*s is not a tensor of a model known here (Llama-like): only those can be named yet", d->name,
+            return err_set(e, ERR_FORMAT, "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those can be named yet", d->name,
                            x->n_key < 200 ? x->n_key : 200, x->key);
         if (role == ROLE_MASTER && fp32)
             continue;

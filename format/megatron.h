@@ -8,10 +8,12 @@
 
 #include "format/dcp.h"
 
+enum mg_family { MG_LLAMA, MG_GPT2, MG_FAMILIES };
 struct mg_shape {               /* 0: not said */
     int64_t layers, hidden, heads, groups, head_dim, vocab, padded_vocab;
     int64_t tp, pp;
     int has_gate, tied;         /* -1: not said */
+    enum mg_family family;
 };
 
 /* What a tensor is called, how tensor-parallel ranks cut it, how it is cut into logical tensors. */
@@ -20,7 +22,7 @@ struct mg_row {
     const char *key;            /* behind "decoder.layers.N." when in_layer */
     int in_layer, tp_dim;       /* tp_dim -1: every rank has all of it */
     enum mg_cut cut;
-    const char *hf[3];          /* behind "model.layers.N." when in_layer */
+    const char *hf[MG_FAMILIES][3];     /* behind "model.layers.N." or "transformer.h.N." when in_layer; [0] NULL: the family has none */
 };
 extern const struct mg_row mg_rows[];
 extern const int mg_n_rows;

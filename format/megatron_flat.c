@@ -12,20 +12,23 @@
 #define FLAT "optimizer.distributed.dp_group_idx_"
 #define ALIGN 64
 #define BUCKETS_MAX 4096
+#define PARAMS_MOST 14          /* of a layer */
 
 static const char *const kinds[] = { "param", "exp_avg", "exp_avg_sq" };
 static const enum ckpt_role roles[] = { ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
 
 /* Parameters of a layer as its modules register them. */
+#define REST_OF_LAYER                                                                                                                                     \
+    "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias", "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight",      \
+        "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias", "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", \
+        "mlp.linear_fc2.bias", NULL
 static const char *const order_local[] = {
-    "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_proj.weight", "self_attention.linear_proj.bias", "self_attention.linear_qkv.weight",
-    "self_attention.linear_qkv.bias", "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", "mlp.linear_fc1.layer_norm_weight",
-    "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias", NULL,
+    "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias", "self_attention.linear_proj.weight",
+    "self_attention.linear_proj.bias", REST_OF_LAYER
 };
 static const char *const order_te[] = {
-    "self_attention.linear_proj.weight", "self_attention.linear_proj.bias", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.weight",
-    "self_attention.linear_qkv.bias", "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", "mlp.linear_fc1.layer_norm_weight",
-    "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias", NULL,
+    "self_attention.linear_proj.weight", "self_attention.linear_proj.bias", "self_attention.linear_qkv.layer_norm_weight",
+    "self_attention.linear_qkv.layer_norm_bias", REST_OF_LAYER
 };
 static const char *const *const orders[] = { order_local, order_te };
 
@@ -112,6 +115,16 @@ static int add_param(const struct mg *m, const struct dcp *d, struct stage *s, c
     return 0;
 }
 
+/* With a tied head the last stage keeps a copy of the embedding, which the weights hold once. */
+static int add_tied_copy(const struct mg *m, const struct dcp *d, struct stage *s)
+{
+    static const char head[] = "output_layer.weight";
+    int n = s->n, layer, rc = add_param(m, d, s, "embedding.word_embeddings.weight", -1);
+    if (s->n > n)
+        s->p[n].row = mg_find(head, (int)strlen(head), &layer);
+    return rc;
+}
+
 /* 0, or -1: this model is not cut evenly. */
 static int list_stage(const struct mg *m, const struct dcp *d, int pp, const char *const *order, struct stage *s)
 {
@@ -121,13 +134,13 @@ static int list_stage(const struct mg *m, const struct dcp *d, int pp, const cha
     if (per * m->s.pp != m->s.layers)
         return -1;
     if (pp == 0)
-        rc |= add_param(m, d, s, "embedding.word_embeddings.weight", -1);
+        rc |= add_param(m, d, s, "embedding.word_embeddings.weight", -1) | add_param(m, d, s, "embedding.position_embeddings.weight", -1);
     for (int64_t l = pp * per; l < (pp + 1) * per; l++)
         for (int i = 0; order[i]; i++)
             rc |= add_param(m, d, s, order[i], (int)l);
     if (pp == m->s.pp - 1) {
-        rc |= add_param(m, d, s, "decoder.final_layernorm.weight", -1);
-        rc |= add_param(m, d, s, "output_layer.weight", -1);
+        rc |= add_param(m, d, s, "decoder.final_layernorm.weight", -1) | add_param(m, d, s, "decoder.final_layernorm.bias", -1);
+        rc |= dcp_find(d, "output_layer.weight") || m->s.pp == 1 ? add_param(m, d, s, "output_layer.weight", -1) : add_tied_copy(m, d, s);
     }
     return rc;
 }
@@ -224,7 +237,7 @@ int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
     if (m->s.tp < 1 || m->s.pp < 1 || m->s.tp > 4096 || m->s.pp > 4096 || !are_simple(m, d))
         return mg_note(m->b->c, "optimizer state left out: buffers of dp_reshardable in more than one model chunk or dtype cannot be taken apart", e);
     groups = (int)(m->s.tp * m->s.pp);
-    s.p = calloc((size_t)m->s.layers * 12 + 4, sizeof *s.p);
+    s.p = calloc((size_t)m->s.layers * PARAMS_MOST + 5, sizeof *s.p);
     if (!s.p)
         return err_set(e, ERR_MEMORY, "%s: no room for its parameters", d->name);
     for (size_t o = 0; o < sizeof orders / sizeof *orders && found < 0; o++) {

@@ -192,7 +192,7 @@ static int list_param(struct legacy *g, struct rank *r, int chunk, const struct 
         return 0;
     const struct mg_row *row = mg_find(key->text, (int)key->n, &layer);
     if (!row || (row->in_layer && layer < 0))
-        return err_set(e, ERR_FORMAT, "%s: %.*s is not a tensor of a model known here (Llama-like): only those can be named yet", path,
+        return err_set(e, ERR_FORMAT, "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those can be named yet", path,
                        key->n < 200 ? (int)key->n : 200, key->text);
     if ((rc = torch_tensor(&r->t, value, row->key, &x, e)) < 0)
         return rc;

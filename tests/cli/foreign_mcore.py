@@ -1,4 +1,4 @@
-"""foreign_mcore.py KIND-TP-PP-DP[-bf16][-tied][-buckets] DIR - a small model's full state, set to known values inside megatron-core's own model and optimizer at
+"""foreign_mcore.py KIND-TP-PP-DP[-bf16][-tied][-buckets][-gpt2] DIR - a small model's full state, set to known values inside megatron-core's own model and optimizer at
 those degrees and saved by megatron-core: DIR/ckpt, DIR/config.json, DIR/ref.safetensors (what foreign_real.py compare takes).
 
 KIND: dpresh, full (torch_dist with a distributed optimizer: dp_reshardable, fully_reshardable), plain (torch_dist, its other optimizer), legacy, legacydist
@@ -44,17 +44,41 @@ def fake(self, *a, **k):
     return r.replace("torch.", "torch.cuda.") if isinstance(r, str) and "cuda" not in r else r
 torch.Tensor.type = fake
 
-L, H, NH, NG, HD, F, V, PAD = 4, 44, 8, 4, 6, 36, 59, 64
+L, H, NH, NG, HD, F, V, PAD = 4, 48, 8, 4, 6, 36, 59, 64
 KINDS = ("param", "exp_avg", "exp_avg_sq")
 ROWS = {"embedding.word_embeddings.weight": (PAD, H), "decoder.final_layernorm.weight": (H,), "output_layer.weight": (PAD, H),
         "input_layernorm.weight": (H,), "self_attention.linear_proj.weight": (H, NH * HD), "self_attention.linear_qkv.weight": ((NH + 2 * NG) * HD, H),
         "pre_mlp_layernorm.weight": (H,), "mlp.linear_fc1.weight": (2 * F, H), "mlp.linear_fc2.weight": (H, F)}
+GPT2 = "gpt2" in (sys.argv[1].split("-") if len(sys.argv) > 1 else [])
+if GPT2:                                # no groups, no gate, biases, a table of positions
+    NG = NH
+    for n in [n for n in ROWS if "norm" in n]: ROWS[n[:-6] + "bias"] = (H,)
+    ROWS.update({"embedding.position_embeddings.weight": (32, H), "self_attention.linear_proj.bias": (H,), "self_attention.linear_qkv.weight": (3 * NH * HD, H),
+                 "self_attention.linear_qkv.bias": (3 * NH * HD,), "mlp.linear_fc1.weight": (F, H), "mlp.linear_fc1.bias": (F,), "mlp.linear_fc2.bias": (H,)})
 def full(name, kind):
     k = name.split(".", 3)[3] if name.startswith("decoder.layers.") else name
     g = torch.Generator().manual_seed(sum(ord(c) * (i + 1) for i, c in enumerate(name + kind)))
     x = torch.randn(ROWS[k], generator=g) * 0.05
     return x.abs() if kind == "exp_avg_sq" else x
+def to_gpt2():
+    out = {}
+    for kind in KINDS:
+        pre = ("" if kind == "param" else kind + ".") + "transformer."
+        out[pre + "wte.weight"] = full("embedding.word_embeddings.weight", kind)[:V]
+        out[pre + "wpe.weight"] = full("embedding.position_embeddings.weight", kind)
+        for end in ("weight", "bias"):
+            out[pre + "ln_f." + end] = full("decoder.final_layernorm." + end, kind)
+            for l in range(L):
+                f, p = lambda n: full(f"decoder.layers.{l}.{n}.{end}", kind), f"{pre}h.{l}."
+                qkv = f("self_attention.linear_qkv")
+                qkv = torch.cat([qkv.view(NH, 3, HD, -1)[:, i].reshape(NH * HD, -1) for i in range(3)])
+                out[p + f"attn.c_attn.{end}"] = qkv.t() if end == "weight" else qkv[:, 0]
+                for ours, theirs in (("attn.c_proj", "self_attention.linear_proj"), ("mlp.c_fc", "mlp.linear_fc1"), ("mlp.c_proj", "mlp.linear_fc2")):
+                    out[p + f"{ours}.{end}"] = f(theirs).t() if end == "weight" else f(theirs)
+                out[p + f"ln_1.{end}"], out[p + f"ln_2.{end}"] = f("input_layernorm"), f("pre_mlp_layernorm")
+    return {k: v.contiguous() for k, v in out.items()}
 def to_hf(tied):
+    if GPT2: return to_gpt2()
     out = {}
     for kind in KINDS:
         pre = {"param": "", "exp_avg": "exp_avg.", "exp_avg_sq": "exp_avg_sq."}[kind]
@@ -87,14 +111,14 @@ def mg(rank, world, dir, kind, tp, pp, opts):
     ps.initialize_model_parallel(tp, pp)
     try: mr.model_parallel_cuda_manual_seed(1)
     except Exception as e: print("seed", repr(e))
-    bf16, distopt, tied = "bf16" in opts, kind in ("dpresh", "full", "legacydist"), "tied" in opts
+    bf16, distopt, tied, NORM = "bf16" in opts, kind in ("dpresh", "full", "legacydist"), "tied" in opts or GPT2, "LayerNorm" if GPT2 else "RMSNorm"
     dt = torch.bfloat16 if bf16 else torch.float32
     cfg = TransformerConfig(num_layers=L, hidden_size=H, num_attention_heads=NH, num_query_groups=NG, kv_channels=HD, ffn_hidden_size=F, use_cpu_initialization=True, pipeline_dtype=dt,
-        params_dtype=dt, bf16=bf16, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, normalization="RMSNorm", gated_linear_unit=True, activation_func=torch.nn.functional.silu,
-        add_bias_linear=False, hidden_dropout=0.0, attention_dropout=0.0, masked_softmax_fusion=False, bias_activation_fusion=False, bias_dropout_fusion=False, persist_layer_norm=False,
+        params_dtype=dt, bf16=bf16, tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, normalization=NORM, gated_linear_unit=not GPT2,
+        activation_func=torch.nn.functional.gelu if GPT2 else torch.nn.functional.silu, add_bias_linear=GPT2, hidden_dropout=0.0, attention_dropout=0.0, masked_softmax_fusion=False, bias_activation_fusion=False, bias_dropout_fusion=False, persist_layer_norm=False,
         gradient_accumulation_fusion=False)
-    m = GPTModel(cfg, get_gpt_layer_local_spec(normalization="RMSNorm"), vocab_size=PAD, max_sequence_length=32, pre_process=ps.is_pipeline_first_stage(),
-        post_process=ps.is_pipeline_last_stage(), share_embeddings_and_output_weights=tied, position_embedding_type="rope")
+    m = GPTModel(cfg, get_gpt_layer_local_spec(normalization=NORM), vocab_size=PAD, max_sequence_length=32, pre_process=ps.is_pipeline_first_stage(),
+        post_process=ps.is_pipeline_last_stage(), share_embeddings_and_output_weights=tied, position_embedding_type="learned_absolute" if GPT2 else "rope")
     if bf16:
         from megatron.core.transformer.module import Float16Module
         m = Float16Module(cfg, m)
@@ -107,7 +131,7 @@ def mg(rank, world, dir, kind, tp, pp, opts):
         w = n.split(".")
         if n.startswith("decoder.layers."): w[2] = str(int(w[2]) + first); n = ".".join(w)
         x, d = full(n, kind), getattr(p, "partition_dim", -1)
-        if "fc1" in n: return torch.cat([y.chunk(tp)[t] for y in x.chunk(2)])
+        if "fc1" in n and not GPT2: return torch.cat([y.chunk(tp)[t] for y in x.chunk(2)])
         return x.chunk(tp, d)[t].contiguous() if d in (0, 1) and tuple(p.shape) != tuple(x.shape) else x
     named = [(n, p) for n, p in inner.named_parameters()]
     for n, p in named: p.main_grad.zero_()
@@ -129,8 +153,8 @@ def mg(rank, world, dir, kind, tp, pp, opts):
                 q = getattr(p, "main_param", p) if bf16 else p
                 st = o.optimizer.state
                 for k in KINDS: (q.data if k == "param" else st[q][k]).copy_(local(n, p, k))
-    args = argparse.Namespace(num_layers=L, hidden_size=H, num_attention_heads=NH, num_query_groups=NG, group_query_attention=True, kv_channels=HD, ffn_hidden_size=F, vocab_size=V, padded_vocab_size=PAD,
-        tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, swiglu=True, untie_embeddings_and_output_weights=not tied, iteration=1, lr=1e-3)
+    args = argparse.Namespace(num_layers=L, hidden_size=H, num_attention_heads=NH, num_query_groups=NG, group_query_attention=not GPT2, position_embedding_type="learned_absolute" if GPT2 else "rope", kv_channels=HD, ffn_hidden_size=F, vocab_size=V, padded_vocab_size=PAD,
+        tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, swiglu=not GPT2, untie_embeddings_and_output_weights=not tied, iteration=1, lr=1e-3)
     base = dir + "/ckpt/iter_0000001"
     if rank == 0: os.makedirs(base, exist_ok=True); open(dir + "/ckpt/latest_checkpointed_iteration.txt", "w").write("1")
     dist.barrier()
@@ -152,6 +176,9 @@ def mg(rank, world, dir, kind, tp, pp, opts):
         if bf16:
             for k in [k for k in ref if not k.startswith("exp_")]: ref["master." + k] = ref[k]; ref[k] = ref[k].to(dt)
         R.st_write(dir + "/ref.safetensors", ref)
+        if GPT2:
+            config = dict(model_type="gpt2", architectures=["GPT2LMHeadModel"], n_embd=H, n_layer=L, n_head=NH, n_inner=F, n_positions=32, vocab_size=V)
+            return json.dump(config, open(dir + "/config.json", "w"))
         json.dump(dict(model_type="llama", architectures=["LlamaForCausalLM"], hidden_size=H, num_hidden_layers=L, num_attention_heads=NH, num_key_value_heads=NG, head_dim=HD, intermediate_size=F,
             vocab_size=V, rms_norm_eps=1e-5, tie_word_embeddings=tied, max_position_embeddings=64), open(dir + "/config.json", "w"))
 if __name__ == "__main__":

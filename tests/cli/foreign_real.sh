@@ -41,7 +41,7 @@ sys.exit(len(have) != len(want) or max(abs(a - b) for a, b in zip(have, want)) >
 done
 if "$py" -c 'import megatron.core' 2>/dev/null; then
     for case in dpresh-2-1-1 dpresh-1-2-2-bf16 dpresh-2-1-2-buckets dpresh-1-2-1-tied-bf16 full-1-2-2 full-4-1-1-bf16 plain-4-1-1 plain-1-4-1-tied plain-2-1-1-bf16 \
-        legacy-4-1-1 legacy-1-2-1-bf16 legacydist-1-2-2 legacydist-4-1-1-bf16; do
+        legacy-4-1-1 legacy-1-2-1-bf16 legacydist-1-2-2 legacydist-4-1-1-bf16 plain-2-2-1-gpt2 full-2-1-2-gpt2-bf16 dpresh-2-1-3-gpt2 legacy-2-1-1-gpt2-bf16 legacydist-1-1-2-gpt2; do
         mkdir "$case"
         "$py" "$here/foreign_mcore.py" "$case" "$TMP/$case" >"$TMP/log" 2>&1 || { skip "this machine cannot make $case"; continue; }
         check "$case"
