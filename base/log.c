@@ -4,11 +4,15 @@
 #endif
 #include "base/log.h"
 
+#include <fcntl.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <time.h>
+#include <unistd.h>
 
 #define TTY_EVERY_S 0.1
 #define PLAIN_EVERY_S 10.0
@@ -22,17 +26,51 @@ double log_now_s(void)
 
 void log_open(struct log *l, const char *program, int quiet, int tty)
 {
-    *l = (struct log){ .program = program, .quiet = quiet, .tty = tty, .last_s = -INFINITY };
+    const char *term = getenv("TERM");
+    int draws = tty && !(term && !strcmp(term, "dumb"));     /* a dumb one cannot erase a line */
+    *l = (struct log){ .program = program, .quiet = quiet, .tty = draws, .last_s = -INFINITY };
 }
 
-/* One write a line: the lines of several ranks do not mix. */
-static void put(const char *before, const char *program, const char *fmt, va_list ap, const char *after)
+/* Columns of the terminal now: it may be resized at any time. Ranks under a launcher write into a pipe; their terminal is the session's. */
+static int columns(void)
 {
-    char *text = NULL;
-    if (vasprintf(&text, fmt, ap) < 0)
-        return;
-    fprintf(stderr, "%s%s: %s%s", before, program, text, after);
-    fflush(stderr);
+    struct winsize w = { 0 };
+    if (ioctl(2, TIOCGWINSZ, &w) < 0) {
+        int fd = open("/dev/tty", O_RDONLY | O_NOCTTY | O_CLOEXEC);
+        if (fd >= 0) {
+            if (ioctl(fd, TIOCGWINSZ, &w) < 0)
+                w.ws_col = 0;
+            close(fd);
+        }
+    }
+    return w.ws_col ? w.ws_col : 80;
+}
+
+void log_fit(char *text, int columns)
+{
+    size_t n = 0, bytes = 0, field = 0;
+    for (; text[bytes]; bytes++) {
+        int begins = (text[bytes] & 0xc0) != 0x80;           /* a character of UTF-8 */
+        if (begins && ++n > (size_t)(columns > 1 ? columns - 1 : 1))
+            break;
+        if (!strncmp(text + bytes, "  ", 2))
+            field = bytes;
+    }
+    if (text[bytes])                                         /* the last column stays free: some terminals wrap when it is written */
+        text[field && strncmp(text + bytes, "  ", 2) ? field : bytes] = 0;
+}
+
+/* One write a line: the lines of several ranks do not mix. live: it must not wrap, for then it could not be redrawn. */
+static void put(const char *before, int live, const char *program, const char *fmt, va_list ap, const char *after)
+{
+    char *text = NULL, *line = NULL;
+    if (vasprintf(&text, fmt, ap) >= 0 && asprintf(&line, "%s: %s", program, text) >= 0) {
+        if (live)
+            log_fit(line, columns());
+        fprintf(stderr, "%s%s%s", before, line, after);
+        fflush(stderr);
+        free(line);
+    }
     free(text);
 }
 
@@ -42,7 +80,7 @@ void log_line(struct log *l, const char *fmt, ...)
     if (l->quiet)
         return;
     va_start(ap, fmt);
-    put(l->drawn ? "\r\033[K" : "", l->program, fmt, ap, "\n");
+    put(l->drawn ? "\r\033[K" : "", 0, l->program, fmt, ap, "\n");
     va_end(ap);
     l->drawn = 0;
 }
@@ -59,7 +97,7 @@ void log_progress(struct log *l, int last, const char *fmt, ...)
     if (l->quiet || (!last && !is_due(l, now)))
         return;
     va_start(ap, fmt);
-    put(l->tty ? "\r\033[K" : "", l->program, fmt, ap, l->tty && !last ? "" : "\n");
+    put(l->tty ? "\r\033[K" : "", l->tty && !last, l->program, fmt, ap, l->tty && !last ? "" : "\n");
     va_end(ap);
     l->drawn = l->tty && !last;
     l->last_s = now;

@@ -73,10 +73,12 @@ int trainer_plan(struct trainer *t, struct err *e)
     return rc;
 }
 
+int64_t trainer_end(const struct trainer *t) { return t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps; }
+
 int trainer_run(struct trainer *t, struct err *e)
 {
     struct step_result r = { 0 };
-    int64_t end = t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps;
+    int64_t end = trainer_end(t);
     int rc;
     if (t->o.eval_only)
         return eval_only(t, e);

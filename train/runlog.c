@@ -115,7 +115,6 @@ static void write_communication(const struct trainer *t)
 int runlog_open(struct trainer *t, struct err *e)
 {
     int rc = 0;
-    t->started_s = log_now_s();
     if (world_rank(t->world) || !t->o.log)
         return 0;
     if (t->o.resume)
@@ -152,31 +151,58 @@ void runlog_begin_step(struct trainer *t)
         comm_counts(group_of(t, a), t->comm_seen[a]);
 }
 
+/* "52 s", "12:05", "3:07:20" */
+static const char *clock_text(char out[32], double seconds)
+{
+    int64_t s = seconds < 1e9 ? (int64_t)seconds : (int64_t)1e9;
+    if (s < 100)
+        snprintf(out, 32, "%lld s", (long long)s);
+    else if (s < 3600)
+        snprintf(out, 32, "%lld:%02lld", (long long)s / 60, (long long)s % 60);
+    else
+        snprintf(out, 32, "%lld:%02lld:%02lld", (long long)s / 3600, (long long)s / 60 % 60, (long long)s % 60);
+    return out;
+}
+
+struct figures { double speed, mfu, comm; };     /* tokens/s, and shares of 1 */
+
+static void write_step(const struct trainer *t, const struct step_result *r, struct figures g)
+{
+    char loss[32], norm[32];
+    fprintf(t->log_file,
+            "{\"step\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"grad_norm\":%s,\"grad_norm_bits\":\"%08x\",\"lr\":%.17g,\"tokens\":%lld,"
+            "\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"comm_fraction\":%.4g,\"bubble_fraction\":%.4g,\"rss_bytes\":%lld}\n",
+            (long long)t->step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm), bits_of(r->norm), r->lr,
+            (long long)(t->step * t->plan.rows * t->o.seq_len), g.speed, g.mfu, g.comm, r->bubble, (long long)rss_bytes());
+    if (t->step == t->first_step + 1)
+        write_communication(t);
+    fflush(t->log_file);
+}
+
+/* What a narrow terminal may lose stands last. */
+static void show_step(struct trainer *t, const struct step_result *r, struct figures g)
+{
+    char memory[32], left[32];
+    int64_t end = trainer_end(t);
+    log_bytes(memory, (double)rss_bytes());
+    clock_text(left, (double)(end - t->step) * t->step_s);
+    log_progress(&t->log, t->step == end, "step %lld/%lld  loss %.4f  %.0f tokens/s  left %s  mfu %.0f%%  comm %.0f%%  mem %s  norm %.3f  lr %.2e",
+                 (long long)t->step, (long long)t->o.steps, (double)r->loss, g.speed, left, 100 * g.mfu, 100 * g.comm, memory, (double)r->norm, r->lr);
+}
+
 void runlog_step(struct trainer *t, const struct step_result *r)
 {
     if (!t->peak_flops)
         t->peak_flops = measure_peak(t->dev, t->model.dt);
-    double tokens = (double)(t->plan.rows * t->o.seq_len), speed = tokens / r->seconds, comm = comm_seconds(t), eta;
-    double mfu = speed * flops_per_token(t) / (t->peak_flops * layout_ranks(&t->layout));
-    double share = r->seconds > 0 ? comm / r->seconds : 0;
-    char loss[32], norm[32];
+    double tokens = (double)(t->plan.rows * t->o.seq_len), share = r->seconds > 0 ? comm_seconds(t) / r->seconds : 0;
+    struct figures g = { .speed = tokens / r->seconds, .comm = share < 0 ? 0 : share > 1 ? 1 : share };
+    g.mfu = g.speed * flops_per_token(t) / (t->peak_flops * layout_ranks(&t->layout));
+    t->step_s = t->step <= t->first_step + 2 ? r->seconds : 0.9 * t->step_s + 0.1 * r->seconds;      /* the first step is slower than any */
     if (world_rank(t->world))
         return;
-    if (t->log_file) {
-        fprintf(t->log_file,
-                "{\"step\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"grad_norm\":%s,\"grad_norm_bits\":\"%08x\",\"lr\":%.17g,\"tokens\":%lld,"
-                "\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"comm_fraction\":%.4g,\"bubble_fraction\":%.4g,\"rss_bytes\":%lld}\n",
-                (long long)t->step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm), bits_of(r->norm), r->lr,
-                (long long)(t->step * t->plan.rows * t->o.seq_len), speed, mfu, share < 0 ? 0 : share > 1 ? 1 : share, r->bubble,
-                (long long)rss_bytes());
-        if (t->step == t->first_step + 1)
-            write_communication(t);
-        fflush(t->log_file);
-    }
-    eta = (double)(t->o.steps - t->step) * r->seconds;
-    log_progress(&t->log, t->step == t->o.steps, "step %lld/%lld  loss %.4f  norm %.3f  lr %.2e  %.0f tokens/s  mfu %.0f%%  comm %.0f%%  mem %.1f GB  left %.0f s",
-                 (long long)t->step, (long long)t->o.steps, (double)r->loss, (double)r->norm, r->lr, speed, 100 * mfu, 100 * share,
-                 (double)rss_bytes() / 1e9, eta);
+    if (t->log_file)
+        write_step(t, r, g);
+    show_step(t, r, g);
 }
 
 /* {"event":"memory","step":N,"when":"…","ranks":[{"rank":0,"bytes_read":N,"params":[now,peak],…},…]} */

@@ -57,7 +57,7 @@ struct trainer {
     float *logprobs;                     /* [work_seqs][seq_len] */
     double waited_s;                     /* of this step, for other pipeline stages */
     FILE *log_file;                      /* rank 0 */
-    double peak_flops, started_s;
+    double peak_flops, step_s;           /* step_s: what a step takes, smoothed over the last ones */
     struct comm_count comm_seen[RUN_GROUPS][COMM_OPS];           /* at the start of the step, by group */
     struct save *save;                   /* save.c */
     struct ckpt_digests digests;         /* of the last checkpoint */
@@ -98,6 +98,7 @@ char *runlog_quote(const char *text);                             /* as a JSON s
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 void runlog_event_at(struct trainer *t, int64_t step, const char *event, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 /* loop.c */
+int64_t trainer_end(const struct trainer *t);                   /* the step this process ends at */
 int trainer_run(struct trainer *t, struct err *e);
 int trainer_plan(struct trainer *t, struct err *e);              /* --dry-run */
 

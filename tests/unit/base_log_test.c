@@ -1,6 +1,8 @@
 /* base_log_test.c - what reaches stderr: lines, a live line on a terminal, silence of other ranks; errors as one line. */
 #include "tests/test.h"
 
+#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 #include "base/err.h"
 #include "base/log.h"
@@ -59,6 +61,7 @@ TEST(on_a_terminal_a_line_is_redrawn_and_log_lines_go_above_it)
 {
     struct capture c;
     struct log l;
+    setenv("TERM", "xterm", 1);
     log_open(&l, "p", 0, 1);
     begin(&c);
     log_progress(&l, 0, "at 0");
@@ -74,6 +77,42 @@ TEST(on_a_terminal_a_line_is_redrawn_and_log_lines_go_above_it)
     log_close(&l);
     log_close(&l);
     CHECK_STR(end(&c), "\r\033[Kp: cut off\n");
+}
+
+static const char *fitted(const char *text, int columns)
+{
+    static char out[100];
+    snprintf(out, sizeof out, "%s", text);
+    log_fit(out, columns);
+    return out;
+}
+
+TEST(a_live_line_loses_whole_fields_until_it_fits)
+{
+    const char *line = "p: step 1/9  loss 2.5  10 tokens/s";
+    CHECK_STR(fitted(line, 80), line);
+    CHECK_STR(fitted(line, 35), line);                       /* 34 characters, and one column free */
+    CHECK_STR(fitted(line, 34), "p: step 1/9  loss 2.5");
+    CHECK_STR(fitted(line, 22), "p: step 1/9  loss 2.5");
+    CHECK_STR(fitted(line, 21), "p: step 1/9");
+    CHECK_STR(fitted(line, 13), "p: step 1/9");
+    CHECK_STR(fitted(line, 27), "p: step 1/9  loss 2.5");     /* not "… 10" */
+    CHECK_STR(fitted(line, 6), "p: st");                     /* no field fits */
+    CHECK_STR(fitted("\xc3\xa9\xc3\xa9\xc3\xa9", 3), "\xc3\xa9\xc3\xa9");
+    CHECK_STR(fitted("", 1), "");
+}
+
+TEST(a_dumb_terminal_gets_plain_lines)
+{
+    struct capture c;
+    struct log l;
+    setenv("TERM", "dumb", 1);
+    log_open(&l, "p", 0, 1);
+    begin(&c);
+    log_progress(&l, 0, "at 0");
+    log_close(&l);
+    CHECK_STR(end(&c), "p: at 0\n");
+    setenv("TERM", "xterm", 1);
 }
 
 TEST(bytes_are_said_in_powers_of_1000)
