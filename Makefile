@@ -27,6 +27,10 @@ PKGS := ompi-c jansson libxxhash libzstd libmicrohttpd libcurl libpcre2-8 libutf
 CFLAGS_PKG = $(shell pkg-config --cflags $(PKGS) 2>/dev/null | sed 's/-I/-isystem /g')
 LIBS       = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
+# one program alone draws pictures
+$B/obj/tools/plot_main.o: CFLAGS_PKG += $(shell pkg-config --cflags libpng 2>/dev/null | sed 's/-I/-isystem /g')
+$B/bin/plot: LIBS += $(shell pkg-config --libs libpng 2>/dev/null)
+
 # CPU class by file name
 ISA_avx2       := -mavx2 -mfma -mf16c
 ISA_avx512     := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mprefer-vector-width=512

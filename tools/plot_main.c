@@ -1,57 +1,87 @@
-/* plot - draws the loss of one run, or several, from ptrain's --log files: in the terminal, and as SVG.
- * usage: plot [--svg FILE] [--title TEXT] RUN.jsonl... */
+/* plot - draws the figures of one run, or compares several, from ptrain's --log files: in the terminal, as SVG, as PNG.
+ * usage: plot [--y KEY] [--svg FILE] [--png FILE] [--title TEXT] RUN.jsonl...
+ *
+ * One chart, two canvases: chart() draws lines and texts on a page of 800 x 420, the canvas writes them down (SVG) or paints them (PNG). */
 #include <jansson.h>
 #include <math.h>
+#include <png.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/jx.h"
+#include <sys/stat.h>
+#include <unistd.h>
 #include "base/opt.h"
+#include "tools/plot_font.h"
 
-struct plot_opts { const char *svg, *title; int64_t width, height; };
+struct plot_opts { const char *svg, *png, *title, *y; int64_t width, height; int colour; };
 #define AT(member) offsetof(struct plot_opts, member)
 static const struct opt table[] = {
     { OPT_GROUP, "Plot", 0, NULL, NULL, NULL, 0, 0, 0 },
-    { OPT_TEXT, "svg", AT(svg), NULL, "FILE", "write the curve as SVG too", 0, 0, 0 },
-    { OPT_TEXT, "title", AT(title), "training loss", "TEXT", "heading", 0, 0, 0 },
+    { OPT_TEXT, "y", AT(y), "loss", "KEY", "what to draw: loss, grad_norm, lr, tokens_per_s, mfu, comm_fraction, rss_bytes, eval_loss, …", 0, 0, 0 },
+    { OPT_TEXT, "svg", AT(svg), NULL, "FILE", "write it as SVG too", 0, 0, 0 },
+    { OPT_TEXT, "png", AT(png), NULL, "FILE", "write it as PNG too", 0, 0, 0 },
+    { OPT_TEXT, "title", AT(title), NULL, "TEXT", "heading (default: what is drawn)", 0, 0, 0 },
     { OPT_INT, "width", AT(width), "72", "N", "columns in the terminal", 20, 400, 0 },
     { OPT_INT, "height", AT(height), "16", "N", "rows in the terminal", 4, 100, 0 },
+    { OPT_CHOICE, "color", AT(colour), "auto", "auto|always|never", "tell runs apart by colour in the terminal (never, or no terminal: by letters)", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 static void print_version(FILE *out) { fprintf(out, "plot (Shardline) 0.1\n"); }
-static const struct opt_program program = { "plot", "draws the loss of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, print_version };
+static const struct opt_program program = { "plot", "draws the figures of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, print_version };
 
-struct run { const char *path; int64_t n; double *step, *loss; };
-struct range { double step0, step1, loss0, loss1; };
-static const char *const colours[] = { "#1f6feb", "#d1242f", "#1a7f37", "#9a6700", "#8250df", "#57606a" };
+struct run { const char *path; int64_t n, room; double *x, *y; };
+struct range { double x0, x1, y0, y1; };
+struct point { double x, y; };
 
-static int read_run(struct run *r, const char *path, struct err *e)
+/* ---- runs ---- */
+static int add_point(struct run *r, double x, double y, struct err *e)
 {
-    char line[4096];
-    int64_t room = 0;
+    if (r->n == r->room) {
+        int64_t room = r->room ? 2 * r->room : 256;
+        double *xs = realloc(r->x, (size_t)room * sizeof *xs), *ys = NULL;
+        if (xs) {
+            r->x = xs;
+            ys = realloc(r->y, (size_t)room * sizeof *ys);
+        }
+        if (!ys)
+            return err_set(e, ERR_MEMORY, "no memory for %s", r->path);
+        r->y = ys;
+        r->room = room;
+    }
+    r->x[r->n] = x;
+    r->y[r->n++] = y;
+    return 0;
+}
+
+/* Lines without the key belong to something else; a last line that was cut off is none yet. */
+static int read_run(struct run *r, const char *path, const char *key, struct err *e)
+{
+    struct stat st;
+    char *line = NULL;
+    size_t room = 0;
+    int rc = 0;
+    int64_t steps = 0;
     FILE *f = fopen(path, "r");
     r->path = path;
     if (!f)
         return err_sys(e, "%s: cannot open it", path);
-    while (fgets(line, sizeof line, f)) {
-        json_t *o = json_loads(line, 0, NULL), *loss = json_object_get(o, "loss"), *step = json_object_get(o, "step");
-        if (json_is_number(loss) && json_is_number(step)) {
-            if (r->n == room) {
-                room = room ? 2 * room : 256;
-                r->step = realloc(r->step, (size_t)room * sizeof *r->step);
-                r->loss = realloc(r->loss, (size_t)room * sizeof *r->loss);
-                if (!r->step || !r->loss) {
-                    json_decref(o);
-                    fclose(f);
-                    return err_set(e, ERR_MEMORY, "no memory for %s", path);
-                }
-            }
-            r->step[r->n] = json_number_value(step);
-            r->loss[r->n++] = json_number_value(loss);
-        }
+    if (fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode))
+        rc = err_set(e, ERR_USAGE, "%s is a folder: name the --log file of the run", path);
+    while (rc >= 0 && getline(&line, &room, f) > 0) {
+        json_t *o = json_loads(line, 0, NULL), *y = json_object_get(o, key), *x = json_object_get(o, "step");
+        steps += json_is_number(x);
+        if (json_is_number(x) && json_is_number(y))
+            rc = add_point(r, json_number_value(x), json_number_value(y), e);
         json_decref(o);
     }
+    if (rc >= 0 && ferror(f))
+        rc = err_sys(e, "%s: cannot read it", path);
+    free(line);
     fclose(f);
-    return r->n ? 0 : err_set(e, ERR_FORMAT, "%s: no line with step and loss: is it a --log file of ptrain", path);
+    if (rc >= 0 && !steps)
+        return err_set(e, ERR_FORMAT, "%s: no line with a step: is it a --log file of ptrain", path);
+    if (rc >= 0 && !r->n)
+        return err_set(e, ERR_USAGE, "%s: no line with a number for %s: choose another --y", path, key);
+    return rc;
 }
 
 static struct range range_of(const struct run *runs, int n)
@@ -59,90 +89,237 @@ static struct range range_of(const struct run *runs, int n)
     struct range g = { INFINITY, -INFINITY, INFINITY, -INFINITY };
     for (int k = 0; k < n; k++) {
         for (int64_t i = 0; i < runs[k].n; i++) {
-            g.step0 = fmin(g.step0, runs[k].step[i]);
-            g.step1 = fmax(g.step1, runs[k].step[i]);
-            g.loss0 = fmin(g.loss0, runs[k].loss[i]);
-            g.loss1 = fmax(g.loss1, runs[k].loss[i]);
+            g.x0 = fmin(g.x0, runs[k].x[i]);
+            g.x1 = fmax(g.x1, runs[k].x[i]);
+            g.y0 = fmin(g.y0, runs[k].y[i]);
+            g.y1 = fmax(g.y1, runs[k].y[i]);
         }
     }
-    if (g.step1 <= g.step0)
-        g.step1 = g.step0 + 1;
-    if (g.loss1 <= g.loss0)
-        g.loss1 = g.loss0 + 1;
+    if (g.x1 <= g.x0)
+        g.x1 = g.x0 + 1;
+    if (g.y1 <= g.y0)
+        g.y1 = g.y0 + (g.y0 ? fabs(g.y0) : 1);
     return g;
 }
 
-/* Braille: a cell is 2 x 4 dots. */
-static void draw_terminal(const struct run *runs, int n, struct range g, int w, int h, const char *title)
+/* ---- the terminal ---- */
+static const int ansi[] = { 34, 31, 32, 33, 35, 36 };
+#define COLOURS 6
+
+/* A cell is 2 x 4 dots of braille, of the run that came last; letters: one a run, * where several meet. */
+struct cell { unsigned char dots, run, many; };
+
+static void mark(struct cell *cells, const struct run *r, int k, struct range g, int w, int h)
 {
     static const unsigned char dot[4][2] = { { 0x01, 0x08 }, { 0x02, 0x10 }, { 0x04, 0x20 }, { 0x40, 0x80 } };
-    unsigned char *cell = calloc((size_t)w * (size_t)h, 1);
-    if (!cell)
-        return;
-    for (int k = 0; k < n; k++) {
-        for (int64_t i = 0; i < runs[k].n; i++) {
-            int x = (int)lround((runs[k].step[i] - g.step0) / (g.step1 - g.step0) * (2 * w - 1));
-            int y = (int)lround((g.loss1 - runs[k].loss[i]) / (g.loss1 - g.loss0) * (4 * h - 1));
-            cell[y / 4 * w + x / 2] |= dot[y % 4][x % 2];
-        }
+    for (int64_t i = 0; i < r->n; i++) {
+        int x = (int)lround((r->x[i] - g.x0) / (g.x1 - g.x0) * (2 * w - 1));
+        int y = (int)lround((g.y1 - r->y[i]) / (g.y1 - g.y0) * (4 * h - 1));
+        struct cell *c = &cells[y / 4 * w + x / 2];
+        c->many |= (unsigned char)(c->dots && c->run != k);
+        c->run = (unsigned char)k;
+        c->dots |= dot[y % 4][x % 2];
     }
-    printf("%9s  %s\n", "", title);
+}
+
+static char letter_of(int run) { return (char)((run % 52 < 26 ? 'a' : 'A' - 26) + run % 52); }
+
+static void print_cell(const struct cell *c, int letters, int colour)
+{
+    int u = 0x2800 + c->dots;
+    if (letters)
+        putchar(!c->dots ? ' ' : c->many ? '*' : letter_of(c->run));
+    else if (colour && c->dots)
+        printf("\033[%dm%c%c%c\033[0m", ansi[c->run % COLOURS], 0xe0 | u >> 12, 0x80 | (u >> 6 & 0x3f), 0x80 | (u & 0x3f));
+    else
+        printf("%c%c%c", 0xe0 | u >> 12, 0x80 | (u >> 6 & 0x3f), 0x80 | (u & 0x3f));
+}
+
+static void print_run(const struct run *r, int k, int colour)
+{
+    double last = r->y[r->n - 1];
+    if (colour)
+        printf("%10s \033[%dm%s\033[0m: last %.6g\n", "", ansi[k % COLOURS], r->path, last);
+    else
+        printf("%10c %s: last %.6g\n", letter_of(k), r->path, last);
+}
+
+static int draw_terminal(const struct run *runs, int n, struct range g, const struct plot_opts *o, struct err *e)
+{
+    int w = (int)o->width, h = (int)o->height, colour = n > 1 && (o->colour == 1 || (!o->colour && isatty(1) && !getenv("NO_COLOR")));
+    struct cell *cells = calloc((size_t)(w * h), sizeof *cells);
+    if (!cells)
+        return err_set(e, ERR_MEMORY, "no memory for %d x %d characters", w, h);
+    for (int k = 0; k < n; k++)
+        mark(cells, &runs[k], k, g, w, h);
+    printf("%10s  %s\n", "", o->title);
     for (int y = 0; y < h; y++) {
         if (y == 0 || y == h - 1 || y == h / 2)
-            printf("%9.4f |", g.loss1 - (g.loss1 - g.loss0) * y / (h - 1));
+            printf("%10.5g |", g.y1 - (g.y1 - g.y0) * y / (h - 1));
         else
-            printf("%9s |", "");
-        for (int x = 0; x < w; x++) {
-            int c = 0x2800 + cell[y * w + x];
-            printf("%c%c%c", 0xe0 | c >> 12, 0x80 | (c >> 6 & 0x3f), 0x80 | (c & 0x3f));
-        }
+            printf("%10s |", "");
+        for (int x = 0; x < w; x++)
+            print_cell(&cells[y * w + x], n > 1 && !colour, colour);
         printf("\n");
     }
-    printf("%9s +", "");
+    printf("%10s +", "");
     for (int x = 0; x < w; x++)
         printf("-");
-    printf("\n%10s%-*.0f%*.0f  step\n", "", w / 2, g.step0, w - w / 2, g.step1);
-    free(cell);
+    printf("\n%11s%-*.0f%*.0f  step\n", "", w / 2, g.x0, w - w / 2, g.x1);
+    for (int k = 0; n > 1 && k < n; k++)
+        print_run(&runs[k], k, colour);
+    free(cells);
+    return fflush(stdout) ? err_sys(e, "cannot write the plot to stdout") : 0;
 }
 
-static void svg_text(FILE *f, const char *s)
+/* ---- the chart, on a canvas ---- */
+enum { W = 800, H = 420, LEFT = 76, RIGHT = 20, TOP = 40, BOTTOM = 40 };
+enum anchor { ANCHOR_START, ANCHOR_MIDDLE, ANCHOR_END };
+struct canvas {
+    void (*curve)(struct canvas *c, const struct point *p, int64_t n, double width, unsigned rgb);
+    void (*text)(struct canvas *c, double x, double y, enum anchor at, unsigned rgb, const char *s);
+    FILE *svg;
+    unsigned char *pixels;
+};
+static const unsigned colours[COLOURS] = { 0x1f6feb, 0xd1242f, 0x1a7f37, 0x9a6700, 0x8250df, 0x57606a };
+
+static int chart(struct canvas *c, const struct run *runs, int n, struct range g, const char *title, struct err *e)
 {
+    const double w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
+    char s[64];
+    c->text(c, LEFT, 24, ANCHOR_START, 0x1f2328, title);
+    for (int i = 0; i <= 4; i++) {
+        double y = TOP + h * i / 4, x = LEFT + w * i / 4;
+        c->curve(c, (struct point[]){ { LEFT, y }, { W - RIGHT, y } }, 2, 1, 0xd0d7de);
+        snprintf(s, sizeof s, "%.5g", g.y1 - (g.y1 - g.y0) * i / 4);
+        c->text(c, LEFT - 8, y + 4, ANCHOR_END, 0x1f2328, s);
+        snprintf(s, sizeof s, "%.0f", g.x0 + (g.x1 - g.x0) * i / 4);
+        c->text(c, x, H - BOTTOM + 20, ANCHOR_MIDDLE, 0x1f2328, s);
+    }
+    c->text(c, W - RIGHT, H - 6, ANCHOR_END, 0x1f2328, "step");
+    for (int k = 0; k < n; k++) {
+        struct point *p = malloc(sizeof *p * (size_t)runs[k].n);
+        if (!p)
+            return err_set(e, ERR_MEMORY, "no memory for %lld points", (long long)runs[k].n);
+        for (int64_t i = 0; i < runs[k].n; i++)
+            p[i] = (struct point){ LEFT + w * (runs[k].x[i] - g.x0) / (g.x1 - g.x0), TOP + h * (g.y1 - runs[k].y[i]) / (g.y1 - g.y0) };
+        c->curve(c, p, runs[k].n, 1.5, colours[k % COLOURS]);
+        c->text(c, W - RIGHT - 4, TOP + 16 + 16 * k, ANCHOR_END, colours[k % COLOURS], runs[k].path);
+        free(p);
+    }
+    return 0;
+}
+
+/* ---- SVG ---- */
+static void svg_curve(struct canvas *c, const struct point *p, int64_t n, double width, unsigned rgb)
+{
+    fprintf(c->svg, "<polyline fill=\"none\" stroke=\"#%06x\" stroke-width=\"%g\" points=\"", rgb, width);
+    for (int64_t i = 0; i < n; i++)
+        fprintf(c->svg, "%.1f,%.1f ", p[i].x, p[i].y);
+    fprintf(c->svg, "\"/>\n");
+    if (n == 1)                          /* a line of one point is not drawn */
+        fprintf(c->svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2\" fill=\"#%06x\"/>\n", p->x, p->y, rgb);
+}
+
+static void svg_text(struct canvas *c, double x, double y, enum anchor at, unsigned rgb, const char *s)
+{
+    static const char *const anchor[] = { "start", "middle", "end" };
+    fprintf(c->svg, "<text x=\"%.1f\" y=\"%.1f\" fill=\"#%06x\" text-anchor=\"%s\">", x, y, rgb, anchor[at]);
     for (; *s; s++) {
         if (*s == '<' || *s == '&' || *s == '>')
-            fprintf(f, *s == '<' ? "&lt;" : *s == '&' ? "&amp;" : "&gt;");
+            fprintf(c->svg, *s == '<' ? "&lt;" : *s == '&' ? "&amp;" : "&gt;");
         else
-            fputc(*s, f);
+            fputc((unsigned char)*s < ' ' ? '?' : *s, c->svg);           /* a control character is no XML */
+    }
+    fprintf(c->svg, "</text>\n");
+}
+
+static int draw_svg(const struct plot_opts *o, const struct run *runs, int n, struct range g, struct err *e)
+{
+    struct canvas c = { svg_curve, svg_text, fopen(o->svg, "w"), NULL };
+    if (!c.svg)
+        return err_sys(e, "%s: cannot write", o->svg);
+    fprintf(c.svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\">\n"
+                   "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n", W, H);
+    int rc = chart(&c, runs, n, g, o->title, e);
+    fprintf(c.svg, "</svg>\n");
+    int lost = ferror(c.svg);
+    return fclose(c.svg) || lost ? err_sys(e, "%s: cannot write", o->svg) : rc;
+}
+
+/* ---- PNG: SCALE pixels a unit of the page, RGB ---- */
+enum { SCALE = 2, PW = W * SCALE, PH = H * SCALE };
+
+/* share: how much of the pixel the colour covers */
+static void blend(unsigned char *pixels, int x, int y, unsigned rgb, double share)
+{
+    unsigned char *p = pixels + 3 * ((size_t)y * PW + (size_t)x);
+    for (int i = 0; i < 3; i++)
+        p[i] = (unsigned char)lround(p[i] + ((rgb >> (16 - 8 * i) & 0xff) - (double)p[i]) * share);
+}
+
+/* Every pixel near the segment, by its distance from it. */
+static void paint_segment(unsigned char *pixels, struct point a, struct point b, double half, unsigned rgb)
+{
+    double dx = b.x - a.x, dy = b.y - a.y, len2 = dx * dx + dy * dy;
+    int x0 = (int)fmax(0, floor(fmin(a.x, b.x) - half - 1)), x1 = (int)fmin(PW - 1, ceil(fmax(a.x, b.x) + half + 1));
+    int y0 = (int)fmax(0, floor(fmin(a.y, b.y) - half - 1)), y1 = (int)fmin(PH - 1, ceil(fmax(a.y, b.y) + half + 1));
+    for (int y = y0; y <= y1; y++) {
+        for (int x = x0; x <= x1; x++) {
+            double px = x + 0.5 - a.x, py = y + 0.5 - a.y, t = len2 > 0 ? fmax(0, fmin(1, (px * dx + py * dy) / len2)) : 0;
+            double share = half + 0.5 - hypot(px - t * dx, py - t * dy);
+            if (share > 0)
+                blend(pixels, x, y, rgb, fmin(1, share));
+        }
     }
 }
 
-static int draw_svg(const char *path, const struct run *runs, int n, struct range g, const char *title, struct err *e)
+static void paint_curve(struct canvas *c, const struct point *p, int64_t n, double width, unsigned rgb)
 {
-    enum { W = 800, H = 420, L = 70, R = 20, T = 40, B = 40 };
-    FILE *f = fopen(path, "w");
-    if (!f)
-        return err_sys(e, "%s: cannot write", path);
-    fprintf(f, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\">\n"
-               "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n<text x=\"%d\" y=\"24\" font-size=\"16\">", W, H, L);
-    svg_text(f, title);
-    fprintf(f, "</text>\n");
-    for (int i = 0; i <= 4; i++) {
-        double y = T + (H - T - B) * i / 4.0, x = L + (W - L - R) * i / 4.0;
-        fprintf(f, "<line x1=\"%d\" x2=\"%d\" y1=\"%.1f\" y2=\"%.1f\" stroke=\"#d0d7de\"/>\n", L, W - R, y, y);
-        fprintf(f, "<text x=\"%d\" y=\"%.1f\" text-anchor=\"end\">%.3f</text>\n", L - 8, y + 4, g.loss1 - (g.loss1 - g.loss0) * i / 4);
-        fprintf(f, "<text x=\"%.1f\" y=\"%d\" text-anchor=\"middle\">%.0f</text>\n", x, H - B + 20, g.step0 + (g.step1 - g.step0) * i / 4);
+    for (int64_t i = 0; i < n; i++) {
+        struct point a = p[i], b = p[i + 1 < n ? i + 1 : i];
+        if (i + 1 < n || n == 1)
+            paint_segment(c->pixels, (struct point){ SCALE * a.x, SCALE * a.y }, (struct point){ SCALE * b.x, SCALE * b.y },
+                          SCALE * (n == 1 ? 2 : width / 2), rgb);
     }
-    for (int k = 0; k < n; k++) {
-        const char *colour = colours[k % 6];
-        fprintf(f, "<polyline fill=\"none\" stroke=\"%s\" stroke-width=\"1.5\" points=\"", colour);
-        for (int64_t i = 0; i < runs[k].n; i++)
-            fprintf(f, "%.1f,%.1f ", L + (W - L - R) * (runs[k].step[i] - g.step0) / (g.step1 - g.step0),
-                    T + (H - T - B) * (g.loss1 - runs[k].loss[i]) / (g.loss1 - g.loss0));
-        fprintf(f, "\"/>\n<text x=\"%d\" y=\"%d\" fill=\"%s\" text-anchor=\"end\">", W - R - 4, T + 16 + 16 * k, colour);
-        svg_text(f, runs[k].path);
-        fprintf(f, "</text>\n");
+}
+
+static void paint_letter(unsigned char *pixels, int x0, int y0, const unsigned char *rows, unsigned rgb)
+{
+    for (int y = 0; y < FONT_H * SCALE; y++)
+        for (int x = 0; x < FONT_W * SCALE; x++)
+            if (rows[y / SCALE] & 0x10 >> x / SCALE && x0 + x >= 0 && x0 + x < PW && y0 + y >= 0 && y0 + y < PH)
+                blend(pixels, x0 + x, y0 + y, rgb, 1);
+}
+
+/* Characters that the font lacks become a question mark each. */
+static void paint_text(struct canvas *c, double x, double y, enum anchor at, unsigned rgb, const char *s)
+{
+    int n = 0, step = SCALE * (FONT_W + 1), i = 0;
+    for (const char *p = s; *p; p++)
+        n += (*p & 0xc0) != 0x80;
+    int left = (int)lround(SCALE * x) - (at == ANCHOR_START ? 0 : at == ANCHOR_MIDDLE ? n * step / 2 : n * step);
+    for (; *s; s++) {
+        int ch = (unsigned char)*s;
+        if ((ch & 0xc0) == 0x80)
+            continue;
+        paint_letter(c->pixels, left + step * i++, (int)lround(SCALE * y) - SCALE * (FONT_H - 1), font[(ch < FONT_FIRST || ch > FONT_LAST ? '?' : ch) - FONT_FIRST], rgb);
     }
-    fprintf(f, "<text x=\"%d\" y=\"%d\">step</text>\n</svg>\n", W - R - 30, H - 6);
-    return fclose(f) ? err_sys(e, "%s: cannot write", path) : 0;
+}
+
+static int draw_png(const struct plot_opts *o, const struct run *runs, int n, struct range g, struct err *e)
+{
+    png_image image = { .version = PNG_IMAGE_VERSION, .width = PW, .height = PH, .format = PNG_FORMAT_RGB };
+    struct canvas c = { paint_curve, paint_text, NULL, malloc(3 * (size_t)PW * PH) };
+    if (!c.pixels)
+        return err_set(e, ERR_MEMORY, "no memory for %d x %d pixels", PW, PH);
+    memset(c.pixels, 0xff, 3 * (size_t)PW * PH);
+    int rc = chart(&c, runs, n, g, o->title, e);
+    if (rc >= 0 && !png_image_write_to_file(&image, o->png, 0, c.pixels, 0, NULL))
+        rc = err_set(e, ERR_FILE, "%s: cannot write: %s", o->png, image.message);
+    png_image_free(&image);
+    free(c.pixels);
+    return rc;
 }
 
 int main(int argc, char **argv)
@@ -154,19 +331,22 @@ int main(int argc, char **argv)
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e), n = 0;
     if (rc)
         return rc < 0 ? err_print(&e, "plot") : 0;
+    o.title = o.title ? o.title : o.y;
     runs = calloc((size_t)args.n, sizeof *runs);
     if (!runs)
         TRY(err_set(&e, ERR_MEMORY, "no memory for %d runs", args.n));
     for (; n < args.n; n++)
-        TRY(read_run(&runs[n], args.item[n], &e));
+        TRY(read_run(&runs[n], args.item[n], o.y, &e));
     struct range g = range_of(runs, n);
-    draw_terminal(runs, n, g, (int)o.width, (int)o.height, o.title);
+    TRY(draw_terminal(runs, n, g, &o, &e));
     if (o.svg)
-        TRY(draw_svg(o.svg, runs, n, g, o.title, &e));
+        TRY(draw_svg(&o, runs, n, g, &e));
+    if (o.png)
+        TRY(draw_png(&o, runs, n, g, &e));
 out:
     for (int i = 0; runs && i < args.n; i++) {
-        free(runs[i].step);
-        free(runs[i].loss);
+        free(runs[i].x);
+        free(runs[i].y);
     }
     free(runs);
     opt_free(&program, &o, &args);
