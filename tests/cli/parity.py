@@ -1,5 +1,9 @@
 """parity.py options RUN_DIR                          the options of ptrain for a reference run
-parity.py compare RUN_DIR LOG CKPT HF_DIR TMP         our run against it; status: 1 steps differ, + 2 tensors differ, + 4 no numpy
+parity.py compare RUN_DIR LOG CKPT HF_DIR TMP CKPT1   our run against it; status: 1 steps differ, + 2 tensors differ, + 4 no numpy
+parity.py steps RUN_DIR LOG TMP                       only the steps
+parity.py moments CKPT PREFIX FILE                    the tensors of an optimizer file under their weights' names
+
+CKPT1 is a run of one step with --beta1 0 --clip 0: its first moments are the gradient.
 
 Steps are compared here, with the standard library; tensors by the fixtures' own check_train.py, which needs numpy."""
 import glob
@@ -27,8 +31,10 @@ def lines(path):
 
 def compare_steps(run, log, ours_path):
     """Our steps count finished updates from 1, theirs begin at 0."""
-    bf16 = json.load(open(f"{run}/run.json"))["fp32_master"]
+    meta = json.load(open(f"{run}/run.json"))
+    bf16, drift = meta["fp32_master"], meta.get("drift_of_steps", {})
     tol = {"loss": 5e-3 if bf16 else 2e-5, "grad_norm": 0.035 if bf16 else 1e-4, "lr": 1e-9}     # bf16: 6 times the drift in run.json
+    tol = {k: max(v, 20 * drift.get(k, 0)) for k, v in tol.items()}
     ours = {x["step"] - 1: x for x in lines(log) if "loss_bits" in x}
     with open(ours_path, "w") as f:
         for step, x in sorted(ours.items()):
@@ -61,7 +67,7 @@ def moments(ckpt, prefix, path):
         f.write(struct.pack("<Q", len(text)) + text + body)
 
 
-def compare(run, log, ckpt, hf, tmp):
+def compare(run, log, ckpt, hf, tmp, first):
     status = 1 if compare_steps(run, log, f"{tmp}/ours.jsonl") else 0
     try:
         import numpy  # noqa: F401
@@ -69,12 +75,13 @@ def compare(run, log, ckpt, hf, tmp):
         return status + 4
     moments(ckpt, "exp_avg.", f"{tmp}/m.safetensors")
     moments(ckpt, "exp_avg_sq.", f"{tmp}/v.safetensors")
+    moments(first, "exp_avg.", f"{tmp}/g.safetensors")
     check = os.path.normpath(f"{run}/../../check_train.py")
     if json.load(open(f"{run}/run.json"))["fp32_master"]:      # the reference's final weights are its masters, not rounded
         hf = f"{tmp}/master.safetensors"
         moments(ckpt, "master.", hf)
     args = []
-    for option, theirs, ours in (("--final", "final", hf), ("--adam-m", "adam_m", f"{tmp}/m.safetensors"), ("--adam-v", "adam_v", f"{tmp}/v.safetensors")):
+    for option, theirs, ours in (("--final", "final", hf), ("--grad0", "grad0", f"{tmp}/g.safetensors"), ("--adam-m", "adam_m", f"{tmp}/m.safetensors"), ("--adam-v", "adam_v", f"{tmp}/v.safetensors")):
         if os.path.exists(f"{run}/{theirs}.safetensors"):      # the bf16 run has no moments on record
             args += [option, ours]
     r = subprocess.run([sys.executable, "-B", check, f"{tmp}/ours.jsonl", run, *args], capture_output=True, text=True)
@@ -84,5 +91,9 @@ def compare(run, log, ckpt, hf, tmp):
 
 if sys.argv[1] == "options":
     options(sys.argv[2])
+elif sys.argv[1] == "steps":
+    sys.exit(1 if compare_steps(*sys.argv[2:4], f"{sys.argv[4]}/ours.jsonl") else 0)
+elif sys.argv[1] == "moments":
+    moments(*sys.argv[2:5])
 else:
-    sys.exit(compare(*sys.argv[2:7]))
+    sys.exit(compare(*sys.argv[2:8]))
