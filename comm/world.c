@@ -19,7 +19,7 @@ static int choose(const char *name, const struct place *at, const struct transpo
     static const struct transport *const all[] = { &transport_self, &transport_shm, &transport_mpi };
     int one_machine = at->node_size == at->size;
     if (at->size > SUM_RANKS_MAX)
-        return err_set(e, ERR_USAGE, "%d ranks: at most %d are possible", at->size, SUM_RANKS_MAX);
+        return err_set(e, ERR_USAGE, "%d ranks: at most %d are possible, start fewer", at->size, SUM_RANKS_MAX);
     *t = at->size == 1 ? &transport_self : one_machine ? &transport_shm : &transport_mpi;
     if (!strcmp(name, "auto"))
         return 0;

@@ -139,18 +139,18 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
         c->expert_inter = c->inter;
     if (!c->head_dim) {
         if (c->hidden % c->n_heads)
-            return err_set(e, ERR_CONFIG, "%s: hidden_size %lld is not a multiple of num_attention_heads %lld and head_dim is not given", what,
+            return err_set(e, ERR_CONFIG, "%s: hidden_size %lld is not a multiple of num_attention_heads %lld and head_dim is not given: give head_dim", what,
                            (long long)c->hidden, (long long)c->n_heads);
         c->head_dim = c->hidden / c->n_heads;
     }
     if (c->n_heads % c->n_kv)
-        return err_set(e, ERR_CONFIG, "%s: num_attention_heads %lld is not a multiple of num_key_value_heads %lld", what, (long long)c->n_heads,
+        return err_set(e, ERR_CONFIG, "%s: num_attention_heads %lld is not a multiple of num_key_value_heads %lld: make it one", what, (long long)c->n_heads,
                        (long long)c->n_kv);
     if (c->n_layers > LAYER_LIMIT || c->n_heads * c->head_dim > SIZE_LIMIT)
         return err_set(e, ERR_CONFIG, "%s: %lld layers of %lld heads of %lld: at most %d layers, and %lld for heads x head_dim", what, (long long)c->n_layers,
                        (long long)c->n_heads, (long long)c->head_dim, LAYER_LIMIT, (long long)SIZE_LIMIT);
     if (c->head_dim % 2 && !(c->features & F_POSITIONS))
-        return err_set(e, ERR_CONFIG, "%s: head_dim %lld is odd: rotary embedding needs pairs", what, (long long)c->head_dim);
+        return err_set(e, ERR_CONFIG, "%s: head_dim %lld is odd and rotary embedding needs pairs: make it even", what, (long long)c->head_dim);
     rc = 0;
 out:
     return rc < 0 ? rc : 0;
@@ -246,7 +246,7 @@ static int parse_window(struct model_config *c, const json_t *o, const char *wha
     if (on && json_is_array(types))
         parse_layer_types(c, types);
     if (on && (c->window < 1 || c->window_first < 0))
-        return err_set(e, ERR_CONFIG, "%s: sliding_window %lld from layer %lld: a token sees itself at least", what, (long long)c->window,
+        return err_set(e, ERR_CONFIG, "%s: sliding_window %lld from layer %lld: a token sees itself, make it 1 or more", what, (long long)c->window,
                        (long long)c->window_first);
     on = on && c->window_first < c->n_layers;
     c->features |= on ? F_WINDOW : 0;
@@ -315,6 +315,8 @@ static int parse_eos(struct model_config *c, const json_t *o, const char *what, 
                 return err_set(e, ERR_CONFIG, "%s: eos_token_id: up to 8 integers are taken", what);
             c->eos[c->n_eos++] = json_integer_value(json_array_get(v, i));
         }
+    } else if (v && !json_is_null(v)) {
+        return err_set(e, ERR_CONFIG, "%s: eos_token_id: an integer or a list of up to 8 is taken", what);
     }
     if (json_object_get(o, "bos_token_id"))
         c->bos = -1;
@@ -353,7 +355,7 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     TRY(jx_int(o, what, "shardline_grain", &grain, e));
     c->grain_given = rc > 0;
     if (c->grain_given && (grain < 1 || grain > GRAIN_MAX || c->n_heads % grain))
-        return err_set(e, ERR_CONFIG, "%s: shardline_grain %lld does not divide the %lld attention heads (or is over %d)", what, (long long)grain,
+        return err_set(e, ERR_CONFIG, "%s: shardline_grain %lld does not divide the %lld attention heads or is over %d: make it a divisor", what, (long long)grain,
                        (long long)c->n_heads, GRAIN_MAX);
     c->grain = c->grain_given ? (int)grain : c->grain;
     rc = 0;
@@ -366,7 +368,7 @@ int model_config_parse(struct model_config *c, const char *text, const char *wha
     json_t *o = jx_parse(text, strlen(text), what, e);
     if (!o)
         return -e->code;
-    int rc = json_is_object(o) ? parse_object(c, o, what, e) : err_set(e, ERR_CONFIG, "%s: not a JSON object", what);
+    int rc = json_is_object(o) ? parse_object(c, o, what, e) : err_set(e, ERR_CONFIG, "%s: not a JSON object: is it a model's config.json", what);
     json_decref(o);
     return rc;
 }

@@ -9,7 +9,7 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
     int64_t mine = rows / dp;
     micro = micro ? micro : mine;
     if (micro < 1 || mine % micro)
-        return err_set(e, ERR_USAGE, "--micro-batch %lld does not divide the %lld sequences a rank has in a step (global batch %lld, dp %d)",
+        return err_set(e, ERR_USAGE, "--micro-batch %lld does not divide the %lld sequences a rank has in a step (global batch %lld, dp %d): use a divisor",
                        (long long)micro, (long long)mine, (long long)rows, dp);
     *b = (struct batch_plan){ .rows = rows, .local = mine, .micro = micro };
     if (zero >= 2) {         /* the fewest rows whose sum over dp is a node of the tree: reduce after each such super-step */

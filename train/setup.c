@@ -91,7 +91,7 @@ static int check_options(const struct trainer *t, struct err *e)
     if (!((float)o->eps > 0))            /* 0 / 0 where no gradient came yet */
         return err_set(e, ERR_USAGE, "--eps %g: it must be more than 0 in fp32: 1e-8 is usual", o->eps);
     if (o->seq_len * (o->micro_batch ? o->micro_batch : 1) > INT32_MAX)
-        return err_set(e, ERR_USAGE, "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once", (long long)o->micro_batch,
+        return err_set(e, ERR_USAGE, "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once: use a smaller --micro-batch or --seq-len", (long long)o->micro_batch,
                        (long long)o->seq_len, INT32_MAX);
     if (strcmp(o->offload, "none"))
         return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
@@ -172,9 +172,9 @@ static int set_grain(struct trainer *t, struct err *e)
 {
     int g = (int)t->o.grain;
     if (g && t->source && t->o.resume && g != t->cfg.grain)
-        return err_set(e, ERR_USAGE, "--grain %d: the checkpoint was trained with grain %d, which cannot change", g, t->cfg.grain);
+        return err_set(e, ERR_USAGE, "--grain %d: the checkpoint was trained with grain %d, which cannot change: leave --grain out", g, t->cfg.grain);
     if (g && t->cfg.n_heads % g)
-        return err_set(e, ERR_USAGE, "--grain %d does not divide the %lld attention heads", g, (long long)t->cfg.n_heads);
+        return err_set(e, ERR_USAGE, "--grain %d does not divide the %lld attention heads: use a divisor", g, (long long)t->cfg.n_heads);
     if (g)
         t->cfg.grain = g;
     if (layout_grain(&t->layout, &t->cfg) != t->cfg.grain)
@@ -238,10 +238,9 @@ out:
 static int check_target(const struct trainer *t, struct err *e)
 {
     char path[4200];
-    int64_t end = t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps;
     if (t->o.eval_only || t->o.dry_run)
         return 0;
-    snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)end);
+    snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)trainer_end(t));
     if (io_exists(path) && !(t->o.resume && !strcmp(t->o.resume, "auto")))
         return err_set(e, ERR_USAGE, "%s exists already: choose another --out, or continue with --resume auto", path);
     return 0;
@@ -307,7 +306,7 @@ static int open_compute(struct trainer *t, struct err *e)
     t->work_seqs = t->plan.micro;
     most = t->work_seqs * T > 64 ? t->work_seqs * T : 64;
     if (T > t->cfg.max_pos)
-        return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)T, (long long)t->cfg.max_pos);
+        return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings): use a smaller --seq-len", (long long)T, (long long)t->cfg.max_pos);
     TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, trainer_positions(t), e));
     rc = open_work(t, e);
 out:
