@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "comm/launch.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -26,6 +27,7 @@
 
 #define STDERR_TTY "SHARDLINE_STDERR_TTY"
 #define FIXED_ARGS 10
+#define LOST_S 8                         /* so long mpirun may take to see that its ranks have ended */
 
 int launch_under_launcher(void)
 {
@@ -96,15 +98,66 @@ static void reap_left_over(void)
     }
 }
 
+static char state_of(long pid)           /* of a process: 'Z' has ended and is not waited for; 0: it is gone */
+{
+    char path[64], text[512] = { 0 }, *end;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0)
+        return 0;
+    ssize_t n = read(fd, text, sizeof text - 1);
+    close(fd);
+    end = n > 0 ? strrchr(text, ')') : NULL;
+    return end && end[1] ? end[2] : 0;
+}
+
+/* Of the children that one thread of mpirun started: how many there are, how many of them have ended. */
+static void count_children(const char *path, int *all, int *ended)
+{
+    long pid;
+    FILE *f = fopen(path, "re");
+    while (f && fscanf(f, "%ld", &pid) == 1) {
+        *all += 1;
+        *ended += state_of(pid) == 'Z';
+    }
+    if (f)
+        fclose(f);
+}
+
+/* mpirun's ranks are dead and it does not take notice: so it stays, for ever, when one dies while it says hello (Open MPI 4.1). */
+static int has_lost_its_ranks(pid_t mpirun)
+{
+    char path[300];
+    int all = 0, ended = 0;
+    struct dirent *t;
+    snprintf(path, sizeof path, "/proc/%ld/task", (long)mpirun);
+    DIR *d = opendir(path);
+    while (d && (t = readdir(d))) {
+        if (t->d_name[0] == '.')
+            continue;
+        snprintf(path, sizeof path, "/proc/%ld/task/%.20s/children", (long)mpirun, t->d_name);
+        count_children(path, &all, &ended);
+    }
+    if (d)
+        closedir(d);
+    return all > 0 && ended == all;
+}
+
 /* Until mpirun ends; its exit status. A signal asks the ranks to end; a second one, a second later, ends them. asked: when, or 0. */
 static int wait_for(pid_t mpirun, const sigset_t *set, int64_t *asked)
 {
-    for (;;) {
-        int status, sig = sigwaitinfo(set, NULL);
+    for (int lost_s = 0;;) {
+        static const struct timespec second = { 1, 0 };
+        int status, sig = sigtimedwait(set, NULL, &second);
         pid_t p;
         while ((p = waitpid(-1, &status, WNOHANG)) > 0)
             if (p == mpirun)
                 return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+        lost_s = sig < 0 && has_lost_its_ranks(mpirun) ? lost_s + 1 : 0;
+        if (lost_s == LOST_S) {
+            fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
+            kill(mpirun, SIGKILL);
+        }
         if (sig < 0 || sig == SIGCHLD)
             continue;
         int64_t now = board_now_ns();

@@ -64,7 +64,7 @@ int segment_create(struct segment *s, size_t bytes, const char *name, struct err
     if (s->fd < 0)
         return err_sys(e, "cannot create shared memory");
     if (ftruncate(s->fd, (off_t)bytes) < 0) {
-        err_sys(e, "cannot reserve %zu GiB of shared address space", bytes >> 30);
+        err_sys(e, "cannot reserve %zu MiB of shared address space (`ulimit -f unlimited` is needed)", bytes >> 20);
         segment_close_fd(s);
         return -e->code;
     }

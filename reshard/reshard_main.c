@@ -340,6 +340,7 @@ int main(int argc, char **argv)
     struct err e = { 0 };
     mallopt(M_MMAP_THRESHOLD, 32 << 20);        /* buffers of a MiB come and go: their pages must not be given back each time */
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
+    signal(SIGXFSZ, SIG_IGN);                   /* a limit on the size of files is an error of write, not a death */
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc == 0) {
         o.argv = argv;

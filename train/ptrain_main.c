@@ -1,4 +1,5 @@
 /* ptrain - trains a language model over MPI ranks, to the same bits at every layout. */
+#include <signal.h>
 #include "comm/launch.h"
 #include "train/trainer.h"
 
@@ -6,6 +7,7 @@ int main(int argc, char **argv)
 {
     static struct trainer t;             /* large; lives as long as the process */
     struct err e = { 0 };
+    signal(SIGXFSZ, SIG_IGN);            /* a limit on the size of files is an error of write, not a death */
     int rc = trainer_open(&t, argc, argv, &e), status = 0;
     if (rc == 0)
         rc = t.o.dry_run ? trainer_plan(&t, &e) : trainer_run(&t, &e);

@@ -99,6 +99,12 @@ else
     skip "no right to mount a small tmpfs: a really full disk is not tried"
 fi
 
+run bash -c 'ulimit -f 40; exec "$0" "$@"' "$BIN/reshard" "$good" "$TMP/limit"
+claim "files may not grow so large: status 1" [ $rc = 1 ] && claim "one line names the file and why" eval 'one_line && [[ $err == *limit*"File too large"* ]]'
+claim "and nothing is left" nothing_at "$TMP/limit"
+run bash -c 'ulimit -f 40; exec "$0" "$@"' "$BIN/ptrain" "${common[@]}" --out "$TMP/limit"
+claim "ptrain does not begin under such a limit: status 1" [ $rc = 1 ] && claim "one line says what to change" eval 'one_line && [[ $err == *"ulimit -f"*"File too large"* ]]'
+
 # ---- a rank that dies or stops while it trains ----
 # start ARGS...: an endless run of 4 ranks in the background; fills job and rank[] (process of each rank)
 start() {
