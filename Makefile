@@ -25,7 +25,18 @@ CFLAGS_ALL := -std=gnu11 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) $
 # external libraries; MPI through its own pkg-config file (never the wrapper: one compiler for all files)
 PKGS := ompi-c jansson libxxhash libzstd libmicrohttpd libcurl libpcre2-8 libutf8proc
 CFLAGS_PKG = $(shell pkg-config --cflags $(PKGS) 2>/dev/null | sed 's/-I/-isystem /g')
-LIBS       = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
+LIBS       = $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(if $(CUDA),$(LIBS_CUDA)) -ldl -lm -pthread
+
+# CUDA where nvcc is found (CUDA= : without): the runtime goes into the programs, which start without a driver. Machine code for what is
+# named here, PTX of the first for what comes later.
+NVCC      ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+CUDA      ?= $(if $(and $(filter release,$(CONFIG)),$(shell command -v g++)),$(patsubst %/bin/nvcc,%,$(NVCC)))
+CUDA_ARCH ?= 80 90 120
+NVFLAGS   := -std=c++20 -O3 -lineinfo -I. -fmad=false -ftz=false -prec-div=true -prec-sqrt=true --threads 2 -Werror all-warnings \
+             -Xcompiler -Wall,-Wextra,-Werror,-Wno-missing-field-initializers \
+             -gencode arch=compute_80,code=compute_80 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a))
+CFLAGS_CUDA = -isystem $(CUDA)/include
+LIBS_CUDA   = $(CUDA)/lib64/libcudart_static.a -lrt -lstdc++
 
 # one program alone draws pictures
 $B/obj/tools/plot_main.o: CFLAGS_PKG += $(shell pkg-config --cflags libpng 2>/dev/null | sed 's/-I/-isystem /g')
@@ -38,8 +49,8 @@ ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
 
 LIB_SRC  := $(filter-out %_main.c,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(if $(filter kernels,$(ROOMS)),kernels/x86/*.c))) \
-            $(if $(filter kernels,$(ROOMS)),kernels/cuda/none.c)
-LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o)
+            $(if $(filter kernels,$(ROOMS)),kernels/cuda/$(if $(CUDA),device,none).c)
+LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$B/obj/kernels/cuda/kernels.o)
 MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
 PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=)))
 TEST_SRC := $(wildcard tests/unit/*_test.c tests/ranks/*_test.c)
@@ -66,6 +77,12 @@ $B/obj/%.o: %.c
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  cc    $<")
 	$(Q)$(CC) $(CFLAGS_ALL) $(CFLAGS_PKG) $(call isa_of,$<) -MMD -MP -c -o $@ $<
+
+$B/obj/%.o: %.cu
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  nvcc  $<")
+	$(Q)$(if $(findstring ccache,$(CC)),ccache) $(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+$B/obj/kernels/cuda/device.o: CFLAGS_PKG += $(CFLAGS_CUDA)
 
 # the bytes of these files are part of the object (.incbin)
 $B/obj/serve/assets.o: serve/page.html serve/openapi.json
@@ -156,7 +173,7 @@ help:
 	@echo "make check-layers   includes point down only"
 	@echo "make tidy           formatter and linter"
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
-	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands"
+	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands   CUDA=: without the CUDA device   CUDA_ARCH='90': only that GPU"
 
 -include $(LIB_OBJ:.o=.d) $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
     $B/obj/tests/fuzz/fuzz.d $B/obj/tests/fuzz/replay.d

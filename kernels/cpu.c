@@ -38,6 +38,7 @@ static const struct cpu_class classes[] = {                 /* best first */
     { "avx2", has_avx2, &gemm_avx2, &attn_avx2, &rows_avx2 },
 #endif
     { "portable", has_all, &gemm_portable, &attn_portable, &rows_portable },
+    { "simt", has_all, &gemm_simt, &attn_simt, &rows_simt },           /* the GPU's text, for tests (simt.c) */
 };
 #define N_CLASSES ((int)(sizeof classes / sizeof *classes))
 
@@ -119,7 +120,7 @@ int cpu_choose(struct dev *d, struct kernel_ops *ops, const char **isa, struct e
     if (wanted && *wanted) {
         i = class_index(wanted);
         if (i < 0)
-            return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s is not known: use portable, avx2, avx512 or avx512bf16", wanted);
+            return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s is not known: use portable, avx2, avx512, avx512bf16 or (slow) simt", wanted);
         if (!classes[i].here())
             return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s: this processor does not have it: use portable", wanted);
     }

@@ -14,6 +14,6 @@ struct gemm_ops {
                       int64_t seq_len);
 };
 
-extern const struct gemm_ops gemm_portable, gemm_avx2, gemm_avx512, gemm_avx512bf16;
+extern const struct gemm_ops gemm_portable, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_simt;
 
 #endif

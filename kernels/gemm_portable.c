@@ -1,6 +1,7 @@
 /* gemm_portable.c - products in plain C: two columns at a time, fused multiply-adds by fmaf. Slow, and the same bits. */
 #include <math.h>
 #include <string.h>
+#include "kernels/flushed.h"
 #include "kernels/gemm_core.h"
 
 #define V float
@@ -26,8 +27,6 @@
 extern const struct gemm_tiles gemm_tiles_portable_f32;
 #include "kernels/gemm_tile.h"
 
-#define SMALLEST_NORMAL 0x1p-126f
-
 /* Half of a pair of bf16 as fp32; denormals are read as signed zero. */
 static inline float half_of(float pair, int upper)
 {
@@ -39,20 +38,6 @@ static inline float half_of(float pair, int upper)
         w &= 0x80000000u;
     memcpy(&x, &w, 4);
     return x;
-}
-
-/* fma with results below the smallest normal number flushed to signed zero. Hardware decides after rounding to 24 bits of an
- * unbounded exponent; fmaf has rounded a value just below to 24 bits of the denormal grid already, so that one is computed again,
- * scaled away from the end of the range (only the smaller factor can be scaled without overflow). */
-static inline float fma_flushed(float x, float y, float sum)
-{
-    float r = fmaf(x, y, sum), size = fabsf(r);
-    if (size == SMALLEST_NORMAL) {
-        float scale = 0x1p64f;
-        float again = fabsf(x) < fabsf(y) ? fmaf(x * scale, y, sum * scale) : fmaf(x, y * scale, sum * scale);
-        size = fabsf(again) < SMALLEST_NORMAL * scale ? 0 : size;
-    }
-    return size < SMALLEST_NORMAL ? copysignf(0.0f, r) : r;
 }
 
 #define TILE(layout, rows) bf16_##layout##_##rows

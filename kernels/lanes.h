@@ -4,7 +4,11 @@
  *
  * On a CPU a lane is an element of a vector register (the compiler vectorises loops over 32 floats), on a GPU one thread of a
  * warp. Loops go over chunks of 32 elements; in all chunks but the last m is the constant 32. A chunk is computed into a
- * struct lanes first and stored then, so that the output may be an input (same pointer, same dtype). */
+ * struct lanes first and stored then, so that the output may be an input (same pointer, same dtype).
+ *
+ * The same text is the GPU's (cuda/lanes.cuh): there a warp runs a task, EACH_LANE is the lanes at once, a struct lanes is a register, what is
+ * not inside of EACH_LANE is done by every lane alike. So EACH_LANE's body touches its own element of a struct lanes only, and arrays that
+ * lanes fill together lie in the device's memory. */
 #ifndef SHARDLINE_KERNELS_LANES_H
 #define SHARDLINE_KERNELS_LANES_H
 
@@ -13,7 +17,26 @@
 #include "kernels/kernels.h"
 
 #define LANES 32
+#ifdef __CUDACC__
+#include "kernels/cuda/lanes.cuh"
+#else
 struct lanes { float x[LANES]; } __attribute__((aligned(64)));
+/* for (EACH_LANE(j, n)): lanes 0 .. n - 1. */
+#define EACH_LANE(j, n) int j = 0; j < (n); j++
+/* What lane j holds, for all of them. */
+#define LANE_OF(a, j) ((a)->x[j])
+
+/* A task takes [begin, end) of what rows_spread cuts up. */
+#define ROW_TASK static void
+#define ROW_ARG void *
+#define ROW_BOTH FN
+/* Host memory that a task reads: lent to the device, here one and the same. */
+#define LEND(d, p, bytes) (p)
+#define LEND_IDS(d, ids, n) (ids)
+#define LEND_ATTN(d, a) (a)
+#define FLAT_PIECE(n) (n)                /* elements of a task */
+#define ROPE_PIECE ATTN_PAGE             /* positions of a task */
+#endif
 
 /* Runs the last argument for chunks [i, i + m) of [0, n). */
 #define CHUNKS(n, i, m, ...)                                                                                             \
@@ -46,6 +69,7 @@ struct lanes { float x[LANES]; } __attribute__((aligned(64)));
 #define SUM_CHUNKS CHUNKS
 #endif
 
+#ifndef __CUDACC__
 FN float lanes_fold(struct lanes *a)
 {
     if (ALTERED("lanes_fold")) {
@@ -71,6 +95,7 @@ FN float lanes_max(const struct lanes *a)
         m = a->x[j] > m ? a->x[j] : m;
     return m + 0.0f;
 }
+#endif
 
 /* Elements of either dtype. dt must be a constant where this is inlined (BY_DTYPE), or loops do not vectorise. */
 FN float get(const void *p, enum dtype dt, int64_t i)
@@ -81,10 +106,12 @@ FN void put(void *p, enum dtype dt, int64_t i, int m, const struct lanes *v)
 {
     if (dt == DT_BF16) {
         uint16_t *q = (uint16_t *)p + i;
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             q[j] = fn_to_bf16(v->x[j]);
     } else {
-        memcpy((float *)p + i, v->x, sizeof(float) * (size_t)m);
+        float *q = (float *)p + i;
+        for (EACH_LANE(j, m))
+            q[j] = v->x[j];
     }
 }
 FN float round_as(enum dtype dt, float x) { return dt == DT_BF16 ? fn_round_bf16(x) : x; }
@@ -100,6 +127,8 @@ FN float round_as(enum dtype dt, float x) { return dt == DT_BF16 ? fn_round_bf16
         }                                                                                                                \
     } while (0)
 
+#ifndef __CUDACC__
 FN void *mat_row(struct mat m, int64_t r) { return (char *)m.p + r * m.ld * (int64_t)dtype_size(m.dt); }
+#endif
 
 #endif

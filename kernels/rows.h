@@ -17,7 +17,7 @@ struct row_ops {
 #undef X
 };
 
-extern const struct row_ops rows_portable, rows_avx2, rows_avx512;
+extern const struct row_ops rows_portable, rows_avx2, rows_avx512, rows_simt;
 
 /* ---- shared by the forms, not ISA dependent ---- */
 
@@ -47,5 +47,7 @@ void pile_end(struct pile *p);                             /* writes the changed
 
 /* The op sum_squares: integers, so one form serves every CPU class. */
 void xsum_squares(struct dev *d, struct xsum *s, const float *x, int64_t n);
+/* Adds bins of squares: for exponent e of the floats, low[e] + 2^32 high[e] units of 2^(2 max(e, 1) - 300); of bin 255 the number of NaN and Inf. */
+void xsum_add_bins(struct xsum *s, const uint64_t low[256], const uint64_t high[256], int64_t n_nan);
 
 #endif

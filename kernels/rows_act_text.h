@@ -10,13 +10,13 @@ FN void swiglu_row(const struct swiglu_job *a, int64_t row, const enum dtype dt)
     void *act = mat_row(a->act, row);
     CHUNKS(n, i, m, {
         struct lanes o;
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             o.x[j] = fn_silu(gate[i + j]) * up[i + j];
         put(act, dt, i, m, &o);
     });
 }
 
-static void swiglu_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK swiglu_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct swiglu_job *a = arg;
     for (int64_t row = begin; row < end; row++)
@@ -39,7 +39,7 @@ FN void swiglu_dx_row(const struct swiglu_job *a, int64_t row, const enum dtype 
     CHUNKS(n, i, m, {
         struct lanes dg;
         struct lanes du;
-        for (int j = 0; j < m; j++) {
+        for (EACH_LANE(j, m)) {
             float g = gate[i + j];
             float da = round_as(dt, dact[i + j]);
             float e1 = 1.0f + fn_exp(-g);
@@ -52,7 +52,7 @@ FN void swiglu_dx_row(const struct swiglu_job *a, int64_t row, const enum dtype 
     });
 }
 
-static void swiglu_dx_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK swiglu_dx_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct swiglu_job *a = arg;
     for (int64_t row = begin; row < end; row++)
@@ -61,7 +61,7 @@ static void swiglu_dx_task(void *arg, int64_t begin, int64_t end)
 
 static void op_swiglu_dx(struct dev *d, struct mat dgu, struct mat gu, struct mat dact)
 {
-    struct swiglu_job a = { .dgu = dgu, .gu = gu, .dact = dact };
+    struct swiglu_job a = { .gu = gu, .dgu = dgu, .dact = dact };
     rows_spread(d, gu.rows, rows_per_task(gu.cols), swiglu_dx_task, &a);
 }
 
@@ -75,11 +75,11 @@ FN float gelu_tanh(float h) { return fn_tanh(GELU_C * (h + GELU_3 * (h * h * h))
 
 FN void gelu_row(const struct gelu_job *a, int64_t row, const enum dtype dt, const int backward)
 {
-    const float *h = mat_row(a->h, row), *dact = backward ? mat_row(a->dact, row) : NULL;
+    const float *h = mat_row(a->h, row), *dact = mat_row(a->dact, backward ? row : 0);
     void *out = mat_row(a->out, row);
     CHUNKS(a->h.cols, i, m, {
         struct lanes o;
-        for (int j = 0; j < m; j++) {
+        for (EACH_LANE(j, m)) {
             float x = h[i + j];
             float t = gelu_tanh(x);
             float half = 0.5f * x;
@@ -92,7 +92,7 @@ FN void gelu_row(const struct gelu_job *a, int64_t row, const enum dtype dt, con
     });
 }
 
-static void gelu_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK gelu_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct gelu_job *a = arg;
     for (int64_t row = begin; row < end; row++) {
@@ -122,16 +122,16 @@ FN void transpose_tile(const struct transpose_job *a, int64_t i0, int64_t j0, co
 {
     int64_t i1 = i0 + LANES < a->src.rows ? i0 + LANES : a->src.rows, j1 = j0 + LANES < a->src.cols ? j0 + LANES : a->src.cols;
     for (int64_t j = j0; j < j1; j++) {
-        for (int64_t i = i0; i < i1; i++) {
+        for (EACH_LANE(i, (int)(i1 - i0))) {
             if (dt == DT_BF16)
-                ((uint16_t *)a->dst.p)[j * a->dst.ld + i] = ((const uint16_t *)a->src.p)[i * a->src.ld + j];
+                ((uint16_t *)a->dst.p)[j * a->dst.ld + i0 + i] = ((const uint16_t *)a->src.p)[(i0 + i) * a->src.ld + j];
             else
-                ((float *)a->dst.p)[j * a->dst.ld + i] = ((const float *)a->src.p)[i * a->src.ld + j];
+                ((float *)a->dst.p)[j * a->dst.ld + i0 + i] = ((const float *)a->src.p)[(i0 + i) * a->src.ld + j];
         }
     }
 }
 
-static void transpose_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK transpose_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct transpose_job *a = arg;
     for (int64_t t = begin; t < end; t++)
@@ -154,13 +154,13 @@ FN void add_row(const struct add_job *a, int64_t row, const enum dtype dt)
     const float *o = mat_row(a->o, row);
     CHUNKS(a->x.cols, i, m, {
         struct lanes v;
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             v.x[j] = get(x, dt, i + j) + round_as(dt, o[i + j]);
         put(x, dt, i, m, &v);
     });
 }
 
-static void add_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK add_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct add_job *a = arg;
     for (int64_t row = begin; row < end; row++)
@@ -176,17 +176,27 @@ static void op_add_rounded(struct dev *d, struct mat x, struct mat o)
 /* round_to, widen: flat arrays of any dtype, in pieces. */
 struct convert_job { void *dst; const void *src; enum dtype dt; };
 
-static void round_task(void *arg, int64_t begin, int64_t end)
+FN void copy_floats(float *dst, const float *src, int64_t n)
+{
+    CHUNKS(n, i, m, {
+        struct lanes o;
+        for (EACH_LANE(j, m))
+            o.x[j] = src[i + j];
+        put(dst, DT_F32, i, m, &o);
+    });
+}
+
+ROW_TASK round_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct convert_job *a = arg;
     const float *src = (const float *)a->src + begin;
     if (a->dt != DT_BF16) {
-        memmove((float *)a->dst + begin, src, sizeof(float) * (size_t)(end - begin));
+        copy_floats((float *)a->dst + begin, src, end - begin);
         return;
     }
     uint16_t *dst = (uint16_t *)a->dst + begin;
     CHUNKS(end - begin, i, m, {
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             dst[i + j] = fn_to_bf16(src[i + j]);
     });
 }
@@ -194,26 +204,26 @@ static void round_task(void *arg, int64_t begin, int64_t end)
 static void op_round_to(struct dev *d, void *dst, enum dtype dt, const float *src, int64_t n)
 {
     struct convert_job a = { dst, src, dt };
-    rows_spread(d, n, 65536, round_task, &a);
+    rows_spread(d, n, FLAT_PIECE(65536), round_task, &a);
 }
 
-static void widen_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK widen_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct convert_job *a = arg;
     float *dst = (float *)a->dst + begin;
     const uint16_t *src = (const uint16_t *)a->src + begin;
-    if (a->dt == DT_F32)
-        memmove(dst, (const float *)a->src + begin, sizeof(float) * (size_t)(end - begin));
-    else if (a->dt == DT_BF16)
-        for (int64_t i = 0; i < end - begin; i++)
-            dst[i] = fn_from_bf16(src[i]);
-    else
-        for (int64_t i = 0; i < end - begin; i++)
-            dst[i] = fn_from_fp16(src[i]);
+    if (a->dt == DT_F32) {
+        copy_floats(dst, (const float *)a->src + begin, end - begin);
+        return;
+    }
+    CHUNKS(end - begin, i, m, {
+        for (EACH_LANE(j, m))
+            dst[i + j] = a->dt == DT_BF16 ? fn_from_bf16(src[i + j]) : fn_from_fp16(src[i + j]);
+    });
 }
 
 static void op_widen(struct dev *d, float *dst, const void *src, enum dtype dt, int64_t n)
 {
     struct convert_job a = { dst, src, dt };
-    rows_spread(d, n, 65536, widen_task, &a);
+    rows_spread(d, n, FLAT_PIECE(65536), widen_task, &a);
 }

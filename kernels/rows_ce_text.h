@@ -11,16 +11,16 @@ struct ce_job {
     float scale, *out;
 };
 
-static void ce_max_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK ce_max_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct ce_job *a = arg;
     for (int64_t row = begin; row < end; row++) {
         const float *l = mat_row(a->logits, row);
         struct lanes s;
-        for (int j = 0; j < LANES; j++)
+        for (EACH_LANE(j, LANES))
             s.x[j] = -FN_INF;
         CHUNKS(a->logits.cols, i, m, {
-            for (int j = 0; j < m; j++)
+            for (EACH_LANE(j, m))
                 s.x[j] = l[i + j] > s.x[j] ? l[i + j] : s.x[j];
         });
         a->out[row] = lanes_max(&s);
@@ -37,13 +37,13 @@ FN float ce_block(const float *l, int64_t n, float max)
 {
     struct lanes s = { { 0 } };
     SUM_CHUNKS(n, i, m, {
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             s.x[j] = s.x[j] + fn_exp(l[i + j] - max);
     });
     return lanes_fold(&s);
 }
 
-static float ce_block_own_max(const float *l, int64_t n, float max)
+FN float ce_block_own_max(const float *l, int64_t n, float max)
 {
     float own = -FN_INF;
     for (int64_t i = 0; i < n; i++)
@@ -51,7 +51,7 @@ static float ce_block_own_max(const float *l, int64_t n, float max)
     return n ? ce_block(l, n, own) * fn_exp(own - max) : 0.0f;
 }
 
-static void ce_sum_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK ce_sum_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct ce_job *a = arg;
     const struct leaves *v = a->leaves;
@@ -71,17 +71,24 @@ static void ce_sum_task(void *arg, int64_t begin, int64_t end)
 
 static void op_ce_sum(struct dev *d, float *sum, struct mat logits, const struct leaves *l, const float *max)
 {
-    struct ce_job a = { .logits = logits, .leaves = l, .max = max, .out = sum };
+    struct ce_job a = { .logits = logits, .leaves = LEND(d, l, sizeof *l), .max = max, .out = sum };
     rows_spread(d, logits.rows, rows_per_task(logits.cols), ce_sum_task, &a);
+}
+
+ROW_TASK ce_pick_task(ROW_ARG arg, int64_t begin, int64_t end)
+{
+    const struct ce_job *a = arg;
+    for (int64_t row = begin; row < end; row++) {
+        const float *l = mat_row(a->logits, row);
+        int64_t c = a->target[row] - a->first;
+        a->out[row] = a->target[row] >= 0 && c >= 0 && c < a->logits.cols ? l[c] : -0.0f;
+    }
 }
 
 static void op_ce_pick(struct dev *d, float *out, struct mat logits, const int32_t *target, int64_t first)
 {
-    (void)d;
-    for (int64_t row = 0; row < logits.rows; row++) {
-        int64_t c = target[row] - first;
-        out[row] = target[row] >= 0 && c >= 0 && c < logits.cols ? ((const float *)mat_row(logits, row))[c] : -0.0f;
-    }
+    struct ce_job a = { .logits = logits, .target = LEND_IDS(d, target, logits.rows), .first = first, .out = out };
+    rows_spread(d, logits.rows, FLAT_PIECE(16384), ce_pick_task, &a);
 }
 
 /* dl = round((exp(l - max) / sum - [target]) scale) */
@@ -92,20 +99,24 @@ FN void ce_dx_row(const struct ce_job *a, int64_t row, const enum dtype dt)
     int64_t t = a->target[row] - a->first;
     float max = a->max[row], sum = a->sum[row], scale = a->scale;
     if (a->target[row] < 0) {
-        memset(dl, 0, dtype_size(dt) * (size_t)a->logits.cols);
+        CHUNKS(a->logits.cols, i, m, {
+            struct lanes zero = { { 0 } };
+            put(dl, dt, i, m, &zero);
+        });
         return;
     }
     CHUNKS(a->logits.cols, i, m, {
         struct lanes o;
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             o.x[j] = fn_exp(l[i + j] - max) / sum * scale;
         if (t >= i && t < i + m)
-            o.x[t - i] = (fn_exp(l[t] - max) / sum - 1.0f) * scale;
+            for (EACH_LANE(j, m))
+                o.x[j] = i + j == t ? (fn_exp(l[t] - max) / sum - 1.0f) * scale : o.x[j];
         put(dl, dt, i, m, &o);
     });
 }
 
-static void ce_dx_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK ce_dx_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct ce_job *a = arg;
     for (int64_t row = begin; row < end; row++)
@@ -115,13 +126,21 @@ static void ce_dx_task(void *arg, int64_t begin, int64_t end)
 static void op_ce_dx(struct dev *d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max,
                      const float *sum, float scale)
 {
-    struct ce_job a = { .logits = logits, .dl = dl, .target = target, .first = first, .max = max, .sum = sum, .scale = scale };
+    struct ce_job a = { .logits = logits, .dl = dl, .target = LEND_IDS(d, target, logits.rows), .first = first, .max = max, .sum = sum, .scale = scale };
     rows_spread(d, logits.rows, rows_per_task(logits.cols), ce_dx_task, &a);
+}
+
+struct logprob_job { float *out; const float *pick, *max, *sum; };
+
+ROW_TASK ce_logprob_task(ROW_ARG arg, int64_t begin, int64_t end)
+{
+    const struct logprob_job *a = arg;
+    for (int64_t i = begin; i < end; i++)
+        a->out[i] = ALTERED("ce_logprob") ? a->pick[i] - (a->max[i] + fn_log(a->sum[i])) : a->pick[i] - a->max[i] - fn_log(a->sum[i]);
 }
 
 static void op_ce_logprob(struct dev *d, float *out, const float *pick, const float *max, const float *sum, int64_t n)
 {
-    (void)d;
-    for (int64_t i = 0; i < n; i++)
-        out[i] = ALTERED("ce_logprob") ? pick[i] - (max[i] + fn_log(sum[i])) : pick[i] - max[i] - fn_log(sum[i]);
+    struct logprob_job a = { out, pick, max, sum };
+    rows_spread(d, n, FLAT_PIECE(16384), ce_logprob_task, &a);
 }

@@ -14,12 +14,12 @@ FN void layer_row(const struct layer_job *a, int64_t row, const enum dtype dt)
     struct lanes sum = { { 0 } };
     struct lanes s = { { 0 } };
     SUM_CHUNKS(n, i, m, {
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             sum.x[j] = sum.x[j] + get(x, dt, i + j);
     });
     float mean = lanes_fold(&sum) / (float)n;
     SUM_CHUNKS(n, i, m, {
-        for (int j = 0; j < m; j++) {
+        for (EACH_LANE(j, m)) {
             float c = get(x, dt, i + j) - mean;
             s.x[j] = fmaf(c, c, s.x[j]);
         }
@@ -31,13 +31,13 @@ FN void layer_row(const struct layer_job *a, int64_t row, const enum dtype dt)
     }
     CHUNKS(n, i, m, {
         struct lanes o;
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             o.x[j] = (get(x, dt, i + j) - mean) * r * get(w, dt, i + j) + get(b, dt, i + j);
         put(y, dt, i, m, &o);
     });
 }
 
-static void layer_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK layer_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct layer_job *a = arg;
     for (int64_t row = begin; row < end; row++)
@@ -63,7 +63,7 @@ FN void layer_dx_row(const struct layer_dx_job *a, int64_t row, const enum dtype
     struct lanes sum = { { 0 } };
     struct lanes s = { { 0 } };
     SUM_CHUNKS(n, i, m, {
-        for (int j = 0; j < m; j++) {
+        for (EACH_LANE(j, m)) {
             float g = round_as(dt, dy[i + j]) * get(w, dt, i + j);
             sum.x[j] = sum.x[j] + g;
             s.x[j] = fmaf(g, (get(x, dt, i + j) - mean) * r, s.x[j]);
@@ -73,7 +73,7 @@ FN void layer_dx_row(const struct layer_dx_job *a, int64_t row, const enum dtype
     float c = lanes_fold(&s) / (float)n;
     CHUNKS(n, i, m, {
         struct lanes o;
-        for (int j = 0; j < m; j++) {
+        for (EACH_LANE(j, m)) {
             float g = round_as(dt, dy[i + j]) * get(w, dt, i + j);
             float xh = (get(x, dt, i + j) - mean) * r;
             float dx = r * (g - mean_g - xh * c);
@@ -83,7 +83,7 @@ FN void layer_dx_row(const struct layer_dx_job *a, int64_t row, const enum dtype
     });
 }
 
-static void layer_dx_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK layer_dx_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct layer_dx_job *a = arg;
     for (int64_t row = begin; row < end; row++)
@@ -104,13 +104,13 @@ FN void bias_row(const struct bias_job *a, int64_t row, const enum dtype dt)
     float *y = mat_row(a->y, row);
     CHUNKS(a->y.cols, i, m, {
         struct lanes o;
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             o.x[j] = y[i + j] + get(a->bias, dt, i + j);
         put(y, DT_F32, i, m, &o);
     });
 }
 
-static void bias_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK bias_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct bias_job *a = arg;
     for (int64_t row = begin; row < end; row++)

@@ -15,7 +15,7 @@ FN void put_strided(void *dst, const enum dtype dt, int64_t at, int64_t step, in
         put(dst, dt, at, m, v);
         return;
     }
-    for (int j = 0; j < m; j++) {
+    for (EACH_LANE(j, m)) {
         if (dt == DT_BF16)
             ((uint16_t *)dst)[at + j * step] = fn_to_bf16(v->x[j]);
         else
@@ -27,7 +27,7 @@ FN void put_head(void *dst, const enum dtype dt, int64_t at, const float *x, int
 {
     CHUNKS(n, i, m, {
         struct lanes o;
-        for (int j = 0; j < m; j++)
+        for (EACH_LANE(j, m))
             o.x[j] = x[i + j];
         put(dst, dt, at + i, m, &o);
     });
@@ -46,7 +46,7 @@ FN void put_turned(void *dst, const enum dtype dt, int64_t at, int64_t step, con
     if (!t->cos) {
         CHUNKS(hd, i, m, {
             struct lanes o;
-            for (int j = 0; j < m; j++)
+            for (EACH_LANE(j, m))
                 o.x[j] = turn_elem(x, i + j, t, w_dt, normed);
             put_strided(dst, dt, at + i * step, step, m, &o);
         });
@@ -55,7 +55,7 @@ FN void put_turned(void *dst, const enum dtype dt, int64_t at, int64_t step, con
     CHUNKS(half, i, m, {
         struct lanes lo;
         struct lanes hi;
-        for (int j = 0; j < m; j++) {
+        for (EACH_LANE(j, m)) {
             float a = turn_elem(x, i + j, t, w_dt, normed), b = turn_elem(x, half + i + j, t, w_dt, normed);
             float sn = backward ? -t->sin[i + j] : t->sin[i + j];
             lo.x[j] = a * t->cos[i + j] - b * sn;
@@ -69,7 +69,8 @@ FN void put_turned(void *dst, const enum dtype dt, int64_t at, int64_t step, con
 FN struct turn turn_at(const struct rope_job *r, int64_t p)
 {
     int64_t half = r->a->head_dim / 2;
-    return (struct turn){ r->cos ? r->cos + p * half : NULL, r->cos ? r->sin + p * half : NULL, 0, NULL };
+    struct turn t = { r->cos ? r->cos + p * half : NULL, r->cos ? r->sin + p * half : NULL, 0, NULL };
+    return t;
 }
 
 FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1, const enum dtype dt, const int normed)
@@ -140,13 +141,13 @@ FN void rope_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0
     }
 }
 
-/* Pages that a sequence's rows touch. */
-FN int64_t seq_pieces(const struct attn_seq *s)
+/* Pieces that a sequence's rows touch: pages, or the positions themselves (ROPE_PIECE 1). */
+ROW_BOTH int64_t seq_pieces(const struct attn_seq *s)
 {
-    return s->n_rows > 0 ? (s->pos + s->n_rows - 1) / ATTN_PAGE - s->pos / ATTN_PAGE + 1 : 0;
+    return s->n_rows > 0 ? (s->pos + s->n_rows - 1) / ROPE_PIECE - s->pos / ROPE_PIECE + 1 : 0;
 }
 
-static void rope_task(void *arg, int64_t begin, int64_t end)
+ROW_TASK rope_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct rope_job *r = arg;
     int64_t first = 0;
@@ -154,7 +155,7 @@ static void rope_task(void *arg, int64_t begin, int64_t end)
         const struct attn_seq *s = &r->a->seq[i];
         int64_t n = seq_pieces(s);
         for (int64_t k = begin > first ? begin - first : 0; k < n && first + k < end; k++) {
-            int64_t page = s->pos / ATTN_PAGE + k, p0 = page * ATTN_PAGE, p1 = p0 + ATTN_PAGE;
+            int64_t p0 = (s->pos / ROPE_PIECE + k) * ROPE_PIECE, p1 = p0 + ROPE_PIECE;
             p0 = p0 > s->pos ? p0 : s->pos;
             p1 = p1 < s->pos + s->n_rows ? p1 : s->pos + s->n_rows;
             rope_rows(r, s, p0, p1);
@@ -167,6 +168,8 @@ static void rope_run(struct dev *d, struct rope_job *r)
     int64_t n = 0;
     for (int i = 0; i < r->a->n_seq; i++)
         n += seq_pieces(&r->a->seq[i]);
+    r->a = LEND_ATTN(d, r->a);
+    r->norm = LEND(d, r->norm, sizeof *r->norm);
     rows_spread(d, n, 1, rope_task, r);
 }
 

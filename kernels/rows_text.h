@@ -5,14 +5,11 @@
 #include "kernels/lanes.h"
 #include "kernels/rows.h"
 
-#include "kernels/rows_norm_text.h"
-#include "kernels/rows_layer_text.h"
-#include "kernels/rows_head_text.h"
-#include "kernels/rows_act_text.h"
-#include "kernels/rows_rope_text.h"
-#include "kernels/rows_embed_text.h"
-#include "kernels/rows_ce_text.h"
-#include "kernels/rows_flat_text.h"
+#include "kernels/rows_each_text.h"
+#include "kernels/rows_vector_text.h"
+#include "kernels/rows_head_dw_text.h"
+#include "kernels/rows_embed_dw_text.h"
+#include "kernels/rows_tree_text.h"
 
 const struct row_ops ROWS_TABLE = {
 #define X(name) .name = op_##name,

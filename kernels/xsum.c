@@ -144,6 +144,17 @@ static void add_piece(struct xsum *s, const float *x, int64_t n)
     xsum_carry(s);
 }
 
+void xsum_add_bins(struct xsum *s, const uint64_t low[256], const uint64_t high[256], int64_t n_nan)
+{
+    for (int e = 0; e < 255; e++) {
+        add_bits(s, low[e], 2 * (e ? e : 1) - 300, 1);
+        add_bits(s, high[e], 2 * (e ? e : 1) - 300 + 32, 1);
+    }
+    s->n_nan += n_nan;
+    s->n_inf += (int64_t)low[255] - n_nan;
+    xsum_carry(s);
+}
+
 struct squares_job { struct xsum *s; const float *x; pthread_mutex_t lock; };
 
 static void squares_task(void *arg, int64_t begin, int64_t end)

@@ -173,9 +173,9 @@ static void give_row(struct emit_row *r, const float *logprob, double now_s)
 static struct head_out on_host(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     size_t n = (size_t)m->n;
-    float *logits = m->seen, *max = logits + n * (size_t)vocab, *sum = max + n;
     if (!m->seen)
         return *head;
+    float *logits = m->seen, *max = logits + n * (size_t)vocab, *sum = max + n;
     dev_read(dev, logits, head->logits, n * (size_t)vocab * sizeof *logits);
     dev_read(dev, max, head->max, n * sizeof *max);
     dev_read(dev, sum, head->sum, n * sizeof *sum);

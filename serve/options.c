@@ -52,7 +52,7 @@ static void print_version(FILE *out)
     struct dev *d = NULL;
     struct err e;
     int rc = dev_open(&d, "cpu", 1, &mem, &e);
-    fprintf(out, "pserve (Shardline) %s, numerics contract 1, cpu class %s, devices cpu, transports self shm mpi\n", SERVE_VERSION, rc < 0 ? "unknown" : d->isa);
+    fprintf(out, "pserve (Shardline) %s, numerics contract 1, cpu class %s, devices %s, transports self shm mpi\n", SERVE_VERSION, rc < 0 ? "unknown" : d->isa, dev_kinds());
     if (rc >= 0)
         dev_close(d);
 }

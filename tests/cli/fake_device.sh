@@ -2,43 +2,5 @@
 # quick
 # fake_device.sh - the programs on a device whose memory the host cannot touch (kernels/fake.c): a direct access ends a rank by SIGSEGV, a
 # wrong pointer is named, and the numbers are the CPU's. The reference of every line is a run with --device cpu.
-. "$(dirname "$0")/train_lib.bash"
-text 1 60000 >"$TMP/text"
-
-# here WHAT ARGS…: the same on the fake device
-here() { SHARDLINE_DEVICE=fake same "fake device: $1" --device cuda "${@:2}"; }
-
-config "$TMP/gqa.json"
-common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps 3 --seq-len 63 --global-batch 8 --threads 1)
-reference
-here "one rank"
-here "kv heads replicated, vocabulary split, ZeRO-3 with its counter" --tp 4 --ranks 8 --zero 3 --micro-batch 1
-here "pipeline with layers computed again, ZeRO-1" --pp 2 --ranks 4 --zero 1 --micro-batch 2 --recompute full
-here "ZeRO-2, saved behind training" --ranks 2 --zero 2 --save-async --save-every 1
-here "gradients left for later" --pp 2 --micro-batch 2 --schedule zero-bubble
-here "samples and evaluation" --eval-data "$TMP/text" --eval-every 2 --sample-every 2
-for name in gpt2 qwen3; do
-    family "$TMP/model.json" $name
-    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 2 --seq-len 63 --global-batch 8 --threads 1 --dtype bf16)
-    reference
-    here "$name in bf16" --tp 8
-done
-train half --stop-after 1 --tp 2
-export SHARDLINE_DEVICE=fake
-run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/rest" --resume "$TMP/half/step-1" --threads 1 --device cuda
-claim "fake device: resumed, it ends in the same state" [ "$(state_of "$out")" = "$ref_state" ]
-
-run ptrain --eval-only --init "$TMP/reference/step-2" --data "$TMP/text" --eval-data "$TMP/text" --seq-len 60 --device cpu
-cpu=$out
-run ptrain --eval-only --init "$TMP/reference/step-2" --data "$TMP/text" --eval-data "$TMP/text" --seq-len 60 --device cuda --tp 2
-claim "fake device: evaluation says what the CPU says" [ "$rc$out" = "0$cpu" ]
-
-SHARDLINE_DEVICE='' run ptrain --data "$TMP/text" --out "$TMP/bytes" --model tiny --steps 1 --seq-len 64 --global-batch 2 --threads 1
-for ask in "--temperature 1 --seed 3" "--prefill-chunk 7 --temperature 0"; do
-    run pserve "$TMP/bytes/step-1" --once "the model of the token" --max-tokens 9 $ask
-    cpu=$out
-    run pserve "$TMP/bytes/step-1" --once "the model of the token" --max-tokens 9 $ask --device cuda --tp 2
-    claim "fake device: pserve $ask says what it says on the CPU" [ "$rc$out" = "0$cpu" ]
-done
-unset SHARDLINE_DEVICE
-finish
+device=fake
+. "$(dirname "$0")/device_cases.bash"

@@ -285,10 +285,11 @@ static struct dev *dev_new(int threads)
 }
 
 struct isa { const char *name; const struct attn_ops *ops; };
-static int isas(struct isa out[4])
+static int isas(struct isa out[5])
 {
     int n = 0;
     out[n++] = (struct isa){ "portable", &attn_portable };
+    out[n++] = (struct isa){ "simt", &attn_simt };
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         out[n++] = (struct isa){ "avx2", &attn_avx2 };
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
@@ -334,7 +335,7 @@ static int backward_same(struct dev *dev, const struct attn_ops *ops, const stru
 static void check_case(enum dtype dt, int n_kv, int group, int d, int64_t T, int backward)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[4];
+    struct isa isa[5];
     struct world *w = world_of(dt, n_kv, group, d, T);
     ref_forward(w);
     if (backward)
@@ -391,7 +392,7 @@ TEST(any_chunks_of_the_rows_give_the_same_bits)
 {
     static const int cuts[][6] = { { 0, 1, 2, 64, 65, 130 }, { 0, 63, 66, 100, 129, 130 }, { 0, 7, 127, 128, 129, 130 } };
     struct dev *dev = dev_new(1);
-    struct isa isa[4];
+    struct isa isa[5];
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         struct world *w = world_of(dt, 2, 3, 16, 130);
         ref_forward(w);
@@ -407,7 +408,7 @@ TEST(any_chunks_of_the_rows_give_the_same_bits)
 TEST(one_row_at_a_time_gives_the_same_bits_as_many)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[4];
+    struct isa isa[5];
     for (int dt = DT_F32; dt <= DT_BF16; dt++)
         for (int group = 1; group <= 8; group *= 2) {
             struct world *w = world_of(dt, 1, group, group == 2 ? 128 : 64, 70);
@@ -423,7 +424,7 @@ TEST(one_row_at_a_time_gives_the_same_bits_as_many)
 TEST(one_row_behind_a_long_past_crosses_segments)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[4];
+    struct isa isa[5];
     static const int at[] = { 1022, 1023, 1024, 1087, 1088, 1150 };
     struct world *w = world_of(DT_F32, 1, 2, 8, 1160);
     for (int h = 0; h < 2; h++)
@@ -469,7 +470,7 @@ static void check_batch(struct dev *dev, const struct attn_ops *ops, enum dtype 
 }
 TEST(a_sequence_has_the_same_bits_alone_and_in_a_batch)
 {
-    struct isa isa[4];
+    struct isa isa[5];
     for (int threads = 1; threads <= 3; threads++) {
         struct dev *dev = dev_new(threads);
         for (int i = 0, n = isas(isa); i < n; i++) {
@@ -486,7 +487,7 @@ static const int windows[] = { 1, 2, 63, 64, 65, 100, 128, 200, 1000 };
 /* Whole, in chunks and row by row, and backward. */
 static void check_window(struct dev *dev, enum dtype dt, int group, int64_t T, int64_t window, int64_t step)
 {
-    struct isa isa[4];
+    struct isa isa[5];
     struct world *w = world_of(dt, 1, group, 16, T);
     w->window = window;
     for (int64_t i = 0; i < T * 16; i += 16)    /* sums that end as -0: the + 0 of a block that is left out is seen */
@@ -518,7 +519,7 @@ TEST(windows_of_any_size_equal_the_definition_whole_in_chunks_and_row_by_row)
 TEST(a_window_leaves_out_whole_segments)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[4];
+    struct isa isa[5];
     for (int dt = DT_F32; dt <= DT_BF16; dt++)
         for (int i = 0; i < 2; i++) {
             struct world *w = world_of(dt, 1, 2, 16, 2100);
@@ -576,7 +577,7 @@ static void check_documents(struct dev *dev, const struct attn_ops *ops, enum dt
 }
 TEST(documents_of_any_length_at_any_row_have_their_own_gradients)
 {
-    struct isa isa[4];
+    struct isa isa[5];
     for (int threads = 1; threads <= 2; threads++) {
         struct dev *dev = dev_new(threads);
         for (int i = 0, n = isas(isa); i < n; i++)
@@ -590,7 +591,7 @@ TEST(documents_of_any_length_at_any_row_have_their_own_gradients)
 
 TEST(any_number_of_threads_gives_the_same_bits)
 {
-    struct isa isa[4];
+    struct isa isa[5];
     struct world *w[2] = { world_of(DT_F32, 3, 2, 16, 150), world_of(DT_BF16, 3, 2, 16, 150) };
     for (int i = 0; i < 2; i++) {
         ref_forward(w[i]);
@@ -611,7 +612,7 @@ TEST(any_number_of_threads_gives_the_same_bits)
 /* One kv head of one sequence: its key blocks are tasks that wait for each other. */
 TEST(key_blocks_of_one_chain_run_in_any_thread)
 {
-    struct isa isa[4];
+    struct isa isa[5];
     for (int dt = DT_F32; dt <= DT_BF16; dt++)
         for (int64_t window = 0; window <= 170; window += 170) {
             struct world *w = world_of(dt, 1, 3, 8, 430);
@@ -632,7 +633,7 @@ TEST(key_blocks_of_one_chain_run_in_any_thread)
 TEST(tiny_values_are_flushed_in_bf16_chains_and_only_there)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[4];
+    struct isa isa[5];
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
         struct world *w = world_of(dt, 1, 2, 16, 90);
         const int64_t n = w->T * w->d;
@@ -656,7 +657,7 @@ TEST(tiny_values_are_flushed_in_bf16_chains_and_only_there)
 TEST(masked_keys_of_the_last_block_are_in_the_chain)
 {
     struct dev *dev = dev_new(1);
-    struct isa isa[4];
+    struct isa isa[5];
     struct world *w = world_of(DT_F32, 1, 1, 8, 2);
     for (int x = 0; x < 8; x++) {
         w->q[x] = w->q[8 + x] = x ? 0 : 1;
@@ -690,7 +691,7 @@ static void check_segments(struct dev *dev, const struct attn_ops *ops, const st
 }
 TEST(segments_of_a_few_rows_run_in_any_thread)
 {
-    struct isa isa[4];
+    struct isa isa[5];
     for (int dt = DT_F32; dt <= DT_BF16; dt++)
         for (int64_t window = 0; window <= 1040; window += 520) {
             struct world *w = world_of(dt, 1, 4, 16, 2120), *other = world_of(dt, 1, 4, 16, 20);

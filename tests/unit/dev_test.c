@@ -3,7 +3,7 @@
 #include "kernels/kernels.h"
 #include "tests/test.h"
 
-static const char *const classes[] = { "portable", "avx2", "avx512", "avx512bf16" };
+static const char *const classes[] = { "portable", "avx2", "avx512", "avx512bf16", "simt" };
 
 static struct dev *open_class(const char *isa, int threads, struct mem *mem, struct err *e)
 {

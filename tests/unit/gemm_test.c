@@ -9,18 +9,19 @@
 
 struct class { const char *name; const struct gemm_ops *ops; int here; };
 
-static int list_classes(struct class out[4])
+static int list_classes(struct class out[5])
 {
     __builtin_cpu_init();
     int avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     int avx512 = avx2 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-    struct class all[4] = { { "portable", &gemm_portable, 1 },
+    struct class all[5] = { { "portable", &gemm_portable, 1 },
+                            { "simt", &gemm_simt, 1 },
                             { "avx2", &gemm_avx2, avx2 },
                             { "avx512", &gemm_avx512, avx512 },
                             { "avx512bf16", &gemm_avx512bf16, avx512 && __builtin_cpu_supports("avx512bf16") } };
     int n = 0;
-    for (int i = 0; i < 4; i++)
+    for (int i = 0; i < 5; i++)
         if (all[i].here)
             out[n++] = all[i];
     return n;
@@ -239,7 +240,7 @@ static void linear_case(struct dev *d, const struct class *c, const struct shape
 
 static void linear_everywhere(enum dtype dt)
 {
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
     for (int i = 0; i < n; i++)
@@ -255,7 +256,7 @@ TEST(linear_bf16_is_its_definition_in_every_class) { linear_everywhere(DT_BF16);
 TEST(linear_row_is_the_same_alone_and_among_many)
 {
     enum { MANY = 260 };                                /* more rows than are packed together */
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
     struct leaves l = leaves_of(100, 8, 0, 8);
@@ -281,7 +282,7 @@ TEST(linear_row_is_the_same_alone_and_among_many)
 
 TEST(linear_pack_of_stacked_matrices_is_that_of_one)
 {
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
     struct leaves l = leaves_of(45, 4, 0, 4);
@@ -330,7 +331,7 @@ static void dx_case(struct dev *d, const struct class *c, int which, enum dtype 
 
 TEST(linear_dx_is_its_definition_in_every_class)
 {
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
     for (int i = 0; i < n; i++)
@@ -375,7 +376,7 @@ static void dw_case(struct dev *d, const struct class *c, int n_seq, int per_cal
 TEST(linear_dw_is_its_definition_in_calls_of_any_size)
 {
     static const int counts[] = { 1, 2, 3, 6, 8, 12, 24 };
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
     for (int i = 0; i < n; i++)
@@ -387,7 +388,7 @@ TEST(linear_dw_is_its_definition_in_calls_of_any_size)
 
 TEST(linear_dw_is_its_definition_for_any_length_and_data)
 {
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
     for (int i = 0; i < n; i++)
@@ -400,7 +401,7 @@ TEST(linear_dw_is_its_definition_for_any_length_and_data)
 
 TEST(linear_dw_takes_many_sequences_in_a_call)
 {
-    struct class c[4];
+    struct class c[5];
     struct dev *d = device(1);
     int n = list_classes(c);
     dw_case(d, &c[n - 1], 1200, 1200, 1, DT_F32, PLAIN);
@@ -413,7 +414,7 @@ TEST(linear_dw_takes_many_sequences_in_a_call)
 
 TEST(products_do_not_depend_on_threads)
 {
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d[3] = { device(1), device(2), device(5) };
     const struct gemm_ops *ops = c[n - 1].ops;
@@ -445,7 +446,7 @@ TEST(products_do_not_depend_on_threads)
 /* One bf16 row times one bf16 column through every class; all must give `want`. */
 static void bf16_dot(int n_leaves, const int64_t *len, const float *a, const float *b, float want)
 {
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
     struct leaves l = cut(n_leaves, len);
@@ -498,7 +499,7 @@ TEST(products_leave_the_rounding_mode_alone)
 
 TEST(products_of_nothing_write_nothing_but_sums)
 {
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
     for (int i = 0; i < n; i++) {
@@ -519,7 +520,7 @@ TEST(products_of_nothing_write_nothing_but_sums)
 
 TEST(products_without_memory_are_nan)
 {
-    struct class c[4];
+    struct class c[5];
     int n = list_classes(c);
     enum { N = 64, K = 1024 };                          /* larger than what the self-test at start has left as scratch */
     static float x[N * K], y[N * N];

@@ -11,14 +11,14 @@
 #include "tests/test.h"
 
 /* ---- devices: all classes, 1 and 2 threads ---- */
-#define MAX_DEVS 8
+#define MAX_DEVS 10
 struct rig { struct mem mem; struct dev *dev[MAX_DEVS]; int n; };
 
 static inline struct rig *rig_open(void)
 {
-    static const char *const isa[] = { "portable", "avx2", "avx512", "avx512bf16" };
+    static const char *const isa[] = { "portable", "avx2", "avx512", "avx512bf16", "simt" };
     struct rig *r = calloc(1, sizeof *r);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < MAX_DEVS; i++) {
         struct err e = { 0 };
         setenv("SHARDLINE_ISA", isa[i / 2], 1);
         if (dev_open(&r->dev[r->n], "cpu", 1 + i % 2, &r->mem, &e) == 0)

@@ -4,6 +4,7 @@
 #include "kernels/dev.h"
 #include "kernels/fn.h"
 #include "kernels/kernels.h"
+#include "kernels/rows.h"
 #include "tests/test.h"
 
 static struct mem mem;
@@ -161,5 +162,29 @@ TEST(nan_and_infinity_are_counted_and_make_the_norm_nan)
     CHECK_INT(s.n_nan, 2);
     CHECK_INT(s.n_inf, 2);
     CHECK(isnan(xsum_double(&s)));
+    dev_close(d);
+}
+
+TEST(bins_by_exponent_make_the_same_sum)
+{
+    enum { N = 5000 };
+    struct dev *d = open_dev(1);
+    struct xsum whole = { { 0 }, 0, 0 }, binned = { { 0 }, 0, 0 };
+    uint64_t low[256] = { 0 }, high[256] = { 0 };
+    float x[N];
+    for (int i = 0; i < N; i++) {
+        uint32_t b = (uint32_t)i * 2654435761u, e2 = b >> 23 & 255u;     /* all exponents and signs; some NaN and Inf */
+        memcpy(&x[i], &b, 4);
+        uint64_t m = (b & 0x7fffffu) | (uint32_t)(e2 != 0) << 23, square = e2 == 255 ? 1 : m * m;
+        low[e2] += square & 0xffffffffu;
+        high[e2] += square >> 32;
+    }
+    int64_t n_nan = 0;
+    for (int i = 0; i < N; i++)
+        n_nan += x[i] != x[i];
+    KERNEL(d, sum_squares, &whole, x, N);
+    xsum_add_bins(&binned, low, high, n_nan);
+    CHECK(same_sum(&whole, &binned));
+    CHECK(whole.n_nan > 0);
     dev_close(d);
 }

@@ -1,0 +1,137 @@
+/* lanes.cuh - the lanes of lanes.h on a GPU: a warp, see there. */
+#ifndef SHARDLINE_KERNELS_CUDA_LANES_CUH
+#define SHARDLINE_KERNELS_CUDA_LANES_CUH
+
+#include <assert.h>
+#include "kernels/cuda/priv.h"
+
+#define WARP_ALL 0xffffffffu
+
+/* A lane's own element, whatever the index. */
+struct lane_cell {
+    float v;
+    __device__ __forceinline__ float &operator[](int64_t) { return v; }
+    __device__ __forceinline__ const float &operator[](int64_t) const { return v; }
+};
+struct lanes { struct lane_cell x; };
+
+#define EACH_LANE(j, n) int j = (int)(threadIdx.x % LANES), j##_end_ = (int)(n); j < j##_end_; j += LANES
+#define LANE_OF(a, j) __shfl_sync(WARP_ALL, (a)->x.v, (j))
+
+/* C's void *, which becomes any pointer by itself. */
+struct any_pointer {
+    const void *p;
+    template <class T> __host__ __device__ __forceinline__ operator T *() const { return (T *)p; }
+};
+FN struct any_pointer mat_row(struct mat m, int64_t r)
+{
+    struct any_pointer p = { (const char *)m.p + r * m.ld * (int64_t)(m.dt == DT_F32 ? 4 : 2) };
+    return p;
+}
+
+/* The same folds as on a CPU; every lane gets the result. All lanes of the warp take part. */
+FN float lanes_fold(struct lanes *a)
+{
+    float v = a->x.v;
+    for (int w = LANES / 2; w > 0; w /= 2)
+        v = v + __shfl_down_sync(WARP_ALL, v, w);
+    return __shfl_sync(WARP_ALL, v, 0);
+}
+
+FN float lanes_max(const struct lanes *a)
+{
+    float m = a->x.v;
+    for (int w = LANES / 2; w > 0; w /= 2) {
+        float o = __shfl_xor_sync(WARP_ALL, m, w);
+        m = o > m ? o : m;
+    }
+    return m + 0.0f;
+}
+
+#define ROW_TASK static __device__ void
+#define ROW_ARG struct any_pointer
+#define ROW_BOTH static __host__ __device__ __forceinline__
+#define LEND(d, p, bytes) ((decltype(p))cuda_lend((d), (p), (bytes)))
+#define LEND_IDS(d, ids, n) LEND(d, ids, sizeof(int32_t) * (size_t)(n))
+#define LEND_ATTN(d, a) cuda_lend_attn((d), (a))
+#define FLAT_PIECE(n) 256
+#define ROPE_PIECE 1
+
+const struct attn *cuda_lend_attn(struct dev *d, const struct attn *a);
+
+/* ---- tasks on the GPU: a warp each ---- */
+enum { SPREAD_WARPS = 4 };               /* a block */
+
+template <auto Task, class Job> static __global__ void spread_kernel(const Job job, int64_t n, int64_t per)
+{
+    const int64_t i = ((int64_t)blockIdx.x * SPREAD_WARPS + threadIdx.x / LANES) * per;
+    struct any_pointer arg = { &job };
+    if (i < n)
+        Task(arg, i, i + per < n ? i + per : n);
+}
+
+template <auto Task, class Job> static void cuda_spread(struct dev *d, int64_t n, int64_t per, const Job *job)
+{
+    const int64_t tasks = (n + per - 1) / per, blocks = (tasks + SPREAD_WARPS - 1) / SPREAD_WARPS;
+    if (n <= 0)
+        return;
+    if (blocks > INT32_MAX) {
+        cuda_well(d, cudaErrorInvalidConfiguration, "more rows than one launch takes");
+        return;
+    }
+    spread_kernel<Task, Job><<<(unsigned)blocks, SPREAD_WARPS * LANES, 0, cuda_stream(d)>>>(*job, n, per);
+    cuda_well(d, cudaGetLastError(), "starting a kernel");
+}
+#define rows_spread(d, n, per, task, job) cuda_spread<task>((d), (n), (per), (job))
+#define rows_per_task(cols) 1
+
+/* ---- tree.h, for the device ---- */
+FN int64_t gpu_tree_run(int64_t n)
+{
+    while (n > 0 && n % 2 == 0)
+        n /= 2;
+    return n;
+}
+
+FN int gpu_tree_merges(int64_t n, int64_t i)
+{
+    const int64_t m = gpu_tree_run(n);
+    int merges = i % m != 0;
+    if (i % m != m - 1)
+        return merges;
+    for (int64_t run = i / m; run & 1; run >>= 1)
+        merges++;
+    return merges;
+}
+
+FN int gpu_tree_depth_before(int64_t n, int64_t i)
+{
+    const int64_t m = gpu_tree_run(n);
+    return __popcll((unsigned long long)(i / m)) + (i % m != 0);
+}
+
+FN int64_t gpu_block_begin(int64_t n, int grain, int g)
+{
+    const int64_t b = (n + grain - 1) / grain * g;
+    return b < n ? b : n;
+}
+
+FN float gpu_tree_sum(int64_t n, const float *x, int64_t stride)
+{
+    float stack[TREE_DEPTH_MAX];
+    int depth = 0;
+    for (int64_t i = 0; i < n; i++) {
+        float v = x[i * stride];
+        for (int k = gpu_tree_merges(n, i); k > 0; k--)
+            v = stack[--depth] + v;
+        stack[depth++] = v;
+    }
+    return n ? stack[0] : 0.0f;
+}
+#define tree_merges gpu_tree_merges
+#define tree_depth_before gpu_tree_depth_before
+#define block_begin gpu_block_begin
+#define tree_sum gpu_tree_sum
+#define dtype_size(t) ((t) == DT_F32 ? (size_t)4 : (size_t)2)
+
+#endif
