@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "format/dcp.h"
+#include "format/run_state.h"
 
 /* What an item is, from its key and path. */
 struct meaning {
@@ -21,6 +22,7 @@ struct meaning {
 
 static const struct { const char *suffix; int what; enum ckpt_role role; } kinds[] = {
     { ".exp_avg", TENSOR, ROLE_EXP_AVG }, { ".exp_avg_sq", TENSOR, ROLE_EXP_AVG_SQ }, { ".step", STEP, ROLE_WEIGHT },
+    { ".master_param", TENSOR, ROLE_MASTER },
 };
 /* Wrappers of modules that leave their name in the names of parameters. */
 static const char *const wrappers[] = { "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module." };
@@ -340,8 +342,20 @@ static int add_all(struct build *b, struct dcp *d, struct err *e)
     }
     if (rc >= 0 && numbered)
         rc = add_numbered(b, d, strip, n_ids, numbered, e);
-    if (rc >= 0 && b->has_step)
+    if (rc >= 0 && b->has_step && !dcp_find(d, RUN_STATE_KEY))
         read_run(b, d);
+    return rc < 0 ? rc : 0;
+}
+
+/* What reshard wrote beside the tensors. */
+static int read_run_state(struct ckpt *c, struct dcp *d, struct err *e)
+{
+    const struct dcp_item *x = dcp_find(d, RUN_STATE_KEY);
+    struct torch_file t = { 0 };
+    int rc = x && !x->is_tensor ? dcp_object(d, x, &t, e) : 0;
+    if (rc >= 0)
+        rc = run_state_read(c, t.root, e);
+    torch_close(&t);
     return rc < 0 ? rc : 0;
 }
 
@@ -356,6 +370,7 @@ int dcp_open_ckpt(struct ckpt *c, int is_folder, struct err *e)
     TRY(add_all(&b, &d, e));
     TRY(build_finish(&b, e));
     TRY(build_writer(c, "PyTorch Distributed Checkpoint", NULL, dcp_ranks(&d), e));
+    TRY(read_run_state(c, &d, e));
 out:
     dcp_close(&d);
     build_free(&b);

@@ -88,7 +88,8 @@ int deepspeed_open(struct ckpt *c, int is_folder, struct err *e)
     universal = zero && fmt_is_dir(zero);
     c->driver = universal ? "deepspeed-universal" : "deepspeed";
     TRY(universal ? ds_universal_open(&b, sub, &files, e) : ds_zero_open(&b, sub, &files, e));
-    TRY(build_finish(&b, e));
+    if (!universal)
+        TRY(build_finish(&b, e));
     TRY(build_writer(c, universal ? "DeepSpeed, universal form" : "DeepSpeed", NULL, 0, e));
 out:
     free(zero);

@@ -26,6 +26,7 @@ const struct pk *ds_alias(const struct ckpt *c, const struct ds_model *m, const 
 int ds_aliases_check(const struct ckpt *c, const struct ds_model *m, const struct ds_params *l, struct err *e);
 
 int ds_zero_open(struct build *b, const char *sub, const struct names *files, struct err *e);
+/* Finishes the build too: the state beside the tensors comes last. */
 int ds_universal_open(struct build *b, const char *sub, const struct names *files, struct err *e);
 
 #endif

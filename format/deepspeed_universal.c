@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "format/deepspeed.h"
+#include "format/run_state.h"
 
 struct universal {
     struct build *b;
@@ -154,8 +155,13 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
             TRY(add_param(&u, l.name[i], e));
     }
     TRY(read_leftover(&u, e));
-    if (u.model.t.root)
-        run_deepspeed(&u.b->run, &u.model.t, pk_get(u.model.t.root, "ds_config"), pk_get(u.model.t.root, "lr_scheduler"));
+    const struct pk *ours = pk_get(u.model.t.root, RUN_STATE_KEY);
+    if (ours)
+        memset(&b->run, 0, sizeof b->run);          /* it says more than the optimizer's groups */
+    else if (u.model.t.root)
+        run_deepspeed(&b->run, &u.model.t, pk_get(u.model.t.root, "ds_config"), pk_get(u.model.t.root, "lr_scheduler"));
+    TRY(build_finish(b, e));
+    TRY(run_state_read(b->c, ours, e));
 out:
     torch_close(&u.model.t);
     ds_params_free(&u.params);

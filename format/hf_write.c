@@ -7,6 +7,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
+#include "format/small_files.h"
 #include "format/st.h"
 
 struct shard { char name[48], *path; int fd, first, n; int64_t bytes; };
@@ -136,16 +137,6 @@ static int write_index(const struct hf_write *w, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-static int write_small(const struct hf_write *w, const char *name, const void *data, size_t n, struct err *e)
-{
-    char *path = fmt_join(w->dir, name);
-    int rc = path ? fmt_file_name_check(name, "files to carry along", e) : err_set(e, ERR_MEMORY, "no room for the path of %s", name);
-    if (rc >= 0)
-        rc = io_write_file(path, data, n, e);
-    free(path);
-    return rc < 0 ? rc : 0;
-}
-
 int hf_write_seal(struct hf_write *w, const struct ckpt_meta *meta, struct err *e)
 {
     int rc = 0;
@@ -162,10 +153,7 @@ int hf_write_seal(struct hf_write *w, const struct ckpt_meta *meta, struct err *
     }
     if (w->n_shards > 1)
         TRY(write_index(w, e));
-    if (meta->config_json)
-        TRY(write_small(w, FMT_CONFIG, meta->config_json, strlen(meta->config_json), e));
-    for (int i = 0; i < meta->n_extra; i++)
-        TRY(write_small(w, meta->extra_name[i], meta->extra_data[i], meta->extra_bytes[i], e));
+    TRY(small_files_write(w->dir, meta, e));
     TRY(io_sync_dir(w->dir, e));
 out:
     if (rc < 0)

@@ -13,6 +13,8 @@ json_t *manifest_sum128(struct sum128 s);
 json_t *manifest_blocks(const uint64_t *block, int64_t n);      /* 16 hex digits each, in one string; NULL: no memory */
 json_t *manifest_ints(const int64_t *v, int n);
 json_t *manifest_state(const struct ckpt_state *s, struct err *e);
+/* The way back (native.c): members grain and state of root become c->state. */
+int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e);
 /* hash of the state digest (of the weights' without state), layout and format version */
 struct sum128 manifest_save_id(const struct ckpt_digests *d, const struct ckpt_layout *l);
 

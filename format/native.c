@@ -103,7 +103,7 @@ static int read_layout(struct ckpt *c, const json_t *root, const char *path, str
     return 0;
 }
 
-static int read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e)
 {
     const json_t *o = json_object_get(root, "state"), *run;
     struct ckpt_state *s = &c->state;
@@ -121,6 +121,8 @@ static int read_state(struct ckpt *c, const json_t *root, const char *path, stru
     if (strlen(seed) != 16 || fmt_parse_hex(seed, 16, &s->seed))
         return err_set(e, ERR_FORMAT, "%s: seed is not 16 hex digits", path);
     run = json_object_get(o, "run");
+    free(c->run_json);
+    c->run_json = NULL;
     if (json_is_object(run) && !(c->run_json = fmt_run_decode(run)))
         return err_set(e, ERR_FORMAT, "%s: the settings of the run hold a number that is none: is it written by another program", path);
     s->run_json = c->run_json;
@@ -423,7 +425,7 @@ int native_open(struct ckpt *c, int is_folder, struct err *e)
     }
     TRY(check_version(root, path, e));
     TRY(read_layout(c, root, path, e));
-    TRY(read_state(c, root, path, e));
+    TRY(manifest_read_state(c, root, path, e));
     TRY(read_tensors(c, root, path, e));
     TRY(read_files(c, root, path, e));
     TRY(read_small(c, root, path, e));

@@ -1,21 +1,26 @@
 /* output.c - the files of the target that this process writes: opened, put into, closed, and made a whole checkpoint by rank 0.
  *
- * A shard is a unit (one file) of a native target; a Hugging Face target has one writer for all of its files. */
+ * A shard is a unit (one file) of a native or DCP target; other targets have one writer for all of their files. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include "reshard/output.h"
 
-/* ---- open ---- */
+/* What of the source's state the target has. */
+static struct ckpt_state target_state(const struct plan *p)
+{
+    struct ckpt_state s = { 0 };
+    if (!p->req->weights_only)
+        s = *ckpt_state(p->src);
+    s.grain = p->grain;
+    return s;
+}
+
+/* ---- native ---- */
 
 static int is_ours(const struct plan *p, int unit)
 {
     return p->unit[unit].n_pieces && p->unit[unit].owner == share_rank(p->req->share);
-}
-
-int output_owns(const struct output *o, const struct target_piece *q)
-{
-    return o->hf || o->shard[q->unit];
 }
 
 /* The pieces of every unit of this process, as the units number them. */
@@ -72,17 +77,172 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int output_open(struct output *o, const struct plan *p, const char *tmp, struct err *e)
+static int put_native(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
 {
-    o->p = p;
-    if (p->req->format != TARGET_HF)
-        return open_native(o, tmp, e);
+    struct ckpt_digest so_far;
+    (void)target;
+    int rc = ckpt_shard_put(o->shard[q->unit], q->index, data, n, e);
+    return rc < 0 ? rc : ckpt_shard_check(o->shard[q->unit], q->index, &so_far, e);
+}
+
+static int close_native(struct output *o, int unit, struct err *e)
+{
+    struct ckpt_shard *shard = o->shard[unit];
+    if (!shard)
+        return 0;
+    o->shard[unit] = NULL;
+    return ckpt_shard_close(shard, &o->table[unit], &o->table_bytes[unit], e);
+}
+
+/* All tables of this process in one blob: length, text, length, text, … */
+static int pack_tables(const struct output *o, char **blob, size_t *n, struct err *e)
+{
+    size_t room = 1, at = 0;
+    int n_units = o->p->n_ranks * UNITS;
+    for (int u = 0; u < n_units; u++)
+        room += o->table[u] ? sizeof(size_t) + o->table_bytes[u] : 0;
+    if (!(*blob = malloc(room)))
+        return err_set(e, ERR_MEMORY, "no room for tables of %zu bytes", room);
+    for (int u = 0; u < n_units; u++) {
+        if (!o->table[u])
+            continue;
+        memcpy(*blob + at, &o->table_bytes[u], sizeof(size_t));
+        memcpy(*blob + at + sizeof(size_t), o->table[u], o->table_bytes[u]);
+        at += sizeof(size_t) + o->table_bytes[u];
+    }
+    *n = at;
+    return 0;
+}
+
+static int seal_native(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+{
+    const struct plan *p = o->p;
+    size_t room = (size_t)p->n_ranks * UNITS, *bytes = calloc(room, sizeof *bytes);
+    void **table = calloc(room, sizeof *table);
+    int used = 0, rc;
+    if (!table || !bytes) {
+        rc = err_set(e, ERR_MEMORY, "no room for the tables of %d ranks", p->n_ranks);
+        goto out;
+    }
+    for (size_t at = 0; at < n; at += sizeof(size_t) + bytes[used++]) {
+        memcpy(&bytes[used], blob + at, sizeof(size_t));
+        table[used] = blob + at + sizeof(size_t);
+    }
+    rc = ckpt_seal(tmp, used, table, bytes, meta, NULL, e);
+out:
+    free(table);
+    free(bytes);
+    return rc;
+}
+
+/* ---- Hugging Face ---- */
+
+static int list_tensors(struct output *o, struct err *e)
+{
+    const struct plan *p = o->p;
     o->list = calloc((size_t)p->n + 1, sizeof *o->list);
     if (!o->list)
         return err_set(e, ERR_MEMORY, "no room for %d tensors", p->n);
     for (int i = 0; i < p->n; i++)
         o->list[i] = p->target[i].t;
-    return hf_write_open(&o->hf, tmp, p->n, o->list, p->req->shard_bytes, e);
+    return 0;
+}
+
+static int open_hf(struct output *o, const char *tmp, struct err *e)
+{
+    int rc = list_tensors(o, e);
+    return rc < 0 ? rc : hf_write_open(&o->hf, tmp, o->p->n, o->list, o->p->req->shard_bytes, e);
+}
+
+static int put_hf(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+{
+    (void)q;
+    return hf_write_put(o->hf, target, data, n, e);
+}
+
+static int seal_hf(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+{
+    struct hf_write *w = o->hf;
+    (void)tmp, (void)blob, (void)n;
+    o->hf = NULL;
+    return hf_write_seal(w, meta, e);
+}
+
+/* ---- PyTorch DCP ---- */
+
+static int open_dcp(struct output *o, const char *tmp, struct err *e)
+{
+    const struct plan *p = o->p;
+    int n_units = p->n_ranks * UNITS, rc = list_tensors(o, e), *n_items = calloc((size_t)n_units, sizeof *n_items);
+    char *ours = calloc((size_t)n_units, 1);
+    if (rc >= 0 && (!n_items || !ours))
+        rc = err_set(e, ERR_MEMORY, "no room for %d ranks", p->n_ranks);
+    TRY(rc);
+    for (int u = 0; u < n_units; u++) {
+        n_items[u] = p->unit[u].n_pieces;
+        ours[u] = (char)is_ours(p, u);
+    }
+    raise_file_limit(n_units);
+    TRY(dcp_write_open(&o->dcp, tmp, p->n, o->list, n_units, n_items, ours, e));
+    for (int i = 0; i < p->n; i++)
+        for (int k = 0; k < p->target[i].n_pieces; k++)
+            dcp_write_item(o->dcp, p->target[i].piece[k].unit, p->target[i].piece[k].index, i, &p->target[i].piece[k].box);
+    TRY(dcp_write_start(o->dcp, e));
+out:
+    free(n_items);
+    free(ours);
+    return rc < 0 ? rc : 0;
+}
+
+static int put_dcp(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+{
+    (void)target;
+    return dcp_write_put(o->dcp, q->unit, q->index, data, n, e);
+}
+
+static int close_dcp(struct output *o, int unit, struct err *e) { return dcp_write_close(o->dcp, unit, e); }
+
+static int seal_dcp(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+{
+    (void)tmp, (void)blob, (void)n;
+    return dcp_write_seal(o->dcp, meta, e);
+}
+
+/* ---- DeepSpeed universal ---- */
+
+static int open_universal(struct output *o, const char *tmp, struct err *e)
+{
+    int rc = list_tensors(o, e);
+    o->state = target_state(o->p);
+    return rc < 0 ? rc : universal_write_open(&o->universal, tmp, o->p->n, o->list, &o->state, e);
+}
+
+static int put_universal(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+{
+    (void)q;
+    return universal_write_put(o->universal, target, data, n, e);
+}
+
+static int seal_universal(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+{
+    (void)tmp, (void)blob, (void)n;
+    return universal_write_seal(o->universal, meta, e);
+}
+
+/* ---- any ---- */
+
+static const struct sink sinks[] = {
+    [TARGET_NATIVE] = { 1, 1, open_native, put_native, close_native, pack_tables, seal_native },
+    [TARGET_HF] = { 0, 0, open_hf, put_hf, NULL, NULL, seal_hf },
+    [TARGET_DCP] = { 1, 0, open_dcp, put_dcp, close_dcp, NULL, seal_dcp },
+    [TARGET_UNIVERSAL] = { 0, 0, open_universal, put_universal, NULL, NULL, seal_universal },
+};
+
+int output_open(struct output *o, const struct plan *p, const char *tmp, struct err *e)
+{
+    o->p = p;
+    o->sink = &sinks[p->req->format];
+    return o->sink->open(o, tmp, e);
 }
 
 void output_free(struct output *o)
@@ -93,21 +253,22 @@ void output_free(struct output *o)
     for (int u = 0; o->table && u < n_units; u++)
         free(o->table[u]);
     hf_write_abort(o->hf);
+    dcp_write_free(o->dcp);
+    universal_write_free(o->universal);
     free(o->shard);
     free(o->table);
     free(o->table_bytes);
     free(o->list);
 }
 
-/* ---- data ---- */
+int output_owns(const struct output *o, const struct target_piece *q)
+{
+    return !o->sink->by_unit || is_ours(o->p, q->unit);
+}
 
 int output_put(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
 {
-    struct ckpt_digest so_far;
-    if (o->hf)
-        return hf_write_put(o->hf, target, data, n, e);
-    int rc = ckpt_shard_put(o->shard[q->unit], q->index, data, n, e);
-    return rc < 0 ? rc : ckpt_shard_check(o->shard[q->unit], q->index, &so_far, e);
+    return o->sink->put(o, target, q, data, n, e);
 }
 
 int output_digest(struct output *o, const struct target_piece *q, struct ckpt_digest *d, struct err *e)
@@ -117,11 +278,7 @@ int output_digest(struct output *o, const struct target_piece *q, struct ckpt_di
 
 int output_close(struct output *o, int unit, struct err *e)
 {
-    struct ckpt_shard *shard = o->shard ? o->shard[unit] : NULL;
-    if (!shard)
-        return 0;
-    o->shard[unit] = NULL;
-    return ckpt_shard_close(shard, &o->table[unit], &o->table_bytes[unit], e);
+    return o->sink->close && is_ours(o->p, unit) ? o->sink->close(o, unit, e) : 0;
 }
 
 /* ---- the small files ---- */
@@ -182,68 +339,19 @@ out:
 
 /* ---- the end: rank 0 makes one checkpoint of all tables ---- */
 
-/* All tables of this process in one blob: length, text, length, text, … */
-static int pack_tables(const struct output *o, char **blob, size_t *n, struct err *e)
-{
-    size_t room = 1, at = 0;
-    int n_units = o->p->n_ranks * UNITS;
-    for (int u = 0; u < n_units; u++)
-        room += o->table[u] ? sizeof(size_t) + o->table_bytes[u] : 0;
-    if (!(*blob = malloc(room)))
-        return err_set(e, ERR_MEMORY, "no room for tables of %zu bytes", room);
-    for (int u = 0; u < n_units; u++) {
-        if (!o->table[u])
-            continue;
-        memcpy(*blob + at, &o->table_bytes[u], sizeof(size_t));
-        memcpy(*blob + at + sizeof(size_t), o->table[u], o->table_bytes[u]);
-        at += sizeof(size_t) + o->table_bytes[u];
-    }
-    *n = at;
-    return 0;
-}
-
-static int seal_native(const struct plan *p, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
-{
-    size_t room = (size_t)p->n_ranks * UNITS, *bytes = calloc(room, sizeof *bytes);
-    void **table = calloc(room, sizeof *table);
-    int used = 0, rc;
-    if (!table || !bytes) {
-        rc = err_set(e, ERR_MEMORY, "no room for the tables of %d ranks", p->n_ranks);
-        goto out;
-    }
-    for (size_t at = 0; at < n; at += sizeof(size_t) + bytes[used++]) {
-        memcpy(&bytes[used], blob + at, sizeof(size_t));
-        table[used] = blob + at + sizeof(size_t);
-    }
-    rc = ckpt_seal(tmp, used, table, bytes, meta, NULL, e);
-out:
-    free(table);
-    free(bytes);
-    return rc;
-}
-
 static int seal(struct output *o, const char *tmp, char *blob, size_t n, struct err *e)
 {
     const struct plan *p = o->p;
     const struct layout *l = &p->req->layout;
     struct extras x = { 0 };
-    struct ckpt_meta meta = { .layout = { l->tp, l->pp, l->cp, l->dp, l->ep, l->zero }, .config_json = p->config };
+    struct ckpt_meta meta = { .layout = { l->tp, l->pp, l->cp, l->dp, l->ep, l->zero }, .state = target_state(p), .config_json = p->config };
     int rc = 0;
-    if (!p->req->weights_only)
-        meta.state = *ckpt_state(p->src);
-    meta.state.grain = p->grain;
     TRY(collect_extras(p, &x, e));
     meta.n_extra = x.n;
     meta.extra_name = x.name;
     meta.extra_data = x.data;
     meta.extra_bytes = x.bytes;
-    if (o->hf) {
-        struct hf_write *w = o->hf;
-        o->hf = NULL;
-        TRY(hf_write_seal(w, &meta, e));
-    } else {
-        TRY(seal_native(p, tmp, blob, n, &meta, e));
-    }
+    TRY(o->sink->seal(o, tmp, blob, n, &meta, e));
 out:
     for (int i = 0; x.data && i < x.n; i++)
         free((void *)x.data[i]);
@@ -259,7 +367,7 @@ int output_seal(struct output *o, const char *tmp, struct err *e)
     char *blob = NULL;
     void *all = NULL;
     size_t n = 0;
-    int rc = o->hf ? 0 : pack_tables(o, &blob, &n, e);
+    int rc = o->sink->pack ? o->sink->pack(o, &blob, &n, e) : 0;
     TRY(share_agree(share, rc, e));
     TRY(share_gather(share, blob, n, &all, &n, e));
     rc = share_agree(share, share_rank(share) ? 0 : seal(o, tmp, all, n, e), e);

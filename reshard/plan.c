@@ -214,11 +214,36 @@ static int add_whole(struct plan *p, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
+/* DCP holds boxes, not ranges: dp cuts the rows of what a rank of tp has, as FSDP2 does (torch.chunk: ceil(n / dp) rows each, the last ones
+ * fewer or none). Returns the rows of rank d as an element range of the box too. */
+static int cut_rows(struct param_piece *q, int dp, int d)
+{
+    int64_t rows = q->box.extent[0], step = (rows + dp - 1) / dp, from = d * step < rows ? d * step : rows, to = from + step < rows ? from + step : rows;
+    q->box.start[0] += from;
+    q->box.extent[0] = to - from;
+    q->lo = 0;
+    q->hi = box_count(&q->box);
+    return q->hi > 0;
+}
+
+static int list_parts(const struct plan *p, const struct params_local *l, int dp, int sliced, struct param_piece *out)
+{
+    if (p->req->format != TARGET_DCP || !sliced)
+        return params_pieces(l, dp, sliced, out);
+    int n = params_pieces(l, 0, 0, out), kept = 0;
+    for (int i = 0; i < n; i++) {
+        struct param_piece q = out[i];
+        if (cut_rows(&q, p->req->layout.dp, dp))
+            out[kept++] = q;
+    }
+    return kept;
+}
+
 static int add_rank(struct plan *p, const struct params_local *l, int rank, int dp, struct param_piece *out, struct err *e)
 {
     int zero = p->req->layout.zero, rc = 0;
     for (int role = 0; role < ROLE_COUNT; role++) {
-        int n = params_pieces(l, dp, role == ROLE_WEIGHT ? zero == 3 : zero >= 1, out);
+        int n = list_parts(p, l, dp, role == ROLE_WEIGHT ? zero == 3 : zero >= 1, out);
         for (int i = 0; i < n && rc >= 0; i++) {
             struct target *t = find_target(p, (enum ckpt_role)role, p->table.p[l->part[out[i].part].param].name);
             if (t)
@@ -322,7 +347,7 @@ static int target_config(struct plan *p, struct err *e)
     was = json_deep_copy(o);
     if (p->req->dtype != TARGET_AS_IS && json_is_object(o))
         set_dtype(o, p->req->dtype);
-    if (p->has_model && p->req->format == TARGET_HF)
+    if (p->has_model && p->req->format != TARGET_NATIVE)
         set_grain(p, o);
     if (was && !json_equal(o, was)) {
         char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)), *line = text ? realloc(text, strlen(text) + 2) : NULL;
@@ -379,7 +404,7 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     p->grain = ckpt_state(src)->grain ? ckpt_state(src)->grain : p->has_model ? p->cfg.grain : 0;
     if (p->has_model && p->grain)
         TRY(take_grain(p, e));
-    if (p->has_model && req->format == TARGET_NATIVE)
+    if (p->has_model && (req->format == TARGET_NATIVE || req->format == TARGET_DCP))
         TRY(place_pieces(p, e));
     TRY(add_whole(p, e));
     sum_up(p);

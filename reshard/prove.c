@@ -91,6 +91,18 @@ static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt
     return 0;
 }
 
+/* Step, seed and data position are no tensors: formats of others keep them in places of their own. */
+static int compare_state(const struct plan *p, const struct ckpt *c, struct err *e)
+{
+    const struct ckpt_state *want = ckpt_state(p->src), *have = ckpt_state(c);
+    if (p->req->weights_only || p->req->format == TARGET_HF || !want->has_state)
+        return 0;
+    if (have->has_state && have->step == want->step && have->seed == want->seed && have->epoch == want->epoch && have->sample == want->sample)
+        return 0;
+    return err_set(e, ERR_INTEGRITY, "the state is of step %lld, written was that of step %lld, or its seed or data position differ: nothing was published, please report it",
+                   (long long)have->step, (long long)want->step);
+}
+
 static int open_again(struct ckpt **c, const char *tmp, struct ckpt_digest **have, struct err *e)
 {
     int rc = ckpt_open(c, tmp, e);
@@ -118,6 +130,7 @@ int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *d
         TRY(share_agree(share, ckpt_check_rest(c, share_rank(share), share_size(share), e), e));
     }
     TRY(share_agree(share, compare(p, c, digest, have, e), e));
+    TRY(share_agree(share, compare_state(p, c, e), e));
 out:
     free(have);
     ckpt_close(c);

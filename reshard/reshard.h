@@ -11,7 +11,7 @@
 #include "model/params.h"
 #include "reshard/share.h"
 
-enum target_format { TARGET_NATIVE, TARGET_HF };
+enum target_format { TARGET_NATIVE, TARGET_HF, TARGET_DCP, TARGET_UNIVERSAL, TARGET_MEGATRON };     /* as --format lists them */
 enum target_dtype { TARGET_AS_IS, TARGET_F32, TARGET_BF16 };
 
 struct request {

@@ -36,7 +36,8 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
     { OPT_INT, "zero", AT(zero), "0", "S", "ZeRO stage: 1, 2 cut optimizer state over dp, 3 the weights too", 0, 3, 0 },  \
     { OPT_INT, "ep", AT(ep), "1", "N", "expert-parallel ranks", 1, 65536, OPT_NEUTRAL_ONLY },                           \
     GROUP("Contents of the target"),                                                                                    \
-    { OPT_CHOICE, "format", AT(format), "native", formats, "hf: Hugging Face, weights only", 0, 0, 0 },                 \
+    { OPT_CHOICE, "format", AT(format), "native", formats,                                                         \
+      "hf: weights only; dcp: cut by the layout as FSDP2 does; hf and deepspeed-universal hold whole tensors", 0, 0, 0 },   \
     { OPT_CHOICE, "dtype", AT(dtype), "keep", "keep|fp32|bf16",                                                         \
       "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 },                \
     { OPT_SWITCH, "weights-only", AT(weights_only), "0", NULL, "leave optimizer state out", 0, 0, 0 },                  \
@@ -107,10 +108,13 @@ static int parse_compress(const char *text, struct request *r, struct err *e)
     return err_set(e, ERR_USAGE, "--compress %s: give none, zstd[:LEVEL] with a level from 1 to 19, or zstd-planes[:LEVEL] from 0 to 19", text);
 }
 
+static int holds_whole(enum target_format f) { return f == TARGET_HF || f == TARGET_UNIVERSAL; }
+static const char *format_name(enum target_format f) { return f == TARGET_HF ? "hf" : "deepspeed-universal"; }
+
 static int make_request(struct request *r, const struct options *o, const char *src, const char *dst, struct err *e)
 {
     *r = (struct request){ .src = src, .dst = dst, .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, 1, (int)o->zero },
-                           .format = o->format ? TARGET_HF : TARGET_NATIVE, .dtype = (enum target_dtype)o->dtype,
+                           .format = (enum target_format)o->format, .dtype = (enum target_dtype)o->dtype,
                            .weights_only = o->weights_only || o->format == TARGET_HF, .n_threads = threads_of(o, 1), .config_path = o->config,
                            .shard_bytes = o->shard_size, .stop = &stop };
     int rc = parse_compress(o->compress, r, e);
@@ -118,12 +122,10 @@ static int make_request(struct request *r, const struct options *o, const char *
         return rc;
     if (r->codec && o->format != TARGET_NATIVE)
         return err_set(e, ERR_USAGE, "--compress is for --format native: others could not read the files");
-    if (o->format > TARGET_HF) {
-        static const char *const names[] = { "native", "hf", "dcp", "deepspeed-universal", "megatron-dist" };
-        return err_set(e, ERR_USAGE, "--format %s: writing it is not built yet: use native or hf", names[o->format]);
-    }
-    if (o->format == TARGET_HF && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->zero))
-        return err_set(e, ERR_USAGE, "--format hf holds whole tensors: leave --tp, --pp, --dp and --zero out");
+    if (o->format == TARGET_MEGATRON)
+        return err_set(e, ERR_USAGE, "--format megatron-dist: writing it is not built yet: use native, hf, dcp or deepspeed-universal");
+    if (holds_whole(r->format) && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->zero))
+        return err_set(e, ERR_USAGE, "--format %s holds whole tensors: leave --tp, --pp, --dp and --zero out", format_name(r->format));
     if (strstr(dst, "://"))
         return err_set(e, ERR_USAGE, "%s: writing to a URL is not built yet: write to a folder", dst);
     return 0;
@@ -153,8 +155,8 @@ static int convert(struct request *r, const struct options *o, struct world *w, 
     log_open(&log, "reshard", w && world_rank(w), w ? launch_stderr_is_tty() : isatty(STDERR_FILENO));
     log.last_s = log_now_s();       /* the first plain line after ten seconds: most runs are over by then */
     r->n_threads = threads_of(o, n);
-    if (n > 1 && r->format == TARGET_HF)
-        return err_set(e, ERR_USAGE, "--format hf is written by one process: start reshard without mpirun and --ranks");
+    if (n > 1 && holds_whole(r->format))
+        return err_set(e, ERR_USAGE, "--format %s is written by one process: start reshard without mpirun and --ranks", format_name(r->format));
     if (w)
         TRY(share_open(&share, w, e));
     r->share = share;

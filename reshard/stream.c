@@ -110,7 +110,7 @@ static int is_cast(const struct plan *p, const struct target *t)
  * so that each byte is digested once. */
 static int is_claimed(const struct plan *p, const struct target *t)
 {
-    return ckpt_tensor(p->src, t->src)->has_digest && !is_cast(p, t) && p->req->format != TARGET_HF;
+    return ckpt_tensor(p->src, t->src)->has_digest && !is_cast(p, t) && p->req->format == TARGET_NATIVE;
 }
 
 /* The elements [lo, hi) of box b of a target: read, digested, converted. Returns where they lie, or NULL. */
@@ -185,10 +185,12 @@ static int stream_tensor(struct stream *s, int target, const struct buffers *roo
     if (ours == t->n_pieces)
         TRY(stream_whole(s, target, room, e));
     for (int k = 0; k < t->n_pieces; k++) {
-        if (!output_owns(&s->out, &t->piece[k]) || s->out.hf)
+        if (!output_owns(&s->out, &t->piece[k]))
             continue;
         if (ours < t->n_pieces)
             TRY(stream_piece(s, target, &t->piece[k], room, e));
+        if (!s->out.sink->checks)
+            continue;
         TRY(output_digest(&s->out, &t->piece[k], &d, e));
         add(&s->tally[target].written, d);
     }
@@ -322,7 +324,7 @@ static int judge(struct stream *s, struct ckpt_digest *digest, struct err *e)
         if (!claimed)
             TRY(check_source_digest(p, from, s->tally[i].read, e));
         digest[i] = claimed ? from->digest : is_cast(p, t) ? s->tally[i].cast : s->tally[i].read;
-        if (!s->out.hf && !same(s->tally[i].written, digest[i]))
+        if (s->out.sink->checks && !same(s->tally[i].written, digest[i]))
             TRY(blame(s, t, e));
     }
 out:

@@ -35,6 +35,18 @@ reshard_kept() { [ ! -e moved ]; }
 reshard_whole() { diff -r moved good-moved && [ ! -e moved.tmp-save ]; }
 reshard_next() { reshard_to && reshard_whole; }
 
+# the writers for other frameworks
+dcp_to() { run reshard --format dcp --tp 2 --threads 1 good/step-2 moved; }
+dcp_before() { reshard_before; }
+dcp_kept() { reshard_kept; }
+dcp_whole() { run reshard verify moved; [ $rc = 0 ] && [ ! -e moved.tmp-save ]; }
+dcp_next() { dcp_to && dcp_whole; }
+universal_to() { run reshard --format deepspeed-universal --threads 1 good/step-2 moved; }
+universal_before() { reshard_before; }
+universal_kept() { reshard_kept; }
+universal_whole() { dcp_whole; }
+universal_next() { universal_to && dcp_whole; }
+
 fetch() { run reshard fetch --threads 1 "$url" got; }
 fetch_before() { rm -rf got got.tmp-fetch; }
 fetch_kept() { [ ! -e got ]; }
@@ -72,6 +84,10 @@ loop() {
 }
 loop save save save
 loop conversion reshard reshard_to
+if [ "$every" = 1 ]; then
+    every=0 loop "conversion to dcp" dcp dcp_to             # many files: a growing sequence is enough
+    every=0 loop "conversion to universal" universal universal_to
+fi
 if command -v python3 >/dev/null; then
     python3 "$here/reshard_server.py" "$TMP/good/step-2" "$TMP/server.log" >port 2>/dev/null &
     server=$!
