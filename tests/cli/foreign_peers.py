@@ -16,6 +16,7 @@ import torch.distributed as dist
 
 torch.set_num_threads(1)
 LR, BETAS, EPS, DECAY = 0.5, (0.1, 0.2), 1e-3, 0.9          # of a fresh optimizer: all must be replaced
+GRAD = 2.0 ** -10           # the gradient is the parameter times this: small enough not to be clipped
 
 
 class Model(torch.nn.Module):
@@ -33,7 +34,7 @@ class Model(torch.nn.Module):
             at.register_parameter(last, torch.nn.Parameter(torch.full(shape, 0.25)))
 
     def forward(self, x):
-        return x * sum((p * p).sum() for p in self.parameters()) / 2          # gradient: the parameter itself
+        return x * sum((p * p).sum() for p in self.parameters()) / 2          # gradient: x times the parameter
 
 
 def read_native(folder):
@@ -50,12 +51,13 @@ def same(what, have, want):
     assert torch.equal(have.view(torch.uint8), want.contiguous().view(torch.uint8)), "%s has other bits" % what
 
 
-def stepped(native, state, name, decay):
-    """The parameter after one more AdamW step with itself as gradient, in double."""
+def stepped(native, state, name, decay, late=0):
+    """The parameter after one more AdamW step with GRAD times itself as gradient, in double."""
     run = {k: float.fromhex(v) if isinstance(v, str) and "0x" in v else v for k, v in state["run"].items()}
     p, m, v = (native[r + name].double() for r in ("", "exp_avg.", "exp_avg_sq."))
-    b1, b2, t = run["beta1"], run["beta2"], state["step"] + 1
-    m, v = b1 * m + (1 - b1) * p, b2 * v + (1 - b2) * p * p
+    b1, b2, t = run["beta1"], run["beta2"], state["step"] + 1 + late
+    g = p * GRAD
+    m, v = b1 * m + (1 - b1) * g, b2 * v + (1 - b2) * g * g
     return p * (1 - run["lr"] * decay) - run["lr"] * (m / (1 - b1 ** t)) / ((v / (1 - b2 ** t)).sqrt() + run["eps"])
 
 
@@ -109,7 +111,7 @@ def dcp_load(native, state, written, kind):
             same(r + " of " + n, full(s[r]), native[r + "." + n])
         assert float(full(s["step"])) == state["step"], "step %s" % s["step"]
     optim.zero_grad()
-    model(torch.ones(())).backward()
+    model(torch.tensor(GRAD)).backward()
     optim.step()
     for n in names:
         check_step(n, full(params[n]).detach(), stepped(native, state, n, 0.1 if params[n].dim() > 1 else 0.0))
@@ -134,12 +136,12 @@ def ds_load(native, state, written, stage):
         same(n, safe_get_full_fp32_param(params[n]), native[n])
         for r in ("exp_avg", "exp_avg_sq"):
             same(r + " of " + n, safe_get_full_optimizer_state(params[n], r).view(native[n].shape), native[r + "." + n])
-    loss = engine(torch.ones(()))
+    loss = engine(torch.tensor(GRAD))
     engine.backward(loss)
     engine.step()
-    for n in names:         # stage 3 takes the options of the first group for all
-        decay = 0.1 if params[n].dim() > 1 or stage == 3 or len(native[n].shape) > 1 else 0.0
-        check_step(n, safe_get_full_fp32_param(params[n]).detach(), stepped(native, state, n, decay))
+    for n in names:         # stage 3 of 0.19.8 takes the options of the first group for all, and its groups share one tensor as step, which each counts up
+        vector = native[n].dim() < 2
+        check_step(n, safe_get_full_fp32_param(params[n]).detach(), stepped(native, state, n, 0.0 if vector and stage < 3 else 0.1, vector and stage == 3))
 
 
 def one_rank(rank, ranks, port, kind, native, written, out):
@@ -166,6 +168,8 @@ def one_rank(rank, ranks, port, kind, native, written, out):
 
 def main():
     kind, ranks, native, written = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
+    answer = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)           # the libraries talk on stdout
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
@@ -180,9 +184,9 @@ def main():
         for r in range(ranks):
             words = open("%s.%d" % (out, r)).read() if os.path.exists("%s.%d" % (out, r)) else "rank %d ended without a word" % r
             if words != "ok":
-                print(words)
+                print(words, file=answer)
                 return 1
-    print("ok")
+    print("ok", file=answer)
     return 0
 
 

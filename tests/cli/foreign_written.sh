@@ -35,7 +35,7 @@ there() {
 
 train whole "$llama,\"tie_word_embeddings\":false"
 run reshard --tp 4 --dp 2 --zero 3 whole/step-2 cut
-for layout in "" "--tp 4" "--tp 2 --dp 5 --zero 3" "--pp 2 --dp 2 --zero 1"; do
+for layout in "" "--tp 2 --dp 5 --zero 3" "--tp 4 --pp 2 --dp 2 --zero 1"; do
     there cut dcp $layout
 done
 there cut deepspeed-universal
@@ -84,7 +84,7 @@ if command -v python3 >/dev/null; then
         python3 - "$f" <<'PY'
 import sys
 b = bytearray(open(sys.argv[1], "rb").read())
-at = b.find(b"/data/0") + 200        # behind the header of the first storage
+at = b.find(b"/data/0") + 80         # in the first storage: at most 67 bytes of filler come before it
 b[at] ^= 4
 open(sys.argv[1], "wb").write(b)
 PY
