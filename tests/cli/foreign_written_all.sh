@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # all
-# foreign_written_all.sh - foreign_written.sh for every family; and what PyTorch and DeepSpeed themselves make of the folders. $PYTHON (else python3):
+# foreign_written_all.sh - foreign_written.sh for every family; and what PyTorch and DeepSpeed themselves make of the folders. $PEER_PYTHON (else python3):
 # one that has torch 2.15, safetensors and deepspeed 0.19.
 here=$(cd "$(dirname "$0")" && pwd)
-python=${PYTHON:-python3}
+python=${PEER_PYTHON:-python3}
 mkdir "$TMP/peers" && cd "$TMP/peers" || exit 1
 . "$here/lib.bash"
 
