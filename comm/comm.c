@@ -35,6 +35,8 @@ void comm_close(struct comm *c)
 {
     if (!c)
         return;
+    if (c->w->nccl)
+        nccl_leave(c);
     c->t->group_leave(c);
     free(c->member);
     free(c);
@@ -453,6 +455,8 @@ int comm_split(struct comm **out, struct comm *parent, int colour, struct err *e
         TRY(c->t->group_offer(c, &offered, e));
     TRY(gather_numbers(parent, offered, number, e));
     TRY(c->t->group_take(c, number[leader], e));
+    if (c->w->nccl)
+        TRY(nccl_take(c, e));
     *out = c;
     c = NULL;
 out:

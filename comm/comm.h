@@ -24,8 +24,8 @@ struct mesh {                              /* rank = ((pp * n_dp + dp) * n_cp + 
 };
 
 /* ---- start (launch.h: programs start their own ranks) ---- */
-/* transport: "auto" | "self" | "shm" | "mpi". auto: self for one rank (MPI is not started), shm when all ranks share one
- * machine, else mpi. dev is used for tree_add; mem counts the segment. */
+/* transport: "auto" | "self" | "shm" | "mpi" | "nccl". auto: self for one rank (MPI is not started), shm when all ranks share one
+ * machine, else mpi. nccl: as auto, and memory of a CUDA device over NCCL, one GPU a rank (elsewhere such memory goes through the host). dev is used for tree_add; mem counts the segment. */
 int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e);
 /* Collectives and waits of this rank go into t from now on (base/trace.h); NULL: no more. */
 void world_trace(struct world *w, struct trace *t);

@@ -48,8 +48,12 @@ struct transport {
 };
 extern const struct transport transport_self, transport_shm, transport_mpi;
 /* Of buffers in the memory of a device that the host cannot reach (dev.h): operations alone, groups are those of the transport beside it. */
-extern const struct transport transport_staged;
+extern const struct transport transport_staged, transport_nccl;
 void staged_close_world(struct world *w);
+int nccl_open_world(struct world *w, struct err *e);
+void nccl_close_world(struct world *w);
+int nccl_take(struct comm *c, struct err *e);             /* a communicator for a new group; collective over it */
+void nccl_leave(struct comm *c);
 
 /* Where this process stands among the others (meet.c finds out). */
 struct place {
@@ -82,6 +86,7 @@ struct world {
     const struct transport *device;        /* of buffers in its memory; NULL: it has none of its own */
     void *stage;                   /* staged.c: host memory between */
     size_t stage_bytes;
+    struct nccl *nccl;             /* nccl.c; NULL: not asked for */
     struct mem *mem, own_mem;
     struct segment seg;            /* of this machine's ranks: the board, and (shm) their memory */
     struct board *board;           /* == seg.base */
@@ -100,6 +105,7 @@ struct comm {
     int rank, size;
     int *member;                   /* [size] world ranks */
     void *priv;                    /* the transport's */
+    void *device;                  /* nccl.c: its communicator */
     const char *name;
     uint64_t n_started;
     struct comm_count count[COMM_OPS];

@@ -28,7 +28,7 @@ static int choose(const char *name, const struct place *at, const struct transpo
         if (!strcmp(name, all[i]->name))
             *t = all[i];
     if (!*t)
-        return err_set(e, ERR_USAGE, "no transport is called \"%s\": take auto, self, shm or mpi", name);
+        return err_set(e, ERR_USAGE, "no transport is called \"%s\": take auto, self, shm, mpi or nccl", name);
     if (*t == &transport_self && at->size > 1)
         return err_set(e, ERR_USAGE, "transport self has one rank, there are %d: take shm or mpi", at->size);
     if (*t == &transport_shm && !one_machine)
@@ -83,7 +83,8 @@ static int open_all(struct world *w, struct err *e)
     if (!w->all)
         return err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", w->at.size);
     w->all->name = "all";
-    return w->all->t->group_take(w->all, 0, e);
+    int rc = w->all->t->group_take(w->all, 0, e);
+    return rc < 0 || !w->nccl ? rc : nccl_take(w->all, e);
 }
 
 int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e)
@@ -98,6 +99,10 @@ int world_open(struct world **out, const char *transport, struct dev *dev, struc
         name = wish;
     w->dev = dev;
     w->device = dev && dev->memory ? &transport_staged : NULL;
+    if (!strcmp(name, transport_nccl.name)) {         /* of device memory; the rest goes over what fits */
+        w->device = &transport_nccl;
+        name = "auto";
+    }
     w->mem = mem ? mem : &w->own_mem;
     w->seg.fd = -1;
     watch_block_signals();
@@ -107,12 +112,15 @@ int world_open(struct world **out, const char *transport, struct dev *dev, struc
     TRY(meet_agree(&w->at, open_segment(w, e), e));
     TRY(meet_agree(&w->at, watch_open(&w->watch, w->board, w->at.node_rank, e), e));
     TRY(meet_agree(&w->at, open_transport(w, e), e));
+    if (w->device == &transport_nccl)
+        TRY(meet_agree(&w->at, nccl_open_world(w, e), e));
     TRY(meet_agree(&w->at, open_all(w, e), e));
     *out = w;
     return 0;
 out:
     if (w->all)
         comm_close(w->all);
+    nccl_close_world(w);
     watch_close(w->watch);
     if (met && w->t)
         w->t->close(w, 0);
@@ -160,6 +168,7 @@ void world_close(struct world *w)
     int orderly = end_together(w);
     atomic_store(&w->board->rank[w->at.node_rank].state, BOARD_CLOSED);
     comm_close(w->all);
+    nccl_close_world(w);
     staged_close_world(w);
     w->t->close(w, orderly);
     watch_close(w->watch);
@@ -170,7 +179,7 @@ void world_close(struct world *w)
 
 int world_rank(const struct world *w) { return w->at.rank; }
 int world_size(const struct world *w) { return w->at.size; }
-const char *world_transport(const struct world *w) { return w->t->name; }
+const char *world_transport(const struct world *w) { return w->nccl ? transport_nccl.name : w->t->name; }
 int world_pin(const struct world *w, struct pool *p)
 {
     const char *wish = getenv("SHARDLINE_PIN");

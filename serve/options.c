@@ -34,7 +34,7 @@ static const struct opt table[] = {
     { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, 0 },
     { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096, 0 },
     { OPT_INT, "ranks-per-node", AT(ranks_per_node), "0", "N", "take every N ranks of this machine for a machine of their own (0: as it is), to try layouts", 0, 4096, 0 },
-    { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm or mpi", 0, 0, 0 },
+    { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm, mpi or nccl", 0, 0, 0 },
     GROUP("One prompt, no server"),
     { OPT_TEXT, "once", AT(once), NULL, "PROMPT", "complete this prompt to stdout and exit", 0, 0, 0 },
     { OPT_INT, "max-tokens", AT(max_tokens), "64", "N", "length of that completion", 0, 1e9, 0 },
@@ -52,7 +52,7 @@ static void print_version(FILE *out)
     struct dev *d = NULL;
     struct err e;
     int rc = dev_open(&d, "cpu", 1, &mem, &e);
-    fprintf(out, "pserve (Shardline) %s, numerics contract 1, cpu class %s, devices %s, transports self shm mpi\n", SERVE_VERSION, rc < 0 ? "unknown" : d->isa, dev_kinds());
+    fprintf(out, "pserve (Shardline) %s, numerics contract 1, cpu class %s, devices %s, transports self shm mpi nccl\n", SERVE_VERSION, rc < 0 ? "unknown" : d->isa, dev_kinds());
     if (rc >= 0)
         dev_close(d);
 }

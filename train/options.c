@@ -25,7 +25,7 @@ static const struct opt table[] = {
     { OPT_TEXT, "log", AT(log), NULL, "FILE", "a JSON line a step", 0, 0, N },
     { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace of kernels, waits and collectives, every rank and thread", 0, 0, N },
     { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, N },
-    { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm or mpi", 0, 0, N },
+    { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm, mpi or nccl", 0, 0, N },
     { OPT_INT, "ranks-per-node", AT(ranks_per_node), "0", "N", "take every N ranks of this machine for a machine of their own (0: as it is), to try layouts", 0, 4096, N },
     { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096, N },
     { OPT_SWITCH, "dry-run", AT(dry_run), "0", NULL, "print the plan: memory a rank, communication a step; start nothing", 0, 0, N },
@@ -104,7 +104,7 @@ static void print_version(FILE *out)
     struct dev *d = NULL;
     struct err e;
     int rc = dev_open(&d, "cpu", 1, &mem, &e);
-    fprintf(out, "ptrain (Shardline) 0.1, numerics contract 1, cpu class %s, devices %s, transports self shm mpi\n", rc < 0 ? "unknown" : d->isa, dev_kinds());
+    fprintf(out, "ptrain (Shardline) 0.1, numerics contract 1, cpu class %s, devices %s, transports self shm mpi nccl\n", rc < 0 ? "unknown" : d->isa, dev_kinds());
     if (rc >= 0)
         dev_close(d);
 }

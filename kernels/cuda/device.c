@@ -260,6 +260,8 @@ static int keep_memory(struct dev *d, struct cuda *c)
            cuda_well(d, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "the memory pool");
 }
 
+void *cuda_stream_of(struct dev *d) { return d->memory == &cuda_memory ? of(d)->stream : NULL; }
+
 int cuda_is_built(void) { return 1; }
 
 int cuda_open(struct dev *d, struct err *e)
