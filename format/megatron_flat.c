@@ -159,6 +159,12 @@ static int starts_chunk(const struct dcp *d, const struct dcp_item *x, int64_t a
     return lo < x->n && p[lo].start[0] == at;
 }
 
+/* A bucket that a shared embedding closes keeps the gap behind its last parameter. */
+static int ends_at(const struct dcp_item *x, int64_t at)
+{
+    return x->shape[0] == at || x->shape[0] == (at + ALIGN - 1) / ALIGN * ALIGN;
+}
+
 /* Gives every parameter its place; 1 when the buffers are filled exactly and every parameter begins a chunk. */
 static int place_params(const struct dcp *d, int group, struct stage *s)
 {
@@ -169,7 +175,7 @@ static int place_params(const struct dcp *d, int group, struct stage *s)
         struct param *p = &s->p[i];
         int64_t start = (at + ALIGN - 1) / ALIGN * ALIGN;
         if (start + p->n > x->shape[0]) {
-            if (at != x->shape[0] || !(x = bucket_at(d, group, ++bucket, 0)) || p->n > x->shape[0])
+            if (!ends_at(x, at) || !(x = bucket_at(d, group, ++bucket, 0)) || p->n > x->shape[0])
                 return 0;
             start = 0;
         }
@@ -179,7 +185,7 @@ static int place_params(const struct dcp *d, int group, struct stage *s)
         p->at = start;
         at = start + p->n;
     }
-    return x && at == x->shape[0] && !bucket_at(d, group, bucket + 1, 0);
+    return x && ends_at(x, at) && !bucket_at(d, group, bucket + 1, 0);
 }
 
 /* ---- adding ---- */
