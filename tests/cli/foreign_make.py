@@ -108,6 +108,16 @@ def llama(layers, hidden, heads, groups, hd, ffn, vocab, bias=False, qk_norm=Fal
     s["lm_head.weight"] = (vocab, hidden)
     return s
 
+def gpt2(layers, hidden, ffn, vocab, **rest):       # matrices [in][out], q k v in one
+    s = OrderedDict({"transformer.wte.weight": (vocab, hidden), "transformer.wpe.weight": (16, hidden)})
+    for l in range(layers):
+        p = f"transformer.h.{l}."
+        for n in ("ln_1", "ln_2"): s[p + n + ".weight"] = s[p + n + ".bias"] = (hidden,)
+        for n, i, o in (("attn.c_attn", hidden, 3 * hidden), ("attn.c_proj", hidden, hidden), ("mlp.c_fc", hidden, ffn), ("mlp.c_proj", ffn, hidden)):
+            s[p + n + ".weight"], s[p + n + ".bias"] = (i, o), (o,)
+    s["transformer.ln_f.weight"] = s["transformer.ln_f.bias"] = (hidden,)
+    return s
+
 KINDS = "fp32", "exp_avg", "exp_avg_sq"
 def state_of(shapes): return {k: {n: values(k + n, s) for n, s in shapes.items()} for k in KINDS}
 STEP = Tensor(Storage(struct.pack("<f", 7.0)), ())
@@ -235,22 +245,47 @@ def local_of(state, tp, m):
         return get(hf), (len(get(hf)) // 4,)
     return local
 
+def turned(data, shape): return b"".join(data[4 * (i * shape[1] + j):4 * (i * shape[1] + j) + 4] for j in range(shape[1]) for i in range(shape[0]))
+
+def local_of_gpt2(state, shapes, tp, m):
+    pad, heads, hd, hidden = -(-m["vocab"] // (8 * tp)) * 8 * tp, m["heads"], m["hidden"] // m["heads"], m["hidden"]
+    layer = {"self_attention.linear_qkv.layer_norm_": "ln_1.", "self_attention.linear_proj.": "attn.c_proj.", "self_attention.linear_qkv.": "attn.c_attn.",
+             "mlp.linear_fc1.layer_norm_": "ln_2.", "mlp.linear_fc1.": "mlp.c_fc.", "mlp.linear_fc2.": "mlp.c_proj."}
+    top = {"embedding.word_embeddings.": "transformer.wte.", "embedding.position_embeddings.": "transformer.wpe.", "decoder.final_layernorm.": "transformer.ln_f.",
+           "output_layer.": "transformer.wte."}
+    def local(kind, l, name, t):
+        start = max((k for k in (layer if l is not None else top) if name.startswith(k)), key=len)
+        hf = (f"transformer.h.{l}." + layer[start] if l is not None else top[start]) + name[len(start):]
+        data, shape = state[kind][hf], shapes[hf]
+        if l is not None and len(shape) == 2: data, shape = turned(data, shape), shape[::-1]
+        if "c_attn" in hf: data = b"".join(rows(data, shape, p * hidden + g * hd, p * hidden + (g + 1) * hd) for g in range(heads) for p in range(3))
+        if "wte" in hf: data, shape = data + b"\xaa" * (4 * hidden * (pad - m["vocab"])), (pad, hidden)
+        if "wte" in hf or "c_attn" in hf or "c_fc" in hf: return rows(data, shape, t * shape[0] // tp, (t + 1) * shape[0] // tp), (shape[0] // tp,) + tuple(shape[1:])
+        if len(shape) == 2 and l is not None: return cols(data, shape, t * shape[1] // tp, (t + 1) * shape[1] // tp), (shape[0], shape[1] // tp)
+        return data, shape
+    return local
+
 ORDER = ["self_attention.linear_proj.weight", "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias",
          "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.weight", "mlp.linear_fc2.weight"]
 
 def order_of(shapes):
+    if "transformer.wte.weight" in shapes:
+        return [n for k in ("self_attention.linear_qkv.layer_norm_", "self_attention.linear_proj.", "self_attention.linear_qkv.", "mlp.linear_fc1.layer_norm_",
+                            "mlp.linear_fc1.", "mlp.linear_fc2.") for n in (k + "weight", k + "bias")]
     return [n for n in ORDER if "model.layers.0.self_attn.q_proj.bias" in shapes or (not n.endswith("bias") and "_layernorm" not in n)]
 
 def megatron(dir, shapes, state, tp, pp, vp, distributed, m):
-    per, local, order = m["layers"] // (pp * vp), local_of(state, tp, m), order_of(shapes)
+    is_gpt2 = "transformer.wte.weight" in shapes
+    per, local, order = m["layers"] // (pp * vp), local_of_gpt2(state, shapes, tp, m) if is_gpt2 else local_of(state, tp, m), order_of(shapes)
+    last = ["decoder.final_layernorm.weight"] + (["decoder.final_layernorm.bias"] + ["output_layer.weight"] * (pp > 1) if is_gpt2 else ["output_layer.weight"])
     for t in range(tp):
         for p in range(pp):
             chunks = []
             for v in range(vp):
                 first, names = (v * pp + p) * per, []
-                if v == 0 and p == 0: names.append((None, "embedding.word_embeddings.weight", "embedding.word_embeddings.weight"))
+                if v == 0 and p == 0: names += [(None, n, n) for n in ["embedding.word_embeddings.weight"] + ["embedding.position_embeddings.weight"] * is_gpt2]
                 names += [(first + i, n, f"decoder.layers.{i}.{n}") for i in range(per) for n in order]
-                if v == vp - 1 and p == pp - 1: names += [(None, n, n) for n in ("decoder.final_layernorm.weight", "output_layer.weight")]
+                if v == vp - 1 and p == pp - 1: names += [(None, n, n) for n in last]
                 chunks.append(names)
             T = lambda k, x: (lambda d, s: Tensor(Storage(d), s))(*local(k, x[0], x[1], t))
             o = {"args": argparse_ns(m, tp, pp), "checkpoint_version": 3.0, "iteration": 9}
@@ -347,9 +382,9 @@ def megatron_dist(dir, shapes, state, tp, pp, dp, m):
 
 def argparse_ns(m, tp, pp):
     import argparse
-    return argparse.Namespace(num_layers=m["layers"], hidden_size=m["hidden"], num_attention_heads=m["heads"], num_query_groups=m["groups"], group_query_attention=True,
-                              kv_channels=m["hd"], tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, vocab_size=m["vocab"], swiglu=True,
-                              untie_embeddings_and_output_weights=True)
+    return argparse.Namespace(num_layers=m["layers"], hidden_size=m["hidden"], num_attention_heads=m["heads"], num_query_groups=m["groups"], group_query_attention="gpt2" not in m,
+                              kv_channels=m["hd"], tensor_model_parallel_size=tp, pipeline_model_parallel_size=pp, vocab_size=m["vocab"], swiglu="gpt2" not in m,
+                              untie_embeddings_and_output_weights="gpt2" not in m, position_embedding_type="learned_absolute" if "gpt2" in m else "rope")
 
 def main():
     case, dir = sys.argv[1], sys.argv[2]
@@ -357,7 +392,8 @@ def main():
     mib = int(sys.argv[3]) if len(sys.argv) > 3 else 0
     if mib:                             # about that much in all, for benches
         m = dict(layers=max(1, mib * 1024 * 1024 // 12 // (1024 * 1024 * 12)), hidden=1024, heads=16, groups=16, hd=64, ffn=2730, vocab=1024)
-    shapes = llama(**m, bias="bias" in case, qk_norm="bias" in case)
+    if "gpt2" in case: m.update(gpt2=1, groups=6, hd=4)
+    shapes = gpt2(**m) if "gpt2" in case else llama(**m, bias="bias" in case, qk_norm="bias" in case)
     state = state_of(shapes)
     out = dir + "/ckpt"
     if case.startswith("zero3"): zero3(out, shapes, state, int(case.split("-")[1]))
