@@ -56,15 +56,50 @@ static void bias_back(const struct back *b, int unit, enum param_kind kind, stru
     KERNEL(b->m->dev, bias_dw, &acc, dy, b->m->dt, b->w->n_seq, b->w->seq_len, ALTERED("bias_blocks") ? 1 : b->m->grain);
 }
 
-static void norm_dw(const struct back *b, int unit, enum param_kind kind, struct mat dy, struct mat x, const float *stat)
+/* The rank's blocks of every sequence are a node of the sequence's leaf; the leaves are completed over tp, and then join the tree. Altered
+ * sp_leaves: two sequences are added before that. */
+static int shared_norm_dw(const struct back *b, int unit, enum param_kind kind, struct mat dy, struct mat x, const float *stat, struct err *e)
+{
+    const struct model *m = b->m;
+    const struct train_work *w = b->w;
+    int64_t own = w->r.own_len, width = norm_grads(m);
+    int grain = ALTERED("sp_blocks") ? 1 : m->grain / m->shares;
+    for (int s = 0; s < w->n_seq; s++) {
+        struct mat dy_s = mat_rows(dy, s * own, own), x_s = mat_rows(x, s * own, own);
+        struct tree_acc weight = { .n = 1, .level = { w->leaf + s * width } }, bias = { .n = 1, .level = { w->leaf + s * width + m->hidden } };
+        if (m->features & F_LAYER_NORM) {
+            KERNEL(m->dev, layer_norm_dw, &weight, dy_s, x_s, stat + w->own + s * own, stat + s * own, 1, own, grain);
+            KERNEL(m->dev, bias_dw, &bias, dy_s, m->dt, 1, own, grain);
+        } else {
+            KERNEL(m->dev, rms_norm_dw, &weight, dy_s, x_s, stat + s * own, 1, own, grain);
+        }
+    }
+    for (int64_t i = 0; ALTERED("sp_leaves") && w->n_seq > 1 && i < width; i++) {
+        w->leaf[i] += w->leaf[width + i];
+        w->leaf[width + i] = 0;
+    }
+    int rc = comm_all_reduce(m->tp, w->leaf, w->n_seq * width, e);
+    for (int i = 0; rc >= 0 && i * m->hidden < width; i++) {
+        struct tree_acc acc = acc_of(b, unit, model_part(m, unit, i ? param_bias(kind) : kind));
+        KERNEL(m->dev, add_leaves, &acc, w->leaf + i * m->hidden, width, m->hidden, w->n_seq);
+    }
+    return rc;
+}
+
+/* Gradients of a norm's weight, and of its bias. */
+static int norm_dw(const struct back *b, int unit, enum param_kind kind, struct mat dy, struct mat x, const float *stat, struct err *e)
 {
     const struct model *m = b->m;
     int grain = ALTERED("norm_blocks") ? 1 : m->grain;
     struct tree_acc acc = acc_of(b, unit, model_part(m, unit, kind));
+    if (rows_shared(&b->w->r))
+        return shared_norm_dw(b, unit, kind, dy, x, stat, e);
     if (m->features & F_LAYER_NORM)
         KERNEL(m->dev, layer_norm_dw, &acc, dy, x, stat + b->w->rows, stat, b->w->n_seq, b->w->seq_len, grain);
     else
         KERNEL(m->dev, rms_norm_dw, &acc, dy, x, stat, b->w->n_seq, b->w->seq_len, grain);
+    bias_back(b, unit, kind, dy);
+    return 0;
 }
 
 /* The tied head's gradient is laid out as unit 0, whose table of positions it has no part in. */
@@ -101,17 +136,16 @@ static void head_norms_dw(const struct back *b, int unit, struct mat leaves)
 /* ---- weight gradients, at once or late (late.c) ---- */
 static int weight_gradient(const struct back *b, const struct late *r, struct err *e)
 {
+    struct mat all;
     switch (r->op) {
     case LATE_PRODUCT:
         add_dw(b, r->grad_unit, r->unit, r->kind, r->dy, r->x);
         if (r->grad_unit == r->unit)
             bias_back(b, r->unit, r->kind, r->dy);
         return 0;
-    case LATE_NORM:
-        norm_dw(b, r->unit, r->kind, r->dy, r->x, r->stat);
-        bias_back(b, r->unit, r->kind, r->dy);
-        return 0;
+    case LATE_NORM: return norm_dw(b, r->unit, r->kind, r->dy, r->x, r->stat, e);
     case LATE_HEADS: head_norms_dw(b, r->unit, r->dy); return 0;
+    case LATE_GATHER: return rows_gather(b->m, &b->w->r, r->dy, &all, e);
     case LATE_EMBED: embed_dw(b, r->dy, r->ids); return 0;
     case LATE_TIED: zero_positions(b, r->unit); return 0;
     case LATE_DONE: return b->g->done(b->g, r->unit, e);
@@ -129,7 +163,33 @@ static int gradient(const struct back *b, struct late r, struct err *e)
 
 static int product_back(const struct back *b, int unit, enum param_kind kind, struct mat dy, struct mat x)
 {
-    return gradient(b, (struct late){ .op = LATE_PRODUCT, .unit = unit, .grad_unit = unit, .kind = kind, .dy = dy, .x = x }, NULL);
+    int stays = dy.p == b->m->all_rows;  /* gathered again where it is late */
+    return gradient(b, (struct late){ .op = LATE_PRODUCT, .unit = unit, .grad_unit = unit, .kind = kind, .dy = dy, .x = x, .stays = stays }, NULL);
+}
+
+/* All rows of `own` for the weight gradients that come next, now or late. */
+static int gather_for_weights(const struct back *b, struct mat own, int stays, struct mat *all, struct err *e)
+{
+    *all = own;
+    if (!rows_shared(&b->w->r))
+        return 0;
+    *all = rows_gathered(b->m, &b->w->r);
+    return gradient(b, (struct late){ .op = LATE_GATHER, .dy = own, .stays = stays }, e);
+}
+
+/* The same of a norm's output, which is there still, or copied, when its turn comes. */
+static int gather_norm(const struct back *b, void *h, struct mat *all, struct err *e)
+{
+    struct mat own = late_input(b->w, mat_of(h, b->m->dt, b->w->own, b->m->hidden, b->m->hidden));
+    return gather_for_weights(b, own, 1, all, e);
+}
+
+/* All rows of the residual stream's gradient, for a product and its weights' gradient. */
+static int gather_dx(const struct back *b, struct mat *dx, struct err *e)
+{
+    struct mat own = mat_of(b->w->dx, b->m->dt, b->w->own, b->m->hidden, b->m->hidden);
+    int rc = b->w->late ? gather_for_weights(b, own, 0, dx, e) : 0;
+    return rc < 0 ? rc : rows_gather(b->m, &b->w->r, own, dx, e);
 }
 
 static int unit_done(const struct back *b, int unit, struct err *e) { return gradient(b, (struct late){ .op = LATE_DONE, .unit = unit }, e); }
@@ -144,19 +204,23 @@ static struct mat weight_rows(const struct model *m, const struct unit_weights *
     return mat_rows(w, first, n);
 }
 
-/* Through a norm: dx += d norm(x) given dy in m->sum_rows (complete over tp); the norm's own gradients go to their trees. */
-static void norm_back(const struct back *b, const struct unit_weights *uw, int unit, enum param_kind kind, void *x, const float *stat)
+/* Through a norm, own rows: dx += d norm(x) given the parts of dy in m->sum_rows; the norm's own gradients go to their trees. */
+static int norm_back(const struct back *b, const struct unit_weights *uw, int unit, enum param_kind kind, void *x, const float *stat, struct err *e)
 {
     struct model *m = b->m;
-    int64_t rows = b->w->rows;
-    struct mat dy = mat_of(m->sum_rows, DT_F32, rows, m->hidden, m->hidden), xm = late_input(b->w, mat_of(x, m->dt, rows, m->hidden, m->hidden));
-    struct mat dx = mat_of(b->w->dx, m->dt, rows, m->hidden, m->hidden);
-    stat = late_input(b->w, mat_of((float *)(uintptr_t)stat, DT_F32, 1, norm_stats(m, rows), norm_stats(m, rows))).p;
-    gradient(b, (struct late){ .op = LATE_NORM, .unit = unit, .kind = kind, .dy = dy, .x = xm, .stat = stat }, NULL);
+    int64_t own = b->w->own, stats = norm_stats(m, own);
+    struct mat dy, xm = late_input(b->w, mat_of(x, m->dt, own, m->hidden, m->hidden)), dx = mat_of(b->w->dx, m->dt, own, m->hidden, m->hidden);
+    int rc;
+    stat = late_input(b->w, mat_of((float *)(uintptr_t)stat, DT_F32, 1, stats, stats)).p;
+    TRY(rows_sum(m, &b->w->r, &dy, e));
+    TRY(gradient(b, (struct late){ .op = LATE_NORM, .unit = unit, .kind = kind, .dy = dy, .x = xm, .stat = stat }, e));
     if (m->features & F_LAYER_NORM)
-        KERNEL(m->dev, layer_norm_dx, dx, dy, xm, uw->at[kind], stat + rows, stat);
+        KERNEL(m->dev, layer_norm_dx, dx, dy, xm, uw->at[kind], stat + own, stat);
     else
         KERNEL(m->dev, rms_norm_dx, dx, dy, xm, uw->at[kind], stat);
+    rc = 0;
+out:
+    return rc;
 }
 
 static int head_back(const struct back *b, struct weights *ws, const int32_t *targets, float scale, struct err *e)
@@ -166,12 +230,13 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     const struct unit_weights *uw, *table;
     int head = (int)m->n_layers + 1, tied = m->table.cfg.tied, from = tied ? 0 : head, rc;
     enum param_kind kind = tied ? P_EMBED : P_HEAD;
-    struct mat l = mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), dl = mat_of(w->dlogits, m->dt, w->rows, m->vocab_n, m->vocab_n);
+    struct mat hf, l = mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), dl = mat_of(w->dlogits, m->dt, w->rows, m->vocab_n, m->vocab_n);
     KERNEL(m->dev, ce_dx, dl, l, targets, m->vocab_begin, w->max, w->sum, ALTERED("dlogits_scale") ? scale * 3 : scale);
     for (int64_t i = 0; ALTERED("dlogits_scale") && dl.dt == DT_F32 && i < dl.rows * dl.cols; i++)
         ((float *)dl.p)[i] *= 1 / 3.0f;  /* as if the mean over micro-batches were taken apart */
+    TRY(gather_norm(b, w->hf, &hf, e));
     gradient(b, (struct late){ .op = LATE_PRODUCT, .unit = from, .grad_unit = tied ? m->local.n_units : head, .kind = kind, .dy = dl, .stays = 1,
-                               .x = mat_of(w->hf, m->dt, w->rows, m->hidden, m->hidden) }, NULL);
+                               .x = hf }, NULL);
     if (tied) {
         gradient(b, (struct late){ .op = LATE_TIED, .unit = m->local.n_units }, NULL);
         TRY(unit_done(b, m->local.n_units, e));
@@ -180,11 +245,10 @@ static int head_back(const struct back *b, struct weights *ws, const int32_t *ta
     struct mat hw = model_mat(m, table->flat, model_part(m, from, kind));
     KERNEL(m->dev, linear_dx, mat_of(m->sum_rows, DT_F32, w->rows, m->hidden, m->hidden), 1, &dl, &hw, &m->of_vocab);
     ws->put(ws, from);
-    TRY(comm_all_reduce(m->tp, m->sum_rows, w->rows * m->hidden, e));
-    dev_fill(m->dev, w->dx, 0, (size_t)(w->rows * m->hidden) * dtype_size(m->dt));
+    dev_fill(m->dev, w->dx, 0, (size_t)(w->own * m->hidden) * dtype_size(m->dt));
     TRY(ws->get(ws, head, 1, &uw, e));
     rc = weights_soon(ws, w->at.last_unit, w->recompute != RECOMPUTE_FULL, e);
-    norm_back(b, uw, head, P_NORM, w->x_last, w->stat_last);
+    rc = rc < 0 ? rc : norm_back(b, uw, head, P_NORM, w->x_last, w->stat_last, e);
     ws->put(ws, head);
     rc = rc < 0 ? rc : unit_done(b, head, e);
 out:
@@ -197,14 +261,15 @@ static int mlp_back(const struct back *b, const struct unit_weights *uw, int uni
     struct train_work *w = b->w;
     const struct layer_buf *l = layer_of(w, unit);
     int64_t rows = w->rows, up = m->up_cols - m->inter;
-    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), h2 = late_input(w, mat_of(l->h2, m->dt, rows, m->hidden, m->hidden));
+    struct mat dx, h2;
     struct mat dact = mat_of(w->d_act, DT_F32, rows, m->inter, m->inter), dgu = mat_of(w->dh, m->dt, rows, m->up_cols, m->up_cols);
     struct mat gu = mat_of(l->gu, DT_F32, rows, m->up_cols, m->up_cols), dy[2], wt[2], down;
     const enum param_kind kinds[2] = { m->features & F_GATE ? P_GATE : P_UP, P_UP };
     struct leaves lv[2] = { m->of_inter, m->of_inter };
     char *room = w->turned;
-    int n = m->features & F_GATE ? 2 : 1;
+    int n = m->features & F_GATE ? 2 : 1, rc;
 
+    TRY(gather_dx(b, &dx, e));
     product_back(b, unit, P_DOWN, dx, late_input(w, mat_of(l->act, m->dt, rows, m->inter, m->inter)));
     down = weight_rows(m, uw, unit, P_DOWN, 0, m->hidden, &room);
     KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
@@ -213,15 +278,15 @@ static int mlp_back(const struct back *b, const struct unit_weights *uw, int uni
     else
         KERNEL(m->dev, gelu_dx, dgu, gu, dact);
     room = w->turned;
+    TRY(gather_norm(b, l->h2, &h2, e));
     for (int i = 0; i < n; i++) {
         dy[i] = mat_cols(dgu, i * up, m->inter);
         wt[i] = weight_rows(m, uw, unit, kinds[i], 0, m->inter, &room);
         product_back(b, unit, kinds[i], dy[i], h2);
     }
     dx_together(m, rows, n, dy, wt, lv);
-    int rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
-    if (rc >= 0)
-        norm_back(b, uw, unit, P_NORM_MLP, l->xm, l->stat2);
+    rc = norm_back(b, uw, unit, P_NORM_MLP, l->xm, l->stat2, e);
+out:
     return rc;
 }
 
@@ -245,7 +310,7 @@ static void no_leaves(const struct train_work *w, int64_t hd)
         zero[i] = -0.0f;
     for (int s = 0; s < w->n_seq; s++)
         for (int64_t i = 0; i < hd; i += 64)
-            dev_write(w->m->dev, w->head_leaf + (2 * s + 1) * hd + i, zero, (size_t)(hd - i < 64 ? hd - i : 64) * sizeof *zero);
+            dev_write(w->m->dev, w->leaf + (2 * s + 1) * hd + i, zero, (size_t)(hd - i < 64 ? hd - i : 64) * sizeof *zero);
 }
 
 /* Back through the norms of the heads: dq, dk (fp32) turned back, the norms' gradients to their trees, dq, dk of what was normed. A kv
@@ -258,15 +323,15 @@ static int head_norms_back(const struct back *b, const struct unit_weights *uw, 
     struct head_norm norm = model_head_norm(m, uw);
     int64_t hd = m->head_dim;
     KERNEL(m->dev, rope_back, a, dq, dk, m->rope_cos, m->rope_sin);
-    KERNEL(m->dev, head_norm_dw, w->head_leaf, 2 * hd, dq, xq, m->n_heads, norm.eps, w->n_seq, w->seq_len, m->grain);
-    KERNEL(m->dev, head_norm_dw, w->head_leaf + hd, 2 * hd, dk, xk, m->n_kv, norm.eps, w->n_seq, w->seq_len, m->grain);
+    KERNEL(m->dev, head_norm_dw, w->leaf, 2 * hd, dq, xq, m->n_heads, norm.eps, w->n_seq, w->seq_len, m->grain);
+    KERNEL(m->dev, head_norm_dw, w->leaf + hd, 2 * hd, dk, xk, m->n_kv, norm.eps, w->n_seq, w->seq_len, m->grain);
     int counts = m->local.part[model_part(m, unit, P_K)].owner || ALTERED("head_norm_replicas");
     if (!counts)
         no_leaves(w, hd);
-    int rc = comm_all_reduce(m->tp, w->head_leaf, 2 * hd * w->n_seq, e);
+    int rc = comm_all_reduce(m->tp, w->leaf, 2 * hd * w->n_seq, e);
     if (rc < 0)
         return rc;
-    gradient(b, (struct late){ .op = LATE_HEADS, .unit = unit, .dy = mat_of(w->head_leaf, DT_F32, w->n_seq, 2 * hd, 2 * hd) }, NULL);
+    gradient(b, (struct late){ .op = LATE_HEADS, .unit = unit, .dy = mat_of(w->leaf, DT_F32, w->n_seq, 2 * hd, 2 * hd) }, NULL);
     KERNEL(m->dev, head_norm_dx, dq, xq, m->n_heads, norm.q, m->dt, norm.eps);
     KERNEL(m->dev, head_norm_dx, dk, xk, m->n_kv, norm.k, m->dt, norm.eps);
     return 0;
@@ -280,12 +345,15 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
     const struct layer_buf *l = layer_of(w, unit);
     int64_t rows = w->rows, heads = heads_of(m), kv = kv_of(m);
     char *room = w->turned;
-    struct mat dx = mat_of(w->dx, m->dt, rows, m->hidden, m->hidden), o_w = weight_rows(m, uw, unit, P_O, 0, m->hidden, &room);
+    struct mat dx, o_w = weight_rows(m, uw, unit, P_O, 0, m->hidden, &room);
     struct mat o = mat_of(l->o, m->dt, rows, heads, heads), dof = mat_of(w->d_act, DT_F32, rows, heads, heads);
     struct mat dq = mat_of(w->dq, DT_F32, rows, heads, heads), dk = mat_of(w->dkv, DT_F32, rows, kv, kv);
     struct mat dv = mat_of(w->dkv + rows * kv, DT_F32, rows, kv, kv), dout = dof;
     struct attn a = train_attn(w, unit);
+    int rc = gather_dx(b, &dx, e);
 
+    if (rc < 0)
+        return rc;
     product_back(b, unit, P_O, dx, late_input(w, o));
     KERNEL(m->dev, linear_dx, dof, 1, &dx, &o_w, &m->of_hidden);
     if (m->dt != DT_F32) {
@@ -297,13 +365,10 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
         KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
         replica_dx(b, uw, unit, dqkv);
     }
-    if (m->kv_group) {
-        int rc = comm_all_reduce(m->kv_group, w->dkv, 2 * rows * kv, e);
-        if (rc < 0)
-            return rc;
-    }
+    if (m->kv_group && (rc = comm_all_reduce(m->kv_group, w->dkv, 2 * rows * kv, e)) < 0)
+        return rc;
     if (m->features & F_QK_NORM) {
-        int rc = head_norms_back(b, uw, unit, &a, dq, dk, e);
+        rc = head_norms_back(b, uw, unit, &a, dq, dk, e);
         KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, NULL, NULL);
         return rc;
     }
@@ -320,13 +385,12 @@ static int attn_part_back(const struct back *b, const struct unit_weights *uw, i
     int64_t rows = w->rows, heads = heads_of(m), kv = kv_of(m), width = heads + 2 * kv;
     int64_t begin[3] = { 0, heads, heads + kv }, size[3] = { heads, kv, kv };
     int64_t own_kv = m->of_kv.end[m->of_kv.n - 1];           /* rows of this rank's blocks: fewer than kv where replicated */
-    struct mat dqkv = mat_of(w->dh, m->dt, rows, width, width), dy[3], wt[3];
-    struct mat h1 = late_input(w, mat_of(l->h1, m->dt, rows, m->hidden, m->hidden));
+    struct mat dqkv = mat_of(w->dh, m->dt, rows, width, width), h1, dy[3], wt[3];
     struct leaves lv[3] = { m->of_heads, m->of_kv, m->of_kv };
     char *room = w->turned;
-    int rc = attention_back(b, uw, unit, dqkv, e);
-    if (rc < 0)
-        return rc;
+    int rc;
+    TRY(attention_back(b, uw, unit, dqkv, e));
+    TRY(gather_norm(b, l->h1, &h1, e));
     for (int i = 0; i < 3; i++) {
         int64_t first = i ? m->kv_begin : 0;
         struct mat whole = mat_cols(dqkv, begin[i], size[i]);
@@ -336,9 +400,8 @@ static int attn_part_back(const struct back *b, const struct unit_weights *uw, i
     }
     if (!m->kv_group || !ALTERED("kv_replicas"))
         dx_together(m, rows, 3, dy, wt, lv);
-    rc = comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e);
-    if (rc >= 0)
-        norm_back(b, uw, unit, P_NORM_ATTN, l->x, l->stat1);
+    rc = norm_back(b, uw, unit, P_NORM_ATTN, l->x, l->stat1, e);
+out:
     return rc;
 }
 
@@ -347,15 +410,15 @@ static int compute_again(const struct back *b, const struct unit_weights *uw, in
 {
     struct model *m = b->m;
     const struct layer_buf *l = layer_of(b->w, unit);
-    int64_t rows = b->w->rows;
+    int64_t own = b->w->own;
     struct attn a = train_attn(b->w, unit);
     if (b->w->recompute == RECOMPUTE_FULL)
         train_clean_pages(b->w, &a);
     if (b->w->recompute == RECOMPUTE_FULL)
-        return block_forward(m, uw, &a, l, b->w->x_last, rows, e);
-    norm_forward(m, uw, P_NORM_ATTN, l->h1, l->stat1, l->x, rows);
-    norm_forward(m, uw, P_NORM_MLP, l->h2, l->stat2, l->xm, rows);
-    act_forward(m, l->act, l->gu, rows);
+        return block_forward(m, uw, &a, l, b->w->x_last, &b->w->r, e);
+    norm_forward(m, uw, P_NORM_ATTN, l->h1, l->stat1, l->x, own);
+    norm_forward(m, uw, P_NORM_MLP, l->h2, l->stat2, l->xm, own);
+    act_forward(m, l->act, l->gu, b->w->rows);
     return 0;
 }
 
@@ -381,6 +444,7 @@ int model_train_backward(struct model *m, struct weights *ws, struct train_work 
                          float scale, struct grads *g, struct err *e)
 {
     struct back b = { m, w, g };
+    struct mat dx;
     int rc = 0;
     if (w->at.has_head)
         TRY(head_back(&b, ws, targets, scale, e));
@@ -388,7 +452,8 @@ int model_train_backward(struct model *m, struct weights *ws, struct train_work 
         TRY(layer_back(&b, ws, unit, e));
     if (!w->at.has_embed)
         return dev_check(m->dev, e);
-    gradient(&b, (struct late){ .op = LATE_EMBED, .dy = mat_of(w->dx, m->dt, w->rows, m->hidden, m->hidden), .ids = ids }, NULL);
+    TRY(gather_for_weights(&b, mat_of(w->dx, m->dt, w->own, m->hidden, m->hidden), 0, &dx, e));
+    gradient(&b, (struct late){ .op = LATE_EMBED, .dy = dx, .ids = ids, .stays = rows_shared(&w->r) }, NULL);
     TRY(dev_check(m->dev, e));
     rc = unit_done(&b, 0, e);
 out:

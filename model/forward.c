@@ -44,15 +44,16 @@ static int wanted_logits(const struct model *m, struct weights *ws, struct forwa
     const struct unit_weights *uw;
     int unit = (int)m->n_layers + 1, rc;
     size_t row = (size_t)m->hidden * dtype_size(m->dt);
+    struct seq_rows r = rows_whole(n);
     int64_t width = block_size(m->vocab, m->grain) * (m->grain / comm_size(m->tp));
     char *picked = (char *)w->hf + (size_t)w->logit_rows * row;
     KERNEL(m->dev, embed, mat_of(picked, m->dt, n, m->hidden, m->hidden), mat_of(w->x, m->dt, w->rows, m->hidden, m->hidden), 0, want);
     if ((rc = ws->get(ws, unit, 0, &uw, e)) < 0)
         return rc;
     if (comm_size(m->tp) == 1) {
-        rc = head_forward(m, uw, picked, w->hf, w->stat, w->logits, m->vocab, n, e);
+        rc = head_forward(m, uw, picked, w->hf, w->stat, w->logits, m->vocab, &r, e);
     } else {
-        TRY(head_forward(m, uw, picked, w->hf, w->stat, w->part_logits, width, n, e));
+        TRY(head_forward(m, uw, picked, w->hf, w->stat, w->part_logits, width, &r, e));
         rc = gather_logits(m, w, n, width, e);
     }
     *out = (struct head_out){ w->logits, m->stat, m->stat + m->max_rows };
@@ -66,6 +67,7 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
 {
     const struct stage *at = &m->chunk[chunk];
     struct layer_buf buf = { w->x, w->h, w->stat, w->qkv, w->q, w->o, NULL, w->x, w->h, w->stat, w->gu, w->act };
+    struct seq_rows r = rows_whole(b->n_rows);
     const struct unit_weights *uw;
     int rc = 0;
     if (b->n_rows > w->rows || n_want > w->logit_rows || b->n_rows > m->max_rows)
@@ -77,7 +79,7 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
         TRY(model_turns_upto(m, b->seq[i].pos + b->seq[i].n_rows, e));
     if (at->has_embed) {
         TRY(ws->get(ws, 0, 0, &uw, e));
-        rc = embed_forward(m, uw, b->ids, m->pos, w->x, b->n_rows, e);
+        rc = embed_forward(m, uw, b->ids, m->pos, w->x, &r, e);
         ws->put(ws, 0);
     }
     for (int unit = at->first_unit; rc >= 0 && unit <= at->last_unit; unit++) {
@@ -89,7 +91,7 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
         if (unit < at->last_unit || (at->has_head && n_want))
             rc = weights_soon(ws, unit + 1, 0, e);
         if (rc >= 0)
-            rc = block_forward(m, uw, &a, &buf, w->x, b->n_rows, e);
+            rc = block_forward(m, uw, &a, &buf, w->x, &r, e);
         ws->put(ws, unit);
     }
     if (rc >= 0 && at->has_head && n_want)

@@ -33,21 +33,21 @@ static size_t layer_bytes(const struct train_work *w)
 {
     enum { COPIES = 16 };
     const struct model *m = w->m;
-    size_t el = dtype_size(m->dt), rows = (size_t)w->rows, hidden = (size_t)m->hidden, norms = 2 * sizeof(float) * (size_t)norm_stats(m, w->rows);
-    size_t sum = rows * (el * (2 * hidden + (size_t)(m->up_cols + qkv_of(m))) + 2 * sizeof(float) * hidden);
+    size_t el = dtype_size(m->dt), rows = (size_t)w->rows, hidden = (size_t)m->hidden, own = (size_t)w->own, norms = 2 * sizeof(float) * (size_t)norm_stats(m, w->own);
+    size_t sum = rows * el * (size_t)(m->up_cols + qkv_of(m)) + own * (2 * el + 2 * sizeof(float)) * hidden;
     if (m->features & F_QK_NORM)
         sum += (size_t)(w->n_seq * 2 * m->head_dim) * sizeof(float);
     if (w->recompute != RECOMPUTE_NONE)  /* h1, h2, act */
-        sum += rows * el * (2 * hidden + (size_t)m->inter);
+        sum += el * (2 * own * hidden + rows * (size_t)m->inter);
     if (w->recompute == RECOMPUTE_FULL)  /* o, xm, both norms' statistics */
-        sum += rows * el * (size_t)(heads_of(m) + m->hidden) + norms;
+        sum += el * (rows * (size_t)heads_of(m) + own * hidden) + norms;
     return sum + 64 * COPIES;
 }
 
 /* Of the ends: the last norm's gradient and input, dx. */
 static size_t kept_bytes(const struct train_work *w)
 {
-    size_t el = dtype_size(w->m->dt), hidden = (size_t)(w->rows * w->m->hidden), sum = (size_t)w->n_layers * layer_bytes(w);
+    size_t el = dtype_size(w->m->dt), hidden = (size_t)(w->own * w->m->hidden), sum = (size_t)w->n_layers * layer_bytes(w);
     sum += w->at.has_head ? (sizeof(float) + (w->recompute == RECOMPUTE_FULL ? el : 0)) * hidden + 128 : 0;
     return sum + (w->at.has_embed ? el * hidden + 64 : 0);
 }

@@ -54,6 +54,7 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     const struct model_config *c = &m->table.cfg;
     int g = m->grain = layout_grain(lay, c), each = g / lay->tp, first = tp_rank * each;
     int64_t kv_rows = c->n_kv * c->head_dim, my_kv;
+    m->shares = lay->sp ? lay->tp : 1;
     m->features = c->features;
     m->hidden = c->hidden;
     m->head_dim = c->head_dim;
@@ -141,7 +142,12 @@ int model_open(struct model *m, const struct model_config *cfg, const struct lay
     }
     if (lay->tp > cfg->n_kv)
         TRY(comm_split(&m->kv_group, tp, (int)(tp_rank / (lay->tp / cfg->n_kv)), e));
-    TRY(open_tables(m, e));
+    rc = open_tables(m, e);
+    if (m->shares > 1) {                 /* all ranks get what they share, or none: giving it back takes all of them */
+        TRY(comm_agree(tp, rc, e));
+        rc = comm_alloc_shared(&m->all_rows, tp, MEM_COMM, (size_t)(max_rows * cfg->hidden) * dtype_size(dt), e);
+    }
+    TRY(rc);
     return 0;
 out:
     model_close(m);
@@ -150,7 +156,9 @@ out:
 
 void model_close(struct model *m)
 {
+    struct err ignored;
     if (m->dev) {
+        comm_free_shared(m->tp, m->all_rows, &ignored);
         dev_free(m->dev, m->rope_cos);
         dev_free(m->dev, m->rope_sin);
         comm_free(m->tp, m->sum_rows);

@@ -53,7 +53,9 @@ struct model {
     int64_t max_pos;
     float *rope_cos, *rope_sin;          /* [max_pos][head_dim / 2]; NULL: positions are learned */
     int64_t rope_n;                      /* positions that are in the tables so far: a context of millions must not be waited for at the start */
+    int shares;                          /* parts that the tokens of a training sequence are cut in between products: tp with --sp, else 1 */
     float *sum_rows;                     /* comm memory [max_rows][hidden]: partial sums over tp */
+    void *all_rows;                      /* dt [max_rows][hidden], once a machine: rows gathered for a product; NULL: shares is 1 */
     float *stat;                         /* comm memory [4][max_rows]: statistics of the cross-entropy */
     int32_t *pos;                        /* [max_rows], of the host: positions of model_forward's rows; NULL: not learned */
     int64_t max_rows;
@@ -87,6 +89,16 @@ struct resident { struct weights w; struct model *m; struct unit_weights *unit; 
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
 void resident_close(struct resident *r);
 
+/* ---- rows of a call, and which of them a rank holds ---- */
+/* n_seq sequences of len tokens, one behind the other. Products and attention see all rows; between them (norms, residuals) a rank holds
+ * own_len tokens of every sequence, one sequence behind the other too: all of them, or with sequence parallelism (Korthikanti et al. 2022,
+ * section 4.2.2) its GRAIN / tp blocks. */
+struct seq_rows { int n_seq; int64_t len, own_len; };
+static inline struct seq_rows rows_whole(int64_t n) { return (struct seq_rows){ 1, n, n }; }
+static inline int64_t rows_all(const struct seq_rows *r) { return r->n_seq * r->len; }
+static inline int64_t rows_own(const struct seq_rows *r) { return r->n_seq * r->own_len; }
+static inline int rows_shared(const struct seq_rows *r) { return r->own_len < r->len; }
+
 /* ---- batches ---- */
 struct batch {
     int64_t n_rows;
@@ -117,13 +129,15 @@ struct train_work;                                   /* activations of one micro
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE /* norms and act(gate) up */, RECOMPUTE_FULL /* all but a layer's input */ };
 /* What a micro-batch is: documents, of one sequence at most, 1: attention reads whole sequences. */
 struct work_shape { int n_seq; int64_t seq_len; int documents; enum recompute recompute; };
+/* ERR_USAGE: sequences of this length cannot be shared among the ranks. */
+int train_work_check(const struct model *m, const struct work_shape *s, struct err *e);
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e);
 void train_work_close(struct train_work *w);
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s);     /* bytes of one, from model_shape */
 /* Where attention starts anew, for the next forward and its backward: sequence i begins n[i] documents, at begin[i * documents] = 0, ….
  * Positions count from a document's beginning. n NULL: whole sequences. */
 void train_work_documents(struct train_work *w, const int *n, const int64_t *begin);
-/* Between pipeline stages: what the previous stage sends forward is put into input (dt [rows][hidden]), output is what the next one
+/* Between pipeline stages: what the previous stage sends forward is put into input (dt [own rows][hidden]), output is what the next one
  * needs; the gradient of output is put into grad before backward, which leaves the gradient of input there. */
 void *train_work_input(struct train_work *w);
 void *train_work_output(struct train_work *w);

@@ -164,6 +164,8 @@ int layout_check(const struct layout *l, const struct model_config *c, struct er
         return err_set(e, ERR_USAGE, "--ep %d: this model has no experts, use --ep 1", l->ep);
     if (l->zero < 0 || l->zero > 3)
         return err_set(e, ERR_USAGE, "--zero %d: the stages are 0, 1, 2, 3", l->zero);
+    if (l->sp && l->tp < 2)
+        return err_set(e, ERR_USAGE, "--sp shares the tokens of a sequence among the ranks of tp: use --tp 2 or more, or leave it out");
     if (c->n_heads % l->tp)
         return err_set(e, ERR_USAGE, "--tp %d does not divide the %lld attention heads: use a divisor of %lld", l->tp,
                        (long long)c->n_heads, (long long)c->n_heads);

@@ -56,8 +56,9 @@ int param_find(const struct param_table *t, const char *name);               /* 
 enum param_kind param_bias(enum param_kind kind);                            /* the bias that goes with a matrix or norm, or P_KINDS */
 int64_t param_count(const struct param *p);                                  /* elements */
 
-/* vpp: parts of the model a pipeline rank holds (virtual stages), 0 and 1 mean one. Virtual stage v = chunk * pp + rank. */
-struct layout { int tp, pp, cp, dp, ep, zero, vpp; };
+/* vpp: parts of the model a pipeline rank holds (virtual stages), 0 and 1 mean one. Virtual stage v = chunk * pp + rank. sp: sequence
+ * parallel, the ranks of tp share the tokens of every sequence where tp does not split the arithmetic. */
+struct layout { int tp, pp, cp, dp, ep, zero, vpp, sp; };
 static inline int layout_chunks(const struct layout *l) { return l->vpp > 1 ? l->vpp : 1; }
 /* Why this layout cannot be run or written for this model (ERR_USAGE, says what to change), or 0. */
 int layout_check(const struct layout *l, const struct model_config *cfg, struct err *e);

@@ -11,22 +11,22 @@ static void carve_layer(const struct train_work *w, struct arena *a, struct laye
 {
     const struct model *m = w->m;
     size_t el = dtype_size(m->dt);
-    int64_t rows = w->rows;
+    int64_t rows = w->rows, own = w->own;
     if (cheap) {
-        b->h1 = arena_take(a, (size_t)(rows * m->hidden) * el);
-        b->h2 = arena_take(a, (size_t)(rows * m->hidden) * el);
+        b->h1 = arena_take(a, (size_t)(own * m->hidden) * el);
+        b->h2 = arena_take(a, (size_t)(own * m->hidden) * el);
         b->act = arena_take(a, (size_t)(rows * m->inter) * el);
     }
     if (!rest)
         return;
-    b->stat1 = arena_take(a, (size_t)norm_stats(m, rows) * sizeof(float));
+    b->stat1 = arena_take(a, (size_t)norm_stats(m, own) * sizeof(float));
     if (m->features & F_QK_NORM)
         b->qkv = arena_take(a, (size_t)(rows * qkv_of(m)) * sizeof(float));
     b->q = arena_take(a, (size_t)(rows * heads_of(m)) * el);
     b->o = arena_take(a, (size_t)(rows * heads_of(m)) * el);
     b->lse = arena_take(a, (size_t)(rows * m->n_heads) * sizeof(float));
-    b->xm = arena_take(a, (size_t)(rows * m->hidden) * el);
-    b->stat2 = arena_take(a, (size_t)norm_stats(m, rows) * sizeof(float));
+    b->xm = arena_take(a, (size_t)(own * m->hidden) * el);
+    b->stat2 = arena_take(a, (size_t)norm_stats(m, own) * sizeof(float));
     b->gu = arena_take(a, (size_t)(rows * m->up_cols) * sizeof(float));
 }
 
@@ -70,7 +70,7 @@ void train_clean_pages(const struct train_work *w, const struct attn *a)
             dev_fill(w->m->dev, a->seq[i].page[a->seq[i].n_rows / ATTN_PAGE], 0, model_page_bytes(w->m));
 }
 
-static void *take_x(const struct train_work *w, struct arena *a) { return arena_take(a, (size_t)(w->rows * w->m->hidden) * dtype_size(w->m->dt)); }
+static void *take_x(const struct train_work *w, struct arena *a) { return arena_take(a, (size_t)(w->own * w->m->hidden) * dtype_size(w->m->dt)); }
 
 static void carve_layers(struct train_work *w, struct arena *a)
 {
@@ -102,17 +102,17 @@ static void carve(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
     size_t el = dtype_size(m->dt);
-    int64_t rows = w->rows, head = w->at.has_head ? rows : 0;
+    int64_t rows = w->rows, own = w->own, head = w->at.has_head ? rows : 0, head_own = w->at.has_head ? own : 0;
     carve_layers(w, a);
     if (w->recompute != RECOMPUTE_FULL)
         w->x_last = take_x(w, a);
-    w->hf = arena_take(a, (size_t)(head * m->hidden) * el);
-    w->stat_last = arena_take(a, (size_t)norm_stats(m, head) * sizeof(float));
+    w->hf = arena_take(a, (size_t)(head_own * m->hidden) * el);
+    w->stat_last = arena_take(a, (size_t)norm_stats(m, head_own) * sizeof(float));
     w->max = arena_take(a, (size_t)head * sizeof(float));
     w->sum = arena_take(a, (size_t)head * sizeof(float));
     w->logits = arena_take(a, (size_t)(head * m->vocab_n) * sizeof(float));
     w->dlogits = m->dt == DT_F32 ? w->logits : arena_take(a, (size_t)(head * m->vocab_n) * el);
-    w->dx = arena_take(a, (size_t)(rows * m->hidden) * el);
+    w->dx = arena_take(a, (size_t)(own * m->hidden) * el);
     w->dh = arena_take(a, (size_t)(rows * max64(qkv_of(m), m->up_cols)) * el);
     w->d_act = arena_take(a, (size_t)(rows * max64(heads_of(m), m->inter)) * sizeof(float));
     w->dq = arena_take(a, (size_t)(rows * heads_of(m)) * sizeof(float));
@@ -122,16 +122,20 @@ static void carve(struct train_work *w, struct arena *a)
 
 /* Besides the arena: what ranks of tp add up. */
 static size_t dkv_bytes(const struct train_work *w) { return (size_t)(2 * w->rows * kv_of(w->m)) * sizeof(float); }
-static size_t head_leaf_bytes(const struct train_work *w)
+static size_t leaf_bytes(const struct train_work *w)
 {
-    return w->m->features & F_QK_NORM ? (size_t)(w->n_seq * 2 * w->m->head_dim) * sizeof(float) : 0;
+    const struct model *m = w->m;
+    int64_t heads = m->features & F_QK_NORM ? 2 * m->head_dim : 0, norm = rows_shared(&w->r) ? norm_grads(m) : 0;
+    return (size_t)(w->n_seq * max64(heads, norm)) * sizeof(float);
 }
 
 struct train_work train_work_of(const struct model *m, int chunk, const struct work_shape *s)
 {
+    int64_t own = s->seq_len / m->shares;
     return (struct train_work){ .m = (struct model *)(uintptr_t)m, .at = m->chunk[chunk], .recompute = s->recompute, .n_seq = s->n_seq,
                                 .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1, .seq_len = s->seq_len,
-                                .documents = s->documents > 1 ? s->documents : 1, .rows = s->n_seq * s->seq_len };
+                                .documents = s->documents > 1 ? s->documents : 1, .rows = s->n_seq * s->seq_len, .own = s->n_seq * own,
+                                .r = { s->n_seq, s->seq_len, own } };
 }
 
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s)
@@ -139,7 +143,15 @@ size_t train_work_measure(const struct model *m, int chunk, const struct work_sh
     struct train_work w = train_work_of(m, chunk, s);
     struct arena a = { 0 };
     carve(&w, &a);
-    return a.used + dkv_bytes(&w) + head_leaf_bytes(&w);
+    return a.used + dkv_bytes(&w) + leaf_bytes(&w);
+}
+
+int train_work_check(const struct model *m, const struct work_shape *s, struct err *e)
+{
+    if (m->shares > 1 && s->seq_len % m->grain)
+        return err_set(e, ERR_USAGE, "--seq-len %lld does not divide into the %d blocks (GRAIN) that --sp shares among ranks: use a multiple of %d",
+                       (long long)s->seq_len, m->grain, m->grain);
+    return 0;
 }
 
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e)
@@ -155,11 +167,11 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     carve(w, &a);
     w->memory = dev_alloc(m->dev, MEM_ACTS, a.used);
     w->dkv = comm_alloc(m->tp, MEM_ACTS, dkv_bytes(w));
-    if (head_leaf_bytes(w))
-        w->head_leaf = comm_alloc(m->tp, MEM_ACTS, head_leaf_bytes(w));
+    if (leaf_bytes(w))
+        w->leaf = comm_alloc(m->tp, MEM_ACTS, leaf_bytes(w));
     if (m->features & F_POSITIONS)
         w->pos = calloc((size_t)w->rows, sizeof *w->pos);
-    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (head_leaf_bytes(w) && !w->head_leaf) || (m->features & F_POSITIONS && !w->pos)) {
+    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (leaf_bytes(w) && !w->leaf) || (m->features & F_POSITIONS && !w->pos)) {
         train_work_close(w);
         return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len, or --recompute",
                        s->n_seq, (long long)s->seq_len, a.used >> 20);
@@ -176,7 +188,7 @@ void train_work_close(struct train_work *w)
     if (!w)
         return;
     comm_free(w->m->tp, w->dkv);
-    comm_free(w->m->tp, w->head_leaf);
+    comm_free(w->m->tp, w->leaf);
     dev_free(w->m->dev, w->memory);
     free(w->pos);
     free(w->seq);
@@ -188,7 +200,7 @@ void train_work_close(struct train_work *w)
 void *train_work_input(struct train_work *w) { return w->layer[0].x; }
 void *train_work_output(struct train_work *w) { return w->x_last; }
 void *train_work_grad(struct train_work *w) { return w->dx; }
-size_t train_work_bytes(const struct train_work *w) { return (size_t)(w->rows * w->m->hidden) * dtype_size(w->m->dt); }
+size_t train_work_bytes(const struct train_work *w) { return (size_t)(w->own * w->m->hidden) * dtype_size(w->m->dt); }
 
 struct attn train_attn(const struct train_work *w, int unit)
 {
@@ -218,7 +230,7 @@ static int head_part(struct model *m, struct weights *ws, struct train_work *w, 
     if (rc < 0)
         return rc;
     if ((rc = weights_soon(ws, w->at.last_unit, w->recompute != RECOMPUTE_FULL, e)) >= 0)
-        rc = head_forward(m, uw, w->x_last, w->hf, w->stat_last, w->logits, m->vocab_n, w->rows, e);
+        rc = head_forward(m, uw, w->x_last, w->hf, w->stat_last, w->logits, m->vocab_n, &w->r, e);
     ws->put(ws, head);
     if (rc < 0)
         return rc;
@@ -238,7 +250,7 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
     if (w->at.has_embed) {
         TRY(ws->get(ws, 0, 0, &uw, e));
         if ((rc = weights_soon(ws, w->at.first_unit, 0, e)) >= 0)
-            rc = embed_forward(m, uw, ids, w->pos, w->layer[0].x, w->rows, e);
+            rc = embed_forward(m, uw, ids, w->pos, w->layer[0].x, &w->r, e);
         ws->put(ws, 0);
     }
     for (int unit = w->at.first_unit; rc >= 0 && unit <= w->at.last_unit; unit++) {
@@ -248,7 +260,7 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
         if (unit < w->at.last_unit || w->at.has_head)
             rc = weights_soon(ws, unit + 1, 0, e);
         if (rc >= 0)
-            rc = block_forward(m, uw, &a, layer_of(w, unit), unit < w->at.last_unit ? layer_of(w, unit + 1)->x : w->x_last, w->rows, e);
+            rc = block_forward(m, uw, &a, layer_of(w, unit), unit < w->at.last_unit ? layer_of(w, unit + 1)->x : w->x_last, &w->r, e);
         ws->put(ws, unit);
     }
     if (rc >= 0 && w->at.has_head)

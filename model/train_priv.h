@@ -4,10 +4,11 @@
 
 #include "model/block.h"
 
-/* A weight gradient that waits for its turn, with what it needs. stays: nothing overwrites dy, it need not be copied. */
-enum late_op { LATE_PRODUCT, LATE_NORM, LATE_HEADS, LATE_EMBED, LATE_TIED, LATE_DONE };
+/* A weight gradient that waits for its turn, with what it needs. stays: nothing overwrites dy, it need not be copied. LATE_GATHER: all rows
+ * of dy come together, for the gradients behind it. */
+enum late_op { LATE_PRODUCT, LATE_NORM, LATE_HEADS, LATE_EMBED, LATE_TIED, LATE_GATHER, LATE_DONE };
 struct late { enum late_op op; int unit, grad_unit, stays; enum param_kind kind; struct mat dy, x; const float *stat; const int32_t *ids; };
-#define LATE_OF_LAYER 11                 /* at most: seven products, two norms and those of the heads, the end */
+#define LATE_OF_LAYER 15                 /* at most: seven products, two norms and those of the heads, four gathers, the end */
 struct train_late {
     struct model *m;
     struct late *note;                   /* [n_notes] in use */
@@ -22,7 +23,8 @@ struct train_work {
     void *memory;                        /* of everything below but dkv */
     enum recompute recompute;
     int n_seq, n_layers;
-    int64_t seq_len, rows;
+    int64_t seq_len, rows, own;          /* own: rows that this rank holds between products */
+    struct seq_rows r;                       /* of n_seq sequences of seq_len */
     struct layer_buf *layer;             /* [n_layers]; buffers that are computed again are one set, shared */
     int documents, n_attn;               /* of a sequence at most; of all sequences now */
     char **page;                         /* [n_layers][n_seq][pages]; a document begins with a page of its own */
@@ -32,7 +34,7 @@ struct train_work {
     float *stat_last, *logits;
     float *max, *sum;                    /* [rows]: statistics of the cross-entropy */
     void *dlogits;                       /* dt; fp32: the logits' own memory */
-    void *dx, *dh;                       /* dt [rows][hidden] ; dt scratch [rows][widest of qkv, up_cols] */
+    void *dx, *dh;                       /* dt [own][hidden] ; dt scratch [rows][widest of qkv, up_cols] */
     float *d_act;                        /* fp32 scratch [rows][widest of heads, inter] */
     float *dq;
     float *dkv;                          /* comm memory: dk then dv, [rows][n_kv head_dim] each */
@@ -40,7 +42,7 @@ struct train_work {
     struct train_late *late;             /* borrowed: where the next backward leaves its weight gradients; NULL: none are late */
     char *again;                         /* what computing a layer again overwrites, of the layer before … */
     size_t again_bytes;                  /* … 0: nothing is computed again */
-    float *head_leaf;                    /* comm memory [n_seq][2][head_dim]: gradients of the heads' norms; NULL: none */
+    float *leaf;                         /* comm memory [n_seq][width]: a norm's gradients that ranks of tp add up, leaf by leaf; NULL: none */
     void *turned;                        /* dt: matrices of one product, transposed; NULL: none are stored so */
 };
 

@@ -9,7 +9,7 @@
 struct memplan_opts {
     const char *params, *model;
     int64_t virtual_stages, gpus, tp, pp, dp, zero, micro, seq_len, batch, memory;
-    int dtype, recompute, pipeline;
+    int sp, dtype, recompute, pipeline;
 };
 #define AT(member) offsetof(struct memplan_opts, member)
 static const struct opt table[] = {
@@ -24,6 +24,7 @@ static const struct opt table[] = {
     { OPT_INT, "pp", AT(pp), "0", "N", "pipeline stages", 0, 4096, 0 },
     { OPT_INT, "dp", AT(dp), "0", "N", "data parallel degree (0: what remains)", 0, 1e6, 0 },
     { OPT_INT, "zero", AT(zero), "-1", "0|1|2|3", "ZeRO stage", -1, 3, 0 },
+    { OPT_SWITCH, "sp", AT(sp), "0", NULL, "sequence parallel; a search then looks at tp 2 and more", 0, 0, 0 },
     { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b|interleaved|zero-bubble|naive", "pipeline schedule", 0, 0, 0 },
     { OPT_INT, "virtual-stages", AT(virtual_stages), "1", "V", "parts of the model a pipeline rank holds, with --schedule interleaved", 1, 4096, 0 },
     { OPT_GROUP, "Batch", 0, NULL, NULL, NULL, 0, 0, 0 },
@@ -81,7 +82,7 @@ out:
 static struct run_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp, int dp, int zero, int recompute)
 {
     int64_t rows = o->batch ? o->batch : 8 * o->micro * o->gpus;       /* the same work for every layout */
-    return (struct run_ask){ .cfg = *c, .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1 }, .rows = rows, .micro = o->micro,
+    return (struct run_ask){ .cfg = *c, .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1, o->sp }, .rows = rows, .micro = o->micro,
                               .seq_len = o->seq_len, .dt = o->dtype ? DT_BF16 : DT_F32, .recompute = (enum recompute)recompute,
                               .pipeline = (enum pipe_kind)o->pipeline, .sharers = 1, .overlap = dp > 1 };       /* a GPU has memory of its own */
 }
@@ -116,7 +117,7 @@ static double cost_of(const struct run_plan *p, const struct run_ask *a, double 
 {
     double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp, work = 6 * params * tokens / 4e14;
     const struct { const char *what; double s; } lost[] = {
-        { "sums of activations over tp", p->tp_reduce / (a->layout.tp <= 8 ? 3e11 : 5e10) },
+        { "sums of activations over tp", (p->tp_reduce + p->tp_gather) / (a->layout.tp <= 8 ? 3e11 : 5e10) },
         { "gradients and weights over dp", (p->dp_reduce + p->dp_gather) / 5e10 },
         { "stages that wait", work * p->bubble / (1 - p->bubble) + p->pp_send / 5e10 },
         { "forward computed twice", a->recompute == RECOMPUTE_FULL ? work / 3 : a->recompute ? work * 0.02 : 0 },

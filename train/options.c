@@ -35,7 +35,7 @@ static const struct opt table[] = {
     { OPT_INT, "cp", AT(cp), "1", "N", "context parallel degree", 1, 4096, N | LATER },
     { OPT_INT, "ep", AT(ep), "1", "N", "expert parallel degree", 1, 4096, N | LATER },
     { OPT_INT, "zero", AT(zero), "0", "0|1|2|3", "ZeRO stage: shard optimizer (1), gradients (2), weights (3) over dp", 0, 3, N },
-    { OPT_SWITCH, "sp", AT(sp), "0", NULL, "sequence parallel norms", 0, 0, N | LATER },
+    { OPT_SWITCH, "sp", AT(sp), "0", NULL, "sequence parallel: tp ranks share a sequence's tokens between products (norms, residuals)", 0, 0, N },
     { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b|interleaved|zero-bubble|naive", "pipeline schedule", 0, 0, N },
     { OPT_INT, "virtual-stages", AT(virtual_stages), "1", "V", "parts of the model a pipeline rank holds, with --schedule interleaved", 1, 4096, N },
     { OPT_CHOICE, "overlap", AT(overlap), "on", "on|off", "sum gradients while backward runs, fetch the next unit's weights (zero 3) meanwhile", 0, 0, N },

@@ -41,6 +41,17 @@ int train_plan_sharers(const struct layout *l, int ranks_a_machine)
 
 static double around(int n) { return (double)(n - 1) / n; }
 
+/* Sums of activations over tp: two a layer and direction (again where forward runs again), one at each end. With sp they are
+ * reduce-scatters, and as many rows are gathered for the products, those of norms once more for their weights' gradients (with late ones all). */
+static void plan_tp(struct run_plan *p, const struct run_ask *a, const struct model *m, double rows, double layers)
+{
+    double hidden = around(a->layout.tp) * rows * (double)m->hidden, forwards = a->recompute == RECOMPUTE_FULL ? 2 : 1;
+    double sums = layers * 2 * (forwards + 1) + m->has_embed + m->has_head, again = a->pipeline == PIPE_ZERO_BUBBLE ? 2 : 0;
+    double norms = m->shares > 1 ? around(a->layout.tp) * rows / (double)a->seq_len * (m->features & F_LAYER_NORM ? 2 : 1) * (double)m->hidden * (2 * layers + m->has_head) : 0;
+    p->tp_reduce = 4 * ((m->shares > 1 ? 1 : 2) * hidden * sums + 2 * norms);
+    p->tp_gather = m->shares > 1 ? (double)dtype_size(a->dt) * hidden * (layers * (2 * forwards + 4 + again) + m->has_embed + 2 * m->has_head) : 0;
+}
+
 static void plan_traffic(struct run_plan *p, const struct run_ask *a, const struct model *m)
 {
     double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total, rows = (double)(p->batch.supers * p->batch.local * a->seq_len);
@@ -50,8 +61,8 @@ static void plan_traffic(struct run_plan *p, const struct run_ask *a, const stru
         layers += m->chunk[c].last_unit - m->chunk[c].first_unit + 1;
     p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * dp * (stage >= 2 ? (double)p->batch.supers : 1);
     p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat * dp : 2 * el * flat * dp * micros;
-    p->tp_reduce = 2 * 4 * around(a->layout.tp) * rows * (double)m->hidden * (4 * layers + m->has_embed + m->has_head);
-    p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden * m->n_chunks : 0;
+    plan_tp(p, a, m, rows, layers);
+    p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden / m->shares * m->n_chunks : 0;
 }
 
 static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, struct err *e)
@@ -65,12 +76,15 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     struct pipe_list list;
     struct work_shape work = { (int)p->batch.micro, a->seq_len, a->documents, a->recompute };
     int64_t rows = p->batch.micro * a->seq_len;
+    TRY(train_work_check(&m, &work, e));
     TRY(pipe_make(&list, &shape, stage, e));
     zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch, bytes);
     for (int c = 0; c < shape.chunks; c++)
         bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work) + (double)list.late[c] * (double)train_late_measure(&m, c, &work);
     pipe_free(&list);
     bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
+    if (m.shares > 1)                    /* gathered rows, once a machine */
+        bytes[MEM_COMM] += (double)dtype_size(a->dt) * (double)rows * (double)m.hidden / m.shares;
     bytes[MEM_WORK] = m.features & F_POSITIONS ? 0 : 4.0 * (double)(a->seq_len * m.head_dim);        /* tables of cos and sin */
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(&m, 0, a->layout.zero) : 0;
     for (int c = 0; c < MEM_CATS; c++)
@@ -102,9 +116,10 @@ void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *o
 {
     static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM, MEM_SAVE };
     const struct { const char *name; double bytes; } sent[] = { { "dp sums", p->dp_reduce }, { "dp gathers", p->dp_gather }, { "tp sums", p->tp_reduce },
-                                                                { "pp messages", p->pp_send } };
+                                                                { "tp gathers", p->tp_gather }, { "pp messages", p->pp_send } };
     char text[32];
-    fprintf(out, "layout       tp %d, pp %d, dp %d, zero %d: %d ranks\n", a->layout.tp, a->layout.pp, a->layout.dp, a->layout.zero, layout_ranks(&a->layout));
+    fprintf(out, "layout       tp %d%s, pp %d, dp %d, zero %d: %d ranks\n", a->layout.tp, a->layout.sp ? " with sp" : "", a->layout.pp, a->layout.dp,
+            a->layout.zero, layout_ranks(&a->layout));
     fprintf(out, "batch        %lld sequences of %lld tokens; a rank: %lld micro-batches of %lld, %lld kept at once\n", (long long)p->batch.rows,
             (long long)a->seq_len, (long long)(p->batch.supers * (p->batch.local / p->batch.micro)), (long long)p->batch.micro, (long long)p->in_flight);
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
@@ -116,6 +131,8 @@ void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *o
     log_bytes(text, p->total_bytes);
     fprintf(out, "%-12s %s a rank\n", "memory", text);
     for (size_t i = 0; i < sizeof sent / sizeof sent[0]; i++) {
+        if (!strcmp(sent[i].name, "tp gathers") && !a->layout.sp)
+            continue;
         log_bytes(text, sent[i].bytes);
         fprintf(out, "%-12s %s a rank and step\n", sent[i].name, text);
     }

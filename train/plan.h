@@ -24,7 +24,7 @@ struct run_plan {
     int64_t in_flight;
     double bubble;                       /* share of a stage's time */
     /* bytes that one rank sends in a step, by group and collective */
-    double dp_reduce, dp_gather, tp_reduce, pp_send;
+    double dp_reduce, dp_gather, tp_reduce, tp_gather, pp_send;
 };
 /* Of the dp ranks, how many share a machine that has so many ranks (0: all). As comm/mpi.c decides. */
 int train_plan_sharers(const struct layout *l, int ranks_a_machine);

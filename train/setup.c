@@ -134,7 +134,7 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
         pool_trace(t->dev->pool, t->trace);
         world_trace(t->world, t->trace);
     }
-    t->layout = (struct layout){ (int)o->tp, (int)o->pp, (int)o->cp, (int)(n / inner), (int)o->ep, (int)o->zero, (int)o->virtual_stages };
+    t->layout = (struct layout){ (int)o->tp, (int)o->pp, (int)o->cp, (int)(n / inner), (int)o->ep, (int)o->zero, (int)o->virtual_stages, o->sp };
     size[AXIS_TP] = t->layout.tp;
     size[AXIS_CP] = t->layout.cp;
     size[AXIS_DP] = t->layout.dp;
@@ -250,7 +250,8 @@ static int check_target(const struct trainer *t, struct err *e)
 static int open_micros(struct trainer *t, int chunks, struct err *e)
 {
     struct work_shape shape = { (int)t->work_seqs, t->o.seq_len, t->o.eval_only ? 1 : (int)t->o.documents, (enum recompute)t->o.recompute };
-    int rc = 0;
+    int rc;
+    TRY(train_work_check(&t->model, &shape, e));
     for (int c = 0; c < chunks; c++) {
         t->first_work[c] = t->n_work;
         for (int64_t i = 0; i < t->schedule.in_flight[c]; i++, t->n_work++)

@@ -27,6 +27,7 @@ dp       |                          | --seq-len 33 --global-batch 8             
 supers   |                          | --seq-len 33 --global-batch 8              | --ranks 2 --zero 2 --micro-batch 1
 runs     |                          | --seq-len 33 --global-batch 12             | --ranks 4 --zero 3 --micro-batch 1
 qwen3    | family=qwen3             | --seq-len 33 --global-batch 4              | --tp 4
+sp       |                          | --seq-len 32 --global-batch 4              | --tp 2 --sp
 tied     | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
 TABLE
 finish

@@ -59,6 +59,18 @@ for layout in "--ranks 2 --zero 0" "--ranks 4 --zero 1" "--ranks 4 --zero 2 --ov
     done
 done
 
+# ---- sequence parallel: half of what is kept of norms and residuals, at tp 2; as planned ----
+common+=(--recompute full)
+train tp --tp 2 --seq-len 128
+train sp --tp 2 --seq-len 128 --sp
+plan=$("$BIN/ptrain" "${common[@]}" --tp 2 --seq-len 128 --sp --dry-run)
+saved=$((4 * 4 * 128 * H / 2 * (L + 6)))                  # inputs of layers; of one layer h1, h2, xm; x_last, hf, dx
+for rank in 0 1; do
+    claim "sp rank $rank: activations are less" near "$(($(held tp $rank acts 2) - $(held sp $rank acts 2)))" $saved
+    claim "sp rank $rank: activations as planned" near "$(held sp $rank acts 2)" "$(planned acts)" 1
+done
+common=("${common[@]:0:${#common[@]}-2}")
+
 # ---- tp: training ----
 train whole
 for tp in 2 4; do

@@ -55,6 +55,18 @@ done
 
 both tp --tp 2
 claim "tp 2: sums as planned" near "$(sent tp tp all_reduce)" "$(planned tp "tp sums")" 2
+for dtype in fp32 bf16; do
+    # a layer: two sums forward, two back, as reduce-scatters; gathered: two norms, again for their weights' gradients, and two of the residual's
+    [ $dtype = fp32 ] && w=4 || w=2
+    both sp --tp 2 --sp --dtype $dtype
+    claim "sp $dtype: reduce-scatters are (N-1)/N" [ "$(sent sp tp reduce_scatter)" = $((4 * H * T * G * (4 * L + 2) / 2)) ]
+    claim "sp $dtype: all-gathers are (N-1)/N" [ "$(sent sp tp all_gather)" = $((w * H * T * G * (6 * L + 3) / 2)) ]
+    claim "sp $dtype: all-reduces are the norms' leaves and the statistics of the loss" [ "$(sent sp tp all_reduce)" = $((4 * H * G * (2 * L + 1) + 4 * T * G * 3)) ]
+    claim "sp $dtype: sums as planned" near "$(($(sent sp tp all_reduce) + $(sent sp tp reduce_scatter)))" "$(planned sp "tp sums")"
+    claim "sp $dtype: gathers as planned" near "$(sent sp tp all_gather)" "$(planned sp "tp gathers")"
+done
+both again --tp 2 --sp --recompute full
+claim "sp, layers computed again: gathers as planned" near "$(sent again tp all_gather)" "$(planned again "tp gathers")"
 both pp --pp 2 --micro-batch 2
 claim "pp 2: messages as planned" near "$(($(sent pp pp send) + $(sent pp pp_back send)))" "$(planned pp "pp messages")"
 finish
