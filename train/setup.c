@@ -17,6 +17,7 @@ static int parse(struct trainer *t, int argc, char **argv, struct err *e)
 {
     struct opt_args args = { 0 };
     int rc = opt_parse(&ptrain_program, argc, argv, &t->o, &args, t->given, e);
+    free(args.item);
     return rc;
 }
 
@@ -47,6 +48,7 @@ static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
         return 0;
     o = jx_parse(text, strlen(text), ckpt_path(t->source), e);
     all = o ? calloc(json_object_size(o) + (size_t)argc + 1, sizeof *all) : NULL;
+    t->inherited = all;
     if (!all) {
         json_decref(o);
         return o ? err_set(e, ERR_MEMORY, "no memory for options") : -e->code;
@@ -56,14 +58,16 @@ static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
     json_object_foreach(o, key, v) {
         char *arg;
         if (stored_arg(&arg, key, v) < 0) {
+            t->n_inherited = n;
             json_decref(o);
             return err_set(e, ERR_MEMORY, "no memory for options");
         }
         if (arg)
-            all[n++] = arg;              /* lives as long as the process: OPT_TEXT points into it */
+            all[n++] = arg;
     }
+    t->n_inherited = n;
     memcpy(all + n, argv + 1, sizeof *all * (size_t)(argc - 1));
-    opt_free(&ptrain_program, &t->o, &(struct opt_args){ 0 });
+    opt_free(&ptrain_program, &t->o, NULL);
     rc = parse(t, n + argc - 1, all, e);
     memcpy(t->given, given, sizeof given);
     t->o.resume = resume;
@@ -433,4 +437,8 @@ void trainer_close(struct trainer *t)
     if (t->dev)
         dev_close(t->dev);
     trace_close(t->trace);
+    opt_free(&ptrain_program, &t->o, NULL);
+    for (int i = 1; i < t->n_inherited; i++)
+        free(t->inherited[i]);
+    free(t->inherited);
 }

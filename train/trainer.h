@@ -19,6 +19,7 @@ enum { RUN_GROUPS = AXIS_COUNT + 2 };     /* of ranks, whose collectives are cou
 struct trainer {
     struct train_opts o;
     unsigned char given[GIVEN_MAX];      /* which options the command line named */
+    char **inherited; int n_inherited;   /* the resumed run's options as a command line, from item 1 on: o's texts point into it */
     char *run_json;                      /* stored options, as the checkpoint keeps them */
     struct log log;
     struct trace *trace;                 /* --trace, else NULL */

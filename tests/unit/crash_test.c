@@ -198,7 +198,7 @@ static void load(struct disk *d, int folder, const char *path)
             void *data;
             size_t n;
             struct change *c = add_change(d, node, -1);
-            if (io_read_file(full.s, LIMIT, &data, &n, &e) == 0)      /* kept as long as the test */
+            if (io_read_file(full.s, LIMIT, &data, &n, &e) == 0)      /* the start's own: crash_everywhere frees it */
                 c->data = data, c->bytes = (int64_t)n;
         }
         d->node[node].n_safe = d->node[node].n;
@@ -485,6 +485,9 @@ static void crash_everywhere(const struct scenario *s)
         free_disk(&d);
     }
     printf("%d operations, %d states: %s\n", o.n, n_looked, s->run);
+    for (int i = 0; i < start.n; i++)
+        for (int k = 0; k < start.node[i].n; k++)
+            free((void *)(uintptr_t)start.node[i].change[k].data);
     free_disk(&start);
     free(o.op);
     free(o.bytes);

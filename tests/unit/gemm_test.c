@@ -524,7 +524,7 @@ TEST(products_without_memory_are_nan)
     int n = list_classes(c);
     enum { N = 64, K = 1024 };                          /* larger than what the self-test at start has left as scratch */
     static float x[N * K], y[N * N];
-    struct leaves l = cut(2, (int64_t[]){ K / 2, K });
+    struct leaves l = cut(2, (int64_t[]){ K / 2, K / 2 });
     struct mat xm = mat_of(x, DT_F32, N, K, K), ym = mat_of(y, DT_F32, N, N, N), wm = mat_of(x, DT_F32, K, N, N);
     struct tree_acc acc = { .n = 1, .level = { y } };
     for (int op = 0; op < 3; op++)
