@@ -1,25 +1,29 @@
 """What reshard writes for PyTorch and DeepSpeed, loaded by them: every weight, moment and step must have the bits of the native checkpoint, and the
 next step of their AdamW must be the one that those numbers give.
 
-usage: foreign_peers.py KIND RANKS NATIVE WRITTEN       NATIVE: fp32, whole tensors with moments (tp 1, zero 0)
+usage: foreign_peers.py RANKS NATIVE KIND=WRITTEN…       NATIVE: fp32, whole tensors with moments (tp 1, zero 0)
 KIND: dcp-save    torch.distributed.checkpoint.format_utils.dcp_to_torch_save
       dcp-plain   into a model without parallelism        dcp-flat   the same, options of the optimizer by name of the parameter
       dcp-fsdp    into an FSDP2 model on RANKS ranks
       ds-1 ds-2 ds-3    into a DeepSpeed engine of that ZeRO stage on RANKS ranks
-One line: ok, or what is wrong."""
-import glob, json, os, socket, sys, tempfile, traceback, warnings
+A line for each: KIND=WRITTEN ok, or what is wrong."""
+import glob, json, os, socket, subprocess, sys, tempfile, traceback, warnings
 
 warnings.filterwarnings("ignore")
-import torch
-from safetensors import safe_open
-import torch.distributed as dist
-
-torch.set_num_threads(1)
+RANK = os.environ.get("PEERS_RANK")
+if RANK is not None:            # the process that starts the ranks needs none of them
+    import torch
+    import torch.distributed as dist
+    from safetensors import safe_open
+    torch.set_num_threads(1)
+    Module = torch.nn.Module
+else:
+    Module = object
 LR, BETAS, EPS, DECAY = 0.5, (0.1, 0.2), 1e-3, 0.9          # of a fresh optimizer: all must be replaced
 GRAD = 2.0 ** -10           # the gradient is the parameter times this: small enough not to be clipped
 
 
-class Model(torch.nn.Module):
+class Model(Module):
     """The parameters under their names, and a loss whose gradients are not all the same."""
 
     def __init__(self, shapes):
@@ -144,50 +148,53 @@ def ds_load(native, state, written, stage):
         check_step(n, safe_get_full_fp32_param(params[n]).detach(), stepped(native, state, n, 0.0 if vector and stage < 3 else 0.1, vector and stage == 3))
 
 
-def one_rank(rank, ranks, port, kind, native, written, out):
+def one_rank(rank, ranks, port, native, jobs, out):
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(ranks), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), DS_ACCELERATOR="cpu",
                       OMP_NUM_THREADS="1")
-    try:
-        dist.init_process_group("gloo", rank=rank, world_size=ranks)
-        tensors, state = read_native(native)
-        if kind == "dcp-save":
-            dcp_save(tensors, state, written)
-        elif kind.startswith("dcp"):
-            dcp_load(tensors, state, written, kind)
-        else:
-            ds_load(tensors, state, written, int(kind[3:]))
-        words = "ok"
-    except BaseException as e:
-        words = "%s: %s" % (type(e).__name__, str(e) or traceback.format_exc(limit=-1))
-        if os.environ.get("PEERS_TRACE"):
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    tensors, state = read_native(native)
+    for job in jobs:
+        kind, written = job.split("=", 1)
+        try:
+            if kind == "dcp-save":
+                dcp_save(tensors, state, written)
+            elif kind.startswith("dcp"):
+                dcp_load(tensors, state, written, kind)
+            else:
+                ds_load(tensors, state, written, int(kind[3:]))
+            words = "ok"
+        except BaseException as e:
+            words = "%s: %s" % (type(e).__name__, str(e) or traceback.format_exc(limit=-1))
             traceback.print_exc()
-    with open("%s.%d" % (out, rank), "w") as f:
-        f.write(words)
-    os._exit(0)             # threads of the libraries may abort at an orderly end
+        with open(out, "a") as f:
+            f.write("%s %s\n" % (job, words))
+        if words != "ok":
+            break               # other ranks may be waiting for ever
+    os._exit(0)                 # threads of the libraries may abort at an orderly end
 
 
 def main():
-    kind, ranks, native, written = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-    answer = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)           # the libraries talk on stdout
+    ranks, native, jobs = int(sys.argv[1]), sys.argv[2], sys.argv[3:]
+    if RANK is not None:
+        one_rank(int(RANK), ranks, os.environ["PEERS_PORT"], native, jobs, os.environ["PEERS_OUT"])
     with socket.socket() as s:
         s.bind(("127.0.0.1", 0))
         port = s.getsockname()[1]
     with tempfile.TemporaryDirectory() as tmp:
-        out = tmp + "/out"
-        ctx = torch.multiprocessing.get_context("spawn")
-        p = [ctx.Process(target=one_rank, args=(r, ranks, port, kind, native, written, out)) for r in range(ranks)]
-        for x in p:
-            x.start()
-        for x in p:
-            x.join()
+        p = []
         for r in range(ranks):
-            words = open("%s.%d" % (out, r)).read() if os.path.exists("%s.%d" % (out, r)) else "rank %d ended without a word" % r
-            if words != "ok":
-                print(words, file=answer)
-                return 1
-    print("ok", file=answer)
-    return 0
+            env = dict(os.environ, PEERS_RANK=str(r), PEERS_PORT=str(port), PEERS_OUT="%s/%d" % (tmp, r))
+            p.append(subprocess.Popen([sys.executable, "-B"] + sys.argv, env=env, stdout=sys.stderr))        # the libraries talk on stdout
+        for x in p:
+            x.wait()
+        said = [open("%s/%d" % (tmp, r)).read().splitlines() if os.path.exists("%s/%d" % (tmp, r)) else [] for r in range(ranks)]
+    bad = 0
+    for i, job in enumerate(jobs):
+        words = [s[i] if i < len(s) else job + " ended without a word" for s in said]
+        wrong = [w for w in words if w != job + " ok"]
+        print(wrong[0] if wrong else words[0])
+        bad |= bool(wrong)
+    return bad
 
 
 if __name__ == "__main__":
