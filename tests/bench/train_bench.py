@@ -2,8 +2,8 @@
 """train_bench.py - training speed beside PyTorch's (and DeepSpeed's): tokens/s of the best step, contestants in turn.
 
 usage: train_bench.py [--bin DIR] [--rounds N] [--steps N] [--into FILE [--seconds S]] [--list] [WORD...]     only rows whose name has every WORD;
-WORD,WORD: one of them. --into: rows that FILE has are not taken again, new ones are added to it; no row is begun after S seconds, so that all rows can
-be taken in pieces, by the same command again and again (status 3: some are left).
+WORD,WORD: one of them. --into: what FILE has is not taken again, what is new is added to it; nothing is begun after S seconds, so that all rows can be
+taken in pieces, by the same command again and again (status 3: some is left).
 PEERS=DIR (a folder with train_torch.py) and PEER_PYTHON=python with torch put the peers beside. MFU: flops of the products and of
 causal attention over the speed of products measured by the same run. Nothing is saved: the ranks are ended after the last step."""
 import argparse
@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 
-from contest import Table, log, peer_has, peer_lines, turns
+from contest import Table, log, peer_has, peer_lines
 
 SIZES = {  # hidden, layers, heads, ffn, vocabulary: the shapes of the peers' program; sequences a step at 256 tokens, half as many at 512
     "10m": (256, 6, 4, 704, 8192, 8),
@@ -36,7 +36,8 @@ def sequences(size, seq):
     return SIZES[size][5] * 256 // seq
 
 
-def ours(a, size, layout, dtype, seq, numerics, detail):
+def ours(a, size, layout, dtype, seq, numerics):
+    """The best step: {value, mfu, rss}, or None."""
     vocab = SIZES[size][4]
     ranks, threads, flags, _ = LAYOUTS[layout]
     logs = os.path.join(a.tmp, "log.jsonl")
@@ -44,11 +45,11 @@ def ours(a, size, layout, dtype, seq, numerics, detail):
         os.unlink(logs)
     out = os.path.join(a.tmp, "out")
     cmd = [os.path.join(a.bin, "ptrain"), "--data", os.path.join(a.tmp, f"{vocab}.u16"), "--out", out, "--model", os.path.join(a.tmp, size + ".json"),
-           "--ranks", ranks, "--threads", threads, "--seq-len", seq, "--global-batch", sequences(size, seq), "--steps", a.steps + 1, "--stop-after", a.steps + 1,
+           "--ranks", ranks, "--threads", threads, "--seq-len", seq, "--global-batch", sequences(size, seq), "--steps", a.steps + 2,
            "--dtype", dtype, "--numerics", numerics, "--log", logs, *flags]
     p = subprocess.Popen([str(x) for x in cmd], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
     steps, deadline = [], time.time() + 300
-    while len(steps) < a.steps and time.time() < deadline and p.poll() is None:
+    while len(steps) < a.steps + 1 and time.time() < deadline and p.poll() is None:
         time.sleep(0.05)
         if os.path.exists(logs):
             with open(logs) as f:
@@ -62,19 +63,14 @@ def ours(a, size, layout, dtype, seq, numerics, detail):
         log(f"ptrain: {said.strip()[-300:]}")
         return None
     best = max(steps[1:], key=lambda s: s["tokens_per_s"])
-    if best["tokens_per_s"] > detail.get("tokens_per_s", 0):
-        detail.update(best)
-    return best["tokens_per_s"]
+    return {"value": best["tokens_per_s"], "mfu": best["mfu"], "rss": best["rss_bytes"]}
 
 
-def peer(size, layout, dtype, seq, steps, mode, compiled, detail):
+def peer(size, layout, dtype, seq, steps, mode, compiled):
     ranks, threads, _, _ = LAYOUTS[layout]
     args = ["--mode", mode, "--size", size, "--dtype", dtype, "--ranks", ranks, "--threads", threads, "--seq", seq, "--batch", sequences(size, seq), "--steps", steps]
     lines = peer_lines("train_torch.py", *args, *(["--compile"] if compiled else []))
-    if not lines:
-        return None
-    detail["rss"] = lines[-1]["config"].get("peak_rss_mib_per_rank", 0) * 2**20
-    return lines[-1]["value"]
+    return {"value": lines[-1]["value"], "rss": lines[-1]["config"].get("peak_rss_mib_per_rank", 0) * 2**20} if lines else None
 
 
 def make_inputs(tmp):
@@ -98,12 +94,63 @@ def names(words):
                         yield name, size, layout, dtype, seq
 
 
-def read_rows(path):
-    if not path or not os.path.exists(path):
-        return {}
-    with open(path) as f:
-        rows = [json.loads(line) for line in f if line.endswith("\n")]
-    return {r["name"]: r for r in rows}
+class Kept:
+    """What was measured, by row, contestant and round; in a file too when there is one."""
+
+    def __init__(self, path, seconds):
+        self.path, self.end, self.left, self.figure = path, time.monotonic() + seconds, 0, {}
+        if path and os.path.exists(path):
+            with open(path) as f:
+                for line in f:
+                    if line.endswith("\n"):
+                        key, figure = json.loads(line)
+                        self.figure[tuple(key)] = figure
+
+    def turn(self, key, run):
+        if key in self.figure:
+            return
+        if time.monotonic() >= self.end:
+            self.left += 1
+            return
+        self.figure[key] = run()
+        if self.path:
+            with open(self.path, "a") as f:
+                f.write(json.dumps([key, self.figure[key]]) + "\n")
+
+    def best(self, name, who):
+        return max((f for k, f in self.figure.items() if k[:2] == (name, who) and f), key=lambda f: f["value"], default=None)
+
+
+def contestants(a, size, layout, dtype, seq):
+    mode = LAYOUTS[layout][3]
+    who = {n: lambda n=n: ours(a, size, layout, dtype, seq, n) for n in ("exact", "fast")}
+    peers = [("torch " + str(mode), mode, 0, a.torch and mode), ("torch compiled", mode, 1, a.torch and mode == "single"),
+             ("deepspeed z3", "zero3", 0, a.deepspeed and mode == "fsdp2")]
+    for label, how, compiled, there in peers:
+        if there:
+            who[label] = lambda how=how, compiled=compiled: peer(size, layout, dtype, seq, a.steps, how, compiled)
+    return who
+
+
+def row(a, table, kept, name, *what):
+    """Contestants take turns; the row is shown when all have had theirs."""
+    who, left = contestants(a, *what), kept.left
+    for turn in range(a.rounds):
+        for label, run in who.items():
+            kept.turn((name, label, turn), run)
+    exact, fast = kept.best(name, "exact"), kept.best(name, "fast")
+    if kept.left > left:
+        return
+    if not exact:
+        return log(f"{name}: no figure")
+    note = f"mfu {100 * exact['mfu']:.0f} %, {exact['rss'] / 1e9:.2f} GB a rank"
+    for label in [k for k in who if k not in ("exact", "fast")] or [None]:
+        theirs = kept.best(name, label)
+        if label and not theirs:
+            log(f"{name}: {label} gave no figure")
+        table.add(name, exact["value"], theirs and theirs["value"], label or "-", "tokens/s", note + (f" (peer {theirs['rss'] / 1e9:.2f})" if theirs else ""))
+    if fast:
+        table.add(name + ": exact against fast", exact["value"], fast["value"], "fast", "tokens/s")
 
 
 def main():
@@ -117,64 +164,24 @@ def main():
     ap.add_argument("--list", action="store_true")
     ap.add_argument("words", nargs="*")
     a = ap.parse_args()
-    wanted, done, begin, left = list(names(a.words)), read_rows(a.into), time.monotonic(), 0
     if a.list:
-        return print("\n".join(("done  " if w[0] in done else "      ") + w[0] for w in wanted))
+        return print("\n".join(w[0] for w in names(a.words)))
     a.tmp = tempfile.mkdtemp(prefix="shardline-bench-")
     make_inputs(a.tmp)
     a.torch, a.deepspeed = peer_has("torch", "train_torch.py"), peer_has("deepspeed", "train_torch.py")
     if not a.torch:
         log("no peers: PEERS and PEER_PYTHON are not set, or that python has no torch")
+    kept = Kept(a.into, a.seconds)
     table = Table(f"{'training':58s} {'ours':>10s} {'peer':>10s} {'':14s} {'ratio':>6s}")
     try:
-        for name, *what in wanted:
-            if name not in done and time.monotonic() - begin >= a.seconds:
-                left += 1
-                continue
-            r = done.get(name) or measure(a, name, *what)
-            if name not in done and a.into and "exact" in r["best"]:
-                with open(a.into, "a") as f:
-                    f.write(json.dumps(r) + "\n")
-            show(table, name, r)
+        for what in names(a.words):
+            row(a, table, kept, *what)
     finally:
         shutil.rmtree(a.tmp, ignore_errors=True)
-    if left:
-        log(f"{left} rows are left: the same command again takes the next ones")
+    if kept.left:
+        log(f"{kept.left} figures are left: the same command again takes the next ones")
         sys.exit(3)
     table.end()
-
-
-def measure(a, name, size, layout, dtype, seq):
-    """What a row says, as it is kept in --into."""
-    exact, fast, rss, begin = {}, {}, {}, time.monotonic()
-    mode = LAYOUTS[layout][3]
-    who = {"exact": lambda: ours(a, size, layout, dtype, seq, "exact", exact), "fast": lambda: ours(a, size, layout, dtype, seq, "fast", fast)}
-
-    def beside(label, mode, compiled=0):
-        rss[label] = {}
-        who[label] = lambda: peer(size, layout, dtype, seq, a.steps, mode, compiled, rss[label])
-    if a.torch and mode:
-        beside("torch " + mode, mode)
-        if mode == "single":
-            beside("torch compiled", mode, 1)
-        if mode == "fsdp2" and a.deepspeed:
-            beside("deepspeed z3", "zero3")
-    best = turns(who, a.rounds)
-    return {"name": name, "best": best, "peers": list(rss), "mfu": exact.get("mfu", 0), "rss": exact.get("rss_bytes", 0),
-            "peer_rss": {k: v.get("rss", 0) for k, v in rss.items()}, "seconds": round(time.monotonic() - begin, 1)}
-
-
-def show(table, name, r):
-    if "exact" not in r["best"]:
-        return log(f"{name}: no figure")
-    note = f"mfu {100 * r['mfu']:.0f} %, {r['rss'] / 1e9:.2f} GB a rank"
-    for k in r["peers"] or [None]:
-        theirs = r["peer_rss"].get(k)
-        if k and k not in r["best"]:
-            log(f"{name}: {k} gave no figure")
-        table.add(name, r["best"]["exact"], r["best"].get(k), k or "-", "tokens/s", note + (f" (peer {theirs / 1e9:.2f})" if theirs else ""))
-    if "fast" in r["best"]:
-        table.add(name + ": exact against fast", r["best"]["exact"], r["best"]["fast"], "fast", "tokens/s")
 
 
 if __name__ == "__main__":

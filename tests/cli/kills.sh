@@ -51,5 +51,19 @@ for layout in "${layouts[@]}" "${layouts[@]}"; do
     claim "$layout: every checkpoint with a name is whole" [ $broken = 0 ]
     claim "$layout: and nothing is left beside them" [ -z "$(find "$TMP/out" -name '*.tmp-*')" ]
 done
+# mpirun that takes no notice, as one does whose rank died while it said hello: here it is stopped
+rm -rf "$TMP/out" "$TMP/log.jsonl"
+"$BIN/ptrain" "${common[@]}" --steps 1000000 --out "$TMP/out" --log "$TMP/log.jsonl" --threads 1 --ranks 2 >"$TMP/.out" 2>"$TMP/.err" </dev/null &
+job=$!
+for _ in {1..200}; do [ "$(grep -c loss_bits "$TMP/log.jsonl" 2>/dev/null)" -ge 1 ] 2>/dev/null && break || sleep 0.1; done
+mapfile -t pids < <(ranks_of $job)
+kill -STOP "$(pgrep -P $job)"
+kill -KILL "${pids[@]}"
+begin=$EPOCHREALTIME
+wait $job
+rc=$?
+claim "an mpirun that does not notice is ended: status" [ $rc = 137 ] && claim "and said" grep -q "the ranks are dead and mpirun does not notice" "$TMP/.err"
+claim "within 10 s or so" awk -v a="$begin" -v b="$EPOCHREALTIME" 'BEGIN { exit !(b - a < 13) }'
+
 claim "20 kills in all ($total)" [ $total -ge 20 ]
 finish
