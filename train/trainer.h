@@ -58,6 +58,7 @@ struct trainer {
     float *logprobs;                     /* [work_seqs][seq_len] */
     double waited_s;                     /* of this step, for other pipeline stages */
     FILE *log_file;                      /* rank 0 */
+    int n_peaks;                         /* how often peak_flops was measured */
     double peak_flops, step_s;           /* step_s: what a step takes, smoothed over the last ones */
     struct comm_count comm_seen[RUN_GROUPS][COMM_OPS];           /* at the start of the step, by group */
     struct save *save;                   /* save.c */
