@@ -1,8 +1,9 @@
 /* attn_fwd_text.h - the forward half of attn_text.h; the order is defined there.
  *
  * A unit is the 64 positions of one block of one sequence, in all query heads of one kv head; its rows are numbered head by head
- * and cut into chunks of at most 64. A task is two neighbouring units, whose chunks share every load of K and V two by two; or one
- * unit, where there are few; or one segment of one, where there are few and many keys (decode): the thread that ends a unit's last
+ * and cut into chunks of at most 64. A task is two neighbouring units, whose chunks share every load of K and V two by two; or, where
+ * a unit has few rows (decode), those of several kv heads, which go through the keys side by side, so that a page is read from end to
+ * end; or one unit, where there are few; or one segment of one, where there are few and many keys: the thread that ends a unit's last
  * segment merges them, in order.
  *
  *     unit 0: [ segment 0 | segment 1 | segment 2 ] -> merge -> out          unit 1: [ …                                      */
@@ -12,6 +13,8 @@
 #define SCORE_ROWS 32                           /* rows whose scores live at a time, so that they stay in the first cache */
 #define UNITS_ENOUGH 8                          /* a thread: fewer units of a call are not joined, and cut into segments */
 #define SHARING 2                               /* chunks that share a load of K and V */
+#define FEW_ROWS 16                             /* units of no more are joined by kv heads … */
+#define HEADS_MAX 16                            /* … of which a task has this many at most */
 
 struct state { float *o, *m, *l; };             /* of rows: [rows][dp], [rows], [rows] */
 
@@ -27,8 +30,8 @@ struct chunk {                                  /* rows [first, first + n) of a 
 };
 
 struct fwd_work {                               /* a thread's own memory */
-    struct chunk chunk[SHARING];                /* of neighbouring units, the earlier one first */
-    int n;
+    struct chunk chunk[HEADS_MAX];              /* [n_heads][n]: kv heads, of neighbouring units, the earlier one first */
+    int n, n_heads;                             /* one of the two is 1 */
     float *k, *v;                               /* [d][64], [64][dp]: room for copies */
     float *s;                                   /* [SCORE_ROWS][64]: scores, then p */
 };
@@ -39,7 +42,7 @@ struct fwd {
     float *lse;
     char *scratch;
     size_t scratch_bytes;                       /* a thread */
-    int joined;                                 /* units of a task */
+    int joined, heads;                          /* units of a task: neighbours; kv heads of one with few rows */
     /* where units are cut into segments; else split is 0 */
     int split;
     int64_t rows_max, segments_max;             /* of such a unit */
@@ -65,22 +68,23 @@ static struct state state_take(struct arena *m, int64_t rows, int64_t dp)
     return s;
 }
 
-static size_t fwd_carve(struct fwd_work *w, const struct attn *a, char *base)
+/* n chunks of `rows` rows. */
+static size_t fwd_carve(struct fwd_work *w, const struct attn *a, int n, int64_t rows, char *base)
 {
     struct arena m = { base, 0, (size_t)-1 };
     const int64_t d = a->head_dim, dp = padded(d);
     w->s = ARENA_NEW(&m, float, SCORE_ROWS * ATTN_PAGE);
     w->k = ARENA_NEW(&m, float, d * ATTN_PAGE);
     w->v = ARENA_NEW(&m, float, ATTN_PAGE * dp);
-    for (int i = 0; i < SHARING; i++) {
+    for (int i = 0; i < n; i++) {
         struct chunk *c = &w->chunk[i];
-        c->q = ARENA_NEW(&m, float, ROWS_MAX * dp);
-        c->total = state_take(&m, ROWS_MAX, dp);
-        c->later = state_take(&m, ROWS_MAX, dp);
-        c->c = ARENA_NEW(&m, float, ROWS_MAX);
-        c->at = ARENA_NEW(&m, int64_t, ROWS_MAX);
-        c->live = ARENA_NEW(&m, int64_t, ROWS_MAX);
-        c->from = ARENA_NEW(&m, int64_t, ROWS_MAX);
+        c->q = ARENA_NEW(&m, float, rows * dp);
+        c->total = state_take(&m, rows, dp);
+        c->later = state_take(&m, rows, dp);
+        c->c = ARENA_NEW(&m, float, rows);
+        c->at = ARENA_NEW(&m, int64_t, rows);
+        c->live = ARENA_NEW(&m, int64_t, rows);
+        c->from = ARENA_NEW(&m, int64_t, rows);
     }
     return (m.used + 4095) & ~(size_t)4095;     /* threads do not share a page */
 }
@@ -197,7 +201,7 @@ static void fwd_rows(struct chunk *c, struct prod qk, struct prod pv, int64_t bl
         else
             product_in(&qk, "attn_qk_chain");
         softmax_part(c, qk.c, r, n, masked);
-        if (pv.start == FROM_C && (pv.chain == CHAIN_FLUSH || pv.chain == CHAIN_DIRECT))
+        if (pv.start == FROM_C && flushes(pv.chain))
             scale_rows(pv.c, c->c + r, n, dp);  /* not while chains flush */
         else if (pv.start == FROM_C)
             pv.scale = c->c + r;
@@ -208,16 +212,17 @@ static void fwd_rows(struct chunk *c, struct prod qk, struct prod pv, int64_t bl
     }
 }
 
-/* One block, for the chunks that see it; `begin`: the segment's first. */
-static void fwd_block(struct fwd_work *w, int64_t block, int64_t begin)
+/* One block, for the chunks of a kv head that see it; `begin`: the segment's first. */
+static void fwd_block(struct fwd_work *w, int head, int64_t block, int64_t begin)
 {
-    const struct view *v = &w->chunk->v;
+    struct chunk *const own = w->chunk + head * w->n;
+    const struct view *v = &own->v;
     const int64_t d = v->a->head_dim, dp = padded(d);
     const enum chain chain = chain_of(v->a);
     struct prod qk = { .c = w->s, .ldc = ATTN_PAGE, .a_row = dp, .a_k = 1, .ldb = ATTN_PAGE, .cols = ATTN_PAGE, .k = steps_of(chain, d), .chain = chain };
     struct prod pv = { .ldc = dp, .a = w->s, .a_row = ATTN_PAGE, .a_k = 1, .ldb = dp, .cols = dp, .k = steps_of(chain, ATTN_PAGE), .chain = chain };
-    const int few = HAVE_DIRECT && w->n == 1 && w->chunk->n <= TILE_ROWS && d == dp;
-    if (few && block < w->chunk->block && w->chunk->n > 1)      /* one row alone is read fastest without */
+    const int few = HAVE_DIRECT && w->n == 1 && own->n <= TILE_ROWS && d == dp;
+    if (few && block < own->block && own->n > 1 && w->n_heads == 1)     /* one row alone, and heads side by side, are read fastest without */
         qk.ahead = pv.ahead = (int64_t)((uintptr_t)page_of(v, block + 1) - (uintptr_t)page_of(v, block));
     if (few && chain != CHAIN_PLAIN) {          /* one tile: read once, converted on the way */
         qk.chain = pv.chain = CHAIN_DIRECT;
@@ -226,11 +231,11 @@ static void fwd_block(struct fwd_work *w, int64_t block, int64_t begin)
         qk.ldb = HAVE_PAIRS ? ATTN_PAGE : ATTN_PAGE / 2;
         pv.ldb = HAVE_PAIRS ? d : d / 2;
     } else {
-        qk.chain = pv.chain = few && w->chunk->n > 1 ? CHAIN_STREAM : chain;
+        qk.chain = pv.chain = few && own->n > 1 ? CHAIN_STREAM : chain;
         qk.b = keys_of(v, block, w->k);
         pv.b = values_of(v, block, w->v);
     }
-    for (struct chunk *c = w->chunk; c < w->chunk + w->n; c++) {
+    for (struct chunk *c = own; c < own + w->n; c++) {
         const int64_t low = low_block(c);
         if (block < low || block > c->block)
             continue;
@@ -249,13 +254,14 @@ static void fwd_segment(struct fwd_work *w, int64_t segment)
 {
     const int64_t begin = segment * segment_blocks(), end = begin + segment_blocks(), low = low_block(&w->chunk[0]);
     const int64_t last = w->chunk[w->n - 1].block;
-    for (struct chunk *c = w->chunk; c < w->chunk + w->n; c++)
+    for (struct chunk *c = w->chunk; c < w->chunk + w->n * w->n_heads; c++)
         for (int64_t i = 0; i < c->n; i++) {
             c->now->m[i] = -INFINITY;
             c->now->l[i] = 0;
         }
     for (int64_t b = begin < low ? low : begin; b < end && b <= last; b++)
-        fwd_block(w, b, begin);
+        for (int h = 0; h < w->n_heads; h++)
+            fwd_block(w, h, b, begin);
 }
 
 /* The state of a later segment onto the total; a row that has seen nothing before (l is 0) takes it as it is. */
@@ -309,7 +315,7 @@ static void fwd_store(const struct fwd *f, const struct chunk *c, struct state *
 /* All segments of the chunks of w. */
 static void fwd_chunks(const struct fwd *f, struct fwd_work *w)
 {
-    struct chunk *const end = w->chunk + w->n;
+    struct chunk *const end = w->chunk + w->n * w->n_heads;
     for (struct chunk *c = w->chunk; c < end; c++)
         fwd_load(f, c);
     for (int64_t s = first_segment(w->chunk); s <= last_segment(end - 1); s++) {
@@ -340,9 +346,17 @@ static int64_t n_parts(const struct fwd *f, const struct attn_seq *s)
     return (s->pos + s->n_rows - 1) / ATTN_PAGE / segment_blocks() - first_key(f->a, s->pos) / ATTN_PAGE / segment_blocks() + 1;
 }
 
+/* Whether the sequence is one unit of few rows a kv head, and goes by several heads. */
+static int by_heads(const struct fwd *f, const struct attn_seq *s)
+{
+    return f->heads > 1 && s->n_rows * (f->a->n_heads / f->a->n_kv) <= FEW_ROWS && n_blocks(s) == 1;
+}
+
 static int64_t n_tasks(const struct fwd *f, const struct attn_seq *s)
 {
     const int64_t parts = n_parts(f, s);
+    if (parts == 1 && by_heads(f, s))
+        return (f->a->n_kv + f->heads - 1) / f->heads;
     return f->a->n_kv * (parts > 1 ? n_blocks(s) * parts : (n_blocks(s) + f->joined - 1) / f->joined);
 }
 
@@ -366,7 +380,7 @@ static void fwd_part(const struct fwd *f, struct fwd_work *w, int64_t unit, int6
 {
     struct chunk *c = w->chunk;
     const int64_t first = first_segment(c), last = last_segment(c);
-    w->n = 1;
+    w->n = w->n_heads = 1;
     c->first = 0, c->n = c->n_pos * c->v.group;
     if (segment >= first && segment <= last) {
         struct state st = state_at(f, unit, segment - first);
@@ -392,7 +406,7 @@ static void fwd_units(const struct fwd *f, struct fwd_work *w, int n)
         const int64_t rows = w->chunk[u].n_pos * w->chunk[u].v.group, more = (rows + ROWS_MAX - 1) / ROWS_MAX;
         n_chunks = more > n_chunks ? more : n_chunks;
     }
-    w->n = n;
+    w->n = n, w->n_heads = 1;
     for (int64_t i = 0; i < n_chunks; i++) {
         for (int u = 0; u < n; u++) {           /* the units' i-th parts: of nearly equal size, not empty together */
             struct chunk *c = &w->chunk[u];
@@ -404,19 +418,38 @@ static void fwd_units(const struct fwd *f, struct fwd_work *w, int n)
     }
 }
 
+/* The only unit of a sequence in kv heads first .. behind - 1. */
+static void fwd_heads(const struct fwd *f, struct fwd_work *w, const struct attn_seq *s, int64_t first, int64_t behind)
+{
+    w->n = 1, w->n_heads = (int)(behind - first);
+    for (int h = 0; h < w->n_heads; h++) {
+        struct chunk *c = &w->chunk[h];
+        unit_of(c, f, s, first + h, first_block(s));
+        c->first = 0, c->n = c->n_pos * c->v.group;
+    }
+    fwd_chunks(f, w);
+}
+
 static void fwd_task(void *arg, int64_t task, int thread)
 {
     const struct fwd *f = arg;
     const struct attn *a = f->a;
     const struct attn_seq *s = a->seq;
     int64_t unit = 0;
+    char *const own = f->scratch + (size_t)thread * f->scratch_bytes;
     struct fwd_work w;
-    fwd_carve(&w, a, f->scratch + (size_t)thread * f->scratch_bytes);
     for (; task >= n_tasks(f, s); s++) {
         task -= n_tasks(f, s);
         unit += n_blocks(s) * a->n_kv;
     }
     const int64_t parts = n_parts(f, s), first = first_block(s), n = n_blocks(s);
+    if (parts == 1 && by_heads(f, s)) {
+        const int64_t behind = (task + 1) * f->heads;
+        fwd_carve(&w, a, f->heads, FEW_ROWS, own);
+        fwd_heads(f, &w, s, task * f->heads, behind < a->n_kv ? behind : a->n_kv);
+        return;
+    }
+    fwd_carve(&w, a, SHARING, ROWS_MAX, own);
     if (parts > 1) {
         const int64_t mine = task / parts;
         unit_of(&w.chunk[0], f, s, mine / n, first + mine % n);
@@ -439,6 +472,9 @@ static size_t fwd_plan(struct fwd *f, int64_t n_units, int n_threads)
     const int64_t group = f->a->n_heads / f->a->n_kv;
     f->split = n_threads > 1 && n_units < UNITS_ENOUGH * n_threads;
     f->joined = f->split ? 1 : SHARING;
+    f->heads = (int)(n_threads > 1 ? n_units / (UNITS_ENOUGH * n_threads) : f->a->n_kv);
+    f->heads = f->heads < f->a->n_kv ? f->heads : f->a->n_kv;
+    f->heads = f->heads < HEADS_MAX ? f->heads : HEADS_MAX;
     for (int i = 0; i < f->a->n_seq; i++) {
         const struct attn_seq *s = &f->a->seq[i];
         const int64_t n = n_parts(f, s);
@@ -462,9 +498,11 @@ static void attn_forward(struct dev *dev, const struct attn *a, struct mat out, 
     int64_t n_units = 0, n = 0, unit = 0;
     for (int i = 0; i < a->n_seq; i++)
         n_units += n_blocks(&a->seq[i]) * a->n_kv;
-    f.scratch_bytes = fwd_carve(&w, a, NULL);
+    const size_t behind = fwd_plan(&f, n_units, n_threads), few = fwd_carve(&w, a, f.heads, FEW_ROWS, NULL);
+    f.scratch_bytes = fwd_carve(&w, a, SHARING, ROWS_MAX, NULL);
+    f.scratch_bytes = f.scratch_bytes > few ? f.scratch_bytes : few;
     const size_t own = f.scratch_bytes * (size_t)n_threads;
-    f.scratch = dev_scratch(dev, 2, own + fwd_plan(&f, n_units, n_threads));
+    f.scratch = dev_scratch(dev, 2, own + behind);
     if (!f.scratch) {
         poison(out);
         return;

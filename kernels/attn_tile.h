@@ -145,11 +145,14 @@ static const struct tile_set *tile_pick(int64_t rows, int64_t cols)
     return t;
 }
 
+/* Whether the chains run in the flushing mode; the dot instruction flushes by itself. */
+static int flushes(enum chain c) { return c == CHAIN_FLUSH || (c == CHAIN_DIRECT && !HAVE_PAIRS); }
+
 /* Not inlined: the flushing mode must hold for these chains and for no other arithmetic of the caller. */
 __attribute__((noinline)) static void product(const struct prod *p)
 {
     const int64_t n_tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS;        /* of nearly equal height: 5 + 5, not 6 + 4 */
-    const int flush = p->chain == CHAIN_FLUSH || p->chain == CHAIN_DIRECT;
+    const int flush = flushes(p->chain);
     if (flush)
         FLUSH_BEGIN();
     for (int64_t col = 0; col < p->cols;) {

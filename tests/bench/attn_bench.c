@@ -87,17 +87,20 @@ struct bench {
     enum dtype dt;
     int64_t T;
     int d, n_heads, n_kv;
+    int n_seq;                                  /* 0: one, its pages hold one layer; else pages of LAYERS layers, as a server's */
 };
+#define LAYERS 12
 struct run {
     const struct bench *b;
     const struct attn_ops *ops;
     struct dev *dev;
     char *ring;
     char **page;
-    struct attn_seq seq;
+    struct attn_seq *seq;
     struct mat q, out, dout, dq, dk, dv;
     float *lse;
-    int64_t next_page, n_pages, ring_pages;
+    int64_t next_page, n_pages, ring_pages;     /* n_pages: of a sequence */
+    int layer;
 };
 
 static struct mat mat_random(enum dtype dt, int64_t rows, int64_t cols)
@@ -117,11 +120,16 @@ static struct mat mat_random(enum dtype dt, int64_t rows, int64_t cols)
 
 static void run_open(struct run *r, const struct bench *b, const struct attn_ops *ops, struct dev *dev, char *ring)
 {
-    const int64_t rows = b->kind == DECODE ? 1 : b->T, cols = (int64_t)b->n_heads * b->d, kv = (int64_t)b->n_kv * b->d;
+    const int64_t n = b->n_seq ? b->n_seq : 1, each = b->kind == DECODE ? 1 : b->T, rows = n * each;
+    const int64_t cols = (int64_t)b->n_heads * b->d, kv = (int64_t)b->n_kv * b->d;
     const size_t bytes = attn_page_bytes(b->n_kv, b->d, b->dt);
     *r = (struct run){ .b = b, .ops = ops, .dev = dev, .ring = ring, .n_pages = (b->T + 63) / 64, .ring_pages = (int64_t)(RING_BYTES / bytes) };
-    r->page = calloc((size_t)r->n_pages, sizeof(char *));
-    r->seq = (struct attn_seq){ 0, rows, b->T - rows, r->page };
+    r->page = calloc((size_t)(n * r->n_pages), sizeof(char *));
+    r->seq = calloc((size_t)n, sizeof *r->seq);
+    for (int64_t i = 0; i < n; i++)
+        r->seq[i] = (struct attn_seq){ i * each, each, b->T - each, r->page + i * r->n_pages };
+    for (int64_t i = 0; b->n_seq && i < n * r->n_pages; i++)
+        r->page[i] = ring + (size_t)i * LAYERS * bytes;
     r->q = mat_random(b->dt, rows, cols), r->out = mat_random(b->dt, rows, cols), r->dout = mat_random(b->dt, rows, cols);
     r->dq = mat_random(DT_F32, rows, cols), r->dk = mat_random(DT_F32, rows, kv), r->dv = mat_random(DT_F32, rows, kv);
     r->lse = calloc((size_t)(rows * b->n_heads), 4);
@@ -132,7 +140,7 @@ static void run_open(struct run *r, const struct bench *b, const struct attn_ops
 }
 static void run_close(struct run *r)
 {
-    free(r->page), free(r->q.p), free(r->out.p), free(r->dout.p), free(r->dq.p), free(r->dk.p), free(r->dv.p), free(r->lse);
+    free(r->page), free(r->seq), free(r->q.p), free(r->out.p), free(r->dout.p), free(r->dq.p), free(r->dk.p), free(r->dv.p), free(r->lse);
 }
 
 /* One call; decode takes pages it has not touched for long. Returns GFLOP/s or GB/s. */
@@ -140,8 +148,10 @@ static double run_once(struct run *r)
 {
     const struct bench *b = r->b;
     const size_t bytes = attn_page_bytes(b->n_kv, b->d, b->dt);
-    struct attn a = { b->n_heads, b->n_kv, b->d, b->dt, 0.125f, 0, 1, &r->seq, 0 };
-    for (int64_t i = 0; i < r->n_pages; i++) {
+    struct attn a = { b->n_heads, b->n_kv, b->d, b->dt, 0.125f, 0, b->n_seq ? b->n_seq : 1, r->seq, 0 };
+    if (b->n_seq)
+        a.page_off = bytes * (size_t)(r->layer++ % LAYERS);
+    for (int64_t i = 0; i < r->n_pages && !b->n_seq; i++) {
         const int64_t at = b->kind == DECODE ? r->next_page++ % r->ring_pages : i;
         r->page[i] = r->ring + (size_t)at * bytes;
     }
@@ -152,7 +162,7 @@ static double run_once(struct run *r)
         r->ops->attn(r->dev, &a, r->out, r->lse, r->q);
     const double took = now_s() - t;
     if (b->kind == DECODE)
-        return (double)r->n_pages * (double)bytes / took * 1e-9;
+        return (double)a.n_seq * (double)r->n_pages * (double)bytes / took * 1e-9;
     /* pairs of the causal half, two (forward) or five (backward) products of head_dim multiply-adds each */
     const double pairs = (double)b->T * ((double)b->T + 1) / 2 * b->n_heads;
     return pairs * (b->kind == FORWARD ? 2 : 5) * b->d * 2 / took * 1e-9;
@@ -174,6 +184,10 @@ static const struct bench benches[] = {
     { "decode bf16 T=2048 d=64", DECODE, DT_BF16, 2048, 64, 8, 8 },
     { "decode bf16 T=2048 d=128", DECODE, DT_BF16, 2048, 128, 8, 8 },
     { "decode bf16 T=2048 d=128 group 4", DECODE, DT_BF16, 2048, 128, 8, 2 },
+    { "decode bf16 32 x T=96 d=64", DECODE, DT_BF16, 96, 64, 12, 12, 32 },
+    { "decode bf16 32 x T=256 d=64", DECODE, DT_BF16, 256, 64, 12, 12, 32 },
+    { "decode fp32 32 x T=96 d=64", DECODE, DT_F32, 96, 64, 12, 12, 32 },
+    { "decode bf16 32 x T=256 d=64 group 8", DECODE, DT_BF16, 256, 64, 32, 4, 32 },
     { "decode fp32 T=8192 d=128 one head", DECODE, DT_F32, 8192, 128, 1, 1 },       /* for two threads */
     { "backward fp32 T=512 d=64 one head", BACKWARD, DT_F32, 512, 64, 1, 1 },
 };
