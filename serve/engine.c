@@ -100,7 +100,7 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
     en->size = *size;
     en->inbox = inbox;
     TRY(kv_open(&en->kv, m->dev, size->n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
-    TRY(plan_open(&en->plan, size->max_seqs, engine_max_rows(size), size->max_wants, size->n_pages, e));
+    TRY(plan_open(&en->plan, size->max_seqs, engine_max_rows(size), size->max_wants, size->max_seqs * size->seq_pages, e));
     forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
     en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
     if (!en->work_memory) {

@@ -6,14 +6,14 @@
 
 enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_HEAD = 8, W_EACH = 3 };
 
-int plan_open(struct plan *p, int max_seqs, int64_t max_rows, int64_t max_wants, int32_t n_pages, struct err *e)
+int plan_open(struct plan *p, int max_seqs, int64_t max_rows, int64_t max_wants, int64_t max_pages, struct err *e)
 {
     memset(p, 0, sizeof *p);
     p->max_seqs = max_seqs;
-    p->cap = W_HEAD + (int64_t)W_EACH * max_seqs + n_pages + max_rows + max_wants;
+    p->cap = W_HEAD + (int64_t)W_EACH * max_seqs + max_pages + max_rows + max_wants;
     p->cap = p->cap < PLAN_INLINE ? PLAN_INLINE : p->cap;
     p->word = calloc((size_t)p->cap, sizeof *p->word);
-    p->page = malloc(sizeof *p->page * (size_t)n_pages);
+    p->page = malloc(sizeof *p->page * (size_t)max_pages);
     p->seq = calloc((size_t)max_seqs, sizeof *p->seq);
     if (!p->word || !p->page || !p->seq)
         return err_set(e, ERR_MEMORY, "no memory for step plans: lower --max-batch or --kv-memory");

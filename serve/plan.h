@@ -29,8 +29,9 @@ struct plan {
     const int32_t *ids, *want;
 };
 
-/* max_rows, max_wants of a step; n_pages: of the pool. */
-int plan_open(struct plan *p, int max_seqs, int64_t max_rows, int64_t max_wants, int32_t n_pages, struct err *e);
+/* max_rows, max_wants of a step; max_pages: of all sequences together, which may be more than the pool has: they share those of a common
+ * beginning. */
+int plan_open(struct plan *p, int max_seqs, int64_t max_rows, int64_t max_wants, int64_t max_pages, struct err *e);
 void plan_close(struct plan *p);
 /* Rank 0: the scheduler's items as a message. ids_of gives the tokens of a sequence. */
 void step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q));

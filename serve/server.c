@@ -131,6 +131,7 @@ static int decide_sizes(struct server *s, struct err *e)
         log_line(&s->log, "the context is %lld of the model's %lld tokens: more does not fit into the memory for keys and values", (long long)w.ctx,
                  (long long)c->max_pos);
     s->service.ctx = w.ctx;
+    s->size.seq_pages = kv_pages_for(w.ctx);
     s->size.max_seqs = (int)s->o.max_batch;
     s->size.chunk = s->o.prefill_chunk;
     s->size.prefix_cache = s->service.prefix_cache = !s->o.prefix_cache;          /* the words are on, off */

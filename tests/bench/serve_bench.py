@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """serve_bench.py - serving speed over HTTP beside llama.cpp (llama-cpp-python) and transformers.
 
-usage: serve_bench.py [--bin DIR] [--sizes 110m,1b] [--dtypes bf16,fp32] [--tp N] [--threads N] [--rounds N] [--fast]
+usage: serve_bench.py [--bin DIR] [--sizes 110m,1b] [--dtypes bf16,fp32] [--tp N] [--threads N] [--rounds N] [--fast] [--rows LIST] [--peers llama.cpp,transformers]
 PEERS=DIR (serve_llama.py, serve_hf.py, llama_gguf.py) and PEER_PYTHON put the peers beside; they are called below HTTP, ours through it.
 Rows: start to ready (weights in the page cache), prefill of 512 tokens, time to the first token (64 tokens, an idle server), tokens/s
-while 1, 8, 32 sequences decode (n over the median time between tokens). Weights are random; the models are made in a folder of TMPDIR."""
+while 1, 8, 32 sequences decode (n over the median time between tokens). rN and tN, for the smallest model: requests/s of one token and tokens/s
+of answers of 16, N connections. Weights are random; the models are made in a folder of TMPDIR."""
 import argparse
 import array
 import json
@@ -26,6 +27,7 @@ SIZES = {  # hidden, layers, heads, kv heads, ffn, vocabulary: the shapes of the
     "1b": (2048, 22, 32, 4, 5632, 32000),
 }
 BATCHES = (1, 8, 32)
+LOADS = {f"{kind}{n}": (n, tokens) for kind, tokens in (("r", 1), ("t", 16)) for n in (1, 32, 256)}
 
 
 def tensors(size):
@@ -103,6 +105,12 @@ class Server:
         return first
 
 
+def pbench(a, s, vocab, requests, connections, prompt, answer):
+    out = subprocess.run([os.path.join(a.bin, "pbench"), "--url", s.url, "--requests", str(requests), "--concurrency", str(connections), "--prompt-tokens", str(prompt),
+                          "--output-tokens", str(answer), "--vocab", str(vocab), "--json"], stdout=subprocess.PIPE, check=True)
+    return json.loads(out.stdout)
+
+
 def ours(a, size, model, numerics, best):
     vocab, rng = SIZES[size][5], random.Random()
     s = Server(a, model, numerics)
@@ -110,12 +118,16 @@ def ours(a, size, model, numerics, best):
         def ids(n):
             return [rng.randrange(3, vocab) for _ in range(n)]
         s.complete(ids(64), False)
-        prefill = min(s.complete(ids(512), False) for _ in range(4))
-        found = {"ready": -s.ready_s, "prefill": 512 / prefill, "ttft": -1000 * min(s.complete(ids(64), True) for _ in range(5))}
-        for n in BATCHES:
-            out = subprocess.run([os.path.join(a.bin, "pbench"), "--url", s.url, "--requests", str(n), "--concurrency", str(n), "--prompt-tokens", "64",
-                                  "--output-tokens", "40" if n > 1 else "60", "--vocab", str(vocab), "--json"], stdout=subprocess.PIPE, check=True)
-            found[f"b{n}"] = 1000 * n / json.loads(out.stdout)["median_itl_ms"]
+        found = {"ready": -s.ready_s}
+        if "prefill" in a.rows:
+            found["prefill"] = 512 / min(s.complete(ids(512), False) for _ in range(4))
+        if "ttft" in a.rows:
+            found["ttft"] = -1000 * min(s.complete(ids(64), True) for _ in range(5))
+        for n in (n for n in BATCHES if f"b{n}" in a.rows):
+            found[f"b{n}"] = 1000 * n / pbench(a, s, vocab, n, n, 64, 40 if n > 1 else 60)["median_itl_ms"]
+        for key in (k for k in LOADS if k in a.rows):
+            n, tokens = LOADS[key]
+            found[key] = pbench(a, s, vocab, max(400, 12 * n), n, 8, tokens)["request_throughput" if tokens == 1 else "output_throughput"]
     finally:
         s.close()
     for k, v in found.items():
@@ -143,7 +155,7 @@ def peers_for(a, size, dtype, model, tmp):
             out["llama.cpp"] = lambda best: peer_figures(peer_lines("serve_llama.py", a.threads * a.tp, path), best)
     if peer_has("transformers", "serve_hf.py"):
         out["transformers"] = lambda best: peer_figures(peer_lines("serve_hf.py", a.threads * a.tp, "bfloat16" if dtype == "bf16" else "float32", model,
-                                                                  env={"BATCHES": ",".join(map(str, BATCHES))}), best)
+                                                                  env={"BATCHES": ",".join(str(n) for n in BATCHES if f"b{n}" in a.rows) or "1"}), best)
     return out
 
 
@@ -157,7 +169,10 @@ def main():
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--rounds", type=int, default=2)
     ap.add_argument("--fast", action="store_true", help="a contestant with --numerics fast")
+    ap.add_argument("--rows", default="prefill,b1,b8,b32,ready,ttft", help="which rows; also r1,r32,r256,t1,t32,t256 (a peer's program measures all of its own)")
+    ap.add_argument("--peers", default="llama.cpp,transformers")
     a = ap.parse_args()
+    a.rows = a.rows.split(",")
     tmp = tempfile.mkdtemp(prefix="shardline-bench-")
     table = Table(f"{'serving':58s} {'ours':>10s} {'peer':>10s} {'':14s} {'ratio':>6s}")
     try:
@@ -175,7 +190,7 @@ def contest(a, table, size, dtype, tmp):
     run = {"ours": lambda best: ours(a, size, model, "exact", best)}
     if a.fast:
         run["fast"] = lambda best: ours(a, size, model, "fast", best)
-    run.update(peers_for(a, size, dtype, model, tmp))
+    run.update({k: f for k, f in peers_for(a, size, dtype, model, tmp).items() if k in a.peers})
     best = {name: {} for name in run}
     for _ in range(a.rounds):
         for name, f in run.items():
@@ -184,14 +199,15 @@ def contest(a, table, size, dtype, tmp):
             except (RuntimeError, OSError, subprocess.SubprocessError) as why:
                 log(f"{name}: {why}")
     rows = [("prefill", "prefill 512", "tokens/s")] + [(f"b{n}", f"decode batch {n}", "tokens/s") for n in BATCHES]
+    rows += [(k, f"{'one-token requests' if m == 1 else 'answers of 16'}, {n} connections", "requests/s" if m == 1 else "tokens/s") for k, (n, m) in LOADS.items()]
     rows += [("ready", "start to ready", "s"), ("ttft", "first token after 64", "ms")]
     for key, what, unit in rows:
         mine = best["ours"].get(key)
-        if mine is None:
+        if mine is None or key not in a.rows:
             continue
         others = [n for n in run if n != "ours" and key in best[n]]
         for n in others or [None]:
-            lower = unit != "tokens/s"
+            lower = unit in ("s", "ms")
             table.add(f"{size} {dtype} {what}, tp {a.tp} x {a.threads} threads", abs(mine), abs(best[n][key]) if n else None, n or "-", unit,
                       better="lower" if lower else "higher")
     shutil.rmtree(model)

@@ -83,6 +83,12 @@ claim("without the cache nothing is counted", off["usage"]["prompt_tokens_detail
 claim("and the bits are the same", essence(off) == essence(cold))
 s.stop()
 
+s = Server(model, "--ctx", 512, "--max-batch", 64, "--kv-memory", "3MB")
+shared = dict(ask, max_tokens=4)
+want = essence(s.complete(**shared))
+claim("64 at once that share pages name more of them than there are", together([lambda: essence(s.complete(**shared))] * 64) == [want] * 64)
+s.stop()
+
 # ---- keys, limits, the log ----
 s = Server(model, "--api-key-file", f"{tmp}/keys", "--max-requests-per-key", 1, "--max-requests", 3, "--access-log", f"{tmp}/access")
 slow = dict(prompt="a", max_tokens=400, ignore_eos=True, temperature=0)
