@@ -82,12 +82,13 @@ loop() {
         claim "$1: with ${kind%:*} beyond the last it ends well" [ $rc = 0 ]
     done
 }
+if [ "${LOOPS:-}" = foreign ]; then
+    loop "conversion to dcp" dcp dcp_to
+    loop "conversion to universal" universal universal_to
+    finish
+fi
 loop save save save
 loop conversion reshard reshard_to
-if [ "$every" = 1 ]; then
-    every=0 loop "conversion to dcp" dcp dcp_to             # many files: a growing sequence is enough
-    every=0 loop "conversion to universal" universal universal_to
-fi
 if command -v python3 >/dev/null; then
     python3 "$here/reshard_server.py" "$TMP/good/step-2" "$TMP/server.log" >port 2>/dev/null &
     server=$!
