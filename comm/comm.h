@@ -52,6 +52,7 @@ int comm_size(const struct comm *c);
 const char *comm_name(const struct comm *c);           /* "all", "tp", "cp", "dp", "pp" of a mesh, else "group" */
 
 /* ---- memory ---- */
+#define COMM_STAGE ((size_t)1 << 20)       /* bytes a rank takes once besides: a staging block, for memory from elsewhere */
 /* Memory that peers can read directly (in the shared segment; plain memory on other transports). Not collective. Zeroed,
  * 64-byte aligned. Collectives on it copy nothing; any other memory works too, through staging. NULL: none left. */
 void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes);

@@ -11,7 +11,7 @@
 #include "comm/comm_priv.h"
 
 #define SHM_SLOT 2048              /* bytes: up to here one sync does */
-#define SHM_STAGE ((size_t)1 << 20)/* bytes of a rank's staging block, for buffers outside of the segment */
+#define SHM_STAGE COMM_STAGE      /* for buffers outside of the segment */
 #define SHM_RING 16                /* messages under way on one channel before a send waits */
 #define SHM_LANES 8                /* started operations under way in one group before a start waits */
 

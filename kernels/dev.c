@@ -10,6 +10,7 @@
 #include "kernels/kernels.h"
 
 #define SLOTS 8
+#define MORE ((size_t)1 << 20)
 struct dev_priv {
     struct kernel_ops ops;           /* the table of this CPU class, put together by cpu_choose */
     void *scratch[SLOTS];
@@ -127,7 +128,7 @@ void *dev_scratch(struct dev *d, int slot, size_t bytes)
     struct dev_priv *p = d->priv;
     if (bytes <= p->bytes[slot] && p->scratch[slot])
         return p->scratch[slot];
-    size_t want = bytes + bytes / 4;                 /* a little more: growing batches must not allocate every time */
+    size_t more = bytes / 4 < MORE ? bytes / 4 : MORE, want = bytes + more;        /* growing batches must not allocate every time */
     dev_free(d, p->scratch[slot]);
     p->scratch[slot] = dev_alloc(d, MEM_WORK, want);
     p->bytes[slot] = p->scratch[slot] ? want : 0;

@@ -16,7 +16,9 @@
 
 #define CHUNK_ROWS 112             /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
 #define GROUP_BYTES (1 << 20)      /* panels that a task packs for itself */
-#define A_BYTES (64 << 20)         /* packed rows, where one chunk of them would pack the panels too often */
+#define A_BYTES (16 << 20)         /* packed rows, where one chunk of them would pack the panels too often; more, up to … */
+#define A_ROWS 128                 /* … so many rows, between which packing the panels again costs little … */
+#define A_BYTES_MOST (64 << 20)    /* … that take no more than this */
 #define SHORT_LEAF 128             /* units */
 #define PIECES 8                   /* panels, or tiles of columns, that are packed together: rows are read 1 kB at a time */
 #define TASKS_A_THREAD 4
@@ -254,6 +256,13 @@ static int tile_rows(const struct product *p)
     return t->rows_held && short_leaves && p->layout == GEMM_LINES && p->m > t->rows ? t->rows_held : t->rows;
 }
 
+/* Rows of A that are packed at a time, about. */
+static int64_t rows_packed(const struct product *p)
+{
+    int64_t row_bytes = 4 * (p->a_row + 1), rows = A_BYTES / row_bytes;
+    return rows > A_ROWS ? rows : min_of(A_BYTES_MOST / row_bytes, A_ROWS);
+}
+
 static void split(struct product *p, int n_threads)
 {
     int64_t n_panels = ceil_div(p->n, GEMM_COLS), panel_bytes = p->n_units * GEMM_COLS * 4;
@@ -265,9 +274,21 @@ static void split(struct product *p, int n_threads)
     if (!p->panels && panel_bytes > 0 && p->group > 1)
         p->group = min_of(p->group, 1 + GROUP_BYTES / panel_bytes);
     p->n_groups = ceil_div(n_panels, p->group);
-    p->block = n_threads == 1 && p->panels ? CHUNK_ROWS / p->rows : 1 + A_BYTES / (4 * p->rows * (p->a_row + 1));
+    p->block = n_threads == 1 && p->panels ? CHUNK_ROWS / p->rows : 1 + rows_packed(p) / p->rows;
     p->block = min_of(p->block, p->n_tiles);
     p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));      /* a part packs its panels again: not too small */
+}
+
+void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads, size_t bytes[2])
+{
+    static const struct gemm_tiles tiles = { .rows = 8, .cols = GEMM_COLS };
+    struct product p = { .tiles = &tiles, .layout = op == PRODUCT_DW ? GEMM_COLUMNS : GEMM_LINES, .dt = dt, .m = m, .n = n, .n_units = gemm_units(dt, k),
+                         .panels = op == PRODUCT_LINEAR ? &(float){ 0 } : NULL, .sum.n = 1 };
+    p.a_row = ceil_div(p.n_units, GEMM_LINE) * GEMM_LINE;
+    split(&p, threads);
+    size_t a = (size_t)(min_of(m, p.block * p.rows) * p.a_row) * 4, b = p.panels ? 0 : (size_t)(threads * p.group * p.n_units * GEMM_COLS) * 4;
+    bytes[0] = a > bytes[0] ? a : bytes[0];
+    bytes[1] = b > bytes[1] ? b : bytes[1];
 }
 
 /* Without memory for the operands the sums become NaN: nothing may go on with numbers that were not computed. */

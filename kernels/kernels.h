@@ -45,6 +45,10 @@ struct panels {
     struct leaves leaves;          /* of k */
 };
 size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l);
+/* What a product of the CPU takes of dev_scratch 0 and 1: bytes[] is raised to it. y [m][n] of a contraction over k; linear has its weights
+ * packed, linear_dw packs both operands by columns. For plans: not to the byte. */
+enum product_op { PRODUCT_LINEAR, PRODUCT_DX, PRODUCT_DW };
+void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads, size_t bytes[2]);
 
 /* One sequence of a batch, as attention sees it. Keys live in pages of 64 positions, counted from the sequence's first token;
  * a page (of one layer, one rank) is, for every local kv head h: K as [head_dim][64] then V as [64][head_dim], elements of dt,

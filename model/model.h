@@ -128,11 +128,14 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
 struct train_work;                                   /* activations of one micro-batch, model/train.c */
 enum recompute { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE /* norms and act(gate) up */, RECOMPUTE_FULL /* all but a layer's input */ };
 /* What a micro-batch is: documents, of one sequence at most, 1: attention reads whole sequences. */
-struct work_shape { int n_seq; int64_t seq_len; int documents; enum recompute recompute; };
+/* late_weights: a backward may leave them (train_work_leave). */
+struct work_shape { int n_seq; int64_t seq_len; int documents; enum recompute recompute; int late_weights; };
 /* ERR_USAGE: sequences of this length cannot be shared among the ranks. */
 int train_work_check(const struct model *m, const struct work_shape *s, struct err *e);
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e);
 void train_work_close(struct train_work *w);
+/* What all products of a step take of the device's scratch, about. */
+size_t train_scratch_measure(const struct model *m, const struct work_shape *s, int threads);
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s);     /* bytes of one, from model_shape */
 /* Where attention starts anew, for the next forward and its backward: sequence i begins n[i] documents, at begin[i * documents] = 0, ….
  * Positions count from a document's beginning. n NULL: whole sequences. */

@@ -80,7 +80,7 @@ static void carve_layers(struct train_work *w, struct arena *a)
     int full = w->recompute == RECOMPUTE_FULL;
     char *kv = full ? arena_take(a, kv_bytes) : NULL;
     if (!(m->features & F_QK_NORM))
-        shared.qkv = arena_take(a, (size_t)(w->rows * qkv_of(m)) * sizeof(float));
+        shared.qkv = w->scratch;
     size_t begin = a->used;
     w->again = a->base ? a->base + begin : NULL;
     carve_layer(w, a, &shared, w->recompute != RECOMPUTE_NONE, full);
@@ -98,11 +98,31 @@ static void carve_layers(struct train_work *w, struct arena *a)
     }
 }
 
+/* What a layer uses for a moment lies where the logits are, between whose forward and backward no layer comes; late weight gradients do. */
+static void carve_head_or_layer(struct train_work *w, struct arena *a, int64_t head)
+{
+    const struct model *m = w->m;
+    size_t el = dtype_size(m->dt), rows = (size_t)w->rows;
+    struct arena logits = *a;
+    w->logits = arena_take(&logits, (size_t)(head * m->vocab_n) * sizeof(float));
+    w->dlogits = m->dt == DT_F32 ? w->logits : arena_take(&logits, (size_t)(head * m->vocab_n) * el);
+    if (w->late_weights)
+        *a = logits;
+    w->scratch = arena_take(a, rows * (size_t)max64(qkv_of(m) * (int64_t)sizeof(float), m->up_cols * (int64_t)el));
+    w->dh = w->scratch;
+    w->d_act = arena_take(a, rows * (size_t)max64(heads_of(m), m->inter) * sizeof(float));
+    w->dq = arena_take(a, rows * (size_t)heads_of(m) * sizeof(float));
+    w->dout = arena_take(a, rows * (size_t)heads_of(m) * el);
+    w->turned = m->features & F_TRANSPOSED ? arena_take(a, (size_t)(m->hidden * max64(qkv_of(m), m->up_cols)) * el) : NULL;
+    a->used = a->used > logits.used ? a->used : logits.used;
+}
+
 static void carve(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
     size_t el = dtype_size(m->dt);
     int64_t rows = w->rows, own = w->own, head = w->at.has_head ? rows : 0, head_own = w->at.has_head ? own : 0;
+    carve_head_or_layer(w, a, head);
     carve_layers(w, a);
     if (w->recompute != RECOMPUTE_FULL)
         w->x_last = take_x(w, a);
@@ -110,14 +130,7 @@ static void carve(struct train_work *w, struct arena *a)
     w->stat_last = arena_take(a, (size_t)norm_stats(m, head_own) * sizeof(float));
     w->max = arena_take(a, (size_t)head * sizeof(float));
     w->sum = arena_take(a, (size_t)head * sizeof(float));
-    w->logits = arena_take(a, (size_t)(head * m->vocab_n) * sizeof(float));
-    w->dlogits = m->dt == DT_F32 ? w->logits : arena_take(a, (size_t)(head * m->vocab_n) * el);
     w->dx = arena_take(a, (size_t)(own * m->hidden) * el);
-    w->dh = arena_take(a, (size_t)(rows * max64(qkv_of(m), m->up_cols)) * el);
-    w->d_act = arena_take(a, (size_t)(rows * max64(heads_of(m), m->inter)) * sizeof(float));
-    w->dq = arena_take(a, (size_t)(rows * heads_of(m)) * sizeof(float));
-    w->dout = arena_take(a, (size_t)(rows * heads_of(m)) * el);
-    w->turned = m->features & F_TRANSPOSED ? arena_take(a, (size_t)(m->hidden * max64(qkv_of(m), m->up_cols)) * el) : NULL;
 }
 
 /* Besides the arena: what ranks of tp add up. */
@@ -134,7 +147,7 @@ struct train_work train_work_of(const struct model *m, int chunk, const struct w
     int64_t own = s->seq_len / m->shares;
     return (struct train_work){ .m = (struct model *)(uintptr_t)m, .at = m->chunk[chunk], .recompute = s->recompute, .n_seq = s->n_seq,
                                 .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1, .seq_len = s->seq_len,
-                                .documents = s->documents > 1 ? s->documents : 1, .rows = s->n_seq * s->seq_len, .own = s->n_seq * own,
+                                .documents = s->documents > 1 ? s->documents : 1, .late_weights = s->late_weights, .rows = s->n_seq * s->seq_len, .own = s->n_seq * own,
                                 .r = { s->n_seq, s->seq_len, own } };
 }
 
@@ -152,6 +165,27 @@ int train_work_check(const struct model *m, const struct work_shape *s, struct e
         return err_set(e, ERR_USAGE, "--seq-len %lld does not divide into the %d blocks (GRAIN) that --sp shares among ranks: use a multiple of %d",
                        (long long)s->seq_len, m->grain, m->grain);
     return 0;
+}
+
+size_t train_scratch_measure(const struct model *m, const struct work_shape *s, int threads)
+{
+    enum { MORE = 1 << 20 };             /* what dev_scratch takes besides */
+    int64_t rows = s->n_seq * s->seq_len, head = m->has_head ? m->vocab_n : 0, heads = heads_of(m);
+    const struct { int64_t outputs, largest, inputs; } of[] = {          /* largest: of the matrices that are one product forward */
+        { qkv_of(m), heads, m->hidden }, { m->hidden, m->hidden, heads }, { m->up_cols, m->inter, m->hidden },
+        { m->hidden, m->hidden, m->inter }, { head, head, m->hidden },
+    };
+    size_t bytes[2] = { 0 }, turned = (size_t)(max64(qkv_of(m), m->up_cols) * m->hidden) * dtype_size(m->dt);
+    for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
+        if (!of[i].outputs)
+            continue;
+        linear_scratch(PRODUCT_LINEAR, m->dt, rows, of[i].outputs, of[i].inputs, threads, bytes);
+        linear_scratch(PRODUCT_DX, m->dt, rows, of[i].inputs, of[i].outputs, threads, bytes);
+        linear_scratch(PRODUCT_DW, m->dt, of[i].largest, of[i].inputs, rows, threads, bytes);
+    }
+    for (int i = 0; i < 2; i++)
+        bytes[i] += bytes[i] / 4 < MORE ? bytes[i] / 4 : MORE;
+    return bytes[0] + bytes[1] + (m->features & F_TRANSPOSED ? turned : 0);
 }
 
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e)

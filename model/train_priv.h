@@ -21,8 +21,9 @@ struct train_work {
     struct model *m;
     struct stage at;                     /* the part of the model that it runs through */
     void *memory;                        /* of everything below but dkv */
+    void *scratch;                       /* [rows]: q k v before they are turned, fp32, or dh */
     enum recompute recompute;
-    int n_seq, n_layers;
+    int n_seq, n_layers, late_weights;
     int64_t seq_len, rows, own;          /* own: rows that this rank holds between products */
     struct seq_rows r;                       /* of n_seq sequences of seq_len */
     struct layer_buf *layer;             /* [n_layers]; buffers that are computed again are one set, shared */

@@ -28,7 +28,7 @@ static const struct opt table[] = {
     { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b|interleaved|zero-bubble|naive", "pipeline schedule", 0, 0, 0 },
     { OPT_INT, "virtual-stages", AT(virtual_stages), "1", "V", "parts of the model a pipeline rank holds, with --schedule interleaved", 1, 4096, 0 },
     { OPT_GROUP, "Batch", 0, NULL, NULL, NULL, 0, 0, 0 },
-    { OPT_INT, "micro-batch", AT(micro), "1", "M", "sequences a rank computes at once", 1, 1e6, 0 },
+    { OPT_INT, "micro-batch", AT(micro), "0", "M", "sequences a rank computes at once (0: 1; a search tries 1 to 8)", 0, 1e6, 0 },
     { OPT_INT, "global-batch", AT(batch), "0", "G", "sequences an update (0: 8 micro-batches a GPU)", 0, 1e9, 0 },
     { OPT_INT, "seq-len", AT(seq_len), "2048", "T", "tokens a sequence", 1, 1e8, 0 },
     { OPT_CHOICE, "dtype", AT(dtype), "bf16", "fp32|bf16", "arithmetic", 0, 0, 0 },
@@ -81,10 +81,10 @@ out:
 
 static struct run_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp, int dp, int zero, int recompute)
 {
-    int64_t rows = o->batch ? o->batch : 8 * o->micro * o->gpus;       /* the same work for every layout */
-    return (struct run_ask){ .cfg = *c, .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1, o->sp }, .rows = rows, .micro = o->micro,
+    int64_t micro = o->micro ? o->micro : 1, rows = o->batch ? o->batch : 8 * micro * o->gpus;        /* the same work for every layout */
+    return (struct run_ask){ .cfg = *c, .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1, o->sp }, .rows = rows, .micro = micro,
                               .seq_len = o->seq_len, .dt = o->dtype ? DT_BF16 : DT_F32, .recompute = (enum recompute)recompute,
-                              .pipeline = (enum pipe_kind)o->pipeline, .sharers = 1, .overlap = dp > 1 };       /* a GPU has memory of its own */
+                              .pipeline = (enum pipe_kind)o->pipeline, .sharers = 1, .overlap = dp > 1, .threads = 1 };       /* a GPU has memory of its own */
 }
 
 /* One layout: the paper's line, then the engine's table. */
@@ -110,68 +110,133 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
 }
 
 /* ---- the search ---- */
-struct found { struct run_ask a; struct run_plan p; double cost; const char *why; };
+struct found { struct run_ask a; struct run_plan p; double cost, mfu; const char *why; };
+struct search {
+    const struct memplan_opts *o;
+    const struct model_config *c;
+    double params;
+    struct found *fit;                   /* [n_fit] */
+    int n_fit, n_large, n_refused;       /* that fit, that need too much memory, that cannot be */
+    struct found least;                  /* of those that need too much */
+};
+enum { MOST_FITS = 16384, SHOWN = 10 };
+static const char *const recomputes[] = { "none", "selective", "full" };
+static const struct way { enum pipe_kind kind; int virtual; const char *name; } ways[] = {       /* gpipe and naive keep or wait more than 1f1b */
+    { PIPE_1F1B, 1, "1f1b" }, { PIPE_INTERLEAVED, 2, "interleaved 2" }, { PIPE_INTERLEAVED, 4, "interleaved 4" }, { PIPE_ZERO_BUBBLE, 1, "zero-bubble" },
+};
 
-/* Estimated seconds of a step and what it loses most to. Links: 300 GB/s inside a node of 8, 50 GB/s across; 400 TFLOP/s a GPU. */
-static double cost_of(const struct run_plan *p, const struct run_ask *a, double params, const char **why)
+/* Estimated seconds of a step and what it loses most to. Links: 300 GB/s inside a node of 8, 50 GB/s across; a GPU of 1000 TFLOP/s, of
+ * which products reach 400. */
+static void estimate(struct found *f, double params)
 {
+    const struct run_ask *a = &f->a;
+    const struct run_plan *p = &f->p;
     double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp, work = 6 * params * tokens / 4e14;
     const struct { const char *what; double s; } lost[] = {
         { "sums of activations over tp", (p->tp_reduce + p->tp_gather) / (a->layout.tp <= 8 ? 3e11 : 5e10) },
         { "gradients and weights over dp", (p->dp_reduce + p->dp_gather) / 5e10 },
-        { "stages that wait", work * p->bubble / (1 - p->bubble) + p->pp_send / 5e10 },
+        { "stages that wait", work * p->bubble / (1 - p->bubble) },
+        { "messages between stages", p->pp_send / 5e10 },
         { "forward computed twice", a->recompute == RECOMPUTE_FULL ? work / 3 : a->recompute ? work * 0.02 : 0 },
     };
-    double sum = work, most = 0;
-    *why = "nothing";
+    double most = 0;
+    f->cost = work;
+    f->why = "nothing";
     for (size_t i = 0; i < sizeof lost / sizeof lost[0]; i++) {
-        sum += lost[i].s;
+        f->cost += lost[i].s;
         if (lost[i].s > most) {
             most = lost[i].s;
-            *why = lost[i].what;
+            f->why = lost[i].what;
         }
     }
-    return sum;
+    f->mfu = 0.4 * work / f->cost;
 }
 
+/* By time, then by memory. */
 static int by_cost(const void *x, const void *y)
 {
-    double a = ((const struct found *)x)->cost, b = ((const struct found *)y)->cost;
-    return a < b ? -1 : a > b;
+    const struct found *a = x, *b = y;
+    double d = a->cost != b->cost ? a->cost - b->cost : a->p.total_bytes - b->p.total_bytes;
+    return d < 0 ? -1 : d > 0;
 }
 
-static int try_layout(const struct memplan_opts *o, const struct model_config *c, double params, struct run_ask a, struct found *f)
+/* 1: it fits. */
+static int try_layout(struct search *s, struct run_ask a)
 {
+    struct found f = { .a = a };
     struct err e;
-    if (layout_check(&a.layout, c, &e) < 0 || train_plan_make(&f->p, &a, NULL, &e) < 0 || f->p.total_bytes > (double)o->memory)
+    if (layout_check(&a.layout, s->c, &e) < 0 || train_plan_make(&f.p, &a, NULL, &e) < 0) {
+        s->n_refused++;
         return 0;
-    f->a = a;
-    f->cost = cost_of(&f->p, &a, params, &f->why);
+    }
+    if (f.p.total_bytes > (double)s->o->memory) {
+        if (!s->n_large++ || f.p.total_bytes < s->least.p.total_bytes)
+            s->least = f;
+        return 0;
+    }
+    estimate(&f, s->params);
+    if (s->n_fit < MOST_FITS)
+        s->fit[s->n_fit++] = f;
     return 1;
+}
+
+/* All ways to run tp x pp: ZeRO stages, micro-batches, schedules; what forward keeps is computed again only where it does not fit. */
+static void try_degrees(struct search *s, int tp, int pp)
+{
+    int dp = (int)(s->o->gpus / tp / pp), n_ways = pp > 1 ? (int)(sizeof ways / sizeof ways[0]) : 1;
+    for (int zero = 0; zero <= (dp > 1 ? 3 : 0); zero++)
+        for (int64_t micro = s->o->micro ? s->o->micro : 1; micro <= (s->o->micro ? s->o->micro : 8); micro *= 2)
+            for (int w = 0; w < n_ways; w++)
+                for (int again = 0, fits = 0; again < 3 && !fits; again++) {
+                    struct run_ask a = ask_of(s->o, s->c, tp, pp, dp, zero, again);
+                    a.micro = micro;
+                    a.pipeline = ways[w].kind;
+                    a.layout.vpp = ways[w].virtual;
+                    fits = try_layout(s, a);
+                }
+}
+
+static const char *way_name(const struct run_ask *a)
+{
+    for (size_t i = 0; a->layout.pp > 1 && i < sizeof ways / sizeof ways[0]; i++)
+        if (ways[i].kind == a->pipeline && ways[i].virtual == a->layout.vpp)
+            return ways[i].name;
+    return "-";
+}
+
+static void print_found(const struct found *f, int rank)
+{
+    const struct layout *l = &f->a.layout;
+    printf("%-3d %4d %4d %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s\n", rank, l->tp, l->pp, l->dp, l->zero, (long long)f->a.micro,
+           way_name(&f->a), recomputes[f->a.recompute], f->p.total_bytes / 1e9, 100 * f->p.bubble, f->cost, 100 * f->mfu, f->why);
 }
 
 static int search(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
 {
-    enum { MOST = 4096, SHOWN = 10 };
-    static const char *const again[] = { "none", "selective", "full" };
-    struct found *all = calloc(MOST, sizeof *all);
-    int n = 0;
-    if (!all)
+    struct search s = { .o = o, .c = c, .params = params, .fit = calloc(MOST_FITS, sizeof *s.fit) };
+    if (!s.fit)
         return err_set(e, ERR_MEMORY, "no memory for the search");
-    for (int tp = 1; tp <= 64 && tp <= o->gpus; tp *= 2)
-        for (int pp = 1; tp * pp <= o->gpus && pp <= c->n_layers; pp *= 2)
-            for (int zero = 0; zero <= (o->gpus > tp * pp ? 3 : 0) && o->gpus % (tp * pp) == 0; zero++)
-                for (int r = 0; r < 3 && n < MOST; r++)
-                    n += try_layout(o, c, params, ask_of(o, c, tp, pp, (int)(o->gpus / tp / pp), zero, r), &all[n]);
-    qsort(all, (size_t)n, sizeof *all, by_cost);
-    printf("%-3s %4s %4s %5s %5s %-10s %10s %8s %9s  %s\n", "", "tp", "pp", "dp", "zero", "recompute", "memory", "bubble", "step", "loses most to");
-    for (int i = 0; i < n && i < SHOWN; i++) {
-        const struct layout *l = &all[i].a.layout;
-        printf("%-3d %4d %4d %5d %5d %-10s %7.4g GB %7.1f%% %7.3g s  %s\n", i + 1, l->tp, l->pp, l->dp, l->zero, again[all[i].a.recompute],
-               all[i].p.total_bytes / 1e9, 100 * all[i].p.bubble, all[i].cost, all[i].why);
-    }
-    free(all);
-    return n ? 0 : err_set(e, ERR_USAGE, "no layout of %lld GPUs fits %.4g GB: more GPUs, a smaller --micro-batch or --seq-len", (long long)o->gpus, (double)o->memory / 1e9);
+    for (int tp = 1; tp <= 64 && tp <= o->gpus; tp++)
+        for (int pp = 1; o->gpus % tp == 0 && (int64_t)tp * pp <= o->gpus && pp <= c->n_layers; pp++)
+            if (o->gpus % (tp * pp) == 0)
+                try_degrees(&s, tp, pp);
+    qsort(s.fit, (size_t)s.n_fit, sizeof *s.fit, by_cost);
+    if (s.n_fit)
+        printf("%-3s %4s %4s %5s %5s %6s %-14s %-10s %10s %8s %9s %6s  %s\n", "", "tp", "pp", "dp", "zero", "micro", "schedule", "recompute", "memory", "bubble",
+               "step", "mfu", "loses most to");
+    for (int i = 0; i < s.n_fit && i < SHOWN; i++)
+        print_found(&s.fit[i], i + 1);
+    if (s.n_fit)
+        printf("%d layouts fit %.4g GB, %d need more, %d cannot be (degrees that do not divide, batches that do not)\n", s.n_fit, (double)o->memory / 1e9,
+               s.n_large, s.n_refused);
+    free(s.fit);
+    if (s.n_fit)
+        return 0;
+    if (!s.n_large)
+        return err_set(e, ERR_USAGE, "no layout of %lld GPUs divides this model and batch: use a power of two of GPUs, or another --global-batch", (long long)o->gpus);
+    const struct layout *l = &s.least.a.layout;
+    return err_set(e, ERR_USAGE, "no layout of %lld GPUs fits %.4g GB, the smallest needs %.4g (tp %d, pp %d, zero %d, --recompute %s): more GPUs, a smaller --seq-len",
+                   (long long)o->gpus, (double)o->memory / 1e9, s.least.p.total_bytes / 1e9, l->tp, l->pp, l->zero, recomputes[s.least.a.recompute]);
 }
 
 int main(int argc, char **argv)

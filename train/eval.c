@@ -92,10 +92,10 @@ out:
 /* ---- a sample: greedy, from the start of the data, through the server's forward, stage by stage ---- */
 enum { SAMPLE_PROMPT = 16, SAMPLE_TOKENS = 64 };
 
-int64_t trainer_positions(const struct trainer *t)
+int64_t train_positions(int64_t seq_len, const struct model_config *c)
 {
-    int64_t n = t->o.seq_len > SAMPLE_TOKENS ? t->o.seq_len : SAMPLE_TOKENS;
-    return n < t->cfg.max_pos ? n : t->cfg.max_pos;
+    int64_t n = seq_len > SAMPLE_TOKENS ? seq_len : SAMPLE_TOKENS;
+    return n < c->max_pos ? n : c->max_pos;
 }
 
 struct sampler { struct trainer *t; struct forward_work w; void *memory; char *page; size_t layer; float *logits; /* of the host */ };
@@ -156,7 +156,8 @@ out:
 int trainer_sample(struct trainer *t, struct err *e)
 {
     int32_t ids[SAMPLE_TOKENS];
-    int most = trainer_positions(t) < SAMPLE_TOKENS ? (int)trainer_positions(t) : SAMPLE_TOKENS, n = t->o.seq_len < SAMPLE_PROMPT ? (int)t->o.seq_len : SAMPLE_PROMPT;
+    int64_t positions = train_positions(t->o.seq_len, &t->cfg);
+    int most = positions < SAMPLE_TOKENS ? (int)positions : SAMPLE_TOKENS, n = t->o.seq_len < SAMPLE_PROMPT ? (int)t->o.seq_len : SAMPLE_PROMPT;
     struct sampler s;
     struct tokenizer *tok = NULL;
     char *text = NULL;

@@ -43,6 +43,24 @@ out:
     return rc;
 }
 
+/* What the pipeline's ranks waited, beside what their schedule waits when a forward takes 1 and a backward 2. */
+static int report_bubble(struct trainer *t, struct err *e)
+{
+    struct pipe_shape s = train_plan_schedule(&t->plan, &t->layout, (enum pipe_kind)t->o.pipeline);
+    struct pipe_report plan;
+    int64_t us[2] = { (int64_t)(t->all_waited_s * 1e6), (int64_t)(t->all_steps_s * 1e6) };
+    int rc = 0;
+    if (t->layout.pp == 1 || t->step < t->first_step + 2)
+        return 0;
+    TRY(train_plan_pipeline(&plan, &s, NULL, e));
+    TRY(comm_all_reduce_i64(t->mesh.all, us, 2, e));
+    double measured = us[1] > 0 ? (double)us[0] / (double)us[1] : 0;
+    log_line(&t->log, "pipeline: ranks waited %.1f %% of their time, the schedule waits %.1f %%", 100 * measured, 100 * plan.bubble);
+    runlog_event(t, "pipeline", "\"bubble\":%.4g,\"bubble_planned\":%.4g", measured, plan.bubble);
+out:
+    return rc;
+}
+
 static int report(struct trainer *t, const struct step_result *r, struct err *e)
 {
     char weights[33], state[33], loss[32], *name;
@@ -64,7 +82,7 @@ int trainer_plan(struct trainer *t, struct err *e)
     int sharers = !strcmp(t->o.transport, "mpi") && !t->o.ranks_per_node ? 1 : train_plan_sharers(&t->layout, (int)t->o.ranks_per_node);
     struct run_ask ask = { t->cfg, t->layout, t->o.global_batch, t->o.micro_batch, t->o.seq_len, t->dt, (enum recompute)t->o.recompute,
                            (enum pipe_kind)t->o.pipeline, sharers, opts_overlap(&t->o, t->given, t->layout.dp, sharers), t->o.save_async,
-                           (int)t->o.documents };
+                           (int)t->o.documents, pool_threads(t->dev->pool) };
     FILE *out = world_rank(t->world) ? NULL : stdout;
     struct run_plan p;
     int rc = train_plan_make(&p, &ask, out, e);
@@ -107,6 +125,7 @@ int trainer_run(struct trainer *t, struct err *e)
     }
     TRY(trainer_save_wait(t, e));
     TRY(runlog_memory(t, "end", e));
+    TRY(report_bubble(t, e));
     if (r.stop)
         log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step, t->last_checkpoint);
     TRY(report(t, &r, e));

@@ -7,27 +7,24 @@
 #include "base/log.h"
 #include "model/family.h"
 #include "train/pieces.h"
+#include "train/trainer.h"
 
 struct pipe_shape train_plan_schedule(const struct batch_plan *b, const struct layout *l, enum pipe_kind kind)
 {
     return (struct pipe_shape){ kind, l->pp, layout_chunks(l), b->supers * (b->local / b->micro) };
 }
 
-static int plan_pipeline(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e)
+int train_plan_pipeline(struct pipe_report *r, const struct pipe_shape *s, FILE *draw, struct err *e)
 {
-    struct pipe_shape shape = train_plan_schedule(&p->batch, &a->layout, a->pipeline);
-    struct pipe_list *l = calloc((size_t)a->layout.pp, sizeof *l);
-    struct pipe_report r = { 0 };
-    int rc = l ? pipe_check(&shape, e) : err_set(e, ERR_MEMORY, "no memory for %d stages", a->layout.pp);
-    for (int s = 0; rc >= 0 && s < a->layout.pp; s++)
-        rc = pipe_make(&l[s], &shape, s, e);
+    struct pipe_list *l = calloc((size_t)s->ranks, sizeof *l);
+    int rc = l ? pipe_check(s, e) : err_set(e, ERR_MEMORY, "no memory for %d stages", s->ranks);
+    for (int i = 0; rc >= 0 && i < s->ranks; i++)
+        rc = pipe_make(&l[i], s, i, e);
     if (rc >= 0)
-        rc = pipe_verify(l, &shape, &r, a->layout.pp > 1 ? draw : NULL, e);
-    for (int s = 0; l && s < a->layout.pp; s++)
-        pipe_free(&l[s]);
+        rc = pipe_verify(l, s, r, s->ranks > 1 ? draw : NULL, e);
+    for (int i = 0; l && i < s->ranks; i++)
+        pipe_free(&l[i]);
     free(l);
-    p->bubble = r.bubble;
-    p->in_flight = r.in_flight;
     return rc;
 }
 
@@ -65,6 +62,13 @@ static void plan_traffic(struct run_plan *p, const struct run_ask *a, const stru
     p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden / m->shares * m->n_chunks : 0;
 }
 
+/* Copies of what is on its way to the neighbours: two at a time, in each direction. */
+static double messages(const struct run_ask *a, int stage, double bytes)
+{
+    int ring = layout_chunks(&a->layout) > 1, up = ring || stage < a->layout.pp - 1, down = ring || stage > 0;
+    return a->layout.pp > 1 ? 2 * bytes * (up + down) : 0;
+}
+
 static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, struct err *e)
 {
     struct model m;
@@ -79,13 +83,17 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     TRY(train_work_check(&m, &work, e));
     TRY(pipe_make(&list, &shape, stage, e));
     zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch, bytes);
-    for (int c = 0; c < shape.chunks; c++)
+    for (int c = 0; c < shape.chunks; c++) {
+        work.late_weights = list.late[c] > 0;
         bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work) + (double)list.late[c] * (double)train_late_measure(&m, c, &work);
+    }
     pipe_free(&list);
-    bytes[MEM_COMM] = 4.0 * (double)rows * (double)(m.hidden + 4);
+    bytes[MEM_COMM] = 4.0 * (double)(rows > 64 ? rows : 64) * (double)(m.hidden + 4) + messages(a, stage, (double)(rows * m.hidden) / m.shares * (double)dtype_size(a->dt));
     if (m.shares > 1)                    /* gathered rows, once a machine */
         bytes[MEM_COMM] += (double)dtype_size(a->dt) * (double)rows * (double)m.hidden / m.shares;
-    bytes[MEM_WORK] = m.features & F_POSITIONS ? 0 : 4.0 * (double)(a->seq_len * m.head_dim);        /* tables of cos and sin */
+    bytes[MEM_COMM] += layout_ranks(&a->layout) > 1 ? (double)COMM_STAGE : 0;
+    bytes[MEM_WORK] = m.features & F_POSITIONS ? 0 : 4.0 * (double)(train_positions(a->seq_len, &a->cfg) * m.head_dim);      /* tables of cos and sin */
+    bytes[MEM_WORK] += (double)train_scratch_measure(&m, &work, a->threads) + (double)runlog_peak_bytes(a->dt);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(&m, 0, a->layout.zero) : 0;
     for (int c = 0; c < MEM_CATS; c++)
         total += bytes[c];
@@ -105,7 +113,11 @@ int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, str
     int rc;
     memset(p, 0, sizeof *p);
     TRY(batch_plan(&p->batch, a->rows, a->micro, a->layout.dp, a->layout.zero, e));
-    TRY(plan_pipeline(p, a, draw, e));
+    struct pipe_shape shape = train_plan_schedule(&p->batch, &a->layout, a->pipeline);
+    struct pipe_report pipe;
+    TRY(train_plan_pipeline(&pipe, &shape, draw, e));
+    p->bubble = pipe.bubble;
+    p->in_flight = pipe.in_flight;
     for (int s = 0; s < a->layout.pp; s++)
         TRY(plan_stage(p, a, s, e));
 out:
@@ -114,7 +126,7 @@ out:
 
 void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out)
 {
-    static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM, MEM_SAVE };
+    static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM, MEM_WORK, MEM_SAVE };
     const struct { const char *name; double bytes; } sent[] = { { "dp sums", p->dp_reduce }, { "dp gathers", p->dp_gather }, { "tp sums", p->tp_reduce },
                                                                 { "tp gathers", p->tp_gather }, { "pp messages", p->pp_send } };
     char text[32];

@@ -17,6 +17,7 @@ struct run_ask {
     int overlap;
     int save_async;                      /* with room for a copy of what a rank saves */
     int documents;                       /* --documents */
+    int threads;                         /* of a rank */
 };
 struct run_plan {
     struct batch_plan batch;
@@ -28,8 +29,9 @@ struct run_plan {
 };
 /* Of the dp ranks, how many share a machine that has so many ranks (0: all). As comm/mpi.c decides. */
 int train_plan_sharers(const struct layout *l, int ranks_a_machine);
-/* What a pipeline rank runs, and what one of its micro-batches is: the run's, and so the plan's. */
+/* The pipeline of a run, and so of its plan; what all its ranks together wait and keep (draw: a picture, or NULL). */
 struct pipe_shape train_plan_schedule(const struct batch_plan *b, const struct layout *l, enum pipe_kind kind);
+int train_plan_pipeline(struct pipe_report *r, const struct pipe_shape *s, FILE *draw, struct err *e);
 int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e);
 void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out);
 

@@ -19,28 +19,47 @@ static int64_t rss_bytes(void)
 }
 
 #define PEAK_TRIES 12
+enum { PEAK_M = 448, PEAK_N = 1024, PEAK_K = 1024 };
+
+size_t runlog_peak_bytes(enum dtype dt)
+{
+    return (sizeof(float) * PEAK_N + dtype_size(dt) * PEAK_K) * PEAK_M + panels_bytes(PEAK_N, PEAK_K, dt, &(struct leaves){ 1, { PEAK_K } });
+}
 
 /* The speed of this rank's products in the dtype of the run, measured behind the first step, while every rank measures: what
  * MFU is a share of. A few ms each; the best of a handful, for the machine may be busy. */
 static double measure_peak(struct dev *d, enum dtype dt)
 {
-    enum { M = 448, N = 1024, K = 1024, LEAST = 3, MOST = 24 };
+    enum { M = PEAK_M, N = PEAK_N, K = PEAK_K, LEAST = 3, MOST = 24 };
     struct panels p = { .n = N, .k = K, .dt = dt, .leaves = { 1, { K } } };
-    float *y = dev_alloc(d, MEM_WORK, sizeof(float) * M * N);
-    void *x = dev_alloc(d, MEM_WORK, dtype_size(dt) * M * K);
+    char *memory = dev_alloc(d, MEM_WORK, runlog_peak_bytes(dt)), *y = memory, *x = y + sizeof(float) * M * N;
     double best = 1e9, begin = log_now_s();
-    p.p = dev_alloc(d, MEM_WORK, panels_bytes(N, K, dt, &p.leaves));
-    for (int i = 0; x && y && p.p && i < MOST && (i < LEAST || log_now_s() - begin < 0.03); i++) {
+    p.p = x + dtype_size(dt) * M * K;
+    for (int i = 0; memory && i < MOST && (i < LEAST || log_now_s() - begin < 0.03); i++) {
         double t = log_now_s();
         KERNEL(d, linear, mat_of(y, DT_F32, M, N, N), mat_of(x, dt, M, K, K), &p);
         dev_sync(d);
         t = log_now_s() - t;
         best = t < best ? t : best;
     }
-    dev_free(d, p.p);
-    dev_free(d, x);
-    dev_free(d, y);
+    dev_free(d, memory);
     return 2.0 * M * N * K / best;
+}
+
+/* The first n bytes of the log take its place, whole or not at all: aside, then renamed. The place is where a link leads. */
+static int replace_log(const char *path, const char *text, size_t n, struct err *e)
+{
+    char *real = realpath(path, NULL), aside[4200];
+    int rc = 0;
+    if (!real)
+        return err_sys(e, "%s: cannot find the log", path);
+    snprintf(aside, sizeof aside, "%s.tmp-cut", real);
+    TRY(io_unlink(aside, e));            /* of a run that died here */
+    TRY(io_write_file(aside, text, n, e));
+    TRY(io_replace(aside, real, e));
+out:
+    free(real);
+    return rc < 0 ? err_add(e, "%s: cutting the log", path) : 0;
 }
 
 /* Lines of finished steps stay; those past the step we resume at are cut. */
@@ -63,11 +82,8 @@ static int cut_log(const char *path, int64_t step, struct err *e)
         memmove(keep, line, (size_t)(next - line));
         keep += next - line;
     }
-    FILE *f = keep < text + n ? fopen(path, "w") : NULL;      /* nothing to cut: not touched, it may be /dev/null */
-    if (keep < text + n && (!f || fwrite(text, 1, (size_t)(keep - text), f) != (size_t)(keep - text)))
-        rc = err_sys(e, "%s: cannot write the log", path);
-    if (f && fclose(f))
-        rc = err_sys(e, "%s: cannot write the log", path);
+    if (keep < text + n)                 /* nothing to cut: not touched, it may be /dev/null */
+        rc = replace_log(path, text, (size_t)(keep - text), e);
     free(text);
 out:
     return rc < 0 ? rc : 0;
@@ -216,12 +232,13 @@ void runlog_step(struct trainer *t, const struct step_result *r)
     show_step(t, r, g);
 }
 
-/* {"event":"memory","step":N,"when":"…","ranks":[{"rank":0,"bytes_read":N,"params":[now,peak],…},…]} */
-enum { MEM_NUMBERS = 2 * MEM_CATS + 1 };
+/* {"event":"memory","step":N,"when":"…","ranks":[{"rank":0,"bytes_read":N,"total":[now,peak],"params":[now,peak],…},…]} */
+enum { MEM_TOTAL = 2 * MEM_CATS, MEM_READ = MEM_TOTAL + 2, MEM_NUMBERS };
 
 static void write_memory(FILE *f, const int64_t *rank, int r)
 {
-    fprintf(f, "%s{\"rank\":%d,\"bytes_read\":%lld", r ? "," : "", r, (long long)rank[2 * MEM_CATS]);
+    fprintf(f, "%s{\"rank\":%d,\"bytes_read\":%lld,\"total\":[%lld,%lld]", r ? "," : "", r, (long long)rank[MEM_READ], (long long)rank[MEM_TOTAL],
+            (long long)rank[MEM_TOTAL + 1]);
     for (enum mem_cat c = 0; c < MEM_CATS; c++)
         fprintf(f, ",\"%s\":[%lld,%lld]", mem_cat_name(c), (long long)rank[2 * c], (long long)rank[2 * c + 1]);
     fputc('}', f);
@@ -237,7 +254,9 @@ int runlog_memory(struct trainer *t, const char *when, struct err *e)
         mine[2 * c] = atomic_load(&t->mem.now[c]);
         mine[2 * c + 1] = atomic_load(&t->mem.peak[c]);
     }
-    mine[2 * MEM_CATS] = t->source ? ckpt_bytes_read(t->source) : 0;
+    mine[MEM_TOTAL] = atomic_load(&t->mem.total_now);
+    mine[MEM_TOTAL + 1] = atomic_load(&t->mem.total_peak);
+    mine[MEM_READ] = t->source ? ckpt_bytes_read(t->source) : 0;
     rc = sizes ? comm_gather_blobs(t->mesh.all, mine, sizeof mine, 0, &all, sizes, e) : err_set(e, ERR_MEMORY, "no memory for a report");
     if (rc >= 0 && t->log_file) {
         fprintf(t->log_file, "{\"event\":\"memory\",\"step\":%lld,\"when\":\"%s\",\"ranks\":[", (long long)t->step, when);

@@ -312,6 +312,33 @@ out:
 
 /* ---- the room for it ---- */
 
+/* Folders of saves that no process works on any more: what runs that died left. */
+static void drop_left(struct trainer *t)
+{
+    DIR *d = opendir(t->o.out);
+    struct dirent *x;
+    while (d && (x = readdir(d))) {
+        char name[256], path[4400], *end;
+        struct err e;
+        int busy, fd;
+        snprintf(name, sizeof name, "%s", x->d_name);
+        if (!(end = strstr(name, ".tmp-save")) || strcmp(end, ".tmp-save"))
+            continue;
+        *end = 0;
+        snprintf(path, sizeof path, "%s/%s", t->o.out, x->d_name);
+        if (trainer_step_of(name) < 0 || (fd = io_lock_dir(path, &busy, &e)) < 0)
+            continue;
+        int rc = io_remove_tree(path, &e);
+        io_close(fd);
+        if (rc < 0)
+            log_line(&t->log, "%s, left by a run that died, cannot be removed: %s", path, e.text);
+        else
+            log_line(&t->log, "%s, left by a run that died, is removed", path);
+    }
+    if (d)
+        closedir(d);
+}
+
 int trainer_save_open(struct trainer *t, struct err *e)
 {
     struct save *s = t->save = calloc(1, sizeof *s);
@@ -320,6 +347,8 @@ int trainer_save_open(struct trainer *t, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for saves");
     s->t = t;
     s->lock = -1;
+    if (world_rank(t->world) == 0)
+        drop_left(t);
     TRY(pieces_open(&s->pieces, &t->model, t->zero, t->mesh.at[AXIS_DP], t->layout.zero, e));
     s->sizes = calloc((size_t)world_size(t->world), sizeof *s->sizes);
     if (!s->sizes)

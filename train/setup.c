@@ -258,6 +258,7 @@ static int open_micros(struct trainer *t, int chunks, struct err *e)
     TRY(train_work_check(&t->model, &shape, e));
     for (int c = 0; c < chunks; c++) {
         t->first_work[c] = t->n_work;
+        shape.late_weights = t->schedule.late[c] > 0;
         for (int64_t i = 0; i < t->schedule.in_flight[c]; i++, t->n_work++)
             TRY(train_work_open(&t->work[t->n_work], &t->model, c, &shape, e));
         t->first_late[c] = t->n_late;
@@ -312,7 +313,7 @@ static int open_compute(struct trainer *t, struct err *e)
     most = t->work_seqs * T > 64 ? t->work_seqs * T : 64;
     if (T > t->cfg.max_pos)
         return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings): use a smaller --seq-len", (long long)T, (long long)t->cfg.max_pos);
-    TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, trainer_positions(t), e));
+    TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, train_positions(T, &t->cfg), e));
     rc = open_work(t, e);
 out:
     return rc;

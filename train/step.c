@@ -167,6 +167,10 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     r->seconds = log_now_s() - began;
     trace_span(t->trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });
     r->bubble = t->waited_s / r->seconds;
+    if (t->step > t->first_step + 1) {   /* the first one waits for memory and for ranks that start */
+        t->all_waited_s += t->waited_s;
+        t->all_steps_s += r->seconds;
+    }
 out:
     return rc;
 }

@@ -57,6 +57,7 @@ struct trainer {
     int64_t *document_begin;             /* … [work_seqs][documents] */
     float *logprobs;                     /* [work_seqs][seq_len] */
     double waited_s;                     /* of this step, for other pipeline stages */
+    double all_waited_s, all_steps_s;    /* of the steps of this process but the first */
     FILE *log_file;                      /* rank 0 */
     int n_peaks;                         /* how often peak_flops was measured */
     double peak_flops, step_s;           /* step_s: what a step takes, smoothed over the last ones */
@@ -90,9 +91,10 @@ int trainer_save_wait(struct trainer *t, struct err *e);         /* ends it */
 /* eval.c */
 int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e);
 int trainer_sample(struct trainer *t, struct err *e);
-int64_t trainer_positions(const struct trainer *t);               /* that the model is opened for: a sample may be longer than a sequence */
+int64_t train_positions(int64_t seq_len, const struct model_config *c);      /* that a model is opened for: a sample may be longer than a sequence */
 /* runlog.c */
 int runlog_open(struct trainer *t, struct err *e);               /* cuts lines past t->step */
+size_t runlog_peak_bytes(enum dtype dt);                          /* of MEM_WORK for a moment, to measure what MFU is a share of */
 void runlog_begin_step(struct trainer *t);                        /* time in collectives counts from here */
 void runlog_step(struct trainer *t, const struct step_result *r);
 int runlog_memory(struct trainer *t, const char *when, struct err *e);      /* every rank's memory by category; collective */

@@ -30,7 +30,6 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
 /* Row (0..G-1) of micro-step i of super-step s, sequence j of it, at dp rank d. */
 int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j);
 
-#define ZERO_SLOTS 3                     /* units gathered at a time: two lent and one kept, or one lent, one kept, the next on its way */
 struct zero;
 struct zero_how { int stage, overlap; };
 /* Collective over dp: a rank that cannot go there must not leave the others waiting (agree before). */

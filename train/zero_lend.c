@@ -45,38 +45,47 @@ static struct zero_slot *slot_of(struct zero *z, int u)
     return NULL;
 }
 
-/* The one that was used longest ago. */
-static struct zero_slot *slot_to_fill(struct zero *z)
+static int is_tied_head(const struct model *m, int u) { return m->table.cfg.tied && u == m->n_layers + 1; }
+
+/* The slots that unit u may lie in: [first, end). */
+struct slot_range { int first, end; };
+static struct slot_range slots_for(const struct model *m, int u)
 {
+    int end = SLOT_OF_ENDS + is_tied_head(m, u);
+    return u > 0 && u <= m->n_layers ? (struct slot_range){ SLOT_OF_LAYERS, SLOT_OF_ENDS } : (struct slot_range){ end, end + 1 };
+}
+
+/* The one that was used longest ago. */
+static struct zero_slot *slot_to_fill(struct zero *z, int u)
+{
+    struct slot_range r = slots_for(z->m, u);
     struct zero_slot *best = NULL;
-    for (int i = 0; i < ZERO_SLOTS; i++)
+    for (int i = r.first; i < r.end; i++)
         if (!z->slot[i].lent && (!best || z->slot[i].used < best->used))
             best = &z->slot[i];
     return best;
 }
 
-static int is_tied_head(const struct zero *z, int u) { return z->m->table.cfg.tied && u == z->m->n_layers + 1; }
-
 static void pack_share(void *arg)
 {
     struct zero_slot *s = arg;
     struct zero *z = s->z;
-    const void *head = is_tied_head(z, s->holds) ? slot_of(z, 0)->flat : s->flat;
+    const void *head = is_tied_head(z->m, s->holds) ? slot_of(z, 0)->flat : s->flat;
     model_pack(z->m, s->holds, s->flat, head, &s->uw, s->packs, z->share, z->n_shares);
 }
 
 /* Starts to bring unit u into a slot, and to pack it there; the tied head's packs need unit 0 too, so they wait for get. */
 static int fetch(struct zero *z, int u, int pack, struct zero_slot **out, struct err *e)
 {
-    struct zero_slot *s = slot_to_fill(z);
+    struct zero_slot *s = slot_to_fill(z, u);
     size_t bytes = (size_t)(z->m->local.unit[u].flat / z->n_dp) * dtype_size(z->m->dt);
     int rc = 0;
     if (!s)
-        return err_set(e, ERR_INTERNAL, "unit %d asked for while %d units are lent", u, ZERO_SLOTS);
+        return err_set(e, ERR_INTERNAL, "unit %d asked for while its slots are lent", u);
     TRY(comm_finish(&s->gather, e));                   /* of a unit that nobody asked for */
     s->unit = s->holds = u;
     s->used = ++z->clock;
-    s->packed = pack && !is_tied_head(z, u);
+    s->packed = pack && !is_tied_head(z->m, u);
     memset(&s->uw, 0, sizeof s->uw);
     model_point(z->m, u, s->flat, &s->uw);
     rc = comm_start_all_gather_shared(&s->gather, z->dp, s->flat, z->unit[u].weight, bytes,
@@ -100,7 +109,7 @@ static void put_gathered(struct weights *w, int u)
 static int pack_now(struct zero *z, struct zero_slot *s, struct err *e)
 {
     const struct unit_weights *table;
-    int tied = is_tied_head(z, s->unit), rc = 0;
+    int tied = is_tied_head(z->m, s->unit), rc = 0;
     if (tied)
         TRY(z->w.get(&z->w, 0, 1, &table, e));
     pack_share(s);
@@ -148,24 +157,32 @@ void zero_forget_packs(struct zero *z)
         z->slot[i].unit = -1;
 }
 
+void zero_slot_rooms(const struct model *m, struct slot_room room[ZERO_SLOTS])
+{
+    memset(room, 0, sizeof *room * ZERO_SLOTS);
+    for (int u = 0; u < m->local.n_units; u++) {
+        struct slot_range r = slots_for(m, u);
+        size_t packs = model_pack_bytes(m, u);
+        for (int i = r.first; i < r.end; i++) {
+            room[i].flat = m->local.unit[u].flat > room[i].flat ? m->local.unit[u].flat : room[i].flat;
+            room[i].packs = packs > room[i].packs ? packs : room[i].packs;
+        }
+    }
+}
+
 int zero_open_slots(struct zero *z, struct err *e)
 {
-    int64_t flat = 0;
-    size_t packs = 0;
+    struct slot_room room[ZERO_SLOTS];
     int rc = 0;
-    for (int u = 0; u < z->n_units; u++) {
-        size_t p = model_pack_bytes(z->m, u);
-        flat = z->m->local.unit[u].flat > flat ? z->m->local.unit[u].flat : flat;
-        packs = p > packs ? p : packs;
-    }
+    zero_slot_rooms(z->m, room);
     for (int i = 0; i < ZERO_SLOTS; i++) {
         struct zero_slot *s = &z->slot[i];
         s->z = z;
         s->unit = -1;
         if (z->stage < 3)
             continue;
-        TRY(comm_alloc_shared(&s->flat, z->dp, MEM_PARAMS, (size_t)flat * dtype_size(z->m->dt) + 64, e));
-        TRY(comm_alloc_shared(&s->packs, z->dp, MEM_PARAMS, packs + 64, e));
+        TRY(comm_alloc_shared(&s->flat, z->dp, MEM_PARAMS, (size_t)room[i].flat * dtype_size(z->m->dt) + 64, e));
+        TRY(comm_alloc_shared(&s->packs, z->dp, MEM_PARAMS, room[i].packs + 64, e));
     }
 out:
     return rc < 0 ? err_add(e, "memory for gathered units") : 0;

@@ -4,6 +4,9 @@
 
 #include "train/zero.h"
 
+/* Buffers of gradients that all units use in turn, flat[i] elements each; the last one is large enough for every unit. n 0: there are none. */
+enum { MOST_TURNS = 2 };
+struct turns { int n; int64_t flat[MOST_TURNS]; };
 struct zero_unit {
     int64_t own_begin, own;              /* this rank's range of masters and moments in the flat vector */
     int64_t weight_begin;                /* first element of `weight` in the flat vector */
@@ -16,7 +19,11 @@ struct zero_unit {
     void *packs;                         /* once a machine */
     struct unit_weights uw;
 };
-/* A gathered unit of stage 3; memory once a machine. */
+/* A gathered unit of stage 3; memory once a machine. Layers have two slots, one lent and the next on its way, or still there when backward
+ * turns round; embedding and head, which may be much larger, have one (tied: one each, for both are needed at once). */
+enum { SLOT_OF_LAYERS = 0, SLOT_OF_ENDS = 2, ZERO_SLOTS = 4 };
+struct slot_room { int64_t flat; size_t packs; };
+void zero_slot_rooms(const struct model *m, struct slot_room room[ZERO_SLOTS]);
 struct zero_slot {
     struct zero *z;
     int unit, lent;                      /* unit: whose weights of now these are; -1: nobody's */
@@ -38,8 +45,9 @@ struct zero {
     int64_t super;                       /* the super-step that runs */
     int n_levels, n_shards;              /* partial sums kept a unit, local and of slices */
     int packed;                          /* stages 0 to 2: packs are those of the weights */
-    int n_buffers, turn;                 /* stage 2, 3 with one micro-batch a super-step: buffers that all units use in turn; else 0 */
-    float *buffer[2];
+    struct turns turns;                  /* stage 2, 3 with one micro-batch a super-step; else none */
+    int turn;
+    float *buffer[MOST_TURNS];
     struct zero_unit *unit;              /* [n_units + 1]: the last holds only the tied head's gradients */
     struct zero_slot slot[ZERO_SLOTS];
     int64_t clock;

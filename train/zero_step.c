@@ -10,10 +10,13 @@ static struct zero *zero_of(struct grads *g) { return (struct zero *)((char *)g 
 static int layout_unit(const struct zero *z, int u) { return u == z->n_units ? 0 : u; }
 static int64_t flat_of(const struct zero *z, int u) { return z->m->local.unit[layout_unit(z, u)].flat; }
 
+/* Which buffer unit u is summed in, where units have none of their own. */
+static int buffer_of(const struct zero *z, int u) { return flat_of(z, u) > z->turns.flat[0] ? z->turns.n - 1 : z->turn; }
+
 static float *level_of(struct grads *g, int u, int j)
 {
     struct zero *z = zero_of(g);
-    return z->n_buffers ? z->buffer[z->turn] : z->unit[u].level[j];
+    return z->turns.n ? z->buffer[buffer_of(z, u)] : z->unit[u].level[j];
 }
 
 /* A finished slice of super-step s joins the counter over super-steps. */
@@ -63,17 +66,26 @@ static int start_sum(struct zero *z, int u, float *full, struct err *e)
     return z->stage ? comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e) : comm_all_reduce(z->dp, full, flat, e);
 }
 
-/* With buffers in turn: the next unit's gradients go to the buffer whose sum was started longest ago. */
-static int next_buffer(struct zero *z, struct err *e)
+static int free_buffer(struct zero *z, int b, struct err *e)
 {
     int rc = 0;
-    if (!z->n_buffers)
-        return 0;
-    z->turn = (z->turn + 1) % z->n_buffers;
     for (int u = 0; rc >= 0 && u <= z->n_units; u++)
-        if (z->unit[u].sum_of == z->buffer[z->turn])
+        if (z->unit[u].sum_of == z->buffer[b])
             rc = finish_sum(z, u, e);
     return rc;
+}
+
+/* With buffers in turn, behind unit u: the next unit's gradients go to the buffer whose sum was started longest ago. The norm of a tied
+ * head leaves the turn alone, for the large sum before it has that buffer; behind the first layer comes the embedding. */
+static int next_buffer(struct zero *z, int u, struct err *e)
+{
+    int rc;
+    if (!z->turns.n)
+        return 0;
+    if (u != z->m->n_layers + 1 || buffer_of(z, u) != z->turn || !z->m->table.cfg.tied)
+        z->turn = (buffer_of(z, u) + 1) % z->turns.n;
+    rc = free_buffer(z, z->turn, e);
+    return rc >= 0 && u == 1 ? free_buffer(z, z->turns.n - 1, e) : rc;
 }
 
 /* Called when this micro-batch's part of unit u is complete; after the last one of the super-step the unit is summed over dp. */
@@ -94,56 +106,66 @@ static int done(struct grads *g, int u, struct err *e)
     TRY(start_sum(z, u, full, e));
     if (!z->overlap)
         TRY(finish_sum(z, u, e));
-    rc = next_buffer(z, e);
+    rc = next_buffer(z, u, e);
 out:
     return rc;
 }
 
-/* Buffers that all units use in turn (stages 2 and 3): 0 where units have their own, because partial sums stay in them. */
-static int buffers_of(const struct batch_plan *b, struct zero_how how)
+/* Buffers in turn (stages 2 and 3): none where units have their own, because partial sums stay in them. With overlap two, one summed while
+ * the other fills: one for layers, one for embedding and head too, which may be much larger. */
+static struct turns turns_of(const struct model *m, const struct batch_plan *b, struct zero_how how)
 {
-    return how.stage < 2 || b->local != b->micro ? 0 : how.overlap ? 2 : 1;
+    int64_t layer = 0, end = 0;
+    if (how.stage < 2 || b->local != b->micro)
+        return (struct turns){ 0 };
+    for (int u = 0; u < m->local.n_units; u++) {
+        int64_t *most = u > 0 && u <= m->n_layers ? &layer : &end;
+        *most = m->local.unit[u].flat > *most ? m->local.unit[u].flat : *most;
+    }
+    end = layer > end ? layer : end;
+    return how.overlap ? (struct turns){ 2, { layer, end } } : (struct turns){ 1, { end } };
 }
 
 void zero_measure(const struct model *m, int dp, int sharers, struct zero_how how, const struct batch_plan *b, double bytes[MEM_CATS])
 {
-    double el = (double)dtype_size(m->dt), flat = 0, grads = 0, packs = 0, most = 0, most_pack = 0;
-    int levels = tree_levels(b->local, b->micro), shards = how.stage >= 2 ? tree_levels(b->supers, 1) : 0, buffers = buffers_of(b, how);
+    double el = (double)dtype_size(m->dt), flat = 0, grads = 0, packs = 0, slots = 0;
+    int levels = tree_levels(b->local, b->micro), shards = how.stage >= 2 ? tree_levels(b->supers, 1) : 0;
+    struct turns turns = turns_of(m, b, how);
+    struct slot_room room[ZERO_SLOTS];
+    zero_slot_rooms(m, room);
+    for (int i = 0; i < ZERO_SLOTS; i++)
+        slots += (double)room[i].flat * el + (double)room[i].packs;
     for (int u = 0; u < m->local.n_units + m->table.cfg.tied; u++) {
         double f = (double)m->local.unit[u == m->local.n_units ? 0 : u].flat, p = u < m->local.n_units ? (double)model_pack_bytes(m, u) : 0;
-        most = f > most ? f : most;
-        most_pack = p > most_pack ? p : most_pack;
         packs += p;
         flat += u < m->local.n_units ? f : 0;
-        grads += f * 4 * (buffers ? 0 : levels) + f / dp * 4 * shards;
+        grads += f * 4 * (turns.n ? 0 : levels) + f / dp * 4 * shards;
     }
-    bytes[MEM_PARAMS] += how.stage == 3   ? flat / dp * el + ZERO_SLOTS * (most * el + most_pack) / sharers
+    bytes[MEM_PARAMS] += how.stage == 3   ? flat / dp * el + slots / sharers
                          : how.stage == 0 ? flat * el + packs / sharers
                                           : (flat * el + packs) / sharers;
-    bytes[MEM_GRADS] += grads + buffers * most * 4;
+    bytes[MEM_GRADS] += grads + 4.0 * (double)(turns.flat[0] + turns.flat[1]);
     bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * (how.stage ? flat / dp : flat);
 }
 
 int zero_open_grads(struct zero *z, struct err *e)
 {
-    int64_t most = 0;
     z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
     z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
     z->n_shards = z->stage >= 2 ? tree_levels(z->plan.supers, 1) : 0;
-    z->n_buffers = buffers_of(&z->plan, (struct zero_how){ z->stage, z->overlap });
+    z->turns = turns_of(z->m, &z->plan, (struct zero_how){ z->stage, z->overlap });
     for (int u = 0; u < z->n_units + z->m->table.cfg.tied; u++) {
         struct zero_unit *x = &z->unit[u];
         int64_t flat = flat_of(z, u);
-        most = flat > most ? flat : most;
-        for (int j = 0; !z->n_buffers && j < z->n_levels; j++)
+        for (int j = 0; !z->turns.n && j < z->n_levels; j++)
             if (!(x->level[j] = comm_alloc(z->dp, MEM_GRADS, (size_t)flat * 4 + 64)))
                 return err_set(e, ERR_MEMORY, "no memory for gradients: use a higher --zero or a larger --micro-batch");
         for (int j = 0; j < z->n_shards; j++)
             if (!(x->shard[j] = dev_alloc(z->m->dev, MEM_GRADS, (size_t)(flat / z->n_dp) * 4 + 64)))
                 return err_set(e, ERR_MEMORY, "no memory for gradient slices: use more dp ranks");
     }
-    for (int i = 0; i < z->n_buffers; i++)
-        if (!(z->buffer[i] = comm_alloc(z->dp, MEM_GRADS, (size_t)most * 4 + 64)))
+    for (int i = 0; i < z->turns.n; i++)
+        if (!(z->buffer[i] = comm_alloc(z->dp, MEM_GRADS, (size_t)z->turns.flat[i] * 4 + 64)))
             return err_set(e, ERR_MEMORY, "no memory for one unit's gradients: use more tp ranks");
     return 0;
 }
@@ -158,8 +180,8 @@ void zero_close_grads(struct zero *z)
             dev_free(z->m->dev, z->unit[u].shard[j]);
         }
     }
-    comm_free(z->dp, z->buffer[0]);
-    comm_free(z->dp, z->buffer[1]);
+    for (int i = 0; i < MOST_TURNS; i++)
+        comm_free(z->dp, z->buffer[i]);
 }
 
 struct grads *zero_grads(struct zero *z) { return &z->g; }

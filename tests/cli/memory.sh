@@ -30,11 +30,11 @@ for dtype in fp32 bf16; do
             # zero 2, 3: its slices and the two buffers in which units are summed in turn
             grads=$([ $zero -lt 2 ] && echo $((4 * total)) || echo $((4 * total / 4 + 2 * 4 * largest)))
             claim "$what: gradients" near "$(held z$zero $rank grads)" $grads
-            # natural and packed order, what all ranks have alike once a machine; zero 3: its slices and three slots for the largest unit
+            # natural and packed order, what all ranks have alike once a machine; zero 3: its slices, two slots for layers, one for the ends
             case $zero in
             0) weights=$((w * total + w * (total - V * H) / 4)) ;;
             1 | 2) weights=$((w * (2 * total - V * H) / 4)) ;;
-            3) weights=$((w * total / 4 + 3 * w * 2 * largest / 4)) ;;
+            3) weights=$((w * total / 4 + w * (4 * layer + 2 * (V * H + H)) / 4)) ;;
             esac
             claim "$what: weights" near "$(held z$zero $rank params)" $weights
             claim "$what: nothing else grew at the peak" [ "$(held z$zero $rank optim 2)/$(held z$zero $rank grads 2)/$(held z$zero $rank params 2)" = \
@@ -57,6 +57,14 @@ for layout in "--ranks 2 --zero 0" "--ranks 4 --zero 1" "--ranks 4 --zero 2 --ov
     for cat in params grads optim; do
         claim "$layout: $cat as planned" near "$(held planned 0 $cat)" "$(planned $cat)" 1
     done
+    claim "$layout: the peak of all as planned" near "$(held planned 0 total 2)" "$(planned memory)" 5
+done
+
+# ---- ZeRO-3 over 8: an eighth of the whole, two units, the buffers in which units are summed ----
+train eight --ranks 8 --zero 3 --global-batch 8
+for ((rank = 0; rank < 8; rank++)); do
+    sum=$(($(held eight $rank params 2) + $(held eight $rank grads 2) + $(held eight $rank optim 2)))
+    claim "ZeRO-3 on 8 ranks, rank $rank: an eighth, two units, the tree's buffers" at_most $sum $((16 * total / 8 + 2 * 4 * largest + 2 * 4 * largest))
 done
 
 # ---- sequence parallel: half of what is kept of norms and residuals, at tp 2; as planned ----

@@ -41,4 +41,23 @@ mv "$TMP/one/step-2" "$TMP/first"
 train one --tp 2 --threads 2 --micro-batch 1
 claim "the same state and layout give the same bytes" diff -r "$TMP/first" "$TMP/one/step-2"
 claim "a run's numbers do not depend on what resuming would need" [ "$rc" = 0 ]
+
+# ---- what a run that died left: its folder goes at the next start, one that a process still works on stays; the log is cut beside itself ----
+common=(--data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --threads 1)
+train left --steps 4 --save-every 2
+cp "$TMP/left.jsonl" "$TMP/true.jsonl"
+rm -rf "$TMP/left/step-4"
+mkdir "$TMP/left/step-7.tmp-save" "$TMP/left/step-9.tmp-save" "$TMP/left/mine.tmp-save"
+echo part >"$TMP/left/step-7.tmp-save/weights-00000.safetensors"
+echo "half a line" >"$TMP/left.jsonl.tmp-cut"
+ln -s left.jsonl "$TMP/link.jsonl"
+flock "$TMP/left/step-9.tmp-save" sleep 30 &
+holder=$!
+sleep 0.2
+run "$BIN/ptrain" "${common[@]}" --steps 4 --out "$TMP/left" --resume auto --log "$TMP/link.jsonl"
+kill $holder
+claim "what a run that died left is removed, and said" has "$err" "left/step-7.tmp-save, left by a run that died, is removed"
+claim "a folder that is locked, and one that is no save, stay" [ "$(cd "$TMP/left" && echo *)" = "mine.tmp-save step-2 step-4 step-9.tmp-save" ]
+claim "the log that a link leads to is cut, and goes on" [ "$rc/$(bits_of "$TMP/left.jsonl")" = "0/$(bits_of "$TMP/true.jsonl")" ]
+claim "the link is one still, and nothing lies beside it" eval '[ -L "$TMP/link.jsonl" ] && [ ! -e "$TMP/left.jsonl.tmp-cut" ]'
 finish
