@@ -8,7 +8,7 @@
 
 static void write_usage(struct out *o, struct request *rq)
 {
-    int64_t prompt = 0, generated = 0;
+    int64_t prompt = 0;
     pthread_mutex_lock(&rq->lock);
     int done = rq->done, failed = rq->fault.status;
     pthread_mutex_unlock(&rq->lock);
@@ -18,9 +18,7 @@ static void write_usage(struct out *o, struct request *rq)
     }
     for (int i = 0; i < rq->n_prompts; i++)
         prompt += rq->prompt[i].n;
-    for (int i = 0; i < rq->n_choices; i++)
-        generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
-    out_fmt(o, ",\"ended\":\"%s\",\"prompt_tokens\":%lld,\"completion_tokens\":%lld", failed ? "failed" : "done", (long long)prompt, (long long)generated);
+    out_fmt(o, ",\"ended\":\"%s\",\"prompt_tokens\":%lld,\"completion_tokens\":%lld", failed ? "failed" : "done", (long long)prompt, (long long)rq->n_generated);
 }
 
 void access_write(const struct exchange *x)

@@ -208,7 +208,7 @@ static void write_head(struct out *o, const struct request *rq)
     out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object, (long long)rq->created);
     out_json_text(o, rq->sv->model);
     out_text(o, ",\"system_fingerprint\":");
-    out_json_text(o, rq->sv->fingerprint[0] ? rq->sv->fingerprint : NULL);
+    out_json_text(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
     out_text(o, ",\"choices\":[");
 }
 

@@ -108,6 +108,8 @@ static void push_event(struct choice *c)
 void emit_end(struct request *rq)
 {
     struct fault none = { .status = 500, .text = "no memory for the answer" };
+    for (int i = 0; i < rq->n_choices; i++)
+        rq->n_generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
     if (rq->stream && !rq->fault.status) {
         for (int i = 0; i < rq->n_choices && !rq->n_open; i++)
             if (!rq->choice[i].told)               /* it needed no step */

@@ -1,92 +1,20 @@
 /* engine.c - see engine.h. */
 #include "serve/engine.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include "base/log.h"
 
 #define IDLE_MS 200
 #define LOOK_S 0.1
-
-/* ---- the inbox ---- */
-
-void inbox_open(struct inbox *in)
-{
-    pthread_condattr_t a;
-    memset(in, 0, sizeof *in);
-    in->end = &in->first;
-    pthread_mutex_init(&in->lock, NULL);
-    pthread_condattr_init(&a);
-    pthread_condattr_setclock(&a, CLOCK_MONOTONIC);
-    pthread_cond_init(&in->filled, &a);
-    pthread_condattr_destroy(&a);
-}
-
-void inbox_close(struct inbox *in)
-{
-    pthread_mutex_destroy(&in->lock);
-    pthread_cond_destroy(&in->filled);
-}
-
-static int64_t prompt_tokens(const struct request *rq)
-{
-    int64_t n = 0;
-    for (int i = 0; i < rq->n_prompts; i++)
-        n += rq->prompt[i].n;
-    return n;
-}
-
-int inbox_put(struct inbox *in, struct request *rq)
-{
-    pthread_mutex_lock(&in->lock);
-    int closed = in->closed;
-    if (!closed) {
-        atomic_fetch_add(&in->n_live, 1);
-        atomic_fetch_add(&in->n_live_tokens, prompt_tokens(rq));
-        rq->next = NULL;
-        *in->end = rq;
-        in->end = &rq->next;
-        pthread_cond_signal(&in->filled);
-    }
-    pthread_mutex_unlock(&in->lock);
-    return closed ? -1 : 0;
-}
-
-/* Everything in it; waits up to wait_ms for something to come. */
-static struct request *inbox_take(struct inbox *in, int wait_ms)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += (long)wait_ms * 1000000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
-    pthread_mutex_lock(&in->lock);
-    while (!in->first && wait_ms && pthread_cond_timedwait(&in->filled, &in->lock, &t) == 0)
-        ;
-    struct request *first = in->first;
-    in->first = NULL;
-    in->end = &in->first;
-    pthread_mutex_unlock(&in->lock);
-    return first;
-}
-
-/* Nothing comes in any more; what is in it stays for inbox_take. 0 when it is not empty: then it stays open. */
-static int inbox_shut(struct inbox *in, int even_when_full)
-{
-    pthread_mutex_lock(&in->lock);
-    int shut = even_when_full || !in->first;
-    in->closed |= shut;
-    pthread_mutex_unlock(&in->lock);
-    return shut;
-}
 
 /* ---- life ---- */
 
 static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
 
 int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m, struct weights *ws,
-                const struct engine_size *size, struct inbox *inbox, struct err *e)
+                const struct engine_size *size, struct router *router, struct err *e)
 {
     struct sched_limits lim = { size->max_seqs, size->chunk, size->max_wants };
     struct arena a = { 0 };
@@ -98,7 +26,8 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
     en->m = m;
     en->ws = ws;
     en->size = *size;
-    en->inbox = inbox;
+    en->router = router;
+    en->inbox = router ? &router->lane[0].inbox : NULL;
     TRY(kv_open(&en->kv, m->dev, size->n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
     TRY(plan_open(&en->plan, size->max_seqs, engine_max_rows(size), size->max_wants, size->max_seqs * size->seq_pages, e));
     forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
@@ -110,7 +39,7 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
     }
     a = (struct arena){ .base = en->work_memory, .size = a.used };
     forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
-    if (inbox) {
+    if (router) {
         TRY(sched_open(&en->sched, &lim, size->n_pages, e));
         if (size->prefix_cache)
             TRY(sched_open_prefix(&en->sched, ids_of, e));
@@ -127,6 +56,7 @@ void engine_close(struct engine *en)
 {
     if (!en->m)
         return;
+    load_close(&en->fresh);
     sched_close(&en->sched);
     emit_close(&en->emit);
     plan_close(&en->plan);
@@ -141,6 +71,7 @@ static void start_request(struct engine *en, struct request *rq)
 {
     rq->next = en->active;
     en->active = rq;
+    snprintf(rq->fingerprint, sizeof rq->fingerprint, "%s", en->sv->fingerprint);
     for (int i = 0; i < rq->n_choices; i++) {
         struct choice *c = &rq->choice[i];
         if (c->finish == FINISH_NONE) {
@@ -187,8 +118,7 @@ static void sweep(struct engine *en, int all, const struct fault *f)
         }
         *at = rq->next;
         en->n_answered++;
-        atomic_fetch_sub(&en->inbox->n_live, 1);
-        atomic_fetch_sub(&en->inbox->n_live_tokens, prompt_tokens(rq));
+        inbox_leave(en->inbox, rq);
         count_request(en->sv->metrics, rq);
         if (f && rq->n_open)
             request_fail(rq, f);
@@ -230,11 +160,66 @@ static void show_state(struct engine *en)
     en->n_found_told = s->n_found;
 }
 
+/* Requests that are in work when weights change say so. */
+static void mark_swap(struct engine *en)
+{
+    const char *now = en->sv->fingerprint;
+    for (struct request *rq = en->active; rq; rq = rq->next) {
+        int begun = 0;
+        for (int i = 0; i < rq->n_choices; i++)
+            begun |= rq->choice[i].step_s != 0;
+        if (!begun || !now[0] || !rq->fingerprint[0])
+            snprintf(rq->fingerprint, sizeof rq->fingerprint, "%s", now);
+        else
+            snprintf(rq->fingerprint + strcspn(rq->fingerprint, "+"), 65, "+%s", now);
+    }
+}
+
+/* An order, on all ranks. Only what ends the engine is an error here. */
+static int run_order(struct engine *en, struct err *e)
+{
+    enum plan_op op = en->plan.op;
+    struct fault f = { 0 };
+    double begin = log_now_s();
+    int rc = op == PLAN_LOAD ? load_beside(&en->fresh, en->loaded, plan_text(&en->plan), e) : 0;
+    if (rc == -ERR_PEER)
+        return rc;
+    if (op == PLAN_SWAP && en->inbox)
+        sched_restart(&en->sched);
+    if (op == PLAN_SWAP)
+        rc = load_swap(en->loaded, &en->fresh, en->sv->fingerprint, e);
+    if (op == PLAN_DROP)
+        load_close(&en->fresh);
+    if (!en->inbox)
+        return 0;
+    if (op == PLAN_SWAP)
+        mark_swap(en);
+    if (rc < 0)
+        fault_set(&f, rc == -ERR_MEMORY ? 503 : 400, "checkpoint", "%s", e->text);
+    if (en->log && op == PLAN_LOAD)
+        log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s", log_now_s() - begin, rc < 0 ? e->text : plan_text(&en->plan));
+    if (op == PLAN_SWAP)
+        metric_add(en->sv->metrics, COUNT_RELOADS, 1);
+    order_answer(&en->router->lane[0].order, en->sv->fingerprint, rc < 0 ? &f : NULL);
+    return 0;
+}
+
+/* Rank 0: an order goes before a step. 1: the plan holds one. */
+static int plan_order(struct engine *en)
+{
+    static const enum plan_op ops[] = { [ORDER_LOAD] = PLAN_LOAD, [ORDER_SWAP] = PLAN_SWAP, [ORDER_DROP] = PLAN_DROP };
+    char text[ORDER_TEXT];
+    enum order_what what = order_take(&en->router->lane[0].order, text);
+    if (what != ORDER_NONE)
+        step_plan_order(&en->plan, ops[what], text);
+    return what != ORDER_NONE;
+}
+
 /* Rank 0: what comes next. */
 static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct err *e)
 {
     int wait_ms = en->active ? 0 : IDLE_MS, rc = 0;
-    if (world_stop_signal(en->world))
+    if (!en->follows && world_stop_signal(en->world))
         atomic_store(&en->sv->state, SERVICE_DRAINING);
     int ends = (limit && en->n_answered >= limit) || atomic_load(&en->sv->state) == SERVICE_DRAINING;
     for (struct request *rq = inbox_take(en->inbox, ends ? 0 : wait_ms), *next; rq; rq = next) {
@@ -244,7 +229,9 @@ static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct er
     look_for_gone(en);
     sweep(en, 0, NULL);
     *op = PLAN_IDLE;
-    if (ends && !en->active && inbox_shut(en->inbox, 0)) {
+    if (plan_order(en))
+        return 0;
+    if (ends && !en->active && router_shut(en->router, 0)) {
         *op = PLAN_STOP;
     } else if (!sched_idle(&en->sched)) {
         TRY(sched_plan(&en->sched, e));
@@ -304,6 +291,8 @@ static int run_steps(struct engine *en, int64_t limit, struct err *e)
         op = en->plan.op;
         if (op == PLAN_STEP)
             TRY(run_step(en, e));
+        if (op > PLAN_STOP)
+            TRY(run_order(en, e));
     }
 out:
     return rc < 0 ? rc : 0;
@@ -319,7 +308,8 @@ int engine_run(struct engine *en, int64_t limit, struct err *e)
         return rc;
     if (rc < 0)
         atomic_store(&en->sv->state, SERVICE_FAILED);
-    inbox_shut(en->inbox, 1);
+    router_shut(en->router, 1);
+    order_shut(&en->router->lane[0].order);
     for (struct request *rq = inbox_take(en->inbox, 0), *next; rq; rq = next) {
         next = rq->next;
         start_request(en, rq);

@@ -11,9 +11,11 @@
 #include "model/model.h"
 #include "serve/emit.h"
 #include "serve/kv.h"
+#include "serve/load.h"
 #include "serve/metrics.h"
 #include "serve/plan.h"
 #include "serve/request.h"
+#include "serve/router.h"
 #include "serve/scheduler.h"
 #include "serve/service.h"
 
@@ -27,24 +29,14 @@ struct engine_size {
 };
 static inline int64_t engine_max_rows(const struct engine_size *s) { return s->max_seqs + s->chunk; }
 
-struct inbox {                       /* requests on their way to the engine; any thread of rank 0 */
-    pthread_mutex_t lock;
-    pthread_cond_t filled;
-    struct request *first, **end;
-    _Atomic int64_t n_live, n_live_tokens;       /* requests that were taken and have no answer yet, tokens of their prompts */
-    int closed;                      /* nothing is taken any more */
-};
-void inbox_open(struct inbox *in);
-void inbox_close(struct inbox *in);
-/* Takes over one reference. 0, or -1: closed, the server ends (the reference is still the caller's). */
-int inbox_put(struct inbox *in, struct request *rq);
-
 struct engine {
     struct service *sv;
     struct world *world;
     struct comm *tp;
     struct model *m;
     struct weights *ws;
+    struct loaded *loaded;           /* NULL: weights stay what they are */
+    struct loaded fresh;             /* loaded beside, until an order says what becomes of it */
     struct engine_size size;
     struct kv kv;
     struct plan plan;
@@ -52,7 +44,10 @@ struct engine {
     void *work_memory;
 
     /* rank 0: */
+    struct router *router;           /* its first lane is this engine's */
     struct inbox *inbox;
+    int follows;                     /* another process decides when it ends */
+    struct log *log;                 /* or NULL */
     struct sched sched;
     struct emit emit;
     struct request *active;          /* in work */
@@ -61,9 +56,9 @@ struct engine {
     double looked_s;                 /* when clients that hung up were last looked for */
 };
 
-/* All of the rank's memory for serving: pages, work, plans. inbox: NULL on ranks other than 0. */
+/* All of the rank's memory for serving: pages, work, plans. router: NULL on ranks that are not the first of their group. */
 int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m, struct weights *ws,
-                const struct engine_size *size, struct inbox *inbox, struct err *e);
+                const struct engine_size *size, struct router *router, struct err *e);
 void engine_close(struct engine *en);
 /* Runs until a signal asks for the end and every request has its answer, or `limit` requests have been answered (0: no limit): 0. Or
  * until something fails: then every request in work has been answered with a 503. Collective over tp. */

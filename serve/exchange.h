@@ -11,9 +11,10 @@
 struct http {
     struct MHD_Daemon *daemon;
     struct service *sv;
-    struct inbox *inbox;
+    struct router *router;
     struct http_options o;
     int fd, port, access_fd;
+    char *cert, *cert_key;           /* PEM */
     _Atomic int in_flight;           /* exchanges */
     _Atomic int64_t serial;          /* of exchanges that name themselves */
     struct worker worker;
@@ -27,7 +28,7 @@ struct exchange {
     const struct route *route;       /* NULL: nothing is there */
     char method[16], path[256], id[72];
     double begin_s;
-    int key, holds_key;              /* index or -1; it counts against that key */
+    int key, holds_key;              /* index or -1 (of an operator's key on their routes); it counts against that key */
     int status;                      /* that was answered */
     struct out body;
     int too_large;
@@ -42,7 +43,7 @@ struct exchange {
     int error_told;
 };
 
-enum { ROUTE_PREFIX = 1, ROUTE_WHILE_LOADING = 2, ROUTE_OPEN = 4, ROUTE_ALWAYS_WORKER = 8 };
+enum { ROUTE_PREFIX = 1, ROUTE_WHILE_LOADING = 2, ROUTE_OPEN = 4, ROUTE_ALWAYS_WORKER = 8, ROUTE_ADMIN = 16 /* its keys are the operators' */ };
 struct route {
     const char *path, *methods;
     unsigned flags;

@@ -2,7 +2,7 @@
  *
  * One exchange is one request on a connection:
  *
- *     body arrives -> route -> request in the inbox -> connection suspended -> (engine) wake -> whole answer, or events until done
+ *     body arrives -> route -> router: request in an inbox -> connection suspended -> (engine) wake -> whole answer, or events until done
  *
  * The lock order is simple: the engine calls wake and gone with the request's lock held; this file takes the same lock to
  * suspend, so a wake cannot fall between looking and sleeping. */
@@ -19,6 +19,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include "base/io.h"
 #include "base/log.h"
 #include "serve/exchange.h"
 
@@ -26,6 +27,7 @@
 #define SMALL_BODY 4096              /* read by the HTTP thread itself */
 #define IDLE_TIMEOUT_S 120           /* of a connection that nothing comes from */
 #define EVENT_BLOCK 16384
+#define PEM_MAX ((size_t)1 << 20)
 
 /* ---- answers ---- */
 
@@ -186,6 +188,8 @@ static enum MHD_Result continue_completion(struct exchange *x)
         return queue_fault(x, &rq->fault, NULL);
     if (rq->stream)
         return queue_stream(x);
+    if (rq->whole.n || rq->whole.failed)             /* another process has written it */
+        return queue_out(x, 200, &rq->whole, NULL, NULL);
     openai_answer(&o, rq);
     return queue_out(x, 200, &o, NULL, NULL);
 }
@@ -197,7 +201,7 @@ int submit_request(struct exchange *x, struct request *rq, struct fault *f)
     rq->gone = gone;
     x->rq = rq;
     atomic_fetch_add(&rq->refs, 1);
-    if (inbox_put(x->h->inbox, rq) == 0)
+    if (router_put(x->h->router, rq) == 0)
         return 0;
     x->rq = NULL;
     request_drop(rq);
@@ -223,7 +227,7 @@ static int reject(struct exchange *x, int status, const char *text, long long n)
 static int has_room(struct exchange *x)
 {
     const struct http_options *o = &x->h->o;
-    int64_t requests = atomic_load(&x->h->inbox->n_live), tokens = atomic_load(&x->h->inbox->n_live_tokens);
+    int64_t requests = router_live(x->h->router), tokens = router_live_tokens(x->h->router);
     if (o->max_requests && requests >= o->max_requests)
         return reject(x, 503, "the server is full: requests in work", requests);
     if (o->max_waiting_tokens && tokens >= o->max_waiting_tokens)
@@ -238,6 +242,8 @@ static int has_room(struct exchange *x)
     return 0;
 }
 
+static int is_admin(const struct exchange *x) { return x->route && x->route->flags & ROUTE_ADMIN; }
+
 static int may_work(struct exchange *x)
 {
     static const char *const why[] = { [SERVICE_LOADING] = "the model is loading", [SERVICE_DRAINING] = "the server is stopping",
@@ -249,7 +255,7 @@ static int may_work(struct exchange *x)
         return fault_set(&x->fault, 413, NULL, "the body is larger than %zu MiB: send fewer prompts at a time", BODY_MAX >> 20);
     if (!is_json(x->conn))
         return fault_set(&x->fault, 400, NULL, "the content type must be application/json");
-    return has_room(x);
+    return is_admin(x) ? 0 : has_room(x);
 }
 
 static enum MHD_Result finish_work(struct exchange *x)
@@ -296,6 +302,8 @@ static int has_method(const char *list, const char *method)
 
 static int needs_key(const struct exchange *x)
 {
+    if (is_admin(x))
+        return x->h->o.admin_keys && x->key < 0;
     return x->h->o.keys && x->key < 0 && !(x->route && x->route->flags & ROUTE_OPEN) && strcmp(x->method, "OPTIONS");
 }
 
@@ -311,6 +319,8 @@ static enum MHD_Result answer(struct exchange *x)
         return queue_out(x, 204, &none, NULL, r->methods);
     else if (!has_method(r->methods, x->method))
         fault_set(&x->fault, 405, NULL, "%s takes %s, not %.20s", r->path, r->methods, x->method);
+    else if (is_admin(x) && !x->h->o.admin_keys)
+        fault_set(&x->fault, 403, NULL, "nobody may do this here: start the server with --admin-key-file");
     else if (!(r->flags & ROUTE_WHILE_LOADING) && atomic_load(&x->h->sv->state) == SERVICE_LOADING)
         fault_set(&x->fault, 503, NULL, "the model is loading");
     if (x->fault.status)
@@ -342,7 +352,8 @@ static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn
     x->route = route_find(url);
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", url);
-    x->key = !h->o.keys ? -1 : keys_find(h->o.keys, MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION),
+    struct keys *keys = is_admin(x) ? h->o.admin_keys : h->o.keys;
+    x->key = !keys ? -1 : keys_find(keys, MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION),
                                          MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "X-Api-Key"));
     take_id(x);
     atomic_fetch_add(&h->in_flight, 1);
@@ -453,8 +464,25 @@ static int open_access(const char *path, int *fd, struct err *e)
     return path && *fd < 0 ? err_sys(e, "cannot write the access log %s", path) : 0;
 }
 
+/* A PEM file as text; NULL: none is asked for. */
+static int read_pem(const char *path, char **text, struct err *e)
+{
+    void *data = NULL;
+    size_t n;
+    int rc = path ? io_read_file(path, PEM_MAX, &data, &n, e) : 0;
+    if (rc < 0 || !path)
+        return rc;
+    *text = strndup(data, n);
+    free(data);
+    return *text ? 0 : err_set(e, ERR_MEMORY, "no memory for %s", path);
+}
+
 static void http_free(struct http *h)
 {
+    if (h->cert_key)
+        explicit_bzero(h->cert_key, strlen(h->cert_key));
+    free(h->cert);
+    free(h->cert_key);
     if (h->access_fd >= 0)
         close(h->access_fd);
     free(h);
@@ -462,13 +490,19 @@ static void http_free(struct http *h)
 
 static int start_daemon(struct http *h, struct err *e)
 {
-    h->daemon = MHD_start_daemon(MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL, handle, h,
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG | (h->cert ? MHD_USE_TLS : 0);
+    struct MHD_OptionItem tls[] = { { MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert }, { MHD_OPTION_HTTPS_MEM_KEY, 0, h->cert_key }, { MHD_OPTION_END, 0, NULL } };
+    if (h->cert && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
+        return err_set(e, ERR_CONFIG, "--tls-cert: this libmicrohttpd was built without TLS");
+    h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, h, MHD_OPTION_ARRAY, h->cert ? tls : &tls[2],
                                  MHD_OPTION_EXTERNAL_LOGGER, no_log, NULL, MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_LIMIT, 4096u, MHD_OPTION_END);
+    if (!h->daemon && h->cert)
+        return err_set(e, ERR_CONFIG, "%s and %s are not taken: they must be a certificate and its private key, both PEM", h->o.tls_cert, h->o.tls_key);
     return h->daemon ? 0 : err_set(e, ERR_INTERNAL, "the http server does not start");
 }
 
-int http_open(struct http **out, struct service *sv, struct inbox *inbox, const struct http_options *o, struct err *e)
+int http_open(struct http **out, struct service *sv, struct router *router, const struct http_options *o, struct err *e)
 {
     struct http *h = calloc(1, sizeof *h);
     int rc;
@@ -476,9 +510,12 @@ int http_open(struct http **out, struct service *sv, struct inbox *inbox, const 
     if (!h)
         return err_set(e, ERR_MEMORY, "no memory for the http server");
     h->sv = sv;
-    h->inbox = inbox;
+    h->router = router;
     h->o = *o;
     h->fd = -1;
+    h->access_fd = -1;
+    TRY(read_pem(o->tls_cert, &h->cert, e));
+    TRY(read_pem(o->tls_key, &h->cert_key, e));
     TRY(open_access(o->access_log, &h->access_fd, e));
     TRY(h->fd = listen_on(o->host, o->port, &h->port, e));
     TRY(worker_open(&h->worker, e));

@@ -1,10 +1,11 @@
 /* http.h - the server's sockets: libmicrohttpd in a thread of its own. It reads bodies, asks routes.c what they mean, hands requests
- * to the engine's inbox, and sleeps (suspended connections) until the engine wakes them. */
+ * to the router, and sleeps (suspended connections) until the engine wakes them. */
 #ifndef SHARDLINE_SERVE_HTTP_H
 #define SHARDLINE_SERVE_HTTP_H
 
 #include "base/err.h"
-#include "serve/engine.h"
+#include "serve/admin.h"
+#include "serve/router.h"
 #include "serve/keys.h"
 #include "serve/service.h"
 
@@ -12,6 +13,8 @@ struct http_options {
     const char *host;
     int port;                        /* 0: a free one */
     struct keys *keys;               /* NULL: everybody may ask */
+    struct keys *admin_keys;         /* NULL: nobody may ask for what operators ask for */
+    const char *tls_cert, *tls_key;  /* PEM files; both NULL: plain HTTP */
     const char *cors_origin;         /* origins that browsers may ask from: "*", or some with commas between; NULL: none */
     const char *access_log;          /* file, "-": stderr, NULL: none */
     int64_t max_requests;            /* in work and waiting; 0: no limit */
@@ -20,7 +23,7 @@ struct http_options {
 };
 struct http;
 /* Listens at once: until the state is ready nearly everything answers 503. */
-int http_open(struct http **out, struct service *sv, struct inbox *inbox, const struct http_options *o, struct err *e);
+int http_open(struct http **out, struct service *sv, struct router *router, const struct http_options *o, struct err *e);
 int http_port(const struct http *h);
 /* Gives answers in flight up to `grace_s` to leave, then closes all connections. The engine must have ended. NULL is fine. */
 void http_close(struct http *h, double grace_s);

@@ -21,6 +21,12 @@ void page_list_close(struct page_list *l)
     memset(l, 0, sizeof *l);
 }
 
+void page_list_forget(struct page_list *l)
+{
+    for (int32_t page; l->prefix && (page = prefix_evict(l->prefix)) >= 0;)
+        l->free[l->n_free++] = page;
+}
+
 int32_t pages_free(const struct page_list *l) { return l->n_free + (l->prefix ? l->prefix->n_idle : 0); }
 
 int32_t page_take(struct page_list *l)

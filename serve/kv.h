@@ -21,6 +21,8 @@ static inline int64_t kv_pages_for(int64_t positions) { return (positions + KV_P
 struct page_list { int32_t *free; int32_t n_free, n_pages; struct prefix *prefix; /* NULL: every page that is given back is free */ };
 int page_list_open(struct page_list *l, int32_t n_pages, struct err *e);
 void page_list_close(struct page_list *l);
+/* What the prefix cache knows is no longer so: its pages that nobody holds are free. */
+void page_list_forget(struct page_list *l);
 int32_t page_take(struct page_list *l);                    /* -1: none left */
 int32_t pages_free(const struct page_list *l);             /* how often page_take would succeed */
 void page_give(struct page_list *l, int32_t page);

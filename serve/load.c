@@ -277,29 +277,65 @@ static int64_t local_bytes(const struct model *m)
     return n * (int64_t)dtype_size(m->dt);
 }
 
-int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx,
-                 struct load_progress *progress, struct err *e)
+/* This rank's weights out of l's checkpoint, for the model m. */
+static int read_weights(struct loaded *l, struct model *m, struct comm *tp, struct load_progress *progress, struct err *e)
 {
-    struct layout lay = { .tp = comm_size(tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
-    struct reader r = { .l = l, .dev = dev, .tp = tp, .progress = progress };
+    struct reader r = { .l = l, .dev = m->dev, .tp = tp, .progress = progress };
     int rc;
-    r.raw = dev_alloc(dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
-    r.wide = dev_alloc(dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
-    if (!r.raw || !r.wide) {
-        rc = err_set(e, ERR_MEMORY, "no memory to read weights");
-        goto out;
-    }
-    TRY(model_open(&l->m, &l->cfg, &lay, dev, tp, comm_rank(tp), 0, dt, fast, max_rows, ctx, e));
-    l->has_model = 1;
-    if (progress)
-        atomic_store(&progress->total, local_bytes(&l->m));
+    r.raw = dev_alloc(m->dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
+    r.wide = dev_alloc(m->dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
+    rc = r.raw && r.wide ? 0 : err_set(e, ERR_MEMORY, "no memory to read weights");
+    TRY(comm_agree(tp, rc, e));
     TRY(r.pass_on = columns_wanted(tp, ckpt_cache(l->ckpt), e));
-    TRY(resident_open(&l->weights, &l->m, read_box, &r, e));
+    TRY(resident_open(&l->weights, m, read_box, &r, e));
     l->has_weights = 1;
     TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));      /* damage in a part that no rank needs is damage too */
     rc = 0;
 out:
-    dev_free(dev->host, r.raw);
-    dev_free(dev->host, r.wide);
+    dev_free(m->dev->host, r.raw);
+    dev_free(m->dev->host, r.wide);
     return rc < 0 ? err_add(e, "loading %s", ckpt_path(l->ckpt)) : 0;
+}
+
+int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx,
+                 struct load_progress *progress, struct err *e)
+{
+    struct layout lay = { .tp = comm_size(tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
+    int rc = model_open(&l->m, &l->cfg, &lay, dev, tp, comm_rank(tp), 0, dt, fast, max_rows, ctx, e);
+    l->has_model = rc >= 0;
+    TRY(comm_agree(tp, rc, e));
+    if (progress)
+        atomic_store(&progress->total, local_bytes(&l->m));
+    rc = read_weights(l, &l->m, tp, progress, e);
+out:
+    return rc;
+}
+
+int load_beside(struct loaded *fresh, struct loaded *l, const char *path, struct err *e)
+{
+    struct comm *tp = l->m.tp;
+    int rc = load_open(fresh, path, e);
+    if (rc >= 0 && (rc = model_config_same(&l->cfg, &fresh->cfg, e)) < 0)
+        err_add(e, "%s is not the model that is served", path);
+    TRY(comm_agree(tp, rc, e));
+    rc = read_weights(fresh, &l->m, tp, NULL, e);
+    TRY(comm_agree(tp, rc, e));
+out:
+    if (rc < 0)
+        load_close(fresh);
+    return rc;
+}
+
+int load_swap(struct loaded *l, struct loaded *fresh, char fingerprint[64], struct err *e)
+{
+    struct resident weights = l->weights;
+    struct ckpt *ckpt = l->ckpt;
+    int rc = l->m.fast || l->m.grain != l->cfg.grain ? 0 : load_fingerprint(fresh, l->m.dt, fingerprint, e);
+    l->weights = fresh->weights;
+    l->ckpt = fresh->ckpt;
+    fresh->weights = weights;
+    fresh->ckpt = ckpt;
+    load_close(fresh);
+    ckpt_done(l->ckpt);
+    return rc;
 }

@@ -23,6 +23,12 @@ int load_texts(const struct loaded *l, struct service *sv, struct err *e);
  * meanwhile. Collective over tp. */
 int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype dt, int fast, int64_t max_rows, int64_t ctx,
                  struct load_progress *progress, struct err *e);
+/* Another checkpoint of the same model (ERR_CONFIG names what differs): its weights are read beside l's, for l's model; l stays as it is. On an
+ * error fresh is closed. Collective over tp, all ranks get the same answer. */
+int load_beside(struct loaded *fresh, struct loaded *l, const char *path, struct err *e);
+/* l gets the weights of fresh, which is closed with the old ones. fingerprint: of the new ones, left alone where the bits are not the
+ * contract's. The swap happens also when the fingerprint fails (memory). */
+int load_swap(struct loaded *l, struct loaded *fresh, char fingerprint[64], struct err *e);
 void load_close(struct loaded *l);
 /* What decides an answer's bits beside the request: "contract1-fp32-" and the weights_digest that reshard digest prints, or "" for a
  * checkpoint that stores no digests. */

@@ -56,31 +56,28 @@ static void write_head(struct out *o, const char *name, const char *type, const 
 }
 
 /* model_name="…",engine="0": the text of a label escapes as JSON does (backslash, quote, line feed). */
-static void write_labels(struct out *o, const char *model)
+static void write_labels(struct out *o, const char *model, int engine)
 {
     out_text(o, "model_name=");
     out_json_text(o, model);
-    out_text(o, ",engine=\"0\"");
+    out_fmt(o, ",engine=\"%d\"", engine);
 }
 
-static void write_row(struct out *o, const struct row *r, const char *before, const char *type, const char *model)
+static void write_row(struct out *o, const struct row *r, const char *model, int engine)
 {
-    if (strcmp(before, r->name))
-        write_head(o, r->name, type, r->help);
     out_fmt(o, "%s{", r->name);
-    write_labels(o, model);
+    write_labels(o, model, engine);
     out_fmt(o, "%s} ", r->label);
 }
 
-static void write_hist(struct out *o, const struct metrics *m, int h, const char *model)
+static void write_hist(struct out *o, const struct metrics *m, int h, const char *model, int engine)
 {
     const double *top = limit[hists[h].scale];
     int64_t n = 0;
-    write_head(o, hists[h].name, "histogram", hists[h].help);
     for (int b = 0; b < HIST_BUCKETS; b++) {
         n += m->hist[h].bucket[b];
         out_fmt(o, "%s_bucket{", hists[h].name);
-        write_labels(o, model);
+        write_labels(o, model, engine);
         if (b < HIST_BUCKETS - 1)
             out_fmt(o, ",le=\"%g\"} %lld\n", top[b], (long long)n);
         else
@@ -88,7 +85,7 @@ static void write_hist(struct out *o, const struct metrics *m, int h, const char
     }
     for (int k = 0; k < 2; k++) {
         out_fmt(o, "%s_%s{", hists[h].name, k ? "count" : "sum");
-        write_labels(o, model);
+        write_labels(o, model, engine);
         if (k)
             out_fmt(o, "} %lld\n", (long long)n);
         else
@@ -96,21 +93,42 @@ static void write_hist(struct out *o, const struct metrics *m, int h, const char
     }
 }
 
-void metrics_write(struct out *o, const struct metrics *m, const char *model)
+/* The numbers are one behind the other, all of one type. */
+void metrics_copy(struct metrics *to, const void *from)
+{
+    _Atomic int64_t *x = (_Atomic int64_t *)(void *)to;
+    int64_t v;
+    for (size_t i = 0; i < sizeof *to / sizeof v; i++) {
+        memcpy(&v, (const char *)from + i * sizeof v, sizeof v);
+        atomic_store_explicit(&x[i], v, memory_order_relaxed);
+    }
+}
+
+void metrics_write(struct out *o, const struct metrics *const *m, int n, const char *model)
 {
     const char *before = "";
     for (int i = 0; i < GAUGE_COUNT; i++) {
-        write_row(o, &gauges[i], before, "gauge", model);
-        if (i == GAUGE_KV_USAGE_PPM)
-            out_fmt(o, "%.6f\n", (double)m->gauge[i] * 1e-6);
-        else
-            out_fmt(o, "%lld\n", (long long)m->gauge[i]);
+        write_head(o, gauges[i].name, "gauge", gauges[i].help);
+        for (int k = 0; k < n; k++) {
+            write_row(o, &gauges[i], model, k);
+            if (i == GAUGE_KV_USAGE_PPM)
+                out_fmt(o, "%.6f\n", (double)m[k]->gauge[i] * 1e-6);
+            else
+                out_fmt(o, "%lld\n", (long long)m[k]->gauge[i]);
+        }
     }
     for (int i = 0; i < COUNT_COUNT; i++) {
-        write_row(o, &counters[i], before, "counter", model);
-        out_fmt(o, "%lld\n", (long long)m->counter[i]);
+        if (strcmp(before, counters[i].name))
+            write_head(o, counters[i].name, "counter", counters[i].help);
         before = counters[i].name;
+        for (int k = 0; k < n; k++) {
+            write_row(o, &counters[i], model, k);
+            out_fmt(o, "%lld\n", (long long)m[k]->counter[i]);
+        }
     }
-    for (int h = 0; h < HIST_COUNT; h++)
-        write_hist(o, m, h, model);
+    for (int h = 0; h < HIST_COUNT; h++) {
+        write_head(o, hists[h].name, "histogram", hists[h].help);
+        for (int k = 0; k < n; k++)
+            write_hist(o, m[k], h, model, k);
+    }
 }

@@ -26,6 +26,7 @@
     X(ENDED_LENGTH, "vllm:request_success_total", ",finished_reason=\"length\"", "")                                     \
     X(ENDED_ABORT, "vllm:request_success_total", ",finished_reason=\"abort\"", "")                                       \
     X(REJECTED, "vllm:admission_rejections_total", "", "requests refused because the server or a key had too many")      \
+    X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped")                                          \
     X(STEPS, "shardline:steps_total", "", "steps of the model")                                                          \
     X(ROWS, "shardline:rows_total", "", "rows computed in them")
 #define METRIC_HISTS(X)                                                                                                  \
@@ -57,6 +58,8 @@ struct metrics {
 void metric_set(struct metrics *m, enum gauge g, int64_t value);
 void metric_add(struct metrics *m, enum counter c, int64_t n);
 void metric_observe(struct metrics *m, enum hist h, double value);
-void metrics_write(struct out *o, const struct metrics *m, const char *model);
+void metrics_copy(struct metrics *to, const void *from);
+/* n engines side by side, by the label engine. */
+void metrics_write(struct out *o, const struct metrics *const *m, int n, const char *model);
 
 #endif

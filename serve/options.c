@@ -5,7 +5,6 @@
 
 #define AT(member) offsetof(struct serve_opts, member)
 #define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
-#define LATER OPT_NEUTRAL_ONLY
 
 static const struct opt table[] = {
     GROUP("Server"),
@@ -14,7 +13,9 @@ static const struct opt table[] = {
     { OPT_TEXT, "model-name", AT(model_name), NULL, "NAME", "name that requests may give (default: the last part of CKPT)", 0, 0, 0 },
     { OPT_SWITCH, "lenient", AT(lenient), "0", NULL, "ignore fields of a request that are not known or not supported", 0, 0, 0 },
     { OPT_TEXT, "api-key-file", AT(api_key_file), NULL, "FILE", "keys, one in a line, of which every request must give one (health, version and the page are open)", 0, 0, 0 },
-    { OPT_TEXT, "admin-key-file", AT(admin_key_file), NULL, "FILE", "keys of the operators", 0, 0, LATER },
+    { OPT_TEXT, "admin-key-file", AT(admin_key_file), NULL, "FILE", "keys of the operators, who may POST /admin/reload (without it nobody may)", 0, 0, 0 },
+    { OPT_TEXT, "tls-cert", AT(tls_cert), NULL, "FILE", "certificate chain (PEM): HTTPS in the place of HTTP", 0, 0, 0 },
+    { OPT_TEXT, "tls-key", AT(tls_key), NULL, "FILE", "its private key (PEM)", 0, 0, 0 },
     { OPT_TEXT, "cors-origin", AT(cors_origin), NULL, "ORIGIN", "origins that browsers may ask from, with commas between, or * (default: none)", 0, 0, 0 },
     { OPT_TEXT, "access-log", AT(access_log), NULL, "FILE", "a JSON object a line about every request (-: stderr)", 0, 0, 0 },
     { OPT_INT, "max-requests", AT(max_requests), "1024", "N", "requests in work and waiting; more are answered with 503 (0: no limit)", 0, 1e9, 0 },
@@ -22,9 +23,9 @@ static const struct opt table[] = {
     { OPT_INT, "max-requests-per-key", AT(max_per_key), "0", "N", "requests of one key at a time; more are answered with 429 (0: no limit)", 0, 1e9, 0 },
     GROUP("Layout and memory"),
     { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix; the answer has the same bits for each", 1, GRAIN_MAX, 0 },
-    { OPT_INT, "replicas", AT(replicas), "1", "R", "copies of the model", 1, 4096, LATER },
+    { OPT_INT, "replicas", AT(replicas), "1", "R", "groups of tp ranks behind one port, each with the whole model; a request goes where its beginning is cached", 1, 4096, 0 },
     { OPT_INT, "ctx", AT(ctx), "0", "N", "tokens a prompt and its answer have together (0: the model's, or what memory allows)", 0, 1e9, 0 },
-    { OPT_SIZE, "kv-memory", AT(kv_memory), "0", "SIZE", "keys and values, all ranks together (0: ctx x max-batch, at most half of the free memory)", 0, 1e18, 0 },
+    { OPT_SIZE, "kv-memory", AT(kv_memory), "0", "SIZE", "keys and values, all ranks and replicas together (0: ctx x max-batch, at most half of the free memory)", 0, 1e18, 0 },
     { OPT_INT, "max-batch", AT(max_batch), "32", "N", "sequences computed at once; more of them wait", 1, 65536, 0 },
     { OPT_INT, "prefill-chunk", AT(prefill_chunk), "256", "N", "prompt tokens a step", 1, 1e6, 0 },
     { OPT_CHOICE, "prefix-cache", AT(prefix_cache), "on", "on|off", "keep pages of keys and values for prompts with the same beginning (the same bits)", 0, 0, 0 },

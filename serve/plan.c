@@ -1,6 +1,7 @@
 /* plan.c - see plan.h. */
 #include "serve/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -71,6 +72,15 @@ void step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, cons
     }
     w[W_WORDS] = (int32_t)(want - w);
     point(p);
+}
+
+void step_plan_order(struct plan *p, enum plan_op op, const char *text)
+{
+    memset(p->word, 0, sizeof *p->word * PLAN_INLINE);
+    p->word[W_OP] = (int32_t)op;
+    p->word[W_WORDS] = PLAN_INLINE;
+    point(p);
+    snprintf((char *)pages_of(p), (PLAN_INLINE - W_HEAD) * sizeof *p->word, "%s", text);
 }
 
 int plan_share(struct plan *p, struct comm *c, struct err *e)

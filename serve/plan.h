@@ -14,7 +14,7 @@
 #include "serve/scheduler.h"
 
 #define PLAN_INLINE 1024
-enum plan_op { PLAN_IDLE, PLAN_STEP, PLAN_STOP };
+enum plan_op { PLAN_IDLE, PLAN_STEP, PLAN_STOP, PLAN_LOAD, PLAN_SWAP, PLAN_DROP };
 
 struct plan {
     int32_t *word;                   /* the message */
@@ -35,6 +35,9 @@ int plan_open(struct plan *p, int max_seqs, int64_t max_rows, int64_t max_wants,
 void plan_close(struct plan *p);
 /* Rank 0: the scheduler's items as a message. ids_of gives the tokens of a sequence. */
 void step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q));
+/* An order (order.h) in the place of a step; text, with its NUL, has room in one broadcast. */
+void step_plan_order(struct plan *p, enum plan_op op, const char *text);
+static inline const char *plan_text(const struct plan *p) { return (const char *)p->ids; }
 /* Rank 0 sends, the others receive. Collective. */
 int plan_share(struct plan *p, struct comm *c, struct err *e);
 /* Pages as memory: fills p->seq and clears pages that begin in this step. */

@@ -69,6 +69,7 @@ void request_drop(struct request *rq)
     free(rq->prompt);
     free(rq->choice);
     out_free(&rq->ready);
+    out_free(&rq->whole);
     pthread_mutex_destroy(&rq->lock);
     free(rq);
 }

@@ -69,14 +69,18 @@ struct request {
     struct prompt *prompt;
     struct choice *choice;           /* [n_prompts * n] */
     const struct service *sv;
+    char fingerprint[128];           /* of the weights that answered; FIRST+LAST when they were swapped meanwhile */
 
     /* the engine's */
     int n_open;                      /* choices that go on */
+    int64_t n_generated;             /* tokens, when it is done */
+    int cancel_sent;                 /* the replica knows that nobody waits */
     struct request *next;
 
     /* shared */
     pthread_mutex_t lock;
     struct out ready;                /* events of a stream, not yet sent */
+    struct out whole;                /* the answer, when a replica in another process wrote it */
     int begun, done;                 /* the first token is there; nothing more will come */
     struct fault fault;              /* status not 0: it failed */
     void (*wake)(struct request *rq);            /* called with the lock held after a change; may be NULL */

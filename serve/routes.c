@@ -1,5 +1,7 @@
 /* routes.c - what is where: a table of paths, and what they answer. See exchange.h. */
+#include <stdlib.h>
 #include <string.h>
+#include "serve/admin.h"
 #include "serve/assets.h"
 #include "serve/exchange.h"
 #include "serve/tokens.h"
@@ -59,8 +61,14 @@ static enum MHD_Result answer_model(struct exchange *x)
 static enum MHD_Result answer_metrics(struct exchange *x)
 {
     static const struct metrics none;
-    struct out o = { 0 };
-    metrics_write(&o, x->h->sv->metrics ? x->h->sv->metrics : &none, x->h->sv->model);
+    const struct router *rt = x->h->router;
+    const struct metrics **all = calloc((size_t)rt->n, sizeof *all);
+    struct out o = { .failed = !all };
+    for (int i = 0; all && i < rt->n; i++)
+        all[i] = i ? &rt->lane[i].metrics : x->h->sv->metrics ? x->h->sv->metrics : &none;
+    if (all)
+        metrics_write(&o, all, rt->n, x->h->sv->model);
+    free(all);
     return queue_out(x, 200, &o, "text/plain; version=0.0.4; charset=utf-8", NULL);
 }
 
@@ -101,6 +109,8 @@ static void work_chat(struct exchange *x) { complete(x, 1); }
 static void work_tokenize(struct exchange *x) { tokens_encode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
 static void work_detokenize(struct exchange *x) { tokens_decode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
 
+static void work_reload(struct exchange *x) { admin_reload(x->h->router, body_of(x), x->body.n, &x->answer, &x->fault); }
+
 /* ---- the table ---- */
 
 #define READ "GET, HEAD"
@@ -116,6 +126,7 @@ static const struct route routes[] = {
     { "/v1/chat/completions", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_chat },
     { "/tokenize", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_tokenize },
     { "/detokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_detokenize },
+    { "/admin/reload", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_reload },
     { "/tokenizer_info", READ, 0, answer_tokenizer, NULL },
 };
 

@@ -317,3 +317,10 @@ void sched_done(struct sched *s)
         share_pages(s, it->seq);
     }
 }
+
+void sched_restart(struct sched *s)
+{
+    while (s->running.last)
+        preempt(s, s->running.last);
+    page_list_forget(&s->pages);
+}

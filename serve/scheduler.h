@@ -71,6 +71,9 @@ void sched_remove(struct sched *s, struct seq *q);         /* finished or given 
 int sched_plan(struct sched *s, struct err *e);
 /* The plan was computed: its rows have their keys. Rows that wanted logits have got them. */
 void sched_done(struct sched *s);
+/* Keys and values that were computed until now do not count any more: running sequences go back to the queue, nothing is found in the
+ * prefix cache. Between two steps. */
+void sched_restart(struct sched *s);
 static inline int sched_idle(const struct sched *s) { return !s->waiting.n && !s->running.n; }
 
 #endif

@@ -21,6 +21,10 @@ static int check_options(struct server *s, struct err *e)
 {
     if (s->o.once && s->o.max_tokens < 1)
         return err_set(e, ERR_USAGE, "--max-tokens 0: nothing would be completed");
+    if (s->o.once && s->o.replicas > 1)
+        return err_set(e, ERR_USAGE, "--once computes one prompt: --replicas %lld would have nothing to do", (long long)s->o.replicas);
+    if (!s->o.tls_cert != !s->o.tls_key)
+        return err_set(e, ERR_USAGE, "--tls-cert and --tls-key go together: give both or none");
     return 0;
 }
 
@@ -47,7 +51,8 @@ static int cores(void)
 
 static int open_ranks(struct server *s, char **argv, struct err *e)
 {
-    int n = (int)s->o.tp, size[AXIS_COUNT] = { [AXIS_TP] = n, [AXIS_CP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1 }, rc;
+    int n = (int)(s->o.tp * s->o.replicas), rc;
+    int size[AXIS_COUNT] = { [AXIS_TP] = (int)s->o.tp, [AXIS_CP] = 1, [AXIS_DP] = (int)s->o.replicas, [AXIS_PP] = 1 };
     int threads = s->o.threads ? (int)s->o.threads : cores() / n > 1 ? cores() / n : 1;
     launch_ranks_per_node((int)s->o.ranks_per_node);
     TRY(launch_ranks(n, argv, e));
@@ -70,7 +75,9 @@ out:
     return rc;
 }
 
+/* Rank 0 speaks HTTP; the first rank of every group has an engine that plans. */
 static int is_first(const struct server *s) { return world_rank(s->world) == 0; }
+static int is_head(const struct server *s) { return comm_rank(s->tp) == 0; }
 
 /* ---- sizes ---- */
 
@@ -122,7 +129,8 @@ static int decide_sizes(struct server *s, struct err *e)
     int64_t weights = weight_bytes(c, arithmetic(s), e), limit, extra = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
     if (weights < 0)
         return (int)weights;
-    w.room = (free_memory() - weights) / 2;
+    w.bytes /= s->o.replicas;
+    w.room = (free_memory() - weights * s->o.replicas) / 2 / s->o.replicas;
     limit = (w.bytes ? w.bytes : w.room) / w.all_bytes * KV_PAGE;
     if (s->o.ctx > c->max_pos)
         return err_set(e, ERR_USAGE, "--ctx %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)s->o.ctx, (long long)c->max_pos);
@@ -134,7 +142,7 @@ static int decide_sizes(struct server *s, struct err *e)
     s->size.seq_pages = kv_pages_for(w.ctx);
     s->size.max_seqs = (int)s->o.max_batch;
     s->size.chunk = s->o.prefill_chunk;
-    s->size.prefix_cache = s->service.prefix_cache = !s->o.prefix_cache;          /* the words are on, off */
+    s->size.prefix_cache = !s->o.prefix_cache;          /* the words are on, off */
     extra = extra < 1 ? 1 : extra;
     s->size.max_wants = s->size.max_seqs + (extra < s->size.chunk ? extra : s->size.chunk);
     return kv_plan(&w, &s->size.n_pages, e);
@@ -144,11 +152,12 @@ static int share_sizes(struct server *s, struct err *e)
 {
     int64_t ctx[1];
     int rc = is_first(s) ? decide_sizes(s, e) : 0;
-    TRY(comm_agree(s->tp, rc, e));
-    TRY(comm_broadcast(s->tp, &s->size, sizeof s->size, 0, e));
+    TRY(comm_agree(s->mesh.all, rc, e));
+    TRY(comm_broadcast(s->mesh.all, &s->size, sizeof s->size, 0, e));
     ctx[0] = s->service.ctx;
-    TRY(comm_broadcast(s->tp, ctx, sizeof ctx, 0, e));
+    TRY(comm_broadcast(s->mesh.all, ctx, sizeof ctx, 0, e));
     s->service.ctx = ctx[0];
+    s->service.prefix_cache = s->size.prefix_cache;
 out:
     return rc;
 }
@@ -163,9 +172,9 @@ static int open_tables(struct server *s, struct err *e)
     if (ckpt_remark(s->loaded.ckpt))
         log_line(&s->log, "%s", ckpt_remark(s->loaded.ckpt));
     TRY(layout_check(&lay, &s->loaded.cfg, e));
-    if (is_first(s))
+    if (is_head(s))
         TRY(load_texts(&s->loaded, &s->service, e));
-    if (is_first(s) && !s->o.numerics && layout_grain(&lay, &s->loaded.cfg) == s->loaded.cfg.grain)          /* else the bits are the layout's own */
+    if (is_head(s) && !s->o.numerics && layout_grain(&lay, &s->loaded.cfg) == s->loaded.cfg.grain)          /* else the bits are the layout's own */
         TRY(load_fingerprint(&s->loaded, arithmetic(s), s->service.fingerprint, e));
     if (layout_grain(&lay, &s->loaded.cfg) != s->loaded.cfg.grain)
         log_line(&s->log, "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own", lay.tp, s->loaded.cfg.grain);
@@ -177,14 +186,29 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+/* Engines that plan get their requests through a router; those of other processes through a link to rank 0's. */
+static int open_lanes(struct server *s, struct err *e)
+{
+    int rc = is_head(s) ? router_open(&s->router, is_first(s) ? (int)s->o.replicas : 1, e) : 0, fd, mine, here;
+    TRY(comm_agree(s->mesh.all, rc, e));
+    comm_shared_by(s->mesh.all, &mine, &here);
+    if (s->o.replicas == 1)
+        return 0;
+    if (here != comm_size(s->mesh.all))
+        return err_set(e, ERR_USAGE, "--replicas %lld needs all ranks on one machine: start a pserve on each, behind a load balancer", (long long)s->o.replicas);
+    TRY(link_open(&s->front, &fd, s->mesh.all, s->mesh.at[AXIS_DP], is_head(s), &s->router, &s->service, e));
+    rc = fd >= 0 ? link_back_open(&s->back, fd, &s->router, &s->service, e) : 0;
+out:
+    return rc;
+}
+
 static int open_doors(struct server *s, struct err *e)
 {
     if (!is_first(s))
         return 0;
-    inbox_open(&s->inbox);
-    s->has_inbox = 1;
     struct http_options o = { .host = s->o.host, .port = (int)s->o.port, .cors_origin = s->o.cors_origin, .access_log = s->o.access_log,
-                              .max_requests = s->o.max_requests, .max_waiting_tokens = s->o.max_waiting_tokens, .max_per_key = s->o.max_per_key };
+                              .max_requests = s->o.max_requests, .max_waiting_tokens = s->o.max_waiting_tokens, .max_per_key = s->o.max_per_key,
+                              .tls_cert = s->o.tls_cert, .tls_key = s->o.tls_key };
     if (s->o.once)
         return 0;
     if (s->o.api_key_file) {
@@ -193,18 +217,24 @@ static int open_doors(struct server *s, struct err *e)
             return rc;
         o.keys = &s->keys;
     }
-    return http_open(&s->http, &s->service, &s->inbox, &o, e);
+    if (s->o.admin_key_file) {
+        int rc = keys_open(&s->admin_keys, s->o.admin_key_file, e);
+        if (rc < 0)
+            return rc;
+        o.admin_keys = &s->admin_keys;
+    }
+    return http_open(&s->http, &s->service, &s->router, &o, e);
 }
 
 /* What every rank holds and has read, one line a rank. */
 static int report(struct server *s, struct err *e)
 {
     int64_t mine[3] = { atomic_load(&s->mem.now[MEM_PARAMS]), atomic_load(&s->mem.now[MEM_KV]), ckpt_bytes_read(s->loaded.ckpt) }, *all;
-    size_t *sizes = calloc((size_t)comm_size(s->tp), sizeof *sizes);
+    size_t *sizes = calloc((size_t)comm_size(s->mesh.all), sizeof *sizes);
     void *blob = NULL;
-    int rc = sizes ? comm_gather_blobs(s->tp, mine, sizeof mine, 0, &blob, sizes, e) : err_set(e, ERR_MEMORY, "no memory for a report");
+    int rc = sizes ? comm_gather_blobs(s->mesh.all, mine, sizeof mine, 0, &blob, sizes, e) : err_set(e, ERR_MEMORY, "no memory for a report");
     all = blob;
-    for (int r = 0; rc >= 0 && all && s->o.verbose && r < comm_size(s->tp); r++)
+    for (int r = 0; rc >= 0 && all && s->o.verbose && r < comm_size(s->mesh.all); r++)
         log_line(&s->log, "rank %d: weights %lld bytes, kv %lld bytes, read %lld bytes", r, (long long)all[3 * r], (long long)all[3 * r + 1],
                  (long long)all[3 * r + 2]);
     free(blob);
@@ -216,8 +246,9 @@ static void print_ready(const struct server *s)
 {
     char kv[32];
     int v6 = strchr(s->o.host, ':') != NULL;
-    log_bytes(kv, (double)s->size.n_pages * (double)page_all_bytes(s));
-    printf("pserve: ready on http://%s%s%s:%d (tp=%lld, replicas=1, kv=%s)\n", v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_port(s->http), (long long)s->o.tp, kv);
+    log_bytes(kv, (double)s->o.replicas * (double)s->size.n_pages * (double)page_all_bytes(s));
+    printf("pserve: ready on http%s://%s%s%s:%d (tp=%lld, replicas=%lld, kv=%s)\n", s->o.tls_cert ? "s" : "", v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_port(s->http), (long long)s->o.tp,
+           (long long)s->o.replicas, kv);
     fflush(stdout);
 }
 
@@ -232,14 +263,18 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     TRY(check_options(s, e));
     name_model(s);
     TRY(open_ranks(s, argv, e));
-    TRY(comm_agree(s->tp, open_tables(s, e), e));
+    TRY(comm_agree(s->mesh.all, open_tables(s, e), e));
     TRY(share_sizes(s, e));
-    TRY(comm_agree(s->tp, open_doors(s, e), e));
+    TRY(comm_agree(s->mesh.all, open_lanes(s, e), e));
+    TRY(comm_agree(s->mesh.all, open_doors(s, e), e));
     world_pin(s->world, s->dev->pool);           /* behind the doors: threads of HTTP keep all CPUs */
     rc = load_weights(&s->loaded, s->dev, s->tp, arithmetic(s), s->o.numerics, engine_max_rows(&s->size), s->service.ctx, &s->service.load, e);
-    TRY(comm_agree(s->tp, rc, e));
-    rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_first(s) ? &s->inbox : NULL, e);
-    TRY(comm_agree(s->tp, rc, e));
+    TRY(comm_agree(s->mesh.all, rc, e));
+    rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_head(s) ? &s->router : NULL, e);
+    TRY(comm_agree(s->mesh.all, rc, e));
+    s->engine.loaded = &s->loaded;
+    s->engine.follows = !is_first(s);
+    s->engine.log = &s->log;
     TRY(report(s, e));
     ckpt_done(s->loaded.ckpt);
     if (s->o.verbose)
@@ -274,10 +309,10 @@ static int run_once(struct server *s, struct err *e)
 {
     struct request *rq = NULL;
     int rc = is_first(s) ? once_request(s, &rq, e) : 0;
-    TRY(comm_agree(s->tp, rc, e));
+    TRY(comm_agree(s->mesh.all, rc, e));
     if (rq) {
         atomic_fetch_add(&rq->refs, 1);
-        inbox_put(&s->inbox, rq);
+        inbox_put(&s->router.lane->inbox, rq);
     }
     TRY(engine_run(&s->engine, 1, e));
     if (rq && rq->fault.status)
@@ -310,16 +345,18 @@ void server_close(struct server *s, int rc)
 {
     if (rc < 0)
         atomic_store(&s->service.state, SERVICE_FAILED);
+    link_front_close(s->front);
+    link_back_close(s->back);
     http_close(s->http, LEAVE_S);
     engine_close(&s->engine);
-    if (s->has_inbox)
-        inbox_close(&s->inbox);
+    router_close(&s->router);
     load_close(&s->loaded);
     tokenizer_close(s->service.tok);
     free(s->service.chat_template);
     template_close(s->service.chat);
     json_decref(s->service.chat_tokens);
     keys_close(&s->keys);
+    keys_close(&s->admin_keys);
     if (s->world) {
         mesh_close(&s->mesh);
         world_close(s->world);

@@ -7,13 +7,14 @@
 #include "base/trace.h"
 #include "serve/engine.h"
 #include "serve/http.h"
+#include "serve/link.h"
 #include "serve/load.h"
 #include "serve/service.h"
 
 struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key;
     int64_t ranks_per_node, tp, replicas, port, ctx, kv_memory, max_batch, prefill_chunk, threads, max_tokens, seed;
-    const char *host, *api_key_file, *cors_origin, *access_log, *admin_key_file, *model_name, *device, *transport, *once, *trace;
+    const char *host, *api_key_file, *cors_origin, *access_log, *admin_key_file, *tls_cert, *tls_key, *model_name, *device, *transport, *once, *trace;
     double temperature;
     int dtype, numerics, prefix_cache, lenient, verbose;
 };
@@ -34,12 +35,13 @@ struct server {
     struct loaded loaded;
     struct service service;
     struct metrics metrics;
-    struct keys keys;
+    struct keys keys, admin_keys;
     struct engine_size size;
-    struct inbox inbox;
+    struct router router;            /* of ranks that plan */
+    struct front *front;             /* rank 0, with replicas */
+    struct back *back;               /* the first rank of every other replica */
     struct engine engine;
     struct http *http;               /* rank 0, not with --once */
-    int has_inbox;
 };
 
 /* 0: loaded and ready (the ready line is printed); 1: --help or the like was answered. Collective. */

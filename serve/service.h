@@ -24,7 +24,7 @@ struct service {
     int n_eos;
     int32_t eos[SERVICE_EOS_MAX];    /* generation stops at each of them */
     int64_t created;                 /* seconds since 1970 */
-    char fingerprint[64];            /* of every answer: contract version, dtype and weights_digest, or "" */
+    char fingerprint[64];            /* of new answers: contract version, dtype and weights_digest, or ""; the engine's thread only */
     struct metrics *metrics;         /* NULL: nothing is counted */
     struct template *chat;           /* NULL: this model has no chat template */
     char *chat_template;             /* its text */

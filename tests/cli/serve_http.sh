@@ -21,8 +21,6 @@ claim "--once completes a prompt, the same at tp 1 and 2" [ -n "$out1" -a "$out1
 run pserve "$TMP/run/step-4" --once ""
 claim "--once without a prompt is refused" [ $rc = 2 ]
 claim "in one line" [ "$(wc -l <"$TMP/.err")" = 1 ]
-run pserve "$TMP/run/step-4" --replicas 2
-claim "what is not built is refused by name" has "$err" "--replicas"
 run pserve "$TMP/run/step-4" --tp 3
 claim "a tp that does not fit is refused" [ $rc = 2 ]
 claim "in one line, too" [ "$(wc -l <"$TMP/.err")" = 1 ]

@@ -43,7 +43,7 @@ class Server:
         self.reader = threading.Thread(target=lambda: self.err.extend(self.p.stderr), daemon=True)
         self.reader.start()
         self.line = self.p.stdout.readline().decode() if wait else ""
-        m = re.search(r"ready on http://([^ :]*):(\d+) \(tp=(\d+), replicas=1, kv=", self.line)
+        m = re.search(r"ready on http://([^ :]*):(\d+) \(tp=(\d+), replicas=(\d+), kv=", self.line)
         self.host, self.port = (m.group(1), int(m.group(2))) if m else (None, None)
         self.ready_s = time.monotonic() - self.begin
 

@@ -8,7 +8,7 @@
 #include "serve/openai.h"
 #include "tests/test.h"
 
-struct site { struct service sv; struct inbox inbox; struct http *h; struct metrics metrics; struct http_options o; };
+struct site { struct service sv; struct router router; struct http *h; struct metrics metrics; struct http_options o; };
 
 static void site_open_with(struct site *s, int state, struct http_options o)
 {
@@ -18,9 +18,9 @@ static void site_open_with(struct site *s, int state, struct http_options o)
     s->sv = (struct service){ .model = "m", .vocab = 256, .ctx = 64 };
     s->sv.state = state;
     CHECK_INT(tokenizer_bytes(&s->sv.tok, &e), 0);
-    inbox_open(&s->inbox);
+    CHECK_INT(router_open(&s->router, 1, &e), 0);
     s->sv.metrics = &s->metrics;
-    CHECK_INT(http_open(&s->h, &s->sv, &s->inbox, &o, &e), 0);
+    CHECK_INT(http_open(&s->h, &s->sv, &s->router, &o, &e), 0);
 }
 
 static void site_open(struct site *s, int state) { site_open_with(s, state, (struct http_options){ 0 }); }
@@ -28,7 +28,7 @@ static void site_open(struct site *s, int state) { site_open_with(s, state, (str
 static void site_close(struct site *s)
 {
     http_close(s->h, 1);
-    inbox_close(&s->inbox);
+    router_close(&s->router);
     tokenizer_close(s->sv.tok);
 }
 
@@ -90,7 +90,7 @@ TEST(every_state_has_its_answers)
         CHECK_HAS(r, "unavailable_error");
         ask(&s, "GET", "/version", "", r, sizeof r);
         CHECK_HAS(r, "HTTP/1.1 200");
-        CHECK(!s.inbox.first);
+        CHECK(!s.router.lane->inbox.first);
         site_close(&s);
     }
 }
@@ -115,13 +115,13 @@ TEST(health_says_how_much_of_the_weights_is_read)
 static struct request *next_request(struct site *s)
 {
     struct request *rq;
-    pthread_mutex_lock(&s->inbox.lock);
-    while (!s->inbox.first)
-        pthread_cond_wait(&s->inbox.filled, &s->inbox.lock);
-    rq = s->inbox.first;
-    s->inbox.first = NULL;
-    s->inbox.end = &s->inbox.first;
-    pthread_mutex_unlock(&s->inbox.lock);
+    pthread_mutex_lock(&s->router.lane->inbox.lock);
+    while (!s->router.lane->inbox.first)
+        pthread_cond_wait(&s->router.lane->inbox.filled, &s->router.lane->inbox.lock);
+    rq = s->router.lane->inbox.first;
+    s->router.lane->inbox.first = NULL;
+    s->router.lane->inbox.end = &s->router.lane->inbox.first;
+    pthread_mutex_unlock(&s->router.lane->inbox.lock);
     return rq;
 }
 
@@ -215,7 +215,7 @@ TEST(a_server_that_ends_takes_nothing_more)
     struct site s;
     char r[4096];
     site_open(&s, SERVICE_READY);
-    s.inbox.closed = 1;
+    s.router.lane->inbox.closed = 1;
     ask(&s, "POST", "/v1/completions", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 503");
     site_close(&s);
@@ -229,9 +229,9 @@ TEST(a_port_that_is_taken_is_an_error_that_names_it)
     char port[16];
     site_open(&s, SERVICE_READY);
     snprintf(port, sizeof port, "%d", http_port(s.h));
-    CHECK_INT(http_open(&h, &s.sv, &s.inbox, &(struct http_options){ .host = "127.0.0.1", .port = http_port(s.h) }, &e), -ERR_FILE);
+    CHECK_INT(http_open(&h, &s.sv, &s.router, &(struct http_options){ .host = "127.0.0.1", .port = http_port(s.h) }, &e), -ERR_FILE);
     CHECK_HAS(e.text, port);
-    CHECK_INT(http_open(&h, &s.sv, &s.inbox, &(struct http_options){ .host = "no.such.host.invalid" }, &e), -ERR_USAGE);
+    CHECK_INT(http_open(&h, &s.sv, &s.router, &(struct http_options){ .host = "no.such.host.invalid" }, &e), -ERR_USAGE);
     site_close(&s);
 }
 
@@ -299,15 +299,15 @@ TEST(a_full_server_answers_503_and_a_full_key_429_and_both_say_when_to_come_back
     struct site s;
     char r[4096];
     site_open_with(&s, SERVICE_READY, (struct http_options){ .keys = &k, .max_requests = 2, .max_waiting_tokens = 5, .max_per_key = 1 });
-    s.inbox.n_live = 2;
+    s.router.lane->inbox.n_live = 2;
     ask_with(&s, "POST", "/v1/completions", "X-Api-Key: k\r\n", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 503");
     CHECK_HAS(r, "Retry-After: 1");
-    s.inbox.n_live = 1;
-    s.inbox.n_live_tokens = 5;
+    s.router.lane->inbox.n_live = 1;
+    s.router.lane->inbox.n_live_tokens = 5;
     ask_with(&s, "POST", "/v1/completions", "X-Api-Key: k\r\n", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "prompt tokens");
-    s.inbox.n_live_tokens = 4;
+    s.router.lane->inbox.n_live_tokens = 4;
     one.in_work = 1;
     ask_with(&s, "POST", "/v1/completions", "X-Api-Key: k\r\n", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 429");

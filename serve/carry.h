@@ -1,0 +1,11 @@
+/* carry.h - a request as bytes, for a replica in another process of the same program. */
+#ifndef SHARDLINE_SERVE_CARRY_H
+#define SHARDLINE_SERVE_CARRY_H
+
+#include "serve/request.h"
+
+void carry_write(struct out *o, const struct request *rq);
+/* One reference; NULL: no memory, or not the bytes of a request. */
+struct request *carry_read(const struct service *sv, const char *p, size_t n);
+
+#endif
