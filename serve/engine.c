@@ -16,7 +16,7 @@ static const int32_t *ids_of(const struct seq *q) { return ((const struct choice
 int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m, struct weights *ws,
                 const struct engine_size *size, struct router *router, struct err *e)
 {
-    struct sched_limits lim = { size->max_seqs, size->chunk, size->max_wants };
+    struct sched_limits lim = { size->max_seqs, size->chunk, size->max_wants, size->window };
     struct arena a = { 0 };
     int rc;
     memset(en, 0, sizeof *en);
@@ -29,7 +29,7 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
     en->router = router;
     en->inbox = router ? &router->lane[0].inbox : NULL;
     TRY(kv_open(&en->kv, m->dev, size->n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
-    TRY(plan_open(&en->plan, size->max_seqs, engine_max_rows(size), size->max_wants, size->max_seqs * size->seq_pages, e));
+    TRY(plan_open(&en->plan, size->max_seqs, e));
     forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
     en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
     if (!en->work_memory) {
@@ -238,7 +238,7 @@ static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct er
         *op = rc ? PLAN_STEP : PLAN_IDLE;
     }
     show_state(en);
-    step_plan_make(&en->plan, *op, &en->sched, ids_of);
+    rc = step_plan_make(&en->plan, *op, &en->sched, ids_of, e);
 out:
     return rc < 0 ? rc : 0;
 }
@@ -265,10 +265,12 @@ static int run_step(struct engine *en, struct err *e)
     struct plan *p = &en->plan;
     struct batch b = { .n_rows = p->n_rows, .ids = p->ids, .n_seq = p->n_seq, .seq = p->seq, .page_layer_bytes = model_page_bytes(en->m) };
     struct head_out head = { 0 };
-    plan_place(p, &en->kv);
+    int rc = plan_place(p, &en->kv, e);
+    if (rc < 0)
+        return rc;
     if (en->inbox)
         count_step(en);
-    int rc = model_forward(en->m, en->ws, &b, &en->work, p->want, p->n_want, &head, e);
+    rc = model_forward(en->m, en->ws, &b, &en->work, p->want, p->n_want, &head, e);
     if (rc < 0 || !en->inbox)
         return rc;
     en->n_steps++;

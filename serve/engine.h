@@ -24,8 +24,8 @@ struct engine_size {
     int64_t chunk;                   /* prefill rows a step */
     int64_t max_wants;               /* rows with logits a step: max_seqs at least, max_seqs + chunk at most */
     int32_t n_pages;
-    int64_t seq_pages;               /* of the longest sequence */
     int prefix_cache;
+    int64_t window;                  /* of all layers; 0: none */
 };
 static inline int64_t engine_max_rows(const struct engine_size *s) { return s->max_seqs + s->chunk; }
 

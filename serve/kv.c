@@ -67,7 +67,7 @@ void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t pos, int64_t
 
 int kv_plan(const struct kv_wish *w, int32_t *n_pages, struct err *e)
 {
-    int64_t one = kv_pages_for(w->ctx), all = one * w->max_seqs, limit = w->bytes ? w->bytes : w->room;
+    int64_t one = kv_pages_most(w->ctx, w->window, w->chunk), all = kv_pages_for(w->ctx) * w->max_seqs, limit = w->bytes ? w->bytes : w->room;
     int64_t fit = limit / w->all_bytes, n = fit < all ? fit : all;
     if (n < one)
         return err_set(e, ERR_MEMORY, "one sequence of %lld tokens needs %lld bytes of keys and values, %s %lld: %s", (long long)w->ctx,

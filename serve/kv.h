@@ -28,6 +28,13 @@ int32_t pages_free(const struct page_list *l);             /* how often page_tak
 void page_give(struct page_list *l, int32_t page);
 
 /* The bytes of the pages on this rank. */
+/* Pages that a sequence of that many positions holds at most, in chunks of `chunk`, when pages behind a window (0: none) are given back. */
+static inline int64_t kv_pages_most(int64_t positions, int64_t window, int64_t chunk)
+{
+    int64_t all = kv_pages_for(positions), seen = kv_pages_for(window + chunk) + 1;
+    return window > 0 && seen < all ? seen : all;
+}
+
 struct kv { char *base; size_t page_bytes; int32_t n_pages; struct dev *dev; };      /* base: memory of the device */
 int kv_open(struct kv *kv, struct dev *dev, int32_t n_pages, size_t page_bytes, struct err *e);
 void kv_close(struct kv *kv);
@@ -38,7 +45,7 @@ void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t pos, int64_t
 
 /* How many pages: all that `max_seqs` sequences of `ctx` can need, or as many as `bytes` hold (all ranks together, 0: not
  * said) or, unsaid, `room` bytes; ERR_MEMORY when one sequence of ctx does not fit. all_bytes: of one page on all ranks. */
-struct kv_wish { int64_t ctx, max_seqs, bytes, room, all_bytes; };
+struct kv_wish { int64_t ctx, max_seqs, bytes, room, all_bytes, window, chunk; };
 int kv_plan(const struct kv_wish *w, int32_t *n_pages, struct err *e);
 
 #endif

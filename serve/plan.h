@@ -18,7 +18,7 @@ enum plan_op { PLAN_IDLE, PLAN_STEP, PLAN_STOP, PLAN_LOAD, PLAN_SWAP, PLAN_DROP 
 
 struct plan {
     int32_t *word;                   /* the message */
-    int64_t cap;                     /* words it can have */
+    int64_t cap, cap_pages;          /* words that have room, pages; they grow: sequences with a common beginning name a page each */
     int max_seqs;
     char **page;                     /* [all pages in the plan]: where they are on this rank */
     struct attn_seq *seq;            /* [max_seqs] */
@@ -29,18 +29,16 @@ struct plan {
     const int32_t *ids, *want;
 };
 
-/* max_rows, max_wants of a step; max_pages: of all sequences together, which may be more than the pool has: they share those of a common
- * beginning. */
-int plan_open(struct plan *p, int max_seqs, int64_t max_rows, int64_t max_wants, int64_t max_pages, struct err *e);
+int plan_open(struct plan *p, int max_seqs, struct err *e);
 void plan_close(struct plan *p);
-/* Rank 0: the scheduler's items as a message. ids_of gives the tokens of a sequence. */
-void step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q));
+/* Rank 0: the scheduler's items as a message. ids_of gives the tokens of a sequence. ERR_MEMORY: no room for it. */
+int step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e);
 /* An order (order.h) in the place of a step; text, with its NUL, has room in one broadcast. */
 void step_plan_order(struct plan *p, enum plan_op op, const char *text);
 static inline const char *plan_text(const struct plan *p) { return (const char *)p->ids; }
 /* Rank 0 sends, the others receive. Collective. */
 int plan_share(struct plan *p, struct comm *c, struct err *e);
-/* Pages as memory: fills p->seq and clears pages that begin in this step. */
-void plan_place(struct plan *p, const struct kv *kv);
+/* Pages as memory: fills p->seq and clears pages that begin in this step. A page behind the window is NULL. */
+int plan_place(struct plan *p, const struct kv *kv, struct err *e);
 
 #endif

@@ -57,9 +57,9 @@ int sched_open_prefix(struct sched *s, const int32_t *(*ids_of)(const struct seq
 
 static void give_pages(struct sched *s, struct seq *q)
 {
-    while (q->n_pages)
+    while (q->n_pages > q->n_behind)
         page_give(&s->pages, q->page[--q->n_pages]);
-    q->n_kv = q->n_chained = 0;
+    q->n_pages = q->n_behind = q->n_kv = q->n_chained = 0;
     q->chain = 0;
 }
 
@@ -101,6 +101,22 @@ static void preempt(struct sched *s, struct seq *q)
     q->running = 0;
     list_insert(&s->waiting, q);
     s->n_preempted++;
+}
+
+/* No row to come sees anything of these pages. */
+static void give_behind(struct sched *s, struct seq *q)
+{
+    int64_t first = s->lim.window > 0 && q->n_kv >= s->lim.window ? (q->n_kv - s->lim.window + 1) / KV_PAGE : 0;
+    for (; q->n_behind < first && q->n_behind < q->n_pages; q->n_behind++) {
+        page_give(&s->pages, q->page[q->n_behind]);
+        q->page[q->n_behind] = -1;
+    }
+}
+
+/* Pages that q holds at most on its way through its tokens. */
+static int64_t most_pages(const struct sched *s, const struct seq *q)
+{
+    return kv_pages_most(q->n_ids, s->lim.window, s->lim.chunk);
 }
 
 static int list_room(struct seq *q, int64_t n, struct err *e)
@@ -208,7 +224,7 @@ static int64_t promised_pages(const struct sched *s)
 {
     int64_t n = 0;
     for (const struct seq *q = s->running.first; q; q = q->next) {
-        int64_t need = kv_pages_for(q->n_ids) - q->n_pages;
+        int64_t need = most_pages(s, q) - (q->n_pages - q->n_behind);
         n += need > 0 ? need : 0;
     }
     return n;
@@ -225,6 +241,7 @@ static int look_up(struct sched *s, struct seq *q, struct err *e)
         return rc;
     q->n_pages = q->n_chained = prefix_match(&s->prefix, q->salt, s->ids_of(q), max, q->page, &q->chain);
     q->n_kv = q->n_pages * KV_PAGE;
+    give_behind(s, q);
     return 0;
 }
 
@@ -244,7 +261,8 @@ static int admit(struct sched *s, struct err *e)
     while (s->waiting.n && s->running.n < s->lim.max_seqs) {
         struct seq *q = s->waiting.first;
         int rc = look_up(s, q, e);
-        int64_t need = kv_pages_for(q->n_ids) - q->n_pages;
+        int64_t need = most_pages(s, q) - (q->n_pages - q->n_behind);
+        need = need > 0 ? need : 0;
         if (rc < 0)
             return rc;
         if (s->running.n && promised + need > pages_free(&s->pages)) {
@@ -268,7 +286,7 @@ static int make_way(struct sched *s, struct err *e)
         int rc = look_up(s, q, e);
         if (rc < 0)
             return rc;
-        int fits = s->running.n < s->lim.max_seqs && promised_pages(s) + kv_pages_for(q->n_ids) - q->n_pages <= pages_free(&s->pages);
+        int fits = s->running.n < s->lim.max_seqs && promised_pages(s) + most_pages(s, q) - (q->n_pages - q->n_behind) <= pages_free(&s->pages);
         give_pages(s, q);
         if (fits)
             break;
@@ -299,7 +317,7 @@ int sched_plan(struct sched *s, struct err *e)
 /* Pages that are full now can be found by others. */
 static void share_pages(struct sched *s, struct seq *q)
 {
-    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv; q->n_chained++) {
+    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->n_behind; q->n_chained++) {
         uint64_t chain = prefix_add(&s->prefix, q->page[q->n_chained], q->chain, q->salt, s->ids_of(q) + q->n_chained * KV_PAGE);
         if (!chain)                                /* no memory: this sequence is not shared */
             return;
@@ -315,6 +333,7 @@ void sched_done(struct sched *s)
         if (it->seq->first_want < it->seq->n_kv)
             it->seq->first_want = it->seq->n_kv;
         share_pages(s, it->seq);
+        give_behind(s, it->seq);
     }
 }
 

@@ -27,8 +27,9 @@ struct seq {
     void *owner;
     /* the scheduler's: */
     int64_t n_kv;                /* tokens whose keys and values are in the pages */
-    int32_t *page;               /* page numbers, in order of positions */
+    int32_t *page;               /* page numbers, in order of positions; -1: behind the window, and given back */
     int64_t n_pages, cap_pages;
+    int64_t n_behind;            /* the first of them that are -1 */
     uint64_t arrival;
     int64_t step_rows;           /* in the plan that is being made */
     int running;
@@ -44,6 +45,7 @@ struct sched_limits {
     int max_seqs;                /* running at once */
     int64_t chunk;               /* prefill rows in a step */
     int64_t max_wants;           /* rows with logits in a step; at least max_seqs */
+    int64_t window;              /* > 0: a row sees that many positions, its own included, in every layer: pages behind are given back */
 };
 struct sched_item {              /* rows [pos, pos + n_rows) of seq; those from pos + skip_want on want logits */
     struct seq *seq;

@@ -132,6 +132,10 @@ static int decide_sizes(struct server *s, struct err *e)
     w.bytes /= s->o.replicas;
     w.room = (free_memory() - weights * s->o.replicas) / 2 / s->o.replicas;
     limit = (w.bytes ? w.bytes : w.room) / w.all_bytes * KV_PAGE;
+    s->size.window = w.window = c->window_first ? 0 : c->window;         /* where a layer sees all, every page stays */
+    w.chunk = s->o.prefill_chunk;
+    if (limit >= kv_pages_most(c->max_pos, w.window, w.chunk) * KV_PAGE)
+        limit = c->max_pos;
     if (s->o.ctx > c->max_pos)
         return err_set(e, ERR_USAGE, "--ctx %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)s->o.ctx, (long long)c->max_pos);
     w.ctx = s->o.ctx ? s->o.ctx : c->max_pos < limit || limit < KV_PAGE ? c->max_pos : limit;
@@ -139,7 +143,6 @@ static int decide_sizes(struct server *s, struct err *e)
         log_line(&s->log, "the context is %lld of the model's %lld tokens: more does not fit into the memory for keys and values", (long long)w.ctx,
                  (long long)c->max_pos);
     s->service.ctx = w.ctx;
-    s->size.seq_pages = kv_pages_for(w.ctx);
     s->size.max_seqs = (int)s->o.max_batch;
     s->size.chunk = s->o.prefill_chunk;
     s->size.prefix_cache = !s->o.prefix_cache;          /* the words are on, off */

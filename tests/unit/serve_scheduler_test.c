@@ -1,5 +1,6 @@
 /* serve_scheduler_test.c - the scheduler alone: every row once, logits once, pages never shared, nothing dropped, no overtaking. */
 #include "base/rnd.h"
+#include "serve/plan.h"
 #include "serve/scheduler.h"
 #include "tests/test.h"
 
@@ -48,7 +49,7 @@ static void check_pages(const struct sim *m)
     int held = 0;
     char *seen = calloc((size_t)m->n_pages, 1);
     for (int i = 0; i < m->n; i++)
-        for (int64_t p = 0; p < m->seq[i].q.n_pages; p++, held++) {
+        for (int64_t p = m->seq[i].q.n_behind; p < m->seq[i].q.n_pages; p++, held++) {
             CHECK(!seen[m->seq[i].q.page[p]]);
             seen[m->seq[i].q.page[p]] = 1;
         }
@@ -336,12 +337,12 @@ static void write_rows(struct memory *m, const struct sched_item *it)
 }
 
 /* Every position in front of the rows must hold what this sequence itself would have written. */
-static void check_rows(const struct memory *m, const struct sched_item *it)
+static void check_rows(const struct memory *m, const struct sched_item *it, int64_t window)
 {
     const struct told *t = it->seq->owner;
-    for (int64_t p = 0; p < it->pos; p++) {
+    for (int64_t p = window && it->pos >= window ? it->pos - window + 1 : 0; p < it->pos; p++) {
         int32_t page = it->seq->page[p / KV_PAGE];
-        if (m->id[page][p % KV_PAGE] != t->ids[p] || m->pos[page][p % KV_PAGE] != p || m->salt[page][p % KV_PAGE] != it->seq->salt) {
+        if (page < 0 || m->id[page][p % KV_PAGE] != t->ids[p] || m->pos[page][p % KV_PAGE] != p || m->salt[page][p % KV_PAGE] != it->seq->salt) {
             test_fail(__FILE__, __LINE__, "position %lld is in page %d, which holds something else", (long long)p, page);
             return;
         }
@@ -354,7 +355,7 @@ static int told_step(struct sched *s, struct memory *m)
     int n = sched_plan(s, &e);
     CHECK(n >= 0);
     for (int i = 0; i < n; i++)
-        check_rows(m, &s->item[i]);
+        check_rows(m, &s->item[i], s->lim.window);
     for (int i = 0; i < n; i++)
         write_rows(m, &s->item[i]);
     sched_done(s);
@@ -444,6 +445,58 @@ TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
     sched_close(&s);
 }
 
+TEST(pages_behind_the_window_are_given_back)
+{
+    static struct told t[4];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 4, 64, 64, 100 };
+    CHECK_INT(kv_pages_most(512, 100, 64), 4);
+    CHECK_INT(sched_open(&s, &lim, 5, &e), 0);         /* a sequence of 512 would need 8 pages */
+    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        count_up(&t[i], 0, 10000 * i);
+        told_add(&s, &t[i], NULL, 300, 200, 299);
+    }
+    for (int64_t k = 0; !sched_idle(&s) && k < 5000; k++) {
+        told_step(&s, &m);
+        for (int i = 0; i < 2; i++)
+            CHECK(t[i].q.n_pages - t[i].q.n_behind <= 4);
+    }
+    CHECK(sched_idle(&s));
+    CHECK_INT(pages_free(&s.pages), 5);
+    sched_close(&s);
+}
+
+TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
+{
+    enum { SEQS = 64 };
+    static struct told t[SEQS];
+    static struct memory m;
+    struct sched s;
+    struct plan p;
+    struct err e;
+    struct sched_limits lim = { SEQS, 2000, 2000, 0 };
+    CHECK_INT(sched_open(&s, &lim, 31, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    CHECK_INT(plan_open(&p, SEQS, &e), 0);
+    for (int i = 0; i < SEQS; i++) {
+        count_up(&t[i], 512, 0);
+        told_add(&s, &t[i], NULL, 500, i ? 0 : 200, 499);
+        if (!i)
+            told_step(&s, &m);
+    }
+    CHECK(sched_plan(&s, &e) > 20);
+    CHECK_INT(step_plan_make(&p, PLAN_STEP, &s, told_ids, &e), 0);
+    CHECK_INT(p.n_seq, s.n_items);
+    CHECK(p.word[5] > 31 * 4);                             /* pages that are named */
+    CHECK_INT(p.ids[0], s.item[0].seq == &t[0].q ? t[0].ids[s.item[0].pos] : t[1].ids[s.item[0].pos]);
+    CHECK(p.word[1] <= p.cap);
+    plan_close(&p);
+    sched_close(&s);
+}
+
 TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
 {
     static struct told t[60];
@@ -454,7 +507,7 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
         struct sched s;
         struct err e;
         struct dice d = { run + 500, 0 };
-        struct sched_limits lim = { 1 + (int)roll(&d, 8), 1 + roll(&d, 200), 0 };
+        struct sched_limits lim = { 1 + (int)roll(&d, 8), 1 + roll(&d, 200), 0, run % 3 ? 0 : 1 + roll(&d, 300) };
         lim.max_wants = lim.max_seqs + roll(&d, 50);
         CHECK_INT(sched_open(&s, &lim, 8 + (int32_t)roll(&d, 24), &e), 0);
         CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
