@@ -54,8 +54,6 @@ static int read_stop(struct request *rq, const json_t *v, struct fault *f)
 static int read_ids(const struct service *sv, const json_t *v, const char *what, int32_t **ids, int64_t *n, struct fault *f)
 {
     size_t count = json_array_size(v);
-    if (count > (size_t)sv->ctx && !strncmp(what, "prompt", 6))
-        return fault_set(f, BAD, "prompt", "%s has %zu tokens, the context is %lld", what, count, (long long)sv->ctx);
     *ids = malloc(sizeof **ids * (count + 1));
     if (!*ids)
         return fault_set(f, 500, what, "no memory for %zu token ids", count);
@@ -150,6 +148,14 @@ static int read_top_k(struct request *rq, const json_t *v, struct fault *f)
     return 0;
 }
 
+static int read_truncate(struct request *rq, const json_t *v, struct fault *f)
+{
+    rq->truncate = json_is_integer(v) ? json_integer_value(v) : 0;
+    if (!rq->truncate || rq->truncate < -1)
+        return fault_set(f, BAD, "truncate_prompt_tokens", "truncate_prompt_tokens must be an integer, 1 or more (-1: what the context has)");
+    return 0;
+}
+
 static int read_salt(struct request *rq, const json_t *v, struct fault *f)
 {
     if (!json_is_string(v) || !json_string_length(v) || json_string_length(v) > 256)
@@ -225,6 +231,7 @@ static const struct field fields[] = {
     { "return_tokens_as_token_ids", F_BOOL, AT(tokens_as_ids), 0, 0, NULL, BOTH },
     { "return_token_ids", F_BOOL, AT(return_ids), 0, 0, NULL, BOTH },
     { "priority", F_INT, AT(priority), -1e9, 1e9, NULL, BOTH },
+    { "truncate_prompt_tokens", F_SPECIAL, 0, 0, 0, read_truncate, BOTH },
     { "cache_salt", F_SPECIAL, 0, 0, 0, read_salt, BOTH },
     { "response_format", F_SPECIAL, 0, 0, 0, read_response_format, BOTH },
     /* about the caller, not about the answer */
@@ -333,6 +340,27 @@ static int encode_prompt(struct request *rq, const json_t *v, const char *what, 
     return 0;
 }
 
+/* A list of ids that is too long anyhow is not read. */
+static int read_prompt_ids(struct request *rq, const json_t *v, const char *what, struct prompt *p, struct fault *f)
+{
+    if (json_array_size(v) > (size_t)rq->sv->ctx && !rq->truncate)
+        return fault_set(f, BAD, "prompt", "%s has %zu tokens, the context is %lld", what, json_array_size(v), (long long)rq->sv->ctx);
+    return read_ids(rq->sv, v, what, &p->ids, &p->n, f);
+}
+
+/* truncate_prompt_tokens: the end of a prompt that is longer. What is echoed is then what was kept. */
+static void truncate_prompt(const struct request *rq, struct prompt *p)
+{
+    int64_t keep = rq->truncate < 0 ? rq->sv->ctx : rq->truncate;
+    if (!rq->truncate || p->n <= keep)
+        return;
+    memmove(p->ids, p->ids + p->n - keep, sizeof *p->ids * (size_t)keep);
+    p->n = keep;
+    free(p->text);
+    p->text = NULL;
+    p->n_text = 0;
+}
+
 /* Does the prompt fit, with its answer? what: how messages name it. */
 static int check_length(const struct request *rq, const struct prompt *p, const char *param, const char *what, struct fault *f)
 {
@@ -351,10 +379,11 @@ static int check_length(const struct request *rq, const struct prompt *p, const 
 static int read_prompt(struct request *rq, const json_t *v, const char *what, struct fault *f)
 {
     struct prompt *p = &rq->prompt[rq->n_prompts++];
-    if (json_is_string(v) ? encode_prompt(rq, v, what, p, f) < 0 : read_ids(rq->sv, v, what, &p->ids, &p->n, f) < 0) {
+    if (json_is_string(v) ? encode_prompt(rq, v, what, p, f) < 0 : read_prompt_ids(rq, v, what, p, f) < 0) {
         snprintf(f->param, sizeof f->param, "prompt");
         return -1;
     }
+    truncate_prompt(rq, p);
     return check_length(rq, p, "prompt", what, f);
 }
 
@@ -408,6 +437,7 @@ static int read_chat(struct request *rq, const json_t *body, struct fault *f)
         return fault_set(f, BAD, "top_logprobs", "top_logprobs go with logprobs true only");
     if (rq->want_logprobs)
         rq->logprobs = rq->top_logprobs < 0 ? 0 : rq->top_logprobs;
+    truncate_prompt(rq, rq->prompt);
     return check_length(rq, rq->prompt, "messages", "the text of the messages", f);
 }
 

@@ -55,6 +55,7 @@ struct request {
     int64_t max_tokens;
     int64_t n, best_of;              /* best_of 0: not said */
     int64_t priority;                /* lower: earlier */
+    int64_t truncate;                /* tokens that are kept of a longer prompt, its last ones; 0: all, -1: as many as the context has */
     int64_t logprobs, prompt_logprobs;           /* -1: none */
     int64_t tops;                    /* the larger of both: what is kept of every row */
     int64_t max_completion_tokens, top_logprobs;           /* of a chat; -1: not said */

@@ -185,6 +185,32 @@ TEST(a_default_length_is_cut_where_the_context_ends)
     tokenizer_close(sv.tok);
 }
 
+TEST(a_prompt_is_cut_to_its_end_when_that_is_asked_for)
+{
+    struct service sv;
+    service_bytes(&sv);
+    struct request *rq = taken(&sv, "{\"prompt\":[\"abcdef\",[1,2,3,4],\"xy\"],\"truncate_prompt_tokens\":3,\"max_tokens\":2}");
+    CHECK_INT(rq->prompt[0].n, 3);
+    CHECK_INT(rq->choice[0].ids[0], 'd');
+    CHECK(!rq->prompt[0].text);
+    CHECK_INT(rq->choice[1].ids[0], 2);
+    CHECK_INT(rq->prompt[2].n, 2);
+    CHECK_STR(rq->prompt[2].text, "xy");
+    request_drop(rq);
+    char body[4096];
+    int n = sprintf(body, "{\"prompt\":\"");
+    for (int64_t i = 0; i < sv.ctx + 5 && n < 4000; i++)
+        body[n++] = 'q';
+    sprintf(body + n, "\",\"max_tokens\":0,\"echo\":true,\"truncate_prompt_tokens\":-1}");
+    rq = taken(&sv, body);
+    CHECK_INT(rq->prompt[0].n, sv.ctx);
+    request_drop(rq);
+    refused(&sv, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":0}", 400, "truncate_prompt_tokens", "1 or more");
+    refused(&sv, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":-2}", 400, "truncate_prompt_tokens", "1 or more");
+    refused(&sv, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":\"3\"}", 400, "truncate_prompt_tokens", "1 or more");
+    tokenizer_close(sv.tok);
+}
+
 TEST(neutral_values_pass_and_lenient_ignores_the_rest)
 {
     struct service sv;
