@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# all
+# serve_clients.sh - a client that others wrote: the openai package (serve_openai.py), where the
+# python ($PYTHON, else python3) has it. The model is a folder that reshard
+# wrote, with a chat template put beside it.
+here=$(cd "$(dirname "$0")" && pwd)
+. "$here/lib.bash"
+python=${PYTHON:-python3}
+command -v "$python" >/dev/null || { skip "no python3"; finish; }
+for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
+run ptrain --data "$TMP/text" --out "$TMP/run" --steps 4 --seq-len 64 --global-batch 4
+claim "a model is trained" [ $rc = 0 ] || finish
+run reshard --format hf "$TMP/run/step-4" "$TMP/model"
+claim "and becomes a Hugging Face folder" [ $rc = 0 ] || finish
+echo "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}" >"$TMP/model/chat_template.jinja"
+for client in openai; do
+    "$python" -c "import $client" 2>/dev/null || { skip "no $client here"; continue; }
+    (cd "$TMP" && "$python" -B "$here/serve_$client.py" "$TMP/model" "$TMP") >"$TMP/said" 2>"$TMP/.err"
+    grep '^FAIL' "$TMP/said"
+    read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/said")"
+    n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
+    [ -n "${p:-}" ] || tail -n 5 "$TMP/.err"
+done
+finish
