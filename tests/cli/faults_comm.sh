@@ -63,7 +63,7 @@ claim "two machines: and it is said" has "$err" "data.bin: no such file"
 go 10 FAULT=none SHARDLINE_RANKS_PER_NODE=2 SHARDLINE_TRANSPORT=shm
 claim "two machines: shm is refused by name" has "$err" "transport shm needs all 4 ranks on one machine, 2 are here"
 go 10 FAULT=none SHARDLINE_TRANSPORT=udp
-claim "an unknown transport is refused" has "$err" 'no transport is called "udp": take auto, self, shm or mpi'
+claim "an unknown transport is refused" has "$err" 'no transport is called "udp": take auto, self, shm, mpi or nccl'
 
 # ---- signals ----
 # start VARIABLE=VALUE...: an endless run; fills job, mpirun, ranks
