@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/io.h"
 #include "base/jx.h"
@@ -66,9 +67,10 @@ out:
 static int cut_log(const char *path, int64_t step, struct err *e)
 {
     char *text, *line, *next, *keep;
+    struct stat st;
     size_t n;
     int rc;
-    if (!io_exists(path))
+    if (stat(path, &st) < 0 || !S_ISREG(st.st_mode))     /* not there, or a device */
         return 0;
     TRY(io_read_file(path, (size_t)1 << 32, (void **)&text, &n, e));
     for (line = keep = text; line < text + n; line = next) {
@@ -82,7 +84,7 @@ static int cut_log(const char *path, int64_t step, struct err *e)
         memmove(keep, line, (size_t)(next - line));
         keep += next - line;
     }
-    if (keep < text + n)                 /* nothing to cut: not touched, it may be /dev/null */
+    if (keep < text + n)                 /* nothing to cut: not touched */
         rc = replace_log(path, text, (size_t)(keep - text), e);
     free(text);
 out:
