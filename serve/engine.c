@@ -187,7 +187,7 @@ static int run_order(struct engine *en, struct err *e)
     if (op == PLAN_SWAP && en->inbox)
         sched_restart(&en->sched);
     if (op == PLAN_SWAP)
-        rc = load_swap(en->loaded, &en->fresh, en->sv->fingerprint, e);
+        load_swap(en->loaded, &en->fresh, en->sv->fingerprint);
     if (op == PLAN_DROP)
         load_close(&en->fresh);
     if (!en->inbox)

@@ -181,40 +181,47 @@ out:
     return rc < 0 ? err_add(e, "reading %s", ckpt_path(l->ckpt)) : 0;
 }
 
-int load_fingerprint(const struct loaded *l, enum dtype dt, char out[64], struct err *e)
+void load_fingerprint(const struct loaded *l, enum dtype dt, char out[64])
 {
-    int n = ckpt_n_tensors(l->ckpt), known = 1;
-    struct ckpt_tensor *t = calloc((size_t)n + 1, sizeof *t);
     char hex[33];
-    if (!t)
-        return err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
-    for (int i = 0; i < n; i++) {
-        t[i] = *ckpt_tensor(l->ckpt, i);
-        known &= t[i].has_digest || t[i].role != ROLE_WEIGHT;
-    }
-    ckpt_digest_hex(ckpt_digest_all(n, t, NULL).weights, hex);
-    free(t);
-    out[0] = 0;
-    if (known && n)
-        snprintf(out, 64, "contract1-%s-%s", dtype_name(dt), hex);
-    return 0;
+    ckpt_digest_hex(l->identity, hex);
+    snprintf(out, 64, "contract1-%s-%s", dtype_name(dt), hex);
 }
 
 /* ---- weights ---- */
 
-struct reader { struct loaded *l; struct dev *dev; void *raw; float *wide; struct comm *tp; int pass_on; struct load_progress *progress; };
+struct reader {
+    struct loaded *l;
+    const struct model *m;
+    void *raw;
+    float *wide;
+    struct comm *tp;
+    int pass_on;
+    struct ckpt_digest *seen;        /* [tensors] of what was read, each element by one rank; NULL: the files say their digests */
+    int counts;                      /* what is read now goes into seen */
+    struct load_progress *progress;
+};
+
+static void look_at(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, const void *data)
+{
+    const struct ckpt_tensor *t = ckpt_tensor(r->l->ckpt, i);
+    if (r->counts)
+        ckpt_digest_add(&r->seen[i], t->dtype, t->n_dims, t->shape, b, lo, hi, data);
+}
 
 /* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32: widening is exact. */
 static int read_converted(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from, void *dst, enum dtype dt, struct err *e)
 {
     float *wide = dt == DT_F32 ? dst : r->wide;
-    int rc = ckpt_read_range(r->l->ckpt, i, b, lo, hi, from == DT_F32 ? (void *)wide : r->raw, e);
+    void *stored = from == DT_F32 ? (void *)wide : r->raw;
+    int rc = ckpt_read_range(r->l->ckpt, i, b, lo, hi, stored, e);
     if (rc < 0)
         return rc;
+    look_at(r, i, b, lo, hi, stored);
     if (from != DT_F32)
-        KERNEL(r->dev->host, widen, wide, r->raw, from, hi - lo);
+        KERNEL(r->m->dev->host, widen, wide, r->raw, from, hi - lo);
     if (dt != DT_F32)
-        KERNEL(r->dev->host, round_to, dst, dt, wide, hi - lo);
+        KERNEL(r->m->dev->host, round_to, dst, dt, wide, hi - lo);
     return 0;
 }
 
@@ -222,9 +229,13 @@ static int read_converted(struct reader *r, int i, const struct box *b, int64_t 
 static int read_here(struct reader *r, int i, const struct box *b, void *dst, enum dtype dt, struct err *e)
 {
     enum dtype from = (enum dtype)stored_dtype(ckpt_tensor(r->l->ckpt, i));
-    if (from == dt)
-        return ckpt_read(r->l->ckpt, i, b, dst, e);
     int64_t n = box_count(b);
+    if (from == dt) {
+        int rc = ckpt_read(r->l->ckpt, i, b, dst, e);
+        if (rc >= 0)
+            look_at(r, i, b, 0, n, dst);
+        return rc;
+    }
     for (int64_t lo = 0; lo < n; lo += CHUNK_ELEMENTS) {
         int64_t hi = lo + CHUNK_ELEMENTS < n ? lo + CHUNK_ELEMENTS : n;
         int rc = read_converted(r, i, b, lo, hi, from, (char *)dst + (size_t)lo * dtype_size(dt), dt, e);
@@ -241,6 +252,16 @@ static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
     return read_here(x->r, x->tensor, b, dst, x->dt, e);
 }
 
+/* Is this rank the one that counts its box of p? Of rows that ranks pass on, each is read once by one of them, for every parameter in the tensor. */
+static int counts_box(const struct reader *r, const struct param *p, int rows)
+{
+    const struct params_local *l = &r->m->local;
+    for (int i = 0; !rows && i < l->n_parts; i++)
+        if (&l->table->p[l->part[i].param] == p)
+            return l->part[i].owner;
+    return rows && p->n_sharing;
+}
+
 static int read_param(struct reader *r, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
 {
     int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
@@ -252,9 +273,11 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
                        (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)p->shape[0], (long long)p->shape[1]);
     if (stored_dtype(t) < 0)
         return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first", p->name, ckpt_dtype_name(t->dtype));
-    if (r->pass_on && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1) {
-        struct rows rows = { r, i, dt };
-        return columns_read(r->tp, p, b, dtype_size(dt), read_rows, &rows, dst, e);
+    int rows = r->pass_on && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1;
+    r->counts = r->seen && counts_box(r, p, rows);
+    if (rows) {
+        struct rows ctx = { r, i, dt };
+        return columns_read(r->tp, p, b, dtype_size(dt), read_rows, &ctx, dst, e);
     }
     return read_here(r, i, b, dst, dt, e);
 }
@@ -277,21 +300,60 @@ static int64_t local_bytes(const struct model *m)
     return n * (int64_t)dtype_size(m->dt);
 }
 
+/* Room for the digests of what will be read, where a tensor's digest is not in the files. */
+static int watch(struct reader *r, struct err *e)
+{
+    int n = ckpt_n_tensors(r->l->ckpt), known = 1;
+    for (int i = 0; i < n; i++)
+        known &= ckpt_tensor(r->l->ckpt, i)->has_digest || ckpt_tensor(r->l->ckpt, i)->role != ROLE_WEIGHT;
+    r->seen = known ? NULL : calloc((size_t)n, sizeof *r->seen);
+    return known || r->seen ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
+}
+
+/* The weights_digest: from the files where they say it, else of what all ranks have read. Then tensors that the model does not use stay out. */
+static int identify(struct reader *r, struct err *e)
+{
+    struct ckpt *c = r->l->ckpt;
+    int n = 0, rc;
+    struct ckpt_tensor *t = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *t);
+    TRY(comm_agree(r->tp, t ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c)), e));
+    if (r->seen)
+        TRY(comm_all_reduce_i64(r->tp, (int64_t *)r->seen, 2 * ckpt_n_tensors(c), e));
+    for (int i = 0; i < ckpt_n_tensors(c); i++) {
+        if (r->seen && (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&r->m->table, ckpt_tensor(c, i)->name) < 0))
+            continue;
+        t[n] = *ckpt_tensor(c, i);
+        if (!t[n].has_digest)
+            t[n].digest = r->seen[i];
+        n++;
+    }
+    r->l->identity = ckpt_digest_all(n, t, NULL).weights;
+    rc = 0;
+out:
+    free(t);
+    return rc;
+}
+
 /* This rank's weights out of l's checkpoint, for the model m. */
 static int read_weights(struct loaded *l, struct model *m, struct comm *tp, struct load_progress *progress, struct err *e)
 {
-    struct reader r = { .l = l, .dev = m->dev, .tp = tp, .progress = progress };
-    int rc;
+    struct reader r = { .l = l, .m = m, .tp = tp, .progress = progress };
+    int rc = watch(&r, e);
     r.raw = dev_alloc(m->dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     r.wide = dev_alloc(m->dev->host, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
-    rc = r.raw && r.wide ? 0 : err_set(e, ERR_MEMORY, "no memory to read weights");
+    if (!r.raw || !r.wide)
+        rc = err_set(e, ERR_MEMORY, "no memory to read weights");
     TRY(comm_agree(tp, rc, e));
     TRY(r.pass_on = columns_wanted(tp, ckpt_cache(l->ckpt), e));
-    TRY(resident_open(&l->weights, m, read_box, &r, e));
-    l->has_weights = 1;
-    TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));      /* damage in a part that no rank needs is damage too */
+    rc = resident_open(&l->weights, m, read_box, &r, e);
+    l->has_weights = rc >= 0;
+    if (rc >= 0)
+        rc = ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e);      /* damage in a part that no rank needs is damage too */
+    TRY(comm_agree(tp, rc, e));
+    TRY(identify(&r, e));
     rc = 0;
 out:
+    free(r.seen);
     dev_free(m->dev->host, r.raw);
     dev_free(m->dev->host, r.wide);
     return rc < 0 ? err_add(e, "loading %s", ckpt_path(l->ckpt)) : 0;
@@ -326,16 +388,17 @@ out:
     return rc;
 }
 
-int load_swap(struct loaded *l, struct loaded *fresh, char fingerprint[64], struct err *e)
+void load_swap(struct loaded *l, struct loaded *fresh, char fingerprint[64])
 {
     struct resident weights = l->weights;
     struct ckpt *ckpt = l->ckpt;
-    int rc = l->m.fast || l->m.grain != l->cfg.grain ? 0 : load_fingerprint(fresh, l->m.dt, fingerprint, e);
     l->weights = fresh->weights;
     l->ckpt = fresh->ckpt;
+    l->identity = fresh->identity;
     fresh->weights = weights;
     fresh->ckpt = ckpt;
     load_close(fresh);
     ckpt_done(l->ckpt);
-    return rc;
+    if (!l->m.fast && l->m.grain == l->cfg.grain)
+        load_fingerprint(l, l->m.dt, fingerprint);
 }

@@ -13,6 +13,7 @@ struct loaded {
     struct model m;
     struct resident weights;
     int has_model, has_weights;
+    struct ckpt_digest identity;     /* weights_digest of what was loaded */
 };
 
 /* Tables and config only: cheap, before any rank takes memory. */
@@ -27,12 +28,12 @@ int load_weights(struct loaded *l, struct dev *dev, struct comm *tp, enum dtype 
  * error fresh is closed. Collective over tp, all ranks get the same answer. */
 int load_beside(struct loaded *fresh, struct loaded *l, const char *path, struct err *e);
 /* l gets the weights of fresh, which is closed with the old ones. fingerprint: of the new ones, left alone where the bits are not the
- * contract's. The swap happens also when the fingerprint fails (memory). */
-int load_swap(struct loaded *l, struct loaded *fresh, char fingerprint[64], struct err *e);
+ * contract's. */
+void load_swap(struct loaded *l, struct loaded *fresh, char fingerprint[64]);
 void load_close(struct loaded *l);
-/* What decides an answer's bits beside the request: "contract1-fp32-" and the weights_digest that reshard digest prints, or "" for a
- * checkpoint that stores no digests. */
-int load_fingerprint(const struct loaded *l, enum dtype dt, char out[64], struct err *e);
+/* What decides an answer's bits beside the request: "contract1-fp32-" and the weights_digest that reshard digest prints (without tensors that
+ * the model does not use, where the files store no digests). The same at every tp. */
+void load_fingerprint(const struct loaded *l, enum dtype dt, char out[64]);
 /* generation_config.json's eos_token_id (a number or a list) from its text; 0 when it names none. */
 int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e);
 

@@ -177,8 +177,6 @@ static int open_tables(struct server *s, struct err *e)
     TRY(layout_check(&lay, &s->loaded.cfg, e));
     if (is_head(s))
         TRY(load_texts(&s->loaded, &s->service, e));
-    if (is_head(s) && !s->o.numerics && layout_grain(&lay, &s->loaded.cfg) == s->loaded.cfg.grain)          /* else the bits are the layout's own */
-        TRY(load_fingerprint(&s->loaded, arithmetic(s), s->service.fingerprint, e));
     if (layout_grain(&lay, &s->loaded.cfg) != s->loaded.cfg.grain)
         log_line(&s->log, "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own", lay.tp, s->loaded.cfg.grain);
     s->service.vocab = s->loaded.cfg.vocab;
@@ -273,6 +271,8 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     world_pin(s->world, s->dev->pool);           /* behind the doors: threads of HTTP keep all CPUs */
     rc = load_weights(&s->loaded, s->dev, s->tp, arithmetic(s), s->o.numerics, engine_max_rows(&s->size), s->service.ctx, &s->service.load, e);
     TRY(comm_agree(s->mesh.all, rc, e));
+    if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain)          /* else the bits are the layout's own */
+        load_fingerprint(&s->loaded, arithmetic(s), s->service.fingerprint);
     rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_head(s) ? &s->router : NULL, e);
     TRY(comm_agree(s->mesh.all, rc, e));
     s->engine.loaded = &s->loaded;

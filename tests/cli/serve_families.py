@@ -1,6 +1,7 @@
-"""serve_families.py CHECKPOINT EVAL.jsonl [NAME: ARGUMENT…]… - what pserve says of the trainer's own windows has the trainer's bits: alone, all at once,
-in chunks, with a cached prefix, in every server that is named."""
+"""serve_families.py CHECKPOINT EVAL.jsonl [ARGUMENTS]… - what pserve says of the trainer's own windows has the trainer's bits: alone, all at once,
+in chunks, with a cached prefix, in every server that is named by its arguments. $WEIGHTS: the fingerprint of all their answers."""
 import json
+import os
 import sys
 from serve_server import Server, bits, claim, finish, together
 
@@ -30,6 +31,8 @@ for spec in sys.argv[3:]:
     claim(f"{spec}: all at once, three times each, as alone", together(asks) == alone * 3)
     first = first or alone
     claim(f"{spec}: the answers of the first server", alone == first)
+    mark = s.complete(prompt=[1], max_tokens=1)["system_fingerprint"]
+    claim(f"{spec}: an answer names the weights", mark == os.environ["WEIGHTS"], f"{mark} expected {os.environ['WEIGHTS']}")
     rc, err = s.stop()
     claim(f"{spec}: ends well", rc == 0, f"{rc}: {err}")
 finish()

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# serve_families.sh - every family's served log-probs are ptrain --eval-logprobs', bit for bit: see serve_families.py. Trained here for two
-# steps, in another layout. A sample; serve_families_all.sh has every family in both dtypes at every tp.
+# serve_families.sh - every family's served log-probs are ptrain --eval-logprobs', bit for bit, and name the weights: see serve_families.py.
+# Trained here for two steps, in another layout, and served from a Hugging Face folder. A sample; serve_families_all.sh has every family in both dtypes at every tp.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/train_lib.bash"
 command -v python3 >/dev/null || { skip "no python3"; finish; }
@@ -10,7 +10,7 @@ head -c 1200 "$TMP/text" >"$TMP/held-out"
 
 # served FAMILY DTYPE SERVER...
 served() {
-    local name=$1 dtype=$2 p f
+    local name=$1 dtype=$2 p f digest
     shift 2
     case $name in
     llama3) config "$TMP/model.json" 'rope_theta=10000.0,"rope_scaling":{"rope_type":"llama3","factor":8.0,"low_freq_factor":1.0,"high_freq_factor":4.0,"original_max_position_embeddings":32}' ;;
@@ -22,7 +22,12 @@ served() {
     claim "$name $dtype is trained" [ $rc = 0 ] || return
     run ptrain --eval-only --init "$TMP/run/step-2" --eval-data "$TMP/held-out" --seq-len 129 --eval-logprobs "$TMP/eval.jsonl"
     claim "$name $dtype is evaluated" [ $rc = 0 ] || return
-    python3 -B "$here/serve_families.py" "$TMP/run/step-2" "$TMP/eval.jsonl" "$@" >"$TMP/served" 2>&1
+    rm -rf "$TMP/hf"
+    run reshard --format hf "$TMP/run/step-2" "$TMP/hf"
+    run reshard digest "$TMP/hf"
+    claim "$name $dtype becomes a Hugging Face folder" [ $rc = 0 ] || return
+    digest=$(sed -n 's/^weights_digest //p' <<<"$out")
+    WEIGHTS=contract1-$dtype-$digest python3 -B "$here/serve_families.py" "$TMP/hf" "$TMP/eval.jsonl" "$@" >"$TMP/served" 2>&1
     grep -v '^[0-9]* passed' "$TMP/served" | sed "s/^/$name $dtype: /"
     read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/served")"
     n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))

@@ -28,7 +28,8 @@ claim "the config is another" [ "$(grep -c 50000000 "$TMP/m/long/config.json")" 
 head -c 8000 "$TMP/text" >"$TMP/held-out"
 run ptrain --eval-only --init "$TMP/m/long" --eval-data "$TMP/held-out" --seq-len 5000 --eval-logprobs "$TMP/eval.jsonl"
 claim "5,000 positions are evaluated" [ $rc = 0 ]
-python3 "$here/serve_start.py" "$TMP" >"$TMP/start" 2>&1
+run reshard digest "$TMP/m/trained"
+DIGEST=$(sed -n 's/^weights_digest //p' <<<"$out") python3 "$here/serve_start.py" "$TMP" >"$TMP/start" 2>&1
 grep -v '^[0-9]* passed' "$TMP/start"
 read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/start")"
 n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
