@@ -79,6 +79,8 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
         rc = open_driver(c, e);
     if (rc >= 0 && strcmp(c->driver, "native"))
         rc = fmt_base_names(c, e);
+    if (rc >= 0)
+        rc = fmt_find_gaps(c, e);
     if (rc < 0) {
         ckpt_close(c);
         return rc;
@@ -107,6 +109,8 @@ void ckpt_close(struct ckpt *c)
         free(c->file[i].block);
         free((void *)c->file[i].seen);
         free((void *)c->file[i].proven);
+        for (int64_t r = 0; r < c->file[i].n_records; r++)
+            free(c->file[i].record[r].gap);
         free(c->file[i].record);
         free(c->file[i].frame);
         free(c->file[i].width);
@@ -188,6 +192,17 @@ int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, str
     return rc < 0 ? rc : 0;
 }
 
+enum ckpt_proof ckpt_proof(const struct ckpt *c)
+{
+    int64_t with = 0, without = 0;
+    if (!strcmp(c->driver, "native"))
+        return CKPT_DIGESTS;
+    for (int64_t i = 0; i < c->n_pieces; i++)
+        if (c->piece[i].hi > c->piece[i].lo)
+            *(fmt_has_record(&c->file[c->piece[i].file], c->piece[i].offset) ? &with : &without) += 1;
+    return !with ? CKPT_READABLE : without ? CKPT_SOME_CRC32 : CKPT_CRC32;
+}
+
 /* ---- verify ---- */
 
 int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
@@ -211,7 +226,7 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
     for (int f = 0; f < c->n_files; f++)
         for (int64_t i = 0; i < c->file[f].n_records; i++)
             if (number++ % n_parts == part)
-                TRY(fmt_check_record(c, f, c->file[f].record[i].begin, e));
+                TRY(fmt_settle_record(c, f, &c->file[f].record[i], e));
 out:
     free(data);
     return rc < 0 ? rc : 0;
@@ -327,7 +342,7 @@ static int digest_piece(struct ckpt *c, const struct fmt_piece *p, struct ckpt_d
     int64_t step = CHUNK / (int64_t)ckpt_dtype_size(t->dtype);
     for (int64_t lo = p->lo; lo < p->hi; lo += step) {
         int64_t hi = lo + step < p->hi ? lo + step : p->hi;
-        int rc = ckpt_read_range(c, p->tensor, &p->box, lo, hi, data, e);
+        int rc = (t->has_digest ? ckpt_read_range : ckpt_read_unproven)(c, p->tensor, &p->box, lo, hi, data, e);    /* records: verify_data settles */
         if (rc < 0)
             return rc;
         ckpt_digest_add(d, t->dtype, t->n_dims, t->shape, &p->box, lo, hi, data);

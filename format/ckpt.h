@@ -83,10 +83,13 @@ int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, str
 int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err *e);
 /* The same for the element range [lo, hi) of box b's row-major order. */
 int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e);
-/* The same without a look at block checksums, for those who compare the whole tensor's digest afterwards, which leaves nothing unproven; every
- * element at most once (ckpt_check_rest counts on it). */
+/* The same without a look at checksums first, every element at most once, for those who call ckpt_check_rest before they use anything: what was
+ * read of a record with a CRC-32 is summed on the way; of blocks (native) the whole tensor's digest must be compared. */
 int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e);
 int64_t ckpt_bytes_read(const struct ckpt *c);              /* from files so far */
+/* What is behind a checkpoint that ckpt_verify finds good. */
+enum ckpt_proof { CKPT_READABLE, CKPT_SOME_CRC32, CKPT_CRC32, CKPT_DIGESTS };
+enum ckpt_proof ckpt_proof(const struct ckpt *c);
 /* Reads everything and checks every checksum and digest; without has_digest fills nothing. quick: tables only. */
 int ckpt_verify(struct ckpt *c, int quick, struct err *e);
 /* Checks the checksum blocks that ckpt_read has not touched since the opening, so that one changed byte anywhere is noticed also by those

@@ -6,7 +6,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/dcp_write_priv.h"
-#include "format/zip_crc.h"
+#include "format/crc32.h"
 
 #define ALIGN 64            /* of the zips, so that what is aligned in them is aligned in the file */
 
@@ -106,7 +106,7 @@ int dcp_write_put(struct dcp_write *w, int f, int item, const void *data, int64_
     if (bytes > box_count(&c->box) * size - c->done)
         return err_set(e, ERR_INTERNAL, "more elements than a chunk of %s has: please report it", w->t[c->tensor].name);
     int rc = io_pwrite(x->fd, x->path, data, (size_t)bytes, c->data + c->done, e);
-    c->crc = zip_crc32(c->crc, data, (size_t)bytes);
+    c->crc = fmt_crc32(c->crc, data, (size_t)bytes);
     c->done += bytes;
     return rc < 0 ? rc : 0;
 }

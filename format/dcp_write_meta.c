@@ -9,7 +9,7 @@
 #include "format/dcp_write_priv.h"
 #include "format/run_state.h"
 #include "format/small_files.h"
-#include "format/zip_crc.h"
+#include "format/crc32.h"
 
 #define META "torch.distributed.checkpoint.metadata"
 #define OBJECTS "__0_2.distcp"
@@ -92,7 +92,7 @@ static int add_object(struct table *b, struct object x, int option, struct err *
 {
     struct pkw p = { 0 };
     float step = (float)b->meta->state.step;
-    struct torch_part part = { sizeof step, 0, zip_crc32(0, &step, sizeof step) };
+    struct torch_part part = { sizeof step, 0, fmt_crc32(0, &step, sizeof step) };
     struct torch_out z = { .root = "archive", .n = x.of == OF_STEP, .part = &part };
     int rc = 0;
     pkw_begin(&p);

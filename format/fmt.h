@@ -23,7 +23,20 @@
 
 struct sum128 { uint64_t lo, hi; };         /* XXH3-128; as text: 32 hex digits, hi first (as xxhsum -H2 prints it) */
 
-struct fmt_record { int64_t begin, bytes; uint32_t crc; _Atomic int checked; };        /* part of a file with a CRC-32 of its own (zip) */
+struct fmt_gap { int64_t begin, end; };
+/* Part of a file with a CRC-32 of its own (zip). Where pieces do not overlap, the sum can be made of the parts that readers pass on (`parts`,
+ * of `passed` bytes), in any order; what lies between the pieces is read at the end. */
+struct fmt_record {
+    int64_t begin, bytes, covered;      /* covered: by pieces */
+    uint32_t crc;
+    int once;                           /* its pieces are row-major and no byte is in two */
+    int64_t n_gaps;
+    struct fmt_gap *gap;
+    _Atomic int checked;
+    _Atomic uint32_t parts;
+    _Atomic int64_t passed;
+};
+struct fmt_pass { struct fmt_record *record; int64_t from, to; uint32_t crc; };        /* bytes of a record that a reader has in order; record NULL: none */
 struct fmt_file {
     char *name, *path;
     int64_t bytes;
@@ -132,6 +145,14 @@ void fmt_done(struct ckpt *c, int file);                            /* … until
 int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e);       /* all of n; counts bytes_read */
 /* Checks the CRC-32 of the record around byte `off`, once; no record there: nothing to do. */
 int fmt_check_record(struct ckpt *c, int file, int64_t off, struct err *e);
+/* The record around `off`, when what is read of it may be passed on instead of being checked first, and somebody settles it at the end; or NULL. */
+struct fmt_record *fmt_record_once(const struct fmt_file *f, int64_t off);
+void fmt_pass_add(struct fmt_pass *p, int64_t off, const void *data, int64_t n);
+void fmt_pass_end(struct fmt_pass *p);
+/* Ends the check of a record: of what was passed on where that is all of its pieces, else by reading it. */
+int fmt_settle_record(struct ckpt *c, int file, struct fmt_record *r, struct err *e);
+int fmt_find_gaps(struct ckpt *c, struct err *e);       /* when the pieces are there */
+int fmt_has_record(const struct fmt_file *f, int64_t off);
 /* Reads block b of a file with checksums into data (FMT_BLOCK bytes) and checks it. */
 int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e);
 int fmt_check_head(struct ckpt *c, int file, struct err *e);

@@ -373,6 +373,7 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, co
                       int64_t *got, struct err *e)
 {
     struct cursor k = { .c = c, .file = p->file, .block = -1 };
+    struct fmt_pass pass = { NULL };
     double share = trusted ? (double)box_count(&p->box) / (double)box_count(b) : 0;
     struct box_walk w = { 0 };
     struct box_run r;
@@ -390,7 +391,9 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, co
             TRY(fmt_check_head(c, p->file, e));
         if (c->remote && (n == hi - lo || n * (int64_t)size > FMT_BLOCK))
             TRY(need_ahead(c, p->file, off, n * (int64_t)size, e));
-        if (!*got && c->file[p->file].n_records)
+        if (!*got && trusted && !c->remote)         /* of URLs nobody reads the rest */
+            pass.record = fmt_record_once(&c->file[p->file], p->offset);
+        if (!*got && !pass.record && c->file[p->file].n_records)
             TRY(fmt_check_record(c, p->file, p->offset, e));
         if (p->stride)
             TRY(run_strided(&k, p, size, to, r.part_off + skip, n, e));
@@ -401,8 +404,11 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, co
             TRY(run_checked(&k, to, off, n * (int64_t)size, e));
         else
             TRY(run_plain(&k, to, off, n * (int64_t)size, end, e));
+        if (pass.record)
+            fmt_pass_add(&pass, off, to, n * (int64_t)size);
         *got += n;
     }
+    fmt_pass_end(&pass);
 out:
     cursor_drop(&k);
     return rc < 0 ? rc : 0;

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
-#include "format/zip_crc.h"
+#include "format/crc32.h"
 
 #define ALIGN 64
 #define WIDE 0xffffffffll               /* a size or offset that needs 64 bits: ones stand in its 32 */
@@ -103,7 +103,7 @@ static void put_header(struct writer *w, const char *root, const char *name, int
 
 static void put_small(struct writer *w, const struct torch_out *z, const char *name, const void *data, size_t n)
 {
-    put_header(w, z->root, name, (int64_t)n, w->fd < 0 ? 0 : zip_crc32(0, data, n));
+    put_header(w, z->root, name, (int64_t)n, w->fd < 0 ? 0 : fmt_crc32(0, data, n));
     put(w, data, n);
 }
 
@@ -222,7 +222,7 @@ int torch_out_file(const char *path, const char *root, const struct pkw *p, int 
     if (rc < 0)
         return rc;
     for (int i = 0; i < n; i++)
-        z.part[i] = (struct torch_part){ bytes[i], 0, zip_crc32(0, data[i], (size_t)bytes[i]) };
+        z.part[i] = (struct torch_part){ bytes[i], 0, fmt_crc32(0, data[i], (size_t)bytes[i]) };
     TRY(torch_out_plan(&z, e));
     TRY(fd = io_create(path, e));
     for (int i = 0; i < n; i++)

@@ -9,7 +9,7 @@
 #include "format/run_state.h"
 #include "format/small_files.h"
 #include "format/torch_write.h"
-#include "format/zip_crc.h"
+#include "format/crc32.h"
 
 /* The version whose files these are: older engines and converters look at it. */
 #define DS_VERSION "0.19.8"
@@ -375,7 +375,7 @@ int universal_write_put(struct universal_write *w, int i, const void *data, int6
     if (p->file && p->fd < 0)
         TRY(start_file(w, i, e));
     TRY(io_pwrite(p->file ? p->fd : w->model_fd, p->file ? p->path : w->model_path, data, (size_t)bytes, p->at + p->done, e));
-    p->crc = zip_crc32(p->crc, data, (size_t)bytes);
+    p->crc = fmt_crc32(p->crc, data, (size_t)bytes);
     p->done += bytes;
     if (p->file && p->done == p->bytes)
         TRY(end_file(w, i, e));

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "format/zip_crc.h"
+#include "format/crc32.h"
 
 #define END_SIG 0x06054b50u
 #define END_BYTES 22
@@ -288,7 +288,7 @@ int zip_load(struct zip *z, struct zip_entry *x, int64_t limit, void **out, stru
     }
     TRY(read_at(z, x->data - z->base, x->bytes, data, e));
     data[x->bytes] = 0;
-    if (zip_crc32(0, data, (size_t)x->bytes) != x->crc)
+    if (fmt_crc32(0, data, (size_t)x->bytes) != x->crc)
         rc = err_set(e, ERR_INTEGRITY, "%s: record %.*s does not have its CRC-32: restore the file from a good copy", path_of(z), x->n_name, x->name);
 out:
     if (rc < 0)

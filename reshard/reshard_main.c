@@ -244,6 +244,13 @@ static int run_digest(const struct options *o, char **arg, struct err *e)
     return rc;
 }
 
+static const char *const verified[] = {
+    [CKPT_READABLE] = "all readable (the files have no checksums)",
+    [CKPT_SOME_CRC32] = "all readable, every CRC-32 that the files have is right (some data have none)",
+    [CKPT_CRC32] = "every CRC-32 is right",
+    [CKPT_DIGESTS] = "every checksum and digest is right",
+};
+
 static int run_verify(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *c = NULL;
@@ -252,10 +259,8 @@ static int run_verify(const struct options *o, char **arg, struct err *e)
     if (rc >= 0)
         rc = ckpt_verify(c, o->quick, e);
     if (rc >= 0) {
-        int native = !strcmp(ckpt_driver(c), "native");
         log_bytes(size, (double)ckpt_bytes_read(c));
-        printf("%s: %d tensors, %s read: %s\n", arg[0], ckpt_n_tensors(c), size,
-               o->quick ? "tables agree (data not read)" : native ? "every checksum and digest is right" : "all readable (the format has no checksums)");
+        printf("%s: %d tensors, %s read: %s\n", arg[0], ckpt_n_tensors(c), size, o->quick ? "tables agree (data not read)" : verified[ckpt_proof(c)]);
     }
     ckpt_close(c);
     return rc;

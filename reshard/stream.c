@@ -4,8 +4,8 @@
  * A chunk ascends through the whole tensor, so it ascends through every box of it too: each piece is written front to back. Where other
  * processes write some of a tensor's pieces, this one reads the boxes of its own instead. What was written is read back from its file
  * while it is still in a cache: checksums and digest of the target are those of what its files hold, and that digest must be the source's.
- * A native source claims its digests: then this proves what was read too, and blocks need no second sum. Digests are sums, so those of
- * several processes add up before they are compared. */
+ * A native source claims its digests: then this proves what was read too, and blocks need no second sum; records with a CRC-32 (zip) that one
+ * process reads once are summed while they pass. Digests are sums, so those of several processes add up before they are compared. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,6 +24,7 @@ struct stream {
     struct buffers *room;               /* one a thread */
     struct output out;
     struct tally *tally;                /* one a target */
+    int *n_uses;                        /* of the source's tensors: how many targets read them */
     struct log *log;
     double start_s;
     pthread_mutex_t lock;
@@ -118,12 +119,12 @@ static const char *load(struct stream *s, int target, const struct box *b, int64
 {
     const struct target *t = &s->p->target[target];
     const struct ckpt_tensor *from = ckpt_tensor(s->p->src, t->src);
-    int claimed = is_claimed(s->p, t);
+    int claimed = is_claimed(s->p, t), once = claimed || (!from->has_digest && s->n_uses[t->src] == 1 && share_size(s->p->req->share) == 1);
     if (request_stopped(s->p->req)) {
         err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written");
         return NULL;
     }
-    if ((claimed ? ckpt_read_unproven : ckpt_read_range)(s->p->src, t->src, b, lo, hi, room->in, e) < 0)
+    if ((once ? ckpt_read_unproven : ckpt_read_range)(s->p->src, t->src, b, lo, hi, room->in, e) < 0)
         return NULL;
     if (!claimed)
         ckpt_digest_add(&s->tally[target].read, from->dtype, from->n_dims, from->shape, b, lo, hi, room->in);
@@ -245,7 +246,10 @@ static int open_room(struct stream *s, int n_threads, struct err *e)
         ok = b->in && b->cast && b->part;
     }
     s->tally = calloc((size_t)s->p->n + 1, sizeof *s->tally);
-    return ok && s->tally ? 0 : err_set(e, ERR_MEMORY, "no room for the buffers of %d threads", n_threads);
+    s->n_uses = calloc((size_t)ckpt_n_tensors(s->p->src) + 1, sizeof *s->n_uses);
+    for (int i = 0; s->n_uses && i < s->p->n; i++)
+        s->n_uses[s->p->target[i].src]++;
+    return ok && s->tally && s->n_uses ? 0 : err_set(e, ERR_MEMORY, "no room for the buffers of %d threads", n_threads);
 }
 
 static void free_room(struct stream *s, int n_threads)
@@ -257,6 +261,7 @@ static void free_room(struct stream *s, int n_threads)
     }
     free(s->room);
     free(s->tally);
+    free(s->n_uses);
 }
 
 /* This process's own part: all of its files are on the disk afterwards. */

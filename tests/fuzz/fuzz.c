@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "format/fmt.h"
-#include "format/zip_crc.h"
+#include "format/crc32.h"
 
 #define STORAGES_MAX 64
 
@@ -111,7 +111,7 @@ static void put_common(uint8_t **p, uint32_t crc, size_t n, size_t n_name)
 static void zip_add(struct zip_out *z, const char *name, const uint8_t *data, size_t n)
 {
     size_t n_name = strlen(name), header = z->n;
-    uint32_t crc = zip_crc32(0, data, n);
+    uint32_t crc = fmt_crc32(0, data, n);
     uint8_t *p = z->p + z->n, *c = z->central + z->central_n;
     put(&p, 0x04034b50, 4);
     put_common(&p, crc, n, n_name);

@@ -2,7 +2,7 @@
 #include <unistd.h>
 #include "base/io.h"
 #include "format/zip.h"
-#include "format/zip_crc.h"
+#include "format/crc32.h"
 #include "tests/test.h"
 
 struct bytes { char data[8192]; size_t n; };
@@ -79,7 +79,7 @@ static void make(struct bytes *b, struct entry *x, int n, int wide)
 
 static struct entry entry(const char *name, const char *data)
 {
-    return (struct entry){ .name = name, .data = data, .n = strlen(data), .crc = zip_crc32(0, data, strlen(data)), .size = strlen(data) };
+    return (struct entry){ .name = name, .data = data, .n = strlen(data), .crc = fmt_crc32(0, data, strlen(data)), .size = strlen(data) };
 }
 
 /* A checkpoint without tensors around one file, so that its bytes can be read. */
@@ -122,21 +122,53 @@ TEST(crc32_has_the_published_values)
 {
     char long_text[1000];
     uint32_t c = 0;
-    CHECK_INT(zip_crc32(0, "", 0), 0);
-    CHECK_INT(zip_crc32(0, "123456789", 9), 0xcbf43926u);
-    CHECK_INT(zip_crc32(0, "The quick brown fox jumps over the lazy dog", 43), 0x414fa339u);
+    CHECK_INT(fmt_crc32(0, "", 0), 0);
+    CHECK_INT(fmt_crc32(0, "123456789", 9), 0xcbf43926u);
+    CHECK_INT(fmt_crc32(0, "The quick brown fox jumps over the lazy dog", 43), 0x414fa339u);
     for (int i = 0; i < 1000; i++)
         long_text[i] = (char)(i * 7 + i / 13);
     for (int i = 0; i < 1000; i += 37)       /* in steps, from odd places: as at once */
-        c = zip_crc32(c, long_text + i, (size_t)(1000 - i < 37 ? 1000 - i : 37));
-    CHECK_INT(c, zip_crc32(0, long_text, 1000));
+        c = fmt_crc32(c, long_text + i, (size_t)(1000 - i < 37 ? 1000 - i : 37));
+    CHECK_INT(c, fmt_crc32(0, long_text, 1000));
     for (int n = 0; n < 200; n++) {          /* bit by bit */
         uint32_t want = ~0u;
         for (int i = 0; i < n; i++)
             for (int k = 0; k < 8; k++)
                 want = want >> 1 ^ (((want ^ (uint32_t)((unsigned char)long_text[i] >> k)) & 1) ? 0xedb88320u : 0);
-        CHECK_INT(zip_crc32(0, long_text, (size_t)n), (uint32_t)~want);
+        CHECK_INT(fmt_crc32(0, long_text, (size_t)n), (uint32_t)~want);
     }
+}
+
+TEST(every_way_to_a_crc32_is_the_same)
+{
+    static char data[4096 + 64];
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (char)(i * 2654435761u >> 13);
+    for (int way = 1; way < fmt_crc32_ways(); way++)
+        for (size_t n = 0; n < 1200; n++) {             /* all lengths to four of the widest folds, from every alignment in turn, going on from a sum */
+            uint32_t begin = n % 3 ? (uint32_t)n * 0x9e3779b9u : 0;
+            CHECK_INT(fmt_crc32_by(way, begin, data + n * 7 % 64, n), fmt_crc32_by(0, begin, data + n * 7 % 64, n));
+        }
+    for (int way = 1; way < fmt_crc32_ways(); way++)
+        for (size_t cut = 0; cut <= 4096; cut += 61)
+            CHECK_INT(fmt_crc32_by(way, fmt_crc32_by(way, 0, data, cut), data + cut, 4096 - cut), fmt_crc32_by(0, 0, data, 4096));
+}
+
+TEST(crc32_of_parts_in_any_order_is_that_of_the_whole)
+{
+    static char data[5000];
+    uint32_t parts = 0;
+    for (size_t i = 0; i < sizeof data; i++)
+        data[i] = (char)(i * i >> 3);
+    for (int i = 0; i < 50; i++) {                      /* 100 bytes each, the 17th next */
+        int at = i * 17 % 50;
+        parts ^= fmt_crc32_part(data + 100 * at, 100, (int64_t)sizeof data - 100 * (at + 1));
+    }
+    CHECK_INT(fmt_crc32_whole(parts, sizeof data), fmt_crc32(0, data, sizeof data));
+    CHECK_INT(fmt_crc32_moved(fmt_crc32_part(data, 7, 0), 11), fmt_crc32_part(data, 7, 11));
+    CHECK_INT(fmt_crc32_whole(0, 0), 0);
+    parts ^= fmt_crc32_part(data, 1, 4999) ^ fmt_crc32_part(data + 40, 1, 4999);        /* another byte there */
+    CHECK(fmt_crc32_whole(parts, sizeof data) != fmt_crc32(0, data, sizeof data));
 }
 
 TEST(entries_are_found_wherever_the_zip_lies)
