@@ -4,7 +4,8 @@ a PyTorch DCP folder to tp 8, beside the frameworks' own converters, in turn; wa
 
 The folders come from the frameworks where this python has them (torch, deepspeed), else from tests/cli/foreign_make.py, and then there is nobody to
 compare with. DIR (/tmp/shardline-bench-foreign) keeps them for the next time and needs four times --gb. The source is in memory for everybody.
-zero_to_fp32 writes the weights only, a third of the bytes; the others and ours all of the state."""
+zero_to_fp32 writes the weights only, a third of the bytes: beside it `reshard --weights-only` is the same work; the others and ours write all of the state.
+reshard ends with its files on the disk; +sync: what a sync behind each program takes until that is true of the others."""
 import argparse, importlib.util, json, os, shutil, subprocess, sys, time
 
 here = os.path.dirname(os.path.abspath(__file__))
@@ -46,7 +47,7 @@ def warm(path):
                 while h.read(1 << 22): pass
 
 def run(command):
-    """wall seconds, peak bytes of the largest process"""
+    """wall seconds, seconds of a sync behind it, peak bytes of the largest process"""
     os.sync()
     t = time.monotonic()
     p = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -54,11 +55,13 @@ def run(command):
     _, status, used = os.wait4(p.pid, 0)
     wall = time.monotonic() - t
     if status: sys.exit(f"{command[0]}: {text[-600:]}")
-    return wall, used.ru_maxrss * 1024
+    os.sync()
+    return wall, time.monotonic() - t - wall, used.ru_maxrss * 1024
 
 def tools(kind, src, out, reshard):
     py = sys.executable
     yield "reshard", [reshard, "--tp", "8", src, out]
+    yield "reshard weights", [reshard, "--tp", "8", "--weights-only", src, out]
     if kind == "zero3" and has("deepspeed"):
         tag = open(src + "/latest").read().strip()
         yield "zero_to_fp32", [py, src + "/zero_to_fp32.py", src, out]
@@ -74,25 +77,27 @@ def main():
     o = a.parse_args()
     if o.worker: return worker(o.worker, o.gb, o.dir)
     rows = []
-    print(f"{'source':8} {'tool':18} {'seconds':>22} {'GB/s in':>8} {'peak MiB':>9}")
+    print(f"{'source':8} {'tool':18} {'seconds':>22} {'+sync':>6} {'GB/s in':>8} {'peak MiB':>9}")
     for kind in ("zero3", "dcp"):
         if o.only and o.only != kind: continue
         dir = f"{o.dir}/{kind}-{o.gb:g}"
         make(kind, o.gb, dir)
         if o.make_only: continue
-        src, out, walls, peaks = dir + "/ckpt", dir + "/out", {}, {}
+        src, out, walls, syncs, peaks = dir + "/ckpt", dir + "/out", {}, {}, {}
         n = size(src)
         warm(src)
         for _ in range(o.rounds):
             for name, command in tools(kind, src, out, o.bin + "/reshard"):
-                wall, peak = run(command)
+                wall, sync, peak = run(command)
                 walls.setdefault(name, []).append(wall)
+                syncs.setdefault(name, []).append(sync)
                 peaks[name] = max(peaks.get(name, 0), peak)
                 shutil.rmtree(out) if os.path.isdir(out) else os.unlink(out)
         best = {k: sorted(v)[len(v) // 2] for k, v in walls.items()}
         for name, wall in best.items():
-            print(f"{kind:8} {name:18} {' '.join(f'{w:.2f}' for w in walls[name]):>22} {n / wall / 1e9:8.2f} {peaks[name] / 2**20:9.0f}")
-            if name != "reshard": rows.append(dict(name=f"{kind} to tp 8", ours=n / best["reshard"] / 1e9, peer=n / wall / 1e9, peer_name=name, unit="GB/s", ratio=wall / best["reshard"]))
+            print(f"{kind:8} {name:18} {' '.join(f'{w:.2f}' for w in walls[name]):>22} {sorted(syncs[name])[len(walls[name]) // 2]:6.2f} {n / wall / 1e9:8.2f} {peaks[name] / 2**20:9.0f}")
+            ours = best["reshard weights" if name == "zero_to_fp32" else "reshard"]
+            if not name.startswith("reshard"): rows.append(dict(name=f"{kind} to tp 8", ours=n / ours / 1e9, peer=n / wall / 1e9, peer_name=name, unit="GB/s", ratio=wall / ours))
         rows.append(dict(name=f"{kind} peak memory", ours=peaks["reshard"] / 2**20, peer=LIMIT / 2**20, peer_name="limit", unit="MiB", ratio=LIMIT / peaks["reshard"]))
     print(json.dumps({"rows": rows}, separators=(",", ":")))
 
