@@ -42,7 +42,7 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
       "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 },                \
     { OPT_SWITCH, "weights-only", AT(weights_only), "0", NULL, "leave optimizer state out", 0, 0, 0 },                  \
     { OPT_TEXT, "config", AT(config), NULL, "FILE", "config.json to use instead of SRC's", 0, 0, 0 },                   \
-    { OPT_SIZE, "shard-size", AT(shard_size), "5GB", "SIZE", "hf: most data in one file", 1, 1e18, 0 },                 \
+    { OPT_SIZE, "shard-size", AT(shard_size), "0", "SIZE", "hf: most data in one file (0: 5 GB)", 0, 1e18, 0 },         \
     { OPT_TEXT, "compress", AT(compress), "none", "zstd[:LEVEL]|zstd-planes[:LEVEL]",                             \
       "native: zstd, level 1 to 19 (1): `zstd -d` gives the plain files back; zstd-planes, 0 to 19 (0): smaller and faster for floats", 0, 0, 0 }, \
     GROUP("Run"),                                                                                                       \
@@ -116,12 +116,14 @@ static int make_request(struct request *r, const struct options *o, const char *
     *r = (struct request){ .src = src, .dst = dst, .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, 1, (int)o->zero },
                            .format = (enum target_format)o->format, .dtype = (enum target_dtype)o->dtype,
                            .weights_only = o->weights_only || o->format == TARGET_HF, .n_threads = threads_of(o, 1), .config_path = o->config,
-                           .shard_bytes = o->shard_size, .stop = &stop };
+                           .shard_bytes = o->shard_size ? o->shard_size : 5000000000, .stop = &stop };
     int rc = parse_compress(o->compress, r, e);
     if (rc < 0)
         return rc;
     if (r->codec && o->format != TARGET_NATIVE)
         return err_set(e, ERR_USAGE, "--compress is for --format native: others could not read the files");
+    if (o->shard_size && o->format != TARGET_HF)
+        return err_set(e, ERR_USAGE, "--shard-size is for --format hf: the files of others follow the layout");
     if (o->format == TARGET_MEGATRON)
         return err_set(e, ERR_USAGE, "--format megatron-dist: writing it is not built yet: use native, hf, dcp or deepspeed-universal");
     if (holds_whole(r->format) && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->zero))

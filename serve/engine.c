@@ -7,6 +7,7 @@
 #include "base/log.h"
 
 #define IDLE_MS 200
+#define DRAIN_MS 10                  /* idle, but other replicas still work */
 #define LOOK_S 0.1
 
 /* ---- life ---- */
@@ -218,11 +219,12 @@ static int plan_order(struct engine *en)
 /* Rank 0: what comes next. */
 static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct err *e)
 {
-    int wait_ms = en->active ? 0 : IDLE_MS, rc = 0;
+    int rc = 0;
     if (!en->follows && world_stop_signal(en->world))
         atomic_store(&en->sv->state, SERVICE_DRAINING);
     int ends = (limit && en->n_answered >= limit) || atomic_load(&en->sv->state) == SERVICE_DRAINING;
-    for (struct request *rq = inbox_take(en->inbox, ends ? 0 : wait_ms), *next; rq; rq = next) {
+    int wait_ms = en->active ? 0 : !ends ? IDLE_MS : en->router->n > 1 ? DRAIN_MS : 0;
+    for (struct request *rq = inbox_take(en->inbox, wait_ms), *next; rq; rq = next) {
         next = rq->next;
         start_request(en, rq);
     }

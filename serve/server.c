@@ -129,7 +129,7 @@ static int decide_sizes(struct server *s, struct err *e)
     int64_t weights = weight_bytes(c, arithmetic(s), e), limit, extra = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
     if (weights < 0)
         return (int)weights;
-    w.bytes /= s->o.replicas;
+    w.bytes = (w.bytes + s->o.replicas - 1) / s->o.replicas;             /* 0 stays: not said */
     w.room = (free_memory() - weights * s->o.replicas) / 2 / s->o.replicas;
     limit = (w.bytes ? w.bytes : w.room) / w.all_bytes * KV_PAGE;
     s->size.window = w.window = c->window_first ? 0 : c->window;         /* where a layer sees all, every page stays */
@@ -148,7 +148,8 @@ static int decide_sizes(struct server *s, struct err *e)
     s->size.prefix_cache = !s->o.prefix_cache;          /* the words are on, off */
     extra = extra < 1 ? 1 : extra;
     s->size.max_wants = s->size.max_seqs + (extra < s->size.chunk ? extra : s->size.chunk);
-    return kv_plan(&w, &s->size.n_pages, e);
+    int rc = kv_plan(&w, &s->size.n_pages, e);
+    return rc < 0 && s->o.replicas > 1 ? err_add(e, "each of %lld replicas", (long long)s->o.replicas) : rc;
 }
 
 static int share_sizes(struct server *s, struct err *e)

@@ -367,7 +367,10 @@ out:
 static void say_what_was_taken(struct trainer *t)
 {
     const struct ckpt_state *s = ckpt_state(t->source);
-    log_line(&t->log, "written by %s; data begin at the first sequence: where its run was is not in it", ckpt_writer(t->source));
+    if (s->epoch || s->sample)
+        log_line(&t->log, "written by %s; data go on where its run was", ckpt_writer(t->source));
+    else
+        log_line(&t->log, "written by %s; data begin at the first sequence: where its run was is not in it", ckpt_writer(t->source));
     if (s->run_json)
         log_line(&t->log, "its settings, where the command line has none: %s", s->run_json);
     else

@@ -51,6 +51,7 @@ run reshard inspect d1
 claim "inspect says what it is" has "$out" dcp
 run ptrain --data text --resume d1 --steps 3 --stop-after 3 --seq-len 15 --global-batch 4 --threads 1 --out from-dcp
 bits=$out
+claim "and with its data where they were, which is said" has "$err" "data go on where its run was"
 run ptrain --data text --resume whole/step-2 --steps 3 --stop-after 3 --seq-len 15 --global-batch 4 --threads 1 --out from-native
 claim "training goes on from dcp to the same bits" [ $rc = 0 -a "${bits%,*}" = "${out%,*}" ]
 rm -rf from-*
@@ -73,6 +74,7 @@ while IFS='|' read -r options src says; do
 done <<'TABLE'
 --format deepspeed-universal --weights-only|half|lm_head.weight is BF16 without an fp32 master: --format deepspeed-universal holds fp32 weights: add --dtype fp32
 --format deepspeed-universal --tp 2|half|--format deepspeed-universal holds whole tensors: leave --tp, --pp, --dp and --zero out
+--format dcp --shard-size 1MB|half|--shard-size is for --format hf
 --format dcp --compress zstd|half|--compress is for --format native
 --format megatron-dist|half|--format megatron-dist: writing it is not built yet
 TABLE

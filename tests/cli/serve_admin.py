@@ -1,4 +1,5 @@
 """serve_admin.py TMP - POST /admin/reload: refusals keep the old weights, requests in work go on, the bits behind it are the new checkpoint's; TLS."""
+import http.server
 import json
 import os
 import ssl
@@ -24,6 +25,24 @@ def reload(s, checkpoint, headers=ADMIN, **more):
 
 def cached(a):
     return a["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+class Nothing(http.server.BaseHTTPRequestHandler):
+    """A server without files, which answers when it may."""
+    asked, may = threading.Event(), threading.Event()
+
+    def do_GET(self):
+        self.asked.set()
+        self.may.wait(10)
+        self.send_error(404)
+    do_HEAD = do_GET
+
+    def log_message(self, *a):
+        pass
+
+
+far = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Nothing)
+threading.Thread(target=far.serve_forever, daemon=True).start()
 
 
 # ---- what is expected ----
@@ -56,13 +75,24 @@ for layout in (("--tp", 1), ("--tp", 2, "--replicas", 2)):
     for what, body, param, word in (("no checkpoint", {}, "checkpoint", ""), ("a number", {"checkpoint": 1}, "checkpoint", ""), ("an empty path", {"checkpoint": ""}, "checkpoint", ""),
                                     ("a NUL in it", {"checkpoint": f"{tmp}/b\0x"}, None, ""), ("a very long one", {"checkpoint": "x" * 5000}, "checkpoint", ""),
                                     ("another field", {"checkpoint": f"{tmp}/b", "mode": 1}, "mode", ""), ("a list", [1], None, "object"),
-                                    ("what is not there", {"checkpoint": f"{tmp}/none"}, "checkpoint", "none"), ("another shape", {"checkpoint": f"{tmp}/other/step-1"}, "checkpoint", "num_hidden_layers"),
+                                    ("what is not there", {"checkpoint": f"{tmp}/none"}, "checkpoint", "none"), ("another shape", {"checkpoint": f"{tmp}/other/step-1"}, "checkpoint", "in the model that is served"),
                                     ("a damaged one", {"checkpoint": f"{tmp}/bad"}, "checkpoint", "weights-00003")):
         status, data, _ = s.request("POST", "/admin/reload", body, ADMIN)
         e = json.loads(data)["error"]
         claim(f"{what} is refused", status == 400 and (what == "a NUL in it" or e["param"] == param) and word in e["message"], (status, e))
     got = s.request("GET", "/admin/reload", headers=ADMIN)
     claim("a GET is not a reload", got[0] == 405, got)
+    Nothing.asked.clear()
+    Nothing.may.clear()
+    told = []
+    operator = threading.Thread(target=lambda: told.append(reload(s, f"http://127.0.0.1:{far.server_port}/m")))
+    operator.start()
+    Nothing.asked.wait(10)
+    complete(prompt="x", max_tokens=3)
+    claim("nobody waits for a URL that does not answer", not told, told)
+    Nothing.may.set()
+    operator.join()
+    claim("which is refused in the end", told[0][0] == 400 and "manifest.json" in told[0][1]["error"]["message"], told)
     same = complete(**ask)
     claim("after them the old weights serve on", essence(same) == essence(old) and same["system_fingerprint"] == old["system_fingerprint"])
 

@@ -3,6 +3,7 @@
 # serve_admin.sh - weights swapped while requests run, the operators' key, TLS: see serve_admin.py.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/lib.bash"
+export SHARDLINE_CACHE=$TMP/cache no_proxy=127.0.0.1,localhost
 command -v python3 >/dev/null || { skip "no python3"; finish; }
 for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
 run ptrain --data "$TMP/text" --out "$TMP/run" --steps 4 --save-every 2 --seq-len 64 --global-batch 4
