@@ -447,7 +447,7 @@ char *model_config_json(const struct model_config *c, const char *dtype)
     return text;
 }
 
-int model_config_same(const struct model_config *a, const struct model_config *b, const char *other, const char *advice, struct err *e)
+int model_config_same(const struct model_config *a, const struct model_config *b, const char *other, struct err *e)
 {
     const struct { const char *name; double x, y; } m[] = {
 #define SAME(key, member) { key, (double)a->member, (double)b->member }
@@ -461,9 +461,9 @@ int model_config_same(const struct model_config *a, const struct model_config *b
 #undef SAME
     };
     if (a->family != b->family)
-        return err_set(e, ERR_CONFIG, "model_type is %s in the checkpoint and %s in %s: %s", a->family->name, b->family->name, other, advice);
+        return err_set(e, ERR_CONFIG, "model_type is %s in the checkpoint and %s in %s: make them agree", a->family->name, b->family->name, other);
     for (size_t i = 0; i < sizeof m / sizeof m[0]; i++)
         if (m[i].x != m[i].y)
-            return err_set(e, ERR_CONFIG, "%s is %.17g in the checkpoint and %.17g in %s: %s", m[i].name, m[i].x, m[i].y, other, advice);
+            return err_set(e, ERR_CONFIG, "%s is %.17g in the checkpoint and %.17g in %s: make them agree", m[i].name, m[i].x, m[i].y, other);
     return 0;
 }

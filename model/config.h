@@ -45,8 +45,8 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
 char *model_config_json(const struct model_config *c, const char *dtype);
 int model_grain_formula(const struct model_config *c);
 int model_has_experts(const struct model_config *c, int64_t layer);
-/* 0, or ERR_CONFIG naming the first member in which a and b differ (shapes and numbers, not names of tokens): the message calls a the checkpoint,
- * b other, and ends with advice. */
-int model_config_same(const struct model_config *a, const struct model_config *b, const char *other, const char *advice, struct err *e);
+/* 0, or ERR_CONFIG naming the first member in which a and b differ (shapes and numbers, not names of tokens): the message calls a the checkpoint
+ * and b other. */
+int model_config_same(const struct model_config *a, const struct model_config *b, const char *other, struct err *e);
 
 #endif

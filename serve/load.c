@@ -377,7 +377,7 @@ int load_beside(struct loaded *fresh, struct loaded *l, const char *path, struct
 {
     struct comm *tp = l->m.tp;
     int rc = load_open(fresh, path, e);
-    if (rc >= 0 && (rc = model_config_same(&fresh->cfg, &l->cfg, "the model that is served", "give a checkpoint of the same model", e)) < 0)
+    if (rc >= 0 && (rc = model_config_same(&fresh->cfg, &l->cfg, "the model that is served", e)) < 0)
         err_add(e, "%s", path);
     TRY(comm_agree(tp, rc, e));
     rc = read_weights(fresh, &l->m, tp, NULL, e);

@@ -83,7 +83,7 @@ static int read_config(struct trainer *t, struct err *e)
         return err_set(e, ERR_CONFIG, "%s has no config.json: give --model config.json", ckpt_path(t->source));
     TRY(model_config_parse(&c, text, what, e));
     if (t->o.model && t->cfg.hidden)
-        TRY(model_config_same(&c, &t->cfg, "--model", "leave --model out or make them agree", e));
+        TRY(model_config_same(&c, &t->cfg, "--model (which may be left out)", e));
     t->cfg = c;
 out:
     return rc;

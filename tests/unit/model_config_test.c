@@ -26,7 +26,7 @@ TEST(the_older_and_the_newer_layout_say_the_same)
     CHECK(c.rope == ROPE_LLAMA3 && c.rope_theta == 500000.0 && c.rope_factor == 8 && c.rope_low_freq == 1 && c.rope_high_freq == 4);
     CHECK(c.rope_original_max_pos == 64 && c.bf16 && c.head_dim == 8);
     CHECK_INT(parse("{" SHAPE ",\"rope_parameters\":{\"rope_theta\":500000.0," LLAMA3 "},\"dtype\":\"bfloat16\"}"), 0);
-    CHECK_INT(model_config_same(&old, &c, "--model", "make them agree", &e), 0);
+    CHECK_INT(model_config_same(&old, &c, "--model", &e), 0);
     CHECK(c.bf16);
     CHECK_INT(parse("{" SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}"), 0);
     CHECK(c.rope == ROPE_LINEAR && c.rope_factor == 2);
@@ -128,7 +128,7 @@ static void round_trip(const struct model_config *want, const char *dtype)
     char *text = model_config_json(want, dtype);
     CHECK(text != NULL);
     CHECK_INT(parse(text), 0);
-    CHECK_INT(model_config_same(want, &c, "--model", "make them agree", &e), 0);
+    CHECK_INT(model_config_same(want, &c, "--model", &e), 0);
     CHECK_INT(c.bf16, !strcmp(dtype, "bfloat16"));
     CHECK(c.max_pos == want->max_pos && c.init_range == want->init_range && c.bos == want->bos && c.n_eos == want->n_eos);
     CHECK_SAME(c.eos, want->eos, sizeof *c.eos * (size_t)c.n_eos);
@@ -179,11 +179,11 @@ TEST(configs_that_differ_say_in_what)
     CHECK_INT(parse("{" SHAPE "}"), 0);
     a = c;
     c.vocab++;
-    CHECK_INT(model_config_same(&a, &c, "--model", "make them agree", &e), -ERR_CONFIG);
+    CHECK_INT(model_config_same(&a, &c, "--model", &e), -ERR_CONFIG);
     CHECK_HAS(e.text, "vocab_size is 32000 in the checkpoint and 32001 in --model");
     c = a;
     c.norm_eps *= 2;
-    CHECK_INT(model_config_same(&a, &c, "--model", "make them agree", &e), -ERR_CONFIG);
+    CHECK_INT(model_config_same(&a, &c, "--model", &e), -ERR_CONFIG);
     CHECK_HAS(e.text, "the norms' eps");
 }
 
@@ -207,7 +207,7 @@ TEST(both_layouts_of_config_json_say_the_same)
         v4 = c;
         CHECK_INT(parse(some[i].v5), 0);
         if (v4.family->computed)
-            CHECK_INT(model_config_same(&v4, &c, "--model", "make them agree", &e), 0);
+            CHECK_INT(model_config_same(&v4, &c, "--model", &e), 0);
         CHECK_INT(v4.n_experts, c.n_experts);
         CHECK_INT(v4.bf16, c.bf16);
         CHECK_SAME(v4.dense, c.dense, sizeof c.dense);
