@@ -110,6 +110,7 @@ static int find_dcp(struct remote *r, const char *sub, struct err *e)
 static int find_ranks(struct remote *r, const char *sub, struct err *e)
 {
     static const char *const prefixes[] = { "", "bf16_", "fp16_" };
+    static const char *const others[] = { "mp_rank_01_model_states.pt", "zero_pp_rank_0_mp_rank_01_model_states.pt" };
     char before[64], one[1024];
     int rc = 0, n;
     snprintf(one, sizeof one, "%smp_rank_00_model_states.pt", sub);
@@ -118,6 +119,11 @@ static int find_ranks(struct remote *r, const char *sub, struct err *e)
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes && !rc; i++) {
         snprintf(before, sizeof before, "%szero_pp_rank_", prefixes[i]);
         if ((rc = numbered(r, sub, before, "_mp_rank_00_optim_states.pt", e)) < 0)
+            return rc;
+    }
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {           /* the reader refuses them, but must see one */
+        snprintf(one, sizeof one, "%s%s", sub, others[i]);
+        if ((rc = remote_try_large(r, one, e)) < 0)
             return rc;
     }
     return 1;

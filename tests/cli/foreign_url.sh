@@ -41,6 +41,13 @@ claim "inspect by URL" has "$out" "optimizer state: moments, step"
 sent=$(sed -n 's|^ok dcp-3/ckpt/__.*sent=\([0-9]*\).*|\1|p' log | awk '{ s += $1 } END { print s + 0 }')
 claim "inspect reads tables: $sent bytes of data files" [ "$sent" -le $(($(cat served/dcp-3/ckpt/__* | wc -c) * 2)) ]
 
+# model-parallel ranks are refused, as in a folder: half of every tensor would be taken for the whole
+cp served/zero2-3/ckpt/*/mp_rank_00_model_states.pt "$(ls -d served/zero2-3/ckpt/*/)mp_rank_01_model_states.pt"
+rm -rf cache
+run reshard digest $at/ok/zero2-3/ckpt
+claim "a second model-parallel rank by URL is refused" [ $rc = 1 ]
+claim "and said" has "$err" "model-parallel rank 1"
+
 printf '../../etc' >served/zero3-5/ckpt/latest
 rm -rf cache
 run reshard inspect $at/ok/zero3-5/ckpt

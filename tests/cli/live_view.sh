@@ -79,9 +79,9 @@ assert all(len(f) < most for f in steps[:-1]), max(steps[:-1], key=len)
 assert any("loss" in f for f in steps) and all(re.search(r"(loss [\d.]+|tokens/s|left [\d:]+( s)?|step \d+/\d+|mfu \d+%|comm \d+%|mem [\d.]+ .B)$", f) for f in steps[:-1]), steps
 PY
 }
-view 45 narrow --steps 60 --ranks 2
+view 45 narrow --steps 40 --ranks 2
 claim "a narrow terminal: whole fields, as many as fit" narrow narrow 45 frames
-view 150,40 resized --steps 150
+view 150,40 resized --steps 80
 claim "a terminal that shrinks: so does the line" narrow resized 40 later
 
 train plain --steps 20
