@@ -1,11 +1,16 @@
 """serve_bits.py CHECKPOINT EVAL.jsonl [part] - a token's log-prob has the same bits at every tp, alone and in any batch, for every
-prefill chunk, when pages run out, and as ptrain --eval-logprobs says."""
+prefill chunk, when pages run out, and as ptrain --eval-logprobs says. SERVE_BITS=all: also with exactly 31 others, at every tp, in every dtype."""
+import http.client
 import json
+import os
+import re
 import sys
+import time
 from serve_server import Server, bits, claim, finish, together
 
 checkpoint, eval_file = sys.argv[1:3]
-few = len(sys.argv) > 3        # fewer layouts: another dtype goes the same ways
+every = os.environ.get("SERVE_BITS") == "all"
+few = len(sys.argv) > 3 and not every        # fewer layouts: another dtype goes the same ways
 windows = [json.loads(line) for line in open(eval_file)]
 prompts = [w["ids"] for w in windows[:6]] + [windows[0]["ids"][:1], windows[1]["ids"][:17], (windows[2]["ids"] * 4)[:200]]
 GREEDY = dict(max_tokens=12, temperature=0, logprobs=3, echo=True, ignore_eos=True, return_token_ids=True)
@@ -27,6 +32,27 @@ def compare(name, got, want):
         claim(f"{name}: request {i} has the same tokens and the same floats", g == w, f"{str(g)[:300]} expected {str(w)[:300]}")
 
 
+def running(server):
+    return int(re.search(r"^vllm:num_requests_running\{.*\} (\d+)", server.request("GET", "/metrics")[1].decode(), re.M).group(1))
+
+
+def crowd(name, server, n_others=31):
+    """Requests, one at a time, while n_others of other lengths decode all along; these hang up at the end."""
+    others = [http.client.HTTPConnection(server.host, server.port, timeout=120) for _ in range(n_others)]
+    for i, c in enumerate(others):
+        body = dict(prompt=[(7 * i + k * k) % 256 for k in range(1 + 5 * i)], temperature=1, seed=i, ignore_eos=True, max_tokens=1800)
+        c.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+    begin = time.monotonic()
+    while running(server) < n_others and time.monotonic() - begin < 60:
+        time.sleep(0.01)
+    for i in (0, 5, len(prompts) - 1):
+        before, got, after = running(server), ask(server, requests[i])(), running(server)
+        claim(f"{name}: request {i} with {n_others} others", got == want[i], f"{str(got)[:300]} expected {str(want[i])[:300]}")
+        claim(f"{name}: they were there", all(n_others <= x <= n_others + 1 for x in (before, after)), (before, after))     # one more: who just left
+    for c in others:
+        c.close()
+
+
 s = Server(checkpoint, "--tp", 1)
 want = [ask(s, r)() for r in requests]
 for i in range(6):
@@ -41,6 +67,8 @@ scored = essence(s.complete(prompt=prompts, **dict(GREEDY, max_tokens=0)))
 compare("tp 1, scored without an answer", [c[3] for c in scored], [w[0][3][:len(p)] for w, p in zip(want, prompts)])
 long = [dict(prompt=p[:50 + i], **dict(GREEDY, max_tokens=150)) for i, p in enumerate(prompts[:6])]
 want_long = [ask(s, r)() for r in long]
+if every:
+    crowd("tp 1", s)
 rc, err = s.stop()
 claim("the server ends well", rc == 0, f"{rc}: {err}")
 
@@ -56,6 +84,8 @@ for name, args in (("chunks of 7", ("--tp", 1, "--prefill-chunk", 7)),
     compare(name, together([ask(s, r) for r in requests]), want)
     if "pages" in name:
         compare(name, together([ask(s, r) for r in long]), want_long)
+    elif every and "--max-batch" not in args:
+        crowd(name, s)
     rc, err = s.stop()
     claim(f"{name}: ends well", rc == 0, f"{rc}: {err}")
     if "pages" in name:
