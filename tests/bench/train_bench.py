@@ -44,6 +44,7 @@ def ours(a, size, layout, dtype, seq, numerics):
     if os.path.exists(logs):
         os.unlink(logs)
     out = os.path.join(a.tmp, "out")
+    shutil.rmtree(out, ignore_errors=True)         # the last run may have come to its save
     cmd = [os.path.join(a.bin, "ptrain"), "--data", os.path.join(a.tmp, f"{vocab}.u16"), "--out", out, "--model", os.path.join(a.tmp, size + ".json"),
            "--ranks", ranks, "--threads", threads, "--seq-len", seq, "--global-batch", sequences(size, seq), "--steps", a.steps + 2,
            "--dtype", dtype, "--numerics", numerics, "--log", logs, *flags]
