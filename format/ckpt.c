@@ -170,8 +170,7 @@ const char *ckpt_extra_name(const struct ckpt *c, int i) { return c->extra[i].na
 
 int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name)
 {
-    struct ckpt_tensor key = { .name = name, .role = role };
-    const struct ckpt_tensor *t = c->n_tensors ? bsearch(&key, c->tensor, (size_t)c->n_tensors, sizeof key, fmt_compare_tensors) : NULL;
+    const struct ckpt_tensor *t = fmt_find_tensor(c->tensor, c->n_tensors, role, name);
     return t ? (int)(t - c->tensor) : -1;
 }
 

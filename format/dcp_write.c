@@ -68,7 +68,7 @@ static int plan_item(const struct dcp_write *w, const struct dcp_chunk *x, struc
     pkw_tensor(p, t->dtype, x->box.n_dims, x->box.extent, 0);
     int rc = pkw_end(p, e);
     *part = (struct torch_part){ box_count(&x->box) * (int64_t)ckpt_dtype_size(t->dtype), 0, x->crc };
-    *z = (struct torch_out){ .root = "archive", .pickle = p->p, .n_pickle = p->n, .n = 1, .part = part };
+    *z = (struct torch_out){ .root = "archive", .pickle = p->b.p, .n_pickle = p->b.n, .n = 1, .part = part };
     return rc < 0 ? rc : torch_out_plan(z, e);
 }
 

@@ -42,9 +42,7 @@ static const char *const state_suffix[ROLE_COUNT] = { "", "master_param", "exp_a
 /* 1: the optimizer knows the tensor, which is one of the weights. Tensors are sorted by role and name. */
 static int is_trained(const struct dcp_write *w, const struct ckpt_tensor *weight)
 {
-    struct ckpt_tensor key = *weight;
-    key.role = ROLE_EXP_AVG;
-    return bsearch(&key, w->t, (size_t)w->n, sizeof key, fmt_compare_tensors) != NULL;
+    return fmt_find_tensor(w->t, w->n, ROLE_EXP_AVG, weight->name) != NULL;
 }
 
 /* Matrices decay, vectors do not; without decay there is one group. */
@@ -105,8 +103,8 @@ static int add_object(struct table *b, struct object x, int option, struct err *
     else
         options[option].write(b, &x, &p);
     TRY(pkw_end(&p, e));
-    z.pickle = p.p;
-    z.n_pickle = p.n;
+    z.pickle = p.b.p;
+    z.n_pickle = p.b.n;
     TRY(torch_out_plan(&z, e));
     if (z.n)
         TRY(io_pwrite(b->fd, b->path, &step, sizeof step, b->bytes + part.at, e));
@@ -411,7 +409,7 @@ static int write_metadata(struct table *b, struct err *e)
     int rc = pkw_end(p, e);
     char *path = rc < 0 ? NULL : fmt_join(b->w->dir, ".metadata");
     if (rc >= 0)
-        rc = path ? io_write_file(path, p->p, p->n, e) : err_set(e, ERR_MEMORY, "no room for the path of .metadata");
+        rc = path ? io_write_file(path, p->b.p, p->b.n, e) : err_set(e, ERR_MEMORY, "no room for the path of .metadata");
     free(path);
     return rc < 0 ? rc : 0;
 }

@@ -123,6 +123,7 @@ int fmt_file_name_check(const char *name, const char *what, struct err *e);     
 int fmt_shape_check(enum ckpt_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name, int64_t *bytes, struct err *e);
 int fmt_dtype_of(const char *name);                                                     /* or -1 */
 int fmt_compare_tensors(const void *a, const void *b);                                  /* struct ckpt_tensor: role, name */
+const struct ckpt_tensor *fmt_find_tensor(const struct ckpt_tensor *t, int n, enum ckpt_role role, const char *name);     /* in that order; NULL: not there */
 void fmt_sort_tensors(struct ckpt *c);              /* sorts tensors, renumbers pieces, sorts them, makes first_piece */
 int fmt_sort_names(struct ckpt *c, struct err *e);  /* the same of tensors in any order; first_piece is there */
 int fmt_base_names(struct ckpt *c, struct err *e);  /* a base model's names get the first word that the whole model's have */

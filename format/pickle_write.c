@@ -7,25 +7,7 @@
 
 /* ---- bytes ---- */
 
-static void put(struct pkw *w, const void *data, size_t n)
-{
-    if (w->failed)
-        return;
-    if (n > w->room - w->n) {
-        size_t room = w->room ? w->room : 256;
-        while (room - w->n < n)
-            room *= 2;
-        char *grown = realloc(w->p, room);
-        if (!grown) {
-            w->failed = 1;
-            return;
-        }
-        w->p = grown;
-        w->room = room;
-    }
-    memcpy(w->p + w->n, data, n);
-    w->n += n;
-}
+static void put(struct pkw *w, const void *data, size_t n) { buf_add(&w->b, data, n); }
 
 static void put_le(struct pkw *w, int op, uint64_t v, int n_bytes)
 {
@@ -41,14 +23,14 @@ void pkw_begin(struct pkw *w) { put_le(w, 0x80, 2, 1); }
 
 void pkw_free(struct pkw *w)
 {
-    free(w->p);
+    buf_free(&w->b);
     memset(w, 0, sizeof *w);
 }
 
 int pkw_end(struct pkw *w, struct err *e)
 {
     pkw_op(w, PKW_STOP);
-    return w->failed ? err_set(e, ERR_MEMORY, "no room for a pickle of %zu bytes", w->n) : 0;
+    return w->b.failed ? err_set(e, ERR_MEMORY, "no room for a pickle of %zu bytes", w->b.n) : 0;
 }
 
 /* ---- values ---- */

@@ -5,6 +5,7 @@
 #ifndef SHARDLINE_FORMAT_PICKLE_WRITE_H
 #define SHARDLINE_FORMAT_PICKLE_WRITE_H
 
+#include "base/buf.h"
 #include "format/ckpt.h"
 
 /* Opcodes without an argument. */
@@ -14,9 +15,7 @@ enum {
 };
 #define PKW_WORDS 64
 struct pkw {
-    char *p;
-    size_t n, room;
-    int failed;
+    struct buf b;
     struct { const char *module, *name; } word[PKW_WORDS];      /* memoized; module NULL: a text */
     int n_words;
 };

@@ -137,6 +137,12 @@ int fmt_compare_tensors(const void *pa, const void *pb)
     return a->role != b->role ? (a->role > b->role) - (a->role < b->role) : strcmp(a->name, b->name);
 }
 
+const struct ckpt_tensor *fmt_find_tensor(const struct ckpt_tensor *t, int n, enum ckpt_role role, const char *name)
+{
+    struct ckpt_tensor key = { .name = name, .role = role };
+    return n ? bsearch(&key, t, (size_t)n, sizeof key, fmt_compare_tensors) : NULL;
+}
+
 static int compare_piece(const void *pa, const void *pb)
 {
     const struct fmt_piece *a = pa, *b = pb;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/buf.h"
 #include "base/io.h"
 #include "format/crc32.h"
 
@@ -17,30 +18,16 @@ struct writer {
     int fd;
     const char *path;
     int64_t base, at, start;            /* at: in the zip; start: of what is gathered */
-    char *p;
-    size_t n, room;
+    struct buf b;
     struct { int64_t header, bytes; uint32_t crc; char name[NAME_ROOM]; } *entry;
     int n_entries;
-    int failed;
 };
 
 static void put(struct writer *w, const void *data, size_t n)
 {
     w->at += (int64_t)n;
-    if (w->fd < 0 || w->failed)
-        return;
-    if (n > w->room - w->n) {
-        size_t room = (w->room + n) * 2 + 512;
-        char *grown = realloc(w->p, room);
-        if (!grown) {
-            w->failed = 1;
-            return;
-        }
-        w->p = grown;
-        w->room = room;
-    }
-    memcpy(w->p + w->n, data, n);
-    w->n += n;
+    if (w->fd >= 0)
+        buf_add(&w->b, data, n);
 }
 
 static void put_le(struct writer *w, uint64_t v, int n_bytes)
@@ -56,11 +43,11 @@ static uint64_t narrow(int64_t v) { return (uint64_t)(v >= WIDE ? WIDE : v); }
 static int flush(struct writer *w, struct err *e)
 {
     int rc = 0;
-    if (w->failed)
+    if (w->b.failed)
         return err_set(e, ERR_MEMORY, "%s: no room for its directory", w->path);
-    if (w->fd >= 0 && w->n)
-        rc = io_pwrite(w->fd, w->path, w->p, w->n, w->base + w->start, e);
-    w->n = 0;
+    if (w->fd >= 0 && w->b.n)
+        rc = io_pwrite(w->fd, w->path, w->b.p, w->b.n, w->base + w->start, e);
+    w->b.n = 0;
     return rc < 0 ? rc : 0;
 }
 
@@ -197,7 +184,7 @@ static int walk(struct writer *w, const struct torch_out *z, struct err *e)
     TRY(flush(w, e));
 out:
     free(w->entry);
-    free(w->p);
+    buf_free(&w->b);
     return rc < 0 ? rc : 0;
 }
 
@@ -217,7 +204,7 @@ int torch_out_frame(const struct torch_out *z, int fd, const char *path, int64_t
 
 int torch_out_file(const char *path, const char *root, const struct pkw *p, int n, const void *const *data, const int64_t *bytes, struct err *e)
 {
-    struct torch_out z = { .root = root, .pickle = p->p, .n_pickle = p->n, .n = n, .part = calloc((size_t)n + 1, sizeof *z.part) };
+    struct torch_out z = { .root = root, .pickle = p->b.p, .n_pickle = p->b.n, .n = n, .part = calloc((size_t)n + 1, sizeof *z.part) };
     int fd = -1, rc = z.part ? 0 : err_set(e, ERR_MEMORY, "%s: no room for %d storages", path, n);
     if (rc < 0)
         return rc;

@@ -46,9 +46,7 @@ static const char *const role_file[ROLE_COUNT] = { "fp32.pt", "fp32.pt", "exp_av
 
 static const struct ckpt_tensor *find(const struct universal_write *w, enum ckpt_role role, const struct ckpt_tensor *t)
 {
-    struct ckpt_tensor key = *t;
-    key.role = role;
-    return bsearch(&key, w->t, (size_t)w->n, sizeof key, fmt_compare_tensors);
+    return fmt_find_tensor(w->t, w->n, role, t->name);
 }
 
 static int has_state(const struct universal_write *w) { return w->n && w->t[w->n - 1].role != ROLE_WEIGHT; }
@@ -209,7 +207,7 @@ static int start_model(struct universal_write *w, struct err *e)
         if (w->place[i].storage >= 0)
             w->part[w->place[i].storage].bytes = w->place[i].bytes;
     TRY(model_pickle(w, 1, &w->model, e));
-    struct torch_out z = { .root = "mp_rank_00_model_states", .pickle = w->model.p, .n_pickle = w->model.n, .n = w->n_storages, .part = w->part };
+    struct torch_out z = { .root = "mp_rank_00_model_states", .pickle = w->model.b.p, .n_pickle = w->model.b.n, .n = w->n_storages, .part = w->part };
     TRY(torch_out_plan(&z, e));
     for (int i = 0; i < w->n; i++)
         if (w->place[i].storage >= 0)
@@ -225,7 +223,7 @@ static int end_model(struct universal_write *w, struct err *e)
     for (int i = 0; i < w->n; i++)
         if (w->place[i].storage >= 0)
             w->part[w->place[i].storage].crc = w->place[i].crc;
-    struct torch_out z = { .root = "mp_rank_00_model_states", .pickle = w->model.p, .n_pickle = w->model.n, .n = w->n_storages, .part = w->part };
+    struct torch_out z = { .root = "mp_rank_00_model_states", .pickle = w->model.b.p, .n_pickle = w->model.b.n, .n = w->n_storages, .part = w->part };
     TRY(torch_out_plan(&z, e));
     TRY(torch_out_frame(&z, w->model_fd, w->model_path, 0, e));
     int fd = w->model_fd;
@@ -327,7 +325,7 @@ static int plan_file(const struct universal_write *w, int i, struct pkw *p, stru
     pkw_op(p, PKW_SETITEMS);
     int rc = pkw_end(p, e);
     *part = (struct torch_part){ w->place[i].bytes, 0, w->place[i].crc };
-    *z = (struct torch_out){ .root = root[t->role], .pickle = p->p, .n_pickle = p->n, .n = 1, .part = part };
+    *z = (struct torch_out){ .root = root[t->role], .pickle = p->b.p, .n_pickle = p->b.n, .n = 1, .part = part };
     return rc < 0 ? rc : torch_out_plan(z, e);
 }
 

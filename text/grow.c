@@ -1,40 +1,9 @@
-/* grow.c - buffers that grow: bytes, pieces, ids. Failure is remembered and asked for once. */
+/* grow.c - what grows: characters, pieces, ids. Failure is remembered and asked for once. */
 #include "text/tok.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 int text_memory(struct err *e) { return err_set(e, ERR_MEMORY, "no memory for the tokenizer's work: use shorter texts"); }
-
-void *grow(void *p, size_t *cap, size_t want, size_t size)
-{
-    size_t to = *cap ? *cap : 16;
-    while (to < want) {
-        if (to > SIZE_MAX / 2 / size)
-            return NULL;
-        to *= 2;
-    }
-    void *q = realloc(p, to * size);
-    if (q)
-        *cap = to;
-    return q;
-}
-
-void buf_add(struct buf *b, const void *p, size_t n)
-{
-    if (b->failed || n == 0)
-        return;
-    if (b->n + n + 1 > b->cap) {                      /* one more: room for a NUL behind */
-        char *q = grow(b->p, &b->cap, b->n + n + 1, 1);
-        if (!q) {
-            b->failed = 1;
-            return;
-        }
-        b->p = q;
-    }
-    memcpy(b->p + b->n, p, n);
-    b->n += n;
-}
 
 void buf_add_cp(struct buf *b, uint32_t cp)
 {
@@ -57,12 +26,6 @@ void buf_add_cp(struct buf *b, uint32_t cp)
         s[n++] = (char)(0x80 | (cp & 0x3F));
     }
     buf_add(b, s, n);
-}
-
-void buf_free(struct buf *b)
-{
-    free(b->p);
-    *b = (struct buf){ 0 };
 }
 
 void pieces_add(struct pieces *ps, size_t off, size_t n, int32_t id, int first)

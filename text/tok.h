@@ -11,6 +11,7 @@
 #include <jansson.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "base/buf.h"
 #include "base/err.h"
 #include "text/text.h"
 
@@ -18,11 +19,8 @@
 #define TOK_STEPS 32                     /* normalisers, pre-tokenisers or decoders in a row */
 #define TOK_ID_LIMIT (1 << 24)           /* ids are below this: a file cannot make us allocate more than its size suggests */
 
-/* --- growing bytes, pieces, ids (grow.c) ------------------------------------------------------------------------------- */
-struct buf { char *p; size_t n, cap; int failed; };
-void buf_add(struct buf *b, const void *p, size_t n);
+/* --- growing characters, pieces, ids (grow.c; base/buf.h) ------------------------------------------------------------------------------- */
 void buf_add_cp(struct buf *b, uint32_t cp);
-void buf_free(struct buf *b);
 
 /* A stretch of the text. id >= 0: an added token, done; else still text. first: it begins where the whole text begins. */
 struct piece { size_t off, n; int32_t id; int32_t first; };
@@ -34,7 +32,6 @@ struct ids { int32_t *v; size_t n, cap; int failed; };
 void ids_add(struct ids *l, int32_t id);
 /* The list becomes the caller's (malloc'd, also when it is empty); l is left without it. ERR_MEMORY: an ids_add before had failed, too. */
 int ids_give(struct ids *l, int32_t **ids, size_t *n, struct err *e);
-void *grow(void *p, size_t *cap, size_t want, size_t size);                        /* room for want elements; NULL: none, p stays */
 int text_memory(struct err *e);                                                    /* sets ERR_MEMORY */
 
 /* --- characters (unicode.c) -------------------------------------------------------------------------------------------- */
