@@ -49,6 +49,15 @@ struct transport {
 extern const struct transport transport_self, transport_shm, transport_mpi;
 /* Of buffers in the memory of a device that the host cannot reach (dev.h): operations alone, groups are those of the transport beside it. */
 extern const struct transport transport_staged, transport_nccl;
+int staged_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
+int staged_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
+int staged_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
+int staged_free_shared(struct comm *c, void *p, struct err *e);
+void staged_shared_by(const struct comm *c, int *rank, int *size);
+/* Started operations that are over when they start: the transport's own blocking ones. */
+int at_once_start(struct comm_request *q, struct err *e);
+int at_once_step(struct comm_request *q, struct err *e);
+void at_once_drop(struct comm_request *q);
 void staged_close_world(struct world *w);
 int nccl_open_world(struct world *w, struct err *e);
 void nccl_close_world(struct world *w);

@@ -201,49 +201,20 @@ static int nccl_broadcast(struct comm *c, void *buf, size_t bytes, int root, str
     return rc < 0 || c->size == 1 ? rc : well(x, x->Broadcast(buf, buf, bytes, NCCL_BYTES, root, c->device, x->stream), "a broadcast", e);
 }
 
-static int nccl_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e) { return transport_staged.send(c, buf, bytes, to, e); }
-static int nccl_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e) { return transport_staged.recv(c, buf, bytes, from, e); }
-static int nccl_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e) { return transport_staged.alloc_shared(out, c, cat, bytes, e); }
-static int nccl_free_shared(struct comm *c, void *p, struct err *e) { return transport_staged.free_shared(c, p, e); }
-static void nccl_shared_by(const struct comm *c, int *rank, int *size) { transport_staged.shared_by(c, rank, size); }
-
-/* What is started goes into the stream at once: it is over for whoever comes behind it there. */
-static int nccl_start(struct comm_request *q, struct err *e)
-{
-    int rc = q->what == CALL_REDUCE           ? nccl_all_reduce(q->c, SUM_TREE, q->out, q->n, e)
-             : q->what == CALL_REDUCE_SCATTER ? nccl_reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
-                                              : nccl_all_gather(q->c, q->out, q->in, (size_t)q->n, e);
-    if (rc < 0)
-        return rc;
-    if (q->then.run)
-        q->then.run(q->then.arg);
-    q->done = 1;
-    return 0;
-}
-
-static int nccl_step(struct comm_request *q, struct err *e)
-{
-    (void)q;
-    (void)e;
-    return 0;
-}
-
-static void nccl_drop(struct comm_request *q) { (void)q; }
-
 const struct transport transport_nccl = {
     .name = "nccl",
     .broadcast = nccl_broadcast,
     .all_reduce = nccl_all_reduce,
     .reduce_scatter = nccl_reduce_scatter,
     .all_gather = nccl_all_gather,
-    .send = nccl_send,
-    .recv = nccl_recv,
-    .alloc_shared = nccl_alloc_shared,
-    .free_shared = nccl_free_shared,
-    .shared_by = nccl_shared_by,
+    .send = staged_send,
+    .recv = staged_recv,
+    .alloc_shared = staged_alloc_shared,
+    .free_shared = staged_free_shared,
+    .shared_by = staged_shared_by,
     .all_gather_shared = nccl_all_gather,
-    .start = nccl_start,
-    .step = nccl_step,
-    .finish = nccl_step,
-    .drop = nccl_drop,
+    .start = at_once_start,
+    .step = at_once_step,
+    .finish = at_once_step,
+    .drop = at_once_drop,
 };

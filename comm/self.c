@@ -127,15 +127,6 @@ static int self_start(struct comm_request *q, struct err *e)
     return 0;
 }
 
-static int self_step(struct comm_request *q, struct err *e)
-{
-    (void)q;
-    (void)e;
-    return 0;
-}
-
-static void self_drop(struct comm_request *q) { (void)q; }
-
 const struct transport transport_self = {
     .name = "self",
     .close = self_close,
@@ -157,7 +148,7 @@ const struct transport transport_self = {
     .shared_by = self_shared_by,
     .all_gather_shared = self_all_gather,
     .start = self_start,
-    .step = self_step,
-    .finish = self_step,
-    .drop = self_drop,
+    .step = at_once_step,
+    .finish = at_once_step,
+    .drop = at_once_drop,
 };

@@ -78,7 +78,7 @@ static int staged_all_gather(struct comm *c, void *out, const void *in, size_t b
     return rc;
 }
 
-static int staged_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
+int staged_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
     void *h = stage(c->w, bytes, e);
     if (!h)
@@ -87,7 +87,7 @@ static int staged_send(struct comm *c, const void *buf, size_t bytes, int to, st
     return c->t->send(c, h, bytes, to, e);
 }
 
-static int staged_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
+int staged_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
 {
     void *h = stage(c->w, bytes, e);
     int rc = h ? c->t->recv(c, h, bytes, from, e) : -e->code;
@@ -96,31 +96,32 @@ static int staged_recv(struct comm *c, void *buf, size_t bytes, int from, struct
     return rc;
 }
 
-static int staged_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
+int staged_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
 {
     *out = dev_alloc(c->w->dev, cat, bytes);
     return *out ? 0 : err_set(e, ERR_MEMORY, "no memory on the device for %zu MiB", bytes >> 20);
 }
 
-static int staged_free_shared(struct comm *c, void *p, struct err *e)
+int staged_free_shared(struct comm *c, void *p, struct err *e)
 {
     (void)e;
     dev_free(c->w->dev, p);
     return 0;
 }
 
-static void staged_shared_by(const struct comm *c, int *rank, int *size)
+void staged_shared_by(const struct comm *c, int *rank, int *size)
 {
     (void)c;
     *rank = 0;
     *size = 1;
 }
 
-static int staged_start(struct comm_request *q, struct err *e)
+/* ---- what is started where nothing goes on by itself ---- */
+int at_once_start(struct comm_request *q, struct err *e)
 {
-    int rc = q->what == CALL_REDUCE           ? staged_all_reduce(q->c, SUM_TREE, q->out, q->n, e)
-             : q->what == CALL_REDUCE_SCATTER ? staged_reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
-                                              : staged_all_gather(q->c, q->out, q->in, (size_t)q->n, e);
+    int rc = q->what == CALL_REDUCE           ? q->t->all_reduce(q->c, SUM_TREE, q->out, q->n, e)
+             : q->what == CALL_REDUCE_SCATTER ? q->t->reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
+                                              : q->t->all_gather(q->c, q->out, q->in, (size_t)q->n, e);
     if (rc < 0)
         return rc;
     if (q->then.run)
@@ -129,14 +130,14 @@ static int staged_start(struct comm_request *q, struct err *e)
     return 0;
 }
 
-static int staged_step(struct comm_request *q, struct err *e)
+int at_once_step(struct comm_request *q, struct err *e)
 {
     (void)q;
     (void)e;
     return 0;
 }
 
-static void staged_drop(struct comm_request *q) { (void)q; }
+void at_once_drop(struct comm_request *q) { (void)q; }
 
 /* What is missing here is never asked of it: groups and host memory are the other transport's. */
 const struct transport transport_staged = {
@@ -151,8 +152,8 @@ const struct transport transport_staged = {
     .free_shared = staged_free_shared,
     .shared_by = staged_shared_by,
     .all_gather_shared = staged_all_gather,
-    .start = staged_start,
-    .step = staged_step,
-    .finish = staged_step,
-    .drop = staged_drop,
+    .start = at_once_start,
+    .step = at_once_step,
+    .finish = at_once_step,
+    .drop = at_once_drop,
 };
