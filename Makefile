@@ -38,6 +38,15 @@ NVFLAGS   := -std=c++20 -O3 -lineinfo -I. -fmad=false -ftz=false -prec-div=true 
 CFLAGS_CUDA = -isystem $(CUDA)/include
 LIBS_CUDA   = $(CUDA)/lib64/libcudart_static.a -lrt -lstdc++
 
+# the CUDA device once more, for a CPU (kernels/cuda/emu): tests/unit/cuda_emu_*_test are linked with it. Release: each access of memory is watched
+# through the calls that -fsanitize=thread puts in (emu/shadow.c takes the place of its library); sanitize: the sanitizers watch
+CU_SRC    := $(wildcard kernels/cuda/*.cu)
+EMU_SRC   := $(filter-out %/none.c,$(wildcard kernels/cuda/*.c)) $(wildcard kernels/cuda/emu/*.c)
+EMU_OBJ   := $(CU_SRC:%.cu=$B/emu/%.o) $(EMU_SRC:%.c=$B/emu/%.o)
+EMU_FLAGS := -x c++ -std=c++20 -g -pthread -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-missing-field-initializers -I. \
+             -isystem kernels/cuda/emu -include kernels/cuda/emu/words.h -DCUDA_EMU -D__CUDACC__ \
+             $(if $(filter sanitize,$(CONFIG)),$(FLAGS_sanitize),-O2 -fsanitize=thread)
+
 # one program alone draws pictures
 $B/obj/tools/plot_main.o: CFLAGS_PKG += $(shell pkg-config --cflags libpng 2>/dev/null | sed 's/-I/-isystem /g')
 $B/bin/plot: LIBS += $(shell pkg-config --libs libpng 2>/dev/null)
@@ -49,8 +58,8 @@ ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
 
 LIB_SRC  := $(filter-out %_main.c,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(if $(filter kernels,$(ROOMS)),kernels/x86/*.c))) \
-            $(if $(filter kernels,$(ROOMS)),kernels/cuda/$(if $(CUDA),device,none).c)
-LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$B/obj/kernels/cuda/kernels.o)
+            $(if $(filter kernels,$(ROOMS)),$(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c)),kernels/cuda/none.c))
+LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$(CU_SRC:%.cu=$B/obj/%.o))
 MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
 PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=)))
 TEST_SRC := $(wildcard tests/unit/*_test.c tests/ranks/*_test.c)
@@ -82,7 +91,16 @@ $B/obj/%.o: %.cu
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  nvcc  $<")
 	$(Q)$(if $(findstring ccache,$(CC)),ccache) $(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
-$B/obj/kernels/cuda/device.o: CFLAGS_PKG += $(CFLAGS_CUDA)
+$B/obj/kernels/cuda/%.o: CFLAGS_PKG += $(CFLAGS_CUDA)
+
+$B/emu/%.o: %.cu
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  c++   $<")
+	$(Q)$(if $(findstring ccache,$(CC)),ccache) g++ $(EMU_FLAGS) -MMD -MP -c -o $@ $<
+$B/emu/%.o: %.c
+	@mkdir -p $(@D)
+	$(if $(Q),@echo "  cc    $<")
+	$(Q)$(CC) $(CFLAGS_ALL) -isystem kernels/cuda/emu -DCUDA_EMU -MMD -MP -c -o $@ $<
 
 # the bytes of these files are part of the object (.incbin)
 $B/obj/serve/assets.o: serve/page.html serve/openapi.json
@@ -99,6 +117,11 @@ $B/bin/$(notdir $(1:_main.c=)): $B/obj/$(1:.c=.o) $B/libshardline.a
 endef
 $(foreach m,$(MAIN_SRC),$(eval $(call program,$(m))))
 
+# before the library: its own device of this name is not taken
+$B/tests/unit/cuda_emu_%: $B/obj/tests/unit/cuda_emu_%.o $B/obj/tests/test.o $(EMU_OBJ) $B/libshardline.a
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
+$B/tests/unit/cuda_emu_block_test: $B/emu/tests/unit/cuda_emu_block.o
 $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
@@ -175,5 +198,5 @@ help:
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
 	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands   CUDA=: without the CUDA device   CUDA_ARCH='90': only that GPU"
 
--include $(LIB_OBJ:.o=.d) $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
+-include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $B/emu/tests/unit/cuda_emu_block.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
     $B/obj/tests/fuzz/fuzz.d $B/obj/tests/fuzz/replay.d

@@ -4,7 +4,7 @@
  *
  * Before it: lanes.h, rows.h, rows_each_text.h, and fma_pair_half(a, b, sum): a step of a bf16 chain, flushed. */
 #ifdef __CUDACC__
-#define UNROLL _Pragma("unroll")
+#define UNROLL GPU_UNROLL
 #define SIMT_FITS(d, ok) cuda_well((d), (ok) ? cudaSuccess : cudaErrorInvalidValue, "an op of sizes that it is not made for")
 #else
 #define UNROLL

@@ -4,13 +4,7 @@
 
 #include "kernels/rows_each_text.h"
 
-/* Subnormal inputs and results become signed zero. */
-FN float fma_pair_half(float a, float b, float sum)
-{
-    float r;
-    asm("fma.rn.ftz.f32 %0, %1, %2, %3;" : "=f"(r) : "f"(a), "f"(b), "f"(sum));
-    return r;
-}
+FN float fma_pair_half(float a, float b, float sum) { return fma_ftz(a, b, sum); }
 
 #include "kernels/simt_text.h"
 
@@ -69,8 +63,7 @@ static void op_sum_squares(struct dev *d, struct xsum *s, const float *x, int64_
     if (!there || n <= 0)
         return;
     dev_fill(d, there, 0, sizeof here);
-    squares_kernel<<<(unsigned)blocks, SQUARES_THREADS, 0, cuda_stream(d)>>>(there, x, n);
-    cuda_well(d, cudaGetLastError(), "starting a kernel");
+    cuda_launch(d, squares_kernel, (unsigned)blocks, SQUARES_THREADS, 0, there, x, n);
     dev_read(d, &here, there, sizeof here);
     xsum_add_bins(s, (const uint64_t *)here.low, (const uint64_t *)here.high, (int64_t)here.n_nan);
 }

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include "kernels/cuda/priv.h"
+#include "kernels/cuda/warp.cuh"
 
 #define WARP_ALL 0xffffffffu
 
@@ -79,8 +80,7 @@ template <auto Task, class Job> static void cuda_spread(struct dev *d, int64_t n
         cuda_well(d, cudaErrorInvalidConfiguration, "more rows than one launch takes");
         return;
     }
-    spread_kernel<Task, Job><<<(unsigned)blocks, SPREAD_WARPS * LANES, 0, cuda_stream(d)>>>(*job, n, per);
-    cuda_well(d, cudaGetLastError(), "starting a kernel");
+    cuda_launch(d, spread_kernel<Task, Job>, (unsigned)blocks, SPREAD_WARPS * LANES, 0, *job, n, per);
 }
 #define rows_spread(d, n, per, task, job) cuda_spread<task>((d), (n), (per), (job))
 #define rows_per_task(cols) 1

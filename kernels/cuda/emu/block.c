@@ -1,0 +1,328 @@
+/* block.c - a block's threads as fibers: each has a stack, runs until it waits, and is switched to when what it waits for has come. */
+#include "kernels/cuda/emu/emu.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define STACK_BYTES ((size_t)256 << 10)
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define FRESH(stack) __asan_unpoison_memory_region(stack, STACK_BYTES)
+#define LEAVING(keep, stack, bytes) __sanitizer_start_switch_fiber(keep, stack, bytes)
+#define ARRIVED(keep, stack, bytes) __sanitizer_finish_switch_fiber(keep, stack, bytes)
+#else
+#define FRESH(stack) (void)(stack)
+#define LEAVING(keep, stack, bytes) (void)(keep)
+#define ARRIVED(keep, stack, bytes) (void)(keep)
+#endif
+
+/* ---- switching ---- */
+#if defined(__x86_64__)
+struct place { void *sp; };
+/* Registers that a call keeps are on the stack that is left; the other stack's are taken from it. */
+void emu_switch(struct place *from, const struct place *to);
+__asm__(".text\n.p2align 4\n.type emu_switch,@function\nemu_switch:\n"
+        "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+        "movq %rsp, (%rdi)\nmovq (%rsi), %rsp\n"
+        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n.size emu_switch,.-emu_switch\n");
+
+static void place_begin(struct place *p, char *stack, void (*fn)(void))
+{
+    void **sp = (void **)(void *)(stack + STACK_BYTES) - 8;
+    memset(sp, 0, 8 * sizeof *sp);
+    sp[6] = (void *)(uintptr_t)fn;       /* behind six registers; the stack is then as after a call */
+    p->sp = sp;
+}
+#else
+#include <ucontext.h>
+struct place { ucontext_t at; };
+static void emu_switch(struct place *from, struct place *to) { swapcontext(&from->at, &to->at); }
+static void place_begin(struct place *p, char *stack, void (*fn)(void))
+{
+    getcontext(&p->at);
+    p->at.uc_stack.ss_sp = stack;
+    p->at.uc_stack.ss_size = STACK_BYTES;
+    makecontext(&p->at, fn, 0);
+}
+#endif
+
+/* ---- state ---- */
+enum state { RUNS, AT_BARRIER, AT_WARP, ENDED };
+struct fiber { struct place place; char *stack; enum state state; struct emu_lane lane; const char *file; int line; void *asan; };
+struct warp { unsigned waiting; uint32_t clock; };     /* waiting: lanes that are AT_WARP */
+
+struct emu_here emu_here = { .linear = -1 };
+static struct {
+    struct fiber *fiber;                 /* [EMU_THREADS_MAX], stacks kept */
+    struct warp warp[EMU_THREADS_MAX / 32];
+    struct place main;
+    void *main_asan;
+    const void *main_stack;
+    size_t main_stack_bytes;
+    int n, at, n_barrier, n_ended, n_ready, stop;      /* n: threads; stop: a fault in this launch */
+    uint32_t clock;
+    char *shared;
+    size_t shared_bytes, arg_bytes;
+    void (*call)(void *arg);
+    void *arg;
+    char fault[512];
+} block;
+
+const char *emu_fault(void) { return block.fault; }
+void emu_forget(void) { block.fault[0] = 0; }
+void *emu_shared(void) { return block.shared; }
+char *emu_shared_at(size_t *bytes)
+{
+    *bytes = block.shared_bytes;
+    return block.shared;
+}
+struct emu_clock emu_clock(void)
+{
+    struct emu_clock c = { block.clock, block.warp[block.at / 32].clock };
+    return c;
+}
+int emu_on_stack(const void *p)
+{
+    const char *stack = block.fiber[block.at].stack;
+    return (const char *)p >= stack && (const char *)p < stack + STACK_BYTES;
+}
+int emu_is_param(const void *p) { return (const char *)p >= (const char *)block.arg && (const char *)p < (const char *)block.arg + block.arg_bytes; }
+
+/* ---- fibers ---- */
+static void leave(int for_ever)
+{
+    struct fiber *f = &block.fiber[block.at];
+    LEAVING(for_ever ? NULL : &f->asan, block.main_stack, block.main_stack_bytes);
+    emu_switch(&f->place, &block.main);
+    ARRIVED(f->asan, &block.main_stack, &block.main_stack_bytes);
+}
+
+static void note(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+static void note(const char *fmt, ...)
+{
+    va_list ap;
+    if (block.fault[0])
+        return;
+    va_start(ap, fmt);
+    vsnprintf(block.fault, sizeof block.fault, fmt, ap);
+    va_end(ap);
+}
+
+void emu_wrong(const char *fmt, ...)
+{
+    char text[400];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(text, sizeof text, fmt, ap);
+    va_end(ap);
+    note("block (%u,%u,%u) thread %d: %s", emu_here.block.x, emu_here.block.y, emu_here.block.z, block.at, text);
+    block.stop = 1;
+    leave(1);
+}
+
+static void fiber_main(void)
+{
+    ARRIVED(NULL, &block.main_stack, &block.main_stack_bytes);
+    block.call(block.arg);
+    block.fiber[block.at].state = ENDED;
+    block.n_ended++;
+    leave(1);
+    abort();                             /* nobody comes back here */
+}
+
+static void go_to(int t)
+{
+    struct fiber *f = &block.fiber[t];
+    block.at = t;
+    emu_here.linear = t;
+    emu_here.lane = t % 32;
+    emu_here.thread.x = (unsigned)t % emu_here.threads.x;
+    emu_here.thread.y = (unsigned)t / emu_here.threads.x % emu_here.threads.y;
+    emu_here.thread.z = (unsigned)t / (emu_here.threads.x * emu_here.threads.y);
+    LEAVING(&block.main_asan, f->stack, STACK_BYTES);
+    emu_switch(&block.main, &f->place);
+    ARRIVED(block.main_asan, NULL, NULL);
+    emu_here.linear = -1;
+}
+
+static void wait_as(enum state s, const char *file, int line)
+{
+    struct fiber *f = &block.fiber[block.at];
+    f->state = s;
+    f->file = file;
+    f->line = line;
+    leave(0);
+}
+
+void emu_barrier(const char *file, int line)
+{
+    if (++block.n_barrier < block.n) {
+        wait_as(AT_BARRIER, file, line);
+        return;
+    }
+    block.n_barrier = 0;
+    block.clock++;
+    for (int t = 0; t < block.n; t++)
+        if (block.fiber[t].state == AT_BARRIER)
+            block.fiber[t].state = RUNS;
+}
+
+/* ---- lanes that meet ---- */
+static const char *const kind_name[] = { "__syncwarp", "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "a vote", "ldmatrix",
+                                         "ldmatrix.trans", "mma" };
+
+/* Mine and the lanes I wait for: are they at the same operation? */
+static void check_same(const struct emu_lane *mine, const struct emu_lane *other, int lane)
+{
+    const int registers = mine->kind >= EMU_LDMATRIX;                  /* .aligned: the very same instruction */
+    if (mine->kind == other->kind && mine->mask == other->mask && (!registers || mine->line == other->line))
+        return;
+    emu_wrong("it meets %s of lanes %08x at %s:%d, lane %d of its warp %s of lanes %08x at %s:%d", kind_name[mine->kind], mine->mask, mine->file, mine->line,
+              lane, kind_name[other->kind], other->mask, other->file, other->line);
+}
+
+static void warp_go(struct fiber *first, struct warp *w, unsigned mask)
+{
+    struct emu_lane *lane[32] = { NULL };
+    for (int i = 0; i < 32; i++)
+        if (mask >> i & 1)
+            lane[i] = &first[i].lane;
+    emu_warp_run(lane, mask);
+    if (lane[block.at % 32]->kind == EMU_SYNC)
+        w->clock++;
+    w->waiting &= ~mask;
+    for (int i = 0; i < 32; i++)
+        if (lane[i])
+            first[i].state = RUNS;
+}
+
+uint64_t emu_meet(enum emu_kind kind, unsigned mask, uint64_t v, int other, const char *file, int line)
+{
+    struct fiber *f = &block.fiber[block.at], *first = &block.fiber[block.at / 32 * 32];
+    struct warp *w = &block.warp[block.at / 32];
+    const unsigned me = 1u << (block.at % 32);
+    f->lane = (struct emu_lane){ kind, mask, v, other, file, line, 0 };
+    if (!(mask & me))
+        emu_wrong("it is not among the lanes %08x of its own %s at %s:%d", mask, kind_name[kind], file, line);
+    w->waiting |= me;
+    for (int i = 0; i < 32; i++)
+        if ((w->waiting & mask) >> i & 1)
+            check_same(&f->lane, &first[i].lane, i);
+    if ((w->waiting & mask) == mask)
+        warp_go(first, w, mask);
+    else
+        wait_as(AT_WARP, file, line);
+    return f->lane.result;
+}
+
+/* ---- blocks ---- */
+static void describe(char *to, size_t room, int t)
+{
+    const struct fiber *f = &block.fiber[t];
+    if (f->state == ENDED)
+        snprintf(to, room, "thread %d has ended", t);
+    else
+        snprintf(to, room, "thread %d waits in %s at %s:%d", t, f->state == AT_BARRIER ? "__syncthreads" : kind_name[f->lane.kind], f->file, f->line);
+}
+
+/* Nobody can go on: one that waits, and the first that is somewhere else. */
+static void note_stuck(void)
+{
+    char one[200], two[200];
+    int a = 0, b;
+    while (block.fiber[a].state == ENDED)
+        a++;
+    for (b = 0; b < block.n - 1; b++)
+        if (block.fiber[b].state != block.fiber[a].state || block.fiber[b].line != block.fiber[a].line)
+            break;
+    describe(one, sizeof one, a);
+    describe(two, sizeof two, b);
+    note("block (%u,%u,%u): %s for ever, %s", emu_here.block.x, emu_here.block.y, emu_here.block.z, one, two);
+}
+
+static void run_block(int backwards)
+{
+    block.n_ended = block.n_barrier = 0;
+    memset(block.warp, 0, sizeof block.warp);
+    emu_copies_forget(block.n);
+    for (int t = 0; t < block.n; t++) {
+        block.fiber[t].state = RUNS;
+        FRESH(block.fiber[t].stack);
+        place_begin(&block.fiber[t].place, block.fiber[t].stack, fiber_main);
+    }
+    if (block.shared_bytes)
+        memset(block.shared, 0xff, block.shared_bytes);
+    while (block.n_ended < block.n) {
+        int ran = 0;
+        for (int i = 0; i < block.n; i++) {
+            const int t = backwards ? block.n - 1 - i : i;
+            if (block.fiber[t].state != RUNS)
+                continue;
+            go_to(t);
+            ran = 1;
+            if (block.stop)
+                return;
+        }
+        if (!ran) {
+            note_stuck();
+            block.stop = 1;
+            return;
+        }
+    }
+}
+
+static int make_fibers(int n)
+{
+    if (!block.fiber && !(block.fiber = calloc(EMU_THREADS_MAX, sizeof *block.fiber)))
+        return 0;
+    for (int t = 0; t < n; t++) {
+        if (block.fiber[t].stack)
+            continue;
+        char *p = mmap(NULL, STACK_BYTES + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        if (p == MAP_FAILED)
+            return 0;
+        mprotect(p, 4096, PROT_NONE);    /* below it: an overflow ends here */
+        block.fiber[t].stack = p + 4096;
+    }
+    return 1;
+}
+
+int emu_launch(struct emu_dim blocks, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes)
+{
+    const size_t n = (size_t)threads.x * threads.y * threads.z;
+    block.stop = 0;
+    if (block.fault[0])
+        return 0;
+    if (n < 1 || n > EMU_THREADS_MAX || shared > EMU_SHARED_MAX || !blocks.x || !blocks.y || !blocks.z || blocks.y > 65535 || blocks.z > 65535) {
+        note("a launch of (%u,%u,%u) blocks of %zu threads with %zu bytes of shared memory: a GPU takes 1 to %d and up to %d", blocks.x, blocks.y, blocks.z, n,
+             shared, EMU_THREADS_MAX, EMU_SHARED_MAX);
+        return 0;
+    }
+    char *memory = shared ? aligned_alloc(128, (shared + 127) / 128 * 128) : NULL;
+    if ((shared && !memory) || !make_fibers((int)n)) {
+        note("no memory for a block's threads");
+        free(memory);
+        return 0;
+    }
+    block.n = (int)n;
+    block.shared = memory;
+    block.shared_bytes = shared;
+    block.call = call;
+    block.arg = arg;
+    block.arg_bytes = arg_bytes;
+    emu_here.threads = threads;
+    emu_here.blocks = blocks;
+    const size_t all = (size_t)blocks.x * blocks.y * blocks.z;
+    for (size_t i = 0; i < all && !block.stop; i++) {
+        emu_here.block = (struct emu_dim){ (unsigned)(i % blocks.x), (unsigned)(i / blocks.x % blocks.y), (unsigned)(i / blocks.x / blocks.y) };
+        block.clock++;
+        run_block(i % 2);
+    }
+    free(memory);
+    return !block.stop;
+}

@@ -1,0 +1,75 @@
+/* emu.h - a CUDA block on the CPU, for tests: the kernels' own text, built by g++, every thread of a block a fiber.
+ *
+ *     kernel text --words.h--> emu_barrier, emu_meet, ... --> the fiber waits, the next one runs
+ *
+ * Blocks run one after the other, odd ones from their last thread to the first. A fiber runs until a barrier, or an operation of its warp, where it
+ * waits for the others; what the threads do between two of these is in no order that a kernel may count on. Copies to shared memory (cp.async)
+ * happen as late as they may; until then their targets hold NaN.
+ *
+ * Reported as a launch that failed, with threads, file and line, and so by dev_check:
+ *   - threads that wait where others never come: a barrier not reached by all, an operation of a warp without some of its lanes
+ *   - lanes of a warp that meet in different operations, or disagree about who takes part
+ *   - shared memory that two threads touch, one of them writing, with no barrier between them (bytes are watched in pairs)
+ *   - memory that is neither the device's, nor shared, nor the thread's own: where the compiler calls for each access (-fsanitize=thread, without its
+ *     library: shadow.c stands in its place). With -fsanitize=address its own checks come instead
+ *   - more threads or shared memory than the smallest GPU has that this is built for
+ *
+ * What it is not: a GPU's speed, its rounding inside of mma (here: exact products, summed in double, rounded once), other memory than shared seen in
+ * a weak order, cluster and wgmma. */
+#ifndef SHARDLINE_KERNELS_CUDA_EMU_EMU_H
+#define SHARDLINE_KERNELS_CUDA_EMU_EMU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum { EMU_THREADS_MAX = 1024, EMU_SHARED_MAX = 99 * 1024, EMU_SHARED_STATIC_MAX = 48 * 1024 };
+
+struct emu_dim { unsigned x, y, z; };
+/* The fiber that runs: what threadIdx and so on are. linear: the thread's number in its block; -1: no kernel runs. */
+struct emu_here { struct emu_dim thread, block, threads, blocks; int lane, linear; };
+extern struct emu_here emu_here;
+
+/* Runs call(arg) for every thread of every block. 0: a fault, emu_fault says which. arg: the kernel's parameters. */
+int emu_launch(struct emu_dim blocks, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes);
+/* The first fault since it was forgotten; "": none. A block with a fault is left at once, a launch ends there. */
+const char *emu_fault(void);
+void emu_forget(void);
+/* Ends the running fiber's launch. */
+void emu_wrong(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* ---- what kernels call ---- */
+void emu_barrier(const char *file, int line);
+void *emu_shared(void);                  /* the launch's dynamic shared memory: full of NaN when a block begins */
+
+/* Operations in which the lanes of a warp meet. v: the lane's value, or the address of its registers; other: a lane, for shuffles. */
+enum emu_kind { EMU_SYNC, EMU_SHFL, EMU_SHFL_UP, EMU_SHFL_DOWN, EMU_SHFL_XOR, EMU_BALLOT, EMU_LDMATRIX, EMU_LDMATRIX_TRANS, EMU_MMA_BF16 };
+uint64_t emu_meet(enum emu_kind kind, unsigned mask, uint64_t v, int other, const char *file, int line);
+struct emu_mma { float *d; const uint32_t *a, *b; };                   /* m16n8k16: d 4, a 4, b 2 registers */
+struct emu_ldmatrix { uint32_t *to; const void *row; int n; };         /* n: 1, 2 or 4 matrices of 8 x 8 */
+
+/* cp.async: the copy of 16 bytes happens at the wait that asks for its group. bytes < 16: the rest is zeros. */
+void emu_copy(void *shared, const void *from, int bytes);
+void emu_copy_commit(void);
+void emu_copy_wait(int groups);          /* all but the newest so many groups are over */
+void emu_copies_forget(int threads);
+
+/* ---- between the files of the emulation ---- */
+struct emu_lane { enum emu_kind kind; unsigned mask; uint64_t v; int other; const char *file; int line; uint64_t result; };
+void emu_warp_run(struct emu_lane *const lane[32], unsigned mask);     /* all lanes of mask have come: results */
+/* The clock of races: a barrier moves it for the block, __syncwarp for the warp. */
+struct emu_clock { uint32_t block, warp; };
+struct emu_clock emu_clock(void);
+int emu_on_stack(const void *p);         /* of the running fiber */
+int emu_is_param(const void *p);
+char *emu_shared_at(size_t *bytes);
+int emu_owns(const void *p, size_t bytes);             /* memory of the emulated device (runtime.c) */
+void emu_touch(const void *p, size_t bytes, int is_write);             /* shadow.c */
+#ifdef __cplusplus
+}
+#endif
+
+#endif
