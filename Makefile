@@ -58,7 +58,7 @@ ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
 
 LIB_SRC  := $(filter-out %_main.c,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(if $(filter kernels,$(ROOMS)),kernels/x86/*.c))) \
-            $(if $(filter kernels,$(ROOMS)),$(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c)),kernels/cuda/none.c))
+            $(if $(filter kernels,$(ROOMS)),$(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c)),$(patsubst %,kernels/cuda/%.c,none lt lt_ops)))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$(CU_SRC:%.cu=$B/obj/%.o))
 MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
 PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=)))
@@ -125,6 +125,11 @@ $B/tests/unit/cuda_emu_block_test: $B/emu/tests/unit/cuda_emu_block.o
 $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
+# a library that a test opens instead of cuBLASLt
+$B/tests/unit/cublaslt_stub.so: tests/unit/cublaslt_stub.c tests/unit/cublaslt_stub.h kernels/cuda/lt_api.h
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -shared -o $@ $< -lm
+$B/tests/unit/cuda_lt_test: | $B/tests/unit/cublaslt_stub.so
 $B/tests/bench/%: $B/obj/tests/bench/%.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)

@@ -111,6 +111,13 @@ int dev_threads(struct dev *d, int threads, struct err *e)
     return rc;
 }
 
+void dev_numerics(struct dev *d, int fast)
+{
+    d->fast = fast;
+    if (d->memory && d->memory->numerics)
+        d->memory->numerics(d);
+}
+
 const char *dev_kinds(void) { return cuda_is_built() ? "cpu cuda" : "cpu"; }
 
 void *dev_alloc(struct dev *d, enum mem_cat cat, size_t bytes) { return d->memory ? d->memory->alloc(d, cat, bytes) : mem_alloc(d->mem, cat, bytes); }

@@ -32,6 +32,7 @@ struct dev_memory {
     void (*sync)(struct dev *d);
     size_t (*room)(struct dev *d);                                       /* bytes that dev_alloc may still give */
     int (*check)(struct dev *d, struct err *e);
+    void (*numerics)(struct dev *d);                                     /* d->fast was set; may be NULL */
     void (*close)(struct dev *d);
 };
 
@@ -46,6 +47,8 @@ struct dev {
     const struct dev_memory *memory; /* NULL: the host's                                                       */
     void *back;                      /* what stands behind memory                                              */
     struct dev *host;                /* the CPU beside it, for ops on host memory; a CPU's is itself           */
+    int fast;                        /* --numerics fast: products in any order, by a library where that is faster */
+    char note[160];                  /* who multiplies, for a line of the log; "": nothing to say               */
 };
 
 /* kind: "cpu" or "cuda" (ERR_DEVICE when built without or absent). threads >= 1. The CPU class is the best this machine has;
@@ -56,6 +59,8 @@ int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, s
 void dev_close(struct dev *d);
 /* Other threads than it was opened with: MPI must start before there are any. */
 int dev_threads(struct dev *d, int threads, struct err *e);
+/* Which numerics the ops are called for from now on (weights packed before are packed again). A device is opened for exact. */
+void dev_numerics(struct dev *d, int fast);
 /* What this program was built with, for --version: "cpu" or "cpu cuda". */
 const char *dev_kinds(void);
 

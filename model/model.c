@@ -133,6 +133,7 @@ int model_open(struct model *m, const struct model_config *cfg, const struct lay
         return rc;
     m->dev = dev;
     m->tp = tp;
+    dev_numerics(dev, fast);
     m->max_rows = max_rows;
     m->max_pos = max_pos ? max_pos : cfg->max_pos;
     if (m->features & F_POSITIONS && m->max_pos > cfg->max_pos) {

@@ -281,6 +281,8 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     s->engine.log = &s->log;
     TRY(report(s, e));
     ckpt_done(s->loaded.ckpt);
+    if (*s->dev->note)
+        log_line(&s->log, "%s", s->dev->note);
     if (s->o.verbose)
         log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, log_now_s() - begin, dtype_name(arithmetic(s)),
                  (long long)s->service.ctx, s->size.n_pages, KV_PAGE);

@@ -11,6 +11,7 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/priv.h"
+#include "kernels/cuda/products.h"
 #include "kernels/kernels.h"
 
 #define SLOT_BYTES ((size_t)4 << 20)
@@ -24,6 +25,8 @@ struct cuda {
     int index;
     char name[16];
     cudaStream_t stream;
+    struct kernel_ops ops;
+    struct products *products;
     struct slot slot[SLOTS];
     int turn;
     char *lend;
@@ -36,6 +39,7 @@ struct cuda {
 static struct cuda *of(const struct dev *d) { return d->back; }
 
 cudaStream_t cuda_stream(struct dev *d) { return of(d)->stream; }
+struct products *cuda_products(struct dev *d) { return of(d)->products; }
 
 int cuda_well(struct dev *d, cudaError_t rc, const char *what)
 {
@@ -196,7 +200,7 @@ static int cuda_check(struct dev *d, struct err *e)
     char text[sizeof c->what];
     cuda_well(d, cudaPeekAtLastError(), "an op on the device");
     if (!c->what[0])
-        return 0;
+        return products_check(c->products, e);
     memcpy(text, c->what, sizeof text);
     (void)cudaGetLastError();
     c->what[0] = 0;
@@ -211,6 +215,7 @@ static void cuda_close(struct dev *d)
         return;
     if (c->stream)
         cudaStreamSynchronize(c->stream);
+    products_close(c->products);
     while (c->n_blocks)
         cuda_free(d, c->block[c->n_blocks - 1].p);
     for (int i = 0; i < SLOTS; i++) {
@@ -228,6 +233,7 @@ static void cuda_close(struct dev *d)
 static const struct dev_memory cuda_memory = {
     .alloc = cuda_alloc, .free = cuda_free, .owns = cuda_owns, .read = cuda_read, .write = cuda_write, .copy = cuda_copy,
     .fill = cuda_fill,   .sync = cuda_sync, .room = cuda_room, .check = cuda_check, .close = cuda_close,
+    .numerics = products_numerics,
 };
 
 /* The GPU of this rank: ranks of a machine take them in turn, as their launcher counts them. */
@@ -276,12 +282,17 @@ int cuda_open(struct dev *d, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for the device's table");
     d->back = c;
     d->memory = &cuda_memory;
-    d->ops = cuda_kernels();
+    c->ops = *cuda_kernels();
+    d->ops = &c->ops;
     c->index = choose_gpu(n);
+    int wrong = products_open(&c->products, d, &c->ops, e);
+    if (wrong < 0)
+        return wrong;
     if (cuda_well(d, cudaSetDevice(c->index), "choosing the GPU") && cuda_well(d, cudaGetDeviceProperties(&prop, c->index), "asking the GPU") &&
         cuda_well(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream") && keep_memory(d, c) && open_ring(d, c)) {
         snprintf(c->name, sizeof c->name, "sm_%d%d", prop.major, prop.minor);
         d->isa = c->name;
+        wrong = products_ready(d, e);
     }
-    return cuda_check(d, e);
+    return wrong < 0 ? wrong : cuda_check(d, e);
 }

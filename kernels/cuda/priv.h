@@ -9,6 +9,7 @@
 extern "C" {
 #endif
 struct dev;
+struct products;
 
 /* The one stream of the device, in whose order everything happens. */
 cudaStream_t cuda_stream(struct dev *d);
@@ -17,6 +18,8 @@ cudaStream_t cuda_stream(struct dev *d);
 const void *cuda_lend(struct dev *d, const void *host, size_t bytes);
 /* Room of that kind, to be written by the caller. */
 void *cuda_lend_room(struct dev *d, size_t bytes);
+/* Who multiplies (products.h). */
+struct products *cuda_products(struct dev *d);
 /* Notes a failed call for dev_check: 1 when it was well. */
 int cuda_well(struct dev *d, cudaError_t rc, const char *what);
 #ifdef __cplusplus
