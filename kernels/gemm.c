@@ -6,7 +6,10 @@
  *
  * Rows of A are packed for a block of tiles and used while they are in the cache. A task is a group of panels times a range of
  * rows of the block; a group that must be packed is packed by its task, into a buffer of its
- * thread, and used while it is in the cache. */
+ * thread, and used while it is in the cache.
+ *
+ * In a class with steps (gemm_core.h) a task goes through the contraction step by step: what a step leaves, sums of leaves not yet
+ * merged and the chains of a leaf that goes on, waits in the output (level 0) and in a room of the thread. */
 #include "kernels/gemm.h"
 
 #include <stdalign.h>
@@ -16,6 +19,8 @@
 
 #define CHUNK_ROWS 112             /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
 #define GROUP_BYTES (1 << 20)      /* panels that a task packs for itself */
+#define STEP_COLS 128              /* columns of a group that goes by steps: what a step leaves is one row of these a row of a chunk */
+#define STEP_TILES 3               /* fewer tiles do not go by steps: a panel is not read again */
 #define A_BYTES (16 << 20)         /* packed rows, where one chunk of them would pack the panels too often; more, up to … */
 #define A_ROWS 128                 /* … so many rows, between which packing the panels again costs little … */
 #define A_BYTES_MOST (64 << 20)    /* … that take no more than this */
@@ -44,7 +49,12 @@ struct product {
     const char **b_rows;           /* … rows of the contraction */
     float *buffers;                /* a group of panels a thread */
     int64_t group, n_groups, parts;
+    int64_t step_units;            /* the most of a step; 0: all at once */
+    float *rooms;                  /* a thread: [n_rooms][CHUNK_ROWS][room_ld], levels that the output has no room for */
+    int64_t room_ld;
+    int n_rooms;
     float *const *level;           /* the stack of sums, fp32 [m][n] */
+    int n_levels;                  /* … of so many */
     int64_t ld;
     struct gemm_sum sum;
 };
@@ -115,7 +125,10 @@ static void pack_lines(void *arg, int64_t task, int thread)
     float *a = tile_a(p, row);
     (void)thread;
     for (int i = 0; i < rows; i++)
-        gemm_pack_lines(a + i * GEMM_LINE, rows, &p->sum, p->n_src, p->src, p->leaves, row + i);
+        if (p->tiles->a_floats == 2)
+            gemm_pack_lines_wide(a + i * GEMM_LINE, rows, &p->sum, p->n_src, p->src, p->leaves, row + i);
+        else
+            gemm_pack_lines(a + i * GEMM_LINE, rows, &p->sum, p->n_src, p->src, p->leaves, row + i);
 }
 
 /* A in columns: PIECES tiles a task. */
@@ -130,19 +143,23 @@ static void pack_tiles(void *arg, int64_t task, int thread)
         int rows = (int)(tile_begin(p, tile + i + 1) - row);
         piece[i] = (struct gemm_piece){ tile_a(p, row), row, rows, rows, 0 };
     }
-    gemm_pack_columns(piece, (int)n, p->dt, &p->sum, p->a_rows);
+    if (p->tiles->a_floats == 2)
+        gemm_pack_columns_wide(piece, (int)n, &p->sum, p->a_rows);
+    else
+        gemm_pack_columns(piece, (int)n, p->dt, &p->sum, p->a_rows);
 }
 
 static float *pack_group(const struct product *p, int64_t first, int64_t end, int thread)
 {
     int64_t panel_floats = p->n_units * GEMM_COLS;
     float *to = p->buffers + thread * p->group * panel_floats;
+    const int cols = p->tiles->panel_cols, in_panel = GEMM_COLS / cols;
     struct gemm_piece piece[PIECES];
     int n = 0;
-    for (int64_t i = first; i < end; i++) {
-        int64_t col = i * GEMM_COLS;
-        piece[n++] = (struct gemm_piece){ to + (i - first) * panel_floats, col, (int)min_of(p->n - col, GEMM_COLS), GEMM_COLS, 1 };
-        if (n == PIECES || i == end - 1) {
+    for (int64_t i = first * in_panel; i < end * in_panel; i++) {
+        int64_t col = i * cols, left = p->n > col ? p->n - col : 0;
+        piece[n++] = (struct gemm_piece){ to + (i - first * in_panel) * p->n_units * cols, left ? col : 0, (int)min_of(left, cols), cols, 1 };
+        if (n == PIECES || i == end * in_panel - 1) {
             gemm_pack_columns(piece, n, p->dt, &p->sum, p->b_rows);
             n = 0;
         }
@@ -150,7 +167,7 @@ static float *pack_group(const struct product *p, int64_t first, int64_t end, in
     return to;
 }
 
-struct weights { struct panels *p; int n_w; const struct mat *w; struct gemm_sum sum; struct few_leaves leaves; };
+struct weights { struct panels *p; int n_w, cols; const struct mat *w; struct gemm_sum sum; struct few_leaves leaves; };
 
 static void pack_weights(void *arg, int64_t panel, int thread)
 {
@@ -165,12 +182,14 @@ static void pack_weights(void *arg, int64_t panel, int thread)
             rows[count++] = (const char *)w->p + r * w->ld * (int64_t)dtype_size(w->dt);
         skip = skip > w->rows ? skip - w->rows : 0;
     }
-    gemm_pack_panel((float *)a->p->p + row * a->sum.end[a->sum.n - 1], a->p->dt, &a->sum, rows, count);
+    for (int in = 0; in < GEMM_COLS; in += a->cols)
+        gemm_pack_panel((float *)a->p->p + (row + in) * a->sum.end[a->sum.n - 1], a->cols, a->p->dt, &a->sum, rows + in,
+                        (int)min_of(count > in ? count - in : 0, a->cols));
 }
 
-void gemm_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
+void gemm_linear_pack(struct dev *d, const struct gemm_tiles *const *tiles, struct panels *p, int n_w, const struct mat *w)
 {
-    struct weights a = { .p = p, .n_w = n_w, .w = w };
+    struct weights a = { .p = p, .n_w = n_w, .cols = tiles[p->dt]->panel_cols, .w = w };
     sum_of_leaves(&a.sum, &a.leaves, p->dt, 1, &p->leaves);
     pool_run(d->pool, ceil_div(p->n, GEMM_COLS), pack_weights, &a);
 }
@@ -184,22 +203,23 @@ static void copy_tile(float *to, int64_t to_ld, const float *from, int64_t from_
 }
 
 /* The last columns, fewer than a tile has: the sums in memory are copied to a whole tile and back. */
-static void run_narrow(const struct product *p, gemm_tile_fn *fn, float *const *at, int64_t rows, int64_t cols, const float *a,
-                       const float *b)
+static void run_narrow(const struct product *p, const struct gemm_sum *s, gemm_tile_fn *fn, float *const *at, int64_t rows, int64_t cols,
+                       const float *a, const float *b)
 {
-    alignas(64) float room[TREE_DEPTH_MAX][GEMM_ROWS_MAX * GEMM_COLS];
-    float *level[TREE_DEPTH_MAX];
-    const struct gemm_sum *s = &p->sum;
-    int most = s->depth_before > s->depth_after ? s->depth_before : s->depth_after;
+    alignas(64) float room[TREE_DEPTH_MAX + 1][GEMM_ROWS_MAX * GEMM_COLS];
+    float *level[TREE_DEPTH_MAX + 1];
+    struct gemm_sum in_room = *s;
+    const int begun = s->depth_before + s->resumes, most = begun > s->depth_after ? begun : s->depth_after;
+    in_room.room_ld = p->tiles->cols;
     for (int e = s->depth_kept; e < most; e++) {
         level[e] = room[e];
         memset(room[e], 0, sizeof room[e]);
     }
-    for (int e = s->depth_kept; e < s->depth_before; e++)
-        copy_tile(level[e], p->tiles->cols, at[e], p->ld, rows, cols);
-    fn(s, level, p->tiles->cols, a, b);
+    for (int e = s->depth_kept; e < begun; e++)
+        copy_tile(level[e], p->tiles->cols, at[e], e < s->n_out ? p->ld : s->room_ld, rows, cols);
+    fn(&in_room, level, p->tiles->cols, a, b);
     for (int e = s->depth_kept; e < s->depth_after; e++)
-        copy_tile(at[e], p->ld, level[e], p->tiles->cols, rows, cols);
+        copy_tile(at[e], e < s->n_out ? p->ld : s->room_ld, level[e], p->tiles->cols, rows, cols);
 }
 
 /* The lines that a tile will write are asked for when it begins: its stores would wait for them one by one. */
@@ -209,24 +229,63 @@ static inline void prefetch_to_write(const float *p, int64_t n)
         __builtin_prefetch(p + i, 1);
 }
 
-static void run_tile(const struct product *p, int64_t tile, int64_t panel, const float *b)
+/* The tiles of a task's step: rows from tile `chunk` on, columns from panel `first` on. */
+struct place { int64_t chunk, first; int thread; };
+
+static void run_tile(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile, int64_t col, const float *b)
 {
-    int64_t row = tile_begin(p, tile), rows = tile_begin(p, tile + 1) - row;
-    const float *a = tile_a(p, row);
+    int64_t row = tile_begin(p, tile), rows = tile_begin(p, tile + 1) - row, cols = p->tiles->cols;
+    const int begun = s->depth_before + s->resumes, most = begun > s->depth_after ? begun : s->depth_after;
     gemm_tile_fn *fn = p->tiles->fn[p->layout][rows];
-    int most = p->sum.depth_before > p->sum.depth_after ? p->sum.depth_before : p->sum.depth_after;
-    for (int64_t in = 0; in < GEMM_COLS && panel * GEMM_COLS + in < p->n; in += p->tiles->cols) {
-        int64_t col = panel * GEMM_COLS + in;
-        float *at[TREE_DEPTH_MAX];
-        for (int e = p->sum.depth_kept; e < most; e++)
-            at[e] = p->level[e] + row * p->ld + col;
-        if (p->sum.depth_before == 0)
+    float *at[TREE_DEPTH_MAX + 1];
+    for (int e = s->depth_kept; e < most; e++)
+        at[e] = e < s->n_out ? p->level[e] + row * p->ld + col
+                             : p->rooms + ((w->thread * p->n_rooms + e - s->n_out) * CHUNK_ROWS + row - tile_begin(p, w->chunk)) * p->room_ld +
+                                   col - w->first * GEMM_COLS;
+    if (begun == 0 || p->step_units)
+        for (int e = s->depth_kept; e < most; e++)
             for (int64_t i = 0; i < rows; i++)
-                prefetch_to_write(at[0] + i * p->ld, p->tiles->cols);
-        if (p->n - col < p->tiles->cols)
-            run_narrow(p, fn, at, rows, p->n - col, a, b + in);
-        else
-            fn(&p->sum, at, p->ld, a, b + in);
+                prefetch_to_write(at[e] + i * (e < s->n_out ? p->ld : s->room_ld), cols);
+    if (p->n - col < cols)
+        run_narrow(p, s, fn, at, rows, p->n - col, tile_a(p, row), b);
+    else
+        fn(s, at, p->ld, tile_a(p, row), b);
+}
+
+/* The step after `s` (all 0: the first one) of the whole sum; *stop is where its last leaf ends, if that is not the leaf's end. */
+static int next_step(const struct product *p, struct gemm_sum *s, int *leaf, int64_t *stop)
+{
+    static uint8_t no_merge[1];
+    const struct gemm_sum *all = &p->sum;
+    if (*leaf == all->n)
+        return 0;
+    *s = (struct gemm_sum){ .panel_units = p->n_units, .begin = *stop, .depth_before = s->depth_after - (s->merges == no_merge), .n_out = p->n_levels,
+                            .room_ld = p->room_ld, .resumes = s->merges == no_merge, .end = all->end + *leaf, .merges = all->merges + *leaf };
+    int depth = s->depth_kept = s->depth_before;
+    while (*leaf < all->n && (!p->step_units || all->end[*leaf] - s->begin <= p->step_units)) {
+        depth -= all->merges[*leaf];
+        s->depth_kept = depth < s->depth_kept ? depth : s->depth_kept;
+        depth++, s->n++;
+        *stop = all->end[(*leaf)++];
+    }
+    if (s->n == 0) {                                /* a leaf longer than a step: one of its nearly equal parts, whose chains go on */
+        const int64_t left = all->end[*leaf] - s->begin, part = ceil_div(left, ceil_div(left, p->step_units));
+        *stop = s->begin + min_of(ceil_div(part, GEMM_LINE) * GEMM_LINE, p->step_units);
+        s->n = 1, s->end = stop, s->merges = no_merge;
+        depth++;
+    }
+    s->depth_after = depth;
+    return 1;
+}
+
+/* One step of the tiles [tile, tile_end), over the panels [first, end). */
+static void run_step(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile_end, int64_t end, const float *b)
+{
+    const int64_t cols = p->tiles->cols, beside = p->tiles->panel_cols;
+    for (int64_t col = w->first * GEMM_COLS; col < min_of(end * GEMM_COLS, p->n); col += cols) {
+        const int64_t from = col - w->first * GEMM_COLS;
+        for (int64_t t = w->chunk; t < tile_end; t++)
+            run_tile(p, s, w, t, col, b + from / beside * beside * p->n_units + from % beside);
     }
 }
 
@@ -239,10 +298,13 @@ static void run_task(void *arg, int64_t task, int thread)
     int64_t tile = p->tile + n_tiles * part / p->parts, tile_end = p->tile + n_tiles * (part + 1) / p->parts;
     const float *b = p->panels ? p->panels + first * panel_floats : pack_group(p, first, end, thread);
     int64_t chunk = CHUNK_ROWS / p->rows;
-    for (; tile < tile_end; tile += chunk)
-        for (int64_t i = first; i < end; i++)
-            for (int64_t t = tile; t < min_of(tile + chunk, tile_end); t++)
-                run_tile(p, t, i, b + (i - first) * panel_floats);
+    for (; tile < tile_end; tile += chunk) {
+        const struct place w = { tile, first, thread };
+        struct gemm_sum s = { .depth_after = p->sum.depth_before };
+        int64_t stop = 0;
+        for (int leaf = 0; next_step(p, &s, &leaf, &stop);)
+            run_step(p, &s, &w, min_of(tile + chunk, tile_end), end, b);
+    }
 }
 
 /* ---- the product ------------------------------------------------------------------------------------------------------ */
@@ -270,7 +332,10 @@ static void split(struct product *p, int n_threads)
     p->rows = tile_rows(p);
     p->n_tiles = ceil_div(p->m, p->rows);
     p->low = p->m / p->n_tiles, p->n_high = p->m % p->n_tiles;
+    p->step_units = p->n_tiles >= STEP_TILES ? p->tiles->step_units : 0;
     p->group = ceil_div(n_panels, tasks);
+    if (p->step_units)
+        p->group = min_of(p->group, STEP_COLS / GEMM_COLS);
     if (!p->panels && panel_bytes > 0 && p->group > 1)
         p->group = min_of(p->group, 1 + GROUP_BYTES / panel_bytes);
     p->n_groups = ceil_div(n_panels, p->group);
@@ -318,10 +383,30 @@ static int take_scratch(struct dev *d, struct product *p, int64_t n_a_rows, int6
         return 0;
     p->a_rows = (const char **)(void *)(base + a_bytes);
     p->b_rows = p->a_rows + n_a_rows;
-    if (p->panels)
+    return 1;
+}
+
+/* The same for what each thread has of its own: the groups that it packs, and what steps leave. */
+static int take_own(struct dev *d, struct product *p)
+{
+    const int64_t n_threads = pool_threads(d->pool), own = p->panels ? 0 : p->group * p->n_units * GEMM_COLS;
+    const int64_t room = p->n_rooms * CHUNK_ROWS * p->room_ld;
+    if (own + room == 0)
         return 1;
-    p->buffers = dev_scratch(d, 1, (size_t)(pool_threads(d->pool) * p->group * p->n_units * GEMM_COLS) * 4 + 64);
+    p->buffers = dev_scratch(d, 1, (size_t)(n_threads * (own + room)) * 4 + 64);
+    p->rooms = p->buffers + n_threads * own;
     return p->buffers != NULL;
+}
+
+/* Levels that steps need besides those of the output. */
+static int count_rooms(const struct product *p)
+{
+    struct gemm_sum s = { .depth_after = p->sum.depth_before };
+    int64_t stop = 0;
+    int most = p->n_levels;
+    for (int leaf = 0; next_step(p, &s, &leaf, &stop);)
+        most = s.depth_after > most ? s.depth_after : most;
+    return most - p->n_levels;
 }
 
 /* Fills what follows from the rest, and takes scratch. 0: nothing to do, or no memory. */
@@ -329,10 +414,17 @@ static int product_open(struct dev *d, struct product *p, int64_t n_a_rows, int6
 {
     if (p->m <= 0 || p->n <= 0 || p->sum.n <= 0)
         return 0;
+    if (p->tiles->few && p->m <= p->tiles->few->rows)
+        p->tiles = p->tiles->few;
     p->n_units = p->sum.end[p->sum.n - 1];
-    p->a_row = p->layout == GEMM_LINES ? ceil_div(p->n_units, GEMM_LINE) * GEMM_LINE : p->n_units;
+    p->n_levels = p->sum.depth_before > p->sum.depth_after ? p->sum.depth_before : p->sum.depth_after;
+    p->a_row = p->n_units * p->tiles->a_floats;
+    if (p->layout == GEMM_LINES)
+        p->a_row = ceil_div(p->a_row, GEMM_LINE) * GEMM_LINE;
     split(p, pool_threads(d->pool));
-    if (take_scratch(d, p, n_a_rows, n_b_rows))
+    p->room_ld = p->group * GEMM_COLS;
+    p->n_rooms = p->step_units ? count_rooms(p) : 0;
+    if (take_scratch(d, p, n_a_rows, n_b_rows) && take_own(d, p))
         return 1;
     poison(p);
     return 0;

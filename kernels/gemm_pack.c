@@ -50,7 +50,7 @@ static inline word4 units4(const char *src, int rotate)
 }
 
 /* 4 rows x 4 units, transposed: panel[u][j]. */
-IN_CLONE void transpose4(uint32_t *panel, const char *const src[4], int64_t off, int rotate)
+IN_CLONE void transpose4(uint32_t *panel, int cols, const char *const src[4], int64_t off, int rotate)
 {
     word4 a = units4(src[0] + off, rotate), b = units4(src[1] + off, rotate);
     word4 c = units4(src[2] + off, rotate), d = units4(src[3] + off, rotate);
@@ -59,11 +59,11 @@ IN_CLONE void transpose4(uint32_t *panel, const char *const src[4], int64_t off,
     word4 out[4] = { __builtin_shuffle(ab, cd, (word4){ 0, 1, 4, 5 }), __builtin_shuffle(ab, cd, (word4){ 2, 3, 6, 7 }),
                      __builtin_shuffle(AB, CD, (word4){ 0, 1, 4, 5 }), __builtin_shuffle(AB, CD, (word4){ 2, 3, 6, 7 }) };
     for (int i = 0; i < 4; i++)
-        memcpy(panel + i * GEMM_COLS, &out[i], 16);
+        memcpy(panel + i * cols, &out[i], 16);
 }
 
 /* Rows src[0..n_rows) of one leaf: n_elems elements from byte `off`. Whole blocks of 4x4 units are transposed in registers. */
-IN_CLONE void pack_panel_leaf(uint32_t *panel, enum dtype dt, const char *const *src, int n_rows, int64_t off, int64_t n_elems)
+IN_CLONE void pack_panel_leaf(uint32_t *panel, int cols, enum dtype dt, const char *const *src, int n_rows, int64_t off, int64_t n_elems)
 {
     int swapped = ALTERED("gemm_bf16_pair");
     int64_t n_units = gemm_units(dt, n_elems), n_whole = dt == DT_F32 ? n_elems : n_elems / 2;
@@ -73,20 +73,24 @@ IN_CLONE void pack_panel_leaf(uint32_t *panel, enum dtype dt, const char *const 
         int64_t stop = block + GEMM_LINE < n_fast ? block + GEMM_LINE : n_fast;
         for (int j = 0; j < rows_fast; j += 4)
             for (int64_t u = block; u < stop; u += 4)
-                transpose4(panel + u * GEMM_COLS + j, src + j, off + 4 * u, dt == DT_BF16 && !swapped);
+                transpose4(panel + u * cols + j, cols, src + j, off + 4 * u, dt == DT_BF16 && !swapped);
     }
     for (int64_t u = 0; u < n_units; u++)
-        for (int j = u < n_fast ? rows_fast : 0; j < GEMM_COLS; j++)
-            panel[u * GEMM_COLS + j] = j < n_rows ? unit_at(src[j] + off, u, dt, u >= n_whole, swapped) : 0;
+        for (int j = u < n_fast ? rows_fast : 0; j < cols; j++)
+            panel[u * cols + j] = j < n_rows ? unit_at(src[j] + off, u, dt, u >= n_whole, swapped) : 0;
 }
 
 PACK_CLONES
-void gemm_pack_panel(float *panel, enum dtype dt, const struct gemm_sum *s, const char *const *w, int n_rows)
+void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_sum *s, const char *const *w, int n_rows)
 {
     for (int g = 0; g < s->n; g++) {
         int64_t begin = g ? s->elem_end[g - 1] : 0, unit = g ? s->end[g - 1] : 0;
-        pack_panel_leaf((uint32_t *)(void *)panel + unit * GEMM_COLS, dt, w, n_rows, begin * (int64_t)dtype_size(dt),
-                        s->elem_end[g] - begin);
+        int64_t off = begin * (int64_t)dtype_size(dt), n = s->elem_end[g] - begin;
+        uint32_t *to = (uint32_t *)(void *)panel + unit * cols;
+        if (cols == GEMM_COLS)
+            pack_panel_leaf(to, GEMM_COLS, dt, w, n_rows, off, n);
+        else
+            pack_panel_leaf(to, cols, dt, w, n_rows, off, n);
     }
 }
 
@@ -192,6 +196,52 @@ void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src,
     }
 }
 
+/* ---- the same for bf16 widened to fp32: a unit is two values ---------------------------------------------------------- */
+
+/* n values from src become values at, at + 1 … of the row; swapped: altered. */
+IN_CLONE void widen_values(float *row, int rows, int64_t at, const char *src, int64_t n, int swapped)
+{
+    uint32_t *to = (uint32_t *)(void *)row;
+    int64_t i = 0;
+    while (!swapped && i < n) {
+        int64_t in = (at + i) % GEMM_LINE, stop = i + GEMM_LINE - in < n ? i + GEMM_LINE - in : n;
+        uint32_t *line = to + (at + i) / GEMM_LINE * rows * GEMM_LINE + in;
+        uint16_t half[GEMM_LINE];
+        if (stop - i == GEMM_LINE) {
+            __builtin_prefetch(src + 2 * i + LINES_AHEAD);
+            memcpy(half, src + 2 * i, sizeof half);
+            for (int j = 0; j < GEMM_LINE; j++)
+                line[j] = (uint32_t)half[j] << 16;
+        } else {
+            for (int64_t j = i; j < stop; j++)
+                line[j - i] = (uint32_t)half_at(src + 2 * j) << 16;
+        }
+        i = stop;
+    }
+    for (; i < n; i++)
+        to[((at + i) ^ 1) / GEMM_LINE * rows * GEMM_LINE + ((at + i) ^ 1) % GEMM_LINE] = (uint32_t)half_at(src + 2 * i) << 16;
+}
+
+PACK_CLONES
+void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
+                          int64_t row)
+{
+    static const char none[2];
+    const int swapped = ALTERED("gemm_bf16_pair");
+    for (int g = 0; g < s->n; g++) {
+        int64_t at = g ? 2 * s->end[g - 1] : 0;
+        for (int i = 0; i < n_src; i++) {
+            int from = n_src > 1 && ALTERED("gemm_dx_segments") ? n_src - 1 - i : i;
+            struct mat m = src[from];
+            int64_t begin = g ? l[from].end[g - 1] : 0, n = (s->n == 1 ? m.cols : l[from].end[g]) - begin;
+            widen_values(line, rows, at, (const char *)m.p + (row * m.ld + begin) * 2, n, swapped);
+            at += n;
+        }
+        if (at < 2 * s->end[g])
+            widen_values(line, rows, at, none, 1, swapped);
+    }
+}
+
 /* ---- contraction-major rows: columns of a panel, rows of a weight gradient's tile ------------------------------------- */
 
 IN_CLONE void copy_words(float *to, const char *from, int n)
@@ -275,5 +325,42 @@ void gemm_pack_columns(const struct gemm_piece *piece, int n_pieces, enum dtype 
                 piece_prefetch(piece, n_pieces, DT_BF16, row[e + AHEAD + 1 < n ? e + AHEAD + 1 : n - 1]);
                 piece_units(piece, n_pieces, DT_BF16, u++, row[e], e + 1 < end ? row[e + 1] : NULL, e + 1 == end);
             }
+    }
+}
+
+IN_CLONE void widen_words(float *out, const char *from, int n)
+{
+    uint32_t *to = (uint32_t *)(void *)out;
+    uint16_t half[GEMM_COLS];
+    memcpy(half, from, 2 * (size_t)n);
+    for (int j = 0; j < n; j++)
+        to[j] = (uint32_t)half[j] << 16;
+}
+
+IN_CLONE void piece_values(const struct gemm_piece *piece, int n_pieces, int64_t at, const char *row)
+{
+    static const char zeros[2 * GEMM_COLS];
+    for (int i = 0; i < n_pieces; i++) {
+        const struct gemm_piece *p = &piece[i];
+        const char *from = row ? row + 2 * p->col : zeros;
+        if (p->n == 6)                                                    /* the highest tile: a size that is known */
+            widen_words(p->out + at * p->stride, from, 6);
+        else
+            widen_words(p->out + at * p->stride, from, p->n);
+    }
+}
+
+PACK_CLONES
+void gemm_pack_columns_wide(const struct gemm_piece *piece, int n_pieces, const struct gemm_sum *s, const char *const *row)
+{
+    const int64_t swapped = ALTERED("gemm_bf16_pair"), n = s->elem_end[s->n - 1];
+    for (int g = 0; g < s->n; g++) {
+        int64_t e = g ? s->elem_end[g - 1] : 0, at = g ? 2 * s->end[g - 1] : 0;
+        for (; e < s->elem_end[g]; e++, at++) {
+            piece_prefetch(piece, n_pieces, DT_BF16, row[e + AHEAD < n ? e + AHEAD : n - 1]);
+            piece_values(piece, n_pieces, at ^ swapped, row[e]);
+        }
+        if (at < 2 * s->end[g])
+            piece_values(piece, n_pieces, at ^ swapped, NULL);
     }
 }

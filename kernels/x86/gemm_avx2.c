@@ -1,6 +1,86 @@
-/* gemm_avx2.c - products with AVX2 and FMA, half a panel wide; bf16 as in gemm_avx512.c. */
+/* gemm_avx2.c - products with AVX2 and FMA: tiles of 6 rows x 16 columns, which is half a panel, by steps of the contraction whose part
+ * of a half fits the first cache; two rows and fewer, which wait for memory, take both halves at once and all of the contraction.
+ * bf16: A is widened to fp32 when it is packed, B in registers; two multiply-adds a pair under FTZ|DAZ, as in gemm_avx512.c. */
 #include <immintrin.h>
 #include "kernels/gemm_core.h"
+
+#define HALF 16                    /* columns of a panel side by side */
+#define STEP 256                   /* units: 16 KiB of B */
+
+/* vfmadd231ps: sum += a * b. One statement a row: gcc 12 moves single ones, and spills. */
+#define FMA_ROW(p, q, x, b0, b1)                                                                                         \
+    {                                                                                                                    \
+        __m256 a0;                                                                                                       \
+        __asm__ volatile("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1"                       \
+                         : "+x"(p), "+x"(q), "=&x"(a0) : "m"(*(x)), "x"(b0), "x"(b1));                                   \
+    }
+
+static inline __m256 upper(const float *pairs)
+{
+    return _mm256_and_ps(_mm256_loadu_ps(pairs), _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000)));
+}
+static inline __m256 lower(const float *pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(_mm256_loadu_ps(pairs)), 16)); }
+
+/* ---- few rows: a vector is a half of a panel -------------------------------------------------------------------------- */
+
+struct half { __m256 low, high; };
+static inline struct half half_zero(void) { return (struct half){ _mm256_setzero_ps(), _mm256_setzero_ps() }; }
+static inline struct half half_load(const float *p) { return (struct half){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) }; }
+static inline void half_store(float *p, struct half v) { _mm256_storeu_ps(p, v.low), _mm256_storeu_ps(p + 8, v.high); }
+static inline struct half half_add(struct half a, struct half b)
+{
+    return (struct half){ _mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high) };
+}
+
+#define V struct half
+#define V_WIDTH HALF
+#define V_ZERO() half_zero()
+#define V_LOAD(p) half_load(p)
+#define V_STORE(p, v) half_store(p, v)
+#define V_ADD(a, b) half_add(a, b)
+#define SECOND(b) ((b) + s->panel_units * HALF)
+#define HALVES_ROW(p, q, x)                                                                                              \
+    FMA_ROW((p).low, (p).high, x, b0, b1)                                                                                \
+    FMA_ROW((q).low, (q).high, x, b2, b3)
+
+#define TILE(layout, rows) few_f32_##layout##_##rows
+#define TILE_SET gemm_tiles_avx2_f32_few
+#define TILE_ROWS 2
+#define TILE_HELD 0
+#define TILE_PANEL HALF
+#define STEP_B(b)                                                                                                        \
+    const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps((b) + 8);                                                 \
+    const __m256 b2 = _mm256_loadu_ps(SECOND(b)), b3 = _mm256_loadu_ps(SECOND(b) + 8);
+#define CHAIN_ENTER
+#define CHAIN_LEAVE
+#define PIN(v)
+#define STEP_ROW HALVES_ROW
+extern const struct gemm_tiles gemm_tiles_avx2_f32_few;
+#include "kernels/gemm_tile.h"
+
+#define TILE(layout, rows) few_bf16_##layout##_##rows
+#define TILE_SET gemm_tiles_avx2_bf16_few
+#define TILE_ROWS 2
+#define TILE_HELD 0
+#define TILE_PANEL HALF
+#define STEP_B(b) const __m256 b0 = upper(b), b1 = upper((b) + 8), b2 = upper(SECOND(b)), b3 = upper(SECOND(b) + 8);
+#define STEP_B_LOWER(b) const __m256 b0 = lower(b), b1 = lower((b) + 8), b2 = lower(SECOND(b)), b3 = lower(SECOND(b) + 8);
+#define PIN_HALF(v) __asm__ volatile("" : "+x"((v).low), "+x"((v).high));
+#include "kernels/gemm_flush.h"
+#undef PIN
+#define PIN PIN_HALF
+#define STEP_ROW HALVES_ROW
+extern const struct gemm_tiles gemm_tiles_avx2_bf16_few;
+#include "kernels/gemm_tile.h"
+
+#undef V
+#undef V_WIDTH
+#undef V_ZERO
+#undef V_LOAD
+#undef V_STORE
+#undef V_ADD
+
+/* ---- any number of rows ----------------------------------------------------------------------------------------------- */
 
 #define V __m256
 #define V_WIDTH 8
@@ -9,46 +89,34 @@
 #define V_STORE(p, v) _mm256_storeu_ps((p), (v))
 #define V_ADD(a, b) _mm256_add_ps((a), (b))
 
-#define FMA(sum, a, b) __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));      /* sum += a * b */
-
 #define TILE(layout, rows) f32_##layout##_##rows
 #define TILE_SET gemm_tiles_avx2_f32
 #define TILE_ROWS 6
 #define TILE_HELD 0
+#define TILE_PANEL HALF
+#define TILE_STEP STEP
+#define TILE_FEW &gemm_tiles_avx2_f32_few
 #define STEP_B(b) const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps((b) + 8);
-#define STEP_ROW(p, q, x)                                                                                                \
-    {                                                                                                                    \
-        __m256 a0 = _mm256_broadcast_ss(x);                                                                              \
-        FMA(p, a0, b0)                                                                                                   \
-        FMA(q, a0, b1)                                                                                                   \
-    }
+#define STEP_ROW(p, q, x) FMA_ROW(p, q, x, b0, b1)
 #define CHAIN_ENTER
 #define CHAIN_LEAVE
 #define PIN(v)
 extern const struct gemm_tiles gemm_tiles_avx2_f32;
 #include "kernels/gemm_tile.h"
 
-static inline __m256 upper(__m256 pairs)
-{
-    return _mm256_castsi256_ps(_mm256_and_si256(_mm256_castps_si256(pairs), _mm256_set1_epi32((int)0xffff0000)));
-}
-static inline __m256 lower(__m256 pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16)); }
-
 #define TILE(layout, rows) bf16_##layout##_##rows
 #define TILE_SET gemm_tiles_avx2_bf16
-#define TILE_ROWS 4
+#define TILE_ROWS 6
 #define TILE_HELD 0
-#define STEP_B(b)                                                                                                        \
-    const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps((b) + 8);                                                 \
-    const __m256 b0u = upper(b0), b0l = lower(b0), b1u = upper(b1), b1l = lower(b1);
-#define STEP_ROW(p, q, x)                                                                                                \
-    {                                                                                                                    \
-        __m256 a0 = _mm256_broadcast_ss(x), a0u = upper(a0), a0l = lower(a0);                                            \
-        FMA(p, a0u, b0u)                                                                                                 \
-        FMA(q, a0u, b1u)                                                                                                 \
-        FMA(p, a0l, b0l)                                                                                                 \
-        FMA(q, a0l, b1l)                                                                                                 \
-    }
+#define TILE_PANEL HALF
+#define TILE_STEP STEP
+#define TILE_FEW &gemm_tiles_avx2_bf16_few
+#define STEP_B(b) const __m256 b0 = upper(b), b1 = upper((b) + 8);
+#define STEP_B_LOWER(b) const __m256 b0 = lower(b), b1 = lower((b) + 8);
+#define STEP_ROW(p, q, x) FMA_ROW(p, q, x, b0, b1)
+#undef CHAIN_ENTER
+#undef CHAIN_LEAVE
+#undef PIN
 #include "kernels/gemm_flush.h"
 extern const struct gemm_tiles gemm_tiles_avx2_bf16;
 #include "kernels/gemm_tile.h"

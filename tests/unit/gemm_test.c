@@ -219,6 +219,7 @@ static const struct shape shapes[] = {
     { 14, 47, 3, { 0, 20, 19 } },
     { 2, 65, 12, { 4, 4, 5, 4, 4, 4, 6, 4, 4, 4, 4, 1 } },
     { 4, 3, 1, { 0 } },
+    { 20, 37, 6, { 300, 13, 1101, 0, 70, 70 } },        /* leaves longer than a step of the contraction, and several in one */
 };
 #define N_SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
@@ -308,8 +309,9 @@ static const int64_t segment_len[][3][8] = {
     { { 5, 5, 5, 5, 5, 5, 5, 1 }, { 3, 3, 3, 3, 3, 3, 3, 0 }, { 1, 1, 1, 1, 1, 1, 0, 0 } },
     { { 16, 16, 16, 16 }, { 7, 7, 7, 6 }, { 8, 8, 8, 8 } },
     { { 0, 3 }, { 5, 0 } },
+    { { 301, 90, 90, 10 }, { 290, 1, 90, 0 } },
 };
-static const int segment_count[] = { 1, 3, 3, 2 }, segment_leaves[] = { 8, 8, 4, 2 };
+static const int segment_count[] = { 1, 3, 3, 2, 2 }, segment_leaves[] = { 8, 8, 4, 2, 4 };
 
 static void dx_case(struct dev *d, const struct class *c, int which, enum dtype dt, enum data kind, int64_t m, int64_t k)
 {
@@ -335,10 +337,10 @@ TEST(linear_dx_is_its_definition_in_every_class)
     int n = list_classes(c);
     struct dev *d = device(1);
     for (int i = 0; i < n; i++)
-        for (int which = 0; which < 4; which++)
+        for (int which = 0; which < 5; which++)
             for (enum data kind = 0; kind < N_DATA; kind++)
                 for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++)
-                    dx_case(d, &c[i], which, dt, kind, which == 1 ? 19 : 3, which == 2 ? 33 : 40);
+                    dx_case(d, &c[i], which, dt, kind, which == 1 || which == 4 ? 19 : 3, which == 2 ? 33 : 40);
     dev_close(d);
 }
 
@@ -396,6 +398,18 @@ TEST(linear_dw_is_its_definition_for_any_length_and_data)
             for (enum data kind = 0; kind < N_DATA; kind++)
                 for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++)
                     dw_case(d, &c[i], 4, 4, len, dt, kind);
+    dev_close(d);
+}
+
+TEST(linear_dw_is_its_definition_where_sequences_are_longer_than_a_step)
+{
+    struct class c[5];
+    int n = list_classes(c);
+    struct dev *d = device(1);
+    for (int i = 0; i < n; i++)
+        for (int per_call = 1; per_call <= 4; per_call++)
+            for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++)
+                dw_case(d, &c[i], 4, per_call, per_call % 2 ? 701 : 300, dt, WIDE);
     dev_close(d);
 }
 
