@@ -26,6 +26,7 @@ struct lt {
 #undef X
     struct choice *choice;
     int n_choices, cap;
+    struct { struct key key; void *desc; int n; struct lt_found found[LIST]; } tried;        /* lt_run_nth's last list */
 };
 
 /* trans: of a and b as the library sees them, by columns */
@@ -111,6 +112,8 @@ void lt_close(struct lt *l)
         return;
     for (int i = 0; i < l->n_choices; i++)
         l->MatmulDescDestroy(l->choice[i].desc);
+    if (l->tried.desc)
+        l->MatmulDescDestroy(l->tried.desc);
     dev_free(l->dev, l->workspace);
     if (l->handle)
         l->Destroy(l->handle);
@@ -300,15 +303,21 @@ int lt_run(struct lt *l, const struct lt_product *p)
     return c && note(l, call(l, p, c->desc, &c->algo), "the algorithm does not run", &k);
 }
 
+static void try_list(struct lt *l, const struct lt_product *p, const struct key *k)
+{
+    if (l->tried.desc && !memcmp(&l->tried.key, k, sizeof *k))
+        return;
+    if (l->tried.desc)
+        l->MatmulDescDestroy(l->tried.desc);
+    l->tried.desc = NULL;
+    l->tried.key = *k;
+    l->tried.n = make_desc(l, &l->tried.desc, k) ? list(l, l->tried.desc, p, k, l->tried.found) : -1;
+}
+
 int lt_run_nth(struct lt *l, const struct lt_product *p, int n)
 {
     struct key k = key_of(l, p);
-    struct lt_found found[LIST];
-    void *desc = NULL;
     k.d_cols = p->rows;                  /* the best for what is asked */
-    int n_found = make_desc(l, &desc, &k) ? list(l, desc, p, &k, found) : 0;
-    int ok = n < n_found && !found[n].state && call(l, p, desc, &found[n].algo);
-    if (desc)
-        l->MatmulDescDestroy(desc);
-    return ok;
+    try_list(l, p, &k);
+    return n < l->tried.n && !l->tried.found[n].state && call(l, p, l->tried.desc, &l->tried.found[n].algo);
 }

@@ -37,7 +37,8 @@ def finish():
 class Server:
     def __init__(self, checkpoint, *args, wait=True):
         self.begin = time.monotonic()
-        self.p = subprocess.Popen([os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port", "0", "--model-name", "m", *map(str, args)],
+        self.p = subprocess.Popen([os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port", "0", "--model-name", "m", *map(str, args),
+                                   *os.environ.get("PSERVE_ARGS", "").split()],
                                   stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
         self.err = []
         self.reader = threading.Thread(target=lambda: self.err.extend(self.p.stderr), daemon=True)
