@@ -1,9 +1,17 @@
-/* kernels.h - the CUDA device's op table, put together in kernels.cu. */
+/* kernels.h - the CUDA device's op tables, put together in device.c. */
 #ifndef SHARDLINE_KERNELS_CUDA_KERNELS_H
 #define SHARDLINE_KERNELS_CUDA_KERNELS_H
 
 #include "kernels/kernels.h"
 
-const struct kernel_ops *cuda_kernels(void);
+#ifdef __cplusplus
+extern "C" {
+#endif
+const struct kernel_ops *cuda_kernels(void);             /* without tensor cores: the CPU's bits */
+/* Puts attention on tensor cores (attn.cu) into a table; SHARDLINE_CUDA=simt: does not. */
+void cuda_choose_attn(struct kernel_ops *ops);
+#ifdef __cplusplus
+}
+#endif
 
 #endif

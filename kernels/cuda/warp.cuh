@@ -10,6 +10,7 @@
  * mma_bf16(d, a, b)      d += a b, 16 x 8 += 16 x 16 . 16 x 8: bf16 to fp32, all lanes. With g = lane / 4, c = 2 (lane mod 4):
  *                        a[0..3] = A[g][c, c+1], A[g+8][c ..], A[g][c+8 ..], A[g+8][c+8 ..]      b[0..1] = B[c, c+1][g], B[c+8 ..][g]
  *                        d[0..3] = D[g][c], D[g][c+1], D[g+8][c], D[g+8][c+1]     (the lower half of a register is the first element)
+ * bf16_pair(lo, hi)      both rounded to nearest even, lo the lower half; for operands: what is no number becomes NaN, subnormal numbers stay
  * fma_ftz(a, b, sum)     a fused step whose subnormal inputs and result become signed zero: half of a bf16 pair on the CPU */
 #ifndef SHARDLINE_KERNELS_CUDA_WARP_CUH
 #define SHARDLINE_KERNELS_CUDA_WARP_CUH
@@ -42,6 +43,12 @@ static inline void mma_bf16(float *d, const uint32_t *a, const uint32_t *b, EMU_
 {
     struct emu_mma m = { d, a, b };
     emu_meet(EMU_MMA_BF16, 0xffffffffu, (uint64_t)(uintptr_t)&m, 0, file, line);
+}
+static inline uint32_t bf16_pair(float lo, float hi)
+{
+    const uint32_t x = __float_as_uint(lo), y = __float_as_uint(hi);
+    const uint32_t l = lo != lo ? 0x7fffu : (x + 0x7fffu + (x >> 16 & 1u)) >> 16, h = hi != hi ? 0x7fffu : (y + 0x7fffu + (y >> 16 & 1u)) >> 16;
+    return l | h << 16;
 }
 static inline float fma_ftz(float a, float b, float sum) { return fma_flushed(flushed(a), flushed(b), flushed(sum)); }
 
@@ -87,6 +94,12 @@ static __device__ __forceinline__ void mma_bf16(float *d, const uint32_t *a, con
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
                  : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+static __device__ __forceinline__ uint32_t bf16_pair(float lo, float hi)
+{
+    uint32_t r;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(hi), "f"(lo));
+    return r;
 }
 static __device__ __forceinline__ float fma_ftz(float a, float b, float sum)
 {

@@ -1,4 +1,5 @@
-/* op_cases.h - every kind of op on the CPU and on a CUDA device: all memory that both wrote has the same bits. */
+/* op_cases.h - every kind of op on the CPU and on a CUDA device: all memory that both wrote has the same bits. Tensor cores have bits of their own
+ * (attn_tensor_cases.h): here they are off. */
 #ifndef SHARDLINE_TESTS_UNIT_OP_CASES_H
 #define SHARDLINE_TESTS_UNIT_OP_CASES_H
 
@@ -17,7 +18,9 @@ static int both_open(struct both *b, const char *device)
     *b = (struct both){ .state = 7 };
     if (device)
         setenv("SHARDLINE_DEVICE", device, 1);
+    setenv("SHARDLINE_CUDA", "simt", 1);
     int rc = dev_open(&b->dev[1], "cuda", 2, &b->mem, &e);
+    unsetenv("SHARDLINE_CUDA");
     unsetenv("SHARDLINE_DEVICE");
     if (rc < 0)
         test_skip("%s", e.text);
