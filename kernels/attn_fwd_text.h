@@ -212,6 +212,15 @@ static void fwd_rows(struct chunk *c, struct prod qk, struct prod pv, int64_t bl
     }
 }
 
+/* Where K of the block that comes after this one begins: of the next kv head, or of the first one's next block; NULL: not known here. */
+static const char *next_read(const struct fwd_work *w, int head, int64_t block)
+{
+    const struct chunk *first = &w->chunk[0];
+    if (head + 1 < w->n_heads)
+        return page_of(&w->chunk[(head + 1) * w->n].v, block);
+    return block < first->block ? page_of(&first->v, block + 1) : NULL;
+}
+
 /* One block, for the chunks of a kv head that see it; `begin`: the segment's first. */
 static void fwd_block(struct fwd_work *w, int head, int64_t block, int64_t begin)
 {
@@ -222,8 +231,13 @@ static void fwd_block(struct fwd_work *w, int head, int64_t block, int64_t begin
     struct prod qk = { .c = w->s, .ldc = ATTN_PAGE, .a_row = dp, .a_k = 1, .ldb = ATTN_PAGE, .cols = ATTN_PAGE, .k = steps_of(chain, d), .chain = chain };
     struct prod pv = { .ldc = dp, .a = w->s, .a_row = ATTN_PAGE, .a_k = 1, .ldb = dp, .cols = dp, .k = steps_of(chain, ATTN_PAGE), .chain = chain };
     const int few = HAVE_DIRECT && w->n == 1 && own->n <= TILE_ROWS && d == dp;
-    if (few && block < own->block && own->n > 1 && w->n_heads == 1)     /* one row alone, and heads side by side, are read fastest without */
-        qk.ahead = pv.ahead = (int64_t)((uintptr_t)page_of(v, block + 1) - (uintptr_t)page_of(v, block));
+    const char *next = next_read(w, head, block);
+    if (few && next && own->n > 1 && (VW < 16 || w->n_heads == 1))       /* one row alone is read fastest without; wide tiles heads side by side too */
+        qk.ahead = pv.ahead = (int64_t)((uintptr_t)next - (uintptr_t)page_of(v, block));
+    if (!few && next && w->n == 1 && own->n <= FEW_ROWS) {              /* else making operands of K and V would wait for memory */
+        qk.next_bytes = pv.next_bytes = ATTN_PAGE * d * (int64_t)dtype_size(v->a->dt);
+        qk.next = next, pv.next = next + qk.next_bytes;
+    }
     if (few && chain != CHAIN_PLAIN) {          /* one tile: read once, converted on the way */
         qk.chain = pv.chain = CHAIN_DIRECT;
         qk.b = (const float *)(const void *)page_of(v, block);

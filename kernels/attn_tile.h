@@ -48,6 +48,7 @@ struct prod {
     enum chain chain;                       /* CHAIN_FLUSH: an odd k ends with a zero pair half */
     const float *scale;                     /* [rows]: C is multiplied by these before it is started from; or NULL */
     int64_t ahead;                          /* bytes; from B here to what comes after it */
+    const char *next; int64_t next_bytes;   /* memory that is asked for while the product runs, an equal part a tile; or NULL */
 };
 typedef void (*tile_fn)(const struct prod *p, float *c, const float *a, const float *b, const float *scale);
 
@@ -148,6 +149,14 @@ static const struct tile_set *tile_pick(int64_t rows, int64_t cols)
 /* Whether the chains run in the flushing mode; the dot instruction flushes by itself. */
 static int flushes(enum chain c) { return c == CHAIN_FLUSH || (c == CHAIN_DIRECT && !HAVE_PAIRS); }
 
+/* Part i of n of what will be read after this product. */
+static inline void ask_for(const struct prod *p, int64_t i, int64_t n)
+{
+    const int64_t lines = p->next_bytes / 64;
+    for (int64_t x = i * lines / n; x < (i + 1) * lines / n; x++)
+        __builtin_prefetch(p->next + x * 64, 0, 2);
+}
+
 /* Not inlined: the flushing mode must hold for these chains and for no other arithmetic of the caller. */
 __attribute__((noinline)) static void product(const struct prod *p)
 {
@@ -160,6 +169,8 @@ __attribute__((noinline)) static void product(const struct prod *p)
         const float *b = p->b + (p->chain == CHAIN_DIRECT ? col / 2 : col);
         for (int64_t i = 0; i < n_tiles; i++) {
             const int64_t r0 = i * p->rows / n_tiles, r1 = (i + 1) * p->rows / n_tiles;
+            if (p->next)
+                ask_for(p, col / t->cols * n_tiles + i, p->cols / t->cols * n_tiles);
             t->fn[p->chain][r1 - r0 - 1](p, p->c + r0 * p->ldc + col, p->a + r0 * p->a_row, b, p->scale ? p->scale + r0 : NULL);
         }
         col += t->cols;
