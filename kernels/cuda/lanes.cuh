@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include "kernels/cuda/priv.h"
+#include "kernels/cuda/tree.cuh"
 #include "kernels/cuda/warp.cuh"
 
 #define WARP_ALL 0xffffffffu
@@ -85,49 +86,6 @@ template <auto Task, class Job> static void cuda_spread(struct dev *d, int64_t n
 #define rows_spread(d, n, per, task, job) cuda_spread<task>((d), (n), (per), (job))
 #define rows_per_task(cols) 1
 
-/* ---- tree.h, for the device ---- */
-FN int64_t gpu_tree_run(int64_t n)
-{
-    while (n > 0 && n % 2 == 0)
-        n /= 2;
-    return n;
-}
-
-FN int gpu_tree_merges(int64_t n, int64_t i)
-{
-    const int64_t m = gpu_tree_run(n);
-    int merges = i % m != 0;
-    if (i % m != m - 1)
-        return merges;
-    for (int64_t run = i / m; run & 1; run >>= 1)
-        merges++;
-    return merges;
-}
-
-FN int gpu_tree_depth_before(int64_t n, int64_t i)
-{
-    const int64_t m = gpu_tree_run(n);
-    return __popcll((unsigned long long)(i / m)) + (i % m != 0);
-}
-
-FN int64_t gpu_block_begin(int64_t n, int grain, int g)
-{
-    const int64_t b = (n + grain - 1) / grain * g;
-    return b < n ? b : n;
-}
-
-FN float gpu_tree_sum(int64_t n, const float *x, int64_t stride)
-{
-    float stack[TREE_DEPTH_MAX];
-    int depth = 0;
-    for (int64_t i = 0; i < n; i++) {
-        float v = x[i * stride];
-        for (int k = gpu_tree_merges(n, i); k > 0; k--)
-            v = stack[--depth] + v;
-        stack[depth++] = v;
-    }
-    return n ? stack[0] : 0.0f;
-}
 #define tree_merges gpu_tree_merges
 #define tree_depth_before gpu_tree_depth_before
 #define block_begin gpu_block_begin

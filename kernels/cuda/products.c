@@ -37,12 +37,6 @@ static void lt_op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, stru
 }
 static const struct gemm_ops gemm_lt = { lt_op_pack, lt_op_linear, lt_op_dx, lt_op_dw };
 
-const struct gemm_ops *cuda_gemm_own(struct dev *d)
-{
-    (void)d;
-    return NULL;                         /* not written yet */
-}
-
 static const struct gemm_ops *open_simt(struct products *p) { return &p->simt; }
 static const struct gemm_ops *open_own(struct products *p) { return cuda_gemm_own(p->dev); }
 static const struct gemm_ops *open_lt(struct products *p)

@@ -23,6 +23,8 @@
 
 #define SHARED(name) unsigned char *const name = (unsigned char *)emu_shared()
 #define GPU_UNROLL
+#define GPU_LOOP
+#define GPU_METHOD inline __attribute__((always_inline))
 
 static inline void cp_async16(void *to, const void *from, int n) { emu_copy(to, from, n); }
 static inline void cp_async_commit(void) { emu_copy_commit(); }
@@ -62,6 +64,8 @@ template <class... P, class... A> static void cuda_launch(struct dev *d, void (*
 #else
 #define SHARED(name) extern __shared__ __align__(128) unsigned char name[]
 #define GPU_UNROLL _Pragma("unroll")
+#define GPU_LOOP _Pragma("unroll 1")
+#define GPU_METHOD __device__ __forceinline__
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 

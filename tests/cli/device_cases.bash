@@ -15,12 +15,14 @@ here "pipeline with layers computed again, ZeRO-1" --pp 2 --ranks 4 --zero 1 --m
 here "ZeRO-2, saved behind training" --ranks 2 --zero 2 --save-async --save-every 1
 here "gradients left for later" --pp 2 --micro-batch 2 --schedule zero-bubble
 here "samples and evaluation" --eval-data "$TMP/text" --eval-every 2 --sample-every 2
+export SHARDLINE_CUDA=simt                 # bf16 on tensor cores has bits of its own
 for name in gpt2 qwen3; do
     family "$TMP/model.json" $name
     common=(--data "$TMP/text" --model "$TMP/model.json" --steps 2 --seq-len 63 --global-batch 8 --threads 1 --dtype bf16)
     reference
     here "$name in bf16" --tp 8
 done
+unset SHARDLINE_CUDA
 train half --stop-after 1 --tp 2
 export SHARDLINE_DEVICE=$device
 run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/rest" --resume "$TMP/half/step-1" --threads 1 --device cuda

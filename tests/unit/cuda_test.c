@@ -1,4 +1,4 @@
-/* cuda_test.c - every kind of op on the CUDA device gives the CPU's bits. Skips without a GPU; the same cases run on the fake device, which proves
+/* cuda_test.c - every kind of op on the CUDA device gives the CPU's bits (bf16 products: the plain kernels). Skips without a GPU; the same cases run on the fake device, which proves
  * the cases, and on an emulated GPU (cuda_emu_ops_test.c). */
 #include "tests/unit/op_cases.h"
 

@@ -1,5 +1,5 @@
-/* op_cases.h - every kind of op on the CPU and on a CUDA device: all memory that both wrote has the same bits. Tensor cores have bits of their own
- * (attn_tensor_cases.h): here they are off. */
+/* op_cases.h - every kind of op on the CPU and on a CUDA device: all memory that both wrote has the same bits. In bf16, where tensor
+ * cores have bits of their own (attn_tensor_cases.h, product_cases.h), they are off. */
 #ifndef SHARDLINE_TESTS_UNIT_OP_CASES_H
 #define SHARDLINE_TESTS_UNIT_OP_CASES_H
 
@@ -18,9 +18,7 @@ static int both_open(struct both *b, const char *device)
     *b = (struct both){ .state = 7 };
     if (device)
         setenv("SHARDLINE_DEVICE", device, 1);
-    setenv("SHARDLINE_CUDA", "simt", 1);
     int rc = dev_open(&b->dev[1], "cuda", 2, &b->mem, &e);
-    unsetenv("SHARDLINE_CUDA");
     unsetenv("SHARDLINE_DEVICE");
     if (rc < 0)
         test_skip("%s", e.text);
@@ -178,20 +176,33 @@ static void optimizer(struct both *b)
     same(b, "optimizer", DT_F32);
 }
 
-static void all_on(const char *device)
+/* kernels: SHARDLINE_CUDA; NULL: those that are chosen without it. */
+static void all_with(const char *device, const char *kernels, enum dtype last)
 {
     struct both b;
-    if (both_open(&b, device) < 0)
+    if (kernels)
+        setenv("SHARDLINE_CUDA", kernels, 1);
+    const int rc = both_open(&b, device);
+    unsetenv("SHARDLINE_CUDA");
+    if (rc < 0)
         return;
-    for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
+    for (enum dtype dt = DT_F32; dt <= last; dt++) {
         products(&b, dt);
         attention(&b, dt);
+    }
+    for (enum dtype dt = DT_F32; kernels && dt <= last; dt++) {
         rows(&b, dt);
         losses(&b, dt);
     }
     optimizer(&b);
     dev_close(b.dev[1]);
     CHECK_INT(b.mem.total_now, 0);
+}
+
+static void all_on(const char *device)
+{
+    all_with(device, "simt", DT_BF16);
+    all_with(device, NULL, DT_F32);
 }
 
 #endif

@@ -292,15 +292,22 @@ static int make_fibers(int n)
     return 1;
 }
 
+size_t emu_shared_limit(void)
+{
+    const char *kib = getenv("SHARDLINE_EMU_SHARED");
+    const size_t limit = kib ? (size_t)atoi(kib) * 1024 : 99 * 1024;
+    return limit < EMU_SHARED_MAX ? limit : EMU_SHARED_MAX;
+}
+
 int emu_launch(struct emu_dim blocks, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes)
 {
     const size_t n = (size_t)threads.x * threads.y * threads.z;
     block.stop = 0;
     if (block.fault[0])
         return 0;
-    if (n < 1 || n > EMU_THREADS_MAX || shared > EMU_SHARED_MAX || !blocks.x || !blocks.y || !blocks.z || blocks.y > 65535 || blocks.z > 65535) {
-        note("a launch of (%u,%u,%u) blocks of %zu threads with %zu bytes of shared memory: a GPU takes 1 to %d and up to %d", blocks.x, blocks.y, blocks.z, n,
-             shared, EMU_THREADS_MAX, EMU_SHARED_MAX);
+    if (n < 1 || n > EMU_THREADS_MAX || shared > emu_shared_limit() || !blocks.x || !blocks.y || !blocks.z || blocks.y > 65535 || blocks.z > 65535) {
+        note("a launch of (%u,%u,%u) blocks of %zu threads with %zu bytes of shared memory: a GPU takes 1 to %d and up to %zu", blocks.x, blocks.y, blocks.z, n,
+             shared, EMU_THREADS_MAX, emu_shared_limit());
         return 0;
     }
     char *memory = shared ? aligned_alloc(128, (shared + 127) / 128 * 128) : NULL;

@@ -15,6 +15,7 @@ typedef struct emu_event *cudaEvent_t;
 typedef struct emu_pool *cudaMemPool_t;
 enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
 enum { cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaMemPoolAttrReleaseThreshold = 4 };
+enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 struct cudaDeviceProp { int major, minor, multiProcessorCount; };
 
 cudaError_t cudaGetLastError(void);
@@ -43,6 +44,8 @@ cudaError_t cudaEventSynchronize(cudaEvent_t e);
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index);
+cudaError_t cudaGetDevice(int *index);
+cudaError_t cudaDeviceGetAttribute(int *value, int attr, int index);
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int index);
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, int attr, void *value);
 

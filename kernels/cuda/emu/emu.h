@@ -26,7 +26,9 @@
 extern "C" {
 #endif
 
-enum { EMU_THREADS_MAX = 1024, EMU_SHARED_MAX = 99 * 1024, EMU_SHARED_STATIC_MAX = 48 * 1024 };
+enum { EMU_THREADS_MAX = 1024, EMU_SHARED_MAX = 227 * 1024, EMU_SHARED_STATIC_MAX = 48 * 1024 };
+/* Dynamic shared memory that a block may have: of the smallest GPU, 99 KiB, or as the environment's SHARDLINE_EMU_SHARED says, in KiB (sm_80: 163, sm_90: 227). */
+size_t emu_shared_limit(void);
 
 struct emu_dim { unsigned x, y, z; };
 /* The fiber that runs: what threadIdx and so on are. linear: the thread's number in its block; -1: no kernel runs. */

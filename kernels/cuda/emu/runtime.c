@@ -136,7 +136,20 @@ cudaError_t cudaGetDeviceCount(int *n)
 cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index)
 {
-    *prop = (struct cudaDeviceProp){ 8, 0, 4 };
+    *prop = (struct cudaDeviceProp){ 8, 0, 1 };
+    return cudaSetDevice(index);
+}
+cudaError_t cudaGetDevice(int *index)
+{
+    *index = 0;
+    return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int *value, int attr, int index)
+{
+    if (attr != cudaDevAttrMultiProcessorCount && attr != cudaDevAttrMaxSharedMemoryPerBlockOptin)
+        return cudaErrorInvalidValue;
+    const char *processors = getenv("SHARDLINE_EMU_PROCESSORS");
+    *value = attr == cudaDevAttrMaxSharedMemoryPerBlockOptin ? (int)emu_shared_limit() : processors ? atoi(processors) : 1;
     return cudaSetDevice(index);
 }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int index)

@@ -47,8 +47,12 @@ static void run_ldmatrix(struct emu_lane *const lane[32], int trans)
 {
     for (int m = 0; m < ((const struct emu_ldmatrix *)(uintptr_t)lane[0]->v)->n; m++) {
         uint16_t cell[8][8];
-        for (int r = 0; r < 8; r++)
-            memcpy(cell[r], ((const struct emu_ldmatrix *)(uintptr_t)lane[8 * m + r]->v)->row, 16);
+        for (int r = 0; r < 8; r++) {
+            const void *row = ((const struct emu_ldmatrix *)(uintptr_t)lane[8 * m + r]->v)->row;
+            if ((uintptr_t)row & 15)
+                emu_wrong("ldmatrix of a row at %p, which is no multiple of 16, at %s:%d", row, lane[0]->file, lane[0]->line);
+            memcpy(cell[r], row, 16);
+        }
         for (int i = 0; i < 32; i++) {
             const int r = i / 4, c = i % 4 * 2;
             const uint32_t lo = trans ? cell[c][r] : cell[r][c], hi = trans ? cell[c + 1][r] : cell[r][c + 1];

@@ -15,6 +15,7 @@
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline, unused))
 #define __launch_bounds__(...)
+#define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
 #if defined(__SANITIZE_ADDRESS__)        /* which watches the ends of variables, but not in sections */
 #define __shared__ static
