@@ -14,11 +14,14 @@ struct word { _Alignas(64) _Atomic uint32_t value; _Atomic uint32_t waiters; };
 enum board_state { BOARD_ABSENT, BOARD_RUNNING, BOARD_CLOSING, BOARD_CLOSED };
 enum board_failure { BOARD_WELL, BOARD_WRITING, BOARD_FAILED };     /* WRITING: the text is not there yet */
 
+enum { BOARD_GROUPS = 16 };
 struct board_rank {
     _Alignas(64) int world_rank;
     int pid;
     _Atomic int state;             /* enum board_state */
     _Atomic int64_t beat_ns;       /* monotonic clock, last sign of life */
+    _Atomic int64_t looked_ns;     /* monotonic clock, when it last waited for its device (nccl_watch.c) */
+    _Atomic int64_t came[BOARD_GROUPS];        /* to operation n of a group on devices: 2 n - 1; gave it to its device: 2 n */
 };
 
 struct board {

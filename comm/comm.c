@@ -219,7 +219,7 @@ int comm_step_all(struct world *w, struct err *e)
         int rc = q->done ? 0 : q->t->step(q, e);
         if (rc < 0)
             return rc;
-        n += !q->done;
+        n += !q->done && q->t == q->c->t;              /* a device needs no help */
     }
     return n;
 }

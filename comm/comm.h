@@ -25,7 +25,8 @@ struct mesh {                              /* rank = ((pp * n_dp + dp) * n_cp + 
 
 /* ---- start (launch.h: programs start their own ranks) ---- */
 /* transport: "auto" | "self" | "shm" | "mpi" | "nccl". auto: self for one rank (MPI is not started), shm when all ranks share one
- * machine, else mpi. nccl: as auto, and memory of a CUDA device over NCCL, one GPU a rank (elsewhere such memory goes through the host). dev is used for tree_add; mem counts the segment. */
+ * machine, else mpi; memory of a device goes over NCCL where it is there and every rank has a GPU of its own, else through the host. nccl: as auto, but
+ * an error where NCCL cannot be used. dev is used for tree_add; mem counts the segment. */
 int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e);
 /* Collectives and waits of this rank go into t from now on (base/trace.h); NULL: no more. */
 void world_trace(struct world *w, struct trace *t);
@@ -36,6 +37,10 @@ void world_close(struct world *w);
 int world_rank(const struct world *w);
 int world_size(const struct world *w);
 const char *world_transport(const struct world *w);
+/* How memory of the device goes between ranks, in words; NULL: it has none of its own, or there is one rank. */
+const char *world_device_says(const struct world *w);
+/* For --version: what transports this program has, and whether NCCL is here. */
+const char *comm_transports(void);
 /* Ties the pool's threads to CPUs of this rank's own where the ranks of the machine, of as many threads each, have CPUs enough: 1 when
  * it did. Left alone: more threads than CPUs, ranks that a foreign launcher started (it may have bound them), SHARDLINE_PIN=off. */
 struct pool;

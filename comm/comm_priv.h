@@ -59,7 +59,9 @@ int at_once_start(struct comm_request *q, struct err *e);
 int at_once_step(struct comm_request *q, struct err *e);
 void at_once_drop(struct comm_request *q);
 void staged_close_world(struct world *w);
-int nccl_open_world(struct world *w, struct err *e);
+/* Where every rank has a GPU of its own and the library, operations on its memory are NCCL's from now on, and w->says says so; else not: an error
+ * where it was asked for. Collective over w->all. */
+int nccl_open_world(struct world *w, int asked, struct err *e);
 void nccl_close_world(struct world *w);
 int nccl_take(struct comm *c, struct err *e);             /* a communicator for a new group; collective over it */
 void nccl_leave(struct comm *c);
@@ -85,7 +87,8 @@ struct comm_request {
     struct comm_then then;         /* of a gather into shared memory */
     uint64_t number;               /* of the group's started operations, from 0 */
     int stage, done;               /* stage: the transport's own */
-    void *priv;                    /* likewise */
+    int64_t mark;                  /* nccl.c: behind it on the device */
+    void *priv;                    /* likewise the transport's own */
 };
 
 struct world {
@@ -95,7 +98,8 @@ struct world {
     const struct transport *device;        /* of buffers in its memory; NULL: it has none of its own */
     void *stage;                   /* staged.c: host memory between */
     size_t stage_bytes;
-    struct nccl *nccl;             /* nccl.c; NULL: not asked for */
+    struct nccl *nccl;             /* nccl.h; NULL: not used */
+    char says[256];                /* how such memory goes between ranks; "": there is none */
     struct mem *mem, own_mem;
     struct segment seg;            /* of this machine's ranks: the board, and (shm) their memory */
     struct board *board;           /* == seg.base */
@@ -114,7 +118,7 @@ struct comm {
     int rank, size;
     int *member;                   /* [size] world ranks */
     void *priv;                    /* the transport's */
-    void *device;                  /* nccl.c: its communicator */
+    void *device;                  /* nccl.h: its struct nccl_group */
     const char *name;
     uint64_t n_started;
     struct comm_count count[COMM_OPS];

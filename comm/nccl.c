@@ -1,120 +1,41 @@
-/* nccl.c - operations on device memory over NCCL, one GPU a rank: `--transport nccl`. Everything is put into the device's own stream, behind the ops
- * that make what is sent and before those that read what comes, so nothing is waited for on the host.
+/* nccl.c - operations on device memory over NCCL, one GPU a rank. Nothing is waited for on the host: what blocks goes into the device's compute queue,
+ * behind the ops that make what is sent and before those that read what comes; what is started goes into the communication queue, behind a mark of
+ * the compute queue, and runs beside the ops that follow; to finish it is to make the compute queue wait for its mark.
+ *
+ *     compute  … dW ──mark──────── more dW ───────wait── update
+ *     comm            └wait── slices, tree_add, slices ──mark┘
  *
  * Sums are the room's, not NCCL's: slice r of all ranks goes to rank r, which adds in tree order (the op tree_add) and sends the sum to all.
  *
  *     buf  [ slice 0 | slice 1 | slice 2 ]   --grouped send and recv-->   scratch [ mine of rank 0 | … ] --tree_add--> buf, my slice --> all
  *
- * Messages (pipelines) go through the host (staged.c): ranks may send to each other first and receive then, which a stream cannot. NCCL is opened
- * when it is asked for; its calls are declared here, so that it is not needed to build. */
-#include <dlfcn.h>
-#include <stdlib.h>
-
-#include "comm/comm_priv.h"
-#include "kernels/cuda/cuda.h"
+ * With --numerics fast (dev_numerics) they are NCCL's own. Messages (pipelines) go through the host (staged.c): ranks may send to each other first and
+ * receive then, which a stream cannot. */
+#include "comm/nccl.h"
 #include "kernels/kernels.h"
 
 #define SCRATCH 7                        /* slot of the device's scratch */
-enum { NCCL_BYTES = 0, NCCL_FLOATS = 7, NCCL_IN_PROGRESS = 7 };          /* ncclInt8, ncclFloat32, ncclInProgress */
 
-struct nccl_id { char bytes[128]; };
-typedef void *nccl_comm;
+static void *stream_of(const struct comm *c) { return c->w->dev->memory->stream(c->w->dev, c->w->dev->queue); }
 
-#define NCCL_LIST(X)                                                                                                     \
-    X(GetUniqueId, (struct nccl_id *))                                                                                   \
-    X(CommInitRank, (nccl_comm *, int, struct nccl_id, int))                                                             \
-    X(CommDestroy, (nccl_comm))                                                                                          \
-    X(CommAbort, (nccl_comm))                                                                                            \
-    X(CommGetAsyncError, (nccl_comm, int *))                                                                             \
-    X(AllGather, (const void *, void *, size_t, int, nccl_comm, void *))                                                 \
-    X(Broadcast, (const void *, void *, size_t, int, int, nccl_comm, void *))                                            \
-    X(Send, (const void *, size_t, int, int, nccl_comm, void *))                                                         \
-    X(Recv, (void *, size_t, int, int, nccl_comm, void *))                                                               \
-    X(GroupStart, (void))                                                                                                \
-    X(GroupEnd, (void))
+/* One operation: rc = what `give` says between coming to it and its mark. */
+#define OPERATION(c, what, give)                                                                                         \
+    do {                                                                                                                 \
+        struct nccl_group *g_ = (c)->device;                                                                             \
+        int rc_ = nccl_begin(g_, (what), e);                                                                             \
+        if (rc_ >= 0 && (rc_ = (give)) >= 0)                                                                             \
+            nccl_given(g_);                                                                                              \
+        return rc_;                                                                                                      \
+    } while (0)
 
-struct nccl {
-    void *library, *stream;
-#define X(name, args) int (*name) args;
-    NCCL_LIST(X)
-#undef X
-    const char *(*text)(int rc);
-};
+static int settled(struct comm *c, int rc, const char *what, struct err *e) { return nccl_settle(c->device, rc, what, e); }
+static nccl_comm comm_of(const struct comm *c) { return ((struct nccl_group *)c->device)->comm; }
 
-static int well(const struct nccl *n, int rc, const char *what, struct err *e)
+/* The device may have waited since, and given up. */
+static int begin_group(struct comm *c, struct err *e)
 {
-    return rc == 0 ? 0 : err_set(e, ERR_DEVICE, "NCCL: %s: %s", what, n->text(rc));
-}
-
-/* ---- the library ---- */
-static int find_calls(struct nccl *n)
-{
-    int all = 1;
-#define X(name, args) all &= (*(void **)&n->name = dlsym(n->library, "nccl" #name)) != NULL;
-    NCCL_LIST(X)
-#undef X
-    return all & ((*(void **)&n->text = dlsym(n->library, "ncclGetErrorString")) != NULL);
-}
-
-int nccl_open_world(struct world *w, struct err *e)
-{
-    struct nccl *n = calloc(1, sizeof *n);
-    if (!n)
-        return err_set(e, ERR_MEMORY, "no memory for NCCL's table");
-    w->nccl = n;
-    n->stream = w->dev ? cuda_stream_of(w->dev) : NULL;
-    if (!n->stream)
-        return err_set(e, ERR_USAGE, "transport nccl needs a GPU: use --device cuda, or --transport auto");
-    if (!(n->library = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL)))
-        return err_set(e, ERR_DEVICE, "libnccl.so.2 is not here: install NCCL, put it on LD_LIBRARY_PATH, or use --transport auto");
-    if (!find_calls(n))
-        return err_set(e, ERR_DEVICE, "libnccl.so.2 is too old: 2.7 or later is needed, or use --transport auto");
-    return 0;
-}
-
-void nccl_close_world(struct world *w)
-{
-    free(w->nccl);                       /* the library stays: its threads end with the process */
-    w->nccl = NULL;
-}
-
-/* ---- groups ---- */
-/* The group's communicator. Its id travels over the group's own transport. */
-int nccl_take(struct comm *c, struct err *e)
-{
-    struct nccl *n = c->w->nccl;
-    struct nccl_id id = { { 0 } };
-    int rc = 0;
-    if (c->size == 1)
-        return 0;
-    if (c->rank == 0)
-        rc = well(n, n->GetUniqueId(&id), "a group's name", e);
-    TRY(comm_agree(c, rc, e));
-    TRY(comm_broadcast(c, &id, sizeof id, 0, e));
-    rc = well(n, n->CommInitRank(&c->device, c->size, id, c->rank), "joining a group (one GPU a rank? else use --transport auto)", e);
-    rc = comm_agree(c, rc, e);
-out:
-    return rc;
-}
-
-void nccl_leave(struct comm *c)
-{
-    if (!c->device)
-        return;
-    if (atomic_load(&c->w->board->failed))
-        c->w->nccl->CommAbort(c->device);            /* a destroy would wait for who is gone */
-    else
-        c->w->nccl->CommDestroy(c->device);
-    c->device = NULL;
-}
-
-/* Errors that NCCL's own threads met since. */
-static int look(struct comm *c, struct err *e)
-{
-    int later = 0, rc = well(c->w->nccl, c->w->nccl->CommGetAsyncError(c->device, &later), "asking for errors", e);
-    if (rc < 0 || later == NCCL_IN_PROGRESS)
-        return rc;
-    return well(c->w->nccl, later, "an operation under way", e);
+    int rc = nccl_alive(c->device, e);
+    return rc < 0 ? rc : nccl_well(c->w->nccl, c->w->nccl->GroupStart(), "beginning", e);
 }
 
 /* ---- sums ---- */
@@ -125,34 +46,38 @@ static int slices_to_owners(struct comm *c, float *buf, int64_t n, float *room, 
 {
     struct nccl *x = c->w->nccl;
     const int64_t mine = slice_begin(c, n, c->rank), len = slice_begin(c, n, c->rank + 1) - mine;
-    int rc = well(x, x->GroupStart(), "beginning", e);
+    int rc = begin_group(c, e);
+    if (rc < 0)
+        return rc;
     for (int r = 0; r < c->size; r++)
         in[r] = r == c->rank ? buf + mine : room + r * len;
     for (int r = 0; r < c->size && rc == 0; r++) {
         const int64_t begin = slice_begin(c, n, r), count = slice_begin(c, n, r + 1) - begin;
         if (r != c->rank && count)
-            rc = well(x, x->Send(buf + begin, (size_t)count, NCCL_FLOATS, r, c->device, x->stream), "sending a slice", e);
+            rc = nccl_well(x, x->Send(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)), "sending a slice", e);
         if (r != c->rank && len && rc == 0)
-            rc = well(x, x->Recv(room + r * len, (size_t)len, NCCL_FLOATS, r, c->device, x->stream), "receiving a slice", e);
+            rc = nccl_well(x, x->Recv(room + r * len, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)), "receiving a slice", e);
     }
     int end = x->GroupEnd();
-    return rc < 0 ? rc : well(x, end, "slices", e);
+    return rc < 0 ? rc : settled(c, end, "slices", e);
 }
 
 static int owners_to_all(struct comm *c, float *buf, int64_t n, struct err *e)
 {
     struct nccl *x = c->w->nccl;
     const int64_t mine = slice_begin(c, n, c->rank), len = slice_begin(c, n, c->rank + 1) - mine;
-    int rc = well(x, x->GroupStart(), "beginning", e);
+    int rc = begin_group(c, e);
+    if (rc < 0)
+        return rc;
     for (int r = 0; r < c->size && rc == 0; r++) {
         const int64_t begin = slice_begin(c, n, r), count = slice_begin(c, n, r + 1) - begin;
         if (r != c->rank && len)
-            rc = well(x, x->Send(buf + mine, (size_t)len, NCCL_FLOATS, r, c->device, x->stream), "sending a sum", e);
+            rc = nccl_well(x, x->Send(buf + mine, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)), "sending a sum", e);
         if (r != c->rank && count && rc == 0)
-            rc = well(x, x->Recv(buf + begin, (size_t)count, NCCL_FLOATS, r, c->device, x->stream), "receiving a sum", e);
+            rc = nccl_well(x, x->Recv(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)), "receiving a sum", e);
     }
     int end = x->GroupEnd();
-    return rc < 0 ? rc : well(x, end, "sums", e);
+    return rc < 0 ? rc : settled(c, end, "sums", e);
 }
 
 /* out: my slice of the sum. */
@@ -161,7 +86,7 @@ static int sum_my_slice(struct comm *c, float *out, float *buf, int64_t n, struc
     const int64_t len = slice_begin(c, n, c->rank + 1) - slice_begin(c, n, c->rank);
     const float *in[SUM_RANKS_MAX];
     float *room = dev_scratch(c->w->dev, SCRATCH, (size_t)(len * c->size) * sizeof *room);
-    int rc = room ? look(c, e) : err_set(e, ERR_MEMORY, "no memory on the device for a sum of %d ranks", c->size);
+    int rc = room ? 0 : err_set(e, ERR_MEMORY, "no memory on the device for a sum of %d ranks", c->size);
     TRY(rc);
     TRY(slices_to_owners(c, buf, n, room, in, e));
     if (len)
@@ -171,34 +96,76 @@ out:
     return rc;
 }
 
+static int sum_in_order(struct comm *c, float *buf, int64_t n, struct err *e)
+{
+    int rc = sum_my_slice(c, buf + slice_begin(c, n, c->rank), buf, n, e);
+    return rc < 0 ? rc : owners_to_all(c, buf, n, e);
+}
+
+static int sum_as_it_likes(struct comm *c, float *buf, int64_t n, struct err *e)
+{
+    return settled(c, c->w->nccl->AllReduce(buf, buf, (size_t)n, NCCL_FLOATS, NCCL_SUM, comm_of(c), stream_of(c)), "a sum", e);
+}
+
+static int my_sum_as_it_likes(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
+{
+    return settled(c, c->w->nccl->ReduceScatter(in, out, (size_t)n_each, NCCL_FLOATS, NCCL_SUM, comm_of(c), stream_of(c)), "a sum", e);
+}
+
 static int nccl_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
 {
     if (c->size == 1 || kind != SUM_TREE)
         return transport_staged.all_reduce(c, kind, buf, n, e);
-    int rc = sum_my_slice(c, (float *)buf + slice_begin(c, n, c->rank), buf, n, e);
-    return rc < 0 ? rc : owners_to_all(c, buf, n, e);
+    OPERATION(c, "all_reduce", (c->w->dev->fast ? sum_as_it_likes : sum_in_order)(c, buf, n, e));
 }
 
 static int nccl_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
 {
-    return c->size == 1 ? transport_staged.reduce_scatter(c, out, in, n_each, e) : sum_my_slice(c, out, in, n_each * c->size, e);
+    if (c->size == 1)
+        return transport_staged.reduce_scatter(c, out, in, n_each, e);
+    OPERATION(c, "reduce_scatter", c->w->dev->fast ? my_sum_as_it_likes(c, out, in, n_each, e) : sum_my_slice(c, out, in, n_each * c->size, e));
 }
 
 /* ---- copies ---- */
 static int nccl_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e)
 {
-    struct nccl *x = c->w->nccl;
     if (c->size == 1)
         return transport_staged.all_gather(c, out, in, bytes_each, e);
-    int rc = look(c, e);
-    return rc < 0 ? rc : well(x, x->AllGather(in, out, bytes_each, NCCL_BYTES, c->device, x->stream), "gathering", e);
+    OPERATION(c, "all_gather", settled(c, c->w->nccl->AllGather(in, out, bytes_each, NCCL_BYTES, comm_of(c), stream_of(c)), "gathering", e));
 }
 
 static int nccl_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e)
 {
-    struct nccl *x = c->w->nccl;
-    int rc = c->size > 1 ? look(c, e) : 0;
-    return rc < 0 || c->size == 1 ? rc : well(x, x->Broadcast(buf, buf, bytes, NCCL_BYTES, root, c->device, x->stream), "a broadcast", e);
+    if (c->size == 1)
+        return 0;
+    OPERATION(c, "broadcast", settled(c, c->w->nccl->Broadcast(buf, buf, bytes, NCCL_BYTES, root, comm_of(c), stream_of(c)), "a broadcast", e));
+}
+
+/* ---- started and finished ---- */
+static int nccl_start(struct comm_request *q, struct err *e)
+{
+    struct dev *d = q->c->w->dev;
+    if (q->c->size == 1)
+        return at_once_start(q, e);
+    dev_wait(d, DEV_COMM, dev_mark(d, DEV_COMPUTE));
+    enum dev_queue before = dev_use(d, DEV_COMM);
+    int rc = q->what == CALL_REDUCE           ? nccl_all_reduce(q->c, SUM_TREE, q->out, q->n, e)
+             : q->what == CALL_REDUCE_SCATTER ? nccl_reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
+                                              : nccl_all_gather(q->c, q->out, q->in, (size_t)q->n, e);
+    q->mark = rc < 0 ? 0 : dev_mark(d, DEV_COMM);
+    dev_use(d, before);
+    return rc;
+}
+
+/* The host does not wait. What is to run on the parts runs in the compute queue, behind them. */
+static int nccl_finish(struct comm_request *q, struct err *e)
+{
+    (void)e;
+    dev_wait(q->c->w->dev, DEV_COMPUTE, q->mark);
+    if (q->then.run)
+        q->then.run(q->then.arg);
+    q->done = 1;
+    return 0;
 }
 
 const struct transport transport_nccl = {
@@ -213,8 +180,8 @@ const struct transport transport_nccl = {
     .free_shared = staged_free_shared,
     .shared_by = staged_shared_by,
     .all_gather_shared = nccl_all_gather,
-    .start = at_once_start,
+    .start = nccl_start,
     .step = at_once_step,
-    .finish = at_once_step,
+    .finish = nccl_finish,
     .drop = at_once_drop,
 };

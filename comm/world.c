@@ -83,15 +83,14 @@ static int open_all(struct world *w, struct err *e)
     if (!w->all)
         return err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", w->at.size);
     w->all->name = "all";
-    int rc = w->all->t->group_take(w->all, 0, e);
-    return rc < 0 || !w->nccl ? rc : nccl_take(w->all, e);
+    return w->all->t->group_take(w->all, 0, e);
 }
 
 int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e)
 {
     const char *wish = getenv("SHARDLINE_TRANSPORT"), *name = transport ? transport : "auto";
     struct world *w = calloc(1, sizeof *w);
-    int rc = 0, met = 0;
+    int rc = 0, met = 0, asked = 0, fits;
     *out = NULL;
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for the world");
@@ -99,10 +98,9 @@ int world_open(struct world **out, const char *transport, struct dev *dev, struc
         name = wish;
     w->dev = dev;
     w->device = dev && dev->memory ? &transport_staged : NULL;
-    if (!strcmp(name, transport_nccl.name)) {         /* of device memory; the rest goes over what fits */
-        w->device = &transport_nccl;
+    if ((asked = !strcmp(name, transport_nccl.name)))  /* of device memory; the rest goes over what fits */
         name = "auto";
-    }
+    fits = w->device && !strcmp(name, "auto");
     w->mem = mem ? mem : &w->own_mem;
     w->seg.fd = -1;
     watch_block_signals();
@@ -112,9 +110,9 @@ int world_open(struct world **out, const char *transport, struct dev *dev, struc
     TRY(meet_agree(&w->at, open_segment(w, e), e));
     TRY(meet_agree(&w->at, watch_open(&w->watch, w->board, w->at.node_rank, e), e));
     TRY(meet_agree(&w->at, open_transport(w, e), e));
-    if (w->device == &transport_nccl)
-        TRY(meet_agree(&w->at, nccl_open_world(w, e), e));
     TRY(meet_agree(&w->at, open_all(w, e), e));
+    if (asked || (fits && w->at.size > 1))
+        TRY(meet_agree(&w->at, nccl_open_world(w, asked, e), e));
     *out = w;
     return 0;
 out:
@@ -180,6 +178,12 @@ void world_close(struct world *w)
 int world_rank(const struct world *w) { return w->at.rank; }
 int world_size(const struct world *w) { return w->at.size; }
 const char *world_transport(const struct world *w) { return w->nccl ? transport_nccl.name : w->t->name; }
+
+const char *world_device_says(const struct world *w)
+{
+    return w->at.size == 1 || !w->device ? NULL : w->says[0] ? w->says : "through the host";
+}
+
 int world_pin(const struct world *w, struct pool *p)
 {
     const char *wish = getenv("SHARDLINE_PIN");

@@ -13,19 +13,17 @@
 #define MORE ((size_t)1 << 20)
 struct dev_priv {
     struct kernel_ops ops;           /* the table of this CPU class, put together by cpu_choose */
-    void *scratch[SLOTS];
-    size_t bytes[SLOTS];
+    struct scratch { void *p; size_t bytes; } scratch[DEV_QUEUES][SLOTS];
     size_t missing;                  /* the largest scratch that there was no memory for since dev_check */
 };
 
 static void drop_scratch(struct dev *d)
 {
     struct dev_priv *p = d->priv;
-    for (int i = 0; i < SLOTS; i++) {
-        dev_free(d, p->scratch[i]);
-        p->scratch[i] = NULL;
-        p->bytes[i] = 0;
-    }
+    for (int q = 0; q < DEV_QUEUES; q++)
+        for (int i = 0; i < SLOTS; i++)
+            dev_free(d, p->scratch[q][i].p);
+    memset(p->scratch, 0, sizeof p->scratch);
 }
 
 /* An empty device; what stands in it is the kind's business. */
@@ -90,6 +88,8 @@ void dev_close(struct dev *d)
 {
     if (!d)
         return;
+    if (d->back)
+        dev_sync(d);                     /* nobody uses the other queue's scratch any more */
     drop_scratch(d);
     if (d->memory)
         d->memory->close(d);
@@ -133,15 +133,16 @@ void dev_free(struct dev *d, void *p)
 void *dev_scratch(struct dev *d, int slot, size_t bytes)
 {
     struct dev_priv *p = d->priv;
-    if (bytes <= p->bytes[slot] && p->scratch[slot])
-        return p->scratch[slot];
+    struct scratch *s = &p->scratch[d->queue][slot];
+    if (bytes <= s->bytes && s->p)
+        return s->p;
     size_t more = bytes / 4 < MORE ? bytes / 4 : MORE, want = bytes + more;        /* growing batches must not allocate every time */
-    dev_free(d, p->scratch[slot]);
-    p->scratch[slot] = dev_alloc(d, MEM_WORK, want);
-    p->bytes[slot] = p->scratch[slot] ? want : 0;
-    if (!p->scratch[slot] && want > p->missing)
+    dev_free(d, s->p);
+    s->p = dev_alloc(d, MEM_WORK, want);
+    s->bytes = s->p ? want : 0;
+    if (!s->p && want > p->missing)
         p->missing = want;
-    return p->scratch[slot];
+    return s->p;
 }
 
 int dev_check(struct dev *d, struct err *e)

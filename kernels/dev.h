@@ -5,7 +5,9 @@
  * (leaves, attention's sequences and their lists of pages, optimizer settings, exact sums), lists of matrices, and token ids. An op has read
  * its host arguments when it returns. On a CPU both kinds are one, the copies are memcpy, and dev_stage costs nothing.
  *
- * A device may run behind: ops and copies inside of it happen in the order of their calls, and are over after dev_read or dev_sync. */
+ * A device may run behind. It has two queues: ops, copies, allocations and frees go into the one in use and happen there in the order of their calls;
+ * between the queues only marks order anything. The second one is for what goes between ranks. What was called is over after dev_read (that queue)
+ * or dev_sync (both). On a CPU everything is over when it returns, and marks cost nothing. */
 #ifndef SHARDLINE_KERNELS_DEV_H
 #define SHARDLINE_KERNELS_DEV_H
 
@@ -20,6 +22,11 @@ struct kernel_ops;
 struct trace;
 struct dev;
 
+enum dev_queue { DEV_COMPUTE, DEV_COMM, DEV_QUEUES };
+
+/* Called now and then while the host waits for the device; below 0: waiting makes no sense any more, the device fails with that error. */
+struct dev_idle { int (*look)(void *arg, struct err *e); void *arg; };
+
 /* A device whose memory the host cannot reach. An operation that fails leaves word for dev_check. */
 struct dev_memory {
     void *(*alloc)(struct dev *d, enum mem_cat cat, size_t bytes);       /* zeroed; NULL: none left */
@@ -33,6 +40,11 @@ struct dev_memory {
     size_t (*room)(struct dev *d);                                       /* bytes that dev_alloc may still give */
     int (*check)(struct dev *d, struct err *e);
     void (*numerics)(struct dev *d);                                     /* d->fast was set; may be NULL */
+    int64_t (*mark)(struct dev *d, enum dev_queue q);
+    void (*wait)(struct dev *d, enum dev_queue q, int64_t mark);
+    int (*reached)(struct dev *d, int64_t mark);
+    void *(*stream)(struct dev *d, enum dev_queue q);                    /* for libraries that work on its memory */
+    const char *(*identity)(const struct dev *d);                        /* of the GPU, different for each in the world */
     void (*close)(struct dev *d);
 };
 
@@ -46,6 +58,8 @@ struct dev {
     struct trace *trace;             /* borrowed; may be NULL (base/trace.h)                                   */
     const struct dev_memory *memory; /* NULL: the host's                                                       */
     void *back;                      /* what stands behind memory                                              */
+    enum dev_queue queue;            /* in use (dev_use)                                                       */
+    struct dev_idle idle;            /* may be empty                                                           */
     struct dev *host;                /* the CPU beside it, for ops on host memory; a CPU's is itself           */
     int fast;                        /* --numerics fast: products in any order, by a library where that is faster */
     char note[160];                  /* who multiplies, for a line of the log; "": nothing to say               */
@@ -66,7 +80,7 @@ const char *dev_kinds(void);
 
 void *dev_alloc(struct dev *d, enum mem_cat cat, size_t bytes);      /* zeroed, as mem_alloc; NULL: none left  */
 void dev_free(struct dev *d, void *p);
-/* Scratch for one use by an op or its caller, grown and kept: slot 0..7, valid until the next call with the same slot.
+/* Scratch for one use by an op or its caller, grown and kept: slot 0..7 of the queue in use, valid there until the next call with the same slot.
  * NULL: no memory. Slots 0..3 belong to the ops themselves, 4..7 to callers. */
 void *dev_scratch(struct dev *d, int slot, size_t bytes);
 /* Ops return nothing: one that got no scratch gives NaN, and leaves word here. ERR_MEMORY when that happened since the last call,
@@ -119,6 +133,28 @@ static inline void dev_sync(struct dev *d)
     if (d->memory)
         d->memory->sync(d);
 }
+
+/* ---- queues ---- */
+/* What is called from now on goes into queue q. Returns the one that was in use. */
+static inline enum dev_queue dev_use(struct dev *d, enum dev_queue q)
+{
+    enum dev_queue before = d->queue;
+    d->queue = d->memory ? q : DEV_COMPUTE;
+    return before;
+}
+
+/* A place in queue q: behind all that it was given so far. */
+static inline int64_t dev_mark(struct dev *d, enum dev_queue q) { return d->memory ? d->memory->mark(d, q) : 0; }
+
+/* What queue q is given from now on happens behind the mark. The host does not wait. */
+static inline void dev_wait(struct dev *d, enum dev_queue q, int64_t mark)
+{
+    if (d->memory && mark)
+        d->memory->wait(d, q, mark);
+}
+
+/* Has the device come past the mark? */
+static inline int dev_reached(struct dev *d, int64_t mark) { return !d->memory || !mark || d->memory->reached(d, mark); }
 
 /* To fill device memory p from the host: a place for the bytes (p itself on a CPU), which dev_unstage brings there and gives back. NULL:
  * no memory. host == NULL in dev_unstage: nothing. */

@@ -1,4 +1,5 @@
 /* options.c - pserve's options, as a table: parsed and printed by base/opt. */
+#include "comm/comm.h"
 #include "kernels/tree.h"
 #include "serve/server.h"
 #include "serve/version.h"
@@ -53,7 +54,7 @@ static void print_version(FILE *out)
     struct dev *d = NULL;
     struct err e;
     int rc = dev_open(&d, "cpu", 1, &mem, &e);
-    fprintf(out, "pserve (Shardline) %s, numerics contract 1, cpu class %s, devices %s, transports self shm mpi nccl\n", SERVE_VERSION, rc < 0 ? "unknown" : d->isa, dev_kinds());
+    fprintf(out, "pserve (Shardline) %s, numerics contract 1, cpu class %s, devices %s, transports %s\n", SERVE_VERSION, rc < 0 ? "unknown" : d->isa, dev_kinds(), comm_transports());
     if (rc >= 0)
         dev_close(d);
 }

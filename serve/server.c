@@ -60,6 +60,8 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
     TRY(dev_open(&s->dev, s->o.device, 1, &s->mem, e));
     TRY(world_open(&s->world, s->o.transport, s->dev, &s->mem, e));
     log_open(&s->log, "pserve", world_rank(s->world) != 0, launch_stderr_is_tty());
+    if (world_device_says(s->world))
+        log_line(&s->log, "the device's memory goes between ranks %s", world_device_says(s->world));
     TRY(mesh_open(&s->mesh, s->world, size, e));
     s->tp = s->mesh.axis[AXIS_TP];
     if (threads > 1) {                           /* the threads come after MPI has started */

@@ -2,6 +2,7 @@
 #include "train/options.h"
 
 #include <string.h>
+#include "comm/comm.h"
 #include "kernels/dev.h"
 #include "kernels/tree.h"
 
@@ -104,7 +105,7 @@ static void print_version(FILE *out)
     struct dev *d = NULL;
     struct err e;
     int rc = dev_open(&d, "cpu", 1, &mem, &e);
-    fprintf(out, "ptrain (Shardline) 0.1, numerics contract 1, cpu class %s, devices %s, transports self shm mpi nccl\n", rc < 0 ? "unknown" : d->isa, dev_kinds());
+    fprintf(out, "ptrain (Shardline) 0.1, numerics contract 1, cpu class %s, devices %s, transports %s\n", rc < 0 ? "unknown" : d->isa, dev_kinds(), comm_transports());
     if (rc >= 0)
         dev_close(d);
 }

@@ -122,6 +122,8 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     TRY(dev_open(&t->dev, o->device, 1, &t->mem, e));
     TRY(world_open(&t->world, o->transport, t->dev, &t->mem, e));
     log_open(&t->log, "ptrain", world_rank(t->world) != 0, launch_stderr_is_tty());
+    if (world_device_says(t->world))
+        log_line(&t->log, "the device's memory goes between ranks %s", world_device_says(t->world));
     int n = alone ? ranks : world_size(t->world), threads = o->threads ? (int)o->threads : cores() / n > 1 ? cores() / n : 1;
     if (n % inner) {
         rc = err_set(e, ERR_USAGE, "%d ranks are not a multiple of tp %lld x pp %lld x cp %lld: use --ranks %lld", n, (long long)o->tp, (long long)o->pp,

@@ -7,7 +7,5 @@
 int cuda_is_built(void);
 /* Fills in ops, isa, memory and back. ERR_DEVICE: built without CUDA, no driver, no GPU. */
 int cuda_open(struct dev *d, struct err *e);
-/* The device's stream, for libraries that work on its memory; NULL: no CUDA device. */
-void *cuda_stream_of(struct dev *d);
 
 #endif

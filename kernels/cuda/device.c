@@ -1,12 +1,15 @@
-/* device.c - memory of a CUDA device and the ways to it: one stream, a ring of pinned memory between it and the host.
+/* device.c - memory of a CUDA device and the ways to it: a stream a queue, a ring of pinned memory between them and the host.
  *
  *   host memory --memcpy--> slot of the pinned ring --async copy, event--> device
  *
  * A slot is used again when its event has passed, so the host's memory is free when a write returns, and writes run beside the ops before them.
- * Reads wait for the stream. The runtime is linked into the program and finds the driver when it is asked: without one the program
+ * Reads wait for the stream. A mark is the n-th event of its queue; there are MARKS of them in turn, and who waits for one that was used again since waits
+ * for the later one: more than was asked, never less, and nothing that was not called before. The runtime is linked into the program and finds the driver when it is asked: without one the program
  * runs, and --device cuda is an error of one line. A failed call is noted, everything after it is not run, dev_check says what it was. */
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/kernels.h"
@@ -16,40 +19,128 @@
 
 #define SLOT_BYTES ((size_t)4 << 20)
 #define SLOTS 4
+#define MARKS 64                         /* of a queue */
+#define SPIN_NS 50000                    /* the host asks for an event this long before it gives others the processor */
+#define LOOK_NS 1000000                  /* between two looks at whether waiting still makes sense */
 #define LEND_BYTES ((size_t)32 << 20)    /* of the ring that op arguments are copied to; a quarter of it at a time */
 #define ALIGN 256
 
 struct slot { char *p; cudaEvent_t done; };
 struct block { char *p; size_t bytes; enum mem_cat cat; };
+struct queue {
+    cudaStream_t stream;
+    cudaEvent_t mark[MARKS];
+    int64_t n_marks;
+    char *lend;
+    size_t lent;                         /* bytes used of the ring of lent arguments */
+};
 struct cuda {
     int index;
-    char name[16];
-    cudaStream_t stream;
+    char name[16], identity[64];
+    struct queue queue[DEV_QUEUES];
     struct kernel_ops ops;
     struct products *products;
     struct slot slot[SLOTS];
     int turn;
-    char *lend;
-    size_t lent;                         /* bytes used of the ring of lent arguments */
     struct block *block;                 /* what dev_alloc gave, in no order */
     int n_blocks, cap;
-    char what[256];                      /* the first failure since dev_check; "": none */
+    int code;                            /* of the first failure since dev_check, and */
+    char what[256];                      /* its text; "": none */
 };
 
 static struct cuda *of(const struct dev *d) { return d->back; }
 
-cudaStream_t cuda_stream(struct dev *d) { return of(d)->stream; }
+static struct queue *in_use(struct dev *d) { return &of(d)->queue[d->queue]; }
+
+cudaStream_t cuda_stream(struct dev *d) { return in_use(d)->stream; }
 struct products *cuda_products(struct dev *d) { return of(d)->products; }
 
 int cuda_well(struct dev *d, cudaError_t rc, const char *what)
 {
     struct cuda *c = of(d);
-    if (rc != cudaSuccess && !c->what[0])
-        snprintf(c->what, sizeof c->what, "%s: %s", what, cudaGetErrorString(rc));
+    if (rc != cudaSuccess && !c->what[0]) {
+        c->code = ERR_DEVICE;
+        snprintf(c->what, sizeof c->what, "CUDA device %d: %s: %s", c->index, what, cudaGetErrorString(rc));
+    }
     return rc == cudaSuccess;
 }
 
 static int failed(const struct dev *d) { return of(d)->what[0] != 0; }
+
+/* ---- waiting ---- */
+static int64_t now_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* Waiting still makes sense. */
+static int look(struct dev *d)
+{
+    struct cuda *c = of(d);
+    struct err e;
+    int rc = d->idle.look ? d->idle.look(d->idle.arg, &e) : 0;
+    if (rc < 0 && !c->what[0]) {
+        c->code = e.code;
+        snprintf(c->what, sizeof c->what, "%.255s", e.text);
+    }
+    return rc >= 0;
+}
+
+/* The host waits for an event: 1 when it has passed. */
+static int await(struct dev *d, cudaEvent_t event, const char *what)
+{
+    int64_t began = now_ns(), looked = began;
+    cudaError_t rc;
+    if (!d->idle.look)
+        return cuda_well(d, cudaEventSynchronize(event), what);
+    while ((rc = cudaEventQuery(event)) == cudaErrorNotReady) {
+        int64_t now = now_ns();
+        (void)cudaGetLastError();        /* not ready is no failure */
+        if (now - began > SPIN_NS)
+            sched_yield();
+        if (now - looked > LOOK_NS && !look(d))
+            return 0;
+        looked = now - looked > LOOK_NS ? now : looked;
+    }
+    return cuda_well(d, rc, what);
+}
+
+/* Mark n of queue q is n * DEV_QUEUES + q. */
+static cudaEvent_t event_of(struct cuda *c, int64_t mark) { return c->queue[mark % DEV_QUEUES].mark[mark / DEV_QUEUES % MARKS]; }
+
+static int64_t cuda_mark(struct dev *d, enum dev_queue q)
+{
+    struct cuda *c = of(d);
+    int64_t mark = ++c->queue[q].n_marks * DEV_QUEUES + q;
+    cuda_well(d, cudaEventRecord(event_of(c, mark), c->queue[q].stream), "marking a place");
+    return mark;
+}
+
+static void cuda_wait(struct dev *d, enum dev_queue q, int64_t mark)
+{
+    cuda_well(d, cudaStreamWaitEvent(of(d)->queue[q].stream, event_of(of(d), mark), 0), "waiting for a mark");
+}
+
+static int cuda_reached(struct dev *d, int64_t mark)
+{
+    cudaError_t rc = cudaEventQuery(event_of(of(d), mark));
+    if (rc == cudaErrorNotReady)
+        (void)cudaGetLastError();
+    return rc != cudaErrorNotReady;      /* a failure is noted elsewhere */
+}
+
+static void cuda_sync(struct dev *d)
+{
+    for (int q = 0; q < DEV_QUEUES && !failed(d); q++)
+        if (of(d)->queue[q].stream)
+            await(d, event_of(of(d), cuda_mark(d, (enum dev_queue)q)), "waiting for the device");
+}
+
+static void *cuda_stream_of(struct dev *d, enum dev_queue q) { return of(d)->queue[q].stream; }
+
+static const char *cuda_identity(const struct dev *d) { return of(d)->identity; }
 
 /* ---- memory ---- */
 static void *cuda_alloc(struct dev *d, enum mem_cat cat, size_t bytes)
@@ -65,11 +156,11 @@ static void *cuda_alloc(struct dev *d, enum mem_cat cat, size_t bytes)
         c->cap = cap;
     }
     bytes = (bytes + ALIGN) / ALIGN * ALIGN;
-    if (mem_made_to_fail(d->mem) || cudaMallocAsync(&p, bytes, c->stream) != cudaSuccess) {
+    if (mem_made_to_fail(d->mem) || cudaMallocAsync(&p, bytes, cuda_stream(d)) != cudaSuccess) {
         (void)cudaGetLastError();        /* no memory is no failure of the device */
         return NULL;
     }
-    cuda_well(d, cudaMemsetAsync(p, 0, bytes, c->stream), "zeroing memory");
+    cuda_well(d, cudaMemsetAsync(p, 0, bytes, cuda_stream(d)), "zeroing memory");
     mem_count(d->mem, cat, (int64_t)bytes);
     c->block[c->n_blocks++] = (struct block){ p, bytes, cat };
     return p;
@@ -89,7 +180,7 @@ static void cuda_free(struct dev *d, void *p)
     struct block *b = block_of(c, p);
     if (!b)
         return;
-    cuda_well(d, cudaFreeAsync(b->p, c->stream), "freeing memory");
+    cuda_well(d, cudaFreeAsync(b->p, cuda_stream(d)), "freeing memory");
     mem_count(d->mem, b->cat, -(int64_t)b->bytes);
     *b = c->block[--c->n_blocks];
 }
@@ -108,7 +199,7 @@ static size_t cuda_room(struct dev *d)
 static struct slot *next_slot(struct dev *d)
 {
     struct slot *s = &of(d)->slot[of(d)->turn++ % SLOTS];
-    return cuda_well(d, cudaEventSynchronize(s->done), "waiting for a copy") ? s : NULL;
+    return await(d, s->done, "waiting for a copy") ? s : NULL;
 }
 
 static void cuda_write(struct dev *d, void *p, const void *host, size_t bytes)
@@ -119,15 +210,15 @@ static void cuda_write(struct dev *d, void *p, const void *host, size_t bytes)
         if (!s)
             return;
         memcpy(s->p, (const char *)host + at, n);
-        cuda_well(d, cudaMemcpyAsync((char *)p + at, s->p, n, cudaMemcpyHostToDevice, of(d)->stream), "copying to the device");
-        cuda_well(d, cudaEventRecord(s->done, of(d)->stream), "copying to the device");
+        cuda_well(d, cudaMemcpyAsync((char *)p + at, s->p, n, cudaMemcpyHostToDevice, cuda_stream(d)), "copying to the device");
+        cuda_well(d, cudaEventRecord(s->done, cuda_stream(d)), "copying to the device");
     }
 }
 
 static int fetch_slot(struct dev *d, const struct slot *s, const char *p, size_t n)
 {
-    return cuda_well(d, cudaMemcpyAsync(s->p, p, n, cudaMemcpyDeviceToHost, of(d)->stream), "copying from the device") &&
-           cuda_well(d, cudaEventRecord(s->done, of(d)->stream), "copying from the device");
+    return cuda_well(d, cudaMemcpyAsync(s->p, p, n, cudaMemcpyDeviceToHost, cuda_stream(d)), "copying from the device") &&
+           cuda_well(d, cudaEventRecord(s->done, cuda_stream(d)), "copying from the device");
 }
 
 /* Two pieces are under way at a time: one is copied out of its slot while the next one arrives. */
@@ -142,7 +233,7 @@ static void cuda_read(struct dev *d, void *host, const void *p, size_t bytes)
             return;
         at += n;
         if (before) {
-            if (!cuda_well(d, cudaEventSynchronize(before->done), "copying from the device"))
+            if (!await(d, before->done, "copying from the device"))
                 return;
             memcpy((char *)host + done, before->p, n_before);
             done += n_before;
@@ -157,29 +248,27 @@ static void cuda_copy(struct dev *d, void *to, size_t to_pitch, const void *from
     if (!bytes || rows < 1 || failed(d))
         return;
     if (rows == 1)
-        cuda_well(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, of(d)->stream), "copying on the device");
+        cuda_well(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream(d)), "copying on the device");
     else
-        cuda_well(d, cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, (size_t)rows, cudaMemcpyDeviceToDevice, of(d)->stream), "copying rows");
+        cuda_well(d, cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, (size_t)rows, cudaMemcpyDeviceToDevice, cuda_stream(d)), "copying rows");
 }
 
 static void cuda_fill(struct dev *d, void *p, int byte, size_t bytes)
 {
     if (bytes && !failed(d))
-        cuda_well(d, cudaMemsetAsync(p, byte, bytes, of(d)->stream), "filling memory");
+        cuda_well(d, cudaMemsetAsync(p, byte, bytes, cuda_stream(d)), "filling memory");
 }
-
-static void cuda_sync(struct dev *d) { cuda_well(d, cudaStreamSynchronize(of(d)->stream), "waiting for the device"); }
 
 void *cuda_lend_room(struct dev *d, size_t bytes)
 {
-    struct cuda *c = of(d);
+    struct queue *c = in_use(d);
     size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
     if (room > LEND_BYTES / 4) {
         cuda_well(d, cudaErrorMemoryAllocation, "arguments of more than 8 MiB: use fewer rows at a time");
         return NULL;
     }
     if (c->lent + room > LEND_BYTES)
-        c->lent = 0;                     /* the stream's order keeps what ops before still read */
+        c->lent = 0;                     /* the queue's order keeps what its ops before still read */
     c->lent += room;
     return c->lend + c->lent - room;
 }
@@ -204,17 +293,38 @@ static int cuda_check(struct dev *d, struct err *e)
     memcpy(text, c->what, sizeof text);
     (void)cudaGetLastError();
     c->what[0] = 0;
-    return err_set(e, ERR_DEVICE, "CUDA device %d: %s", c->index, text);
+    return err_set(e, c->code, "%s", text);
 }
 
 /* ---- life ---- */
+static void close_queue(struct queue *q)
+{
+    for (int i = 0; i < MARKS; i++)
+        if (q->mark[i])
+            cudaEventDestroy(q->mark[i]);
+    cudaFree(q->lend);
+    if (q->stream)
+        cudaStreamDestroy(q->stream);
+}
+
+static int open_queue(struct dev *d, struct queue *q)
+{
+    int ok = cuda_well(d, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "a stream") &&
+             cuda_well(d, cudaMalloc((void **)&q->lend, LEND_BYTES), "memory for arguments");
+    for (int i = 0; i < MARKS && ok; i++)
+        ok = cuda_well(d, cudaEventCreateWithFlags(&q->mark[i], cudaEventDisableTiming), "an event");
+    return ok;
+}
+
 static void cuda_close(struct dev *d)
 {
     struct cuda *c = of(d);
     if (!c)
         return;
-    if (c->stream)
-        cudaStreamSynchronize(c->stream);
+    d->idle = (struct dev_idle){ 0 };
+    for (int q = 0; q < DEV_QUEUES; q++)
+        if (c->queue[q].stream)
+            cudaStreamSynchronize(c->queue[q].stream);
     products_close(c->products);
     while (c->n_blocks)
         cuda_free(d, c->block[c->n_blocks - 1].p);
@@ -223,9 +333,8 @@ static void cuda_close(struct dev *d)
             cudaEventDestroy(c->slot[i].done);
         cudaFreeHost(c->slot[i].p);
     }
-    cudaFree(c->lend);
-    if (c->stream)
-        cudaStreamDestroy(c->stream);
+    for (int q = 0; q < DEV_QUEUES; q++)
+        close_queue(&c->queue[q]);
     free(c->block);
     free(c);
 }
@@ -233,6 +342,7 @@ static void cuda_close(struct dev *d)
 static const struct dev_memory cuda_memory = {
     .alloc = cuda_alloc, .free = cuda_free, .owns = cuda_owns, .read = cuda_read, .write = cuda_write, .copy = cuda_copy,
     .fill = cuda_fill,   .sync = cuda_sync, .room = cuda_room, .check = cuda_check, .close = cuda_close,
+    .mark = cuda_mark,   .wait = cuda_wait, .reached = cuda_reached, .stream = cuda_stream_of, .identity = cuda_identity,
     .numerics = products_numerics,
 };
 
@@ -250,7 +360,9 @@ static int choose_gpu(int n)
 
 static int open_ring(struct dev *d, struct cuda *c)
 {
-    int ok = cuda_well(d, cudaMalloc((void **)&c->lend, LEND_BYTES), "memory for arguments");
+    int ok = 1;
+    for (int q = 0; q < DEV_QUEUES && ok; q++)
+        ok = open_queue(d, &c->queue[q]);
     for (int i = 0; i < SLOTS; i++)
         ok = ok && cuda_well(d, cudaMallocHost((void **)&c->slot[i].p, SLOT_BYTES), "pinned memory") &&
              cuda_well(d, cudaEventCreateWithFlags(&c->slot[i].done, cudaEventDisableTiming), "an event");
@@ -265,8 +377,6 @@ static int keep_memory(struct dev *d, struct cuda *c)
     return cuda_well(d, cudaDeviceGetDefaultMemPool(&pool, c->index), "the memory pool") &&
            cuda_well(d, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "the memory pool");
 }
-
-void *cuda_stream_of(struct dev *d) { return d->memory == &cuda_memory ? of(d)->stream : NULL; }
 
 int cuda_is_built(void) { return 1; }
 
@@ -290,9 +400,11 @@ int cuda_open(struct dev *d, struct err *e)
     if (wrong < 0)
         return wrong;
     if (cuda_well(d, cudaSetDevice(c->index), "choosing the GPU") && cuda_well(d, cudaGetDeviceProperties(&prop, c->index), "asking the GPU") &&
-        cuda_well(d, cudaStreamCreateWithFlags(&c->stream, cudaStreamNonBlocking), "a stream") && keep_memory(d, c) && open_ring(d, c)) {
+        keep_memory(d, c) && open_ring(d, c)) {
         snprintf(c->name, sizeof c->name, "sm_%d%d", prop.major, prop.minor);
         d->isa = c->name;
+        for (int i = 0; i < 16; i++)
+            snprintf(c->identity + 2 * i, 3, "%02x", (unsigned char)prop.uuid.bytes[i]);
         wrong = products_ready(d, e);
     }
     return wrong < 0 ? wrong : cuda_check(d, e);

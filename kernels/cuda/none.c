@@ -3,12 +3,6 @@
 
 int cuda_is_built(void) { return 0; }
 
-void *cuda_stream_of(struct dev *d)
-{
-    (void)d;
-    return NULL;
-}
-
 int cuda_open(struct dev *d, struct err *e)
 {
     (void)d;

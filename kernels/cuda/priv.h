@@ -11,9 +11,9 @@ extern "C" {
 struct dev;
 struct products;
 
-/* The one stream of the device, in whose order everything happens. */
+/* The stream of the queue in use. */
 cudaStream_t cuda_stream(struct dev *d);
-/* A copy on the device of what the host lends an op, valid for ops called before the next 8 MiB are lent. Device memory is returned as it
+/* A copy on the device of what the host lends an op, valid for ops called in the same queue before its next 8 MiB are lent. Device memory is returned as it
  * is. NULL: too much, noted for dev_check. */
 const void *cuda_lend(struct dev *d, const void *host, size_t bytes);
 /* Room of that kind, to be written by the caller. */

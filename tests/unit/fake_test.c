@@ -1,5 +1,5 @@
 /* fake_test.c - the fake device finds what it is there for: the host in the device's memory, the device in the host's, memory that was freed or
- * is too short; and its ops give the CPU's bits. */
+ * is too short, a queue that does not wait for the other; and its ops give the CPU's bits. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -145,4 +145,154 @@ TEST(its_ops_are_the_cpu_s)
     CHECK_SAME(out[0], out[1], sizeof out[0]);
     dev_close(d);
     CHECK_INT(mem.total_now, 0);
+}
+
+/* ---- the order between the queues ---- */
+enum { N = 8 };
+struct rig { struct dev *d; float *x, *y; };
+static struct mem rig_mem;
+static struct rig open_rig(void)
+{
+    static const float ones[N] = { 1, 2, 3, 4, 5, 6, 7, 8 };
+    struct rig r = { .d = open_fake(&rig_mem) };
+    r.x = dev_alloc(r.d, MEM_WORK, sizeof ones);
+    r.y = dev_alloc(r.d, MEM_WORK, sizeof ones);
+    dev_write(r.d, r.x, ones, sizeof ones);
+    dev_sync(r.d);
+    return r;
+}
+
+static void close_rig(struct rig *r) { dev_close(r->d); }
+
+/* out = in + in, in that queue */
+static void twice(struct rig *r, enum dev_queue q, float *out, const float *in)
+{
+    const float *from[2] = { in, in };
+    enum dev_queue before = dev_use(r->d, q);
+    KERNEL(r->d, tree_add, out, from, 2, N);
+    dev_use(r->d, before);
+}
+
+static void pass(struct rig *r, enum dev_queue from, enum dev_queue to) { dev_wait(r->d, to, dev_mark(r->d, from)); }
+
+TEST(queues_that_wait_for_each_other_are_in_order)
+{
+    struct rig r = open_rig();
+    float out[N];
+    twice(&r, DEV_COMPUTE, r.y, r.x);
+    pass(&r, DEV_COMPUTE, DEV_COMM);
+    twice(&r, DEV_COMM, r.x, r.y);
+    int64_t mark = dev_mark(r.d, DEV_COMM);
+    CHECK_INT(dev_reached(r.d, mark), 0);            /* put off until somebody waits */
+    dev_wait(r.d, DEV_COMPUTE, mark);
+    CHECK_INT(dev_reached(r.d, mark), 1);
+    twice(&r, DEV_COMPUTE, r.y, r.x);
+    dev_read(r.d, out, r.y, sizeof out);
+    CHECK_STR(complaint(r.d), "");
+    CHECK_BITS(out[7], 64.0f);
+    close_rig(&r);
+}
+
+TEST(a_read_that_does_not_wait_for_the_writer_is_found)
+{
+    struct rig r = open_rig();
+    twice(&r, DEV_COMM, r.y, r.x);
+    twice(&r, DEV_COMPUTE, r.x, r.y);
+    CHECK_HAS(complaint(r.d), "tree_add: in");
+    close_rig(&r);
+    r = open_rig();
+    twice(&r, DEV_COMPUTE, r.y, r.x);
+    twice(&r, DEV_COMM, r.x, r.y);
+    CHECK_HAS(complaint(r.d), "is read in the communication queue without waiting for tree_add, which wrote it in the compute queue");
+    close_rig(&r);
+}
+
+TEST(a_write_that_does_not_wait_for_the_readers_is_found)
+{
+    struct rig r = open_rig();
+    twice(&r, DEV_COMM, r.y, r.x);
+    dev_fill(r.d, r.x, 0, sizeof(float));            /* x is only read there */
+    CHECK_HAS(complaint(r.d), "is written in the compute queue without waiting for tree_add, which reads it in the communication queue");
+    close_rig(&r);
+}
+
+TEST(a_free_that_does_not_wait_is_found)
+{
+    struct rig r = open_rig();
+    twice(&r, DEV_COMM, r.y, r.x);
+    dev_free(r.d, r.x);
+    CHECK_HAS(complaint(r.d), "dev_free");
+    close_rig(&r);
+}
+
+TEST(a_mark_that_was_made_too_early_is_found)
+{
+    struct rig r = open_rig();
+    int64_t early = dev_mark(r.d, DEV_COMM);
+    twice(&r, DEV_COMM, r.y, r.x);
+    dev_wait(r.d, DEV_COMPUTE, early);
+    twice(&r, DEV_COMPUTE, r.x, r.y);
+    CHECK_HAS(complaint(r.d), "without waiting for");
+    close_rig(&r);
+}
+
+TEST(a_mark_carries_what_its_queue_waited_for)
+{
+    struct rig r = open_rig();
+    twice(&r, DEV_COMM, r.y, r.x);
+    pass(&r, DEV_COMM, DEV_COMPUTE);
+    pass(&r, DEV_COMPUTE, DEV_COMM);
+    twice(&r, DEV_COMM, r.y, r.x);
+    dev_sync(r.d);
+    dev_fill(r.d, r.x, 0, sizeof(float) * N);
+    dev_fill(r.d, r.y, 0, sizeof(float) * N);
+    CHECK_STR(complaint(r.d), "");
+    close_rig(&r);
+}
+
+/* Neighbours in one piece of memory are no reason to wait; one shared element is. */
+TEST(the_order_is_that_of_bytes_not_of_pieces)
+{
+    struct rig r = open_rig();
+    const float *in[1] = { r.x };
+    dev_use(r.d, DEV_COMM);
+    KERNEL(r.d, tree_add, r.y, in, 1, N / 2);
+    dev_use(r.d, DEV_COMPUTE);
+    dev_fill(r.d, r.y + N / 2, 0, sizeof(float) * N / 2);
+    dev_fill(r.d, r.x + N / 2, 0, sizeof(float) * N / 2);
+    CHECK_STR(complaint(r.d), "");
+    dev_fill(r.d, r.y + N / 2 - 1, 0, sizeof(float));
+    CHECK_HAS(complaint(r.d), "dev_fill: target");
+    close_rig(&r);
+}
+
+TEST(a_read_by_the_host_waits_for_its_own_queue_alone)
+{
+    struct rig r = open_rig();
+    float out[N];
+    twice(&r, DEV_COMM, r.y, r.x);
+    dev_read(r.d, out, r.y, sizeof out);
+    CHECK_HAS(complaint(r.d), "dev_read: source");
+    close_rig(&r);
+    r = open_rig();
+    twice(&r, DEV_COMM, r.y, r.x);
+    dev_use(r.d, DEV_COMM);
+    dev_read(r.d, out, r.y, sizeof out);
+    dev_use(r.d, DEV_COMPUTE);
+    dev_read(r.d, out, r.y, sizeof out);
+    CHECK_STR(complaint(r.d), "");
+    CHECK_BITS(out[2], 6.0f);
+    close_rig(&r);
+}
+
+TEST(scratch_of_the_two_queues_is_not_the_same)
+{
+    struct rig r = open_rig();
+    void *one = dev_scratch(r.d, 5, 100);
+    dev_use(r.d, DEV_COMM);
+    CHECK(dev_scratch(r.d, 5, 100) != one);
+    dev_use(r.d, DEV_COMPUTE);
+    CHECK(dev_scratch(r.d, 5, 100) == one);
+    close_rig(&r);
+    CHECK_INT(rig_mem.total_now, 0);
 }

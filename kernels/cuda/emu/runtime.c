@@ -107,6 +107,8 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return e ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return e && s ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) { return e ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) { return s && e && !flags ? cudaSuccess : cudaErrorInvalidValue; }
 
 /* ---- errors ---- */
 cudaError_t cudaPeekAtLastError(void) { return *emu_fault() ? cudaErrorLaunchFailure : cudaSuccess; }
@@ -136,7 +138,7 @@ cudaError_t cudaGetDeviceCount(int *n)
 cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index)
 {
-    *prop = (struct cudaDeviceProp){ 8, 0, 1 };
+    *prop = (struct cudaDeviceProp){ 8, 0, 1, { { 'e', 'm', 'u' } } };
     return cudaSetDevice(index);
 }
 cudaError_t cudaGetDevice(int *index)

@@ -1,0 +1,426 @@
+/* fake_ops.c - the fake device's ops: every argument looked up, said whether it is read or written, and the CPU's op run on it. */
+#include <stdlib.h>
+
+#include "kernels/fake_priv.h"
+#include "kernels/kernels.h"
+
+/* ---- arguments: the same with addresses of the host ---- */
+static size_t span(struct mat m) { return m.rows > 0 && m.cols > 0 ? (size_t)((m.rows - 1) * m.ld + m.cols) * dtype_size(m.dt) : 0; }
+
+static struct mat at_mat(struct fake *f, const char *arg, struct mat m, enum fake_how how)
+{
+    m.p = fake_at(f, arg, m.p, span(m), how);
+    return m;
+}
+
+enum { MATS = 8 };
+struct mats { struct mat m[MATS]; };
+static struct mats at_mats(struct fake *f, const char *arg, const struct mat *m, int n)
+{
+    struct mats out = { { { 0 } } };
+    if (n > MATS)
+        fake_wrong(f, arg, m, "is a longer list than the fake device takes");
+    for (int i = 0; i < n && i < MATS; i++)
+        out.m[i] = at_mat(f, arg, m[i], READS);
+    return out;
+}
+
+static struct panels at_panels(struct fake *f, const char *arg, struct panels p, enum fake_how how)
+{
+    p.p = fake_at(f, arg, p.p, panels_bytes(p.n, p.k, p.dt, &p.leaves), how);
+    return p;
+}
+
+/* Of [rows][cols] with ld elements from row to row. */
+static struct tree_acc at_acc(struct fake *f, struct tree_acc a, int64_t rows, int64_t cols, int64_t ld)
+{
+    for (int i = 0; i < TREE_DEPTH_MAX; i++)
+        a.level[i] = fake_at(f, "acc", a.level[i], span(mat_of(a.level[i], DT_F32, rows, cols, ld)), WRITES);
+    return a;
+}
+
+static struct head_norm at_norm(struct fake *f, const struct head_norm *n, int head_dim, enum dtype dt)
+{
+    if (!n)
+        return (struct head_norm){ 0 };
+    size_t bytes = (size_t)head_dim * dtype_size(dt);
+    return (struct head_norm){ fake_at(f, "norm", n->q, bytes, READS), fake_at(f, "norm", n->k, bytes, READS), n->eps };
+}
+
+/* Attention's sequences with pages of the host; pages that lie wholly before a window may be anything. */
+struct at_attn { struct attn a; struct attn_seq *seq; char **page; };
+static int64_t pages_of(const struct attn_seq *s) { return (s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE; }
+
+static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_how how)
+{
+    struct at_attn x = { .a = *a };
+    const size_t bytes = attn_page_bytes(a->n_kv, a->head_dim, a->dt);
+    int64_t n = 0, at = 0;
+    for (int i = 0; i < a->n_seq; i++)
+        n += pages_of(&a->seq[i]);
+    x.seq = calloc((size_t)a->n_seq + 1, sizeof *x.seq);
+    x.page = calloc((size_t)n + 1, sizeof *x.page);
+    x.a.seq = x.seq;
+    x.a.page_off = 0;
+    if (!x.seq || !x.page) {
+        fake_wrong(f, "sequences", a, "cannot be copied: no memory");
+        return x;
+    }
+    for (int i = 0; i < a->n_seq; i++) {
+        x.seq[i] = a->seq[i];
+        x.seq[i].page = x.page + at;
+        int64_t first = a->window > 0 && a->seq[i].pos >= a->window ? (a->seq[i].pos - a->window + 1) / ATTN_PAGE : 0;
+        for (int64_t p = 0; p < pages_of(&a->seq[i]); p++, at++)
+            x.page[at] = p < first ? NULL : fake_at(f, "page", a->seq[i].page[p] + a->page_off, bytes, how);
+    }
+    return x;
+}
+
+/* Ops that take no attention: RUN(name, its arguments of the host's). R, RP: what is read, a matrix or bytes; W, WP: what is written. */
+#define F ((struct fake *)d->back)
+#define CPU_OF(d) (d)->host
+#define CPU CPU_OF(d)
+#define BEGIN(name) fake_begin(d, #name)
+#define RUN(name, ...)                                                                                                   \
+    do {                                                                                                                 \
+        fake_catch_up(d);                                                                                                \
+        if (!F->what[0])                                                                                                 \
+            CPU->ops->name(CPU, __VA_ARGS__);                                                                            \
+    } while (0)
+#define R(m) (m) = at_mat(F, #m, (m), READS)
+#define W(m) (m) = at_mat(F, #m, (m), WRITES)
+#define RP(p, bytes) (p) = fake_at(F, #p, (p), (size_t)(bytes), READS)
+#define WP(p, bytes) (p) = fake_at(F, #p, (p), (size_t)(bytes), WRITES)
+#define IDS(p) (p) = fake_hosts(F, #p, (p))
+#define ACC(rows, cols, ld) struct tree_acc acc_here = at_acc(F, *acc, (rows), (cols), (ld))
+
+static void fake_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
+{
+    BEGIN(linear_pack);
+    struct panels to = at_panels(F, "p", *p, WRITES);
+    struct mats m = at_mats(F, "w", w, n_w);
+    RUN(linear_pack, &to, n_w, m.m);
+}
+
+static void fake_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w)
+{
+    BEGIN(linear);
+    struct panels p = at_panels(F, "w", *w, READS);
+    W(y), R(x);
+    RUN(linear, y, x, &p);
+}
+
+static void fake_linear_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l)
+{
+    BEGIN(linear_dx);
+    struct mats a = at_mats(F, "dy", dy, n_w), b = at_mats(F, "w", w, n_w);
+    W(dx);
+    RUN(linear_dx, dx, n_w, a.m, b.m, fake_hosts(F, "leaves", l));
+}
+
+static void fake_linear_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len)
+{
+    BEGIN(linear_dw);
+    ACC(dy.cols, x.cols, ld);
+    R(dy), R(x);
+    RUN(linear_dw, &acc_here, ld, dy, x, n_seq, seq_len);
+}
+
+static void fake_embed(struct dev *d, struct mat out, struct mat table, int64_t first, const int32_t *ids)
+{
+    BEGIN(embed);
+    W(out), R(table), IDS(ids);
+    RUN(embed, out, table, first, ids);
+}
+
+static void fake_embed_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, const int32_t *ids, int n_seq,
+                          int64_t seq_len)
+{
+    BEGIN(embed_dw);
+    ACC(rows, dx.cols, ld);
+    R(dx), IDS(ids);
+    RUN(embed_dw, &acc_here, ld, first, rows, dx, ids, n_seq, seq_len);
+}
+
+static void fake_rms_norm(struct dev *d, struct mat y, float *rstd, struct mat x, const void *w, float eps)
+{
+    BEGIN(rms_norm);
+    W(y), R(x), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols * dtype_size(x.dt));
+    RUN(rms_norm, y, rstd, x, w, eps);
+}
+
+static void fake_rms_norm_dx(struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd)
+{
+    BEGIN(rms_norm_dx);
+    W(dres), R(dy), R(x), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(rstd, x.rows * 4);
+    RUN(rms_norm_dx, dres, dy, x, w, rstd);
+}
+
+static void fake_rms_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, int64_t seq_len,
+                             int grain)
+{
+    BEGIN(rms_norm_dw);
+    ACC(1, x.cols, x.cols);
+    R(dy), R(x), RP(rstd, x.rows * 4);
+    RUN(rms_norm_dw, &acc_here, dy, x, rstd, n_seq, seq_len, grain);
+}
+
+static void fake_layer_norm(struct dev *d, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, float eps)
+{
+    BEGIN(layer_norm);
+    W(y), R(x), WP(mean, x.rows * 4), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(b, (size_t)x.cols * dtype_size(x.dt));
+    RUN(layer_norm, y, mean, rstd, x, w, b, eps);
+}
+
+static void fake_layer_norm_dx(struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean, const float *rstd)
+{
+    BEGIN(layer_norm_dx);
+    W(dres), R(dy), R(x), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(mean, x.rows * 4), RP(rstd, x.rows * 4);
+    RUN(layer_norm_dx, dres, dy, x, w, mean, rstd);
+}
+
+static void fake_layer_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, const float *rstd, int n_seq,
+                               int64_t seq_len, int grain)
+{
+    BEGIN(layer_norm_dw);
+    ACC(1, x.cols, x.cols);
+    R(dy), R(x), RP(mean, x.rows * 4), RP(rstd, x.rows * 4);
+    RUN(layer_norm_dw, &acc_here, dy, x, mean, rstd, n_seq, seq_len, grain);
+}
+
+static void fake_bias_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, int grain)
+{
+    BEGIN(bias_dw);
+    ACC(1, dy.cols, dy.cols);
+    R(dy);
+    RUN(bias_dw, &acc_here, dy, dt, n_seq, seq_len, grain);
+}
+
+static void fake_add_bias(struct dev *d, struct mat y, const void *bias, enum dtype dt)
+{
+    BEGIN(add_bias);
+    W(y), RP(bias, (size_t)y.cols * dtype_size(dt));
+    RUN(add_bias, y, bias, dt);
+}
+
+static void fake_head_norm_dx(struct dev *d, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps)
+{
+    BEGIN(head_norm_dx);
+    W(dy), R(x), RP(w, (size_t)(x.cols / n_heads) * dtype_size(dt));
+    RUN(head_norm_dx, dy, x, n_heads, w, dt, eps);
+}
+
+static void fake_head_norm_dw(struct dev *d, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq, int64_t seq_len,
+                              int grain)
+{
+    BEGIN(head_norm_dw);
+    R(dy), R(x), WP(out, ((n_seq - 1) * ld + x.cols / n_heads) * 4);
+    RUN(head_norm_dw, out, ld, dy, x, n_heads, eps, n_seq, seq_len, grain);
+}
+
+static void fake_add_leaves(struct dev *d, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq)
+{
+    BEGIN(add_leaves);
+    ACC(1, n, n);
+    RP(leaf, ((n_seq - 1) * ld + n) * 4);
+    RUN(add_leaves, &acc_here, leaf, ld, n, n_seq);
+}
+
+static void fake_embed_add(struct dev *d, struct mat x, struct mat table, const int32_t *ids)
+{
+    BEGIN(embed_add);
+    W(x), R(table), IDS(ids);
+    RUN(embed_add, x, table, ids);
+}
+
+static void fake_transpose(struct dev *d, struct mat dst, struct mat src)
+{
+    BEGIN(transpose);
+    W(dst), R(src);
+    RUN(transpose, dst, src);
+}
+
+static void fake_gelu(struct dev *d, struct mat act, struct mat h)
+{
+    BEGIN(gelu);
+    W(act), R(h);
+    RUN(gelu, act, h);
+}
+
+static void fake_gelu_dx(struct dev *d, struct mat dh, struct mat h, struct mat dact)
+{
+    BEGIN(gelu_dx);
+    W(dh), R(h), R(dact);
+    RUN(gelu_dx, dh, h, dact);
+}
+
+static void fake_swiglu(struct dev *d, struct mat act, struct mat gu)
+{
+    BEGIN(swiglu);
+    W(act), R(gu);
+    RUN(swiglu, act, gu);
+}
+
+static void fake_swiglu_dx(struct dev *d, struct mat dgu, struct mat gu, struct mat dact)
+{
+    BEGIN(swiglu_dx);
+    W(dgu), R(gu), R(dact);
+    RUN(swiglu_dx, dgu, gu, dact);
+}
+
+static void fake_add_rounded(struct dev *d, struct mat x, struct mat o)
+{
+    BEGIN(add_rounded);
+    W(x), R(o);
+    RUN(add_rounded, x, o);
+}
+
+static void fake_round_to(struct dev *d, void *dst, enum dtype dt, const float *src, int64_t n)
+{
+    BEGIN(round_to);
+    WP(dst, (size_t)n * dtype_size(dt)), RP(src, n * 4);
+    RUN(round_to, dst, dt, src, n);
+}
+
+static void fake_widen(struct dev *d, float *dst, const void *src, enum dtype dt, int64_t n)
+{
+    BEGIN(widen);
+    WP(dst, n * 4), RP(src, (size_t)n * dtype_size(dt));
+    RUN(widen, dst, src, dt, n);
+}
+
+static void fake_ce_max(struct dev *d, float *max, struct mat logits)
+{
+    BEGIN(ce_max);
+    R(logits), WP(max, logits.rows * 4);
+    RUN(ce_max, max, logits);
+}
+
+static void fake_ce_sum(struct dev *d, float *sum, struct mat logits, const struct leaves *l, const float *max)
+{
+    BEGIN(ce_sum);
+    R(logits), WP(sum, logits.rows * 4), RP(max, logits.rows * 4);
+    RUN(ce_sum, sum, logits, fake_hosts(F, "leaves", l), max);
+}
+
+static void fake_ce_pick(struct dev *d, float *out, struct mat logits, const int32_t *target, int64_t first)
+{
+    BEGIN(ce_pick);
+    R(logits), WP(out, logits.rows * 4), IDS(target);
+    RUN(ce_pick, out, logits, target, first);
+}
+
+static void fake_ce_dx(struct dev *d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, const float *sum, float scale)
+{
+    BEGIN(ce_dx);
+    W(dl), R(logits), IDS(target), RP(max, logits.rows * 4), RP(sum, logits.rows * 4);
+    RUN(ce_dx, dl, logits, target, first, max, sum, scale);
+}
+
+static void fake_ce_logprob(struct dev *d, float *out, const float *pick, const float *max, const float *sum, int64_t n)
+{
+    BEGIN(ce_logprob);
+    WP(out, n * 4), RP(pick, n * 4), RP(max, n * 4), RP(sum, n * 4);
+    RUN(ce_logprob, out, pick, max, sum, n);
+}
+
+static void fake_adamw(struct dev *d, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h)
+{
+    BEGIN(adamw);
+    WP(w, n * 4), WP(w16, n * 2), WP(m, n * 4), WP(v, n * 4), RP(g, n * 4);
+    RUN(adamw, w, w16, m, v, g, n, h);
+}
+
+/* The one op that goes between ranks: it may be put off. */
+enum { TREE_MOST = 64 };
+struct sum { struct dev *d; float *out; const float *in[TREE_MOST]; int n_in; int64_t n; };
+
+static void run_sum(void *arg)
+{
+    struct sum *s = arg;
+    CPU_OF(s->d)->ops->tree_add(CPU_OF(s->d), s->out, s->in, s->n_in, s->n);
+}
+
+static void fake_tree_add(struct dev *d, float *out, const float *const *in, int n_in, int64_t n)
+{
+    struct sum *s = calloc(1, sizeof *s);
+    BEGIN(tree_add);
+    if (!s || n_in > TREE_MOST) {
+        fake_wrong(F, "in", in, "is a longer list than the fake device takes");
+        free(s);
+        return;
+    }
+    *s = (struct sum){ .d = d, .n_in = n_in, .n = n };
+    for (int i = 0; i < n_in; i++)
+        s->in[i] = fake_at(F, "in", in[i], (size_t)n * 4, READS);
+    s->out = WP(out, n * 4);
+    fake_run(d, d->queue, run_sum, s);
+}
+
+static void fake_sum_squares(struct dev *d, struct xsum *s, const float *x, int64_t n)
+{
+    BEGIN(sum_squares);
+    RP(x, n * 4);
+    if (fake_hosts(F, "sum", s))
+        RUN(sum_squares, s, x, n);
+}
+
+#define WITH_ATTN(how, ...)                                                                                              \
+    do {                                                                                                                 \
+        struct at_attn x = at_attn(F, a, (how));                                                                                \
+        __VA_ARGS__;                                                                                                     \
+        free(x.seq);                                                                                                     \
+        free(x.page);                                                                                                    \
+    } while (0)
+/* rows of the tables that the sequences use */
+#define TABLE(p) RP(p, table_bytes(a))
+static size_t table_bytes(const struct attn *a)
+{
+    int64_t end = 0;
+    for (int i = 0; i < a->n_seq; i++)
+        end = a->seq[i].pos + a->seq[i].n_rows > end ? a->seq[i].pos + a->seq[i].n_rows : end;
+    return (size_t)(end * (a->head_dim / 2)) * sizeof(float);
+}
+
+static void fake_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, const float *cos, const float *sin)
+{
+    BEGIN(rope_store);
+    struct head_norm n = at_norm(F, norm, a->head_dim, a->dt);
+    W(q), R(qkv), TABLE(cos), TABLE(sin);
+    WITH_ATTN(WRITES, RUN(rope_store, &x.a, q, qkv, norm ? &n : NULL, cos, sin));
+}
+
+static void fake_rope_back(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin)
+{
+    BEGIN(rope_back);
+    W(dq), W(dk), TABLE(cos), TABLE(sin);
+    WITH_ATTN(READS, RUN(rope_back, &x.a, dq, dk, cos, sin));
+}
+
+static void fake_rope_dx(struct dev *d, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv, const float *cos, const float *sin)
+{
+    BEGIN(rope_dx);
+    W(dqkv), R(dq), R(dk), R(dv), TABLE(cos), TABLE(sin);
+    WITH_ATTN(READS, RUN(rope_dx, &x.a, dqkv, dq, dk, dv, cos, sin));
+}
+
+static void fake_attn(struct dev *d, const struct attn *a, struct mat out, float *lse, struct mat q)
+{
+    BEGIN(attn);
+    W(out), R(q), WP(lse, q.rows * a->n_heads * 4);
+    WITH_ATTN(READS, RUN(attn, &x.a, out, lse, q));
+}
+
+static void fake_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out, const float *lse,
+                         struct mat q)
+{
+    BEGIN(attn_dx);
+    W(dq), W(dk), W(dv), R(dout), R(out), R(q), RP(lse, q.rows * a->n_heads * 4);
+    WITH_ATTN(READS, RUN(attn_dx, &x.a, dq, dk, dv, dout, out, lse, q));
+}
+
+const struct kernel_ops fake_ops = {
+#define K(name, ...) .name = fake_##name,
+    KERNEL_LIST(K)
+#undef K
+};
