@@ -139,8 +139,13 @@ $B/tests/fuzz/%: $B/obj/tests/fuzz/%.o $B/obj/tests/fuzz/fuzz.o $(FUZZ_MAIN) $B/
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $^ $(LIBS)
 $B/tests/unit/format_fuzz_test: $B/obj/tests/fuzz/fuzz.o
+# a library for tests that stands for NCCL: loaded by name, so not linked to anything
+FAKE_NCCL := $B/tests/nccl/libnccl.so.2
+$(FAKE_NCCL): tests/nccl/fake_nccl.c kernels/fake.h kernels/dev.h
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -fvisibility=hidden -shared -o $@ $<
 tests: programs
-	@$(MAKE) --no-print-directory $(TESTS) $(FUZZERS)
+	@$(MAKE) --no-print-directory $(TESTS) $(FUZZERS) $(FAKE_NCCL)
 fuzzers: $(FUZZERS)
 benches: programs
 	@$(MAKE) --no-print-directory $(BENCHES)
