@@ -16,7 +16,7 @@
 
 #define SCRATCH 7                        /* slot of the device's scratch */
 
-static void *stream_of(const struct comm *c) { return c->w->dev->memory->stream(c->w->dev, c->w->dev->queue); }
+static void *stream_of(const struct comm *c) { return dev_stream(c->w->dev, c->w->dev->queue); }
 
 /* One operation: rc = what `give` says between coming to it and its mark. */
 #define OPERATION(c, what, give)                                                                                         \

@@ -43,7 +43,7 @@ struct dev_memory {
     int64_t (*mark)(struct dev *d, enum dev_queue q);
     void (*wait)(struct dev *d, enum dev_queue q, int64_t mark);
     int (*reached)(struct dev *d, int64_t mark);
-    void *(*stream)(struct dev *d, enum dev_queue q);                    /* for libraries that work on its memory */
+    void *(*stream)(struct dev *d, enum dev_queue q);
     const char *(*identity)(const struct dev *d);                        /* of the GPU, different for each in the world */
     void (*close)(struct dev *d);
 };
@@ -152,6 +152,9 @@ static inline void dev_wait(struct dev *d, enum dev_queue q, int64_t mark)
     if (d->memory && mark)
         d->memory->wait(d, q, mark);
 }
+
+/* Queue q for libraries that work on the device's memory: a cudaStream_t, or the fake device's door (fake.h); NULL on a CPU. */
+static inline void *dev_stream(struct dev *d, enum dev_queue q) { return d->memory ? d->memory->stream(d, q) : NULL; }
 
 /* Has the device come past the mark? */
 static inline int dev_reached(struct dev *d, int64_t mark) { return !d->memory || !mark || d->memory->reached(d, mark); }

@@ -374,7 +374,7 @@ int main(int argc, char **argv)
         r.part = 16, r.enough_s = 0, first++;
     if (dev_open(&r.d, "cuda", 1, &r.mem, &e) < 0)
         return err_print(&e, "gpu_bench");
-    if (cuda_stream_of(r.d) && lt_open(&r.lt, r.d, cuda_stream_of(r.d), &e) < 0)
+    if (!strcmp(r.d->kind, "cuda") && lt_open(&r.lt, r.d, dev_stream(r.d, DEV_COMPUTE), &e) < 0)
         printf("no comparison with cuBLASLt: %s\n", e.text);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         int wanted = argc == first;
