@@ -13,6 +13,7 @@
  *   STEP_B(b)             declares the B operands of one unit: b[0 .. 2 * V_WIDTH)
  *   STEP_B_LOWER(b)       where A is widened: those of the lower halves; STEP_B is the upper ones
  *   STEP_ROW(p, q, x)     accumulators p, q of one row: the fused multiply-adds of one unit (half of it, where A is widened) with *x
+ *   CHAIN_STATE           what these need to remember from leaf to leaf; not defined: nothing
  *   CHAIN_ENTER, CHAIN_LEAVE, PIN(v)   around a leaf: for classes that must change the rounding mode; else empty
  * Accumulators are single named variables, by macro: gcc 12 keeps arrays of vectors in memory. FMA is an asm statement where all
  * registers are taken: of the intrinsic gcc 12 makes forms that overwrite a factor, and spills (6 % of the speed). */
@@ -91,6 +92,9 @@ static inline void keep_hot(const float *saved, int n_lines, int *touched)
 #ifndef TILE_FEW
 #define TILE_FEW NULL
 #endif
+#ifndef CHAIN_STATE
+#define CHAIN_STATE
+#endif
 #ifdef STEP_B_LOWER
 #define TILE_A_FLOATS 2
 #define UNIT_STEP(ROWS, number)                                                                                          \
@@ -124,6 +128,7 @@ static inline void keep_hot(const float *saved, int n_lines, int *touched)
         int kept = s->depth_before, depth = kept;                                                                        \
         int64_t u = TILE_STEP ? s->begin : 0;                                                                            \
         int touched = 0, is_held = 0;                                                                                    \
+        CHAIN_STATE                                                                                                      \
         ROWS_##rows(ROW_HELD)                                                                                            \
         for (int g = 0; g < s->n; g++) {                                                                                 \
             ROWS_##rows(ROW_ZERO)                                                                                        \
@@ -247,6 +252,7 @@ const struct gemm_tiles TILE_SET = { TILE_ROWS, TILE_HELD, 2 * V_WIDTH, TILE_PAN
 #undef TILE_HELD
 #undef STEP_B
 #undef STEP_ROW
+#undef CHAIN_STATE
 #undef CHAIN_ENTER
 #undef CHAIN_LEAVE
 #undef PIN

@@ -21,6 +21,21 @@ static inline __m256 upper(const float *pairs)
 }
 static inline __m256 lower(const float *pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(_mm256_loadu_ps(pairs)), 16)); }
 
+/* The mode of gemm_flush.h, which says why; it is dear to change and stays on over leaves that nothing older is added to. */
+#define FLUSH_STATE                                                                                                      \
+    unsigned mode, flushing, is_flushing = 0;                                                                            \
+    __asm__ volatile("stmxcsr %0" : "=m"(mode) : : "memory");                                                            \
+    flushing = mode | 0x8040u;
+#define FLUSH_ENTER                                                                                                      \
+    if (!is_flushing)                                                                                                    \
+        __asm__ volatile("ldmxcsr %0" : : "m"(flushing) : "memory");                                                     \
+    is_flushing = 1;
+#define FLUSH_LEAVE                                                                                                      \
+    if (s->merges[g] > 0 || g == s->n - 1) {                                                                             \
+        __asm__ volatile("ldmxcsr %0" : : "m"(mode) : "memory");                                                         \
+        is_flushing = 0;                                                                                                 \
+    }
+
 /* ---- few rows: a vector is a half of a panel -------------------------------------------------------------------------- */
 
 struct half { __m256 low, high; };
@@ -66,9 +81,10 @@ extern const struct gemm_tiles gemm_tiles_avx2_f32_few;
 #define STEP_B(b) const __m256 b0 = upper(b), b1 = upper((b) + 8), b2 = upper(SECOND(b)), b3 = upper(SECOND(b) + 8);
 #define STEP_B_LOWER(b) const __m256 b0 = lower(b), b1 = lower((b) + 8), b2 = lower(SECOND(b)), b3 = lower(SECOND(b) + 8);
 #define PIN_HALF(v) __asm__ volatile("" : "+x"((v).low), "+x"((v).high));
-#include "kernels/gemm_flush.h"
-#undef PIN
 #define PIN PIN_HALF
+#define CHAIN_STATE FLUSH_STATE
+#define CHAIN_ENTER FLUSH_ENTER
+#define CHAIN_LEAVE FLUSH_LEAVE
 #define STEP_ROW HALVES_ROW
 extern const struct gemm_tiles gemm_tiles_avx2_bf16_few;
 #include "kernels/gemm_tile.h"
@@ -114,10 +130,10 @@ extern const struct gemm_tiles gemm_tiles_avx2_f32;
 #define STEP_B(b) const __m256 b0 = upper(b), b1 = upper((b) + 8);
 #define STEP_B_LOWER(b) const __m256 b0 = lower(b), b1 = lower((b) + 8);
 #define STEP_ROW(p, q, x) FMA_ROW(p, q, x, b0, b1)
-#undef CHAIN_ENTER
-#undef CHAIN_LEAVE
-#undef PIN
-#include "kernels/gemm_flush.h"
+#define PIN(v) __asm__ volatile("" : "+x"(v));
+#define CHAIN_STATE FLUSH_STATE
+#define CHAIN_ENTER FLUSH_ENTER
+#define CHAIN_LEAVE FLUSH_LEAVE
 extern const struct gemm_tiles gemm_tiles_avx2_bf16;
 #include "kernels/gemm_tile.h"
 
