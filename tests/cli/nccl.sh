@@ -40,7 +40,7 @@ claim "exact beside it: in the tree's order" [ "$here_exact" = "$ref_state" ]
 
 # ---- what goes wrong ----
 fault "a rank killed" kill:1:20 10 "rank 1 died" --ranks 2 --zero 2
-fault "an error of the library's threads" async:1:20 10 "rank 1: NCCL: an operation under way: remote process exited" --ranks 2
+fault "an error of the library's threads" async:1:20 10 ": NCCL: an operation under way: remote process exited" --ranks 2
 fault "a call refused" refuse:0:20 10 "internal error" --ranks 2 --zero 3
 SHARDLINE_TIMEOUT=2 fault "a rank that never comes" stay:1:10 12 "rank 1 did not come to all_reduce" --tp 2
 SHARDLINE_TIMEOUT=2 fault "a rank that hangs in the library" hang:2:9 12 "rank 2 hangs in" --ranks 4 --tp 2
