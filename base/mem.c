@@ -5,6 +5,7 @@
  *                                                              zero costs nothing, huge pages are asked for */
 #include "base/mem.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -130,4 +131,34 @@ void *arena_take(struct arena *a, size_t bytes)
     else
         a->used += round_up(bytes, ALIGN);
     return a->base && a->used <= a->size ? a->base + begin : NULL;
+}
+
+/* ---- what the machine has ---- */
+/* The number behind a word at the beginning of a line of a file; alone: the file is one number. */
+static int64_t number_in(const char *path, const char *word)
+{
+    FILE *f = fopen(path, "re");
+    char line[256];
+    long long n = -1;
+    while (f && n < 0 && fgets(line, sizeof line, f))
+        if (!strncmp(line, word, strlen(word)) && sscanf(line + strlen(word), "%lld", &n) != 1)
+            n = -1;
+    if (f)
+        fclose(f);
+    return n;
+}
+
+int64_t mem_machine_room(void)
+{
+    static const char *const group = "/sys/fs/cgroup/memory.stat";
+    const char *said = getenv("SHARDLINE_MEMORY_ROOM");
+    if (said)
+        return atoll(said);
+    int64_t kib = number_in("/proc/meminfo", "MemAvailable:"), limit = number_in("/sys/fs/cgroup/memory.max", ""), used = number_in("/sys/fs/cgroup/memory.current", "");
+    int64_t room = (kib < 0 ? (int64_t)4 << 20 : kib) << 10, files = number_in(group, "active_file ") + number_in(group, "inactive_file ");
+    if (limit < 0 || used < 0)                         /* "max", or no such group */
+        return room;
+    limit -= used - (files > 0 ? files : 0);           /* pages of files are given back */
+    limit = limit < 0 ? 0 : limit;
+    return limit < room ? limit : room;
 }

@@ -60,7 +60,7 @@ int ckpt_open(struct ckpt **out, const char *path, struct err *e)
     return ckpt_open_config(out, path, NULL, e);
 }
 
-int ckpt_open_config(struct ckpt **out, const char *path, const char *config_path, struct err *e)
+static int open_any(struct ckpt **out, const char *path, const char *config_path, const volatile sig_atomic_t *stop, struct err *e)
 {
     if (!strncmp(path, "file://", 7))
         path += 7;
@@ -72,7 +72,7 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
     pthread_mutex_init(&c->lock, NULL);
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->config_path = config_path;
-    int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, NULL, e) : 0;
+    int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, stop, e) : 0;
     if (rc >= 0 && !(c->path = strdup(c->remote ? remote_path(c->remote) : path)))
         rc = err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
     if (rc >= 0)
@@ -89,6 +89,10 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
     *out = c;
     return 0;
 }
+
+int ckpt_open_config(struct ckpt **out, const char *path, const char *config_path, struct err *e) { return open_any(out, path, config_path, NULL, e); }
+
+int ckpt_open_until(struct ckpt **out, const char *path, const volatile sig_atomic_t *stop, struct err *e) { return open_any(out, path, NULL, stop, e); }
 
 void ckpt_done(struct ckpt *c)
 {

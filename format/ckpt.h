@@ -47,6 +47,8 @@ struct ckpt;
  * share, and only what is read is transferred: ckpt_check_rest leaves the rest of a URL alone, but notices that it changed meanwhile). Detects the driver (native, Hugging Face, and those in FOREIGN.md). Reads tables only; checks
  * sizes, exact cover, manifest checksum. Data is checked against its block checksums as it is read (native). */
 int ckpt_open(struct ckpt **out, const char *path, struct err *e);
+/* The same, and for all that is read later: requests to a server end soon after *stop is not 0 (ERR_STOPPED). stop outlives ckpt_done. */
+int ckpt_open_until(struct ckpt **out, const char *path, const volatile sig_atomic_t *stop, struct err *e);
 /* The same with a config.json (a path, or NULL) that says what the files of other frameworks do not: Megatron's heads and vocabulary. */
 int ckpt_open_config(struct ckpt **out, const char *path, const char *config_path, struct err *e);
 /* Nothing more will be read; tables stay. A folder of the cache is given back, so that others may find a newer version at its URL. */

@@ -120,30 +120,35 @@ static int take(struct far *f, int64_t u)
     return atomic_compare_exchange_strong(&f->have->unit[u], &absent, BUSY);
 }
 
-static void wait_for(struct far *f, int64_t u)
+/* Another process, or another thread of this one, fetches it. */
+static int wait_for(const struct remote *r, struct far *f, int64_t u, struct err *e)
 {
     const struct timespec t = { 0, 2000000 };
-    for (double s = 0; s < BUSY_S && atomic_load(&f->have->unit[u]) == BUSY; s += 0.002)
+    for (double s = 0; s < BUSY_S && atomic_load(&f->have->unit[u]) == BUSY && !store_is_stopped(r->store); s += 0.002)
         nanosleep(&t, NULL);
+    if (store_is_stopped(r->store))
+        return err_set(e, ERR_STOPPED, "%s: stopped by a signal", f->name);
     unsigned char busy = BUSY;
     atomic_compare_exchange_strong(&f->have->unit[u], &busy, ABSENT);
+    return 0;
 }
 
 static int need_units(struct remote *r, struct far *f, int64_t u, int64_t end, struct err *e)
 {
     while (u < end) {
         int64_t m = 0;
+        int rc = 0;
         while (u + m < end && m < UNITS && take(f, u + m))
             m++;
         if (m) {
-            int rc = fetch_units(r, f, u, m, e);
-            if (rc < 0)
-                return rc;
+            rc = fetch_units(r, f, u, m, e);
             u += m;
         } else if (atomic_load(&f->have->unit[u]) == HERE)
             u++;
         else
-            wait_for(f, u);
+            rc = wait_for(r, f, u, e);
+        if (rc < 0)
+            return rc;
     }
     return 0;
 }

@@ -42,6 +42,7 @@ void store_close(struct store *s)
 }
 
 void store_stop_on(struct store *s, const volatile sig_atomic_t *stop) { s->stop = stop; }
+int store_is_stopped(const struct store *s) { return s->stop && *s->stop; }
 const char *store_commit(const struct store *s) { return s->commit; }
 const char *store_revision(const struct store *s) { return s->wanted; }
 int store_is_http(const struct store *s) { return !s->hub && !s->s3; }
@@ -63,11 +64,6 @@ static int can_pass(long status)
     return status == 0 || status == 408 || status == 429 || status >= 500;
 }
 
-static int is_stopped(const struct store *s)
-{
-    return s->stop && *s->stop;
-}
-
 /* What the server asked for, or longer each time; not all ranks at the same moment. */
 static int wait_before(const struct store *s, const char *shown, const struct answer *a, int tries, struct err *e)
 {
@@ -76,13 +72,13 @@ static int wait_before(const struct store *s, const char *shown, const struct an
         return err_set(e, ERR_FILE, "%s: status %ld: the server asks to come back in %.0f s: try again then", shown, a->status, a->retry_after_s);
     clock_gettime(CLOCK_MONOTONIC, &now);
     double wait_s = a->retry_after_s > 0 ? a->retry_after_s : 0.25 * (1 << tries) * (0.5 + (double)(now.tv_nsec / 1000 % 1000) / 1000.0);
-    while (wait_s > 0 && !is_stopped(s)) {
+    while (wait_s > 0 && !store_is_stopped(s)) {
         double part_s = wait_s < 0.25 ? wait_s : 0.25;
         t = (struct timespec){ 0, (long)(part_s * 1e9) };
         nanosleep(&t, NULL);
         wait_s -= part_s;
     }
-    return is_stopped(s) ? err_set(e, ERR_STOPPED, "%s: stopped by a signal", shown) : 0;
+    return store_is_stopped(s) ? err_set(e, ERR_STOPPED, "%s: stopped by a signal", shown) : 0;
 }
 
 static int refused(const struct store *s, const char *shown, const struct answer *a, struct err *e)
@@ -174,7 +170,7 @@ static int judge(const struct store *s, const char *shown, const struct answer *
         *e = a->io;
         return -e->code;
     }
-    if (is_stopped(s))
+    if (store_is_stopped(s))
         return err_set(e, ERR_STOPPED, "%s: stopped by a signal", shown);
     if (a->too_long)
         return err_set(e, ERR_INTEGRITY, "%s: the server sent more than was asked for: is there a broken proxy", shown);

@@ -21,6 +21,7 @@ int store_open(struct store **out, const char *url, struct err *e);
 void store_close(struct store *s);
 /* From now on requests end, and are not tried again, when *stop is not 0 (ERR_STOPPED). */
 void store_stop_on(struct store *s, const volatile sig_atomic_t *stop);
+int store_is_stopped(const struct store *s);
 /* hf: the commit that all files come from, known after the first store_stat when the hub says it; "" before, and elsewhere. With store_pin
  * a process takes over what another one has found. Not while other threads use s. */
 const char *store_commit(const struct store *s);

@@ -87,6 +87,14 @@ void model_point(const struct model *m, int unit, void *flat, struct unit_weight
 typedef int (*model_read)(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e);
 struct resident { struct weights w; struct model *m; struct unit_weights *unit; void **memory; /* packs and norms of a unit */ };
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
+/* For a thread that may not touch the device: what does is called through by_device, which returns what fn does, whatever thread calls it.
+ * NULL: this one. */
+struct resident_source {
+    model_read read;
+    int (*by_device)(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e);
+    void *ctx;
+};
+int resident_fill(struct resident *r, struct model *m, const struct resident_source *from, struct err *e);
 void resident_close(struct resident *r);
 
 /* ---- rows of a call, and which of them a rank holds ---- */

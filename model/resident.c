@@ -32,34 +32,72 @@ static size_t staying_bytes(const struct model *m, int unit)
     return n;
 }
 
-/* The box of a part, read into its place at `to`, device memory. */
-static int load_part(const struct model *m, const struct part *p, void *to, model_read read, void *ctx, struct err *e)
+/* ---- filling: memory and packs are the device's business, the reading is not ---- */
+
+struct filling {
+    struct resident *r;
+    const struct resident_source *from;
+    void *flat, *host;               /* the present unit in natural order: on the device, and where it is read to */
+    size_t flat_bytes;
+    int unit;
+};
+
+static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), struct err *e)
 {
-    const struct param *q = &m->table.p[p->param];
-    size_t bytes = (size_t)p->count * dtype_size(m->dt);
-    void *host = p->count ? dev_stage(m->dev, to, bytes) : NULL;
-    int rc = !p->count ? 0 : host ? read(ctx, q, &p->box, host, m->dt, e) : err_set(e, ERR_MEMORY, "no memory for %zu MiB", bytes >> 20);
-    dev_unstage(m->dev, to, host, bytes);
-    return rc < 0 ? err_add(e, "loading %s", q->name) : 0;
+    return f->from->by_device ? f->from->by_device(f->from->ctx, fn, f, e) : fn(f, e);
+}
+
+static int begin(void *arg, struct err *e)
+{
+    struct filling *f = arg;
+    const struct model *m = f->r->m;
+    int64_t most = 0;
+    for (int u = 0; u < m->local.n_units; u++)
+        most = m->local.unit[u].flat > most ? m->local.unit[u].flat : most;
+    f->flat_bytes = (size_t)most * dtype_size(m->dt);
+    f->flat = dev_alloc(m->dev, MEM_WORK, f->flat_bytes);
+    return f->flat ? 0 : err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
+}
+
+static int begin_unit(void *arg, struct err *e)
+{
+    struct filling *f = arg;
+    const struct model *m = f->r->m;
+    size_t bytes = staying_bytes(m, f->unit) + model_pack_bytes(m, f->unit);
+    f->r->memory[f->unit] = dev_alloc(m->dev, MEM_PARAMS, bytes);
+    if (!f->r->memory[f->unit])
+        return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks", f->unit, bytes >> 20);
+    f->host = dev_stage(m->dev, f->flat, f->flat_bytes);
+    return f->host ? 0 : err_set(e, ERR_MEMORY, "no memory for %zu MiB", f->flat_bytes >> 20);
+}
+
+static int read_unit(struct filling *f, struct err *e)
+{
+    const struct model *m = f->r->m;
+    const struct unit_part *u = &m->local.unit[f->unit];
+    for (int i = u->first; i < u->first + u->n; i++) {
+        const struct part *p = &m->local.part[i];
+        const struct param *q = &m->table.p[p->param];
+        int rc = p->count ? f->from->read(f->from->ctx, q, &p->box, model_mat(m, f->host, i).p, m->dt, e) : 0;
+        if (rc < 0)
+            return err_add(e, "loading %s", q->name);
+    }
+    return 0;
 }
 
 /* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat vector. */
-static int load_unit(struct resident *r, int unit, void *flat, model_read read, void *ctx, struct err *e)
+static int settle_unit(void *arg, struct err *e)
 {
-    struct model *m = r->m;
-    const struct unit_part *u = &m->local.unit[unit];
-    size_t keep = staying_bytes(m, unit);
-    struct unit_weights *uw = &r->unit[unit];
-    char *memory = r->memory[unit] = dev_alloc(m->dev, MEM_PARAMS, keep + model_pack_bytes(m, unit)), *at = memory;
-    if (!memory)
-        return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks", unit, (keep + model_pack_bytes(m, unit)) >> 20);
-    for (int i = u->first; i < u->first + u->n; i++) {
-        int rc = load_part(m, &m->local.part[i], model_mat(m, flat, i).p, read, ctx, e);
-        if (rc < 0)
-            return rc;
-    }
-    model_point(m, unit, flat, uw);
-    model_pack(m, unit, flat, m->table.cfg.tied ? r->memory[0] : flat, uw, memory + keep, 0, 1);
+    struct filling *f = arg;
+    const struct model *m = f->r->m;
+    const struct unit_part *u = &m->local.unit[f->unit];
+    struct unit_weights *uw = &f->r->unit[f->unit];
+    char *memory = f->r->memory[f->unit], *at = memory;
+    (void)e;
+    dev_unstage(m->dev, f->flat, f->host, f->flat_bytes);
+    f->host = NULL;
+    model_point(m, f->unit, f->flat, uw);
+    model_pack(m, f->unit, f->flat, m->table.cfg.tied ? f->r->memory[0] : f->flat, uw, memory + staying_bytes(m, f->unit), 0, 1);
     for (int i = u->first; i < u->first + u->n; i++) {
         const void **place = &uw->at[m->table.p[m->local.part[i].param].kind];
         const void *from = *place;
@@ -74,29 +112,51 @@ static int load_unit(struct resident *r, int unit, void *flat, model_read read, 
     return 0;
 }
 
-int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e)
+static int end(void *arg, struct err *e)
 {
-    int64_t most = 0;
-    void *flat;
+    struct filling *f = arg;
+    const struct model *m = f->r->m;
+    (void)e;
+    if (m->dev->memory)
+        mem_free(m->dev->mem, f->host);
+    dev_free(m->dev, f->flat);
+    return 0;
+}
+
+static int give_up(void *arg, struct err *e)
+{
+    struct filling *f = arg;
+    (void)e;
+    resident_close(f->r);
+    return 0;
+}
+
+int resident_fill(struct resident *r, struct model *m, const struct resident_source *from, struct err *e)
+{
+    struct filling f = { .r = r, .from = from };
+    struct err ignored;
     int rc;
     *r = (struct resident){ .w = { .get = get_unit, .put = put_unit }, .m = m };
     r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
     r->memory = calloc((size_t)m->local.n_units, sizeof *r->memory);
-    for (int u = 0; u < m->local.n_units; u++)
-        most = m->local.unit[u].flat > most ? m->local.unit[u].flat : most;
-    flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
-    if (!r->unit || !r->memory || !flat) {
-        rc = err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
-        goto out;
+    TRY(r->unit && r->memory ? 0 : err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units));
+    TRY(by_device(&f, begin, e));
+    for (; f.unit < m->local.n_units; f.unit++) {
+        TRY(by_device(&f, begin_unit, e));
+        TRY(read_unit(&f, e));
+        TRY(by_device(&f, settle_unit, e));
     }
-    for (int u = 0; u < m->local.n_units; u++)
-        TRY(load_unit(r, u, flat, read, ctx, e));
     rc = 0;
 out:
-    dev_free(m->dev, flat);
+    by_device(&f, end, &ignored);
     if (rc < 0)
-        resident_close(r);
+        by_device(&f, give_up, &ignored);
     return rc;
+}
+
+int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e)
+{
+    return resident_fill(r, m, &(struct resident_source){ .read = read, .ctx = ctx }, e);
 }
 
 void resident_close(struct resident *r)

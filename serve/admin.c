@@ -4,7 +4,6 @@
 #include <string.h>
 #include "base/jx.h"
 #include "base/log.h"
-#include "serve/load.h"
 
 static int read_path(const char *body, size_t n, char path[ORDER_TEXT], struct fault *f)
 {
@@ -42,26 +41,10 @@ static int tell_all(struct router *rt, enum order_what what, const char *text, c
     return rc;
 }
 
-/* Engines wait while they load, so what comes over a network is opened here first: a server that is slow, or not there, costs nobody a token. */
-static int look_at(const char *path, struct fault *f)
-{
-    struct loaded l;
-    struct err e;
-    if (!strstr(path, "://"))
-        return 0;
-    if (load_open(&l, path, &e) < 0)
-        return fault_set(f, 400, "checkpoint", "%s", e.text);
-    load_close(&l);
-    return 0;
-}
-
 static int swap_all(struct router *rt, const char *path, char fingerprint[64], struct fault *f)
 {
     struct fault ignored;
-    int rc = look_at(path, f);
-    if (rc < 0)
-        return rc;
-    rc = tell_all(rt, ORDER_LOAD, path, fingerprint, f);
+    int rc = tell_all(rt, ORDER_LOAD, path, fingerprint, f);
     if (rc == 0)
         return tell_all(rt, ORDER_SWAP, path, fingerprint, f);
     tell_all(rt, ORDER_DROP, path, fingerprint, &ignored);

@@ -3,15 +3,17 @@
 #ifndef SHARDLINE_SERVE_COLUMNS_H
 #define SHARDLINE_SERVE_COLUMNS_H
 
-#include "comm/comm.h"
 #include "model/params.h"
+#include "serve/aside.h"
 
 /* Box b, whole rows, in the arithmetic's dtype. */
 typedef int (*columns_rows)(void *ctx, const struct box *b, void *dst, struct err *e);
 
-/* 1: the ranks of tp read from servers through caches of their own; 0: they share one, or the files are here. Collective over tp. */
-int columns_wanted(struct comm *tp, uint64_t cache, struct err *e);
-/* dst gets box mine of p; element: its bytes. Collective over tp; a rank that cannot read takes part, and all of them get its error. */
-int columns_read(struct comm *tp, const struct param *p, const struct box *mine, size_t element, columns_rows read, void *ctx, void *dst, struct err *e);
+/* Both in the thread of a, on every rank of tp. 1: the ranks of tp read from servers through caches of their own; 0: they share one, or the files
+ * are here. */
+int columns_wanted(struct aside *a, struct comm *tp, uint64_t cache, struct err *e);
+/* dst gets box mine of p; element: its bytes. A rank that cannot read ends with its error, the others are stopped by a. */
+int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine, size_t element, columns_rows read, void *ctx, void *dst,
+                 struct err *e);
 
 #endif

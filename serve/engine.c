@@ -8,7 +8,9 @@
 
 #define IDLE_MS 200
 #define DRAIN_MS 10                  /* idle, but other replicas still work */
+#define RELOAD_MS 2                  /* idle, but weights are being read */
 #define LOOK_S 0.1
+#define TURN_S 0.05                  /* a rank's failure to read is noticed as soon */
 
 /* ---- life ---- */
 
@@ -57,7 +59,7 @@ void engine_close(struct engine *en)
 {
     if (!en->m)
         return;
-    load_close(&en->fresh);
+    reload_close(&en->reload);
     sched_close(&en->sched);
     emit_close(&en->emit);
     plan_close(&en->plan);
@@ -176,37 +178,63 @@ static void mark_swap(struct engine *en)
     }
 }
 
-/* An order, on all ranks. Only what ends the engine is an error here. */
-static int run_order(struct engine *en, struct err *e)
+/* Rank 0: what became of an order. */
+static void answer_order(struct engine *en, int rc, const struct err *e)
 {
-    enum plan_op op = en->plan.op;
     struct fault f = { 0 };
-    double begin = log_now_s();
-    int rc = op == PLAN_LOAD ? load_beside(&en->fresh, en->loaded, plan_text(&en->plan), e) : 0;
-    if (rc == -ERR_PEER)
+    if (rc < 0)
+        fault_set(&f, rc == -ERR_MEMORY || rc == -ERR_STOPPED ? 503 : 400, "checkpoint", "%s", e->text);
+    order_answer(&en->router->lane[0].order, en->sv->fingerprint, rc < 0 ? &f : NULL);
+}
+
+/* The ranks meet about what they load. Only what ends the engine is an error here. */
+static int turn_reload(struct engine *en, struct err *e)
+{
+    int rc = reload_turn(&en->reload, e);
+    if (rc <= 0)
         return rc;
-    if (op == PLAN_SWAP && en->inbox)
+    rc = reload_end(&en->reload, e);
+    if (rc == -ERR_PEER || !en->inbox)
+        return rc == -ERR_PEER ? rc : 0;
+    if (en->log)
+        log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s", log_now_s() - en->reload.begin_s,
+                 rc < 0 ? e->text : en->reload.path);
+    answer_order(en, rc, e);
+    return 0;
+}
+
+static void swap(struct engine *en)
+{
+    if (en->inbox)
         sched_restart(&en->sched);
-    if (op == PLAN_SWAP)
-        load_swap(en->loaded, &en->fresh, en->sv->fingerprint);
-    if (op == PLAN_DROP)
-        load_close(&en->fresh);
+    reload_swap(&en->reload, en->sv->fingerprint);
     if (!en->inbox)
         return 0;
     if (op == PLAN_SWAP)
-        mark_swap(en);
-    if (rc < 0)
-        fault_set(&f, rc == -ERR_MEMORY ? 503 : 400, "checkpoint", "%s", e->text);
-    if (en->log && op == PLAN_LOAD)
-        log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s", log_now_s() - begin, rc < 0 ? e->text : plan_text(&en->plan));
-    if (op == PLAN_SWAP)
-        metric_add(en->sv->metrics, COUNT_RELOADS, 1);
-    order_answer(&en->router->lane[0].order, en->sv->fingerprint, rc < 0 ? &f : NULL);
+        swap(en);
+    else
+        reload_drop(&en->reload);
+    if (en->inbox)
+        answer_order(en, 0, e);
     return 0;
 }
 
 /* Rank 0: an order goes before a step. 1: the plan holds one. */
+        return;
+    mark_swap(en);
+    metric_add(en->sv->metrics, COUNT_RELOADS, 1);
+}
+
+/* An order, on all ranks; that to load is answered later. */
+static int run_order(struct engine *en, struct err *e)
+{
+    enum plan_op op = en->plan.op;
+    if (op == PLAN_TURN)
+        return turn_reload(en, e);
+    if (op == PLAN_LOAD) {
+        reload_begin(&en->reload, en->loaded, plan_text(&en->plan), en->n_here);
 static int plan_order(struct engine *en)
+    }
 {
     static const enum plan_op ops[] = { [ORDER_LOAD] = PLAN_LOAD, [ORDER_SWAP] = PLAN_SWAP, [ORDER_DROP] = PLAN_DROP };
     char text[ORDER_TEXT];
@@ -219,11 +247,29 @@ static int plan_order(struct engine *en)
 /* Rank 0: what comes next. */
 static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct err *e)
 {
+/* Rank 0: a reload is going on, and its threads may need the ranks; a step goes between two turns. 1: the plan is a turn. */
+static int plan_turn(struct engine *en, int ends)
+{
+    double now = log_now_s();
+    if (!en->reload.works)
+        return 0;
+    if (ends)
+        aside_cancel(&en->reload.aside);
+    if ((en->turned && !sched_idle(&en->sched)) || (!aside_asks(&en->reload.aside) && now - en->turned_s < TURN_S)) {
+        en->turned = 0;
+        return 0;
+    }
+    en->turned = 1;
+    en->turned_s = now;
+    step_plan_order(&en->plan, PLAN_TURN, "");
+    return 1;
+}
+
     int rc = 0;
     if (!en->follows && world_stop_signal(en->world))
         atomic_store(&en->sv->state, SERVICE_DRAINING);
     int ends = (limit && en->n_answered >= limit) || atomic_load(&en->sv->state) == SERVICE_DRAINING;
-    int wait_ms = en->active ? 0 : !ends ? IDLE_MS : en->router->n > 1 ? DRAIN_MS : 0;
+    int wait_ms = en->active ? 0 : en->reload.works ? RELOAD_MS : !ends ? IDLE_MS : en->router->n > 1 ? DRAIN_MS : 0;
     for (struct request *rq = inbox_take(en->inbox, wait_ms), *next; rq; rq = next) {
         next = rq->next;
         start_request(en, rq);
@@ -231,9 +277,9 @@ static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct er
     look_for_gone(en);
     sweep(en, 0, NULL);
     *op = PLAN_IDLE;
-    if (plan_order(en))
+    if (plan_order(en) || plan_turn(en, ends))
         return 0;
-    if (ends && !en->active && router_shut(en->router, 0)) {
+    if (ends && !en->active && !en->reload.works && router_shut(en->router, 0)) {
         *op = PLAN_STOP;
     } else if (!sched_idle(&en->sched)) {
         TRY(sched_plan(&en->sched, e));

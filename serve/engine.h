@@ -11,9 +11,9 @@
 #include "model/model.h"
 #include "serve/emit.h"
 #include "serve/kv.h"
-#include "serve/load.h"
 #include "serve/metrics.h"
 #include "serve/plan.h"
+#include "serve/reload.h"
 #include "serve/request.h"
 #include "serve/router.h"
 #include "serve/scheduler.h"
@@ -36,7 +36,8 @@ struct engine {
     struct model *m;
     struct weights *ws;
     struct loaded *loaded;           /* NULL: weights stay what they are */
-    struct loaded fresh;             /* loaded beside, until an order says what becomes of it */
+    struct reload reload;            /* other weights beside them */
+    int n_here;                      /* ranks on this machine that load at the same time */
     struct engine_size size;
     struct kv kv;
     struct plan plan;
@@ -54,6 +55,8 @@ struct engine {
     int64_t n_steps, n_rows, n_answered;         /* so far */
     int64_t n_preempted_told, n_asked_told, n_found_told;  /* that the metrics know of */
     double looked_s;                 /* when clients that hung up were last looked for */
+    double turned_s;                 /* when the ranks last met about a reload */
+    int turned;                      /* there was no step since */
 };
 
 /* All of the rank's memory for serving: pages, work, plans. router: NULL on ranks that are not the first of their group. */

@@ -14,7 +14,7 @@ static const struct opt table[] = {
     { OPT_TEXT, "model-name", AT(model_name), NULL, "NAME", "name that requests may give (default: the last part of CKPT)", 0, 0, 0 },
     { OPT_SWITCH, "lenient", AT(lenient), "0", NULL, "ignore fields of a request that are not known or not supported", 0, 0, 0 },
     { OPT_TEXT, "api-key-file", AT(api_key_file), NULL, "FILE", "keys, one in a line, of which every request must give one (health, version and the page are open)", 0, 0, 0 },
-    { OPT_TEXT, "admin-key-file", AT(admin_key_file), NULL, "FILE", "keys of the operators, who may POST /admin/reload (without it nobody may)", 0, 0, 0 },
+    { OPT_TEXT, "admin-key-file", AT(admin_key_file), NULL, "FILE", "keys of the operators, who may POST /admin/reload (without it nobody may); memory holds both weights while one runs", 0, 0, 0 },
     { OPT_TEXT, "tls-cert", AT(tls_cert), NULL, "FILE", "certificate chain (PEM): HTTPS in the place of HTTP", 0, 0, 0 },
     { OPT_TEXT, "tls-key", AT(tls_key), NULL, "FILE", "its private key (PEM)", 0, 0, 0 },
     { OPT_TEXT, "cors-origin", AT(cors_origin), NULL, "ORIGIN", "origins that browsers may ask from, with commas between, or * (default: none)", 0, 0, 0 },

@@ -14,7 +14,7 @@
 #include "serve/scheduler.h"
 
 #define PLAN_INLINE 1024
-enum plan_op { PLAN_IDLE, PLAN_STEP, PLAN_STOP, PLAN_LOAD, PLAN_SWAP, PLAN_DROP };
+enum plan_op { PLAN_IDLE, PLAN_STEP, PLAN_STOP, PLAN_LOAD, PLAN_TURN, PLAN_SWAP, PLAN_DROP };
 
 struct plan {
     int32_t *word;                   /* the message */

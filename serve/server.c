@@ -10,9 +10,11 @@
 #include <time.h>
 #include "comm/launch.h"
 #include "serve/openai.h"
+#include "serve/weights.h"
 #include "text/template.h"
 
 #define LOGITS_BYTES ((int64_t)64 << 20)         /* of prompt rows that want logits, in one step */
+#define REST_MS 20                               /* while weights are read: how soon a rank's failure reaches the others */
 #define LEAVE_S 2.0                              /* for the last answers to leave, within the 10 s that an end may take */
 
 /* ---- options and ranks ---- */
@@ -83,20 +85,6 @@ static int is_head(const struct server *s) { return comm_rank(s->tp) == 0; }
 
 /* ---- sizes ---- */
 
-/* Memory that can be had, from the kernel's own estimate; without one a modest guess. */
-static int64_t free_memory(void)
-{
-    FILE *f = fopen("/proc/meminfo", "re");
-    char line[128];
-    long long kib = 4 << 20;
-    while (f && fgets(line, sizeof line, f))
-        if (sscanf(line, "MemAvailable: %lld", &kib) == 1)
-            break;
-    if (f)
-        fclose(f);
-    return (int64_t)kib << 10;
-}
-
 static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct err *e)
 {
     struct param_table t;
@@ -132,7 +120,7 @@ static int decide_sizes(struct server *s, struct err *e)
     if (weights < 0)
         return (int)weights;
     w.bytes = (w.bytes + s->o.replicas - 1) / s->o.replicas;             /* 0 stays: not said */
-    w.room = (free_memory() - weights * s->o.replicas) / 2 / s->o.replicas;
+    w.room = (mem_machine_room() - weights * s->o.replicas) / 2 / s->o.replicas;
     limit = (w.bytes ? w.bytes : w.room) / w.all_bytes * KV_PAGE;
     s->size.window = w.window = c->window_first ? 0 : c->window;         /* where a layer sees all, every page stays */
     w.chunk = s->o.prefill_chunk;
@@ -170,11 +158,33 @@ out:
 
 /* ---- start ---- */
 
+/* Until what was begun beside has ended on all ranks: one that fails, or a signal, stops the others' reading. */
+static int wait_aside(struct server *s, struct err *e)
+{
+    int rc;
+    do {
+        if (world_stop_signal(s->world))
+            aside_cancel(&s->aside);
+        aside_rest(&s->aside, REST_MS);
+        rc = aside_turn(&s->aside, s->tp, s->mesh.all, e);
+    } while (rc == 0);
+    if (rc < 0) {
+        aside_abandon(&s->aside);
+        return rc;
+    }
+    return aside_end(&s->aside, s->mesh.all, e);
+}
+
+static int open_files(struct aside *a, void *arg, struct err *e)
+{
+    struct server *s = arg;
+    return load_open(&s->loaded, s->path, &a->stop, e);
+}
+
 static int open_tables(struct server *s, struct err *e)
 {
     struct layout lay = { .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
     int rc;
-    TRY(load_open(&s->loaded, s->path, e));
     if (ckpt_remark(s->loaded.ckpt))
         log_line(&s->log, "%s", ckpt_remark(s->loaded.ckpt));
     TRY(layout_check(&lay, &s->loaded.cfg, e));
@@ -247,6 +257,30 @@ static int report(struct server *s, struct err *e)
 }
 
 static void print_ready(const struct server *s)
+static int read_weights(struct aside *a, void *arg, struct err *e)
+{
+    struct server *s = arg;
+    return weights_read(a, &s->loaded, &s->loaded.m, s->dev->host, &s->service.load, e);
+}
+
+static int load_model(struct server *s, struct err *e)
+{
+    struct layout lay = { .tp = comm_size(s->tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
+    struct loaded *l = &s->loaded;
+    int rc = model_open(&l->m, &l->cfg, &lay, s->dev, s->tp, comm_rank(s->tp), 0, arithmetic(s), s->o.numerics, engine_max_rows(&s->size), s->service.ctx, e);
+    l->has_model = rc >= 0;
+    TRY(comm_agree(s->mesh.all, rc, e));
+    atomic_store(&s->service.load.total, weights_bytes(&l->m));
+    s->dev->trace = NULL;                        /* two threads would write as one */
+    pool_trace(s->dev->pool, NULL);
+    aside_begin(&s->aside, read_weights, s, NULL);
+    rc = wait_aside(s, e);
+    s->dev->trace = s->trace;
+    pool_trace(s->dev->pool, s->trace);
+out:
+    return rc;
+}
+
 {
     char kv[32];
     int v6 = strchr(s->o.host, ':') != NULL;
@@ -268,18 +302,20 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     name_model(s);
     TRY(open_ranks(s, argv, e));
     TRY(comm_agree(s->mesh.all, open_tables(s, e), e));
+    aside_begin(&s->aside, open_files, s, NULL);
+    TRY(wait_aside(s, e));
     TRY(share_sizes(s, e));
     TRY(comm_agree(s->mesh.all, open_lanes(s, e), e));
     TRY(comm_agree(s->mesh.all, open_doors(s, e), e));
     world_pin(s->world, s->dev->pool);           /* behind the doors: threads of HTTP keep all CPUs */
-    rc = load_weights(&s->loaded, s->dev, s->tp, arithmetic(s), s->o.numerics, engine_max_rows(&s->size), s->service.ctx, &s->service.load, e);
-    TRY(comm_agree(s->mesh.all, rc, e));
+    TRY(load_model(s, e));
     if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain)          /* else the bits are the layout's own */
         load_fingerprint(&s->loaded, arithmetic(s), s->service.fingerprint);
     rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_head(s) ? &s->router : NULL, e);
     TRY(comm_agree(s->mesh.all, rc, e));
     s->engine.loaded = &s->loaded;
     s->engine.follows = !is_first(s);
+    comm_shared_by(s->mesh.all, &(int){ 0 }, &s->engine.n_here);
     s->engine.log = &s->log;
     TRY(report(s, e));
     ckpt_done(s->loaded.ckpt);

@@ -33,6 +33,7 @@ struct server {
     struct mesh mesh;
     struct comm *tp;
     struct loaded loaded;
+    struct aside aside;              /* of the start */
     struct service service;
     struct metrics metrics;
     struct keys keys, admin_keys;

@@ -1,4 +1,6 @@
 """serve_server.py - starts pserve and talks to it, for the serve_*.sh tests. Standard library only."""
+import atexit
+import ctypes
 import http.client
 import json
 import os
@@ -11,6 +13,27 @@ import threading
 import time
 
 passed = failed = skipped = 0
+started = []                                     # what must not outlive the test
+
+
+def end_all(*_):
+    """Ranks whose launcher is gone end by themselves."""
+    for p in started:
+        if p.poll() is None:
+            p.kill()
+    if _:
+        os._exit(143)
+
+
+atexit.register(end_all)
+for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    signal.signal(number, end_all)
+libc = ctypes.CDLL(None)
+
+
+def die_with_parent():
+    """In the child: a test that is killed takes its servers along."""
+    libc.prctl(1, signal.SIGKILL)                # PR_SET_PDEATHSIG
 
 
 def claim(what, ok, detail=""):
@@ -35,11 +58,14 @@ def finish():
 
 
 class Server:
-    def __init__(self, checkpoint, *args, wait=True):
+    def __init__(self, checkpoint, *args, wait=True, launcher=()):
+        """launcher: a command in front, for ranks that are started otherwise. The parent that a child dies with is a thread, the main one lives longest."""
         self.begin = time.monotonic()
-        self.p = subprocess.Popen([os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port", "0", "--model-name", "m", *map(str, args),
+        self.p = subprocess.Popen([*launcher, os.path.join(os.environ["BIN"], "pserve"), checkpoint, "--port", "0", "--model-name", "m", *map(str, args),
                                    *os.environ.get("PSERVE_ARGS", "").split()],
-                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL)
+                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL,
+                                  preexec_fn=die_with_parent if threading.current_thread() is threading.main_thread() else None)
+        started.append(self.p)
         self.err = []
         self.reader = threading.Thread(target=lambda: self.err.extend(self.p.stderr), daemon=True)
         self.reader.start()
