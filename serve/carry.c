@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PLAIN_BEGIN offsetof(struct request, id)
+#define PLAIN_BEGIN offsetof(struct request, name)
 #define PLAIN_END offsetof(struct request, stop)           /* what follows points somewhere */
 
 static void write_text(struct out *o, const char *p, size_t n)

@@ -143,6 +143,20 @@ static void look_for_gone(struct engine *en)
             atomic_store(&rq->cancelled, 1);
 }
 
+/* Requests that have had their time. Before every step, so that pages and places are free for it. */
+static void look_for_late(struct engine *en)
+{
+    double limit_s = en->sv->request_timeout_s, now = log_now_s();
+    struct fault f;
+    for (struct request *rq = limit_s > 0 ? en->active : NULL; rq; rq = rq->next) {
+        if (rq->done || now - rq->begin_s < limit_s)
+            continue;
+        fault_set(&f, 503, NULL, "this request has taken the %g s that requests may take here (--request-timeout): ask for fewer tokens, or try again later", limit_s);
+        request_fail(rq, &f);
+        metric_add(en->sv->metrics, COUNT_LATE, 1);
+    }
+}
+
 /* ---- steps ---- */
 
 static void show_state(struct engine *en)
@@ -209,17 +223,6 @@ static void swap(struct engine *en)
         sched_restart(&en->sched);
     reload_swap(&en->reload, en->sv->fingerprint);
     if (!en->inbox)
-        return 0;
-    if (op == PLAN_SWAP)
-        swap(en);
-    else
-        reload_drop(&en->reload);
-    if (en->inbox)
-        answer_order(en, 0, e);
-    return 0;
-}
-
-/* Rank 0: an order goes before a step. 1: the plan holds one. */
         return;
     mark_swap(en);
     metric_add(en->sv->metrics, COUNT_RELOADS, 1);
@@ -233,20 +236,17 @@ static int run_order(struct engine *en, struct err *e)
         return turn_reload(en, e);
     if (op == PLAN_LOAD) {
         reload_begin(&en->reload, en->loaded, plan_text(&en->plan), en->n_here);
-static int plan_order(struct engine *en)
+        return 0;
     }
-{
-    static const enum plan_op ops[] = { [ORDER_LOAD] = PLAN_LOAD, [ORDER_SWAP] = PLAN_SWAP, [ORDER_DROP] = PLAN_DROP };
-    char text[ORDER_TEXT];
-    enum order_what what = order_take(&en->router->lane[0].order, text);
-    if (what != ORDER_NONE)
-        step_plan_order(&en->plan, ops[what], text);
-    return what != ORDER_NONE;
+    if (op == PLAN_SWAP)
+        swap(en);
+    else
+        reload_drop(&en->reload);
+    if (en->inbox)
+        answer_order(en, 0, e);
+    return 0;
 }
 
-/* Rank 0: what comes next. */
-static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct err *e)
-{
 /* Rank 0: a reload is going on, and its threads may need the ranks; a step goes between two turns. 1: the plan is a turn. */
 static int plan_turn(struct engine *en, int ends)
 {
@@ -265,6 +265,20 @@ static int plan_turn(struct engine *en, int ends)
     return 1;
 }
 
+/* Rank 0: an order goes before a step. 1: the plan holds one. */
+static int plan_order(struct engine *en)
+{
+    static const enum plan_op ops[] = { [ORDER_LOAD] = PLAN_LOAD, [ORDER_SWAP] = PLAN_SWAP, [ORDER_DROP] = PLAN_DROP };
+    char text[ORDER_TEXT];
+    enum order_what what = order_take(&en->router->lane[0].order, text);
+    if (what != ORDER_NONE)
+        step_plan_order(&en->plan, ops[what], text);
+    return what != ORDER_NONE;
+}
+
+/* Rank 0: what comes next. */
+static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct err *e)
+{
     int rc = 0;
     if (!en->follows && world_stop_signal(en->world))
         atomic_store(&en->sv->state, SERVICE_DRAINING);
@@ -275,6 +289,7 @@ static int plan_turn(struct engine *en, int ends)
         start_request(en, rq);
     }
     look_for_gone(en);
+    look_for_late(en);
     sweep(en, 0, NULL);
     *op = PLAN_IDLE;
     if (plan_order(en) || plan_turn(en, ends))

@@ -4,6 +4,7 @@
 #define SHARDLINE_SERVE_EXCHANGE_H
 
 #include <microhttpd.h>
+#include "serve/arrival.h"
 #include "serve/http.h"
 #include "serve/openai.h"
 #include "serve/worker.h"
@@ -18,6 +19,7 @@ struct http {
     _Atomic int in_flight;           /* exchanges */
     _Atomic int64_t serial;          /* of exchanges that name themselves */
     struct worker worker;
+    struct arrivals arrivals;
 };
 
 struct exchange {
@@ -26,7 +28,7 @@ struct exchange {
     struct MHD_Connection *conn;
     int fd;
     const struct route *route;       /* NULL: nothing is there */
-    char method[16], path[256], id[72];
+    char method[16], path[256], id[REQUEST_NAME_MAX + 16];
     double begin_s;
     int key, holds_key;              /* index or -1 (of an operator's key on their routes); it counts against that key */
     int status;                      /* that was answered */

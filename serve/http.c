@@ -334,9 +334,8 @@ static enum MHD_Result answer(struct exchange *x)
 static void take_id(struct exchange *x)
 {
     const char *id = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Request-Id");
-    size_t n = id ? strlen(id) : 0;
-    if (n && n <= 64 && strspn(id, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:") == n)
-        memcpy(x->id, id, n + 1);
+    if (id && request_may_be_named(id))
+        snprintf(x->id, sizeof x->id, "%s", id);
 }
 
 static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn, const char *url, const char *method)
@@ -373,6 +372,31 @@ static void take_body(struct exchange *x, const char *data, size_t n)
         out_free(&x->body);
 }
 
+static struct arrival *arrival_of(struct MHD_Connection *conn)
+{
+    const union MHD_ConnectionInfo *i = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
+    return i ? i->socket_context : NULL;
+}
+
+static void connected(void *arg, struct MHD_Connection *conn, void **context, enum MHD_ConnectionNotificationCode what)
+{
+    struct http *h = arg;
+    const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED)
+        *context = fd ? arrival_new(&h->arrivals, fd->connect_fd) : NULL;
+    else
+        arrival_gone(&h->arrivals, *context);
+}
+
+/* The first line of a request is there. */
+static void *first_line(void *arg, const char *uri, struct MHD_Connection *conn)
+{
+    struct http *h = arg;
+    (void)uri;
+    arrival_begin(&h->arrivals, arrival_of(conn));
+    return NULL;
+}
+
 static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char *url, const char *method, const char *version,
                               const char *data, size_t *n, void **state)
 {
@@ -387,6 +411,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
         *n = 0;
         return MHD_YES;
     }
+    arrival_whole(&x->h->arrivals, arrival_of(conn));
     return x->worked ? finish_work(x) : answer(x);
 }
 
@@ -394,9 +419,9 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
 static void completed(void *arg, struct MHD_Connection *conn, void **state, enum MHD_RequestTerminationCode why)
 {
     struct exchange *x = *state;
-    (void)arg;
-    (void)conn;
+    struct http *h = arg;
     (void)why;
+    arrival_answered(&h->arrivals, arrival_of(conn));
     if (!x)
         return;
     access_write(x);
@@ -495,7 +520,8 @@ static int start_daemon(struct http *h, struct err *e)
     if (h->cert && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
         return err_set(e, ERR_CONFIG, "--tls-cert: this libmicrohttpd was built without TLS");
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, h, MHD_OPTION_ARRAY, h->cert ? tls : &tls[2],
-                                 MHD_OPTION_EXTERNAL_LOGGER, no_log, NULL, MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_NOTIFY_COMPLETED, completed, NULL,
+                                 MHD_OPTION_EXTERNAL_LOGGER, no_log, NULL, MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_NOTIFY_COMPLETED, completed, h,
+                                 MHD_OPTION_NOTIFY_CONNECTION, connected, h, MHD_OPTION_URI_LOG_CALLBACK, first_line, h,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_LIMIT, 4096u, MHD_OPTION_END);
     if (!h->daemon && h->cert)
         return err_set(e, ERR_CONFIG, "%s and %s are not taken: they must be a certificate and its private key, both PEM", h->o.tls_cert, h->o.tls_key);
@@ -519,9 +545,12 @@ int http_open(struct http **out, struct service *sv, struct router *router, cons
     TRY(open_access(o->access_log, &h->access_fd, e));
     TRY(h->fd = listen_on(o->host, o->port, &h->port, e));
     TRY(worker_open(&h->worker, e));
-    rc = start_daemon(h, e);
-    if (rc < 0)
+    rc = arrivals_open(&h->arrivals, o->receive_timeout_s, IDLE_TIMEOUT_S, e);
+    rc = rc < 0 ? rc : start_daemon(h, e);
+    if (rc < 0) {
         worker_close(&h->worker);
+        arrivals_close(&h->arrivals);
+    }
 out:
     if (rc < 0) {
         if (h->fd >= 0)
@@ -548,5 +577,6 @@ void http_close(struct http *h, double grace_s)
         nanosleep(&nap, NULL);
     worker_close(&h->worker);
     MHD_stop_daemon(h->daemon);
+    arrivals_close(&h->arrivals);
     http_free(h);
 }

@@ -17,6 +17,7 @@ struct http_options {
     const char *tls_cert, *tls_key;  /* PEM files; both NULL: plain HTTP */
     const char *cors_origin;         /* origins that browsers may ask from: "*", or some with commas between; NULL: none */
     const char *access_log;          /* file, "-": stderr, NULL: none */
+    double receive_timeout_s;        /* for a request to arrive; 0: no limit */
     int64_t max_requests;            /* in work and waiting; 0: no limit */
     int64_t max_waiting_tokens;      /* of their prompts; 0: no limit */
     int64_t max_per_key;             /* requests of one key at a time; 0: no limit */

@@ -26,6 +26,7 @@
     X(ENDED_LENGTH, "vllm:request_success_total", ",finished_reason=\"length\"", "")                                     \
     X(ENDED_ABORT, "vllm:request_success_total", ",finished_reason=\"abort\"", "")                                       \
     X(REJECTED, "vllm:admission_rejections_total", "", "requests refused because the server or a key had too many")      \
+    X(LATE, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout")                 \
     X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped")                                          \
     X(STEPS, "shardline:steps_total", "", "steps of the model")                                                          \
     X(ROWS, "shardline:rows_total", "", "rows computed in them")

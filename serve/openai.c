@@ -164,6 +164,16 @@ static int read_salt(struct request *rq, const json_t *v, struct fault *f)
     return rq->salt ? 0 : fault_set(f, 500, "cache_salt", "no memory for cache_salt");
 }
 
+/* The client's name of the request, as vLLM takes it: the answer's id has it behind "cmpl-". */
+static int read_request_id(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *id = json_string_value(v);
+    if (!id || strlen(id) != json_string_length(v) || !request_may_be_named(id))
+        return fault_set(f, BAD, "request_id", "request_id must be a text of 1 to %d letters, digits and -_.:", REQUEST_NAME_MAX);
+    strcpy(rq->name, id);
+    return 0;
+}
+
 static int read_response_format(struct request *rq, const json_t *v, struct fault *f)
 {
     const char *type = json_string_value(json_object_get(v, "type"));
@@ -238,7 +248,7 @@ static const struct field fields[] = {
     { "user", F_IGNORED, 0, 0, 0, NULL, BOTH },
     { "metadata", F_IGNORED, 0, 0, 0, NULL, BOTH },
     { "store", F_IGNORED, 0, 0, 0, NULL, BOTH },
-    { "request_id", F_IGNORED, 0, 0, 0, NULL, BOTH },
+    { "request_id", F_SPECIAL, 0, 0, 0, read_request_id, BOTH },
     { "service_tier", F_IGNORED, 0, 0, 0, NULL, BOTH },
     { "safety_identifier", F_IGNORED, 0, 0, 0, NULL, BOTH },
     { "prompt_cache_key", F_IGNORED, 0, 0, 0, NULL, BOTH },
@@ -454,7 +464,9 @@ static void name_request(struct request *rq)
     uint64_t r[3] = { 0 };
     if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r)
         r[0] = (uint64_t)time(NULL), r[1] = r[2] = (uint64_t)(uintptr_t)rq;       /* a name need only differ */
-    snprintf(rq->id, sizeof rq->id, "%s-%016llx%016llx", rq->chat ? "chatcmpl" : "cmpl", (unsigned long long)r[0], (unsigned long long)r[1]);
+    char made_up[40];
+    snprintf(made_up, sizeof made_up, "%016llx%016llx", (unsigned long long)r[0], (unsigned long long)r[1]);
+    request_name(rq, rq->name[0] ? rq->name : made_up);
     if (!rq->seed_given)
         rq->sampling.seed = r[2];
     rq->created = (int64_t)time(NULL);

@@ -22,6 +22,8 @@ static const struct opt table[] = {
     { OPT_INT, "max-requests", AT(max_requests), "1024", "N", "requests in work and waiting; more are answered with 503 (0: no limit)", 0, 1e9, 0 },
     { OPT_INT, "max-waiting-tokens", AT(max_waiting_tokens), "16M", "N", "tokens of their prompts; likewise (0: no limit)", 0, 1e15, 0 },
     { OPT_INT, "max-requests-per-key", AT(max_per_key), "0", "N", "requests of one key at a time; more are answered with 429 (0: no limit)", 0, 1e9, 0 },
+    { OPT_FLOAT, "request-timeout", AT(request_timeout_s), "0", "SECONDS", "a request that takes longer ends: 503, or an error in its stream (0: no limit)", 0, 1e9, 0 },
+    { OPT_FLOAT, "receive-timeout", AT(receive_timeout_s), "120", "SECONDS", "a request that takes longer to arrive, head and body, is cut off (0: no limit)", 0, 1e9, 0 },
     GROUP("Layout and memory"),
     { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix; the answer has the same bits for each", 1, GRAIN_MAX, 0 },
     { OPT_INT, "replicas", AT(replicas), "1", "R", "groups of tp ranks behind one port, each with the whole model; a request goes where its beginning is cached", 1, 4096, 0 },

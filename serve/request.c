@@ -19,6 +19,21 @@ int fault_set(struct fault *f, int status, const char *param, const char *fmt, .
     return -1;
 }
 
+/* ---- names ---- */
+
+int request_may_be_named(const char *name)
+{
+    size_t n = strlen(name);
+    return n && n <= REQUEST_NAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:") == n;
+}
+
+void request_name(struct request *rq, const char *name)
+{
+    if (name != rq->name)
+        snprintf(rq->name, sizeof rq->name, "%s", name);
+    snprintf(rq->id, sizeof rq->id, "%s-%s", rq->chat ? "chatcmpl" : "cmpl", rq->name);
+}
+
 /* ---- life ---- */
 
 struct request *request_new(const struct service *sv)

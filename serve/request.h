@@ -13,6 +13,7 @@
 #include "serve/service.h"
 
 #define LOGPROBS_MAX 20
+#define REQUEST_NAME_MAX 64
 
 struct prompt {
     int32_t *ids;
@@ -49,7 +50,8 @@ struct choice {                      /* one answer to one prompt */
 
 struct request {
     /* what was asked for */
-    char id[48];
+    char name[REQUEST_NAME_MAX + 1]; /* the client's, or made up */
+    char id[REQUEST_NAME_MAX + 16];  /* the answer's: "cmpl-NAME" */
     int64_t created;
     double begin_s;                  /* log_now_s when it came */
     int64_t max_tokens;
@@ -91,6 +93,8 @@ struct request {
     _Atomic int refs;
 };
 
+int request_may_be_named(const char *name);                /* it can stand in a log and a header */
+void request_name(struct request *rq, const char *name);   /* one that may be; sets its id, too */
 struct request *request_new(const struct service *sv);     /* one reference; NULL: no memory */
 void request_drop(struct request *rq);                     /* gives a reference back */
 /* The choices, once parameters and prompts are set. Those that need no computation at all are finished. -1: no memory. */

@@ -100,8 +100,11 @@ static const char *body_of(const struct exchange *x) { return x->body.p ? x->bod
 static void complete(struct exchange *x, int chat)
 {
     struct request *rq;
-    if (openai_parse(x->h->sv, chat, body_of(x), x->body.n, &rq, &x->fault) == 0)
-        submit_request(x, rq, &x->fault);
+    if (openai_parse(x->h->sv, chat, body_of(x), x->body.n, &rq, &x->fault) < 0)
+        return;
+    if (x->id[0])                                    /* the header goes before the field, as with vLLM */
+        request_name(rq, x->id);
+    submit_request(x, rq, &x->fault);
 }
 
 static void work_completion(struct exchange *x) { complete(x, 0); }

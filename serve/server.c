@@ -194,6 +194,7 @@ static int open_tables(struct server *s, struct err *e)
         log_line(&s->log, "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own", lay.tp, s->loaded.cfg.grain);
     s->service.vocab = s->loaded.cfg.vocab;
     s->service.lenient = s->o.lenient;
+    s->service.request_timeout_s = s->o.request_timeout_s;
     s->service.created = (int64_t)time(NULL);
     s->service.metrics = &s->metrics;
 out:
@@ -222,7 +223,7 @@ static int open_doors(struct server *s, struct err *e)
         return 0;
     struct http_options o = { .host = s->o.host, .port = (int)s->o.port, .cors_origin = s->o.cors_origin, .access_log = s->o.access_log,
                               .max_requests = s->o.max_requests, .max_waiting_tokens = s->o.max_waiting_tokens, .max_per_key = s->o.max_per_key,
-                              .tls_cert = s->o.tls_cert, .tls_key = s->o.tls_key };
+                              .receive_timeout_s = s->o.receive_timeout_s, .tls_cert = s->o.tls_cert, .tls_key = s->o.tls_key };
     if (s->o.once)
         return 0;
     if (s->o.api_key_file) {
@@ -256,7 +257,6 @@ static int report(struct server *s, struct err *e)
     return rc;
 }
 
-static void print_ready(const struct server *s)
 static int read_weights(struct aside *a, void *arg, struct err *e)
 {
     struct server *s = arg;
@@ -281,6 +281,7 @@ out:
     return rc;
 }
 
+static void print_ready(const struct server *s)
 {
     char kv[32];
     int v6 = strchr(s->o.host, ':') != NULL;
@@ -301,9 +302,9 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     TRY(check_options(s, e));
     name_model(s);
     TRY(open_ranks(s, argv, e));
-    TRY(comm_agree(s->mesh.all, open_tables(s, e), e));
     aside_begin(&s->aside, open_files, s, NULL);
     TRY(wait_aside(s, e));
+    TRY(comm_agree(s->mesh.all, open_tables(s, e), e));
     TRY(share_sizes(s, e));
     TRY(comm_agree(s->mesh.all, open_lanes(s, e), e));
     TRY(comm_agree(s->mesh.all, open_doors(s, e), e));
@@ -314,8 +315,8 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_head(s) ? &s->router : NULL, e);
     TRY(comm_agree(s->mesh.all, rc, e));
     s->engine.loaded = &s->loaded;
-    s->engine.follows = !is_first(s);
     comm_shared_by(s->mesh.all, &(int){ 0 }, &s->engine.n_here);
+    s->engine.follows = !is_first(s);
     s->engine.log = &s->log;
     TRY(report(s, e));
     ckpt_done(s->loaded.ckpt);

@@ -30,6 +30,7 @@ struct service {
     char *chat_template;             /* its text */
     json_t *chat_tokens;             /* bos_token and the like, for it */
     int prefix_cache;                /* prompts may be found in pages that are there */
+    double request_timeout_s;        /* from the request to its last token; 0: no limit */
     int lenient;                     /* unknown and unsupported fields are ignored */
 };
 
