@@ -1,4 +1,6 @@
 """serve_faults.py CHECKPOINT - ranks that die or stop: one line, every client told, all processes gone within 10 s, not status 0."""
+import http.client
+import json
 import os
 import signal
 import sys
@@ -43,6 +45,54 @@ def fault(name, tp, rank, sig, busy):
             claim(f"{name}: with a 503", any("503" in g for g in got), got)
 
 
+def under_load(rank, layout):
+    """32 clients, half of them with streams, and a rank that is killed."""
+    name = f"{' '.join(layout)}, rank {rank} killed while 32 clients are served"
+    s = Server(checkpoint, *layout, "--threads", 1, "--max-batch", 32)
+    if not claim(f"{name}: starts", s.port is not None, s.err):
+        return
+    ends, begun = [None] * 32, threading.Semaphore(0)
+
+    def stream(i):
+        c = http.client.HTTPConnection(s.host, s.port, timeout=30)
+        try:
+            c.request("POST", "/v1/completions", json.dumps(dict(LONG, prompt=f"line {i}", max_tokens=1900, stream=True)), {"Content-Type": "application/json"})
+            r = c.getresponse()
+            last = b""
+            for line in r:
+                begun.release() if not last else None
+                last = line if line.startswith(b"data: {") else last
+            ends[i] = (r.status, last)
+        except (OSError, http.client.HTTPException) as e:
+            ends[i] = (0, repr(e).encode())
+
+    def whole(i):
+        begun.release()
+        try:
+            status, data, _ = s.request("POST", "/v1/completions", dict(LONG, prompt=f"line {i}", max_tokens=1900), timeout=30)
+            ends[i] = (status, data)
+        except (OSError, http.client.HTTPException) as e:
+            ends[i] = (0, repr(e).encode())
+    clients = [threading.Thread(target=stream if i % 2 else whole, args=(i,), daemon=True) for i in range(32)]
+    for t in clients:
+        t.start()
+    for _ in clients:
+        begun.acquire(timeout=20)
+    ranks = s.ranks()
+    begin = time.monotonic()
+    os.kill(ranks[rank], signal.SIGKILL)
+    rc, err = s.wait(20)
+    took = time.monotonic() - begin
+    for t in clients:
+        t.join(10)
+    claim(f"{name}: all end within 10 s", took < 10, f"{took:.1f} s")
+    claim(f"{name}: not as if all were well", rc not in (0, "hung"), rc)
+    claim(f"{name}: one line says what happened", err.count("\n") == 1 and f"rank {rank}" in err, err)
+    claim(f"{name}: no rank is left", not any(alive(p) for p in ranks.values()), ranks)
+    said = [e for e in ends if e and (e[0] == 503 or (e[0] == 200 and b'"error"' in e[1])) and b"stopping" in e[1]]
+    claim(f"{name}: every client is told, in a 503 or an event", len(said) == 32 and any(e[0] == 200 for e in said) and any(e[0] == 503 for e in said), (len(said), ends[:4]))
+
+
 def alive(pid):
     try:
         return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
@@ -50,6 +100,8 @@ def alive(pid):
         return False
 
 
+under_load(1, ("--tp", "2"))
+under_load(1, ("--tp", "1", "--replicas", "2"))
 fault("rank 1 killed while it computes", 2, 1, signal.SIGKILL, True)
 fault("rank 3 killed while it idles", 4, 3, signal.SIGKILL, False)
 fault("rank 0 killed while it computes", 2, 0, signal.SIGKILL, True)
