@@ -9,6 +9,7 @@
 # $TMP is a fresh folder, removed afterwards. Under $BIN every program can be meant by its name alone.
 set -u
 : "${BIN:?set by tests/run}" "${TMP:?set by tests/run}"
+trap 'kill $(jobs -p) 2>/dev/null' EXIT           # what a script leaves running when it ends half-way, too
 n_passed=0 n_failed=0 n_skipped=0 rc=0 out= err=
 
 run() {
