@@ -35,6 +35,7 @@ static int work(struct aside *a, void *arg, struct err *e)
     }
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
     TRY(dev_open(&r->host, "cpu", 1, d->mem, e));
+    dev_numerics(r->host, r->now->m.fast);
     TRY(load_open(&r->fresh, r->path, &a->stop, e));
     rc = model_config_same(&r->fresh.cfg, &r->now->cfg, "the model that is served", e);
     if (rc < 0) {
