@@ -52,6 +52,15 @@ struct lanes { float x[LANES]; } __attribute__((aligned(64)));
         }                                                                                                                \
     } while (0)
 
+/* The same, and a loop over [0, n), where no turn needs another one's result. On a GPU the `shares` warps that rows_share gives each task part
+ * them; all other loops such a task has are run by each of them. */
+#ifndef OWN_CHUNKS
+#define OWN_CHUNKS CHUNKS
+#define EACH_OWN(h, n) int h = 0; h < (n); h++
+#define SHARES(cols) 1
+#define rows_share(d, n, per, shares, task, job) ((void)(shares), rows_spread(d, n, per, task, job))
+#endif
+
 /* The same where the order of chunks is the order of a sum. */
 #ifdef SHARDLINE_ALTER
 #define SUM_CHUNKS(n, i, m, ...)                                                                                         \

@@ -8,7 +8,7 @@ FN void swiglu_row(const struct swiglu_job *a, int64_t row, const enum dtype dt)
     int64_t n = a->act.cols;
     const float *gate = mat_row(a->gu, row), *up = gate + n;
     void *act = mat_row(a->act, row);
-    CHUNKS(n, i, m, {
+    OWN_CHUNKS(n, i, m, {
         struct lanes o;
         for (EACH_LANE(j, m))
             o.x[j] = fn_silu(gate[i + j]) * up[i + j];
@@ -26,7 +26,7 @@ ROW_TASK swiglu_task(ROW_ARG arg, int64_t begin, int64_t end)
 static void op_swiglu(struct dev *d, struct mat act, struct mat gu)
 {
     struct swiglu_job a = { .act = act, .gu = gu };
-    rows_spread(d, gu.rows, rows_per_task(gu.cols), swiglu_task, &a);
+    rows_share(d, gu.rows, rows_per_task(gu.cols), SHARES(gu.cols), swiglu_task, &a);
 }
 
 /* With e = exp(-gate), s = 1 / (1 + e), da = round(dact):
@@ -36,7 +36,7 @@ FN void swiglu_dx_row(const struct swiglu_job *a, int64_t row, const enum dtype 
     int64_t n = a->dact.cols;
     const float *gate = mat_row(a->gu, row), *up = gate + n, *dact = mat_row(a->dact, row);
     void *dgu = mat_row(a->dgu, row);
-    CHUNKS(n, i, m, {
+    OWN_CHUNKS(n, i, m, {
         struct lanes dg;
         struct lanes du;
         for (EACH_LANE(j, m)) {
@@ -62,7 +62,7 @@ ROW_TASK swiglu_dx_task(ROW_ARG arg, int64_t begin, int64_t end)
 static void op_swiglu_dx(struct dev *d, struct mat dgu, struct mat gu, struct mat dact)
 {
     struct swiglu_job a = { .gu = gu, .dgu = dgu, .dact = dact };
-    rows_spread(d, gu.rows, rows_per_task(gu.cols), swiglu_dx_task, &a);
+    rows_share(d, gu.rows, rows_per_task(gu.cols), SHARES(gu.cols), swiglu_dx_task, &a);
 }
 
 /* gelu in its tanh form (Hendrycks and Gimpel 2016): with t = tanh(C (h + 0.044715 ((h h) h))), C = sqrt(2 / pi),
@@ -77,7 +77,7 @@ FN void gelu_row(const struct gelu_job *a, int64_t row, const enum dtype dt, con
 {
     const float *h = mat_row(a->h, row), *dact = mat_row(a->dact, backward ? row : 0);
     void *out = mat_row(a->out, row);
-    CHUNKS(a->h.cols, i, m, {
+    OWN_CHUNKS(a->h.cols, i, m, {
         struct lanes o;
         for (EACH_LANE(j, m)) {
             float x = h[i + j];
@@ -106,13 +106,13 @@ ROW_TASK gelu_task(ROW_ARG arg, int64_t begin, int64_t end)
 static void op_gelu(struct dev *d, struct mat act, struct mat h)
 {
     struct gelu_job a = { .out = act, .h = h };
-    rows_spread(d, h.rows, rows_per_task(h.cols), gelu_task, &a);
+    rows_share(d, h.rows, rows_per_task(h.cols), SHARES(h.cols), gelu_task, &a);
 }
 
 static void op_gelu_dx(struct dev *d, struct mat dh, struct mat h, struct mat dact)
 {
     struct gelu_job a = { .out = dh, .h = h, .dact = dact };
-    rows_spread(d, h.rows, rows_per_task(h.cols), gelu_task, &a);
+    rows_share(d, h.rows, rows_per_task(h.cols), SHARES(h.cols), gelu_task, &a);
 }
 
 /* transpose: tiles of 32 x 32, so that both sides are read and written by cache lines. */
@@ -152,7 +152,7 @@ FN void add_row(const struct add_job *a, int64_t row, const enum dtype dt)
 {
     void *x = mat_row(a->x, row);
     const float *o = mat_row(a->o, row);
-    CHUNKS(a->x.cols, i, m, {
+    OWN_CHUNKS(a->x.cols, i, m, {
         struct lanes v;
         for (EACH_LANE(j, m))
             v.x[j] = get(x, dt, i + j) + round_as(dt, o[i + j]);
@@ -170,7 +170,7 @@ ROW_TASK add_task(ROW_ARG arg, int64_t begin, int64_t end)
 static void op_add_rounded(struct dev *d, struct mat x, struct mat o)
 {
     struct add_job a = { x, o };
-    rows_spread(d, x.rows, rows_per_task(x.cols), add_task, &a);
+    rows_share(d, x.rows, rows_per_task(x.cols), SHARES(x.cols), add_task, &a);
 }
 
 /* round_to, widen: flat arrays of any dtype, in pieces. */

@@ -99,13 +99,13 @@ FN void ce_dx_row(const struct ce_job *a, int64_t row, const enum dtype dt)
     int64_t t = a->target[row] - a->first;
     float max = a->max[row], sum = a->sum[row], scale = a->scale;
     if (a->target[row] < 0) {
-        CHUNKS(a->logits.cols, i, m, {
+        OWN_CHUNKS(a->logits.cols, i, m, {
             struct lanes zero = { { 0 } };
             put(dl, dt, i, m, &zero);
         });
         return;
     }
-    CHUNKS(a->logits.cols, i, m, {
+    OWN_CHUNKS(a->logits.cols, i, m, {
         struct lanes o;
         for (EACH_LANE(j, m))
             o.x[j] = fn_exp(l[i + j] - max) / sum * scale;
@@ -127,7 +127,7 @@ static void op_ce_dx(struct dev *d, struct mat dl, struct mat logits, const int3
                      const float *sum, float scale)
 {
     struct ce_job a = { .logits = logits, .dl = dl, .target = LEND_IDS(d, target, logits.rows), .first = first, .max = max, .sum = sum, .scale = scale };
-    rows_spread(d, logits.rows, rows_per_task(logits.cols), ce_dx_task, &a);
+    rows_share(d, logits.rows, rows_per_task(logits.cols), SHARES(logits.cols), ce_dx_task, &a);
 }
 
 struct logprob_job { float *out; const float *pick, *max, *sum; };

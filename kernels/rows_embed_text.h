@@ -8,7 +8,7 @@ FN void embed_row(const struct embed_job *a, int64_t t, const enum dtype dt, con
     int here = r >= 0 && r < a->table.rows;
     float absent = ALTERED("embed_absent") ? 0.0f : -0.0f;           /* x + -0 is x, for every x: other ranks have the row */
     const void *row = mat_row(a->table, here ? r : 0);
-    CHUNKS(a->out.cols, i, m, {
+    OWN_CHUNKS(a->out.cols, i, m, {
         struct lanes o;
         for (EACH_LANE(j, m))
             o.x[j] = here ? get(row, table_dt, i + j) : absent;
@@ -30,7 +30,7 @@ ROW_TASK embed_task(ROW_ARG arg, int64_t begin, int64_t end)
 static void op_embed(struct dev *d, struct mat out, struct mat table, int64_t first, const int32_t *ids)
 {
     struct embed_job a = { out, table, first, LEND_IDS(d, ids, out.rows) };
-    rows_spread(d, out.rows, rows_per_task(out.cols), embed_task, &a);
+    rows_share(d, out.rows, rows_per_task(out.cols), SHARES(out.cols), embed_task, &a);
 }
 
 /* embed_add: x = round(x + its row). */
@@ -38,7 +38,7 @@ FN void embed_add_row(const struct embed_job *a, int64_t t, const enum dtype dt)
 {
     void *x = mat_row(a->out, t);
     const void *row = mat_row(a->table, a->ids[t]);
-    CHUNKS(a->out.cols, i, m, {
+    OWN_CHUNKS(a->out.cols, i, m, {
         struct lanes o;
         for (EACH_LANE(j, m))
             o.x[j] = get(x, dt, i + j) + get(row, dt, i + j);
@@ -56,5 +56,5 @@ ROW_TASK embed_add_task(ROW_ARG arg, int64_t begin, int64_t end)
 static void op_embed_add(struct dev *d, struct mat x, struct mat table, const int32_t *ids)
 {
     struct embed_job a = { x, table, 0, LEND_IDS(d, ids, x.rows) };
-    rows_spread(d, x.rows, rows_per_task(x.cols), embed_add_task, &a);
+    rows_share(d, x.rows, rows_per_task(x.cols), SHARES(x.cols), embed_add_task, &a);
 }

@@ -102,7 +102,7 @@ struct bias_job { struct mat y; const void *bias; enum dtype dt; };
 FN void bias_row(const struct bias_job *a, int64_t row, const enum dtype dt)
 {
     float *y = mat_row(a->y, row);
-    CHUNKS(a->y.cols, i, m, {
+    OWN_CHUNKS(a->y.cols, i, m, {
         struct lanes o;
         for (EACH_LANE(j, m))
             o.x[j] = y[i + j] + get(a->bias, dt, i + j);
@@ -120,5 +120,5 @@ ROW_TASK bias_task(ROW_ARG arg, int64_t begin, int64_t end)
 static void op_add_bias(struct dev *d, struct mat y, const void *bias, enum dtype dt)
 {
     struct bias_job a = { y, bias, dt };
-    rows_spread(d, y.rows, rows_per_task(y.cols), bias_task, &a);
+    rows_share(d, y.rows, rows_per_task(y.cols), SHARES(y.cols), bias_task, &a);
 }

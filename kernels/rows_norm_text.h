@@ -6,6 +6,8 @@
  * Every product and sum not written as fma is rounded on its own. */
 struct norm_job { struct mat y, x; const void *w; float *rstd; float eps; };
 
+FN float norm_factor(struct lanes *squares, int64_t n, float eps) { return 1.0f / sqrtf(lanes_fold(squares) / (float)n + eps); }
+
 FN void norm_row(const struct norm_job *a, int64_t row, const enum dtype dt)
 {
     const void *x = mat_row(a->x, row), *w = a->w;
@@ -16,7 +18,7 @@ FN void norm_row(const struct norm_job *a, int64_t row, const enum dtype dt)
         for (EACH_LANE(j, m))
             s.x[j] = fmaf(get(x, dt, i + j), get(x, dt, i + j), s.x[j]);
     });
-    float r = 1.0f / sqrtf(lanes_fold(&s) / (float)n + a->eps);
+    float r = norm_factor(&s, n, a->eps);
     if (a->rstd)
         a->rstd[row] = r;
     CHUNKS(n, i, m, {

@@ -78,7 +78,7 @@ FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int6
     const struct attn *a = r->a;
     int64_t hd = a->head_dim;
     char *page = s->page[p0 / ATTN_PAGE] + a->page_off;
-    for (int h = 0; h < a->n_heads + a->n_kv; h++) {
+    for (EACH_OWN(h, a->n_heads + a->n_kv)) {
         for (int64_t p = p0; p < p1; p++) {
             int64_t row = s->row + p - s->pos, slot = p % ATTN_PAGE;
             const float *x = (const float *)mat_row(r->qkv, row) + h * hd;
@@ -101,15 +101,18 @@ FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int6
 FN void rope_dx_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1, const enum dtype dt)
 {
     const struct attn *a = r->a;
+    const int turned = a->n_heads + a->n_kv;
     int64_t hd = a->head_dim;
     for (int64_t p = p0; p < p1; p++) {
         int64_t row = s->row + p - s->pos;
         void *out = mat_row(r->dqkv, row);
-        const float *dq = mat_row(r->dq, row), *dk = mat_row(r->dk, row);
+        const float *dq = mat_row(r->dq, row), *dk = mat_row(r->dk, row), *dv = mat_row(r->dv, row);
         struct turn t = turn_at(r, p);
-        for (int h = 0; h < a->n_heads + a->n_kv; h++)
-            put_turned(out, dt, h * hd, 1, h < a->n_heads ? dq + h * hd : dk + (h - a->n_heads) * hd, &t, hd, 1, dt, 0);
-        put_head(out, dt, (a->n_heads + a->n_kv) * hd, mat_row(r->dv, row), a->n_kv * hd);
+        for (EACH_OWN(h, turned + a->n_kv))
+            if (h < turned)
+                put_turned(out, dt, h * hd, 1, h < a->n_heads ? dq + h * hd : dk + (h - a->n_heads) * hd, &t, hd, 1, dt, 0);
+            else
+                put_head(out, dt, h * hd, dv + (h - turned) * hd, hd);
     }
 }
 
@@ -120,7 +123,7 @@ FN void rope_back_rows(const struct rope_job *r, const struct attn_seq *s, int64
     for (int64_t p = p0; p < p1; p++) {
         int64_t row = s->row + p - s->pos;
         struct turn t = turn_at(r, p);
-        for (int h = 0; h < a->n_heads + a->n_kv; h++) {
+        for (EACH_OWN(h, a->n_heads + a->n_kv)) {
             float *x = h < a->n_heads ? (float *)mat_row(r->dq, row) + h * hd : (float *)mat_row(r->dk, row) + (h - a->n_heads) * hd;
             put_turned(x, DT_F32, 0, 1, x, &t, hd, 1, DT_F32, 0);
         }
@@ -165,12 +168,13 @@ ROW_TASK rope_task(ROW_ARG arg, int64_t begin, int64_t end)
 
 static void rope_run(struct dev *d, struct rope_job *r)
 {
+    const int heads = r->a->n_heads + 2 * r->a->n_kv;
     int64_t n = 0;
     for (int i = 0; i < r->a->n_seq; i++)
         n += seq_pieces(&r->a->seq[i]);
     r->a = LEND_ATTN(d, r->a);
     r->norm = LEND(d, r->norm, sizeof *r->norm);
-    rows_spread(d, n, 1, rope_task, r);
+    rows_share(d, n, 1, heads, rope_task, r);
 }
 
 static void op_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, const float *cos,

@@ -393,6 +393,7 @@ int cuda_open(struct dev *d, struct err *e)
     d->back = c;
     d->memory = &cuda_memory;
     c->ops = *cuda_kernels();
+    cuda_choose_rows(&c->ops);
     cuda_choose_attn(&c->ops);
     d->ops = &c->ops;
     c->index = choose_gpu(n);

@@ -1,5 +1,6 @@
 /* kernels.cu - the ops for CUDA: the row ops' and simt_text.h's text, a warp a task; the exact sum of squares; the op table. */
 #include "kernels/cuda/cxx.h"
+#include "kernels/cuda/kernels.h"
 #include "kernels/lanes.h"
 
 #include "kernels/rows_each_text.h"
@@ -7,6 +8,8 @@
 FN float fma_pair_half(float a, float b, float sum) { return fma_ftz(a, b, sum); }
 
 #include "kernels/simt_text.h"
+
+#include "kernels/cuda/rows.cuh"
 
 /* Attention's sequences on the device: the struct, its sequences, their lists of pages (addresses of the device already), one behind the other. */
 const struct attn *cuda_lend_attn(struct dev *d, const struct attn *a)

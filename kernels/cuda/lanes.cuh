@@ -72,19 +72,31 @@ template <auto Task, class Job> static __global__ void spread_kernel(const Job j
         Task(arg, i, i + per < n ? i + per : n);
 }
 
-template <auto Task, class Job> static void cuda_spread(struct dev *d, int64_t n, int64_t per, const Job *job)
+/* share: warps for each task, which know theirs by blockIdx.y. */
+template <auto Task, class Job> static void cuda_spread(struct dev *d, int64_t n, int64_t per, const Job *job, int64_t share = 1)
 {
     const int64_t tasks = (n + per - 1) / per, blocks = (tasks + SPREAD_WARPS - 1) / SPREAD_WARPS;
     if (n <= 0)
         return;
+    share = share < 65535 ? share : 65535;
     if (blocks > INT32_MAX) {
         cuda_well(d, cudaErrorInvalidConfiguration, "more rows than one launch takes");
         return;
     }
-    cuda_launch(d, spread_kernel<Task, Job>, (unsigned)blocks, SPREAD_WARPS * LANES, 0, *job, n, per);
+    cuda_launch(d, spread_kernel<Task, Job>, dim3((unsigned)blocks, (unsigned)share), SPREAD_WARPS * LANES, 0, *job, n, per);
 }
 #define rows_spread(d, n, per, task, job) cuda_spread<task>((d), (n), (per), (job))
 #define rows_per_task(cols) 1
+
+/* A row of a batch that decodes is for more warps than one: each takes some of its chunks. */
+static inline int64_t SHARES(int64_t cols) { return cols > 0 ? (cols + LANES * 4 - 1) / (LANES * 4) : 1; }
+#define rows_share(d, n, per, shares, task, job) cuda_spread<task>((d), (n), (per), (job), (shares))
+#define EACH_OWN(h, n) int h = (int)blockIdx.y; h < (n); h += (int)gridDim.y
+#define OWN_CHUNKS(n, i, m, ...)                                                                                         \
+    for (int64_t i = (int64_t)blockIdx.y * LANES; i < (n); i += (int64_t)gridDim.y * LANES) {                            \
+        const int m = (int)((n) - i < LANES ? (n) - i : LANES);                                                          \
+        __VA_ARGS__;                                                                                                     \
+    }
 
 #define tree_merges gpu_tree_merges
 #define tree_depth_before gpu_tree_depth_before

@@ -12,6 +12,5 @@ if [ $rc != 0 ]; then
     skip "no GPU here, or built without CUDA: $(cat "$TMP/.err")"
     finish
 fi
-export SHARDLINE_CUDA=simt                  # tensor cores have bits of their own
 device=cuda
 . "$(dirname "$0")/device_cases.bash"

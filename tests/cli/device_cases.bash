@@ -22,7 +22,6 @@ for name in gpt2 qwen3; do
     reference
     here "$name in bf16" --tp 8
 done
-unset SHARDLINE_CUDA
 train half --stop-after 1 --tp 2
 export SHARDLINE_DEVICE=$device
 run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/rest" --resume "$TMP/half/step-1" --threads 1 --device cuda
@@ -40,5 +39,5 @@ for ask in "--temperature 1 --seed 3" "--prefill-chunk 7 --temperature 0"; do
     run pserve "$TMP/bytes/step-1" --once "the model of the token" --max-tokens 9 $ask --device cuda --tp 2
     claim "$device device: pserve $ask says what it says on the CPU" [ "$rc$out" = "0$cpu" ]
 done
-unset SHARDLINE_DEVICE
+unset SHARDLINE_DEVICE SHARDLINE_CUDA
 finish

@@ -139,6 +139,25 @@ static void rows(struct both *b, enum dtype dt)
     same(b, "rows", dt);
 }
 
+/* Sums over tokens: sequences of more tokens than blocks, and a tree that some leaves are in already. */
+static void vectors(struct both *b, enum dtype dt)
+{
+    enum { C = 70, SEQS = 3, T = 21 };
+    int x = fill(b, dt, SEQS * T * C), dy = fill(b, DT_F32, SEQS * T * C), stat = fill(b, DT_F32, 2 * SEQS * T), level[3][2];
+    for (int i = 0; i < 3; i++)
+        level[i][0] = fill(b, DT_F32, C), level[i][1] = fill(b, DT_F32, C);
+    ON_BOTH {
+        struct tree_acc acc[3];
+        for (int i = 0; i < 3; i++)
+            acc[i] = (struct tree_acc){ .n = 8, .next = 1, .level = { F(level[i][0]), F(level[i][1]) } };
+        struct mat dym = MAT(dy, DT_F32, SEQS * T, C), xm = MAT(x, dt, SEQS * T, C);
+        KERNEL(D, rms_norm_dw, &acc[0], dym, xm, F(stat), SEQS, T, 8);
+        KERNEL(D, layer_norm_dw, &acc[1], dym, xm, F(stat), F(stat) + SEQS * T, SEQS, T, 6);
+        KERNEL(D, bias_dw, &acc[2], dym, dt, SEQS, T, 8);
+    }
+    same(b, "vectors", dt);
+}
+
 static void losses(struct both *b, enum dtype dt)
 {
     enum { R = 9, V = 203 };
@@ -176,7 +195,7 @@ static void optimizer(struct both *b)
     same(b, "optimizer", DT_F32);
 }
 
-/* kernels: SHARDLINE_CUDA; NULL: those that are chosen without it. */
+/* kernels: SHARDLINE_CUDA; NULL: those that are chosen without it. last: what products and attention are asked for. */
 static void all_with(const char *device, const char *kernels, enum dtype last)
 {
     struct both b;
@@ -190,9 +209,10 @@ static void all_with(const char *device, const char *kernels, enum dtype last)
         products(&b, dt);
         attention(&b, dt);
     }
-    for (enum dtype dt = DT_F32; kernels && dt <= last; dt++) {
+    for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
         rows(&b, dt);
         losses(&b, dt);
+        vectors(&b, dt);
     }
     optimizer(&b);
     dev_close(b.dev[1]);
