@@ -129,7 +129,7 @@ $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
 $B/tests/unit/cublaslt_stub.so: tests/unit/cublaslt_stub.c tests/unit/cublaslt_stub.h kernels/cuda/lt_api.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -shared -o $@ $< -lm
-$B/tests/unit/cuda_lt_test: | $B/tests/unit/cublaslt_stub.so
+$B/tests/unit/cuda_lt_test $B/tests/unit/cuda_emu_rows_test: | $B/tests/unit/cublaslt_stub.so
 $B/tests/bench/%: $B/obj/tests/bench/%.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)

@@ -17,7 +17,7 @@ small=$([ "${SHARDLINE_DEVICE:-}" = fake ] && echo 1 || echo 0)         # to see
 
 row() { echo "| $1 | $2 |"; }
 head_of() { printf '| %s | |\n|---|---|\n' "$1"; }
-figure() { echo "figure $1 $2 $3" >>"$out/figures"; row "$1" "$2 $3"; }
+figure() { [ -z "$2" ] || echo "figure $1 $2 $3" >>"$out/figures"; row "$1" "${2:-nothing came} $3"; }
 last_line() { tail -n 1 | cut -c 1-300; }
 
 # tested NAME SECONDS COMMAND…: a test program's last line; 1 when it does not say that none failed

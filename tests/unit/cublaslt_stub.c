@@ -122,9 +122,10 @@ EXPORT(Matmul)(void *handle, void *desc, const void *alpha, const void *a, void 
     const struct stub_desc *how = desc;
     const struct stub_layout *y = ld;
     const int64_t inner = how->trans[0] ? ((struct stub_layout *)la)->rows : ((struct stub_layout *)la)->cols, block = (int64_t)algo->data[1];
-    const int bad = handle != &handles || !workspace || !bytes || stream != STUB_STREAM || *(const float *)alpha != 1 || c != d || lc != ld || algo->data[0] != 5;
+    const int bad = handle != &handles || !workspace || !bytes || *(const float *)alpha != 1 || c != d || lc != ld || algo->data[0] != 5;
     stub_seen.calls++;
     stub_seen.cols = y->cols;
+    stub_seen.stream = stream;
     if (bad)
         return 1;
     for (int n = 0; n < y->batch; n++)

@@ -5,7 +5,7 @@
 #include <stdint.h>
 
 #define STUB_STREAM ((void *)0x5eed)
-struct stub_seen { int open, objects, lists, calls, compute; uint32_t align, reduction; int64_t cols; };
+struct stub_seen { int open, objects, lists, calls, compute; uint32_t align, reduction; int64_t cols; void *stream; };
 /* in the library: found by name */
 extern struct stub_seen stub_seen;
 extern int stub_offers;                  /* of its five algorithms; only the fifth may be taken */

@@ -261,6 +261,7 @@ TEST(an_algorithm_without_split_k_is_chosen_once_and_for_all_rows)
         CHECK_INT(lt_run(r.lt, &p), 1);
         CHECK_INT(r.seen->cols, rows);
     }
+    CHECK(r.seen->stream == STUB_STREAM);
     CHECK_INT(r.seen->lists, 1);
     CHECK_INT(r.seen->compute, LT_COMPUTE_F32_PEDANTIC);
     CHECK_INT(r.seen->reduction, 0);

@@ -1,0 +1,69 @@
+/* cuda_emu_rows_test.c - row_cases.h where a GPU is emulated, with the library that computes on the host in cuBLASLt's place; and who multiplies when. */
+#include <limits.h>
+#include <unistd.h>
+
+enum { ROWS = 67, COLS = 40, INNER = 49 };
+#include "tests/unit/row_cases.h"
+
+static void name_library(const char *file)
+{
+    char path[PATH_MAX] = "";
+    if (readlink("/proc/self/exe", path, sizeof path - 40) > 0)
+        strcpy(strrchr(path, '/') + 1, file);
+    setenv("SHARDLINE_CUBLASLT", path, 1);
+}
+
+TEST(simt_products_have_the_same_bits_for_every_number_of_rows) { rows_on(NULL, "simt"); }
+TEST(own_products_have_the_same_bits_for_every_number_of_rows) { rows_on(NULL, "own"); }
+TEST(cublaslt_s_products_have_the_same_bits_for_every_number_of_rows)
+{
+    name_library("cublaslt_stub.so");
+    rows_on(NULL, "lt");
+}
+
+/* What the log says of a device, opened with these in the environment. */
+static void notes(const char *file, char exact[160], char fast[160])
+{
+    struct mem mem = { 0 };
+    struct dev *d;
+    struct err e;
+    name_library(file);
+    if (dev_open(&d, "cuda", 1, &mem, &e) < 0) {
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+        return;
+    }
+    memcpy(exact, d->note, 160);
+    dev_numerics(d, 1);
+    memcpy(fast, d->note, 160);
+    dev_close(d);
+    CHECK_INT(mem.total_now, 0);
+}
+
+TEST(fast_takes_the_library_where_it_is_and_exact_does_not)
+{
+    char exact[160] = "", fast[160] = "";
+    notes("cublaslt_stub.so", exact, fast);
+    CHECK(strstr(exact, "on the GPU: simt") || strstr(exact, "on the GPU: own"));
+    CHECK(!strstr(exact, "cuBLASLt"));
+    CHECK_STR(fast, "products on the GPU: lt; cuBLASLt: cublaslt_stub.so 990000");
+    notes("nobody.so", exact, fast);
+    CHECK(!strstr(fast, "on the GPU: lt"));
+    CHECK_HAS(fast, "cuBLASLt: ");
+    CHECK_HAS(fast, "cannot be opened");
+}
+
+TEST(a_wish_that_nobody_meets_is_refused)
+{
+    struct mem mem = { 0 };
+    struct dev *d;
+    struct err e;
+    name_library("nobody.so");
+    setenv("SHARDLINE_CUDA", "lt", 1);
+    CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_DEVICE);
+    CHECK_HAS(e.text, "SHARDLINE_CUDA=lt: not here: ");
+    setenv("SHARDLINE_CUDA", "abacus", 1);
+    CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_USAGE);
+    CHECK_STR(e.text, "SHARDLINE_CUDA=abacus: use simt, own or lt");
+    unsetenv("SHARDLINE_CUDA");
+    CHECK_INT(mem.total_now, 0);
+}
