@@ -13,7 +13,7 @@
 
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
-    int format, dtype, weights_only;
+    int format, dtype, weights_only, device;
     const char *config, *compress, *trace;
     int json, tensors, quick, stats;
     char **argv;
@@ -26,6 +26,7 @@ struct options {
 #define JSON { OPT_SWITCH, "json", AT(json), "0", NULL, "one line of JSON instead of a table", 0, 0, 0 }
 #define TENSORS { OPT_SWITCH, "tensors", AT(tensors), "0", NULL, "a line for every tensor", 0, 0, 0 }
 
+enum { DEVICE_CPU, DEVICE_CUDA };
 static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
 
 #define TARGET_OPTIONS                                                                                                   \
@@ -46,6 +47,7 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
     { OPT_TEXT, "compress", AT(compress), "none", "zstd[:LEVEL]|zstd-planes[:LEVEL]",                             \
       "native: zstd, level 1 to 19 (1): `zstd -d` gives the plain files back; zstd-planes, 0 to 19 (0): smaller and faster for floats", 0, 0, 0 }, \
     GROUP("Run"),                                                                                                       \
+    { OPT_CHOICE, "device", AT(device), "cpu", "cpu|cuda", "cpu: bytes are digested and rounded as they pass; a GPU would wait for them", 0, 0, 0 }, \
     THREADS
 
 static const struct opt convert_opts[] = {
@@ -126,6 +128,8 @@ static int make_request(struct request *r, const struct options *o, const char *
         return err_set(e, ERR_USAGE, "--shard-size is for --format hf: the files of others follow the layout");
     if (o->format == TARGET_MEGATRON)
         return err_set(e, ERR_USAGE, "--format megatron-dist: writing it is not built yet: use native, hf, dcp or deepspeed-universal");
+    if (o->device == DEVICE_CUDA)
+        return err_set(e, ERR_USAGE, "--device cuda: reshard moves bytes between files, and a GPU is further from them than the CPU: use --device cpu");
     if (holds_whole(r->format) && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->zero))
         return err_set(e, ERR_USAGE, "--format %s holds whole tensors: leave --tp, --pp, --dp and --zero out", format_name(r->format));
     if (strstr(dst, "://"))
