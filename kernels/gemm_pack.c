@@ -226,7 +226,7 @@ PACK_CLONES
 void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
                           int64_t row)
 {
-    static const char none[2];
+    static const char none[2 * GEMM_LINE];          /* one value is taken; gcc 12 sees the whole line read */
     const int swapped = ALTERED("gemm_bf16_pair");
     for (int g = 0; g < s->n; g++) {
         int64_t at = g ? 2 * s->end[g - 1] : 0;

@@ -190,7 +190,8 @@ static int listen_in(char *folder, struct sockaddr_un *a, struct err *e)
         *folder = 0;
         return err_sys(e, "cannot make a folder for the replicas' socket");
     }
-    snprintf(a->sun_path, sizeof a->sun_path, "%s/s", folder);
+    if ((size_t)snprintf(a->sun_path, sizeof a->sun_path, "%s/s", folder) >= sizeof a->sun_path)
+        return err_set(e, ERR_USAGE, "%s: too long for a socket's path: set TMPDIR", folder);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)a, sizeof *a) < 0 || listen(fd, SOMAXCONN) < 0) {
         err_sys(e, "cannot listen on %s for the replicas", a->sun_path);
