@@ -17,7 +17,7 @@ same "a stale page behind a document's end is as good as none" --micro-batch 1
 same "kv heads split" --tp 2
 same "documents on every pipeline stage" --pp 2 --micro-batch 2
 same "layers computed again" --recompute full --ranks 2 --zero 3
-SHARDLINE_ISA=avx2 same "kernels of the AVX2 class"
+of_class avx2 same "kernels of the AVX2 class"
 common=(--data "$TMP/docs.bin" --model "$TMP/c.json" --steps 6 --seq-len 63 --global-batch 8 --threads 1)
 train joined
 claim "it is another model than one that reads across" [ "$state" != "$packed" ]

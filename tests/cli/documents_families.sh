@@ -31,7 +31,7 @@ for name in llama-biases mistral qwen2 qwen3 gpt2; do
     same "$name: one sequence at a time, weights gathered" --ranks 4 --zero 3 --micro-batch 1
     same "$name: pipeline, layers computed again" --pp 2 --tp 2 --ranks 4 --micro-batch 2 --recompute full
     same "$name: norms and activations computed again, two threads" --recompute selective --threads 2
-    SHARDLINE_ISA=avx2 same "$name: kernels of the AVX2 class" --tp 2
+    of_class avx2 same "$name: kernels of the AVX2 class" --tp 2
     SHARDLINE_ISA=portable same "$name: portable C" --micro-batch 2
     common+=(--dtype bf16)
     reference

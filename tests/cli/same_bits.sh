@@ -33,7 +33,7 @@ same "one micro-batch at a time through the pipeline" --pp 2 --micro-batch 2 --s
 same "pp x tp x dp with ZeRO-3 and recompute" --pp 2 --tp 2 --ranks 8 --zero 3 --micro-batch 2 --recompute full
 same "norms and activations computed again" --recompute selective
 same "whole layers computed again" --recompute full --tp 2
-SHARDLINE_ISA=avx2 same "kernels of the AVX2 class"
+of_class avx2 same "kernels of the AVX2 class"
 SHARDLINE_ISA=portable same "portable kernels"
 SHARDLINE_TRANSPORT=mpi same "the mpi transport, overlapped" --tp 2 --ranks 4 --zero 3
 same "two machines of two ranks: ZeRO-1 weights once a machine" --ranks 4 --ranks-per-node 2 --zero 1
@@ -49,7 +49,7 @@ same "bf16: ZeRO-3 gathers bf16 units" --tp 2 --ranks 4 --zero 3 --micro-batch 1
 same "bf16: dp 4" --ranks 4 --zero 2
 same "bf16: pipeline with recompute" --pp 2 --ranks 4 --zero 1 --micro-batch 2 --recompute selective
 same "bf16: two threads, micro-batch 1" --threads 2 --micro-batch 1
-SHARDLINE_ISA=avx512 same "bf16 pairs without the dot instruction"
+of_class avx512 same "bf16 pairs without the dot instruction"
 SHARDLINE_ISA=portable same "bf16 pairs in portable C"
 
 config "$TMP/tied.json" tie_word_embeddings=true intermediate_size=100

@@ -51,3 +51,12 @@ same() {
     claim "$what ($*): ends well" [ $rc = 0 ] && claim "$what ($*): every loss and norm has the reference's bits" [ "$bits" = "$ref_bits" ] &&
         claim "$what ($*): the final state has the reference's digest" [ "$state" = "$ref_state" ]
 }
+
+# of_class ISA COMMAND...: with the kernels of another CPU class, where the processor has what they need.
+of_class() {
+    if SHARDLINE_ISA="$1" "$BIN/ptrain" --version | grep -q "cpu class $1,"; then
+        SHARDLINE_ISA=$1 "${@:2}"
+    else
+        skip "no $1 here: ${*:3}"
+    fi
+}
