@@ -1,5 +1,5 @@
-/* gemm_avx2.c - products with AVX2 and FMA: tiles of 6 rows x 16 columns, which is half a panel, by steps of the contraction whose part
- * of a half fits the first cache; two rows and fewer, which wait for memory, take both halves at once and all of the contraction.
+/* gemm_avx2.c - products with AVX2 and FMA: tiles of 6 rows x 16 columns, which is half a panel, long contractions by steps whose part
+ * of a half fits the first cache (gemm.c); two rows and fewer, which wait for memory, take both halves at once and all of the contraction.
  * bf16: A is widened to fp32 when it is packed, B in registers; two multiply-adds a pair under FTZ|DAZ, as in gemm_avx512.c. */
 #include <immintrin.h>
 #include "kernels/gemm_core.h"

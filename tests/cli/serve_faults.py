@@ -12,6 +12,20 @@ checkpoint = sys.argv[1]
 LONG = dict(prompt="a", max_tokens=1000, ignore_eos=True, temperature=0)
 
 
+def end_by(name, s, ranks, rank, sig, clients):
+    """A signal to one rank: every rank ends in time, one line says which it was."""
+    begin = time.monotonic()
+    os.kill(ranks[rank], sig)
+    rc, err = s.wait(20)
+    took = time.monotonic() - begin
+    for t in clients:
+        t.join(10)
+    claim(f"{name}: all end within 10 s", took < 10, f"{took:.1f} s")
+    claim(f"{name}: not as if all were well", rc not in (0, "hung"), rc)
+    claim(f"{name}: one line says what happened", err.count("\n") == 1 and f"rank {rank}" in err, err)
+    claim(f"{name}: no rank is left", not any(alive(p) for p in ranks.values()), ranks)
+
+
 def fault(name, tp, rank, sig, busy):
     s = Server(checkpoint, "--tp", tp)
     if not claim(f"{name}: starts", s.port is not None, s.err):
@@ -29,16 +43,7 @@ def fault(name, tp, rank, sig, busy):
     for t in clients:
         t.start()
     time.sleep(0.5)
-    begin = time.monotonic()
-    os.kill(ranks[rank], sig)
-    rc, err = s.wait(20)
-    took = time.monotonic() - begin
-    for t in clients:
-        t.join(10)
-    claim(f"{name}: all end within 10 s", took < 10, f"{took:.1f} s")
-    claim(f"{name}: not as if all were well", rc not in (0, "hung"), rc)
-    claim(f"{name}: one line says what happened", err.count("\n") == 1 and f"rank {rank}" in err, err)
-    claim(f"{name}: no rank is left", not any(alive(p) for p in ranks.values()), ranks)
+    end_by(name, s, ranks, rank, sig, clients)
     if busy:
         claim(f"{name}: clients are told", len(got) >= 1 and not any(t.is_alive() for t in clients), got)
         if rank:
@@ -79,16 +84,7 @@ def under_load(rank, layout):
     for _ in clients:
         begun.acquire(timeout=20)
     ranks = s.ranks()
-    begin = time.monotonic()
-    os.kill(ranks[rank], signal.SIGKILL)
-    rc, err = s.wait(20)
-    took = time.monotonic() - begin
-    for t in clients:
-        t.join(10)
-    claim(f"{name}: all end within 10 s", took < 10, f"{took:.1f} s")
-    claim(f"{name}: not as if all were well", rc not in (0, "hung"), rc)
-    claim(f"{name}: one line says what happened", err.count("\n") == 1 and f"rank {rank}" in err, err)
-    claim(f"{name}: no rank is left", not any(alive(p) for p in ranks.values()), ranks)
+    end_by(name, s, ranks, rank, signal.SIGKILL, clients)
     said = [e for e in ends if e and (e[0] == 503 or (e[0] == 200 and b'"error"' in e[1])) and b"stopping" in e[1]]
     claim(f"{name}: every client is told, in a 503 or an event", len(said) == 32 and any(e[0] == 200 for e in said) and any(e[0] == 503 for e in said), (len(said), ends[:4]))
 
