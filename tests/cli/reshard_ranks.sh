@@ -58,17 +58,24 @@ claim "a damaged source is found" [ $rc = 1 ]
 claim "and the file named" has "$err" weights-00000.safetensors
 claim "and nothing is left" nothing
 
-# ---- one process is killed: rank 1 after a while, the others must not go on ----
-RANDOM=3
+# ---- one process is killed: rank 1 while it converts, the others must not go on. Not before: mpirun of Open MPI 4.1 itself may hang for ever when a
+# process dies in MPI_Init, with none of ours left alive ----
+cat >mortal.sh <<'END'
+"$BIN/reshard" --tp 8 base x &
+for ((i = 0; i < 2000; i++)); do compgen -G 'x*' >/dev/null && break; sleep 0.005; done
+sleep "$1"
+kill -KILL $! 2>/dev/null
+wait $!
+END
 whole=0
-for i in 1 2; do
-    s=0.$(printf %03d $((RANDOM % 250 + 20)))
-    run timeout 60 $mpi -n 1 "$BIN/reshard" --tp 8 base x : -n 1 timeout -s KILL $s "$BIN/reshard" --tp 8 base x : -n 1 "$BIN/reshard" --tp 8 base x
-    claim "kill $i after $s s: nobody hangs" [ $rc != 124 ]
-    [ -e x ] && { run reshard verify x; claim "kill $i: what appeared is whole" [ $rc = 0 ]; whole=$((whole + 1)); }
+for s in 0 0.005 0.015 0.04; do
+    started=$SECONDS
+    run timeout -k 5 60 $mpi -n 1 "$BIN/reshard" --tp 8 base x : -n 1 bash mortal.sh $s : -n 1 "$BIN/reshard" --tp 8 base x
+    claim "a kill after $s s: nobody hangs" [ $((SECONDS - started)) -lt 60 ]
+    [ -e x ] && { run reshard verify x; claim "a kill after $s s: what appeared is whole" [ $rc = 0 ]; whole=$((whole + 1)); }
     rm -rf x
 done
 run reshard --ranks 2 --tp 8 base x
-claim "after that ($whole of 2 were done before) it works, over what was left" [ $rc = 0 ]
+claim "after that ($whole of 4 were done before) it works, over what was left" [ $rc = 0 ]
 claim "and nothing is beside it" [ "$(compgen -G 'x*')" = x ]
 finish
