@@ -158,6 +158,16 @@ int dev_check(struct dev *d, struct err *e)
     return missing ? err_set(e, ERR_MEMORY, "no memory for %zu KiB of scratch: use fewer rows at a time", (missing + 1023) >> 10) : 0;
 }
 
+void *dev_pin(struct dev *d, size_t bytes) { return d->memory ? d->memory->pin(d, bytes) : mem_alloc(d->mem, MEM_WORK, bytes); }
+
+void dev_unpin(struct dev *d, void *p, size_t bytes)
+{
+    if (d->memory)
+        d->memory->unpin(d, p, bytes);
+    else
+        mem_free(d->mem, p);
+}
+
 void *dev_stage(struct dev *d, void *p, size_t bytes) { return d->memory ? mem_alloc(d->mem, MEM_WORK, bytes) : p; }
 
 void dev_unstage(struct dev *d, void *p, void *host, size_t bytes)

@@ -5,9 +5,9 @@
  * (leaves, attention's sequences and their lists of pages, optimizer settings, exact sums), lists of matrices, and token ids. An op has read
  * its host arguments when it returns. On a CPU both kinds are one, the copies are memcpy, and dev_stage costs nothing.
  *
- * A device may run behind. It has two queues: ops, copies, allocations and frees go into the one in use and happen there in the order of their calls;
- * between the queues only marks order anything. The second one is for what goes between ranks. What was called is over after dev_read (that queue)
- * or dev_sync (both). On a CPU everything is over when it returns, and marks cost nothing. */
+ * A device may run behind. It has queues: ops, copies, allocations and frees go into the one in use and happen there in the order of their calls;
+ * between the queues only marks order anything. The second one is for what goes between ranks, the third for what comes from files (ring.h). What was
+ * called is over after dev_read (that queue) or dev_sync (all). On a CPU everything is over when it returns, and marks cost nothing. */
 #ifndef SHARDLINE_KERNELS_DEV_H
 #define SHARDLINE_KERNELS_DEV_H
 
@@ -22,7 +22,7 @@ struct kernel_ops;
 struct trace;
 struct dev;
 
-enum dev_queue { DEV_COMPUTE, DEV_COMM, DEV_QUEUES };
+enum dev_queue { DEV_COMPUTE, DEV_COMM, DEV_COPY, DEV_QUEUES };
 
 /* Called now and then while the host waits for the device; below 0: waiting makes no sense any more, the device fails with that error. */
 struct dev_idle { int (*look)(void *arg, struct err *e); void *arg; };
@@ -43,6 +43,10 @@ struct dev_memory {
     int64_t (*mark)(struct dev *d, enum dev_queue q);
     void (*wait)(struct dev *d, enum dev_queue q, int64_t mark);
     int (*reached)(struct dev *d, int64_t mark);
+    void (*await)(struct dev *d, int64_t mark);
+    void *(*pin)(struct dev *d, size_t bytes);                           /* memory of the host that the device reads by itself; NULL: none left */
+    void (*unpin)(struct dev *d, void *p, size_t bytes);
+    void (*send)(struct dev *d, void *p, const void *pinned, size_t bytes);
     void *(*stream)(struct dev *d, enum dev_queue q);
     const char *(*identity)(const struct dev *d);                        /* of the GPU, different for each in the world */
     void (*close)(struct dev *d);
@@ -159,8 +163,28 @@ static inline void *dev_stream(struct dev *d, enum dev_queue q) { return d->memo
 /* Has the device come past the mark? */
 static inline int dev_reached(struct dev *d, int64_t mark) { return !d->memory || !mark || d->memory->reached(d, mark); }
 
-/* To fill device memory p from the host: a place for the bytes (p itself on a CPU), which dev_unstage brings there and gives back. NULL:
- * no memory. host == NULL in dev_unstage: nothing. */
+/* The host waits until the device has come past the mark. */
+static inline void dev_await(struct dev *d, int64_t mark)
+{
+    if (d->memory && mark)
+        d->memory->await(d, mark);
+}
+
+/* ---- host to device without waiting (ring.h) ---- */
+/* Memory of the host that the device reads by itself. NULL: none left. */
+void *dev_pin(struct dev *d, size_t bytes);
+void dev_unpin(struct dev *d, void *p, size_t bytes);
+/* From such memory, which is not to be changed before a mark behind it is reached. */
+static inline void dev_send(struct dev *d, void *p, const void *pinned, size_t bytes)
+{
+    if (d->memory)
+        d->memory->send(d, p, pinned, bytes);
+    else
+        memcpy(p, pinned, bytes);
+}
+
+/* To fill a small piece of device memory p from the host: a place for the bytes (p itself on a CPU), which dev_unstage brings there and gives back.
+ * NULL: no memory. host == NULL in dev_unstage: nothing. */
 void *dev_stage(struct dev *d, void *p, size_t bytes);
 void dev_unstage(struct dev *d, void *p, void *host, size_t bytes);
 

@@ -5,8 +5,8 @@
  * host's, and its queue must come behind whoever touched these bytes before (fake_order.h). What does not fit is not run; dev_check says which op
  * and argument it was. Numbers are the CPU's, bit for bit.
  *
- * The compute queue works at once. Sums and what libraries do in the communication queue are put off until somebody waits for them: a wait that is
- * missing shows as wrong numbers too. */
+ * The compute queue works at once. Sums and what libraries do in the communication queue, and what the device reads by itself from pinned memory, are put
+ * off until somebody waits for them: a wait that is missing shows as wrong numbers too. */
 #include "kernels/fake_priv.h"
 
 #include <stdio.h>
@@ -28,7 +28,7 @@ void fake_wrong(struct fake *f, const char *arg, const void *p, const char *why)
         snprintf(f->what, sizeof f->what, "%s: %s (%p) %s", f->op, arg, p, why);
 }
 
-static const char *const queue_name[DEV_QUEUES] = { "compute", "communication" };
+static const char *const queue_name[DEV_QUEUES] = { "compute", "communication", "copy" };
 
 static void out_of_order(struct fake *f, const char *arg, const void *p, enum fake_how how, const struct touch *who, int wrote)
 {
@@ -98,41 +98,54 @@ static void begin_in(struct fake *f, enum dev_queue q, const char *op)
 void fake_begin(struct dev *d, const char *op) { begin_in(of(d), d->queue, op); }
 
 /* ---- work that is put off ---- */
-/* Runs what was put off of the ops up to that number. */
-static void run_late(struct fake *f, int64_t number)
+static void drop(struct lates *l, int n)
 {
-    int n = 0;
-    for (; n < f->n_late && f->late[n].number <= number; n++) {
-        if (!f->what[0])
-            f->late[n].run(f->late[n].arg);
-        free(f->late[n].arg);
-    }
-    f->n_late -= n;
+    l->n -= n;
     if (n)
-        memmove(f->late, f->late + n, sizeof *f->late * (size_t)f->n_late);
+        memmove(l->work, l->work + n, sizeof *l->work * (size_t)l->n);
 }
 
-void fake_catch_up(struct dev *d)
+/* Runs what was put off in queue q of its ops up to that number. */
+static void run_late(struct fake *f, enum dev_queue q, int64_t number)
 {
-    if (d->queue == DEV_COMM)
-        run_late(of(d), INT64_MAX);
+    struct lates *l = &f->late[q];
+    int n = 0;
+    for (; n < l->n && l->work[n].number <= number; n++) {
+        if (!f->what[0])
+            l->work[n].run(l->work[n].arg);
+        free(l->work[n].arg);
+    }
+    drop(l, n);
+}
+
+/* What somebody who comes behind c may expect. */
+static void run_behind(struct fake *f, const struct clock *c)
+{
+    for (int q = 0; q < DEV_QUEUES; q++)
+        run_late(f, (enum dev_queue)q, c->at[q]);
+}
+
+void fake_catch_up(struct dev *d) { run_late(of(d), d->queue, INT64_MAX); }
+
+static int put_off(struct fake *f, struct lates *l, struct late x)
+{
+    if (l->n == l->cap) {
+        int cap = l->cap ? 2 * l->cap : 16;
+        struct late *more = realloc(l->work, sizeof *more * (size_t)cap);
+        if (!more)
+            return fake_wrong(f, "its work", x.arg, "cannot be put off: no memory"), 0;
+        l->work = more;
+        l->cap = cap;
+    }
+    l->work[l->n++] = x;
+    return 1;
 }
 
 void fake_run(struct dev *d, enum dev_queue q, void (*task)(void *), void *arg)
 {
     struct fake *f = of(d);
-    if (!f->what[0] && q == DEV_COMM && f->n_late == f->late_cap) {
-        int cap = f->late_cap ? 2 * f->late_cap : 16;
-        struct late *more = realloc(f->late, sizeof *more * (size_t)cap);
-        if (!more)
-            fake_wrong(f, "its work", arg, "cannot be put off: no memory");
-        f->late = more ? more : f->late;
-        f->late_cap = more ? cap : f->late_cap;
-    }
-    if (!f->what[0] && q == DEV_COMM) {
-        f->late[f->n_late++] = (struct late){ task, arg, f->order.of[q].at[q] };
+    if (!f->what[0] && q != DEV_COMPUTE && put_off(f, &f->late[q], (struct late){ task, arg, f->order.of[q].at[q] }))
         return;
-    }
     if (!f->what[0])
         task(arg);
     free(arg);
@@ -147,26 +160,37 @@ static int64_t fake_mark(struct dev *d, enum dev_queue q)
     return mark;
 }
 
+/* A queue that puts off itself does not: what it waits for is run early, which nobody can see. */
 static void fake_wait(struct dev *d, enum dev_queue q, int64_t mark)
 {
     struct fake *f = of(d);
     fake_order_wait(&f->order, q, (int)mark);
-    if (q != DEV_COMM)
-        run_late(f, f->order.of[q].at[DEV_COMM]);
+    struct clock c = f->order.of[q];
+    c.at[q] = 0;
+    run_behind(f, &c);
 }
 
 static int fake_reached(struct dev *d, int64_t mark)
 {
     struct fake *f = of(d);
-    if (f->n_late && f->late[0].number <= f->order.mark[mark - 1].at[DEV_COMM])
-        return 0;
+    for (int q = 0; q < DEV_QUEUES; q++)
+        if (f->late[q].n && f->late[q].work[0].number <= f->order.mark[mark - 1].at[q])
+            return 0;
     fake_order_sync_mark(&f->order, (int)mark);
     return 1;
 }
 
+static void fake_await(struct dev *d, int64_t mark)
+{
+    struct fake *f = of(d);
+    const struct clock c = f->order.mark[mark - 1];
+    run_behind(f, &c);
+    fake_order_sync_mark(&f->order, (int)mark);
+}
+
 static void fake_sync_queue(struct fake *f, enum dev_queue q)
 {
-    run_late(f, f->order.of[q].at[DEV_COMM]);
+    run_behind(f, &f->order.of[q]);
     fake_order_sync(&f->order, q);
 }
 
@@ -211,8 +235,9 @@ static void fake_free(struct dev *d, void *p)
         return;
     }
     in_order(f, b, "its argument", 0, b->bytes, WRITES);
-    if (d->queue == DEV_COMM || f->what[0])              /* nothing that was put off may come to it later */
-        run_late(f, INT64_MAX);
+    for (int q = 0; q < DEV_QUEUES; q++)                 /* nothing that was put off may come to it later */
+        if (q == (int)d->queue || f->what[0])
+            run_late(f, (enum dev_queue)q, INT64_MAX);
     spans_close(&b->spans);
     mem_free(d->mem, b->real);
     b->real = NULL;
@@ -263,6 +288,67 @@ static void fake_fill(struct dev *d, void *p, int byte, size_t bytes)
         memset(to, byte, bytes);
 }
 
+/* ---- memory of the host that the device reads by itself ---- */
+static struct pinned *pin_of(struct fake *f, const char *p, size_t bytes)
+{
+    for (int i = 0; i < FAKE_PINS; i++)
+        if (f->pinned[i].p && p >= f->pinned[i].p && p + bytes <= f->pinned[i].p + f->pinned[i].bytes)
+            return &f->pinned[i];
+    return NULL;
+}
+
+static void *fake_pin(struct dev *d, size_t bytes)
+{
+    for (struct pinned *x = of(d)->pinned; x < of(d)->pinned + FAKE_PINS; x++)
+        if (!x->p) {
+            x->bytes = bytes;
+            return x->p = mem_alloc(d->mem, MEM_WORK, bytes);
+        }
+    return NULL;
+}
+
+struct sent { char *to; const char *from; size_t bytes; };
+static void run_sent(void *arg)
+{
+    const struct sent *s = arg;
+    memcpy(s->to, s->from, s->bytes);
+}
+
+static void fake_unpin(struct dev *d, void *p, size_t bytes)
+{
+    struct fake *f = of(d);
+    struct pinned *x = pin_of(f, p, bytes);
+    f->op = "dev_unpin";
+    if (!x || x->p != p || x->bytes != bytes) {
+        fake_wrong(f, "its argument", p, "is not what was pinned");
+        return;
+    }
+    for (int q = 0; q < DEV_QUEUES; q++)
+        for (int i = 0; i < f->late[q].n; i++)
+            if (f->late[q].work[i].run == run_sent && pin_of(f, ((struct sent *)f->late[q].work[i].arg)->from, 0) == x)
+                fake_wrong(f, "its argument", p, "is still read by the device");
+    if (f->what[0])
+        for (int q = 0; q < DEV_QUEUES; q++)
+            run_late(f, (enum dev_queue)q, INT64_MAX);
+    mem_free(d->mem, p);
+    x->p = NULL;
+}
+
+static void fake_send(struct dev *d, void *p, const void *pinned, size_t bytes)
+{
+    struct fake *f = of(d);
+    fake_begin(d, "dev_send");
+    struct sent *s = malloc(sizeof *s);
+    char *to = fake_at(f, "target", p, bytes, WRITES);
+    if (!pin_of(f, pinned, bytes))
+        fake_wrong(f, "source", pinned, "is not pinned");
+    if (!s)
+        fake_wrong(f, "source", pinned, "cannot be noted: no memory");
+    if (s)
+        *s = (struct sent){ to, pinned, bytes };
+    fake_run(d, d->queue, run_sent, s);
+}
+
 static size_t fake_room(struct dev *d)
 {
     (void)d;
@@ -289,12 +375,16 @@ static void fake_close(struct dev *d)
         mem_free(d->mem, f->block[i].real);
         spans_close(&f->block[i].spans);
     }
+    for (int i = 0; f && i < FAKE_PINS; i++)
+        mem_free(d->mem, f->pinned[i].p);
     if (f && f->base)
         munmap(f->base, RANGE);
     if (f) {
-        for (int i = 0; i < f->n_late; i++)
-            free(f->late[i].arg);
-        free(f->late);
+        for (int q = 0; q < DEV_QUEUES; q++) {
+            for (int i = 0; i < f->late[q].n; i++)
+                free(f->late[q].work[i].arg);
+            free(f->late[q].work);
+        }
         fake_order_close(&f->order);
         free(f->block);
     }
@@ -341,6 +431,7 @@ static const struct dev_memory fake_memory = {
     .alloc = fake_alloc, .free = fake_free, .owns = fake_owns, .read = fake_read, .write = fake_write, .copy = fake_copy,
     .fill = fake_fill,   .sync = fake_sync, .room = fake_room, .check = fake_check, .close = fake_close,
     .mark = fake_mark,   .wait = fake_wait, .reached = fake_reached, .stream = fake_stream, .identity = fake_identity,
+    .await = fake_await, .pin = fake_pin,   .unpin = fake_unpin, .send = fake_send,
 };
 
 int fake_open(struct dev *d, struct err *e)

@@ -6,14 +6,17 @@
 #include "kernels/fake_order.h"
 
 struct block { char *at, *real; size_t bytes; struct spans spans; };     /* real NULL: freed */
-struct late { void (*run)(void *); void *arg; int64_t number; };         /* work of the communication queue that nobody waited for yet */
+struct late { void (*run)(void *); void *arg; int64_t number; };         /* work of a queue that nobody waited for yet */
+struct lates { struct late *work; int n, cap; };                         /* ascending by number */
+struct pinned { char *p; size_t bytes; };
+enum { FAKE_PINS = 16 };
 struct fake {
     char *base, *next;
     struct block *block;                 /* ascending by at */
     int n_blocks, cap;
     struct order order;
-    struct late *late;
-    int n_late, late_cap;
+    struct lates late[DEV_QUEUES];       /* nothing in the compute queue's: it works at once */
+    struct pinned pinned[FAKE_PINS];
     struct fake_stream stream[DEV_QUEUES];
     char identity[64];
     const char *op;                      /* that runs, and the queue it is in */
@@ -31,7 +34,7 @@ void fake_wrong(struct fake *f, const char *arg, const void *p, const char *why)
 void *fake_at(struct fake *f, const char *arg, const void *p, size_t bytes, enum fake_how how);
 /* An argument that must be the host's own. */
 const void *fake_hosts(struct fake *f, const char *arg, const void *p);
-/* Runs task(arg) and frees arg: at once, or in the communication queue as late as anybody may expect it. */
+/* Runs task(arg) and frees arg: at once in the compute queue, in the others as late as anybody may expect it. */
 void fake_run(struct dev *d, enum dev_queue q, void (*task)(void *), void *arg);
 /* Before something runs at once in the queue in use: what was put off in it. */
 void fake_catch_up(struct dev *d);

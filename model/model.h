@@ -7,6 +7,7 @@
 
 #include "comm/comm.h"
 #include "kernels/kernels.h"
+#include "kernels/ring.h"
 #include "model/config.h"
 #include "model/params.h"
 
@@ -83,17 +84,12 @@ void model_pack(const struct model *m, int unit, const void *flat, const void *h
 void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw);
 
 /* ---- resident weights: everything in memory, read through a callback (the server, evaluation) ---- */
-/* Reads the box of a parameter as fp32 or bf16 (the model's dt), row-major contiguous into dst, memory of the host. */
-typedef int (*model_read)(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e);
+/* Brings the box of a parameter as fp32 or bf16 (the model's dt), row-major contiguous, to dst, memory of the ring's device, through the ring. */
+typedef int (*model_read)(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e);
 struct resident { struct weights w; struct model *m; struct unit_weights *unit; void **memory; /* packs and norms of a unit */ };
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
-/* For a thread that may not touch the device: what does is called through by_device, which returns what fn does, whatever thread calls it.
- * NULL: this one. */
-struct resident_source {
-    model_read read;
-    int (*by_device)(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e);
-    void *ctx;
-};
+/* ring: bytes of a half of the ring that slices go through; 0: RING_HALF. door: for a thread that may not touch the device. */
+struct resident_source { model_read read; void *ctx; struct dev_door door; size_t ring; };
 int resident_fill(struct resident *r, struct model *m, const struct resident_source *from, struct err *e);
 void resident_close(struct resident *r);
 

@@ -37,15 +37,12 @@ static size_t staying_bytes(const struct model *m, int unit)
 struct filling {
     struct resident *r;
     const struct resident_source *from;
-    void *flat, *host;               /* the present unit in natural order: on the device, and where it is read to */
-    size_t flat_bytes;
+    struct ring ring;
+    void *flat;                      /* the present unit in natural order */
     int unit;
 };
 
-static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), struct err *e)
-{
-    return f->from->by_device ? f->from->by_device(f->from->ctx, fn, f, e) : fn(f, e);
-}
+static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), struct err *e) { return dev_through(&f->from->door, fn, f, e); }
 
 static int begin(void *arg, struct err *e)
 {
@@ -54,9 +51,10 @@ static int begin(void *arg, struct err *e)
     int64_t most = 0;
     for (int u = 0; u < m->local.n_units; u++)
         most = m->local.unit[u].flat > most ? m->local.unit[u].flat : most;
-    f->flat_bytes = (size_t)most * dtype_size(m->dt);
-    f->flat = dev_alloc(m->dev, MEM_WORK, f->flat_bytes);
-    return f->flat ? 0 : err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
+    f->flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
+    if (!f->flat)
+        return err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
+    return ring_open(&f->ring, m->dev, &f->from->door, f->from->ring ? f->from->ring : RING_HALF, e);
 }
 
 static int begin_unit(void *arg, struct err *e)
@@ -67,8 +65,7 @@ static int begin_unit(void *arg, struct err *e)
     f->r->memory[f->unit] = dev_alloc(m->dev, MEM_PARAMS, bytes);
     if (!f->r->memory[f->unit])
         return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks", f->unit, bytes >> 20);
-    f->host = dev_stage(m->dev, f->flat, f->flat_bytes);
-    return f->host ? 0 : err_set(e, ERR_MEMORY, "no memory for %zu MiB", f->flat_bytes >> 20);
+    return 0;
 }
 
 static int read_unit(struct filling *f, struct err *e)
@@ -78,7 +75,7 @@ static int read_unit(struct filling *f, struct err *e)
     for (int i = u->first; i < u->first + u->n; i++) {
         const struct part *p = &m->local.part[i];
         const struct param *q = &m->table.p[p->param];
-        int rc = p->count ? f->from->read(f->from->ctx, q, &p->box, model_mat(m, f->host, i).p, m->dt, e) : 0;
+        int rc = p->count ? f->from->read(f->from->ctx, q, &p->box, &f->ring, model_mat(m, f->flat, i).p, m->dt, e) : 0;
         if (rc < 0)
             return err_add(e, "loading %s", q->name);
     }
@@ -93,9 +90,9 @@ static int settle_unit(void *arg, struct err *e)
     const struct unit_part *u = &m->local.unit[f->unit];
     struct unit_weights *uw = &f->r->unit[f->unit];
     char *memory = f->r->memory[f->unit], *at = memory;
-    (void)e;
-    dev_unstage(m->dev, f->flat, f->host, f->flat_bytes);
-    f->host = NULL;
+    int rc = ring_settle(&f->ring, e);
+    if (rc < 0)
+        return rc;
     model_point(m, f->unit, f->flat, uw);
     model_pack(m, f->unit, f->flat, m->table.cfg.tied ? f->r->memory[0] : f->flat, uw, memory + staying_bytes(m, f->unit), 0, 1);
     for (int i = u->first; i < u->first + u->n; i++) {
@@ -117,8 +114,7 @@ static int end(void *arg, struct err *e)
     struct filling *f = arg;
     const struct model *m = f->r->m;
     (void)e;
-    if (m->dev->memory)
-        mem_free(m->dev->mem, f->host);
+    ring_close(&f->ring);
     dev_free(m->dev, f->flat);
     return 0;
 }

@@ -71,6 +71,15 @@ static int state_of(struct aside *a)
 
 int aside_asks(struct aside *a) { return state_of(a) > ASIDE_WORKS; }
 
+static void answer(struct aside *a, int rc)
+{
+    pthread_mutex_lock(&a->lock);
+    a->call_rc = rc;
+    a->state = ASIDE_WORKS;
+    pthread_cond_signal(&a->answered);
+    pthread_mutex_unlock(&a->lock);
+}
+
 void aside_rest(struct aside *a, int ms)
 {
     struct timespec t;
@@ -79,8 +88,15 @@ void aside_rest(struct aside *a, int ms)
     t.tv_sec += t.tv_nsec / 1000000000;
     t.tv_nsec %= 1000000000;
     pthread_mutex_lock(&a->lock);
-    while (a->state == ASIDE_WORKS && pthread_cond_timedwait(&a->asked, &a->lock, &t) == 0)
-        ;
+    for (int waits = 1; waits && (a->state == ASIDE_WORKS || a->state == ASIDE_DEVICE);) {
+        if (a->state == ASIDE_WORKS) {
+            waits = pthread_cond_timedwait(&a->asked, &a->lock, &t) == 0;
+            continue;
+        }
+        pthread_mutex_unlock(&a->lock);
+        answer(a, a->call(a->call_arg, a->call_err));
+        pthread_mutex_lock(&a->lock);
+    }
     pthread_mutex_unlock(&a->lock);
 }
 
@@ -88,15 +104,6 @@ void aside_cancel(struct aside *a)
 {
     a->cancelled = 1;
     a->stop = 1;
-}
-
-static void answer(struct aside *a, int rc)
-{
-    pthread_mutex_lock(&a->lock);
-    a->call_rc = rc;
-    a->state = ASIDE_WORKS;
-    pthread_cond_signal(&a->answered);
-    pthread_mutex_unlock(&a->lock);
 }
 
 static void refuse(struct aside *a) { answer(a, err_set(a->call_err, ERR_STOPPED, "stopped: another rank has failed, or the server ends")); }

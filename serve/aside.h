@@ -53,7 +53,7 @@ int aside_together(struct aside *a, aside_call fn, void *arg, struct err *e);
  * ended, 0: not yet, or an error of the transport. */
 int aside_turn(struct aside *a, struct comm *group, struct comm *all, struct err *e);
 int aside_asks(struct aside *a);                           /* a turn may bring it further */
-void aside_rest(struct aside *a, int ms);                  /* until it asks, or that long */
+void aside_rest(struct aside *a, int ms);                  /* until it asks for the others, or that long; what concerns this rank only is done */
 void aside_cancel(struct aside *a);                        /* this rank wants no more of it */
 /* Behind the turn that said 1: 0, or the error that ended it, the same on all ranks. Collective over all. */
 int aside_end(struct aside *a, struct comm *all, struct err *e);

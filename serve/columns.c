@@ -31,7 +31,9 @@ struct exchange {
     const struct box *mine;
     struct box *box;                   /* of all ranks */
     char *row, *part;                  /* what was read; one rank's columns of it */
+    char *got;                         /* this rank's columns of what all have read, from rank after rank */
     int64_t round;
+    struct ring *ring;
     char *dst;
 };
 
@@ -63,21 +65,41 @@ static int pass_on(void *arg, struct err *e)
     struct exchange *x = arg;
     size_t width = (size_t)x->mine->extent[1] * x->element;
     int64_t first, n = rows_of(x, x->me, x->round, &first);
+    char *got = x->got;
     int rc;
     for (int to = 0; to < x->n; to++) {
         size_t bytes = (size_t)(n * x->box[to].extent[1]) * x->element;
+        if (to == x->me || !bytes)
+            continue;
         pick(x, to, n);
-        if (to == x->me)
-            memcpy(x->dst + (size_t)first * width, x->part, bytes);
-        else if (bytes)
-            TRY(comm_send(x->tp, x->part, bytes, to, e));
+        TRY(comm_send(x->tp, x->part, bytes, to, e));
     }
+    pick(x, x->me, n);
     for (int from = 0; from < x->n; from++) {
-        int64_t m = rows_of(x, from, x->round, &first);
-        if (from != x->me && m && width)
-            TRY(comm_recv(x->tp, x->dst + (size_t)first * width, (size_t)m * width, from, e));
+        size_t bytes = (size_t)rows_of(x, from, x->round, &first) * width;
+        if (from == x->me)
+            memcpy(got, x->part, bytes);
+        else if (bytes)
+            TRY(comm_recv(x->tp, got, bytes, from, e));
+        got += bytes;
     }
     rc = 0;
+out:
+    return rc;
+}
+
+/* This rank's thread again: what has come goes where it belongs. */
+static int deliver(struct exchange *x, struct err *e)
+{
+    size_t width = (size_t)x->mine->extent[1] * x->element;
+    const char *got = x->got;
+    int64_t first;
+    int rc = 0;
+    for (int from = 0; from < x->n; from++) {
+        size_t bytes = (size_t)rows_of(x, from, x->round, &first) * width;
+        TRY(ring_put(x->ring, x->dst + (size_t)first * width, got, bytes, e));
+        got += bytes;
+    }
 out:
     return rc;
 }
@@ -89,25 +111,29 @@ static int read_round(struct exchange *x, columns_rows read, void *ctx, struct e
     return n ? read(ctx, &b, x->row, e) : 0;
 }
 
-int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine, size_t element, columns_rows read, void *ctx, void *dst,
-                 struct err *e)
+int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine, size_t element, columns_rows read, void *ctx, struct ring *ring,
+                 void *dst, struct err *e)
 {
-    struct exchange x = { .tp = tp, .n = comm_size(tp), .me = comm_rank(tp), .rows = p->shape[0], .cols = p->shape[1], .element = element, .mine = mine, .dst = dst };
+    struct exchange x = { .tp = tp, .n = comm_size(tp), .me = comm_rank(tp), .rows = p->shape[0], .cols = p->shape[1], .element = element, .mine = mine,
+                          .ring = ring, .dst = dst };
     int rc;
     x.each = ROUND_BYTES / (x.cols * (int64_t)element) + 1;
     x.box = calloc((size_t)x.n, sizeof *x.box);
     x.row = malloc((size_t)(x.each * x.cols) * element);
     x.part = malloc((size_t)(x.each * x.cols) * element);
-    TRY(x.box && x.row && x.part ? 0 : err_set(e, ERR_MEMORY, "no memory for rows of %s", p->name));
+    x.got = malloc((size_t)(x.each * x.n * mine->extent[1]) * element + 1);
+    TRY(x.box && x.row && x.part && x.got ? 0 : err_set(e, ERR_MEMORY, "no memory for rows of %s", p->name));
     TRY(aside_together(a, tell_boxes, &x, e));
     for (; x.round * x.each < (x.rows + x.n - 1) / x.n; x.round++) {             /* as many for all: the largest share decides */
         TRY(read_round(&x, read, ctx, e));
         TRY(aside_together(a, pass_on, &x, e));
+        TRY(deliver(&x, e));
     }
     rc = 0;
 out:
     free(x.box);
     free(x.row);
     free(x.part);
+    free(x.got);
     return rc;
 }

@@ -3,6 +3,7 @@
 #ifndef SHARDLINE_SERVE_COLUMNS_H
 #define SHARDLINE_SERVE_COLUMNS_H
 
+#include "kernels/ring.h"
 #include "model/params.h"
 #include "serve/aside.h"
 
@@ -12,8 +13,8 @@ typedef int (*columns_rows)(void *ctx, const struct box *b, void *dst, struct er
 /* Both in the thread of a, on every rank of tp. 1: the ranks of tp read from servers through caches of their own; 0: they share one, or the files
  * are here. */
 int columns_wanted(struct aside *a, struct comm *tp, uint64_t cache, struct err *e);
-/* dst gets box mine of p; element: its bytes. A rank that cannot read ends with its error, the others are stopped by a. */
-int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine, size_t element, columns_rows read, void *ctx, void *dst,
-                 struct err *e);
+/* dst gets box mine of p through the ring; element: its bytes. A rank that cannot read ends with its error, the others are stopped by a. */
+int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine, size_t element, columns_rows read, void *ctx, struct ring *ring,
+                 void *dst, struct err *e);
 
 #endif

@@ -40,14 +40,16 @@ static void look_at(struct reader *r, int i, const struct box *b, int64_t lo, in
 }
 
 /* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32: widening is exact. */
-static int read_converted(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from, void *dst, enum dtype dt, struct err *e)
+static int read_piece(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from, void *dst, enum dtype dt, struct err *e)
 {
     float *wide = dt == DT_F32 ? dst : r->wide;
-    void *stored = from == DT_F32 ? (void *)wide : r->raw;
+    void *stored = from == dt ? dst : from == DT_F32 ? (void *)wide : r->raw;
     int rc = ckpt_read_range(r->l->ckpt, i, b, lo, hi, stored, e);
     if (rc < 0)
         return rc;
     look_at(r, i, b, lo, hi, stored);
+    if (from == dt)
+        return 0;
     if (from != DT_F32)
         KERNEL(r->host, widen, wide, r->raw, from, hi - lo);
     if (dt != DT_F32)
@@ -55,20 +57,17 @@ static int read_converted(struct reader *r, int i, const struct box *b, int64_t 
     return 0;
 }
 
-/* Box b of tensor i, whatever its dtype is there. */
-static int read_here(struct reader *r, int i, const struct box *b, void *dst, enum dtype dt, struct err *e)
+/* Box b of tensor i, whatever its dtype is there, to dst through the ring. */
+static int read_here(struct reader *r, int i, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
 {
-    enum dtype from = (enum dtype)stored_dtype(ckpt_tensor(r->l->ckpt, i));
-    int64_t n = box_count(b);
-    if (from == dt) {
-        int rc = ckpt_read(r->l->ckpt, i, b, dst, e);
-        if (rc >= 0)
-            look_at(r, i, b, 0, n, dst);
-        return rc;
-    }
-    for (int64_t lo = 0; lo < n; lo += CHUNK_ELEMENTS) {
-        int64_t hi = lo + CHUNK_ELEMENTS < n ? lo + CHUNK_ELEMENTS : n;
-        int rc = read_converted(r, i, b, lo, hi, from, (char *)dst + (size_t)lo * dtype_size(dt), dt, e);
+    const enum dtype from = (enum dtype)stored_dtype(ckpt_tensor(r->l->ckpt, i));
+    const size_t element = dtype_size(dt);
+    int64_t n = box_count(b), got;
+    for (int64_t lo = 0; lo < n; lo += got) {
+        void *place;
+        got = n - lo < CHUNK_ELEMENTS || from == dt ? n - lo : CHUNK_ELEMENTS;
+        got = ring_take(ring, (char *)dst + (size_t)lo * element, got, element, &place, e);
+        int rc = got < 0 ? (int)got : read_piece(r, i, b, lo, lo + got, from, place, dt, e);
         if (rc < 0)
             return rc;
     }
@@ -79,7 +78,8 @@ struct rows { struct reader *r; int tensor; enum dtype dt; };
 static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
 {
     const struct rows *x = ctx;
-    return read_here(x->r, x->tensor, b, dst, x->dt, e);
+    struct ring none = { .d = x->r->host };
+    return read_here(x->r, x->tensor, b, &none, dst, x->dt, e);
 }
 
 /* Is this rank the one that counts its box of p? Of rows that ranks pass on, each is read once by one of them, for every parameter in the tensor. */
@@ -92,7 +92,7 @@ static int counts_box(const struct reader *r, const struct param *p, int rows)
     return rows && p->n_sharing;
 }
 
-static int read_param(struct reader *r, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
+static int read_param(struct reader *r, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
 {
     int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
     const struct ckpt_tensor *t = i < 0 ? NULL : ckpt_tensor(r->l->ckpt, i);
@@ -107,15 +107,15 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
     r->counts = r->seen && counts_box(r, p, rows);
     if (rows) {
         struct rows ctx = { r, i, dt };
-        return columns_read(r->aside, r->tp, p, b, dtype_size(dt), read_rows, &ctx, dst, e);
+        return columns_read(r->aside, r->tp, p, b, dtype_size(dt), read_rows, &ctx, ring, dst, e);
     }
-    return read_here(r, i, b, dst, dt, e);
+    return read_here(r, i, b, ring, dst, dt, e);
 }
 
-static int read_box(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
+static int read_box(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
 {
     struct reader *r = ctx;
-    int rc = r->aside->stop ? err_set(e, ERR_STOPPED, "stopped: another rank has failed, or the server ends") : read_param(r, p, b, dst, dt, e);
+    int rc = r->aside->stop ? err_set(e, ERR_STOPPED, "stopped: another rank has failed, or the server ends") : read_param(r, p, b, ring, dst, dt, e);
     if (rc >= 0 && r->progress)
         atomic_fetch_add(&r->progress->done, box_count(b) * (int64_t)dtype_size(dt));
     return rc;
@@ -172,7 +172,7 @@ int weights_read(struct aside *a, struct loaded *l, struct model *m, struct dev 
 {
     struct comm *tp = m->tp;
     struct reader r = { .aside = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
-    const struct resident_source from = { read_box, by_device, &r };
+    const struct resident_source from = { .read = read_box, .ctx = &r, .door = { by_device, &r } };
     int rc;
     r.raw = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     r.wide = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);

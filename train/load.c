@@ -116,6 +116,7 @@ out:
 }
 
 /* ---- reading ---- */
+#define CHUNK_ELEMENTS ((int64_t)4 << 20)        /* of weights that must be rounded */
 static const enum ckpt_role role_of[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
 
 static int find_tensor(struct trainer *t, enum ckpt_role role, const struct param *p, struct err *e)
@@ -159,17 +160,22 @@ static int fill(void *ctx, enum zero_state s, const struct param *p, const struc
     return read_floats(ctx, role_of[s], p, b, lo, hi, dst, e);
 }
 
-int trainer_read_param(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e)
+int trainer_read_param(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
 {
     struct trainer *t = ctx;
-    int64_t n = box_count(b);
-    float *wide = dt == DT_F32 ? dst : malloc((size_t)n * 4 + 4);
-    int rc = wide ? read_floats(t, ROLE_WEIGHT, p, b, 0, n, wide, e) : err_set(e, ERR_MEMORY, "no memory to read %s", p->name);
-    if (wide && dt != DT_F32) {
-        if (rc >= 0)
-            KERNEL(t->dev->host, round_to, dst, dt, wide, n);
-        free(wide);
+    const size_t element = dtype_size(dt);
+    int64_t n = box_count(b), most = dt == DT_F32 ? n : CHUNK_ELEMENTS, got;
+    float *buf = dt == DT_F32 ? NULL : malloc(CHUNK_ELEMENTS * sizeof *buf);
+    int rc = buf || dt == DT_F32 ? 0 : err_set(e, ERR_MEMORY, "no memory to read %s", p->name);
+    for (int64_t lo = 0; rc >= 0 && lo < n; lo += got) {
+        void *place;
+        got = ring_take(ring, (char *)dst + (size_t)lo * element, n - lo < most ? n - lo : most, element, &place, e);
+        float *wide = buf ? buf : place;
+        rc = got < 0 ? (int)got : read_floats(t, ROLE_WEIGHT, p, b, lo, lo + got, wide, e);
+        if (rc >= 0 && buf)
+            KERNEL(t->dev->host, round_to, place, dt, buf, got);
     }
+    free(buf);
     return rc;
 }
 

@@ -76,7 +76,7 @@ void trainer_close(struct trainer *t);
 int trainer_find_source(struct trainer *t, struct err *e);       /* opens t->source, reads its config */
 int64_t trainer_step_of(const char *name);                       /* N of "step-N"; -1: another name */
 int trainer_load(struct trainer *t, struct err *e);
-int trainer_read_param(void *ctx, const struct param *p, const struct box *b, void *dst, enum dtype dt, struct err *e);
+int trainer_read_param(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e);
 /* step.c */
 double schedule_lr(const struct train_opts *o, int64_t step);
 int step_run(struct trainer *t, struct step_result *r, struct err *e);

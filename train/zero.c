@@ -141,8 +141,9 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
     return 0;
 }
 
-/* One state of one part: elements that this rank holds, in chunks. */
-static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn, void *ctx, int from_weight, float *buf, struct err *e)
+/* One state of one part: elements that this rank holds, in chunks. Weights, which ranks of a machine may share, are written in their last form only. */
+struct filling { struct ring ring; float *buf; };
+static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn, void *ctx, int from_weight, struct filling *to, struct err *e)
 {
     const struct part *p = &z->m->local.part[part];
     const struct param *q = &z->m->table.p[p->param];
@@ -150,44 +151,42 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
     int weight = s == ZERO_WEIGHT;
     int64_t begin = weight ? x->weight_begin : x->own_begin, n = weight && z->stage < 3 ? z->m->local.unit[q->unit].flat : x->own;
     int64_t lo = begin - p->offset, hi = lo + n;
-    float *state[] = { NULL, x->master, x->exp_avg, x->exp_avg_sq };
+    void *state[] = { x->weight, x->master, x->exp_avg, x->exp_avg_sq };
+    size_t element = weight ? dtype_size(z->m->dt) : sizeof(float);
     lo = lo < 0 ? 0 : lo;
     hi = hi > p->count ? p->count : hi;
-    for (; lo < hi; lo += CHUNK) {
-        int64_t end = lo + CHUNK < hi ? lo + CHUNK : hi, at = p->offset + lo - begin;
-        int rc = fn(ctx, from_weight ? ZERO_WEIGHT : s, q, &p->box, lo, end, buf, e);
+    for (int64_t got; lo < hi; lo += got) {
+        char *at = (char *)state[s] + (size_t)(p->offset + lo - begin) * element;
+        void *place;
+        got = ring_take(&to->ring, at, hi - lo < CHUNK ? hi - lo : CHUNK, element, &place, e);
+        int rc = got < 0 ? (int)got : fn(ctx, from_weight ? ZERO_WEIGHT : s, q, &p->box, lo, lo + got, weight ? to->buf : place, e);
         if (rc < 0)
             return rc;
-        if (!weight) {
-            dev_write(z->m->dev, state[s] + at, buf, (size_t)(end - lo) * 4);
-            continue;
-        }
-        size_t el = dtype_size(z->m->dt), bytes = (size_t)(end - lo) * el;
-        void *to = (char *)x->weight + (size_t)at * el, *host = dev_stage(z->m->dev, to, bytes);
-        if (!host)
-            return missing(e, "a chunk of weights");
-        KERNEL(z->m->dev->host, round_to, host, z->m->dt, buf, end - lo);
-        dev_unstage(z->m->dev, to, host, bytes);
+        if (weight)
+            KERNEL(z->m->dev->host, round_to, place, z->m->dt, to->buf, got);
     }
     return 0;
 }
 
 int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATES], struct err *e)
 {
-    float *buf = malloc(CHUNK * sizeof *buf);
-    int rc = 0;
-    if (!buf)
-        return missing(e, "a chunk of a checkpoint");
+    const struct dev_door mine = { 0 };
+    struct filling to = { .buf = malloc(CHUNK * sizeof *to.buf) };
+    int rc = to.buf ? 0 : missing(e, "a chunk of a checkpoint");
+    TRY(rc);
+    TRY(ring_open(&to.ring, z->m->dev, &mine, RING_HALF, e));
     for (enum zero_state s = 0; s < ZERO_STATES; s++) {      /* a state after the other: that is how files hold them */
         int is_master = s == ZERO_MASTER && z->m->dt != DT_F32;
         if (!(s == ZERO_MASTER ? is_master : have[s]))
             continue;
         for (int i = 0; i < z->m->local.n_parts; i++)
-            TRY(load_state(z, s, i, fn, ctx, is_master && !have[s], buf, e));
+            TRY(load_state(z, s, i, fn, ctx, is_master && !have[s], &to, e));
     }
+    TRY(ring_settle(&to.ring, e));
     zero_forget_packs(z);
 out:
-    free(buf);
+    ring_close(&to.ring);
+    free(to.buf);
     return rc;
 }
 

@@ -131,6 +131,12 @@ static int cuda_reached(struct dev *d, int64_t mark)
     return rc != cudaErrorNotReady;      /* a failure is noted elsewhere */
 }
 
+static void cuda_await(struct dev *d, int64_t mark)
+{
+    if (!failed(d))
+        await(d, event_of(of(d), mark), "waiting for a mark");
+}
+
 static void cuda_sync(struct dev *d)
 {
     for (int q = 0; q < DEV_QUEUES && !failed(d); q++)
@@ -215,6 +221,29 @@ static void cuda_write(struct dev *d, void *p, const void *host, size_t bytes)
     }
 }
 
+static void *cuda_pin(struct dev *d, size_t bytes)
+{
+    void *p = NULL;
+    if (mem_made_to_fail(d->mem) || cudaMallocHost(&p, bytes) != cudaSuccess) {
+        (void)cudaGetLastError();        /* no memory is no failure of the device */
+        return NULL;
+    }
+    mem_count(d->mem, MEM_WORK, (int64_t)bytes);
+    return p;
+}
+
+static void cuda_unpin(struct dev *d, void *p, size_t bytes)
+{
+    cuda_well(d, cudaFreeHost(p), "giving pinned memory back");
+    mem_count(d->mem, MEM_WORK, -(int64_t)bytes);
+}
+
+static void cuda_send(struct dev *d, void *p, const void *pinned, size_t bytes)
+{
+    if (!failed(d))
+        cuda_well(d, cudaMemcpyAsync(p, pinned, bytes, cudaMemcpyHostToDevice, cuda_stream(d)), "sending to the device");
+}
+
 static int fetch_slot(struct dev *d, const struct slot *s, const char *p, size_t n)
 {
     return cuda_well(d, cudaMemcpyAsync(s->p, p, n, cudaMemcpyDeviceToHost, cuda_stream(d)), "copying from the device") &&
@@ -263,8 +292,8 @@ void *cuda_lend_room(struct dev *d, size_t bytes)
 {
     struct queue *c = in_use(d);
     size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
-    if (room > LEND_BYTES / 4) {
-        cuda_well(d, cudaErrorMemoryAllocation, "arguments of more than 8 MiB: use fewer rows at a time");
+    if (room > LEND_BYTES / 4 || !c->lend) {
+        cuda_well(d, cudaErrorMemoryAllocation, c->lend ? "arguments of more than 8 MiB: use fewer rows at a time" : "the copy queue takes no ops");
         return NULL;
     }
     if (c->lent + room > LEND_BYTES)
@@ -307,10 +336,11 @@ static void close_queue(struct queue *q)
         cudaStreamDestroy(q->stream);
 }
 
-static int open_queue(struct dev *d, struct queue *q)
+/* Copies lend nothing. */
+static int open_queue(struct dev *d, struct queue *q, int lends)
 {
     int ok = cuda_well(d, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "a stream") &&
-             cuda_well(d, cudaMalloc((void **)&q->lend, LEND_BYTES), "memory for arguments");
+             (!lends || cuda_well(d, cudaMalloc((void **)&q->lend, LEND_BYTES), "memory for arguments"));
     for (int i = 0; i < MARKS && ok; i++)
         ok = cuda_well(d, cudaEventCreateWithFlags(&q->mark[i], cudaEventDisableTiming), "an event");
     return ok;
@@ -343,6 +373,7 @@ static const struct dev_memory cuda_memory = {
     .alloc = cuda_alloc, .free = cuda_free, .owns = cuda_owns, .read = cuda_read, .write = cuda_write, .copy = cuda_copy,
     .fill = cuda_fill,   .sync = cuda_sync, .room = cuda_room, .check = cuda_check, .close = cuda_close,
     .mark = cuda_mark,   .wait = cuda_wait, .reached = cuda_reached, .stream = cuda_stream_of, .identity = cuda_identity,
+    .await = cuda_await, .pin = cuda_pin,   .unpin = cuda_unpin, .send = cuda_send,
     .numerics = products_numerics,
 };
 
@@ -362,7 +393,7 @@ static int open_ring(struct dev *d, struct cuda *c)
 {
     int ok = 1;
     for (int q = 0; q < DEV_QUEUES && ok; q++)
-        ok = open_queue(d, &c->queue[q]);
+        ok = open_queue(d, &c->queue[q], q != DEV_COPY);
     for (int i = 0; i < SLOTS; i++)
         ok = ok && cuda_well(d, cudaMallocHost((void **)&c->slot[i].p, SLOT_BYTES), "pinned memory") &&
              cuda_well(d, cudaEventCreateWithFlags(&c->slot[i].done, cudaEventDisableTiming), "an event");

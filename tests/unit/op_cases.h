@@ -6,6 +6,7 @@
 #include "kernels/dev.h"
 #include "kernels/fn.h"
 #include "kernels/kernels.h"
+#include "kernels/ring.h"
 #include "tests/test.h"
 
 enum { MOST = 12 };
@@ -195,6 +196,28 @@ static void optimizer(struct both *b)
     same(b, "optimizer", DT_F32);
 }
 
+/* Through a ring that is smaller than what comes, and read where it belongs. */
+static void slices(struct both *b)
+{
+    enum { LONG = 5000 };
+    const int x = fill(b, DT_F32, LONG);
+    struct err e;
+    for (int k = 0; k < 2; k++) {
+        struct ring r;
+        CHECK_INT(ring_open(&r, b->dev[k], &(struct dev_door){ 0 }, 4096, &e), 0);
+        for (int64_t at = 0, got; at < LONG; at += got) {
+            void *host;
+            got = ring_take(&r, (float *)b->p[x][k] + at, LONG - at < 777 ? LONG - at : 777, sizeof(float), &host, &e);
+            for (int64_t i = 0; i < got; i++)
+                ((float *)host)[i] = (float)(at + i);
+        }
+        CHECK_INT(ring_settle(&r, &e), 0);
+        dev_fill(b->dev[k], b->p[x][k], 0, 12);              /* behind what came */
+        ring_close(&r);
+    }
+    same(b, "slices from the host", DT_F32);
+}
+
 /* kernels: SHARDLINE_CUDA; NULL: those that are chosen without it. last: what products and attention are asked for. */
 static void all_with(const char *device, const char *kernels, enum dtype last)
 {
@@ -215,6 +238,7 @@ static void all_with(const char *device, const char *kernels, enum dtype last)
         vectors(&b, dt);
     }
     optimizer(&b);
+    slices(&b);
     dev_close(b.dev[1]);
     CHECK_INT(b.mem.total_now, 0);
 }
