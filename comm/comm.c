@@ -199,6 +199,15 @@ int comm_free_shared(struct comm *c, void *p, struct err *e)
 
 void comm_shared_by(const struct comm *c, int *rank, int *size) { sharing(c)->shared_by(c, rank, size); }
 
+int comm_here(const struct comm *c)
+{
+    const struct place *at = &c->w->at;
+    int n = 0;
+    for (int r = 0; r < c->size; r++)
+        n += !at->node_of || at->node_of[c->member[r]] == at->node_of[at->rank];
+    return n;
+}
+
 int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
     COUNTED(c, COMM_SEND, bytes, via(c, buf)->send(c, buf, bytes, to, e));

@@ -69,6 +69,8 @@ int comm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes
 int comm_free_shared(struct comm *c, void *p, struct err *e);
 /* The ranks of c that have such memory together with this one: which of them it is, and how many they are. */
 void comm_shared_by(const struct comm *c, int *rank, int *size);
+/* The ranks of c on this rank's machine, whoever carries what goes between them; a device has no memory that they share. */
+int comm_here(const struct comm *c);
 
 /* ---- collectives ---- */
 int comm_barrier(struct comm *c, struct err *e);

@@ -204,12 +204,11 @@ out:
 /* Engines that plan get their requests through a router; those of other processes through a link to rank 0's. */
 static int open_lanes(struct server *s, struct err *e)
 {
-    int rc = is_head(s) ? router_open(&s->router, is_first(s) ? (int)s->o.replicas : 1, e) : 0, fd, mine, here;
+    int rc = is_head(s) ? router_open(&s->router, is_first(s) ? (int)s->o.replicas : 1, e) : 0, fd;
     TRY(comm_agree(s->mesh.all, rc, e));
-    comm_shared_by(s->mesh.all, &mine, &here);
     if (s->o.replicas == 1)
         return 0;
-    if (here != comm_size(s->mesh.all))
+    if (comm_here(s->mesh.all) != comm_size(s->mesh.all))
         return err_set(e, ERR_USAGE, "--replicas %lld needs all ranks on one machine: start a pserve on each, behind a load balancer", (long long)s->o.replicas);
     TRY(link_open(&s->front, &fd, s->mesh.all, s->mesh.at[AXIS_DP], is_head(s), &s->router, &s->service, e));
     rc = fd >= 0 ? link_back_open(&s->back, fd, &s->router, &s->service, e) : 0;
@@ -315,7 +314,7 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_head(s) ? &s->router : NULL, e);
     TRY(comm_agree(s->mesh.all, rc, e));
     s->engine.loaded = &s->loaded;
-    comm_shared_by(s->mesh.all, &(int){ 0 }, &s->engine.n_here);
+    s->engine.n_here = comm_here(s->mesh.all);
     s->engine.follows = !is_first(s);
     s->engine.log = &s->log;
     TRY(report(s, e));

@@ -334,10 +334,10 @@ static int open_state(struct trainer *t, struct err *e)
         t->weights = &t->resident.w;
         return ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e);
     }
-    comm_shared_by(t->mesh.axis[AXIS_TP], &rank, &sharers);
-    if (sharers < t->layout.tp && (!strcmp(t->o.transport, "auto") || t->o.ranks_per_node))
+    int here = comm_here(t->mesh.axis[AXIS_TP]);
+    if (here < t->layout.tp)
         log_line(&t->log, "tp %d spans machines (%d ranks of a group on this one): its sums, two a layer, go over the network: use --tp %d or less",
-                 t->layout.tp, sharers, sharers);
+                 t->layout.tp, here, here);
     comm_shared_by(dp, &rank, &sharers);
     how.overlap = opts_overlap(&t->o, t->given, t->layout.dp, sharers);
     TRY(zero_open(&t->zero, &t->model, dp, t->mesh.axis[AXIS_PP], t->mesh.all, how, &t->plan, e));

@@ -11,6 +11,7 @@ common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps 3 --seq-len 63 --glob
 reference
 here "one rank"
 here "kv heads replicated, vocabulary split, ZeRO-3 with its counter" --tp 4 --ranks 8 --zero 3 --micro-batch 1
+claim "ranks of one machine are said to be on one, whoever shares a GPU" eval '[[ $err != *"spans machines"* ]]'
 here "pipeline with layers computed again, ZeRO-1" --pp 2 --ranks 4 --zero 1 --micro-batch 2 --recompute full
 here "ZeRO-2, saved behind training" --ranks 2 --zero 2 --save-async --save-every 1
 here "gradients left for later" --pp 2 --micro-batch 2 --schedule zero-bubble
