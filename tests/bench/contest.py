@@ -54,9 +54,9 @@ class Table:
         self.rows = []
         print(header, flush=True)
 
-    def add(self, name, ours, peer, peer_name, unit, note="", better="higher"):
-        ratio = None
-        if peer:
+    def add(self, name, ours, peer, peer_name, unit, note="", better="higher", ratio=None):
+        """ratio: of the figures unless given (the median over rounds, say)."""
+        if peer and ratio is None:
             ratio = ours / peer if better == "higher" else peer / ours
         self.rows.append({"name": name, "ours": ours, "peer": peer, "peer_name": peer_name, "unit": unit, "ratio": ratio and round(ratio, 4)})
         side = f"{peer:10.1f} {peer_name:14s} {ratio:6.2f}" if peer else " " * 10 + f" {'-':14s} {'-':>6s}"

@@ -2,16 +2,18 @@
 """serve_bench.py - serving speed over HTTP beside llama.cpp (llama-cpp-python) and transformers.
 
 usage: serve_bench.py [--bin DIR] [--sizes 110m,1b] [--dtypes bf16,fp32] [--tp N] [--threads N] [--rounds N] [--fast] [--rows LIST] [--peers llama.cpp,transformers]
+                      [--models DIR]
 PEERS=DIR (serve_llama.py, serve_hf.py, llama_gguf.py) and PEER_PYTHON put the peers beside; they are called below HTTP, ours through it.
 Rows: start to ready (weights in the page cache), prefill of 512 tokens, time to the first token (64 tokens, an idle server), tokens/s
 while 1, 8, 32 sequences decode (n over the median time between tokens). rN and tN, for the smallest model: requests/s of one token and tokens/s
-of answers of 16, N connections. Weights are random; the models are made in a folder of TMPDIR."""
+of answers of 16, N connections. Contestants take turns, --rounds of them: a figure is the best, a ratio the median. Weights are random; the models are made in a folder of TMPDIR, or stay in --models DIR for the next run."""
 import argparse
 import array
 import json
 import os
 import random
 import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -140,8 +142,8 @@ def peer_figures(lines, best):
         key = {"prefill": "prefill", "load": "ready"}.get(line["metric"].split()[0])
         if line["metric"].startswith("decode batch "):
             key = "b" + line["metric"].split()[2]
-        if key:
-            value = -line["value"] if key == "ready" else line["value"]
+        if key:         # a decode row is the median of its steps, as ours is; the peer's programs give their best step first
+            value = -line["value"] if key == "ready" else line["config"]["median"] if key[0] == "b" else line["value"]
             best[key] = max(best.get(key, -1e30), value)
 
 
@@ -150,8 +152,9 @@ def peers_for(a, size, dtype, model, tmp):
     out = {}
     if peer_has("llama_cpp", "serve_llama.py") and peer_has("gguf", "llama_gguf.py"):
         kind = "bf16" if dtype == "bf16" else "f32"
-        subprocess.run([os.environ["PEER_PYTHON"], os.path.join(os.environ["PEERS"], "llama_gguf.py"), size, tmp, kind], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         path = os.path.join(tmp, f"{size}-{kind}.gguf")
+        if not os.path.exists(path):
+            subprocess.run([os.environ["PEER_PYTHON"], os.path.join(os.environ["PEERS"], "llama_gguf.py"), size, tmp, kind], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if os.path.exists(path):
             out["llama.cpp"] = lambda best: peer_figures(peer_lines("serve_llama.py", a.threads * a.tp, path), best)
     if peer_has("transformers", "serve_hf.py"):
@@ -172,46 +175,59 @@ def main():
     ap.add_argument("--fast", action="store_true", help="a contestant with --numerics fast")
     ap.add_argument("--rows", default="prefill,b1,b8,b32,ready,ttft", help="which rows; also r1,r32,r256,t1,t32,t256 (a peer's program measures all of its own)")
     ap.add_argument("--peers", default="llama.cpp,transformers")
+    ap.add_argument("--models", help="models are looked for here, made here if they are not, and stay")
     a = ap.parse_args()
     a.rows = a.rows.split(",")
-    tmp = tempfile.mkdtemp(prefix="shardline-bench-")
+    if a.models:
+        os.makedirs(a.models, exist_ok=True)
+    tmp = a.models or tempfile.mkdtemp(prefix="shardline-bench-")
     table = Table(f"{'serving':58s} {'ours':>10s} {'peer':>10s} {'':14s} {'ratio':>6s}")
     try:
         for size in a.sizes.split(","):
             for dtype in a.dtypes.split(","):
                 contest(a, table, size, dtype, tmp)
     finally:
-        shutil.rmtree(tmp, ignore_errors=True)
+        if not a.models:
+            shutil.rmtree(tmp, ignore_errors=True)
     table.end()
 
 
 def contest(a, table, size, dtype, tmp):
     model = os.path.join(tmp, f"{size}-{dtype}-folder")
-    make_model(size, dtype, model)
+    if not os.path.exists(os.path.join(model, "config.json")):        # the last file of it
+        make_model(size, dtype, model)
     run = {"ours": lambda best: ours(a, size, model, "exact", best)}
     if a.fast:
         run["fast"] = lambda best: ours(a, size, model, "fast", best)
     run.update({k: f for k, f in peers_for(a, size, dtype, model, tmp).items() if k in a.peers})
-    best = {name: {} for name in run}
-    for _ in range(a.rounds):
+    rounds = [{name: {} for name in run} for _ in range(a.rounds)]
+    for found in rounds:
         for name, f in run.items():
             try:
-                f(best[name])
+                f(found[name])
             except (RuntimeError, OSError, subprocess.SubprocessError) as why:
                 log(f"{name}: {why}")
+
+    def best(name, key):
+        return max((r[name][key] for r in rounds if key in r[name]), default=None)
+
+    def ratio(name, key, lower):        # the speed of memory moves by a half within minutes: turns are compared, not the best of each
+        both = [r["ours"][key] / r[name][key] for r in rounds if key in r["ours"] and key in r[name]]
+        return statistics.median(1 / x if lower else x for x in both) if both else None
     rows = [("prefill", "prefill 512", "tokens/s")] + [(f"b{n}", f"decode batch {n}", "tokens/s") for n in BATCHES]
     rows += [(k, f"{'one-token requests' if m == 1 else 'answers of 16'}, {n} connections", "requests/s" if m == 1 else "tokens/s") for k, (n, m) in LOADS.items()]
     rows += [("ready", "start to ready", "s"), ("ttft", "first token after 64", "ms")]
     for key, what, unit in rows:
-        mine = best["ours"].get(key)
+        mine = best("ours", key)
         if mine is None or key not in a.rows:
             continue
-        others = [n for n in run if n != "ours" and key in best[n]]
+        others = [n for n in run if n != "ours" and best(n, key) is not None]
         for n in others or [None]:
             lower = unit in ("s", "ms")
-            table.add(f"{size} {dtype} {what}, tp {a.tp} x {a.threads} threads", abs(mine), abs(best[n][key]) if n else None, n or "-", unit,
-                      better="lower" if lower else "higher")
-    shutil.rmtree(model)
+            table.add(f"{size} {dtype} {what}, tp {a.tp} x {a.threads} threads", abs(mine), abs(best(n, key)) if n else None, n or "-", unit,
+                      better="lower" if lower else "higher", ratio=ratio(n, key, lower) if n else None)
+    if not a.models:
+        shutil.rmtree(model)
 
 
 if __name__ == "__main__":
