@@ -33,8 +33,8 @@ NVCC      ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v
 CUDA      ?= $(if $(and $(filter release,$(CONFIG)),$(shell command -v g++)),$(patsubst %/bin/nvcc,%,$(NVCC)))
 CUDA_ARCH ?= 80 90 120
 NVFLAGS   := -std=c++20 -O3 -lineinfo -I. -fmad=false -ftz=false -prec-div=true -prec-sqrt=true --threads 2 -Werror all-warnings \
-             -Xcompiler -Wall,-Wextra,-Werror,-Wno-missing-field-initializers \
-             -gencode arch=compute_80,code=compute_80 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a))
+             -Xcompiler -Wall,-Wextra,-Werror,-Wno-missing-field-initializers
+NVCODE    := -gencode arch=compute_80,code=compute_80 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a))
 CFLAGS_CUDA = -isystem $(CUDA)/include
 LIBS_CUDA   = $(CUDA)/lib64/libcudart_static.a -lrt -lstdc++
 
@@ -43,7 +43,7 @@ LIBS_CUDA   = $(CUDA)/lib64/libcudart_static.a -lrt -lstdc++
 CU_SRC    := $(wildcard kernels/cuda/*.cu)
 EMU_SRC   := $(filter-out %/none.c,$(wildcard kernels/cuda/*.c)) $(wildcard kernels/cuda/emu/*.c)
 EMU_OBJ   := $(CU_SRC:%.cu=$B/emu/%.o) $(EMU_SRC:%.c=$B/emu/%.o)
-EMU_FLAGS := -x c++ -std=c++20 -g -pthread -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-missing-field-initializers -I. \
+EMU_FLAGS := -x c++ -std=c++20 -g -pthread -Wno-psabi -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-missing-field-initializers -I. \
              -isystem kernels/cuda/emu -include kernels/cuda/emu/words.h -DCUDA_EMU -D__CUDACC__ \
              $(if $(filter sanitize,$(CONFIG)),$(FLAGS_sanitize),$(if $(filter altered,$(CONFIG)),$(FLAGS_altered),-O2) -fsanitize=thread)
 
@@ -90,8 +90,10 @@ $B/obj/%.o: %.c
 $B/obj/%.o: %.cu
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  nvcc  $<")
-	$(Q)$(if $(findstring ccache,$(CC)),ccache) $(NVCC) $(NVFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
+	$(Q)$(if $(findstring ccache,$(CC)),ccache) $(NVCC) $(NVFLAGS) $(NVCODE) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $B/obj/kernels/cuda/%.o: CFLAGS_PKG += $(CFLAGS_CUDA)
+# wgmma is sm_90a's alone, whose code is the only one for that GPU in this object; for others its kernels are empty
+$B/obj/kernels/cuda/wgmma.o: NVCODE := -gencode arch=compute_80,code=compute_80 $(if $(filter 90,$(CUDA_ARCH)),-gencode arch=compute_90a,code=sm_90a)
 
 $B/emu/%.o: %.cu
 	@mkdir -p $(@D)

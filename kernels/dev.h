@@ -66,7 +66,7 @@ struct dev {
     struct dev_idle idle;            /* may be empty                                                           */
     struct dev *host;                /* the CPU beside it, for ops on host memory; a CPU's is itself           */
     int fast;                        /* --numerics fast: products in any order, by a library where that is faster */
-    char note[160];                  /* who multiplies, for a line of the log; "": nothing to say               */
+    char note[240];                  /* who multiplies, for a line of the log; "": nothing to say               */
 };
 
 /* kind: "cpu" or "cuda" (ERR_DEVICE when built without or absent). threads >= 1. The CPU class is the best this machine has;

@@ -1,5 +1,5 @@
 /* gemm.cu - the products of the CUDA device: bf16 on tensor cores, fp32 through shared memory. Which kernel makes a product is chosen by its sizes
- * and is no matter of bits: all of a dtype have one order (gemm_tile.cuh). Packed weights are those of simt_text.h: panels [k][32]. */
+ * and is no matter of bits: all of a dtype have one order (gemm_tile.cuh), and where mma and wgmma round otherwise one of them makes all (wgmma.h). Packed weights are those of simt_text.h: panels [k][32]. */
 #include "kernels/cuda/gemm_bf16.cuh"
 #include "kernels/cuda/gemm_f32.cuh"
 #include "kernels/cuda/gemm_few.cuh"
@@ -7,6 +7,7 @@ extern "C" {
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/products.h"
 }
+#include "kernels/cuda/wgmma.h"
 
 /* Leaves whose sums wait in shared memory: all of this call but the newest. */
 static int slots_of(const struct tree_acc &t, int n_leaves)
@@ -40,11 +41,13 @@ struct size { gemm_starter *start; int rows, cols; size_t pipe_bytes, slot_bytes
 enum { N_SIZES = 5 };
 static const struct size sizes[2][N_SIZES] = { SIZES(false), SIZES(true) };
 
-static void start_bf16(struct dev *d, const struct gemm_job &j, int by_rows)
+static void start_bf16(struct dev *d, const struct gemm_job &j, enum form form)
 {
-    const int slots = slots_of(j.acc, j.n_leaves);
+    const int slots = slots_of(j.acc, j.n_leaves), by_rows = form != FORM_DW;
     const size_t most = shared_max(d);
     const int64_t blocks = of_gpu(d, cudaDevAttrMultiProcessorCount);
+    if (wgmma_start(d, j, form, slots, most, blocks))
+        return;
     for (int i = 0; i < N_SIZES; i++) {
         const struct size *s = &sizes[by_rows][i];
         if (s->pipe_bytes + (size_t)slots * s->slot_bytes > most || (s->cols == 128 && tiles_of(j, s->rows, s->cols) < blocks))
@@ -96,8 +99,8 @@ static void own_linear(struct dev *d, struct mat y, struct mat x, const struct p
     if (x.dt == DT_F32) {
         if (!start_f32(d, j, 1))
             cuda_kernels()->linear(d, y, x, w);
-    } else if (y.rows > FEW_ROWS || j.n_leaves > FEW_LEAVES) {
-        start_bf16(d, j, 1);
+    } else if (y.rows > FEW_ROWS || j.n_leaves > FEW_LEAVES || cuda_wgmma(d)->use == WGMMA_ALONE) {
+        start_bf16(d, j, FORM_LINEAR);
     } else if (y.rows > 32) {
         few_start<4>(d, j);
     } else if (y.rows > 16) {
@@ -118,7 +121,7 @@ static void own_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, 
         j.l[i] = l[i];
     }
     if (dy[0].dt != DT_F32)
-        start_bf16(d, j, 1);
+        start_bf16(d, j, FORM_DX);
     else if (!start_f32(d, j, 1))
         cuda_kernels()->linear_dx(d, dx, n_w, dy, w, l);
 }
@@ -131,7 +134,7 @@ static void own_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct
     j.a[0] = side_of(dy);
     j.b[0] = side_of(x);
     if (x.dt != DT_F32)
-        start_bf16(d, j, 0);
+        start_bf16(d, j, FORM_DW);
     else if (!start_f32(d, j, 0))
         cuda_kernels()->linear_dw(d, acc, ld, dy, x, n_seq, seq_len);
 }

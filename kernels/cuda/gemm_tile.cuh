@@ -15,6 +15,7 @@
 #include "kernels/cuda/warp.cuh"
 
 #define GPU static __device__ __forceinline__
+#define GPU_AND_HOST static __host__ __device__ __forceinline__
 constexpr int PARTS_MAX = 4, DEPTH_STEP = 16, DEPTH = 32, PANEL = 32;  /* DEPTH: of the contraction in a tile */
 
 /* Element (i, k): by rows at i * ld + k, across at (i / PANEL) * panel + k * ld + i % PANEL. */
@@ -29,7 +30,7 @@ struct gemm_job {
     struct tree_acc acc;
 };
 
-GPU int leaf_end(const struct gemm_job &j, int g, int s) { return g < 0 ? 0 : j.leaf ? (g + 1) * j.leaf : (int)j.l[s].end[g]; }
+GPU_AND_HOST int leaf_end(const struct gemm_job &j, int g, int s) { return g < 0 ? 0 : j.leaf ? (g + 1) * j.leaf : (int)j.l[s].end[g]; }
 
 /* Pieces of at most STEP elements of the contraction, leaf after leaf, part after part. */
 template <int STEP> struct walk {
@@ -67,7 +68,7 @@ template <int STEP> struct walk {
 template <int PER> GPU int piece_at(int row, int piece) { return (row * PER + (PER == 4 ? piece ^ (row >> 1 & 3) : piece ^ (row & 7))) * 8; }
 
 GPU int clamp8(int n) { return n < 0 ? 0 : n > 8 ? 8 : n; }
-GPU int aligned16(const void *p, int64_t ld) { return (((uintptr_t)p | (uintptr_t)(ld * 2)) & 15) == 0; }
+GPU_AND_HOST int aligned16(const void *p, int64_t ld) { return (((uintptr_t)p | (uintptr_t)(ld * 2)) & 15) == 0; }
 
 /* 8 halves of which n are there, wherever they lie. */
 GPU void bring_slowly(uint16_t *to, const uint16_t *from, int n)

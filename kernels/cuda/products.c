@@ -7,15 +7,22 @@
 
 #include "kernels/cuda/lt.h"
 #include "kernels/cuda/priv.h"
+#include "kernels/cuda/wgmma.h"
 
 enum provider { SIMT, OWN, LT, PROVIDERS };
 static const char *const names[PROVIDERS] = { "simt", "own", "lt" };
+/* what SHARDLINE_CUDA may name: a provider, and what own does with wgmma */
+static const struct wish { const char *name; enum provider who; enum wgmma_use use; } wishes[] = {
+    { "simt", SIMT, WGMMA_OFF }, { "own", OWN, WGMMA_ASK }, { "lt", LT, WGMMA_ASK }, { "mma", OWN, WGMMA_OFF }, { "wgmma", OWN, WGMMA_ALONE }, { "", PROVIDERS, WGMMA_ASK }
+};
+enum { WISHES = 6 };
 /* who is asked, in this order, until one is there */
 static const enum provider order[2][PROVIDERS] = { { OWN, SIMT, SIMT }, { LT, OWN, SIMT } };
 
 struct products {
     struct dev *dev;
-    enum provider wish;                  /* PROVIDERS: none */
+    const struct wish *wish;
+    struct wgmma wgmma;
     struct gemm_ops simt;
     const struct gemm_ops *now;
     struct lt *lt;
@@ -23,6 +30,7 @@ struct products {
 };
 
 static struct products *of(struct dev *d) { return cuda_products(d); }
+struct wgmma *cuda_wgmma(struct dev *d) { return &of(d)->wgmma; }
 
 /* ---- cuBLASLt's ops have its handle for the device ---- */
 static void lt_op_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w) { lt_linear_pack(of(d)->lt, p, n_w, w); }
@@ -59,14 +67,15 @@ static void op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct 
 void products_numerics(struct dev *d)
 {
     struct products *p = of(d);
-    enum provider who = p->wish;
+    enum provider who = p->wish->who;
     const struct gemm_ops *found = who < PROVIDERS ? opens[who](p) : NULL;
-    for (int i = 0; i < PROVIDERS && !found && p->wish == PROVIDERS; i++)
+    for (int i = 0; i < PROVIDERS && !found && p->wish->who == PROVIDERS; i++)
         found = opens[who = order[d->fast != 0][i]](p);
     if (found)
         p->now = found;
     const char *said = p->lt ? lt_name(p->lt) : p->missing.text;
-    snprintf(d->note, sizeof d->note, "products on the GPU: %s%s%.100s", names[who], *said ? "; cuBLASLt: " : "", said);
+    snprintf(d->note, sizeof d->note, "products on the GPU: %s%s%s%s%.90s", names[who], who == OWN && p->wgmma.why[0] ? ", " : "", who == OWN ? p->wgmma.why : "",
+             *said ? "; cuBLASLt: " : "", said);
 }
 
 int products_open(struct products **out, struct dev *d, struct kernel_ops *ops, struct err *e)
@@ -77,12 +86,12 @@ int products_open(struct products **out, struct dev *d, struct kernel_ops *ops, 
     *out = p;
     if (!p)
         return err_set(e, ERR_MEMORY, "no memory for the device's table");
-    while (i < PROVIDERS && wish && *wish && strcmp(wish, names[i]))
+    while (i < WISHES && strcmp(wish ? wish : "", wishes[i].name))
         i++;
-    if (i == PROVIDERS)
-        return err_set(e, ERR_USAGE, "SHARDLINE_CUDA=%s: use simt, own or lt", wish);
+    if (i == WISHES)
+        return err_set(e, ERR_USAGE, "SHARDLINE_CUDA=%s: use simt, own, lt, mma or wgmma", wish);
     p->dev = d;
-    p->wish = wish && *wish ? (enum provider)i : PROVIDERS;
+    p->wish = &wishes[i];
     p->simt = (struct gemm_ops){ ops->linear_pack, ops->linear, ops->linear_dx, ops->linear_dw };
     p->now = &p->simt;
     ops->linear_pack = op_pack;
@@ -95,9 +104,13 @@ int products_open(struct products **out, struct dev *d, struct kernel_ops *ops, 
 int products_ready(struct dev *d, struct err *e)
 {
     struct products *p = of(d);
+    const struct wish *w = p->wish;
+    wgmma_open(d, &p->wgmma, w->use);
+    if (p->wgmma.encode && dev_check(d, e) < 0)
+        return err_add(e, "looking at wgmma (SHARDLINE_CUDA=mma does not)");
     products_numerics(d);
-    if (p->wish < PROVIDERS && !opens[p->wish](p))
-        return err_set(e, ERR_DEVICE, "SHARDLINE_CUDA=%s: not here%s%s", names[p->wish], p->missing.text[0] ? ": " : "", p->missing.text);
+    if ((w->who < PROVIDERS && !opens[w->who](p)) || (w->use == WGMMA_ALONE && p->wgmma.use != WGMMA_ALONE))
+        return err_set(e, ERR_DEVICE, "SHARDLINE_CUDA=%s: not here%s%s", w->name, p->missing.text[0] ? ": " : "", p->missing.text);
     return 0;
 }
 

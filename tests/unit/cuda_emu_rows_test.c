@@ -22,7 +22,7 @@ TEST(cublaslt_s_products_have_the_same_bits_for_every_number_of_rows)
 }
 
 /* What the log says of a device, opened with these in the environment. */
-static void notes(const char *file, char exact[160], char fast[160])
+static void notes(const char *file, char exact[240], char fast[240])
 {
     struct mem mem = { 0 };
     struct dev *d;
@@ -32,16 +32,16 @@ static void notes(const char *file, char exact[160], char fast[160])
         test_fail(__FILE__, __LINE__, "%s", e.text);
         return;
     }
-    memcpy(exact, d->note, 160);
+    memcpy(exact, d->note, 240);
     dev_numerics(d, 1);
-    memcpy(fast, d->note, 160);
+    memcpy(fast, d->note, 240);
     dev_close(d);
     CHECK_INT(mem.total_now, 0);
 }
 
 TEST(fast_takes_the_library_where_it_is_and_exact_does_not)
 {
-    char exact[160] = "", fast[160] = "";
+    char exact[240] = "", fast[240] = "";
     notes("cublaslt_stub.so", exact, fast);
     CHECK(strstr(exact, "on the GPU: simt") || strstr(exact, "on the GPU: own"));
     CHECK(!strstr(exact, "cuBLASLt"));
@@ -63,7 +63,7 @@ TEST(a_wish_that_nobody_meets_is_refused)
     CHECK_HAS(e.text, "SHARDLINE_CUDA=lt: not here: ");
     setenv("SHARDLINE_CUDA", "abacus", 1);
     CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_USAGE);
-    CHECK_STR(e.text, "SHARDLINE_CUDA=abacus: use simt, own or lt");
+    CHECK_STR(e.text, "SHARDLINE_CUDA=abacus: use simt, own, lt, mma or wgmma");
     unsetenv("SHARDLINE_CUDA");
     CHECK_INT(mem.total_now, 0);
 }

@@ -11,9 +11,9 @@
 #include "tests/test.h"
 
 static struct mem memory;
-/* Emulated GPUs that take other kernels for a product: KiB of shared memory, number of multiprocessors; each test runs with this one. */
-static const char *const gpus[][2] = { { "163", "1" }, { "99", "999" } };
-enum { N_GPUS = EMULATED ? 2 : 1 };
+/* Emulated GPUs that take other kernels for a product: KiB of shared memory, number of multiprocessors, sm, SHARDLINE_CUDA; each test runs with this one. */
+static const char *const gpus[][4] = { { "163", "1", "80", "own" }, { "99", "999", "80", "own" }, { "227", "1", "90", "wgmma" }, { "227", "999", "90", "wgmma" }, { "227", "2", "90", "own" } };
+enum { N_GPUS = EMULATED ? 5 : 1 };
 static int which_gpu;
 #define ON_EVERY_GPU for (which_gpu = 0; which_gpu < N_GPUS; which_gpu++)
 
@@ -22,7 +22,8 @@ static struct dev *open_gpu(void)
 {
     struct dev *d;
     struct err e;
-    setenv("SHARDLINE_CUDA", "own", 1);
+    setenv("SHARDLINE_CUDA", gpus[which_gpu % N_GPUS][3], 1);
+    setenv("SHARDLINE_EMU_SM", gpus[which_gpu % N_GPUS][2], 1);
     setenv("SHARDLINE_EMU_SHARED", gpus[which_gpu % N_GPUS][0], 1);
     setenv("SHARDLINE_EMU_PROCESSORS", gpus[which_gpu % N_GPUS][1], 1);
     if (dev_open(&d, "cuda", 1, &memory, &e) < 0) {

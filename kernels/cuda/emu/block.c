@@ -52,8 +52,8 @@ static void place_begin(struct place *p, char *stack, void (*fn)(void))
 #endif
 
 /* ---- state ---- */
-enum state { RUNS, AT_BARRIER, AT_WARP, ENDED };
-struct fiber { struct place place; char *stack; enum state state; struct emu_lane lane; const char *file; int line; void *asan; };
+enum state { RUNS, AT_BARRIER, AT_WARP, AT_EVENT, ENDED };
+struct fiber { struct place place; char *stack; enum state state; struct emu_lane lane; const char *file; int line; void *asan; int (*ready)(void *); void *arg; const char *what; };       /* ready, arg, what: AT_EVENT */
 struct warp { unsigned waiting; uint32_t clock; };     /* waiting: lanes that are AT_WARP */
 
 struct emu_here emu_here = { .linear = -1 };
@@ -159,6 +159,16 @@ static void wait_as(enum state s, const char *file, int line)
     leave(0);
 }
 
+void emu_wait_for(int (*ready)(void *), void *arg, const char *what, const char *file, int line)
+{
+    struct fiber *f = &block.fiber[block.at];
+    f->ready = ready;
+    f->arg = arg;
+    f->what = what;
+    if (!ready(arg))
+        wait_as(AT_EVENT, file, line);
+}
+
 void emu_barrier(const char *file, int line)
 {
     if (++block.n_barrier < block.n) {
@@ -227,7 +237,7 @@ static void describe(char *to, size_t room, int t)
     if (f->state == ENDED)
         snprintf(to, room, "thread %d has ended", t);
     else
-        snprintf(to, room, "thread %d waits in %s at %s:%d", t, f->state == AT_BARRIER ? "__syncthreads" : kind_name[f->lane.kind], f->file, f->line);
+        snprintf(to, room, "thread %d waits in %s at %s:%d", t, f->state == AT_BARRIER ? "__syncthreads" : f->state == AT_EVENT ? f->what : kind_name[f->lane.kind], f->file, f->line);
 }
 
 /* Nobody can go on: one that waits, and the first that is somewhere else. */
@@ -250,6 +260,7 @@ static void run_block(int backwards)
     block.n_ended = block.n_barrier = 0;
     memset(block.warp, 0, sizeof block.warp);
     emu_copies_forget(block.n);
+    emu_async_begin();
     for (int t = 0; t < block.n; t++) {
         block.fiber[t].state = RUNS;
         FRESH(block.fiber[t].stack);
@@ -261,18 +272,25 @@ static void run_block(int backwards)
         int ran = 0;
         for (int i = 0; i < block.n; i++) {
             const int t = backwards ? block.n - 1 - i : i;
-            if (block.fiber[t].state != RUNS)
+            struct fiber *f = &block.fiber[t];
+            if (f->state == AT_EVENT && f->ready(f->arg))
+                f->state = RUNS;
+            if (f->state != RUNS)
                 continue;
             go_to(t);
             ran = 1;
             if (block.stop)
                 return;
         }
-        if (!ran) {
+        if (!ran && !emu_late(backwards)) {
             note_stuck();
             block.stop = 1;
             return;
         }
+    }
+    if (emu_async_left()) {
+        note("block (%u,%u,%u): %s", emu_here.block.x, emu_here.block.y, emu_here.block.z, emu_async_left());
+        block.stop = 1;
     }
 }
 
@@ -310,7 +328,7 @@ int emu_launch(struct emu_dim blocks, struct emu_dim threads, size_t shared, voi
              shared, EMU_THREADS_MAX, emu_shared_limit());
         return 0;
     }
-    char *memory = shared ? aligned_alloc(128, (shared + 127) / 128 * 128) : NULL;
+    char *memory = shared ? aligned_alloc(1024, (shared + 1023) / 1024 * 1024) : NULL;
     if ((shared && !memory) || !make_fibers((int)n)) {
         note("no memory for a block's threads");
         free(memory);

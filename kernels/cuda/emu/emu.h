@@ -14,8 +14,12 @@
  *     library: shadow.c stands in its place). With -fsanitize=address its own checks come instead
  *   - more threads or shared memory than the smallest GPU has that this is built for
  *
+ * Of Hopper (SHARDLINE_EMU_SM=90) mbarriers, copies of boxes of a tensor (async.c), products of groups of warps (group.c); all of that as late as it may be. Reported:
+ *   - memory touched or multiplied before a copy has arrived, or written while a product reads it; bytes that an mbarrier waits for in vain
+ *   - what threads wrote, multiplied without a proxy fence; registers of a product without the group's fence; a block that ends with any of it under way
+ *
  * What it is not: a GPU's speed, its rounding inside of mma (here: exact products, summed in double, rounded once), other memory than shared seen in
- * a weak order, cluster and wgmma. */
+ * a weak order, clusters. */
 #ifndef SHARDLINE_KERNELS_CUDA_EMU_EMU_H
 #define SHARDLINE_KERNELS_CUDA_EMU_EMU_H
 
@@ -59,6 +63,17 @@ void emu_copy_commit(void);
 void emu_copy_wait(int groups);          /* all but the newest so many groups are over */
 void emu_copies_forget(int threads);
 
+/* ---- Hopper's (hopper.cuh says what they mean) ---- */
+uint32_t emu_window(const void *p);      /* a shared address: aligned to 128 bytes as a GPU's, not to 1024 */
+void emu_bar_init(void *bar, int n);
+void emu_bar_arrive(void *bar, int bytes);
+int emu_bar_wait(void *bar, int parity, const char *file, int line);
+void emu_proxy_fence(void);
+void emu_copy_box(void *to, const void *map, int x, int y, int z, void *bar);
+enum emu_group_op { EMU_GROUP_FENCE, EMU_GROUP_MMA, EMU_GROUP_COMMIT, EMU_GROUP_WAIT };
+struct emu_product { float *acc; uint64_t a, b; int cols, a_across, b_across; };
+void emu_group(enum emu_group_op op, int arg, const struct emu_product *p, const char *file, int line);
+
 /* ---- between the files of the emulation ---- */
 struct emu_lane { enum emu_kind kind; unsigned mask; uint64_t v; int other; const char *file; int line; uint64_t result; };
 void emu_warp_run(struct emu_lane *const lane[32], unsigned mask);     /* all lanes of mask have come: results */
@@ -70,6 +85,16 @@ int emu_is_param(const void *p);
 char *emu_shared_at(size_t *bytes);
 int emu_owns(const void *p, size_t bytes);             /* memory of the emulated device (runtime.c) */
 void emu_touch(const void *p, size_t bytes, int is_write);             /* shadow.c */
+/* The running fiber waits until ready(arg), asked whenever it could run; what: for the report when nobody can. */
+void emu_wait_for(int (*ready)(void *), void *arg, const char *what, const char *file, int line);
+/* A block begins; nobody can go on: something that runs beside the threads happens, 0: there is nothing; what a block left behind, NULL: nothing. */
+void emu_async_begin(void), emu_groups_begin(void);
+int emu_late(int backwards), emu_groups_late(int backwards);
+const char *emu_async_left(void), *emu_groups_left(void);
+void emu_touch_async(size_t at, int is_write);         /* byte `at` of dynamic shared memory, by a thread */
+void emu_product_reads(size_t at, int begins);
+char *emu_of_window(uint32_t at, size_t bytes, const char *what);
+uint32_t emu_swizzle(uint32_t at, int row_bytes);
 #ifdef __cplusplus
 }
 #endif

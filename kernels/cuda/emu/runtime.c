@@ -1,4 +1,5 @@
 /* runtime.c - the runtime's calls that device.c makes, over the host's memory. */
+#include "kernels/cuda/emu/cuda.h"
 #include "kernels/cuda/emu/cuda_runtime_api.h"
 #include "kernels/cuda/emu/emu.h"
 
@@ -138,8 +139,16 @@ cudaError_t cudaGetDeviceCount(int *n)
 cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index)
 {
-    *prop = (struct cudaDeviceProp){ 8, 0, 1, { { 'e', 'm', 'u' } } };
+    const char *sm = getenv("SHARDLINE_EMU_SM");
+    *prop = (struct cudaDeviceProp){ sm ? atoi(sm) / 10 : 8, sm ? atoi(sm) % 10 : 0, 1, { { 'e', 'm', 'u' } } };
     return cudaSetDevice(index);
+}
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *found)
+{
+    union { void (*encode)(void); void *p; } f = { .encode = (void (*)(void))cuTensorMapEncodeTiled };
+    *found = strcmp(name, "cuTensorMapEncodeTiled") ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+    *function = f.p;
+    return version == 12000 && flags == cudaEnableDefault ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaGetDevice(int *index)
 {

@@ -77,8 +77,12 @@ void emu_touch(const void *at, size_t bytes, int is_write)
         return;
     struct cell *c = cell_of(p);
     if (c) {
+        size_t n;
+        const char *shared = emu_shared_at(&n);
         for (size_t i = 0; i < bytes; i += 2)
             touch_shared(cell_of(p + i) ? cell_of(p + i) : c, p + i, is_write);
+        if (shared && p >= shared && p + bytes <= shared + n)
+            emu_touch_async((size_t)(p - shared), is_write);
         return;
     }
     if (emu_owns(p, bytes) || (!is_write && emu_is_param(p)) || (p >= __executable_start && p < _end))

@@ -1,0 +1,223 @@
+/* wgmma.cuh - products on Hopper's own tensor-core instructions: a block makes 64 GROUPS x COLS of the result, each group of 4 warps 64 rows of it, through
+ * STAGES tiles of 64 elements of the contraction, which one more group of warps brings.
+ *
+ *     bring: wait empty[stage] -> copies of boxes -> full[stage]      multiply: wait full[stage] -> mma_group x 4 -> wait -> empty[stage]
+ *
+ * The order is that of gemm_tile.cuh, a step of 16 an mma_group. What mma_group rounds inside of a step need not be what mma does: wgmma.h says who
+ * multiplies then. Copies of boxes want addresses and rows at multiples of 16 bytes and leaves of whole steps; what has not is brought by the
+ * threads of the bringing group, element by element: right, and slow.
+ *
+ * A tile of A by rows is [rows][64]; what is across lies in boxes of BOX columns, [64][BOX], box after box. Rows of 128 or 64 bytes are swizzled. */
+#ifndef SHARDLINE_KERNELS_CUDA_WGMMA_CUH
+#define SHARDLINE_KERNELS_CUDA_WGMMA_CUH
+
+#include "kernels/cuda/gemm_tile.cuh"
+#include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/wgmma.h"
+
+constexpr int GROUP = 128, DEEP = 64, BOX_A = 64, ATOM = 1024;         /* DEEP: of the contraction in a tile; ATOM: what swizzled tiles begin at */
+
+struct group_job {
+    struct gemm_job j;
+    int boxes;                           /* 0: threads bring the operands, element by element */
+    CUtensorMap a[PARTS_MAX], b[PARTS_MAX];
+};
+
+template <enum form F, int GROUPS_, int COLS_, int STAGES_> struct group_tiling {
+    static constexpr bool A_ACROSS = F == FORM_DW;
+    static constexpr int GROUPS = GROUPS_, ROWS = GROUPS * 64, COLS = COLS_, STAGES = STAGES_, THREADS = (GROUPS + 1) * GROUP, NUMBERS = COLS / 2;
+    static constexpr int BOX_B = F == FORM_LINEAR ? PANEL : 64;        /* packed panels are boxes already */
+    static constexpr int TILE_A = ROWS * DEEP, STAGE = TILE_A + COLS * DEEP;       /* halves */
+    static constexpr int PIPE_BYTES = ATOM + STAGES * STAGE * 2 + STAGES * 16, SLOT_BYTES = NUMBERS * GROUPS * GROUP * 4;
+    static_assert(COLS % BOX_B == 0);
+};
+
+#if HOPPER
+template <class T> struct pipe {
+    uint16_t *stage;
+    uint64_t *full, *empty;
+    int turn, parity;
+
+    GPU_METHOD void begin(unsigned char *memory)
+    {
+        stage = (uint16_t *)(memory + (0u - window_address(memory)) % ATOM);
+        full = (uint64_t *)(stage + T::STAGES * T::STAGE);
+        empty = full + T::STAGES;
+        turn = parity = 0;
+    }
+    GPU_METHOD uint16_t *tile() const { return stage + turn * T::STAGE; }
+    GPU_METHOD void next()
+    {
+        turn = turn + 1 == T::STAGES ? 0 : turn + 1;
+        parity ^= turn == 0;
+    }
+};
+
+/* ---- who brings ---- */
+template <class T> GPU void bring_boxes(const pipe<T> &p, const struct group_job &g, const struct corner &at, const walk<DEEP> &w)
+{
+    uint16_t *const a = p.tile(), *const b = a + T::TILE_A;
+    uint64_t *const bar = &p.full[p.turn];
+    bar_arrive_bytes(bar, T::STAGE * 2);
+    if (T::A_ACROSS) {
+        GPU_UNROLL
+        for (int i = 0; i < T::ROWS / BOX_A; i++)
+            copy_box(a + i * BOX_A * DEEP, &g.a[w.s], at.r + i * BOX_A, w.k, 0, bar);
+    } else {
+        copy_box(a, &g.a[w.s], w.k, at.r, 0, bar);
+    }
+    if (T::BOX_B == PANEL) {             /* all panels are one box */
+        copy_box(b, &g.b[w.s], 0, w.k, at.c / PANEL, bar);
+    } else {
+        GPU_UNROLL
+        for (int i = 0; i < T::COLS / T::BOX_B; i++)
+            copy_box(b + i * T::BOX_B * DEEP, &g.b[w.s], at.c + i * T::BOX_B, w.k, 0, bar);
+    }
+}
+
+/* Where piece `piece` of a row of a tile lies, in halves; BYTES: of a row. */
+template <int BYTES> GPU int swizzled(int row, int piece)
+{
+    const int at = row * BYTES + piece * 16;
+    return (at ^ (at >> 7 & (BYTES / 16 - 1)) << 4) / 2;
+}
+
+GPU void bring_rows_slowly(uint16_t *tile, int n_rows, const struct side &x, int r0, int rows, int k, int length, int thread)
+{
+    for (int i = thread; i < n_rows * (DEEP / 8); i += GROUP) {
+        const int r = i / (DEEP / 8), piece = i % (DEEP / 8), n = r0 + r < rows ? clamp8(length - piece * 8) : 0;
+        bring_slowly(tile + swizzled<DEEP * 2>(r, piece), (const uint16_t *)x.p + (int64_t)(r0 + r) * x.ld + k + piece * 8, n);
+    }
+}
+template <int BOX> GPU void bring_across_slowly(uint16_t *tile, int n_cols, const struct side &x, int c0, int cols, int k, int length, int thread)
+{
+    constexpr int PER = BOX / 8;
+    for (int i = thread; i < n_cols / BOX * DEEP * PER; i += GROUP) {
+        const int piece = i % PER, row = i / PER % DEEP, box = i / PER / DEEP, c = c0 + box * BOX + piece * 8;
+        bring_slowly(tile + box * BOX * DEEP + swizzled<BOX * 2>(row, piece), (const uint16_t *)x.p + c / PANEL * x.panel + c % PANEL + (int64_t)(k + row) * x.ld,
+                     row < length ? clamp8(cols - c) : 0);
+    }
+}
+template <class T> GPU void bring_elements(const pipe<T> &p, const struct gemm_job &j, const struct corner &at, const walk<DEEP> &w, int thread)
+{
+    uint16_t *const a = p.tile();
+    if (T::A_ACROSS)
+        bring_across_slowly<BOX_A>(a, T::ROWS, j.a[w.s], at.r, j.rows, w.k, w.length(), thread);
+    else
+        bring_rows_slowly(a, T::ROWS, j.a[w.s], at.r, j.rows, w.k, w.length(), thread);
+    bring_across_slowly<T::BOX_B>(a + T::TILE_A, T::COLS, j.b[w.s], at.c, j.cols, w.k, w.length(), thread);
+    writes_ready();
+    bar_arrive(&p.full[p.turn]);
+}
+
+template <class T> GPU void bring_all(pipe<T> p, const struct group_job &g, const struct corner &at, int thread)
+{
+    walk<DEEP> w;
+    if (g.boxes && thread)
+        return;
+    for (w.begin(g.j, 0); w.g < g.j.n_leaves; w.next(g.j), p.next()) {
+        if (!bar_wait(&p.empty[p.turn], p.parity ^ 1, 1))
+            return;
+        if (g.boxes)
+            bring_boxes<T>(p, g, at, w);
+        else
+            bring_elements<T>(p, g.j, at, w, thread);
+    }
+}
+
+/* ---- who multiplies ---- */
+/* Step `step` of 16 of a tile, rows from 64 group. */
+template <class T> GPU void multiply_step(float *acc, const uint16_t *tile, int group, int step)
+{
+    constexpr int ROW_B = T::BOX_B * 2;
+    const uint16_t *const a = tile + group * 64 * DEEP + (T::A_ACROSS ? step * DEPTH_STEP * BOX_A : step * DEPTH_STEP);
+    const uint16_t *const b = tile + T::TILE_A + step * DEPTH_STEP * T::BOX_B;
+    mma_group<T::COLS, T::A_ACROSS, 1>(acc, operand(a, BOX_A * 2 * DEEP, 8 * DEEP * 2, SWIZZLE_128), operand(b, ROW_B * DEEP, 8 * ROW_B, ROW_B == 128 ? SWIZZLE_128 : SWIZZLE_64));
+}
+template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int group, int length)
+{
+    group_fence();
+    if (length == DEEP) {
+        GPU_UNROLL
+        for (int i = 0; i < DEEP / DEPTH_STEP; i++)
+            multiply_step<T>(acc, tile, group, ALTERED("gpu_group_steps") ? DEEP / DEPTH_STEP - 1 - i : i);
+    } else {
+        GPU_LOOP
+        for (int i = 0; i * DEPTH_STEP < length; i++)
+            multiply_step<T>(acc, tile, group, i);
+    }
+    group_commit();
+}
+
+/* A leaf. The newest tile is under way while the one before it is given back. well: every tile came; no branch, wgmma must not be in one. */
+template <class T> GPU void multiply_leaf(float *acc, pipe<T> &p, walk<DEEP> &w, int &well, const struct gemm_job &j, int leaf, int group, int lane)
+{
+    int before = -1;
+    for (; w.g == leaf; w.next(j), p.next()) {
+        well &= bar_wait(&p.full[p.turn], p.parity, well);
+        multiply_tile<T>(acc, p.tile(), group, w.length());
+        group_wait<1>();
+        if (before >= 0 && lane == 0)
+            bar_arrive(&p.empty[before]);
+        before = p.turn;
+    }
+    group_wait<0>();
+    if (before >= 0 && lane == 0)
+        bar_arrive(&p.empty[before]);
+}
+
+template <class T> GPU void multiply_all(pipe<T> p, const struct gemm_job &j, const struct corner &at, unsigned char *slot, int slots, int group)
+{
+    const int thread = (int)threadIdx.x, lane = thread % 32, row = at.r + group * 64 + thread % GROUP / 32 * 16 + lane / 4, col = at.c + lane % 4 * 2;
+    const auto where = [&](int i) -> int64_t {
+        const int r = row + i / 2 % 2 * 8, c = col + i / 4 * 8 + i % 2;
+        return r < j.rows && c < j.cols ? r * j.ld + c : -1;
+    };
+    float acc[T::NUMBERS] = { 0 };
+    fold<T::NUMBERS, T::GROUPS * GROUP> sum;
+    walk<DEEP> w;
+    int well = 1;
+    sum.begin(j, slot, slots, thread);
+    w.begin(j, 0);
+    for (int g = 0; g < j.n_leaves; g++) {
+        multiply_leaf<T>(acc, p, w, well, j, g, group, lane);
+        if (!well) {                     /* seen by everyone, hung for nobody */
+            GPU_UNROLL
+            for (int i = 0; i < T::NUMBERS; i++)
+                acc[i] = __uint_as_float(0x7fffffffu);
+        }
+        sum.push(j, acc, where);
+    }
+    sum.end(j, where);
+}
+#endif
+
+template <class T> static __global__ void __launch_bounds__(T::THREADS, 1) group_kernel(const __grid_constant__ struct group_job g, int slots)
+{
+#if HOPPER
+    SHARED(memory);
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0);       /* so that the compiler sees that a warp has one */
+    const struct corner at = corner_of<T::ROWS, T::COLS>(blockIdx.x, g.j);
+    pipe<T> p;
+    p.begin(memory);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < T::STAGES; i++) {
+            bar_init(&p.full[i], g.boxes ? 1 : GROUP);
+            bar_init(&p.empty[i], T::GROUPS * 4);
+        }
+        bars_ready();
+    }
+    __syncthreads();
+    if (group == T::GROUPS) {
+        if constexpr (T::GROUPS == 2)    /* 3 groups begin with 168 */
+            registers_give<40>();
+        bring_all<T>(p, g, at, (int)threadIdx.x % GROUP);
+    } else {
+        if constexpr (T::GROUPS == 2)
+            registers_take<232>();
+        multiply_all<T>(p, g.j, at, (unsigned char *)(p.empty + T::STAGES), slots, group);
+    }
+#endif
+}
+
+#endif

@@ -1,0 +1,42 @@
+/* wgmma.h - products on Hopper's own tensor-core instructions (wgmma.cuh): whether they are used, and their start.
+ *
+ * A weight's products must have the same bits for every number of rows, so on one device all of them have to round alike:
+ *
+ *     off      mma alone: no sm_90, or the self-check found numbers that are wrong
+ *     beside   wgmma where it is faster, mma elsewhere: the self-check found them equal, bit for bit
+ *     alone    wgmma for all, few rows filled up to 64: the numbers are right, but not mma's bits
+ *
+ * That the two round alike nobody promises, so it is looked at when the device is opened: some products of every form, over numbers of wide range,
+ * by both. It is a property of the kind of GPU, and so the same on all ranks. A mistake of ours in what no GPU has run yet costs speed then, not numbers.
+ * SHARDLINE_CUDA=mma: off; wgmma: alone; both without a look. */
+#ifndef SHARDLINE_KERNELS_CUDA_WGMMA_H
+#define SHARDLINE_KERNELS_CUDA_WGMMA_H
+
+struct dev;
+
+enum wgmma_use { WGMMA_OFF, WGMMA_BESIDE, WGMMA_ALONE, WGMMA_ASK };
+struct wgmma {
+    enum wgmma_use use;
+    void *encode;                        /* the driver's cuTensorMapEncodeTiled; NULL: no wgmma here */
+    char why[100];                       /* for the log; "": nothing to say */
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+/* The device's, by products.c. */
+struct wgmma *cuda_wgmma(struct dev *d);
+/* Sets w. ASK: what the self-check finds. The device stands. */
+void wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use wish);
+/* The self-check (wgmma_check.c): changes w->use while it runs; memory that cannot be had: OFF. */
+void wgmma_check(struct dev *d, struct wgmma *w);
+#ifdef __cplusplus
+}
+
+struct gemm_job;
+enum form { FORM_LINEAR, FORM_DX, FORM_DW, FORMS };
+/* 0: not this product, mma makes it. */
+int wgmma_start(struct dev *d, const struct gemm_job &j, enum form form, int slots, size_t shared_most, int64_t processors);
+#endif
+
+#endif
