@@ -34,6 +34,7 @@ CUDA      ?= $(if $(and $(filter release,$(CONFIG)),$(shell command -v g++)),$(p
 CUDA_ARCH ?= 80 90 120
 NVFLAGS   := -std=c++20 -O3 -lineinfo -I. -fmad=false -ftz=false -prec-div=true -prec-sqrt=true --threads 2 -Werror all-warnings \
              -Xcompiler -Wall,-Wextra,-Werror,-Wno-missing-field-initializers
+SM_90A    := -gencode arch=compute_90a,code=sm_90a
 NVCODE    := -gencode arch=compute_80,code=compute_80 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a))
 CFLAGS_CUDA = -isystem $(CUDA)/include
 LIBS_CUDA   = $(CUDA)/lib64/libcudart_static.a -lrt -lstdc++
@@ -93,7 +94,7 @@ $B/obj/%.o: %.cu
 	$(Q)$(if $(findstring ccache,$(CC)),ccache) $(NVCC) $(NVFLAGS) $(NVCODE) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $B/obj/kernels/cuda/%.o: CFLAGS_PKG += $(CFLAGS_CUDA)
 # wgmma is sm_90a's alone, whose code is the only one for that GPU in this object; for others its kernels are empty
-$B/obj/kernels/cuda/wgmma.o: NVCODE := -gencode arch=compute_80,code=compute_80 $(if $(filter 90,$(CUDA_ARCH)),-gencode arch=compute_90a,code=sm_90a)
+$B/obj/kernels/cuda/wgmma.o: NVCODE := -gencode arch=compute_80,code=compute_80 $(if $(filter 90,$(CUDA_ARCH)),$(SM_90A))
 
 $B/emu/%.o: %.cu
 	@mkdir -p $(@D)
@@ -124,6 +125,7 @@ $(filter $B/tests/unit/cuda_emu_%,$(TESTS)): $B/tests/%: $B/obj/tests/%.o $B/obj
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
 $B/tests/unit/cuda_emu_block_test: $B/emu/tests/unit/cuda_emu_block.o
+$B/tests/unit/cuda_emu_hopper_test: $B/emu/tests/unit/cuda_emu_hopper.o
 $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
@@ -210,5 +212,5 @@ help:
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
 	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands   CUDA=: without the CUDA device   CUDA_ARCH='90': only that GPU"
 
--include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $B/emu/tests/unit/cuda_emu_block.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
+-include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $B/emu/tests/unit/cuda_emu_block.d $B/emu/tests/unit/cuda_emu_hopper.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
     $B/obj/tests/fuzz/fuzz.d $B/obj/tests/fuzz/replay.d

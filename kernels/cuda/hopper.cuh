@@ -13,6 +13,7 @@
  * mma_group<N, A_ACROSS, B_ACROSS>(acc, a, b)   acc += A B, 64 x N += 64 x 16 . 16 x N, bf16 to fp32, some time: acc and the operands are its own until the wait.
  *                            acc[i] of thread t: row t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column i / 4 * 8 + t % 4 * 2 + i % 2
  * group_commit(), group_wait<N>()   as with cp_async: all but the newest N
+ * group_hold<N>(acc)         the compiler moves no use of acc[0..N) over this: behind a wait, and before a fence
  * registers_take<N>(), registers_give<N>()   this group of warps goes on with N registers a thread, more or fewer than it began with; what is taken must have been given
  * operand(p, LEAD, STRIDE, SWIZZLE)  a matrix for mma_group at p (PTX ISA, "Matrix Descriptor Format"). Rows of 128 or 64 bytes whose 16-byte pieces are exchanged
  *                            (piece ^ row mod 8; 64: ^ row / 2 mod 4), 8 rows an atom. Along the contraction: a row is a row of A (column of B), the next 8
@@ -37,6 +38,7 @@ static inline void bar_arrive_bytes(uint64_t *bar, int n) { emu_bar_arrive(bar, 
 static inline int bar_wait(uint64_t *bar, int parity, int, EMU_AT) { return emu_bar_wait(bar, parity, file, line); }
 static inline void copy_box(void *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar) { emu_copy_box(to, map, x, y, z, bar); }
 static inline void writes_ready(void) { emu_proxy_fence(); }
+template <int N> static inline void group_hold(float *acc) { (void)acc; }
 template <int N> static inline void registers_take(void) {}
 template <int N> static inline void registers_give(void) {}
 static inline void group_fence(EMU_AT) { emu_group(EMU_GROUP_FENCE, 0, NULL, file, line); }
@@ -85,6 +87,13 @@ template <int N> static __device__ __forceinline__ void registers_give(void) { a
 static __device__ __forceinline__ void group_fence(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 static __device__ __forceinline__ void group_commit(void) { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
 template <int N> static __device__ __forceinline__ void group_wait(void) { asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(N) : "memory"); }
+
+template <int N> static __device__ __forceinline__ void group_hold(float *acc)
+{
+    GPU_UNROLL
+    for (int i = 0; i < N; i++)
+        asm volatile("" : "+f"(acc[i])::"memory");
+}
 
 /* 16 of acc's registers: their names in the text, and as operands */
 #define NAMES_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"

@@ -153,6 +153,7 @@ template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int 
 template <class T> GPU void multiply_leaf(float *acc, pipe<T> &p, walk<DEEP> &w, int &well, const struct gemm_job &j, int leaf, int group, int lane)
 {
     int before = -1;
+    group_hold<T::NUMBERS>(acc);
     for (; w.g == leaf; w.next(j), p.next()) {
         well &= bar_wait(&p.full[p.turn], p.parity, well);
         multiply_tile<T>(acc, p.tile(), group, w.length());
@@ -162,6 +163,7 @@ template <class T> GPU void multiply_leaf(float *acc, pipe<T> &p, walk<DEEP> &w,
         before = p.turn;
     }
     group_wait<0>();
+    group_hold<T::NUMBERS>(acc);
     if (before >= 0 && lane == 0)
         bar_arrive(&p.empty[before]);
 }

@@ -1,5 +1,5 @@
 /* gpu_bench.c - what the CUDA device does of what it could: products against the best of all of cuBLASLt's algorithms, decode and row ops against the
- * bandwidth of a copy, attention in TFLOP/s. gpu_bench [--small] [PART…]; parts: copy products few attention decode rows. --small: tiny sizes, to see
+ * bandwidth of a copy, attention in TFLOP/s. gpu_bench [--small] [PART…]; parts: copy products instructions few attention decode rows. --small: tiny sizes, to see
  * it run (SHARDLINE_DEVICE=fake). A line a figure, as soon as it is known: "figure NAME VALUE UNIT". */
 #include <stdio.h>
 #include <stdlib.h>
@@ -235,6 +235,26 @@ static void bench_products(struct rig *r)
     }
 }
 
+/* ---- mma beside wgmma: SHARDLINE_CUDA says which; both are named in the figures ---- */
+static void bench_instructions(struct rig *r)
+{
+    const char *who = getenv("SHARDLINE_CUDA");
+    for (size_t i = 0; i < SHAPES_ALL_FORMS; i++)
+        for (int f = 0; f <= FORMS; f++) {               /* the last: few rows */
+            const int64_t m = f < FORMS ? 4096 / r->part : 8, n = shapes[i].n / r->part, k = shapes[i].k / r->part;
+            struct product_run p = product_open(r, DT_BF16, m, n, k);
+            char name[96];
+            choose_numerics(&p, 0);
+            const double s = seconds_of(r, product_forms[f % FORMS].ours, &p);
+            snprintf(name, sizeof name, "instructions.%s.%s.%s", who ? who : "own", f < FORMS ? product_forms[f].name : "rows8", shapes[i].name);
+            if (f < FORMS)
+                figure(name, "", 2.0 * (double)m * (double)n * (double)k / s * 1e-12, "TFLOP/s");
+            else
+                figure(name, "", 2.0 * (double)n * (double)k / s * 1e-9, "GB/s");
+            give_back(r, name);
+        }
+}
+
 /* ---- few rows: weights are read once ---- */
 static void bench_few(struct rig *r)
 {
@@ -362,7 +382,7 @@ static void bench_rows(struct rig *r)
 }
 
 static const struct { const char *name; void (*run)(struct rig *); } parts[] = {
-    { "copy", bench_copy }, { "products", bench_products }, { "few", bench_few }, { "attention", bench_attention }, { "decode", bench_decode }, { "rows", bench_rows }
+    { "copy", bench_copy }, { "products", bench_products }, { "instructions", bench_instructions }, { "few", bench_few }, { "attention", bench_attention }, { "decode", bench_decode }, { "rows", bench_rows }
 };
 
 int main(int argc, char **argv)
@@ -374,6 +394,8 @@ int main(int argc, char **argv)
         r.part = 16, r.enough_s = 0, first++;
     if (dev_open(&r.d, "cuda", 1, &r.mem, &e) < 0)
         return err_print(&e, "gpu_bench");
+    if (r.d->note[0])
+        printf("note %s\n", r.d->note);
     if (!strcmp(r.d->kind, "cuda") && lt_open(&r.lt, r.d, dev_stream(r.d, DEV_COMPUTE), &e) < 0)
         printf("no comparison with cuBLASLt: %s\n", e.text);
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {

@@ -5,6 +5,7 @@ parts="machine 40
 kernels 90
 bits 100
 products 110
+wgmma 60
 train 120
 serve 90
 memory 40
@@ -107,6 +108,15 @@ bench() {
     return "$rc"
 }
 part_products() { bench copy products; }
+# products by each of a Hopper GPU's two instructions, beside cuBLASLt in the part products; elsewhere wgmma is not here
+part_wgmma() {
+    local p rc=0
+    for p in mma wgmma; do
+        SHARDLINE_CUDA=$p bench instructions >"$tmp/instructions" 2>&1 || { grep -q "not here" "$tmp/instructions" || rc=1; }
+        cat "$tmp/instructions"
+    done
+    return $rc
+}
 part_memory() { bench copy few attention decode rows; }
 
 # ---- training: MFU ----

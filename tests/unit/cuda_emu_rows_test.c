@@ -15,6 +15,32 @@ static void name_library(const char *file)
 
 TEST(simt_products_have_the_same_bits_for_every_number_of_rows) { rows_on(NULL, "simt"); }
 TEST(own_products_have_the_same_bits_for_every_number_of_rows) { rows_on(NULL, "own"); }
+
+/* An emulated sm_90 whose wgmma rounds as `how` says: who multiplies then, in the log. */
+static void hopper_note(const char *how, const char *said, int with_rows)
+{
+    struct mem mem = { 0 };
+    struct dev *d;
+    struct err e;
+    setenv("SHARDLINE_EMU_SM", "90", 1);
+    setenv("SHARDLINE_EMU_SHARED", "227", 1);
+    setenv("SHARDLINE_EMU_WGMMA", how, 1);
+    if (dev_open(&d, "cuda", 1, &mem, &e) < 0) {
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+        return;
+    }
+    CHECK_STR(d->note, said);
+    dev_close(d);
+    CHECK_INT(mem.total_now, 0);
+    if (with_rows)
+        rows_on(NULL, "own");
+    unsetenv("SHARDLINE_EMU_SM");
+    unsetenv("SHARDLINE_EMU_SHARED");
+    unsetenv("SHARDLINE_EMU_WGMMA");
+}
+TEST(mma_and_wgmma_that_round_alike_multiply_side_by_side) { hopper_note("exact", "products on the GPU: own, by mma and wgmma, which round alike", 0); }
+TEST(wgmma_that_rounds_otherwise_multiplies_alone) { hopper_note("other", "products on the GPU: own, by wgmma alone", 1); }
+TEST(wgmma_whose_numbers_are_wrong_is_left_off) { hopper_note("wrong", "products on the GPU: own, without wgmma, whose numbers were wrong in the self-check", 0); }
 TEST(cublaslt_s_products_have_the_same_bits_for_every_number_of_rows)
 {
     name_library("cublaslt_stub.so");
@@ -61,6 +87,9 @@ TEST(a_wish_that_nobody_meets_is_refused)
     setenv("SHARDLINE_CUDA", "lt", 1);
     CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_DEVICE);
     CHECK_HAS(e.text, "SHARDLINE_CUDA=lt: not here: ");
+    setenv("SHARDLINE_CUDA", "wgmma", 1);        /* of an sm_80 */
+    CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_DEVICE);
+    CHECK_HAS(e.text, "SHARDLINE_CUDA=wgmma: not here");
     setenv("SHARDLINE_CUDA", "abacus", 1);
     CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_USAGE);
     CHECK_STR(e.text, "SHARDLINE_CUDA=abacus: use simt, own, lt, mma or wgmma");

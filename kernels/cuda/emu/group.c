@@ -197,7 +197,7 @@ int emu_groups_late(int backwards)
 void emu_groups_begin(void)
 {
     const char *how = getenv("SHARDLINE_EMU_WGMMA");
-    sums = !how ? EXACT : !strcmp(how, "other") ? OTHER : WRONG;
+    sums = !how || !strcmp(how, "exact") ? EXACT : !strcmp(how, "other") ? OTHER : WRONG;
     for (int i = 0; i < GROUPS_MAX; i++) {
         struct group *g = &groups[i];
         g->n = g->turn = g->fenced = g->n_products = g->batch = g->wanted = 0;

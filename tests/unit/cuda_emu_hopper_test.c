@@ -1,0 +1,136 @@
+/* cuda_emu_hopper_test.c - what Hopper runs beside a block's threads, emulated (kernels/cuda/emu/async.c, group.c): boxes and products are right in every
+ * form, and each mistake that a GPU would answer with silence, or a hang, is said. Kernel: cuda_emu_hopper.cu. */
+#include "kernels/dev.h"
+#include "kernels/fn.h"
+#include "tests/test.h"
+#include "tests/unit/hopper_cases.h"
+
+void case_once(struct dev *d, float *to, const uint16_t *a, const uint16_t *b, int rows, int halves, int form, int wrong);
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { WATCHED = 0 };                    /* no calls for each access there */
+#else
+enum { WATCHED = 1 };
+#endif
+
+enum { N = 64 };                         /* A and B are [64][64] */
+static struct mem memory;
+static struct { struct dev *d; uint16_t *a, *b; float *to, host_a[N][N], host_b[N][N], got[N][32]; } rig;
+
+static void open_rig(void)
+{
+    struct err e;
+    static uint16_t half[2][N][N];
+    setenv("SHARDLINE_EMU_SM", "90", 1);
+    setenv("SHARDLINE_CUDA", "mma", 1);
+    if (dev_open(&rig.d, "cuda", 1, &memory, &e) < 0) {
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+        exit(1);
+    }
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < N; k++) {
+            half[0][i][k] = fn_to_bf16(rig.host_a[i][k] = (float)((i * 37 + k * 11) % 101 - 50));
+            half[1][i][k] = fn_to_bf16(rig.host_b[i][k] = (float)((i * 29 + k * 13) % 97 - 48));
+        }
+    rig.a = dev_alloc(rig.d, MEM_WORK, sizeof half[0]);
+    rig.b = dev_alloc(rig.d, MEM_WORK, sizeof half[1]);
+    rig.to = dev_alloc(rig.d, MEM_WORK, sizeof rig.got);
+    dev_write(rig.d, rig.a, half[0], sizeof half[0]);
+    dev_write(rig.d, rig.b, half[1], sizeof half[1]);
+}
+
+static void close_rig(void)
+{
+    dev_free(rig.d, rig.a);
+    dev_free(rig.d, rig.b);
+    dev_free(rig.d, rig.to);
+    dev_close(rig.d);
+    CHECK_INT(memory.total_now, 0);
+}
+
+/* What the device says; "": all is well. */
+static const char *once(int rows, int halves, int form, enum wrong wrong)
+{
+    static struct err e;
+    case_once(rig.d, rig.to, rig.a, rig.b, rows, halves, form, (int)wrong);
+    const int rc = dev_check(rig.d, &e);
+    if (rc >= 0)
+        dev_read(rig.d, rig.got, rig.to, sizeof rig.got);
+    return rc < 0 ? e.text : "";
+}
+
+/* Elements beyond rows and halves count as zeros. Integers: exact in any order. */
+static void check_product(int rows, int halves, int form)
+{
+    for (int r = 0; r < N; r++)
+        for (int c = 0; c < 32; c++) {
+            float want = 0;
+            for (int k = 0; k < N; k++) {
+                const int i = form & ONCE_A_ACROSS ? k : r, j = form & ONCE_A_ACROSS ? r : k;
+                want += (i < rows && j < halves ? rig.host_a[i][j] : 0) * (k < rows && c < halves ? rig.host_b[k][c] : 0);
+            }
+            if (rig.got[r][c] != want) {
+                test_fail(__FILE__, __LINE__, "form %d of %dx%d: element %d,%d is %g, not %g", form, rows, halves, r, c, (double)rig.got[r][c], (double)want);
+                return;
+            }
+        }
+}
+
+TEST(boxes_and_products_of_every_form_are_right)
+{
+    open_rig();
+    for (int form = 0; form < ONCE_BY_THREADS; form++) {
+        CHECK_STR(once(N, N, form, WRONG_NOTHING), "");
+        check_product(N, N, form);
+        CHECK_STR(once(37, 21, form, WRONG_NOTHING), "");              /* the rest of a box is zeros, and counts */
+        check_product(37, 21, form);
+    }
+    close_rig();
+}
+
+TEST(what_threads_wrote_is_multiplied_behind_a_proxy_fence_only)
+{
+    open_rig();
+    CHECK_STR(once(N, N, ONCE_BY_THREADS, WRONG_NOTHING), "");
+    check_product(N, N, 0);
+    if (WATCHED)
+        CHECK_HAS(once(N, N, ONCE_BY_THREADS, WRONG_NO_PROXY_FENCE), "with no proxy fence behind it");
+    close_rig();
+}
+
+TEST(every_mistake_is_said)
+{
+    static const struct { enum wrong wrong; const char *said; int watched; } cases[] = {
+        { WRONG_MORE_BYTES, "waits in an mbarrier at ", 0 },
+        { WRONG_FEWER_BYTES, "where a copy has not arrived", 0 },
+        { WRONG_NO_WAIT, "where a copy has not arrived", 0 },
+        { WRONG_PARITY, "where a copy has not arrived", 0 },
+        { WRONG_NO_BAR_FENCE, "with no fence behind its making", 0 },
+        { WRONG_NO_GROUP_FENCE, "no fence of the group", 0 },
+        { WRONG_NO_GROUP_WAIT, "it ends with products under way", 0 },
+        { WRONG_REUSED_EARLY, "where a product is under way", 0 },
+        { WRONG_WRITE_EARLY, "which a product under way reads", 1 },
+        { WRONG_ALIGNMENT, "use a multiple of 1024", 0 },
+    };
+    open_rig();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        if (WATCHED || !cases[i].watched)
+            CHECK_HAS(once(N, N, 0, cases[i].wrong), cases[i].said);
+    CHECK_STR(once(N, N, 0, WRONG_NOTHING), "");                       /* forgotten: the next launch is a new one */
+    check_product(N, N, 0);
+    close_rig();
+}
+
+TEST(sums_are_no_numbers_until_they_are_waited_for_and_wrong_strides_give_other_ones)
+{
+    open_rig();
+    CHECK_STR(once(N, N, 0, WRONG_READ_TOO_SOON), "");
+    for (int t = 0; t < 128; t++)
+        CHECK(rig.got[t / 32][t % 32] != rig.got[t / 32][t % 32]);
+    static float right[N][32];
+    CHECK_STR(once(N, N, 0, WRONG_NOTHING), "");
+    memcpy(right, rig.got, sizeof right);
+    CHECK_STR(once(N, N, 0, WRONG_STRIDE), "");
+    CHECK(memcmp(right, rig.got, sizeof right));
+    close_rig();
+}
