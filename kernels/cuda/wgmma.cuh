@@ -136,15 +136,17 @@ template <class T> GPU void multiply_step(float *acc, const uint16_t *tile, int 
 }
 template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int group, int length)
 {
-    group_fence();
     if (length == DEEP) {
+        group_fence();
         GPU_UNROLL
         for (int i = 0; i < DEEP / DEPTH_STEP; i++)
             multiply_step<T>(acc, tile, group, ALTERED("gpu_group_steps") ? DEEP / DEPTH_STEP - 1 - i : i);
     } else {
         GPU_LOOP
-        for (int i = 0; i * DEPTH_STEP < length; i++)
+        for (int i = 0; i * DEPTH_STEP < length; i++) {
+            group_fence();
             multiply_step<T>(acc, tile, group, i);
+        }
     }
     group_commit();
 }
