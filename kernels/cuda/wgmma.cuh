@@ -134,6 +134,7 @@ template <class T> GPU void multiply_step(float *acc, const uint16_t *tile, int 
     const uint16_t *const b = tile + T::TILE_A + step * DEPTH_STEP * T::BOX_B;
     mma_group<T::COLS, T::A_ACROSS, 1>(acc, operand(a, BOX_A * 2 * DEEP, 8 * DEEP * 2, SWIZZLE_128), operand(b, ROW_B * DEEP, 8 * ROW_B, ROW_B == 128 ? SWIZZLE_128 : SWIZZLE_64));
 }
+/* Broken tiles step by step: a fence and a group each, which the compiler would put in. */
 template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int group, int length)
 {
     if (length == DEEP) {
@@ -141,14 +142,15 @@ template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int 
         GPU_UNROLL
         for (int i = 0; i < DEEP / DEPTH_STEP; i++)
             multiply_step<T>(acc, tile, group, ALTERED("gpu_group_steps") ? DEEP / DEPTH_STEP - 1 - i : i);
+        group_commit();
     } else {
         GPU_LOOP
         for (int i = 0; i * DEPTH_STEP < length; i++) {
             group_fence();
             multiply_step<T>(acc, tile, group, i);
+            group_commit();
         }
     }
-    group_commit();
 }
 
 /* A leaf. The newest tile is under way while the one before it is given back. well: every tile came; no branch, wgmma must not be in one. */
