@@ -59,7 +59,7 @@ ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
 
 LIB_SRC  := $(filter-out %_main.c,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(if $(filter kernels,$(ROOMS)),kernels/x86/*.c))) \
-            $(if $(filter kernels,$(ROOMS)),$(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c)),$(patsubst %,kernels/cuda/%.c,none lt lt_ops)))
+            $(if $(filter kernels,$(ROOMS)),$(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c)),$(patsubst %,kernels/cuda/%.c,none lt lt_ops lt_table)))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$(CU_SRC:%.cu=$B/obj/%.o))
 MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
 PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=)))

@@ -5,8 +5,10 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "kernels/cuda/lt_api.h"
+#include "kernels/cuda/lt_table.h"
 
 #define WORKSPACE_BYTES ((size_t)32 << 20)      /* fixed: an algorithm may depend on what it is offered */
 #define ROWS_FEW 64                             /* what the library is asked for: --numerics fast has a choice of its own for few rows */
@@ -20,7 +22,8 @@ struct choice { struct key key; void *desc; struct lt_algo algo; int rank, n_fou
 struct lt {
     struct dev *dev;
     void *library, *handle, *stream, *workspace;
-    char name[96], what[256];
+    char name[128], what[256];
+    struct lt_table table;
 #define X(name, args) int (*name) args;
     LT_LIST(X)
 #undef X
@@ -85,6 +88,7 @@ int lt_open(struct lt **out, struct dev *d, void *stream, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for cuBLASLt's table");
     l->dev = d;
     l->stream = stream;
+    TRY(lt_table_open(&l->table, e));
     if (!(l->library = find_library(&name))) {
         rc = err_set(e, ERR_DEVICE, "%s cannot be opened", name);
         goto out;
@@ -98,7 +102,7 @@ int lt_open(struct lt **out, struct dev *d, void *stream, struct err *e)
         goto out;
     }
     const char *file = strrchr(name, '/');
-    snprintf(l->name, sizeof l->name, "%s %zu", file ? file + 1 : name, version());
+    snprintf(l->name, sizeof l->name, "%.80s %zu%s", file ? file + 1 : name, version(), l->table.tunes ? ", timed" : l->table.text ? ", by table" : "");
     *out = l;
     l = NULL;
 out:
@@ -119,6 +123,7 @@ void lt_close(struct lt *l)
         l->Destroy(l->handle);
     if (l->library)
         dlclose(l->library);
+    lt_table_close(&l->table);
     free(l->choice);
     free(l);
 }
@@ -229,6 +234,28 @@ static struct choice *room_for_choice(struct lt *l)
     return &l->choice[l->n_choices];
 }
 
+/* ---- words ---- */
+/* What a choice is for, and, with an algorithm, which it is. */
+static void describe(const struct lt *l, const struct key *k, const struct lt_algo *a, char *text, size_t bytes)
+{
+    static const struct { const char *name; enum lt_config what; } parts[] = {
+        { "algo", LT_ALGO_ID },         { "tile", LT_ALGO_TILE },   { "stages", LT_ALGO_STAGES },   { "swizzle", LT_ALGO_SWIZZLE },
+        { "option", LT_ALGO_OPTION }, { "inner", LT_ALGO_INNER }, { "cluster", LT_ALGO_CLUSTER }
+    };
+    int at = snprintf(text, bytes, "product %s %s %" PRId64 "x%" PRId64 " over %" PRId64 " batch %d align %d%s", forms[k->form].name, dtype_name((enum dtype)k->dt), k->d_cols,
+                      k->d_rows, k->inner, k->batch, k->align, a ? ":" : "");
+    for (size_t j = 0; a && j < sizeof parts / sizeof *parts && at > 0 && (size_t)at < bytes; j++)
+        at += snprintf(text + at, bytes - (size_t)at, " %s %d", parts[j].name, config_of(l, a, parts[j].what));
+}
+
+void lt_choice_text(const struct lt *l, int i, char *text, size_t bytes)
+{
+    const struct choice *c = &l->choice[i];
+    describe(l, &c->key, &c->algo, text, bytes);
+    const size_t at = strlen(text);
+    snprintf(text + at, bytes - at, ", number %d of %d", c->rank + 1, c->n_found);
+}
+
 /* A line for those who want to know: appended to the file that the environment names. */
 static void record(const struct lt *l)
 {
@@ -242,6 +269,81 @@ static void record(const struct lt *l)
     fclose(f);
 }
 
+/* ---- timing: only what was asked for it (lt_table.h) ---- */
+static int call(struct lt *l, const struct lt_product *p, void *desc, const struct lt_algo *algo);
+
+static double now_s(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* Seconds of one call, the best of some rounds; below 0: it does not run. */
+static double time_of(struct lt *l, const struct lt_product *p, void *desc, const struct lt_algo *a)
+{
+    enum { ROUNDS = 3, CALLS = 8 };
+    double best = -1;
+    for (int round = 0; round <= ROUNDS; round++) {
+        const double began = now_s();
+        for (int i = 0; i < (round ? CALLS : 1); i++)
+            if (!call(l, p, desc, a))
+                return -1;
+        dev_sync(l->dev);
+        const double s = (now_s() - began) / CALLS;
+        if (round && (best < 0 || s < best))         /* the first only warms up */
+            best = s;
+    }
+    return best;
+}
+
+/* The fastest of those that fit, for the number of rows that the key asks for and zeroes as rows; of two alike the library's own first. */
+static int fastest(struct lt *l, const struct lt_product *p, const struct choice *c, const struct lt_found *found)
+{
+    struct lt_product q = *p;
+    q.rows = c->key.d_cols;
+    q.add = 0;
+    const size_t b_bytes = (size_t)(q.rows * q.b.ld + q.batch * q.b.step) * dtype_size(q.dt), d_bytes = (size_t)(q.rows * q.ld + q.batch * q.step) * sizeof(float);
+    void *b = forms[q.form].rows_free ? dev_alloc(l->dev, MEM_WORK, b_bytes) : NULL;
+    double best = -1;
+    int rank = c->rank;
+    q.b.p = b ? b : p->b.p;
+    q.d = dev_alloc(l->dev, MEM_WORK, d_bytes);
+    for (int i = c->rank; i < c->n_found && q.d && (b || !forms[q.form].rows_free); i++) {
+        const double s = fits(l, &found[i]) ? time_of(l, &q, c->desc, &found[i].algo) : -1;
+        if (s >= 0 && (best < 0 || s < 0.98 * best)) {
+            best = s;
+            rank = i;
+        }
+    }
+    dev_free(l->dev, q.d);
+    dev_free(l->dev, b);
+    return rank;
+}
+
+/* The first that fits, or the one that a table names; or else what time says. c->rank: behind the list when nothing fits. */
+static void rank_choice(struct lt *l, const struct lt_product *p, struct choice *c, const struct lt_found *found)
+{
+    char text[256];
+    while (c->rank < c->n_found && !fits(l, &found[c->rank]))
+        c->rank++;
+    for (int i = c->rank; i < c->n_found; i++) {
+        describe(l, &c->key, &found[i].algo, text, sizeof text);
+        if (fits(l, &found[i]) && lt_table_says(&l->table, text)) {
+            c->rank = i;
+            return;
+        }
+    }
+    describe(l, &c->key, NULL, text, sizeof text);
+    if (!l->table.tunes || c->rank >= c->n_found || lt_table_knows(&l->table, text))
+        return;
+    c->rank = fastest(l, p, c, found);
+    describe(l, &c->key, &found[c->rank].algo, text, sizeof text - 40);
+    const size_t at = strlen(text);
+    snprintf(text + at, sizeof text - at, ", timed, number %d of %d", c->rank + 1, c->n_found);
+    note(l, lt_table_add(&l->table, text), "the table of choices cannot be written", &c->key);
+}
+
 static const struct choice *choose(struct lt *l, const struct lt_product *p, const struct key *k)
 {
     for (int i = 0; i < l->n_choices; i++)
@@ -253,8 +355,7 @@ static const struct choice *choose(struct lt *l, const struct lt_product *p, con
         return NULL;
     *c = (struct choice){ .key = *k };
     c->n_found = make_desc(l, &c->desc, k) ? list(l, c->desc, p, k, found) : -1;
-    while (c->rank < c->n_found && !fits(l, &found[c->rank]))
-        c->rank++;
+    rank_choice(l, p, c, found);
     if (!note(l, c->rank < c->n_found, "no algorithm without split-K", k)) {
         if (c->desc)
             l->MatmulDescDestroy(c->desc);
@@ -267,22 +368,6 @@ static const struct choice *choose(struct lt *l, const struct lt_product *p, con
 }
 
 int lt_n_choices(const struct lt *l) { return l->n_choices; }
-
-void lt_choice_text(const struct lt *l, int i, char *text, size_t bytes)
-{
-    static const struct { const char *name; enum lt_config what; } parts[] = {
-        { "algo", LT_ALGO_ID },         { "tile", LT_ALGO_TILE },   { "stages", LT_ALGO_STAGES },   { "swizzle", LT_ALGO_SWIZZLE },
-        { "option", LT_ALGO_OPTION }, { "inner", LT_ALGO_INNER }, { "cluster", LT_ALGO_CLUSTER }
-    };
-    const struct choice *c = &l->choice[i];
-    const struct key *k = &c->key;
-    int at = snprintf(text, bytes, "product %s %s %" PRId64 "x%" PRId64 " over %" PRId64 " batch %d align %d:", forms[k->form].name, dtype_name((enum dtype)k->dt), k->d_cols,
-                      k->d_rows, k->inner, k->batch, k->align);
-    for (size_t j = 0; j < sizeof parts / sizeof *parts && at > 0 && (size_t)at < bytes; j++)
-        at += snprintf(text + at, bytes - (size_t)at, " %s %d", parts[j].name, config_of(l, &c->algo, parts[j].what));
-    if (at > 0 && (size_t)at < bytes)
-        snprintf(text + at, bytes - (size_t)at, ", number %d of %d", c->rank + 1, c->n_found);
-}
 
 /* ---- a call ---- */
 static int call(struct lt *l, const struct lt_product *p, void *desc, const struct lt_algo *algo)

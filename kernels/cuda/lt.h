@@ -8,7 +8,7 @@
  *     dw         k x n      x  (N) k x T   dy (T)        k, n, T (a sequence)
  *
  * The first algorithm of the library's own list that needs no split-K and no more than the fixed workspace is taken, asked for a fixed number of rows: so
- * the same library on the same GPU makes the same choice, whatever was computed before. Rows are run in multiples of LT_ROWS; what is left over goes
+ * the same library on the same GPU makes the same choice, whatever was computed before. A table (lt_table.h) may name another one of that list. Rows are run in multiples of LT_ROWS; what is left over goes
  * through scratch. Leaves (numerics contract): a strided batch over leaves of one length into fp32 partials, then the op tree_add.
  *
  * Weights are packed as rows, [n][ld], a row as long as panels_bytes gives it. */

@@ -114,7 +114,13 @@ int products_ready(struct dev *d, struct err *e)
     return 0;
 }
 
-int products_check(struct products *p, struct err *e) { return p && p->lt ? lt_check(p->lt, e) : 0; }
+/* That cuBLASLt is not here is no failure; that its table cannot be read is one. */
+int products_check(struct products *p, struct err *e)
+{
+    if (p && p->missing.code && p->missing.code != ERR_DEVICE)
+        return *e = p->missing, -e->code;
+    return p && p->lt ? lt_check(p->lt, e) : 0;
+}
 
 void products_close(struct products *p)
 {

@@ -12,6 +12,7 @@ memory 40
 batches 90
 programs 120
 providers 60
+tune 90
 fake 120"
 
 small=$([ "${SHARDLINE_DEVICE:-}" = fake ] && echo 1 || echo 0)         # to see the script run: everything tiny
@@ -135,8 +136,8 @@ model_of() {                # NAME FILE: a config; floating-point operations of 
 }
 
 # Tokens a second of the last of a few steps; the run is ended then: its checkpoint would take longer than the steps.
-train_speed() {             # MODEL NUMERICS SECONDS
-    local name=$1 numerics=$2 end=$((SECONDS + $3)) flops pid speed
+train_speed() {             # MODEL NUMERICS SECONDS [WORD]: the word stands in the figure's name, for numerics
+    local name=$1 numerics=$2 end=$((SECONDS + $3)) word=${4:-$2} flops pid speed
     flops=$(model_of "$name" "$tmp/$name.json")
     rm -f "$tmp/speed.jsonl"
     data >/dev/null
@@ -148,9 +149,9 @@ train_speed() {             # MODEL NUMERICS SECONDS
     wait $pid 2>/dev/null
     rm -rf "$tmp/speed"
     speed=$(sed -n 's/.*"tokens_per_s":\([0-9.e+]*\).*/\1/p' "$tmp/speed.jsonl" 2>/dev/null | tail -n 1)
-    [ -n "$speed" ] || { row "train.$name.$numerics" "no step within $3 s"; return 1; }
-    figure "train.$name.$numerics" "$speed" tokens/s
-    figure "train.$name.$numerics.mfu" "$(awk -v s="$speed" -v f="$flops" -v p=$peak 'BEGIN { printf "%.2f", 100 * s * f / p / 1e12 }')" %
+    [ -n "$speed" ] || { row "train.$name.$word" "no step within $3 s"; return 1; }
+    figure "train.$name.$word" "$speed" tokens/s
+    figure "train.$name.$word.mfu" "$(awk -v s="$speed" -v f="$flops" -v p=$peak 'BEGIN { printf "%.2f", 100 * s * f / p / 1e12 }')" %
 }
 
 part_train() {
@@ -161,6 +162,20 @@ part_train() {
         awk -v m="train.$m" '$2 == m ".exact" { e = $3 } $2 == m ".fast" { f = $3 } END { if (e && f) print "figure", m ".exact_of_fast", 100 * e / f, "%" }' "$out/figures" |
             while read -r _ name value unit; do figure "$name" "$value" "$unit"; done
     done
+    return $rc
+}
+
+# ---- cuBLASLt's algorithms: timed for this GPU, and what that brings (kernels/cuda/lt_table.h) ----
+part_tune() {
+    local rc=0 m
+    m=$([ $small = 1 ] && echo tiny || echo 1b)
+    export SHARDLINE_CUBLASLT_TABLE=$out/cublaslt.table
+    rm -f "$SHARDLINE_CUBLASLT_TABLE"
+    head_of "algorithms of cuBLASLt by time"
+    SHARDLINE_CUBLASLT_TUNE=1 train_speed $m fast 45 timing || rc=1
+    [ -s "$SHARDLINE_CUBLASLT_TABLE" ] || { row cublaslt.table "no line: nobody asked cuBLASLt"; return $rc; }
+    row cublaslt.table "$(wc -l <"$SHARDLINE_CUBLASLT_TABLE") products, of $(grep -vc 'number 1 of' "$SHARDLINE_CUBLASLT_TABLE") another algorithm than the library's first"
+    train_speed $m fast 28 by_table || rc=1
     return $rc
 }
 

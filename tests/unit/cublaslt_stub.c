@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "kernels/cuda/lt_api.h"
 #include "tests/unit/cublaslt_stub.h"
 
@@ -13,7 +14,7 @@ struct stub_layout { int type, batch; int64_t rows, cols, ld, step; };
 struct stub_pref { uint64_t bytes; uint32_t reduction, align[4]; };
 
 struct stub_seen stub_seen;
-int stub_offers = 5;
+int stub_offers = 5, stub_slow;
 static int handles;
 
 #define EXPORT(name) int cublasLt##name
@@ -82,6 +83,7 @@ EXPORT(MatmulAlgoGetHeuristic)(void *handle, void *desc, void *a, void *b, void 
         { { { 3, tile, 1, 0 } }, p->bytes + 1, 0, 0, { 0 } },                            /* needs more memory than there is */
         { { { 4, tile, 1, 0 } }, 0, 7, 0, { 0 } },                                       /* does not run here */
         { { { 5, tile, 1, 0 } }, 0, 0, 0, { 0 } },
+        { { { 6, 7, 1, 0 } }, 0, 0, 0, { 0 } },
     };
     (void)desc, (void)a, (void)b, (void)c;
     stub_seen.lists++;
@@ -122,12 +124,14 @@ EXPORT(Matmul)(void *handle, void *desc, const void *alpha, const void *a, void 
     const struct stub_desc *how = desc;
     const struct stub_layout *y = ld;
     const int64_t inner = how->trans[0] ? ((struct stub_layout *)la)->rows : ((struct stub_layout *)la)->cols, block = (int64_t)algo->data[1];
-    const int bad = handle != &handles || !workspace || !bytes || *(const float *)alpha != 1 || c != d || lc != ld || algo->data[0] != 5;
+    const int bad = handle != &handles || !workspace || !bytes || *(const float *)alpha != 1 || c != d || lc != ld || algo->data[0] < 5;
     stub_seen.calls++;
     stub_seen.cols = y->cols;
     stub_seen.stream = stream;
     if (bad)
         return 1;
+    if (algo->data[0] == 5 && stub_slow)
+        nanosleep(&(struct timespec){ 0, stub_slow * 1000000L }, NULL);
     for (int n = 0; n < y->batch; n++)
         for (int64_t j = 0; j < y->cols; j++)
             for (int64_t i = 0; i < y->rows; i++) {

@@ -12,7 +12,7 @@
 #include "tests/unit/cublaslt_stub.h"
 
 enum { TILE = 5, TILE_FEW = 3 };         /* the stub adds in blocks of so many; of a result of at most 64 columns */
-struct rig { struct mem mem; struct dev *dev; struct lt *lt; void *stub; struct stub_seen *seen; int *offers; uint32_t state; };
+struct rig { struct mem mem; struct dev *dev; struct lt *lt; void *stub; struct stub_seen *seen; int *offers, *slow; uint32_t state; };
 
 static int rig_open(struct rig *r)
 {
@@ -29,6 +29,8 @@ static int rig_open(struct rig *r)
     }
     r->seen = dlsym(r->stub, "stub_seen");
     r->offers = dlsym(r->stub, "stub_offers");
+    r->slow = dlsym(r->stub, "stub_slow");
+    *r->slow = 0;
     *r->seen = (struct stub_seen){ 0 };
     *r->offers = 5;
     if (dev_open(&r->dev, "cpu", 1, &r->mem, &e) < 0 || lt_open(&r->lt, r->dev, STUB_STREAM, &e) < 0) {
@@ -304,6 +306,99 @@ TEST(choices_are_written_where_the_environment_says)
     if (f)
         fclose(f);
     rig_close(&r);
+}
+
+/* ---- a table ---- */
+/* What a library that is opened now chooses for a product of 16, with the sixth algorithm on offer; *calls: of the library. */
+static void chosen(char *text, size_t bytes, int slow, int *calls)
+{
+    enum { K = 16 };
+    static float d[4] __attribute__((aligned(16))), a[4 * K] __attribute__((aligned(16))), b[K] __attribute__((aligned(16)));
+    struct rig r;
+    text[0] = 0;
+    if (rig_open(&r) < 0)
+        return;
+    *r.offers = 6;
+    *r.slow = slow;
+    a[3 * K] = 3;
+    b[0] = 2;
+    struct lt_product p = product(d, a, b, 1, K);
+    CHECK_INT(lt_run(r.lt, &p), 1);
+    CHECK_BITS(d[3], 6.0f);
+    *calls = r.seen->calls;
+    lt_choice_text(r.lt, 0, text, bytes);
+    rig_close(&r);
+}
+
+#define PRODUCT "product linear fp32 2048x4 over 16 batch 1 align 16: "
+TEST(the_fastest_algorithm_is_timed_once_and_taken_from_the_table_afterwards)
+{
+    char path[PATH_MAX], text[256], line[400] = "";
+    int calls;
+    snprintf(path, sizeof path, "%s/table", test_tmp_dir());
+    setenv("SHARDLINE_CUBLASLT_TABLE", path, 1);
+    setenv("SHARDLINE_CUBLASLT_TUNE", "1", 1);
+    chosen(text, sizeof text, 2, &calls);
+    CHECK_STR(text, PRODUCT "algo 6 tile 7 stages 0 swizzle 0 option 0 inner 0 cluster 0, number 6 of 6");
+    CHECK(calls > 10);
+    chosen(text, sizeof text, 2, &calls);
+    CHECK_HAS(text, "algo 6");
+    CHECK_INT(calls, 1);                 /* it is in the table */
+    unsetenv("SHARDLINE_CUBLASLT_TUNE");
+    chosen(text, sizeof text, 0, &calls);
+    CHECK_HAS(text, "algo 6");
+    CHECK_INT(calls, 1);
+    unsetenv("SHARDLINE_CUBLASLT_TABLE");
+    chosen(text, sizeof text, 0, &calls);
+    CHECK_HAS(text, "algo 5");           /* without one: the library's first */
+    FILE *f = fopen(path, "r");
+    CHECK(f && fgets(line, sizeof line, f));
+    CHECK_STR(line, PRODUCT "algo 6 tile 7 stages 0 swizzle 0 option 0 inner 0 cluster 0, timed, number 6 of 6\n");
+    CHECK(f && !fgets(line, sizeof line, f));
+    if (f)
+        fclose(f);
+}
+
+TEST(of_a_table_only_what_the_library_offers_and_fits_is_taken)
+{
+    static const char *const wishes[] = {
+        PRODUCT "algo 1 tile 5 stages 0 swizzle 0 option 0 inner 0 cluster 0, splits the contraction\n",
+        PRODUCT "algo 6 tile 8 stages 0 swizzle 0 option 0 inner 0 cluster 0, another tile\n",
+        PRODUCT "algo 6 tile 7 stages 0 swizzle 0 option 0 inner 0 cluster\n", "\n\n", "", "product linear fp32 2048x4 over 16 batch 1 align 4: algo 6 tile 7\n" };
+    char path[PATH_MAX], text[256];
+    int calls;
+    snprintf(path, sizeof path, "%s/wishes", test_tmp_dir());
+    setenv("SHARDLINE_CUBLASLT_TABLE", path, 1);
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++) {
+        FILE *f = fopen(path, "w");
+        CHECK(f && fputs(wishes[i], f) >= 0 && fclose(f) == 0);
+        chosen(text, sizeof text, 0, &calls);
+        CHECK_HAS(text, "algo 5 tile 5");
+        CHECK_INT(calls, 1);
+    }
+    unsetenv("SHARDLINE_CUBLASLT_TABLE");
+}
+
+TEST(a_table_that_cannot_be_used_is_refused)
+{
+    struct mem mem = { 0 };
+    struct dev *d;
+    struct lt *l;
+    struct err e;
+    if (dev_open(&d, "cpu", 1, &mem, &e) < 0)
+        return;
+    setenv("SHARDLINE_CUBLASLT_TABLE", "/nowhere/table", 1);
+    CHECK_INT(lt_open(&l, d, NULL, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "/nowhere/table: No such file or directory: make it with SHARDLINE_CUBLASLT_TUNE=1");
+    setenv("SHARDLINE_CUBLASLT_TABLE", "/", 1);
+    CHECK_INT(lt_open(&l, d, NULL, &e), -ERR_FILE);
+    unsetenv("SHARDLINE_CUBLASLT_TABLE");
+    setenv("SHARDLINE_CUBLASLT_TUNE", "1", 1);
+    CHECK_INT(lt_open(&l, d, NULL, &e), -ERR_USAGE);
+    CHECK_HAS(e.text, "SHARDLINE_CUBLASLT_TABLE");
+    unsetenv("SHARDLINE_CUBLASLT_TUNE");
+    dev_close(d);
+    CHECK_INT(mem.total_now, 0);
 }
 
 TEST(a_shape_without_an_algorithm_is_said_and_gives_nan)

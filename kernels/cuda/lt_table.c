@@ -1,0 +1,68 @@
+/* lt_table.c - see lt_table.h. */
+#include "kernels/cuda/lt_table.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int read_all(struct lt_table *t, FILE *f)
+{
+    size_t n = 0, got;
+    char piece[4096];
+    while ((got = fread(piece, 1, sizeof piece, f)) > 0) {
+        char *more = realloc(t->text, n + got + 1);
+        if (!more)
+            return 0;
+        t->text = more;
+        memcpy(t->text + n, piece, got);
+        n += got;
+        t->text[n] = 0;
+    }
+    return !ferror(f);
+}
+
+int lt_table_open(struct lt_table *t, struct err *e)
+{
+    const char *path = getenv("SHARDLINE_CUBLASLT_TABLE"), *tune = getenv("SHARDLINE_CUBLASLT_TUNE");
+    *t = (struct lt_table){ .tunes = tune && !strcmp(tune, "1") };
+    if (t->tunes && !(path && *path))
+        return err_set(e, ERR_USAGE, "SHARDLINE_CUBLASLT_TUNE=1 times algorithms for a table: name its file, SHARDLINE_CUBLASLT_TABLE");
+    if (!path || !*path)
+        return 0;
+    if (strlen(path) >= sizeof t->path)
+        return err_set(e, ERR_USAGE, "SHARDLINE_CUBLASLT_TABLE: a path of %zu bytes, at most %zu", strlen(path), sizeof t->path - 1);
+    strcpy(t->path, path);
+    FILE *f = fopen(path, "r");
+    if (!f)
+        return t->tunes && errno == ENOENT ? 0 : err_set(e, ERR_FILE, "%s: %s: make it with SHARDLINE_CUBLASLT_TUNE=1", path, strerror(errno));
+    int ok = read_all(t, f);
+    fclose(f);
+    return ok ? 0 : err_set(e, ERR_FILE, "%s cannot be read", path);
+}
+
+void lt_table_close(struct lt_table *t)
+{
+    free(t->text);
+    t->text = NULL;
+}
+
+/* A line that begins so, and goes on with `then`. */
+static int find(const struct lt_table *t, const char *what, char then)
+{
+    const size_t n = strlen(what);
+    for (const char *line = t->text; line && *line; line = strchr(line, '\n'), line += line != NULL)
+        if (!strncmp(line, what, n) && line[n] == then)
+            return 1;
+    return 0;
+}
+
+int lt_table_says(const struct lt_table *t, const char *what) { return find(t, what, ','); }
+int lt_table_knows(const struct lt_table *t, const char *product) { return find(t, product, ':'); }
+
+int lt_table_add(struct lt_table *t, const char *line)
+{
+    FILE *f = fopen(t->path, "a");
+    int ok = f && fprintf(f, "%s\n", line) > 0;
+    return f ? fclose(f) == 0 && ok : 0;
+}
