@@ -138,3 +138,30 @@ TEST(it_can_be_abandoned_at_any_time_without_the_others)
     aside_abandon(&none);
     end();
 }
+
+static int touch_only(struct aside *a, void *arg, struct err *e)
+{
+    struct job *j = arg;
+    for (int i = 0; i < j->rounds; i++)
+        CHECK_INT(aside_device(a, touch, j, e), i);
+    return 0;
+}
+
+/* A slice after the other goes to the device: none of them waits for the other ranks. */
+TEST(what_concerns_one_rank_is_done_while_its_main_thread_rests)
+{
+    struct aside a;
+    struct err e = { 0 };
+    int rc;
+    begin();
+    struct job j = { .rounds = 100, .main = pthread_self() };
+    aside_begin(&a, touch_only, &j, NULL);
+    for (int i = 0; i < 50 && j.n_device < 100; i++)
+        aside_rest(&a, 100);
+    CHECK_INT(j.n_device, 100);
+    while ((rc = aside_turn(&a, mesh.axis[AXIS_TP], mesh.all, &e)) == 0)
+        aside_rest(&a, 5);
+    CHECK_INT(rc, 1);
+    CHECK_INT(aside_end(&a, mesh.all, &e), 0);
+    end();
+}
