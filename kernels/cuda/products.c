@@ -13,7 +13,7 @@ enum provider { SIMT, OWN, LT, PROVIDERS };
 static const char *const names[PROVIDERS] = { "simt", "own", "lt" };
 /* what SHARDLINE_CUDA may name: a provider, and what own does with wgmma */
 static const struct wish { const char *name; enum provider who; enum wgmma_use use; } wishes[] = {
-    { "simt", SIMT, WGMMA_OFF }, { "own", OWN, WGMMA_ASK }, { "lt", LT, WGMMA_ASK }, { "mma", OWN, WGMMA_OFF }, { "wgmma", OWN, WGMMA_ALONE }, { "", PROVIDERS, WGMMA_ASK }
+    { "simt", SIMT, WGMMA_OFF }, { "own", OWN, WGMMA_ASK }, { "lt", LT, WGMMA_OFF }, { "mma", OWN, WGMMA_OFF }, { "wgmma", OWN, WGMMA_ALONE }, { "", PROVIDERS, WGMMA_ASK }
 };
 enum { WISHES = 6 };
 /* who is asked, in this order, until one is there */
