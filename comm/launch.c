@@ -27,7 +27,9 @@
 
 #define STDERR_TTY "SHARDLINE_STDERR_TTY"
 #define FIXED_ARGS 10
+#define SECOND INT64_C(1000000000)
 #define LOST_S 8                         /* so long mpirun may take to see that its ranks have ended */
+#define UNSEEN_S 5                       /* so long a wish to end waits for ranks that are not seen */
 
 int launch_under_launcher(void)
 {
@@ -98,37 +100,39 @@ static void reap_left_over(void)
     }
 }
 
-static char state_of(long pid)           /* of a process: 'Z' has ended and is not waited for; 0: it is gone */
+/* The ranks that mpirun has started: how many, how many of them have ended, how many hold SIGUSR1 back (watch.h) until they look for it. */
+struct started { int all, ended, ready; };
+
+static void look_at(struct started *s, long pid)
 {
-    char path[64], text[512] = { 0 }, *end;
-    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    char path[64], text[4096] = { 0 };
+    snprintf(path, sizeof path, "/proc/%ld/status", pid);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd < 0)
-        return 0;
-    ssize_t n = read(fd, text, sizeof text - 1);
-    close(fd);
-    end = n > 0 ? strrchr(text, ')') : NULL;
-    return end && end[1] ? end[2] : 0;
+    ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
+    if (fd >= 0)
+        close(fd);
+    const char *state = n > 0 ? strstr(text, "\nState:\t") : NULL, *held = n > 0 ? strstr(text, "\nSigBlk:\t") : NULL;
+    int ended = state && state[8] == 'Z';
+    s->all++;
+    s->ended += ended;
+    s->ready += !ended && held && (strtoull(held + 9, NULL, 16) >> (SIGUSR1 - 1) & 1);
 }
 
-/* Of the children that one thread of mpirun started: how many there are, how many of them have ended. */
-static void count_children(const char *path, int *all, int *ended)
+/* Those that one thread of mpirun started. */
+static void look_at_children(struct started *s, const char *path)
 {
     long pid;
     FILE *f = fopen(path, "re");
-    while (f && fscanf(f, "%ld", &pid) == 1) {
-        *all += 1;
-        *ended += state_of(pid) == 'Z';
-    }
+    while (f && fscanf(f, "%ld", &pid) == 1)
+        look_at(s, pid);
     if (f)
         fclose(f);
 }
 
-/* mpirun's ranks are dead and it does not take notice: so it stays, for ever, when one dies while it says hello (Open MPI 4.1). */
-static int has_lost_its_ranks(pid_t mpirun)
+static struct started started_by(pid_t mpirun)
 {
     char path[300];
-    int all = 0, ended = 0;
+    struct started s = { 0 };
     struct dirent *t;
     snprintf(path, sizeof path, "/proc/%ld/task", (long)mpirun);
     DIR *d = opendir(path);
@@ -136,36 +140,65 @@ static int has_lost_its_ranks(pid_t mpirun)
         if (t->d_name[0] == '.')
             continue;
         snprintf(path, sizeof path, "/proc/%ld/task/%.20s/children", (long)mpirun, t->d_name);
-        count_children(path, &all, &ended);
+        look_at_children(&s, path);
     }
     if (d)
         closedir(d);
-    return all > 0 && ended == all;
+    return s;
 }
 
-/* Until mpirun ends; its exit status. A signal asks the ranks to end; a second one, a second later, ends them. asked: when, or 0. */
-static int wait_for(pid_t mpirun, const sigset_t *set, int64_t *asked)
+/* mpirun of Open MPI 4.1 stays for ever when a rank dies while it says hello, and takes no SIGTERM then: its ranks are dead, waited for or not. */
+static int has_lost_its_ranks(const struct started *s, int *had)
 {
-    for (int lost_s = 0;;) {
-        static const struct timespec second = { 1, 0 };
-        int status, sig = sigtimedwait(set, NULL, &second);
+    *had |= s->all > 0;
+    return *had && s->ended == s->all;
+}
+
+/* The user's wish to end: since when there is one (0: none), and that the ranks are yet to be told. */
+struct wish { int64_t since_ns; int due; };
+
+/* The first wish is for the ranks, a second, a second later, for mpirun. */
+static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now)
+{
+    if (!w->since_ns || sig == SIGUSR1)
+        w->due = 1;
+    else if (now - w->since_ns > SECOND)
+        kill(mpirun, SIGTERM);
+    w->since_ns = w->since_ns ? w->since_ns : now;
+}
+
+/* Not before all ranks can take it: SIGUSR1 would end mpirun that is not ready to pass it on, or a rank that is not, and get lost between the two.
+ * An mpirun that starts them in another way, out of our sight, is not waited for. */
+static void tell(struct wish *w, const struct started *s, int ranks, pid_t mpirun, int64_t now)
+{
+    if (!w->due || (s->ready < ranks && now - w->since_ns < UNSEEN_S * SECOND))
+        return;
+    w->due = 0;
+    kill(mpirun, SIGUSR1);
+}
+
+/* Until mpirun ends; its exit status. */
+static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct wish *w)
+{
+    int64_t lost_ns = 0;
+    for (int had = 0;;) {
+        static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
+        int status, sig = sigtimedwait(set, NULL, w->due ? &soon : &second);
         pid_t p;
         while ((p = waitpid(-1, &status, WNOHANG)) > 0)
             if (p == mpirun)
                 return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        lost_s = sig < 0 && has_lost_its_ranks(mpirun) ? lost_s + 1 : 0;
-        if (lost_s == LOST_S) {
+        const int64_t now = board_now_ns();
+        const struct started s = started_by(mpirun);
+        lost_ns = !has_lost_its_ranks(&s, &had) ? 0 : lost_ns ? lost_ns : now;
+        if (lost_ns && now - lost_ns > LOST_S * SECOND) {
             fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
             kill(mpirun, SIGKILL);
+            lost_ns = 0;
         }
-        if (sig < 0 || sig == SIGCHLD)
-            continue;
-        int64_t now = board_now_ns();
-        if (!*asked || sig == SIGUSR1)
-            kill(mpirun, SIGUSR1);
-        else if (now - *asked > 1000000000)
-            kill(mpirun, SIGTERM);
-        *asked = *asked ? *asked : now;
+        if (sig >= 0 && sig != SIGCHLD)
+            take_wish(w, sig, mpirun, now);
+        tell(w, &s, ranks, mpirun, now);
     }
 }
 
@@ -193,7 +226,7 @@ static char **make_args(int ranks, char **argv, char *const *more, char *self, c
 }
 
 /* One run of mpirun to its end, into *status; an error: it could not be started. */
-static int run_once(char **args, const sigset_t *set, const sigset_t *before, int64_t *asked, int *status)
+static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before, struct wish *w, int *status)
 {
     int tell[2], why = 0;
     if (pipe2(tell, O_CLOEXEC) < 0)
@@ -204,7 +237,7 @@ static int run_once(char **args, const sigset_t *set, const sigset_t *before, in
     close(tell[1]);
     if (pid > 0 && read(tell[0], &why, sizeof why) == 0) {
         close(tell[0]);
-        *status = wait_for(pid, set, asked);
+        *status = wait_for(pid, ranks, set, w);
         reap_left_over();
         return 0;
     }
@@ -222,7 +255,7 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
 {
     char self[4096] = { 0 }, count[16];
     sigset_t set, before;
-    int64_t asked = 0;
+    struct wish wish = { 0 };
     int status = 0;
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return err_sys(e, "cannot start ranks");
@@ -241,8 +274,8 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, &before);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    for (int i = 0; run_once(i ? again : a, &set, &before, &asked, &status) == 0; i++) {
-        if (!is_failure(status) || asked || i == times) {
+    for (int i = 0; run_once(i ? again : a, ranks, &set, &before, &wish, &status) == 0; i++) {
+        if (!is_failure(status) || wish.since_ns || i == times) {
             fflush(NULL);
             _exit(status);                             /* as if this process had become mpirun */
         }

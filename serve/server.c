@@ -172,7 +172,10 @@ static int wait_aside(struct server *s, struct err *e)
         aside_abandon(&s->aside);
         return rc;
     }
-    return aside_end(&s->aside, s->mesh.all, e);
+    rc = aside_end(&s->aside, s->mesh.all, e);
+    if (rc < 0 && e->code == ERR_STOPPED && world_stop_signal(s->world))
+        return err_set(e, ERR_STOPPED, "stopped by a signal while %s was read", s->path);        /* where exactly is chance */
+    return rc;
 }
 
 static int open_files(struct aside *a, void *arg, struct err *e)

@@ -17,6 +17,13 @@ go() {
 }
 one_line() { [ "$(wc -l <"$TMP/.err")" = 1 ] && [[ $err =~ $1 ]]; }
 
+# An mpirun whose ranks are gone, waited for, and that stays, as one does whose rank died while it said hello; looked at when the rest is done.
+mkdir "$TMP/fake"
+printf '#!/bin/bash\ntrap "" TERM\nsleep 2 &\nwait\nexec sleep 600\n' >"$TMP/fake/mpirun"
+chmod +x "$TMP/fake/mpirun"
+PATH=$TMP/fake:$PATH RANKS=2 "$prog" >/dev/null 2>"$TMP/stays.err" </dev/null &
+stays=$!
+
 for t in shm mpi; do
     go 10 FAULT=none SHARDLINE_TRANSPORT=$t
     claim "$t: nothing wrong, nothing said" [ "$rc$err" = 0 ]
@@ -94,6 +101,17 @@ for sig in TERM INT; do
     claim "SIG$sig lets the ranks save for 3 s, all at the same step" saved
     claim "and the job ends in order" [ $rc = 0 ]
 done
+# before there are ranks, before they have met: nothing was begun, or they take it in their first step
+for s in 0.005 0.01 0.02 0.04 0.06 0.09 0.12 0.16 0.2; do
+    RANKS=4 STEPS=1000000 SAVE_S=0 "$prog" >"$TMP/.out" 2>"$TMP/.err" </dev/null &
+    job=$!
+    sleep $s
+    kill -TERM $job
+    for ((i = 0; i < 200; i++)); do [ -d /proc/$job ] && [[ $(cat /proc/$job/stat 2>/dev/null) != *") Z "* ]] || break; sleep 0.1; done
+    claim "a signal $s s after the start ends the job" [ $i -lt 200 ] || kill -KILL $job
+    wait $job 2>/dev/null; rc=$?
+    [ $rc = 143 ] && [ ! -s "$TMP/.err" ] || { claim "a signal $s s after the start: status 0" [ $rc = 0 ] && claim "a signal $s s after the start: all saved" saved; }
+done
 start SAVE_S=0
 kill -TERM "${ranks[2]}"; wait $job; rc=$?
 claim "a signal to one rank ends all in order" saved && claim "with status 0" [ $rc = 0 ]
@@ -109,6 +127,9 @@ kill -KILL "$mpirun"; wait $job; rc=$?
 claim "mpirun killed: nothing is left" gone "${ranks[@]}"
 claim "and the job says so by its status" [ $rc = 137 ]
 [ -z "$left" ] || rm -f $left
+
+wait $stays; rc=$?
+claim "an mpirun that stays without ranks is ended" [ $rc = 137 ] && claim "and that is said" grep -q "the ranks are dead and mpirun does not notice" "$TMP/stays.err"
 
 run env RANKS=2 PATH=/nowhere "$prog"
 claim "without mpirun the message says what is missing" has "$err" "cannot start 2 ranks with mpirun (is openmpi-bin installed): No such file"

@@ -21,24 +21,24 @@ at_most() { awk -v a="${1:-x}" -v b="$2" 'BEGIN { exit !(a ~ /^[0-9]+$/ && a > 0
 for dtype in fp32 bf16; do
     [ $dtype = fp32 ] && { w=4 states=8; } || { w=2 states=12; }
     for zero in 0 1 2 3; do
-        train z$zero --ranks 4 --zero $zero --dtype $dtype
+        train $dtype$zero --ranks 4 --zero $zero --dtype $dtype
         claim "$dtype zero $zero runs" [ $rc = 0 ]
         for rank in 0 1 2 3; do
             what="$dtype zero $zero rank $rank"
             part=$([ $zero = 0 ] && echo 1 || echo 4)
-            claim "$what: optimizer state" near "$(held z$zero $rank optim)" $((states * total / part))
+            claim "$what: optimizer state" near "$(held $dtype$zero $rank optim)" $((states * total / part))
             # zero 2, 3: its slices and the two buffers in which units are summed in turn
             grads=$([ $zero -lt 2 ] && echo $((4 * total)) || echo $((4 * total / 4 + 2 * 4 * largest)))
-            claim "$what: gradients" near "$(held z$zero $rank grads)" $grads
+            claim "$what: gradients" near "$(held $dtype$zero $rank grads)" $grads
             # natural and packed order, what all ranks have alike once a machine; zero 3: its slices, two slots for layers, one for the ends
             case $zero in
             0) weights=$((w * total + w * (total - V * H) / 4)) ;;
             1 | 2) weights=$((w * (2 * total - V * H) / 4)) ;;
             3) weights=$((w * total / 4 + w * (4 * layer + 2 * (V * H + H)) / 4)) ;;
             esac
-            claim "$what: weights" near "$(held z$zero $rank params)" $weights
-            claim "$what: nothing else grew at the peak" [ "$(held z$zero $rank optim 2)/$(held z$zero $rank grads 2)/$(held z$zero $rank params 2)" = \
-                "$(held z$zero $rank optim)/$(held z$zero $rank grads)/$(held z$zero $rank params)" ]
+            claim "$what: weights" near "$(held $dtype$zero $rank params)" $weights
+            claim "$what: nothing else grew at the peak" [ "$(held $dtype$zero $rank optim 2)/$(held $dtype$zero $rank grads 2)/$(held $dtype$zero $rank params 2)" = \
+                "$(held $dtype$zero $rank optim)/$(held $dtype$zero $rank grads)/$(held $dtype$zero $rank params)" ]
         done
     done
 done
@@ -50,15 +50,22 @@ claim "without overlap: gradients" near "$(held off 0 grads)" $((4 * total / 4 +
 # ---- the plan is what is held ----
 # planned LAYOUT...: bytes of a category as --dry-run prints them
 planned() { sed -n "s/^$1 *\([0-9.]*\) \([kMG]*B\) a rank.*/\1 \2/p" <<<"$plan" | awk '{ print $1 * ($2 ~ /G/ ? 1e9 : $2 ~ /M/ ? 1e6 : $2 ~ /k/ ? 1e3 : 1) }'; }
-for layout in "--ranks 2 --zero 0" "--ranks 4 --zero 1" "--ranks 4 --zero 2 --overlap off" "--ranks 4 --zero 3" "--ranks 4 --zero 3 --ranks-per-node 2"; do
+train nodes --ranks 4 --zero 3 --ranks-per-node 2
+while read -r name layout; do
     read -r -a words <<<"$layout"
     plan=$("$BIN/ptrain" "${common[@]}" "${words[@]}" --dry-run)
-    train planned "${words[@]}"
     for cat in params grads optim; do
-        claim "$layout: $cat as planned" near "$(held planned 0 $cat)" "$(planned $cat)" 1
+        claim "$layout: $cat as planned" near "$(held $name 0 $cat)" "$(planned $cat)" 1
     done
-    claim "$layout: the peak of all as planned" near "$(held planned 0 total 2)" "$(planned memory)" 5
-done
+    claim "$layout: the peak of all as planned" near "$(held $name 0 total 2)" "$(planned memory)" 5
+done <<'TABLE'
+fp320 --ranks 4 --zero 0
+fp321 --ranks 4 --zero 1
+off   --ranks 4 --zero 2 --overlap off
+fp323 --ranks 4 --zero 3
+bf163 --ranks 4 --zero 3 --dtype bf16
+nodes --ranks 4 --zero 3 --ranks-per-node 2
+TABLE
 
 # ---- ZeRO-3 over 8: an eighth of the whole, two units, the buffers in which units are summed ----
 train eight --ranks 8 --zero 3 --global-batch 8

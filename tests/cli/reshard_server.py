@@ -23,7 +23,7 @@ lock = threading.Lock()
 
 
 class Handler(http.server.BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
     def log_message(self, *a):
         pass
@@ -143,14 +143,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
         for k, v in head + [("Content-Length", str(len(body)))]:
             self.send_header(k, v)
         self.end_headers()
-        if how == "cut" and len(body) > 5000 and n % 3:
+        if how == "cut" and len(body) > 5000 and n % 2:
             self.wfile.write(body[:len(body) // 2])
             self.close_connection = True
             return len(body) // 2
         if how == "stall" and len(body) > 5000 and self.once(how, 3):
             self.wfile.write(body[:100])
             self.wfile.flush()
-            time.sleep(6)
+            time.sleep(4)
             self.close_connection = True
             return 100
         if how == "slow":

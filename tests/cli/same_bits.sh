@@ -3,7 +3,7 @@
 # same_bits.sh - the numerics contract end to end: every layout gives the bits of one rank. Each line names the code path it is there for.
 . "$(dirname "$0")/train_lib.bash"
 text 1 60000 >"$TMP/text"
-steps=${SAME_BITS_STEPS:-20}
+steps=${SAME_BITS_STEPS:-6}
 
 config "$TMP/gqa.json"
 common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1)
@@ -34,11 +34,11 @@ same "pp x tp x dp with ZeRO-3 and recompute" --pp 2 --tp 2 --ranks 8 --zero 3 -
 same "norms and activations computed again" --recompute selective
 same "whole layers computed again" --recompute full --tp 2
 of_class avx2 same "kernels of the AVX2 class"
-SHARDLINE_ISA=portable same "portable kernels"
 SHARDLINE_TRANSPORT=mpi same "the mpi transport, overlapped" --tp 2 --ranks 4 --zero 3
 same "two machines of two ranks: ZeRO-1 weights once a machine" --ranks 4 --ranks-per-node 2 --zero 1
 same "two machines of two ranks, ZeRO-3, overlapped" --ranks 4 --ranks-per-node 2 --zero 3 --micro-batch 1 --overlap on
 same "ZeRO-3, a prefetched unit is packed for recomputing" --ranks 2 --zero 3 --micro-batch 2 --recompute full
+portable "portable kernels"
 
 common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1 --dtype bf16)
 reference
@@ -50,7 +50,7 @@ same "bf16: dp 4" --ranks 4 --zero 2
 same "bf16: pipeline with recompute" --pp 2 --ranks 4 --zero 1 --micro-batch 2 --recompute selective
 same "bf16: two threads, micro-batch 1" --threads 2 --micro-batch 1
 of_class avx512 same "bf16 pairs without the dot instruction"
-SHARDLINE_ISA=portable same "bf16 pairs in portable C"
+portable "bf16 pairs in portable C"
 
 config "$TMP/tied.json" tie_word_embeddings=true intermediate_size=100
 common=(--data "$TMP/text" --model "$TMP/tied.json" --steps "$steps" --seq-len 33 --global-batch 12 --threads 1)

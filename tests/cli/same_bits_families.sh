@@ -20,7 +20,7 @@ for name in llama-biases mistral qwen2 qwen3 gpt2; do
     common+=(--dtype bf16)
     reference
     same "$name in bf16: tp 4 x dp 2, ZeRO-1" --tp 4 --ranks 8 --zero 1 --micro-batch 1
-    SHARDLINE_ISA=portable same "$name in bf16: portable C" --tp 2
+    portable "$name in bf16: portable C" --tp 2
 done
 
 # a resumed run, and one that starts from a Hugging Face folder: what was saved is what was there

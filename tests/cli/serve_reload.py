@@ -17,7 +17,7 @@ APART = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-n", "2", "bas
 class Source(http.server.BaseHTTPRequestHandler):
     """/HOW/CHECKPOINT/FILE with ranges. Of weights: slow: 256 KiB take 0.25 s; one: the first answer has a wrong byte, others are right, and late;
     rest: the first has a wrong byte, others never end; hang: none ends."""
-    protocol_version = "HTTP/1.1"
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
     lock, count, fault_s = threading.Lock(), 0, 0.0
 
     def log_message(self, *a):

@@ -1,4 +1,4 @@
-"""serve_start.py TMP - health while weights come slowly from a URL, a context of millions, threads with CPUs of their own."""
+"""serve_start.py TMP - health while weights come slowly from a URL, an end meanwhile, a context of millions, threads with CPUs of their own."""
 import http.server
 import json
 import os
@@ -13,7 +13,7 @@ tmp = sys.argv[1]
 
 class Slow(http.server.BaseHTTPRequestHandler):
     """A file server with ranges; large ones take their time."""
-    protocol_version = "HTTP/1.1"
+    protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
     def log_message(self, *a):
         pass
@@ -70,6 +70,49 @@ claim("then it is ready", s.health() == 200)
 url = s.complete(prompt="line 7", max_tokens=5, temperature=0, logprobs=1)
 rc, err = s.stop()
 claim("it ends well", rc == 0, (rc, err))
+
+# ---- an end before it is ready ----
+def alive(pid):
+    try:
+        return open(f"/proc/{pid}/stat").read().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def ended_early(layout, when):
+    """when(server): returns when it is to end."""
+    os.environ["SHARDLINE_CACHE"] = f"{tmp}/cache-{when.__name__}{'-'.join(layout)}"        # nothing is here yet
+    s = Server(f"http://127.0.0.1:{files.server_port}/6", "--port", port, *layout, wait=False)
+    s.host, s.port, what = "127.0.0.1", port, f"{' '.join(layout)}: SIGTERM {when.__name__}"
+    claim(f"{what}: comes before it is ready", when(s))
+    ranks, begin = s.ranks(), time.monotonic()
+    rc, err = s.stop()
+    took = time.monotonic() - begin
+    claim(f"{what}: ends within 10 s", took < 10, took)
+    claim(f"{what}: status 1, and one line", rc == 1 and err.count("\n") == 1 and "stopped by a signal while http" in err, (rc, err))
+    claim(f"{what}: no rank is left", not any(alive(p) for p in ranks.values()), ranks)
+
+
+def at_once(s):
+    time.sleep(0.1)
+    return True
+
+
+def while_it_reads(s):
+    while s.p.poll() is None and time.monotonic() - s.begin < 60:
+        try:
+            status, body, _ = s.request("GET", "/health", timeout=5)
+            if status == 200 or json.loads(body).get("progress", 0) > 0:
+                return status == 503
+        except OSError:
+            pass
+        time.sleep(0.01)
+    return False
+
+
+for layout in (("--tp", "1"), ("--tp", "2"), ("--tp", "1", "--replicas", "2")):
+    for when in (at_once, while_it_reads):
+        ended_early(layout, when)
 
 # ---- a context of millions, positions far out ----
 w = json.loads(open(f"{tmp}/eval.jsonl").readline())

@@ -52,6 +52,13 @@ same() {
         claim "$what ($*): the final state has the reference's digest" [ "$state" = "$ref_state" ]
 }
 
+# portable CODE-PATH ARGS...: the slowest kernels, so two steps of a small batch; the reference is theirs from then on
+portable() {
+    local common=("${common[@]}" --steps 2 --global-batch 2)
+    reference
+    SHARDLINE_ISA=portable same "$@"
+}
+
 # of_class ISA COMMAND...: with the kernels of another CPU class, where the processor has what they need.
 of_class() {
     if SHARDLINE_ISA="$1" "$BIN/ptrain" --version | grep -q "cpu class $1,"; then

@@ -7,7 +7,7 @@ here=$(cd "$(dirname "$0")" && pwd)
 python=${PYTHON:-python3}
 command -v "$python" >/dev/null || { skip "no python3 here"; finish; }
 cd "$TMP" || exit 1
-export SHARDLINE_CACHE=$TMP/cache SHARDLINE_STALL_S=2 no_proxy=127.0.0.1,localhost HOME=$TMP
+export SHARDLINE_CACHE=$TMP/cache SHARDLINE_STALL_S=1 no_proxy=127.0.0.1,localhost HOME=$TMP
 unset HF_TOKEN HF_HOME HF_TOKEN_PATH XDG_CACHE_HOME AWS_ACCESS_KEY_ID AWS_SESSION_TOKEN AWS_PROFILE
 for i in $(seq 200); do echo "line $i: $((i * i)) is the square of $i"; done >text
 train="--data text --seq-len 32 --global-batch 4"

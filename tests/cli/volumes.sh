@@ -18,39 +18,36 @@ nothing() { [ "${1:-x}" = 0 ]; }
 planned() { sed -n "s/^$2  *\([0-9.]*\) \([kMG]*B\) a rank and step.*/\1 \2/p" "$TMP/$1.plan" | awk '{ print $1 * ($2 ~ /G/ ? 1e9 : $2 ~ /M/ ? 1e6 : $2 ~ /k/ ? 1e3 : 1) }'; }
 both() { local name=$1; shift; "$BIN/ptrain" "${common[@]}" "$@" --dry-run >"$TMP/$name.plan"; train "$name" "$@"; claim "$* runs" [ $rc = 0 ]; }
 
-for N in 2 4; do
-    for dtype in fp32 bf16; do
-        [ $dtype = fp32 ] && w=4 || w=2
-        for zero in 0 1 2 3; do
-            for overlap in on off; do
-                run=z$zero what="dp $N zero $zero $dtype overlap $overlap"
-                both $run --ranks $N --zero $zero --dtype $dtype --overlap $overlap
-                scatter=$((4 * total * (N - 1) / N)) gather=$((w * total * (N - 1) / N))
-                case $zero in
-                0)
-                    claim "$what: all-reduce is 2 (N-1)/N" near "$(sent $run dp all_reduce)" $((2 * scatter))
-                    claim "$what: nothing else" nothing "$(($(sent $run dp reduce_scatter) + $(sent $run dp all_gather)))"
-                    ;;
-                1 | 2)
-                    claim "$what: reduce-scatter is (N-1)/N" near "$(sent $run dp reduce_scatter)" $scatter
-                    claim "$what: all-gather is (N-1)/N" near "$(sent $run dp all_gather)" $gather
-                    ;;
-                3)
-                    again=$((w * (L - 2) * layer * (N - 1) / N))             # the head and two layers are still there, the embedding is not needed
-                    claim "$what: reduce-scatter is (N-1)/N" near "$(sent $run dp reduce_scatter)" $scatter
-                    claim "$what: gathered forward, and again backward" near "$(sent $run dp all_gather)" $((gather + again))
-                    ;;
-                esac
-                claim "$what: sums as planned" near "$(($(sent $run dp all_reduce) + $(sent $run dp reduce_scatter)))" "$(planned $run "dp sums")"
-                [ $zero = 3 ] || [ $zero = 0 ] || claim "$what: gathers as planned" near "$(sent $run dp all_gather)" "$(planned $run "dp gathers")"
-                [ $zero = 3 ] && claim "$what: gathers at most as planned" awk -v a="$(sent $run dp all_gather)" -v b="$(planned $run "dp gathers")" 'BEGIN { exit !(a > b * 0.7 && a <= b * 1.01) }'
-            done
-        done
-        if [ $dtype = fp32 ]; then
-            all=$(($(sent z3 dp reduce_scatter) + $(sent z3 dp all_gather) + w * ((2 * layer + 2 * embed) * (N - 1) / N)))
-            claim "dp $N: ZeRO-3, with what was still there, is 1.5 times data parallelism" near $((2 * all)) $((3 * 2 * 4 * total * (N - 1) / N))
-        fi
+for case in ${VOLUMES:-2/fp32/off 2/bf16/on 4/fp32/on 4/bf16/off}; do
+    IFS=/ read -r N dtype overlap <<<"$case"
+    [ $dtype = fp32 ] && w=4 || w=2
+    for zero in 0 1 2 3; do
+        run=z$zero what="dp $N zero $zero $dtype overlap $overlap"
+        both $run --ranks $N --zero $zero --dtype $dtype --overlap $overlap
+        scatter=$((4 * total * (N - 1) / N)) gather=$((w * total * (N - 1) / N))
+        case $zero in
+        0)
+            claim "$what: all-reduce is 2 (N-1)/N" near "$(sent $run dp all_reduce)" $((2 * scatter))
+            claim "$what: nothing else" nothing "$(($(sent $run dp reduce_scatter) + $(sent $run dp all_gather)))"
+            ;;
+        1 | 2)
+            claim "$what: reduce-scatter is (N-1)/N" near "$(sent $run dp reduce_scatter)" $scatter
+            claim "$what: all-gather is (N-1)/N" near "$(sent $run dp all_gather)" $gather
+            ;;
+        3)
+            again=$((w * (L - 2) * layer * (N - 1) / N))             # the head and two layers are still there, the embedding is not needed
+            claim "$what: reduce-scatter is (N-1)/N" near "$(sent $run dp reduce_scatter)" $scatter
+            claim "$what: gathered forward, and again backward" near "$(sent $run dp all_gather)" $((gather + again))
+            ;;
+        esac
+        claim "$what: sums as planned" near "$(($(sent $run dp all_reduce) + $(sent $run dp reduce_scatter)))" "$(planned $run "dp sums")"
+        [ $zero = 3 ] || [ $zero = 0 ] || claim "$what: gathers as planned" near "$(sent $run dp all_gather)" "$(planned $run "dp gathers")"
+        [ $zero = 3 ] && claim "$what: gathers at most as planned" awk -v a="$(sent $run dp all_gather)" -v b="$(planned $run "dp gathers")" 'BEGIN { exit !(a > b * 0.7 && a <= b * 1.01) }'
     done
+    if [ $dtype = fp32 ]; then
+        all=$(($(sent z3 dp reduce_scatter) + $(sent z3 dp all_gather) + w * ((2 * layer + 2 * embed) * (N - 1) / N)))
+        claim "dp $N: ZeRO-3, with what was still there, is 1.5 times data parallelism" near $((2 * all)) $((3 * 2 * 4 * total * (N - 1) / N))
+    fi
 done
 
 both tp --tp 2

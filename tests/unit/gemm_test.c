@@ -146,8 +146,10 @@ static float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x;
 static float fma_flush(float a, float b, float sum)
 {
     a = flush(a), b = flush(b);
-    __float128 exact = (__float128)a * b + sum, size = exact < 0 ? -exact : exact;
     float r = fmaf(a, b, sum);
+    if (fabsf(r) >= 0x1p-125f)          /* far from the limit; what follows is slow */
+        return r;
+    __float128 exact = (__float128)a * b + sum, size = exact < 0 ? -exact : exact;
     return size < 0x1p-126 * (1 - 0x1p-25) ? copysignf(0, r) : r;
 }
 
