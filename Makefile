@@ -18,7 +18,7 @@ WARN  := -Wall -Wextra -Werror -Wno-missing-field-initializers -Wshadow -Wstrict
 # -ffp-contract=off: the order of every operation is ours (numerics contract); no fast-math anywhere
 FLAGS_release  := -O3
 FLAGS_sanitize := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
-FLAGS_altered  := -O2 -DSHARDLINE_ALTER
+FLAGS_altered  := -O1 -DSHARDLINE_ALTER
 FLAGS_fuzz     := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -w
 CFLAGS_ALL := -std=gnu11 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) $(FLAGS_$(CONFIG)) -I. $(CFLAGS)
 

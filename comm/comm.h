@@ -39,6 +39,8 @@ int world_size(const struct world *w);
 const char *world_transport(const struct world *w);
 /* How memory of the device goes between ranks, in words; NULL: it has none of its own, or there is one rank. */
 const char *world_device_says(const struct world *w);
+/* So long a device may wait for a rank that does not come to an operation (600 s at first; of NCCL, others see that a rank is gone): then the job ends. */
+void world_patience(struct world *w, int64_t seconds);
 /* For --version: what transports this program has, and whether NCCL is here. */
 const char *comm_transports(void);
 /* Ties the pool's threads to CPUs of this rank's own where the ranks of the machine, of as many threads each, have CPUs enough: 1 when

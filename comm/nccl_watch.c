@@ -4,7 +4,7 @@
  *   board   rank 0: group 1: 17   rank 1: group 1: 17   rank 2: group 1: 16      rank 2 has not come to operation 17
  *
  * Every rank writes on the board which operation of a group it came to, and whether its device has it. When the device has not come past an operation for
- * SHARDLINE_TIMEOUT seconds (600) in which the host did nothing but wait for it, those of its group who are behind are named, and the job ends. */
+ * so long (world_patience, 600 s) in which the host did nothing but wait for it, those of its group who are behind are named, and the job ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>

@@ -11,6 +11,7 @@
 #include "base/trace.h"
 #include "comm/launch.h"
 #include "comm/meet.h"
+#include "comm/nccl.h"
 #include "comm/shm.h"
 
 /* "auto" is the environment's SHARDLINE_TRANSPORT, if set, else what fits. */
@@ -177,6 +178,12 @@ void world_close(struct world *w)
 
 int world_rank(const struct world *w) { return w->at.rank; }
 int world_size(const struct world *w) { return w->at.size; }
+void world_patience(struct world *w, int64_t seconds)
+{
+    if (w->nccl)
+        w->nccl->limit_ns = seconds * INT64_C(1000000000);
+}
+
 const char *world_transport(const struct world *w) { return w->nccl ? transport_nccl.name : w->t->name; }
 
 const char *world_device_says(const struct world *w)

@@ -39,6 +39,7 @@ static const struct opt table[] = {
     { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096, 0 },
     { OPT_INT, "ranks-per-node", AT(ranks_per_node), "0", "N", "take every N ranks of this machine for a machine of their own (0: as it is), to try layouts", 0, 4096, 0 },
     { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm, mpi or nccl", 0, 0, 0 },
+    { OPT_INT, "rank-timeout", AT(rank_timeout_s), "600", "SECONDS", "of NCCL: a rank that does not come to an operation for so long ends the job", 1, 1e6, 0 },
     GROUP("One prompt, no server"),
     { OPT_TEXT, "once", AT(once), NULL, "PROMPT", "complete this prompt to stdout and exit", 0, 0, 0 },
     { OPT_INT, "max-tokens", AT(max_tokens), "64", "N", "length of that completion", 0, 1e9, 0 },

@@ -1,5 +1,6 @@
 /* test.h - the smallest harness: TEST(name_is_the_claim) { CHECK(...); }  A test program prints one line a failed check
- * and ends with "N passed, N failed, N skipped". `prog -l` lists, `prog NAME…` runs those whose name contains NAME.
+ * and ends with "N passed, N failed, N skipped". `prog -l` lists, `prog NAME…` runs those whose name contains NAME; with $TEST_STOP set it ends at the
+ * first check that fails.
  * Under mpirun every rank runs every test; only rank 0 reports passes, every rank reports failures. */
 #ifndef SHARDLINE_TESTS_TEST_H
 #define SHARDLINE_TESTS_TEST_H

@@ -27,6 +27,7 @@ static const struct opt table[] = {
     { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace of kernels, waits and collectives, every rank and thread", 0, 0, N },
     { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, N },
     { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm, mpi or nccl", 0, 0, N },
+    { OPT_INT, "rank-timeout", AT(rank_timeout_s), "600", "SECONDS", "of NCCL: a rank that does not come to an operation for so long ends the job", 1, 1e6, N },
     { OPT_INT, "ranks-per-node", AT(ranks_per_node), "0", "N", "take every N ranks of this machine for a machine of their own (0: as it is), to try layouts", 0, 4096, N },
     { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096, N },
     { OPT_SWITCH, "dry-run", AT(dry_run), "0", NULL, "print the plan: memory a rank, communication a step; start nothing", 0, 0, N },

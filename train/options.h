@@ -11,7 +11,7 @@ enum { OVERLAP_ON, OVERLAP_OFF };
 enum { SAVE_ERROR_CONTINUE, SAVE_ERROR_STOP };
 
 struct train_opts {
-    int64_t ranks, ranks_per_node;
+    int64_t ranks, ranks_per_node, rank_timeout_s;
     /* layout */
     int64_t tp, pp, cp, ep, zero;
     int sp, pipeline, overlap;

@@ -8,14 +8,14 @@ command -v python3 >/dev/null || { skip "no python3 here"; finish; }
 cd "$TMP" || exit 1
 python3 -B "$here/bad_checkpoints.py" . || { claim "the checkpoints are made" false; finish; }
 while IFS=$'\t' read -r name answer says; do
-    run timeout 20 "$BIN/reshard" verify "$name"
+    run timeout -k 10 20 "$BIN/reshard" verify "$name"
     if [ "$answer" = read ]; then
         claim "$name is read" [ $rc = 0 ]
         continue
     fi
     claim "$name: status 1" [ $rc = 1 ] && claim "$name: one line" [ "$(wc -l <"$TMP/.err")" = 1 ] && claim "$name: it names the checkpoint" has "$err" "$name" &&
         claim "$name: it says \"$says\"" has "$err" "$says"
-    run timeout 20 "$BIN/reshard" --tp 2 "$name" new
+    run timeout -k 10 20 "$BIN/reshard" --tp 2 "$name" new
     claim "$name: is not converted" [ $rc != 0 ] && claim "$name: nothing appears" [ -z "$(ls -d new* 2>/dev/null)" ]
 done <cases
 

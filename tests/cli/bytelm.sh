@@ -10,7 +10,7 @@ ref=${FIXTURES:-}/hf/bytelm
 command -v python3 >/dev/null || { skip "no python3 to compare with"; finish; }
 
 read -ra args < <(python3 "$here/parity.py" options "$ref")
-run timeout 290 "$BIN/ptrain" "${args[@]}" --stop-after "$steps" --out "$TMP/out" --log "$TMP/log.jsonl"
+run timeout -k 10 290 "$BIN/ptrain" "${args[@]}" --stop-after "$steps" --out "$TMP/out" --log "$TMP/log.jsonl"
 claim "$steps steps end well" [ $rc = 0 ] || finish
 val=0
 if [ "$steps" = 300 ]; then

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quick
+# quick waits
 # faults.sh - damaged checkpoints, full disks, ranks that die or stop while they train, signals: one clear line, a status that says so, all
 # processes gone within 10 s, and never half a checkpoint. (Ranks of a server: serve_faults.sh; the ranks' own part: faults_comm.sh.)
 . "$(dirname "$0")/train_lib.bash"
@@ -20,7 +20,7 @@ nothing_at() { local f; for f in "$@"; do compgen -G "$f*" >/dev/null && return 
 refused() {
     local what=$1 name=$2
     shift 2
-    run timeout 60 "$@"
+    run timeout -k 10 60 "$@"
     claim "$what: status 1" [ $rc = 1 ] && claim "$what: one line" one_line && claim "$what: it names $name" has "$err" "$name"
 }
 everyone() {                # everyone WHAT NAME: the damaged copy $TMP/bad given to every program
@@ -72,7 +72,7 @@ full() {                    # full WHAT FAULT ARGS...: the save fails with one l
     local what=$1 fault=$2
     shift 2
     rm -rf "$TMP/full"
-    SHARDLINE_IO_FAULT=$fault run timeout 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/full" "$@"
+    SHARDLINE_IO_FAULT=$fault run timeout -k 10 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/full" "$@"
 }
 for kind in write:ENOSPC fsync:EIO close:EDQUOT rename:EIO; do
     for ranks in 1 4; do
@@ -88,7 +88,7 @@ for kind in write:ENOSPC fsync:EIO close:EDQUOT rename:EIO; do
 done
 mkdir "$TMP/small"
 if mount -t tmpfs -o size=256k none "$TMP/small" 2>/dev/null; then
-    run timeout 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/small/run" --ranks 2
+    run timeout -k 10 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/small/run" --ranks 2
     claim "a disk that is really full: status 1" [ $rc = 1 ]
     claim "one line that says it" one_line && claim "and names the file" has "$err" "step-2" && claim "and why" has "$err" "No space left"
     claim "and leaves nothing" nothing_at "$TMP/small/run/step-2"

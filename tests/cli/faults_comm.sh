@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quick
+# quick waits
 # faults_comm.sh - ranks that die, stop, leave, disagree: the others end within 10 s, with one line that says which rank; and signals.
 . "$(dirname "$0")/lib.bash"
 prog=$BIN/../tests/ranks/comm_fault_test

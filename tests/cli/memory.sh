@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quick
+# quick long
 # memory.sh - what every rank holds, by category, from the tracked allocator: ZeRO cuts optimizer, gradients, weights to 1/dp, tp cuts
 # weights and KV; what is left are the named buffers. And the bytes that a rank reads when it starts.
 . "$(dirname "$0")/train_lib.bash"
@@ -105,7 +105,7 @@ run reshard --format hf "$TMP/whole/step-1" "$TMP/hf"
 claim "the checkpoint as a Hugging Face folder" [ $rc = 0 ]
 for from in hf tp4/step-1; do
     for tp in 1 2 4; do
-        run timeout 100 "$BIN/pserve" "$TMP/$from" --tp $tp --ctx 256 --max-batch 4 --verbose --once a --max-tokens 1
+        run timeout -k 10 100 "$BIN/pserve" "$TMP/$from" --tp $tp --ctx 256 --max-batch 4 --verbose --once a --max-tokens 1
         claim "serving $from at tp $tp ends well" [ $rc = 0 ]
         for ((rank = 0; rank < tp; rank++)); do
             read -r weights kv bytes < <(sed -n "s/.*rank $rank: weights \([0-9]*\) bytes, kv \([0-9]*\) bytes, read \([0-9]*\) bytes.*/\1 \2 \3/p" "$TMP/.err")

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quick
+# quick long
 # nccl.sh - the NCCL transport without a GPU: trainings over it have one CPU rank's bits, it is chosen where it can be, and every fault ends the job
 # with one line. More layouts: nccl_all.sh.
 . "$(dirname "$0")/nccl_cases.bash"
@@ -19,7 +19,7 @@ SHARDLINE_DEVICE=fake SHARDLINE_NCCL=$TMP/none.so chosen "no library" "through t
 
 # refused WHAT STATUS LINE: --transport nccl is an error of one line
 refused() {
-    run timeout 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/refused" --ranks 2 --device cuda --transport nccl
+    run timeout -k 10 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/refused" --ranks 2 --device cuda --transport nccl
     claim "$1: status $2" [ $rc = "$2" ] && claim "$1: says $3" has "$err" "$3" && claim "$1: one line" [ "$(wc -l <"$TMP/.err")" = 1 ]
 }
 SHARDLINE_FAKE_GPUS=1 on_gpus refused "two ranks on one GPU" 2 "ranks 0 and 1 have one together"
@@ -42,6 +42,6 @@ claim "exact beside it: in the tree's order" [ "$here_exact" = "$ref_state" ]
 fault "a rank killed" kill:1:20 10 "rank 1 died" --ranks 2 --zero 2
 fault "an error of the library's threads" async:1:20 10 ": NCCL: an operation under way: remote process exited" --ranks 2
 fault "a call refused" refuse:0:20 10 "internal error" --ranks 2 --zero 3
-SHARDLINE_TIMEOUT=2 fault "a rank that never comes" stay:1:10 12 "rank 1 did not come to all_reduce" --tp 2
-SHARDLINE_TIMEOUT=2 fault "a rank that hangs in the library" hang:2:9 12 "rank 2 hangs in" --ranks 4 --tp 2
+fault "a rank that never comes" stay:1:10 12 "rank 1 did not come to all_reduce" --tp 2 --rank-timeout 2
+fault "a rank that hangs in the library" hang:2:9 12 "rank 2 hangs in" --ranks 4 --tp 2 --rank-timeout 2
 finish

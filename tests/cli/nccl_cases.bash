@@ -16,7 +16,7 @@ fault() {
     local what=$1 fault=$2 limit=$3 line=$4 began=$EPOCHSECONDS
     shift 4
     rm -rf "$TMP/faulty"
-    FAKE_NCCL_FAULT=$fault on_gpus run timeout 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/faulty" --device cuda --transport nccl "$@"
+    FAKE_NCCL_FAULT=$fault on_gpus run timeout -k 10 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/faulty" --device cuda --transport nccl "$@"
     claim "$what: it ends, not well" [ $rc -ne 0 -a $rc -ne 124 ]
     claim "$what: within $limit s" [ $((EPOCHSECONDS - began)) -le "$limit" ]
     claim "$what: says $line" has "$err" "$line"

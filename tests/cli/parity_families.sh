@@ -19,9 +19,9 @@ for name in $out; do
     dir=$TMP/runs/$name
     read -ra args < <(python3 "$here/parity.py" options "$dir")
     [[ $name != *-documents ]] || args+=(--documents 48)
-    run timeout 200 "$BIN/ptrain" "${args[@]}" --out "$TMP/$name" --log "$TMP/$name.jsonl"
+    run timeout -k 10 200 "$BIN/ptrain" "${args[@]}" --out "$TMP/$name" --log "$TMP/$name.jsonl"
     claim "$name: the run ends well" [ $rc = 0 ] || continue
-    run timeout 200 "$BIN/ptrain" "${args[@]}" --stop-after 1 --beta1 0 --clip 0 --out "$TMP/$name-first"
+    run timeout -k 10 200 "$BIN/ptrain" "${args[@]}" --stop-after 1 --beta1 0 --clip 0 --out "$TMP/$name-first"
     claim "$name: one step of it" [ $rc = 0 ] || continue
     run python3 "$here/parity.py" steps "$dir" "$TMP/$name.jsonl" "$TMP"
     echo "    $name: $out"

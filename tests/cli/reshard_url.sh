@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quick
+# quick waits
 # reshard_url.sh - checkpoints by URL from a server that misbehaves in every way: right bytes or a clear error, tokens stay at home.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/lib.bash"

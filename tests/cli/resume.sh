@@ -18,7 +18,7 @@ for dtype in fp32 bf16; do
         shift 2
         cp "$TMP/before.jsonl" "$TMP/on.jsonl"
         rm -rf "$TMP/on"
-        run timeout 200 "$BIN/ptrain" "${common[@]}" --resume "$ckpt" --out "$TMP/on" --log "$TMP/on.jsonl" "$@"
+        run timeout -k 10 200 "$BIN/ptrain" "${common[@]}" --resume "$ckpt" --out "$TMP/on" --log "$TMP/on.jsonl" "$@"
         claim "$dtype: $what: ends well" [ $rc = 0 ]
         claim "$dtype: $what: the same final state" [ "$(state_of "$out")" = "$ref_state" ]
         claim "$dtype: $what: the log has every step once, with the reference's bits" [ "$(bits_of "$TMP/on.jsonl")" = "$ref_bits" ]

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quick
+# quick long
 # same_bits.sh - the numerics contract end to end: every layout gives the bits of one rank. Each line names the code path it is there for.
 . "$(dirname "$0")/train_lib.bash"
 text 1 60000 >"$TMP/text"

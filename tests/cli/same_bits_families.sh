@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quick
+# quick long
 # same_bits_families.sh - the same bits at every layout for the families besides Llama: what each has more is on each path once.
 . "$(dirname "$0")/train_lib.bash"
 text 2 60000 >"$TMP/text"

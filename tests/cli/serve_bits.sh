@@ -2,10 +2,7 @@
 # quick
 # serve_bits.sh - the numerics contract at the server: see serve_bits.py. Models are trained here for a few steps, in fp32 and bf16,
 # in layouts that the server does not have.
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/lib.bash"
-command -v python3 >/dev/null || { skip "no python3"; finish; }
-for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i, $((i % 7)) is left of seven"; done >"$TMP/text"
+. "$(dirname "$0")/serve_lib.bash"
 head -c 3000 "$TMP/text" >"$TMP/held-out"
 part=
 for dtype in fp32 bf16; do
@@ -13,10 +10,7 @@ for dtype in fp32 bf16; do
     claim "a model is trained" [ $rc = 0 ] || finish
     run ptrain --eval-only --init "$TMP/$dtype/step-4" --eval-data "$TMP/held-out" --seq-len 64 --eval-logprobs "$TMP/$dtype.jsonl"
     claim "and evaluated" [ $rc = 0 ] || finish
-    python3 "$here/serve_bits.py" "$TMP/$dtype/step-4" "$TMP/$dtype.jsonl" $part >"$TMP/bits" 2>&1
-    grep -v '^[0-9]* passed' "$TMP/bits" | sed "s/^/$dtype: /"
-    read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/bits")"
-    n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
+    what=$dtype asked serve_bits.py "$TMP/$dtype/step-4" "$TMP/$dtype.jsonl" $part
     part=part
 done
 

@@ -2,12 +2,8 @@
 # quick
 # serve_chat.sh - chats, the prefix cache, keys and limits, the load generator: see serve_chat.py; the reference's chats: serve_vectors.py. The model is a Hugging Face folder that
 # reshard wrote, with a chat template put beside it.
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/lib.bash"
-command -v python3 >/dev/null || { skip "no python3"; finish; }
-for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
-run ptrain --data "$TMP/text" --out "$TMP/run" --steps 4 --seq-len 64 --global-batch 4
-claim "a model is trained" [ $rc = 0 ] || finish
+. "$(dirname "$0")/serve_lib.bash"
+trained --steps 4
 run reshard --format hf "$TMP/run/step-4" "$TMP/model"
 claim "and becomes a Hugging Face folder" [ $rc = 0 ] || finish
 cat >"$TMP/model/chat_template.jinja" <<'EOF'
@@ -15,15 +11,9 @@ cat >"$TMP/model/chat_template.jinja" <<'EOF'
 {%- if add_generation_prompt %}<assistant>{% endif %}
 EOF
 printf '# of the tests\nfirst-key\nsecond-key\n' >"$TMP/keys"
-python3 "$here/serve_chat.py" "$TMP/model" "$TMP" >"$TMP/chat" 2>&1
-grep -v '^[0-9]* passed' "$TMP/chat"
-read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/chat")"
-n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
+asked serve_chat.py "$TMP/model" "$TMP"
 if [ -n "${FIXTURES:-}" ]; then
-    python3 -B "$here/serve_vectors.py" "$TMP/model" "$TMP" "$FIXTURES/hf/chat" >"$TMP/chat" 2>&1
-    grep -v '^[0-9]* passed' "$TMP/chat"
-    read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/chat")"
-    n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
+    asked serve_vectors.py "$TMP/model" "$TMP" "$FIXTURES/hf/chat"
 else
     skip "FIXTURES is not set: no chats of the reference"
 fi

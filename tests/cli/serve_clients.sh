@@ -2,13 +2,8 @@
 # all
 # serve_clients.sh - clients that others wrote: the openai package (serve_openai.py), lm-eval (serve_lm_eval.py), schemathesis
 # (serve_schemathesis.py), Chromium on the page (serve_selenium.py), where the python ($PYTHON, else python3) has them. The model is a folder that reshard wrote, with a chat template put beside it.
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/lib.bash"
-python=${PYTHON:-python3}
-command -v "$python" >/dev/null || { skip "no python3"; finish; }
-for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
-run ptrain --data "$TMP/text" --out "$TMP/run" --steps 4 --seq-len 64 --global-batch 4
-claim "a model is trained" [ $rc = 0 ] || finish
+. "$(dirname "$0")/serve_lib.bash"
+trained --steps 4
 run reshard --format hf "$TMP/run/step-4" "$TMP/model"
 claim "and becomes a Hugging Face folder" [ $rc = 0 ] || finish
 echo "{% for m in messages %}<{{ m.role }}>{{ m.content }};{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}" >"$TMP/model/chat_template.jinja"

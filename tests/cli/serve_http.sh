@@ -1,19 +1,11 @@
 #!/usr/bin/env bash
 # quick
 # serve_http.sh - routes, refusals, streams, hang-ups, idling, draining, at tp 1 and 2: see serve_http.py.
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/lib.bash"
-command -v python3 >/dev/null || { skip "no python3"; finish; }
-for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
-run ptrain --data "$TMP/text" --out "$TMP/run" --steps 4 --seq-len 64 --global-batch 4
-claim "a model is trained" [ $rc = 0 ] || finish
-run reshard digest "$TMP/run/step-4"
-export DIGEST=$(sed -n "s/^weights_digest //p" <<<"$out")
+. "$(dirname "$0")/serve_lib.bash"
+trained --steps 4
+export DIGEST=$(digest "$TMP/run/step-4")
 for tp in 1 2; do
-    BIN=$BIN python3 "$here/serve_http.py" "$TMP/run/step-4" $tp >"$TMP/http" 2>&1
-    grep -v '^[0-9]* passed' "$TMP/http" | sed "s/^/tp $tp: /"
-    read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/http")"
-    n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
+    what="tp $tp" asked serve_http.py "$TMP/run/step-4" $tp
 done
 out1=$("$BIN/pserve" "$TMP/run/step-4" --once "line 7" --max-tokens 20)
 out2=$("$BIN/pserve" "$TMP/run/step-4" --once "line 7" --max-tokens 20 --tp 2)

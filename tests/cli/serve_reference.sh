@@ -15,7 +15,7 @@ for model in llama3-gqa-f32 llama3-tied-bf16-sharded llama2-mha-f32 mistral-swa-
             sleep 0.1
         done
         url=$(sed -n 's|.*ready on \(http://[^ ]*\) .*|\1|p' "$TMP/ready")
-        timeout 120 python3 "$check" --base-url "$url" --fixture "$FIXTURES/hf/hf/$model" >"$TMP/.out" 2>&1
+        timeout -k 10 120 python3 "$check" --base-url "$url" --fixture "$FIXTURES/hf/hf/$model" >"$TMP/.out" 2>&1
         rc=$?
         claim "$model at tp $tp gives the reference's tokens and log-probs" [ $rc = 0 ]
         kill "$server"

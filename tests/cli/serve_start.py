@@ -13,6 +13,7 @@ tmp = sys.argv[1]
 
 class Slow(http.server.BaseHTTPRequestHandler):
     """A file server with ranges; large ones take their time."""
+    pause_s = 0.08
     protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
 
     def log_message(self, *a):
@@ -33,13 +34,20 @@ class Slow(http.server.BaseHTTPRequestHandler):
         try:
             for at in range(lo, hi + 1, 1 << 18):
                 if hi - lo > 1 << 18:
-                    time.sleep(0.08)
+                    time.sleep(Slow.pause_s)
                 self.wfile.write(data[at:min(at + (1 << 18), hi + 1)])
         except OSError:
             pass
 
 
-files = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Slow)
+class Files(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, *a):
+        """Clients that are killed hang up."""
+
+
+files = Files(("127.0.0.1", 0), Slow)
 threading.Thread(target=files.serve_forever, daemon=True).start()
 with socket.socket() as k:                       # a port that is free
     k.bind(("127.0.0.1", 0))
@@ -110,9 +118,11 @@ def while_it_reads(s):
     return False
 
 
+Slow.pause_s = 1
 for layout in (("--tp", "1"), ("--tp", "2"), ("--tp", "1", "--replicas", "2")):
     for when in (at_once, while_it_reads):
         ended_early(layout, when)
+Slow.pause_s = 0.08
 
 # ---- a context of millions, positions far out ----
 w = json.loads(open(f"{tmp}/eval.jsonl").readline())

@@ -2,13 +2,8 @@
 # quick
 # serve_start.sh - what a server can start from: native checkpoints of every layout, folders, URLs; what it says while it reads, and that a
 # context of millions of positions is not waited for. See serve_start.py.
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/lib.bash"
-command -v python3 >/dev/null || { skip "no python3"; finish; }
-export SHARDLINE_CACHE=$TMP/cache no_proxy=127.0.0.1,localhost
-for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
-run ptrain --data "$TMP/text" --out "$TMP/run" --steps 2 --seq-len 64 --global-batch 4 --ranks 4 --tp 2 --pp 2 --zero 1
-claim "a model is trained" [ $rc = 0 ] || finish
+. "$(dirname "$0")/serve_lib.bash"
+trained --steps 2 --ranks 4 --tp 2 --pp 2 --zero 1
 mkdir "$TMP/m"
 mv "$TMP/run/step-2" "$TMP/m/trained"
 run pserve "$TMP/m/trained" --once "line 7" --max-tokens 20
@@ -28,9 +23,5 @@ claim "the config is another" [ "$(grep -c 50000000 "$TMP/m/long/config.json")" 
 head -c 8000 "$TMP/text" >"$TMP/held-out"
 run ptrain --eval-only --init "$TMP/m/long" --eval-data "$TMP/held-out" --seq-len 5000 --eval-logprobs "$TMP/eval.jsonl"
 claim "5,000 positions are evaluated" [ $rc = 0 ]
-run reshard digest "$TMP/m/trained"
-DIGEST=$(sed -n 's/^weights_digest //p' <<<"$out") python3 "$here/serve_start.py" "$TMP" >"$TMP/start" 2>&1
-grep -v '^[0-9]* passed' "$TMP/start"
-read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/start")"
-n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
+DIGEST=$(digest "$TMP/m/trained") asked serve_start.py "$TMP"
 finish

@@ -2,10 +2,7 @@
 # quick
 # serve_window.sh - a sliding window: pages behind it are given back, so that a pool of a few pages carries long sequences, with the trainer's
 # bits; see serve_window.py.
-here=$(cd "$(dirname "$0")" && pwd)
-. "$here/lib.bash"
-command -v python3 >/dev/null || { skip "no python3"; finish; }
-for i in $(seq 700); do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
+. "$(dirname "$0")/serve_lib.bash"
 head -c 2400 "$TMP/text" >"$TMP/held-out"
 cat >"$TMP/config.json" <<'EOF2'
 {"model_type":"mistral","hidden_size":64,"intermediate_size":128,"num_hidden_layers":3,"num_attention_heads":8,"num_key_value_heads":2,"head_dim":8,
@@ -15,10 +12,7 @@ run ptrain --data "$TMP/text" --model "$TMP/config.json" --out "$TMP/run" --step
 claim "a model with a window is trained" [ $rc = 0 ] || finish
 run ptrain --eval-only --init "$TMP/run/step-3" --eval-data "$TMP/held-out" --seq-len 1100 --eval-logprobs "$TMP/eval.jsonl"
 claim "and evaluated" [ $rc = 0 ] || finish
-python3 "$here/serve_window.py" "$TMP/run/step-3" "$TMP/eval.jsonl" >"$TMP/window" 2>&1
-grep -v '^[0-9]* passed' "$TMP/window"
-read -r p f <<<"$(sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed.*/\1 \2/p' "$TMP/window")"
-n_passed=$((n_passed + ${p:-0})) n_failed=$((n_failed + ${f:-1}))
+asked serve_window.py "$TMP/run/step-3" "$TMP/eval.jsonl"
 run pserve "$TMP/run/step-3" --once x --ctx 2048 --prefill-chunk 64 --kv-memory 80000
 claim "a pool that does not hold the window is refused" [ $rc != 0 -a "$(wc -l <"$TMP/.err")" = 1 ]
 finish

@@ -38,7 +38,7 @@ train() {
     local name=$1
     shift
     rm -rf "$TMP/$name" "$TMP/$name.jsonl"
-    run timeout 200 "$BIN/ptrain" "${common[@]}" --out "$TMP/$name" --log "$TMP/$name.jsonl" "$@"
+    run timeout -k 10 200 "$BIN/ptrain" "${common[@]}" --out "$TMP/$name" --log "$TMP/$name.jsonl" "$@"
     state=$(state_of "$out") bits=$(bits_of "$TMP/$name.jsonl" 2>/dev/null)
 }
 

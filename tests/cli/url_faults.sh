@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# quick
+# quick waits
 # url_faults.sh - what can go wrong between a server and us in the middle: files that change, servers that want to be left alone, branches
 # that move, redirects of signed requests, signals; and ranks that start from a URL.
 here=$(cd "$(dirname "$0")" && pwd)

@@ -65,7 +65,7 @@ part_kernels() {
 # A line a step, and the state's digest
 run_bits() {
     rm -rf "$tmp/layout" "$tmp/layout.jsonl"
-    timeout 40 "$here/bin/ptrain" --data "$(data)" --device cuda --model tiny --steps 3 --seq-len 128 --global-batch 8 --out "$tmp/layout" --log "$tmp/layout.jsonl" "$@" >"$tmp/layout.out" 2>"$tmp/layout.err" </dev/null
+    timeout -k 5 40 "$here/bin/ptrain" --data "$(data)" --device cuda --model tiny --steps 3 --seq-len 128 --global-batch 8 --out "$tmp/layout" --log "$tmp/layout.jsonl" "$@" >"$tmp/layout.out" 2>"$tmp/layout.err" </dev/null
     local rc=$?
     cat "$tmp/layout.out" "$tmp/layout.err" >&2
     sed -n 's/.*"loss_bits":"\([0-9a-f]*\)".*/\1/p' "$tmp/layout.jsonl" 2>/dev/null
