@@ -5,7 +5,7 @@
  *       ptrain x 4             end with mpirun (PR_SET_PDEATHSIG)
  *
  * Why a parent and not exec alone: mpirun answers SIGTERM by killing the ranks after a fixed time, and always waits that time. The
- * parent sends SIGUSR1 instead, which mpirun passes on: ranks take it as the wish to end, save as long as it takes, and leave.
+ * parent sends SIGUSR1 instead, once all ranks can take it, which mpirun passes on: ranks take it as the wish to end, save as long as it takes, and leave.
  * mpirun's own time can then be short, so that a rank that died ends the job at once. */
 #define _GNU_SOURCE
 #include "comm/launch.h"

@@ -92,7 +92,15 @@ static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_ho
 #define RP(p, bytes) (p) = fake_at(F, #p, (p), (size_t)(bytes), READS)
 #define WP(p, bytes) (p) = fake_at(F, #p, (p), (size_t)(bytes), WRITES)
 #define IDS(p) (p) = fake_hosts(F, #p, (p))
-#define ACC(rows, cols, ld) struct tree_acc acc_here = at_acc(F, *acc, (rows), (cols), (ld))
+#define ACC(rows, cols, ld) acc = (const struct tree_acc[]){ at_acc(F, *acc, (rows), (cols), (ld)) }
+/* An op that is this and no more: what it takes, what it reads and writes of that, what the CPU's gets. */
+#define OP(name, takes, uses, ...)                                                                                       \
+    static void fake_##name takes                                                                                        \
+    {                                                                                                                    \
+        BEGIN(name);                                                                                                     \
+        uses;                                                                                                            \
+        RUN(name, __VA_ARGS__);                                                                                          \
+    }
 
 static void fake_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
 {
@@ -118,218 +126,54 @@ static void fake_linear_dx(struct dev *d, struct mat dx, int n_w, const struct m
     RUN(linear_dx, dx, n_w, a.m, b.m, fake_hosts(F, "leaves", l));
 }
 
-static void fake_linear_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len)
-{
-    BEGIN(linear_dw);
-    ACC(dy.cols, x.cols, ld);
-    R(dy), R(x);
-    RUN(linear_dw, &acc_here, ld, dy, x, n_seq, seq_len);
-}
-
-static void fake_embed(struct dev *d, struct mat out, struct mat table, int64_t first, const int32_t *ids)
-{
-    BEGIN(embed);
-    W(out), R(table), IDS(ids);
-    RUN(embed, out, table, first, ids);
-}
-
-static void fake_embed_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, const int32_t *ids, int n_seq,
-                          int64_t seq_len)
-{
-    BEGIN(embed_dw);
-    ACC(rows, dx.cols, ld);
-    R(dx), IDS(ids);
-    RUN(embed_dw, &acc_here, ld, first, rows, dx, ids, n_seq, seq_len);
-}
-
-static void fake_rms_norm(struct dev *d, struct mat y, float *rstd, struct mat x, const void *w, float eps)
-{
-    BEGIN(rms_norm);
-    W(y), R(x), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols * dtype_size(x.dt));
-    RUN(rms_norm, y, rstd, x, w, eps);
-}
-
-static void fake_rms_norm_dx(struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd)
-{
-    BEGIN(rms_norm_dx);
-    W(dres), R(dy), R(x), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(rstd, x.rows * 4);
-    RUN(rms_norm_dx, dres, dy, x, w, rstd);
-}
-
-static void fake_rms_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, int64_t seq_len,
-                             int grain)
-{
-    BEGIN(rms_norm_dw);
-    ACC(1, x.cols, x.cols);
-    R(dy), R(x), RP(rstd, x.rows * 4);
-    RUN(rms_norm_dw, &acc_here, dy, x, rstd, n_seq, seq_len, grain);
-}
-
-static void fake_layer_norm(struct dev *d, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, float eps)
-{
-    BEGIN(layer_norm);
-    W(y), R(x), WP(mean, x.rows * 4), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(b, (size_t)x.cols * dtype_size(x.dt));
-    RUN(layer_norm, y, mean, rstd, x, w, b, eps);
-}
-
-static void fake_layer_norm_dx(struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean, const float *rstd)
-{
-    BEGIN(layer_norm_dx);
-    W(dres), R(dy), R(x), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(mean, x.rows * 4), RP(rstd, x.rows * 4);
-    RUN(layer_norm_dx, dres, dy, x, w, mean, rstd);
-}
-
-static void fake_layer_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, const float *rstd, int n_seq,
-                               int64_t seq_len, int grain)
-{
-    BEGIN(layer_norm_dw);
-    ACC(1, x.cols, x.cols);
-    R(dy), R(x), RP(mean, x.rows * 4), RP(rstd, x.rows * 4);
-    RUN(layer_norm_dw, &acc_here, dy, x, mean, rstd, n_seq, seq_len, grain);
-}
-
-static void fake_bias_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, int grain)
-{
-    BEGIN(bias_dw);
-    ACC(1, dy.cols, dy.cols);
-    R(dy);
-    RUN(bias_dw, &acc_here, dy, dt, n_seq, seq_len, grain);
-}
-
-static void fake_add_bias(struct dev *d, struct mat y, const void *bias, enum dtype dt)
-{
-    BEGIN(add_bias);
-    W(y), RP(bias, (size_t)y.cols * dtype_size(dt));
-    RUN(add_bias, y, bias, dt);
-}
-
-static void fake_head_norm_dx(struct dev *d, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps)
-{
-    BEGIN(head_norm_dx);
-    W(dy), R(x), RP(w, (size_t)(x.cols / n_heads) * dtype_size(dt));
-    RUN(head_norm_dx, dy, x, n_heads, w, dt, eps);
-}
-
-static void fake_head_norm_dw(struct dev *d, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq, int64_t seq_len,
-                              int grain)
-{
-    BEGIN(head_norm_dw);
-    R(dy), R(x), WP(out, ((n_seq - 1) * ld + x.cols / n_heads) * 4);
-    RUN(head_norm_dw, out, ld, dy, x, n_heads, eps, n_seq, seq_len, grain);
-}
-
-static void fake_add_leaves(struct dev *d, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq)
-{
-    BEGIN(add_leaves);
-    ACC(1, n, n);
-    RP(leaf, ((n_seq - 1) * ld + n) * 4);
-    RUN(add_leaves, &acc_here, leaf, ld, n, n_seq);
-}
-
-static void fake_embed_add(struct dev *d, struct mat x, struct mat table, const int32_t *ids)
-{
-    BEGIN(embed_add);
-    W(x), R(table), IDS(ids);
-    RUN(embed_add, x, table, ids);
-}
-
-static void fake_transpose(struct dev *d, struct mat dst, struct mat src)
-{
-    BEGIN(transpose);
-    W(dst), R(src);
-    RUN(transpose, dst, src);
-}
-
-static void fake_gelu(struct dev *d, struct mat act, struct mat h)
-{
-    BEGIN(gelu);
-    W(act), R(h);
-    RUN(gelu, act, h);
-}
-
-static void fake_gelu_dx(struct dev *d, struct mat dh, struct mat h, struct mat dact)
-{
-    BEGIN(gelu_dx);
-    W(dh), R(h), R(dact);
-    RUN(gelu_dx, dh, h, dact);
-}
-
-static void fake_swiglu(struct dev *d, struct mat act, struct mat gu)
-{
-    BEGIN(swiglu);
-    W(act), R(gu);
-    RUN(swiglu, act, gu);
-}
-
-static void fake_swiglu_dx(struct dev *d, struct mat dgu, struct mat gu, struct mat dact)
-{
-    BEGIN(swiglu_dx);
-    W(dgu), R(gu), R(dact);
-    RUN(swiglu_dx, dgu, gu, dact);
-}
-
-static void fake_add_rounded(struct dev *d, struct mat x, struct mat o)
-{
-    BEGIN(add_rounded);
-    W(x), R(o);
-    RUN(add_rounded, x, o);
-}
-
-static void fake_round_to(struct dev *d, void *dst, enum dtype dt, const float *src, int64_t n)
-{
-    BEGIN(round_to);
-    WP(dst, (size_t)n * dtype_size(dt)), RP(src, n * 4);
-    RUN(round_to, dst, dt, src, n);
-}
-
-static void fake_widen(struct dev *d, float *dst, const void *src, enum dtype dt, int64_t n)
-{
-    BEGIN(widen);
-    WP(dst, n * 4), RP(src, (size_t)n * dtype_size(dt));
-    RUN(widen, dst, src, dt, n);
-}
-
-static void fake_ce_max(struct dev *d, float *max, struct mat logits)
-{
-    BEGIN(ce_max);
-    R(logits), WP(max, logits.rows * 4);
-    RUN(ce_max, max, logits);
-}
-
-static void fake_ce_sum(struct dev *d, float *sum, struct mat logits, const struct leaves *l, const float *max)
-{
-    BEGIN(ce_sum);
-    R(logits), WP(sum, logits.rows * 4), RP(max, logits.rows * 4);
-    RUN(ce_sum, sum, logits, fake_hosts(F, "leaves", l), max);
-}
-
-static void fake_ce_pick(struct dev *d, float *out, struct mat logits, const int32_t *target, int64_t first)
-{
-    BEGIN(ce_pick);
-    R(logits), WP(out, logits.rows * 4), IDS(target);
-    RUN(ce_pick, out, logits, target, first);
-}
-
-static void fake_ce_dx(struct dev *d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, const float *sum, float scale)
-{
-    BEGIN(ce_dx);
-    W(dl), R(logits), IDS(target), RP(max, logits.rows * 4), RP(sum, logits.rows * 4);
-    RUN(ce_dx, dl, logits, target, first, max, sum, scale);
-}
-
-static void fake_ce_logprob(struct dev *d, float *out, const float *pick, const float *max, const float *sum, int64_t n)
-{
-    BEGIN(ce_logprob);
-    WP(out, n * 4), RP(pick, n * 4), RP(max, n * 4), RP(sum, n * 4);
-    RUN(ce_logprob, out, pick, max, sum, n);
-}
-
-static void fake_adamw(struct dev *d, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h)
-{
-    BEGIN(adamw);
-    WP(w, n * 4), WP(w16, n * 2), WP(m, n * 4), WP(v, n * 4), RP(g, n * 4);
-    RUN(adamw, w, w16, m, v, g, n, h);
-}
+OP(linear_dw, (struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len),
+   (ACC(dy.cols, x.cols, ld), R(dy), R(x)), acc, ld, dy, x, n_seq, seq_len)
+OP(embed, (struct dev *d, struct mat out, struct mat table, int64_t first, const int32_t *ids), (W(out), R(table), IDS(ids)), out, table, first, ids)
+OP(embed_dw, (struct dev *d, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, const int32_t *ids, int n_seq, int64_t seq_len),
+   (ACC(rows, dx.cols, ld), R(dx), IDS(ids)), acc, ld, first, rows, dx, ids, n_seq, seq_len)
+OP(rms_norm, (struct dev *d, struct mat y, float *rstd, struct mat x, const void *w, float eps),
+   (W(y), R(x), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols * dtype_size(x.dt))), y, rstd, x, w, eps)
+OP(rms_norm_dx, (struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd),
+   (W(dres), R(dy), R(x), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(rstd, x.rows * 4)), dres, dy, x, w, rstd)
+OP(rms_norm_dw, (struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, int64_t seq_len, int grain),
+   (ACC(1, x.cols, x.cols), R(dy), R(x), RP(rstd, x.rows * 4)), acc, dy, x, rstd, n_seq, seq_len, grain)
+OP(layer_norm, (struct dev *d, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, float eps),
+   (W(y), R(x), WP(mean, x.rows * 4), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(b, (size_t)x.cols * dtype_size(x.dt))), y, mean, rstd, x, w, b, eps)
+OP(layer_norm_dx, (struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean, const float *rstd),
+   (W(dres), R(dy), R(x), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(mean, x.rows * 4), RP(rstd, x.rows * 4)), dres, dy, x, w, mean, rstd)
+OP(layer_norm_dw, (struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, const float *rstd, int n_seq, int64_t seq_len, int grain),
+   (ACC(1, x.cols, x.cols), R(dy), R(x), RP(mean, x.rows * 4), RP(rstd, x.rows * 4)), acc, dy, x, mean, rstd, n_seq, seq_len, grain)
+OP(bias_dw, (struct dev *d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, int grain),
+   (ACC(1, dy.cols, dy.cols), R(dy)), acc, dy, dt, n_seq, seq_len, grain)
+OP(add_bias, (struct dev *d, struct mat y, const void *bias, enum dtype dt), (W(y), RP(bias, (size_t)y.cols * dtype_size(dt))), y, bias, dt)
+OP(head_norm_dx, (struct dev *d, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps),
+   (W(dy), R(x), RP(w, (size_t)(x.cols / n_heads) * dtype_size(dt))), dy, x, n_heads, w, dt, eps)
+OP(head_norm_dw, (struct dev *d, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq, int64_t seq_len, int grain),
+   (R(dy), R(x), WP(out, ((n_seq - 1) * ld + x.cols / n_heads) * 4)), out, ld, dy, x, n_heads, eps, n_seq, seq_len, grain)
+OP(add_leaves, (struct dev *d, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq),
+   (ACC(1, n, n), RP(leaf, ((n_seq - 1) * ld + n) * 4)), acc, leaf, ld, n, n_seq)
+OP(embed_add, (struct dev *d, struct mat x, struct mat table, const int32_t *ids), (W(x), R(table), IDS(ids)), x, table, ids)
+OP(transpose, (struct dev *d, struct mat dst, struct mat src), (W(dst), R(src)), dst, src)
+OP(gelu, (struct dev *d, struct mat act, struct mat h), (W(act), R(h)), act, h)
+OP(gelu_dx, (struct dev *d, struct mat dh, struct mat h, struct mat dact), (W(dh), R(h), R(dact)), dh, h, dact)
+OP(swiglu, (struct dev *d, struct mat act, struct mat gu), (W(act), R(gu)), act, gu)
+OP(swiglu_dx, (struct dev *d, struct mat dgu, struct mat gu, struct mat dact), (W(dgu), R(gu), R(dact)), dgu, gu, dact)
+OP(add_rounded, (struct dev *d, struct mat x, struct mat o), (W(x), R(o)), x, o)
+OP(round_to, (struct dev *d, void *dst, enum dtype dt, const float *src, int64_t n),
+   (WP(dst, (size_t)n * dtype_size(dt)), RP(src, n * 4)), dst, dt, src, n)
+OP(widen, (struct dev *d, float *dst, const void *src, enum dtype dt, int64_t n),
+   (WP(dst, n * 4), RP(src, (size_t)n * dtype_size(dt))), dst, src, dt, n)
+OP(ce_max, (struct dev *d, float *max, struct mat logits), (R(logits), WP(max, logits.rows * 4)), max, logits)
+OP(ce_sum, (struct dev *d, float *sum, struct mat logits, const struct leaves *l, const float *max),
+   (R(logits), WP(sum, logits.rows * 4), RP(max, logits.rows * 4)), sum, logits, fake_hosts(F, "leaves", l), max)
+OP(ce_pick, (struct dev *d, float *out, struct mat logits, const int32_t *target, int64_t first),
+   (R(logits), WP(out, logits.rows * 4), IDS(target)), out, logits, target, first)
+OP(ce_dx, (struct dev *d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, const float *sum, float scale),
+   (W(dl), R(logits), IDS(target), RP(max, logits.rows * 4), RP(sum, logits.rows * 4)), dl, logits, target, first, max, sum, scale)
+OP(ce_logprob, (struct dev *d, float *out, const float *pick, const float *max, const float *sum, int64_t n),
+   (WP(out, n * 4), RP(pick, n * 4), RP(max, n * 4), RP(sum, n * 4)), out, pick, max, sum, n)
+OP(adamw, (struct dev *d, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h),
+   (WP(w, n * 4), WP(w16, n * 2), WP(m, n * 4), WP(v, n * 4), RP(g, n * 4)), w, w16, m, v, g, n, h)
 
 /* The one op that goes between ranks: it may be put off. */
 enum { TREE_MOST = 64 };

@@ -345,6 +345,8 @@ static void split(struct product *p, int n_threads)
     p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));      /* a part packs its panels again: not too small */
 }
 
+/* Left to the allowance that plans add (a quarter, model/train.c): rooms of steps, of which a thread has few levels, each under 112 / 2048 of the panels
+ * that it packs where products go by steps at all; and bf16 rows that a class widens as it packs them: as many bytes, of fewer rows. */
 void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads, size_t bytes[2])
 {
     static const struct gemm_tiles tiles = { .rows = 8, .cols = GEMM_COLS };
