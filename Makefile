@@ -46,7 +46,7 @@ EMU_SRC   := $(filter-out %/none.c,$(wildcard kernels/cuda/*.c)) $(wildcard kern
 EMU_OBJ   := $(CU_SRC:%.cu=$B/emu/%.o) $(EMU_SRC:%.c=$B/emu/%.o)
 EMU_FLAGS := -x c++ -std=c++20 -g -pthread -Wno-psabi -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-missing-field-initializers -I. \
              -isystem kernels/cuda/emu -include kernels/cuda/emu/words.h -DCUDA_EMU -D__CUDACC__ \
-             $(if $(filter sanitize,$(CONFIG)),$(FLAGS_sanitize),$(if $(filter altered,$(CONFIG)),$(FLAGS_altered),-O2) -fsanitize=thread)
+             $(if $(filter sanitize,$(CONFIG)),$(FLAGS_sanitize),-O2 $(filter -D%,$(FLAGS_$(CONFIG))) -fsanitize=thread)
 
 # one program alone draws pictures
 $B/obj/tools/plot_main.o: CFLAGS_PKG += $(shell pkg-config --cflags libpng 2>/dev/null | sed 's/-I/-isystem /g')
