@@ -13,6 +13,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -154,6 +155,14 @@ static int has_lost_its_ranks(const struct started *s, int *had)
     return *had && s->ended == s->all;
 }
 
+/* What the ranks have said may wait for its reader when they are gone, a pager or a stopped terminal: then mpirun stays with reason. Its stdout and
+ * stderr are ours. */
+static int output_waits(void)
+{
+    struct pollfd out[] = { { 1, POLLOUT, 0 }, { 2, POLLOUT, 0 } };
+    return poll(out, 2, 0) < 2;
+}
+
 /* The user's wish to end: since when there is one (0: none), and that the ranks are yet to be told. */
 struct wish { int64_t since_ns; int due; };
 
@@ -190,7 +199,7 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct wish *w
                 return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         const int64_t now = board_now_ns();
         const struct started s = started_by(mpirun);
-        lost_ns = !has_lost_its_ranks(&s, &had) ? 0 : lost_ns ? lost_ns : now;
+        lost_ns = !has_lost_its_ranks(&s, &had) || output_waits() ? 0 : lost_ns ? lost_ns : now;
         if (lost_ns && now - lost_ns > LOST_S * SECOND) {
             fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
             kill(mpirun, SIGKILL);

@@ -23,6 +23,12 @@ printf '#!/bin/bash\ntrap "" TERM\nsleep 2 &\nwait\nexec sleep 600\n' >"$TMP/fak
 chmod +x "$TMP/fake/mpirun"
 PATH=$TMP/fake:$PATH RANKS=2 "$prog" >/dev/null 2>"$TMP/stays.err" </dev/null &
 stays=$!
+# And one that stays because nobody reads what its ranks have said.
+mkdir "$TMP/says"
+printf '#!/bin/bash\nsleep 2 &\nwait\nprintf %%200000s\n' >"$TMP/says/mpirun"
+chmod +x "$TMP/says/mpirun"
+PATH=$TMP/says:$PATH RANKS=2 "$prog" 2>"$TMP/says.err" </dev/null | { sleep 14; wc -c; } >"$TMP/says.bytes" &
+says=$!
 
 for t in shm mpi; do
     go 10 FAULT=none SHARDLINE_TRANSPORT=$t
@@ -130,6 +136,8 @@ claim "and the job says so by its status" [ $rc = 137 ]
 
 wait $stays; rc=$?
 claim "an mpirun that stays without ranks is ended" [ $rc = 137 ] && claim "and that is said" grep -q "the ranks are dead and mpirun does not notice" "$TMP/stays.err"
+wait $says
+claim "one whose output waits for a reader is not" [ "$(cat "$TMP/says.bytes")" = 200000 ] && claim "and nothing is said" [ ! -s "$TMP/says.err" ]
 
 run env RANKS=2 PATH=/nowhere "$prog"
 claim "without mpirun the message says what is missing" has "$err" "cannot start 2 ranks with mpirun (is openmpi-bin installed): No such file"
