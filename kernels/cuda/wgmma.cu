@@ -78,9 +78,8 @@ template <enum form F, int GROUPS, int COLS, int STAGES> static constexpr struct
     typedef group_tiling<F, GROUPS, COLS, STAGES> T;
     return { start<T, F>, T::ROWS, T::COLS, (size_t)T::PIPE_BYTES, (size_t)T::SLOT_BYTES };
 }
-enum { N_SIZES = 4 };
 #define SIZES(form, last) { size_of<form, 2, 128, 5>(), size_of<form, 2, 128, 3>(), size_of<form, 2, 64, 4>(), size_of<form, 1, last, 4>() }
-static const struct size sizes[FORMS][N_SIZES] = { SIZES(FORM_LINEAR, 32), SIZES(FORM_DX, 64), SIZES(FORM_DW, 64) };
+static const struct size sizes[FORMS][WGMMA_SIZES] = { SIZES(FORM_LINEAR, 32), SIZES(FORM_DX, 64), SIZES(FORM_DW, 64) };
 
 int wgmma_start(struct dev *d, const struct gemm_job &j, enum form form, int slots, size_t shared_most, int64_t processors)
 {
@@ -88,14 +87,16 @@ int wgmma_start(struct dev *d, const struct gemm_job &j, enum form form, int slo
     if (w->use == WGMMA_OFF)
         return 0;
     const int boxes = fits_boxes(j), alone = w->use == WGMMA_ALONE;
-    for (int i = 0; i < N_SIZES && (boxes || alone); i++) {
+    for (int i = 0; i < WGMMA_SIZES && (boxes || alone); i++) {
         const struct size *s = &sizes[form][i];
-        const int fills = tiles_of(j, s->rows, s->cols) >= processors;
-        if (s->pipe_bytes + (size_t)slots * s->slot_bytes > shared_most || (!fills && !(alone && i == N_SIZES - 1)))
+        const int fills = w->only ? i + 1 == w->only : tiles_of(j, s->rows, s->cols) >= processors;
+        if (s->pipe_bytes + (size_t)slots * s->slot_bytes > shared_most || (!fills && (w->only || !alone || i + 1 < WGMMA_SIZES)))
             continue;
         s->start(d, j, slots, boxes);
         return 1;
     }
+    if (w->only)
+        return 0;                        /* a size that this GPU has no shared memory for */
     cuda_well(d, alone ? cudaErrorInvalidValue : cudaSuccess, "a product of more leaves than one call takes");
     return alone;
 }

@@ -7,16 +7,18 @@
  *     alone    wgmma for all, few rows filled up to 64: the numbers are right, but not mma's bits
  *
  * That the two round alike nobody promises, so it is looked at when the device is opened: some products of every form, over numbers of wide range,
- * by both. It is a property of the kind of GPU, and so the same on all ranks. A mistake of ours in what no GPU has run yet costs speed then, not numbers.
+ * by mma and by every size of block that wgmma has. It is a property of the kind of GPU, and so the same on all ranks. A mistake of ours in what no GPU has run yet costs speed then, not numbers.
  * SHARDLINE_CUDA=mma: off; wgmma: alone; both without a look. */
 #ifndef SHARDLINE_KERNELS_CUDA_WGMMA_H
 #define SHARDLINE_KERNELS_CUDA_WGMMA_H
 
 struct dev;
 
+enum { WGMMA_SIZES = 4 };
 enum wgmma_use { WGMMA_OFF, WGMMA_BESIDE, WGMMA_ALONE, WGMMA_ASK };
 struct wgmma {
     enum wgmma_use use;
+    int only;                            /* while the self-check looks: this one of the sizes, from 1 on; 0: by the product */
     void *encode;                        /* the driver's cuTensorMapEncodeTiled; NULL: no wgmma here */
     char why[100];                       /* for the log; "": nothing to say */
 };
@@ -28,7 +30,7 @@ extern "C" {
 struct wgmma *cuda_wgmma(struct dev *d);
 /* Sets w. ASK: what the self-check finds. The device stands. */
 void wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use wish);
-/* The self-check (wgmma_check.c): changes w->use while it runs; memory that cannot be had: OFF. */
+/* The self-check (wgmma_check.c): changes w->use and w->only while it runs; memory that cannot be had: OFF. */
 void wgmma_check(struct dev *d, struct wgmma *w);
 #ifdef __cplusplus
 }

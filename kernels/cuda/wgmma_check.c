@@ -1,4 +1,5 @@
-/* wgmma_check.c - what wgmma gives beside mma, looked at when the device is opened (wgmma.h): some products of every form, by both.
+/* wgmma_check.c - what wgmma gives beside mma, looked at when the device is opened (wgmma.h): some products of every form, by mma and by
+ * each size of wgmma's blocks: the small products here would choose the smallest alone.
  *
  * Numbers are of wide range and both signs, so that sums lose bits in every step: instructions that round otherwise differ in most elements. The bound is that
  * of the tests: steps x 2^-21 x the sum of the products' sizes, which is the product of the operands' absolute values. */
@@ -72,21 +73,30 @@ static int compare(const struct bench *b, int64_t n, int steps)
     return same ? 2 : 1;
 }
 
+/* One product, by whom w says now, to the host: its number of elements. */
+static int64_t multiply(struct bench *b, size_t form, int abs, float *got)
+{
+    dev_fill(b->d, b->out, 0xff, MOST * sizeof(float));
+    const int64_t n = forms[form].run(b, abs);
+    dev_read(b->d, got, b->out, (size_t)n * sizeof(float));
+    return n;
+}
+
 static int look(struct bench *b, struct wgmma *w)
 {
-    static const struct { enum wgmma_use use; int abs; } runs[3] = { { WGMMA_OFF, 0 }, { WGMMA_ALONE, 0 }, { WGMMA_OFF, 1 } };
     int worst = 2;
-    for (size_t f = 0; f < sizeof forms / sizeof *forms && worst; f++) {
-        int64_t n = 0;
-        for (int i = 0; i < 3; i++) {
-            w->use = runs[i].use;
-            dev_fill(b->d, b->out, 0xff, MOST * sizeof(float));
-            n = forms[f].run(b, runs[i].abs);
-            dev_read(b->d, b->got[i], b->out, (size_t)n * sizeof(float));
+    for (size_t f = 0; f < sizeof forms / sizeof *forms; f++) {
+        w->use = WGMMA_OFF;
+        multiply(b, f, 1, b->got[2]);
+        multiply(b, f, 0, b->got[0]);
+        w->use = WGMMA_ALONE;
+        for (w->only = 1; w->only <= WGMMA_SIZES && worst; w->only++) {
+            const int64_t n = multiply(b, f, 0, b->got[1]);
+            const int now = compare(b, n, forms[f].steps);
+            worst = now < worst ? now : worst;
         }
-        const int now = compare(b, n, forms[f].steps);
-        worst = now < worst ? now : worst;
     }
+    w->only = 0;
     return worst;
 }
 

@@ -41,6 +41,12 @@ static void hopper_note(const char *how, const char *said, int with_rows)
 TEST(mma_and_wgmma_that_round_alike_multiply_side_by_side) { hopper_note("exact", "products on the GPU: own, by mma and wgmma, which round alike", 0); }
 TEST(wgmma_that_rounds_otherwise_multiplies_alone) { hopper_note("other", "products on the GPU: own, by wgmma alone", 1); }
 TEST(wgmma_whose_numbers_are_wrong_is_left_off) { hopper_note("wrong", "products on the GPU: own, without wgmma, whose numbers were wrong in the self-check", 0); }
+TEST(wgmma_that_is_wrong_in_its_largest_blocks_only_is_left_off)
+{
+    setenv("SHARDLINE_EMU_PROCESSORS", "132", 1);        /* more than the self-check's products have tiles */
+    hopper_note("wide", "products on the GPU: own, without wgmma, whose numbers were wrong in the self-check", 0);
+    unsetenv("SHARDLINE_EMU_PROCESSORS");
+}
 TEST(cublaslt_s_products_have_the_same_bits_for_every_number_of_rows)
 {
     name_library("cublaslt_stub.so");

@@ -2,7 +2,8 @@
  * product until they are waited for (PTX ISA, "Asynchronous warpgroup level matrix instructions").
  *
  * A product reads its operands as late as it may: in the wait that asks for it, when nobody else can go on. Until then its registers hold NaN. Sums as in
- * mma: exact products, added in double, rounded once. SHARDLINE_EMU_WGMMA=other: then to 20 bits; =wrong: rows of B exchanged. Both for tests of the self-check. */
+ * mma: exact products, added in double, rounded once. SHARDLINE_EMU_WGMMA=other: then to 20 bits; =wrong: rows of B exchanged; =wide: where B has 128
+ * columns. For tests of the self-check. */
 #include "kernels/cuda/emu/emu.h"
 
 #include <math.h>
@@ -21,7 +22,7 @@ static struct group {
     int fenced, n_products, batch, wanted;               /* batch: of products, to be committed; wanted: batches before it shall be over; 0: nobody waits */
     struct product product[PRODUCTS_MAX];
 } groups[GROUPS_MAX];
-static enum { EXACT, OTHER, WRONG } sums;
+static enum { EXACT, OTHER, WRONG, WIDE } sums;
 
 /* ---- operands ---- */
 struct matrix { uint32_t begin, lead, stride; int row_bytes, across; };
@@ -92,7 +93,7 @@ static void run(struct group *g, const struct emu_product *p)
         for (int i = 0; i < ROWS; i++)
             a[i][k] = value(&ma, i, k);
         for (int i = 0; i < p->cols; i++)
-            b[k ^ (sums == WRONG)][i] = value(&mb, i, k);
+            b[k ^ (sums == WRONG || (sums == WIDE && p->cols == 128))][i] = value(&mb, i, k);
     }
     for (int t = 0; t < GROUP; t++)
         for (int i = 0; i < p->cols / 2; i++) {
@@ -197,7 +198,7 @@ int emu_groups_late(int backwards)
 void emu_groups_begin(void)
 {
     const char *how = getenv("SHARDLINE_EMU_WGMMA");
-    sums = !how || !strcmp(how, "exact") ? EXACT : !strcmp(how, "other") ? OTHER : WRONG;
+    sums = !how || !strcmp(how, "exact") ? EXACT : !strcmp(how, "other") ? OTHER : !strcmp(how, "wide") ? WIDE : WRONG;
     for (int i = 0; i < GROUPS_MAX; i++) {
         struct group *g = &groups[i];
         g->n = g->turn = g->fenced = g->n_products = g->batch = g->wanted = 0;
