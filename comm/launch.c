@@ -30,7 +30,8 @@
 #define FIXED_ARGS 10
 #define SECOND INT64_C(1000000000)
 #define LOST_S 8                         /* so long mpirun may take to see that its ranks have ended */
-#define UNSEEN_S 5                       /* so long a wish to end waits for ranks that are not seen */
+#define UNSEEN_S 5                       /* so long a wish to end waits for ranks that are not seen, */
+#define SLOW_S 20                        /* and for those that are, on a machine that is busy */
 
 int launch_under_launcher(void)
 {
@@ -180,7 +181,8 @@ static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now)
  * An mpirun that starts them in another way, out of our sight, is not waited for. */
 static void tell(struct wish *w, const struct started *s, int ranks, pid_t mpirun, int64_t now)
 {
-    if (!w->due || (s->ready < ranks && now - w->since_ns < UNSEEN_S * SECOND))
+    const int64_t most_s = s->all < ranks ? UNSEEN_S : SLOW_S;
+    if (!w->due || (s->ready < ranks && now - w->since_ns < most_s * SECOND))
         return;
     w->due = 0;
     kill(mpirun, SIGUSR1);

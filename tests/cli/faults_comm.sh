@@ -29,6 +29,38 @@ printf '#!/bin/bash\nsleep 2 &\nwait\nprintf %%200000s\n' >"$TMP/says/mpirun"
 chmod +x "$TMP/says/mpirun"
 PATH=$TMP/says:$PATH RANKS=2 "$prog" 2>"$TMP/says.err" </dev/null | { sleep 14; wc -c; } >"$TMP/says.bytes" &
 says=$!
+# And one whose ranks are slow to start: a wish to end waits until they can take it.
+mkdir "$TMP/slow"
+cat >"$TMP/slow/mpirun" <<'PY'
+#!/usr/bin/env python3
+import os, signal, time
+ready = []
+for _ in range(2):
+    r, w = os.pipe()
+    ready.append((r, os.fork()))
+    if not ready[-1][1]:
+        time.sleep(8)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        os.write(w, b"x")
+        time.sleep(600)
+    os.set_blocking(r, False)
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+signal.sigwait({signal.SIGUSR1})
+try:
+    early = [os.read(r, 1) for r, _ in ready] != [b"x", b"x"]
+except BlockingIOError:
+    early = True
+for _, pid in ready:
+    os.kill(pid, signal.SIGKILL)
+raise SystemExit(9 if early else 0)
+PY
+chmod +x "$TMP/slow/mpirun"
+slow=
+if command -v python3 >/dev/null; then
+    PATH=$TMP/slow:$PATH RANKS=2 "$prog" >/dev/null 2>&1 </dev/null &
+    slow=$!
+    (sleep 1; kill -TERM $slow) &
+fi
 
 for t in shm mpi; do
     go 10 FAULT=none SHARDLINE_TRANSPORT=$t
@@ -136,6 +168,7 @@ claim "and the job says so by its status" [ $rc = 137 ]
 
 wait $stays; rc=$?
 claim "an mpirun that stays without ranks is ended" [ $rc = 137 ] && claim "and that is said" grep -q "the ranks are dead and mpirun does not notice" "$TMP/stays.err"
+[ -z "$slow" ] || { wait $slow; rc=$?; claim "a wish to end waits for ranks that are slow to start" [ $rc = 0 ]; }
 wait $says
 claim "one whose output waits for a reader is not" [ "$(cat "$TMP/says.bytes")" = 200000 ] && claim "and nothing is said" [ ! -s "$TMP/says.err" ]
 
