@@ -167,13 +167,14 @@ static int output_waits(void)
 /* The user's wish to end: since when there is one (0: none), and that the ranks are yet to be told. */
 struct wish { int64_t since_ns; int due; };
 
-/* The first wish is for the ranks, a second, a second later, for mpirun. */
-static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now)
+/* The first wish is for the ranks, a second, a second later, for mpirun: but not SIGTERM for one whose ranks are gone, which is ending and crashes of it
+ * (Open MPI 4.1). gone, waits: its ranks are, and only for a reader it stays. */
+static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now, int gone, int waits)
 {
     if (!w->since_ns || sig == SIGUSR1)
         w->due = 1;
-    else if (now - w->since_ns > SECOND)
-        kill(mpirun, SIGTERM);
+    else if (now - w->since_ns > SECOND && (!gone || waits))
+        kill(mpirun, gone ? SIGKILL : SIGTERM);
     w->since_ns = w->since_ns ? w->since_ns : now;
 }
 
@@ -201,14 +202,15 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct wish *w
                 return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
         const int64_t now = board_now_ns();
         const struct started s = started_by(mpirun);
-        lost_ns = !has_lost_its_ranks(&s, &had) || output_waits() ? 0 : lost_ns ? lost_ns : now;
+        const int gone = has_lost_its_ranks(&s, &had), waits = gone && output_waits();
+        lost_ns = !gone || waits ? 0 : lost_ns ? lost_ns : now;
         if (lost_ns && now - lost_ns > LOST_S * SECOND) {
             fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
             kill(mpirun, SIGKILL);
             lost_ns = 0;
         }
         if (sig >= 0 && sig != SIGCHLD)
-            take_wish(w, sig, mpirun, now);
+            take_wish(w, sig, mpirun, now, gone, waits);
         tell(w, &s, ranks, mpirun, now);
     }
 }

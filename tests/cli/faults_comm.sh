@@ -61,6 +61,13 @@ if command -v python3 >/dev/null; then
     slow=$!
     (sleep 1; kill -TERM $slow) &
 fi
+# And one that is ending, whose ranks are gone: it crashes of a second signal.
+mkdir "$TMP/ends"
+printf '#!/bin/bash\ntrap "exit 99" TERM\nsleep 2 &\nwait\nexec 3<> <(:)\nread -t 3 -u 3\nexit 7\n' >"$TMP/ends/mpirun"
+chmod +x "$TMP/ends/mpirun"
+PATH=$TMP/ends:$PATH RANKS=2 "$prog" >/dev/null 2>&1 </dev/null &
+ends=$!
+(sleep 1; kill -TERM $ends; sleep 2.5; kill -TERM $ends) &
 
 for t in shm mpi; do
     go 10 FAULT=none SHARDLINE_TRANSPORT=$t
@@ -169,6 +176,8 @@ claim "and the job says so by its status" [ $rc = 137 ]
 wait $stays; rc=$?
 claim "an mpirun that stays without ranks is ended" [ $rc = 137 ] && claim "and that is said" grep -q "the ranks are dead and mpirun does not notice" "$TMP/stays.err"
 [ -z "$slow" ] || { wait $slow; rc=$?; claim "a wish to end waits for ranks that are slow to start" [ $rc = 0 ]; }
+wait $ends; rc=$?
+claim "an mpirun that is ending gets no second signal" [ $rc = 7 ]
 wait $says
 claim "one whose output waits for a reader is not" [ "$(cat "$TMP/says.bytes")" = 200000 ] && claim "and nothing is said" [ ! -s "$TMP/says.err" ]
 
