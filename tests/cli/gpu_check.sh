@@ -8,10 +8,10 @@ run "$top/tools/gpu-check" run
 claim "wrong usage is said" [ $rc = 2 ] && claim "with the usage" has "$err" "gpu-check pack DIR"
 "$BIN/ptrain" --version | grep -q "devices cpu cuda" || { skip "the programs were built without CUDA"; finish; }
 
+command -v zstd >/dev/null || { skip "no zstd here"; finish; }
 run env GPU_BUILD="$(cd "$BIN/.." && pwd)" "$top/tools/gpu-check" pack "$TMP/packed"
 claim "it packs" [ $rc = 0 ] || finish
-architectures=$(grep -aoE 'arch sm_[0-9]+a?' "$BIN/ptrain" | sort -u | wc -l)              # `pack` by itself builds for one
-claim "what travels is less than 48 MiB an architecture, packed" [ "$(stat -c %s "$TMP/packed.tar.gz")" -lt $(((48 << 20) * architectures)) ]
+claim "what travels is less than 48 MiB, packed" [ "$(stat -c %s "$TMP/packed.tar.gz")" -lt $((48 << 20)) ]
 mkdir -p "$TMP/there" && tar -C "$TMP/there" -xzf "$TMP/packed.tar.gz"
 
 # away WORDS…: gpu-check as that machine runs it: nothing of this one's environment
