@@ -65,18 +65,6 @@ VARIANT(portable, )
 #ifdef __x86_64__
 /* AVX2 has no products of 64 bits. An element of 32 bits or fewer needs none: x * A = x * low(A) + (x * high(A) << 32), summed apart. */
 #define AVX2 __attribute__((target("avx2")))
-#define AVX2_SUMS(widen)                                                                                                 \
-    const char *p = x;                                                                                                   \
-    __m256i low0 = _mm256_setzero_si256(), low1 = low0, high0 = low0, high1 = low0;                                      \
-    int i = 0;                                                                                                           \
-    for (; i + 4 <= n; i += 4) {                                                                                         \
-        const __m256i v = widen, k0 = _mm256_loadu_si256((const __m256i *)(const void *)(a0 + i));                       \
-        const __m256i k1 = _mm256_loadu_si256((const __m256i *)(const void *)(a1 + i));                                  \
-        low0 = _mm256_add_epi64(low0, _mm256_mul_epu32(v, k0));                                                          \
-        low1 = _mm256_add_epi64(low1, _mm256_mul_epu32(v, k1));                                                          \
-        high0 = _mm256_add_epi64(high0, _mm256_mul_epu32(v, _mm256_srli_epi64(k0, 32)));                                 \
-        high1 = _mm256_add_epi64(high1, _mm256_mul_epu32(v, _mm256_srli_epi64(k1, 32)));                                 \
-    }
 AVX2 static uint64_t sum_of(__m256i low, __m256i high)
 {
     uint64_t t[4];
@@ -86,7 +74,17 @@ AVX2 static uint64_t sum_of(__m256i low, __m256i high)
 #define AVX2_DOT(name, rest, size, widen)                                                                                \
     AVX2 static void name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s)                     \
     {                                                                                                                    \
-        AVX2_SUMS(widen)                                                                                                 \
+        const char *p = x;                                                                                               \
+        __m256i low0 = _mm256_setzero_si256(), low1 = low0, high0 = low0, high1 = low0;                                  \
+        int i = 0;                                                                                                       \
+        for (; i + 4 <= n; i += 4) {                                                                                     \
+            const __m256i v = widen, k0 = _mm256_loadu_si256((const __m256i *)(const void *)(a0 + i));                   \
+            const __m256i k1 = _mm256_loadu_si256((const __m256i *)(const void *)(a1 + i));                              \
+            low0 = _mm256_add_epi64(low0, _mm256_mul_epu32(v, k0));                                                      \
+            low1 = _mm256_add_epi64(low1, _mm256_mul_epu32(v, k1));                                                      \
+            high0 = _mm256_add_epi64(high0, _mm256_mul_epu32(v, _mm256_srli_epi64(k0, 32)));                             \
+            high1 = _mm256_add_epi64(high1, _mm256_mul_epu32(v, _mm256_srli_epi64(k1, 32)));                             \
+        }                                                                                                                \
         rest(p + size * i, n - i, a0 + i, a1 + i, s);                                                                    \
         s[0] += sum_of(low0, high0), s[1] += sum_of(low1, high1);                                                        \
     }

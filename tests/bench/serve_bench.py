@@ -113,7 +113,7 @@ def pbench(a, s, vocab, requests, connections, prompt, answer):
     return json.loads(out.stdout)
 
 
-def ours(a, size, model, numerics, best):
+def ours(a, size, model, numerics, into):
     vocab, rng = SIZES[size][5], random.Random()
     s = Server(a, model, numerics)
     try:
@@ -133,18 +133,16 @@ def ours(a, size, model, numerics, best):
             found[key] = pbench(a, s, vocab, max(400, 12 * n), n, 8, tokens)["request_throughput" if tokens == 1 else "output_throughput"]
     finally:
         s.close()
-    for k, v in found.items():
-        best[k] = max(best.get(k, -1e30), v)
+    into.update(found)
 
 
-def peer_figures(lines, best):
+def peer_figures(lines, into):
     for line in lines:
         key = {"prefill": "prefill", "load": "ready"}.get(line["metric"].split()[0])
         if line["metric"].startswith("decode batch "):
             key = "b" + line["metric"].split()[2]
         if key:         # a decode row is the median of its steps, as ours is; the peer's programs give their best step first
-            value = -line["value"] if key == "ready" else line["config"]["median"] if key[0] == "b" else line["value"]
-            best[key] = max(best.get(key, -1e30), value)
+            into[key] = -line["value"] if key == "ready" else line["config"]["median"] if key[0] == "b" else line["value"]
 
 
 def peers_for(a, size, dtype, model, tmp):
@@ -156,10 +154,10 @@ def peers_for(a, size, dtype, model, tmp):
         if not os.path.exists(path):
             subprocess.run([os.environ["PEER_PYTHON"], os.path.join(os.environ["PEERS"], "llama_gguf.py"), size, tmp, kind], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if os.path.exists(path):
-            out["llama.cpp"] = lambda best: peer_figures(peer_lines("serve_llama.py", a.threads * a.tp, path), best)
+            out["llama.cpp"] = lambda into: peer_figures(peer_lines("serve_llama.py", a.threads * a.tp, path), into)
     if peer_has("transformers", "serve_hf.py"):
-        out["transformers"] = lambda best: peer_figures(peer_lines("serve_hf.py", a.threads * a.tp, "bfloat16" if dtype == "bf16" else "float32", model,
-                                                                  env={"BATCHES": ",".join(str(n) for n in BATCHES if f"b{n}" in a.rows) or "1"}), best)
+        out["transformers"] = lambda into: peer_figures(peer_lines("serve_hf.py", a.threads * a.tp, "bfloat16" if dtype == "bf16" else "float32", model,
+                                                                  env={"BATCHES": ",".join(str(n) for n in BATCHES if f"b{n}" in a.rows) or "1"}), into)
     return out
 
 
@@ -196,9 +194,9 @@ def contest(a, table, size, dtype, tmp):
     model = os.path.join(tmp, f"{size}-{dtype}-folder")
     if not os.path.exists(os.path.join(model, "config.json")):        # the last file of it
         make_model(size, dtype, model)
-    run = {"ours": lambda best: ours(a, size, model, "exact", best)}
+    run = {"ours": lambda into: ours(a, size, model, "exact", into)}
     if a.fast:
-        run["fast"] = lambda best: ours(a, size, model, "fast", best)
+        run["fast"] = lambda into: ours(a, size, model, "fast", into)
     run.update({k: f for k, f in peers_for(a, size, dtype, model, tmp).items() if k in a.peers})
     rounds = [{name: {} for name in run} for _ in range(a.rounds)]
     for found in rounds:

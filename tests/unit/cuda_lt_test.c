@@ -379,26 +379,30 @@ TEST(of_a_table_only_what_the_library_offers_and_fits_is_taken)
     unsetenv("SHARDLINE_CUBLASLT_TABLE");
 }
 
-TEST(a_table_that_cannot_be_used_is_refused)
+/* lt_open with a variable set so: its code, its text in e. */
+static int refusal(const char *name, const char *value, struct err *e)
 {
     struct mem mem = { 0 };
     struct dev *d;
     struct lt *l;
-    struct err e;
-    if (dev_open(&d, "cpu", 1, &mem, &e) < 0)
-        return;
-    setenv("SHARDLINE_CUBLASLT_TABLE", "/nowhere/table", 1);
-    CHECK_INT(lt_open(&l, d, NULL, &e), -ERR_FILE);
-    CHECK_HAS(e.text, "/nowhere/table: No such file or directory: make it with SHARDLINE_CUBLASLT_TUNE=1");
-    setenv("SHARDLINE_CUBLASLT_TABLE", "/", 1);
-    CHECK_INT(lt_open(&l, d, NULL, &e), -ERR_FILE);
-    unsetenv("SHARDLINE_CUBLASLT_TABLE");
-    setenv("SHARDLINE_CUBLASLT_TUNE", "1", 1);
-    CHECK_INT(lt_open(&l, d, NULL, &e), -ERR_USAGE);
-    CHECK_HAS(e.text, "SHARDLINE_CUBLASLT_TABLE");
-    unsetenv("SHARDLINE_CUBLASLT_TUNE");
+    CHECK(dev_open(&d, "cpu", 1, &mem, e) == 0);
+    setenv(name, value, 1);
+    const int rc = lt_open(&l, d, NULL, e);
+    unsetenv(name);
+    CHECK(!l);
     dev_close(d);
     CHECK_INT(mem.total_now, 0);
+    return rc;
+}
+
+TEST(a_table_that_cannot_be_used_is_refused)
+{
+    struct err e;
+    CHECK_INT(refusal("SHARDLINE_CUBLASLT_TABLE", "/nowhere/table", &e), -ERR_FILE);
+    CHECK_HAS(e.text, "/nowhere/table: No such file or directory: make it with SHARDLINE_CUBLASLT_TUNE=1");
+    CHECK_INT(refusal("SHARDLINE_CUBLASLT_TABLE", "/", &e), -ERR_FILE);
+    CHECK_INT(refusal("SHARDLINE_CUBLASLT_TUNE", "1", &e), -ERR_USAGE);
+    CHECK_HAS(e.text, "SHARDLINE_CUBLASLT_TABLE");
 }
 
 TEST(a_shape_without_an_algorithm_is_said_and_gives_nan)
@@ -426,19 +430,9 @@ TEST(a_shape_without_an_algorithm_is_said_and_gives_nan)
 
 TEST(a_library_that_is_not_there_or_another_one_is_refused)
 {
-    struct mem mem = { 0 };
-    struct dev *d;
-    struct lt *l;
     struct err e;
-    if (dev_open(&d, "cpu", 1, &mem, &e) < 0)
-        return;
-    setenv("SHARDLINE_CUBLASLT", "/nowhere/libcublasLt.so", 1);
-    CHECK_INT(lt_open(&l, d, NULL, &e), -ERR_DEVICE);
+    CHECK_INT(refusal("SHARDLINE_CUBLASLT", "/nowhere/libcublasLt.so", &e), -ERR_DEVICE);
     CHECK_STR(e.text, "/nowhere/libcublasLt.so cannot be opened");
-    setenv("SHARDLINE_CUBLASLT", "libm.so.6", 1);
-    CHECK_INT(lt_open(&l, d, NULL, &e), -ERR_DEVICE);
+    CHECK_INT(refusal("SHARDLINE_CUBLASLT", "libm.so.6", &e), -ERR_DEVICE);
     CHECK_STR(e.text, "libm.so.6 lacks calls that are needed");
-    CHECK(!l);
-    dev_close(d);
-    CHECK_INT(mem.total_now, 0);
 }
