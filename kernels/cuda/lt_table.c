@@ -5,22 +5,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-static int read_all(struct lt_table *t, FILE *f)
-{
-    size_t n = 0, got;
-    char piece[4096];
-    while ((got = fread(piece, 1, sizeof piece, f)) > 0) {
-        char *more = realloc(t->text, n + got + 1);
-        if (!more)
-            return 0;
-        t->text = more;
-        memcpy(t->text + n, piece, got);
-        n += got;
-        t->text[n] = 0;
-    }
-    return !ferror(f);
-}
+#include "base/io.h"
+
+#define MOST_BYTES ((size_t)16 << 20)
 
 int lt_table_open(struct lt_table *t, struct err *e)
 {
@@ -33,12 +22,14 @@ int lt_table_open(struct lt_table *t, struct err *e)
     if (strlen(path) >= sizeof t->path)
         return err_set(e, ERR_USAGE, "SHARDLINE_CUBLASLT_TABLE: a path of %zu bytes, at most %zu", strlen(path), sizeof t->path - 1);
     strcpy(t->path, path);
-    FILE *f = fopen(path, "r");
-    if (!f)
+    if (access(path, R_OK) < 0)
         return t->tunes && errno == ENOENT ? 0 : err_set(e, ERR_FILE, "%s: %s: make it with SHARDLINE_CUBLASLT_TUNE=1", path, strerror(errno));
-    int ok = read_all(t, f);
-    fclose(f);
-    return ok ? 0 : err_set(e, ERR_FILE, "%s cannot be read", path);
+    void *text;
+    size_t n;
+    int rc = io_read_file(path, MOST_BYTES, &text, &n, e);
+    if (rc >= 0)
+        t->text = text;
+    return rc;
 }
 
 void lt_table_close(struct lt_table *t)
