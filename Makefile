@@ -32,7 +32,7 @@ LIBS       = $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(if $(CUDA),$(LIBS_
 NVCC      ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA      ?= $(if $(and $(filter release,$(CONFIG)),$(shell command -v g++)),$(patsubst %/bin/nvcc,%,$(NVCC)))
 CUDA_ARCH ?= 80 90 120
-NVFLAGS   := -std=c++20 -O3 -lineinfo -I. -fmad=false -ftz=false -prec-div=true -prec-sqrt=true --threads 2 -Werror all-warnings \
+NVFLAGS   := -std=c++20 -O3 -lineinfo -Xfatbin=-compress-all -I. -fmad=false -ftz=false -prec-div=true -prec-sqrt=true --threads 2 -Werror all-warnings \
              -Xcompiler -Wall,-Wextra,-Werror,-Wno-missing-field-initializers
 SM_90A    := -gencode arch=compute_90a,code=sm_90a
 NVCODE    := -gencode arch=compute_80,code=compute_80 $(foreach a,$(CUDA_ARCH),-gencode arch=compute_$(a),code=sm_$(a))
@@ -197,7 +197,7 @@ clean:
 
 help:
 	@echo "make                the programs, in build/bin/"
-	@echo "make demo           train on 4 ranks, reshard, serve, complete (about 4 minutes); DATA=FILE: another text"
+	@echo "make demo           train on 4 ranks, reshard, serve, complete (2 to 4 minutes); DATA=FILE: another text"
 	@echo "make test           all tests that take less than 15 minutes; FIXTURES=DIR: those against references too"
 	@echo "make test-all       every test, also under sanitizers"
 	@echo "make bench          speed of products, memory, exact against fast"

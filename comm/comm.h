@@ -26,8 +26,9 @@ struct mesh {                              /* rank = ((pp * n_dp + dp) * n_cp + 
 /* ---- start (launch.h: programs start their own ranks) ---- */
 /* transport: "auto" | "self" | "shm" | "mpi" | "nccl". auto: self for one rank (MPI is not started), shm when all ranks share one
  * machine, else mpi; memory of a device goes over NCCL where it is there and every rank has a GPU of its own, else through the host. nccl: as auto, but
- * an error where NCCL cannot be used. dev is used for tree_add; mem counts the segment. */
-int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e);
+ * an error where NCCL cannot be used. patience_s (0: 600): so long a device may wait for a rank that does not come to an operation, and opening NCCL for
+ * one that it cannot reach; then the job ends (of NCCL: others see that a rank is gone). dev is used for tree_add; mem counts the segment. */
+int world_open(struct world **out, const char *transport, int64_t patience_s, struct dev *dev, struct mem *mem, struct err *e);
 /* Collectives and waits of this rank go into t from now on (base/trace.h); NULL: no more. */
 void world_trace(struct world *w, struct trace *t);
 /* All ranks' events into one file, written by rank 0 (Chrome trace). Collective. */
@@ -39,8 +40,6 @@ int world_size(const struct world *w);
 const char *world_transport(const struct world *w);
 /* How memory of the device goes between ranks, in words; NULL: it has none of its own, or there is one rank. */
 const char *world_device_says(const struct world *w);
-/* So long a device may wait for a rank that does not come to an operation (600 s at first; of NCCL, others see that a rank is gone): then the job ends. */
-void world_patience(struct world *w, int64_t seconds);
 /* For --version: what transports this program has, and whether NCCL is here. */
 const char *comm_transports(void);
 /* Ties the pool's threads to CPUs of this rank's own where the ranks of the machine, of as many threads each, have CPUs enough: 1 when

@@ -61,7 +61,7 @@ void at_once_drop(struct comm_request *q);
 void staged_close_world(struct world *w);
 /* Where every rank has a GPU of its own and the library, operations on its memory are NCCL's from now on, and w->says says so; else not: an error
  * where it was asked for. Collective over w->all. */
-int nccl_open_world(struct world *w, int asked, struct err *e);
+int nccl_open_world(struct world *w, int asked, int64_t patience_s, struct err *e);
 void nccl_close_world(struct world *w);
 int nccl_take(struct comm *c, struct err *e);             /* a communicator for a new group; collective over it */
 void nccl_leave(struct comm *c);

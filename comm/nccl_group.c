@@ -5,7 +5,7 @@
 
 #include "comm/nccl.h"
 
-#define LIMIT_NS (600 * INT64_C(1000000000))
+enum { PATIENCE_S = 600 };
 
 /* What a rank brings to the question whether NCCL is used: its GPU, "" when it has none or no library. */
 struct candidate { char gpu[64]; };
@@ -52,7 +52,7 @@ static int agree_on_use(struct nccl *n, struct err *e)
 
 static int idle(void *arg, struct err *e) { return nccl_look(arg, e); }
 
-int nccl_open_world(struct world *w, int asked, struct err *e)
+int nccl_open_world(struct world *w, int asked, int64_t patience_s, struct err *e)
 {
     struct nccl *n = calloc(1, sizeof *n);
     int version = 0;
@@ -62,7 +62,7 @@ int nccl_open_world(struct world *w, int asked, struct err *e)
         return -ERR_MEMORY;
     }
     n->w = w;
-    n->limit_ns = LIMIT_NS;
+    n->limit_ns = (patience_s ? patience_s : PATIENCE_S) * INT64_C(1000000000);
     int rc = agree_on_use(n, e);
     if (rc < 0) {
         free(n);

@@ -4,7 +4,7 @@
  *   board   rank 0: group 1: 17   rank 1: group 1: 17   rank 2: group 1: 16      rank 2 has not come to operation 17
  *
  * Every rank writes on the board which operation of a group it came to, and whether its device has it. When the device has not come past an operation for
- * so long (world_patience, 600 s) in which the host did nothing but wait for it, those of its group who are behind are named, and the job ends. */
+ * so long (--rank-timeout, 600 s) in which the host did nothing but wait for it, those of its group who are behind are named, and the job ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -150,10 +150,16 @@ int nccl_settle(struct nccl_group *g, int rc, const char *what, struct err *e)
 {
     static const struct timespec pause = { 0, PAUSE_NS };
     struct nccl *n = g->c->w->nccl;
+    const int64_t began = board_now_ns();
     while (rc == NCCL_IN_PROGRESS) {
         int looked = nccl_look(n->w, e), asked = 0;
         if (looked < 0)
             return looked;
+        if (board_now_ns() - began > n->limit_ns + SECOND) {             /* behind watch_oldest, which knows whom to blame */
+            nccl_abort_all(n);
+            return err_set(e, ERR_PEER, "NCCL: %s (%s): its ranks do not reach each other for %lld s: NCCL_DEBUG=INFO says more, NCCL_SOCKET_IFNAME chooses the network",
+                           what, g->c->name, (long long)(n->limit_ns / SECOND));
+        }
         rc = n->CommGetAsyncError(g->comm, &asked);
         rc = rc ? rc : asked;
         if (rc == NCCL_IN_PROGRESS)

@@ -87,7 +87,7 @@ static int open_all(struct world *w, struct err *e)
     return w->all->t->group_take(w->all, 0, e);
 }
 
-int world_open(struct world **out, const char *transport, struct dev *dev, struct mem *mem, struct err *e)
+int world_open(struct world **out, const char *transport, int64_t patience_s, struct dev *dev, struct mem *mem, struct err *e)
 {
     const char *wish = getenv("SHARDLINE_TRANSPORT"), *name = transport ? transport : "auto";
     struct world *w = calloc(1, sizeof *w);
@@ -113,7 +113,7 @@ int world_open(struct world **out, const char *transport, struct dev *dev, struc
     TRY(meet_agree(&w->at, open_transport(w, e), e));
     TRY(meet_agree(&w->at, open_all(w, e), e));
     if (asked || (fits && w->at.size > 1))
-        TRY(meet_agree(&w->at, nccl_open_world(w, asked, e), e));
+        TRY(meet_agree(&w->at, nccl_open_world(w, asked, patience_s, e), e));
     *out = w;
     return 0;
 out:
@@ -178,11 +178,6 @@ void world_close(struct world *w)
 
 int world_rank(const struct world *w) { return w->at.rank; }
 int world_size(const struct world *w) { return w->at.size; }
-void world_patience(struct world *w, int64_t seconds)
-{
-    if (w->nccl)
-        w->nccl->limit_ns = seconds * INT64_C(1000000000);
-}
 
 const char *world_transport(const struct world *w) { return w->nccl ? transport_nccl.name : w->t->name; }
 

@@ -191,7 +191,7 @@ static int run_convert(const struct options *o, char **arg, struct err *e)
         catch_signals();                /* several ranks: the room comm takes signals */
         return convert(&r, o, NULL, e);
     }
-    if ((rc = launch_ranks((int)o->ranks, o->argv, e)) < 0 || (rc = world_open(&w, "auto", NULL, &mem, e)) < 0)
+    if ((rc = launch_ranks((int)o->ranks, o->argv, e)) < 0 || (rc = world_open(&w, "auto", 0, NULL, &mem, e)) < 0)
         return rc;
     rc = convert(&r, o, w, e);
     if (rc < 0)

@@ -60,8 +60,7 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
     TRY(launch_ranks(n, argv, e));
     signal(SIGPIPE, SIG_IGN);
     TRY(dev_open(&s->dev, s->o.device, 1, &s->mem, e));
-    TRY(world_open(&s->world, s->o.transport, s->dev, &s->mem, e));
-    world_patience(s->world, s->o.rank_timeout_s);
+    TRY(world_open(&s->world, s->o.transport, s->o.rank_timeout_s, s->dev, &s->mem, e));
     log_open(&s->log, "pserve", world_rank(s->world) != 0, launch_stderr_is_tty());
     if (world_device_says(s->world))
         log_line(&s->log, "the device's memory goes between ranks %s", world_device_says(s->world));

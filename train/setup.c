@@ -120,8 +120,7 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     launch_ranks_per_node((int)o->ranks_per_node);
     TRY(launch_ranks_again(alone ? 1 : ranks, argv, alone ? 0 : (int)o->restarts, resume_args, e));
     TRY(dev_open(&t->dev, o->device, 1, &t->mem, e));
-    TRY(world_open(&t->world, o->transport, t->dev, &t->mem, e));
-    world_patience(t->world, o->rank_timeout_s);
+    TRY(world_open(&t->world, o->transport, o->rank_timeout_s, t->dev, &t->mem, e));
     log_open(&t->log, "ptrain", world_rank(t->world) != 0, launch_stderr_is_tty());
     if (world_device_says(t->world))
         log_line(&t->log, "the device's memory goes between ranks %s", world_device_says(t->world));

@@ -159,7 +159,7 @@ int main(int argc, char **argv)
     struct mem mem = { 0 };
     struct err e = { 0 };
     int status = 0;
-    if (launch_ranks(argc > 1 ? atoi(argv[1]) : 4, argv, &e) < 0 || world_open(&w, "auto", NULL, &mem, &e) < 0)
+    if (launch_ranks(argc > 1 ? atoi(argv[1]) : 4, argv, &e) < 0 || world_open(&w, "auto", 0, NULL, &mem, &e) < 0)
         return err_print(&e, "comm_bench");
     if (run(w, argc > 2 ? atoll(argv[2]) : 64 << 20, argc > 3 ? atoll(argv[3]) : 0, &e) < 0)
         status = world_report(w, &e, "comm_bench");

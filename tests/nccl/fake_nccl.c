@@ -5,7 +5,7 @@
  * not the tree's order, so who lets this library add shows. Every third call says "in progress", as communicators that do not block may.
  *
  * FAKE_NCCL_FAULT=KIND:RANK:CALL makes rank RANK of the job go wrong at its CALL-th call: async (the library's threads meet an error), refuse (the call
- * fails), hang (in the call, for an hour), stay (away: as long, behind the call), kill (SIGKILL). */
+ * fails), hang (in the call, for an hour), stay (away: as long, behind the call), kill (SIGKILL); apart: it never joins its CALL-th communicator. */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -41,6 +41,7 @@ struct job {
 static struct job *group;                            /* between GroupStart and GroupEnd */
 static int in_group;
 static int stays;                                    /* at the next question for errors */
+static int joins;                                    /* communicators that this rank came to */
 
 /* ---- faults ---- */
 static int fault_is(const char *kind, int call)
@@ -222,6 +223,10 @@ int ncclCommInitRankConfig(void **out, int n, id_type id, int rank, struct confi
     close(fd);
     if (c->s == MAP_FAILED)
         return SYSTEM_ERROR;
+    if (fault_is("apart", ++joins)) {
+        shm_unlink(id.bytes);
+        return IN_PROGRESS;
+    }
     if (atomic_fetch_add(&c->s->joined, 1) + 1 == n)
         shm_unlink(id.bytes);
     return IN_PROGRESS;

@@ -29,7 +29,7 @@ static struct comm *all(void)
         const int flat[AXIS_COUNT] = { [AXIS_TP] = 1, [AXIS_CP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1 };
         int size[AXIS_COUNT];
         memcpy(size, flat, sizeof size);
-        if (world_open(&world, OPEN_AS, NULL, &mem, &err) < 0) {
+        if (world_open(&world, OPEN_AS, 0, NULL, &mem, &err) < 0) {
             printf("%s\n", err.text);
             exit(1);
         }

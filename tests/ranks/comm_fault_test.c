@@ -111,7 +111,7 @@ TEST(a_world_goes_wrong_as_it_is_told)
     int status = 0, size[AXIS_COUNT] = { 1, 1, 1, 1 };
     if (launch_ranks(number("RANKS", 0), argv, &s.e) < 0)
         exit(err_print(&s.e, name));
-    if (world_open(&s.w, "auto", NULL, &mem, &s.e) < 0)
+    if (world_open(&s.w, "auto", 0, NULL, &mem, &s.e) < 0)
         exit(err_print(&s.e, name));
     size[AXIS_TP] = world_size(s.w);
     CHECK_INT(mesh_open(&m, s.w, size, &s.e), 0);

@@ -23,7 +23,7 @@ static void sum_once(const char *transport, struct dev *dev, float *out)
     struct mem mem = { 0 };
     struct err e = { 0 };
     int size[AXIS_COUNT] = { 1, 1, 1, 1 };
-    if (world_open(&w, transport, dev, &mem, &e) < 0) {
+    if (world_open(&w, transport, 0, dev, &mem, &e) < 0) {
         test_fail(__FILE__, __LINE__, "%s", e.text);
         return;
     }

@@ -14,7 +14,7 @@ static void begin(void)
     struct err e = { 0 };
     int size[AXIS_COUNT] = { 1, 1, 1, 1 };
     CHECK_INT(pool_open(&dev.pool, 1, &e), 0);
-    CHECK_INT(world_open(&world, "auto", &dev, &mem, &e), 0);
+    CHECK_INT(world_open(&world, "auto", 0, &dev, &mem, &e), 0);
     size[AXIS_TP] = world_size(world);
     CHECK_INT(mesh_open(&mesh, world, size, &e), 0);
 }

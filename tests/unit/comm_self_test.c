@@ -22,7 +22,7 @@ TEST(threads_are_tied_to_cpus_unless_that_is_off)
     struct pool *p;
     cpu_set_t before, now;
     CHECK_INT(sched_getaffinity(0, sizeof before, &before), 0);
-    CHECK_INT(world_open(&w, "auto", NULL, &mem, &e), 0);
+    CHECK_INT(world_open(&w, "auto", 0, NULL, &mem, &e), 0);
     CHECK_INT(pool_open(&p, CPU_COUNT(&before), &e), 0);
     setenv("SHARDLINE_PIN", "off", 1);
     CHECK_INT(world_pin(w, p), 0);
@@ -48,7 +48,7 @@ TEST(one_rank_needs_no_mpi_and_every_call_works)
     size_t n;
     int started = 1;
     for (int round = 0; round < 3; round++) {          /* worlds may come and go */
-        CHECK_INT(world_open(&w, "auto", NULL, &mem, &e), 0);
+        CHECK_INT(world_open(&w, "auto", 0, NULL, &mem, &e), 0);
         CHECK_STR(world_transport(w), "self");
         CHECK_INT(world_size(w), 1);
         CHECK_INT(mesh_open(&m, w, two, &e), -ERR_USAGE);
@@ -86,7 +86,7 @@ TEST(after_a_failure_every_call_says_so)
     struct mesh m;
     const int size[AXIS_COUNT] = { 1, 1, 1, 1 };
     float x = 1;
-    CHECK_INT(world_open(&w, "self", NULL, &mem, &e), 0);
+    CHECK_INT(world_open(&w, "self", 0, NULL, &mem, &e), 0);
     CHECK_INT(mesh_open(&m, w, size, &e), 0);
     err_set(&e, ERR_FILE, "data.bin: no such file");
     world_fail(w, &e);
@@ -104,7 +104,7 @@ TEST(a_signal_asks_for_the_end_and_does_not_kill)
 {
     static const struct timespec nap = { 0, 1000000 };
     struct world *w;
-    CHECK_INT(world_open(&w, "self", NULL, &mem, &e), 0);
+    CHECK_INT(world_open(&w, "self", 0, NULL, &mem, &e), 0);
     CHECK_INT(world_stop_signal(w), 0);
     kill(getpid(), SIGINT);
     for (int i = 0; i < 2000 && !world_stop_signal(w); i++)
@@ -116,7 +116,7 @@ TEST(a_signal_asks_for_the_end_and_does_not_kill)
 TEST(unknown_transports_are_refused)
 {
     struct world *w;
-    CHECK_INT(world_open(&w, "tcp", NULL, &mem, &e), -ERR_USAGE);
+    CHECK_INT(world_open(&w, "tcp", 0, NULL, &mem, &e), -ERR_USAGE);
     CHECK_HAS(e.text, "no transport is called \"tcp\"");
     CHECK(w == NULL);
 }

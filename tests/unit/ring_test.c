@@ -221,7 +221,7 @@ static void open_served(struct served *s, const char *kind)
     const struct layout lay = { 1, 1, 1, 1, 1, 0 };
     struct err e;
     s->d = open_dev(kind);
-    CHECK_INT(world_open(&s->world, "self", s->d, &mem, &e), 0);
+    CHECK_INT(world_open(&s->world, "self", 0, s->d, &mem, &e), 0);
     CHECK_INT(mesh_open(&s->mesh, s->world, size, &e), 0);
     CHECK_INT(model_open(&s->m, &c, &lay, s->d, s->mesh.axis[AXIS_TP], 0, 0, DT_F32, 0, 8, 64, &e), 0);
 }
