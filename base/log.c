@@ -2,6 +2,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
+#include "base/clock.h"
 #include "base/log.h"
 
 #include <fcntl.h>
@@ -11,18 +12,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TTY_EVERY_S 0.1
 #define PLAIN_EVERY_S 10.0
-
-double log_now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 void log_open(struct log *l, const char *program, int quiet, int tty)
 {
@@ -93,7 +86,7 @@ static int is_due(const struct log *l, double now)
 void log_progress(struct log *l, int last, const char *fmt, ...)
 {
     va_list ap;
-    double now = log_now_s();
+    double now = clock_s();
     if (l->quiet || (!last && !is_due(l, now)))
         return;
     va_start(ap, fmt);
@@ -106,7 +99,7 @@ void log_progress(struct log *l, int last, const char *fmt, ...)
 void log_rate(struct log *l, const char *done_word, double done, double all, double start_s)
 {
     char have[32], whole[32], rate[32];
-    double now = log_now_s(), s = now - start_s, left;
+    double now = clock_s(), s = now - start_s, left;
     if (!is_due(l, now))        /* called for every chunk: no text that nobody sees */
         return;
     s = s > 1e-3 ? s : 1e-3;

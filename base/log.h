@@ -16,11 +16,10 @@ void log_line(struct log *l, const char *fmt, ...) __attribute__((format(printf,
 /* Redraws the live line at most 10 times a second, cut to the terminal's width as it is then: whole fields, with two spaces between,
  * from the left. On no terminal prints a plain line at most every 10 seconds. last: always, and whole. */
 void log_progress(struct log *l, int last, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* The same for work that is counted in bytes and began at start_s (log_now_s): "written 1.20 GB of 4.00 GB, 1.80 GB/s, 2 s left". */
+/* The same for work that is counted in bytes and began at start_s (clock_s): "written 1.20 GB of 4.00 GB, 1.80 GB/s, 2 s left". */
 void log_rate(struct log *l, const char *done_word, double done, double all, double start_s);
 void log_fit(char *text, int columns);            /* cuts it in place to less than so many columns */
 void log_close(struct log *l);   /* ends a live line */
-double log_now_s(void);          /* monotonic clock */
 void log_bytes(char out[32], double bytes);       /* "1.50 GB" */
 
 #endif

@@ -5,6 +5,7 @@
  * succeeds proves that the fields read before it belong to that job. A thread that wakes too late finds nothing left: nobody
  * waits for it. */
 #define _GNU_SOURCE              /* CPU sets */
+#include "base/clock.h"
 #include "base/pool.h"
 
 #include <errno.h>
@@ -15,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "base/trace.h"
@@ -54,13 +54,6 @@ static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
 static void futex_wake(_Atomic uint32_t *word, int n)
 {
     syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, n, NULL, NULL, 0);
-}
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 static uint32_t left(const struct pool *p) { return (uint32_t)atomic_load(&p->ticket); }
@@ -102,9 +95,9 @@ static void idle(struct pool *p)
 {
     for (int i = 0; i < SPINS && !left(p) && !atomic_load(&p->stop); i++)
         pause_cpu();
-    int64_t until = now_ns() + YIELD_NS;
+    int64_t until = clock_ns() + YIELD_NS;
     while (!left(p) && !atomic_load(&p->stop)) {
-        if (now_ns() > until)
+        if (clock_ns() > until)
             return;
         sched_yield();
     }
@@ -140,8 +133,8 @@ static void wait_done(struct pool *p, uint32_t n_tasks)
         pause_cpu();
     for (uint32_t done; (done = atomic_load(&p->n_done)) != n_tasks;) {
         if (!until)
-            until = now_ns() + YIELD_NS;
-        if (now_ns() < until) {
+            until = clock_ns() + YIELD_NS;
+        if (clock_ns() < until) {
             sched_yield();
             continue;
         }

@@ -1,10 +1,10 @@
 /* trace.c - see trace.h. A ring belongs to one thread, so recording needs no lock; it is read when the threads are at rest. */
+#include "base/clock.h"
 #include "base/trace.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #define RING (1 << 16)             /* events a thread: some hundred steps of a small model, some ten of a large one */
 
@@ -25,13 +25,6 @@ struct trace {
     const char *label;
     struct ring ring[];
 };
-
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
 
 int trace_open(struct trace **out, int n_threads, struct err *e)
 {
@@ -62,10 +55,10 @@ void trace_close(struct trace *t)
 void trace_begin(struct trace *t)
 {
     if (t)
-        t->zero_ns = now_ns();
+        t->zero_ns = clock_ns();
 }
 
-int64_t trace_now(const struct trace *t) { return t ? now_ns() - t->zero_ns : 0; }
+int64_t trace_now(const struct trace *t) { return t ? clock_ns() - t->zero_ns : 0; }
 
 static void record(struct trace *t, int thread, const char *name, struct event x)
 {

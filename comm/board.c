@@ -1,13 +1,13 @@
 /* board.c - the failure record of one machine's ranks, and the one place where a rank waits for another. */
 #define _GNU_SOURCE
 #include "comm/board.h"
+#include "base/clock.h"
 
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #define SPINS 100                  /* pauses, about 2.5 us */
@@ -17,13 +17,6 @@
 size_t board_bytes(int n_ranks)
 {
     return sizeof(struct board) + (size_t)n_ranks * sizeof(struct board_rank);
-}
-
-int64_t board_now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
 int board_fail(struct board *b, const char *text)
@@ -89,7 +82,7 @@ int word_wait(struct board *b, struct word *w, uint32_t target, int spin, struct
     }
     if (word_reached(w, target))
         return 0;
-    for (int64_t end = board_now_ns() + YIELD_NS; board_now_ns() < end;) {
+    for (int64_t end = clock_ns() + YIELD_NS; clock_ns() < end;) {
         for (int i = 0; i < 8; i++) {
             sched_yield();
             if (word_reached(w, target))

@@ -42,7 +42,6 @@ int board_fail(struct board *b, const char *text);
 int board_check(struct board *b, struct err *e);
 /* 1 for the first who asks: that one prints. */
 int board_speak(struct board *b);
-int64_t board_now_ns(void);
 
 /* Waits until w->value has reached target (numbers wrap). -ERR_PEER when the world fails meanwhile. spin: ranks have a core
  * each, so that a short wait may burn its own. */

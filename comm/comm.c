@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/trace.h"
 
 /* Several machines, and these ranks are on one of them. */
@@ -73,14 +74,14 @@ struct begun { int64_t ns, trace_ns, across; };
 
 static struct begun begin(const struct comm *c)
 {
-    return (struct begun){ board_now_ns(), trace_now(c->w->trace), c->w->across_bytes };
+    return (struct begun){ clock_ns(), trace_now(c->w->trace), c->w->across_bytes };
 }
 
 static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, int rc, struct err *e)
 {
     struct comm_count *n = &c->count[op];
     n->calls++;
-    n->seconds += (double)(board_now_ns() - b.ns) * 1e-9;
+    n->seconds += (double)(clock_ns() - b.ns) * 1e-9;
     n->across += c->w->across_bytes - b.across;
     trace_span(c->w->trace, TRACE_COMM, comm_op_name(op), c->name, b.trace_ns, (struct trace_args){ .bytes = bytes, .n_ranks = c->size });
     if (rc < 0) {
@@ -98,10 +99,10 @@ static int enter(struct world *w, struct err *e)
     if (!w->open || rc < 0)
         return rc;
     struct comm_count *n = &w->open->c->count[w->open->op];          /* whose turn it is most likely */
-    int64_t begin_ns = trace_now(w->trace), begin_time = board_now_ns();
+    int64_t begin_ns = trace_now(w->trace), begin_time = clock_ns();
     if ((rc = comm_step_all(w, e)) < 0)
         world_fail(w, e);
-    n->seconds += (double)(board_now_ns() - begin_time) * 1e-9;
+    n->seconds += (double)(clock_ns() - begin_time) * 1e-9;
     trace_span(w->trace, TRACE_COMM, "progress", NULL, begin_ns, (struct trace_args){ 0 });
     return rc < 0 ? rc : 0;
 }
@@ -253,7 +254,7 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
         q->number = q->t == c->t ? c->n_started++ : 0;
         rc = q->t->start(q, e);
     }
-    c->count[q->op].seconds += (double)(board_now_ns() - b.ns) * 1e-9;
+    c->count[q->op].seconds += (double)(clock_ns() - b.ns) * 1e-9;
     c->count[q->op].across += c->w->across_bytes - b.across;
     trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns, (struct trace_args){ .bytes = q->bytes, .n_ranks = c->size });
     if (rc < 0) {

@@ -20,15 +20,14 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "comm/meet.h"
 #include "comm/watch.h"
 
 #define STDERR_TTY "SHARDLINE_STDERR_TTY"
 #define FIXED_ARGS 10
-#define SECOND INT64_C(1000000000)
 #define LOST_S 8                         /* so long mpirun may take to see that its ranks have ended */
 #define UNSEEN_S 5                       /* so long a wish to end waits for ranks that are not seen, */
 #define SLOW_S 20                        /* and for those that are, on a machine that is busy */
@@ -173,7 +172,7 @@ static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now, int go
 {
     if (!w->since_ns || sig == SIGUSR1)
         w->due = 1;
-    else if (now - w->since_ns > SECOND && (!gone || waits))
+    else if (now - w->since_ns > SECOND_NS && (!gone || waits))
         kill(mpirun, gone ? SIGKILL : SIGTERM);
     w->since_ns = w->since_ns ? w->since_ns : now;
 }
@@ -183,7 +182,7 @@ static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now, int go
 static void tell(struct wish *w, const struct started *s, int ranks, pid_t mpirun, int64_t now)
 {
     const int64_t most_s = s->all < ranks ? UNSEEN_S : SLOW_S;
-    if (!w->due || (s->ready < ranks && now - w->since_ns < most_s * SECOND))
+    if (!w->due || (s->ready < ranks && now - w->since_ns < most_s * SECOND_NS))
         return;
     w->due = 0;
     kill(mpirun, SIGUSR1);
@@ -200,11 +199,11 @@ static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct wish *w
         while ((p = waitpid(-1, &status, WNOHANG)) > 0)
             if (p == mpirun)
                 return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-        const int64_t now = board_now_ns();
+        const int64_t now = clock_ns();
         const struct started s = started_by(mpirun);
         const int gone = has_lost_its_ranks(&s, &had), waits = gone && output_waits();
         lost_ns = !gone || waits ? 0 : lost_ns ? lost_ns : now;
-        if (lost_ns && now - lost_ns > LOST_S * SECOND) {
+        if (lost_ns && now - lost_ns > LOST_S * SECOND_NS) {
             fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
             kill(mpirun, SIGKILL);
             lost_ns = 0;

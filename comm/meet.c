@@ -1,6 +1,7 @@
 /* meet.c - see meet.h. MPI may be started once in a process and ended once; worlds may come and go in between. */
 #define _GNU_SOURCE
 #include "comm/meet.h"
+#include "base/clock.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -127,7 +128,7 @@ static int by_name(MPI_Comm node, struct segment *s, int first, size_t bytes, st
 {
     char name[SEGMENT_NAME];
     int rc = 0, all;
-    snprintf(name, sizeof name, "/shardline-%d-%lld", (int)getpid(), (long long)board_now_ns());
+    snprintf(name, sizeof name, "/shardline-%d-%lld", (int)getpid(), (long long)clock_ns());
     MPI_Bcast(name, sizeof name, MPI_CHAR, 0, node);
     if (first)
         rc = segment_create(s, bytes, name, e);

@@ -9,8 +9,8 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "base/trace.h"
 #include "comm/shm.h"
 
@@ -150,7 +150,7 @@ int mpi_lost(struct world *w, int mpi_rc, int n, struct err *e)
             MPI_Error_class(m->status[i].MPI_ERROR, &class);
     if (class == MPI_ERR_TRUNCATE)
         return err_set(e, ERR_INTERNAL, "a longer message came than was expected: all ranks of a group must make the same calls");
-    for (int64_t end = board_now_ns() + IDLE_NS; board_now_ns() < end; nap(YIELD_NS)) {
+    for (int64_t end = clock_ns() + IDLE_NS; clock_ns() < end; nap(YIELD_NS)) {
         int rc = board_check(w->board, e);
         if (rc < 0)
             return rc;
@@ -163,7 +163,7 @@ int mpi_meanwhile(struct world *w, int64_t begin_ns, struct err *e)
     int rc = board_check(w->board, e);
     if (rc == 0)
         rc = comm_step_all(w, e);
-    nap(board_now_ns() - begin_ns);
+    nap(clock_ns() - begin_ns);
     return rc < 0 ? rc : 0;
 }
 
@@ -171,7 +171,7 @@ int mpi_meanwhile(struct world *w, int64_t begin_ns, struct err *e)
 static int finish(struct world *w, MPI_Request *req, int n, const char *group, struct err *e)
 {
     struct mpi_world *m = w->mpi;
-    int64_t begin = board_now_ns(), seen = trace_now(w->trace);
+    int64_t begin = clock_ns(), seen = trace_now(w->trace);
     int waited = 0;
     for (int done = 0;;) {
         int rc = MPI_Testall(n, req, &done, m->status);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "comm/shm.h"
 
 enum { FIRST, SUMS };              /* request.stage */
@@ -169,7 +170,7 @@ int mpi_step(struct comm_request *q, struct err *e)
 
 int mpi_finish(struct comm_request *q, struct err *e)
 {
-    int64_t begin = board_now_ns();
+    int64_t begin = clock_ns();
     int rc = mpi_step(q, e);
     while (rc == 0 && !q->done)
         rc = mpi_meanwhile(q->c->w, begin, e);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "comm/nccl.h"
+#include "base/clock.h"
 
 enum { PATIENCE_S = 600 };
 
@@ -62,7 +63,7 @@ int nccl_open_world(struct world *w, int asked, int64_t patience_s, struct err *
         return -ERR_MEMORY;
     }
     n->w = w;
-    n->limit_ns = (patience_s ? patience_s : PATIENCE_S) * INT64_C(1000000000);
+    n->limit_ns = (patience_s ? patience_s : PATIENCE_S) * SECOND_NS;
     int rc = agree_on_use(n, e);
     if (rc < 0) {
         free(n);

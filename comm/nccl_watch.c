@@ -9,11 +9,10 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #include "comm/nccl.h"
+#include "base/clock.h"
 
-#define SECOND INT64_C(1000000000)
 #define PAUSE_NS 50000
 
 void nccl_abort_all(struct nccl *n)
@@ -44,7 +43,7 @@ static int not_there(const struct board_rank *b, int slot, int64_t number, int64
 
 static int stuck_in_it(const struct board_rank *b, int slot, int64_t number, int64_t now)
 {
-    return atomic_load(&b->came[slot]) < 2 * number && now - atomic_load(&b->looked_ns) > SECOND;
+    return atomic_load(&b->came[slot]) < 2 * number && now - atomic_load(&b->looked_ns) > SECOND_NS;
 }
 
 struct blame { int (*is)(const struct board_rank *b, int slot, int64_t number, int64_t now); const char *one, *several; };
@@ -77,7 +76,7 @@ static int too_long(struct nccl *n, const struct nccl_going *o, int64_t now, str
 {
     char who[128], text[512];
     struct world *w = n->w;
-    const long long number = o->number, s = n->limit_ns / SECOND;
+    const long long number = o->number, s = n->limit_ns / SECOND_NS;
     int found = 0;
     snprintf(text, sizeof text, "%s %lld of group %s does not end for %lld s%s; stopping all ranks", o->what, number, o->g->c->name, s,
              has_far_ranks(o->g->c) ? ": a rank on another machine did not come" : ", though all ranks came to it");
@@ -105,7 +104,7 @@ static int watch_oldest(struct nccl *n, int64_t now, struct err *e)
     }
     if (n->n_over == n->n_begun)
         return 0;
-    if (n->oldest != n->n_over || now - n->looked_ns > SECOND)
+    if (n->oldest != n->n_over || now - n->looked_ns > SECOND_NS)
         n->since_ns = now;
     n->oldest = n->n_over;
     n->looked_ns = now;
@@ -126,7 +125,7 @@ static int library_errors(const struct nccl *n, struct err *e)
 int nccl_look(struct world *w, struct err *e)
 {
     struct nccl *n = w->nccl;
-    const int64_t now = board_now_ns();
+    const int64_t now = clock_ns();
     atomic_store(&w->board->rank[w->at.node_rank].looked_ns, now);
     int rc = w->t->poll ? w->t->poll(w, e) : 0;         /* failures of other machines come that way */
     rc = rc < 0 ? rc : world_check(w, e);
@@ -150,15 +149,15 @@ int nccl_settle(struct nccl_group *g, int rc, const char *what, struct err *e)
 {
     static const struct timespec pause = { 0, PAUSE_NS };
     struct nccl *n = g->c->w->nccl;
-    const int64_t began = board_now_ns();
+    const int64_t began = clock_ns();
     while (rc == NCCL_IN_PROGRESS) {
         int looked = nccl_look(n->w, e), asked = 0;
         if (looked < 0)
             return looked;
-        if (board_now_ns() - began > n->limit_ns + SECOND) {             /* behind watch_oldest, which knows whom to blame */
+        if (clock_ns() - began > n->limit_ns + SECOND_NS) {             /* behind watch_oldest, which knows whom to blame */
             nccl_abort_all(n);
             return err_set(e, ERR_PEER, "NCCL: %s (%s): its ranks do not reach each other for %lld s: NCCL_DEBUG=INFO says more, NCCL_SOCKET_IFNAME chooses the network",
-                           what, g->c->name, (long long)(n->limit_ns / SECOND));
+                           what, g->c->name, (long long)(n->limit_ns / SECOND_NS));
         }
         rc = n->CommGetAsyncError(g->comm, &asked);
         rc = rc ? rc : asked;

@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/pool.h"
 #include "base/trace.h"
 #include "kernels/dev.h"
@@ -141,12 +142,12 @@ static void shm_group_leave(struct comm *c)
 /* Waits and goes on with started operations: others may be waiting for this rank's part of them. */
 static int wait_working(struct comm *c, struct word *w, uint32_t target, struct err *e)
 {
-    int64_t begin = board_now_ns();
+    int64_t begin = clock_ns();
     while (!word_reached(w, target)) {
         int left = comm_step_all(c->w, e), rc = left < 0 ? left : board_check(c->w->board, e);
         if (rc < 0)
             return rc;
-        if (board_now_ns() - begin < WORKING_YIELD_NS)
+        if (clock_ns() - begin < WORKING_YIELD_NS)
             sched_yield();
         else
             word_nap(w, target, left ? WORKING_NAP_NS : 100 * WORKING_NAP_NS);

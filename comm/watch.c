@@ -6,6 +6,7 @@
  * first. Whoever is first to see a failure prints the line; a stopped rank is killed then, for nobody else could end it. */
 #define _GNU_SOURCE
 #include "comm/watch.h"
+#include "base/clock.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -20,12 +21,11 @@
 #include <unistd.h>
 
 #define BEAT_MS 200
-#define SECOND INT64_C(1000000000)
-#define STOPPED_NS (5 * SECOND)        /* a process in state T that was silent so long is taken for lost */
-#define SILENT_NS (30 * SECOND)        /* in any other state: its thread may only be starved of time */
-#define GAP_NS SECOND                  /* of our own beats: we were suspended */
-#define GRACE_NS (4 * SECOND)          /* from a failure to the end of this process, if main does not end it */
-#define AGAIN_NS SECOND                /* a second signal within this time is the same wish, sent twice */
+#define STOPPED_NS (5 * SECOND_NS)        /* a process in state T that was silent so long is taken for lost */
+#define SILENT_NS (30 * SECOND_NS)        /* in any other state: its thread may only be starved of time */
+#define GAP_NS SECOND_NS                  /* of our own beats: we were suspended */
+#define GRACE_NS (4 * SECOND_NS)          /* from a failure to the end of this process, if main does not end it */
+#define AGAIN_NS SECOND_NS                /* a second signal within this time is the same wish, sent twice */
 
 enum { FD_STOP, FD_SIGNAL, FD_PEERS };
 
@@ -114,7 +114,7 @@ static void see_silence(struct watch *w, int r, int64_t now)
     if (state == 't' || (state != 'T' && since < SILENT_NS))      /* t: somebody debugs it */
         return;
     snprintf(text, sizeof text, "rank %d does not answer for %d s (process %d, state %c); stopping all ranks", p->world_rank,
-             (int)(since / SECOND), p->pid, state ? state : '?');
+             (int)(since / SECOND_NS), p->pid, state ? state : '?');
     if (!fail(w, text))
         return;
     if (w->fd[FD_PEERS + r].fd >= 0)
@@ -166,7 +166,7 @@ static void *run(void *arg)
         for (int i = 0; i < w->n_fds; i++)
             w->fd[i].revents = 0;
         poll(w->fd, (nfds_t)w->n_fds, BEAT_MS);
-        int64_t now = board_now_ns();
+        int64_t now = clock_ns();
         look_for_deaths(w);
         if (w->fd[FD_SIGNAL].revents)
             take_signal(w, now);
@@ -217,7 +217,7 @@ int watch_open(struct watch **out, struct board *b, int rank, struct err *e)
     w->board = b;
     w->rank = rank;
     w->quiet = mode && !strcmp(mode, "off");
-    w->last_ns = w->resumed_ns = board_now_ns();
+    w->last_ns = w->resumed_ns = clock_ns();
     atomic_store(&b->rank[rank].beat_ns, w->last_ns);
     TRY(open_fds(w, e));
     if ((n = pthread_create(&w->thread, NULL, run, w)) != 0) {

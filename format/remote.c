@@ -19,6 +19,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/jx.h"
 #include "base/pool.h"
@@ -455,7 +456,7 @@ static void show_progress(struct remote *r)
 {
     char done[32], all[32], rate[32];
     int64_t got = store_bytes(r->store) - r->got_before, total = total_bytes(r), here = r->here_before + got < total ? r->here_before + got : total;
-    double s = log_now_s() - r->start_s;
+    double s = clock_s() - r->start_s;
     log_bytes(done, (double)here);
     log_bytes(all, (double)total);
     log_bytes(rate, s > 0 ? (double)got / s : 0);
@@ -539,7 +540,7 @@ int remote_fetch_all(struct remote *r, const struct remote_fetch *how, struct er
     if (rc < 0)
         return rc;
     r->log = how->log;
-    r->start_s = log_now_s();
+    r->start_s = clock_s();
     r->got_before = store_bytes(r->store);
     for (int i = 0; i < r->n; i++) {
         r->here_before += far_units_here(&r->file[i]) * REMOTE_UNIT;

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include "base/clock.h"
 #include "format/store_priv.h"
 
 #define TRIES 6                     /* without progress */
@@ -67,14 +67,12 @@ static int can_pass(long status)
 /* What the server asked for, or longer each time; not all ranks at the same moment. */
 static int wait_before(const struct store *s, const char *shown, const struct answer *a, int tries, struct err *e)
 {
-    struct timespec now, t;
     if (a->retry_after_s > LONGEST_WAIT_S)
         return err_set(e, ERR_FILE, "%s: status %ld: the server asks to come back in %.0f s: try again then", shown, a->status, a->retry_after_s);
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    double wait_s = a->retry_after_s > 0 ? a->retry_after_s : 0.25 * (1 << tries) * (0.5 + (double)(now.tv_nsec / 1000 % 1000) / 1000.0);
+    double wait_s = a->retry_after_s > 0 ? a->retry_after_s : 0.25 * (1 << tries) * (0.5 + (double)(clock_ns() / 1000 % 1000) / 1000.0);
     while (wait_s > 0 && !store_is_stopped(s)) {
         double part_s = wait_s < 0.25 ? wait_s : 0.25;
-        t = (struct timespec){ 0, (long)(part_s * 1e9) };
+        struct timespec t = { 0, (long)(part_s * 1e9) };
         nanosleep(&t, NULL);
         wait_s -= part_s;
     }

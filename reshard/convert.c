@@ -1,5 +1,6 @@
 /* convert.c - the whole walk: open, plan, stream, prove, publish. */
 #include <stdlib.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "reshard/reshard.h"
 
@@ -51,12 +52,12 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     struct plan p = { 0 };
     char size[32];
     int rc = 0;
-    double start = log_now_s();
+    double start = clock_s();
     TRY(share_agree(req->share, ckpt_open_config(&src, req->src, req->config_path, e), e));
     say_remarks(src, req, log);
     TRY(share_agree(req->share, plan_make(&p, src, req, log, e), e));
     TRY(write_and_prove(&p, log, e));
-    double s = log_now_s() - start;
+    double s = clock_s() - start;
     log_bytes(size, (double)p.bytes_out);
     log_progress(log, 1, "%s: %s in %lld pieces, %.1f s; digests of source and target agree", req->dst, size, (long long)p.n_pieces, s);
 out:

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "reshard/cast.h"
+#include "base/clock.h"
 #include "reshard/view.h"
 
 #define CHUNK ((int64_t)1 << 20)        /* elements compared at once */
@@ -184,7 +185,7 @@ static int diff_tensors(struct report *r, struct ckpt *a, struct ckpt *b, struct
 
 int view_diff(struct ckpt *a, struct ckpt *b, const struct view_options *o, FILE *out, struct err *e)
 {
-    struct report r = { .o = o, .out = out, .start_s = log_now_s() };
+    struct report r = { .o = o, .out = out, .start_s = clock_s() };
     int rc = 0, state;
     for (int i = 0; i < ckpt_n_tensors(a); i++)
         r.all_bytes += (double)tensor_bytes(ckpt_tensor(a, i));

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/opt.h"
 #include "base/trace.h"
 #include "comm/comm.h"
@@ -159,7 +160,7 @@ static int convert(struct request *r, const struct options *o, struct world *w, 
     struct log log;
     int rc = 0, n = w ? world_size(w) : 1;
     log_open(&log, "reshard", w && world_rank(w), w ? launch_stderr_is_tty() : isatty(STDERR_FILENO));
-    log.last_s = log_now_s();       /* the first plain line after ten seconds: most runs are over by then */
+    log.last_s = clock_s();       /* the first plain line after ten seconds: most runs are over by then */
     r->n_threads = threads_of(o, n);
     if (n > 1 && holds_whole(r->format))
         return err_set(e, ERR_USAGE, "--format %s is written by one process: start reshard without mpirun and --ranks", format_name(r->format));
@@ -222,7 +223,7 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
 static struct view_options begin_view(const struct options *o, struct log *log)
 {
     log_open(log, "reshard", 0, isatty(STDERR_FILENO));
-    log->last_s = log_now_s();
+    log->last_s = clock_s();
     return (struct view_options){ .json = o->json, .tensors = o->tensors, .stats = o->stats, .n_threads = threads_of(o, 1), .log = log };
 }
 
@@ -293,7 +294,7 @@ static int run_fetch(const struct options *o, char **arg, struct err *e)
     struct ckpt_fetch how = { .n_threads = o->threads ? (int)o->threads : 4, .log = &log, .stop = &stop };
     catch_signals();
     log_open(&log, "reshard", 0, isatty(STDERR_FILENO));
-    log.last_s = log_now_s();
+    log.last_s = clock_s();
     int rc = ckpt_fetch(arg[0], arg[1], &how, e);
     if (rc >= 0) {
         log_bytes(size, (double)how.received);

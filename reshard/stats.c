@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/pool.h"
 #include "reshard/cast.h"
 #include "reshard/view.h"
@@ -122,7 +123,7 @@ static void survey_task(void *arg, int64_t i, int thread)
 
 int stats_of_all(struct ckpt *c, int n_threads, struct log *log, struct tensor_stats *out, struct err *e)
 {
-    struct survey s = { .c = c, .out = out, .log = log, .start_s = log_now_s() };
+    struct survey s = { .c = c, .out = out, .log = log, .start_s = clock_s() };
     struct pool *pool;
     int rc = pool_open(&pool, n_threads, e);
     if (rc < 0)

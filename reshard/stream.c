@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/pool.h"
 #include "base/trace.h"
 #include "reshard/cast.h"
@@ -356,7 +357,7 @@ out:
 int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log, struct err *e)
 {
     const struct share *share = p->req->share;
-    struct stream s = { .p = p, .log = log, .start_s = log_now_s() };
+    struct stream s = { .p = p, .log = log, .start_s = clock_s() };
     int rc = 0;
     pthread_mutex_init(&s.lock, NULL);
     TRY(share_agree(share, write_files(&s, tmp, e), e));

@@ -1,8 +1,8 @@
 /* access.c - the access log: a JSON object a line, written in one piece when an exchange is over. See exchange.h. */
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/log.h"
 #include "serve/exchange.h"
 
@@ -38,7 +38,7 @@ void access_write(const struct exchange *x)
     out_json_text(&o, x->method);
     out_text(&o, ",\"path\":");
     out_json_text(&o, x->path);
-    out_fmt(&o, ",\"status\":%d,\"ms\":%.3f", x->status, (log_now_s() - x->begin_s) * 1e3);
+    out_fmt(&o, ",\"status\":%d,\"ms\":%.3f", x->status, (clock_s() - x->begin_s) * 1e3);
     if (x->key >= 0)
         out_fmt(&o, ",\"key\":%d", x->key);
     if (x->rq)

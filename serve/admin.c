@@ -2,6 +2,7 @@
 #include "serve/admin.h"
 
 #include <string.h>
+#include "base/clock.h"
 #include "base/jx.h"
 #include "base/log.h"
 
@@ -54,7 +55,7 @@ static int swap_all(struct router *rt, const char *path, char fingerprint[64], s
 int admin_reload(struct router *rt, const char *body, size_t n, struct out *o, struct fault *f)
 {
     char path[ORDER_TEXT], fingerprint[64] = "";
-    double begin = log_now_s();
+    double begin = clock_s();
     if (read_path(body, n, path, f) < 0)
         return -1;
     if (atomic_exchange(&rt->busy, 1))
@@ -67,6 +68,6 @@ int admin_reload(struct router *rt, const char *body, size_t n, struct out *o, s
     out_json_text(o, path);
     out_text(o, ",\"system_fingerprint\":");
     out_json_text(o, fingerprint[0] ? fingerprint : NULL);
-    out_fmt(o, ",\"seconds\":%.3f}", log_now_s() - begin);
+    out_fmt(o, ",\"seconds\":%.3f}", clock_s() - begin);
     return 0;
 }

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
+#include "base/clock.h"
 #include "base/log.h"
 
 #define LOOKS 8                      /* in the time of the limit */
@@ -13,7 +13,7 @@
 
 static void cut_off(struct arrivals *a)
 {
-    double now = log_now_s();
+    double now = clock_s();
     for (struct arrival *c = a->first; c; c = c->next)
         if (c->until_s <= now) {
             c->until_s = INFINITY;
@@ -28,10 +28,7 @@ static void *watch(void *arg)
     struct timespec t;
     pthread_mutex_lock(&a->lock);
     while (!a->closed) {
-        clock_gettime(CLOCK_MONOTONIC, &t);
-        t.tv_nsec += (long)(each_s * 1e9);
-        t.tv_sec += t.tv_nsec / 1000000000;
-        t.tv_nsec %= 1000000000;
+        t = clock_in((int64_t)(each_s * 1e9));
         pthread_cond_timedwait(&a->ends, &a->lock, &t);
         cut_off(a);
     }
@@ -80,7 +77,7 @@ struct arrival *arrival_new(struct arrivals *a, int fd)
     if (!c)
         return NULL;
     c->fd = fd;
-    c->until_s = log_now_s() + a->idle_s + a->limit_s;
+    c->until_s = clock_s() + a->idle_s + a->limit_s;
     pthread_mutex_lock(&a->lock);
     c->next = a->first;
     c->at = &a->first;
@@ -100,9 +97,9 @@ static void set(struct arrivals *a, struct arrival *c, double until_s)
     pthread_mutex_unlock(&a->lock);
 }
 
-void arrival_begin(struct arrivals *a, struct arrival *c) { set(a, c, log_now_s() + a->limit_s); }
+void arrival_begin(struct arrivals *a, struct arrival *c) { set(a, c, clock_s() + a->limit_s); }
 void arrival_whole(struct arrivals *a, struct arrival *c) { set(a, c, INFINITY); }
-void arrival_answered(struct arrivals *a, struct arrival *c) { set(a, c, log_now_s() + a->idle_s + a->limit_s); }
+void arrival_answered(struct arrivals *a, struct arrival *c) { set(a, c, clock_s() + a->idle_s + a->limit_s); }
 
 void arrival_gone(struct arrivals *a, struct arrival *c)
 {

@@ -1,8 +1,8 @@
 /* aside.c - see aside.h. */
 #include "serve/aside.h"
+#include "base/clock.h"
 
 #include <string.h>
-#include <time.h>
 
 /* ---- the function's thread ---- */
 
@@ -82,11 +82,7 @@ static void answer(struct aside *a, int rc)
 
 void aside_rest(struct aside *a, int ms)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += (long)ms * 1000000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
+    struct timespec t = clock_in(ms * (SECOND_NS / 1000));
     pthread_mutex_lock(&a->lock);
     for (int waits = 1; waits && (a->state == ASIDE_WORKS || a->state == ASIDE_DEVICE);) {
         if (a->state == ASIDE_WORKS) {

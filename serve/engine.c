@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/log.h"
 
 #define IDLE_MS 200
@@ -134,7 +135,7 @@ static void sweep(struct engine *en, int all, const struct fault *f)
 /* Clients that hung up while nothing is written to them are found by looking. */
 static void look_for_gone(struct engine *en)
 {
-    double now = log_now_s();
+    double now = clock_s();
     if (now - en->looked_s < LOOK_S)
         return;
     en->looked_s = now;
@@ -146,7 +147,7 @@ static void look_for_gone(struct engine *en)
 /* Requests that have had their time. Before every step, so that pages and places are free for it. */
 static void look_for_late(struct engine *en)
 {
-    double limit_s = en->sv->request_timeout_s, now = log_now_s();
+    double limit_s = en->sv->request_timeout_s, now = clock_s();
     struct fault f;
     for (struct request *rq = limit_s > 0 ? en->active : NULL; rq; rq = rq->next) {
         if (rq->done || now - rq->begin_s < limit_s)
@@ -211,7 +212,7 @@ static int turn_reload(struct engine *en, struct err *e)
     if (rc == -ERR_PEER || !en->inbox)
         return rc == -ERR_PEER ? rc : 0;
     if (en->log)
-        log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s", log_now_s() - en->reload.begin_s,
+        log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s", clock_s() - en->reload.begin_s,
                  rc < 0 ? e->text : en->reload.path);
     answer_order(en, rc, e);
     return 0;
@@ -250,7 +251,7 @@ static int run_order(struct engine *en, struct err *e)
 /* Rank 0: a reload is going on, and its threads may need the ranks; a step goes between two turns. 1: the plan is a turn. */
 static int plan_turn(struct engine *en, int ends)
 {
-    double now = log_now_s();
+    double now = clock_s();
     if (!en->reload.works)
         return 0;
     if (ends)
@@ -310,7 +311,7 @@ static void count_step(struct engine *en)
 {
     struct metrics *m = en->sv->metrics;
     const struct sched *s = &en->sched;
-    double now = log_now_s();
+    double now = clock_s();
     for (int i = 0; i < s->n_items; i++) {
         struct choice *c = s->item[i].seq->owner;
         if (c->step_s)
@@ -340,7 +341,7 @@ static int run_step(struct engine *en, struct err *e)
     en->n_rows += p->n_rows;
     emit_expect(&en->emit, &en->sched);
     sched_done(&en->sched);
-    en->emit.now_s = log_now_s();
+    en->emit.now_s = clock_s();
     emit_tokens(&en->emit, en->m->dev, &head, en->m->vocab);
     return 0;
 }

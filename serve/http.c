@@ -17,8 +17,8 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "serve/exchange.h"
@@ -347,7 +347,7 @@ static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn
     x->h = h;
     x->conn = conn;
     x->fd = fd ? fd->connect_fd : -1;
-    x->begin_s = log_now_s();
+    x->begin_s = clock_s();
     x->route = route_find(url);
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", url);
@@ -567,13 +567,13 @@ int http_port(const struct http *h) { return h->port; }
 void http_close(struct http *h, double grace_s)
 {
     static const struct timespec nap = { 0, 2000000 };
-    double end = log_now_s() + grace_s;
+    double end = clock_s() + grace_s;
     if (!h)
         return;
     int fd = MHD_quiesce_daemon(h->daemon);
     if (fd >= 0)
         close(fd);
-    while (atomic_load(&h->in_flight) && log_now_s() < end)
+    while (atomic_load(&h->in_flight) && clock_s() < end)
         nanosleep(&nap, NULL);
     worker_close(&h->worker);
     MHD_stop_daemon(h->daemon);

@@ -1,9 +1,9 @@
 /* inbox.c - see inbox.h. */
 #include "serve/inbox.h"
+#include "base/clock.h"
 
 #include <string.h>
 #include <sys/eventfd.h>
-#include <time.h>
 
 void inbox_open(struct inbox *in)
 {
@@ -52,11 +52,7 @@ int inbox_put(struct inbox *in, struct request *rq)
 
 struct request *inbox_take(struct inbox *in, int wait_ms)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    t.tv_nsec += (long)wait_ms * 1000000;
-    t.tv_sec += t.tv_nsec / 1000000000;
-    t.tv_nsec %= 1000000000;
+    struct timespec t = clock_in(wait_ms * (SECOND_NS / 1000));
     pthread_mutex_lock(&in->lock);
     while (!in->first && wait_ms && pthread_cond_timedwait(&in->filled, &in->lock, &t) == 0)
         ;

@@ -3,6 +3,7 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/log.h"
 #include "serve/carry.h"
 #include "serve/link.h"
@@ -169,9 +170,9 @@ static void tell_rest(struct back *b)
             memcpy(f.param, fingerprint, sizeof f.param);  /* done: the fingerprint travels there */
         wire_put(&b->wire, WIRE_ANSWERED, 0, 0, &f, sizeof f);
     }
-    if (log_now_s() - b->told_s < METRICS_S)
+    if (clock_s() - b->told_s < METRICS_S)
         return;
-    b->told_s = log_now_s();
+    b->told_s = clock_s();
     wire_put(&b->wire, WIRE_METRICS, 0, 0, b->sv->metrics, sizeof *b->sv->metrics);
 }
 

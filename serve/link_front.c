@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/log.h"
 #include "serve/carry.h"
 #include "serve/link.h"
@@ -136,8 +137,8 @@ static void *run(void *arg)
     double looked = 0;
     while (!atomic_load(&x->ends)) {
         send_new(x);
-        if (log_now_s() - looked >= LOOK_MS / 1e3) {
-            looked = log_now_s();
+        if (clock_s() - looked >= LOOK_MS / 1e3) {
+            looked = clock_s();
             send_cancels(x);
         }
         if (wire_turn(&x->wire, x->wake_fd, LOOK_MS, take, x) < 0)

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/log.h"
 #include "serve/weights.h"
 
@@ -55,7 +56,7 @@ void reload_begin(struct reload *r, struct loaded *now, const char *path, int n_
     reload_drop(r);
     memset(r, 0, sizeof *r);
     r->now = now;
-    r->begin_s = log_now_s();
+    r->begin_s = clock_s();
     r->works = 1;
     snprintf(r->path, sizeof r->path, "%s", path);
     check_room(r, n_here, &r->refused);

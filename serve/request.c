@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/log.h"
 
 int fault_set(struct fault *f, int status, const char *param, const char *fmt, ...)
@@ -43,7 +44,7 @@ struct request *request_new(const struct service *sv)
         return NULL;
     pthread_mutex_init(&rq->lock, NULL);
     rq->sv = sv;
-    rq->begin_s = log_now_s();
+    rq->begin_s = clock_s();
     rq->max_tokens = 16;
     rq->n = 1;
     rq->max_completion_tokens = rq->top_logprobs = -1;

@@ -7,7 +7,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include "base/clock.h"
 #include "comm/launch.h"
 #include "serve/openai.h"
 #include "serve/weights.h"
@@ -296,7 +296,7 @@ static void print_ready(const struct server *s)
 int server_open(struct server *s, int argc, char **argv, struct err *e)
 {
     struct opt_args args = { 0 };
-    double begin = log_now_s();
+    double begin = clock_s();
     int rc = opt_parse(&pserve_program, argc, argv, &s->o, &args, NULL, e);
     if (rc)
         return rc;
@@ -325,7 +325,7 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     if (*s->dev->note)
         log_line(&s->log, "%s", s->dev->note);
     if (s->o.verbose)
-        log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, log_now_s() - begin, dtype_name(arithmetic(s)),
+        log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, clock_s() - begin, dtype_name(arithmetic(s)),
                  (long long)s->service.ctx, s->size.n_pages, KV_PAGE);
     atomic_store(&s->service.state, SERVICE_READY);
     if (s->http)

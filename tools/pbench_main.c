@@ -7,7 +7,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
+#include "base/clock.h"
 #include "base/fmath.h"
 #include "base/log.h"
 #include "base/opt.h"
@@ -198,7 +198,7 @@ static void take_line(struct call *c, double now)
 static size_t receive(char *p, size_t size, size_t n, void *arg)
 {
     struct call *c = arg;
-    double now = log_now_s();
+    double now = clock_s();
     n *= size;
     for (size_t i = 0; i < n; i++) {
         if (c->n + 1 >= c->cap) {
@@ -249,12 +249,12 @@ static void do_call(struct bench *b, CURL *curl, int64_t i)
         snprintf(c.why, sizeof c.why, "no memory for a request");
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body ? body : "");
     curl_easy_setopt(curl, CURLOPT_WRITEDATA, &c);
-    c.begin_s = log_now_s();
+    c.begin_s = clock_s();
     CURLcode rc = body ? curl_easy_perform(curl) : CURLE_OK;
     long status = 0;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
     if (body && c.n)
-        take_line(&c, log_now_s());
+        take_line(&c, clock_s());
     if (rc != CURLE_OK)
         snprintf(c.why, sizeof c.why, "%s", curl_easy_strerror(rc));
     else if (status != 200 && !c.why[0])
@@ -269,7 +269,7 @@ static void do_call(struct bench *b, CURL *curl, int64_t i)
 
 static void sleep_until(double when_s)
 {
-    double left = when_s - log_now_s();
+    double left = when_s - clock_s();
     if (left <= 0)
         return;
     struct timespec t = { (time_t)left, (long)((left - floor(left)) * 1e9) };
@@ -295,7 +295,7 @@ static void *client(void *arg)
     curl_easy_setopt(curl, CURLOPT_TCP_NODELAY, 1L);
     for (int64_t i; curl && (i = atomic_fetch_add(&b->next, 1)) < b->o.requests;) {
         double when = b->begin_s + b->start_s[i];
-        if (b->o.rate > 0 && log_now_s() > when + 0.01) {
+        if (b->o.rate > 0 && clock_s() > when + 0.01) {
             pthread_mutex_lock(&b->lock);
             b->late++;
             pthread_mutex_unlock(&b->lock);
@@ -314,7 +314,7 @@ static int run(struct bench *b, struct err *e)
     int64_t n = b->o.concurrency < b->o.requests ? b->o.concurrency : b->o.requests, started = 0;
     pthread_t *thread = calloc((size_t)n, sizeof *thread);
     int rc = thread ? 0 : err_set(e, ERR_MEMORY, "no memory for %lld clients", (long long)n);
-    b->begin_s = log_now_s();
+    b->begin_s = clock_s();
     for (; rc >= 0 && started < n; started++)
         if (pthread_create(&thread[started], NULL, client, b) != 0) {
             rc = err_set(e, ERR_MEMORY, "client %lld of %lld does not start: lower --concurrency", (long long)started, (long long)n);
@@ -379,7 +379,7 @@ static int bench_main(struct bench *b, struct err *e)
         at -= fm_log(1 - uniform(b, "times", i)) / b->o.rate;       /* a Poisson process */
     }
     TRY(run(b, e));
-    double wall_s = log_now_s() - b->begin_s;
+    double wall_s = clock_s() - b->begin_s;
     json_t *j = report(b, wall_s);
     char *text = j ? json_dumps(j, JSON_REAL_PRECISION(9)) : NULL;
     if (!text || b->no_memory)

@@ -11,6 +11,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "train/pieces.h"
 #include "train/trainer.h"
@@ -47,7 +48,7 @@ static int put(struct save *s, int i, struct ckpt_shard *f, struct err *e)
 static int write_pieces(struct save *s, struct err *e)
 {
     struct ckpt_shard *f = NULL;
-    double began = log_now_s();
+    double began = clock_s();
     int rc = 0;
     if (!s->pieces.n)
         return 0;
@@ -59,7 +60,7 @@ static int write_pieces(struct save *s, struct err *e)
     TRY(ckpt_shard_close(closing, &s->table, &s->table_bytes, e));
 out:
     ckpt_shard_abort(f);
-    s->write_s = log_now_s() - began;
+    s->write_s = clock_s() - began;
     return rc;
 }
 
@@ -232,7 +233,7 @@ out:
 static int advance(struct trainer *t, struct err *e)
 {
     struct save *s = t->save;
-    double began = log_now_s();
+    double began = clock_s();
     int rc = end_phase(s, e);
     TRY(comm_agree(t->mesh.all, rc, e));
     if (s->phase == PUBLISHING)
@@ -242,7 +243,7 @@ static int advance(struct trainer *t, struct err *e)
     if (world_rank(t->world) == 0)
         start_phase(s, PUBLISHING, publish);
 out:
-    s->stall_s += log_now_s() - began;
+    s->stall_s += clock_s() - began;
     return rc < 0 ? failed(t, e) : 0;
 }
 
@@ -278,15 +279,15 @@ static void copy_task(void *arg, int64_t i, int thread)
 /* The pieces as they are now; from here on training may change them. */
 static void take_snapshot(struct save *s)
 {
-    double began = log_now_s();
+    double began = clock_s();
     pool_run(s->t->dev->pool, s->pieces.n, copy_task, s);
-    s->snapshot_s = log_now_s() - began;
+    s->snapshot_s = clock_s() - began;
 }
 
 int trainer_save(struct trainer *t, int must, struct err *e)
 {
     struct save *s = t->save;
-    double began = log_now_s();
+    double began = clock_s();
     int rc = trainer_save_wait(t, e);                /* of the one before */
     if (rc < 0)
         return rc;
@@ -304,7 +305,7 @@ int trainer_save(struct trainer *t, int must, struct err *e)
         take_snapshot(s);
     start_phase(s, WRITING, write_pieces);
 out:
-    s->stall_s = log_now_s() - began;
+    s->stall_s = clock_s() - began;
     if (rc < 0)
         return failed(t, e);
     return s->snapshot ? 0 : trainer_save_wait(t, e);

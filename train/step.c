@@ -2,6 +2,7 @@
 #include <math.h>
 #include <string.h>
 #include "base/alter.h"
+#include "base/clock.h"
 #include "base/fmath.h"
 #include "base/jx.h"
 #include "train/trainer.h"
@@ -70,12 +71,12 @@ static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *
     int n = t->layout.pp, before = (t->mesh.at[AXIS_PP] + n - 1) % n, behind = (t->mesh.at[AXIS_PP] + 1) % n, rc;
     size_t bytes = train_work_bytes(w);
     float scale = (float)(1.0 / (double)(t->plan.rows * t->o.seq_len));
-    double began = log_now_s();
+    double began = clock_s();
     switch (a->op) {
     case PIPE_RECV_X:
     case PIPE_RECV_DX:
         rc = a->op == PIPE_RECV_X ? comm_recv(x, train_work_input(w), bytes, before, e) : comm_recv(dx, train_work_grad(w), bytes, behind, e);
-        t->waited_s += log_now_s() - began;
+        t->waited_s += clock_s() - began;
         return rc;
     case PIPE_SEND_X: return comm_send(x, train_work_output(w), bytes, behind, e);
     case PIPE_SEND_DX: return comm_send(dx, train_work_grad(w), bytes, before, e);
@@ -145,7 +146,7 @@ static int skip_update(struct trainer *t, const struct step_result *r, double no
 int step_run(struct trainer *t, struct step_result *r, struct err *e)
 {
     struct xsum loss = { 0 };
-    double began = log_now_s(), norm;
+    double began = clock_s(), norm;
     int64_t traced = trace_now(t->trace);
     int rc;
     runlog_begin_step(t);
@@ -164,7 +165,7 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
         TRY(skip_update(t, r, norm, e));
     }
     t->step++;
-    r->seconds = log_now_s() - began;
+    r->seconds = clock_s() - began;
     trace_span(t->trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });
     r->bubble = t->waited_s / r->seconds;
     if (t->step > t->first_step + 1) {   /* the first one waits for memory and for ranks that start */

@@ -9,9 +9,9 @@
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
 #include "kernels/cuda/cuda.h"
+#include "base/clock.h"
 #include "kernels/cuda/kernels.h"
 #include "kernels/cuda/priv.h"
 #include "kernels/cuda/products.h"
@@ -68,13 +68,6 @@ int cuda_well(struct dev *d, cudaError_t rc, const char *what)
 static int failed(const struct dev *d) { return of(d)->what[0] != 0; }
 
 /* ---- waiting ---- */
-static int64_t now_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
-}
-
 /* Waiting still makes sense. */
 static int look(struct dev *d)
 {
@@ -91,12 +84,12 @@ static int look(struct dev *d)
 /* The host waits for an event: 1 when it has passed. */
 static int await(struct dev *d, cudaEvent_t event, const char *what)
 {
-    int64_t began = now_ns(), looked = began;
+    int64_t began = clock_ns(), looked = began;
     cudaError_t rc;
     if (!d->idle.look)
         return cuda_well(d, cudaEventSynchronize(event), what);
     while ((rc = cudaEventQuery(event)) == cudaErrorNotReady) {
-        int64_t now = now_ns();
+        int64_t now = clock_ns();
         (void)cudaGetLastError();        /* not ready is no failure */
         if (now - began > SPIN_NS)
             sched_yield();

@@ -5,8 +5,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "kernels/cuda/lt_api.h"
 #include "kernels/cuda/lt_table.h"
 
@@ -272,25 +272,18 @@ static void record(const struct lt *l)
 /* ---- timing: only what was asked for it (lt_table.h) ---- */
 static int call(struct lt *l, const struct lt_product *p, void *desc, const struct lt_algo *algo);
 
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
-
 /* Seconds of one call, the best of some rounds; below 0: it does not run. */
 static double time_of(struct lt *l, const struct lt_product *p, void *desc, const struct lt_algo *a)
 {
     enum { ROUNDS = 3, CALLS = 8 };
     double best = -1;
     for (int round = 0; round <= ROUNDS; round++) {
-        const double began = now_s();
+        const double began = clock_s();
         for (int i = 0; i < (round ? CALLS : 1); i++)
             if (!call(l, p, desc, a))
                 return -1;
         dev_sync(l->dev);
-        const double s = (now_s() - began) / CALLS;
+        const double s = (clock_s() - began) / CALLS;
         if (round && (best < 0 || s < best))         /* the first only warms up */
             best = s;
     }

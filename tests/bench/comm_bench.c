@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/clock.h"
 #include "base/log.h"
 #include "comm/comm.h"
 #include "comm/launch.h"
@@ -69,25 +70,25 @@ static int by_size(const void *a, const void *b)
 static double sample(struct bench *b, int (*call)(struct bench *), int calls)
 {
     comm_barrier(b->c, &b->e);
-    double begin = log_now_s();
+    double begin = clock_s();
     for (int i = 0; i < calls; i++)
         if (call(b) < 0)
             return -1;
     comm_barrier(b->c, &b->e);
-    return (log_now_s() - begin) * 1e6 / calls;
+    return (clock_s() - begin) * 1e6 / calls;
 }
 
 /* All ranks stop after the same round: rank 0's clock decides. */
 static int over(struct bench *b, double begin)
 {
-    int64_t is = comm_rank(b->c) == 0 && log_now_s() - begin > TIME_S;
+    int64_t is = comm_rank(b->c) == 0 && clock_s() - begin > TIME_S;
     comm_broadcast(b->c, &is, sizeof is, 0, &b->e);
     return (int)is;
 }
 
 static void measure(struct bench *b, const struct kind *k, int64_t bytes, double median[2])
 {
-    double t[2][ROUNDS], begin = log_now_s();
+    double t[2][ROUNDS], begin = clock_s();
     int calls = bytes > 1 << 20 ? 1 : bytes > 64 << 10 ? 8 : 50, n = 0;
     b->n = bytes / 4 / comm_size(b->c) * comm_size(b->c);
     memset(b->in, 0, 4 * (size_t)b->n);

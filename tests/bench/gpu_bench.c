@@ -4,8 +4,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
+#include "base/clock.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/lt.h"
 #include "kernels/kernels.h"
@@ -24,13 +24,6 @@ struct rig {
     int64_t part;                        /* sizes are divided by it */
     double bandwidth;                    /* bytes/s of a copy, read and written; 0: not measured */
 };
-
-static double now_s(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 static void figure(const char *name, const char *more, double value, const char *unit)
 {
@@ -82,11 +75,11 @@ static double seconds_of(struct rig *r, int (*run)(void *), void *arg)
         return 0;
     dev_sync(r->d);
     for (int batch = 0; batch < 1 || (batch < 20 && all < r->enough_s); batch++) {
-        const double begin = now_s();
+        const double begin = clock_s();
         for (int i = 0; i < n; i++)
             run(arg);
         dev_sync(r->d);
-        const double took = now_s() - begin;
+        const double took = clock_s() - begin;
         best = took / n < best ? took / n : best;
         all += took;
         n = took < r->enough_s / 8 ? n * 2 : n;

@@ -13,6 +13,7 @@
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
 #include "format/ckpt.h"
@@ -154,7 +155,7 @@ static double timed(const char *dir, const char *cold, char *const *argv, double
     close(fd);
     if (cold)
         forget(cold);
-    double begin = log_now_s();
+    double begin = clock_s();
     pid_t pid = fork();
     if (pid == 0) {
         execvp(argv[0], argv);
@@ -163,7 +164,7 @@ static double timed(const char *dir, const char *cold, char *const *argv, double
     if (pid < 0 || wait4(pid, &status, 0, &u) != pid || status)
         return -1;
     *peak = (double)u.ru_maxrss * 1024 > *peak ? (double)u.ru_maxrss * 1024 : *peak;
-    return log_now_s() - begin;
+    return clock_s() - begin;
 }
 
 enum { COPY, COPY_SYNC, RESHARD, WAYS };

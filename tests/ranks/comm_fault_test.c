@@ -2,9 +2,9 @@
 /* comm_fault_test.c - a small program of ranks that goes wrong as the environment says (tests/cli/faults_comm.sh looks on):
  * FAULT names what happens at step 20 on rank FAULT_RANK, RANKS how many the program starts itself. Without FAULT nothing does. */
 #include <signal.h>
-#include <time.h>
 #include <unistd.h>
 
+#include "base/clock.h"
 #include "comm/comm.h"
 #include "comm/launch.h"
 #include "tests/test.h"
@@ -19,10 +19,8 @@ static int number(const char *name, int otherwise)
 
 static void compute(double seconds)
 {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    for (double end = (double)t.tv_sec + (double)t.tv_nsec * 1e-9 + seconds; (double)t.tv_sec + (double)t.tv_nsec * 1e-9 < end;)
-        clock_gettime(CLOCK_MONOTONIC, &t);
+    for (double end = clock_s() + seconds; clock_s() < end;)
+        ;
 }
 
 static int nothing(struct stage *s) { (void)s; return 0; }

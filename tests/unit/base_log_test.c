@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
 
@@ -148,15 +149,15 @@ TEST(a_rate_says_how_much_how_fast_and_how_long_it_will_take)
     struct log l;
     log_open(&l, "p", 0, 0);
     begin(&c);
-    log_rate(&l, "written", 1.5e9, 4.5e9, log_now_s() - 10);
-    log_rate(&l, "written", 3e9, 4.5e9, log_now_s() - 11);           /* too soon for another line */
+    log_rate(&l, "written", 1.5e9, 4.5e9, clock_s() - 10);
+    log_rate(&l, "written", 3e9, 4.5e9, clock_s() - 11);           /* too soon for another line */
     CHECK_STR(end(&c), "p: written 1.50 GB of 4.50 GB, 150.00 MB/s, 20 s left\n");
     log_open(&l, "p", 0, 0);
     begin(&c);
-    log_rate(&l, "written", 1e9, 97e9, log_now_s() - 10);
+    log_rate(&l, "written", 1e9, 97e9, clock_s() - 10);
     CHECK_HAS(end(&c), ", 16 min left\n");
     log_open(&l, "p", 1, 0);
     begin(&c);
-    log_rate(&l, "written", 0, 0, log_now_s());
+    log_rate(&l, "written", 0, 0, clock_s());
     CHECK_STR(end(&c), "");
 }
