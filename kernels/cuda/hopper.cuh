@@ -3,8 +3,8 @@
  *
  * bar_init(bar, n)           an mbarrier, 8 bytes of shared memory, for n arrivals a phase; bars_ready() by who made them, before a __syncthreads
  * bar_arrive(bar)            one arrival; bar_arrive_bytes(bar, n): and n bytes that copies will bring before the phase is over
- * bar_wait(bar, parity, patient)   until the phase of this parity is over: that before the first counts as one of parity 1. 0: not after BAR_TRIES looks (not
- *                            patient: one), which is a mistake of ours and would hang the GPU for ever
+ * bar_wait(bar, parity, patient)   until the phase of this parity is over: that before the first counts as one of parity 1. 0: not after BAR_MOST_NS (not
+ *                            patient: one look), which is a mistake of ours and would hang the GPU for ever
  * copy_box(to, map, x, y, z, bar)   one thread: the map's box from there into shared memory, which counts its bytes at bar (all of them: what is outside of
  *                            the tensor comes as zeros)
  * writes_ready()             what this thread wrote to shared memory may be read by mma_group after a barrier
@@ -26,7 +26,7 @@
 #include "kernels/cuda/warp.cuh"
 
 enum swizzle { SWIZZLE_128 = 1, SWIZZLE_64 = 2 };        /* as an operand has them */
-constexpr int BAR_TRIES = 1 << 22;
+constexpr uint64_t BAR_MOST_NS = 4000000000u;            /* other ranks may have the GPU meanwhile */
 
 #if defined(CUDA_EMU)
 #define HOPPER 1
@@ -68,13 +68,20 @@ static __device__ __forceinline__ void bar_arrive_bytes(uint64_t *bar, int n)
 static __device__ __forceinline__ int bar_wait(uint64_t *bar, int parity, int patient)
 {
     const uint32_t at = shared_address(bar);
-    for (int i = patient ? 0 : BAR_TRIES; i <= BAR_TRIES; i++) {
+    uint64_t began = 0;
+    for (int i = 0;; i++) {              /* a look lasts until the hardware is tired of it: nobody says how long */
         int over;
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.s32 %0, 1, 0, p;\n}" : "=r"(over) : "r"(at), "r"(parity) : "memory");
-        if (over)
-            return 1;
+        if (over || !patient)
+            return over;
+        if (i % 16 == 15) {
+            uint64_t now;
+            asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+            if (began && now - began > BAR_MOST_NS)
+                return 0;
+            began = began ? began : now;
+        }
     }
-    return 0;
 }
 static __device__ __forceinline__ void copy_box(void *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar)
 {
