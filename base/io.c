@@ -224,10 +224,11 @@ int io_mkdir(const char *path, struct err *e)
 int io_make_dirs(const char *path, struct err *e)
 {
     char *part = strdup(path);
+    struct stat st;
     int rc = 0;
     if (!part)
         return err_set(e, ERR_MEMORY, "no memory to make %s", path);
-    for (char *at = part; rc == 0 && at;) {
+    for (char *at = *part ? part : NULL; rc == 0 && at;) {
         at = strchr(at + 1, '/');
         if (at)
             *at = 0;
@@ -237,6 +238,8 @@ int io_make_dirs(const char *path, struct err *e)
         if (at)
             *at = '/';
     }
+    if (rc == 0 && (stat(path, &st) < 0 || !S_ISDIR(st.st_mode)))
+        rc = err_set(e, ERR_FILE, "%s is not a folder: name another one", *path ? path : "\"\"");
     free(part);
     return rc;
 }

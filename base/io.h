@@ -23,7 +23,7 @@ int io_sync_dir(const char *path, struct err *e);
 int io_rename(const char *from, const char *to, struct err *e);                     /* to must not exist (RENAME_NOREPLACE) */
 int io_replace(const char *from, const char *to, struct err *e);                    /* to may exist */
 int io_mkdir(const char *path, struct err *e);
-int io_make_dirs(const char *path, struct err *e);                                  /* with those above; existing is fine */
+int io_make_dirs(const char *path, struct err *e);                                  /* with those above; existing is fine, but as a file */
 int io_unlink(const char *path, struct err *e);                                     /* missing is fine */
 int io_remove_tree(const char *path, struct err *e);                                /* missing is fine */
 int io_exists(const char *path);

@@ -62,7 +62,7 @@ int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e)
     if (io_exists(dst))
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     if (n == 0 || n + 16 > PATH_ROOM)
-        return err_set(e, ERR_USAGE, "a checkpoint's name has %zu bytes: choose a shorter one", n);
+        return err_set(e, ERR_USAGE, "a checkpoint's name has %zu bytes: choose another one", n);
     snprintf(tmp, PATH_ROOM, "%.*s.tmp-save", (int)n, dst);
     int fd = own_folder(tmp, e);
     if (fd >= 0 && io_exists(dst)) {        /* another process published since we looked */

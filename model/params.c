@@ -140,6 +140,16 @@ int param_find(const struct param_table *t, const char *name)
     return -1;
 }
 
+int param_is_derived(const char *tensor)
+{
+    static const char *const endings[] = { ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias", ".attn.masked_bias" };
+    size_t n = strlen(tensor);
+    for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
+        if (n > strlen(endings[i]) && !strcmp(tensor + n - strlen(endings[i]), endings[i]))
+            return 1;
+    return 0;
+}
+
 enum param_kind param_bias(enum param_kind kind)
 {
     static const enum param_kind bias[P_KINDS] = {

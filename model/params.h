@@ -52,6 +52,8 @@ struct param_table {
 };
 int param_table_open(struct param_table *t, const struct model_config *cfg, struct err *e);
 void param_table_close(struct param_table *t);
+/* 1: a table that follows from the config and that checkpoints carry all the same: rotary frequencies, GPT-2's causal masks. */
+int param_is_derived(const char *tensor);
 int param_find(const struct param_table *t, const char *name);               /* index (of the first that share the tensor) or -1 */
 enum param_kind param_bias(enum param_kind kind);                            /* the bias that goes with a matrix or norm, or P_KINDS */
 int64_t param_count(const struct param *p);                                  /* elements */

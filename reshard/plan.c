@@ -95,14 +95,7 @@ static int is_buffer(const struct plan *p, const char *name)
 /* Tensors that checkpoints carry beside the table: a head that is tied (neither added nor lost), tables that follow from the config. */
 static int known_beside(const struct plan *p, const char *name)
 {
-    static const char *const suffixes[] = { ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias", ".attn.masked_bias" };
-    size_t n = strlen(name);
-    if (p->cfg.tied && !strcmp(name, "lm_head.weight"))
-        return 1;
-    for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++)
-        if (n > strlen(suffixes[i]) && !strcmp(name + n - strlen(suffixes[i]), suffixes[i]))
-            return 1;
-    return is_buffer(p, name);
+    return (p->cfg.tied && !strcmp(name, "lm_head.weight")) || param_is_derived(name) || is_buffer(p, name);
 }
 
 static void shape_text(int n, const int64_t *shape, char out[96])

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "base/io.h"
 #include "base/rnd.h"
@@ -41,9 +42,12 @@ static int map_file(struct file *f, struct err *e)
     int fd = io_open_read(f->path, e), rc = 0;
     if (fd < 0)
         return fd;
+    struct stat st;
     int64_t size = io_size(fd, f->path, e);
     if (size < 0) {
         rc = (int)size;
+    } else if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+        rc = err_set(e, ERR_FILE, "%s is a pipe or a device, and every rank reads where it likes: write it to a file first", f->path);
     } else if (size == 0) {
         rc = err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text or tokens", f->path);
     } else {
@@ -54,6 +58,23 @@ static int map_file(struct file *f, struct err *e)
     }
     io_close(fd);
     return rc;
+}
+
+/* Files that are taken for text because nothing says otherwise: bytes of theirs would be trained on as they stand. */
+static int check_text(const struct file *f, struct err *e)
+{
+    static const struct { const char *begin, *what; } other[] = {
+        { "\x28\xb5\x2f\xfd", "is compressed by zstd: make a token file of it with ptok prepare" },
+        { "\x1f\x8b", "is compressed by gzip: unpack it" },
+        { "\x93NUMPY", "is a NumPy array: write its ids alone, as .u16 or .u32" },
+        { "PAR1", "is a Parquet file: write its texts as .jsonl and make a token file of them with ptok prepare" },
+    };
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (f->bytes > strlen(other[i].begin) && !memcmp(f->map, other[i].begin, strlen(other[i].begin)))
+            return err_set(e, ERR_FORMAT, "%s %s", f->path, other[i].what);
+    if (ends_with(f->path, ".bin"))
+        return err_set(e, ERR_FORMAT, "%s does not begin as a token file of ptok does: name raw ids .u16 or .u32, and text .txt", f->path);
+    return 0;
 }
 
 static int encode_file(struct file *f, const char *tokenizer, struct err *e)
@@ -98,6 +119,8 @@ static int open_file(struct file *f, const char *tokenizer, struct err *e)
     if (f->bytes % (size_t)f->width)
         return err_set(e, ERR_FORMAT, "%s: %zu bytes are no whole number of %d-byte token ids: is the file cut off", f->path, f->bytes, f->width);
     f->n = (int64_t)(f->bytes / (size_t)f->width);
+    if (f->width == 1 && (rc = check_text(f, e)) < 0)
+        return rc;
     if (f->width == 1 && strcmp(tokenizer, "bytes"))
         return encode_file(f, tokenizer, e);
     return 0;

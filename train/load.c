@@ -209,7 +209,7 @@ static int check_names(struct trainer *t, struct err *e)
 {
     for (int i = 0; i < ckpt_n_tensors(t->source); i++) {
         const struct ckpt_tensor *x = ckpt_tensor(t->source, i);
-        if (param_find(&t->model.table, x->name) < 0 && !(t->cfg.tied && !strcmp(x->name, "lm_head.weight")) && !is_buffer(t, x->name))
+        if (param_find(&t->model.table, x->name) < 0 && !(t->cfg.tied && !strcmp(x->name, "lm_head.weight")) && !param_is_derived(x->name) && !is_buffer(t, x->name))
             return err_set(e, ERR_FORMAT, "%s: tensor %s is not part of a %s model as config.json describes it", ckpt_path(t->source), x->name, t->cfg.family->name);
     }
     return 0;

@@ -75,33 +75,6 @@ static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
     return rc < 0 ? err_add(e, "%s", ckpt_path(t->source)) : 0;
 }
 
-static int check_options(const struct trainer *t, struct err *e)
-{
-    const struct train_opts *o = &t->o;
-    if (o->eval_only && (!o->init || !o->eval_data.n))
-        return err_set(e, ERR_USAGE, "--eval-only needs --init CKPT and --eval-data FILE");
-    if (o->eval_logprobs && !o->eval_only)
-        return err_set(e, ERR_USAGE, "--eval-logprobs needs --eval-only");
-    if (!o->eval_only && !o->data.n && !o->dry_run)
-        return err_set(e, ERR_USAGE, "no data: name a file with --data");
-    if (!o->eval_only && !o->out && !o->dry_run)
-        return err_set(e, ERR_USAGE, "no folder for checkpoints: name one with --out");
-    if (o->eval_every && !o->eval_data.n)
-        return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
-    if (o->resume && !strcmp(o->resume, "auto") && !o->out)
-        return err_set(e, ERR_USAGE, "--resume auto needs --out");
-    if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1)        /* the correction 1 - beta^step would be 0 */
-        return err_set(e, ERR_USAGE, "--beta1 %g --beta2 %g: both must be below 1", o->beta1, o->beta2);
-    if (!((float)o->eps > 0))            /* 0 / 0 where no gradient came yet */
-        return err_set(e, ERR_USAGE, "--eps %g: it must be more than 0 in fp32: 1e-8 is usual", o->eps);
-    if (o->seq_len * (o->micro_batch ? o->micro_batch : 1) > INT32_MAX)
-        return err_set(e, ERR_USAGE, "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once: use a smaller --micro-batch or --seq-len", (long long)o->micro_batch,
-                       (long long)o->seq_len, INT32_MAX);
-    if (strcmp(o->offload, "none"))
-        return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
-    return 0;
-}
-
 /* ---- ranks and device ---- */
 static int cores(void)
 {
@@ -241,17 +214,6 @@ out:
     return rc;
 }
 
-static int check_target(const struct trainer *t, struct err *e)
-{
-    char path[4200];
-    if (t->o.eval_only || t->o.dry_run)
-        return 0;
-    snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)trainer_end(t));
-    if (io_exists(path) && !(t->o.resume && !strcmp(t->o.resume, "auto")))
-        return err_set(e, ERR_USAGE, "%s exists already: choose another --out, or continue with --resume auto", path);
-    return 0;
-}
-
 /* Memory for as many micro-batches as the schedule keeps at once. */
 static int open_micros(struct trainer *t, int chunks, struct err *e)
 {
@@ -357,9 +319,9 @@ static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
     TRY(layout_check(&t->layout, &t->cfg, e));
     TRY(set_grain(t, e));
     set_dtype(t);
-    TRY(check_target(t, e));
-    if (!t->o.eval_only && !t->o.dry_run && world_rank(t->world) == 0)       /* a plan makes nothing */
-        TRY(io_make_dirs(t->o.out, e));
+    TRY(trainer_check_target(t, e));
+    if (!t->o.dry_run && world_rank(t->world) == 0)       /* a plan makes nothing */
+        TRY(trainer_make_target(t, e));
     TRY(open_data(t, e));
     TRY(carry_extras(t, e));
     t->run_json = opt_json(&ptrain_program, &t->o);
@@ -388,7 +350,7 @@ int trainer_open(struct trainer *t, int argc, char **argv, struct err *e)
     int rc = parse(t, argc, argv, e);
     if (rc)
         return rc;
-    TRY(check_options(t, e));
+    TRY(trainer_check_options(t, e));
     TRY(open_ranks(t, argv, e));
     rc = open_rank(t, argc, argv, e);
     TRY(comm_agree(t->mesh.all, rc, e));

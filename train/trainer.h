@@ -72,6 +72,10 @@ struct step_result { float loss, norm; double lr, seconds, bubble; int stop; };
 /* setup.c */
 int trainer_open(struct trainer *t, int argc, char **argv, struct err *e);
 void trainer_close(struct trainer *t);
+/* check.c */
+int trainer_check_options(const struct trainer *t, struct err *e);
+int trainer_check_target(const struct trainer *t, struct err *e);        /* that OUT can take this run's checkpoints */
+int trainer_make_target(const struct trainer *t, struct err *e);         /* rank 0: OUT is there and can be written, so can --trace */
 /* load.c: the checkpoint of --resume / --init, or initial values */
 int trainer_find_source(struct trainer *t, struct err *e);       /* opens t->source, reads its config */
 int64_t trainer_step_of(const char *name);                       /* N of "step-N"; -1: another name */

@@ -42,6 +42,20 @@ train one --tp 2 --threads 2 --micro-batch 1
 claim "the same state and layout give the same bytes" diff -r "$TMP/first" "$TMP/one/step-2"
 claim "a run's numbers do not depend on what resuming would need" [ "$rc" = 0 ]
 
+# tables that follow from the config, which older folders carry, are no part of the model
+here=$(dirname "$0")
+if command -v python3 >/dev/null; then
+    common=(--data "$TMP/text" --steps 1 --seq-len 16 --global-batch 2 --threads 1)
+    python3 -B "$here/reshard_make.py" "$TMP/plain"
+    python3 -B "$here/reshard_make.py" "$TMP/tables" derived=1
+    train plain-run --init "$TMP/plain"
+    plain=$state
+    train tables-run --init "$TMP/tables"
+    claim "weights with rotary tables beside them give the state of those without" [ "$state" = "${plain:-none}" ]
+else
+    skip "no python3 to make a folder with rotary tables"
+fi
+
 # ---- what a run that died left: its folder goes at the next start, one that a process still works on stays; the log is cut beside itself ----
 common=(--data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --threads 1)
 train left --steps 4 --save-every 2

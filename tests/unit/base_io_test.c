@@ -141,6 +141,8 @@ TEST(folders_are_made_with_those_above)
     CHECK_INT(io_write_file(file.text, "", 0, &e), 0);
     CHECK_INT(io_make_dirs(below.text, &e), -ERR_FILE);
     CHECK_HAS(e.text, below.text);
+    CHECK_INT(io_make_dirs(file.text, &e), -ERR_FILE);
+    CHECK_INT(io_make_dirs("", &e), -ERR_FILE);
     io_remove_tree(top.text, &ignored);
 }
 
