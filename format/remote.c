@@ -31,11 +31,11 @@
 
 /* ---- the folder ---- */
 
-static int choose_folder(struct remote *r, const char *url, const char *dir, struct err *e)
+static int choose_folder(struct remote *r, const char *url, const char *dir, int plain, struct err *e)
 {
     char path[4096], hex[33];
     const char *own = getenv("SHARDLINE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    fmt_hex128(fmt_sum128(url, strlen(url)), hex);
+    fmt_hex128(fmt_sum128(url, strlen(url) + (size_t)plain), hex);     /* the end of the text makes it another folder: other files are wanted */
     if (dir)
         snprintf(path, sizeof path, "%s", dir);
     else if (own && *own)
@@ -255,20 +255,33 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+/* 1: the last part of the URL is a file's name of at most 255 bytes; folder is the URL without it. */
+static int split_url(const char *url, char folder[2048], char name[256])
+{
+    size_t n = strcspn(url, "?"), slash = n, at;
+    while (slash && url[slash - 1] != '/')
+        slash--;
+    if (n == slash || n - slash > 255 || strlen(url) >= 2000)
+        return 0;
+    snprintf(folder, 2048, "%.*s%s", (int)slash, url, url + n);
+    for (at = slash; at < n; at++) {     /* written with %20 for a blank and so on */
+        unsigned c = (unsigned char)url[at];
+        if (c == '%' && sscanf(url + at + 1, "%2x", &c) == 1)
+            at += 2;
+        *name++ = (char)c;
+    }
+    *name = 0;
+    return 1;
+}
+
 /* https://host/path/FILE.safetensors (.bin, .pt, …): that one, and the config.json beside it. */
 static int split_file_url(const char *url, char folder[2048], char name[256])
 {
     static const char *const endings[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt" };
-    size_t n = strcspn(url, "?"), slash = n, known = 0;
+    size_t n = strcspn(url, "?"), known = 0;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         known |= n > strlen(endings[i]) && !strncmp(url + n - strlen(endings[i]), endings[i], strlen(endings[i]));
-    while (slash && url[slash - 1] != '/')
-        slash--;
-    if (!known || n - slash > 255 || n >= 2000)
-        return 0;
-    snprintf(folder, 2048, "%.*s%s", (int)slash, url, url + n);
-    snprintf(name, 256, "%.*s", (int)(n - slash), url + slash);
-    return 1;
+    return known && split_url(url, folder, name);
 }
 
 /* ---- what others have found ---- */
@@ -350,13 +363,29 @@ static void make_remark(struct remote *r)
                  "%sthe server gives no ranges: files were read whole, in one stream", *r->remark ? "; " : "");
 }
 
-static int find(struct remote *r, const char *one, struct err *e)
+/* What is asked for: a checkpoint, one file and the config.json beside it, or something plain. */
+struct wanted { const char *dir; int plain; const struct remote_plain *files; char folder[2048], name[256]; };
+
+static int find_plain(struct remote *r, const struct wanted *w, struct err *e)
+{
+    int rc = *w->name ? fmt_file_name_check(w->name, "the URL", e) : 0;
+    if (rc >= 0 && *w->name && (rc = remote_try_large(r, w->name, e)) == 0)
+        rc = err_set(e, ERR_FILE, "there is no such file: check the URL");
+    for (int i = 0; rc >= 0 && w->files && i < w->files->n; i++)
+        if ((rc = get_small(r, w->files->names[i], e)) == 0 && i == 0)
+            rc = err_set(e, ERR_FILE, "has no %s: is it the URL of the right folder", w->files->names[0]);
+    return rc < 0 ? rc : 0;
+}
+
+static int find(struct remote *r, const struct wanted *w, struct err *e)
 {
     int rc = take_over(r, e);
     if (rc)
         return rc < 0 ? rc : 0;
-    if (one) {
-        TRY(get_large(r, one, e));
+    if (w->plain) {
+        TRY(find_plain(r, w, e));
+    } else if (*w->name) {
+        TRY(get_large(r, w->name, e));
         TRY(get_small(r, FMT_CONFIG, e));
     } else {
         TRY(find_files(r, e));
@@ -366,26 +395,29 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int remote_open(struct remote **out, const char *url, const char *dir, const volatile sig_atomic_t *stop, struct err *e)
+static int open_wanted(struct remote **out, const char *url, const struct wanted *w, const volatile sig_atomic_t *stop, struct err *e)
 {
     struct remote *r = calloc(1, sizeof *r);
-    char folder[2048], name[256];
-    int one = split_file_url(url, folder, name), rc = 0;
+    int rc = 0;
     if (!r)
         return err_set(e, ERR_MEMORY, "%.*s: no room to open it", (int)strcspn(url, "?"), url);
     r->users_fd = -1;
     pthread_mutex_init(&r->lock, NULL);
-    TRY(store_open(&r->store, one ? folder : url, e));
+    TRY(store_open(&r->store, *w->name ? w->folder : url, e));
     store_stop_on(r->store, stop);
-    TRY(choose_folder(r, url, dir, e));
+    TRY(choose_folder(r, url, w->dir, w->plain, e));
     TRY(lock_folder(r, e));
-    TRY(find(r, one ? name : NULL, e));
+    TRY(find(r, w, e));
     make_remark(r);
-    r->path = one ? fmt_join(r->dir, name) : strdup(r->dir);
+    r->path = *w->name ? fmt_join(r->dir, w->name) : strdup(r->dir);
     if (!r->path)
         rc = err_set(e, ERR_MEMORY, "no room for a path");
     else if (r->alone)
         flock(r->users_fd, LOCK_SH);    /* others may come in now */
+    for (int i = 0; rc >= 0 && w->plain && i < r->n; i++) {
+        TRY(far_need(r, &r->file[i], 0, r->file[i].info.bytes, 1, e));
+        TRY(far_check(r, &r->file[i], e));
+    }
 out:
     if (rc < 0) {
         remote_close(r);
@@ -393,6 +425,22 @@ out:
     }
     *out = r;
     return 0;
+}
+
+int remote_open(struct remote **out, const char *url, const char *dir, const volatile sig_atomic_t *stop, struct err *e)
+{
+    struct wanted w = { .dir = dir };
+    if (!split_file_url(url, w.folder, w.name))
+        *w.name = 0;
+    return open_wanted(out, url, &w, stop, e);
+}
+
+int remote_open_plain(struct remote **out, const char *url, const struct remote_plain *what, struct err *e)
+{
+    struct wanted w = { .plain = 1, .files = what };
+    if (!what && !split_url(url, w.folder, w.name))
+        return err_set(e, ERR_USAGE, "%.*s: does not end in the name of a file", (int)strcspn(url, "?"), url);
+    return open_wanted(out, url, &w, NULL, e);
 }
 
 void remote_close(struct remote *r)

@@ -12,6 +12,9 @@ struct remote_fetch { int n_threads; struct log *log; };       /* log: progress,
 /* Asks for the tables and headers of the checkpoint at url; the folder (remote_path) then has its small files whole and its large ones with
  * their length. dir NULL: a folder of the cache that all processes share ($SHARDLINE_CACHE, or shardline in the user's cache folder). */
 int remote_open(struct remote **out, const char *url, const char *dir, const volatile sig_atomic_t *stop, struct err *e);
+/* No checkpoint: the file at url, whole and checked (what NULL), or a folder of which small files are wanted, the first of them for certain. */
+struct remote_plain { const char *const *names; int n; };
+int remote_open_plain(struct remote **out, const char *url, const struct remote_plain *what, struct err *e);
 void remote_close(struct remote *r);
 const char *remote_path(const struct remote *r);    /* what to open: the folder, or the one file a URL of a file means */
 uint64_t remote_cache(const struct remote *r);      /* the same number for those who share the folder, never 0 */

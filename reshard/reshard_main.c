@@ -9,6 +9,7 @@
 #include "base/trace.h"
 #include "comm/comm.h"
 #include "comm/launch.h"
+#include "format/near.h"
 #include "reshard/reshard.h"
 #include "reshard/view.h"
 
@@ -349,8 +350,9 @@ int main(int argc, char **argv)
 {
     const struct command *c = find_command(argv[1]);
     int shift = c != commands;
-    struct options o;
+    struct options o = { 0 };
     struct opt_args args = { 0, NULL };
+    struct nears near = { 0 };
     struct err e = { 0 };
     mallopt(M_MMAP_THRESHOLD, 32 << 20);        /* buffers of a MiB come and go: their pages must not be given back each time */
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
@@ -358,8 +360,11 @@ int main(int argc, char **argv)
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc == 0) {
         o.argv = argv;
-        if ((rc = alone(c, &e)) >= 0)
+        if ((rc = alone(c, &e)) >= 0 && o.config && !(o.config = near_file(&near, o.config, &e)))
+            rc = -e.code;
+        if (rc >= 0)
             rc = c->run(&o, args.item, &e);
+        near_close(&near);
         opt_free(&c->p, &o, &args);
     } else if (rc > 0) {
         return 0;

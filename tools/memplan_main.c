@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/opt.h"
+#include "format/near.h"
 #include "train/plan.h"
 
 struct memplan_opts {
@@ -59,14 +60,18 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
     void *text = NULL;
     size_t n;
     int64_t given = 0;
+    struct nears near = { 0 };
+    const char *path;
     int rc = 0;
     if (o->params && opt_parse_size(o->params, &given) < 0)
         return err_set(e, ERR_USAGE, "--params %s is not a number: 7B, 110M", o->params);
     *params = (double)given;
     if (!o->model)
         return given > 0 ? 0 : err_set(e, ERR_USAGE, "say how large the model is: --params 7B or --model config.json");
-    if (io_exists(o->model)) {
-        TRY(io_read_file(o->model, 1 << 20, &text, &n, e));
+    if (!(path = near_file(&near, o->model, e)))
+        return -e->code;
+    if (io_exists(path)) {
+        TRY(io_read_file(path, 1 << 20, &text, &n, e));
         TRY(model_config_parse(c, text, o->model, e));
     } else {
         TRY(model_config_preset(c, o->model, e));
@@ -75,6 +80,7 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
     *params = count_params(&t);
     param_table_close(&t);
 out:
+    near_close(&near);
     free(text);
     return rc;
 }

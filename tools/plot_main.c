@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/opt.h"
+#include "format/near.h"
 #include "tools/plot_font.h"
 
 struct plot_opts { const char *svg, *png, *title, *y; int64_t width, height; int colour; };
@@ -60,8 +61,13 @@ static int read_run(struct run *r, const char *path, const char *key, struct err
     size_t room = 0;
     int rc = 0;
     int64_t steps = 0;
-    FILE *f = fopen(path, "r");
+    struct nears near = { 0 };
+    const char *here = near_file(&near, path, e);
+    FILE *f = here ? fopen(here, "r") : NULL;
+    near_close(&near);                   /* what is open stays */
     r->path = path;
+    if (!here)
+        return -e->code;
     if (!f)
         return err_sys(e, "%s: cannot open it", path);
     if (fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode))

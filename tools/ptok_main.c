@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/opt.h"
+#include "format/near.h"
 #include "text/prepare.h"
 #include "text/template.h"
 #include "text/text.h"
@@ -355,14 +356,32 @@ static const struct command { const char *name; int takes_files; int (*run)(cons
     { "render", 0, run_render },
 };
 
-static int run(const struct options *o, const struct opt_args *args, struct err *e)
+/* What is named by a URL, as paths. */
+static int bring(struct nears *near, struct options *o, const struct opt_args *args, struct err *e)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "chat_template.jinja" };
+    if (o->tokenizer && !(o->tokenizer = near_folder(near, o->tokenizer, names, 3, e)))
+        return -e->code;
+    if (o->template && !(o->template = near_file(near, o->template, e)))
+        return -e->code;
+    for (int i = 1; i < args->n; i++) {
+        const char *path = near_file(near, args->item[i], e);
+        if (!path)
+            return -e->code;
+        args->item[i] = (char *)(uintptr_t)path;
+    }
+    return 0;
+}
+
+static int run(struct nears *near, struct options *o, const struct opt_args *args, struct err *e)
 {
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(args->item[0], commands[i].name))
             continue;
         if (args->n > 1 && !commands[i].takes_files)
             return err_set(e, ERR_USAGE, "%s reads stdin: put < in front of %s", commands[i].name, args->item[1]);
-        return commands[i].run(o, args, e);
+        int rc = bring(near, o, args, e);
+        return rc < 0 ? rc : commands[i].run(o, args, e);
     }
     return err_set(e, ERR_USAGE, "unknown command %s: known are prepare, encode, decode, render", args->item[0]);
 }
@@ -371,10 +390,12 @@ int main(int argc, char **argv)
 {
     struct options o = { 0 };
     struct opt_args args = { 0 };
+    struct nears near = { 0 };
     struct err e = { 0 };
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
     if (rc == 0)
-        rc = run(&o, &args, &e);
+        rc = run(&near, &o, &args, &e);
+    near_close(&near);
     opt_free(&program, &o, &args);
     return rc < 0 ? err_print(&e, "ptok") : 0;
 }

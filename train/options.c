@@ -47,7 +47,7 @@ static const struct opt table[] = {
     { OPT_INT, "seed", AT(seed), "0", "N", "of initial weights and data order", 0, 9e18, 0 },
     { OPT_INT, "grain", AT(grain), "0", "N", "blocks of every sum over features (0: gcd(8, heads, intermediate))", 0, GRAIN_MAX, N },
     GROUP("Data"),
-    { OPT_LIST, "data", AT(data), NULL, "FILE", "text, .u16/.u32 token ids", 0, 0, N },
+    { OPT_LIST, "data", AT(data), NULL, "FILE", "text, .u16/.u32 token ids, files of ptok; paths or URLs", 0, 0, N },
     { OPT_TEXT, "tokenizer", AT(tokenizer), "bytes", "bytes|DIR", "how text becomes tokens", 0, 0, 0 },
     { OPT_TEXT, "data-mix", AT(data_mix), NULL, "W,W...", "mixture: a weight for each --data file, which is then cut into sequences by itself", 0, 0, 0 },
     { OPT_TEXT, "data-order", AT(data_order), "shuffle", "ORDER", "shuffle, or stride:K (row r of step s is window ((s G + r) K) mod n)", 0, 0, 0 },

@@ -310,12 +310,43 @@ out:
     return rc;
 }
 
+/* Files and folders that are named by a URL, as paths. */
+static int bring_list(struct trainer *t, struct opt_list *list, struct err *e)
+{
+    for (int i = 0; i < list->n; i++)
+        if (!(list->item[i] = near_file(&t->near, list->item[i], e)))
+            return -e->code;
+    return 0;
+}
+
+static int bring_model(struct trainer *t, struct err *e)
+{
+    return t->o.model && !(t->o.model = near_file(&t->near, t->o.model, e)) ? -e->code : 0;
+}
+
+static int bring_data(struct trainer *t, struct err *e)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json" };
+    struct train_opts *o = &t->o;
+    int rc;
+    if (!(o->tokenizer = near_folder(&t->near, o->tokenizer, names, 4, e)))
+        return -e->code;
+    TRY(bring_list(t, &o->data, e));
+    TRY(bring_list(t, &o->eval_data, e));
+out:
+    return rc;
+}
+
 static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
 {
     int rc;
+    TRY(bring_model(t, e));
     TRY(read_model(t, e));
     TRY(trainer_find_source(t, e));
     TRY(inherit(t, argc, argv, e));
+    t->run_json = opt_json(&ptrain_program, &t->o);
+    TRY(bring_model(t, e));              /* the options were parsed again */
+    TRY(bring_data(t, e));
     TRY(layout_check(&t->layout, &t->cfg, e));
     TRY(set_grain(t, e));
     set_dtype(t);
@@ -324,7 +355,6 @@ static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
         TRY(trainer_make_target(t, e));
     TRY(open_data(t, e));
     TRY(carry_extras(t, e));
-    t->run_json = opt_json(&ptrain_program, &t->o);
 out:
     return rc;
 }
@@ -400,6 +430,7 @@ void trainer_close(struct trainer *t)
     free(t->n_documents);
     free(t->document_begin);
     free(t->run_json);
+    near_close(&t->near);
     if (t->world) {
         mesh_close(&t->mesh);
         world_close(t->world);

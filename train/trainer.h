@@ -7,6 +7,7 @@
 #include "base/trace.h"
 #include "comm/comm.h"
 #include "format/ckpt.h"
+#include "format/near.h"
 #include "model/model.h"
 #include "text/text.h"
 #include "train/data.h"
@@ -21,6 +22,7 @@ struct trainer {
     unsigned char given[GIVEN_MAX];      /* which options the command line named */
     char **inherited; int n_inherited;   /* the resumed run's options as a command line, from item 1 on: o's texts point into it */
     char *run_json;                      /* stored options, as the checkpoint keeps them */
+    struct nears near;                   /* what the command line named by URL */
     struct log log;
     struct trace *trace;                 /* --trace, else NULL */
     struct mem mem;

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+import urllib.parse
 
 folder, log = sys.argv[1], open(sys.argv[2], "a", buffering=1)
 count, not_before = {}, {}
@@ -37,7 +38,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
-        how, _, path = self.path.lstrip("/").partition("/")
+        how, _, path = urllib.parse.unquote(self.path).lstrip("/").partition("/")
         with lock:
             n = count[how] = count.get(how, 0) + 1
             self.early = time.time() < not_before.pop(how, 0)

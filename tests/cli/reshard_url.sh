@@ -41,6 +41,37 @@ claim "with the same bytes" diff -r two two-local
 run reshard digest $at/ok/h/model-00001-of-00003.safetensors
 claim "one file by URL" [ $rc = 0 ]
 
+# what is no checkpoint: data, a config, a tokenizer
+mkdir served/d
+cp text "served/d/a text"
+cp hf/config.json served/d
+cp hf/tokenizer*.json served/d
+few=(--steps 1 --seq-len 32 --global-batch 4)
+run ptrain --data text --model hf/config.json --out near "${few[@]}"
+state=$(sed -n 's/.*"state_digest":"\([0-9a-f]*\)".*/\1/p' <<<"$out")
+for how in ok plain cut; do
+    rm -rf cache far
+    : >log
+    run ptrain --data "$at/$how/d/a%20text" --model $at/$how/d/config.json --ranks 2 --out far "${few[@]}"
+    claim "$how: data and config by URL give the run of those at hand" has "$out" "${state:-none}"
+done
+sent=$(sed -n 's/^cut d\/a.*text.* sent=\([0-9]*\).*/\1/p' log | awk '{ s += $1 } END { print s + 0 }')
+claim "two ranks fetch the data once ($sent of $(wc -c <text), cut connections too)" [ "$sent" -le $((2 * $(wc -c <text))) ]
+run ptok prepare --tokenizer $at/ok/d "$at/ok/d/a%20text" --out far.bin
+far=$out
+run ptok prepare --tokenizer hf text --out near.bin
+claim "a tokenizer and text by URL" [ $rc = 0 -a "$far" = "$out" ] && claim "give the same tokens" cmp near.bin far.bin
+run reshard --config $at/ok/d/config.json hf far-config
+claim "reshard --config by URL" [ $rc = 0 ]
+run memplan --model $at/ok/d/config.json --gpus 2 --tp 2
+claim "memplan --model by URL" [ $rc = 0 ]
+run ptrain --data $at/ok/d/none --out far-none
+claim "data that are not there are named" [ "$rc $err" = "1 ptrain: $at/ok/d/none: there is no such file: check the URL" ]
+run ptrain --data text --tokenizer $at/ok/n/none --out far-none
+claim "a folder without a tokenizer is named" has "$err" "/ok/n/none: has no tokenizer.json"
+run ptrain --data ftp://host/text --out far-none
+claim "a kind of URL that is not known is refused" [ $rc = 2 ]
+
 while read -r how says; do
     rm -rf cache got
     run reshard fetch $at/$how/n got
