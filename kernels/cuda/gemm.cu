@@ -41,8 +41,9 @@ struct size { gemm_starter *start; int rows, cols; size_t pipe_bytes, slot_bytes
 enum { N_SIZES = 5 };
 static const struct size sizes[2][N_SIZES] = { SIZES(false), SIZES(true) };
 
-static void start_bf16(struct dev *d, const struct gemm_job &j, enum form form)
+static void start_bf16(struct dev *d, struct gemm_job &j, enum form form)
 {
+    set_run(&j);
     const int slots = slots_of(j.acc, j.n_leaves), by_rows = form != FORM_DW;
     const size_t most = shared_max(d);
     const int64_t blocks = of_gpu(d, cudaDevAttrMultiProcessorCount);
@@ -60,8 +61,9 @@ static void start_bf16(struct dev *d, const struct gemm_job &j, enum form form)
 
 static gemm_starter *const f32[2] = { f32_start<false>, f32_start<true> };
 /* 0: too deep a tree for shared memory, or too few rows to be worth it; simt has the same bits. */
-static int start_f32(struct dev *d, const struct gemm_job &j, int by_rows)
+static int start_f32(struct dev *d, struct gemm_job &j, int by_rows)
 {
+    set_run(&j);
     const int slots = slots_of(j.acc, j.n_leaves);
     if (j.rows <= 8 || F32_PIPE_BYTES + (size_t)slots * F32_SLOT_BYTES > shared_max(d))
         return 0;

@@ -91,7 +91,7 @@ template <class T> static __global__ void __launch_bounds__(T::THREADS) gemm_ker
         }
         sum.push(j, acc, where);
     }
-    sum.end(j, where);
+    sum.end(j, acc, where);
 }
 
 template <class T> static void gemm_start(struct dev *d, const struct gemm_job &j, int slots)

@@ -84,7 +84,7 @@ template <bool BY_ROWS> static __global__ void __launch_bounds__(F32_THREADS) f3
         }
         sum.push(j, acc, where);
     }
-    sum.end(j, where);
+    sum.end(j, acc, where);
 }
 
 template <bool BY_ROWS> static void f32_start(struct dev *d, const struct gemm_job &j, int slots)

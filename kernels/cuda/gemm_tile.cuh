@@ -28,7 +28,15 @@ struct gemm_job {
     struct side a[PARTS_MAX], b[PARTS_MAX];
     struct leaves l[PARTS_MAX];
     struct tree_acc acc;
+    struct { int length, within, before; } run;        /* of acc's tree (tree.h): leaves of a run, of the first leaf's run those before it, and runs before */
 };
+static inline void set_run(struct gemm_job *j)
+{
+    const int64_t n = tree_run(j->acc.n);
+    j->run.length = (int)n;
+    j->run.within = (int)(j->acc.next % n);
+    j->run.before = (int)(j->acc.next / n);
+}
 
 GPU_AND_HOST int leaf_end(const struct gemm_job &j, int g, int s) { return g < 0 ? 0 : j.leaf ? (g + 1) * j.leaf : (int)j.l[s].end[g]; }
 
@@ -132,77 +140,175 @@ template <int COLS> GPU void b_across(uint32_t *b, const uint16_t *tile, int c, 
     ldmatrix_trans<4>(b, tile + piece_at<COLS / 8>(step * DEPTH_STEP + lane % 16, c / 8 + lane / 16));
 }
 
-/* ---- partial sums: N numbers a thread; the newest in registers, older ones in shared memory of this thread alone, those of calls before
- * in the accumulator's levels ---- */
-template <int N, int THREADS> struct fold {
-    float top[N];
-    float *slot;                         /* [slots][N][THREADS] */
-    int slots, thread, depth, kept, pushed;
+/* ---- a thread's numbers in a level; where(i): the element's offset there, < 0: none ---- */
+template <int N, class Where> GPU void level_join(float *acc, const float *level, const Where &where)
+{
+    GPU_UNROLL
+    for (int i = 0; i < N; i++)
+        if (where(i) >= 0)
+            acc[i] = level[where(i)] + acc[i];
+}
+template <int N, class Where> GPU void level_set(float *level, const float *x, const Where &where)
+{
+    GPU_UNROLL
+    for (int i = 0; i < N; i++)
+        if (where(i) >= 0)
+            level[where(i)] = x[i];
+}
+
+/* Of a tile of fragments: number i in row r + i / 2 % 2 * 8, column c + i / 4 * 8 + i % 2, c even. Two of a row are one access of 8 bytes where all are
+ * inside, 4 threads' of them 32 bytes, which is a whole sector, with nothing exchanged between threads before. */
+template <int N> struct spot {
+    const struct gemm_job &j;
+    int r, c;
+    GPU_METHOD float *line(const float *level, int half) const { return (float *)level + (r + half * 8) * j.ld + c; }
+    GPU_METHOD int left(int half) const { return r + half * 8 < j.rows ? j.cols - c : 0; }
+    GPU_METHOD int whole(const float *level) const { return left(1) > (N / 4 - 1) * 8 + 1 && j.ld % 2 == 0 && ((uintptr_t)level & 7) == 0; }
+};
+template <int N> GPU void level_join(float *acc, const float *level, const struct spot<N> &where)
+{
+    const int whole = where.whole(level);
+    GPU_UNROLL
+    for (int half = 0; half < 2; half++) {
+        const float *const from = where.line(level, half);
+        const int left = where.left(half);
+        GPU_UNROLL
+        for (int i = half * 2; i < N; i += 4) {
+            float2 x = make_float2(0.0f, 0.0f);
+            if (whole) {
+                x = *(const float2 *)(from + i / 4 * 8);
+            } else {
+                x.x = i / 4 * 8 < left ? from[i / 4 * 8] : 0.0f;
+                x.y = i / 4 * 8 + 1 < left ? from[i / 4 * 8 + 1] : 0.0f;
+            }
+            acc[i] = x.x + acc[i];
+            acc[i + 1] = x.y + acc[i + 1];
+        }
+    }
+}
+template <int N> GPU void level_set(float *level, const float *x, const struct spot<N> &where)
+{
+    const int whole = where.whole(level);
+    GPU_UNROLL
+    for (int half = 0; half < 2; half++) {
+        float *const to = where.line(level, half);
+        const int left = where.left(half);
+        GPU_UNROLL
+        for (int i = half * 2; i < N; i += 4) {
+            if (whole) {
+                *(float2 *)(to + i / 4 * 8) = make_float2(x[i], x[i + 1]);
+            } else {
+                if (i / 4 * 8 < left)
+                    to[i / 4 * 8] = x[i];
+                if (i / 4 * 8 + 1 < left)
+                    to[i / 4 * 8 + 1] = x[i + 1];
+            }
+        }
+    }
+}
+
+/* ---- partial sums: N numbers a thread; the newest in registers, older ones in shared memory of this thread alone (but FIRST of the first slot's, in registers
+ * too), those of calls before in the accumulator's levels. WAITS 0: calls of one leaf, whose sum waits for nothing here ---- */
+static inline size_t slots_bytes(int slots, int n, int first, int threads) { return slots > 0 ? (size_t)(slots * n - first) * (size_t)threads * 4 : 0; }
+
+template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
+    float top[WAITS ? N : 1], first[FIRST ? FIRST : 1];
+    float *slot;                         /* [slots][N][THREADS], less the first FIRST */
+    int slots, thread, depth, kept, within, runs;      /* within, runs: of the next leaf; no division, which would be a call */
 
     GPU_METHOD void begin(const struct gemm_job &j, void *memory, int n_slots, int t)
     {
         slot = (float *)memory;
         slots = n_slots;
         thread = t;
-        pushed = 0;
-        depth = kept = gpu_tree_depth_before(j.acc.n, j.acc.next);
+        within = j.run.within;
+        runs = j.run.before;
+        depth = kept = __popc((unsigned)runs) + (within != 0);
     }
-    GPU_METHOD float &at(int entry, int i) { return slot[((entry % slots) * N + i) * THREADS + thread]; }
-
-    /* where(i): the element's offset in a level, < 0: none. */
-    template <class Where> GPU_METHOD void push(const struct gemm_job &j, float *acc, Where where)
+    /* Sums that the next leaf's meets: gpu_tree_merges. */
+    GPU_METHOD int merges_of_next(int length)
     {
-        int merges = ALTERED("gpu_gemm_tree") ? depth > 0 : gpu_tree_merges(j.acc.n, j.acc.next + pushed);
-        pushed++;
-        if (depth > kept) {
+        int merges = within != 0;
+        if (++within < length)
+            return merges;
+        within = 0;
+        return merges + __ffs((int)~(unsigned)runs++) - 1;             /* as many as the number of runs ends in ones */
+    }
+    GPU_METHOD float &at(int entry, int i) { return slot[(entry % slots * N + i - FIRST) * THREADS + thread]; }
+    GPU_METHOD void put(int entry, const float *x)
+    {
+        GPU_UNROLL
+        for (int i = 0; i < N; i++) {
+            if (i < FIRST && entry % slots == 0)
+                first[i < FIRST ? i : 0] = x[i];
+            else
+                at(entry, i) = x[i];
+        }
+    }
+    /* x = what waits there + x, as it is */
+    GPU_METHOD void join(float *x, int entry)
+    {
+        GPU_UNROLL
+        for (int i = 0; i < N; i++)
+            x[i] = (i < FIRST && entry % slots == 0 ? first[i < FIRST ? i : 0] : at(entry, i)) + x[i];
+    }
+    GPU_METHOD void get(float *x, int entry)
+    {
+        GPU_UNROLL
+        for (int i = 0; i < N; i++)
+            x[i] = i < FIRST && entry % slots == 0 ? first[i < FIRST ? i : 0] : at(entry, i);
+    }
+
+    /* The sum so far is the newest entry; acc is +0 then (WAITS 0: the entry itself). */
+    template <class Where> GPU_METHOD void push(const struct gemm_job &j, float *acc, const Where &where)
+    {
+        const int next = merges_of_next(j.run.length);
+        int merges = ALTERED("gpu_gemm_tree") ? depth > 0 : next;
+        if (WAITS && depth > kept) {
             if (merges > 0) {
                 GPU_UNROLL
                 for (int i = 0; i < N; i++)
-                    acc[i] = top[i] + acc[i];
+                    acc[i] = top[WAITS ? i : 0] + acc[i];
                 depth--;
                 merges--;
             } else {
-                GPU_UNROLL
-                for (int i = 0; i < N; i++)
-                    at(depth - 1, i) = top[i];
+                put(depth - 1, top);
             }
         }
         for (; merges > 0; merges--) {
-            const float *level = j.acc.level[--depth];
-            GPU_UNROLL
-            for (int i = 0; i < N; i++) {
-                if (depth >= kept)
-                    acc[i] = at(depth, i) + acc[i];
-                else if (where(i) >= 0)
-                    acc[i] = level[where(i)] + acc[i];
-            }
+            depth--;
+            if (WAITS && depth >= kept)
+                join(acc, depth);
+            else
+                level_join<N>(acc, j.acc.level[depth], where);
         }
         kept = depth < kept ? depth : kept;
         depth++;
-        GPU_UNROLL
-        for (int i = 0; i < N; i++) {
-            top[i] = acc[i];
-            acc[i] = 0.0f;
+        if constexpr (WAITS) {
+            GPU_UNROLL
+            for (int i = 0; i < N; i++) {
+                top[i] = acc[i];
+                acc[i] = 0.0f;
+            }
         }
     }
 
-    template <class Where> GPU_METHOD void end(const struct gemm_job &j, Where where)
+    /* acc is lost. */
+    template <class Where> GPU_METHOD void end(const struct gemm_job &j, float *acc, const Where &where)
     {
-        for (int entry = kept; entry < depth; entry++) {
-            float *level = j.acc.level[entry];
-            GPU_UNROLL
-            for (int i = 0; i < N; i++)
-                if (where(i) >= 0)
-                    level[where(i)] = entry == depth - 1 ? top[i] : at(entry, i);
+        level_set<N>(j.acc.level[depth - 1], WAITS ? top : acc, where);
+        for (int entry = kept; WAITS && entry < depth - 1; entry++) {
+            get(acc, entry);
+            level_set<N>(j.acc.level[entry], acc, where);
         }
     }
 };
 
-/* Which tile block `task` makes: 8 rows of tiles before the next column, so that blocks that run together share both operands. */
+/* Which tile is the task-th: 8 rows of tiles (16 where they are wide) before the next column, so that blocks that run together share both operands. */
 struct corner { int r, c; };
 template <int ROWS, int COLS> GPU struct corner corner_of(unsigned task, const struct gemm_job &j)
 {
-    constexpr unsigned BAND = 8;
+    constexpr unsigned BAND = COLS > ROWS ? 16 : 8;
     const unsigned n_r = (unsigned)(j.rows + ROWS - 1) / ROWS, n_c = (unsigned)(j.cols + COLS - 1) / COLS, first = task / (BAND * n_c) * BAND;
     const unsigned high = n_r - first < BAND ? n_r - first : BAND, in = task - first * n_c;
     struct corner at = { (int)(first + in % high) * ROWS, (int)(in / high) * COLS };

@@ -1,5 +1,5 @@
 /* hopper.cuh - what kernels need of sm_90a below C++, as warp.cuh: barriers that count bytes, copies of boxes of a tensor, products of a group of 4 warps
- * over operands in shared memory. PTX where the file is built for sm_90a (HOPPER), the emulation (emu/bulk.c, emu/group.c) in tests.
+ * over operands in shared memory. PTX where the file is built for sm_90a (HOPPER), the emulation (emu/async.c, emu/group.c) in tests.
  *
  * bar_init(bar, n)           an mbarrier, 8 bytes of shared memory, for n arrivals a phase; bars_ready() by who made them, before a __syncthreads
  * bar_arrive(bar)            one arrival; bar_arrive_bytes(bar, n): and n bytes that copies will bring before the phase is over
@@ -7,6 +7,10 @@
  *                            patient: one look), which is a mistake of ours and would hang the GPU for ever
  * copy_box(to, map, x, y, z, bar)   one thread: the map's box from there into shared memory, which counts its bytes at bar (all of them: what is outside of
  *                            the tensor comes as zeros)
+ * clusters: blocks that run side by side and see each other's shared memory, which has the same layout in all of them:
+ * cluster_meet()             all threads of all of them; what was written, and barriers made, is seen behind it
+ * bar_arrive_at(bar, rank)   one arrival at that barrier of the block with that number in the cluster
+ * copy_box_to_all(to, map, x, y, z, bar, mask)   copy_box to the blocks whose bits are set, each of whose own bar counts
  * writes_ready()             what this thread wrote to shared memory may be read by mma_group after a barrier
  * groups: 128 threads from a multiple of 128, all of them at the same place:
  * group_fence()              before the first mma_group after acc was touched
@@ -37,6 +41,9 @@ static inline void bar_arrive(uint64_t *bar) { emu_bar_arrive(bar, 0); }
 static inline void bar_arrive_bytes(uint64_t *bar, int n) { emu_bar_arrive(bar, n); }
 static inline int bar_wait(uint64_t *bar, int parity, int, EMU_AT) { return emu_bar_wait(bar, parity, file, line); }
 static inline void copy_box(void *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar) { emu_copy_box(to, map, x, y, z, bar); }
+static inline void cluster_meet(EMU_AT) { emu_cluster_meet(file, line); }
+static inline void bar_arrive_at(uint64_t *bar, int rank) { emu_bar_arrive_at(bar, rank); }
+static inline void copy_box_to_all(void *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar, int mask) { emu_copy_box_to(to, map, x, y, z, bar, mask); }
 static inline void writes_ready(void) { emu_proxy_fence(); }
 template <int N> static inline void group_hold(float *acc) { (void)acc; }
 template <int N> static inline void registers_take(void) {}
@@ -89,6 +96,20 @@ static __device__ __forceinline__ void copy_box(void *to, const CUtensorMap *map
                  "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(bar))
                  : "memory");
 }
+static __device__ __forceinline__ void copy_box_to_all(void *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar, int mask)
+{
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(bar)), "h"((uint16_t)mask)
+                 : "memory");
+}
+static __device__ __forceinline__ void bar_arrive_at(uint64_t *bar, int rank)
+{
+    asm volatile("{\n.reg .b32 at;\nmapa.shared::cluster.u32 at, %0, %1;\nmbarrier.arrive.shared::cluster.b64 _, [at];\n}" ::"r"(shared_address(bar)), "r"(rank) : "memory");
+}
+static __device__ __forceinline__ void cluster_meet(void)
+{
+    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
 template <int N> static __device__ __forceinline__ void registers_take(void) { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> static __device__ __forceinline__ void registers_give(void) { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }
 static __device__ __forceinline__ void group_fence(void) { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -102,11 +123,13 @@ template <int N> static __device__ __forceinline__ void group_hold(float *acc)
         asm volatile("" : "+f"(acc[i])::"memory");
 }
 
-/* 16 of acc's registers: their names in the text, and as operands */
+/* acc's registers: their names in the text, and as operands */
 #define NAMES_0 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
 #define NAMES_16 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31"
 #define NAMES_32 "%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
 #define NAMES_48 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+#define NAMES_64 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79,%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
+#define NAMES_96 "%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111,%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 #define FOUR(i) "+f"(acc[i]), "+f"(acc[(i) + 1]), "+f"(acc[(i) + 2]), "+f"(acc[(i) + 3])
 #define SIXTEEN(i) FOUR(i), FOUR((i) + 4), FOUR((i) + 8), FOUR((i) + 12)
 /* n: columns, names and registers of acc; a b t s: the numbers of the operands behind them */
@@ -115,13 +138,16 @@ template <int N> static __device__ __forceinline__ void group_hold(float *acc)
                  : __VA_ARGS__ : "l"(a), "l"(b), "n"(A_ACROSS), "n"(B_ACROSS))
 template <int N, int A_ACROSS, int B_ACROSS> static __device__ __forceinline__ void mma_group(float *acc, uint64_t a, uint64_t b)
 {
-    static_assert(N == 32 || N == 64 || N == 128);
+    static_assert(N == 32 || N == 64 || N == 128 || N == 256);
     if constexpr (N == 32)
         MMA_GROUP("32", NAMES_0, "%16", "%17", "%18", "%19", SIXTEEN(0));
     else if constexpr (N == 64)
         MMA_GROUP("64", NAMES_0 "," NAMES_16, "%32", "%33", "%34", "%35", SIXTEEN(0), SIXTEEN(16));
-    else
+    else if constexpr (N == 128)
         MMA_GROUP("128", NAMES_0 "," NAMES_16 "," NAMES_32 "," NAMES_48, "%64", "%65", "%66", "%67", SIXTEEN(0), SIXTEEN(16), SIXTEEN(32), SIXTEEN(48));
+    else
+        MMA_GROUP("256", NAMES_0 "," NAMES_16 "," NAMES_32 "," NAMES_48 "," NAMES_64 "," NAMES_96, "%128", "%129", "%130", "%131", SIXTEEN(0), SIXTEEN(16), SIXTEEN(32),
+                  SIXTEEN(48), SIXTEEN(64), SIXTEEN(80), SIXTEEN(96), SIXTEEN(112));
 }
 #else
 #define HOPPER 0                         /* another GPU: kernels are empty, and never started (wgmma.h) */

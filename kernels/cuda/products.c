@@ -105,7 +105,8 @@ int products_ready(struct dev *d, struct err *e)
 {
     struct products *p = of(d);
     const struct wish *w = p->wish;
-    wgmma_open(d, &p->wgmma, w->use);
+    if (wgmma_open(d, &p->wgmma, w->use, e) < 0)
+        return -e->code;
     if (p->wgmma.encode && dev_check(d, e) < 0)
         return err_add(e, "looking at wgmma (SHARDLINE_CUDA=mma does not)");
     products_numerics(d);

@@ -2,6 +2,7 @@
  * (emu/emu.h) where a test runs the same text on a CPU; nothing else in this room writes PTX, so that nothing else goes untested.
  *
  * cuda_launch(d, kernel, blocks, threads, shared, arguments...)   starts a kernel on the device's stream; shared: bytes of dynamic shared memory
+ * cuda_launch_clusters(d, kernel, cluster, blocks, ...)   so many blocks of neighbouring numbers run side by side (sm_90: hopper.cuh); blocks: a multiple of it
  * SHARED(name)           in a kernel: that memory, at a multiple of 128 bytes
  * cp_async16(to, from, n)   16 bytes to shared memory, both at multiples of 16, of which n are read (the rest becomes zero; from is any valid address
  *                        then); cp_async_commit() ends a group, cp_async_wait<N>() waits for all but the newest N groups of this thread
@@ -54,10 +55,11 @@ static inline uint32_t bf16_pair(float lo, float hi)
 }
 static inline float fma_ftz(float a, float b, float sum) { return fma_flushed(flushed(a), flushed(b), flushed(sum)); }
 
-template <class... P, class... A> static void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 blocks, unsigned threads, size_t shared, A... args)
+template <class... P, class... A>
+static void cuda_launch_clusters(struct dev *d, void (*kernel)(P...), unsigned cluster, dim3 blocks, unsigned threads, size_t shared, A... args)
 {
     auto call = [=]() { kernel(args...); };
-    const int ok = emu_launch({ blocks.x, blocks.y, blocks.z }, { threads, 1, 1 }, shared, [](void *c) { (*(decltype(call) *)c)(); }, &call, sizeof call);
+    const int ok = emu_launch({ blocks.x, blocks.y, blocks.z }, cluster, { threads, 1, 1 }, shared, [](void *c) { (*(decltype(call) *)c)(); }, &call, sizeof call);
     cuda_well(d, ok ? cudaSuccess : cudaErrorLaunchFailure, "running a kernel");
 }
 
@@ -112,14 +114,31 @@ static __device__ __forceinline__ float fma_ftz(float a, float b, float sum)
     return r;
 }
 
-/* More than 48 KiB of shared memory must be asked for, once a kernel. */
-template <class... P, class... A> static void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 blocks, unsigned threads, size_t shared, A... args)
+template <class... P, class... A>
+static void cuda_launch_clusters(struct dev *d, void (*kernel)(P...), unsigned cluster, dim3 blocks, unsigned threads, size_t shared, A... args)
 {
+    cudaLaunchAttribute side_by_side = {};
+    cudaLaunchConfig_t c = {};
+    side_by_side.id = cudaLaunchAttributeClusterDimension;
+    side_by_side.val.clusterDim.x = cluster;
+    side_by_side.val.clusterDim.y = side_by_side.val.clusterDim.z = 1;
+    c.gridDim = blocks;
+    c.blockDim = dim3(threads);
+    c.dynamicSmemBytes = shared;
+    c.stream = cuda_stream(d);
+    c.attrs = &side_by_side;
+    c.numAttrs = cluster > 1;
+    /* more than 48 KiB of shared memory must be asked for, once a kernel */
     if (shared > 48 * 1024 && !cuda_well(d, cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared), "shared memory for a kernel"))
         return;
-    kernel<<<blocks, threads, shared, cuda_stream(d)>>>(args...);
+    cuda_well(d, cudaLaunchKernelEx(&c, kernel, P(args)...), "starting a kernel");
     cuda_well(d, cudaGetLastError(), "starting a kernel");
 }
 #endif
+
+template <class... P, class... A> static void cuda_launch(struct dev *d, void (*kernel)(P...), dim3 blocks, unsigned threads, size_t shared, A... args)
+{
+    cuda_launch_clusters(d, kernel, 1, blocks, threads, shared, args...);
+}
 
 #endif

@@ -2,6 +2,8 @@
 #include "kernels/cuda/wgmma.cuh"
 
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 static_assert(sizeof(struct group_job) + sizeof(int) <= 4096, "a kernel's arguments");
 
@@ -53,70 +55,119 @@ static int fits_boxes(const struct gemm_job &j)
     return 1;
 }
 
-template <class T, enum form F> static void start(struct dev *d, const struct gemm_job &j, int slots, int boxes)
+/* What a size is to the choice. shared: of a block, for so many sums that wait. */
+struct size {
+    void (*start)(struct dev *d, const struct size *s, const struct gemm_job &j, int slots, int boxes, int64_t blocks);
+    const char *name;
+    int rows, cols, cluster, waits, first, per_processor, clocks;
+    size_t pipe_bytes;
+};
+
+static size_t shared_of(const struct size *s, int slots) { return s->pipe_bytes + slots_bytes(slots, s->cols / 2, s->first, s->rows * 2); }
+/* Tiles of a cluster: one below the other. */
+static int64_t tiles_together(const struct size *s, const struct gemm_job &j) { return tiles_of(j, s->rows * s->cluster, s->cols); }
+
+/* blocks: that run at a time. */
+template <class T, enum form F> static void start(struct dev *d, const struct size *s, const struct gemm_job &j, int slots, int boxes, int64_t blocks)
 {
     struct group_job g = {};
     int well = 1;
+    const int64_t n = tiles_together(s, j), clusters = blocks / T::CLUSTER > 1 ? blocks / T::CLUSTER : 1;
     g.j = j;
     g.boxes = boxes;
-    for (int s = 0; s < j.n_parts && boxes; s++) {
-        const int64_t k = contraction(j, s);
+    g.n_tiles = (unsigned)n;
+    for (int i = 0; i < j.n_parts && boxes; i++) {
+        const int64_t k = contraction(j, i);
         if (!k)
             continue;                    /* nobody will ask for it */
-        well &= describe(cuda_wgmma(d), &g.a[s], T::A_ACROSS ? across(j.a[s], j.rows, k) : by_rows(j.a[s], j.rows, k, T::ROWS));
-        well &= describe(cuda_wgmma(d), &g.b[s], F == FORM_LINEAR ? panels(j.b[s], j.cols, k, T::COLS) : across(j.b[s], j.cols, k));
+        well &= describe(cuda_wgmma(d), &g.a[i], T::A_ACROSS ? across(j.a[i], j.rows, k) : by_rows(j.a[i], j.rows, k, T::ROWS));
+        well &= describe(cuda_wgmma(d), &g.b[i], F == FORM_LINEAR ? panels(j.b[i], j.cols, k, T::SHARE) : across(j.b[i], j.cols, k));
     }
     if (cuda_well(d, well ? cudaSuccess : cudaErrorInvalidValue, "describing a matrix to the GPU"))
-        cuda_launch(d, group_kernel<T>, tiles_of(j, T::ROWS, T::COLS), T::THREADS, (size_t)T::PIPE_BYTES + (size_t)slots * T::SLOT_BYTES, g, slots);
+        cuda_launch_clusters(d, group_kernel<T>, T::CLUSTER, (unsigned)((n < clusters ? n : clusters) * T::CLUSTER), T::THREADS, shared_of(s, slots), g, slots);
 }
 
-/* ---- a product, by size: the first row whose shared memory the GPU has and that gives all of it work; the last one at any rate ---- */
-typedef void group_starter(struct dev *d, const struct gemm_job &j, int slots, int boxes);
-struct size { group_starter *start; int rows, cols; size_t pipe_bytes, slot_bytes; };
-template <enum form F, int GROUPS, int COLS, int STAGES> static constexpr struct size size_of()
+/* ---- a product, by size ---- */
+template <enum form F, int GROUPS, int COLS, int STAGES, int WAITS, int FIRST, int CLUSTER> static constexpr struct size size_of(const char *name, int clocks)
 {
-    typedef group_tiling<F, GROUPS, COLS, STAGES> T;
-    return { start<T, F>, T::ROWS, T::COLS, (size_t)T::PIPE_BYTES, (size_t)T::SLOT_BYTES };
+    typedef group_tiling<F, GROUPS, COLS, STAGES, WAITS, FIRST, CLUSTER> T;
+    return { start<T, F>, name, T::ROWS, T::COLS, CLUSTER, WAITS, FIRST, T::PER_PROCESSOR, clocks, (size_t)T::PIPE_BYTES };
 }
-#define SIZES(form, last) { size_of<form, 2, 128, 5>(), size_of<form, 2, 128, 3>(), size_of<form, 2, 64, 4>(), size_of<form, 1, last, 4>() }
-static const struct size sizes[FORMS][WGMMA_SIZES] = { SIZES(FORM_LINEAR, 32), SIZES(FORM_DX, 64), SIZES(FORM_DW, 64) };
+/* The number behind the name: clocks of 64 elements of the contraction (README.md's estimate). */
+#define SIZES(form, last, last_name, last_clocks)                                                                        \
+    { size_of<form, 2, 256, 4, 0, 0, 2>("128x256", 1024), size_of<form, 2, 128, 4, 1, 32, 2>("128x128", 640), size_of<form, 2, 64, 4, 1, 32, 1>("128x64", 448), \
+      size_of<form, 1, last, 4, 1, 0, 1>(last_name, last_clocks) }
+static const struct size sizes[FORMS][WGMMA_SIZES] = { SIZES(FORM_LINEAR, 32, "64x32", 192), SIZES(FORM_DX, 64, "64x64", 256), SIZES(FORM_DW, 64, "64x64", 256) };
+
+static int has_room(const struct size *s, const struct gemm_job &j, int slots, size_t shared_most) { return (s->waits || j.n_leaves == 1) && shared_of(s, slots) <= shared_most; }
+
+/* The size that is through with all tiles first, of those that have the room; NULL: none has. */
+static const struct size *choose(const struct wgmma *w, const struct size *of_form, const struct gemm_job &j, int slots, size_t shared_most, int64_t processors)
+{
+    const struct size *best = NULL;
+    int64_t least = 0;
+    for (int i = 0; i < WGMMA_SIZES; i++) {
+        const struct size *s = &of_form[i];
+        const int64_t at_a_time = processors > s->cluster ? processors / s->cluster : 1, clocks = (tiles_together(s, j) + at_a_time - 1) / at_a_time * s->clocks;
+        if (!has_room(s, j, slots, shared_most) || (w->only && i + 1 != w->only))
+            continue;
+        if (!strcmp(s->name, w->first))
+            return s;
+        if (!best || clocks < least)
+            best = s, least = clocks;
+    }
+    return best;
+}
 
 int wgmma_start(struct dev *d, const struct gemm_job &j, enum form form, int slots, size_t shared_most, int64_t processors)
 {
     const struct wgmma *w = cuda_wgmma(d);
-    if (w->use == WGMMA_OFF)
-        return 0;
     const int boxes = fits_boxes(j), alone = w->use == WGMMA_ALONE;
-    for (int i = 0; i < WGMMA_SIZES && (boxes || alone); i++) {
-        const struct size *s = &sizes[form][i];
-        const int fills = w->only ? i + 1 == w->only : tiles_of(j, s->rows, s->cols) >= processors;
-        if (s->pipe_bytes + (size_t)slots * s->slot_bytes > shared_most || (!fills && (w->only || !alone || i + 1 < WGMMA_SIZES)))
-            continue;
-        s->start(d, j, slots, boxes);
-        return 1;
+    if (w->use == WGMMA_OFF || (!alone && !boxes))
+        return 0;
+    const struct size *s = choose(w, sizes[form], j, slots, shared_most, processors);
+    if (!s) {
+        cuda_well(d, alone && !w->only ? cudaErrorInvalidValue : cudaSuccess, "a product of more leaves than one call takes");
+        return alone && !w->only;
     }
-    if (w->only)
-        return 0;                        /* a size that this GPU has no shared memory for */
-    cuda_well(d, alone ? cudaErrorInvalidValue : cudaSuccess, "a product of more leaves than one call takes");
-    return alone;
+    const int fills = tiles_together(s, j) * s->cluster * 2 > processors;
+    if (!alone && !fills)
+        return 0;                        /* mma has smaller tiles */
+    s->start(d, s, j, slots, boxes, (w->only ? (int64_t)CHECK_PROCESSORS : processors) * s->per_processor);
+    return 1;
 }
 
 /* ---- opening ---- */
-void wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use wish)
+/* Is there a size of that name in any form. */
+static int known(const char *name)
 {
+    int found = !*name;
+    for (int f = 0; f < FORMS; f++)
+        for (int i = 0; i < WGMMA_SIZES; i++)
+            found |= !strcmp(name, sizes[f][i].name);
+    return found;
+}
+
+int wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use wish, struct err *e)
+{
+    const char *first = getenv("SHARDLINE_WGMMA");
     struct cudaDeviceProp prop;
     enum cudaDriverEntryPointQueryResult found;
     int index = 0;
     *w = {};
+    if (first && !known(first))
+        return err_set(e, ERR_USAGE, "SHARDLINE_WGMMA=%s: use 128x256, 128x128, 128x64, 64x64 or 64x32", first);
+    snprintf(w->first, sizeof w->first, "%s", first ? first : "");
     if (!cuda_well(d, cudaGetDevice(&index), "asking the GPU") || !cuda_well(d, cudaGetDeviceProperties(&prop, index), "asking the GPU") || prop.major != 9 || wish == WGMMA_OFF)
-        return;
+        return 0;
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &w->encode, 12000, cudaEnableDefault, &found) != cudaSuccess || found != cudaDriverEntryPointSuccess) {
         w->encode = NULL;
         snprintf(w->why, sizeof w->why, "without wgmma: the driver has no cuTensorMapEncodeTiled");
         (void)cudaGetLastError();
-        return;
+        return 0;
     }
     w->use = wish;
     if (wish == WGMMA_ASK)
         wgmma_check(d, w);
+    return 0;
 }

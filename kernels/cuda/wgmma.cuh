@@ -1,13 +1,17 @@
-/* wgmma.cuh - products on Hopper's own tensor-core instructions: a block makes 64 GROUPS x COLS of the result, each group of 4 warps 64 rows of it, through
- * STAGES tiles of 64 elements of the contraction, which one more group of warps brings.
+/* wgmma.cuh - products on Hopper's own tensor-core instructions: a block makes tiles of 64 GROUPS x COLS of the result, one after the other, each group of
+ * 4 warps 64 rows of it, through STAGES pieces of 64 elements of the contraction, which one more group of warps brings, also those of the next tile while
+ * the last one is written.
  *
  *     bring: wait empty[stage] -> copies of boxes -> full[stage]      multiply: wait full[stage] -> mma_group x 4 -> wait -> empty[stage]
+ *
+ * CLUSTER blocks that run side by side have tiles below one another, so the same columns: each brings a share of B to all of them, and waits until all have
+ * given the stage back.
  *
  * The order is that of gemm_tile.cuh, a step of 16 an mma_group. What mma_group rounds inside of a step need not be what mma does: wgmma.h says who
  * multiplies then. Copies of boxes want addresses and rows at multiples of 16 bytes and leaves of whole steps; what has not is brought by the
  * threads of the bringing group, element by element: right, and slow.
  *
- * A tile of A by rows is [rows][64]; what is across lies in boxes of BOX columns, [64][BOX], box after box. Rows of 128 or 64 bytes are swizzled. */
+ * A stage of A by rows is [rows][64]; what is across lies in boxes of BOX columns, [64][BOX], box after box. Rows of 128 or 64 bytes are swizzled. */
 #ifndef SHARDLINE_KERNELS_CUDA_WGMMA_CUH
 #define SHARDLINE_KERNELS_CUDA_WGMMA_CUH
 
@@ -20,31 +24,33 @@ constexpr int GROUP = 128, DEEP = 64, BOX_A = 64, ATOM = 1024;         /* DEEP: 
 struct group_job {
     struct gemm_job j;
     int boxes;                           /* 0: threads bring the operands, element by element */
+    unsigned n_tiles;                    /* of CLUSTER blocks together */
     CUtensorMap a[PARTS_MAX], b[PARTS_MAX];
 };
 
-template <enum form F, int GROUPS_, int COLS_, int STAGES_> struct group_tiling {
+/* WAITS, FIRST: of gemm_tile.cuh's fold. */
+template <enum form F, int GROUPS_, int COLS_, int STAGES_, int WAITS_, int FIRST_, int CLUSTER_> struct group_tiling {
     static constexpr bool A_ACROSS = F == FORM_DW;
-    static constexpr int GROUPS = GROUPS_, ROWS = GROUPS * 64, COLS = COLS_, STAGES = STAGES_, THREADS = (GROUPS + 1) * GROUP, NUMBERS = COLS / 2;
-    static constexpr int BOX_B = F == FORM_LINEAR ? PANEL : 64;        /* packed panels are boxes already */
+    static constexpr int GROUPS = GROUPS_, ROWS = GROUPS * 64, COLS = COLS_, STAGES = STAGES_, WAITS = WAITS_, FIRST = FIRST_, CLUSTER = CLUSTER_, THREADS = (GROUPS + 1) * GROUP, NUMBERS = COLS / 2;
+    static constexpr int BOX_B = F == FORM_LINEAR ? PANEL : 64, SHARE = COLS / CLUSTER;     /* packed panels are boxes already; SHARE: columns of B that a block brings */
     static constexpr int TILE_A = ROWS * DEEP, STAGE = TILE_A + COLS * DEEP;       /* halves */
-    static constexpr int PIPE_BYTES = ATOM + STAGES * STAGE * 2 + STAGES * 16, SLOT_BYTES = NUMBERS * GROUPS * GROUP * 4;
-    static_assert(COLS % BOX_B == 0);
+    static constexpr int PIPE_BYTES = ATOM + STAGES * STAGE * 2 + STAGES * 16;
+    static constexpr int PER_PROCESSOR = GROUPS > 1 ? 1 : 2;           /* blocks for whose registers a multiprocessor has room */
+    static_assert(SHARE % BOX_B == 0);
 };
 
 #if HOPPER
 template <class T> struct pipe {
-    uint16_t *stage;
-    uint64_t *full, *empty;
+    uint16_t *stage;                     /* [STAGES], behind them the barriers, behind those sums that wait */
     int turn, parity;
 
     GPU_METHOD void begin(unsigned char *memory)
     {
         stage = (uint16_t *)(memory + (0u - window_address(memory)) % ATOM);
-        full = (uint64_t *)(stage + T::STAGES * T::STAGE);
-        empty = full + T::STAGES;
         turn = parity = 0;
     }
+    GPU_METHOD uint64_t *full(int which) const { return (uint64_t *)(stage + T::STAGES * T::STAGE) + which; }
+    GPU_METHOD uint64_t *empty(int which) const { return full(T::STAGES + which); }
     GPU_METHOD uint16_t *tile() const { return stage + turn * T::STAGE; }
     GPU_METHOD void next()
     {
@@ -53,12 +59,42 @@ template <class T> struct pipe {
     }
 };
 
+/* The tiles of this block, and where its part of one is. */
+template <class T> struct tile_walk {
+    unsigned at, step, n;
+    int rank;                            /* of this block in its cluster */
+    GPU_METHOD void begin(const struct group_job &g)
+    {
+        rank = T::CLUSTER > 1 ? (int)(blockIdx.x % T::CLUSTER) : 0;
+        at = blockIdx.x / T::CLUSTER;
+        step = gridDim.x / T::CLUSTER;
+        n = g.n_tiles;
+    }
+    GPU_METHOD int more() const { return at < n; }
+    GPU_METHOD void next() { at += step; }
+    GPU_METHOD struct corner corner(const struct gemm_job &j) const
+    {
+        struct corner c = corner_of<T::ROWS * T::CLUSTER, T::COLS>(at, j);
+        c.r += rank * T::ROWS;
+        return c;
+    }
+};
+
 /* ---- who brings ---- */
-template <class T> GPU void bring_boxes(const pipe<T> &p, const struct group_job &g, const struct corner &at, const walk<DEEP> &w)
+/* A box of B: to all blocks of the cluster. */
+template <class T> GPU void bring_shared(uint16_t *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar)
 {
-    uint16_t *const a = p.tile(), *const b = a + T::TILE_A;
-    uint64_t *const bar = &p.full[p.turn];
-    bar_arrive_bytes(bar, T::STAGE * 2);
+    if constexpr (T::CLUSTER > 1)
+        copy_box_to_all(to, map, x, y, z, bar, (1 << T::CLUSTER) - 1);
+    else
+        copy_box(to, map, x, y, z, bar);
+}
+template <class T> GPU void bring_boxes(const pipe<T> &p, const struct group_job &g, const struct corner &at, int rank, const walk<DEEP> &w)
+{
+    const int share = rank * T::SHARE;
+    uint16_t *const a = p.tile(), *const b = a + T::TILE_A + share * DEEP;
+    uint64_t *const bar = p.full(p.turn);
+    bar_arrive_bytes(bar, T::STAGE * 2); /* the others' shares of B too */
     if (T::A_ACROSS) {
         GPU_UNROLL
         for (int i = 0; i < T::ROWS / BOX_A; i++)
@@ -67,11 +103,11 @@ template <class T> GPU void bring_boxes(const pipe<T> &p, const struct group_job
         copy_box(a, &g.a[w.s], w.k, at.r, 0, bar);
     }
     if (T::BOX_B == PANEL) {             /* all panels are one box */
-        copy_box(b, &g.b[w.s], 0, w.k, at.c / PANEL, bar);
+        bring_shared<T>(b, &g.b[w.s], 0, w.k, (at.c + share) / PANEL, bar);
     } else {
         GPU_UNROLL
-        for (int i = 0; i < T::COLS / T::BOX_B; i++)
-            copy_box(b + i * T::BOX_B * DEEP, &g.b[w.s], at.c + i * T::BOX_B, w.k, 0, bar);
+        for (int i = 0; i < T::SHARE / T::BOX_B; i++)
+            bring_shared<T>(b + i * T::BOX_B * DEEP, &g.b[w.s], at.c + share + i * T::BOX_B, w.k, 0, bar);
     }
 }
 
@@ -107,21 +143,25 @@ template <class T> GPU void bring_elements(const pipe<T> &p, const struct gemm_j
         bring_rows_slowly(a, T::ROWS, j.a[w.s], at.r, j.rows, w.k, w.length(), thread);
     bring_across_slowly<T::BOX_B>(a + T::TILE_A, T::COLS, j.b[w.s], at.c, j.cols, w.k, w.length(), thread);
     writes_ready();
-    bar_arrive(&p.full[p.turn]);
+    bar_arrive(p.full(p.turn));
 }
 
-template <class T> GPU void bring_all(pipe<T> p, const struct group_job &g, const struct corner &at, int thread)
+template <class T> GPU void bring_all(pipe<T> p, const struct group_job &g, int thread)
 {
+    tile_walk<T> t;
     walk<DEEP> w;
     if (g.boxes && thread)
         return;
-    for (w.begin(g.j, 0); w.g < g.j.n_leaves; w.next(g.j), p.next()) {
-        if (!bar_wait(&p.empty[p.turn], p.parity ^ 1, 1))
-            return;
-        if (g.boxes)
-            bring_boxes<T>(p, g, at, w);
-        else
-            bring_elements<T>(p, g.j, at, w, thread);
+    for (t.begin(g); t.more(); t.next()) {
+        const struct corner at = t.corner(g.j);
+        for (w.begin(g.j, 0); w.g < g.j.n_leaves; w.next(g.j), p.next()) {
+            if (!bar_wait(p.empty(p.turn), p.parity ^ 1, 1))
+                return;
+            if (g.boxes)
+                bring_boxes<T>(p, g, at, t.rank, w);
+            else
+                bring_elements<T>(p, g.j, at, w, thread);
+        }
     }
 }
 
@@ -153,76 +193,94 @@ template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int 
     }
 }
 
+/* A stage goes back to all who bring to it: a warp's lane for each. */
+template <class T> GPU void give_back(const pipe<T> &p, int stage, int lane)
+{
+    if (stage < 0 || lane >= T::CLUSTER)
+        return;
+    if constexpr (T::CLUSTER > 1)
+        bar_arrive_at(p.empty(stage), lane);
+    else
+        bar_arrive(p.empty(stage));
+}
+
 /* A leaf. The newest tile is under way while the one before it is given back. well: every tile came; no branch, wgmma must not be in one. */
 template <class T> GPU void multiply_leaf(float *acc, pipe<T> &p, walk<DEEP> &w, int &well, const struct gemm_job &j, int leaf, int group, int lane)
 {
     int before = -1;
     group_hold<T::NUMBERS>(acc);
     for (; w.g == leaf; w.next(j), p.next()) {
-        well &= bar_wait(&p.full[p.turn], p.parity, well);
+        well &= bar_wait(p.full(p.turn), p.parity, well);
         multiply_tile<T>(acc, p.tile(), group, w.length());
         group_wait<1>();
-        if (before >= 0 && lane == 0)
-            bar_arrive(&p.empty[before]);
+        give_back<T>(p, before, lane);
         before = p.turn;
     }
     group_wait<0>();
     group_hold<T::NUMBERS>(acc);
-    if (before >= 0 && lane == 0)
-        bar_arrive(&p.empty[before]);
+    give_back<T>(p, before, lane);
 }
 
-template <class T> GPU void multiply_all(pipe<T> p, const struct gemm_job &j, const struct corner &at, unsigned char *slot, int slots, int group)
+template <class T> GPU void multiply_all(pipe<T> p, const struct group_job &g, int slots, int group)
 {
-    const int thread = (int)threadIdx.x, lane = thread % 32, row = at.r + group * 64 + thread % GROUP / 32 * 16 + lane / 4, col = at.c + lane % 4 * 2;
-    const auto where = [&](int i) -> int64_t {
-        const int r = row + i / 2 % 2 * 8, c = col + i / 4 * 8 + i % 2;
-        return r < j.rows && c < j.cols ? r * j.ld + c : -1;
-    };
-    float acc[T::NUMBERS] = { 0 };
-    fold<T::NUMBERS, T::GROUPS * GROUP> sum;
+    const struct gemm_job &j = g.j;
+    const int thread = (int)threadIdx.x, lane = thread % 32;
+    float acc[T::NUMBERS];
+    fold<T::NUMBERS, T::GROUPS * GROUP, T::FIRST, T::WAITS> sum;
+    tile_walk<T> t;
     walk<DEEP> w;
     int well = 1;
-    sum.begin(j, slot, slots, thread);
-    w.begin(j, 0);
-    for (int g = 0; g < j.n_leaves; g++) {
-        multiply_leaf<T>(acc, p, w, well, j, g, group, lane);
-        if (!well) {                     /* seen by everyone, hung for nobody */
-            GPU_UNROLL
-            for (int i = 0; i < T::NUMBERS; i++)
-                acc[i] = __uint_as_float(0x7fffffffu);
+    for (t.begin(g); t.more(); t.next()) {
+        const struct corner at = t.corner(j);
+        GPU_UNROLL
+        for (int i = 0; i < T::NUMBERS; i++)
+            acc[i] = 0.0f;
+        const struct spot<T::NUMBERS> where = { j, at.r + group * 64 + thread % GROUP / 32 * 16 + lane / 4, at.c + lane % 4 * 2 };
+        sum.begin(j, p.empty(T::STAGES), slots, thread);
+        w.begin(j, 0);
+        for (int leaf = 0; leaf < (T::WAITS ? j.n_leaves : 1); leaf++) {
+            multiply_leaf<T>(acc, p, w, well, j, leaf, group, lane);
+            if (!well) {                 /* seen by everyone, hung for nobody */
+                GPU_UNROLL
+                for (int i = 0; i < T::NUMBERS; i++)
+                    acc[i] = __uint_as_float(0x7fffffffu);
+            }
+            sum.push(j, acc, where);
         }
-        sum.push(j, acc, where);
+        sum.end(j, acc, where);
     }
-    sum.end(j, where);
 }
 #endif
 
-template <class T> static __global__ void __launch_bounds__(T::THREADS, 1) group_kernel(const __grid_constant__ struct group_job g, int slots)
+template <class T> static __global__ void __launch_bounds__(T::THREADS, T::PER_PROCESSOR) group_kernel(const __grid_constant__ struct group_job g, int slots)
 {
 #if HOPPER
     SHARED(memory);
     const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0);       /* so that the compiler sees that a warp has one */
-    const struct corner at = corner_of<T::ROWS, T::COLS>(blockIdx.x, g.j);
     pipe<T> p;
     p.begin(memory);
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::STAGES; i++) {
-            bar_init(&p.full[i], g.boxes ? 1 : GROUP);
-            bar_init(&p.empty[i], T::GROUPS * 4);
+            bar_init(p.full(i), g.boxes ? 1 : GROUP);
+            bar_init(p.empty(i), T::GROUPS * 4 * T::CLUSTER);
         }
         bars_ready();
     }
-    __syncthreads();
+    if constexpr (T::CLUSTER > 1)        /* others write here */
+        cluster_meet();
+    else
+        __syncthreads();
     if (group == T::GROUPS) {
         if constexpr (T::GROUPS == 2)    /* 3 groups begin with 168 */
             registers_give<40>();
-        bring_all<T>(p, g, at, (int)threadIdx.x % GROUP);
+        bring_all<T>(p, g, (int)threadIdx.x % GROUP);
     } else {
         if constexpr (T::GROUPS == 2)
             registers_take<232>();
-        multiply_all<T>(p, g.j, at, (unsigned char *)(p.empty + T::STAGES), slots, group);
+        multiply_all<T>(p, g, slots, group);
     }
+    if constexpr (T::CLUSTER > 1)        /* nobody's memory goes while others may touch it */
+        cluster_meet();
 #endif
 }
 

@@ -1,5 +1,5 @@
 /* wgmma_check.c - what wgmma gives beside mma, looked at when the device is opened (wgmma.h): some products of every form, by mma and by
- * each size of wgmma's blocks: the small products here would choose the smallest alone.
+ * each size of wgmma's tiles, several of them a block: the small products here would choose the smallest alone, and one a block. What a size cannot make, mma makes.
  *
  * Numbers are of wide range and both signs, so that sums lose bits in every step: instructions that round otherwise differ in most elements. The bound is that
  * of the tests: steps x 2^-21 x the sum of the products' sizes, which is the product of the operands' absolute values. */
@@ -15,7 +15,7 @@
 #include "kernels/cuda/products.h"
 #include "kernels/fn.h"
 
-enum { M = 136, N = 144, K = 192, LEAVES = 4, MOST = 192 * 192, MATS = 6 };
+enum { M = 136, N = 264, K = 128, LEAVES = 8, MOST = M * N, MATS = 6 };
 enum { X, W, DY, ABS = 3 };              /* x [M][K], w [N][K], dy [M][N], and their absolute values */
 
 struct bench {
@@ -29,23 +29,25 @@ struct bench {
 static const int64_t shape[ABS][2] = { { M, K }, { N, K }, { M, N } };
 
 static struct mat mat_at(const struct bench *b, int which, int abs) { return mat_of(b->op[which + (abs ? ABS : 0)], DT_BF16, shape[which][0], shape[which][1], shape[which][1]); }
-static struct leaves cut(int64_t n)
+static struct leaves cut(int64_t n, int leaves)
 {
-    struct leaves l = { .n = LEAVES };
-    for (int i = 0; i < LEAVES; i++)
-        l.end[i] = n / LEAVES * (i + 1);
+    struct leaves l = { .n = leaves };
+    for (int i = 0; i < leaves; i++)
+        l.end[i] = n / leaves * (i + 1);
     return l;
 }
 
 /* ---- one product of each form: its number of elements ---- */
-static int64_t run_linear(struct bench *b, int abs)
+static int64_t linear(struct bench *b, int abs, int leaves)
 {
     struct mat w = mat_at(b, W, abs);
-    struct panels p = { b->packed, N, K, DT_BF16, cut(K) };
+    struct panels p = { b->packed, N, K, DT_BF16, cut(K, leaves) };
     b->ops->linear_pack(b->d, &p, 1, &w);
     b->ops->linear(b->d, mat_of(b->out, DT_F32, M, N, N), mat_at(b, X, abs), &p);
     return M * N;
 }
+static int64_t run_linear(struct bench *b, int abs) { return linear(b, abs, 1); }
+static int64_t run_leaves(struct bench *b, int abs) { return linear(b, abs, LEAVES); }
 static int64_t run_dx(struct bench *b, int abs)
 {
     struct mat dy = mat_at(b, DY, abs), w = mat_at(b, W, abs);
@@ -59,7 +61,9 @@ static int64_t run_dw(struct bench *b, int abs)
     b->ops->linear_dw(b->d, &acc, K, mat_at(b, DY, abs), mat_at(b, X, abs), 1, M);
     return N * K;
 }
-static const struct { int64_t (*run)(struct bench *, int abs); int steps; } forms[] = { { run_linear, K / 16 + LEAVES }, { run_dx, N / 16 + 1 }, { run_dw, (M + 15) / 16 + 1 } };
+static const struct { int64_t (*run)(struct bench *, int abs); int steps; } forms[] = {
+    { run_linear, K / 16 + 1 }, { run_leaves, K / 16 + LEAVES }, { run_dx, N / 16 + 1 }, { run_dw, (M + 15) / 16 + 1 }
+};
 
 /* 2: the same bits; 1: within the bound; 0: wrong. */
 static int compare(const struct bench *b, int64_t n, int steps)
@@ -103,7 +107,7 @@ static int look(struct bench *b, struct wgmma *w)
 /* Numbers in both forms; 0: no memory. */
 static int fill(struct bench *b, uint16_t *host)
 {
-    const struct leaves l = cut(K);
+    const struct leaves l = cut(K, LEAVES);
     for (int m = 0; m < MATS; m++) {
         const int64_t n = shape[m % ABS][0] * shape[m % ABS][1];
         for (int64_t i = 0; i < n; i++) {

@@ -13,7 +13,7 @@
 enum { BARS_MAX = 64, BOXES_MAX = 64, WINDOW = 384 };      /* WINDOW: address of the first byte, a multiple of 128 and not of 1024 */
 
 /* ---- pieces ---- */
-static struct piece { int16_t arriving, read, writer; uint32_t fence; } piece[EMU_SHARED_MAX / 16 + 1];      /* writer: thread + 1 */
+static struct piece { int16_t arriving, read, writer; uint32_t fence; } piece[EMU_CLUSTER_MAX][EMU_SHARED_MAX / 16 + 1];      /* writer: thread + 1 */
 static uint32_t fences[EMU_THREADS_MAX];
 
 uint32_t emu_window(const void *p)
@@ -35,7 +35,7 @@ void emu_proxy_fence(void) { fences[emu_here.linear]++; }
 
 void emu_touch_async(size_t at, int is_write)
 {
-    struct piece *p = &piece[at / 16];
+    struct piece *p = &piece[emu_here.rank][at / 16];
     if (p->arriving)
         emu_wrong("%s shared memory at byte %zu, where a copy has not arrived", is_write ? "writes" : "reads", at);
     if (!is_write)
@@ -48,7 +48,7 @@ void emu_touch_async(size_t at, int is_write)
 
 void emu_product_reads(size_t at, int begins)
 {
-    struct piece *p = &piece[at / 16];
+    struct piece *p = &piece[emu_here.rank][at / 16];
     if (begins && p->arriving)
         emu_wrong("multiplies shared memory at byte %zu, where a copy has not arrived", at);
     if (begins && p->writer && fences[p->writer - 1] == p->fence)
@@ -57,7 +57,7 @@ void emu_product_reads(size_t at, int begins)
 }
 
 /* ---- mbarriers ---- */
-static struct bar { const void *at; int count, left, phase, bytes, maker; uint32_t made_block, made_fence; } bars[BARS_MAX];   /* phase: that is not over; bytes: it still expects */
+static struct bar { const void *at; int count, left, phase, bytes, maker; uint32_t made_block, made_cluster, made_fence; } bars[BARS_MAX];   /* phase: that is not over; bytes: it still expects */
 static int n_bars;
 
 static struct bar *find_bar(const void *at)
@@ -73,7 +73,7 @@ static struct bar *bar_of(const void *at)
     struct bar *b = find_bar(at);
     if (!b)
         emu_wrong("no mbarrier was made at %p", at);
-    if (b->maker != emu_here.linear && b->made_block == emu_clock().block)
+    if (emu_rank_of(b->maker) != emu_here.rank ? b->made_cluster == emu_clock().cluster : b->maker != emu_here.linear && b->made_block == emu_clock().block)
         emu_wrong("thread %d made an mbarrier, with no barrier between", b->maker);
     return b;
 }
@@ -90,7 +90,7 @@ void emu_bar_init(void *at, int n)
 {
     if (n_bars == BARS_MAX || find_bar(at) || n < 1 || ((uintptr_t)at & 7))
         emu_wrong("an mbarrier at %p for %d arrivals: more than %d, or twice, or at no multiple of 8", at, n, BARS_MAX);
-    bars[n_bars++] = (struct bar){ .at = at, .count = n, .left = n, .maker = emu_here.linear, .made_block = emu_clock().block, .made_fence = fences[emu_here.linear] };
+    bars[n_bars++] = (struct bar){ .at = at, .count = n, .left = n, .maker = emu_here.linear, .made_block = emu_clock().block, .made_cluster = emu_clock().cluster, .made_fence = fences[emu_here.linear] };
 }
 
 void emu_bar_arrive(void *at, int bytes)
@@ -101,6 +101,14 @@ void emu_bar_arrive(void *at, int bytes)
     b->bytes += bytes;
     b->left--;
     look_at(b);
+}
+
+void emu_bar_arrive_at(void *at, int rank)
+{
+    void *there = emu_at_rank(at, rank);
+    if (!there)
+        emu_wrong("arrives at an mbarrier of block %d of the cluster, which has ended or is not there", rank);
+    emu_bar_arrive(there, 0);
 }
 
 struct wish { const struct bar *b; int parity; };
@@ -142,14 +150,17 @@ CUresult cuTensorMapEncodeTiled(CUtensorMap *to, CUtensorMapDataType type, cuuin
     return well ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
 }
 
-static struct box { struct map m; int at[3]; char *to; struct bar *bar; } boxes[BOXES_MAX];    /* under way */
-static int n_boxes;
+static struct box { struct map m; int at[3], rank; char *to; struct bar *bar; } boxes[BOXES_MAX];     /* under way; rank: of the block that they come to */
+static int n_boxes, n_lost;              /* lost: that came to a block which had ended */
 
 static int box_bytes(const struct map *m) { return (int)(m->box[0] * m->box[1] * m->box[2]) * 2; }
 
-void emu_copy_box(void *to, const void *map, int x, int y, int z, void *bar)
+static void begin_box(int rank, void *to, const void *map, int x, int y, int z, void *bar)
 {
-    struct box b = { .at = { x, y, z }, .to = to, .bar = bar_of(bar) };
+    struct box b = { .at = { x, y, z }, .rank = rank, .to = emu_at_rank(to, rank) };
+    if (!b.to)
+        emu_wrong("copies a box to block %d of the cluster, which has ended or is not there", rank);
+    b.bar = bar_of(emu_at_rank(bar, rank));
     memcpy(&b.m, map, sizeof b.m);
     const int bytes = box_bytes(&b.m);
     const uint32_t at = emu_window(to);
@@ -161,14 +172,22 @@ void emu_copy_box(void *to, const void *map, int x, int y, int z, void *bar)
         emu_wrong("a swizzled box goes to %u of shared memory: use a multiple of %d", at, b.m.row_bytes * 8);
     emu_of_window(at, (size_t)bytes, "a box");
     for (uint32_t i = 0; i < (uint32_t)bytes / 16; i++) {
-        struct piece *p = &piece[(at - WINDOW) / 16 + i];
+        struct piece *p = &piece[rank][(at - WINDOW) / 16 + i];
         if (p->arriving || p->read)
             emu_wrong("a copy begins at byte %u of shared memory, where %s under way", at - WINDOW + i * 16, p->read ? "a product is" : "another copy is");
         p->arriving = 1;
         p->writer = 0;
     }
-    memset(to, 0xff, (size_t)bytes);
+    memset(b.to, 0xff, (size_t)bytes);
     boxes[n_boxes++] = b;
+}
+
+void emu_copy_box(void *to, const void *map, int x, int y, int z, void *bar) { begin_box(emu_here.rank, to, map, x, y, z, bar); }
+void emu_copy_box_to(void *to, const void *map, int x, int y, int z, void *bar, int ranks)
+{
+    for (int r = 0; ranks >> r; r++)
+        if (ranks >> r & 1)
+            begin_box(r, to, map, x, y, z, bar);
 }
 
 /* Element (x, y, z) of the tensor, or zero. */
@@ -189,8 +208,10 @@ uint32_t emu_swizzle(uint32_t at, int row_bytes) { return at ^ (at >> 7 & (uint3
 static void arrive_box(int which)
 {
     const struct box b = boxes[which];
+    emu_here.rank = b.rank;
     const uint32_t base = emu_window(b.to);
     uint32_t at = base;
+    n_lost += !emu_at_rank(b.to, b.rank);
     for (uint32_t z = 0; z < b.m.box[2]; z++)
         for (uint32_t y = 0; y < b.m.box[1]; y++)
             for (uint32_t x = 0; x < b.m.box[0]; x++, at += 2) {
@@ -198,7 +219,7 @@ static void arrive_box(int which)
                 memcpy(b.to + (emu_swizzle(at, b.m.row_bytes) - base), &v, 2);
             }
     for (uint32_t i = 0; i < (at - base) / 16; i++)
-        piece[(base - WINDOW) / 16 + i].arriving = 0;
+        piece[b.rank][(base - WINDOW) / 16 + i].arriving = 0;
     boxes[which] = boxes[--n_boxes];
     b.bar->bytes -= (int)(at - base);
     look_at(b.bar);
@@ -220,7 +241,7 @@ void emu_async_begin(void)
 {
     memset(piece, 0, sizeof piece);
     memset(fences, 0, sizeof fences);
-    n_bars = n_boxes = 0;
+    n_bars = n_boxes = n_lost = 0;
     emu_groups_begin();
 }
 
@@ -228,6 +249,8 @@ const char *emu_async_left(void)
 {
     if (n_boxes)
         return "it ends with copies under way";
+    if (n_lost)
+        return "copies came to a block of the cluster that had ended";
     for (int i = 0; i < n_bars; i++)
         if (bars[i].bytes)
             return "an mbarrier was told of other bytes than came";

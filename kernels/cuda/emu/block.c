@@ -52,7 +52,7 @@ static void place_begin(struct place *p, char *stack, void (*fn)(void))
 #endif
 
 /* ---- state ---- */
-enum state { RUNS, AT_BARRIER, AT_WARP, AT_EVENT, ENDED };
+enum state { RUNS, AT_BARRIER, AT_MEETING, AT_WARP, AT_EVENT, ENDED };
 struct fiber { struct place place; char *stack; enum state state; struct emu_lane lane; const char *file; int line; void *asan; int (*ready)(void *); void *arg; const char *what; };       /* ready, arg, what: AT_EVENT */
 struct warp { unsigned waiting; uint32_t clock; };     /* waiting: lanes that are AT_WARP */
 
@@ -64,10 +64,12 @@ static struct {
     void *main_asan;
     const void *main_stack;
     size_t main_stack_bytes;
-    int n, at, n_barrier, n_ended, n_ready, stop;      /* n: threads; stop: a fault in this launch */
-    uint32_t clock;
-    char *shared;
-    size_t shared_bytes, arg_bytes;
+    int n, all, at, n_ended, n_met, stop;              /* n: threads of a block, all: of its cluster; stop: a fault in this launch */
+    struct { int n_barrier, n_ended; uint32_t clock; } of[EMU_CLUSTER_MAX];
+    unsigned first;                      /* x of the cluster's first block */
+    uint32_t clock, meetings;            /* clock: the newest of any block */
+    char *shared;                        /* a block's behind the other's */
+    size_t shared_bytes, apart, arg_bytes;
     void (*call)(void *arg);
     void *arg;
     char fault[512];
@@ -75,15 +77,26 @@ static struct {
 
 const char *emu_fault(void) { return block.fault; }
 void emu_forget(void) { block.fault[0] = 0; }
-void *emu_shared(void) { return block.shared; }
 char *emu_shared_at(size_t *bytes)
 {
     *bytes = block.shared_bytes;
-    return block.shared;
+    return block.shared ? block.shared + block.apart * (size_t)emu_here.rank : NULL;
+}
+void *emu_shared(void)
+{
+    size_t bytes;
+    return emu_shared_at(&bytes);
+}
+int emu_rank_of(int linear) { return linear / block.n; }
+void *emu_at_rank(void *p, int rank)
+{
+    if (rank < 0 || rank >= block.all / block.n || block.of[rank].n_ended == block.n)
+        return NULL;
+    return (char *)p + (rank - emu_here.rank) * (ptrdiff_t)block.apart;
 }
 struct emu_clock emu_clock(void)
 {
-    struct emu_clock c = { block.clock, block.warp[block.at / 32].clock };
+    struct emu_clock c = { block.of[emu_here.rank].clock, block.warp[block.at / 32].clock, block.meetings };
     return c;
 }
 int emu_on_stack(const void *p)
@@ -120,7 +133,7 @@ void emu_wrong(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    note("block (%u,%u,%u) thread %d: %s", emu_here.block.x, emu_here.block.y, emu_here.block.z, block.at, text);
+    note("block (%u,%u,%u) thread %d: %s", emu_here.block.x, emu_here.block.y, emu_here.block.z, block.at % block.n, text);
     block.stop = 1;
     leave(1);
 }
@@ -131,6 +144,7 @@ static void fiber_main(void)
     block.call(block.arg);
     block.fiber[block.at].state = ENDED;
     block.n_ended++;
+    block.of[emu_here.rank].n_ended++;
     leave(1);
     abort();                             /* nobody comes back here */
 }
@@ -138,12 +152,15 @@ static void fiber_main(void)
 static void go_to(int t)
 {
     struct fiber *f = &block.fiber[t];
+    const unsigned in = (unsigned)(t % block.n);
     block.at = t;
     emu_here.linear = t;
     emu_here.lane = t % 32;
-    emu_here.thread.x = (unsigned)t % emu_here.threads.x;
-    emu_here.thread.y = (unsigned)t / emu_here.threads.x % emu_here.threads.y;
-    emu_here.thread.z = (unsigned)t / (emu_here.threads.x * emu_here.threads.y);
+    emu_here.rank = t / block.n;
+    emu_here.block.x = block.first + (unsigned)emu_here.rank;
+    emu_here.thread.x = in % emu_here.threads.x;
+    emu_here.thread.y = in / emu_here.threads.x % emu_here.threads.y;
+    emu_here.thread.z = in / (emu_here.threads.x * emu_here.threads.y);
     LEAVING(&block.main_asan, f->stack, STACK_BYTES);
     emu_switch(&block.main, &f->place);
     ARRIVED(block.main_asan, NULL, NULL);
@@ -169,17 +186,35 @@ void emu_wait_for(int (*ready)(void *), void *arg, const char *what, const char 
         wait_as(AT_EVENT, file, line);
 }
 
+static void wake(int first, int n, enum state those)
+{
+    block.clock++;
+    for (int t = first; t < first + n; t++) {
+        block.of[t / block.n].clock = block.clock;
+        if (block.fiber[t].state == those)
+            block.fiber[t].state = RUNS;
+    }
+}
+
 void emu_barrier(const char *file, int line)
 {
-    if (++block.n_barrier < block.n) {
+    if (++block.of[emu_here.rank].n_barrier < block.n) {
         wait_as(AT_BARRIER, file, line);
         return;
     }
-    block.n_barrier = 0;
-    block.clock++;
-    for (int t = 0; t < block.n; t++)
-        if (block.fiber[t].state == AT_BARRIER)
-            block.fiber[t].state = RUNS;
+    block.of[emu_here.rank].n_barrier = 0;
+    wake(emu_here.rank * block.n, block.n, AT_BARRIER);
+}
+
+void emu_cluster_meet(const char *file, int line)
+{
+    if (++block.n_met < block.all) {
+        wait_as(AT_MEETING, file, line);
+        return;
+    }
+    block.n_met = 0;
+    block.meetings++;
+    wake(0, block.all, AT_MEETING);
 }
 
 /* ---- lanes that meet ---- */
@@ -237,7 +272,7 @@ static void describe(char *to, size_t room, int t)
     if (f->state == ENDED)
         snprintf(to, room, "thread %d has ended", t);
     else
-        snprintf(to, room, "thread %d waits in %s at %s:%d", t, f->state == AT_BARRIER ? "__syncthreads" : f->state == AT_EVENT ? f->what : kind_name[f->lane.kind], f->file, f->line);
+        snprintf(to, room, "thread %d waits in %s at %s:%d", t, f->state == AT_BARRIER ? "__syncthreads" : f->state == AT_MEETING ? "a cluster's barrier" : f->state == AT_EVENT ? f->what : kind_name[f->lane.kind], f->file, f->line);
 }
 
 /* Nobody can go on: one that waits, and the first that is somewhere else. */
@@ -247,7 +282,7 @@ static void note_stuck(void)
     int a = 0, b;
     while (block.fiber[a].state == ENDED)
         a++;
-    for (b = 0; b < block.n - 1; b++)
+    for (b = 0; b < block.all - 1; b++)
         if (block.fiber[b].state != block.fiber[a].state || block.fiber[b].line != block.fiber[a].line)
             break;
     describe(one, sizeof one, a);
@@ -255,23 +290,25 @@ static void note_stuck(void)
     note("block (%u,%u,%u): %s for ever, %s", emu_here.block.x, emu_here.block.y, emu_here.block.z, one, two);
 }
 
-static void run_block(int backwards)
+static void run_cluster(int backwards)
 {
-    block.n_ended = block.n_barrier = 0;
+    block.n_ended = block.n_met = 0;
+    memset(block.of, 0, sizeof block.of);
     memset(block.warp, 0, sizeof block.warp);
-    emu_copies_forget(block.n);
+    wake(0, block.all, ENDED);           /* a time of its own */
+    emu_copies_forget(block.all);
     emu_async_begin();
-    for (int t = 0; t < block.n; t++) {
+    for (int t = 0; t < block.all; t++) {
         block.fiber[t].state = RUNS;
         FRESH(block.fiber[t].stack);
         place_begin(&block.fiber[t].place, block.fiber[t].stack, fiber_main);
     }
     if (block.shared_bytes)
-        memset(block.shared, 0xff, block.shared_bytes);
-    while (block.n_ended < block.n) {
+        memset(block.shared, 0xff, block.apart * (size_t)(block.all / block.n));
+    while (block.n_ended < block.all) {
         int ran = 0;
-        for (int i = 0; i < block.n; i++) {
-            const int t = backwards ? block.n - 1 - i : i;
+        for (int i = 0; i < block.all; i++) {
+            const int t = backwards ? block.all - 1 - i : i;
             struct fiber *f = &block.fiber[t];
             if (f->state == AT_EVENT && f->ready(f->arg))
                 f->state = RUNS;
@@ -317,24 +354,27 @@ size_t emu_shared_limit(void)
     return limit < EMU_SHARED_MAX ? limit : EMU_SHARED_MAX;
 }
 
-int emu_launch(struct emu_dim blocks, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes)
+int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes)
 {
     const size_t n = (size_t)threads.x * threads.y * threads.z;
     block.stop = 0;
     if (block.fault[0])
         return 0;
-    if (n < 1 || n > EMU_THREADS_MAX || shared > emu_shared_limit() || !blocks.x || !blocks.y || !blocks.z || blocks.y > 65535 || blocks.z > 65535) {
-        note("a launch of (%u,%u,%u) blocks of %zu threads with %zu bytes of shared memory: a GPU takes 1 to %d and up to %zu", blocks.x, blocks.y, blocks.z, n,
-             shared, EMU_THREADS_MAX, emu_shared_limit());
+    if (n < 1 || n > EMU_THREADS_MAX || shared > emu_shared_limit() || !blocks.x || !blocks.y || !blocks.z || blocks.y > 65535 || blocks.z > 65535 ||
+        cluster < 1 || cluster > EMU_CLUSTER_MAX || blocks.x % cluster || (cluster > 1 && (n % 32 || n * cluster > EMU_THREADS_MAX))) {
+        note("a launch of (%u,%u,%u) blocks, %u a cluster, of %zu threads with %zu bytes of shared memory: a GPU takes 1 to %d and up to %zu", blocks.x, blocks.y, blocks.z,
+             cluster, n, shared, EMU_THREADS_MAX, emu_shared_limit());
         return 0;
     }
-    char *memory = shared ? aligned_alloc(1024, (shared + 1023) / 1024 * 1024) : NULL;
-    if ((shared && !memory) || !make_fibers((int)n)) {
+    block.apart = (shared + 1023) / 1024 * 1024;
+    char *memory = shared ? aligned_alloc(1024, block.apart * cluster) : NULL;
+    if ((shared && !memory) || !make_fibers((int)(n * cluster))) {
         note("no memory for a block's threads");
         free(memory);
         return 0;
     }
     block.n = (int)n;
+    block.all = (int)(n * cluster);
     block.shared = memory;
     block.shared_bytes = shared;
     block.call = call;
@@ -343,10 +383,11 @@ int emu_launch(struct emu_dim blocks, struct emu_dim threads, size_t shared, voi
     emu_here.threads = threads;
     emu_here.blocks = blocks;
     const size_t all = (size_t)blocks.x * blocks.y * blocks.z;
-    for (size_t i = 0; i < all && !block.stop; i++) {
+    for (size_t i = 0; i < all && !block.stop; i += cluster) {
+        block.first = (unsigned)(i % blocks.x);
+        emu_here.rank = 0;
         emu_here.block = (struct emu_dim){ (unsigned)(i % blocks.x), (unsigned)(i / blocks.x % blocks.y), (unsigned)(i / blocks.x / blocks.y) };
-        block.clock++;
-        run_block(i % 2);
+        run_cluster(i / cluster % 2);
     }
     free(memory);
     return !block.stop;

@@ -18,8 +18,11 @@
  *   - memory touched or multiplied before a copy has arrived, or written while a product reads it; bytes that an mbarrier waits for in vain
  *   - what threads wrote, multiplied without a proxy fence; registers of a product without the group's fence; a block that ends with any of it under way
  *
+ * Blocks of a cluster run together, each with a shared memory of its own. Reported: what goes to a block that has ended, or to a barrier of another block that
+ * was made with no meeting of the cluster between.
+ *
  * What it is not: a GPU's speed, its rounding inside of mma (here: exact products, summed in double, rounded once), other memory than shared seen in
- * a weak order, clusters. */
+ * a weak order. */
 #ifndef SHARDLINE_KERNELS_CUDA_EMU_EMU_H
 #define SHARDLINE_KERNELS_CUDA_EMU_EMU_H
 
@@ -30,17 +33,17 @@
 extern "C" {
 #endif
 
-enum { EMU_THREADS_MAX = 1024, EMU_SHARED_MAX = 227 * 1024, EMU_SHARED_STATIC_MAX = 48 * 1024 };
+enum { EMU_THREADS_MAX = 1024, EMU_CLUSTER_MAX = 2, EMU_SHARED_MAX = 227 * 1024, EMU_SHARED_STATIC_MAX = 48 * 1024 };
 /* Dynamic shared memory that a block may have: of the smallest GPU, 99 KiB, or as the environment's SHARDLINE_EMU_SHARED says, in KiB (sm_80: 163, sm_90: 227). */
 size_t emu_shared_limit(void);
 
 struct emu_dim { unsigned x, y, z; };
-/* The fiber that runs: what threadIdx and so on are. linear: the thread's number in its block; -1: no kernel runs. */
-struct emu_here { struct emu_dim thread, block, threads, blocks; int lane, linear; };
+/* The fiber that runs: what threadIdx and so on are. rank: of its block in the cluster; linear: the thread's number in the cluster; -1: no kernel runs. */
+struct emu_here { struct emu_dim thread, block, threads, blocks; int lane, rank, linear; };
 extern struct emu_here emu_here;
 
-/* Runs call(arg) for every thread of every block. 0: a fault, emu_fault says which. arg: the kernel's parameters. */
-int emu_launch(struct emu_dim blocks, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes);
+/* Runs call(arg) for every thread of every block, `cluster` blocks of neighbouring x at a time. 0: a fault, emu_fault says which. arg: the kernel's parameters. */
+int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes);
 /* The first fault since it was forgotten; "": none. A block with a fault is left at once, a launch ends there. */
 const char *emu_fault(void);
 void emu_forget(void);
@@ -70,6 +73,9 @@ void emu_bar_arrive(void *bar, int bytes);
 int emu_bar_wait(void *bar, int parity, const char *file, int line);
 void emu_proxy_fence(void);
 void emu_copy_box(void *to, const void *map, int x, int y, int z, void *bar);
+void emu_copy_box_to(void *to, const void *map, int x, int y, int z, void *bar, int ranks);      /* to the blocks whose bits are set */
+void emu_bar_arrive_at(void *bar, int rank);
+void emu_cluster_meet(const char *file, int line);
 enum emu_group_op { EMU_GROUP_FENCE, EMU_GROUP_MMA, EMU_GROUP_COMMIT, EMU_GROUP_WAIT };
 struct emu_product { float *acc; uint64_t a, b; int cols, a_across, b_across; };
 void emu_group(enum emu_group_op op, int arg, const struct emu_product *p, const char *file, int line);
@@ -77,12 +83,14 @@ void emu_group(enum emu_group_op op, int arg, const struct emu_product *p, const
 /* ---- between the files of the emulation ---- */
 struct emu_lane { enum emu_kind kind; unsigned mask; uint64_t v; int other; const char *file; int line; uint64_t result; };
 void emu_warp_run(struct emu_lane *const lane[32], unsigned mask);     /* all lanes of mask have come: results */
-/* The clock of races: a barrier moves it for the block, __syncwarp for the warp. */
-struct emu_clock { uint32_t block, warp; };
+/* The clock of races: a barrier moves it for the block, __syncwarp for the warp, a meeting for the cluster. */
+struct emu_clock { uint32_t block, warp, cluster; };
 struct emu_clock emu_clock(void);
 int emu_on_stack(const void *p);         /* of the running fiber */
 int emu_is_param(const void *p);
-char *emu_shared_at(size_t *bytes);
+char *emu_shared_at(size_t *bytes);      /* of the block emu_here.rank */
+void *emu_at_rank(void *p, int rank);    /* what p of that block's memory is in another one; NULL: it has ended, or is not there */
+int emu_rank_of(int linear);
 int emu_owns(const void *p, size_t bytes);             /* memory of the emulated device (runtime.c) */
 void emu_touch(const void *p, size_t bytes, int is_write);             /* shadow.c */
 /* The running fiber waits until ready(arg), asked whenever it could run; what: for the report when nobody can. */

@@ -2,7 +2,7 @@
  * product until they are waited for (PTX ISA, "Asynchronous warpgroup level matrix instructions").
  *
  * A product reads its operands as late as it may: in the wait that asks for it, when nobody else can go on. Until then its registers hold NaN. Sums as in
- * mma: exact products, added in double, rounded once. SHARDLINE_EMU_WGMMA=other: then to 20 bits; =wrong: rows of B exchanged; =wide: where B has 128
+ * mma: exact products, added in double, rounded once. SHARDLINE_EMU_WGMMA=other: then to 20 bits; =wrong: rows of B exchanged; =wide: where B has 256
  * columns. For tests of the self-check. */
 #include "kernels/cuda/emu/emu.h"
 
@@ -93,7 +93,7 @@ static void run(struct group *g, const struct emu_product *p)
         for (int i = 0; i < ROWS; i++)
             a[i][k] = value(&ma, i, k);
         for (int i = 0; i < p->cols; i++)
-            b[k ^ (sums == WRONG || (sums == WIDE && p->cols == 128))][i] = value(&mb, i, k);
+            b[k ^ (sums == WRONG || (sums == WIDE && p->cols == 256))][i] = value(&mb, i, k);
     }
     for (int t = 0; t < GROUP; t++)
         for (int i = 0; i < p->cols / 2; i++) {
@@ -188,6 +188,7 @@ int emu_groups_late(int backwards)
     for (int i = 0; i < GROUPS_MAX; i++) {
         struct group *g = &groups[backwards ? GROUPS_MAX - 1 - i : i];
         if (g->wanted) {
+            emu_here.rank = emu_rank_of((int)(g - groups) * GROUP);
             finish(g);
             return 1;
         }

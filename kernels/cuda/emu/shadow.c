@@ -7,7 +7,7 @@
 
 struct record { uint32_t block, warp; int16_t thread; int8_t lanes, warps; };       /* lanes, warps: several of them */
 struct cell { struct record write, read; };
-static struct cell dynamic_cell[EMU_SHARED_MAX / 2], static_cell[EMU_SHARED_STATIC_MAX / 2];
+static struct cell dynamic_cell[EMU_CLUSTER_MAX][EMU_SHARED_MAX / 2], static_cell[EMU_SHARED_STATIC_MAX / 2];
 
 /* What is declared __shared__, by the linker (words.h puts it there); not there where nothing is. */
 extern char __start_emu_static[] __attribute__((weak)), __stop_emu_static[] __attribute__((weak));
@@ -18,7 +18,7 @@ static struct cell *cell_of(const char *p)
     size_t bytes;
     const char *shared = emu_shared_at(&bytes);
     if (shared && p >= shared && p < shared + bytes)
-        return &dynamic_cell[(p - shared) / 2];
+        return &dynamic_cell[emu_here.rank][(p - shared) / 2];
     if (__start_emu_static && p >= __start_emu_static && p < __stop_emu_static && p - __start_emu_static < EMU_SHARED_STATIC_MAX)
         return &static_cell[(p - __start_emu_static) / 2];
     return 0;
