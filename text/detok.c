@@ -334,7 +334,8 @@ int token_bytes_fill(struct tokenizer *t, struct err *e)
     for (int32_t id = 0; id < v->n; id++) {
         a.n = 0;
         buf_add(&a, v->text.p + v->v[id].shown_off, v->v[id].shown_n);
-        for (int i = 0; i < t->decoder.n; i++) {
+        /* a part of a character is no text that later stages could read */
+        for (int i = 0; i < t->decoder.n && is_valid(a.p ? a.p : "", a.n); i++) {
             b.n = 0;
             TRY(single_step(&t->decoder.v[i], &a, &b, e));
             struct buf spare = a;

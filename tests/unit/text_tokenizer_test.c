@@ -180,6 +180,18 @@ TEST(tokens_stand_for_bytes_in_the_middle_of_a_text)
     tokenizer_close(t);
 }
 
+/* No wait: a regex that searched a part of a character for what follows it never came to its end. */
+TEST(a_byte_that_is_no_character_passes_the_stages_behind_it)
+{
+    struct tokenizer *t = must_open("{'model':{'vocab':{'<0xE9>':0,'" LB "':1,'<0xC3>':2,'<0x61>':3},'merges':[]},'decoder':{'type':'Sequence','decoders':["
+                                    "{'type':'ByteFallback'},{'type':'Fuse'},{'type':'Replace','pattern':{'Regex':'" LB "+|a'},'content':'-'}]}}");
+    size_t n;
+    CHECK_STR(tokenizer_token_bytes(t, 0, &n), "\xE9");
+    CHECK_STR(tokenizer_token_bytes(t, 3, &n), "-");
+    CHECK_STR(decoded(t, 0, IDS(1, 1, 3, 1, 0)), "---" BAD);
+    tokenizer_close(t);
+}
+
 TEST(strip_takes_characters_at_both_ends_and_no_more)
 {
     struct tokenizer *t = must_open("{'model':{'vocab':{'--a-':0,'---':1,'-':2,'b':3},'merges':[]},'decoder':{'type':'Sequence','decoders':[{'type':'Fuse'},"
