@@ -32,10 +32,29 @@ static int depth_of(const char *text, size_t n)
     return deepest;
 }
 
+static int is_blank(const char *text, size_t n)
+{
+    while (n && strchr(" \t\r\n", text[n - 1]) && text[n - 1])
+        n--;
+    return !n;
+}
+
+/* Why the parser gave up; its own words name flags of its calls where a text has a zero. */
+static void tell_refusal(const json_error_t *at, const char *what, struct err *e)
+{
+    int zero = json_error_code(at) == json_error_null_character || json_error_code(at) == json_error_null_byte_in_key;
+    err_set(e, ERR_FORMAT, "%s: line %d, column %d: %s", what, at->line, at->column,
+            zero ? "a text with the character U+0000 (\\u0000), which is not taken: leave it out" : at->text);
+}
+
 json_t *jx_parse(const char *text, size_t n, const char *what, struct err *e)
 {
     json_error_t at;
     int depth = depth_of(text, n);
+    if (is_blank(text, n)) {
+        err_set(e, ERR_FORMAT, "%s: empty: JSON is needed", what);
+        return NULL;
+    }
     if (depth > DEPTH_MAX) {
         err_set(e, ERR_FORMAT, "%s: JSON is nested %d deep, at most %d is read here", what, depth, DEPTH_MAX);
         return NULL;
@@ -43,7 +62,7 @@ json_t *jx_parse(const char *text, size_t n, const char *what, struct err *e)
     /* without JSON_ALLOW_NUL an escaped \u0000 is refused too; a NaN is no JSON; JSON_DECODE_ANY: the caller asks for its type */
     json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &at);
     if (!j)
-        err_set(e, ERR_FORMAT, "%s: line %d, column %d: %s", what, at.line, at.column, at.text);
+        tell_refusal(&at, what, e);
     return j;
 }
 

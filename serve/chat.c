@@ -87,6 +87,20 @@ static int render(const struct service *sv, const json_t *messages, const json_t
     return 0;
 }
 
+/* What a template is given beside the messages. Names that the server sets itself would be lost without a word. */
+static int check_user(const struct service *sv, const json_t *user, struct fault *f)
+{
+    static const char *const own[] = { "messages", "tools", "add_generation_prompt" };
+    if (user && !json_is_null(user) && !json_is_object(user))
+        return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs must be an object");
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        const json_t *v = json_object_get(user, own[i]);
+        if (v && !json_is_null(v) && !sv->lenient)
+            return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs.%s is not taken: %s is a field of the request", own[i], own[i]);
+    }
+    return 0;
+}
+
 int chat_encode(const struct service *sv, const json_t *body, const struct chat_options *o, int32_t **ids, int64_t *n, struct fault *f)
 {
     const json_t *user = json_object_get(body, "chat_template_kwargs");
@@ -96,8 +110,8 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     *ids = NULL;
     if (!sv->tok || !sv->chat)
         return fault_set(f, BAD, "messages", "this model has no %s: use /v1/completions", sv->tok ? "chat template" : "tokenizer");
-    if (user && !json_is_null(user) && !json_is_object(user))
-        return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs must be an object");
+    if (check_user(sv, user, f) < 0)
+        return -1;
     if (o->add_generation && o->continue_final)
         return fault_set(f, BAD, "continue_final_message", "continue_final_message goes with add_generation_prompt false only");
     json_t *messages = read_messages(json_object_get(body, "messages"), f);

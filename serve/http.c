@@ -255,6 +255,9 @@ static int may_work(struct exchange *x)
         return fault_set(&x->fault, 413, NULL, "the body is larger than %zu MiB: send fewer prompts at a time", BODY_MAX >> 20);
     if (!is_json(x->conn))
         return fault_set(&x->fault, 400, NULL, "the content type must be application/json");
+    const char *coding = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    if (coding && strcasecmp(coding, "identity"))
+        return fault_set(&x->fault, 400, NULL, "the content encoding %.40s is not read here: send the JSON as it is", coding);
     return is_admin(x) ? 0 : has_room(x);
 }
 
@@ -397,6 +400,22 @@ static void *first_line(void *arg, const char *uri, struct MHD_Connection *conn)
     return NULL;
 }
 
+static size_t declared_body(struct MHD_Connection *conn)
+{
+    const char *n = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return n ? strtoull(n, NULL, 10) : 0;
+}
+
+/* Before the body: may a client that asks for leave to send it (Expect: 100-continue) be answered already? */
+static int needs_no_body(struct exchange *x)
+{
+    const char *expect = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT);
+    if (!expect || strcasecmp(expect, "100-continue"))
+        return 0;
+    x->too_large = declared_body(x->conn) > BODY_MAX;
+    return x->too_large || !x->route || needs_key(x) || !has_method(x->route->methods, x->method);
+}
+
 static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char *url, const char *method, const char *version,
                               const char *data, size_t *n, void **state)
 {
@@ -404,7 +423,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
     (void)version;
     if (!x) {
         *state = x = exchange_new(arg, conn, url, method);
-        return x ? MHD_YES : MHD_NO;
+        return !x ? MHD_NO : needs_no_body(x) ? answer(x) : MHD_YES;
     }
     if (*n) {
         take_body(x, data, *n);

@@ -152,7 +152,7 @@ static int read_truncate(struct request *rq, const json_t *v, struct fault *f)
 {
     rq->truncate = json_is_integer(v) ? json_integer_value(v) : 0;
     if (!rq->truncate || rq->truncate < -1)
-        return fault_set(f, BAD, "truncate_prompt_tokens", "truncate_prompt_tokens must be an integer, 1 or more (-1: what the context has)");
+        return fault_set(f, BAD, "truncate_prompt_tokens", "truncate_prompt_tokens must be an integer, 1 or more (-1: what the context has beside the answer)");
     return 0;
 }
 
@@ -358,10 +358,17 @@ static int read_prompt_ids(struct request *rq, const json_t *v, const char *what
     return read_ids(rq->sv, v, what, &p->ids, &p->n, f);
 }
 
+/* What a prompt may have beside its answer; one whose length nobody said is left the tokens that completions have by default. */
+static int64_t room_for_prompt(const struct request *rq)
+{
+    int64_t answer = rq->max_tokens_given || rq->max_tokens < ANSWER_DEFAULT ? rq->max_tokens : ANSWER_DEFAULT;
+    return answer < rq->sv->ctx ? rq->sv->ctx - answer : 1;
+}
+
 /* truncate_prompt_tokens: the end of a prompt that is longer. What is echoed is then what was kept. */
 static void truncate_prompt(const struct request *rq, struct prompt *p)
 {
-    int64_t keep = rq->truncate < 0 ? rq->sv->ctx : rq->truncate;
+    int64_t keep = rq->truncate < 0 ? room_for_prompt(rq) : rq->truncate;
     if (!rq->truncate || p->n <= keep)
         return;
     memmove(p->ids, p->ids + p->n - keep, sizeof *p->ids * (size_t)keep);

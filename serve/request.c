@@ -45,7 +45,7 @@ struct request *request_new(const struct service *sv)
     pthread_mutex_init(&rq->lock, NULL);
     rq->sv = sv;
     rq->begin_s = clock_s();
-    rq->max_tokens = 16;
+    rq->max_tokens = ANSWER_DEFAULT;
     rq->n = 1;
     rq->max_completion_tokens = rq->top_logprobs = -1;
     rq->add_generation = 1;

@@ -48,13 +48,15 @@ struct choice {                      /* one answer to one prompt */
     int32_t stop_id;                 /* the token that ended it, or -1 */
 };
 
+#define ANSWER_DEFAULT 16            /* tokens of a completion, as OpenAI has it */
+
 struct request {
     /* what was asked for */
     char name[REQUEST_NAME_MAX + 1]; /* the client's, or made up */
     char id[REQUEST_NAME_MAX + 16];  /* the answer's: "cmpl-NAME" */
     int64_t created;
     double begin_s;                  /* log_now_s when it came */
-    int64_t max_tokens;
+    int64_t max_tokens;              /* ANSWER_DEFAULT when nobody says */
     int64_t n, best_of;              /* best_of 0: not said */
     int64_t priority;                /* lower: earlier */
     int64_t truncate;                /* tokens that are kept of a longer prompt, its last ones; 0: all, -1: as many as the context has */

@@ -249,7 +249,8 @@ static int set_variables(struct tpl *t, const struct template *tmpl, const struc
     DO(set_all(t, r->user, 1));
     DO(set_json(t, "messages", r->messages, 1));
     DO(set_json(t, "tools", r->tools, 1));
-    DO(set_json(t, "documents", r->documents, 1));
+    if (r->documents || !json_object_get(r->user, "documents"))
+        DO(set_json(t, "documents", r->documents, 1));
     return set_json(t, "add_generation_prompt", r->add_generation_prompt ? json_true() : json_false(), 0);
 }
 

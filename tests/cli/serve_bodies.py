@@ -125,6 +125,25 @@ for chunked in (False, True):
 claim("1 GB does not take memory", rss(peak=True) - before < 200, (before, rss(peak=True)))
 upload("1 GB for nobody", "/v1/nothing", 1 << 28, False, 404)
 
+
+def asked_leave(what, path, n, status):
+    """A client that waits for 100 Continue hears before it sends."""
+    k = socket.create_connection((s.host, s.port))
+    k.settimeout(5)
+    k.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (path.encode(), n))
+    try:
+        answer = k.recv(65536)
+    except OSError as e:
+        answer = repr(e).encode()
+    k.close()
+    claim(f"leave to send {what} is a {status}", answer.startswith(b"HTTP/1.1 %d" % status), answer[:200])
+
+
+for what, path, n, status in (("1 GB", "/v1/completions", 1 << 30, 413), ("a body for nobody", "/v1/nothing", 10, 404), ("a body to who takes none", "/health", 10, 405),
+                              ("a body", "/v1/completions", 10, 100)):
+    asked_leave(what, path, n, status)
+refused("a compressed body", "/v1/completions", b"\x1f\x8b\x08", part="content encoding gzip", headers={**J, "Content-Encoding": "gzip"})
+
 # ---- HTTP itself ----
 
 

@@ -20,7 +20,8 @@ static void refused(const char *text, size_t n, const char *why)
 
 TEST(bad_json_is_refused_with_its_place)
 {
-    REFUSED("", "line 1");
+    REFUSED("", "empty: JSON is needed");
+    REFUSED(" \r\n\t", "empty: JSON is needed");
     REFUSED("{\"a\":1,\n\"a\":2}", "duplicate");
     REFUSED("{\"a\":\n x}", "line 2");
     REFUSED("{} {}", "line 1");
@@ -28,7 +29,8 @@ TEST(bad_json_is_refused_with_its_place)
     REFUSED("[Infinity]", "line 1");
     REFUSED("[1e999]", "overflow");
     REFUSED("[99999999999999999999]", "big");
-    REFUSED("[\"a\\u0000b\"]", "NUL");
+    REFUSED("[\"a\\u0000b\"]", "line 1, column 11: a text with the character U+0000 (\\u0000), which is not taken");
+    REFUSED("{\"a\\u0000b\":1}", "U+0000");
     REFUSED("[\"a\0b\"]", "line 1");
     REFUSED("[\"\xff\"]", "unable to decode");
     REFUSED("[\"open", "line 1");

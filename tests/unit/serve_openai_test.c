@@ -205,6 +205,15 @@ TEST(a_prompt_is_cut_to_its_end_when_that_is_asked_for)
     rq = taken(&sv, body);
     CHECK_INT(rq->prompt[0].n, sv.ctx);
     request_drop(rq);
+    sprintf(body + n, "\",\"max_tokens\":5,\"truncate_prompt_tokens\":-1}");          /* the answer has its place */
+    rq = taken(&sv, body);
+    CHECK_INT(rq->prompt[0].n, sv.ctx - 5);
+    request_drop(rq);
+    sprintf(body + n, "\",\"truncate_prompt_tokens\":-1}");
+    rq = taken(&sv, body);
+    CHECK_INT(rq->prompt[0].n, sv.ctx - 16);
+    CHECK_INT(rq->max_tokens, 16);
+    request_drop(rq);
     refused(&sv, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":0}", 400, "truncate_prompt_tokens", "1 or more");
     refused(&sv, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":-2}", 400, "truncate_prompt_tokens", "1 or more");
     refused(&sv, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":\"3\"}", 400, "truncate_prompt_tokens", "1 or more");
@@ -536,6 +545,8 @@ TEST(wrong_chats_are_refused_with_the_field)
     refused(&sv, "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format", "not supported");
     refused(&sv, "{" HI ",\"continue_final_message\":true}", 400, "continue_final_message", "add_generation_prompt");
     refused(&sv, "{" HI ",\"chat_template_kwargs\":[]}", 400, "chat_template_kwargs", "object");
+    refused(&sv, "{" HI ",\"chat_template_kwargs\":{\"tools\":[{}]}}", 400, "chat_template_kwargs", "tools is a field of the request");
+    refused(&sv, "{" HI ",\"chat_template_kwargs\":{\"messages\":[]}}", 400, "chat_template_kwargs", "messages is a field of the request");
     passes(&sv, "{" HI ",\"tools\":[],\"tool_choice\":\"auto\",\"top_logprobs\":0,\"stop\":null,\"max_tokens\":5}");
     template_close(sv.chat);
     sv.chat = NULL;

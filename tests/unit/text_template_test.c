@@ -123,6 +123,14 @@ static const char *spans_shown(const char *text, const char *json)
 #define HI "{\"messages\":[{\"role\":\"user\",\"content\":\" Hi-<s>-Hi \"}],\"bos_token\":\"<s>\",\"extra\":{\"x\":\"<s>\"},\"tools\":[{\"k\\\"<s>\":[1,\"<s>\\n\"]}]}"
 #define C "messages[0].content"
 
+TEST(documents_are_a_field_or_a_variable_of_the_user)
+{
+    static const char text[] = "{{ documents is none }}{% for d in documents or [] %}{{ d }}{% endfor %}";
+    CHECK_STR(spans_shown(text, "{\"messages\":[]}"), "True");
+    CHECK_STR(spans_shown(text, "{\"messages\":[],\"documents\":[\"a\"]}"), "False[a]");
+    CHECK_STR(spans_shown(text, "{\"messages\":[],\"extra\":{\"documents\":[\"b\"]}}"), "False[b]");
+}
+
 TEST(every_way_of_a_string_keeps_the_marks_of_its_bytes)
 {
     static const struct { const char *text, *want; } ways[] = {
