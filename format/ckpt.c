@@ -94,6 +94,32 @@ int ckpt_open_config(struct ckpt **out, const char *path, const char *config_pat
 
 int ckpt_open_until(struct ckpt **out, const char *path, const volatile sig_atomic_t *stop, struct err *e) { return open_any(out, path, NULL, stop, e); }
 
+int ckpt_check_tied(struct ckpt *c, const char *embed, const char *head, struct err *e)
+{
+    int i = ckpt_find(c, ROLE_WEIGHT, embed), j = ckpt_find(c, ROLE_WEIGHT, head), rc = 0;
+    if (i < 0 || j < 0)
+        return 0;
+    const struct ckpt_tensor *x = ckpt_tensor(c, i), *y = ckpt_tensor(c, j);
+    const int64_t size = (int64_t)ckpt_dtype_size(x->dtype), most = size ? CHUNK / 2 / size : 0;
+    struct box all = box_whole(x->n_dims, x->shape), other = box_whole(y->n_dims, y->shape);
+    int same = x->dtype == y->dtype && box_equal(&all, &other) && most;
+    char *a = same ? malloc((size_t)CHUNK) : NULL, *b = a ? a + CHUNK / 2 : NULL;
+    if (same && !a)
+        return err_set(e, ERR_MEMORY, "no room to compare %s and %s", embed, head);
+    for (int64_t lo = 0, hi, n = box_count(&all); same && lo < n; lo = hi) {
+        hi = n - lo < most ? n : lo + most;
+        TRY(ckpt_read_range(c, i, &all, lo, hi, a, e));
+        TRY(ckpt_read_range(c, j, &all, lo, hi, b, e));
+        same = !memcmp(a, b, (size_t)((hi - lo) * size));
+    }
+    if (!same)
+        rc = err_set(e, ERR_FORMAT, "%s: %s is not %s, and config.json ties them: set tie_word_embeddings to false there, or leave %s out", ckpt_path(c), head,
+                     embed, head);
+out:
+    free(a);
+    return rc < 0 ? rc : 0;
+}
+
 void ckpt_done(struct ckpt *c)
 {
     c->received = ckpt_received(c);

@@ -88,6 +88,8 @@ int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int6
 /* The same without a look at checksums first, every element at most once, for those who call ckpt_check_rest before they use anything: what was
  * read of a record with a CRC-32 is summed on the way; of blocks (native) the whole tensor's digest must be compared. */
 int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e);
+/* Where both weights are in the checkpoint of a model that ties them: ERR_FORMAT when they differ, because which one counts depends on the reader. */
+int ckpt_check_tied(struct ckpt *c, const char *embed, const char *head, struct err *e);
 int64_t ckpt_bytes_read(const struct ckpt *c);              /* from files so far */
 /* What is behind a checkpoint that ckpt_verify finds good. */
 enum ckpt_proof { CKPT_READABLE, CKPT_SOME_CRC32, CKPT_CRC32, CKPT_DIGESTS };

@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/fmath.h"
 #include "base/jx.h"
 #include "kernels/tree.h"
 #include "model/family.h"
@@ -178,11 +179,14 @@ static int check_rope(struct model_config *c, const char *what, double original,
     return 0;
 }
 
+/* YaRN's factor on cos and sin of a model that scales it (DeepSeek's form of the key; transformers takes the quotient of two). */
+static double yarn_mscale(double factor, double mscale) { return factor > 1 ? 0.1 * mscale * fm_log(factor) + 1 : 1; }
+
 static int parse_rope(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
     const json_t *r = json_object_get(o, "rope_parameters");
     const char *kind = "default";
-    double original = 0, mscale = 0;
+    double original = 0, mscale = 0, mscale_all = 0;
     int rc, i = 0, truncate = 1;
     c->yarn_fast = 32;
     c->yarn_slow = 1;
@@ -194,6 +198,7 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
             { "rope_theta", &c->rope_theta }, { "factor", &c->rope_factor }, { "low_freq_factor", &c->rope_low_freq },
             { "high_freq_factor", &c->rope_high_freq }, { "original_max_position_embeddings", &original }, { "beta_fast", &c->yarn_fast },
             { "beta_slow", &c->yarn_slow }, { "attention_factor", &c->yarn_attention }, { "mscale", &mscale },
+            { "mscale_all_dim", &mscale_all },
         };
         TRY(jx_text(r, what, "type", &kind, e));
         TRY(jx_text(r, what, "rope_type", &kind, e));
@@ -210,8 +215,8 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
     c->yarn_exact = c->rope == ROPE_YARN && !truncate;
     if (c->rope != ROPE_YARN)
         c->yarn_fast = c->yarn_slow = c->yarn_attention = 0;
-    else if (mscale > 0)
-        not_computed(c, "rope_type yarn with mscale");
+    else if (mscale != 0 && mscale_all != 0 && !(c->yarn_attention > 0))
+        c->yarn_attention = yarn_mscale(c->rope_factor, mscale) / yarn_mscale(c->rope_factor, mscale_all);
     rc = check_rope(c, what, original, e);
 out:
     return rc < 0 ? rc : 0;
@@ -263,6 +268,7 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
     static const struct { const char *key; int wanted; } fixed[] = {
         { "scale_attn_weights", 1 }, { "scale_attn_by_inverse_layer_idx", 0 }, { "add_cross_attention", 0 },
     };
+    static const char *const dropouts[] = { "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout" };
     const char *act = c->family->acts[0];
     int rc, on, known = 0;
     for (const struct config_switch *k = c->family->flag; k->key; k++) {
@@ -275,6 +281,11 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
         TRY(jx_bool(o, what, fixed[i].key, &on, e));
         if (on != fixed[i].wanted)
             not_computed(c, "%s %s", fixed[i].key, on ? "true" : "false");
+    }
+    for (size_t i = 0; i < sizeof dropouts / sizeof *dropouts; i++) {
+        double p = 0;
+        TRY(jx_float(o, what, dropouts[i], &p, e));
+        c->dropout = p > c->dropout ? p : c->dropout;
     }
     TRY(jx_text(o, what, c->family->act_key, &act, e));
     for (int i = 0; i < 3 && c->family->acts[i]; i++)

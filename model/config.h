@@ -27,6 +27,7 @@ struct model_config {
     int64_t sparse_step;             /* every how many layers there are experts */
     uint64_t dense[MODEL_DENSE_MAX / 64];        /* bits: layers without experts all the same */
     int tied;
+    double dropout;                  /* the largest that the config asks for: none is computed, training says so */
     double init_range;               /* deviation of the initial weights */
     int grain;                       /* of the sums (numerics contract): gcd(8, heads, intermediate) or shardline_grain */
     int grain_given;                 /* shardline_grain was in the file */

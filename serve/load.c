@@ -18,6 +18,8 @@ int load_open(struct loaded *l, const char *path, const volatile sig_atomic_t *s
         goto out;
     }
     TRY(model_config_parse(&l->cfg, ckpt_config_json(l->ckpt), "config.json", e));
+    if (l->cfg.tied)
+        TRY(ckpt_check_tied(l->ckpt, l->cfg.family->first->name, "lm_head.weight", e));
     i = ckpt_find(l->ckpt, ROLE_WEIGHT, l->cfg.family->first->name);
     l->stored = i >= 0 && ckpt_tensor(l->ckpt, i)->dtype == CK_BF16 ? DT_BF16 : DT_F32;
     rc = 0;

@@ -111,6 +111,8 @@ int trainer_find_source(struct trainer *t, struct err *e)
         log_line(&t->log, "%s", ckpt_remark(t->source));
     if (t->source)
         TRY(read_config(t, e));
+    if (t->source && t->cfg.tied && world_rank(t->world) == 0)
+        TRY(ckpt_check_tied(t->source, t->cfg.family->first->name, "lm_head.weight", e));
 out:
     return rc < 0 ? rc : 0;
 }

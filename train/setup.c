@@ -278,6 +278,8 @@ static int open_compute(struct trainer *t, struct err *e)
     if (T > t->cfg.max_pos)
         return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings): use a smaller --seq-len", (long long)T, (long long)t->cfg.max_pos);
     TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, train_positions(T, &t->cfg), e));
+    if (t->cfg.dropout > 0 && !t->o.eval_only)
+        log_line(&t->log, "config.json asks for dropout of up to %g: none is applied", t->cfg.dropout);
     if (*t->dev->note)
         log_line(&t->log, "%s", t->dev->note);
     rc = open_work(t, e);

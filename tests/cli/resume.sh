@@ -52,6 +52,13 @@ if command -v python3 >/dev/null; then
     plain=$state
     train tables-run --init "$TMP/tables"
     claim "weights with rotary tables beside them give the state of those without" [ "$state" = "${plain:-none}" ]
+    sed -i 's/"tie_word_embeddings": false/"tie_word_embeddings": true, "attention_dropout": 0.1/' "$TMP/plain/config.json"
+    train untied --init "$TMP/plain"
+    claim "a head beside the embedding that it is tied to, and another one, is refused" has "$err" "set tie_word_embeddings to false"
+    run pserve "$TMP/plain" --once x
+    claim "by pserve too" has "$err" "set tie_word_embeddings to false"
+    train dropout --model "$TMP/plain/config.json"
+    claim "dropout that is not applied is said" has "$err" "dropout of up to 0.1: none is applied"
 else
     skip "no python3 to make a folder with rotary tables"
 fi

@@ -1,4 +1,5 @@
 /* model_config_test.c - config.json: both layouts, defaults of transformers, what is refused and in which words. */
+#include <math.h>
 #include "model/family.h"
 #include "tests/test.h"
 
@@ -165,6 +166,17 @@ TEST(what_is_written_is_read_back_the_same)
         CHECK_INT(c.features, m.features);
         CHECK(c.rope == m.rope && c.window == m.window);
     }
+}
+
+TEST(yarn_with_mscale_has_the_quotient_of_both)
+{
+#define YARN8 "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8.0,\"original_max_position_embeddings\":64"
+    CHECK_INT(parse(YARN8 ",\"mscale\":0.7,\"mscale_all_dim\":1.2}}"), 0);
+    CHECK(fabs(c.yarn_attention - (0.07 * 2.0794415416798357 + 1) / (0.12 * 2.0794415416798357 + 1)) < 1e-15 && !*c.not_computed);
+    CHECK_INT(parse(YARN8 ",\"mscale\":0.7}}"), 0);
+    CHECK(c.yarn_attention == 0);                          /* from the factor alone, as transformers */
+    CHECK_INT(parse(YARN8 ",\"mscale\":0.7,\"mscale_all_dim\":1.2,\"attention_factor\":1.5}}"), 0);
+    CHECK(c.yarn_attention == 1.5);
 }
 
 TEST(an_unknown_preset_lists_the_known_ones)
