@@ -33,7 +33,7 @@ struct lanes { float x[LANES]; } __attribute__((aligned(64)));
 /* Host memory that a task reads: lent to the device, here one and the same. */
 #define LEND(d, p, bytes) (p)
 #define LEND_IDS(d, ids, n) (ids)
-#define LEND_ATTN(d, a) (a)
+#define LEND_ATTN(d, a) (*(a))
 #define FLAT_PIECE(n) (n)                /* elements of a task */
 #define ROPE_PIECE ATTN_PAGE             /* positions of a task */
 #endif

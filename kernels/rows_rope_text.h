@@ -5,7 +5,7 @@
  * Where heads are normed first, x is (x r) w (rows_head_text.h). Without cos and sin nothing is turned.
  * A task takes the rows of one sequence that lie in one page. */
 enum rope_what { ROPE_STORE, ROPE_DX, ROPE_BACK };
-struct rope_job { const struct attn *a; enum rope_what what; const struct head_norm *norm; struct mat q, qkv, dqkv, dq, dk, dv; const float *cos, *sin; };
+struct rope_job { struct attn a; enum rope_what what; struct head_norm norm; struct mat q, qkv, dqkv, dq, dk, dv; const float *cos, *sin; };       /* norm: q NULL, none */
 struct turn { const float *cos, *sin; float r; const void *w; };       /* of one head and position; cos NULL: none; r, w: of its norm */
 
 /* A head: component i goes to element at + i * step of dst. */
@@ -68,14 +68,14 @@ FN void put_turned(void *dst, const enum dtype dt, int64_t at, int64_t step, con
 
 FN struct turn turn_at(const struct rope_job *r, int64_t p)
 {
-    int64_t half = r->a->head_dim / 2;
+    int64_t half = r->a.head_dim / 2;
     struct turn t = { r->cos ? r->cos + p * half : NULL, r->cos ? r->sin + p * half : NULL, 0, NULL };
     return t;
 }
 
 FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1, const enum dtype dt, const int normed)
 {
-    const struct attn *a = r->a;
+    const struct attn *a = &r->a;
     int64_t hd = a->head_dim;
     char *page = s->page[p0 / ATTN_PAGE] + a->page_off;
     for (EACH_OWN(h, a->n_heads + a->n_kv)) {
@@ -84,8 +84,8 @@ FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int6
             const float *x = (const float *)mat_row(r->qkv, row) + h * hd;
             struct turn t = turn_at(r, p);
             if (normed) {
-                t.r = head_rstd(x, hd, r->norm->eps);
-                t.w = h < a->n_heads ? r->norm->q : r->norm->k;
+                t.r = head_rstd(x, hd, r->norm.eps);
+                t.w = h < a->n_heads ? r->norm.q : r->norm.k;
             }
             if (h < a->n_heads) {
                 put_turned(mat_row(r->q, row), dt, h * hd, 1, x, &t, hd, 0, dt, normed);
@@ -100,7 +100,7 @@ FN void rope_store_rows(const struct rope_job *r, const struct attn_seq *s, int6
 
 FN void rope_dx_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1, const enum dtype dt)
 {
-    const struct attn *a = r->a;
+    const struct attn *a = &r->a;
     const int turned = a->n_heads + a->n_kv;
     int64_t hd = a->head_dim;
     for (int64_t p = p0; p < p1; p++) {
@@ -118,7 +118,7 @@ FN void rope_dx_rows(const struct rope_job *r, const struct attn_seq *s, int64_t
 
 FN void rope_back_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0, int64_t p1)
 {
-    const struct attn *a = r->a;
+    const struct attn *a = &r->a;
     int64_t hd = a->head_dim;
     for (int64_t p = p0; p < p1; p++) {
         int64_t row = s->row + p - s->pos;
@@ -134,10 +134,10 @@ FN void rope_rows(const struct rope_job *r, const struct attn_seq *s, int64_t p0
 {
     switch (r->what) {
     case ROPE_STORE:
-        if (r->norm)
-            BY_DTYPE(r->a->dt, rope_store_rows(r, s, p0, p1, DT, 1));
+        if (r->norm.q)
+            BY_DTYPE(r->a.dt, rope_store_rows(r, s, p0, p1, DT, 1));
         else
-            BY_DTYPE(r->a->dt, rope_store_rows(r, s, p0, p1, DT, 0));
+            BY_DTYPE(r->a.dt, rope_store_rows(r, s, p0, p1, DT, 0));
         return;
     case ROPE_DX: BY_DTYPE(r->dqkv.dt, rope_dx_rows(r, s, p0, p1, DT)); return;
     case ROPE_BACK: rope_back_rows(r, s, p0, p1); return;
@@ -154,8 +154,8 @@ ROW_TASK rope_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct rope_job *r = arg;
     int64_t first = 0;
-    for (int i = 0; i < r->a->n_seq && first < end; first += seq_pieces(&r->a->seq[i++])) {
-        const struct attn_seq *s = &r->a->seq[i];
+    for (int i = 0; i < r->a.n_seq && first < end; first += seq_pieces(&r->a.seq[i++])) {
+        const struct attn_seq *s = &r->a.seq[i];
         int64_t n = seq_pieces(s);
         for (int64_t k = begin > first ? begin - first : 0; k < n && first + k < end; k++) {
             int64_t p0 = (s->pos / ROPE_PIECE + k) * ROPE_PIECE, p1 = p0 + ROPE_PIECE;
@@ -168,31 +168,32 @@ ROW_TASK rope_task(ROW_ARG arg, int64_t begin, int64_t end)
 
 static void rope_run(struct dev *d, struct rope_job *r)
 {
-    const int heads = r->a->n_heads + 2 * r->a->n_kv;
+    const int heads = r->a.n_heads + 2 * r->a.n_kv;
     int64_t n = 0;
-    for (int i = 0; i < r->a->n_seq; i++)
-        n += seq_pieces(&r->a->seq[i]);
-    r->a = LEND_ATTN(d, r->a);
-    r->norm = LEND(d, r->norm, sizeof *r->norm);
+    for (int i = 0; i < r->a.n_seq; i++)
+        n += seq_pieces(&r->a.seq[i]);
+    r->a = LEND_ATTN(d, &r->a);
     rows_share(d, n, 1, heads, rope_task, r);
 }
 
 static void op_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, const float *cos,
                           const float *sin)
 {
-    struct rope_job r = { .a = a, .what = ROPE_STORE, .norm = norm, .q = q, .qkv = qkv, .cos = cos, .sin = sin };
+    struct rope_job r = { .a = *a, .what = ROPE_STORE, .q = q, .qkv = qkv, .cos = cos, .sin = sin };
+    if (norm)
+        r.norm = *norm;
     rope_run(d, &r);
 }
 
 static void op_rope_dx(struct dev *d, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv,
                        const float *cos, const float *sin)
 {
-    struct rope_job r = { .a = a, .what = ROPE_DX, .dqkv = dqkv, .dq = dq, .dk = dk, .dv = dv, .cos = cos, .sin = sin };
+    struct rope_job r = { .a = *a, .what = ROPE_DX, .dqkv = dqkv, .dq = dq, .dk = dk, .dv = dv, .cos = cos, .sin = sin };
     rope_run(d, &r);
 }
 
 static void op_rope_back(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin)
 {
-    struct rope_job r = { .a = a, .what = ROPE_BACK, .dq = dq, .dk = dk, .cos = cos, .sin = sin };
+    struct rope_job r = { .a = *a, .what = ROPE_BACK, .dq = dq, .dk = dk, .cos = cos, .sin = sin };
     rope_run(d, &r);
 }

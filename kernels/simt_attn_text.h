@@ -10,7 +10,7 @@ struct parts { struct lanes part[HEAD_PARTS]; };             /* components of a 
 struct block { struct lanes half[2]; };                      /* of the 64 keys, or queries, of a block */
 
 struct attn_job {
-    const struct attn *a;
+    struct attn a;
     int64_t n_rows;                      /* of all sequences */
     struct mat out, q, dout, dq, dk, dv;
     float *lse, *d;                      /* d: D, [rows][n_heads] as lse */
@@ -157,8 +157,8 @@ FN void soft_merge(struct soft *t, const struct soft *s)
 
 FN void attn_row(const struct attn_job *f, int64_t task, const enum dtype dt)
 {
-    const struct query q = query_of(f->a, task);
-    const int64_t d = f->a->head_dim, per = ATTN_SEGMENT / ATTN_PAGE, low = first_seen(f->a, q.pos) / ATTN_PAGE, last = q.pos / ATTN_PAGE;
+    const struct query q = query_of(&f->a, task);
+    const int64_t d = f->a.head_dim, per = ATTN_SEGMENT / ATTN_PAGE, low = first_seen(&f->a, q.pos) / ATTN_PAGE, last = q.pos / ATTN_PAGE;
     const void *x = head_at(f->q, q.row, q.head, d);
     void *to = (void *)head_at(f->out, q.row, q.head, d);
     struct soft total = { -FN_INF, 0.0f };
@@ -181,14 +181,14 @@ FN void attn_row(const struct attn_job *f, int64_t task, const enum dtype dt)
             put(to, dt, c * LANES, d - c * LANES < LANES ? (int)(d - c * LANES) : LANES, &total.o.part[c]);
         }
     if (f->lse)
-        f->lse[q.row * f->a->n_heads + q.head] = total.m + fn_log(total.l);
+        f->lse[q.row * f->a.n_heads + q.head] = total.m + fn_log(total.l);
 }
 
 ROW_TASK attn_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct attn_job *f = arg;
     for (int64_t t = begin; t < end; t++)
-        BY_DTYPE(f->a->dt, attn_row(f, t, DT));
+        BY_DTYPE(f->a.dt, attn_row(f, t, DT));
 }
 
 static int64_t rows_of_attn(const struct attn *a)
@@ -212,15 +212,15 @@ ROW_TASK attn_d_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct attn_job *f = arg;
     for (int64_t t = begin; t < end; t++) {
-        const struct query q = query_of(f->a, t);
-        const int64_t d = f->a->head_dim;
+        const struct query q = query_of(&f->a, t);
+        const int64_t d = f->a.head_dim;
         const void *x = head_at(f->dout, q.row, q.head, d), *y = head_at(f->out, q.row, q.head, d);
         struct lanes s = { { 0 } };
         CHUNKS(d, i, m, {
             for (EACH_LANE(j, m))
                 s.x[j] = fmaf(get(x, f->dout.dt, i + j), get(y, f->out.dt, i + j), s.x[j]);
         });
-        f->d[q.row * f->a->n_heads + q.head] = lanes_fold(&s);
+        f->d[q.row * f->a.n_heads + q.head] = lanes_fold(&s);
     }
 }
 
@@ -233,8 +233,8 @@ FN void pair_of(float *p, float *ds, int seen, float scale, float lse, float d)
 
 FN void attn_dq_row(const struct attn_job *f, int64_t task, const enum dtype dt)
 {
-    const struct query q = query_of(f->a, task);
-    const struct attn *a = f->a;
+    const struct query q = query_of(&f->a, task);
+    const struct attn *a = &f->a;
     const int64_t d = a->head_dim, first = first_seen(a, q.pos), low = first / ATTN_PAGE;
     const float lse = f->lse[q.row * a->n_heads + q.head], dd = f->d[q.row * a->n_heads + q.head];
     struct parts sum;
@@ -266,7 +266,7 @@ ROW_TASK attn_dq_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct attn_job *f = arg;
     for (int64_t t = begin; t < end; t++)
-        BY_DTYPE(f->a->dt, attn_dq_row(f, t, DT));
+        BY_DTYPE(f->a.dt, attn_dq_row(f, t, DT));
 }
 
 /* The first query block that sees none of the keys of a block. */
@@ -281,7 +281,7 @@ struct key_sums { struct parts k, v; };
 /* What the queries of block b add to key j of one query head. */
 FN void key_block(const struct attn_job *f, const struct query *key, int64_t b, struct key_sums *part, const enum dtype dt)
 {
-    const struct attn *a = f->a;
+    const struct attn *a = &f->a;
     const struct attn_seq *s = key->seq;
     const int64_t d = a->head_dim, j = key->n_row, t0 = b * ATTN_PAGE, n = s->n_rows - t0 < ATTN_PAGE ? s->n_rows - t0 : ATTN_PAGE;
     const void *k = keys_at(a, s, key->head / (a->n_heads / a->n_kv), j / ATTN_PAGE), *v = elements(k, dt, (ATTN_PAGE + j % ATTN_PAGE) * d);
@@ -309,7 +309,7 @@ FN void key_block(const struct attn_job *f, const struct query *key, int64_t b, 
 /* dK, dV of a key for one query head, complete. */
 FN void key_head(const struct attn_job *f, const struct query *key, struct key_sums *sum, const enum dtype dt)
 {
-    const int64_t own = key->n_row / ATTN_PAGE, end = queries_end(f->a, key->seq, own), n = (key->seq->n_rows + ATTN_PAGE - 1) / ATTN_PAGE;
+    const int64_t own = key->n_row / ATTN_PAGE, end = queries_end(&f->a, key->seq, own), n = (key->seq->n_rows + ATTN_PAGE - 1) / ATTN_PAGE;
     struct key_sums part;
     key_block(f, key, own, sum, dt);
     for (int64_t b = own + 1; b < end; b++) {
@@ -322,19 +322,19 @@ FN void key_head(const struct attn_job *f, const struct query *key, struct key_s
         parts_add(&sum->k, &part.k);
         parts_add(&sum->v, &part.k);
     }
-    parts_scale(&sum->k, f->a->scale, NULL, 0.0f);
+    parts_scale(&sum->k, f->a.scale, NULL, 0.0f);
 }
 
 /* A key over the query heads of its group: Tree(group). Tasks: rows of the sequences, all kv heads of a row. */
 FN void attn_key(const struct attn_job *f, int64_t task, const enum dtype dt)
 {
     enum { GROUP_DEPTH = 8 };
-    const int64_t d = f->a->head_dim;
-    const int group = f->a->n_heads / f->a->n_kv, kv = (int)(task % f->a->n_kv);
+    const int64_t d = f->a.head_dim;
+    const int group = f->a.n_heads / f->a.n_kv, kv = (int)(task % f->a.n_kv);
     struct key_sums stack[GROUP_DEPTH];
     int depth = 0;
     for (int g = 0; g < group; g++) {
-        struct query key = query_of(f->a, task / f->a->n_kv * f->a->n_heads);
+        struct query key = query_of(&f->a, task / f->a.n_kv * f->a.n_heads);
         key.head = kv * group + g;
         key_head(f, &key, &stack[depth], dt);
         for (int m = tree_merges(group, g); m > 0; m--, depth--) {
@@ -343,7 +343,7 @@ FN void attn_key(const struct attn_job *f, int64_t task, const enum dtype dt)
         }
         depth++;
     }
-    const struct query row = query_of(f->a, task / f->a->n_kv * f->a->n_heads);
+    const struct query row = query_of(&f->a, task / f->a.n_kv * f->a.n_heads);
     parts_put((float *)head_at(f->dk, row.row, kv, d), &stack[0].k, d);
     parts_put((float *)head_at(f->dv, row.row, kv, d), &stack[0].v, d);
 }
@@ -352,7 +352,7 @@ ROW_TASK attn_key_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
     const struct attn_job *f = arg;
     for (int64_t t = begin; t < end; t++)
-        BY_DTYPE(f->a->dt, attn_key(f, t, DT));
+        BY_DTYPE(f->a.dt, attn_key(f, t, DT));
 }
 
 static void op_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out,

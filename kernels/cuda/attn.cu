@@ -101,7 +101,7 @@ template <int DIM> static void forward(struct dev *d, struct attn_args f, const 
 
 static void op_attn(struct dev *d, const struct attn *a, struct mat out, float *lse, struct mat q)
 {
-    struct attn_args f = { .a = NULL, .item = NULL, .q = q, .out = out, .lse = lse, .aligned = aligned(q) };
+    struct attn_args f = { .a = *a, .item = NULL, .q = q, .out = out, .lse = lse, .aligned = aligned(q) };
     struct attn_item *host = NULL;
     struct work w;
     if (!for_tensor_cores(a)) {
@@ -109,7 +109,8 @@ static void op_attn(struct dev *d, const struct attn *a, struct mat out, float *
         return;
     }
     const struct attn_item *item = pages_fit(d, a) ? lend_work(d, &w, a, &host) : NULL;
-    if (item && (f.a = LEND_ATTN(d, a))) {
+    if (item) {
+        f.a = LEND_ATTN(d, a);
         f.part_rows = w.part_rows;
         f.part = w.n_parts ? (float *)dev_scratch(d, 3, sizeof(float) * (size_t)w.n_parts * (size_t)(w.part_rows * a->n_kv * (a->head_dim + 2))) : NULL;
         if (f.part || !w.n_parts)
@@ -171,7 +172,7 @@ static void run_backward(struct dev *d, const struct attn *a, struct attn_args *
     const struct attn_item *item = (const struct attn_item *)cuda_lend(d, host, sizeof(struct attn_item) * (size_t)(n_tiles + n_keys));
     f->a = LEND_ATTN(d, a);
     f->d = grad_scratch(d, a, f->q.rows, n_keys, &f->part);
-    if (item && f->a && f->d && n_tiles) {
+    if (item && f->d && n_tiles) {
         const int64_t rows = f->q.rows * a->n_heads;
         cuda_launch(d, attn_row_dots_kernel, dim3((unsigned)((rows + ROW_DOTS_WARPS - 1) / ROW_DOTS_WARPS)), ROW_DOTS_WARPS * LANES, 0, *f, rows);
         (a->head_dim <= 64 ? backward<64> : backward<128>)(d, *f, a, item, n_tiles, item + n_tiles, n_keys);
@@ -182,7 +183,7 @@ static void run_backward(struct dev *d, const struct attn *a, struct attn_args *
 static void op_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out,
                        const float *lse, struct mat q)
 {
-    struct attn_args f = { .q = q, .out = out, .dout = dout, .dq = dq, .dk = dk, .dv = dv, .lse = (float *)(uintptr_t)lse, .aligned = aligned(q) && aligned(dout) };
+    struct attn_args f = { .a = *a, .q = q, .out = out, .dout = dout, .dq = dq, .dk = dk, .dv = dv, .lse = (float *)(uintptr_t)lse, .aligned = aligned(q) && aligned(dout) };
     if (!for_tensor_cores(a))
         cuda_kernels()->attn_dx(d, a, dq, dk, dv, dout, out, lse, q);
     else if (pages_fit(d, a))

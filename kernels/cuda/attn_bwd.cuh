@@ -17,9 +17,9 @@
 
 enum { ROW_DOTS_WARPS = 4 };
 
-static __global__ __launch_bounds__(ROW_DOTS_WARPS *LANES) void attn_row_dots_kernel(const struct attn_args f, int64_t n)
+static __global__ __launch_bounds__(ROW_DOTS_WARPS *LANES) void attn_row_dots_kernel(const __grid_constant__ struct attn_args f, int64_t n)
 {
-    const int64_t t = (int64_t)blockIdx.x * ROW_DOTS_WARPS + warp_id(), row = t / f.a->n_heads, d = f.a->head_dim, at = t % f.a->n_heads * d;
+    const int64_t t = (int64_t)blockIdx.x * ROW_DOTS_WARPS + warp_id(), row = t / f.a.n_heads, d = f.a.head_dim, at = t % f.a.n_heads * d;
     const uint16_t *x = (const uint16_t *)f.dout.p + row * f.dout.ld + at, *y = (const uint16_t *)f.out.p + row * f.out.ld + at;
     struct lanes s = { 0.0f };
     if (t >= n)
@@ -78,12 +78,12 @@ template <int DIM> FN void dq_block(const struct dq_shared<DIM> *t, float sum[DI
 }
 
 /* item: row: the first of the tile. */
-template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_dq_kernel(const struct attn_args f)
+template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_dq_kernel(const __grid_constant__ struct attn_args f)
 {
     SHARED(memory);
     struct dq_shared<DIM> *t = (struct dq_shared<DIM> *)memory;
     const struct attn_item it = f.item[blockIdx.x];
-    const struct view v = view_of(f.a, it.seq, (int)blockIdx.y);
+    const struct view v = view_of(&f.a, it.seq, (int)blockIdx.y);
     const int mine = it.row + warp_id() * ROWS_OF_WARP;
     const struct span span = span_of(&v, mine);
     const struct two_rows rows = two_rows_of(&v, mine);
@@ -115,8 +115,8 @@ template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void at
         for (int n = 0; n < DIM / 8; n++)
             if (rows.i[h] < v.n && n * 8 < v.d) {
                 float *to = (float *)f.dq.p + row_of(&v, rows.i[h]) * f.dq.ld + (int64_t)head_of(&v, rows.i[h]) * v.d + fragment_col(n, 0);
-                to[0] = sum[n][2 * h] * f.a->scale;
-                to[1] = sum[n][2 * h + 1] * f.a->scale;
+                to[0] = sum[n][2 * h] * f.a.scale;
+                to[1] = sum[n][2 * h + 1] * f.a.scale;
             }
     }
 }
@@ -205,12 +205,12 @@ FN int query_blocks_end(const struct view *head, int own)
 template <int DIM> constexpr size_t dkv_entry = (size_t)DIM * KEYS;
 
 /* item: row: the first key. part: [depth][kv heads][items][2][DIM * 64]. */
-template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_dkv_kernel(const struct attn_args f)
+template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_dkv_kernel(const __grid_constant__ struct attn_args f)
 {
     SHARED(memory);
     struct dkv_shared<DIM> *t = (struct dkv_shared<DIM> *)memory;
     const struct attn_item it = f.item[blockIdx.x];
-    const struct view kv = view_of(f.a, it.seq, (int)blockIdx.y);
+    const struct view kv = view_of(&f.a, it.seq, (int)blockIdx.y);
     const size_t entry = 2 * dkv_entry<DIM> * gridDim.x * gridDim.y;
     float *stack = f.part + 2 * dkv_entry<DIM> * (blockIdx.x + (size_t)gridDim.x * blockIdx.y) + threadIdx.x, dk[DIM / 8][4], dv[DIM / 8][4];
     int depth = 0;
@@ -233,7 +233,7 @@ template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void at
         }
         GPU_UNROLL
         for (int x = 0; x < DIM / 2; x++)
-            dk[x / 4][x % 4] = dk[x / 4][x % 4] * f.a->scale;
+            dk[x / 4][x % 4] = dk[x / 4][x % 4] * f.a.scale;
         dkv_push<DIM>(dk, stack, entry, depth, merges, push);
         dkv_push<DIM>(dv, stack + dkv_entry<DIM>, entry, depth, merges, push);
         depth += 1 - merges;

@@ -102,13 +102,13 @@ template <int DIM> FN void few_put(const struct attn_args *f, const struct view 
 }
 
 /* item: segment; part: where its sums go, -1: it is the only one. */
-template <int DIM> static __global__ __launch_bounds__(few_warps<DIM> *LANES) void attn_few_kernel(const struct attn_args f)
+template <int DIM> static __global__ __launch_bounds__(few_warps<DIM> *LANES) void attn_few_kernel(const __grid_constant__ struct attn_args f)
 {
     enum { WARPS = few_warps<DIM>, THREADS = WARPS * LANES };
     SHARED(memory);
     struct few_shared<DIM> *t = (struct few_shared<DIM> *)memory;
     const struct attn_item it = f.item[blockIdx.x];
-    const struct view v = view_of(f.a, it.seq, (int)blockIdx.y);
+    const struct view v = view_of(&f.a, it.seq, (int)blockIdx.y);
     const struct span span = span_of(&v, 0);
     const struct two_rows rows = two_rows_of(&v, 0);
     const int w = warp_id(), from = it.segment * SEGMENT_PAGES, low = span.low_first / KEYS, high = span.high_pos / KEYS;
@@ -164,10 +164,10 @@ template <int DIM> static __global__ __launch_bounds__(few_warps<DIM> *LANES) vo
 }
 
 /* item: part: the first of `segment` parts. A warp a row, a lane every 32nd component. */
-static __global__ void attn_merge_kernel(const struct attn_args f)
+static __global__ void attn_merge_kernel(const __grid_constant__ struct attn_args f)
 {
     const struct attn_item it = f.item[blockIdx.x];
-    const struct view v = view_of(f.a, it.seq, (int)blockIdx.y);
+    const struct view v = view_of(&f.a, it.seq, (int)blockIdx.y);
     for (int row = warp_id(); row < v.n; row += (int)blockDim.x / LANES) {
         float m = -FN_INF, l = 0.0f;
         for (int s = 0; s < it.segment; s++) {

@@ -203,12 +203,12 @@ template <int DIM> FN void soft_put(const struct attn_args *f, const struct view
 }
 
 /* item: row: the first of the tile. While a warp works on scores the values arrive, while on values the next keys. */
-template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_tile_kernel(const struct attn_args f)
+template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_tile_kernel(const __grid_constant__ struct attn_args f)
 {
     SHARED(memory);
     struct tile_shared<DIM> *t = (struct tile_shared<DIM> *)memory;
     const struct attn_item it = f.item[blockIdx.x];
-    const struct view v = view_of(f.a, it.seq, (int)blockIdx.y);
+    const struct view v = view_of(&f.a, it.seq, (int)blockIdx.y);
     const int mine = it.row + warp_id() * ROWS_OF_WARP, works = mine < v.n;
     const struct span span = span_of(&v, mine);
     const struct two_rows rows = two_rows_of(&v, mine);
@@ -237,7 +237,7 @@ template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void at
             copy_keys(t->k, &v, b + 1, (int)threadIdx.x, TILE_ROWS * 2);
         cp_async_commit();
         if (on) {
-            mask_scores(x, &rows, b, f.a->scale, span_sees_all(&span, b), best);
+            mask_scores(x, &rows, b, f.a.scale, span_sees_all(&span, b), best);
             GPU_UNROLL
             for (int h = 0; h < 2; h++) {
                 soften(x, h, best[h], &s.m[h], &c[h], &sum);

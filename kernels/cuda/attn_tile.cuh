@@ -19,7 +19,7 @@ enum { KEYS = ATTN_PAGE, KEY_TILES = KEYS / 8, KEY_STEPS = KEYS / 16, ROWS_OF_WA
 
 struct attn_item { int32_t seq, row, segment, part; };       /* a block's work: rows from `row` on; attn_fwd.cuh, attn_bwd.cuh */
 struct attn_args {
-    const struct attn *a;
+    struct attn a;
     const struct attn_item *item;
     struct mat q, out, dout, dq, dk, dv;
     float *lse, *d, *part;               /* d: D, [rows][n_heads] as lse; part: sums of pieces of the work (attn_few.cuh, attn_bwd.cuh) */

@@ -23,16 +23,21 @@
 #define SPIN_NS 50000                    /* the host asks for an event this long before it gives others the processor */
 #define LOOK_NS 1000000                  /* between two looks at whether waiting still makes sense */
 #define LEND_BYTES ((size_t)32 << 20)    /* of the ring that op arguments are copied to; a quarter of it at a time */
+#define RECENT 8                         /* lent copies of a queue that may be lent again, */
+#define RECENT_MOST ((size_t)1 << 20)    /* if no larger */
 #define ALIGN 256
 
 struct slot { char *p; cudaEvent_t done; };
 struct block { char *p; size_t bytes; enum mem_cat cat; };
+struct lent { char *p; size_t bytes; uint64_t at; void *copy; };       /* where, how much, when (struct queue's lent); the host's copy: NULL for none */
 struct queue {
     cudaStream_t stream;
     cudaEvent_t mark[MARKS];
     int64_t n_marks;
     char *lend;
-    size_t lent;                         /* bytes used of the ring of lent arguments */
+    uint64_t lent;                       /* bytes given of the ring of lent arguments, ever */
+    struct lent recent[RECENT];
+    unsigned turn;                       /* of them, to be given up next */
 };
 struct cuda {
     int index;
@@ -65,7 +70,7 @@ int cuda_well(struct dev *d, cudaError_t rc, const char *what)
     return rc == cudaSuccess;
 }
 
-static int failed(const struct dev *d) { return of(d)->what[0] != 0; }
+int cuda_failed(const struct dev *d) { return of(d)->what[0] != 0; }
 
 /* ---- waiting ---- */
 /* Waiting still makes sense. */
@@ -126,13 +131,13 @@ static int cuda_reached(struct dev *d, int64_t mark)
 
 static void cuda_await(struct dev *d, int64_t mark)
 {
-    if (!failed(d))
+    if (!cuda_failed(d))
         await(d, event_of(of(d), mark), "waiting for a mark");
 }
 
 static void cuda_sync(struct dev *d)
 {
-    for (int q = 0; q < DEV_QUEUES && !failed(d); q++)
+    for (int q = 0; q < DEV_QUEUES && !cuda_failed(d); q++)
         if (of(d)->queue[q].stream)
             await(d, event_of(of(d), cuda_mark(d, (enum dev_queue)q)), "waiting for the device");
 }
@@ -203,7 +208,7 @@ static struct slot *next_slot(struct dev *d)
 
 static void cuda_write(struct dev *d, void *p, const void *host, size_t bytes)
 {
-    for (size_t at = 0; at < bytes && !failed(d); at += SLOT_BYTES) {
+    for (size_t at = 0; at < bytes && !cuda_failed(d); at += SLOT_BYTES) {
         size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
         struct slot *s = next_slot(d);
         if (!s)
@@ -233,7 +238,7 @@ static void cuda_unpin(struct dev *d, void *p, size_t bytes)
 
 static void cuda_send(struct dev *d, void *p, const void *pinned, size_t bytes)
 {
-    if (!failed(d))
+    if (!cuda_failed(d))
         cuda_well(d, cudaMemcpyAsync(p, pinned, bytes, cudaMemcpyHostToDevice, cuda_stream(d)), "sending to the device");
 }
 
@@ -248,7 +253,7 @@ static void cuda_read(struct dev *d, void *host, const void *p, size_t bytes)
 {
     struct slot *before = NULL;
     size_t done = 0, n_before = 0;
-    for (size_t at = 0; (at < bytes || before) && !failed(d);) {
+    for (size_t at = 0; (at < bytes || before) && !cuda_failed(d);) {
         size_t n = bytes - at < SLOT_BYTES ? bytes - at : SLOT_BYTES;
         struct slot *s = n ? next_slot(d) : NULL;
         if (s && !fetch_slot(d, s, (const char *)p + at, n))
@@ -267,7 +272,7 @@ static void cuda_read(struct dev *d, void *host, const void *p, size_t bytes)
 
 static void cuda_copy(struct dev *d, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, int64_t rows)
 {
-    if (!bytes || rows < 1 || failed(d))
+    if (!bytes || rows < 1 || cuda_failed(d))
         return;
     if (rows == 1)
         cuda_well(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream(d)), "copying on the device");
@@ -277,31 +282,67 @@ static void cuda_copy(struct dev *d, void *to, size_t to_pitch, const void *from
 
 static void cuda_fill(struct dev *d, void *p, int byte, size_t bytes)
 {
-    if (bytes && !failed(d))
+    if (bytes && !cuda_failed(d))
         cuda_well(d, cudaMemsetAsync(p, byte, bytes, cuda_stream(d)), "filling memory");
 }
 
-void *cuda_lend_room(struct dev *d, size_t bytes)
+static char *lend_room(struct dev *d, size_t bytes)
 {
     struct queue *c = in_use(d);
-    size_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+    const uint64_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN, at = c->lent % LEND_BYTES;
     if (room > LEND_BYTES / 4 || !c->lend) {
         cuda_well(d, cudaErrorMemoryAllocation, c->lend ? "arguments of more than 8 MiB: use fewer rows at a time" : "the copy queue takes no ops");
         return NULL;
     }
-    if (c->lent + room > LEND_BYTES)
-        c->lent = 0;                     /* the queue's order keeps what its ops before still read */
+    if (at + room > LEND_BYTES)
+        c->lent += LEND_BYTES - at;      /* the queue's order keeps what its ops before still read */
     c->lent += room;
-    return c->lend + c->lent - room;
+    return c->lend + (c->lent - room) % LEND_BYTES;
+}
+
+/* The same bytes, lent so lately that they will not be written over for a while. */
+static const struct lent *lent_lately(const struct queue *c, const void *host, size_t bytes)
+{
+    for (int i = 0; i < RECENT; i++) {
+        const struct lent *l = &c->recent[i];
+        if (l->copy && l->bytes == bytes && c->lent - l->at < LEND_BYTES / 2 && !memcmp(l->copy, host, bytes))
+            return l;
+    }
+    return NULL;
+}
+
+static void remember(struct queue *c, char *p, const void *host, size_t bytes)
+{
+    struct lent *l = &c->recent[c->turn % RECENT];
+    void *copy = bytes && bytes <= RECENT_MOST ? malloc(bytes) : NULL;
+    if (!copy)
+        return;
+    memcpy(copy, host, bytes);
+    free(l->copy);
+    *l = (struct lent){ p, bytes, c->lent - bytes, copy };
+    c->turn++;
+}
+
+static void forget_lent(struct queue *c)
+{
+    for (int i = 0; i < RECENT; i++) {
+        free(c->recent[i].copy);
+        c->recent[i].copy = NULL;
+    }
 }
 
 const void *cuda_lend(struct dev *d, const void *host, size_t bytes)
 {
     if (!host || block_of(of(d), host))
         return host;
-    void *p = cuda_lend_room(d, bytes);
-    if (p)
+    const struct lent *before = lent_lately(in_use(d), host, bytes);
+    if (before)
+        return before->p;
+    char *p = lend_room(d, bytes);
+    if (p) {
         cuda_write(d, p, host, bytes);
+        remember(in_use(d), p, host, bytes);
+    }
     return p;
 }
 
@@ -315,6 +356,8 @@ static int cuda_check(struct dev *d, struct err *e)
     memcpy(text, c->what, sizeof text);
     (void)cudaGetLastError();
     c->what[0] = 0;
+    for (int q = 0; q < DEV_QUEUES; q++)
+        forget_lent(&c->queue[q]);       /* some may not have arrived */
     return err_set(e, c->code, "%s", text);
 }
 
@@ -324,6 +367,7 @@ static void close_queue(struct queue *q)
     for (int i = 0; i < MARKS; i++)
         if (q->mark[i])
             cudaEventDestroy(q->mark[i]);
+    forget_lent(q);
     cudaFree(q->lend);
     if (q->stream)
         cudaStreamDestroy(q->stream);

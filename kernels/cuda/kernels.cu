@@ -11,30 +11,32 @@ FN float fma_pair_half(float a, float b, float sum) { return fma_ftz(a, b, sum);
 
 #include "kernels/cuda/rows.cuh"
 
-/* Attention's sequences on the device: the struct, its sequences, their lists of pages (addresses of the device already), one behind the other. */
-const struct attn *cuda_lend_attn(struct dev *d, const struct attn *a)
+static size_t n_pages_of(const struct attn_seq *s) { return (size_t)((s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE); }
+
+/* Lists of pages (addresses of the device already) one behind the other, then the sequences: both are the same in every layer of a step, so only the first
+ * one's travel (cuda_lend). */
+struct attn cuda_lend_attn(struct dev *d, const struct attn *a)
 {
-    size_t n_pages = 0, seq_at = sizeof *a, page_at = seq_at + sizeof *a->seq * (size_t)a->n_seq, bytes;
+    struct attn there = *a;
+    size_t n_pages = 0, at = 0;
     for (int i = 0; i < a->n_seq; i++)
-        n_pages += (size_t)((a->seq[i].pos + a->seq[i].n_rows + ATTN_PAGE - 1) / ATTN_PAGE);
-    bytes = page_at + n_pages * sizeof(char *);
-    char *to = (char *)cuda_lend_room(d, bytes), *host = to ? (char *)malloc(bytes) : NULL;
-    if (!host)
-        return NULL;
-    struct attn *here = (struct attn *)host;
-    struct attn_seq *seq = (struct attn_seq *)(host + seq_at);
-    *here = *a;
-    here->seq = (struct attn_seq *)(to + seq_at);
-    for (int i = 0; i < a->n_seq; i++) {
-        const size_t n = (size_t)((a->seq[i].pos + a->seq[i].n_rows + ATTN_PAGE - 1) / ATTN_PAGE);
-        seq[i] = a->seq[i];
-        seq[i].page = (char *const *)(to + page_at);
-        memcpy(host + page_at, a->seq[i].page, n * sizeof(char *));
-        page_at += n * sizeof(char *);
+        n_pages += n_pages_of(&a->seq[i]);
+    struct attn_seq *seq = (struct attn_seq *)malloc(sizeof *seq * ((size_t)a->n_seq + 1));
+    char **page = (char **)malloc(sizeof *page * (n_pages + 1));
+    if (cuda_well(d, seq && page ? cudaSuccess : cudaErrorMemoryAllocation, "the lists of pages")) {
+        for (int i = 0; i < a->n_seq; at += n_pages_of(&a->seq[i++]))
+            memcpy(page + at, a->seq[i].page, sizeof *page * n_pages_of(&a->seq[i]));
+        char *const *const pages = (char *const *)cuda_lend(d, page, sizeof *page * n_pages);
+        at = 0;
+        for (int i = 0; i < a->n_seq; at += n_pages_of(&a->seq[i++])) {
+            seq[i] = a->seq[i];
+            seq[i].page = pages + at;
+        }
+        there.seq = (const struct attn_seq *)cuda_lend(d, seq, sizeof *seq * (size_t)a->n_seq);
     }
-    dev_write(d, to, host, bytes);
-    free(host);
-    return (const struct attn *)to;
+    free(seq);
+    free(page);
+    return there;
 }
 
 /* ---- sum of squares: bins of integers by exponent (xsum.c), added in any order ---- */

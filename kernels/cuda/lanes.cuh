@@ -59,12 +59,13 @@ FN float lanes_max(const struct lanes *a)
 #define FLAT_PIECE(n) 256
 #define ROPE_PIECE 1
 
-const struct attn *cuda_lend_attn(struct dev *d, const struct attn *a);
+/* The same with sequences and pages on the device. */
+struct attn cuda_lend_attn(struct dev *d, const struct attn *a);
 
 /* ---- tasks on the GPU: a warp each ---- */
 enum { SPREAD_WARPS = 4 };               /* a block */
 
-template <auto Task, class Job> static __global__ void spread_kernel(const Job job, int64_t n, int64_t per)
+template <auto Task, class Job> static __global__ void spread_kernel(const __grid_constant__ Job job, int64_t n, int64_t per)
 {
     const int64_t i = ((int64_t)blockIdx.x * SPREAD_WARPS + threadIdx.x / LANES) * per;
     struct any_pointer arg = { &job };

@@ -59,6 +59,8 @@ template <class... P, class... A>
 static void cuda_launch_clusters(struct dev *d, void (*kernel)(P...), unsigned cluster, dim3 blocks, unsigned threads, size_t shared, A... args)
 {
     auto call = [=]() { kernel(args...); };
+    if (cuda_failed(d))
+        return;
     const int ok = emu_launch({ blocks.x, blocks.y, blocks.z }, cluster, { threads, 1, 1 }, shared, [](void *c) { (*(decltype(call) *)c)(); }, &call, sizeof call);
     cuda_well(d, ok ? cudaSuccess : cudaErrorLaunchFailure, "running a kernel");
 }
@@ -117,6 +119,8 @@ static __device__ __forceinline__ float fma_ftz(float a, float b, float sum)
 template <class... P, class... A>
 static void cuda_launch_clusters(struct dev *d, void (*kernel)(P...), unsigned cluster, dim3 blocks, unsigned threads, size_t shared, A... args)
 {
+    if (cuda_failed(d))
+        return;
     cudaLaunchAttribute side_by_side = {};
     cudaLaunchConfig_t c = {};
     side_by_side.id = cudaLaunchAttributeClusterDimension;
