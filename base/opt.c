@@ -379,6 +379,14 @@ out:
     return rc;
 }
 
+int opt_given(const struct opt_program *p, const unsigned char *given, const char *name)
+{
+    for (int i = 0; p->opts[i].name; i++)
+        if (p->opts[i].kind != OPT_GROUP && !strcmp(p->opts[i].name, name))
+            return given[i];
+    return 0;
+}
+
 void opt_free(const struct opt_program *p, void *target, struct opt_args *args)
 {
     for (const struct opt *o = p->opts; !opt_is_end(o); o++)

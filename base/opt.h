@@ -47,6 +47,7 @@ struct opt_args { int n; char **item; };     /* positional arguments, in order; 
 /* Fills *target with defaults, then with what argv says. Returns 0, or 1 when --help/--version/… was answered (exit 0), or
  * -ERR_USAGE. given: which options argv named, one byte a row (may be NULL). */
 int opt_parse(const struct opt_program *p, int argc, char **argv, void *target, struct opt_args *args, unsigned char *given, struct err *e);
+int opt_given(const struct opt_program *p, const unsigned char *given, const char *name);       /* did argv name this option? */
 void opt_free(const struct opt_program *p, void *target, struct opt_args *args);
 /* {"seq-len":64,…} of the stored options; malloc'd. */
 char *opt_json(const struct opt_program *p, const void *target);

@@ -19,12 +19,28 @@
 
 /* ---- options and ranks ---- */
 
-static int check_options(struct server *s, struct err *e)
+/* What only --once has would change nothing beside it. */
+static int check_once(const struct server *s, const unsigned char *given, struct err *e)
 {
+    static const char *const own[] = { "max-tokens", "temperature", "seed" };
+    for (size_t i = 0; !s->o.once && i < sizeof own / sizeof own[0]; i++)
+        if (opt_given(&pserve_program, given, own[i]))
+            return err_set(e, ERR_USAGE, "--%s goes with --once: to a server every request says its own", own[i]);
     if (s->o.once && s->o.max_tokens < 1)
         return err_set(e, ERR_USAGE, "--max-tokens 0: nothing would be completed");
     if (s->o.once && s->o.replicas > 1)
         return err_set(e, ERR_USAGE, "--once computes one prompt: --replicas %lld would have nothing to do", (long long)s->o.replicas);
+    return 0;
+}
+
+static int check_options(const struct server *s, const unsigned char *given, struct err *e)
+{
+    const char *name = s->o.model_name;
+    int rc = check_once(s, given, e);
+    if (rc < 0)
+        return rc;
+    if (name && (!*name || strlen(name) >= sizeof s->name))
+        return err_set(e, ERR_USAGE, "--model-name has %zu bytes, must have 1 to %zu", strlen(name), sizeof s->name - 1);
     if (!s->o.tls_cert != !s->o.tls_key)
         return err_set(e, ERR_USAGE, "--tls-cert and --tls-key go together: give both or none");
     return 0;
@@ -297,11 +313,12 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
 {
     struct opt_args args = { 0 };
     double begin = clock_s();
-    int rc = opt_parse(&pserve_program, argc, argv, &s->o, &args, NULL, e);
+    unsigned char given[SERVE_OPTIONS_MAX];
+    int rc = opt_parse(&pserve_program, argc, argv, &s->o, &args, given, e);
     if (rc)
         return rc;
     s->path = args.item[0];
-    TRY(check_options(s, e));
+    TRY(check_options(s, given, e));
     name_model(s);
     TRY(open_ranks(s, argv, e));
     aside_begin(&s->aside, open_files, s, NULL);

@@ -20,6 +20,7 @@ struct serve_opts {
 };
 enum { SERVE_DTYPE_STORED, SERVE_DTYPE_FP32, SERVE_DTYPE_BF16 };
 extern const struct opt_program pserve_program;
+enum { SERVE_OPTIONS_MAX = 64 };         /* rows of its table */
 
 struct server {
     struct serve_opts o;

@@ -81,10 +81,7 @@ static const struct opt table[] = {
 
 int opts_given(const unsigned char *given, const char *name)
 {
-    for (int i = 0; table[i].name; i++)
-        if (table[i].kind != OPT_GROUP && !strcmp(table[i].name, name))
-            return given[i];
-    return 0;
+    return opt_given(&ptrain_program, given, name);
 }
 
 int opts_overlap(const struct train_opts *o, const unsigned char *given, int dp, int sharers)
