@@ -84,6 +84,8 @@ int trainer_check_target(const struct trainer *t, struct err *e)
     if (io_exists(path))
         return err_set(e, ERR_USAGE, "--out %s is a checkpoint itself: name the folder that holds checkpoints, or a new one", t->o.out);
     snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)trainer_end(t));
+    if (t->resume_auto && ckpt_state(t->source)->step < trainer_end(t) && io_exists(path))        /* passed over, and would be in the way at the end */
+        return err_set(e, ERR_USAGE, "%s is no whole checkpoint and has the name of this run's last one: remove it, or choose another --out", path);
     if (io_exists(path) && !(t->o.resume && !strcmp(t->o.resume, "auto")))
         return err_set(e, ERR_USAGE, "%s exists already: choose another --out, or continue with --resume auto", path);
     return 0;
