@@ -4,10 +4,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 #include "base/io.h"
 #include "text/tok.h"
+#include "text/tokfile.h"
 
 #define CHUNK ((size_t)256 << 10)
 
@@ -31,6 +33,35 @@ static int ends_with(const char *s, size_t n, const char *end)
     return n >= m && !memcmp(s + n - m, end, m);
 }
 
+const char *source_not_text(const void *begin, size_t n)
+{
+    static const struct { const char *begin, *what; } other[] = {
+        { "\x28\xb5\x2f\xfd", "is compressed by zstd: make a token file of it with ptok prepare, under a name that ends in .zst" },
+        { "\x1f\x8b", "is compressed by gzip: unpack it" },
+        { "\x93NUMPY", "is a NumPy array: write its ids alone, as .u16 or .u32" },
+        { "PAR1", "is a Parquet file: write its texts as .jsonl and make a token file of them with ptok prepare" },
+    };
+    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
+        if (n >= strlen(other[i].begin) && !memcmp(begin, other[i].begin, strlen(other[i].begin)))
+            return other[i].what;
+    return tokfile_is(begin, n) ? "is a token file of ptok: give it to ptrain as it is" : NULL;
+}
+
+/* A plain file of text, as far as its first bytes say. */
+static int check_begin(const struct source *s, struct err *e)
+{
+    char begin[8];
+    size_t n = s->size < (int64_t)sizeof begin ? (size_t)s->size : sizeof begin;
+    struct stat st;
+    int rc = io_pread(s->fd, s->path, begin, n, 0, e);
+    const char *why = rc < 0 ? NULL : source_not_text(begin, n);
+    if (why)
+        return err_set(e, ERR_FORMAT, "%s %s", s->path, why);
+    if (rc >= 0 && fstat(s->fd, &st) == 0 && !S_ISREG(st.st_mode))
+        return err_set(e, ERR_FILE, "%s is a pipe or a device: write it to a file first", s->path);
+    return rc < 0 ? rc : 0;
+}
+
 int source_open(struct source **out, const char *path, const char *field, struct err *e)
 {
     struct source *s = calloc(1, sizeof *s);
@@ -51,6 +82,8 @@ int source_open(struct source **out, const char *path, const char *field, struct
         rc = (int)s->size;
         goto out;
     }
+    if (!packed)
+        TRY(check_begin(s, e));
     *out = s;
     return 0;
 out:

@@ -65,6 +65,8 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
     int rc = 0;
     if (o->params && opt_parse_size(o->params, &given) < 0)
         return err_set(e, ERR_USAGE, "--params %s is not a number: 7B, 110M", o->params);
+    if (o->memory < 1000000)
+        return err_set(e, ERR_USAGE, "--memory %lld: bytes, and too few for anything: 80GB and 512MiB are sizes", (long long)o->memory);
     *params = (double)given;
     if (!o->model)
         return given > 0 ? 0 : err_set(e, ERR_USAGE, "say how large the model is: --params 7B or --model config.json");
@@ -100,7 +102,8 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
     int dp = o->dp ? (int)o->dp : (int)(o->gpus / tp / pp);
     struct run_plan p;
     if (dp < 1 || tp * pp * dp != o->gpus)
-        return err_set(e, ERR_USAGE, "tp %d x pp %d x dp %d is not the %lld GPUs", tp, pp, dp, (long long)o->gpus);
+        return err_set(e, ERR_USAGE, "tp %d x pp %d x dp %d is not the %lld GPUs: use --gpus %lld, or other degrees", tp, pp, dp < 1 ? 1 : dp,
+                       (long long)o->gpus, (long long)tp * pp * (dp < 1 ? 1 : dp));
     printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, zero) / 1e9);
     if (!o->model)
         return 0;

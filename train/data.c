@@ -9,6 +9,7 @@
 #include <unistd.h>
 #include "base/io.h"
 #include "base/rnd.h"
+#include "text/source.h"
 #include "text/text.h"
 #include "text/tokfile.h"
 
@@ -63,15 +64,9 @@ static int map_file(struct file *f, struct err *e)
 /* Files that are taken for text because nothing says otherwise: bytes of theirs would be trained on as they stand. */
 static int check_text(const struct file *f, struct err *e)
 {
-    static const struct { const char *begin, *what; } other[] = {
-        { "\x28\xb5\x2f\xfd", "is compressed by zstd: make a token file of it with ptok prepare" },
-        { "\x1f\x8b", "is compressed by gzip: unpack it" },
-        { "\x93NUMPY", "is a NumPy array: write its ids alone, as .u16 or .u32" },
-        { "PAR1", "is a Parquet file: write its texts as .jsonl and make a token file of them with ptok prepare" },
-    };
-    for (size_t i = 0; i < sizeof other / sizeof *other; i++)
-        if (f->bytes > strlen(other[i].begin) && !memcmp(f->map, other[i].begin, strlen(other[i].begin)))
-            return err_set(e, ERR_FORMAT, "%s %s", f->path, other[i].what);
+    const char *why = source_not_text(f->map, f->bytes);
+    if (why)
+        return err_set(e, ERR_FORMAT, "%s %s", f->path, why);
     if (ends_with(f->path, ".bin"))
         return err_set(e, ERR_FORMAT, "%s does not begin as a token file of ptok does: name raw ids .u16 or .u32, and text .txt", f->path);
     return 0;
