@@ -70,6 +70,10 @@ FUZZERS  := $(FUZZ_SRC:%.c=$B/%)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 BENCHES  := $(BENCH_SRC:%.c=$B/%)
 
+# these call make once more, which must not build the library beside us
+ifneq ($(and $(word 2,$(MAKECMDGOALS)),$(filter all programs tests benches test,$(MAKECMDGOALS))),)
+.NOTPARALLEL:
+endif
 .PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve bench-foreign sanitize tidy check-layers install clean help
 all: programs
 programs: setup-check

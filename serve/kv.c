@@ -69,6 +69,8 @@ int kv_plan(const struct kv_wish *w, int32_t *n_pages, struct err *e)
 {
     int64_t one = kv_pages_most(w->ctx, w->window, w->chunk), all = kv_pages_for(w->ctx) * w->max_seqs, limit = w->bytes ? w->bytes : w->room;
     int64_t fit = limit / w->all_bytes, n = fit < all ? fit : all;
+    if (limit <= 0)
+        return err_set(e, ERR_MEMORY, "the weights leave no memory for keys and values: use --dtype bf16, more GPUs or machines (--tp), or say --kv-memory");
     if (n < one)
         return err_set(e, ERR_MEMORY, "one sequence of %lld tokens needs %lld bytes of keys and values, %s %lld: %s", (long long)w->ctx,
                        (long long)(one * w->all_bytes), w->bytes ? "--kv-memory is" : "there is room for", (long long)limit,

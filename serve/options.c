@@ -28,7 +28,7 @@ static const struct opt table[] = {
     { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix; the answer has the same bits for each", 1, GRAIN_MAX, 0 },
     { OPT_INT, "replicas", AT(replicas), "1", "R", "groups of tp ranks behind one port, each with the whole model; a request goes where its beginning is cached", 1, 4096, 0 },
     { OPT_INT, "ctx", AT(ctx), "0", "N", "tokens a prompt and its answer have together (0: the model's, or what memory allows)", 0, 1e9, 0 },
-    { OPT_SIZE, "kv-memory", AT(kv_memory), "0", "SIZE", "keys and values, all ranks and replicas together (0: ctx x max-batch, at most half of the free memory)", 0, 1e18, 0 },
+    { OPT_SIZE, "kv-memory", AT(kv_memory), "0", "SIZE", "keys and values, all ranks and replicas together (0: ctx x max-batch, at most half of the free memory, four fifths of a GPU's)", 0, 1e18, 0 },
     { OPT_INT, "max-batch", AT(max_batch), "32", "N", "sequences computed at once; more of them wait", 1, 65536, 0 },
     { OPT_INT, "prefill-chunk", AT(prefill_chunk), "256", "N", "prompt tokens a step", 1, 1e6, 0 },
     { OPT_CHOICE, "prefix-cache", AT(prefix_cache), "on", "on|off", "keep pages of keys and values for prompts with the same beginning (the same bits)", 0, 0, 0 },

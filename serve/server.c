@@ -127,16 +127,40 @@ static int64_t page_all_bytes(const struct server *s)
     return (int64_t)attn_page_bytes((int)heads, (int)c->head_dim, arithmetic(s)) * c->n_layers;
 }
 
+/* Free memory of all ranks together, where they are at home: half of the machine's, once its weights are there; of GPUs, which nobody else is to have, four
+ * fifths. Ranks that have one GPU together share it, and the least share counts for all: pages are cut alike. Collective. */
+struct home { char gpu[64]; int64_t room; };
+static int find_room(struct server *s, int64_t weights, int64_t *room, struct err *e)
+{
+    const int n = comm_size(s->mesh.all);
+    const struct dev_memory *m = s->dev->memory;
+    struct home mine = { "", m ? (int64_t)m->room(s->dev) : mem_machine_room() }, *all = calloc((size_t)n, sizeof *all);
+    int64_t least = INT64_MAX;
+    int rc = all ? 0 : err_set(e, ERR_MEMORY, "no memory for the ranks' sizes");
+    if (m)
+        snprintf(mine.gpu, sizeof mine.gpu, "%s", m->identity(s->dev));
+    TRY(comm_agree(s->mesh.all, rc, e));
+    TRY(comm_all_gather(s->mesh.all, all, &mine, sizeof mine, e));
+    for (int r = 0; r < n; r++) {
+        int together = 0;
+        for (int q = 0; q < n; q++)
+            together += !strcmp(all[q].gpu, all[r].gpu);
+        least = all[r].room / together < least ? all[r].room / together : least;
+    }
+    *room = m ? (least * n - weights) / 5 * 4 : (all[0].room - weights) / 2;
+out:
+    free(all);
+    return rc;
+}
+
 /* How long, how many, how much: rank 0 decides (free memory may look different elsewhere). */
-static int decide_sizes(struct server *s, struct err *e)
+static int decide_sizes(struct server *s, int64_t room, struct err *e)
 {
     const struct model_config *c = &s->loaded.cfg;
     struct kv_wish w = { .max_seqs = s->o.max_batch, .bytes = s->o.kv_memory, .all_bytes = page_all_bytes(s) };
-    int64_t weights = weight_bytes(c, arithmetic(s), e), limit, extra = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
-    if (weights < 0)
-        return (int)weights;
+    int64_t limit, extra = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
     w.bytes = (w.bytes + s->o.replicas - 1) / s->o.replicas;             /* 0 stays: not said */
-    w.room = (mem_machine_room() - weights * s->o.replicas) / 2 / s->o.replicas;
+    w.room = room / s->o.replicas;
     limit = (w.bytes ? w.bytes : w.room) / w.all_bytes * KV_PAGE;
     s->size.window = w.window = c->window_first ? 0 : c->window;         /* where a layer sees all, every page stays */
     w.chunk = s->o.prefill_chunk;
@@ -160,8 +184,11 @@ static int decide_sizes(struct server *s, struct err *e)
 
 static int share_sizes(struct server *s, struct err *e)
 {
-    int64_t ctx[1];
-    int rc = is_first(s) ? decide_sizes(s, e) : 0;
+    int64_t ctx[1], room, weights = weight_bytes(&s->loaded.cfg, arithmetic(s), e);
+    int rc;
+    TRY(comm_agree(s->mesh.all, weights < 0 ? (int)weights : 0, e));
+    TRY(find_room(s, weights * s->o.replicas, &room, e));
+    rc = is_first(s) ? decide_sizes(s, room, e) : 0;
     TRY(comm_agree(s->mesh.all, rc, e));
     TRY(comm_broadcast(s->mesh.all, &s->size, sizeof s->size, 0, e));
     ctx[0] = s->service.ctx;

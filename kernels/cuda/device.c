@@ -193,9 +193,13 @@ static int cuda_owns(const struct dev *d, const void *p) { return block_of(of(d)
 
 static size_t cuda_room(struct dev *d)
 {
+    cudaMemPool_t pool;
+    uint64_t kept = 0, used = 0;         /* of the pool: what is kept and not used can be had, too */
     size_t free_bytes = 0, all = 0;
-    cuda_well(d, cudaMemGetInfo(&free_bytes, &all), "asking for free memory");
-    return free_bytes;
+    if (cuda_well(d, cudaMemGetInfo(&free_bytes, &all), "asking for free memory") && cuda_well(d, cudaDeviceGetDefaultMemPool(&pool, of(d)->index), "the memory pool") &&
+        cuda_well(d, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &kept), "the memory pool"))
+        cuda_well(d, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used), "the memory pool");
+    return free_bytes + (size_t)(kept - used);
 }
 
 /* ---- copies ---- */

@@ -14,7 +14,7 @@ typedef struct emu_stream *cudaStream_t;
 typedef struct emu_event *cudaEvent_t;
 typedef struct emu_pool *cudaMemPool_t;
 enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-enum { cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaMemPoolAttrReleaseThreshold = 4 };
+enum { cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaMemPoolAttrReleaseThreshold = 4, cudaMemPoolAttrReservedMemCurrent = 5, cudaMemPoolAttrUsedMemCurrent = 7 };
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
 struct cudaDeviceProp { int major, minor, multiProcessorCount; struct { char bytes[16]; } uuid; };
 
@@ -54,6 +54,7 @@ cudaError_t cudaGetDevice(int *index);
 cudaError_t cudaDeviceGetAttribute(int *value, int attr, int index);
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int index);
 cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, int attr, void *value);
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, int attr, void *value);
 
 #ifdef __cplusplus
 }

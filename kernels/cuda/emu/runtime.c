@@ -172,3 +172,9 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, int attr, void *value)
 {
     return !pool && attr == cudaMemPoolAttrReleaseThreshold && value ? cudaSuccess : cudaErrorInvalidValue;
 }
+/* Nothing is kept. */
+cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, int attr, void *value)
+{
+    *(uint64_t *)value = 0;
+    return !pool && (attr == cudaMemPoolAttrReservedMemCurrent || attr == cudaMemPoolAttrUsedMemCurrent) ? cudaSuccess : cudaErrorInvalidValue;
+}
