@@ -1,7 +1,9 @@
 /* pattern.c - the patterns of tokenizer.json: strings found as they are, regexes run by PCRE2 (compiled to machine code).
  *
  * The files are written for Oniguruma with Ruby's syntax. What differs is translated, or refused by name:
- *   \w \W       PCRE2 leaves marks out of words: written out as classes
+ *   \w \W \b \B PCRE2 leaves marks and circled letters out of words: written out as classes
+ *   [:alpha:]   its POSIX classes are smaller: written out as properties; [:print:], [:^alpha:] and the like are refused
+ *   \uHHHH      is \x{HHHH} there
  *   ^ $         match at every line (PCRE2_MULTILINE)
  *   \h, [a[b]], [a&&b], (?m…)    other meanings there: refused
  * Characters newer than PCRE2's tables are matched as older ones of the same category (uni_stand_in). */
@@ -13,17 +15,53 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORD_SET "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}"
+#define WORD_SET "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+/* Outside of a class, Oniguruma also takes the powers and fractions of Latin-1 for parts of words. */
+#define WORD_ALONE WORD_SET "\\xB2\\xB3\\xB9\\xBC-\\xBE"
+#define WORD "[" WORD_ALONE "]"
+#define AT_EDGE(in, out) "(?:(?<=" WORD ")(?" in WORD ")|(?<!" WORD ")(?" out WORD "))"
 #define STACK_START ((size_t)32 << 10)
 #define STACK_LIMIT ((size_t)64 << 20)           /* of the machine code; grows only for patterns that nest */
 
 static const struct { char name; const char *outside, *inside; } escapes[] = {
-    { 'w', "[" WORD_SET "]", WORD_SET },
-    { 'W', "[^" WORD_SET "]", NULL },
+    { 'w', WORD, WORD_SET },
+    { 'W', "[^" WORD_ALONE "]", NULL },
+    { 'b', AT_EDGE("!", "="), "\\x08" },
+    { 'B', AT_EDGE("=", "!"), NULL },
     { 'h', NULL, NULL },
     { 'H', NULL, NULL },
     { 'C', NULL, NULL },
 };
+
+static const struct { const char *name, *set; } posix_classes[] = {
+    { "alpha", "\\p{Alphabetic}" }, { "alnum", "\\p{Alphabetic}\\p{Nd}" }, { "upper", "\\p{Uppercase}" }, { "lower", "\\p{Lowercase}" },
+    { "punct", "\\p{P}\\p{S}" },    { "word", WORD_SET },                  { "digit", "\\p{Nd}" },        { "space", "\\s" },
+    { "xdigit", "0-9A-Fa-f" },      { "cntrl", "\\p{Cc}" },              { "blank", "\\t\\p{Zs}" },
+};
+
+/* [:alpha:] inside of a class, from its bracket on; returns its bytes in the source, or 0: not supported. */
+static size_t translate_posix(const char *s, size_t n, struct buf *out)
+{
+    for (size_t k = 0; k < sizeof posix_classes / sizeof *posix_classes; k++) {
+        size_t len = strlen(posix_classes[k].name);
+        if (n < len + 4 || memcmp(s + 2, posix_classes[k].name, len) || memcmp(s + 2 + len, ":]", 2))
+            continue;
+        buf_add(out, posix_classes[k].set, strlen(posix_classes[k].set));
+        return len + 4;
+    }
+    return 0;
+}
+
+/* \uHHHH: 6, or 0 */
+static size_t translate_u(const char *s, size_t n, struct buf *out)
+{
+    if (n < 6 || strspn(s + 2, "0123456789abcdefABCDEF") < 4)
+        return 0;
+    buf_add(out, "\\x{", 3);
+    buf_add(out, s + 2, 4);
+    buf_add(out, "}", 1);
+    return 6;
+}
 
 /* One escape; returns its bytes in the source, or 0: not supported. */
 static size_t translate_escape(const char *s, size_t n, int in_class, struct buf *out)
@@ -32,6 +70,8 @@ static size_t translate_escape(const char *s, size_t n, int in_class, struct buf
         buf_add(out, s, n);
         return n;
     }
+    if (s[1] == 'u')
+        return translate_u(s, n, out);
     for (size_t k = 0; k < sizeof escapes / sizeof *escapes; k++) {
         if (escapes[k].name != s[1])
             continue;
@@ -76,11 +116,11 @@ static int translate(const char *s, size_t n, struct buf *out, const char *what,
             i += m;
             continue;
         }
-        if (in_class && s[i] == '[') {                /* [:alpha:] */
-            const char *end = memchr(s + i, ']', n - i);
-            size_t m = end ? (size_t)(end - (s + i)) + 1 : n - i;
-            buf_add(out, s + i, m);
-            i += m;
+        if (in_class && s[i] == '[') {
+            size_t used = translate_posix(s + i, n - i, out);
+            if (!used)
+                return refused("a [:class:] other than alpha, alnum, upper, lower, punct, word, digit, space, xdigit, cntrl, blank", what, e);
+            i += used;
             continue;
         }
         if (s[i] == ']')

@@ -94,6 +94,29 @@ TEST(space_in_a_regex_is_unicodes_not_pcres)
     CHECK_STR(pieces_of("{'type':'Split','pattern':{'Regex':'\\\\w+'},'behavior':'Isolated'}", "e\xCC\x81!"), "e\xCC\x81|!");
 }
 
+TEST(words_and_posix_classes_in_a_regex_are_onigurumas)
+{
+    static const struct { const char *regex, *text, *want; } rows[] = {
+        { "\\\\w+", "m\xC2\xB2 \xE2\x92\xB6", "m\xC2\xB2| |\xE2\x92\xB6" },           /* a power is a word's, a circled letter too */
+        { "[\\\\w]+", "m\xC2\xB2", "m|\xC2\xB2" },                                   /* but not in a class: so it is there */
+        { "\\\\W+", "m\xC2\xB2..a", "m\xC2\xB2|..|a" },
+        { "\\\\b[a-z]+\\\\b", "ab e\xCC\x81x ab", "ab| e\xCC\x81x |ab" },            /* no edge between a letter and its mark */
+        { "\\\\Bb", "ab b\xCC\x81" "b", "a|b| b\xCC\x81|b" },
+        { "[[:punct:]]+", "a\xE2\x82\xAC+b", "a|\xE2\x82\xAC+|b" },                        /* symbols are punctuation */
+        { "[[:alpha:]]+", "\xE2\x85\xA0" "a1", "\xE2\x85\xA0" "a|1" },                       /* a Roman numeral is a letter */
+        { "[^[:alnum:]_]+", "a_1-\xE2\x82\xAC" "b", "a_1|-\xE2\x82\xAC|b" },
+        { "[\\\\u4e00-\\\\u9fff]+|\\\\u00e9", "a\xE4\xB8\x80\xC3\xA9", "a|\xE4\xB8\x80|\xC3\xA9" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        char json[300];
+        snprintf(json, sizeof json, "{'type':'Split','pattern':{'Regex':'%s'},'behavior':'Isolated'}", rows[i].regex);
+        CHECK_STR(pieces_of(json, rows[i].text), rows[i].want);
+    }
+    CHECK_HAS(pieces_of("{'type':'Split','pattern':{'Regex':'[[:print:]]'},'behavior':'Isolated'}", ""), "a [:class:] other than alpha");
+    CHECK_HAS(pieces_of("{'type':'Split','pattern':{'Regex':'[[:^alpha:]]'},'behavior':'Isolated'}", ""), "a [:class:] other than alpha");
+    CHECK_HAS(pieces_of("{'type':'Split','pattern':{'Regex':'\\\\u12'},'behavior':'Isolated'}", ""), "\\u, which is not supported");
+}
+
 TEST(letters_newer_than_the_regex_library_are_letters)
 {
     /* U+1C89 (Unicode 16), U+31350 (15): the library behind the reference files knows them */
