@@ -8,6 +8,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include "base/err.h"
 #include "base/mem.h"
 #include "kernels/dev.h"
@@ -42,6 +43,8 @@ const char *world_transport(const struct world *w);
 const char *world_device_says(const struct world *w);
 /* For --version: what transports this program has, and whether NCCL is here. */
 const char *comm_transports(void);
+/* The line of --version, of every program: release, contract, CPU class, devices, transports. more: "" or what is said besides, with ", " behind. */
+void comm_version(FILE *out, const char *program, const char *more);
 /* Ties the pool's threads to CPUs of this rank's own where the ranks of the machine, of as many threads each, have CPUs enough: 1 when
  * it did. Left alone: more threads than CPUs, ranks that a foreign launcher started (it may have bound them), SHARDLINE_PIN=off. */
 struct pool;

@@ -305,10 +305,7 @@ static int run_fetch(const struct options *o, char **arg, struct err *e)
     return rc;
 }
 
-static void print_version(FILE *out)
-{
-    fprintf(out, "reshard (Shardline) 0.1, checkpoint format 1, numerics contract 1\n");
-}
+static void print_version(FILE *out) { comm_version(out, "reshard", "checkpoint format 1, "); }
 
 static const struct command {
     const char *word;

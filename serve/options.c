@@ -51,16 +51,7 @@ static const struct opt table[] = {
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 
-static void print_version(FILE *out)
-{
-    struct mem mem = { 0 };
-    struct dev *d = NULL;
-    struct err e;
-    int rc = dev_open(&d, "cpu", 1, &mem, &e);
-    fprintf(out, "pserve (Shardline) %s, numerics contract 1, cpu class %s, devices %s, transports %s\n", SERVE_VERSION, rc < 0 ? "unknown" : d->isa, dev_kinds(), comm_transports());
-    if (rc >= 0)
-        dev_close(d);
-}
+static void print_version(FILE *out) { comm_version(out, "pserve", ""); }
 
 const struct opt_program pserve_program = {
     .name = "pserve",

@@ -4,6 +4,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/opt.h"
+#include "comm/comm.h"
 #include "format/near.h"
 #include "train/plan.h"
 
@@ -36,7 +37,7 @@ static const struct opt table[] = {
     { OPT_CHOICE, "recompute", AT(recompute), "none", "none|selective|full", "activations computed again", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
-static void print_version(FILE *out) { fprintf(out, "memplan (Shardline) 0.1\n"); }
+static void print_version(FILE *out) { comm_version(out, "memplan", ""); }
 static const struct opt_program program = { "memplan", "memory a GPU of a layout, or the layouts that fit", "(--params N | --model M) --gpus N", table, 0, 0, print_version };
 
 /* Bytes of weights, gradients and optimizer a GPU, as the ZeRO paper counts: figure 1, equations of section 5. */

@@ -12,6 +12,7 @@
 #include "base/log.h"
 #include "base/opt.h"
 #include "base/rnd.h"
+#include "comm/comm.h"
 
 struct bench_opts {
     const char *url, *model, *key;
@@ -44,7 +45,7 @@ static const struct opt table[] = {
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 
-static void print_version(FILE *out) { fprintf(out, "pbench (Shardline) 0.1\n"); }
+static void print_version(FILE *out) { comm_version(out, "pbench", ""); }
 static const struct opt_program program = {
     .name = "pbench", .summary = "loads a completion server and measures what its clients wait for", .usage = "[--url URL] [--rate N]",
     .opts = table, .min_args = 0, .max_args = 0, .print_version = print_version,

@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/opt.h"
+#include "comm/comm.h"
 #include "format/near.h"
 #include "tools/plot_font.h"
 
@@ -26,7 +27,7 @@ static const struct opt table[] = {
     { OPT_CHOICE, "color", AT(colour), "auto", "auto|always|never", "tell runs apart by colour in the terminal (never, or no terminal: by letters)", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
-static void print_version(FILE *out) { fprintf(out, "plot (Shardline) 0.1\n"); }
+static void print_version(FILE *out) { comm_version(out, "plot", ""); }
 static const struct opt_program program = { "plot", "draws the figures of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, print_version };
 
 struct run { const char *path; int64_t n, room; double *x, *y; };

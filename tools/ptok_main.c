@@ -7,6 +7,7 @@
 #include "base/err.h"
 #include "base/io.h"
 #include "base/opt.h"
+#include "comm/comm.h"
 #include "format/near.h"
 #include "text/prepare.h"
 #include "text/template.h"
@@ -18,7 +19,7 @@ enum { INVALID_ERROR, INVALID_REPLACE };
 struct options { const char *tokenizer, *template, *out, *field; int64_t threads; int spans, append_eos, invalid_utf8; };
 #define AT(member) offsetof(struct options, member)
 
-static void print_version(FILE *out) { fprintf(out, "ptok (Shardline) 0.1\n"); }
+static void print_version(FILE *out) { comm_version(out, "ptok", ""); }
 
 static const struct opt opts[] = {
     { OPT_TEXT, "tokenizer", AT(tokenizer), NULL, "bytes|DIR", "bytes, or a folder with tokenizer.json", 0, 0, 0 },

@@ -97,16 +97,7 @@ int opts_stored(const char *name)
     return 0;
 }
 
-static void print_version(FILE *out)
-{
-    struct mem mem = { 0 };
-    struct dev *d = NULL;
-    struct err e;
-    int rc = dev_open(&d, "cpu", 1, &mem, &e);
-    fprintf(out, "ptrain (Shardline) 0.1, numerics contract 1, cpu class %s, devices %s, transports %s\n", rc < 0 ? "unknown" : d->isa, dev_kinds(), comm_transports());
-    if (rc >= 0)
-        dev_close(d);
-}
+static void print_version(FILE *out) { comm_version(out, "ptrain", ""); }
 
 const struct opt_program ptrain_program = {
     .name = "ptrain",

@@ -1,4 +1,5 @@
 /* runlog.c - the run's log: a JSON line a step (cli.md), a live line on the terminal. */
+#include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -116,6 +117,16 @@ static double comm_seconds(const struct trainer *t)
     return sum;
 }
 
+/* What the disk refuses is lost, which is said once: the run is worth more than its log. */
+static void end_line(struct trainer *t)
+{
+    if (fflush(t->log_file) == 0 && !ferror(t->log_file))
+        return;
+    if (!t->log_lost++)
+        log_line(&t->log, "%s: cannot write the log: %s: the run goes on, lines are lost", t->o.log, strerror(errno));
+    clearerr(t->log_file);
+}
+
 /* {"event":"communication","step":1,"dp":{"all_reduce":[calls,bytes,of them to other machines],…},…}: the first step of rank 0, as
  * comm/ counts it (bytes that a ring would send). */
 static void write_communication(const struct trainer *t)
@@ -198,7 +209,7 @@ static double mfu_of(struct trainer *t, double speed)
 
 struct figures { double speed, mfu, comm; };     /* tokens/s, and shares of 1 */
 
-static void write_step(const struct trainer *t, const struct step_result *r, struct figures g)
+static void write_step(struct trainer *t, const struct step_result *r, struct figures g)
 {
     char loss[32], norm[32];
     fprintf(t->log_file,
@@ -208,7 +219,7 @@ static void write_step(const struct trainer *t, const struct step_result *r, str
             (long long)(t->step * t->plan.rows * t->o.seq_len), g.speed, g.mfu, g.comm, r->bubble, (long long)rss_bytes());
     if (t->step == t->first_step + 1)
         write_communication(t);
-    fflush(t->log_file);
+    end_line(t);
 }
 
 /* What a narrow terminal may lose stands last. */
@@ -266,7 +277,7 @@ int runlog_memory(struct trainer *t, const char *when, struct err *e)
         for (int r = 0; r < n; r++)
             write_memory(t->log_file, (int64_t *)all + r * MEM_NUMBERS, r);
         fputs("]}\n", t->log_file);
-        fflush(t->log_file);
+        end_line(t);
     }
     free(all);
     free(sizes);
@@ -288,7 +299,7 @@ static void write_event(struct trainer *t, int64_t step, const char *event, cons
     fprintf(t->log_file, "{\"event\":\"%s\",\"step\":%lld,", event, (long long)step);
     vfprintf(t->log_file, fmt, ap);
     fprintf(t->log_file, "}\n");
-    fflush(t->log_file);
+    end_line(t);
 }
 
 void runlog_event(struct trainer *t, const char *event, const char *fmt, ...)

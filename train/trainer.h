@@ -61,6 +61,7 @@ struct trainer {
     double waited_s;                     /* of this step, for other pipeline stages */
     double all_waited_s, all_steps_s;    /* of the steps of this process but the first */
     FILE *log_file;                      /* rank 0 */
+    int log_lost;                        /* lines of it that could not be written */
     int n_peaks;                         /* how often peak_flops was measured */
     double peak_flops, step_s;           /* step_s: what a step takes, smoothed over the last ones */
     struct comm_count comm_seen[RUN_GROUPS][COMM_OPS];           /* at the start of the step, by group */

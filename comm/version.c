@@ -1,0 +1,14 @@
+/* version.c - what every program says of itself. */
+#include "comm/comm.h"
+
+void comm_version(FILE *out, const char *program, const char *more)
+{
+    struct mem mem = { 0 };
+    struct dev *d = NULL;
+    struct err e;
+    int rc = dev_open(&d, "cpu", 1, &mem, &e);
+    fprintf(out, "%s (Shardline) 0.1, %snumerics contract 1, cpu class %s, devices %s, transports %s\n", program, more, rc < 0 ? "unknown" : d->isa, dev_kinds(),
+            comm_transports());
+    if (rc >= 0)
+        dev_close(d);
+}
