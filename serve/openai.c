@@ -479,6 +479,27 @@ static void name_request(struct request *rq)
     rq->created = (int64_t)time(NULL);
 }
 
+/* Until min_tokens are there no end may come: is anything left to choose then? */
+static int check_ends(const struct request *rq, struct fault *f)
+{
+    const struct service *sv = rq->sv;
+    int64_t n = (int64_t)rq->n_stop_ids + sv->n_eos, different = 0;
+    if (!rq->sampling.min_tokens || n < sv->vocab)
+        return 0;
+    char *seen = calloc(1, (size_t)sv->vocab);
+    if (!seen)
+        return fault_set(f, 500, "min_tokens", "no memory for min_tokens");
+    for (int64_t i = 0; i < n; i++) {
+        int32_t id = i < rq->n_stop_ids ? rq->stop_ids[i] : sv->eos[i - rq->n_stop_ids];
+        if (id < 0 || id >= sv->vocab || seen[id])
+            continue;
+        seen[id] = 1;
+        different++;
+    }
+    free(seen);
+    return different < sv->vocab ? 0 : fault_set(f, BAD, "stop_token_ids", "stop_token_ids has every token of the vocabulary, and with min_tokens none of them may come");
+}
+
 /* What is wrong only beside another field. */
 static int check_together(const struct request *rq, struct fault *f)
 {
@@ -494,7 +515,7 @@ static int check_together(const struct request *rq, struct fault *f)
                          (long long)rq->best_of, (long long)rq->n);
     if (rq->sampling.min_tokens > rq->max_tokens)
         return fault_set(f, BAD, "min_tokens", "min_tokens is %lld, max_tokens %lld", (long long)rq->sampling.min_tokens, (long long)rq->max_tokens);
-    return 0;
+    return check_ends(rq, f);
 }
 
 static int read_body(struct request *rq, json_t *body, struct fault *f)

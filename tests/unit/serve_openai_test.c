@@ -220,6 +220,23 @@ TEST(a_prompt_is_cut_to_its_end_when_that_is_asked_for)
     tokenizer_close(sv.tok);
 }
 
+TEST(ends_that_are_the_whole_vocabulary_leave_min_tokens_nothing)
+{
+    struct service sv;
+    service_bytes(&sv);
+    char body[4096];
+    int n = sprintf(body, "{\"prompt\":\"a\",\"min_tokens\":1,\"stop_token_ids\":[0,0");
+    for (int id = 1; id < 255; id++)
+        n += sprintf(body + n, ",%d", id);
+    sprintf(body + n, "]}");
+    passes(&sv, body);                               /* 255 is left */
+    sprintf(body + n, ",255]}");
+    refused(&sv, body, 400, "stop_token_ids", "every token of the vocabulary");
+    memcpy(strstr(body, "min_tokens\":1"), "min_tokens\":0", 13);
+    passes(&sv, body);
+    tokenizer_close(sv.tok);
+}
+
 TEST(neutral_values_pass_and_lenient_ignores_the_rest)
 {
     struct service sv;
