@@ -66,6 +66,7 @@ static inline struct model_config rig_family_config(int i)
     return c;
 }
 
+static const char *rig_device = "cpu";      /* of rigs that are opened */
 static inline void rig_open_threads(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq, int64_t T, int threads)
 {
     const int size[AXIS_COUNT] = { 1, 1, 1, 1 }, have[ZERO_STATES] = { 1, 0, 0, 0 };
@@ -75,7 +76,7 @@ static inline void rig_open_threads(struct rig *r, const struct model_config *c,
     memset(r, 0, sizeof *r);
     r->n_seq = n_seq;
     r->T = T;
-    if (dev_open(&r->dev, "cpu", threads, &r->mem, &e) < 0 || world_open(&r->world, "self", 0, r->dev, &r->mem, &e) < 0 ||
+    if (dev_open(&r->dev, rig_device, threads, &r->mem, &e) < 0 || world_open(&r->world, "self", 0, r->dev, &r->mem, &e) < 0 ||
         mesh_open(&r->mesh, r->world, size, &e) < 0 ||
         model_open(&r->m, c, &lay, r->dev, r->mesh.axis[AXIS_TP], 0, 0, dt, 0, n_seq * T, T, &e) < 0 ||
         train_work_open(&r->work, &r->m, 0, &(struct work_shape){ n_seq, T, 1, RECOMPUTE_NONE }, &e) < 0 || batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||

@@ -354,10 +354,12 @@ size_t emu_shared_limit(void)
     return limit < EMU_SHARED_MAX ? limit : EMU_SHARED_MAX;
 }
 
+struct emu_asked emu_asked;
 int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes)
 {
     const size_t n = (size_t)threads.x * threads.y * threads.z;
     block.stop = 0;
+    emu_asked.launches++;
     if (block.fault[0])
         return 0;
     if (n < 1 || n > EMU_THREADS_MAX || shared > emu_shared_limit() || !blocks.x || !blocks.y || !blocks.z || blocks.y > 65535 || blocks.z > 65535 ||

@@ -47,6 +47,9 @@ int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, 
 /* The first fault since it was forgotten; "": none. A block with a fault is left at once, a launch ends there. */
 const char *emu_fault(void);
 void emu_forget(void);
+/* What the host asked of the device so far, for tests. */
+struct emu_asked { long launches, copies, fills; };
+extern struct emu_asked emu_asked;
 /* Ends the running fiber's launch. */
 void emu_wrong(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
 

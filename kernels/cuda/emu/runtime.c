@@ -69,6 +69,7 @@ static cudaError_t sides(const void *to, const void *from, size_t bytes, int kin
 
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
 {
+    emu_asked.fills++;
     if (!s || !emu_owns(p, bytes))
         return cudaErrorInvalidValue;
     memset(p, byte, bytes);
@@ -77,6 +78,7 @@ cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, cudaStream_t s)
 {
+    emu_asked.copies++;
     if (!s || sides(to, from, bytes, kind) != cudaSuccess)
         return cudaErrorInvalidValue;
     memcpy(to, from, bytes);
