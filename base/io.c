@@ -296,6 +296,12 @@ int io_remove_tree(const char *path, struct err *e)
     return rc < 0 ? rc : remove_one(path, rmdir, "folder ", e);
 }
 
+int io_same_file(const char *a, const char *b)
+{
+    struct stat x, y;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+}
+
 int io_exists(const char *path)
 {
     struct stat st;

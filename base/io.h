@@ -27,6 +27,7 @@ int io_make_dirs(const char *path, struct err *e);                              
 int io_unlink(const char *path, struct err *e);                                     /* missing is fine */
 int io_remove_tree(const char *path, struct err *e);                                /* missing is fine */
 int io_exists(const char *path);
+int io_same_file(const char *a, const char *b);                                     /* both names are those of one regular file */
 /* An exclusive lock on the folder, held as long as the descriptor is open: the kernel gives it up when the process ends, however it
  * ends. *busy: 1 when the error
  * is that another process has it, or took the name away. A file system that knows no locks grants it to everybody. */

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/io.h"
 #include "base/opt.h"
 #include "comm/comm.h"
 #include "format/near.h"
@@ -329,6 +330,15 @@ static int draw_png(const struct plot_opts *o, const struct run *runs, int n, st
     return rc;
 }
 
+/* A picture may not take the place of a run's log. */
+static int check_target(const char *option, const char *path, const struct opt_args *runs, struct err *e)
+{
+    for (int i = 0; path && i < runs->n; i++)
+        if (io_same_file(path, runs->item[i]))
+            return err_set(e, ERR_USAGE, "--%s %s is a run and would be written over: name another file", option, path);
+    return 0;
+}
+
 int main(int argc, char **argv)
 {
     struct plot_opts o;
@@ -339,6 +349,8 @@ int main(int argc, char **argv)
     if (rc)
         return rc < 0 ? err_print(&e, "plot") : 0;
     o.title = o.title ? o.title : o.y;
+    TRY(check_target("svg", o.svg, &args, &e));
+    TRY(check_target("png", o.png, &args, &e));
     runs = calloc((size_t)args.n, sizeof *runs);
     if (!runs)
         TRY(err_set(&e, ERR_MEMORY, "no memory for %d runs", args.n));

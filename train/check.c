@@ -2,7 +2,6 @@
  * written, outputs that would be written over the data. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/io.h"
 #include "train/trainer.h"
@@ -48,12 +47,6 @@ static int check_numbers(const struct trainer *t, struct err *e)
 }
 
 /* ---- files ---- */
-static int same_file(const char *a, const char *b)
-{
-    struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
-}
-
 /* The data are mapped while the run reads them: who empties the file ends the run, and has lost it. */
 static int check_outputs(const struct train_opts *o, struct err *e)
 {
@@ -62,7 +55,7 @@ static int check_outputs(const struct train_opts *o, struct err *e)
     for (int k = 0; k < 3; k++)
         for (int l = 0; l < 2; l++)
             for (int i = 0; out[k].path && i < in[l].list->n; i++)
-                if (same_file(out[k].path, in[l].list->item[i]))
+                if (io_same_file(out[k].path, in[l].list->item[i]))
                     return err_set(e, ERR_USAGE, "--%s %s is a file of --%s and would be written over it: name another one", out[k].option,
                                    out[k].path, in[l].option);
     return 0;

@@ -89,6 +89,9 @@ refused "a key that no line has" "choose another --y" 2 a.jsonl --y speed
 refused "no run" "RUN.jsonl" 2
 refused "a picture that cannot be written" "no/p.png: cannot write" 1 a.jsonl --png no/p.png
 refused "the same of SVG" "no/p.svg: cannot write" 1 a.jsonl --svg no/p.svg
+cp single kept
+refused "a picture over a run" "would be written over" 2 a.jsonl kept --svg ./kept
+claim "which stays" cmp -s single kept
 run plot single --png s.png --svg s.svg
 claim "one step alone is drawn" [ $rc = 0 ]
 "$BIN/plot" a.jsonl >/dev/full 2>"$TMP/.err"
