@@ -67,6 +67,14 @@ static int cores(void)
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
 }
 
+/* A GPU has read its weights long before it has multiplied as few rows as keep a CPU busy. */
+static void choose_steps(struct server *s)
+{
+    const int gpu = s->dev->memory != NULL;
+    s->o.max_batch = s->o.max_batch ? s->o.max_batch : gpu ? 256 : 32;
+    s->o.prefill_chunk = s->o.prefill_chunk ? s->o.prefill_chunk : gpu ? 2048 : 256;
+}
+
 static int open_ranks(struct server *s, char **argv, struct err *e)
 {
     int n = (int)(s->o.tp * s->o.replicas), rc;
@@ -76,6 +84,7 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
     TRY(launch_ranks(n, argv, e));
     signal(SIGPIPE, SIG_IGN);
     TRY(dev_open(&s->dev, s->o.device, 1, &s->mem, e));
+    choose_steps(s);
     TRY(world_open(&s->world, s->o.transport, s->o.rank_timeout_s, s->dev, &s->mem, e));
     log_open(&s->log, "pserve", world_rank(s->world) != 0, launch_stderr_is_tty());
     if (world_device_says(s->world))
