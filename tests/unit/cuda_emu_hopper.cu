@@ -70,6 +70,38 @@ static __global__ void once_kernel(const __grid_constant__ struct once o)
         o.to[(thread / 32 * 16 + thread % 32 / 4 + i / 2 % 2 * 8) * 32 + i / 4 * 8 + thread % 4 * 2 + i % 2] = acc[i];
 }
 
+/* Two blocks of a cluster: the first brings a box to both, each writes its own; the first tells the second when it is done. */
+static __global__ void two_kernel(const __grid_constant__ struct once o)
+{
+    SHARED(memory);
+    uint16_t *b = (uint16_t *)(memory + (0u - window_address(memory)) % ATOM);
+    uint64_t *bar = (uint64_t *)(b + 64 * DEEP);       /* brought, done */
+    const int thread = (int)threadIdx.x, rank = (int)blockIdx.x % 2;
+    if (thread == 0) {
+        bar_init(&bar[0], 1);
+        bar_init(&bar[1], 1);
+        bars_ready();
+    }
+    if (o.wrong == WRONG_NO_MEETING)
+        __syncthreads();
+    else
+        cluster_meet();
+    if (thread == 0) {
+        bar_arrive_bytes(&bar[0], 64 * DEEP * 2);
+        if (rank == 0)
+            copy_box_to_all(b, &o.b, 0, 0, 0, &bar[0], o.wrong == WRONG_ONE_OF_TWO ? 1 : 3);
+    }
+    bar_wait(&bar[0], 0, 1);
+    o.to[rank * 128 + thread] = b[thread];             /* row 0 and 1, as swizzled */
+    if (rank == 0 && thread == 0)
+        bar_arrive_at(&bar[1], o.wrong == WRONG_RANK ? 2 : 1);
+    if (o.wrong == WRONG_ENDS_EARLY)
+        return;
+    if (rank == 1)
+        bar_wait(&bar[1], 0, 1);
+    cluster_meet();
+}
+
 /* The map of [rows][halves], its inner dimension in a box of row_halves. */
 static int map_of(CUtensorMap *map, const uint16_t *p, int rows, int halves, int row_halves)
 {
@@ -89,3 +121,11 @@ extern "C" void case_once(struct dev *d, float *to, const uint16_t *a, const uin
         cuda_launch(d, once_kernel, 1, 128, (size_t)20 * 1024, o);
 }
 
+
+extern "C" void case_two(struct dev *d, float *to, const uint16_t *b, int wrong)
+{
+    struct once o = {};
+    o.to = to, o.wrong = wrong;
+    if (cuda_well(d, map_of(&o.b, b, 64, 64, 64) ? cudaSuccess : cudaErrorInvalidValue, "a map"))
+        cuda_launch_clusters(d, two_kernel, 2, 4, 128, (size_t)12 * 1024, o);
+}

@@ -5,6 +5,7 @@
 #include "tests/test.h"
 #include "tests/unit/hopper_cases.h"
 
+void case_two(struct dev *d, float *to, const uint16_t *b, int wrong);
 void case_once(struct dev *d, float *to, const uint16_t *a, const uint16_t *b, int rows, int halves, int form, int wrong);
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -119,6 +120,34 @@ TEST(every_mistake_is_said)
     CHECK_STR(once(N, N, 0, WRONG_NOTHING), "");                       /* forgotten: the next launch is a new one */
     check_product(N, N, 0);
     close_rig();
+}
+
+TEST(two_blocks_share_what_one_brings_and_their_mistakes_are_said)
+{
+    static const struct { enum wrong wrong; const char *said; } cases[] = {
+        { WRONG_NOTHING, NULL }, { WRONG_NO_MEETING, "an mbarrier, with no barrier between" }, { WRONG_ENDS_EARLY, "which has ended or is not there" }, { WRONG_ONE_OF_TWO, "waits in an mbarrier at " },
+        { WRONG_RANK, "block 2 of the cluster, which has ended or is not there" }, { WRONG_NOTHING, NULL }
+    };
+    uint16_t *half = malloc(N * N * 2);
+    struct err e;
+    open_rig();
+    dev_read(rig.d, half, rig.b, N * N * 2);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        case_two(rig.d, rig.to, rig.b, (int)cases[i].wrong);
+        const int rc = dev_check(rig.d, &e);
+        if (cases[i].said) {
+            CHECK_HAS(rc < 0 ? e.text : "", cases[i].said);
+            continue;
+        }
+        CHECK_STR(rc < 0 ? e.text : "", "");
+        dev_read(rig.d, rig.got, rig.to, sizeof rig.got);
+        for (int k = 0; k < 128; k++) {
+            const float want = half[(k * 2 ^ (k * 2 >> 7 & 7) << 4) / 2];
+            CHECK(rig.got[k / 32][k % 32] == want && rig.got[(128 + k) / 32][k % 32] == want);
+        }
+    }
+    close_rig();
+    free(half);
 }
 
 TEST(sums_are_no_numbers_until_they_are_waited_for_and_wrong_strides_give_other_ones)

@@ -139,6 +139,34 @@ static void tiles_of_size(const char *size, const char *processors, int odd)
     CHECK_INT(memory.total_now, 0);
 }
 
+/* A copy that never arrives: the launch ends, and each number is the right one or none. */
+static void check_lost(const char *size, const char *which)
+{
+    static const struct job j = { LINEAR, 256, 512, 1, { 128 }, 0, 0, 0, 0 };
+    struct dev *mma = open_gpu("mma", "", "1"), *d = open_gpu("wgmma", size, "2");
+    float *want = result_of(mma, &j, 0, "mma"), *got;
+    int n_none = 0, n_wrong = 0;
+    setenv("SHARDLINE_EMU_LOST", which, 1);
+    got = result_of(d, &j, 0, "a lost copy");
+    unsetenv("SHARDLINE_EMU_LOST");
+    for (int i = 0; i < j.rows * j.cols; i++) {
+        n_none += got[i] != got[i];
+        n_wrong += got[i] == got[i] && got[i] != want[i];
+    }
+    CHECK(n_none >= 128 * 64 && n_none < j.rows * j.cols);
+    CHECK_INT(n_wrong, 0);
+    free(want), free(got);
+    dev_close(mma), dev_close(d);
+}
+
+TEST(a_copy_that_is_lost_ends_in_no_numbers_and_hangs_nobody)
+{
+    check_lost("128x256", "13");         /* of A, in the second tile */
+    check_lost("128x256", "15");         /* of B */
+    check_lost("128x128", "40");
+    check_lost("128x64", "9");
+}
+
 TEST(wide_tiles_a_cluster_for_all_give_the_bits_of_mma) { tiles_of_size("128x256", "2", 0); }
 TEST(wide_tiles_on_more_clusters_than_one_give_the_bits_of_mma) { tiles_of_size("128x256", "5", 1); }
 TEST(tiles_of_128_by_128_give_the_bits_of_mma) { tiles_of_size("128x128", "2", 0); }

@@ -3,12 +3,18 @@
  *
  *   copy_box: the target holds NaN --nobody else can go on--> the bytes arrive, the mbarrier counts them
  *
+ * SHARDLINE_EMU_LOST=n: the n-th copy of a launch never arrives. Where nobody can go on then, waits are given up, as after a long time, and what follows is not
+ * looked at: it shall end.
+ *
  * A piece is 16 bytes of shared memory: copies and products under way there, and the thread that wrote it last by ordinary means, which a product reads only
  * behind that thread's proxy fence. */
 #include "kernels/cuda/emu/cuda.h"
 #include "kernels/cuda/emu/emu.h"
 
+#include <stdlib.h>
 #include <string.h>
+
+static int lose, tired;                  /* lose: copies until one is lost, 0: none; tired: it was, and waits end */
 
 enum { BARS_MAX = 64, BOXES_MAX = 64, WINDOW = 384 };      /* WINDOW: address of the first byte, a multiple of 128 and not of 1024 */
 
@@ -49,7 +55,7 @@ void emu_touch_async(size_t at, int is_write)
 void emu_product_reads(size_t at, int begins)
 {
     struct piece *p = &piece[emu_here.rank][at / 16];
-    if (begins && p->arriving)
+    if (begins && p->arriving && !tired)
         emu_wrong("multiplies shared memory at byte %zu, where a copy has not arrived", at);
     if (begins && p->writer && fences[p->writer - 1] == p->fence)
         emu_wrong("multiplies shared memory at byte %zu, which thread %d wrote with no proxy fence behind it", at, p->writer - 1);
@@ -96,6 +102,8 @@ void emu_bar_init(void *at, int n)
 void emu_bar_arrive(void *at, int bytes)
 {
     struct bar *b = bar_of(at);
+    if (!b->left && tired)
+        return;
     if (!b->left)
         emu_wrong("an mbarrier of %d arrivals gets one more in a phase", b->count);
     b->bytes += bytes;
@@ -115,14 +123,21 @@ struct wish { const struct bar *b; int parity; };
 static int is_over(void *arg)
 {
     const struct wish *w = arg;
-    return (w->b->phase & 1) != w->parity;
+    return tired || (w->b->phase & 1) != w->parity;
+}
+
+int emu_give_up(void)
+{
+    const int now = lose < 0 && !tired;
+    tired |= now;
+    return now;
 }
 
 int emu_bar_wait(void *at, int parity, const char *file, int line)
 {
     struct wish w = { bar_of(at), parity };
     emu_wait_for(is_over, &w, "an mbarrier", file, line);
-    return 1;
+    return (w.b->phase & 1) != parity;
 }
 
 /* ---- tensors and boxes ---- */
@@ -173,13 +188,16 @@ static void begin_box(int rank, void *to, const void *map, int x, int y, int z, 
     emu_of_window(at, (size_t)bytes, "a box");
     for (uint32_t i = 0; i < (uint32_t)bytes / 16; i++) {
         struct piece *p = &piece[rank][(at - WINDOW) / 16 + i];
-        if (p->arriving || p->read)
+        if ((p->arriving || p->read) && !tired)
             emu_wrong("a copy begins at byte %u of shared memory, where %s under way", at - WINDOW + i * 16, p->read ? "a product is" : "another copy is");
         p->arriving = 1;
         p->writer = 0;
     }
     memset(b.to, 0xff, (size_t)bytes);
-    boxes[n_boxes++] = b;
+    if (lose > 0 && !--lose)
+        lose = -1;
+    else
+        boxes[n_boxes++] = b;
 }
 
 void emu_copy_box(void *to, const void *map, int x, int y, int z, void *bar) { begin_box(emu_here.rank, to, map, x, y, z, bar); }
@@ -237,8 +255,16 @@ int emu_late(int backwards)
     return !backwards && emu_groups_late(backwards);
 }
 
+void emu_async_launch(void)
+{
+    const char *lost = getenv("SHARDLINE_EMU_LOST");
+    lose = lost ? atoi(lost) : 0;
+}
+
 void emu_async_begin(void)
 {
+    lose = lose < 0 ? 0 : lose;
+    tired = 0;
     memset(piece, 0, sizeof piece);
     memset(fences, 0, sizeof fences);
     n_bars = n_boxes = n_lost = 0;
@@ -247,6 +273,8 @@ void emu_async_begin(void)
 
 const char *emu_async_left(void)
 {
+    if (lose < 0)
+        return NULL;
     if (n_boxes)
         return "it ends with copies under way";
     if (n_lost)

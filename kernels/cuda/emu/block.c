@@ -319,7 +319,7 @@ static void run_cluster(int backwards)
             if (block.stop)
                 return;
         }
-        if (!ran && !emu_late(backwards)) {
+        if (!ran && !emu_late(backwards) && !emu_give_up()) {
             note_stuck();
             block.stop = 1;
             return;
@@ -382,6 +382,7 @@ int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, 
     block.call = call;
     block.arg = arg;
     block.arg_bytes = arg_bytes;
+    emu_async_launch();
     emu_here.threads = threads;
     emu_here.blocks = blocks;
     const size_t all = (size_t)blocks.x * blocks.y * blocks.z;

@@ -12,6 +12,7 @@
  *   - shared memory that two threads touch, one of them writing, with no barrier between them (bytes are watched in pairs)
  *   - memory that is neither the device's, nor shared, nor the thread's own: where the compiler calls for each access (-fsanitize=thread, without its
  *     library: shadow.c stands in its place). With -fsanitize=address its own checks come instead
+ *   - an access of 2 to 16 bytes at no multiple of that (there too)
  *   - more threads or shared memory than the smallest GPU has that this is built for
  *
  * Of Hopper (SHARDLINE_EMU_SM=90) mbarriers, copies of boxes of a tensor (async.c), products of groups of warps (group.c); all of that as late as it may be. Reported:
@@ -99,8 +100,9 @@ void emu_touch(const void *p, size_t bytes, int is_write);             /* shadow
 /* The running fiber waits until ready(arg), asked whenever it could run; what: for the report when nobody can. */
 void emu_wait_for(int (*ready)(void *), void *arg, const char *what, const char *file, int line);
 /* A block begins; nobody can go on: something that runs beside the threads happens, 0: there is nothing; what a block left behind, NULL: nothing. */
-void emu_async_begin(void), emu_groups_begin(void);
+void emu_async_launch(void), emu_async_begin(void), emu_groups_begin(void);
 int emu_late(int backwards), emu_groups_late(int backwards);
+int emu_give_up(void);                   /* nothing does: do waits end? */
 const char *emu_async_left(void), *emu_groups_left(void);
 void emu_touch_async(size_t at, int is_write);         /* byte `at` of dynamic shared memory, by a thread */
 void emu_product_reads(size_t at, int begins);

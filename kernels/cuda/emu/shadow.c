@@ -92,26 +92,32 @@ void emu_touch(const void *at, size_t bytes, int is_write)
 
 /* ---- what -fsanitize=thread calls ---- */
 #if !defined(__SANITIZE_ADDRESS__)
-#define HOOK(name, bytes, is_write)                                                                                      \
+static void touch_aligned(void *p, size_t bytes, int is_write)
+{
+    if (emu_here.linear >= 0 && (uintptr_t)p & (bytes - 1) && !emu_on_stack(p))
+        emu_wrong("%s %zu bytes at %p, which is no multiple of that", is_write ? "writes" : "reads", bytes, p);
+    emu_touch(p, bytes, is_write);
+}
+#define HOOK(name, bytes, is_write, touch)                                                                               \
     void __tsan_##name(void *p);                                                                                         \
-    void __tsan_##name(void *p) { emu_touch(p, bytes, is_write); }                                                       \
+    void __tsan_##name(void *p) { touch(p, bytes, is_write); }                                                           \
     void __tsan_##name(void *p)
-#define HOOKS(kind, bytes)                                                                                               \
-    HOOK(kind##read##bytes, bytes, 0);                                                                                   \
-    HOOK(kind##write##bytes, bytes, 1)
-HOOKS(, 1);
-HOOKS(, 2);
-HOOKS(, 4);
-HOOKS(, 8);
-HOOKS(, 16);
-HOOKS(volatile_, 1);
-HOOKS(volatile_, 2);
-HOOKS(volatile_, 4);
-HOOKS(volatile_, 8);
-HOOKS(unaligned_, 2);
-HOOKS(unaligned_, 4);
-HOOKS(unaligned_, 8);
-HOOKS(unaligned_, 16);
+#define HOOKS(kind, bytes, touch)                                                                                        \
+    HOOK(kind##read##bytes, bytes, 0, touch);                                                                            \
+    HOOK(kind##write##bytes, bytes, 1, touch)
+HOOKS(, 1, touch_aligned);
+HOOKS(, 2, touch_aligned);
+HOOKS(, 4, touch_aligned);
+HOOKS(, 8, touch_aligned);
+HOOKS(, 16, touch_aligned);
+HOOKS(volatile_, 1, touch_aligned);
+HOOKS(volatile_, 2, touch_aligned);
+HOOKS(volatile_, 4, touch_aligned);
+HOOKS(volatile_, 8, touch_aligned);
+HOOKS(unaligned_, 2, emu_touch);
+HOOKS(unaligned_, 4, emu_touch);
+HOOKS(unaligned_, 8, emu_touch);
+HOOKS(unaligned_, 16, emu_touch);
 void __tsan_read_range(void *p, size_t bytes);
 void __tsan_read_range(void *p, size_t bytes) { emu_touch(p, bytes, 0); }
 void __tsan_write_range(void *p, size_t bytes);
