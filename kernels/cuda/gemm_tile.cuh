@@ -304,11 +304,11 @@ template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
     }
 };
 
-/* Which tile is the task-th: 8 rows of tiles (16 where they are wide) before the next column, so that blocks that run together share both operands. */
+/* Which tile is the task-th: 8 rows of tiles before the next column, so that blocks that run together share both operands. */
 struct corner { int r, c; };
 template <int ROWS, int COLS> GPU struct corner corner_of(unsigned task, const struct gemm_job &j)
 {
-    constexpr unsigned BAND = COLS > ROWS ? 16 : 8;
+    constexpr unsigned BAND = 8;
     const unsigned n_r = (unsigned)(j.rows + ROWS - 1) / ROWS, n_c = (unsigned)(j.cols + COLS - 1) / COLS, first = task / (BAND * n_c) * BAND;
     const unsigned high = n_r - first < BAND ? n_r - first : BAND, in = task - first * n_c;
     struct corner at = { (int)(first + in % high) * ROWS, (int)(in / high) * COLS };

@@ -119,22 +119,31 @@ static const struct size *choose(const struct wgmma *w, const struct size *of_fo
     return best;
 }
 
+/* NULL: mma makes it, or nobody can. */
+static const struct size *wanted(const struct wgmma *w, const struct gemm_job &j, enum form form, int slots, size_t shared_most, int64_t processors)
+{
+    const struct size *s = w->use == WGMMA_OFF ? NULL : choose(w, sizes[form], j, slots, shared_most, processors);
+    if (!s || w->use == WGMMA_ALONE)
+        return s;
+    const int fills = tiles_together(s, j) * s->cluster * 2 > processors;          /* mma has smaller tiles */
+    return fills && fits_boxes(j) ? s : NULL;
+}
+
+const char *wgmma_size(const struct wgmma *w, const struct gemm_job &j, enum form form, int slots, size_t shared_most, int64_t processors)
+{
+    const struct size *s = wanted(w, j, form, slots, shared_most, processors);
+    return s ? s->name : "";
+}
+
 int wgmma_start(struct dev *d, const struct gemm_job &j, enum form form, int slots, size_t shared_most, int64_t processors)
 {
     const struct wgmma *w = cuda_wgmma(d);
-    const int boxes = fits_boxes(j), alone = w->use == WGMMA_ALONE;
-    if (w->use == WGMMA_OFF || (!alone && !boxes))
-        return 0;
-    const struct size *s = choose(w, sizes[form], j, slots, shared_most, processors);
-    if (!s) {
-        cuda_well(d, alone && !w->only ? cudaErrorInvalidValue : cudaSuccess, "a product of more leaves than one call takes");
-        return alone && !w->only;
-    }
-    const int fills = tiles_together(s, j) * s->cluster * 2 > processors;
-    if (!alone && !fills)
-        return 0;                        /* mma has smaller tiles */
-    s->start(d, s, j, slots, boxes, (w->only ? (int64_t)CHECK_PROCESSORS : processors) * s->per_processor);
-    return 1;
+    const struct size *s = wanted(w, j, form, slots, shared_most, processors);
+    const int nobody = !s && w->use == WGMMA_ALONE && !w->only;        /* the self-check's: mma then */
+    if (s)
+        s->start(d, s, j, slots, fits_boxes(j), (w->only ? (int64_t)CHECK_PROCESSORS : processors) * s->per_processor);
+    cuda_well(d, nobody ? cudaErrorInvalidValue : cudaSuccess, "a product of more leaves than one call takes");
+    return s || nobody;
 }
 
 /* ---- opening ---- */

@@ -40,6 +40,8 @@ void wgmma_check(struct dev *d, struct wgmma *w);
 
 struct gemm_job;
 enum form { FORM_LINEAR, FORM_DX, FORM_DW, FORMS };
+/* Tiles of this size it would get; "": mma makes it. slots: sums that wait at a time but the newest. */
+const char *wgmma_size(const struct wgmma *w, const struct gemm_job &j, enum form form, int slots, size_t shared_most, int64_t processors);
 /* 0: not this product, mma makes it. */
 int wgmma_start(struct dev *d, const struct gemm_job &j, enum form form, int slots, size_t shared_most, int64_t processors);
 #endif

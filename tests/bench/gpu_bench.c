@@ -228,23 +228,35 @@ static void bench_products(struct rig *r)
     }
 }
 
-/* ---- mma beside wgmma: SHARDLINE_CUDA says which; both are named in the figures ---- */
+/* ---- mma beside wgmma, and wgmma's tiles beside each other: SHARDLINE_CUDA and SHARDLINE_WGMMA say which; both are named in the figures ---- */
+static void instruction_figure(struct rig *r, const struct shape *s, int form, int one_leaf)
+{
+    const char *who = getenv("SHARDLINE_CUDA"), *size = getenv("SHARDLINE_WGMMA");
+    const int few = form == FORMS;
+    const int64_t m = few ? 8 : 4096 / r->part, n = s->n / r->part, k = s->k / r->part;
+    struct product_run p = product_open(r, DT_BF16, m, n, k);
+    char name[128];
+    choose_numerics(&p, one_leaf);       /* fast: one leaf; the library does not multiply where the products are named */
+    const double took = seconds_of(r, product_forms[form % FORMS].ours, &p);
+    snprintf(name, sizeof name, "instructions.%s%s%s.%s.%s%s", who ? who : "own", size && *size ? "." : "", size ? size : "", few ? "rows8" : product_forms[form].name, s->name,
+             one_leaf ? ".one_leaf" : "");
+    figure(name, "", 2.0 * (double)(few ? 1 : m) * (double)n * (double)k / took * (few ? 1e-9 : 1e-12), few ? "GB/s" : "TFLOP/s");
+    dev_numerics(r->d, 0);
+    give_back(r, name);
+}
+
 static void bench_instructions(struct rig *r)
 {
-    const char *who = getenv("SHARDLINE_CUDA");
-    for (size_t i = 0; i < SHAPES_ALL_FORMS; i++)
-        for (int f = 0; f <= FORMS; f++) {               /* the last: few rows */
-            const int64_t m = f < FORMS ? 4096 / r->part : 8, n = shapes[i].n / r->part, k = shapes[i].k / r->part;
-            struct product_run p = product_open(r, DT_BF16, m, n, k);
-            char name[96];
-            choose_numerics(&p, 0);
-            const double s = seconds_of(r, product_forms[f % FORMS].ours, &p);
-            snprintf(name, sizeof name, "instructions.%s.%s.%s", who ? who : "own", f < FORMS ? product_forms[f].name : "rows8", shapes[i].name);
-            if (f < FORMS)
-                figure(name, "", 2.0 * (double)m * (double)n * (double)k / s * 1e-12, "TFLOP/s");
-            else
-                figure(name, "", 2.0 * (double)n * (double)k / s * 1e-9, "GB/s");
-            give_back(r, name);
+    static const size_t which[] = { 0, 1, 2, 5 };        /* of the shapes */
+    const char *size = getenv("SHARDLINE_WGMMA");
+    const int sized = size && *size, wide = sized && !strcmp(size, "128x256");
+    for (size_t i = 0; i < sizeof which / sizeof *which; i++)
+        for (int f = 0; f < FORMS + !sized; f++) {       /* the last: few rows */
+            const int leaf_alone = f == 2;               /* dw: of one sequence */
+            if (!wide || leaf_alone)                     /* many leaves are nothing for wide tiles */
+                instruction_figure(r, &shapes[which[i]], f, 0);
+            if (!leaf_alone && f < FORMS)
+                instruction_figure(r, &shapes[which[i]], f, 1);
         }
 }
 

@@ -5,7 +5,7 @@ parts="machine 40
 kernels 90
 bits 100
 products 110
-wgmma 60
+wgmma 90
 train 120
 serve 90
 memory 40
@@ -109,11 +109,11 @@ bench() {
     return "$rc"
 }
 part_products() { bench copy products; }
-# products by each of a Hopper GPU's two instructions, beside cuBLASLt in the part products; elsewhere wgmma is not here
+# products by each of a Hopper GPU's two instructions, and by each size of wgmma's tiles, beside cuBLASLt in the part products; elsewhere wgmma is not here
 part_wgmma() {
     local p rc=0
-    for p in mma wgmma; do
-        SHARDLINE_CUDA=$p bench instructions >"$tmp/instructions" 2>&1 || { grep -q "not here" "$tmp/instructions" || rc=1; }
+    for p in mma wgmma wgmma:128x256 wgmma:128x128 wgmma:128x64; do
+        SHARDLINE_CUDA=${p%:*} SHARDLINE_WGMMA=$([[ $p = *:* ]] && echo "${p#*:}") bench instructions >"$tmp/instructions" 2>&1 || { grep -q "not here" "$tmp/instructions" || rc=1; }
         cat "$tmp/instructions"
     done
     return $rc

@@ -1,6 +1,8 @@
 /* cuda_emu_hopper.cu - small kernels for Hopper, right and wrong ones, for cuda_emu_hopper_test.c. */
 #include "kernels/cuda/cxx.h"
 #include "kernels/cuda/hopper.cuh"
+#include "kernels/cuda/gemm_tile.cuh"
+#include "kernels/cuda/wgmma.h"
 #include "tests/unit/hopper_cases.h"
 
 /* 64 x 32 products of 64: A by rows or across, B across in boxes of 64 or 32 columns, each brought by one box (or by threads) and multiplied once. */
@@ -128,4 +130,14 @@ extern "C" void case_two(struct dev *d, float *to, const uint16_t *b, int wrong)
     o.to = to, o.wrong = wrong;
     if (cuda_well(d, map_of(&o.b, b, 64, 64, 64) ? cudaSuccess : cudaErrorInvalidValue, "a map"))
         cuda_launch_clusters(d, two_kernel, 2, 4, 128, (size_t)12 * 1024, o);
+}
+
+extern "C" const char *case_size(int alone, const char *first, int form, int64_t rows, int64_t cols, int n_leaves, int slots)
+{
+    struct wgmma w = {};
+    struct gemm_job j = {};
+    w.use = alone ? WGMMA_ALONE : WGMMA_BESIDE;
+    strcpy(w.first, first);
+    j.rows = (int)rows, j.cols = (int)cols, j.n_leaves = n_leaves, j.leaf = 64;    /* no parts: boxes bring nothing */
+    return wgmma_size(&w, j, (enum form)form, slots, (size_t)227 * 1024, 132);
 }

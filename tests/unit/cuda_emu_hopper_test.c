@@ -5,6 +5,7 @@
 #include "tests/test.h"
 #include "tests/unit/hopper_cases.h"
 
+const char *case_size(int alone, const char *first, int form, int64_t rows, int64_t cols, int n_leaves, int slots);
 void case_two(struct dev *d, float *to, const uint16_t *b, int wrong);
 void case_once(struct dev *d, float *to, const uint16_t *a, const uint16_t *b, int rows, int halves, int form, int wrong);
 
@@ -162,4 +163,21 @@ TEST(sums_are_no_numbers_until_they_are_waited_for_and_wrong_strides_give_other_
     CHECK_STR(once(N, N, 0, WRONG_STRIDE), "");
     CHECK(memcmp(right, rig.got, sizeof right));
     close_rig();
+}
+
+/* On an H100: 132 processors. Waves of tiles x the clocks of README.md's table. */
+TEST(a_product_gets_the_tiles_that_are_through_first)
+{
+    static const struct { int alone, form; const char *first; int64_t rows, cols; int leaves, slots; const char *size; } cases[] = {
+        { 0, 0, "", 4096, 4096, 1, 0, "128x256" }, { 0, 1, "", 4096, 28672, 1, 0, "128x256" }, { 0, 2, "", 16384, 2048, 1, 0, "128x256" },
+        { 0, 0, "", 4096, 4096, 8, 2, "128x128" }, { 0, 1, "", 4096, 14336, 8, 2, "128x128" }, { 0, 2, "", 4096, 4096, 4, 1, "128x128" },
+        { 0, 0, "", 4096, 4096, 64, 5, "128x64" },       /* no room for five sums of 128x128 */
+        { 0, 0, "", 128, 28672, 8, 2, "128x64" },        /* a cluster would be half empty */
+        { 0, 0, "", 128, 4096, 8, 2, "64x32" },          /* few tiles: small ones */
+        { 0, 1, "", 2048, 2048, 1, 0, "128x256" },       /* 64 clusters of 66 */
+        { 0, 0, "", 100, 512, 8, 2, "" }, { 1, 0, "", 100, 512, 8, 2, "64x32" }, { 1, 2, "", 8, 8, 1, 0, "64x64" },
+        { 0, 0, "128x64", 4096, 4096, 1, 0, "128x64" }, { 0, 0, "128x256", 4096, 4096, 8, 2, "128x128" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        CHECK_STR(case_size(cases[i].alone, cases[i].first, cases[i].form, cases[i].rows, cases[i].cols, cases[i].leaves, cases[i].slots), cases[i].size);
 }
