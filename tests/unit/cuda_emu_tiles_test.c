@@ -14,6 +14,7 @@ static const struct job { enum form form; int rows, cols, n_leaves, len[8], more
     { LINEAR, 256, 256, 1, { 320 }, 0, 0, 0, 8 },                      /* nothing broken; more stages than there are */
     { LINEAR, 129, 257, 1, { 72 }, 0, 0, 0, 0 },                       /* one row, one column more; a last step of 8 */
     { LINEAR, 200, 130, 8, { 16, 16, 16, 80, 16, 0, 16, 8 }, 0, 0, 0, 0 },
+    { LINEAR, 130, 260, 2, { 80, 32 }, 0, 0, 0, 0 },                   /* two leaves, of which no older one waits */
     { LINEAR, 140, 70, 1, { 40 }, 0, 0, 0, 1 },                        /* by threads */
     { DX, 260, 300, 1, { 64 }, 24, 0, 0, 0 },
     { DX, 131, 140, 4, { 16, 32, 0, 24 }, 16, 0, 0, 0 },
