@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "serve/fits.h"
 #include "serve/out.h"
 #include "text/template.h"
 
@@ -121,6 +122,10 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     json_decref(messages);
     if (rc < 0)
         return -1;
+    if (o->within_context && fits_context(sv, r.text, r.n, "messages", "the conversation", f) < 0) {
+        rendered_free(&r);
+        return -1;
+    }
     rc = tokenizer_encode_marked(sv->tok, r.text, r.n, r.user, r.n_user, o->add_special, ids, &count, &e);
     rendered_free(&r);
     *n = (int64_t)count;

@@ -10,6 +10,7 @@
 #include <time.h>
 #include "base/jx.h"
 #include "serve/chat.h"
+#include "serve/fits.h"
 
 #define BAD 400
 #define STOPS_MAX 64
@@ -340,6 +341,8 @@ static int encode_prompt(struct request *rq, const json_t *v, const char *what, 
     if (!p->text)
         return fault_set(f, 500, "prompt", "no memory for a prompt of %zu bytes", p->n_text);
     memcpy(p->text, json_string_value(v), p->n_text + 1);
+    if (!rq->truncate && fits_context(sv, p->text, p->n_text, "prompt", what, f) < 0)
+        return -1;
     if (tokenizer_encode(sv->tok, p->text, p->n_text, rq->add_special, &p->ids, &n, &e) < 0)
         return fault_set(f, BAD, "prompt", "%s: %s", what, e.text);
     p->n = (int64_t)n;
@@ -435,7 +438,7 @@ static int read_prompts(struct request *rq, const json_t *v, struct fault *f)
 /* The messages as the only prompt. */
 static int read_chat(struct request *rq, const json_t *body, struct fault *f)
 {
-    struct chat_options o = { rq->add_generation, rq->continue_final, rq->add_special };
+    struct chat_options o = { rq->add_generation, rq->continue_final, rq->add_special, .within_context = !rq->truncate };
     rq->prompt = calloc(1, sizeof *rq->prompt);
     if (!rq->prompt)
         return fault_set(f, 500, "messages", "no memory for the messages");

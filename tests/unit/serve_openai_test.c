@@ -220,6 +220,27 @@ TEST(a_prompt_is_cut_to_its_end_when_that_is_asked_for)
     tokenizer_close(sv.tok);
 }
 
+TEST(a_text_far_too_long_is_refused_by_its_beginning)
+{
+    struct service sv;
+    service_bytes(&sv);                              /* context 128: the first 64 bytes a token tell */
+    enum { LONG = 2 * 128 * 64 };
+    static char body[LONG + 200];
+    int n = sprintf(body, "{\"prompt\":\"");
+    memset(body + n, 'q', LONG);
+    strcpy(body + n + LONG, "\"}");
+    refused(&sv, body, 400, "prompt", "prompt is a text of 16384 bytes, of which the first 8192 are 8192 tokens already: the context is 128");
+    strcpy(body + n + LONG - 1, "\"}");
+    refused(&sv, body, 400, "prompt", "prompt has 16383 tokens, the context is 128");
+    strcpy(body + n + LONG, "\",\"truncate_prompt_tokens\":3}");
+    body[n + LONG - 1] = 'q', body[n + LONG - 2] = 'q', body[n + LONG - 3] = 'q';
+    passes(&sv, body);
+    memcpy(body + n + 8190, "\xE2\x82\xAC\xE2\x82\xAC", 6);      /* the cut is not inside of a character */
+    strcpy(body + n + LONG, "\"}");
+    refused(&sv, body, 400, "prompt", "of which the first 8190 are");
+    tokenizer_close(sv.tok);
+}
+
 TEST(ends_that_are_the_whole_vocabulary_leave_min_tokens_nothing)
 {
     struct service sv;
