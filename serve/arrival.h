@@ -11,7 +11,7 @@
 
 struct arrival {                     /* a connection */
     int fd;
-    double until_s;                  /* log_now_s when it is cut off; INFINITY: not now */
+    double until_s;                  /* clock_s when it is cut off; INFINITY: not now */
     struct arrival *next, **at;
 };
 struct arrivals {

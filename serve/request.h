@@ -55,7 +55,7 @@ struct request {
     char name[REQUEST_NAME_MAX + 1]; /* the client's, or made up */
     char id[REQUEST_NAME_MAX + 16];  /* the answer's: "cmpl-NAME" */
     int64_t created;
-    double begin_s;                  /* log_now_s when it came */
+    double begin_s;                  /* clock_s when it came */
     int64_t max_tokens;              /* ANSWER_DEFAULT when nobody says */
     int64_t n, best_of;              /* best_of 0: not said */
     int64_t priority;                /* lower: earlier */

@@ -4,8 +4,9 @@
  *   \w \W \b \B PCRE2 leaves marks and circled letters out of words: written out as classes
  *   [:alpha:]   its POSIX classes are smaller: written out as properties; [:print:], [:^alpha:] and the like are refused
  *   \uHHHH      is \x{HHHH} there
+ *   \v          is one character, U+000B, and x{,3} counts from 0
  *   ^ $         match at every line (PCRE2_MULTILINE)
- *   \h, [a[b]], [a&&b], (?m…)    other meanings there: refused
+ *   \h \V \Q \E, [a[b]], [a&&b], (?m…)    other meanings there: refused
  * Characters newer than PCRE2's tables are matched as older ones of the same category (uni_stand_in). */
 #define _GNU_SOURCE                              /* memmem */
 #include "text/tok.h"
@@ -28,9 +29,13 @@ static const struct { char name; const char *outside, *inside; } escapes[] = {
     { 'W', "[^" WORD_ALONE "]", NULL },
     { 'b', AT_EDGE("!", "="), "\\x08" },
     { 'B', AT_EDGE("=", "!"), NULL },
+    { 'v', "\\x0B", "\\x0B" },
     { 'h', NULL, NULL },
     { 'H', NULL, NULL },
     { 'C', NULL, NULL },
+    { 'V', NULL, NULL },
+    { 'Q', NULL, NULL },
+    { 'E', NULL, NULL },
 };
 
 static const struct { const char *name, *set; } posix_classes[] = {
@@ -126,6 +131,8 @@ static int translate(const char *s, size_t n, struct buf *out, const char *what,
         if (s[i] == ']')
             in_class = 0;
         buf_add(out, s + i++, 1);
+        if (!in_class && s[i - 1] == '{' && n - i > 1 && s[i] == ',' && s[i + 1] >= '0' && s[i + 1] <= '9')
+            buf_add(out, "0", 1);         /* {,3} */
     }
     return out->failed ? text_memory(e) : 0;
 }

@@ -105,6 +105,8 @@ TEST(words_and_posix_classes_in_a_regex_are_onigurumas)
         { "[[:punct:]]+", "a\xE2\x82\xAC+b", "a|\xE2\x82\xAC+|b" },                        /* symbols are punctuation */
         { "[[:alpha:]]+", "\xE2\x85\xA0" "a1", "\xE2\x85\xA0" "a|1" },                       /* a Roman numeral is a letter */
         { "[^[:alnum:]_]+", "a_1-\xE2\x82\xAC" "b", "a_1|-\xE2\x82\xAC|b" },
+        { "\\\\v+|[\\\\vz]", "a\n\x0B\x0B\rz", "a\n|\x0B\x0B|\r|z" },                /* one character, not the ends of lines */
+        { "a{,2}b|[{,1}]", "aaab{", "a|aab|{" },
         { "[\\\\u4e00-\\\\u9fff]+|\\\\u00e9", "a\xE4\xB8\x80\xC3\xA9", "a|\xE4\xB8\x80|\xC3\xA9" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
@@ -114,6 +116,7 @@ TEST(words_and_posix_classes_in_a_regex_are_onigurumas)
     }
     CHECK_HAS(pieces_of("{'type':'Split','pattern':{'Regex':'[[:print:]]'},'behavior':'Isolated'}", ""), "a [:class:] other than alpha");
     CHECK_HAS(pieces_of("{'type':'Split','pattern':{'Regex':'[[:^alpha:]]'},'behavior':'Isolated'}", ""), "a [:class:] other than alpha");
+    CHECK_HAS(pieces_of("{'type':'Split','pattern':{'Regex':'\\\\Qa.\\\\E'},'behavior':'Isolated'}", ""), "\\Q, which is not supported");
     CHECK_HAS(pieces_of("{'type':'Split','pattern':{'Regex':'\\\\u12'},'behavior':'Isolated'}", ""), "\\u, which is not supported");
 }
 
