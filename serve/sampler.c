@@ -1,11 +1,11 @@
-/* sampler.c - see sampler.h. Weights are exp((l - max) / temperature) in double with our own exp, added in the order of the ids
- * (of the rank, when a filter sorts them): the same token on every machine. */
+/* sampler.c - see sampler.h. Weights are exp((l - max) / temperature) in float with an exp of our own, added in double by blocks of ids: the same token on
+ * every machine. A filter takes weights away; nothing is sorted but the few ids at its edge. */
 #include "serve/sampler.h"
 
 #include <math.h>
 #include <stdlib.h>
-#include "base/fmath.h"
 #include "base/rnd.h"
+#include "kernels/fn.h"
 
 static int before(const float *logits, int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); }
 
@@ -31,73 +31,130 @@ static int32_t argmax(const float *logits, int64_t vocab, float max)
     return -1;
 }
 
-struct candidate { double weight; int32_t id; };
+/* ---- weights ---- */
+enum { BLOCK = 512 };
 
-static int by_weight(const void *a, const void *b)
+/* e^x for x <= 0, 0 below -87, 2 ulp. No fused steps: loops over it become vectors of any machine's, and the bits are the same on all. */
+static inline float weight_of(float x)
 {
-    const struct candidate *x = a, *y = b;
-    if (x->weight != y->weight)
-        return x->weight > y->weight ? -1 : 1;
+    const float magic = 0x1.8p23f;
+    const float t = x * 0x1.715476p+0f + magic, n = t - magic, r = (x - n * 0x1.62ep-1f) - n * 0x1.0bfbe8p-15f;         /* ln 2 in two parts: n times the first is exact */
+    float q = 0x1.6a2434p-10f;
+    q = q * r + 0x1.1239e2p-7f;
+    q = q * r + 0x1.5558f2p-5f;
+    q = q * r + 0x1.555492p-3f;
+    q = q * r + 0x1.fffffcp-2f;
+    const float y = fn_float(fn_bits(1.0f + (r * r * q + r)) + ((fn_bits(t) - fn_bits(magic)) << 23));
+    return fn_or_nan(x, fn_select(x < -87.0f, 0.0f, y));
+}
+
+static void weigh(float *w, const float *logits, int64_t vocab, float max, double temperature)
+{
+    const float t = temperature > 1e-30 ? (float)temperature : 1e-30f;
+    for (int64_t v = 0; v < vocab; v++)
+        w[v] = weight_of((logits[v] - max) / t);
+}
+
+static double sum_of(const float *w, int64_t n)
+{
+    double sum[4] = { 0 };
+    int64_t i = 0;
+    for (; i + 4 <= n; i += 4)
+        for (int j = 0; j < 4; j++)
+            sum[j] += (double)w[i + j];
+    for (; i < n; i++)
+        sum[0] += (double)w[i];
+    return (sum[0] + sum[1]) + (sum[2] + sum[3]);
+}
+
+/* The sum over all; of every BLOCK ids to block. */
+static double add_up(const float *w, int64_t vocab, double *block)
+{
+    double total = 0;
+    for (int64_t b = 0; b * BLOCK < vocab; b++)
+        total += block[b] = sum_of(w + b * BLOCK, vocab - b * BLOCK < BLOCK ? vocab - b * BLOCK : BLOCK);
+    return total;
+}
+
+/* ---- filters: what is left out weighs 0 ---- */
+/* Weights by their upper bits: of two buckets all in the higher one weigh more. */
+enum { BUCKETS = (0x3f800000 >> 19) + 2 };
+static int bucket_of(float w)
+{
+    const int b = (int)(fn_bits(w) >> 19);
+    return b < BUCKETS ? b : BUCKETS - 1;
+}
+
+struct ranked { float logit; int32_t id; };
+static int by_rank(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* Leaves out the far tail before sorting: whole bands of exp(-b-1) .. exp(-b) whose sum is below half of what top_p cuts off
- * cannot be among the kept ones. Returns how many are left. */
-static int64_t drop_tail(const struct sampling *s, struct candidate *c, int64_t n, double total)
+/* The most likely ids stay: no more than `count`, and none behind those that weigh `mass` together. Only the bucket in which that ends is sorted; list: room for all ids. */
+static void keep_first(float *w, const float *logits, int64_t vocab, int64_t count, double mass, struct ranked *list)
 {
-    enum { BANDS = 64 };
-    double sum[BANDS] = { 0 }, tail = 0;
-    int64_t kept = 0;
-    int last = BANDS;
-    if (s->top_p >= 1)
-        return n;
-    for (int64_t i = 0; i < n; i++) {
-        double band = c[i].weight > 0 ? -fm_log(c[i].weight) : BANDS;
-        sum[band < BANDS - 1 ? (int)band : BANDS - 1] += c[i].weight;
+    int64_t number[BUCKETS] = { 0 }, have = 0, n = 0, kept = 0;
+    double weight[BUCKETS] = { 0 }, sum = 0;
+    int edge = BUCKETS;
+    for (int64_t v = 0; v < vocab; v++) {
+        number[bucket_of(w[v])]++;
+        weight[bucket_of(w[v])] += (double)w[v];
     }
-    while (last > 1 && tail + sum[last - 1] < 0.5 * (1 - s->top_p) * total)
-        tail += sum[--last];
-    double least = last < BANDS ? fm_exp(-(double)last) * (1 - 1e-9) : 0;
-    for (int64_t i = 0; i < n; i++)
-        if (c[i].weight >= least)
-            c[kept++] = c[i];
-    return kept;
+    while (edge > 0 && (have + number[edge - 1] < count && sum + weight[edge - 1] < mass)) {
+        edge--;
+        have += number[edge];
+        sum += weight[edge];
+    }
+    if (--edge < 0)
+        return;
+    for (int32_t v = 0; v < vocab; v++) {
+        const int at = bucket_of(w[v]);
+        if (at == edge)
+            list[n++] = (struct ranked){ logits[v], v };
+        else if (at < edge)
+            w[v] = 0;
+    }
+    qsort(list, (size_t)n, sizeof *list, by_rank);
+    for (; kept < n && have + kept < count && (sum < mass || have + kept == 0); kept++)
+        sum += (double)w[list[kept].id];
+    for (; kept < n; kept++)
+        w[list[kept].id] = 0;
 }
 
-/* Sorts the candidates and applies top_k, top_p, min_p in this order. Returns how many stay, *total their sum. */
-static int64_t filter(const struct sampling *s, struct candidate *c, int64_t n, double *total)
+/* top_k, top_p, min_p, in this order, each of what the one before left. */
+static double filter(const struct sampling *s, float *w, const float *logits, int64_t vocab, double total, double *block, struct ranked *list)
 {
-    double limit, sum = 0;
-    int64_t kept = 0;
-    if (!s->top_k)
-        n = drop_tail(s, c, n, *total);
-    qsort(c, (size_t)n, sizeof *c, by_weight);
-    if (s->top_k && s->top_k < n) {
-        n = s->top_k;
-        *total = 0;
-        for (int64_t i = 0; i < n; i++)
-            *total += c[i].weight;
+    if (s->top_k && s->top_k < vocab) {
+        keep_first(w, logits, vocab, s->top_k, INFINITY, list);
+        total = add_up(w, vocab, block);
     }
-    limit = s->top_p < 1 ? s->top_p * *total : INFINITY;
-    while (kept < n && (!kept || (sum < limit && c[kept].weight >= s->min_p * c[0].weight)))
-        sum += c[kept++].weight;
-    *total = sum;
-    return kept;
+    if (s->top_p < 1)
+        keep_first(w, logits, vocab, vocab + 1, s->top_p * total, list);
+    for (int64_t v = 0; s->min_p > 0 && v < vocab; v++)
+        w[v] = (double)w[v] < s->min_p ? 0 : w[v];           /* the best weighs 1 */
+    return add_up(w, vocab, block);
 }
 
-static int32_t draw(const struct candidate *c, int64_t n, double total, double unit)
+/* ---- a draw ---- */
+/* The id at which the sum of weights, in the order of ids, goes past `at`; the last one that weighs anything, where rounding leaves it below. */
+static int32_t find(const float *w, int64_t vocab, const double *block, double at)
 {
-    double sum = 0, at = unit * total;
-    int32_t last = -1;
-    for (int64_t i = 0; i < n; i++) {
-        if (!(c[i].weight > 0))
-            continue;
-        sum += c[i].weight;
-        last = c[i].id;
-        if (sum > at)
-            break;
+    double sum = 0;
+    int64_t b = 0, v;
+    for (; (b + 1) * BLOCK < vocab && sum + block[b] <= at; b++)
+        sum += block[b];
+    for (v = b * BLOCK; v < vocab; v++) {
+        sum += (double)w[v];
+        if (w[v] > 0 && sum > at)
+            return (int32_t)v;
     }
-    return last;
+    while (v > 0 && !(w[v - 1] > 0))
+        v--;
+    return (int32_t)(v - 1);
 }
 
 int32_t sample_token(const struct sampling *s, int choice, int64_t position, const float *logits, int64_t vocab, float max)
@@ -106,19 +163,20 @@ int32_t sample_token(const struct sampling *s, int choice, int64_t position, con
         return -1;
     if (s->temperature == 0)
         return argmax(logits, vocab, max);
-    struct candidate *c = malloc(sizeof *c * (size_t)vocab);
-    if (!c)
-        return -2;
-    double total = 0;
-    int64_t n = vocab;
-    for (int32_t v = 0; v < vocab; v++) {
-        double x = ((double)logits[v] - (double)max) / s->temperature;
-        c[v] = (struct candidate){ x < -700 ? 0 : fm_exp(x), v };
-        total += c[v].weight;
+    const int filtered = s->top_k || s->top_p < 1 || s->min_p > 0;
+    float *w = malloc(sizeof *w * (size_t)vocab);
+    double *block = malloc(sizeof *block * (size_t)(vocab / BLOCK + 1));
+    struct ranked *list = filtered ? malloc(sizeof *list * (size_t)vocab) : NULL;
+    int32_t id = -2;
+    if (w && block && (list || !filtered)) {
+        weigh(w, logits, vocab, max, s->temperature);
+        double total = add_up(w, vocab, block);
+        if (filtered && total == total)
+            total = filter(s, w, logits, vocab, total, block, list);
+        id = total == total ? find(w, vocab, block, rnd_unit(s->seed, rnd_stream("sample") + (uint64_t)choice, (uint64_t)position) * total) : -1;
     }
-    if (s->top_k || s->top_p < 1 || s->min_p > 0)
-        n = filter(s, c, n, &total);
-    int32_t id = total == total ? draw(c, n, total, rnd_unit(s->seed, rnd_stream("sample") + (uint64_t)choice, (uint64_t)position)) : -1;
-    free(c);
+    free(w);
+    free(block);
+    free(list);
     return id;
 }

@@ -192,3 +192,84 @@ TEST(a_rank_counts_what_is_more_likely_and_ties_go_to_the_lower_id)
     for (int32_t i = 0; i < 5; i++)
         CHECK_INT(token_rank(l, 5, i), want[i]);
 }
+
+/* ---- filters beside a plain sort ---- */
+enum { MANY = 3000 };
+struct plain { double weight; int32_t id; };
+static int heavier(const void *a, const void *b)
+{
+    const struct plain *x = a, *y = b;
+    return x->weight != y->weight ? (x->weight > y->weight ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
+}
+
+/* Marks what stays of n ids; 0: an edge is too near to say. */
+static int stays(const struct sampling *s, const float *l, int n, float max, char *stay)
+{
+    static struct plain p[MANY];
+    double total = 0, sum = 0;
+    int kept = 0, most = s->top_k && s->top_k < n ? (int)s->top_k : n;
+    for (int i = 0; i < n; i++)
+        p[i] = (struct plain){ exp(((double)l[i] - (double)max) / s->temperature), i };
+    qsort(p, (size_t)n, sizeof *p, heavier);
+    for (int i = 0; i < most; i++)
+        total += p[i].weight;
+    memset(stay, 0, (size_t)n);
+    for (; kept < most && (!kept || ((s->top_p >= 1 || sum < s->top_p * total) && p[kept].weight >= s->min_p)); kept++) {
+        stay[p[kept].id] = p[kept].weight > 1e-37;
+        sum += p[kept].weight;
+        if (fabs(sum - s->top_p * total) < 1e-5 * total || fabs(p[kept].weight - s->min_p) < 1e-5 * s->min_p)
+            return s->top_p >= 1 && s->min_p == 0;
+    }
+    return 1;
+}
+
+TEST(filters_keep_what_a_plain_sort_keeps)
+{
+    static float l[MANY];
+    static char stay[MANY];
+    unsigned seed = 11;
+    int looked = 0;
+    for (int t = 0; t < 400; t++) {
+        const int n = rand_r(&seed) % MANY + 1, few = rand_r(&seed) % 3 == 0;
+        const double spread = 0.01 * (rand_r(&seed) % 2000 + 1);
+        struct sampling s = drawn(0.3 + rand_r(&seed) % 20 / 10.0, (uint64_t)t);
+        float max = -INFINITY;
+        for (int i = 0; i < n; i++) {
+            l[i] = few ? (float)(rand_r(&seed) % 7) : (float)(spread * rand_r(&seed) / RAND_MAX);        /* few: many equals */
+            if (rand_r(&seed) % 50 == 0 && i)
+                l[i] = -INFINITY;
+            max = l[i] > max ? l[i] : max;
+        }
+        s.top_k = rand_r(&seed) % 2 ? rand_r(&seed) % (n + 5) : 0;
+        s.top_p = rand_r(&seed) % 2 ? 0.01 * (rand_r(&seed) % 100 + 1) : 1;
+        s.min_p = rand_r(&seed) % 3 == 0 ? 0.001 * (rand_r(&seed) % 1000) : 0;
+        if (!stays(&s, l, n, max, stay))
+            continue;
+        looked++;
+        for (int64_t p = 0; p < 100; p++) {
+            const int32_t id = sample_token(&s, 0, p, l, n, max);
+            if (id < 0 || id >= n || !stay[id])
+                test_fail(__FILE__, __LINE__, "case %d: id %d of %d, top_k %lld, top_p %g, min_p %g", t, id, n, (long long)s.top_k, s.top_p, s.min_p);
+        }
+    }
+    CHECK(looked > 200);
+}
+
+/* Every id that stays is drawn, as often as it weighs. */
+TEST(equals_at_the_edge_of_top_k_go_to_the_lower_ids)
+{
+    float l[2000];
+    int n[2000] = { 0 };
+    struct sampling s = drawn(0.7, 3);
+    for (int i = 0; i < 2000; i++)
+        l[i] = i % 100 == 7 ? 2 : i % 2 ? 1 : -3;        /* 20 of the best, then 980 equals */
+    s.top_k = 30;
+    for (int64_t p = 0; p < 20000; p++)
+        n[sample_token(&s, 0, p, l, 2000, 2)]++;
+    const double best = 1 / (20 + 10 * exp(-1 / 0.7));
+    for (int i = 0, odd = 0; i < 2000; i++) {
+        const int edge = i % 2 && i % 100 != 7 && odd < 10;
+        odd += i % 2 && i % 100 != 7;
+        CHECK_NEAR(n[i] / 20000.0, i % 100 == 7 ? best : edge ? best * exp(-1 / 0.7) : 0, 0.006);
+    }
+}
