@@ -32,9 +32,10 @@ static const char *bring(struct nears *all, const char *where, const struct remo
 
 const char *near_file(struct nears *all, const char *where, struct err *e) { return bring(all, where, NULL, e); }
 
-const char *near_folder(struct nears *all, const char *where, const char *const *names, int n_names, struct err *e)
+const char *near_tokenizer(struct nears *all, const char *where, struct err *e)
 {
-    struct remote_plain what = { names, n_names };
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja" };
+    static const struct remote_plain what = { names, sizeof names / sizeof *names };
     return bring(all, where, &what, e);
 }
 

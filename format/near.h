@@ -10,8 +10,8 @@ struct nears { int n; struct near *item; };      /* zeroed at first; keeps what 
 /* where itself, when it is a path; else that of the whole file in the cache that all processes of the machine share (README.md, URLs), lent until
  * near_close. NULL: *e is set (ERR_USAGE: a URL of a kind that is not known). */
 const char *near_file(struct nears *all, const char *where, struct err *e);
-/* The same for a folder, of which these files are wanted: the first must be there. */
-const char *near_folder(struct nears *all, const char *where, const char *const *names, int n_names, struct err *e);
+/* The same for a tokenizer's folder: tokenizer.json, which must be there, and what may lie beside it. */
+const char *near_tokenizer(struct nears *all, const char *where, struct err *e);
 void near_close(struct nears *all);
 
 #endif

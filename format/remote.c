@@ -87,13 +87,24 @@ static int make_place(struct remote *r, const char *name, struct err *e)
     return rc;
 }
 
+/* What the URL has not, the folder has not either: it may be left of an older version. Who is not alone leaves it to those who read it. */
+static int drop_small(const struct remote *r, const char *as, struct err *e)
+{
+    char *path = r->alone ? fmt_join(r->dir, as) : NULL;
+    int rc = path ? io_unlink(path, e) : r->alone ? err_set(e, ERR_MEMORY, "no room for a path") : 0;
+    free(path);
+    return rc;
+}
+
 /* Small file `name` of the URL as file `as` of the folder. */
 static int get_small_as(struct remote *r, const char *name, const char *as, struct err *e)
 {
     struct store_info info;
     char *path = NULL, *tmp = NULL, *data = NULL, part[24];
     int fd = -1, rc = store_stat(r->store, name, &info, e);
-    if (rc <= 0 || (rc = make_place(r, as, e)) < 0)
+    if (rc == 0)
+        return drop_small(r, as, e);
+    if (rc < 0 || (rc = make_place(r, as, e)) < 0)
         return rc;
     if (info.bytes > (int64_t)FMT_MANIFEST_MAX)
         return err_set(e, ERR_FORMAT, "%s has %lld bytes: is it the right file", name, (long long)info.bytes);

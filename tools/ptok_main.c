@@ -360,8 +360,7 @@ static const struct command { const char *name; int takes_files; int (*run)(cons
 /* What is named by a URL, as paths. */
 static int bring(struct nears *near, struct options *o, const struct opt_args *args, struct err *e)
 {
-    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "chat_template.jinja" };
-    if (o->tokenizer && !(o->tokenizer = near_folder(near, o->tokenizer, names, 3, e)))
+    if (o->tokenizer && !(o->tokenizer = near_tokenizer(near, o->tokenizer, e)))
         return -e->code;
     if (o->template && !(o->template = near_file(near, o->template, e)))
         return -e->code;

@@ -328,10 +328,9 @@ static int bring_model(struct trainer *t, struct err *e)
 
 static int bring_data(struct trainer *t, struct err *e)
 {
-    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json" };
     struct train_opts *o = &t->o;
     int rc;
-    if (!(o->tokenizer = near_folder(&t->near, o->tokenizer, names, 4, e)))
+    if (!(o->tokenizer = near_tokenizer(&t->near, o->tokenizer, e)))
         return -e->code;
     TRY(bring_list(t, &o->data, e));
     TRY(bring_list(t, &o->eval_data, e));

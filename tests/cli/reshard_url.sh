@@ -61,6 +61,12 @@ run ptok prepare --tokenizer $at/ok/d "$at/ok/d/a%20text" --out far.bin
 far=$out
 run ptok prepare --tokenizer hf text --out near.bin
 claim "a tokenizer and text by URL" [ $rc = 0 -a "$far" = "$out" ] && claim "give the same tokens" cmp near.bin far.bin
+chat='{"messages":[{"role":"user","content":"hi"}]}'
+echo '{{ messages[0].content }}!' >served/d/chat_template.jinja
+claim "a chat template beside it" has "$("$BIN/ptok" render --tokenizer $at/ok/d <<<"$chat")" '"hi!"'
+rm served/d/chat_template.jinja
+claim "is not there any more when the server has it no more" has "$("$BIN/ptok" render --tokenizer $at/ok/d <<<"$chat" 2>&1)" "chat"
+claim "nor here" [ -z "$(find cache -name chat_template.jinja)" ]
 run reshard --config $at/ok/d/config.json hf far-config
 claim "reshard --config by URL" [ $rc = 0 ]
 run memplan --model $at/ok/d/config.json --gpus 2 --tp 2
