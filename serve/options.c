@@ -2,7 +2,6 @@
 #include "comm/comm.h"
 #include "kernels/tree.h"
 #include "serve/server.h"
-#include "serve/version.h"
 
 #define AT(member) offsetof(struct serve_opts, member)
 #define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }

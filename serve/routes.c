@@ -1,11 +1,11 @@
 /* routes.c - what is where: a table of paths, and what they answer. See exchange.h. */
 #include <stdlib.h>
 #include <string.h>
+#include "base/version.h"
 #include "serve/admin.h"
 #include "serve/assets.h"
 #include "serve/exchange.h"
 #include "serve/tokens.h"
-#include "serve/version.h"
 
 /* ---- at once ---- */
 
@@ -34,7 +34,7 @@ static enum MHD_Result answer_health(struct exchange *x)
 static enum MHD_Result answer_version(struct exchange *x)
 {
     struct out o = { 0 };
-    out_fmt(&o, "{\"version\":\"%s\"}", SERVE_VERSION);
+    out_fmt(&o, "{\"version\":\"%s\"}", SHARDLINE_VERSION);
     return queue_out(x, 200, &o, NULL, NULL);
 }
 
