@@ -168,6 +168,7 @@ OP(ce_sum, (struct dev *d, float *sum, struct mat logits, const struct leaves *l
    (R(logits), WP(sum, logits.rows * 4), RP(max, logits.rows * 4)), sum, logits, fake_hosts(F, "leaves", l), max)
 OP(ce_pick, (struct dev *d, float *out, struct mat logits, const int32_t *target, int64_t first),
    (R(logits), WP(out, logits.rows * 4), IDS(target)), out, logits, target, first)
+OP(ce_first, (struct dev *d, int32_t *id, struct mat logits, const float *max), (R(logits), WP(id, logits.rows * 4), RP(max, logits.rows * 4)), id, logits, max)
 OP(ce_dx, (struct dev *d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, const float *sum, float scale),
    (W(dl), R(logits), IDS(target), RP(max, logits.rows * 4), RP(sum, logits.rows * 4)), dl, logits, target, first, max, sum, scale)
 OP(ce_logprob, (struct dev *d, float *out, const float *pick, const float *max, const float *sum, int64_t n),

@@ -125,6 +125,7 @@ void xsum_add(struct xsum *s, double x);       /* x exact, any sign; range as sq
  * round_to:    dst (dt) = round(src fp32), n elements; widen: the reverse (bf16 and fp16 sources).
  * ce_max:      max[row] over the local columns; ce_sum: sum[row] of exp(l - max), Tree over leaves (blocks of the vocabulary);
  * ce_pick:     out[row] = l[row][target - first], or -0 when not local;
+ * ce_first:    id[row] = the lowest column whose logit is max[row], -1: none (id, max: memory of the device); vocabularies below 2^24;
  * ce_dx:       dl (dt) = (exp(l - max) / sum - [target]) * scale.    target < 0: the row's gradient is 0.
  * ce_logprob:  out[row] = (pick - max) - log(sum)
  * adamw:       per element, in order: g*clip; w -= lr*wd*w; m, v; w -= lr/bias1 * m / (sqrt(v)/bias2 + eps). w16: bf16 copy or NULL.
@@ -166,6 +167,7 @@ void xsum_add(struct xsum *s, double x);       /* x exact, any sign; range as sq
     K(ce_max, float *max, struct mat logits)                                                                            \
     K(ce_sum, float *sum, struct mat logits, const struct leaves *l, const float *max)                                  \
     K(ce_pick, float *out, struct mat logits, const int32_t *target, int64_t first)                                     \
+    K(ce_first, int32_t *id, struct mat logits, const float *max)                                                       \
     K(ce_dx, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, const float *sum, float scale) \
     K(ce_logprob, float *out, const float *pick, const float *max, const float *sum, int64_t n)                         \
     K(adamw, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h)                 \

@@ -9,7 +9,7 @@
     X(embed) X(embed_dw) X(rms_norm) X(rms_norm_dx) X(rms_norm_dw) X(rope_store) X(rope_dx) X(swiglu) X(swiglu_dx)       \
     X(layer_norm) X(layer_norm_dx) X(layer_norm_dw) X(bias_dw) X(add_bias) X(gelu) X(gelu_dx) X(rope_back) X(head_norm_dx) \
     X(head_norm_dw) X(add_leaves) X(embed_add) X(transpose)                                                              \
-    X(add_rounded) X(round_to) X(widen) X(ce_max) X(ce_sum) X(ce_pick) X(ce_dx) X(ce_logprob) X(adamw) X(tree_add)
+    X(add_rounded) X(round_to) X(widen) X(ce_max) X(ce_sum) X(ce_pick) X(ce_first) X(ce_dx) X(ce_logprob) X(adamw) X(tree_add)
 
 struct row_ops {
 #define X(name) __typeof__(((struct kernel_ops *)0)->name) name;

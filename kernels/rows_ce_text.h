@@ -91,6 +91,40 @@ static void op_ce_pick(struct dev *d, float *out, struct mat logits, const int32
     rows_spread(d, logits.rows, FLAT_PIECE(16384), ce_pick_task, &a);
 }
 
+/* Columns as negative floats, of which the largest is the lowest. */
+struct first_job { int32_t *id; struct mat logits; const float *max; };
+FN void first_look(struct lanes *best, const float *l, int64_t i, int m, float max)
+{
+    for (EACH_LANE(j, m)) {
+        const float at = fn_select(l[i + j] == max, -(float)(i + j), -FN_INF);
+        best->x[j] = fn_select(at > best->x[j], at, best->x[j]);
+    }
+}
+FN int32_t first_found(const struct lanes *best)
+{
+    const float at = lanes_max(best);
+    return at < -0x1p24f ? -1 : (int32_t)-at;
+}
+
+ROW_TASK ce_first_task(ROW_ARG arg, int64_t begin, int64_t end)
+{
+    const struct first_job *a = arg;
+    for (int64_t row = begin; row < end; row++) {
+        const float *l = mat_row(a->logits, row);
+        struct lanes best;
+        for (EACH_LANE(j, LANES))
+            best.x[j] = -FN_INF;
+        CHUNKS(a->logits.cols, i, m, { first_look(&best, l, i, m, a->max[row]); });
+        a->id[row] = first_found(&best);
+    }
+}
+
+static void op_ce_first(struct dev *d, int32_t *id, struct mat logits, const float *max)
+{
+    struct first_job a = { id, logits, max };
+    rows_spread(d, logits.rows, rows_per_task(logits.cols), ce_first_task, &a);
+}
+
 /* dl = round((exp(l - max) / sum - [target]) scale) */
 FN void ce_dx_row(const struct ce_job *a, int64_t row, const enum dtype dt)
 {

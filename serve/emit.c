@@ -9,7 +9,7 @@
 
 #define EACH (LOGPROBS_MAX + 1)
 
-int emit_open(struct emit *m, const struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
+int emit_open(struct emit *m, struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
 {
     size_t n = (size_t)(max_rows * EACH);
     memset(m, 0, sizeof *m);
@@ -19,8 +19,13 @@ int emit_open(struct emit *m, const struct dev *dev, int64_t max_rows, int64_t v
     m->max = calloc(n, sizeof(float));
     m->sum = calloc(n, sizeof(float));
     m->logprob = calloc(n, sizeof(float));
-    m->seen = dev->memory ? malloc(sizeof(float) * (size_t)(max_rows * (vocab + 2))) : NULL;
-    if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob || (dev->memory && !m->seen))
+    if (dev->memory) {
+        m->dev = dev;
+        m->seen = malloc(sizeof(float) * (size_t)(max_rows * (vocab + 2)));
+        m->there = dev_alloc(dev, MEM_WORK, sizeof *m->there * (size_t)max_rows);
+        m->best = calloc((size_t)max_rows, sizeof *m->best);
+    }
+    if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob || (dev->memory && (!m->seen || !m->there || !m->best)))
         return err_set(e, ERR_MEMORY, "no memory for the log-probs of %lld rows: lower --max-batch or --prefill-chunk", (long long)max_rows);
     return 0;
 }
@@ -33,7 +38,16 @@ void emit_close(struct emit *m)
     free(m->sum);
     free(m->logprob);
     free(m->seen);
+    free(m->best);
+    if (m->there)
+        dev_free(m->dev, m->there);
     memset(m, 0, sizeof *m);
+}
+
+static int is_greedy(const struct choice *c)
+{
+    const struct sampling *how = &c->rq->sampling;
+    return how->temperature == 0 && c->rq->tops <= 0 && !sampling_adjusts(how, &(struct history){ c->ids, c->prompt->n, c->n_ids });
 }
 
 void emit_expect(struct emit *m, const struct sched *s)
@@ -44,7 +58,7 @@ void emit_expect(struct emit *m, const struct sched *s)
         for (int64_t r = it->skip_want; r < it->n_rows; r++) {
             struct choice *c = it->seq->owner;
             int64_t pos = it->pos + r;
-            m->row[m->n++] = (struct emit_row){ .c = c, .pos = pos, .samples = pos + 1 == c->n_ids };
+            m->row[m->n++] = (struct emit_row){ .c = c, .pos = pos, .samples = pos + 1 == c->n_ids, .greedy = pos + 1 == c->n_ids && is_greedy(c) };
         }
     }
 }
@@ -71,6 +85,10 @@ static void do_row(void *arg, int64_t i, int thread)
     const struct request *rq = r->c->rq;
     const float *logits = j->head->logits + i * j->vocab;
     (void)thread;
+    if (j->m->seen && r->greedy) {
+        r->id = isfinite(j->head->max[i]) ? j->m->best[i] : -1;
+        return;
+    }
     r->id = r->samples ? next_token(r, logits, j->vocab, j->head->max[i]) : r->c->ids[r->pos + 1];
     r->rank = !r->samples && rq->prompt_logprobs >= 0 ? token_rank(logits, j->vocab, r->id) : 0;
     if (rq->tops > 0)
@@ -86,7 +104,7 @@ static void find_logprobs(struct emit *m, struct dev *dev, const struct head_out
         const float *logits = head->logits + i * vocab;
         for (int64_t j = 0; j <= r->c->rq->tops; j++, n++) {
             int32_t id = j < r->c->rq->tops ? r->top[j] : r->id;
-            m->pick[n] = id >= 0 ? logits[id] : 0;
+            m->pick[n] = id < 0 ? 0 : r->greedy ? head->max[i] : logits[id];
             m->max[n] = head->max[i];
             m->sum[n] = head->sum[i];
         }
@@ -171,14 +189,32 @@ static void give_row(struct emit_row *r, const float *logprob, double now_s)
     }
 }
 
-/* A step's logits where the host can read them. */
+/* The most likely tokens of all rows, found on the device. */
+static void find_best(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+{
+    const struct mat logits = mat_of((void *)(uintptr_t)head->logits, DT_F32, m->n, vocab, vocab);
+    KERNEL(dev, ce_first, m->there, logits, head->max);
+    dev_read(dev, m->best, m->there, (size_t)m->n * sizeof *m->best);
+}
+
+/* A step's logits where the host can read them: those that are looked at, for a row of a large vocabulary takes as long as a small model's step. */
 static struct head_out on_host(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     size_t n = (size_t)m->n;
     if (!m->seen)
         return *head;
     float *logits = m->seen, *max = logits + n * (size_t)vocab, *sum = max + n;
-    dev_read(dev, logits, head->logits, n * (size_t)vocab * sizeof *logits);
+    for (int64_t i = 0, end; i < m->n; i = end + 1) {
+        for (end = i; end < m->n && !m->row[end].greedy; end++)
+            ;
+        if (end > i)
+            dev_read(dev, logits + i * vocab, head->logits + i * vocab, (size_t)((end - i) * vocab) * sizeof *logits);
+    }
+    for (int64_t i = 0; i < m->n; i++)
+        if (m->row[i].greedy) {
+            find_best(m, dev, head, vocab);
+            break;
+        }
     dev_read(dev, max, head->max, n * sizeof *max);
     dev_read(dev, sum, head->sum, n * sizeof *sum);
     return (struct head_out){ logits, max, sum };

@@ -65,6 +65,25 @@ static __global__ void ce_max_kernel(const struct ce_job a)
     }
 }
 
+static __global__ void ce_first_kernel(const struct first_job a)
+{
+    __shared__ float best[ROW_WARPS];
+    const float *l = mat_row(a.logits, blockIdx.x);
+    struct lanes s = { -FN_INF };
+    for (int64_t i = threadIdx.x / LANES * LANES; i < a.logits.cols; i += ROW_THREADS)
+        first_look(&s, l, i, (int)(a.logits.cols - i < LANES ? a.logits.cols - i : LANES), a.max[blockIdx.x]);
+    const float first = lanes_max(&s);
+    if (threadIdx.x % LANES == 0)
+        best[threadIdx.x / LANES] = first;
+    __syncthreads();
+    if (threadIdx.x < LANES) {
+        s.x.v = best[threadIdx.x % ROW_WARPS];
+        const int32_t id = first_found(&s);
+        if (threadIdx.x == 0)
+            a.id[blockIdx.x] = id;
+    }
+}
+
 static __global__ void ce_sum_kernel(const struct ce_job a)
 {
     __shared__ float part[GRAIN_MAX];
@@ -85,6 +104,13 @@ static void wide_ce_max(struct dev *d, float *max, struct mat logits)
     const struct ce_job a = { .logits = logits, .out = max };
     if (logits.rows > 0)
         cuda_launch(d, ce_max_kernel, (unsigned)logits.rows, ROW_THREADS, 0, a);
+}
+
+static void wide_ce_first(struct dev *d, int32_t *id, struct mat logits, const float *max)
+{
+    const struct first_job a = { id, logits, max };
+    if (logits.rows > 0)
+        cuda_launch(d, ce_first_kernel, (unsigned)logits.rows, ROW_THREADS, 0, a);
 }
 
 static void wide_ce_sum(struct dev *d, float *sum, struct mat logits, const struct leaves *l, const float *max)
@@ -177,5 +203,6 @@ extern "C" void cuda_choose_rows(struct kernel_ops *ops)
     ops->layer_norm_dw = wide_layer_norm_dw;
     ops->bias_dw = wide_bias_dw;
     ops->ce_max = wide_ce_max;
+    ops->ce_first = wide_ce_first;
     ops->ce_sum = wide_ce_sum;
 }

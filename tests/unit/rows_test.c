@@ -431,6 +431,8 @@ static void ce_case(struct rig *r, const struct ce_case *c)
     float max[ROWS], sum[ROWS], pick[ROWS], lp[ROWS], p[1000];
     for (int64_t j = 0; j < n; j++)
         set_elem(l, 5, j, 3 * value(4, j) - 50);                /* far from 0: exp would underflow without the maximum */
+    set_elem(l, 2, n - 1, 60);
+    set_elem(l, 2, n / 2, 60);                                  /* two that are the largest */
     for (int i = 0; i < ROWS; i++) {
         max[i] = -INFINITY;
         for (int64_t j = 0; j < n; j++)
@@ -452,6 +454,19 @@ static void ce_case(struct rig *r, const struct ce_case *c)
         KERNEL(d, ce_sum, gs, l, &leaves, gm);
         KERNEL(d, ce_pick, gp, l, target, 0);
         KERNEL(d, ce_logprob, gl, gp, gm, gs, ROWS);
+        int32_t lowest[ROWS];
+        KERNEL(d, ce_first, lowest, l, gm);
+        for (int i = 0; i < ROWS; i++) {
+            int32_t want = 0;
+            while (want < n && elem(l, i, want) != gm[i])
+                want++;
+            CHECK_INT(lowest[i], want);
+            gm[i] += 1;
+        }
+        KERNEL(d, ce_first, lowest, l, gm);
+        for (int i = 0; i < ROWS; i++)
+            CHECK_INT(lowest[i], -1);
+        memcpy(gm, max, sizeof max);
         CHECK_SAME(gm, max, sizeof max);
         CHECK_SAME(gs, sum, sizeof sum);
         CHECK_SAME(gp, pick, sizeof pick);
