@@ -323,7 +323,7 @@ static void remember(struct queue *c, char *p, const void *host, size_t bytes)
         return;
     memcpy(copy, host, bytes);
     free(l->copy);
-    *l = (struct lent){ p, bytes, c->lent - bytes, copy };
+    *l = (struct lent){ p, bytes, c->lent - (bytes + ALIGN - 1) / ALIGN * ALIGN, copy };
     c->turn++;
 }
 
