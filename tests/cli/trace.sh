@@ -42,8 +42,8 @@ claim "pserve: both ranks' products" some "$TMP/s.json" "e['name'] == 'linear' a
 run reshard --trace "$TMP/r.json" "$TMP/traced/step-3" "$TMP/whole"
 claim "reshard: which thread worked on which tensor" some "$TMP/r.json" "e['name'] == 'model.norm.weight'"
 train nowhere --ranks 2 --trace "$TMP/no/t.json"
-claim "a trace that cannot be written is an error that names it" has "$err" "no/t.json: cannot write the trace"
-claim "in one line" [ "$(grep -c 'cannot write' <<<"$err")" = 1 ]
+claim "a trace that cannot be written is an error that names it" has "$err" "no/t.json: No such file"
+claim "in one line, before any step" [ "$(grep -c . <<<"$err")" = 1 ]
 
 # ---- several machines: sums inside first, the same bits ----
 train nodes --tp 2 --ranks 4 --ranks-per-node 2
