@@ -16,8 +16,8 @@
 
 struct bench_opts {
     const char *url, *model, *key;
-    int64_t requests, concurrency, prompt, output, vocab, shared, seed, timeout;
-    double rate, spread;
+    int64_t requests, concurrency, prompt, output, vocab, shared, seed, timeout, top_k;
+    double rate, spread, temperature, top_p;
     int json, chat;
 };
 
@@ -39,6 +39,9 @@ static const struct opt table[] = {
     { OPT_FLOAT, "spread", AT(spread), "0", "X", "lengths are uniform in mean x (1-X) to mean x (1+X)", 0, 1, 0 },
     { OPT_INT, "shared-tokens", AT(shared), "0", "N", "tokens that all prompts begin with", 0, 1e7, 0 },
     { OPT_INT, "vocab", AT(vocab), "256", "N", "prompts are random ids from 1 to N-1", 2, 1e9, 0 },
+    { OPT_FLOAT, "temperature", AT(temperature), "0", "T", "of the answers (0: the most likely tokens)", 0, 1e6, 0 },
+    { OPT_FLOAT, "top-p", AT(top_p), "1", "P", "likewise", 1e-9, 1, 0 },
+    { OPT_INT, "top-k", AT(top_k), "0", "N", "likewise (0: off)", 0, 1e9, 0 },
     { OPT_INT, "seed", AT(seed), "0", "N", "of lengths, ids and times", 0, 9e18, 0 },
     GROUP("Output"),
     { OPT_SWITCH, "json", AT(json), "0", NULL, "one JSON object, with the names of vllm bench serve", 0, 0, 0 },
@@ -157,7 +160,11 @@ static json_t *make_prompt(const struct bench *b, int64_t i)
 static char *make_body(const struct bench *b, int64_t i)
 {
     json_t *j = json_pack("{s:o, s:I, s:b, s:b, s:{s:b}, s:f}", b->o.chat ? "messages" : "prompt", make_prompt(b, i), "max_tokens",
-                          (json_int_t)length(b, "output", i, b->o.output), "ignore_eos", 1, "stream", 1, "stream_options", "include_usage", 1, "temperature", 0.0);
+                          (json_int_t)length(b, "output", i, b->o.output), "ignore_eos", 1, "stream", 1, "stream_options", "include_usage", 1, "temperature", b->o.temperature);
+    if (j && b->o.top_p < 1)
+        json_object_set_new(j, "top_p", json_real(b->o.top_p));
+    if (j && b->o.top_k)
+        json_object_set_new(j, "top_k", json_integer(b->o.top_k));
     if (j && b->o.model)
         json_object_set_new(j, "model", json_string(b->o.model));
     char *text = j ? json_dumps(j, JSON_COMPACT) : NULL;

@@ -108,7 +108,7 @@ claim("and never the key", "first-key" not in open(f"{tmp}/access").read())
 # ---- pbench ----
 s = Server(model)
 url = f"http://{s.host}:{s.port}"
-for name, args in (("closed loop", ["--concurrency", "4"]), ("open loop", ["--rate", "200", "--concurrency", "12", "--spread", "0.5"]), ("chat", ["--chat"])):
+for name, args in (("closed loop", ["--concurrency", "4"]), ("open loop", ["--rate", "200", "--concurrency", "12", "--spread", "0.5"]), ("chat", ["--chat"]), ("sampled", ["--temperature", "0.8", "--top-p", "0.9", "--top-k", "40"])):
     r = subprocess.run([os.path.join(os.environ["BIN"], "pbench"), "--url", url, "--requests", "12", "--prompt-tokens", "40", "--output-tokens", "10", "--json", *args],
                        capture_output=True, text=True)
     if not claim(f"pbench, {name}: ends well", r.returncode == 0, r.stderr):
