@@ -159,7 +159,6 @@ int trainer_sample(struct trainer *t, struct err *e)
     int64_t positions = train_positions(t->o.seq_len, &t->cfg);
     int most = positions < SAMPLE_TOKENS ? (int)positions : SAMPLE_TOKENS, n = t->o.seq_len < SAMPLE_PROMPT ? (int)t->o.seq_len : SAMPLE_PROMPT;
     struct sampler s;
-    struct tokenizer *tok = NULL;
     char *text = NULL;
     size_t bytes = 0;
     int rc = sampler_open(&s, t, e);
@@ -173,14 +172,12 @@ int trainer_sample(struct trainer *t, struct err *e)
     }
     if (world_rank(t->world))
         goto out;
-    TRY(tokenizer_open_named(&tok, t->o.tokenizer, e));
-    TRY(tokenizer_decode(tok, ids, (size_t)most, 1, &text, &bytes, e));
+    TRY(tokenizer_decode(t->tokenizer, ids, (size_t)most, 1, &text, &bytes, e));
     for (size_t i = 0; i < bytes; i++)
         text[i] = (unsigned char)text[i] < ' ' ? ' ' : text[i];
     log_line(&t->log, "sample at step %lld: %s", (long long)t->step, text);
 out:
     sampler_close(&s);
     free(text);
-    tokenizer_close(tok);
     return rc;
 }

@@ -21,12 +21,28 @@ static int parse(struct trainer *t, int argc, char **argv, struct err *e)
     return rc;
 }
 
-/* One option of the resumed run as a command line has it: NULL where the key is none of those, or has no such form. */
-static int stored_arg(char **arg, const char *key, const json_t *v)
+/* Its tokenizer travels with a checkpoint: that is what it says, wherever the files came from. */
+#define CARRIED_TOKENIZER "tokenizer.json"
+static char *run_options(const struct train_opts *o)
+{
+    struct train_opts kept = *o;
+    if (strcmp(o->tokenizer, "bytes"))
+        kept.tokenizer = CARRIED_TOKENIZER;
+    return opt_json(&ptrain_program, &kept);
+}
+
+/* One option of the resumed run, which lies at `from`, as a command line has it: NULL where the key is none of those, or has no such form. */
+static int stored_arg(char **arg, const char *key, const json_t *v, const char *from)
 {
     *arg = NULL;
     if (!opts_stored(key))               /* a checkpoint names no paths and no ranks */
         return 0;
+    if (!strcmp(key, "tokenizer") && json_is_string(v) && strcmp(json_string_value(v), "bytes")) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/" CARRIED_TOKENIZER, from);
+        if (io_exists(path))
+            return asprintf(arg, "--tokenizer=%s", from);
+    }
     if (json_is_string(v))
         return asprintf(arg, "--%s=%s", key, json_string_value(v));
     if (json_is_integer(v))
@@ -57,7 +73,7 @@ static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
     all[n++] = argv[0];
     json_object_foreach(o, key, v) {
         char *arg;
-        if (stored_arg(&arg, key, v) < 0) {
+        if (stored_arg(&arg, key, v, ckpt_path(t->source)) < 0) {
             t->n_inherited = n;
             json_decref(o);
             return err_set(e, ERR_MEMORY, "no memory for options");
@@ -210,6 +226,8 @@ static int carry_extras(struct trainer *t, struct err *e)
         t->extra_name[i] = strdup(ckpt_extra_name(t->source, i));
     }
     t->n_extra = t->n_extra ? t->n_extra : n;
+    if (t->o.sample_every && !world_rank(t->world))          /* its files may lie in a checkpoint that --keep removes */
+        TRY(tokenizer_open_named(&t->tokenizer, t->o.tokenizer, e));
 out:
     return rc;
 }
@@ -345,7 +363,7 @@ static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
     TRY(read_model(t, e));
     TRY(trainer_find_source(t, e));
     TRY(inherit(t, argc, argv, e));
-    t->run_json = opt_json(&ptrain_program, &t->o);
+    t->run_json = run_options(&t->o);
     TRY(bring_model(t, e));              /* the options were parsed again */
     TRY(bring_data(t, e));
     TRY(layout_check(&t->layout, &t->cfg, e));
@@ -425,6 +443,7 @@ void trainer_close(struct trainer *t)
     ckpt_close(t->source);
     data_close(t->data);
     data_close(t->eval);
+    tokenizer_close(t->tokenizer);
     free(t->ids);
     free(t->targets);
     free(t->logprobs);

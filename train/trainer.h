@@ -52,6 +52,7 @@ struct trainer {
     int64_t first_sample, first_step;    /* data position at the start of this process */
     int n_extra;                         /* tokenizer files and the like, carried into checkpoints */
     const char **extra_name;
+    struct tokenizer *tokenizer;         /* rank 0's, with --sample-every */
     const void **extra_data;
     size_t *extra_bytes;
     int32_t *ids, *targets;              /* [n_work][work_seqs][seq_len] */

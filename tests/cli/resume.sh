@@ -81,4 +81,28 @@ claim "what a run that died left is removed, and said" has "$err" "left/step-7.t
 claim "a folder that is locked, and one that is no save, stay" [ "$(cd "$TMP/left" && echo *)" = "mine.tmp-save step-2 step-4 step-9.tmp-save" ]
 claim "the log that a link leads to is cut, and goes on" [ "$rc/$(bits_of "$TMP/left.jsonl")" = "0/$(bits_of "$TMP/true.jsonl")" ]
 claim "the link is one still, and nothing lies beside it" eval '[ -L "$TMP/link.jsonl" ] && [ ! -e "$TMP/left.jsonl.tmp-cut" ]'
+
+# ---- a tokenizer travels with the checkpoint: the folder that it came from may be gone, and is not named ----
+if command -v python3 >/dev/null; then
+    mkdir -p "$TMP/words"
+    python3 - "$TMP/words/tokenizer.json" <<'EOF'
+import json, sys
+vocab = {chr(c): i for i, c in enumerate([*range(33, 127), 0x120, 0x10a])}
+json.dump({"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True},
+           "post_processor": None, "decoder": {"type": "ByteLevel", "add_prefix_space": True, "trim_offsets": True, "use_regex": True},
+           "model": {"type": "BPE", "dropout": None, "unk_token": None, "continuing_subword_prefix": None, "end_of_word_suffix": None, "fuse_unk": False, "byte_fallback": False,
+                     "vocab": vocab, "merges": []}}, open(sys.argv[1], "w"))
+EOF
+    common=(--data "$TMP/text" --model "$TMP/model.json" --seq-len 31 --global-batch 4 --threads 1 --tokenizer "$TMP/words")
+    train worded --steps 3
+    whole=$state
+    train words_half --steps 3 --stop-after 1
+    claim "the checkpoint names no folder" eval '! grep -q "$TMP/words" "$TMP/words_half/step-1/manifest.json"'
+    mv "$TMP/words" "$TMP/gone"
+    run "$BIN/ptrain" --data "$TMP/text" --threads 1 --out "$TMP/words_half" --resume "$TMP/words_half/step-1" --save-every 1 --keep 1 --sample-every 1
+    claim "it goes on without that folder, to the same state, though the checkpoint it came from is removed" [ "$rc/$(state_of "$out")" = "0/$whole" ]
+    claim "and samples with the tokenizer it brought" has "$err" "sample at step 3"
+else
+    skip "no python3 to make a tokenizer"
+fi
 finish
