@@ -100,11 +100,7 @@ FN void first_look(struct lanes *best, const float *l, int64_t i, int m, float m
         best->x[j] = fn_select(at > best->x[j], at, best->x[j]);
     }
 }
-FN int32_t first_found(const struct lanes *best)
-{
-    const float at = lanes_max(best);
-    return at < -0x1p24f ? -1 : (int32_t)-at;
-}
+FN int32_t first_found(float best) { return best < -0x1p24f ? -1 : (int32_t)-best; }
 
 ROW_TASK ce_first_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
@@ -115,7 +111,7 @@ ROW_TASK ce_first_task(ROW_ARG arg, int64_t begin, int64_t end)
         for (EACH_LANE(j, LANES))
             best.x[j] = -FN_INF;
         CHUNKS(a->logits.cols, i, m, { first_look(&best, l, i, m, a->max[row]); });
-        a->id[row] = first_found(&best);
+        a->id[row] = first_found(lanes_max(&best));
     }
 }
 

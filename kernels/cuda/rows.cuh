@@ -46,42 +46,38 @@ static void wide_rms_norm(struct dev *d, struct mat y, float *rstd, struct mat x
 }
 
 /* ---- cross entropy: a block has a row; a maximum has no order, a block of the vocabulary is one warp's ---- */
-static __global__ void ce_max_kernel(const struct ce_job a)
+/* The maximum of all threads' numbers; all of them get it. */
+FN float block_max(const struct lanes *s)
 {
     __shared__ float best[ROW_WARPS];
+    const float own = lanes_max(s);
+    if (threadIdx.x % LANES == 0)
+        best[threadIdx.x / LANES] = own;
+    __syncthreads();
+    const struct lanes all = { best[threadIdx.x % ROW_WARPS] };
+    return lanes_max(&all);
+}
+
+static __global__ void ce_max_kernel(const struct ce_job a)
+{
     const float *l = mat_row(a.logits, blockIdx.x);
     struct lanes s = { -FN_INF };
     for (int64_t i = threadIdx.x; i < a.logits.cols; i += ROW_THREADS)
         s.x.v = l[i] > s.x.v ? l[i] : s.x.v;
-    const float m = lanes_max(&s);
-    if (threadIdx.x % LANES == 0)
-        best[threadIdx.x / LANES] = m;
-    __syncthreads();
-    if (threadIdx.x < LANES) {
-        s.x.v = best[threadIdx.x % ROW_WARPS];
-        const float all = lanes_max(&s);
-        if (threadIdx.x == 0)
-            a.out[blockIdx.x] = all;
-    }
+    const float max = block_max(&s);
+    if (threadIdx.x == 0)
+        a.out[blockIdx.x] = max;
 }
 
 static __global__ void ce_first_kernel(const struct first_job a)
 {
-    __shared__ float best[ROW_WARPS];
     const float *l = mat_row(a.logits, blockIdx.x);
     struct lanes s = { -FN_INF };
     for (int64_t i = threadIdx.x / LANES * LANES; i < a.logits.cols; i += ROW_THREADS)
         first_look(&s, l, i, (int)(a.logits.cols - i < LANES ? a.logits.cols - i : LANES), a.max[blockIdx.x]);
-    const float first = lanes_max(&s);
-    if (threadIdx.x % LANES == 0)
-        best[threadIdx.x / LANES] = first;
-    __syncthreads();
-    if (threadIdx.x < LANES) {
-        s.x.v = best[threadIdx.x % ROW_WARPS];
-        const int32_t id = first_found(&s);
-        if (threadIdx.x == 0)
-            a.id[blockIdx.x] = id;
-    }
+    const float first = block_max(&s);
+    if (threadIdx.x == 0)
+        a.id[blockIdx.x] = first_found(first);
 }
 
 static __global__ void ce_sum_kernel(const struct ce_job a)
