@@ -3,7 +3,7 @@
 #include "kernels/cuda/emu/emu.h"
 #include "tests/unit/model_rig.h"
 
-enum { PROMPT = 19, TOKENS = 70, VOCAB = 701 };
+enum { PROMPT = 19, TOKENS = RIG_DECODE_ROWS, VOCAB = 701 };
 
 /* ---- training ---- */
 struct trained { double before, norm, after; };      /* losses, and the gradients' norm */
@@ -39,53 +39,19 @@ TEST(a_training_step_has_the_cpu_s_bits)
 }
 
 /* ---- decoding ---- */
-struct decode { struct rig r; struct forward_work w; void *memory; char *page[2]; size_t layer; };
-
-static void decode_open(struct decode *d, const struct model_config *c, enum dtype dt, const char *device)
-{
-    struct arena a = { 0 };
-    rig_device = device;
-    rig_open_threads(&d->r, c, dt, 1, 128, 1);
-    d->layer = model_page_bytes(&d->r.m);
-    forward_work_carve(&d->r.m, &a, TOKENS, 1, &d->w);
-    d->memory = dev_alloc(d->r.dev, MEM_WORK, a.used);
-    a = (struct arena){ d->memory, 0, a.used };
-    forward_work_carve(&d->r.m, &a, TOKENS, 1, &d->w);
-    for (int i = 0; i < 2; i++)
-        d->page[i] = dev_alloc(d->r.dev, MEM_KV, d->layer * (size_t)(d->r.m.n_layers + 1));
-    CHECK(d->memory && d->page[1]);
-}
-
-static void decode_rows(struct decode *d, int64_t pos, int64_t n, float *logits)
-{
-    struct attn_seq seq = { 0, n, pos, d->page };
-    struct batch b = { n, d->r.ids + pos, 1, &seq, d->layer };
-    int32_t want = (int32_t)(n - 1);
-    struct head_out h;
-    struct err e;
-    CHECK_INT(model_forward(&d->r.m, zero_weights(d->r.z), &b, &d->w, &want, 1, &h, &e), 0);
-    dev_read(d->r.dev, logits, h.logits, VOCAB * sizeof *logits);
-}
-
-static void decode_close(struct decode *d)
-{
-    struct err e;
-    CHECK_INT(dev_check(d->r.dev, &e), 0);
-    for (int i = 0; i < 2; i++)
-        dev_free(d->r.dev, d->page[i]);
-    dev_free(d->r.dev, d->memory);
-    rig_close(&d->r);
-}
-
-/* The last token's logits: a prompt, then one token a step; or all at once. */
+/* The last token's logits: all tokens at once; or a prompt, three single tokens, the others but one together, and the last one alone. */
 static void last_logits(const struct model_config *c, enum dtype dt, const char *device, int at_once, float *logits)
 {
-    struct decode d;
-    decode_open(&d, c, dt, device);
-    decode_rows(&d, 0, at_once ? TOKENS : PROMPT, logits);
-    for (int64_t pos = PROMPT; !at_once && pos < TOKENS; pos += pos < PROMPT + 3 ? 1 : TOKENS - 1 - pos > 1 ? TOKENS - 2 - pos : 1)
-        decode_rows(&d, pos, pos < PROMPT + 3 ? 1 : TOKENS - 1 - pos > 1 ? TOKENS - 2 - pos : 1, logits);
-    decode_close(&d);
+    static const int64_t whole[] = { TOKENS }, steps[] = { PROMPT, 1, 1, 1, TOKENS - PROMPT - 4, 1 };
+    const int64_t *n = at_once ? whole : steps;
+    const float *there = NULL;
+    struct rig_decode d;
+    rig_device = device;
+    rig_decode_open(&d, c, dt, 1);
+    for (int64_t pos = 0; pos < TOKENS; pos += *n++)
+        there = rig_decode_rows(&d, pos, *n);
+    dev_read(d.r.dev, logits, there, VOCAB * sizeof *logits);
+    rig_decode_close(&d);
 }
 
 TEST(decoding_has_the_cpu_s_bits_in_fp32_and_those_of_one_pass_in_bf16)
@@ -107,16 +73,17 @@ TEST(a_decode_step_asks_11_launches_a_layer_and_copies_no_more_for_more_layers)
     struct emu_asked of[2];
     for (int more = 0; more < 2; more++) {
         struct model_config c = rig_config(0, 0.1);
-        struct decode d;
+        struct rig_decode d;
         float logits[VOCAB];
         c.head_dim = 16;
         c.n_layers = more ? 5 : 2;
-        decode_open(&d, &c, DT_BF16, "cuda");
-        decode_rows(&d, 0, PROMPT, logits);
+        rig_device = "cuda";
+        rig_decode_open(&d, &c, DT_BF16, 1);
+        rig_decode_rows(&d, 0, PROMPT);
         const struct emu_asked before = emu_asked;
-        decode_rows(&d, PROMPT, 1, logits);
+        dev_read(d.r.dev, logits, rig_decode_rows(&d, PROMPT, 1), sizeof logits);
         of[more] = (struct emu_asked){ emu_asked.launches - before.launches, emu_asked.copies - before.copies, emu_asked.fills - before.fills };
-        decode_close(&d);
+        rig_decode_close(&d);
     }
     CHECK_INT(of[1].launches - of[0].launches, 3 * 11);
     CHECK(of[0].launches <= 2 * 11 + 8);

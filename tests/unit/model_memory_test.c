@@ -126,44 +126,18 @@ TEST(a_training_step_allocates_nothing_once_it_runs)
 }
 
 /* ---- a decode step ---- */
-struct decode { struct rig r; struct forward_work w; void *memory; char *page[4]; size_t layer; };
-
-static void decode_open(struct decode *d, int threads)
-{
-    struct model_config c = rig_config(0, 0.1);
-    struct arena a = { 0 };
-    rig_open_threads(&d->r, &c, DT_BF16, 2, 128, threads);
-    d->layer = model_page_bytes(&d->r.m);
-    forward_work_carve(&d->r.m, &a, 64, 1, &d->w);
-    d->memory = dev_alloc(d->r.dev, MEM_WORK, a.used);
-    a = (struct arena){ d->memory, 0, a.used };
-    forward_work_carve(&d->r.m, &a, 64, 1, &d->w);
-    for (int i = 0; i < 4; i++)
-        d->page[i] = dev_alloc(d->r.dev, MEM_KV, d->layer * (size_t)(d->r.m.n_layers + 1));
-    CHECK(d->memory && d->page[3]);
-}
-
-static void decode_rows(struct decode *d, int64_t pos, int64_t n)
-{
-    struct attn_seq seq = { 0, n, pos, d->page };
-    struct batch b = { n, d->r.ids + pos, 1, &seq, d->layer };
-    int32_t want = (int32_t)(n - 1);
-    struct head_out h;
-    struct err e;
-    CHECK_INT(model_forward(&d->r.m, zero_weights(d->r.z), &b, &d->w, &want, 1, &h, &e), 0);
-}
-
 /* Steps behind a prompt of 20. With two threads the caller may have to wait for the other one, or to wake it: the machine decides; a
  * step that does neither asks nothing. Returns the calls of the step that made most of them; of several threads: fewest. */
 static int calls_of_steps(int threads, int *allocations)
 {
-    struct decode d;
+    struct model_config c = rig_config(0, 0.1);
+    struct rig_decode d;
     int calls = threads > 1 ? 1 << 30 : 0;
-    decode_open(&d, threads);
+    rig_decode_open(&d, &c, DT_BF16, threads);
 #if COUNTED
     counting = 1;
 #endif
-    decode_rows(&d, 0, 20);
+    rig_decode_rows(&d, 0, 20);
     *allocations = 0;
 #if COUNTED
     CHECK(atomic_exchange(&n_allocations, 0) > 0);      /* the first call takes scratch: the counters count */
@@ -171,16 +145,13 @@ static int calls_of_steps(int threads, int *allocations)
         for (int64_t pos = 20; pos < 120; pos++) {
             counting = pos > 22;
             n_calls = 0;
-            decode_rows(&d, pos, 1);
+            rig_decode_rows(&d, pos, 1);
             calls = (n_calls < calls) == (threads > 1) ? n_calls : calls;
         }
     counting = 0;
     *allocations = atomic_exchange(&n_allocations, 0);
 #endif
-    for (int i = 0; i < 4; i++)
-        dev_free(d.r.dev, d.page[i]);
-    dev_free(d.r.dev, d.memory);
-    rig_close(&d.r);
+    rig_decode_close(&d);
     return calls;
 }
 

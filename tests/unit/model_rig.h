@@ -159,4 +159,44 @@ static inline float *rig_grad(struct rig *r, int part)
     return zero_grads(r->z)->level(zero_grads(r->z), r->m.table.p[p->param].unit, 0) + p->offset;
 }
 
+/* ---- decoding of one sequence, rows at a time ---- */
+enum { RIG_DECODE_ROWS = 70, RIG_PAGES = 4 };
+struct rig_decode { struct rig r; struct forward_work w; void *memory; char *page[RIG_PAGES]; size_t layer; };
+
+static inline void rig_decode_open(struct rig_decode *d, const struct model_config *c, enum dtype dt, int threads)
+{
+    struct arena a = { 0 };
+    rig_open_threads(&d->r, c, dt, 2, 128, threads);
+    d->layer = model_page_bytes(&d->r.m);
+    forward_work_carve(&d->r.m, &a, RIG_DECODE_ROWS, 1, &d->w);
+    d->memory = dev_alloc(d->r.dev, MEM_WORK, a.used);
+    a = (struct arena){ d->memory, 0, a.used };
+    forward_work_carve(&d->r.m, &a, RIG_DECODE_ROWS, 1, &d->w);
+    for (int i = 0; i < RIG_PAGES; i++)
+        d->page[i] = dev_alloc(d->r.dev, MEM_KV, d->layer * (size_t)(d->r.m.n_layers + 1));
+    CHECK(d->memory && d->page[RIG_PAGES - 1]);
+}
+
+/* The last row's logits, memory of the device. */
+static inline const float *rig_decode_rows(struct rig_decode *d, int64_t pos, int64_t n)
+{
+    struct attn_seq seq = { 0, n, pos, d->page };
+    struct batch b = { n, d->r.ids + pos, 1, &seq, d->layer };
+    int32_t want = (int32_t)(n - 1);
+    struct head_out h = { 0 };
+    struct err e;
+    CHECK_INT(model_forward(&d->r.m, zero_weights(d->r.z), &b, &d->w, &want, 1, &h, &e), 0);
+    return h.logits;
+}
+
+static inline void rig_decode_close(struct rig_decode *d)
+{
+    struct err e;
+    CHECK_INT(dev_check(d->r.dev, &e), 0);
+    for (int i = 0; i < RIG_PAGES; i++)
+        dev_free(d->r.dev, d->page[i]);
+    dev_free(d->r.dev, d->memory);
+    rig_close(&d->r);
+}
+
 #endif
