@@ -201,7 +201,7 @@ clean:
 
 help:
 	@echo "make                the programs, in build/bin/"
-	@echo "make demo           train on 4 ranks, reshard, serve, complete (2 to 4 minutes); DATA=FILE: another text"
+	@echo "make demo           train on 4 ranks, reshard, serve, complete (a few minutes); DATA=FILE: another text"
 	@echo "make test           all tests that take less than 15 minutes; FIXTURES=DIR: those against references too"
 	@echo "make test-all       every test, also under sanitizers"
 	@echo "make bench          speed of products, memory, exact against fast"
