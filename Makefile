@@ -12,7 +12,7 @@ export FIXTURES
 B := build/$(CONFIG)
 LINK := $(if $(filter build/$(CONFIG),$B),link)
 # fuzz: built by clang, without its warnings, of the rooms that read what others wrote; the kernels are gcc's
-ROOMS := $(if $(filter fuzz,$(CONFIG)),base format model text serve,base kernels comm format model text train reshard serve)
+ROOMS := $(if $(filter fuzz,$(CONFIG)),base store format model text serve,base store kernels comm format model text train reshard serve)
 
 WARN  := -Wall -Wextra -Werror -Wno-missing-field-initializers -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-strings -Wvla -Wpointer-arith -Wformat=2
 # -ffp-contract=off: the order of every operation is ours (numerics contract); no fast-math anywhere
@@ -39,13 +39,13 @@ NVCODE    := -gencode arch=compute_80,code=compute_80 $(foreach a,$(CUDA_ARCH),-
 CFLAGS_CUDA = -isystem $(CUDA)/include
 LIBS_CUDA   = $(CUDA)/lib64/libcudart_static.a -lrt -lstdc++
 
-# the CUDA device once more, for a CPU (kernels/cuda/emu): tests/unit/cuda_emu_*_test are linked with it. Release: each access of memory is watched
+# the CUDA device once more, for a CPU (tests/devices/emu): tests/unit/cuda/cuda_emu_*_test are linked with it. Release: each access of memory is watched
 # through the calls that -fsanitize=thread puts in (emu/shadow.c takes the place of its library); sanitize: the sanitizers watch
-CU_SRC    := $(wildcard kernels/cuda/*.cu)
-EMU_SRC   := $(filter-out %/none.c,$(wildcard kernels/cuda/*.c)) $(wildcard kernels/cuda/emu/*.c)
+CU_SRC    := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
+EMU_SRC   := $(filter-out %/none.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c)) $(wildcard tests/devices/emu/*.c)
 EMU_OBJ   := $(CU_SRC:%.cu=$B/emu/%.o) $(EMU_SRC:%.c=$B/emu/%.o)
 EMU_FLAGS := -x c++ -std=c++20 -g -pthread -Wno-psabi -ffp-contract=off -fno-math-errno -fno-exceptions -fno-rtti -Wall -Wextra -Werror -Wno-missing-field-initializers -I. \
-             -isystem kernels/cuda/emu -include kernels/cuda/emu/words.h -DCUDA_EMU -D__CUDACC__ \
+             -isystem tests/devices/emu -include tests/devices/emu/words.h -DCUDA_EMU -D__CUDACC__ \
              $(if $(filter sanitize,$(CONFIG)),$(FLAGS_sanitize),-O2 $(filter -D%,$(FLAGS_$(CONFIG))) -fsanitize=thread)
 
 # one program alone draws pictures
@@ -58,12 +58,13 @@ ISA_avx512     := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mpref
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
 
-LIB_SRC  := $(filter-out %_main.c,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(if $(filter kernels,$(ROOMS)),kernels/x86/*.c))) \
-            $(if $(filter kernels,$(ROOMS)),$(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c)),$(patsubst %,kernels/cuda/%.c,none lt lt_ops lt_table)))
+# a room's files and those of its inner rooms; of the CUDA device what there is a compiler for
+CUDA_SRC := $(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c)),$(patsubst %,kernels/cuda/%.c,none lt/lt lt/lt_ops lt/lt_table))
+LIB_SRC  := $(filter-out %_main.c kernels/cuda/%,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(addsuffix /*/*.c,$(ROOMS)))) $(if $(filter kernels,$(ROOMS)),$(CUDA_SRC))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$(CU_SRC:%.cu=$B/obj/%.o))
 MAIN_SRC := $(wildcard $(addsuffix /*_main.c,$(ROOMS) tools))
 PROGS    := $(foreach m,$(MAIN_SRC),$B/bin/$(notdir $(m:_main.c=)))
-TEST_SRC := $(wildcard tests/unit/*_test.c tests/ranks/*_test.c)
+TEST_SRC := $(wildcard tests/unit/*/*_test.c tests/ranks/*_test.c)
 TESTS    := $(TEST_SRC:%.c=$B/%)
 FUZZ_SRC := $(wildcard tests/fuzz/*_fuzz.c)
 FUZZERS  := $(FUZZ_SRC:%.c=$B/%)
@@ -98,7 +99,7 @@ $B/obj/%.o: %.cu
 	$(Q)$(if $(findstring ccache,$(CC)),ccache) $(NVCC) $(NVFLAGS) $(NVCODE) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $B/obj/kernels/cuda/%.o: CFLAGS_PKG += $(CFLAGS_CUDA)
 # wgmma is sm_90a's alone, whose code is the only one for that GPU in this object; for others its kernels are empty
-$B/obj/kernels/cuda/wgmma.o: NVCODE := -gencode arch=compute_80,code=compute_80 $(if $(filter 90,$(CUDA_ARCH)),$(SM_90A))
+$B/obj/kernels/cuda/gemm/wgmma.o: NVCODE := -gencode arch=compute_80,code=compute_80 $(if $(filter 90,$(CUDA_ARCH)),$(SM_90A))
 
 $B/emu/%.o: %.cu
 	@mkdir -p $(@D)
@@ -107,10 +108,10 @@ $B/emu/%.o: %.cu
 $B/emu/%.o: %.c
 	@mkdir -p $(@D)
 	$(if $(Q),@echo "  cc    $<")
-	$(Q)$(CC) $(CFLAGS_ALL) -isystem kernels/cuda/emu -DCUDA_EMU -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CFLAGS_ALL) -isystem tests/devices/emu -DCUDA_EMU -MMD -MP -c -o $@ $<
 
 # the bytes of these files are part of the object (.incbin)
-$B/obj/serve/assets.o: serve/page.html serve/openapi.json
+$B/obj/serve/http/assets.o: serve/http/page.html serve/http/openapi.json
 
 $B/libshardline.a: $(LIB_OBJ)
 	@rm -f $@
@@ -125,19 +126,19 @@ endef
 $(foreach m,$(MAIN_SRC),$(eval $(call program,$(m))))
 
 # before the library: its own device of this name is not taken. Static: make would rather take the rule below while some of these objects are missing
-$(filter $B/tests/unit/cuda_emu_%,$(TESTS)): $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $(EMU_OBJ) $B/libshardline.a
+$(filter $B/tests/unit/cuda/cuda_emu_%,$(TESTS)): $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $(EMU_OBJ) $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
-$B/tests/unit/cuda_emu_block_test: $B/emu/tests/unit/cuda_emu_block.o
-$B/tests/unit/cuda_emu_hopper_test: $B/emu/tests/unit/cuda_emu_hopper.o
+$B/tests/unit/cuda/cuda_emu_block_test: $B/emu/tests/unit/cuda/cuda_emu_block.o
+$B/tests/unit/cuda/cuda_emu_hopper_test: $B/emu/tests/unit/cuda/cuda_emu_hopper.o
 $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
 # a library that a test opens instead of cuBLASLt
-$B/tests/unit/cublaslt_stub.so: tests/unit/cublaslt_stub.c tests/unit/cublaslt_stub.h kernels/cuda/lt_api.h
+$B/tests/unit/cuda/cublaslt_stub.so: tests/devices/cublaslt_stub.c tests/devices/cublaslt_stub.h kernels/cuda/lt/lt_api.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -shared -o $@ $< -lm
-$B/tests/unit/cuda_lt_test $B/tests/unit/cuda_emu_rows_test: | $B/tests/unit/cublaslt_stub.so
+$B/tests/unit/cuda/cuda_lt_test $B/tests/unit/cuda/cuda_emu_rows_test: | $B/tests/unit/cuda/cublaslt_stub.so
 $B/tests/bench/%: $B/obj/tests/bench/%.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
@@ -146,10 +147,10 @@ FUZZ_MAIN := $(if $(filter fuzz,$(CONFIG)),,$B/obj/tests/fuzz/replay.o)
 $B/tests/fuzz/%: $B/obj/tests/fuzz/%.o $B/obj/tests/fuzz/fuzz.o $(FUZZ_MAIN) $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $^ $(LIBS)
-$B/tests/unit/format_fuzz_test: $B/obj/tests/fuzz/fuzz.o
+$B/tests/unit/format/format_fuzz_test: $B/obj/tests/fuzz/fuzz.o
 # a library for tests that stands for NCCL: loaded by name, so not linked to anything
-FAKE_NCCL := $B/tests/nccl/libnccl.so.2
-$(FAKE_NCCL): tests/nccl/fake_nccl.c kernels/fake.h kernels/dev.h
+FAKE_NCCL := $B/tests/devices/libnccl.so.2
+$(FAKE_NCCL): tests/devices/fake_nccl.c kernels/fake.h kernels/dev.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -fvisibility=hidden -shared -o $@ $<
 tests: programs
@@ -216,5 +217,5 @@ help:
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
 	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands   CUDA=: without the CUDA device   CUDA_ARCH='90': only that GPU"
 
--include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $B/emu/tests/unit/cuda_emu_block.d $B/emu/tests/unit/cuda_emu_hopper.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
+-include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $B/emu/tests/unit/cuda/cuda_emu_block.d $B/emu/tests/unit/cuda/cuda_emu_hopper.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
     $B/obj/tests/fuzz/fuzz.d $B/obj/tests/fuzz/replay.d

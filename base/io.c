@@ -13,7 +13,7 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "base/hook.h"
+#include "base/test_hooks.h"
 
 #define CHUNK ((size_t)1 << 30)  /* one call moves at most 2 GiB - 4 KiB on Linux */
 

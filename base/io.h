@@ -1,5 +1,5 @@
 /* io.h - files without surprises: whole reads and writes, EINTR and short counts handled, fsync, rename, errors that name the file.
- * All file traffic of checkpoints goes through here, so that tests can make the n-th operation fail, and know them all (base/hook.h). */
+ * All file traffic of checkpoints goes through here, so that tests can make the n-th operation fail, and know them all (base/test_hooks.h). */
 #ifndef SHARDLINE_BASE_IO_H
 #define SHARDLINE_BASE_IO_H
 

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include "base/hook.h"
+#include "base/test_hooks.h"
 
 #define ALIGN 64u
 #define HUGE ((size_t)2 << 20)

@@ -35,7 +35,7 @@ const char *mem_cat_name(enum mem_cat c);
 /* Zeroed memory, aligned to 64 bytes; from 2 MiB up aligned to 2 MiB with huge pages asked for. NULL: none left. */
 void *mem_alloc(struct mem *m, enum mem_cat c, size_t bytes);
 void mem_free(struct mem *m, void *p);         /* NULL is fine */
-/* 1 when a test chose this allocation to fail (fail_after, or base/hook.h): for those who take memory elsewhere. */
+/* 1 when a test chose this allocation to fail (fail_after, or base/test_hooks.h): for those who take memory elsewhere. */
 int mem_made_to_fail(struct mem *m);
 /* Bytes that this machine can still give, by the kernel's own estimate, or the room under the limit of the control group when that is less.
  * SHARDLINE_MEMORY_ROOM: that many, for tests. */

@@ -1,10 +1,10 @@
 /* comm_priv.h - inside of the room: a world, its groups, and the table that a transport fills. */
-#ifndef SHARDLINE_COMM_PRIV_H
-#define SHARDLINE_COMM_PRIV_H
+#ifndef SHARDLINE_COMM_COMM_PRIV_H
+#define SHARDLINE_COMM_COMM_PRIV_H
 
 #include "base/err.h"
 #include "base/mem.h"
-#include "comm/board.h"
+#include "comm/failure_board.h"
 #include "comm/comm.h"
 #include "comm/reduce.h"
 #include "comm/segment.h"

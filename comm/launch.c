@@ -23,7 +23,7 @@
 #include <unistd.h>
 
 #include "base/clock.h"
-#include "comm/meet.h"
+#include "comm/bootstrap.h"
 #include "comm/watch.h"
 
 #define STDERR_TTY "SHARDLINE_STDERR_TTY"

@@ -13,7 +13,7 @@
 #include <stdint.h>
 #include "base/err.h"
 #include "base/mem.h"
-#include "comm/board.h"
+#include "comm/failure_board.h"
 
 #define SEGMENT_NAME 64
 

@@ -4,7 +4,7 @@
 #ifndef SHARDLINE_COMM_WATCH_H
 #define SHARDLINE_COMM_WATCH_H
 
-#include "comm/board.h"
+#include "comm/failure_board.h"
 
 struct watch;
 /* Blocks SIGTERM, SIGINT and SIGUSR1 (which the launcher sends for either) in the calling thread. Before MPI starts its own

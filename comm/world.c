@@ -10,9 +10,9 @@
 #include "base/pool.h"
 #include "base/trace.h"
 #include "comm/launch.h"
-#include "comm/meet.h"
-#include "comm/nccl.h"
-#include "comm/shm.h"
+#include "comm/bootstrap.h"
+#include "comm/nccl/nccl.h"
+#include "comm/shm/shm.h"
 
 /* "auto" is the environment's SHARDLINE_TRANSPORT, if set, else what fits. */
 static int choose(const char *name, const struct place *at, const struct transport **t, struct err *e)

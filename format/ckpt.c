@@ -8,8 +8,8 @@
 #include "base/io.h"
 #include "format/fmt.h"
 #include "format/remote.h"
-#include "format/st.h"
-#include "format/store.h"
+#include "format/hf/safetensors.h"
+#include "store/store.h"
 
 #define CHUNK ((int64_t)4 << 20)        /* bytes read at once by verify */
 

@@ -4,7 +4,7 @@
 #include "base/io.h"
 #include "format/ckpt.h"
 #include "format/remote.h"
-#include "format/store.h"
+#include "store/store.h"
 
 #define PATH_ROOM 4096
 

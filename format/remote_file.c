@@ -15,7 +15,7 @@
 #include "base/pool.h"
 #include "format/fmt.h"
 #include "format/remote_priv.h"
-#include "format/sha256.h"
+#include "store/sha256.h"
 
 #define UNITS (REMOTE_REQUEST / REMOTE_UNIT)
 #define PARALLEL 4                      /* requests of one large read at once */

@@ -5,7 +5,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "format/remote.h"
-#include "format/store.h"
+#include "store/store.h"
 
 #define REMOTE_UNIT ((int64_t)64 << 10)         /* there or not */
 #define REMOTE_BLOCK ((int64_t)1 << 20)         /* small parts of data are asked for in whole ones */

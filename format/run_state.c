@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
-#include "format/manifest.h"
+#include "format/native/manifest.h"
 
 char *run_state_text(const struct ckpt_state *s, struct err *e)
 {

@@ -6,7 +6,7 @@
 #define SHARDLINE_FORMAT_RUN_STATE_H
 
 #include "format/fmt.h"
-#include "format/pickle.h"
+#include "format/torch/pickle.h"
 
 #define RUN_STATE_KEY "shardline_state"
 char *run_state_text(const struct ckpt_state *s, struct err *e);        /* malloc'd; NULL: error set */

@@ -6,7 +6,7 @@
 
 int fake_open(struct dev *d, struct err *e);
 
-/* What dev_memory's stream() gives: all that a library for tests needs to work on this device's memory (tests/nccl/fake_nccl.c). */
+/* What dev_memory's stream() gives: all that a library for tests needs to work on this device's memory (tests/devices/fake_nccl.c). */
 struct fake_stream {
     struct dev *d;
     enum dev_queue queue;

@@ -9,7 +9,7 @@
 #include "base/trace.h"
 #include "comm/comm.h"
 #include "comm/launch.h"
-#include "format/near.h"
+#include "format/sidecar.h"
 #include "reshard/reshard.h"
 #include "reshard/view.h"
 

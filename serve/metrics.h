@@ -7,7 +7,7 @@
 
 #include <stdatomic.h>
 #include <stdint.h>
-#include "serve/out.h"
+#include "serve/api/json_out.h"
 
 /* enum, name, further label, help; rows of one name stand together */
 #define METRIC_GAUGES(X)                                                                                                 \

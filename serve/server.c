@@ -9,8 +9,8 @@
 #include <string.h>
 #include "base/clock.h"
 #include "comm/launch.h"
-#include "serve/openai.h"
-#include "serve/weights.h"
+#include "serve/api/openai.h"
+#include "serve/weights/weights.h"
 #include "text/template.h"
 
 #define LOGITS_BYTES ((int64_t)64 << 20)         /* of prompt rows that want logits, in one step */

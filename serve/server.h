@@ -5,10 +5,10 @@
 #include "base/log.h"
 #include "base/opt.h"
 #include "base/trace.h"
-#include "serve/engine.h"
-#include "serve/http.h"
-#include "serve/link.h"
-#include "serve/load.h"
+#include "serve/engine/engine.h"
+#include "serve/http/http_server.h"
+#include "serve/replicas/link.h"
+#include "serve/weights/model_info.h"
 #include "serve/service.h"
 
 struct serve_opts {

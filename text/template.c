@@ -5,7 +5,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "text/tok.h"
-#include "text/tpl.h"
+#include "text/jinja/tpl.h"
 
 #define SOURCE_LIMIT ((size_t)4 << 20)
 #define PARSE_LIMIT ((size_t)256 << 20)

@@ -5,8 +5,8 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "comm/comm.h"
-#include "format/near.h"
-#include "train/plan.h"
+#include "format/sidecar.h"
+#include "train/layout_plan.h"
 
 struct memplan_opts {
     const char *params, *model;

@@ -12,7 +12,7 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "comm/comm.h"
-#include "format/near.h"
+#include "format/sidecar.h"
 #include "tools/plot_font.h"
 
 struct plot_opts { const char *svg, *png, *title, *y; int64_t width, height; int colour; };

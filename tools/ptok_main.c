@@ -8,7 +8,7 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "comm/comm.h"
-#include "format/near.h"
+#include "format/sidecar.h"
 #include "text/prepare.h"
 #include "text/template.h"
 #include "text/text.h"

@@ -4,7 +4,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/jx.h"
-#include "train/plan.h"
+#include "train/layout_plan.h"
 #include "train/trainer.h"
 
 static int due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }

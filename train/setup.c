@@ -9,7 +9,7 @@
 #include "base/jx.h"
 #include "comm/launch.h"
 #include "model/family.h"
-#include "train/plan.h"
+#include "train/layout_plan.h"
 #include "train/trainer.h"
 
 /* ---- options ---- */

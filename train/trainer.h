@@ -7,13 +7,13 @@
 #include "base/trace.h"
 #include "comm/comm.h"
 #include "format/ckpt.h"
-#include "format/near.h"
+#include "format/sidecar.h"
 #include "model/model.h"
 #include "text/text.h"
-#include "train/data.h"
-#include "train/options.h"
-#include "train/pipeline.h"
-#include "train/zero.h"
+#include "train/data/data.h"
+#include "train/train_options.h"
+#include "train/pipeline/pipeline.h"
+#include "train/zero/zero.h"
 
 enum { RUN_GROUPS = AXIS_COUNT + 2 };     /* of ranks, whose collectives are counted (runlog.c) */
 

@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "base/clock.h"
-#include "kernels/cuda/kernels.h"
+#include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/priv.h"
 #include "kernels/cuda/products.h"
 #include "kernels/kernels.h"

@@ -5,9 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/cuda/lt.h"
+#include "kernels/cuda/lt/lt.h"
 #include "kernels/cuda/priv.h"
-#include "kernels/cuda/wgmma.h"
+#include "kernels/cuda/gemm/wgmma.h"
 
 enum provider { SIMT, OWN, LT, PROVIDERS };
 static const char *const names[PROVIDERS] = { "simt", "own", "lt" };

@@ -119,4 +119,4 @@ OPS V lanes_keep(V a, int64_t n, V b)
         { 16, ANY_ROWS, TILE_KINDS(2) },                                                                                 \
     }
 #define ATTN_OPS attn_avx2
-#include "kernels/attn_text.h"
+#include "kernels/attn/attn.inc"

@@ -2,4 +2,4 @@
 #include "kernels/x86/attn_avx512.h"
 
 #define ATTN_OPS attn_avx512
-#include "kernels/attn_text.h"
+#include "kernels/attn/attn.inc"

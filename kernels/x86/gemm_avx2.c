@@ -2,7 +2,7 @@
  * of a half fits the first cache (gemm.c); two rows and fewer, which wait for memory, take both halves at once and all of the contraction.
  * bf16: A is widened to fp32 when it is packed, B in registers; two multiply-adds a pair under FTZ|DAZ, as in gemm_avx512.c. */
 #include <immintrin.h>
-#include "kernels/gemm_core.h"
+#include "kernels/gemm/gemm_core.h"
 
 #define HALF 16                    /* columns of a panel side by side */
 #define STEP 256                   /* units: 16 KiB of B */
@@ -71,7 +71,7 @@ static inline struct half half_add(struct half a, struct half b)
 #define PIN(v)
 #define STEP_ROW HALVES_ROW
 extern const struct gemm_tiles gemm_tiles_avx2_f32_few;
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm/gemm_tile.inc"
 
 #define TILE(layout, rows) few_bf16_##layout##_##rows
 #define TILE_SET gemm_tiles_avx2_bf16_few
@@ -87,7 +87,7 @@ extern const struct gemm_tiles gemm_tiles_avx2_f32_few;
 #define CHAIN_LEAVE FLUSH_LEAVE
 #define STEP_ROW HALVES_ROW
 extern const struct gemm_tiles gemm_tiles_avx2_bf16_few;
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm/gemm_tile.inc"
 
 #undef V
 #undef V_WIDTH
@@ -118,7 +118,7 @@ extern const struct gemm_tiles gemm_tiles_avx2_bf16_few;
 #define CHAIN_LEAVE
 #define PIN(v)
 extern const struct gemm_tiles gemm_tiles_avx2_f32;
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm/gemm_tile.inc"
 
 #define TILE(layout, rows) bf16_##layout##_##rows
 #define TILE_SET gemm_tiles_avx2_bf16
@@ -135,6 +135,6 @@ extern const struct gemm_tiles gemm_tiles_avx2_f32;
 #define CHAIN_ENTER FLUSH_ENTER
 #define CHAIN_LEAVE FLUSH_LEAVE
 extern const struct gemm_tiles gemm_tiles_avx2_bf16;
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm/gemm_tile.inc"
 
 GEMM_CLASS(gemm_avx2, &gemm_tiles_avx2_f32, &gemm_tiles_avx2_bf16)

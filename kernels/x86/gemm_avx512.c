@@ -1,6 +1,6 @@
 /* gemm_avx512.c - products with AVX-512F; bf16 pairs are widened in registers and multiplied under FTZ|DAZ. */
 #include <immintrin.h>
-#include "kernels/gemm_core.h"
+#include "kernels/gemm/gemm_core.h"
 
 #define V __m512
 #define V_WIDTH 16
@@ -25,7 +25,7 @@
 #define CHAIN_ENTER
 #define CHAIN_LEAVE
 #define PIN(v)
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm/gemm_tile.inc"
 
 static inline __m512 upper(__m512 pairs)
 {
@@ -48,8 +48,8 @@ static inline __m512 lower(__m512 pairs) { return _mm512_castsi512_ps(_mm512_sll
         FMA(p, a0l, b0l)                                                                                                 \
         FMA(q, a0l, b1l)                                                                                                 \
     }
-#include "kernels/gemm_flush.h"
+#include "kernels/gemm/gemm_flush.h"
 extern const struct gemm_tiles gemm_tiles_avx512_bf16;
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm/gemm_tile.inc"
 
 GEMM_CLASS(gemm_avx512, &gemm_tiles_avx512_f32, &gemm_tiles_avx512_bf16)

@@ -1,6 +1,6 @@
 /* gemm_avx512bf16.c - bf16 products with the dot instruction vdpbf16ps; fp32 is that of AVX-512F. */
 #include <immintrin.h>
-#include "kernels/gemm_core.h"
+#include "kernels/gemm/gemm_core.h"
 
 #define V __m512
 #define V_WIDTH 16
@@ -24,6 +24,6 @@
 #define CHAIN_LEAVE
 #define PIN(v)
 extern const struct gemm_tiles gemm_tiles_avx512bf16_bf16;
-#include "kernels/gemm_tile.h"
+#include "kernels/gemm/gemm_tile.inc"
 
 GEMM_CLASS(gemm_avx512bf16, &gemm_tiles_avx512_f32, &gemm_tiles_avx512bf16_bf16)

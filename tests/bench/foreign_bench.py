@@ -2,14 +2,14 @@
 """foreign_bench.py [--bin DIR] [--dir DIR] [--gb 2] [--rounds 2] [--only zero3|dcp] [--make-only] - reshard of a DeepSpeed ZeRO-3 folder and of
 a PyTorch DCP folder to tp 8, beside the frameworks' own converters, in turn; wall time and peak memory of each process.
 
-The folders come from the frameworks where this python has them (torch, deepspeed), else from tests/cli/foreign_make.py, and then there is nobody to
+The folders come from the frameworks where this python has them (torch, deepspeed), else from tests/cli/lib/foreign_make.py, and then there is nobody to
 compare with. DIR (/tmp/shardline-bench-foreign) keeps them for the next time and needs four times --gb. The source is in memory for everybody.
 zero_to_fp32 writes the weights only, a third of the bytes: beside it `reshard --weights-only` is the same work; the others and ours write all of the state.
 reshard ends with its files on the disk; +sync: what a sync behind each program takes until that is true of the others."""
 import argparse, importlib.util, json, os, shutil, subprocess, sys, time
 
 here = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, here + "/../cli")
+sys.path.insert(0, here + "/../cli/lib")
 LAYER, WIDTH, VOCAB = 12.9e6, 1024, 8192       # parameters of a layer of the model below
 LIMIT = 256 << 20
 
@@ -23,7 +23,7 @@ def make(kind, gb, dir):
     os.makedirs(tmp)
     if has("torch") and (kind == "dcp" or has("deepspeed")):
         subprocess.run([sys.executable, __file__, "--worker", kind, "--gb", str(gb), "--dir", tmp], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    else: subprocess.run([sys.executable, here + "/../cli/foreign_make.py", kind + "-4", tmp, str(int(gb * 1000))], check=True)
+    else: subprocess.run([sys.executable, here + "/../cli/lib/foreign_make.py", kind + "-4", tmp, str(int(gb * 1000))], check=True)
     if os.path.exists(tmp + "/config.json"): os.rename(tmp + "/config.json", dir + "/config.json")
     os.rename(tmp + "/ckpt", dir + "/ckpt")
     shutil.rmtree(tmp)

@@ -7,7 +7,7 @@
 
 #include "base/clock.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/cuda/lt.h"
+#include "kernels/cuda/lt/lt.h"
 #include "kernels/kernels.h"
 
 #define ENOUGH_S 0.1                     /* of one measurement; of one of many of the library's algorithms */

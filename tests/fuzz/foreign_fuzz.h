@@ -1,10 +1,10 @@
-/* foreign_fuzz.h - any bytes as a pickle, as a torch file: for the fuzz targets and for tests/unit/format_fuzz_test.c, which mutates good
+/* foreign_fuzz.h - any bytes as a pickle, as a torch file: for the fuzz targets and for tests/unit/format/format_fuzz_test.c, which mutates good
  * files. They must end, without a bad read and within bounds; what they answer does not matter. */
-#ifndef SHARDLINE_TESTS_FOREIGN_FUZZ_H
-#define SHARDLINE_TESTS_FOREIGN_FUZZ_H
+#ifndef SHARDLINE_TESTS_FUZZ_FOREIGN_FUZZ_H
+#define SHARDLINE_TESTS_FUZZ_FOREIGN_FUZZ_H
 
 #include <stdlib.h>
-#include "format/torch_file.h"
+#include "format/torch/torch_file.h"
 #include "tests/fuzz/fuzz.h"
 
 static inline void fuzz_pickle(const uint8_t *data, size_t n)

@@ -3,8 +3,8 @@
  *
  * A target is NAME_fuzz.c with one LLVMFuzzerTestOneInput; its inputs lie in corpus/NAME/. Whatever stands in an input, a target must end,
  * within its limits, without a bad read, a leak or an allocation that the input's size does not explain. What it answers does not matter. */
-#ifndef SHARDLINE_TESTS_FUZZ_H
-#define SHARDLINE_TESTS_FUZZ_H
+#ifndef SHARDLINE_TESTS_FUZZ_FUZZ_H
+#define SHARDLINE_TESTS_FUZZ_FUZZ_H
 
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE              /* memfd_create */

@@ -1,4 +1,4 @@
-/* http_fuzz.c - answers of a server to the store (format/http.c, store.c): statuses, headers, redirects, bodies of any length, in any order.
+/* http_fuzz.c - answers of a server to the store (store/http_get.c, store.c): statuses, headers, redirects, bodies of any length, in any order.
  *
  * The store is compiled in with a curl whose perform takes its answers from the input: header lines up to an empty one, then the body in
  * pieces. A byte in front of an answer says how long its body is and how the connection ends. Waiting between tries is left out. */
@@ -41,8 +41,8 @@ static int fake_sleep(const struct timespec *t, struct timespec *left)
 #define curl_easy_setopt fake_setopt
 #define curl_easy_perform fake_perform
 #define nanosleep fake_sleep
-#include "format/http.c"
-#include "format/store.c"
+#include "store/http_get.c"
+#include "store/store.c"
 
 /* One answer; redirects are several blocks of headers, as curl shows them when it follows. */
 static CURLcode fake_perform(CURL *h)

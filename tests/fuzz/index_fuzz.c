@@ -1,4 +1,4 @@
-/* index_fuzz.c - a Hugging Face folder, and the one that PyTorch DCP writes in safetensors: index, shards, config (format/hf.c, dcp_hf.c). */
+/* index_fuzz.c - a Hugging Face folder, and the one that PyTorch DCP writes in safetensors: index, shards, config (format/hf/hf_read.c, dcp_hf.c). */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

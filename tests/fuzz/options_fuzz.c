@@ -1,4 +1,4 @@
-/* options_fuzz.c - sizes ("4k", "2MiB") and whole command lines, their words divided by line ends (base/opt.c). */
+/* options_fuzz.c - sizes ("4k", "2MiB") and whole command lines, their words divided by line ends (base/opt/opt.c). */
 #include <stdlib.h>
 #include <string.h>
 #include "base/opt.h"

@@ -1,4 +1,4 @@
-/* pickle_fuzz.c - any bytes as a pickle: opcodes, memo, marks, classes (format/pickle.c). */
+/* pickle_fuzz.c - any bytes as a pickle: opcodes, memo, marks, classes (format/torch/pickle.c). */
 #include "tests/fuzz/foreign_fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

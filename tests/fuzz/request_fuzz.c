@@ -1,9 +1,9 @@
-/* request_fuzz.c - bodies of requests (serve/openai.c, chat.c, tokens.c). The first byte: which endpoint, a model with tokenizer or without,
+/* request_fuzz.c - bodies of requests (serve/api/openai.c, chat.c, tokens.c). The first byte: which endpoint, a model with tokenizer or without,
  * strict or lenient. A request that is taken is answered as if it had been cancelled at once. */
 #include <stdlib.h>
 #include <string.h>
-#include "serve/openai.h"
-#include "serve/tokens.h"
+#include "serve/api/openai.h"
+#include "serve/api/tokens.h"
 #include "tests/fuzz/fuzz.h"
 #include "text/template.h"
 

@@ -35,7 +35,7 @@ def parts(target, dir, limit=200000):   # a folder as fuzz_write_parts takes it
     if data and len(data) < limit: seed(target, data)
 
 # ---- other frameworks: foreign_make.py's writers with a very small model
-sys.path.insert(0, here + "/../cli")
+sys.path.insert(0, here + "/../cli/lib")
 import foreign_make as maker
 tmp = tempfile.mkdtemp()
 for bias in (False, True):
@@ -162,11 +162,11 @@ for extra in ({}, dict(normalizer=dict(type="Sequence", normalizers=[dict(type=t
               dict(post_processor=dict(type="TemplateProcessing", single=[dict(SpecialToken=dict(id="<s>", type_id=0)), dict(Sequence=dict(id="A", type_id=0))], pair=[], special_tokens={"<s>": dict(id="<s>", ids=[5], tokens=["<s>"])})),
               dict(decoder=dict(type="Sequence", decoders=[dict(type="Replace", pattern=dict(String="_"), content=" "), dict(type="ByteFallback"), dict(type="Fuse"), dict(type="Strip", content=" ", start=1, stop=0), dict(type="ByteLevel"), dict(type="Metaspace", replacement="_", prepend_scheme="always")]))):
     seed("tokenizer", json.dumps({**small_tok, **extra}))
-for t in re.findall(r'^\{ ("(?:[^"\\]|\\.)*")', read(here + "/../unit/text_template_cases.inc").decode(), re.M):
+for t in re.findall(r'^\{ ("(?:[^"\\]|\\.)*")', read(here + "/../unit/text/text_template_cases.inc").decode(), re.M):
     try: seed("template", ast.literal_eval("b" + t))
     except Exception: pass
 seed("template", b"{% for m in messages %}{{ m.role }}{{ m['content'] | trim }}{% endfor %}\0" + json.dumps(dict(messages=[dict(role="user", content="x"), dict(role="assistant", content=[dict(type="text", text="y")])], tools=[dict(type="function", function=dict(name="f", parameters={}))], documents=[dict(title="t")], extra=dict(k=1.5), continue_final_message=True)).encode())
-test = read(here + "/../unit/serve_openai_test.c").decode()
+test = read(here + "/../unit/serve/serve_openai_test.c").decode()
 for t in re.findall(r'"(\{(?:[^"\\]|\\.)*\})"', test):
     for first in (b"\0", b"\1", b"\4", b"\x08", b"\x09"):
         try: body = ast.literal_eval('b"' + t + '"')

@@ -1,4 +1,4 @@
-/* tokenizer_fuzz.c - any bytes as a tokenizer.json; what opens encodes a text and decodes every id (text/load.c and behind it). */
+/* tokenizer_fuzz.c - any bytes as a tokenizer.json; what opens encodes a text and decodes every id (text/tokenizer_load.c and behind it). */
 #include <stdlib.h>
 #include <string.h>
 #include "tests/fuzz/fuzz.h"

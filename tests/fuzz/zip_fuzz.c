@@ -1,6 +1,6 @@
-/* zip_fuzz.c - any bytes as a zip: end records, directory, local headers, contents (format/zip.c). */
+/* zip_fuzz.c - any bytes as a zip: end records, directory, local headers, contents (format/torch/zip.c). */
 #include <stdlib.h>
-#include "format/zip.h"
+#include "format/torch/zip.h"
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -165,7 +165,7 @@ part_train() {
     return $rc
 }
 
-# ---- cuBLASLt's algorithms: timed for this GPU, and what that brings (kernels/cuda/lt_table.h) ----
+# ---- cuBLASLt's algorithms: timed for this GPU, and what that brings (kernels/cuda/lt/lt_table.h) ----
 part_tune() {
     local rc=0 m
     m=$([ $small = 1 ] && echo tiny || echo 1b)
@@ -217,7 +217,7 @@ part_batches() {
     run_bits --dtype bf16 >/dev/null
     data >/dev/null && head -c 3000 "$tmp/text" >"$tmp/held-out"
     "$here/bin/ptrain" --eval-only --init "$tmp/layout/step-3" --eval-data "$tmp/held-out" --seq-len 64 --eval-logprobs "$tmp/eval.jsonl" --device cuda >&2
-    PSERVE_ARGS="--device cuda" tested "serve_bits, bf16" 80 python3 -B "$here/tests/cli/serve_bits.py" "$tmp/layout/step-3" "$tmp/eval.jsonl" part
+    PSERVE_ARGS="--device cuda" tested "serve_bits, bf16" 80 env PYTHONPATH="$here/tests/cli/lib" python3 -B "$here/tests/cli/serve/serve_bits.py" "$tmp/layout/step-3" "$tmp/eval.jsonl" part
 }
 
 # ---- programs with the CPU's bits: products of simt ----
@@ -225,7 +225,7 @@ part_programs() {
     head_of "programs, against the CPU"
     [ $small = 0 ] || { row cuda_device "skipped: the fake device has its own part"; return 0; }
     mkdir -p "$tmp/cuda"
-    SHARDLINE_CUDA=simt TMP=$tmp/cuda tested cuda_device 115 bash "$here/tests/cli/cuda_device.sh"
+    SHARDLINE_CUDA=simt TMP=$tmp/cuda tested cuda_device 115 bash "$here/tests/cli/devices/cuda_device.sh"
 }
 
 # ---- who multiplies: bits over layouts and speed ----
@@ -242,5 +242,5 @@ part_providers() {
 part_fake() {
     head_of "the fake device, on the CPU"
     mkdir -p "$tmp/fake"
-    SHARDLINE_DEVICE= TMP=$tmp/fake tested fake_device 115 bash "$here/tests/cli/fake_device.sh"
+    SHARDLINE_DEVICE= TMP=$tmp/fake tested fake_device 115 bash "$here/tests/cli/devices/fake_device.sh"
 }

@@ -1,5 +1,5 @@
 /* ranks: 1 2 4 */
-/* comm_fault_test.c - a small program of ranks that goes wrong as the environment says (tests/cli/faults_comm.sh looks on):
+/* comm_fault_test.c - a small program of ranks that goes wrong as the environment says (tests/cli/train/faults_comm.sh looks on):
  * FAULT names what happens at step 20 on rank FAULT_RANK, RANKS how many the program starts itself. Without FAULT nothing does. */
 #include <signal.h>
 #include <unistd.h>

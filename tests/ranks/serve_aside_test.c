@@ -1,7 +1,7 @@
 /* ranks: 1 2 4 */
 /* serve_aside_test.c - work beside the main threads: collective calls in order, one rank's failure reaches all, ends that do not wait. */
 #include <time.h>
-#include "serve/aside.h"
+#include "serve/weights/background.h"
 #include "tests/test.h"
 
 static struct dev dev = { .kind = "cpu" };

@@ -1,0 +1,78 @@
+/* test_hooks.c - see hook.h. */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "base/test_hooks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <unistd.h>
+
+static const struct { const char *name; int value; } errno_name[] = {
+    { "ENOSPC", ENOSPC }, { "EDQUOT", EDQUOT }, { "EIO", EIO }, { "ENOENT", ENOENT }, { "EACCES", EACCES },
+    { "EMFILE", EMFILE }, { "EROFS", EROFS }, { "ENOMEM", ENOMEM }, { "EINTR", EINTR },
+};
+
+static int errno_of(const char *name)
+{
+    for (size_t i = 0; i < sizeof errno_name / sizeof *errno_name; i++)
+        if (!strcmp(name, errno_name[i].name))
+            return errno_name[i].value;
+    return EIO;
+}
+
+/* A disk that is slow. */
+static void be_slow(enum hook_op op)
+{
+    const char *ms = op == HOOK_WRITE || op == HOOK_FSYNC ? getenv("SHARDLINE_IO_SLOW") : NULL;
+    long n = ms ? atol(ms) : 0;
+    struct timespec t = { n / 1000, n % 1000 * 1000000 };
+    if (n > 0)
+        nanosleep(&t, NULL);
+}
+
+int hook_fault(enum hook_op op)
+{
+    static const char *const op_name[HOOK_OPS] = {
+#define X(name, text) text,
+        HOOK_LIST(X)
+#undef X
+    };
+    static _Atomic long n_calls[HOOK_OPS];
+    const char *text = getenv("SHARDLINE_IO_FAULT");
+    char name[16], code[16];
+    long nth;
+    be_slow(op);
+    if (!text || sscanf(text, "%15[^:]:%ld:%15s", name, &nth, code) != 3 || strcmp(name, op_name[op]))
+        return 0;
+    if (atomic_fetch_add(&n_calls[op], 1) + 1 != nth)
+        return 0;
+    hook_note(op, HOOK_FAILED, NULL, 0, NULL, 0);
+    errno = errno_of(code);
+    return 1;
+}
+
+void hook_note(enum hook_op op, const char *path, const char *to, int64_t off, const void *data, size_t bytes)
+{
+    const char *log = getenv("SHARDLINE_IO_RECORD");
+    int saved = errno;
+    if (!log)
+        return;
+    struct hook_record r = { .op = op, .path_bytes = (uint32_t)strlen(path), .to_bytes = to ? (uint32_t)strlen(to) : 0, .off = off, .bytes = (int64_t)bytes };
+    struct iovec part[] = { { &r, sizeof r }, { (void *)(uintptr_t)path, r.path_bytes }, { (void *)(uintptr_t)to, r.to_bytes },
+                            { (void *)(uintptr_t)data, bytes } };
+    ssize_t all = (ssize_t)(sizeof r + r.path_bytes + r.to_bytes + bytes);
+    /* one append a record: those of several threads and ranks do not mix */
+    int fd = open(log, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0 || writev(fd, part, 4) != all)
+        fprintf(stderr, "cannot record in %s: %s\n", log, strerror(errno));
+    if (fd >= 0)
+        close(fd);
+    errno = saved;
+}

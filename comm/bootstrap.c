@@ -1,0 +1,173 @@
+/* bootstrap.c - see meet.h. MPI may be started once in a process and ended once; worlds may come and go in between. */
+#define _GNU_SOURCE
+#include "comm/bootstrap.h"
+#include "base/clock.h"
+
+#include <mpi.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* MPI is a state of the process, and so is the way it ends. */
+static int finalize_at_exit;
+
+int meet_expected_ranks(void)
+{
+    static const char *const name[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS" };
+    if (!getenv("PMIX_RANK") && !getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_RANK"))
+        return 1;
+    for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
+        const char *v = getenv(name[i]);
+        if (v && atoi(v) > 0)
+            return atoi(v);
+    }
+    return 0;
+}
+
+static void finalize(void)
+{
+    int done = 0;
+    MPI_Finalized(&done);
+    if (finalize_at_exit && !done)
+        MPI_Finalize();
+}
+
+static int start_mpi(struct err *e)
+{
+    int started = 0, ended = 0, level;
+    MPI_Initialized(&started);
+    MPI_Finalized(&ended);
+    if (ended)
+        return err_set(e, ERR_INTERNAL, "MPI has been ended in this process: open the world before");
+    if (!started) {
+        if (MPI_Init_thread(NULL, NULL, MPI_THREAD_FUNNELED, &level) != MPI_SUCCESS)
+            return err_set(e, ERR_PEER, "MPI does not start: does `mpirun -n 2 hostname` work");
+        MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+        atexit(finalize);
+    }
+    finalize_at_exit = 0;
+    return 0;
+}
+
+/* The ranks of this machine. SHARDLINE_RANKS_PER_NODE cuts it up as if it were several, for tests. */
+static int node_comm(MPI_Comm *node)
+{
+    const char *cut = getenv("SHARDLINE_RANKS_PER_NODE");
+    int rank;
+    MPI_Comm_rank(MPI_COMM_WORLD, &rank);
+    if (cut && atoi(cut) > 0)
+        return MPI_Comm_split(MPI_COMM_WORLD, rank / atoi(cut), rank, node);
+    return MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, node);
+}
+
+/* Which ranks share a machine: named by its lowest rank. */
+static int know_nodes(struct place *p, MPI_Comm node, struct err *e)
+{
+    int first = p->rank;
+    p->node_of = malloc((size_t)p->size * sizeof *p->node_of);
+    if (!p->node_of)
+        return err_set(e, ERR_MEMORY, "no memory for the places of %d ranks", p->size);
+    MPI_Bcast(&first, 1, MPI_INT, 0, node);
+    MPI_Allgather(&first, 1, MPI_INT, p->node_of, 1, MPI_INT, MPI_COMM_WORLD);
+    return 0;
+}
+
+int meet_open(struct place *p, struct err *e)
+{
+    MPI_Comm node;
+    int rc = start_mpi(e);
+    if (rc < 0)
+        return rc;
+    *p = (struct place){ .with_mpi = 1 };
+    MPI_Comm_rank(MPI_COMM_WORLD, &p->rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &p->size);
+    if (node_comm(&node) != MPI_SUCCESS)
+        return err_set(e, ERR_PEER, "MPI cannot say which ranks share this machine");
+    MPI_Comm_rank(node, &p->node_rank);
+    MPI_Comm_size(node, &p->node_size);
+    rc = know_nodes(p, node, e);
+    MPI_Comm_free(&node);
+    return rc;
+}
+
+int meet_agree(const struct place *p, int rc, struct err *e)
+{
+    int mine = rc < 0, any = mine;
+    if (p->with_mpi)
+        MPI_Allreduce(&mine, &any, 1, MPI_INT, MPI_MAX, MPI_COMM_WORLD);
+    if (rc < 0 || !any)
+        return rc < 0 ? rc : 0;
+    return err_set(e, ERR_PEER, "another rank could not start: see its message");
+}
+
+/* Everybody of the node has the segment, or nobody keeps it. */
+static int all_have(MPI_Comm node, struct segment *s, int rc)
+{
+    int mine = rc == 0, all;
+    MPI_Allreduce(&mine, &all, 1, MPI_INT, MPI_MIN, node);
+    if (!all && mine)
+        segment_close(s);
+    return all;
+}
+
+/* Process ids are the same for all (no containers in between): through /proc, without any name. */
+static int by_fd(MPI_Comm node, struct segment *s, int first, size_t bytes, struct err *e)
+{
+    int rc = first ? segment_create(s, bytes, NULL, e) : 0;
+    int where[3] = { rc, (int)getpid(), s->fd };
+    MPI_Bcast(where, 3, MPI_INT, 0, node);
+    if (!first)
+        rc = where[0] < 0 ? where[0] : segment_open_fd(s, bytes, where[1], where[2], e);
+    return all_have(node, s, rc) ? 0 : -1;
+}
+
+/* The name exists only until everybody has opened it. */
+static int by_name(MPI_Comm node, struct segment *s, int first, size_t bytes, struct err *e)
+{
+    char name[SEGMENT_NAME];
+    int rc = 0, all;
+    snprintf(name, sizeof name, "/shardline-%d-%lld", (int)getpid(), (long long)clock_ns());
+    MPI_Bcast(name, sizeof name, MPI_CHAR, 0, node);
+    if (first)
+        rc = segment_create(s, bytes, name, e);
+    MPI_Barrier(node);
+    if (!first)
+        rc = segment_open_name(s, bytes, name, e);
+    all = all_have(node, s, rc);
+    if (first)
+        shm_unlink(name);
+    if (!all && rc == 0)
+        err_set(e, ERR_PEER, "the ranks of this machine cannot share memory: use --transport mpi");
+    return all ? 0 : -e->code;
+}
+
+int meet_segment(struct segment *s, const struct place *p, size_t bytes, struct err *e)
+{
+    MPI_Comm node;
+    int rc;
+    *s = (struct segment){ .fd = -1 };
+    if (!p->with_mpi) {
+        rc = segment_create(s, bytes, NULL, e);
+        segment_close_fd(s);
+        return rc;
+    }
+    if (node_comm(&node) != MPI_SUCCESS)
+        return err_set(e, ERR_PEER, "MPI cannot say which ranks share this machine");
+    rc = by_fd(node, s, p->node_rank == 0, bytes, e);
+    if (rc < 0)
+        rc = by_name(node, s, p->node_rank == 0, bytes, e);
+    if (rc == 0)
+        segment_close_fd(s);
+    MPI_Comm_free(&node);
+    return rc;
+}
+
+void meet_close(struct place *p, int orderly)
+{
+    free(p->node_of);
+    p->node_of = NULL;
+    if (p->with_mpi)
+        finalize_at_exit = orderly;
+}

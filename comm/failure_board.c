@@ -1,0 +1,113 @@
+/* failure_board.c - the failure record of one machine's ranks, and the one place where a rank waits for another. */
+#define _GNU_SOURCE
+#include "comm/failure_board.h"
+#include "base/clock.h"
+
+#include <linux/futex.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define SPINS 100                  /* pauses, about 2.5 us */
+#define YIELD_NS 300000            /* then yields, bounded by time: a yield is 0.1 us alone, much longer under load */
+#define SLEEP_NS 100000000         /* then sleeps, looking at the board in between */
+
+size_t board_bytes(int n_ranks)
+{
+    return sizeof(struct board) + (size_t)n_ranks * sizeof(struct board_rank);
+}
+
+int board_fail(struct board *b, const char *text)
+{
+    int well = BOARD_WELL;
+    if (!atomic_compare_exchange_strong(&b->failed, &well, BOARD_WRITING))
+        return 0;
+    snprintf(b->text, sizeof b->text, "%s", text);
+    atomic_store(&b->failed, BOARD_FAILED);
+    return 1;
+}
+
+int board_check(struct board *b, struct err *e)
+{
+    int f = atomic_load_explicit(&b->failed, memory_order_acquire);
+    if (f == BOARD_WELL)
+        return 0;
+    for (int i = 0; f == BOARD_WRITING && i < 1000; i++) {       /* the writer may have been killed while writing */
+        sched_yield();
+        f = atomic_load(&b->failed);
+    }
+    return err_set(e, ERR_PEER, "%s", f == BOARD_FAILED ? b->text : "another rank failed");
+}
+
+int board_speak(struct board *b)
+{
+    return !atomic_exchange(&b->spoken, 1);
+}
+
+int word_reached(const struct word *w, uint32_t target)
+{
+    return (int32_t)(atomic_load_explicit(&w->value, memory_order_acquire) - target) >= 0;
+}
+
+static void pause_cpu(void)
+{
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#else
+    sched_yield();
+#endif
+}
+
+/* Sleeps until somebody sets the word. The count of waiters goes up before the last look at the number: a setter that sees no
+ * waiter has set the number before that look. */
+int word_nap(struct word *w, uint32_t target, int64_t ns)
+{
+    struct timespec limit = { ns / 1000000000, ns % 1000000000 };
+    atomic_fetch_add(&w->waiters, 1);
+    uint32_t seen = atomic_load(&w->value);
+    if ((int32_t)(seen - target) < 0)
+        syscall(SYS_futex, &w->value, FUTEX_WAIT, seen, &limit, NULL, 0);
+    atomic_fetch_sub(&w->waiters, 1);
+    return word_reached(w, target);
+}
+
+int word_wait(struct board *b, struct word *w, uint32_t target, int spin, struct err *e)
+{
+    for (int i = 0; spin && i < SPINS; i++) {
+        if (word_reached(w, target))
+            return 0;
+        pause_cpu();
+    }
+    if (word_reached(w, target))
+        return 0;
+    for (int64_t end = clock_ns() + YIELD_NS; clock_ns() < end;) {
+        for (int i = 0; i < 8; i++) {
+            sched_yield();
+            if (word_reached(w, target))
+                return 0;
+        }
+    }
+    while (!word_reached(w, target)) {
+        int rc = board_check(b, e);
+        if (rc < 0)
+            return rc;
+        word_nap(w, target, SLEEP_NS);
+    }
+    return 0;
+}
+
+void word_set(struct word *w, uint32_t value)
+{
+    atomic_store(&w->value, value);
+    if (atomic_load(&w->waiters))
+        syscall(SYS_futex, &w->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}
+
+void word_add(struct word *w, uint32_t n)
+{
+    atomic_fetch_add(&w->value, n);
+    if (atomic_load(&w->waiters))
+        syscall(SYS_futex, &w->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
+}

@@ -1,0 +1,155 @@
+/* shm_request.c - started operations of ranks that share a machine, without a thread behind them.
+ *
+ * The k-th started operation of a group uses lane k mod SHM_LANES. Start writes a post and counts itself in the lane's `posted`;
+ * whoever finds all ranks there (in a step, a wait, or finish) does his own slice and counts himself in `worked`, and in `done` when
+ * nothing follows; what follows a gather into shared memory is run when all have worked. When all are done, the operation is over and
+ * the lane free. A rank that is late makes the others late only when they finish. */
+#include "comm/shm/shm.h"
+
+#include <string.h>
+
+enum { POSTED, WORKED, FOLLOWED }; /* request.stage */
+
+static struct shm_lane *lane_of(const struct comm_request *q)
+{
+    return &((struct shm_group *)q->c->priv)->block->lane[q->number % SHM_LANES];
+}
+
+static struct shm_post *post_of(const struct comm_request *q, int r)
+{
+    return &((struct shm_group *)q->c->priv)->block->member[r].started[q->number % SHM_LANES];
+}
+
+/* What the lane's counters show when all ranks have counted themselves for q. */
+static uint32_t full(const struct comm_request *q) { return (uint32_t)(q->number / SHM_LANES + 1) * (uint32_t)q->c->size; }
+
+static size_t in_bytes(const struct comm_request *q)
+{
+    size_t n = (size_t)q->n;
+    return q->what == CALL_REDUCE ? n * 4 : q->what == CALL_REDUCE_SCATTER ? n * 4 * (size_t)q->c->size : n;
+}
+
+static const void *in_of(const struct comm_request *q) { return q->what == CALL_REDUCE ? q->out : q->in; }
+
+/* A buffer outside of the segment is copied whole: the others may come to it at any time. */
+static int stage_whole(struct comm_request *q, struct shm_post *mine, struct err *e)
+{
+    size_t bytes = in_bytes(q);
+    mine->off = segment_offset(&q->c->w->seg, in_of(q), bytes);
+    if (mine->off >= 0 || q->what == CALL_SHARED)      /* everybody copies his own part there */
+        return 0;
+    q->priv = segment_alloc(&q->c->w->seg, MEM_COMM, bytes);
+    if (!q->priv)
+        return err_set(e, ERR_MEMORY, "no shared memory for a copy of %zu bytes", bytes);
+    memcpy(q->priv, in_of(q), bytes);
+    mine->off = (char *)q->priv - q->c->w->seg.base;
+    return 0;
+}
+
+int shm_start(struct comm_request *q, struct err *e)
+{
+    struct shm_post mine = { .bytes = (int64_t)in_bytes(q), .what = q->what };
+    int rc = 0;
+    if (q->number >= SHM_LANES)
+        TRY(shm_wait(q->c, &lane_of(q)->done, full(q) - (uint32_t)q->c->size, e));
+    TRY(stage_whole(q, &mine, e));
+    *post_of(q, q->c->rank) = mine;
+    word_add(&lane_of(q)->posted, 1);
+out:
+    return rc;
+}
+
+static void reduce_mine(const struct comm_request *q)
+{
+    struct comm *c = q->c;
+    int all = q->what == CALL_REDUCE;
+    int64_t begin = all ? shm_slice_begin(q->n, c->size, c->rank) : q->n * c->rank;
+    int64_t n = all ? shm_slice_begin(q->n, c->size, c->rank + 1) - begin : q->n;
+    void *in[SUM_RANKS_MAX];
+    for (int r = 0; r < c->size; r++)
+        in[r] = (float *)(c->w->seg.base + post_of(q, r)->off) + begin;
+    struct shm_slice s = { .kind = SUM_TREE, .in = in, .n_in = c->size, .mine = c->rank, .everywhere = all, .out = all ? NULL : q->out, .n = n };
+    shm_sum_slice(c, &s);
+}
+
+static void gather_mine(const struct comm_request *q)
+{
+    struct comm *c = q->c;
+    size_t each = (size_t)q->n;
+    char *out = q->out;
+    for (int k = 1; k < c->size; k++) {
+        int r = (c->rank + k) % c->size;
+        memcpy(out + (size_t)r * each, c->w->seg.base + post_of(q, r)->off, each);
+    }
+    if (out + (size_t)c->rank * each != q->in)
+        memmove(out + (size_t)c->rank * each, q->in, each);
+}
+
+static void share_mine(const struct comm_request *q)
+{
+    char *part = (char *)q->out + (size_t)q->c->rank * (size_t)q->n;
+    if (part != q->in)
+        memcpy(part, q->in, (size_t)q->n);
+}
+
+static int work(struct comm_request *q, struct err *e)
+{
+    for (int r = 1; r < q->c->size; r++) {
+        int rc = shm_check_posts(q->c, r, post_of(q, r), post_of(q, 0), e);
+        if (rc < 0)
+            return rc;
+    }
+    if (q->what == CALL_SHARED)
+        share_mine(q);
+    else if (q->what == CALL_ALL_GATHER)
+        gather_mine(q);
+    else
+        reduce_mine(q);
+    q->stage = q->then.run ? WORKED : FOLLOWED;
+    word_add(&lane_of(q)->worked, 1);
+    if (!q->then.run)
+        word_add(&lane_of(q)->done, 1);
+    return 0;
+}
+
+static void follow(struct comm_request *q)
+{
+    q->then.run(q->then.arg);
+    q->stage = FOLLOWED;
+    word_add(&lane_of(q)->done, 1);
+}
+
+int shm_step(struct comm_request *q, struct err *e)
+{
+    int rc = 0;
+    if (q->stage == POSTED && word_reached(&lane_of(q)->posted, full(q)))
+        rc = work(q, e);
+    if (rc == 0 && q->stage == WORKED && word_reached(&lane_of(q)->worked, full(q)))
+        follow(q);
+    if (rc == 0 && q->stage == FOLLOWED && word_reached(&lane_of(q)->done, full(q))) {
+        if (q->priv && q->what == CALL_REDUCE)
+            memcpy(q->out, q->priv, in_bytes(q));
+        q->done = 1;
+    }
+    return rc;
+}
+
+/* The wait steps all open requests, this one too. */
+int shm_finish(struct comm_request *q, struct err *e)
+{
+    struct word *const stages[] = { &lane_of(q)->posted, &lane_of(q)->worked, &lane_of(q)->done };
+    int rc = shm_step(q, e);
+    for (int i = 0; rc == 0 && !q->done && i < 3; i++) {
+        TRY(shm_wait(q->c, stages[i], full(q), e));
+        rc = shm_step(q, e);
+    }
+out:
+    return rc;
+}
+
+/* The others may still read a copy after a failure: it stays until the world ends. */
+void shm_drop(struct comm_request *q)
+{
+    if (q->done)
+        segment_free(&q->c->w->seg, q->priv);
+}

@@ -1,0 +1,294 @@
+/* megatron.c - Megatron folders: which iteration, which kind; and the torch_dist kind, a PyTorch DCP with names and layouts of its own.
+ *
+ *     latest_checkpointed_iteration.txt      "10": iter_0000010/; "release": release/
+ *     iter_…/metadata.json, common.pt, .metadata, __R_I.distcp        torch_dist: layers stacked in front, fc1 global [gate; up]
+ *     iter_…/mp_rank_TT[_PPP]/model_optim_rng.pt                      legacy (megatron_legacy.c)
+ * Optimizer: optimizer.state.{param|fp32_param|exp_avg|exp_avg_sq}.KEY lies as the weights do; flat buffers: megatron_flat.c. */
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/jx.h"
+#include "format/megatron/megatron.h"
+
+#define TRACKER "latest_checkpointed_iteration.txt"
+#define COMMON_OBJECT "common_state/shard_0_1"
+
+static int has_ranks(const struct ckpt *c, const char *sub)
+{
+    struct names l;
+    struct err e;
+    int yes = 0;
+    if (names_read(&l, c, sub, &e) < 0)
+        return 0;
+    for (int i = 0; i < l.n; i++)
+        yes |= !strncmp(l.name[i], "mp_rank_", 8) && !strchr(l.name[i], '.');      /* DeepSpeed: mp_rank_00_model_states.pt */
+    names_free(&l);
+    return yes;
+}
+
+static int is_torch_dist(const struct ckpt *c, const char *sub)
+{
+    char *path = build_text("%smetadata.json", sub), *common = build_text("%scommon.pt", sub);
+    int yes = path && common && (build_exists(c, path) || build_exists(c, common));
+    free(path);
+    free(common);
+    return yes;
+}
+
+int megatron_probe(const struct ckpt *c, int is_folder)
+{
+    return is_folder && (build_exists(c, TRACKER) || is_torch_dist(c, "") || has_ranks(c, ""));
+}
+
+/* sub: "" when c is the folder of an iteration, else "iter_0000010/"; malloc'd. */
+static int find_iteration(const struct ckpt *c, char **sub, struct err *e)
+{
+    char *text = NULL;
+    int rc = 0;
+    if (!build_exists(c, TRACKER)) {
+        *sub = strdup("");
+        return *sub ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    }
+    TRY(build_line(c, TRACKER, &text, e));
+    size_t digits = strspn(text, "0123456789");
+    if (!strcmp(text, "release"))
+        *sub = strdup("release/");
+    else if (digits && digits < 16 && !text[digits])
+        *sub = build_text("iter_%07lld/", strtoll(text, NULL, 10));
+    else
+        rc = err_set(e, ERR_FORMAT, "%s/" TRACKER ": says \"%.60s\", an iteration or \"release\" is expected: is the file damaged", c->path, text);
+    if (rc >= 0 && !*sub)
+        rc = err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    if (rc >= 0) {
+        char *path = fmt_join(c->dir, *sub);
+        if (!path || !fmt_is_dir(path))
+            rc = err_set(e, ERR_FORMAT, "%s: " TRACKER " names %s, which is not there: give the folder of a whole save", c->path, *sub);
+        free(path);
+    }
+out:
+    free(text);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- what the run said: common.pt, or an object of the metadata in newer versions ---- */
+
+static int open_common(struct dcp *d, const char *sub, struct torch_file *t, struct err *e)
+{
+    struct ckpt *c = d->c;
+    char *name = build_text("%scommon.pt", sub);
+    const struct dcp_item *x = dcp_find(d, COMMON_OBJECT);
+    int rc = 0;
+    if (name && build_exists(c, name)) {
+        int file = rc = build_file(c, name, e);
+        if (rc >= 0)
+            rc = torch_open(t, c, file, 0, c->file[file].bytes, e);
+    } else if (x) {
+        rc = dcp_object(d, x, t, e);
+    }
+    free(name);
+    return rc < 0 ? rc : 0;
+}
+
+int mg_step(struct build *b, struct torch_file *t, const struct pk *optimizer, struct err *e)
+{
+    const struct pk *inner = pk_get(optimizer, "optimizer"), *state = pk_get(optimizer, "state"), *group;
+    double step;
+    int rc;
+    if ((rc = torch_number(t, pk_get(state, "common_step"), "common_step", &step, e)) > 0)
+        rc = build_step(b, step, "common_step", e);
+    for (uint32_t i = 0; state && state->kind == PK_DICT && i < state->n && rc >= 0; i++)
+        if ((rc = torch_number(t, pk_get(state->item[2 * i + 1], "step"), "step", &step, e)) > 0)
+            rc = build_step(b, step, "the optimizer's state", e);
+    for (uint32_t i = 0; (group = pk_at(pk_get(optimizer, "param_groups"), i)) && rc >= 0; i++)
+        if ((rc = torch_number(t, pk_get(group, "step"), "step", &step, e)) > 0)
+            rc = build_step(b, step, "param_groups", e);
+    return rc >= 0 && inner && inner != optimizer && inner->kind == PK_DICT && !pk_get(inner, "optimizer") ? mg_step(b, t, inner, e) : rc < 0 ? rc : 0;
+}
+
+void mg_run(struct build *b, struct torch_file *t, const struct pk *optimizer)
+{
+    const struct pk *inner = pk_get(optimizer, "optimizer"), *groups = pk_get(inner, "param_groups"), *group;
+    int64_t iteration = 0;
+    pk_int(pk_get(t->root, "iteration"), &iteration);
+    for (uint32_t i = 0; (group = pk_at(groups ? groups : pk_get(optimizer, "param_groups"), i)); i++)
+        run_group(&b->run, t, group);
+    run_megatron(&b->run, t, pk_get(t->root, "args"), pk_get(t->root, "opt_param_scheduler"), iteration);
+}
+
+/* ---- torch_dist ---- */
+
+static const struct { const char *prefix; enum ckpt_role role; } state_prefixes[] = {
+    { "optimizer.state.exp_avg.", ROLE_EXP_AVG }, { "optimizer.state.exp_avg_sq.", ROLE_EXP_AVG_SQ }, { "optimizer.state.param.", ROLE_MASTER },
+    { "optimizer.state.fp32_param.", ROLE_MASTER },
+};
+
+/* One chunk, layer by layer when layers are stacked in front. */
+static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role, const struct dcp_item *x, const struct chunk *k, struct err *e)
+{
+    int lead = r->in_layer && layer < 0, rc = 0;
+    int64_t first = lead ? k->box.start[0] : layer, n = lead ? k->box.extent[0] : 1, dense = 1;
+    struct box box = { .n_dims = k->box.n_dims - lead };
+    struct mg_extent whole = { k->file, k->offset, 0, box_count(&k->box) };
+    struct mg_flat f = { &whole, 1, k->dtype };
+    for (int d = k->box.n_dims - 1; d >= 0; d--) {
+        if (k->box.extent[d] > 1 && k->stride[d] != dense)
+            return err_set(e, ERR_FORMAT, "%s: a chunk of %.*s is not stored row by row: save it contiguous", m->b->c->path, x->n_key, x->key);
+        dense *= k->box.extent[d];
+    }
+    if (box.n_dims < 1 || box.n_dims > 2 || (lead && m->s.layers != x->shape[0]) || first + n > m->s.layers)
+        return err_set(e, ERR_CONFIG, "%s: %.*s has %d dims and goes to layer %lld, the model has %lld: is it the config of another model", m->b->c->path,
+                       x->n_key, x->key, x->n_dims, (long long)(first + n - 1), (long long)m->s.layers);
+    for (int d = 0; d < box.n_dims; d++) {
+        box.start[d] = k->box.start[d + lead];
+        box.extent[d] = k->box.extent[d + lead];
+    }
+    for (int64_t l = 0; l < n && rc >= 0; l++)
+        rc = mg_block(m, r, (int)(first + l), role, &box, x->shape + lead, &f, l * box_count(&box), e);
+    return rc;
+}
+
+static int add_item(struct mg *m, struct dcp *d, const struct dcp_item *x, const struct mg_row *r, int layer, enum ckpt_role role, struct err *e)
+{
+    struct chunk k;
+    int rc = 0;
+    for (int i = 0; i < x->n && rc >= 0; i++) {
+        const struct dcp_part *p = &d->part[x->first + i];
+        int empty = 0;
+        for (int j = 0; j < x->n_dims; j++)
+            empty |= p->size[j] == 0;
+        if (!empty && (rc = dcp_chunk(d, x, p, &k, e)) >= 0)
+            rc = add_chunk(m, r, layer, role, x, &k, e);
+    }
+    return rc;
+}
+
+/* Masters of fp32 weights are the weights: nothing new. */
+static int weights_are_fp32(const struct dcp *d)
+{
+    const struct dcp_item *x = dcp_find(d, "embedding.word_embeddings.weight");
+    return x && x->dtype == TORCH_F32;
+}
+
+static int add_items(struct mg *m, struct dcp *d, int *has_flat, struct err *e)
+{
+    int rc = 0, fp32 = weights_are_fp32(d);
+    for (int i = 0; i < d->n_items && rc >= 0; i++) {
+        const struct dcp_item *x = &d->item[i];
+        enum ckpt_role role = ROLE_WEIGHT;
+        int skip = 0, layer;
+        if (mg_is_flat(x))
+            *has_flat = 1;
+        if (!x->is_tensor || mg_is_flat(x))
+            continue;
+        for (size_t k = 0; k < sizeof state_prefixes / sizeof *state_prefixes; k++)
+            if (dcp_starts(x, state_prefixes[k].prefix)) {
+                role = state_prefixes[k].role;
+                skip = (int)strlen(state_prefixes[k].prefix);
+            }
+        const struct mg_row *r = mg_find(x->key + skip, x->n_key - skip, &layer);
+        if (!r)
+            return err_set(e, ERR_FORMAT, "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those can be named yet", d->name,
+                           x->n_key < 200 ? x->n_key : 200, x->key);
+        if (role == ROLE_MASTER && fp32)
+            continue;
+        rc = add_item(m, d, x, r, layer, role, e);
+    }
+    return rc < 0 ? rc : 0;
+}
+
+int mg_key_has(const struct dcp_item *x, const char *part)
+{
+    int n = (int)strlen(part);
+    for (int i = 0; i + n <= x->n_key; i++)
+        if (!memcmp(x->key + i, part, (size_t)n))
+            return 1;
+    return 0;
+}
+
+/* Step when the optimizer is in objects of its own (dp_reshardable), or nowhere but in the iteration. */
+static int find_step(struct mg *m, struct dcp *d, const struct pk *common, struct err *e)
+{
+    int64_t iteration;
+    int rc = 0;
+    for (int i = 0; i < d->n_items && rc >= 0 && !m->b->has_step; i++) {
+        struct torch_file t = { 0 };
+        if (d->item[i].is_tensor || !dcp_starts(&d->item[i], "optimizer.distributed.") || !mg_key_has(&d->item[i], ".optimizer/shard_"))
+            continue;
+        if ((rc = dcp_object(d, &d->item[i], &t, e)) >= 0)
+            rc = mg_step(m->b, &t, t.root, e);
+        torch_close(&t);
+    }
+    if (rc >= 0 && !m->b->has_step && pk_int(pk_get(common, "iteration"), &iteration))
+        rc = build_step(m->b, (double)iteration, "iteration", e);
+    return rc < 0 ? rc : 0;
+}
+
+static int check_backend(const struct ckpt *c, const char *sub, struct err *e)
+{
+    char *name = build_text("%smetadata.json", sub), *path = name ? fmt_join(c->dir, name) : NULL;
+    const char *backend = "";
+    json_t *o = NULL;
+    int rc = 0;
+    if (!path)
+        rc = err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    else if (!build_exists(c, name))
+        rc = err_set(e, ERR_FORMAT, "%s is missing: the save was not finished: take an older checkpoint", path);
+    else if (!(o = jx_load(path, (size_t)1 << 20, e)))
+        rc = -e->code;
+    else if ((rc = jx_text(o, path, "sharded_backend", &backend, e)) >= 0 && strcmp(backend, "torch_dist"))
+        rc = err_set(e, ERR_FORMAT, "%s: sharded_backend is \"%.40s\", this program reads torch_dist: convert it with Megatron", path, backend);
+    json_decref(o);
+    free(path);
+    free(name);
+    return rc < 0 ? rc : 0;
+}
+
+static int open_torch_dist(struct mg *m, const char *sub, struct err *e)
+{
+    struct ckpt *c = m->b->c;
+    struct dcp d = { 0 };
+    struct torch_file common = { 0 };
+    int has_flat = 0, rc = 0;
+    TRY(check_backend(c, sub, e));
+    TRY(dcp_open(&d, c, sub, e));
+    TRY(open_common(&d, sub, &common, e));
+    TRY(mg_shape_read(m, pk_get(common.root, "args"), c->path, e));
+    TRY(add_items(m, &d, &has_flat, e));
+    TRY(mg_step(m->b, &common, pk_get(common.root, "optimizer"), e));
+    TRY(find_step(m, &d, common.root, e));
+    if (has_flat)
+        TRY(mg_flat_open(m, &d, e));
+    if (common.root)
+        mg_run(m->b, &common, pk_get(common.root, "optimizer"));
+out:
+    torch_close(&common);
+    dcp_close(&d);
+    return rc < 0 ? rc : 0;
+}
+
+int megatron_open(struct ckpt *c, int is_folder, struct err *e)
+{
+    struct build b = { .c = c };
+    struct mg m = { .b = &b };
+    char *sub = NULL;
+    int rc = 0;
+    (void)is_folder;
+    TRY(build_config(c, e));
+    TRY(find_iteration(c, &sub, e));
+    if (has_ranks(c, sub)) {
+        c->driver = "megatron-legacy";
+        TRY(mg_legacy_open(&m, sub, e));
+    } else {
+        c->driver = "megatron-dist";
+        TRY(open_torch_dist(&m, sub, e));
+    }
+    c->layout.tp = m.s.tp > 0 && m.s.tp < 1 << 16 ? (int)m.s.tp : 1;
+    c->layout.pp = m.s.pp > 0 && m.s.pp < 1 << 16 ? (int)m.s.pp : 1;
+    TRY(build_finish(&b, e));
+    TRY(build_writer(c, "Megatron", NULL, 0, e));
+out:
+    free(sub);
+    build_free(&b);
+    return rc < 0 ? rc : 0;
+}

@@ -1,0 +1,265 @@
+/* megatron_flat.c - the optimizer of Megatron's dp_reshardable: one flat buffer a tensor- and pipeline-parallel rank, in buckets.
+ *
+ *     optimizer.distributed.dp_group_idx_I.gbuf_idx_0.dtype_(…).bucket_idx_B.{param|exp_avg|exp_avg_sq}
+ * Parameters lie in reverse order of the model, every start rounded up to 64 elements, a bucket begins anew. The order itself is not in
+ * the file: it follows from the modules. Both orders that Megatron has are tried against the lengths of the buckets and the starts of the
+ * stored chunks; when neither fits, the optimizer state is left out and a note says so. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "format/megatron/megatron.h"
+
+#define FLAT "optimizer.distributed.dp_group_idx_"
+#define ALIGN 64
+#define BUCKETS_MAX 4096
+#define PARAMS_MOST 14          /* of a layer */
+
+static const char *const kinds[] = { "param", "exp_avg", "exp_avg_sq" };
+static const enum ckpt_role roles[] = { ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
+
+/* Parameters of a layer as its modules register them. */
+#define REST_OF_LAYER                                                                                                                                     \
+    "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias", "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight",      \
+        "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias", "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", \
+        "mlp.linear_fc2.bias", NULL
+static const char *const order_local[] = {
+    "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias", "self_attention.linear_proj.weight",
+    "self_attention.linear_proj.bias", REST_OF_LAYER
+};
+static const char *const order_te[] = {
+    "self_attention.linear_proj.weight", "self_attention.linear_proj.bias", "self_attention.linear_qkv.layer_norm_weight",
+    "self_attention.linear_qkv.layer_norm_bias", REST_OF_LAYER
+};
+static const char *const *const orders[] = { order_local, order_te };
+
+struct param { const struct mg_row *row; int layer, n_dims; int64_t shape[2], n; int bucket; int64_t at; };
+struct stage { struct param *p; int n; };
+
+int mg_is_flat(const struct dcp_item *x)
+{
+    return x->is_tensor && dcp_starts(x, FLAT);
+}
+
+/* ---- the buffers ---- */
+
+struct place { int group, gbuf, bucket, kind; };
+static int place_of(const struct dcp_item *x, struct place *p)
+{
+    char text[256];
+    int n = x->n_key < (int)sizeof text - 1 ? x->n_key : (int)sizeof text - 1;
+    memcpy(text, x->key, (size_t)n);
+    text[n] = 0;
+    const char *bucket = strstr(text, ".bucket_idx_"), *kind = strrchr(text, '.');
+    p->kind = -1;
+    if (sscanf(text, FLAT "%d.gbuf_idx_%d", &p->group, &p->gbuf) != 2 || !bucket || sscanf(bucket, ".bucket_idx_%d.", &p->bucket) != 1)
+        return 0;
+    for (int k = 0; k < 3; k++)
+        if (!strcmp(kind + 1, kinds[k]))
+            p->kind = k;
+    return p->kind >= 0 && p->group >= 0 && p->bucket >= 0 && p->bucket < BUCKETS_MAX;
+}
+
+static const struct dcp_item *bucket_at(const struct dcp *d, int group, int bucket, int kind)
+{
+    for (int i = 0; i < d->n_items; i++) {
+        struct place p;
+        if (mg_is_flat(&d->item[i]) && place_of(&d->item[i], &p) && p.group == group && p.bucket == bucket && p.kind == kind && p.gbuf == 0)
+            return &d->item[i];
+    }
+    return NULL;
+}
+
+/* 1: every rank of tp x pp has a buffer, all of one kind and dtype. */
+static int are_simple(const struct mg *m, const struct dcp *d)
+{
+    for (int i = 0; i < d->n_items; i++) {
+        struct place p;
+        if (mg_is_flat(&d->item[i]) && (!place_of(&d->item[i], &p) || p.gbuf != 0 || p.group >= m->s.tp * m->s.pp || d->item[i].n_dims != 1 ||
+                                        d->item[i].dtype != TORCH_F32))
+            return 0;
+    }
+    for (int g = 0; g < m->s.tp * m->s.pp; g++)
+        if (!bucket_at(d, g, 0, 0))
+            return 0;
+    return 1;
+}
+
+/* ---- the parameters of a stage ---- */
+
+static int add_param(const struct mg *m, const struct dcp *d, struct stage *s, const char *key, int layer)
+{
+    char name[FMT_NAME_MAX];
+    int stacked = 0, at_layer;
+    snprintf(name, sizeof name, layer < 0 ? "%s" : "decoder.layers.%s", key);
+    const struct dcp_item *x = dcp_find(d, name);
+    if (layer >= 0 && x)
+        stacked = 1;
+    if (layer >= 0 && !x) {
+        snprintf(name, sizeof name, "decoder.layers.%d.%s", layer, key);
+        x = dcp_find(d, name);
+    }
+    if (!x)
+        return 0;           /* the model has no such parameter */
+    struct param *p = &s->p[s->n];
+    *p = (struct param){ .row = mg_find(name, (int)strlen(name), &at_layer), .layer = layer, .n_dims = x->n_dims - stacked, .n = 1 };
+    if (!p->row || p->n_dims < 1 || p->n_dims > 2)
+        return -1;
+    for (int i = 0; i < p->n_dims; i++) {
+        int64_t size = x->shape[i + stacked], parts = i == p->row->tp_dim ? m->s.tp : 1;
+        if (size % parts)
+            return -1;
+        p->shape[i] = size / parts;
+        p->n *= p->shape[i];
+    }
+    s->n++;
+    return 0;
+}
+
+/* With a tied head the last stage keeps a copy of the embedding, which the weights hold once. */
+static int add_tied_copy(const struct mg *m, const struct dcp *d, struct stage *s)
+{
+    static const char head[] = "output_layer.weight";
+    int n = s->n, layer, rc = add_param(m, d, s, "embedding.word_embeddings.weight", -1);
+    if (s->n > n)
+        s->p[n].row = mg_find(head, (int)strlen(head), &layer);
+    return rc;
+}
+
+/* 0, or -1: this model is not cut evenly. */
+static int list_stage(const struct mg *m, const struct dcp *d, int pp, const char *const *order, struct stage *s)
+{
+    int64_t per = m->s.layers / m->s.pp;
+    int rc = 0;
+    s->n = 0;
+    if (per * m->s.pp != m->s.layers)
+        return -1;
+    if (pp == 0)
+        rc |= add_param(m, d, s, "embedding.word_embeddings.weight", -1) | add_param(m, d, s, "embedding.position_embeddings.weight", -1);
+    for (int64_t l = pp * per; l < (pp + 1) * per; l++)
+        for (int i = 0; order[i]; i++)
+            rc |= add_param(m, d, s, order[i], (int)l);
+    if (pp == m->s.pp - 1) {
+        rc |= add_param(m, d, s, "decoder.final_layernorm.weight", -1) | add_param(m, d, s, "decoder.final_layernorm.bias", -1);
+        rc |= dcp_find(d, "output_layer.weight") || m->s.pp == 1 ? add_param(m, d, s, "output_layer.weight", -1) : add_tied_copy(m, d, s);
+    }
+    return rc;
+}
+
+static int starts_chunk(const struct dcp *d, const struct dcp_item *x, int64_t at)
+{
+    int lo = 0, hi = x->n;
+    const struct dcp_part *p = d->part + x->first;
+    while (lo < hi) {
+        int mid = (lo + hi) / 2;
+        if (p[mid].start[0] < at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < x->n && p[lo].start[0] == at;
+}
+
+/* A bucket that a shared embedding closes keeps the gap behind its last parameter. */
+static int ends_at(const struct dcp_item *x, int64_t at)
+{
+    return x->shape[0] == at || x->shape[0] == (at + ALIGN - 1) / ALIGN * ALIGN;
+}
+
+/* Gives every parameter its place; 1 when the buffers are filled exactly and every parameter begins a chunk. */
+static int place_params(const struct dcp *d, int group, struct stage *s)
+{
+    int bucket = 0;
+    int64_t at = 0;
+    const struct dcp_item *x = bucket_at(d, group, 0, 0);
+    for (int i = s->n - 1; i >= 0 && x; i--) {
+        struct param *p = &s->p[i];
+        int64_t start = (at + ALIGN - 1) / ALIGN * ALIGN;
+        if (start + p->n > x->shape[0]) {
+            if (!ends_at(x, at) || !(x = bucket_at(d, group, ++bucket, 0)) || p->n > x->shape[0])
+                return 0;
+            start = 0;
+        }
+        if (!starts_chunk(d, x, start))
+            return 0;
+        p->bucket = bucket;
+        p->at = start;
+        at = start + p->n;
+    }
+    return x && ends_at(x, at) && !bucket_at(d, group, bucket + 1, 0);
+}
+
+/* ---- adding ---- */
+
+static int read_extents(struct dcp *d, const struct dcp_item *x, struct mg_flat *f, struct mg_extent *out, struct err *e)
+{
+    int rc = 0;
+    struct chunk k;
+    *f = (struct mg_flat){ out, 0, CK_F32 };
+    for (int i = 0; i < x->n && rc >= 0; i++) {
+        const struct dcp_part *p = &d->part[x->first + i];
+        if (p->size[0] == 0)
+            continue;
+        if ((rc = dcp_chunk(d, x, p, &k, e)) < 0)
+            break;
+        if (k.dtype != CK_F32 || k.stride[0] != 1)
+            return err_set(e, ERR_FORMAT, "%s: a chunk of a flat buffer is %s, or not stored in order: is the file damaged", d->name, ckpt_dtype_name(k.dtype));
+        out[f->n++] = (struct mg_extent){ k.file, k.offset, p->start[0], p->size[0] };
+    }
+    return rc < 0 ? rc : 0;
+}
+
+static int add_bucket(struct mg *m, struct dcp *d, const struct stage *s, int group, int bucket, int kind, struct err *e)
+{
+    const struct dcp_item *x = bucket_at(d, group, bucket, kind);
+    struct mg_flat f;
+    int rc;
+    if (!x)
+        return err_set(e, ERR_FORMAT, "%s: group %d has no %s of bucket %d: is the save whole", d->name, group, kinds[kind], bucket);
+    struct mg_extent *ext = malloc(sizeof *ext * ((size_t)x->n + 1));
+    rc = ext ? read_extents(d, x, &f, ext, e) : err_set(e, ERR_MEMORY, "%s: no room for %d chunks", d->name, x->n);
+    for (int i = 0; i < s->n && rc >= 0; i++)
+        if (s->p[i].bucket == bucket)
+            rc = mg_local(m, s->p[i].row, s->p[i].layer, roles[kind], group % m->s.tp, s->p[i].n_dims, s->p[i].shape, &f, s->p[i].at, e);
+    free(ext);
+    return rc;
+}
+
+static int add_group(struct mg *m, struct dcp *d, struct stage *s, int group, int with_masters, struct err *e)
+{
+    int rc = 0, last = 0;
+    for (int i = 0; i < s->n; i++)
+        last = s->p[i].bucket > last ? s->p[i].bucket : last;
+    for (int b = 0; b <= last; b++)
+        for (int k = with_masters ? 0 : 1; k < 3 && rc >= 0; k++)
+            rc = add_bucket(m, d, s, group, b, k, e);
+    return rc;
+}
+
+int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
+{
+    const struct dcp_item *embed = dcp_find(d, "embedding.word_embeddings.weight");
+    int with_masters = !embed || embed->dtype != TORCH_F32, groups, found = -1, rc = 0;
+    struct stage s = { 0 };
+    if (m->s.tp < 1 || m->s.pp < 1 || m->s.tp > 4096 || m->s.pp > 4096 || !are_simple(m, d))
+        return mg_note(m->b->c, "optimizer state left out: buffers of dp_reshardable in more than one model chunk or dtype cannot be taken apart", e);
+    groups = (int)(m->s.tp * m->s.pp);
+    s.p = calloc((size_t)m->s.layers * PARAMS_MOST + 5, sizeof *s.p);
+    if (!s.p)
+        return err_set(e, ERR_MEMORY, "%s: no room for its parameters", d->name);
+    for (size_t o = 0; o < sizeof orders / sizeof *orders && found < 0; o++) {
+        int fits = 1;
+        for (int g = 0; g < groups && fits; g++)
+            fits = list_stage(m, d, (int)(g / m->s.tp), orders[o], &s) == 0 && place_params(d, g, &s);
+        found = fits ? (int)o : -1;
+    }
+    if (found < 0)
+        rc = mg_note(m->b->c, "optimizer state left out: it is dp_reshardable, a flat buffer in the order of the model's parameters, and no known order fits it (save "
+                              "it with --dist-ckpt-optim-fully-reshardable)", e);
+    for (int g = 0; g < groups && found >= 0 && rc >= 0; g++) {
+        list_stage(m, d, (int)(g / m->s.tp), orders[found], &s);
+        place_params(d, g, &s);
+        rc = add_group(m, d, &s, g, with_masters, e);
+    }
+    free(s.p);
+    return rc < 0 ? rc : found >= 0;
+}

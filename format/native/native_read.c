@@ -1,0 +1,438 @@
+/* native_read.c - the native format read: manifest.json into tables. Nothing in it is believed: names are confined to the folder,
+ * sizes are compared with the files, pieces must cover every tensor exactly once. FORMAT.md is the specification. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "format/fmt.h"
+#include "format/native/manifest.h"
+
+/* Required members: absent is an error here, where jx says 0. */
+static int need_int(const json_t *o, const char *what, const char *key, int64_t min, int64_t *out, struct err *e)
+{
+    int rc = jx_int(o, what, key, out, e);
+    if (rc < 0)
+        return rc;
+    if (rc == 0 || *out < min)
+        return err_set(e, ERR_FORMAT, "%s: %s is %s: is it written by another program", what, key, rc ? "too small" : "missing");
+    return 0;
+}
+
+static int need_text(const json_t *o, const char *what, const char *key, const char **out, struct err *e)
+{
+    int rc = jx_text(o, what, key, out, e);
+    if (rc < 0)
+        return rc;
+    return rc ? 0 : err_set(e, ERR_FORMAT, "%s: %s is missing: is it written by another program", what, key);
+}
+
+static int need_sum(const json_t *o, const char *what, const char *key, struct sum128 *out, struct err *e)
+{
+    const char *hex;
+    int rc = need_text(o, what, key, &hex, e);
+    if (rc < 0)
+        return rc;
+    return fmt_parse_hex128(hex, out) == 0 ? 0 : err_set(e, ERR_FORMAT, "%s: %s is not 32 hex digits", what, key);
+}
+
+static int need_array(const json_t *o, const char *what, const char *key, const json_t **out, struct err *e)
+{
+    *out = json_object_get(o, key);
+    return json_is_array(*out) ? 0 : err_set(e, ERR_FORMAT, "%s: %s is not a list: is it written by another program", what, key);
+}
+
+static int need_ints(const json_t *o, const char *what, const char *key, int64_t *out, int n_min, int n_max, int *n, struct err *e)
+{
+    const json_t *a = json_object_get(o, key), *v;
+    size_t i;
+    if (!json_is_array(a) || json_array_size(a) < (size_t)n_min || json_array_size(a) > (size_t)n_max)
+        return err_set(e, ERR_FORMAT, "%s: %s is not a list of %d to %d numbers", what, key, n_min, n_max);
+    json_array_foreach((json_t *)a, i, v) {
+        if (!json_is_integer(v))
+            return err_set(e, ERR_FORMAT, "%s: %s holds something that is not a whole number", what, key);
+        out[i] = json_integer_value(v);
+    }
+    *n = (int)json_array_size(a);
+    return 0;
+}
+
+/* ---- head ---- */
+
+static int check_version(const json_t *root, const char *path, struct err *e)
+{
+    const char *format = "";
+    int64_t version = 0, block = 0;
+    const json_t *must;
+    int rc = 0;
+    TRY(need_text(root, path, "format", &format, e));
+    if (strcmp(format, FMT_FORMAT))
+        return err_set(e, ERR_FORMAT, "%s: format is \"%.60s\", this program reads \"%s\"", path, format, FMT_FORMAT);
+    TRY(need_int(root, path, "version", 0, &version, e));
+    if (version != FMT_VERSION)
+        return err_set(e, ERR_FORMAT, "%s: version %lld of the format, this program reads version %d: use a newer program", path,
+                       (long long)version, FMT_VERSION);
+    TRY(need_array(root, path, "must_understand", &must, e));
+    for (size_t i = 0; i < json_array_size(must); i++) {
+        const char *feature = json_string_value(json_array_get(must, i));
+        if (!feature || (strcmp(feature, FMT_FEATURE_ZSTD) && strcmp(feature, FMT_FEATURE_PLANES)))
+            return err_set(e, ERR_FORMAT, "%s: needs the feature \"%.60s\", which this program does not know: use a newer program", path,
+                           feature ? feature : "?");
+    }
+    TRY(need_int(root, path, "block_bytes", 1, &block, e));
+    if (block != FMT_BLOCK)
+        return err_set(e, ERR_FORMAT, "%s: blocks of %lld bytes, this version has %lld", path, (long long)block, (long long)FMT_BLOCK);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+static int read_layout(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+{
+    const json_t *o = json_object_get(root, "layout");
+    for (int i = 0; i < LAYOUT_ROWS; i++) {
+        int64_t v = 0;
+        if (manifest_layout[i].optional && !json_object_get(o, manifest_layout[i].key))
+            continue;
+        int rc = need_int(o, path, manifest_layout[i].key, 0, &v, e);
+        if (rc < 0)
+            return rc;
+        if (v > 1 << 24)
+            return err_set(e, ERR_FORMAT, "%s: layout says %s %lld", path, manifest_layout[i].key, (long long)v);
+        LAYOUT_AT(&c->layout, &manifest_layout[i]) = (int)v;
+    }
+    return 0;
+}
+
+int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+{
+    const json_t *o = json_object_get(root, "state"), *run;
+    struct ckpt_state *s = &c->state;
+    const char *seed = "";
+    int64_t grain = 0;
+    int rc = 0;
+    TRY(need_int(root, path, "grain", 0, &grain, e));
+    s->grain = (int)grain;
+    if (!o || json_is_null(o))
+        return 0;
+    TRY(need_int(o, path, "step", 0, &s->step, e));
+    TRY(need_int(o, path, "epoch", 0, &s->epoch, e));
+    TRY(need_int(o, path, "sample", 0, &s->sample, e));
+    TRY(need_text(o, path, "seed", &seed, e));
+    if (strlen(seed) != 16 || fmt_parse_hex(seed, 16, &s->seed))
+        return err_set(e, ERR_FORMAT, "%s: seed is not 16 hex digits", path);
+    run = json_object_get(o, "run");
+    free(c->run_json);
+    c->run_json = NULL;
+    if (json_is_object(run) && !(c->run_json = fmt_run_decode(run)))
+        return err_set(e, ERR_FORMAT, "%s: the settings of the run hold a number that is none: is it written by another program", path);
+    s->run_json = c->run_json;
+    s->has_state = 1;
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- tensors ---- */
+
+static int role_of(const char *text)
+{
+    static const char *const roles[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_avg_sq" };
+    for (int i = 0; i < ROLE_COUNT; i++)
+        if (!strcmp(text, roles[i]))
+            return i;
+    return -1;
+}
+
+static int read_tensor(struct ckpt_tensor *t, const json_t *o, const char *path, struct err *e)
+{
+    const char *name = "", *role = "", *dtype = "";
+    struct sum128 digest = { 0, 0 };
+    int64_t bytes;
+    int rc = 0;
+    TRY(need_text(o, path, "name", &name, e));
+    TRY(fmt_name_check(name, strlen(name), path, e));
+    TRY(need_text(o, path, "role", &role, e));
+    TRY(need_text(o, path, "dtype", &dtype, e));
+    if (role_of(role) < 0 || fmt_dtype_of(dtype) < 0)
+        return err_set(e, ERR_FORMAT, "%s: %s has role %.40s and dtype %.40s, this program does not know both", path, name, role, dtype);
+    t->role = (enum ckpt_role)role_of(role);
+    t->dtype = (enum ckpt_dtype)fmt_dtype_of(dtype);
+    TRY(need_ints(o, path, "shape", t->shape, 1, BOX_DIMS, &t->n_dims, e));
+    TRY(fmt_shape_check(t->dtype, t->n_dims, t->shape, path, name, &bytes, e));
+    TRY(need_sum(o, path, "digest", &digest, e));
+    t->digest = (struct ckpt_digest){ digest.lo, digest.hi };
+    t->has_digest = 1;
+    t->name = strdup(name);
+    if (!t->name)
+        rc = err_set(e, ERR_MEMORY, "%s: no room for the names of its tensors", path);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+static int read_tensors(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+{
+    const json_t *list;
+    int rc = 0;
+    TRY(need_array(root, path, "tensors", &list, e));
+    size_t n = json_array_size(list);
+    c->tensor = calloc(n + 1, sizeof *c->tensor);
+    c->first_piece = calloc(n + 2, sizeof *c->first_piece);
+    if (!c->tensor || !c->first_piece)
+        return err_set(e, ERR_MEMORY, "%s: no room for %zu tensors", path, n);
+    for (size_t i = 0; i < n; i++) {
+        c->n_tensors = (int)i + 1;
+        TRY(read_tensor(&c->tensor[i], json_array_get(list, i), path, e));
+        if (i && fmt_compare_tensors(&c->tensor[i - 1], &c->tensor[i]) >= 0)
+            return err_set(e, ERR_FORMAT, "%s: %s is not in order, or twice", path, c->tensor[i].name);
+    }
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- files and pieces ---- */
+
+static int read_piece(struct ckpt *c, struct fmt_piece *p, int file, const json_t *o, const char *path, struct err *e)
+{
+    int64_t tensor = 0, range[2], bytes;
+    const struct fmt_file *f = &c->file[file];
+    int n = 0, n2 = 0, rc = 0;
+    TRY(need_int(o, path, "tensor", 0, &tensor, e));
+    if (tensor >= c->n_tensors)
+        return err_set(e, ERR_FORMAT, "%s: a piece of tensor %lld, there are %d", path, (long long)tensor, c->n_tensors);
+    p->tensor = (int)tensor;
+    p->file = file;
+    TRY(need_int(o, path, "offset", 8, &p->offset, e));
+    TRY(need_ints(o, path, "start", p->box.start, 1, BOX_DIMS, &n, e));
+    TRY(need_ints(o, path, "extent", p->box.extent, n, n, &p->box.n_dims, e));
+    TRY(need_ints(o, path, "range", range, 2, 2, &n2, e));
+    p->lo = range[0];
+    p->hi = range[1];
+    const struct ckpt_tensor *t = &c->tensor[tensor];
+    if (p->lo < 0 || p->hi < p->lo || __builtin_mul_overflow(p->hi - p->lo, (int64_t)ckpt_dtype_size(t->dtype), &bytes) ||
+        p->offset > f->bytes || bytes > f->bytes - p->offset)
+        return err_set(e, ERR_FORMAT, "%s: a piece of %s%s passes the end of %s at %lld", path, ckpt_role_prefix[t->role], t->name, f->name,
+                       (long long)f->bytes);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+static int read_blocks(struct fmt_file *f, const json_t *o, const char *path, struct err *e)
+{
+    const char *hex = "";
+    int rc = need_text(o, path, "blocks", &hex, e);
+    int64_t n = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    if (rc < 0)
+        return rc;
+    if ((int64_t)json_string_length(json_object_get(o, "blocks")) != n * 16)
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes has %zu digits of block checksums, not %lld", path, f->name, (long long)f->bytes,
+                       json_string_length(json_object_get(o, "blocks")), (long long)(n * 16));
+    f->block = malloc(sizeof *f->block * (size_t)(n + 1));
+    f->seen = calloc((size_t)n + 1, 1);
+    if (!f->block || !f->seen)
+        return err_set(e, ERR_MEMORY, "%s: no room for %lld checksums", path, (long long)n);
+    for (int64_t i = 0; i < n; i++)
+        if (fmt_parse_hex(hex + 16 * i, 16, &f->block[i]))
+            return err_set(e, ERR_FORMAT, "%s: block checksums of %s are not hex digits", path, f->name);
+    struct sum128 all = fmt_sum_blocks(f->block, n);
+    if (all.lo != f->sum.lo || all.hi != f->sum.hi)
+        return err_set(e, ERR_INTEGRITY, "%s: checksum of %s is not that of its blocks: restore it from a good copy", path, f->name);
+    return 0;
+}
+
+/* The file must be there and have its length; it is opened for data later. */
+static int check_length(const char *path, const char *manifest, int64_t want, struct err *e)
+{
+    int fd = io_open_read(path, e);
+    if (fd < 0)
+        return err_add(e, "%s lists a file that cannot be read", manifest);
+    int64_t have = io_size(fd, path, e);
+    io_close(fd);
+    if (have < 0)
+        return (int)have;
+    return have == want ? 0
+                        : err_set(e, ERR_INTEGRITY, "%s: has %lld bytes, %s says %lld: restore it from a good copy", path, (long long)have, FMT_MANIFEST,
+                                  (long long)want);
+}
+
+static int read_file(struct ckpt *c, const json_t *o, const char *path, const char **last, int64_t *room, struct err *e)
+{
+    const char *name = "";
+    const json_t *pieces;
+    int64_t bytes = 0, stored = 0;
+    int rc = 0;
+    TRY(need_text(o, path, "name", &name, e));
+    TRY(fmt_file_name_check(name, path, e));
+    if (*last && strcmp(*last, name) >= 0)
+        return err_set(e, ERR_FORMAT, "%s: the file %s is not in order, or twice", path, name);
+    *last = name;
+    TRY(need_int(o, path, "length", 8, &stored, e));
+    bytes = stored;
+    if (json_object_get(o, "frames"))
+        TRY(need_int(o, path, "plain", 8, &bytes, e));
+    if (stored >= (int64_t)1 << 60 || bytes >= (int64_t)1 << 60)
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes is beyond the limit", path, name, (long long)(stored > bytes ? stored : bytes));
+    if (bytes / FMT_BLOCK > stored)         /* a frame has more than one byte: nothing may be allocated for blocks that cannot be there */
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes cannot hold %lld", path, name, (long long)stored, (long long)bytes);
+    struct fmt_file *f = fmt_add_file(c, name, bytes, e);
+    if (!f)
+        return -e->code;
+    TRY(need_sum(o, path, "checksum", &f->sum, e));
+    TRY(check_length(f->path, path, stored, e));        /* first: from here on lengths are those of files that exist */
+    TRY(read_blocks(f, o, path, e));
+    if (json_object_get(o, "frames"))
+        TRY(zst_table(f, json_object_get(o, "frames"), stored, path, e));
+    if (f->frame && json_object_get(o, "planes"))
+        TRY(zst_widths(f, json_object_get(o, "planes"), path, e));
+    TRY(need_array(o, path, "pieces", &pieces, e));
+    int64_t n = (int64_t)json_array_size(pieces);
+    f->data = bytes;
+    if (c->n_pieces + n > *room) {
+        *room = (c->n_pieces + n) * 2;
+        struct fmt_piece *grown = realloc(c->piece, sizeof *grown * (size_t)*room);
+        if (!grown)
+            return err_set(e, ERR_MEMORY, "%s: no room for %lld pieces", path, (long long)*room);
+        c->piece = grown;
+    }
+    for (int64_t i = 0; i < n; i++) {
+        struct fmt_piece *p = &c->piece[c->n_pieces];
+        memset(p, 0, sizeof *p);
+        TRY(read_piece(c, p, c->n_files - 1, json_array_get(pieces, (size_t)i), path, e));
+        if (p->offset < f->data)
+            f->data = p->offset;
+        c->n_pieces++;
+    }
+out:
+    return rc < 0 ? rc : 0;
+}
+
+static int read_files(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+{
+    const json_t *list, *o;
+    const char *last = NULL;
+    int64_t room = 0;
+    size_t i;
+    int rc = 0;
+    TRY(need_array(root, path, "files", &list, e));
+    json_array_foreach((json_t *)list, i, o)
+        TRY(read_file(c, o, path, &last, &room, e));
+    fmt_sort_tensors(c);
+    for (int t = 0; t < c->n_tensors; t++)
+        TRY(fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t], path, e));
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- config.json and the small files ---- */
+
+static int small_file(struct ckpt *c, struct fmt_extra *x, const json_t *o, const char *path, void **data, struct err *e)
+{
+    const char *name = "";
+    char *full = NULL;
+    void *got = NULL;
+    size_t n = 0;
+    int rc = 0;
+    TRY(need_text(o, path, "name", &name, e));
+    TRY(fmt_file_name_check(name, path, e));
+    TRY(need_int(o, path, "length", 0, &x->bytes, e));
+    TRY(need_sum(o, path, "xxh128", &x->sum, e));
+    x->has_sum = 1;
+    x->name = strdup(name);
+    full = fmt_join(c->dir, name);
+    if (!x->name || !full) {
+        rc = err_set(e, ERR_MEMORY, "%s: no room for the name of %s", path, name);
+        goto out;
+    }
+    TRY(check_length(full, path, x->bytes, e));
+    TRY(io_read_file(full, FMT_EXTRA_MAX, &got, &n, e));
+    struct sum128 s = fmt_sum128(got, n);
+    if (s.lo != x->sum.lo || s.hi != x->sum.hi)
+        rc = err_set(e, ERR_INTEGRITY, "%s: does not have the checksum in %s: restore it from a good copy", full, FMT_MANIFEST);
+out:
+    free(full);
+    if (rc >= 0 && data)
+        *data = got;
+    else
+        free(got);
+    return rc < 0 ? rc : 0;
+}
+
+static int read_small(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+{
+    const json_t *list, *config = json_object_get(root, "config");
+    struct fmt_extra x = { 0 };
+    void *text = NULL;
+    int rc = 0;
+    if (json_is_object(config)) {
+        rc = small_file(c, &x, config, path, &text, e);
+        free(x.name);
+        if (rc < 0)
+            return rc;
+        c->config = text;
+    }
+    TRY(need_array(root, path, "extra", &list, e));
+    size_t n = json_array_size(list);
+    c->extra = calloc(n + 1, sizeof *c->extra);
+    if (!c->extra)
+        return err_set(e, ERR_MEMORY, "%s: no room for %zu files", path, n);
+    for (size_t i = 0; i < n; i++) {
+        c->n_extra = (int)i + 1;
+        TRY(small_file(c, &c->extra[i], json_array_get(list, i), path, NULL, e));
+    }
+out:
+    return rc < 0 ? rc : 0;
+}
+
+static int read_said(struct ckpt *c, const json_t *root, const char *path, struct err *e)
+{
+    struct sum128 weights = { 0, 0 }, state = { 0, 0 }, id = { 0, 0 };
+    int rc = 0;
+    TRY(need_sum(root, path, "weights_digest", &weights, e));
+    if (c->state.has_state)
+        TRY(need_sum(root, path, "state_digest", &state, e));
+    TRY(need_sum(root, path, "save_id", &id, e));
+    struct ckpt_digests got = ckpt_digest_all(c->n_tensors, c->tensor, &c->state);
+    c->said = got;
+    if (got.weights.lo != weights.lo || got.weights.hi != weights.hi || got.state.lo != state.lo || got.state.hi != state.hi)
+        return err_set(e, ERR_INTEGRITY, "%s: its weights_digest or state_digest is not that of its tensors: restore it from a good copy", path);
+    struct sum128 want = manifest_save_id(&got, &c->layout);
+    if (want.lo != id.lo || want.hi != id.hi)
+        return err_set(e, ERR_INTEGRITY, "%s: its save_id is not that of its digest and layout: restore it from a good copy", path);
+out:
+    return rc < 0 ? rc : 0;
+}
+
+int native_probe(const struct ckpt *c, int is_folder)
+{
+    char *path = is_folder ? fmt_join(c->dir, FMT_MANIFEST) : NULL;
+    int yes = path && io_exists(path);
+    free(path);
+    return yes;
+}
+
+int native_open(struct ckpt *c, int is_folder, struct err *e)
+{
+    (void)is_folder;
+    char *path = fmt_join(c->dir, FMT_MANIFEST);
+    void *text = NULL;
+    json_t *root = NULL;
+    size_t n = 0;
+    int rc = 0;
+    if (!path)
+        return err_set(e, ERR_MEMORY, "%s: no room for a path", c->dir);
+    TRY(io_read_file(path, FMT_MANIFEST_MAX, &text, &n, e));
+    if (!(root = manifest_parse(text, n, path, e))) {
+        rc = -e->code;
+        goto out;
+    }
+    TRY(check_version(root, path, e));
+    TRY(read_layout(c, root, path, e));
+    TRY(manifest_read_state(c, root, path, e));
+    TRY(read_tensors(c, root, path, e));
+    TRY(read_files(c, root, path, e));
+    TRY(read_small(c, root, path, e));
+    TRY(read_said(c, root, path, e));
+out:
+    json_decref(root);
+    free(text);
+    free(path);
+    return rc < 0 ? rc : 0;
+}

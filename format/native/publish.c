@@ -1,0 +1,487 @@
+/* publish.c - the commit: shards' tables merged and checked, manifest written, everything fsynced, then one rename.
+ *
+ *   mkdir dst.tmp-save -> files, each fsynced -> manifest, fsynced -> fsync the folder -> rename to dst (never over an existing one)
+ *   -> fsync the parent.  A crash before the rename leaves no dst; after it, a whole one. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "format/fmt.h"
+#include "format/native/manifest.h"
+
+#define PATH_ROOM 4096
+
+/* A checkpoint being put together: the tables of struct ckpt, and what only the manifest needs. */
+struct seal {
+    struct ckpt c;              /* tensors, pieces: the same checks as for a reader */
+    struct file { const char *name, *checksum; json_t *blocks; int64_t bytes; int64_t first, n; json_t *frames, *plain, *planes; } *file;
+    struct record { struct ckpt_tensor t; struct fmt_piece p; } *record;      /* as the tables list them */
+    int n_files;
+    int64_t n_records;
+    json_t **root;              /* parsed tables; names are borrowed from them */
+    int n_tables;
+};
+
+/* ---- the temporary folder ---- */
+
+/* Makes the folder and locks it. One that is there and that nobody has locked is what a dead process left: it is removed under its lock,
+ * and the name is taken anew. Whoever waits for the old one finds that the name no longer stands for it. */
+static int own_folder(const char *tmp, struct err *e)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        int busy, rc = 0, made = !io_exists(tmp);
+        if (made && (rc = io_mkdir(tmp, e)) < 0) {
+            if (!io_exists(tmp))
+                return rc;
+            made = 0;                       /* another process was faster */
+        }
+        int fd = io_lock_dir(tmp, &busy, e);
+        if (fd >= 0 && made)
+            return fd;
+        if (fd < 0 && !busy) {
+            if (made)
+                ckpt_abandon(tmp, -1);
+            return fd;
+        }
+        if (fd < 0 && io_exists(tmp))
+            break;
+        rc = fd < 0 ? 0 : io_remove_tree(tmp, e);
+        io_close(fd);
+        if (rc < 0)
+            return rc;
+    }
+    return err_set(e, ERR_FILE, "another process is writing %s: wait until it ends, or choose another name", tmp);
+}
+
+int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e)
+{
+    size_t n = strlen(dst);
+    while (n > 1 && dst[n - 1] == '/')
+        n--;
+    if (io_exists(dst))
+        return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
+    if (n == 0 || n + 16 > PATH_ROOM)
+        return err_set(e, ERR_USAGE, "a checkpoint's name has %zu bytes: choose another one", n);
+    snprintf(tmp, PATH_ROOM, "%.*s.tmp-save", (int)n, dst);
+    int fd = own_folder(tmp, e);
+    if (fd >= 0 && io_exists(dst)) {        /* another process published since we looked */
+        ckpt_abandon(tmp, fd);
+        fd = err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
+    }
+    if (fd < 0) {
+        *tmp = 0;                           /* it is not ours to remove */
+        return fd;
+    }
+    if (lock)
+        *lock = fd;
+    else
+        io_close(fd);
+    return 0;
+}
+
+void ckpt_abandon(const char *tmp, int lock)
+{
+    struct err e;
+    if (lock < 0 || io_is_at(lock, tmp))
+        io_remove_tree(tmp, &e);        /* nothing to say: an error is on its way already */
+    io_close(lock);
+}
+
+static int sync_parent(const char *dst, struct err *e)
+{
+    char parent[PATH_ROOM];
+    size_t n = strlen(dst);
+    while (n > 1 && dst[n - 1] == '/')
+        n--;
+    while (n > 0 && dst[n - 1] != '/')
+        n--;
+    while (n > 1 && dst[n - 1] == '/')
+        n--;
+    snprintf(parent, sizeof parent, "%.*s", n ? (int)n : 1, n ? dst : ".");
+    return io_sync_dir(parent, e);
+}
+
+int ckpt_remove(const char *path, struct err *e)
+{
+    char trash[PATH_ROOM];
+    const char *slash = strrchr(path, '/');
+    int n = snprintf(trash, sizeof trash, "%.*s.removed.tmp-old", slash ? (int)(slash - path + 1) : 0, path), rc = 0;
+    if (n >= PATH_ROOM)
+        return err_set(e, ERR_USAGE, "%s: the name is too long", path);
+    TRY(io_remove_tree(trash, e));          /* of a process that was killed while it removed */
+    TRY(io_rename(path, trash, e));
+    TRY(sync_parent(path, e));              /* else a crash may keep the name and lose the files */
+    TRY(io_remove_tree(trash, e));
+out:
+    return rc < 0 ? rc : 0;
+}
+
+int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
+{
+    struct err ignored;
+    int rc = io_rename(tmp, dst, e), back = 0;
+    if (rc >= 0 && (rc = sync_parent(dst, e)) < 0) {
+        /* an error must leave nothing at dst; the rename back is as atomic as the one before, and must last before files go */
+        back = io_rename(dst, tmp, &ignored);
+        back = back < 0 ? back : sync_parent(dst, &ignored);
+    }
+    if (rc < 0 && back >= 0)
+        ckpt_abandon(tmp, -1);
+    return rc < 0 ? err_add(e, "publishing %s", dst) : 0;
+}
+
+/* ---- tables of the shards ---- */
+
+static int get_ints(const json_t *a, int64_t *out)
+{
+    size_t n = json_array_size(a);
+    for (size_t i = 0; i < n && i < BOX_DIMS; i++)
+        out[i] = json_integer_value(json_array_get(a, i));
+    return (int)n;
+}
+
+static void get_record(struct record *r, int file, const json_t *o)
+{
+    struct sum128 digest = { 0, 0 };
+    int64_t range[BOX_DIMS] = { 0 };
+    memset(r, 0, sizeof *r);
+    r->t.name = json_string_value(json_object_get(o, "name"));
+    r->t.role = (enum ckpt_role)json_integer_value(json_object_get(o, "role"));
+    r->t.dtype = (enum ckpt_dtype)json_integer_value(json_object_get(o, "dtype"));
+    r->t.n_dims = get_ints(json_object_get(o, "shape"), r->t.shape);
+    get_ints(json_object_get(o, "start"), r->p.box.start);
+    r->p.box.n_dims = get_ints(json_object_get(o, "extent"), r->p.box.extent);
+    get_ints(json_object_get(o, "range"), range);
+    r->p.lo = range[0];
+    r->p.hi = range[1];
+    r->p.offset = json_integer_value(json_object_get(o, "offset"));
+    r->p.file = file;
+    fmt_parse_hex128(json_string_value(json_object_get(o, "digest")), &digest);
+    r->t.digest = (struct ckpt_digest){ digest.lo, digest.hi };
+}
+
+static int64_t count_records(const struct seal *s, int *n_files)
+{
+    int64_t n = 0;
+    size_t i;
+    json_t *f;
+    for (int k = 0; k < s->n_tables; k++)
+        json_array_foreach(s->root[k], i, f) {
+            n += (int64_t)json_array_size(json_object_get(f, "pieces"));
+            ++*n_files;
+        }
+    return n;
+}
+
+static int parse_tables(struct seal *s, void *const *table, const size_t *bytes, struct err *e)
+{
+    int n_files = 0;
+    for (int k = 0; k < s->n_tables; k++)
+        if (!(s->root[k] = jx_parse(table[k], bytes[k], "table of a shard", e)))
+            return -e->code;
+    size_t n = (size_t)count_records(s, &n_files);
+    s->file = calloc((size_t)n_files + 1, sizeof *s->file);
+    s->record = calloc(n + 1, sizeof *s->record);
+    s->c.piece = calloc(n + 1, sizeof *s->c.piece);
+    s->c.tensor = calloc(n + 1, sizeof *s->c.tensor);
+    s->c.first_piece = calloc(n + 2, sizeof *s->c.first_piece);
+    if (!s->file || !s->record || !s->c.piece || !s->c.tensor || !s->c.first_piece)
+        return err_set(e, ERR_MEMORY, "no room to merge %zu pieces", n);
+    for (int k = 0; k < s->n_tables; k++) {
+        size_t i, j;
+        json_t *f, *p;
+        json_array_foreach(s->root[k], i, f) {
+            json_t *pieces = json_object_get(f, "pieces");
+            struct file *o = &s->file[s->n_files];
+            *o = (struct file){ json_string_value(json_object_get(f, "name")), json_string_value(json_object_get(f, "checksum")),
+                                json_object_get(f, "blocks"), json_integer_value(json_object_get(f, "length")), s->n_records,
+                                (int64_t)json_array_size(pieces), json_object_get(f, "frames"), json_object_get(f, "plain"), json_object_get(f, "planes") };
+            json_array_foreach(pieces, j, p)
+                get_record(&s->record[s->n_records++], s->n_files, p);
+            s->n_files++;
+        }
+    }
+    return 0;
+}
+
+/* ---- merging ---- */
+
+static int compare_records(const void *pa, const void *pb)
+{
+    const struct record *a = *(struct record *const *)pa, *b = *(struct record *const *)pb;
+    return fmt_compare_tensors(&a->t, &b->t);
+}
+
+static int same_tensor(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
+{
+    return a->dtype == b->dtype && a->n_dims == b->n_dims && !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims);
+}
+
+/* One tensor out of the records of each name; digests of pieces add up. */
+static int merge_tensors(struct seal *s, struct err *e)
+{
+    struct record **sorted = malloc(sizeof *sorted * (size_t)(s->n_records + 1));
+    int rc = 0;
+    if (!sorted)
+        return err_set(e, ERR_MEMORY, "no room to merge %lld pieces", (long long)s->n_records);
+    for (int64_t i = 0; i < s->n_records; i++)
+        sorted[i] = &s->record[i];
+    qsort(sorted, (size_t)s->n_records, sizeof *sorted, compare_records);
+    for (int64_t i = 0; i < s->n_records && rc == 0; i++) {
+        struct record *r = sorted[i];
+        struct ckpt_tensor *last = s->c.tensor + s->c.n_tensors - 1;
+        if (i == 0 || fmt_compare_tensors(last, &r->t)) {
+            s->c.tensor[s->c.n_tensors++] = r->t;
+        } else if (same_tensor(last, &r->t)) {
+            last->digest.lo += r->t.digest.lo;
+            last->digest.hi += r->t.digest.hi;
+        } else {
+            rc = err_set(e, ERR_INTERNAL, "%s%s has one shape or dtype on one rank and another elsewhere: please report it",
+                         ckpt_role_prefix[r->t.role], r->t.name);
+        }
+        r->p.tensor = s->c.n_tensors - 1;
+    }
+    free(sorted);
+    return rc;
+}
+
+static int check_pieces(struct seal *s, const char *tmp, struct err *e)
+{
+    struct ckpt *c = &s->c;
+    int rc = 0;
+    for (int64_t i = 0; i < s->n_records; i++)
+        c->piece[i] = s->record[i].p;
+    c->n_pieces = s->n_records;
+    fmt_sort_tensors(c);
+    for (int t = 0; t < c->n_tensors && rc >= 0; t++)
+        rc = fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t], tmp, e);
+    return rc < 0 ? rc : 0;
+}
+
+static int compare_files(const void *pa, const void *pb)
+{
+    const struct file *a = *(const struct file *const *)pa, *b = *(const struct file *const *)pb;
+    return strcmp(a->name, b->name);
+}
+
+/* Another rank may have written it on another machine: it must be here, and whole. */
+static int check_file(const char *tmp, const struct file *f, struct err *e)
+{
+    char *path = fmt_join(tmp, f->name);
+    if (!path)
+        return err_set(e, ERR_MEMORY, "no room for the path of %s", f->name);
+    int fd = io_open_read(path, e);
+    int64_t have = fd < 0 ? fd : io_size(fd, path, e);
+    io_close(fd);
+    int rc = have < 0 ? (int)have : 0;
+    if (have >= 0 && have != f->bytes)
+        rc = err_set(e, ERR_FILE, "%s has %lld bytes, %lld were written: does another program write there", path, (long long)have,
+                     (long long)f->bytes);
+    free(path);
+    return rc;
+}
+
+/* ---- the manifest ---- */
+
+static const char *const role_word[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_avg_sq" };
+
+static json_t *tensors_json(const struct ckpt *c)
+{
+    json_t *list = json_array();
+    for (int i = 0; i < c->n_tensors; i++) {
+        const struct ckpt_tensor *t = &c->tensor[i];
+        json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", t->name, "role", role_word[t->role], "dtype", ckpt_dtype_name(t->dtype),
+                              "shape", manifest_ints(t->shape, t->n_dims), "digest", manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
+        json_array_append_new(list, o);
+    }
+    return list;
+}
+
+static json_t *pieces_json(const struct seal *s, const struct file *f)
+{
+    json_t *list = json_array();
+    for (int64_t i = f->first; i < f->first + f->n; i++) {
+        const struct fmt_piece *p = &s->record[i].p;
+        json_array_append_new(list, json_pack("{s:i, s:I, s:o, s:o, s:[I,I]}", "tensor", p->tensor, "offset", (json_int_t)p->offset, "start",
+                                              manifest_ints(p->box.start, p->box.n_dims), "extent",
+                                              manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo, (json_int_t)p->hi));
+    }
+    return list;
+}
+
+static int files_json(const struct seal *s, const char *tmp, json_t *list, struct err *e)
+{
+    int rc = 0;
+    const struct file **sorted = malloc(sizeof *sorted * (size_t)(s->n_files + 1));
+    if (!sorted)
+        return err_set(e, ERR_MEMORY, "no room to merge %d files", s->n_files);
+    for (int i = 0; i < s->n_files; i++)
+        sorted[i] = &s->file[i];
+    qsort(sorted, (size_t)s->n_files, sizeof *sorted, compare_files);
+    for (int i = 0; i < s->n_files; i++) {
+        const struct file *f = sorted[i];
+        TRY(fmt_file_name_check(f->name ? f->name : "", "table of a shard", e));
+        if (i && !strcmp(sorted[i - 1]->name, f->name)) {
+            rc = err_set(e, ERR_INTERNAL, "two ranks wrote %s: please report it", f->name);
+            goto out;
+        }
+        TRY(check_file(tmp, f, e));
+        json_t *o = json_pack("{s:s, s:I, s:s, s:O, s:o}", "name", f->name, "length", (json_int_t)f->bytes, "checksum", f->checksum, "blocks", f->blocks,
+                              "pieces", pieces_json(s, f));
+        if (f->frames) {
+            json_object_set(o, "frames", f->frames);
+            json_object_set(o, "plain", f->plain);
+            if (f->planes)
+                json_object_set(o, "planes", f->planes);
+        }
+        json_array_append_new(list, o);
+    }
+out:
+    free(sorted);
+    return rc < 0 ? rc : 0;
+}
+
+/* Writes one small file and returns its entry. */
+static json_t *put_small(const char *tmp, const char *name, const void *data, size_t n, struct err *e)
+{
+    char *path = fmt_join(tmp, name);
+    if (!path || n > FMT_EXTRA_MAX) {
+        err_set(e, path ? ERR_FORMAT : ERR_MEMORY, "%s has %zu bytes, more than fit beside the weights", name, n);
+        free(path);
+        return NULL;
+    }
+    int rc = io_write_file(path, data, n, e);
+    free(path);
+    return rc < 0 ? NULL
+                  : json_pack("{s:s, s:I, s:o}", "name", name, "length", (json_int_t)n, "xxh128", manifest_sum128(fmt_sum128(data, n)));
+}
+
+static int put_extras(const char *tmp, const struct ckpt_meta *m, json_t *list, struct err *e)
+{
+    const char *last = "", *next = NULL;
+    for (int done = 0; done < m->n_extra; done++, last = next) {
+        int at = -1;
+        for (int i = 0; i < m->n_extra; i++)        /* a handful: the next name in order */
+            if (strcmp(m->extra_name[i], last) > 0 && (at < 0 || strcmp(m->extra_name[i], m->extra_name[at]) < 0))
+                at = i;
+        if (at < 0)
+            return err_set(e, ERR_INTERNAL, "a file is to be carried along twice: please report it");
+        next = m->extra_name[at];
+        size_t n = strlen(next);
+        int rc = fmt_file_name_check(next, "files to carry along", e);
+        if (rc < 0)
+            return rc;
+        if (!strcmp(next, FMT_MANIFEST) || !strcmp(next, FMT_CONFIG) || (n > 12 && !strcmp(next + n - 12, ".safetensors")))
+            return err_set(e, ERR_INTERNAL, "%s cannot be carried along: the name is taken", next);
+        json_t *o = put_small(tmp, next, m->extra_data[at], m->extra_bytes[at], e);
+        if (!o || json_array_append_new(list, o) < 0)
+            return -e->code;
+    }
+    return 0;
+}
+
+static json_t *layout_json(const struct ckpt_layout *l)
+{
+    json_t *o = json_object();
+    for (int i = 0; i < LAYOUT_ROWS; i++) {
+        int degree = LAYOUT_AT((struct ckpt_layout *)l, &manifest_layout[i]);
+        if (!layout_left_out(&manifest_layout[i], degree))
+            json_object_set_new(o, manifest_layout[i].key, json_integer(degree));
+    }
+    return o;
+}
+
+/* Features that a reader must know: only those that are used, so that the plain form stays readable by older programs. */
+static json_t *features_json(const struct seal *s)
+{
+    json_t *list = json_array();
+    int zstd = 0, planes = 0;
+    for (int i = 0; i < s->n_files; i++) {
+        zstd |= s->file[i].frames != NULL;
+        planes |= s->file[i].planes != NULL;
+    }
+    if (planes)
+        json_array_append_new(list, json_string(FMT_FEATURE_PLANES));
+    if (zstd)
+        json_array_append_new(list, json_string(FMT_FEATURE_ZSTD));
+    return list;
+}
+
+static int write_manifest(const struct seal *s, const char *tmp, const struct ckpt_meta *m, const struct ckpt_digests *d, struct err *e)
+{
+    json_t *files = json_array(), *extra = json_array(), *config = json_null(), *state = NULL, *root = NULL;
+    char *text = NULL, *path = fmt_join(tmp, FMT_MANIFEST);
+    size_t n = 0;
+    int rc = 0;
+    err_set(e, ERR_MEMORY, "no room for the manifest");
+    TRY(files_json(s, tmp, files, e));
+    if (m->config_json && !(config = put_small(tmp, FMT_CONFIG, m->config_json, strlen(m->config_json), e))) {
+        rc = -e->code;
+        goto out;
+    }
+    TRY(put_extras(tmp, m, extra, e));
+    if (!path || !(state = manifest_state(&m->state, e))) {
+        rc = -e->code;
+        goto out;
+    }
+    root = json_pack("{s:s, s:i, s:o, s:i, s:o, s:o, s:i, s:O, s:o, s:O, s:O, s:O, s:o, s:o}", "format", FMT_FORMAT, "version", FMT_VERSION,
+                     "must_understand", features_json(s), "block_bytes", (int)FMT_BLOCK, "save_id", manifest_sum128(manifest_save_id(d, &m->layout)), "layout",
+                     layout_json(&m->layout), "grain", m->state.grain, "state", state, "tensors", tensors_json(&s->c), "files", files, "config",
+                     config, "extra", extra, "weights_digest", manifest_sum128((struct sum128){ d->weights.lo, d->weights.hi }), "state_digest",
+                     d->has_state ? manifest_sum128((struct sum128){ d->state.lo, d->state.hi }) : json_null());
+    if (!root || !(text = manifest_text(root, &n, e))) {
+        rc = -e->code;
+        goto out;
+    }
+    TRY(io_write_file(path, text, n, e));
+out:
+    json_decref(files);
+    json_decref(extra);
+    json_decref(config);
+    json_decref(state);
+    json_decref(root);
+    free(text);
+    free(path);
+    return rc < 0 ? rc : 0;
+}
+
+int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes, const struct ckpt_meta *meta, struct ckpt_digests *got,
+              struct err *e)
+{
+    struct seal s = { .n_tables = n };
+    struct ckpt_digests d;
+    int rc = 0;
+    s.root = calloc((size_t)n + 1, sizeof *s.root);
+    if (!s.root) {
+        rc = err_set(e, ERR_MEMORY, "no room to merge %d tables", n);
+        goto out;
+    }
+    TRY(parse_tables(&s, table, table_bytes, e));
+    TRY(merge_tensors(&s, e));
+    TRY(check_pieces(&s, tmp, e));
+    d = ckpt_digest_all(s.c.n_tensors, s.c.tensor, &meta->state);
+    TRY(write_manifest(&s, tmp, meta, &d, e));
+    TRY(io_sync_dir(tmp, e));
+    if (got)
+        *got = d;
+out:
+    for (int i = 0; s.root && i < n; i++)
+        json_decref(s.root[i]);
+    free(s.root);
+    free(s.file);
+    free(s.record);
+    free(s.c.piece);
+    free(s.c.tensor);
+    free(s.c.first_piece);
+    if (rc < 0)
+        ckpt_abandon(tmp, -1);
+    return rc < 0 ? rc : 0;
+}
+
+int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes, const struct ckpt_meta *meta,
+                 struct ckpt_digests *got, struct err *e)
+{
+    int rc = ckpt_seal(tmp, n, table, table_bytes, meta, got, e);
+    return rc < 0 ? rc : ckpt_reveal(tmp, dst, e);
+}

@@ -1,0 +1,475 @@
+/* shard.c - one rank's files of a native checkpoint: pieces laid out, written where they belong, summed while they pass.
+ *
+ * Pieces are laid out in an order of their own (element size, role, name, box), so that the bytes of a file do not depend on the
+ * order in which the caller has its tensors. Data of different pieces may come in any order: a checksum block that lies inside
+ * one piece is summed as it passes, the few that are shared with a neighbour are read back at the end (they are still in memory). */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE              /* sync_file_range */
+#endif
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "format/fmt.h"
+#include "format/native/manifest.h"
+#include "format/hf/safetensors.h"
+
+#define XXH_STATIC_LINKING_ONLY     /* for hash states inside of our own structures */
+#include <xxhash.h>
+
+#define CHECK_ROOM (128 << 10)      /* bytes read back at once: they stay in the second cache */
+
+enum { FILE_WEIGHTS, FILE_OPTIM, FILES };
+static const char *const file_kind[FILES] = { "weights", "optim" };
+
+struct out_file {
+    char name[40], *path;
+    int fd, n;                      /* n: pieces in it */
+    int64_t bytes, data, stored;    /* stored: of the compressed file */
+    int64_t *frame;                 /* compressed: see zst.c; or NULL */
+    unsigned char *width;           /* in byte planes: bytes of an element, a block; or NULL */
+    uint64_t *block;
+    unsigned char *have;            /* a byte a block: summed */
+};
+struct out_piece {
+    const struct ckpt_piece *p;
+    int file;
+    int64_t offset, size, bytes, done;      /* size: of an element */
+    int64_t checked;                        /* of done: read back */
+    struct ckpt_digest digest;
+    XXH64_state_t sum;                      /* of the block that is passing */
+};
+struct ckpt_shard {
+    char *dir;
+    int n, deferred, level;         /* deferred: sums are made by ckpt_shard_check; level: of the codec */
+    enum ckpt_codec codec;
+    struct ckpt_piece *given;       /* a copy: as the caller numbers them */
+    struct out_piece *piece;        /* likewise */
+    struct out_piece **order;       /* as they lie in the files */
+    struct out_file file[FILES];
+};
+
+/* ---- layout ---- */
+
+static int64_t piece_elements(const struct ckpt_piece *p)
+{
+    return p->hi - p->lo;
+}
+
+static int is_whole_box(const struct ckpt_piece *p)
+{
+    return p->lo == 0 && p->hi == box_count(&p->box);
+}
+
+static int compare_out(const void *pa, const void *pb)
+{
+    const struct out_piece *a = *(struct out_piece *const *)pa, *b = *(struct out_piece *const *)pb;
+    int c;
+    if (a->file != b->file)
+        return a->file - b->file;
+    if (a->size != b->size)
+        return a->size > b->size ? -1 : 1;      /* the largest first: every element is aligned to its size */
+    if ((c = fmt_compare_tensors(&a->p->t, &b->p->t)))
+        return c;
+    for (int d = 0; d < a->p->box.n_dims; d++)
+        if (a->p->box.start[d] != b->p->box.start[d])
+            return a->p->box.start[d] < b->p->box.start[d] ? -1 : 1;
+    return (a->p->lo > b->p->lo) - (a->p->lo < b->p->lo);
+}
+
+/* Role prefix, name, and @k where it is piece k > 0 of its tensor in this file. */
+static char *stored_name(const struct ckpt_tensor *t, int k)
+{
+    size_t room = strlen(ckpt_role_prefix[t->role]) + strlen(t->name) + 16;
+    char *name = malloc(room), at[16] = "";
+    if (k)
+        snprintf(at, sizeof at, "@%d", k);
+    if (name)
+        snprintf(name, room, "%s%s%s", ckpt_role_prefix[t->role], t->name, at);
+    return name;
+}
+
+static int fill_entry(struct st_entry *t, const struct out_piece *o, int k, int64_t *at, struct err *e)
+{
+    const struct ckpt_piece *p = o->p;
+    t->name = stored_name(&p->t, k);
+    t->dtype = p->t.dtype;
+    t->n_dims = is_whole_box(p) ? p->box.n_dims : 1;
+    t->shape[0] = piece_elements(p);
+    for (int d = 0; is_whole_box(p) && d < p->box.n_dims; d++)
+        t->shape[d] = p->box.extent[d];
+    t->begin = *at;
+    t->end = *at += o->bytes;
+    return t->name ? 0 : err_set(e, ERR_MEMORY, "no room for the names of %s", p->t.name);
+}
+
+/* Creates file f and writes its header; order: its pieces. */
+static int start_file(struct ckpt_shard *s, struct out_file *f, struct out_piece **order, struct err *e)
+{
+    struct st_entry *entry = calloc((size_t)f->n, sizeof *entry);
+    char *head = NULL;
+    size_t head_bytes = 0;
+    int64_t at = 0, n_blocks;
+    int rc = 0, k = 0;
+    f->path = fmt_join(s->dir, f->name);
+    if (!entry || !f->path) {
+        rc = err_set(e, ERR_MEMORY, "no room for the header of %s", f->name);
+        goto out;
+    }
+    for (int i = 0; i < f->n; i++) {
+        k = i && !fmt_compare_tensors(&order[i]->p->t, &order[i - 1]->p->t) ? k + 1 : 0;
+        TRY(fill_entry(&entry[i], order[i], k, &at, e));
+    }
+    TRY(st_make(entry, f->n, &head, &head_bytes, e));
+    f->data = (int64_t)head_bytes;
+    f->bytes = f->data + at;
+    n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    f->block = calloc((size_t)n_blocks, sizeof *f->block);
+    f->have = calloc((size_t)n_blocks, 1);
+    if (!f->block || !f->have) {
+        rc = err_set(e, ERR_MEMORY, "no room for the checksums of %s", f->name);
+        goto out;
+    }
+    for (int i = 0; i < f->n; i++)
+        order[i]->offset = f->data + entry[i].begin;
+    TRY(f->fd = io_create(f->path, e));
+    TRY(io_pwrite(f->fd, f->path, head, head_bytes, 0, e));
+out:
+    for (int i = 0; entry && i < f->n; i++)
+        free(entry[i].name);
+    free(entry);
+    free(head);
+    return rc < 0 ? rc : 0;
+}
+
+static int check_piece(const struct ckpt_piece *p, struct err *e)
+{
+    int64_t bytes;
+    int rc = fmt_name_check(p->t.name, strlen(p->t.name), "a piece to write", e);
+    if (rc < 0 || (rc = fmt_shape_check(p->t.dtype, p->t.n_dims, p->t.shape, "a piece to write", p->t.name, &bytes, e)) < 0)
+        return rc;
+    int ok = p->t.n_dims >= 1 && p->t.n_dims <= BOX_DIMS && p->box.n_dims == p->t.n_dims;
+    for (int d = 0; d < p->t.n_dims && ok; d++)
+        ok = p->box.start[d] >= 0 && p->box.extent[d] >= 0 && p->box.start[d] + p->box.extent[d] <= p->t.shape[d];
+    if (!ok || p->lo < 0 || p->hi < p->lo || p->hi > box_count(&p->box))
+        return err_set(e, ERR_INTERNAL, "a piece of %s lies outside of it: please report it", p->t.name);
+    return 0;
+}
+
+/* An empty piece is left out; only a tensor without elements has one, so that it is not lost. */
+static int left_out(const struct ckpt_piece *p)
+{
+    struct box whole = box_whole(p->t.n_dims, p->t.shape);
+    return p->lo == p->hi && box_count(&whole) > 0;
+}
+
+int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces, const struct ckpt_piece *p, struct err *e)
+{
+    size_t n = (size_t)n_pieces + 1;
+    struct ckpt_shard *s = calloc(1, sizeof *s);
+    int rc = 0, kept = 0, first = 0;
+    if (!s)
+        return err_set(e, ERR_MEMORY, "no room to write %d pieces", n_pieces);
+    for (int f = 0; f < FILES; f++) {
+        s->file[f].fd = -1;
+        snprintf(s->file[f].name, sizeof s->file[f].name, "%s-%05d.safetensors", file_kind[f], rank);
+    }
+    s->n = n_pieces;
+    s->dir = strdup(dir);
+    s->given = malloc(sizeof *s->given * n);
+    s->piece = calloc(n, sizeof *s->piece);
+    s->order = calloc(n, sizeof *s->order);
+    if (!s->dir || !s->given || !s->piece || !s->order) {
+        rc = err_set(e, ERR_MEMORY, "no room to write %d pieces", n_pieces);
+        goto out;
+    }
+    for (int i = 0; i < n_pieces; i++) {
+        TRY(check_piece(&p[i], e));
+        s->given[i] = p[i];
+        struct out_piece *o = &s->piece[i];
+        o->p = &s->given[i];
+        o->file = p[i].t.role == ROLE_WEIGHT ? FILE_WEIGHTS : FILE_OPTIM;
+        o->size = (int64_t)ckpt_dtype_size(p[i].t.dtype);
+        o->bytes = o->size * piece_elements(&p[i]);
+        if (left_out(&p[i]))
+            continue;
+        s->order[kept++] = o;
+        s->file[o->file].n++;
+    }
+    qsort(s->order, (size_t)kept, sizeof *s->order, compare_out);
+    for (int f = 0; f < FILES; f++) {
+        if (s->file[f].n)
+            TRY(start_file(s, &s->file[f], s->order + first, e));
+        first += s->file[f].n;
+    }
+out:
+    if (rc < 0) {
+        ckpt_shard_abort(s);
+        return err_add(e, "writing shard %d", rank);
+    }
+    *out = s;
+    return 0;
+}
+
+/* ---- data ---- */
+
+/* Sums the bytes that have just passed, for every block that lies inside the piece. off: in the file. */
+static void sum_blocks(struct out_file *f, struct out_piece *o, const char *data, int64_t off, int64_t n)
+{
+    while (n > 0) {
+        int64_t b = off / FMT_BLOCK, begin = b * FMT_BLOCK, end = begin + FMT_BLOCK < f->bytes ? begin + FMT_BLOCK : f->bytes;
+        int64_t m = end - off < n ? end - off : n;
+        if (begin >= o->offset && end <= o->offset + o->bytes) {
+            if (off == begin)
+                XXH64_reset(&o->sum, 0);
+            XXH64_update(&o->sum, data, (size_t)m);
+            if (off + m == end) {
+                f->block[b] = XXH64_digest(&o->sum);
+                f->have[b] = 1;
+            }
+        }
+        data += m, off += m, n -= m;
+    }
+}
+
+int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e)
+{
+    struct out_piece *o = &s->piece[piece];
+    const struct ckpt_piece *p = o->p;
+    struct out_file *f = &s->file[o->file];
+    int64_t n = n_elements * o->size, at = p->lo + o->done / o->size;
+    if (n_elements < 0 || n > o->bytes - o->done)
+        return err_set(e, ERR_INTERNAL, "%lld elements more than the piece of %s has: please report it", (long long)n_elements, p->t.name);
+    if (n == 0)
+        return 0;
+    int rc = io_pwrite(f->fd, f->path, data, (size_t)n, o->offset + o->done, e);
+    if (rc < 0)
+        return rc;
+    if (!s->deferred) {
+        sum_blocks(f, o, data, o->offset + o->done, n);
+        ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + n_elements, data);
+    }
+    o->done += n;
+    return 0;
+}
+
+void ckpt_shard_compress(struct ckpt_shard *s, enum ckpt_codec codec, int level)
+{
+    s->codec = codec;
+    s->level = level;
+}
+
+void ckpt_shard_defer(struct ckpt_shard *s)
+{
+    s->deferred = 1;
+}
+
+int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, struct err *e)
+{
+    char room[CHECK_ROOM];
+    struct out_piece *o = &s->piece[piece];
+    const struct ckpt_piece *p = o->p;
+    struct out_file *f = &s->file[o->file];
+    while (o->checked < o->done) {
+        int64_t n = o->done - o->checked < CHECK_ROOM ? o->done - o->checked : CHECK_ROOM, at = p->lo + o->checked / o->size;
+        int rc = io_pread(f->fd, f->path, room, (size_t)n, o->offset + o->checked, e);
+        if (rc < 0)
+            return rc;
+        sum_blocks(f, o, room, o->offset + o->checked, n);
+        ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + n / o->size, room);
+        o->checked += n;
+    }
+    if (o->bytes && o->done == o->bytes)        /* on its way to the disk: a hint, the fsync at the end decides */
+        sync_file_range(f->fd, o->offset, o->bytes, SYNC_FILE_RANGE_WRITE);
+    *got = o->digest;
+    return 0;
+}
+
+/* ---- end ---- */
+
+static int read_back(struct out_file *f, struct err *e)
+{
+    int rc = 0, fd = -1;
+    char *data = malloc((size_t)FMT_BLOCK);
+    if (!data)
+        return err_set(e, ERR_MEMORY, "no room for a block of %s", f->name);
+    TRY(fd = io_open_read(f->path, e));
+    for (int64_t b = 0; b * FMT_BLOCK < f->bytes; b++) {
+        int64_t n = f->bytes - b * FMT_BLOCK < FMT_BLOCK ? f->bytes - b * FMT_BLOCK : FMT_BLOCK;
+        if (f->have[b])
+            continue;
+        TRY(io_pread(fd, f->path, data, (size_t)n, b * FMT_BLOCK, e));
+        f->block[b] = fmt_sum64(data, (size_t)n);
+    }
+out:
+    io_close(fd);
+    free(data);
+    return rc < 0 ? rc : 0;
+}
+
+/* Of every block the size of the elements in its middle: few blocks have elements of two sizes. order: the pieces of f. */
+static void find_widths(struct out_file *f, struct out_piece *const *order)
+{
+    int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    int k = 0;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        int64_t end = (b + 1) * FMT_BLOCK < f->bytes ? (b + 1) * FMT_BLOCK : f->bytes, middle = b * FMT_BLOCK + (end - b * FMT_BLOCK) / 2;
+        while (k + 1 < f->n && order[k + 1]->offset <= middle)
+            k++;
+        f->width[b] = order[k]->offset <= middle ? (unsigned char)order[k]->size : 1;
+    }
+}
+
+/* The plain file makes way for its compressed form. */
+static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order, struct err *e)
+{
+    int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    const char *suffix = s->codec == CODEC_PLANES ? FMT_PLANES_ZSTD : FMT_ZSTD;
+    char name[sizeof f->name], *path;
+    snprintf(name, sizeof name, "%.*s%s", (int)(sizeof name - sizeof FMT_PLANES_ZSTD), f->name, suffix);
+    path = fmt_join(s->dir, name);
+    f->frame = malloc(sizeof *f->frame * (size_t)(n_blocks + 1));
+    f->width = s->codec == CODEC_PLANES ? malloc((size_t)n_blocks + 1) : NULL;
+    if (!path || !f->frame || (s->codec == CODEC_PLANES && !f->width)) {
+        free(path);
+        return err_set(e, ERR_MEMORY, "no room to compress %s", f->name);
+    }
+    if (f->width)
+        find_widths(f, order);
+    int rc = zst_pack(f->path, path, f->bytes, (struct zst_how){ s->level, f->width }, f->frame, f->block, &f->stored, e);
+    struct err ignored;
+    if (rc >= 0)
+        rc = io_unlink(f->path, e);
+    if (rc < 0) {
+        io_unlink(path, &ignored);
+        free(path);
+        return rc;
+    }
+    free(f->path);
+    f->path = path;
+    memcpy(f->name, name, sizeof name);
+    return 0;
+}
+
+static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order, struct err *e)
+{
+    int fd = f->fd, rc;
+    if (s->codec) {                        /* the plain bytes need not reach the disk */
+        io_close(fd);
+        f->fd = -1;
+        return compress_file(f, s, order, e);
+    }
+    f->fd = -1;             /* closed by io_sync_close, also when it fails: an fsync that failed must not be tried again */
+    rc = io_sync_close(fd, f->path, e);
+    return rc < 0 ? rc : read_back(f, e);
+}
+
+static json_t *piece_json(const struct out_piece *o)
+{
+    const struct ckpt_piece *p = o->p;
+    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:[I,I], s:I, s:o}", "name", p->t.name, "role", (int)p->t.role, "dtype", (int)p->t.dtype,
+                     "shape", manifest_ints(p->t.shape, p->t.n_dims), "start", manifest_ints(p->box.start, p->box.n_dims), "extent",
+                     manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo, (json_int_t)p->hi, "offset", (json_int_t)o->offset,
+                     "digest", manifest_sum128((struct sum128){ o->digest.lo, o->digest.hi }));
+}
+
+static json_t *digits_json(const unsigned char *v, int64_t n)
+{
+    char *text = malloc((size_t)n + 1);
+    for (int64_t i = 0; text && i < n; i++)
+        text[i] = (char)('0' + v[i]);
+    json_t *o = text ? json_stringn(text, (size_t)n) : NULL;
+    free(text);
+    return o;
+}
+
+static json_t *file_json(const struct out_file *f, struct out_piece *const *order)
+{
+    int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+    json_t *pieces = json_array(), *piece;
+    for (int i = 0; i < f->n; i++)
+        if (!(piece = piece_json(order[i])) || json_array_append_new(pieces, piece) < 0) {
+            json_decref(pieces);
+            return NULL;
+        }
+    json_t *o = json_pack("{s:s, s:I, s:o, s:o, s:o}", "name", f->name, "length", (json_int_t)(f->frame ? f->stored : f->bytes), "checksum",
+                          manifest_sum128(fmt_sum_blocks(f->block, n_blocks)), "blocks", manifest_blocks(f->block, n_blocks), "pieces", pieces);
+    if (f->frame) {
+        json_t *frames = json_array();
+        for (int64_t i = 0; i < n_blocks; i++)
+            json_array_append_new(frames, json_integer(f->frame[i + 1] - f->frame[i]));
+        json_object_set_new(o, "frames", frames);
+        json_object_set_new(o, "plain", json_integer(f->bytes));
+        if (f->width)
+            json_object_set_new(o, "planes", digits_json(f->width, n_blocks));
+    }
+    return o;
+}
+
+static int make_table(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e)
+{
+    json_t *root = json_array(), *file;
+    int first = 0, ok = root != NULL;
+    for (int f = 0; f < FILES && ok; f++) {
+        if (s->file[f].n)
+            ok = (file = file_json(&s->file[f], s->order + first)) && json_array_append_new(root, file) == 0;
+        first += s->file[f].n;
+    }
+    char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
+    json_decref(root);
+    if (!text)
+        return err_set(e, ERR_MEMORY, "no room for the table of %d pieces", s->n);
+    *table = text;
+    *bytes = strlen(text);
+    return 0;
+}
+
+static void shard_free(struct ckpt_shard *s)
+{
+    for (int f = 0; f < FILES; f++) {
+        io_close(s->file[f].fd);
+        free(s->file[f].path);
+        free(s->file[f].block);
+        free(s->file[f].have);
+        free(s->file[f].frame);
+        free(s->file[f].width);
+    }
+    free(s->dir);
+    free(s->given);
+    free(s->piece);
+    free(s->order);
+    free(s);
+}
+
+int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < s->n; i++)
+        if (s->piece[i].done != s->piece[i].bytes) {
+            rc = err_set(e, ERR_INTERNAL, "%s got %lld of %lld bytes: please report it", s->given[i].t.name, (long long)s->piece[i].done,
+                         (long long)s->piece[i].bytes);
+            goto out;
+        }
+    for (int f = 0, first = 0; f < FILES; first += s->file[f++].n)
+        if (s->file[f].n)
+            TRY(finish_file(&s->file[f], s, s->order + first, e));
+    TRY(make_table(s, table, bytes, e));
+out:
+    if (rc < 0)
+        ckpt_shard_abort(s);
+    else
+        shard_free(s);
+    return rc < 0 ? rc : 0;
+}
+
+void ckpt_shard_abort(struct ckpt_shard *s)
+{
+    struct err ignored;
+    if (!s)
+        return;
+    for (int f = 0; f < FILES; f++)
+        if (s->file[f].path)
+            io_unlink(s->file[f].path, &ignored);
+    shard_free(s);
+}

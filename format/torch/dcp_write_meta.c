@@ -1,0 +1,442 @@
+/* dcp_write_meta.c - .metadata: for every tensor its shape and chunks, for every chunk its place; and the objects beside tensors.
+ *
+ * Equal objects are stored once and named many times: the step of all parameters, the options of AdamW by group (0, 1) and by name of
+ * the parameter (flatten_optimizer_state_dict), so that both ways of asking find them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "format/torch/dcp_write_priv.h"
+#include "format/run_state.h"
+#include "format/small_files.h"
+#include "format/crc32.h"
+
+#define META "torch.distributed.checkpoint.metadata"
+#define OBJECTS "__0_2.distcp"
+#define KEY_ROOM (FMT_NAME_MAX + 64)
+
+/* An object: its bytes in OBJECTS, its keys. */
+enum { OF_STATE, OF_STEP, OF_GROUP, OF_PARAMS };
+struct object { int of, group; const char *option; int64_t at, length; };
+#define OBJECTS_MAX 40
+struct table {
+    const struct dcp_write *w;
+    const struct ckpt_meta *meta;
+    struct adamw adamw;
+    int knows_adamw, n_groups;
+    char *state;                        /* text */
+    struct object object[OBJECTS_MAX];
+    int n_objects;
+    int fd;
+    char *path;
+    int64_t bytes;                      /* of OBJECTS so far */
+    struct pkw p;                       /* .metadata */
+    struct chunk_ref { int file, item; } *chunk;        /* by tensor */
+    int *first;                         /* [n + 1] */
+};
+
+static const char *const state_suffix[ROLE_COUNT] = { "", "master_param", "exp_avg", "exp_avg_sq" };
+
+/* ---- which parameters, which group ---- */
+
+/* 1: the optimizer knows the tensor, which is one of the weights. Tensors are sorted by role and name. */
+static int is_trained(const struct dcp_write *w, const struct ckpt_tensor *weight)
+{
+    return fmt_find_tensor(w->t, w->n, ROLE_EXP_AVG, weight->name) != NULL;
+}
+
+/* Matrices decay, vectors do not; without decay there is one group. */
+static int group_of(const struct table *b, const struct ckpt_tensor *t) { return b->n_groups > 1 && t->n_dims < 2; }
+
+/* ---- objects ---- */
+
+typedef void value_writer(const struct table *b, const struct object *x, struct pkw *p);
+static void value_lr(const struct table *b, const struct object *x, struct pkw *p) { (void)x; pkw_float(p, b->adamw.lr); }
+static void value_eps(const struct table *b, const struct object *x, struct pkw *p) { (void)x; pkw_float(p, b->adamw.eps); }
+static void value_decay(const struct table *b, const struct object *x, struct pkw *p) { pkw_float(p, x->group ? 0 : b->adamw.weight_decay); }
+static void value_true(const struct table *b, const struct object *x, struct pkw *p) { (void)b; (void)x; pkw_op(p, PKW_TRUE); }
+static void value_false(const struct table *b, const struct object *x, struct pkw *p) { (void)b; (void)x; pkw_op(p, PKW_FALSE); }
+static void value_none(const struct table *b, const struct object *x, struct pkw *p) { (void)b; (void)x; pkw_op(p, PKW_NONE); }
+static void value_betas(const struct table *b, const struct object *x, struct pkw *p)
+{
+    (void)x;
+    pkw_op(p, PKW_MARK);
+    pkw_float(p, b->adamw.beta1);
+    pkw_float(p, b->adamw.beta2);
+    pkw_op(p, PKW_TUPLE);
+}
+
+/* The options of torch.optim.AdamW; initial_lr is what learning-rate schedulers add. */
+static const struct { const char *name; value_writer *write; } options[] = {
+    { "lr", value_lr }, { "initial_lr", value_lr }, { "betas", value_betas }, { "eps", value_eps }, { "weight_decay", value_decay },
+    { "amsgrad", value_false }, { "maximize", value_false }, { "foreach", value_none }, { "capturable", value_false },
+    { "differentiable", value_false }, { "fused", value_none }, { "decoupled_weight_decay", value_true },
+};
+#define N_OPTIONS ((int)(sizeof options / sizeof *options))
+
+static void write_params(const struct table *b, int group, struct pkw *p)
+{
+    const struct dcp_write *w = b->w;
+    pkw_op(p, PKW_LIST);
+    pkw_op(p, PKW_MARK);
+    for (int i = 0; i < w->n && w->t[i].role == ROLE_WEIGHT; i++)
+        if (is_trained(w, &w->t[i]) && group_of(b, &w->t[i]) == group)
+            pkw_text(p, w->t[i].name);
+    pkw_op(p, PKW_APPENDS);
+}
+
+/* Appends one object to OBJECTS: a torch.save of its own. A step is a tensor, the rest are plain values. */
+static int add_object(struct table *b, struct object x, int option, struct err *e)
+{
+    struct pkw p = { 0 };
+    float step = (float)b->meta->state.step;
+    struct torch_part part = { sizeof step, 0, fmt_crc32(0, &step, sizeof step) };
+    struct torch_out z = { .root = "archive", .n = x.of == OF_STEP, .part = &part };
+    int rc = 0;
+    pkw_begin(&p);
+    if (x.of == OF_STATE)
+        pkw_text(&p, b->state);
+    else if (x.of == OF_STEP)
+        pkw_tensor(&p, CK_F32, 0, NULL, 0);
+    else if (x.of == OF_PARAMS)
+        write_params(b, x.group, &p);
+    else
+        options[option].write(b, &x, &p);
+    TRY(pkw_end(&p, e));
+    z.pickle = p.b.p;
+    z.n_pickle = p.b.n;
+    TRY(torch_out_plan(&z, e));
+    if (z.n)
+        TRY(io_pwrite(b->fd, b->path, &step, sizeof step, b->bytes + part.at, e));
+    TRY(torch_out_frame(&z, b->fd, b->path, b->bytes, e));
+    x.at = b->bytes;
+    x.length = z.length;
+    b->object[b->n_objects++] = x;
+    b->bytes += z.length;
+out:
+    pkw_free(&p);
+    return rc < 0 ? rc : 0;
+}
+
+static int write_objects(struct table *b, struct err *e)
+{
+    int rc = 0;
+    b->path = fmt_join(b->w->dir, OBJECTS);
+    if (!b->path)
+        return err_set(e, ERR_MEMORY, "no room for the path of " OBJECTS);
+    TRY(b->fd = io_create(b->path, e));
+    TRY(add_object(b, (struct object){ OF_STATE, 0, RUN_STATE_KEY, 0, 0 }, 0, e));
+    if (b->meta->state.has_state)
+        TRY(add_object(b, (struct object){ OF_STEP, 0, "step", 0, 0 }, 0, e));
+    for (int g = 0; g < b->n_groups; g++) {
+        for (int i = 0; i < N_OPTIONS; i++)
+            TRY(add_object(b, (struct object){ OF_GROUP, g, options[i].name, 0, 0 }, i, e));
+        TRY(add_object(b, (struct object){ OF_PARAMS, g, "params", 0, 0 }, 0, e));
+    }
+    rc = io_sync_close(b->fd, b->path, e);
+    b->fd = -1;
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- keys ---- */
+
+/* Every key of every object, one after the other: next_key until it answers NULL. Path: where the value stands in the state_dict, words and
+ * numbers (a number is a word that is NULL). */
+struct keys { int object, tensor; char key[KEY_ROOM], last[KEY_ROOM]; const char *path[4]; int n_path, number; };
+
+static const struct object *next_key(const struct table *b, struct keys *k)
+{
+    const struct dcp_write *w = b->w;
+    for (; k->object < b->n_objects; k->object++, k->tensor = -1) {
+        const struct object *x = &b->object[k->object];
+        int alone = x->of == OF_STATE || x->of == OF_PARAMS;
+        if (k->tensor < 0) {                /* by group, or by itself */
+            k->tensor = 0;
+            k->number = x->group;
+            if (x->of == OF_STATE) {
+                snprintf(k->key, sizeof k->key, "%s", x->option);
+                k->path[0] = x->option;
+                k->n_path = 1;
+                return x;
+            }
+            if (x->of != OF_STEP) {
+                snprintf(k->key, sizeof k->key, "optim.param_groups.%d.%s", x->group, x->option);
+                memcpy(k->path, (const char *[]){ "optim", "param_groups", NULL, x->option }, sizeof k->path);
+                k->n_path = 4;
+                return x;
+            }
+        }
+        for (; !alone && k->tensor < w->n && w->t[k->tensor].role == ROLE_WEIGHT; k->tensor++) {
+            const struct ckpt_tensor *t = &w->t[k->tensor];
+            if (!is_trained(w, t) || (x->of == OF_GROUP && group_of(b, t) != x->group))
+                continue;
+            k->tensor++;
+            if (x->of == OF_STEP) {
+                snprintf(k->key, sizeof k->key, "optim.state.%s.step", t->name);
+                memcpy(k->path, (const char *[]){ "optim", "state", t->name, "step" }, sizeof k->path);
+                k->n_path = 4;
+            } else {
+                snprintf(k->last, sizeof k->last, "param_groups.%s.%s", t->name, x->option);
+                snprintf(k->key, sizeof k->key, "optim.%.*s", KEY_ROOM - 7, k->last);
+                memcpy(k->path, (const char *[]){ "optim", k->last }, 2 * sizeof *k->path);
+                k->n_path = 2;
+            }
+            return x;
+        }
+    }
+    return NULL;
+}
+
+static void tensor_key(const struct ckpt_tensor *t, char out[KEY_ROOM])
+{
+    if (t->role == ROLE_WEIGHT)
+        snprintf(out, KEY_ROOM, "model.%s", t->name);
+    else
+        snprintf(out, KEY_ROOM, "optim.state.%s.%s", t->name, state_suffix[t->role]);
+}
+
+/* ---- state_dict_metadata ---- */
+
+static void put_properties(struct pkw *p, enum ckpt_dtype t, int n_dims, const int64_t *shape)
+{
+    int64_t stride[BOX_DIMS], n = 1;
+    for (int d = n_dims - 1; d >= 0; d--) {
+        stride[d] = n;
+        n *= shape[d];
+    }
+    pkw_global(p, META, "TensorProperties");
+    pkw_op(p, PKW_EMPTY_TUPLE);
+    pkw_op(p, PKW_NEWOBJ);
+    pkw_op(p, PKW_MARK);
+    pkw_dtype(p, t);
+    pkw_global(p, "torch.serialization", "_get_layout");
+    pkw_op(p, PKW_MARK);
+    pkw_word(p, "torch.strided");
+    pkw_op(p, PKW_TUPLE);
+    pkw_op(p, PKW_REDUCE);
+    pkw_op(p, PKW_FALSE);               /* requires_grad */
+    pkw_global(p, META, "_MEM_FORMAT_ENCODING");
+    pkw_op(p, PKW_MARK);
+    pkw_int(p, 0);                      /* torch.contiguous_format */
+    pkw_op(p, PKW_TUPLE);
+    pkw_op(p, PKW_REDUCE);
+    pkw_op(p, PKW_FALSE);               /* pin_memory */
+    pkw_ints(p, n_dims, stride);
+    pkw_op(p, PKW_TUPLE);
+    pkw_op(p, PKW_BUILD);
+}
+
+static void put_chunk(struct pkw *p, int n_dims, const int64_t *start, const int64_t *extent)
+{
+    pkw_object(p, META, "ChunkStorageMetadata");
+    pkw_word(p, "offsets");
+    pkw_size(p, n_dims, start);
+    pkw_word(p, "sizes");
+    pkw_size(p, n_dims, extent);
+    pkw_object_end(p);
+}
+
+static void begin_tensor(struct pkw *p, enum ckpt_dtype t, int n_dims, const int64_t *shape)
+{
+    pkw_object(p, META, "TensorStorageMetadata");
+    pkw_word(p, "properties");
+    put_properties(p, t, n_dims, shape);
+    pkw_word(p, "size");
+    pkw_size(p, n_dims, shape);
+    pkw_word(p, "chunks");
+    pkw_op(p, PKW_LIST);
+    pkw_op(p, PKW_MARK);
+}
+
+static void end_tensor(struct pkw *p)
+{
+    pkw_op(p, PKW_APPENDS);
+    pkw_object_end(p);
+}
+
+static void put_contents(struct table *b)
+{
+    const struct dcp_write *w = b->w;
+    struct keys k = { .tensor = -1 };
+    const struct object *x;
+    char key[KEY_ROOM];
+    for (int i = 0; i < w->n; i++) {
+        const struct ckpt_tensor *t = &w->t[i];
+        tensor_key(t, key);
+        pkw_text(&b->p, key);
+        begin_tensor(&b->p, t->dtype, t->n_dims, t->shape);
+        for (int c = b->first[i]; c < b->first[i + 1]; c++) {
+            const struct box *box = &w->file[b->chunk[c].file].item[b->chunk[c].item].box;
+            put_chunk(&b->p, box->n_dims, box->start, box->extent);
+        }
+        end_tensor(&b->p);
+    }
+    while ((x = next_key(b, &k))) {
+        pkw_text(&b->p, k.key);
+        if (x->of == OF_STEP) {
+            begin_tensor(&b->p, CK_F32, 0, NULL);
+            put_chunk(&b->p, 0, NULL, NULL);
+            end_tensor(&b->p);
+        } else {
+            pkw_global(&b->p, META, "BytesStorageMetadata");
+            pkw_op(&b->p, PKW_EMPTY_TUPLE);
+            pkw_op(&b->p, PKW_NEWOBJ);
+        }
+    }
+}
+
+/* ---- planner_data: how flat keys become a state_dict again ---- */
+
+static void put_paths(struct table *b)
+{
+    const struct dcp_write *w = b->w;
+    struct keys k = { .tensor = -1 };
+    char key[KEY_ROOM];
+    for (int i = 0; i < w->n; i++) {
+        const struct ckpt_tensor *t = &w->t[i];
+        tensor_key(t, key);
+        pkw_text(&b->p, key);
+        pkw_op(&b->p, PKW_MARK);
+        pkw_word(&b->p, t->role == ROLE_WEIGHT ? "model" : "optim");
+        if (t->role != ROLE_WEIGHT)
+            pkw_word(&b->p, "state");
+        pkw_text(&b->p, t->name);
+        if (t->role != ROLE_WEIGHT)
+            pkw_word(&b->p, state_suffix[t->role]);
+        pkw_op(&b->p, PKW_TUPLE);
+    }
+    while (next_key(b, &k)) {
+        pkw_text(&b->p, k.key);
+        pkw_op(&b->p, PKW_MARK);
+        for (int i = 0; i < k.n_path; i++)
+            if (k.path[i])
+                pkw_text(&b->p, k.path[i]);
+            else
+                pkw_int(&b->p, k.number);
+        pkw_op(&b->p, PKW_TUPLE);
+    }
+}
+
+/* ---- storage_data ---- */
+
+static void put_place(struct pkw *p, const char *key, int n_dims, const int64_t *start, const char *file, int64_t at, int64_t length)
+{
+    pkw_object(p, META, "MetadataIndex");
+    pkw_word(p, "fqn");
+    pkw_text(p, key);
+    if (n_dims >= 0) {
+        pkw_word(p, "offset");
+        pkw_size(p, n_dims, start);
+    }
+    pkw_word(p, "index");
+    pkw_op(p, PKW_NONE);
+    pkw_object_end(p);
+    pkw_object(p, "torch.distributed.checkpoint.filesystem", "_StorageInfo");
+    pkw_word(p, "relative_path");
+    pkw_text(p, file);
+    pkw_word(p, "offset");
+    pkw_int(p, at);
+    pkw_word(p, "length");
+    pkw_int(p, length);
+    pkw_object_end(p);
+}
+
+static void put_places(struct table *b)
+{
+    const struct dcp_write *w = b->w;
+    struct keys k = { .tensor = -1 };
+    const struct object *x;
+    char key[KEY_ROOM];
+    for (int i = 0; i < w->n; i++) {
+        tensor_key(&w->t[i], key);
+        for (int c = b->first[i]; c < b->first[i + 1]; c++) {
+            const struct dcp_file *f = &w->file[b->chunk[c].file];
+            const struct dcp_chunk *y = &f->item[b->chunk[c].item];
+            put_place(&b->p, key, y->box.n_dims, y->box.start, f->name, y->at, y->length);
+        }
+    }
+    while ((x = next_key(b, &k)))
+        put_place(&b->p, k.key, x->of == OF_STEP ? 0 : -1, NULL, OBJECTS, x->at, x->length);
+}
+
+/* ---- the whole ---- */
+
+/* The chunks of every tensor, in the order of the files. */
+static int sort_chunks(struct table *b, struct err *e)
+{
+    const struct dcp_write *w = b->w;
+    int total = 0;
+    b->first = calloc((size_t)w->n + 2, sizeof *b->first);
+    for (int f = 0; f < w->n_files; f++)
+        total += w->file[f].n;
+    b->chunk = calloc((size_t)total + 1, sizeof *b->chunk);
+    if (!b->first || !b->chunk)
+        return err_set(e, ERR_MEMORY, "no room for a table of %d chunks", total);
+    for (int f = 0; f < w->n_files; f++)
+        for (int i = 0; i < w->file[f].n; i++)
+            b->first[w->file[f].item[i].tensor + 2]++;
+    for (int i = 2; i <= w->n + 1; i++)
+        b->first[i] += b->first[i - 1];
+    for (int f = 0; f < w->n_files; f++)            /* first[t + 1] walks from the start of t to its end */
+        for (int i = 0; i < w->file[f].n; i++)
+            b->chunk[b->first[w->file[f].item[i].tensor + 1]++] = (struct chunk_ref){ f, i };
+    return 0;
+}
+
+static void put_section(struct table *b, const char *name, void (*put)(struct table *b))
+{
+    pkw_word(&b->p, name);
+    pkw_op(&b->p, PKW_DICT);
+    pkw_op(&b->p, PKW_MARK);
+    put(b);
+    pkw_op(&b->p, PKW_SETITEMS);
+}
+
+static int write_metadata(struct table *b, struct err *e)
+{
+    struct pkw *p = &b->p;
+    pkw_begin(p);
+    pkw_object(p, META, "Metadata");
+    put_section(b, "state_dict_metadata", put_contents);
+    put_section(b, "planner_data", put_paths);
+    put_section(b, "storage_data", put_places);
+    pkw_word(p, "storage_meta");
+    pkw_op(p, PKW_NONE);
+    pkw_word(p, "version");
+    pkw_text(p, "1.0.0");
+    pkw_object_end(p);
+    int rc = pkw_end(p, e);
+    char *path = rc < 0 ? NULL : fmt_join(b->w->dir, ".metadata");
+    if (rc >= 0)
+        rc = path ? io_write_file(path, p->b.p, p->b.n, e) : err_set(e, ERR_MEMORY, "no room for the path of .metadata");
+    free(path);
+    return rc < 0 ? rc : 0;
+}
+
+int dcp_write_seal(struct dcp_write *w, const struct ckpt_meta *meta, struct err *e)
+{
+    struct table b = { .w = w, .meta = meta, .fd = -1 };
+    int rc = 0;
+    b.knows_adamw = run_adamw(&meta->state, &b.adamw);
+    b.n_groups = !b.knows_adamw ? 0 : b.adamw.weight_decay != 0 ? 2 : 1;
+    if (!(b.state = run_state_text(&meta->state, e))) {
+        rc = -e->code;
+        goto out;
+    }
+    TRY(sort_chunks(&b, e));
+    TRY(write_objects(&b, e));
+    TRY(small_files_write(w->dir, meta, e));
+    TRY(write_metadata(&b, e));
+    TRY(io_sync_dir(w->dir, e));
+out:
+    io_close(b.fd);
+    pkw_free(&b.p);
+    free(b.state);
+    free(b.path);
+    free(b.chunk);
+    free(b.first);
+    if (rc < 0)
+        ckpt_abandon(w->dir, -1);
+    return rc < 0 ? rc : 0;
+}

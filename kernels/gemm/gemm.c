@@ -1,0 +1,530 @@
+/* gemm.c - the four products of the op table, as one: pack both operands, then run tiles over panels (layouts: gemm_core.h).
+ *
+ *   linear      A = x in lines      B = panels packed before      leaves of k
+ *   linear_dx   A = dy in lines     B = w, packed on the way      leaves of n, all segments of a leaf in turn
+ *   linear_dw   A = dy in columns   B = x, packed on the way      a leaf a sequence
+ *
+ * Rows of A are packed for a block of tiles and used while they are in the cache. A task is a group of panels times a range of
+ * rows of the block; a group that must be packed is packed by its task, into a buffer of its
+ * thread, and used while it is in the cache.
+ *
+ * In a class with steps (gemm_core.h) a task goes through the contraction step by step: what a step leaves, sums of leaves not yet
+ * merged and the chains of a leaf that goes on, waits in the output (level 0) and in a room of the thread. */
+#include "kernels/gemm.h"
+
+#include <stdalign.h>
+#include <string.h>
+#include "base/alter.h"
+#include "kernels/gemm/gemm_core.h"
+
+#define CHUNK_ROWS 112             /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
+#define GROUP_BYTES (1 << 20)      /* panels that a task packs for itself */
+#define STEP_COLS 128              /* columns of a group that goes by steps: what a step leaves is one row of these a row of a chunk */
+#define STEP_TILES 3               /* fewer tiles do not go by steps: a panel is not read again */
+#define STEP_UNITS 2048            /* shorter contractions do not go by steps: with them fp32 of 768 and 2048 lost 10 to 15 % */
+#define A_BYTES (16 << 20)         /* packed rows, where one chunk of them would pack the panels too often; more, up to … */
+#define A_ROWS 128                 /* … so many rows, between which packing the panels again costs little … */
+#define A_BYTES_MOST (64 << 20)    /* … that take no more than this */
+#define SHORT_LEAF 128             /* units */
+#define PIECES 8                   /* panels, or tiles of columns, that are packed together: rows are read 1 kB at a time */
+#define TASKS_A_THREAD 4
+#define SMALL_UNITS 16384          /* waking the pool costs more than packing this much */
+
+struct product {
+    const struct gemm_tiles *tiles;
+    enum gemm_layout layout;
+    enum dtype dt;
+    int64_t m, n;                  /* of the output */
+    int64_t n_units, n_tiles;
+    int rows;                      /* of the highest tile used */
+    int64_t low, n_high;           /* rows of a tile; the first n_high tiles have one more */
+    int64_t tile, tile_end;        /* those at hand: A is packed for `block` tiles at a time */
+    int64_t block;
+    float *a;                      /* packed: row r of them begins a tile at a + r * a_row */
+    int64_t a_row;
+    int n_src;                     /* A in lines: matrices and their leaves */
+    const struct mat *src;
+    const struct leaves *leaves;
+    const char **a_rows;           /* A in columns: rows of the contraction */
+    const float *panels;           /* B packed, or NULL: */
+    const char **b_rows;           /* … rows of the contraction */
+    float *buffers;                /* a group of panels a thread */
+    int64_t group, n_groups, parts;
+    int64_t step_units;            /* the most of a step; 0: all at once */
+    float *rooms;                  /* a thread: [n_rooms][CHUNK_ROWS][room_ld], levels that the output has no room for */
+    int64_t room_ld;
+    int n_rooms;
+    float *const *level;           /* the stack of sums, fp32 [m][n] */
+    int n_levels;                  /* … of so many */
+    int64_t ld;
+    struct gemm_sum sum;
+};
+
+static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
+
+static int64_t leaves_units(const struct leaves *l, enum dtype dt)
+{
+    int64_t units = 0;
+    for (int i = 0; i < l->n; i++)
+        units += gemm_units(dt, l->end[i] - (i ? l->end[i - 1] : 0));
+    return units;
+}
+
+size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l)
+{
+    int64_t units = leaves_units(l, dt), whole = gemm_units(dt, k);      /* whole: room for one leaf of all (altered build) */
+    return (size_t)(ceil_div(n, GEMM_COLS) * GEMM_COLS * (units > whole ? units : whole)) * 4;
+}
+
+/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of Tree(n_tree). in_order: altered. */
+static void sum_open(struct gemm_sum *s, enum dtype dt, int64_t n_tree, int64_t first, int in_order)
+{
+    int depth = in_order ? first > 0 : tree_depth_before(n_tree, first);
+    int64_t units = 0;
+    s->depth_before = s->depth_kept = depth;
+    for (int i = 0; i < s->n; i++) {
+        units += gemm_units(dt, s->elem_end[i] - (i ? s->elem_end[i - 1] : 0));
+        s->end[i] = units;
+        s->merges[i] = (uint8_t)(in_order ? first + i > 0 : tree_merges(n_tree, first + i));
+        depth -= s->merges[i];
+        s->depth_kept = depth < s->depth_kept ? depth : s->depth_kept;
+        depth++;
+    }
+    s->depth_after = depth;
+}
+
+struct few_leaves { int64_t elem_end[GRAIN_MAX], end[GRAIN_MAX]; uint8_t merges[GRAIN_MAX]; };
+
+/* Leaf g holds leaf g of every l[0..n_l). */
+static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtype dt, int n_l, const struct leaves *l)
+{
+    *s = (struct gemm_sum){ .n = l[0].n, .elem_end = room->elem_end, .end = room->end, .merges = room->merges };
+    for (int g = 0; g < s->n; g++) {
+        s->elem_end[g] = 0;
+        for (int i = 0; i < n_l; i++)
+            s->elem_end[g] += l[i].end[g];
+    }
+    if (ALTERED("gemm_leaf")) {
+        s->elem_end[0] = s->elem_end[s->n - 1];
+        s->n = 1;
+    }
+    sum_open(s, dt, s->n, 0, ALTERED("gemm_tree"));
+}
+
+/* ---- packing ---------------------------------------------------------------------------------------------------------- */
+
+static int64_t tile_begin(const struct product *p, int64_t tile) { return tile * p->low + min_of(tile, p->n_high); }
+static float *tile_a(const struct product *p, int64_t row) { return p->a + (row - tile_begin(p, p->tile)) * p->a_row; }
+
+/* A in lines: a tile a task. */
+static void pack_lines(void *arg, int64_t task, int thread)
+{
+    const struct product *p = arg;
+    int64_t tile = p->tile + task, row = tile_begin(p, tile);
+    int rows = (int)(tile_begin(p, tile + 1) - row);
+    float *a = tile_a(p, row);
+    (void)thread;
+    for (int i = 0; i < rows; i++)
+        if (p->tiles->a_floats == 2)
+            gemm_pack_lines_wide(a + i * GEMM_LINE, rows, &p->sum, p->n_src, p->src, p->leaves, row + i);
+        else
+            gemm_pack_lines(a + i * GEMM_LINE, rows, &p->sum, p->n_src, p->src, p->leaves, row + i);
+}
+
+/* A in columns: PIECES tiles a task. */
+static void pack_tiles(void *arg, int64_t task, int thread)
+{
+    const struct product *p = arg;
+    int64_t tile = p->tile + task * PIECES, n = min_of(PIECES, p->tile_end - tile);
+    struct gemm_piece piece[PIECES];
+    (void)thread;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = tile_begin(p, tile + i);
+        int rows = (int)(tile_begin(p, tile + i + 1) - row);
+        piece[i] = (struct gemm_piece){ tile_a(p, row), row, rows, rows, 0 };
+    }
+    if (p->tiles->a_floats == 2)
+        gemm_pack_columns_wide(piece, (int)n, &p->sum, p->a_rows);
+    else
+        gemm_pack_columns(piece, (int)n, p->dt, &p->sum, p->a_rows);
+}
+
+static float *pack_group(const struct product *p, int64_t first, int64_t end, int thread)
+{
+    int64_t panel_floats = p->n_units * GEMM_COLS;
+    float *to = p->buffers + thread * p->group * panel_floats;
+    const int cols = p->tiles->panel_cols, in_panel = GEMM_COLS / cols;
+    struct gemm_piece piece[PIECES];
+    int n = 0;
+    for (int64_t i = first * in_panel; i < end * in_panel; i++) {
+        int64_t col = i * cols, left = p->n > col ? p->n - col : 0;
+        piece[n++] = (struct gemm_piece){ to + (i - first * in_panel) * p->n_units * cols, left ? col : 0, (int)min_of(left, cols), cols, 1 };
+        if (n == PIECES || i == end * in_panel - 1) {
+            gemm_pack_columns(piece, n, p->dt, &p->sum, p->b_rows);
+            n = 0;
+        }
+    }
+    return to;
+}
+
+struct weights { struct panels *p; int n_w, cols; const struct mat *w; struct gemm_sum sum; struct few_leaves leaves; };
+
+static void pack_weights(void *arg, int64_t panel, int thread)
+{
+    const struct weights *a = arg;
+    const char *rows[GEMM_COLS];
+    int64_t row = panel * GEMM_COLS, skip = row;
+    int count = 0;
+    (void)thread;
+    for (int i = 0; i < a->n_w && count < GEMM_COLS; i++) {
+        const struct mat *w = &a->w[i];
+        for (int64_t r = skip; r < w->rows && count < GEMM_COLS; r++)
+            rows[count++] = (const char *)w->p + r * w->ld * (int64_t)dtype_size(w->dt);
+        skip = skip > w->rows ? skip - w->rows : 0;
+    }
+    for (int in = 0; in < GEMM_COLS; in += a->cols)
+        gemm_pack_panel((float *)a->p->p + (row + in) * a->sum.end[a->sum.n - 1], a->cols, a->p->dt, &a->sum, rows + in,
+                        (int)min_of(count > in ? count - in : 0, a->cols));
+}
+
+void gemm_linear_pack(struct dev *d, const struct gemm_tiles *const *tiles, struct panels *p, int n_w, const struct mat *w)
+{
+    struct weights a = { .p = p, .n_w = n_w, .cols = tiles[p->dt]->panel_cols, .w = w };
+    sum_of_leaves(&a.sum, &a.leaves, p->dt, 1, &p->leaves);
+    pool_run(d->pool, ceil_div(p->n, GEMM_COLS), pack_weights, &a);
+}
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------------ */
+
+static void copy_tile(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols)
+{
+    for (int64_t i = 0; i < rows; i++)
+        memcpy(to + i * to_ld, from + i * from_ld, (size_t)cols * 4);
+}
+
+/* The last columns, fewer than a tile has: the sums in memory are copied to a whole tile and back. */
+static void run_narrow(const struct product *p, const struct gemm_sum *s, gemm_tile_fn *fn, float *const *at, int64_t rows, int64_t cols,
+                       const float *a, const float *b)
+{
+    alignas(64) float room[TREE_DEPTH_MAX + 1][GEMM_ROWS_MAX * GEMM_COLS];
+    float *level[TREE_DEPTH_MAX + 1];
+    struct gemm_sum in_room = *s;
+    const int begun = s->depth_before + s->resumes, most = begun > s->depth_after ? begun : s->depth_after;
+    in_room.room_ld = p->tiles->cols;
+    for (int e = s->depth_kept; e < most; e++) {
+        level[e] = room[e];
+        memset(room[e], 0, sizeof room[e]);
+    }
+    for (int e = s->depth_kept; e < begun; e++)
+        copy_tile(level[e], p->tiles->cols, at[e], e < s->n_out ? p->ld : s->room_ld, rows, cols);
+    fn(&in_room, level, p->tiles->cols, a, b);
+    for (int e = s->depth_kept; e < s->depth_after; e++)
+        copy_tile(at[e], e < s->n_out ? p->ld : s->room_ld, level[e], p->tiles->cols, rows, cols);
+}
+
+/* The lines that a tile will write are asked for when it begins: its stores would wait for them one by one. */
+static inline void prefetch_to_write(const float *p, int64_t n)
+{
+    for (int64_t i = 0; i < n; i += 16)
+        __builtin_prefetch(p + i, 1);
+}
+
+/* The tiles of a task's step: rows from tile `chunk` on, columns from panel `first` on. */
+struct place { int64_t chunk, first; int thread; };
+
+static void run_tile(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile, int64_t col, const float *b)
+{
+    int64_t row = tile_begin(p, tile), rows = tile_begin(p, tile + 1) - row, cols = p->tiles->cols;
+    const int begun = s->depth_before + s->resumes, most = begun > s->depth_after ? begun : s->depth_after;
+    gemm_tile_fn *fn = p->tiles->fn[p->layout][rows];
+    float *at[TREE_DEPTH_MAX + 1];
+    for (int e = s->depth_kept; e < most; e++)
+        at[e] = e < s->n_out ? p->level[e] + row * p->ld + col
+                             : p->rooms + ((w->thread * p->n_rooms + e - s->n_out) * CHUNK_ROWS + row - tile_begin(p, w->chunk)) * p->room_ld +
+                                   col - w->first * GEMM_COLS;
+    if (begun == 0 || p->step_units)
+        for (int e = s->depth_kept; e < most; e++)
+            for (int64_t i = 0; i < rows; i++)
+                prefetch_to_write(at[e] + i * (e < s->n_out ? p->ld : s->room_ld), cols);
+    if (p->n - col < cols)
+        run_narrow(p, s, fn, at, rows, p->n - col, tile_a(p, row), b);
+    else
+        fn(s, at, p->ld, tile_a(p, row), b);
+}
+
+/* The step after `s` (all 0: the first one) of the whole sum; *stop is where its last leaf ends, if that is not the leaf's end. */
+static int next_step(const struct product *p, struct gemm_sum *s, int *leaf, int64_t *stop)
+{
+    static uint8_t no_merge[1];
+    const struct gemm_sum *all = &p->sum;
+    if (*leaf == all->n)
+        return 0;
+    *s = (struct gemm_sum){ .panel_units = p->n_units, .begin = *stop, .depth_before = s->depth_after - (s->merges == no_merge), .n_out = p->n_levels,
+                            .room_ld = p->room_ld, .resumes = s->merges == no_merge, .end = all->end + *leaf, .merges = all->merges + *leaf };
+    int depth = s->depth_kept = s->depth_before;
+    while (*leaf < all->n && (!p->step_units || all->end[*leaf] - s->begin <= p->step_units)) {
+        depth -= all->merges[*leaf];
+        s->depth_kept = depth < s->depth_kept ? depth : s->depth_kept;
+        depth++, s->n++;
+        *stop = all->end[(*leaf)++];
+    }
+    if (s->n == 0) {                                /* a leaf longer than a step: one of its nearly equal parts, whose chains go on */
+        const int64_t left = all->end[*leaf] - s->begin, part = ceil_div(left, ceil_div(left, p->step_units));
+        *stop = s->begin + min_of(ceil_div(part, GEMM_LINE) * GEMM_LINE, p->step_units);
+        s->n = 1, s->end = stop, s->merges = no_merge;
+        depth++;
+    }
+    s->depth_after = depth;
+    return 1;
+}
+
+/* One step of the tiles [tile, tile_end), over the panels [first, end). */
+static void run_step(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile_end, int64_t end, const float *b)
+{
+    const int64_t cols = p->tiles->cols, beside = p->tiles->panel_cols;
+    for (int64_t col = w->first * GEMM_COLS; col < min_of(end * GEMM_COLS, p->n); col += cols) {
+        const int64_t from = col - w->first * GEMM_COLS;
+        for (int64_t t = w->chunk; t < tile_end; t++)
+            run_tile(p, s, w, t, col, b + from / beside * beside * p->n_units + from % beside);
+    }
+}
+
+static void run_task(void *arg, int64_t task, int thread)
+{
+    const struct product *p = arg;
+    int64_t group = task / p->parts, part = task % p->parts, panel_floats = p->n_units * GEMM_COLS;
+    int64_t first = group * p->group, end = min_of(first + p->group, ceil_div(p->n, GEMM_COLS));
+    int64_t n_tiles = p->tile_end - p->tile;
+    int64_t tile = p->tile + n_tiles * part / p->parts, tile_end = p->tile + n_tiles * (part + 1) / p->parts;
+    const float *b = p->panels ? p->panels + first * panel_floats : pack_group(p, first, end, thread);
+    int64_t chunk = CHUNK_ROWS / p->rows;
+    for (; tile < tile_end; tile += chunk) {
+        const struct place w = { tile, first, thread };
+        struct gemm_sum s = { .depth_after = p->sum.depth_before };
+        int64_t stop = 0;
+        for (int leaf = 0; next_step(p, &s, &leaf, &stop);)
+            run_step(p, &s, &w, min_of(tile + chunk, tile_end), end, b);
+    }
+}
+
+/* ---- the product ------------------------------------------------------------------------------------------------------ */
+
+/* Short leaves end often: lower tiles, which keep half of their sums in registers, then gain more than they lose by reading a panel
+ * twice as often. One tile of few rows reads a panel once, from memory; columns are not packed well 7 at a time. */
+static int tile_rows(const struct product *p)
+{
+    const struct gemm_tiles *t = p->tiles;
+    int short_leaves = p->sum.n > 1 && p->n_units <= SHORT_LEAF * p->sum.n;
+    return t->rows_held && short_leaves && p->layout == GEMM_LINES && p->m > t->rows ? t->rows_held : t->rows;
+}
+
+/* Rows of A that are packed at a time, about. */
+static int64_t rows_packed(const struct product *p)
+{
+    int64_t row_bytes = 4 * (p->a_row + 1), rows = A_BYTES / row_bytes;
+    return rows > A_ROWS ? rows : min_of(A_BYTES_MOST / row_bytes, A_ROWS);
+}
+
+static void split(struct product *p, int n_threads)
+{
+    int64_t n_panels = ceil_div(p->n, GEMM_COLS), panel_bytes = p->n_units * GEMM_COLS * 4;
+    int64_t tasks = n_threads == 1 ? 1 : (int64_t)n_threads * TASKS_A_THREAD;
+    p->rows = tile_rows(p);
+    p->n_tiles = ceil_div(p->m, p->rows);
+    p->low = p->m / p->n_tiles, p->n_high = p->m % p->n_tiles;
+    p->step_units = p->n_tiles >= STEP_TILES && p->n_units > STEP_UNITS ? p->tiles->step_units : 0;
+    p->group = ceil_div(n_panels, tasks);
+    if (p->step_units)
+        p->group = min_of(p->group, STEP_COLS / GEMM_COLS);
+    if (!p->panels && panel_bytes > 0 && p->group > 1)
+        p->group = min_of(p->group, 1 + GROUP_BYTES / panel_bytes);
+    p->n_groups = ceil_div(n_panels, p->group);
+    p->block = n_threads == 1 && p->panels ? CHUNK_ROWS / p->rows : 1 + rows_packed(p) / p->rows;
+    p->block = min_of(p->block, p->n_tiles);
+    p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));      /* a part packs its panels again: not too small */
+}
+
+/* Left to the allowance that plans add (a quarter, model/train.c): rooms of steps, of which a thread has few levels, each under 112 / 2048 of the panels
+ * that it packs where products go by steps at all; and bf16 rows that a class widens as it packs them: as many bytes, of fewer rows. */
+void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads, size_t bytes[2])
+{
+    static const struct gemm_tiles tiles = { .rows = 8, .cols = GEMM_COLS };
+    struct product p = { .tiles = &tiles, .layout = op == PRODUCT_DW ? GEMM_COLUMNS : GEMM_LINES, .dt = dt, .m = m, .n = n, .n_units = gemm_units(dt, k),
+                         .panels = op == PRODUCT_LINEAR ? &(float){ 0 } : NULL, .sum.n = 1 };
+    p.a_row = ceil_div(p.n_units, GEMM_LINE) * GEMM_LINE;
+    split(&p, threads);
+    size_t a = (size_t)(min_of(m, p.block * p.rows) * p.a_row) * 4, b = p.panels ? 0 : (size_t)(threads * p.group * p.n_units * GEMM_COLS) * 4;
+    bytes[0] = a > bytes[0] ? a : bytes[0];
+    bytes[1] = b > bytes[1] ? b : bytes[1];
+}
+
+/* Without memory for the operands the sums become NaN: nothing may go on with numbers that were not computed. */
+static void poison(const struct product *p)
+{
+    for (int e = p->sum.depth_kept; e < p->sum.depth_after; e++)
+        for (int64_t i = 0; i < p->m; i++)
+            for (int64_t j = 0; j < p->n; j++)
+                p->level[e][i * p->ld + j] = __builtin_nanf("");
+}
+
+/* One row in lines is the row itself, in fp32: nothing to pack. */
+static int is_packed(const struct product *p)
+{
+    return p->m == 1 && p->layout == GEMM_LINES && p->dt == DT_F32 && p->n_src == 1;
+}
+
+/* Takes scratch for packed A and n_rows row pointers, and for the groups of panels. */
+static int take_scratch(struct dev *d, struct product *p, int64_t n_a_rows, int64_t n_b_rows)
+{
+    int64_t a_tile_rows = min_of(p->m, p->block * p->rows);
+    size_t a_bytes = ((size_t)(a_tile_rows * p->a_row) * 4 + 63) / 64 * 64;
+    size_t pointers = (size_t)(n_a_rows + n_b_rows) * sizeof(char *);
+    char *base = dev_scratch(d, 0, a_bytes + pointers + 64);
+    p->a = (float *)(void *)base;
+    if (!base)
+        return 0;
+    p->a_rows = (const char **)(void *)(base + a_bytes);
+    p->b_rows = p->a_rows + n_a_rows;
+    return 1;
+}
+
+/* The same for what each thread has of its own: the groups that it packs, and what steps leave. */
+static int take_own(struct dev *d, struct product *p)
+{
+    const int64_t n_threads = pool_threads(d->pool), own = p->panels ? 0 : p->group * p->n_units * GEMM_COLS;
+    const int64_t room = p->n_rooms * CHUNK_ROWS * p->room_ld;
+    if (own + room == 0)
+        return 1;
+    p->buffers = dev_scratch(d, 1, (size_t)(n_threads * (own + room)) * 4 + 64);
+    p->rooms = p->buffers + n_threads * own;
+    return p->buffers != NULL;
+}
+
+/* Levels that steps need besides those of the output. */
+static int count_rooms(const struct product *p)
+{
+    struct gemm_sum s = { .depth_after = p->sum.depth_before };
+    int64_t stop = 0;
+    int most = p->n_levels;
+    for (int leaf = 0; next_step(p, &s, &leaf, &stop);)
+        most = s.depth_after > most ? s.depth_after : most;
+    return most - p->n_levels;
+}
+
+/* Fills what follows from the rest, and takes scratch. 0: nothing to do, or no memory. */
+static int product_open(struct dev *d, struct product *p, int64_t n_a_rows, int64_t n_b_rows)
+{
+    if (p->m <= 0 || p->n <= 0 || p->sum.n <= 0)
+        return 0;
+    if (p->tiles->few && p->m <= p->tiles->few->rows)
+        p->tiles = p->tiles->few;
+    p->n_units = p->sum.end[p->sum.n - 1];
+    p->n_levels = p->sum.depth_before > p->sum.depth_after ? p->sum.depth_before : p->sum.depth_after;
+    p->a_row = p->n_units * p->tiles->a_floats;
+    if (p->layout == GEMM_LINES)
+        p->a_row = ceil_div(p->a_row, GEMM_LINE) * GEMM_LINE;
+    split(p, pool_threads(d->pool));
+    p->room_ld = p->group * GEMM_COLS;
+    p->n_rooms = p->step_units ? count_rooms(p) : 0;
+    if (take_scratch(d, p, n_a_rows, n_b_rows) && take_own(d, p))
+        return 1;
+    poison(p);
+    return 0;
+}
+
+static void product_run(struct dev *d, struct product *p)
+{
+    for (p->tile = 0; p->tile < p->n_tiles; p->tile = p->tile_end) {
+        p->tile_end = min_of(p->tile + p->block, p->n_tiles);
+        int64_t n = p->tile_end - p->tile;
+        if (is_packed(p))
+            p->a = p->src[0].p;
+        else if (p->layout == GEMM_COLUMNS)
+            pool_run(d->pool, ceil_div(n, PIECES), pack_tiles, p);
+        else if (p->m * p->n_units > SMALL_UNITS)
+            pool_run(d->pool, n, pack_lines, p);
+        else
+            for (int64_t i = 0; i < n; i++)
+                pack_lines(p, i, 0);
+        pool_run(d->pool, p->n_groups * p->parts, run_task, p);
+    }
+}
+
+void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x, const struct panels *w)
+{
+    float *level[1] = { y.p };
+    struct product p = { .tiles = tiles[w->dt], .layout = GEMM_LINES, .dt = w->dt, .m = x.rows, .n = w->n, .panels = w->p,
+                         .n_src = 1, .src = &x, .leaves = &w->leaves, .level = level, .ld = y.ld };
+    struct few_leaves room;
+    sum_of_leaves(&p.sum, &room, w->dt, 1, &w->leaves);
+    if (product_open(d, &p, 0, 0))
+        product_run(d, &p);
+}
+
+/* Rows of the contraction of linear_dx, in its order: leaf by leaf, segment by segment. */
+static void segment_rows(const char **rows, int n_w, const struct mat *w, const struct leaves *l, int n_leaves)
+{
+    for (int g = 0; g < n_leaves; g++)
+        for (int i = 0; i < n_w; i++) {
+            int from = ALTERED("gemm_dx_segments") ? n_w - 1 - i : i;
+            int64_t begin = g ? l[from].end[g - 1] : 0, end = n_leaves == 1 ? w[from].rows : l[from].end[g];
+            for (int64_t r = begin; r < end; r++)
+                *rows++ = (const char *)w[from].p + r * w[from].ld * (int64_t)dtype_size(w[from].dt);
+        }
+}
+
+void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w, const struct mat *dy,
+                    const struct mat *w, const struct leaves *l)
+{
+    float *level[1] = { dx.p };
+    struct product p = { .tiles = tiles[dy->dt], .layout = GEMM_LINES, .dt = dy->dt, .m = dx.rows, .n = dx.cols, .n_src = n_w,
+                         .src = dy, .leaves = l, .level = level, .ld = dx.ld };
+    struct few_leaves room;
+    sum_of_leaves(&p.sum, &room, p.dt, n_w, l);
+    if (!product_open(d, &p, 0, p.sum.elem_end[p.sum.n - 1]))
+        return;
+    segment_rows(p.b_rows, n_w, w, l, p.sum.n);
+    product_run(d, &p);
+}
+
+static void token_rows(const char **rows, struct mat m, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        rows[i] = (const char *)m.p + i * m.ld * (int64_t)dtype_size(m.dt);
+}
+
+/* Leaf i: the tokens of sequence i. The arrays are in scratch. 0: no memory. */
+static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, const struct tree_acc *acc, int n_seq,
+                            int64_t seq_len)
+{
+    *s = (struct gemm_sum){ .n = n_seq, .elem_end = dev_scratch(d, 2, (size_t)n_seq * 17 + 64) };
+    if (!s->elem_end)
+        return 0;
+    s->end = s->elem_end + n_seq;
+    s->merges = (uint8_t *)(s->end + n_seq);
+    for (int i = 0; i < n_seq; i++)
+        s->elem_end[i] = (i + 1) * seq_len;
+    sum_open(s, dt, acc->n, acc->next, ALTERED("gemm_dw_tree"));
+    return 1;
+}
+
+void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc, int64_t ld, struct mat dy,
+                    struct mat x, int n_seq, int64_t seq_len)
+{
+    int64_t n_tokens = n_seq * seq_len;
+    struct product p = { .tiles = tiles[x.dt], .layout = GEMM_COLUMNS, .dt = x.dt, .m = dy.cols, .n = x.cols, .level = acc->level,
+                         .ld = ld };
+    if (n_seq <= 0)
+        return;
+    if (!sum_of_sequences(d, &p.sum, p.dt, acc, n_seq, seq_len)) {
+        p.sum.depth_after = 1;
+        poison(&p);
+        return;
+    }
+    if (!product_open(d, &p, n_tokens, n_tokens))
+        return;
+    token_rows(p.a_rows, dy, n_tokens);
+    token_rows(p.b_rows, x, n_tokens);
+    product_run(d, &p);
+}

@@ -1,3 +1,0 @@
-/* rows.c - the row ops in portable C. */
-#define ROWS_TABLE rows_portable
-#include "kernels/rows_text.h"

@@ -1,0 +1,133 @@
+/* chat.c - see chat.h. */
+#include "serve/api/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "serve/api/prompt_limit.h"
+#include "serve/api/json_out.h"
+#include "text/template.h"
+
+#define BAD 400
+#define MESSAGES_MAX 65536
+
+/* A list of text parts as one text, a line each (what templates that know texts only expect). NULL: *f says why. */
+static json_t *join_parts(const json_t *parts, size_t i, struct fault *f)
+{
+    struct out text = { 0 };
+    json_t *joined = NULL, *part;
+    size_t k;
+    json_array_foreach(parts, k, part) {
+        const char *type = json_string_value(json_object_get(part, "type"));
+        const json_t *t = json_object_get(part, "text");
+        if (!type || strcmp(type, "text") || !json_is_string(t)) {
+            fault_set(f, BAD, "messages", "messages[%zu].content[%zu] must be {\"type\":\"text\",\"text\":…}: this model reads text only", i, k);
+            out_free(&text);
+            return NULL;
+        }
+        out_text(&text, k ? "\n" : "");
+        out_bytes(&text, json_string_value(t), json_string_length(t));
+    }
+    joined = text.failed ? NULL : json_stringn(text.p ? text.p : "", text.n);
+    if (!joined)
+        fault_set(f, 500, "messages", "no memory for the messages");
+    out_free(&text);
+    return joined;
+}
+
+/* A message as templates know it. */
+static json_t *read_message(const json_t *m, size_t i, struct fault *f)
+{
+    const json_t *content = json_object_get(m, "content");
+    if (!json_is_object(m) || !json_is_string(json_object_get(m, "role"))) {
+        fault_set(f, BAD, "messages", "messages[%zu] must be an object with a role and a content", i);
+        return NULL;
+    }
+    if (content && !json_is_null(content) && !json_is_string(content) && !json_is_array(content)) {
+        fault_set(f, BAD, "messages", "messages[%zu].content must be a text or a list of text parts", i);
+        return NULL;
+    }
+    json_t *copy = json_copy((json_t *)(uintptr_t)m), *joined = NULL;
+    if (!copy)
+        fault_set(f, 500, "messages", "no memory for the messages");
+    else if (json_is_array(content) && (!(joined = join_parts(content, i, f)) || json_object_set_new(copy, "content", joined) < 0)) {
+        json_decref(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
+static json_t *read_messages(const json_t *list, struct fault *f)
+{
+    size_t i;
+    json_t *m, *all;
+    if (!json_is_array(list) || !json_array_size(list) || json_array_size(list) > MESSAGES_MAX) {
+        fault_set(f, BAD, "messages", "messages must be a list of 1 to %d messages", MESSAGES_MAX);
+        return NULL;
+    }
+    all = json_array();
+    if (!all)
+        fault_set(f, 500, "messages", "no memory for the messages");
+    json_array_foreach(list, i, m) {
+        json_t *one = all ? read_message(m, i, f) : NULL;
+        if (!one || json_array_append_new(all, one) < 0) {
+            json_decref(all);
+            return NULL;
+        }
+    }
+    return all;
+}
+
+static int render(const struct service *sv, const json_t *messages, const json_t *user, const struct chat_options *o, struct rendered *r, struct fault *f)
+{
+    struct template_request q = { .messages = messages, .user = user, .trusted = sv->chat_tokens, .add_generation_prompt = o->add_generation,
+                                  .continue_final = o->continue_final };
+    struct err e;
+    int rc = template_render(sv->chat, &q, r, &e);
+    if (rc < 0)
+        return fault_set(f, rc == -ERR_MEMORY ? 500 : BAD, "messages", "%s", e.text);
+    return 0;
+}
+
+/* What a template is given beside the messages. Names that the server sets itself would be lost without a word. */
+static int check_user(const struct service *sv, const json_t *user, struct fault *f)
+{
+    static const char *const own[] = { "messages", "tools", "add_generation_prompt" };
+    if (user && !json_is_null(user) && !json_is_object(user))
+        return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs must be an object");
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
+        const json_t *v = json_object_get(user, own[i]);
+        if (v && !json_is_null(v) && !sv->lenient)
+            return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs.%s is not taken: %s is a field of the request", own[i], own[i]);
+    }
+    return 0;
+}
+
+int chat_encode(const struct service *sv, const json_t *body, const struct chat_options *o, int32_t **ids, int64_t *n, struct fault *f)
+{
+    const json_t *user = json_object_get(body, "chat_template_kwargs");
+    struct rendered r = { 0 };
+    struct err e;
+    size_t count = 0;
+    *ids = NULL;
+    if (!sv->tok || !sv->chat)
+        return fault_set(f, BAD, "messages", "this model has no %s: use /v1/completions", sv->tok ? "chat template" : "tokenizer");
+    if (check_user(sv, user, f) < 0)
+        return -1;
+    if (o->add_generation && o->continue_final)
+        return fault_set(f, BAD, "continue_final_message", "continue_final_message goes with add_generation_prompt false only");
+    json_t *messages = read_messages(json_object_get(body, "messages"), f);
+    if (!messages)
+        return -1;
+    int rc = render(sv, messages, json_is_object(user) ? user : NULL, o, &r, f);
+    json_decref(messages);
+    if (rc < 0)
+        return -1;
+    if (o->within_context && fits_context(sv, r.text, r.n, "messages", "the conversation", f) < 0) {
+        rendered_free(&r);
+        return -1;
+    }
+    rc = tokenizer_encode_marked(sv->tok, r.text, r.n, r.user, r.n_user, o->add_special, ids, &count, &e);
+    rendered_free(&r);
+    *n = (int64_t)count;
+    return rc < 0 ? fault_set(f, BAD, "messages", "%s", e.text) : 0;
+}

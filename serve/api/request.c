@@ -1,0 +1,295 @@
+/* request.c - see request.h. */
+#define _GNU_SOURCE          /* memmem */
+#include "serve/api/request.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/clock.h"
+#include "base/log.h"
+
+int fault_set(struct fault *f, int status, const char *param, const char *fmt, ...)
+{
+    va_list ap;
+    f->status = status;
+    snprintf(f->param, sizeof f->param, "%s", param ? param : "");
+    va_start(ap, fmt);
+    vsnprintf(f->text, sizeof f->text, fmt, ap);
+    va_end(ap);
+    return -1;
+}
+
+/* ---- names ---- */
+
+int request_may_be_named(const char *name)
+{
+    size_t n = strlen(name);
+    return n && n <= REQUEST_NAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:") == n;
+}
+
+void request_name(struct request *rq, const char *name)
+{
+    if (name != rq->name)
+        snprintf(rq->name, sizeof rq->name, "%s", name);
+    snprintf(rq->id, sizeof rq->id, "%s-%s", rq->chat ? "chatcmpl" : "cmpl", rq->name);
+}
+
+/* ---- life ---- */
+
+struct request *request_new(const struct service *sv)
+{
+    struct request *rq = calloc(1, sizeof *rq);
+    if (!rq)
+        return NULL;
+    pthread_mutex_init(&rq->lock, NULL);
+    rq->sv = sv;
+    rq->begin_s = clock_s();
+    rq->max_tokens = ANSWER_DEFAULT;
+    rq->n = 1;
+    rq->max_completion_tokens = rq->top_logprobs = -1;
+    rq->add_generation = 1;
+    rq->logprobs = rq->prompt_logprobs = rq->tops = -1;
+    rq->add_special = rq->skip_special = 1;
+    rq->sampling = (struct sampling){ .temperature = 1, .top_p = 1, .repetition = 1 };
+    rq->refs = 1;
+    return rq;
+}
+
+static void choice_free(struct choice *c)
+{
+    free(c->ids);
+    free(c->logprob);
+    free(c->top);
+    free(c->rank);
+    tokenizer_stream_close(c->stream);
+    out_free(&c->text);
+}
+
+void request_drop(struct request *rq)
+{
+    if (!rq || atomic_fetch_sub(&rq->refs, 1) != 1)
+        return;
+    for (int i = 0; rq->choice && i < rq->n_choices; i++)
+        choice_free(&rq->choice[i]);
+    for (int i = 0; rq->prompt && i < rq->n_prompts; i++) {
+        free(rq->prompt[i].ids);
+        free(rq->prompt[i].text);
+    }
+    for (int i = 0; rq->stop && i < rq->n_stop; i++)
+        free(rq->stop[i]);
+    free(rq->stop);
+    free(rq->salt);
+    free(rq->stop_ids);
+    free(rq->sampling.bias);
+    free(rq->prompt);
+    free(rq->choice);
+    out_free(&rq->ready);
+    out_free(&rq->whole);
+    pthread_mutex_destroy(&rq->lock);
+    free(rq);
+}
+
+int choice_scores_prompt(const struct choice *c) { return (c->rq->echo && c->rq->logprobs >= 0) || c->rq->prompt_logprobs >= 0; }
+
+static int grow(void *array, int64_t n, size_t each)
+{
+    void **p = array, *q = realloc(*p, (size_t)n * each);
+    if (!q)
+        return -1;
+    *p = q;
+    return 0;
+}
+
+/* Room for n tokens. */
+static int choice_room(struct choice *c, int64_t n)
+{
+    int64_t tops = c->rq->tops;
+    if (n <= c->cap)
+        return 0;
+    int64_t cap = n + n / 2 + 16;
+    if (grow(&c->ids, cap, sizeof *c->ids) < 0 || (tops >= 0 && grow(&c->logprob, cap, sizeof *c->logprob) < 0) ||
+        (tops > 0 && grow(&c->top, cap * tops, sizeof *c->top) < 0) || (c->rq->prompt_logprobs >= 0 && grow(&c->rank, cap, sizeof *c->rank) < 0))
+        return -1;
+    c->cap = cap;
+    return 0;
+}
+
+/* What the scheduler has to run. Only scored: the last token predicts nothing that anybody asked for. */
+static void choice_open_seq(struct choice *c)
+{
+    int scores = choice_scores_prompt(c);
+    c->seq.owner = c;
+    c->seq.salt = c->rq->salt;
+    c->seq.priority = c->rq->priority;
+    if (c->rq->max_tokens > 0) {
+        c->seq.n_ids = c->n_ids;
+        c->seq.first_want = scores ? 0 : c->n_ids - 1;
+    } else {
+        c->seq.n_ids = scores ? c->n_ids - 1 : 0;
+        c->seq.first_want = 0;
+    }
+    c->finish = c->seq.n_ids ? FINISH_NONE : FINISH_LENGTH;
+}
+
+int request_open_choices(struct request *rq)
+{
+    struct err e;
+    int n = rq->n_prompts * (int)rq->n;
+    rq->tops = rq->logprobs > rq->prompt_logprobs ? rq->logprobs : rq->prompt_logprobs;
+    rq->choice = calloc((size_t)n, sizeof *rq->choice);
+    if (!rq->choice)
+        return -1;
+    rq->n_choices = n;
+    for (int i = 0; i < n; i++) {
+        struct choice *c = &rq->choice[i];
+        c->rq = rq;
+        c->index = i;
+        c->k = i % (int)rq->n;
+        c->prompt = &rq->prompt[i / (int)rq->n];
+        c->stop_id = -1;
+        if (choice_room(c, c->prompt->n + (rq->max_tokens < 64 ? rq->max_tokens : 64)) < 0)
+            return -1;
+        memcpy(c->ids, c->prompt->ids, sizeof *c->ids * (size_t)c->prompt->n);
+        c->n_ids = c->prompt->n;
+        if (rq->sv->tok && tokenizer_stream_open(&c->stream, rq->sv->tok, rq->skip_special, &e) < 0)
+            return -1;
+        if (!rq->echo)
+            c->sent_ids = c->n_ids;
+        choice_open_seq(c);
+        rq->n_open += c->finish == FINISH_NONE;
+    }
+    return 0;
+}
+
+/* ---- tokens ---- */
+
+static void set_logprob(struct choice *c, int64_t i, float logprob, const struct top_entry *top)
+{
+    int64_t n = c->rq->tops;
+    if (n < 0)
+        return;
+    c->logprob[i] = logprob;
+    if (n)
+        memcpy(c->top + i * n, top, sizeof *top * (size_t)n);
+}
+
+void choice_score(struct choice *c, int64_t i, float logprob, const struct top_entry *top, int64_t rank)
+{
+    set_logprob(c, i, logprob, top);
+    if (c->rank)
+        c->rank[i] = (int32_t)rank;
+}
+
+static int is_end(const struct choice *c, int32_t id)
+{
+    const struct request *rq = c->rq;
+    for (int i = 0; !rq->ignore_eos && i < rq->sv->n_eos; i++)
+        if (rq->sv->eos[i] == id)
+            return 1;
+    for (int i = 0; i < rq->n_stop_ids; i++)
+        if (rq->stop_ids[i] == id)
+            return 1;
+    return 0;
+}
+
+/* The first stop string in text, looking at what may have become complete since it was `old` bytes long: cuts it off. */
+static int cut_at_stop(struct choice *c, size_t old)
+{
+    const struct request *rq = c->rq;
+    size_t best = SIZE_MAX;
+    for (int i = 0; i < rq->n_stop; i++) {
+        size_t len = strlen(rq->stop[i]), from = old > len - 1 ? old - (len - 1) : 0;
+        from = from < c->no_stop ? c->no_stop : from;
+        const char *at = c->text.n > from ? memmem(c->text.p + from, c->text.n - from, rq->stop[i], len) : NULL;
+        if (at && (size_t)(at - c->text.p) < best) {
+            best = (size_t)(at - c->text.p);
+            c->stop_text = rq->stop[i];
+        }
+    }
+    if (best == SIZE_MAX)
+        return 0;
+    c->text.n = best;
+    c->text.p[best] = 0;
+    return 1;
+}
+
+/* The text grows by what is certain now; at the end also by what a cut character leaves. 1: a stop string ended it. */
+static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
+{
+    const char *piece;
+    size_t n, old = c->text.n;
+    struct err e;
+    if (!c->stream)
+        return 0;
+    if (id >= 0) {
+        if (tokenizer_stream_feed(c->stream, id, &piece, &n, &e) < 0)
+            return fault_set(f, 500, NULL, "%s", e.text);
+        out_bytes(&c->text, piece, n);
+    }
+    if (last) {
+        if (tokenizer_stream_finish(c->stream, &piece, &n, &e) < 0)
+            return fault_set(f, 500, NULL, "%s", e.text);
+        out_bytes(&c->text, piece, n);
+    }
+    if (c->text.failed)
+        return fault_set(f, 500, NULL, "no memory for the text");
+    if (c->n_ids - c->prompt->n >= c->rq->sampling.min_tokens)
+        return cut_at_stop(c, old);
+    c->no_stop = c->text.n;
+    return 0;
+}
+
+int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_entry *top, struct fault *f)
+{
+    int end = is_end(c, id), stopped;
+    if (choice_room(c, c->n_ids + 1) < 0)
+        return fault_set(f, 500, NULL, "no memory for %lld tokens", (long long)c->n_ids + 1);
+    c->ids[c->n_ids] = id;
+    set_logprob(c, c->n_ids, logprob, top);
+    c->n_ids++;
+    c->seq.n_ids = c->n_ids;
+    int full = c->n_ids - c->prompt->n >= c->rq->max_tokens;
+    stopped = add_text(c, end ? -1 : id, end || full, f);
+    if (stopped < 0)
+        return -1;
+    c->finish = end || stopped ? FINISH_STOP : full ? FINISH_LENGTH : FINISH_NONE;
+    if (end && !stopped)
+        c->stop_id = id;
+    return 0;
+}
+
+size_t choice_safe_text(const struct choice *c)
+{
+    const struct request *rq = c->rq;
+    size_t held = 0;
+    if (c->finish != FINISH_NONE)
+        return c->text.n;
+    for (int i = 0; i < rq->n_stop; i++) {
+        size_t len = strlen(rq->stop[i]), k = len - 1 < c->text.n ? len - 1 : c->text.n;
+        while (k > held && memcmp(c->text.p + c->text.n - k, rq->stop[i], k))
+            k--;
+        held = k > held ? k : held;
+    }
+    return c->text.n - held;
+}
+
+/* ---- state ---- */
+
+static void change(struct request *rq, const struct fault *f, int done)
+{
+    pthread_mutex_lock(&rq->lock);
+    if (!rq->done) {
+        if (f)
+            rq->fault = *f;
+        rq->begun |= !f;
+        rq->done |= done;
+        if (rq->wake)
+            rq->wake(rq);
+    }
+    pthread_mutex_unlock(&rq->lock);
+}
+
+void request_begin(struct request *rq) { change(rq, NULL, 0); }
+void request_finish(struct request *rq) { change(rq, NULL, 1); }
+void request_fail(struct request *rq, const struct fault *f) { change(rq, f, 1); }

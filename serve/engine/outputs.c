@@ -1,0 +1,238 @@
+/* outputs.c - see emit.h. */
+#include "serve/engine/outputs.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include "serve/metrics.h"
+#include "serve/api/openai.h"
+
+#define EACH (LOGPROBS_MAX + 1)
+
+int emit_open(struct emit *m, struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
+{
+    size_t n = (size_t)(max_rows * EACH);
+    memset(m, 0, sizeof *m);
+    m->cap = max_rows;
+    m->row = calloc((size_t)max_rows, sizeof *m->row);
+    m->pick = calloc(n, sizeof(float));
+    m->max = calloc(n, sizeof(float));
+    m->sum = calloc(n, sizeof(float));
+    m->logprob = calloc(n, sizeof(float));
+    if (dev->memory) {
+        m->dev = dev;
+        m->seen = malloc(sizeof(float) * (size_t)(max_rows * (vocab + 2)));
+        m->there = dev_alloc(dev, MEM_WORK, sizeof *m->there * (size_t)max_rows);
+        m->best = calloc((size_t)max_rows, sizeof *m->best);
+    }
+    if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob || (dev->memory && (!m->seen || !m->there || !m->best)))
+        return err_set(e, ERR_MEMORY, "no memory for the log-probs of %lld rows: lower --max-batch or --prefill-chunk", (long long)max_rows);
+    return 0;
+}
+
+void emit_close(struct emit *m)
+{
+    free(m->row);
+    free(m->pick);
+    free(m->max);
+    free(m->sum);
+    free(m->logprob);
+    free(m->seen);
+    free(m->best);
+    if (m->there)
+        dev_free(m->dev, m->there);
+    memset(m, 0, sizeof *m);
+}
+
+static int is_greedy(const struct choice *c)
+{
+    const struct sampling *how = &c->rq->sampling;
+    return how->temperature == 0 && c->rq->tops <= 0 && !sampling_adjusts(how, &(struct history){ c->ids, c->prompt->n, c->n_ids });
+}
+
+void emit_expect(struct emit *m, const struct sched *s)
+{
+    m->n = 0;
+    for (int i = 0; i < s->n_items; i++) {
+        const struct sched_item *it = &s->item[i];
+        for (int64_t r = it->skip_want; r < it->n_rows; r++) {
+            struct choice *c = it->seq->owner;
+            int64_t pos = it->pos + r;
+            m->row[m->n++] = (struct emit_row){ .c = c, .pos = pos, .samples = pos + 1 == c->n_ids, .greedy = pos + 1 == c->n_ids && is_greedy(c) };
+        }
+    }
+}
+
+/* ---- a row: parallel over rows ---- */
+
+struct row_job { struct emit *m; const struct head_out *head; int64_t vocab; };
+
+static int32_t next_token(const struct emit_row *r, const float *logits, int64_t vocab, float max)
+{
+    const struct choice *c = r->c;
+    const struct request *rq = c->rq;
+    struct history h = { c->ids, c->prompt->n, c->n_ids };
+    struct ends ends = { rq->sv->eos, rq->stop_ids, rq->sv->n_eos, rq->n_stop_ids };
+    if (!isfinite(max) || !sampling_adjusts(&rq->sampling, &h))
+        return sample_token(&rq->sampling, c->k, r->pos + 1, logits, vocab, max);
+    return sample_adjusted(&rq->sampling, c->k, &h, &ends, logits, vocab);
+}
+
+static void do_row(void *arg, int64_t i, int thread)
+{
+    struct row_job *j = arg;
+    struct emit_row *r = &j->m->row[i];
+    const struct request *rq = r->c->rq;
+    const float *logits = j->head->logits + i * j->vocab;
+    (void)thread;
+    if (j->m->seen && r->greedy) {
+        r->id = isfinite(j->head->max[i]) ? j->m->best[i] : -1;
+        return;
+    }
+    r->id = r->samples ? next_token(r, logits, j->vocab, j->head->max[i]) : r->c->ids[r->pos + 1];
+    r->rank = !r->samples && rq->prompt_logprobs >= 0 ? token_rank(logits, j->vocab, r->id) : 0;
+    if (rq->tops > 0)
+        top_tokens(logits, j->vocab, (int)rq->tops, r->top);
+}
+
+/* Log-probs of the chosen ids and the top ones of all rows: one call, the same arithmetic as the trainer's. */
+static void find_logprobs(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+{
+    int64_t n = 0;
+    for (int64_t i = 0; i < m->n; i++) {
+        const struct emit_row *r = &m->row[i];
+        const float *logits = head->logits + i * vocab;
+        for (int64_t j = 0; j <= r->c->rq->tops; j++, n++) {
+            int32_t id = j < r->c->rq->tops ? r->top[j] : r->id;
+            m->pick[n] = id < 0 ? 0 : r->greedy ? head->max[i] : logits[id];
+            m->max[n] = head->max[i];
+            m->sum[n] = head->sum[i];
+        }
+    }
+    if (n)
+        KERNEL(dev->host, ce_logprob, m->logprob, m->pick, m->max, m->sum, n);
+}
+
+/* ---- events ---- */
+
+static void push_event(struct choice *c)
+{
+    struct request *rq = c->rq;
+    pthread_mutex_lock(&rq->lock);
+    openai_event(&rq->ready, c, choice_safe_text(c));
+    pthread_mutex_unlock(&rq->lock);
+}
+
+void emit_end(struct request *rq)
+{
+    struct fault none = { .status = 500, .text = "no memory for the answer" };
+    for (int i = 0; i < rq->n_choices; i++)
+        rq->n_generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
+    if (rq->stream && !rq->fault.status) {
+        for (int i = 0; i < rq->n_choices && !rq->n_open; i++)
+            if (!rq->choice[i].told)               /* it needed no step */
+                push_event(&rq->choice[i]);
+        pthread_mutex_lock(&rq->lock);
+        if (rq->include_usage)
+            openai_usage_event(&rq->ready, rq);
+        out_text(&rq->ready, "data: [DONE]\n\n");
+        pthread_mutex_unlock(&rq->lock);
+    }
+    if (rq->ready.failed)
+        request_fail(rq, &none);
+    else
+        request_finish(rq);
+}
+
+static void count_token(struct choice *c, double now_s)
+{
+    struct metrics *m = c->rq->sv->metrics;
+    metric_add(m, COUNT_GENERATED, 1);
+    if (c->first_s)
+        metric_observe(m, HIST_ITL, now_s - c->last_s);
+    else
+        metric_observe(m, HIST_TTFT, now_s - c->rq->begin_s);
+    c->first_s = c->first_s ? c->first_s : now_s;
+    c->last_s = now_s;
+}
+
+static void give_row(struct emit_row *r, const float *logprob, double now_s)
+{
+    struct choice *c = r->c;
+    struct request *rq = c->rq;
+    struct top_entry top[LOGPROBS_MAX];
+    struct fault f = { 0 };
+    int64_t n = rq->tops < 0 ? 0 : rq->tops;
+    if (rq->done)
+        return;
+    for (int64_t j = 0; j < n; j++)
+        top[j] = (struct top_entry){ r->top[j], logprob[j] };
+    if (r->id < 0) {
+        fault_set(&f, 500, NULL, r->id == -2 ? "no memory for sampling" : "the model gives a NaN at position %lld: is the checkpoint whole", (long long)r->pos + 1);
+        request_fail(rq, &f);
+        return;
+    }
+    if (!r->samples) {
+        choice_score(c, r->pos + 1, logprob[n], top, r->rank);
+        c->finish = rq->max_tokens == 0 && r->pos + 2 == c->n_ids ? FINISH_LENGTH : FINISH_NONE;
+    } else if (choice_accept(c, r->id, logprob[n], top, &f) < 0) {
+        request_fail(rq, &f);
+        return;
+    }
+    if (r->samples)
+        count_token(c, now_s);
+    if (c->finish != FINISH_NONE)
+        rq->n_open--;
+    if (rq->stream && (r->samples || c->finish != FINISH_NONE)) {
+        push_event(c);
+        request_begin(rq);
+    }
+}
+
+/* The most likely tokens of all rows, found on the device. */
+static void find_best(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+{
+    const struct mat logits = mat_of((void *)(uintptr_t)head->logits, DT_F32, m->n, vocab, vocab);
+    KERNEL(dev, ce_first, m->there, logits, head->max);
+    dev_read(dev, m->best, m->there, (size_t)m->n * sizeof *m->best);
+}
+
+/* A step's logits where the host can read them: those that are looked at, for a row of a large vocabulary takes as long as a small model's step. */
+static struct head_out on_host(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+{
+    size_t n = (size_t)m->n;
+    if (!m->seen)
+        return *head;
+    float *logits = m->seen, *max = logits + n * (size_t)vocab, *sum = max + n;
+    for (int64_t i = 0, end; i < m->n; i = end + 1) {
+        for (end = i; end < m->n && !m->row[end].greedy; end++)
+            ;
+        if (end > i)
+            dev_read(dev, logits + i * vocab, head->logits + i * vocab, (size_t)((end - i) * vocab) * sizeof *logits);
+    }
+    for (int64_t i = 0; i < m->n; i++)
+        if (m->row[i].greedy) {
+            find_best(m, dev, head, vocab);
+            break;
+        }
+    dev_read(dev, max, head->max, n * sizeof *max);
+    dev_read(dev, sum, head->sum, n * sizeof *sum);
+    return (struct head_out){ logits, max, sum };
+}
+
+void emit_tokens(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+{
+    struct head_out here;
+    struct row_job job = { m, &here, vocab };
+    int64_t at = 0;
+    if (!m->n)
+        return;
+    here = on_host(m, dev, head, vocab);
+    pool_run(dev->pool, m->n, do_row, &job);
+    find_logprobs(m, dev, &here, vocab);
+    for (int64_t i = 0; i < m->n; i++) {
+        int64_t n = m->row[i].c->rq->tops;
+        give_row(&m->row[i], m->logprob + at, m->now_s);
+        at += n + 1;
+    }
+}

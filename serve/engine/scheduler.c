@@ -1,0 +1,345 @@
+/* scheduler.c - see scheduler.h. */
+#include "serve/engine/scheduler.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lists ---- */
+
+static void list_remove(struct seq_list *l, struct seq *q)
+{
+    *(q->prev ? &q->prev->next : &l->first) = q->next;
+    *(q->next ? &q->next->prev : &l->last) = q->prev;
+    q->prev = q->next = NULL;
+    l->n--;
+}
+
+/* Does a come behind b? */
+static int behind(const struct seq *a, const struct seq *b)
+{
+    return a->priority != b->priority ? a->priority > b->priority : a->arrival > b->arrival;
+}
+
+/* In order, so that a sequence that was preempted keeps its place. */
+static void list_insert(struct seq_list *l, struct seq *q)
+{
+    struct seq *before = l->last;
+    while (before && behind(before, q))
+        before = before->prev;
+    q->prev = before;
+    q->next = before ? before->next : l->first;
+    *(q->prev ? &q->prev->next : &l->first) = q;
+    *(q->next ? &q->next->prev : &l->last) = q;
+    l->n++;
+}
+
+/* ---- life ---- */
+
+int sched_open(struct sched *s, const struct sched_limits *lim, int32_t n_pages, struct err *e)
+{
+    memset(s, 0, sizeof *s);
+    s->lim = *lim;
+    s->item = calloc((size_t)lim->max_seqs, sizeof *s->item);
+    if (!s->item)
+        return err_set(e, ERR_MEMORY, "no memory for %d sequences: lower --max-batch", lim->max_seqs);
+    return page_list_open(&s->pages, n_pages, e);
+}
+
+int sched_open_prefix(struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e)
+{
+    int rc = prefix_open(&s->prefix, s->pages.n_pages, e);
+    if (rc < 0)
+        return rc;
+    s->ids_of = ids_of;
+    s->pages.prefix = &s->prefix;
+    return 0;
+}
+
+static void give_pages(struct sched *s, struct seq *q)
+{
+    while (q->n_pages > q->n_behind)
+        page_give(&s->pages, q->page[--q->n_pages]);
+    q->n_pages = q->n_behind = q->n_kv = q->n_chained = 0;
+    q->chain = 0;
+}
+
+void sched_close(struct sched *s)
+{
+    for (struct seq_list *l = &s->waiting; l; l = l == &s->waiting ? &s->running : NULL)
+        while (l->first)
+            sched_remove(s, l->first);
+    page_list_close(&s->pages);
+    prefix_close(&s->prefix);
+    free(s->item);
+    memset(s, 0, sizeof *s);
+}
+
+void sched_add(struct sched *s, struct seq *q)
+{
+    q->arrival = s->arrivals++;
+    q->running = 0;
+    q->n_kv = 0;
+    list_insert(&s->waiting, q);
+}
+
+void sched_remove(struct sched *s, struct seq *q)
+{
+    list_remove(q->running ? &s->running : &s->waiting, q);
+    give_pages(s, q);
+    free(q->page);
+    q->page = NULL;
+    q->cap_pages = 0;
+    q->running = 0;
+}
+
+/* ---- pages ---- */
+
+static void preempt(struct sched *s, struct seq *q)
+{
+    list_remove(&s->running, q);
+    give_pages(s, q);
+    q->running = 0;
+    list_insert(&s->waiting, q);
+    s->n_preempted++;
+}
+
+/* No row to come sees anything of these pages. */
+static void give_behind(struct sched *s, struct seq *q)
+{
+    int64_t first = s->lim.window > 0 && q->n_kv >= s->lim.window ? (q->n_kv - s->lim.window + 1) / KV_PAGE : 0;
+    for (; q->n_behind < first && q->n_behind < q->n_pages; q->n_behind++) {
+        page_give(&s->pages, q->page[q->n_behind]);
+        q->page[q->n_behind] = -1;
+    }
+}
+
+/* Pages that q holds at most on its way through its tokens. */
+static int64_t most_pages(const struct sched *s, const struct seq *q)
+{
+    return kv_pages_most(q->n_ids, s->lim.window, s->lim.chunk);
+}
+
+static int list_room(struct seq *q, int64_t n, struct err *e)
+{
+    if (n <= q->cap_pages)
+        return 0;
+    int64_t cap = n + n / 2 + 4;
+    int32_t *p = realloc(q->page, sizeof *p * (size_t)cap);
+    if (!p)
+        return err_set(e, ERR_MEMORY, "no memory for a list of %lld pages", (long long)cap);
+    q->page = p;
+    q->cap_pages = cap;
+    return 0;
+}
+
+/* Pages for positions 0 .. upto - 1 of q, taken from later sequences that are not in this step when none is free. Returns the
+ * positions that q has pages for (upto, or less). */
+static int64_t take_pages(struct sched *s, struct seq *q, int64_t upto, struct err *e)
+{
+    int rc = list_room(q, kv_pages_for(upto), e);
+    if (rc < 0)
+        return rc;
+    while (q->n_pages < kv_pages_for(upto)) {
+        int32_t page = page_take(&s->pages);
+        if (page >= 0) {
+            q->page[q->n_pages++] = page;
+            continue;
+        }
+        struct seq *victim = s->running.last;
+        while (victim && victim->step_rows)
+            victim = victim->prev;
+        if (!victim || !behind(victim, q))
+            break;
+        preempt(s, victim);
+    }
+    int64_t have = q->n_pages * KV_PAGE;
+    return have < upto ? have : upto;
+}
+
+/* ---- the plan ---- */
+
+struct budget { int64_t chunk, wants; };
+
+/* Rows of q, at most n, whose logits fit into the budget. */
+static int64_t rows_within_wants(const struct seq *q, int64_t n, int64_t wants)
+{
+    int64_t skip = q->first_want > q->n_kv ? q->first_want - q->n_kv : 0;
+    return n - skip > wants ? skip + wants : n;
+}
+
+/* Puts up to n rows of q into the plan. 1: done, 0: no room for it in this step. */
+static int plan_rows(struct sched *s, struct seq *q, int64_t n, struct budget *b, struct err *e)
+{
+    n = rows_within_wants(q, n, b->wants);
+    if (n <= 0)
+        return 0;
+    int64_t have = take_pages(s, q, q->n_kv + n, e);
+    if (have < 0)
+        return (int)have;
+    n = have - q->n_kv;
+    if (n <= 0)
+        return 0;
+    struct sched_item *it = &s->item[s->n_items++];
+    *it = (struct sched_item){ q, q->n_kv, n, q->first_want > q->n_kv ? q->first_want - q->n_kv : 0 };
+    if (it->skip_want > n)
+        it->skip_want = n;
+    b->wants -= n - it->skip_want;
+    q->step_rows = n;
+    return 1;
+}
+
+static int plan_decode(struct sched *s, struct budget *b, struct err *e)
+{
+    for (struct seq *q = s->running.first, *next; q; q = next) {
+        if (q->n_ids - q->n_kv == 1) {
+            int rc = plan_rows(s, q, 1, b, e);
+            if (rc < 0)
+                return rc;
+            next = q->next;                        /* read behind the call: it may have preempted the next one */
+            if (!rc)
+                preempt(s, q);                     /* the youngest that needs a page where none is left waits for one */
+        } else {
+            next = q->next;
+        }
+    }
+    return 0;
+}
+
+static int plan_prefill(struct sched *s, struct budget *b, struct err *e)
+{
+    for (struct seq *q = s->running.first; q && b->chunk > 0; q = q->next) {
+        int64_t left = q->n_ids - q->n_kv;
+        if (q->step_rows || left < 1)
+            continue;
+        int rc = plan_rows(s, q, left < b->chunk ? left : b->chunk, b, e);
+        if (rc < 0)
+            return rc;
+        b->chunk -= q->step_rows;
+    }
+    return 0;
+}
+
+/* Pages that running sequences will still take for the tokens they have. */
+static int64_t promised_pages(const struct sched *s)
+{
+    int64_t n = 0;
+    for (const struct seq *q = s->running.first; q; q = q->next) {
+        int64_t need = most_pages(s, q) - (q->n_pages - q->n_behind);
+        n += need > 0 ? need : 0;
+    }
+    return n;
+}
+
+/* Pages whose keys are there already. Rows that want logits are computed all the same, and one row always is. */
+static int look_up(struct sched *s, struct seq *q, struct err *e)
+{
+    int64_t most = q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want, max = most / KV_PAGE;
+    if (!s->ids_of)
+        return 0;
+    int rc = list_room(q, max, e);
+    if (rc < 0)
+        return rc;
+    q->n_pages = q->n_chained = prefix_match(&s->prefix, q->salt, s->ids_of(q), max, q->page, &q->chain);
+    q->n_kv = q->n_pages * KV_PAGE;
+    give_behind(s, q);
+    return 0;
+}
+
+static void count_found(struct sched *s, struct seq *q)
+{
+    if (q->admitted)
+        return;
+    q->admitted = 1;
+    q->n_cached = q->n_kv;
+    s->n_asked += s->ids_of ? q->n_ids : 0;
+    s->n_found += q->n_kv;
+}
+
+static int admit(struct sched *s, struct err *e)
+{
+    int64_t promised = promised_pages(s);
+    while (s->waiting.n && s->running.n < s->lim.max_seqs) {
+        struct seq *q = s->waiting.first;
+        int rc = look_up(s, q, e);
+        int64_t need = most_pages(s, q) - (q->n_pages - q->n_behind);
+        need = need > 0 ? need : 0;
+        if (rc < 0)
+            return rc;
+        if (s->running.n && promised + need > pages_free(&s->pages)) {
+            give_pages(s, q);
+            return 0;
+        }
+        count_found(s, q);
+        list_remove(&s->waiting, q);
+        q->running = 1;
+        list_insert(&s->running, q);
+        promised += need;
+    }
+    return 0;
+}
+
+/* The head of the queue has a higher priority than running sequences and does not fit beside them: the last of those make way. */
+static int make_way(struct sched *s, struct err *e)
+{
+    struct seq *q = s->waiting.first;
+    while (q && s->running.n && s->running.last->priority > q->priority) {
+        int rc = look_up(s, q, e);
+        if (rc < 0)
+            return rc;
+        int fits = s->running.n < s->lim.max_seqs && promised_pages(s) + most_pages(s, q) - (q->n_pages - q->n_behind) <= pages_free(&s->pages);
+        give_pages(s, q);
+        if (fits)
+            break;
+        preempt(s, s->running.last);
+    }
+    return 0;
+}
+
+int sched_plan(struct sched *s, struct err *e)
+{
+    struct budget b = { s->lim.chunk, s->lim.max_wants };
+    s->n_items = 0;
+    for (struct seq *q = s->running.first; q; q = q->next)
+        q->step_rows = 0;
+    int rc = make_way(s, e);
+    if (rc < 0)
+        return rc;
+    rc = plan_decode(s, &b, e);
+    if (rc < 0)
+        return rc;
+    rc = admit(s, e);
+    if (rc < 0)
+        return rc;
+    rc = plan_prefill(s, &b, e);
+    return rc < 0 ? rc : s->n_items;
+}
+
+/* Pages that are full now can be found by others. */
+static void share_pages(struct sched *s, struct seq *q)
+{
+    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->n_behind; q->n_chained++) {
+        uint64_t chain = prefix_add(&s->prefix, q->page[q->n_chained], q->chain, q->salt, s->ids_of(q) + q->n_chained * KV_PAGE);
+        if (!chain)                                /* no memory: this sequence is not shared */
+            return;
+        q->chain = chain;
+    }
+}
+
+void sched_done(struct sched *s)
+{
+    for (int i = 0; i < s->n_items; i++) {
+        struct sched_item *it = &s->item[i];
+        it->seq->n_kv = it->pos + it->n_rows;
+        if (it->seq->first_want < it->seq->n_kv)
+            it->seq->first_want = it->seq->n_kv;
+        share_pages(s, it->seq);
+        give_behind(s, it->seq);
+    }
+}
+
+void sched_restart(struct sched *s)
+{
+    while (s->running.last)
+        preempt(s, s->running.last);
+    page_list_forget(&s->pages);
+}

@@ -1,0 +1,146 @@
+/* step_message.c - see plan.h. */
+#include "serve/engine/step_message.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_HEAD = 8, W_EACH = 3 };
+
+/* Room for that many words; what is there stays. */
+static int room(struct plan *p, int64_t words, struct err *e)
+{
+    int64_t cap = words + words / 2;
+    int32_t *more = words > p->cap ? realloc(p->word, sizeof *more * (size_t)cap) : p->word;
+    if (!more)
+        return err_set(e, ERR_MEMORY, "no memory for a step plan of %lld words: lower --max-batch", (long long)words);
+    p->cap = words > p->cap ? cap : p->cap;
+    p->word = more;
+    return 0;
+}
+
+int plan_open(struct plan *p, int max_seqs, struct err *e)
+{
+    memset(p, 0, sizeof *p);
+    p->max_seqs = max_seqs;
+    p->seq = calloc((size_t)max_seqs, sizeof *p->seq);
+    if (!p->seq)
+        return err_set(e, ERR_MEMORY, "no memory for step plans: lower --max-batch or --kv-memory");
+    return room(p, PLAN_INLINE, e);
+}
+
+void plan_close(struct plan *p)
+{
+    free(p->word);
+    free(p->page);
+    free(p->seq);
+    memset(p, 0, sizeof *p);
+}
+
+/* Where the parts of a message lie. */
+static int32_t *pages_of(struct plan *p) { return p->word + W_HEAD + (int64_t)W_EACH * p->word[W_SEQ]; }
+
+static void point(struct plan *p)
+{
+    p->op = (enum plan_op)p->word[W_OP];
+    p->n_seq = p->word[W_SEQ];
+    p->n_rows = p->word[W_ROWS];
+    p->n_want = p->word[W_WANT];
+    p->ids = pages_of(p) + p->word[W_PAGES];
+    p->want = p->ids + p->n_rows;
+}
+
+/* Words of a plan of n items. */
+static int64_t words_of(const struct sched *s, int n)
+{
+    int64_t words = W_HEAD + (int64_t)W_EACH * n;
+    for (int i = 0; i < n; i++) {
+        const struct sched_item *it = &s->item[i];
+        words += kv_pages_for(it->pos + it->n_rows) + it->n_rows + (it->n_rows - it->skip_want);
+    }
+    return words;
+}
+
+int step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e)
+{
+    int n = op == PLAN_STEP ? s->n_items : 0;
+    int rc = room(p, words_of(s, n), e);
+    if (rc < 0)
+        return rc;
+    int32_t *w = p->word, *page;
+    memset(w, 0, sizeof *w * W_HEAD);
+    w[W_OP] = (int32_t)op;
+    w[W_SEQ] = n;
+    page = pages_of(p);
+    for (int i = 0; i < n; i++) {
+        const struct sched_item *it = &s->item[i];
+        int32_t *head = w + W_HEAD + W_EACH * i;
+        int64_t pages = kv_pages_for(it->pos + it->n_rows);
+        head[0] = (int32_t)it->pos;
+        head[1] = (int32_t)it->n_rows;
+        head[2] = (int32_t)pages;
+        memcpy(page + w[W_PAGES], it->seq->page, sizeof *page * (size_t)pages);
+        w[W_PAGES] += (int32_t)pages;
+        w[W_ROWS] += (int32_t)it->n_rows;
+        w[W_WANT] += (int32_t)(it->n_rows - it->skip_want);
+    }
+    int32_t *id = page + w[W_PAGES], *want = id + w[W_ROWS], row = 0;
+    for (int i = 0; i < n; i++) {
+        const struct sched_item *it = &s->item[i];
+        memcpy(id + row, ids_of(it->seq) + it->pos, sizeof *id * (size_t)it->n_rows);
+        for (int64_t r = it->skip_want; r < it->n_rows; r++)
+            *want++ = row + (int32_t)r;
+        row += (int32_t)it->n_rows;
+    }
+    w[W_WORDS] = (int32_t)(want - w);
+    point(p);
+    return 0;
+}
+
+void step_plan_order(struct plan *p, enum plan_op op, const char *text)
+{
+    memset(p->word, 0, sizeof *p->word * PLAN_INLINE);
+    p->word[W_OP] = (int32_t)op;
+    p->word[W_WORDS] = PLAN_INLINE;
+    point(p);
+    snprintf((char *)pages_of(p), (PLAN_INLINE - W_HEAD) * sizeof *p->word, "%s", text);
+}
+
+int plan_share(struct plan *p, struct comm *c, struct err *e)
+{
+    int rc = comm_broadcast(c, p->word, PLAN_INLINE * sizeof *p->word, 0, e);
+    int64_t words = p->word[W_WORDS];
+    if (rc >= 0 && words < W_HEAD)
+        rc = err_set(e, ERR_INTERNAL, "a step plan of %lld words", (long long)words);
+    if (rc >= 0)
+        rc = room(p, words, e);
+    if (rc >= 0 && words > PLAN_INLINE)
+        rc = comm_broadcast(c, p->word + PLAN_INLINE, (size_t)(words - PLAN_INLINE) * sizeof *p->word, 0, e);
+    if (rc < 0)
+        return err_add(e, "sharing the next step");
+    point(p);
+    return 0;
+}
+
+int plan_place(struct plan *p, const struct kv *kv, struct err *e)
+{
+    const int32_t *page = pages_of(p);
+    int64_t row = 0, n = p->word[W_PAGES];
+    char **at = n > p->cap_pages ? realloc(p->page, sizeof *at * (size_t)(n + n / 2)) : p->page;
+    if (n && !at)
+        return err_set(e, ERR_MEMORY, "no memory for the %lld pages of a step: lower --max-batch", (long long)n);
+    p->cap_pages = n > p->cap_pages ? n + n / 2 : p->cap_pages;
+    p->page = at;
+    for (int i = 0; i < p->n_seq; i++) {
+        const int32_t *head = p->word + W_HEAD + W_EACH * i;
+        int64_t pages = head[2];
+        kv_clear_new(kv, page, head[0], head[1]);
+        for (int64_t j = 0; j < pages; j++)
+            at[j] = page[j] < 0 ? NULL : kv_page(kv, page[j]);
+        p->seq[i] = (struct attn_seq){ .row = row, .n_rows = head[1], .pos = head[0], .page = at };
+        row += head[1];
+        page += pages;
+        at += pages;
+    }
+    return 0;
+}

@@ -1,0 +1,144 @@
+/* routes.c - what is where: a table of paths, and what they answer. See exchange.h. */
+#include <stdlib.h>
+#include <string.h>
+#include "base/version.h"
+#include "serve/http/admin.h"
+#include "serve/http/assets.h"
+#include "serve/http/exchange.h"
+#include "serve/api/tokens.h"
+
+/* ---- at once ---- */
+
+static enum MHD_Result answer_health(struct exchange *x)
+{
+    static const char *const why[] = { [SERVICE_DRAINING] = "draining", [SERVICE_FAILED] = "failed" };
+    int state = atomic_load(&x->h->sv->state);
+    struct out o = { 0 };
+    struct fault f;
+    if (state == SERVICE_READY)
+        return queue_out(x, 200, &o, NULL, NULL);
+    if (state != SERVICE_LOADING) {
+        fault_set(&f, 503, NULL, "the server is not ready: %s", why[state]);
+        return queue_fault(x, &f, NULL);
+    }
+    struct load_progress *p = &x->h->sv->load;
+    double part = atomic_load(&p->total) ? (double)atomic_load(&p->done) / (double)atomic_load(&p->total) : 0;
+    fault_set(&f, 503, NULL, "the server is not ready: loading, %d %% of the weights are read", (int)(part * 100));
+    openai_error(&o, &f);
+    if (o.n)
+        o.n--;                                     /* one member more in the object */
+    out_fmt(&o, ",\"progress\":%.4f}", part);
+    return queue_out(x, 503, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_version(struct exchange *x)
+{
+    struct out o = { 0 };
+    out_fmt(&o, "{\"version\":\"%s\"}", SHARDLINE_VERSION);
+    return queue_out(x, 200, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_models(struct exchange *x)
+{
+    struct out o = { 0 };
+    openai_models(&o, x->h->sv);
+    return queue_out(x, 200, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_model(struct exchange *x)
+{
+    const char *name = x->path + strlen("/v1/models/");
+    struct out o = { 0 };
+    struct fault f;
+    if (strcmp(name, x->h->sv->model)) {
+        fault_set(&f, 404, "model", "model '%.100s' is not served here: use '%s'", name, x->h->sv->model);
+        return queue_fault(x, &f, NULL);
+    }
+    openai_model(&o, x->h->sv);
+    return queue_out(x, 200, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_metrics(struct exchange *x)
+{
+    static const struct metrics none;
+    const struct router *rt = x->h->router;
+    const struct metrics **all = calloc((size_t)rt->n, sizeof *all);
+    struct out o = { .failed = !all };
+    for (int i = 0; all && i < rt->n; i++)
+        all[i] = i ? &rt->lane[i].metrics : x->h->sv->metrics ? x->h->sv->metrics : &none;
+    if (all)
+        metrics_write(&o, all, rt->n, x->h->sv->model);
+    free(all);
+    return queue_out(x, 200, &o, "text/plain; version=0.0.4; charset=utf-8", NULL);
+}
+
+static enum MHD_Result answer_tokenizer(struct exchange *x)
+{
+    struct out o = { 0 };
+    struct fault f;
+    if (tokens_info(x->h->sv, &o, &f) < 0)
+        return queue_fault(x, &f, NULL);
+    return queue_out(x, 200, &o, NULL, NULL);
+}
+
+static enum MHD_Result answer_page(struct exchange *x)
+{
+    struct asset a = asset_page();
+    return queue_static(x, a.p, a.n, "text/html; charset=utf-8");
+}
+
+static enum MHD_Result answer_openapi(struct exchange *x)
+{
+    struct asset a = asset_openapi();
+    return queue_static(x, a.p, a.n, "application/json");
+}
+
+/* ---- from a body ---- */
+
+static const char *body_of(const struct exchange *x) { return x->body.p ? x->body.p : ""; }
+
+static void complete(struct exchange *x, int chat)
+{
+    struct request *rq;
+    if (openai_parse(x->h->sv, chat, body_of(x), x->body.n, &rq, &x->fault) < 0)
+        return;
+    if (x->id[0])                                    /* the header goes before the field, as with vLLM */
+        request_name(rq, x->id);
+    submit_request(x, rq, &x->fault);
+}
+
+static void work_completion(struct exchange *x) { complete(x, 0); }
+static void work_chat(struct exchange *x) { complete(x, 1); }
+static void work_tokenize(struct exchange *x) { tokens_encode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
+static void work_detokenize(struct exchange *x) { tokens_decode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
+
+static void work_reload(struct exchange *x) { admin_reload(x->h->router, body_of(x), x->body.n, &x->answer, &x->fault); }
+
+/* ---- the table ---- */
+
+#define READ "GET, HEAD"
+static const struct route routes[] = {
+    { "/", READ, ROUTE_WHILE_LOADING | ROUTE_OPEN, answer_page, NULL },
+    { "/openapi.json", READ, ROUTE_WHILE_LOADING | ROUTE_OPEN, answer_openapi, NULL },
+    { "/health", READ, ROUTE_WHILE_LOADING | ROUTE_OPEN, answer_health, NULL },
+    { "/version", READ, ROUTE_WHILE_LOADING | ROUTE_OPEN, answer_version, NULL },
+    { "/metrics", READ, ROUTE_WHILE_LOADING, answer_metrics, NULL },
+    { "/v1/models", READ, 0, answer_models, NULL },
+    { "/v1/models/", READ, ROUTE_PREFIX, answer_model, NULL },
+    { "/v1/completions", "POST", ROUTE_WHILE_LOADING, NULL, work_completion },
+    { "/v1/chat/completions", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_chat },
+    { "/tokenize", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_tokenize },
+    { "/detokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_detokenize },
+    { "/admin/reload", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_reload },
+    { "/tokenizer_info", READ, 0, answer_tokenizer, NULL },
+};
+
+const struct route *route_find(const char *path)
+{
+    for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
+        const struct route *r = &routes[i];
+        if (r->flags & ROUTE_PREFIX ? !strncmp(path, r->path, strlen(r->path)) : !strcmp(path, r->path))
+            return r;
+    }
+    return NULL;
+}

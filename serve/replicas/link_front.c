@@ -1,0 +1,270 @@
+/* link_front.c - the front's end of a link: see link.h. */
+#define _GNU_SOURCE          /* accept4 */
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include "base/clock.h"
+#include "base/log.h"
+#include "serve/replicas/request_wire.h"
+#include "serve/replicas/link.h"
+#include "serve/replicas/socket_frames.h"
+
+#define CONNECT_MS 10000
+#define LOOK_MS 100                  /* how often clients that hung up are looked for */
+
+struct far {                         /* a replica */
+    struct lane *lane;
+    struct service *sv;
+    struct wire wire;
+    int wake_fd;
+    pthread_t thread;
+    int started;
+    struct request *active;          /* sent, not answered */
+    _Atomic int ends;
+};
+struct front { int n; struct far *far; };
+
+/* ---- answers ---- */
+
+/* The request that a message is about: its address, which the replica only sends back. */
+static struct request **find(struct far *x, uint64_t id)
+{
+    struct request **at = &x->active;
+    while (*at && (uint64_t)(uintptr_t)*at != id)
+        at = &(*at)->next;
+    return at;
+}
+
+static void leave(struct far *x, struct request **at, const struct fault *f)
+{
+    struct request *rq = *at;
+    *at = rq->next;
+    inbox_leave(&x->lane->inbox, rq);
+    if (f)
+        request_fail(rq, f);
+    else
+        request_finish(rq);
+    request_drop(rq);
+}
+
+static void add_bytes(struct request *rq, struct out *o, const char *p, size_t n)
+{
+    pthread_mutex_lock(&rq->lock);
+    out_bytes(o, p, n);
+    pthread_mutex_unlock(&rq->lock);
+}
+
+static void take(void *arg, const struct wire_head *h, const char *p)
+{
+    struct far *x = arg;
+    struct request **at = find(x, h->id), *rq = *at;
+    struct fault f = { 0 };
+    if (h->kind == WIRE_METRICS && h->n == sizeof(struct metrics))
+        metrics_copy(&x->lane->metrics, p);
+    if (h->kind == WIRE_ANSWERED && h->n == sizeof f) {
+        memcpy(&f, p, sizeof f);
+        order_answer(&x->lane->order, f.param, f.status ? &f : NULL);
+    }
+    if (!rq)
+        return;
+    if (h->kind == WIRE_EVENTS) {
+        add_bytes(rq, &rq->ready, p, h->n);
+        request_begin(rq);
+    }
+    if (h->kind == WIRE_ANSWER)
+        add_bytes(rq, &rq->whole, p, h->n);
+    if (h->kind == WIRE_DONE && h->n == sizeof f) {
+        memcpy(&f, p, sizeof f);
+        rq->n_generated = h->what;
+        leave(x, at, f.status ? &f : NULL);
+    }
+}
+
+/* ---- requests ---- */
+
+static void send_new(struct far *x)
+{
+    char text[ORDER_TEXT];
+    for (struct request *rq = inbox_take(&x->lane->inbox, 0), *next; rq; rq = next) {
+        struct out o = { 0 };
+        next = rq->next;
+        rq->next = x->active;
+        x->active = rq;
+        carry_write(&o, rq);
+        wire_put(&x->wire, WIRE_REQUEST, 0, (uint64_t)(uintptr_t)rq, o.p, o.n);
+        x->wire.out.failed |= o.failed;
+        out_free(&o);
+    }
+    enum order_what what = order_take(&x->lane->order, text);
+    if (what != ORDER_NONE)
+        wire_put(&x->wire, WIRE_ORDER, what, 0, text, sizeof text);
+}
+
+static void send_cancels(struct far *x)
+{
+    for (struct request *rq = x->active; rq; rq = rq->next) {
+        if (rq->gone && rq->gone(rq))
+            atomic_store(&rq->cancelled, 1);
+        if (atomic_load(&rq->cancelled) && !rq->cancel_sent) {
+            rq->cancel_sent = 1;
+            wire_put(&x->wire, WIRE_CANCEL, 0, (uint64_t)(uintptr_t)rq, NULL, 0);
+        }
+    }
+}
+
+/* The replica is gone, or all end: nobody waits for ever. */
+static void fail_all(struct far *x)
+{
+    struct fault f;
+    fault_set(&f, 503, NULL, "the server is stopping: a replica has ended");
+    pthread_mutex_lock(&x->lane->inbox.lock);
+    x->lane->inbox.closed = 1;
+    pthread_mutex_unlock(&x->lane->inbox.lock);
+    order_shut(&x->lane->order);
+    send_new(x);
+    while (x->active)
+        leave(x, &x->active, &f);
+}
+
+static void *run(void *arg)
+{
+    struct far *x = arg;
+    double looked = 0;
+    while (!atomic_load(&x->ends)) {
+        send_new(x);
+        if (clock_s() - looked >= LOOK_MS / 1e3) {
+            looked = clock_s();
+            send_cancels(x);
+        }
+        if (wire_turn(&x->wire, x->wake_fd, LOOK_MS, take, x) < 0)
+            break;
+    }
+    wire_put(&x->wire, WIRE_STOP, 0, 0, NULL, 0);
+    wire_turn(&x->wire, -1, 0, take, x);
+    fail_all(x);
+    return NULL;
+}
+
+/* ---- life ---- */
+
+static int add_far(struct front *f, int fd, struct router *rt, struct service *sv, struct err *e)
+{
+    uint64_t replica = 0;
+    if (recv(fd, &replica, sizeof replica, MSG_WAITALL) != (ssize_t)sizeof replica || replica < 1 || replica >= (uint64_t)rt->n ||
+        f->far[replica - 1].lane) {
+        close(fd);
+        return err_set(e, ERR_INTERNAL, "a replica introduced itself as number %llu of %d", (unsigned long long)replica, rt->n);
+    }
+    struct far *x = &f->far[replica - 1];
+    x->lane = &rt->lane[replica];
+    x->sv = sv;
+    x->wake_fd = x->lane->inbox.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (wire_open(&x->wire, fd, e) < 0)
+        return -e->code;
+    if (x->wake_fd < 0 || pthread_create(&x->thread, NULL, run, x) != 0)
+        return err_set(e, ERR_MEMORY, "no thread for a replica: raise the limit of processes");
+    x->started = 1;
+    return 0;
+}
+
+static int accept_all(struct front *f, int listener, struct router *rt, struct service *sv, struct err *e)
+{
+    int rc = 0;
+    for (int i = 1; rc >= 0 && i < rt->n; i++) {
+        struct pollfd p = { .fd = listener, .events = POLLIN };
+        int fd = poll(&p, 1, CONNECT_MS) > 0 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
+        rc = fd < 0 ? err_set(e, ERR_PEER, "a replica does not connect") : add_far(f, fd, rt, sv, e);
+    }
+    return rc;
+}
+
+static int listen_in(char *folder, struct sockaddr_un *a, struct err *e)
+{
+    const char *tmp = getenv("TMPDIR");
+    snprintf(folder, sizeof a->sun_path - 8, "%s/pserve-XXXXXX", tmp && *tmp && strlen(tmp) < 80 ? tmp : "/tmp");
+    if (!mkdtemp(folder)) {
+        *folder = 0;
+        return err_sys(e, "cannot make a folder for the replicas' socket");
+    }
+    if ((size_t)snprintf(a->sun_path, sizeof a->sun_path, "%s/s", folder) >= sizeof a->sun_path)
+        return err_set(e, ERR_USAGE, "%s: too long for a socket's path: set TMPDIR", folder);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0 || bind(fd, (struct sockaddr *)a, sizeof *a) < 0 || listen(fd, SOMAXCONN) < 0) {
+        err_sys(e, "cannot listen on %s for the replicas", a->sun_path);
+        if (fd >= 0)
+            close(fd);
+        return -e->code;
+    }
+    return fd;
+}
+
+static int connect_to(const struct sockaddr_un *a, int replica, struct err *e)
+{
+    uint64_t number = (uint64_t)replica;
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 && send(fd, &number, sizeof number, MSG_NOSIGNAL) == (ssize_t)sizeof number)
+        return fd;
+    err_sys(e, "cannot connect to the front of the replicas");
+    if (fd >= 0)
+        close(fd);
+    return -e->code;
+}
+
+int link_open(struct front **out, int *fd, struct comm *all, int replica, int first, struct router *rt, struct service *sv, struct err *e)
+{
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    char folder[sizeof a.sun_path] = "";
+    int listener = -1, rc = 0, is_front = comm_rank(all) == 0;
+    *out = NULL;
+    *fd = -1;
+    if (is_front)
+        rc = listener = listen_in(folder, &a, e);
+    TRY(comm_agree(all, rc < 0 ? rc : 0, e));
+    TRY(comm_broadcast(all, &a, sizeof a, 0, e));
+    if (first && !is_front)
+        rc = *fd = connect_to(&a, replica, e);
+    if (is_front) {
+        struct front *f = calloc(1, sizeof *f);
+        *out = f;
+        if (f)
+            f->far = calloc((size_t)rt->n, sizeof *f->far);
+        for (int i = 0; f && f->far && i < rt->n; i++)
+            f->far[i].wire.fd = f->far[i].wake_fd = -1;
+        rc = f && f->far ? accept_all(f, listener, rt, sv, e) : err_set(e, ERR_MEMORY, "no memory for %d replicas", rt->n);
+        if (f && f->far)
+            f->n = rt->n - 1;
+    }
+    TRY(comm_agree(all, rc < 0 ? rc : 0, e));
+out:
+    if (listener >= 0)
+        close(listener);
+    if (is_front && *folder) {
+        unlink(a.sun_path);
+        rmdir(folder);
+    }
+    return rc;
+}
+
+void link_front_close(struct front *f)
+{
+    for (int i = 0; f && i < f->n; i++) {
+        struct far *x = &f->far[i];
+        atomic_store(&x->ends, 1);
+        if (x->started) {
+            eventfd_write(x->wake_fd, 1);
+            pthread_join(x->thread, NULL);
+        }
+        wire_close(&x->wire);
+        if (x->wake_fd >= 0) {
+            x->lane->inbox.wake_fd = -1;
+            close(x->wake_fd);
+        }
+    }
+    free(f ? f->far : NULL);
+    free(f);
+}

@@ -1,0 +1,104 @@
+/* request_wire.c - see carry.h. Plain members go as they are in memory: both ends are one binary on one machine. */
+#include "serve/replicas/request_wire.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PLAIN_BEGIN offsetof(struct request, name)
+#define PLAIN_END offsetof(struct request, stop)           /* what follows points somewhere */
+
+static void write_text(struct out *o, const char *p, size_t n)
+{
+    int64_t len = p ? (int64_t)n : -1;
+    out_bytes(o, (const char *)&len, sizeof len);
+    if (p)
+        out_bytes(o, p, n);
+}
+
+void carry_write(struct out *o, const struct request *rq)
+{
+    out_bytes(o, (const char *)rq + PLAIN_BEGIN, PLAIN_END - PLAIN_BEGIN);
+    write_text(o, (const char *)rq->sampling.bias, sizeof *rq->sampling.bias * (size_t)rq->sampling.n_bias);
+    write_text(o, (const char *)rq->stop_ids, sizeof *rq->stop_ids * (size_t)rq->n_stop_ids);
+    write_text(o, rq->salt, rq->salt ? strlen(rq->salt) : 0);
+    for (int i = 0; i < rq->n_stop; i++)
+        write_text(o, rq->stop[i], strlen(rq->stop[i]));
+    for (int i = 0; i < rq->n_prompts; i++) {
+        write_text(o, (const char *)rq->prompt[i].ids, sizeof *rq->prompt[i].ids * (size_t)rq->prompt[i].n);
+        write_text(o, rq->prompt[i].text, rq->prompt[i].n_text);
+    }
+}
+
+struct bytes { const char *p; size_t n; int bad; };
+
+static void take(struct bytes *b, void *to, size_t n)
+{
+    b->bad |= n > b->n;
+    if (b->bad)
+        return;
+    memcpy(to, b->p, n);
+    b->p += n;
+    b->n -= n;
+}
+
+/* malloc'd, with a NUL behind; NULL where there was none, or on an error. */
+static void *take_text(struct bytes *b, size_t *n)
+{
+    int64_t len = -1;
+    char *p;
+    take(b, &len, sizeof len);
+    *n = 0;
+    if (b->bad || len < 0 || (size_t)len > b->n) {
+        b->bad |= !b->bad && len >= 0;
+        return NULL;
+    }
+    p = malloc((size_t)len + 1);
+    b->bad |= !p;
+    if (!p)
+        return NULL;
+    take(b, p, (size_t)len);
+    p[len] = 0;
+    *n = (size_t)len;
+    return p;
+}
+
+static void take_lists(struct bytes *b, struct request *rq)
+{
+    size_t n;
+    rq->sampling.bias = take_text(b, &n);
+    b->bad |= n != sizeof *rq->sampling.bias * (size_t)rq->sampling.n_bias;
+    rq->stop_ids = take_text(b, &n);
+    b->bad |= n != sizeof *rq->stop_ids * (size_t)rq->n_stop_ids;
+    rq->salt = take_text(b, &n);
+    rq->stop = calloc((size_t)rq->n_stop + 1, sizeof *rq->stop);
+    rq->prompt = calloc((size_t)rq->n_prompts + 1, sizeof *rq->prompt);
+    b->bad |= !rq->stop || !rq->prompt;
+    for (int i = 0; !b->bad && i < rq->n_stop; i++)
+        b->bad |= !(rq->stop[i] = take_text(b, &n));
+    for (int i = 0; !b->bad && i < rq->n_prompts; i++) {
+        struct prompt *p = &rq->prompt[i];
+        p->ids = take_text(b, &n);
+        p->n = (int64_t)(n / sizeof *p->ids);
+        p->text = take_text(b, &p->n_text);
+    }
+}
+
+struct request *carry_read(const struct service *sv, const char *p, size_t n)
+{
+    struct bytes b = { p, n, 0 };
+    struct request *rq = request_new(sv);
+    if (!rq)
+        return NULL;
+    take(&b, (char *)rq + PLAIN_BEGIN, PLAIN_END - PLAIN_BEGIN);
+    rq->sampling.bias = NULL;
+    if (b.bad)
+        rq->n_stop = rq->n_prompts = 0;
+    rq->n_choices = 0;
+    if (!b.bad)
+        take_lists(&b, rq);
+    if (b.bad || b.n || request_open_choices(rq) < 0) {
+        request_drop(rq);
+        return NULL;
+    }
+    return rq;
+}

@@ -1,0 +1,11 @@
+/* request_wire.h - a request as bytes, for a replica in another process of the same program. */
+#ifndef SHARDLINE_SERVE_REPLICAS_REQUEST_WIRE_H
+#define SHARDLINE_SERVE_REPLICAS_REQUEST_WIRE_H
+
+#include "serve/api/request.h"
+
+void carry_write(struct out *o, const struct request *rq);
+/* One reference; NULL: no memory, or not the bytes of a request. */
+struct request *carry_read(const struct service *sv, const char *p, size_t n);
+
+#endif

@@ -1,0 +1,117 @@
+/* router.c - see router.h. */
+#include "serve/replicas/router.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+#include "serve/engine/kv.h"
+
+int router_open(struct router *rt, int n, struct err *e)
+{
+    memset(rt, 0, sizeof *rt);
+    rt->lane = calloc((size_t)n, sizeof *rt->lane);
+    rt->page = calloc(ROUTER_PAGES, sizeof *rt->page);
+    if (!rt->lane || !rt->page) {
+        free(rt->lane);
+        free(rt->page);
+        memset(rt, 0, sizeof *rt);
+        return err_set(e, ERR_MEMORY, "no memory for %d replicas", n);
+    }
+    rt->n = n;
+    pthread_mutex_init(&rt->lock, NULL);
+    for (int i = 0; i < n; i++) {
+        inbox_open(&rt->lane[i].inbox);
+        order_open(&rt->lane[i].order);
+    }
+    return 0;
+}
+
+void router_close(struct router *rt)
+{
+    for (int i = 0; i < rt->n; i++) {
+        inbox_close(&rt->lane[i].inbox);
+        order_close(&rt->lane[i].order);
+    }
+    if (rt->n)
+        pthread_mutex_destroy(&rt->lock);
+    free(rt->lane);
+    free(rt->page);
+    memset(rt, 0, sizeof *rt);
+}
+
+static int64_t live(const struct lane *l) { return atomic_load(&l->inbox.n_live); }
+
+static int idlest(struct router *rt)
+{
+    int best = rt->next++ % rt->n;
+    for (int i = 0; i < rt->n; i++) {
+        int k = (best + i) % rt->n;
+        if (live(&rt->lane[k]) < live(&rt->lane[best]))
+            best = k;
+    }
+    return best;
+}
+
+/* Name of a page: its tokens, those before it, the salt. */
+static uint64_t chain_of(uint64_t before, const int32_t *ids) { return XXH3_64bits_withSeed(ids, sizeof *ids * KV_PAGE, before) | 1; }
+
+static uint64_t chain_begin(const struct request *rq) { return rq->salt ? XXH3_64bits(rq->salt, strlen(rq->salt)) : 0; }
+
+int router_choose(struct router *rt, const struct request *rq)
+{
+    int64_t n = rq->n_prompts ? rq->prompt[0].n / KV_PAGE : 0;
+    uint64_t chain = chain_begin(rq);
+    int known = -1;
+    if (rt->n == 1)
+        return 0;
+    pthread_mutex_lock(&rt->lock);
+    for (int64_t i = 0; i < n; i++) {
+        chain = chain_of(chain, rq->prompt[0].ids + i * KV_PAGE);
+        if (rt->page[chain % ROUTER_PAGES].chain != chain)
+            break;
+        known = rt->page[chain % ROUTER_PAGES].lane;
+    }
+    int lane = idlest(rt);
+    if (known >= 0 && live(&rt->lane[known]) <= live(&rt->lane[lane]) + ROUTER_SLACK)
+        lane = known;
+    chain = chain_begin(rq);
+    for (int64_t i = 0; i < n; i++) {
+        chain = chain_of(chain, rq->prompt[0].ids + i * KV_PAGE);
+        rt->page[chain % ROUTER_PAGES].chain = chain;
+        rt->page[chain % ROUTER_PAGES].lane = lane;
+    }
+    pthread_mutex_unlock(&rt->lock);
+    return lane;
+}
+
+int router_put(struct router *rt, struct request *rq) { return inbox_put(&rt->lane[router_choose(rt, rq)].inbox, rq); }
+
+int64_t router_live(const struct router *rt)
+{
+    int64_t n = 0;
+    for (int i = 0; i < rt->n; i++)
+        n += live(&rt->lane[i]);
+    return n;
+}
+
+int64_t router_live_tokens(const struct router *rt)
+{
+    int64_t n = 0;
+    for (int i = 0; i < rt->n; i++)
+        n += atomic_load(&rt->lane[i].inbox.n_live_tokens);
+    return n;
+}
+
+int router_shut(struct router *rt, int even_when_full)
+{
+    int shut = 1;
+    for (int i = 0; i < rt->n; i++)
+        pthread_mutex_lock(&rt->lane[i].inbox.lock);
+    for (int i = 0; i < rt->n; i++)
+        shut &= even_when_full || (!rt->lane[i].inbox.first && !live(&rt->lane[i]));
+    for (int i = 0; i < rt->n; i++) {
+        rt->lane[i].inbox.closed |= shut;
+        pthread_mutex_unlock(&rt->lane[i].inbox.lock);
+    }
+    return shut;
+}

@@ -1,0 +1,165 @@
+/* background.c - see aside.h. */
+#include "serve/weights/background.h"
+#include "base/clock.h"
+
+#include <string.h>
+
+/* ---- the function's thread ---- */
+
+static void *run(void *arg)
+{
+    struct aside *a = arg;
+    if (a->pool)
+        pool_unpin_self(a->pool);
+    int rc = a->work(a, a->arg, &a->err);
+    pthread_mutex_lock(&a->lock);
+    a->rc = rc < 0 ? rc : 0;
+    a->state = ASIDE_OVER;
+    pthread_cond_signal(&a->asked);
+    pthread_mutex_unlock(&a->lock);
+    return NULL;
+}
+
+static int ask(struct aside *a, int state, aside_call fn, void *arg, struct err *e)
+{
+    pthread_mutex_lock(&a->lock);
+    a->call = fn;
+    a->call_arg = arg;
+    a->call_err = e;
+    a->state = state;
+    pthread_cond_signal(&a->asked);
+    while ((int)a->state == state)
+        pthread_cond_wait(&a->answered, &a->lock);
+    int rc = a->call_rc;
+    pthread_mutex_unlock(&a->lock);
+    return rc;
+}
+
+int aside_device(struct aside *a, aside_call fn, void *arg, struct err *e) { return ask(a, ASIDE_DEVICE, fn, arg, e); }
+int aside_together(struct aside *a, aside_call fn, void *arg, struct err *e) { return ask(a, ASIDE_TOGETHER, fn, arg, e); }
+
+/* ---- the main thread ---- */
+
+void aside_begin(struct aside *a, aside_work work, void *arg, const struct pool *pool)
+{
+    pthread_condattr_t c;
+    memset(a, 0, sizeof *a);
+    a->work = work;
+    a->arg = arg;
+    a->pool = pool;
+    pthread_mutex_init(&a->lock, NULL);
+    pthread_condattr_init(&c);
+    pthread_condattr_setclock(&c, CLOCK_MONOTONIC);
+    pthread_cond_init(&a->asked, &c);
+    pthread_cond_init(&a->answered, NULL);
+    pthread_condattr_destroy(&c);
+    a->state = ASIDE_WORKS;
+    a->started = pthread_create(&a->thread, NULL, run, a) == 0;
+    if (a->started)
+        return;
+    a->rc = err_set(&a->err, ERR_MEMORY, "no thread to read weights: raise the limit of processes");
+    a->state = ASIDE_OVER;
+}
+
+static int state_of(struct aside *a)
+{
+    pthread_mutex_lock(&a->lock);
+    int state = a->state;
+    pthread_mutex_unlock(&a->lock);
+    return state;
+}
+
+int aside_asks(struct aside *a) { return state_of(a) > ASIDE_WORKS; }
+
+static void answer(struct aside *a, int rc)
+{
+    pthread_mutex_lock(&a->lock);
+    a->call_rc = rc;
+    a->state = ASIDE_WORKS;
+    pthread_cond_signal(&a->answered);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void aside_rest(struct aside *a, int ms)
+{
+    struct timespec t = clock_in(ms * (SECOND_NS / 1000));
+    pthread_mutex_lock(&a->lock);
+    for (int waits = 1; waits && (a->state == ASIDE_WORKS || a->state == ASIDE_DEVICE);) {
+        if (a->state == ASIDE_WORKS) {
+            waits = pthread_cond_timedwait(&a->asked, &a->lock, &t) == 0;
+            continue;
+        }
+        pthread_mutex_unlock(&a->lock);
+        answer(a, a->call(a->call_arg, a->call_err));
+        pthread_mutex_lock(&a->lock);
+    }
+    pthread_mutex_unlock(&a->lock);
+}
+
+void aside_cancel(struct aside *a)
+{
+    a->cancelled = 1;
+    a->stop = 1;
+}
+
+static void refuse(struct aside *a) { answer(a, err_set(a->call_err, ERR_STOPPED, "stopped: another rank has failed, or the server ends")); }
+
+int aside_turn(struct aside *a, struct comm *group, struct comm *all, struct err *e)
+{
+    int state = state_of(a);
+    if (state == ASIDE_DEVICE) {
+        answer(a, a->call(a->call_arg, a->call_err));
+        state = state_of(a);
+    }
+    int64_t seen[3] = { state == ASIDE_OVER, a->cancelled || (state == ASIDE_OVER && a->rc < 0), state == ASIDE_TOGETHER }, here = seen[2];
+    int rc = comm_all_reduce_i64(all, seen, 3, e);
+    if (rc >= 0 && group != all) {
+        seen[2] = here;
+        rc = comm_all_reduce_i64(group, &seen[2], 1, e);
+    }
+    if (rc < 0)
+        return rc;
+    if (seen[1])
+        a->stop = 1;
+    if (here && seen[1])
+        refuse(a);
+    else if (here && seen[2] == comm_size(group))
+        answer(a, a->call(a->call_arg, a->call_err));
+    return seen[0] == comm_size(all);
+}
+
+static void release(struct aside *a)
+{
+    if (a->started)
+        pthread_join(a->thread, NULL);
+    pthread_mutex_destroy(&a->lock);
+    pthread_cond_destroy(&a->asked);
+    pthread_cond_destroy(&a->answered);
+    a->started = 0;
+    a->state = ASIDE_NONE;
+}
+
+int aside_end(struct aside *a, struct comm *all, struct err *e)
+{
+    int rc = a->rc;
+    release(a);
+    if (rc == -ERR_STOPPED && !a->cancelled)
+        rc = 0;                          /* by another's failure, which says more */
+    if (rc < 0)
+        *e = a->err;
+    return comm_agree(all, rc, e);
+}
+
+void aside_abandon(struct aside *a)
+{
+    if (a->state == ASIDE_NONE)
+        return;
+    a->stop = 1;
+    for (int state; (state = state_of(a)) != ASIDE_OVER; aside_rest(a, 100)) {
+        if (state == ASIDE_DEVICE)
+            answer(a, a->call(a->call_arg, a->call_err));
+        else if (state == ASIDE_TOGETHER)
+            refuse(a);
+    }
+    release(a);
+}

@@ -1,0 +1,177 @@
+/* model_info.c - see load.h. */
+#include "serve/weights/model_info.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/jx.h"
+#include "model/family.h"
+#include "text/template.h"
+
+int load_open(struct loaded *l, const char *path, const volatile sig_atomic_t *stop, struct err *e)
+{
+    int rc, i;
+    memset(l, 0, sizeof *l);
+    TRY(ckpt_open_until(&l->ckpt, path, stop, e));
+    if (!ckpt_config_json(l->ckpt)) {
+        rc = err_set(e, ERR_CONFIG, "%s has no config.json, which says what the model is: serve the folder that has one", path);
+        goto out;
+    }
+    TRY(model_config_parse(&l->cfg, ckpt_config_json(l->ckpt), "config.json", e));
+    if (l->cfg.tied)
+        TRY(ckpt_check_tied(l->ckpt, l->cfg.family->first->name, "lm_head.weight", e));
+    i = ckpt_find(l->ckpt, ROLE_WEIGHT, l->cfg.family->first->name);
+    l->stored = i >= 0 && ckpt_tensor(l->ckpt, i)->dtype == CK_BF16 ? DT_BF16 : DT_F32;
+    rc = 0;
+out:
+    if (rc < 0) {
+        load_close(l);
+        return err_add(e, "opening %s", path);
+    }
+    return 0;
+}
+
+void load_close(struct loaded *l)
+{
+    if (l->has_weights)
+        resident_close(&l->weights);
+    if (l->has_model)
+        model_close(&l->m);
+    ckpt_close(l->ckpt);
+    memset(l, 0, sizeof *l);
+}
+
+/* ---- texts ---- */
+
+/* A small file beside the weights; 1: found, *data malloc'd. */
+static int read_extra(const struct loaded *l, const char *name, char **data, size_t *n, struct err *e)
+{
+    *data = NULL;
+    *n = 0;
+    for (int i = 0; i < ckpt_n_extra(l->ckpt); i++) {
+        void *p;
+        if (strcmp(ckpt_extra_name(l->ckpt, i), name))
+            continue;
+        int rc = ckpt_extra_read(l->ckpt, i, &p, n, e);
+        if (rc < 0)
+            return rc;
+        *data = p;
+        return 1;
+    }
+    return 0;
+}
+
+int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e)
+{
+    json_t *j = jx_parse(text, n, what, e);
+    const json_t *v = json_object_get(j, "eos_token_id");
+    size_t count = json_is_array(v) ? json_array_size(v) : v && !json_is_null(v);
+    int rc = 0;
+    if (!j)
+        return -e->code;
+    if (count > (size_t)max)
+        rc = err_set(e, ERR_CONFIG, "%s: eos_token_id lists %zu tokens, at most %d are taken", what, count, max);
+    for (size_t i = 0; rc >= 0 && i < count; i++) {
+        const json_t *x = json_is_array(v) ? json_array_get(v, i) : v;
+        if (!json_is_integer(x) || json_integer_value(x) < 0 || json_integer_value(x) > INT32_MAX)
+            rc = err_set(e, ERR_CONFIG, "%s: eos_token_id must be a token id or a list of token ids", what);
+        else
+            eos[rc++] = (int32_t)json_integer_value(x);
+    }
+    json_decref(j);
+    return rc;
+}
+
+static int load_eos(const struct loaded *l, struct service *sv, struct err *e)
+{
+    char *text;
+    size_t n;
+    int rc = read_extra(l, "generation_config.json", &text, &n, e);
+    if (rc > 0)
+        rc = load_parse_eos(text, n, "generation_config.json", sv->eos, SERVICE_EOS_MAX, e);
+    free(text);
+    if (rc < 0)
+        return rc;
+    sv->n_eos = rc;
+    for (int i = 0; !rc && i < l->cfg.n_eos; i++)
+        sv->eos[sv->n_eos++] = (int32_t)l->cfg.eos[i];
+    return 0;
+}
+
+/* bos_token and the like, a text or {"content": text}, as variables for the template. */
+static int load_chat_tokens(const json_t *config, struct service *sv)
+{
+    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" };
+    sv->chat_tokens = json_object();
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        json_t *v = json_object_get(config, names[i]);
+        v = json_is_object(v) ? json_object_get(v, "content") : v;
+        if (json_is_string(v) && json_object_set(sv->chat_tokens, names[i], v) < 0)
+            return -1;
+    }
+    return sv->chat_tokens ? 0 : -1;
+}
+
+/* chat_template of the config: a text, or a list of named ones, of which "default" is meant. */
+static const char *template_in(const json_t *config)
+{
+    const json_t *t = json_object_get(config, "chat_template"), *one;
+    size_t i;
+    json_array_foreach(t, i, one) {
+        const char *name = json_string_value(json_object_get(one, "name"));
+        if (name && !strcmp(name, "default"))
+            return json_string_value(json_object_get(one, "template"));
+    }
+    return json_string_value(t);
+}
+
+/* The chat template: chat_template.jinja, else the one in tokenizer_config.json. A model may have none. */
+static int load_chat(const struct loaded *l, struct service *sv, const char *config, size_t n_config, struct err *e)
+{
+    const char *what = "chat_template.jinja", *inside;
+    json_t *j = NULL;
+    size_t n;
+    int rc;
+    if (config && !(j = jx_parse(config, n_config, "tokenizer_config.json", e)))
+        return -e->code;
+    TRY(read_extra(l, what, &sv->chat_template, &n, e));
+    if (!rc && (inside = template_in(j))) {
+        what = "chat_template of tokenizer_config.json";
+        rc = (sv->chat_template = strdup(inside)) ? 1 : err_set(e, ERR_MEMORY, "no memory for the chat template");
+        n = rc > 0 ? strlen(inside) : 0;
+    }
+    if (rc > 0 && load_chat_tokens(j, sv) < 0)
+        rc = err_set(e, ERR_MEMORY, "no memory for the chat template");
+    if (rc > 0)
+        rc = template_open(&sv->chat, sv->chat_template, n, what, e);
+out:
+    json_decref(j);
+    return rc < 0 ? rc : 0;
+}
+
+int load_texts(const struct loaded *l, struct service *sv, struct err *e)
+{
+    char *json = NULL, *config = NULL;
+    size_t n, n_config;
+    int rc;
+    TRY(load_eos(l, sv, e));
+    TRY(read_extra(l, "tokenizer_config.json", &config, &n_config, e));
+    TRY(load_chat(l, sv, config, n_config, e));
+    TRY(read_extra(l, "tokenizer.json", &json, &n, e));
+    if (!rc) {
+        rc = l->cfg.vocab == 256 ? tokenizer_bytes(&sv->tok, e) : 0;
+        goto out;
+    }
+    rc = tokenizer_open(&sv->tok, json, n, config, n_config, "tokenizer.json", e);
+out:
+    free(json);
+    free(config);
+    return rc < 0 ? err_add(e, "reading %s", ckpt_path(l->ckpt)) : 0;
+}
+
+void load_fingerprint(const struct loaded *l, enum dtype dt, char out[64])
+{
+    char hex[33];
+    ckpt_digest_hex(l->identity, hex);
+    snprintf(out, 64, "contract1-%s-%s", dtype_name(dt), hex);
+}

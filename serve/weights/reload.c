@@ -1,0 +1,108 @@
+/* reload.c - see reload.h. */
+#define _GNU_SOURCE          /* gettid */
+#include "serve/weights/reload.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include "base/clock.h"
+#include "base/log.h"
+#include "serve/weights/weights.h"
+
+#define NICE 5                       /* steps go first where CPUs are few */
+#define BESIDES ((int64_t)64 << 20)  /* what reading takes besides the weights */
+
+/* Memory that is promised and not there would end the process, not the reload. */
+static int check_room(const struct reload *r, int n_here, struct err *e)
+{
+    struct dev *d = r->now->m.dev;
+    int64_t need = weights_bytes(&r->now->m) + BESIDES, room = d->memory ? (int64_t)d->memory->room(d) : mem_machine_room();
+    need *= d->memory ? 1 : n_here;
+    if (need <= room)
+        return 0;
+    return err_set(e, ERR_MEMORY, "a reload holds both weights for a while: %lld MiB more are needed, there are %lld: use more ranks, or start another server",
+                   (long long)(need >> 20), (long long)(room >> 20));
+}
+
+static int work(struct aside *a, void *arg, struct err *e)
+{
+    struct reload *r = arg;
+    struct dev *d = r->now->m.dev;
+    int rc;
+    if (r->refused.code) {
+        *e = r->refused;
+        return -e->code;
+    }
+    setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
+    TRY(dev_open(&r->host, "cpu", 1, d->mem, e));
+    dev_numerics(r->host, r->now->m.fast);
+    TRY(load_open(&r->fresh, r->path, &a->stop, e));
+    rc = model_config_same(&r->fresh.cfg, &r->now->cfg, "the model that is served", e);
+    if (rc < 0) {
+        err_add(e, "%s", r->path);
+        goto out;
+    }
+    r->beside = r->now->m;
+    r->beside.dev = d->memory ? d : r->host;
+    rc = weights_read(a, &r->fresh, &r->beside, r->host, NULL, e);
+    r->fresh.weights.m = &r->now->m;
+out:
+    return rc;
+}
+
+void reload_begin(struct reload *r, struct loaded *now, const char *path, int n_here)
+{
+    reload_drop(r);
+    memset(r, 0, sizeof *r);
+    r->now = now;
+    r->begin_s = clock_s();
+    r->works = 1;
+    snprintf(r->path, sizeof r->path, "%s", path);
+    check_room(r, n_here, &r->refused);
+    aside_begin(&r->aside, work, r, now->m.dev->pool);
+}
+
+int reload_turn(struct reload *r, struct err *e) { return aside_turn(&r->aside, r->now->m.tp, r->now->m.tp, e); }
+
+static void over(struct reload *r)
+{
+    if (r->host)
+        dev_close(r->host);
+    r->host = NULL;
+    r->works = 0;
+}
+
+int reload_end(struct reload *r, struct err *e)
+{
+    int rc = aside_end(&r->aside, r->now->m.tp, e);
+    over(r);
+    if (rc < 0)
+        reload_drop(r);
+    return rc;
+}
+
+void reload_swap(struct reload *r, char fingerprint[64])
+{
+    struct loaded *l = r->now, *fresh = &r->fresh;
+    struct resident weights = l->weights;
+    struct ckpt *ckpt = l->ckpt;
+    l->weights = fresh->weights;
+    l->ckpt = fresh->ckpt;
+    l->identity = fresh->identity;
+    fresh->weights = weights;
+    fresh->ckpt = ckpt;
+    load_close(fresh);
+    ckpt_done(l->ckpt);
+    if (!l->m.fast && l->m.grain == l->cfg.grain)
+        load_fingerprint(l, l->m.dt, fingerprint);
+}
+
+void reload_drop(struct reload *r) { load_close(&r->fresh); }
+
+void reload_close(struct reload *r)
+{
+    aside_abandon(&r->aside);
+    over(r);
+    reload_drop(r);
+}

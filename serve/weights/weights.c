@@ -1,0 +1,200 @@
+/* weights.c - see weights.h. */
+#include "serve/weights/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "serve/weights/column_reader.h"
+
+#define CHUNK_ELEMENTS ((int64_t)4 << 20)        /* of a read that must be converted */
+
+static const struct { enum ckpt_dtype stored; enum dtype dt; } readable[] = { { CK_F32, DT_F32 }, { CK_BF16, DT_BF16 }, { CK_F16, DT_F16 } };
+
+/* The dtype of a stored tensor, as kernels know it; -1: none that weights can have. */
+static int stored_dtype(const struct ckpt_tensor *t)
+{
+    for (size_t i = 0; i < sizeof readable / sizeof readable[0]; i++)
+        if (readable[i].stored == t->dtype)
+            return (int)readable[i].dt;
+    return -1;
+}
+
+struct reader {
+    struct aside *aside;
+    struct loaded *l;
+    const struct model *m;
+    struct dev *host;                /* for conversions */
+    void *raw;
+    float *wide;
+    struct comm *tp;
+    int pass_on;
+    struct ckpt_digest *seen;        /* [tensors] of what was read, each element by one rank; NULL: the files say their digests */
+    int counts;                      /* what is read now goes into seen */
+    struct load_progress *progress;
+};
+
+static void look_at(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, const void *data)
+{
+    const struct ckpt_tensor *t = ckpt_tensor(r->l->ckpt, i);
+    if (r->counts)
+        ckpt_digest_add(&r->seen[i], t->dtype, t->n_dims, t->shape, b, lo, hi, data);
+}
+
+/* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32: widening is exact. */
+static int read_piece(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from, void *dst, enum dtype dt, struct err *e)
+{
+    float *wide = dt == DT_F32 ? dst : r->wide;
+    void *stored = from == dt ? dst : from == DT_F32 ? (void *)wide : r->raw;
+    int rc = ckpt_read_range(r->l->ckpt, i, b, lo, hi, stored, e);
+    if (rc < 0)
+        return rc;
+    look_at(r, i, b, lo, hi, stored);
+    if (from == dt)
+        return 0;
+    if (from != DT_F32)
+        KERNEL(r->host, widen, wide, r->raw, from, hi - lo);
+    if (dt != DT_F32)
+        KERNEL(r->host, round_to, dst, dt, wide, hi - lo);
+    return 0;
+}
+
+/* Box b of tensor i, whatever its dtype is there, to dst through the ring. */
+static int read_here(struct reader *r, int i, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
+{
+    const enum dtype from = (enum dtype)stored_dtype(ckpt_tensor(r->l->ckpt, i));
+    const size_t element = dtype_size(dt);
+    int64_t n = box_count(b), got;
+    for (int64_t lo = 0; lo < n; lo += got) {
+        void *place;
+        got = n - lo < CHUNK_ELEMENTS || from == dt ? n - lo : CHUNK_ELEMENTS;
+        got = ring_take(ring, (char *)dst + (size_t)lo * element, got, element, &place, e);
+        int rc = got < 0 ? (int)got : read_piece(r, i, b, lo, lo + got, from, place, dt, e);
+        if (rc < 0)
+            return rc;
+    }
+    return 0;
+}
+
+struct rows { struct reader *r; int tensor; enum dtype dt; };
+static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
+{
+    const struct rows *x = ctx;
+    struct ring none = { .d = x->r->host };
+    return read_here(x->r, x->tensor, b, &none, dst, x->dt, e);
+}
+
+/* Is this rank the one that counts its box of p? Of rows that ranks pass on, each is read once by one of them, for every parameter in the tensor. */
+static int counts_box(const struct reader *r, const struct param *p, int rows)
+{
+    const struct params_local *l = &r->m->local;
+    for (int i = 0; !rows && i < l->n_parts; i++)
+        if (&l->table->p[l->part[i].param] == p)
+            return l->part[i].owner;
+    return rows && p->n_sharing;
+}
+
+static int read_param(struct reader *r, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
+{
+    int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
+    const struct ckpt_tensor *t = i < 0 ? NULL : ckpt_tensor(r->l->ckpt, i);
+    if (!t)
+        return err_set(e, ERR_FORMAT, "there is no tensor %s, which this config.json needs: is the checkpoint whole", p->name);
+    if (t->n_dims != p->n_dims || memcmp(t->shape, p->shape, sizeof *t->shape * (size_t)p->n_dims))
+        return err_set(e, ERR_FORMAT, "%s is [%lld,%lld], config.json says [%lld,%lld]: do they belong together", p->name, (long long)t->shape[0],
+                       (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)p->shape[0], (long long)p->shape[1]);
+    if (stored_dtype(t) < 0)
+        return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first", p->name, ckpt_dtype_name(t->dtype));
+    int rows = r->pass_on && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1;
+    r->counts = r->seen && counts_box(r, p, rows);
+    if (rows) {
+        struct rows ctx = { r, i, dt };
+        return columns_read(r->aside, r->tp, p, b, dtype_size(dt), read_rows, &ctx, ring, dst, e);
+    }
+    return read_here(r, i, b, ring, dst, dt, e);
+}
+
+static int read_box(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
+{
+    struct reader *r = ctx;
+    int rc = r->aside->stop ? err_set(e, ERR_STOPPED, "stopped: another rank has failed, or the server ends") : read_param(r, p, b, ring, dst, dt, e);
+    if (rc >= 0 && r->progress)
+        atomic_fetch_add(&r->progress->done, box_count(b) * (int64_t)dtype_size(dt));
+    return rc;
+}
+
+/* Room for the digests of what will be read, where a tensor's digest is not in the files. */
+static int watch(struct reader *r, struct err *e)
+{
+    int n = ckpt_n_tensors(r->l->ckpt), known = 1;
+    for (int i = 0; i < n; i++)
+        known &= ckpt_tensor(r->l->ckpt, i)->has_digest || ckpt_tensor(r->l->ckpt, i)->role != ROLE_WEIGHT;
+    r->seen = known ? NULL : calloc((size_t)n, sizeof *r->seen);
+    return known || r->seen ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
+}
+
+static int add_seen(void *arg, struct err *e)
+{
+    struct reader *r = arg;
+    return comm_all_reduce_i64(r->tp, (int64_t *)r->seen, 2 * ckpt_n_tensors(r->l->ckpt), e);
+}
+
+/* The weights_digest: from the files where they say it, else of what all ranks have read. Then tensors that the model does not use stay out. */
+static int identify(struct reader *r, struct err *e)
+{
+    struct ckpt *c = r->l->ckpt;
+    int n = 0, rc;
+    struct ckpt_tensor *t = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *t);
+    TRY(t ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c)));
+    if (r->seen)
+        TRY(aside_together(r->aside, add_seen, r, e));
+    for (int i = 0; i < ckpt_n_tensors(c); i++) {
+        if (r->seen && (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&r->m->table, ckpt_tensor(c, i)->name) < 0))
+            continue;
+        t[n] = *ckpt_tensor(c, i);
+        if (!t[n].has_digest)
+            t[n].digest = r->seen[i];
+        n++;
+    }
+    r->l->identity = ckpt_digest_all(n, t, NULL).weights;
+    rc = 0;
+out:
+    free(t);
+    return rc;
+}
+
+/* A CPU's memory is anybody's. */
+static int by_device(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e)
+{
+    struct reader *r = ctx;
+    return r->m->dev->memory ? aside_device(r->aside, fn, arg, e) : fn(arg, e);
+}
+
+int weights_read(struct aside *a, struct loaded *l, struct model *m, struct dev *host, struct load_progress *progress, struct err *e)
+{
+    struct comm *tp = m->tp;
+    struct reader r = { .aside = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
+    const struct resident_source from = { .read = read_box, .ctx = &r, .door = { by_device, &r } };
+    int rc;
+    r.raw = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
+    r.wide = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
+    TRY(r.raw && r.wide ? 0 : err_set(e, ERR_MEMORY, "no memory to read weights"));
+    TRY(watch(&r, e));
+    TRY(r.pass_on = columns_wanted(a, tp, ckpt_cache(l->ckpt), e));
+    TRY(resident_fill(&l->weights, m, &from, e));
+    l->has_weights = 1;
+    TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));      /* damage in a part that no rank needs is damage too */
+    TRY(identify(&r, e));
+    rc = 0;
+out:
+    free(r.seen);
+    mem_free(host->mem, r.raw);
+    mem_free(host->mem, r.wide);
+    return rc < 0 ? err_add(e, "loading %s", ckpt_path(l->ckpt)) : 0;
+}
+
+int64_t weights_bytes(const struct model *m)
+{
+    int64_t n = 0;
+    for (int i = 0; i < m->local.n_parts; i++)
+        n += m->local.part[i].count;
+    return n * (int64_t)dtype_size(m->dt);
+}

@@ -1,0 +1,213 @@
+/* http_get.c - one GET over libcurl: what is asked, what is understood of the answer, and where its body goes. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <time.h>
+#include "base/io.h"
+#include "store/store_priv.h"
+
+/* ---- the answer ---- */
+
+static void take_text(char *out, size_t room, const char *value)
+{
+    size_t n = strcspn(value, "\r\n");
+    out[0] = 0;
+    if (n < room)
+        snprintf(out, room, "%.*s", (int)n, value);
+}
+
+static void take_etag(struct answer *a, const char *value)
+{
+    if (strncmp(value, "W/", 2))        /* a weak one says nothing about bytes */
+        take_text(a->etag, sizeof a->etag, value);
+}
+
+static void take_range(struct answer *a, const char *value)
+{
+    long long first, total;
+    if (sscanf(value, "bytes %lld-%*d/%lld", &first, &total) == 2) {
+        a->first = first;
+        a->total = total;
+    } else if (sscanf(value, "bytes */%lld", &total) == 1)
+        a->total = total;
+}
+
+/* Seconds, or a date. */
+static void take_retry(struct answer *a, const char *value)
+{
+    char text[64], *end;
+    take_text(text, sizeof text, value);
+    double s = strtod(text, &end);
+    if (end == text) {
+        time_t when = curl_getdate(text, NULL);
+        s = when < 0 ? 0 : difftime(when, time(NULL));
+    }
+    a->retry_after_s = s > 0 ? s : 0;
+}
+
+static void take_length(struct answer *a, const char *value) { a->length = atoll(value); }
+static void take_modified(struct answer *a, const char *value) { take_text(a->modified, sizeof a->modified, value); }
+static void take_linked_etag(struct answer *a, const char *value) { take_text(a->linked_etag, sizeof a->linked_etag, value); }
+static void take_linked_size(struct answer *a, const char *value) { a->linked_bytes = atoll(value); }
+static void take_commit(struct answer *a, const char *value) { take_text(a->commit, sizeof a->commit, value); }
+static void take_region(struct answer *a, const char *value) { take_text(a->region, sizeof a->region, value); }
+static void take_encoding(struct answer *a, const char *value) { a->encoded = strncasecmp(value, "identity", 8) != 0; }
+
+static const struct { const char *name; void (*take)(struct answer *a, const char *value); } headers[] = {
+    { "content-length", take_length }, { "content-range", take_range }, { "etag", take_etag }, { "last-modified", take_modified },
+    { "retry-after", take_retry }, { "content-encoding", take_encoding }, { "x-linked-etag", take_linked_etag },
+    { "x-linked-size", take_linked_size }, { "x-repo-commit", take_commit }, { "x-amz-bucket-region", take_region },
+};
+
+static size_t on_header(char *line, size_t size, size_t n, void *arg)
+{
+    struct answer *a = arg;
+    char text[512], *value;
+    snprintf(text, sizeof text, "%.*s", (int)(size * n < 511 ? size * n : 511), line);
+    if (!strncmp(text, "HTTP/", 5)) {
+        a->length = a->first = a->total = -1;
+        a->retry_after_s = a->encoded = 0;
+        a->etag[0] = a->modified[0] = 0;
+        a->status = strchr(text, ' ') ? atol(strchr(text, ' ')) : 0;
+        return size * n;
+    }
+    if (!(value = strchr(text, ':')))
+        return size * n;
+    *value++ = 0;
+    value += strspn(value, " \t");
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++)
+        if (!strcasecmp(text, headers[i].name))
+            headers[i].take(a, value);
+    return size * n;
+}
+
+/* Takes bytes only of the answer that was asked for: a page that explains an error is not data. */
+static size_t on_body(char *data, size_t size, size_t n, void *arg)
+{
+    struct answer *a = arg;
+    int64_t m = (int64_t)(size * n);
+    if (a->probe)
+        return a->status == 206 ? size * n : 0;         /* a whole file is not read only to learn its length */
+    if (a->status != a->accept || a->encoded || (a->accept == 206 && a->first != a->off))
+        return a->status >= 300 || a->status < 200 ? size * n : 0;
+    if (a->got + m > a->room) {
+        a->too_long = 1;
+        return 0;
+    }
+    if (a->dst)
+        memcpy(a->dst + a->got, data, (size_t)m);
+    else if (io_pwrite(a->fd, a->path, data, (size_t)m, a->off + a->got, &a->io) < 0)
+        return 0;
+    a->got += m;
+    atomic_fetch_add(&a->s->received, m);
+    return size * n;
+}
+
+static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+{
+    const struct store *s = arg;
+    (void)a, (void)b, (void)c, (void)d;
+    return s->stop && *s->stop;
+}
+
+/* ---- the request ---- */
+
+static CURL *take_handle(struct store *s)
+{
+    CURL *h = NULL;
+    pthread_mutex_lock(&s->lock);
+    if (s->n_idle)
+        h = s->idle[--s->n_idle];
+    pthread_mutex_unlock(&s->lock);
+    return h ? h : curl_easy_init();
+}
+
+static void give_handle(struct store *s, CURL *h)
+{
+    pthread_mutex_lock(&s->lock);
+    if (s->n_idle < STORE_IDLE) {
+        s->idle[s->n_idle++] = h;
+        h = NULL;
+    }
+    pthread_mutex_unlock(&s->lock);
+    if (h)
+        curl_easy_cleanup(h);
+}
+
+static void set_options(struct store *s, CURL *h, const char *url, struct curl_slist *lines, struct answer *a, char *why)
+{
+    const char *follow = strncmp(url, "https", 5) ? "http,https" : "https";       /* never down to http, never to a file */
+    curl_easy_reset(h);
+    curl_easy_setopt(h, CURLOPT_URL, url);
+    curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
+    curl_easy_setopt(h, CURLOPT_REDIR_PROTOCOLS_STR, follow);
+    curl_easy_setopt(h, CURLOPT_FOLLOWLOCATION, s->s3 ? 0L : 1L);
+    curl_easy_setopt(h, CURLOPT_MAXREDIRS, 10L);
+    curl_easy_setopt(h, CURLOPT_NOSIGNAL, 1L);
+    curl_easy_setopt(h, CURLOPT_CONNECTTIMEOUT, 20L);
+    curl_easy_setopt(h, CURLOPT_LOW_SPEED_LIMIT, 1000L);
+    curl_easy_setopt(h, CURLOPT_LOW_SPEED_TIME, s->stall_s);
+    curl_easy_setopt(h, CURLOPT_HTTPHEADER, lines);
+    curl_easy_setopt(h, CURLOPT_ERRORBUFFER, why);
+    curl_easy_setopt(h, CURLOPT_HEADERFUNCTION, on_header);
+    curl_easy_setopt(h, CURLOPT_HEADERDATA, a);
+    curl_easy_setopt(h, CURLOPT_WRITEFUNCTION, on_body);
+    curl_easy_setopt(h, CURLOPT_WRITEDATA, a);
+    curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
+    curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
+    curl_easy_setopt(h, CURLOPT_XFERINFODATA, s);
+    curl_easy_setopt(h, CURLOPT_BUFFERSIZE, 256L << 10);
+    curl_easy_setopt(h, CURLOPT_USERAGENT, "shardline");
+    if (*s->token) {                    /* curl sends it to the first host only */
+        curl_easy_setopt(h, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
+        curl_easy_setopt(h, CURLOPT_XOAUTH2_BEARER, s->token);
+    }
+}
+
+static int add_line(struct curl_slist **lines, const char *line)
+{
+    struct curl_slist *grown = *line ? curl_slist_append(*lines, line) : *lines;
+    if (!grown)
+        return -1;
+    *lines = grown;
+    return 0;
+}
+
+static int add_signature(const struct store *s, const char *url, const char *range, struct curl_slist **lines)
+{
+    struct sigv4_lines l;
+    if (!*s->aws.id)
+        return 0;
+    if (sigv4_sign(&l, &s->aws, url, range, time(NULL)) < 0)
+        return -1;
+    return add_line(lines, l.content) < 0 || add_line(lines, l.date) < 0 || add_line(lines, l.session) < 0 || add_line(lines, l.authorization) < 0 ? -1 : 0;
+}
+
+CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, const char *etag, struct answer *a, char *why)
+{
+    char range[96] = "Range: ", condition[200] = "";
+    struct curl_slist *lines = NULL;
+    CURL *h = take_handle(s);
+    if (end >= 0)
+        snprintf(range + 7, sizeof range - 7, "bytes=%lld-%lld", (long long)off, (long long)end);
+    if (end >= 0 && *etag)              /* S3 knows no If-Range */
+        snprintf(condition, sizeof condition, "%s: %s", s->s3 && *etag == '"' ? "If-Match" : "If-Range", etag);
+    why[0] = 0;
+    a->status = a->encoded = 0;
+    a->retry_after_s = 0;
+    CURLcode code = h && add_line(&lines, "Accept-Encoding: identity") >= 0 && add_line(&lines, range[7] ? range : "") >= 0 &&
+                    add_line(&lines, condition) >= 0 && add_signature(s, url, range + 7, &lines) >= 0 ? CURLE_OK : CURLE_OUT_OF_MEMORY;
+    if (code == CURLE_OK) {
+        set_options(s, h, url, lines, a, why);
+        code = curl_easy_perform(h);
+    }
+    if (!*a->etag)
+        memcpy(a->etag, a->modified, sizeof a->etag);           /* If-Range takes a date too */
+    if (!*why)
+        snprintf(why, CURL_ERROR_SIZE, "%s", curl_easy_strerror(code));
+    curl_slist_free_all(lines);
+    if (h)
+        give_handle(s, h);
+    return code;
+}

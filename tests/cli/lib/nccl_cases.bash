@@ -1,0 +1,27 @@
+# nccl_cases.bash - what nccl.sh and nccl_all.sh share: the NCCL transport on the fake device, over a library that stands for NCCL (tests/devices/fake_nccl.c).
+. "$(dirname "${BASH_SOURCE[0]}")/train_lib.bash"
+library=$BIN/../tests/devices/libnccl.so.2
+[ -e "$library" ] || { skip "no $library: make tests"; finish; }
+text 1 60000 >"$TMP/text"
+config "$TMP/gqa.json"
+common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps 3 --seq-len 63 --global-batch 8 --threads 1)
+by_nccl="goes between ranks by NCCL"
+
+on_gpus() { SHARDLINE_DEVICE=fake SHARDLINE_NCCL=$library "$@"; }
+# here WHAT ARGS…: the same bits over NCCL
+here() { on_gpus same "nccl: $1" --device cuda --transport nccl "${@:2}" && claim "nccl: $1: says so" has "$err" "$by_nccl"; }
+
+# fault WHAT FAULT SECONDS LINE ARGS…: the job ends by itself within SECONDS, and one line says LINE
+fault() {
+    local what=$1 fault=$2 limit=$3 line=$4 began=$EPOCHSECONDS
+    shift 4
+    rm -rf "$TMP/faulty"
+    FAKE_NCCL_FAULT=$fault on_gpus run timeout -k 10 60 "$BIN/ptrain" "${common[@]}" --out "$TMP/faulty" --device cuda --transport nccl "$@"
+    claim "$what: it ends, not well" [ $rc -ne 0 -a $rc -ne 124 ]
+    claim "$what: within $limit s" [ $((EPOCHSECONDS - began)) -le "$limit" ]
+    claim "$what: says $line" has "$err" "$line"
+    claim "$what: one line" [ "$(grep -vc 'goes between ranks\|^ptrain: step [0-9]*/' "$TMP/.err")" = 1 ]
+    claim "$what: no checkpoint" [ ! -e "$TMP/faulty/step-3" ]
+    claim "$what: nobody is left" nobody_left "$TMP/faulty"
+}
+nobody_left() { sleep 0.2; ! pgrep -f -- "--out $1" >/dev/null; }

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# altered
+# altered_layouts.sh [CASE] - orders that only layouts can show: two steps at one layout against one rank. Run by tests/altered in the
+# altered build (tests/altered.d/train.tsv names the case that must fail for each alteration); each case passes in a normal build.
+. "$(dirname "$0")/../lib/train_lib.bash"
+case_wanted=${1:-}
+
+# a case: its name, the config's keys, options of both runs, "|", the layout
+while IFS='|' read -r name keys both layout; do
+    [ -z "$case_wanted" ] || [ "$case_wanted" = "${name// /}" ] || continue
+    [ -f "$TMP/text" ] || text 1 20000 >"$TMP/text"
+    read -r -a keys <<<"$keys"; read -r -a both <<<"$both"; read -r -a layout <<<"$layout"
+    case ${keys[0]:-} in
+    family=*) family "$TMP/model.json" "${keys[0]#family=}" ;;
+    *) config "$TMP/model.json" "${keys[@]}" ;;
+    esac
+    common=(--data "$TMP/text" --model "$TMP/model.json" --steps 3 --threads 1 "${both[@]}")
+    reference
+    same "$name" "${layout[@]}"
+done <<'TABLE'
+tp       |                          | --seq-len 33 --global-batch 4              | --tp 2
+bf16_tp  |                          | --seq-len 33 --global-batch 4 --dtype bf16 | --tp 2
+replicas |                          | --seq-len 33 --global-batch 4              | --tp 4
+micro    |                          | --seq-len 33 --global-batch 8              | --micro-batch 1
+micro12  |                          | --seq-len 33 --global-batch 12             | --micro-batch 1
+dp       |                          | --seq-len 33 --global-batch 8              | --ranks 4
+supers   |                          | --seq-len 33 --global-batch 8              | --ranks 2 --zero 2 --micro-batch 1
+runs     |                          | --seq-len 33 --global-batch 12             | --ranks 4 --zero 3 --micro-batch 1
+qwen3    | family=qwen3             | --seq-len 33 --global-batch 4              | --tp 4
+sp       |                          | --seq-len 32 --global-batch 4              | --tp 2 --sp
+tied     | tie_word_embeddings=true | --seq-len 33 --global-batch 8              | --ranks 4
+TABLE
+finish

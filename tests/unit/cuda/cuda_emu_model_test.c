@@ -1,0 +1,93 @@
+/* cuda_emu_model_test.c - a whole model where a GPU is emulated: in fp32 a training step and decoding have the CPU's bits, in bf16 decoding has those of the
+ * same tokens all at once; and how often the host asks something of the device in a step of decoding. */
+#include "tests/devices/emu/emu.h"
+#include "tests/unit/model/model_rig.h"
+
+enum { PROMPT = 19, TOKENS = RIG_DECODE_ROWS, VOCAB = 701 };
+
+/* ---- training ---- */
+struct trained { double before, norm, after; };      /* losses, and the gradients' norm */
+static struct trained train(const struct model_config *c, const char *device)
+{
+    struct trained t;
+    struct rig r;
+    struct err e = { 0 };
+    rig_device = device;
+    rig_open(&r, c, DT_F32, 2, 7);
+    t.before = rig_forward(&r);
+    t.norm = rig_backward(&r);
+    struct adamw h = { .lr = 1e-2f, .eps = 1e-8f, .weight_decay = 0.1f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 1 };
+    CHECK_INT(zero_update(r.z, &h, 0, &e), 0);
+    t.after = rig_forward(&r);
+    CHECK_INT(dev_check(r.dev, &e), 0);
+    rig_close(&r);
+    return t;
+}
+
+TEST(a_training_step_has_the_cpu_s_bits)
+{
+    static const int some[] = { -1, 1, 2, 4 };           /* the other two bring nothing that these do not */
+    for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
+        const int i = some[k];
+        struct model_config c = i < 0 ? rig_config(1, 0.1) : rig_family_config(i);
+        c.vocab = 101;
+        struct trained cpu = train(&c, "cpu"), gpu = train(&c, "cuda");
+        if (memcmp(&cpu, &gpu, sizeof cpu))
+            test_fail(__FILE__, __LINE__, "%s: losses %.9g, %.9g, norm %.9g on the CPU; %.9g, %.9g, %.9g", i < 0 ? "llama, tied" : rig_families[i].name, cpu.before, cpu.after,
+                      cpu.norm, gpu.before, gpu.after, gpu.norm);
+    }
+}
+
+/* ---- decoding ---- */
+/* The last token's logits: all tokens at once; or a prompt, three single tokens, the others but one together, and the last one alone. */
+static void last_logits(const struct model_config *c, enum dtype dt, const char *device, int at_once, float *logits)
+{
+    static const int64_t whole[] = { TOKENS }, steps[] = { PROMPT, 1, 1, 1, TOKENS - PROMPT - 4, 1 };
+    const int64_t *n = at_once ? whole : steps;
+    const float *there = NULL;
+    struct rig_decode d;
+    rig_device = device;
+    rig_decode_open(&d, c, dt, 1);
+    for (int64_t pos = 0; pos < TOKENS; pos += *n++)
+        there = rig_decode_rows(&d, pos, *n);
+    dev_read(d.r.dev, logits, there, VOCAB * sizeof *logits);
+    rig_decode_close(&d);
+}
+
+TEST(decoding_has_the_cpu_s_bits_in_fp32_and_those_of_one_pass_in_bf16)
+{
+    struct model_config c = rig_config(0, 0.1);
+    float cpu[VOCAB], gpu[VOCAB], steps[VOCAB], pass[VOCAB];
+    last_logits(&c, DT_F32, "cpu", 0, cpu);
+    last_logits(&c, DT_F32, "cuda", 0, gpu);
+    CHECK(!memcmp(cpu, gpu, sizeof cpu));
+    c.head_dim = 16;                     /* for tensor cores */
+    last_logits(&c, DT_BF16, "cuda", 0, steps);
+    last_logits(&c, DT_BF16, "cuda", 1, pass);
+    CHECK(!memcmp(steps, pass, sizeof pass));
+}
+
+/* ---- what the host asks ---- */
+TEST(a_decode_step_asks_11_launches_a_layer_and_copies_no_more_for_more_layers)
+{
+    struct emu_asked of[2];
+    for (int more = 0; more < 2; more++) {
+        struct model_config c = rig_config(0, 0.1);
+        struct rig_decode d;
+        float logits[VOCAB];
+        c.head_dim = 16;
+        c.n_layers = more ? 5 : 2;
+        rig_device = "cuda";
+        rig_decode_open(&d, &c, DT_BF16, 1);
+        rig_decode_rows(&d, 0, PROMPT);
+        const struct emu_asked before = emu_asked;
+        dev_read(d.r.dev, logits, rig_decode_rows(&d, PROMPT, 1), sizeof logits);
+        of[more] = (struct emu_asked){ emu_asked.launches - before.launches, emu_asked.copies - before.copies, emu_asked.fills - before.fills };
+        rig_decode_close(&d);
+    }
+    CHECK_INT(of[1].launches - of[0].launches, 3 * 11);
+    CHECK(of[0].launches <= 2 * 11 + 8);
+    CHECK_INT(of[1].copies, of[0].copies);
+    CHECK(of[0].copies <= 6);            /* pages, sequences, attention's work, tokens, leaves of the vocabulary; the logits back */
+    CHECK_INT(of[1].fills, of[0].fills);
+}

@@ -1,2 +1,0 @@
-/* cuda_attn_test.c - attention on tensor cores on a GPU, where there is one. */
-#include "tests/unit/attn_tensor_cases.h"

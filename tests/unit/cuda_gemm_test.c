@@ -1,3 +1,0 @@
-/* cuda_gemm_test.c - the products of a GPU (product_cases.h). Skips without one. */
-#define EMULATED 0
-#include "tests/unit/product_cases.h"

@@ -1,0 +1,712 @@
+/* Native checkpoints: what is written is what is read, at any cut; the same state gives the same bytes; one changed byte anywhere,
+ * one failed call anywhere, one wrong piece is an error and nothing appears. */
+#include <sys/stat.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "base/jx.h"
+#include "base/rnd.h"
+#include "format/fmt.h"
+#include "format/native/manifest.h"
+#include "tests/test.h"
+#include "tests/unit/format/format_make.h"
+
+static char dst[512];
+
+static const char *fresh(const char *name)
+{
+    struct err e;
+    in_tmp(test_tmp_dir(), name, dst);
+    CHECK_INT(io_remove_tree(dst, &e), 0);
+    return dst;
+}
+
+static void check_all(const char *path, const struct spec *s, int n)
+{
+    struct ckpt *c = NULL;
+    struct err e = { 0 };
+    uint64_t draw = 0;
+    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    if (!c) {
+        CHECK_STR(e.text, "");
+        return;
+    }
+    CHECK_INT(ckpt_n_tensors(c), n);
+    CHECK_STR(ckpt_driver(c), "native");
+    for (int i = 0; i < n; i++) {
+        int at = ckpt_find(c, s[i].t.role, s[i].t.name);
+        CHECK(at >= 0);
+        for (int round = 0; round < 20; round++) {
+            struct box b = box_whole(s[i].t.n_dims, s[i].t.shape);
+            for (int d = 0; d < b.n_dims && round; d++) {
+                b.start[d] = (int64_t)(rnd_u64(3, 1, ++draw) % (uint64_t)b.extent[d]);
+                b.extent[d] = 1 + (int64_t)(rnd_u64(3, 1, ++draw) % (uint64_t)(b.extent[d] - b.start[d]));
+            }
+            int64_t count = box_count(&b), lo = round % 3 ? (int64_t)(rnd_u64(3, 1, ++draw) % (uint64_t)count) : 0;
+            char *got = calloc((size_t)count, 8), *want = calloc((size_t)count, 8);
+            fill_range(&s[i].t, &b, lo, count, want);
+            CHECK_INT(ckpt_read_range(c, at, &b, lo, count, got, &e), 0);
+            CHECK_SAME(got, want, (size_t)(count - lo) * ckpt_dtype_size(s[i].t.dtype));
+            free(got);
+            free(want);
+        }
+    }
+    CHECK_INT(ckpt_verify(c, 1, &e), 0);
+    CHECK_INT(ckpt_verify(c, 0, &e), 0);
+    ckpt_close(c);
+}
+
+TEST(what_is_written_by_any_number_of_ranks_reads_back_by_any_box)
+{
+    for (int n = 1; n <= 8; n *= 2) {
+        struct err e = { 0 };
+        CHECK_INT(make_ckpt(fresh("any"), small_specs(), N_SPECS, n, 11, n & 2, NULL, &e), 0);
+        check_all(dst, small_specs(), N_SPECS);
+    }
+}
+
+TEST(state_config_extras_and_layout_come_back)
+{
+    struct ckpt *c = NULL;
+    struct err e = { 0 };
+    struct ckpt_digests got;
+    void *data = NULL;
+    size_t n = 0;
+    CHECK_INT(make_ckpt(fresh("state"), small_specs(), N_SPECS, 2, 1000, 0, &got, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    const struct ckpt_state *s = ckpt_state(c);
+    CHECK(s->has_state && s->step == 7 && s->seed == 0xfedcba9876543210u && s->epoch == 1 && s->sample == 40 && s->grain == 8);
+    json_t *run = jx_parse(s->run_json, strlen(s->run_json), "run", &e);
+    CHECK(json_real_value(json_object_get(run, "lr")) == 0.1);
+    CHECK_STR(json_string_value(json_object_get(run, "schedule")), "cosine");
+    CHECK(json_array_size(json_object_get(run, "nested")) == 4 && json_real_value(json_array_get(json_object_get(run, "nested"), 1)) == 2.5);
+    json_decref(run);
+    CHECK_INT(ckpt_layout(c)->tp, 2);
+    CHECK_STR(ckpt_config_json(c), "{\"model_type\":\"llama\"}\n");
+    CHECK_INT(ckpt_n_extra(c), 2);
+    CHECK_STR(ckpt_extra_name(c, 1), "tokenizer.json");
+    CHECK_INT(ckpt_extra_read(c, 1, &data, &n, &e), 0);
+    CHECK(n == 17 && !memcmp(data, "{\"version\":\"1.0\"}", 17));
+    free(data);
+    struct ckpt_tensor all[N_SPECS];
+    for (int i = 0; i < N_SPECS; i++)
+        all[i] = *ckpt_tensor(c, i);
+    struct ckpt_digests again = ckpt_digest_all(N_SPECS, all, s);
+    CHECK_SAME(&again.state, &got.state, sizeof got.state);
+    CHECK_SAME(&again.weights, &got.weights, sizeof got.weights);
+    ckpt_close(c);
+}
+
+static int same_folders(const char *a, const char *b)
+{
+    char name[64][64], pa[512], pb[512];
+    int n = list_dir(a, name, 64), same = n == list_dir(b, name, 64);
+    for (int i = 0; i < n && same; i++) {
+        void *x = NULL, *y = NULL;
+        size_t nx = 0, ny = 1;
+        struct err e;
+        same = io_read_file(in_tmp(a, name[i], pa), 1 << 24, &x, &nx, &e) == 0 && io_read_file(in_tmp(b, name[i], pb), 1 << 24, &y, &ny, &e) == 0 &&
+               nx == ny && !memcmp(x, y, nx);
+        free(x);
+        free(y);
+    }
+    return same;
+}
+
+TEST(the_same_state_and_layout_give_the_same_bytes_whatever_the_order_and_size_of_writes)
+{
+    char other[512];
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("one"), small_specs(), N_SPECS, 4, 1000, 0, NULL, &e), 0);
+    strcpy(other, dst);
+    CHECK_INT(make_ckpt(fresh("two"), small_specs(), N_SPECS, 4, 3, 1, NULL, &e), 0);
+    CHECK(same_folders(other, dst));
+    struct spec turned[N_SPECS];
+    for (int i = 0; i < N_SPECS; i++)
+        turned[i] = small_specs()[N_SPECS - 1 - i];
+    CHECK_INT(make_ckpt(fresh("two"), turned, N_SPECS, 4, 50, 0, NULL, &e), 0);
+    CHECK(same_folders(other, dst));
+}
+
+TEST(digests_do_not_depend_on_the_layout)
+{
+    struct ckpt_digests a, b;
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("l1"), small_specs(), N_SPECS, 1, 1000, 0, &a, &e), 0);
+    CHECK_INT(make_ckpt(fresh("l8"), small_specs(), N_SPECS, 8, 1000, 0, &b, &e), 0);
+    CHECK_SAME(&a.weights, &b.weights, sizeof a.weights);
+    CHECK_SAME(&a.state, &b.state, sizeof a.state);
+}
+
+/* Tensors over several checksum blocks, with boundaries inside of them. */
+static const struct spec *large_specs(void)
+{
+    static struct spec s[3];
+    s[0] = spec(ROLE_WEIGHT, "a", CK_F32, 2, 1500, 701, CUT_COLUMNS);
+    s[1] = spec(ROLE_WEIGHT, "b", CK_BF16, 2, 1000, 1025, CUT_ROWS);
+    s[2] = spec(ROLE_WEIGHT, "c", CK_U8, 1, 3000001, 0, CUT_RANGES);
+    return s;
+}
+
+TEST(tensors_over_many_blocks_read_back_and_only_the_blocks_that_are_needed_are_read)
+{
+    struct ckpt *c = NULL;
+    struct err e = { 0 };
+    for (int n = 1; n <= 3; n += 2) {
+        CHECK_INT(make_ckpt(fresh("large"), large_specs(), 3, n, 90001, n > 1, NULL, &e), 0);
+        check_all(dst, large_specs(), 3);
+    }
+    CHECK_INT(make_ckpt(fresh("large"), large_specs(), 3, 1, 90001, 0, NULL, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    struct box b = { 1, { 2000000 }, { 10 } };
+    uint8_t got[10], want[10];
+    fill_range(&large_specs()[2].t, &b, 0, 10, (char *)want);
+    int at = ckpt_find(c, ROLE_WEIGHT, "c");
+    CHECK_INT(ckpt_read(c, at, &b, got, &e), 0);
+    CHECK_SAME(got, want, 10);
+    CHECK(ckpt_bytes_read(c) <= 2 << 20);       /* the header's block and the one in question */
+    int64_t before = ckpt_bytes_read(c);
+    CHECK_INT(ckpt_read(c, at, &b, got, &e), 0);
+    CHECK_INT(ckpt_bytes_read(c), before);      /* kept */
+    ckpt_close(c);
+}
+
+/* ---- one changed byte ---- */
+
+static int opens_and_verifies(const char *path, struct err *e)
+{
+    struct ckpt *c = NULL;
+    int rc = ckpt_open(&c, path, e);
+    if (rc == 0)
+        rc = ckpt_verify(c, 0, e);
+    ckpt_close(c);
+    return rc;
+}
+
+static void flip(const char *path, size_t at, int how)
+{
+    FILE *f = fopen(path, "r+b");
+    int b;
+    fseek(f, (long)at, SEEK_SET);
+    b = fgetc(f);
+    fseek(f, (long)at, SEEK_SET);
+    fputc(b ^ how, f);
+    fclose(f);
+}
+
+TEST(one_changed_byte_in_any_file_is_found)
+{
+    char name[64][64], path[512];
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("flip"), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+    int n = list_dir(dst, name, 64);
+    CHECK_INT(n, 8);        /* manifest, config, two extras, four shards */
+    for (int i = 0; i < n; i++) {
+        struct stat st;
+        stat(in_tmp(dst, name[i], path), &st);
+        int64_t step = strstr(name[i], ".safetensors") ? 13 : 1;       /* the manifest: every byte */
+        for (int64_t at = 0; at < st.st_size; at += at > st.st_size - 300 ? 1 : step) {
+            int how = at % 3 == 0 ? 1 : at % 3 == 1 ? 0x20 : 0x80;
+            flip(path, (size_t)at, how);
+            if (opens_and_verifies(dst, &e) >= 0)
+                test_fail(__FILE__, __LINE__, "byte %lld of %s changed unnoticed", (long long)at, name[i]);
+            flip(path, (size_t)at, how);
+        }
+    }
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+}
+
+TEST(a_changed_header_byte_is_found_by_a_plain_read_and_a_changed_block_by_check_rest)
+{
+    char path[512], data[8192];
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    CHECK_INT(make_ckpt(fresh("head"), small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    flip(in_tmp(dst, "weights-00000.safetensors", path), 100, 4);
+    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    int at = ckpt_find(c, ROLE_WEIGHT, "model.norm.weight");
+    struct box b = box_whole(1, (int64_t[]){ 13 });
+    CHECK_INT(ckpt_read(c, at, &b, data, &e), -ERR_INTEGRITY);
+    CHECK_HAS(e.text, "weights-00000.safetensors");
+    CHECK_HAS(e.text, "model.norm.weight");
+    ckpt_close(c);
+    flip(path, 100, 4);
+    flip(in_tmp(dst, "optim-00000.safetensors", path), 5000, 1);
+    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    at = ckpt_find(c, ROLE_WEIGHT, "model.norm.weight");
+    CHECK_INT(ckpt_read(c, at, &b, data, &e), 0);
+    CHECK_INT(ckpt_check_rest(c, 0, 1, &e), -ERR_INTEGRITY);
+    CHECK_HAS(e.text, "optim-00000.safetensors");
+    CHECK(ckpt_check_rest(c, 0, 2, &e) < 0 || ckpt_check_rest(c, 1, 2, &e) < 0);
+    ckpt_close(c);
+}
+
+TEST(a_missing_longer_or_shorter_file_is_found_when_opening_and_named)
+{
+    char name[64][64], path[512], aside[512];
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("missing"), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+    int n = list_dir(dst, name, 64);
+    for (int i = 0; i < n; i++) {
+        struct stat st;
+        in_tmp(dst, name[i], path);
+        in_tmp(test_tmp_dir(), "aside", aside);
+        rename(path, aside);
+        CHECK(opens_and_verifies(dst, &e) < 0);
+        CHECK_HAS(e.text, name[i]);
+        rename(aside, path);
+        stat(path, &st);
+        CHECK_INT(truncate(path, st.st_size + 1), 0);
+        CHECK(opens_and_verifies(dst, &e) < 0);
+        CHECK_HAS(e.text, name[i]);
+        CHECK_INT(truncate(path, 0), 0);
+        CHECK_INT(truncate(path, st.st_size), 0);       /* zeros in its place */
+        CHECK(opens_and_verifies(dst, &e) < 0);
+        CHECK_HAS(e.text, name[i]);
+        in_tmp(test_tmp_dir(), "missing2", aside);
+        CHECK_INT(io_remove_tree(aside, &e), 0);
+        CHECK_INT(make_ckpt(aside, small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+        char from[512];
+        rename(in_tmp(aside, name[i], from), path);
+    }
+    io_write_file(in_tmp(dst, "a-file-of-somebody-else", path), "x", 1, &e);
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+}
+
+/* ---- manifests that are well summed and wrong ---- */
+
+static json_t *load_manifest(const char *folder)
+{
+    char path[512];
+    struct err e = { 0 };
+    json_t *m = jx_load(in_tmp(folder, "manifest.json", path), 1 << 24, &e);
+    json_object_del(m, "manifest_checksum");
+    return m;
+}
+
+static void save_manifest(const char *folder, json_t *m)
+{
+    char path[512], *text;
+    struct err e = { 0 };
+    size_t n = 0;
+    text = manifest_text(m, &n, &e);
+    unlink(in_tmp(folder, "manifest.json", path));
+    CHECK_INT(io_write_file(path, text, n, &e), 0);
+    free(text);
+    json_decref(m);
+}
+
+static json_t *item(json_t *m, const char *list, size_t i)
+{
+    return json_array_get(json_object_get(m, list), i);
+}
+static json_t *piece(json_t *m, size_t file, size_t i)
+{
+    return json_array_get(json_object_get(item(m, "files", file), "pieces"), i);
+}
+
+static void set_version(json_t *m) { json_object_set_new(m, "version", json_integer(2)); }
+static void set_must(json_t *m) { json_object_set_new(m, "must_understand", json_pack("[s]", "other")); }
+static void set_format(json_t *m) { json_object_set_new(m, "format", json_string("other")); }
+static void set_traversal(json_t *m) { json_object_set_new(item(m, "files", 0), "name", json_string("../optim-00000.safetensors")); }
+static void drop_piece(json_t *m) { json_array_remove(json_object_get(item(m, "files", 0), "pieces"), 1); }
+static void twice_piece(json_t *m) { json_array_append(json_object_get(item(m, "files", 0), "pieces"), piece(m, 0, 1)); }
+static void shift_range(json_t *m) { json_object_set_new(piece(m, 0, 0), "range", json_pack("[i,i]", 1, 2)); }
+static void outside(json_t *m) { json_object_set_new(piece(m, 0, 0), "start", json_pack("[i,i]", 1, 2)); }
+static void huge_offset(json_t *m) { json_object_set_new(piece(m, 0, 0), "offset", json_integer(INT64_MAX)); }
+static void huge_shape(json_t *m) { json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[I,I]", (json_int_t)1 << 47, (json_int_t)1 << 47)); }
+static void zero_and_huge(json_t *m) { json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[i,I,I]", 0, (json_int_t)1 << 47, (json_int_t)1 << 47)); }
+static void negative_dim(json_t *m) { json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[i,i]", -1, -1)); }
+static void unknown_dtype(json_t *m) { json_object_set_new(item(m, "tensors", 0), "dtype", json_string("F8_E4M3")); }
+static void other_digest(json_t *m) { json_object_set_new(item(m, "tensors", 0), "digest", json_string("00000000000000000000000000000000")); }
+static void float_dim(json_t *m) { json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[f,f]", 24.0, 10.0)); }
+static void tensor_number(json_t *m) { json_object_set_new(piece(m, 0, 0), "tensor", json_integer(1 << 30)); }
+static void short_blocks(json_t *m) { json_object_set_new(item(m, "files", 0), "blocks", json_string("00")); }
+static void no_digest(json_t *m) { json_object_del(m, "weights_digest"); }
+static void another_id(json_t *m) { json_object_set_new(m, "save_id", json_string("00000000000000000000000000000000")); }
+static void other_blocks(json_t *m) { json_object_set_new(m, "block_bytes", json_integer(4096)); }
+static void known_and_unknown(json_t *m) { json_object_set_new(m, "must_understand", json_pack("[s,s,s]", "planes", "zstd", "delta")); }
+static void not_a_text(json_t *m) { json_object_set_new(m, "must_understand", json_pack("[i]", 1)); }
+static void not_a_list(json_t *m) { json_object_set_new(m, "must_understand", json_string("zstd")); }
+static void huge_degree(json_t *m) { json_object_set_new(json_object_get(m, "layout"), "tp", json_integer((1 << 24) + 1)); }
+static void short_seed(json_t *m) { json_object_set_new(json_object_get(m, "state"), "seed", json_string("2a")); }
+static void negative_step(json_t *m) { json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1)); }
+static void hidden_file(json_t *m) { json_object_set_new(item(m, "files", 0), "name", json_string(".optim-00000.safetensors")); }
+static void unsorted(json_t *m)
+{
+    json_t *list = json_object_get(m, "tensors"), *first = json_incref(json_array_get(list, 0));
+    json_array_remove(list, 0);
+    json_array_append_new(list, first);
+}
+static void config_elsewhere(json_t *m) { json_object_set_new(json_object_get(m, "config"), "name", json_string("/etc/passwd")); }
+
+static void in_the_header(json_t *m) { json_object_set_new(piece(m, 0, 0), "offset", json_integer(8)); }
+static void endless_run(json_t *m) { json_object_set_new(json_object_get(m, "state"), "run", json_pack("{s:s}", "lr", "0x1p+9999")); }
+static void step_before_0(json_t *m) { json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1)); }
+static void no_pieces(json_t *m) { json_object_set_new(item(m, "files", 0), "pieces", json_object()); }
+static void length_beyond(json_t *m) { json_object_set_new(item(m, "files", 0), "length", json_integer(INT64_MAX)); }
+
+static const struct { void (*change)(json_t *m); const char *says[2]; } wrong[] = {
+    { endless_run, { "settings of the run", "" } }, { step_before_0, { "step", "" } },
+    { no_pieces, { "pieces", "list" } }, { length_beyond, { "optim-00000", "" } },
+    { set_version, { "version 2", "version 1" } }, { set_must, { "other", "" } }, { set_format, { "other", FMT_FORMAT } },
+    { set_traversal, { "../optim", "folder" } }, { drop_piece, { "elements", "stored" } }, { twice_piece, { "", "twice" } },
+    { shift_range, { "nowhere", "" } }, { outside, { "outside", "" } }, { huge_offset, { "passes the end", "" } },
+    { huge_shape, { "limit", "" } }, { zero_and_huge, { "limit", "" } }, { negative_dim, { "limit", "" } }, { unknown_dtype, { "F8_E4M3", "" } },
+    { other_digest, { "digest", "" } }, { float_dim, { "shape", "whole number" } }, { tensor_number, { "piece of tensor", "" } },
+    { short_blocks, { "block checksums", "" } }, { no_digest, { "weights_digest", "missing" } }, { another_id, { "save_id", "" } },
+    { config_elsewhere, { "/etc/passwd", "folder" } }, { other_blocks, { "4096", "1048576" } }, { known_and_unknown, { "delta", "newer program" } },
+    { not_a_text, { "feature", "" } }, { not_a_list, { "must_understand", "list" } }, { huge_degree, { "layout says tp", "" } },
+    { short_seed, { "seed", "16 hex digits" } }, { negative_step, { "step", "" } }, { hidden_file, { ".optim", "folder" } },
+    { unsorted, { "not in order", "" } },
+};
+
+TEST(wrong_manifests_are_refused_with_a_message_that_names_what_is_wrong)
+{
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        struct err e = { 0 };
+        struct ckpt *c = NULL;
+        CHECK_INT(make_ckpt(fresh("wrong"), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+        json_t *m = load_manifest(dst);
+        wrong[i].change(m);
+        save_manifest(dst, m);
+        if (ckpt_open(&c, dst, &e) >= 0)
+            test_fail(__FILE__, __LINE__, "wrong manifest %zu was taken", i);
+        ckpt_close(c);
+        CHECK_HAS(e.text, wrong[i].says[0]);
+        CHECK_HAS(e.text, wrong[i].says[1]);
+    }
+}
+
+TEST(a_piece_that_begins_in_the_header_of_its_file_is_found_by_verify)
+{
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("header"), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+    json_t *m = load_manifest(dst);
+    in_the_header(m);
+    save_manifest(dst, m);
+    CHECK(opens_and_verifies(dst, &e) < 0);
+    CHECK_HAS(e.text, "optim-00000.safetensors");
+}
+
+TEST(unknown_members_of_a_manifest_are_ignored)
+{
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("unknown"), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+    json_t *m = load_manifest(dst);
+    json_object_set_new(m, "a_later_idea", json_integer(1));
+    json_object_set_new(item(m, "tensors", 0), "colour", json_string("blue"));
+    json_object_set_new(item(m, "files", 0), "owner", json_integer(3));
+    json_object_set_new(piece(m, 0, 0), "weight", json_null());
+    json_object_set_new(json_object_get(m, "layout"), "sp", json_integer(2));
+    json_object_set_new(json_object_get(m, "state"), "moon", json_string("full"));
+    save_manifest(dst, m);
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+}
+
+/* ---- compressed ---- */
+
+/* Two MiB and more of fp32, then bf16: blocks of both widths. */
+static int make_packed(const char *path, enum ckpt_codec codec, int level, struct err *e)
+{
+    const struct ckpt_piece p[2] = {
+        { { .name = "a", .dtype = CK_F32, .n_dims = 2, .shape = { 600, 1000 } }, { 2, { 0 }, { 600, 1000 } }, 0, 600000 },
+        { { .name = "b", .dtype = CK_BF16, .n_dims = 1, .shape = { 700001 } }, { 1, { 0 }, { 700001 } }, 0, 700001 },
+    };
+    struct ckpt_meta meta = { .layout = { 1, 1, 1, 1, 1, 0 } };
+    struct ckpt_shard *shard = NULL;
+    void *table = NULL;
+    size_t bytes = 0;
+    char tmp[4096], *data = malloc((size_t)4 * 700001);
+    int rc = 0;
+    TRY(ckpt_begin(path, tmp, NULL, e));
+    TRY(ckpt_shard_open(&shard, tmp, 0, 2, p, e));
+    ckpt_shard_compress(shard, codec, level);
+    for (int i = 0; i < 2; i++) {
+        fill_range(&p[i].t, &p[i].box, 0, p[i].hi, data);
+        TRY(ckpt_shard_put(shard, i, data, p[i].hi, e));
+    }
+    TRY(ckpt_shard_close(shard, &table, &bytes, e));
+    TRY(ckpt_publish(tmp, path, 1, &table, &bytes, &meta, NULL, e));
+out:
+    free(table);
+    free(data);
+    return rc;
+}
+
+static void check_packed(const char *path)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    char *have = malloc((size_t)4 * 700001), *want = malloc((size_t)4 * 700001);
+    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_verify(c, 0, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        const struct ckpt_tensor *t = ckpt_tensor(c, i);
+        struct box b = box_whole(t->n_dims, t->shape);
+        CHECK_INT(ckpt_read_range(c, i, &b, 5, box_count(&b) - 3, have, &e), 0);
+        fill_range(t, &b, 5, box_count(&b) - 3, want);
+        CHECK_SAME(have, want, (size_t)(box_count(&b) - 8) * ckpt_dtype_size(t->dtype));
+    }
+    ckpt_close(c);
+    free(have);
+    free(want);
+}
+
+TEST(compressed_files_read_back_in_both_codecs_and_every_level)
+{
+    static const struct { enum ckpt_codec codec; int level; const char *features, *planes, *name; } cases[] = {
+        { CODEC_ZSTD, 1, "[\"zstd\"]", NULL, "weights-00000.safetensors.zst" }, { CODEC_ZSTD, 5, "[\"zstd\"]", NULL, "weights-00000.safetensors.zst" },
+        { CODEC_PLANES, 0, "[\"planes\",\"zstd\"]", "4422", "weights-00000.safetensors.planes.zst" },
+        { CODEC_PLANES, 3, "[\"planes\",\"zstd\"]", "4422", "weights-00000.safetensors.planes.zst" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = { 0 };
+        CHECK_INT(make_packed(fresh("packed"), cases[i].codec, cases[i].level, &e), 0);
+        check_packed(dst);
+        json_t *m = load_manifest(dst);
+        char *features = json_dumps(json_object_get(m, "must_understand"), JSON_COMPACT);
+        const char *planes = json_string_value(json_object_get(item(m, "files", 0), "planes"));
+        CHECK_STR(features, cases[i].features);
+        CHECK_STR(planes ? planes : "", cases[i].planes ? cases[i].planes : "");
+        CHECK_STR(json_string_value(json_object_get(item(m, "files", 0), "name")), cases[i].name);
+        free(features);
+        json_decref(m);
+    }
+}
+
+static void set_planes(json_t *m, const char *digits) { json_object_set_new(item(m, "files", 0), "planes", json_string(digits)); }
+static void three(json_t *m) { set_planes(m, "4432"); }
+static void too_few(json_t *m) { set_planes(m, "442"); }
+static void wrong_width(json_t *m) { set_planes(m, "4424"); }
+static void no_number(json_t *m) { json_object_set_new(item(m, "files", 0), "planes", json_integer(4422)); }
+static void drop_frame(json_t *m) { json_array_remove(json_object_get(item(m, "files", 0), "frames"), 0); }
+static void empty_frame(json_t *m) { json_array_set_new(json_object_get(item(m, "files", 0), "frames"), 0, json_integer(0)); }
+static void far_plain(json_t *m) { json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 50)); }
+static void huge_plain(json_t *m) { json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 60)); }
+
+TEST(wrong_frames_and_planes_are_refused_or_found_by_the_digest)
+{
+    static const struct { void (*change)(json_t *m); const char *says; } cases[] = {
+        { three, "digits 1, 2, 4, 8" }, { too_few, "4 blocks" }, { no_number, "digits 1, 2, 4, 8" }, { wrong_width, "digest" }, { drop_frame, "frames" },
+        { empty_frame, "frame 0" }, { huge_plain, "beyond the limit" }, { far_plain, "cannot hold" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = { 0 };
+        CHECK_INT(make_packed(fresh("packed"), CODEC_PLANES, 0, &e), 0);
+        json_t *m = load_manifest(dst);
+        cases[i].change(m);
+        save_manifest(dst, m);
+        CHECK(opens_and_verifies(dst, &e) < 0);
+        CHECK_HAS(e.text, cases[i].says);
+    }
+}
+
+TEST(files_of_two_saves_mixed_are_found)
+{
+    char other[512], from[512], to[512];
+    struct err e = { 0 };
+    struct spec s[N_SPECS];
+    memcpy(s, small_specs(), sizeof s);
+    CHECK_INT(make_ckpt(fresh("save1"), s, N_SPECS, 2, 1000, 0, NULL, &e), 0);
+    strcpy(other, dst);
+    s[0].t.role = ROLE_MASTER;      /* other values at the same places */
+    s[0].t.role = ROLE_WEIGHT;
+    s[1].t.name = "model.embeX.weight";
+    CHECK_INT(make_ckpt(fresh("save2"), s, N_SPECS, 2, 1000, 0, NULL, &e), 0);
+    rename(in_tmp(other, "weights-00001.safetensors", from), in_tmp(dst, "weights-00001.safetensors", to));
+    CHECK(opens_and_verifies(dst, &e) < 0);
+    CHECK_HAS(e.text, "weights-00001.safetensors");
+}
+
+/* ---- writing that goes wrong ---- */
+
+static int nothing_begins_with(const char *a)
+{
+    char name[64][64];
+    int n = list_dir(test_tmp_dir(), name, 64);
+    for (int i = 0; i < n; i++)
+        if (strncmp(name[i], a, strlen(a)) == 0)
+            return 0;
+    return 1;
+}
+
+TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing)
+{
+    for (int how = 0; how < 4; how++) {
+        struct spec s[2] = { spec(ROLE_WEIGHT, "w", CK_F32, 2, 8, 6, CUT_ROWS), spec(ROLE_WEIGHT, "v", CK_F32, 2, 8, 6, CUT_COLUMNS) }, other[2];
+        struct ckpt_meta meta = make_meta(2);
+        void *table[3] = { 0 };
+        size_t bytes[3] = { 0 };
+        char tmp[4096], path[512];
+        struct err e = { 0 };
+        memcpy(other, s, sizeof s);
+        if (how == 2)
+            other[0].t.dtype = CK_I32;
+        CHECK_INT(ckpt_begin(fresh("partial"), tmp, NULL, &e), 0);
+        CHECK_INT(write_rank(tmp, s, 2, 0, 2, 100, 0, &table[0], &bytes[0], &e), 0);
+        CHECK_INT(write_rank(tmp, other, 2, 1, how == 1 ? 3 : 2, 100, 0, &table[1], &bytes[1], &e), 0);     /* 1 of 3 overlaps 0 of 2 */
+        if (how == 3)
+            CHECK_INT(truncate(in_tmp(tmp, "weights-00001.safetensors", path), 100), 0);
+        CHECK(ckpt_publish(tmp, dst, how == 0 ? 1 : 2, table, bytes, &meta, NULL, &e) < 0);
+        CHECK_HAS(e.text, how == 0 ? "stored" : how == 1 ? "over" : how == 2 ? "one shape or dtype" : "bytes");
+        CHECK(nothing_begins_with("partial"));
+        free(table[0]);
+        free(table[1]);
+    }
+}
+
+TEST(a_piece_that_got_too_little_or_too_much_is_an_error)
+{
+    struct err e = { 0 };
+    struct ckpt_shard *s = NULL;
+    struct spec one = spec(ROLE_WEIGHT, "w", CK_F32, 1, 5, 0, CUT_NONE);
+    struct ckpt_piece p = piece_of(&one, 0, 1);
+    float x[6] = { 0 };
+    void *table;
+    size_t n;
+    CHECK_INT(io_mkdir(fresh("short"), &e), 0);
+    CHECK_INT(ckpt_shard_open(&s, dst, 0, 1, &p, &e), 0);
+    CHECK_INT(ckpt_shard_put(s, 0, x, 6, &e), -ERR_INTERNAL);
+    CHECK_INT(ckpt_shard_put(s, 0, x, 4, &e), 0);
+    CHECK_INT(ckpt_shard_close(s, &table, &n, &e), -ERR_INTERNAL);
+    char name[4][64];
+    CHECK_INT(list_dir(dst, name, 4), 0);
+}
+
+TEST(an_existing_name_is_never_written_over_and_an_earlier_failed_try_is_removed)
+{
+    char tmp[4096], path[512];
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("taken"), small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "exists");
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+    CHECK_INT(ckpt_begin(fresh("retry"), tmp, NULL, &e), 0);
+    CHECK_INT(io_write_file(in_tmp(tmp, "weights-00000.safetensors", path), "half", 4, &e), 0);
+    CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+}
+
+/* In a process of its own: 0 the name is free, 1 another process is writing it, 2 another error. With hold, it takes it and waits. */
+static pid_t begin_elsewhere(int hold)
+{
+    char tmp[4096];
+    int lock = -1, to[2] = { -1, -1 };
+    struct err e = { 0 };
+    CHECK_INT(pipe(to), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        int rc = ckpt_begin(dst, tmp, &lock, &e);
+        if (rc == 0 && hold && write(to[1], "x", 1) == 1)
+            pause();
+        _exit(rc == 0 ? 0 : strstr(e.text, "another process is writing") && !*tmp ? 1 : 2);
+    }
+    close(to[1]);
+    CHECK(!hold || read(to[0], tmp, 1) == 1);
+    close(to[0]);
+    return child;
+}
+
+static int status_of(pid_t child)
+{
+    int status = -1;
+    waitpid(child, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 99;
+}
+
+TEST(a_name_that_is_being_written_is_refused_until_its_writer_ends)
+{
+    char tmp[4096], path[512];
+    int lock = -1;
+    struct err e = { 0 };
+    CHECK_INT(ckpt_begin(fresh("busy"), tmp, &lock, &e), 0);
+    CHECK_INT(io_write_file(in_tmp(tmp, "half", path), "x", 1, &e), 0);
+    CHECK_INT(status_of(begin_elsewhere(0)), 1);
+    CHECK(io_exists(path));
+    ckpt_abandon(tmp, -1);                       /* as an error inside ckpt_seal does; the lock is still open */
+    pid_t other = begin_elsewhere(1);
+    ckpt_abandon(tmp, lock);                     /* the name is the other's now */
+    CHECK(io_exists(tmp));
+    CHECK_INT(ckpt_begin(dst, tmp, &lock, &e), -ERR_FILE);
+    CHECK_STR(tmp, "");
+    kill(other, SIGKILL);
+    CHECK_INT(status_of(other), 99);
+    CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+    snprintf(tmp, sizeof tmp, "%s.tmp-save", dst);
+    CHECK(!io_exists(tmp));
+}
+
+TEST(a_checkpoint_removed_while_it_is_read_gives_its_values_or_an_error_that_names_the_file)
+{
+    struct err e = { 0 };
+    struct ckpt *c = NULL;
+    char data[1 << 16], again[1 << 16];
+    CHECK_INT(make_ckpt(fresh("read"), small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    const struct ckpt_tensor *t = ckpt_tensor(c, 0);
+    struct box whole = box_whole(t->n_dims, t->shape);
+    int64_t n = box_count(&whole);
+    CHECK(n * (int64_t)ckpt_dtype_size(t->dtype) <= (int64_t)sizeof data);
+    CHECK_INT(ckpt_read_range(c, 0, &whole, 0, n, data, &e), 0);
+    CHECK_INT(ckpt_remove(dst, &e), 0);                /* as --keep does */
+    CHECK_INT(ckpt_read_range(c, 0, &whole, 0, n, again, &e), 0);
+    CHECK_SAME(again, data, (size_t)n * ckpt_dtype_size(t->dtype));
+    for (int i = 1, rc = 0; i < ckpt_n_tensors(c) && rc >= 0; i++) {
+        t = ckpt_tensor(c, i);
+        whole = box_whole(t->n_dims, t->shape);
+        rc = ckpt_read_range(c, i, &whole, 0, box_count(&whole), again, &e);
+        CHECK(rc == 0 || (rc == -ERR_FILE && strstr(e.text, dst)));
+    }
+    ckpt_close(c);
+    CHECK_INT(ckpt_open(&c, dst, &e), -ERR_FILE);
+}
+
+/* A child makes a checkpoint while its n-th call of an operation fails. Returns its exit status: 0 made, 1 an error. */
+static int make_with_fault(const char *op, int n)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        char fault[64];
+        struct err e = { 0 };
+        snprintf(fault, sizeof fault, "%s:%d:ENOSPC", op, n);
+        setenv("SHARDLINE_IO_FAULT", fault, 1);
+        int rc = make_ckpt(dst, small_specs(), N_SPECS, 2, 1000, 0, NULL, &e);
+        _exit(rc < 0 ? (strlen(e.text) > 10 ? 1 : 2) : 0);
+    }
+    return status_of(child);
+}
+
+TEST(whichever_call_fails_nothing_appears_and_nothing_is_left)
+{
+    static const char *const ops[] = { "open", "write", "fsync", "close", "rename", "read" };
+    for (size_t k = 0; k < sizeof ops / sizeof *ops; k++) {
+        int n = 1, status = 1;
+        for (; status == 1 && n < 200; n++) {
+            fresh("fault");
+            status = make_with_fault(ops[k], n);
+            if (status == 1 && !nothing_begins_with("fault"))
+                test_fail(__FILE__, __LINE__, "%s %d failed and something is left", ops[k], n);
+        }
+        struct err e = { 0 };
+        CHECK_INT(status, 0);
+        CHECK(n > 2 || !strcmp(ops[k], "rename"));
+        CHECK_INT(opens_and_verifies(dst, &e), 0);
+    }
+}
+
+TEST(a_tensor_without_elements_and_one_of_four_dims_are_kept)
+{
+    struct err e = { 0 };
+    struct spec s[2] = { spec(ROLE_WEIGHT, "empty", CK_F32, 2, 0, 5, CUT_NONE), spec(ROLE_WEIGHT, "four", CK_I64, 2, 3, 2, CUT_ROWS) };
+    s[1].t.n_dims = 4;
+    memcpy(s[1].t.shape, (int64_t[]){ 4, 3, 2, 5 }, 32);
+    CHECK_INT(make_ckpt(fresh("four"), s, 2, 2, 7, 0, NULL, &e), 0);
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+    struct ckpt *c = NULL;
+    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    CHECK_INT(ckpt_n_tensors(c), 2);
+    CHECK_INT(ckpt_tensor(c, 0)->shape[1], 5);
+    ckpt_close(c);
+}

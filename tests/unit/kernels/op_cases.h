@@ -1,0 +1,253 @@
+/* op_cases.h - every kind of op on the CPU and on a CUDA device: all memory that both wrote has the same bits. In bf16, where tensor
+ * cores have bits of their own (attn_tensor_cases.h, product_cases.h), they are off. */
+#ifndef SHARDLINE_TESTS_UNIT_KERNELS_OP_CASES_H
+#define SHARDLINE_TESTS_UNIT_KERNELS_OP_CASES_H
+
+#include "kernels/dev.h"
+#include "kernels/fn.h"
+#include "kernels/kernels.h"
+#include "kernels/ring.h"
+#include "tests/test.h"
+
+enum { MOST = 12 };
+/* The CPU (0) and the device (1), and memory that both have a copy of. */
+struct both { struct mem mem; struct dev *dev[2]; void *p[MOST][2]; size_t bytes[MOST]; int n; uint32_t state; };
+
+static int both_open(struct both *b, const char *device)
+{
+    struct err e;
+    *b = (struct both){ .state = 7 };
+    if (device)
+        setenv("SHARDLINE_DEVICE", device, 1);
+    int rc = dev_open(&b->dev[1], "cuda", 2, &b->mem, &e);
+    unsetenv("SHARDLINE_DEVICE");
+    if (rc < 0)
+        test_skip("%s", e.text);
+    else
+        b->dev[0] = b->dev[1]->host;
+    return rc;
+}
+
+static float next(struct both *b)
+{
+    b->state = b->state * 1664525u + 1013904223u;
+    return ((float)(b->state >> 8) / 8388608.0f - 1.0f) * (b->state >> 28 ? 1.0f : 9.0f);
+}
+
+/* n numbers in both memories; their number, for the macros below. */
+static int fill(struct both *b, enum dtype dt, int64_t n)
+{
+    char *host = malloc((size_t)n * 4);
+    for (int64_t i = 0; i < n; i++)
+        if (dt == DT_BF16)
+            ((uint16_t *)(void *)host)[i] = fn_to_bf16(next(b));
+        else
+            ((float *)(void *)host)[i] = next(b);
+    b->bytes[b->n] = (size_t)n * dtype_size(dt);
+    for (int k = 0; k < 2; k++) {
+        b->p[b->n][k] = dev_alloc(b->dev[k], MEM_WORK, b->bytes[b->n]);
+        dev_write(b->dev[k], b->p[b->n][k], host, b->bytes[b->n]);
+    }
+    free(host);
+    return b->n++;
+}
+
+/* All memory is the same; then it is given back. */
+static void same(struct both *b, const char *what, enum dtype dt)
+{
+    struct err e;
+    if (dev_check(b->dev[1], &e) < 0)
+        test_fail(__FILE__, __LINE__, "%s: %s", what, e.text);
+    for (int i = 0; i < b->n; i++) {
+        char *there = malloc(b->bytes[i]);
+        dev_read(b->dev[1], there, b->p[i][1], b->bytes[i]);
+        if (memcmp(there, b->p[i][0], b->bytes[i]))
+            test_fail(__FILE__, __LINE__, "%s, %s: memory %d of the device has other bits than the CPU's", what, dtype_name(dt), i);
+        free(there);
+        dev_free(b->dev[0], b->p[i][0]);
+        dev_free(b->dev[1], b->p[i][1]);
+    }
+    b->n = 0;
+}
+
+#define ON_BOTH for (int k = 0; k < 2; k++)
+#define D b->dev[k]
+#define F(i) ((float *)b->p[i][k])
+#define MAT(i, dt, rows, cols) mat_of(b->p[i][k], dt, rows, cols, cols)
+
+static void products(struct both *b, enum dtype dt)
+{
+    enum { M = 37, N = 70, K = 101, SEQS = 3, T = 11 };
+    struct leaves l = leaves_of(K, 8, 0, 8), ln = leaves_of(N, 8, 0, 8);
+    int x = fill(b, dt, M * K), w = fill(b, dt, N * K), y = fill(b, DT_F32, M * N), dy = fill(b, dt, M * N), dx = fill(b, DT_F32, M * K);
+    int level[2] = { fill(b, DT_F32, N * K), fill(b, DT_F32, N * K) };
+    ON_BOTH {
+        struct panels p = { .n = N, .k = K, .dt = dt, .leaves = l };
+        struct tree_acc acc = { .n = 8, .next = 3, .level = { F(level[0]), F(level[1]) } };
+        struct mat wm = MAT(w, dt, N, K), dym = MAT(dy, dt, M, N);
+        p.p = dev_alloc(D, MEM_WORK, panels_bytes(N, K, dt, &l));
+        KERNEL(D, linear_pack, &p, 1, &wm);
+        KERNEL(D, linear, MAT(y, DT_F32, M, N), MAT(x, dt, M, K), &p);
+        KERNEL(D, linear_dx, MAT(dx, DT_F32, M, K), 1, &dym, &wm, &ln);
+        KERNEL(D, linear_dw, &acc, K, MAT(dy, dt, SEQS * T, N), MAT(x, dt, SEQS * T, K), SEQS, T);
+        dev_free(D, p.p);
+    }
+    same(b, "products", dt);
+}
+
+static void attention(struct both *b, enum dtype dt)
+{
+    enum { HEADS = 4, KV = 2, HD = 40, T = 150, PAGES = 3, QKV = (HEADS + 2 * KV) * HD };
+    size_t page = attn_page_bytes(KV, HD, dt);
+    int qkv = fill(b, DT_F32, T * QKV), q = fill(b, dt, T * HEADS * HD), out = fill(b, dt, T * HEADS * HD), lse = fill(b, DT_F32, T * HEADS);
+    int dout = fill(b, dt, T * HEADS * HD), dq = fill(b, DT_F32, T * HEADS * HD), dk = fill(b, DT_F32, T * KV * HD), dv = fill(b, DT_F32, T * KV * HD);
+    int turns = fill(b, DT_F32, T * HD / 2), pages = fill(b, dt, (int64_t)(page * PAGES / dtype_size(dt)));
+    ON_BOTH {
+        char *at[PAGES];
+        struct attn_seq seq = { 0, T, 0, at };
+        struct attn a = { HEADS, KV, HD, dt, 0.2f, 0, 1, &seq, 90 };
+        for (int i = 0; i < PAGES; i++)
+            at[i] = (char *)b->p[pages][k] + page * (size_t)i;
+        dev_fill(D, b->p[pages][k], 0, page * PAGES);
+        KERNEL(D, rope_store, &a, MAT(q, dt, T, HEADS * HD), MAT(qkv, DT_F32, T, QKV), NULL, F(turns), F(turns));
+        KERNEL(D, attn, &a, MAT(out, dt, T, HEADS * HD), F(lse), MAT(q, dt, T, HEADS * HD));
+        KERNEL(D, attn_dx, &a, MAT(dq, DT_F32, T, HEADS * HD), MAT(dk, DT_F32, T, KV * HD), MAT(dv, DT_F32, T, KV * HD), MAT(dout, dt, T, HEADS * HD),
+               MAT(out, dt, T, HEADS * HD), F(lse), MAT(q, dt, T, HEADS * HD));
+    }
+    same(b, "attention", dt);
+}
+
+static void rows(struct both *b, enum dtype dt)
+{
+    enum { R = 19, C = 101, SEQS = 3, T = 6 };
+    int x = fill(b, dt, R * C), y = fill(b, dt, R * C), w = fill(b, dt, C), stat = fill(b, DT_F32, 2 * R), dy = fill(b, DT_F32, R * C);
+    int gu = fill(b, DT_F32, R * 2 * C), act = fill(b, dt, R * C), dgu = fill(b, dt, R * 2 * C), table = fill(b, dt, 7 * C), level = fill(b, DT_F32, 7 * C);
+    int vector = fill(b, DT_F32, C);
+    int32_t ids[R];
+    for (int i = 0; i < R; i++)
+        ids[i] = i * 5 % 9;              /* some of them not in the table */
+    ON_BOTH {
+        struct tree_acc acc = { .n = SEQS, .level = { F(level) } }, of_vector = { .n = SEQS, .level = { F(vector) } };
+        KERNEL(D, embed, MAT(y, dt, R, C), MAT(table, dt, 7, C), 0, ids);
+        KERNEL(D, rms_norm, MAT(y, dt, R, C), F(stat), MAT(x, dt, R, C), b->p[w][k], 1e-5f);
+        KERNEL(D, rms_norm_dw, &of_vector, MAT(dy, DT_F32, SEQS * T, C), MAT(x, dt, SEQS * T, C), F(stat), SEQS, T, 4);
+        KERNEL(D, rms_norm_dx, MAT(y, dt, R, C), MAT(dy, DT_F32, R, C), MAT(x, dt, R, C), b->p[w][k], F(stat));
+        KERNEL(D, swiglu, MAT(act, dt, R, C), MAT(gu, DT_F32, R, 2 * C));
+        KERNEL(D, swiglu_dx, MAT(dgu, dt, R, 2 * C), MAT(gu, DT_F32, R, 2 * C), MAT(dy, DT_F32, R, C));
+        KERNEL(D, add_rounded, MAT(act, dt, R, C), MAT(dy, DT_F32, R, C));
+        KERNEL(D, embed_dw, &acc, C, 0, 7, MAT(act, dt, SEQS * T, C), ids, SEQS, T);
+    }
+    same(b, "rows", dt);
+}
+
+/* Sums over tokens: sequences of more tokens than blocks, and a tree that some leaves are in already. */
+static void vectors(struct both *b, enum dtype dt)
+{
+    enum { C = 70, SEQS = 3, T = 21 };
+    int x = fill(b, dt, SEQS * T * C), dy = fill(b, DT_F32, SEQS * T * C), stat = fill(b, DT_F32, 2 * SEQS * T), level[3][2];
+    for (int i = 0; i < 3; i++)
+        level[i][0] = fill(b, DT_F32, C), level[i][1] = fill(b, DT_F32, C);
+    ON_BOTH {
+        struct tree_acc acc[3];
+        for (int i = 0; i < 3; i++)
+            acc[i] = (struct tree_acc){ .n = 8, .next = 1, .level = { F(level[i][0]), F(level[i][1]) } };
+        struct mat dym = MAT(dy, DT_F32, SEQS * T, C), xm = MAT(x, dt, SEQS * T, C);
+        KERNEL(D, rms_norm_dw, &acc[0], dym, xm, F(stat), SEQS, T, 8);
+        KERNEL(D, layer_norm_dw, &acc[1], dym, xm, F(stat), F(stat) + SEQS * T, SEQS, T, 6);
+        KERNEL(D, bias_dw, &acc[2], dym, dt, SEQS, T, 8);
+    }
+    same(b, "vectors", dt);
+}
+
+static void losses(struct both *b, enum dtype dt)
+{
+    enum { R = 9, V = 203 };
+    struct leaves l = leaves_of(V, 8, 0, 8);
+    int logits = fill(b, DT_F32, R * V), dl = fill(b, dt, R * V), stat = fill(b, DT_F32, 5 * R);
+    int32_t target[R] = { 0, 202, 5, -1, 77, 300, 1, 2, 3 };
+    ON_BOTH {
+        struct mat m = MAT(logits, DT_F32, R, V);
+        KERNEL(D, ce_max, F(stat), m);
+        KERNEL(D, ce_sum, F(stat) + R, m, &l, F(stat));
+        KERNEL(D, ce_pick, F(stat) + 2 * R, m, target, 0);
+        KERNEL(D, ce_logprob, F(stat) + 3 * R, F(stat) + 2 * R, F(stat), F(stat) + R, R);
+        KERNEL(D, ce_first, (int32_t *)(F(stat) + 4 * R), m, F(stat));
+        KERNEL(D, ce_dx, MAT(dl, dt, R, V), m, target, 0, F(stat), F(stat) + R, 0.37f);
+    }
+    same(b, "losses", dt);
+}
+
+static void optimizer(struct both *b)
+{
+    enum { N = 70001 };
+    struct adamw h = { .lr = 1e-3f, .eps = 1e-8f, .weight_decay = 0.1f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 0.7f };
+    struct xsum sum[2] = { { { 0 }, 0, 0 }, { { 0 }, 0, 0 } };
+    int w = fill(b, DT_F32, N), m = fill(b, DT_F32, N), v = fill(b, DT_F32, N), g = fill(b, DT_F32, N), w16 = fill(b, DT_BF16, N);
+    int second = fill(b, DT_F32, N);     /* moments are not negative */
+    ON_BOTH {
+        const float *in[3] = { F(w), F(m), F(g) };
+        KERNEL(D, tree_add, F(v), in, 3, N);
+        KERNEL(D, round_to, b->p[w16][k], DT_BF16, F(v), N);
+        KERNEL(D, sum_squares, &sum[k], F(g), N);
+        dev_fill(D, F(second), 0, sizeof(float) * N);
+        KERNEL(D, adamw, F(w), b->p[w16][k], F(m), F(second), F(g), N, &h);
+        xsum_carry(&sum[k]);
+    }
+    CHECK_SAME(&sum[0], &sum[1], sizeof sum[0]);
+    same(b, "optimizer", DT_F32);
+}
+
+/* Through a ring that is smaller than what comes, and read where it belongs. */
+static void slices(struct both *b)
+{
+    enum { LONG = 5000 };
+    const int x = fill(b, DT_F32, LONG);
+    struct err e;
+    for (int k = 0; k < 2; k++) {
+        struct ring r;
+        CHECK_INT(ring_open(&r, b->dev[k], &(struct dev_door){ 0 }, 4096, &e), 0);
+        for (int64_t at = 0, got; at < LONG; at += got) {
+            void *host;
+            got = ring_take(&r, (float *)b->p[x][k] + at, LONG - at < 777 ? LONG - at : 777, sizeof(float), &host, &e);
+            for (int64_t i = 0; i < got; i++)
+                ((float *)host)[i] = (float)(at + i);
+        }
+        CHECK_INT(ring_settle(&r, &e), 0);
+        dev_fill(b->dev[k], b->p[x][k], 0, 12);              /* behind what came */
+        ring_close(&r);
+    }
+    same(b, "slices from the host", DT_F32);
+}
+
+/* kernels: SHARDLINE_CUDA; NULL: those that are chosen without it. last: what products and attention are asked for. */
+static void all_with(const char *device, const char *kernels, enum dtype last)
+{
+    struct both b;
+    if (kernels)
+        setenv("SHARDLINE_CUDA", kernels, 1);
+    const int rc = both_open(&b, device);
+    unsetenv("SHARDLINE_CUDA");
+    if (rc < 0)
+        return;
+    for (enum dtype dt = DT_F32; dt <= last; dt++) {
+        products(&b, dt);
+        attention(&b, dt);
+    }
+    for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
+        rows(&b, dt);
+        losses(&b, dt);
+        vectors(&b, dt);
+    }
+    optimizer(&b);
+    slices(&b);
+    dev_close(b.dev[1]);
+    CHECK_INT(b.mem.total_now, 0);
+}
+
+static void all_on(const char *device)
+{
+    all_with(device, "simt", DT_BF16);
+    all_with(device, NULL, DT_F32);
+}
+
+#endif

@@ -1,0 +1,106 @@
+/* model_grad_test.c - the backward pass against finite differences of the loss, for every kind of parameter. */
+#include <math.h>
+#include "base/rnd.h"
+#include "tests/unit/model/model_rig.h"
+
+enum { PICKS = 5 };
+
+static double loss_at(struct rig *r, float *w, float value)
+{
+    *w = value;
+    zero_forget_packs(r->z);
+    return rig_forward(r);
+}
+
+/* d loss / d w by central differences of fourth order; what the fp32 forward cannot resolve is about 1e-7 / step. */
+static double slope(struct rig *r, float *w, double step)
+{
+    float x = *w;
+    double a = loss_at(r, w, (float)(x + step)), b = loss_at(r, w, (float)(x - step));
+    double c = loss_at(r, w, (float)(x + 2 * step)), d = loss_at(r, w, (float)(x - 2 * step));
+    *w = x;
+    zero_forget_packs(r->z);
+    return (8 * (a - b) - (c - d)) / (12 * step);
+}
+
+static void check_part(struct rig *r, int part, const float *grad)
+{
+    const struct part *p = &r->m.local.part[part];
+    const char *name = r->m.table.p[p->param].name;
+    int64_t pick[PICKS], most = 0;
+    for (int64_t i = 0; i < p->count; i++)
+        most = fabsf(grad[i]) > fabsf(grad[most]) ? i : most;
+    for (int k = 0; k < PICKS; k++)
+        pick[k] = k ? (int64_t)(rnd_u64(3, rnd_stream(name), (uint64_t)k) % (uint64_t)p->count) : most;
+    /* else nothing would be compared; a bias of k adds the same to all scores of a query, where nothing turns it */
+    CHECK(fabsf(grad[most]) > 1e-4f || (r->m.features & F_POSITIONS && r->m.table.p[p->param].kind == P_K_BIAS));
+    for (int k = 0; k < PICKS; k++) {
+        double got = grad[pick[k]], want = slope(r, rig_weight(r, part) + pick[k], 0.01);
+        if (fabs(got - want) > 1e-4 + 0.01 * fabs(want))
+            test_fail(__FILE__, __LINE__, "%s[%lld]: gradient %g, the loss says %g", name, (long long)pick[k], got, want);
+    }
+}
+
+/* Returns the kinds of parameters that were compared, bits. */
+static int64_t check_model(const struct model_config *c)
+{
+    struct rig r;
+    rig_open(&r, c, DT_F32, 2, 9);
+    rig_shake(&r);
+    rig_forward(&r);
+    rig_backward(&r);
+    int n = r.m.local.n_parts;
+    int64_t kinds = 0;
+    float **grad = calloc((size_t)n, sizeof *grad);
+    for (int i = 0; i < n; i++) {
+        size_t bytes = (size_t)r.m.local.part[i].count * sizeof(float);
+        grad[i] = memcpy(malloc(bytes), rig_grad(&r, i), bytes);
+        kinds |= (int64_t)1 << r.m.table.p[r.m.local.part[i].param].kind;
+    }
+    for (int i = 0; i < n; i++) {
+        check_part(&r, i, grad[i]);
+        free(grad[i]);
+    }
+    free(grad);
+    rig_close(&r);
+    return kinds;
+}
+
+TEST(gradients_are_the_slopes_of_the_loss)
+{
+    struct model_config c = rig_config(0, 0.15);
+    CHECK_INT(check_model(&c), (2 << P_HEAD) - 1);
+}
+
+TEST(gradients_of_a_tied_model_are_the_slopes_of_the_loss)
+{
+    struct model_config c = rig_config(1, 0.15);
+    CHECK_INT(check_model(&c), (1 << P_HEAD) - 1);
+}
+
+TEST(gradients_of_every_family_are_the_slopes_of_the_loss)
+{
+    int64_t kinds = 0;
+    for (int i = 0; i < RIG_FAMILIES; i++) {
+        struct model_config c = rig_family_config(i);
+        kinds |= check_model(&c);
+    }
+    CHECK_INT(kinds, ((int64_t)2 << P_NORM_BIAS) - 1);         /* what comes behind is not computed yet */
+}
+
+TEST(the_norm_counts_every_gradient_once)
+{
+    for (int tied = 0; tied < 2; tied++) {
+        struct rig r;
+        struct model_config c = rig_config(tied, 0.15);
+        double sum = 0;
+        rig_open(&r, &c, DT_F32, 2, 9);
+        rig_forward(&r);
+        double norm = rig_backward(&r);
+        for (int i = 0; i < r.m.local.n_parts; i++)
+            for (int64_t k = 0; k < r.m.local.part[i].count; k++)
+                sum += (double)rig_grad(&r, i)[k] * rig_grad(&r, i)[k];
+        CHECK_NEAR(norm, sqrt(sum), 1e-12 * norm);
+        rig_close(&r);
+    }
+}

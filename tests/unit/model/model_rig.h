@@ -1,0 +1,202 @@
+/* model_rig.h - a small model with its weights and gradients on one rank, for tests of the computation. */
+#ifndef SHARDLINE_TESTS_UNIT_MODEL_MODEL_RIG_H
+#define SHARDLINE_TESTS_UNIT_MODEL_MODEL_RIG_H
+
+#include "base/rnd.h"
+#include "comm/comm.h"
+#include "model/family.h"
+#include "tests/test.h"
+#include "train/zero/zero_priv.h"
+
+struct rig {
+    struct mem mem;
+    struct dev *dev;
+    struct world *world;
+    struct mesh mesh;
+    struct model m;
+    struct batch_plan plan;
+    struct zero *z;
+    struct train_work *work;
+    int n_seq;
+    int64_t T;
+    int32_t *ids, *targets;
+    float *logprobs;
+};
+
+/* The config of tests/cli/lib/train_lib.bash: odd sizes, two kv heads. */
+static inline struct model_config rig_config(int tied, double init_range)
+{
+    char text[1024];
+    struct model_config c;
+    struct err e;
+    snprintf(text, sizeof text, "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+             "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,"
+             "\"rope_theta\":10000.0,\"initializer_range\":%g,\"tie_word_embeddings\":%s}", init_range, tied ? "true" : "false");
+    CHECK_INT(model_config_parse(&c, text, "config.json", &e), 0);
+    return c;
+}
+
+/* Small models of other families and with switches on: every feature that the computation knows, odd sizes. Vocabulary 701. */
+static const struct rig_family { const char *name, *config; } rig_families[] = {
+    { "llama with biases",
+      "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
+      "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":true,\"mlp_bias\":true,\"initializer_range\":0.15}" },
+    { "qwen2 with yarn, tied, windows in the last layer",
+      "{\"model_type\":\"qwen2\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":4,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"tie_word_embeddings\":true,\"use_sliding_window\":true,"
+      "\"sliding_window\":5,\"max_window_layers\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":16},"
+      "\"initializer_range\":0.15}" },
+    { "qwen3",
+      "{\"model_type\":\"qwen3\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":34,"
+      "\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":true,\"initializer_range\":0.15}" },
+    { "mistral",
+      "{\"model_type\":\"mistral\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":10,"
+      "\"intermediate_size\":104,\"vocab_size\":701,\"sliding_window\":4,\"initializer_range\":0.15}" },
+    { "gpt2",
+      "{\"model_type\":\"gpt2\",\"n_embd\":72,\"n_layer\":2,\"n_head\":8,\"n_inner\":104,\"vocab_size\":701,\"n_positions\":90,"
+      "\"initializer_range\":0.15}" },
+};
+#define RIG_FAMILIES ((int)(sizeof rig_families / sizeof rig_families[0]))
+
+static inline struct model_config rig_family_config(int i)
+{
+    struct model_config c;
+    struct err e;
+    CHECK_INT(model_config_parse(&c, rig_families[i].config, "config.json", &e), 0);
+    return c;
+}
+
+static const char *rig_device = "cpu";      /* of rigs that are opened */
+static inline void rig_open_threads(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq, int64_t T, int threads)
+{
+    const int size[AXIS_COUNT] = { 1, 1, 1, 1 }, have[ZERO_STATES] = { 1, 0, 0, 0 };
+    const struct layout lay = { 1, 1, 1, 1, 1, 0 };
+    uint64_t seed = 5;
+    struct err e = { 0 };
+    memset(r, 0, sizeof *r);
+    r->n_seq = n_seq;
+    r->T = T;
+    if (dev_open(&r->dev, rig_device, threads, &r->mem, &e) < 0 || world_open(&r->world, "self", 0, r->dev, &r->mem, &e) < 0 ||
+        mesh_open(&r->mesh, r->world, size, &e) < 0 ||
+        model_open(&r->m, c, &lay, r->dev, r->mesh.axis[AXIS_TP], 0, 0, dt, 0, n_seq * T, T, &e) < 0 ||
+        train_work_open(&r->work, &r->m, 0, &(struct work_shape){ n_seq, T, 1, RECOMPUTE_NONE }, &e) < 0 || batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
+        zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.axis[AXIS_PP], r->mesh.all, (struct zero_how){ 0 }, &r->plan, &e) < 0 ||
+        zero_load(r->z, zero_init_values, &seed, have, &e) < 0) {
+        fprintf(stderr, "%s\n", e.text);
+        abort();
+    }
+    r->ids = malloc(sizeof *r->ids * (size_t)(n_seq * T));
+    r->targets = malloc(sizeof *r->targets * (size_t)(n_seq * T));
+    r->logprobs = malloc(sizeof *r->logprobs * (size_t)(n_seq * T));
+    for (int64_t i = 0; i < n_seq * T; i++) {
+        r->ids[i] = (int32_t)((i * 7919 + i / 3) % c->vocab);
+        r->targets[i] = (int32_t)((i * 104729 + 13) % c->vocab);
+    }
+}
+
+static inline void rig_open(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq, int64_t T)
+{
+    rig_open_threads(r, c, dt, n_seq, T, 1);
+}
+
+static inline void rig_close(struct rig *r)
+{
+    zero_close(r->z);
+    train_work_close(r->work);
+    model_close(&r->m);
+    mesh_close(&r->mesh);
+    world_close(r->world);
+    dev_close(r->dev);
+    free(r->ids);
+    free(r->targets);
+    free(r->logprobs);
+}
+
+/* Mean loss over all targets, in double from the fp32 log-probs. */
+static inline double rig_forward(struct rig *r)
+{
+    struct err e;
+    double sum = 0;
+    CHECK_INT(model_train_forward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, r->logprobs, &e), 0);
+    for (int64_t i = 0; i < r->n_seq * r->T; i++)
+        sum -= (double)r->logprobs[i];
+    return sum / (double)(r->n_seq * r->T);
+}
+
+/* Gradients into the tree's level 0; the tied head's are joined by zero_norm, which is returned. */
+static inline double rig_backward(struct rig *r)
+{
+    struct err e;
+    double norm = 0;
+    CHECK_INT(zero_begin_rows(r->z, 0, 0, &e), 0);
+    CHECK_INT(model_train_backward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, (float)(1.0 / (double)(r->n_seq * r->T)),
+                                   zero_grads(r->z), &e), 0);
+    CHECK_INT(zero_norm(r->z, &norm, &e), 0);
+    return norm;
+}
+
+static inline float *rig_weight(struct rig *r, int part)
+{
+    const struct part *p = &r->m.local.part[part];
+    return (float *)r->z->unit[r->m.table.p[p->param].unit].weight + p->offset;
+}
+
+/* fp32: vectors are no longer all ones or zeros, so that a bias taken twice or a norm left out shows. */
+static inline void rig_shake(struct rig *r)
+{
+    for (int i = 0; i < r->m.local.n_parts; i++) {
+        const struct part *p = &r->m.local.part[i];
+        float *w = rig_weight(r, i);
+        for (int64_t k = 0; r->m.table.p[p->param].n_dims == 1 && k < p->count; k++)
+            w[k] += 0.3f * (float)rnd_normal(9, rnd_stream(r->m.table.p[p->param].name), (uint64_t)k);
+    }
+    zero_forget_packs(r->z);
+}
+
+static inline float *rig_grad(struct rig *r, int part)
+{
+    const struct part *p = &r->m.local.part[part];
+    return zero_grads(r->z)->level(zero_grads(r->z), r->m.table.p[p->param].unit, 0) + p->offset;
+}
+
+/* ---- decoding of one sequence, rows at a time ---- */
+enum { RIG_DECODE_ROWS = 70, RIG_PAGES = 4 };
+struct rig_decode { struct rig r; struct forward_work w; void *memory; char *page[RIG_PAGES]; size_t layer; };
+
+static inline void rig_decode_open(struct rig_decode *d, const struct model_config *c, enum dtype dt, int threads)
+{
+    struct arena a = { 0 };
+    rig_open_threads(&d->r, c, dt, 2, 128, threads);
+    d->layer = model_page_bytes(&d->r.m);
+    forward_work_carve(&d->r.m, &a, RIG_DECODE_ROWS, 1, &d->w);
+    d->memory = dev_alloc(d->r.dev, MEM_WORK, a.used);
+    a = (struct arena){ d->memory, 0, a.used };
+    forward_work_carve(&d->r.m, &a, RIG_DECODE_ROWS, 1, &d->w);
+    for (int i = 0; i < RIG_PAGES; i++)
+        d->page[i] = dev_alloc(d->r.dev, MEM_KV, d->layer * (size_t)(d->r.m.n_layers + 1));
+    CHECK(d->memory && d->page[RIG_PAGES - 1]);
+}
+
+/* The last row's logits, memory of the device. */
+static inline const float *rig_decode_rows(struct rig_decode *d, int64_t pos, int64_t n)
+{
+    struct attn_seq seq = { 0, n, pos, d->page };
+    struct batch b = { n, d->r.ids + pos, 1, &seq, d->layer };
+    int32_t want = (int32_t)(n - 1);
+    struct head_out h = { 0 };
+    struct err e;
+    CHECK_INT(model_forward(&d->r.m, zero_weights(d->r.z), &b, &d->w, &want, 1, &h, &e), 0);
+    return h.logits;
+}
+
+static inline void rig_decode_close(struct rig_decode *d)
+{
+    struct err e;
+    CHECK_INT(dev_check(d->r.dev, &e), 0);
+    for (int i = 0; i < RIG_PAGES; i++)
+        dev_free(d->r.dev, d->page[i]);
+    dev_free(d->r.dev, d->memory);
+    rig_close(&d->r);
+}
+
+#endif

@@ -1,0 +1,533 @@
+/* serve_scheduler_test.c - the scheduler alone: every row once, logits once, pages never shared, nothing dropped, no overtaking. */
+#include "base/rnd.h"
+#include "serve/engine/step_message.h"
+#include "serve/engine/scheduler.h"
+#include "tests/test.h"
+
+#define MAX_SEQS 256
+struct sim_seq {
+    struct seq q;
+    int64_t n_prompt, n_total;       /* it ends when n_total tokens are known */
+    int64_t n_wanted;                /* rows whose logits it got */
+    int64_t next_row;                /* rows computed in this life (pages) */
+    int64_t started, ended;          /* step */
+    int scores;
+};
+struct sim {
+    struct sched s;
+    struct sim_seq seq[MAX_SEQS];
+    int n, n_done;
+    int64_t step, most_rows, most_items;
+    int32_t n_pages;
+};
+
+static void sim_open(struct sim *m, int max_seqs, int64_t chunk, int64_t wants, int32_t pages)
+{
+    struct err e;
+    struct sched_limits lim = { max_seqs, chunk, wants };
+    memset(m, 0, sizeof *m);
+    m->n_pages = pages;
+    CHECK_INT(sched_open(&m->s, &lim, pages, &e), 0);
+}
+
+static void sim_add(struct sim *m, int64_t n_prompt, int64_t n_gen, int scores)
+{
+    struct sim_seq *x = &m->seq[m->n++];
+    x->n_prompt = n_prompt;
+    x->n_total = n_prompt + n_gen;
+    x->scores = scores;
+    x->started = x->ended = -1;
+    x->q.owner = x;
+    x->q.n_ids = n_prompt;
+    x->q.first_want = scores ? 0 : n_prompt - 1;
+    sched_add(&m->s, &x->q);
+}
+
+/* Every page is either free or in exactly one list. */
+static void check_pages(const struct sim *m)
+{
+    int held = 0;
+    char *seen = calloc((size_t)m->n_pages, 1);
+    for (int i = 0; i < m->n; i++)
+        for (int64_t p = m->seq[i].q.n_behind; p < m->seq[i].q.n_pages; p++, held++) {
+            CHECK(!seen[m->seq[i].q.page[p]]);
+            seen[m->seq[i].q.page[p]] = 1;
+        }
+    CHECK_INT(held + m->s.pages.n_free, m->n_pages);
+    free(seen);
+}
+
+static void check_item(struct sim *m, const struct sched_item *it)
+{
+    struct sim_seq *x = it->seq->owner;
+    CHECK_INT(it->pos, it->seq->n_kv);
+    CHECK(it->n_rows >= 1 && it->pos + it->n_rows <= it->seq->n_ids);
+    CHECK(it->seq->n_pages * KV_PAGE >= it->pos + it->n_rows);
+    CHECK(it->skip_want >= 0 && it->skip_want <= it->n_rows);
+    x->n_wanted += it->n_rows - it->skip_want;
+    if (it->skip_want < it->n_rows)
+        CHECK_INT(it->pos + it->skip_want, it->seq->first_want > it->pos ? it->seq->first_want : it->pos);
+    if (x->started < 0)
+        x->started = m->step;
+}
+
+/* A step; returns 0 when there was nothing to do. */
+static int sim_step(struct sim *m)
+{
+    struct err e;
+    int64_t rows = 0, wants = 0, prefill = 0;
+    int n = sched_plan(&m->s, &e);
+    CHECK(n >= 0);
+    for (int i = 0; i < n; i++) {
+        const struct sched_item *it = &m->s.item[i];
+        rows += it->n_rows;
+        prefill += it->seq->n_ids - it->pos > 1 ? it->n_rows : 0;
+        wants += it->n_rows - it->skip_want;
+        check_item(m, it);
+    }
+    CHECK(n <= m->s.lim.max_seqs && wants <= m->s.lim.max_wants && rows <= m->s.lim.chunk + m->s.lim.max_seqs && prefill <= m->s.lim.chunk);
+    m->most_rows = rows > m->most_rows ? rows : m->most_rows;
+    m->most_items = n > m->most_items ? n : m->most_items;
+    check_pages(m);
+    sched_done(&m->s);
+    m->step++;
+    for (int i = 0; i < n; i++) {
+        struct sim_seq *x = m->s.item[i].seq->owner;
+        if (x->q.n_kv < x->q.n_ids)
+            continue;
+        if (++x->q.n_ids < x->n_total)               /* a token was sampled: it runs in the next step */
+            continue;
+        x->ended = m->step;
+        m->n_done++;
+        sched_remove(&m->s, &x->q);
+    }
+    return n;
+}
+
+static void sim_run(struct sim *m)
+{
+    int64_t limit = m->step + 100000;
+    while (!sched_idle(&m->s) && m->step < limit)
+        if (!sim_step(m))
+            break;
+    CHECK_INT(m->n_done, m->n);
+    CHECK_INT(m->s.pages.n_free, m->n_pages);
+    for (int i = 0; i < m->n; i++) {
+        const struct sim_seq *x = &m->seq[i];
+        /* one row of logits a generated token (the sim generates at least one), and the prompt's rows when scored: never twice */
+        int64_t gen = x->n_total > x->n_prompt + 1 ? x->n_total - x->n_prompt : 1;
+        CHECK_INT(x->n_wanted, gen + (x->scores ? x->n_prompt - 1 : 0));
+    }
+}
+
+TEST(one_sequence_is_prefilled_in_chunks_then_decoded)
+{
+    struct sim m;
+    sim_open(&m, 4, 100, 4, 16);
+    sim_add(&m, 250, 5, 0);
+    sim_run(&m);
+    CHECK_INT(m.step, 3 + 4);            /* 100 + 100 + 50 rows with the first token, then four more tokens */
+    CHECK_INT(m.most_rows, 100);
+    sched_close(&m.s);
+}
+
+TEST(decoding_goes_on_while_a_long_prompt_is_prefilled)
+{
+    struct sim m;
+    sim_open(&m, 4, 64, 4, 64);
+    sim_add(&m, 10, 20, 0);
+    sim_step(&m);
+    sim_add(&m, 640, 2, 0);
+    sim_run(&m);
+    CHECK(m.seq[0].ended <= 20);         /* a token in each step, in spite of the ten chunks beside it */
+    CHECK_INT(m.most_rows, 65);
+    sched_close(&m.s);
+}
+
+TEST(scored_prompts_are_cut_by_the_room_for_logits)
+{
+    struct sim m;
+    sim_open(&m, 2, 100, 7, 16);
+    sim_add(&m, 50, 3, 1);
+    sim_add(&m, 20, 3, 0);
+    sim_run(&m);
+    sched_close(&m.s);
+}
+
+TEST(when_pages_run_out_the_youngest_waits_and_nothing_is_lost)
+{
+    struct sim m;
+    sim_open(&m, 8, 64, 8, 8);           /* 8 pages: one sequence of 512, eight need up to 5 each */
+    for (int i = 0; i < 8; i++)
+        sim_add(&m, 60 + i, 240, i & 1);
+    sim_run(&m);
+    CHECK(m.s.n_preempted > 0);
+    for (int i = 1; i < 8; i++)
+        CHECK(m.seq[i].ended >= m.seq[i - 1].ended - 8);       /* about in order of arrival */
+    sched_close(&m.s);
+}
+
+TEST(nobody_overtakes_the_head_of_the_queue)
+{
+    struct sim m;
+    sim_open(&m, 4, 64, 4, 4);
+    sim_add(&m, 100, 60, 0);             /* two pages, then three */
+    sim_add(&m, 200, 2, 0);              /* needs all four pages: waits */
+    sim_add(&m, 5, 1, 0);                /* would fit at once, but came later */
+    sim_run(&m);
+    CHECK(m.seq[1].started >= m.seq[0].ended);
+    CHECK(m.seq[2].started >= m.seq[1].started);
+    sched_close(&m.s);
+}
+
+static struct sim_seq *sim_add_priority(struct sim *m, int64_t priority, int64_t n_prompt, int64_t n_gen)
+{
+    m->seq[m->n].q.priority = priority;
+    sim_add(m, n_prompt, n_gen, 0);
+    return &m->seq[m->n - 1];
+}
+
+TEST(a_lower_priority_number_comes_first_in_the_queue_and_takes_a_running_ones_place)
+{
+    struct sim m;
+    sim_open(&m, 2, 64, 2, 32);
+    struct sim_seq *late[2] = { sim_add_priority(&m, 5, 10, 40), sim_add_priority(&m, 3, 10, 40) };
+    sim_step(&m);
+    CHECK_INT(m.s.running.n, 2);
+    struct sim_seq *same = sim_add_priority(&m, 3, 10, 4), *first = sim_add_priority(&m, -1, 10, 4);
+    sim_step(&m);
+    CHECK_INT(first->started, 1);                    /* at once, in the place of the least urgent */
+    CHECK(!late[0]->q.running && late[1]->q.running);
+    CHECK_INT(m.s.n_preempted, 1);
+    sim_run(&m);
+    CHECK(same->started >= first->ended && same->ended < late[0]->ended);        /* 3 does not displace 3, but goes before 5 */
+    CHECK(late[1]->ended < late[0]->ended);
+    sched_close(&m.s);
+}
+
+TEST(a_lower_priority_number_takes_pages_of_running_ones_but_no_more_than_it_needs)
+{
+    struct sim m;
+    sim_open(&m, 8, 512, 8, 8);
+    struct sim_seq *low[3];
+    for (int i = 0; i < 3; i++)
+        low[i] = sim_add_priority(&m, 1 + i, 100, 20);         /* two pages each */
+    sim_step(&m);
+    struct sim_seq *first = sim_add_priority(&m, 0, 250, 4);       /* four pages: two are free */
+    sim_step(&m);
+    CHECK_INT(first->started, 1);
+    CHECK(low[0]->q.running && low[1]->q.running && !low[2]->q.running);
+    sim_run(&m);
+    sched_close(&m.s);
+}
+
+TEST(the_longest_sequence_gets_through_a_pool_that_just_holds_it)
+{
+    struct sim m;
+    sim_open(&m, 4, 32, 4, 4);
+    for (int i = 0; i < 6; i++)
+        sim_add(&m, 1 + 40 * i, 256 - (1 + 40 * i), i % 3 == 0);
+    sim_run(&m);
+    sched_close(&m.s);
+}
+
+TEST(a_sequence_that_is_given_up_frees_its_pages_and_its_place)
+{
+    struct sim m;
+    sim_open(&m, 2, 64, 2, 8);
+    sim_add(&m, 200, 100, 0);
+    sim_add(&m, 200, 100, 0);
+    sim_add(&m, 10, 4, 0);
+    for (int i = 0; i < 5; i++)
+        sim_step(&m);
+    CHECK_INT(m.s.running.n, 2);
+    sched_remove(&m.s, &m.seq[0].q);     /* running */
+    sched_remove(&m.s, &m.seq[2].q);     /* waiting */
+    check_pages(&m);
+    CHECK_INT(m.s.running.n, 1);
+    CHECK_INT(m.s.waiting.n, 0);
+    sched_remove(&m.s, &m.seq[1].q);
+    CHECK_INT(m.s.pages.n_free, 8);
+    CHECK(sched_idle(&m.s));
+    sched_close(&m.s);
+}
+
+struct dice { uint64_t run, at; };
+static int64_t roll(struct dice *d, int64_t n) { return (int64_t)(rnd_u64(d->run, 7, d->at++) % (uint64_t)n); }
+
+TEST(random_loads_in_random_pools_all_end)
+{
+    for (uint64_t run = 0; run < 60; run++) {
+        struct sim m;
+        struct dice d = { run, 0 };
+        int max_seqs = 1 + (int)roll(&d, 12);
+        int32_t pages = 4 + (int32_t)roll(&d, 20);
+        int64_t chunk = 1 + roll(&d, 150), wants = max_seqs + roll(&d, 40);
+        sim_open(&m, max_seqs, chunk, wants, pages);
+        for (int i = 0; i < 40; i++) {
+            int64_t prompt = 1 + roll(&d, pages * KV_PAGE - 40), gen = 1 + roll(&d, pages * KV_PAGE - prompt);
+            m.seq[m.n].q.priority = run & 1 ? roll(&d, 3) - 1 : 0;
+            sim_add(&m, prompt, gen < 60 ? gen : 60, (int)roll(&d, 2));
+            for (int64_t k = roll(&d, 4); k > 0; k--)
+                sim_step(&m);
+        }
+        sim_run(&m);
+        sched_close(&m.s);
+    }
+}
+
+TEST(a_pool_that_cannot_hold_one_context_is_refused_with_both_numbers)
+{
+    struct err e = { 0 };
+    int32_t n = 0;
+    struct kv_wish w = { .ctx = 1000, .max_seqs = 4, .bytes = 1500, .all_bytes = 100 };
+    CHECK_INT(kv_plan(&w, &n, &e), -ERR_MEMORY);
+    CHECK_HAS(e.text, "1600");
+    CHECK_HAS(e.text, "1500");
+    w.bytes = 1600;
+    CHECK_INT(kv_plan(&w, &n, &e), 0);
+    CHECK_INT(n, 16);
+    w.bytes = 0;
+    w.room = 1 << 30;
+    CHECK_INT(kv_plan(&w, &n, &e), 0);
+    CHECK_INT(n, 64);                    /* what four contexts need, not more */
+}
+
+TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
+{
+    struct mem mem = { 0 };
+    struct dev host = { .mem = &mem };
+    struct kv kv;
+    struct err e;
+    int32_t page[3] = { 2, 0, 1 };
+    CHECK_INT(kv_open(&kv, &host, 3, 128, &e), 0);
+    memset(kv.base, 7, 3 * 128);
+    kv_clear_new(&kv, page, 0, 64);
+    CHECK_INT(kv_page(&kv, 2)[0], 0);
+    CHECK_INT(kv_page(&kv, 2)[127], 0);
+    CHECK_INT(kv_page(&kv, 0)[0], 7);
+    memset(kv_page(&kv, 2), 5, 128);
+    kv_clear_new(&kv, page, 63, 1);      /* the last position of the first page: nothing begins */
+    CHECK_INT(kv_page(&kv, 2)[0], 5);
+    CHECK_INT(kv_page(&kv, 0)[0], 7);
+    kv_clear_new(&kv, page, 63, 66);     /* positions 63 .. 128: pages 1 and 2 begin */
+    CHECK_INT(kv_page(&kv, 2)[0], 5);
+    CHECK_INT(kv_page(&kv, 0)[127], 0);
+    CHECK_INT(kv_page(&kv, 1)[0], 0);
+    kv_close(&kv);
+}
+
+/* ---- the prefix cache ---- */
+
+struct told { struct seq q; int32_t ids[512]; int64_t n_prompt, n_total; };
+static const int32_t *told_ids(const struct seq *q) { return ((const struct told *)q->owner)->ids; }
+
+/* What lies in the pages: the token of every position, with the salt it was written under and the position. */
+struct memory { int32_t id[32][KV_PAGE]; int64_t pos[32][KV_PAGE]; const char *salt[32][KV_PAGE]; };
+
+static void write_rows(struct memory *m, const struct sched_item *it)
+{
+    const struct told *t = it->seq->owner;
+    for (int64_t p = it->pos; p < it->pos + it->n_rows; p++) {
+        int32_t page = it->seq->page[p / KV_PAGE];
+        m->id[page][p % KV_PAGE] = t->ids[p];
+        m->pos[page][p % KV_PAGE] = p;
+        m->salt[page][p % KV_PAGE] = it->seq->salt;
+    }
+}
+
+/* Every position in front of the rows must hold what this sequence itself would have written. */
+static void check_rows(const struct memory *m, const struct sched_item *it, int64_t window)
+{
+    const struct told *t = it->seq->owner;
+    for (int64_t p = window && it->pos >= window ? it->pos - window + 1 : 0; p < it->pos; p++) {
+        int32_t page = it->seq->page[p / KV_PAGE];
+        if (page < 0 || m->id[page][p % KV_PAGE] != t->ids[p] || m->pos[page][p % KV_PAGE] != p || m->salt[page][p % KV_PAGE] != it->seq->salt) {
+            test_fail(__FILE__, __LINE__, "position %lld is in page %d, which holds something else", (long long)p, page);
+            return;
+        }
+    }
+}
+
+static int told_step(struct sched *s, struct memory *m)
+{
+    struct err e;
+    int n = sched_plan(s, &e);
+    CHECK(n >= 0);
+    for (int i = 0; i < n; i++)
+        check_rows(m, &s->item[i], s->lim.window);
+    for (int i = 0; i < n; i++)
+        write_rows(m, &s->item[i]);
+    sched_done(s);
+    for (int i = 0; i < n; i++) {
+        struct told *t = s->item[i].seq->owner;
+        if (t->q.n_kv < t->q.n_ids)
+            continue;
+        if (t->q.n_ids < t->n_total)
+            t->ids[t->q.n_ids++] = 1000;             /* a token of the answer: the same for equal prompts, as greedy ones are */
+        else
+            sched_remove(s, &t->q);
+    }
+    return n;
+}
+
+static void told_add(struct sched *s, struct told *t, const char *salt, int64_t n_prompt, int64_t n_gen, int64_t first_want)
+{
+    t->n_prompt = n_prompt;
+    t->n_total = n_prompt + n_gen;
+    t->q = (struct seq){ .n_ids = n_prompt, .first_want = first_want, .salt = salt, .owner = t };
+    sched_add(s, &t->q);
+}
+
+static void count_up(struct told *t, int64_t same, int32_t other)
+{
+    for (int64_t i = 0; i < 512; i++)
+        t->ids[i] = (int32_t)i + (i >= same ? other : 0);
+}
+
+TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
+{
+    static struct told t[6];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 4, 1000, 1000 };
+    const char *const a = "a", *const b = "b";
+    CHECK_INT(sched_open(&s, &lim, 32, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    static const struct { const char *salt; int64_t same, n, first_want, found; } row[] = {
+        { "a", 512, 200, 199, 0 },       /* the first: three full pages stay */
+        { "a", 512, 200, 199, 192 },
+        { "a", 100, 200, 199, 64 },      /* the second page differs */
+        { "a", 512, 192, 191, 128 },     /* the last token is computed: its page is not taken */
+        { "a", 512, 200, 70, 64 },       /* log-probs of the prompt from position 71 on: those rows are computed */
+        { "b", 512, 200, 199, 0 },       /* another tenant */
+    };
+    for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
+        count_up(&t[i], row[i].same, 5000);
+        told_add(&s, &t[i], row[i].salt[0] == 'a' ? a : b, row[i].n, 3, row[i].first_want);
+        while (!sched_idle(&s))
+            told_step(&s, &m);
+        CHECK_INT(t[i].q.n_cached, row[i].found);
+        CHECK_INT(pages_free(&s.pages), 32);
+    }
+    sched_close(&s);
+}
+
+TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
+{
+    static struct told t[4];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 4, 1000, 1000 };
+    CHECK_INT(sched_open(&s, &lim, 8, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    for (int i = 0; i < 2; i++) {        /* 4 + 4 pages */
+        count_up(&t[i], 0, 10000 * i);
+        told_add(&s, &t[i], NULL, 256, 0, 255);
+        while (!sched_idle(&s))
+            told_step(&s, &m);
+    }
+    CHECK_INT(s.prefix.n_idle, 8);
+    count_up(&t[2], 0, 70000);
+    told_add(&s, &t[2], NULL, 120, 1, 119);          /* two pages: the last two of the first sequence go */
+    while (!sched_idle(&s))
+        told_step(&s, &m);
+    for (int i = 0; i < 2; i++) {
+        told_add(&s, &t[3], NULL, 256, 0, 255);
+        count_up(&t[3], 0, 10000 * (1 - i));
+        told_step(&s, &m);
+        CHECK_INT(t[3].q.n_cached, i ? 128 : 192);
+        while (!sched_idle(&s))
+            told_step(&s, &m);
+    }
+    sched_close(&s);
+}
+
+TEST(pages_behind_the_window_are_given_back)
+{
+    static struct told t[4];
+    static struct memory m;
+    struct sched s;
+    struct err e;
+    struct sched_limits lim = { 4, 64, 64, 100 };
+    CHECK_INT(kv_pages_most(512, 100, 64), 4);
+    CHECK_INT(sched_open(&s, &lim, 5, &e), 0);         /* a sequence of 512 would need 8 pages */
+    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        count_up(&t[i], 0, 10000 * i);
+        told_add(&s, &t[i], NULL, 300, 200, 299);
+    }
+    for (int64_t k = 0; !sched_idle(&s) && k < 5000; k++) {
+        told_step(&s, &m);
+        for (int i = 0; i < 2; i++)
+            CHECK(t[i].q.n_pages - t[i].q.n_behind <= 4);
+    }
+    CHECK(sched_idle(&s));
+    CHECK_INT(pages_free(&s.pages), 5);
+    sched_close(&s);
+}
+
+TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
+{
+    enum { SEQS = 64 };
+    static struct told t[SEQS];
+    static struct memory m;
+    struct sched s;
+    struct plan p;
+    struct err e;
+    struct sched_limits lim = { SEQS, 2000, 2000, 0 };
+    CHECK_INT(sched_open(&s, &lim, 31, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    CHECK_INT(plan_open(&p, SEQS, &e), 0);
+    for (int i = 0; i < SEQS; i++) {
+        count_up(&t[i], 512, 0);
+        told_add(&s, &t[i], NULL, 500, i ? 0 : 200, 499);
+        if (!i)
+            told_step(&s, &m);
+    }
+    CHECK(sched_plan(&s, &e) > 20);
+    CHECK_INT(step_plan_make(&p, PLAN_STEP, &s, told_ids, &e), 0);
+    CHECK_INT(p.n_seq, s.n_items);
+    CHECK(p.word[5] > 31 * 4);                             /* pages that are named */
+    CHECK_INT(p.ids[0], s.item[0].seq == &t[0].q ? t[0].ids[s.item[0].pos] : t[1].ids[s.item[0].pos]);
+    CHECK(p.word[1] <= p.cap);
+    plan_close(&p);
+    sched_close(&s);
+}
+
+TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
+{
+    static struct told t[60];
+    static const char *const salts[3] = { NULL, "x", "y" };
+    int64_t found = 0, preempted = 0;
+    for (uint64_t run = 0; run < 40; run++) {
+        static struct memory m;
+        struct sched s;
+        struct err e;
+        struct dice d = { run + 500, 0 };
+        struct sched_limits lim = { 1 + (int)roll(&d, 8), 1 + roll(&d, 200), 0, run % 3 ? 0 : 1 + roll(&d, 300) };
+        lim.max_wants = lim.max_seqs + roll(&d, 50);
+        CHECK_INT(sched_open(&s, &lim, 8 + (int32_t)roll(&d, 24), &e), 0);
+        CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+        for (int i = 0; i < 60; i++) {
+            int64_t n = 1 + roll(&d, 400);
+            count_up(&t[i], 64 * roll(&d, 7) + roll(&d, 2), (int32_t)roll(&d, 3) * 600);
+            told_add(&s, &t[i], salts[roll(&d, 3)], n, roll(&d, 100), roll(&d, 4) ? n - 1 : roll(&d, n));
+            for (int64_t k = roll(&d, 6); k > 0; k--)
+                told_step(&s, &m);
+            if (i > 3 && !roll(&d, 10) && (t[i - 1].q.running || t[i - 1].q.prev || s.waiting.first == &t[i - 1].q))
+                sched_remove(&s, &t[i - 1].q);       /* a client that left */
+        }
+        for (int64_t k = 0; !sched_idle(&s) && k < 100000; k++)
+            told_step(&s, &m);
+        CHECK(sched_idle(&s));
+        CHECK_INT(pages_free(&s.pages), s.pages.n_pages);
+        found += s.n_found;
+        preempted += s.n_preempted;
+        sched_close(&s);
+    }
+    CHECK(found > 10000);
+    CHECK(preempted > 100);
+}

@@ -1,0 +1,103 @@
+/* check_options.c - what a command line may not ask for, said before the work begins: options that contradict each other, places that cannot be
+ * written, outputs that would be written over the data. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "base/io.h"
+#include "train/trainer.h"
+
+/* ---- options ---- */
+static int check_needs(const struct train_opts *o, struct err *e)
+{
+    if (o->eval_only && (!o->init || !o->eval_data.n))
+        return err_set(e, ERR_USAGE, "--eval-only needs --init CKPT and --eval-data FILE");
+    if (o->eval_logprobs && !o->eval_only)
+        return err_set(e, ERR_USAGE, "--eval-logprobs needs --eval-only");
+    if (!o->eval_only && !o->data.n && !o->dry_run)
+        return err_set(e, ERR_USAGE, "no data: name a file with --data");
+    if (!o->eval_only && !(o->out && *o->out) && !o->dry_run)
+        return err_set(e, ERR_USAGE, "no folder for checkpoints: name one with --out");
+    if (o->eval_every && !o->eval_data.n)
+        return err_set(e, ERR_USAGE, "--eval-every needs --eval-data FILE");
+    if (o->resume && !strcmp(o->resume, "auto") && !o->out)
+        return err_set(e, ERR_USAGE, "--resume auto needs --out");
+    if (o->resume && strcmp(o->resume, "auto") && o->init)
+        return err_set(e, ERR_USAGE, "--resume %s and --init %s: a run goes on or starts from weights: leave one out", o->resume, o->init);
+    if (o->out && strstr(o->out, "://"))
+        return err_set(e, ERR_USAGE, "--out %s: writing to a URL is not built yet: name a folder", o->out);
+    return 0;
+}
+
+static int check_numbers(const struct trainer *t, struct err *e)
+{
+    const struct train_opts *o = &t->o;
+    int inherits = o->resume && !(opts_given(t->given, "lr") && opts_given(t->given, "min-lr"));
+    if (o->min_lr > o->lr && !inherits)
+        return err_set(e, ERR_USAGE, "--min-lr %g is above --lr %g: make it the smaller one", o->min_lr, o->lr);
+    if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1)        /* the correction 1 - beta^step would be 0 */
+        return err_set(e, ERR_USAGE, "--beta1 %g --beta2 %g: both must be below 1", o->beta1, o->beta2);
+    if (!((float)o->eps > 0))            /* 0 / 0 where no gradient came yet */
+        return err_set(e, ERR_USAGE, "--eps %g: it must be more than 0 in fp32: 1e-8 is usual", o->eps);
+    if (o->seq_len * (o->micro_batch ? o->micro_batch : 1) > INT32_MAX)
+        return err_set(e, ERR_USAGE, "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once: use a smaller --micro-batch or --seq-len",
+                       (long long)o->micro_batch, (long long)o->seq_len, INT32_MAX);
+    if (strcmp(o->offload, "none"))
+        return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
+    return 0;
+}
+
+/* ---- files ---- */
+/* The data are mapped while the run reads them: who empties the file ends the run, and has lost it. */
+static int check_outputs(const struct train_opts *o, struct err *e)
+{
+    const struct { const char *option, *path; } out[] = { { "log", o->log }, { "trace", o->trace }, { "eval-logprobs", o->eval_logprobs } };
+    const struct { const char *option; const struct opt_list *list; } in[] = { { "data", &o->data }, { "eval-data", &o->eval_data } };
+    for (int k = 0; k < 3; k++)
+        for (int l = 0; l < 2; l++)
+            for (int i = 0; out[k].path && i < in[l].list->n; i++)
+                if (io_same_file(out[k].path, in[l].list->item[i]))
+                    return err_set(e, ERR_USAGE, "--%s %s is a file of --%s and would be written over it: name another one", out[k].option,
+                                   out[k].path, in[l].option);
+    return 0;
+}
+
+int trainer_check_options(const struct trainer *t, struct err *e)
+{
+    int rc = check_needs(&t->o, e);
+    rc = rc < 0 ? rc : check_numbers(t, e);
+    return rc < 0 ? rc : check_outputs(&t->o, e);
+}
+
+int trainer_check_target(const struct trainer *t, struct err *e)
+{
+    char path[4200];
+    if (t->o.eval_only || t->o.dry_run)
+        return 0;
+    snprintf(path, sizeof path, "%s/manifest.json", t->o.out);
+    if (io_exists(path))
+        return err_set(e, ERR_USAGE, "--out %s is a checkpoint itself: name the folder that holds checkpoints, or a new one", t->o.out);
+    snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)trainer_end(t));
+    if (t->resume_auto && ckpt_state(t->source)->step < trainer_end(t) && io_exists(path))        /* passed over, and would be in the way at the end */
+        return err_set(e, ERR_USAGE, "%s is no whole checkpoint and has the name of this run's last one: remove it, or choose another --out", path);
+    if (io_exists(path) && !(t->o.resume && !strcmp(t->o.resume, "auto")))
+        return err_set(e, ERR_USAGE, "%s exists already: choose another --out, or continue with --resume auto", path);
+    return 0;
+}
+
+int trainer_make_target(const struct trainer *t, struct err *e)
+{
+    const char *out = t->o.out, *trace = t->o.trace;
+    int rc = 0, fd;
+    if (!t->o.eval_only) {
+        TRY(io_make_dirs(out, e));
+        if (access(out, W_OK | X_OK) < 0)
+            return err_sys(e, "--out %s: checkpoints cannot be written there", out);
+    }
+    if (trace) {                         /* written when the run has ended */
+        TRY(fd = io_open_write(trace, e));
+        io_close(fd);
+    }
+    rc = 0;
+out:
+    return rc;
+}

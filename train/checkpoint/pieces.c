@@ -1,0 +1,151 @@
+/* pieces.c - see pieces.h. */
+#include "train/checkpoint/pieces.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define ROOM ((size_t)1 << 20)           /* of rows that are joined on their way to a file */
+
+struct source { enum zero_state state; struct param_piece at; };
+
+static const enum ckpt_role roles[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
+
+/* ---- the list ---- */
+
+/* Which states a rank keeps, and which of them are cut over dp. */
+static int has_state(enum zero_state k, enum dtype dt) { return k != ZERO_MASTER || dt != DT_F32; }
+static int is_sliced(enum zero_state k, int zero) { return k == ZERO_WEIGHT ? zero == 3 : zero >= 1; }
+static enum ckpt_dtype stored_dtype(enum zero_state k, enum dtype dt) { return k == ZERO_WEIGHT && dt == DT_BF16 ? CK_BF16 : CK_F32; }
+static const struct param *param_of(const struct model *m, const struct param_piece *at) { return &m->table.p[m->local.part[at->part].param]; }
+
+static void add(struct pieces *p, enum zero_state state, const struct param_piece *at)
+{
+    const struct param *q = param_of(p->m, at);
+    struct ckpt_piece *x = &p->piece[p->n];
+    *x = (struct ckpt_piece){ .t = { .name = q->name, .role = roles[state], .n_dims = q->n_dims, .shape = { q->shape[0], q->shape[1] } },
+                              .box = at->box, .lo = at->lo, .hi = at->hi };
+    x->t.dtype = stored_dtype(state, p->m->dt);
+    p->source[p->n] = (struct source){ state, *at };
+    p->at[p->n++] = p->bytes;
+    p->bytes += (size_t)(at->hi - at->lo) * ckpt_dtype_size(x->t.dtype);
+}
+
+int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero, struct err *e)
+{
+    size_t most = (size_t)m->local.n_parts * ZERO_STATES + 1;
+    struct param_piece *buf = calloc(most, sizeof *buf);
+    *p = (struct pieces){ .m = m, .z = z, .piece = calloc(most, sizeof *p->piece), .source = calloc(most, sizeof *p->source),
+                          .at = calloc(most, sizeof *p->at) };
+    int ok = buf && p->piece && p->source && p->at;
+    for (enum zero_state k = ZERO_WEIGHT; ok && k < ZERO_STATES; k++) {
+        int n = has_state(k, m->dt) ? params_pieces(&m->local, dp_rank, is_sliced(k, zero), buf) : 0;
+        for (int i = 0; i < n; i++)
+            add(p, k, &buf[i]);
+    }
+    free(buf);
+    return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for the list of pieces");
+}
+
+void pieces_close(struct pieces *p)
+{
+    free(p->piece);
+    free(p->source);
+    free(p->at);
+    memset(p, 0, sizeof *p);
+}
+
+double pieces_measure(const struct model *m, int dp_rank, int zero)
+{
+    struct pieces p;
+    struct err e;
+    double bytes = pieces_open(&p, m, NULL, dp_rank, zero, &e) < 0 ? 0 : (double)p.bytes;
+    pieces_close(&p);
+    return bytes;
+}
+
+/* ---- the bytes ---- */
+
+/* A tensor that several parameters share: its rows are theirs, side by side. */
+struct joined { int n; int64_t rows; size_t el, width; const char *data[PARTS_MAX]; size_t bytes[PARTS_MAX]; };    /* bytes: of a row of each part */
+
+static struct joined join(const struct pieces *p, const struct source *from)
+{
+    const struct param *q = param_of(p->m, &from->at);
+    struct joined j = { .n = from->at.n_parts, .el = ckpt_dtype_size(stored_dtype(from->state, p->m->dt)) };
+    j.rows = q->n_dims == 2 && q->split_dim == 1 ? q->shape[0] : 1;      /* 1: the parts lie one behind the other */
+    for (int k = 0; k < j.n; k++) {
+        const struct part *x = &p->m->local.part[from->at.part + k];
+        struct param_piece one = { from->at.part + k, 1, x->box, 0, x->count, x->offset };
+        j.data[k] = zero_piece(p->z, from->state, &one);
+        j.bytes[k] = j.el * (size_t)(x->count / j.rows);
+        j.width += j.bytes[k];
+    }
+    return j;
+}
+
+static void join_rows(struct dev *d, const struct joined *j, int64_t begin, int64_t end, char *out)
+{
+    for (int64_t r = begin; r < end; r++)
+        for (int k = 0; k < j->n; out += j->bytes[k++])
+            dev_read(d, out, j->data[k] + (size_t)r * j->bytes[k], j->bytes[k]);
+}
+
+void pieces_copy(const struct pieces *p, int i, char *out)
+{
+    const struct source *from = &p->source[i];
+    struct joined j;
+    if (from->at.n_parts == 1) {
+        dev_read(p->m->dev, out, zero_piece(p->z, from->state, &from->at), (i + 1 < p->n ? p->at[i + 1] : p->bytes) - p->at[i]);
+        return;
+    }
+    j = join(p, from);
+    join_rows(p->m->dev, &j, 0, j.rows, out);
+}
+
+/* n elements of device memory go on in piece i of the file: from where they lie on a CPU, else through a buffer. */
+static int put_elements(struct dev *d, struct ckpt_shard *f, int i, const char *p, int64_t n, size_t el, struct err *e)
+{
+    if (!d->memory)
+        return ckpt_shard_put(f, i, p, n, e);
+    int64_t step = (int64_t)(ROOM / el);
+    char *buf = malloc(ROOM);
+    int rc = buf ? 0 : err_set(e, ERR_MEMORY, "no memory to save what the device holds");
+    for (int64_t at = 0; at < n && rc >= 0; at += step) {
+        int64_t some = n - at < step ? n - at : step;
+        dev_read(d, buf, p + (size_t)at * el, (size_t)some * el);
+        rc = ckpt_shard_put(f, i, buf, some, e);
+    }
+    free(buf);
+    return rc;
+}
+
+static int put_joined(struct dev *d, const struct joined *j, struct ckpt_shard *f, int i, struct err *e)
+{
+    int64_t step = 1 + (int64_t)(ROOM / j->width);
+    int rc = 0;
+    if (j->rows == 1) {
+        for (int k = 0; k < j->n && rc >= 0; k++)
+            rc = put_elements(d, f, i, j->data[k], (int64_t)(j->bytes[k] / j->el), j->el, e);
+        return rc;
+    }
+    char *buf = malloc((size_t)step * j->width);
+    if (!buf)
+        return err_set(e, ERR_MEMORY, "no memory to save a joined tensor");
+    for (int64_t r = 0; r < j->rows && rc >= 0; r += step) {
+        int64_t end = r + step < j->rows ? r + step : j->rows;
+        join_rows(d, j, r, end, buf);
+        rc = ckpt_shard_put(f, i, buf, (int64_t)((size_t)(end - r) * j->width / j->el), e);
+    }
+    free(buf);
+    return rc;
+}
+
+int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *e)
+{
+    const struct source *from = &p->source[i];
+    if (from->at.n_parts > 1) {
+        struct joined j = join(p, from);
+        return put_joined(p->m->dev, &j, f, i, e);
+    }
+    return put_elements(p->m->dev, f, i, zero_piece(p->z, from->state, &from->at), p->piece[i].hi - p->piece[i].lo, ckpt_dtype_size(p->piece[i].t.dtype), e);
+}

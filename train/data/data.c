@@ -1,0 +1,385 @@
+/* data.c - see data.h. */
+#include "train/data/data.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "base/io.h"
+#include "base/rnd.h"
+#include "text/source.h"
+#include "text/text.h"
+#include "text/tokfile.h"
+
+#define MIX_BLOCK 4096                   /* samples in which every file of a mixture has exactly its share */
+
+struct file {
+    const char *path;
+    int64_t first_window, windows, share;        /* of a mixture: its windows among all, its samples in a block */
+    int width;                           /* bytes an id */
+    int64_t first, n;                    /* place in the whole, in tokens */
+    const unsigned char *map;            /* of the file, or of the encoded text */
+    size_t bytes;                        /* mapped; 0: malloc'd */
+    struct tokfile *tok;                 /* a file of ptok, or NULL */
+};
+struct data {
+    int n_files;
+    struct file *file;
+    int64_t tokens, seq_len, windows, vocab, stride;     /* stride 0: shuffle */
+    int mixed;
+    uint64_t seed;
+};
+
+static int ends_with(const char *s, const char *end)
+{
+    size_t n = strlen(s), m = strlen(end);
+    return n >= m && !strcmp(s + n - m, end);
+}
+
+static int map_file(struct file *f, struct err *e)
+{
+    int fd = io_open_read(f->path, e), rc = 0;
+    if (fd < 0)
+        return fd;
+    struct stat st;
+    int64_t size = io_size(fd, f->path, e);
+    if (size < 0) {
+        rc = (int)size;
+    } else if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
+        rc = err_set(e, ERR_FILE, "%s is a pipe or a device, and every rank reads where it likes: write it to a file first", f->path);
+    } else if (size == 0) {
+        rc = err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text or tokens", f->path);
+    } else {
+        void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+        rc = p == MAP_FAILED ? err_sys(e, "%s: cannot map it", f->path) : 0;
+        f->map = p == MAP_FAILED ? NULL : p;
+        f->bytes = (size_t)size;
+    }
+    io_close(fd);
+    return rc;
+}
+
+/* Files that are taken for text because nothing says otherwise: bytes of theirs would be trained on as they stand. */
+static int check_text(const struct file *f, struct err *e)
+{
+    const char *why = source_not_text(f->map, f->bytes);
+    if (why)
+        return err_set(e, ERR_FORMAT, "%s %s", f->path, why);
+    if (ends_with(f->path, ".bin"))
+        return err_set(e, ERR_FORMAT, "%s does not begin as a token file of ptok does: name raw ids .u16 or .u32, and text .txt", f->path);
+    return 0;
+}
+
+static int encode_file(struct file *f, const char *tokenizer, struct err *e)
+{
+    struct tokenizer *t = NULL;
+    int32_t *ids = NULL;
+    size_t n = 0;
+    int rc;
+    TRY(tokenizer_open_named(&t, tokenizer, e));
+    TRY(tokenizer_encode(t, (const char *)f->map, f->bytes, 0, &ids, &n, e));
+    munmap((void *)(uintptr_t)f->map, f->bytes);
+    f->map = (unsigned char *)ids;
+    f->bytes = 0;
+    f->width = 4;
+    f->n = (int64_t)n;
+out:
+    tokenizer_close(t);
+    return rc < 0 ? err_add(e, "%s", f->path) : 0;
+}
+
+static int open_tokfile(struct file *f, struct err *e)
+{
+    munmap((void *)(uintptr_t)f->map, f->bytes);
+    f->map = NULL;
+    f->bytes = 0;
+    int rc = tokfile_open(&f->tok, f->path, e);
+    if (rc < 0)
+        return rc;
+    f->width = tokfile_width(f->tok);
+    f->n = tokfile_count(f->tok);
+    return 0;
+}
+
+static int open_file(struct file *f, const char *tokenizer, struct err *e)
+{
+    int rc = map_file(f, e);
+    if (rc < 0)
+        return rc;
+    if (tokfile_is(f->map, f->bytes))
+        return open_tokfile(f, e);
+    f->width = ends_with(f->path, ".u16") ? 2 : ends_with(f->path, ".u32") ? 4 : 1;
+    if (f->bytes % (size_t)f->width)
+        return err_set(e, ERR_FORMAT, "%s: %zu bytes are no whole number of %d-byte token ids: is the file cut off", f->path, f->bytes, f->width);
+    f->n = (int64_t)(f->bytes / (size_t)f->width);
+    if (f->width == 1 && (rc = check_text(f, e)) < 0)
+        return rc;
+    if (f->width == 1 && strcmp(tokenizer, "bytes"))
+        return encode_file(f, tokenizer, e);
+    return 0;
+}
+
+static int parse_order(struct data *d, const char *order, struct err *e)
+{
+    if (!strcmp(order, "shuffle"))
+        return 0;
+    if (strncmp(order, "stride:", 7) || opt_parse_size(order + 7, &d->stride) < 0 || d->stride < 1)
+        return err_set(e, ERR_USAGE, "--data-order %s: it is shuffle or stride:K with K of 1 or more", order);
+    return 0;
+}
+
+static int parse_weights(const char *mix, int n, double *weight, struct err *e)
+{
+    const char *at = mix;
+    for (int i = 0; i < n; i++) {
+        char *end;
+        weight[i] = strtod(at, &end);
+        if (end == at || !(weight[i] > 0) || weight[i] > 1e12 || *end != (i + 1 < n ? ',' : 0))
+            return err_set(e, ERR_USAGE, "--data-mix %s: give a weight above 0 for each of the %d files, with commas between", mix, n);
+        at = end + 1;
+    }
+    return 0;
+}
+
+/* Shares by largest remainder: they add up to MIX_BLOCK, and no file's is off by a whole sample. */
+static int share_out(struct data *d, const double *weight, struct err *e)
+{
+    double sum = 0;
+    int64_t given = 0;
+    for (int i = 0; i < d->n_files; i++)
+        sum += weight[i];
+    for (int i = 0; i < d->n_files; i++)
+        given += d->file[i].share = (int64_t)(weight[i] / sum * MIX_BLOCK);
+    for (; given < MIX_BLOCK; given++) {
+        int best = 0;
+        for (int i = 1; i < d->n_files; i++)
+            if (weight[i] / sum * MIX_BLOCK - (double)d->file[i].share > weight[best] / sum * MIX_BLOCK - (double)d->file[best].share)
+                best = i;
+        d->file[best].share++;
+    }
+    for (int i = 0; i < d->n_files; i++)
+        if (!d->file[i].share)
+            return err_set(e, ERR_USAGE, "%s: less than one sample of %d is its share: leave it out or give it more of --data-mix", d->file[i].path, MIX_BLOCK);
+    return 0;
+}
+
+static int open_mix(struct data *d, const char *mix, struct err *e)
+{
+    double *weight = calloc((size_t)d->n_files + 1, sizeof *weight);
+    int rc = 0;
+    if (!weight)
+        return err_set(e, ERR_MEMORY, "no memory for the weights of %d files", d->n_files);
+    if (d->stride)
+        rc = err_set(e, ERR_USAGE, "--data-mix needs --data-order shuffle");
+    else
+        TRY(parse_weights(mix, d->n_files, weight, e));
+    if (rc >= 0)
+        TRY(share_out(d, weight, e));
+    for (int i = 0; rc >= 0 && i < d->n_files; i++) {
+        struct file *f = &d->file[i];
+        f->first_window = d->windows;
+        f->windows = (f->n - 1) / d->seq_len;
+        d->windows += f->windows;
+        if (f->windows < 1)
+            rc = err_set(e, ERR_USAGE, "%s: its %lld tokens are less than one sequence, %lld: leave it out or use a smaller --seq-len", f->path, (long long)f->n,
+                         (long long)d->seq_len + 1);
+    }
+    d->mixed = 1;
+out:
+    free(weight);
+    return rc;
+}
+
+int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order, const char *mix, int64_t seq_len,
+              int64_t vocab, uint64_t seed, struct err *e)
+{
+    struct data *d = calloc(1, sizeof *d);
+    int rc;
+    if (!d || !(d->file = calloc((size_t)files->n + 1, sizeof *d->file))) {
+        free(d);
+        return err_set(e, ERR_MEMORY, "no memory for %d data files", files->n);
+    }
+    d->seq_len = seq_len;
+    d->vocab = vocab;
+    d->seed = seed;
+    TRY(parse_order(d, order, e));
+    for (int i = 0; i < files->n; i++) {
+        struct file *f = &d->file[d->n_files++];
+        f->path = files->item[i];
+        f->first = d->tokens;
+        TRY(open_file(f, tokenizer, e));
+        d->tokens += f->n;
+        if (f->width == 1 && vocab < 256) {
+            rc = err_set(e, ERR_USAGE, "%s: text as bytes needs a vocabulary of 256 and more, the model has %lld: give --tokenizer", f->path, (long long)vocab);
+            goto out;
+        }
+    }
+    if (mix)
+        TRY(open_mix(d, mix, e));
+    else
+        d->windows = (d->tokens - 1) / seq_len;
+    if (d->windows < 1) {
+        rc = err_set(e, ERR_USAGE, "the data have %lld tokens, one sequence needs %lld: use more data or a smaller --seq-len", (long long)d->tokens,
+                     (long long)seq_len + 1);
+        goto out;
+    }
+    *out = d;
+    return 0;
+out:
+    data_close(d);
+    return rc;
+}
+
+void data_close(struct data *d)
+{
+    if (!d)
+        return;
+    for (int i = 0; i < d->n_files; i++) {
+        void *p = (void *)(uintptr_t)d->file[i].map;
+        if (d->file[i].bytes)
+            munmap(p, d->file[i].bytes);
+        else
+            free(p);
+        tokfile_close(d->file[i].tok);
+    }
+    free(d->file);
+    free(d);
+}
+
+int64_t data_tokens(const struct data *d) { return d->tokens; }
+int64_t data_windows(const struct data *d) { return d->windows; }
+
+/* Sample k of a file, through its epochs. */
+static int64_t window_of(const struct data *d, int64_t windows, const char *stream, int64_t which, int64_t k)
+{
+    uint64_t order = rnd_stream(stream) + ((uint64_t)which << 40) + (uint64_t)(k / windows);
+    return (int64_t)rnd_permute(d->seed, order, (uint64_t)(k % windows), (uint64_t)windows);
+}
+
+/* In every block the shares lie one behind the other, then the block is shuffled: which sample is whose, and its number there. */
+static int64_t mixed_window(const struct data *d, int64_t sample)
+{
+    int64_t block = sample / MIX_BLOCK;
+    int64_t at = (int64_t)rnd_permute(d->seed, rnd_stream("data mix") + (uint64_t)block, (uint64_t)(sample % MIX_BLOCK), MIX_BLOCK);
+    int i = 0;
+    while (at >= d->file[i].share)
+        at -= d->file[i++].share;
+    const struct file *f = &d->file[i];
+    return f->first_window + window_of(d, f->windows, "data of a mix", i, block * f->share + at);
+}
+
+int64_t data_window(const struct data *d, int64_t sample)
+{
+    if (d->mixed)
+        return mixed_window(d, sample);
+    int64_t epoch = sample / d->windows, i = sample % d->windows;
+    if (d->stride)                       /* modular, without overflow */
+        return (int64_t)((unsigned __int128)(uint64_t)sample * (uint64_t)d->stride % (uint64_t)d->windows);
+    return (int64_t)rnd_permute(d->seed, rnd_stream("data order") + (uint64_t)epoch, (uint64_t)i, (uint64_t)d->windows);
+}
+
+static int64_t id_at(const struct file *f, int64_t i)
+{
+    uint32_t wide;
+    uint16_t half;
+    if (f->width == 1)
+        return f->map[i];
+    if (f->width == 2) {
+        memcpy(&half, f->map + 2 * i, 2);
+        return half;
+    }
+    memcpy(&wide, f->map + 4 * i, 4);
+    return wide;
+}
+
+/* Its first token in the whole, and the file that lies in. */
+static int64_t window_begin(const struct data *d, int64_t window, int *file)
+{
+    int64_t at = window * d->seq_len;
+    int k = 0;
+    while (k + 1 < d->n_files && (d->mixed ? d->file[k + 1].first_window <= window : d->file[k + 1].first <= at))
+        k++;
+    *file = k;
+    return d->mixed ? d->file[k].first + (window - d->file[k].first_window) * d->seq_len : at;
+}
+
+int data_knows_documents(const struct data *d)
+{
+    for (int k = 0; k < d->n_files; k++)
+        if (d->file[k].tok && tokfile_documents(d->file[k].tok) > 0)
+            return 1;
+    return 0;
+}
+
+/* The first document of the file that ends behind token `at`. */
+static int64_t document_at(const struct tokfile *t, int64_t at)
+{
+    int64_t lo = 0, hi = tokfile_documents(t);
+    while (lo < hi) {
+        int64_t mid = lo + (hi - lo) / 2;
+        if (tokfile_document_end(t, mid) <= at)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo;
+}
+
+struct begins { int64_t *begin; int n, most; };
+
+static int add_begin(struct begins *b, int64_t at)
+{
+    if (at <= b->begin[b->n - 1])        /* an empty document */
+        return 0;
+    if (b->n == b->most)
+        return -1;
+    b->begin[b->n++] = at;
+    return 0;
+}
+
+int data_documents(const struct data *d, int64_t window, int64_t *begin, int most, struct err *e)
+{
+    struct begins b = { begin, 1, most };
+    int k, full = 0;
+    int64_t at = window_begin(d, window, &k), end = at + d->seq_len;
+    begin[0] = 0;
+    for (; k < d->n_files && d->file[k].first < end && !full; k++) {
+        const struct file *f = &d->file[k];
+        int64_t n = f->tok ? tokfile_documents(f->tok) : 0, past = 0;
+        for (int64_t i = n ? document_at(f->tok, at - f->first) : 0; i < n && !full && (past = f->first + tokfile_document_end(f->tok, i)) < end; i++)
+            full = add_begin(&b, past - at);
+        if (!full && f->first + f->n < end)
+            full = add_begin(&b, f->first + f->n - at);
+    }
+    return full ? err_set(e, ERR_USAGE, "a sequence of %s has more than %d documents: raise --documents", d->file[k - 1].path, most) : b.n;
+}
+
+int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targets, struct err *e)
+{
+    int k;
+    int64_t at = window_begin(d, window, &k);
+    for (int64_t i = 0; i <= d->seq_len; i++, at++) {
+        while (at >= d->file[k].first + d->file[k].n)
+            k++;
+        int64_t id = 0;
+        int32_t checked;
+        if (d->file[k].tok) {
+            int rc = tokfile_read(d->file[k].tok, at - d->file[k].first, 1, &checked, e);
+            if (rc < 0)
+                return rc;
+            id = checked;
+        } else {
+            id = id_at(&d->file[k], at - d->file[k].first);
+        }
+        if (id >= d->vocab)
+            return err_set(e, ERR_FORMAT, "%s: token %lld at position %lld is outside the vocabulary of %lld: was it made with another tokenizer",
+                           d->file[k].path, (long long)id, (long long)(at - d->file[k].first), (long long)d->vocab);
+        if (i < d->seq_len)
+            ids[i] = (int32_t)id;
+        if (i)
+            targets[i - 1] = (int32_t)id;
+    }
+    return 0;
+}

@@ -1,0 +1,110 @@
+/* train_options.c - ptrain's options, as a table: parsed, printed and stored by base/opt. */
+#include "train/train_options.h"
+
+#include <string.h>
+#include "comm/comm.h"
+#include "kernels/dev.h"
+#include "kernels/tree.h"
+
+#define AT(member) offsetof(struct train_opts, member)
+#define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
+#define N OPT_NOT_STORED
+#define LATER OPT_NEUTRAL_ONLY
+
+static const struct opt table[] = {
+    GROUP("Run"),
+    { OPT_INT, "ranks", AT(ranks), "0", "N", "ranks to start on this machine (0: what the launcher gives, else 1)", 0, 4096, N },
+    { OPT_TEXT, "out", AT(out), NULL, "DIR", "folder for checkpoints (DIR/step-N)", 0, 0, N },
+    { OPT_INT, "steps", AT(steps), "100", "N", "length of the schedule, in updates", 1, 1e12, 0 },
+    { OPT_INT, "stop-after", AT(stop_after), "0", "N", "stop after this many updates, resumable (0: all)", 0, 1e12, N },
+    { OPT_INT, "save-every", AT(save_every), "0", "N", "checkpoint every N updates (0: only at the end)", 0, 1e12, N },
+    { OPT_INT, "keep", AT(keep), "0", "K", "keep only the newest K checkpoints (0: all)", 0, 1e6, N },
+    { OPT_SWITCH, "save-async", AT(save_async), "0", NULL, "copy, then write behind training (takes the memory of the copy)", 0, 0, N },
+    { OPT_CHOICE, "on-save-error", AT(on_save_error), "continue", "continue|stop", "when a save fails before the last one", 0, 0, N },
+    { OPT_TEXT, "resume", AT(resume), NULL, "CKPT|auto", "continue this checkpoint, in any layout (auto: the newest whole one in --out)", 0, 0, N },
+    { OPT_INT, "restarts", AT(restarts), "0", "N", "start a job that failed again, up to N times, with --resume auto", 0, 1e6, N },
+    { OPT_TEXT, "log", AT(log), NULL, "FILE", "a JSON line a step", 0, 0, N },
+    { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace of kernels, waits and collectives, every rank and thread", 0, 0, N },
+    { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, N },
+    { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm, mpi or nccl", 0, 0, N },
+    { OPT_INT, "rank-timeout", AT(rank_timeout_s), "600", "SECONDS", "of NCCL: a rank that does not come to an operation for so long ends the job", 1, 1e6, N },
+    { OPT_INT, "ranks-per-node", AT(ranks_per_node), "0", "N", "take every N ranks of this machine for a machine of their own (0: as it is), to try layouts", 0, 4096, N },
+    { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096, N },
+    { OPT_SWITCH, "dry-run", AT(dry_run), "0", NULL, "print the plan: memory a rank, communication a step; start nothing", 0, 0, N },
+    GROUP("Layout (dp is what remains)"),
+    { OPT_INT, "tp", AT(tp), "1", "N", "tensor parallel degree", 1, GRAIN_MAX, N },
+    { OPT_INT, "pp", AT(pp), "1", "N", "pipeline stages", 1, 4096, N },
+    { OPT_INT, "cp", AT(cp), "1", "N", "context parallel degree", 1, 4096, N | LATER },
+    { OPT_INT, "ep", AT(ep), "1", "N", "expert parallel degree", 1, 4096, N | LATER },
+    { OPT_INT, "zero", AT(zero), "0", "0|1|2|3", "ZeRO stage: shard optimizer (1), gradients (2), weights (3) over dp", 0, 3, N },
+    { OPT_SWITCH, "sp", AT(sp), "0", NULL, "sequence parallel: tp ranks share a sequence's tokens between products (norms, residuals)", 0, 0, N },
+    { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b|interleaved|zero-bubble|naive", "pipeline schedule", 0, 0, N },
+    { OPT_INT, "virtual-stages", AT(virtual_stages), "1", "V", "parts of the model a pipeline rank holds, with --schedule interleaved", 1, 4096, N },
+    { OPT_CHOICE, "overlap", AT(overlap), "on", "on|off", "sum gradients while backward runs, fetch the next unit's weights (zero 3) meanwhile", 0, 0, N },
+    GROUP("Model"),
+    { OPT_TEXT, "model", AT(model), NULL, "PRESET|FILE", "tiny, 10m, 110m, 1b, 7b, 70b or a config.json (default tiny, or --init's)", 0, 0, N },
+    { OPT_TEXT, "init", AT(init), NULL, "CKPT", "start from these weights", 0, 0, N },
+    { OPT_INT, "seed", AT(seed), "0", "N", "of initial weights and data order", 0, 9e18, 0 },
+    { OPT_INT, "grain", AT(grain), "0", "N", "blocks of every sum over features (0: gcd(8, heads, intermediate))", 0, GRAIN_MAX, N },
+    GROUP("Data"),
+    { OPT_LIST, "data", AT(data), NULL, "FILE", "text, .u16/.u32 token ids, files of ptok; paths or URLs", 0, 0, N },
+    { OPT_TEXT, "tokenizer", AT(tokenizer), "bytes", "bytes|DIR", "how text becomes tokens", 0, 0, 0 },
+    { OPT_TEXT, "data-mix", AT(data_mix), NULL, "W,W...", "mixture: a weight for each --data file, which is then cut into sequences by itself", 0, 0, 0 },
+    { OPT_TEXT, "data-order", AT(data_order), "shuffle", "ORDER", "shuffle, or stride:K (row r of step s is window ((s G + r) K) mod n)", 0, 0, 0 },
+    { OPT_LIST, "eval-data", AT(eval_data), NULL, "FILE", "data for evaluation", 0, 0, N },
+    { OPT_INT, "eval-every", AT(eval_every), "0", "N", "evaluate every N updates (0: never)", 0, 1e12, N },
+    { OPT_INT, "sample-every", AT(sample_every), "0", "N", "print a sample every N updates (0: never)", 0, 1e12, N },
+    { OPT_SWITCH, "eval-only", AT(eval_only), "0", NULL, "loss and perplexity of --init on --eval-data, no training", 0, 0, N },
+    { OPT_TEXT, "eval-logprobs", AT(eval_logprobs), NULL, "FILE", "with --eval-only: ids and log-probs, a JSON line a window", 0, 0, N },
+    GROUP("Batch"),
+    { OPT_INT, "seq-len", AT(seq_len), "128", "T", "tokens a sequence", 1, 1e8, 0 },
+    { OPT_INT, "documents", AT(documents), "0", "N", "attention and positions start anew where a document of ptok's files begins, at most N in a sequence (0: they read on)", 0, 65536, 0 },
+    { OPT_INT, "global-batch", AT(global_batch), "8", "G", "sequences an update", 1, 1e9, 0 },
+    { OPT_INT, "micro-batch", AT(micro_batch), "0", "M", "sequences a rank computes at once (0: G / dp)", 0, 1e9, N },
+    GROUP("Optimizer (AdamW)"),
+    { OPT_FLOAT, "lr", AT(lr), "0.003", NULL, "highest learning rate", 0, 1e6, 0 },
+    { OPT_FLOAT, "min-lr", AT(min_lr), "0", NULL, "learning rate at the end", 0, 1e6, 0 },
+    { OPT_INT, "warmup", AT(warmup), "0", "N", "updates of linear warm-up", 0, 1e12, 0 },
+    { OPT_CHOICE, "lr-schedule", AT(schedule), "cosine", "cosine|linear|wsd|constant", "after warm-up (wsd: the last 20 % decay linearly)", 0, 0, 0 },
+    { OPT_FLOAT, "beta1", AT(beta1), "0.9", NULL, "decay of the first moment", 0, 1, 0 },
+    { OPT_FLOAT, "beta2", AT(beta2), "0.95", NULL, "decay of the second moment", 0, 1, 0 },
+    { OPT_FLOAT, "eps", AT(eps), "1e-8", NULL, "added to the root of the second moment", 0, 1, 0 },
+    { OPT_FLOAT, "weight-decay", AT(weight_decay), "0.1", NULL, "decoupled, on tensors of two or more dimensions", 0, 1e3, 0 },
+    { OPT_FLOAT, "clip", AT(clip), "1.0", NULL, "gradient norm above which it is scaled down (0: never)", 0, 1e30, 0 },
+    GROUP("Numbers"),
+    { OPT_CHOICE, "dtype", AT(dtype), "fp32", "fp32|bf16", "arithmetic; bf16 keeps fp32 masters (resume: the checkpoint's)", 0, 0, N },
+    { OPT_CHOICE, "numerics", AT(numerics), "exact", "exact|fast", "exact: the same bits at every layout", 0, 0, 0 },
+    { OPT_CHOICE, "recompute", AT(recompute), "none", "none|selective|full", "activations computed again in backward", 0, 0, N },
+    { OPT_TEXT, "offload", AT(offload), "none", "none|cpu|DIR", "where optimizer state lies", 0, 0, N | LATER },
+    { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
+};
+
+int opts_given(const unsigned char *given, const char *name)
+{
+    return opt_given(&ptrain_program, given, name);
+}
+
+int opts_overlap(const struct train_opts *o, const unsigned char *given, int dp, int sharers)
+{
+    return o->overlap == OVERLAP_ON && dp > 1 && (sharers == 1 || sharers == dp || opts_given(given, "overlap"));
+}
+
+int opts_stored(const char *name)
+{
+    for (int i = 0; table[i].name; i++)
+        if (table[i].kind != OPT_GROUP && !strcmp(table[i].name, name))
+            return !(table[i].flags & OPT_NOT_STORED);
+    return 0;
+}
+
+static void print_version(FILE *out) { comm_version(out, "ptrain", ""); }
+
+const struct opt_program ptrain_program = {
+    .name = "ptrain",
+    .summary = "trains a language model over MPI ranks, to the same bits at every layout",
+    .usage = "--data FILE... --out DIR [--ranks N]",
+    .opts = table,
+    .min_args = 0,
+    .max_args = 0,
+    .print_version = print_version,
+};

@@ -1,0 +1,51 @@
+/* train_options.h - what ptrain can be told: one table (options.c), one struct. */
+#ifndef SHARDLINE_TRAIN_TRAIN_OPTIONS_H
+#define SHARDLINE_TRAIN_TRAIN_OPTIONS_H
+
+#include <stdint.h>
+#include "base/opt.h"
+
+enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT };
+enum { NUMERICS_EXACT, NUMERICS_FAST };
+enum { OVERLAP_ON, OVERLAP_OFF };
+enum { SAVE_ERROR_CONTINUE, SAVE_ERROR_STOP };
+
+struct train_opts {
+    int64_t ranks, ranks_per_node, rank_timeout_s;
+    /* layout */
+    int64_t tp, pp, cp, ep, zero;
+    int sp, pipeline, overlap;
+    int64_t virtual_stages;
+    const char *transport;
+    /* model */
+    const char *model, *init;
+    int64_t seed, grain;
+    /* data */
+    struct opt_list data, eval_data;
+    const char *tokenizer, *data_order, *data_mix;
+    int64_t eval_every, sample_every;
+    /* batch */
+    int64_t seq_len, global_batch, micro_batch, documents;
+    /* optimizer */
+    double lr, min_lr, beta1, beta2, eps, weight_decay, clip;
+    int64_t warmup;
+    int schedule;
+    /* numbers */
+    int dtype, numerics, recompute;
+    const char *offload;
+    /* run */
+    const char *out, *resume, *log, *trace, *device, *eval_logprobs;
+    int64_t steps, stop_after, save_every, keep, restarts, threads;
+    int save_async, on_save_error, dry_run, eval_only;
+};
+enum { GIVEN_MAX = 64 };
+
+extern const struct opt_program ptrain_program;
+/* Did argv name this option? given: as opt_parse filled it. */
+int opts_given(const unsigned char *given, const char *name);
+/* Whether this run overlaps: as asked; by default not where several machines have several of the dp ranks each (sharers), because
+ * blocking sums inside of a machine first send less. */
+int opts_overlap(const struct train_opts *o, const unsigned char *given, int dp, int sharers);
+int opts_stored(const char *name);       /* one of the options that a checkpoint keeps */
+
+#endif

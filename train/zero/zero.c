@@ -1,0 +1,204 @@
+/* zero.c - see zero.h. Memory and filling here; lending units in zero_lend.c; gradients and the update in zero_step.c. */
+#include "train/zero/zero_priv.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "base/rnd.h"
+
+/* ---- memory ---- */
+static int missing(struct err *e, const char *what)
+{
+    return err_set(e, ERR_MEMORY, "no memory for %s: use more ranks, a higher --zero or a smaller model", what);
+}
+
+static int open_state(struct zero *z, int u, struct err *e)
+{
+    struct zero_unit *x = &z->unit[u];
+    int64_t flat = z->m->local.unit[u].flat, slice = flat / z->n_dp;
+    x->own_begin = z->stage ? slice * z->d : 0;
+    x->own = z->stage ? slice : flat;
+    x->weight_begin = z->stage == 3 ? x->own_begin : 0;
+    x->exp_avg = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
+    x->exp_avg_sq = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
+    if (z->m->dt != DT_F32)
+        x->master = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
+    if (z->stage == 0 || z->stage == 3)
+        x->weight = comm_alloc(z->dp, MEM_PARAMS, (size_t)(z->stage == 3 ? slice : flat) * dtype_size(z->m->dt) + 64);
+    if (!x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master) || ((z->stage == 0 || z->stage == 3) && !x->weight))
+        return missing(e, "weights and optimizer state");
+    return 0;
+}
+
+/* What this machine has once. Collective over dp. */
+static int open_shared(struct zero *z, int u, struct err *e)
+{
+    struct zero_unit *x = &z->unit[u];
+    int rc = 0;
+    if (z->stage == 1 || z->stage == 2)
+        TRY(comm_alloc_shared(&x->weight, z->dp, MEM_PARAMS, (size_t)z->m->local.unit[u].flat * dtype_size(z->m->dt) + 64, e));
+    if (z->stage < 3) {
+        TRY(comm_alloc_shared(&x->packs, z->dp, MEM_PARAMS, model_pack_bytes(z->m, u) + 64, e));
+        model_point(z->m, u, x->weight, &x->uw);
+    }
+    if (z->m->dt == DT_F32)              /* the weights are their own master */
+        x->master = (float *)x->weight + (x->own_begin - x->weight_begin);
+out:
+    return rc;
+}
+
+static int open_all(struct zero *z, struct err *e)
+{
+    int rc = 0;
+    for (int u = 0; rc >= 0 && u < z->n_units; u++)
+        rc = open_state(z, u, e);
+    if (rc >= 0)
+        rc = zero_open_grads(z, e);
+    TRY(comm_agree(z->dp, rc, e));
+    for (int u = 0; u < z->n_units; u++)
+        TRY(open_shared(z, u, e));
+    rc = zero_open_slots(z, e);
+out:
+    return rc;
+}
+
+int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, struct zero_how how, const struct batch_plan *b,
+              struct err *e)
+{
+    struct zero *z = calloc(1, sizeof *z);
+    int rc = 0;
+    if (z)
+        z->unit = calloc((size_t)m->local.n_units + 1, sizeof *z->unit);
+    if (!z || !z->unit)
+        rc = missing(e, "the optimizer");
+    TRY(comm_agree(dp, rc, e));
+    z->w = how.stage == 3 ? zero_lends_gathered : zero_lends_resident;
+    z->m = m;
+    z->dp = dp;
+    z->pp = pp;
+    z->all = all;
+    z->stage = how.stage;
+    z->overlap = how.overlap;
+    z->plan = *b;
+    z->d = comm_rank(dp);
+    z->n_dp = comm_size(dp);
+    z->n_units = m->local.n_units;
+    comm_shared_by(dp, &z->share, &z->n_shares);
+    TRY(open_all(z, e));
+    *out = z;
+    return 0;
+out:
+    zero_close(z);
+    return rc;
+}
+
+void zero_close(struct zero *z)
+{
+    struct err ignored;
+    if (!z)
+        return;
+    if (z->m) {
+        zero_close_grads(z);
+        zero_close_slots(z);
+    }
+    for (int u = 0; z->m && u < z->n_units; u++) {
+        struct zero_unit *x = &z->unit[u];
+        if (z->m->dt != DT_F32)
+            dev_free(z->m->dev, x->master);
+        dev_free(z->m->dev, x->exp_avg);
+        dev_free(z->m->dev, x->exp_avg_sq);
+        comm_free_shared(z->dp, x->packs, &ignored);
+        if (z->stage == 1 || z->stage == 2)
+            comm_free_shared(z->dp, x->weight, &ignored);
+        else
+            comm_free(z->dp, x->weight);
+    }
+    free(z->unit);
+    free(z);
+}
+
+struct weights *zero_weights(struct zero *z) { return &z->w; }
+
+/* ---- filling ---- */
+#define CHUNK (1 << 16)
+
+int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo, int64_t hi, float *dst, struct err *e)
+{
+    uint64_t seed = *(const uint64_t *)ctx, stream = rnd_stream(p->name);
+    int64_t cols = b->n_dims == 2 ? b->extent[1] : 1, whole = b->n_dims == 2 ? p->shape[1] : 1;
+    (void)s;
+    (void)e;
+    for (int64_t i = lo; i < hi;) {              /* run by run inside a row */
+        double normal[256] = { 0 };
+        int64_t row = i / cols + b->start[0], col = i % cols + (b->n_dims == 2 ? b->start[1] : 0), n = cols - i % cols;
+        n = n < hi - i ? n : hi - i;
+        n = n < 256 ? n : 256;
+        if (p->init == INIT_NORMAL || p->init == INIT_RESIDUAL)
+            rnd_normals(seed, stream, (uint64_t)(row * whole + col), n, normal);
+        for (int64_t j = 0; j < n; j++)
+            dst[i - lo + j] = p->init == INIT_ONES ? 1.0f : (float)(p->init_range * normal[j]);
+        i += n;
+    }
+    return 0;
+}
+
+/* One state of one part: elements that this rank holds, in chunks. Weights, which ranks of a machine may share, are written in their last form only. */
+struct filling { struct ring ring; float *buf; };
+static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn, void *ctx, int from_weight, struct filling *to, struct err *e)
+{
+    const struct part *p = &z->m->local.part[part];
+    const struct param *q = &z->m->table.p[p->param];
+    struct zero_unit *x = &z->unit[q->unit];
+    int weight = s == ZERO_WEIGHT;
+    int64_t begin = weight ? x->weight_begin : x->own_begin, n = weight && z->stage < 3 ? z->m->local.unit[q->unit].flat : x->own;
+    int64_t lo = begin - p->offset, hi = lo + n;
+    void *state[] = { x->weight, x->master, x->exp_avg, x->exp_avg_sq };
+    size_t element = weight ? dtype_size(z->m->dt) : sizeof(float);
+    lo = lo < 0 ? 0 : lo;
+    hi = hi > p->count ? p->count : hi;
+    for (int64_t got; lo < hi; lo += got) {
+        char *at = (char *)state[s] + (size_t)(p->offset + lo - begin) * element;
+        void *place;
+        got = ring_take(&to->ring, at, hi - lo < CHUNK ? hi - lo : CHUNK, element, &place, e);
+        int rc = got < 0 ? (int)got : fn(ctx, from_weight ? ZERO_WEIGHT : s, q, &p->box, lo, lo + got, weight ? to->buf : place, e);
+        if (rc < 0)
+            return rc;
+        if (weight)
+            KERNEL(z->m->dev->host, round_to, place, z->m->dt, to->buf, got);
+    }
+    return 0;
+}
+
+int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATES], struct err *e)
+{
+    const struct dev_door mine = { 0 };
+    struct filling to = { .buf = malloc(CHUNK * sizeof *to.buf) };
+    int rc = to.buf ? 0 : missing(e, "a chunk of a checkpoint");
+    TRY(rc);
+    TRY(ring_open(&to.ring, z->m->dev, &mine, RING_HALF, e));
+    for (enum zero_state s = 0; s < ZERO_STATES; s++) {      /* a state after the other: that is how files hold them */
+        int is_master = s == ZERO_MASTER && z->m->dt != DT_F32;
+        if (!(s == ZERO_MASTER ? is_master : have[s]))
+            continue;
+        for (int i = 0; i < z->m->local.n_parts; i++)
+            TRY(load_state(z, s, i, fn, ctx, is_master && !have[s], &to, e));
+    }
+    TRY(ring_settle(&to.ring, e));
+    zero_forget_packs(z);
+out:
+    ring_close(&to.ring);
+    free(to.buf);
+    return rc;
+}
+
+const void *zero_piece(const struct zero *z, enum zero_state s, const struct param_piece *p)
+{
+    int u = z->m->table.p[z->m->local.part[p->part].param].unit;
+    const struct zero_unit *x = &z->unit[u];
+    switch (s) {
+    case ZERO_WEIGHT: return (char *)x->weight + (p->flat - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
+    case ZERO_MASTER: return x->master + (p->flat - x->own_begin);
+    case ZERO_EXP_AVG: return x->exp_avg + (p->flat - x->own_begin);
+    case ZERO_EXP_AVG_SQ: return x->exp_avg_sq + (p->flat - x->own_begin);
+    default: return NULL;
+    }
+}
