@@ -43,8 +43,8 @@ int box_equal(const struct box *a, const struct box *b)
     return 1;
 }
 
-/* The innermost dims that `common` covers whole in both boxes hang together with the one before them: a run spans dims
- * run_dim .. n_dims-1, the walk counts through dims 0 .. run_dim-1. */
+/* The innermost dims that `common` covers whole in both boxes hang together with the one before them: a run
+ * spans dims run_dim .. n_dims-1, the walk counts through dims 0 .. run_dim-1. */
 static int run_dim(const struct box *common, const struct box *of, const struct box *part)
 {
     int d = common->n_dims - 1;
@@ -73,7 +73,8 @@ static int step(int64_t *idx, const struct box *common, int n)
     return 0;
 }
 
-/* Puts idx at the last run that begins at or before element lo of `of` (or at the first run of all), without counting up to
+/* Puts idx at the last run that begins at or before element lo of `of` (or at the first run of all), without
+ * counting up to
  * it: a ZeRO slice of a large tensor starts far inside. 0: every run ends before lo. */
 static int seek(int64_t *idx, const struct box *common, const struct box *of, int64_t lo, int n_outer)
 {
@@ -98,7 +99,8 @@ static int seek(int64_t *idx, const struct box *common, const struct box *of, in
 
 enum { WALK_NEW, WALK_ON, WALK_ENDED };
 
-int box_next_run(const struct box *of, int64_t lo, int64_t hi, const struct box *part, struct box_walk *w, struct box_run *run)
+int box_next_run(const struct box *of, int64_t lo, int64_t hi, const struct box *part, struct box_walk *w,
+                 struct box_run *run)
 {
     struct box common;
     if (w->started == WALK_ENDED || lo >= hi || box_intersect(of, part, &common) == 0)

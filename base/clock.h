@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-#define SECOND_NS INT64_C(1000000000)     /* of clock_ns */
+#define SECOND_NS INT64_C(1000000000) /* of clock_ns */
 
 static inline int64_t clock_ns(void)
 {

@@ -6,17 +6,16 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct { int status; const char *hint; } info[ERR_COUNT] = {
-    { 0, "" },
+static const struct {
+    int status;
+    const char *hint;
+} info[ERR_COUNT] = { { 0, "" },
 #define X(name, status, hint) { status, hint },
-    ERR_LIST(X)
+                      ERR_LIST(X)
 #undef X
 };
 
-static int known(int code)
-{
-    return code > ERR_NONE && code < ERR_COUNT ? code : ERR_INTERNAL;
-}
+static int known(int code) { return code > ERR_NONE && code < ERR_COUNT ? code : ERR_INTERNAL; }
 
 int err_set(struct err *e, int code, const char *fmt, ...)
 {
@@ -49,16 +48,14 @@ int err_add(struct err *e, const char *fmt, ...)
     int len = vsnprintf(before, sizeof before, fmt, ap);
     va_end(ap);
     if (len >= 0 && (size_t)len < sizeof before - 3) {
-        snprintf(before + len, sizeof before - (size_t)len, ": %.*s", (int)(sizeof before - 3 - (size_t)len), e->text);
+        snprintf(before + len, sizeof before - (size_t)len, ": %.*s", (int)(sizeof before - 3 - (size_t)len),
+                 e->text);
         memcpy(e->text, before, sizeof before);
     }
     return -known(e->code);
 }
 
-int err_exit_status(int code)
-{
-    return info[known(code < 0 ? -code : code)].status;
-}
+int err_exit_status(int code) { return info[known(code < 0 ? -code : code)].status; }
 
 int err_print(const struct err *e, const char *program)
 {

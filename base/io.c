@@ -1,6 +1,6 @@
 /* io.c - see io.h. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* renameat2 */
+#define _GNU_SOURCE /* renameat2 */
 #endif
 #include "base/io.h"
 
@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include "base/test_hooks.h"
 
-#define CHUNK ((size_t)1 << 30)  /* one call moves at most 2 GiB - 4 KiB on Linux */
+#define CHUNK ((size_t)1 << 30) /* one call moves at most 2 GiB - 4 KiB on Linux */
 
 /* ---- one file ---- */
 
@@ -32,20 +32,14 @@ static int open_at(const char *path, int flags, const char *verb, struct err *e)
     return fd;
 }
 
-int io_open_read(const char *path, struct err *e)
-{
-    return open_at(path, O_RDONLY, "open", e);
-}
+int io_open_read(const char *path, struct err *e) { return open_at(path, O_RDONLY, "open", e); }
 
 int io_create(const char *path, struct err *e)
 {
     return open_at(path, O_RDWR | O_CREAT | O_EXCL, "create", e);
 }
 
-int io_open_write(const char *path, struct err *e)
-{
-    return open_at(path, O_RDWR | O_CREAT, "open", e);
-}
+int io_open_write(const char *path, struct err *e) { return open_at(path, O_RDWR | O_CREAT, "open", e); }
 
 int64_t io_size(int fd, const char *path, struct err *e)
 {
@@ -138,7 +132,8 @@ int io_read_file(const char *path, size_t limit, void **data, size_t *n, struct 
     if (size < 0)
         rc = (int)size;
     else if ((uint64_t)size > limit)
-        rc = err_set(e, ERR_FORMAT, "%s has %lld bytes, more than the %zu allowed here: is it the right file", path, (long long)size, limit);
+        rc = err_set(e, ERR_FORMAT, "%s has %lld bytes, more than the %zu allowed here: is it the right file",
+                     path, (long long)size, limit);
     else if (!(text = malloc((size_t)size + 1)))
         rc = err_set(e, ERR_MEMORY, "no memory for the %lld bytes of %s", (long long)size, path);
     else
@@ -192,7 +187,8 @@ int io_sync_file(const char *path, struct err *e)
 int io_rename(const char *from, const char *to, struct err *e)
 {
     int rc = hook_fault(HOOK_RENAME) ? -1 : renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
-    if (rc < 0 && errno == EINVAL) {     /* a file system without RENAME_NOREPLACE (NFS): look first, as well as it goes */
+    /* a file system without RENAME_NOREPLACE (NFS): look first, as well as it goes */
+    if (rc < 0 && errno == EINVAL) {
         struct stat st;
         errno = EEXIST;
         rc = lstat(to, &st) == 0 ? -1 : rename(from, to);
@@ -254,10 +250,7 @@ static int remove_one(const char *path, int (*how)(const char *), const char *wh
     return 0;
 }
 
-int io_unlink(const char *path, struct err *e)
-{
-    return remove_one(path, unlink, "", e);
-}
+int io_unlink(const char *path, struct err *e) { return remove_one(path, unlink, "", e); }
 
 static int remove_entry(const char *path, const char *name, struct err *e);
 
@@ -288,7 +281,7 @@ static int remove_entry(const char *path, const char *name, struct err *e)
 int io_remove_tree(const char *path, struct err *e)
 {
     struct stat st;
-    if (lstat(path, &st) < 0)            /* lstat: a link is removed, never followed */
+    if (lstat(path, &st) < 0) /* lstat: a link is removed, never followed */
         return errno == ENOENT ? 0 : err_sys(e, "cannot look at %s", path);
     if (!S_ISDIR(st.st_mode))
         return io_unlink(path, e);
@@ -299,7 +292,8 @@ int io_remove_tree(const char *path, struct err *e)
 int io_same_file(const char *a, const char *b)
 {
     struct stat x, y;
-    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev && x.st_ino == y.st_ino;
+    return stat(a, &x) == 0 && stat(b, &y) == 0 && S_ISREG(x.st_mode) && x.st_dev == y.st_dev &&
+           x.st_ino == y.st_ino;
 }
 
 int io_exists(const char *path)
@@ -311,7 +305,8 @@ int io_exists(const char *path)
 int io_is_at(int fd, const char *path)
 {
     struct stat open_one, named;
-    return fstat(fd, &open_one) == 0 && lstat(path, &named) == 0 && open_one.st_dev == named.st_dev && open_one.st_ino == named.st_ino;
+    return fstat(fd, &open_one) == 0 && lstat(path, &named) == 0 && open_one.st_dev == named.st_dev &&
+           open_one.st_ino == named.st_ino;
 }
 
 int io_lock_dir(const char *path, int *busy, struct err *e)

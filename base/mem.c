@@ -1,8 +1,11 @@
-/* mem.c - see mem.h. Every allocation carries a header in front of it, so that mem_free finds size and category.
+/* mem.c - see mem.h. Every allocation carries a header in front of it, so that mem_free finds size and
+ * category.
  *
  * small:   [ header 64 | data … ]                              one aligned_alloc
- * large:   [ … header 64 | data, 2 MiB aligned … ]             one mapping, trimmed to a page in front and whole pages behind:
- *                                                              zero costs nothing, huge pages are asked for */
+ * large:   [ … header 64 | data, 2 MiB aligned … ]             one mapping, trimmed to a page in front and
+ *          whole pages behind:
+ *                                                              zero costs nothing, huge pages are asked for
+ *                                                              */
 #include "base/mem.h"
 
 #include <stdio.h>
@@ -14,13 +17,13 @@
 #define ALIGN 64u
 #define HUGE ((size_t)2 << 20)
 #define PAGE ((size_t)4096)
-#define LIMIT ((size_t)1 << 60)      /* no sum of sizes below can wrap */
+#define LIMIT ((size_t)1 << 60) /* no sum of sizes below can wrap */
 
 struct header {
     size_t bytes;
     enum mem_cat cat;
-    void *base;                      /* what to give back … */
-    size_t base_bytes;               /* … to munmap when this is not 0, else to free */
+    void *base;        /* what to give back … */
+    size_t base_bytes; /* … to munmap when this is not 0, else to free */
 };
 _Static_assert(sizeof(struct header) <= ALIGN, "the header fits in front of the data");
 
@@ -90,7 +93,7 @@ static void *take_large(size_t bytes, struct header *h)
         munmap(map, (size_t)(keep - map));
     if (map + all > p + body)
         munmap(p + body, (size_t)(map + all - (p + body)));
-    madvise(p, body, MADV_HUGEPAGE);      /* a wish: without it the memory is only slower */
+    madvise(p, body, MADV_HUGEPAGE); /* a wish: without it the memory is only slower */
     h->base = keep;
     h->base_bytes = PAGE + body;
     return p;
@@ -127,7 +130,7 @@ void *arena_take(struct arena *a, size_t bytes)
 {
     size_t begin = a->used;
     if (bytes > SIZE_MAX / 4 || a->used > SIZE_MAX / 4)
-        a->used = SIZE_MAX / 4;          /* stays there: no allocation succeeds, none is too small */
+        a->used = SIZE_MAX / 4; /* stays there: no allocation succeeds, none is too small */
     else
         a->used += round_up(bytes, ALIGN);
     return a->base && a->used <= a->size ? a->base + begin : NULL;
@@ -154,11 +157,14 @@ int64_t mem_machine_room(void)
     const char *said = getenv("SHARDLINE_MEMORY_ROOM");
     if (said)
         return atoll(said);
-    int64_t kib = number_in("/proc/meminfo", "MemAvailable:"), limit = number_in("/sys/fs/cgroup/memory.max", ""), used = number_in("/sys/fs/cgroup/memory.current", "");
-    int64_t room = (kib < 0 ? (int64_t)4 << 20 : kib) << 10, files = number_in(group, "active_file ") + number_in(group, "inactive_file ");
-    if (limit < 0 || used < 0)                         /* "max", or no such group */
+    int64_t kib = number_in("/proc/meminfo", "MemAvailable:"),
+            limit = number_in("/sys/fs/cgroup/memory.max", ""),
+            used = number_in("/sys/fs/cgroup/memory.current", "");
+    int64_t room = (kib < 0 ? (int64_t)4 << 20 : kib) << 10,
+            files = number_in(group, "active_file ") + number_in(group, "inactive_file ");
+    if (limit < 0 || used < 0) /* "max", or no such group */
         return room;
-    limit -= used - (files > 0 ? files : 0);           /* pages of files are given back */
+    limit -= used - (files > 0 ? files : 0); /* pages of files are given back */
     limit = limit < 0 ? 0 : limit;
     return limit < room ? limit : room;
 }

@@ -1,10 +1,10 @@
 /* pool.c - see pool.h.
  *
- * A job is opened by one store of `ticket` = (job number, tasks left); a thread takes a task by lowering tasks left with a
- * compare-and-swap. The fields of a job are written only while nothing is left and everything is done, so a swap that
- * succeeds proves that the fields read before it belong to that job. A thread that wakes too late finds nothing left: nobody
- * waits for it. */
-#define _GNU_SOURCE              /* CPU sets */
+ * A job is opened by one store of `ticket` = (job number, tasks left); a thread takes a task by lowering
+ * tasks left with a compare-and-swap. The fields of a job are written only while nothing is left and
+ * everything is done, so a swap that succeeds proves that the fields read before it belong to that job. A
+ * thread that wakes too late finds nothing left: nobody waits for it. */
+#define _GNU_SOURCE /* CPU sets */
 #include "base/clock.h"
 #include "base/pool.h"
 
@@ -20,30 +20,36 @@
 
 #include "base/trace.h"
 
-#define YIELD_NS 80000          /* looks for work this long before sleeping; a guess, to be measured in a training step */
-#define SPINS 100               /* looks this often before it yields, which is a system call: about 2 us */
-#define TASK_SPINS 5000         /* a task looks for an earlier one this often before it yields: about 100 us, a step of attention takes 20 */
-#define MOST_TASKS (INT64_C(1) << 30)      /* of one job: tasks left is half of the ticket */
+/* looks for work this long before sleeping; a guess, to be measured in a training step */
+#define YIELD_NS 80000
+#define SPINS 100 /* looks this often before it yields, which is a system call: about 2 us */
+/* a task looks for an earlier one this often before it yields: about 100 us, a step of attention takes 20 */
+#define TASK_SPINS 5000
+#define MOST_TASKS (INT64_C(1) << 30) /* of one job: tasks left is half of the ticket */
 
 typedef void task_fn(void *arg, int64_t task, int thread);
 
-struct worker { struct pool *pool; int thread; pthread_t id; };
+struct worker {
+    struct pool *pool;
+    int thread;
+    pthread_t id;
+};
 
 struct pool {
     int n_threads, n_started;
     struct worker *worker;
-    _Atomic uint64_t ticket;        /* job number << 32 | tasks left */
-    _Atomic(task_fn *) fn;          /* the job … */
+    _Atomic uint64_t ticket; /* job number << 32 | tasks left */
+    _Atomic(task_fn *) fn;   /* the job … */
     _Atomic(void *) arg;
-    _Atomic int64_t first;          /* … its tasks are first … first + n_tasks - 1 */
+    _Atomic int64_t first; /* … its tasks are first … first + n_tasks - 1 */
     _Atomic uint32_t n_tasks;
-    _Alignas(64) _Atomic uint32_t n_done;      /* the caller sleeps on this one */
+    _Alignas(64) _Atomic uint32_t n_done; /* the caller sleeps on this one */
     _Atomic int caller_sleeps;
-    _Alignas(64) _Atomic uint32_t n_jobs;      /* workers sleep on this one */
+    _Alignas(64) _Atomic uint32_t n_jobs; /* workers sleep on this one */
     _Atomic int n_sleepers, stop;
-    struct trace *trace;            /* may be NULL; set between jobs */
+    struct trace *trace; /* may be NULL; set between jobs */
     int is_tied;
-    cpu_set_t before;               /* pool_pin: what the process had */
+    cpu_set_t before; /* pool_pin: what the process had */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
@@ -58,7 +64,8 @@ static void futex_wake(_Atomic uint32_t *word, int n)
 
 static uint32_t left(const struct pool *p) { return (uint32_t)atomic_load(&p->ticket); }
 
-/* Takes tasks until none is left; counts what it did only then, so that the counter is touched once a thread. */
+/* Takes tasks until none is left; counts what it did only then, so that the counter is touched once a
+ * thread. */
 static void work(struct pool *p, int thread)
 {
     uint32_t n_mine = 0, n_tasks = 0;
@@ -75,9 +82,10 @@ static void work(struct pool *p, int thread)
         n_tasks = n;
         n_mine++;
         t = atomic_load(&p->ticket);
-        /* a job cannot be followed by another before this thread has counted its tasks: t is still of the same job */
+        /* a job cannot be followed by another before this thread has counted its tasks: t is still of the
+         * same job */
     }
-    if (n_mine && thread)           /* the caller's own part is in the event of its call */
+    if (n_mine && thread) /* the caller's own part is in the event of its call */
         trace_span_of(p->trace, thread, TRACE_WORK, trace_label_now(p->trace), begin);
     if (n_mine && atomic_fetch_add(&p->n_done, n_mine) + n_mine == n_tasks && atomic_load(&p->caller_sleeps))
         futex_wake(&p->n_done, 1);

@@ -14,9 +14,13 @@
 #include <time.h>
 #include <unistd.h>
 
-static const struct { const char *name; int value; } errno_name[] = {
-    { "ENOSPC", ENOSPC }, { "EDQUOT", EDQUOT }, { "EIO", EIO }, { "ENOENT", ENOENT }, { "EACCES", EACCES },
-    { "EMFILE", EMFILE }, { "EROFS", EROFS }, { "ENOMEM", ENOMEM }, { "EINTR", EINTR },
+static const struct {
+    const char *name;
+    int value;
+} errno_name[] = {
+    { "ENOSPC", ENOSPC }, { "EDQUOT", EDQUOT }, { "EIO", EIO },
+    { "ENOENT", ENOENT }, { "EACCES", EACCES }, { "EMFILE", EMFILE },
+    { "EROFS", EROFS },   { "ENOMEM", ENOMEM }, { "EINTR", EINTR },
 };
 
 static int errno_of(const char *name)
@@ -64,8 +68,14 @@ void hook_note(enum hook_op op, const char *path, const char *to, int64_t off, c
     int saved = errno;
     if (!log)
         return;
-    struct hook_record r = { .op = op, .path_bytes = (uint32_t)strlen(path), .to_bytes = to ? (uint32_t)strlen(to) : 0, .off = off, .bytes = (int64_t)bytes };
-    struct iovec part[] = { { &r, sizeof r }, { (void *)(uintptr_t)path, r.path_bytes }, { (void *)(uintptr_t)to, r.to_bytes },
+    struct hook_record r = { .op = op,
+                             .path_bytes = (uint32_t)strlen(path),
+                             .to_bytes = to ? (uint32_t)strlen(to) : 0,
+                             .off = off,
+                             .bytes = (int64_t)bytes };
+    struct iovec part[] = { { &r, sizeof r },
+                            { (void *)(uintptr_t)path, r.path_bytes },
+                            { (void *)(uintptr_t)to, r.to_bytes },
                             { (void *)(uintptr_t)data, bytes } };
     ssize_t all = (ssize_t)(sizeof r + r.path_bytes + r.to_bytes + bytes);
     /* one append a record: those of several threads and ranks do not mix */

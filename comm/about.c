@@ -8,8 +8,10 @@ void comm_version(FILE *out, const char *program, const char *more)
     struct dev *d = NULL;
     struct err e;
     int rc = dev_open(&d, "cpu", 1, &mem, &e);
-    fprintf(out, "%s (Shardline) " SHARDLINE_VERSION ", %snumerics contract 1, cpu class %s, devices %s, transports %s\n", program, more, rc < 0 ? "unknown" : d->isa, dev_kinds(),
-            comm_transports());
+    fprintf(out,
+            "%s (Shardline) " SHARDLINE_VERSION
+            ", %snumerics contract 1, cpu class %s, devices %s, transports %s\n",
+            program, more, rc < 0 ? "unknown" : d->isa, dev_kinds(), comm_transports());
     if (rc >= 0)
         dev_close(d);
 }

@@ -1,4 +1,5 @@
-/* bootstrap.c - see meet.h. MPI may be started once in a process and ended once; worlds may come and go in between. */
+/* bootstrap.c - see meet.h. MPI may be started once in a process and ended once; worlds may come and go in
+ * between. */
 #define _GNU_SOURCE
 #include "comm/bootstrap.h"
 #include "base/clock.h"
@@ -15,7 +16,8 @@ static int finalize_at_exit;
 
 int meet_expected_ranks(void)
 {
-    static const char *const name[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS" };
+    static const char *const name[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
+                                        "SLURM_NTASKS" };
     if (!getenv("PMIX_RANK") && !getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_RANK"))
         return 1;
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {

@@ -1,5 +1,6 @@
-/* comm.c - the door of every operation: nothing to do for nothing, no call into a failed world, every call counted and traced. What
- * a transport reports as an error is made a failure of the world here, because its group is out of step from then on. */
+/* comm.c - the door of every operation: nothing to do for nothing, no call into a failed world, every call
+ * counted and traced. What a transport reports as an error is made a failure of the world here, because its
+ * group is out of step from then on. */
 #include "comm/comm_priv.h"
 
 #include <stdio.h>
@@ -25,7 +26,9 @@ struct comm *comm_new(struct world *w, int *member, int size)
         free(member);
         return NULL;
     }
-    const struct transport *t = size == 1 ? &transport_self : on_one_node(w, member, size) ? &transport_shm : w->t;
+    const struct transport *t = size == 1                      ? &transport_self
+                                : on_one_node(w, member, size) ? &transport_shm
+                                                               : w->t;
     *c = (struct comm){ .t = t, .w = w, .size = size, .member = member, .name = "group" };
     while (c->member[c->rank] != w->at.rank)
         c->rank++;
@@ -70,7 +73,9 @@ void comm_free(struct comm *c, void *p)
 }
 
 /* ---- counting, and what an error means for the others ---- */
-struct begun { int64_t ns, trace_ns, across; };
+struct begun {
+    int64_t ns, trace_ns, across;
+};
 
 static struct begun begin(const struct comm *c)
 {
@@ -83,7 +88,8 @@ static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, 
     n->calls++;
     n->seconds += (double)(clock_ns() - b.ns) * 1e-9;
     n->across += c->w->across_bytes - b.across;
-    trace_span(c->w->trace, TRACE_COMM, comm_op_name(op), c->name, b.trace_ns, (struct trace_args){ .bytes = bytes, .n_ranks = c->size });
+    trace_span(c->w->trace, TRACE_COMM, comm_op_name(op), c->name, b.trace_ns,
+               (struct trace_args){ .bytes = bytes, .n_ranks = c->size });
     if (rc < 0) {
         world_fail(c->w, e);
         return rc;
@@ -92,13 +98,14 @@ static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, 
     return 0;
 }
 
-/* The world is well, and what is ready of started operations is done: calls are where ranks that compute come by. */
+/* The world is well, and what is ready of started operations is done: calls are where ranks that compute
+ * come by. */
 static int enter(struct world *w, struct err *e)
 {
     int rc = world_check(w, e);
     if (!w->open || rc < 0)
         return rc;
-    struct comm_count *n = &w->open->c->count[w->open->op];          /* whose turn it is most likely */
+    struct comm_count *n = &w->open->c->count[w->open->op]; /* whose turn it is most likely */
     int64_t begin_ns = trace_now(w->trace), begin_time = clock_ns();
     if ((rc = comm_step_all(w, e)) < 0)
         world_fail(w, e);
@@ -107,14 +114,15 @@ static int enter(struct world *w, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* call: of the transport, entered only while the world is well; bytes: read from peers and written to them by this rank. */
-#define COUNTED(c, op, bytes, call)                                                                                      \
-    do {                                                                                                                 \
-        int rc_ = enter((c)->w, e);                                                                                      \
-        if (rc_ < 0)                                                                                                     \
-            return rc_;                                                                                                  \
-        struct begun begin_ = begin(c);                                                                                  \
-        return done((c), (op), (int64_t)(bytes), begin_, (call), e);                                                     \
+/* call: of the transport, entered only while the world is well; bytes: read from peers and written to them
+ * by this rank. */
+#define COUNTED(c, op, bytes, call) \
+    do { \
+        int rc_ = enter((c)->w, e); \
+        if (rc_ < 0) \
+            return rc_; \
+        struct begun begin_ = begin(c); \
+        return done((c), (op), (int64_t)(bytes), begin_, (call), e); \
     } while (0)
 
 static int nothing(struct comm *c, struct err *e) { return world_check(c->w, e); }
@@ -134,42 +142,48 @@ int comm_all_reduce(struct comm *c, float *buf, int64_t n, struct err *e)
 {
     if (!n)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size, via(c, buf)->all_reduce(c, SUM_TREE, buf, n, e));
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size,
+            via(c, buf)->all_reduce(c, SUM_TREE, buf, n, e));
 }
 
 int comm_all_reduce_max(struct comm *c, float *buf, int64_t n, struct err *e)
 {
     if (!n)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size, via(c, buf)->all_reduce(c, SUM_MAX, buf, n, e));
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size,
+            via(c, buf)->all_reduce(c, SUM_MAX, buf, n, e));
 }
 
 int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e)
 {
     if (!n)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 8 / c->size, via(c, buf)->all_reduce(c, SUM_I64, buf, n, e));
+    COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 8 / c->size,
+            via(c, buf)->all_reduce(c, SUM_I64, buf, n, e));
 }
 
 int comm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
 {
     if (!n_each)
         return nothing(c, e);
-    COUNTED(c, COMM_REDUCE_SCATTER, others(c) * n_each * 4, via(c, in)->reduce_scatter(c, out, in, n_each, e));
+    COUNTED(c, COMM_REDUCE_SCATTER, others(c) * n_each * 4,
+            via(c, in)->reduce_scatter(c, out, in, n_each, e));
 }
 
 int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e)
 {
     if (!bytes_each)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, via(c, out)->all_gather(c, out, in, bytes_each, e));
+    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each,
+            via(c, out)->all_gather(c, out, in, bytes_each, e));
 }
 
 int comm_all_gather_shared(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e)
 {
     if (!bytes_each)
         return nothing(c, e);
-    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each, via(c, shared)->all_gather_shared(c, shared, in, bytes_each, e));
+    COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each,
+            via(c, shared)->all_gather_shared(c, shared, in, bytes_each, e));
 }
 
 /* Agreed: memory that one machine lacks is no failure of the world. */
@@ -193,7 +207,7 @@ int comm_free_shared(struct comm *c, void *p, struct err *e)
 {
     if (!p)
         return 0;
-    if (c->size == 1)                    /* nobody to agree with: freed in a world that failed too */
+    if (c->size == 1) /* nobody to agree with: freed in a world that failed too */
         return sharing(c)->free_shared(c, p, e);
     COUNTED(c, COMM_OTHER, 0, sharing(c)->free_shared(c, p, e));
 }
@@ -229,7 +243,7 @@ int comm_step_all(struct world *w, struct err *e)
         int rc = q->done ? 0 : q->t->step(q, e);
         if (rc < 0)
             return rc;
-        n += !q->done && q->t == q->c->t;              /* a device needs no help */
+        n += !q->done && q->t == q->c->t; /* a device needs no help */
     }
     return n;
 }
@@ -256,7 +270,8 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
     }
     c->count[q->op].seconds += (double)(clock_ns() - b.ns) * 1e-9;
     c->count[q->op].across += c->w->across_bytes - b.across;
-    trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns, (struct trace_args){ .bytes = q->bytes, .n_ranks = c->size });
+    trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns,
+               (struct trace_args){ .bytes = q->bytes, .n_ranks = c->size });
     if (rc < 0) {
         q->t->drop(q);
         free(q);
@@ -272,28 +287,49 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
 
 int comm_start_all_reduce(struct comm_request **out, struct comm *c, float *buf, int64_t n, struct err *e)
 {
-    struct comm_request q = { .op = COMM_ALL_REDUCE, .bytes = 2 * others(c) * n * 4 / c->size, .what = CALL_REDUCE, .out = buf, .in = buf, .n = n };
+    struct comm_request q = { .op = COMM_ALL_REDUCE,
+                              .bytes = 2 * others(c) * n * 4 / c->size,
+                              .what = CALL_REDUCE,
+                              .out = buf,
+                              .in = buf,
+                              .n = n };
     return start(out, c, q, e);
 }
 
-int comm_start_reduce_scatter(struct comm_request **out, struct comm *c, float *to, float *in, int64_t n_each, struct err *e)
+int comm_start_reduce_scatter(struct comm_request **out, struct comm *c, float *to, float *in, int64_t n_each,
+                              struct err *e)
 {
-    struct comm_request q = { .op = COMM_REDUCE_SCATTER, .bytes = others(c) * n_each * 4, .what = CALL_REDUCE_SCATTER, .out = to, .in = in, .n = n_each };
+    struct comm_request q = { .op = COMM_REDUCE_SCATTER,
+                              .bytes = others(c) * n_each * 4,
+                              .what = CALL_REDUCE_SCATTER,
+                              .out = to,
+                              .in = in,
+                              .n = n_each };
     return start(out, c, q, e);
 }
 
-int comm_start_all_gather(struct comm_request **out, struct comm *c, void *to, const void *in, size_t bytes_each, struct err *e)
+int comm_start_all_gather(struct comm_request **out, struct comm *c, void *to, const void *in,
+                          size_t bytes_each, struct err *e)
 {
-    struct comm_request q = { .op = COMM_ALL_GATHER, .bytes = others(c) * (int64_t)bytes_each, .what = CALL_ALL_GATHER, .out = to, .in = in,
+    struct comm_request q = { .op = COMM_ALL_GATHER,
+                              .bytes = others(c) * (int64_t)bytes_each,
+                              .what = CALL_ALL_GATHER,
+                              .out = to,
+                              .in = in,
                               .n = (int64_t)bytes_each };
     return start(out, c, q, e);
 }
 
-int comm_start_all_gather_shared(struct comm_request **out, struct comm *c, void *shared, const void *in, size_t bytes_each, struct comm_then then,
-                                 struct err *e)
+int comm_start_all_gather_shared(struct comm_request **out, struct comm *c, void *shared, const void *in,
+                                 size_t bytes_each, struct comm_then then, struct err *e)
 {
-    struct comm_request q = { .op = COMM_ALL_GATHER, .bytes = others(c) * (int64_t)bytes_each, .what = CALL_SHARED, .out = shared, .in = in,
-                              .n = (int64_t)bytes_each, .then = then };
+    struct comm_request q = { .op = COMM_ALL_GATHER,
+                              .bytes = others(c) * (int64_t)bytes_each,
+                              .what = CALL_SHARED,
+                              .out = shared,
+                              .in = in,
+                              .n = (int64_t)bytes_each,
+                              .then = then };
     return start(out, c, q, e);
 }
 
@@ -335,12 +371,15 @@ static int64_t *numbers_new(const struct comm *c, struct err *e)
     return all;
 }
 
-static int gather_into(struct comm *c, const void *blob, const size_t *sizes, size_t sum, int root, char *out, struct err *e)
+static int gather_into(struct comm *c, const void *blob, const size_t *sizes, size_t sum, int root, char *out,
+                       struct err *e)
 {
-    COUNTED(c, COMM_OTHER, c->rank == root ? sum - sizes[root] : sizes[c->rank], c->t->gather(c, blob, sizes, root, out, e));
+    COUNTED(c, COMM_OTHER, c->rank == root ? sum - sizes[root] : sizes[c->rank],
+            c->t->gather(c, blob, sizes, root, out, e));
 }
 
-int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, void **out, size_t *sizes, struct err *e)
+int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, void **out, size_t *sizes,
+                      struct err *e)
 {
     int64_t *all = numbers_new(c, e);
     size_t *size = calloc((size_t)c->size, sizeof *size), sum = 0;
@@ -391,7 +430,7 @@ static int share_error(struct comm *c, int code, int from, int name_it, struct e
     if (rc < 0)
         return rc;
     x.text[sizeof x.text - 1] = 0;
-    if (name_it)                     /* what all ranks found is nobody's own */
+    if (name_it) /* what all ranks found is nobody's own */
         comm_name_rank(&x, c->member[from]);
     *e = x;
     return -code;
@@ -421,7 +460,7 @@ int comm_agree(struct comm *c, int rc, struct err *e)
         got = share_error(c, (int)all[from], from, !all_failed, e);
     }
     if (got == -ERR_PEER && rc < 0 && rc != -ERR_PEER && atomic_load(&c->w->board->failed)) {
-        *e = mine;                                     /* nobody to agree with: one's own error says more */
+        *e = mine; /* nobody to agree with: one's own error says more */
         got = rc;
     }
     free(all);
@@ -480,13 +519,20 @@ out:
     return rc;
 }
 
-void comm_counts(const struct comm *c, struct comm_count out[COMM_OPS]) { memcpy(out, c->count, sizeof c->count); }
+void comm_counts(const struct comm *c, struct comm_count out[COMM_OPS])
+{
+    memcpy(out, c->count, sizeof c->count);
+}
 
 const char *comm_op_name(enum comm_op op)
 {
     static const char *const name[COMM_OPS] = {
-        [COMM_ALL_REDUCE] = "all_reduce", [COMM_REDUCE_SCATTER] = "reduce_scatter", [COMM_ALL_GATHER] = "all_gather",
-        [COMM_BROADCAST] = "broadcast",   [COMM_SEND] = "send",                     [COMM_OTHER] = "other",
+        [COMM_ALL_REDUCE] = "all_reduce",
+        [COMM_REDUCE_SCATTER] = "reduce_scatter",
+        [COMM_ALL_GATHER] = "all_gather",
+        [COMM_BROADCAST] = "broadcast",
+        [COMM_SEND] = "send",
+        [COMM_OTHER] = "other",
     };
     return name[op];
 }

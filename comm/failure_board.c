@@ -1,4 +1,5 @@
-/* failure_board.c - the failure record of one machine's ranks, and the one place where a rank waits for another. */
+/* failure_board.c - the failure record of one machine's ranks, and the one place where a rank waits for
+ * another. */
 #define _GNU_SOURCE
 #include "comm/failure_board.h"
 #include "base/clock.h"
@@ -10,14 +11,12 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#define SPINS 100                  /* pauses, about 2.5 us */
-#define YIELD_NS 300000            /* then yields, bounded by time: a yield is 0.1 us alone, much longer under load */
-#define SLEEP_NS 100000000         /* then sleeps, looking at the board in between */
+#define SPINS 100 /* pauses, about 2.5 us */
+/* then yields, bounded by time: a yield is 0.1 us alone, much longer under load */
+#define YIELD_NS 300000
+#define SLEEP_NS 100000000 /* then sleeps, looking at the board in between */
 
-size_t board_bytes(int n_ranks)
-{
-    return sizeof(struct board) + (size_t)n_ranks * sizeof(struct board_rank);
-}
+size_t board_bytes(int n_ranks) { return sizeof(struct board) + (size_t)n_ranks * sizeof(struct board_rank); }
 
 int board_fail(struct board *b, const char *text)
 {
@@ -34,17 +33,15 @@ int board_check(struct board *b, struct err *e)
     int f = atomic_load_explicit(&b->failed, memory_order_acquire);
     if (f == BOARD_WELL)
         return 0;
-    for (int i = 0; f == BOARD_WRITING && i < 1000; i++) {       /* the writer may have been killed while writing */
+    /* the writer may have been killed while writing */
+    for (int i = 0; f == BOARD_WRITING && i < 1000; i++) {
         sched_yield();
         f = atomic_load(&b->failed);
     }
     return err_set(e, ERR_PEER, "%s", f == BOARD_FAILED ? b->text : "another rank failed");
 }
 
-int board_speak(struct board *b)
-{
-    return !atomic_exchange(&b->spoken, 1);
-}
+int board_speak(struct board *b) { return !atomic_exchange(&b->spoken, 1); }
 
 int word_reached(const struct word *w, uint32_t target)
 {
@@ -60,8 +57,8 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Sleeps until somebody sets the word. The count of waiters goes up before the last look at the number: a setter that sees no
- * waiter has set the number before that look. */
+/* Sleeps until somebody sets the word. The count of waiters goes up before the last look at the number: a
+ * setter that sees no waiter has set the number before that look. */
 int word_nap(struct word *w, uint32_t target, int64_t ns)
 {
     struct timespec limit = { ns / 1000000000, ns % 1000000000 };

@@ -4,9 +4,11 @@
  *     mpirun -q -n 4 ptrain    in a process group of its own: signals reach it only through the parent
  *       ptrain x 4             end with mpirun (PR_SET_PDEATHSIG)
  *
- * Why a parent and not exec alone: mpirun answers SIGTERM by killing the ranks after a fixed time, and always waits that time. The
- * parent sends SIGUSR1 instead, once all ranks can take it, which mpirun passes on: ranks take it as the wish to end, save as long as it takes, and leave.
- * mpirun's own time can then be short, so that a rank that died ends the job at once. */
+ * Why a parent and not exec alone: mpirun answers SIGTERM by killing the ranks after a fixed time, and
+ * always waits that time. The
+ * parent sends SIGUSR1 instead, once all ranks can take it, which mpirun passes on: ranks take it as the
+ * wish to end, save as long as it takes, and leave. mpirun's own time can then be short, so that a rank that
+ * died ends the job at once. */
 #define _GNU_SOURCE
 #include "comm/launch.h"
 
@@ -28,9 +30,9 @@
 
 #define STDERR_TTY "SHARDLINE_STDERR_TTY"
 #define FIXED_ARGS 10
-#define LOST_S 8                         /* so long mpirun may take to see that its ranks have ended */
-#define UNSEEN_S 5                       /* so long a wish to end waits for ranks that are not seen, */
-#define SLOW_S 20                        /* and for those that are, on a machine that is busy */
+#define LOST_S 8   /* so long mpirun may take to see that its ranks have ended */
+#define UNSEEN_S 5 /* so long a wish to end waits for ranks that are not seen, */
+#define SLOW_S 20  /* and for those that are, on a machine that is busy */
 
 int launch_under_launcher(void)
 {
@@ -70,7 +72,8 @@ static void set_environment(void)
     setenv(STDERR_TTY, isatty(2) ? "1" : "0", 1);
 }
 
-/* The child: a group of its own, default signals, no terminal to read from. Writes errno into fd when exec fails. */
+/* The child: a group of its own, default signals, no terminal to read from. Writes errno into fd when exec
+ * fails. */
 static void run_mpirun(char **argv, const sigset_t *before, int fd)
 {
     sigprocmask(SIG_SETMASK, before, NULL);
@@ -88,7 +91,8 @@ static void run_mpirun(char **argv, const sigset_t *before, int fd)
     _exit(127);
 }
 
-/* Children that mpirun left (ranks it killed and did not wait for) come to us; the last of them are gone within moments. */
+/* Children that mpirun left (ranks it killed and did not wait for) come to us; the last of them are gone
+ * within moments. */
 static void reap_left_over(void)
 {
     static const struct timespec nap = { 0, 10000000 };
@@ -101,8 +105,11 @@ static void reap_left_over(void)
     }
 }
 
-/* The ranks that mpirun has started: how many, how many of them have ended, how many hold SIGUSR1 back (watch.h) until they look for it. */
-struct started { int all, ended, ready; };
+/* The ranks that mpirun has started: how many, how many of them have ended, how many hold SIGUSR1 back
+ * (watch.h) until they look for it. */
+struct started {
+    int all, ended, ready;
+};
 
 static void look_at(struct started *s, long pid)
 {
@@ -112,7 +119,8 @@ static void look_at(struct started *s, long pid)
     ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text - 1);
     if (fd >= 0)
         close(fd);
-    const char *state = n > 0 ? strstr(text, "\nState:\t") : NULL, *held = n > 0 ? strstr(text, "\nSigBlk:\t") : NULL;
+    const char *state = n > 0 ? strstr(text, "\nState:\t") : NULL,
+               *held = n > 0 ? strstr(text, "\nSigBlk:\t") : NULL;
     int ended = state && state[8] == 'Z';
     s->all++;
     s->ended += ended;
@@ -148,15 +156,16 @@ static struct started started_by(pid_t mpirun)
     return s;
 }
 
-/* mpirun of Open MPI 4.1 stays for ever when a rank dies while it says hello, and takes no SIGTERM then: its ranks are dead, waited for or not. */
+/* mpirun of Open MPI 4.1 stays for ever when a rank dies while it says hello, and takes no SIGTERM then: its
+ * ranks are dead, waited for or not. */
 static int has_lost_its_ranks(const struct started *s, int *had)
 {
     *had |= s->all > 0;
     return *had && s->ended == s->all;
 }
 
-/* What the ranks have said may wait for its reader when they are gone, a pager or a stopped terminal: then mpirun stays with reason. Its stdout and
- * stderr are ours. */
+/* What the ranks have said may wait for its reader when they are gone, a pager or a stopped terminal: then
+ * mpirun stays with reason. Its stdout and stderr are ours. */
 static int output_waits(void)
 {
     struct pollfd out[] = { { 1, POLLOUT, 0 }, { 2, POLLOUT, 0 } };
@@ -164,10 +173,14 @@ static int output_waits(void)
 }
 
 /* The user's wish to end: since when there is one (0: none), and that the ranks are yet to be told. */
-struct wish { int64_t since_ns; int due; };
+struct wish {
+    int64_t since_ns;
+    int due;
+};
 
-/* The first wish is for the ranks, a second, a second later, for mpirun: but not SIGTERM for one whose ranks are gone, which is ending and crashes of it
- * (Open MPI 4.1). gone, waits: its ranks are, and only for a reader it stays. */
+/* The first wish is for the ranks, a second, a second later, for mpirun: but not SIGTERM for one whose ranks
+ * are gone, which is ending and crashes of it (Open MPI 4.1). gone, waits: its ranks are, and only for a
+ * reader it stays. */
 static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now, int gone, int waits)
 {
     if (!w->since_ns || sig == SIGUSR1)
@@ -177,8 +190,9 @@ static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now, int go
     w->since_ns = w->since_ns ? w->since_ns : now;
 }
 
-/* Not before all ranks can take it: SIGUSR1 would end mpirun that is not ready to pass it on, or a rank that is not, and get lost between the two.
- * An mpirun that starts them in another way, out of our sight, is not waited for. */
+/* Not before all ranks can take it: SIGUSR1 would end mpirun that is not ready to pass it on, or a rank that
+ * is not, and get lost between the two. An mpirun that starts them in another way, out of our sight, is not
+ * waited for. */
 static void tell(struct wish *w, const struct started *s, int ranks, pid_t mpirun, int64_t now)
 {
     const int64_t most_s = s->all < ranks ? UNSEEN_S : SLOW_S;
@@ -238,7 +252,8 @@ static char **make_args(int ranks, char **argv, char *const *more, char *self, c
 }
 
 /* One run of mpirun to its end, into *status; an error: it could not be started. */
-static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before, struct wish *w, int *status)
+static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before, struct wish *w,
+                    int *status)
 {
     int tell[2], why = 0;
     if (pipe2(tell, O_CLOEXEC) < 0)
@@ -289,7 +304,7 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
     for (int i = 0; run_once(i ? again : a, ranks, &set, &before, &wish, &status) == 0; i++) {
         if (!is_failure(status) || wish.since_ns || i == times) {
             fflush(NULL);
-            _exit(status);                             /* as if this process had become mpirun */
+            _exit(status); /* as if this process had become mpirun */
         }
         fprintf(stderr, "the job ended with status %d: started again, %d of %d\n", status, i + 1, times);
     }
@@ -306,12 +321,17 @@ static int under_launcher(int ranks, struct err *e)
     int have = meet_expected_ranks();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (ranks > 0 && have > 0 && have != ranks)
-        return err_set(e, ERR_USAGE, "--ranks %d, but the launcher started %d: leave --ranks out, or make them the same", ranks, have);
+        return err_set(e, ERR_USAGE,
+                       "--ranks %d, but the launcher started %d: leave --ranks out, or make them the same",
+                       ranks, have);
     watch_block_signals();
     return 0;
 }
 
-int launch_ranks(int ranks, char **argv, struct err *e) { return launch_ranks_again(ranks, argv, 0, NULL, e); }
+int launch_ranks(int ranks, char **argv, struct err *e)
+{
+    return launch_ranks_again(ranks, argv, 0, NULL, e);
+}
 
 int launch_ranks_again(int ranks, char **argv, int times, char *const *more, struct err *e)
 {
@@ -319,7 +339,9 @@ int launch_ranks_again(int ranks, char **argv, int times, char *const *more, str
     if (launch_under_launcher())
         return under_launcher(ranks, e);
     if (slurm && atoi(slurm) > 1)
-        return err_set(e, ERR_USAGE, "Slurm gives %s tasks, but they cannot find each other: start with `srun --mpi=pmix`", slurm);
+        return err_set(e, ERR_USAGE,
+                       "Slurm gives %s tasks, but they cannot find each other: start with `srun --mpi=pmix`",
+                       slurm);
     if (ranks > 1 || times > 0)
         return start(ranks > 1 ? ranks : 1, argv, times, more, e);
     watch_block_signals();

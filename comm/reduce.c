@@ -1,4 +1,5 @@
-/* reduce.c - see reduce.h. The tree of one element is a chain of dependent additions, so 16 elements go side by side. */
+/* reduce.c - see reduce.h. The tree of one element is a chain of dependent additions, so 16 elements go side
+ * by side. */
 #include "comm/reduce.h"
 
 #include <math.h>
@@ -10,7 +11,11 @@
 #define LANES 16
 typedef float vec __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
-struct order { int n_in; unsigned char merges[SUM_RANKS_MAX]; };       /* merges after leaf i (tree_merges) */
+/* merges after leaf i (tree_merges) */
+struct order {
+    int n_in;
+    unsigned char merges[SUM_RANKS_MAX];
+};
 
 static void order_set(struct order *o, int n_in)
 {
@@ -73,7 +78,8 @@ static int64_t tree_8(float *out, float *const *in, int64_t n)
 }
 #undef AT
 
-static int64_t (*const quick[])(float *, float *const *, int64_t) = { [2] = tree_2, [4] = tree_4, [8] = tree_8 };
+static int64_t (*const quick[])(float *, float *const *,
+                                int64_t) = { [2] = tree_2, [4] = tree_4, [8] = tree_8 };
 
 static void tree(void *out, void *const *in, int n_in, int64_t n)
 {
@@ -120,8 +126,13 @@ static void i64(void *out, void *const *in, int n_in, int64_t n)
     }
 }
 
-static const struct { size_t size; void (*over)(void *, void *const *, int, int64_t); } kinds[SUM_KINDS] = {
-    [SUM_TREE] = { 4, tree }, [SUM_MAX] = { 4, max }, [SUM_I64] = { 8, i64 },
+static const struct {
+    size_t size;
+    void (*over)(void *, void *const *, int, int64_t);
+} kinds[SUM_KINDS] = {
+    [SUM_TREE] = { 4, tree },
+    [SUM_MAX] = { 4, max },
+    [SUM_I64] = { 8, i64 },
 };
 
 size_t sum_size(enum sum_kind kind) { return kinds[kind].size; }

@@ -1,5 +1,5 @@
-/* segment.c - see segment.h. Free memory of a region is always zero: segment_free clears it (large pieces go back to the
- * machine), so a fresh piece needs no clearing. */
+/* segment.c - see segment.h. Free memory of a region is always zero: segment_free clears it (large pieces go
+ * back to the machine), so a fresh piece needs no clearing. */
 #define _GNU_SOURCE
 #include "comm/segment.h"
 
@@ -12,7 +12,7 @@
 
 #define SMALL_ALIGN ((size_t)64)
 #define HUGE_ALIGN ((size_t)2 << 20)
-#define GIVE_BACK ((size_t)1 << 20)      /* freed pieces of this size and more go back to the machine */
+#define GIVE_BACK ((size_t)1 << 20) /* freed pieces of this size and more go back to the machine */
 #define PAGE ((size_t)4096)
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -35,11 +35,13 @@ size_t segment_size(size_t head_bytes, int n_ranks, int regions)
     return round_up(head_bytes, HUGE_ALIGN) + (regions ? (size_t)n_ranks * machine_bytes() : 0);
 }
 
-/* The base lies on a 2 MiB boundary, so that aligned offsets are aligned addresses: room for it is reserved first. */
+/* The base lies on a 2 MiB boundary, so that aligned offsets are aligned addresses: room for it is reserved
+ * first. */
 static int map(struct segment *s, size_t bytes, struct err *e)
 {
     char *all = mmap(NULL, bytes + HUGE_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    char *p = all == MAP_FAILED ? MAP_FAILED : (char *)round_up((uintptr_t)all, HUGE_ALIGN), *end = all + HUGE_ALIGN;
+    char *p = all == MAP_FAILED ? MAP_FAILED : (char *)round_up((uintptr_t)all, HUGE_ALIGN),
+         *end = all + HUGE_ALIGN;
     if (p != MAP_FAILED)
         p = mmap(p, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE | MAP_FIXED, s->fd, 0);
     if (p == MAP_FAILED) {
@@ -64,7 +66,8 @@ int segment_create(struct segment *s, size_t bytes, const char *name, struct err
     if (s->fd < 0)
         return err_sys(e, "cannot create shared memory");
     if (ftruncate(s->fd, (off_t)bytes) < 0) {
-        err_sys(e, "cannot reserve %zu MiB of shared address space (`ulimit -f unlimited` is needed)", bytes >> 20);
+        err_sys(e, "cannot reserve %zu MiB of shared address space (`ulimit -f unlimited` is needed)",
+                bytes >> 20);
         segment_close_fd(s);
         return -e->code;
     }
@@ -100,10 +103,12 @@ int segment_take_region(struct segment *s, size_t head_bytes, int rank, struct m
     s->room = 64;
     s->extent = malloc((size_t)s->room * sizeof *s->extent);
     if (!s->extent || s->region + s->region_bytes > s->bytes)
-        return err_set(e, ERR_MEMORY, "no room for a region of %zu bytes in shared memory of %zu", s->region_bytes, s->bytes);
+        return err_set(e, ERR_MEMORY, "no room for a region of %zu bytes in shared memory of %zu",
+                       s->region_bytes, s->bytes);
     s->extent[0] = (struct extent){ .off = s->region, .size = s->region_bytes };
     s->n_extents = 1;
-    madvise(s->base + s->region, s->region_bytes, MADV_HUGEPAGE);      /* a wish: costs nothing where it is refused */
+    /* a wish: costs nothing where it is refused */
+    madvise(s->base + s->region, s->region_bytes, MADV_HUGEPAGE);
     return 0;
 }
 
@@ -167,7 +172,8 @@ static int carve(struct segment *s, int i, size_t off, size_t size)
     return i;
 }
 
-/* All ranks together may not take more than the machine has: beyond it there is no NULL any more, only a killed process. */
+/* All ranks together may not take more than the machine has: beyond it there is no NULL any more, only a
+ * killed process. */
 static int count(struct segment *s, int64_t bytes)
 {
     if (atomic_fetch_add(&s->board->used_bytes, bytes) + bytes <= s->board->limit_bytes || bytes < 0)

@@ -9,7 +9,10 @@ static void self_close(struct world *w, int orderly)
     (void)orderly;
 }
 
-static void *self_alloc(struct world *w, enum mem_cat cat, size_t bytes) { return mem_alloc(w->mem, cat, bytes); }
+static void *self_alloc(struct world *w, enum mem_cat cat, size_t bytes)
+{
+    return mem_alloc(w->mem, cat, bytes);
+}
 
 static void self_free(struct world *w, void *p) { mem_free(w->mem, p); }
 
@@ -73,7 +76,8 @@ static int self_all_gather(struct comm *c, void *out, const void *in, size_t byt
     return 0;
 }
 
-static int self_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e)
+static int self_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out,
+                       struct err *e)
 {
     (void)c;
     (void)root;

@@ -1,5 +1,6 @@
-/* staged.c - operations on device memory through the host: read, the group's own transport, written back. For several ranks on one GPU
- * and for machines without NCCL. What is started is done at once; the memory that ranks share is each one's own. */
+/* staged.c - operations on device memory through the host: read, the group's own transport, written back.
+ * For several ranks on one GPU and for machines without NCCL. What is started is done at once; the memory
+ * that ranks share is each one's own. */
 #include "comm/comm_priv.h"
 
 /* Host memory of the transport's own kind, so that shm copies nothing more. */
@@ -12,7 +13,9 @@ static void *stage(struct world *w, size_t bytes, struct err *e)
         w->stage_bytes = w->stage ? bytes : 0;
     }
     if (!w->stage)
-        err_set(e, ERR_MEMORY, "no memory to pass %zu MiB of the device through the host: use smaller micro-batches", bytes >> 20);
+        err_set(e, ERR_MEMORY,
+                "no memory to pass %zu MiB of the device through the host: use smaller micro-batches",
+                bytes >> 20);
     return w->stage;
 }
 
@@ -119,9 +122,10 @@ void staged_shared_by(const struct comm *c, int *rank, int *size)
 /* ---- what is started where nothing goes on by itself ---- */
 int at_once_start(struct comm_request *q, struct err *e)
 {
-    int rc = q->what == CALL_REDUCE           ? q->t->all_reduce(q->c, SUM_TREE, q->out, q->n, e)
-             : q->what == CALL_REDUCE_SCATTER ? q->t->reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
-                                              : q->t->all_gather(q->c, q->out, q->in, (size_t)q->n, e);
+    int rc = q->what == CALL_REDUCE ? q->t->all_reduce(q->c, SUM_TREE, q->out, q->n, e)
+             : q->what == CALL_REDUCE_SCATTER
+                 ? q->t->reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
+                 : q->t->all_gather(q->c, q->out, q->in, (size_t)q->n, e);
     if (rc < 0)
         return rc;
     if (q->then.run)

@@ -1,9 +1,10 @@
 /* watch.c - see watch.h.
  *
- * Death: a pidfd per peer becomes readable at once (and a process id that is used again cannot deceive it). Silence: every
- * BEAT_MS each thread writes the time on the board and looks at the others'. A rank that computes for minutes still beats; one
- * that is stopped (SIGSTOP) does not. After a gap in its own beats (the machine or the job was suspended) a thread gives the others time
- * first. Whoever is first to see a failure prints the line; a stopped rank is killed then, for nobody else could end it. */
+ * Death: a pidfd per peer becomes readable at once (and a process id that is used again cannot deceive it).
+ * Silence: every BEAT_MS each thread writes the time on the board and looks at the others'. A rank that
+ * computes for minutes still beats; one that is stopped (SIGSTOP) does not. After a gap in its own beats
+ * (the machine or the job was suspended) a thread gives the others time first. Whoever is first to see a
+ * failure prints the line; a stopped rank is killed then, for nobody else could end it. */
 #define _GNU_SOURCE
 #include "comm/watch.h"
 #include "base/clock.h"
@@ -21,11 +22,14 @@
 #include <unistd.h>
 
 #define BEAT_MS 200
-#define STOPPED_NS (5 * SECOND_NS)        /* a process in state T that was silent so long is taken for lost */
-#define SILENT_NS (30 * SECOND_NS)        /* in any other state: its thread may only be starved of time */
-#define GAP_NS SECOND_NS                  /* of our own beats: we were suspended */
-#define GRACE_NS (4 * SECOND_NS)          /* from a failure to the end of this process, if main does not end it */
-#define AGAIN_NS SECOND_NS                /* a second signal within this time is the same wish, sent twice */
+/* a process in state T that was silent so long is taken for lost */
+#define STOPPED_NS (5 * SECOND_NS)
+#define SILENT_NS (30 * SECOND_NS) /* in any other state: its thread may only be starved of time */
+#define GAP_NS SECOND_NS           /* of our own beats: we were suspended */
+/* from a failure to the end of this process, if main does not end it */
+#define GRACE_NS (4 * SECOND_NS)
+/* a second signal within this time is the same wish, sent twice */
+#define AGAIN_NS SECOND_NS
 
 enum { FD_STOP, FD_SIGNAL, FD_PEERS };
 
@@ -33,10 +37,11 @@ struct watch {
     struct board *board;
     int rank, n_fds;
     pthread_t thread;
-    struct pollfd *fd;                 /* FD_PEERS + r: pidfd of rank r, or -1 */
-    char *gone;                        /* [n_ranks] its death was seen */
+    struct pollfd *fd; /* FD_PEERS + r: pidfd of rank r, or -1 */
+    char *gone;        /* [n_ranks] its death was seen */
     int64_t last_ns, resumed_ns, failed_ns, signal_ns;
-    int quiet;                         /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
+    /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
+    int quiet;
 };
 
 static void wanted_signals(sigset_t *set)
@@ -64,11 +69,12 @@ char watch_process_state(int pid)
     size_t n = fread(text, 1, sizeof text - 1, f);
     fclose(f);
     text[n] = 0;
-    const char *end = strrchr(text, ')');         /* the name in front may hold anything */
+    const char *end = strrchr(text, ')'); /* the name in front may hold anything */
     return end && end[1] == ' ' ? end[2] : 0;
 }
 
-/* The failure goes to the board, and to stderr when nobody has said anything yet. Returns 1 when this thread was first. */
+/* The failure goes to the board, and to stderr when nobody has said anything yet. Returns 1 when this thread
+ * was first. */
 static int fail(struct watch *w, const char *text)
 {
     int first = board_fail(w->board, text);
@@ -84,7 +90,7 @@ static void see_death(struct watch *w, int r)
     w->gone[r] = 1;
     if (w->fd[FD_PEERS + r].fd >= 0)
         close(w->fd[FD_PEERS + r].fd);
-    w->fd[FD_PEERS + r].fd = -1;                       /* poll skips it */
+    w->fd[FD_PEERS + r].fd = -1; /* poll skips it */
     if (atomic_load(&p->state) == BOARD_CLOSED)
         return;
     snprintf(text, sizeof text, "rank %d died (process %d)", p->world_rank, p->pid);
@@ -111,10 +117,10 @@ static void see_silence(struct watch *w, int r, int64_t now)
     if (r == w->rank || w->gone[r] || since < STOPPED_NS || atomic_load(&p->state) == BOARD_CLOSED)
         return;
     char state = watch_process_state(p->pid), text[160];
-    if (state == 't' || (state != 'T' && since < SILENT_NS))      /* t: somebody debugs it */
+    if (state == 't' || (state != 'T' && since < SILENT_NS)) /* t: somebody debugs it */
         return;
-    snprintf(text, sizeof text, "rank %d does not answer for %d s (process %d, state %c); stopping all ranks", p->world_rank,
-             (int)(since / SECOND_NS), p->pid, state ? state : '?');
+    snprintf(text, sizeof text, "rank %d does not answer for %d s (process %d, state %c); stopping all ranks",
+             p->world_rank, (int)(since / SECOND_NS), p->pid, state ? state : '?');
     if (!fail(w, text))
         return;
     if (w->fd[FD_PEERS + r].fd >= 0)
@@ -143,7 +149,7 @@ static void take_signal(struct watch *w, int64_t now)
         return;
     int sig = info.ssi_signo == SIGUSR1 ? SIGTERM : (int)info.ssi_signo, none = 0;
     if (w->signal_ns && now - w->signal_ns > AGAIN_NS)
-        _exit(128 + sig);                          /* asked twice: at once, then */
+        _exit(128 + sig); /* asked twice: at once, then */
     if (!w->signal_ns)
         w->signal_ns = now;
     atomic_compare_exchange_strong(&w->board->stop_signal, &none, sig);
@@ -156,7 +162,7 @@ static void enforce_end(struct watch *w, int64_t now)
     if (!w->failed_ns)
         w->failed_ns = now;
     if (now - w->failed_ns > GRACE_NS)
-        _exit(err_exit_status(ERR_PEER));          /* main computes, or hangs in somebody else's code */
+        _exit(err_exit_status(ERR_PEER)); /* main computes, or hangs in somebody else's code */
 }
 
 static void *run(void *arg)

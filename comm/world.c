@@ -20,7 +20,8 @@ static int choose(const char *name, const struct place *at, const struct transpo
     static const struct transport *const all[] = { &transport_self, &transport_shm, &transport_mpi };
     int one_machine = at->node_size == at->size;
     if (at->size > SUM_RANKS_MAX)
-        return err_set(e, ERR_USAGE, "%d ranks: at most %d are possible, start fewer", at->size, SUM_RANKS_MAX);
+        return err_set(e, ERR_USAGE, "%d ranks: at most %d are possible, start fewer", at->size,
+                       SUM_RANKS_MAX);
     *t = at->size == 1 ? &transport_self : one_machine ? &transport_shm : &transport_mpi;
     if (!strcmp(name, "auto"))
         return 0;
@@ -29,11 +30,13 @@ static int choose(const char *name, const struct place *at, const struct transpo
         if (!strcmp(name, all[i]->name))
             *t = all[i];
     if (!*t)
-        return err_set(e, ERR_USAGE, "no transport is called \"%s\": take auto, self, shm, mpi or nccl", name);
+        return err_set(e, ERR_USAGE, "no transport is called \"%s\": take auto, self, shm, mpi or nccl",
+                       name);
     if (*t == &transport_self && at->size > 1)
         return err_set(e, ERR_USAGE, "transport self has one rank, there are %d: take shm or mpi", at->size);
     if (*t == &transport_shm && !one_machine)
-        return err_set(e, ERR_USAGE, "transport shm needs all %d ranks on one machine, %d are here: take mpi", at->size, at->node_size);
+        return err_set(e, ERR_USAGE, "transport shm needs all %d ranks on one machine, %d are here: take mpi",
+                       at->size, at->node_size);
     return 0;
 }
 
@@ -87,7 +90,8 @@ static int open_all(struct world *w, struct err *e)
     return w->all->t->group_take(w->all, 0, e);
 }
 
-int world_open(struct world **out, const char *transport, int64_t patience_s, struct dev *dev, struct mem *mem, struct err *e)
+int world_open(struct world **out, const char *transport, int64_t patience_s, struct dev *dev,
+               struct mem *mem, struct err *e)
 {
     const char *wish = getenv("SHARDLINE_TRANSPORT"), *name = transport ? transport : "auto";
     struct world *w = calloc(1, sizeof *w);
@@ -99,7 +103,7 @@ int world_open(struct world **out, const char *transport, int64_t patience_s, st
         name = wish;
     w->dev = dev;
     w->device = dev && dev->memory ? &transport_staged : NULL;
-    if ((asked = !strcmp(name, transport_nccl.name)))  /* of device memory; the rest goes over what fits */
+    if ((asked = !strcmp(name, transport_nccl.name))) /* of device memory; the rest goes over what fits */
         name = "auto";
     fits = w->device && !strcmp(name, "auto");
     w->mem = mem ? mem : &w->own_mem;
@@ -125,7 +129,7 @@ out:
         w->t->close(w, 0);
     segment_close(&w->seg);
     if (met)
-        meet_close(&w->at, 1);         /* all ranks fail here together (meet_agree) */
+        meet_close(&w->at, 1); /* all ranks fail here together (meet_agree) */
     free(w);
     return err_add(e, "starting the ranks");
 }
@@ -138,7 +142,8 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
-/* Nobody leaves while another might still call on him: all of this machine arrive here first. Returns 0 when all did. */
+/* Nobody leaves while another might still call on him: all of this machine arrive here first. Returns 0 when
+ * all did. */
 static int wait_for_all(struct world *w, struct err *e)
 {
     for (int r = 0; r < w->board->n_ranks; r++)
@@ -189,7 +194,8 @@ const char *world_device_says(const struct world *w)
 int world_pin(const struct world *w, struct pool *p)
 {
     const char *wish = getenv("SHARDLINE_PIN");
-    int as_it_is = several_machines(w) && getenv("SHARDLINE_RANKS_PER_NODE");        /* machines that are one: their ranks share its CPUs */
+    /* machines that are one: their ranks share its CPUs */
+    int as_it_is = several_machines(w) && getenv("SHARDLINE_RANKS_PER_NODE");
     if ((wish && !strcmp(wish, "off")) || as_it_is || !launch_is_ours())
         return 0;
     return pool_pin(p, w->at.node_rank, w->at.node_size);
@@ -201,7 +207,7 @@ void world_fail(struct world *w, const struct err *e)
 {
     char text[sizeof e->text + 32];
     if (e->code == ERR_PEER && atomic_load(&w->board->failed))
-        return;                                        /* it came from there */
+        return; /* it came from there */
     snprintf(text, sizeof text, "rank %d failed: %s", w->at.rank, e->text);
     if (board_fail(w->board, text) && w->t->tell)
         w->t->tell(w, text);
@@ -225,7 +231,7 @@ void world_trace(struct world *w, struct trace *t)
 {
     struct err e;
     if (t && !w->trace && comm_barrier(w->all, &e) == 0)
-        trace_begin(t);                                /* all at the same moment: one clock for all machines */
+        trace_begin(t); /* all at the same moment: one clock for all machines */
     w->trace = t;
 }
 
@@ -234,7 +240,8 @@ int world_trace_write(struct world *w, const struct trace *t, const char *path, 
     char *mine = NULL;
     void *all = NULL;
     size_t bytes = 0, sum = 0, *sizes = calloc((size_t)w->at.size, sizeof *sizes);
-    int rc = sizes ? trace_json(t, w->at.rank, &mine, &bytes, e) : err_set(e, ERR_MEMORY, "no memory for the trace");
+    int rc = sizes ? trace_json(t, w->at.rank, &mine, &bytes, e)
+                   : err_set(e, ERR_MEMORY, "no memory for the trace");
     TRY(comm_agree(w->all, rc, e));
     TRY(comm_gather_blobs(w->all, mine, bytes, 0, &all, sizes, e));
     for (int r = 0; r < w->at.size; r++)
@@ -260,14 +267,18 @@ static int colour_of(const struct mesh *m, int axis)
 
 int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struct err *e)
 {
-    static const char *const names[AXIS_COUNT] = { [AXIS_TP] = "tp", [AXIS_CP] = "cp", [AXIS_DP] = "dp", [AXIS_PP] = "pp" };
+    static const char *const names[AXIS_COUNT] = {
+        [AXIS_TP] = "tp", [AXIS_CP] = "cp", [AXIS_DP] = "dp", [AXIS_PP] = "pp"
+    };
     int rc = 0, rest = w->at.rank;
     long long product = 1;
     *m = (struct mesh){ .all = w->all };
     for (int a = 0; a < AXIS_COUNT; a++)
         product *= size[a] > 0 && product <= w->at.size ? size[a] : 0;
     if (product != w->at.size)
-        return err_set(e, ERR_USAGE, "tp %d x cp %d x dp %d x pp %d is not the number of ranks, %d: choose degrees that multiply to it",
+        return err_set(e, ERR_USAGE,
+                       "tp %d x cp %d x dp %d x pp %d is not the number of ranks, %d: choose degrees that "
+                       "multiply to it",
                        size[AXIS_TP], size[AXIS_CP], size[AXIS_DP], size[AXIS_PP], w->at.size);
     for (int a = 0; a < AXIS_COUNT; a++) {
         m->size[a] = size[a];

@@ -11,7 +11,7 @@
 #include "format/hf/safetensors.h"
 #include "store/store.h"
 
-#define CHUNK ((int64_t)4 << 20)        /* bytes read at once by verify */
+#define CHUNK ((int64_t)4 << 20) /* bytes read at once by verify */
 
 static int is_url(const char *path)
 {
@@ -60,12 +60,14 @@ int ckpt_open(struct ckpt **out, const char *path, struct err *e)
     return ckpt_open_config(out, path, NULL, e);
 }
 
-static int open_any(struct ckpt **out, const char *path, const char *config_path, const volatile sig_atomic_t *stop, struct err *e)
+static int open_any(struct ckpt **out, const char *path, const char *config_path,
+                    const volatile sig_atomic_t *stop, struct err *e)
 {
     if (!strncmp(path, "file://", 7))
         path += 7;
     if (is_url(path) && !store_is_url(path))
-        return err_set(e, ERR_USAGE, "%s: give https://, http://, file://, s3://bucket/prefix or hf://owner/name", path);
+        return err_set(e, ERR_USAGE,
+                       "%s: give https://, http://, file://, s3://bucket/prefix or hf://owner/name", path);
     struct ckpt *c = calloc(1, sizeof *c);
     if (!c)
         return err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
@@ -85,14 +87,20 @@ static int open_any(struct ckpt **out, const char *path, const char *config_path
         ckpt_close(c);
         return rc;
     }
-    c->config_path = NULL;      /* the caller's */
+    c->config_path = NULL; /* the caller's */
     *out = c;
     return 0;
 }
 
-int ckpt_open_config(struct ckpt **out, const char *path, const char *config_path, struct err *e) { return open_any(out, path, config_path, NULL, e); }
+int ckpt_open_config(struct ckpt **out, const char *path, const char *config_path, struct err *e)
+{
+    return open_any(out, path, config_path, NULL, e);
+}
 
-int ckpt_open_until(struct ckpt **out, const char *path, const volatile sig_atomic_t *stop, struct err *e) { return open_any(out, path, NULL, stop, e); }
+int ckpt_open_until(struct ckpt **out, const char *path, const volatile sig_atomic_t *stop, struct err *e)
+{
+    return open_any(out, path, NULL, stop, e);
+}
 
 int ckpt_check_tied(struct ckpt *c, const char *embed, const char *head, struct err *e)
 {
@@ -113,8 +121,10 @@ int ckpt_check_tied(struct ckpt *c, const char *embed, const char *head, struct 
         same = !memcmp(a, b, (size_t)((hi - lo) * size));
     }
     if (!same)
-        rc = err_set(e, ERR_FORMAT, "%s: %s is not %s, and config.json ties them: set tie_word_embeddings to false there, or leave %s out", ckpt_path(c), head,
-                     embed, head);
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: %s is not %s, and config.json ties them: set tie_word_embeddings to false there, "
+                     "or leave %s out",
+                     ckpt_path(c), head, embed, head);
 out:
     free(a);
     return rc < 0 ? rc : 0;
@@ -170,20 +180,11 @@ void ckpt_close(struct ckpt *c)
     free(c);
 }
 
-const char *ckpt_remark(const struct ckpt *c)
-{
-    return c->remote ? remote_remark(c->remote) : NULL;
-}
+const char *ckpt_remark(const struct ckpt *c) { return c->remote ? remote_remark(c->remote) : NULL; }
 
-uint64_t ckpt_cache(const struct ckpt *c)
-{
-    return c->remote ? remote_cache(c->remote) : 0;
-}
+uint64_t ckpt_cache(const struct ckpt *c) { return c->remote ? remote_cache(c->remote) : 0; }
 
-int64_t ckpt_received(const struct ckpt *c)
-{
-    return c->remote ? remote_bytes(c->remote) : c->received;
-}
+int64_t ckpt_received(const struct ckpt *c) { return c->remote ? remote_bytes(c->remote) : c->received; }
 
 const char *ckpt_path(const struct ckpt *c) { return c->path; }
 const char *ckpt_driver(const struct ckpt *c) { return c->driver; }
@@ -208,11 +209,14 @@ int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, str
 {
     const struct fmt_extra *x = &c->extra[i];
     char *path = fmt_join(c->dir, x->name);
-    int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e) : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e)
+                  : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
     if (rc >= 0 && x->has_sum) {
         struct sum128 s = fmt_sum128(*data, *bytes);
         if (s.lo != x->sum.lo || s.hi != x->sum.hi) {
-            rc = err_set(e, ERR_INTEGRITY, "%s: does not have the checksum in %s: restore it from a good copy", path, FMT_MANIFEST);
+            rc = err_set(e, ERR_INTEGRITY,
+                         "%s: does not have the checksum in %s: restore it from a good copy", path,
+                         FMT_MANIFEST);
             free(*data);
             *data = NULL;
         }
@@ -241,7 +245,7 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
         return err_set(e, ERR_MEMORY, "%s: no room for a block", c->path);
-    if (c->remote) {            /* what nobody needs is not downloaded for this */
+    if (c->remote) { /* what nobody needs is not downloaded for this */
         rc = remote_check(c->remote, e);
         goto out;
     }
@@ -279,7 +283,9 @@ void ckpt_proven_get(const struct ckpt *c, int64_t *v)
     for (int f = 0; f < c->n_files; f++) {
         struct fmt_file *x = &c->file[f];
         for (int64_t b = 0; b < n_blocks(x); b++)
-            *v++ = atomic_load(&x->seen[b]) ? fmt_block_bytes(x, b) : x->proven ? (int64_t)atomic_load(&x->proven[b]) : 0;
+            *v++ = atomic_load(&x->seen[b]) ? fmt_block_bytes(x, b)
+                   : x->proven              ? (int64_t)atomic_load(&x->proven[b])
+                                            : 0;
     }
 }
 
@@ -298,7 +304,7 @@ static int compare_place(const void *a, const void *b)
         return x->file < y->file ? -1 : 1;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
-    return (x->hi > x->lo) - (y->hi > y->lo);           /* an empty one shares its place with the next */
+    return (x->hi > x->lo) - (y->hi > y->lo); /* an empty one shares its place with the next */
 }
 
 static int read_header(struct ckpt *c, int file, struct st_table *t, struct err *e)
@@ -311,9 +317,10 @@ static int read_header(struct ckpt *c, int file, struct st_table *t, struct err 
         if (!text)
             return -e->code;
         memcpy(&n, text, sizeof n);
-        rc = (int64_t)n == f->data - 8 ? st_parse(t, text + 8, n, f->bytes - f->data, f->path, e)
-                                       : err_set(e, ERR_FORMAT, "%s: its header ends at %llu, %s says %lld", f->path, (unsigned long long)n + 8, FMT_MANIFEST,
-                                                 (long long)f->data);
+        rc = (int64_t)n == f->data - 8
+                 ? st_parse(t, text + 8, n, f->bytes - f->data, f->path, e)
+                 : err_set(e, ERR_FORMAT, "%s: its header ends at %llu, %s says %lld", f->path,
+                           (unsigned long long)n + 8, FMT_MANIFEST, (long long)f->data);
         t->data = f->data;
         free(text);
         return rc;
@@ -325,7 +332,8 @@ static int read_header(struct ckpt *c, int file, struct st_table *t, struct err 
     return rc;
 }
 
-/* The header of a native file says the same as the manifest: others read these files by their headers alone. */
+/* The header of a native file says the same as the manifest: others read these files by their headers alone.
+ * */
 static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int n, struct err *e)
 {
     const struct fmt_file *f = &c->file[file];
@@ -334,17 +342,21 @@ static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int 
     if (rc < 0)
         return rc;
     if (t.n != n)
-        rc = err_set(e, ERR_INTEGRITY, "%s: its header has %d tensors, %s has %d pieces of it", f->path, t.n, FMT_MANIFEST, n);
+        rc = err_set(e, ERR_INTEGRITY, "%s: its header has %d tensors, %s has %d pieces of it", f->path, t.n,
+                     FMT_MANIFEST, n);
     for (int i = 0; i < n && rc >= 0; i++) {
         const struct ckpt_tensor *w = &c->tensor[piece[i]->tensor];
         const struct st_entry *s = &t.entry[i];
         size_t prefix = strlen(ckpt_role_prefix[w->role]), name = strlen(w->name);
-        int same = t.data + s->begin == piece[i]->offset && s->dtype == w->dtype && !strncmp(s->name, ckpt_role_prefix[w->role], prefix) &&
-                   !strncmp(s->name + prefix, w->name, name) && (!s->name[prefix + name] || s->name[prefix + name] == '@') &&
+        int same = t.data + s->begin == piece[i]->offset && s->dtype == w->dtype &&
+                   !strncmp(s->name, ckpt_role_prefix[w->role], prefix) &&
+                   !strncmp(s->name + prefix, w->name, name) &&
+                   (!s->name[prefix + name] || s->name[prefix + name] == '@') &&
                    s->end - s->begin == (piece[i]->hi - piece[i]->lo) * (int64_t)ckpt_dtype_size(w->dtype);
         if (!same)
-            rc = err_set(e, ERR_INTEGRITY, "%s: has %s at byte %lld, %s has %s%s at %lld", f->path, s->name, (long long)(t.data + s->begin),
-                         FMT_MANIFEST, ckpt_role_prefix[w->role], w->name, (long long)piece[i]->offset);
+            rc = err_set(e, ERR_INTEGRITY, "%s: has %s at byte %lld, %s has %s%s at %lld", f->path, s->name,
+                         (long long)(t.data + s->begin), FMT_MANIFEST, ckpt_role_prefix[w->role], w->name,
+                         (long long)piece[i]->offset);
     }
     st_free(&t);
     return rc < 0 ? rc : 0;
@@ -365,13 +377,16 @@ static int check_headers(struct ckpt *c, struct fmt_piece **here, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-static int digest_piece(struct ckpt *c, const struct fmt_piece *p, struct ckpt_digest *d, char *data, struct err *e)
+static int digest_piece(struct ckpt *c, const struct fmt_piece *p, struct ckpt_digest *d, char *data,
+                        struct err *e)
 {
     const struct ckpt_tensor *t = &c->tensor[p->tensor];
     int64_t step = CHUNK / (int64_t)ckpt_dtype_size(t->dtype);
     for (int64_t lo = p->lo; lo < p->hi; lo += step) {
         int64_t hi = lo + step < p->hi ? lo + step : p->hi;
-        int rc = (t->has_digest ? ckpt_read_range : ckpt_read_unproven)(c, p->tensor, &p->box, lo, hi, data, e);    /* records: verify_data settles */
+        /* records: verify_data settles */
+        int rc = (t->has_digest ? ckpt_read_range : ckpt_read_unproven)(c, p->tensor, &p->box, lo, hi, data,
+                                                                        e);
         if (rc < 0)
             return rc;
         ckpt_digest_add(d, t->dtype, t->n_dims, t->shape, &p->box, lo, hi, data);
@@ -388,8 +403,8 @@ static int compare_digests(const struct ckpt *c, const struct ckpt_digest *d, st
             continue;
         ckpt_digest_hex(d[i], have);
         ckpt_digest_hex(t->digest, want);
-        return err_set(e, ERR_INTEGRITY, "%s: %s%s has digest %s, %s says %s: restore it from a good copy", c->path, ckpt_role_prefix[t->role],
-                       t->name, have, FMT_MANIFEST, want);
+        return err_set(e, ERR_INTEGRITY, "%s: %s%s has digest %s, %s says %s: restore it from a good copy",
+                       c->path, ckpt_role_prefix[t->role], t->name, have, FMT_MANIFEST, want);
     }
     return 0;
 }

@@ -1,9 +1,12 @@
 /* crc32.c - see crc32.h. Sixteen tables everywhere; carry-less products where the processor has them.
  *
- *   bytes -> [ x0 x1 x2 x3 ]   each is multiplied by x^D mod P (D: the bits between it and its next bytes) and added to those bytes,
- *                              until 16 bytes are left, which have the sum of all of them: the tables do the rest
- * Bits are reversed: bit 0 of a byte is the highest power of x, so a product of two registers comes out one power too low, and the
- * constants are x^(D - 1). Source: Gopal et al. 2009, Fast CRC Computation for Generic Polynomials Using PCLMULQDQ. */
+ *   bytes -> [ x0 x1 x2 x3 ]   each is multiplied by x^D mod P (D: the bits between it and its next bytes)
+ *                              and added to those bytes,
+ *                              until 16 bytes are left, which have the sum of all of them: the tables do the
+ *                              rest
+ * Bits are reversed: bit 0 of a byte is the highest power of x, so a product of two registers comes out one
+ * power too low, and the constants are x^(D - 1). Source: Gopal et al. 2009, Fast CRC Computation for
+ * Generic Polynomials Using PCLMULQDQ. */
 #include "format/crc32.h"
 
 #include <pthread.h>
@@ -12,14 +15,15 @@
 #include <immintrin.h>
 #endif
 
-#define POLYNOMIAL 0xedb88320u      /* bits reversed */
-#define ONE 0x80000000u             /* x^0 */
-#define FOLD_MIN 256                /* bytes: below, setting out costs more than it gains */
+#define POLYNOMIAL 0xedb88320u /* bits reversed */
+#define ONE 0x80000000u        /* x^0 */
+#define FOLD_MIN 256           /* bytes: below, setting out costs more than it gains */
 
 struct tables {
-    uint32_t t[16][256];            /* t[k][b]: what byte b does to the sum k bytes later */
-    uint32_t power[64];             /* x^(8 * 2^k) */
-    uint64_t fold[3][2];            /* for D = 128, 512, 2048: the constants of the first 8 bytes of 16, and of the others */
+    uint32_t t[16][256]; /* t[k][b]: what byte b does to the sum k bytes later */
+    uint32_t power[64];  /* x^(8 * 2^k) */
+    /* for D = 128, 512, 2048: the constants of the first 8 bytes of 16, and of the others */
+    uint64_t fold[3][2];
 };
 
 /* a * b mod P */
@@ -67,7 +71,7 @@ static struct tables shared;
 static void make_shared(void) { make_tables(&shared); }
 static const struct tables *tables(void)
 {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;     /* written once, the same for everybody */
+    static pthread_once_t once = PTHREAD_ONCE_INIT; /* written once, the same for everybody */
     pthread_once(&once, make_shared);
     return &shared;
 }
@@ -97,20 +101,25 @@ static int has_tables(void) { return 1; }
 static int has_clmul(void) { return __builtin_cpu_supports("pclmul") && __builtin_cpu_supports("sse4.1"); }
 static int has_vclmul(void)
 {
-    return has_clmul() && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512vl");
+    return has_clmul() && __builtin_cpu_supports("vpclmulqdq") && __builtin_cpu_supports("avx512f") &&
+           __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
 
-CLMUL static inline __m128i load(const unsigned char *p) { return _mm_loadu_si128((const __m128i *)(const void *)p); }
+CLMUL static inline __m128i load(const unsigned char *p)
+{
+    return _mm_loadu_si128((const __m128i *)(const void *)p);
+}
 
 /* x moved by k's distance, plus what lies there */
 CLMUL static inline __m128i fold(__m128i x, __m128i k, __m128i there)
 {
-    return _mm_xor_si128(there, _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)));
+    return _mm_xor_si128(there,
+                         _mm_xor_si128(_mm_clmulepi64_si128(x, k, 0x00), _mm_clmulepi64_si128(x, k, 0x11)));
 }
 
 /* Four registers of neighbouring bytes, and all bytes behind them. */
-CLMUL static inline uint32_t finish(const struct tables *t, const __m128i x[4], const unsigned char *p, size_t n)
+CLMUL static inline uint32_t finish(const struct tables *t, const __m128i x[4], const unsigned char *p,
+                                    size_t n)
 {
     const __m128i k = load((const unsigned char *)t->fold[0]);
     __m128i a = fold(fold(fold(x[0], k, x[1]), k, x[2]), k, x[3]);
@@ -140,7 +149,9 @@ VCLMUL static inline __m512i load_wide(const unsigned char *p) { return _mm512_l
 
 VCLMUL static inline __m512i fold_wide(__m512i x, __m512i k, __m512i there)
 {
-    return _mm512_ternarylogic_epi64(there, _mm512_clmulepi64_epi128(x, k, 0x00), _mm512_clmulepi64_epi128(x, k, 0x11), 0x96);   /* a ^ b ^ c */
+    /* a ^ b ^ c */
+    return _mm512_ternarylogic_epi64(there, _mm512_clmulepi64_epi128(x, k, 0x00),
+                                     _mm512_clmulepi64_epi128(x, k, 0x11), 0x96);
 }
 
 /* The same, each of the four as wide as four. */
@@ -148,7 +159,8 @@ VCLMUL static uint32_t by_vclmul(const struct tables *t, uint32_t c, const unsig
 {
     if (n < FOLD_MIN)
         return by_tables(t, c, p, n);
-    const __m512i far = _mm512_broadcast_i32x4(load((const unsigned char *)t->fold[2])), near = _mm512_broadcast_i32x4(load((const unsigned char *)t->fold[1]));
+    const __m512i far = _mm512_broadcast_i32x4(load((const unsigned char *)t->fold[2])),
+                  near = _mm512_broadcast_i32x4(load((const unsigned char *)t->fold[1]));
     __m512i x[4];
     __m128i last[4];
     for (int i = 0; i < 4; i++)
@@ -166,7 +178,10 @@ VCLMUL static uint32_t by_vclmul(const struct tables *t, uint32_t c, const unsig
 #endif
 
 typedef uint32_t way_fn(const struct tables *t, uint32_t c, const unsigned char *p, size_t n);
-static const struct way { int (*here)(void); way_fn *sum; } ways[] = {
+static const struct way {
+    int (*here)(void);
+    way_fn *sum;
+} ways[] = {
     { has_tables, by_tables },
 #if defined(__x86_64__)
     { has_clmul, by_clmul },
@@ -208,7 +223,4 @@ uint32_t fmt_crc32_part(const void *data, size_t n, int64_t behind)
     return fmt_crc32_moved(~fmt_crc32(~0u, data, n), behind);
 }
 
-uint32_t fmt_crc32_whole(uint32_t parts, int64_t bytes)
-{
-    return ~(parts ^ fmt_crc32_moved(~0u, bytes));
-}
+uint32_t fmt_crc32_whole(uint32_t parts, int64_t bytes) { return ~(parts ^ fmt_crc32_moved(~0u, bytes)); }

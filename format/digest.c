@@ -1,8 +1,11 @@
-/* digest.c - the digest of a tensor that any rank can compute for its part: slin128-v1 (FORMAT.md, "Digests").
+/* digest.c - the digest of a tensor that any rank can compute for its part: slin128-v1 (FORMAT.md,
+ * "Digests").
  *
- * A tensor is R rows of C columns (C: the last dim). With x the bit pattern of an element, zero-extended to 64 bits,
+ * A tensor is R rows of C columns (C: the last dim). With x the bit pattern of an element, zero-extended to
+ *     64 bits,
  *     digest_k = sum over r, c of  x[r][c] * A_k[c] * B_k[r]   mod 2^64,   k = 0 (lo), 1 (hi)
- * A and B are odd numbers of splitmix64 streams. Integer sums have no order: parts of any shape add up to the whole. */
+ * A and B are odd numbers of splitmix64 streams. Integer sums have no order: parts of any shape add up to
+ * the whole. */
 #include "format/ckpt.h"
 
 #ifdef __x86_64__
@@ -12,15 +15,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define XXH_STATIC_LINKING_ONLY     /* for a hash state on the stack: digests must not fail for want of memory */
+/* for a hash state on the stack: digests must not fail for want of memory */
+#define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
-#define KEYS 1024                   /* columns whose keys are made at once: 16 KiB of stack, stays in the first cache */
+/* columns whose keys are made at once: 16 KiB of stack, stays in the first cache */
+#define KEYS 1024
 
-static const uint64_t seed_a[2] = { 0x73686172646c4130u, 0x73686172646c4131u };     /* "shardlA0", "shardlA1" */
-static const uint64_t seed_b[2] = { 0x73686172646c4230u, 0x73686172646c4231u };     /* "shardlB0", "shardlB1" */
+/* "shardlA0", "shardlA1" */
+static const uint64_t seed_a[2] = { 0x73686172646c4130u, 0x73686172646c4131u };
+/* "shardlB0", "shardlB1" */
+static const uint64_t seed_b[2] = { 0x73686172646c4230u, 0x73686172646c4231u };
 
-/* number i of the splitmix64 stream (Steele, Lea, Flood 2014), made odd so that no single change can vanish */
+/* number i of the splitmix64 stream (Steele, Lea, Flood 2014), made odd so that no single change can vanish
+ * */
 static inline __attribute__((always_inline)) uint64_t key(uint64_t seed, uint64_t i)
 {
     uint64_t z = seed + (i + 1) * 0x9e3779b97f4a7c15u;
@@ -37,33 +45,42 @@ static inline __attribute__((always_inline)) void keys_body(uint64_t *a0, uint64
         a1[i] = key(seed_a[1], first + (uint64_t)i);
 }
 
-#define DOT_BODY(type)                                                                                                   \
-    uint64_t s0 = 0, s1 = 0;                                                                                             \
-    for (int i = 0; i < n; i++) {                                                                                        \
-        type v;                                                                                                          \
-        memcpy(&v, (const char *)x + sizeof v * (size_t)i, sizeof v);      /* files promise no alignment */              \
-        s0 += (uint64_t)v * a0[i];                                                                                       \
-        s1 += (uint64_t)v * a1[i];                                                                                       \
-    }                                                                                                                    \
+#define DOT_BODY(type) \
+    uint64_t s0 = 0, s1 = 0; \
+    for (int i = 0; i < n; i++) { \
+        type v; \
+        memcpy(&v, (const char *)x + sizeof v * (size_t)i, sizeof v); /* files promise no alignment */ \
+        s0 += (uint64_t)v * a0[i]; \
+        s1 += (uint64_t)v * a1[i]; \
+    } \
     s[0] = s0, s[1] = s1;
 
-#define VARIANT(name, attr)                                                                                              \
-    attr static void dot8_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) { DOT_BODY(uint8_t) }   \
-    attr static void dot16_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) { DOT_BODY(uint16_t) } \
-    attr static void dot32_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) { DOT_BODY(uint32_t) } \
-    attr static void dot64_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) { DOT_BODY(uint64_t) } \
-    attr static void keys_##name(uint64_t *a0, uint64_t *a1, uint64_t first, int n) { keys_body(a0, a1, first, n); }     \
-    static const struct isa isa_##name = { { dot8_##name, dot16_##name, dot32_##name, dot64_##name }, keys_##name };
+#define VARIANT(name, attr) \
+    attr static void dot8_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s){ \
+        DOT_BODY(uint8_t) \
+    } attr static void dot16_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, \
+                                    uint64_t *s){ DOT_BODY( \
+        uint16_t) } attr static void dot32_##name(const void *x, int n, const uint64_t *a0, \
+                                                  const uint64_t *a1, uint64_t *s){ DOT_BODY( \
+        uint32_t) } attr static void dot64_##name(const void *x, int n, const uint64_t *a0, \
+                                                  const uint64_t *a1, uint64_t *s){ DOT_BODY( \
+        uint64_t) } attr static void keys_##name(uint64_t *a0, uint64_t *a1, uint64_t first, int n) \
+    { \
+        keys_body(a0, a1, first, n); \
+    } \
+    static const struct isa isa_##name = { { dot8_##name, dot16_##name, dot32_##name, dot64_##name }, \
+                                           keys_##name };
 
 typedef void dot_fn(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s);
 struct isa {
-    dot_fn *dot[4];         /* by log2 of the element's size */
+    dot_fn *dot[4]; /* by log2 of the element's size */
     void (*keys)(uint64_t *a0, uint64_t *a1, uint64_t first, int n);
 };
 
 VARIANT(portable, )
 #ifdef __x86_64__
-/* AVX2 has no products of 64 bits. An element of 32 bits or fewer needs none: x * A = x * low(A) + (x * high(A) << 32), summed apart. */
+/* AVX2 has no products of 64 bits. An element of 32 bits or fewer needs none: x * A = x * low(A) + (x *
+ * high(A) << 32), summed apart. */
 #define AVX2 __attribute__((target("avx2")))
 AVX2 static uint64_t sum_of(__m256i low, __m256i high)
 {
@@ -71,26 +88,29 @@ AVX2 static uint64_t sum_of(__m256i low, __m256i high)
     _mm256_storeu_si256((__m256i *)(void *)t, _mm256_add_epi64(low, _mm256_slli_epi64(high, 32)));
     return t[0] + t[1] + t[2] + t[3];
 }
-#define AVX2_DOT(name, rest, size, widen)                                                                                \
-    AVX2 static void name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s)                     \
-    {                                                                                                                    \
-        const char *p = x;                                                                                               \
-        __m256i low0 = _mm256_setzero_si256(), low1 = low0, high0 = low0, high1 = low0;                                  \
-        int i = 0;                                                                                                       \
-        for (; i + 4 <= n; i += 4) {                                                                                     \
-            const __m256i v = widen, k0 = _mm256_loadu_si256((const __m256i *)(const void *)(a0 + i));                   \
-            const __m256i k1 = _mm256_loadu_si256((const __m256i *)(const void *)(a1 + i));                              \
-            low0 = _mm256_add_epi64(low0, _mm256_mul_epu32(v, k0));                                                      \
-            low1 = _mm256_add_epi64(low1, _mm256_mul_epu32(v, k1));                                                      \
-            high0 = _mm256_add_epi64(high0, _mm256_mul_epu32(v, _mm256_srli_epi64(k0, 32)));                             \
-            high1 = _mm256_add_epi64(high1, _mm256_mul_epu32(v, _mm256_srli_epi64(k1, 32)));                             \
-        }                                                                                                                \
-        rest(p + size * i, n - i, a0 + i, a1 + i, s);                                                                    \
-        s[0] += sum_of(low0, high0), s[1] += sum_of(low1, high1);                                                        \
+#define AVX2_DOT(name, rest, size, widen) \
+    AVX2 static void name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) \
+    { \
+        const char *p = x; \
+        __m256i low0 = _mm256_setzero_si256(), low1 = low0, high0 = low0, high1 = low0; \
+        int i = 0; \
+        for (; i + 4 <= n; i += 4) { \
+            const __m256i v = widen, k0 = _mm256_loadu_si256((const __m256i *)(const void *)(a0 + i)); \
+            const __m256i k1 = _mm256_loadu_si256((const __m256i *)(const void *)(a1 + i)); \
+            low0 = _mm256_add_epi64(low0, _mm256_mul_epu32(v, k0)); \
+            low1 = _mm256_add_epi64(low1, _mm256_mul_epu32(v, k1)); \
+            high0 = _mm256_add_epi64(high0, _mm256_mul_epu32(v, _mm256_srli_epi64(k0, 32))); \
+            high1 = _mm256_add_epi64(high1, _mm256_mul_epu32(v, _mm256_srli_epi64(k1, 32))); \
+        } \
+        rest(p + size * i, n - i, a0 + i, a1 + i, s); \
+        s[0] += sum_of(low0, high0), s[1] += sum_of(low1, high1); \
     }
-AVX2_DOT(dot16_avx2, dot16_portable, 2, _mm256_cvtepu16_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(p + 2 * i))))
-AVX2_DOT(dot32_avx2, dot32_portable, 4, _mm256_cvtepu32_epi64(_mm_loadu_si128((const __m128i *)(const void *)(p + 4 * i))))
-static const struct isa isa_avx2 = { { dot8_portable, dot16_avx2, dot32_avx2, dot64_portable }, keys_portable };
+AVX2_DOT(dot16_avx2, dot16_portable, 2,
+         _mm256_cvtepu16_epi64(_mm_loadl_epi64((const __m128i *)(const void *)(p + 2 * i))))
+AVX2_DOT(dot32_avx2, dot32_portable, 4,
+         _mm256_cvtepu32_epi64(_mm_loadu_si128((const __m128i *)(const void *)(p + 4 * i))))
+static const struct isa isa_avx2 = { { dot8_portable, dot16_avx2, dot32_avx2, dot64_portable },
+                                     keys_portable };
 
 VARIANT(avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,prefer-vector-width=512"))))
 #endif
@@ -98,7 +118,8 @@ VARIANT(avx512, __attribute__((target("avx512f,avx512dq,avx512bw,avx512vl,prefer
 static const struct isa *isa_here(void)
 {
 #ifdef __x86_64__
-    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
         return &isa_avx512;
     if (__builtin_cpu_supports("avx2"))
         return &isa_avx2;
@@ -119,10 +140,18 @@ static int64_t row_of(int n_dims, const int64_t *shape, const struct box *b, int
     return row;
 }
 
-struct rows { int n_dims; const int64_t *shape; const struct box *b; size_t size; const struct isa *isa; };
+struct rows {
+    int n_dims;
+    const int64_t *shape;
+    const struct box *b;
+    size_t size;
+    const struct isa *isa;
+};
 
-/* Adds n columns from `col` of the box, in `count` rows of it from `first`; data rows lie one box width apart. */
-static void add_rows(struct ckpt_digest *d, const struct rows *t, int64_t first, int64_t count, int64_t col, int64_t n, const char *data)
+/* Adds n columns from `col` of the box, in `count` rows of it from `first`; data rows lie one box width
+ * apart. */
+static void add_rows(struct ckpt_digest *d, const struct rows *t, int64_t first, int64_t count, int64_t col,
+                     int64_t n, const char *data)
 {
     uint64_t a0[KEYS], a1[KEYS], s[2];
     int last = t->n_dims - 1;
@@ -140,8 +169,8 @@ static void add_rows(struct ckpt_digest *d, const struct rows *t, int64_t first,
     }
 }
 
-void ckpt_digest_add(struct ckpt_digest *d, enum ckpt_dtype t, int n_dims, const int64_t *shape, const struct box *b,
-                     int64_t lo, int64_t hi, const void *data)
+void ckpt_digest_add(struct ckpt_digest *d, enum ckpt_dtype t, int n_dims, const int64_t *shape,
+                     const struct box *b, int64_t lo, int64_t hi, const void *data)
 {
     struct rows rows = { n_dims, shape, b, ckpt_dtype_size(t), isa_here() };
     const char *p = data;
@@ -151,7 +180,7 @@ void ckpt_digest_add(struct ckpt_digest *d, enum ckpt_dtype t, int n_dims, const
         if (n > hi - lo)
             n = hi - lo;
         else if (col == 0)
-            count = (hi - lo) / width;      /* whole rows share their keys */
+            count = (hi - lo) / width; /* whole rows share their keys */
         add_rows(d, &rows, row, count, col, n, p);
         p += rows.size * (size_t)(n * count);
         lo += n * count;
@@ -162,7 +191,8 @@ void ckpt_digest_add(struct ckpt_digest *d, enum ckpt_dtype t, int n_dims, const
 
 static int compare_tensors(const void *pa, const void *pb)
 {
-    const struct ckpt_tensor *a = *(const struct ckpt_tensor *const *)pa, *b = *(const struct ckpt_tensor *const *)pb;
+    const struct ckpt_tensor *a = *(const struct ckpt_tensor *const *)pa,
+                             *b = *(const struct ckpt_tensor *const *)pb;
     return a->role != b->role ? (a->role > b->role) - (a->role < b->role) : strcmp(a->name, b->name);
 }
 
@@ -191,8 +221,10 @@ static struct ckpt_digest hash_end(XXH3_state_t *h)
     return (struct ckpt_digest){ r.low64, r.high64 };
 }
 
-/* The first tensor behind `prev` in order, found without memory: only when there is none left for a sorted list. */
-static const struct ckpt_tensor *next_tensor(int n, const struct ckpt_tensor *t, const struct ckpt_tensor *prev)
+/* The first tensor behind `prev` in order, found without memory: only when there is none left for a sorted
+ * list. */
+static const struct ckpt_tensor *next_tensor(int n, const struct ckpt_tensor *t,
+                                             const struct ckpt_tensor *prev)
 {
     const struct ckpt_tensor *best = NULL;
     for (const struct ckpt_tensor *c = t; c < t + n; c++)
@@ -224,8 +256,9 @@ struct ckpt_digests ckpt_digest_all(int n, const struct ckpt_tensor *t, const st
     out.weights = hash_end(&weights);
     if (out.has_state) {
         char text[160];
-        int len = snprintf(text, sizeof text, "step %lld\nseed %016llx\nepoch %lld\nsample %lld\n", (long long)s->step,
-                           (unsigned long long)s->seed, (long long)s->epoch, (long long)s->sample);
+        int len = snprintf(text, sizeof text, "step %lld\nseed %016llx\nepoch %lld\nsample %lld\n",
+                           (long long)s->step, (unsigned long long)s->seed, (long long)s->epoch,
+                           (long long)s->sample);
         XXH3_128bits_update(&all, text, (size_t)len);
         out.state = hash_end(&all);
     }

@@ -1,4 +1,5 @@
-/* fetch.c - a checkpoint at a URL becomes a folder: downloaded in parallel, resumed where an earlier try stopped, verified, then renamed. */
+/* fetch.c - a checkpoint at a URL becomes a folder: downloaded in parallel, resumed where an earlier try
+ * stopped, verified, then renamed. */
 #include <stdio.h>
 #include <string.h>
 #include "base/io.h"
@@ -19,14 +20,16 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     while (n > 1 && dst[n - 1] == '/')
         n--;
     if (!store_is_url(url))
-        return err_set(e, ERR_USAGE, "%s: give a URL: https://, http://, s3://bucket/prefix or hf://owner/name", url);
+        return err_set(e, ERR_USAGE,
+                       "%s: give a URL: https://, http://, s3://bucket/prefix or hf://owner/name", url);
     if (n == 0 || n + 16 > PATH_ROOM)
         return err_set(e, ERR_USAGE, "a folder's name has %zu bytes: choose another one", n);
     if (io_exists(dst))
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     snprintf(tmp, sizeof tmp, "%.*s.tmp-fetch", (int)n, dst);
     TRY(io_make_dirs(tmp, e));
-    TRY(lock = io_lock_dir(tmp, &busy, e));          /* else another process would write into files that this one publishes */
+    /* else another process would write into files that this one publishes */
+    TRY(lock = io_lock_dir(tmp, &busy, e));
     TRY(remote_open(&r, url, tmp, how->stop, e));
     if (how->log && remote_remark(r))
         log_line(how->log, "%.*s: %s", (int)strcspn(url, "?"), url, remote_remark(r));
@@ -44,11 +47,14 @@ out:
     remote_close(r);
     ckpt_close(c);
     if (lock >= 0 && (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT))
-        ckpt_abandon(tmp, -1);              /* these bytes are wrong: the next try starts anew. Others are kept for it */
+        ckpt_abandon(tmp, -1); /* these bytes are wrong: the next try starts anew. Others are kept for it */
     else if (lock >= 0)
-        remove(tmp);                        /* only when it is empty */
+        remove(tmp); /* only when it is empty */
     io_close(lock);
     if (e->code == ERR_STOPPED)
-        return err_set(e, ERR_STOPPED, "%.*s: stopped by a signal: what has arrived is kept, the same command goes on from there", (int)strcspn(url, "?"), url);
+        return err_set(
+            e, ERR_STOPPED,
+            "%.*s: stopped by a signal: what has arrived is kept, the same command goes on from there",
+            (int)strcspn(url, "?"), url);
     return rc;
 }

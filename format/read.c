@@ -1,7 +1,9 @@
-/* read.c - boxes out of files: which pieces, which runs, which bytes; blocks with checksums are checked before they are used.
+/* read.c - boxes out of files: which pieces, which runs, which bytes; blocks with checksums are checked
+ * before they are used.
  *
- * request (box b, range [lo, hi))  ->  pieces of the tensor  ->  runs contiguous in both  ->  blocks of 1 MiB  ->  dst
- * Both walks ascend, so that a block is read once a piece; the few blocks read last are kept for the next small tensor. */
+ * request (box b, range [lo, hi))  ->  pieces of the tensor  ->  runs contiguous in both  ->  blocks of 1
+ * MiB  ->  dst Both walks ascend, so that a block is read once a piece; the few blocks read last are kept
+ * for the next small tensor. */
 #include "format/fmt.h"
 
 #include <stdio.h>
@@ -11,12 +13,15 @@
 #include "base/io.h"
 #include "format/remote.h"
 
-#define OPEN_MAX 128            /* files open at once in one checkpoint: a thousand ranks' files must not use up the process's */
-#define SMALL_RUN 512           /* bytes: shorter runs are read through a window, without checksums too */
+/* files open at once in one checkpoint: a thousand ranks' files must not use up the process's */
+#define OPEN_MAX 128
+#define SMALL_RUN 512 /* bytes: shorter runs are read through a window, without checksums too */
 #define WINDOW ((int64_t)64 << 10)
-#define WIDE_RUN ((int64_t)32 << 10)           /* of a read that digests prove: shorter runs go through a window of WIDE */
+/* of a read that digests prove: shorter runs go through a window of WIDE */
+#define WIDE_RUN ((int64_t)32 << 10)
 #define WIDE ((int64_t)256 << 10)
-#define STRIDED_MAX ((int64_t)64 << 20)         /* bytes: what a piece that is not row-major may span to be read at once */
+/* bytes: what a piece that is not row-major may span to be read at once */
+#define STRIDED_MAX ((int64_t)64 << 20)
 
 struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, struct err *e)
 {
@@ -125,8 +130,10 @@ int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *
     if (rc < 0)
         return rc;
     if (!f->frame && fmt_sum64(data, (size_t)n) != f->block[b])
-        return err_set(e, ERR_INTEGRITY, "%s: bytes %lld to %lld do not have the checksum in %s: restore the file from a good copy", f->path,
-                       (long long)(b * FMT_BLOCK), (long long)(b * FMT_BLOCK + n), FMT_MANIFEST);
+        return err_set(
+            e, ERR_INTEGRITY,
+            "%s: bytes %lld to %lld do not have the checksum in %s: restore the file from a good copy",
+            f->path, (long long)(b * FMT_BLOCK), (long long)(b * FMT_BLOCK + n), FMT_MANIFEST);
     atomic_store_explicit(&f->seen[b], 1, memory_order_relaxed);
     return 0;
 }
@@ -159,7 +166,8 @@ static void cache_give(struct ckpt *c, int file, int64_t block, char *data)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* A reader never needs the header of a native file, but a damaged one must not go unnoticed: checked on the first use of the file. */
+/* A reader never needs the header of a native file, but a damaged one must not go unnoticed: checked on the
+ * first use of the file. */
 int fmt_check_head(struct ckpt *c, int file, struct err *e)
 {
     struct fmt_file *f = &c->file[file];
@@ -176,7 +184,7 @@ int fmt_check_head(struct ckpt *c, int file, struct err *e)
             free(data);
             return rc;
         }
-        cache_give(c, file, b, data);       /* the first tensors lie in the same block */
+        cache_give(c, file, b, data); /* the first tensors lie in the same block */
     }
     int rc = f->frame ? zst_check_tail(c, file, e) : 0;
     if (rc < 0)
@@ -204,9 +212,9 @@ char *fmt_read_start(struct ckpt *c, int file, int64_t n, struct err *e)
 /* One piece being read: the block or window that is in memory now. */
 struct cursor {
     struct ckpt *c;
-    int file, trusted;      /* trusted: digests will prove what is read */
-    int64_t block;          /* -1: none */
-    int64_t from, to;       /* bytes of the file in `data` */
+    int file, trusted; /* trusted: digests will prove what is read */
+    int64_t block;     /* -1: none */
+    int64_t from, to;  /* bytes of the file in `data` */
     char *data;
 };
 
@@ -224,7 +232,9 @@ static void cursor_drop(struct cursor *k)
 static int cursor_room(struct cursor *k, int64_t bytes, struct err *e)
 {
     k->data = malloc((size_t)bytes);
-    return k->data ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a block of %lld bytes", k->c->file[k->file].path, (long long)bytes);
+    return k->data ? 0
+                   : err_set(e, ERR_MEMORY, "%s: no room for a block of %lld bytes", k->c->file[k->file].path,
+                             (long long)bytes);
 }
 
 static int load_block(struct cursor *k, int64_t b, struct err *e)
@@ -234,7 +244,8 @@ static int load_block(struct cursor *k, int64_t b, struct err *e)
         return 0;
     cursor_drop(k);
     k->data = cache_take(k->c, k->file, b);
-    if (!k->data && ((rc = cursor_room(k, FMT_BLOCK, e)) < 0 || (rc = fmt_read_block(k->c, k->file, b, k->data, e)) < 0)) {
+    if (!k->data && ((rc = cursor_room(k, FMT_BLOCK, e)) < 0 ||
+                     (rc = fmt_read_block(k->c, k->file, b, k->data, e)) < 0)) {
         free(k->data);
         k->data = NULL;
         return rc;
@@ -277,7 +288,8 @@ static int count_proven(struct ckpt *c, struct fmt_file *f, int64_t off, int64_t
     if (!f->proven)
         return err_set(e, ERR_MEMORY, "%s: no room to count what is proven", f->path);
     while (n > 0) {
-        int64_t b = off / FMT_BLOCK, end = b * FMT_BLOCK + fmt_block_bytes(f, b), m = end - off < n ? end - off : n;
+        int64_t b = off / FMT_BLOCK, end = b * FMT_BLOCK + fmt_block_bytes(f, b),
+                m = end - off < n ? end - off : n;
         if (atomic_fetch_add(&f->proven[b], (uint32_t)m) + (uint32_t)m == (uint32_t)fmt_block_bytes(f, b))
             atomic_store(&f->seen[b], 1);
         off += m, n -= m;
@@ -286,7 +298,8 @@ static int count_proven(struct ckpt *c, struct fmt_file *f, int64_t off, int64_t
 }
 
 /* ahead: bytes of the piece that this request will want from here on, about. */
-static int run_trusted(struct cursor *k, char *dst, int64_t off, int64_t n, int64_t ahead, int64_t piece_end, struct err *e)
+static int run_trusted(struct cursor *k, char *dst, int64_t off, int64_t n, int64_t ahead, int64_t piece_end,
+                       struct err *e)
 {
     int rc;
     if (n >= WIDE_RUN)
@@ -330,13 +343,16 @@ static int64_t strided_span(const struct fmt_piece *p, size_t size)
     return (last + 1) * (int64_t)size;
 }
 
-/* n elements from part_off of a piece that does not lie in row-major order. What it spans is read once, when that is not much. */
-static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size, char *dst, int64_t part_off, int64_t n, struct err *e)
+/* n elements from part_off of a piece that does not lie in row-major order. What it spans is read once, when
+ * that is not much. */
+static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size, char *dst, int64_t part_off,
+                       int64_t n, struct err *e)
 {
     int64_t span = strided_span(p, size), end = p->offset + span;
     int last = p->box.n_dims - 1, rc;
     if (!k->data && span <= STRIDED_MAX) {
-        if ((rc = cursor_room(k, span, e)) < 0 || (rc = fmt_pread(k->c, k->file, k->data, span, p->offset, e)) < 0)
+        if ((rc = cursor_room(k, span, e)) < 0 ||
+            (rc = fmt_pread(k->c, k->file, k->data, span, p->offset, e)) < 0)
             return rc;
         k->from = p->offset;
         k->to = end;
@@ -356,12 +372,13 @@ static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size,
     return 0;
 }
 
-/* A long run that will be read block by block comes from its server at once, and a request that is one run brings nothing else. */
+/* A long run that will be read block by block comes from its server at once, and a request that is one run
+ * brings nothing else. */
 static int need_ahead(struct ckpt *c, int file, int64_t off, int64_t n, struct err *e)
 {
     const struct fmt_file *f = &c->file[file];
     int64_t from = off / FMT_BLOCK * FMT_BLOCK, to = (off + n + FMT_BLOCK - 1) / FMT_BLOCK * FMT_BLOCK;
-    if (f->frame)                       /* these are places in the plain file */
+    if (f->frame) /* these are places in the plain file */
         return 0;
     if (!f->block)
         return remote_need(c->remote, f->name, off, n, 1, e);
@@ -369,8 +386,8 @@ static int need_ahead(struct ckpt *c, int file, int64_t off, int64_t n, struct e
 }
 
 /* What piece p holds of the request goes to dst; *got counts the elements. */
-static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, const struct box *b, int64_t lo, int64_t hi, int trusted, char *dst,
-                      int64_t *got, struct err *e)
+static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, const struct box *b, int64_t lo,
+                      int64_t hi, int trusted, char *dst, int64_t *got, struct err *e)
 {
     struct cursor k = { .c = c, .file = p->file, .block = -1 };
     struct fmt_pass pass = { NULL };
@@ -391,14 +408,15 @@ static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, co
             TRY(fmt_check_head(c, p->file, e));
         if (c->remote && (n == hi - lo || n * (int64_t)size > FMT_BLOCK))
             TRY(need_ahead(c, p->file, off, n * (int64_t)size, e));
-        if (!*got && trusted && !c->remote)         /* of URLs nobody reads the rest */
+        if (!*got && trusted && !c->remote) /* of URLs nobody reads the rest */
             pass.record = fmt_record_once(&c->file[p->file], p->offset);
         if (!*got && !pass.record && c->file[p->file].n_records)
             TRY(fmt_check_record(c, p->file, p->offset, e));
         if (p->stride)
             TRY(run_strided(&k, p, size, to, r.part_off + skip, n, e));
         else if (checked && trusted && !c->file[p->file].frame) {
-            TRY(run_trusted(&k, to, off, n * (int64_t)size, (int64_t)((double)(hi - r.of_off) * share) * (int64_t)size, end, e));
+            TRY(run_trusted(&k, to, off, n * (int64_t)size,
+                            (int64_t)((double)(hi - r.of_off) * share) * (int64_t)size, end, e));
             TRY(count_proven(c, &c->file[p->file], off, n * (int64_t)size, e));
         } else if (checked)
             TRY(run_checked(&k, to, off, n * (int64_t)size, e));
@@ -414,7 +432,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, int trusted, void *dst, struct err *e)
+static int read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, int trusted,
+                      void *dst, struct err *e)
 {
     const struct ckpt_tensor *t = &c->tensor[i];
     int64_t got = 0;
@@ -422,7 +441,8 @@ static int read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, in
     for (int d = 0; d < t->n_dims && inside; d++)
         inside = b->start[d] >= 0 && b->extent[d] >= 0 && b->start[d] + b->extent[d] <= t->shape[d];
     if (!inside)
-        return err_set(e, ERR_INTERNAL, "a box outside of %s%s was asked for: please report it", ckpt_role_prefix[t->role], t->name);
+        return err_set(e, ERR_INTERNAL, "a box outside of %s%s was asked for: please report it",
+                       ckpt_role_prefix[t->role], t->name);
     for (int64_t p = c->first_piece[i]; p < c->first_piece[i + 1] && got < hi - lo; p++) {
         int64_t here = 0;
         int rc = read_piece(c, &c->piece[p], ckpt_dtype_size(t->dtype), b, lo, hi, trusted, dst, &here, e);
@@ -431,19 +451,22 @@ static int read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, in
         got += here;
     }
     if (got != hi - lo)
-        return err_set(e, ERR_INTERNAL, "%s: %lld of %lld elements of %s%s were found: please report it", c->path, (long long)got,
-                       (long long)(hi - lo), ckpt_role_prefix[t->role], t->name);
+        return err_set(e, ERR_INTERNAL, "%s: %lld of %lld elements of %s%s were found: please report it",
+                       c->path, (long long)got, (long long)(hi - lo), ckpt_role_prefix[t->role], t->name);
     return 0;
 }
 
-int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e)
+int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst,
+                    struct err *e)
 {
     return read_range(c, i, b, lo, hi, 0, dst, e);
 }
 
-int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst, struct err *e)
+int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst,
+                       struct err *e)
 {
-    return read_range(c, i, b, lo, hi, 1, dst, e);        /* compressed blocks are checked all the same: they must be whole to be decompressed */
+    /* compressed blocks are checked all the same: they must be whole to be decompressed */
+    return read_range(c, i, b, lo, hi, 1, dst, e);
 }
 
 int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err *e)
@@ -451,7 +474,4 @@ int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err 
     return ckpt_read_range(c, i, b, 0, box_count(b), dst, e);
 }
 
-int64_t ckpt_bytes_read(const struct ckpt *c)
-{
-    return atomic_load(&((struct ckpt *)c)->bytes_read);
-}
+int64_t ckpt_bytes_read(const struct ckpt *c) { return atomic_load(&((struct ckpt *)c)->bytes_read); }

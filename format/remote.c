@@ -1,10 +1,14 @@
 /* remote.c - see remote.h.
  *
- *     CACHE/<hash of the URL>/manifest.json, config.json, …     fetched anew when nobody else has it open: a changed checkpoint is noticed
+ *     CACHE/<hash of the URL>/manifest.json, config.json, …     fetched anew when nobody else has it open: a
+ *                             changed checkpoint is noticed
  *                             model.safetensors                 sparse; MiBs appear as they are needed
- *                             .model.safetensors.have           which of them are there: a byte each, shared memory of all processes
- *                             .opened                           what the first process found; those that come while it is open take it over,
- *                                                               so that all of them read one version and ask once */
+ *                             .model.safetensors.have           which of them are there: a byte each, shared
+ *                             memory of all processes
+ *                             .opened                           what the first process found; those that
+ *                             come while it is open take it over,
+ *                                                               so that all of them read one version and ask
+ *                                                               once */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -27,7 +31,7 @@
 #include "format/remote_priv.h"
 
 #define STATE ".opened"
-#define FOLDERS_DEEP 2          /* iter_0000010/mp_rank_00 */
+#define FOLDERS_DEEP 2 /* iter_0000010/mp_rank_00 */
 
 /* ---- the folder ---- */
 
@@ -35,13 +39,18 @@ static int choose_folder(struct remote *r, const char *url, const char *dir, int
 {
     char path[4096], hex[33];
     const char *own = getenv("SHARDLINE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-    fmt_hex128(fmt_sum128(url, strlen(url) + (size_t)plain), hex);     /* the end of the text makes it another folder: other files are wanted */
+    /* the end of the text makes it another folder: other files are wanted */
+    fmt_hex128(fmt_sum128(url, strlen(url) + (size_t)plain), hex);
     if (dir)
         snprintf(path, sizeof path, "%s", dir);
     else if (own && *own)
         snprintf(path, sizeof path, "%s/%s", own, hex);
     else
-        snprintf(path, sizeof path, "%s%s/shardline/%s", xdg && *xdg ? xdg : home && *home ? home : "/tmp", xdg && *xdg ? "" : "/.cache", hex);
+        snprintf(path, sizeof path, "%s%s/shardline/%s",
+                 xdg && *xdg     ? xdg
+                 : home && *home ? home
+                                 : "/tmp",
+                 xdg && *xdg ? "" : "/.cache", hex);
     r->dir = strdup(path);
     return r->dir ? io_make_dirs(path, e) : err_set(e, ERR_MEMORY, "no room for a path");
 }
@@ -80,14 +89,16 @@ static int add_large(struct remote *r, const char *name, const struct store_info
 static int make_place(struct remote *r, const char *name, struct err *e)
 {
     const char *slash = strrchr(name, '/');
-    char *path = slash ? strndup(name, (size_t)(slash - name)) : NULL, *full = path ? fmt_join(r->dir, path) : NULL;
+    char *path = slash ? strndup(name, (size_t)(slash - name)) : NULL,
+         *full = path ? fmt_join(r->dir, path) : NULL;
     int rc = !slash ? 0 : full ? io_make_dirs(full, e) : err_set(e, ERR_MEMORY, "no room for a path");
     free(full);
     free(path);
     return rc;
 }
 
-/* What the URL has not, the folder has not either: it may be left of an older version. Who is not alone leaves it to those who read it. */
+/* What the URL has not, the folder has not either: it may be left of an older version. Who is not alone
+ * leaves it to those who read it. */
 static int drop_small(const struct remote *r, const char *as, struct err *e)
 {
     char *path = r->alone ? fmt_join(r->dir, as) : NULL;
@@ -130,7 +141,10 @@ out:
     return rc;
 }
 
-static int get_small(struct remote *r, const char *name, struct err *e) { return get_small_as(r, name, name, e); }
+static int get_small(struct remote *r, const char *name, struct err *e)
+{
+    return get_small_as(r, name, name, e);
+}
 int remote_small(struct remote *r, const char *name, struct err *e) { return get_small(r, name, e); }
 
 /* "folder/file": every part must be a plain name. */
@@ -160,12 +174,15 @@ int remote_try_large(struct remote *r, const char *name, struct err *e)
 int remote_large(struct remote *r, const char *name, struct err *e)
 {
     int rc = remote_try_large(r, name, e);
-    return rc < 0 ? rc : rc ? 0 : err_set(e, ERR_FILE, "%s is not there, the checkpoint's table names it: is it whole", name);
+    return rc < 0 ? rc
+           : rc   ? 0
+                : err_set(e, ERR_FILE, "%s is not there, the checkpoint's table names it: is it whole", name);
 }
 
 static int get_large(struct remote *r, const char *name, struct err *e)
 {
-    int rc = fmt_file_name_check(name, "the checkpoint's table", e);        /* nothing but foreign folders has folders */
+    /* nothing but foreign folders has folders */
+    int rc = fmt_file_name_check(name, "the checkpoint's table", e);
     return rc < 0 ? rc : remote_large(r, name, e);
 }
 
@@ -183,7 +200,7 @@ static int small_of(struct remote *r, const json_t *o, struct err *e)
 {
     const char *name = json_string_value(json_object_get(o, "name"));
     if (!name)
-        return 0;                       /* the reader of the manifest says what is wrong */
+        return 0; /* the reader of the manifest says what is wrong */
     int rc = fmt_file_name_check(name, FMT_MANIFEST, e);
     return rc < 0 ? rc : get_small(r, name, e);
 }
@@ -217,7 +234,8 @@ static int by_index(struct remote *r, const char *index, struct err *e)
     return rc;
 }
 
-/* Training code keeps config.json beside the folder of its checkpoint. Nothing depends on it, so who may not ask goes without. */
+/* Training code keeps config.json beside the folder of its checkpoint. Nothing depends on it, so who may not
+ * ask goes without. */
 static int config_above(struct remote *r, struct err *e)
 {
     char *path = fmt_join(r->dir, FMT_CONFIG);
@@ -236,8 +254,17 @@ static int find_files(struct remote *r, struct err *e)
     static const char *const indexes[] = { "model.safetensors.index.json", "pytorch_model.bin.index.json" };
     static const char *const ones[] = { "model.safetensors", "pytorch_model.bin" };
     static const char *const small[] = {
-        "config.json", "added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json", "merges.txt", "special_tokens_map.json",
-        "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
+        "config.json",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "generation_config.json",
+        "merges.txt",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "vocab.json",
     };
     struct store_info info;
     int is_foreign = 0, rc = get_small(r, FMT_MANIFEST, e);
@@ -256,8 +283,10 @@ static int find_files(struct remote *r, struct err *e)
     if (!r->n)
         TRY(is_foreign = remote_foreign(r, e));
     if (!r->n)
-        return err_set(e, ERR_FILE, "has no manifest.json, model.safetensors, index, or what DCP, DeepSpeed and Megatron begin with: is it the URL of a "
-                                    "checkpoint's folder");
+        return err_set(e, ERR_FILE,
+                       "has no manifest.json, model.safetensors, index, or what DCP, DeepSpeed and Megatron "
+                       "begin with: is it the URL of a "
+                       "checkpoint's folder");
     for (size_t i = 0; i < sizeof small / sizeof *small; i++)
         TRY(get_small(r, small[i], e));
     if (is_foreign && store_is_http(r->store))
@@ -275,7 +304,7 @@ static int split_url(const char *url, char folder[2048], char name[256])
     if (n == slash || n - slash > 255 || strlen(url) >= 2000)
         return 0;
     snprintf(folder, 2048, "%.*s%s", (int)slash, url, url + n);
-    for (at = slash; at < n; at++) {     /* written with %20 for a blank and so on */
+    for (at = slash; at < n; at++) { /* written with %20 for a blank and so on */
         unsigned c = (unsigned char)url[at];
         if (c == '%' && sscanf(url + at + 1, "%2x", &c) == 1)
             at += 2;
@@ -291,7 +320,8 @@ static int split_file_url(const char *url, char folder[2048], char name[256])
     static const char *const endings[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt" };
     size_t n = strcspn(url, "?"), known = 0;
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
-        known |= n > strlen(endings[i]) && !strncmp(url + n - strlen(endings[i]), endings[i], strlen(endings[i]));
+        known |= n > strlen(endings[i]) &&
+                 !strncmp(url + n - strlen(endings[i]), endings[i], strlen(endings[i]));
     return known && split_url(url, folder, name);
 }
 
@@ -299,12 +329,14 @@ static int split_file_url(const char *url, char folder[2048], char name[256])
 
 static int write_state(struct remote *r, struct err *e)
 {
-    json_t *files = json_array(), *root = json_pack("{s:s, s:o}", "commit", store_commit(r->store), "files", files);
+    json_t *files = json_array(),
+           *root = json_pack("{s:s, s:o}", "commit", store_commit(r->store), "files", files);
     char *text, *path = fmt_join(r->dir, STATE);
     for (int i = 0; i < r->n; i++) {
         const struct store_info *f = &r->file[i].info;
-        json_array_append_new(files, json_pack("{s:s, s:I, s:b, s:s, s:s}", "name", r->file[i].name, "bytes", (json_int_t)f->bytes, "ranges", f->ranges,
-                                               "etag", f->etag, "sha256", f->sha256));
+        json_array_append_new(files, json_pack("{s:s, s:I, s:b, s:s, s:s}", "name", r->file[i].name, "bytes",
+                                               (json_int_t)f->bytes, "ranges", f->ranges, "etag", f->etag,
+                                               "sha256", f->sha256));
     }
     text = root ? json_dumps(root, JSON_COMPACT) : NULL;
     int rc = path && text ? 0 : err_set(e, ERR_MEMORY, "no room for the table of files");
@@ -320,18 +352,24 @@ static int write_state(struct remote *r, struct err *e)
 
 static int take_file(struct remote *r, const json_t *o, struct err *e)
 {
-    struct store_info info = { .bytes = json_integer_value(json_object_get(o, "bytes")), .ranges = json_is_true(json_object_get(o, "ranges")) }, now;
-    const char *name = json_string_value(json_object_get(o, "name")), *etag = json_string_value(json_object_get(o, "etag")),
+    struct store_info info = { .bytes = json_integer_value(json_object_get(o, "bytes")),
+                               .ranges = json_is_true(json_object_get(o, "ranges")) },
+                      now;
+    const char *name = json_string_value(json_object_get(o, "name")),
+               *etag = json_string_value(json_object_get(o, "etag")),
                *sum = json_string_value(json_object_get(o, "sha256"));
     int rc = 0;
     if (!name || !etag || !sum || check_place(name, STATE, e) < 0)
         return err_set(e, ERR_FORMAT, "%s/%s: is not as it was written: remove the folder", r->dir, STATE);
     snprintf(info.etag, sizeof info.etag, "%s", etag);
     snprintf(info.sha256, sizeof info.sha256, "%s", sum);
-    if (r->n == 0) {                    /* one request tells whether it is still there */
+    if (r->n == 0) { /* one request tells whether it is still there */
         TRY(store_stat(r->store, name, &now, e));
         if (!rc || now.bytes != info.bytes || strcmp(now.etag, info.etag))
-            return err_set(e, ERR_FILE, "%s changed while other processes read the old one: wait for them, or set SHARDLINE_CACHE to another folder", name);
+            return err_set(e, ERR_FILE,
+                           "%s changed while other processes read the old one: wait for them, or set "
+                           "SHARDLINE_CACHE to another folder",
+                           name);
     }
     TRY(make_place(r, name, e));
     TRY(add_large(r, name, &info, e));
@@ -371,11 +409,17 @@ static void make_remark(struct remote *r)
         snprintf(r->remark, sizeof r->remark, "%s is commit %s", revision, commit);
     if (r->one_stream)
         snprintf(r->remark + strlen(r->remark), sizeof r->remark - strlen(r->remark),
-                 "%sthe server gives no ranges: files were read whole, in one stream", *r->remark ? "; " : "");
+                 "%sthe server gives no ranges: files were read whole, in one stream",
+                 *r->remark ? "; " : "");
 }
 
 /* What is asked for: a checkpoint, one file and the config.json beside it, or something plain. */
-struct wanted { const char *dir; int plain; const struct remote_plain *files; char folder[2048], name[256]; };
+struct wanted {
+    const char *dir;
+    int plain;
+    const struct remote_plain *files;
+    char folder[2048], name[256];
+};
 
 static int find_plain(struct remote *r, const struct wanted *w, struct err *e)
 {
@@ -406,7 +450,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int open_wanted(struct remote **out, const char *url, const struct wanted *w, const volatile sig_atomic_t *stop, struct err *e)
+static int open_wanted(struct remote **out, const char *url, const struct wanted *w,
+                       const volatile sig_atomic_t *stop, struct err *e)
 {
     struct remote *r = calloc(1, sizeof *r);
     int rc = 0;
@@ -424,7 +469,7 @@ static int open_wanted(struct remote **out, const char *url, const struct wanted
     if (!r->path)
         rc = err_set(e, ERR_MEMORY, "no room for a path");
     else if (r->alone)
-        flock(r->users_fd, LOCK_SH);    /* others may come in now */
+        flock(r->users_fd, LOCK_SH); /* others may come in now */
     for (int i = 0; rc >= 0 && w->plain && i < r->n; i++) {
         TRY(far_need(r, &r->file[i], 0, r->file[i].info.bytes, 1, e));
         TRY(far_check(r, &r->file[i], e));
@@ -438,7 +483,8 @@ out:
     return 0;
 }
 
-int remote_open(struct remote **out, const char *url, const char *dir, const volatile sig_atomic_t *stop, struct err *e)
+int remote_open(struct remote **out, const char *url, const char *dir, const volatile sig_atomic_t *stop,
+                struct err *e)
 {
     struct wanted w = { .dir = dir };
     if (!split_file_url(url, w.folder, w.name))
@@ -475,9 +521,12 @@ int64_t remote_bytes(const struct remote *r) { return store_bytes(r->store); }
 
 uint64_t remote_cache(const struct remote *r)
 {
-    struct { uint64_t dev, ino; char boot[40]; } id = { 0 };
+    struct {
+        uint64_t dev, ino;
+        char boot[40];
+    } id = { 0 };
     struct stat st;
-    fmt_boot_id(id.boot);               /* the same inode number may exist on another machine */
+    fmt_boot_id(id.boot); /* the same inode number may exist on another machine */
     if (fstat(r->users_fd, &st) == 0) {
         id.dev = st.st_dev;
         id.ino = st.st_ino;
@@ -490,7 +539,7 @@ int remote_need(struct remote *r, const char *name, int64_t off, int64_t n, int 
     for (int i = 0; i < r->n; i++)
         if (!strcmp(r->file[i].name, name))
             return far_need(r, &r->file[i], off, n, exact, e);
-    return 0;                           /* a small one: it is whole */
+    return 0; /* a small one: it is whole */
 }
 
 int remote_check(struct remote *r, struct err *e)
@@ -514,18 +563,17 @@ static int64_t total_bytes(const struct remote *r)
 static void show_progress(struct remote *r)
 {
     char done[32], all[32], rate[32];
-    int64_t got = store_bytes(r->store) - r->got_before, total = total_bytes(r), here = r->here_before + got < total ? r->here_before + got : total;
+    int64_t got = store_bytes(r->store) - r->got_before, total = total_bytes(r),
+            here = r->here_before + got < total ? r->here_before + got : total;
     double s = clock_s() - r->start_s;
     log_bytes(done, (double)here);
     log_bytes(all, (double)total);
     log_bytes(rate, s > 0 ? (double)got / s : 0);
-    log_progress(r->log, 0, "%s of %s, %s/s, %.0f s left", done, all, rate, got > 0 ? (double)(total - here) * s / (double)got : 0.0);
+    log_progress(r->log, 0, "%s of %s, %s/s, %.0f s left", done, all, rate,
+                 got > 0 ? (double)(total - here) * s / (double)got : 0.0);
 }
 
-static int64_t tasks_of(const struct far *f)
-{
-    return (f->info.bytes + REMOTE_REQUEST - 1) / REMOTE_REQUEST;
-}
+static int64_t tasks_of(const struct far *f) { return (f->info.bytes + REMOTE_REQUEST - 1) / REMOTE_REQUEST; }
 
 static void fetch_task(void *arg, int64_t task, int thread)
 {
@@ -541,7 +589,8 @@ static void fetch_task(void *arg, int64_t task, int thread)
     if (!failed && r->log)
         show_progress(r);
     pthread_mutex_unlock(&r->lock);
-    int64_t first = task * REMOTE_REQUEST, end = first + REMOTE_REQUEST < f->info.bytes ? first + REMOTE_REQUEST : f->info.bytes;
+    int64_t first = task * REMOTE_REQUEST,
+            end = first + REMOTE_REQUEST < f->info.bytes ? first + REMOTE_REQUEST : f->info.bytes;
     if (failed || far_need(r, f, first, end - first, 1, &e) >= 0)
         return;
     pthread_mutex_lock(&r->lock);

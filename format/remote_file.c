@@ -1,6 +1,6 @@
-/* remote_file.c - one large file of a remote checkpoint: sparse, parts appear as they are needed. A byte of NAME.have is set after the
- * data are in the file, so a process may die at any time. After a crash of the machine the order on the disk is not known: another boot
- * starts the file again. */
+/* remote_file.c - one large file of a remote checkpoint: sparse, parts appear as they are needed. A byte of
+ * NAME.have is set after the data are in the file, so a process may die at any time. After a crash of the
+ * machine the order on the disk is not known: another boot starts the file again. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -18,17 +18,20 @@
 #include "store/sha256.h"
 
 #define UNITS (REMOTE_REQUEST / REMOTE_UNIT)
-#define PARALLEL 4                      /* requests of one large read at once */
-#define BUSY_S 30.0                     /* another process has had a unit for this long: it is gone */
+#define PARALLEL 4  /* requests of one large read at once */
+#define BUSY_S 30.0 /* another process has had a unit for this long: it is gone */
 enum { ABSENT, BUSY, HERE };
 
-struct have { char magic[8]; int64_t bytes; char etag[160], sha256[72], boot[40]; _Atomic unsigned char proven; _Atomic unsigned char unit[]; };
-#define HEAD offsetof(struct have, proven)      /* what must be equal for the units to be of this version */
+struct have {
+    char magic[8];
+    int64_t bytes;
+    char etag[160], sha256[72], boot[40];
+    _Atomic unsigned char proven;
+    _Atomic unsigned char unit[];
+};
+#define HEAD offsetof(struct have, proven) /* what must be equal for the units to be of this version */
 
-static int64_t units_of(const struct far *f)
-{
-    return (f->info.bytes + REMOTE_UNIT - 1) / REMOTE_UNIT;
-}
+static int64_t units_of(const struct far *f) { return (f->info.bytes + REMOTE_UNIT - 1) / REMOTE_UNIT; }
 
 void fmt_boot_id(char out[40])
 {
@@ -63,7 +66,8 @@ static int map_have(struct remote *r, struct far *f, struct err *e)
     struct have want;
     char *path = far_hidden(r->dir, f->name, "have");
     head_of(f, &want);
-    int fd = path ? io_open_write(path, e) : err_set(e, ERR_MEMORY, "no room for a path"), rc = fd < 0 ? fd : 0;
+    int fd = path ? io_open_write(path, e) : err_set(e, ERR_MEMORY, "no room for a path"),
+        rc = fd < 0 ? fd : 0;
     f->map_bytes = sizeof *f->have + (size_t)units_of(f) + 1;
     int64_t have = fd < 0 ? 0 : io_size(fd, path, e);
     if (have < 0)
@@ -84,7 +88,7 @@ static int map_have(struct remote *r, struct far *f, struct err *e)
     }
     /* without an etag only those who read at the same time can share */
     int same = !memcmp(f->have, &want, HEAD) && (*want.etag || !r->alone);
-    if (!same) {                        /* another version of it, or none yet */
+    if (!same) { /* another version of it, or none yet */
         for (int64_t u = 0; u < units_of(f); u++)
             atomic_store(&f->have->unit[u], ABSENT);
         atomic_store(&f->have->proven, ABSENT);
@@ -92,7 +96,7 @@ static int map_have(struct remote *r, struct far *f, struct err *e)
     }
     for (int64_t u = 0; r->alone && u < units_of(f); u++)
         if (atomic_load(&f->have->unit[u]) == BUSY)
-            atomic_store(&f->have->unit[u], ABSENT);        /* of a process that is gone */
+            atomic_store(&f->have->unit[u], ABSENT); /* of a process that is gone */
     if (r->alone && atomic_load(&f->have->proven) == BUSY)
         atomic_store(&f->have->proven, ABSENT);
     return 0;
@@ -102,9 +106,11 @@ static int map_have(struct remote *r, struct far *f, struct err *e)
 
 static int fetch_units(struct remote *r, struct far *f, int64_t first, int64_t n, struct err *e)
 {
-    int64_t off = first * REMOTE_UNIT, bytes = n * REMOTE_UNIT < f->info.bytes - off ? n * REMOTE_UNIT : f->info.bytes - off;
+    int64_t off = first * REMOTE_UNIT,
+            bytes = n * REMOTE_UNIT < f->info.bytes - off ? n * REMOTE_UNIT : f->info.bytes - off;
     char *data = malloc((size_t)bytes);
-    int rc = data ? store_read(r->store, f->name, &f->info, off, bytes, data, e) : err_set(e, ERR_MEMORY, "no room for a part of %s", f->name);
+    int rc = data ? store_read(r->store, f->name, &f->info, off, bytes, data, e)
+                  : err_set(e, ERR_MEMORY, "no room for a part of %s", f->name);
     if (rc >= 0)
         rc = io_pwrite(f->fd, f->path, data, (size_t)bytes, off, e);
     for (int64_t u = first; u < first + n; u++)
@@ -124,7 +130,8 @@ static int take(struct far *f, int64_t u)
 static int wait_for(const struct remote *r, struct far *f, int64_t u, struct err *e)
 {
     const struct timespec t = { 0, 2000000 };
-    for (double s = 0; s < BUSY_S && atomic_load(&f->have->unit[u]) == BUSY && !store_is_stopped(r->store); s += 0.002)
+    for (double s = 0; s < BUSY_S && atomic_load(&f->have->unit[u]) == BUSY && !store_is_stopped(r->store);
+         s += 0.002)
         nanosleep(&t, NULL);
     if (store_is_stopped(r->store))
         return err_set(e, ERR_STOPPED, "%s: stopped by a signal", f->name);
@@ -153,7 +160,13 @@ static int need_units(struct remote *r, struct far *f, int64_t u, int64_t end, s
     return 0;
 }
 
-struct span { struct remote *r; struct far *f; int64_t first, end; pthread_mutex_t lock; struct err err; };
+struct span {
+    struct remote *r;
+    struct far *f;
+    int64_t first, end;
+    pthread_mutex_t lock;
+    struct err err;
+};
 
 static void need_part(void *arg, int64_t task, int thread)
 {
@@ -191,9 +204,11 @@ static int need_in_parallel(struct remote *r, struct far *f, int64_t first, int6
 
 int far_need(struct remote *r, struct far *f, int64_t off, int64_t n, int exact, struct err *e)
 {
-    int64_t u = off / REMOTE_UNIT, end = n ? (off + n + REMOTE_UNIT - 1) / REMOTE_UNIT : u, missing = 0, block = REMOTE_BLOCK / REMOTE_UNIT;
+    int64_t u = off / REMOTE_UNIT, end = n ? (off + n + REMOTE_UNIT - 1) / REMOTE_UNIT : u, missing = 0,
+            block = REMOTE_BLOCK / REMOTE_UNIT;
     if (off < 0 || n < 0 || off > f->info.bytes - n)
-        return err_set(e, ERR_FORMAT, "%s ends at byte %lld, %lld are needed: is it a whole file", f->name, (long long)f->info.bytes, (long long)(off + n));
+        return err_set(e, ERR_FORMAT, "%s ends at byte %lld, %lld are needed: is it a whole file", f->name,
+                       (long long)f->info.bytes, (long long)(off + n));
     while (u < end && atomic_load(&f->have->unit[u]) == HERE)
         u++;
     if (u == end)
@@ -227,7 +242,8 @@ static int whole_in_one_stream(struct remote *r, struct far *f, struct err *e)
     return rc;
 }
 
-/* The header of a safetensors file is needed by everybody. Archives have their tables at their end: they are needed whole. */
+/* The header of a safetensors file is needed by everybody. Archives have their tables at their end: they are
+ * needed whole. */
 static int need_header(struct remote *r, struct far *f, struct err *e)
 {
     uint64_t n = 0;
@@ -240,7 +256,8 @@ static int need_header(struct remote *r, struct far *f, struct err *e)
     TRY(far_need(r, f, 0, f->info.bytes < 8 ? f->info.bytes : 8, 1, e));
     if (f->info.bytes >= 8)
         TRY(io_pread(f->fd, f->path, &n, 8, 0, e));
-    if (n < ((uint64_t)1 << 27) && (int64_t)n + 8 <= f->info.bytes)        /* else the reader says what is wrong */
+    /* else the reader says what is wrong */
+    if (n < ((uint64_t)1 << 27) && (int64_t)n + 8 <= f->info.bytes)
         TRY(far_need(r, f, 0, (int64_t)n + 8, 1, e));
 out:
     return rc < 0 ? rc : 0;
@@ -277,7 +294,7 @@ static int still_the_same(struct remote *r, struct far *f, struct err *e)
     head_of(f, &want);
     if (memcmp(f->have, &want, HEAD))
         return err_set(e, ERR_INTEGRITY, "%s: changed while it was read: start again", f->name);
-    if (!r->alone || *store_commit(r->store))           /* a commit does not change */
+    if (!r->alone || *store_commit(r->store)) /* a commit does not change */
         return 0;
     int rc = store_stat(r->store, f->name, &now, e);
     if (rc < 0)
@@ -292,13 +309,16 @@ static int prove(struct far *f, struct err *e)
 {
     unsigned char not_yet = ABSENT;
     char hex[65];
-    if (!*f->info.sha256 || far_units_here(f) < units_of(f) || !atomic_compare_exchange_strong(&f->have->proven, &not_yet, BUSY))
+    if (!*f->info.sha256 || far_units_here(f) < units_of(f) ||
+        !atomic_compare_exchange_strong(&f->have->proven, &not_yet, BUSY))
         return 0;
     int rc = sha256_file(f->path, hex, e);
     if (rc >= 0 && strcmp(hex, f->info.sha256)) {
         for (int64_t u = 0; u < units_of(f); u++)
             atomic_store(&f->have->unit[u], ABSENT);
-        rc = err_set(e, ERR_INTEGRITY, "%s: has sha256 %s, the server promised %s: its bytes were dropped, start again", f->name, hex, f->info.sha256);
+        rc = err_set(e, ERR_INTEGRITY,
+                     "%s: has sha256 %s, the server promised %s: its bytes were dropped, start again",
+                     f->name, hex, f->info.sha256);
     }
     atomic_store(&f->have->proven, rc < 0 ? ABSENT : HERE);
     return rc < 0 ? rc : 0;

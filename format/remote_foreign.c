@@ -1,10 +1,13 @@
-/* remote_foreign.c - which files a folder of another framework at a URL consists of. A server lists no folder, so the small files in it that
- * name the others are fetched first; ranks are numbered, so they are asked for from 0 on until one is missing.
+/* remote_foreign.c - which files a folder of another framework at a URL consists of. A server lists no
+ * folder, so the small files in it that name the others are fetched first; ranks are numbered, so they are
+ * asked for from 0 on until one is missing.
  *
  *     DeepSpeed   latest → TAG/, one model file (a rank in stage 3), an optimizer file a rank
- *     Megatron    latest_checkpointed_iteration.txt → iter_…/, then metadata.json: as DCP, and common.pt; else a folder a rank
+ *     Megatron    latest_checkpointed_iteration.txt → iter_…/, then metadata.json: as DCP, and common.pt;
+ *     else a folder a rank
  *     DCP         .metadata names its files
- * The folders' own places below the checkpoint's are kept: TAG/file. What the files say is checked when they are opened. */
+ * The folders' own places below the checkpoint's are kept: TAG/file. What the files say is checked when they
+ * are opened. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -58,7 +61,8 @@ static int numbered(struct remote *r, const char *sub, const char *before, const
 
 /* ---- PyTorch DCP ---- */
 
-/* Calls visit for every text in the pickle that names a data file: as a short text (0x8c, length) or a long one ('X', four bytes). */
+/* Calls visit for every text in the pickle that names a data file: as a short text (0x8c, length) or a long
+ * one ('X', four bytes). */
 static int each_file(const unsigned char *p, size_t n, struct remote *r, const char *sub, struct err *e)
 {
     static const char ending[] = ".distcp";
@@ -77,8 +81,11 @@ static int each_file(const unsigned char *p, size_t n, struct remote *r, const c
             memcpy(name, at, len);
             name[len] = 0;
             snprintf(full, sizeof full, "%s%s", sub, name);
-            if (strlen(name) != len || (rc = fmt_file_name_check(name, METADATA, e)) < 0 || (rc = remote_large(r, full, e)) < 0)
-                return rc < 0 ? rc : err_set(e, ERR_FORMAT, METADATA ": names a file with a zero byte: is it damaged");
+            if (strlen(name) != len || (rc = fmt_file_name_check(name, METADATA, e)) < 0 ||
+                (rc = remote_large(r, full, e)) < 0)
+                return rc < 0 ? rc
+                              : err_set(e, ERR_FORMAT,
+                                        METADATA ": names a file with a zero byte: is it damaged");
             found++;
             break;
         }
@@ -110,18 +117,21 @@ static int find_dcp(struct remote *r, const char *sub, struct err *e)
 static int find_ranks(struct remote *r, const char *sub, struct err *e)
 {
     static const char *const prefixes[] = { "", "bf16_", "fp16_" };
-    static const char *const others[] = { "mp_rank_01_model_states.pt", "zero_pp_rank_0_mp_rank_01_model_states.pt" };
+    static const char *const others[] = { "mp_rank_01_model_states.pt",
+                                          "zero_pp_rank_0_mp_rank_01_model_states.pt" };
     char before[64], one[1024];
     int rc = 0, n;
     snprintf(one, sizeof one, "%smp_rank_00_model_states.pt", sub);
-    if ((n = numbered(r, sub, "zero_pp_rank_", "_mp_rank_00_model_states.pt", e)) <= 0 && (n < 0 || (n = remote_try_large(r, one, e)) <= 0))
+    if ((n = numbered(r, sub, "zero_pp_rank_", "_mp_rank_00_model_states.pt", e)) <= 0 &&
+        (n < 0 || (n = remote_try_large(r, one, e)) <= 0))
         return n;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes && !rc; i++) {
         snprintf(before, sizeof before, "%szero_pp_rank_", prefixes[i]);
         if ((rc = numbered(r, sub, before, "_mp_rank_00_optim_states.pt", e)) < 0)
             return rc;
     }
-    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {           /* the reader refuses them, but must see one */
+    /* the reader refuses them, but must see one */
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         snprintf(one, sizeof one, "%s%s", sub, others[i]);
         if ((rc = remote_try_large(r, one, e)) < 0)
             return rc;
@@ -140,7 +150,10 @@ static int find_deepspeed(struct remote *r, struct err *e)
     if ((rc = fmt_file_name_check(tag, "latest", e)) >= 0) {
         snprintf(sub, sizeof sub, "%s/", tag);
         if ((rc = make_folder(r, sub, e)) >= 0 && (rc = find_ranks(r, sub, e)) == 0)
-            rc = err_set(e, ERR_FORMAT, "latest names %.100s, which has no files of ZeRO (the universal form cannot be read by URL: fetch the folder first)", tag);
+            rc = err_set(e, ERR_FORMAT,
+                         "latest names %.100s, which has no files of ZeRO (the universal form cannot be read "
+                         "by URL: fetch the folder first)",
+                         tag);
     }
     free(tag);
     return rc;
@@ -210,7 +223,8 @@ static int find_megatron(struct remote *r, struct err *e)
     if (digits && digits < 16 && !text[digits])
         snprintf(sub, sizeof sub, "iter_%07lld/", strtoll(text, NULL, 10));
     else if (strcmp(text, "release"))
-        rc = err_set(e, ERR_FORMAT, "%s: says \"%.60s\", an iteration or \"release\" is expected", tracker, text);
+        rc = err_set(e, ERR_FORMAT, "%s: says \"%.60s\", an iteration or \"release\" is expected", tracker,
+                     text);
     free(text);
     if (rc >= 0 && (rc = make_folder(r, sub, e)) >= 0 && (rc = find_iteration(r, sub, e)) == 0)
         rc = err_set(e, ERR_FILE, "%s names %s, which has no files of Megatron", tracker, sub);

@@ -29,17 +29,27 @@ int run_state_read(struct ckpt *c, const struct pk *text, struct err *e)
     int rc = root ? manifest_read_state(c, root, RUN_STATE_KEY, e) : -e->code;
     json_decref(root);
     if (rc >= 0 && known && c->state.step != step)
-        rc = err_set(e, ERR_FORMAT, "%s: " RUN_STATE_KEY " says step %lld, the optimizer's is %lld: are files of two saves mixed", c->path,
-                     (long long)c->state.step, (long long)step);
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: " RUN_STATE_KEY
+                     " says step %lld, the optimizer's is %lld: are files of two saves mixed",
+                     c->path, (long long)c->state.step, (long long)step);
     return rc < 0 ? err_add(e, "%s", c->path) : 0;
 }
 
 int run_adamw(const struct ckpt_state *s, struct adamw *a)
 {
     struct err e;
-    json_t *o = s->has_state && s->run_json ? jx_parse(s->run_json, strlen(s->run_json), "settings of the run", &e) : NULL;
-    const struct { const char *key; double *to; } rows[] = { { "lr", &a->lr }, { "beta1", &a->beta1 }, { "beta2", &a->beta2 }, { "eps", &a->eps },
-                                                             { "weight-decay", &a->weight_decay } };
+    json_t *o = s->has_state && s->run_json
+                    ? jx_parse(s->run_json, strlen(s->run_json), "settings of the run", &e)
+                    : NULL;
+    const struct {
+        const char *key;
+        double *to;
+    } rows[] = { { "lr", &a->lr },
+                 { "beta1", &a->beta1 },
+                 { "beta2", &a->beta2 },
+                 { "eps", &a->eps },
+                 { "weight-decay", &a->weight_decay } };
     int known = o != NULL;
     memset(a, 0, sizeof *a);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)

@@ -6,7 +6,9 @@
 #include "format/remote.h"
 #include "store/store.h"
 
-struct near { struct remote *remote; };
+struct near {
+    struct remote *remote;
+};
 
 static const char *bring(struct nears *all, const char *where, const struct remote_plain *what, struct err *e)
 {
@@ -16,7 +18,8 @@ static const char *bring(struct nears *all, const char *where, const struct remo
     if (!strstr(where, "://"))
         return where;
     if (!store_is_url(where)) {
-        err_set(e, ERR_USAGE, "%s: give a path, https://, http://, file://, s3://bucket/key or hf://owner/name", where);
+        err_set(e, ERR_USAGE,
+                "%s: give a path, https://, http://, file://, s3://bucket/key or hf://owner/name", where);
         return NULL;
     }
     grown = realloc(all->item, sizeof *grown * (size_t)(all->n + 1));
@@ -30,11 +33,15 @@ static const char *bring(struct nears *all, const char *where, const struct remo
     return remote_path(grown[all->n++].remote);
 }
 
-const char *near_file(struct nears *all, const char *where, struct err *e) { return bring(all, where, NULL, e); }
+const char *near_file(struct nears *all, const char *where, struct err *e)
+{
+    return bring(all, where, NULL, e);
+}
 
 const char *near_tokenizer(struct nears *all, const char *where, struct err *e)
 {
-    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "chat_template.jinja" };
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                         "generation_config.json", "chat_template.jinja" };
     static const struct remote_plain what = { names, sizeof names / sizeof *names };
     return bring(all, where, &what, e);
 }

@@ -1,4 +1,5 @@
-/* small_files.h - private to the room: config.json and the files that are carried along, written beside the weights of other formats. */
+/* small_files.h - private to the room: config.json and the files that are carried along, written beside the
+ * weights of other formats. */
 #ifndef SHARDLINE_FORMAT_SMALL_FILES_H
 #define SHARDLINE_FORMAT_SMALL_FILES_H
 

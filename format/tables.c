@@ -1,4 +1,5 @@
-/* tables.c - dtypes, names, shapes, checksums as text, and the rule that pieces cover a tensor exactly once. */
+/* tables.c - dtypes, names, shapes, checksums as text, and the rule that pieces cover a tensor exactly once.
+ * */
 #include "format/fmt.h"
 
 #include <stdio.h>
@@ -10,20 +11,18 @@
 
 const char *const ckpt_role_prefix[ROLE_COUNT] = { "", "master.", "exp_avg.", "exp_avg_sq." };
 
-static const struct { const char *name; size_t size; } dtypes[CK_DTYPES] = {
-    [CK_F32] = { "F32", 4 }, [CK_BF16] = { "BF16", 2 }, [CK_F16] = { "F16", 2 }, [CK_F64] = { "F64", 8 }, [CK_I64] = { "I64", 8 },
-    [CK_I32] = { "I32", 4 }, [CK_I16] = { "I16", 2 }, [CK_I8] = { "I8", 1 }, [CK_U8] = { "U8", 1 }, [CK_BOOL] = { "BOOL", 1 },
+static const struct {
+    const char *name;
+    size_t size;
+} dtypes[CK_DTYPES] = {
+    [CK_F32] = { "F32", 4 }, [CK_BF16] = { "BF16", 2 }, [CK_F16] = { "F16", 2 }, [CK_F64] = { "F64", 8 },
+    [CK_I64] = { "I64", 8 }, [CK_I32] = { "I32", 4 },   [CK_I16] = { "I16", 2 }, [CK_I8] = { "I8", 1 },
+    [CK_U8] = { "U8", 1 },   [CK_BOOL] = { "BOOL", 1 },
 };
 
-const char *ckpt_dtype_name(enum ckpt_dtype t)
-{
-    return dtypes[t].name;
-}
+const char *ckpt_dtype_name(enum ckpt_dtype t) { return dtypes[t].name; }
 
-size_t ckpt_dtype_size(enum ckpt_dtype t)
-{
-    return dtypes[t].size;
-}
+size_t ckpt_dtype_size(enum ckpt_dtype t) { return dtypes[t].size; }
 
 int fmt_dtype_of(const char *name)
 {
@@ -38,10 +37,13 @@ int fmt_name_check(const char *name, size_t n, const char *what, struct err *e)
     if (n == 0)
         return err_set(e, ERR_FORMAT, "%s: a tensor has an empty name: is the header damaged", what);
     if (n > FMT_NAME_MAX)
-        return err_set(e, ERR_FORMAT, "%s: a tensor's name has %zu bytes, the limit is %d: %.40s…", what, n, FMT_NAME_MAX, name);
+        return err_set(e, ERR_FORMAT, "%s: a tensor's name has %zu bytes, the limit is %d: %.40s…", what, n,
+                       FMT_NAME_MAX, name);
     for (size_t i = 0; i < n; i++)
         if ((unsigned char)name[i] < ' ' || name[i] == 127)
-            return err_set(e, ERR_FORMAT, "%s: a tensor's name has a control character at byte %zu: is the header damaged", what, i);
+            return err_set(e, ERR_FORMAT,
+                           "%s: a tensor's name has a control character at byte %zu: is the header damaged",
+                           what, i);
     return 0;
 }
 
@@ -52,19 +54,24 @@ int fmt_file_name_check(const char *name, const char *what, struct err *e)
     for (size_t i = 0; i < n && ok; i++)
         ok = (unsigned char)name[i] >= ' ';
     if (!ok)
-        return err_set(e, ERR_FORMAT, "%s: names the file \"%.100s\": files must lie directly in the checkpoint's folder", what, name);
+        return err_set(e, ERR_FORMAT,
+                       "%s: names the file \"%.100s\": files must lie directly in the checkpoint's folder",
+                       what, name);
     return 0;
 }
 
-int fmt_shape_check(enum ckpt_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name, int64_t *bytes, struct err *e)
+int fmt_shape_check(enum ckpt_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name,
+                    int64_t *bytes, struct err *e)
 {
     int64_t n = (int64_t)ckpt_dtype_size(t), most = n;
     for (int i = 0; i < n_dims; i++) {
         /* a zero elsewhere in the shape must not hide a dim that would overflow the arithmetic on boxes */
         if (shape[i] < 0 || shape[i] >= (int64_t)1 << 48 || __builtin_mul_overflow(n, shape[i], &n) ||
             __builtin_mul_overflow(most, shape[i] ? shape[i] : 1, &most) || most >= (int64_t)1 << 60)
-            return err_set(e, ERR_FORMAT, "%s: the shape of %s is beyond the limit (dimension %d is %lld): is the header damaged", what, name,
-                           i, (long long)shape[i]);
+            return err_set(
+                e, ERR_FORMAT,
+                "%s: the shape of %s is beyond the limit (dimension %d is %lld): is the header damaged", what,
+                name, i, (long long)shape[i]);
     }
     *bytes = n;
     return 0;
@@ -72,10 +79,7 @@ int fmt_shape_check(enum ckpt_dtype t, int n_dims, const int64_t *shape, const c
 
 /* ---- checksums ---- */
 
-uint64_t fmt_sum64(const void *p, size_t n)
-{
-    return XXH64(p, n, 0);
-}
+uint64_t fmt_sum64(const void *p, size_t n) { return XXH64(p, n, 0); }
 
 struct sum128 fmt_sum128(const void *p, size_t n)
 {
@@ -109,14 +113,16 @@ int fmt_parse_hex(const char *text, size_t n, uint64_t *out)
 
 int fmt_parse_hex128(const char *text, struct sum128 *out)
 {
-    return strlen(text) == 32 && !fmt_parse_hex(text, 16, &out->hi) && !fmt_parse_hex(text + 16, 16, &out->lo) ? 0 : -1;
+    return strlen(text) == 32 && !fmt_parse_hex(text, 16, &out->hi) && !fmt_parse_hex(text + 16, 16, &out->lo)
+               ? 0
+               : -1;
 }
 
 /* ---- paths ---- */
 
 char *fmt_join(const char *dir, const char *name)
 {
-    size_t a = strcmp(dir, ".") ? strlen(dir) : 0, b = strlen(name);       /* messages say x, not ./x */
+    size_t a = strcmp(dir, ".") ? strlen(dir) : 0, b = strlen(name); /* messages say x, not ./x */
     char *p = malloc(a + b + 2);
     if (p)
         snprintf(p, a + b + 2, "%.*s%s%s", (int)a, dir, !a || dir[a - 1] == '/' ? "" : "/", name);
@@ -137,7 +143,8 @@ int fmt_compare_tensors(const void *pa, const void *pb)
     return a->role != b->role ? (a->role > b->role) - (a->role < b->role) : strcmp(a->name, b->name);
 }
 
-const struct ckpt_tensor *fmt_find_tensor(const struct ckpt_tensor *t, int n, enum ckpt_role role, const char *name)
+const struct ckpt_tensor *fmt_find_tensor(const struct ckpt_tensor *t, int n, enum ckpt_role role,
+                                          const char *name)
 {
     struct ckpt_tensor key = { .name = name, .role = role };
     return n ? bsearch(&key, t, (size_t)n, sizeof key, fmt_compare_tensors) : NULL;
@@ -169,7 +176,10 @@ void fmt_sort_tensors(struct ckpt *c)
     c->first_piece[c->n_tensors] = p;
 }
 
-struct order { struct ckpt_tensor t; int was; };
+struct order {
+    struct ckpt_tensor t;
+    int was;
+};
 static int compare_order(const void *a, const void *b)
 {
     return fmt_compare_tensors(&((const struct order *)a)->t, &((const struct order *)b)->t);
@@ -200,8 +210,11 @@ int fmt_sort_names(struct ckpt *c, struct err *e)
 
 /* ---- names ---- */
 
-/* transformers saves a model without its head under names that lack the first word ("gpt2" on the hub does), and reads both. */
-static const struct { const char *sign, *prefix, *tops[5]; } bases[] = {
+/* transformers saves a model without its head under names that lack the first word ("gpt2" on the hub does),
+ * and reads both. */
+static const struct {
+    const char *sign, *prefix, *tops[5];
+} bases[] = {
     { "wte.weight", "transformer.", { "wte.", "wpe.", "h.", "ln_f." } },
     { "embed_tokens.weight", "model.", { "embed_tokens.", "layers.", "norm." } },
 };
@@ -239,24 +252,33 @@ int fmt_base_names(struct ckpt *c, struct err *e)
 /* ---- exact cover ---- */
 
 /* The pieces [at, next) share a box: their ranges must tile it. Returns next, or a negative code. */
-static int64_t cover_box(const struct ckpt_tensor *t, const struct fmt_piece *p, int64_t at, int64_t n, const char *what, struct err *e)
+static int64_t cover_box(const struct ckpt_tensor *t, const struct fmt_piece *p, int64_t at, int64_t n,
+                         const char *what, struct err *e)
 {
     int64_t end = 0, i = at;
     for (; i < n && box_equal(&p[i].box, &p[at].box); i++) {
         if (p[i].lo != end)
-            return err_set(e, ERR_FORMAT, "%s: %s%s: elements %lld to %lld of a box are stored %s: are files of two saves mixed", what,
-                           ckpt_role_prefix[t->role], t->name, (long long)(p[i].lo < end ? p[i].lo : end),
-                           (long long)(p[i].lo < end ? end : p[i].lo), p[i].lo < end ? "twice" : "nowhere");
+            return err_set(
+                e, ERR_FORMAT,
+                "%s: %s%s: elements %lld to %lld of a box are stored %s: are files of two saves mixed", what,
+                ckpt_role_prefix[t->role], t->name, (long long)(p[i].lo < end ? p[i].lo : end),
+                (long long)(p[i].lo < end ? end : p[i].lo), p[i].lo < end ? "twice" : "nowhere");
         end = p[i].hi;
     }
     if (end != box_count(&p[at].box))
-        return err_set(e, ERR_FORMAT, "%s: %s%s: elements %lld to %lld of a box are stored nowhere: is a rank's file missing", what,
-                       ckpt_role_prefix[t->role], t->name, (long long)end, (long long)box_count(&p[at].box));
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: %s%s: elements %lld to %lld of a box are stored nowhere: is a rank's file missing", what,
+            ckpt_role_prefix[t->role], t->name, (long long)end, (long long)box_count(&p[at].box));
     return i;
 }
 
-/* The dim with the most distinct starts separates the boxes best: sorted by it, only near ones are compared. */
-struct key { int64_t start; int64_t piece; };
+/* The dim with the most distinct starts separates the boxes best: sorted by it, only near ones are compared.
+ * */
+struct key {
+    int64_t start;
+    int64_t piece;
+};
 static int compare_key(const void *a, const void *b)
 {
     const struct key *x = a, *y = b;
@@ -280,9 +302,10 @@ static int best_dim(const struct fmt_piece *p, struct key *key, int64_t n)
     return best;
 }
 
-static int disjoint(const struct ckpt_tensor *t, const struct fmt_piece *p, struct key *key, int64_t n, const char *what, struct err *e)
+static int disjoint(const struct ckpt_tensor *t, const struct fmt_piece *p, struct key *key, int64_t n,
+                    const char *what, struct err *e)
 {
-    const int64_t limit = (int64_t)1 << 28;     /* pairs: a grid of 4096 x 4096 boxes needs far less */
+    const int64_t limit = (int64_t)1 << 28; /* pairs: a grid of 4096 x 4096 boxes needs far less */
     int64_t pairs = 0;
     struct box common;
     int d = best_dim(p, key, n);
@@ -293,25 +316,30 @@ static int disjoint(const struct ckpt_tensor *t, const struct fmt_piece *p, stru
         const struct box *a = &p[key[i].piece].box;
         for (int64_t j = i + 1; j < n && key[j].start < a->start[d] + a->extent[d]; j++) {
             if (box_intersect(a, &p[key[j].piece].box, &common) > 0)
-                return err_set(e, ERR_FORMAT, "%s: %s%s: two pieces overlap at [%lld, …]: are files of two saves mixed", what,
-                               ckpt_role_prefix[t->role], t->name, (long long)common.start[0]);
+                return err_set(e, ERR_FORMAT,
+                               "%s: %s%s: two pieces overlap at [%lld, …]: are files of two saves mixed",
+                               what, ckpt_role_prefix[t->role], t->name, (long long)common.start[0]);
             if (++pairs > limit)
-                return err_set(e, ERR_FORMAT, "%s: %s%s is cut in %lld boxes, too many to check: write it with fewer ranks", what,
-                               ckpt_role_prefix[t->role], t->name, (long long)n);
+                return err_set(e, ERR_FORMAT,
+                               "%s: %s%s is cut in %lld boxes, too many to check: write it with fewer ranks",
+                               what, ckpt_role_prefix[t->role], t->name, (long long)n);
         }
     }
     return 0;
 }
 
 /* Inside the tensor, range inside the box, and no dim of a box empty where the tensor's is not. */
-static int piece_inside(const struct ckpt_tensor *t, const struct fmt_piece *p, const char *what, struct err *e)
+static int piece_inside(const struct ckpt_tensor *t, const struct fmt_piece *p, const char *what,
+                        struct err *e)
 {
     int ok = p->box.n_dims == t->n_dims;
     for (int d = 0; d < t->n_dims && ok; d++)
-        ok = p->box.start[d] >= 0 && p->box.extent[d] >= 0 && p->box.start[d] <= t->shape[d] && p->box.extent[d] <= t->shape[d] - p->box.start[d];
+        ok = p->box.start[d] >= 0 && p->box.extent[d] >= 0 && p->box.start[d] <= t->shape[d] &&
+             p->box.extent[d] <= t->shape[d] - p->box.start[d];
     if (!ok || p->lo < 0 || p->hi < p->lo || p->hi > box_count(&p->box))
-        return err_set(e, ERR_FORMAT, "%s: a piece of %s%s lies outside of it: is the manifest of another model", what, ckpt_role_prefix[t->role],
-                       t->name);
+        return err_set(e, ERR_FORMAT,
+                       "%s: a piece of %s%s lies outside of it: is the manifest of another model", what,
+                       ckpt_role_prefix[t->role], t->name);
     return 0;
 }
 
@@ -337,12 +365,12 @@ int fmt_cover(const struct ckpt_tensor *t, struct fmt_piece *p, int64_t n, const
         key[boxes++].piece = i;
         i = next;
         if (volume > total)
-            break;          /* overlapping surely; and the sum must not run over */
+            break; /* overlapping surely; and the sum must not run over */
     }
     TRY(disjoint(t, p, key, boxes, what, e));
     if (volume != total)
-        rc = err_set(e, ERR_FORMAT, "%s: %s%s: %lld of %lld elements are stored: is a rank's file missing", what, ckpt_role_prefix[t->role],
-                     t->name, (long long)volume, (long long)total);
+        rc = err_set(e, ERR_FORMAT, "%s: %s%s: %lld of %lld elements are stored: is a rank's file missing",
+                     what, ckpt_role_prefix[t->role], t->name, (long long)volume, (long long)total);
 out:
     free(key);
     return rc < 0 ? rc : 0;

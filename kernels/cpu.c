@@ -31,14 +31,16 @@ struct cpu_class {
     const struct attn_ops *attn;
     const struct row_ops *rows;
 };
-static const struct cpu_class classes[] = {                 /* best first */
+static const struct cpu_class classes[] = {
+/* best first */
 #if defined(__x86_64__)
     { "avx512bf16", has_avx512bf16, &gemm_avx512bf16, &attn_avx512bf16, &rows_avx512 },
     { "avx512", has_avx512, &gemm_avx512, &attn_avx512, &rows_avx512 },
     { "avx2", has_avx2, &gemm_avx2, &attn_avx2, &rows_avx2 },
 #endif
     { "portable", has_all, &gemm_portable, &attn_portable, &rows_portable },
-    { "simt", has_all, &gemm_simt, &attn_simt, &rows_simt },           /* the GPU's text, for tests (simt.c) */
+    /* the GPU's text, for tests (simt.c) */
+    { "simt", has_all, &gemm_simt, &attn_simt, &rows_simt },
 };
 #define N_CLASSES ((int)(sizeof classes / sizeof *classes))
 
@@ -62,18 +64,22 @@ static int denormals_live(void)
     return x / 2 != 0;
 }
 
-/* ---- does the bf16 dot instruction have the contract's order? A product by it and one by emulation, all kinds of sizes ---- */
+/* ---- does the bf16 dot instruction have the contract's order? A product by it and one by emulation, all
+ * kinds of sizes ---- */
 enum { BF_ROWS = 5, BF_COLS = 37, BF_K = 203 };
 
 /* Numbers of every size, so that partial sums round, cancel and become denormal; no NaN, no infinity. */
 static uint16_t bf16_case(uint32_t *state)
 {
     uint32_t r = *state = *state * 1664525u + 1013904223u;
-    uint32_t span = r >> 8 & 3, e = span == 0 ? 64 + (r >> 16 & 127) : span == 1 ? r >> 16 & 1 : 60 + (r >> 16 & 7);
+    uint32_t span = r >> 8 & 3, e = span == 0   ? 64 + (r >> 16 & 127)
+                                    : span == 1 ? r >> 16 & 1
+                                                : 60 + (r >> 16 & 7);
     return (uint16_t)((r >> 31) << 15 | e << 7 | (r >> 24 & 127));
 }
 
-static void bf16_product(struct dev *d, const struct gemm_ops *g, float *y, uint16_t *x, uint16_t *w, void *packed)
+static void bf16_product(struct dev *d, const struct gemm_ops *g, float *y, uint16_t *x, uint16_t *w,
+                         void *packed)
 {
     struct panels p = { packed, BF_COLS, BF_K, DT_BF16, leaves_of(BF_K, 2, 0, 2) };
     struct mat wm = mat_of(w, DT_BF16, BF_COLS, BF_K, BF_K);
@@ -85,7 +91,10 @@ static void bf16_product(struct dev *d, const struct gemm_ops *g, float *y, uint
 static int bf16_order_holds(struct dev *d, const struct gemm_ops *tested, const struct gemm_ops *emulated)
 {
     struct leaves l = leaves_of(BF_K, 2, 0, 2);
-    struct { float y[2][BF_ROWS * BF_COLS]; uint16_t x[BF_ROWS * BF_K], w[BF_COLS * BF_K]; } *b = dev_alloc(d, MEM_WORK, sizeof *b);
+    struct {
+        float y[2][BF_ROWS * BF_COLS];
+        uint16_t x[BF_ROWS * BF_K], w[BF_COLS * BF_K];
+    } *b = dev_alloc(d, MEM_WORK, sizeof *b);
     void *packed = dev_alloc(d, MEM_WORK, panels_bytes(BF_COLS, BF_K, DT_BF16, &l));
     int same = 0;
     if (b && packed) {
@@ -116,21 +125,28 @@ int cpu_choose(struct dev *d, struct kernel_ops *ops, const char **isa, struct e
     const char *wanted = getenv("SHARDLINE_ISA");
     int i = 0;
     if (!denormals_live())
-        return err_set(e, ERR_DEVICE, "denormal numbers are flushed here, sums would not agree: build without -ffast-math");
+        return err_set(e, ERR_DEVICE,
+                       "denormal numbers are flushed here, sums would not agree: build without -ffast-math");
     if (wanted && *wanted) {
         i = class_index(wanted);
         if (i < 0)
-            return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s is not known: use portable, avx2, avx512, avx512bf16 or (slow) simt", wanted);
+            return err_set(
+                e, ERR_DEVICE,
+                "SHARDLINE_ISA=%s is not known: use portable, avx2, avx512, avx512bf16 or (slow) simt",
+                wanted);
         if (!classes[i].here())
-            return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s: this processor does not have it: use portable", wanted);
+            return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s: this processor does not have it: use portable",
+                           wanted);
     }
     while (!classes[i].here())
         i++;
 #if defined(__x86_64__)
     if (classes[i].gemm == &gemm_avx512bf16 && !bf16_order_holds(d, &gemm_avx512bf16, &gemm_avx512)) {
         if (wanted && *wanted)
-            return err_set(e, ERR_DEVICE, "SHARDLINE_ISA=%s: this processor's instruction adds otherwise: use avx512", wanted);
-        i++;                                       /* the same bits by emulation */
+            return err_set(e, ERR_DEVICE,
+                           "SHARDLINE_ISA=%s: this processor's instruction adds otherwise: use avx512",
+                           wanted);
+        i++; /* the same bits by emulation */
     }
 #endif
     fill(ops, &classes[i]);

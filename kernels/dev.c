@@ -12,9 +12,12 @@
 #define SLOTS 8
 #define MORE ((size_t)1 << 20)
 struct dev_priv {
-    struct kernel_ops ops;           /* the table of this CPU class, put together by cpu_choose */
-    struct scratch { void *p; size_t bytes; } scratch[DEV_QUEUES][SLOTS];
-    size_t missing;                  /* the largest scratch that there was no memory for since dev_check */
+    struct kernel_ops ops; /* the table of this CPU class, put together by cpu_choose */
+    struct scratch {
+        void *p;
+        size_t bytes;
+    } scratch[DEV_QUEUES][SLOTS];
+    size_t missing; /* the largest scratch that there was no memory for since dev_check */
 };
 
 static void drop_scratch(struct dev *d)
@@ -49,7 +52,7 @@ static int open_cpu(struct dev *d, int threads, struct err *e)
     TRY(pool_open(&d->pool, threads, e));
     d->ops = &p->ops;
     TRY(cpu_choose(d, &p->ops, &d->isa, e));
-    drop_scratch(d);                     /* the self-tests' */
+    drop_scratch(d); /* the self-tests' */
 out:
     return rc;
 }
@@ -89,7 +92,7 @@ void dev_close(struct dev *d)
     if (!d)
         return;
     if (d->back)
-        dev_sync(d);                     /* nobody uses the other queue's scratch any more */
+        dev_sync(d); /* nobody uses the other queue's scratch any more */
     drop_scratch(d);
     if (d->memory)
         d->memory->close(d);
@@ -120,7 +123,10 @@ void dev_numerics(struct dev *d, int fast)
 
 const char *dev_kinds(void) { return cuda_is_built() ? "cpu cuda" : "cpu"; }
 
-void *dev_alloc(struct dev *d, enum mem_cat cat, size_t bytes) { return d->memory ? d->memory->alloc(d, cat, bytes) : mem_alloc(d->mem, cat, bytes); }
+void *dev_alloc(struct dev *d, enum mem_cat cat, size_t bytes)
+{
+    return d->memory ? d->memory->alloc(d, cat, bytes) : mem_alloc(d->mem, cat, bytes);
+}
 
 void dev_free(struct dev *d, void *p)
 {
@@ -136,7 +142,8 @@ void *dev_scratch(struct dev *d, int slot, size_t bytes)
     struct scratch *s = &p->scratch[d->queue][slot];
     if (bytes <= s->bytes && s->p)
         return s->p;
-    size_t more = bytes / 4 < MORE ? bytes / 4 : MORE, want = bytes + more;        /* growing batches must not allocate every time */
+    /* growing batches must not allocate every time */
+    size_t more = bytes / 4 < MORE ? bytes / 4 : MORE, want = bytes + more;
     dev_free(d, s->p);
     s->p = dev_alloc(d, MEM_WORK, want);
     s->bytes = s->p ? want : 0;
@@ -155,10 +162,15 @@ int dev_check(struct dev *d, struct err *e)
         rc = d->memory->check(d, e);
     if (rc < 0)
         return rc;
-    return missing ? err_set(e, ERR_MEMORY, "no memory for %zu KiB of scratch: use fewer rows at a time", (missing + 1023) >> 10) : 0;
+    return missing ? err_set(e, ERR_MEMORY, "no memory for %zu KiB of scratch: use fewer rows at a time",
+                             (missing + 1023) >> 10)
+                   : 0;
 }
 
-void *dev_pin(struct dev *d, size_t bytes) { return d->memory ? d->memory->pin(d, bytes) : mem_alloc(d->mem, MEM_WORK, bytes); }
+void *dev_pin(struct dev *d, size_t bytes)
+{
+    return d->memory ? d->memory->pin(d, bytes) : mem_alloc(d->mem, MEM_WORK, bytes);
+}
 
 void dev_unpin(struct dev *d, void *p, size_t bytes)
 {
@@ -168,7 +180,10 @@ void dev_unpin(struct dev *d, void *p, size_t bytes)
         mem_free(d->mem, p);
 }
 
-void *dev_stage(struct dev *d, void *p, size_t bytes) { return d->memory ? mem_alloc(d->mem, MEM_WORK, bytes) : p; }
+void *dev_stage(struct dev *d, void *p, size_t bytes)
+{
+    return d->memory ? mem_alloc(d->mem, MEM_WORK, bytes) : p;
+}
 
 void dev_unstage(struct dev *d, void *p, void *host, size_t bytes)
 {

@@ -1,11 +1,14 @@
-/* fake.c - a device for tests that proves what the programs do with device memory: the CPU's ops, over memory that the host cannot touch.
+/* fake.c - a device for tests that proves what the programs do with device memory: the CPU's ops, over
+ * memory that the host cannot touch.
  *
- * Addresses of this device lie in a range without access rights and are never given twice, so whoever dereferences one on the host ends by
- * SIGSEGV. Every op and every copy looks its arguments up: device memory must be the device's, alive and long enough, host memory the
- * host's, and its queue must come behind whoever touched these bytes before (fake_order.h). What does not fit is not run; dev_check says which op
+ * Addresses of this device lie in a range without access rights and are never given twice, so whoever
+ * dereferences one on the host ends by SIGSEGV. Every op and every copy looks its arguments up: device
+ * memory must be the device's, alive and long enough, host memory the host's, and its queue must come behind
+ * whoever touched these bytes before (fake_order.h). What does not fit is not run; dev_check says which op
  * and argument it was. Numbers are the CPU's, bit for bit.
  *
- * The compute queue works at once. Sums and what libraries do in the communication queue, and what the device reads by itself from pinned memory, are put
+ * The compute queue works at once. Sums and what libraries do in the communication queue, and what the
+ * device reads by itself from pinned memory, are put
  * off until somebody waits for them: a wait that is missing shows as wrong numbers too. */
 #include "kernels/fake_priv.h"
 
@@ -16,8 +19,8 @@
 
 #include "kernels/kernels.h"
 
-#define RANGE ((size_t)1 << 42)          /* of addresses: they are not used again */
-#define GAP ((size_t)4096)               /* between two pieces: no overrun meets the next one */
+#define RANGE ((size_t)1 << 42) /* of addresses: they are not used again */
+#define GAP ((size_t)4096)      /* between two pieces: no overrun meets the next one */
 
 static struct fake *of(const struct dev *d) { return d->back; }
 
@@ -30,16 +33,21 @@ void fake_wrong(struct fake *f, const char *arg, const void *p, const char *why)
 
 static const char *const queue_name[DEV_QUEUES] = { "compute", "communication", "copy" };
 
-static void out_of_order(struct fake *f, const char *arg, const void *p, enum fake_how how, const struct touch *who, int wrote)
+static void out_of_order(struct fake *f, const char *arg, const void *p, enum fake_how how,
+                         const struct touch *who, int wrote)
 {
     char why[160];
-    snprintf(why, sizeof why, "is %s in the %s queue without waiting for %s, which %s it in the %s queue", how == WRITES ? "written" : "read",
-             queue_name[f->queue], who->op, wrote ? "wrote" : "reads", queue_name[who->queue]);
+    snprintf(why, sizeof why, "is %s in the %s queue without waiting for %s, which %s it in the %s queue",
+             how == WRITES ? "written" : "read", queue_name[f->queue], who->op, wrote ? "wrote" : "reads",
+             queue_name[who->queue]);
     fake_wrong(f, arg, p, why);
 }
 
 /* ---- memory ---- */
-static int inside(const struct fake *f, const void *p) { return (const char *)p >= f->base && (const char *)p < f->base + RANGE; }
+static int inside(const struct fake *f, const void *p)
+{
+    return (const char *)p >= f->base && (const char *)p < f->base + RANGE;
+}
 
 /* The last block that begins at or before p. */
 static struct block *block_of(const struct fake *f, const void *p)
@@ -55,10 +63,12 @@ static struct block *block_of(const struct fake *f, const void *p)
     return lo ? &f->block[lo - 1] : NULL;
 }
 
-static int in_order(struct fake *f, struct block *b, const char *arg, size_t begin, size_t bytes, enum fake_how how)
+static int in_order(struct fake *f, struct block *b, const char *arg, size_t begin, size_t bytes,
+                    enum fake_how how)
 {
     struct touch who = { 0 };
-    int wrote = 0, rc = spans_touch(&b->spans, &f->order, f->queue, f->op, begin, begin + bytes, how == WRITES, &who, &wrote);
+    int wrote = 0, rc = spans_touch(&b->spans, &f->order, f->queue, f->op, begin, begin + bytes,
+                                    how == WRITES, &who, &wrote);
     if (rc < 0)
         fake_wrong(f, arg, b->at + begin, "cannot be noted: no memory");
     if (rc > 0)
@@ -144,7 +154,8 @@ static int put_off(struct fake *f, struct lates *l, struct late x)
 void fake_run(struct dev *d, enum dev_queue q, void (*task)(void *), void *arg)
 {
     struct fake *f = of(d);
-    if (!f->what[0] && q != DEV_COMPUTE && put_off(f, &f->late[q], (struct late){ task, arg, f->order.of[q].at[q] }))
+    if (!f->what[0] && q != DEV_COMPUTE &&
+        put_off(f, &f->late[q], (struct late){ task, arg, f->order.of[q].at[q] }))
         return;
     if (!f->what[0])
         task(arg);
@@ -235,7 +246,7 @@ static void fake_free(struct dev *d, void *p)
         return;
     }
     in_order(f, b, "its argument", 0, b->bytes, WRITES);
-    for (int q = 0; q < DEV_QUEUES; q++)                 /* nothing that was put off may come to it later */
+    for (int q = 0; q < DEV_QUEUES; q++) /* nothing that was put off may come to it later */
         if (q == (int)d->queue || f->what[0])
             run_late(f, (enum dev_queue)q, INT64_MAX);
     spans_close(&b->spans);
@@ -265,7 +276,8 @@ static void fake_write(struct dev *d, void *p, const void *host, size_t bytes)
         memcpy(to, host, bytes);
 }
 
-static void fake_copy(struct dev *d, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, int64_t rows)
+static void fake_copy(struct dev *d, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                      size_t bytes, int64_t rows)
 {
     struct fake *f = of(d);
     fake_begin(d, "dev_copy");
@@ -307,7 +319,11 @@ static void *fake_pin(struct dev *d, size_t bytes)
     return NULL;
 }
 
-struct sent { char *to; const char *from; size_t bytes; };
+struct sent {
+    char *to;
+    const char *from;
+    size_t bytes;
+};
 static void run_sent(void *arg)
 {
     const struct sent *s = arg;
@@ -325,7 +341,8 @@ static void fake_unpin(struct dev *d, void *p, size_t bytes)
     }
     for (int q = 0; q < DEV_QUEUES; q++)
         for (int i = 0; i < f->late[q].n; i++)
-            if (f->late[q].work[i].run == run_sent && pin_of(f, ((struct sent *)f->late[q].work[i].arg)->from, 0) == x)
+            if (f->late[q].work[i].run == run_sent &&
+                pin_of(f, ((struct sent *)f->late[q].work[i].arg)->from, 0) == x)
                 fake_wrong(f, "its argument", p, "is still read by the device");
     if (f->what[0])
         for (int q = 0; q < DEV_QUEUES; q++)
@@ -400,7 +417,10 @@ static void *stream_touch(struct fake_stream *s, const char *arg, const void *p,
     return fake_at(of(s->d), arg, p, bytes, writes ? WRITES : READS);
 }
 
-static void stream_run(struct fake_stream *s, void (*task)(void *), void *arg) { fake_run(s->d, s->queue, task, arg); }
+static void stream_run(struct fake_stream *s, void (*task)(void *), void *arg)
+{
+    fake_run(s->d, s->queue, task, arg);
+}
 
 static int stream_idle(struct fake_stream *s)
 {
@@ -429,16 +449,33 @@ static void name_gpu(struct fake *f)
 }
 
 static const struct dev_memory fake_memory = {
-    .alloc = fake_alloc, .free = fake_free, .owns = fake_owns, .read = fake_read, .write = fake_write, .copy = fake_copy,
-    .fill = fake_fill,   .sync = fake_sync, .room = fake_room, .check = fake_check, .close = fake_close,
-    .mark = fake_mark,   .wait = fake_wait, .reached = fake_reached, .stream = fake_stream, .identity = fake_identity,
-    .await = fake_await, .pin = fake_pin,   .unpin = fake_unpin, .send = fake_send,
+    .alloc = fake_alloc,
+    .free = fake_free,
+    .owns = fake_owns,
+    .read = fake_read,
+    .write = fake_write,
+    .copy = fake_copy,
+    .fill = fake_fill,
+    .sync = fake_sync,
+    .room = fake_room,
+    .check = fake_check,
+    .close = fake_close,
+    .mark = fake_mark,
+    .wait = fake_wait,
+    .reached = fake_reached,
+    .stream = fake_stream,
+    .identity = fake_identity,
+    .await = fake_await,
+    .pin = fake_pin,
+    .unpin = fake_unpin,
+    .send = fake_send,
 };
 
 int fake_open(struct dev *d, struct err *e)
 {
     struct fake *f = calloc(1, sizeof *f);
-    void *base = f ? mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+    void *base = f ? mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
+                   : MAP_FAILED;
     if (base == MAP_FAILED) {
         free(f);
         return err_set(e, ERR_MEMORY, "no addresses for the fake device");
@@ -446,7 +483,8 @@ int fake_open(struct dev *d, struct err *e)
     f->base = f->next = base;
     f->op = "";
     for (int q = 0; q < DEV_QUEUES; q++)
-        f->stream[q] = (struct fake_stream){ d, (enum dev_queue)q, stream_begin, stream_touch, stream_run, stream_idle };
+        f->stream[q] = (struct fake_stream){ d,          (enum dev_queue)q, stream_begin, stream_touch,
+                                             stream_run, stream_idle };
     name_gpu(f);
     d->back = f;
     d->memory = &fake_memory;

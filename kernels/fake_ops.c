@@ -1,11 +1,15 @@
-/* fake_ops.c - the fake device's ops: every argument looked up, said whether it is read or written, and the CPU's op run on it. */
+/* fake_ops.c - the fake device's ops: every argument looked up, said whether it is read or written, and the
+ * CPU's op run on it. */
 #include <stdlib.h>
 
 #include "kernels/fake_priv.h"
 #include "kernels/kernels.h"
 
 /* ---- arguments: the same with addresses of the host ---- */
-static size_t span(struct mat m) { return m.rows > 0 && m.cols > 0 ? (size_t)((m.rows - 1) * m.ld + m.cols) * dtype_size(m.dt) : 0; }
+static size_t span(struct mat m)
+{
+    return m.rows > 0 && m.cols > 0 ? (size_t)((m.rows - 1) * m.ld + m.cols) * dtype_size(m.dt) : 0;
+}
 
 static struct mat at_mat(struct fake *f, const char *arg, struct mat m, enum fake_how how)
 {
@@ -14,7 +18,9 @@ static struct mat at_mat(struct fake *f, const char *arg, struct mat m, enum fak
 }
 
 enum { MATS = 8 };
-struct mats { struct mat m[MATS]; };
+struct mats {
+    struct mat m[MATS];
+};
 static struct mats at_mats(struct fake *f, const char *arg, const struct mat *m, int n)
 {
     struct mats out = { { { 0 } } };
@@ -44,11 +50,16 @@ static struct head_norm at_norm(struct fake *f, const struct head_norm *n, int h
     if (!n)
         return (struct head_norm){ 0 };
     size_t bytes = (size_t)head_dim * dtype_size(dt);
-    return (struct head_norm){ fake_at(f, "norm", n->q, bytes, READS), fake_at(f, "norm", n->k, bytes, READS), n->eps };
+    return (struct head_norm){ fake_at(f, "norm", n->q, bytes, READS), fake_at(f, "norm", n->k, bytes, READS),
+                               n->eps };
 }
 
 /* Attention's sequences with pages of the host; pages that lie wholly before a window may be anything. */
-struct at_attn { struct attn a; struct attn_seq *seq; char **page; };
+struct at_attn {
+    struct attn a;
+    struct attn_seq *seq;
+    char **page;
+};
 static int64_t pages_of(const struct attn_seq *s) { return (s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE; }
 
 static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_how how)
@@ -69,37 +80,41 @@ static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_ho
     for (int i = 0; i < a->n_seq; i++) {
         x.seq[i] = a->seq[i];
         x.seq[i].page = x.page + at;
-        int64_t first = a->window > 0 && a->seq[i].pos >= a->window ? (a->seq[i].pos - a->window + 1) / ATTN_PAGE : 0;
+        int64_t first = a->window > 0 && a->seq[i].pos >= a->window
+                            ? (a->seq[i].pos - a->window + 1) / ATTN_PAGE
+                            : 0;
         for (int64_t p = 0; p < pages_of(&a->seq[i]); p++, at++)
             x.page[at] = p < first ? NULL : fake_at(f, "page", a->seq[i].page[p] + a->page_off, bytes, how);
     }
     return x;
 }
 
-/* Ops that take no attention: RUN(name, its arguments of the host's). R, RP: what is read, a matrix or bytes; W, WP: what is written. */
+/* Ops that take no attention: RUN(name, its arguments of the host's). R, RP: what is read, a matrix or
+ * bytes; W, WP: what is written. */
 #define F ((struct fake *)d->back)
 #define CPU_OF(d) (d)->host
 #define CPU CPU_OF(d)
 #define BEGIN(name) fake_begin(d, #name)
-#define RUN(name, ...)                                                                                                   \
-    do {                                                                                                                 \
-        fake_catch_up(d);                                                                                                \
-        if (!F->what[0])                                                                                                 \
-            CPU->ops->name(CPU, __VA_ARGS__);                                                                            \
+#define RUN(name, ...) \
+    do { \
+        fake_catch_up(d); \
+        if (!F->what[0]) \
+            CPU->ops->name(CPU, __VA_ARGS__); \
     } while (0)
 #define R(m) (m) = at_mat(F, #m, (m), READS)
 #define W(m) (m) = at_mat(F, #m, (m), WRITES)
 #define RP(p, bytes) (p) = fake_at(F, #p, (p), (size_t)(bytes), READS)
 #define WP(p, bytes) (p) = fake_at(F, #p, (p), (size_t)(bytes), WRITES)
 #define IDS(p) (p) = fake_hosts(F, #p, (p))
-#define ACC(rows, cols, ld) acc = (const struct tree_acc[]){ at_acc(F, *acc, (rows), (cols), (ld)) }
+#define ACC(rows, cols, ld) \
+    acc = (const struct tree_acc[]) { at_acc(F, *acc, (rows), (cols), (ld)) }
 /* An op that is this and no more: what it takes, what it reads and writes of that, what the CPU's gets. */
-#define OP(name, takes, uses, ...)                                                                                       \
-    static void fake_##name takes                                                                                        \
-    {                                                                                                                    \
-        BEGIN(name);                                                                                                     \
-        uses;                                                                                                            \
-        RUN(name, __VA_ARGS__);                                                                                          \
+#define OP(name, takes, uses, ...) \
+    static void fake_##name takes \
+    { \
+        BEGIN(name); \
+        uses; \
+        RUN(name, __VA_ARGS__); \
     }
 
 static void fake_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
@@ -118,7 +133,8 @@ static void fake_linear(struct dev *d, struct mat y, struct mat x, const struct 
     RUN(linear, y, x, &p);
 }
 
-static void fake_linear_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l)
+static void fake_linear_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w,
+                           const struct leaves *l)
 {
     BEGIN(linear_dx);
     struct mats a = at_mats(F, "dy", dy, n_w), b = at_mats(F, "w", w, n_w);
@@ -126,59 +142,104 @@ static void fake_linear_dx(struct dev *d, struct mat dx, int n_w, const struct m
     RUN(linear_dx, dx, n_w, a.m, b.m, fake_hosts(F, "leaves", l));
 }
 
-OP(linear_dw, (struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len),
+OP(linear_dw,
+   (struct dev * d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq,
+    int64_t seq_len),
    (ACC(dy.cols, x.cols, ld), R(dy), R(x)), acc, ld, dy, x, n_seq, seq_len)
-OP(embed, (struct dev *d, struct mat out, struct mat table, int64_t first, const int32_t *ids), (W(out), R(table), IDS(ids)), out, table, first, ids)
-OP(embed_dw, (struct dev *d, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, const int32_t *ids, int n_seq, int64_t seq_len),
+OP(embed, (struct dev * d, struct mat out, struct mat table, int64_t first, const int32_t *ids),
+   (W(out), R(table), IDS(ids)), out, table, first, ids)
+OP(embed_dw,
+   (struct dev * d, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx,
+    const int32_t *ids, int n_seq, int64_t seq_len),
    (ACC(rows, dx.cols, ld), R(dx), IDS(ids)), acc, ld, first, rows, dx, ids, n_seq, seq_len)
-OP(rms_norm, (struct dev *d, struct mat y, float *rstd, struct mat x, const void *w, float eps),
-   (W(y), R(x), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols * dtype_size(x.dt))), y, rstd, x, w, eps)
-OP(rms_norm_dx, (struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd),
-   (W(dres), R(dy), R(x), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(rstd, x.rows * 4)), dres, dy, x, w, rstd)
-OP(rms_norm_dw, (struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, int64_t seq_len, int grain),
+OP(rms_norm, (struct dev * d, struct mat y, float *rstd, struct mat x, const void *w, float eps),
+   (W(y), R(x), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols *dtype_size(x.dt))), y, rstd, x, w, eps)
+OP(rms_norm_dx,
+   (struct dev * d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd),
+   (W(dres), R(dy), R(x), RP(w, (size_t)x.cols *dtype_size(x.dt)), RP(rstd, x.rows * 4)), dres, dy, x, w,
+   rstd)
+OP(rms_norm_dw,
+   (struct dev * d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq,
+    int64_t seq_len, int grain),
    (ACC(1, x.cols, x.cols), R(dy), R(x), RP(rstd, x.rows * 4)), acc, dy, x, rstd, n_seq, seq_len, grain)
-OP(layer_norm, (struct dev *d, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, float eps),
-   (W(y), R(x), WP(mean, x.rows * 4), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(b, (size_t)x.cols * dtype_size(x.dt))), y, mean, rstd, x, w, b, eps)
-OP(layer_norm_dx, (struct dev *d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean, const float *rstd),
-   (W(dres), R(dy), R(x), RP(w, (size_t)x.cols * dtype_size(x.dt)), RP(mean, x.rows * 4), RP(rstd, x.rows * 4)), dres, dy, x, w, mean, rstd)
-OP(layer_norm_dw, (struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, const float *rstd, int n_seq, int64_t seq_len, int grain),
-   (ACC(1, x.cols, x.cols), R(dy), R(x), RP(mean, x.rows * 4), RP(rstd, x.rows * 4)), acc, dy, x, mean, rstd, n_seq, seq_len, grain)
-OP(bias_dw, (struct dev *d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, int grain),
+OP(layer_norm,
+   (struct dev * d, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b,
+    float eps),
+   (W(y), R(x), WP(mean, x.rows * 4), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols *dtype_size(x.dt)),
+    RP(b, (size_t)x.cols *dtype_size(x.dt))),
+   y, mean, rstd, x, w, b, eps)
+OP(layer_norm_dx,
+   (struct dev * d, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean,
+    const float *rstd),
+   (W(dres), R(dy), R(x), RP(w, (size_t)x.cols *dtype_size(x.dt)), RP(mean, x.rows * 4),
+    RP(rstd, x.rows * 4)),
+   dres, dy, x, w, mean, rstd)
+OP(layer_norm_dw,
+   (struct dev * d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean,
+    const float *rstd, int n_seq, int64_t seq_len, int grain),
+   (ACC(1, x.cols, x.cols), R(dy), R(x), RP(mean, x.rows * 4), RP(rstd, x.rows * 4)), acc, dy, x, mean, rstd,
+   n_seq, seq_len, grain)
+OP(bias_dw,
+   (struct dev * d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len,
+    int grain),
    (ACC(1, dy.cols, dy.cols), R(dy)), acc, dy, dt, n_seq, seq_len, grain)
-OP(add_bias, (struct dev *d, struct mat y, const void *bias, enum dtype dt), (W(y), RP(bias, (size_t)y.cols * dtype_size(dt))), y, bias, dt)
-OP(head_norm_dx, (struct dev *d, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps),
+OP(add_bias, (struct dev * d, struct mat y, const void *bias, enum dtype dt),
+   (W(y), RP(bias, (size_t)y.cols *dtype_size(dt))), y, bias, dt)
+OP(head_norm_dx,
+   (struct dev * d, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps),
    (W(dy), R(x), RP(w, (size_t)(x.cols / n_heads) * dtype_size(dt))), dy, x, n_heads, w, dt, eps)
-OP(head_norm_dw, (struct dev *d, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq, int64_t seq_len, int grain),
-   (R(dy), R(x), WP(out, ((n_seq - 1) * ld + x.cols / n_heads) * 4)), out, ld, dy, x, n_heads, eps, n_seq, seq_len, grain)
-OP(add_leaves, (struct dev *d, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq),
+OP(head_norm_dw,
+   (struct dev * d, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq,
+    int64_t seq_len, int grain),
+   (R(dy), R(x), WP(out, ((n_seq - 1) * ld + x.cols / n_heads) * 4)), out, ld, dy, x, n_heads, eps, n_seq,
+   seq_len, grain)
+OP(add_leaves,
+   (struct dev * d, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq),
    (ACC(1, n, n), RP(leaf, ((n_seq - 1) * ld + n) * 4)), acc, leaf, ld, n, n_seq)
-OP(embed_add, (struct dev *d, struct mat x, struct mat table, const int32_t *ids), (W(x), R(table), IDS(ids)), x, table, ids)
-OP(transpose, (struct dev *d, struct mat dst, struct mat src), (W(dst), R(src)), dst, src)
-OP(gelu, (struct dev *d, struct mat act, struct mat h), (W(act), R(h)), act, h)
-OP(gelu_dx, (struct dev *d, struct mat dh, struct mat h, struct mat dact), (W(dh), R(h), R(dact)), dh, h, dact)
-OP(swiglu, (struct dev *d, struct mat act, struct mat gu), (W(act), R(gu)), act, gu)
-OP(swiglu_dx, (struct dev *d, struct mat dgu, struct mat gu, struct mat dact), (W(dgu), R(gu), R(dact)), dgu, gu, dact)
-OP(add_rounded, (struct dev *d, struct mat x, struct mat o), (W(x), R(o)), x, o)
-OP(round_to, (struct dev *d, void *dst, enum dtype dt, const float *src, int64_t n),
-   (WP(dst, (size_t)n * dtype_size(dt)), RP(src, n * 4)), dst, dt, src, n)
-OP(widen, (struct dev *d, float *dst, const void *src, enum dtype dt, int64_t n),
-   (WP(dst, n * 4), RP(src, (size_t)n * dtype_size(dt))), dst, src, dt, n)
-OP(ce_max, (struct dev *d, float *max, struct mat logits), (R(logits), WP(max, logits.rows * 4)), max, logits)
-OP(ce_sum, (struct dev *d, float *sum, struct mat logits, const struct leaves *l, const float *max),
-   (R(logits), WP(sum, logits.rows * 4), RP(max, logits.rows * 4)), sum, logits, fake_hosts(F, "leaves", l), max)
-OP(ce_pick, (struct dev *d, float *out, struct mat logits, const int32_t *target, int64_t first),
+OP(embed_add, (struct dev * d, struct mat x, struct mat table, const int32_t *ids),
+   (W(x), R(table), IDS(ids)), x, table, ids)
+OP(transpose, (struct dev * d, struct mat dst, struct mat src), (W(dst), R(src)), dst, src)
+OP(gelu, (struct dev * d, struct mat act, struct mat h), (W(act), R(h)), act, h)
+OP(gelu_dx, (struct dev * d, struct mat dh, struct mat h, struct mat dact), (W(dh), R(h), R(dact)), dh, h,
+   dact)
+OP(swiglu, (struct dev * d, struct mat act, struct mat gu), (W(act), R(gu)), act, gu)
+OP(swiglu_dx, (struct dev * d, struct mat dgu, struct mat gu, struct mat dact), (W(dgu), R(gu), R(dact)), dgu,
+   gu, dact)
+OP(add_rounded, (struct dev * d, struct mat x, struct mat o), (W(x), R(o)), x, o)
+OP(round_to, (struct dev * d, void *dst, enum dtype dt, const float *src, int64_t n),
+   (WP(dst, (size_t)n *dtype_size(dt)), RP(src, n * 4)), dst, dt, src, n)
+OP(widen, (struct dev * d, float *dst, const void *src, enum dtype dt, int64_t n),
+   (WP(dst, n * 4), RP(src, (size_t)n *dtype_size(dt))), dst, src, dt, n)
+OP(ce_max, (struct dev * d, float *max, struct mat logits), (R(logits), WP(max, logits.rows * 4)), max,
+   logits)
+OP(ce_sum, (struct dev * d, float *sum, struct mat logits, const struct leaves *l, const float *max),
+   (R(logits), WP(sum, logits.rows * 4), RP(max, logits.rows * 4)), sum, logits, fake_hosts(F, "leaves", l),
+   max)
+OP(ce_pick, (struct dev * d, float *out, struct mat logits, const int32_t *target, int64_t first),
    (R(logits), WP(out, logits.rows * 4), IDS(target)), out, logits, target, first)
-OP(ce_first, (struct dev *d, int32_t *id, struct mat logits, const float *max), (R(logits), WP(id, logits.rows * 4), RP(max, logits.rows * 4)), id, logits, max)
-OP(ce_dx, (struct dev *d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, const float *sum, float scale),
-   (W(dl), R(logits), IDS(target), RP(max, logits.rows * 4), RP(sum, logits.rows * 4)), dl, logits, target, first, max, sum, scale)
-OP(ce_logprob, (struct dev *d, float *out, const float *pick, const float *max, const float *sum, int64_t n),
+OP(ce_first, (struct dev * d, int32_t *id, struct mat logits, const float *max),
+   (R(logits), WP(id, logits.rows * 4), RP(max, logits.rows * 4)), id, logits, max)
+OP(ce_dx,
+   (struct dev * d, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max,
+    const float *sum, float scale),
+   (W(dl), R(logits), IDS(target), RP(max, logits.rows * 4), RP(sum, logits.rows * 4)), dl, logits, target,
+   first, max, sum, scale)
+OP(ce_logprob, (struct dev * d, float *out, const float *pick, const float *max, const float *sum, int64_t n),
    (WP(out, n * 4), RP(pick, n * 4), RP(max, n * 4), RP(sum, n * 4)), out, pick, max, sum, n)
-OP(adamw, (struct dev *d, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h),
+OP(adamw,
+   (struct dev * d, float *w, void *w16, float *m, float *v, const float *g, int64_t n,
+    const struct adamw *h),
    (WP(w, n * 4), WP(w16, n * 2), WP(m, n * 4), WP(v, n * 4), RP(g, n * 4)), w, w16, m, v, g, n, h)
 
 /* The one op that goes between ranks: it may be put off. */
 enum { TREE_MOST = 64 };
-struct sum { struct dev *d; float *out; const float *in[TREE_MOST]; int n_in; int64_t n; };
+struct sum {
+    struct dev *d;
+    float *out;
+    const float *in[TREE_MOST];
+    int n_in;
+    int64_t n;
+};
 
 static void run_sum(void *arg)
 {
@@ -210,12 +271,12 @@ static void fake_sum_squares(struct dev *d, struct xsum *s, const float *x, int6
         RUN(sum_squares, s, x, n);
 }
 
-#define WITH_ATTN(how, ...)                                                                                              \
-    do {                                                                                                                 \
-        struct at_attn x = at_attn(F, a, (how));                                                                                \
-        __VA_ARGS__;                                                                                                     \
-        free(x.seq);                                                                                                     \
-        free(x.page);                                                                                                    \
+#define WITH_ATTN(how, ...) \
+    do { \
+        struct at_attn x = at_attn(F, a, (how)); \
+        __VA_ARGS__; \
+        free(x.seq); \
+        free(x.page); \
     } while (0)
 /* rows of the tables that the sequences use */
 #define TABLE(p) RP(p, table_bytes(a))
@@ -227,7 +288,8 @@ static size_t table_bytes(const struct attn *a)
     return (size_t)(end * (a->head_dim / 2)) * sizeof(float);
 }
 
-static void fake_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, const float *cos, const float *sin)
+static void fake_rope_store(struct dev *d, const struct attn *a, struct mat q, struct mat qkv,
+                            const struct head_norm *norm, const float *cos, const float *sin)
 {
     BEGIN(rope_store);
     struct head_norm n = at_norm(F, norm, a->head_dim, a->dt);
@@ -235,14 +297,16 @@ static void fake_rope_store(struct dev *d, const struct attn *a, struct mat q, s
     WITH_ATTN(WRITES, RUN(rope_store, &x.a, q, qkv, norm ? &n : NULL, cos, sin));
 }
 
-static void fake_rope_back(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin)
+static void fake_rope_back(struct dev *d, const struct attn *a, struct mat dq, struct mat dk,
+                           const float *cos, const float *sin)
 {
     BEGIN(rope_back);
     W(dq), W(dk), TABLE(cos), TABLE(sin);
     WITH_ATTN(READS, RUN(rope_back, &x.a, dq, dk, cos, sin));
 }
 
-static void fake_rope_dx(struct dev *d, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv, const float *cos, const float *sin)
+static void fake_rope_dx(struct dev *d, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk,
+                         struct mat dv, const float *cos, const float *sin)
 {
     BEGIN(rope_dx);
     W(dqkv), R(dq), R(dk), R(dv), TABLE(cos), TABLE(sin);
@@ -256,8 +320,8 @@ static void fake_attn(struct dev *d, const struct attn *a, struct mat out, float
     WITH_ATTN(READS, RUN(attn, &x.a, out, lse, q));
 }
 
-static void fake_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out, const float *lse,
-                         struct mat q)
+static void fake_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv,
+                         struct mat dout, struct mat out, const float *lse, struct mat q)
 {
     BEGIN(attn_dx);
     W(dq), W(dk), W(dv), R(dout), R(out), R(q), RP(lse, q.rows * a->n_heads * 4);

@@ -70,7 +70,8 @@ static int insert(struct spans *s, int at, struct span x)
     return 0;
 }
 
-/* The index of the span that begins at `at`, after cutting the one around it; -1: no memory. Spans begin at 0 and end with the memory. */
+/* The index of the span that begins at `at`, after cutting the one around it; -1: no memory. Spans begin at
+ * 0 and end with the memory. */
 static int cut(struct spans *s, size_t at)
 {
     int lo = 0, hi = s->n;
@@ -135,7 +136,8 @@ static int in_order(const struct span *x, const struct clock *c, int writes, str
     return 1;
 }
 
-int spans_touch(struct spans *s, const struct order *o, enum dev_queue q, const char *op, size_t begin, size_t end, int writes, struct touch *who, int *wrote)
+int spans_touch(struct spans *s, const struct order *o, enum dev_queue q, const char *op, size_t begin,
+                size_t end, int writes, struct touch *who, int *wrote)
 {
     const struct touch me = { o->of[q].at[q], q, op };
     int first, last, bad = 0;

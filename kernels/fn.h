@@ -1,8 +1,11 @@
-/* fn.h - our own float functions: one text for scalar C, SIMD (a loop over lanes vectorises) and CUDA, the same bits everywhere.
+/* fn.h - our own float functions: one text for scalar C, SIMD (a loop over lanes vectorises) and CUDA, the
+ * same bits everywhere.
  *
- * No branches, only selects; only + - * / and explicit fmaf of IEEE 754 binary32, round to nearest, denormals alive.
- * Methods: Cody and Waite 1980 (argument reduction by two- and three-step constants), polynomials fitted by us (Chebyshev
- * nodes, 40 digits). Largest errors over dense samples (tests/unit/kernels/fn_test.c): exp 1, log 1, tanh 2.5, erf 1.1, silu 2.5 ulp.
+ * No branches, only selects; only + - * / and explicit fmaf of IEEE 754 binary32, round to nearest,
+ * denormals alive.
+ * Methods: Cody and Waite 1980 (argument reduction by two- and three-step constants), polynomials fitted by
+ * us (Chebyshev nodes, 40 digits). Largest errors over dense samples (tests/unit/kernels/fn_test.c): exp 1,
+ * log 1, tanh 2.5, erf 1.1, silu 2.5 ulp.
  *
  * fn_exp(x)   x < -87 -> 0 (so no denormal results), exp(0) = 1 exactly, over -> inf, NaN -> NaN
  * fn_log(x)   0 -> -inf, < 0 -> NaN, inf -> inf, denormals too
@@ -36,7 +39,8 @@ FN float fn_float(uint32_t b)
 #define FN_INF fn_float(0x7f800000u)
 #define FN_NAN fn_float(0x7fc00000u)
 
-/* c ? a : b with both sides computed: compilers keep an operation that might trap behind a branch, and then do not vectorise. */
+/* c ? a : b with both sides computed: compilers keep an operation that might trap behind a branch, and then
+ * do not vectorise. */
 FN float fn_select(int c, float a, float b)
 {
     uint32_t mask = 0u - (uint32_t)c;
@@ -45,8 +49,8 @@ FN float fn_select(int c, float a, float b)
 /* y, or the NaN that x is, made quiet. */
 FN float fn_or_nan(float x, float y) { return fn_select(x != x, fn_float(fn_bits(x) | 0x00400000u), y); }
 
-/* Adding this number rounds to an integer, to nearest even, and leaves that integer in the low bits: |x| < 2^22. No rint: the
- * portable build would call libm for it. */
+/* Adding this number rounds to an integer, to nearest even, and leaves that integer in the low bits: |x| <
+ * 2^22. No rint: the portable build would call libm for it. */
 #define FN_MAGIC 0x1.8p23f
 
 /* e^r - 1 for |r| <= ln2 / 2, with *scale = bits to add to the exponent for e^x = 2^n e^r. */
@@ -54,7 +58,7 @@ FN float fn_exp_reduced(float x, uint32_t *scale)
 {
     float t = fmaf(x, 0x1.715476p+0f, FN_MAGIC);
     float n = t - FN_MAGIC;
-    float r = fmaf(n, -0x1.62e4p-1f, x);            /* ln 2 in two parts: n times the first is exact */
+    float r = fmaf(n, -0x1.62e4p-1f, x); /* ln 2 in two parts: n times the first is exact */
     r = fmaf(n, -0x1.7f7d1cp-20f, r);
     float q = 0x1.6a2434p-10f;
     q = fmaf(q, r, 0x1.1239e2p-7f);
@@ -75,12 +79,13 @@ FN float fn_exp(float x)
     return fn_or_nan(x, y);
 }
 
-/* log(x) = k ln2 + f - (f^2/2 - s (f^2/2 + R)), s = f / (2 + f), R = 2/3 s^2 + 2/5 s^4 + ... (the series of atanh) */
+/* log(x) = k ln2 + f - (f^2/2 - s (f^2/2 + R)), s = f / (2 + f), R = 2/3 s^2 + 2/5 s^4 + ... (the series of
+ * atanh) */
 FN float fn_log(float x)
 {
     int tiny = x < 0x1p-126f;
     float xs = fn_select(tiny, x * 0x1p23f, x);
-    uint32_t u = fn_bits(xs) - 0x3f3504f3u;         /* bits of sqrt(1/2): m in [sqrt(1/2), sqrt(2)) */
+    uint32_t u = fn_bits(xs) - 0x3f3504f3u; /* bits of sqrt(1/2): m in [sqrt(1/2), sqrt(2)) */
     float k = (float)(((int32_t)u >> 23) - 23 * tiny);
     float f = fn_float((u & 0x7fffffu) + 0x3f3504f3u) - 1.0f;
     float s = f / (2.0f + f);
@@ -102,9 +107,9 @@ FN float fn_tanh(float x)
 {
     uint32_t sign = fn_bits(x) & 0x80000000u, scale;
     float a = fn_float(fn_bits(x) ^ sign);
-    float b = fn_select(a > 10.0f, 10.0f, a);               /* tanh is 1 from 9.02 on */
+    float b = fn_select(a > 10.0f, 10.0f, a); /* tanh is 1 from 9.02 on */
     float em = fn_exp_reduced(b + b, &scale);
-    float p = fn_float(0x3f800000u + scale);        /* 2^n */
+    float p = fn_float(0x3f800000u + scale); /* 2^n */
     float e = fmaf(p, em, p - 1.0f);
     float y = fn_select(a > 9.02f, 1.0f, e / (e + 2.0f));
     y = fn_float(fn_bits(y) | sign);
@@ -124,7 +129,7 @@ FN float fn_erf(float x)
     p = fmaf(p, z, -0x1.b829c8p-6f);
     p = fmaf(p, z, 0x1.ce2f08p-4f);
     p = fmaf(p, z, -0x1.812746p-2f);
-    p = fmaf(p, z, 0x1.06eba8p-3f);                 /* 2/sqrt(pi) - 1 */
+    p = fmaf(p, z, 0x1.06eba8p-3f); /* 2/sqrt(pi) - 1 */
     float small = fmaf(s, p, s);
     float t = fn_select(a > 4.0f, 4.0f, a);
     float q = 0x1.b837aep-20f;
@@ -181,7 +186,8 @@ FN uint16_t fn_to_bf16(float x)
 FN float fn_from_bf16(uint16_t h) { return fn_float((uint32_t)h << 16); }
 FN float fn_round_bf16(float x) { return fn_from_bf16(fn_to_bf16(x)); }
 
-/* fp16 -> fp32, exact; a multiplication moves the exponent, so denormals come out right too. NaN becomes quiet. */
+/* fp16 -> fp32, exact; a multiplication moves the exponent, so denormals come out right too. NaN becomes
+ * quiet. */
 FN float fn_from_fp16(uint16_t h)
 {
     uint32_t m = h & 0x7fffu, sign = (uint32_t)(h & 0x8000u) << 16;

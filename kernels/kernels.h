@@ -1,8 +1,9 @@
 /* kernels.h - the op table: every piece of arithmetic that a device does, one row an op.
  *
- * numerics: shared contract, kernels/README.md. Matrices are row-major. "dt" is the dtype of the arithmetic (DT_F32 or
- * DT_BF16); products always give fp32, and the op that stores an activation rounds it (once) to its dt.
- * Rows are tokens. All ops are synchronous, use d->pool, give the same bits for any number of threads and rows. */
+ * numerics: shared contract, kernels/README.md. Matrices are row-major. "dt" is the dtype of the arithmetic
+ * (DT_F32 or DT_BF16); products always give fp32, and the op that stores an activation rounds it (once) to
+ * its dt. Rows are tokens. All ops are synchronous, use d->pool, give the same bits for any number of
+ * threads and rows. */
 #ifndef SHARDLINE_KERNELS_KERNELS_H
 #define SHARDLINE_KERNELS_KERNELS_H
 
@@ -11,11 +12,17 @@
 #include "kernels/dev.h"
 #include "kernels/tree.h"
 
-enum dtype { DT_F32, DT_BF16, DT_F16, DT_COUNT };      /* F16 is read from files and widened, never computed in */
+/* F16 is read from files and widened, never computed in */
+enum dtype { DT_F32, DT_BF16, DT_F16, DT_COUNT };
 static inline size_t dtype_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
-const char *dtype_name(enum dtype t);                  /* "fp32" "bf16" "fp16" */
+const char *dtype_name(enum dtype t); /* "fp32" "bf16" "fp16" */
 
-struct mat { void *p; int64_t rows, cols, ld; enum dtype dt; };    /* ld: elements between rows */
+/* ld: elements between rows */
+struct mat {
+    void *p;
+    int64_t rows, cols, ld;
+    enum dtype dt;
+};
 static inline struct mat mat_of(void *p, enum dtype dt, int64_t rows, int64_t cols, int64_t ld)
 {
     struct mat m = { p, rows, cols, ld, dt };
@@ -39,37 +46,45 @@ static inline struct mat mat_rows(struct mat m, int64_t r0, int64_t n)
 
 /* Weights packed for the forward product: panels of 32 outputs, contraction-major; see kernels/README.md. */
 struct panels {
-    void *p;                       /* panels_bytes() bytes, 64-byte aligned, owned by the caller */
-    int64_t n, k;                  /* outputs (all matrices together), contraction */
+    void *p;      /* panels_bytes() bytes, 64-byte aligned, owned by the caller */
+    int64_t n, k; /* outputs (all matrices together), contraction */
     enum dtype dt;
-    struct leaves leaves;          /* of k */
+    struct leaves leaves; /* of k */
 };
 size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l);
-/* What a product of the CPU takes of dev_scratch 0 and 1: bytes[] is raised to it. y [m][n] of a contraction over k; linear has its weights
- * packed, linear_dw packs both operands by columns. For plans: not to the byte. */
+/* What a product of the CPU takes of dev_scratch 0 and 1: bytes[] is raised to it. y [m][n] of a contraction
+ * over k; linear has its weights packed, linear_dw packs both operands by columns. For plans: not to the
+ * byte. */
 enum product_op { PRODUCT_LINEAR, PRODUCT_DX, PRODUCT_DW };
-void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads, size_t bytes[2]);
+void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads,
+                    size_t bytes[2]);
 
-/* One sequence of a batch, as attention sees it. Keys live in pages of 64 positions, counted from the sequence's first token;
- * a page (of one layer, one rank) is, for every local kv head h: K as [head_dim][64] then V as [64][head_dim], elements of dt,
- * at page[b] + page_off + h * 2*64*head_dim*size. Rows behind the last key are zero (0 * NaN must not happen). */
+/* One sequence of a batch, as attention sees it. Keys live in pages of 64 positions, counted from the
+ * sequence's first token; a page (of one layer, one rank) is, for every local kv head h: K as [head_dim][64]
+ * then V as [64][head_dim], elements of dt, at page[b] + page_off + h * 2*64*head_dim*size. Rows behind the
+ * last key are zero (0 * NaN must not happen). */
 struct attn_seq {
-    int64_t row, n_rows;           /* its rows in the batch */
-    int64_t pos;                   /* position of its first row in this batch; keys 0 .. pos + n_rows - 1 exist after rope_store */
-    char *const *page;             /* [ceil((pos + n_rows) / 64)] */
+    int64_t row, n_rows; /* its rows in the batch */
+    /* position of its first row in this batch; keys 0 .. pos + n_rows - 1 exist after rope_store */
+    int64_t pos;
+    char *const *page; /* [ceil((pos + n_rows) / 64)] */
 };
 struct attn {
-    int n_heads, n_kv, head_dim;   /* local: query head q uses kv head q / (n_heads / n_kv) */
+    int n_heads, n_kv, head_dim; /* local: query head q uses kv head q / (n_heads / n_kv) */
     enum dtype dt;
-    float scale;                   /* on the scores, after the dot product */
-    size_t page_off;               /* bytes: where this layer begins inside a page */
+    float scale;     /* on the scores, after the dot product */
+    size_t page_off; /* bytes: where this layer begins inside a page */
     int n_seq;
     const struct attn_seq *seq;
-    int64_t window;                /* > 0: position p sees keys p - window + 1 .. p (sliding window); 0: all up to p. Pages wholly
-                                      before the first row's window are not read */
+    /* > 0: position p sees keys p - window + 1 .. p (sliding window); 0: all up to p. Pages wholly
+     * before the first row's window are not read */
+    int64_t window;
 };
 /* RMS norm of every head of q and k before they are turned: weights [head_dim] in the arithmetic's dt. */
-struct head_norm { const void *q, *k; float eps; };
+struct head_norm {
+    const void *q, *k;
+    float eps;
+};
 #define ATTN_PAGE 64
 #define ATTN_SEGMENT 1024
 static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
@@ -77,125 +92,166 @@ static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
     return (size_t)n_kv * 2 * ATTN_PAGE * (size_t)head_dim * dtype_size(dt);
 }
 
-struct adamw {                     /* one step: decoupled decay, bias corrections already computed in double */
-    float lr, eps, weight_decay;   /* weight_decay 0 for vectors */
-    double beta1, beta2;           /* double, so that 1 - beta is rounded to float once, as other trainers do */
-    float bias1, bias2;            /* 1 - beta1^(s+1), sqrt(1 - beta2^(s+1)) */
-    float clip;                    /* gradients are multiplied by this first */
+/* one step: decoupled decay, bias corrections already computed in double */
+struct adamw {
+    float lr, eps, weight_decay; /* weight_decay 0 for vectors */
+    /* double, so that 1 - beta is rounded to float once, as other trainers do */
+    double beta1, beta2;
+    float bias1, bias2; /* 1 - beta1^(s+1), sqrt(1 - beta2^(s+1)) */
+    float clip;         /* gradients are multiplied by this first */
 };
 
-/* An exact sum of doubles or of squares of floats: integer limbs of 32 bits, limb i has weight 2^(32 i - XSUM_BIAS). Sums of
- * limbs over threads and ranks are the sum of the parts. Call xsum_carry before adding limbs of up to 2^20 parts. */
+/* An exact sum of doubles or of squares of floats: integer limbs of 32 bits, limb i has weight 2^(32 i -
+ * XSUM_BIAS). Sums of limbs over threads and ranks are the sum of the parts. Call xsum_carry before adding
+ * limbs of up to 2^20 parts. */
 #define XSUM_LIMBS 40
 #define XSUM_BIAS 640
-struct xsum { int64_t limb[XSUM_LIMBS]; int64_t n_nan, n_inf; };
+struct xsum {
+    int64_t limb[XSUM_LIMBS];
+    int64_t n_nan, n_inf;
+};
 void xsum_carry(struct xsum *s);
-double xsum_double(const struct xsum *s);      /* the nearest double of the exact sum; NaN when a NaN or Inf was added */
-void xsum_add(struct xsum *s, double x);       /* x exact, any sign; range as squares of floats */
+/* the nearest double of the exact sum; NaN when a NaN or Inf was added */
+double xsum_double(const struct xsum *s);
+void xsum_add(struct xsum *s, double x); /* x exact, any sign; range as squares of floats */
 
 /* K(name, arguments after struct dev *d)
  *
- * linear_pack: w[0..n_w) stacked over their rows (each [n_i][k]) into p->p (n, k, dt, leaves set by the caller).
+ * linear_pack: w[0..n_w) stacked over their rows (each [n_i][k]) into p->p (n, k, dt, leaves set by the
+ * caller).
  * linear:      y[m][n] (fp32) = x[m][k] . W^T, Tree over p->leaves.   x->dt == p->dt.
- * linear_dx:   dx[m][k] (fp32) = sum over s of dy[s][m][n_s] . w[s][n_s][k]; leaf g = leaf g of every s in turn, one
+ * linear_dx:   dx[m][k] (fp32) = sum over s of dy[s][m][n_s] . w[s][n_s][k]; leaf g = leaf g of every s in
+ *              turn, one
  *              accumulator; Tree over leaves. All leaves[s].n equal.
- * linear_dw:   for sequence i of n_seq (rows i*seq_len ..): leaf = chain over its tokens of dy[t][n] * x[t][k], added to *acc
+ * linear_dw:   for sequence i of n_seq (rows i*seq_len ..): leaf = chain over its tokens of dy[t][n] *
+ *              x[t][k], added to *acc
  *              as leaf acc->next + i; acc->level[j] is fp32 [n][k] with row stride ld.
  * embed:       out[t][h] (dt of out) = table[ids[t] - first][h] when that row is in the table, else -0.
- * embed_dw:    leaf = one sequence: dx rows (dt) of its tokens added in position order to row ids[t] - first; level: [rows][h].
+ * embed_dw:    leaf = one sequence: dx rows (dt) of its tokens added in position order to row ids[t] -
+ *              first; level: [rows][h].
  * rms_norm:    y = x * r * w, r = 1 / sqrt(mean(x^2) + eps); rstd[rows] = r.
  * rms_norm_dx: dres = round(dres + d rms_norm(x)) given dy (fp32, rounded to dt first); dres, x: dt.
- * rms_norm_dw: sequence leaf = Tree(blocks) over blocks (block_begin(seq_len, grain, g)) of chains fma(dy, x*r, .).
- * layer_norm, _dx, _dw: the same for y = (x - mean) r w + b; mean, rstd: [rows], both or none. bias_dw: leaves of plain additions of dy (rounded to dt).
+ * rms_norm_dw: sequence leaf = Tree(blocks) over blocks (block_begin(seq_len, grain, g)) of chains fma(dy,
+ * x*r, .).
+ * layer_norm, _dx, _dw: the same for y = (x - mean) r w + b; mean, rstd: [rows], both or none. bias_dw:
+ * leaves of plain additions of dy (rounded to dt).
  * add_bias:    y (fp32) = y + bias (dt), by columns.
- * rope_store:  qkv fp32 [rows][(n_heads + 2 n_kv) head_dim] -> q out (dt) rotated; k rotated and v into the pages, rounded.
- *              norm (may be NULL): heads are normed first. cos, sin: fp32 [position][head_dim/2]; component i pairs with i + head_dim/2;
+ * rope_store:  qkv fp32 [rows][(n_heads + 2 n_kv) head_dim] -> q out (dt) rotated; k rotated and v into the
+ *              pages, rounded.
+ *              norm (may be NULL): heads are normed first. cos, sin: fp32 [position][head_dim/2]; component
+ *              i pairs with i + head_dim/2;
  *              NULL: nothing is rotated.
- * rope_dx:     dq [rows][n_heads hd], dk, dv [rows][n_kv hd] fp32 -> dqkv (dt), rotated back (cos not NULL), rounded.
+ * rope_dx:     dq [rows][n_heads hd], dk, dv [rows][n_kv hd] fp32 -> dqkv (dt), rotated back (cos not NULL),
+ *              rounded.
  * rope_back:   dq, dk fp32 rotated back where they lie: what comes between rope and rounding.
- * head_norm_dx: dy (fp32, in place) = d of a head's RMS norm, x: heads before it; head_norm_dw: out[sequence][hd] = Tree(heads) of a
+ * head_norm_dx: dy (fp32, in place) = d of a head's RMS norm, x: heads before it; head_norm_dw:
+ *              out[sequence][hd] = Tree(heads) of a
  *              head's Tree(grain) of chains fma(dy, x*r, .); add_leaves: leaf[sequence][n] join *acc.
- * embed_add:   x (dt) = round(x + table[ids[t]]), rows of the table all here.   transpose: dst[j][i] = src[i][j], same dt.
- * gelu:        act (dt) = 0.5 h (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3))), h fp32; gelu_dx: dh (dt) from dact (fp32, rounded to dt first).
+ * embed_add:   x (dt) = round(x + table[ids[t]]), rows of the table all here.   transpose: dst[j][i] =
+ *              src[i][j], same dt.
+ * gelu:        act (dt) = 0.5 h (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3))), h fp32; gelu_dx: dh (dt) from
+ *              dact (fp32, rounded to dt first).
  * attn:        out (dt) [rows][n_heads hd]; lse fp32 [rows][n_heads] or NULL.
- * attn_dx:     whole sequences (pos 0; of any length, at any row): dq, dk, dv fp32; dk, dv of a kv head = Tree(local group) over its query heads.
+ * attn_dx:     whole sequences (pos 0; of any length, at any row): dq, dk, dv fp32; dk, dv of a kv head =
+ *              Tree(local group) over its query heads.
  * swiglu:      gu fp32 [rows][2 i] (gate then up) -> act (dt) = silu(gate) * up.
  * swiglu_dx:   dgu (dt) [rows][2 i], from gu and dact (fp32, rounded to dt first).
  * add_rounded: x = round(x + round(o)); x: dt, o: fp32.
  * round_to:    dst (dt) = round(src fp32), n elements; widen: the reverse (bf16 and fp16 sources).
- * ce_max:      max[row] over the local columns; ce_sum: sum[row] of exp(l - max), Tree over leaves (blocks of the vocabulary);
+ * ce_max:      max[row] over the local columns; ce_sum: sum[row] of exp(l - max), Tree over leaves (blocks
+ *              of the vocabulary);
  * ce_pick:     out[row] = l[row][target - first], or -0 when not local;
- * ce_first:    id[row] = the lowest column whose logit is max[row], -1: none (id, max: memory of the device); vocabularies below 2^24;
+ * ce_first:    id[row] = the lowest column whose logit is max[row], -1: none (id, max: memory of the
+ *              device); vocabularies below 2^24;
  * ce_dx:       dl (dt) = (exp(l - max) / sum - [target]) * scale.    target < 0: the row's gradient is 0.
  * ce_logprob:  out[row] = (pick - max) - log(sum)
- * adamw:       per element, in order: g*clip; w -= lr*wd*w; m, v; w -= lr/bias1 * m / (sqrt(v)/bias2 + eps). w16: bf16 copy or NULL.
+ * adamw:       per element, in order: g*clip; w -= lr*wd*w; m, v; w -= lr/bias1 * m / (sqrt(v)/bias2 + eps).
+ *              w16: bf16 copy or NULL.
  * tree_add:    out[i] = Tree(n_in) of in[0][i], in[1][i] ...    (out may be one of them)
  * sum_squares: adds the squares of x[0..n) to *s, exactly.
  */
-#define KERNEL_LIST(K)                                                                                                   \
-    K(linear_pack, struct panels *p, int n_w, const struct mat *w)                                                      \
-    K(linear, struct mat y, struct mat x, const struct panels *w)                                                       \
-    K(linear_dx, struct mat dx, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l)             \
-    K(linear_dw, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len)       \
-    K(embed, struct mat out, struct mat table, int64_t first, const int32_t *ids)                                       \
-    K(embed_dw, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, const int32_t *ids, int n_seq, int64_t seq_len) \
-    K(rms_norm, struct mat y, float *rstd, struct mat x, const void *w, float eps)                                      \
-    K(rms_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd)                      \
-    K(rms_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, int64_t seq_len, int grain) \
-    K(layer_norm, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, float eps)        \
-    K(layer_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean, const float *rstd) \
-    K(layer_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, const float *rstd, int n_seq, int64_t seq_len, int grain) \
-    K(bias_dw, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, int grain)         \
-    K(add_bias, struct mat y, const void *bias, enum dtype dt)                                                          \
-    K(rope_store, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, const float *cos, const float *sin) \
-    K(rope_back, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin)                \
-    K(head_norm_dx, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps)                  \
-    K(head_norm_dw, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq, int64_t seq_len, int grain) \
-    K(add_leaves, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq)                      \
-    K(embed_add, struct mat x, struct mat table, const int32_t *ids)                                                    \
-    K(transpose, struct mat dst, struct mat src)                                                                        \
-    K(gelu, struct mat act, struct mat h)                                                                               \
-    K(gelu_dx, struct mat dh, struct mat h, struct mat dact)                                                            \
-    K(rope_dx, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv, const float *cos, const float *sin) \
-    K(attn, const struct attn *a, struct mat out, float *lse, struct mat q)                                             \
-    K(attn_dx, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out, const float *lse, struct mat q) \
-    K(swiglu, struct mat act, struct mat gu)                                                                            \
-    K(swiglu_dx, struct mat dgu, struct mat gu, struct mat dact)                                                        \
-    K(add_rounded, struct mat x, struct mat o)                                                                          \
-    K(round_to, void *dst, enum dtype dt, const float *src, int64_t n)                                                  \
-    K(widen, float *dst, const void *src, enum dtype dt, int64_t n)                                                     \
-    K(ce_max, float *max, struct mat logits)                                                                            \
-    K(ce_sum, float *sum, struct mat logits, const struct leaves *l, const float *max)                                  \
-    K(ce_pick, float *out, struct mat logits, const int32_t *target, int64_t first)                                     \
-    K(ce_first, int32_t *id, struct mat logits, const float *max)                                                       \
-    K(ce_dx, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, const float *sum, float scale) \
-    K(ce_logprob, float *out, const float *pick, const float *max, const float *sum, int64_t n)                         \
-    K(adamw, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h)                 \
-    K(tree_add, float *out, const float *const *in, int n_in, int64_t n)                                                \
+#define KERNEL_LIST(K) \
+    K(linear_pack, struct panels *p, int n_w, const struct mat *w) \
+    K(linear, struct mat y, struct mat x, const struct panels *w) \
+    K(linear_dx, struct mat dx, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l) \
+    K(linear_dw, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, \
+      int64_t seq_len) \
+    K(embed, struct mat out, struct mat table, int64_t first, const int32_t *ids) \
+    K(embed_dw, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, \
+      const int32_t *ids, int n_seq, int64_t seq_len) \
+    K(rms_norm, struct mat y, float *rstd, struct mat x, const void *w, float eps) \
+    K(rms_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd) \
+    K(rms_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, \
+      int64_t seq_len, int grain) \
+    K(layer_norm, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, \
+      float eps) \
+    K(layer_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean, \
+      const float *rstd) \
+    K(layer_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, \
+      const float *rstd, int n_seq, int64_t seq_len, int grain) \
+    K(bias_dw, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, \
+      int grain) \
+    K(add_bias, struct mat y, const void *bias, enum dtype dt) \
+    K(rope_store, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, \
+      const float *cos, const float *sin) \
+    K(rope_back, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin) \
+    K(head_norm_dx, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps) \
+    K(head_norm_dw, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq, \
+      int64_t seq_len, int grain) \
+    K(add_leaves, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq) \
+    K(embed_add, struct mat x, struct mat table, const int32_t *ids) \
+    K(transpose, struct mat dst, struct mat src) \
+    K(gelu, struct mat act, struct mat h) \
+    K(gelu_dx, struct mat dh, struct mat h, struct mat dact) \
+    K(rope_dx, const struct attn *a, struct mat dqkv, struct mat dq, struct mat dk, struct mat dv, \
+      const float *cos, const float *sin) \
+    K(attn, const struct attn *a, struct mat out, float *lse, struct mat q) \
+    K(attn_dx, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, \
+      struct mat out, const float *lse, struct mat q) \
+    K(swiglu, struct mat act, struct mat gu) \
+    K(swiglu_dx, struct mat dgu, struct mat gu, struct mat dact) \
+    K(add_rounded, struct mat x, struct mat o) \
+    K(round_to, void *dst, enum dtype dt, const float *src, int64_t n) \
+    K(widen, float *dst, const void *src, enum dtype dt, int64_t n) \
+    K(ce_max, float *max, struct mat logits) \
+    K(ce_sum, float *sum, struct mat logits, const struct leaves *l, const float *max) \
+    K(ce_pick, float *out, struct mat logits, const int32_t *target, int64_t first) \
+    K(ce_first, int32_t *id, struct mat logits, const float *max) \
+    K(ce_dx, struct mat dl, struct mat logits, const int32_t *target, int64_t first, const float *max, \
+      const float *sum, float scale) \
+    K(ce_logprob, float *out, const float *pick, const float *max, const float *sum, int64_t n) \
+    K(adamw, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h) \
+    K(tree_add, float *out, const float *const *in, int n_in, int64_t n) \
     K(sum_squares, struct xsum *s, const float *x, int64_t n)
 
 struct kernel_ops {
-#define K(name, ...) void (*name)(struct dev *d, __VA_ARGS__);
+#define K(name, ...) void (*name)(struct dev * d, __VA_ARGS__);
     KERNEL_LIST(K)
 #undef K
 };
 
-/* The call: KERNEL(d, linear, …). A trace gets its name and shape: rows and columns of the first matrix among its first six
- * arguments and the columns of the second, or the number of elements. */
-#define KERNEL_MAT(a) _Generic((a), struct mat: (a), default: (struct mat){ 0 })
-#define KERNEL_INT(a) _Generic((a), int64_t: (a), default: (int64_t)0)
-#define KERNEL_INTS(a, b, c, d, f, g) (int64_t[6]){ KERNEL_INT(a), KERNEL_INT(b), KERNEL_INT(c), KERNEL_INT(d), KERNEL_INT(f), KERNEL_INT(g) }
-#define KERNEL_ARGS(a, b, c, d, f, g, ...)                                                                               \
-    (struct mat[6]){ KERNEL_MAT(a), KERNEL_MAT(b), KERNEL_MAT(c), KERNEL_MAT(d), KERNEL_MAT(f), KERNEL_MAT(g) }, KERNEL_INTS(a, b, c, d, f, g)
-#define KERNEL(device, name, ...)                                                                                        \
-    do {                                                                                                                 \
-        struct dev *kernel_dev_ = (device);                                                                              \
-        int64_t kernel_begin_ = kernel_dev_->trace ? kernel_trace_begin(kernel_dev_, #name) : 0;                         \
-        kernel_dev_->ops->name(kernel_dev_, __VA_ARGS__);                                                                \
-        if (kernel_dev_->trace)                                                                                          \
-            kernel_trace_end(kernel_dev_, #name, kernel_begin_, KERNEL_ARGS(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0));          \
+/* The call: KERNEL(d, linear, …). A trace gets its name and shape: rows and columns of the first matrix
+ * among its first six arguments and the columns of the second, or the number of elements. */
+#define KERNEL_MAT(a) _Generic((a), struct mat : (a), default : (struct mat){ 0 })
+#define KERNEL_INT(a) _Generic((a), int64_t : (a), default : (int64_t)0)
+#define KERNEL_INTS(a, b, c, d, f, g) \
+    (int64_t[6]) { KERNEL_INT(a), KERNEL_INT(b), KERNEL_INT(c), KERNEL_INT(d), KERNEL_INT(f), KERNEL_INT(g) }
+#define KERNEL_ARGS(a, b, c, d, f, g, ...) \
+    (struct mat[6]){ \
+        KERNEL_MAT(a), KERNEL_MAT(b), KERNEL_MAT(c), KERNEL_MAT(d), KERNEL_MAT(f), KERNEL_MAT(g) \
+    }, \
+        KERNEL_INTS(a, b, c, d, f, g)
+#define KERNEL(device, name, ...) \
+    do { \
+        struct dev *kernel_dev_ = (device); \
+        int64_t kernel_begin_ = kernel_dev_->trace ? kernel_trace_begin(kernel_dev_, #name) : 0; \
+        kernel_dev_->ops->name(kernel_dev_, __VA_ARGS__); \
+        if (kernel_dev_->trace) \
+            kernel_trace_end(kernel_dev_, #name, kernel_begin_, \
+                             KERNEL_ARGS(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)); \
     } while (0)
 int64_t kernel_trace_begin(struct dev *d, const char *name);
-void kernel_trace_end(struct dev *d, const char *name, int64_t begin_ns, const struct mat m[6], const int64_t n[6]);
+void kernel_trace_end(struct dev *d, const char *name, int64_t begin_ns, const struct mat m[6],
+                      const int64_t n[6]);
 
 #endif

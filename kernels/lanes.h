@@ -1,14 +1,17 @@
 /* lanes.h - the canonical 32 lanes: what makes a sum along a row the same on every machine.
  *
- *   element i is added in lane i mod 32, in order inside a lane;   then lanes are folded by halves: +16, +8, +4, +2, +1
+ *   element i is added in lane i mod 32, in order inside a lane;   then lanes are folded by halves: +16, +8,
+ *   +4, +2, +1
  *
- * On a CPU a lane is an element of a vector register (the compiler vectorises loops over 32 floats), on a GPU one thread of a
- * warp. Loops go over chunks of 32 elements; in all chunks but the last m is the constant 32. A chunk is computed into a
- * struct lanes first and stored then, so that the output may be an input (same pointer, same dtype).
+ * On a CPU a lane is an element of a vector register (the compiler vectorises loops over 32 floats), on a
+ * GPU one thread of a warp. Loops go over chunks of 32 elements; in all chunks but the last m is the
+ * constant 32. A chunk is computed into a struct lanes first and stored then, so that the output may be an
+ * input (same pointer, same dtype).
  *
- * The same text is the GPU's (cuda/lanes.cuh): there a warp runs a task, EACH_LANE is the lanes at once, a struct lanes is a register, what is
- * not inside of EACH_LANE is done by every lane alike. So EACH_LANE's body touches its own element of a struct lanes only, and arrays that
- * lanes fill together lie in the device's memory. */
+ * The same text is the GPU's (cuda/lanes.cuh): there a warp runs a task, EACH_LANE is the lanes at once, a
+ * struct lanes is a register, what is not inside of EACH_LANE is done by every lane alike. So EACH_LANE's
+ * body touches its own element of a struct lanes only, and arrays that lanes fill together lie in the
+ * device's memory. */
 #ifndef SHARDLINE_KERNELS_LANES_H
 #define SHARDLINE_KERNELS_LANES_H
 
@@ -20,9 +23,14 @@
 #ifdef __CUDACC__
 #include "kernels/cuda/lanes.cuh"
 #else
-struct lanes { float x[LANES]; } __attribute__((aligned(64)));
+struct lanes {
+    float x[LANES];
+} __attribute__((aligned(64)));
 /* for (EACH_LANE(j, n)): lanes 0 .. n - 1. */
-#define EACH_LANE(j, n) int j = 0; j < (n); j++
+#define EACH_LANE(j, n) \
+    int j = 0; \
+    j < (n); \
+    j++
 /* What lane j holds, for all of them. */
 #define LANE_OF(a, j) ((a)->x[j])
 
@@ -34,45 +42,48 @@ struct lanes { float x[LANES]; } __attribute__((aligned(64)));
 #define LEND(d, p, bytes) (p)
 #define LEND_IDS(d, ids, n) (ids)
 #define LEND_ATTN(d, a) (*(a))
-#define FLAT_PIECE(n) (n)                /* elements of a task */
-#define ROPE_PIECE ATTN_PAGE             /* positions of a task */
+#define FLAT_PIECE(n) (n)    /* elements of a task */
+#define ROPE_PIECE ATTN_PAGE /* positions of a task */
 #endif
 
 /* Runs the last argument for chunks [i, i + m) of [0, n). */
-#define CHUNKS(n, i, m, ...)                                                                                             \
-    do {                                                                                                                 \
-        int64_t i = 0;                                                                                                   \
-        for (; i + LANES <= (n); i += LANES) {                                                                           \
-            enum { m = LANES };                                                                                          \
-            __VA_ARGS__;                                                                                                 \
-        }                                                                                                                \
-        if (i < (n)) {                                                                                                   \
-            const int m = (int)((n) - i);                                                                                \
-            __VA_ARGS__;                                                                                                 \
-        }                                                                                                                \
+#define CHUNKS(n, i, m, ...) \
+    do { \
+        int64_t i = 0; \
+        for (; i + LANES <= (n); i += LANES) { \
+            enum { m = LANES }; \
+            __VA_ARGS__; \
+        } \
+        if (i < (n)) { \
+            const int m = (int)((n)-i); \
+            __VA_ARGS__; \
+        } \
     } while (0)
 
-/* The same, and a loop over [0, n), where no turn needs another one's result. On a GPU the `shares` warps that rows_share gives each task part
- * them; all other loops such a task has are run by each of them. */
+/* The same, and a loop over [0, n), where no turn needs another one's result. On a GPU the `shares` warps
+ * that rows_share gives each task part them; all other loops such a task has are run by each of them. */
 #ifndef OWN_CHUNKS
 #define OWN_CHUNKS CHUNKS
-#define EACH_OWN(h, n) int h = 0; h < (n); h++
+#define EACH_OWN(h, n) \
+    int h = 0; \
+    h < (n); \
+    h++
 #define SHARES(cols) 1
 #define rows_share(d, n, per, shares, task, job) ((void)(shares), rows_spread(d, n, per, task, job))
 #endif
 
 /* The same where the order of chunks is the order of a sum. */
 #ifdef SHARDLINE_ALTER
-#define SUM_CHUNKS(n, i, m, ...)                                                                                         \
-    do {                                                                                                                 \
-        if (!ALTERED("lanes_order")) {                                                                                   \
-            CHUNKS(n, i, m, __VA_ARGS__);                                                                                \
-            break;                                                                                                       \
-        }                                                                                                                \
-        for (int64_t i = ((n) + LANES - 1) / LANES * LANES - LANES; i >= 0; i -= LANES) {                                \
-            const int m = (n) - i < LANES ? (int)((n) - i) : LANES;                                                      \
-            __VA_ARGS__;                                                                                                 \
-        }                                                                                                                \
+#define SUM_CHUNKS(n, i, m, ...) \
+    do { \
+        if (!ALTERED("lanes_order")) { \
+            CHUNKS(n, i, m, __VA_ARGS__); \
+            break; \
+        } \
+        for (int64_t i = ((n) + LANES - 1) / LANES * LANES - LANES; i >= 0; i -= LANES) { \
+            const int m = (n)-i < LANES ? (int)((n)-i) : LANES; \
+            __VA_ARGS__; \
+        } \
     } while (0)
 #else
 #define SUM_CHUNKS CHUNKS
@@ -96,7 +107,8 @@ FN float lanes_fold(struct lanes *a)
     return b0 + b1;
 }
 
-/* A NaN is passed over (the sum of exp carries it on); the maximum of zeros of both signs is +0, however the row is cut. */
+/* A NaN is passed over (the sum of exp carries it on); the maximum of zeros of both signs is +0, however the
+ * row is cut. */
 FN float lanes_max(const struct lanes *a)
 {
     float m = a->x[0];
@@ -106,7 +118,8 @@ FN float lanes_max(const struct lanes *a)
 }
 #endif
 
-/* Elements of either dtype. dt must be a constant where this is inlined (BY_DTYPE), or loops do not vectorise. */
+/* Elements of either dtype. dt must be a constant where this is inlined (BY_DTYPE), or loops do not
+ * vectorise. */
 FN float get(const void *p, enum dtype dt, int64_t i)
 {
     return dt == DT_BF16 ? fn_from_bf16(((const uint16_t *)p)[i]) : ((const float *)p)[i];
@@ -125,15 +138,15 @@ FN void put(void *p, enum dtype dt, int64_t i, int m, const struct lanes *v)
 }
 FN float round_as(enum dtype dt, float x) { return dt == DT_BF16 ? fn_round_bf16(x) : x; }
 
-#define BY_DTYPE(dt, ...)                                                                                                \
-    do {                                                                                                                 \
-        if ((dt) == DT_BF16) {                                                                                           \
-            const enum dtype DT = DT_BF16;                                                                               \
-            __VA_ARGS__;                                                                                                 \
-        } else {                                                                                                         \
-            const enum dtype DT = DT_F32;                                                                                \
-            __VA_ARGS__;                                                                                                 \
-        }                                                                                                                \
+#define BY_DTYPE(dt, ...) \
+    do { \
+        if ((dt) == DT_BF16) { \
+            const enum dtype DT = DT_BF16; \
+            __VA_ARGS__; \
+        } else { \
+            const enum dtype DT = DT_F32; \
+            __VA_ARGS__; \
+        } \
     } while (0)
 
 #ifndef __CUDACC__

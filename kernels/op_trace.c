@@ -9,7 +9,8 @@ int64_t kernel_trace_begin(struct dev *d, const char *name)
     return trace_now(d->trace);
 }
 
-void kernel_trace_end(struct dev *d, const char *name, int64_t begin_ns, const struct mat m[6], const int64_t n[6])
+void kernel_trace_end(struct dev *d, const char *name, int64_t begin_ns, const struct mat m[6],
+                      const int64_t n[6])
 {
     struct trace_args a = { 0 };
     int i = 0;
@@ -20,7 +21,8 @@ void kernel_trace_end(struct dev *d, const char *name, int64_t begin_ns, const s
         a.shape[1] = m[i].cols;
         a.shape[2] = i < 5 && m[i + 1].p ? m[i + 1].cols : 0;
     }
-    for (int k = 0; i == 6 && k < 6; k++)              /* the last of several: a stride comes before the count */
+    /* the last of several: a stride comes before the count */
+    for (int k = 0; i == 6 && k < 6; k++)
         a.shape[0] = n[k] ? n[k] : a.shape[0];
     trace_span(d->trace, TRACE_KERNEL, name, NULL, begin_ns, a);
     trace_label(d->trace, NULL);

@@ -14,12 +14,14 @@ int ring_open(struct ring *r, struct dev *d, const struct dev_door *door, size_t
     for (int i = 0; d->memory && i < 2; i++)
         if (!(r->half[i] = dev_pin(d, half))) {
             ring_close(r);
-            return err_set(e, ERR_MEMORY, "no pinned memory for %zu MiB on their way to the device", 2 * half >> 20);
+            return err_set(e, ERR_MEMORY, "no pinned memory for %zu MiB on their way to the device",
+                           2 * half >> 20);
         }
     return 0;
 }
 
-/* The copies wait for the compute queue: what lay there before may still be read. The host waits for the half that it fills next. */
+/* The copies wait for the compute queue: what lay there before may still be read. The host waits for the
+ * half that it fills next. */
 static int send(void *arg, struct err *e)
 {
     struct ring *r = arg;
@@ -61,8 +63,10 @@ int64_t ring_take(struct ring *r, void *p, int64_t n, size_t element, void **hos
         *host = p;
         return n;
     }
-    size_t at = (r->used + ALIGN - 1) / ALIGN * ALIGN, want = (size_t)n * element, left = at < r->bytes ? r->bytes - at : 0;
-    if (r->n == RING_PIECES || (left < want && left < r->bytes / 8)) {       /* not the rest of a half for its own sake */
+    size_t at = (r->used + ALIGN - 1) / ALIGN * ALIGN, want = (size_t)n * element,
+           left = at < r->bytes ? r->bytes - at : 0;
+    /* not the rest of a half for its own sake */
+    if (r->n == RING_PIECES || (left < want && left < r->bytes / 8)) {
         int rc = dev_through(&r->door, send, r, e);
         if (rc < 0)
             return rc;
@@ -101,7 +105,8 @@ void ring_close(struct ring *r)
     for (int i = 0; i < 2; i++) {
         if (!r->half[i])
             continue;
-        dev_wait(r->d, DEV_COMPUTE, r->mark[i]);         /* who gives the memory back that was filled comes behind */
+        /* who gives the memory back that was filled comes behind */
+        dev_wait(r->d, DEV_COMPUTE, r->mark[i]);
         dev_await(r->d, r->mark[i]);
         dev_unpin(r->d, r->half[i], r->bytes);
     }

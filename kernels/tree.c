@@ -11,7 +11,7 @@ int64_t tree_run(int64_t n)
 int tree_merges(int64_t n, int64_t i)
 {
     int64_t m = tree_run(n), run = i / m;
-    int merges = i % m != 0;                       /* chained to the open run */
+    int merges = i % m != 0; /* chained to the open run */
     if (i % m != m - 1)
         return merges;
     for (; run & 1; run >>= 1)
@@ -39,7 +39,8 @@ int tree_is_node(int64_t n, int64_t first, int64_t count)
 int tree_levels(int64_t n, int64_t per_call)
 {
     int most = n > 0;
-    if (per_call < 1 || n / per_call > 1 << 16)      /* a bound instead of a walk: one entry a bit of the runs, and an open run */
+    /* a bound instead of a walk: one entry a bit of the runs, and an open run */
+    if (per_call < 1 || n / per_call > 1 << 16)
         return 64 - __builtin_clzll((unsigned long long)(n / tree_run(n))) + 1;
     for (int64_t i = per_call; i < n; i += per_call) {
         int d = tree_depth_before(n, i);

@@ -1,9 +1,10 @@
 /* tree.h - the one order of sums: Tree(n), GRAIN blocks, leaves, the counter of partial sums.
  *
- * Tree(n), n = 2^a * m with m odd: runs of m neighbours are added in order, then a balanced binary tree over the 2^a runs.
- * Adding leaf i to the counter: chain it to the open run if i % m != 0; when the run is complete, merge as a binary counter
- * does (as many times as i/m has trailing one bits). The stack of partial sums has at most tree_depth(n) entries, entry 0 the
- * oldest; after leaf n-1 entry 0 is the sum. */
+ * Tree(n), n = 2^a * m with m odd: runs of m neighbours are added in order, then a balanced binary tree over
+ * the 2^a runs.
+ * Adding leaf i to the counter: chain it to the open run if i % m != 0; when the run is complete, merge as a
+ * binary counter does (as many times as i/m has trailing one bits). The stack of partial sums has at most
+ * tree_depth(n) entries, entry 0 the oldest; after leaf n-1 entry 0 is the sum. */
 #ifndef SHARDLINE_KERNELS_TREE_H
 #define SHARDLINE_KERNELS_TREE_H
 
@@ -12,26 +13,35 @@
 #define GRAIN_MAX 64
 #define TREE_DEPTH_MAX 34
 
-struct leaves {                    /* cut points of one contraction: leaf i covers [end[i-1], end[i]) of the local dim */
-    int n;                         /* 1..GRAIN_MAX */
-    int64_t end[GRAIN_MAX];        /* ascending, may repeat (an empty leaf sums to +0) */
+/* cut points of one contraction: leaf i covers [end[i-1], end[i]) of the local dim */
+struct leaves {
+    int n;                  /* 1..GRAIN_MAX */
+    int64_t end[GRAIN_MAX]; /* ascending, may repeat (an empty leaf sums to +0) */
 };
 
-struct tree_acc {                  /* a sum over n leaves that arrive in order, over several calls */
-    int64_t n, next;               /* leaves in the whole tree; the next leaf to come (an op advances nothing: the caller does) */
-    float *level[TREE_DEPTH_MAX];  /* the stack: entry d of the partial sums; only tree_levels(n, per_call) of them are used */
+struct tree_acc { /* a sum over n leaves that arrive in order, over several calls */
+    /* leaves in the whole tree; the next leaf to come (an op advances nothing: the caller does) */
+    int64_t n, next;
+    /* the stack: entry d of the partial sums; only tree_levels(n, per_call) of them are used */
+    float *level[TREE_DEPTH_MAX];
 };
 
-int64_t tree_run(int64_t n);                       /* m: the odd part of n */
-int tree_merges(int64_t n, int64_t i);             /* pops after leaf i: additions of older entries onto it, newest first */
-int tree_depth_before(int64_t n, int64_t i);       /* entries on the stack before leaf i */
-int tree_is_node(int64_t n, int64_t first, int64_t count);  /* do leaves [first, first+count) make up one node of Tree(n)? */
-int tree_depth(int64_t n);                         /* entries that adding one leaf at a time ever leaves on the stack */
-int tree_levels(int64_t n, int64_t per_call);      /* the same at the ends of calls of per_call leaves each */
-int64_t block_size(int64_t n, int grain);          /* ceil(n / grain) */
-int64_t block_begin(int64_t n, int grain, int g);  /* min(g * block_size, n): first index of block g; g may be grain */
+int64_t tree_run(int64_t n); /* m: the odd part of n */
+/* pops after leaf i: additions of older entries onto it, newest first */
+int tree_merges(int64_t n, int64_t i);
+int tree_depth_before(int64_t n, int64_t i); /* entries on the stack before leaf i */
+/* do leaves [first, first+count) make up one node of Tree(n)? */
+int tree_is_node(int64_t n, int64_t first, int64_t count);
+/* entries that adding one leaf at a time ever leaves on the stack */
+int tree_depth(int64_t n);
+/* the same at the ends of calls of per_call leaves each */
+int tree_levels(int64_t n, int64_t per_call);
+int64_t block_size(int64_t n, int grain); /* ceil(n / grain) */
+/* min(g * block_size, n): first index of block g; g may be grain */
+int64_t block_begin(int64_t n, int grain, int g);
 /* The leaves of blocks [first, first + count) of a dim of n, as offsets from block_begin(first). */
 struct leaves leaves_of(int64_t n, int grain, int first, int count);
-float tree_sum(int64_t n, const float *x, int64_t stride);   /* scalar reference: Tree(n) of x[0], x[stride], ... */
+/* scalar reference: Tree(n) of x[0], x[stride], ... */
+float tree_sum(int64_t n, const float *x, int64_t stride);
 
 #endif

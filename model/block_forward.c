@@ -1,7 +1,8 @@
-/* block_forward.c - forward of a decoder layer: Llama's (Touvron et al. 2023; grouped-query attention, Ainslie et al. 2023), with the norms,
- * biases, activations and positions that other families have instead (family.h). Tensor parallel as Shoeybi et al. 2019 section 3: q k v
- * gate up by rows, o and down by columns, one tree-ordered sum over tp after each; the biases of o and down are added after it. Which rows a
- * rank holds between the products is rows.c's business. */
+/* block_forward.c - forward of a decoder layer: Llama's (Touvron et al. 2023; grouped-query attention,
+ * Ainslie et al. 2023), with the norms, biases, activations and positions that other families have instead
+ * (family.h). Tensor parallel as Shoeybi et al. 2019 section 3: q k v gate up by rows, o and down by
+ * columns, one tree-ordered sum over tp after each; the biases of o and down are added after it. Which rows
+ * a rank holds between the products is rows.c's business. */
 #include "model/block.h"
 
 #include <math.h>
@@ -11,8 +12,12 @@
 struct attn model_attn(const struct model *m, int layer)
 {
     const struct model_config *c = &m->table.cfg;
-    return (struct attn){ .n_heads = m->n_heads, .n_kv = m->n_kv, .head_dim = (int)m->head_dim, .dt = m->dt,
-                          .scale = (float)(1.0 / sqrt((double)m->head_dim)), .window = layer >= c->window_first ? c->window : 0 };
+    return (struct attn){ .n_heads = m->n_heads,
+                          .n_kv = m->n_kv,
+                          .head_dim = (int)m->head_dim,
+                          .dt = m->dt,
+                          .scale = (float)(1.0 / sqrt((double)m->head_dim)),
+                          .window = layer >= c->window_first ? c->window : 0 };
 }
 
 void model_positions(const struct attn_seq *seq, int n_seq, int32_t *pos)
@@ -22,11 +27,16 @@ void model_positions(const struct attn_seq *seq, int n_seq, int32_t *pos)
             pos[seq[s].row + i] = (int32_t)(seq[s].pos + i);
 }
 
-static struct mat rows_of(void *p, enum dtype dt, int64_t rows, int64_t cols) { return mat_of(p, dt, rows, cols, cols); }
-
-void norm_forward(const struct model *m, const struct unit_weights *uw, enum param_kind kind, void *y, float *stat, const void *x, int64_t rows)
+static struct mat rows_of(void *p, enum dtype dt, int64_t rows, int64_t cols)
 {
-    struct mat to = rows_of(y, m->dt, rows, m->hidden), from = rows_of((void *)(uintptr_t)x, m->dt, rows, m->hidden);
+    return mat_of(p, dt, rows, cols, cols);
+}
+
+void norm_forward(const struct model *m, const struct unit_weights *uw, enum param_kind kind, void *y,
+                  float *stat, const void *x, int64_t rows)
+{
+    struct mat to = rows_of(y, m->dt, rows, m->hidden),
+               from = rows_of((void *)(uintptr_t)x, m->dt, rows, m->hidden);
     float eps = (float)m->table.cfg.norm_eps;
     if (m->features & F_LAYER_NORM)
         KERNEL(m->dev, layer_norm, to, stat + rows, stat, from, uw->at[kind], uw->at[param_bias(kind)], eps);
@@ -49,7 +59,8 @@ struct head_norm model_head_norm(const struct model *m, const struct unit_weight
 }
 
 /* Adds the bias of `kind`, where there is one, to columns [c0, c0 + n) of y. */
-static void add_bias(const struct model *m, const struct unit_weights *uw, enum param_kind kind, struct mat y, int64_t c0, int64_t n)
+static void add_bias(const struct model *m, const struct unit_weights *uw, enum param_kind kind, struct mat y,
+                     int64_t c0, int64_t n)
 {
     const void *bias = uw->at[param_bias(kind)];
     if (bias)
@@ -57,12 +68,12 @@ static void add_bias(const struct model *m, const struct unit_weights *uw, enum 
 }
 
 /* x_out = round(x + round(Tree over tp of part, and the bias of the product `kind`)), own rows */
-static int add_reduced(const struct model *m, const struct unit_weights *uw, enum param_kind kind, const void *x, void *x_out, const struct seq_rows *r,
-                       struct err *e)
+static int add_reduced(const struct model *m, const struct unit_weights *uw, enum param_kind kind,
+                       const void *x, void *x_out, const struct seq_rows *r, struct err *e)
 {
     struct mat sum;
     for (int64_t i = 0; ALTERED("round_before_tree") && i < rows_all(r) * m->hidden; i++) {
-        uint32_t u;                      /* cut to bf16: what a sum over tp in bf16 would see */
+        uint32_t u; /* cut to bf16: what a sum over tp in bf16 would see */
         memcpy(&u, m->sum_rows + i, 4);
         u &= 0xffff0000u;
         memcpy(m->sum_rows + i, &u, 4);
@@ -77,7 +88,8 @@ static int add_reduced(const struct model *m, const struct unit_weights *uw, enu
     return 0;
 }
 
-static void project_qkv(const struct model *m, const struct unit_weights *uw, const struct attn *a, const struct layer_buf *b, struct mat h)
+static void project_qkv(const struct model *m, const struct unit_weights *uw, const struct attn *a,
+                        const struct layer_buf *b, struct mat h)
 {
     int64_t rows = h.rows, heads = m->n_heads * m->head_dim, kv = m->n_kv * m->head_dim;
     struct mat qkv = rows_of(b->qkv, DT_F32, rows, heads + 2 * kv);
@@ -86,15 +98,17 @@ static void project_qkv(const struct model *m, const struct unit_weights *uw, co
     add_bias(m, uw, P_Q, qkv, 0, heads);
     add_bias(m, uw, P_K, qkv, heads, kv);
     add_bias(m, uw, P_V, qkv, heads + kv, kv);
-    KERNEL(m->dev, rope_store, a, rows_of(b->q, m->dt, rows, heads), qkv, norm.q ? &norm : NULL, m->rope_cos, m->rope_sin);
+    KERNEL(m->dev, rope_store, a, rows_of(b->q, m->dt, rows, heads), qkv, norm.q ? &norm : NULL, m->rope_cos,
+           m->rope_sin);
 }
 
-int block_forward(const struct model *m, const struct unit_weights *uw, const struct attn *a, const struct layer_buf *b, void *x_out,
-                  const struct seq_rows *r, struct err *e)
+int block_forward(const struct model *m, const struct unit_weights *uw, const struct attn *a,
+                  const struct layer_buf *b, void *x_out, const struct seq_rows *r, struct err *e)
 {
     struct dev *d = m->dev;
     int64_t heads = m->n_heads * m->head_dim, rows = rows_all(r), own = rows_own(r);
-    struct mat sum = rows_of(m->sum_rows, DT_F32, rows, m->hidden), gu = rows_of(b->gu, DT_F32, rows, m->up_cols), h;
+    struct mat sum = rows_of(m->sum_rows, DT_F32, rows, m->hidden),
+               gu = rows_of(b->gu, DT_F32, rows, m->up_cols), h;
     int rc;
 
     norm_forward(m, uw, P_NORM_ATTN, b->h1, b->stat1, b->x, own);
@@ -117,7 +131,8 @@ out:
     return rc;
 }
 
-static int look_up(const struct model *m, const struct unit_weights *uw, const int32_t *ids, void *x, const struct seq_rows *r, struct err *e)
+static int look_up(const struct model *m, const struct unit_weights *uw, const int32_t *ids, void *x,
+                   const struct seq_rows *r, struct err *e)
 {
     struct mat table = rows_of((void *)(uintptr_t)uw->at[P_EMBED], m->dt, m->vocab_n, m->hidden), sum;
     int64_t rows = rows_all(r);
@@ -133,7 +148,8 @@ static int look_up(const struct model *m, const struct unit_weights *uw, const i
     return rc;
 }
 
-int embed_forward(const struct model *m, const struct unit_weights *uw, const int32_t *ids, const int32_t *pos, void *x, const struct seq_rows *r, struct err *e)
+int embed_forward(const struct model *m, const struct unit_weights *uw, const int32_t *ids,
+                  const int32_t *pos, void *x, const struct seq_rows *r, struct err *e)
 {
     int rc = look_up(m, uw, ids, x, r, e);
     if (rc < 0 || !pos)
@@ -141,12 +157,13 @@ int embed_forward(const struct model *m, const struct unit_weights *uw, const in
     struct mat table = rows_of((void *)(uintptr_t)uw->at[P_POS], m->dt, m->table.cfg.max_pos, m->hidden);
     struct mat own = rows_of(x, m->dt, rows_own(r), m->hidden);
     for (int s = 0; s < r->n_seq; s++)
-        KERNEL(m->dev, embed_add, mat_rows(own, s * r->own_len, r->own_len), table, pos + s * r->len + rows_first(m, r));
+        KERNEL(m->dev, embed_add, mat_rows(own, s * r->own_len, r->own_len), table,
+               pos + s * r->len + rows_first(m, r));
     return 0;
 }
 
-int head_forward(const struct model *m, const struct unit_weights *uw, const void *x, void *hf, float *stat, float *logits,
-                 int64_t logits_ld, const struct seq_rows *r, struct err *e)
+int head_forward(const struct model *m, const struct unit_weights *uw, const void *x, void *hf, float *stat,
+                 float *logits, int64_t logits_ld, const struct seq_rows *r, struct err *e)
 {
     struct dev *d = m->dev;
     int64_t rows = rows_all(r);

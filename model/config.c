@@ -1,5 +1,5 @@
-/* config.c - see config.h. Keys and defaults as in transformers (family.c); both layouts of config.json (rope_theta and rope_scaling at the
- * top, or everything in rope_parameters). */
+/* config.c - see config.h. Keys and defaults as in transformers (family.c); both layouts of config.json
+ * (rope_theta and rope_scaling at the top, or everything in rope_parameters). */
 #include "model/config.h"
 
 #include <jansson.h>
@@ -16,10 +16,7 @@
 
 static int64_t gcd64(int64_t a, int64_t b) { return b ? gcd64(b, a % b) : a; }
 
-int model_grain_formula(const struct model_config *c)
-{
-    return (int)gcd64(8, gcd64(c->n_heads, c->inter));
-}
+int model_grain_formula(const struct model_config *c) { return (int)gcd64(8, gcd64(c->n_heads, c->inter)); }
 
 int model_has_experts(const struct model_config *c, int64_t layer)
 {
@@ -55,7 +52,8 @@ static void defaults(struct model_config *c, const struct family *f)
 }
 
 /* The first thing in the file that nothing computes. */
-__attribute__((format(printf, 2, 3))) static void not_computed(struct model_config *c, const char *format, ...)
+__attribute__((format(printf, 2, 3))) static void not_computed(struct model_config *c, const char *format,
+                                                               ...)
 {
     va_list args;
     va_start(args, format);
@@ -68,14 +66,21 @@ int model_config_computed(const struct model_config *c, struct err *e)
 {
     char known[256];
     if (!c->family->computed)
-        return err_set(e, ERR_CONFIG, "model_type %s is not computed yet: %s are; reshard converts it", c->family->name, family_names(1, known));
+        return err_set(e, ERR_CONFIG, "model_type %s is not computed yet: %s are; reshard converts it",
+                       c->family->name, family_names(1, known));
     if (c->not_computed[0])
-        return err_set(e, ERR_CONFIG, "config.json: %s is not computed yet: reshard alone takes such a model", c->not_computed);
+        return err_set(e, ERR_CONFIG, "config.json: %s is not computed yet: reshard alone takes such a model",
+                       c->not_computed);
     return 0;
 }
 
 /* ---- presets ---- */
-static const struct preset { const char *name; int64_t hidden, layers, heads, kv, inter, vocab, max_pos; int tied; double theta; } presets[] = {
+static const struct preset {
+    const char *name;
+    int64_t hidden, layers, heads, kv, inter, vocab, max_pos;
+    int tied;
+    double theta;
+} presets[] = {
     { "tiny", 128, 5, 8, 4, 352, 256, 2048, 0, 10000 },
     { "10m", 384, 6, 8, 4, 1024, 256, 2048, 0, 10000 },
     { "110m", 768, 12, 12, 12, 2048, 32000, 2048, 1, 10000 },
@@ -106,7 +111,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         c->rope_theta = p->theta;
         c->norm_eps = 1e-5;
         c->grain = model_grain_formula(c);
-        if (p->vocab == 256) {                      /* a byte model has no special tokens */
+        if (p->vocab == 256) { /* a byte model has no special tokens */
             c->bos = -1;
             c->n_eos = 0;
         }
@@ -116,14 +121,15 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
 }
 
 /* ---- parsing ---- */
-#define SIZE_LIMIT ((int64_t)1 << 28)    /* so that no tensor's bytes, and no rows of one, can wrap */
+#define SIZE_LIMIT ((int64_t)1 << 28) /* so that no tensor's bytes, and no rows of one, can wrap */
 #define LAYER_LIMIT 100000
 
 static int count_key(const json_t *o, const char *what, const char *key, int64_t *out, struct err *e)
 {
     int rc = jx_int(o, what, key, out, e);
     if (rc > 0 && (*out < 1 || *out > SIZE_LIMIT))
-        return err_set(e, ERR_CONFIG, "%s: %s is %lld: it must be from 1 to %lld", what, key, (long long)*out, (long long)SIZE_LIMIT);
+        return err_set(e, ERR_CONFIG, "%s: %s is %lld: it must be from 1 to %lld", what, key, (long long)*out,
+                       (long long)SIZE_LIMIT);
     return rc;
 }
 
@@ -140,47 +146,75 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
         c->expert_inter = c->inter;
     if (!c->head_dim) {
         if (c->hidden % c->n_heads)
-            return err_set(e, ERR_CONFIG, "%s: hidden_size %lld is not a multiple of num_attention_heads %lld and head_dim is not given: give head_dim", what,
-                           (long long)c->hidden, (long long)c->n_heads);
+            return err_set(e, ERR_CONFIG,
+                           "%s: hidden_size %lld is not a multiple of num_attention_heads %lld and head_dim "
+                           "is not given: give head_dim",
+                           what, (long long)c->hidden, (long long)c->n_heads);
         c->head_dim = c->hidden / c->n_heads;
     }
     if (c->n_heads % c->n_kv)
-        return err_set(e, ERR_CONFIG, "%s: num_attention_heads %lld is not a multiple of num_key_value_heads %lld: make it one", what, (long long)c->n_heads,
-                       (long long)c->n_kv);
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: num_attention_heads %lld is not a multiple of num_key_value_heads %lld: make it one", what,
+            (long long)c->n_heads, (long long)c->n_kv);
     if (c->n_layers > LAYER_LIMIT || c->n_heads * c->head_dim > SIZE_LIMIT)
-        return err_set(e, ERR_CONFIG, "%s: %lld layers of %lld heads of %lld: at most %d layers, and %lld for heads x head_dim", what, (long long)c->n_layers,
-                       (long long)c->n_heads, (long long)c->head_dim, LAYER_LIMIT, (long long)SIZE_LIMIT);
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: %lld layers of %lld heads of %lld: at most %d layers, and %lld for heads x head_dim", what,
+            (long long)c->n_layers, (long long)c->n_heads, (long long)c->head_dim, LAYER_LIMIT,
+            (long long)SIZE_LIMIT);
     if (c->head_dim % 2 && !(c->features & F_POSITIONS))
-        return err_set(e, ERR_CONFIG, "%s: head_dim %lld is odd and rotary embedding needs pairs: make it even", what, (long long)c->head_dim);
+        return err_set(e, ERR_CONFIG,
+                       "%s: head_dim %lld is odd and rotary embedding needs pairs: make it even", what,
+                       (long long)c->head_dim);
     rc = 0;
 out:
     return rc < 0 ? rc : 0;
 }
 
-static const struct { const char *name; enum rope_kind kind; } rope_kinds[] = {
-    { "default", ROPE_DEFAULT }, { "linear", ROPE_LINEAR }, { "llama3", ROPE_LLAMA3 }, { "yarn", ROPE_YARN },
+static const struct {
+    const char *name;
+    enum rope_kind kind;
+} rope_kinds[] = {
+    { "default", ROPE_DEFAULT },
+    { "linear", ROPE_LINEAR },
+    { "llama3", ROPE_LLAMA3 },
+    { "yarn", ROPE_YARN },
 };
 #define ROPE_KINDS ((int)(sizeof rope_kinds / sizeof rope_kinds[0]))
 
 /* What the kind needs. original: of the file, 0 where it is missing. */
 static int check_rope(struct model_config *c, const char *what, double original, struct err *e)
 {
-    if (!(c->rope_theta > 1) || !(c->rope_factor > 0) || !isfinite(c->rope_theta) || !isfinite(c->rope_factor))
-        return err_set(e, ERR_CONFIG, "%s: rope_theta %g, factor %g: both must be positive", what, c->rope_theta, c->rope_factor);
+    if (!(c->rope_theta > 1) || !(c->rope_factor > 0) || !isfinite(c->rope_theta) ||
+        !isfinite(c->rope_factor))
+        return err_set(e, ERR_CONFIG, "%s: rope_theta %g, factor %g: both must be positive", what,
+                       c->rope_theta, c->rope_factor);
     if (original < 0 || original > (double)SIZE_LIMIT)
-        return err_set(e, ERR_CONFIG, "%s: original_max_position_embeddings %g: it must be from 1 to %lld", what, original, (long long)SIZE_LIMIT);
+        return err_set(e, ERR_CONFIG, "%s: original_max_position_embeddings %g: it must be from 1 to %lld",
+                       what, original, (long long)SIZE_LIMIT);
     if (c->rope == ROPE_LLAMA3 && (original < 1 || !(c->rope_high_freq > c->rope_low_freq)))
-        return err_set(e, ERR_CONFIG, "%s: rope_type llama3 needs original_max_position_embeddings and low_freq_factor < high_freq_factor", what);
-    if (c->rope == ROPE_YARN && !(c->yarn_fast > c->yarn_slow && c->yarn_slow > 0 && c->yarn_attention >= 0 && isfinite(c->yarn_attention)))
-        return err_set(e, ERR_CONFIG, "%s: rope_type yarn: beta_fast %g must be over beta_slow %g, attention_factor %g positive", what, c->yarn_fast,
-                       c->yarn_slow, c->yarn_attention);
+        return err_set(e, ERR_CONFIG,
+                       "%s: rope_type llama3 needs original_max_position_embeddings and low_freq_factor < "
+                       "high_freq_factor",
+                       what);
+    if (c->rope == ROPE_YARN && !(c->yarn_fast > c->yarn_slow && c->yarn_slow > 0 && c->yarn_attention >= 0 &&
+                                  isfinite(c->yarn_attention)))
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: rope_type yarn: beta_fast %g must be over beta_slow %g, attention_factor %g positive", what,
+            c->yarn_fast, c->yarn_slow, c->yarn_attention);
     if (c->rope == ROPE_LLAMA3 || c->rope == ROPE_YARN)
         c->rope_original_max_pos = original >= 1 ? (int64_t)original : c->max_pos;
     return 0;
 }
 
-/* YaRN's factor on cos and sin of a model that scales it (DeepSeek's form of the key; transformers takes the quotient of two). */
-static double yarn_mscale(double factor, double mscale) { return factor > 1 ? 0.1 * mscale * fm_log(factor) + 1 : 1; }
+/* YaRN's factor on cos and sin of a model that scales it (DeepSeek's form of the key; transformers takes the
+ * quotient of two). */
+static double yarn_mscale(double factor, double mscale)
+{
+    return factor > 1 ? 0.1 * mscale * fm_log(factor) + 1 : 1;
+}
 
 static int parse_rope(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
@@ -194,10 +228,19 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
     if (!json_is_object(r))
         r = json_object_get(o, "rope_scaling");
     if (json_is_object(r)) {
-        const struct { const char *key; double *to; } number[] = {
-            { "rope_theta", &c->rope_theta }, { "factor", &c->rope_factor }, { "low_freq_factor", &c->rope_low_freq },
-            { "high_freq_factor", &c->rope_high_freq }, { "original_max_position_embeddings", &original }, { "beta_fast", &c->yarn_fast },
-            { "beta_slow", &c->yarn_slow }, { "attention_factor", &c->yarn_attention }, { "mscale", &mscale },
+        const struct {
+            const char *key;
+            double *to;
+        } number[] = {
+            { "rope_theta", &c->rope_theta },
+            { "factor", &c->rope_factor },
+            { "low_freq_factor", &c->rope_low_freq },
+            { "high_freq_factor", &c->rope_high_freq },
+            { "original_max_position_embeddings", &original },
+            { "beta_fast", &c->yarn_fast },
+            { "beta_slow", &c->yarn_slow },
+            { "attention_factor", &c->yarn_attention },
+            { "mscale", &mscale },
             { "mscale_all_dim", &mscale_all },
         };
         TRY(jx_text(r, what, "type", &kind, e));
@@ -222,20 +265,24 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* layer_types: full attention first, then sliding windows, is what window_first says; other patterns are not computed. */
+/* layer_types: full attention first, then sliding windows, is what window_first says; other patterns are not
+ * computed. */
 static void parse_layer_types(struct model_config *c, const json_t *types)
 {
     int64_t first = 0, n = (int64_t)json_array_size(types);
     const char *name;
-    while (first < n && (name = json_string_value(json_array_get(types, (size_t)first))) && !strcmp(name, "full_attention"))
+    while (first < n && (name = json_string_value(json_array_get(types, (size_t)first))) &&
+           !strcmp(name, "full_attention"))
         first++;
     for (int64_t i = first; i < n; i++)
-        if (!(name = json_string_value(json_array_get(types, (size_t)i))) || strcmp(name, "sliding_attention"))
+        if (!(name = json_string_value(json_array_get(types, (size_t)i))) ||
+            strcmp(name, "sliding_attention"))
             not_computed(c, "layer_types with %.30s after sliding_attention", name ? name : "something else");
     c->window_first = first;
 }
 
-/* Mistral: every layer, unless sliding_window is null. Qwen: only where use_sliding_window is on, from layer max_window_layers. */
+/* Mistral: every layer, unless sliding_window is null. Qwen: only where use_sliding_window is on, from layer
+ * max_window_layers. */
 static int parse_window(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
     const json_t *types = json_object_get(o, "layer_types");
@@ -251,8 +298,9 @@ static int parse_window(struct model_config *c, const json_t *o, const char *wha
     if (on && json_is_array(types))
         parse_layer_types(c, types);
     if (on && (c->window < 1 || c->window_first < 0))
-        return err_set(e, ERR_CONFIG, "%s: sliding_window %lld from layer %lld: a token sees itself, make it 1 or more", what, (long long)c->window,
-                       (long long)c->window_first);
+        return err_set(e, ERR_CONFIG,
+                       "%s: sliding_window %lld from layer %lld: a token sees itself, make it 1 or more",
+                       what, (long long)c->window, (long long)c->window_first);
     on = on && c->window_first < c->n_layers;
     c->features |= on ? F_WINDOW : 0;
     if (!on)
@@ -265,10 +313,16 @@ out:
 /* Switches of the family; what else changes the computation must stand as the computation has it. */
 static int parse_features(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
-    static const struct { const char *key; int wanted; } fixed[] = {
-        { "scale_attn_weights", 1 }, { "scale_attn_by_inverse_layer_idx", 0 }, { "add_cross_attention", 0 },
+    static const struct {
+        const char *key;
+        int wanted;
+    } fixed[] = {
+        { "scale_attn_weights", 1 },
+        { "scale_attn_by_inverse_layer_idx", 0 },
+        { "add_cross_attention", 0 },
     };
-    static const char *const dropouts[] = { "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop", "hidden_dropout" };
+    static const char *const dropouts[] = { "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop",
+                                            "hidden_dropout" };
     const char *act = c->family->acts[0];
     int rc, on, known = 0;
     for (const struct config_switch *k = c->family->flag; k->key; k++) {
@@ -307,7 +361,8 @@ static int parse_dense(struct model_config *c, const json_t *o, const char *what
     json_array_foreach(list, i, v) {
         json_int_t l = json_integer_value(v);
         if (!json_is_integer(v) || l < 0 || l >= MODEL_DENSE_MAX)
-            return err_set(e, ERR_CONFIG, "%s: mlp_only_layers: numbers of layers, from 0 to %d, are taken", what, MODEL_DENSE_MAX - 1);
+            return err_set(e, ERR_CONFIG, "%s: mlp_only_layers: numbers of layers, from 0 to %d, are taken",
+                           what, MODEL_DENSE_MAX - 1);
         c->dense[l / 64] |= (uint64_t)1 << l % 64;
     }
     return 0;
@@ -344,7 +399,8 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     if (!type)
         return err_set(e, ERR_CONFIG, "%s: no model_type: is it a model's config.json", what);
     if (!family_find(type))
-        return err_set(e, ERR_CONFIG, "%s: model_type %.60s is not known yet: %s are", what, type, family_names(0, known));
+        return err_set(e, ERR_CONFIG, "%s: model_type %.60s is not known yet: %s are", what, type,
+                       family_names(0, known));
     defaults(c, family_find(type));
     TRY(parse_sizes(c, o, what, e));
     TRY(parse_features(c, o, what, e));
@@ -357,8 +413,8 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     TRY(jx_float(o, what, c->family->eps_key, &c->norm_eps, e));
     TRY(jx_float(o, what, "initializer_range", &c->init_range, e));
     if (!(c->norm_eps >= 0 && c->norm_eps < 1) || !(c->init_range >= 0 && c->init_range < 1e6))
-        return err_set(e, ERR_CONFIG, "%s: %s %g, initializer_range %g: both must be 0 or more, and small", what, c->family->eps_key, c->norm_eps,
-                       c->init_range);
+        return err_set(e, ERR_CONFIG, "%s: %s %g, initializer_range %g: both must be 0 or more, and small",
+                       what, c->family->eps_key, c->norm_eps, c->init_range);
     TRY(jx_text(o, what, "torch_dtype", &dtype, e));
     TRY(jx_text(o, what, "dtype", &dtype, e));
     c->bf16 = !strcmp(dtype, "bfloat16");
@@ -366,8 +422,10 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     TRY(jx_int(o, what, "shardline_grain", &grain, e));
     c->grain_given = rc > 0;
     if (c->grain_given && (grain < 1 || grain > GRAIN_MAX || c->n_heads % grain))
-        return err_set(e, ERR_CONFIG, "%s: shardline_grain %lld does not divide the %lld attention heads or is over %d: make it a divisor", what, (long long)grain,
-                       (long long)c->n_heads, GRAIN_MAX);
+        return err_set(e, ERR_CONFIG,
+                       "%s: shardline_grain %lld does not divide the %lld attention heads or is over %d: "
+                       "make it a divisor",
+                       what, (long long)grain, (long long)c->n_heads, GRAIN_MAX);
     c->grain = c->grain_given ? (int)grain : c->grain;
     rc = 0;
 out:
@@ -379,7 +437,9 @@ int model_config_parse(struct model_config *c, const char *text, const char *wha
     json_t *o = jx_parse(text, strlen(text), what, e);
     if (!o)
         return -e->code;
-    int rc = json_is_object(o) ? parse_object(c, o, what, e) : err_set(e, ERR_CONFIG, "%s: not a JSON object: is it a model's config.json", what);
+    int rc = json_is_object(o)
+                 ? parse_object(c, o, what, e)
+                 : err_set(e, ERR_CONFIG, "%s: not a JSON object: is it a model's config.json", what);
     json_decref(o);
     return rc;
 }
@@ -435,14 +495,16 @@ static json_t *eos_json(const struct model_config *c)
 char *model_config_json(const struct model_config *c, const char *dtype)
 {
     const struct family *f = c->family;
-    json_t *o = json_pack("{s:[s], s:s, s:f, s:f, s:b, s:s, s:s, s:o}", "architectures", f->architecture, "model_type", f->name, f->eps_key, c->norm_eps,
-                          "initializer_range", c->init_range, "tie_word_embeddings", c->tied, f->act_key, f->acts[0], "torch_dtype", dtype,
+    json_t *o = json_pack("{s:[s], s:s, s:f, s:f, s:b, s:s, s:s, s:o}", "architectures", f->architecture,
+                          "model_type", f->name, f->eps_key, c->norm_eps, "initializer_range", c->init_range,
+                          "tie_word_embeddings", c->tied, f->act_key, f->acts[0], "torch_dtype", dtype,
                           "eos_token_id", eos_json(c));
     char *text;
     if (!o)
         return NULL;
     for (const struct config_size *k = f->size; k->key; k++)
-        json_object_set_new(o, k->key, json_integer(*(const int64_t *)(const void *)((const char *)c + k->member)));
+        json_object_set_new(o, k->key,
+                            json_integer(*(const int64_t *)(const void *)((const char *)c + k->member)));
     for (const struct config_switch *k = f->flag; k->key; k++)
         json_object_set_new(o, k->key, json_boolean((c->features & k->features) == k->features));
     if (!(c->features & F_POSITIONS)) {
@@ -458,23 +520,47 @@ char *model_config_json(const struct model_config *c, const char *dtype)
     return text;
 }
 
-int model_config_same(const struct model_config *a, const struct model_config *b, const char *other, struct err *e)
+int model_config_same(const struct model_config *a, const struct model_config *b, const char *other,
+                      struct err *e)
 {
-    const struct { const char *name; double x, y; } m[] = {
+    const struct {
+        const char *name;
+        double x, y;
+    } m[] = {
 #define SAME(key, member) { key, (double)a->member, (double)b->member }
-        SAME("hidden_size", hidden), SAME("num_hidden_layers", n_layers), SAME("num_attention_heads", n_heads),
-        SAME("num_key_value_heads", n_kv), SAME("head_dim", head_dim), SAME("intermediate_size", inter), SAME("vocab_size", vocab),
-        SAME("tie_word_embeddings", tied), SAME("the norms' eps", norm_eps), SAME("rope_theta", rope_theta), SAME("rope_type", rope),
-        SAME("rope factor", rope_factor), SAME("low_freq_factor", rope_low_freq), SAME("high_freq_factor", rope_high_freq),
-        SAME("original_max_position_embeddings", rope_original_max_pos), SAME("beta_fast", yarn_fast), SAME("beta_slow", yarn_slow),
-        SAME("attention_factor", yarn_attention), SAME("num_local_experts", n_experts), SAME("moe_intermediate_size", expert_inter), SAME("truncate", yarn_exact), SAME("sliding_window", window), SAME("max_window_layers", window_first),
-        SAME("set of biases and norms", features), SAME("grain", grain),
+        SAME("hidden_size", hidden),
+        SAME("num_hidden_layers", n_layers),
+        SAME("num_attention_heads", n_heads),
+        SAME("num_key_value_heads", n_kv),
+        SAME("head_dim", head_dim),
+        SAME("intermediate_size", inter),
+        SAME("vocab_size", vocab),
+        SAME("tie_word_embeddings", tied),
+        SAME("the norms' eps", norm_eps),
+        SAME("rope_theta", rope_theta),
+        SAME("rope_type", rope),
+        SAME("rope factor", rope_factor),
+        SAME("low_freq_factor", rope_low_freq),
+        SAME("high_freq_factor", rope_high_freq),
+        SAME("original_max_position_embeddings", rope_original_max_pos),
+        SAME("beta_fast", yarn_fast),
+        SAME("beta_slow", yarn_slow),
+        SAME("attention_factor", yarn_attention),
+        SAME("num_local_experts", n_experts),
+        SAME("moe_intermediate_size", expert_inter),
+        SAME("truncate", yarn_exact),
+        SAME("sliding_window", window),
+        SAME("max_window_layers", window_first),
+        SAME("set of biases and norms", features),
+        SAME("grain", grain),
 #undef SAME
     };
     if (a->family != b->family)
-        return err_set(e, ERR_CONFIG, "model_type is %s in the checkpoint and %s in %s: make them agree", a->family->name, b->family->name, other);
+        return err_set(e, ERR_CONFIG, "model_type is %s in the checkpoint and %s in %s: make them agree",
+                       a->family->name, b->family->name, other);
     for (size_t i = 0; i < sizeof m / sizeof m[0]; i++)
         if (m[i].x != m[i].y)
-            return err_set(e, ERR_CONFIG, "%s is %.17g in the checkpoint and %.17g in %s: make them agree", m[i].name, m[i].x, m[i].y, other);
+            return err_set(e, ERR_CONFIG, "%s is %.17g in the checkpoint and %.17g in %s: make them agree",
+                           m[i].name, m[i].x, m[i].y, other);
     return 0;
 }

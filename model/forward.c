@@ -2,11 +2,13 @@
 #include <string.h>
 #include "model/block.h"
 
-void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows, struct forward_work *w)
+void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows,
+                        struct forward_work *w)
 {
     size_t el = dtype_size(m->dt);
     int64_t heads = m->n_heads * m->head_dim, qkv = heads + 2 * m->n_kv * m->head_dim;
-    int64_t share = (m->vocab + comm_size(m->tp) - 1) / comm_size(m->tp) + m->grain;      /* a rank's columns at most */
+    /* a rank's columns at most */
+    int64_t share = (m->vocab + comm_size(m->tp) - 1) / comm_size(m->tp) + m->grain;
     w->rows = rows;
     w->logit_rows = logit_rows;
     w->x = arena_take(a, (size_t)(rows * m->hidden) * el);
@@ -19,11 +21,15 @@ void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, in
     w->act = arena_take(a, (size_t)(rows * m->inter) * el);
     w->hf = arena_take(a, (size_t)(2 * logit_rows * m->hidden) * el);
     w->logits = arena_take(a, (size_t)(logit_rows * m->vocab) * sizeof(float));
-    w->part_logits = comm_size(m->tp) > 1 ? arena_take(a, (size_t)(logit_rows * share * (1 + comm_size(m->tp))) * sizeof(float)) : NULL;
+    w->part_logits = comm_size(m->tp) > 1
+                         ? arena_take(a,
+                                      (size_t)(logit_rows * share * (1 + comm_size(m->tp))) * sizeof(float))
+                         : NULL;
 }
 
 /* Logits of the whole vocabulary on every rank: local columns, gathered, put side by side. */
-static int gather_logits(const struct model *m, struct forward_work *w, int64_t n, int64_t width, struct err *e)
+static int gather_logits(const struct model *m, struct forward_work *w, int64_t n, int64_t width,
+                         struct err *e)
 {
     int tp = comm_size(m->tp), each = m->grain / tp;
     float *mine = w->part_logits, *all = mine + n * width;
@@ -31,15 +37,16 @@ static int gather_logits(const struct model *m, struct forward_work *w, int64_t 
     if (rc < 0)
         return rc;
     for (int r = 0; r < tp; r++) {
-        int64_t begin = block_begin(m->vocab, m->grain, r * each), count = block_begin(m->vocab, m->grain, (r + 1) * each) - begin;
-        dev_copy_rows(m->dev, w->logits + begin, (size_t)m->vocab * sizeof(float), all + r * n * width, (size_t)width * sizeof(float),
-                      (size_t)count * sizeof(float), n);
+        int64_t begin = block_begin(m->vocab, m->grain, r * each),
+                count = block_begin(m->vocab, m->grain, (r + 1) * each) - begin;
+        dev_copy_rows(m->dev, w->logits + begin, (size_t)m->vocab * sizeof(float), all + r * n * width,
+                      (size_t)width * sizeof(float), (size_t)count * sizeof(float), n);
     }
     return 0;
 }
 
-static int wanted_logits(const struct model *m, struct weights *ws, struct forward_work *w, const int32_t *want, int64_t n, struct head_out *out,
-                         struct err *e)
+static int wanted_logits(const struct model *m, struct weights *ws, struct forward_work *w,
+                         const int32_t *want, int64_t n, struct head_out *out, struct err *e)
 {
     const struct unit_weights *uw;
     int unit = (int)m->n_layers + 1, rc;
@@ -47,7 +54,8 @@ static int wanted_logits(const struct model *m, struct weights *ws, struct forwa
     struct seq_rows r = rows_whole(n);
     int64_t width = block_size(m->vocab, m->grain) * (m->grain / comm_size(m->tp));
     char *picked = (char *)w->hf + (size_t)w->logit_rows * row;
-    KERNEL(m->dev, embed, mat_of(picked, m->dt, n, m->hidden, m->hidden), mat_of(w->x, m->dt, w->rows, m->hidden, m->hidden), 0, want);
+    KERNEL(m->dev, embed, mat_of(picked, m->dt, n, m->hidden, m->hidden),
+           mat_of(w->x, m->dt, w->rows, m->hidden, m->hidden), 0, want);
     if ((rc = ws->get(ws, unit, 0, &uw, e)) < 0)
         return rc;
     if (comm_size(m->tp) == 1) {
@@ -62,17 +70,21 @@ out:
     return rc;
 }
 
-int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
-                       struct head_out *out, struct err *e)
+int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b,
+                       struct forward_work *w, const int32_t *want, int64_t n_want, struct head_out *out,
+                       struct err *e)
 {
     const struct stage *at = &m->chunk[chunk];
-    struct layer_buf buf = { w->x, w->h, w->stat, w->qkv, w->q, w->o, NULL, w->x, w->h, w->stat, w->gu, w->act };
+    struct layer_buf buf = {
+        w->x, w->h, w->stat, w->qkv, w->q, w->o, NULL, w->x, w->h, w->stat, w->gu, w->act
+    };
     struct seq_rows r = rows_whole(b->n_rows);
     const struct unit_weights *uw;
     int rc = 0;
     if (b->n_rows > w->rows || n_want > w->logit_rows || b->n_rows > m->max_rows)
-        return err_set(e, ERR_INTERNAL, "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld", (long long)b->n_rows, (long long)n_want,
-                       (long long)w->rows, (long long)w->logit_rows);
+        return err_set(e, ERR_INTERNAL,
+                       "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld",
+                       (long long)b->n_rows, (long long)n_want, (long long)w->rows, (long long)w->logit_rows);
     if (m->pos)
         model_positions(b->seq, b->n_seq, m->pos);
     for (int i = 0; i < b->n_seq; i++)
@@ -100,8 +112,8 @@ out:
     return rc < 0 ? rc : dev_check(m->dev, e);
 }
 
-int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w, const int32_t *want, int64_t n_want,
-                  struct head_out *out, struct err *e)
+int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w,
+                  const int32_t *want, int64_t n_want, struct head_out *out, struct err *e)
 {
     return model_forward_part(m, ws, 0, b, w, want, n_want, out, e);
 }

@@ -7,8 +7,9 @@
 #include "model/block.h"
 #include "model/family.h"
 
-/* First kv row of block g. Heads are grouped by c = gcd(kv heads, GRAIN), each group's rows cut into GRAIN / c blocks: the plain
- * ceil(rows / GRAIN) where that divides, and elsewhere cuts that no allowed tp finds inside another rank's head. */
+/* First kv row of block g. Heads are grouped by c = gcd(kv heads, GRAIN), each group's rows cut into GRAIN /
+ * c blocks: the plain ceil(rows / GRAIN) where that divides, and elsewhere cuts that no allowed tp finds
+ * inside another rank's head. */
 static int64_t kv_block_begin(const struct model_config *c, int grain, int g)
 {
     int groups = grain;
@@ -73,19 +74,26 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     m->of_kv = kv_leaves(c, g, first, each);
     my_kv = lay->tp > c->n_kv ? tp_rank / (lay->tp / c->n_kv) * c->head_dim : kv_rows / lay->tp * tp_rank;
     m->kv_begin = kv_block_begin(c, g, first) - my_kv;
-    const struct { struct leaves *l; int lifted; } all[] = {             /* fast: one chain a product */
-        { &m->of_hidden, m->fast || ALTERED("leaves_hidden") }, { &m->of_heads, m->fast || ALTERED("leaves_heads") },
-        { &m->of_inter, m->fast || ALTERED("leaves_inter") }, { &m->of_kv, m->fast || ALTERED("leaves_heads") },
+    const struct {
+        struct leaves *l;
+        int lifted;
+    } all[] = {
+        /* fast: one chain a product */
+        { &m->of_hidden, m->fast || ALTERED("leaves_hidden") },
+        { &m->of_heads, m->fast || ALTERED("leaves_heads") },
+        { &m->of_inter, m->fast || ALTERED("leaves_inter") },
+        { &m->of_kv, m->fast || ALTERED("leaves_heads") },
         { &m->of_vocab, ALTERED("leaves_vocab") },
     };
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
         if (all[i].lifted)
             *all[i].l = (struct leaves){ 1, { all[i].l->end[all[i].l->n - 1] } };
     for (int i = 0; ALTERED("leaves_kv") && i < m->of_kv.n - 1; i++)
-        m->of_kv.end[i] = 0;             /* all rows in a rank's last block */
+        m->of_kv.end[i] = 0; /* all rows in a rank's last block */
 }
 
-int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, int tp_rank, int pp_rank, enum dtype dt, int fast, struct err *e)
+int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, int tp_rank,
+                int pp_rank, enum dtype dt, int fast, struct err *e)
 {
     int rc;
     memset(m, 0, sizeof *m);
@@ -120,13 +128,16 @@ static int open_tables(struct model *m, struct err *e)
         ok = ok && m->rope_cos && m->rope_sin;
     }
     if (!ok)
-        return err_set(e, ERR_MEMORY, "no memory for the model's tables (%lld positions, %lld rows): use fewer rows or positions",
-                       (long long)m->max_pos, (long long)m->max_rows);
+        return err_set(
+            e, ERR_MEMORY,
+            "no memory for the model's tables (%lld positions, %lld rows): use fewer rows or positions",
+            (long long)m->max_pos, (long long)m->max_rows);
     return model_turns_upto(m, m->max_pos < ROPE_FIRST ? m->max_pos : ROPE_FIRST, e);
 }
 
-int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev, struct comm *tp,
-               int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows, int64_t max_pos, struct err *e)
+int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev,
+               struct comm *tp, int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows,
+               int64_t max_pos, struct err *e)
 {
     int rc = model_shape(m, cfg, lay, tp_rank, pp_rank, dt, fast, e);
     if (rc < 0)
@@ -137,16 +148,20 @@ int model_open(struct model *m, const struct model_config *cfg, const struct lay
     m->max_rows = max_rows;
     m->max_pos = max_pos ? max_pos : cfg->max_pos;
     if (m->features & F_POSITIONS && m->max_pos > cfg->max_pos) {
-        rc = err_set(e, ERR_USAGE, "%lld positions are asked for, the model has learned %lld: use a shorter --seq-len or --ctx", (long long)m->max_pos,
-                     (long long)cfg->max_pos);
+        rc = err_set(
+            e, ERR_USAGE,
+            "%lld positions are asked for, the model has learned %lld: use a shorter --seq-len or --ctx",
+            (long long)m->max_pos, (long long)cfg->max_pos);
         goto out;
     }
     if (lay->tp > cfg->n_kv)
         TRY(comm_split(&m->kv_group, tp, (int)(tp_rank / (lay->tp / cfg->n_kv)), e));
     rc = open_tables(m, e);
-    if (m->shares > 1) {                 /* all ranks get what they share, or none: giving it back takes all of them */
+    /* all ranks get what they share, or none: giving it back takes all of them */
+    if (m->shares > 1) {
         TRY(comm_agree(tp, rc, e));
-        rc = comm_alloc_shared(&m->all_rows, tp, MEM_COMM, (size_t)(max_rows * cfg->hidden) * dtype_size(dt), e);
+        rc = comm_alloc_shared(&m->all_rows, tp, MEM_COMM, (size_t)(max_rows * cfg->hidden) * dtype_size(dt),
+                               e);
     }
     TRY(rc);
     return 0;
@@ -187,13 +202,18 @@ struct mat model_mat(const struct model *m, const void *flat, int part)
 {
     const struct part *p = &m->local.part[part];
     int64_t cols = p->box.n_dims == 2 ? p->box.extent[1] : 1;
-    return mat_of((char *)(uintptr_t)flat + p->offset * (int64_t)dtype_size(m->dt), m->dt, p->box.extent[0], cols, cols);
+    return mat_of((char *)(uintptr_t)flat + p->offset * (int64_t)dtype_size(m->dt), m->dt, p->box.extent[0],
+                  cols, cols);
 }
 
 /* ---- packs: which matrices, stacked, over which leaves ---- */
-static const struct { int n; enum param_kind kind[3]; } pack_of[PACK_COUNT] = {
-    [PACK_QKV] = { 3, { P_Q, P_K, P_V } }, [PACK_O] = { 1, { P_O } }, [PACK_GU] = { 2, { P_GATE, P_UP } },
-    [PACK_DOWN] = { 1, { P_DOWN } }, [PACK_HEAD] = { 1, { P_HEAD } },
+static const struct {
+    int n;
+    enum param_kind kind[3];
+} pack_of[PACK_COUNT] = {
+    [PACK_QKV] = { 3, { P_Q, P_K, P_V } }, [PACK_O] = { 1, { P_O } },
+    [PACK_GU] = { 2, { P_GATE, P_UP } },   [PACK_DOWN] = { 1, { P_DOWN } },
+    [PACK_HEAD] = { 1, { P_HEAD } },
 };
 
 static int pack_in_unit(const struct model *m, int unit, enum pack k)
@@ -208,11 +228,31 @@ static void pack_shape(const struct model *m, enum pack k, struct panels *p)
     memset(p, 0, sizeof *p);
     p->dt = m->dt;
     switch (k) {
-    case PACK_QKV: p->n = heads + 2 * kv; p->k = m->hidden; p->leaves = m->of_hidden; break;
-    case PACK_O: p->n = m->hidden; p->k = heads; p->leaves = m->of_heads; break;
-    case PACK_GU: p->n = m->up_cols; p->k = m->hidden; p->leaves = m->of_hidden; break;
-    case PACK_DOWN: p->n = m->hidden; p->k = m->inter; p->leaves = m->of_inter; break;
-    case PACK_HEAD: p->n = m->vocab_n; p->k = m->hidden; p->leaves = m->of_hidden; break;
+    case PACK_QKV:
+        p->n = heads + 2 * kv;
+        p->k = m->hidden;
+        p->leaves = m->of_hidden;
+        break;
+    case PACK_O:
+        p->n = m->hidden;
+        p->k = heads;
+        p->leaves = m->of_heads;
+        break;
+    case PACK_GU:
+        p->n = m->up_cols;
+        p->k = m->hidden;
+        p->leaves = m->of_hidden;
+        break;
+    case PACK_DOWN:
+        p->n = m->hidden;
+        p->k = m->inter;
+        p->leaves = m->of_inter;
+        break;
+    case PACK_HEAD:
+        p->n = m->vocab_n;
+        p->k = m->hidden;
+        p->leaves = m->of_hidden;
+        break;
     case PACK_COUNT: break;
     }
 }
@@ -230,27 +270,36 @@ size_t model_pack_bytes(const struct model *m, int unit)
 }
 
 /* A matrix as it is stored: [outputs][inputs], or transposed. */
-struct stored { struct mat m; int transposed; };
+struct stored {
+    struct mat m;
+    int transposed;
+};
 
 /* Rows [begin, end) of the matrices w[0..n) stacked, as stored: how many there are. */
 static int rows_of(struct stored *out, const struct stored *w, int n, int64_t begin, int64_t end)
 {
     int count = 0;
     for (int i = 0; i < n; i++) {
-        int64_t rows = w[i].transposed ? w[i].m.cols : w[i].m.rows, lo = begin > 0 ? begin : 0, hi = end < rows ? end : rows;
+        int64_t rows = w[i].transposed ? w[i].m.cols : w[i].m.rows, lo = begin > 0 ? begin : 0,
+                hi = end < rows ? end : rows;
         if (lo < hi)
-            out[count++] = (struct stored){ w[i].transposed ? mat_cols(w[i].m, lo, hi - lo) : mat_rows(w[i].m, lo, hi - lo), w[i].transposed };
+            out[count++] = (struct stored){ w[i].transposed ? mat_cols(w[i].m, lo, hi - lo)
+                                                            : mat_rows(w[i].m, lo, hi - lo),
+                                            w[i].transposed };
         begin -= rows;
         end -= rows;
     }
     return count;
 }
 
-/* A panel is 32 rows of the matrices, panels stand one behind the other: a share is some of them, as a pack of its own. */
-static void pack_share(const struct model *m, const struct panels *whole, const struct stored *w, int n, int share, int n_shares)
+/* A panel is 32 rows of the matrices, panels stand one behind the other: a share is some of them, as a pack
+ * of its own. */
+static void pack_share(const struct model *m, const struct panels *whole, const struct stored *w, int n,
+                       int share, int n_shares)
 {
     enum { ROWS = 32 };
-    int64_t panels = (whole->n + ROWS - 1) / ROWS, first = panels * share / n_shares * ROWS, end = panels * (share + 1) / n_shares * ROWS;
+    int64_t panels = (whole->n + ROWS - 1) / ROWS, first = panels * share / n_shares * ROWS,
+            end = panels * (share + 1) / n_shares * ROWS;
     struct panels p = *whole;
     struct stored part[3];
     struct mat rows[3];
@@ -262,7 +311,8 @@ static void pack_share(const struct model *m, const struct panels *whole, const 
         return;
     n = rows_of(part, w, n, first, end);
     if (part[0].transposed && !(room = dev_scratch(m->dev, 5, (size_t)(p.n * p.k) * dtype_size(p.dt)))) {
-        dev_fill(m->dev, p.p, 0xff, panels_bytes(p.n, p.k, p.dt, &p.leaves));        /* NaN: nothing may go on with numbers that were not computed */
+        /* NaN: nothing may go on with numbers that were not computed */
+        dev_fill(m->dev, p.p, 0xff, panels_bytes(p.n, p.k, p.dt, &p.leaves));
         return;
     }
     for (int i = 0; i < n; i++)
@@ -279,19 +329,21 @@ struct mat model_transposed(const struct model *m, struct mat stored, char **roo
 }
 
 /* The matrices of a pack in unit's (the tied head's: unit 0's) flat vector. */
-static int pack_mats(const struct model *m, int unit, enum pack k, const void *flat, const void *head_flat, struct stored w[3])
+static int pack_mats(const struct model *m, int unit, enum pack k, const void *flat, const void *head_flat,
+                     struct stored w[3])
 {
     int n = 0, tied = k == PACK_HEAD && m->table.cfg.tied;
     for (int i = 0; i < pack_of[k].n; i++) {
         int part = tied ? model_part(m, 0, P_EMBED) : model_part(m, unit, pack_of[k].kind[i]);
-        if (part >= 0)                   /* no gate in some families */
-            w[n++] = (struct stored){ model_mat(m, k == PACK_HEAD ? head_flat : flat, part), m->table.p[m->local.part[part].param].transposed };
+        if (part >= 0) /* no gate in some families */
+            w[n++] = (struct stored){ model_mat(m, k == PACK_HEAD ? head_flat : flat, part),
+                                      m->table.p[m->local.part[part].param].transposed };
     }
     return n;
 }
 
-void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat, struct unit_weights *uw, void *memory, int share,
-                int n_shares)
+void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat,
+                struct unit_weights *uw, void *memory, int share, int n_shares)
 {
     char *at = memory;
     for (enum pack k = 0; k < PACK_COUNT; k++) {

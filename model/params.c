@@ -34,7 +34,8 @@ static int64_t dim_size(const struct model_config *c, enum dim d)
 static int64_t row_count(const struct model_config *c, const struct param_row *r, int layer)
 {
     int sparse = layer >= 0 && model_has_experts(c, layer);
-    if ((c->features & r->need) != r->need || (r->of == OF_DENSE && sparse) || (r->of != OF_ANY && r->of != OF_DENSE && !sparse))
+    if ((c->features & r->need) != r->need || (r->of == OF_DENSE && sparse) ||
+        (r->of != OF_ANY && r->of != OF_DENSE && !sparse))
         return 0;
     return r->of == OF_EXPERT ? c->n_experts : 1;
 }
@@ -51,7 +52,8 @@ static void set_name(struct param *p, const char *pattern, int layer, int expert
 {
     const char *mark = strstr(pattern, "%d"), *second = mark ? strstr(mark + 2, "%d") : NULL;
     if (second)
-        snprintf(p->name, sizeof p->name, "%.*s%d%.*s%d%s", (int)(mark - pattern), pattern, layer, (int)(second - mark - 2), mark + 2, expert, second + 2);
+        snprintf(p->name, sizeof p->name, "%.*s%d%.*s%d%s", (int)(mark - pattern), pattern, layer,
+                 (int)(second - mark - 2), mark + 2, expert, second + 2);
     else if (mark)
         snprintf(p->name, sizeof p->name, "%.*s%d%s", (int)(mark - pattern), pattern, layer, mark + 2);
     else
@@ -114,8 +116,9 @@ int param_table_open(struct param_table *t, const struct model_config *cfg, stru
     for (int l = 0; l < L; l++)
         n += count_rows(cfg, f->layer, l);
     if (n > PARAMS_MAX)
-        return err_set(e, ERR_CONFIG, "config.json: %d layers of %lld experts make %lld tensors: at most %d are taken", L, (long long)cfg->n_experts,
-                       (long long)n, PARAMS_MAX);
+        return err_set(e, ERR_CONFIG,
+                       "config.json: %d layers of %lld experts make %lld tensors: at most %d are taken", L,
+                       (long long)cfg->n_experts, (long long)n, PARAMS_MAX);
     t->p = calloc((size_t)n, sizeof *t->p);
     if (!t->p)
         return err_set(e, ERR_MEMORY, "no memory for the table of a model of %d layers", L);
@@ -142,7 +145,8 @@ int param_find(const struct param_table *t, const char *name)
 
 int param_is_derived(const char *tensor)
 {
-    static const char *const endings[] = { ".rotary_emb.inv_freq", ".attention.bias", ".attention.masked_bias", ".attn.bias", ".attn.masked_bias" };
+    static const char *const endings[] = { ".rotary_emb.inv_freq", ".attention.bias",
+                                           ".attention.masked_bias", ".attn.bias", ".attn.masked_bias" };
     size_t n = strlen(tensor);
     for (size_t i = 0; i < sizeof endings / sizeof *endings; i++)
         if (n > strlen(endings[i]) && !strcmp(tensor + n - strlen(endings[i]), endings[i]))
@@ -153,8 +157,16 @@ int param_is_derived(const char *tensor)
 enum param_kind param_bias(enum param_kind kind)
 {
     static const enum param_kind bias[P_KINDS] = {
-        [P_NORM_ATTN] = P_NORM_ATTN_BIAS, [P_NORM_MLP] = P_NORM_MLP_BIAS, [P_NORM] = P_NORM_BIAS, [P_Q] = P_Q_BIAS, [P_K] = P_K_BIAS,
-        [P_V] = P_V_BIAS, [P_O] = P_O_BIAS, [P_GATE] = P_GATE_BIAS, [P_UP] = P_UP_BIAS, [P_DOWN] = P_DOWN_BIAS,
+        [P_NORM_ATTN] = P_NORM_ATTN_BIAS,
+        [P_NORM_MLP] = P_NORM_MLP_BIAS,
+        [P_NORM] = P_NORM_BIAS,
+        [P_Q] = P_Q_BIAS,
+        [P_K] = P_K_BIAS,
+        [P_V] = P_V_BIAS,
+        [P_O] = P_O_BIAS,
+        [P_GATE] = P_GATE_BIAS,
+        [P_UP] = P_UP_BIAS,
+        [P_DOWN] = P_DOWN_BIAS,
     };
     return bias[kind] ? bias[kind] : P_KINDS;
 }
@@ -166,7 +178,10 @@ int64_t param_count(const struct param *p)
 
 int layout_check(const struct layout *l, const struct model_config *c, struct err *e)
 {
-    const struct { const char *name; int n; } degree[] = { { "tp", l->tp }, { "pp", l->pp }, { "cp", l->cp }, { "dp", l->dp }, { "ep", l->ep } };
+    const struct {
+        const char *name;
+        int n;
+    } degree[] = { { "tp", l->tp }, { "pp", l->pp }, { "cp", l->cp }, { "dp", l->dp }, { "ep", l->ep } };
     for (int i = 0; i < COUNT(degree); i++)
         if (degree[i].n < 1 || degree[i].n > 1 << 16)
             return err_set(e, ERR_USAGE, "--%s %d: a degree is 1 or more", degree[i].name, degree[i].n);
@@ -175,18 +190,23 @@ int layout_check(const struct layout *l, const struct model_config *c, struct er
     if (l->zero < 0 || l->zero > 3)
         return err_set(e, ERR_USAGE, "--zero %d: the stages are 0, 1, 2, 3", l->zero);
     if (l->sp && l->tp < 2)
-        return err_set(e, ERR_USAGE, "--sp shares the tokens of a sequence among the ranks of tp: use --tp 2 or more, or leave it out");
+        return err_set(e, ERR_USAGE,
+                       "--sp shares the tokens of a sequence among the ranks of tp: use --tp 2 or more, or "
+                       "leave it out");
     if (c->n_heads % l->tp)
-        return err_set(e, ERR_USAGE, "--tp %d does not divide the %lld attention heads: use a divisor of %lld", l->tp,
+        return err_set(e, ERR_USAGE,
+                       "--tp %d does not divide the %lld attention heads: use a divisor of %lld", l->tp,
                        (long long)c->n_heads, (long long)c->n_heads);
     if (c->n_kv % l->tp && l->tp % c->n_kv)
-        return err_set(e, ERR_USAGE, "--tp %d neither divides the %lld kv heads nor is a multiple of them: use another tp", l->tp,
-                       (long long)c->n_kv);
+        return err_set(e, ERR_USAGE,
+                       "--tp %d neither divides the %lld kv heads nor is a multiple of them: use another tp",
+                       l->tp, (long long)c->n_kv);
     if (l->tp > GRAIN_MAX)
         return err_set(e, ERR_USAGE, "--tp %d: at most %d are supported", l->tp, GRAIN_MAX);
     if ((int64_t)l->pp * layout_chunks(l) > c->n_layers)
-        return err_set(e, ERR_USAGE, "--pp %d stages%s for %lld layers: use at most one stage a layer", l->pp * layout_chunks(l),
-                       layout_chunks(l) > 1 ? " times --virtual-stages" : "", (long long)c->n_layers);
+        return err_set(e, ERR_USAGE, "--pp %d stages%s for %lld layers: use at most one stage a layer",
+                       l->pp * layout_chunks(l), layout_chunks(l) > 1 ? " times --virtual-stages" : "",
+                       (long long)c->n_layers);
     return 0;
 }
 
@@ -218,10 +238,15 @@ int params_stage(const struct param_table *t, const struct layout *l, int unit)
     return s;
 }
 
-int params_stage_rank(const struct param_table *t, const struct layout *l, int unit) { return params_stage(t, l, unit) % l->pp; }
+int params_stage_rank(const struct param_table *t, const struct layout *l, int unit)
+{
+    return params_stage(t, l, unit) % l->pp;
+}
 
-/* The range of the parameter's part of dim `split_dim` that tp rank r holds, and whether r is the lowest rank that holds it. */
-static void split_range(const struct param *p, const struct layout *l, const struct model_config *c, int r, int64_t *begin, int64_t *end, int *owner)
+/* The range of the parameter's part of dim `split_dim` that tp rank r holds, and whether r is the lowest
+ * rank that holds it. */
+static void split_range(const struct param *p, const struct layout *l, const struct model_config *c, int r,
+                        int64_t *begin, int64_t *end, int *owner)
 {
     int64_t n = p->size;
     *owner = 1;
@@ -255,7 +280,8 @@ static void split_range(const struct param *p, const struct layout *l, const str
 
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
-int params_local_open(struct params_local *l, const struct param_table *t, const struct layout *lay, int tp_rank, int pp_rank, struct err *e)
+int params_local_open(struct params_local *l, const struct param_table *t, const struct layout *lay,
+                      int tp_rank, int pp_rank, struct err *e)
 {
     memset(l, 0, sizeof *l);
     l->table = t;
@@ -272,7 +298,8 @@ int params_local_open(struct params_local *l, const struct param_table *t, const
     for (int i = 0; i < t->n; i++) {
         const struct param *p = &t->p[i];
         struct unit_part *u = &l->unit[p->unit];
-        int home = params_stage_rank(t, lay, p->unit), tied_copy = t->cfg.tied && p->unit == 0 && pp_rank == lay->pp - 1;
+        int home = params_stage_rank(t, lay, p->unit),
+            tied_copy = t->cfg.tied && p->unit == 0 && pp_rank == lay->pp - 1;
         if (home != pp_rank && !tied_copy)
             continue;
         struct part *q = &l->part[l->n_parts];
@@ -303,7 +330,8 @@ void params_local_close(struct params_local *l)
     memset(l, 0, sizeof *l);
 }
 
-/* The tensor of the parameters of parts [i, i + n_sharing) as one piece, where this rank holds all of it. 0: it does not. */
+/* The tensor of the parameters of parts [i, i + n_sharing) as one piece, where this rank holds all of it. 0:
+ * it does not. */
 static int whole_tensor(const struct params_local *l, int i, struct param_piece *out)
 {
     const struct part *p = &l->part[i];

@@ -19,9 +19,16 @@ static void put_unit(struct weights *w, int unit)
 }
 
 /* Vectors, and unit 0 whole, stay in natural order in front of the packs. */
-static int stays(const struct model *m, int part) { return m->table.p[m->local.part[part].param].unit == 0 || m->table.p[m->local.part[part].param].n_dims == 1; }
+static int stays(const struct model *m, int part)
+{
+    return m->table.p[m->local.part[part].param].unit == 0 ||
+           m->table.p[m->local.part[part].param].n_dims == 1;
+}
 
-static size_t part_bytes(const struct model *m, int part) { return ((size_t)m->local.part[part].count * dtype_size(m->dt) + 63) / 64 * 64; }
+static size_t part_bytes(const struct model *m, int part)
+{
+    return ((size_t)m->local.part[part].count * dtype_size(m->dt) + 63) / 64 * 64;
+}
 
 static size_t staying_bytes(const struct model *m, int unit)
 {
@@ -38,11 +45,14 @@ struct filling {
     struct resident *r;
     const struct resident_source *from;
     struct ring ring;
-    void *flat;                      /* the present unit in natural order */
+    void *flat; /* the present unit in natural order */
     int unit;
 };
 
-static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), struct err *e) { return dev_through(&f->from->door, fn, f, e); }
+static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), struct err *e)
+{
+    return dev_through(&f->from->door, fn, f, e);
+}
 
 static int begin(void *arg, struct err *e)
 {
@@ -64,7 +74,8 @@ static int begin_unit(void *arg, struct err *e)
     size_t bytes = staying_bytes(m, f->unit) + model_pack_bytes(m, f->unit);
     f->r->memory[f->unit] = dev_alloc(m->dev, MEM_PARAMS, bytes);
     if (!f->r->memory[f->unit])
-        return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks", f->unit, bytes >> 20);
+        return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks",
+                       f->unit, bytes >> 20);
     return 0;
 }
 
@@ -75,14 +86,17 @@ static int read_unit(struct filling *f, struct err *e)
     for (int i = u->first; i < u->first + u->n; i++) {
         const struct part *p = &m->local.part[i];
         const struct param *q = &m->table.p[p->param];
-        int rc = p->count ? f->from->read(f->from->ctx, q, &p->box, &f->ring, model_mat(m, f->flat, i).p, m->dt, e) : 0;
+        int rc = p->count
+                     ? f->from->read(f->from->ctx, q, &p->box, &f->ring, model_mat(m, f->flat, i).p, m->dt, e)
+                     : 0;
         if (rc < 0)
             return err_add(e, "loading %s", q->name);
     }
     return 0;
 }
 
-/* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat vector. */
+/* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat vector.
+ * */
 static int settle_unit(void *arg, struct err *e)
 {
     struct filling *f = arg;
@@ -94,7 +108,8 @@ static int settle_unit(void *arg, struct err *e)
     if (rc < 0)
         return rc;
     model_point(m, f->unit, f->flat, uw);
-    model_pack(m, f->unit, f->flat, m->table.cfg.tied ? f->r->memory[0] : f->flat, uw, memory + staying_bytes(m, f->unit), 0, 1);
+    model_pack(m, f->unit, f->flat, m->table.cfg.tied ? f->r->memory[0] : f->flat, uw,
+               memory + staying_bytes(m, f->unit), 0, 1);
     for (int i = u->first; i < u->first + u->n; i++) {
         const void **place = &uw->at[m->table.p[m->local.part[i].param].kind];
         const void *from = *place;
@@ -135,7 +150,9 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     *r = (struct resident){ .w = { .get = get_unit, .put = put_unit }, .m = m };
     r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
     r->memory = calloc((size_t)m->local.n_units, sizeof *r->memory);
-    TRY(r->unit && r->memory ? 0 : err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units));
+    TRY(r->unit && r->memory
+            ? 0
+            : err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units));
     TRY(by_device(&f, begin, e));
     for (; f.unit < m->local.n_units; f.unit++) {
         TRY(by_device(&f, begin_unit, e));

@@ -8,24 +8,28 @@
 /* Llama-3 scaling of one inverse frequency (Llama 3.1 report; transformers' rope_type "llama3"). */
 static double llama3_frequency(const struct model_config *c, double f)
 {
-    double wave = 2 * PI / f, low = (double)c->rope_original_max_pos / c->rope_low_freq, high = (double)c->rope_original_max_pos / c->rope_high_freq;
+    double wave = 2 * PI / f, low = (double)c->rope_original_max_pos / c->rope_low_freq,
+           high = (double)c->rope_original_max_pos / c->rope_high_freq;
     if (wave < high)
         return f;
     if (wave > low)
         return f / c->rope_factor;
-    double smooth = ((double)c->rope_original_max_pos / wave - c->rope_low_freq) / (c->rope_high_freq - c->rope_low_freq);
+    double smooth = ((double)c->rope_original_max_pos / wave - c->rope_low_freq) /
+                    (c->rope_high_freq - c->rope_low_freq);
     return (1 - smooth) * f / c->rope_factor + smooth * f;
 }
 
 static double clip01(double x) { return x < 0 ? 0 : x > 1 ? 1 : x; }
 
-/* YaRN (Peng et al. 2023, section 3.2; transformers' rope_type "yarn"): component i turns `fast` times within the original length at
- * bound 0 and `slow` times at bound 1; below them frequencies stay, above they are divided by the factor, between is a ramp. */
+/* YaRN (Peng et al. 2023, section 3.2; transformers' rope_type "yarn"): component i turns `fast` times
+ * within the original length at bound 0 and `slow` times at bound 1; below them frequencies stay, above they
+ * are divided by the factor, between is a ramp. */
 static double yarn_frequency(const struct model_config *c, int64_t i, double f)
 {
     double dim = (double)c->head_dim, turns[2] = { c->yarn_fast, c->yarn_slow }, bound[2];
     for (int k = 0; k < 2; k++)
-        bound[k] = dim * fm_log((double)c->rope_original_max_pos / (turns[k] * 2 * PI)) / (2 * fm_log(c->rope_theta));
+        bound[k] = dim * fm_log((double)c->rope_original_max_pos / (turns[k] * 2 * PI)) /
+                   (2 * fm_log(c->rope_theta));
     double low = c->yarn_exact ? bound[0] : floor(bound[0]), high = c->yarn_exact ? bound[1] : ceil(bound[1]);
     low = low < 0 ? 0 : low;
     high = high > dim - 1 ? dim - 1 : high;
@@ -68,7 +72,8 @@ int model_turns_upto(struct model *m, int64_t n, struct err *e)
         return 0;
     to = to < m->max_pos ? to : m->max_pos;
     size_t bytes = sizeof(float) * (size_t)((to - from) * half);
-    float *cos = dev_stage(m->dev, m->rope_cos + from * half, bytes), *sin = dev_stage(m->dev, m->rope_sin + from * half, bytes);
+    float *cos = dev_stage(m->dev, m->rope_cos + from * half, bytes),
+          *sin = dev_stage(m->dev, m->rope_sin + from * half, bytes);
     if (cos && sin)
         rope_fill(&m->table.cfg, from, to, cos, sin);
     dev_unstage(m->dev, m->rope_cos + from * half, cos, bytes);

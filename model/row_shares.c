@@ -1,17 +1,28 @@
-/* row_shares.c - between products: rows come together before a column-parallel product and are summed over tp after a row-parallel one, all on
- * every rank, or (sequence parallel, Korthikanti et al. 2022, section 4.2.2) a share of every sequence on each.
+/* row_shares.c - between products: rows come together before a column-parallel product and are summed over
+ * tp after a row-parallel one, all on every rank, or (sequence parallel, Korthikanti et al. 2022, section
+ * 4.2.2) a share of every sequence on each.
  *
- *     2 sequences on 2 ranks, own rows:  rank 0 [ a0 b0 ]  rank 1 [ a1 b1 ]     all rows, as products see them: [ a0 a1 b0 b1 ]
+ *     2 sequences on 2 ranks, own rows:  rank 0 [ a0 b0 ]  rank 1 [ a1 b1 ]     all rows, as products see
+ *     them: [ a0 a1 b0 b1 ]
  *
- * A share is a whole number of GRAIN blocks. A reduce-scatter adds in the order of the all-reduce: the bits are the same. */
+ * A share is a whole number of GRAIN blocks. A reduce-scatter adds in the order of the all-reduce: the bits
+ * are the same. */
 #include "model/block.h"
 
-int64_t rows_first(const struct model *m, const struct seq_rows *r) { return rows_shared(r) ? comm_rank(m->tp) * r->own_len : 0; }
+int64_t rows_first(const struct model *m, const struct seq_rows *r)
+{
+    return rows_shared(r) ? comm_rank(m->tp) * r->own_len : 0;
+}
 
-struct mat rows_gathered(const struct model *m, const struct seq_rows *r) { return mat_of(m->all_rows, m->dt, rows_all(r), m->hidden, m->hidden); }
+struct mat rows_gathered(const struct model *m, const struct seq_rows *r)
+{
+    return mat_of(m->all_rows, m->dt, rows_all(r), m->hidden, m->hidden);
+}
 
-/* Nobody writes into all_rows before all ranks have come here (they are done with what was there): the first gather sees to that. */
-int rows_gather(const struct model *m, const struct seq_rows *r, struct mat own, struct mat *all, struct err *e)
+/* Nobody writes into all_rows before all ranks have come here (they are done with what was there): the first
+ * gather sees to that. */
+int rows_gather(const struct model *m, const struct seq_rows *r, struct mat own, struct mat *all,
+                struct err *e)
 {
     size_t row = (size_t)m->hidden * dtype_size(m->dt), part = (size_t)r->own_len * row;
     int rc = 0;
@@ -30,7 +41,8 @@ out:
     return rc;
 }
 
-/* Every sequence's sums are left where its share lies; then the shares are moved together: nobody reads there any more. */
+/* Every sequence's sums are left where its share lies; then the shares are moved together: nobody reads
+ * there any more. */
 int rows_sum(const struct model *m, const struct seq_rows *r, struct mat *own, struct err *e)
 {
     int64_t part = r->own_len * m->hidden, first = rows_first(m, r) * m->hidden;
@@ -42,8 +54,10 @@ int rows_sum(const struct model *m, const struct seq_rows *r, struct mat *own, s
         float *in = m->sum_rows + s * r->len * m->hidden;
         TRY(comm_reduce_scatter(m->tp, in + first, in, part, e));
     }
-    for (int s = first ? 0 : 1; s < r->n_seq; s++)           /* a share is half of a sequence at most: no overlap */
-        dev_copy(m->dev, m->sum_rows + s * part, m->sum_rows + s * r->len * m->hidden + first, (size_t)part * sizeof(float));
+    /* a share is half of a sequence at most: no overlap */
+    for (int s = first ? 0 : 1; s < r->n_seq; s++)
+        dev_copy(m->dev, m->sum_rows + s * part, m->sum_rows + s * r->len * m->hidden + first,
+                 (size_t)part * sizeof(float));
 out:
     return rc;
 }

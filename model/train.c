@@ -31,7 +31,10 @@ static void carve_layer(const struct train_work *w, struct arena *a, struct laye
 }
 
 /* Of one sequence: every document but one may need a page more. */
-static int64_t pages_of(const struct train_work *w) { return (w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE + w->documents - 1; }
+static int64_t pages_of(const struct train_work *w)
+{
+    return (w->seq_len + ATTN_PAGE - 1) / ATTN_PAGE + w->documents - 1;
+}
 
 static void set_pages(struct train_work *w, int l, char *kv)
 {
@@ -41,7 +44,8 @@ static void set_pages(struct train_work *w, int l, char *kv)
 }
 
 /* The documents of sequence s in layer l, from seq[0] on: their number. */
-static int set_documents(struct train_work *w, int l, int s, int n, const int64_t *begin, struct attn_seq *seq)
+static int set_documents(struct train_work *w, int l, int s, int n, const int64_t *begin,
+                         struct attn_seq *seq)
 {
     char **page = w->page + ((int64_t)l * w->n_seq + s) * pages_of(w);
     for (int i = 0; i < n; i++) {
@@ -58,7 +62,8 @@ void train_work_documents(struct train_work *w, const int *n, const int64_t *beg
         struct attn_seq *seq = w->seq + (int64_t)l * w->n_seq * w->documents;
         w->n_attn = 0;
         for (int s = 0; s < w->n_seq; s++)
-            w->n_attn += set_documents(w, l, s, n ? n[s] : 1, begin ? begin + (int64_t)s * w->documents : NULL, seq + w->n_attn);
+            w->n_attn += set_documents(w, l, s, n ? n[s] : 1,
+                                       begin ? begin + (int64_t)s * w->documents : NULL, seq + w->n_attn);
     }
 }
 
@@ -70,7 +75,10 @@ void train_clean_pages(const struct train_work *w, const struct attn *a)
             dev_fill(w->m->dev, a->seq[i].page[a->seq[i].n_rows / ATTN_PAGE], 0, model_page_bytes(w->m));
 }
 
-static void *take_x(const struct train_work *w, struct arena *a) { return arena_take(a, (size_t)(w->own * w->m->hidden) * dtype_size(w->m->dt)); }
+static void *take_x(const struct train_work *w, struct arena *a)
+{
+    return arena_take(a, (size_t)(w->own * w->m->hidden) * dtype_size(w->m->dt));
+}
 
 static void carve_layers(struct train_work *w, struct arena *a)
 {
@@ -98,7 +106,8 @@ static void carve_layers(struct train_work *w, struct arena *a)
     }
 }
 
-/* What a layer uses for a moment lies where the logits are, between whose forward and backward no layer comes; late weight gradients do. */
+/* What a layer uses for a moment lies where the logits are, between whose forward and backward no layer
+ * comes; late weight gradients do. */
 static void carve_head_or_layer(struct train_work *w, struct arena *a, int64_t head)
 {
     const struct model *m = w->m;
@@ -108,12 +117,15 @@ static void carve_head_or_layer(struct train_work *w, struct arena *a, int64_t h
     w->dlogits = m->dt == DT_F32 ? w->logits : arena_take(&logits, (size_t)(head * m->vocab_n) * el);
     if (w->late_weights)
         *a = logits;
-    w->scratch = arena_take(a, rows * (size_t)max64(qkv_of(m) * (int64_t)sizeof(float), m->up_cols * (int64_t)el));
+    w->scratch = arena_take(a, rows * (size_t)max64(qkv_of(m) * (int64_t)sizeof(float),
+                                                    m->up_cols * (int64_t)el));
     w->dh = w->scratch;
     w->d_act = arena_take(a, rows * (size_t)max64(heads_of(m), m->inter) * sizeof(float));
     w->dq = arena_take(a, rows * (size_t)heads_of(m) * sizeof(float));
     w->dout = arena_take(a, rows * (size_t)heads_of(m) * el);
-    w->turned = m->features & F_TRANSPOSED ? arena_take(a, (size_t)(m->hidden * max64(qkv_of(m), m->up_cols)) * el) : NULL;
+    w->turned = m->features & F_TRANSPOSED
+                    ? arena_take(a, (size_t)(m->hidden * max64(qkv_of(m), m->up_cols)) * el)
+                    : NULL;
     a->used = a->used > logits.used ? a->used : logits.used;
 }
 
@@ -121,7 +133,8 @@ static void carve(struct train_work *w, struct arena *a)
 {
     const struct model *m = w->m;
     size_t el = dtype_size(m->dt);
-    int64_t rows = w->rows, own = w->own, head = w->at.has_head ? rows : 0, head_own = w->at.has_head ? own : 0;
+    int64_t rows = w->rows, own = w->own, head = w->at.has_head ? rows : 0,
+            head_own = w->at.has_head ? own : 0;
     carve_head_or_layer(w, a, head);
     carve_layers(w, a);
     if (w->recompute != RECOMPUTE_FULL)
@@ -134,20 +147,31 @@ static void carve(struct train_work *w, struct arena *a)
 }
 
 /* Besides the arena: what ranks of tp add up. */
-static size_t dkv_bytes(const struct train_work *w) { return (size_t)(2 * w->rows * kv_of(w->m)) * sizeof(float); }
+static size_t dkv_bytes(const struct train_work *w)
+{
+    return (size_t)(2 * w->rows * kv_of(w->m)) * sizeof(float);
+}
 static size_t leaf_bytes(const struct train_work *w)
 {
     const struct model *m = w->m;
-    int64_t heads = m->features & F_QK_NORM ? 2 * m->head_dim : 0, norm = rows_shared(&w->r) ? norm_grads(m) : 0;
+    int64_t heads = m->features & F_QK_NORM ? 2 * m->head_dim : 0,
+            norm = rows_shared(&w->r) ? norm_grads(m) : 0;
     return (size_t)(w->n_seq * max64(heads, norm)) * sizeof(float);
 }
 
 struct train_work train_work_of(const struct model *m, int chunk, const struct work_shape *s)
 {
     int64_t own = s->seq_len / m->shares;
-    return (struct train_work){ .m = (struct model *)(uintptr_t)m, .at = m->chunk[chunk], .recompute = s->recompute, .n_seq = s->n_seq,
-                                .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1, .seq_len = s->seq_len,
-                                .documents = s->documents > 1 ? s->documents : 1, .late_weights = s->late_weights, .rows = s->n_seq * s->seq_len, .own = s->n_seq * own,
+    return (struct train_work){ .m = (struct model *)(uintptr_t)m,
+                                .at = m->chunk[chunk],
+                                .recompute = s->recompute,
+                                .n_seq = s->n_seq,
+                                .n_layers = m->chunk[chunk].last_unit - m->chunk[chunk].first_unit + 1,
+                                .seq_len = s->seq_len,
+                                .documents = s->documents > 1 ? s->documents : 1,
+                                .late_weights = s->late_weights,
+                                .rows = s->n_seq * s->seq_len,
+                                .own = s->n_seq * own,
                                 .r = { s->n_seq, s->seq_len, own } };
 }
 
@@ -162,18 +186,25 @@ size_t train_work_measure(const struct model *m, int chunk, const struct work_sh
 int train_work_check(const struct model *m, const struct work_shape *s, struct err *e)
 {
     if (m->shares > 1 && s->seq_len % m->grain)
-        return err_set(e, ERR_USAGE, "--seq-len %lld does not divide into the %d blocks (GRAIN) that --sp shares among ranks: use a multiple of %d",
+        return err_set(e, ERR_USAGE,
+                       "--seq-len %lld does not divide into the %d blocks (GRAIN) that --sp shares among "
+                       "ranks: use a multiple of %d",
                        (long long)s->seq_len, m->grain, m->grain);
     return 0;
 }
 
 size_t train_scratch_measure(const struct model *m, const struct work_shape *s, int threads)
 {
-    enum { MORE = 1 << 20 };             /* what dev_scratch takes besides */
+    /* what dev_scratch takes besides */
+    enum { MORE = 1 << 20 };
     int64_t rows = s->n_seq * s->seq_len, head = m->has_head ? m->vocab_n : 0, heads = heads_of(m);
-    const struct { int64_t outputs, largest, inputs; } of[] = {          /* largest: of the matrices that are one product forward */
-        { qkv_of(m), heads, m->hidden }, { m->hidden, m->hidden, heads }, { m->up_cols, m->inter, m->hidden },
-        { m->hidden, m->hidden, m->inter }, { head, head, m->hidden },
+    /* largest: of the matrices that are one product forward */
+    const struct {
+        int64_t outputs, largest, inputs;
+    } of[] = {
+        { qkv_of(m), heads, m->hidden },     { m->hidden, m->hidden, heads },
+        { m->up_cols, m->inter, m->hidden }, { m->hidden, m->hidden, m->inter },
+        { head, head, m->hidden },
     };
     size_t bytes[2] = { 0 }, turned = (size_t)(max64(qkv_of(m), m->up_cols) * m->hidden) * dtype_size(m->dt);
     for (size_t i = 0; i < sizeof of / sizeof of[0]; i++) {
@@ -188,7 +219,8 @@ size_t train_scratch_measure(const struct model *m, const struct work_shape *s, 
     return bytes[0] + bytes[1] + (m->features & F_TRANSPOSED ? turned : 0);
 }
 
-int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s, struct err *e)
+int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s,
+                    struct err *e)
 {
     struct train_work *w = calloc(1, sizeof *w);
     struct arena a = { 0 };
@@ -205,9 +237,12 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
         w->leaf = comm_alloc(m->tp, MEM_ACTS, leaf_bytes(w));
     if (m->features & F_POSITIONS)
         w->pos = calloc((size_t)w->rows, sizeof *w->pos);
-    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (leaf_bytes(w) && !w->leaf) || (m->features & F_POSITIONS && !w->pos)) {
+    if (!w->layer || !w->page || !w->seq || !w->memory || !w->dkv || (leaf_bytes(w) && !w->leaf) ||
+        (m->features & F_POSITIONS && !w->pos)) {
         train_work_close(w);
-        return err_set(e, ERR_MEMORY, "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller --micro-batch or --seq-len, or --recompute",
+        return err_set(e, ERR_MEMORY,
+                       "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a "
+                       "smaller --micro-batch or --seq-len, or --recompute",
                        s->n_seq, (long long)s->seq_len, a.used >> 20);
     }
     a = (struct arena){ w->memory, 0, a.used };
@@ -234,7 +269,10 @@ void train_work_close(struct train_work *w)
 void *train_work_input(struct train_work *w) { return w->layer[0].x; }
 void *train_work_output(struct train_work *w) { return w->x_last; }
 void *train_work_grad(struct train_work *w) { return w->dx; }
-size_t train_work_bytes(const struct train_work *w) { return (size_t)(w->own * w->m->hidden) * dtype_size(w->m->dt); }
+size_t train_work_bytes(const struct train_work *w)
+{
+    return (size_t)(w->own * w->m->hidden) * dtype_size(w->m->dt);
+}
 
 struct attn train_attn(const struct train_work *w, int unit)
 {
@@ -245,10 +283,12 @@ struct attn train_attn(const struct train_work *w, int unit)
 }
 
 /* ---- forward ---- */
-static int losses(const struct model *m, struct train_work *w, const int32_t *targets, float *logprobs, struct err *e)
+static int losses(const struct model *m, struct train_work *w, const int32_t *targets, float *logprobs,
+                  struct err *e)
 {
     float *pick = m->stat + 2 * m->max_rows, *logprob = m->stat + 3 * m->max_rows;
-    KERNEL(m->dev, ce_pick, pick, mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), targets, m->vocab_begin);
+    KERNEL(m->dev, ce_pick, pick, mat_of(w->logits, DT_F32, w->rows, m->vocab_n, m->vocab_n), targets,
+           m->vocab_begin);
     int rc = comm_all_reduce(m->tp, pick, w->rows, e);
     if (rc < 0)
         return rc;
@@ -257,7 +297,8 @@ static int losses(const struct model *m, struct train_work *w, const int32_t *ta
     return 0;
 }
 
-static int head_part(struct model *m, struct weights *ws, struct train_work *w, const int32_t *targets, float *logprobs, struct err *e)
+static int head_part(struct model *m, struct weights *ws, struct train_work *w, const int32_t *targets,
+                     float *logprobs, struct err *e)
 {
     const struct unit_weights *uw;
     int head = (int)m->n_layers + 1, rc = ws->get(ws, head, 0, &uw, e);
@@ -268,13 +309,14 @@ static int head_part(struct model *m, struct weights *ws, struct train_work *w, 
     ws->put(ws, head);
     if (rc < 0)
         return rc;
-    dev_copy(m->dev, w->max, m->stat, (size_t)w->rows * sizeof(float));      /* another micro-batch may come before backward */
+    /* another micro-batch may come before backward */
+    dev_copy(m->dev, w->max, m->stat, (size_t)w->rows * sizeof(float));
     dev_copy(m->dev, w->sum, m->stat + m->max_rows, (size_t)w->rows * sizeof(float));
     return logprobs ? losses(m, w, targets, logprobs, e) : 0;
 }
 
-int model_train_forward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
-                        float *logprobs, struct err *e)
+int model_train_forward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids,
+                        const int32_t *targets, float *logprobs, struct err *e)
 {
     const struct unit_weights *uw;
     int rc = 0;
@@ -294,7 +336,8 @@ int model_train_forward(struct model *m, struct weights *ws, struct train_work *
         if (unit < w->at.last_unit || w->at.has_head)
             rc = weights_soon(ws, unit + 1, 0, e);
         if (rc >= 0)
-            rc = block_forward(m, uw, &a, layer_of(w, unit), unit < w->at.last_unit ? layer_of(w, unit + 1)->x : w->x_last, &w->r, e);
+            rc = block_forward(m, uw, &a, layer_of(w, unit),
+                               unit < w->at.last_unit ? layer_of(w, unit + 1)->x : w->x_last, &w->r, e);
         ws->put(ws, unit);
     }
     if (rc >= 0 && w->at.has_head)

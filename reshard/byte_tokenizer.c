@@ -1,7 +1,8 @@
 /* byte_tokenizer.c - the tokenizer of a byte model, written out for transformers: token id = byte value.
  *
- * A byte-level BPE without merges: the pre-tokenizer turns every byte into one printable character (the table of GPT-2: printable
- * Latin-1 stays, the 68 others move to U+0100 and up), the vocabulary gives that character the byte's value. */
+ * A byte-level BPE without merges: the pre-tokenizer turns every byte into one printable character (the
+ * table of GPT-2: printable Latin-1 stays, the 68 others move to U+0100 and up), the vocabulary gives that
+ * character the byte's value. */
 #include <jansson.h>
 #include <stdio.h>
 #include "reshard/reshard.h"
@@ -18,7 +19,7 @@ static json_t *vocabulary(void)
     for (int b = 0; b < 256; b++) {
         unsigned u = stays(b) ? (unsigned)b : 256u + (unsigned)moved++;
         char text[3] = { (char)u, 0, 0 };
-        if (u >= 128) {                 /* two bytes of UTF-8 */
+        if (u >= 128) { /* two bytes of UTF-8 */
             text[0] = (char)(0xc0 | u >> 6);
             text[1] = (char)(0x80 | (u & 63));
         }
@@ -36,18 +37,20 @@ static char *dump(json_t *o)
 
 char *byte_tokenizer_json(void)
 {
-    json_t *level = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0, "trim_offsets", 1, "use_regex", 0);
-    json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}", "type", "BPE", "dropout", "unk_token",
-                              "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", 0, "vocab",
-                              vocabulary(), "merges");
-    return dump(json_pack("{s:s, s:n, s:n, s:[], s:n, s:O, s:n, s:o, s:o}", "version", "1.0", "truncation", "padding", "added_tokens",
-                          "normalizer", "pre_tokenizer", level, "post_processor", "decoder", level, "model", model));
+    json_t *level = json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                              "trim_offsets", 1, "use_regex", 0);
+    json_t *model = json_pack("{s:s, s:n, s:n, s:n, s:n, s:b, s:b, s:b, s:o, s:[]}", "type", "BPE", "dropout",
+                              "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0,
+                              "byte_fallback", 0, "ignore_merges", 0, "vocab", vocabulary(), "merges");
+    return dump(json_pack("{s:s, s:n, s:n, s:[], s:n, s:O, s:n, s:o, s:o}", "version", "1.0", "truncation",
+                          "padding", "added_tokens", "normalizer", "pre_tokenizer", level, "post_processor",
+                          "decoder", level, "model", model));
 }
 
 char *byte_tokenizer_config_json(int64_t max_len)
 {
-    return dump(json_pack("{s:s, s:b, s:I}", "tokenizer_class", "PreTrainedTokenizerFast", "clean_up_tokenization_spaces", 0, "model_max_length",
-                          (json_int_t)max_len));
+    return dump(json_pack("{s:s, s:b, s:I}", "tokenizer_class", "PreTrainedTokenizerFast",
+                          "clean_up_tokenization_spaces", 0, "model_max_length", (json_int_t)max_len));
 }
 
 char *byte_generation_config_json(const struct model_config *c)

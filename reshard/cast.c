@@ -23,7 +23,7 @@ static float f32_of_f16(uint16_t h)
     uint32_t sign = (uint32_t)(h & 0x8000) << 16, exp = h >> 10 & 31, frac = h & 1023;
     if (exp == 31)
         return f32_of_bits(sign | 0x7f800000u | frac << 13);
-    if (exp == 0)       /* a denormal half is a normal float */
+    if (exp == 0) /* a denormal half is a normal float */
         return (sign ? -1.0f : 1.0f) * (float)frac * 0x1p-24f;
     return f32_of_bits(sign | (exp + 112) << 23 | frac << 13);
 }
@@ -32,9 +32,9 @@ static uint16_t bf16_of_f32(float f)
 {
     uint32_t u = bits_of(f), sign = u >> 16 & 0x8000;
     if ((u & 0x7fffffffu) > 0x7f800000u)
-        return (uint16_t)(u >> 16 | 0x40);              /* quiet */
+        return (uint16_t)(u >> 16 | 0x40); /* quiet */
     if ((u & 0x7fffffffu) < 0x00800000u)
-        return (uint16_t)sign;                          /* a denormal, also one that would round up to a normal number */
+        return (uint16_t)sign; /* a denormal, also one that would round up to a normal number */
     return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
 }
 
@@ -62,11 +62,12 @@ void cast_run(enum ckpt_dtype from, enum ckpt_dtype to, const void *in, void *ou
 {
     if (from == to) {
         memcpy(out, in, ckpt_dtype_size(from) * (size_t)n);
-    } else if (to == CK_F32 && from == CK_BF16) {       /* the common pairs are loops of their own, which vectorise */
+    } else if (to == CK_F32 &&
+               from == CK_BF16) { /* the common pairs are loops of their own, which vectorise */
         const uint16_t *h = in;
         uint32_t *u = out;
         for (int64_t i = 0; i < n; i++)
-            u[i] = (uint32_t)h[i] << 16;                /* as bits: a signalling NaN stays what it is */
+            u[i] = (uint32_t)h[i] << 16; /* as bits: a signalling NaN stays what it is */
     } else if (to == CK_F32) {
         for (int64_t i = 0; i < n; i++)
             ((float *)out)[i] = load(from, in, i);

@@ -20,10 +20,15 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
     int lock = -1, first = share_rank(share) == 0, rc = begin(p->req, tmp, &lock, e);
     struct ckpt_digest *digest = rc < 0 ? NULL : calloc((size_t)p->n + 1, sizeof *digest);
     TRY(rc);
-    TRY(share_agree(share, digest ? 0 : err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", p->n), e));
+    TRY(share_agree(share, digest ? 0 : err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", p->n),
+                    e));
     TRY(stream_run(p, tmp, digest, log, e));
     TRY(prove_run(p, tmp, digest, log, e));
-    TRY(share_agree(share, request_stopped(p->req) ? err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written") : 0, e));
+    TRY(share_agree(share,
+                    request_stopped(p->req)
+                        ? err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written")
+                        : 0,
+                    e));
 out:
     free(digest);
     if (rc < 0) {
@@ -59,7 +64,8 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     TRY(write_and_prove(&p, log, e));
     double s = clock_s() - start;
     log_bytes(size, (double)p.bytes_out);
-    log_progress(log, 1, "%s: %s in %lld pieces, %.1f s; digests of source and target agree", req->dst, size, (long long)p.n_pieces, s);
+    log_progress(log, 1, "%s: %s in %lld pieces, %.1f s; digests of source and target agree", req->dst, size,
+                 (long long)p.n_pieces, s);
 out:
     plan_free(&p);
     ckpt_close(src);

@@ -1,4 +1,5 @@
-/* diff.c - how two checkpoints differ: which tensors, at how many elements, the first one, the largest difference. */
+/* diff.c - how two checkpoints differ: which tensors, at how many elements, the first one, the largest
+ * difference. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,24 +7,28 @@
 #include "base/clock.h"
 #include "reshard/view.h"
 
-#define CHUNK ((int64_t)1 << 20)        /* elements compared at once */
+#define CHUNK ((int64_t)1 << 20) /* elements compared at once */
 
 /* Every finding is a line for people or an object of a list. */
 struct report {
     const struct view_options *o;
     FILE *out;
-    json_t *state, *tensors;            /* NULL: lines */
+    json_t *state, *tensors; /* NULL: lines */
     char *room[2];
     double bytes, all_bytes, start_s;
     int n_different;
 };
-struct difference { int64_t first, count, n, largest_at; double a, b, largest; };        /* first -1: none */
+/* first -1: none */
+struct difference {
+    int64_t first, count, n, largest_at;
+    double a, b, largest;
+};
 
 /* ---- elements ---- */
 
 /* Elements are compared as bits where the dtypes are the same, as values where they differ. */
-static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor *y, const char *a, const char *b, int64_t lo, int64_t n,
-                          struct difference *d)
+static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor *y, const char *a,
+                          const char *b, int64_t lo, int64_t n, struct difference *d)
 {
     size_t size = ckpt_dtype_size(x->dtype);
     int same_dtype = x->dtype == y->dtype;
@@ -48,7 +53,8 @@ static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor 
     }
 }
 
-static int compare_values(struct report *r, struct ckpt *a, int i, struct ckpt *b, int j, struct difference *d, struct err *e)
+static int compare_values(struct report *r, struct ckpt *a, int i, struct ckpt *b, int j,
+                          struct difference *d, struct err *e)
 {
     const struct ckpt_tensor *x = ckpt_tensor(a, i), *y = ckpt_tensor(b, j);
     struct box whole = box_whole(x->n_dims, x->shape);
@@ -57,7 +63,8 @@ static int compare_values(struct report *r, struct ckpt *a, int i, struct ckpt *
     *d = (struct difference){ .first = -1, .largest_at = -1, .n = n };
     for (int64_t lo = 0; lo < n; lo += CHUNK) {
         int64_t hi = lo + CHUNK < n ? lo + CHUNK : n;
-        if ((rc = ckpt_read_range(a, i, &whole, lo, hi, r->room[0], e)) < 0 || (rc = ckpt_read_range(b, j, &whole, lo, hi, r->room[1], e)) < 0)
+        if ((rc = ckpt_read_range(a, i, &whole, lo, hi, r->room[0], e)) < 0 ||
+            (rc = ckpt_read_range(b, j, &whole, lo, hi, r->room[1], e)) < 0)
             return rc;
         compare_chunk(x, y, r->room[0], r->room[1], lo, hi - lo, d);
         r->bytes += (double)((hi - lo) * (int64_t)ckpt_dtype_size(x->dtype));
@@ -91,7 +98,8 @@ static void say_shapes(struct report *r, const struct ckpt_tensor *x, const stru
     char sx[96], sy[96];
     r->n_different++;
     if (!r->tensors) {
-        fprintf(r->out, "%s%s: shape %s and %s\n", ckpt_role_prefix[x->role], x->name, view_shape(x, sx), view_shape(y, sy));
+        fprintf(r->out, "%s%s: shape %s and %s\n", ckpt_role_prefix[x->role], x->name, view_shape(x, sx),
+                view_shape(y, sy));
         return;
     }
     json_t *o = named(x);
@@ -99,29 +107,39 @@ static void say_shapes(struct report *r, const struct ckpt_tensor *x, const stru
     json_array_append_new(r->tensors, o);
 }
 
-static void say_values(struct report *r, const struct ckpt_tensor *x, const struct ckpt_tensor *y, const struct difference *d)
+static void say_values(struct report *r, const struct ckpt_tensor *x, const struct ckpt_tensor *y,
+                       const struct difference *d)
 {
     char first[96], largest[96];
     r->n_different++;
     if (!r->tensors) {
         if (x->dtype != y->dtype)
-            fprintf(r->out, "%s%s: dtype %s and %s\n", ckpt_role_prefix[x->role], x->name, ckpt_dtype_name(x->dtype), ckpt_dtype_name(y->dtype));
+            fprintf(r->out, "%s%s: dtype %s and %s\n", ckpt_role_prefix[x->role], x->name,
+                    ckpt_dtype_name(x->dtype), ckpt_dtype_name(y->dtype));
         if (d->first < 0)
             return;
         view_index_text(x, d->first, first);
         view_index_text(x, d->largest_at, largest);
-        fprintf(r->out, "%s%s: %lld of %lld elements differ, first %s: %.9g and %.9g, largest difference %.9g at %s\n", ckpt_role_prefix[x->role],
-                x->name, (long long)d->count, (long long)d->n, first, d->a, d->b, d->largest, largest);
+        fprintf(
+            r->out,
+            "%s%s: %lld of %lld elements differ, first %s: %.9g and %.9g, largest difference %.9g at %s\n",
+            ckpt_role_prefix[x->role], x->name, (long long)d->count, (long long)d->n, first, d->a, d->b,
+            d->largest, largest);
         return;
     }
     json_t *o = named(x);
     if (x->dtype != y->dtype)
-        json_object_set_new(o, "dtypes", json_pack("[s,s]", ckpt_dtype_name(x->dtype), ckpt_dtype_name(y->dtype)));
+        json_object_set_new(o, "dtypes",
+                            json_pack("[s,s]", ckpt_dtype_name(x->dtype), ckpt_dtype_name(y->dtype)));
     json_object_set_new(o, "elements", json_integer(d->n));
     json_object_set_new(o, "different", json_integer(d->count));
     if (d->first >= 0) {
-        json_object_set_new(o, "first", json_pack("{s:o, s:o, s:o}", "index", view_index(x, d->first), "a", view_number(d->a), "b", view_number(d->b)));
-        json_object_set_new(o, "largest", json_pack("{s:o, s:o}", "index", view_index(x, d->largest_at), "difference", view_number(d->largest)));
+        json_object_set_new(o, "first",
+                            json_pack("{s:o, s:o, s:o}", "index", view_index(x, d->first), "a",
+                                      view_number(d->a), "b", view_number(d->b)));
+        json_object_set_new(o, "largest",
+                            json_pack("{s:o, s:o}", "index", view_index(x, d->largest_at), "difference",
+                                      view_number(d->largest)));
     }
     json_array_append_new(r->tensors, o);
 }
@@ -146,13 +164,19 @@ static int diff_tensor(struct report *r, struct ckpt *a, int i, struct ckpt *b, 
 static int diff_state(struct report *r, const struct ckpt *a, const struct ckpt *b)
 {
     const struct ckpt_state *x = ckpt_state(a), *y = ckpt_state(b);
-    const struct { const char *name; long long x, y; } rows[] = {
-        { "step", x->step, y->step }, { "seed", (long long)x->seed, (long long)y->seed },
-        { "epoch", x->epoch, y->epoch }, { "sample", x->sample, y->sample },
+    const struct {
+        const char *name;
+        long long x, y;
+    } rows[] = {
+        { "step", x->step, y->step },
+        { "seed", (long long)x->seed, (long long)y->seed },
+        { "epoch", x->epoch, y->epoch },
+        { "sample", x->sample, y->sample },
     };
     int different = x->has_state != y->has_state;
     if (different && r->state)
-        json_array_append_new(r->state, json_pack("{s:s, s:s}", "name", "state", "only_in", x->has_state ? "a" : "b"));
+        json_array_append_new(r->state,
+                              json_pack("{s:s, s:s}", "name", "state", "only_in", x->has_state ? "a" : "b"));
     else if (different)
         fprintf(r->out, "optimizer state: only in %s\n", ckpt_path(x->has_state ? a : b));
     for (size_t i = 0; x->has_state && y->has_state && i < sizeof rows / sizeof *rows; i++) {
@@ -160,7 +184,8 @@ static int diff_state(struct report *r, const struct ckpt *a, const struct ckpt 
             continue;
         different = 1;
         if (r->state)
-            json_array_append_new(r->state, json_pack("{s:s, s:I, s:I}", "name", rows[i].name, "a", (json_int_t)rows[i].x, "b", (json_int_t)rows[i].y));
+            json_array_append_new(r->state, json_pack("{s:s, s:I, s:I}", "name", rows[i].name, "a",
+                                                      (json_int_t)rows[i].x, "b", (json_int_t)rows[i].y));
         else
             fprintf(r->out, "%s: %lld and %lld\n", rows[i].name, rows[i].x, rows[i].y);
     }
@@ -201,10 +226,13 @@ int view_diff(struct ckpt *a, struct ckpt *b, const struct view_options *o, FILE
     state = diff_state(&r, a, b);
     TRY(diff_tensors(&r, a, b, e));
     if (o->json)
-        view_json(json_pack("{s:o, s:o, s:b, s:i, s:O, s:O}", "a", view_path(a), "b", view_path(b), "equal", !state && !r.n_different, "tensors_in_a",
-                            ckpt_n_tensors(a), "state", r.state, "tensors", r.tensors), out);
+        view_json(json_pack("{s:o, s:o, s:b, s:i, s:O, s:O}", "a", view_path(a), "b", view_path(b), "equal",
+                            !state && !r.n_different, "tensors_in_a", ckpt_n_tensors(a), "state", r.state,
+                            "tensors", r.tensors),
+                  out);
     else if (r.n_different)
-        fprintf(out, "%d of %d tensors differ\n", r.n_different, ckpt_n_tensors(a) > ckpt_n_tensors(b) ? ckpt_n_tensors(a) : ckpt_n_tensors(b));
+        fprintf(out, "%d of %d tensors differ\n", r.n_different,
+                ckpt_n_tensors(a) > ckpt_n_tensors(b) ? ckpt_n_tensors(a) : ckpt_n_tensors(b));
     rc = state || r.n_different;
 out:
     free(r.room[0]);

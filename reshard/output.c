@@ -1,6 +1,8 @@
-/* output.c - the files of the target that this process writes: opened, put into, closed, and made a whole checkpoint by rank 0.
+/* output.c - the files of the target that this process writes: opened, put into, closed, and made a whole
+ * checkpoint by rank 0.
  *
- * A shard is a unit (one file) of a native or DCP target; other targets have one writer for all of their files. */
+ * A shard is a unit (one file) of a native or DCP target; other targets have one writer for all of their
+ * files. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -77,7 +79,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int put_native(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+static int put_native(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,
+                      struct err *e)
 {
     struct ckpt_digest so_far;
     (void)target;
@@ -114,7 +117,8 @@ static int pack_tables(const struct output *o, char **blob, size_t *n, struct er
     return 0;
 }
 
-static int seal_native(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+static int seal_native(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta,
+                       struct err *e)
 {
     const struct plan *p = o->p;
     size_t room = (size_t)p->n_ranks * UNITS, *bytes = calloc(room, sizeof *bytes);
@@ -154,13 +158,15 @@ static int open_hf(struct output *o, const char *tmp, struct err *e)
     return rc < 0 ? rc : hf_write_open(&o->hf, tmp, o->p->n, o->list, o->p->req->shard_bytes, e);
 }
 
-static int put_hf(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+static int put_hf(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,
+                  struct err *e)
 {
     (void)q;
     return hf_write_put(o->hf, target, data, n, e);
 }
 
-static int seal_hf(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+static int seal_hf(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta,
+                   struct err *e)
 {
     struct hf_write *w = o->hf;
     (void)tmp, (void)blob, (void)n;
@@ -173,7 +179,8 @@ static int seal_hf(struct output *o, const char *tmp, char *blob, size_t n, cons
 static int open_dcp(struct output *o, const char *tmp, struct err *e)
 {
     const struct plan *p = o->p;
-    int n_units = p->n_ranks * UNITS, rc = list_tensors(o, e), *n_items = calloc((size_t)n_units, sizeof *n_items);
+    int n_units = p->n_ranks * UNITS, rc = list_tensors(o, e),
+        *n_items = calloc((size_t)n_units, sizeof *n_items);
     char *ours = calloc((size_t)n_units, 1);
     if (rc >= 0 && (!n_items || !ours))
         rc = err_set(e, ERR_MEMORY, "no room for %d ranks", p->n_ranks);
@@ -186,7 +193,8 @@ static int open_dcp(struct output *o, const char *tmp, struct err *e)
     TRY(dcp_write_open(&o->dcp, tmp, p->n, o->list, n_units, n_items, ours, e));
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->target[i].n_pieces; k++)
-            dcp_write_item(o->dcp, p->target[i].piece[k].unit, p->target[i].piece[k].index, i, &p->target[i].piece[k].box);
+            dcp_write_item(o->dcp, p->target[i].piece[k].unit, p->target[i].piece[k].index, i,
+                           &p->target[i].piece[k].box);
     TRY(dcp_write_start(o->dcp, e));
 out:
     free(n_items);
@@ -194,7 +202,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int put_dcp(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+static int put_dcp(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,
+                   struct err *e)
 {
     (void)target;
     return dcp_write_put(o->dcp, q->unit, q->index, data, n, e);
@@ -202,7 +211,8 @@ static int put_dcp(struct output *o, int target, const struct target_piece *q, c
 
 static int close_dcp(struct output *o, int unit, struct err *e) { return dcp_write_close(o->dcp, unit, e); }
 
-static int seal_dcp(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+static int seal_dcp(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta,
+                    struct err *e)
 {
     (void)tmp, (void)blob, (void)n;
     return dcp_write_seal(o->dcp, meta, e);
@@ -217,13 +227,15 @@ static int open_universal(struct output *o, const char *tmp, struct err *e)
     return rc < 0 ? rc : universal_write_open(&o->universal, tmp, o->p->n, o->list, &o->state, e);
 }
 
-static int put_universal(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+static int put_universal(struct output *o, int target, const struct target_piece *q, const void *data,
+                         int64_t n, struct err *e)
 {
     (void)q;
     return universal_write_put(o->universal, target, data, n, e);
 }
 
-static int seal_universal(struct output *o, const char *tmp, char *blob, size_t n, const struct ckpt_meta *meta, struct err *e)
+static int seal_universal(struct output *o, const char *tmp, char *blob, size_t n,
+                          const struct ckpt_meta *meta, struct err *e)
 {
     (void)tmp, (void)blob, (void)n;
     return universal_write_seal(o->universal, meta, e);
@@ -266,7 +278,8 @@ int output_owns(const struct output *o, const struct target_piece *q)
     return !o->sink->by_unit || is_ours(o->p, q->unit);
 }
 
-int output_put(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n, struct err *e)
+int output_put(struct output *o, int target, const struct target_piece *q, const void *data, int64_t n,
+               struct err *e)
 {
     return o->sink->put(o, target, q, data, n, e);
 }
@@ -283,7 +296,12 @@ int output_close(struct output *o, int unit, struct err *e)
 
 /* ---- the small files ---- */
 
-struct extras { int n; const char **name; const void **data; size_t *bytes; };
+struct extras {
+    int n;
+    const char **name;
+    const void **data;
+    size_t *bytes;
+};
 
 static int add_extra(struct extras *x, const char *name, void *data, size_t bytes, struct err *e)
 {
@@ -300,7 +318,7 @@ static int add_text(struct extras *x, const char *name, char *text, struct err *
     for (int i = 0; i < x->n; i++)
         if (!strcmp(x->name[i], name)) {
             free(text);
-            return 0;           /* SRC has its own */
+            return 0; /* SRC has its own */
         }
     return add_extra(x, name, text, text ? strlen(text) : 0, e);
 }
@@ -344,7 +362,9 @@ static int seal(struct output *o, const char *tmp, char *blob, size_t n, struct 
     const struct plan *p = o->p;
     const struct layout *l = &p->req->layout;
     struct extras x = { 0 };
-    struct ckpt_meta meta = { .layout = { l->tp, l->pp, l->cp, l->dp, l->ep, l->zero }, .state = target_state(p), .config_json = p->config };
+    struct ckpt_meta meta = { .layout = { l->tp, l->pp, l->cp, l->dp, l->ep, l->zero },
+                              .state = target_state(p),
+                              .config_json = p->config };
     int rc = 0;
     TRY(collect_extras(p, &x, e));
     meta.n_extra = x.n;

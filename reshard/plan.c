@@ -1,5 +1,5 @@
-/* plan.c - which tensors the target has, and which rank writes which part of each: source and target in whole coordinates, so that
- * the source's layout does not matter here. */
+/* plan.c - which tensors the target has, and which rank writes which part of each: source and target in
+ * whole coordinates, so that the source's layout does not matter here. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,17 +15,15 @@
 
 /* ---- which tensors ---- */
 
-static int is_float(enum ckpt_dtype t)
-{
-    return t == CK_F32 || t == CK_BF16 || t == CK_F16 || t == CK_F64;
-}
+static int is_float(enum ckpt_dtype t) { return t == CK_F32 || t == CK_BF16 || t == CK_F16 || t == CK_F64; }
 
 static int add_target(struct plan *p, int src, enum ckpt_role role, enum ckpt_dtype dtype, struct err *e)
 {
     const struct ckpt_tensor *s = ckpt_tensor(p->src, src);
     struct target *t = &p->target[p->n++];
     if (!cast_known(s->dtype, dtype))
-        return err_set(e, ERR_USAGE, "%s is %s: --dtype cannot turn it into %s", s->name, ckpt_dtype_name(s->dtype), ckpt_dtype_name(dtype));
+        return err_set(e, ERR_USAGE, "%s is %s: --dtype cannot turn it into %s", s->name,
+                       ckpt_dtype_name(s->dtype), ckpt_dtype_name(dtype));
     memset(t, 0, sizeof *t);
     t->src = src;
     t->t = *s;
@@ -35,8 +33,10 @@ static int add_target(struct plan *p, int src, enum ckpt_role role, enum ckpt_dt
     return 0;
 }
 
-/* --dtype on a state that goes on training: bf16 weights have fp32 masters, fp32 weights are their own. So fp32 takes the masters as the
- * weights, and bf16 keeps the fp32 weights as masters: nothing of the state is lost. Without optimizer state weights are converted. */
+/* --dtype on a state that goes on training: bf16 weights have fp32 masters, fp32 weights are their own. So
+ * fp32 takes the masters as the
+ * weights, and bf16 keeps the fp32 weights as masters: nothing of the state is lost. Without optimizer state
+ * weights are converted. */
 static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
 {
     const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
@@ -55,12 +55,14 @@ static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
 static int compare_targets(const void *pa, const void *pb)
 {
     const struct target *a = pa, *b = pb;
-    return a->t.role != b->t.role ? (a->t.role > b->t.role) - (a->t.role < b->t.role) : strcmp(a->t.name, b->t.name);
+    return a->t.role != b->t.role ? (a->t.role > b->t.role) - (a->t.role < b->t.role)
+                                  : strcmp(a->t.name, b->t.name);
 }
 
 static int pick_tensors(struct plan *p, struct err *e)
 {
-    int n = ckpt_n_tensors(p->src), keep_state = ckpt_state(p->src)->has_state && !p->req->weights_only, rc = 0;
+    int n = ckpt_n_tensors(p->src), keep_state = ckpt_state(p->src)->has_state && !p->req->weights_only,
+        rc = 0;
     p->target = calloc((size_t)n * 2 + 1, sizeof *p->target);
     if (!p->target)
         return err_set(e, ERR_MEMORY, "no room for a plan of %d tensors", n);
@@ -68,7 +70,8 @@ static int pick_tensors(struct plan *p, struct err *e)
         const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
         if (s->role == ROLE_WEIGHT)
             rc = pick_weight(p, i, keep_state, e);
-        else if (!p->req->weights_only && !(s->role == ROLE_MASTER && p->req->dtype == TARGET_F32 && keep_state))
+        else if (!p->req->weights_only &&
+                 !(s->role == ROLE_MASTER && p->req->dtype == TARGET_F32 && keep_state))
             rc = add_target(p, i, s->role, s->dtype, e);
     }
     qsort(p->target, (size_t)p->n, sizeof *p->target, compare_targets);
@@ -77,12 +80,10 @@ static int pick_tensors(struct plan *p, struct err *e)
 
 /* ---- the model ---- */
 
-static int is_trivial(const struct layout *l)
-{
-    return l->tp == 1 && l->pp == 1 && l->zero == 0;
-}
+static int is_trivial(const struct layout *l) { return l->tp == 1 && l->pp == 1 && l->zero == 0; }
 
-/* 1: no tensor of the model begins with the same word: a buffer of the training code (DeepSpeed keeps those too), not a sign of another model. */
+/* 1: no tensor of the model begins with the same word: a buffer of the training code (DeepSpeed keeps those
+ * too), not a sign of another model. */
 static int is_buffer(const struct plan *p, const char *name)
 {
     size_t n = strcspn(name, ".");
@@ -92,7 +93,8 @@ static int is_buffer(const struct plan *p, const char *name)
     return 1;
 }
 
-/* Tensors that checkpoints carry beside the table: a head that is tied (neither added nor lost), tables that follow from the config. */
+/* Tensors that checkpoints carry beside the table: a head that is tied (neither added nor lost), tables that
+ * follow from the config. */
 static int known_beside(const struct plan *p, const char *name)
 {
     return (p->cfg.tied && !strcmp(name, "lm_head.weight")) || param_is_derived(name) || is_buffer(p, name);
@@ -108,7 +110,10 @@ static void shape_text(int n, const int64_t *shape, char out[96])
 }
 
 /* Sorted names of the table's tensors, so that a large model is not searched tensor by tensor. */
-struct named { const char *name; int param, seen; };
+struct named {
+    const char *name;
+    int param, seen;
+};
 static int compare_named(const void *a, const void *b)
 {
     return strcmp(((const struct named *)a)->name, ((const struct named *)b)->name);
@@ -119,24 +124,31 @@ static int check_against_table(const struct plan *p, int n, struct named *names,
     const char *path = ckpt_path(p->src);
     for (int i = 0; i < p->n; i++) {
         const struct ckpt_tensor *t = &p->target[i].t;
-        struct named key = { t->name, 0, 0 }, *found = bsearch(&key, names, (size_t)n, sizeof key, compare_named);
+        struct named key = { t->name, 0, 0 },
+                     *found = bsearch(&key, names, (size_t)n, sizeof key, compare_named);
         if (!found && known_beside(p, t->name))
             continue;
         if (!found)
-            return err_set(e, ERR_CONFIG, "%s: %s is not a tensor of the %s model in its config.json: is it the config of another model", path, t->name,
-                           p->cfg.family->name);
+            return err_set(e, ERR_CONFIG,
+                           "%s: %s is not a tensor of the %s model in its config.json: is it the config of "
+                           "another model",
+                           path, t->name, p->cfg.family->name);
         const struct param *q = &p->table.p[found->param];
         char have[96], want[96];
         shape_text(t->n_dims, t->shape, have);
         shape_text(q->n_dims, q->shape, want);
         if (strcmp(have, want))
-            return err_set(e, ERR_CONFIG, "%s: %s is %s, config.json says %s: is it the config of another model", path, t->name, have, want);
+            return err_set(e, ERR_CONFIG,
+                           "%s: %s is %s, config.json says %s: is it the config of another model", path,
+                           t->name, have, want);
         if (t->role == ROLE_WEIGHT)
             found->seen = 1;
     }
     for (int i = 0; i < n; i++)
         if (!names[i].seen)
-            return err_set(e, ERR_CONFIG, "%s: has no %s, which config.json asks for: is it the config of another model", path, names[i].name);
+            return err_set(e, ERR_CONFIG,
+                           "%s: has no %s, which config.json asks for: is it the config of another model",
+                           path, names[i].name);
     return 0;
 }
 
@@ -145,7 +157,9 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
     const char *text = p->config, *what = p->req->config_path ? p->req->config_path : "config.json";
     int rc = 0, n = 0;
     if (!text && !is_trivial(&p->req->layout))
-        return err_set(e, ERR_USAGE, "%s: has no config.json, which says how tensors are cut: give one with --config FILE", ckpt_path(p->src));
+        return err_set(e, ERR_USAGE,
+                       "%s: has no config.json, which says how tensors are cut: give one with --config FILE",
+                       ckpt_path(p->src));
     if (!text)
         return 0;
     if ((rc = model_config_parse(&p->cfg, text, what, e)) < 0) {
@@ -174,10 +188,12 @@ out:
 
 /* ---- who writes what ---- */
 
-static int add_piece(struct plan *p, struct target *t, int rank, const struct box *b, int64_t lo, int64_t hi, struct err *e)
+static int add_piece(struct plan *p, struct target *t, int rank, const struct box *b, int64_t lo, int64_t hi,
+                     struct err *e)
 {
-    if ((t->n_pieces & (t->n_pieces - 1)) == 0) {       /* room doubles */
-        struct target_piece *grown = realloc(t->piece, sizeof *grown * (size_t)(t->n_pieces ? t->n_pieces * 2 : 1));
+    if ((t->n_pieces & (t->n_pieces - 1)) == 0) { /* room doubles */
+        struct target_piece *grown = realloc(t->piece,
+                                             sizeof *grown * (size_t)(t->n_pieces ? t->n_pieces * 2 : 1));
         if (!grown)
             return err_set(e, ERR_MEMORY, "no room for a plan of %lld pieces", (long long)p->n_pieces);
         t->piece = grown;
@@ -207,11 +223,13 @@ static int add_whole(struct plan *p, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* DCP holds boxes, not ranges: dp cuts the rows of what a rank of tp has, as FSDP2 does (torch.chunk: ceil(n / dp) rows each, the last ones
- * fewer or none). Returns the rows of rank d as an element range of the box too. */
+/* DCP holds boxes, not ranges: dp cuts the rows of what a rank of tp has, as FSDP2 does (torch.chunk: ceil(n
+ * / dp) rows each, the last ones fewer or none). Returns the rows of rank d as an element range of the box
+ * too. */
 static int cut_rows(struct param_piece *q, int dp, int d)
 {
-    int64_t rows = q->box.extent[0], step = (rows + dp - 1) / dp, from = d * step < rows ? d * step : rows, to = from + step < rows ? from + step : rows;
+    int64_t rows = q->box.extent[0], step = (rows + dp - 1) / dp, from = d * step < rows ? d * step : rows,
+            to = from + step < rows ? from + step : rows;
     q->box.start[0] += from;
     q->box.extent[0] = to - from;
     q->lo = 0;
@@ -219,7 +237,8 @@ static int cut_rows(struct param_piece *q, int dp, int d)
     return q->hi > 0;
 }
 
-static int list_parts(const struct plan *p, const struct params_local *l, int dp, int sliced, struct param_piece *out)
+static int list_parts(const struct plan *p, const struct params_local *l, int dp, int sliced,
+                      struct param_piece *out)
 {
     if (p->req->format != TARGET_DCP || !sliced)
         return params_pieces(l, dp, sliced, out);
@@ -232,13 +251,15 @@ static int list_parts(const struct plan *p, const struct params_local *l, int dp
     return kept;
 }
 
-static int add_rank(struct plan *p, const struct params_local *l, int rank, int dp, struct param_piece *out, struct err *e)
+static int add_rank(struct plan *p, const struct params_local *l, int rank, int dp, struct param_piece *out,
+                    struct err *e)
 {
     int zero = p->req->layout.zero, rc = 0;
     for (int role = 0; role < ROLE_COUNT; role++) {
         int n = list_parts(p, l, dp, role == ROLE_WEIGHT ? zero == 3 : zero >= 1, out);
         for (int i = 0; i < n && rc >= 0; i++) {
-            struct target *t = find_target(p, (enum ckpt_role)role, p->table.p[l->part[out[i].part].param].name);
+            struct target *t = find_target(p, (enum ckpt_role)role,
+                                           p->table.p[l->part[out[i].part].param].name);
             if (t)
                 rc = add_piece(p, t, rank, &out[i].box, out[i].lo, out[i].hi, e);
         }
@@ -280,8 +301,9 @@ static int compare_units(const void *pa, const void *pb)
     return a->bytes != b->bytes ? (a->bytes < b->bytes) - (a->bytes > b->bytes) : (a > b) - (a < b);
 }
 
-/* Whole files to the processes, the largest first, each to the one that has least: two processes never write one file, because file
- * systems of several machines do not promise that neighbouring bytes of two writers stay apart. */
+/* Whole files to the processes, the largest first, each to the one that has least: two processes never write
+ * one file, because file systems of several machines do not promise that neighbouring bytes of two writers
+ * stay apart. */
 static int share_out(struct plan *p, struct err *e)
 {
     int n = share_size(p->req->share), n_units = p->n_ranks * UNITS;
@@ -320,7 +342,8 @@ static void set_dtype(json_t *o, enum target_dtype d)
         json_object_set_new(o, "dtype", json_string(word));
 }
 
-/* Hugging Face has no other place for the grain of the sums: it stands in config.json where it is not what the formula gives. */
+/* Hugging Face has no other place for the grain of the sums: it stands in config.json where it is not what
+ * the formula gives. */
 static void set_grain(const struct plan *p, json_t *o)
 {
     if (p->grain && p->grain != model_grain_formula(&p->cfg))
@@ -343,7 +366,8 @@ static int target_config(struct plan *p, struct err *e)
     if (p->has_model && p->req->format != TARGET_NATIVE)
         set_grain(p, o);
     if (was && !json_equal(o, was)) {
-        char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)), *line = text ? realloc(text, strlen(text) + 2) : NULL;
+        char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)),
+             *line = text ? realloc(text, strlen(text) + 2) : NULL;
         if (line) {
             free(p->config);
             p->config = strcat(line, "\n");
@@ -373,8 +397,10 @@ static int load_config(struct plan *p, struct err *e)
 static int take_grain(struct plan *p, struct err *e)
 {
     if (p->grain > MOST_GRAIN || p->cfg.n_heads % p->grain)
-        return err_set(e, ERR_CONFIG, "%s: grain %d does not divide the %lld heads of the model: is it the config of another model",
-                       ckpt_path(p->src), p->grain, (long long)p->cfg.n_heads);
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: grain %d does not divide the %lld heads of the model: is it the config of another model",
+            ckpt_path(p->src), p->grain, (long long)p->cfg.n_heads);
     p->cfg.grain = p->table.cfg.grain = p->grain;
     return 0;
 }
@@ -386,7 +412,8 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     p->req = req;
     p->src = src;
     if ((double)req->layout.tp * req->layout.pp * req->layout.dp > MOST_RANKS)
-        return err_set(e, ERR_USAGE, "--tp %d x --pp %d x --dp %d: at most %d ranks", req->layout.tp, req->layout.pp, req->layout.dp, MOST_RANKS);
+        return err_set(e, ERR_USAGE, "--tp %d x --pp %d x --dp %d: at most %d ranks", req->layout.tp,
+                       req->layout.pp, req->layout.dp, MOST_RANKS);
     p->n_ranks = layout_ranks(&req->layout);
     p->unit = calloc((size_t)(p->n_ranks > 0 ? p->n_ranks : 1) * UNITS, sizeof *p->unit);
     if (!p->unit)

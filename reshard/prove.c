@@ -1,7 +1,9 @@
-/* prove.c - the target opened again before anybody else can see it, and its digests compared with those of the stream.
+/* prove.c - the target opened again before anybody else can see it, and its digests compared with those of
+ * the stream.
  *
- * The digests in a native manifest were made from what the files hold (stream.c, check_written), so here its tables are read again: headers,
- * sizes, cover, digests. Other formats have no digests, and compressed files are made from those that were read back: their data are read. */
+ * The digests in a native manifest were made from what the files hold (stream.c, check_written), so here its
+ * tables are read again: headers, sizes, cover, digests. Other formats have no digests, and compressed files
+ * are made from those that were read back: their data are read. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,13 @@
 
 #define CHUNK ((int64_t)4 << 20)
 
-struct proof { struct ckpt *c; const struct share *share; struct ckpt_digest *out; pthread_mutex_t lock; struct err err; };
+struct proof {
+    struct ckpt *c;
+    const struct share *share;
+    struct ckpt_digest *out;
+    pthread_mutex_t lock;
+    struct err err;
+};
 
 static int digest_tensor(struct ckpt *c, int i, struct ckpt_digest *out, char *data, struct err *e)
 {
@@ -26,8 +34,9 @@ static int digest_tensor(struct ckpt *c, int i, struct ckpt_digest *out, char *d
         ckpt_digest_add(&d, t->dtype, t->n_dims, t->shape, &whole, lo, hi, data);
     }
     if (t->has_digest && (d.lo != t->digest.lo || d.hi != t->digest.hi))
-        return err_set(e, ERR_INTEGRITY, "%s: %s%s does not have the digest in its manifest: restore it from a good copy", ckpt_path(c),
-                       ckpt_role_prefix[t->role], t->name);
+        return err_set(e, ERR_INTEGRITY,
+                       "%s: %s%s does not have the digest in its manifest: restore it from a good copy",
+                       ckpt_path(c), ckpt_role_prefix[t->role], t->name);
     *out = d;
     return 0;
 }
@@ -43,7 +52,8 @@ static void digest_task(void *arg, int64_t i, int thread)
     if (failed || i % share_size(p->share) != share_rank(p->share))
         return;
     char *data = malloc((size_t)CHUNK);
-    int rc = data ? digest_tensor(p->c, (int)i, &p->out[i], data, &e) : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
+    int rc = data ? digest_tensor(p->c, (int)i, &p->out[i], data, &e)
+                  : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
     free(data);
     pthread_mutex_lock(&p->lock);
     if (rc < 0 && !p->err.code)
@@ -52,7 +62,8 @@ static void digest_task(void *arg, int64_t i, int thread)
 }
 
 /* Every process reads its share of the tensors. */
-int prove_digests(struct ckpt *c, int n_threads, const struct share *share, struct ckpt_digest *out, struct err *e)
+int prove_digests(struct ckpt *c, int n_threads, const struct share *share, struct ckpt_digest *out,
+                  struct err *e)
 {
     struct proof p = { .c = c, .share = share, .out = out };
     struct pool *pool = NULL;
@@ -69,23 +80,31 @@ int prove_digests(struct ckpt *c, int n_threads, const struct share *share, stru
     if (p.err.code)
         *e = p.err;
     rc = share_agree(share, -p.err.code, e);
-    return rc < 0 ? rc : share_sum(share, (int64_t *)out, ckpt_n_tensors(c) * (int64_t)(sizeof *out / sizeof(int64_t)), e);
+    return rc < 0 ? rc
+                  : share_sum(share, (int64_t *)out,
+                              ckpt_n_tensors(c) * (int64_t)(sizeof *out / sizeof(int64_t)), e);
 }
 
-static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt_digest *want, const struct ckpt_digest *have, struct err *e)
+static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt_digest *want,
+                   const struct ckpt_digest *have, struct err *e)
 {
     if (ckpt_n_tensors(c) != p->n)
-        return err_set(e, ERR_INTEGRITY, "%d tensors were to be written, %d are there: nothing was published, please report it", p->n,
-                       ckpt_n_tensors(c));
+        return err_set(e, ERR_INTEGRITY,
+                       "%d tensors were to be written, %d are there: nothing was published, please report it",
+                       p->n, ckpt_n_tensors(c));
     for (int i = 0; i < p->n; i++) {
         const struct ckpt_tensor *t = &p->target[i].t, *got;
         int at = ckpt_find(c, t->role, t->name);
         if (at < 0)
-            return err_set(e, ERR_INTEGRITY, "%s%s is not there: nothing was published, please report it", ckpt_role_prefix[t->role], t->name);
+            return err_set(e, ERR_INTEGRITY, "%s%s is not there: nothing was published, please report it",
+                           ckpt_role_prefix[t->role], t->name);
         got = ckpt_tensor(c, at);
-        if (got->dtype != t->dtype || got->n_dims != t->n_dims || memcmp(got->shape, t->shape, sizeof *t->shape * (size_t)t->n_dims) ||
-            have[at].lo != want[i].lo || have[at].hi != want[i].hi)
-            return err_set(e, ERR_INTEGRITY, "%s%s was read with one digest and written with another: nothing was published, check memory and disk",
+        if (got->dtype != t->dtype || got->n_dims != t->n_dims ||
+            memcmp(got->shape, t->shape, sizeof *t->shape * (size_t)t->n_dims) || have[at].lo != want[i].lo ||
+            have[at].hi != want[i].hi)
+            return err_set(e, ERR_INTEGRITY,
+                           "%s%s was read with one digest and written with another: nothing was published, "
+                           "check memory and disk",
                            ckpt_role_prefix[t->role], t->name);
     }
     return 0;
@@ -97,9 +116,12 @@ static int compare_state(const struct plan *p, const struct ckpt *c, struct err 
     const struct ckpt_state *want = ckpt_state(p->src), *have = ckpt_state(c);
     if (p->req->weights_only || p->req->format == TARGET_HF || !want->has_state)
         return 0;
-    if (have->has_state && have->step == want->step && have->seed == want->seed && have->epoch == want->epoch && have->sample == want->sample)
+    if (have->has_state && have->step == want->step && have->seed == want->seed &&
+        have->epoch == want->epoch && have->sample == want->sample)
         return 0;
-    return err_set(e, ERR_INTEGRITY, "the state is of step %lld, written was that of step %lld, or its seed or data position differ: nothing was published, please report it",
+    return err_set(e, ERR_INTEGRITY,
+                   "the state is of step %lld, written was that of step %lld, or its seed or data position "
+                   "differ: nothing was published, please report it",
                    (long long)have->step, (long long)want->step);
 }
 
@@ -112,7 +134,8 @@ static int open_again(struct ckpt **c, const char *tmp, struct ckpt_digest **hav
     return *have ? 0 : err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", ckpt_n_tensors(*c));
 }
 
-int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log, struct err *e)
+int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log,
+              struct err *e)
 {
     const struct share *share = p->req->share;
     int native = p->req->format == TARGET_NATIVE, first = share_rank(share) == 0, rc = 0;

@@ -22,58 +22,110 @@ struct options {
 };
 
 #define AT(member) offsetof(struct options, member)
-#define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
-#define END { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 }
-#define THREADS { OPT_INT, "threads", AT(threads), "0", "N", "threads (0: as many as cores, at most 4)", 0, 256, 0 }
-#define JSON { OPT_SWITCH, "json", AT(json), "0", NULL, "one line of JSON instead of a table", 0, 0, 0 }
-#define TENSORS { OPT_SWITCH, "tensors", AT(tensors), "0", NULL, "a line for every tensor", 0, 0, 0 }
+#define GROUP(text) \
+    { \
+        OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 \
+    }
+#define END \
+    { \
+        OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 \
+    }
+#define THREADS \
+    { \
+        OPT_INT, "threads", AT(threads), "0", "N", "threads (0: as many as cores, at most 4)", 0, 256, 0 \
+    }
+#define JSON \
+    { \
+        OPT_SWITCH, "json", AT(json), "0", NULL, "one line of JSON instead of a table", 0, 0, 0 \
+    }
+#define TENSORS \
+    { \
+        OPT_SWITCH, "tensors", AT(tensors), "0", NULL, "a line for every tensor", 0, 0, 0 \
+    }
 
 enum { DEVICE_CPU, DEVICE_CUDA };
 static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
 
-#define TARGET_OPTIONS                                                                                                   \
-    GROUP("Layout of the target (what is not given is 1, whatever SRC had)"),                                           \
-    { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix", 1, 65536, 0 },                                  \
-    { OPT_INT, "pp", AT(pp), "1", "N", "stages of layers", 1, 65536, 0 },                                               \
-    { OPT_INT, "dp", AT(dp), "1", "N", "data-parallel ranks", 1, 65536, 0 },                                            \
-    { OPT_INT, "zero", AT(zero), "0", "S", "ZeRO stage: 1, 2 cut optimizer state over dp, 3 the weights too", 0, 3, 0 },  \
-    { OPT_INT, "ep", AT(ep), "1", "N", "expert-parallel ranks", 1, 65536, OPT_NEUTRAL_ONLY },                           \
-    GROUP("Contents of the target"),                                                                                    \
-    { OPT_CHOICE, "format", AT(format), "native", formats,                                                         \
-      "hf: weights only; dcp: cut by the layout as FSDP2 does; hf and deepspeed-universal hold whole tensors", 0, 0, 0 },   \
-    { OPT_CHOICE, "dtype", AT(dtype), "keep", "keep|fp32|bf16",                                                         \
-      "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 },                \
-    { OPT_SWITCH, "weights-only", AT(weights_only), "0", NULL, "leave optimizer state out", 0, 0, 0 },                  \
-    { OPT_TEXT, "config", AT(config), NULL, "FILE", "config.json to use instead of SRC's", 0, 0, 0 },                   \
-    { OPT_SIZE, "shard-size", AT(shard_size), "0", "SIZE", "hf: most data in one file (0: 5 GB)", 0, 1e18, 0 },         \
-    { OPT_TEXT, "compress", AT(compress), "none", "zstd[:LEVEL]|zstd-planes[:LEVEL]",                             \
-      "native: zstd, level 1 to 19 (1): `zstd -d` gives the plain files back; zstd-planes, 0 to 19 (0): smaller and faster for floats", 0, 0, 0 }, \
-    GROUP("Run"),                                                                                                       \
-    { OPT_CHOICE, "device", AT(device), "cpu", "cpu|cuda", "cpu: bytes are digested and rounded as they pass; a GPU would wait for them", 0, 0, 0 }, \
-    THREADS
+#define TARGET_OPTIONS \
+    GROUP("Layout of the target (what is not given is 1, whatever SRC had)"), \
+        { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix", 1, 65536, 0 }, \
+        { OPT_INT, "pp", AT(pp), "1", "N", "stages of layers", 1, 65536, 0 }, \
+        { OPT_INT, "dp", AT(dp), "1", "N", "data-parallel ranks", 1, 65536, 0 }, \
+        { OPT_INT, "zero", AT(zero), \
+          "0",     "S",    "ZeRO stage: 1, 2 cut optimizer state over dp, 3 the weights too", \
+          0,       3,      0 }, \
+        { OPT_INT, "ep", AT(ep), "1", "N", "expert-parallel ranks", 1, 65536, OPT_NEUTRAL_ONLY }, \
+        GROUP("Contents of the target"), \
+        { OPT_CHOICE, \
+          "format", \
+          AT(format), \
+          "native", \
+          formats, \
+          "hf: weights only; dcp: cut by the layout as FSDP2 does; hf and deepspeed-universal hold whole " \
+          "tensors", \
+          0, \
+          0, \
+          0 }, \
+        { OPT_CHOICE, \
+          "dtype", \
+          AT(dtype), \
+          "keep", \
+          "keep|fp32|bf16", \
+          "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", \
+          0, \
+          0, \
+          0 }, \
+        { OPT_SWITCH, "weights-only", AT(weights_only), "0", NULL, "leave optimizer state out", 0, 0, 0 }, \
+        { OPT_TEXT, "config", AT(config), NULL, "FILE", "config.json to use instead of SRC's", 0, 0, 0 }, \
+        { OPT_SIZE, "shard-size", AT(shard_size), "0", "SIZE", "hf: most data in a file (0: 5 GB)", 0, 1e18, 0 }, \
+        { OPT_TEXT, \
+          "compress", \
+          AT(compress), \
+          "none", \
+          "zstd[:LEVEL]|zstd-planes[:LEVEL]", \
+          "native: zstd, level 1 to 19 (1): `zstd -d` gives the plain files back; zstd-planes, 0 to 19 " \
+          "(0): smaller and faster for floats", \
+          0, \
+          0, \
+          0 }, \
+        GROUP("Run"), \
+        { OPT_CHOICE, "device", \
+          AT(device), "cpu", \
+          "cpu|cuda", "cpu: bytes are digested and rounded as they pass; a GPU would wait for them", \
+          0,          0, \
+          0 }, \
+        THREADS
 
 static const struct opt convert_opts[] = {
     TARGET_OPTIONS,
-    { OPT_INT, "ranks", AT(ranks), "0", "N", "start N processes here that share the work (under mpirun or srun: not needed)", 0, 65536, 0 },
-    { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace: which thread worked on which tensor when", 0, 0, 0 },
+    { OPT_INT, "ranks", AT(ranks), "0", "N",
+      "start N processes here that share the work (under mpirun or srun: not needed)", 0, 65536, 0 },
+    { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace: which thread worked on which tensor when", 0,
+      0, 0 },
     END
 };
 static const struct opt plan_opts[] = { TARGET_OPTIONS, JSON, END };
-static const struct opt inspect_opts[] = {
-    GROUP("Output"), TENSORS,
-    { OPT_SWITCH, "stats", AT(stats), "0", NULL, "min, max, mean, NaN and Inf of every tensor (reads all data)", 0, 0, 0 },
-    JSON, GROUP("Run"), THREADS, END
-};
+static const struct opt inspect_opts[] = { GROUP("Output"),
+                                           TENSORS,
+                                           { OPT_SWITCH, "stats", AT(stats), "0", NULL,
+                                             "min, max, mean, NaN and Inf of every tensor (reads all data)",
+                                             0, 0, 0 },
+                                           JSON,
+                                           GROUP("Run"),
+                                           THREADS,
+                                           END };
 static const struct opt digest_opts[] = { GROUP("Output"), TENSORS, JSON, GROUP("Run"), THREADS, END };
 static const struct opt diff_opts[] = { GROUP("Output"), JSON, END };
-static const struct opt verify_opts[] = {
-    GROUP("Run"), { OPT_SWITCH, "quick", AT(quick), "0", NULL, "tables only: headers, sizes, cover", 0, 0, 0 }, END
-};
-static const struct opt fetch_opts[] = {
-    GROUP("Run"), { OPT_INT, "threads", AT(threads), "4", "N", "parts that are downloaded at once", 1, 64, 0 }, END
-};
+static const struct opt verify_opts[] = { GROUP("Run"),
+                                          { OPT_SWITCH, "quick", AT(quick), "0", NULL,
+                                            "tables only: headers, sizes, cover", 0, 0, 0 },
+                                          END };
+static const struct opt fetch_opts[] = { GROUP("Run"),
+                                         { OPT_INT, "threads", AT(threads), "4", "N",
+                                           "parts that are downloaded at once", 1, 64, 0 },
+                                         END };
 
-static volatile sig_atomic_t stop;       /* the one thing a signal may touch */
+static volatile sig_atomic_t stop; /* the one thing a signal may touch */
 static void on_signal(int number)
 {
     (void)number;
@@ -96,9 +148,13 @@ static int threads_of(const struct options *o, int n_ranks)
 
 static int parse_compress(const char *text, struct request *r, struct err *e)
 {
-    static const struct { const char *word; enum ckpt_codec codec; int least, usual; } codecs[] = {
-        { "none", CODEC_PLAIN, 0, 0 }, { "zstd", CODEC_ZSTD, 1, 1 }, { "zstd-planes", CODEC_PLANES, 0, 0 }
-    };
+    static const struct {
+        const char *word;
+        enum ckpt_codec codec;
+        int least, usual;
+    } codecs[] = { { "none", CODEC_PLAIN, 0, 0 },
+                   { "zstd", CODEC_ZSTD, 1, 1 },
+                   { "zstd-planes", CODEC_PLANES, 0, 0 } };
     size_t n = strcspn(text, ":");
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
         char end;
@@ -106,34 +162,51 @@ static int parse_compress(const char *text, struct request *r, struct err *e)
             continue;
         r->codec = codecs[i].codec;
         r->level = codecs[i].usual;
-        if (!text[n] || (r->codec && sscanf(text + n, ":%d%c", &r->level, &end) == 1 && r->level >= codecs[i].least && r->level <= 19))
+        if (!text[n] || (r->codec && sscanf(text + n, ":%d%c", &r->level, &end) == 1 &&
+                         r->level >= codecs[i].least && r->level <= 19))
             return 0;
     }
-    return err_set(e, ERR_USAGE, "--compress %s: give none, zstd[:LEVEL] with a level from 1 to 19, or zstd-planes[:LEVEL] from 0 to 19", text);
+    return err_set(e, ERR_USAGE,
+                   "--compress %s: give none, zstd[:LEVEL] with a level from 1 to 19, or zstd-planes[:LEVEL] "
+                   "from 0 to 19",
+                   text);
 }
 
 static int holds_whole(enum target_format f) { return f == TARGET_HF || f == TARGET_UNIVERSAL; }
 static const char *format_name(enum target_format f) { return f == TARGET_HF ? "hf" : "deepspeed-universal"; }
 
-static int make_request(struct request *r, const struct options *o, const char *src, const char *dst, struct err *e)
+static int make_request(struct request *r, const struct options *o, const char *src, const char *dst,
+                        struct err *e)
 {
-    *r = (struct request){ .src = src, .dst = dst, .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, 1, (int)o->zero },
-                           .format = (enum target_format)o->format, .dtype = (enum target_dtype)o->dtype,
-                           .weights_only = o->weights_only || o->format == TARGET_HF, .n_threads = threads_of(o, 1), .config_path = o->config,
-                           .shard_bytes = o->shard_size ? o->shard_size : 5000000000, .stop = &stop };
+    *r = (struct request){ .src = src,
+                           .dst = dst,
+                           .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, 1, (int)o->zero },
+                           .format = (enum target_format)o->format,
+                           .dtype = (enum target_dtype)o->dtype,
+                           .weights_only = o->weights_only || o->format == TARGET_HF,
+                           .n_threads = threads_of(o, 1),
+                           .config_path = o->config,
+                           .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
+                           .stop = &stop };
     int rc = parse_compress(o->compress, r, e);
     if (rc < 0)
         return rc;
     if (r->codec && o->format != TARGET_NATIVE)
         return err_set(e, ERR_USAGE, "--compress is for --format native: others could not read the files");
     if (o->shard_size && o->format != TARGET_HF)
-        return err_set(e, ERR_USAGE, "--shard-size is for --format hf: the files of others follow the layout");
+        return err_set(e, ERR_USAGE,
+                       "--shard-size is for --format hf: the files of others follow the layout");
     if (o->format == TARGET_MEGATRON)
-        return err_set(e, ERR_USAGE, "--format megatron-dist: writing it is not built yet: use native, hf, dcp or deepspeed-universal");
+        return err_set(e, ERR_USAGE,
+                       "--format megatron-dist: writing it is not built yet: use native, hf, dcp or "
+                       "deepspeed-universal");
     if (o->device == DEVICE_CUDA)
-        return err_set(e, ERR_USAGE, "--device cuda: reshard moves bytes between files, and a GPU is further from them than the CPU: use --device cpu");
+        return err_set(e, ERR_USAGE,
+                       "--device cuda: reshard moves bytes between files, and a GPU is further from them "
+                       "than the CPU: use --device cpu");
     if (holds_whole(r->format) && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->zero))
-        return err_set(e, ERR_USAGE, "--format %s holds whole tensors: leave --tp, --pp, --dp and --zero out", format_name(r->format));
+        return err_set(e, ERR_USAGE, "--format %s holds whole tensors: leave --tp, --pp, --dp and --zero out",
+                       format_name(r->format));
     if (strstr(dst, "://"))
         return err_set(e, ERR_USAGE, "%s: writing to a URL is not built yet: write to a folder", dst);
     return 0;
@@ -161,10 +234,12 @@ static int convert(struct request *r, const struct options *o, struct world *w, 
     struct log log;
     int rc = 0, n = w ? world_size(w) : 1;
     log_open(&log, "reshard", w && world_rank(w), w ? launch_stderr_is_tty() : isatty(STDERR_FILENO));
-    log.last_s = clock_s();       /* the first plain line after ten seconds: most runs are over by then */
+    log.last_s = clock_s(); /* the first plain line after ten seconds: most runs are over by then */
     r->n_threads = threads_of(o, n);
     if (n > 1 && holds_whole(r->format))
-        return err_set(e, ERR_USAGE, "--format %s is written by one process: start reshard without mpirun and --ranks", format_name(r->format));
+        return err_set(e, ERR_USAGE,
+                       "--format %s is written by one process: start reshard without mpirun and --ranks",
+                       format_name(r->format));
     if (w)
         TRY(share_open(&share, w, e));
     r->share = share;
@@ -183,17 +258,18 @@ out:
 /* Several processes have one error between them, and one status. */
 static int run_convert(const struct options *o, char **arg, struct err *e)
 {
-    static struct mem mem;          /* as long as the process lives */
+    static struct mem mem; /* as long as the process lives */
     struct world *w = NULL;
     struct request r;
     int rc = make_request(&r, o, arg[0], arg[1], e);
     if (rc < 0)
         return rc;
     if (o->ranks < 2 && !launch_under_launcher()) {
-        catch_signals();                /* several ranks: the room comm takes signals */
+        catch_signals(); /* several ranks: the room comm takes signals */
         return convert(&r, o, NULL, e);
     }
-    if ((rc = launch_ranks((int)o->ranks, o->argv, e)) < 0 || (rc = world_open(&w, "auto", 0, NULL, &mem, e)) < 0)
+    if ((rc = launch_ranks((int)o->ranks, o->argv, e)) < 0 ||
+        (rc = world_open(&w, "auto", 0, NULL, &mem, e)) < 0)
         return rc;
     rc = convert(&r, o, w, e);
     if (rc < 0)
@@ -225,7 +301,9 @@ static struct view_options begin_view(const struct options *o, struct log *log)
 {
     log_open(log, "reshard", 0, isatty(STDERR_FILENO));
     log->last_s = clock_s();
-    return (struct view_options){ .json = o->json, .tensors = o->tensors, .stats = o->stats, .n_threads = threads_of(o, 1), .log = log };
+    return (struct view_options){
+        .json = o->json, .tensors = o->tensors, .stats = o->stats, .n_threads = threads_of(o, 1), .log = log
+    };
 }
 
 static int run_inspect(const struct options *o, char **arg, struct err *e)
@@ -268,7 +346,8 @@ static int run_verify(const struct options *o, char **arg, struct err *e)
         rc = ckpt_verify(c, o->quick, e);
     if (rc >= 0) {
         log_bytes(size, (double)ckpt_bytes_read(c));
-        printf("%s: %d tensors, %s read: %s\n", arg[0], ckpt_n_tensors(c), size, o->quick ? "tables agree (data not read)" : verified[ckpt_proof(c)]);
+        printf("%s: %d tensors, %s read: %s\n", arg[0], ckpt_n_tensors(c), size,
+               o->quick ? "tables agree (data not read)" : verified[ckpt_proof(c)]);
     }
     ckpt_close(c);
     return rc;
@@ -312,20 +391,39 @@ static const struct command {
     struct opt_program p;
     int (*run)(const struct options *o, char **arg, struct err *e);
 } commands[] = {
-    { "", { "reshard", "converts a checkpoint to another layout, format or dtype, and proves it: nothing appears unless the digests agree\n\n"
-                       "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     reshard plan [options] SRC",
-            "SRC DST", convert_opts, 2, 2, print_version },
+    { "",
+      { "reshard",
+        "converts a checkpoint to another layout, format or dtype, and proves it: nothing appears unless the "
+        "digests agree\n\n"
+        "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     reshard "
+        "plan [options] SRC",
+        "SRC DST", convert_opts, 2, 2, print_version },
       run_convert },
-    { "inspect", { "reshard inspect", "tables what is inside of a checkpoint", "CKPT", inspect_opts, 1, 1, print_version }, run_inspect },
-    { "verify", { "reshard verify", "reads everything and checks every checksum and digest", "CKPT", verify_opts, 1, 1, print_version },
+    { "inspect",
+      { "reshard inspect", "tables what is inside of a checkpoint", "CKPT", inspect_opts, 1, 1,
+        print_version },
+      run_inspect },
+    { "verify",
+      { "reshard verify", "reads everything and checks every checksum and digest", "CKPT", verify_opts, 1, 1,
+        print_version },
       run_verify },
-    { "digest", { "reshard digest", "prints weights_digest and state_digest, which no layout changes", "CKPT", digest_opts, 1, 1, print_version },
+    { "digest",
+      { "reshard digest", "prints weights_digest and state_digest, which no layout changes", "CKPT",
+        digest_opts, 1, 1, print_version },
       run_digest },
-    { "diff", { "reshard diff", "names the tensors that differ and by how much; exit 1: different", "A B", diff_opts, 2, 2, print_version },
+    { "diff",
+      { "reshard diff", "names the tensors that differ and by how much; exit 1: different", "A B", diff_opts,
+        2, 2, print_version },
       run_diff },
-    { "plan", { "reshard plan", "what a conversion would read, write and need; takes the options of a conversion", "SRC [DST]", plan_opts, 1, 2,
-                print_version }, run_plan },
-    { "fetch", { "reshard fetch", "downloads a checkpoint: in parallel, resumed where an earlier try stopped, verified", "URL DIR", fetch_opts, 2, 2, print_version }, run_fetch },
+    { "plan",
+      { "reshard plan", "what a conversion would read, write and need; takes the options of a conversion",
+        "SRC [DST]", plan_opts, 1, 2, print_version },
+      run_plan },
+    { "fetch",
+      { "reshard fetch",
+        "downloads a checkpoint: in parallel, resumed where an earlier try stopped, verified", "URL DIR",
+        fetch_opts, 2, 2, print_version },
+      run_fetch },
 };
 
 static const struct command *find_command(const char *word)
@@ -340,7 +438,11 @@ static const struct command *find_command(const char *word)
 static int alone(const struct command *c, struct err *e)
 {
     const char *n = getenv("OMPI_COMM_WORLD_SIZE");
-    return c != commands && n && atoi(n) > 1 ? err_set(e, ERR_USAGE, "reshard %s does not share its work over %s ranks: start it without mpirun", c->word, n) : 0;
+    return c != commands && n && atoi(n) > 1
+               ? err_set(e, ERR_USAGE,
+                         "reshard %s does not share its work over %s ranks: start it without mpirun", c->word,
+                         n)
+               : 0;
 }
 
 int main(int argc, char **argv)
@@ -351,9 +453,11 @@ int main(int argc, char **argv)
     struct opt_args args = { 0, NULL };
     struct nears near = { 0 };
     struct err e = { 0 };
-    mallopt(M_MMAP_THRESHOLD, 32 << 20);        /* buffers of a MiB come and go: their pages must not be given back each time */
+    /* buffers of a MiB come and go: their pages must not be given back each time */
+    mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
-    signal(SIGXFSZ, SIG_IGN);                   /* a limit on the size of files is an error of write, not a death */
+    /* a limit on the size of files is an error of write, not a death */
+    signal(SIGXFSZ, SIG_IGN);
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc == 0) {
         o.argv = argv;

@@ -5,7 +5,10 @@
 #include <string.h>
 #include "comm/comm.h"
 
-struct share { struct world *world; struct mesh mesh; };
+struct share {
+    struct world *world;
+    struct mesh mesh;
+};
 
 int share_open(struct share **out, struct world *w, struct err *e)
 {
@@ -56,7 +59,7 @@ int share_gather(const struct share *s, const void *blob, size_t bytes, void **o
     if (!s) {
         if (!(*out = malloc(bytes + 1)))
             return err_set(e, ERR_MEMORY, "no room for tables of %zu bytes", bytes);
-        if (bytes)                      /* a Hugging Face target has no tables */
+        if (bytes) /* a Hugging Face target has no tables */
             memcpy(*out, blob, bytes);
         return 0;
     }

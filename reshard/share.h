@@ -1,6 +1,8 @@
-/* share.h - processes that share a conversion over a file system they all see (mpirun -n N reshard): few words between them, no data.
+/* share.h - processes that share a conversion over a file system they all see (mpirun -n N reshard): few
+ * words between them, no data.
  *
- * NULL stands for one process alone: every call is then done at once. All are collective; ERR_PEER: another process failed or died. */
+ * NULL stands for one process alone: every call is then done at once. All are collective; ERR_PEER: another
+ * process failed or died. */
 #ifndef SHARDLINE_RESHARD_SHARE_H
 #define SHARDLINE_RESHARD_SHARE_H
 
@@ -15,7 +17,7 @@ int share_open(struct share **out, struct world *w, struct err *e);
 void share_close(struct share *s);
 int share_rank(const struct share *s);
 int share_size(const struct share *s);
-int share_stopped(const struct share *s);               /* not collective: a signal came here */
+int share_stopped(const struct share *s); /* not collective: a signal came here */
 /* Every process brings its rc; all get 0 or the first failure. */
 int share_agree(const struct share *s, int rc, struct err *e);
 /* v[n] becomes the sum over the processes, modulo 2^64. */

@@ -1,4 +1,5 @@
-/* stats.c - what the values of a tensor are like: least, greatest and mean of the finite ones, how many are NaN or infinite. */
+/* stats.c - what the values of a tensor are like: least, greatest and mean of the finite ones, how many are
+ * NaN or infinite. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,9 +9,12 @@
 #include "reshard/cast.h"
 #include "reshard/view.h"
 
-#define CHUNK ((int64_t)1 << 18)        /* elements read at once */
+#define CHUNK ((int64_t)1 << 18) /* elements read at once */
 
-struct sums { struct tensor_stats s; double sum; };
+struct sums {
+    struct tensor_stats s;
+    double sum;
+};
 struct survey {
     struct ckpt *c;
     struct tensor_stats *out;
@@ -18,7 +22,7 @@ struct survey {
     double start_s, all_bytes;
     pthread_mutex_t lock;
     double bytes;
-    struct err err;                     /* the first one; code 0: none */
+    struct err err; /* the first one; code 0: none */
 };
 
 static void add_value(struct sums *a, double v)
@@ -112,7 +116,8 @@ static void survey_task(void *arg, int64_t i, int thread)
         return;
     char *data = malloc((size_t)CHUNK * 8);
     float *room = malloc((size_t)CHUNK * sizeof *room);
-    int rc = data && room ? one_tensor(s, (int)i, data, room, &e) : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
+    int rc = data && room ? one_tensor(s, (int)i, data, room, &e)
+                          : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
     free(data);
     free(room);
     pthread_mutex_lock(&s->lock);

@@ -1,11 +1,16 @@
-/* stream.c - every tensor read once, in order, in chunks of bounded size: converted, digested, and handed to the files that own a part.
+/* stream.c - every tensor read once, in order, in chunks of bounded size: converted, digested, and handed to
+ * the files that own a part.
  *
- *   source boxes --ckpt_read_range--> chunk of whole rows --cast--> chunk --runs of each owner's box--> its file
- * A chunk ascends through the whole tensor, so it ascends through every box of it too: each piece is written front to back. Where other
- * processes write some of a tensor's pieces, this one reads the boxes of its own instead. What was written is read back from its file
- * while it is still in a cache: checksums and digest of the target are those of what its files hold, and that digest must be the source's.
- * A native source claims its digests: then this proves what was read too, and blocks need no second sum; records with a CRC-32 (zip) that one
- * process reads once are summed while they pass. Digests are sums, so those of several processes add up before they are compared. */
+ *   source boxes --ckpt_read_range--> chunk of whole rows --cast--> chunk --runs of each owner's box--> its
+ *   file
+ * A chunk ascends through the whole tensor, so it ascends through every box of it too: each piece is written
+ * front to back. Where other processes write some of a tensor's pieces, this one reads the boxes of its own
+ * instead. What was written is read back from its file
+ * while it is still in a cache: checksums and digest of the target are those of what its files hold, and
+ * that digest must be the source's.
+ * A native source claims its digests: then this proves what was read too, and blocks need no second sum;
+ * records with a CRC-32 (zip) that one process reads once are summed while they pass. Digests are sums, so
+ * those of several processes add up before they are compared. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,28 +20,31 @@
 #include "reshard/cast.h"
 #include "reshard/output.h"
 
-#define CHUNK ((int64_t)1 << 20)        /* bytes of a buffer, three a thread: written and read back before they leave the caches */
+/* bytes of a buffer, three a thread: written and read back before they leave the caches */
+#define CHUNK ((int64_t)1 << 20)
 
-struct buffers { char *in, *cast, *part; };
-/* Of one target, what this process (later: all of them) saw: read from the source, converted, read back from the files. */
-struct tally { struct ckpt_digest read, cast, written; };
+struct buffers {
+    char *in, *cast, *part;
+};
+/* Of one target, what this process (later: all of them) saw: read from the source, converted, read back from
+ * the files. */
+struct tally {
+    struct ckpt_digest read, cast, written;
+};
 struct stream {
     const struct plan *p;
-    struct buffers *room;               /* one a thread */
+    struct buffers *room; /* one a thread */
     struct output out;
-    struct tally *tally;                /* one a target */
-    int *n_uses;                        /* of the source's tensors: how many targets read them */
+    struct tally *tally; /* one a target */
+    int *n_uses;         /* of the source's tensors: how many targets read them */
     struct log *log;
     double start_s;
     pthread_mutex_t lock;
     int64_t bytes_done;
-    struct err err;                     /* the first one; code 0: none */
+    struct err err; /* the first one; code 0: none */
 };
 
-int request_stopped(const struct request *r)
-{
-    return (r->stop && *r->stop) || share_stopped(r->share);
-}
+int request_stopped(const struct request *r) { return (r->stop && *r->stop) || share_stopped(r->share); }
 
 /* ---- one chunk of one tensor ---- */
 
@@ -53,7 +61,8 @@ static int clip(const struct target_piece *q, struct box_run *r)
 }
 
 /* Gives piece q what the chunk [lo, hi) of the whole tensor has of it. */
-static int scatter(struct stream *s, int target, const struct target_piece *q, const char *data, int64_t lo, int64_t hi, char *part, struct err *e)
+static int scatter(struct stream *s, int target, const struct target_piece *q, const char *data, int64_t lo,
+                   int64_t hi, char *part, struct err *e)
 {
     const struct ckpt_tensor *t = &s->p->target[target].t;
     size_t size = ckpt_dtype_size(t->dtype);
@@ -64,7 +73,7 @@ static int scatter(struct stream *s, int target, const struct target_piece *q, c
     int n_runs = 0;
     while (box_next_run(&whole, lo, hi, &q->box, &w, &r)) {
         if (r.part_off >= q->hi || r.part_off + (hi - lo) <= q->lo)
-            break;                      /* this chunk is behind the slice, or before it altogether */
+            break; /* this chunk is behind the slice, or before it altogether */
         if (!clip(q, &r))
             continue;
         if (n_runs++ == 0) {
@@ -78,7 +87,8 @@ static int scatter(struct stream *s, int target, const struct target_piece *q, c
     }
     if (n_runs == 0)
         return 0;
-    return output_put(&s->out, target, q, n_runs == 1 ? data + size * (size_t)(first.of_off - lo) : part, n, e);
+    return output_put(&s->out, target, q, n_runs == 1 ? data + size * (size_t)(first.of_off - lo) : part, n,
+                      e);
 }
 
 static void add_done(struct stream *s, int64_t bytes)
@@ -92,10 +102,7 @@ static void add_done(struct stream *s, int64_t bytes)
 
 /* ---- one tensor ---- */
 
-static int same(struct ckpt_digest a, struct ckpt_digest b)
-{
-    return a.lo == b.lo && a.hi == b.hi;
-}
+static int same(struct ckpt_digest a, struct ckpt_digest b) { return a.lo == b.lo && a.hi == b.hi; }
 
 static void add(struct ckpt_digest *sum, struct ckpt_digest d)
 {
@@ -108,19 +115,21 @@ static int is_cast(const struct plan *p, const struct target *t)
     return ckpt_tensor(p->src, t->src)->dtype != t->t.dtype;
 }
 
-/* The source claims a digest and nothing is converted: that claim is compared with what was written, and the stream needs none of its own,
- * so that each byte is digested once. */
+/* The source claims a digest and nothing is converted: that claim is compared with what was written, and the
+ * stream needs none of its own, so that each byte is digested once. */
 static int is_claimed(const struct plan *p, const struct target *t)
 {
     return ckpt_tensor(p->src, t->src)->has_digest && !is_cast(p, t) && p->req->format == TARGET_NATIVE;
 }
 
 /* The elements [lo, hi) of box b of a target: read, digested, converted. Returns where they lie, or NULL. */
-static const char *load(struct stream *s, int target, const struct box *b, int64_t lo, int64_t hi, const struct buffers *room, struct err *e)
+static const char *load(struct stream *s, int target, const struct box *b, int64_t lo, int64_t hi,
+                        const struct buffers *room, struct err *e)
 {
     const struct target *t = &s->p->target[target];
     const struct ckpt_tensor *from = ckpt_tensor(s->p->src, t->src);
-    int claimed = is_claimed(s->p, t), once = claimed || (!from->has_digest && s->n_uses[t->src] == 1 && share_size(s->p->req->share) == 1);
+    int claimed = is_claimed(s->p, t),
+        once = claimed || (!from->has_digest && s->n_uses[t->src] == 1 && share_size(s->p->req->share) == 1);
     if (request_stopped(s->p->req)) {
         err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written");
         return NULL;
@@ -162,7 +171,8 @@ static int stream_whole(struct stream *s, int target, const struct buffers *room
     return 0;
 }
 
-static int stream_piece(struct stream *s, int target, const struct target_piece *q, const struct buffers *room, struct err *e)
+static int stream_piece(struct stream *s, int target, const struct target_piece *q,
+                        const struct buffers *room, struct err *e)
 {
     const struct target *t = &s->p->target[target];
     int64_t step = chunk_elements(s->p, t);
@@ -250,7 +260,9 @@ static int open_room(struct stream *s, int n_threads, struct err *e)
     s->n_uses = calloc((size_t)ckpt_n_tensors(s->p->src) + 1, sizeof *s->n_uses);
     for (int i = 0; s->n_uses && i < s->p->n; i++)
         s->n_uses[s->p->target[i].src]++;
-    return ok && s->tally && s->n_uses ? 0 : err_set(e, ERR_MEMORY, "no room for the buffers of %d threads", n_threads);
+    return ok && s->tally && s->n_uses
+               ? 0
+               : err_set(e, ERR_MEMORY, "no room for the buffers of %d threads", n_threads);
 }
 
 static void free_room(struct stream *s, int n_threads)
@@ -287,15 +299,17 @@ out:
 
 /* ---- the verdict ---- */
 
-static int check_source_digest(const struct plan *p, const struct ckpt_tensor *t, struct ckpt_digest d, struct err *e)
+static int check_source_digest(const struct plan *p, const struct ckpt_tensor *t, struct ckpt_digest d,
+                               struct err *e)
 {
     char have[33], want[33];
     if (!t->has_digest || same(d, t->digest))
         return 0;
     ckpt_digest_hex(d, have);
     ckpt_digest_hex(t->digest, want);
-    return err_set(e, ERR_INTEGRITY, "%s: %s%s has digest %s, its manifest says %s: restore it from a good copy", ckpt_path(p->src),
-                   ckpt_role_prefix[t->role], t->name, have, want);
+    return err_set(e, ERR_INTEGRITY,
+                   "%s: %s%s has digest %s, its manifest says %s: restore it from a good copy",
+                   ckpt_path(p->src), ckpt_role_prefix[t->role], t->name, have, want);
 }
 
 /* The target's digest is not the source's: who is wrong? */
@@ -312,7 +326,9 @@ static int blame(const struct stream *s, const struct target *t, struct err *e)
         ckpt_digest_add(&d, from->dtype, from->n_dims, from->shape, &whole, lo, hi, s->room[0].in);
     }
     TRY(check_source_digest(s->p, from, d, e));
-    rc = err_set(e, ERR_INTEGRITY, "%s%s was read with one digest and written with another: nothing was published, check memory and disk",
+    rc = err_set(e, ERR_INTEGRITY,
+                 "%s%s was read with one digest and written with another: nothing was published, check "
+                 "memory and disk",
                  ckpt_role_prefix[t->t.role], t->t.name);
 out:
     return rc;
@@ -337,12 +353,14 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Which blocks of the source digests have proven is known when the counts of all processes are added up; the rest is checked by all. */
+/* Which blocks of the source digests have proven is known when the counts of all processes are added up; the
+ * rest is checked by all. */
 static int check_rest(const struct plan *p, struct err *e)
 {
     const struct share *share = p->req->share;
     int64_t n = ckpt_proven_count(p->src), *v = calloc((size_t)n + 1, sizeof *v);
-    int rc = share_agree(share, v ? 0 : err_set(e, ERR_MEMORY, "no room to count %lld blocks", (long long)n), e);
+    int rc = share_agree(share, v ? 0 : err_set(e, ERR_MEMORY, "no room to count %lld blocks", (long long)n),
+                         e);
     if (rc < 0)
         goto out;
     ckpt_proven_get(p->src, v);
@@ -354,7 +372,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log, struct err *e)
+int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log,
+               struct err *e)
 {
     const struct share *share = p->req->share;
     struct stream s = { .p = p, .log = log, .start_s = clock_s() };

@@ -1,4 +1,5 @@
-/* view.c - answers about checkpoints on stdout: what is inside, its digests, what a reshard would do (how two differ: diff.c). */
+/* view.c - answers about checkpoints on stdout: what is inside, its digests, what a reshard would do (how
+ * two differ: diff.c). */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +74,11 @@ json_t *view_number(double v)
 
 /* ---- inspect ---- */
 
-struct group { int n; int64_t params, bytes; };         /* of one role and dtype */
+/* of one role and dtype */
+struct group {
+    int n;
+    int64_t params, bytes;
+};
 
 static void sum_groups(const struct ckpt *c, struct group g[ROLE_COUNT][CK_DTYPES])
 {
@@ -103,8 +108,12 @@ static const char *optimizer_text(const struct ckpt *c, struct group g[ROLE_COUN
 
 static json_t *stats_json(const struct tensor_stats *s)
 {
-    json_t *o = json_pack("{s:I, s:I, s:I}", "finite", (json_int_t)s->n_finite, "nan", (json_int_t)s->n_nan, "inf", (json_int_t)s->n_inf);
-    const struct { const char *name; double v; } rows[] = { { "min", s->min }, { "max", s->max }, { "mean", s->mean } };
+    json_t *o = json_pack("{s:I, s:I, s:I}", "finite", (json_int_t)s->n_finite, "nan", (json_int_t)s->n_nan,
+                          "inf", (json_int_t)s->n_inf);
+    const struct {
+        const char *name;
+        double v;
+    } rows[] = { { "min", s->min }, { "max", s->max }, { "mean", s->mean } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         json_object_set_new(o, rows[i].name, s->n_finite ? view_number(rows[i].v) : json_null());
     return o;
@@ -117,8 +126,9 @@ static json_t *tensor_json(const struct ckpt_tensor *t)
     for (int i = 0; i < t->n_dims; i++)
         json_array_append_new(shape, json_integer(t->shape[i]));
     ckpt_digest_hex(t->digest, hex);
-    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:o}", "name", t->name, "role", view_role[t->role], "dtype", ckpt_dtype_name(t->dtype), "shape", shape,
-                     "bytes", (json_int_t)tensor_bytes(t), "digest", t->has_digest ? json_string(hex) : json_null());
+    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:o}", "name", t->name, "role", view_role[t->role], "dtype",
+                     ckpt_dtype_name(t->dtype), "shape", shape, "bytes", (json_int_t)tensor_bytes(t),
+                     "digest", t->has_digest ? json_string(hex) : json_null());
 }
 
 static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_stats *stats, FILE *out)
@@ -126,29 +136,36 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
     const struct ckpt_layout *l = ckpt_layout(c);
     const struct ckpt_state *s = ckpt_state(c);
     struct group g[ROLE_COUNT][CK_DTYPES];
-    json_t *groups = json_array(), *root = json_pack("{s:o, s:s}", "path", view_path(c), "format", ckpt_driver(c));
+    json_t *groups = json_array(),
+           *root = json_pack("{s:o, s:s}", "path", view_path(c), "format", ckpt_driver(c));
     sum_groups(c, g);
     for (int r = 0; r < ROLE_COUNT; r++)
         for (int d = 0; d < CK_DTYPES; d++)
             if (g[r][d].n)
-                json_array_append_new(groups, json_pack("{s:s, s:s, s:i, s:I, s:I}", "role", view_role[r], "dtype", ckpt_dtype_name((enum ckpt_dtype)d),
-                                                        "tensors", g[r][d].n, "parameters", (json_int_t)g[r][d].params, "bytes",
-                                                        (json_int_t)g[r][d].bytes));
+                json_array_append_new(groups,
+                                      json_pack("{s:s, s:s, s:i, s:I, s:I}", "role", view_role[r], "dtype",
+                                                ckpt_dtype_name((enum ckpt_dtype)d), "tensors", g[r][d].n,
+                                                "parameters", (json_int_t)g[r][d].params, "bytes",
+                                                (json_int_t)g[r][d].bytes));
     json_object_set_new(root, "roles", groups);
-    json_object_set_new(root, "layout", json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "tp", l->tp, "pp", l->pp, "cp", l->cp, "dp", l->dp, "ep", l->ep,
-                                                  "zero", l->zero, "vpp", l->vpp > 1 ? l->vpp : 1));
+    json_object_set_new(root, "layout",
+                        json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "tp", l->tp, "pp", l->pp, "cp", l->cp,
+                                  "dp", l->dp, "ep", l->ep, "zero", l->zero, "vpp", l->vpp > 1 ? l->vpp : 1));
     if (ckpt_writer(c)) {
         json_object_set_new(root, "writer", json_string(ckpt_writer(c)));
-        json_object_set_new(root, "ranks", ckpt_writer_ranks(c) ? json_integer(ckpt_writer_ranks(c)) : json_null());
+        json_object_set_new(root, "ranks",
+                            ckpt_writer_ranks(c) ? json_integer(ckpt_writer_ranks(c)) : json_null());
     }
     json_object_set_new(root, "resumable", json_boolean(s->has_state));
     json_object_set_new(root, "optimizer_state", json_string(optimizer_text(c, g)));
-    json_object_set_new(root, "settings", s->run_json ? json_loads(s->run_json, JSON_DECODE_ANY, NULL) : json_null());
+    json_object_set_new(root, "settings",
+                        s->run_json ? json_loads(s->run_json, JSON_DECODE_ANY, NULL) : json_null());
     json_object_set_new(root, "note", ckpt_note(c) ? json_string(ckpt_note(c)) : json_null());
     json_object_set_new(root, "grain", json_integer(s->grain));
-    json_object_set_new(root, "state", s->has_state ? json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "sample",
-                                                                (json_int_t)s->sample)
-                                                    : json_null());
+    json_object_set_new(root, "state",
+                        s->has_state ? json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch",
+                                                 (json_int_t)s->epoch, "sample", (json_int_t)s->sample)
+                                     : json_null());
     if (tensors) {
         json_t *list = json_array();
         for (int i = 0; i < ckpt_n_tensors(c); i++) {
@@ -170,8 +187,8 @@ static void inspect_state(const struct ckpt *c, FILE *out)
     sum_groups(c, g);
     fprintf(out, "%-12s %s\n", "format", ckpt_driver(c));
     if (!strcmp(ckpt_driver(c), "native"))
-        fprintf(out, "%-12s tp %d, pp %d, cp %d, dp %d, ep %d, zero %d, virtual stages %d\n", "layout", l->tp, l->pp, l->cp, l->dp, l->ep, l->zero,
-                l->vpp > 1 ? l->vpp : 1);
+        fprintf(out, "%-12s tp %d, pp %d, cp %d, dp %d, ep %d, zero %d, virtual stages %d\n", "layout", l->tp,
+                l->pp, l->cp, l->dp, l->ep, l->zero, l->vpp > 1 ? l->vpp : 1);
     if (s->grain)
         fprintf(out, "%-12s %d\n", "grain", s->grain);
     if (ckpt_writer(c))
@@ -185,12 +202,13 @@ static void inspect_state(const struct ckpt *c, FILE *out)
     if (s->has_state && strcmp(ckpt_driver(c), "native"))
         fprintf(out, "%-12s step %lld\n", "state", (long long)s->step);
     else if (s->has_state)
-        fprintf(out, "%-12s step %lld, seed %llu, epoch %lld, sample %lld\n", "state", (long long)s->step, (unsigned long long)s->seed,
-                (long long)s->epoch, (long long)s->sample);
+        fprintf(out, "%-12s step %lld, seed %llu, epoch %lld, sample %lld\n", "state", (long long)s->step,
+                (unsigned long long)s->seed, (long long)s->epoch, (long long)s->sample);
     else
         fprintf(out, "%-12s none (weights only)\n", "state");
     if (ckpt_writer(c)) {
-        fprintf(out, "optimizer state: %s%s\n", optimizer_text(c, g), s->has_state ? "; ptrain --resume takes it" : "; ptrain --init takes the weights");
+        fprintf(out, "optimizer state: %s%s\n", optimizer_text(c, g),
+                s->has_state ? "; ptrain --resume takes it" : "; ptrain --init takes the weights");
         if (s->run_json)
             fprintf(out, "%-12s %s\n", "settings", s->run_json);
     }
@@ -212,8 +230,8 @@ static void inspect_groups(const struct ckpt *c, FILE *out)
         for (int d = 0; d < CK_DTYPES; d++)
             if (g[r][d].n) {
                 log_bytes(size, (double)g[r][d].bytes);
-                fprintf(out, "%-12s %-6s %8d %16lld %12s\n", view_role[r], ckpt_dtype_name((enum ckpt_dtype)d), g[r][d].n, (long long)g[r][d].params,
-                        size);
+                fprintf(out, "%-12s %-6s %8d %16lld %12s\n", view_role[r],
+                        ckpt_dtype_name((enum ckpt_dtype)d), g[r][d].n, (long long)g[r][d].params, size);
             }
 }
 
@@ -241,7 +259,8 @@ static void inspect_tensors(const struct ckpt *c, const struct tensor_stats *sta
         const struct ckpt_tensor *t = ckpt_tensor(c, i);
         const char *prefix = ckpt_role_prefix[t->role];
         log_bytes(size, (double)tensor_bytes(t));
-        fprintf(out, "%s%-*s %-6s %-16s %10s", prefix, width - (int)strlen(prefix), t->name, ckpt_dtype_name(t->dtype), view_shape(t, shape), size);
+        fprintf(out, "%s%-*s %-6s %-16s %10s", prefix, width - (int)strlen(prefix), t->name,
+                ckpt_dtype_name(t->dtype), view_shape(t, shape), size);
         if (stats && stats[i].n_finite)
             fprintf(out, " %12.5g %12.5g %12.5g", stats[i].min, stats[i].max, stats[i].mean);
         else if (stats)
@@ -281,18 +300,21 @@ static json_t *digest_json(const struct ckpt_digests *all, const struct ckpt_ten
     char weights[33], state[33], hex[33];
     ckpt_digest_hex(all->weights, weights);
     ckpt_digest_hex(all->state, state);
-    json_t *o = json_pack("{s:s, s:o}", "weights_digest", weights, "state_digest", all->has_state ? json_string(state) : json_null());
+    json_t *o = json_pack("{s:s, s:o}", "weights_digest", weights, "state_digest",
+                          all->has_state ? json_string(state) : json_null());
     json_t *list = tensors ? json_array() : NULL;
     for (int i = 0; i < n && tensors; i++) {
         ckpt_digest_hex(t[i].digest, hex);
-        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", t[i].name, "role", view_role[t[i].role], "digest", hex));
+        json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", t[i].name, "role",
+                                              view_role[t[i].role], "digest", hex));
     }
     if (list)
         json_object_set_new(o, "tensors", list);
     return o;
 }
 
-static void print_digests(const struct ckpt_digests *all, const struct ckpt_tensor *t, int n, int tensors, FILE *out)
+static void print_digests(const struct ckpt_digests *all, const struct ckpt_tensor *t, int n, int tensors,
+                          FILE *out)
 {
     char hex[33];
     ckpt_digest_hex(all->weights, hex);
@@ -335,7 +357,7 @@ out:
 
 int view_plan(const struct plan *p, const struct view_options *o, FILE *out, struct err *e)
 {
-    const double bytes_per_s = 1e9;     /* a modest disk; hashing and converting are faster on one core */
+    const double bytes_per_s = 1e9; /* a modest disk; hashing and converting are faster on one core */
     int64_t bytes_in = 0, tables = p->n_pieces * 512;
     int n_files = 0;
     char a[32], b[32], c[32], d[32];
@@ -347,9 +369,11 @@ int view_plan(const struct plan *p, const struct view_options *o, FILE *out, str
     int64_t memory = ((int64_t)16 << 20) * p->req->n_threads + ((int64_t)16 << 20) + tables;
     double s = (double)(bytes_in + 2 * p->bytes_out) / bytes_per_s;
     if (o->json) {
-        view_json(json_pack("{s:I, s:I, s:i, s:I, s:i, s:I, s:I, s:f}", "bytes_read", (json_int_t)bytes_in, "bytes_written", (json_int_t)p->bytes_out,
-                            "tensors", p->n, "pieces", (json_int_t)p->n_pieces, "ranks_with_files", n_files, "largest_rank_bytes",
-                            (json_int_t)p->most_bytes, "memory_bytes", (json_int_t)memory, "seconds_at_1GBps", s),
+        view_json(json_pack("{s:I, s:I, s:i, s:I, s:i, s:I, s:I, s:f}", "bytes_read", (json_int_t)bytes_in,
+                            "bytes_written", (json_int_t)p->bytes_out, "tensors", p->n, "pieces",
+                            (json_int_t)p->n_pieces, "ranks_with_files", n_files, "largest_rank_bytes",
+                            (json_int_t)p->most_bytes, "memory_bytes", (json_int_t)memory, "seconds_at_1GBps",
+                            s),
                   out);
         return 0;
     }
@@ -358,7 +382,8 @@ int view_plan(const struct plan *p, const struct view_options *o, FILE *out, str
     log_bytes(c, (double)p->most_bytes);
     log_bytes(d, (double)memory);
     fprintf(out, "%-10s %s\n%-10s %s, read once more as proof\n", "read", a, "write", b);
-    fprintf(out, "%-10s %lld of %d tensors, on %d of %d ranks, at most %s on one\n", "pieces", (long long)p->n_pieces, p->n, n_files, p->n_ranks, c);
+    fprintf(out, "%-10s %lld of %d tensors, on %d of %d ranks, at most %s on one\n", "pieces",
+            (long long)p->n_pieces, p->n, n_files, p->n_ranks, c);
     fprintf(out, "%-10s about %s\n%-10s about %.1f s on a disk of 1 GB/s\n", "memory", d, "time", s);
     return 0;
 }

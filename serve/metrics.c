@@ -6,11 +6,15 @@
 /* Upper ends of buckets; the last bucket has none. */
 enum scale { SECONDS, TOKENS, SCALES };
 static const double limit[SCALES][HIST_BUCKETS - 1] = {
-    [SECONDS] = { 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640 },
-    [TOKENS] = { 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304 },
+    [SECONDS] = { 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
+                  0.75,   1,     2.5,    5,     7.5,  10,   20,   40,   80,   160, 640 },
+    [TOKENS] = { 1,    2,    4,     8,     16,    32,     64,     128,    256,     512,     1024,   2048,
+                 4096, 8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152, 4194304 },
 };
 
-struct row { const char *name, *label, *help; };
+struct row {
+    const char *name, *label, *help;
+};
 static const struct row gauges[] = {
 #define X(id, name, label, help) [GAUGE_##id] = { name, label, help },
     METRIC_GAUGES(X)
@@ -21,7 +25,11 @@ static const struct row counters[] = {
     METRIC_COUNTERS(X)
 #undef X
 };
-static const struct { const char *name; enum scale scale; const char *help; } hists[] = {
+static const struct {
+    const char *name;
+    enum scale scale;
+    const char *help;
+} hists[] = {
 #define X(id, name, scale, help) [HIST_##id] = { name, scale, help },
     METRIC_HISTS(X)
 #undef X

@@ -1,6 +1,8 @@
-/* metrics.h - what a server counts: read as Prometheus text (version 0.0.4), under vLLM's names where they mean the same.
+/* metrics.h - what a server counts: read as Prometheus text (version 0.0.4), under vLLM's names where they
+ * mean the same.
  *
- * Written by the engine's thread and HTTP's, read by HTTP's: every number is atomic on its own, no set of them is. A NULL struct
+ * Written by the engine's thread and HTTP's, read by HTTP's: every number is atomic on its own, no set of
+ * them is. A NULL struct
  * metrics is fine everywhere: nothing is counted then. */
 #ifndef SHARDLINE_SERVE_METRICS_H
 #define SHARDLINE_SERVE_METRICS_H
@@ -10,35 +12,39 @@
 #include "serve/api/json_out.h"
 
 /* enum, name, further label, help; rows of one name stand together */
-#define METRIC_GAUGES(X)                                                                                                 \
-    X(RUNNING, "vllm:num_requests_running", "", "answers that are computed in the present step")                         \
-    X(WAITING, "vllm:num_requests_waiting", "", "answers that wait for a place or for pages")                            \
-    X(KV_USAGE_PPM, "vllm:kv_cache_usage_perc", "", "part of the key-value pages that running answers hold, 0 to 1")     \
-    X(KV_PAGES, "shardline:kv_pages", "", "key-value pages there are")                                                   \
+#define METRIC_GAUGES(X) \
+    X(RUNNING, "vllm:num_requests_running", "", "answers that are computed in the present step") \
+    X(WAITING, "vllm:num_requests_waiting", "", "answers that wait for a place or for pages") \
+    X(KV_USAGE_PPM, "vllm:kv_cache_usage_perc", "", \
+      "part of the key-value pages that running answers hold, 0 to 1") \
+    X(KV_PAGES, "shardline:kv_pages", "", "key-value pages there are") \
     X(KV_CACHED, "shardline:kv_pages_cached", "", "pages that nobody holds, kept for common beginnings")
-#define METRIC_COUNTERS(X)                                                                                               \
-    X(PROMPT_TOKENS, "vllm:prompt_tokens_total", "", "tokens of prompts that were computed or found in the prefix cache") \
-    X(GENERATED, "vllm:generation_tokens_total", "", "tokens generated")                                                 \
-    X(PREEMPTED, "vllm:num_preemptions_total", "", "times an answer gave its pages back")                                \
-    X(PREFIX_ASKED, "vllm:prefix_cache_queries_total", "", "prompt tokens looked up in the prefix cache")                \
-    X(PREFIX_HIT, "vllm:prefix_cache_hits_total", "", "prompt tokens found there")                                       \
-    X(ENDED_STOP, "vllm:request_success_total", ",finished_reason=\"stop\"", "answers that came to their end")           \
-    X(ENDED_LENGTH, "vllm:request_success_total", ",finished_reason=\"length\"", "")                                     \
-    X(ENDED_ABORT, "vllm:request_success_total", ",finished_reason=\"abort\"", "")                                       \
-    X(REJECTED, "vllm:admission_rejections_total", "", "requests refused because the server or a key had too many")      \
-    X(LATE, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout")                 \
-    X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped")                                          \
-    X(STEPS, "shardline:steps_total", "", "steps of the model")                                                          \
+#define METRIC_COUNTERS(X) \
+    X(PROMPT_TOKENS, "vllm:prompt_tokens_total", "", \
+      "tokens of prompts that were computed or found in the prefix cache") \
+    X(GENERATED, "vllm:generation_tokens_total", "", "tokens generated") \
+    X(PREEMPTED, "vllm:num_preemptions_total", "", "times an answer gave its pages back") \
+    X(PREFIX_ASKED, "vllm:prefix_cache_queries_total", "", "prompt tokens looked up in the prefix cache") \
+    X(PREFIX_HIT, "vllm:prefix_cache_hits_total", "", "prompt tokens found there") \
+    X(ENDED_STOP, "vllm:request_success_total", ",finished_reason=\"stop\"", \
+      "answers that came to their end") \
+    X(ENDED_LENGTH, "vllm:request_success_total", ",finished_reason=\"length\"", "") \
+    X(ENDED_ABORT, "vllm:request_success_total", ",finished_reason=\"abort\"", "") \
+    X(REJECTED, "vllm:admission_rejections_total", "", \
+      "requests refused because the server or a key had too many") \
+    X(LATE, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout") \
+    X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped") \
+    X(STEPS, "shardline:steps_total", "", "steps of the model") \
     X(ROWS, "shardline:rows_total", "", "rows computed in them")
-#define METRIC_HISTS(X)                                                                                                  \
-    X(TTFT, "vllm:time_to_first_token_seconds", SECONDS, "from the request to its first token")                          \
-    X(ITL, "vllm:inter_token_latency_seconds", SECONDS, "between two tokens of an answer")                               \
-    X(E2E, "vllm:e2e_request_latency_seconds", SECONDS, "from the request to its last token")                            \
-    X(QUEUE, "vllm:request_queue_time_seconds", SECONDS, "from the request to its first step")                           \
-    X(PREFILL, "vllm:request_prefill_time_seconds", SECONDS, "from the first step to the first token")                   \
-    X(DECODE, "vllm:request_decode_time_seconds", SECONDS, "from the first token to the last")                           \
-    X(STEP_ROWS, "vllm:iteration_tokens_total", TOKENS, "rows of a step")                                                \
-    X(PROMPT_LEN, "vllm:request_prompt_tokens", TOKENS, "tokens of a prompt")                                            \
+#define METRIC_HISTS(X) \
+    X(TTFT, "vllm:time_to_first_token_seconds", SECONDS, "from the request to its first token") \
+    X(ITL, "vllm:inter_token_latency_seconds", SECONDS, "between two tokens of an answer") \
+    X(E2E, "vllm:e2e_request_latency_seconds", SECONDS, "from the request to its last token") \
+    X(QUEUE, "vllm:request_queue_time_seconds", SECONDS, "from the request to its first step") \
+    X(PREFILL, "vllm:request_prefill_time_seconds", SECONDS, "from the first step to the first token") \
+    X(DECODE, "vllm:request_decode_time_seconds", SECONDS, "from the first token to the last") \
+    X(STEP_ROWS, "vllm:iteration_tokens_total", TOKENS, "rows of a step") \
+    X(PROMPT_LEN, "vllm:request_prompt_tokens", TOKENS, "tokens of a prompt") \
     X(ANSWER_LEN, "vllm:request_generation_tokens", TOKENS, "tokens of an answer")
 
 #define X(name, ...) GAUGE_##name,
@@ -54,7 +60,9 @@ enum hist { METRIC_HISTS(X) HIST_COUNT };
 #define HIST_BUCKETS 24
 struct metrics {
     _Atomic int64_t gauge[GAUGE_COUNT], counter[COUNT_COUNT];
-    struct { _Atomic int64_t bucket[HIST_BUCKETS], sum_micro; } hist[HIST_COUNT];
+    struct {
+        _Atomic int64_t bucket[HIST_BUCKETS], sum_micro;
+    } hist[HIST_COUNT];
 };
 void metric_set(struct metrics *m, enum gauge g, int64_t value);
 void metric_add(struct metrics *m, enum counter c, int64_t n);

@@ -4,14 +4,14 @@
 
 int main(int argc, char **argv)
 {
-    static struct server s;              /* large; lives as long as the process */
+    static struct server s; /* large; lives as long as the process */
     struct err e = { 0 };
     int rc = server_open(&s, argc, argv, &e);
     if (rc == 0)
         rc = server_run(&s, &e);
     int status = 0;
     if (rc < 0 && s.world)
-        status = world_report(s.world, &e, "pserve");        /* the others stop too; one line for the whole job */
+        status = world_report(s.world, &e, "pserve"); /* the others stop too; one line for the whole job */
     else if (rc < 0)
         status = launch_is_first() ? err_print(&e, "pserve") : err_exit_status(e.code);
     server_close(&s, rc);

@@ -1,5 +1,6 @@
-/* server.c - see server.h. The order of a start: options, ranks, tables of the checkpoint, sizes, socket (so that /health answers
- * while weights are read), weights, pages, ready. Every stage that can fail on one rank alone ends in an agreement. */
+/* server.c - see server.h. The order of a start: options, ranks, tables of the checkpoint, sizes, socket (so
+ * that /health answers while weights are read), weights, pages, ready. Every stage that can fail on one rank
+ * alone ends in an agreement. */
 #define _GNU_SOURCE
 #include "serve/server.h"
 
@@ -13,9 +14,11 @@
 #include "serve/weights/weights.h"
 #include "text/template.h"
 
-#define LOGITS_BYTES ((int64_t)64 << 20)         /* of prompt rows that want logits, in one step */
-#define REST_MS 20                               /* while weights are read: how soon a rank's failure reaches the others */
-#define LEAVE_S 2.0                              /* for the last answers to leave, within the 10 s that an end may take */
+#define LOGITS_BYTES ((int64_t)64 << 20) /* of prompt rows that want logits, in one step */
+/* while weights are read: how soon a rank's failure reaches the others */
+#define REST_MS 20
+/* for the last answers to leave, within the 10 s that an end may take */
+#define LEAVE_S 2.0
 
 /* ---- options and ranks ---- */
 
@@ -25,11 +28,13 @@ static int check_once(const struct server *s, const unsigned char *given, struct
     static const char *const own[] = { "max-tokens", "temperature", "seed" };
     for (size_t i = 0; !s->o.once && i < sizeof own / sizeof own[0]; i++)
         if (opt_given(&pserve_program, given, own[i]))
-            return err_set(e, ERR_USAGE, "--%s goes with --once: to a server every request says its own", own[i]);
+            return err_set(e, ERR_USAGE, "--%s goes with --once: to a server every request says its own",
+                           own[i]);
     if (s->o.once && s->o.max_tokens < 1)
         return err_set(e, ERR_USAGE, "--max-tokens 0: nothing would be completed");
     if (s->o.once && s->o.replicas > 1)
-        return err_set(e, ERR_USAGE, "--once computes one prompt: --replicas %lld would have nothing to do", (long long)s->o.replicas);
+        return err_set(e, ERR_USAGE, "--once computes one prompt: --replicas %lld would have nothing to do",
+                       (long long)s->o.replicas);
     return 0;
 }
 
@@ -40,7 +45,8 @@ static int check_options(const struct server *s, const unsigned char *given, str
     if (rc < 0)
         return rc;
     if (name && (!*name || strlen(name) >= sizeof s->name))
-        return err_set(e, ERR_USAGE, "--model-name has %zu bytes, must have 1 to %zu", strlen(name), sizeof s->name - 1);
+        return err_set(e, ERR_USAGE, "--model-name has %zu bytes, must have 1 to %zu", strlen(name),
+                       sizeof s->name - 1);
     if (!s->o.tls_cert != !s->o.tls_key)
         return err_set(e, ERR_USAGE, "--tls-cert and --tls-key go together: give both or none");
     return 0;
@@ -78,7 +84,9 @@ static void choose_steps(struct server *s)
 static int open_ranks(struct server *s, char **argv, struct err *e)
 {
     int n = (int)(s->o.tp * s->o.replicas), rc;
-    int size[AXIS_COUNT] = { [AXIS_TP] = (int)s->o.tp, [AXIS_CP] = 1, [AXIS_DP] = (int)s->o.replicas, [AXIS_PP] = 1 };
+    int size[AXIS_COUNT] = {
+        [AXIS_TP] = (int)s->o.tp, [AXIS_CP] = 1, [AXIS_DP] = (int)s->o.replicas, [AXIS_PP] = 1
+    };
     int threads = s->o.threads ? (int)s->o.threads : cores() / n > 1 ? cores() / n : 1;
     launch_ranks_per_node((int)s->o.ranks_per_node);
     TRY(launch_ranks(n, argv, e));
@@ -91,7 +99,7 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
         log_line(&s->log, "the device's memory goes between ranks %s", world_device_says(s->world));
     TRY(mesh_open(&s->mesh, s->world, size, e));
     s->tp = s->mesh.axis[AXIS_TP];
-    if (threads > 1) {                           /* the threads come after MPI has started */
+    if (threads > 1) { /* the threads come after MPI has started */
         TRY(dev_threads(s->dev, threads, e));
     }
     if (s->o.trace) {
@@ -125,7 +133,9 @@ static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct 
 
 static enum dtype arithmetic(const struct server *s)
 {
-    return s->o.dtype == SERVE_DTYPE_STORED ? s->loaded.stored : s->o.dtype == SERVE_DTYPE_BF16 ? DT_BF16 : DT_F32;
+    return s->o.dtype == SERVE_DTYPE_STORED ? s->loaded.stored
+           : s->o.dtype == SERVE_DTYPE_BF16 ? DT_BF16
+                                            : DT_F32;
 }
 
 /* One page on all ranks; fewer kv heads than ranks are held more than once. */
@@ -136,14 +146,19 @@ static int64_t page_all_bytes(const struct server *s)
     return (int64_t)attn_page_bytes((int)heads, (int)c->head_dim, arithmetic(s)) * c->n_layers;
 }
 
-/* Free memory of all ranks together, where they are at home: half of the machine's, once its weights are there; of GPUs, which nobody else is to have, four
- * fifths. Ranks that have one GPU together share it, and the least share counts for all: pages are cut alike. Collective. */
-struct home { char gpu[64]; int64_t room; };
+/* Free memory of all ranks together, where they are at home: half of the machine's, once its weights are
+ * there; of GPUs, which nobody else is to have, four fifths. Ranks that have one GPU together share it, and
+ * the least share counts for all: pages are cut alike. Collective. */
+struct home {
+    char gpu[64];
+    int64_t room;
+};
 static int find_room(struct server *s, int64_t weights, int64_t *room, struct err *e)
 {
     const int n = comm_size(s->mesh.all);
     const struct dev_memory *m = s->dev->memory;
-    struct home mine = { "", m ? (int64_t)m->room(s->dev) : mem_machine_room() }, *all = calloc((size_t)n, sizeof *all);
+    struct home mine = { "", m ? (int64_t)m->room(s->dev) : mem_machine_room() },
+                *all = calloc((size_t)n, sizeof *all);
     int64_t least = INT64_MAX;
     int rc = all ? 0 : err_set(e, ERR_MEMORY, "no memory for the ranks' sizes");
     if (m)
@@ -166,25 +181,32 @@ out:
 static int decide_sizes(struct server *s, int64_t room, struct err *e)
 {
     const struct model_config *c = &s->loaded.cfg;
-    struct kv_wish w = { .max_seqs = s->o.max_batch, .bytes = s->o.kv_memory, .all_bytes = page_all_bytes(s) };
+    struct kv_wish w = { .max_seqs = s->o.max_batch,
+                         .bytes = s->o.kv_memory,
+                         .all_bytes = page_all_bytes(s) };
     int64_t limit, extra = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
-    w.bytes = (w.bytes + s->o.replicas - 1) / s->o.replicas;             /* 0 stays: not said */
+    w.bytes = (w.bytes + s->o.replicas - 1) / s->o.replicas; /* 0 stays: not said */
     w.room = room / s->o.replicas;
     limit = (w.bytes ? w.bytes : w.room) / w.all_bytes * KV_PAGE;
-    s->size.window = w.window = c->window_first ? 0 : c->window;         /* where a layer sees all, every page stays */
+    /* where a layer sees all, every page stays */
+    s->size.window = w.window = c->window_first ? 0 : c->window;
     w.chunk = s->o.prefill_chunk;
     if (limit >= kv_pages_most(c->max_pos, w.window, w.chunk) * KV_PAGE)
         limit = c->max_pos;
     if (s->o.ctx > c->max_pos)
-        return err_set(e, ERR_USAGE, "--ctx %lld is longer than the model's %lld positions (max_position_embeddings)", (long long)s->o.ctx, (long long)c->max_pos);
+        return err_set(e, ERR_USAGE,
+                       "--ctx %lld is longer than the model's %lld positions (max_position_embeddings)",
+                       (long long)s->o.ctx, (long long)c->max_pos);
     w.ctx = s->o.ctx ? s->o.ctx : c->max_pos < limit || limit < KV_PAGE ? c->max_pos : limit;
     if (!s->o.ctx && w.ctx < c->max_pos)
-        log_line(&s->log, "the context is %lld of the model's %lld tokens: more does not fit into the memory for keys and values", (long long)w.ctx,
-                 (long long)c->max_pos);
+        log_line(&s->log,
+                 "the context is %lld of the model's %lld tokens: more does not fit into the memory for keys "
+                 "and values",
+                 (long long)w.ctx, (long long)c->max_pos);
     s->service.ctx = w.ctx;
     s->size.max_seqs = (int)s->o.max_batch;
     s->size.chunk = s->o.prefill_chunk;
-    s->size.prefix_cache = !s->o.prefix_cache;          /* the words are on, off */
+    s->size.prefix_cache = !s->o.prefix_cache; /* the words are on, off */
     extra = extra < 1 ? 1 : extra;
     s->size.max_wants = s->size.max_seqs + (extra < s->size.chunk ? extra : s->size.chunk);
     int rc = kv_plan(&w, &s->size.n_pages, e);
@@ -210,7 +232,8 @@ out:
 
 /* ---- start ---- */
 
-/* Until what was begun beside has ended on all ranks: one that fails, or a signal, stops the others' reading. */
+/* Until what was begun beside has ended on all ranks: one that fails, or a signal, stops the others'
+ * reading. */
 static int wait_aside(struct server *s, struct err *e)
 {
     int rc;
@@ -226,7 +249,8 @@ static int wait_aside(struct server *s, struct err *e)
     }
     rc = aside_end(&s->aside, s->mesh.all, e);
     if (rc < 0 && e->code == ERR_STOPPED && world_stop_signal(s->world))
-        return err_set(e, ERR_STOPPED, "stopped by a signal while %s was read", s->path);        /* where exactly is chance */
+        return err_set(e, ERR_STOPPED, "stopped by a signal while %s was read",
+                       s->path); /* where exactly is chance */
     return rc;
 }
 
@@ -246,7 +270,10 @@ static int open_tables(struct server *s, struct err *e)
     if (is_head(s))
         TRY(load_texts(&s->loaded, &s->service, e));
     if (layout_grain(&lay, &s->loaded.cfg) != s->loaded.cfg.grain)
-        log_line(&s->log, "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own", lay.tp, s->loaded.cfg.grain);
+        log_line(
+            &s->log,
+            "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own",
+            lay.tp, s->loaded.cfg.grain);
     s->service.vocab = s->loaded.cfg.vocab;
     s->service.lenient = s->o.lenient;
     s->service.request_timeout_s = s->o.request_timeout_s;
@@ -256,7 +283,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Engines that plan get their requests through a router; those of other processes through a link to rank 0's. */
+/* Engines that plan get their requests through a router; those of other processes through a link to rank
+ * 0's. */
 static int open_lanes(struct server *s, struct err *e)
 {
     int rc = is_head(s) ? router_open(&s->router, is_first(s) ? (int)s->o.replicas : 1, e) : 0, fd;
@@ -264,7 +292,10 @@ static int open_lanes(struct server *s, struct err *e)
     if (s->o.replicas == 1)
         return 0;
     if (comm_here(s->mesh.all) != comm_size(s->mesh.all))
-        return err_set(e, ERR_USAGE, "--replicas %lld needs all ranks on one machine: start a pserve on each, behind a load balancer", (long long)s->o.replicas);
+        return err_set(
+            e, ERR_USAGE,
+            "--replicas %lld needs all ranks on one machine: start a pserve on each, behind a load balancer",
+            (long long)s->o.replicas);
     TRY(link_open(&s->front, &fd, s->mesh.all, s->mesh.at[AXIS_DP], is_head(s), &s->router, &s->service, e));
     rc = fd >= 0 ? link_back_open(&s->back, fd, &s->router, &s->service, e) : 0;
 out:
@@ -275,9 +306,16 @@ static int open_doors(struct server *s, struct err *e)
 {
     if (!is_first(s))
         return 0;
-    struct http_options o = { .host = s->o.host, .port = (int)s->o.port, .cors_origin = s->o.cors_origin, .access_log = s->o.access_log,
-                              .max_requests = s->o.max_requests, .max_waiting_tokens = s->o.max_waiting_tokens, .max_per_key = s->o.max_per_key,
-                              .receive_timeout_s = s->o.receive_timeout_s, .tls_cert = s->o.tls_cert, .tls_key = s->o.tls_key };
+    struct http_options o = { .host = s->o.host,
+                              .port = (int)s->o.port,
+                              .cors_origin = s->o.cors_origin,
+                              .access_log = s->o.access_log,
+                              .max_requests = s->o.max_requests,
+                              .max_waiting_tokens = s->o.max_waiting_tokens,
+                              .max_per_key = s->o.max_per_key,
+                              .receive_timeout_s = s->o.receive_timeout_s,
+                              .tls_cert = s->o.tls_cert,
+                              .tls_key = s->o.tls_key };
     if (s->o.once)
         return 0;
     if (s->o.api_key_file) {
@@ -298,14 +336,17 @@ static int open_doors(struct server *s, struct err *e)
 /* What every rank holds and has read, one line a rank. */
 static int report(struct server *s, struct err *e)
 {
-    int64_t mine[3] = { atomic_load(&s->mem.now[MEM_PARAMS]), atomic_load(&s->mem.now[MEM_KV]), ckpt_bytes_read(s->loaded.ckpt) }, *all;
+    int64_t mine[3] = { atomic_load(&s->mem.now[MEM_PARAMS]), atomic_load(&s->mem.now[MEM_KV]),
+                        ckpt_bytes_read(s->loaded.ckpt) },
+            *all;
     size_t *sizes = calloc((size_t)comm_size(s->mesh.all), sizeof *sizes);
     void *blob = NULL;
-    int rc = sizes ? comm_gather_blobs(s->mesh.all, mine, sizeof mine, 0, &blob, sizes, e) : err_set(e, ERR_MEMORY, "no memory for a report");
+    int rc = sizes ? comm_gather_blobs(s->mesh.all, mine, sizeof mine, 0, &blob, sizes, e)
+                   : err_set(e, ERR_MEMORY, "no memory for a report");
     all = blob;
     for (int r = 0; rc >= 0 && all && s->o.verbose && r < comm_size(s->mesh.all); r++)
-        log_line(&s->log, "rank %d: weights %lld bytes, kv %lld bytes, read %lld bytes", r, (long long)all[3 * r], (long long)all[3 * r + 1],
-                 (long long)all[3 * r + 2]);
+        log_line(&s->log, "rank %d: weights %lld bytes, kv %lld bytes, read %lld bytes", r,
+                 (long long)all[3 * r], (long long)all[3 * r + 1], (long long)all[3 * r + 2]);
     free(blob);
     free(sizes);
     return rc;
@@ -321,11 +362,12 @@ static int load_model(struct server *s, struct err *e)
 {
     struct layout lay = { .tp = comm_size(s->tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
     struct loaded *l = &s->loaded;
-    int rc = model_open(&l->m, &l->cfg, &lay, s->dev, s->tp, comm_rank(s->tp), 0, arithmetic(s), s->o.numerics, engine_max_rows(&s->size), s->service.ctx, e);
+    int rc = model_open(&l->m, &l->cfg, &lay, s->dev, s->tp, comm_rank(s->tp), 0, arithmetic(s),
+                        s->o.numerics, engine_max_rows(&s->size), s->service.ctx, e);
     l->has_model = rc >= 0;
     TRY(comm_agree(s->mesh.all, rc, e));
     atomic_store(&s->service.load.total, weights_bytes(&l->m));
-    s->dev->trace = NULL;                        /* two threads would write as one */
+    s->dev->trace = NULL; /* two threads would write as one */
     pool_trace(s->dev->pool, NULL);
     aside_begin(&s->aside, read_weights, s, NULL);
     rc = wait_aside(s, e);
@@ -340,7 +382,8 @@ static void print_ready(const struct server *s)
     char kv[32];
     int v6 = strchr(s->o.host, ':') != NULL;
     log_bytes(kv, (double)s->o.replicas * (double)s->size.n_pages * (double)page_all_bytes(s));
-    printf("pserve: ready on http%s://%s%s%s:%d (tp=%lld, replicas=%lld, kv=%s)\n", s->o.tls_cert ? "s" : "", v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_port(s->http), (long long)s->o.tp,
+    printf("pserve: ready on http%s://%s%s%s:%d (tp=%lld, replicas=%lld, kv=%s)\n", s->o.tls_cert ? "s" : "",
+           v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_port(s->http), (long long)s->o.tp,
            (long long)s->o.replicas, kv);
     fflush(stdout);
 }
@@ -363,11 +406,13 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     TRY(share_sizes(s, e));
     TRY(comm_agree(s->mesh.all, open_lanes(s, e), e));
     TRY(comm_agree(s->mesh.all, open_doors(s, e), e));
-    world_pin(s->world, s->dev->pool);           /* behind the doors: threads of HTTP keep all CPUs */
+    world_pin(s->world, s->dev->pool); /* behind the doors: threads of HTTP keep all CPUs */
     TRY(load_model(s, e));
-    if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain)          /* else the bits are the layout's own */
+    /* else the bits are the layout's own */
+    if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain)
         load_fingerprint(&s->loaded, arithmetic(s), s->service.fingerprint);
-    rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size, is_head(s) ? &s->router : NULL, e);
+    rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size,
+                     is_head(s) ? &s->router : NULL, e);
     TRY(comm_agree(s->mesh.all, rc, e));
     s->engine.loaded = &s->loaded;
     s->engine.n_here = comm_here(s->mesh.all);
@@ -378,8 +423,9 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     if (*s->dev->note)
         log_line(&s->log, "%s", s->dev->note);
     if (s->o.verbose)
-        log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path, clock_s() - begin, dtype_name(arithmetic(s)),
-                 (long long)s->service.ctx, s->size.n_pages, KV_PAGE);
+        log_line(&s->log, "loaded %s in %.2f s: %s, context %lld, %d pages of %d tokens", s->path,
+                 clock_s() - begin, dtype_name(arithmetic(s)), (long long)s->service.ctx, s->size.n_pages,
+                 KV_PAGE);
     atomic_store(&s->service.state, SERVICE_READY);
     if (s->http)
         print_ready(s);
@@ -397,7 +443,8 @@ static int once_request(struct server *s, struct request **out, struct err *e)
     struct fault f;
     out_text(&body, "{\"prompt\":");
     out_json_text(&body, s->o.once);
-    out_fmt(&body, ",\"max_tokens\":%lld,\"temperature\":%.17g,\"seed\":%lld}", (long long)s->o.max_tokens, s->o.temperature, (long long)s->o.seed);
+    out_fmt(&body, ",\"max_tokens\":%lld,\"temperature\":%.17g,\"seed\":%lld}", (long long)s->o.max_tokens,
+            s->o.temperature, (long long)s->o.seed);
     int rc = body.failed ? err_set(e, ERR_MEMORY, "no memory for the prompt") : 0;
     if (rc >= 0 && openai_parse(&s->service, 0, body.p, body.n, out, &f) < 0)
         rc = err_set(e, ERR_USAGE, "--once: %s", f.text);
@@ -416,7 +463,8 @@ static int run_once(struct server *s, struct err *e)
     }
     TRY(engine_run(&s->engine, 1, e));
     if (rq && rq->fault.status)
-        rc = err_set(e, world_stop_signal(s->world) ? ERR_STOPPED : ERR_INTERNAL, "--once: %s", rq->fault.text);
+        rc = err_set(e, world_stop_signal(s->world) ? ERR_STOPPED : ERR_INTERNAL, "--once: %s",
+                     rq->fault.text);
     else if (rq) {
         fwrite(rq->choice[0].text.p ? rq->choice[0].text.p : "", 1, rq->choice[0].text.n, stdout);
         putchar('\n');
@@ -434,8 +482,9 @@ int server_run(struct server *s, struct err *e)
 {
     int rc = s->o.once ? run_once(s, e) : engine_run(&s->engine, 0, e);
     if (s->o.verbose)
-        log_line(&s->log, "%lld answers, %lld steps, %lld rows, %lld preempted", (long long)s->engine.n_answered, (long long)s->engine.n_steps,
-                 (long long)s->engine.n_rows, (long long)s->engine.sched.n_preempted);
+        log_line(&s->log, "%lld answers, %lld steps, %lld rows, %lld preempted",
+                 (long long)s->engine.n_answered, (long long)s->engine.n_steps, (long long)s->engine.n_rows,
+                 (long long)s->engine.sched.n_preempted);
     if (s->trace && rc >= 0)
         rc = world_trace_write(s->world, s->trace, s->o.trace, e);
     return rc;

@@ -13,37 +13,40 @@
 
 struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key;
-    int64_t ranks_per_node, rank_timeout_s, tp, replicas, port, ctx, kv_memory, max_batch, prefill_chunk, threads, max_tokens, seed;
-    const char *host, *api_key_file, *cors_origin, *access_log, *admin_key_file, *tls_cert, *tls_key, *model_name, *device, *transport, *once, *trace;
+    int64_t ranks_per_node, rank_timeout_s, tp, replicas, port, ctx, kv_memory, max_batch, prefill_chunk,
+        threads, max_tokens, seed;
+    const char *host, *api_key_file, *cors_origin, *access_log, *admin_key_file, *tls_cert, *tls_key,
+        *model_name, *device, *transport, *once, *trace;
     double temperature, request_timeout_s, receive_timeout_s;
     int dtype, numerics, prefix_cache, lenient, verbose;
 };
 enum { SERVE_DTYPE_STORED, SERVE_DTYPE_FP32, SERVE_DTYPE_BF16 };
 extern const struct opt_program pserve_program;
-enum { SERVE_OPTIONS_MAX = 64 };         /* rows of its table */
+/* rows of its table */
+enum { SERVE_OPTIONS_MAX = 64 };
 
 struct server {
     struct serve_opts o;
-    const char *path;                /* of the checkpoint */
-    char name[256];                  /* of the model */
+    const char *path; /* of the checkpoint */
+    char name[256];   /* of the model */
     struct log log;
-    struct trace *trace;             /* --trace, else NULL */
+    struct trace *trace; /* --trace, else NULL */
     struct mem mem;
     struct dev *dev;
     struct world *world;
     struct mesh mesh;
     struct comm *tp;
     struct loaded loaded;
-    struct aside aside;              /* of the start */
+    struct aside aside; /* of the start */
     struct service service;
     struct metrics metrics;
     struct keys keys, admin_keys;
     struct engine_size size;
-    struct router router;            /* of ranks that plan */
-    struct front *front;             /* rank 0, with replicas */
-    struct back *back;               /* the first rank of every other replica */
+    struct router router; /* of ranks that plan */
+    struct front *front;  /* rank 0, with replicas */
+    struct back *back;    /* the first rank of every other replica */
     struct engine engine;
-    struct http *http;               /* rank 0, not with --once */
+    struct http *http; /* rank 0, not with --once */
 };
 
 /* 0: loaded and ready (the ready line is printed); 1: --help or the like was answered. Collective. */

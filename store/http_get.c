@@ -1,4 +1,5 @@
-/* http_get.c - one GET over libcurl: what is asked, what is understood of the answer, and where its body goes. */
+/* http_get.c - one GET over libcurl: what is asked, what is understood of the answer, and where its body
+ * goes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +20,7 @@ static void take_text(char *out, size_t room, const char *value)
 
 static void take_etag(struct answer *a, const char *value)
 {
-    if (strncmp(value, "W/", 2))        /* a weak one says nothing about bytes */
+    if (strncmp(value, "W/", 2)) /* a weak one says nothing about bytes */
         take_text(a->etag, sizeof a->etag, value);
 }
 
@@ -47,17 +48,42 @@ static void take_retry(struct answer *a, const char *value)
 }
 
 static void take_length(struct answer *a, const char *value) { a->length = atoll(value); }
-static void take_modified(struct answer *a, const char *value) { take_text(a->modified, sizeof a->modified, value); }
-static void take_linked_etag(struct answer *a, const char *value) { take_text(a->linked_etag, sizeof a->linked_etag, value); }
+static void take_modified(struct answer *a, const char *value)
+{
+    take_text(a->modified, sizeof a->modified, value);
+}
+static void take_linked_etag(struct answer *a, const char *value)
+{
+    take_text(a->linked_etag, sizeof a->linked_etag, value);
+}
 static void take_linked_size(struct answer *a, const char *value) { a->linked_bytes = atoll(value); }
-static void take_commit(struct answer *a, const char *value) { take_text(a->commit, sizeof a->commit, value); }
-static void take_region(struct answer *a, const char *value) { take_text(a->region, sizeof a->region, value); }
-static void take_encoding(struct answer *a, const char *value) { a->encoded = strncasecmp(value, "identity", 8) != 0; }
+static void take_commit(struct answer *a, const char *value)
+{
+    take_text(a->commit, sizeof a->commit, value);
+}
+static void take_region(struct answer *a, const char *value)
+{
+    take_text(a->region, sizeof a->region, value);
+}
+static void take_encoding(struct answer *a, const char *value)
+{
+    a->encoded = strncasecmp(value, "identity", 8) != 0;
+}
 
-static const struct { const char *name; void (*take)(struct answer *a, const char *value); } headers[] = {
-    { "content-length", take_length }, { "content-range", take_range }, { "etag", take_etag }, { "last-modified", take_modified },
-    { "retry-after", take_retry }, { "content-encoding", take_encoding }, { "x-linked-etag", take_linked_etag },
-    { "x-linked-size", take_linked_size }, { "x-repo-commit", take_commit }, { "x-amz-bucket-region", take_region },
+static const struct {
+    const char *name;
+    void (*take)(struct answer *a, const char *value);
+} headers[] = {
+    { "content-length", take_length },
+    { "content-range", take_range },
+    { "etag", take_etag },
+    { "last-modified", take_modified },
+    { "retry-after", take_retry },
+    { "content-encoding", take_encoding },
+    { "x-linked-etag", take_linked_etag },
+    { "x-linked-size", take_linked_size },
+    { "x-repo-commit", take_commit },
+    { "x-amz-bucket-region", take_region },
 };
 
 static size_t on_header(char *line, size_t size, size_t n, void *arg)
@@ -88,7 +114,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
     struct answer *a = arg;
     int64_t m = (int64_t)(size * n);
     if (a->probe)
-        return a->status == 206 ? size * n : 0;         /* a whole file is not read only to learn its length */
+        return a->status == 206 ? size * n : 0; /* a whole file is not read only to learn its length */
     if (a->status != a->accept || a->encoded || (a->accept == 206 && a->first != a->off))
         return a->status >= 300 || a->status < 200 ? size * n : 0;
     if (a->got + m > a->room) {
@@ -135,9 +161,11 @@ static void give_handle(struct store *s, CURL *h)
         curl_easy_cleanup(h);
 }
 
-static void set_options(struct store *s, CURL *h, const char *url, struct curl_slist *lines, struct answer *a, char *why)
+static void set_options(struct store *s, CURL *h, const char *url, struct curl_slist *lines, struct answer *a,
+                        char *why)
 {
-    const char *follow = strncmp(url, "https", 5) ? "http,https" : "https";       /* never down to http, never to a file */
+    /* never down to http, never to a file */
+    const char *follow = strncmp(url, "https", 5) ? "http,https" : "https";
     curl_easy_reset(h);
     curl_easy_setopt(h, CURLOPT_URL, url);
     curl_easy_setopt(h, CURLOPT_PROTOCOLS_STR, "http,https");
@@ -159,7 +187,7 @@ static void set_options(struct store *s, CURL *h, const char *url, struct curl_s
     curl_easy_setopt(h, CURLOPT_XFERINFODATA, s);
     curl_easy_setopt(h, CURLOPT_BUFFERSIZE, 256L << 10);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "shardline");
-    if (*s->token) {                    /* curl sends it to the first host only */
+    if (*s->token) { /* curl sends it to the first host only */
         curl_easy_setopt(h, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
         curl_easy_setopt(h, CURLOPT_XOAUTH2_BEARER, s->token);
     }
@@ -181,29 +209,37 @@ static int add_signature(const struct store *s, const char *url, const char *ran
         return 0;
     if (sigv4_sign(&l, &s->aws, url, range, time(NULL)) < 0)
         return -1;
-    return add_line(lines, l.content) < 0 || add_line(lines, l.date) < 0 || add_line(lines, l.session) < 0 || add_line(lines, l.authorization) < 0 ? -1 : 0;
+    return add_line(lines, l.content) < 0 || add_line(lines, l.date) < 0 || add_line(lines, l.session) < 0 ||
+                   add_line(lines, l.authorization) < 0
+               ? -1
+               : 0;
 }
 
-CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, const char *etag, struct answer *a, char *why)
+CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, const char *etag,
+                  struct answer *a, char *why)
 {
     char range[96] = "Range: ", condition[200] = "";
     struct curl_slist *lines = NULL;
     CURL *h = take_handle(s);
     if (end >= 0)
         snprintf(range + 7, sizeof range - 7, "bytes=%lld-%lld", (long long)off, (long long)end);
-    if (end >= 0 && *etag)              /* S3 knows no If-Range */
-        snprintf(condition, sizeof condition, "%s: %s", s->s3 && *etag == '"' ? "If-Match" : "If-Range", etag);
+    if (end >= 0 && *etag) /* S3 knows no If-Range */
+        snprintf(condition, sizeof condition, "%s: %s", s->s3 && *etag == '"' ? "If-Match" : "If-Range",
+                 etag);
     why[0] = 0;
     a->status = a->encoded = 0;
     a->retry_after_s = 0;
-    CURLcode code = h && add_line(&lines, "Accept-Encoding: identity") >= 0 && add_line(&lines, range[7] ? range : "") >= 0 &&
-                    add_line(&lines, condition) >= 0 && add_signature(s, url, range + 7, &lines) >= 0 ? CURLE_OK : CURLE_OUT_OF_MEMORY;
+    CURLcode code = h && add_line(&lines, "Accept-Encoding: identity") >= 0 &&
+                            add_line(&lines, range[7] ? range : "") >= 0 &&
+                            add_line(&lines, condition) >= 0 && add_signature(s, url, range + 7, &lines) >= 0
+                        ? CURLE_OK
+                        : CURLE_OUT_OF_MEMORY;
     if (code == CURLE_OK) {
         set_options(s, h, url, lines, a, why);
         code = curl_easy_perform(h);
     }
     if (!*a->etag)
-        memcpy(a->etag, a->modified, sizeof a->etag);           /* If-Range takes a date too */
+        memcpy(a->etag, a->modified, sizeof a->etag); /* If-Range takes a date too */
     if (!*why)
         snprintf(why, CURL_ERROR_SIZE, "%s", curl_easy_strerror(code));
     curl_slist_free_all(lines);

@@ -1,11 +1,13 @@
-/* sigv4.c - see sigv4.h. The request in canonical words is hashed; a key made of secret, day and region signs the hash. */
+/* sigv4.c - see sigv4.h. The request in canonical words is hashed; a key made of secret, day and region
+ * signs the hash. */
 #include "store/sigv4.h"
 
 #include <stdio.h>
 #include <string.h>
 #include "store/sha256.h"
 
-#define EMPTY "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"      /* the hash of no body */
+/* the hash of no body */
+#define EMPTY "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855"
 
 int sigv4_encode(char *out, size_t room, const char *text)
 {
@@ -33,12 +35,10 @@ static void hash_text(const char *text, char hex[65])
     sha256_hex(sum, hex);
 }
 
-static void chain(unsigned char key[32], const char *word)
-{
-    sha256_hmac(key, 32, word, strlen(word), key);
-}
+static void chain(unsigned char key[32], const char *word) { sha256_hmac(key, 32, word, strlen(word), key); }
 
-int sigv4_sign(struct sigv4_lines *out, const struct sigv4_key *k, const char *url, const char *range, time_t now)
+int sigv4_sign(struct sigv4_lines *out, const struct sigv4_key *k, const char *url, const char *range,
+               time_t now)
 {
     char when[24], day[9], canonical[6000], names[128], text[400], hex[65], first[300];
     unsigned char key[32];
@@ -50,10 +50,13 @@ int sigv4_sign(struct sigv4_lines *out, const struct sigv4_key *k, const char *u
     gmtime_r(&now, &t);
     strftime(when, sizeof when, "%Y%m%dT%H%M%SZ", &t);
     snprintf(day, sizeof day, "%.8s", when);
-    snprintf(names, sizeof names, "host%s;x-amz-content-sha256;x-amz-date%s", *range ? ";range" : "", *k->session ? ";x-amz-security-token" : "");
-    int n = snprintf(canonical, sizeof canonical, "GET\n%s\n\nhost:%.*s\n%s%s%sx-amz-content-sha256:%s\nx-amz-date:%s\n%s%s%s\n%s\n%s", path, (int)(path - host),
-                     host, *range ? "range:" : "", range, *range ? "\n" : "", EMPTY, when, *k->session ? "x-amz-security-token:" : "", k->session,
-                     *k->session ? "\n" : "", names, EMPTY);
+    snprintf(names, sizeof names, "host%s;x-amz-content-sha256;x-amz-date%s", *range ? ";range" : "",
+             *k->session ? ";x-amz-security-token" : "");
+    int n = snprintf(canonical, sizeof canonical,
+                     "GET\n%s\n\nhost:%.*s\n%s%s%sx-amz-content-sha256:%s\nx-amz-date:%s\n%s%s%s\n%s\n%s",
+                     path, (int)(path - host), host, *range ? "range:" : "", range, *range ? "\n" : "", EMPTY,
+                     when, *k->session ? "x-amz-security-token:" : "", k->session, *k->session ? "\n" : "",
+                     names, EMPTY);
     if (n >= (int)sizeof canonical)
         return -1;
     hash_text(canonical, hex);
@@ -70,7 +73,9 @@ int sigv4_sign(struct sigv4_lines *out, const struct sigv4_key *k, const char *u
     out->session[0] = 0;
     if (*k->session)
         snprintf(out->session, sizeof out->session, "x-amz-security-token: %s", k->session);
-    snprintf(out->authorization, sizeof out->authorization, "Authorization: AWS4-HMAC-SHA256 Credential=%s/%s/%s/s3/aws4_request,SignedHeaders=%s,Signature=%s",
-             k->id, day, k->region, names, hex);
+    snprintf(
+        out->authorization, sizeof out->authorization,
+        "Authorization: AWS4-HMAC-SHA256 Credential=%s/%s/%s/s3/aws4_request,SignedHeaders=%s,Signature=%s",
+        k->id, day, k->region, names, hex);
     return 0;
 }

@@ -1,5 +1,5 @@
-/* store.c - see store.h. One request asks for one range; what can pass (a cut connection, 408, 429, 5xx, a stall) is tried again
- * from where it stopped, later each time; what cannot is an error at once. */
+/* store.c - see store.h. One request asks for one range; what can pass (a cut connection, 408, 429, 5xx, a
+ * stall) is tried again from where it stopped, later each time; what cannot is an error at once. */
 #include "store/store.h"
 
 #include <stdio.h>
@@ -8,9 +8,9 @@
 #include "base/clock.h"
 #include "store/store_priv.h"
 
-#define TRIES 6                     /* without progress */
-#define PROGRESS ((int64_t)64 << 10)    /* bytes: less is none */
-#define LONGEST_WAIT_S 300.0        /* what a server may ask for */
+#define TRIES 6                      /* without progress */
+#define PROGRESS ((int64_t)64 << 10) /* bytes: less is none */
+#define LONGEST_WAIT_S 300.0         /* what a server may ask for */
 
 int store_open(struct store **out, const char *url, struct err *e)
 {
@@ -59,17 +59,18 @@ void store_pin(struct store *s, const char *commit)
 
 /* ---- again, later ---- */
 
-static int can_pass(long status)
-{
-    return status == 0 || status == 408 || status == 429 || status >= 500;
-}
+static int can_pass(long status) { return status == 0 || status == 408 || status == 429 || status >= 500; }
 
 /* What the server asked for, or longer each time; not all ranks at the same moment. */
-static int wait_before(const struct store *s, const char *shown, const struct answer *a, int tries, struct err *e)
+static int wait_before(const struct store *s, const char *shown, const struct answer *a, int tries,
+                       struct err *e)
 {
     if (a->retry_after_s > LONGEST_WAIT_S)
-        return err_set(e, ERR_FILE, "%s: status %ld: the server asks to come back in %.0f s: try again then", shown, a->status, a->retry_after_s);
-    double wait_s = a->retry_after_s > 0 ? a->retry_after_s : 0.25 * (1 << tries) * (0.5 + (double)(clock_ns() / 1000 % 1000) / 1000.0);
+        return err_set(e, ERR_FILE, "%s: status %ld: the server asks to come back in %.0f s: try again then",
+                       shown, a->status, a->retry_after_s);
+    double wait_s = a->retry_after_s > 0
+                        ? a->retry_after_s
+                        : 0.25 * (1 << tries) * (0.5 + (double)(clock_ns() / 1000 % 1000) / 1000.0);
     while (wait_s > 0 && !store_is_stopped(s)) {
         double part_s = wait_s < 0.25 ? wait_s : 0.25;
         struct timespec t = { 0, (long)(part_s * 1e9) };
@@ -81,17 +82,26 @@ static int wait_before(const struct store *s, const char *shown, const struct an
 
 static int refused(const struct store *s, const char *shown, const struct answer *a, struct err *e)
 {
-    static const struct { long status; const char *what; } known[] = {
+    static const struct {
+        long status;
+        const char *what;
+    } known[] = {
         { 401, "access is refused: set HF_TOKEN, AWS_ACCESS_KEY_ID or use a signed URL" },
         { 403, "access is forbidden: has the token or key the right to read it, is a signed URL too old" },
-        { 404, "there is no such file" }, { 408, "the server gave up waiting" },
-        { 429, "the server asks for fewer requests: try again later" }, { 503, "the server is overloaded: try again later" },
+        { 404, "there is no such file" },
+        { 408, "the server gave up waiting" },
+        { 429, "the server asks for fewer requests: try again later" },
+        { 503, "the server is overloaded: try again later" },
     };
-    if (s->s3 && (a->status == 301 || a->status == 307 || a->status == 400) && *a->region && strcmp(a->region, s->aws.region))
-        return err_set(e, ERR_FILE, "%s: the bucket is in region %s, not %s: set AWS_REGION=%s", shown, a->region, s->aws.region, a->region);
+    if (s->s3 && (a->status == 301 || a->status == 307 || a->status == 400) && *a->region &&
+        strcmp(a->region, s->aws.region))
+        return err_set(e, ERR_FILE, "%s: the bucket is in region %s, not %s: set AWS_REGION=%s", shown,
+                       a->region, s->aws.region, a->region);
     if (s->s3 && a->status >= 300 && a->status < 400)
-        return err_set(e, ERR_FILE, "%s: status %ld: the bucket is elsewhere, and keys go to no other host: check AWS_REGION and AWS_ENDPOINT_URL", shown,
-                       a->status);
+        return err_set(e, ERR_FILE,
+                       "%s: status %ld: the bucket is elsewhere, and keys go to no other host: check "
+                       "AWS_REGION and AWS_ENDPOINT_URL",
+                       shown, a->status);
     for (size_t i = 0; i < sizeof known / sizeof *known; i++)
         if (known[i].status == a->status)
             return err_set(e, ERR_FILE, "%s: status %ld: %s", shown, a->status, known[i].what);
@@ -100,22 +110,26 @@ static int refused(const struct store *s, const char *shown, const struct answer
 
 static int is_final(const struct answer *a, CURLcode code)
 {
-    return code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_PEER_FAILED_VERIFICATION ||
-           (a->status >= 300 && !can_pass(a->status));
+    return code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL ||
+           code == CURLE_PEER_FAILED_VERIFICATION || (a->status >= 300 && !can_pass(a->status));
 }
 
 /* ---- how long, which version ---- */
 
-static int fill_info(struct store *s, const char *shown, const struct answer *a, struct store_info *info, struct err *e)
+static int fill_info(struct store *s, const char *shown, const struct answer *a, struct store_info *info,
+                     struct err *e)
 {
     info->ranges = a->status != 200;
     info->bytes = a->status == 200 ? a->length : a->total;
     if (a->linked_bytes >= 0 && a->status == 200)
         info->bytes = a->linked_bytes;
     if (a->encoded)
-        return err_set(e, ERR_FORMAT, "%s: the server sends it compressed though that was refused: is there a broken proxy", shown);
+        return err_set(e, ERR_FORMAT,
+                       "%s: the server sends it compressed though that was refused: is there a broken proxy",
+                       shown);
     if (info->bytes < 0)
-        return err_set(e, ERR_FORMAT, "%s: the server does not say how long it is: download it with another program", shown);
+        return err_set(e, ERR_FORMAT,
+                       "%s: the server does not say how long it is: download it with another program", shown);
     snprintf(info->etag, sizeof info->etag, "%s", a->etag);
     size_t n = strlen(a->linked_etag);
     if (n == 66 && strspn(a->linked_etag + 1, "0123456789abcdef") == 64)
@@ -132,7 +146,9 @@ int store_stat(struct store *s, const char *name, struct store_info *info, struc
     int rc = 0;
     memset(info, 0, sizeof *info);
     for (int tries = 0; rc >= 0; tries++) {
-        struct answer a = { .s = s, .length = -1, .first = -1, .total = -1, .linked_bytes = -1, .probe = 1, .fd = -1 };
+        struct answer a = {
+            .s = s, .length = -1, .first = -1, .total = -1, .linked_bytes = -1, .probe = 1, .fd = -1
+        };
         if ((rc = store_place(s, name, &p, e)) < 0)
             break;
         CURLcode code = http_get(s, p.url, 0, 0, "", &a, why);
@@ -145,8 +161,9 @@ int store_stat(struct store *s, const char *name, struct store_info *info, struc
         if (answered && (code == CURLE_OK || code == CURLE_WRITE_ERROR))
             return fill_info(s, p.shown, &a, info, e);
         if (is_final(&a, code) || tries == TRIES)
-            return a.status >= 400 || (s->s3 && a.status >= 300) ? refused(s, p.shown, &a, e)
-                                                                 : err_set(e, ERR_FILE, "%s: %s: check the URL and the network", p.shown, why);
+            return a.status >= 400 || (s->s3 && a.status >= 300)
+                       ? refused(s, p.shown, &a, e)
+                       : err_set(e, ERR_FILE, "%s: %s: check the URL and the network", p.shown, why);
         rc = wait_before(s, p.shown, &a, tries, e);
     }
     return rc;
@@ -160,8 +177,8 @@ static int changed(const char *shown, struct err *e)
 }
 
 /* What the answer to a range may be; 0: fine so far, go on where it stopped. */
-static int judge(const struct store *s, const char *shown, const struct answer *a, CURLcode code, const struct store_info *info, const char *why,
-                 struct err *e)
+static int judge(const struct store *s, const char *shown, const struct answer *a, CURLcode code,
+                 const struct store_info *info, const char *why, struct err *e)
 {
     int same = !*info->etag || !*a->etag || !strcmp(info->etag, a->etag);
     if (a->io.code) {
@@ -171,18 +188,23 @@ static int judge(const struct store *s, const char *shown, const struct answer *
     if (store_is_stopped(s))
         return err_set(e, ERR_STOPPED, "%s: stopped by a signal", shown);
     if (a->too_long)
-        return err_set(e, ERR_INTEGRITY, "%s: the server sent more than was asked for: is there a broken proxy", shown);
+        return err_set(e, ERR_INTEGRITY,
+                       "%s: the server sent more than was asked for: is there a broken proxy", shown);
     if (a->encoded)
-        return err_set(e, ERR_FORMAT, "%s: the server sent it compressed though that was refused: is there a broken proxy", shown);
+        return err_set(e, ERR_FORMAT,
+                       "%s: the server sent it compressed though that was refused: is there a broken proxy",
+                       shown);
     if (a->status == 200 && a->accept == 206 && *info->etag && !strcmp(info->etag, a->etag))
-        return err_set(e, ERR_FILE, "%s: the server gave ranges before, and now the whole file: try again later", shown);
+        return err_set(e, ERR_FILE,
+                       "%s: the server gave ranges before, and now the whole file: try again later", shown);
     if ((a->status == 200 && a->accept == 206) || a->status == 412 || a->status == 416)
         return changed(shown, e);
     if (a->status == 206 && a->accept == 206 && a->total >= 0 && a->total != info->bytes)
         return changed(shown, e);
     if (a->status == 206 && a->accept == 206 && a->first != a->off)
-        return err_set(e, ERR_INTEGRITY, "%s: byte %lld of %lld was asked for, the server sent %lld: is there a broken proxy", shown, (long long)a->off,
-                       (long long)info->bytes, (long long)a->first);
+        return err_set(e, ERR_INTEGRITY,
+                       "%s: byte %lld of %lld was asked for, the server sent %lld: is there a broken proxy",
+                       shown, (long long)a->off, (long long)info->bytes, (long long)a->first);
     if (a->status == a->accept && !same)
         return changed(shown, e);
     if (a->status >= 300 && !can_pass(a->status))
@@ -190,7 +212,8 @@ static int judge(const struct store *s, const char *shown, const struct answer *
     return is_final(a, code) ? err_set(e, ERR_FILE, "%s: %s: check the URL and the network", shown, why) : 0;
 }
 
-static int get_all(struct store *s, const char *name, const struct store_info *info, struct answer *a, int64_t off, int64_t n, struct err *e)
+static int get_all(struct store *s, const char *name, const struct store_info *info, struct answer *a,
+                   int64_t off, int64_t n, struct err *e)
 {
     struct place p;
     char why[CURL_ERROR_SIZE], *dst = a->dst;
@@ -198,7 +221,7 @@ static int get_all(struct store *s, const char *name, const struct store_info *i
     int rc = store_place(s, name, &p, e);
     for (int tries = 0; rc >= 0 && done < n;) {
         if (a->accept == 200)
-            done = 0;                   /* without ranges it starts at the front each time */
+            done = 0; /* without ranges it starts at the front each time */
         a->dst = dst ? dst + done : NULL;
         a->off = off + done;
         a->room = n - done;
@@ -212,22 +235,27 @@ static int get_all(struct store *s, const char *name, const struct store_info *i
         tries = a->got >= PROGRESS && a->accept == 206 ? 0 : tries + 1;
         if (tries > TRIES)
             return a->status >= 300 ? refused(s, p.shown, a, e)
-                                    : err_set(e, ERR_FILE, "%s: stopped at byte %lld of %lld: %s: try again", p.shown, (long long)(off + done),
-                                              (long long)info->bytes, why);
+                                    : err_set(e, ERR_FILE, "%s: stopped at byte %lld of %lld: %s: try again",
+                                              p.shown, (long long)(off + done), (long long)info->bytes, why);
         rc = wait_before(s, p.shown, a, tries > 0 ? tries - 1 : 0, e);
     }
     return rc < 0 ? rc : 0;
 }
 
-int store_read(struct store *s, const char *name, const struct store_info *info, int64_t off, int64_t n, void *dst, struct err *e)
+int store_read(struct store *s, const char *name, const struct store_info *info, int64_t off, int64_t n,
+               void *dst, struct err *e)
 {
-    struct answer a = { .s = s, .linked_bytes = -1, .dst = dst, .accept = info->ranges ? 206 : 200, .fd = -1 };
+    struct answer a = {
+        .s = s, .linked_bytes = -1, .dst = dst, .accept = info->ranges ? 206 : 200, .fd = -1
+    };
     if (!info->ranges && (off || n != info->bytes))
-        return err_set(e, ERR_INTERNAL, "a part of a file was asked for where there are no ranges: please report it");
+        return err_set(e, ERR_INTERNAL,
+                       "a part of a file was asked for where there are no ranges: please report it");
     return n ? get_all(s, name, info, &a, off, n, e) : 0;
 }
 
-int store_copy(struct store *s, const char *name, const struct store_info *info, int fd, const char *path, struct err *e)
+int store_copy(struct store *s, const char *name, const struct store_info *info, int fd, const char *path,
+               struct err *e)
 {
     struct answer a = { .s = s, .linked_bytes = -1, .fd = fd, .path = path, .accept = 200 };
     return get_all(s, name, info, &a, 0, info->bytes, e);

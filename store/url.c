@@ -58,7 +58,8 @@ static void find_token(struct store *s)
         snprintf(path, sizeof path, "%s/.cache/huggingface/token", home);
     if (!token)
         token = text = read_secret(path);
-    snprintf(s->token, sizeof s->token, "%.*s", token ? (int)strcspn(token, " \t\r\n") : 0, token ? token : "");
+    snprintf(s->token, sizeof s->token, "%.*s", token ? (int)strcspn(token, " \t\r\n") : 0,
+             token ? token : "");
     free(text);
 }
 
@@ -67,7 +68,8 @@ static int open_hf(struct store *s, const char *url, struct err *e)
 {
     char owner[128], name[160], rest[400] = "", *at;
     int n = 0;
-    if (sscanf(url + 5, "%127[^/@?#]/%159[^/?#]%n%399[^?#]", owner, name, &n, rest) < 2 || strlen(rest) != strlen(url + 5 + n))
+    if (sscanf(url + 5, "%127[^/@?#]/%159[^/?#]%n%399[^?#]", owner, name, &n, rest) < 2 ||
+        strlen(rest) != strlen(url + 5 + n))
         return err_set(e, ERR_USAGE, "%s: give hf://owner/name or hf://owner/name@revision", url);
     snprintf(s->wanted, sizeof s->wanted, "main");
     if ((at = strchr(name, '@'))) {
@@ -76,7 +78,8 @@ static int open_hf(struct store *s, const char *url, struct err *e)
             return err_set(e, ERR_USAGE, "%s: give a branch, a tag or a commit behind @", url);
         snprintf(s->wanted, sizeof s->wanted, "%s", at + 1);
     }
-    snprintf(s->base, sizeof s->base, "%s/%s/%s/resolve/", env_or("HF_ENDPOINT", "https://huggingface.co"), owner, name);
+    snprintf(s->base, sizeof s->base, "%s/%s/%s/resolve/", env_or("HF_ENDPOINT", "https://huggingface.co"),
+             owner, name);
     snprintf(s->revision, sizeof s->revision, "%s", s->wanted);
     trim_slashes(rest);
     if (sigv4_encode(s->rest, sizeof s->rest, rest) < 0)
@@ -96,7 +99,8 @@ static void profile_value(const char *text, const char *profile, const char *key
         snprintf(line, sizeof line, "%.*s", (int)strcspn(text, "\r\n"), text);
         if (sscanf(line, " [%127[^]]", section) == 1)
             continue;
-        if (!strcmp(section, profile) && sscanf(line, " %127[^ =] = %2047s", name, value) == 2 && !strcmp(name, key))
+        if (!strcmp(section, profile) && sscanf(line, " %127[^ =] = %2047s", name, value) == 2 &&
+            !strcmp(name, key))
             snprintf(out, room, "%s", value);
     }
 }
@@ -105,7 +109,8 @@ static void find_keys(struct sigv4_key *k)
 {
     char path[1024];
     const char *profile = env_or("AWS_PROFILE", "default");
-    snprintf(k->region, sizeof k->region, "%s", env_or("AWS_REGION", env_or("AWS_DEFAULT_REGION", "us-east-1")));
+    snprintf(k->region, sizeof k->region, "%s",
+             env_or("AWS_REGION", env_or("AWS_DEFAULT_REGION", "us-east-1")));
     snprintf(k->id, sizeof k->id, "%s", env_or("AWS_ACCESS_KEY_ID", ""));
     if (*k->id) {
         snprintf(k->secret, sizeof k->secret, "%s", env_or("AWS_SECRET_ACCESS_KEY", ""));
@@ -125,7 +130,8 @@ static void find_keys(struct sigv4_key *k)
 static int open_s3(struct store *s, const char *url, struct err *e)
 {
     char bucket[256], key[1024];
-    const char *slash = strchr(url + 5, '/'), *endpoint = env_or("AWS_ENDPOINT_URL_S3", env_or("AWS_ENDPOINT_URL", NULL));
+    const char *slash = strchr(url + 5, '/'),
+               *endpoint = env_or("AWS_ENDPOINT_URL_S3", env_or("AWS_ENDPOINT_URL", NULL));
     size_t n = slash ? (size_t)(slash - url - 5) : strlen(url + 5);
     if (n == 0 || n >= sizeof bucket)
         return err_set(e, ERR_USAGE, "%s: give s3://bucket/prefix", url);
@@ -135,7 +141,7 @@ static int open_s3(struct store *s, const char *url, struct err *e)
     find_keys(&s->aws);
     if (endpoint)
         snprintf(s->base, sizeof s->base, "%.*s/%s%s", (int)strcspn(endpoint, " "), endpoint, bucket, key);
-    else if (strchr(bucket, '.'))               /* the certificate is for one word before s3 */
+    else if (strchr(bucket, '.')) /* the certificate is for one word before s3 */
         snprintf(s->base, sizeof s->base, "https://s3.%s.amazonaws.com/%s%s", s->aws.region, bucket, key);
     else
         snprintf(s->base, sizeof s->base, "https://%s.s3.%s.amazonaws.com%s", bucket, s->aws.region, key);
@@ -157,8 +163,13 @@ int store_is_url(const char *path)
 
 int store_read_url(struct store *s, const char *url, struct err *e)
 {
-    static const struct { const char *scheme; int (*open)(struct store *s, const char *url, struct err *e); } kinds[] = {
-        { "hf://", open_hf }, { "s3://", open_s3 }, { "http", open_http },
+    static const struct {
+        const char *scheme;
+        int (*open)(struct store *s, const char *url, struct err *e);
+    } kinds[] = {
+        { "hf://", open_hf },
+        { "s3://", open_s3 },
+        { "http", open_http },
     };
     size_t k = 0;
     while (strncmp(url, kinds[k].scheme, strlen(kinds[k].scheme)))
@@ -173,12 +184,13 @@ int store_place(const struct store *s, const char *name, struct place *p, struct
     const char *host = strstr(s->base, "://"), *at;
     int n = sigv4_encode(path, sizeof path, name);
     if (n >= 0)
-        n = snprintf(p->url, sizeof p->url, "%s%s%s%s%s%s", s->base, s->revision, s->rest, *name ? "/" : "", path, s->tail);
+        n = snprintf(p->url, sizeof p->url, "%s%s%s%s%s%s", s->base, s->revision, s->rest, *name ? "/" : "",
+                     path, s->tail);
     if (n < 0 || n >= (int)sizeof p->url)
         return err_set(e, ERR_USAGE, "the URL of %.200s is too long", name);
     host = host ? host + 3 : s->base;
     at = memchr(host, '@', strcspn(host, "/"));
-    snprintf(p->shown, sizeof p->shown, "%.*s%.*s%s%s%s%s", (int)(host - s->base), s->base, STORE_URL / 2, at ? at + 1 : host, s->revision, s->rest,
-             *name ? "/" : "", path);
+    snprintf(p->shown, sizeof p->shown, "%.*s%.*s%s%s%s%s", (int)(host - s->base), s->base, STORE_URL / 2,
+             at ? at + 1 : host, s->revision, s->rest, *name ? "/" : "", path);
     return 0;
 }

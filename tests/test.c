@@ -8,7 +8,11 @@ static struct test *tests, **tail = &tests;
 static int failed_now, skipped_now;
 static char tmp[256];
 
-void test_add(struct test *t) { *tail = t; tail = &t->next; }
+void test_add(struct test *t)
+{
+    *tail = t;
+    tail = &t->next;
+}
 
 static int rank(void)
 {
@@ -34,7 +38,7 @@ void test_fail(const char *file, int line, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     printf("%s:%d: rank %d: %s\n", file, line, rank(), text);
-    if (getenv("TEST_STOP")) {          /* one failure is all that is asked for */
+    if (getenv("TEST_STOP")) { /* one failure is all that is asked for */
         printf("0 passed, 1 failed, 0 skipped\n");
         remove_tmp();
         _exit(1);

@@ -1,7 +1,9 @@
-/* added.c - added tokens ("<|eot_id|>", "[INST]") found in a text: the leftmost, of those the longest, one after the other.
+/* added.c - added tokens ("<|eot_id|>", "[INST]") found in a text: the leftmost, of those the longest, one
+ * after the other.
  *
- * The rules for single_word, lstrip and rstrip are those of the Hugging Face library, checked against its vectors: a match that is
- * no whole word is passed over; stripping takes the spaces beside the token, but not those that an earlier token took. */
+ * The rules for single_word, lstrip and rstrip are those of the Hugging Face library, checked against its
+ * vectors: a match that is no whole word is passed over; stripping takes the spaces beside the token, but
+ * not those that an earlier token took. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -103,14 +105,17 @@ static size_t spaces_behind(const char *s, size_t n, size_t end)
     return end;
 }
 
-void trie_split(const struct trie *t, const char *text, const char *user, const struct piece *p, struct pieces *out)
+void trie_split(const struct trie *t, const char *text, const char *user, const struct piece *p,
+                struct pieces *out)
 {
     const char *s = text + p->off;
     user = user ? user + p->off : NULL;
     size_t done = 0, at = 0;
     while (at < p->n && t->n) {
         const struct added *a = NULL;
-        size_t len = t->begins[(unsigned char)s[at]] ? longest(t, s + at, user ? user + at : NULL, p->n - at, &a) : 0;
+        size_t len = t->begins[(unsigned char)s[at]]
+                         ? longest(t, s + at, user ? user + at : NULL, p->n - at, &a)
+                         : 0;
         if (!len) {
             at++;
             continue;

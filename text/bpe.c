@@ -1,12 +1,14 @@
-/* bpe.c - byte pair encoding by rank: of all neighbours that may merge, the pair with the lowest rank, of equal ones the leftmost.
+/* bpe.c - byte pair encoding by rank: of all neighbours that may merge, the pair with the lowest rank, of
+ * equal ones the leftmost.
  *
- * A word of n symbols takes n log n: symbols are a linked list, candidates a heap (Sennrich et al. 2016; the heap as in
- * SentencePiece and the Hugging Face library). An entry of the heap is stale when the pair that stands there now does not give
- * its token; the same token at the same place is the same pair, since a token's text says how far it reaches.
- * A text without a pre-tokeniser is one long word. It is cut where no merge can reach across: between known characters x and y
- * when no merge joins a token that ends in x with one that begins with y ("e" and "▁", mostly). The parts are independent, so
- * the ids are the same, and short parts come again: words met before in the same text are looked up, their ids stand further
- * up in the output. */
+ * A word of n symbols takes n log n: symbols are a linked list, candidates a heap (Sennrich et al. 2016; the
+ * heap as in SentencePiece and the Hugging Face library). An entry of the heap is stale when the pair that
+ * stands there now does not give its token; the same token at the same place is the same pair, since a
+ * token's text says how far it reaches. A text without a pre-tokeniser is one long word. It is cut where no
+ * merge can reach across: between known characters x and y when no merge joins a token that ends in x with
+ * one that begins with y ("e" and "▁", mostly). The parts are independent, so
+ * the ids are the same, and short parts come again: words met before in the same text are looked up, their
+ * ids stand further up in the output. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -15,14 +17,23 @@
 
 #define EMPTY_PAIR UINT64_MAX
 #define CACHE_SLOTS 4096
-#define CACHE_MIN_TEXT 512               /* shorter texts: not worth clearing the table */
-#define CACHE_WORD 64                    /* longer words hardly come twice */
-#define CUT_WORD 32                      /* shorter words are not worth cutting */
+#define CACHE_MIN_TEXT 512 /* shorter texts: not worth clearing the table */
+#define CACHE_WORD 64      /* longer words hardly come twice */
+#define CUT_WORD 32        /* shorter words are not worth cutting */
 #define JOINT_BITS ((size_t)1 << 19)
 
-struct symbol { int32_t id, prev, next; };                      /* id -1: merged into the one before */
-struct candidate { uint32_t rank, pos; int32_t id; };
-struct seen { const char *word; size_t n, ids_at, n_ids; };
+/* id -1: merged into the one before */
+struct symbol {
+    int32_t id, prev, next;
+};
+struct candidate {
+    uint32_t rank, pos;
+    int32_t id;
+};
+struct seen {
+    const char *word;
+    size_t n, ids_at, n_ids;
+};
 struct work {
     struct symbol *sym;
     size_t n_sym, cap_sym;
@@ -49,7 +60,10 @@ static const struct merge *find_merge(const struct bpe *b, int32_t left, int32_t
     return m->pair == EMPTY_PAIR ? NULL : m;
 }
 
-static size_t joint_bit(uint32_t x, uint32_t y) { return (size_t)(((uint64_t)x << 32 | y) * 0x9E3779B97F4A7C15u >> 45) % JOINT_BITS; }
+static size_t joint_bit(uint32_t x, uint32_t y)
+{
+    return (size_t)(((uint64_t)x << 32 | y) * 0x9E3779B97F4A7C15u >> 45) % JOINT_BITS;
+}
 
 static void set_joint(struct bpe *b, const char *left, size_t n_left, const char *right, size_t n_right)
 {
@@ -95,7 +109,8 @@ static int merge_parts(const json_t *m, const char *part[2], size_t n[2])
     return memchr(part[1], ' ', n[1]) ? -1 : 0;
 }
 
-static int load_merges(struct bpe *b, const struct vocab *v, const json_t *merges, const char *what, struct err *e)
+static int load_merges(struct bpe *b, const struct vocab *v, const json_t *merges, const char *what,
+                       struct err *e)
 {
     struct buf joined = { 0 };
     int rc = 0;
@@ -124,13 +139,17 @@ static int load_merges(struct bpe *b, const struct vocab *v, const json_t *merge
             rc = text_memory(e);
             goto out;
         }
-        int32_t left = model_id(v, part[0], n[0]), right = model_id(v, part[1], n[1]), both = model_id(v, joined.p ? joined.p : "", joined.n);
+        int32_t left = model_id(v, part[0], n[0]), right = model_id(v, part[1], n[1]),
+                both = model_id(v, joined.p ? joined.p : "", joined.n);
         if (left < 0 || right < 0 || both < 0) {
-            rc = err_set(e, ERR_CONFIG, "%s: merge %zu (\"%.40s\" and \"%.40s\") needs a token that the vocabulary does not have",
-                         what, i, part[0], part[1]);
+            rc = err_set(
+                e, ERR_CONFIG,
+                "%s: merge %zu (\"%.40s\" and \"%.40s\") needs a token that the vocabulary does not have",
+                what, i, part[0], part[1]);
             goto out;
         }
-        *merge_slot(b, pair_of(left, right)) = (struct merge){ pair_of(left, right), (int32_t)i, both };    /* of doubles the last one counts */
+        *merge_slot(b, pair_of(left, right)) = (struct merge){ pair_of(left, right), (int32_t)i,
+                                                               both }; /* of doubles the last one counts */
         set_joint(b, part[0], n[0], part[1], n[1]);
     }
 out:
@@ -149,7 +168,8 @@ static int load_vocab(struct vocab *v, const json_t *vocab, const char *what, st
         const char *key = json_object_iter_key(it);
         if (!json_is_integer(id))
             return err_set(e, ERR_CONFIG, "%s: the id of token \"%.60s\" is not an integer", what, key);
-        int rc = vocab_put(v, key, json_object_iter_key_len(it), json_integer_value(id), TOKEN_MODEL, what, e);
+        int rc = vocab_put(v, key, json_object_iter_key_len(it), json_integer_value(id), TOKEN_MODEL, what,
+                           e);
         if (rc < 0)
             return rc;
     }
@@ -282,7 +302,8 @@ static int add_bytes(const struct bpe *b, struct work *w, const char *s, size_t 
     return 1;
 }
 
-/* Characters to symbols. An unknown token is held back, so that the next one can join it; bytes overtake it, as in the library. */
+/* Characters to symbols. An unknown token is held back, so that the next one can join it; bytes overtake it,
+ * as in the library. */
 static void word_symbols(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n)
 {
     int unk_held = 0;
@@ -365,7 +386,8 @@ static int make_room(struct work *w, size_t n_bytes)
     return 0;
 }
 
-static int word(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n, struct ids *out)
+static int word(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n,
+                struct ids *out)
 {
     int32_t whole = b->ignore_merges ? model_id(v, s, n) : -1;
     if (whole >= 0) {
@@ -383,7 +405,8 @@ static int word(const struct bpe *b, const struct vocab *v, struct work *w, cons
 
 /* --- all words --- */
 
-static int cached_word(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n, struct ids *out)
+static int cached_word(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n,
+                       struct ids *out)
 {
     if (!w->seen || n > CACHE_WORD)
         return word(b, v, w, s, n, out);
@@ -399,14 +422,18 @@ static int cached_word(const struct bpe *b, const struct vocab *v, struct work *
     return rc;
 }
 
-/* Both characters are tokens (an unknown one may fuse with its neighbours) and no merge reaches from x to y. */
-static int may_cut(const struct bpe *b, const struct vocab *v, uint32_t x, const char *sx, size_t nx, uint32_t y, const char *sy, size_t ny)
+/* Both characters are tokens (an unknown one may fuse with its neighbours) and no merge reaches from x to y.
+ * */
+static int may_cut(const struct bpe *b, const struct vocab *v, uint32_t x, const char *sx, size_t nx,
+                   uint32_t y, const char *sy, size_t ny)
 {
     size_t bit = joint_bit(x, y);
-    return !(b->joints[bit / 64] >> bit % 64 & 1) && char_token(b, v, x, sx, nx) >= 0 && char_token(b, v, y, sy, ny) >= 0;
+    return !(b->joints[bit / 64] >> bit % 64 & 1) && char_token(b, v, x, sx, nx) >= 0 &&
+           char_token(b, v, y, sy, ny) >= 0;
 }
 
-static int long_word(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n, struct ids *out)
+static int long_word(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n,
+                     struct ids *out)
 {
     uint32_t x, y;
     size_t from = 0, nx = (size_t)utf8_next(s, n, &x), ny;
@@ -421,7 +448,8 @@ static int long_word(const struct bpe *b, const struct vocab *v, struct work *w,
     return rc < 0 ? rc : cached_word(b, v, w, s + from, n - from, out);
 }
 
-int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *ps, struct ids *out, struct err *e)
+int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *ps, struct ids *out,
+               struct err *e)
 {
     struct work w = { 0 };
     int rc = 0;
@@ -431,7 +459,7 @@ int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *
         const struct piece *p = &ps->v[i];
         if (p->id >= 0)
             ids_add(out, p->id);
-        else if (p->n < CUT_WORD || b->ignore_merges)            /* a part must not be taken for a whole word */
+        else if (p->n < CUT_WORD || b->ignore_merges) /* a part must not be taken for a whole word */
             rc = cached_word(b, v, &w, ps->text.p + p->off, p->n, out);
         else
             rc = long_word(b, v, &w, ps->text.p + p->off, p->n, out);

@@ -2,22 +2,31 @@
  *
  *   id -> token -> [ Replace ] -> [ ByteFallback ] -> [ Fuse ] -> [ Strip ] -> text
  *
- * A stage takes pieces of tokens and "here a token ends", and hands on what can no longer change; so decoding a whole list and
- * decoding as ids arrive are the same code, and equal. Pieces between stages never cut a character. What waits, by stage: a
- * run of byte tokens until it ends (one wrong byte turns the whole run into U+FFFD), spaces that Strip may still take away,
- * a cut character. */
+ * A stage takes pieces of tokens and "here a token ends", and hands on what can no longer change; so
+ * decoding a whole list and decoding as ids arrive are the same code, and equal. Pieces between stages never
+ * cut a character. What waits, by stage: a run of byte tokens until it ends (one wrong byte turns the whole
+ * run into U+FFFD), spaces that Strip may still take away, a cut character. */
 #include "text/tok.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum decoder { DEC_BYTE_LEVEL, DEC_BYTE_FALLBACK, DEC_REPLACE, DEC_FUSE, DEC_STRIP, DEC_METASPACE, DEC_SPACES };
+enum decoder {
+    DEC_BYTE_LEVEL,
+    DEC_BYTE_FALLBACK,
+    DEC_REPLACE,
+    DEC_FUSE,
+    DEC_STRIP,
+    DEC_METASPACE,
+    DEC_SPACES
+};
 
 struct stage {
-    struct buf token;                    /* what came of the current token and waits for its end */
-    struct buf run;                      /* bytes that wait (byte runs, cut characters) */
-    int64_t n_tokens, n_chars;           /* tokens ended before; characters stripped so far at the left of this one */
-    int left_done, n_held;               /* Strip: the left is done; characters held back at the right */
+    struct buf token; /* what came of the current token and waits for its end */
+    struct buf run;   /* bytes that wait (byte runs, cut characters) */
+    /* tokens ended before; characters stripped so far at the left of this one */
+    int64_t n_tokens, n_chars;
+    int left_done, n_held; /* Strip: the left is done; characters held back at the right */
 };
 
 struct tokenizer_stream {
@@ -25,13 +34,17 @@ struct tokenizer_stream {
     int skip_special, n_stages;
     struct stage stage[TOK_STEPS + 1];
     struct buf out, unit;
-    struct err err;                      /* of a pattern that gave up in the middle of the row */
+    struct err err; /* of a pattern that gave up in the middle of the row */
 };
 
 static void feed(struct tokenizer_stream *s, int i, const char *p, size_t n, int end);
 
-static const struct step spaces_step = { .kind = &(const struct step_kind){ .type = "", .code = DEC_SPACES } };
-static const struct step *step_of(const struct tokenizer_stream *s, int i) { return s->t->joins_with_space ? &spaces_step : &s->t->decoder.v[i]; }
+static const struct step spaces_step = { .kind = &(const struct step_kind){ .type = "",
+                                                                            .code = DEC_SPACES } };
+static const struct step *step_of(const struct tokenizer_stream *s, int i)
+{
+    return s->t->joins_with_space ? &spaces_step : &s->t->decoder.v[i];
+}
 
 /* --- one function a stage: p, n is new; end: the token ends behind it --- */
 
@@ -51,7 +64,8 @@ static void byte_level(struct tokenizer_stream *s, int i, const char *p, size_t 
         plain = byte < 0;
         buf_add(&g->run, &(char){ (char)byte }, 1);
     }
-    if (plain) {                                      /* a character outside of the map: the token stands for itself */
+    /* a character outside of the map: the token stands for itself */
+    if (plain) {
         g->run.n = from;
         buf_add(&g->run, g->token.p, g->token.n);
     }
@@ -87,7 +101,13 @@ static void flush_run(struct tokenizer_stream *s, int i)
             feed(s, i + 1, "\xEF\xBF\xBD", 3, 1);
 }
 
-static int hex(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
+static int hex(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+                                  : -1;
+}
 
 static int byte_token(const char *p, size_t n)
 {
@@ -120,7 +140,8 @@ static void replace(struct tokenizer_stream *s, int i, const char *p, size_t n, 
     buf_add(&g->token, p, n);
     if (!end)
         return;
-    if (!s->err.code && step->kind->run(step, g->token.p ? g->token.p : "", g->token.n, &done, &s->err) == 0 && done.failed)
+    if (!s->err.code &&
+        step->kind->run(step, g->token.p ? g->token.p : "", g->token.n, &done, &s->err) == 0 && done.failed)
         text_memory(&s->err);
     feed(s, i + 1, done.p, done.n, 1);
     buf_free(&done);
@@ -139,14 +160,16 @@ static void strip(struct tokenizer_stream *s, int i, const char *p, size_t n, in
     const struct step *step = step_of(s, i);
     size_t from = 0;
     while (!g->left_done && from < n) {
-        g->left_done = g->n_chars == step->left || n - from < step->n_content || memcmp(p + from, step->content, step->n_content);
+        g->left_done = g->n_chars == step->left || n - from < step->n_content ||
+                       memcmp(p + from, step->content, step->n_content);
         from += g->left_done ? 0 : step->n_content;
         g->n_chars++;
     }
     p += from, n -= from;
     size_t keep = n;
     int held = 0;
-    while (held < step->right && keep >= step->n_content && !memcmp(p + keep - step->n_content, step->content, step->n_content)) {
+    while (held < step->right && keep >= step->n_content &&
+           !memcmp(p + keep - step->n_content, step->content, step->n_content)) {
         keep -= step->n_content;
         held++;
     }
@@ -193,8 +216,10 @@ static void spaces(struct tokenizer_stream *s, int i, const char *p, size_t n, i
 
 typedef void stage_fn(struct tokenizer_stream *s, int i, const char *p, size_t n, int end);
 static stage_fn *const stages[] = {
-    [DEC_BYTE_LEVEL] = byte_level, [DEC_BYTE_FALLBACK] = byte_fallback, [DEC_REPLACE] = replace, [DEC_FUSE] = fuse,
-    [DEC_STRIP] = strip, [DEC_METASPACE] = metaspace, [DEC_SPACES] = spaces,
+    [DEC_BYTE_LEVEL] = byte_level, [DEC_BYTE_FALLBACK] = byte_fallback,
+    [DEC_REPLACE] = replace,       [DEC_FUSE] = fuse,
+    [DEC_STRIP] = strip,           [DEC_METASPACE] = metaspace,
+    [DEC_SPACES] = spaces,
 };
 
 /* As deep as there are stages: TOK_STEPS at most. */
@@ -357,7 +382,8 @@ out:
 
 /* --- the door --- */
 
-int tokenizer_stream_open(struct tokenizer_stream **out, const struct tokenizer *t, int skip_special, struct err *e)
+int tokenizer_stream_open(struct tokenizer_stream **out, const struct tokenizer *t, int skip_special,
+                          struct err *e)
 {
     struct tokenizer_stream *s = calloc(1, sizeof *s);
     if (!s)
@@ -426,7 +452,8 @@ int tokenizer_stream_finish(struct tokenizer_stream *s, const char **out, size_t
     return lend(s, out, n, e);
 }
 
-int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, int skip_special, char **out, size_t *n_bytes, struct err *e)
+int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, int skip_special, char **out,
+                     size_t *n_bytes, struct err *e)
 {
     struct tokenizer_stream *s = NULL;
     int rc = tokenizer_stream_open(&s, t, skip_special, e);
@@ -435,7 +462,7 @@ int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, in
     for (size_t i = 0; i < n; i++)
         feed_id(s, ids[i]);
     finish(s);
-    buf_add(&s->out, "", 1);                          /* the NUL behind */
+    buf_add(&s->out, "", 1); /* the NUL behind */
     TRY(stream_state(s, e));
     *out = s->out.p;
     *n_bytes = s->out.n - 1;

@@ -3,7 +3,10 @@
 
 #include <stdlib.h>
 
-int text_memory(struct err *e) { return err_set(e, ERR_MEMORY, "no memory for the tokenizer's work: use shorter texts"); }
+int text_memory(struct err *e)
+{
+    return err_set(e, ERR_MEMORY, "no memory for the tokenizer's work: use shorter texts");
+}
 
 void buf_add_cp(struct buf *b, uint32_t cp)
 {

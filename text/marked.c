@@ -1,7 +1,8 @@
-/* marked.c - text of which parts came from outside, to ids: no special token where a byte of it lies in such a part.
+/* marked.c - text of which parts came from outside, to ids: no special token where a byte of it lies in such
+ * a part.
  *
- * The tokens are not looked for there (added.c). Merges could still spell one: then the ids are counted, and words that gave one
- * are written character by character. */
+ * The tokens are not looked for there (added.c). Merges could still spell one: then the ids are counted, and
+ * words that gave one are written character by character. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -19,7 +20,9 @@ static int check_text(const char *text, size_t n, const struct text_span *user, 
     }
     for (size_t i = 0; i < n_user; i++) {
         if (user[i].begin < done || user[i].end < user[i].begin || user[i].end > n)
-            return err_set(e, ERR_CONFIG, "marked part %zu of a text is [%zu, %zu): parts ascend and lie in its %zu bytes", i, user[i].begin, user[i].end, n);
+            return err_set(e, ERR_CONFIG,
+                           "marked part %zu of a text is [%zu, %zu): parts ascend and lie in its %zu bytes",
+                           i, user[i].begin, user[i].end, n);
         done = user[i].end;
     }
     return 0;
@@ -45,7 +48,8 @@ static size_t special_ids(const struct tokenizer *t, const struct ids *l, size_t
 }
 
 /* A word whose merges spell a special token, character by character. */
-static int spell(const struct tokenizer *t, const struct pieces *ps, const struct piece *word, struct ids *out, struct err *e)
+static int spell(const struct tokenizer *t, const struct pieces *ps, const struct piece *word,
+                 struct ids *out, struct err *e)
 {
     struct pieces chars = { 0 };
     size_t from = out->n;
@@ -63,13 +67,16 @@ static int spell(const struct tokenizer *t, const struct pieces *ps, const struc
     else
         rc = bpe_pieces(&t->bpe, &t->vocab, &chars, out, e);
     if (rc == 0 && special_ids(t, out, from))
-        rc = err_set(e, ERR_CONFIG, "a message holds a character that the tokenizer writes only as a special token: take it out");
+        rc = err_set(
+            e, ERR_CONFIG,
+            "a message holds a character that the tokenizer writes only as a special token: take it out");
     pieces_free(&chars);
     return rc;
 }
 
 /* The slow way: word by word, those of pieces from outside without special tokens. */
-static int encode_words(const struct tokenizer *t, const struct pieces *whole, const struct buf *touched, struct ids *out, struct err *e)
+static int encode_words(const struct tokenizer *t, const struct pieces *whole, const struct buf *touched,
+                        struct ids *out, struct err *e)
 {
     int rc = 0;
     for (size_t i = 0; i < whole->n && rc == 0; i++) {
@@ -91,7 +98,8 @@ static int encode_words(const struct tokenizer *t, const struct pieces *whole, c
     return rc;
 }
 
-static int encode_text(const struct tokenizer *t, const char *text, size_t n, const char *marks, struct ids *out, struct err *e)
+static int encode_text(const struct tokenizer *t, const char *text, size_t n, const char *marks,
+                       struct ids *out, struct err *e)
 {
     struct pieces raw = { 0 }, ps = { 0 }, whole = { 0 };
     struct buf touched = { 0 };
@@ -121,8 +129,9 @@ out:
     return rc;
 }
 
-int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t n, const struct text_span *user, size_t n_user, int add_special,
-                            int32_t **ids, size_t *n_ids, struct err *e)
+int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t n,
+                            const struct text_span *user, size_t n_user, int add_special, int32_t **ids,
+                            size_t *n_ids, struct err *e)
 {
     struct ids out = { 0 };
     char *marks = NULL;
@@ -130,7 +139,9 @@ int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t 
     if (n_user == 0 || t->raw_bytes)
         return tokenizer_encode(t, text, n, add_special, ids, n_ids, e);
     if (n > TEXT_LIMIT)
-        return err_set(e, ERR_CONFIG, "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n, TEXT_LIMIT);
+        return err_set(e, ERR_CONFIG,
+                       "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n,
+                       TEXT_LIMIT);
     TRY(check_text(text, n, user, n_user, e));
     if (!(marks = calloc(n + 1, 1)))
         return text_memory(e);

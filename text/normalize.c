@@ -1,6 +1,7 @@
 /* normalize.c - the normalisers of tokenizer.json: text in, text out, one row of the table a type.
  *
- * Adding one: a load (what its JSON holds), a run, a row. Precompiled (SentencePiece's table), BertNormalizer and Nmt are not
+ * Adding one: a load (what its JSON holds), a run, a row. Precompiled (SentencePiece's table),
+ * BertNormalizer and Nmt are not
  * built: no BPE tokenizer of the families here uses them. */
 #include "text/tok.h"
 
@@ -16,7 +17,8 @@ static int load_nothing(struct step *s, const json_t *node, const char *what, st
 static int load_form(struct step *s, const json_t *node, const char *what, struct err *e)
 {
     (void)node, (void)what, (void)e;
-    s->form = (strchr(s->kind->type, 'K') ? UNI_COMPAT : 0) | (s->kind->type[strlen(s->kind->type) - 1] == 'C' ? UNI_COMPOSE : 0);
+    s->form = (strchr(s->kind->type, 'K') ? UNI_COMPAT : 0) |
+              (s->kind->type[strlen(s->kind->type) - 1] == 'C' ? UNI_COMPOSE : 0);
     return 0;
 }
 
@@ -33,7 +35,8 @@ static int run_lower(const struct step *s, const char *text, size_t n, struct bu
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         i += (size_t)utf8_next(text + i, n - i, &cp);
-        if (cp == 0x130)                              /* the one letter whose lower case is two characters */
+        /* the one letter whose lower case is two characters */
+        if (cp == 0x130)
             buf_add(out, "i\xCC\x87", 3);
         else
             buf_add_cp(out, uni_lower(cp));

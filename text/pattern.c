@@ -1,14 +1,16 @@
-/* pattern.c - the patterns of tokenizer.json: strings found as they are, regexes run by PCRE2 (compiled to machine code).
+/* pattern.c - the patterns of tokenizer.json: strings found as they are, regexes run by PCRE2 (compiled to
+ * machine code).
  *
  * The files are written for Oniguruma with Ruby's syntax. What differs is translated, or refused by name:
  *   \w \W \b \B PCRE2 leaves marks and circled letters out of words: written out as classes
- *   [:alpha:]   its POSIX classes are smaller: written out as properties; [:print:], [:^alpha:] and the like are refused
+ *   [:alpha:]   its POSIX classes are smaller: written out as properties; [:print:], [:^alpha:] and the like
+ *   are refused
  *   \uHHHH      is \x{HHHH} there
  *   \v          is one character, U+000B, and x{,3} counts from 0
  *   ^ $         match at every line (PCRE2_MULTILINE)
  *   \h \V \Q \E, [a[b]], [a&&b], (?m…)    other meanings there: refused
  * Characters newer than PCRE2's tables are matched as older ones of the same category (uni_stand_in). */
-#define _GNU_SOURCE                              /* memmem */
+#define _GNU_SOURCE /* memmem */
 #include "text/tok.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -16,15 +18,21 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define WORD_SET "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{1F170}-\\x{1F189}"
+#define WORD_SET \
+    "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{" \
+    "1F170}-\\x{1F189}"
 /* Outside of a class, Oniguruma also takes the powers and fractions of Latin-1 for parts of words. */
 #define WORD_ALONE WORD_SET "\\xB2\\xB3\\xB9\\xBC-\\xBE"
 #define WORD "[" WORD_ALONE "]"
 #define AT_EDGE(in, out) "(?:(?<=" WORD ")(?" in WORD ")|(?<!" WORD ")(?" out WORD "))"
 #define STACK_START ((size_t)32 << 10)
-#define STACK_LIMIT ((size_t)64 << 20)           /* of the machine code; grows only for patterns that nest */
+/* of the machine code; grows only for patterns that nest */
+#define STACK_LIMIT ((size_t)64 << 20)
 
-static const struct { char name; const char *outside, *inside; } escapes[] = {
+static const struct {
+    char name;
+    const char *outside, *inside;
+} escapes[] = {
     { 'w', WORD, WORD_SET },
     { 'W', "[^" WORD_ALONE "]", NULL },
     { 'b', AT_EDGE("!", "="), "\\x08" },
@@ -38,10 +46,15 @@ static const struct { char name; const char *outside, *inside; } escapes[] = {
     { 'E', NULL, NULL },
 };
 
-static const struct { const char *name, *set; } posix_classes[] = {
-    { "alpha", "\\p{Alphabetic}" }, { "alnum", "\\p{Alphabetic}\\p{Nd}" }, { "upper", "\\p{Uppercase}" }, { "lower", "\\p{Lowercase}" },
-    { "punct", "\\p{P}\\p{S}" },    { "word", WORD_SET },                  { "digit", "\\p{Nd}" },        { "space", "\\s" },
-    { "xdigit", "0-9A-Fa-f" },      { "cntrl", "\\p{Cc}" },              { "blank", "\\t\\p{Zs}" },
+static const struct {
+    const char *name, *set;
+} posix_classes[] = {
+    { "alpha", "\\p{Alphabetic}" }, { "alnum", "\\p{Alphabetic}\\p{Nd}" },
+    { "upper", "\\p{Uppercase}" },  { "lower", "\\p{Lowercase}" },
+    { "punct", "\\p{P}\\p{S}" },    { "word", WORD_SET },
+    { "digit", "\\p{Nd}" },         { "space", "\\s" },
+    { "xdigit", "0-9A-Fa-f" },      { "cntrl", "\\p{Cc}" },
+    { "blank", "\\t\\p{Zs}" },
 };
 
 /* [:alpha:] inside of a class, from its bracket on; returns its bytes in the source, or 0: not supported. */
@@ -124,7 +137,9 @@ static int translate(const char *s, size_t n, struct buf *out, const char *what,
         if (in_class && s[i] == '[') {
             size_t used = translate_posix(s + i, n - i, out);
             if (!used)
-                return refused("a [:class:] other than alpha, alnum, upper, lower, punct, word, digit, space, xdigit, cntrl, blank", what, e);
+                return refused("a [:class:] other than alpha, alnum, upper, lower, punct, word, digit, "
+                               "space, xdigit, cntrl, blank",
+                               what, e);
             i += used;
             continue;
         }
@@ -132,7 +147,7 @@ static int translate(const char *s, size_t n, struct buf *out, const char *what,
             in_class = 0;
         buf_add(out, s + i++, 1);
         if (!in_class && s[i - 1] == '{' && n - i > 1 && s[i] == ',' && s[i + 1] >= '0' && s[i + 1] <= '9')
-            buf_add(out, "0", 1);         /* {,3} */
+            buf_add(out, "0", 1); /* {,3} */
     }
     return out->failed ? text_memory(e) : 0;
 }
@@ -144,7 +159,8 @@ int pattern_regex(struct pattern *p, const char *regex, size_t n, const char *wh
     size_t at;
     TRY(translate(regex, n, &source, what, e));
     p->code = pcre2_compile((PCRE2_SPTR)(source.p ? source.p : ""), source.n,
-                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at, NULL);
+                            PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at,
+                            NULL);
     if (!p->code) {
         char why[128];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
@@ -205,7 +221,7 @@ static const char *known_text(struct matcher *m, const char *s, size_t n)
     m->stand.n = 0;
     for (size_t i = 0; i < n;) {
         uint32_t cp;
-        if ((unsigned char)s[i] < 0xE0) {             /* none of them is below U+0800 */
+        if ((unsigned char)s[i] < 0xE0) { /* none of them is below U+0800 */
             i++;
             continue;
         }
@@ -233,13 +249,15 @@ void matcher_text(struct matcher *m, const char *s, size_t n)
 static int regex_search(struct matcher *m, size_t *start, size_t *end, struct err *e)
 {
     /* the text is valid UTF-8 by now: checking it again at every match would be quadratic */
-    int found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data, m->context);
+    int found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data,
+                            m->context);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT && !m->stack) {
         m->stack = pcre2_jit_stack_create(STACK_START, STACK_LIMIT, NULL);
         if (!m->stack)
             return text_memory(e);
         pcre2_jit_stack_assign(m->context, NULL, m->stack);
-        found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data, m->context);
+        found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data,
+                            m->context);
     }
     if (found == PCRE2_ERROR_NOMATCH)
         return 0;
@@ -271,7 +289,7 @@ int matcher_next(struct matcher *m, size_t *start, size_t *end, struct err *e)
         int found = regex_search(m, start, end, e);
         if (found <= 0)
             return found;
-        if (*end < *start)                            /* \K in a look-ahead */
+        if (*end < *start) /* \K in a look-ahead */
             *end = *start;
         m->at = *end;
         if (*start == *end && *end == m->last_end) {

@@ -1,4 +1,5 @@
-/* prepare.c - see prepare.h. A batch of documents is read, encoded by all threads, written in order; then the next one. */
+/* prepare.c - see prepare.h. A batch of documents is read, encoded by all threads, written in order; then
+ * the next one. */
 #include "text/prepare.h"
 
 #include <stdlib.h>
@@ -10,18 +11,23 @@
 
 #define BATCH_DOCS 4096
 #define BATCH_BYTES ((size_t)32 << 20)
-#define BYTES_PART ((size_t)4 << 20)     /* a byte is a token: a text is cut anywhere */
+#define BYTES_PART ((size_t)4 << 20) /* a byte is a token: a text is cut anywhere */
 
 struct doc {
     char *text;
     size_t n, n_ids;
     int32_t *ids;
-    int more, rc;                        /* more: the document goes on with the next one */
+    int more, rc; /* more: the document goes on with the next one */
     const char *path;
     int64_t line, byte;
     struct err e;
 };
-struct batch { const struct tokenizer *t; const struct prepare *p; struct doc *doc; size_t n, bytes; };
+struct batch {
+    const struct tokenizer *t;
+    const struct prepare *p;
+    struct doc *doc;
+    size_t n, bytes;
+};
 
 static void free_batch(struct batch *b)
 {
@@ -32,7 +38,8 @@ static void free_batch(struct batch *b)
     b->n = b->bytes = 0;
 }
 
-/* Where the text is not UTF-8, in the file's own lines and bytes (of JSONL: those of the line, which is checked as JSON already). */
+/* Where the text is not UTF-8, in the file's own lines and bytes (of JSONL: those of the line, which is
+ * checked as JSON already). */
 static int check_utf8(const struct doc *d, struct err *e)
 {
     int64_t line = d->line;
@@ -40,8 +47,10 @@ static int check_utf8(const struct doc *d, struct err *e)
         uint32_t cp;
         int len = utf8_next(d->text + i, d->n - i, &cp);
         if (len <= 0)
-            return err_set(e, ERR_FORMAT, "%s: line %lld, byte %lld: not UTF-8: convert it, or use --invalid-utf8 replace, or --tokenizer bytes", d->path, (long long)line,
-                           (long long)(d->byte + (int64_t)i));
+            return err_set(e, ERR_FORMAT,
+                           "%s: line %lld, byte %lld: not UTF-8: convert it, or use --invalid-utf8 replace, "
+                           "or --tokenizer bytes",
+                           d->path, (long long)line, (long long)(d->byte + (int64_t)i));
         line += cp == '\n';
         i += (size_t)len;
     }
@@ -85,7 +94,8 @@ static int write_batch(struct batch *b, struct pool *pool, struct tokfile_writer
     return rc;
 }
 
-static int add_file(struct batch *b, const char *path, struct pool *pool, struct tokfile_writer *w, struct prepared *out, struct err *e)
+static int add_file(struct batch *b, const char *path, struct pool *pool, struct tokfile_writer *w,
+                    struct prepared *out, struct err *e)
 {
     struct source *s = NULL;
     int rc = source_open(&s, path, b->p->field, e);
@@ -116,7 +126,9 @@ int prepare_tokens(const struct tokenizer *t, const struct prepare *p, struct pr
     int rc = 0;
     *out = (struct prepared){ .width = tokenizer_vocab(t) > 65536 ? 4 : 2 };
     if (p->append_eos && tokenizer_eos(t) < 0)
-        return err_set(e, ERR_USAGE, "--append-eos: the tokenizer has no eos_token in its tokenizer_config.json: leave the option out");
+        return err_set(e, ERR_USAGE,
+                       "--append-eos: the tokenizer has no eos_token in its tokenizer_config.json: leave the "
+                       "option out");
     if (!(b.doc = calloc(BATCH_DOCS, sizeof *b.doc)))
         return text_memory(e);
     TRY(pool_open(&pool, p->n_threads, e));

@@ -16,13 +16,13 @@
 struct source {
     char *path, *field;
     int is_lines, fd;
-    int64_t size, off;                   /* of the file, read so far */
-    ZSTD_DStream *zstd;                  /* NULL: plain */
-    size_t zstd_left;                    /* 0: between frames */
+    int64_t size, off;  /* of the file, read so far */
+    ZSTD_DStream *zstd; /* NULL: plain */
+    size_t zstd_left;   /* 0: between frames */
     char *in;
     size_t n_in, at_in;
-    struct buf text;                     /* read and not handed out */
-    size_t at;                           /* in text */
+    struct buf text; /* read and not handed out */
+    size_t at;       /* in text */
     int ended;
     int64_t line, byte, next_line, next_byte;
 };
@@ -35,11 +35,15 @@ static int ends_with(const char *s, size_t n, const char *end)
 
 const char *source_not_text(const void *begin, size_t n)
 {
-    static const struct { const char *begin, *what; } other[] = {
-        { "\x28\xb5\x2f\xfd", "is compressed by zstd: make a token file of it with ptok prepare, under a name that ends in .zst" },
+    static const struct {
+        const char *begin, *what;
+    } other[] = {
+        { "\x28\xb5\x2f\xfd", "is compressed by zstd: make a token file of it with ptok prepare, under a "
+                              "name that ends in .zst" },
         { "\x1f\x8b", "is compressed by gzip: unpack it" },
         { "\x93NUMPY", "is a NumPy array: write its ids alone, as .u16 or .u32" },
-        { "PAR1", "is a Parquet file: write its texts as .jsonl and make a token file of them with ptok prepare" },
+        { "PAR1",
+          "is a Parquet file: write its texts as .jsonl and make a token file of them with ptok prepare" },
     };
     for (size_t i = 0; i < sizeof other / sizeof *other; i++)
         if (n >= strlen(other[i].begin) && !memcmp(begin, other[i].begin, strlen(other[i].begin)))
@@ -73,7 +77,8 @@ int source_open(struct source **out, const char *path, const char *field, struct
     s->next_line = 1;
     n -= packed ? 4 : 0;
     s->is_lines = ends_with(path, n, ".jsonl") || ends_with(path, n, ".ndjson");
-    if (!(s->path = strdup(path)) || !(s->field = strdup(field)) || !(s->in = malloc(CHUNK)) || (packed && !(s->zstd = ZSTD_createDStream()))) {
+    if (!(s->path = strdup(path)) || !(s->field = strdup(field)) || !(s->in = malloc(CHUNK)) ||
+        (packed && !(s->zstd = ZSTD_createDStream()))) {
         rc = text_memory(e);
         goto out;
     }
@@ -118,7 +123,8 @@ static int fill(struct source *s, struct err *e)
     return rc;
 }
 
-/* A frame begins with today's magic number or is one to be skipped: the formats before zstd 0.8 that the library may still read are refused. */
+/* A frame begins with today's magic number or is one to be skipped: the formats before zstd 0.8 that the
+ * library may still read are refused. */
 static int check_frame(struct source *s, struct err *e)
 {
     uint32_t magic;
@@ -129,12 +135,12 @@ static int check_frame(struct source *s, struct err *e)
             return rc;
     }
     if (s->n_in - s->at_in < sizeof magic)
-        return 0;                        /* the end of the file: the decompressor says that it is cut */
+        return 0; /* the end of the file: the decompressor says that it is cut */
     memcpy(&magic, s->in + s->at_in, sizeof magic);
     if (magic == ZSTD_MAGICNUMBER || (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START)
         return 0;
-    return err_set(e, ERR_FORMAT, "%s: byte %lld: no zstd frame begins there: is it a whole .zst file", s->path,
-                   (long long)(s->off - (int64_t)(s->n_in - s->at_in)));
+    return err_set(e, ERR_FORMAT, "%s: byte %lld: no zstd frame begins there: is it a whole .zst file",
+                   s->path, (long long)(s->off - (int64_t)(s->n_in - s->at_in)));
 }
 
 static int unpack(struct source *s, struct err *e)
@@ -147,8 +153,9 @@ static int unpack(struct source *s, struct err *e)
     ZSTD_outBuffer to = { room, sizeof room, 0 };
     s->zstd_left = ZSTD_decompressStream(s->zstd, &to, &in);
     if (ZSTD_isError(s->zstd_left))
-        return err_set(e, ERR_FORMAT, "%s: byte %lld of the compressed file: %s: is it a whole .zst file", s->path,
-                       (long long)(s->off - (int64_t)s->n_in + (int64_t)in.pos), ZSTD_getErrorName(s->zstd_left));
+        return err_set(e, ERR_FORMAT, "%s: byte %lld of the compressed file: %s: is it a whole .zst file",
+                       s->path, (long long)(s->off - (int64_t)s->n_in + (int64_t)in.pos),
+                       ZSTD_getErrorName(s->zstd_left));
     s->at_in = in.pos;
     buf_add(&s->text, room, to.pos);
     return s->text.failed ? text_memory(e) : to.pos == sizeof room;
@@ -171,7 +178,8 @@ static int more_text(struct source *s, struct err *e)
         return full;
     s->ended = !full && s->at_in == s->n_in && s->off == s->size;
     if (s->ended && s->zstd_left)
-        return err_set(e, ERR_FORMAT, "%s ends inside of a compressed frame, at byte %lld: is it cut off", s->path, (long long)s->size);
+        return err_set(e, ERR_FORMAT, "%s ends inside of a compressed frame, at byte %lld: is it cut off",
+                       s->path, (long long)s->size);
     return 0;
 }
 
@@ -200,7 +208,10 @@ static int next_text(struct source *s, size_t bytes, char **text, size_t *n, int
     *n = s->text.n - s->at < limit ? s->text.n - s->at : limit;
     *more = !(s->ended && s->at + *n == s->text.n);
     if (!bytes && *more)
-        return err_set(e, ERR_FORMAT, "%s: a text of more than %zu MiB: cut it into several files, or make it JSONL, a document a line", s->path, TEXT_LIMIT >> 20);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: a text of more than %zu MiB: cut it into several files, or make it JSONL, a document a line",
+            s->path, TEXT_LIMIT >> 20);
     if (!s->text.n && !s->line)
         return err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text", s->path);
     if (!(*text = malloc(*n + 1)))
@@ -237,8 +248,9 @@ static int next_line(struct source *s, const char **line, size_t *n, struct err 
         if (s->ended)
             return 0;
         if (s->text.n - s->at > TEXT_LIMIT)
-            return err_set(e, ERR_FORMAT, "%s: line %lld, byte %lld: more than %zu MiB in one line: is it JSONL", s->path, (long long)s->next_line,
-                           (long long)s->next_byte, TEXT_LIMIT >> 20);
+            return err_set(e, ERR_FORMAT,
+                           "%s: line %lld, byte %lld: more than %zu MiB in one line: is it JSONL", s->path,
+                           (long long)s->next_line, (long long)s->next_byte, TEXT_LIMIT >> 20);
         looked = s->text.n;
         size_t before = s->at;
         compact(s);
@@ -249,7 +261,8 @@ static int next_line(struct source *s, const char **line, size_t *n, struct err 
     }
 }
 
-static int take_field(struct source *s, const char *line, size_t n, char **text, size_t *n_text, struct err *e)
+static int take_field(struct source *s, const char *line, size_t n, char **text, size_t *n_text,
+                      struct err *e)
 {
     json_error_t at;
     json_t *j = json_loadb(line, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &at);
@@ -257,12 +270,16 @@ static int take_field(struct source *s, const char *line, size_t n, char **text,
     long long byte = (long long)s->byte;
     int rc = 0;
     if (!j)
-        rc = err_set(e, ERR_FORMAT, "%s: line %lld, byte %lld: no JSON: %s", s->path, (long long)s->line, byte + at.position, at.text);
+        rc = err_set(e, ERR_FORMAT, "%s: line %lld, byte %lld: no JSON: %s", s->path, (long long)s->line,
+                     byte + at.position, at.text);
     else if (!json_is_object(j))
-        rc = err_set(e, ERR_FORMAT, "%s: line %lld, byte %lld: no JSON object", s->path, (long long)s->line, byte);
+        rc = err_set(e, ERR_FORMAT, "%s: line %lld, byte %lld: no JSON object", s->path, (long long)s->line,
+                     byte);
     else if (!json_is_string(field))
-        rc = err_set(e, ERR_FORMAT, "%s: line %lld, byte %lld: the object has no text \"%s\": name the field with --jsonl-field", s->path, (long long)s->line, byte,
-                     s->field);
+        rc = err_set(
+            e, ERR_FORMAT,
+            "%s: line %lld, byte %lld: the object has no text \"%s\": name the field with --jsonl-field",
+            s->path, (long long)s->line, byte, s->field);
     else
         rc = text_copy(text, n_text, json_string_value(field), json_string_length(field), e);
     json_decref(j);

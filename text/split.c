@@ -1,7 +1,9 @@
-/* split.c - the pre-tokenisers of tokenizer.json: pieces of text in, smaller pieces out. Pieces that are added tokens pass.
+/* split.c - the pre-tokenisers of tokenizer.json: pieces of text in, smaller pieces out. Pieces that are
+ * added tokens pass.
  *
- * A pre-tokeniser is one or more passes over all pieces. A cutting pass keeps the text and makes more pieces; a writing pass
- * makes new text. Adding one: a load, a split, a row of the table. Not built: BertPreTokenizer, UnicodeScripts, FixedLength. */
+ * A pre-tokeniser is one or more passes over all pieces. A cutting pass keeps the text and makes more
+ * pieces; a writing pass makes new text. Adding one: a load, a split, a row of the table. Not built:
+ * BertPreTokenizer, UnicodeScripts, FixedLength. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -12,14 +14,16 @@
 /* --- what becomes of a match --- */
 
 enum behavior { ISOLATED, REMOVED, CONTIGUOUS, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, N_BEHAVIORS };
-static const char *const behavior_names[N_BEHAVIORS] = { "Isolated", "Removed", "Contiguous", "MergedWithPrevious", "MergedWithNext" };
+static const char *const behavior_names[N_BEHAVIORS] = { "Isolated", "Removed", "Contiguous",
+                                                         "MergedWithPrevious", "MergedWithNext" };
 
-/* Takes the stretches of one piece in order, matches and what lies between them, and adds the pieces they become. */
+/* Takes the stretches of one piece in order, matches and what lies between them, and adds the pieces they
+ * become. */
 struct cutter {
     struct pieces *out;
     const struct piece *p;
     enum behavior behavior;
-    int was_match, open;                 /* open: [start, end) is not added yet */
+    int was_match, open; /* open: [start, end) is not added yet */
     size_t start, end;
 };
 
@@ -145,7 +149,7 @@ static int cut_words(const struct step *s, struct pieces *in, struct pieces *out
         const struct piece *p = &in->v[i];
         const char *t = in->text.p + p->off;
         size_t from = 0, at = 0;
-        int run = 0;                                  /* 0 space, 1 word, 2 neither */
+        int run = 0; /* 0 space, 1 word, 2 neither */
         if (p->id >= 0) {
             pieces_add(out, p->off, p->n, p->id, p->first);
             continue;
@@ -248,8 +252,10 @@ static int load_behavior(struct step *s, const json_t *node, int absent, const c
             s->behavior = i;
             return 0;
         }
-    return err_set(e, ERR_CONFIG, "%s: %s has the behavior \"%s\": known are Isolated, Removed, Contiguous, MergedWithPrevious, MergedWithNext", what,
-                   s->kind->type, rc ? text : "");
+    return err_set(e, ERR_CONFIG,
+                   "%s: %s has the behavior \"%s\": known are Isolated, Removed, Contiguous, "
+                   "MergedWithPrevious, MergedWithNext",
+                   what, s->kind->type, rc ? text : "");
 }
 
 static int load_byte_level(struct step *s, const json_t *node, const char *what, struct err *e)
@@ -286,9 +292,18 @@ out:
     return rc;
 }
 
-static int split_pattern(const struct step *s, struct pieces *ps, struct err *e) { return pass(cut_pattern, 0, s, ps, e); }
-static int split_class(const struct step *s, struct pieces *ps, struct err *e) { return pass(cut_class, 0, s, ps, e); }
-static int split_words(const struct step *s, struct pieces *ps, struct err *e) { return pass(cut_words, 0, s, ps, e); }
+static int split_pattern(const struct step *s, struct pieces *ps, struct err *e)
+{
+    return pass(cut_pattern, 0, s, ps, e);
+}
+static int split_class(const struct step *s, struct pieces *ps, struct err *e)
+{
+    return pass(cut_class, 0, s, ps, e);
+}
+static int split_words(const struct step *s, struct pieces *ps, struct err *e)
+{
+    return pass(cut_words, 0, s, ps, e);
+}
 
 static int load_digits(struct step *s, const json_t *node, const char *what, struct err *e)
 {
@@ -331,14 +346,17 @@ static int load_metaspace(struct step *s, const json_t *node, const char *what, 
     TRY(text_member(node, "replacement", &text, &n, what, e));
     TRY(text_copy(&s->content, &s->n_content, text, n, e));
     TRY(flag_member(node, "split", 1, &s->split, what, e));
-    TRY(flag_member(node, "add_prefix_space", 1, &prefix, what, e));       /* older files have this instead of a scheme */
+    /* older files have this instead of a scheme */
+    TRY(flag_member(node, "add_prefix_space", 1, &prefix, what, e));
     s->prefix = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
     TRY(text_member(node, "prepend_scheme", &text, &n, what, e));
     if (rc > 0) {
         for (s->prefix = 0; s->prefix < 3 && strcmp(text, schemes[s->prefix]); s->prefix++)
             ;
         if (s->prefix == 3)
-            return err_set(e, ERR_CONFIG, "%s: Metaspace has the prepend_scheme \"%s\": known are never, first, always", what, text);
+            return err_set(e, ERR_CONFIG,
+                           "%s: Metaspace has the prepend_scheme \"%s\": known are never, first, always",
+                           what, text);
     }
     if (s->n_content == 0)
         return err_set(e, ERR_CONFIG, "%s: Metaspace has an empty replacement", what);

@@ -13,13 +13,18 @@
 #define DEFAULT_STEPS ((int64_t)20000000)
 #define DEFAULT_BYTES ((size_t)512 << 20)
 
-struct program { char *name; struct heap heap; struct node *root; };
-struct template {
+struct program {
+    char *name;
+    struct heap heap;
+    struct node *root;
+};
+struct template
+{
     char *what;
     struct program *prog;
     size_t n_prog;
-    json_t *tokens;                      /* bos_token … of the folder, or NULL */
-    int chosen;                          /* a name was given: that one always */
+    json_t *tokens; /* bos_token … of the folder, or NULL */
+    int chosen;     /* a name was given: that one always */
 };
 
 void template_close(struct template *t)
@@ -57,9 +62,12 @@ static int add_program(struct template *t, const char *name, const char *text, s
     if (!q->name)
         return text_memory(e);
     t->n_prog++;
-    struct tpl parse = { .e = e, .what = t->what, .steps = PARSE_STEPS, .line = 1, .heap.limit = PARSE_LIMIT };
+    struct tpl parse = {
+        .e = e, .what = t->what, .steps = PARSE_STEPS, .line = 1, .heap.limit = PARSE_LIMIT
+    };
     if (n > SOURCE_LIMIT)
-        return err_set(e, ERR_CONFIG, "%s: a template of %zu bytes, %zu are allowed: is it one", t->what, n, SOURCE_LIMIT);
+        return err_set(e, ERR_CONFIG, "%s: a template of %zu bytes, %zu are allowed: is it one", t->what, n,
+                       SOURCE_LIMIT);
     q->root = tpl_parse(&parse, text, n);
     q->heap = parse.heap;
     if (q->root)
@@ -82,7 +90,8 @@ int template_open(struct template **out, const char *text, size_t n, const char 
 
 /* --- a folder --- */
 
-static int read_program(struct template *t, const char *name, const char *dir, const char *file, struct err *e)
+static int read_program(struct template *t, const char *name, const char *dir, const char *file,
+                        struct err *e)
 {
     char path[4096];
     void *text = NULL;
@@ -134,7 +143,8 @@ static int config_programs(struct template *t, const json_t *config, struct err 
         const json_t *name = json_object_get(one, "name"), *text = json_object_get(one, "template");
         if (!json_is_string(name) || !json_is_string(text))
             return err_set(e, ERR_CONFIG, "%s: chat_template[%zu] has no name or no template", t->what, i);
-        int rc = add_program(t, json_string_value(name), json_string_value(text), json_string_length(text), e);
+        int rc = add_program(t, json_string_value(name), json_string_value(text), json_string_length(text),
+                             e);
         if (rc < 0)
             return rc;
     }
@@ -144,14 +154,16 @@ static int config_programs(struct template *t, const json_t *config, struct err 
 /* Special tokens become variables; what is there already stays. */
 static int take_tokens(struct template *t, const json_t *config, struct err *e)
 {
-    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" };
+    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token" };
     if (!t->tokens && !(t->tokens = json_object()))
         return text_memory(e);
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         json_t *j = json_object_get(config, names[i]);
         if (json_is_object(j))
             j = json_object_get(j, "content");
-        if (json_is_string(j) && !json_object_get(t->tokens, names[i]) && json_object_set(t->tokens, names[i], j) < 0)
+        if (json_is_string(j) && !json_object_get(t->tokens, names[i]) &&
+            json_object_set(t->tokens, names[i], j) < 0)
             return text_memory(e);
     }
     return 0;
@@ -170,7 +182,8 @@ static int choose_program(struct template *t, const char *dir, const char *name,
 {
     char file[512];
     const struct program *p;
-    if (strchr(name, '/') || snprintf(file, sizeof file, "additional_chat_templates/%s.jinja", name) >= (int)sizeof file)
+    if (strchr(name, '/') ||
+        snprintf(file, sizeof file, "additional_chat_templates/%s.jinja", name) >= (int)sizeof file)
         return err_set(e, ERR_CONFIG, "%.200s is no name of a template", name);
     int rc = find_program(t, name) ? 0 : read_program(t, name, dir, file, e);
     if (rc < 0)
@@ -205,7 +218,8 @@ int template_open_dir(struct template **out, const char *dir, const char *name, 
     if (!t->n_prog)
         goto out;
     if (!t->chosen && !find_program(t, "default")) {
-        rc = err_set(e, ERR_CONFIG, "%s: none of the templates is named default: choose one by its name", dir);
+        rc = err_set(e, ERR_CONFIG, "%s: none of the templates is named default: choose one by its name",
+                     dir);
         goto out;
     }
     *out = t;
@@ -261,7 +275,8 @@ static const char cut_word[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 /* The last message's text: its content, or the last "text" part of it. NULL: none. */
 static json_t *final_text(json_t *messages, json_t **holder, const char **key)
 {
-    json_t *last = json_array_get(messages, json_array_size(messages) - 1), *content = json_object_get(last, "content");
+    json_t *last = json_array_get(messages, json_array_size(messages) - 1),
+           *content = json_object_get(last, "content");
     *holder = last;
     *key = "content";
     for (size_t i = json_array_size(content); i > 0; i--) {
@@ -296,7 +311,7 @@ static int add_cut_word(const json_t *messages, json_t **out, struct err *e)
 
 static int cut(struct tpl *t, struct sb *b)
 {
-    size_t n = sizeof cut_word - 2;      /* without its blank, which a template may have trimmed */
+    size_t n = sizeof cut_word - 2; /* without its blank, which a template may have trimmed */
     for (size_t i = b->n; i >= n; i--) {
         if (memcmp(b->p + i - n, cut_word, n))
             continue;
@@ -357,19 +372,29 @@ static int check_request(const struct template_request *r, struct err *e)
     if ((r->user && !json_is_object(r->user)) || (r->trusted && !json_is_object(r->trusted)))
         return err_set(e, ERR_USAGE, "the variables of a template are no object");
     if (r->continue_final && (r->add_generation_prompt || !json_array_size(r->messages)))
-        return err_set(e, ERR_USAGE, "going on with the last message needs one, and no prompt for a new one: use one of both");
+        return err_set(
+            e, ERR_USAGE,
+            "going on with the last message needs one, and no prompt for a new one: use one of both");
     return 0;
 }
 
-int template_render(const struct template *tmpl, const struct template_request *r, struct rendered *out, struct err *e)
+int template_render(const struct template *tmpl, const struct template_request *r, struct rendered *out,
+                    struct err *e)
 {
     int rc = check_request(r, e), has_tools = r->tools && !json_is_null(r->tools);
     if (rc < 0)
         return rc;
-    const struct program *p = tmpl->chosen ? &tmpl->prog[0] : has_tools && find_program(tmpl, "tool_use") ? find_program(tmpl, "tool_use") : find_program(tmpl, "default");
+    const struct program *p = tmpl->chosen                                  ? &tmpl->prog[0]
+                              : has_tools && find_program(tmpl, "tool_use") ? find_program(tmpl, "tool_use")
+                                                                            : find_program(tmpl, "default");
     struct template_request req = *r;
     struct scope scope = { 0 };
-    struct tpl t = { .e = e, .what = "the chat template", .line = 1, .steps = r->max_steps ? r->max_steps : DEFAULT_STEPS, .now = r->now, .scope = &scope };
+    struct tpl t = { .e = e,
+                     .what = "the chat template",
+                     .line = 1,
+                     .steps = r->max_steps ? r->max_steps : DEFAULT_STEPS,
+                     .now = r->now,
+                     .scope = &scope };
     struct sb b = { .t = &t };
     json_t *copy = NULL;
     t.heap.limit = r->max_bytes ? r->max_bytes : DEFAULT_BYTES;
@@ -404,7 +429,8 @@ static int trusted_of(const json_t *in, json_t **out, struct err *e)
     return *out ? 0 : text_memory(e);
 }
 
-int template_render_json(const struct template *t, const char *json, size_t n, struct rendered *out, struct err *e)
+int template_render_json(const struct template *t, const char *json, size_t n, struct rendered *out,
+                         struct err *e)
 {
     json_t *in = text_json(json, n, "the request", e), *trusted = NULL;
     int rc = 0;
@@ -412,7 +438,8 @@ int template_render_json(const struct template *t, const char *json, size_t n, s
         e->code = e->code == ERR_CONFIG ? ERR_USAGE : e->code;
         return -e->code;
     }
-    const json_t *tools = json_object_get(in, "tools"), *documents = json_object_get(in, "documents"), *extra = json_object_get(in, "extra");
+    const json_t *tools = json_object_get(in, "tools"), *documents = json_object_get(in, "documents"),
+                 *extra = json_object_get(in, "extra");
     TRY(trusted_of(in, &trusted, e));
     struct template_request r = {
         .messages = json_object_get(in, "messages"),

@@ -65,7 +65,8 @@ out:
     return rc;
 }
 
-int tokenizer_open(struct tokenizer **out, const char *json, size_t n, const char *config, size_t n_config, const char *what, struct err *e)
+int tokenizer_open(struct tokenizer **out, const char *json, size_t n, const char *config, size_t n_config,
+                   const char *what, struct err *e)
 {
     struct tokenizer *t = new_tokenizer();
     json_t *root = NULL;
@@ -132,10 +133,11 @@ static int encode_bytes(const char *text, size_t n, int32_t **ids, size_t *n_ids
     return 0;
 }
 
-/* Marks of the bytes that piece `in` of text became, [off, end) of out: where a stretch from outside begins and ends is where the
- * normalised text in front of it ends. *marks: malloc'd, a byte for each of out->p, of which those before off say nothing. */
-static int normal_marks(const struct tokenizer *t, const char *text, const char *user, const struct piece *in, const struct buf *out, size_t off, char **marks,
-                        struct err *e)
+/* Marks of the bytes that piece `in` of text became, [off, end) of out: where a stretch from outside begins
+ * and ends is where the normalised text in front of it ends. *marks: malloc'd, a byte for each of out->p, of
+ * which those before off say nothing. */
+static int normal_marks(const struct tokenizer *t, const char *text, const char *user, const struct piece *in,
+                        const struct buf *out, size_t off, char **marks, struct err *e)
 {
     struct buf head = { 0 };
     size_t done = off;
@@ -158,8 +160,10 @@ static int normal_marks(const struct tokenizer *t, const char *text, const char 
     return rc;
 }
 
-/* One stretch between added tokens: normalised, and split at the added tokens that are looked for afterwards. */
-static int add_normal(const struct tokenizer *t, const char *text, const char *user, struct piece p, struct pieces *out, struct err *e)
+/* One stretch between added tokens: normalised, and split at the added tokens that are looked for
+ * afterwards. */
+static int add_normal(const struct tokenizer *t, const char *text, const char *user, struct piece p,
+                      struct pieces *out, struct err *e)
 {
     char *marks = NULL;
     struct piece in = p;
@@ -176,7 +180,8 @@ static int add_normal(const struct tokenizer *t, const char *text, const char *u
     return rc;
 }
 
-int split_added(const struct tokenizer *t, struct pieces *raw, const char *user, struct pieces *out, struct buf *touched, struct err *e)
+int split_added(const struct tokenizer *t, struct pieces *raw, const char *user, struct pieces *out,
+                struct buf *touched, struct err *e)
 {
     struct piece all = { 0, raw->text.n, -1, 1 };
     trie_split(&t->plain, raw->text.p ? raw->text.p : "", user, &all, raw);
@@ -196,16 +201,21 @@ int split_added(const struct tokenizer *t, struct pieces *raw, const char *user,
         if (out->text.failed)
             break;
     }
-    return raw->failed || raw->text.failed || out->failed || out->text.failed || (touched && touched->failed) ? text_memory(e) : 0;
+    return raw->failed || raw->text.failed || out->failed || out->text.failed || (touched && touched->failed)
+               ? text_memory(e)
+               : 0;
 }
 
-int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int add_special, int32_t **ids, size_t *n_ids, struct err *e)
+int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int add_special, int32_t **ids,
+                     size_t *n_ids, struct err *e)
 {
     struct pieces raw = { 0 }, ps = { 0 };
     struct ids out = { 0 };
     int rc = 0;
     if (n > TEXT_LIMIT)
-        return err_set(e, ERR_CONFIG, "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n, TEXT_LIMIT);
+        return err_set(e, ERR_CONFIG,
+                       "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n,
+                       TEXT_LIMIT);
     if (t->raw_bytes)
         return encode_bytes(text, n, ids, n_ids, e);
     utf8_repair(text, n, 1, &raw.text);
@@ -235,8 +245,14 @@ static const struct token *token(const struct tokenizer *t, int32_t id)
 int32_t tokenizer_vocab(const struct tokenizer *t) { return t->vocab.n; }
 int32_t tokenizer_bos(const struct tokenizer *t) { return t->bos; }
 int32_t tokenizer_eos(const struct tokenizer *t) { return t->eos; }
-int tokenizer_is_special(const struct tokenizer *t, int32_t id) { return token(t, id) && token(t, id)->flags & TOKEN_SPECIAL; }
-int32_t tokenizer_id(const struct tokenizer *t, const char *text, size_t n) { return vocab_find(&t->vocab, text, n); }
+int tokenizer_is_special(const struct tokenizer *t, int32_t id)
+{
+    return token(t, id) && token(t, id)->flags & TOKEN_SPECIAL;
+}
+int32_t tokenizer_id(const struct tokenizer *t, const char *text, size_t n)
+{
+    return vocab_find(&t->vocab, text, n);
+}
 
 const char *tokenizer_token_text(const struct tokenizer *t, int32_t id, size_t *n)
 {

@@ -1,4 +1,5 @@
-/* tokenizer_load.c - tokenizer.json and tokenizer_config.json into a tokenizer: sections in the order in which they need each other. */
+/* tokenizer_load.c - tokenizer.json and tokenizer_config.json into a tokenizer: sections in the order in
+ * which they need each other. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -51,12 +52,17 @@ int text_copy(char **to, size_t *n_to, const char *s, size_t n, struct err *e)
 
 /* --- a section as a flat row of steps --- */
 
-/* Calls fn for every step of a section: null is none, a Sequence is the steps of its list, Sequences in Sequences included. */
+/* Calls fn for every step of a section: null is none, a Sequence is the steps of its list, Sequences in
+ * Sequences included. */
 typedef int step_fn(void *arg, const json_t *node, const char *type, const char *what, struct err *e);
 #define NESTED 8
-static int each_step(const json_t *node, const char *list, step_fn *fn, void *arg, const char *what, struct err *e)
+static int each_step(const json_t *node, const char *list, step_fn *fn, void *arg, const char *what,
+                     struct err *e)
 {
-    struct { const json_t *items; size_t at; } open[NESTED];
+    struct {
+        const json_t *items;
+        size_t at;
+    } open[NESTED];
     int n_open = 0;
     if (!node || json_is_null(node))
         return 0;
@@ -74,7 +80,9 @@ static int each_step(const json_t *node, const char *list, step_fn *fn, void *ar
         } else {
             const json_t *items = json_object_get(node, list);
             if (!json_is_array(items) || n_open == NESTED)
-                return err_set(e, ERR_CONFIG, "%s: a Sequence without a list of %s, or more than %d in one another", what, list, NESTED);
+                return err_set(e, ERR_CONFIG,
+                               "%s: a Sequence without a list of %s, or more than %d in one another", what,
+                               list, NESTED);
             open[n_open].items = items;
             open[n_open++].at = 0;
         }
@@ -86,7 +94,10 @@ static int each_step(const json_t *node, const char *list, step_fn *fn, void *ar
     }
 }
 
-struct steps_target { struct steps *to; const struct step_kind *kinds; };
+struct steps_target {
+    struct steps *to;
+    const struct step_kind *kinds;
+};
 
 static int add_step(void *arg, const json_t *node, const char *type, const char *what, struct err *e)
 {
@@ -103,7 +114,8 @@ static int add_step(void *arg, const json_t *node, const char *type, const char 
     return k->load(s, node, what, e);
 }
 
-int steps_load(struct steps *s, const json_t *node, const struct step_kind *kinds, const char *list, const char *what, struct err *e)
+int steps_load(struct steps *s, const json_t *node, const struct step_kind *kinds, const char *list,
+               const char *what, struct err *e)
 {
     struct steps_target t = { s, kinds };
     return each_step(node, list, add_step, &t, what, e);
@@ -134,7 +146,8 @@ static int put_around(struct tokenizer *t, const struct ids *front, const struct
     return before.failed || t->after.failed || front->failed || back->failed ? text_memory(e) : 0;
 }
 
-static int template_ids(const json_t *special_tokens, const json_t *part, struct ids *to, const char *what, struct err *e)
+static int template_ids(const json_t *special_tokens, const json_t *part, struct ids *to, const char *what,
+                        struct err *e)
 {
     const char *name = "";
     size_t n, i;
@@ -147,7 +160,8 @@ static int template_ids(const json_t *special_tokens, const json_t *part, struct
         return err_set(e, ERR_CONFIG, "%s: the template's special token \"%.60s\" has no ids", what, name);
     json_array_foreach(list, i, id) {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= TOK_ID_LIMIT)
-            return err_set(e, ERR_CONFIG, "%s: the template's special token \"%.60s\" has an id that is none", what, name);
+            return err_set(e, ERR_CONFIG, "%s: the template's special token \"%.60s\" has an id that is none",
+                           what, name);
         ids_add(to, (int32_t)json_integer_value(id));
     }
     return 0;
@@ -162,7 +176,8 @@ static int load_template(struct tokenizer *t, const json_t *node, const char *wh
     json_array_foreach(single, i, part) {
         const json_t *special = json_object_get(part, "SpecialToken");
         if (special) {
-            TRY(template_ids(json_object_get(node, "special_tokens"), special, &side[sequence != NULL], what, e));
+            TRY(template_ids(json_object_get(node, "special_tokens"), special, &side[sequence != NULL], what,
+                             e));
         } else if (!sequence) {
             sequence = json_object_get(part, "Sequence");
         } else {
@@ -171,7 +186,8 @@ static int load_template(struct tokenizer *t, const json_t *node, const char *wh
         }
     }
     if (!sequence)
-        rc = err_set(e, ERR_CONFIG, "%s: the template for a single text does not hold the text exactly once", what);
+        rc = err_set(e, ERR_CONFIG, "%s: the template for a single text does not hold the text exactly once",
+                     what);
     else
         rc = put_around(t, &side[0], &side[1], e);
 out:
@@ -202,13 +218,16 @@ static int load_cls_sep(struct tokenizer *t, const json_t *node, const char *wha
 
 static int load_no_ids(struct tokenizer *t, const json_t *node, const char *what, struct err *e)
 {
-    (void)t, (void)node, (void)what, (void)e;         /* ByteLevel moves offsets only */
+    (void)t, (void)node, (void)what, (void)e; /* ByteLevel moves offsets only */
     return 0;
 }
 
 static int add_processor(void *arg, const json_t *node, const char *type, const char *what, struct err *e)
 {
-    static const struct { const char *type; int (*load)(struct tokenizer *t, const json_t *node, const char *what, struct err *e); } kinds[] = {
+    static const struct {
+        const char *type;
+        int (*load)(struct tokenizer *t, const json_t *node, const char *what, struct err *e);
+    } kinds[] = {
         { "TemplateProcessing", load_template },
         { "ByteLevel", load_no_ids },
         { "BertProcessing", load_cls_sep },
@@ -240,7 +259,8 @@ static int add_token(struct tokenizer *t, const json_t *node, const char *what, 
     TRY(flag_member(node, "rstrip", 0, &a.rstrip, what, e));
     if (n == 0)
         return 0;
-    TRY(vocab_put(&t->vocab, s, n, json_integer_value(id), TOKEN_ADDED | (special ? TOKEN_SPECIAL : 0), what, e));
+    TRY(vocab_put(&t->vocab, s, n, json_integer_value(id), TOKEN_ADDED | (special ? TOKEN_SPECIAL : 0), what,
+                  e));
     a.id = (int32_t)json_integer_value(id);
     a.special = special;
     if (normalized) {
@@ -276,7 +296,9 @@ static int check_ids(const struct tokenizer *t, const struct ids *l, const char 
 {
     for (size_t i = 0; i < l->n; i++)
         if (l->v[i] >= t->vocab.n || !t->vocab.v[l->v[i]].flags)
-            return err_set(e, ERR_CONFIG, "%s: the post-processor adds id %d, which the vocabulary does not have", what, l->v[i]);
+            return err_set(e, ERR_CONFIG,
+                           "%s: the post-processor adds id %d, which the vocabulary does not have", what,
+                           l->v[i]);
     return 0;
 }
 
@@ -308,7 +330,8 @@ out:
 }
 
 /* "<s>", or {"content": "<s>", …} */
-static int named_token(const struct tokenizer *t, const json_t *config, const char *key, int32_t *id, const char *what, struct err *e)
+static int named_token(const struct tokenizer *t, const json_t *config, const char *key, int32_t *id,
+                       const char *what, struct err *e)
 {
     const json_t *j = json_object_get(config, key);
     if (json_is_object(j))
@@ -319,7 +342,8 @@ static int named_token(const struct tokenizer *t, const json_t *config, const ch
         return err_set(e, ERR_CONFIG, "%s: %s is not a token", what, key);
     *id = vocab_find(&t->vocab, json_string_value(j), json_string_length(j));
     if (*id < 0)
-        return err_set(e, ERR_CONFIG, "%s: %s \"%.60s\" is not in tokenizer.json", what, key, json_string_value(j));
+        return err_set(e, ERR_CONFIG, "%s: %s \"%.60s\" is not in tokenizer.json", what, key,
+                       json_string_value(j));
     return 0;
 }
 

@@ -18,7 +18,11 @@
 #define VERSION 1
 
 /* the header as it lies in the file: this machine is little-endian, as all that we build for */
-struct head { char magic[8]; uint32_t version, width; uint64_t count, vocab, documents, block, tables_hash, head_hash; };
+struct head {
+    char magic[8];
+    uint32_t version, width;
+    uint64_t count, vocab, documents, block, tables_hash, head_hash;
+};
 _Static_assert(sizeof(struct head) == HEAD, "the header is 64 bytes");
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are mapped as they are");
 
@@ -27,8 +31,8 @@ struct tokfile {
     const unsigned char *map;
     size_t n;
     struct head head;
-    const uint64_t *hash, *end;          /* tables in the map */
-    _Atomic unsigned char *checked;      /* a byte a block */
+    const uint64_t *hash, *end;     /* tables in the map */
+    _Atomic unsigned char *checked; /* a byte a block */
 };
 
 int tokfile_is(const void *begin, size_t n) { return n >= 8 && !memcmp(begin, MAGIC, 8); }
@@ -44,14 +48,20 @@ static int check_head(const struct tokfile *f, struct err *e)
     if (!tokfile_is(h->magic, 8))
         return err_set(e, ERR_FORMAT, "%s is no token file: its first bytes are others", f->path);
     if (h->head_hash != XXH3_64bits(h, HEAD - 8))
-        return err_set(e, ERR_INTEGRITY, "%s: the header's checksum does not fit: make it again with ptok prepare", f->path);
+        return err_set(e, ERR_INTEGRITY,
+                       "%s: the header's checksum does not fit: make it again with ptok prepare", f->path);
     if (h->version != VERSION)
-        return err_set(e, ERR_FORMAT, "%s is a token file of version %u, this program reads version %d: use a newer one", f->path, h->version, VERSION);
-    if ((h->width != 2 && h->width != 4) || h->block != BLOCK || h->vocab > (uint64_t)INT32_MAX + 1 || h->count > INT64_MAX / 16 || h->documents > INT64_MAX / 16)
-        return err_set(e, ERR_FORMAT, "%s: the header makes no sense: make it again with ptok prepare", f->path);
+        return err_set(e, ERR_FORMAT,
+                       "%s is a token file of version %u, this program reads version %d: use a newer one",
+                       f->path, h->version, VERSION);
+    if ((h->width != 2 && h->width != 4) || h->block != BLOCK || h->vocab > (uint64_t)INT32_MAX + 1 ||
+        h->count > INT64_MAX / 16 || h->documents > INT64_MAX / 16)
+        return err_set(e, ERR_FORMAT, "%s: the header makes no sense: make it again with ptok prepare",
+                       f->path);
     uint64_t want = ids_end(h) + 8 * blocks_of(h) + 8 * h->documents;
     if (want != f->n)
-        return err_set(e, ERR_FORMAT, "%s has %zu bytes, its header says %llu: is it cut off", f->path, f->n, (unsigned long long)want);
+        return err_set(e, ERR_FORMAT, "%s has %zu bytes, its header says %llu: is it cut off", f->path, f->n,
+                       (unsigned long long)want);
     return 0;
 }
 
@@ -62,12 +72,16 @@ static int check_tables(struct tokfile *f, struct err *e)
     f->hash = (const uint64_t *)(const void *)(f->map + from);
     f->end = f->hash + blocks_of(h);
     if (XXH3_64bits(f->map + from, f->n - from) != h->tables_hash)
-        return err_set(e, ERR_INTEGRITY, "%s: the checksum of its tables (from byte %llu) does not fit: make it again with ptok prepare", f->path,
-                       (unsigned long long)from);
+        return err_set(
+            e, ERR_INTEGRITY,
+            "%s: the checksum of its tables (from byte %llu) does not fit: make it again with ptok prepare",
+            f->path, (unsigned long long)from);
     for (uint64_t i = 0; i < h->documents; i++) {
         if (f->end[i] < done || f->end[i] > h->count)
-            return err_set(e, ERR_FORMAT, "%s: document %llu ends at id %llu of %llu: make it again with ptok prepare", f->path, (unsigned long long)i,
-                           (unsigned long long)f->end[i], (unsigned long long)h->count);
+            return err_set(e, ERR_FORMAT,
+                           "%s: document %llu ends at id %llu of %llu: make it again with ptok prepare",
+                           f->path, (unsigned long long)i, (unsigned long long)f->end[i],
+                           (unsigned long long)h->count);
         done = f->end[i];
     }
     if (h->documents && done != h->count)
@@ -84,7 +98,8 @@ static int map_file(struct tokfile *f, struct err *e)
     if (size < 0) {
         rc = (int)size;
     } else if (size < HEAD) {
-        rc = err_set(e, ERR_FORMAT, "%s has %lld bytes, fewer than the header of a token file: is it cut off", f->path, (long long)size);
+        rc = err_set(e, ERR_FORMAT, "%s has %lld bytes, fewer than the header of a token file: is it cut off",
+                     f->path, (long long)size);
     } else {
         void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
         if (p == MAP_FAILED)
@@ -140,21 +155,24 @@ int64_t tokfile_document_end(const struct tokfile *f, int64_t i) { return (int64
 static uint32_t id_at(const struct tokfile *f, uint64_t i)
 {
     const unsigned char *p = f->map + HEAD + i * f->head.width;
-    return f->head.width == 2 ? (uint32_t)(p[0] | p[1] << 8) : p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+    return f->head.width == 2 ? (uint32_t)(p[0] | p[1] << 8)
+                              : p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
 
 static int check_block(const struct tokfile *f, uint64_t k, struct err *e)
 {
-    uint64_t from = k * BLOCK, all = f->head.count * f->head.width, n = all - from < BLOCK ? all - from : BLOCK;
+    uint64_t from = k * BLOCK, all = f->head.count * f->head.width,
+             n = all - from < BLOCK ? all - from : BLOCK;
     if (atomic_load_explicit(&f->checked[k], memory_order_relaxed))
         return 0;
     if (XXH3_64bits(f->map + HEAD + from, n) != f->hash[k])
-        return err_set(e, ERR_INTEGRITY, "%s: bytes %llu to %llu are not what was written: make it again with ptok prepare", f->path,
-                       (unsigned long long)(HEAD + from), (unsigned long long)(HEAD + from + n));
+        return err_set(e, ERR_INTEGRITY,
+                       "%s: bytes %llu to %llu are not what was written: make it again with ptok prepare",
+                       f->path, (unsigned long long)(HEAD + from), (unsigned long long)(HEAD + from + n));
     for (uint64_t i = from / f->head.width; i < (from + n) / f->head.width; i++)
         if (id_at(f, i) >= f->head.vocab)
-            return err_set(e, ERR_FORMAT, "%s: id %u at position %llu is outside of its vocabulary of %llu", f->path, id_at(f, i), (unsigned long long)i,
-                           (unsigned long long)f->head.vocab);
+            return err_set(e, ERR_FORMAT, "%s: id %u at position %llu is outside of its vocabulary of %llu",
+                           f->path, id_at(f, i), (unsigned long long)i, (unsigned long long)f->head.vocab);
     atomic_store_explicit(&f->checked[k], 1, memory_order_relaxed);
     return 0;
 }
@@ -163,7 +181,8 @@ int tokfile_read(const struct tokfile *f, int64_t first, int64_t n, int32_t *ids
 {
     uint64_t width = f->head.width, per = BLOCK / width;
     if (first < 0 || n < 0 || first > tokfile_count(f) - n)
-        return err_set(e, ERR_INTERNAL, "%s: ids %lld to %lld of %lld are asked for", f->path, (long long)first, (long long)(first + n), (long long)tokfile_count(f));
+        return err_set(e, ERR_INTERNAL, "%s: ids %lld to %lld of %lld are asked for", f->path,
+                       (long long)first, (long long)(first + n), (long long)tokfile_count(f));
     for (uint64_t k = (uint64_t)first / per; n > 0 && k <= (uint64_t)(first + n - 1) / per; k++) {
         int rc = check_block(f, k, e);
         if (rc < 0)
@@ -187,12 +206,12 @@ int tokfile_verify(const struct tokfile *f, struct err *e)
 /* --- writing --- */
 
 struct tokfile_writer {
-    char *path, *part;                   /* where it will be, where it is until then */
+    char *path, *part; /* where it will be, where it is until then */
     int fd;
     struct head head;
     unsigned char *block;
     size_t n_block;
-    int64_t off;                         /* of the block in the file */
+    int64_t off; /* of the block in the file */
     struct buf hash, end;
 };
 
@@ -205,7 +224,11 @@ int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab,
         return text_memory(e);
     w->fd = -1;
     w->off = HEAD;
-    w->head = (struct head){ .magic = MAGIC, .version = VERSION, .width = vocab > 65536 ? 4 : 2, .vocab = (uint64_t)vocab, .block = BLOCK };
+    w->head = (struct head){ .magic = MAGIC,
+                             .version = VERSION,
+                             .width = vocab > 65536 ? 4 : 2,
+                             .vocab = (uint64_t)vocab,
+                             .block = BLOCK };
     if (!(w->path = strdup(path)) || !(w->part = malloc(room)) || !(w->block = malloc(BLOCK))) {
         rc = text_memory(e);
         goto out;
@@ -215,7 +238,7 @@ int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab,
         rc = err_set(e, ERR_FILE, "%s exists: choose another name or remove it", path);
         goto out;
     }
-    unlink(w->part);                     /* what a run that was killed left */
+    unlink(w->part); /* what a run that was killed left */
     TRY(w->fd = io_create(w->part, e));
     *out = w;
     return 0;
@@ -257,7 +280,8 @@ int tokfile_add(struct tokfile_writer *w, const int32_t *ids, size_t n, struct e
     for (size_t i = 0; i < n; i++) {
         uint32_t id = (uint32_t)ids[i];
         if (id >= w->head.vocab)
-            return err_set(e, ERR_INTERNAL, "id %d for a token file of vocabulary %llu", ids[i], (unsigned long long)w->head.vocab);
+            return err_set(e, ERR_INTERNAL, "id %d for a token file of vocabulary %llu", ids[i],
+                           (unsigned long long)w->head.vocab);
         for (uint32_t k = 0; k < w->head.width; k++)
             w->block[w->n_block++] = (unsigned char)(id >> 8 * k);
         w->head.count++;

@@ -1,6 +1,7 @@
 /* unicode.c - UTF-8, properties of characters and normal forms; tables from utf8proc.
  *
- * Sources: Unicode 15, 3.9 (maximal subparts), UAX 15 (normal forms), UTS 18 annex C (\w); byte_char: bytes_to_unicode of GPT-2. */
+ * Sources: Unicode 15, 3.9 (maximal subparts), UAX 15 (normal forms), UTS 18 annex C (\w); byte_char:
+ * bytes_to_unicode of GPT-2. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -67,8 +68,8 @@ int uni_is_space(uint32_t cp)
 {
     if (cp < 0x80)
         return (cp >= 9 && cp <= 13) || cp == 32;
-    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 || cp == 0x2029 || cp == 0x202F ||
-           cp == 0x205F || cp == 0x3000;
+    return cp == 0x85 || cp == 0xA0 || cp == 0x1680 || (cp >= 0x2000 && cp <= 0x200A) || cp == 0x2028 ||
+           cp == 0x2029 || cp == 0x202F || cp == 0x205F || cp == 0x3000;
 }
 
 uint32_t uni_stand_in(uint32_t cp)
@@ -81,10 +82,15 @@ uint32_t uni_stand_in(uint32_t cp)
         else
             hi = mid;
     }
-    return lo < sizeof unicode_new / sizeof *unicode_new && cp >= unicode_new[lo].first ? unicode_new[lo].stand_in : cp;
+    return lo < sizeof unicode_new / sizeof *unicode_new && cp >= unicode_new[lo].first
+               ? unicode_new[lo].stand_in
+               : cp;
 }
 
-static unsigned category_bit(uint32_t cp) { return 1u << utf8proc_category((utf8proc_int32_t)uni_stand_in(cp)); }
+static unsigned category_bit(uint32_t cp)
+{
+    return 1u << utf8proc_category((utf8proc_int32_t)uni_stand_in(cp));
+}
 #define BIT(name) (1u << UTF8PROC_CATEGORY_##name)
 #define MARKS (BIT(MN) | BIT(MC) | BIT(ME))
 #define NUMBERS (BIT(ND) | BIT(NL) | BIT(NO))
@@ -93,8 +99,8 @@ static unsigned category_bit(uint32_t cp) { return 1u << utf8proc_category((utf8
 int uni_is_word(uint32_t cp)
 {
     /* circled and squared letters are Other_Alphabetic symbols; the two joiners are Join_Control */
-    if ((cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) || (cp >= 0x1F150 && cp <= 0x1F169) ||
-        (cp >= 0x1F170 && cp <= 0x1F189) || cp == 0x200C || cp == 0x200D)
+    if ((cp >= 0x24B6 && cp <= 0x24E9) || (cp >= 0x1F130 && cp <= 0x1F149) ||
+        (cp >= 0x1F150 && cp <= 0x1F169) || (cp >= 0x1F170 && cp <= 0x1F189) || cp == 0x200C || cp == 0x200D)
         return 1;
     return (category_bit(cp) & (LETTERS | MARKS | BIT(ND) | BIT(NL) | BIT(PC))) != 0;
 }
@@ -105,7 +111,8 @@ int uni_is_mark(uint32_t cp) { return (category_bit(cp) & MARKS) != 0; }
 int uni_is_punct(uint32_t cp)
 {
     if (cp < 0x80)
-        return (cp > 32 && cp < '0') || (cp > '9' && cp < 'A') || (cp > 'Z' && cp < 'a') || (cp > 'z' && cp < 127);
+        return (cp > 32 && cp < '0') || (cp > '9' && cp < 'A') || (cp > 'Z' && cp < 'a') ||
+               (cp > 'z' && cp < 127);
     return (category_bit(cp) & (BIT(PC) | BIT(PD) | BIT(PS) | BIT(PE) | BIT(PI) | BIT(PF) | BIT(PO))) != 0;
 }
 
@@ -150,7 +157,10 @@ static int canonical_order(int32_t *v, size_t n)
     return 0;
 }
 
-struct points { int32_t *v; size_t n, cap; };
+struct points {
+    int32_t *v;
+    size_t n, cap;
+};
 
 static int decompose(struct points *p, const char *s, size_t n, int form)
 {
@@ -160,7 +170,7 @@ static int decompose(struct points *p, const char *s, size_t n, int form)
         uint32_t cp;
         int bound = 0;
         i += (size_t)utf8_next(s + i, n - i, &cp);
-        if (p->cap < p->n + 32) {                     /* the longest decomposition has 18 */
+        if (p->cap < p->n + 32) { /* the longest decomposition has 18 */
             int32_t *q = grow(p->v, &p->cap, p->n + 32, sizeof *p->v);
             if (!q)
                 return -1;
@@ -180,7 +190,8 @@ static int normalize_stretch(struct points *p, const char *s, size_t n, int form
     if (decompose(p, s, n, form) < 0 || canonical_order(p->v, p->n) < 0)
         return -1;
     if (form & UNI_COMPOSE) {
-        utf8proc_ssize_t m = utf8proc_normalize_utf32(p->v, (utf8proc_ssize_t)p->n, UTF8PROC_STABLE | UTF8PROC_COMPOSE);
+        utf8proc_ssize_t m = utf8proc_normalize_utf32(p->v, (utf8proc_ssize_t)p->n,
+                                                      UTF8PROC_STABLE | UTF8PROC_COMPOSE);
         if (m < 0)
             return -1;
         p->n = (size_t)m;
@@ -197,7 +208,7 @@ void uni_normalize(const char *s, size_t n, int form, struct buf *out)
         size_t from = i, ascii;
         while (i < n && !((unsigned char)s[i] & 0x80))
             i++;
-        ascii = i < n && i > from ? i - 1 : i;        /* the last one may compose with what follows */
+        ascii = i < n && i > from ? i - 1 : i; /* the last one may compose with what follows */
         buf_add(out, s + from, ascii - from);
         for (from = ascii; i < n && ((unsigned char)s[i] & 0x80); i++)
             ;
@@ -210,7 +221,10 @@ void uni_normalize(const char *s, size_t n, int form, struct buf *out)
 /* --- bytes as characters --- */
 
 /* Visible characters of Latin-1 stand for themselves, the other 68 bytes for U+0100 … U+0143 in order. */
-static int stands_for_itself(unsigned b) { return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE; }
+static int stands_for_itself(unsigned b)
+{
+    return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;
+}
 
 uint32_t byte_char(unsigned char b)
 {

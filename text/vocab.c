@@ -28,7 +28,7 @@ static int make_slots(struct vocab *v)
     int32_t *old = v->slot, *slot = malloc(n * sizeof *slot);
     if (!slot)
         return -1;
-    memset(slot, 0xFF, n * sizeof *slot);             /* all -1 */
+    memset(slot, 0xFF, n * sizeof *slot); /* all -1 */
     size_t n_old = v->n_slots;
     v->slot = slot;
     v->n_slots = n;
@@ -53,18 +53,22 @@ static int reach(struct vocab *v, int32_t id)
     return 0;
 }
 
-int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, const char *what, struct err *e)
+int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, const char *what,
+              struct err *e)
 {
     if (id < 0 || id >= TOK_ID_LIMIT)
-        return err_set(e, ERR_CONFIG, "%s: token \"%.60s\" has the id %lld: ids are 0 … %d", what, s, (long long)id, TOK_ID_LIMIT - 1);
+        return err_set(e, ERR_CONFIG, "%s: token \"%.60s\" has the id %lld: ids are 0 … %d", what, s,
+                       (long long)id, TOK_ID_LIMIT - 1);
     if ((v->n_used * 2 >= v->n_slots && make_slots(v) < 0) || reach(v, (int32_t)id) < 0)
         return text_memory(e);
     struct token *t = &v->v[id];
     int32_t there = vocab_find(v, s, n);
     if (there >= 0 && there != id)
-        return err_set(e, ERR_CONFIG, "%s: token \"%.60s\" has two ids, %d and %lld", what, s, there, (long long)id);
+        return err_set(e, ERR_CONFIG, "%s: token \"%.60s\" has two ids, %d and %lld", what, s, there,
+                       (long long)id);
     if (t->flags && there != id)
-        return err_set(e, ERR_CONFIG, "%s: id %lld stands for two tokens, \"%.60s\" and \"%.60s\"", what, (long long)id, v->text.p + t->off, s);
+        return err_set(e, ERR_CONFIG, "%s: id %lld stands for two tokens, \"%.60s\" and \"%.60s\"", what,
+                       (long long)id, v->text.p + t->off, s);
     if (!t->flags) {
         t->off = t->shown_off = v->text.n;
         t->n = t->shown_n = n;

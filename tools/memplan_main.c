@@ -1,5 +1,6 @@
-/* memplan - what a model needs a GPU in a layout, or the layouts that fit: cli.md "memplan". The first line counts states as the ZeRO
- * paper does (Rajbhandari et al. 2020, section 3: 2 + 2 + 12 bytes a parameter), the table is this engine's own. */
+/* memplan - what a model needs a GPU in a layout, or the layouts that fit: cli.md "memplan". The first line
+ * counts states as the ZeRO paper does (Rajbhandari et al. 2020, section 3: 2 + 2 + 12 bytes a parameter),
+ * the table is this engine's own. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
@@ -17,7 +18,8 @@ struct memplan_opts {
 static const struct opt table[] = {
     { OPT_GROUP, "Model", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_TEXT, "params", AT(params), NULL, "7B", "number of parameters, when there is no config", 0, 0, 0 },
-    { OPT_TEXT, "model", AT(model), NULL, "PRESET|FILE", "tiny, 10m, 110m, 1b, 7b, 70b or a config.json", 0, 0, 0 },
+    { OPT_TEXT, "model", AT(model), NULL, "PRESET|FILE", "tiny, 10m, 110m, 1b, 7b, 70b or a config.json", 0,
+      0, 0 },
     { OPT_GROUP, "Machine", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_INT, "gpus", AT(gpus), "1", "N", "ranks in all", 1, 1e6, 0 },
     { OPT_SIZE, "memory", AT(memory), "80GB", "SIZE", "of a GPU", 0, 0, 0 },
@@ -26,21 +28,34 @@ static const struct opt table[] = {
     { OPT_INT, "pp", AT(pp), "0", "N", "pipeline stages", 0, 4096, 0 },
     { OPT_INT, "dp", AT(dp), "0", "N", "data parallel degree (0: what remains)", 0, 1e6, 0 },
     { OPT_INT, "zero", AT(zero), "-1", "0|1|2|3", "ZeRO stage", -1, 3, 0 },
-    { OPT_SWITCH, "sp", AT(sp), "0", NULL, "sequence parallel; a search then looks at tp 2 and more", 0, 0, 0 },
-    { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b|interleaved|zero-bubble|naive", "pipeline schedule", 0, 0, 0 },
-    { OPT_INT, "virtual-stages", AT(virtual_stages), "1", "V", "parts of the model a pipeline rank holds, with --schedule interleaved", 1, 4096, 0 },
+    { OPT_SWITCH, "sp", AT(sp), "0", NULL, "sequence parallel; a search then looks at tp 2 and more", 0, 0,
+      0 },
+    { OPT_CHOICE, "schedule", AT(pipeline), "1f1b", "gpipe|1f1b|interleaved|zero-bubble|naive",
+      "pipeline schedule", 0, 0, 0 },
+    { OPT_INT, "virtual-stages", AT(virtual_stages), "1", "V",
+      "parts of the model a pipeline rank holds, with --schedule interleaved", 1, 4096, 0 },
     { OPT_GROUP, "Batch", 0, NULL, NULL, NULL, 0, 0, 0 },
-    { OPT_INT, "micro-batch", AT(micro), "0", "M", "sequences a rank computes at once (0: 1; a search tries 1 to 8)", 0, 1e6, 0 },
-    { OPT_INT, "global-batch", AT(batch), "0", "G", "sequences an update (0: 8 micro-batches a GPU)", 0, 1e9, 0 },
+    { OPT_INT, "micro-batch", AT(micro), "0", "M",
+      "sequences a rank computes at once (0: 1; a search tries 1 to 8)", 0, 1e6, 0 },
+    { OPT_INT, "global-batch", AT(batch), "0", "G", "sequences an update (0: 8 micro-batches a GPU)", 0, 1e9,
+      0 },
     { OPT_INT, "seq-len", AT(seq_len), "2048", "T", "tokens a sequence", 1, 1e8, 0 },
     { OPT_CHOICE, "dtype", AT(dtype), "bf16", "fp32|bf16", "arithmetic", 0, 0, 0 },
-    { OPT_CHOICE, "recompute", AT(recompute), "none", "none|selective|full", "activations computed again", 0, 0, 0 },
+    { OPT_CHOICE, "recompute", AT(recompute), "none", "none|selective|full", "activations computed again", 0,
+      0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 static void print_version(FILE *out) { comm_version(out, "memplan", ""); }
-static const struct opt_program program = { "memplan", "memory a GPU of a layout, or the layouts that fit", "(--params N | --model M) --gpus N", table, 0, 0, print_version };
+static const struct opt_program program = { "memplan",
+                                            "memory a GPU of a layout, or the layouts that fit",
+                                            "(--params N | --model M) --gpus N",
+                                            table,
+                                            0,
+                                            0,
+                                            print_version };
 
-/* Bytes of weights, gradients and optimizer a GPU, as the ZeRO paper counts: figure 1, equations of section 5. */
+/* Bytes of weights, gradients and optimizer a GPU, as the ZeRO paper counts: figure 1, equations of section
+ * 5. */
 static double paper_states(double params, int tp, int pp, int dp, int zero)
 {
     double n = params / tp / pp;
@@ -67,10 +82,14 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
     if (o->params && opt_parse_size(o->params, &given) < 0)
         return err_set(e, ERR_USAGE, "--params %s is not a number: 7B, 110M", o->params);
     if (o->memory < 1000000)
-        return err_set(e, ERR_USAGE, "--memory %lld: bytes, and too few for anything: 80GB and 512MiB are sizes", (long long)o->memory);
+        return err_set(e, ERR_USAGE,
+                       "--memory %lld: bytes, and too few for anything: 80GB and 512MiB are sizes",
+                       (long long)o->memory);
     *params = (double)given;
     if (!o->model)
-        return given > 0 ? 0 : err_set(e, ERR_USAGE, "say how large the model is: --params 7B or --model config.json");
+        return given > 0
+                   ? 0
+                   : err_set(e, ERR_USAGE, "say how large the model is: --params 7B or --model config.json");
     if (!(path = near_file(&near, o->model, e)))
         return -e->code;
     if (io_exists(path)) {
@@ -88,23 +107,35 @@ out:
     return rc;
 }
 
-static struct run_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp, int dp, int zero, int recompute)
+static struct run_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp,
+                             int dp, int zero, int recompute)
 {
-    int64_t micro = o->micro ? o->micro : 1, rows = o->batch ? o->batch : 8 * micro * o->gpus;        /* the same work for every layout */
-    return (struct run_ask){ .cfg = *c, .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1, o->sp }, .rows = rows, .micro = micro,
-                              .seq_len = o->seq_len, .dt = o->dtype ? DT_BF16 : DT_F32, .recompute = (enum recompute)recompute,
-                              .pipeline = (enum pipe_kind)o->pipeline, .sharers = 1, .overlap = dp > 1, .threads = 1 };       /* a GPU has memory of its own */
+    /* the same work for every layout */
+    int64_t micro = o->micro ? o->micro : 1, rows = o->batch ? o->batch : 8 * micro * o->gpus;
+    return (struct run_ask){ .cfg = *c,
+                             .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1, o->sp },
+                             .rows = rows,
+                             .micro = micro,
+                             .seq_len = o->seq_len,
+                             .dt = o->dtype ? DT_BF16 : DT_F32,
+                             .recompute = (enum recompute)recompute,
+                             .pipeline = (enum pipe_kind)o->pipeline,
+                             .sharers = 1,
+                             .overlap = dp > 1,
+                             .threads = 1 }; /* a GPU has memory of its own */
 }
 
 /* One layout: the paper's line, then the engine's table. */
-static int show_layout(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
+static int show_layout(const struct memplan_opts *o, const struct model_config *c, double params,
+                       struct err *e)
 {
     int tp = o->tp ? (int)o->tp : 1, pp = o->pp ? (int)o->pp : 1, zero = o->zero < 0 ? 0 : (int)o->zero;
     int dp = o->dp ? (int)o->dp : (int)(o->gpus / tp / pp);
     struct run_plan p;
     if (dp < 1 || tp * pp * dp != o->gpus)
-        return err_set(e, ERR_USAGE, "tp %d x pp %d x dp %d is not the %lld GPUs: use --gpus %lld, or other degrees", tp, pp, dp < 1 ? 1 : dp,
-                       (long long)o->gpus, (long long)tp * pp * (dp < 1 ? 1 : dp));
+        return err_set(e, ERR_USAGE,
+                       "tp %d x pp %d x dp %d is not the %lld GPUs: use --gpus %lld, or other degrees", tp,
+                       pp, dp < 1 ? 1 : dp, (long long)o->gpus, (long long)tp * pp * (dp < 1 ? 1 : dp));
     printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, zero) / 1e9);
     if (!o->model)
         return 0;
@@ -115,39 +146,59 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
         return -e->code;
     }
     train_plan_print(&p, &a, stdout);
-    printf("fits         %s in %.4g GB\n", p.total_bytes <= (double)o->memory ? "yes" : "no", (double)o->memory / 1e9);
+    printf("fits         %s in %.4g GB\n", p.total_bytes <= (double)o->memory ? "yes" : "no",
+           (double)o->memory / 1e9);
     return 0;
 }
 
 /* ---- the search ---- */
-struct found { struct run_ask a; struct run_plan p; double cost, mfu; const char *why; };
+struct found {
+    struct run_ask a;
+    struct run_plan p;
+    double cost, mfu;
+    const char *why;
+};
 struct search {
     const struct memplan_opts *o;
     const struct model_config *c;
     double params;
-    struct found *fit;                   /* [n_fit] */
-    int n_fit, n_large, n_refused;       /* that fit, that need too much memory, that cannot be */
-    struct found least;                  /* of those that need too much */
+    struct found *fit;             /* [n_fit] */
+    int n_fit, n_large, n_refused; /* that fit, that need too much memory, that cannot be */
+    struct found least;            /* of those that need too much */
 };
 enum { MOST_FITS = 16384, SHOWN = 10 };
 static const char *const recomputes[] = { "none", "selective", "full" };
-static const struct way { enum pipe_kind kind; int virtual; const char *name; } ways[] = {       /* gpipe and naive keep or wait more than 1f1b */
-    { PIPE_1F1B, 1, "1f1b" }, { PIPE_INTERLEAVED, 2, "interleaved 2" }, { PIPE_INTERLEAVED, 4, "interleaved 4" }, { PIPE_ZERO_BUBBLE, 1, "zero-bubble" },
+/* gpipe and naive keep or wait more than 1f1b */
+static const struct way {
+    enum pipe_kind kind;
+    int virtual;
+    const char *name;
+} ways[] = {
+    { PIPE_1F1B, 1, "1f1b" },
+    { PIPE_INTERLEAVED, 2, "interleaved 2" },
+    { PIPE_INTERLEAVED, 4, "interleaved 4" },
+    { PIPE_ZERO_BUBBLE, 1, "zero-bubble" },
 };
 
-/* Estimated seconds of a step and what it loses most to. Links: 300 GB/s inside a node of 8, 50 GB/s across; a GPU of 1000 TFLOP/s, of
- * which products reach 400. */
+/* Estimated seconds of a step and what it loses most to. Links: 300 GB/s inside a node of 8, 50 GB/s across;
+ * a GPU of 1000 TFLOP/s, of which products reach 400. */
 static void estimate(struct found *f, double params)
 {
     const struct run_ask *a = &f->a;
     const struct run_plan *p = &f->p;
-    double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp, work = 6 * params * tokens / 4e14;
-    const struct { const char *what; double s; } lost[] = {
+    double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp,
+           work = 6 * params * tokens / 4e14;
+    const struct {
+        const char *what;
+        double s;
+    } lost[] = {
         { "sums of activations over tp", (p->tp_reduce + p->tp_gather) / (a->layout.tp <= 8 ? 3e11 : 5e10) },
         { "gradients and weights over dp", (p->dp_reduce + p->dp_gather) / 5e10 },
         { "stages that wait", work * p->bubble / (1 - p->bubble) },
         { "messages between stages", p->pp_send / 5e10 },
-        { "forward computed twice", a->recompute == RECOMPUTE_FULL ? work / 3 : a->recompute ? work * 0.02 : 0 },
+        { "forward computed twice", a->recompute == RECOMPUTE_FULL ? work / 3
+                                    : a->recompute                 ? work * 0.02
+                                                                   : 0 },
     };
     double most = 0;
     f->cost = work;
@@ -190,12 +241,14 @@ static int try_layout(struct search *s, struct run_ask a)
     return 1;
 }
 
-/* All ways to run tp x pp: ZeRO stages, micro-batches, schedules; what forward keeps is computed again only where it does not fit. */
+/* All ways to run tp x pp: ZeRO stages, micro-batches, schedules; what forward keeps is computed again only
+ * where it does not fit. */
 static void try_degrees(struct search *s, int tp, int pp)
 {
     int dp = (int)(s->o->gpus / tp / pp), n_ways = pp > 1 ? (int)(sizeof ways / sizeof ways[0]) : 1;
     for (int zero = 0; zero <= (dp > 1 ? 3 : 0); zero++)
-        for (int64_t micro = s->o->micro ? s->o->micro : 1; micro <= (s->o->micro ? s->o->micro : 8); micro *= 2)
+        for (int64_t micro = s->o->micro ? s->o->micro : 1; micro <= (s->o->micro ? s->o->micro : 8);
+             micro *= 2)
             for (int w = 0; w < n_ways; w++)
                 for (int again = 0, fits = 0; again < 3 && !fits; again++) {
                     struct run_ask a = ask_of(s->o, s->c, tp, pp, dp, zero, again);
@@ -217,8 +270,9 @@ static const char *way_name(const struct run_ask *a)
 static void print_found(const struct found *f, int rank)
 {
     const struct layout *l = &f->a.layout;
-    printf("%-3d %4d %4d %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s\n", rank, l->tp, l->pp, l->dp, l->zero, (long long)f->a.micro,
-           way_name(&f->a), recomputes[f->a.recompute], f->p.total_bytes / 1e9, 100 * f->p.bubble, f->cost, 100 * f->mfu, f->why);
+    printf("%-3d %4d %4d %5d %5d %6lld %-14s %-10s %7.4g GB %7.1f%% %7.3g s %5.1f%%  %s\n", rank, l->tp,
+           l->pp, l->dp, l->zero, (long long)f->a.micro, way_name(&f->a), recomputes[f->a.recompute],
+           f->p.total_bytes / 1e9, 100 * f->p.bubble, f->cost, 100 * f->mfu, f->why);
 }
 
 static int search(const struct memplan_opts *o, const struct model_config *c, double params, struct err *e)
@@ -232,21 +286,28 @@ static int search(const struct memplan_opts *o, const struct model_config *c, do
                 try_degrees(&s, tp, pp);
     qsort(s.fit, (size_t)s.n_fit, sizeof *s.fit, by_cost);
     if (s.n_fit)
-        printf("%-3s %4s %4s %5s %5s %6s %-14s %-10s %10s %8s %9s %6s  %s\n", "", "tp", "pp", "dp", "zero", "micro", "schedule", "recompute", "memory", "bubble",
-               "step", "mfu", "loses most to");
+        printf("%-3s %4s %4s %5s %5s %6s %-14s %-10s %10s %8s %9s %6s  %s\n", "", "tp", "pp", "dp", "zero",
+               "micro", "schedule", "recompute", "memory", "bubble", "step", "mfu", "loses most to");
     for (int i = 0; i < s.n_fit && i < SHOWN; i++)
         print_found(&s.fit[i], i + 1);
     if (s.n_fit)
-        printf("%d layouts fit %.4g GB, %d need more, %d cannot be (degrees that do not divide, batches that do not)\n", s.n_fit, (double)o->memory / 1e9,
-               s.n_large, s.n_refused);
+        printf("%d layouts fit %.4g GB, %d need more, %d cannot be (degrees that do not divide, batches that "
+               "do not)\n",
+               s.n_fit, (double)o->memory / 1e9, s.n_large, s.n_refused);
     free(s.fit);
     if (s.n_fit)
         return 0;
     if (!s.n_large)
-        return err_set(e, ERR_USAGE, "no layout of %lld GPUs divides this model and batch: use a power of two of GPUs, or another --global-batch", (long long)o->gpus);
+        return err_set(e, ERR_USAGE,
+                       "no layout of %lld GPUs divides this model and batch: use a power of two of GPUs, or "
+                       "another --global-batch",
+                       (long long)o->gpus);
     const struct layout *l = &s.least.a.layout;
-    return err_set(e, ERR_USAGE, "no layout of %lld GPUs fits %.4g GB, the smallest needs %.4g (tp %d, pp %d, zero %d, --recompute %s): more GPUs, a smaller --seq-len",
-                   (long long)o->gpus, (double)o->memory / 1e9, s.least.p.total_bytes / 1e9, l->tp, l->pp, l->zero, recomputes[s.least.a.recompute]);
+    return err_set(e, ERR_USAGE,
+                   "no layout of %lld GPUs fits %.4g GB, the smallest needs %.4g (tp %d, pp %d, zero %d, "
+                   "--recompute %s): more GPUs, a smaller --seq-len",
+                   (long long)o->gpus, (double)o->memory / 1e9, s.least.p.total_bytes / 1e9, l->tp, l->pp,
+                   l->zero, recomputes[s.least.a.recompute]);
 }
 
 int main(int argc, char **argv)

@@ -1,5 +1,6 @@
-/* pbench_main.c - load for a server that speaks OpenAI's completions: how long until the first token, how long between two, how many
- * a second. Closed loop (so many requests at a time) or open loop (so many begin a second, whatever the server does). */
+/* pbench_main.c - load for a server that speaks OpenAI's completions: how long until the first token, how
+ * long between two, how many a second. Closed loop (so many requests at a time) or open loop (so many begin
+ * a second, whatever the server does). */
 #include <curl/curl.h>
 #include <jansson.h>
 #include <math.h>
@@ -22,41 +23,59 @@ struct bench_opts {
 };
 
 #define AT(member) offsetof(struct bench_opts, member)
-#define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
+#define GROUP(text) \
+    { \
+        OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 \
+    }
 static const struct opt table[] = {
     GROUP("Server"),
     { OPT_TEXT, "url", AT(url), "http://127.0.0.1:8000", "URL", "of the server, without /v1", 0, 0, 0 },
-    { OPT_TEXT, "model", AT(model), NULL, "NAME", "the model field of requests (default: none is sent)", 0, 0, 0 },
+    { OPT_TEXT, "model", AT(model), NULL, "NAME", "the model field of requests (default: none is sent)", 0, 0,
+      0 },
     { OPT_TEXT, "key", AT(key), NULL, "KEY", "for Authorization: Bearer", 0, 0, 0 },
-    { OPT_SWITCH, "chat", AT(chat), "0", NULL, "ask /v1/chat/completions with text instead of /v1/completions with token ids", 0, 0, 0 },
+    { OPT_SWITCH, "chat", AT(chat), "0", NULL,
+      "ask /v1/chat/completions with text instead of /v1/completions with token ids", 0, 0, 0 },
     { OPT_INT, "timeout", AT(timeout), "600", "SECONDS", "of one request", 1, 1e6, 0 },
     GROUP("Load"),
     { OPT_INT, "requests", AT(requests), "64", "N", "how many in all", 1, 1e7, 0 },
     { OPT_INT, "concurrency", AT(concurrency), "8", "N", "at a time at most", 1, 4096, 0 },
-    { OPT_FLOAT, "rate", AT(rate), "0", "N", "requests that begin a second, at random times (0: the next begins when one ends)", 0, 1e6, 0 },
+    { OPT_FLOAT, "rate", AT(rate), "0", "N",
+      "requests that begin a second, at random times (0: the next begins when one ends)", 0, 1e6, 0 },
     { OPT_INT, "prompt-tokens", AT(prompt), "128", "N", "mean length of prompts", 1, 1e7, 0 },
-    { OPT_INT, "output-tokens", AT(output), "64", "N", "mean length of answers (end tokens are ignored)", 1, 1e7, 0 },
-    { OPT_FLOAT, "spread", AT(spread), "0", "X", "lengths are uniform in mean x (1-X) to mean x (1+X)", 0, 1, 0 },
+    { OPT_INT, "output-tokens", AT(output), "64", "N", "mean length of answers (end tokens are ignored)", 1,
+      1e7, 0 },
+    { OPT_FLOAT, "spread", AT(spread), "0", "X", "lengths are uniform in mean x (1-X) to mean x (1+X)", 0, 1,
+      0 },
     { OPT_INT, "shared-tokens", AT(shared), "0", "N", "tokens that all prompts begin with", 0, 1e7, 0 },
     { OPT_INT, "vocab", AT(vocab), "256", "N", "prompts are random ids from 1 to N-1", 2, 1e9, 0 },
-    { OPT_FLOAT, "temperature", AT(temperature), "0", "T", "of the answers (0: the most likely tokens)", 0, 1e6, 0 },
+    { OPT_FLOAT, "temperature", AT(temperature), "0", "T", "of the answers (0: the most likely tokens)", 0,
+      1e6, 0 },
     { OPT_FLOAT, "top-p", AT(top_p), "1", "P", "likewise", 1e-9, 1, 0 },
     { OPT_INT, "top-k", AT(top_k), "0", "N", "likewise (0: off)", 0, 1e9, 0 },
     { OPT_INT, "seed", AT(seed), "0", "N", "of lengths, ids and times", 0, 9e18, 0 },
     GROUP("Output"),
-    { OPT_SWITCH, "json", AT(json), "0", NULL, "one JSON object, with the names of vllm bench serve", 0, 0, 0 },
+    { OPT_SWITCH, "json", AT(json), "0", NULL, "one JSON object, with the names of vllm bench serve", 0, 0,
+      0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 
 static void print_version(FILE *out) { comm_version(out, "pbench", ""); }
 static const struct opt_program program = {
-    .name = "pbench", .summary = "loads a completion server and measures what its clients wait for", .usage = "[--url URL] [--rate N]",
-    .opts = table, .min_args = 0, .max_args = 0, .print_version = print_version,
+    .name = "pbench",
+    .summary = "loads a completion server and measures what its clients wait for",
+    .usage = "[--url URL] [--rate N]",
+    .opts = table,
+    .min_args = 0,
+    .max_args = 0,
+    .print_version = print_version,
 };
 
 /* ---- numbers that grow ---- */
 
-struct samples { double *v; size_t n, cap; };
+struct samples {
+    double *v;
+    size_t n, cap;
+};
 
 static int add_sample(struct samples *s, double x)
 {
@@ -111,18 +130,18 @@ static const char *const measure_name[MEASURES] = { "ttft", "tpot", "itl", "e2el
 
 struct bench {
     struct bench_opts o;
-    double begin_s, *start_s;                    /* start_s: when request i shall begin, behind begin_s */
+    double begin_s, *start_s; /* start_s: when request i shall begin, behind begin_s */
     _Atomic int64_t next;
-    pthread_mutex_t lock;                        /* of what follows */
+    pthread_mutex_t lock; /* of what follows */
     struct samples sample[MEASURES];
     int64_t done, failed, input, output, late;
-    char why[256];                               /* the first failure */
+    char why[256]; /* the first failure */
     int no_memory;
 };
 
 struct call {
     double begin_s, first_s, last_s;
-    char *line;                                  /* the event that is arriving */
+    char *line; /* the event that is arriving */
     size_t n, cap;
     int64_t input, output, events;
     int done, no_memory;
@@ -130,7 +149,10 @@ struct call {
     struct samples itl;
 };
 
-static double uniform(const struct bench *b, const char *stream, int64_t i) { return rnd_unit((uint64_t)b->o.seed, rnd_stream(stream), (uint64_t)i); }
+static double uniform(const struct bench *b, const char *stream, int64_t i)
+{
+    return rnd_unit((uint64_t)b->o.seed, rnd_stream(stream), (uint64_t)i);
+}
 
 static int64_t length(const struct bench *b, const char *stream, int64_t i, int64_t middle)
 {
@@ -145,7 +167,10 @@ static json_t *make_prompt(const struct bench *b, int64_t i)
     json_t *ids = b->o.chat ? NULL : json_array();
     char *text = b->o.chat ? calloc(1, (size_t)n + 1) : NULL;
     for (int64_t k = 0; k < n && (ids || text); k++) {
-        uint64_t r = rnd_u64((uint64_t)b->o.seed, rnd_stream(k < b->o.shared ? "shared" : "ids") + (k < b->o.shared ? 0 : (uint64_t)i + 1), (uint64_t)k);
+        uint64_t r = rnd_u64((uint64_t)b->o.seed,
+                             rnd_stream(k < b->o.shared ? "shared" : "ids") +
+                                 (k < b->o.shared ? 0 : (uint64_t)i + 1),
+                             (uint64_t)k);
         int64_t id = 1 + (int64_t)(r % (uint64_t)(vocab - 1));
         if (text)
             text[k] = (char)('a' + id - 1);
@@ -159,8 +184,10 @@ static json_t *make_prompt(const struct bench *b, int64_t i)
 
 static char *make_body(const struct bench *b, int64_t i)
 {
-    json_t *j = json_pack("{s:o, s:I, s:b, s:b, s:{s:b}, s:f}", b->o.chat ? "messages" : "prompt", make_prompt(b, i), "max_tokens",
-                          (json_int_t)length(b, "output", i, b->o.output), "ignore_eos", 1, "stream", 1, "stream_options", "include_usage", 1, "temperature", b->o.temperature);
+    json_t *j = json_pack("{s:o, s:I, s:b, s:b, s:{s:b}, s:f}", b->o.chat ? "messages" : "prompt",
+                          make_prompt(b, i), "max_tokens", (json_int_t)length(b, "output", i, b->o.output),
+                          "ignore_eos", 1, "stream", 1, "stream_options", "include_usage", 1, "temperature",
+                          b->o.temperature);
     if (j && b->o.top_p < 1)
         json_object_set_new(j, "top_p", json_real(b->o.top_p));
     if (j && b->o.top_k)
@@ -174,12 +201,13 @@ static char *make_body(const struct bench *b, int64_t i)
 
 static void take_event(struct call *c, const char *data, double now)
 {
-    json_t *j = json_loads(data, 0, NULL), *usage = json_object_get(j, "usage"), *error = json_object_get(j, "error");
+    json_t *j = json_loads(data, 0, NULL), *usage = json_object_get(j, "usage"),
+           *error = json_object_get(j, "error");
     if (error)
         snprintf(c->why, sizeof c->why, "%s", json_string_value(json_object_get(error, "message")));
     if (json_array_size(json_object_get(j, "choices"))) {
         const json_t *delta = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "delta");
-        if (!json_object_get(delta, "role")) {             /* the role of a chat is no token */
+        if (!json_object_get(delta, "role")) { /* the role of a chat is no token */
             c->no_memory |= c->first_s > 0 && add_sample(&c->itl, now - c->last_s) < 0;
             c->first_s = c->first_s > 0 ? c->first_s : now;
             c->last_s = now;
@@ -199,7 +227,7 @@ static void take_line(struct call *c, double now)
         c->done = 1;
     else if (!strncmp(c->line, "data: ", 6))
         take_event(c, c->line + 6, now);
-    else if (c->n && !c->why[0] && c->line[0] == '{')      /* not a stream: an error body */
+    else if (c->n && !c->why[0] && c->line[0] == '{') /* not a stream: an error body */
         take_event(c, c->line, now);
 }
 
@@ -239,7 +267,8 @@ static void count_call(struct bench *b, const struct call *c)
         b->done++;
         b->input += c->input;
         b->output += c->output;
-        int bad = add_sample(&b->sample[TTFT], c->first_s - c->begin_s) < 0 || add_sample(&b->sample[E2EL], c->last_s - c->begin_s) < 0;
+        int bad = add_sample(&b->sample[TTFT], c->first_s - c->begin_s) < 0 ||
+                  add_sample(&b->sample[E2EL], c->last_s - c->begin_s) < 0;
         if (c->output > 1)
             bad |= add_sample(&b->sample[TPOT], (c->last_s - c->first_s) / (double)(c->output - 1)) < 0;
         for (size_t i = 0; i < c->itl.n; i++)
@@ -325,7 +354,8 @@ static int run(struct bench *b, struct err *e)
     b->begin_s = clock_s();
     for (; rc >= 0 && started < n; started++)
         if (pthread_create(&thread[started], NULL, client, b) != 0) {
-            rc = err_set(e, ERR_MEMORY, "client %lld of %lld does not start: lower --concurrency", (long long)started, (long long)n);
+            rc = err_set(e, ERR_MEMORY, "client %lld of %lld does not start: lower --concurrency",
+                         (long long)started, (long long)n);
             atomic_store(&b->next, b->o.requests);
             break;
         }
@@ -339,12 +369,19 @@ static int run(struct bench *b, struct err *e)
 
 static json_t *report(struct bench *b, double wall_s)
 {
-    json_t *j = json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:I}", "endpoint_type", b->o.chat ? "openai-chat" : "openai", "duration", wall_s,
-                          "completed", (json_int_t)b->done, "failed", (json_int_t)b->failed, "total_input_tokens", (json_int_t)b->input, "total_output_tokens",
-                          (json_int_t)b->output, "request_throughput", (double)b->done / wall_s, "output_throughput", (double)b->output / wall_s,
-                          "total_token_throughput", (double)(b->input + b->output) / wall_s, "max_concurrency", (json_int_t)b->o.concurrency, "request_rate",
-                          b->o.rate, "late", (json_int_t)b->late);
-    static const struct { const char *name; double p; } point[] = { { "median", 50 }, { "p90", 90 }, { "p95", 95 }, { "p99", 99 } };
+    json_t *j = json_pack("{s:s, s:f, s:I, s:I, s:I, s:I, s:f, s:f, s:f, s:I, s:f, s:I}", "endpoint_type",
+                          b->o.chat ? "openai-chat" : "openai", "duration", wall_s, "completed",
+                          (json_int_t)b->done, "failed", (json_int_t)b->failed, "total_input_tokens",
+                          (json_int_t)b->input, "total_output_tokens", (json_int_t)b->output,
+                          "request_throughput", (double)b->done / wall_s, "output_throughput",
+                          (double)b->output / wall_s, "total_token_throughput",
+                          (double)(b->input + b->output) / wall_s, "max_concurrency",
+                          (json_int_t)b->o.concurrency, "request_rate", b->o.rate, "late",
+                          (json_int_t)b->late);
+    static const struct {
+        const char *name;
+        double p;
+    } point[] = { { "median", 50 }, { "p90", 90 }, { "p95", 95 }, { "p99", 99 } };
     for (int m = 0; m < MEASURES && j; m++) {
         struct samples *s = &b->sample[m];
         char name[64];
@@ -364,14 +401,18 @@ static json_t *report(struct bench *b, double wall_s)
 
 static void print_table(const struct bench *b, double wall_s)
 {
-    printf("%lld requests done, %lld failed, in %.2f s: %.2f requests/s, %.1f tokens/s out, %.1f in and out\n", (long long)b->done, (long long)b->failed, wall_s,
-           (double)b->done / wall_s, (double)b->output / wall_s, (double)(b->input + b->output) / wall_s);
+    printf(
+        "%lld requests done, %lld failed, in %.2f s: %.2f requests/s, %.1f tokens/s out, %.1f in and out\n",
+        (long long)b->done, (long long)b->failed, wall_s, (double)b->done / wall_s,
+        (double)b->output / wall_s, (double)(b->input + b->output) / wall_s);
     if (b->late)
-        printf("%lld requests began late: raise --concurrency, or the server cannot keep this rate\n", (long long)b->late);
+        printf("%lld requests began late: raise --concurrency, or the server cannot keep this rate\n",
+               (long long)b->late);
     printf("%-6s %10s %10s %10s %10s  ms\n", "", "mean", "median", "p90", "p99");
     for (int m = 0; m < MEASURES; m++) {
         const struct samples *s = &b->sample[m];
-        printf("%-6s %10.2f %10.2f %10.2f %10.2f\n", measure_name[m], mean(s) * 1e3, percentile(s, 50) * 1e3, percentile(s, 90) * 1e3, percentile(s, 99) * 1e3);
+        printf("%-6s %10.2f %10.2f %10.2f %10.2f\n", measure_name[m], mean(s) * 1e3, percentile(s, 50) * 1e3,
+               percentile(s, 90) * 1e3, percentile(s, 99) * 1e3);
     }
 }
 
@@ -384,7 +425,7 @@ static int bench_main(struct bench *b, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for %lld requests", (long long)b->o.requests);
     for (int64_t i = 0; i < b->o.requests && b->o.rate > 0; i++) {
         b->start_s[i] = at;
-        at -= fm_log(1 - uniform(b, "times", i)) / b->o.rate;       /* a Poisson process */
+        at -= fm_log(1 - uniform(b, "times", i)) / b->o.rate; /* a Poisson process */
     }
     TRY(run(b, e));
     double wall_s = clock_s() - b->begin_s;
@@ -399,7 +440,8 @@ static int bench_main(struct bench *b, struct err *e)
     free(text);
     json_decref(j);
     if (rc >= 0 && b->failed)
-        rc = err_set(e, ERR_PEER, "%lld of %lld requests to %s failed, the first with: %.200s", (long long)b->failed, (long long)b->o.requests, b->o.url, b->why);
+        rc = err_set(e, ERR_PEER, "%lld of %lld requests to %s failed, the first with: %.200s",
+                     (long long)b->failed, (long long)b->o.requests, b->o.url, b->why);
 out:
     free(b->start_s);
     for (int m = 0; m < MEASURES; m++)

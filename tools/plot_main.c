@@ -1,7 +1,9 @@
-/* plot - draws the figures of one run, or compares several, from ptrain's --log files: in the terminal, as SVG, as PNG.
+/* plot - draws the figures of one run, or compares several, from ptrain's --log files: in the terminal, as
+ * SVG, as PNG.
  * usage: plot [--y KEY] [--svg FILE] [--png FILE] [--title TEXT] RUN.jsonl...
  *
- * One chart, two canvases: chart() draws lines and texts on a page of 800 x 420, the canvas writes them down (SVG) or paints them (PNG). */
+ * One chart, two canvases: chart() draws lines and texts on a page of 800 x 420, the canvas writes them down
+ * (SVG) or paints them (PNG). */
 #include <jansson.h>
 #include <math.h>
 #include <png.h>
@@ -15,25 +17,42 @@
 #include "format/sidecar.h"
 #include "tools/plot_font.h"
 
-struct plot_opts { const char *svg, *png, *title, *y; int64_t width, height; int colour; };
+struct plot_opts {
+    const char *svg, *png, *title, *y;
+    int64_t width, height;
+    int colour;
+};
 #define AT(member) offsetof(struct plot_opts, member)
 static const struct opt table[] = {
     { OPT_GROUP, "Plot", 0, NULL, NULL, NULL, 0, 0, 0 },
-    { OPT_TEXT, "y", AT(y), "loss", "KEY", "what to draw: loss, grad_norm, lr, tokens_per_s, mfu, comm_fraction, rss_bytes, eval_loss, …", 0, 0, 0 },
+    { OPT_TEXT, "y", AT(y), "loss", "KEY",
+      "what to draw: loss, grad_norm, lr, tokens_per_s, mfu, comm_fraction, rss_bytes, eval_loss, …", 0, 0,
+      0 },
     { OPT_TEXT, "svg", AT(svg), NULL, "FILE", "write it as SVG too", 0, 0, 0 },
     { OPT_TEXT, "png", AT(png), NULL, "FILE", "write it as PNG too", 0, 0, 0 },
     { OPT_TEXT, "title", AT(title), NULL, "TEXT", "heading (default: what is drawn)", 0, 0, 0 },
     { OPT_INT, "width", AT(width), "72", "N", "columns in the terminal", 20, 400, 0 },
     { OPT_INT, "height", AT(height), "16", "N", "rows in the terminal", 4, 100, 0 },
-    { OPT_CHOICE, "color", AT(colour), "auto", "auto|always|never", "tell runs apart by colour in the terminal (never, or no terminal: by letters)", 0, 0, 0 },
+    { OPT_CHOICE, "color", AT(colour), "auto", "auto|always|never",
+      "tell runs apart by colour in the terminal (never, or no terminal: by letters)", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 static void print_version(FILE *out) { comm_version(out, "plot", ""); }
-static const struct opt_program program = { "plot", "draws the figures of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, print_version };
+static const struct opt_program program = {
+    "plot", "draws the figures of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, print_version
+};
 
-struct run { const char *path; int64_t n, room; double *x, *y; };
-struct range { double x0, x1, y0, y1; };
-struct point { double x, y; };
+struct run {
+    const char *path;
+    int64_t n, room;
+    double *x, *y;
+};
+struct range {
+    double x0, x1, y0, y1;
+};
+struct point {
+    double x, y;
+};
 
 /* ---- runs ---- */
 static int add_point(struct run *r, double x, double y, struct err *e)
@@ -66,7 +85,7 @@ static int read_run(struct run *r, const char *path, const char *key, struct err
     struct nears near = { 0 };
     const char *here = near_file(&near, path, e);
     FILE *f = here ? fopen(here, "r") : NULL;
-    near_close(&near);                   /* what is open stays */
+    near_close(&near); /* what is open stays */
     r->path = path;
     if (!here)
         return -e->code;
@@ -115,7 +134,9 @@ static const int ansi[] = { 34, 31, 32, 33, 35, 36 };
 #define COLOURS 6
 
 /* A cell is 2 x 4 dots of braille, of the run that came last; letters: one a run, * where several meet. */
-struct cell { unsigned char dots, run, many; };
+struct cell {
+    unsigned char dots, run, many;
+};
 
 static void mark(struct cell *cells, const struct run *r, int k, struct range g, int w, int h)
 {
@@ -138,7 +159,8 @@ static void print_cell(const struct cell *c, int letters, int colour)
     if (letters)
         putchar(!c->dots ? ' ' : c->many ? '*' : letter_of(c->run));
     else if (colour && c->dots)
-        printf("\033[%dm%c%c%c\033[0m", ansi[c->run % COLOURS], 0xe0 | u >> 12, 0x80 | (u >> 6 & 0x3f), 0x80 | (u & 0x3f));
+        printf("\033[%dm%c%c%c\033[0m", ansi[c->run % COLOURS], 0xe0 | u >> 12, 0x80 | (u >> 6 & 0x3f),
+               0x80 | (u & 0x3f));
     else
         printf("%c%c%c", 0xe0 | u >> 12, 0x80 | (u >> 6 & 0x3f), 0x80 | (u & 0x3f));
 }
@@ -152,9 +174,11 @@ static void print_run(const struct run *r, int k, int colour)
         printf("%10c %s: last %.6g\n", letter_of(k), r->path, last);
 }
 
-static int draw_terminal(const struct run *runs, int n, struct range g, const struct plot_opts *o, struct err *e)
+static int draw_terminal(const struct run *runs, int n, struct range g, const struct plot_opts *o,
+                         struct err *e)
 {
-    int w = (int)o->width, h = (int)o->height, colour = n > 1 && (o->colour == 1 || (!o->colour && isatty(1) && !getenv("NO_COLOR")));
+    int w = (int)o->width, h = (int)o->height,
+        colour = n > 1 && (o->colour == 1 || (!o->colour && isatty(1) && !getenv("NO_COLOR")));
     struct cell *cells = calloc((size_t)(w * h), sizeof *cells);
     if (!cells)
         return err_set(e, ERR_MEMORY, "no memory for %d x %d characters", w, h);
@@ -191,7 +215,8 @@ struct canvas {
 };
 static const unsigned colours[COLOURS] = { 0x1f6feb, 0xd1242f, 0x1a7f37, 0x9a6700, 0x8250df, 0x57606a };
 
-static int chart(struct canvas *c, const struct run *runs, int n, struct range g, const char *title, struct err *e)
+static int chart(struct canvas *c, const struct run *runs, int n, struct range g, const char *title,
+                 struct err *e)
 {
     const double w = W - LEFT - RIGHT, h = H - TOP - BOTTOM;
     char s[64];
@@ -210,7 +235,8 @@ static int chart(struct canvas *c, const struct run *runs, int n, struct range g
         if (!p)
             return err_set(e, ERR_MEMORY, "no memory for %lld points", (long long)runs[k].n);
         for (int64_t i = 0; i < runs[k].n; i++)
-            p[i] = (struct point){ LEFT + w * (runs[k].x[i] - g.x0) / (g.x1 - g.x0), TOP + h * (g.y1 - runs[k].y[i]) / (g.y1 - g.y0) };
+            p[i] = (struct point){ LEFT + w * (runs[k].x[i] - g.x0) / (g.x1 - g.x0),
+                                   TOP + h * (g.y1 - runs[k].y[i]) / (g.y1 - g.y0) };
         c->curve(c, p, runs[k].n, 1.5, colours[k % COLOURS]);
         c->text(c, W - RIGHT - 4, TOP + 16 + 16 * k, ANCHOR_END, colours[k % COLOURS], runs[k].path);
         free(p);
@@ -225,7 +251,7 @@ static void svg_curve(struct canvas *c, const struct point *p, int64_t n, double
     for (int64_t i = 0; i < n; i++)
         fprintf(c->svg, "%.1f,%.1f ", p[i].x, p[i].y);
     fprintf(c->svg, "\"/>\n");
-    if (n == 1)                          /* a line of one point is not drawn */
+    if (n == 1) /* a line of one point is not drawn */
         fprintf(c->svg, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"2\" fill=\"#%06x\"/>\n", p->x, p->y, rgb);
 }
 
@@ -237,7 +263,7 @@ static void svg_text(struct canvas *c, double x, double y, enum anchor at, unsig
         if (*s == '<' || *s == '&' || *s == '>')
             fprintf(c->svg, *s == '<' ? "&lt;" : *s == '&' ? "&amp;" : "&gt;");
         else
-            fputc((unsigned char)*s < ' ' ? '?' : *s, c->svg);           /* a control character is no XML */
+            fputc((unsigned char)*s < ' ' ? '?' : *s, c->svg); /* a control character is no XML */
     }
     fprintf(c->svg, "</text>\n");
 }
@@ -247,8 +273,11 @@ static int draw_svg(const struct plot_opts *o, const struct run *runs, int n, st
     struct canvas c = { svg_curve, svg_text, fopen(o->svg, "w"), NULL };
     if (!c.svg)
         return err_sys(e, "%s: cannot write", o->svg);
-    fprintf(c.svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" font-size=\"13\">\n"
-                   "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n", W, H);
+    fprintf(c.svg,
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
+            "font-size=\"13\">\n"
+            "<rect width=\"100%%\" height=\"100%%\" fill=\"#fff\"/>\n",
+            W, H);
     int rc = chart(&c, runs, n, g, o->title, e);
     fprintf(c.svg, "</svg>\n");
     int lost = ferror(c.svg);
@@ -270,11 +299,14 @@ static void blend(unsigned char *pixels, int x, int y, unsigned rgb, double shar
 static void paint_segment(unsigned char *pixels, struct point a, struct point b, double half, unsigned rgb)
 {
     double dx = b.x - a.x, dy = b.y - a.y, len2 = dx * dx + dy * dy;
-    int x0 = (int)fmax(0, floor(fmin(a.x, b.x) - half - 1)), x1 = (int)fmin(PW - 1, ceil(fmax(a.x, b.x) + half + 1));
-    int y0 = (int)fmax(0, floor(fmin(a.y, b.y) - half - 1)), y1 = (int)fmin(PH - 1, ceil(fmax(a.y, b.y) + half + 1));
+    int x0 = (int)fmax(0, floor(fmin(a.x, b.x) - half - 1)),
+        x1 = (int)fmin(PW - 1, ceil(fmax(a.x, b.x) + half + 1));
+    int y0 = (int)fmax(0, floor(fmin(a.y, b.y) - half - 1)),
+        y1 = (int)fmin(PH - 1, ceil(fmax(a.y, b.y) + half + 1));
     for (int y = y0; y <= y1; y++) {
         for (int x = x0; x <= x1; x++) {
-            double px = x + 0.5 - a.x, py = y + 0.5 - a.y, t = len2 > 0 ? fmax(0, fmin(1, (px * dx + py * dy) / len2)) : 0;
+            double px = x + 0.5 - a.x, py = y + 0.5 - a.y,
+                   t = len2 > 0 ? fmax(0, fmin(1, (px * dx + py * dy) / len2)) : 0;
             double share = half + 0.5 - hypot(px - t * dx, py - t * dy);
             if (share > 0)
                 blend(pixels, x, y, rgb, fmin(1, share));
@@ -287,8 +319,8 @@ static void paint_curve(struct canvas *c, const struct point *p, int64_t n, doub
     for (int64_t i = 0; i < n; i++) {
         struct point a = p[i], b = p[i + 1 < n ? i + 1 : i];
         if (i + 1 < n || n == 1)
-            paint_segment(c->pixels, (struct point){ SCALE * a.x, SCALE * a.y }, (struct point){ SCALE * b.x, SCALE * b.y },
-                          SCALE * (n == 1 ? 2 : width / 2), rgb);
+            paint_segment(c->pixels, (struct point){ SCALE * a.x, SCALE * a.y },
+                          (struct point){ SCALE * b.x, SCALE * b.y }, SCALE * (n == 1 ? 2 : width / 2), rgb);
     }
 }
 
@@ -296,7 +328,8 @@ static void paint_letter(unsigned char *pixels, int x0, int y0, const unsigned c
 {
     for (int y = 0; y < FONT_H * SCALE; y++)
         for (int x = 0; x < FONT_W * SCALE; x++)
-            if (rows[y / SCALE] & 0x10 >> x / SCALE && x0 + x >= 0 && x0 + x < PW && y0 + y >= 0 && y0 + y < PH)
+            if (rows[y / SCALE] & 0x10 >> x / SCALE && x0 + x >= 0 && x0 + x < PW && y0 + y >= 0 &&
+                y0 + y < PH)
                 blend(pixels, x0 + x, y0 + y, rgb, 1);
 }
 
@@ -306,12 +339,15 @@ static void paint_text(struct canvas *c, double x, double y, enum anchor at, uns
     int n = 0, step = SCALE * (FONT_W + 1), i = 0;
     for (const char *p = s; *p; p++)
         n += (*p & 0xc0) != 0x80;
-    int left = (int)lround(SCALE * x) - (at == ANCHOR_START ? 0 : at == ANCHOR_MIDDLE ? n * step / 2 : n * step);
+    int left = (int)lround(SCALE * x) - (at == ANCHOR_START    ? 0
+                                         : at == ANCHOR_MIDDLE ? n * step / 2
+                                                               : n * step);
     for (; *s; s++) {
         int ch = (unsigned char)*s;
         if ((ch & 0xc0) == 0x80)
             continue;
-        paint_letter(c->pixels, left + step * i++, (int)lround(SCALE * y) - SCALE * (FONT_H - 1), font[(ch < FONT_FIRST || ch > FONT_LAST ? '?' : ch) - FONT_FIRST], rgb);
+        paint_letter(c->pixels, left + step * i++, (int)lround(SCALE * y) - SCALE * (FONT_H - 1),
+                     font[(ch < FONT_FIRST || ch > FONT_LAST ? '?' : ch) - FONT_FIRST], rgb);
     }
 }
 
@@ -335,7 +371,8 @@ static int check_target(const char *option, const char *path, const struct opt_a
 {
     for (int i = 0; path && i < runs->n; i++)
         if (io_same_file(path, runs->item[i]))
-            return err_set(e, ERR_USAGE, "--%s %s is a run and would be written over: name another file", option, path);
+            return err_set(e, ERR_USAGE, "--%s %s is a run and would be written over: name another file",
+                           option, path);
     return 0;
 }
 

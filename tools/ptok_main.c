@@ -16,28 +16,42 @@
 #define TEMPLATE_LIMIT ((size_t)4 << 20)
 
 enum { INVALID_ERROR, INVALID_REPLACE };
-struct options { const char *tokenizer, *template, *out, *field; int64_t threads; int spans, append_eos, invalid_utf8; };
+struct options {
+    const char *tokenizer, *template, *out, *field;
+    int64_t threads;
+    int spans, append_eos, invalid_utf8;
+};
 #define AT(member) offsetof(struct options, member)
 
 static void print_version(FILE *out) { comm_version(out, "ptok", ""); }
 
 static const struct opt opts[] = {
-    { OPT_TEXT, "tokenizer", AT(tokenizer), NULL, "bytes|DIR", "bytes, or a folder with tokenizer.json", 0, 0, 0 },
-    { OPT_TEXT, "template", AT(template), NULL, "FILE", "render: the chat template; of a folder, NAME.jinja for lines with \"template\":\"NAME\"", 0, 0, 0 },
-    { OPT_SWITCH, "spans", AT(spans), NULL, NULL, "render: also the spans of bytes that came from messages", 0, 0, 0 },
+    { OPT_TEXT, "tokenizer", AT(tokenizer), NULL, "bytes|DIR", "bytes, or a folder with tokenizer.json", 0, 0,
+      0 },
+    { OPT_TEXT, "template", AT(template), NULL, "FILE",
+      "render: the chat template; of a folder, NAME.jinja for lines with \"template\":\"NAME\"", 0, 0, 0 },
+    { OPT_SWITCH, "spans", AT(spans), NULL, NULL, "render: also the spans of bytes that came from messages",
+      0, 0, 0 },
     { OPT_GROUP, "prepare", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_TEXT, "out", AT(out), NULL, "FILE", "the token file to write, for ptrain --data", 0, 0, 0 },
-    { OPT_TEXT, "jsonl-field", AT(field), "text", "NAME", "the text of a line in .jsonl and .jsonl.zst files", 0, 0, 0 },
-    { OPT_INT, "threads", AT(threads), "0", "N", "threads (0: as many as cores); the file is the same with any number", 0, 1024, 0 },
-    { OPT_SWITCH, "append-eos", AT(append_eos), NULL, NULL, "the tokenizer's eos_token behind every document", 0, 0, 0 },
-    { OPT_CHOICE, "invalid-utf8", AT(invalid_utf8), "error", "error|replace", "text that is not UTF-8: an error, or U+FFFD", 0, 0, 0 },
+    { OPT_TEXT, "jsonl-field", AT(field), "text", "NAME", "the text of a line in .jsonl and .jsonl.zst files",
+      0, 0, 0 },
+    { OPT_INT, "threads", AT(threads), "0", "N",
+      "threads (0: as many as cores); the file is the same with any number", 0, 1024, 0 },
+    { OPT_SWITCH, "append-eos", AT(append_eos), NULL, NULL, "the tokenizer's eos_token behind every document",
+      0, 0, 0 },
+    { OPT_CHOICE, "invalid-utf8", AT(invalid_utf8), "error", "error|replace",
+      "text that is not UTF-8: an error, or U+FFFD", 0, 0, 0 },
     { .kind = OPT_GROUP },
 };
 static const struct opt_program program = {
     .name = "ptok",
-    .summary = "prepare: text, .jsonl and .zst of both to a token file; encode: lines {\"n\":0,\"text_b64\":…} to ids and what they decode to; "
-               "decode: lines {\"n\":0,\"ids\":[…]} to text; render: lines {\"messages\":[…],…} to the text of a chat",
-    .usage = "prepare --tokenizer bytes|DIR FILE... --out tokens.bin | encode|decode --tokenizer bytes|DIR <IN >OUT | render --template FILE <IN >OUT",
+    .summary = "prepare: text, .jsonl and .zst of both to a token file; encode: lines "
+               "{\"n\":0,\"text_b64\":…} to ids and what they decode to; "
+               "decode: lines {\"n\":0,\"ids\":[…]} to text; render: lines {\"messages\":[…],…} to the text "
+               "of a chat",
+    .usage = "prepare --tokenizer bytes|DIR FILE... --out tokens.bin | encode|decode --tokenizer bytes|DIR "
+             "<IN >OUT | render --template FILE <IN >OUT",
     .opts = opts,
     .min_args = 1,
     .max_args = -1,
@@ -53,7 +67,8 @@ static char *b64_encode(const char *s, size_t n)
     const unsigned char *p = (const unsigned char *)s;
     char *out = malloc((n + 2) / 3 * 4 + 1), *q = out;
     for (size_t i = 0; out && i < n; i += 3) {
-        uint32_t v = (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) | (i + 2 < n ? p[i + 2] : 0);
+        uint32_t v = (uint32_t)p[i] << 16 | (i + 1 < n ? (uint32_t)p[i + 1] << 8 : 0) |
+                     (i + 2 < n ? p[i + 2] : 0);
         *q++ = digits[v >> 18];
         *q++ = digits[v >> 12 & 63];
         *q++ = i + 1 < n ? digits[v >> 6 & 63] : '=';
@@ -88,7 +103,10 @@ static char *b64_decode(const char *s, size_t n, size_t *n_out)
 
 /* --- a line --- */
 
-static int no_memory(struct err *e) { return err_set(e, ERR_MEMORY, "no memory for this line: use shorter texts"); }
+static int no_memory(struct err *e)
+{
+    return err_set(e, ERR_MEMORY, "no memory for this line: use shorter texts");
+}
 
 static int put_ids(json_t *out, const char *key, const int32_t *ids, size_t n, struct err *e)
 {
@@ -100,7 +118,8 @@ static int put_ids(json_t *out, const char *key, const int32_t *ids, size_t n, s
     return json_object_set_new(out, key, list) < 0 || !whole ? no_memory(e) : 0;
 }
 
-static int put_decoded(json_t *out, const char *key, const struct tokenizer *t, const int32_t *ids, size_t n, int skip, struct err *e)
+static int put_decoded(json_t *out, const char *key, const struct tokenizer *t, const int32_t *ids, size_t n,
+                       int skip, struct err *e)
 {
     char *text = NULL, *b64 = NULL;
     size_t n_text;
@@ -120,7 +139,8 @@ static int encode_line(const struct tokenizer *t, const json_t *in, json_t *out,
     const json_t *b64 = json_object_get(in, "text_b64");
     int32_t *ids = NULL, *plain = NULL;
     size_t n_text, n_ids, n_plain;
-    char *text = json_is_string(b64) ? b64_decode(json_string_value(b64), json_string_length(b64), &n_text) : NULL;
+    char *text = json_is_string(b64) ? b64_decode(json_string_value(b64), json_string_length(b64), &n_text)
+                                     : NULL;
     int rc = 0;
     if (!text)
         return err_set(e, ERR_FORMAT, "no text_b64 that is base64");
@@ -164,7 +184,10 @@ static int decode_line(const struct tokenizer *t, const json_t *in, json_t *out,
 }
 
 typedef int line_fn(const struct tokenizer *t, const json_t *in, json_t *out, struct err *e);
-struct tokens { const struct tokenizer *t; line_fn *fn; };
+struct tokens {
+    const struct tokenizer *t;
+    line_fn *fn;
+};
 
 static int one_line(void *arg, const char *line, size_t n, int64_t index, struct err *e)
 {
@@ -188,7 +211,8 @@ static int one_line(void *arg, const char *line, size_t n, int64_t index, struct
 }
 
 /* Calls fn for every line of stdin that is not empty; index counts lines from 0. */
-static int all_lines(int (*fn)(void *arg, const char *line, size_t n, int64_t index, struct err *e), void *arg, struct err *e)
+static int all_lines(int (*fn)(void *arg, const char *line, size_t n, int64_t index, struct err *e),
+                     void *arg, struct err *e)
 {
     char *line = NULL;
     size_t room = 0;
@@ -210,7 +234,13 @@ static int all_lines(int (*fn)(void *arg, const char *line, size_t n, int64_t in
 
 /* --- chats --- */
 
-struct chat { const struct options *o; struct template *t; char *name; int is_dir; };       /* name: the template that is open, of a folder */
+/* name: the template that is open, of a folder */
+struct chat {
+    const struct options *o;
+    struct template *t;
+    char *name;
+    int is_dir;
+};
 
 static int open_file(struct template **out, const char *path, struct err *e)
 {
@@ -233,16 +263,21 @@ static int open_chat(struct chat *c, struct err *e)
     if (path)
         return open_file(&c->t, path, e);
     if (!c->o->tokenizer)
-        return err_set(e, ERR_USAGE, "which template: add --template FILE, or --tokenizer with a folder that has one");
+        return err_set(e, ERR_USAGE,
+                       "which template: add --template FILE, or --tokenizer with a folder that has one");
     int rc = template_open_dir(&c->t, c->o->tokenizer, NULL, e);
-    return rc == 0 ? err_set(e, ERR_CONFIG, "%s has no chat template: give one with --template", c->o->tokenizer) : rc < 0 ? rc : 0;
+    return rc == 0
+               ? err_set(e, ERR_CONFIG, "%s has no chat template: give one with --template", c->o->tokenizer)
+           : rc < 0 ? rc
+                    : 0;
 }
 
 /* The template that the line names, kept open for the following ones. */
 static int switch_chat(struct chat *c, const char *name, struct err *e)
 {
     char path[4096];
-    if (!name || strchr(name, '/') || snprintf(path, sizeof path, "%s/%s.jinja", c->o->template, name) >= (int)sizeof path)
+    if (!name || strchr(name, '/') ||
+        snprintf(path, sizeof path, "%s/%s.jinja", c->o->template, name) >= (int)sizeof path)
         return err_set(e, ERR_FORMAT, "no \"template\" that names a file of %s", c->o->template);
     if (c->name && !strcmp(c->name, name))
         return 0;
@@ -258,7 +293,8 @@ static json_t *spans_of(const struct rendered *r)
 {
     json_t *list = json_array();
     for (size_t i = 0; list && i < r->n_user; i++)
-        if (json_array_append_new(list, json_pack("[I,I]", (json_int_t)r->user[i].begin, (json_int_t)r->user[i].end)) < 0) {
+        if (json_array_append_new(list, json_pack("[I,I]", (json_int_t)r->user[i].begin,
+                                                  (json_int_t)r->user[i].end)) < 0) {
             json_decref(list);
             return NULL;
         }
@@ -269,7 +305,8 @@ static int render_line(void *arg, const char *line, size_t n, int64_t number, st
 {
     struct chat *c = arg;
     json_error_t at;
-    json_t *in = json_loadb(line, n, JSON_ALLOW_NUL, &at), *out = json_object(), *i = json_object_get(in, "i");
+    json_t *in = json_loadb(line, n, JSON_ALLOW_NUL, &at), *out = json_object(),
+           *i = json_object_get(in, "i");
     struct rendered r = { 0 };
     struct err refusal = { 0 };
     int rc = 0;
@@ -284,7 +321,8 @@ static int render_line(void *arg, const char *line, size_t n, int64_t number, st
             *e = refusal, rc = -refusal.code;
         else if (json_object_set_new(out, "error", json_string(refusal.text)) < 0)
             rc = no_memory(e);
-    } else if (rc == 0 && (json_object_set_new(out, "text", json_stringn_nocheck(r.text, r.n)) < 0 || (c->o->spans && json_object_set_new(out, "spans", spans_of(&r)) < 0))) {
+    } else if (rc == 0 && (json_object_set_new(out, "text", json_stringn_nocheck(r.text, r.n)) < 0 ||
+                           (c->o->spans && json_object_set_new(out, "spans", spans_of(&r)) < 0))) {
         rc = no_memory(e);
     }
     if (rc == 0 && (json_dumpf(out, stdout, JSON_COMPACT | JSON_ENSURE_ASCII) < 0 || putchar('\n') == EOF))
@@ -301,7 +339,9 @@ static int run_tokens(const struct options *o, line_fn *fn, struct err *e)
 {
     struct tokenizer *t = NULL;
     if (!o->tokenizer)
-        return err_set(e, ERR_USAGE, "which tokenizer: add --tokenizer bytes, or --tokenizer with a folder that holds tokenizer.json");
+        return err_set(
+            e, ERR_USAGE,
+            "which tokenizer: add --tokenizer bytes, or --tokenizer with a folder that holds tokenizer.json");
     int rc = tokenizer_open_named(&t, o->tokenizer, e);
     struct tokens k = { t, fn };
     if (rc == 0)
@@ -309,8 +349,16 @@ static int run_tokens(const struct options *o, line_fn *fn, struct err *e)
     tokenizer_close(t);
     return rc;
 }
-static int run_encode(const struct options *o, const struct opt_args *args, struct err *e) { (void)args; return run_tokens(o, encode_line, e); }
-static int run_decode(const struct options *o, const struct opt_args *args, struct err *e) { (void)args; return run_tokens(o, decode_line, e); }
+static int run_encode(const struct options *o, const struct opt_args *args, struct err *e)
+{
+    (void)args;
+    return run_tokens(o, encode_line, e);
+}
+static int run_decode(const struct options *o, const struct opt_args *args, struct err *e)
+{
+    (void)args;
+    return run_tokens(o, decode_line, e);
+}
 
 static int run_render(const struct options *o, const struct opt_args *args, struct err *e)
 {
@@ -334,23 +382,32 @@ static int run_prepare(const struct options *o, const struct opt_args *args, str
         .n_files = args->n - 1,
         .out = o->out,
         .field = o->field,
-        .n_threads = o->threads ? (int)o->threads : cores < 1 ? 1 : (int)cores,
+        .n_threads = o->threads  ? (int)o->threads
+                     : cores < 1 ? 1
+                                 : (int)cores,
         .append_eos = o->append_eos,
         .replace_invalid = o->invalid_utf8 == INVALID_REPLACE,
     };
     if (!o->tokenizer || !o->out || !p.n_files)
-        return err_set(e, ERR_USAGE, "prepare needs --tokenizer bytes or a folder, one file or more, and --out");
+        return err_set(e, ERR_USAGE,
+                       "prepare needs --tokenizer bytes or a folder, one file or more, and --out");
     int rc = tokenizer_open_named(&t, o->tokenizer, e);
     if (rc == 0)
         rc = prepare_tokens(t, &p, &done, e);
-    if (rc == 0 && (printf("{\"tokens\":%lld,\"documents\":%lld,\"bytes\":%lld,\"width\":%d,\"vocab\":%d}\n", (long long)done.tokens, (long long)done.documents,
-                           (long long)done.bytes, done.width, tokenizer_vocab(t)) < 0 || fflush(stdout) == EOF))
+    if (rc == 0 && (printf("{\"tokens\":%lld,\"documents\":%lld,\"bytes\":%lld,\"width\":%d,\"vocab\":%d}\n",
+                           (long long)done.tokens, (long long)done.documents, (long long)done.bytes,
+                           done.width, tokenizer_vocab(t)) < 0 ||
+                    fflush(stdout) == EOF))
         rc = err_sys(e, "writing to stdout");
     tokenizer_close(t);
     return rc;
 }
 
-static const struct command { const char *name; int takes_files; int (*run)(const struct options *o, const struct opt_args *args, struct err *e); } commands[] = {
+static const struct command {
+    const char *name;
+    int takes_files;
+    int (*run)(const struct options *o, const struct opt_args *args, struct err *e);
+} commands[] = {
     { "prepare", 1, run_prepare },
     { "encode", 0, run_encode },
     { "decode", 0, run_decode },
@@ -379,11 +436,13 @@ static int run(struct nears *near, struct options *o, const struct opt_args *arg
         if (strcmp(args->item[0], commands[i].name))
             continue;
         if (args->n > 1 && !commands[i].takes_files)
-            return err_set(e, ERR_USAGE, "%s reads stdin: put < in front of %s", commands[i].name, args->item[1]);
+            return err_set(e, ERR_USAGE, "%s reads stdin: put < in front of %s", commands[i].name,
+                           args->item[1]);
         int rc = bring(near, o, args, e);
         return rc < 0 ? rc : commands[i].run(o, args, e);
     }
-    return err_set(e, ERR_USAGE, "unknown command %s: known are prepare, encode, decode, render", args->item[0]);
+    return err_set(e, ERR_USAGE, "unknown command %s: known are prepare, encode, decode, render",
+                   args->item[0]);
 }
 
 int main(int argc, char **argv)

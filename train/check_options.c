@@ -1,5 +1,5 @@
-/* check_options.c - what a command line may not ask for, said before the work begins: options that contradict each other, places that cannot be
- * written, outputs that would be written over the data. */
+/* check_options.c - what a command line may not ask for, said before the work begins: options that
+ * contradict each other, places that cannot be written, outputs that would be written over the data. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -22,7 +22,9 @@ static int check_needs(const struct train_opts *o, struct err *e)
     if (o->resume && !strcmp(o->resume, "auto") && !o->out)
         return err_set(e, ERR_USAGE, "--resume auto needs --out");
     if (o->resume && strcmp(o->resume, "auto") && o->init)
-        return err_set(e, ERR_USAGE, "--resume %s and --init %s: a run goes on or starts from weights: leave one out", o->resume, o->init);
+        return err_set(e, ERR_USAGE,
+                       "--resume %s and --init %s: a run goes on or starts from weights: leave one out",
+                       o->resume, o->init);
     if (o->out && strstr(o->out, "://"))
         return err_set(e, ERR_USAGE, "--out %s: writing to a URL is not built yet: name a folder", o->out);
     return 0;
@@ -33,13 +35,16 @@ static int check_numbers(const struct trainer *t, struct err *e)
     const struct train_opts *o = &t->o;
     int inherits = o->resume && !(opts_given(t->given, "lr") && opts_given(t->given, "min-lr"));
     if (o->min_lr > o->lr && !inherits)
-        return err_set(e, ERR_USAGE, "--min-lr %g is above --lr %g: make it the smaller one", o->min_lr, o->lr);
-    if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1)        /* the correction 1 - beta^step would be 0 */
+        return err_set(e, ERR_USAGE, "--min-lr %g is above --lr %g: make it the smaller one", o->min_lr,
+                       o->lr);
+    if ((float)o->beta1 >= 1 || (float)o->beta2 >= 1) /* the correction 1 - beta^step would be 0 */
         return err_set(e, ERR_USAGE, "--beta1 %g --beta2 %g: both must be below 1", o->beta1, o->beta2);
-    if (!((float)o->eps > 0))            /* 0 / 0 where no gradient came yet */
+    if (!((float)o->eps > 0)) /* 0 / 0 where no gradient came yet */
         return err_set(e, ERR_USAGE, "--eps %g: it must be more than 0 in fp32: 1e-8 is usual", o->eps);
     if (o->seq_len * (o->micro_batch ? o->micro_batch : 1) > INT32_MAX)
-        return err_set(e, ERR_USAGE, "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once: use a smaller --micro-batch or --seq-len",
+        return err_set(e, ERR_USAGE,
+                       "--micro-batch %lld of --seq-len %lld: at most %d tokens are computed at once: use a "
+                       "smaller --micro-batch or --seq-len",
                        (long long)o->micro_batch, (long long)o->seq_len, INT32_MAX);
     if (strcmp(o->offload, "none"))
         return err_set(e, ERR_USAGE, "--offload %s is not built yet: use --offload none", o->offload);
@@ -50,14 +55,20 @@ static int check_numbers(const struct trainer *t, struct err *e)
 /* The data are mapped while the run reads them: who empties the file ends the run, and has lost it. */
 static int check_outputs(const struct train_opts *o, struct err *e)
 {
-    const struct { const char *option, *path; } out[] = { { "log", o->log }, { "trace", o->trace }, { "eval-logprobs", o->eval_logprobs } };
-    const struct { const char *option; const struct opt_list *list; } in[] = { { "data", &o->data }, { "eval-data", &o->eval_data } };
+    const struct {
+        const char *option, *path;
+    } out[] = { { "log", o->log }, { "trace", o->trace }, { "eval-logprobs", o->eval_logprobs } };
+    const struct {
+        const char *option;
+        const struct opt_list *list;
+    } in[] = { { "data", &o->data }, { "eval-data", &o->eval_data } };
     for (int k = 0; k < 3; k++)
         for (int l = 0; l < 2; l++)
             for (int i = 0; out[k].path && i < in[l].list->n; i++)
                 if (io_same_file(out[k].path, in[l].list->item[i]))
-                    return err_set(e, ERR_USAGE, "--%s %s is a file of --%s and would be written over it: name another one", out[k].option,
-                                   out[k].path, in[l].option);
+                    return err_set(e, ERR_USAGE,
+                                   "--%s %s is a file of --%s and would be written over it: name another one",
+                                   out[k].option, out[k].path, in[l].option);
     return 0;
 }
 
@@ -75,12 +86,20 @@ int trainer_check_target(const struct trainer *t, struct err *e)
         return 0;
     snprintf(path, sizeof path, "%s/manifest.json", t->o.out);
     if (io_exists(path))
-        return err_set(e, ERR_USAGE, "--out %s is a checkpoint itself: name the folder that holds checkpoints, or a new one", t->o.out);
+        return err_set(
+            e, ERR_USAGE,
+            "--out %s is a checkpoint itself: name the folder that holds checkpoints, or a new one",
+            t->o.out);
     snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)trainer_end(t));
-    if (t->resume_auto && ckpt_state(t->source)->step < trainer_end(t) && io_exists(path))        /* passed over, and would be in the way at the end */
-        return err_set(e, ERR_USAGE, "%s is no whole checkpoint and has the name of this run's last one: remove it, or choose another --out", path);
+    /* passed over, and would be in the way at the end */
+    if (t->resume_auto && ckpt_state(t->source)->step < trainer_end(t) && io_exists(path))
+        return err_set(e, ERR_USAGE,
+                       "%s is no whole checkpoint and has the name of this run's last one: remove it, or "
+                       "choose another --out",
+                       path);
     if (io_exists(path) && !(t->o.resume && !strcmp(t->o.resume, "auto")))
-        return err_set(e, ERR_USAGE, "%s exists already: choose another --out, or continue with --resume auto", path);
+        return err_set(e, ERR_USAGE,
+                       "%s exists already: choose another --out, or continue with --resume auto", path);
     return 0;
 }
 
@@ -93,7 +112,7 @@ int trainer_make_target(const struct trainer *t, struct err *e)
         if (access(out, W_OK | X_OK) < 0)
             return err_sys(e, "--out %s: checkpoints cannot be written there", out);
     }
-    if (trace) {                         /* written when the run has ended */
+    if (trace) { /* written when the run has ended */
         TRY(fd = io_open_write(trace, e));
         io_close(fd);
     }

@@ -5,7 +5,8 @@
 #include "base/jx.h"
 #include "train/trainer.h"
 
-/* One round: dp rank d takes the windows first + d * M ..; those past the end are computed on the last window and not counted. */
+/* One round: dp rank d takes the windows first + d * M ..; those past the end are computed on the last
+ * window and not counted. */
 static int eval_round(struct trainer *t, int64_t first, int64_t n, struct xsum *sum, struct err *e)
 {
     int64_t T = t->o.seq_len, M = t->work_seqs, mine = first + t->mesh.at[AXIS_DP] * M;
@@ -19,10 +20,12 @@ static int eval_round(struct trainer *t, int64_t first, int64_t n, struct xsum *
         train_work_documents(w, NULL, NULL);
         int ranks = t->layout.pp, me = t->mesh.at[AXIS_PP];
         if (!t->model.chunk[c].has_embed)
-            TRY(comm_recv(t->mesh.axis[AXIS_PP], train_work_input(w), train_work_bytes(w), (me + ranks - 1) % ranks, e));
+            TRY(comm_recv(t->mesh.axis[AXIS_PP], train_work_input(w), train_work_bytes(w),
+                          (me + ranks - 1) % ranks, e));
         TRY(model_train_forward(&t->model, t->weights, w, t->ids, t->targets, t->logprobs, e));
         if (!t->model.chunk[c].has_head)
-            TRY(comm_send(t->mesh.axis[AXIS_PP], train_work_output(w), train_work_bytes(w), (me + 1) % ranks, e));
+            TRY(comm_send(t->mesh.axis[AXIS_PP], train_work_output(w), train_work_bytes(w), (me + 1) % ranks,
+                          e));
     }
     for (int64_t j = 0; j < M && mine + j < n && t->mesh.at[AXIS_TP] == 0 && t->model.has_head; j++)
         for (int64_t i = 0; i < T; i++)
@@ -52,7 +55,9 @@ static int write_round(struct trainer *t, int64_t first, int64_t n, FILE *f, str
     int rc;
     if (!sizes)
         return err_set(e, ERR_MEMORY, "no memory for log-probs");
-    TRY(comm_gather_blobs(t->mesh.all, t->logprobs, t->mesh.at[AXIS_TP] || !t->model.has_head ? 0 : (size_t)(M * T) * sizeof(float), 0, &all, sizes, e));
+    TRY(comm_gather_blobs(t->mesh.all, t->logprobs,
+                          t->mesh.at[AXIS_TP] || !t->model.has_head ? 0 : (size_t)(M * T) * sizeof(float), 0,
+                          &all, sizes, e));
     for (int d = 0; f && d < t->mesh.size[AXIS_DP]; d++) {
         for (int64_t j = 0; j < M && first + d * M + j < n; j++) {
             TRY(data_read(t->eval, first + d * M + j, t->ids, t->targets, e));
@@ -84,7 +89,11 @@ int trainer_eval(struct trainer *t, double *loss, FILE *logprobs, struct err *e)
     sum.n_nan = all[XSUM_LIMBS];
     sum.n_inf = all[XSUM_LIMBS + 1];
     *loss = xsum_double(&sum) / (double)(n * t->o.seq_len);
-    rc = isfinite(*loss) ? 0 : err_set(e, ERR_NUMBER, "the evaluation loss is %g: weights or activations are not finite, start from an earlier checkpoint", *loss);
+    rc = isfinite(*loss) ? 0
+                         : err_set(e, ERR_NUMBER,
+                                   "the evaluation loss is %g: weights or activations are not finite, start "
+                                   "from an earlier checkpoint",
+                                   *loss);
 out:
     return rc;
 }
@@ -98,7 +107,14 @@ int64_t train_positions(int64_t seq_len, const struct model_config *c)
     return n < c->max_pos ? n : c->max_pos;
 }
 
-struct sampler { struct trainer *t; struct forward_work w; void *memory; char *page; size_t layer; float *logits; /* of the host */ };
+struct sampler {
+    struct trainer *t;
+    struct forward_work w;
+    void *memory;
+    char *page;
+    size_t layer;
+    float *logits; /* of the host */
+};
 
 static int sampler_open(struct sampler *s, struct trainer *t, struct err *e)
 {
@@ -157,7 +173,8 @@ int trainer_sample(struct trainer *t, struct err *e)
 {
     int32_t ids[SAMPLE_TOKENS];
     int64_t positions = train_positions(t->o.seq_len, &t->cfg);
-    int most = positions < SAMPLE_TOKENS ? (int)positions : SAMPLE_TOKENS, n = t->o.seq_len < SAMPLE_PROMPT ? (int)t->o.seq_len : SAMPLE_PROMPT;
+    int most = positions < SAMPLE_TOKENS ? (int)positions : SAMPLE_TOKENS,
+        n = t->o.seq_len < SAMPLE_PROMPT ? (int)t->o.seq_len : SAMPLE_PROMPT;
     struct sampler s;
     char *text = NULL;
     size_t bytes = 0;

@@ -1,5 +1,6 @@
-/* layout_plan.c - see plan.h. Volumes as Rajbhandari et al. 2020 section 7 and Shoeybi et al. 2019 section 3 count them: a ring's, which the
- * tree-ordered sums match: all-reduce 2 (N-1)/N elements a rank, reduce-scatter and all-gather (N-1)/N. */
+/* layout_plan.c - see plan.h. Volumes as Rajbhandari et al. 2020 section 7 and Shoeybi et al. 2019 section 3
+ * count them: a ring's, which the tree-ordered sums match: all-reduce 2 (N-1)/N elements a rank,
+ * reduce-scatter and all-gather (N-1)/N. */
 #include "train/layout_plan.h"
 
 #include <stdlib.h>
@@ -38,21 +39,32 @@ int train_plan_sharers(const struct layout *l, int ranks_a_machine)
 
 static double around(int n) { return (double)(n - 1) / n; }
 
-/* Sums of activations over tp: two a layer and direction (again where forward runs again), one at each end. With sp they are
- * reduce-scatters, and as many rows are gathered for the products, those of norms once more for their weights' gradients (with late ones all). */
-static void plan_tp(struct run_plan *p, const struct run_ask *a, const struct model *m, double rows, double layers)
+/* Sums of activations over tp: two a layer and direction (again where forward runs again), one at each end.
+ * With sp they are reduce-scatters, and as many rows are gathered for the products, those of norms once more
+ * for their weights' gradients (with late ones all). */
+static void plan_tp(struct run_plan *p, const struct run_ask *a, const struct model *m, double rows,
+                    double layers)
 {
-    double hidden = around(a->layout.tp) * rows * (double)m->hidden, forwards = a->recompute == RECOMPUTE_FULL ? 2 : 1;
-    double sums = layers * 2 * (forwards + 1) + m->has_embed + m->has_head, again = a->pipeline == PIPE_ZERO_BUBBLE ? 2 : 0;
-    double norms = m->shares > 1 ? around(a->layout.tp) * rows / (double)a->seq_len * (m->features & F_LAYER_NORM ? 2 : 1) * (double)m->hidden * (2 * layers + m->has_head) : 0;
+    double hidden = around(a->layout.tp) * rows * (double)m->hidden,
+           forwards = a->recompute == RECOMPUTE_FULL ? 2 : 1;
+    double sums = layers * 2 * (forwards + 1) + m->has_embed + m->has_head,
+           again = a->pipeline == PIPE_ZERO_BUBBLE ? 2 : 0;
+    double norms = m->shares > 1 ? around(a->layout.tp) * rows / (double)a->seq_len *
+                                       (m->features & F_LAYER_NORM ? 2 : 1) * (double)m->hidden *
+                                       (2 * layers + m->has_head)
+                                 : 0;
     p->tp_reduce = 4 * ((m->shares > 1 ? 1 : 2) * hidden * sums + 2 * norms);
-    p->tp_gather = m->shares > 1 ? (double)dtype_size(a->dt) * hidden * (layers * (2 * forwards + 4 + again) + m->has_embed + 2 * m->has_head) : 0;
+    p->tp_gather = m->shares > 1 ? (double)dtype_size(a->dt) * hidden *
+                                       (layers * (2 * forwards + 4 + again) + m->has_embed + 2 * m->has_head)
+                                 : 0;
 }
 
 static void plan_traffic(struct run_plan *p, const struct run_ask *a, const struct model *m)
 {
-    double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total, rows = (double)(p->batch.supers * p->batch.local * a->seq_len);
-    double micros = (double)(p->batch.supers * (p->batch.local / p->batch.micro)), layers = 0, dp = around(a->layout.dp);
+    double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total,
+           rows = (double)(p->batch.supers * p->batch.local * a->seq_len);
+    double micros = (double)(p->batch.supers * (p->batch.local / p->batch.micro)), layers = 0,
+           dp = around(a->layout.dp);
     int stage = a->layout.zero;
     for (int c = 0; c < m->n_chunks; c++)
         layers += m->chunk[c].last_unit - m->chunk[c].first_unit + 1;
@@ -82,18 +94,25 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     int64_t rows = p->batch.micro * a->seq_len;
     TRY(train_work_check(&m, &work, e));
     TRY(pipe_make(&list, &shape, stage, e));
-    zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch, bytes);
+    zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch,
+                 bytes);
     for (int c = 0; c < shape.chunks; c++) {
         work.late_weights = list.late[c] > 0;
-        bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work) + (double)list.late[c] * (double)train_late_measure(&m, c, &work);
+        bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work) +
+                           (double)list.late[c] * (double)train_late_measure(&m, c, &work);
     }
     pipe_free(&list);
-    bytes[MEM_COMM] = 4.0 * (double)(rows > 64 ? rows : 64) * (double)(m.hidden + 4) + messages(a, stage, (double)(rows * m.hidden) / m.shares * (double)dtype_size(a->dt));
-    if (m.shares > 1)                    /* gathered rows, once a machine */
+    bytes[MEM_COMM] = 4.0 * (double)(rows > 64 ? rows : 64) * (double)(m.hidden + 4) +
+                      messages(a, stage, (double)(rows * m.hidden) / m.shares * (double)dtype_size(a->dt));
+    if (m.shares > 1) /* gathered rows, once a machine */
         bytes[MEM_COMM] += (double)dtype_size(a->dt) * (double)rows * (double)m.hidden / m.shares;
     bytes[MEM_COMM] += layout_ranks(&a->layout) > 1 ? (double)COMM_STAGE : 0;
-    bytes[MEM_WORK] = m.features & F_POSITIONS ? 0 : 4.0 * (double)(train_positions(a->seq_len, &a->cfg) * m.head_dim);      /* tables of cos and sin */
-    bytes[MEM_WORK] += (double)train_scratch_measure(&m, &work, a->threads) + (double)runlog_peak_bytes(a->dt);
+    /* tables of cos and sin */
+    bytes[MEM_WORK] = m.features & F_POSITIONS
+                          ? 0
+                          : 4.0 * (double)(train_positions(a->seq_len, &a->cfg) * m.head_dim);
+    bytes[MEM_WORK] += (double)train_scratch_measure(&m, &work, a->threads) +
+                       (double)runlog_peak_bytes(a->dt);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(&m, 0, a->layout.zero) : 0;
     for (int c = 0; c < MEM_CATS; c++)
         total += bytes[c];
@@ -126,14 +145,26 @@ out:
 
 void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out)
 {
-    static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS, MEM_COMM, MEM_WORK, MEM_SAVE };
-    const struct { const char *name; double bytes; } sent[] = { { "dp sums", p->dp_reduce }, { "dp gathers", p->dp_gather }, { "tp sums", p->tp_reduce },
-                                                                { "tp gathers", p->tp_gather }, { "pp messages", p->pp_send } };
+    static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS,
+                                          MEM_COMM,   MEM_WORK,  MEM_SAVE };
+    const struct {
+        const char *name;
+        double bytes;
+    } sent[] = { { "dp sums", p->dp_reduce },
+                 { "dp gathers", p->dp_gather },
+                 { "tp sums", p->tp_reduce },
+                 { "tp gathers", p->tp_gather },
+                 { "pp messages", p->pp_send } };
     char text[32];
-    fprintf(out, "layout       tp %d%s, pp %d, dp %d, zero %d: %d ranks\n", a->layout.tp, a->layout.sp ? " with sp" : "", a->layout.pp, a->layout.dp,
-            a->layout.zero, layout_ranks(&a->layout));
-    fprintf(out, "batch        %lld sequences of %lld tokens; a rank: %lld micro-batches of %lld, %lld kept at once\n", (long long)p->batch.rows,
-            (long long)a->seq_len, (long long)(p->batch.supers * (p->batch.local / p->batch.micro)), (long long)p->batch.micro, (long long)p->in_flight);
+    fprintf(out, "layout       tp %d%s, pp %d, dp %d, zero %d: %d ranks\n", a->layout.tp,
+            a->layout.sp ? " with sp" : "", a->layout.pp, a->layout.dp, a->layout.zero,
+            layout_ranks(&a->layout));
+    fprintf(
+        out,
+        "batch        %lld sequences of %lld tokens; a rank: %lld micro-batches of %lld, %lld kept at once\n",
+        (long long)p->batch.rows, (long long)a->seq_len,
+        (long long)(p->batch.supers * (p->batch.local / p->batch.micro)), (long long)p->batch.micro,
+        (long long)p->in_flight);
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
         if (shown[i] == MEM_SAVE && !a->save_async)
             continue;
@@ -150,5 +181,6 @@ void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *o
     }
     fprintf(out, "bubble       %.4g\n", p->bubble);
     if (!p->batch.in_tree)
-        fprintf(out, "bits         this layout's own: dp %d cuts the tree of %lld sequences elsewhere\n", a->layout.dp, (long long)p->batch.rows);
+        fprintf(out, "bits         this layout's own: dp %d cuts the tree of %lld sequences elsewhere\n",
+                a->layout.dp, (long long)p->batch.rows);
 }

@@ -15,7 +15,8 @@ static int evaluate(struct trainer *t, struct err *e)
     int rc = trainer_eval(t, &loss, NULL, e);
     if (rc < 0)
         return rc;
-    log_line(&t->log, "step %lld: evaluation loss %.6f, perplexity %.4f", (long long)t->step, loss, exp(loss));
+    log_line(&t->log, "step %lld: evaluation loss %.6f, perplexity %.4f", (long long)t->step, loss,
+             exp(loss));
     runlog_event(t, "eval", "\"eval_loss\":%.9g", loss);
     return 0;
 }
@@ -33,8 +34,8 @@ static int eval_only(struct trainer *t, struct err *e)
         rc = err_sys(e, "%s: cannot write", t->o.eval_logprobs);
     f = NULL;
     if (first && rc >= 0)
-        printf("{\"loss\":%.9g,\"perplexity\":%.9g,\"windows\":%lld,\"tokens\":%lld}\n", loss, exp(loss), (long long)data_windows(t->eval),
-               (long long)(data_windows(t->eval) * t->o.seq_len));
+        printf("{\"loss\":%.9g,\"perplexity\":%.9g,\"windows\":%lld,\"tokens\":%lld}\n", loss, exp(loss),
+               (long long)data_windows(t->eval), (long long)(data_windows(t->eval) * t->o.seq_len));
     if (first && rc >= 0 && fflush(stdout))
         rc = err_sys(e, "cannot write the result to stdout");
 out:
@@ -43,7 +44,8 @@ out:
     return rc;
 }
 
-/* What the pipeline's ranks waited, beside what their schedule waits when a forward takes 1 and a backward 2. */
+/* What the pipeline's ranks waited, beside what their schedule waits when a forward takes 1 and a backward
+ * 2. */
 static int report_bubble(struct trainer *t, struct err *e)
 {
     struct pipe_shape s = train_plan_schedule(&t->plan, &t->layout, (enum pipe_kind)t->o.pipeline);
@@ -55,7 +57,8 @@ static int report_bubble(struct trainer *t, struct err *e)
     TRY(train_plan_pipeline(&plan, &s, NULL, e));
     TRY(comm_all_reduce_i64(t->mesh.all, us, 2, e));
     double measured = us[1] > 0 ? (double)us[0] / (double)us[1] : 0;
-    log_line(&t->log, "pipeline: ranks waited %.1f %% of their time, the schedule waits %.1f %%", 100 * measured, 100 * plan.bubble);
+    log_line(&t->log, "pipeline: ranks waited %.1f %% of their time, the schedule waits %.1f %%",
+             100 * measured, 100 * plan.bubble);
     runlog_event(t, "pipeline", "\"bubble\":%.4g,\"bubble_planned\":%.4g", measured, plan.bubble);
 out:
     return rc;
@@ -71,7 +74,8 @@ static int report(struct trainer *t, const struct step_result *r, struct err *e)
     ckpt_digest_hex(t->digests.weights, weights);
     ckpt_digest_hex(t->digests.state, state);
     name = runlog_quote(t->last_checkpoint);
-    printf("{\"steps\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"weights_digest\":\"%s\",\"state_digest\":\"%s\",\"checkpoint\":%s}\n",
+    printf("{\"steps\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"weights_digest\":\"%s\",\"state_digest\":\"%"
+           "s\",\"checkpoint\":%s}\n",
            (long long)t->step, jx_float32(r->loss, loss), bits, weights, state, name ? name : "null");
     free(name);
     return fflush(stdout) ? err_sys(e, "cannot write the result to stdout") : 0;
@@ -79,10 +83,22 @@ static int report(struct trainer *t, const struct step_result *r, struct err *e)
 
 int trainer_plan(struct trainer *t, struct err *e)
 {
-    int sharers = !strcmp(t->o.transport, "mpi") && !t->o.ranks_per_node ? 1 : train_plan_sharers(&t->layout, (int)t->o.ranks_per_node);
-    struct run_ask ask = { t->cfg, t->layout, t->o.global_batch, t->o.micro_batch, t->o.seq_len, t->dt, (enum recompute)t->o.recompute,
-                           (enum pipe_kind)t->o.pipeline, sharers, opts_overlap(&t->o, t->given, t->layout.dp, sharers), t->o.save_async,
-                           (int)t->o.documents, pool_threads(t->dev->pool) };
+    int sharers = !strcmp(t->o.transport, "mpi") && !t->o.ranks_per_node
+                      ? 1
+                      : train_plan_sharers(&t->layout, (int)t->o.ranks_per_node);
+    struct run_ask ask = { t->cfg,
+                           t->layout,
+                           t->o.global_batch,
+                           t->o.micro_batch,
+                           t->o.seq_len,
+                           t->dt,
+                           (enum recompute)t->o.recompute,
+                           (enum pipe_kind)t->o.pipeline,
+                           sharers,
+                           opts_overlap(&t->o, t->given, t->layout.dp, sharers),
+                           t->o.save_async,
+                           (int)t->o.documents,
+                           pool_threads(t->dev->pool) };
     FILE *out = world_rank(t->world) ? NULL : stdout;
     struct run_plan p;
     int rc = train_plan_make(&p, &ask, out, e);
@@ -91,7 +107,10 @@ int trainer_plan(struct trainer *t, struct err *e)
     return rc;
 }
 
-int64_t trainer_end(const struct trainer *t) { return t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps; }
+int64_t trainer_end(const struct trainer *t)
+{
+    return t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps;
+}
 
 int trainer_run(struct trainer *t, struct err *e)
 {
@@ -100,13 +119,16 @@ int trainer_run(struct trainer *t, struct err *e)
     int rc;
     if (t->o.eval_only)
         return eval_only(t, e);
-    if (t->step >= end && t->resume_auto) {           /* a scheduler that starts a finished run again finds it finished */
-        log_line(&t->log, "%s is at step %lld: the run is finished", ckpt_path(t->source), (long long)t->step);
+    /* a scheduler that starts a finished run again finds it finished */
+    if (t->step >= end && t->resume_auto) {
+        log_line(&t->log, "%s is at step %lld: the run is finished", ckpt_path(t->source),
+                 (long long)t->step);
         return 0;
     }
     if (t->step >= end) {
-        rc = err_set(e, ERR_USAGE, "%s is at step %lld already, the run ends at step %lld: raise --steps or --stop-after", ckpt_path(t->source),
-                     (long long)t->step, (long long)end);
+        rc = err_set(e, ERR_USAGE,
+                     "%s is at step %lld already, the run ends at step %lld: raise --steps or --stop-after",
+                     ckpt_path(t->source), (long long)t->step, (long long)end);
         goto out;
     }
     while (t->step < end && !r.stop) {
@@ -127,11 +149,13 @@ int trainer_run(struct trainer *t, struct err *e)
     TRY(runlog_memory(t, "end", e));
     TRY(report_bubble(t, e));
     if (r.stop)
-        log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step, t->last_checkpoint);
+        log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step,
+                 t->last_checkpoint);
     TRY(report(t, &r, e));
     rc = t->trace ? world_trace_write(t->world, t->trace, t->o.trace, e) : 0;
 out:
-    if (rc < 0 && e->code == ERR_NUMBER) {           /* all ranks are here with it: the save before is not lost */
+    /* all ranks are here with it: the save before is not lost */
+    if (rc < 0 && e->code == ERR_NUMBER) {
         struct err late;
         trainer_save_wait(t, &late);
     }

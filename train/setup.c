@@ -31,11 +31,12 @@ static char *run_options(const struct train_opts *o)
     return opt_json(&ptrain_program, &kept);
 }
 
-/* One option of the resumed run, which lies at `from`, as a command line has it: NULL where the key is none of those, or has no such form. */
+/* One option of the resumed run, which lies at `from`, as a command line has it: NULL where the key is none
+ * of those, or has no such form. */
 static int stored_arg(char **arg, const char *key, const json_t *v, const char *from)
 {
     *arg = NULL;
-    if (!opts_stored(key))               /* a checkpoint names no paths and no ranks */
+    if (!opts_stored(key)) /* a checkpoint names no paths and no ranks */
         return 0;
     if (!strcmp(key, "tokenizer") && json_is_string(v) && strcmp(json_string_value(v), "bytes")) {
         char path[4200];
@@ -52,10 +53,12 @@ static int stored_arg(char **arg, const char *key, const json_t *v, const char *
     return json_is_true(v) ? asprintf(arg, "--%s", key) : 0;
 }
 
-/* Options that the command line left out take the values that the resumed run had: parsed again with those in front. */
+/* Options that the command line left out take the values that the resumed run had: parsed again with those
+ * in front. */
 static int inherit(struct trainer *t, int argc, char **argv, struct err *e)
 {
-    const char *key, *text = t->source && t->o.resume ? ckpt_state(t->source)->run_json : NULL, *resume = t->o.resume;
+    const char *key, *text = t->source && t->o.resume ? ckpt_state(t->source)->run_json : NULL,
+                     *resume = t->o.resume;
     unsigned char given[GIVEN_MAX];
     json_t *o, *v;
     char **all;
@@ -105,7 +108,8 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     static char resume[] = "--resume", newest[] = "auto";
     char *const resume_args[] = { resume, newest, NULL };
     int rc, size[AXIS_COUNT];
-    int ranks = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner), alone = o->dry_run && !launch_under_launcher();
+    int ranks = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner),
+        alone = o->dry_run && !launch_under_launcher();
     launch_ranks_per_node((int)o->ranks_per_node);
     TRY(launch_ranks_again(alone ? 1 : ranks, argv, alone ? 0 : (int)o->restarts, resume_args, e));
     TRY(dev_open(&t->dev, o->device, 1, &t->mem, e));
@@ -113,13 +117,17 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
     log_open(&t->log, "ptrain", world_rank(t->world) != 0, launch_stderr_is_tty());
     if (world_device_says(t->world))
         log_line(&t->log, "the device's memory goes between ranks %s", world_device_says(t->world));
-    int n = alone ? ranks : world_size(t->world), threads = o->threads ? (int)o->threads : cores() / n > 1 ? cores() / n : 1;
+    int n = alone ? ranks : world_size(t->world), threads = o->threads        ? (int)o->threads
+                                                            : cores() / n > 1 ? cores() / n
+                                                                              : 1;
     if (n % inner) {
-        rc = err_set(e, ERR_USAGE, "%d ranks are not a multiple of tp %lld x pp %lld x cp %lld: use --ranks %lld", n, (long long)o->tp, (long long)o->pp,
-                     (long long)o->cp, (long long)(inner * (n / inner + 1)));
+        rc = err_set(e, ERR_USAGE,
+                     "%d ranks are not a multiple of tp %lld x pp %lld x cp %lld: use --ranks %lld", n,
+                     (long long)o->tp, (long long)o->pp, (long long)o->cp,
+                     (long long)(inner * (n / inner + 1)));
         goto out;
     }
-    if (threads > 1) {                   /* the thread pool comes after MPI has started */
+    if (threads > 1) { /* the thread pool comes after MPI has started */
         TRY(dev_threads(t->dev, threads, e));
     }
     world_pin(t->world, t->dev->pool);
@@ -129,17 +137,26 @@ static int open_ranks(struct trainer *t, char **argv, struct err *e)
         pool_trace(t->dev->pool, t->trace);
         world_trace(t->world, t->trace);
     }
-    t->layout = (struct layout){ (int)o->tp, (int)o->pp, (int)o->cp, (int)(n / inner), (int)o->ep, (int)o->zero, (int)o->virtual_stages, o->sp };
+    t->layout = (struct layout){ (int)o->tp,
+                                 (int)o->pp,
+                                 (int)o->cp,
+                                 (int)(n / inner),
+                                 (int)o->ep,
+                                 (int)o->zero,
+                                 (int)o->virtual_stages,
+                                 o->sp };
     size[AXIS_TP] = t->layout.tp;
     size[AXIS_CP] = t->layout.cp;
     size[AXIS_DP] = t->layout.dp;
     size[AXIS_PP] = t->layout.pp;
     if (o->overlap == OVERLAP_ON && opts_given(t->given, "overlap") && t->layout.dp == 1) {
-        rc = err_set(e, ERR_USAGE, "--overlap on: at dp 1 there is nothing to sum or gather over dp: use more ranks, or leave it out");
+        rc = err_set(e, ERR_USAGE,
+                     "--overlap on: at dp 1 there is nothing to sum or gather over dp: use more ranks, or "
+                     "leave it out");
         goto out;
     }
     for (int a = 0; alone && a < AXIS_COUNT; a++)
-        size[a] = 1;                     /* the plan is of the layout; nothing is started */
+        size[a] = 1; /* the plan is of the layout; nothing is started */
     TRY(mesh_open(&t->mesh, t->world, size, e));
 out:
     return rc;
@@ -167,13 +184,20 @@ static int set_grain(struct trainer *t, struct err *e)
 {
     int g = (int)t->o.grain;
     if (g && t->source && t->o.resume && g != t->cfg.grain)
-        return err_set(e, ERR_USAGE, "--grain %d: the checkpoint was trained with grain %d, which cannot change: leave --grain out", g, t->cfg.grain);
+        return err_set(
+            e, ERR_USAGE,
+            "--grain %d: the checkpoint was trained with grain %d, which cannot change: leave --grain out", g,
+            t->cfg.grain);
     if (g && t->cfg.n_heads % g)
-        return err_set(e, ERR_USAGE, "--grain %d does not divide the %lld attention heads: use a divisor", g, (long long)t->cfg.n_heads);
+        return err_set(e, ERR_USAGE, "--grain %d does not divide the %lld attention heads: use a divisor", g,
+                       (long long)t->cfg.n_heads);
     if (g)
         t->cfg.grain = g;
     if (layout_grain(&t->layout, &t->cfg) != t->cfg.grain)
-        log_line(&t->log, "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own", t->layout.tp, t->cfg.grain);
+        log_line(
+            &t->log,
+            "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own",
+            t->layout.tp, t->cfg.grain);
     return 0;
 }
 
@@ -190,22 +214,26 @@ static int open_data(struct trainer *t, struct err *e)
 {
     int rc = 0;
     if (!t->o.eval_only && t->o.data.n)
-        TRY(data_open(&t->data, &t->o.data, t->o.tokenizer, t->o.data_order, t->o.data_mix, t->o.seq_len, t->cfg.vocab, (uint64_t)t->o.seed,
-                      e));
+        TRY(data_open(&t->data, &t->o.data, t->o.tokenizer, t->o.data_order, t->o.data_mix, t->o.seq_len,
+                      t->cfg.vocab, (uint64_t)t->o.seed, e));
     if (t->data && t->o.documents && !data_knows_documents(t->data)) {
-        rc = err_set(e, ERR_USAGE, "--documents: no --data file says where documents end: make one with ptok prepare");
+        rc = err_set(e, ERR_USAGE,
+                     "--documents: no --data file says where documents end: make one with ptok prepare");
         goto out;
     }
     if (t->o.eval_data.n)
-        TRY(data_open(&t->eval, &t->o.eval_data, t->o.tokenizer, "stride:1", NULL, t->o.seq_len, t->cfg.vocab, 0, e));
+        TRY(data_open(&t->eval, &t->o.eval_data, t->o.tokenizer, "stride:1", NULL, t->o.seq_len, t->cfg.vocab,
+                      0, e));
 out:
     return rc;
 }
 
-/* Tokenizer files travel with the checkpoint: from --tokenizer's folder, else from the checkpoint we start from. */
+/* Tokenizer files travel with the checkpoint: from --tokenizer's folder, else from the checkpoint we start
+ * from. */
 static int carry_extras(struct trainer *t, struct err *e)
 {
-    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "generation_config.json" };
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                         "generation_config.json" };
     int n = t->source ? ckpt_n_extra(t->source) : 0, most = n > 4 ? n : 4, rc = 0;
     t->extra_name = calloc((size_t)most, sizeof *t->extra_name);
     t->extra_data = calloc((size_t)most, sizeof *t->extra_data);
@@ -218,7 +246,8 @@ static int carry_extras(struct trainer *t, struct err *e)
         if (!io_exists(path))
             continue;
         t->extra_name[t->n_extra] = names[i];
-        TRY(io_read_file(path, (size_t)1 << 30, (void **)(uintptr_t)&t->extra_data[t->n_extra], &t->extra_bytes[t->n_extra], e));
+        TRY(io_read_file(path, (size_t)1 << 30, (void **)(uintptr_t)&t->extra_data[t->n_extra],
+                         &t->extra_bytes[t->n_extra], e));
         t->n_extra++;
     }
     for (int i = 0; !t->n_extra && i < n; i++) {
@@ -226,7 +255,8 @@ static int carry_extras(struct trainer *t, struct err *e)
         t->extra_name[i] = strdup(ckpt_extra_name(t->source, i));
     }
     t->n_extra = t->n_extra ? t->n_extra : n;
-    if (t->o.sample_every && !world_rank(t->world))          /* its files may lie in a checkpoint that --keep removes */
+    /* its files may lie in a checkpoint that --keep removes */
+    if (t->o.sample_every && !world_rank(t->world))
         TRY(tokenizer_open_named(&t->tokenizer, t->o.tokenizer, e));
 out:
     return rc;
@@ -235,7 +265,8 @@ out:
 /* Memory for as many micro-batches as the schedule keeps at once. */
 static int open_micros(struct trainer *t, int chunks, struct err *e)
 {
-    struct work_shape shape = { (int)t->work_seqs, t->o.seq_len, t->o.eval_only ? 1 : (int)t->o.documents, (enum recompute)t->o.recompute };
+    struct work_shape shape = { (int)t->work_seqs, t->o.seq_len, t->o.eval_only ? 1 : (int)t->o.documents,
+                                (enum recompute)t->o.recompute };
     int rc;
     TRY(train_work_check(&t->model, &shape, e));
     for (int c = 0; c < chunks; c++) {
@@ -255,7 +286,8 @@ out:
 static int open_work(struct trainer *t, struct err *e)
 {
     int64_t T = t->o.seq_len, most = 0;
-    struct pipe_shape s = train_plan_schedule(&t->plan, &t->layout, t->o.eval_only ? PIPE_NAIVE : (enum pipe_kind)t->o.pipeline);
+    struct pipe_shape s = train_plan_schedule(&t->plan, &t->layout,
+                                              t->o.eval_only ? PIPE_NAIVE : (enum pipe_kind)t->o.pipeline);
     int rc;
     TRY(pipe_check(&s, e));
     TRY(pipe_make(&t->schedule, &s, t->mesh.at[AXIS_PP], e));
@@ -265,13 +297,14 @@ static int open_work(struct trainer *t, struct err *e)
     t->first_work = calloc((size_t)s.chunks, sizeof *t->first_work);
     t->first_late = calloc((size_t)s.chunks, sizeof *t->first_late);
     t->work = calloc((size_t)most, sizeof *t->work);
-    t->late = calloc((size_t)most, sizeof *t->late);         /* never more late than in flight */
+    t->late = calloc((size_t)most, sizeof *t->late); /* never more late than in flight */
     t->ids = malloc(sizeof *t->ids * (size_t)(most * t->work_seqs * T));
     t->targets = malloc(sizeof *t->targets * (size_t)(most * t->work_seqs * T));
     t->logprobs = malloc(sizeof *t->logprobs * (size_t)(t->work_seqs * T));
     t->n_documents = malloc(sizeof *t->n_documents * (size_t)t->work_seqs);
     t->document_begin = malloc(sizeof *t->document_begin * (size_t)(t->work_seqs * (t->o.documents + 1)));
-    if (!t->first_work || !t->first_late || !t->work || !t->late || !t->ids || !t->targets || !t->logprobs || !t->n_documents || !t->document_begin)
+    if (!t->first_work || !t->first_late || !t->work || !t->late || !t->ids || !t->targets || !t->logprobs ||
+        !t->n_documents || !t->document_begin)
         return err_set(e, ERR_MEMORY, "no memory for a batch");
     rc = open_micros(t, s.chunks, e);
 out:
@@ -289,13 +322,19 @@ static int open_compute(struct trainer *t, struct err *e)
     else
         TRY(batch_plan(&t->plan, t->o.global_batch, t->o.micro_batch, t->layout.dp, t->layout.zero, e));
     if (!t->o.eval_only && !t->plan.in_tree)
-        log_line(&t->log, "global batch %lld over dp %d is not a part of its tree: deterministic, but the bits are this layout's own",
+        log_line(&t->log,
+                 "global batch %lld over dp %d is not a part of its tree: deterministic, but the bits are "
+                 "this layout's own",
                  (long long)t->plan.rows, t->layout.dp);
     t->work_seqs = t->plan.micro;
     most = t->work_seqs * T > 64 ? t->work_seqs * T : 64;
     if (T > t->cfg.max_pos)
-        return err_set(e, ERR_USAGE, "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings): use a smaller --seq-len", (long long)T, (long long)t->cfg.max_pos);
-    TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt, t->o.numerics == NUMERICS_FAST, most, train_positions(T, &t->cfg), e));
+        return err_set(e, ERR_USAGE,
+                       "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings): "
+                       "use a smaller --seq-len",
+                       (long long)T, (long long)t->cfg.max_pos);
+    TRY(model_open(&t->model, &t->cfg, &t->layout, t->dev, tp, at_tp, at_pp, t->dt,
+                   t->o.numerics == NUMERICS_FAST, most, train_positions(T, &t->cfg), e));
     if (t->cfg.dropout > 0 && !t->o.eval_only)
         log_line(&t->log, "config.json asks for dropout of up to %g: none is applied", t->cfg.dropout);
     if (*t->dev->note)
@@ -318,7 +357,9 @@ static int open_state(struct trainer *t, struct err *e)
     }
     int here = comm_here(t->mesh.axis[AXIS_TP]);
     if (here < t->layout.tp)
-        log_line(&t->log, "tp %d spans machines (%d ranks of a group on this one): its sums, two a layer, go over the network: use --tp %d or less",
+        log_line(&t->log,
+                 "tp %d spans machines (%d ranks of a group on this one): its sums, two a layer, go over the "
+                 "network: use --tp %d or less",
                  t->layout.tp, here, here);
     comm_shared_by(dp, &rank, &sharers);
     how.overlap = opts_overlap(&t->o, t->given, t->layout.dp, sharers);
@@ -364,13 +405,13 @@ static int open_rank(struct trainer *t, int argc, char **argv, struct err *e)
     TRY(trainer_find_source(t, e));
     TRY(inherit(t, argc, argv, e));
     t->run_json = run_options(&t->o);
-    TRY(bring_model(t, e));              /* the options were parsed again */
+    TRY(bring_model(t, e)); /* the options were parsed again */
     TRY(bring_data(t, e));
     TRY(layout_check(&t->layout, &t->cfg, e));
     TRY(set_grain(t, e));
     set_dtype(t);
     TRY(trainer_check_target(t, e));
-    if (!t->o.dry_run && world_rank(t->world) == 0)       /* a plan makes nothing */
+    if (!t->o.dry_run && world_rank(t->world) == 0) /* a plan makes nothing */
         TRY(trainer_make_target(t, e));
     TRY(open_data(t, e));
     TRY(carry_extras(t, e));
@@ -385,11 +426,13 @@ static void say_what_was_taken(struct trainer *t)
     if (s->epoch || s->sample)
         log_line(&t->log, "written by %s; data go on where its run was", ckpt_writer(t->source));
     else
-        log_line(&t->log, "written by %s; data begin at the first sequence: where its run was is not in it", ckpt_writer(t->source));
+        log_line(&t->log, "written by %s; data begin at the first sequence: where its run was is not in it",
+                 ckpt_writer(t->source));
     if (s->run_json)
         log_line(&t->log, "its settings, where the command line has none: %s", s->run_json);
     else
-        log_line(&t->log, "it holds no settings: learning rate and AdamW's constants are those of the command line");
+        log_line(&t->log,
+                 "it holds no settings: learning rate and AdamW's constants are those of the command line");
     if (ckpt_note(t->source))
         log_line(&t->log, "%s", ckpt_note(t->source));
 }
@@ -411,7 +454,7 @@ int trainer_open(struct trainer *t, int argc, char **argv, struct err *e)
     TRY(comm_agree(t->mesh.all, rc, e));
     if (t->source)
         ckpt_done(t->source);
-    if (t->step)                         /* said when all ranks have read and checked their parts */
+    if (t->step) /* said when all ranks have read and checked their parts */
         log_line(&t->log, "resumed %s at step %lld", ckpt_path(t->source), (long long)t->step);
     if (t->step && ckpt_writer(t->source))
         say_what_was_taken(t);

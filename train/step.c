@@ -1,4 +1,5 @@
-/* step.c - one update: rows of the global batch through forward and backward, gradients summed, norm, clip, AdamW. */
+/* step.c - one update: rows of the global batch through forward and backward, gradients summed, norm, clip,
+ * AdamW. */
 #include <math.h>
 #include <string.h>
 #include "base/alter.h"
@@ -9,10 +10,12 @@
 
 #define PI 3.14159265358979323846
 
-/* Learning rate of update `step` (from 0). Warm-up lr (s+1)/warmup; then by schedule down to min_lr at the last step. */
+/* Learning rate of update `step` (from 0). Warm-up lr (s+1)/warmup; then by schedule down to min_lr at the
+ * last step. */
 double schedule_lr(const struct train_opts *o, int64_t step)
 {
-    double span = (double)(o->steps - o->warmup), x = span > 0 ? (double)(step - o->warmup) / span : 1, down = o->lr - o->min_lr;
+    double span = (double)(o->steps - o->warmup), x = span > 0 ? (double)(step - o->warmup) / span : 1,
+           down = o->lr - o->min_lr;
     if (step < o->warmup)
         return o->lr * (double)(step + 1) / (double)o->warmup;
     x = x > 1 ? 1 : x;
@@ -30,10 +33,12 @@ static int read_rows(struct trainer *t, int64_t k, int64_t at, struct train_work
     int64_t per = t->plan.local / t->plan.micro, super = k / per, row = k % per * t->plan.micro;
     int64_t T = t->o.seq_len, G = t->plan.rows, step = t->first_sample + (t->step - t->first_step) * G;
     for (int64_t j = 0; j < t->plan.micro; j++) {
-        int64_t window = data_window(t->data, step + batch_row(&t->plan, t->mesh.size[AXIS_DP], super, t->mesh.at[AXIS_DP], row + j));
+        int64_t window = data_window(t->data, step + batch_row(&t->plan, t->mesh.size[AXIS_DP], super,
+                                                               t->mesh.at[AXIS_DP], row + j));
         int rc = data_read(t->data, window, t->ids + at + j * T, t->targets + at + j * T, e);
         if (rc >= 0 && t->o.documents)
-            rc = t->n_documents[j] = data_documents(t->data, window, t->document_begin + j * t->o.documents, (int)t->o.documents, e);
+            rc = t->n_documents[j] = data_documents(t->data, window, t->document_begin + j * t->o.documents,
+                                                    (int)t->o.documents, e);
         if (rc < 0)
             return rc;
     }
@@ -50,7 +55,7 @@ static void add_losses(struct trainer *t, int chunk, struct xsum *loss)
         return;
     for (int64_t i = 0; i < rows; i++)
         xsum_add(ALTERED("loss_exact") ? &part : loss, -(double)t->logprobs[i]);
-    if (ALTERED("loss_exact"))           /* a micro-batch's sum rounded before it is added */
+    if (ALTERED("loss_exact")) /* a micro-batch's sum rounded before it is added */
         xsum_add(loss, (double)(float)xsum_double(&part));
 }
 
@@ -60,7 +65,8 @@ static struct train_late *late_of(const struct trainer *t, const struct pipe_act
     return t->late[t->first_late[a->chunk] + a->micro % t->schedule.late[a->chunk]];
 }
 
-/* One action of the pipeline schedule. Micro-batch k lives in slot k % in_flight of its chunk from its forward to its backward. The
+/* One action of the pipeline schedule. Micro-batch k lives in slot k % in_flight of its chunk from its
+ * forward to its backward. The
  * neighbours are those of a ring: behind the last rank comes the first one's next chunk. */
 static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *loss, struct err *e)
 {
@@ -68,14 +74,16 @@ static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *
     int64_t at = slot * t->work_seqs * t->o.seq_len, per = t->plan.local / t->plan.micro;
     struct train_work *w = t->work[slot];
     struct comm *x = t->mesh.axis[AXIS_PP], *dx = t->pipe_back;
-    int n = t->layout.pp, before = (t->mesh.at[AXIS_PP] + n - 1) % n, behind = (t->mesh.at[AXIS_PP] + 1) % n, rc;
+    int n = t->layout.pp, before = (t->mesh.at[AXIS_PP] + n - 1) % n, behind = (t->mesh.at[AXIS_PP] + 1) % n,
+        rc;
     size_t bytes = train_work_bytes(w);
     float scale = (float)(1.0 / (double)(t->plan.rows * t->o.seq_len));
     double began = clock_s();
     switch (a->op) {
     case PIPE_RECV_X:
     case PIPE_RECV_DX:
-        rc = a->op == PIPE_RECV_X ? comm_recv(x, train_work_input(w), bytes, before, e) : comm_recv(dx, train_work_grad(w), bytes, behind, e);
+        rc = a->op == PIPE_RECV_X ? comm_recv(x, train_work_input(w), bytes, before, e)
+                                  : comm_recv(dx, train_work_grad(w), bytes, behind, e);
         t->waited_s += clock_s() - began;
         return rc;
     case PIPE_SEND_X: return comm_send(x, train_work_output(w), bytes, behind, e);
@@ -87,10 +95,12 @@ static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *
         return 0;
     case PIPE_BACKWARD:
         TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
-        return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
+        return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale,
+                                    zero_grads(t->zero), e);
     case PIPE_BACKWARD_INPUT:
         train_work_leave(w, late_of(t, a));
-        return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale, zero_grads(t->zero), e);
+        return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale,
+                                    zero_grads(t->zero), e);
     case PIPE_BACKWARD_WEIGHT:
         TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
         return model_train_late_weights(&t->model, w, late_of(t, a), zero_grads(t->zero), e);
@@ -136,10 +146,14 @@ static int skip_update(struct trainer *t, const struct step_result *r, double no
     enum { MOST_SKIPS = 10 };
     char loss[32], size[32];
     if (++t->skipped > MOST_SKIPS)
-        return err_set(e, ERR_NUMBER, "step %lld: loss %g, gradient norm %g, the %dth such step in a row: lower --lr or lengthen --warmup", (long long)t->step + 1,
-                       (double)r->loss, norm, t->skipped);
-    log_line(&t->log, "step %lld: loss %g, gradient norm %g: the update is skipped", (long long)t->step + 1, (double)r->loss, norm);
-    runlog_event(t, "skip", "\"loss\":%s,\"grad_norm\":%s", jx_float32(r->loss, loss), jx_float32((float)norm, size));
+        return err_set(e, ERR_NUMBER,
+                       "step %lld: loss %g, gradient norm %g, the %dth such step in a row: lower --lr or "
+                       "lengthen --warmup",
+                       (long long)t->step + 1, (double)r->loss, norm, t->skipped);
+    log_line(&t->log, "step %lld: loss %g, gradient norm %g: the update is skipped", (long long)t->step + 1,
+             (double)r->loss, norm);
+    runlog_event(t, "skip", "\"loss\":%s,\"grad_norm\":%s", jx_float32(r->loss, loss),
+                 jx_float32((float)norm, size));
     return 0;
 }
 
@@ -168,7 +182,7 @@ int step_run(struct trainer *t, struct step_result *r, struct err *e)
     r->seconds = clock_s() - began;
     trace_span(t->trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });
     r->bubble = t->waited_s / r->seconds;
-    if (t->step > t->first_step + 1) {   /* the first one waits for memory and for ranks that start */
+    if (t->step > t->first_step + 1) { /* the first one waits for memory and for ranks that start */
         t->all_waited_s += t->waited_s;
         t->all_steps_s += r->seconds;
     }

@@ -43,9 +43,9 @@ enum { GIVEN_MAX = 64 };
 extern const struct opt_program ptrain_program;
 /* Did argv name this option? given: as opt_parse filled it. */
 int opts_given(const unsigned char *given, const char *name);
-/* Whether this run overlaps: as asked; by default not where several machines have several of the dp ranks each (sharers), because
- * blocking sums inside of a machine first send less. */
+/* Whether this run overlaps: as asked; by default not where several machines have several of the dp ranks
+ * each (sharers), because blocking sums inside of a machine first send less. */
 int opts_overlap(const struct train_opts *o, const unsigned char *given, int dp, int sharers);
-int opts_stored(const char *name);       /* one of the options that a checkpoint keeps */
+int opts_stored(const char *name); /* one of the options that a checkpoint keeps */
 
 #endif

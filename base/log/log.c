@@ -20,11 +20,12 @@
 void log_open(struct log *l, const char *program, int quiet, int tty)
 {
     const char *term = getenv("TERM");
-    int draws = tty && !(term && !strcmp(term, "dumb"));     /* a dumb one cannot erase a line */
+    int draws = tty && !(term && !strcmp(term, "dumb")); /* a dumb one cannot erase a line */
     *l = (struct log){ .program = program, .quiet = quiet, .tty = draws, .last_s = -INFINITY };
 }
 
-/* Columns of the terminal now: it may be resized at any time. Ranks under a launcher write into a pipe; their terminal is the session's. */
+/* Columns of the terminal now: it may be resized at any time. Ranks under a launcher write into a pipe;
+ * their terminal is the session's. */
 static int columns(void)
 {
     struct winsize w = { 0 };
@@ -43,18 +44,21 @@ void log_fit(char *text, int columns)
 {
     size_t n = 0, bytes = 0, field = 0;
     for (; text[bytes]; bytes++) {
-        int begins = (text[bytes] & 0xc0) != 0x80;           /* a character of UTF-8 */
+        int begins = (text[bytes] & 0xc0) != 0x80; /* a character of UTF-8 */
         if (begins && ++n > (size_t)(columns > 1 ? columns - 1 : 1))
             break;
         if (!strncmp(text + bytes, "  ", 2))
             field = bytes;
     }
-    if (text[bytes])                                         /* the last column stays free: some terminals wrap when it is written */
+    /* the last column stays free: some terminals wrap when it is written */
+    if (text[bytes])
         text[field && strncmp(text + bytes, "  ", 2) ? field : bytes] = 0;
 }
 
-/* One write a line: the lines of several ranks do not mix. live: it must not wrap, for then it could not be redrawn. */
-static void put(const char *before, int live, const char *program, const char *fmt, va_list ap, const char *after)
+/* One write a line: the lines of several ranks do not mix. live: it must not wrap, for then it could not be
+ * redrawn. */
+static void put(const char *before, int live, const char *program, const char *fmt, va_list ap,
+                const char *after)
 {
     char *text = NULL, *line = NULL;
     if (vasprintf(&text, fmt, ap) >= 0 && asprintf(&line, "%s: %s", program, text) >= 0) {
@@ -100,15 +104,15 @@ void log_rate(struct log *l, const char *done_word, double done, double all, dou
 {
     char have[32], whole[32], rate[32];
     double now = clock_s(), s = now - start_s, left;
-    if (!is_due(l, now))        /* called for every chunk: no text that nobody sees */
+    if (!is_due(l, now)) /* called for every chunk: no text that nobody sees */
         return;
     s = s > 1e-3 ? s : 1e-3;
     left = done > 0 ? (all - done) / done * s : 0;
     log_bytes(have, done);
     log_bytes(whole, all);
     log_bytes(rate, done / s);
-    log_progress(l, 0, left < 100 ? "%s %s of %s, %s/s, %.0f s left" : "%s %s of %s, %s/s, %.0f min left", done_word, have, whole, rate,
-                 left < 100 ? left : left / 60);
+    log_progress(l, 0, left < 100 ? "%s %s of %s, %s/s, %.0f s left" : "%s %s of %s, %s/s, %.0f min left",
+                 done_word, have, whole, rate, left < 100 ? left : left / 60);
 }
 
 void log_close(struct log *l)

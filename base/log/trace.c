@@ -1,4 +1,5 @@
-/* trace.c - see trace.h. A ring belongs to one thread, so recording needs no lock; it is read when the threads are at rest. */
+/* trace.c - see trace.h. A ring belongs to one thread, so recording needs no lock; it is read when the
+ * threads are at rest. */
 #include "base/clock.h"
 #include "base/trace.h"
 
@@ -6,9 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define RING (1 << 16)             /* events a thread: some hundred steps of a small model, some ten of a large one */
+/* events a thread: some hundred steps of a small model, some ten of a large one */
+#define RING (1 << 16)
 
-#define NAME 48                    /* bytes of a name that are kept */
+#define NAME 48 /* bytes of a name that are kept */
 
 struct event {
     char name[NAME];
@@ -17,7 +19,11 @@ struct event {
     struct trace_args args;
     enum trace_kind kind;
 };
-struct ring { struct event *event; uint64_t n; };      /* n: recorded so far; the last RING of them are there */
+/* n: recorded so far; the last RING of them are there */
+struct ring {
+    struct event *event;
+    uint64_t n;
+};
 
 struct trace {
     int n_threads;
@@ -32,7 +38,7 @@ int trace_open(struct trace **out, int n_threads, struct err *e)
     int missing = !t;
     *out = t;
     for (int i = 0; t && i < n_threads; i++) {
-        t->ring[i].event = calloc(RING, sizeof *t->ring[i].event);      /* pages come as they are used */
+        t->ring[i].event = calloc(RING, sizeof *t->ring[i].event); /* pages come as they are used */
         t->n_threads = i + 1;
         missing |= !t->ring[i].event;
     }
@@ -70,10 +76,12 @@ static void record(struct trace *t, int thread, const char *name, struct event x
         slot->name[i] = name[i];
 }
 
-void trace_span(struct trace *t, enum trace_kind kind, const char *name, const char *group, int64_t begin_ns, struct trace_args args)
+void trace_span(struct trace *t, enum trace_kind kind, const char *name, const char *group, int64_t begin_ns,
+                struct trace_args args)
 {
     if (t)
-        record(t, 0, name, (struct event){ .group = group, .begin_ns = begin_ns, .args = args, .kind = kind });
+        record(t, 0, name,
+               (struct event){ .group = group, .begin_ns = begin_ns, .args = args, .kind = kind });
 }
 
 void trace_span_of(struct trace *t, int thread, enum trace_kind kind, const char *name, int64_t begin_ns)
@@ -139,8 +147,9 @@ static void put_event(FILE *f, const struct event *x, int rank, int thread)
     static const char *const kinds[TRACE_KINDS] = { "kernel", "comm", "wait", "work", "phase" };
     fputs("{\"name\":\"", f);
     put_text(f, x->name);
-    fprintf(f, "\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{", kinds[x->kind], (double)x->begin_ns * 1e-3,
-            (double)(x->end_ns - x->begin_ns) * 1e-3, rank, thread);
+    fprintf(f, "\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,\"args\":{",
+            kinds[x->kind], (double)x->begin_ns * 1e-3, (double)(x->end_ns - x->begin_ns) * 1e-3, rank,
+            thread);
     put_args(f, x);
     fputs("}},\n", f);
 }
@@ -150,11 +159,16 @@ int trace_json(const struct trace *t, int rank, char **text, size_t *bytes, stru
     FILE *f = open_memstream(text, bytes);
     if (!f)
         return err_sys(e, "no memory for the text of the trace");
-    fprintf(f, "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank %d\",\"events_dropped\":%" PRId64 "}},\n", rank,
-            rank, trace_dropped(t));
+    fprintf(f,
+            "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":0,\"args\":{\"name\":\"rank "
+            "%d\",\"events_dropped\":%" PRId64 "}},\n",
+            rank, rank, trace_dropped(t));
     for (int i = 0; i < t->n_threads; i++) {
         const struct ring *r = &t->ring[i];
-        fprintf(f, "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"thread %d\"}},\n", rank, i, i);
+        fprintf(f,
+                "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"thread "
+                "%d\"}},\n",
+                rank, i, i);
         for (uint64_t k = first_of(r); k < r->n; k++)
             put_event(f, &r->event[k % RING], rank, i);
     }

@@ -1,5 +1,6 @@
-/* fmath.c - see fmath.h. The plan of each function: bring the argument near 0 exactly, sum a Taylor series there, and keep
- * what the roundings on the way lost in a second double, so that only the last addition rounds.
+/* fmath.c - see fmath.h. The plan of each function: bring the argument near 0 exactly, sum a Taylor series
+ * there, and keep what the roundings on the way lost in a second double, so that only the last addition
+ * rounds.
  * Method: Cody & Waite 1980 (range reduction), Dekker 1971 (two doubles as one number). */
 #include "base/fmath.h"
 
@@ -8,7 +9,7 @@
 #include <string.h>
 #include "base/math/fmath_inline.h"
 
-static double power_of_two(int k)     /* -1022 <= k <= 1023 */
+static double power_of_two(int k) /* -1022 <= k <= 1023 */
 {
     uint64_t u = (uint64_t)(k + 1023) << 52;
     double x;
@@ -30,9 +31,11 @@ static double scale(double x, int k)
 /* *k, and exp(r) - 1. x.hi within +-800. */
 static struct two reduced_expm1(struct two x, int *k)
 {
-    static const double c[] = {          /* (exp(r) - 1 - r) / r^2 */
-        1.0 / 2, 1.0 / 6, 1.0 / 24, 1.0 / 120, 1.0 / 720, 1.0 / 5040, 1.0 / 40320, 1.0 / 362880, 1.0 / 3628800,
-        1.0 / 39916800, 1.0 / 479001600, 1.0 / 6227020800, 1.0 / 87178291200,
+    static const double c[] = {
+        /* (exp(r) - 1 - r) / r^2 */
+        1.0 / 2,         1.0 / 6,          1.0 / 24,          1.0 / 120,     1.0 / 720,
+        1.0 / 5040,      1.0 / 40320,      1.0 / 362880,      1.0 / 3628800, 1.0 / 39916800,
+        1.0 / 479001600, 1.0 / 6227020800, 1.0 / 87178291200,
     };
     double n = nearest(x.hi * 0x1.71547652b82fep+0);
     struct two r = two_sum(x.hi - n * LN2_HI, fma(-n, LN2_LO, x.lo));
@@ -52,19 +55,16 @@ static double exp_of(struct two x)
     return scale(s.hi + (s.lo + m.lo), k);
 }
 
-double fm_exp(double x)
-{
-    return isnan(x) ? x : exp_of((struct two){ x, 0 });
-}
+double fm_exp(double x) { return isnan(x) ? x : exp_of((struct two){ x, 0 }); }
 
 /* tanh = t / (t + 2), t = exp(2 x) - 1 */
 double fm_tanh(double x)
 {
     double a = fabs(x);
     int k;
-    if (isnan(x) || a < 0x1p-28)         /* x^3 / 3 is lost beside x */
+    if (isnan(x) || a < 0x1p-28) /* x^3 / 3 is lost beside x */
         return x;
-    if (a > 19.1)                        /* 1 - 2 exp(-2 a) is nearer to 1 than to the double before it */
+    if (a > 19.1) /* 1 - 2 exp(-2 a) is nearer to 1 than to the double before it */
         return copysign(1, x);
     struct two m = reduced_expm1((struct two){ 2 * a, 0 }, &k), t = m;
     if (k) {
@@ -79,7 +79,7 @@ double fm_tanh(double x)
 
 /* ---- logarithm: x = 2^k m, m in [sqrt(1/2), sqrt(2)); log m = 2 atanh(s), s = (m - 1) / (m + 1) ---- */
 
-static struct two log_of(double x)       /* 0 < x < inf */
+static struct two log_of(double x) /* 0 < x < inf */
 {
     int is_denormal = x < 0x1p-1022;
     return log_normal(is_denormal ? x * 0x1p54 : x, is_denormal ? -54 : 0);
@@ -127,7 +127,7 @@ double fm_sin(double x)
     int n;
     if (!isfinite(x))
         return NAN;
-    if (fabs(x) < 0x1p-28)               /* x^3 / 6 is lost beside x; keeps -0 */
+    if (fabs(x) < 0x1p-28) /* x^3 / 6 is lost beside x; keeps -0 */
         return x;
     struct two r = turn_of(x, &n);
     double y = n & 1 ? cosine(r) : sine(r);

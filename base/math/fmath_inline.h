@@ -1,5 +1,6 @@
-/* fmath_inline.h - the parts of fmath.c that loops over many numbers need as well (rnd.c): no branches, so that they vectorise
- * where the compiler may; the same operations in the same order, so the same bits. See fmath.c for the plan. */
+/* fmath_inline.h - the parts of fmath.c that loops over many numbers need as well (rnd.c): no branches, so
+ * that they vectorise where the compiler may; the same operations in the same order, so the same bits. See
+ * fmath.c for the plan. */
 #ifndef SHARDLINE_BASE_MATH_FMATH_INLINE_H
 #define SHARDLINE_BASE_MATH_FMATH_INLINE_H
 
@@ -9,7 +10,10 @@
 
 #define FM static inline __attribute__((always_inline, unused))
 
-struct two { double hi, lo; };       /* the number hi + lo, |lo| <= ulp(hi) / 2 */
+/* the number hi + lo, |lo| <= ulp(hi) / 2 */
+struct two {
+    double hi, lo;
+};
 
 FM struct two two_sum(double a, double b)
 {
@@ -36,10 +40,7 @@ FM struct two multiply(struct two a, struct two b)
 }
 
 /* The nearest integer of |x| < 2^51, ties to even, without the rounding mode's library call. */
-FM double nearest(double x)
-{
-    return (x + 0x1.8p52) - 0x1.8p52;
-}
+FM double nearest(double x) { return (x + 0x1.8p52) - 0x1.8p52; }
 
 /* c[0] + x (c[1] + x (c[2] + …)) */
 FM double series(double x, const double *c, int n)
@@ -51,13 +52,14 @@ FM double series(double x, const double *c, int n)
 }
 #define SERIES(x, c) series((x), (c), (int)(sizeof(c) / sizeof *(c)))
 
-#define LN2_HI 0x1.62e42fefa3000p-1      /* 41 bits: k times it is exact */
+#define LN2_HI 0x1.62e42fefa3000p-1 /* 41 bits: k times it is exact */
 #define LN2_LO 0x1.3de6af278ece6p-42
 
 /* Logarithm of 2^k0 x, x a normal number above 0. */
 FM struct two log_normal(double x, int64_t k0)
 {
-    static const double c[] = {          /* (atanh(s) / s - 1 - z / 3 - z^2 / 5) / z^3, z = s^2 */
+    static const double c[] = {
+        /* (atanh(s) / s - 1 - z / 3 - z^2 / 5) / z^3, z = s^2 */
         1.0 / 7, 1.0 / 9, 1.0 / 11, 1.0 / 13, 1.0 / 15, 1.0 / 17, 1.0 / 19, 1.0 / 21, 1.0 / 23, 1.0 / 25,
     };
     static const struct two third = { 0x1.5555555555555p-2, 0x1.5555555555555p-56 };
@@ -82,7 +84,8 @@ FM struct two log_normal(double x, int64_t k0)
     return add(two_sum(k * LN2_HI, k * LN2_LO), sum);
 }
 
-#define PIO2_A 0x1.921fb54442d18p+0      /* pi / 2 in three doubles: 159 bits; n times the first two is kept exactly */
+/* pi / 2 in three doubles: 159 bits; n times the first two is kept exactly */
+#define PIO2_A 0x1.921fb54442d18p+0
 #define PIO2_B 0x1.1a62633145c07p-54
 #define PIO2_C -0x1.f1976b7ed8fbcp-110
 
@@ -101,9 +104,10 @@ FM struct two quarter_turn(double x, double *n_mod_4)
 
 FM double sine(struct two r)
 {
-    static const double c[] = {          /* (sin(r) / r - 1) / z, z = r^2 */
-        -1.0 / 6, 1.0 / 120, -1.0 / 5040, 1.0 / 362880, -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000,
-        1.0 / 355687428096000,
+    static const double c[] = {
+        /* (sin(r) / r - 1) / z, z = r^2 */
+        -1.0 / 6,        1.0 / 120,        -1.0 / 5040,          1.0 / 362880,
+        -1.0 / 39916800, 1.0 / 6227020800, -1.0 / 1307674368000, 1.0 / 355687428096000,
     };
     double z = r.hi * r.hi;
     return r.hi + fma(r.hi * z, SERIES(z, c), r.lo * (1 - z / 2));
@@ -111,8 +115,10 @@ FM double sine(struct two r)
 
 FM double cosine(struct two r)
 {
-    static const double c[] = {          /* (cos(r) - 1 + z / 2) / z^2 */
-        1.0 / 24, -1.0 / 720, 1.0 / 40320, -1.0 / 3628800, 1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000,
+    static const double c[] = {
+        /* (cos(r) - 1 + z / 2) / z^2 */
+        1.0 / 24,        -1.0 / 720,         1.0 / 40320,          -1.0 / 3628800,
+        1.0 / 479001600, -1.0 / 87178291200, 1.0 / 20922789888000,
     };
     struct two z = two_product(r.hi, r.hi), w = two_sum(1, -z.hi / 2);
     return w.hi + (w.lo + (z.hi * z.hi * SERIES(z.hi, c) - z.lo / 2 - r.hi * r.lo));

@@ -1,4 +1,5 @@
-/* rnd.c - see rnd.h. Philox 4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
+/* rnd.c - see rnd.h. Philox 4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2,
+ * 3", SC 2011. */
 #include "base/rnd.h"
 
 #include <math.h>
@@ -16,42 +17,40 @@ void rnd_philox(const uint32_t counter[4], const uint32_t key[2], uint32_t out[4
         c2 = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
         c1 = (uint32_t)p1;
         c3 = (uint32_t)p0;
-        k0 += 0x9e3779b9u;       /* golden ratio */
-        k1 += 0xbb67ae85u;       /* sqrt(3) - 1 */
+        k0 += 0x9e3779b9u; /* golden ratio */
+        k1 += 0xbb67ae85u; /* sqrt(3) - 1 */
     }
     out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
 }
 
-struct pair { uint64_t a, b; };
+struct pair {
+    uint64_t a, b;
+};
 
 static struct pair draw(uint64_t seed, uint64_t stream, uint64_t index)
 {
-    uint32_t counter[4] = { (uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream, (uint32_t)(stream >> 32) };
+    uint32_t counter[4] = { (uint32_t)index, (uint32_t)(index >> 32), (uint32_t)stream,
+                            (uint32_t)(stream >> 32) };
     uint32_t key[2] = { (uint32_t)seed, (uint32_t)(seed >> 32) }, out[4];
     rnd_philox(counter, key, out);
     return (struct pair){ out[0] | (uint64_t)out[1] << 32, out[2] | (uint64_t)out[3] << 32 };
 }
 
-uint64_t rnd_u64(uint64_t seed, uint64_t stream, uint64_t index)
-{
-    return draw(seed, stream, index).a;
-}
+uint64_t rnd_u64(uint64_t seed, uint64_t stream, uint64_t index) { return draw(seed, stream, index).a; }
 
 static double unit(uint64_t u) { return (double)(u >> 11) * 0x1p-53; }
 
-double rnd_unit(uint64_t seed, uint64_t stream, uint64_t index)
-{
-    return unit(draw(seed, stream, index).a);
-}
+double rnd_unit(uint64_t seed, uint64_t stream, uint64_t index) { return unit(draw(seed, stream, index).a); }
 
 double rnd_normal(uint64_t seed, uint64_t stream, uint64_t index)
 {
     struct pair u = draw(seed, stream, index);
-    double radius = sqrt(-2 * fm_log(unit(u.a) + 0x1p-53));      /* (0, 1]: the logarithm is finite */
+    double radius = sqrt(-2 * fm_log(unit(u.a) + 0x1p-53)); /* (0, 1]: the logarithm is finite */
     return radius * fm_cos(0x1.921fb54442d18p+2 * unit(u.b));
 }
 
-/* The widest registers that the machine has are taken when the program is loaded; the numbers are the same. */
+/* The widest registers that the machine has are taken when the program is loaded; the numbers are the same.
+ * */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
@@ -113,7 +112,8 @@ uint64_t rnd_stream(const char *name)
 
 uint64_t rnd_permute(uint64_t seed, uint64_t stream, uint64_t i, uint64_t n)
 {
-    int half = 1;                        /* a permutation of [0, 4^half), less than 4 n: the walk takes 4 steps at most on average */
+    /* a permutation of [0, 4^half), less than 4 n: the walk takes 4 steps at most on average */
+    int half = 1;
     while (half < 32 && UINT64_C(1) << 2 * half < n)
         half++;
     uint64_t mask = (UINT64_C(1) << half) - 1;

@@ -10,12 +10,30 @@
 
 /* ---- numbers ---- */
 
-static const struct { const char *name; int64_t factor; } suffix[] = {
+static const struct {
+    const char *name;
+    int64_t factor;
+} suffix[] = {
     { "", 1 },
-    { "k", 1000 }, { "K", 1000 }, { "M", 1000000 }, { "B", 1000000000 }, { "G", 1000000000 }, { "T", 1000000000000 },
-    { "kB", 1000 }, { "KB", 1000 }, { "MB", 1000000 }, { "GB", 1000000000 }, { "TB", 1000000000000 },
-    { "Ki", INT64_C(1) << 10 }, { "Mi", INT64_C(1) << 20 }, { "Gi", INT64_C(1) << 30 }, { "Ti", INT64_C(1) << 40 },
-    { "KiB", INT64_C(1) << 10 }, { "MiB", INT64_C(1) << 20 }, { "GiB", INT64_C(1) << 30 }, { "TiB", INT64_C(1) << 40 },
+    { "k", 1000 },
+    { "K", 1000 },
+    { "M", 1000000 },
+    { "B", 1000000000 },
+    { "G", 1000000000 },
+    { "T", 1000000000000 },
+    { "kB", 1000 },
+    { "KB", 1000 },
+    { "MB", 1000000 },
+    { "GB", 1000000000 },
+    { "TB", 1000000000000 },
+    { "Ki", INT64_C(1) << 10 },
+    { "Mi", INT64_C(1) << 20 },
+    { "Gi", INT64_C(1) << 30 },
+    { "Ti", INT64_C(1) << 40 },
+    { "KiB", INT64_C(1) << 10 },
+    { "MiB", INT64_C(1) << 20 },
+    { "GiB", INT64_C(1) << 30 },
+    { "TiB", INT64_C(1) << 40 },
 };
 
 static int64_t factor_of(const char *name)
@@ -45,7 +63,7 @@ int opt_parse_size(const char *text, int64_t *out)
     if (!n_digits || !factor)
         return -1;
     __int128 value = digits * factor;
-    if (factor == 1 && value % divisor)      /* "1.5" of something that cannot be halved */
+    if (factor == 1 && value % divisor) /* "1.5" of something that cannot be halved */
         return -1;
     value /= divisor;
     if (value > INT64_MAX)
@@ -88,7 +106,7 @@ static void closer(const char *name, const char *candidate, int *best, const cha
 {
     int d = distance(name, candidate);
     size_t n = strlen(name);
-    if (n >= 3 && !strncmp(name, candidate, n))      /* --sched for --schedule */
+    if (n >= 3 && !strncmp(name, candidate, n)) /* --sched for --schedule */
         d = 1;
     if (d < *best) {
         *best = d;
@@ -99,7 +117,7 @@ static void closer(const char *name, const char *candidate, int *best, const cha
 static int unknown_name(const struct opt_program *p, const char *name, struct err *e)
 {
     const char *found = NULL;
-    int best = (int)strlen(name) / 3 + 2;            /* further away is no help */
+    int best = (int)strlen(name) / 3 + 2; /* further away is no help */
     for (const struct opt *o = p->opts; !opt_is_end(o); o++)
         if (o->kind != OPT_GROUP)
             closer(name, o->name, &best, &found);
@@ -119,7 +137,8 @@ static int check_range(const struct opt *o, double x, const char *text, struct e
     if ((o->min == 0 && o->max == 0) || (x >= o->min && x <= o->max))
         return 0;
     if (x < o->min)
-        return err_set(e, ERR_USAGE, "--%s %s is too small: it must be at least %.15g", o->name, text, o->min);
+        return err_set(e, ERR_USAGE, "--%s %s is too small: it must be at least %.15g", o->name, text,
+                       o->min);
     return err_set(e, ERR_USAGE, "--%s %s is too large: it must be at most %.15g", o->name, text, o->max);
 }
 
@@ -131,7 +150,8 @@ static int set_switch(const struct opt *o, const char *text, void *m, struct err
             *(int *)m = (int)(i & 1);
             return 0;
         }
-    return err_set(e, ERR_USAGE, "--%s=%s: it is a switch: use --%s or --no-%s", o->name, text, o->name, o->name);
+    return err_set(e, ERR_USAGE, "--%s=%s: it is a switch: use --%s or --no-%s", o->name, text, o->name,
+                   o->name);
 }
 
 static int set_int(const struct opt *o, const char *text, void *m, struct err *e)
@@ -206,12 +226,9 @@ static const struct {
     int (*set)(const struct opt *o, const char *text, void *member, struct err *e);
     size_t size;
 } kind_of[] = {
-    [OPT_SWITCH] = { set_switch, sizeof(int) },
-    [OPT_INT] = { set_int, sizeof(int64_t) },
-    [OPT_SIZE] = { set_size, sizeof(int64_t) },
-    [OPT_FLOAT] = { set_float, sizeof(double) },
-    [OPT_TEXT] = { set_text, sizeof(const char *) },
-    [OPT_CHOICE] = { set_choice, sizeof(int) },
+    [OPT_SWITCH] = { set_switch, sizeof(int) },         [OPT_INT] = { set_int, sizeof(int64_t) },
+    [OPT_SIZE] = { set_size, sizeof(int64_t) },         [OPT_FLOAT] = { set_float, sizeof(double) },
+    [OPT_TEXT] = { set_text, sizeof(const char *) },    [OPT_CHOICE] = { set_choice, sizeof(int) },
     [OPT_LIST] = { set_list, sizeof(struct opt_list) },
 };
 
@@ -232,7 +249,13 @@ static int set_defaults(const struct opt_program *p, void *target, struct err *e
     return rc;
 }
 
-union value { int i; int64_t n; double x; const char *text; struct opt_list list; };
+union value {
+    int i;
+    int64_t n;
+    double x;
+    const char *text;
+    struct opt_list list;
+};
 
 /* Is the value what it would be had the option not been given? */
 static int is_neutral(const struct opt *o, const void *m)
@@ -255,12 +278,19 @@ static int check_built(const struct opt *o, const char *text, void *target, stru
         return 0;
     if (o->kind == OPT_SWITCH || !o->value)
         return err_set(e, ERR_USAGE, "--%s is not built yet: leave it out", o->name);
-    return err_set(e, ERR_USAGE, "--%s %s is not built yet: only --%s %s is", o->name, text, o->name, o->value);
+    return err_set(e, ERR_USAGE, "--%s %s is not built yet: only --%s %s is", o->name, text, o->name,
+                   o->value);
 }
 
 /* ---- the command line ---- */
 
-struct cursor { const struct opt_program *p; int argc, i; char **argv; void *target; unsigned char *given; };
+struct cursor {
+    const struct opt_program *p;
+    int argc, i;
+    char **argv;
+    void *target;
+    unsigned char *given;
+};
 
 static int is_option(const char *arg) { return arg[0] == '-' && arg[1] == '-'; }
 
@@ -284,12 +314,14 @@ static int set_one(struct cursor *c, const struct opt *o, const char *text, stru
 static int take_words(struct cursor *c, const struct opt *o, struct err *e)
 {
     int rc = 0, n = 0;
-    while (rc == 0 && c->i + 1 < c->argc && !is_option(c->argv[c->i + 1]) && (n == 0 || o->kind == OPT_LIST)) {
+    while (rc == 0 && c->i + 1 < c->argc && !is_option(c->argv[c->i + 1]) &&
+           (n == 0 || o->kind == OPT_LIST)) {
         rc = set_one(c, o, c->argv[++c->i], e);
         n++;
     }
     if (rc == 0 && n == 0)
-        return err_set(e, ERR_USAGE, "--%s needs a value: --%s %s", o->name, o->name, o->unit ? o->unit : "VALUE");
+        return err_set(e, ERR_USAGE, "--%s needs a value: --%s %s", o->name, o->name,
+                       o->unit ? o->unit : "VALUE");
     return rc;
 }
 
@@ -345,11 +377,13 @@ static int check_args(const struct opt_program *p, const struct opt_args *args, 
     if (args->n < p->min_args)
         return err_set(e, ERR_USAGE, "%d of %d arguments given: %s %s", args->n, p->min_args, p->name, usage);
     if (p->max_args >= 0 && args->n > p->max_args)
-        return err_set(e, ERR_USAGE, "%s is one argument too many (expected: %s): see --help", args->item[p->max_args], usage);
+        return err_set(e, ERR_USAGE, "%s is one argument too many (expected: %s): see --help",
+                       args->item[p->max_args], usage);
     return 0;
 }
 
-int opt_parse(const struct opt_program *p, int argc, char **argv, void *target, struct opt_args *args, unsigned char *given, struct err *e)
+int opt_parse(const struct opt_program *p, int argc, char **argv, void *target, struct opt_args *args,
+              unsigned char *given, struct err *e)
 {
     struct cursor c = { p, argc, 1, argv, target, given };
     int rc = 0, only_args = 0;
@@ -368,8 +402,9 @@ int opt_parse(const struct opt_program *p, int argc, char **argv, void *target, 
         else if (is_option(a))
             rc = parse_option(&c, e);
         else
-            rc = !strcmp(a, "-h") ? answer_builtin(p, "help", NULL, e)
-                                  : err_set(e, ERR_USAGE, "unknown option %s: options are long, see --help", a);
+            rc = !strcmp(a, "-h")
+                     ? answer_builtin(p, "help", NULL, e)
+                     : err_set(e, ERR_USAGE, "unknown option %s: options are long, see --help", a);
     }
     if (rc == 0)
         rc = check_args(p, args, e);

@@ -4,7 +4,7 @@
 #include <ctype.h>
 #include <string.h>
 
-#define COLUMN 34            /* where the explanations begin; longer names push theirs to the right */
+#define COLUMN 34 /* where the explanations begin; longer names push theirs to the right */
 
 const struct opt_builtin opt_builtins[] = {
     { "help", NULL, "this text" },
@@ -30,13 +30,15 @@ static void print_row(FILE *out, const char *name, const char *unit, const char 
 
 void opt_print_help(const struct opt_program *p, FILE *out)
 {
-    fprintf(out, "usage: %s %s%s[options]\n%s\n", p->name, p->usage ? p->usage : "", p->usage && *p->usage ? " " : "", p->summary);
+    fprintf(out, "usage: %s %s%s[options]\n%s\n", p->name, p->usage ? p->usage : "",
+            p->usage && *p->usage ? " " : "", p->summary);
     for (const struct opt *o = p->opts; !opt_is_end(o); o++) {
         if (o->kind == OPT_GROUP) {
             fprintf(out, "\n%s:\n", o->name);
             continue;
         }
-        print_row(out, o->name, o->kind == OPT_SWITCH ? NULL : o->unit, o->kind == OPT_LIST ? "..." : "", o->help);
+        print_row(out, o->name, o->kind == OPT_SWITCH ? NULL : o->unit, o->kind == OPT_LIST ? "..." : "",
+                  o->help);
         const char *def = shown_default(o);
         fprintf(out, def ? " (%s)\n" : "\n", def);
     }
@@ -45,7 +47,8 @@ void opt_print_help(const struct opt_program *p, FILE *out)
         print_row(out, b->name, b->unit, "", b->help);
         fputc('\n', out);
     }
-    fprintf(out, "\nin parentheses: the default; 4k 7B 2M are powers of 1000, 64Ki 2GiB of 1024; --name=value works too,"
+    fprintf(out, "\nin parentheses: the default; 4k 7B 2M are powers of 1000, 64Ki 2GiB of 1024; "
+                 "--name=value works too,"
                  " and --no-name for a switch\n");
 }
 
@@ -117,7 +120,10 @@ static void print_words(FILE *out, const char *words)
 
 void opt_print_completion(const struct opt_program *p, FILE *out)
 {
-    fprintf(out, "_%s()\n{\n    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n    case $prev in\n", p->name);
+    fprintf(out,
+            "_%s()\n{\n    local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n    case "
+            "$prev in\n",
+            p->name);
     for (const struct opt *o = p->opts; !opt_is_end(o); o++) {
         if (o->kind != OPT_CHOICE)
             continue;
@@ -132,6 +138,8 @@ void opt_print_completion(const struct opt_program *p, FILE *out)
             fprintf(out, "--%s ", o->name);
     for (const struct opt_builtin *b = opt_builtins; b->name; b++)
         fprintf(out, "--%s%s", b->name, b[1].name ? " " : "");
-    fprintf(out, "\" -- \"$cur\"))\n    else\n        COMPREPLY=($(compgen -f -- \"$cur\"))\n    fi\n}\n"
-                 "complete -o filenames -F _%s %s\n", p->name, p->name);
+    fprintf(out,
+            "\" -- \"$cur\"))\n    else\n        COMPREPLY=($(compgen -f -- \"$cur\"))\n    fi\n}\n"
+            "complete -o filenames -F _%s %s\n",
+            p->name, p->name);
 }

@@ -1,7 +1,9 @@
-/* mpi.c - the transport between machines: messages from point to point only, so that the order of every sum is ours.
+/* mpi.c - the transport between machines: messages from point to point only, so that the order of every sum
+ * is ours.
  *
- * all-reduce: slice r of all ranks goes to rank r, which adds in tree order and sends the sum to all: as many bytes as a ring.
- * Waiting looks at the board of this machine and for the word of a failed rank on another. After a failure MPI is not called
+ * all-reduce: slice r of all ranks goes to rank r, which adds in tree order and sends the sum to all: as
+ * many bytes as a ring. Waiting looks at the board of this machine and for the word of a failed rank on
+ * another. After a failure MPI is not called
  * any more: buffers that it still knows belong to the callers. */
 #include "comm/mpi/mpi_group.h"
 
@@ -14,9 +16,10 @@
 #include "base/trace.h"
 #include "comm/shm/shm.h"
 
-#define SUM_PIECE ((int64_t)1 << 22)   /* elements of a sum at a time: bounds the scratch */
-#define UNDER_WAY ((size_t)256 << 20)  /* bytes sent and not taken before a send waits */
-#define YIELD_NS 10000000              /* then naps: a long message is many small ones, each needing both sides awake */
+#define SUM_PIECE ((int64_t)1 << 22)  /* elements of a sum at a time: bounds the scratch */
+#define UNDER_WAY ((size_t)256 << 20) /* bytes sent and not taken before a send waits */
+/* then naps: a long message is many small ones, each needing both sides awake */
+#define YIELD_NS 10000000
 #define IDLE_NS 1000000000
 #define TAG_FAILED 0
 /* ---- the world ---- */
@@ -62,7 +65,8 @@ static void mpi_close(struct world *w, int orderly)
     }
     if (orderly) {
         reap(m);
-        if (!m->first)                                 /* else a message that nobody took: its communicator stays */
+        /* else a message that nobody took: its communicator stays */
+        if (!m->first)
             MPI_Comm_free(&m->comm);
     }
     free(m->scratch);
@@ -87,17 +91,19 @@ static void mpi_free(struct world *w, void *p)
         mem_free(w->mem, p);
 }
 
-/* Ranks of this machine read it on the board. The request is left alone: a short message needs nobody's help to arrive. */
+/* Ranks of this machine read it on the board. The request is left alone: a short message needs nobody's help
+ * to arrive. */
 static void mpi_tell(struct world *w, const char *text)
 {
-    static _Thread_local char copy[1024];              /* must outlive the request */
+    static _Thread_local char copy[1024]; /* must outlive the request */
     struct mpi_world *m = w->mpi;
     MPI_Request req;
     if (!m || w->at.node_size == w->at.size)
         return;
     strncpy(copy, text, sizeof copy - 1);
     for (int r = 0; r < w->at.size; r++)
-        if (r != w->at.rank && MPI_Isend(copy, sizeof copy, MPI_CHAR, r, TAG_FAILED, m->comm, &req) == MPI_SUCCESS)
+        if (r != w->at.rank &&
+            MPI_Isend(copy, sizeof copy, MPI_CHAR, r, TAG_FAILED, m->comm, &req) == MPI_SUCCESS)
             MPI_Request_free(&req);
 }
 
@@ -108,7 +114,8 @@ static int hear_failure(struct world *w, struct err *e)
     char text[1024];
     MPI_Status from;
     int there = 0;
-    if (w->at.node_size == w->at.size || MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILED, m->comm, &there, &from) != MPI_SUCCESS || !there)
+    if (w->at.node_size == w->at.size ||
+        MPI_Iprobe(MPI_ANY_SOURCE, TAG_FAILED, m->comm, &there, &from) != MPI_SUCCESS || !there)
         return 0;
     MPI_Recv(text, sizeof text, MPI_CHAR, from.MPI_SOURCE, TAG_FAILED, m->comm, MPI_STATUS_IGNORE);
     text[sizeof text - 1] = 0;
@@ -149,7 +156,9 @@ int mpi_lost(struct world *w, int mpi_rc, int n, struct err *e)
         if (m->status[i].MPI_ERROR != MPI_SUCCESS && m->status[i].MPI_ERROR != MPI_ERR_PENDING)
             MPI_Error_class(m->status[i].MPI_ERROR, &class);
     if (class == MPI_ERR_TRUNCATE)
-        return err_set(e, ERR_INTERNAL, "a longer message came than was expected: all ranks of a group must make the same calls");
+        return err_set(
+            e, ERR_INTERNAL,
+            "a longer message came than was expected: all ranks of a group must make the same calls");
     for (int64_t end = clock_ns() + IDLE_NS; clock_ns() < end; nap(YIELD_NS)) {
         int rc = board_check(w->board, e);
         if (rc < 0)
@@ -189,7 +198,8 @@ static int finish(struct world *w, MPI_Request *req, int n, const char *group, s
 }
 
 /* ---- groups ---- */
-/* Numbers of different first ranks never meet: a multiple of the world's size, plus that rank. 0 is the group of all. */
+/* Numbers of different first ranks never meet: a multiple of the world's size, plus that rank. 0 is the
+ * group of all. */
 static int mpi_group_offer(struct comm *c, int64_t *number, struct err *e)
 {
     struct mpi_world *m = c->w->mpi;
@@ -232,7 +242,8 @@ void mpi_give(struct comm *c, const void *p, size_t bytes, int to)
     struct mpi_world *m = c->w->mpi;
     mpi_count_across(c, bytes, to);
     if (bytes)
-        MPI_Isend(p, (int)bytes, MPI_BYTE, c->member[to], TAG_OF(g, KIND_COLLECTIVE), m->comm, &g->req[g->n_req++]);
+        MPI_Isend(p, (int)bytes, MPI_BYTE, c->member[to], TAG_OF(g, KIND_COLLECTIVE), m->comm,
+                  &g->req[g->n_req++]);
 }
 
 void mpi_take(struct comm *c, void *p, size_t bytes, int from)
@@ -240,7 +251,8 @@ void mpi_take(struct comm *c, void *p, size_t bytes, int from)
     struct mpi_group *g = c->priv;
     struct mpi_world *m = c->w->mpi;
     if (bytes)
-        MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from], TAG_OF(g, KIND_COLLECTIVE), m->comm, &g->req[g->n_req++]);
+        MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from], TAG_OF(g, KIND_COLLECTIVE), m->comm,
+                  &g->req[g->n_req++]);
 }
 
 int mpi_finish_batch(struct comm *c, struct err *e)
@@ -310,7 +322,10 @@ static int mpi_broadcast(struct comm *c, void *buf, size_t bytes, int root, stru
 
 static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
 
-int64_t mpi_slice_begin(int64_t n, int n_slices, int r) { return min_of((n + n_slices - 1) / n_slices * r, n); }
+int64_t mpi_slice_begin(int64_t n, int n_slices, int r)
+{
+    return min_of((n + n_slices - 1) / n_slices * r, n);
+}
 
 /* Sums n elements of mine with what lies in the scratch, one array a rank (my own place there is empty). */
 void mpi_sum_scratch(struct comm *c, enum sum_kind kind, void *out, void *mine, char *s, int64_t n)
@@ -343,7 +358,8 @@ static int small_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n
 static int reduce_piece(struct comm *c, enum sum_kind kind, char *buf, int64_t n, struct err *e)
 {
     size_t size = sum_size(kind);
-    int64_t begin = mpi_slice_begin(n, c->size, c->rank), mine = mpi_slice_begin(n, c->size, c->rank + 1) - begin;
+    int64_t begin = mpi_slice_begin(n, c->size, c->rank),
+            mine = mpi_slice_begin(n, c->size, c->rank + 1) - begin;
     char *s = scratch(c, (size_t)(c->size * mine) * size + 1, e), *my = buf + (size_t)begin * size;
     int rc = s ? 0 : -e->code;
     for (int r = 0; s && r < c->size; r++) {
@@ -423,7 +439,8 @@ static int mpi_all_gather(struct comm *c, void *out, const void *in, size_t each
     return rc;
 }
 
-/* ---- memory once a machine: of the group's own ranks there, if they are regular (mpi_nodes.c), else everybody has his own ---- */
+/* ---- memory once a machine: of the group's own ranks there, if they are regular (mpi_nodes.c), else
+ * everybody has his own ---- */
 static int mpi_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
 {
     if (mpi_has_nodes(c))
@@ -448,10 +465,12 @@ static void mpi_shared_by(const struct comm *c, int *rank, int *size)
 
 static int mpi_all_gather_shared(struct comm *c, void *shared, const void *in, size_t each, struct err *e)
 {
-    return mpi_has_nodes(c) ? mpi_nodes_all_gather_shared(c, shared, in, each, e) : mpi_all_gather(c, shared, in, each, e);
+    return mpi_has_nodes(c) ? mpi_nodes_all_gather_shared(c, shared, in, each, e)
+                            : mpi_all_gather(c, shared, in, each, e);
 }
 
-static int mpi_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e)
+static int mpi_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out,
+                      struct err *e)
 {
     size_t to = 0;
     int rc = 0;
@@ -479,7 +498,8 @@ static int post(struct comm *c, const void *p, size_t bytes, int to, struct err 
     *o = (struct outgoing){ .bytes = bytes };
     mpi_count_across(c, bytes, to);
     memcpy(o->data, p, bytes);
-    int rc = MPI_Isend(o->data, (int)bytes, MPI_BYTE, c->member[to], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &o->req);
+    int rc = MPI_Isend(o->data, (int)bytes, MPI_BYTE, c->member[to],
+                       TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &o->req);
     if (rc != MPI_SUCCESS) {
         free(o);
         return mpi_lost(c->w, rc, 0, e);
@@ -511,7 +531,8 @@ static int recv_piece(struct comm *c, void *p, size_t bytes, int from, struct er
 {
     struct mpi_world *m = c->w->mpi;
     MPI_Request req;
-    int rc = MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from], TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &req);
+    int rc = MPI_Irecv(p, (int)bytes, MPI_BYTE, c->member[from],
+                       TAG_OF((struct mpi_group *)c->priv, KIND_MESSAGE), m->comm, &req);
     return rc == MPI_SUCCESS ? finish(c->w, &req, 1, c->name, e) : mpi_lost(c->w, rc, 0, e);
 }
 
@@ -521,8 +542,9 @@ static int mpi_recv(struct comm *c, void *buf, size_t bytes, int from, struct er
     int rc = 0;
     TRY(recv_piece(c, &length, sizeof length, from, e));
     if (length != bytes)
-        return err_set(e, ERR_INTERNAL, "rank %d sent %llu bytes, %zu are received: sends and receives must pair up", c->member[from],
-                       (unsigned long long)length, bytes);
+        return err_set(e, ERR_INTERNAL,
+                       "rank %d sent %llu bytes, %zu are received: sends and receives must pair up",
+                       c->member[from], (unsigned long long)length, bytes);
     for (size_t lo = 0; lo < bytes; lo += PIECE)
         TRY(recv_piece(c, (char *)buf + lo, bytes - lo < PIECE ? bytes - lo : PIECE, from, e));
 out:

@@ -1,21 +1,28 @@
-/* mpi_group.h - inside of the transport mpi: messages (mpi.c), sums inside a machine first (mpi_nodes.c), started operations
- * (mpi_request.c). */
+/* mpi_group.h - inside of the transport mpi: messages (mpi.c), sums inside a machine first (mpi_nodes.c),
+ * started operations (mpi_request.c). */
 #ifndef SHARDLINE_COMM_MPI_MPI_GROUP_H
 #define SHARDLINE_COMM_MPI_MPI_GROUP_H
 
 #include <mpi.h>
 #include "comm/comm_priv.h"
 
-#define PIECE ((size_t)256 << 20)      /* bytes of one message */
-#define SMALL 4096                     /* bytes: up to here everybody sends all to all */
-/* Messages of one kind between two ranks arrive in the order of sending, so each stage of an operation has its own. */
+#define PIECE ((size_t)256 << 20) /* bytes of one message */
+#define SMALL 4096                /* bytes: up to here everybody sends all to all */
+/* Messages of one kind between two ranks arrive in the order of sending, so each stage of an operation has
+ * its own. */
 enum { KIND_COLLECTIVE, KIND_MESSAGE, KIND_STARTED, KIND_SUMS, KINDS };
 #define TAG_OF(group, kind) ((int)(KINDS * (group)->id + 1 + (kind)))
 
-struct outgoing { struct outgoing *next; MPI_Request req; size_t bytes; char data[]; };      /* a message on its way */
+/* a message on its way */
+struct outgoing {
+    struct outgoing *next;
+    MPI_Request req;
+    size_t bytes;
+    char data[];
+};
 struct mpi_world {
     MPI_Comm comm;
-    MPI_Status *status;                /* [4 * size], of the requests that are waited for */
+    MPI_Status *status; /* [4 * size], of the requests that are waited for */
     int64_t n_offered;
     char *scratch, *node_scratch;
     size_t scratch_bytes, node_scratch_bytes;
@@ -24,9 +31,10 @@ struct mpi_world {
 };
 struct mpi_group {
     int64_t id;
-    MPI_Request *req;                  /* [4 * size] */
+    MPI_Request *req; /* [4 * size] */
     int n_req;
-    struct comm *node, *across;        /* NULL: the group is not the same number of neighbours on 2, 4, 8 … machines */
+    /* NULL: the group is not the same number of neighbours on 2, 4, 8 … machines */
+    struct comm *node, *across;
 };
 
 void mpi_give(struct comm *c, const void *p, size_t bytes, int to);

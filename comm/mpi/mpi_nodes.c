@@ -1,12 +1,14 @@
-/* mpi_nodes.c - groups over several machines with several ranks on each: sums inside a machine first, over its shared memory, then
- * between machines.
+/* mpi_nodes.c - groups over several machines with several ranks on each: sums inside a machine first, over
+ * its shared memory, then between machines.
  *
  *   2 machines x 2:   ranks 0 1 | 2 3     node: {0 1}, {2 3}     across: {0 2}, {1 3}
- *   all-reduce of a piece: local rank j sums slice j of its machine's buffers, sums that with its like on the other machines (flat), and
+ *   all-reduce of a piece: local rank j sums slice j of its machine's buffers, sums that with its like on
+ *   the other machines (flat), and
  *   all copy the slices of their neighbours: 2 (N - 1) buffers between N machines instead of 2 (P - 1).
  *
- * Tree(P) is Tree(N) over the trees of N groups of P/N neighbours exactly when N is a power of two (kernels/tree.h): then the
- * bits are those of the flat sum. Else, and when machines have different numbers of the group's ranks, all goes flat. */
+ * Tree(P) is Tree(N) over the trees of N groups of P/N neighbours exactly when N is a power of two
+ * (kernels/tree.h): then the bits are those of the flat sum. Else, and when machines have different numbers
+ * of the group's ranks, all goes flat. */
 #include "comm/mpi/mpi_group.h"
 
 #include <stdlib.h>
@@ -41,7 +43,7 @@ static int ranks_a_node(const struct comm *c)
         if (r && (node[c->member[r]] != node[c->member[r - 1]]) != is_first)
             return 0;
     }
-    for (int a = 0; a < c->size; a += n)               /* back on a machine that was left: not neighbours */
+    for (int a = 0; a < c->size; a += n) /* back on a machine that was left: not neighbours */
         for (int b = 0; b < a; b += n)
             if (node[c->member[a]] == node[c->member[b]])
                 return 0;
@@ -78,7 +80,8 @@ int mpi_nodes_barrier(struct comm *c, struct err *e)
 int mpi_nodes_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e)
 {
     struct comm *node = group(c)->node, *across = group(c)->across;
-    int rc = node->rank == root % node->size ? across->t->broadcast(across, buf, bytes, root / node->size, e) : 0;
+    int rc = node->rank == root % node->size ? across->t->broadcast(across, buf, bytes, root / node->size, e)
+                                             : 0;
     return rc < 0 ? rc : node->t->broadcast(node, buf, bytes, root % node->size, e);
 }
 
@@ -87,7 +90,8 @@ int mpi_nodes_broadcast(struct comm *c, void *buf, size_t bytes, int root, struc
 static void reduce_slice(struct comm *node, enum sum_kind kind, int64_t n)
 {
     void *in[SUM_RANKS_MAX];
-    int64_t begin = shm_slice_begin(n, node->size, node->rank), end = shm_slice_begin(n, node->size, node->rank + 1);
+    int64_t begin = shm_slice_begin(n, node->size, node->rank),
+            end = shm_slice_begin(n, node->size, node->rank + 1);
     for (int r = 0; r < node->size; r++)
         in[r] = shm_at(node, shm_post_of(node, r)) + (size_t)begin * sum_size(kind);
     struct shm_slice s = { .kind = kind, .in = in, .n_in = node->size, .mine = node->rank, .n = end - begin };
@@ -99,7 +103,8 @@ static void copy_slices(struct comm *node, enum sum_kind kind, char *piece, int6
     size_t size = sum_size(kind);
     for (int k = 1; k < node->size; k++) {
         int r = (node->rank + k) % node->size;
-        size_t begin = (size_t)shm_slice_begin(n, node->size, r) * size, end = (size_t)shm_slice_begin(n, node->size, r + 1) * size;
+        size_t begin = (size_t)shm_slice_begin(n, node->size, r) * size,
+               end = (size_t)shm_slice_begin(n, node->size, r + 1) * size;
         memcpy(piece + begin, shm_at(node, shm_post_of(node, r)) + begin, end - begin);
     }
 }
@@ -108,7 +113,8 @@ static void copy_slices(struct comm *node, enum sum_kind kind, char *piece, int6
 static int reduce_piece(struct comm *c, enum sum_kind kind, char *piece, int64_t n, struct err *e)
 {
     struct comm *node = group(c)->node, *across = group(c)->across;
-    int64_t begin = shm_slice_begin(n, node->size, node->rank), mine = shm_slice_begin(n, node->size, node->rank + 1) - begin;
+    int64_t begin = shm_slice_begin(n, node->size, node->rank),
+            mine = shm_slice_begin(n, node->size, node->rank + 1) - begin;
     struct shm_post post;
     int rc;
     TRY(shm_prepare(node, &post, CALL_SLICES, piece, (size_t)n * sum_size(kind), e));
@@ -129,7 +135,8 @@ int mpi_nodes_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t 
     size_t size = sum_size(kind);
     int64_t step = (int64_t)(SHM_STAGE / size);
     int rc = 0, staged = segment_offset(&c->w->seg, buf, (size_t)n * size) < 0;
-    if ((size_t)n * size <= SMALL) {                   /* all of a machine ask: more bytes, but no third stage */
+    /* all of a machine ask: more bytes, but no third stage */
+    if ((size_t)n * size <= SMALL) {
         rc = node->t->all_reduce(node, kind, buf, n, e);
         return rc < 0 ? rc : across->t->all_reduce(across, kind, buf, n, e);
     }
@@ -161,7 +168,8 @@ static char *node_scratch(struct world *w, size_t bytes, struct err *e)
     return p;
 }
 
-/* The node's sums of elements [lo, lo + n) of the segments of my like on machine k, k = 0 … N-1: out[N][n]. */
+/* The node's sums of elements [lo, lo + n) of the segments of my like on machine k, k = 0 … N-1: out[N][n].
+ * */
 static void scatter_inside(struct comm *c, float *out, int64_t n_each, int64_t step, int64_t lo, int64_t n)
 {
     struct comm *node = group(c)->node;
@@ -172,7 +180,12 @@ static void scatter_inside(struct comm *c, float *out, int64_t n_each, int64_t s
             const struct shm_post *p = shm_post_of(node, r);
             in[r] = (float *)shm_at(node, p) + (p->staged ? segment * step : segment * n_each + lo);
         }
-        struct shm_slice s = { .kind = SUM_TREE, .in = in, .n_in = node->size, .mine = node->rank, .out = (char *)(out + k * n), .n = n };
+        struct shm_slice s = { .kind = SUM_TREE,
+                               .in = in,
+                               .n_in = node->size,
+                               .mine = node->rank,
+                               .out = (char *)(out + k * n),
+                               .n = n };
         shm_sum_slice(node, &s);
     }
 }
@@ -200,7 +213,8 @@ out:
 }
 
 /* ---- copies ---- */
-/* Through the staging blocks: what came from the other machines to one rank, all of its machine read there. */
+/* Through the staging blocks: what came from the other machines to one rank, all of its machine read there.
+ * */
 int mpi_nodes_all_gather(struct comm *c, void *out, const void *in, size_t each, struct err *e)
 {
     struct comm *node = group(c)->node, *across = group(c)->across;
@@ -216,7 +230,8 @@ int mpi_nodes_all_gather(struct comm *c, void *out, const void *in, size_t each,
         TRY(shm_post_sync(node, &post, e));
         for (int r = 0; r < node->size; r++)
             for (int k = 0; k < across->size; k++)
-                memcpy(o + (size_t)(k * node->size + r) * each + lo, shm_at(node, shm_post_of(node, r)) + (size_t)k * n, n);
+                memcpy(o + (size_t)(k * node->size + r) * each + lo,
+                       shm_at(node, shm_post_of(node, r)) + (size_t)k * n, n);
         TRY(shm_barrier(node, e));
     }
 out:
@@ -228,7 +243,7 @@ int mpi_nodes_all_gather_shared(struct comm *c, void *shared, const void *in, si
 {
     struct comm *node = group(c)->node, *across = group(c)->across;
     char *s = shared, *mine = s + (size_t)c->rank * each;
-    int rc = shm_barrier(node, e);                     /* nobody here still reads what was there */
+    int rc = shm_barrier(node, e); /* nobody here still reads what was there */
     if (rc == 0 && mine != in)
         memcpy(mine, in, each);
     for (size_t lo = 0; rc == 0 && lo < each; lo += PIECE) {

@@ -1,5 +1,6 @@
-/* mpi_request.c - started operations over messages. An all-reduce has two stages: slices to their ranks, then sums to all; the second
- * begins on every rank in the order of starting, so that messages of the same kind meet in order. */
+/* mpi_request.c - started operations over messages. An all-reduce has two stages: slices to their ranks,
+ * then sums to all; the second begins on every rank in the order of starting, so that messages of the same
+ * kind meet in order. */
 #include "comm/mpi/mpi_group.h"
 
 #include <stdlib.h>
@@ -8,9 +9,10 @@
 #include "base/clock.h"
 #include "comm/shm/shm.h"
 
-enum { FIRST, SUMS };              /* request.stage */
+/* request.stage */
+enum { FIRST, SUMS };
 
-struct under_way {                 /* request.priv */
+struct under_way { /* request.priv */
     MPI_Request *req;
     int n_req;
     char *scratch;
@@ -20,13 +22,18 @@ static size_t n_pieces(size_t bytes) { return (bytes + PIECE - 1) / PIECE; }
 
 static int is_small(const struct comm_request *q) { return (size_t)q->n * 4 <= SMALL; }
 
-static int is_gather(const struct comm_request *q) { return q->what == CALL_ALL_GATHER || q->what == CALL_SHARED; }
+static int is_gather(const struct comm_request *q)
+{
+    return q->what == CALL_ALL_GATHER || q->what == CALL_SHARED;
+}
 
 /* Bytes of the largest message, to size the requests by. */
 static size_t most_bytes(const struct comm_request *q)
 {
     size_t n = (size_t)q->n;
-    return is_gather(q) ? n : q->what == CALL_REDUCE_SCATTER || is_small(q) ? n * 4 : (size_t)mpi_slice_begin(q->n, q->c->size, 1) * 4;
+    return is_gather(q)                                    ? n
+           : q->what == CALL_REDUCE_SCATTER || is_small(q) ? n * 4
+                                                           : (size_t)mpi_slice_begin(q->n, q->c->size, 1) * 4;
 }
 
 static void post(struct comm_request *q, int sends, void *p, size_t bytes, int peer, int kind)
@@ -64,7 +71,8 @@ static void deal(struct comm_request *q, char *buf, int equal)
     int size = q->c->size, me = q->c->rank;
     int64_t mine = equal ? q->n : mpi_slice_begin(q->n, size, me + 1) - mpi_slice_begin(q->n, size, me);
     for (int r = 0; r < size; r++) {
-        int64_t b = equal ? q->n * r : mpi_slice_begin(q->n, size, r), end = equal ? b + q->n : mpi_slice_begin(q->n, size, r + 1);
+        int64_t b = equal ? q->n * r : mpi_slice_begin(q->n, size, r),
+                end = equal ? b + q->n : mpi_slice_begin(q->n, size, r + 1);
         if (r == me)
             continue;
         post(q, 0, u->scratch + (size_t)(r * mine) * 4, (size_t)mine * 4, r, KIND_STARTED);
@@ -72,7 +80,8 @@ static void deal(struct comm_request *q, char *buf, int equal)
     }
 }
 
-/* Several ranks a machine share what they gather: all at once, and the others of this machine wait for what follows too. */
+/* Several ranks a machine share what they gather: all at once, and the others of this machine wait for what
+ * follows too. */
 static int share_now(struct comm_request *q, struct err *e)
 {
     int rc = mpi_nodes_all_gather_shared(q->c, q->out, q->in, (size_t)q->n, e);

@@ -1,34 +1,40 @@
-/* nccl.c - operations on device memory over NCCL, one GPU a rank. Nothing is waited for on the host: what blocks goes into the device's compute queue,
- * behind the ops that make what is sent and before those that read what comes; what is started goes into the communication queue, behind a mark of
- * the compute queue, and runs beside the ops that follow; to finish it is to make the compute queue wait for its mark.
+/* nccl.c - operations on device memory over NCCL, one GPU a rank. Nothing is waited for on the host: what
+ * blocks goes into the device's compute queue, behind the ops that make what is sent and before those that
+ * read what comes; what is started goes into the communication queue, behind a mark of the compute queue,
+ * and runs beside the ops that follow; to finish it is to make the compute queue wait for its mark.
  *
  *     compute  … dW ──mark──────── more dW ───────wait── update
  *     comm            └wait── slices, tree_add, slices ──mark┘
  *
- * Sums are the room's, not NCCL's: slice r of all ranks goes to rank r, which adds in tree order (the op tree_add) and sends the sum to all.
+ * Sums are the room's, not NCCL's: slice r of all ranks goes to rank r, which adds in tree order (the op
+ * tree_add) and sends the sum to all.
  *
- *     buf  [ slice 0 | slice 1 | slice 2 ]   --grouped send and recv-->   scratch [ mine of rank 0 | … ] --tree_add--> buf, my slice --> all
+ *     buf  [ slice 0 | slice 1 | slice 2 ]   --grouped send and recv-->   scratch [ mine of rank 0 | … ]
+ *     --tree_add--> buf, my slice --> all
  *
- * With --numerics fast (dev_numerics) they are NCCL's own. Messages (pipelines) go through the host (staged.c): ranks may send to each other first and
- * receive then, which a stream cannot. */
+ * With --numerics fast (dev_numerics) they are NCCL's own. Messages (pipelines) go through the host
+ * (staged.c): ranks may send to each other first and receive then, which a stream cannot. */
 #include "comm/nccl/nccl.h"
 #include "kernels/kernels.h"
 
-#define SCRATCH 7                        /* slot of the device's scratch */
+#define SCRATCH 7 /* slot of the device's scratch */
 
 static void *stream_of(const struct comm *c) { return dev_stream(c->w->dev, c->w->dev->queue); }
 
 /* One operation: rc = what `give` says between coming to it and its mark. */
-#define OPERATION(c, what, give)                                                                                         \
-    do {                                                                                                                 \
-        struct nccl_group *g_ = (c)->device;                                                                             \
-        int rc_ = nccl_begin(g_, (what), e);                                                                             \
-        if (rc_ >= 0 && (rc_ = (give)) >= 0)                                                                             \
-            nccl_given(g_);                                                                                              \
-        return rc_;                                                                                                      \
+#define OPERATION(c, what, give) \
+    do { \
+        struct nccl_group *g_ = (c)->device; \
+        int rc_ = nccl_begin(g_, (what), e); \
+        if (rc_ >= 0 && (rc_ = (give)) >= 0) \
+            nccl_given(g_); \
+        return rc_; \
     } while (0)
 
-static int settled(struct comm *c, int rc, const char *what, struct err *e) { return nccl_settle(c->device, rc, what, e); }
+static int settled(struct comm *c, int rc, const char *what, struct err *e)
+{
+    return nccl_settle(c->device, rc, what, e);
+}
 static nccl_comm comm_of(const struct comm *c) { return ((struct nccl_group *)c->device)->comm; }
 
 /* The device may have waited since, and given up. */
@@ -39,10 +45,14 @@ static int begin_group(struct comm *c, struct err *e)
 }
 
 /* ---- sums ---- */
-static int64_t slice_begin(const struct comm *c, int64_t n, int r) { return n / c->size * r + (n % c->size < r ? n % c->size : r); }
+static int64_t slice_begin(const struct comm *c, int64_t n, int r)
+{
+    return n / c->size * r + (n % c->size < r ? n % c->size : r);
+}
 
 /* Slice r of everybody to rank r: in[r] is where mine of rank r lies then. */
-static int slices_to_owners(struct comm *c, float *buf, int64_t n, float *room, const float **in, struct err *e)
+static int slices_to_owners(struct comm *c, float *buf, int64_t n, float *room, const float **in,
+                            struct err *e)
 {
     struct nccl *x = c->w->nccl;
     const int64_t mine = slice_begin(c, n, c->rank), len = slice_begin(c, n, c->rank + 1) - mine;
@@ -54,9 +64,11 @@ static int slices_to_owners(struct comm *c, float *buf, int64_t n, float *room, 
     for (int r = 0; r < c->size && rc == 0; r++) {
         const int64_t begin = slice_begin(c, n, r), count = slice_begin(c, n, r + 1) - begin;
         if (r != c->rank && count)
-            rc = nccl_well(x, x->Send(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)), "sending a slice", e);
+            rc = nccl_well(x, x->Send(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+                           "sending a slice", e);
         if (r != c->rank && len && rc == 0)
-            rc = nccl_well(x, x->Recv(room + r * len, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)), "receiving a slice", e);
+            rc = nccl_well(x, x->Recv(room + r * len, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+                           "receiving a slice", e);
     }
     int end = x->GroupEnd();
     return rc < 0 ? rc : settled(c, end, "slices", e);
@@ -72,9 +84,11 @@ static int owners_to_all(struct comm *c, float *buf, int64_t n, struct err *e)
     for (int r = 0; r < c->size && rc == 0; r++) {
         const int64_t begin = slice_begin(c, n, r), count = slice_begin(c, n, r + 1) - begin;
         if (r != c->rank && len)
-            rc = nccl_well(x, x->Send(buf + mine, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)), "sending a sum", e);
+            rc = nccl_well(x, x->Send(buf + mine, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+                           "sending a sum", e);
         if (r != c->rank && count && rc == 0)
-            rc = nccl_well(x, x->Recv(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)), "receiving a sum", e);
+            rc = nccl_well(x, x->Recv(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+                           "receiving a sum", e);
     }
     int end = x->GroupEnd();
     return rc < 0 ? rc : settled(c, end, "sums", e);
@@ -104,12 +118,18 @@ static int sum_in_order(struct comm *c, float *buf, int64_t n, struct err *e)
 
 static int sum_as_it_likes(struct comm *c, float *buf, int64_t n, struct err *e)
 {
-    return settled(c, c->w->nccl->AllReduce(buf, buf, (size_t)n, NCCL_FLOATS, NCCL_SUM, comm_of(c), stream_of(c)), "a sum", e);
+    return settled(c,
+                   c->w->nccl->AllReduce(buf, buf, (size_t)n, NCCL_FLOATS, NCCL_SUM, comm_of(c),
+                                         stream_of(c)),
+                   "a sum", e);
 }
 
 static int my_sum_as_it_likes(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
 {
-    return settled(c, c->w->nccl->ReduceScatter(in, out, (size_t)n_each, NCCL_FLOATS, NCCL_SUM, comm_of(c), stream_of(c)), "a sum", e);
+    return settled(c,
+                   c->w->nccl->ReduceScatter(in, out, (size_t)n_each, NCCL_FLOATS, NCCL_SUM, comm_of(c),
+                                             stream_of(c)),
+                   "a sum", e);
 }
 
 static int nccl_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
@@ -123,7 +143,9 @@ static int nccl_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_
 {
     if (c->size == 1)
         return transport_staged.reduce_scatter(c, out, in, n_each, e);
-    OPERATION(c, "reduce_scatter", c->w->dev->fast ? my_sum_as_it_likes(c, out, in, n_each, e) : sum_my_slice(c, out, in, n_each * c->size, e));
+    OPERATION(c, "reduce_scatter",
+              c->w->dev->fast ? my_sum_as_it_likes(c, out, in, n_each, e)
+                              : sum_my_slice(c, out, in, n_each * c->size, e));
 }
 
 /* ---- copies ---- */
@@ -131,14 +153,18 @@ static int nccl_all_gather(struct comm *c, void *out, const void *in, size_t byt
 {
     if (c->size == 1)
         return transport_staged.all_gather(c, out, in, bytes_each, e);
-    OPERATION(c, "all_gather", settled(c, c->w->nccl->AllGather(in, out, bytes_each, NCCL_BYTES, comm_of(c), stream_of(c)), "gathering", e));
+    OPERATION(c, "all_gather",
+              settled(c, c->w->nccl->AllGather(in, out, bytes_each, NCCL_BYTES, comm_of(c), stream_of(c)),
+                      "gathering", e));
 }
 
 static int nccl_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e)
 {
     if (c->size == 1)
         return 0;
-    OPERATION(c, "broadcast", settled(c, c->w->nccl->Broadcast(buf, buf, bytes, NCCL_BYTES, root, comm_of(c), stream_of(c)), "a broadcast", e));
+    OPERATION(c, "broadcast",
+              settled(c, c->w->nccl->Broadcast(buf, buf, bytes, NCCL_BYTES, root, comm_of(c), stream_of(c)),
+                      "a broadcast", e));
 }
 
 /* ---- started and finished ---- */
@@ -149,9 +175,10 @@ static int nccl_start(struct comm_request *q, struct err *e)
         return at_once_start(q, e);
     dev_wait(d, DEV_COMM, dev_mark(d, DEV_COMPUTE));
     enum dev_queue before = dev_use(d, DEV_COMM);
-    int rc = q->what == CALL_REDUCE           ? nccl_all_reduce(q->c, SUM_TREE, q->out, q->n, e)
-             : q->what == CALL_REDUCE_SCATTER ? nccl_reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
-                                              : nccl_all_gather(q->c, q->out, q->in, (size_t)q->n, e);
+    int rc = q->what == CALL_REDUCE ? nccl_all_reduce(q->c, SUM_TREE, q->out, q->n, e)
+             : q->what == CALL_REDUCE_SCATTER
+                 ? nccl_reduce_scatter(q->c, q->out, (float *)(uintptr_t)q->in, q->n, e)
+                 : nccl_all_gather(q->c, q->out, q->in, (size_t)q->n, e);
     q->mark = rc < 0 ? 0 : dev_mark(d, DEV_COMM);
     dev_use(d, before);
     return rc;

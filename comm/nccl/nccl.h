@@ -1,31 +1,39 @@
-/* nccl.h - inside of the NCCL transport: the library (nccl_lib.c), groups and what is watched meanwhile (nccl_group.c, nccl_watch.c), operations (nccl.c). */
+/* nccl.h - inside of the NCCL transport: the library (nccl_lib.c), groups and what is watched meanwhile
+ * (nccl_group.c, nccl_watch.c), operations (nccl.c). */
 #ifndef SHARDLINE_COMM_NCCL_NCCL_H
 #define SHARDLINE_COMM_NCCL_NCCL_H
 
 #include "comm/comm_priv.h"
 
-enum { NCCL_BYTES = 0, NCCL_FLOATS = 7, NCCL_SUM = 0, NCCL_IN_PROGRESS = 7 };       /* ncclInt8, ncclFloat32, ncclSum, ncclInProgress */
+/* ncclInt8, ncclFloat32, ncclSum, ncclInProgress */
+enum { NCCL_BYTES = 0, NCCL_FLOATS = 7, NCCL_SUM = 0, NCCL_IN_PROGRESS = 7 };
 
-struct nccl_id { char bytes[128]; };
+struct nccl_id {
+    char bytes[128];
+};
 typedef void *nccl_comm;
 /* The head of ncclConfig_t, as 2.14 has it; the library takes the rest as not set. */
-struct nccl_config { size_t size; unsigned magic, version; int blocking; };
+struct nccl_config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+};
 
-#define NCCL_LIST(X)                                                                                                     \
-    X(GetVersion, (int *))                                                                                               \
-    X(GetUniqueId, (struct nccl_id *))                                                                                   \
-    X(CommInitRankConfig, (nccl_comm *, int, struct nccl_id, int, struct nccl_config *))                                 \
-    X(CommFinalize, (nccl_comm))                                                                                         \
-    X(CommDestroy, (nccl_comm))                                                                                          \
-    X(CommAbort, (nccl_comm))                                                                                            \
-    X(CommGetAsyncError, (nccl_comm, int *))                                                                             \
-    X(AllReduce, (const void *, void *, size_t, int, int, nccl_comm, void *))                                            \
-    X(ReduceScatter, (const void *, void *, size_t, int, int, nccl_comm, void *))                                        \
-    X(AllGather, (const void *, void *, size_t, int, nccl_comm, void *))                                                 \
-    X(Broadcast, (const void *, void *, size_t, int, int, nccl_comm, void *))                                            \
-    X(Send, (const void *, size_t, int, int, nccl_comm, void *))                                                         \
-    X(Recv, (void *, size_t, int, int, nccl_comm, void *))                                                               \
-    X(GroupStart, (void))                                                                                                \
+#define NCCL_LIST(X) \
+    X(GetVersion, (int *)) \
+    X(GetUniqueId, (struct nccl_id *)) \
+    X(CommInitRankConfig, (nccl_comm *, int, struct nccl_id, int, struct nccl_config *)) \
+    X(CommFinalize, (nccl_comm)) \
+    X(CommDestroy, (nccl_comm)) \
+    X(CommAbort, (nccl_comm)) \
+    X(CommGetAsyncError, (nccl_comm, int *)) \
+    X(AllReduce, (const void *, void *, size_t, int, int, nccl_comm, void *)) \
+    X(ReduceScatter, (const void *, void *, size_t, int, int, nccl_comm, void *)) \
+    X(AllGather, (const void *, void *, size_t, int, nccl_comm, void *)) \
+    X(Broadcast, (const void *, void *, size_t, int, int, nccl_comm, void *)) \
+    X(Send, (const void *, size_t, int, int, nccl_comm, void *)) \
+    X(Recv, (void *, size_t, int, int, nccl_comm, void *)) \
+    X(GroupStart, (void)) \
     X(GroupEnd, (void))
 
 /* A group's communicator; comm NULL: aborted. */
@@ -33,17 +41,24 @@ struct nccl_group {
     struct nccl_group *next;
     struct comm *c;
     nccl_comm comm;
-    int slot;                      /* of the board, the same on all its ranks; BOARD_GROUPS and more: none */
-    int64_t entered;               /* operations of it that this rank came to */
-    int64_t last;                  /* mark behind the newest */
+    /* of the board, the same on all its ranks; BOARD_GROUPS and more: none */
+    int slot;
+    int64_t entered; /* operations of it that this rank came to */
+    int64_t last;    /* mark behind the newest */
 };
 
 /* An operation that the device may not be through with. */
-struct nccl_going { struct nccl_group *g; const char *what; int64_t number, mark; };   /* mark 0: not all of it was given to the device yet */
-enum { NCCL_GOING = 64 };          /* of the newest ones are known */
+/* mark 0: not all of it was given to the device yet */
+struct nccl_going {
+    struct nccl_group *g;
+    const char *what;
+    int64_t number, mark;
+};
+/* of the newest ones are known */
+enum { NCCL_GOING = 64 };
 
 struct nccl {
-#define X(name, args) int (*name) args;
+#define X(name, args) int(*name) args;
     NCCL_LIST(X)
 #undef X
     const char *(*text)(int rc);
@@ -52,25 +67,29 @@ struct nccl {
     struct nccl_group *groups;
     int next_slot;
     struct nccl_going going[NCCL_GOING];
-    int64_t n_begun, n_over;       /* going[n % NCCL_GOING], n_over <= n < n_begun */
+    int64_t n_begun, n_over; /* going[n % NCCL_GOING], n_over <= n < n_begun */
     int64_t oldest, since_ns, looked_ns, limit_ns;
 };
 
 /* ---- nccl_lib.c ---- */
-int nccl_load(struct nccl *n, const struct dev *d, struct err *e);       /* ERR_DEVICE: not here, too old; says what to do */
+/* ERR_DEVICE: not here, too old; says what to do */
+int nccl_load(struct nccl *n, const struct dev *d, struct err *e);
 /* What a call returned: 0, ERR_DEVICE with the library's words. NCCL_IN_PROGRESS is well. */
 int nccl_well(const struct nccl *n, int rc, const char *what, struct err *e);
 
 /* ---- nccl_watch.c ---- */
-/* Communicators do not block: waits until the group has done what the call that returned rc began, as long as the world is well. */
+/* Communicators do not block: waits until the group has done what the call that returned rc began, as long
+ * as the world is well. */
 int nccl_settle(struct nccl_group *g, int rc, const char *what, struct err *e);
 /* ERR_PEER when its communicator was aborted meanwhile. */
 int nccl_alive(const struct nccl_group *g, struct err *e);
-/* This rank comes to its next operation of the group: the others can see that. Then it is given to the device, and then: */
+/* This rank comes to its next operation of the group: the others can see that. Then it is given to the
+ * device, and then: */
 int nccl_begin(struct nccl_group *g, const char *what, struct err *e);
 void nccl_given(struct nccl_group *g);
-/* Is waiting still worth while? Looks for a failed world, errors of the library's own, a rank that does not come; then the world has failed and all
- * communicators are aborted. The device calls it while the host waits for it. */
+/* Is waiting still worth while? Looks for a failed world, errors of the library's own, a rank that does not
+ * come; then the world has failed and all communicators are aborted. The device calls it while the host
+ * waits for it. */
 int nccl_look(struct world *w, struct err *e);
 void nccl_abort_all(struct nccl *n);
 

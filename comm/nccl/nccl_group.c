@@ -9,7 +9,9 @@
 enum { PATIENCE_S = 600 };
 
 /* What a rank brings to the question whether NCCL is used: its GPU, "" when it has none or no library. */
-struct candidate { char gpu[64]; };
+struct candidate {
+    char gpu[64];
+};
 
 static int find_mine(struct nccl *n, struct candidate *mine, struct err *e)
 {
@@ -30,7 +32,10 @@ static int all_apart(const struct candidate *all, int n, struct err *e)
             return err_set(e, ERR_PEER, "rank %d cannot use NCCL", r);
         for (int s = 0; s < r; s++)
             if (!strcmp(all[r].gpu, all[s].gpu))
-                return err_set(e, ERR_USAGE, "transport nccl needs a GPU for every rank, ranks %d and %d have one together: use --transport auto, or fewer ranks on a machine", s, r);
+                return err_set(e, ERR_USAGE,
+                               "transport nccl needs a GPU for every rank, ranks %d and %d have one "
+                               "together: use --transport auto, or fewer ranks on a machine",
+                               s, r);
     }
     return 0;
 }
@@ -40,9 +45,11 @@ static int agree_on_use(struct nccl *n, struct err *e)
     struct comm *c = n->w->all;
     struct candidate mine = { "" }, *all = calloc((size_t)c->size, sizeof *all);
     struct err own;
-    int found = find_mine(n, &mine, &own), rc = all ? comm_all_gather(c, all, &mine, sizeof mine, e) : err_set(e, ERR_MEMORY, "no memory for %d names", c->size);
+    int found = find_mine(n, &mine, &own),
+        rc = all ? comm_all_gather(c, all, &mine, sizeof mine, e)
+                 : err_set(e, ERR_MEMORY, "no memory for %d names", c->size);
     if (!all)
-        world_fail(c->w, e);             /* the others wait for this rank */
+        world_fail(c->w, e); /* the others wait for this rank */
     if (rc >= 0)
         rc = all_apart(all, c->size, e);
     if (found < 0)
@@ -67,16 +74,19 @@ int nccl_open_world(struct world *w, int asked, int64_t patience_s, struct err *
     int rc = agree_on_use(n, e);
     if (rc < 0) {
         free(n);
-        snprintf(w->says, sizeof w->says, "through the host (%s): %.*s", w->t->name, (int)strcspn(e->text, ":"), e->text);         /* why, not what to do */
+        /* why, not what to do */
+        snprintf(w->says, sizeof w->says, "through the host (%s): %.*s", w->t->name,
+                 (int)strcspn(e->text, ":"), e->text);
         return asked || world_check(w, &(struct err){ 0 }) < 0 ? rc : 0;
     }
     n->GetVersion(&version);
-    snprintf(w->says, sizeof w->says, "by NCCL %d.%d.%d, a GPU a rank", version / 10000, version / 100 % 100, version % 100);
+    snprintf(w->says, sizeof w->says, "by NCCL %d.%d.%d, a GPU a rank", version / 10000, version / 100 % 100,
+             version % 100);
     w->nccl = n;
     w->device = &transport_nccl;
     w->dev->idle = (struct dev_idle){ idle, w };
     if ((rc = nccl_take(w->all, e)) < 0)
-        world_fail(w, e);                /* so that leaving waits for nobody */
+        world_fail(w, e); /* so that leaving waits for nobody */
     return rc;
 }
 
@@ -135,7 +145,7 @@ static void forget(struct nccl *n, const struct nccl_group *g)
     while (*p != g)
         p = &(*p)->next;
     *p = g->next;
-    n->n_over = n->n_begun;              /* what is under way of it is over, or nobody waits for it */
+    n->n_over = n->n_begun; /* what is under way of it is over, or nobody waits for it */
 }
 
 /* A destroy would wait for who is gone. */
@@ -146,7 +156,8 @@ void nccl_leave(struct comm *c)
     struct err e;
     if (!g)
         return;
-    if (g->comm && !atomic_load(&c->w->board->failed) && nccl_settle(g, n->CommFinalize(g->comm), "leaving a group", &e) >= 0)
+    if (g->comm && !atomic_load(&c->w->board->failed) &&
+        nccl_settle(g, n->CommFinalize(g->comm), "leaving a group", &e) >= 0)
         n->CommDestroy(g->comm);
     else if (g->comm)
         n->CommAbort(g->comm);

@@ -1,4 +1,5 @@
-/* nccl_lib.c - the library: opened when it is asked for, its calls declared in nccl.h, so that it is not needed to build. */
+/* nccl_lib.c - the library: opened when it is asked for, its calls declared in nccl.h, so that it is not
+ * needed to build. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,8 @@ static int find_calls(struct nccl *n)
     return all & ((*(void **)&n->text = dlsym(n->library, "ncclGetErrorString")) != NULL);
 }
 
-/* SHARDLINE_NCCL names another file. The fake device has no other: NCCL itself would take its addresses for a GPU's. */
+/* SHARDLINE_NCCL names another file. The fake device has no other: NCCL itself would take its addresses for
+ * a GPU's. */
 static const char *file_name(const struct dev *d)
 {
     const char *wish = getenv("SHARDLINE_NCCL");
@@ -31,11 +33,15 @@ int nccl_load(struct nccl *n, const struct dev *d, struct err *e)
 {
     const char *name = file_name(d);
     if (!name)
-        return err_set(e, ERR_DEVICE, "the fake device has no NCCL: name one in SHARDLINE_NCCL, or use --transport auto");
+        return err_set(e, ERR_DEVICE,
+                       "the fake device has no NCCL: name one in SHARDLINE_NCCL, or use --transport auto");
     if (!(n->library = dlopen(name, RTLD_NOW | RTLD_LOCAL)))
-        return err_set(e, ERR_DEVICE, "%s is not here: install NCCL, put it on LD_LIBRARY_PATH, or use --transport auto", name);
+        return err_set(e, ERR_DEVICE,
+                       "%s is not here: install NCCL, put it on LD_LIBRARY_PATH, or use --transport auto",
+                       name);
     if (!find_calls(n))
-        return err_set(e, ERR_DEVICE, "%s is too old: NCCL 2.14 or later is needed, or use --transport auto", name);
+        return err_set(e, ERR_DEVICE, "%s is too old: NCCL 2.14 or later is needed, or use --transport auto",
+                       name);
     return 0;
 }
 
@@ -46,7 +52,8 @@ const char *comm_transports(void)
     struct err e;
     int version = 0, rc = nccl_load(&n, NULL, &e);
     if (rc >= 0 && n.GetVersion(&version) == 0)
-        snprintf(text, sizeof text, "self shm mpi nccl (%d.%d.%d)", version / 10000, version / 100 % 100, version % 100);
+        snprintf(text, sizeof text, "self shm mpi nccl (%d.%d.%d)", version / 10000, version / 100 % 100,
+                 version % 100);
     else
         snprintf(text, sizeof text, "self shm mpi nccl (not here)");
     return text;

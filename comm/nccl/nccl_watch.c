@@ -1,10 +1,12 @@
-/* nccl_watch.c - what is watched while the device works for several ranks: errors that NCCL's own threads meet, a world that failed, a rank that does
- * not come.
+/* nccl_watch.c - what is watched while the device works for several ranks: errors that NCCL's own threads
+ * meet, a world that failed, a rank that does not come.
  *
- *   board   rank 0: group 1: 17   rank 1: group 1: 17   rank 2: group 1: 16      rank 2 has not come to operation 17
+ *   board   rank 0: group 1: 17   rank 1: group 1: 17   rank 2: group 1: 16      rank 2 has not come to
+ *   operation 17
  *
- * Every rank writes on the board which operation of a group it came to, and whether its device has it. When the device has not come past an operation for
- * so long (--rank-timeout, 600 s) in which the host did nothing but wait for it, those of its group who are behind are named, and the job ends. */
+ * Every rank writes on the board which operation of a group it came to, and whether its device has it. When
+ * the device has not come past an operation for so long (--rank-timeout, 600 s) in which the host did
+ * nothing but wait for it, those of its group who are behind are named, and the job ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -34,7 +36,8 @@ static const struct board_rank *on_board(const struct world *w, int world_rank)
     return NULL;
 }
 
-/* Who is to blame for an operation's silence: not there yet; else there, but neither through with giving it to the device nor waiting. */
+/* Who is to blame for an operation's silence: not there yet; else there, but neither through with giving it
+ * to the device nor waiting. */
 static int not_there(const struct board_rank *b, int slot, int64_t number, int64_t now)
 {
     (void)now;
@@ -46,8 +49,12 @@ static int stuck_in_it(const struct board_rank *b, int slot, int64_t number, int
     return atomic_load(&b->came[slot]) < 2 * number && now - atomic_load(&b->looked_ns) > SECOND_NS;
 }
 
-struct blame { int (*is)(const struct board_rank *b, int slot, int64_t number, int64_t now); const char *one, *several; };
-static const struct blame blames[] = { { not_there, "did not come to", "did not come to" }, { stuck_in_it, "hangs in", "hang in" } };
+struct blame {
+    int (*is)(const struct board_rank *b, int slot, int64_t number, int64_t now);
+    const char *one, *several;
+};
+static const struct blame blames[] = { { not_there, "did not come to", "did not come to" },
+                                       { stuck_in_it, "hangs in", "hang in" } };
 
 /* " 2 3": those of this machine who are to blame so; returns how many. */
 static int name_some(const struct nccl_going *o, const struct blame *b, int64_t now, char *text, size_t bytes)
@@ -78,22 +85,26 @@ static int too_long(struct nccl *n, const struct nccl_going *o, int64_t now, str
     struct world *w = n->w;
     const long long number = o->number, s = n->limit_ns / SECOND_NS;
     int found = 0;
-    snprintf(text, sizeof text, "%s %lld of group %s does not end for %lld s%s; stopping all ranks", o->what, number, o->g->c->name, s,
-             has_far_ranks(o->g->c) ? ": a rank on another machine did not come" : ", though all ranks came to it");
+    snprintf(text, sizeof text, "%s %lld of group %s does not end for %lld s%s; stopping all ranks", o->what,
+             number, o->g->c->name, s,
+             has_far_ranks(o->g->c) ? ": a rank on another machine did not come"
+                                    : ", though all ranks came to it");
     for (size_t i = 0; i < sizeof blames / sizeof *blames && !found; i++)
         if ((found = name_some(o, &blames[i], now, who, sizeof who)) > 0)
-            snprintf(text, sizeof text, "rank%s%s %s %s %lld of group %s for %lld s; stopping all ranks", found > 1 ? "s" : "", who,
-                     found > 1 ? blames[i].several : blames[i].one, o->what, number, o->g->c->name, s);
+            snprintf(text, sizeof text, "rank%s%s %s %s %lld of group %s for %lld s; stopping all ranks",
+                     found > 1 ? "s" : "", who, found > 1 ? blames[i].several : blames[i].one, o->what,
+                     number, o->g->c->name, s);
     if (board_fail(w->board, text)) {
         if (board_speak(w->board))
             dprintf(2, "%s: %s\n", program_invocation_short_name, text);
         if (w->t->tell)
             w->t->tell(w, text);
     }
-    return world_check(w, e);            /* whoever was first */
+    return world_check(w, e); /* whoever was first */
 }
 
-/* The clock runs while the same operation is the oldest, and only while the host looks on: who was busy elsewhere has no reason to complain. */
+/* The clock runs while the same operation is the oldest, and only while the host looks on: who was busy
+ * elsewhere has no reason to complain. */
 static int watch_oldest(struct nccl *n, int64_t now, struct err *e)
 {
     const struct nccl_going *o = NULL;
@@ -116,7 +127,8 @@ static int library_errors(const struct nccl *n, struct err *e)
     int rc = 0;
     for (const struct nccl_group *g = n->groups; g && rc >= 0; g = g->next) {
         int later = 0;
-        if (g->comm && (rc = nccl_well(n, n->CommGetAsyncError(g->comm, &later), "asking for errors", e)) >= 0)
+        if (g->comm &&
+            (rc = nccl_well(n, n->CommGetAsyncError(g->comm, &later), "asking for errors", e)) >= 0)
             rc = nccl_well(n, later, "an operation under way", e);
     }
     return rc;
@@ -127,7 +139,7 @@ int nccl_look(struct world *w, struct err *e)
     struct nccl *n = w->nccl;
     const int64_t now = clock_ns();
     atomic_store(&w->board->rank[w->at.node_rank].looked_ns, now);
-    int rc = w->t->poll ? w->t->poll(w, e) : 0;         /* failures of other machines come that way */
+    int rc = w->t->poll ? w->t->poll(w, e) : 0; /* failures of other machines come that way */
     rc = rc < 0 ? rc : world_check(w, e);
     if (rc >= 0 && (rc = library_errors(n, e)) < 0)
         world_fail(w, e);
@@ -154,9 +166,12 @@ int nccl_settle(struct nccl_group *g, int rc, const char *what, struct err *e)
         int looked = nccl_look(n->w, e), asked = 0;
         if (looked < 0)
             return looked;
-        if (clock_ns() - began > n->limit_ns + SECOND_NS) {             /* behind watch_oldest, which knows whom to blame */
+        /* behind watch_oldest, which knows whom to blame */
+        if (clock_ns() - began > n->limit_ns + SECOND_NS) {
             nccl_abort_all(n);
-            return err_set(e, ERR_PEER, "NCCL: %s (%s): its ranks do not reach each other for %lld s: NCCL_DEBUG=INFO says more, NCCL_SOCKET_IFNAME chooses the network",
+            return err_set(e, ERR_PEER,
+                           "NCCL: %s (%s): its ranks do not reach each other for %lld s: NCCL_DEBUG=INFO "
+                           "says more, NCCL_SOCKET_IFNAME chooses the network",
                            what, g->c->name, (long long)(n->limit_ns / SECOND_NS));
         }
         rc = n->CommGetAsyncError(g->comm, &asked);
@@ -186,7 +201,8 @@ int nccl_begin(struct nccl_group *g, const char *what, struct err *e)
         n->n_over++;
     n->going[n->n_begun++ % NCCL_GOING] = (struct nccl_going){ g, what, ++g->entered, 0 };
     show(g, 2 * g->entered - 1);
-    dev_wait(w->dev, w->dev->queue, g->last);           /* a communicator's operations are in one order, whatever their queues */
+    /* a communicator's operations are in one order, whatever their queues */
+    dev_wait(w->dev, w->dev->queue, g->last);
     return 0;
 }
 

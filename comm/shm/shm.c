@@ -1,10 +1,12 @@
 /* shm.c - collectives of ranks that share a machine: everybody reads everybody's buffer where it lies.
  *
  * Small (to SHM_SLOT bytes): copy into my slot, one sync, everybody sums all slots himself.
- * Larger: post where my buffer is, sync, work on my slice of all buffers, sync. A buffer outside of the segment goes through a
- * staging block, piece by piece; then all ranks go piece by piece, which they learn from the posts.
+ * Larger: post where my buffer is, sync, work on my slice of all buffers, sync. A buffer outside of the
+ * segment goes through a staging block, piece by piece; then all ranks go piece by piece, which they learn
+ * from the posts.
  *
- * all-reduce of a piece, 3 ranks: rank r reads slice r of all buffers, adds in tree order, stores the sum into all buffers.
+ * all-reduce of a piece, 3 ranks: rank r reads slice r of all buffers, adds in tree order, stores the sum
+ *     into all buffers.
  *     rank 0 [ 0 | 1 | 2 ]     nobody else touches slice r meanwhile, so two syncs are enough */
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
@@ -18,11 +20,12 @@
 #include "base/trace.h"
 #include "kernels/dev.h"
 
-#define CHUNK 2048                 /* elements summed at a time and then copied to the others while they are in the cache */
-#define WORKING_YIELD_NS 300000    /* as in word_wait */
-#define WORKING_NAP_NS 1000000     /* another word than the one slept on may ask for this rank */
-#define SLICE_ALIGN 16             /* elements: slices begin on a cache line of their own */
-#define POOL_MIN 65536             /* elements of a slice from which the pool's threads are woken for it */
+/* elements summed at a time and then copied to the others while they are in the cache */
+#define CHUNK 2048
+#define WORKING_YIELD_NS 300000 /* as in word_wait */
+#define WORKING_NAP_NS 1000000  /* another word than the one slept on may ask for this rank */
+#define SLICE_ALIGN 16          /* elements: slices begin on a cache line of their own */
+#define POOL_MIN 65536          /* elements of a slice from which the pool's threads are woken for it */
 
 /* ---- the world's part ---- */
 static int cores(void)
@@ -59,7 +62,10 @@ static void shm_close(struct world *w, int orderly)
     shm_close_world(w);
 }
 
-static void *shm_alloc(struct world *w, enum mem_cat cat, size_t bytes) { return segment_alloc(&w->seg, cat, bytes); }
+static void *shm_alloc(struct world *w, enum mem_cat cat, size_t bytes)
+{
+    return segment_alloc(&w->seg, cat, bytes);
+}
 static void shm_free(struct world *w, void *p) { segment_free(&w->seg, p); }
 
 /* ---- groups ---- */
@@ -120,7 +126,7 @@ static void retire(struct world *w, struct shm_block *b)
     struct shm_world *s = w->shm;
     struct shm_block **p = realloc(s->retired, (size_t)(s->n_retired + 1) * sizeof *p);
     if (!p)
-        return;                                        /* it stays until the world ends */
+        return; /* it stays until the world ends */
     s->retired = p;
     s->retired[s->n_retired++] = b;
 }
@@ -160,7 +166,8 @@ int shm_wait(struct comm *c, struct word *w, uint32_t target, struct err *e)
     if (word_reached(w, target))
         return 0;
     int64_t begin = trace_now(c->w->trace);
-    int rc = c->w->open || c->w->mpi ? wait_working(c, w, target, e) : word_wait(c->w->board, w, target, c->w->shm->spin, e);
+    int rc = c->w->open || c->w->mpi ? wait_working(c, w, target, e)
+                                     : word_wait(c->w->board, w, target, c->w->shm->spin, e);
     trace_span(c->w->trace, TRACE_WAIT, "wait", c->name, begin, (struct trace_args){ .n_ranks = c->size });
     return rc;
 }
@@ -171,28 +178,37 @@ int shm_barrier(struct comm *c, struct err *e)
     uint32_t next = ++g->epoch;
     if (atomic_fetch_add(&g->block->arrived, 1) + 1 < (uint32_t)c->size)
         return shm_wait(c, &g->block->epoch, next, e);
-    atomic_store(&g->block->arrived, 0);               /* the last one: before anybody can arrive at the next sync */
+    /* the last one: before anybody can arrive at the next sync */
+    atomic_store(&g->block->arrived, 0);
     word_set(&g->block->epoch, next);
     return 0;
 }
 
 static const char *call_name(int what)
 {
-    static const char *const name[] = { "?", "barrier", "broadcast", "all_reduce", "reduce_scatter",
-                                        "all_gather", "gather", "node's slices", "all_gather_shared" };
+    static const char *const name[] = { "?",          "barrier",        "broadcast",
+                                        "all_reduce", "reduce_scatter", "all_gather",
+                                        "gather",     "node's slices",  "all_gather_shared" };
     int call = what & 0xff;
     return call < (int)(sizeof name / sizeof *name) ? name[call] : name[0];
 }
 
-static int misfit(struct comm *c, int r, int what_r, int64_t bytes_r, int what_0, int64_t bytes_0, struct err *e)
+static int misfit(struct comm *c, int r, int what_r, int64_t bytes_r, int what_0, int64_t bytes_0,
+                  struct err *e)
 {
-    return err_set(e, ERR_INTERNAL, "rank %d calls %s of %lld bytes, rank %d %s of %lld: all ranks of a group must make the same calls",
-                   c->member[r], call_name(what_r), (long long)bytes_r, c->member[0], call_name(what_0), (long long)bytes_0);
+    return err_set(
+        e, ERR_INTERNAL,
+        "rank %d calls %s of %lld bytes, rank %d %s of %lld: all ranks of a group must make the same calls",
+        c->member[r], call_name(what_r), (long long)bytes_r, c->member[0], call_name(what_0),
+        (long long)bytes_0);
 }
 
-int shm_check_posts(struct comm *c, int r, const struct shm_post *p, const struct shm_post *first, struct err *e)
+int shm_check_posts(struct comm *c, int r, const struct shm_post *p, const struct shm_post *first,
+                    struct err *e)
 {
-    return p->what == first->what && p->bytes == first->bytes ? 0 : misfit(c, r, p->what, p->bytes, first->what, first->bytes, e);
+    return p->what == first->what && p->bytes == first->bytes
+               ? 0
+               : misfit(c, r, p->what, p->bytes, first->what, first->bytes, e);
 }
 
 /* ---- small operations: one sync ---- */
@@ -228,10 +244,13 @@ char *shm_stage(struct world *w, struct err *e)
     return s->stage;
 }
 
-/* buf of bytes as the others see it: where it lies, or my staging block. Nothing is said to the others yet. */
+/* buf of bytes as the others see it: where it lies, or my staging block. Nothing is said to the others yet.
+ * */
 int shm_prepare(struct comm *c, struct shm_post *mine, int what, const void *buf, size_t bytes, struct err *e)
 {
-    *mine = (struct shm_post){ .off = segment_offset(&c->w->seg, buf, bytes), .bytes = (int64_t)bytes, .what = what };
+    *mine = (struct shm_post){ .off = segment_offset(&c->w->seg, buf, bytes),
+                               .bytes = (int64_t)bytes,
+                               .what = what };
     if (mine->off >= 0)
         return 0;
     char *s = shm_stage(c->w, e);
@@ -247,7 +266,8 @@ const struct shm_post *shm_post_of(const struct comm *c, int r)
     return &((struct shm_group *)c->priv)->block->member[r].post;
 }
 
-/* Tells the others and waits for their posts; returns whether any rank stages (then all go piece by piece). */
+/* Tells the others and waits for their posts; returns whether any rank stages (then all go piece by piece).
+ * */
 int shm_post_sync(struct comm *c, const struct shm_post *mine, struct err *e)
 {
     struct shm_group *g = c->priv;
@@ -338,7 +358,9 @@ static void reduce_piece(struct comm *c, enum sum_kind kind, int64_t lo, int64_t
         const struct shm_post *p = shm_post_of(c, r);
         in[r] = shm_at(c, p) + (size_t)(begin + (p->staged ? 0 : lo)) * sum_size(kind);
     }
-    struct shm_slice s = { .kind = kind, .in = in, .n_in = c->size, .mine = c->rank, .everywhere = 1, .n = end - begin };
+    struct shm_slice s = {
+        .kind = kind, .in = in, .n_in = c->size, .mine = c->rank, .everywhere = 1, .n = end - begin
+    };
     shm_sum_slice(c, &s);
 }
 
@@ -357,7 +379,7 @@ static int shm_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t
             memcpy(shm_at(c, &mine), piece, (size_t)min_of(step, n - lo) * size);
         TRY(lo ? shm_barrier(c, e) : (any = shm_post_sync(c, &mine, e)));
         if (!any)
-            step = n;                                  /* all in the segment: one piece */
+            step = n; /* all in the segment: one piece */
         reduce_piece(c, kind, lo, min_of(step, n - lo));
         TRY(shm_barrier(c, e));
         if (mine.staged)
@@ -368,7 +390,8 @@ out:
     return rc;
 }
 
-/* Elements [lo, lo + n) of my segment of all inputs. A staging block holds `step` elements of every segment. */
+/* Elements [lo, lo + n) of my segment of all inputs. A staging block holds `step` elements of every segment.
+ * */
 static void scatter_piece(struct comm *c, float *out, int64_t n_each, int64_t step, int64_t lo, int64_t n)
 {
     void *in[SUM_RANKS_MAX];
@@ -376,7 +399,9 @@ static void scatter_piece(struct comm *c, float *out, int64_t n_each, int64_t st
         const struct shm_post *p = shm_post_of(c, r);
         in[r] = (float *)shm_at(c, p) + (p->staged ? c->rank * step : c->rank * n_each + lo);
     }
-    struct shm_slice s = { .kind = SUM_TREE, .in = in, .n_in = c->size, .mine = c->rank, .out = (char *)(out + lo), .n = n };
+    struct shm_slice s = {
+        .kind = SUM_TREE, .in = in, .n_in = c->size, .mine = c->rank, .out = (char *)(out + lo), .n = n
+    };
     shm_sum_slice(c, &s);
 }
 
@@ -427,10 +452,12 @@ static int shm_all_gather(struct comm *c, void *out, const void *in, size_t each
         TRY(lo ? shm_barrier(c, e) : (any = shm_post_sync(c, &mine, e)));
         if (!any)
             step = each;
-        for (int k = 1; k < c->size; k++) {            /* from the next rank on: not all from the same one at once */
+        /* from the next rank on: not all from the same one at once */
+        for (int k = 1; k < c->size; k++) {
             int r = (c->rank + k) % c->size;
             const struct shm_post *p = shm_post_of(c, r);
-            memcpy(o + (size_t)r * each + lo, shm_at(c, p) + (p->staged ? 0 : lo), each - lo < step ? each - lo : step);
+            memcpy(o + (size_t)r * each + lo, shm_at(c, p) + (p->staged ? 0 : lo),
+                   each - lo < step ? each - lo : step);
         }
         TRY(shm_barrier(c, e));
     }
@@ -450,8 +477,9 @@ static int small_broadcast(struct comm *c, void *buf, size_t bytes, int root, in
 }
 
 /* ---- memory once a machine: it lies in the region of the group's first rank ----
- * The region counts the whole for its rank: every rank's count is corrected to its share, before (so that no peak shows the whole)
- * and until the memory goes back. Without memory for the note (48 bytes) the first rank gives up, for all; another is not counted. */
+ * The region counts the whole for its rank: every rank's count is corrected to its share, before (so that no
+ * peak shows the whole) and until the memory goes back. Without memory for the note (48 bytes) the first
+ * rank gives up, for all; another is not counted. */
 static struct shm_shared *count_share(struct comm *c, enum mem_cat cat, size_t bytes)
 {
     struct shm_shared *s = malloc(sizeof *s);
@@ -496,7 +524,7 @@ out:
 
 static int shm_free_shared(struct comm *c, void *p, struct err *e)
 {
-    int rc = shm_barrier(c, e);                        /* nobody reads there any more */
+    int rc = shm_barrier(c, e); /* nobody reads there any more */
     uncount_share(c, p);
     if (c->rank == 0)
         segment_free(&c->w->seg, p);
@@ -549,7 +577,8 @@ out:
 }
 
 /* Always through the staging blocks: sizes differ, and it is rare. */
-static int shm_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e)
+static int shm_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out,
+                      struct err *e)
 {
     struct shm_post mine = { .what = CALL_GATHER | root << 8, .staged = 1 };
     size_t most = 0;
@@ -567,7 +596,8 @@ static int shm_gather(struct comm *c, const void *blob, const size_t *sizes, int
         TRY(shm_post_sync(c, &mine, e));
         for (int r = 0; c->rank == root && r < c->size; to += sizes[r++])
             if (sizes[r] > lo)
-                memcpy(out + to + lo, shm_at(c, shm_post_of(c, r)), sizes[r] - lo < SHM_STAGE ? sizes[r] - lo : SHM_STAGE);
+                memcpy(out + to + lo, shm_at(c, shm_post_of(c, r)),
+                       sizes[r] - lo < SHM_STAGE ? sizes[r] - lo : SHM_STAGE);
         TRY(shm_barrier(c, e));
     }
     rc = 0;

@@ -1,6 +1,7 @@
-/* shm_message.c - send and receive between two ranks of a machine. The sender copies into a buffer of its own region, puts it on
- * the channel's ring and goes on: two ranks may send to each other at the same time without waiting. Buffers are kept and used
- * again once taken; a pipeline that has two messages under way touches two. */
+/* shm_message.c - send and receive between two ranks of a machine. The sender copies into a buffer of its
+ * own region, puts it on the channel's ring and goes on: two ranks may send to each other at the same time
+ * without waiting. Buffers are kept and used again once taken; a pipeline that has two messages under way
+ * touches two. */
 #include "comm/shm/shm.h"
 
 #include <stdlib.h>
@@ -13,7 +14,8 @@ static int is_taken(const struct shm_channel *ch, const struct shm_buffer *b)
     return (int32_t)(atomic_load_explicit(&ch->taken.value, memory_order_acquire) - b->number) >= 0;
 }
 
-/* A buffer that nobody reads any more: one that is large enough, else any (to grow). The ring has room, so there is one. */
+/* A buffer that nobody reads any more: one that is large enough, else any (to grow). The ring has room, so
+ * there is one. */
 static struct shm_buffer *free_buffer(struct shm_buffer *box, const struct shm_channel *ch, size_t bytes)
 {
     struct shm_buffer *any = NULL;
@@ -28,7 +30,8 @@ static struct shm_buffer *free_buffer(struct shm_buffer *box, const struct shm_c
     return any;
 }
 
-static struct shm_buffer *buffer_for(struct comm *c, struct shm_channel *ch, int to, size_t bytes, struct err *e)
+static struct shm_buffer *buffer_for(struct comm *c, struct shm_channel *ch, int to, size_t bytes,
+                                     struct err *e)
 {
     struct shm_group *g = c->priv;
     if (!g->outbox && !(g->outbox = calloc((size_t)c->size, sizeof *g->outbox))) {
@@ -51,7 +54,7 @@ static struct shm_buffer *buffer_for(struct comm *c, struct shm_channel *ch, int
 int shm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
     struct shm_channel *ch = shm_channel(c, c->rank, to);
-    uint32_t n = atomic_load_explicit(&ch->sent.value, memory_order_relaxed);       /* only we write it */
+    uint32_t n = atomic_load_explicit(&ch->sent.value, memory_order_relaxed); /* only we write it */
     int rc = shm_wait(c, &ch->taken, n + 1 - SHM_RING, e);
     if (rc < 0)
         return rc;
@@ -75,8 +78,9 @@ int shm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
         return rc;
     int64_t got = ch->message[n % SHM_RING].bytes;
     if (got != (int64_t)bytes)
-        return err_set(e, ERR_INTERNAL, "rank %d sent %lld bytes, %zu are received: sends and receives must pair up", c->member[from],
-                       (long long)got, bytes);
+        return err_set(e, ERR_INTERNAL,
+                       "rank %d sent %lld bytes, %zu are received: sends and receives must pair up",
+                       c->member[from], (long long)got, bytes);
     memcpy(buf, c->w->seg.base + ch->message[n % SHM_RING].off, bytes);
     word_set(&ch->taken, n + 1);
     return 0;

@@ -1,14 +1,16 @@
 /* shm_request.c - started operations of ranks that share a machine, without a thread behind them.
  *
- * The k-th started operation of a group uses lane k mod SHM_LANES. Start writes a post and counts itself in the lane's `posted`;
- * whoever finds all ranks there (in a step, a wait, or finish) does his own slice and counts himself in `worked`, and in `done` when
- * nothing follows; what follows a gather into shared memory is run when all have worked. When all are done, the operation is over and
- * the lane free. A rank that is late makes the others late only when they finish. */
+ * The k-th started operation of a group uses lane k mod SHM_LANES. Start writes a post and counts itself in
+ * the lane's `posted`; whoever finds all ranks there (in a step, a wait, or finish) does his own slice and
+ * counts himself in `worked`, and in `done` when nothing follows; what follows a gather into shared memory
+ * is run when all have worked. When all are done, the operation is over and the lane free. A rank that is
+ * late makes the others late only when they finish. */
 #include "comm/shm/shm.h"
 
 #include <string.h>
 
-enum { POSTED, WORKED, FOLLOWED }; /* request.stage */
+/* request.stage */
+enum { POSTED, WORKED, FOLLOWED };
 
 static struct shm_lane *lane_of(const struct comm_request *q)
 {
@@ -21,7 +23,10 @@ static struct shm_post *post_of(const struct comm_request *q, int r)
 }
 
 /* What the lane's counters show when all ranks have counted themselves for q. */
-static uint32_t full(const struct comm_request *q) { return (uint32_t)(q->number / SHM_LANES + 1) * (uint32_t)q->c->size; }
+static uint32_t full(const struct comm_request *q)
+{
+    return (uint32_t)(q->number / SHM_LANES + 1) * (uint32_t)q->c->size;
+}
 
 static size_t in_bytes(const struct comm_request *q)
 {
@@ -36,7 +41,7 @@ static int stage_whole(struct comm_request *q, struct shm_post *mine, struct err
 {
     size_t bytes = in_bytes(q);
     mine->off = segment_offset(&q->c->w->seg, in_of(q), bytes);
-    if (mine->off >= 0 || q->what == CALL_SHARED)      /* everybody copies his own part there */
+    if (mine->off >= 0 || q->what == CALL_SHARED) /* everybody copies his own part there */
         return 0;
     q->priv = segment_alloc(&q->c->w->seg, MEM_COMM, bytes);
     if (!q->priv)
@@ -68,7 +73,13 @@ static void reduce_mine(const struct comm_request *q)
     void *in[SUM_RANKS_MAX];
     for (int r = 0; r < c->size; r++)
         in[r] = (float *)(c->w->seg.base + post_of(q, r)->off) + begin;
-    struct shm_slice s = { .kind = SUM_TREE, .in = in, .n_in = c->size, .mine = c->rank, .everywhere = all, .out = all ? NULL : q->out, .n = n };
+    struct shm_slice s = { .kind = SUM_TREE,
+                           .in = in,
+                           .n_in = c->size,
+                           .mine = c->rank,
+                           .everywhere = all,
+                           .out = all ? NULL : q->out,
+                           .n = n };
     shm_sum_slice(c, &s);
 }
 

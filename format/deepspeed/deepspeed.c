@@ -21,7 +21,8 @@ int deepspeed_probe(const struct ckpt *c, int is_folder)
 {
     struct names l;
     struct err e;
-    int yes = is_folder && (build_exists(c, "latest") || build_exists(c, "latest_universal") || build_exists(c, "zero"));
+    int yes = is_folder &&
+              (build_exists(c, "latest") || build_exists(c, "latest_universal") || build_exists(c, "zero"));
     if (!is_folder || yes || names_read(&l, c, "", &e) < 0)
         return yes;
     for (int i = 0; i < l.n; i++)
@@ -46,8 +47,9 @@ static int no_tag(const struct ckpt *c, const char *file, const char *tag, struc
         }
         names_free(&l);
     }
-    return err_set(e, ERR_FORMAT, "%s: %s names %.100s, which is not there (there is: %s): give the folder of a whole save", c->path, file, tag,
-                   at ? list : "nothing");
+    return err_set(e, ERR_FORMAT,
+                   "%s: %s names %.100s, which is not there (there is: %s): give the folder of a whole save",
+                   c->path, file, tag, at ? list : "nothing");
 }
 
 /* sub: "" when c is the folder of a tag, else "TAG/"; malloc'd. */
@@ -101,20 +103,26 @@ out:
 
 /* ---- shapes ---- */
 
-int ds_shape(const struct pk *size, const char *path, const char *name, int n_name, int64_t shape[BOX_DIMS], int *n_dims, int64_t *n, struct err *e)
+int ds_shape(const struct pk *size, const char *path, const char *name, int n_name, int64_t shape[BOX_DIMS],
+             int *n_dims, int64_t *n, struct err *e)
 {
     int ok = size && size->kind == PK_TUPLE && size->n <= BOX_DIMS;
     *n = 1;
     *n_dims = ok ? (int)size->n : 0;
     for (int d = 0; d < *n_dims && ok; d++)
-        ok = pk_int(size->item[d], &shape[d]) && shape[d] >= 0 && !__builtin_mul_overflow(*n, shape[d], n) && *n < (int64_t)1 << 58;
-    return ok ? 0 : err_set(e, ERR_FORMAT, "%s: the shape of %.*s in param_shapes makes no sense: is the file damaged", path, n_name, name);
+        ok = pk_int(size->item[d], &shape[d]) && shape[d] >= 0 && !__builtin_mul_overflow(*n, shape[d], n) &&
+             *n < (int64_t)1 << 58;
+    return ok ? 0
+              : err_set(e, ERR_FORMAT,
+                        "%s: the shape of %.*s in param_shapes makes no sense: is the file damaged", path,
+                        n_name, name);
 }
 
 static int read_group(struct ds_params *l, const struct pk *g, const char *path, struct err *e)
 {
     if (!g || g->kind != PK_DICT)
-        return err_set(e, ERR_FORMAT, "%s: param_shapes is not a list of names and shapes: is the file damaged", path);
+        return err_set(e, ERR_FORMAT,
+                       "%s: param_shapes is not a list of names and shapes: is the file damaged", path);
     struct ds_param *grown = realloc(l->p, sizeof *grown * ((size_t)l->n + g->n + 1));
     if (!grown)
         return err_set(e, ERR_MEMORY, "%s: no room for %u parameters", path, g->n);
@@ -124,7 +132,8 @@ static int read_group(struct ds_params *l, const struct pk *g, const char *path,
         struct ds_param *p = &l->p[l->n];
         memset(p, 0, sizeof *p);
         if (key->kind != PK_TEXT)
-            return err_set(e, ERR_FORMAT, "%s: param_shapes has a name that is not text: is the file damaged", path);
+            return err_set(e, ERR_FORMAT, "%s: param_shapes has a name that is not text: is the file damaged",
+                           path);
         p->name = key->text;
         p->n_name = (int)key->n;
         p->group = l->n_groups;
@@ -143,8 +152,11 @@ int ds_params_read(struct ds_params *l, const struct pk *model, const char *path
     int rc = 0;
     memset(l, 0, sizeof *l);
     if (!shapes)
-        return err_set(e, ERR_FORMAT, "%s: has no param_shapes, without them the flat buffers have no names: was it saved by an old DeepSpeed", path);
-    if (shapes->kind == PK_DICT)        /* old ones: one group */
+        return err_set(e, ERR_FORMAT,
+                       "%s: has no param_shapes, without them the flat buffers have no names: was it saved "
+                       "by an old DeepSpeed",
+                       path);
+    if (shapes->kind == PK_DICT) /* old ones: one group */
         return read_group(l, shapes, path, e);
     for (uint32_t i = 0; pk_at(shapes, i) && rc >= 0; i++)
         rc = read_group(l, pk_at(shapes, i), path, e);
@@ -171,12 +183,16 @@ int ds_model_open(struct ds_model *m, struct ckpt *c, const char *name, struct e
     m->frozen = pk_get(m->t.root, "frozen_param_shapes");
     if (pk_get(m->t.root, "ds_autoep_layers")) {
         torch_close(&m->t);
-        return err_set(e, ERR_FORMAT, "%s: experts split by AutoEP cannot be put together yet: convert it with ds_to_universal", c->file[file].path);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: experts split by AutoEP cannot be put together yet: convert it with ds_to_universal",
+            c->file[file].path);
     }
     return 0;
 }
 
-static int add_named(struct build *b, struct ds_model *m, const char *name, int n_name, const struct pk *value, struct err *e)
+static int add_named(struct build *b, struct ds_model *m, const char *name, int n_name,
+                     const struct pk *value, struct err *e)
 {
     struct torch_tensor x;
     char shown[FMT_NAME_MAX + 1];
@@ -216,7 +232,8 @@ int ds_model_add(struct build *b, struct ds_model *m, const struct ds_params *l,
     for (int i = 0; i < l->n && *narrow && rc >= 0; i++) {
         const struct ds_param *p = &l->p[i];
         if (!(v = member(m->module, p->name, p->n_name)))
-            return err_set(e, ERR_FORMAT, "%s: the module has no %.*s, param_shapes has: is the file damaged", b->c->file[m->t.file].path, p->n_name, p->name);
+            return err_set(e, ERR_FORMAT, "%s: the module has no %.*s, param_shapes has: is the file damaged",
+                           b->c->file[m->t.file].path, p->n_name, p->name);
         rc = add_named(b, m, p->name, p->n_name, v, e);
     }
     for (uint32_t i = 0; (name = pk_at(m->buffers, i)) && rc >= 0; i++)
@@ -231,7 +248,8 @@ static int is_listed(const struct ds_model *m, const struct ds_params *l, const 
         if (l->p[i].n_name == (int)name->n && !memcmp(l->p[i].name, name->text, name->n))
             return 1;
     for (uint32_t i = 0; pk_at(m->buffers, i); i++)
-        if (pk_at(m->buffers, i)->kind == PK_TEXT && pk_at(m->buffers, i)->n == name->n && !memcmp(pk_at(m->buffers, i)->text, name->text, name->n))
+        if (pk_at(m->buffers, i)->kind == PK_TEXT && pk_at(m->buffers, i)->n == name->n &&
+            !memcmp(pk_at(m->buffers, i)->text, name->text, name->n))
             return 1;
     return member(m->shared, name->text, (int)name->n) || member(m->frozen, name->text, (int)name->n);
 }
@@ -259,12 +277,13 @@ static int config_says_untied(const struct ckpt *c)
     return !tied;
 }
 
-const struct pk *ds_alias(const struct ckpt *c, const struct ds_model *m, const struct ds_param *owner, uint32_t *i)
+const struct pk *ds_alias(const struct ckpt *c, const struct ds_model *m, const struct ds_param *owner,
+                          uint32_t *i)
 {
     for (; m->shared && m->shared->kind == PK_DICT && *i < m->shared->n; (*i)++) {
         const struct pk *alias = m->shared->item[2 * *i], *of = m->shared->item[2 * *i + 1];
-        if (of->kind == PK_TEXT && (int)of->n == owner->n_name && !memcmp(of->text, owner->name, of->n) && alias->kind == PK_TEXT &&
-            (!pk_is_text(alias, TIED_HEAD) || config_says_untied(c))) {
+        if (of->kind == PK_TEXT && (int)of->n == owner->n_name && !memcmp(of->text, owner->name, of->n) &&
+            alias->kind == PK_TEXT && (!pk_is_text(alias, TIED_HEAD) || config_says_untied(c))) {
             (*i)++;
             return alias;
         }
@@ -280,8 +299,11 @@ int ds_aliases_check(const struct ckpt *c, const struct ds_model *m, const struc
         for (int k = 0; k < l->n && of->kind == PK_TEXT; k++)
             found |= l->p[k].n_name == (int)of->n && !memcmp(l->p[k].name, of->text, of->n);
         if (!found && !(of->kind == PK_TEXT && m->frozen && member(m->frozen, of->text, (int)of->n)))
-            return err_set(e, ERR_FORMAT, "%s: shared_params says that a parameter is the same as %.*s, which is not one: is the file damaged", c->path,
-                           of->kind == PK_TEXT ? (int)of->n : 1, of->kind == PK_TEXT ? of->text : "?");
+            return err_set(e, ERR_FORMAT,
+                           "%s: shared_params says that a parameter is the same as %.*s, which is not one: "
+                           "is the file damaged",
+                           c->path, of->kind == PK_TEXT ? (int)of->n : 1,
+                           of->kind == PK_TEXT ? of->text : "?");
     }
     return 0;
 }

@@ -1,7 +1,9 @@
 /* deepspeed_universal.c - DeepSpeed's universal form: a folder a parameter, a file a state.
  *
- *     zero/NAME/fp32.pt, exp_avg.pt, exp_avg_sq.pt    {"param": tensor, …}, or a bare tensor without shape (made from ZeRO-3)
- *     zero/NAME/step.pt                               not there when made from ZeRO-3: then zero/optimizer_state.pt says it
+ *     zero/NAME/fp32.pt, exp_avg.pt, exp_avg_sq.pt    {"param": tensor, …}, or a bare tensor without shape
+ *     (made from ZeRO-3)
+ *     zero/NAME/step.pt                               not there when made from ZeRO-3: then
+ *     zero/optimizer_state.pt says it
  *     …_model_states.pt                               shapes, weights in the working dtype, buffers */
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,11 +18,17 @@ struct universal {
     struct ds_params params;
     int narrow;
 };
-static const struct { const char *file; enum ckpt_role role; } states[FLATS] = {
-    { "fp32.pt", ROLE_WEIGHT }, { "exp_avg.pt", ROLE_EXP_AVG }, { "exp_avg_sq.pt", ROLE_EXP_AVG_SQ },
+static const struct {
+    const char *file;
+    enum ckpt_role role;
+} states[FLATS] = {
+    { "fp32.pt", ROLE_WEIGHT },
+    { "exp_avg.pt", ROLE_EXP_AVG },
+    { "exp_avg_sq.pt", ROLE_EXP_AVG_SQ },
 };
 
-static int open_at(struct universal *u, struct torch_file *t, const char *name, const char *file, struct err *e)
+static int open_at(struct universal *u, struct torch_file *t, const char *name, const char *file,
+                   struct err *e)
 {
     struct ckpt *c = u->b->c;
     char *full = build_text("%szero/%s%s%s", u->sub, name, *name ? "/" : "", file);
@@ -59,8 +67,9 @@ static int add_state(struct universal *u, const char *name, int s, struct err *e
     TRY(torch_tensor(&t, v, name, &x, e));
     if (p && x.n_dims == 1 && p->n_dims != 1) {
         if (x.n != p->n || !x.contiguous || x.dtype != TORCH_F32) {
-            rc = err_set(e, ERR_FORMAT, "%s: has %lld elements, param_shapes says %lld: is it of another model", u->b->c->file[t.file].path, (long long)x.n,
-                         (long long)p->n);
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: has %lld elements, param_shapes says %lld: is it of another model",
+                         u->b->c->file[t.file].path, (long long)x.n, (long long)p->n);
             goto out;
         }
         TRY(i = build_tensor(u->b, role, name, (int)strlen(name), CK_F32, p->n_dims, p->shape, e));
@@ -102,7 +111,8 @@ static int read_leftover(struct universal *u, struct err *e)
     if (!exists_at(u, "", "optimizer_state.pt"))
         return 0;
     TRY(open_at(u, &t, "", "optimizer_state.pt", e));
-    const struct pk *base = pk_get(t.root, "optimizer_state_dict"), *g0 = pk_get_int(pk_get(base ? base : t.root, "state"), 0);
+    const struct pk *base = pk_get(t.root, "optimizer_state_dict"),
+                    *g0 = pk_get_int(pk_get(base ? base : t.root, "state"), 0);
     const struct pk *p = pk_get(g0, "step"), *group = pk_at(pk_get(base ? base : t.root, "param_groups"), 0);
     TRY(torch_number(&t, p ? p : pk_get(group, "step"), "optimizer_state.pt", &step, e));
     if (rc && !u->b->has_step)
@@ -114,7 +124,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* The model file of rank 0; weights in the working dtype are taken when nothing but data-parallel ranks cut them. */
+/* The model file of rank 0; weights in the working dtype are taken when nothing but data-parallel ranks cut
+ * them. */
 static int read_model(struct universal *u, const struct names *files, struct err *e)
 {
     const char *first = NULL;
@@ -129,11 +140,14 @@ static int read_model(struct universal *u, const struct names *files, struct err
     if (!first)
         return 0;
     char *full = build_text("%s%s", u->sub, first);
-    rc = full ? ds_model_open(&u->model, u->b->c, full, e) : err_set(e, ERR_MEMORY, "%s: no room for a path", u->b->c->path);
+    rc = full ? ds_model_open(&u->model, u->b->c, full, e)
+              : err_set(e, ERR_MEMORY, "%s: no room for a path", u->b->c->path);
     free(full);
-    if (rc < 0 || (rc = ds_params_read(&u->params, u->model.t.root, u->b->c->file[u->model.t.file].path, e)) < 0)
+    if (rc < 0 ||
+        (rc = ds_params_read(&u->params, u->model.t.root, u->b->c->file[u->model.t.file].path, e)) < 0)
         return rc;
-    if ((rc = build_writer(u->b->c, "DeepSpeed, universal form", pk_get(u->model.t.root, "ds_version"), 0, e)) < 0)
+    if ((rc = build_writer(u->b->c, "DeepSpeed, universal form", pk_get(u->model.t.root, "ds_version"), 0,
+                           e)) < 0)
         return rc;
     return n_mp > 1 ? 0 : ds_model_add(u->b, &u->model, &u->params, &u->narrow, e);
 }
@@ -143,7 +157,8 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
     struct universal u = { .b = b, .sub = sub };
     struct names l = { 0 };
     char *zero = build_text("%szero", sub), *path;
-    int rc = zero ? names_read(&l, b->c, zero, e) : err_set(e, ERR_MEMORY, "%s: no room for a path", b->c->path);
+    int rc = zero ? names_read(&l, b->c, zero, e)
+                  : err_set(e, ERR_MEMORY, "%s: no room for a path", b->c->path);
     if (rc < 0)
         goto out;
     TRY(read_model(&u, files, e));
@@ -157,9 +172,10 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
     TRY(read_leftover(&u, e));
     const struct pk *ours = pk_get(u.model.t.root, RUN_STATE_KEY);
     if (ours)
-        memset(&b->run, 0, sizeof b->run);          /* it says more than the optimizer's groups */
+        memset(&b->run, 0, sizeof b->run); /* it says more than the optimizer's groups */
     else if (u.model.t.root)
-        run_deepspeed(&b->run, &u.model.t, pk_get(u.model.t.root, "ds_config"), pk_get(u.model.t.root, "lr_scheduler"));
+        run_deepspeed(&b->run, &u.model.t, pk_get(u.model.t.root, "ds_config"),
+                      pk_get(u.model.t.root, "lr_scheduler"));
     TRY(build_finish(b, e));
     TRY(run_state_read(b->c, ours, e));
 out:

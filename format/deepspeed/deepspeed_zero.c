@@ -1,8 +1,11 @@
-/* deepspeed_zero.c - DeepSpeed ZeRO-1, 2 and 3 as they are saved: flat fp32 buffers cut over the data-parallel ranks.
+/* deepspeed_zero.c - DeepSpeed ZeRO-1, 2 and 3 as they are saved: flat fp32 buffers cut over the
+ * data-parallel ranks.
  *
- *     stage 1, 2:  a group is one buffer [p0 | p1 | p2 … | pad], cut in W equal slices; parameters straddle ranks.
+ *     stage 1, 2:  a group is one buffer [p0 | p1 | p2 … | pad], cut in W equal slices; parameters straddle
+ *                  ranks.
  *                  The last rank's fp32 slice lacks the padding, its moments have it.
- *     stage 3:     every parameter is cut for itself, ceil(n / W) elements a rank; a rank's buffer holds its parts one after the other,
+ *     stage 3:     every parameter is cut for itself, ceil(n / W) elements a rank; a rank's buffer holds its
+ *                  parts one after the other,
  *                  over all groups and sub-groups. What lies behind the end of a parameter is garbage.
  * param_shapes gives the order. param_slice_mappings is never used: with round_robin_gradients it is wrong.
  * Source: Rajbhandari et al. 2020; the layout as found in files of DeepSpeed 0.19. */
@@ -11,16 +14,21 @@
 #include <string.h>
 #include "format/deepspeed/deepspeed.h"
 
-struct extent { int file; int64_t offset, n; uint32_t crc; };       /* n fp32 elements; file -1: none */
+/* n fp32 elements; file -1: none */
+struct extent {
+    int file;
+    int64_t offset, n;
+    uint32_t crc;
+};
 struct zero {
     struct build *b;
-    const char *path;               /* of the folder, for messages */
-    int stage, n_ranks, n_groups;   /* groups in the optimizer's files: of stage 3 sub-groups */
+    const char *path;             /* of the folder, for messages */
+    int stage, n_ranks, n_groups; /* groups in the optimizer's files: of stage 3 sub-groups */
     int narrow, has_moments;
-    struct extent *x[FLATS];        /* [rank][group] */
+    struct extent *x[FLATS]; /* [rank][group] */
     struct ds_model model;
     struct ds_params params;
-    int n_models;                   /* stage 3: a model file a rank */
+    int n_models; /* stage 3: a model file a rank */
 };
 static const char *const flat_name[FLATS] = { "fp32", "exp_avg", "exp_avg_sq" };
 
@@ -39,16 +47,19 @@ static int is_file(const char *name, int kind, int *rank, int *mp)
 {
     char tail[40];
     int used = 0;
-    const char *at = kind == MODEL ? (!strncmp(name, "mp_rank_", 8) ? name : NULL) : strstr(name, "zero_pp_rank_");
+    const char *at = kind == MODEL ? (!strncmp(name, "mp_rank_", 8) ? name : NULL)
+                                   : strstr(name, "zero_pp_rank_");
     *rank = 0;
     if (!at || (at != name && at[-1] != '_'))
         return 0;
-    int n = kind == MODEL ? sscanf(at, "mp_rank_%d_%39s%n", mp, tail, &used) : sscanf(at, "zero_pp_rank_%d_mp_rank_%d_%39s%n", rank, mp, tail, &used);
+    int n = kind == MODEL ? sscanf(at, "mp_rank_%d_%39s%n", mp, tail, &used)
+                          : sscanf(at, "zero_pp_rank_%d_mp_rank_%d_%39s%n", rank, mp, tail, &used);
     return n == (kind == MODEL ? 2 : 3) && !at[used] && *rank >= 0 && !strcmp(tail, file_kind[kind]);
 }
 
 /* File names of one kind by rank; *n of them. Ranks must be 0 … n - 1, model-parallel rank 0 only. */
-static int by_rank(const struct zero *z, const struct names *files, int kind, const char ***out, int *n, struct err *e)
+static int by_rank(const struct zero *z, const struct names *files, int kind, const char ***out, int *n,
+                   struct err *e)
 {
     const char **list = calloc((size_t)files->n + 1, sizeof *list);
     int rank, mp, rc = 0;
@@ -60,29 +71,39 @@ static int by_rank(const struct zero *z, const struct names *files, int kind, co
         if (!is_file(files->name[i], kind, &rank, &mp))
             continue;
         if (mp > 0)
-            rc = err_set(e, ERR_FORMAT, "%s: %s is of model-parallel rank %d, and how its tensors were cut is not in the files: convert with ds_to_universal",
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: %s is of model-parallel rank %d, and how its tensors were cut is not in the "
+                         "files: convert with ds_to_universal",
                          z->path, files->name[i], mp);
         else if (rank >= files->n || list[rank])
-            rc = err_set(e, ERR_FORMAT, "%s: %s: there are %d files, a rank is missing or there twice: is a file of another run in the folder", z->path,
-                         files->name[i], files->n);
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: %s: there are %d files, a rank is missing or there twice: is a file of another "
+                         "run in the folder",
+                         z->path, files->name[i], files->n);
         else
             list[rank] = files->name[i], (*n)++;
     }
     for (int r = 0; r < *n && rc >= 0; r++)
         if (!list[r])
-            rc = err_set(e, ERR_FORMAT, "%s: the %s of rank %d is missing, there are %d others: restore it", z->path, file_kind[kind], r, *n);
+            rc = err_set(e, ERR_FORMAT, "%s: the %s of rank %d is missing, there are %d others: restore it",
+                         z->path, file_kind[kind], r, *n);
     return rc;
 }
 
 static int refuse_others(const struct zero *z, const struct names *files, struct err *e)
 {
-    static const struct { const char *start, *what; } kinds[] = {
-        { "expp_rank_", "experts are split over ranks" }, { "layer_", "layers are in files of their own (pipeline or experts)" },
+    static const struct {
+        const char *start, *what;
+    } kinds[] = {
+        { "expp_rank_", "experts are split over ranks" },
+        { "layer_", "layers are in files of their own (pipeline or experts)" },
     };
     for (int i = 0; i < files->n; i++)
         for (size_t k = 0; k < sizeof kinds / sizeof *kinds; k++)
             if (!strncmp(files->name[i], kinds[k].start, strlen(kinds[k].start)))
-                return err_set(e, ERR_FORMAT, "%s: %s: %s, which cannot be read yet: convert with ds_to_universal", z->path, files->name[i], kinds[k].what);
+                return err_set(e, ERR_FORMAT,
+                               "%s: %s: %s, which cannot be read yet: convert with ds_to_universal", z->path,
+                               files->name[i], kinds[k].what);
     return 0;
 }
 
@@ -91,7 +112,7 @@ static int refuse_others(const struct zero *z, const struct names *files, struct
 static int stage_of(const struct pk *o)
 {
     const struct pk *p = pk_get(o, "zero_stage");
-    int64_t stage = 1;      /* BF16_Optimizer does not say it and cuts as stage 1 does */
+    int64_t stage = 1; /* BF16_Optimizer does not say it and cuts as stage 1 does */
     if (p && p->kind == PK_CALL)
         p = pk_at(p->args, 0);
     pk_int(p, &stage);
@@ -104,12 +125,15 @@ static int check_count(const struct zero *z, const struct pk *o, const char *fil
     int64_t n = 0;
     for (uint32_t i = 0; p && (one = p->kind == PK_LIST ? pk_at(p, i) : i == 0 ? p : NULL); i++)
         if (pk_int(one, &n) && n != z->n_ranks)
-            return err_set(e, ERR_FORMAT, "%s: says that %lld ranks share the state, there are %d optimizer files: is one missing, or of another run", file,
-                           (long long)n, z->n_ranks);
+            return err_set(e, ERR_FORMAT,
+                           "%s: says that %lld ranks share the state, there are %d optimizer files: is one "
+                           "missing, or of another run",
+                           file, (long long)n, z->n_ranks);
     return 0;
 }
 
-static int read_extent(struct zero *z, struct torch_file *t, const struct pk *p, int flat, int rank, int group, struct err *e)
+static int read_extent(struct zero *z, struct torch_file *t, const struct pk *p, int flat, int rank,
+                       int group, struct err *e)
 {
     struct torch_tensor x;
     struct extent *out = extent_at(z, flat, rank, group);
@@ -117,14 +141,16 @@ static int read_extent(struct zero *z, struct torch_file *t, const struct pk *p,
     if (rc < 0)
         return rc;
     if (x.n_dims != 1 || !x.contiguous || x.dtype != TORCH_F32)
-        return err_set(e, ERR_FORMAT, "%s: the %s of group %d is %s with %d dims, a flat float32 buffer is expected", t->c->file[t->file].path, flat_name[flat],
-                       group, torch_dtype_name(x.dtype), x.n_dims);
+        return err_set(e, ERR_FORMAT,
+                       "%s: the %s of group %d is %s with %d dims, a flat float32 buffer is expected",
+                       t->c->file[t->file].path, flat_name[flat], group, torch_dtype_name(x.dtype), x.n_dims);
     *out = (struct extent){ t->file, x.offset, x.n, x.record ? x.record->crc : 0 };
     return 0;
 }
 
 /* The step of a group: a tensor or number of its state, or (fused Adam) of its options. */
-static int read_step(struct zero *z, struct torch_file *t, const struct pk *base, const struct pk *state, int rank, int group, struct err *e)
+static int read_step(struct zero *z, struct torch_file *t, const struct pk *base, const struct pk *state,
+                     int rank, int group, struct err *e)
 {
     const struct pk *groups = pk_get(base, "param_groups"), *p = pk_get(state, "step");
     char name[64];
@@ -137,13 +163,15 @@ static int read_step(struct zero *z, struct torch_file *t, const struct pk *base
 static int read_groups(struct zero *z, struct torch_file *t, const struct pk *o, int rank, struct err *e)
 {
     const char *key = z->stage == 3 ? "fp32_flat_groups" : "single_partition_of_fp32_groups";
-    const struct pk *flats = pk_get(o, key), *base = pk_get(o, z->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
+    const struct pk *flats = pk_get(o, key),
+                    *base = pk_get(o, z->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
     int rc = 0;
     if (!base)
         base = pk_get(o, "optimizer_state_dict");
-    if (!flats || (flats->kind != PK_LIST && flats->kind != PK_TUPLE) || (rank && (int)flats->n != z->n_groups))
-        return err_set(e, ERR_FORMAT, "%s: has %u buffers in %s, rank 0 has %d: are files of two saves mixed", t->c->file[t->file].path, flats ? flats->n : 0, key,
-                       z->n_groups);
+    if (!flats || (flats->kind != PK_LIST && flats->kind != PK_TUPLE) ||
+        (rank && (int)flats->n != z->n_groups))
+        return err_set(e, ERR_FORMAT, "%s: has %u buffers in %s, rank 0 has %d: are files of two saves mixed",
+                       t->c->file[t->file].path, flats ? flats->n : 0, key, z->n_groups);
     if (rank == 0) {
         z->n_groups = (int)flats->n;
         for (int f = 0; f < FLATS; f++)
@@ -172,7 +200,10 @@ static int read_skips(struct zero *z, const struct pk *o, const char *file, stru
         for (int k = 0; at < z->params.n && z->params.p[at].group == g; k++, at++) {
             struct ds_param *p = &z->params.p[at];
             if (!pk_int(pk_at(list, (uint32_t)k), &p->skip) || p->skip < 0 || p->skip > (int64_t)1 << 40)
-                return err_set(e, ERR_FORMAT, "%s: param_alignment_paddings does not fit param_shapes at %.*s: is the file damaged", file, p->n_name, p->name);
+                return err_set(
+                    e, ERR_FORMAT,
+                    "%s: param_alignment_paddings does not fit param_shapes at %.*s: is the file damaged",
+                    file, p->n_name, p->name);
         }
     }
     return 0;
@@ -180,11 +211,14 @@ static int read_skips(struct zero *z, const struct pk *o, const char *file, stru
 
 static void read_run(struct zero *z, struct torch_file *t, const struct pk *o)
 {
-    const struct pk *base = pk_get(o, z->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state"), *group;
+    const struct pk *base = pk_get(o, z->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state"),
+                    *group;
     const struct pk *config = pk_get(z->model.t.root, "ds_config");
-    for (uint32_t i = 0; (group = pk_at(pk_get(base ? base : pk_get(o, "optimizer_state_dict"), "param_groups"), i)); i++)
+    for (uint32_t i = 0;
+         (group = pk_at(pk_get(base ? base : pk_get(o, "optimizer_state_dict"), "param_groups"), i)); i++)
         run_group(&z->b->run, t, group);
-    run_deepspeed(&z->b->run, config ? &z->model.t : t, config ? config : pk_get(t->root, "ds_config"), pk_get(z->model.t.root, "lr_scheduler"));
+    run_deepspeed(&z->b->run, config ? &z->model.t : t, config ? config : pk_get(t->root, "ds_config"),
+                  pk_get(z->model.t.root, "lr_scheduler"));
 }
 
 static int read_rank(struct zero *z, const char *sub, const char *name, int rank, struct err *e)
@@ -199,13 +233,15 @@ static int read_rank(struct zero *z, const char *sub, const char *name, int rank
     TRY(file = build_file(c, full, e));
     TRY(torch_open(&t, c, file, 0, c->file[file].bytes, e));
     if (!(o = pk_get(t.root, "optimizer_state_dict"))) {
-        rc = err_set(e, ERR_FORMAT, "%s: has no optimizer_state_dict: was it written by DeepSpeed's ZeRO", c->file[file].path);
+        rc = err_set(e, ERR_FORMAT, "%s: has no optimizer_state_dict: was it written by DeepSpeed's ZeRO",
+                     c->file[file].path);
         goto out;
     }
     if (rank == 0)
         z->stage = stage_of(o);
     if (stage_of(o) != z->stage || z->stage < 1 || z->stage > 3) {
-        rc = err_set(e, ERR_FORMAT, "%s: is of ZeRO stage %d, rank 0 of %d: are files of two runs mixed", c->file[file].path, stage_of(o), z->stage);
+        rc = err_set(e, ERR_FORMAT, "%s: is of ZeRO stage %d, rank 0 of %d: are files of two runs mixed",
+                     c->file[file].path, stage_of(o), z->stage);
         goto out;
     }
     TRY(check_count(z, o, c->file[file].path, e));
@@ -223,7 +259,8 @@ out:
 /* ---- buffers to tensors ---- */
 
 /* Elements [lo, hi) of a tensor lie in the buffer of (rank, all groups or one) from element `at` on. */
-static int add_range(struct zero *z, int flat, int tensor, int rank, int group, int64_t at, int64_t lo, int64_t hi, struct err *e)
+static int add_range(struct zero *z, int flat, int tensor, int rank, int group, int64_t at, int64_t lo,
+                     int64_t hi, struct err *e)
 {
     const struct ckpt_tensor *t = &z->b->c->tensor[tensor];
     struct box whole = box_whole(t->n_dims, t->shape);
@@ -242,12 +279,15 @@ static int add_range(struct zero *z, int flat, int tensor, int rank, int group, 
     return rc;
 }
 
-/* Stage 1, 2: the parameter begins at element `at` of the joined buffer of its group; a slice has `slice` elements. */
-static int add_joined(struct zero *z, int flat, int tensor, const struct ds_param *p, int64_t at, int64_t slice, struct err *e)
+/* Stage 1, 2: the parameter begins at element `at` of the joined buffer of its group; a slice has `slice`
+ * elements. */
+static int add_joined(struct zero *z, int flat, int tensor, const struct ds_param *p, int64_t at,
+                      int64_t slice, struct err *e)
 {
     int rc = 0;
     for (int64_t lo = 0; lo < p->n && rc >= 0;) {
-        int64_t rank = (at + lo) / slice, in = (at + lo) % slice, n = slice - in < p->n - lo ? slice - in : p->n - lo;
+        int64_t rank = (at + lo) / slice, in = (at + lo) % slice,
+                n = slice - in < p->n - lo ? slice - in : p->n - lo;
         rc = add_range(z, flat, tensor, (int)rank, p->group, in, lo, lo + n, e);
         lo += n;
     }
@@ -255,7 +295,8 @@ static int add_joined(struct zero *z, int flat, int tensor, const struct ds_para
 }
 
 /* Stage 3: rank r holds elements [r·part, (r + 1)·part) at `at` of its own buffer. */
-static int add_parts(struct zero *z, int flat, int tensor, const struct ds_param *p, int64_t at, int64_t part, struct err *e)
+static int add_parts(struct zero *z, int flat, int tensor, const struct ds_param *p, int64_t at, int64_t part,
+                     struct err *e)
 {
     int rc = 0;
     for (int r = 0; r < z->n_ranks && rc >= 0; r++) {
@@ -279,7 +320,8 @@ static int add_param(struct zero *z, const struct ds_param *p, int64_t at, int64
     int rc = 0;
     do {
         for (int f = 0; f < (z->has_moments ? FLATS : 1) && rc >= 0; f++) {
-            int t = rc = build_tensor(z->b, role_of(z, f), alias ? alias->text : p->name, alias ? (int)alias->n : p->n_name, CK_F32, p->n_dims, p->shape, e);
+            int t = rc = build_tensor(z->b, role_of(z, f), alias ? alias->text : p->name,
+                                      alias ? (int)alias->n : p->n_name, CK_F32, p->n_dims, p->shape, e);
             if (rc >= 0)
                 rc = z->stage == 3 ? add_parts(z, f, t, p, at, size, e) : add_joined(z, f, t, p, at, size, e);
         }
@@ -287,20 +329,25 @@ static int add_param(struct zero *z, const struct ds_param *p, int64_t at, int64
     return rc;
 }
 
-/* Slices of a group: all as long as the first; only the fp32 slice of the last rank may lack what is padding. */
+/* Slices of a group: all as long as the first; only the fp32 slice of the last rank may lack what is
+ * padding. */
 static int check_slices(const struct zero *z, int g, int64_t need, int64_t *slice, struct err *e)
 {
     int64_t n = extent_at(z, z->has_moments ? FLAT_AVG : FLAT_PARAM, 0, g)->n, slack = n * z->n_ranks - need;
     *slice = n;
     if (slack < 0 || slack > 2 * (int64_t)z->n_ranks)
-        return err_set(e, ERR_FORMAT, "%s: group %d has %d slices of %lld elements, its parameters need %lld: are param_shapes of another model", z->path, g,
-                       z->n_ranks, (long long)n, (long long)need);
+        return err_set(e, ERR_FORMAT,
+                       "%s: group %d has %d slices of %lld elements, its parameters need %lld: are "
+                       "param_shapes of another model",
+                       z->path, g, z->n_ranks, (long long)n, (long long)need);
     for (int f = 0; f < (z->has_moments ? FLATS : 1); f++)
         for (int r = 0; r < z->n_ranks; r++) {
             int64_t have = extent_at(z, f, r, g)->n;
             if (have > n || (have < n && (r < z->n_ranks - 1 || f != FLAT_PARAM || n - have > slack)))
-                return err_set(e, ERR_FORMAT, "%s: the %s slice of rank %d in group %d has %lld elements, the others %lld: is a file damaged", z->path,
-                               flat_name[f], r, g, (long long)have, (long long)n);
+                return err_set(e, ERR_FORMAT,
+                               "%s: the %s slice of rank %d in group %d has %lld elements, the others %lld: "
+                               "is a file damaged",
+                               z->path, flat_name[f], r, g, (long long)have, (long long)n);
         }
     return 0;
 }
@@ -309,12 +356,16 @@ static int add_stage_1_2(struct zero *z, struct err *e)
 {
     int rc = 0;
     if (z->n_groups != z->params.n_groups)
-        return err_set(e, ERR_FORMAT, "%s: param_shapes has %d groups, the optimizer %d: are files of two saves mixed", z->path, z->params.n_groups, z->n_groups);
+        return err_set(e, ERR_FORMAT,
+                       "%s: param_shapes has %d groups, the optimizer %d: are files of two saves mixed",
+                       z->path, z->params.n_groups, z->n_groups);
     for (int g = 0, from = 0, to = 0; g < z->n_groups && rc >= 0; g++, from = to) {
         int64_t need = 0, slice = 0, at = 0;
         for (; to < z->params.n && z->params.p[to].group == g; to++)
             if (__builtin_add_overflow(need, z->params.p[to].n + z->params.p[to].skip, &need))
-                return err_set(e, ERR_FORMAT, "%s: param_shapes needs more than 2^63 elements: is the file damaged", z->path);
+                return err_set(e, ERR_FORMAT,
+                               "%s: param_shapes needs more than 2^63 elements: is the file damaged",
+                               z->path);
         if ((rc = check_slices(z, g, need, &slice, e)) < 0)
             break;
         for (int i = from; i < to && rc >= 0; i++) {
@@ -331,14 +382,17 @@ static int add_stage_3(struct zero *z, struct err *e)
     int rc = 0;
     for (int i = 0; i < z->params.n; i++)
         if (__builtin_add_overflow(need, (z->params.p[i].n + z->n_ranks - 1) / z->n_ranks, &need))
-            return err_set(e, ERR_FORMAT, "%s: param_shapes needs more than 2^63 elements: is the file damaged", z->path);
+            return err_set(e, ERR_FORMAT,
+                           "%s: param_shapes needs more than 2^63 elements: is the file damaged", z->path);
     for (int f = 0; f < (z->has_moments ? FLATS : 1); f++)
         for (int r = 0; r < z->n_ranks; r++) {
             int64_t have = 0;
             for (int g = 0; g < z->n_groups; g++)
                 have += extent_at(z, f, r, g)->n;
             if (have != need)
-                return err_set(e, ERR_FORMAT, "%s: the %s buffers of rank %d have %lld elements, param_shapes needs %lld of each of %d ranks: is a file damaged",
+                return err_set(e, ERR_FORMAT,
+                               "%s: the %s buffers of rank %d have %lld elements, param_shapes needs %lld of "
+                               "each of %d ranks: is a file damaged",
                                z->path, flat_name[f], r, (long long)have, (long long)need, z->n_ranks);
         }
     for (int i = 0; i < z->params.n && rc >= 0; i++) {
@@ -349,7 +403,8 @@ static int add_stage_3(struct zero *z, struct err *e)
     return rc;
 }
 
-/* Two ranks with the same bytes in all buffers: one file is a copy of the other. Their lengths fit, so nothing else would notice. */
+/* Two ranks with the same bytes in all buffers: one file is a copy of the other. Their lengths fit, so
+ * nothing else would notice. */
 static int check_copies(const struct zero *z, struct err *e)
 {
     for (int r = 1; r < z->n_ranks; r++)
@@ -363,7 +418,10 @@ static int check_copies(const struct zero *z, struct err *e)
                     n += a->n;
                 }
             if (same && n >= 64)
-                return err_set(e, ERR_FORMAT, "%s: the optimizer files of ranks %d and %d hold the same bytes: is one a copy of the other", z->path, q, r);
+                return err_set(e, ERR_FORMAT,
+                               "%s: the optimizer files of ranks %d and %d hold the same bytes: is one a "
+                               "copy of the other",
+                               z->path, q, r);
         }
     return 0;
 }
@@ -384,11 +442,15 @@ static int add_frozen_1_2(struct zero *z, struct err *e)
         if (key->kind != PK_TEXT)
             continue;
         snprintf(name, sizeof name, "%.*s", (int)key->n, key->text);
-        if ((rc = ds_shape(pk_get(z->model.frozen, name), z->path, name, (int)strlen(name), shape, &n_dims, &n, e)) < 0 ||
-            (rc = torch_tensor(&z->model.t, pieces->item[2 * i + 1], name, &x, e)) < 0 || (rc = build_chunk(&k, &z->model.t, &x, x.n_dims ? x.n_dims : 1, NULL, name, e)) < 0)
+        if ((rc = ds_shape(pk_get(z->model.frozen, name), z->path, name, (int)strlen(name), shape, &n_dims,
+                           &n, e)) < 0 ||
+            (rc = torch_tensor(&z->model.t, pieces->item[2 * i + 1], name, &x, e)) < 0 ||
+            (rc = build_chunk(&k, &z->model.t, &x, x.n_dims ? x.n_dims : 1, NULL, name, e)) < 0)
             break;
         if (x.n != n || !x.contiguous)
-            return err_set(e, ERR_FORMAT, "%s: the frozen %s has %lld elements, its shape %lld: is the file damaged", z->path, name, (long long)x.n, (long long)n);
+            return err_set(e, ERR_FORMAT,
+                           "%s: the frozen %s has %lld elements, its shape %lld: is the file damaged",
+                           z->path, name, (long long)x.n, (long long)n);
         t = rc = build_tensor(z->b, ROLE_WEIGHT, key->text, (int)key->n, k.dtype, n_dims, shape, e);
         if (rc >= 0) {
             struct box whole = box_whole(z->b->c->tensor[t].n_dims, z->b->c->tensor[t].shape);
@@ -412,14 +474,19 @@ static int add_frozen_3(struct zero *z, struct ds_model *m, int rank, struct err
         if (key->kind != PK_TEXT)
             continue;
         snprintf(name, sizeof name, "%.*s", (int)key->n, key->text);
-        if ((rc = ds_shape(pk_get(m->frozen, name), z->path, name, (int)strlen(name), shape, &n_dims, &n, e)) < 0 ||
+        if ((rc = ds_shape(pk_get(m->frozen, name), z->path, name, (int)strlen(name), shape, &n_dims, &n,
+                           e)) < 0 ||
             (rc = torch_tensor(&m->t, pieces->item[2 * i + 1], name, &x, e)) < 0)
             break;
-        int64_t part = (n + z->n_models - 1) / z->n_models, lo = rank * part < n ? rank * part : n, hi = lo + part < n ? lo + part : n;
+        int64_t part = (n + z->n_models - 1) / z->n_models, lo = rank * part < n ? rank * part : n,
+                hi = lo + part < n ? lo + part : n;
         if ((known = torch_dtype_known(x.dtype)) < 0 || !x.contiguous || x.n < hi - lo)
-            return err_set(e, ERR_FORMAT, "%s: the part of rank %d of the frozen %s has %lld elements, %lld are needed: is a file damaged", z->path, rank, name,
-                           (long long)x.n, (long long)(hi - lo));
-        t = rc = build_tensor(z->b, ROLE_WEIGHT, key->text, (int)key->n, (enum ckpt_dtype)known, n_dims, shape, e);
+            return err_set(e, ERR_FORMAT,
+                           "%s: the part of rank %d of the frozen %s has %lld elements, %lld are needed: is "
+                           "a file damaged",
+                           z->path, rank, name, (long long)x.n, (long long)(hi - lo));
+        t = rc = build_tensor(z->b, ROLE_WEIGHT, key->text, (int)key->n, (enum ckpt_dtype)known, n_dims,
+                              shape, e);
         if (rc >= 0) {
             struct box whole = box_whole(z->b->c->tensor[t].n_dims, z->b->c->tensor[t].shape);
             rc = build_piece(z->b, t, m->t.file, x.offset, &whole, lo, hi, e);
@@ -439,12 +506,15 @@ static int read_models_3(struct zero *z, const char *sub, const char **name, str
     for (int r = 0; r < z->n_models && rc >= 0; r++) {
         struct ds_model m = { 0 };
         char *full = build_text("%s%s", sub, name[r]);
-        rc = full ? r ? ds_model_open(&m, z->b->c, full, e) : 0 : err_set(e, ERR_MEMORY, "%s: no room for a path", z->path);
+        rc = full ? r ? ds_model_open(&m, z->b->c, full, e) : 0
+                  : err_set(e, ERR_MEMORY, "%s: no room for a path", z->path);
         free(full);
         if (rc < 0)
             break;
         if (r && pk_int(pk_get(m.t.root, "global_steps"), &other) && other != step)
-            rc = err_set(e, ERR_FORMAT, "%s: rank %d is at step %lld, rank 0 at %lld: are files of two saves mixed", z->path, r, (long long)other, (long long)step);
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: rank %d is at step %lld, rank 0 at %lld: are files of two saves mixed", z->path,
+                         r, (long long)other, (long long)step);
         if (rc >= 0)
             rc = add_frozen_3(z, r ? &m : &z->model, r, e);
         if (r)
@@ -456,12 +526,14 @@ static int read_models_3(struct zero *z, const char *sub, const char **name, str
 static int read_model(struct zero *z, const char *sub, const char *name, struct err *e)
 {
     char *full = build_text("%s%s", sub, name);
-    int rc = full ? ds_model_open(&z->model, z->b->c, full, e) : err_set(e, ERR_MEMORY, "%s: no room for a path", z->path);
+    int rc = full ? ds_model_open(&z->model, z->b->c, full, e)
+                  : err_set(e, ERR_MEMORY, "%s: no room for a path", z->path);
     free(full);
     if (rc < 0)
         return rc;
     const char *path = z->b->c->file[z->model.t.file].path;
-    if ((rc = ds_params_read(&z->params, z->model.t.root, path, e)) < 0 || (rc = ds_aliases_check(z->b->c, &z->model, &z->params, e)) < 0)
+    if ((rc = ds_params_read(&z->params, z->model.t.root, path, e)) < 0 ||
+        (rc = ds_aliases_check(z->b->c, &z->model, &z->params, e)) < 0)
         return rc;
     return z->params.n ? 0 : err_set(e, ERR_FORMAT, "%s: param_shapes is empty: is the file whole", path);
 }
@@ -473,7 +545,10 @@ static int read_all(struct zero *z, const char *sub, const char **optim, const c
     for (int r = 0; r < z->n_ranks; r++)
         TRY(read_rank(z, sub, optim[r], r, e));
     if ((z->stage == 3) != (z->n_models > 0)) {
-        rc = err_set(e, ERR_FORMAT, "%s: the optimizer is of ZeRO stage %d, the model files are not: are files of two runs mixed", z->path, z->stage);
+        rc = err_set(
+            e, ERR_FORMAT,
+            "%s: the optimizer is of ZeRO stage %d, the model files are not: are files of two runs mixed",
+            z->path, z->stage);
         goto out;
     }
     TRY(check_copies(z, e));
@@ -498,11 +573,14 @@ int ds_zero_open(struct build *b, const char *sub, const struct names *files, st
     TRY(by_rank(&z, files, MODEL, &model, &n_model, e));
     TRY(by_rank(&z, files, MODEL_3, &model_3, &z.n_models, e));
     if (!z.n_ranks || !(n_model + z.n_models)) {
-        rc = err_set(e, ERR_FORMAT, "%s/%s: has %d optimizer files and %d model files of ZeRO: is the save whole", b->c->path, sub, z.n_ranks, n_model + z.n_models);
+        rc = err_set(e, ERR_FORMAT,
+                     "%s/%s: has %d optimizer files and %d model files of ZeRO: is the save whole",
+                     b->c->path, sub, z.n_ranks, n_model + z.n_models);
         goto out;
     }
     if (z.n_models && z.n_models != z.n_ranks) {
-        rc = err_set(e, ERR_FORMAT, "%s/%s: has %d optimizer files and %d model files: is one missing", b->c->path, sub, z.n_ranks, z.n_models);
+        rc = err_set(e, ERR_FORMAT, "%s/%s: has %d optimizer files and %d model files: is one missing",
+                     b->c->path, sub, z.n_ranks, z.n_models);
         goto out;
     }
     TRY(read_all(&z, sub, optim, z.n_models ? model_3 : model, e));

@@ -18,22 +18,22 @@
 
 /* Where a tensor goes: a file of its own below zero/NAME, or a storage of the model file. */
 struct place {
-    const char *file;               /* "fp32.pt", …; NULL: the model file */
-    int storage;                    /* of the model file */
+    const char *file; /* "fp32.pt", …; NULL: the model file */
+    int storage;      /* of the model file */
     char *path;
     int fd;
-    int64_t bytes, done, at;        /* at: of the elements in the file */
+    int64_t bytes, done, at; /* at: of the elements in the file */
     uint32_t crc;
 };
 struct universal_write {
-    char *dir, *tag, *zero;         /* folders */
-    char name[48];                  /* of the tag */
+    char *dir, *tag, *zero; /* folders */
+    char name[48];          /* of the tag */
     int n, n_storages;
     const struct ckpt_tensor *t;
     const struct ckpt_state *state;
     struct place *place;
-    struct torch_part *part;        /* storages of the model file */
-    struct pkw model;               /* its pickle */
+    struct torch_part *part; /* storages of the model file */
+    struct pkw model;        /* its pickle */
     char *model_path;
     int model_fd;
     struct adamw adamw;
@@ -44,14 +44,16 @@ static const char *const role_file[ROLE_COUNT] = { "fp32.pt", "fp32.pt", "exp_av
 
 /* ---- which tensor is what ---- */
 
-static const struct ckpt_tensor *find(const struct universal_write *w, enum ckpt_role role, const struct ckpt_tensor *t)
+static const struct ckpt_tensor *find(const struct universal_write *w, enum ckpt_role role,
+                                      const struct ckpt_tensor *t)
 {
     return fmt_find_tensor(w->t, w->n, role, t->name);
 }
 
 static int has_state(const struct universal_write *w) { return w->n && w->t[w->n - 1].role != ROLE_WEIGHT; }
 
-/* A parameter: the optimizer knows it; without any optimizer state all weights that can be trained are taken for one. */
+/* A parameter: the optimizer knows it; without any optimizer state all weights that can be trained are taken
+ * for one. */
 static int is_param(const struct universal_write *w, const struct ckpt_tensor *weight)
 {
     if (has_state(w))
@@ -59,22 +61,33 @@ static int is_param(const struct universal_write *w, const struct ckpt_tensor *w
     return weight->dtype == CK_F32 || weight->dtype == CK_BF16 || weight->dtype == CK_F16;
 }
 
-static int check_tensor(const struct universal_write *w, const struct ckpt_tensor *t, int *narrow, int *wide, struct err *e)
+static int check_tensor(const struct universal_write *w, const struct ckpt_tensor *t, int *narrow, int *wide,
+                        struct err *e)
 {
     int rc = fmt_file_name_check(t->name, "--format deepspeed-universal", e), master;
     if (rc < 0)
-        return err_set(e, ERR_USAGE, "%s: --format deepspeed-universal has a folder of this name for it, which cannot be", t->name);
+        return err_set(e, ERR_USAGE,
+                       "%s: --format deepspeed-universal has a folder of this name for it, which cannot be",
+                       t->name);
     if (t->role != ROLE_WEIGHT || !is_param(w, t))
         return 0;
     master = find(w, ROLE_MASTER, t) != NULL;
     if (!master && t->dtype != CK_F32)
-        return err_set(e, ERR_USAGE, "%s is %s without an fp32 master: --format deepspeed-universal holds fp32 weights: add --dtype fp32", t->name,
-                       ckpt_dtype_name(t->dtype));
+        return err_set(e, ERR_USAGE,
+                       "%s is %s without an fp32 master: --format deepspeed-universal holds fp32 weights: "
+                       "add --dtype fp32",
+                       t->name, ckpt_dtype_name(t->dtype));
     if (master && t->dtype == CK_F32)
-        return err_set(e, ERR_USAGE, "%s is F32 and has a master too: --format deepspeed-universal holds one of them: add --dtype fp32", t->name);
+        return err_set(e, ERR_USAGE,
+                       "%s is F32 and has a master too: --format deepspeed-universal holds one of them: add "
+                       "--dtype fp32",
+                       t->name);
     *(master ? narrow : wide) = 1;
-    return *narrow && *wide ? err_set(e, ERR_USAGE, "%s is %s, others are not: --format deepspeed-universal holds weights of one dtype: add --dtype fp32",
-                                      t->name, ckpt_dtype_name(t->dtype)) : 0;
+    return *narrow && *wide ? err_set(e, ERR_USAGE,
+                                      "%s is %s, others are not: --format deepspeed-universal holds weights "
+                                      "of one dtype: add --dtype fp32",
+                                      t->name, ckpt_dtype_name(t->dtype))
+                            : 0;
 }
 
 static int place_tensors(struct universal_write *w, struct err *e)
@@ -85,7 +98,9 @@ static int place_tensors(struct universal_write *w, struct err *e)
         struct box b = box_whole(t->n_dims, t->shape);
         struct place *p = &w->place[i];
         rc = check_tensor(w, t, &narrow, &wide, e);
-        *p = (struct place){ .storage = -1, .fd = -1, .bytes = box_count(&b) * (int64_t)ckpt_dtype_size(t->dtype) };
+        *p = (struct place){ .storage = -1,
+                             .fd = -1,
+                             .bytes = box_count(&b) * (int64_t)ckpt_dtype_size(t->dtype) };
         if (t->role == ROLE_WEIGHT && (!is_param(w, t) || find(w, ROLE_MASTER, t)))
             p->storage = w->n_storages++;
         else
@@ -116,7 +131,10 @@ static void begin_ordered(struct pkw *p)
     pkw_op(p, PKW_MARK);
 }
 
-static int group_of(const struct universal_write *w, const struct ckpt_tensor *t) { return w->n_groups > 1 && t->n_dims < 2; }
+static int group_of(const struct universal_write *w, const struct ckpt_tensor *t)
+{
+    return w->n_groups > 1 && t->n_dims < 2;
+}
 
 static void put_shapes(const struct universal_write *w, struct pkw *p)
 {
@@ -158,7 +176,8 @@ static void put_module(const struct universal_write *w, int whole, struct pkw *p
 /* whole 0: without the module, for engines of stage 3, which do not read it. */
 static int model_pickle(const struct universal_write *w, int whole, struct pkw *p, struct err *e)
 {
-    static const char *const nothing[] = { "optimizer", "frozen_param_shapes", "frozen_param_fragments", "data_sampler", "random_ltd" };
+    static const char *const nothing[] = { "optimizer", "frozen_param_shapes", "frozen_param_fragments",
+                                           "data_sampler", "random_ltd" };
     char *state = run_state_text(w->state, e);
     if (!state)
         return -e->code;
@@ -171,7 +190,8 @@ static int model_pickle(const struct universal_write *w, int whole, struct pkw *
         put_none(p, nothing[i]);
     pkw_text(p, "shared_params");
     pkw_op(p, PKW_DICT);
-    pkw_text(p, "lr_scheduler");            /* where DeepSpeed's schedules go on; the schedule is the engine's */
+    /* where DeepSpeed's schedules go on; the schedule is the engine's */
+    pkw_text(p, "lr_scheduler");
     pkw_op(p, PKW_DICT);
     pkw_op(p, PKW_MARK);
     put_number(p, "last_batch_iteration", w->state->step - 1);
@@ -207,7 +227,11 @@ static int start_model(struct universal_write *w, struct err *e)
         if (w->place[i].storage >= 0)
             w->part[w->place[i].storage].bytes = w->place[i].bytes;
     TRY(model_pickle(w, 1, &w->model, e));
-    struct torch_out z = { .root = "mp_rank_00_model_states", .pickle = w->model.b.p, .n_pickle = w->model.b.n, .n = w->n_storages, .part = w->part };
+    struct torch_out z = { .root = "mp_rank_00_model_states",
+                           .pickle = w->model.b.p,
+                           .n_pickle = w->model.b.n,
+                           .n = w->n_storages,
+                           .part = w->part };
     TRY(torch_out_plan(&z, e));
     for (int i = 0; i < w->n; i++)
         if (w->place[i].storage >= 0)
@@ -223,7 +247,11 @@ static int end_model(struct universal_write *w, struct err *e)
     for (int i = 0; i < w->n; i++)
         if (w->place[i].storage >= 0)
             w->part[w->place[i].storage].crc = w->place[i].crc;
-    struct torch_out z = { .root = "mp_rank_00_model_states", .pickle = w->model.b.p, .n_pickle = w->model.b.n, .n = w->n_storages, .part = w->part };
+    struct torch_out z = { .root = "mp_rank_00_model_states",
+                           .pickle = w->model.b.p,
+                           .n_pickle = w->model.b.n,
+                           .n = w->n_storages,
+                           .part = w->part };
     TRY(torch_out_plan(&z, e));
     TRY(torch_out_frame(&z, w->model_fd, w->model_path, 0, e));
     int fd = w->model_fd;
@@ -244,7 +272,8 @@ static int make_folders(const struct universal_write *w, struct err *e)
     for (int i = 0; i < w->n && w->t[i].role == ROLE_WEIGHT; i++) {
         char *path = is_param(w, &w->t[i]) ? fmt_join(w->zero, w->t[i].name) : NULL;
         if (is_param(w, &w->t[i]))
-            rc = path ? io_mkdir(path, e) : err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name);
+            rc = path ? io_mkdir(path, e)
+                      : err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name);
         free(path);
         TRY(rc);
     }
@@ -252,7 +281,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int universal_write_open(struct universal_write **out, const char *dir, int n, const struct ckpt_tensor *t, const struct ckpt_state *state, struct err *e)
+int universal_write_open(struct universal_write **out, const char *dir, int n, const struct ckpt_tensor *t,
+                         const struct ckpt_state *state, struct err *e)
 {
     struct universal_write *w = calloc(1, sizeof *w);
     int rc = 0;
@@ -312,7 +342,8 @@ static char *path_of(const struct universal_write *w, const char *param, const c
     return path;
 }
 
-static int plan_file(const struct universal_write *w, int i, struct pkw *p, struct torch_part *part, struct torch_out *z, struct err *e)
+static int plan_file(const struct universal_write *w, int i, struct pkw *p, struct torch_part *part,
+                     struct torch_out *z, struct err *e)
 {
     const struct ckpt_tensor *t = &w->t[i];
     static const char *const root[ROLE_COUNT] = { "fp32", "fp32", "exp_avg", "exp_avg_sq" };
@@ -325,7 +356,9 @@ static int plan_file(const struct universal_write *w, int i, struct pkw *p, stru
     pkw_op(p, PKW_SETITEMS);
     int rc = pkw_end(p, e);
     *part = (struct torch_part){ w->place[i].bytes, 0, w->place[i].crc };
-    *z = (struct torch_out){ .root = root[t->role], .pickle = p->b.p, .n_pickle = p->b.n, .n = 1, .part = part };
+    *z = (struct torch_out){
+        .root = root[t->role], .pickle = p->b.p, .n_pickle = p->b.n, .n = 1, .part = part
+    };
     return rc < 0 ? rc : torch_out_plan(z, e);
 }
 
@@ -372,7 +405,8 @@ int universal_write_put(struct universal_write *w, int i, const void *data, int6
         return err_set(e, ERR_INTERNAL, "more elements than %s has: please report it", w->t[i].name);
     if (p->file && p->fd < 0)
         TRY(start_file(w, i, e));
-    TRY(io_pwrite(p->file ? p->fd : w->model_fd, p->file ? p->path : w->model_path, data, (size_t)bytes, p->at + p->done, e));
+    TRY(io_pwrite(p->file ? p->fd : w->model_fd, p->file ? p->path : w->model_path, data, (size_t)bytes,
+                  p->at + p->done, e));
     p->crc = fmt_crc32(p->crc, data, (size_t)bytes);
     p->done += bytes;
     if (p->file && p->done == p->bytes)
@@ -398,7 +432,8 @@ static int write_steps(const struct universal_write *w, struct err *e)
         if (!find(w, ROLE_EXP_AVG, &w->t[i]))
             continue;
         char *path = path_of(w, w->t[i].name, "step.pt");
-        rc = path ? torch_out_file(path, "step", &p, 1, data, bytes, e) : err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name);
+        rc = path ? torch_out_file(path, "step", &p, 1, data, bytes, e)
+                  : err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name);
         free(path);
         TRY(rc);
     }
@@ -407,10 +442,14 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* The groups of the optimizer: matrices decay, vectors do not. Engines of stage 3 take the first one for all. */
+/* The groups of the optimizer: matrices decay, vectors do not. Engines of stage 3 take the first one for
+ * all. */
 static void put_groups(const struct universal_write *w, struct pkw *p)
 {
-    const struct { const char *name; double v; } rows[] = { { "lr", w->adamw.lr }, { "eps", w->adamw.eps } };
+    const struct {
+        const char *name;
+        double v;
+    } rows[] = { { "lr", w->adamw.lr }, { "eps", w->adamw.eps } };
     pkw_text(p, "param_groups");
     pkw_op(p, PKW_LIST);
     pkw_op(p, PKW_MARK);
@@ -474,7 +513,8 @@ static int write_optimizer(const struct universal_write *w, struct err *e)
     pkw_op(&p, PKW_SETITEMS);
     pkw_op(&p, PKW_SETITEMS);
     TRY(pkw_end(&p, e));
-    rc = path ? torch_out_file(path, "optimizer_state", &p, 1, data, bytes, e) : err_set(e, ERR_MEMORY, "no room for the path of optimizer_state.pt");
+    rc = path ? torch_out_file(path, "optimizer_state", &p, 1, data, bytes, e)
+              : err_set(e, ERR_MEMORY, "no room for the path of optimizer_state.pt");
 out:
     pkw_free(&p);
     free(path);
@@ -485,7 +525,8 @@ static int write_model_3(const struct universal_write *w, struct err *e)
 {
     char *path = fmt_join(w->tag, MODEL_STATES_3);
     struct pkw p = { 0 };
-    int rc = path ? model_pickle(w, 0, &p, e) : err_set(e, ERR_MEMORY, "no room for the path of " MODEL_STATES_3);
+    int rc = path ? model_pickle(w, 0, &p, e)
+                  : err_set(e, ERR_MEMORY, "no room for the path of " MODEL_STATES_3);
     if (rc >= 0)
         rc = torch_out_file(path, "zero_pp_rank_0_mp_rank_00_model_states", &p, 0, NULL, NULL, e);
     pkw_free(&p);
@@ -496,7 +537,8 @@ static int write_model_3(const struct universal_write *w, struct err *e)
 static int write_tag(const struct universal_write *w, struct err *e)
 {
     char *path = fmt_join(w->dir, "latest_universal");
-    int rc = path ? io_write_file(path, w->name, strlen(w->name), e) : err_set(e, ERR_MEMORY, "no room for the path of latest_universal");
+    int rc = path ? io_write_file(path, w->name, strlen(w->name), e)
+                  : err_set(e, ERR_MEMORY, "no room for the path of latest_universal");
     free(path);
     return rc < 0 ? rc : 0;
 }
@@ -506,7 +548,9 @@ static int sync_folders(const struct universal_write *w, struct err *e)
     int rc = 0;
     for (int i = 0; i < w->n && w->t[i].role == ROLE_WEIGHT; i++) {
         char *path = is_param(w, &w->t[i]) ? fmt_join(w->zero, w->t[i].name) : NULL;
-        rc = path ? io_sync_dir(path, e) : is_param(w, &w->t[i]) ? err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name) : 0;
+        rc = path                    ? io_sync_dir(path, e)
+             : is_param(w, &w->t[i]) ? err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name)
+                                     : 0;
         free(path);
         TRY(rc);
     }
@@ -522,10 +566,11 @@ static int check_done(struct universal_write *w, struct err *e)
     int rc = 0;
     for (int i = 0; i < w->n; i++) {
         struct place *p = &w->place[i];
-        if (p->bytes == 0 && p->file)       /* nothing was ever put */
+        if (p->bytes == 0 && p->file) /* nothing was ever put */
             TRY(universal_write_put(w, i, "", 0, e));
         if (p->done != p->bytes)
-            return err_set(e, ERR_INTERNAL, "%s got %lld of %lld bytes: please report it", w->t[i].name, (long long)p->done, (long long)p->bytes);
+            return err_set(e, ERR_INTERNAL, "%s got %lld of %lld bytes: please report it", w->t[i].name,
+                           (long long)p->done, (long long)p->bytes);
     }
 out:
     return rc < 0 ? rc : 0;

@@ -1,5 +1,6 @@
-/* hf_read.c - Hugging Face checkpoints read: a folder with model.safetensors, or model.safetensors.index.json and its shards, or a
- * single .safetensors file. No checksums there; everything else is checked before a byte of data is used. */
+/* hf_read.c - Hugging Face checkpoints read: a folder with model.safetensors, or
+ * model.safetensors.index.json and its shards, or a single .safetensors file. No checksums there; everything
+ * else is checked before a byte of data is used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,14 +15,29 @@
 
 /* Small files that are carried along where they exist. */
 static const char *const known_extra[] = {
-    "added_tokens.json", "chat_template.jinja", "chat_template.json", "generation_config.json", "merges.txt", "special_tokens_map.json",
-    "tokenizer.json", "tokenizer.model", "tokenizer_config.json", "vocab.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+    "merges.txt",
+    "special_tokens_map.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "vocab.json",
 };
 
-struct found { struct ckpt_tensor t; struct fmt_piece p; };
-struct list { struct found *item; int n, room; };
+struct found {
+    struct ckpt_tensor t;
+    struct fmt_piece p;
+};
+struct list {
+    struct found *item;
+    int n, room;
+};
 
-static int add_tensor(struct ckpt *c, struct list *l, struct st_entry *s, int64_t data, int file, struct err *e)
+static int add_tensor(struct ckpt *c, struct list *l, struct st_entry *s, int64_t data, int file,
+                      struct err *e)
 {
     if (l->n == l->room) {
         int room = l->room ? l->room * 2 : 256;
@@ -34,7 +50,7 @@ static int add_tensor(struct ckpt *c, struct list *l, struct st_entry *s, int64_
     struct found *f = &l->item[l->n++];
     memset(f, 0, sizeof *f);
     f->t.name = s->name;
-    s->name = NULL;                     /* theirs now */
+    s->name = NULL; /* theirs now */
     f->t.role = ROLE_WEIGHT;
     f->t.dtype = s->dtype;
     f->t.n_dims = s->n_dims ? s->n_dims : 1;
@@ -80,7 +96,9 @@ static int check_shard_name(const char *name, const char *index, struct err *e)
     int rc = fmt_file_name_check(name, index, e);
     if (rc < 0)
         return rc;
-    return n > 12 && !strcmp(name + n - 12, ".safetensors") ? 0 : err_set(e, ERR_FORMAT, "%s: %s is not a .safetensors file", index, name);
+    return n > 12 && !strcmp(name + n - 12, ".safetensors")
+               ? 0
+               : err_set(e, ERR_FORMAT, "%s: %s is not a .safetensors file", index, name);
 }
 
 /* Every file the index names, once, in order of names. */
@@ -114,12 +132,13 @@ static int check_indexed(const struct ckpt *c, const json_t *map, const char *in
     json_object_foreach((json_t *)map, tensor, v) {
         int i = ckpt_find(c, ROLE_WEIGHT, tensor);
         if (i < 0)
-            return err_set(e, ERR_FORMAT, "%s: puts %.100s in %s, which has no such tensor: is the index of another save", index, tensor,
-                           json_string_value(v));
+            return err_set(e, ERR_FORMAT,
+                           "%s: puts %.100s in %s, which has no such tensor: is the index of another save",
+                           index, tensor, json_string_value(v));
         const char *file = c->file[c->piece[c->first_piece[i]].file].name;
         if (strcmp(file, json_string_value(v)))
-            return err_set(e, ERR_FORMAT, "%s: puts %.100s in %s, it is in %s: is the index of another save", index, tensor, json_string_value(v),
-                           file);
+            return err_set(e, ERR_FORMAT, "%s: puts %.100s in %s, it is in %s: is the index of another save",
+                           index, tensor, json_string_value(v), file);
     }
     return 0;
 }
@@ -143,8 +162,8 @@ static int fill(struct ckpt *c, struct list *l, struct err *e)
         qsort(l->item, (size_t)l->n, sizeof *l->item, compare_found);
     for (int i = 1; i < l->n; i++)
         if (!compare_found(&l->item[i - 1], &l->item[i]))
-            return err_set(e, ERR_FORMAT, "%s: %s is in %s and in %s: remove one", c->path, l->item[i].t.name, c->file[l->item[i - 1].p.file].name,
-                           c->file[l->item[i].p.file].name);
+            return err_set(e, ERR_FORMAT, "%s: %s is in %s and in %s: remove one", c->path, l->item[i].t.name,
+                           c->file[l->item[i - 1].p.file].name, c->file[l->item[i].p.file].name);
     for (int i = 0; i < l->n; i++) {
         c->tensor[i] = l->item[i].t;
         c->piece[i] = l->item[i].p;
@@ -200,8 +219,12 @@ static int find_extras(struct ckpt *c, struct err *e)
 static int nothing_here(const struct ckpt *c, struct err *e)
 {
     if (exists_in(c, "weights-00000.safetensors"))
-        return err_set(e, ERR_FORMAT, "%s: manifest.json is missing: without it the pieces have no places: restore it from a good copy", c->path);
-    return err_set(e, ERR_FORMAT, "%s: has no manifest.json, %s or %s: is it a checkpoint", c->path, ONE_FILE, INDEX);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: manifest.json is missing: without it the pieces have no places: restore it from a good copy",
+            c->path);
+    return err_set(e, ERR_FORMAT, "%s: has no manifest.json, %s or %s: is it a checkpoint", c->path, ONE_FILE,
+                   INDEX);
 }
 
 static int open_index(struct ckpt *c, struct list *l, struct err *e)

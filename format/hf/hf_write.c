@@ -10,8 +10,15 @@
 #include "format/small_files.h"
 #include "format/hf/safetensors.h"
 
-struct shard { char name[48], *path; int fd, first, n; int64_t bytes; };
-struct place { int shard; int64_t offset, bytes, done, size; };
+struct shard {
+    char name[48], *path;
+    int fd, first, n;
+    int64_t bytes;
+};
+struct place {
+    int shard;
+    int64_t offset, bytes, done, size;
+};
 struct hf_write {
     char *dir;
     int n, n_shards;
@@ -40,7 +47,7 @@ static void cut(struct hf_write *w, int64_t shard_bytes)
             at = 0;
         }
         p->shard = w->n_shards - 1;
-        p->offset = at;         /* in the data, for now */
+        p->offset = at; /* in the data, for now */
         at += p->bytes;
         w->shard[p->shard].n++;
     }
@@ -48,7 +55,8 @@ static void cut(struct hf_write *w, int64_t shard_bytes)
         if (w->n_shards == 1)
             snprintf(w->shard[s].name, sizeof w->shard[s].name, "model.safetensors");
         else
-            snprintf(w->shard[s].name, sizeof w->shard[s].name, "model-%05d-of-%05d.safetensors", s + 1, w->n_shards);
+            snprintf(w->shard[s].name, sizeof w->shard[s].name, "model-%05d-of-%05d.safetensors", s + 1,
+                     w->n_shards);
     }
 }
 
@@ -66,7 +74,10 @@ static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
     for (int i = 0; i < s->n; i++) {
         const struct ckpt_tensor *t = &w->t[s->first + i];
         const struct place *p = &w->place[s->first + i];
-        entry[i] = (struct st_entry){ .name = (char *)t->name, .dtype = t->dtype, .n_dims = t->n_dims, .begin = p->offset,
+        entry[i] = (struct st_entry){ .name = (char *)t->name,
+                                      .dtype = t->dtype,
+                                      .n_dims = t->n_dims,
+                                      .begin = p->offset,
                                       .end = p->offset + p->bytes };
         memcpy(entry[i].shape, t->shape, sizeof t->shape);
     }
@@ -81,7 +92,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ckpt_tensor *t, int64_t shard_bytes, struct err *e)
+int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ckpt_tensor *t,
+                  int64_t shard_bytes, struct err *e)
 {
     struct hf_write *w = calloc(1, sizeof *w);
     int rc = 0;
@@ -128,9 +140,12 @@ static int write_index(const struct hf_write *w, struct err *e)
         json_object_set_new(map, w->t[i].name, json_string(w->shard[w->place[i].shard].name));
         total += w->place[i].bytes;
     }
-    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map", map);
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL, *path = fmt_join(w->dir, "model.safetensors.index.json");
-    int rc = text && path ? io_write_file(path, text, strlen(text), e) : err_set(e, ERR_MEMORY, "no room for the index of %d tensors", w->n);
+    json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map",
+                             map);
+    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL,
+         *path = fmt_join(w->dir, "model.safetensors.index.json");
+    int rc = text && path ? io_write_file(path, text, strlen(text), e)
+                          : err_set(e, ERR_MEMORY, "no room for the index of %d tensors", w->n);
     json_decref(root);
     free(text);
     free(path);
@@ -142,8 +157,8 @@ int hf_write_seal(struct hf_write *w, const struct ckpt_meta *meta, struct err *
     int rc = 0;
     for (int i = 0; i < w->n; i++)
         if (w->place[i].done != w->place[i].bytes) {
-            rc = err_set(e, ERR_INTERNAL, "%s got %lld of %lld bytes: please report it", w->t[i].name, (long long)w->place[i].done,
-                         (long long)w->place[i].bytes);
+            rc = err_set(e, ERR_INTERNAL, "%s got %lld of %lld bytes: please report it", w->t[i].name,
+                         (long long)w->place[i].done, (long long)w->place[i].bytes);
             goto out;
         }
     for (int s = 0; s < w->n_shards; s++) {

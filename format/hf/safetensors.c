@@ -1,5 +1,6 @@
-/* safetensors.c - see st.h. The rules are those of the safetensors README, and the gaps in them are closed: a name twice, unknown members,
- * leading spaces, holes and overlaps are errors, and every length is compared with the bytes that exist before it is used. */
+/* safetensors.c - see st.h. The rules are those of the safetensors README, and the gaps in them are closed:
+ * a name twice, unknown members, leading spaces, holes and overlaps are errors, and every length is compared
+ * with the bytes that exist before it is used. */
 #include "format/hf/safetensors.h"
 
 #include <stdio.h>
@@ -9,11 +10,14 @@
 #include "base/jx.h"
 #include "format/fmt.h"
 
-#define HEADER_MAX 100000000u       /* the limit of the format */
+#define HEADER_MAX 100000000u /* the limit of the format */
 
 /* What people save by mistake under this name, told by its first bytes. */
-static const struct { const char *start, *what; } impostors[] = {
-    { "version https://git-lfs", "a git-lfs pointer, not the weights: run `git lfs pull` or download the file" },
+static const struct {
+    const char *start, *what;
+} impostors[] = {
+    { "version https://git-lfs",
+      "a git-lfs pointer, not the weights: run `git lfs pull` or download the file" },
     { "<!DOCTYPE", "an HTML page: was an error page saved instead of the file" },
     { "<!doctype", "an HTML page: was an error page saved instead of the file" },
     { "<html", "an HTML page: was an error page saved instead of the file" },
@@ -39,14 +43,18 @@ int st_read(struct st_table *t, int fd, const char *path, int64_t bytes, struct 
     TRY(io_pread(fd, path, start, n_start, 0, e));
     TRY(not_an_impostor(start, n_start, path, e));
     if (bytes < 8)
-        return err_set(e, ERR_FORMAT, "%s: has %lld bytes, a safetensors file begins with an 8-byte length: is it whole", path, (long long)bytes);
+        return err_set(e, ERR_FORMAT,
+                       "%s: has %lld bytes, a safetensors file begins with an 8-byte length: is it whole",
+                       path, (long long)bytes);
     uint64_t n;
     memcpy(&n, start, sizeof n);
     if (n > HEADER_MAX)
-        return err_set(e, ERR_FORMAT, "%s: header of %llu bytes, the format allows %u: is it a safetensors file", path,
+        return err_set(e, ERR_FORMAT,
+                       "%s: header of %llu bytes, the format allows %u: is it a safetensors file", path,
                        (unsigned long long)n, HEADER_MAX);
     if ((int64_t)n > bytes - 8)
-        return err_set(e, ERR_FORMAT, "%s: header of %llu bytes passes the end of the file at %lld: is it whole", path,
+        return err_set(e, ERR_FORMAT,
+                       "%s: header of %llu bytes passes the end of the file at %lld: is it whole", path,
                        (unsigned long long)n, (long long)bytes);
     text = malloc(n + 1);
     if (!text)
@@ -66,34 +74,41 @@ static int parse_shape(struct st_entry *t, const json_t *shape, const char *path
         return err_set(e, ERR_FORMAT, "%s: %s has no shape: is the header damaged", path, t->name);
     size_t n = json_array_size(shape);
     if (n > BOX_DIMS)
-        return err_set(e, ERR_FORMAT, "%s: %s has %zu dimensions, this program knows up to %d", path, t->name, n, BOX_DIMS);
+        return err_set(e, ERR_FORMAT, "%s: %s has %zu dimensions, this program knows up to %d", path, t->name,
+                       n, BOX_DIMS);
     t->n_dims = (int)n;
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(shape, i);
         if (!json_is_integer(v) || json_integer_value(v) < 0)
-            return err_set(e, ERR_FORMAT, "%s: dimension %zu of %s is not a whole number from 0: is the header damaged", path, i, t->name);
+            return err_set(e, ERR_FORMAT,
+                           "%s: dimension %zu of %s is not a whole number from 0: is the header damaged",
+                           path, i, t->name);
         t->shape[i] = json_integer_value(v);
     }
     return 0;
 }
 
-static int parse_offsets(struct st_entry *t, const json_t *v, int64_t data_bytes, const char *path, struct err *e)
+static int parse_offsets(struct st_entry *t, const json_t *v, int64_t data_bytes, const char *path,
+                         struct err *e)
 {
     const json_t *begin = json_array_get(v, 0), *end = json_array_get(v, 1);
     if (json_array_size(v) != 2 || !json_is_integer(begin) || !json_is_integer(end))
-        return err_set(e, ERR_FORMAT, "%s: data_offsets of %s are not two whole numbers: is the header damaged", path, t->name);
+        return err_set(e, ERR_FORMAT,
+                       "%s: data_offsets of %s are not two whole numbers: is the header damaged", path,
+                       t->name);
     t->begin = json_integer_value(begin);
     t->end = json_integer_value(end);
     if (t->begin < 0 || t->end < t->begin)
-        return err_set(e, ERR_FORMAT, "%s: %s is said to lie from %lld to %lld: is the header damaged", path, t->name, (long long)t->begin,
-                       (long long)t->end);
+        return err_set(e, ERR_FORMAT, "%s: %s is said to lie from %lld to %lld: is the header damaged", path,
+                       t->name, (long long)t->begin, (long long)t->end);
     if (t->end > data_bytes)
-        return err_set(e, ERR_FORMAT, "%s: %s needs %lld bytes of data, the file has %lld: is it whole", path, t->name, (long long)t->end,
-                       (long long)data_bytes);
+        return err_set(e, ERR_FORMAT, "%s: %s needs %lld bytes of data, the file has %lld: is it whole", path,
+                       t->name, (long long)t->end, (long long)data_bytes);
     return 0;
 }
 
-static int parse_entry(struct st_entry *t, const char *name, const json_t *v, int64_t data_bytes, const char *path, struct err *e)
+static int parse_entry(struct st_entry *t, const char *name, const json_t *v, int64_t data_bytes,
+                       const char *path, struct err *e)
 {
     static const char *const known[] = { "dtype", "shape", "data_offsets" };
     int rc = fmt_name_check(name, strlen(name), path, e);
@@ -106,10 +121,14 @@ static int parse_entry(struct st_entry *t, const char *name, const json_t *v, in
     if (!json_is_object(v) || !dtype)
         return err_set(e, ERR_FORMAT, "%s: %s has no dtype: is the header damaged", path, name);
     if (json_object_size(v) > sizeof known / sizeof *known)
-        return err_set(e, ERR_FORMAT, "%s: %s has members besides dtype, shape, data_offsets: is it a safetensors file", path, name);
+        return err_set(e, ERR_FORMAT,
+                       "%s: %s has members besides dtype, shape, data_offsets: is it a safetensors file",
+                       path, name);
     int d = fmt_dtype_of(dtype);
     if (d < 0)
-        return err_set(e, ERR_FORMAT, "%s: %s has dtype %.40s, which this program does not know: convert it first", path, name, dtype);
+        return err_set(e, ERR_FORMAT,
+                       "%s: %s has dtype %.40s, which this program does not know: convert it first", path,
+                       name, dtype);
     t->dtype = (enum ckpt_dtype)d;
     int64_t need;
     if ((rc = parse_shape(t, json_object_get(v, "shape"), path, e)) < 0 ||
@@ -117,8 +136,9 @@ static int parse_entry(struct st_entry *t, const char *name, const json_t *v, in
         (rc = fmt_shape_check(t->dtype, t->n_dims, t->shape, path, name, &need, e)) < 0)
         return rc;
     if (need != t->end - t->begin)
-        return err_set(e, ERR_FORMAT, "%s: %s needs %lld bytes by its shape, its offsets give %lld: is the header damaged", path, name,
-                       (long long)need, (long long)(t->end - t->begin));
+        return err_set(e, ERR_FORMAT,
+                       "%s: %s needs %lld bytes by its shape, its offsets give %lld: is the header damaged",
+                       path, name, (long long)need, (long long)(t->end - t->begin));
     return 0;
 }
 
@@ -130,7 +150,8 @@ static int check_metadata(const json_t *meta, const char *path, struct err *e)
         return err_set(e, ERR_FORMAT, "%s: __metadata__ is not an object: is the header damaged", path);
     json_object_foreach((json_t *)meta, key, v)
         if (!json_is_string(v))
-            return err_set(e, ERR_FORMAT, "%s: __metadata__ member %.80s is not a string: is the header damaged", path, key);
+            return err_set(e, ERR_FORMAT,
+                           "%s: __metadata__ member %.80s is not a string: is the header damaged", path, key);
     return 0;
 }
 
@@ -142,24 +163,28 @@ static int compare_begin(const void *pa, const void *pb)
     return a->end != b->end ? (a->end < b->end ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-/* Sorted by begin, every tensor must start where the one before it ended, and the last one at the end of the file. */
+/* Sorted by begin, every tensor must start where the one before it ended, and the last one at the end of the
+ * file. */
 static int check_holes(const struct st_table *t, int64_t data_bytes, const char *path, struct err *e)
 {
     int64_t at = 0;
     for (int i = 0; i < t->n; i++) {
         const struct st_entry *s = &t->entry[i];
         if (s->begin != at)
-            return err_set(e, ERR_FORMAT, "%s: %s starts at byte %lld, %s ends at %lld: %s", path, s->name, (long long)s->begin,
-                           i ? t->entry[i - 1].name : "the header", (long long)at, s->begin < at ? "they overlap" : "there is a hole");
+            return err_set(e, ERR_FORMAT, "%s: %s starts at byte %lld, %s ends at %lld: %s", path, s->name,
+                           (long long)s->begin, i ? t->entry[i - 1].name : "the header", (long long)at,
+                           s->begin < at ? "they overlap" : "there is a hole");
         at = s->end;
     }
     if (at != data_bytes)
-        return err_set(e, ERR_FORMAT, "%s: tensors end at byte %lld, the file goes on to %lld: what is behind them", path, (long long)at,
-                       (long long)data_bytes);
+        return err_set(e, ERR_FORMAT,
+                       "%s: tensors end at byte %lld, the file goes on to %lld: what is behind them", path,
+                       (long long)at, (long long)data_bytes);
     return 0;
 }
 
-int st_parse(struct st_table *t, const char *text, size_t n, int64_t data_bytes, const char *path, struct err *e)
+int st_parse(struct st_table *t, const char *text, size_t n, int64_t data_bytes, const char *path,
+             struct err *e)
 {
     int rc = 0;
     memset(t, 0, sizeof *t);
@@ -209,25 +234,29 @@ static json_t *entry_json(const struct st_entry *t)
     json_t *shape = json_array();
     for (int i = 0; i < t->n_dims; i++)
         json_array_append_new(shape, json_integer(t->shape[i]));
-    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", ckpt_dtype_name(t->dtype), "shape", shape, "data_offsets", (json_int_t)t->begin,
-                     (json_int_t)t->end);
+    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", ckpt_dtype_name(t->dtype), "shape", shape,
+                     "data_offsets", (json_int_t)t->begin, (json_int_t)t->end);
 }
 
 int st_make(const struct st_entry *entry, int n, char **head, size_t *bytes, struct err *e)
 {
-    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");      /* transformers asks for it */
+    /* transformers asks for it */
+    json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     for (int i = 0; i < n; i++)
         if (json_object_set_new(root, entry[i].name, entry_json(&entry[i])) < 0) {
             json_decref(root);
             return err_set(e, ERR_MEMORY, "no room for a header of %d tensors", n);
         }
-    size_t len = json_dumpb(root, NULL, 0, JSON_COMPACT), room = (8 + len + ST_ALIGN - 1) / ST_ALIGN * ST_ALIGN;
+    size_t len = json_dumpb(root, NULL, 0, JSON_COMPACT),
+           room = (8 + len + ST_ALIGN - 1) / ST_ALIGN * ST_ALIGN;
     char *p = len ? malloc(room) : NULL;
     int rc = 0;
     if (!p)
         rc = err_set(e, ERR_MEMORY, "no room for a header of %zu bytes", len);
     else if (room - 8 > HEADER_MAX)
-        rc = err_set(e, ERR_FORMAT, "a header of %d tensors needs %zu bytes, the format allows %u: use more ranks", n, len, HEADER_MAX);
+        rc = err_set(e, ERR_FORMAT,
+                     "a header of %d tensors needs %zu bytes, the format allows %u: use more ranks", n, len,
+                     HEADER_MAX);
     if (rc < 0) {
         free(p);
     } else {

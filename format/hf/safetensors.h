@@ -1,6 +1,7 @@
 /* safetensors.h - private to the room: the safetensors container, read strictly and written canonically.
  *
- *     8 bytes: length of the header, little-endian | JSON header, padded with spaces | data of the tensors, no holes */
+ *     8 bytes: length of the header, little-endian | JSON header, padded with spaces | data of the tensors,
+ *     no holes */
 #ifndef SHARDLINE_FORMAT_HF_SAFETENSORS_H
 #define SHARDLINE_FORMAT_HF_SAFETENSORS_H
 
@@ -9,25 +10,26 @@
 struct st_entry {
     char *name;
     enum ckpt_dtype dtype;
-    int n_dims;                  /* 0: a scalar */
+    int n_dims; /* 0: a scalar */
     int64_t shape[BOX_DIMS];
-    int64_t begin, end;          /* bytes, from the start of the data */
+    int64_t begin, end; /* bytes, from the start of the data */
 };
 struct st_table {
-    int64_t data;                /* where the data start in the file */
+    int64_t data; /* where the data start in the file */
     int n;
-    struct st_entry *entry;      /* by begin */
+    struct st_entry *entry; /* by begin */
 };
 
 /* Reads and checks the header of a file of `bytes` bytes. ERR_FORMAT names file, tensor and both numbers. */
 int st_read(struct st_table *t, int fd, const char *path, int64_t bytes, struct err *e);
 /* The same for header text in memory; data_bytes: what is left of the file behind it. */
-int st_parse(struct st_table *t, const char *text, size_t n, int64_t data_bytes, const char *path, struct err *e);
+int st_parse(struct st_table *t, const char *text, size_t n, int64_t data_bytes, const char *path,
+             struct err *e);
 void st_free(struct st_table *t);
 
 #define ST_ALIGN 4096
-/* Length and header for entries whose begin and end are set (in order, no holes), padded so that the data start at a multiple of
- * ST_ALIGN. malloc'd. */
+/* Length and header for entries whose begin and end are set (in order, no holes), padded so that the data
+ * start at a multiple of ST_ALIGN. malloc'd. */
 int st_make(const struct st_entry *entry, int n, char **head, size_t *bytes, struct err *e);
 
 #endif

@@ -1,9 +1,12 @@
-/* megatron.c - Megatron folders: which iteration, which kind; and the torch_dist kind, a PyTorch DCP with names and layouts of its own.
+/* megatron.c - Megatron folders: which iteration, which kind; and the torch_dist kind, a PyTorch DCP with
+ * names and layouts of its own.
  *
  *     latest_checkpointed_iteration.txt      "10": iter_0000010/; "release": release/
- *     iter_…/metadata.json, common.pt, .metadata, __R_I.distcp        torch_dist: layers stacked in front, fc1 global [gate; up]
+ *     iter_…/metadata.json, common.pt, .metadata, __R_I.distcp        torch_dist: layers stacked in front,
+ *     fc1 global [gate; up]
  *     iter_…/mp_rank_TT[_PPP]/model_optim_rng.pt                      legacy (megatron_legacy.c)
- * Optimizer: optimizer.state.{param|fp32_param|exp_avg|exp_avg_sq}.KEY lies as the weights do; flat buffers: megatron_flat.c. */
+ * Optimizer: optimizer.state.{param|fp32_param|exp_avg|exp_avg_sq}.KEY lies as the weights do; flat buffers:
+ * megatron_flat.c. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +25,8 @@ static int has_ranks(const struct ckpt *c, const char *sub)
     if (names_read(&l, c, sub, &e) < 0)
         return 0;
     for (int i = 0; i < l.n; i++)
-        yes |= !strncmp(l.name[i], "mp_rank_", 8) && !strchr(l.name[i], '.');      /* DeepSpeed: mp_rank_00_model_states.pt */
+        yes |= !strncmp(l.name[i], "mp_rank_", 8) &&
+               !strchr(l.name[i], '.'); /* DeepSpeed: mp_rank_00_model_states.pt */
     names_free(&l);
     return yes;
 }
@@ -57,13 +61,18 @@ static int find_iteration(const struct ckpt *c, char **sub, struct err *e)
     else if (digits && digits < 16 && !text[digits])
         *sub = build_text("iter_%07lld/", strtoll(text, NULL, 10));
     else
-        rc = err_set(e, ERR_FORMAT, "%s/" TRACKER ": says \"%.60s\", an iteration or \"release\" is expected: is the file damaged", c->path, text);
+        rc = err_set(e, ERR_FORMAT,
+                     "%s/" TRACKER
+                     ": says \"%.60s\", an iteration or \"release\" is expected: is the file damaged",
+                     c->path, text);
     if (rc >= 0 && !*sub)
         rc = err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
     if (rc >= 0) {
         char *path = fmt_join(c->dir, *sub);
         if (!path || !fmt_is_dir(path))
-            rc = err_set(e, ERR_FORMAT, "%s: " TRACKER " names %s, which is not there: give the folder of a whole save", c->path, *sub);
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: " TRACKER " names %s, which is not there: give the folder of a whole save",
+                         c->path, *sub);
         free(path);
     }
 out:
@@ -103,7 +112,10 @@ int mg_step(struct build *b, struct torch_file *t, const struct pk *optimizer, s
     for (uint32_t i = 0; (group = pk_at(pk_get(optimizer, "param_groups"), i)) && rc >= 0; i++)
         if ((rc = torch_number(t, pk_get(group, "step"), "step", &step, e)) > 0)
             rc = build_step(b, step, "param_groups", e);
-    return rc >= 0 && inner && inner != optimizer && inner->kind == PK_DICT && !pk_get(inner, "optimizer") ? mg_step(b, t, inner, e) : rc < 0 ? rc : 0;
+    return rc >= 0 && inner && inner != optimizer && inner->kind == PK_DICT && !pk_get(inner, "optimizer")
+               ? mg_step(b, t, inner, e)
+           : rc < 0 ? rc
+                    : 0;
 }
 
 void mg_run(struct build *b, struct torch_file *t, const struct pk *optimizer)
@@ -118,13 +130,19 @@ void mg_run(struct build *b, struct torch_file *t, const struct pk *optimizer)
 
 /* ---- torch_dist ---- */
 
-static const struct { const char *prefix; enum ckpt_role role; } state_prefixes[] = {
-    { "optimizer.state.exp_avg.", ROLE_EXP_AVG }, { "optimizer.state.exp_avg_sq.", ROLE_EXP_AVG_SQ }, { "optimizer.state.param.", ROLE_MASTER },
+static const struct {
+    const char *prefix;
+    enum ckpt_role role;
+} state_prefixes[] = {
+    { "optimizer.state.exp_avg.", ROLE_EXP_AVG },
+    { "optimizer.state.exp_avg_sq.", ROLE_EXP_AVG_SQ },
+    { "optimizer.state.param.", ROLE_MASTER },
     { "optimizer.state.fp32_param.", ROLE_MASTER },
 };
 
 /* One chunk, layer by layer when layers are stacked in front. */
-static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role, const struct dcp_item *x, const struct chunk *k, struct err *e)
+static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role,
+                     const struct dcp_item *x, const struct chunk *k, struct err *e)
 {
     int lead = r->in_layer && layer < 0, rc = 0;
     int64_t first = lead ? k->box.start[0] : layer, n = lead ? k->box.extent[0] : 1, dense = 1;
@@ -133,12 +151,16 @@ static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_
     struct mg_flat f = { &whole, 1, k->dtype };
     for (int d = k->box.n_dims - 1; d >= 0; d--) {
         if (k->box.extent[d] > 1 && k->stride[d] != dense)
-            return err_set(e, ERR_FORMAT, "%s: a chunk of %.*s is not stored row by row: save it contiguous", m->b->c->path, x->n_key, x->key);
+            return err_set(e, ERR_FORMAT, "%s: a chunk of %.*s is not stored row by row: save it contiguous",
+                           m->b->c->path, x->n_key, x->key);
         dense *= k->box.extent[d];
     }
     if (box.n_dims < 1 || box.n_dims > 2 || (lead && m->s.layers != x->shape[0]) || first + n > m->s.layers)
-        return err_set(e, ERR_CONFIG, "%s: %.*s has %d dims and goes to layer %lld, the model has %lld: is it the config of another model", m->b->c->path,
-                       x->n_key, x->key, x->n_dims, (long long)(first + n - 1), (long long)m->s.layers);
+        return err_set(e, ERR_CONFIG,
+                       "%s: %.*s has %d dims and goes to layer %lld, the model has %lld: is it the config of "
+                       "another model",
+                       m->b->c->path, x->n_key, x->key, x->n_dims, (long long)(first + n - 1),
+                       (long long)m->s.layers);
     for (int d = 0; d < box.n_dims; d++) {
         box.start[d] = k->box.start[d + lead];
         box.extent[d] = k->box.extent[d + lead];
@@ -148,7 +170,8 @@ static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_
     return rc;
 }
 
-static int add_item(struct mg *m, struct dcp *d, const struct dcp_item *x, const struct mg_row *r, int layer, enum ckpt_role role, struct err *e)
+static int add_item(struct mg *m, struct dcp *d, const struct dcp_item *x, const struct mg_row *r, int layer,
+                    enum ckpt_role role, struct err *e)
 {
     struct chunk k;
     int rc = 0;
@@ -188,8 +211,10 @@ static int add_items(struct mg *m, struct dcp *d, int *has_flat, struct err *e)
             }
         const struct mg_row *r = mg_find(x->key + skip, x->n_key - skip, &layer);
         if (!r)
-            return err_set(e, ERR_FORMAT, "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those can be named yet", d->name,
-                           x->n_key < 200 ? x->n_key : 200, x->key);
+            return err_set(e, ERR_FORMAT,
+                           "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those "
+                           "can be named yet",
+                           d->name, x->n_key < 200 ? x->n_key : 200, x->key);
         if (role == ROLE_MASTER && fp32)
             continue;
         rc = add_item(m, d, x, r, layer, role, e);
@@ -213,7 +238,8 @@ static int find_step(struct mg *m, struct dcp *d, const struct pk *common, struc
     int rc = 0;
     for (int i = 0; i < d->n_items && rc >= 0 && !m->b->has_step; i++) {
         struct torch_file t = { 0 };
-        if (d->item[i].is_tensor || !dcp_starts(&d->item[i], "optimizer.distributed.") || !mg_key_has(&d->item[i], ".optimizer/shard_"))
+        if (d->item[i].is_tensor || !dcp_starts(&d->item[i], "optimizer.distributed.") ||
+            !mg_key_has(&d->item[i], ".optimizer/shard_"))
             continue;
         if ((rc = dcp_object(d, &d->item[i], &t, e)) >= 0)
             rc = mg_step(m->b, &t, t.root, e);
@@ -233,11 +259,15 @@ static int check_backend(const struct ckpt *c, const char *sub, struct err *e)
     if (!path)
         rc = err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
     else if (!build_exists(c, name))
-        rc = err_set(e, ERR_FORMAT, "%s is missing: the save was not finished: take an older checkpoint", path);
+        rc = err_set(e, ERR_FORMAT, "%s is missing: the save was not finished: take an older checkpoint",
+                     path);
     else if (!(o = jx_load(path, (size_t)1 << 20, e)))
         rc = -e->code;
     else if ((rc = jx_text(o, path, "sharded_backend", &backend, e)) >= 0 && strcmp(backend, "torch_dist"))
-        rc = err_set(e, ERR_FORMAT, "%s: sharded_backend is \"%.40s\", this program reads torch_dist: convert it with Megatron", path, backend);
+        rc = err_set(
+            e, ERR_FORMAT,
+            "%s: sharded_backend is \"%.40s\", this program reads torch_dist: convert it with Megatron", path,
+            backend);
     json_decref(o);
     free(path);
     free(name);

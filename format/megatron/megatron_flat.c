@@ -1,9 +1,12 @@
-/* megatron_flat.c - the optimizer of Megatron's dp_reshardable: one flat buffer a tensor- and pipeline-parallel rank, in buckets.
+/* megatron_flat.c - the optimizer of Megatron's dp_reshardable: one flat buffer a tensor- and
+ * pipeline-parallel rank, in buckets.
  *
  *     optimizer.distributed.dp_group_idx_I.gbuf_idx_0.dtype_(…).bucket_idx_B.{param|exp_avg|exp_avg_sq}
- * Parameters lie in reverse order of the model, every start rounded up to 64 elements, a bucket begins anew. The order itself is not in
- * the file: it follows from the modules. Both orders that Megatron has are tried against the lengths of the buckets and the starts of the
- * stored chunks; when neither fits, the optimizer state is left out and a note says so. */
+ * Parameters lie in reverse order of the model, every start rounded up to 64 elements, a bucket begins anew.
+ * The order itself is not in
+ * the file: it follows from the modules. Both orders that Megatron has are tried against the lengths of the
+ * buckets and the starts of the stored chunks; when neither fits, the optimizer state is left out and a note
+ * says so. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,37 +15,46 @@
 #define FLAT "optimizer.distributed.dp_group_idx_"
 #define ALIGN 64
 #define BUCKETS_MAX 4096
-#define PARAMS_MOST 14          /* of a layer */
+#define PARAMS_MOST 14 /* of a layer */
 
 static const char *const kinds[] = { "param", "exp_avg", "exp_avg_sq" };
 static const enum ckpt_role roles[] = { ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
 
 /* Parameters of a layer as its modules register them. */
-#define REST_OF_LAYER                                                                                                                                     \
-    "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias", "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight",      \
-        "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias", "mlp.linear_fc1.weight", "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", \
-        "mlp.linear_fc2.bias", NULL
-static const char *const order_local[] = {
-    "self_attention.linear_qkv.layer_norm_weight", "self_attention.linear_qkv.layer_norm_bias", "self_attention.linear_proj.weight",
-    "self_attention.linear_proj.bias", REST_OF_LAYER
-};
-static const char *const order_te[] = {
-    "self_attention.linear_proj.weight", "self_attention.linear_proj.bias", "self_attention.linear_qkv.layer_norm_weight",
-    "self_attention.linear_qkv.layer_norm_bias", REST_OF_LAYER
-};
+#define REST_OF_LAYER \
+    "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias", \
+        "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", \
+        "mlp.linear_fc1.layer_norm_weight", "mlp.linear_fc1.layer_norm_bias", "mlp.linear_fc1.weight", \
+        "mlp.linear_fc1.bias", "mlp.linear_fc2.weight", "mlp.linear_fc2.bias", NULL
+static const char *const order_local[] = { "self_attention.linear_qkv.layer_norm_weight",
+                                           "self_attention.linear_qkv.layer_norm_bias",
+                                           "self_attention.linear_proj.weight",
+                                           "self_attention.linear_proj.bias", REST_OF_LAYER };
+static const char *const order_te[] = { "self_attention.linear_proj.weight",
+                                        "self_attention.linear_proj.bias",
+                                        "self_attention.linear_qkv.layer_norm_weight",
+                                        "self_attention.linear_qkv.layer_norm_bias", REST_OF_LAYER };
 static const char *const *const orders[] = { order_local, order_te };
 
-struct param { const struct mg_row *row; int layer, n_dims; int64_t shape[2], n; int bucket; int64_t at; };
-struct stage { struct param *p; int n; };
+struct param {
+    const struct mg_row *row;
+    int layer, n_dims;
+    int64_t shape[2], n;
+    int bucket;
+    int64_t at;
+};
+struct stage {
+    struct param *p;
+    int n;
+};
 
-int mg_is_flat(const struct dcp_item *x)
-{
-    return x->is_tensor && dcp_starts(x, FLAT);
-}
+int mg_is_flat(const struct dcp_item *x) { return x->is_tensor && dcp_starts(x, FLAT); }
 
 /* ---- the buffers ---- */
 
-struct place { int group, gbuf, bucket, kind; };
+struct place {
+    int group, gbuf, bucket, kind;
+};
 static int place_of(const struct dcp_item *x, struct place *p)
 {
     char text[256];
@@ -51,7 +63,8 @@ static int place_of(const struct dcp_item *x, struct place *p)
     text[n] = 0;
     const char *bucket = strstr(text, ".bucket_idx_"), *kind = strrchr(text, '.');
     p->kind = -1;
-    if (sscanf(text, FLAT "%d.gbuf_idx_%d", &p->group, &p->gbuf) != 2 || !bucket || sscanf(bucket, ".bucket_idx_%d.", &p->bucket) != 1)
+    if (sscanf(text, FLAT "%d.gbuf_idx_%d", &p->group, &p->gbuf) != 2 || !bucket ||
+        sscanf(bucket, ".bucket_idx_%d.", &p->bucket) != 1)
         return 0;
     for (int k = 0; k < 3; k++)
         if (!strcmp(kind + 1, kinds[k]))
@@ -63,7 +76,8 @@ static const struct dcp_item *bucket_at(const struct dcp *d, int group, int buck
 {
     for (int i = 0; i < d->n_items; i++) {
         struct place p;
-        if (mg_is_flat(&d->item[i]) && place_of(&d->item[i], &p) && p.group == group && p.bucket == bucket && p.kind == kind && p.gbuf == 0)
+        if (mg_is_flat(&d->item[i]) && place_of(&d->item[i], &p) && p.group == group && p.bucket == bucket &&
+            p.kind == kind && p.gbuf == 0)
             return &d->item[i];
     }
     return NULL;
@@ -74,8 +88,9 @@ static int are_simple(const struct mg *m, const struct dcp *d)
 {
     for (int i = 0; i < d->n_items; i++) {
         struct place p;
-        if (mg_is_flat(&d->item[i]) && (!place_of(&d->item[i], &p) || p.gbuf != 0 || p.group >= m->s.tp * m->s.pp || d->item[i].n_dims != 1 ||
-                                        d->item[i].dtype != TORCH_F32))
+        if (mg_is_flat(&d->item[i]) &&
+            (!place_of(&d->item[i], &p) || p.gbuf != 0 || p.group >= m->s.tp * m->s.pp ||
+             d->item[i].n_dims != 1 || d->item[i].dtype != TORCH_F32))
             return 0;
     }
     for (int g = 0; g < m->s.tp * m->s.pp; g++)
@@ -99,9 +114,12 @@ static int add_param(const struct mg *m, const struct dcp *d, struct stage *s, c
         x = dcp_find(d, name);
     }
     if (!x)
-        return 0;           /* the model has no such parameter */
+        return 0; /* the model has no such parameter */
     struct param *p = &s->p[s->n];
-    *p = (struct param){ .row = mg_find(name, (int)strlen(name), &at_layer), .layer = layer, .n_dims = x->n_dims - stacked, .n = 1 };
+    *p = (struct param){ .row = mg_find(name, (int)strlen(name), &at_layer),
+                         .layer = layer,
+                         .n_dims = x->n_dims - stacked,
+                         .n = 1 };
     if (!p->row || p->n_dims < 1 || p->n_dims > 2)
         return -1;
     for (int i = 0; i < p->n_dims; i++) {
@@ -126,7 +144,8 @@ static int add_tied_copy(const struct mg *m, const struct dcp *d, struct stage *
 }
 
 /* 0, or -1: this model is not cut evenly. */
-static int list_stage(const struct mg *m, const struct dcp *d, int pp, const char *const *order, struct stage *s)
+static int list_stage(const struct mg *m, const struct dcp *d, int pp, const char *const *order,
+                      struct stage *s)
 {
     int64_t per = m->s.layers / m->s.pp;
     int rc = 0;
@@ -134,13 +153,17 @@ static int list_stage(const struct mg *m, const struct dcp *d, int pp, const cha
     if (per * m->s.pp != m->s.layers)
         return -1;
     if (pp == 0)
-        rc |= add_param(m, d, s, "embedding.word_embeddings.weight", -1) | add_param(m, d, s, "embedding.position_embeddings.weight", -1);
+        rc |= add_param(m, d, s, "embedding.word_embeddings.weight", -1) |
+              add_param(m, d, s, "embedding.position_embeddings.weight", -1);
     for (int64_t l = pp * per; l < (pp + 1) * per; l++)
         for (int i = 0; order[i]; i++)
             rc |= add_param(m, d, s, order[i], (int)l);
     if (pp == m->s.pp - 1) {
-        rc |= add_param(m, d, s, "decoder.final_layernorm.weight", -1) | add_param(m, d, s, "decoder.final_layernorm.bias", -1);
-        rc |= dcp_find(d, "output_layer.weight") || m->s.pp == 1 ? add_param(m, d, s, "output_layer.weight", -1) : add_tied_copy(m, d, s);
+        rc |= add_param(m, d, s, "decoder.final_layernorm.weight", -1) |
+              add_param(m, d, s, "decoder.final_layernorm.bias", -1);
+        rc |= dcp_find(d, "output_layer.weight") || m->s.pp == 1
+                  ? add_param(m, d, s, "output_layer.weight", -1)
+                  : add_tied_copy(m, d, s);
     }
     return rc;
 }
@@ -165,7 +188,8 @@ static int ends_at(const struct dcp_item *x, int64_t at)
     return x->shape[0] == at || x->shape[0] == (at + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Gives every parameter its place; 1 when the buffers are filled exactly and every parameter begins a chunk. */
+/* Gives every parameter its place; 1 when the buffers are filled exactly and every parameter begins a chunk.
+ * */
 static int place_params(const struct dcp *d, int group, struct stage *s)
 {
     int bucket = 0;
@@ -190,7 +214,8 @@ static int place_params(const struct dcp *d, int group, struct stage *s)
 
 /* ---- adding ---- */
 
-static int read_extents(struct dcp *d, const struct dcp_item *x, struct mg_flat *f, struct mg_extent *out, struct err *e)
+static int read_extents(struct dcp *d, const struct dcp_item *x, struct mg_flat *f, struct mg_extent *out,
+                        struct err *e)
 {
     int rc = 0;
     struct chunk k;
@@ -202,24 +227,30 @@ static int read_extents(struct dcp *d, const struct dcp_item *x, struct mg_flat 
         if ((rc = dcp_chunk(d, x, p, &k, e)) < 0)
             break;
         if (k.dtype != CK_F32 || k.stride[0] != 1)
-            return err_set(e, ERR_FORMAT, "%s: a chunk of a flat buffer is %s, or not stored in order: is the file damaged", d->name, ckpt_dtype_name(k.dtype));
+            return err_set(e, ERR_FORMAT,
+                           "%s: a chunk of a flat buffer is %s, or not stored in order: is the file damaged",
+                           d->name, ckpt_dtype_name(k.dtype));
         out[f->n++] = (struct mg_extent){ k.file, k.offset, p->start[0], p->size[0] };
     }
     return rc < 0 ? rc : 0;
 }
 
-static int add_bucket(struct mg *m, struct dcp *d, const struct stage *s, int group, int bucket, int kind, struct err *e)
+static int add_bucket(struct mg *m, struct dcp *d, const struct stage *s, int group, int bucket, int kind,
+                      struct err *e)
 {
     const struct dcp_item *x = bucket_at(d, group, bucket, kind);
     struct mg_flat f;
     int rc;
     if (!x)
-        return err_set(e, ERR_FORMAT, "%s: group %d has no %s of bucket %d: is the save whole", d->name, group, kinds[kind], bucket);
+        return err_set(e, ERR_FORMAT, "%s: group %d has no %s of bucket %d: is the save whole", d->name,
+                       group, kinds[kind], bucket);
     struct mg_extent *ext = malloc(sizeof *ext * ((size_t)x->n + 1));
-    rc = ext ? read_extents(d, x, &f, ext, e) : err_set(e, ERR_MEMORY, "%s: no room for %d chunks", d->name, x->n);
+    rc = ext ? read_extents(d, x, &f, ext, e)
+             : err_set(e, ERR_MEMORY, "%s: no room for %d chunks", d->name, x->n);
     for (int i = 0; i < s->n && rc >= 0; i++)
         if (s->p[i].bucket == bucket)
-            rc = mg_local(m, s->p[i].row, s->p[i].layer, roles[kind], group % m->s.tp, s->p[i].n_dims, s->p[i].shape, &f, s->p[i].at, e);
+            rc = mg_local(m, s->p[i].row, s->p[i].layer, roles[kind], group % m->s.tp, s->p[i].n_dims,
+                          s->p[i].shape, &f, s->p[i].at, e);
     free(ext);
     return rc;
 }
@@ -241,7 +272,10 @@ int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
     int with_masters = !embed || embed->dtype != TORCH_F32, groups, found = -1, rc = 0;
     struct stage s = { 0 };
     if (m->s.tp < 1 || m->s.pp < 1 || m->s.tp > 4096 || m->s.pp > 4096 || !are_simple(m, d))
-        return mg_note(m->b->c, "optimizer state left out: buffers of dp_reshardable in more than one model chunk or dtype cannot be taken apart", e);
+        return mg_note(m->b->c,
+                       "optimizer state left out: buffers of dp_reshardable in more than one model chunk or "
+                       "dtype cannot be taken apart",
+                       e);
     groups = (int)(m->s.tp * m->s.pp);
     s.p = calloc((size_t)m->s.layers * PARAMS_MOST + 5, sizeof *s.p);
     if (!s.p)
@@ -253,8 +287,11 @@ int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
         found = fits ? (int)o : -1;
     }
     if (found < 0)
-        rc = mg_note(m->b->c, "optimizer state left out: it is dp_reshardable, a flat buffer in the order of the model's parameters, and no known order fits it (save "
-                              "it with --dist-ckpt-optim-fully-reshardable)", e);
+        rc = mg_note(m->b->c,
+                     "optimizer state left out: it is dp_reshardable, a flat buffer in the order of the "
+                     "model's parameters, and no known order fits it (save "
+                     "it with --dist-ckpt-optim-fully-reshardable)",
+                     e);
     for (int g = 0; g < groups && found >= 0 && rc >= 0; g++) {
         list_stage(m, d, (int)(g / m->s.tp), orders[found], &s);
         place_params(d, g, &s);

@@ -1,8 +1,10 @@
-/* megatron_legacy.c - Megatron's first format: a folder a tensor- and pipeline-parallel rank, model_optim_rng.pt in it.
+/* megatron_legacy.c - Megatron's first format: a folder a tensor- and pipeline-parallel rank,
+ * model_optim_rng.pt in it.
  *
- * Tensors are local: the rank's rows or columns, layers numbered from 0 in every model chunk ("model", or "model0", "model1", … of virtual
- * stages). The optimizer is a state_dict by number (matrices first, then vectors, in model order; fp32_from_fp16_params are the masters), or,
- * distributed, distrib_optim.pt: one flat buffer, parameters in reverse order, every start rounded up to 64 elements. */
+ * Tensors are local: the rank's rows or columns, layers numbered from 0 in every model chunk ("model", or
+ * "model0", "model1", … of virtual stages). The optimizer is a state_dict by number (matrices first, then
+ * vectors, in model order; fp32_from_fp16_params are the masters), or, distributed, distrib_optim.pt: one
+ * flat buffer, parameters in reverse order, every start rounded up to 64 elements. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +17,11 @@
 #define RANKS_MAX 4096
 
 /* A parameter of a rank, in model order. */
-struct param { const struct mg_row *row; int layer, n_dims, chunk; int64_t shape[2], n; };
+struct param {
+    const struct mg_row *row;
+    int layer, n_dims, chunk;
+    int64_t shape[2], n;
+};
 struct rank {
     struct mg *m;
     int tp, pp;
@@ -26,8 +32,8 @@ struct rank {
 struct legacy {
     struct mg *m;
     const char *sub;
-    int tp, pp, n_chunks;           /* degrees by the folders; chunks: virtual stages */
-    int *layers;                    /* [pp][chunk]: layers in it */
+    int tp, pp, n_chunks; /* degrees by the folders; chunks: virtual stages */
+    int *layers;          /* [pp][chunk]: layers in it */
     int64_t iteration;
 };
 
@@ -58,22 +64,31 @@ static int find_degrees(struct legacy *g, struct err *e)
         if (!parse_folder(l.name[i], &tp, &pp, &ep) || tp >= RANKS_MAX || pp >= RANKS_MAX)
             rc = err_set(e, ERR_FORMAT, "%s: %s is not the folder of a rank: what is it", path, l.name[i]);
         else if (ep)
-            rc = err_set(e, ERR_FORMAT, "%s: %s: experts are split over ranks, which cannot be read yet: convert it to torch_dist", path, l.name[i]);
+            rc = err_set(
+                e, ERR_FORMAT,
+                "%s: %s: experts are split over ranks, which cannot be read yet: convert it to torch_dist",
+                path, l.name[i]);
         g->tp = rc >= 0 && tp >= g->tp ? tp + 1 : g->tp;
         g->pp = rc >= 0 && pp >= g->pp ? pp + 1 : g->pp;
         n++;
     }
     names_free(&l);
     if (rc >= 0 && n != g->tp * g->pp)
-        rc = err_set(e, ERR_FORMAT, "%s: has %d folders of ranks, the highest numbers say %d x %d: is one missing", path, n, g->tp, g->pp);
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: has %d folders of ranks, the highest numbers say %d x %d: is one missing", path, n,
+                     g->tp, g->pp);
     return rc;
 }
 
-static int open_file(const struct legacy *g, int tp, int pp, const char *name, struct torch_file *t, struct err *e)
+static int open_file(const struct legacy *g, int tp, int pp, const char *name, struct torch_file *t,
+                     struct err *e)
 {
     struct ckpt *c = g->m->b->c;
-    char *full = g->pp > 1 ? build_text("%smp_rank_%02d_%03d/%s", g->sub, tp, pp, name) : build_text("%smp_rank_%02d/%s", g->sub, tp, name), *longer = NULL;
-    if (full && g->pp == 1 && !build_exists(c, full) && (longer = build_text("%smp_rank_%02d_000/%s", g->sub, tp, name)) && build_exists(c, longer)) {
+    char *full = g->pp > 1 ? build_text("%smp_rank_%02d_%03d/%s", g->sub, tp, pp, name)
+                           : build_text("%smp_rank_%02d/%s", g->sub, tp, name),
+         *longer = NULL;
+    if (full && g->pp == 1 && !build_exists(c, full) &&
+        (longer = build_text("%smp_rank_%02d_000/%s", g->sub, tp, name)) && build_exists(c, longer)) {
         free(full);
         full = longer;
         longer = NULL;
@@ -100,19 +115,29 @@ static int check_head(struct legacy *g, const struct torch_file *t, int first, s
     const char *path = t->c->file[t->file].path;
     const struct pk *args = pk_get(t->root, "args"), *version = pk_get(t->root, "checkpoint_version");
     int64_t tp = g->tp, pp = g->pp, iteration = 0;
-    double v = version && version->kind == PK_FLOAT ? version->f : version && version->kind == PK_INT ? (double)version->i : 0;
+    double v = version && version->kind == PK_FLOAT ? version->f
+               : version && version->kind == PK_INT ? (double)version->i
+                                                    : 0;
     pk_int(pk_attr(args, "tensor_model_parallel_size"), &tp);
     pk_int(pk_attr(args, "pipeline_model_parallel_size"), &pp);
     pk_int(pk_get(t->root, "iteration"), &iteration);
     if (tp != g->tp || pp != g->pp)
-        return err_set(e, ERR_FORMAT, "%s: was saved with tensor parallel %lld and pipeline %lld, the folders say %d and %d: is a folder missing, or of another run",
+        return err_set(e, ERR_FORMAT,
+                       "%s: was saved with tensor parallel %lld and pipeline %lld, the folders say %d and "
+                       "%d: is a folder missing, or of another run",
                        path, (long long)tp, (long long)pp, g->tp, g->pp);
     if (v < 2)
-        return err_set(e, ERR_FORMAT, "%s: checkpoint_version %g keeps queries, keys and values in another order: save it again with Megatron 2.0 or newer", path, v);
+        return err_set(e, ERR_FORMAT,
+                       "%s: checkpoint_version %g keeps queries, keys and values in another order: save it "
+                       "again with Megatron 2.0 or newer",
+                       path, v);
     if (!first && iteration != g->iteration)
-        return err_set(e, ERR_FORMAT, "%s: is of iteration %lld, rank 0 of %lld: are files of two saves mixed", path, (long long)iteration, (long long)g->iteration);
+        return err_set(e, ERR_FORMAT,
+                       "%s: is of iteration %lld, rank 0 of %lld: are files of two saves mixed", path,
+                       (long long)iteration, (long long)g->iteration);
     g->iteration = iteration;
-    return chunk_at(t, 0) ? 0 : err_set(e, ERR_FORMAT, "%s: has no model: is it a checkpoint of Megatron", path);
+    return chunk_at(t, 0) ? 0
+                          : err_set(e, ERR_FORMAT, "%s: has no model: is it a checkpoint of Megatron", path);
 }
 
 static int count_layers(const struct pk *model)
@@ -145,14 +170,17 @@ static int count_stages(struct legacy *g, struct err *e)
         while (n < CHUNKS_MAX && chunk_at(&t, n))
             n++;
         if (rc >= 0 && p && n != g->n_chunks)
-            rc = err_set(e, ERR_FORMAT, "%s: has %d model chunks, the first stage %d: is a file of another run", t.c->file[t.file].path, n, g->n_chunks);
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: has %d model chunks, the first stage %d: is a file of another run",
+                         t.c->file[t.file].path, n, g->n_chunks);
         g->n_chunks = n;
         for (int v = 0; v < n; v++)
             total += g->layers[p * CHUNKS_MAX + v] = count_layers(chunk_at(&t, v));
         torch_close(&t);
     }
     if (rc >= 0 && total != g->m->s.layers)
-        rc = err_set(e, ERR_FORMAT, "%s: its stages have %d layers, the model %lld: is a stage missing", g->m->b->c->path, total, (long long)g->m->s.layers);
+        rc = err_set(e, ERR_FORMAT, "%s: its stages have %d layers, the model %lld: is a stage missing",
+                     g->m->b->c->path, total, (long long)g->m->s.layers);
     return rc < 0 ? rc : 0;
 }
 
@@ -168,21 +196,28 @@ static int first_layer(const struct legacy *g, int pp, int chunk)
 
 /* ---- tensors ---- */
 
-static int add_tensor(struct mg *m, const struct param *p, int tp, enum ckpt_role role, struct torch_file *t, const struct pk *value, struct err *e)
+static int add_tensor(struct mg *m, const struct param *p, int tp, enum ckpt_role role, struct torch_file *t,
+                      const struct pk *value, struct err *e)
 {
     struct torch_tensor x;
     int rc = torch_tensor(t, value, p->row->key, &x, e);
     if (rc < 0)
         return rc;
-    if (x.n_dims != p->n_dims || x.n != p->n || memcmp(x.shape, p->shape, sizeof *p->shape * (size_t)p->n_dims) || !x.contiguous || torch_dtype_known(x.dtype) < 0)
-        return err_set(e, ERR_FORMAT, "%s: the %s of layer %d is %s with %lld elements, not contiguous or of another shape than its weight", t->c->file[t->file].path,
-                       p->row->key, p->layer, torch_dtype_name(x.dtype), (long long)x.n);
+    if (x.n_dims != p->n_dims || x.n != p->n ||
+        memcmp(x.shape, p->shape, sizeof *p->shape * (size_t)p->n_dims) || !x.contiguous ||
+        torch_dtype_known(x.dtype) < 0)
+        return err_set(e, ERR_FORMAT,
+                       "%s: the %s of layer %d is %s with %lld elements, not contiguous or of another shape "
+                       "than its weight",
+                       t->c->file[t->file].path, p->row->key, p->layer, torch_dtype_name(x.dtype),
+                       (long long)x.n);
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
     struct mg_flat f = { &whole, 1, (enum ckpt_dtype)torch_dtype_known(x.dtype) };
     return mg_local(m, p->row, p->layer, role, tp, p->n_dims, p->shape, &f, 0, e);
 }
 
-static int list_param(struct legacy *g, struct rank *r, int chunk, const struct pk *key, const struct pk *value, struct err *e)
+static int list_param(struct legacy *g, struct rank *r, int chunk, const struct pk *key,
+                      const struct pk *value, struct err *e)
 {
     struct param *p = &r->p[r->n];
     struct torch_tensor x;
@@ -192,13 +227,20 @@ static int list_param(struct legacy *g, struct rank *r, int chunk, const struct 
         return 0;
     const struct mg_row *row = mg_find(key->text, (int)key->n, &layer);
     if (!row || (row->in_layer && layer < 0))
-        return err_set(e, ERR_FORMAT, "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those can be named yet", path,
-                       key->n < 200 ? (int)key->n : 200, key->text);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: %.*s is not a tensor of a model known here (Llama-like, GPT-2): only those can be named yet",
+            path, key->n < 200 ? (int)key->n : 200, key->text);
     if ((rc = torch_tensor(&r->t, value, row->key, &x, e)) < 0)
         return rc;
     if (x.n_dims < 1 || x.n_dims > 2)
         return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", path, row->key, x.n_dims);
-    *p = (struct param){ row, row->in_layer ? first_layer(g, r->pp, chunk) + layer : -1, x.n_dims, chunk, { x.shape[0], x.shape[1] }, x.n };
+    *p = (struct param){ row,
+                         row->in_layer ? first_layer(g, r->pp, chunk) + layer : -1,
+                         x.n_dims,
+                         chunk,
+                         { x.shape[0], x.shape[1] },
+                         x.n };
     r->n++;
     return add_tensor(g->m, p, r->tp, ROLE_WEIGHT, &r->t, value, e);
 }
@@ -209,7 +251,8 @@ static int list_params(struct legacy *g, struct rank *r, struct err *e)
     for (int v = 0; v < g->n_chunks && rc >= 0; v++) {
         const struct pk *model = chunk_at(&r->t, v);
         if (!model || model->kind != PK_DICT)
-            return err_set(e, ERR_FORMAT, "%s: model chunk %d is missing: is a file of another run", r->t.c->file[r->t.file].path, v);
+            return err_set(e, ERR_FORMAT, "%s: model chunk %d is missing: is a file of another run",
+                           r->t.c->file[r->t.file].path, v);
         struct param *grown = realloc(r->p, sizeof *grown * ((size_t)r->n + model->n + 1));
         if (!grown)
             return err_set(e, ERR_MEMORY, "%s: no room for its parameters", r->t.c->file[r->t.file].path);
@@ -235,7 +278,9 @@ static int number_params(const struct rank *r, const struct pk *groups, const st
             return 0;
         n[k] = ids->n;
     }
-    int first = (int)n[0] == matrices && (int)n[1] == r->n - matrices ? 1 : (int)n[0] == r->n - matrices && (int)n[1] == matrices ? 0 : -1;
+    int first = (int)n[0] == matrices && (int)n[1] == r->n - matrices   ? 1
+                : (int)n[0] == r->n - matrices && (int)n[1] == matrices ? 0
+                                                                        : -1;
     if ((int)(n[0] + n[1]) != r->n || (n[1] && first < 0))
         return 0;
     for (int pass = 0; pass < (n[1] ? 2 : 1); pass++)
@@ -247,7 +292,8 @@ static int number_params(const struct rank *r, const struct pk *groups, const st
 
 static int add_numbered(struct mg *m, struct rank *r, const struct pk *optimizer, struct err *e)
 {
-    const struct pk *masters = pk_get(optimizer, "fp32_from_fp16_params"), *inner = masters ? pk_get(optimizer, "optimizer") : optimizer;
+    const struct pk *masters = pk_get(optimizer, "fp32_from_fp16_params"),
+                    *inner = masters ? pk_get(optimizer, "optimizer") : optimizer;
     const struct pk *state = pk_get(inner, "state");
     const struct param **by_id = calloc((size_t)r->n + 1, sizeof *by_id);
     int rc = 0, id = 0;
@@ -255,7 +301,9 @@ static int add_numbered(struct mg *m, struct rank *r, const struct pk *optimizer
         return err_set(e, ERR_MEMORY, "%s: no room for its parameters", m->b->c->path);
     if (!number_params(r, pk_get(inner, "param_groups"), by_id)) {
         free(by_id);
-        return mg_note(m->b->c, "optimizer state left out: the sizes of its groups do not tell which parameter is which", e);
+        return mg_note(
+            m->b->c, "optimizer state left out: the sizes of its groups do not tell which parameter is which",
+            e);
     }
     for (int i = 0; i < r->n && rc >= 0; i++) {
         const struct pk *s = pk_get_int(state, i);
@@ -273,8 +321,13 @@ static int add_numbered(struct mg *m, struct rank *r, const struct pk *optimizer
 
 /* ---- distributed optimizer ---- */
 
-static const struct { const char *key; enum ckpt_role role; } buffers[] = {
-    { "param", ROLE_MASTER }, { "exp_avg", ROLE_EXP_AVG }, { "exp_avg_sq", ROLE_EXP_AVG_SQ },
+static const struct {
+    const char *key;
+    enum ckpt_role role;
+} buffers[] = {
+    { "param", ROLE_MASTER },
+    { "exp_avg", ROLE_EXP_AVG },
+    { "exp_avg_sq", ROLE_EXP_AVG_SQ },
 };
 
 static int64_t place_param(int64_t at) { return (at + ALIGN - 1) / ALIGN * ALIGN; }
@@ -289,7 +342,8 @@ static int64_t buffer_needs(const struct rank *r, int chunk)
     return at;
 }
 
-static int add_buffer(struct mg *m, struct rank *r, int chunk, struct torch_file *t, const struct pk *value, enum ckpt_role role, struct err *e)
+static int add_buffer(struct mg *m, struct rank *r, int chunk, struct torch_file *t, const struct pk *value,
+                      enum ckpt_role role, struct err *e)
 {
     struct torch_tensor x;
     int64_t at = 0;
@@ -297,8 +351,10 @@ static int add_buffer(struct mg *m, struct rank *r, int chunk, struct torch_file
     if (rc < 0)
         return rc;
     if (x.n_dims != 1 || !x.contiguous || x.dtype != TORCH_F32 || x.n < buffer_needs(r, chunk))
-        return err_set(e, ERR_FORMAT, "%s: a flat buffer is %s with %lld elements, the parameters need %lld of float32", t->c->file[t->file].path,
-                       torch_dtype_name(x.dtype), (long long)x.n, (long long)buffer_needs(r, chunk));
+        return err_set(e, ERR_FORMAT,
+                       "%s: a flat buffer is %s with %lld elements, the parameters need %lld of float32",
+                       t->c->file[t->file].path, torch_dtype_name(x.dtype), (long long)x.n,
+                       (long long)buffer_needs(r, chunk));
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
     struct mg_flat f = { &whole, 1, CK_F32 };
     for (int i = r->n - 1; i >= 0 && rc >= 0; i--) {
@@ -318,7 +374,8 @@ static int is_fp32(const struct rank *r)
     struct err e;
     for (uint32_t i = 0; model && i < model->n; i++)
         if (torch_is_tensor(model->item[2 * i + 1]))
-            return torch_tensor((struct torch_file *)&r->t, model->item[2 * i + 1], "model", &x, &e) >= 0 && x.dtype == TORCH_F32;
+            return torch_tensor((struct torch_file *)&r->t, model->item[2 * i + 1], "model", &x, &e) >= 0 &&
+                   x.dtype == TORCH_F32;
     return 0;
 }
 
@@ -328,11 +385,16 @@ static int add_distributed(struct legacy *g, struct rank *r, struct err *e)
     struct torch_file t = { 0 };
     int rc = open_file(g, r->tp, r->pp, DISTOPT_FILE, &t, e), narrow = !is_fp32(r);
     for (int v = 0; v < g->n_chunks && rc >= 0; v++) {
-        const struct pk *dtypes = pk_get_int(t.root, v), *buf = dtypes && dtypes->kind == PK_DICT && dtypes->n == 1 ? dtypes->item[1] : NULL;
+        const struct pk *dtypes = pk_get_int(t.root, v),
+                        *buf = dtypes && dtypes->kind == PK_DICT && dtypes->n == 1 ? dtypes->item[1] : NULL;
         int64_t n = 0;
         if (!buf || !pk_int(pk_get(buf, "numel_unpadded"), &n) || n != buffer_needs(r, v)) {
-            rc = mg_note(m->b->c, "optimizer state left out: the parameters do not fill the flat buffer of " DISTOPT_FILE " as one bucket would, and where others "
-                                  "begin is not in the file", e);
+            rc = mg_note(
+                m->b->c,
+                "optimizer state left out: the parameters do not fill the flat buffer of " DISTOPT_FILE
+                " as one bucket would, and where others "
+                "begin is not in the file",
+                e);
             break;
         }
         for (size_t k = narrow ? 0 : 1; k < sizeof buffers / sizeof *buffers && rc >= 0; k++)
@@ -346,7 +408,8 @@ static int add_distributed(struct legacy *g, struct rank *r, struct err *e)
 
 static int has_distopt(const struct legacy *g, int tp, int pp)
 {
-    char *a = build_text("%smp_rank_%02d/" DISTOPT_FILE, g->sub, tp), *b = build_text("%smp_rank_%02d_%03d/" DISTOPT_FILE, g->sub, tp, pp);
+    char *a = build_text("%smp_rank_%02d/" DISTOPT_FILE, g->sub, tp),
+         *b = build_text("%smp_rank_%02d_%03d/" DISTOPT_FILE, g->sub, tp, pp);
     int yes = (a && g->pp == 1 && build_exists(g->m->b->c, a)) || (b && build_exists(g->m->b->c, b));
     free(a);
     free(b);
@@ -367,7 +430,8 @@ static int read_rank(struct legacy *g, int tp, int pp, struct err *e)
     else if (optimizer && optimizer->kind == PK_DICT)
         TRY(add_numbered(g->m, &r, optimizer, e));
     else if (optimizer && optimizer->kind == PK_LIST)
-        TRY(mg_note(g->m->b->c, "optimizer state left out: several optimizers in one file cannot be taken apart yet", e));
+        TRY(mg_note(g->m->b->c,
+                    "optimizer state left out: several optimizers in one file cannot be taken apart yet", e));
     if (tp == 0 && pp == 0)
         mg_run(g->m->b, &r.t, optimizer);
 out:

@@ -3,7 +3,8 @@
  *     linear_qkv   for every group g: its query heads, its key head, its value head
  *     linear_fc1   [gate; up]; a tensor-parallel rank has [its part of gate; its part of up]
  *     vocabulary   padded to a multiple; the rows behind vocab_size are left out
- * Models without a gate are GPT-2 there: its matrices lie [in][out], q k v are one tensor of three parts, not of groups. */
+ * Models without a gate are GPT-2 there: its matrices lie [in][out], q k v are one tensor of three parts,
+ * not of groups. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,32 +13,59 @@
 
 #define LAYERS "decoder.layers."
 
-#define BOTH(llama, gpt2) { { llama }, { gpt2 } }
-#define GPT2_ONLY(gpt2) { { NULL }, { gpt2 } }
+#define BOTH(llama, gpt2) \
+    { \
+        { llama }, { gpt2 } \
+    }
+#define GPT2_ONLY(gpt2) \
+    { \
+        { NULL }, { gpt2 } \
+    }
 const struct mg_row mg_rows[] = {
-    { "embedding.word_embeddings.weight", 0, 0, MG_VOCAB, BOTH("model.embed_tokens.weight", "transformer.wte.weight") },
+    { "embedding.word_embeddings.weight", 0, 0, MG_VOCAB,
+      BOTH("model.embed_tokens.weight", "transformer.wte.weight") },
     { "embedding.position_embeddings.weight", 0, -1, MG_PLAIN, GPT2_ONLY("transformer.wpe.weight") },
     { "input_layernorm.weight", 1, -1, MG_PLAIN, BOTH("input_layernorm.weight", "ln_1.weight") },
     { "input_layernorm.bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_1.bias") },
-    { "self_attention.linear_proj.weight", 1, 1, MG_PLAIN, BOTH("self_attn.o_proj.weight", "attn.c_proj.weight") },
+    { "self_attention.linear_proj.weight", 1, 1, MG_PLAIN,
+      BOTH("self_attn.o_proj.weight", "attn.c_proj.weight") },
     { "self_attention.linear_proj.bias", 1, -1, MG_PLAIN, BOTH("self_attn.o_proj.bias", "attn.c_proj.bias") },
-    { "self_attention.linear_qkv.layer_norm_weight", 1, -1, MG_PLAIN, BOTH("input_layernorm.weight", "ln_1.weight") },
+    { "self_attention.linear_qkv.layer_norm_weight", 1, -1, MG_PLAIN,
+      BOTH("input_layernorm.weight", "ln_1.weight") },
     { "self_attention.linear_qkv.layer_norm_bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_1.bias") },
-    { "self_attention.linear_qkv.weight", 1, 0, MG_QKV,
-      { { "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight" }, { "attn.c_attn.weight", "attn.c_attn.weight", "attn.c_attn.weight" } } },
-    { "self_attention.linear_qkv.bias", 1, 0, MG_QKV,
-      { { "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias" }, { "attn.c_attn.bias", "attn.c_attn.bias", "attn.c_attn.bias" } } },
+    { "self_attention.linear_qkv.weight",
+      1,
+      0,
+      MG_QKV,
+      { { "self_attn.q_proj.weight", "self_attn.k_proj.weight", "self_attn.v_proj.weight" },
+        { "attn.c_attn.weight", "attn.c_attn.weight", "attn.c_attn.weight" } } },
+    { "self_attention.linear_qkv.bias",
+      1,
+      0,
+      MG_QKV,
+      { { "self_attn.q_proj.bias", "self_attn.k_proj.bias", "self_attn.v_proj.bias" },
+        { "attn.c_attn.bias", "attn.c_attn.bias", "attn.c_attn.bias" } } },
     { "self_attention.q_layernorm.weight", 1, -1, MG_PLAIN, BOTH("self_attn.q_norm.weight", NULL) },
     { "self_attention.k_layernorm.weight", 1, -1, MG_PLAIN, BOTH("self_attn.k_norm.weight", NULL) },
     { "pre_mlp_layernorm.weight", 1, -1, MG_PLAIN, BOTH("post_attention_layernorm.weight", "ln_2.weight") },
     { "pre_mlp_layernorm.bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_2.bias") },
-    { "mlp.linear_fc1.layer_norm_weight", 1, -1, MG_PLAIN, BOTH("post_attention_layernorm.weight", "ln_2.weight") },
+    { "mlp.linear_fc1.layer_norm_weight", 1, -1, MG_PLAIN,
+      BOTH("post_attention_layernorm.weight", "ln_2.weight") },
     { "mlp.linear_fc1.layer_norm_bias", 1, -1, MG_PLAIN, GPT2_ONLY("ln_2.bias") },
-    { "mlp.linear_fc1.weight", 1, 0, MG_GATED, { { "mlp.gate_proj.weight", "mlp.up_proj.weight" }, { "mlp.c_fc.weight" } } },
-    { "mlp.linear_fc1.bias", 1, 0, MG_GATED, { { "mlp.gate_proj.bias", "mlp.up_proj.bias" }, { "mlp.c_fc.bias" } } },
+    { "mlp.linear_fc1.weight",
+      1,
+      0,
+      MG_GATED,
+      { { "mlp.gate_proj.weight", "mlp.up_proj.weight" }, { "mlp.c_fc.weight" } } },
+    { "mlp.linear_fc1.bias",
+      1,
+      0,
+      MG_GATED,
+      { { "mlp.gate_proj.bias", "mlp.up_proj.bias" }, { "mlp.c_fc.bias" } } },
     { "mlp.linear_fc2.weight", 1, 1, MG_PLAIN, BOTH("mlp.down_proj.weight", "mlp.c_proj.weight") },
     { "mlp.linear_fc2.bias", 1, -1, MG_PLAIN, BOTH("mlp.down_proj.bias", "mlp.c_proj.bias") },
-    { "decoder.final_layernorm.weight", 0, -1, MG_PLAIN, BOTH("model.norm.weight", "transformer.ln_f.weight") },
+    { "decoder.final_layernorm.weight", 0, -1, MG_PLAIN,
+      BOTH("model.norm.weight", "transformer.ln_f.weight") },
     { "decoder.final_layernorm.bias", 0, -1, MG_PLAIN, GPT2_ONLY("transformer.ln_f.bias") },
     { "output_layer.weight", 0, 0, MG_VOCAB, BOTH("lm_head.weight", "lm_head.weight") },
 };
@@ -45,18 +73,37 @@ const int mg_n_rows = (int)(sizeof mg_rows / sizeof *mg_rows);
 
 /* ---- the model's shape ---- */
 
-struct member { const char *key; size_t offset; };
+struct member {
+    const char *key;
+    size_t offset;
+};
 #define AT(member) offsetof(struct mg_shape, member)
 static const struct member args_members[] = {
-    { "num_layers", AT(layers) }, { "hidden_size", AT(hidden) }, { "num_attention_heads", AT(heads) }, { "num_query_groups", AT(groups) },
-    { "kv_channels", AT(head_dim) }, { "vocab_size", AT(vocab) }, { "padded_vocab_size", AT(padded_vocab) },
-    { "tensor_model_parallel_size", AT(tp) }, { "pipeline_model_parallel_size", AT(pp) },
+    { "num_layers", AT(layers) },
+    { "hidden_size", AT(hidden) },
+    { "num_attention_heads", AT(heads) },
+    { "num_query_groups", AT(groups) },
+    { "kv_channels", AT(head_dim) },
+    { "vocab_size", AT(vocab) },
+    { "padded_vocab_size", AT(padded_vocab) },
+    { "tensor_model_parallel_size", AT(tp) },
+    { "pipeline_model_parallel_size", AT(pp) },
 };
 static const struct member config_members[] = {
-    { "num_hidden_layers", AT(layers) }, { "hidden_size", AT(hidden) }, { "num_attention_heads", AT(heads) }, { "num_key_value_heads", AT(groups) },
-    { "head_dim", AT(head_dim) }, { "vocab_size", AT(vocab) }, { "n_layer", AT(layers) }, { "n_embd", AT(hidden) }, { "n_head", AT(heads) },
+    { "num_hidden_layers", AT(layers) },
+    { "hidden_size", AT(hidden) },
+    { "num_attention_heads", AT(heads) },
+    { "num_key_value_heads", AT(groups) },
+    { "head_dim", AT(head_dim) },
+    { "vocab_size", AT(vocab) },
+    { "n_layer", AT(layers) },
+    { "n_embd", AT(hidden) },
+    { "n_head", AT(heads) },
 };
-static int64_t *value_at(struct mg_shape *s, const struct member *m) { return (int64_t *)((char *)s + m->offset); }
+static int64_t *value_at(struct mg_shape *s, const struct member *m)
+{
+    return (int64_t *)((char *)s + m->offset);
+}
 
 static int flag_of(const struct pk *args, const char *name, int if_absent)
 {
@@ -89,16 +136,19 @@ static int read_config(struct mg *m, const char *path, struct err *e)
     for (size_t i = 0; o && i < sizeof config_members / sizeof *config_members && rc >= 0; i++) {
         const struct member *x = &config_members[i];
         int64_t *have = value_at(s, x), *want = value_at(&c, x);
-        if ((rc = jx_int(o, FMT_CONFIG, x->key, want, e)) > 0 && *have && *have != *want && x->offset != AT(vocab))
-            rc = err_set(e, ERR_CONFIG, "%s: config.json says %s %lld, the saved run %lld: is it the config of another model", path, x->key, (long long)*want,
-                         (long long)*have);
+        if ((rc = jx_int(o, FMT_CONFIG, x->key, want, e)) > 0 && *have && *have != *want &&
+            x->offset != AT(vocab))
+            rc =
+                err_set(e, ERR_CONFIG,
+                        "%s: config.json says %s %lld, the saved run %lld: is it the config of another model",
+                        path, x->key, (long long)*want, (long long)*have);
         if (rc > 0)
             *have = *want;
     }
     if (o && json_string_value(json_object_get(o, "model_type")))
         s->family = !strcmp(json_string_value(json_object_get(o, "model_type")), "gpt2") ? MG_GPT2 : MG_LLAMA;
     if (o && rc >= 0 && s->family == MG_GPT2)
-        s->groups = s->heads, tied = 1;         /* transformers' default */
+        s->groups = s->heads, tied = 1; /* transformers' default */
     if (o && rc >= 0 && (rc = jx_bool(o, FMT_CONFIG, "tie_word_embeddings", &tied, e)) >= 0)
         s->tied = rc > 0 || s->family == MG_GPT2 ? tied : s->tied < 0 ? 0 : s->tied;
     json_decref(o);
@@ -120,10 +170,14 @@ int mg_shape_read(struct mg *m, const struct pk *args, const char *path, struct 
         s->head_dim = s->hidden / s->heads;
     if (!s->vocab)
         s->vocab = s->padded_vocab;
-    if (s->layers < 1 || s->layers > 1 << 20 || s->heads < 1 || s->heads > 1 << 20 || s->groups < 1 || s->heads % s->groups || s->head_dim < 1 ||
-        s->head_dim > 1 << 20 || s->vocab < 0 || s->vocab > (int64_t)1 << 40)
-        return err_set(e, ERR_CONFIG, "%s: %lld layers, %lld heads in %lld groups of %lld: give the model's config.json with --config FILE", path,
-                       (long long)s->layers, (long long)s->heads, (long long)s->groups, (long long)s->head_dim);
+    if (s->layers < 1 || s->layers > 1 << 20 || s->heads < 1 || s->heads > 1 << 20 || s->groups < 1 ||
+        s->heads % s->groups || s->head_dim < 1 || s->head_dim > 1 << 20 || s->vocab < 0 ||
+        s->vocab > (int64_t)1 << 40)
+        return err_set(e, ERR_CONFIG,
+                       "%s: %lld layers, %lld heads in %lld groups of %lld: give the model's config.json "
+                       "with --config FILE",
+                       path, (long long)s->layers, (long long)s->heads, (long long)s->groups,
+                       (long long)s->head_dim);
     return 0;
 }
 
@@ -160,7 +214,8 @@ const struct mg_row *mg_find(const char *key, int n, int *layer)
         }
     }
     for (int i = 0; i < mg_n_rows; i++)
-        if (mg_rows[i].in_layer == (in_layer != 0) && (int)strlen(mg_rows[i].key) == n && !memcmp(mg_rows[i].key, key, (size_t)n))
+        if (mg_rows[i].in_layer == (in_layer != 0) && (int)strlen(mg_rows[i].key) == n &&
+            !memcmp(mg_rows[i].key, key, (size_t)n))
             return &mg_rows[i];
     return NULL;
 }
@@ -184,7 +239,11 @@ static enum mg_cut cut_of(const struct mg *m, const struct mg_row *r)
     return r->cut == MG_GATED && m->s.family == MG_GPT2 ? MG_PLAIN : r->cut;
 }
 
-struct segment { int hf; int64_t from, n, to; };        /* rows [from, from + n) of the array are rows `to` … of tensor hf */
+/* rows [from, from + n) of the array are rows `to` … of tensor hf */
+struct segment {
+    int hf;
+    int64_t from, n, to;
+};
 
 static int64_t n_segments(const struct mg *m, const struct mg_row *r)
 {
@@ -193,12 +252,14 @@ static int64_t n_segments(const struct mg *m, const struct mg_row *r)
 
 static struct segment segment_at(const struct mg *m, const struct mg_row *r, int64_t rows, int64_t i)
 {
-    int64_t h = m->s.head_dim, q = m->s.heads / m->s.groups * h, g = i / 3, part = m->s.family == MG_GPT2 ? m->s.heads * h : 0;
+    int64_t h = m->s.head_dim, q = m->s.heads / m->s.groups * h, g = i / 3,
+            part = m->s.family == MG_GPT2 ? m->s.heads * h : 0;
     switch (cut_of(m, r)) {
     case MG_QKV:
         if (i % 3 == 0)
             return (struct segment){ 0, g * (q + 2 * h), q, g * q };
-        return (struct segment){ (int)(i % 3), g * (q + 2 * h) + q + (i % 3 - 1) * h, h, i % 3 * part + g * h };
+        return (struct segment){ (int)(i % 3), g * (q + 2 * h) + q + (i % 3 - 1) * h, h,
+                                 i % 3 * part + g * h };
     case MG_GATED: return (struct segment){ (int)i, i * (rows / 2), rows / 2, 0 };
     case MG_VOCAB: return (struct segment){ 0, 0, m->s.vocab && m->s.vocab < rows ? m->s.vocab : rows, 0 };
     default: return (struct segment){ 0, 0, rows, 0 };
@@ -218,54 +279,76 @@ static int check_rows(const struct mg *m, const struct mg_row *r, int64_t rows, 
 {
     const char *path = m->b->c->path;
     if (r->cut == MG_QKV && rows != (m->s.heads + 2 * m->s.groups) * m->s.head_dim)
-        return err_set(e, ERR_CONFIG, "%s: %s has %lld rows, %lld heads and 2 x %lld groups of %lld need %lld: is it the config of another model", path, r->key,
-                       (long long)rows, (long long)m->s.heads, (long long)m->s.groups, (long long)m->s.head_dim,
-                       (long long)((m->s.heads + 2 * m->s.groups) * m->s.head_dim));
+        return err_set(e, ERR_CONFIG,
+                       "%s: %s has %lld rows, %lld heads and 2 x %lld groups of %lld need %lld: is it the "
+                       "config of another model",
+                       path, r->key, (long long)rows, (long long)m->s.heads, (long long)m->s.groups,
+                       (long long)m->s.head_dim, (long long)((m->s.heads + 2 * m->s.groups) * m->s.head_dim));
     if (!r->hf[m->s.family][0])
-        return err_set(e, ERR_CONFIG, "%s: %s is not a tensor of a %s: only Llama-like models and GPT-2 can be named yet", path, r->key,
-                       m->s.family == MG_GPT2 ? "GPT-2" : "Llama-like model");
+        return err_set(e, ERR_CONFIG,
+                       "%s: %s is not a tensor of a %s: only Llama-like models and GPT-2 can be named yet",
+                       path, r->key, m->s.family == MG_GPT2 ? "GPT-2" : "Llama-like model");
     if (m->s.family == MG_GPT2 && (m->s.groups != m->s.heads || m->s.has_gate == 1))
-        return err_set(e, ERR_CONFIG, "%s: config.json says gpt2, the saved run has query groups or a gate: is it the config of another model", path);
+        return err_set(e, ERR_CONFIG,
+                       "%s: config.json says gpt2, the saved run has query groups or a gate: is it the "
+                       "config of another model",
+                       path);
     if (cut_of(m, r) == MG_GATED && (m->s.has_gate == 0 || rows % 2))
-        return err_set(e, ERR_CONFIG, "%s: %s without a gate: only Llama-like models and GPT-2 (learned positions) can be named yet", path, r->key);
+        return err_set(
+            e, ERR_CONFIG,
+            "%s: %s without a gate: only Llama-like models and GPT-2 (learned positions) can be named yet",
+            path, r->key);
     if (r->cut == MG_VOCAB && m->s.vocab > rows)
-        return err_set(e, ERR_CONFIG, "%s: %s has %lld rows, the vocabulary %lld: is it the config of another model", path, r->key, (long long)rows,
-                       (long long)m->s.vocab);
+        return err_set(e, ERR_CONFIG,
+                       "%s: %s has %lld rows, the vocabulary %lld: is it the config of another model", path,
+                       r->key, (long long)rows, (long long)m->s.vocab);
     return 0;
 }
 
 /* Elements [lo, hi) of box `dst` of a tensor are elements at … of the sequence. */
-static int add_flat(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at, struct err *e)
+static int add_flat(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at,
+                    struct err *e)
 {
     int64_t n = box_count(dst), size = (int64_t)ckpt_dtype_size(f->dtype);
     int rc = 0;
     for (int i = 0; i < f->n && rc >= 0; i++) {
         const struct mg_extent *x = &f->x[i];
-        int64_t lo = x->begin > at ? x->begin - at : 0, hi = x->begin + x->n < at + n ? x->begin + x->n - at : n;
+        int64_t lo = x->begin > at ? x->begin - at : 0,
+                hi = x->begin + x->n < at + n ? x->begin + x->n - at : n;
         if (lo < hi)
             rc = build_piece(m->b, tensor, x->file, x->offset + (at + lo - x->begin) * size, dst, lo, hi, e);
     }
     return rc;
 }
 
-/* The same for a box whose rows are the columns of the sequence: dst is [in][out], the sequence [out][in]. Whole rows of it are one piece with
- * strides; where an extent begins or ends inside a row, that part is a piece of its own. */
-static int add_turned(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at, struct err *e)
+/* The same for a box whose rows are the columns of the sequence: dst is [in][out], the sequence [out][in].
+ * Whole rows of it are one piece with strides; where an extent begins or ends inside a row, that part is a
+ * piece of its own. */
+static int add_turned(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at,
+                      struct err *e)
 {
     int64_t cols = dst->extent[0], n = box_count(dst), size = (int64_t)ckpt_dtype_size(f->dtype);
     int rc = 0;
     for (int i = 0; i < f->n; i++) {
         const struct mg_extent *x = &f->x[i];
-        int64_t lo = x->begin > at ? x->begin - at : 0, end = x->begin + x->n < at + n ? x->begin + x->n - at : n;
+        int64_t lo = x->begin > at ? x->begin - at : 0,
+                end = x->begin + x->n < at + n ? x->begin + x->n - at : n;
         while (lo < end && rc >= 0) {
-            int64_t row = lo / cols, first = lo % cols, rows = (end - lo) / cols, offset = x->offset + (at + lo - x->begin) * size;
+            int64_t row = lo / cols, first = lo % cols, rows = (end - lo) / cols,
+                    offset = x->offset + (at + lo - x->begin) * size;
             if (first || !rows) {
                 int64_t some = cols - first < end - lo ? cols - first : end - lo;
-                struct box part = { .n_dims = 2, .start = { dst->start[0] + first, dst->start[1] + row }, .extent = { some, 1 } };
+                struct box part = { .n_dims = 2,
+                                    .start = { dst->start[0] + first, dst->start[1] + row },
+                                    .extent = { some, 1 } };
                 rc = build_piece(m->b, tensor, x->file, offset, &part, 0, some, e);
                 lo += some;
             } else {
-                struct chunk k = { .file = x->file, .offset = offset, .dtype = f->dtype, .box = { .n_dims = 2, .extent = { cols, rows } }, .stride = { 1, cols } };
+                struct chunk k = { .file = x->file,
+                                   .offset = offset,
+                                   .dtype = f->dtype,
+                                   .box = { .n_dims = 2, .extent = { cols, rows } },
+                                   .stride = { 1, cols } };
                 int64_t start[BOX_DIMS] = { dst->start[0], dst->start[1] + row };
                 rc = build_map(m->b, tensor, &k, &k.box, start, e);
                 lo += rows * cols;
@@ -279,7 +362,8 @@ static void name_of(const struct mg *m, const struct mg_row *r, int layer, int h
 {
     const char *own = r->hf[m->s.family][hf];
     if (r->in_layer)
-        snprintf(name, FMT_NAME_MAX, "%s%d.%s", m->s.family == MG_GPT2 ? "transformer.h." : "model.layers.", layer, own);
+        snprintf(name, FMT_NAME_MAX, "%s%d.%s", m->s.family == MG_GPT2 ? "transformer.h." : "model.layers.",
+                 layer, own);
     else
         snprintf(name, FMT_NAME_MAX, "%s", own);
 }
@@ -291,17 +375,21 @@ static void turn(int64_t v[2])
     v[1] = first;
 }
 
-int mg_block(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role, const struct box *box, const int64_t *shape, const struct mg_flat *f,
-             int64_t at, struct err *e)
+int mg_block(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role, const struct box *box,
+             const int64_t *shape, const struct mg_flat *f, int64_t at, struct err *e)
 {
     char name[FMT_NAME_MAX];
-    int rc = check_rows(m, r, shape[0], e), turned = m->s.family == MG_GPT2 && r->in_layer && box->n_dims == 2;
+    int rc = check_rows(m, r, shape[0], e),
+        turned = m->s.family == MG_GPT2 && r->in_layer && box->n_dims == 2;
     if (m->s.tied == 1 && rc >= 0 && r->cut == MG_VOCAB && !strcmp(r->hf[m->s.family][0], "lm_head.weight"))
-        return 0;               /* the copy that the last stage keeps */
+        return 0; /* the copy that the last stage keeps */
     for (int64_t i = 0; rc >= 0 && i < n_segments(m, r); i++) {
         struct segment s = segment_at(m, r, shape[0], i);
-        int64_t lo = s.from > box->start[0] ? s.from : box->start[0], hi = s.from + s.n < box->start[0] + box->extent[0] ? s.from + s.n : box->start[0] + box->extent[0];
-        int64_t whole[2] = { rows_of(m, r, shape[0], s.hf), box->n_dims > 1 ? shape[1] : 0 }, cols = box->n_dims > 1 ? box->extent[1] : 1;
+        int64_t lo = s.from > box->start[0] ? s.from : box->start[0],
+                hi = s.from + s.n < box->start[0] + box->extent[0] ? s.from + s.n
+                                                                   : box->start[0] + box->extent[0];
+        int64_t whole[2] = { rows_of(m, r, shape[0], s.hf), box->n_dims > 1 ? shape[1] : 0 },
+                cols = box->n_dims > 1 ? box->extent[1] : 1;
         struct box dst = *box;
         if (lo >= hi)
             continue;
@@ -320,13 +408,14 @@ int mg_block(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role rol
     return rc < 0 ? rc : 0;
 }
 
-int mg_local(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role, int64_t rank, int n_dims, const int64_t *local, const struct mg_flat *f,
-             int64_t at, struct err *e)
+int mg_local(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role, int64_t rank, int n_dims,
+             const int64_t *local, const struct mg_flat *f, int64_t at, struct err *e)
 {
     int64_t tp = m->s.tp, shape[2] = { 0 };
     struct box box = { .n_dims = n_dims };
     if (n_dims < 1 || n_dims > 2)
-        return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", m->b->c->path, r->key, n_dims);
+        return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", m->b->c->path, r->key,
+                       n_dims);
     if ((r->tp_dim < 0 || r->tp_dim >= n_dims) && rank > 0)
         return 0;
     mg_global(r, tp, n_dims, local, shape);
@@ -338,9 +427,10 @@ int mg_local(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role rol
         return mg_block(m, r, layer, role, &box, shape, f, at, e);
     int rc = 0;
     box.extent[0] = local[0] / 2;
-    for (int part = 0; part < 2 && rc >= 0; part++) {      /* gate, then up: each a block of its own */
+    for (int part = 0; part < 2 && rc >= 0; part++) { /* gate, then up: each a block of its own */
         box.start[0] = part * (shape[0] / 2) + rank * box.extent[0];
-        rc = mg_block(m, r, layer, role, &box, shape, f, at + part * box.extent[0] * (n_dims > 1 ? local[1] : 1), e);
+        rc = mg_block(m, r, layer, role, &box, shape, f,
+                      at + part * box.extent[0] * (n_dims > 1 ? local[1] : 1), e);
     }
     return rc;
 }

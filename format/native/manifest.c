@@ -1,7 +1,7 @@
 /* manifest.c - see manifest.h.
  *
- * The text ends with   ,"manifest_checksum":"<32 digits>"}\n   and the checksum covers every byte before the value: what stands
- * behind it can only be those 36 bytes, so that no byte of the file is free. */
+ * The text ends with   ,"manifest_checksum":"<32 digits>"}\n   and the checksum covers every byte before the
+ * value: what stands behind it can only be those 36 bytes, so that no byte of the file is free. */
 #include "format/native/manifest.h"
 
 #include <ctype.h>
@@ -11,30 +11,33 @@
 #include "base/jx.h"
 
 #define TAIL_KEY ",\"manifest_checksum\":"
-#define TAIL_VALUE 36           /* quote, 32 digits, quote, brace, newline */
+#define TAIL_VALUE 36 /* quote, 32 digits, quote, brace, newline */
 
 const struct layout_row manifest_layout[LAYOUT_ROWS] = {
-    { "cp", offsetof(struct ckpt_layout, cp) }, { "dp", offsetof(struct ckpt_layout, dp) }, { "ep", offsetof(struct ckpt_layout, ep) },
-    { "pp", offsetof(struct ckpt_layout, pp) }, { "tp", offsetof(struct ckpt_layout, tp) }, { "vpp", offsetof(struct ckpt_layout, vpp), 1 },
+    { "cp", offsetof(struct ckpt_layout, cp) },     { "dp", offsetof(struct ckpt_layout, dp) },
+    { "ep", offsetof(struct ckpt_layout, ep) },     { "pp", offsetof(struct ckpt_layout, pp) },
+    { "tp", offsetof(struct ckpt_layout, tp) },     { "vpp", offsetof(struct ckpt_layout, vpp), 1 },
     { "zero", offsetof(struct ckpt_layout, zero) },
 };
 
 char *manifest_text(const json_t *root, size_t *n, struct err *e)
 {
     char hex[33], *text = NULL;
-    size_t flags = JSON_COMPACT | JSON_SORT_KEYS, len = json_dumpb(root, NULL, 0, flags), room = len + sizeof TAIL_KEY + TAIL_VALUE + 1;
+    size_t flags = JSON_COMPACT | JSON_SORT_KEYS, len = json_dumpb(root, NULL, 0, flags),
+           room = len + sizeof TAIL_KEY + TAIL_VALUE + 1;
     if (len < 2 || !(text = malloc(room))) {
         err_set(e, ERR_MEMORY, "no room for a manifest of %zu bytes", len);
         return NULL;
     }
     json_dumpb(root, text, len, flags);
-    len--;                                              /* the closing brace */
+    len--; /* the closing brace */
     len += (size_t)snprintf(text + len, room - len, "%s", TAIL_KEY);
     fmt_hex128(fmt_sum128(text, len), hex);
     len += (size_t)snprintf(text + len, room - len, "\"%s\"}\n", hex);
     *n = len;
     if (len > FMT_MANIFEST_MAX) {
-        err_set(e, ERR_FORMAT, "a manifest of %zu bytes, the limit is %zu: use fewer ranks", len, (size_t)FMT_MANIFEST_MAX);
+        err_set(e, ERR_FORMAT, "a manifest of %zu bytes, the limit is %zu: use fewer ranks", len,
+                (size_t)FMT_MANIFEST_MAX);
         free(text);
         return NULL;
     }
@@ -46,14 +49,16 @@ json_t *manifest_parse(const char *text, size_t n, const char *path, struct err 
     char hex[33], want[TAIL_VALUE + 1];
     size_t tail = TAIL_VALUE + sizeof TAIL_KEY - 1;
     if (n <= tail || memcmp(text + n - tail, TAIL_KEY, sizeof TAIL_KEY - 1)) {
-        err_set(e, ERR_INTEGRITY, "%s: does not end with its checksum: it is cut, changed, or of another program", path);
+        err_set(e, ERR_INTEGRITY,
+                "%s: does not end with its checksum: it is cut, changed, or of another program", path);
         return NULL;
     }
     fmt_hex128(fmt_sum128(text, n - TAIL_VALUE), hex);
     snprintf(want, sizeof want, "\"%s\"}\n", hex);
     if (memcmp(want, text + n - TAIL_VALUE, TAIL_VALUE)) {
-        err_set(e, ERR_INTEGRITY, "%s: its bytes have checksum %s, its last line says %.32s: restore it from a good copy", path, hex,
-                text + n - TAIL_VALUE + 1);
+        err_set(e, ERR_INTEGRITY,
+                "%s: its bytes have checksum %s, its last line says %.32s: restore it from a good copy", path,
+                hex, text + n - TAIL_VALUE + 1);
         return NULL;
     }
     return jx_parse(text, n, path, e);
@@ -131,7 +136,10 @@ static json_t *real_out(const json_t *v, struct err *e)
 static json_t *text_out(const json_t *v, struct err *e)
 {
     if (is_hex_float(json_string_value(v))) {
-        err_set(e, ERR_USAGE, "a setting of the run is the text %s, which is how the manifest writes numbers: choose another", json_string_value(v));
+        err_set(
+            e, ERR_USAGE,
+            "a setting of the run is the text %s, which is how the manifest writes numbers: choose another",
+            json_string_value(v));
         return NULL;
     }
     return json_copy((json_t *)v);
@@ -150,8 +158,11 @@ static json_t *as_is(const json_t *v, struct err *e)
     return json_copy((json_t *)v);
 }
 
-/* A copy of v with its reals and texts put through the given functions; depth is limited by the parser (64). */
-struct map { json_t *(*real)(const json_t *, struct err *), *(*text)(const json_t *, struct err *); };
+/* A copy of v with its reals and texts put through the given functions; depth is limited by the parser (64).
+ * */
+struct map {
+    json_t *(*real)(const json_t *, struct err *), *(*text)(const json_t *, struct err *);
+};
 static json_t *copy(const json_t *v, const struct map *m, struct err *e)
 {
     json_t *out = NULL, *child, *made;
@@ -215,7 +226,7 @@ json_t *manifest_state(const struct ckpt_state *s, struct err *e)
         return json_null();
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)s->seed);
     json_t *run = s->run_json ? fmt_run_encode(s->run_json, e) : json_null();
-    return run ? json_pack("{s:I, s:I, s:I, s:s, s:o}", "step", (json_int_t)s->step, "epoch", (json_int_t)s->epoch, "sample",
-                           (json_int_t)s->sample, "seed", seed, "run", run)
+    return run ? json_pack("{s:I, s:I, s:I, s:s, s:o}", "step", (json_int_t)s->step, "epoch",
+                           (json_int_t)s->epoch, "sample", (json_int_t)s->sample, "seed", seed, "run", run)
                : NULL;
 }

@@ -1,5 +1,6 @@
-/* native_read.c - the native format read: manifest.json into tables. Nothing in it is believed: names are confined to the folder,
- * sizes are compared with the files, pieces must cover every tensor exactly once. FORMAT.md is the specification. */
+/* native_read.c - the native format read: manifest.json into tables. Nothing in it is believed: names are
+ * confined to the folder, sizes are compared with the files, pieces must cover every tensor exactly once.
+ * FORMAT.md is the specification. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,13 +10,15 @@
 #include "format/native/manifest.h"
 
 /* Required members: absent is an error here, where jx says 0. */
-static int need_int(const json_t *o, const char *what, const char *key, int64_t min, int64_t *out, struct err *e)
+static int need_int(const json_t *o, const char *what, const char *key, int64_t min, int64_t *out,
+                    struct err *e)
 {
     int rc = jx_int(o, what, key, out, e);
     if (rc < 0)
         return rc;
     if (rc == 0 || *out < min)
-        return err_set(e, ERR_FORMAT, "%s: %s is %s: is it written by another program", what, key, rc ? "too small" : "missing");
+        return err_set(e, ERR_FORMAT, "%s: %s is %s: is it written by another program", what, key,
+                       rc ? "too small" : "missing");
     return 0;
 }
 
@@ -33,16 +36,20 @@ static int need_sum(const json_t *o, const char *what, const char *key, struct s
     int rc = need_text(o, what, key, &hex, e);
     if (rc < 0)
         return rc;
-    return fmt_parse_hex128(hex, out) == 0 ? 0 : err_set(e, ERR_FORMAT, "%s: %s is not 32 hex digits", what, key);
+    return fmt_parse_hex128(hex, out) == 0 ? 0
+                                           : err_set(e, ERR_FORMAT, "%s: %s is not 32 hex digits", what, key);
 }
 
 static int need_array(const json_t *o, const char *what, const char *key, const json_t **out, struct err *e)
 {
     *out = json_object_get(o, key);
-    return json_is_array(*out) ? 0 : err_set(e, ERR_FORMAT, "%s: %s is not a list: is it written by another program", what, key);
+    return json_is_array(*out)
+               ? 0
+               : err_set(e, ERR_FORMAT, "%s: %s is not a list: is it written by another program", what, key);
 }
 
-static int need_ints(const json_t *o, const char *what, const char *key, int64_t *out, int n_min, int n_max, int *n, struct err *e)
+static int need_ints(const json_t *o, const char *what, const char *key, int64_t *out, int n_min, int n_max,
+                     int *n, struct err *e)
 {
     const json_t *a = json_object_get(o, key), *v;
     size_t i;
@@ -67,21 +74,26 @@ static int check_version(const json_t *root, const char *path, struct err *e)
     int rc = 0;
     TRY(need_text(root, path, "format", &format, e));
     if (strcmp(format, FMT_FORMAT))
-        return err_set(e, ERR_FORMAT, "%s: format is \"%.60s\", this program reads \"%s\"", path, format, FMT_FORMAT);
+        return err_set(e, ERR_FORMAT, "%s: format is \"%.60s\", this program reads \"%s\"", path, format,
+                       FMT_FORMAT);
     TRY(need_int(root, path, "version", 0, &version, e));
     if (version != FMT_VERSION)
-        return err_set(e, ERR_FORMAT, "%s: version %lld of the format, this program reads version %d: use a newer program", path,
-                       (long long)version, FMT_VERSION);
+        return err_set(e, ERR_FORMAT,
+                       "%s: version %lld of the format, this program reads version %d: use a newer program",
+                       path, (long long)version, FMT_VERSION);
     TRY(need_array(root, path, "must_understand", &must, e));
     for (size_t i = 0; i < json_array_size(must); i++) {
         const char *feature = json_string_value(json_array_get(must, i));
         if (!feature || (strcmp(feature, FMT_FEATURE_ZSTD) && strcmp(feature, FMT_FEATURE_PLANES)))
-            return err_set(e, ERR_FORMAT, "%s: needs the feature \"%.60s\", which this program does not know: use a newer program", path,
-                           feature ? feature : "?");
+            return err_set(
+                e, ERR_FORMAT,
+                "%s: needs the feature \"%.60s\", which this program does not know: use a newer program",
+                path, feature ? feature : "?");
     }
     TRY(need_int(root, path, "block_bytes", 1, &block, e));
     if (block != FMT_BLOCK)
-        return err_set(e, ERR_FORMAT, "%s: blocks of %lld bytes, this version has %lld", path, (long long)block, (long long)FMT_BLOCK);
+        return err_set(e, ERR_FORMAT, "%s: blocks of %lld bytes, this version has %lld", path,
+                       (long long)block, (long long)FMT_BLOCK);
 out:
     return rc < 0 ? rc : 0;
 }
@@ -97,7 +109,8 @@ static int read_layout(struct ckpt *c, const json_t *root, const char *path, str
         if (rc < 0)
             return rc;
         if (v > 1 << 24)
-            return err_set(e, ERR_FORMAT, "%s: layout says %s %lld", path, manifest_layout[i].key, (long long)v);
+            return err_set(e, ERR_FORMAT, "%s: layout says %s %lld", path, manifest_layout[i].key,
+                           (long long)v);
         LAYOUT_AT(&c->layout, &manifest_layout[i]) = (int)v;
     }
     return 0;
@@ -124,7 +137,9 @@ int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, st
     free(c->run_json);
     c->run_json = NULL;
     if (json_is_object(run) && !(c->run_json = fmt_run_decode(run)))
-        return err_set(e, ERR_FORMAT, "%s: the settings of the run hold a number that is none: is it written by another program", path);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: the settings of the run hold a number that is none: is it written by another program", path);
     s->run_json = c->run_json;
     s->has_state = 1;
 out:
@@ -153,7 +168,9 @@ static int read_tensor(struct ckpt_tensor *t, const json_t *o, const char *path,
     TRY(need_text(o, path, "role", &role, e));
     TRY(need_text(o, path, "dtype", &dtype, e));
     if (role_of(role) < 0 || fmt_dtype_of(dtype) < 0)
-        return err_set(e, ERR_FORMAT, "%s: %s has role %.40s and dtype %.40s, this program does not know both", path, name, role, dtype);
+        return err_set(e, ERR_FORMAT,
+                       "%s: %s has role %.40s and dtype %.40s, this program does not know both", path, name,
+                       role, dtype);
     t->role = (enum ckpt_role)role_of(role);
     t->dtype = (enum ckpt_dtype)fmt_dtype_of(dtype);
     TRY(need_ints(o, path, "shape", t->shape, 1, BOX_DIMS, &t->n_dims, e));
@@ -190,14 +207,16 @@ out:
 
 /* ---- files and pieces ---- */
 
-static int read_piece(struct ckpt *c, struct fmt_piece *p, int file, const json_t *o, const char *path, struct err *e)
+static int read_piece(struct ckpt *c, struct fmt_piece *p, int file, const json_t *o, const char *path,
+                      struct err *e)
 {
     int64_t tensor = 0, range[2], bytes;
     const struct fmt_file *f = &c->file[file];
     int n = 0, n2 = 0, rc = 0;
     TRY(need_int(o, path, "tensor", 0, &tensor, e));
     if (tensor >= c->n_tensors)
-        return err_set(e, ERR_FORMAT, "%s: a piece of tensor %lld, there are %d", path, (long long)tensor, c->n_tensors);
+        return err_set(e, ERR_FORMAT, "%s: a piece of tensor %lld, there are %d", path, (long long)tensor,
+                       c->n_tensors);
     p->tensor = (int)tensor;
     p->file = file;
     TRY(need_int(o, path, "offset", 8, &p->offset, e));
@@ -207,10 +226,11 @@ static int read_piece(struct ckpt *c, struct fmt_piece *p, int file, const json_
     p->lo = range[0];
     p->hi = range[1];
     const struct ckpt_tensor *t = &c->tensor[tensor];
-    if (p->lo < 0 || p->hi < p->lo || __builtin_mul_overflow(p->hi - p->lo, (int64_t)ckpt_dtype_size(t->dtype), &bytes) ||
+    if (p->lo < 0 || p->hi < p->lo ||
+        __builtin_mul_overflow(p->hi - p->lo, (int64_t)ckpt_dtype_size(t->dtype), &bytes) ||
         p->offset > f->bytes || bytes > f->bytes - p->offset)
-        return err_set(e, ERR_FORMAT, "%s: a piece of %s%s passes the end of %s at %lld", path, ckpt_role_prefix[t->role], t->name, f->name,
-                       (long long)f->bytes);
+        return err_set(e, ERR_FORMAT, "%s: a piece of %s%s passes the end of %s at %lld", path,
+                       ckpt_role_prefix[t->role], t->name, f->name, (long long)f->bytes);
 out:
     return rc < 0 ? rc : 0;
 }
@@ -223,8 +243,9 @@ static int read_blocks(struct fmt_file *f, const json_t *o, const char *path, st
     if (rc < 0)
         return rc;
     if ((int64_t)json_string_length(json_object_get(o, "blocks")) != n * 16)
-        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes has %zu digits of block checksums, not %lld", path, f->name, (long long)f->bytes,
-                       json_string_length(json_object_get(o, "blocks")), (long long)(n * 16));
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes has %zu digits of block checksums, not %lld",
+                       path, f->name, (long long)f->bytes, json_string_length(json_object_get(o, "blocks")),
+                       (long long)(n * 16));
     f->block = malloc(sizeof *f->block * (size_t)(n + 1));
     f->seen = calloc((size_t)n + 1, 1);
     if (!f->block || !f->seen)
@@ -234,7 +255,9 @@ static int read_blocks(struct fmt_file *f, const json_t *o, const char *path, st
             return err_set(e, ERR_FORMAT, "%s: block checksums of %s are not hex digits", path, f->name);
     struct sum128 all = fmt_sum_blocks(f->block, n);
     if (all.lo != f->sum.lo || all.hi != f->sum.hi)
-        return err_set(e, ERR_INTEGRITY, "%s: checksum of %s is not that of its blocks: restore it from a good copy", path, f->name);
+        return err_set(e, ERR_INTEGRITY,
+                       "%s: checksum of %s is not that of its blocks: restore it from a good copy", path,
+                       f->name);
     return 0;
 }
 
@@ -248,12 +271,14 @@ static int check_length(const char *path, const char *manifest, int64_t want, st
     io_close(fd);
     if (have < 0)
         return (int)have;
-    return have == want ? 0
-                        : err_set(e, ERR_INTEGRITY, "%s: has %lld bytes, %s says %lld: restore it from a good copy", path, (long long)have, FMT_MANIFEST,
-                                  (long long)want);
+    return have == want
+               ? 0
+               : err_set(e, ERR_INTEGRITY, "%s: has %lld bytes, %s says %lld: restore it from a good copy",
+                         path, (long long)have, FMT_MANIFEST, (long long)want);
 }
 
-static int read_file(struct ckpt *c, const json_t *o, const char *path, const char **last, int64_t *room, struct err *e)
+static int read_file(struct ckpt *c, const json_t *o, const char *path, const char **last, int64_t *room,
+                     struct err *e)
 {
     const char *name = "";
     const json_t *pieces;
@@ -269,14 +294,18 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
     if (json_object_get(o, "frames"))
         TRY(need_int(o, path, "plain", 8, &bytes, e));
     if (stored >= (int64_t)1 << 60 || bytes >= (int64_t)1 << 60)
-        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes is beyond the limit", path, name, (long long)(stored > bytes ? stored : bytes));
-    if (bytes / FMT_BLOCK > stored)         /* a frame has more than one byte: nothing may be allocated for blocks that cannot be there */
-        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes cannot hold %lld", path, name, (long long)stored, (long long)bytes);
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes is beyond the limit", path, name,
+                       (long long)(stored > bytes ? stored : bytes));
+    /* a frame has more than one byte: nothing may be allocated for blocks that cannot be there */
+    if (bytes / FMT_BLOCK > stored)
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes cannot hold %lld", path, name, (long long)stored,
+                       (long long)bytes);
     struct fmt_file *f = fmt_add_file(c, name, bytes, e);
     if (!f)
         return -e->code;
     TRY(need_sum(o, path, "checksum", &f->sum, e));
-    TRY(check_length(f->path, path, stored, e));        /* first: from here on lengths are those of files that exist */
+    /* first: from here on lengths are those of files that exist */
+    TRY(check_length(f->path, path, stored, e));
     TRY(read_blocks(f, o, path, e));
     if (json_object_get(o, "frames"))
         TRY(zst_table(f, json_object_get(o, "frames"), stored, path, e));
@@ -316,14 +345,16 @@ static int read_files(struct ckpt *c, const json_t *root, const char *path, stru
         TRY(read_file(c, o, path, &last, &room, e));
     fmt_sort_tensors(c);
     for (int t = 0; t < c->n_tensors; t++)
-        TRY(fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t], path, e));
+        TRY(fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t],
+                      path, e));
 out:
     return rc < 0 ? rc : 0;
 }
 
 /* ---- config.json and the small files ---- */
 
-static int small_file(struct ckpt *c, struct fmt_extra *x, const json_t *o, const char *path, void **data, struct err *e)
+static int small_file(struct ckpt *c, struct fmt_extra *x, const json_t *o, const char *path, void **data,
+                      struct err *e)
 {
     const char *name = "";
     char *full = NULL;
@@ -345,7 +376,8 @@ static int small_file(struct ckpt *c, struct fmt_extra *x, const json_t *o, cons
     TRY(io_read_file(full, FMT_EXTRA_MAX, &got, &n, e));
     struct sum128 s = fmt_sum128(got, n);
     if (s.lo != x->sum.lo || s.hi != x->sum.hi)
-        rc = err_set(e, ERR_INTEGRITY, "%s: does not have the checksum in %s: restore it from a good copy", full, FMT_MANIFEST);
+        rc = err_set(e, ERR_INTEGRITY, "%s: does not have the checksum in %s: restore it from a good copy",
+                     full, FMT_MANIFEST);
 out:
     free(full);
     if (rc >= 0 && data)
@@ -391,11 +423,17 @@ static int read_said(struct ckpt *c, const json_t *root, const char *path, struc
     TRY(need_sum(root, path, "save_id", &id, e));
     struct ckpt_digests got = ckpt_digest_all(c->n_tensors, c->tensor, &c->state);
     c->said = got;
-    if (got.weights.lo != weights.lo || got.weights.hi != weights.hi || got.state.lo != state.lo || got.state.hi != state.hi)
-        return err_set(e, ERR_INTEGRITY, "%s: its weights_digest or state_digest is not that of its tensors: restore it from a good copy", path);
+    if (got.weights.lo != weights.lo || got.weights.hi != weights.hi || got.state.lo != state.lo ||
+        got.state.hi != state.hi)
+        return err_set(
+            e, ERR_INTEGRITY,
+            "%s: its weights_digest or state_digest is not that of its tensors: restore it from a good copy",
+            path);
     struct sum128 want = manifest_save_id(&got, &c->layout);
     if (want.lo != id.lo || want.hi != id.hi)
-        return err_set(e, ERR_INTEGRITY, "%s: its save_id is not that of its digest and layout: restore it from a good copy", path);
+        return err_set(e, ERR_INTEGRITY,
+                       "%s: its save_id is not that of its digest and layout: restore it from a good copy",
+                       path);
 out:
     return rc < 0 ? rc : 0;
 }

@@ -1,6 +1,8 @@
-/* publish.c - the commit: shards' tables merged and checked, manifest written, everything fsynced, then one rename.
+/* publish.c - the commit: shards' tables merged and checked, manifest written, everything fsynced, then one
+ * rename.
  *
- *   mkdir dst.tmp-save -> files, each fsynced -> manifest, fsynced -> fsync the folder -> rename to dst (never over an existing one)
+ *   mkdir dst.tmp-save -> files, each fsynced -> manifest, fsynced -> fsync the folder -> rename to dst
+ *   (never over an existing one)
  *   -> fsync the parent.  A crash before the rename leaves no dst; after it, a whole one. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,19 +16,30 @@
 
 /* A checkpoint being put together: the tables of struct ckpt, and what only the manifest needs. */
 struct seal {
-    struct ckpt c;              /* tensors, pieces: the same checks as for a reader */
-    struct file { const char *name, *checksum; json_t *blocks; int64_t bytes; int64_t first, n; json_t *frames, *plain, *planes; } *file;
-    struct record { struct ckpt_tensor t; struct fmt_piece p; } *record;      /* as the tables list them */
+    struct ckpt c; /* tensors, pieces: the same checks as for a reader */
+    struct file {
+        const char *name, *checksum;
+        json_t *blocks;
+        int64_t bytes;
+        int64_t first, n;
+        json_t *frames, *plain, *planes;
+    } * file;
+    /* as the tables list them */
+    struct record {
+        struct ckpt_tensor t;
+        struct fmt_piece p;
+    } * record;
     int n_files;
     int64_t n_records;
-    json_t **root;              /* parsed tables; names are borrowed from them */
+    json_t **root; /* parsed tables; names are borrowed from them */
     int n_tables;
 };
 
 /* ---- the temporary folder ---- */
 
-/* Makes the folder and locks it. One that is there and that nobody has locked is what a dead process left: it is removed under its lock,
- * and the name is taken anew. Whoever waits for the old one finds that the name no longer stands for it. */
+/* Makes the folder and locks it. One that is there and that nobody has locked is what a dead process left:
+ * it is removed under its lock, and the name is taken anew. Whoever waits for the old one finds that the
+ * name no longer stands for it. */
 static int own_folder(const char *tmp, struct err *e)
 {
     for (int tries = 0; tries < 100; tries++) {
@@ -34,7 +47,7 @@ static int own_folder(const char *tmp, struct err *e)
         if (made && (rc = io_mkdir(tmp, e)) < 0) {
             if (!io_exists(tmp))
                 return rc;
-            made = 0;                       /* another process was faster */
+            made = 0; /* another process was faster */
         }
         int fd = io_lock_dir(tmp, &busy, e);
         if (fd >= 0 && made)
@@ -51,7 +64,8 @@ static int own_folder(const char *tmp, struct err *e)
         if (rc < 0)
             return rc;
     }
-    return err_set(e, ERR_FILE, "another process is writing %s: wait until it ends, or choose another name", tmp);
+    return err_set(e, ERR_FILE, "another process is writing %s: wait until it ends, or choose another name",
+                   tmp);
 }
 
 int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e)
@@ -65,12 +79,12 @@ int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e)
         return err_set(e, ERR_USAGE, "a checkpoint's name has %zu bytes: choose another one", n);
     snprintf(tmp, PATH_ROOM, "%.*s.tmp-save", (int)n, dst);
     int fd = own_folder(tmp, e);
-    if (fd >= 0 && io_exists(dst)) {        /* another process published since we looked */
+    if (fd >= 0 && io_exists(dst)) { /* another process published since we looked */
         ckpt_abandon(tmp, fd);
         fd = err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     }
     if (fd < 0) {
-        *tmp = 0;                           /* it is not ours to remove */
+        *tmp = 0; /* it is not ours to remove */
         return fd;
     }
     if (lock)
@@ -84,7 +98,7 @@ void ckpt_abandon(const char *tmp, int lock)
 {
     struct err e;
     if (lock < 0 || io_is_at(lock, tmp))
-        io_remove_tree(tmp, &e);        /* nothing to say: an error is on its way already */
+        io_remove_tree(tmp, &e); /* nothing to say: an error is on its way already */
     io_close(lock);
 }
 
@@ -106,12 +120,13 @@ int ckpt_remove(const char *path, struct err *e)
 {
     char trash[PATH_ROOM];
     const char *slash = strrchr(path, '/');
-    int n = snprintf(trash, sizeof trash, "%.*s.removed.tmp-old", slash ? (int)(slash - path + 1) : 0, path), rc = 0;
+    int n = snprintf(trash, sizeof trash, "%.*s.removed.tmp-old", slash ? (int)(slash - path + 1) : 0, path),
+        rc = 0;
     if (n >= PATH_ROOM)
         return err_set(e, ERR_USAGE, "%s: the name is too long", path);
-    TRY(io_remove_tree(trash, e));          /* of a process that was killed while it removed */
+    TRY(io_remove_tree(trash, e)); /* of a process that was killed while it removed */
     TRY(io_rename(path, trash, e));
-    TRY(sync_parent(path, e));              /* else a crash may keep the name and lose the files */
+    TRY(sync_parent(path, e)); /* else a crash may keep the name and lose the files */
     TRY(io_remove_tree(trash, e));
 out:
     return rc < 0 ? rc : 0;
@@ -122,7 +137,8 @@ int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
     struct err ignored;
     int rc = io_rename(tmp, dst, e), back = 0;
     if (rc >= 0 && (rc = sync_parent(dst, e)) < 0) {
-        /* an error must leave nothing at dst; the rename back is as atomic as the one before, and must last before files go */
+        /* an error must leave nothing at dst; the rename back is as atomic as the one before, and must last
+         * before files go */
         back = io_rename(dst, tmp, &ignored);
         back = back < 0 ? back : sync_parent(dst, &ignored);
     }
@@ -194,9 +210,15 @@ static int parse_tables(struct seal *s, void *const *table, const size_t *bytes,
         json_array_foreach(s->root[k], i, f) {
             json_t *pieces = json_object_get(f, "pieces");
             struct file *o = &s->file[s->n_files];
-            *o = (struct file){ json_string_value(json_object_get(f, "name")), json_string_value(json_object_get(f, "checksum")),
-                                json_object_get(f, "blocks"), json_integer_value(json_object_get(f, "length")), s->n_records,
-                                (int64_t)json_array_size(pieces), json_object_get(f, "frames"), json_object_get(f, "plain"), json_object_get(f, "planes") };
+            *o = (struct file){ json_string_value(json_object_get(f, "name")),
+                                json_string_value(json_object_get(f, "checksum")),
+                                json_object_get(f, "blocks"),
+                                json_integer_value(json_object_get(f, "length")),
+                                s->n_records,
+                                (int64_t)json_array_size(pieces),
+                                json_object_get(f, "frames"),
+                                json_object_get(f, "plain"),
+                                json_object_get(f, "planes") };
             json_array_foreach(pieces, j, p)
                 get_record(&s->record[s->n_records++], s->n_files, p);
             s->n_files++;
@@ -215,7 +237,8 @@ static int compare_records(const void *pa, const void *pb)
 
 static int same_tensor(const struct ckpt_tensor *a, const struct ckpt_tensor *b)
 {
-    return a->dtype == b->dtype && a->n_dims == b->n_dims && !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims);
+    return a->dtype == b->dtype && a->n_dims == b->n_dims &&
+           !memcmp(a->shape, b->shape, sizeof *a->shape * (size_t)a->n_dims);
 }
 
 /* One tensor out of the records of each name; digests of pieces add up. */
@@ -237,7 +260,8 @@ static int merge_tensors(struct seal *s, struct err *e)
             last->digest.lo += r->t.digest.lo;
             last->digest.hi += r->t.digest.hi;
         } else {
-            rc = err_set(e, ERR_INTERNAL, "%s%s has one shape or dtype on one rank and another elsewhere: please report it",
+            rc = err_set(e, ERR_INTERNAL,
+                         "%s%s has one shape or dtype on one rank and another elsewhere: please report it",
                          ckpt_role_prefix[r->t.role], r->t.name);
         }
         r->p.tensor = s->c.n_tensors - 1;
@@ -255,7 +279,8 @@ static int check_pieces(struct seal *s, const char *tmp, struct err *e)
     c->n_pieces = s->n_records;
     fmt_sort_tensors(c);
     for (int t = 0; t < c->n_tensors && rc >= 0; t++)
-        rc = fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t], tmp, e);
+        rc = fmt_cover(&c->tensor[t], c->piece + c->first_piece[t], c->first_piece[t + 1] - c->first_piece[t],
+                       tmp, e);
     return rc < 0 ? rc : 0;
 }
 
@@ -276,8 +301,8 @@ static int check_file(const char *tmp, const struct file *f, struct err *e)
     io_close(fd);
     int rc = have < 0 ? (int)have : 0;
     if (have >= 0 && have != f->bytes)
-        rc = err_set(e, ERR_FILE, "%s has %lld bytes, %lld were written: does another program write there", path, (long long)have,
-                     (long long)f->bytes);
+        rc = err_set(e, ERR_FILE, "%s has %lld bytes, %lld were written: does another program write there",
+                     path, (long long)have, (long long)f->bytes);
     free(path);
     return rc;
 }
@@ -291,8 +316,9 @@ static json_t *tensors_json(const struct ckpt *c)
     json_t *list = json_array();
     for (int i = 0; i < c->n_tensors; i++) {
         const struct ckpt_tensor *t = &c->tensor[i];
-        json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", t->name, "role", role_word[t->role], "dtype", ckpt_dtype_name(t->dtype),
-                              "shape", manifest_ints(t->shape, t->n_dims), "digest", manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
+        json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", t->name, "role", role_word[t->role],
+                              "dtype", ckpt_dtype_name(t->dtype), "shape", manifest_ints(t->shape, t->n_dims),
+                              "digest", manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
         json_array_append_new(list, o);
     }
     return list;
@@ -303,9 +329,11 @@ static json_t *pieces_json(const struct seal *s, const struct file *f)
     json_t *list = json_array();
     for (int64_t i = f->first; i < f->first + f->n; i++) {
         const struct fmt_piece *p = &s->record[i].p;
-        json_array_append_new(list, json_pack("{s:i, s:I, s:o, s:o, s:[I,I]}", "tensor", p->tensor, "offset", (json_int_t)p->offset, "start",
+        json_array_append_new(list, json_pack("{s:i, s:I, s:o, s:o, s:[I,I]}", "tensor", p->tensor, "offset",
+                                              (json_int_t)p->offset, "start",
                                               manifest_ints(p->box.start, p->box.n_dims), "extent",
-                                              manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo, (json_int_t)p->hi));
+                                              manifest_ints(p->box.extent, p->box.n_dims), "range",
+                                              (json_int_t)p->lo, (json_int_t)p->hi));
     }
     return list;
 }
@@ -327,8 +355,8 @@ static int files_json(const struct seal *s, const char *tmp, json_t *list, struc
             goto out;
         }
         TRY(check_file(tmp, f, e));
-        json_t *o = json_pack("{s:s, s:I, s:s, s:O, s:o}", "name", f->name, "length", (json_int_t)f->bytes, "checksum", f->checksum, "blocks", f->blocks,
-                              "pieces", pieces_json(s, f));
+        json_t *o = json_pack("{s:s, s:I, s:s, s:O, s:o}", "name", f->name, "length", (json_int_t)f->bytes,
+                              "checksum", f->checksum, "blocks", f->blocks, "pieces", pieces_json(s, f));
         if (f->frames) {
             json_object_set(o, "frames", f->frames);
             json_object_set(o, "plain", f->plain);
@@ -347,14 +375,16 @@ static json_t *put_small(const char *tmp, const char *name, const void *data, si
 {
     char *path = fmt_join(tmp, name);
     if (!path || n > FMT_EXTRA_MAX) {
-        err_set(e, path ? ERR_FORMAT : ERR_MEMORY, "%s has %zu bytes, more than fit beside the weights", name, n);
+        err_set(e, path ? ERR_FORMAT : ERR_MEMORY, "%s has %zu bytes, more than fit beside the weights", name,
+                n);
         free(path);
         return NULL;
     }
     int rc = io_write_file(path, data, n, e);
     free(path);
     return rc < 0 ? NULL
-                  : json_pack("{s:s, s:I, s:o}", "name", name, "length", (json_int_t)n, "xxh128", manifest_sum128(fmt_sum128(data, n)));
+                  : json_pack("{s:s, s:I, s:o}", "name", name, "length", (json_int_t)n, "xxh128",
+                              manifest_sum128(fmt_sum128(data, n)));
 }
 
 static int put_extras(const char *tmp, const struct ckpt_meta *m, json_t *list, struct err *e)
@@ -362,8 +392,9 @@ static int put_extras(const char *tmp, const struct ckpt_meta *m, json_t *list, 
     const char *last = "", *next = NULL;
     for (int done = 0; done < m->n_extra; done++, last = next) {
         int at = -1;
-        for (int i = 0; i < m->n_extra; i++)        /* a handful: the next name in order */
-            if (strcmp(m->extra_name[i], last) > 0 && (at < 0 || strcmp(m->extra_name[i], m->extra_name[at]) < 0))
+        for (int i = 0; i < m->n_extra; i++) /* a handful: the next name in order */
+            if (strcmp(m->extra_name[i], last) > 0 &&
+                (at < 0 || strcmp(m->extra_name[i], m->extra_name[at]) < 0))
                 at = i;
         if (at < 0)
             return err_set(e, ERR_INTERNAL, "a file is to be carried along twice: please report it");
@@ -372,7 +403,8 @@ static int put_extras(const char *tmp, const struct ckpt_meta *m, json_t *list, 
         int rc = fmt_file_name_check(next, "files to carry along", e);
         if (rc < 0)
             return rc;
-        if (!strcmp(next, FMT_MANIFEST) || !strcmp(next, FMT_CONFIG) || (n > 12 && !strcmp(next + n - 12, ".safetensors")))
+        if (!strcmp(next, FMT_MANIFEST) || !strcmp(next, FMT_CONFIG) ||
+            (n > 12 && !strcmp(next + n - 12, ".safetensors")))
             return err_set(e, ERR_INTERNAL, "%s cannot be carried along: the name is taken", next);
         json_t *o = put_small(tmp, next, m->extra_data[at], m->extra_bytes[at], e);
         if (!o || json_array_append_new(list, o) < 0)
@@ -392,7 +424,8 @@ static json_t *layout_json(const struct ckpt_layout *l)
     return o;
 }
 
-/* Features that a reader must know: only those that are used, so that the plain form stays readable by older programs. */
+/* Features that a reader must know: only those that are used, so that the plain form stays readable by older
+ * programs. */
 static json_t *features_json(const struct seal *s)
 {
     json_t *list = json_array();
@@ -408,7 +441,8 @@ static json_t *features_json(const struct seal *s)
     return list;
 }
 
-static int write_manifest(const struct seal *s, const char *tmp, const struct ckpt_meta *m, const struct ckpt_digests *d, struct err *e)
+static int write_manifest(const struct seal *s, const char *tmp, const struct ckpt_meta *m,
+                          const struct ckpt_digests *d, struct err *e)
 {
     json_t *files = json_array(), *extra = json_array(), *config = json_null(), *state = NULL, *root = NULL;
     char *text = NULL, *path = fmt_join(tmp, FMT_MANIFEST);
@@ -425,11 +459,14 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
         rc = -e->code;
         goto out;
     }
-    root = json_pack("{s:s, s:i, s:o, s:i, s:o, s:o, s:i, s:O, s:o, s:O, s:O, s:O, s:o, s:o}", "format", FMT_FORMAT, "version", FMT_VERSION,
-                     "must_understand", features_json(s), "block_bytes", (int)FMT_BLOCK, "save_id", manifest_sum128(manifest_save_id(d, &m->layout)), "layout",
-                     layout_json(&m->layout), "grain", m->state.grain, "state", state, "tensors", tensors_json(&s->c), "files", files, "config",
-                     config, "extra", extra, "weights_digest", manifest_sum128((struct sum128){ d->weights.lo, d->weights.hi }), "state_digest",
-                     d->has_state ? manifest_sum128((struct sum128){ d->state.lo, d->state.hi }) : json_null());
+    root = json_pack("{s:s, s:i, s:o, s:i, s:o, s:o, s:i, s:O, s:o, s:O, s:O, s:O, s:o, s:o}", "format",
+                     FMT_FORMAT, "version", FMT_VERSION, "must_understand", features_json(s), "block_bytes",
+                     (int)FMT_BLOCK, "save_id", manifest_sum128(manifest_save_id(d, &m->layout)), "layout",
+                     layout_json(&m->layout), "grain", m->state.grain, "state", state, "tensors",
+                     tensors_json(&s->c), "files", files, "config", config, "extra", extra, "weights_digest",
+                     manifest_sum128((struct sum128){ d->weights.lo, d->weights.hi }), "state_digest",
+                     d->has_state ? manifest_sum128((struct sum128){ d->state.lo, d->state.hi })
+                                  : json_null());
     if (!root || !(text = manifest_text(root, &n, e))) {
         rc = -e->code;
         goto out;
@@ -446,8 +483,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes, const struct ckpt_meta *meta, struct ckpt_digests *got,
-              struct err *e)
+int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes,
+              const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e)
 {
     struct seal s = { .n_tables = n };
     struct ckpt_digests d;
@@ -479,8 +516,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes, const struct ckpt_meta *meta,
-                 struct ckpt_digests *got, struct err *e)
+int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes,
+                 const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e)
 {
     int rc = ckpt_seal(tmp, n, table, table_bytes, meta, got, e);
     return rc < 0 ? rc : ckpt_reveal(tmp, dst, e);

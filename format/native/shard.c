@@ -1,10 +1,12 @@
-/* shard.c - one rank's files of a native checkpoint: pieces laid out, written where they belong, summed while they pass.
+/* shard.c - one rank's files of a native checkpoint: pieces laid out, written where they belong, summed
+ * while they pass.
  *
- * Pieces are laid out in an order of their own (element size, role, name, box), so that the bytes of a file do not depend on the
- * order in which the caller has its tensors. Data of different pieces may come in any order: a checksum block that lies inside
- * one piece is summed as it passes, the few that are shared with a neighbour are read back at the end (they are still in memory). */
+ * Pieces are laid out in an order of their own (element size, role, name, box), so that the bytes of a file
+ * do not depend on the order in which the caller has its tensors. Data of different pieces may come in any
+ * order: a checksum block that lies inside one piece is summed as it passes, the few that are shared with a
+ * neighbour are read back at the end (they are still in memory). */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* sync_file_range */
+#define _GNU_SOURCE /* sync_file_range */
 #endif
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,52 +17,46 @@
 #include "format/native/manifest.h"
 #include "format/hf/safetensors.h"
 
-#define XXH_STATIC_LINKING_ONLY     /* for hash states inside of our own structures */
+#define XXH_STATIC_LINKING_ONLY /* for hash states inside of our own structures */
 #include <xxhash.h>
 
-#define CHECK_ROOM (128 << 10)      /* bytes read back at once: they stay in the second cache */
+#define CHECK_ROOM (128 << 10) /* bytes read back at once: they stay in the second cache */
 
 enum { FILE_WEIGHTS, FILE_OPTIM, FILES };
 static const char *const file_kind[FILES] = { "weights", "optim" };
 
 struct out_file {
     char name[40], *path;
-    int fd, n;                      /* n: pieces in it */
-    int64_t bytes, data, stored;    /* stored: of the compressed file */
-    int64_t *frame;                 /* compressed: see zst.c; or NULL */
-    unsigned char *width;           /* in byte planes: bytes of an element, a block; or NULL */
+    int fd, n;                   /* n: pieces in it */
+    int64_t bytes, data, stored; /* stored: of the compressed file */
+    int64_t *frame;              /* compressed: see zst.c; or NULL */
+    unsigned char *width;        /* in byte planes: bytes of an element, a block; or NULL */
     uint64_t *block;
-    unsigned char *have;            /* a byte a block: summed */
+    unsigned char *have; /* a byte a block: summed */
 };
 struct out_piece {
     const struct ckpt_piece *p;
     int file;
-    int64_t offset, size, bytes, done;      /* size: of an element */
-    int64_t checked;                        /* of done: read back */
+    int64_t offset, size, bytes, done; /* size: of an element */
+    int64_t checked;                   /* of done: read back */
     struct ckpt_digest digest;
-    XXH64_state_t sum;                      /* of the block that is passing */
+    XXH64_state_t sum; /* of the block that is passing */
 };
 struct ckpt_shard {
     char *dir;
-    int n, deferred, level;         /* deferred: sums are made by ckpt_shard_check; level: of the codec */
+    int n, deferred, level; /* deferred: sums are made by ckpt_shard_check; level: of the codec */
     enum ckpt_codec codec;
-    struct ckpt_piece *given;       /* a copy: as the caller numbers them */
-    struct out_piece *piece;        /* likewise */
-    struct out_piece **order;       /* as they lie in the files */
+    struct ckpt_piece *given; /* a copy: as the caller numbers them */
+    struct out_piece *piece;  /* likewise */
+    struct out_piece **order; /* as they lie in the files */
     struct out_file file[FILES];
 };
 
 /* ---- layout ---- */
 
-static int64_t piece_elements(const struct ckpt_piece *p)
-{
-    return p->hi - p->lo;
-}
+static int64_t piece_elements(const struct ckpt_piece *p) { return p->hi - p->lo; }
 
-static int is_whole_box(const struct ckpt_piece *p)
-{
-    return p->lo == 0 && p->hi == box_count(&p->box);
-}
+static int is_whole_box(const struct ckpt_piece *p) { return p->lo == 0 && p->hi == box_count(&p->box); }
 
 static int compare_out(const void *pa, const void *pb)
 {
@@ -69,7 +65,7 @@ static int compare_out(const void *pa, const void *pb)
     if (a->file != b->file)
         return a->file - b->file;
     if (a->size != b->size)
-        return a->size > b->size ? -1 : 1;      /* the largest first: every element is aligned to its size */
+        return a->size > b->size ? -1 : 1; /* the largest first: every element is aligned to its size */
     if ((c = fmt_compare_tensors(&a->p->t, &b->p->t)))
         return c;
     for (int d = 0; d < a->p->box.n_dims; d++)
@@ -147,11 +143,13 @@ static int check_piece(const struct ckpt_piece *p, struct err *e)
 {
     int64_t bytes;
     int rc = fmt_name_check(p->t.name, strlen(p->t.name), "a piece to write", e);
-    if (rc < 0 || (rc = fmt_shape_check(p->t.dtype, p->t.n_dims, p->t.shape, "a piece to write", p->t.name, &bytes, e)) < 0)
+    if (rc < 0 || (rc = fmt_shape_check(p->t.dtype, p->t.n_dims, p->t.shape, "a piece to write", p->t.name,
+                                        &bytes, e)) < 0)
         return rc;
     int ok = p->t.n_dims >= 1 && p->t.n_dims <= BOX_DIMS && p->box.n_dims == p->t.n_dims;
     for (int d = 0; d < p->t.n_dims && ok; d++)
-        ok = p->box.start[d] >= 0 && p->box.extent[d] >= 0 && p->box.start[d] + p->box.extent[d] <= p->t.shape[d];
+        ok = p->box.start[d] >= 0 && p->box.extent[d] >= 0 &&
+             p->box.start[d] + p->box.extent[d] <= p->t.shape[d];
     if (!ok || p->lo < 0 || p->hi < p->lo || p->hi > box_count(&p->box))
         return err_set(e, ERR_INTERNAL, "a piece of %s lies outside of it: please report it", p->t.name);
     return 0;
@@ -164,7 +162,8 @@ static int left_out(const struct ckpt_piece *p)
     return p->lo == p->hi && box_count(&whole) > 0;
 }
 
-int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces, const struct ckpt_piece *p, struct err *e)
+int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces,
+                    const struct ckpt_piece *p, struct err *e)
 {
     size_t n = (size_t)n_pieces + 1;
     struct ckpt_shard *s = calloc(1, sizeof *s);
@@ -218,7 +217,8 @@ out:
 static void sum_blocks(struct out_file *f, struct out_piece *o, const char *data, int64_t off, int64_t n)
 {
     while (n > 0) {
-        int64_t b = off / FMT_BLOCK, begin = b * FMT_BLOCK, end = begin + FMT_BLOCK < f->bytes ? begin + FMT_BLOCK : f->bytes;
+        int64_t b = off / FMT_BLOCK, begin = b * FMT_BLOCK,
+                end = begin + FMT_BLOCK < f->bytes ? begin + FMT_BLOCK : f->bytes;
         int64_t m = end - off < n ? end - off : n;
         if (begin >= o->offset && end <= o->offset + o->bytes) {
             if (off == begin)
@@ -240,7 +240,8 @@ int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_
     struct out_file *f = &s->file[o->file];
     int64_t n = n_elements * o->size, at = p->lo + o->done / o->size;
     if (n_elements < 0 || n > o->bytes - o->done)
-        return err_set(e, ERR_INTERNAL, "%lld elements more than the piece of %s has: please report it", (long long)n_elements, p->t.name);
+        return err_set(e, ERR_INTERNAL, "%lld elements more than the piece of %s has: please report it",
+                       (long long)n_elements, p->t.name);
     if (n == 0)
         return 0;
     int rc = io_pwrite(f->fd, f->path, data, (size_t)n, o->offset + o->done, e);
@@ -260,10 +261,7 @@ void ckpt_shard_compress(struct ckpt_shard *s, enum ckpt_codec codec, int level)
     s->level = level;
 }
 
-void ckpt_shard_defer(struct ckpt_shard *s)
-{
-    s->deferred = 1;
-}
+void ckpt_shard_defer(struct ckpt_shard *s) { s->deferred = 1; }
 
 int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, struct err *e)
 {
@@ -272,7 +270,8 @@ int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, s
     const struct ckpt_piece *p = o->p;
     struct out_file *f = &s->file[o->file];
     while (o->checked < o->done) {
-        int64_t n = o->done - o->checked < CHECK_ROOM ? o->done - o->checked : CHECK_ROOM, at = p->lo + o->checked / o->size;
+        int64_t n = o->done - o->checked < CHECK_ROOM ? o->done - o->checked : CHECK_ROOM,
+                at = p->lo + o->checked / o->size;
         int rc = io_pread(f->fd, f->path, room, (size_t)n, o->offset + o->checked, e);
         if (rc < 0)
             return rc;
@@ -280,7 +279,8 @@ int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, s
         ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + n / o->size, room);
         o->checked += n;
     }
-    if (o->bytes && o->done == o->bytes)        /* on its way to the disk: a hint, the fsync at the end decides */
+    /* on its way to the disk: a hint, the fsync at the end decides */
+    if (o->bytes && o->done == o->bytes)
         sync_file_range(f->fd, o->offset, o->bytes, SYNC_FILE_RANGE_WRITE);
     *got = o->digest;
     return 0;
@@ -308,13 +308,15 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Of every block the size of the elements in its middle: few blocks have elements of two sizes. order: the pieces of f. */
+/* Of every block the size of the elements in its middle: few blocks have elements of two sizes. order: the
+ * pieces of f. */
 static void find_widths(struct out_file *f, struct out_piece *const *order)
 {
     int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
     int k = 0;
     for (int64_t b = 0; b < n_blocks; b++) {
-        int64_t end = (b + 1) * FMT_BLOCK < f->bytes ? (b + 1) * FMT_BLOCK : f->bytes, middle = b * FMT_BLOCK + (end - b * FMT_BLOCK) / 2;
+        int64_t end = (b + 1) * FMT_BLOCK < f->bytes ? (b + 1) * FMT_BLOCK : f->bytes,
+                middle = b * FMT_BLOCK + (end - b * FMT_BLOCK) / 2;
         while (k + 1 < f->n && order[k + 1]->offset <= middle)
             k++;
         f->width[b] = order[k]->offset <= middle ? (unsigned char)order[k]->size : 1;
@@ -322,7 +324,8 @@ static void find_widths(struct out_file *f, struct out_piece *const *order)
 }
 
 /* The plain file makes way for its compressed form. */
-static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order, struct err *e)
+static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order,
+                         struct err *e)
 {
     int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
     const char *suffix = s->codec == CODEC_PLANES ? FMT_PLANES_ZSTD : FMT_ZSTD;
@@ -337,7 +340,8 @@ static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct 
     }
     if (f->width)
         find_widths(f, order);
-    int rc = zst_pack(f->path, path, f->bytes, (struct zst_how){ s->level, f->width }, f->frame, f->block, &f->stored, e);
+    int rc = zst_pack(f->path, path, f->bytes, (struct zst_how){ s->level, f->width }, f->frame, f->block,
+                      &f->stored, e);
     struct err ignored;
     if (rc >= 0)
         rc = io_unlink(f->path, e);
@@ -352,15 +356,17 @@ static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct 
     return 0;
 }
 
-static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order, struct err *e)
+static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order,
+                       struct err *e)
 {
     int fd = f->fd, rc;
-    if (s->codec) {                        /* the plain bytes need not reach the disk */
+    if (s->codec) { /* the plain bytes need not reach the disk */
         io_close(fd);
         f->fd = -1;
         return compress_file(f, s, order, e);
     }
-    f->fd = -1;             /* closed by io_sync_close, also when it fails: an fsync that failed must not be tried again */
+    /* closed by io_sync_close, also when it fails: an fsync that failed must not be tried again */
+    f->fd = -1;
     rc = io_sync_close(fd, f->path, e);
     return rc < 0 ? rc : read_back(f, e);
 }
@@ -368,10 +374,13 @@ static int finish_file(struct out_file *f, const struct ckpt_shard *s, struct ou
 static json_t *piece_json(const struct out_piece *o)
 {
     const struct ckpt_piece *p = o->p;
-    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:[I,I], s:I, s:o}", "name", p->t.name, "role", (int)p->t.role, "dtype", (int)p->t.dtype,
-                     "shape", manifest_ints(p->t.shape, p->t.n_dims), "start", manifest_ints(p->box.start, p->box.n_dims), "extent",
-                     manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo, (json_int_t)p->hi, "offset", (json_int_t)o->offset,
-                     "digest", manifest_sum128((struct sum128){ o->digest.lo, o->digest.hi }));
+    return json_pack("{s:s, s:i, s:i, s:o, s:o, s:o, s:[I,I], s:I, s:o}", "name", p->t.name, "role",
+                     (int)p->t.role, "dtype", (int)p->t.dtype, "shape",
+                     manifest_ints(p->t.shape, p->t.n_dims), "start",
+                     manifest_ints(p->box.start, p->box.n_dims), "extent",
+                     manifest_ints(p->box.extent, p->box.n_dims), "range", (json_int_t)p->lo,
+                     (json_int_t)p->hi, "offset", (json_int_t)o->offset, "digest",
+                     manifest_sum128((struct sum128){ o->digest.lo, o->digest.hi }));
 }
 
 static json_t *digits_json(const unsigned char *v, int64_t n)
@@ -393,8 +402,10 @@ static json_t *file_json(const struct out_file *f, struct out_piece *const *orde
             json_decref(pieces);
             return NULL;
         }
-    json_t *o = json_pack("{s:s, s:I, s:o, s:o, s:o}", "name", f->name, "length", (json_int_t)(f->frame ? f->stored : f->bytes), "checksum",
-                          manifest_sum128(fmt_sum_blocks(f->block, n_blocks)), "blocks", manifest_blocks(f->block, n_blocks), "pieces", pieces);
+    json_t *o = json_pack("{s:s, s:I, s:o, s:o, s:o}", "name", f->name, "length",
+                          (json_int_t)(f->frame ? f->stored : f->bytes), "checksum",
+                          manifest_sum128(fmt_sum_blocks(f->block, n_blocks)), "blocks",
+                          manifest_blocks(f->block, n_blocks), "pieces", pieces);
     if (f->frame) {
         json_t *frames = json_array();
         for (int64_t i = 0; i < n_blocks; i++)
@@ -447,8 +458,8 @@ int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct e
     int rc = 0;
     for (int i = 0; i < s->n; i++)
         if (s->piece[i].done != s->piece[i].bytes) {
-            rc = err_set(e, ERR_INTERNAL, "%s got %lld of %lld bytes: please report it", s->given[i].t.name, (long long)s->piece[i].done,
-                         (long long)s->piece[i].bytes);
+            rc = err_set(e, ERR_INTERNAL, "%s got %lld of %lld bytes: please report it", s->given[i].t.name,
+                         (long long)s->piece[i].done, (long long)s->piece[i].bytes);
             goto out;
         }
     for (int f = 0, first = 0; f < FILES; first += s->file[f++].n)

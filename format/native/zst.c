@@ -1,15 +1,19 @@
-/* zst.c - seekable zstd: a frame for every block of a file, and behind them a table of the frames that other programs skip.
+/* zst.c - seekable zstd: a frame for every block of a file, and behind them a table of the frames that other
+ * programs skip.
  *
- *     frame of block 0 | frame of block 1 | … | skippable frame: sizes of all frames        `zstd -d` gives the plain file back
- * Byte planes: the first bytes of all elements of a block, then the second ones, …: exponents compress well among themselves, mantissas
- * not at all, so entropy coding alone (no search for matches) is both the smallest and the fastest (tests/bench/RESULTS.md).
- * Source: the zstd seekable format 0.1.0 (zstd repository, contrib/seekable_format). Sums are over the frames as they lie in the file, so
- * damage is found before anything is decompressed, also in bits that a decompressor does not look at. */
+ *     frame of block 0 | frame of block 1 | … | skippable frame: sizes of all frames        `zstd -d` gives
+ *     the plain file back
+ * Byte planes: the first bytes of all elements of a block, then the second ones, …: exponents compress well
+ * among themselves, mantissas not at all, so entropy coding alone (no search for matches) is both the
+ * smallest and the fastest (tests/bench/RESULTS.md).
+ * Source: the zstd seekable format 0.1.0 (zstd repository, contrib/seekable_format). Sums are over the
+ * frames as they lie in the file, so damage is found before anything is decompressed, also in bits that a
+ * decompressor does not look at. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-#define ZSTD_STATIC_LINKING_ONLY        /* ZSTD_c_literalCompressionMode, ZSTD_getFrameHeader */
+#define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode, ZSTD_getFrameHeader */
 #include <zstd.h>
 #include "base/io.h"
 #include "format/fmt.h"
@@ -39,7 +43,7 @@ static char *seek_table(const int64_t *frame, int64_t n, int64_t plain, size_t *
         put_u32(t + 12 + 8 * i, (uint32_t)(left < FMT_BLOCK ? left : FMT_BLOCK));
     }
     put_u32(t + 8 + 8 * n, (uint32_t)n);
-    t[12 + 8 * n] = 0;                  /* no checksums in the table: the manifest has them */
+    t[12 + 8 * n] = 0; /* no checksums in the table: the manifest has them */
     put_u32(t + 13 + 8 * n, SEEKABLE);
     *bytes = body + 8;
     return t;
@@ -67,10 +71,15 @@ static void join(char *out, const char *in, size_t n, size_t width)
 
 /* ---- writing ---- */
 
-struct packer { ZSTD_CCtx *z; char *in, *planes, *out; size_t room; };
+struct packer {
+    ZSTD_CCtx *z;
+    char *in, *planes, *out;
+    size_t room;
+};
 
-static int pack_blocks(const struct packer *k, const unsigned char *width, int in_fd, const char *in, int out_fd, const char *out, int64_t bytes,
-                       int64_t *frame, uint64_t *sum, struct err *e)
+static int pack_blocks(const struct packer *k, const unsigned char *width, int in_fd, const char *in,
+                       int out_fd, const char *out, int64_t bytes, int64_t *frame, uint64_t *sum,
+                       struct err *e)
 {
     int64_t n = (bytes + FMT_BLOCK - 1) / FMT_BLOCK;
     for (int64_t b = 0; b < n; b++) {
@@ -83,7 +92,8 @@ static int pack_blocks(const struct packer *k, const unsigned char *width, int i
             split(k->planes, k->in, have, width[b]);
         size_t put = ZSTD_compress2(k->z, k->out, k->room, planes ? k->planes : k->in, have);
         if (ZSTD_isError(put))
-            return err_set(e, ERR_INTERNAL, "%s: cannot compress: %s: please report it", in, ZSTD_getErrorName(put));
+            return err_set(e, ERR_INTERNAL, "%s: cannot compress: %s: please report it", in,
+                           ZSTD_getErrorName(put));
         if ((rc = io_pwrite(out_fd, out, k->out, put, frame[b], e)) < 0)
             return rc;
         sum[b] = fmt_sum64(k->out, put);
@@ -92,18 +102,21 @@ static int pack_blocks(const struct packer *k, const unsigned char *width, int i
     return 0;
 }
 
-int zst_pack(const char *in, const char *out, int64_t bytes, struct zst_how how, int64_t *frame, uint64_t *sum, int64_t *stored, struct err *e)
+int zst_pack(const char *in, const char *out, int64_t bytes, struct zst_how how, int64_t *frame,
+             uint64_t *sum, int64_t *stored, struct err *e)
 {
     int64_t n = (bytes + FMT_BLOCK - 1) / FMT_BLOCK;
     size_t room = ZSTD_compressBound((size_t)FMT_BLOCK);
-    struct packer k = { ZSTD_createCCtx(), malloc((size_t)FMT_BLOCK), malloc((size_t)FMT_BLOCK), malloc(room), room };
+    struct packer k = { ZSTD_createCCtx(), malloc((size_t)FMT_BLOCK), malloc((size_t)FMT_BLOCK), malloc(room),
+                        room };
     char *table = NULL;
     size_t table_bytes = 0;
-    int in_fd = -1, out_fd = -1, rc = k.z && k.in && k.planes && k.out ? 0 : err_set(e, ERR_MEMORY, "no room to compress %s", in);
+    int in_fd = -1, out_fd = -1,
+        rc = k.z && k.in && k.planes && k.out ? 0 : err_set(e, ERR_MEMORY, "no room to compress %s", in);
     if (rc < 0)
         goto out;
     ZSTD_CCtx_setParameter(k.z, ZSTD_c_compressionLevel, how.level ? how.level : ZSTD_minCLevel());
-    if (!how.level)             /* so low a level leaves literals as they are, unless told */
+    if (!how.level) /* so low a level leaves literals as they are, unless told */
         ZSTD_CCtx_setParameter(k.z, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
     TRY(in_fd = io_open_read(in, e));
     TRY(out_fd = io_create(out, e));
@@ -131,13 +144,15 @@ out:
 
 /* ---- reading ---- */
 
-/* One frame of today's format that says its content's size, without a dictionary, and nothing behind it: older formats that the library may
- * still read, or a window larger than the block, never get to the decompressor. */
+/* One frame of today's format that says its content's size, without a dictionary, and nothing behind it:
+ * older formats that the library may still read, or a window larger than the block, never get to the
+ * decompressor. */
 static int is_frame_of(const char *packed, size_t n, size_t content)
 {
     ZSTD_frameHeader h;
-    return ZSTD_getFrameHeader(&h, packed, n) == 0 && h.frameType == ZSTD_frame && h.frameContentSize == content && h.dictID == 0 &&
-           h.windowSize <= (size_t)FMT_BLOCK && ZSTD_findFrameCompressedSize(packed, n) == n;
+    return ZSTD_getFrameHeader(&h, packed, n) == 0 && h.frameType == ZSTD_frame &&
+           h.frameContentSize == content && h.dictID == 0 && h.windowSize <= (size_t)FMT_BLOCK &&
+           ZSTD_findFrameCompressedSize(packed, n) == n;
 }
 
 int zst_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *e)
@@ -153,17 +168,23 @@ int zst_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *
     }
     int rc = fmt_pread(c, file, packed, n, f->frame[b], e);
     if (rc >= 0 && fmt_sum64(packed, (size_t)n) != f->block[b])
-        rc = err_set(e, ERR_INTEGRITY, "%s: bytes %lld to %lld do not have the checksum in %s: restore the file from a good copy", f->path,
-                     (long long)f->frame[b], (long long)f->frame[b + 1], FMT_MANIFEST);
+        rc = err_set(
+            e, ERR_INTEGRITY,
+            "%s: bytes %lld to %lld do not have the checksum in %s: restore the file from a good copy",
+            f->path, (long long)f->frame[b], (long long)f->frame[b + 1], FMT_MANIFEST);
     size_t want = (size_t)fmt_block_bytes(f, b), got = 0;
     if (rc >= 0 && !is_frame_of(packed, (size_t)n, want))
-        rc = err_set(e, ERR_FORMAT, "%s: at byte %lld there is not one zstd frame of %zu bytes: was it written by another program", f->path,
-                     (long long)f->frame[b], want);
+        rc = err_set(
+            e, ERR_FORMAT,
+            "%s: at byte %lld there is not one zstd frame of %zu bytes: was it written by another program",
+            f->path, (long long)f->frame[b], want);
     if (rc >= 0)
         got = ZSTD_decompress(flat, want, packed, (size_t)n);
     if (rc >= 0 && got != want)
-        rc = err_set(e, ERR_FORMAT, "%s: the frame at byte %lld does not hold %zu bytes (%s): was it written by another program", f->path,
-                     (long long)f->frame[b], want, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "too few");
+        rc = err_set(
+            e, ERR_FORMAT,
+            "%s: the frame at byte %lld does not hold %zu bytes (%s): was it written by another program",
+            f->path, (long long)f->frame[b], want, ZSTD_isError(got) ? ZSTD_getErrorName(got) : "too few");
     if (rc >= 0 && planes)
         join(data, flat, want, f->width[b]);
     if (planes)
@@ -184,7 +205,9 @@ int zst_check_tail(struct ckpt *c, int file, struct err *e)
     else
         rc = fmt_pread(c, file, have, (int64_t)bytes, f->frame[n], e);
     if (rc >= 0 && memcmp(want, have, bytes))
-        rc = err_set(e, ERR_INTEGRITY, "%s: its seek table is not that of the frames in %s: restore it from a good copy", f->path, FMT_MANIFEST);
+        rc = err_set(e, ERR_INTEGRITY,
+                     "%s: its seek table is not that of the frames in %s: restore it from a good copy",
+                     f->path, FMT_MANIFEST);
     free(want);
     free(have);
     return rc < 0 ? rc : 0;
@@ -194,8 +217,8 @@ int zst_table(struct fmt_file *f, const json_t *frames, int64_t stored, const ch
 {
     int64_t n = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
     if (!json_is_array(frames) || (int64_t)json_array_size(frames) != n)
-        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes has %zu frames, not %lld", what, f->name, (long long)f->bytes, json_array_size(frames),
-                       (long long)n);
+        return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes has %zu frames, not %lld", what, f->name,
+                       (long long)f->bytes, json_array_size(frames), (long long)n);
     f->frame = malloc(sizeof *f->frame * (size_t)(n + 1));
     if (!f->frame)
         return err_set(e, ERR_MEMORY, "%s: no room for %lld frames", what, (long long)n);
@@ -203,12 +226,13 @@ int zst_table(struct fmt_file *f, const json_t *frames, int64_t stored, const ch
     for (int64_t i = 0; i < n; i++) {
         json_int_t v = json_integer_value(json_array_get(frames, (size_t)i));
         if (v < 1 || v > (json_int_t)ZSTD_compressBound((size_t)FMT_BLOCK))
-            return err_set(e, ERR_FORMAT, "%s: frame %lld of %s has %lld bytes", what, (long long)i, f->name, (long long)v);
+            return err_set(e, ERR_FORMAT, "%s: frame %lld of %s has %lld bytes", what, (long long)i, f->name,
+                           (long long)v);
         f->frame[i + 1] = f->frame[i] + v;
     }
     if (f->frame[n] + n * 8 + FOOTER + 8 != stored)
-        return err_set(e, ERR_FORMAT, "%s: frames and seek table of %s have %lld bytes, its length is %lld", what, f->name,
-                       (long long)(f->frame[n] + n * 8 + FOOTER + 8), (long long)stored);
+        return err_set(e, ERR_FORMAT, "%s: frames and seek table of %s have %lld bytes, its length is %lld",
+                       what, f->name, (long long)(f->frame[n] + n * 8 + FOOTER + 8), (long long)stored);
     return 0;
 }
 
@@ -217,7 +241,9 @@ int zst_widths(struct fmt_file *f, const json_t *planes, const char *what, struc
     size_t n = (size_t)((f->bytes + FMT_BLOCK - 1) / FMT_BLOCK);
     const char *digits = json_string_value(planes);
     if (!digits || json_string_length(planes) != n || strspn(digits, "1248") != n)
-        return err_set(e, ERR_FORMAT, "%s: planes of %s is not one of the digits 1, 2, 4, 8 for each of its %zu blocks", what, f->name, n);
+        return err_set(e, ERR_FORMAT,
+                       "%s: planes of %s is not one of the digits 1, 2, 4, 8 for each of its %zu blocks",
+                       what, f->name, n);
     if (!(f->width = malloc(n + 1)))
         return err_set(e, ERR_MEMORY, "%s: no room for %zu widths", what, n);
     for (size_t i = 0; i < n; i++)

@@ -1,9 +1,12 @@
-/* dcp.c - PyTorch Distributed Checkpoint read as a checkpoint: FSDP1, FSDP2, tensor parallel with FSDP; also as safetensors shards.
+/* dcp.c - PyTorch Distributed Checkpoint read as a checkpoint: FSDP1, FSDP2, tensor parallel with FSDP; also
+ * as safetensors shards.
  *
  *     model.model.layers.0.mlp.up_proj.weight          a weight, below "model" or at the top
- *     optim.state.model.layers.0….weight.exp_avg       a moment by name; optim.state.6.exp_avg: by number (optimizer.state_dict() as it is)
- * Numbers have no names in the file. They follow the order of the parameters, all in one group or the matrices first: the order
- * whose shapes fit is taken, and no state at all when none or more than one fits. */
+ *     optim.state.model.layers.0….weight.exp_avg       a moment by name; optim.state.6.exp_avg: by number
+ *     (optimizer.state_dict() as it is)
+ * Numbers have no names in the file. They follow the order of the parameters, all in one group or the
+ * matrices first: the order whose shapes fit is taken, and no state at all when none or more than one fits.
+ * */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,19 +18,28 @@
 struct meaning {
     enum { NOTHING, TENSOR, STEP } what;
     enum ckpt_role role;
-    const char *name;               /* n bytes */
+    const char *name; /* n bytes */
     int n;
-    int id;                         /* >= 0: the optimizer's number instead of a name */
+    int id; /* >= 0: the optimizer's number instead of a name */
 };
 
-static const struct { const char *suffix; int what; enum ckpt_role role; } kinds[] = {
-    { ".exp_avg", TENSOR, ROLE_EXP_AVG }, { ".exp_avg_sq", TENSOR, ROLE_EXP_AVG_SQ }, { ".step", STEP, ROLE_WEIGHT },
+static const struct {
+    const char *suffix;
+    int what;
+    enum ckpt_role role;
+} kinds[] = {
+    { ".exp_avg", TENSOR, ROLE_EXP_AVG },
+    { ".exp_avg_sq", TENSOR, ROLE_EXP_AVG_SQ },
+    { ".step", STEP, ROLE_WEIGHT },
     { ".master_param", TENSOR, ROLE_MASTER },
 };
 /* Wrappers of modules that leave their name in the names of parameters. */
-static const char *const wrappers[] = { "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.", "module." };
+static const char *const wrappers[] = { "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.",
+                                        "module." };
 /* Members under which the weights are saved. */
-static const char *const parents[] = { "model", "module", "state_dict", "model_state_dict", "net", "network" };
+static const char *const parents[] = {
+    "model", "module", "state_dict", "model_state_dict", "net", "network"
+};
 
 static void unwrap(struct meaning *m)
 {
@@ -82,7 +94,7 @@ static void meaning_of(const struct dcp_item *x, int strip_model, struct meaning
         return;
     if (last && last->kind == PK_TEXT && last->n <= (uint32_t)x->n_key) {
         if (x->path->n > 1 && !is_parent(pk_at(x->path, x->path->n - 2)))
-            return;         /* of a scheduler, a loader, …: not of the model */
+            return; /* of a scheduler, a loader, …: not of the model */
         m->name = last->text;
         m->n = (int)last->n;
     } else if (strip_model && dcp_starts(x, "model.")) {
@@ -102,13 +114,15 @@ static int has_double_model(const struct dcp *d)
     return 0;
 }
 
-static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, enum ckpt_role role, const char *name, int n_name, struct err *e)
+static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, enum ckpt_role role,
+                    const char *name, int n_name, struct err *e)
 {
     int known = torch_dtype_known(x->dtype), tensor, rc = 0;
     struct chunk k;
     if (known < 0)
-        return err_set(e, ERR_FORMAT, "%s: %.*s has dtype %s, which this program does not know: convert it first", d->name, n_name, name,
-                       torch_dtype_name(x->dtype));
+        return err_set(e, ERR_FORMAT,
+                       "%s: %.*s has dtype %s, which this program does not know: convert it first", d->name,
+                       n_name, name, torch_dtype_name(x->dtype));
     if ((tensor = build_tensor(b, role, name, n_name, (enum ckpt_dtype)known, x->n_dims, x->shape, e)) < 0)
         return tensor;
     for (int i = 0; i < x->n && rc >= 0; i++) {
@@ -117,7 +131,7 @@ static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, en
         for (int j = 0; j < x->n_dims; j++)
             empty |= p->size[j] == 0;
         if (empty)
-            continue;       /* a rank that got no rows */
+            continue; /* a rank that got no rows */
         if ((rc = dcp_chunk(d, x, p, &k, e)) >= 0)
             rc = build_map(b, tensor, &k, &k.box, k.box.start, e);
     }
@@ -126,14 +140,18 @@ static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, en
 
 /* ---- optimizer state by number ---- */
 
-struct weight { const struct dcp_item *x; struct meaning m; };
+struct weight {
+    const struct dcp_item *x;
+    struct meaning m;
+};
 static int compare_order(const void *a, const void *b)
 {
     const struct weight *x = a, *y = b;
     return (x->x->order > y->x->order) - (x->x->order < y->x->order);
 }
 
-/* Orders that training code gives its parameters: as they are, matrices before vectors, the other way round. */
+/* Orders that training code gives its parameters: as they are, matrices before vectors, the other way round.
+ * */
 enum { AS_IS, MATRICES_FIRST, VECTORS_FIRST, ORDERS };
 
 static void arrange(int order, const struct weight *w, int n, const struct weight **out)
@@ -153,14 +171,16 @@ static int fits(const struct dcp *d, const char *prefix, int n_prefix, const str
         char *key = build_text("%.*s%d.exp_avg", n_prefix, prefix, i);
         const struct dcp_item *x = key ? dcp_find(d, key) : NULL;
         free(key);
-        if (!x || x->n_dims != name[i]->x->n_dims || memcmp(x->shape, name[i]->x->shape, sizeof *x->shape * (size_t)x->n_dims))
+        if (!x || x->n_dims != name[i]->x->n_dims ||
+            memcmp(x->shape, name[i]->x->shape, sizeof *x->shape * (size_t)x->n_dims))
             return 0;
     }
     return 1;
 }
 
 /* names[id] of n numbered parameters; 1: found one order, 0: none, or several that differ. */
-static int find_order(const struct dcp *d, const struct dcp_item *first, const struct weight *w, int n, const struct weight **names, struct err *e)
+static int find_order(const struct dcp *d, const struct dcp_item *first, const struct weight *w, int n,
+                      const struct weight **names, struct err *e)
 {
     const struct weight **try = calloc((size_t)n + 1, sizeof *try);
     const char *state = NULL;
@@ -172,7 +192,8 @@ static int find_order(const struct dcp *d, const struct dcp_item *first, const s
             state = first->key + i + 6;
     for (int o = AS_IS; o < ORDERS; o++) {
         arrange(o, w, n, try);
-        if (!state || !fits(d, first->key, (int)(state - first->key), try, n) || (found && !memcmp(try, names, sizeof *try * (size_t)n)))
+        if (!state || !fits(d, first->key, (int)(state - first->key), try, n) ||
+            (found && !memcmp(try, names, sizeof *try * (size_t)n)))
             continue;
         memcpy(names, try, sizeof *try * (size_t)n);
         found++;
@@ -203,16 +224,20 @@ static int list_weights(const struct dcp *d, int strip, int n_ids, struct weight
 
 static int note_no_order(struct ckpt *c, struct err *e)
 {
-    return build_note(c, e, "optimizer state left out: it is numbered, the order of its parameters is not in the checkpoint and their shapes do not tell it "
-                            "(save it with torch.distributed.checkpoint.state_dict.get_state_dict)");
+    return build_note(c, e,
+                      "optimizer state left out: it is numbered, the order of its parameters is not in the "
+                      "checkpoint and their shapes do not tell it "
+                      "(save it with torch.distributed.checkpoint.state_dict.get_state_dict)");
 }
 
-static int add_numbered(struct build *b, struct dcp *d, int strip, int n_ids, const struct dcp_item *first, struct err *e)
+static int add_numbered(struct build *b, struct dcp *d, int strip, int n_ids, const struct dcp_item *first,
+                        struct err *e)
 {
     const struct weight **names = calloc((size_t)n_ids + 1, sizeof *names);
     struct weight *w = NULL;
     struct meaning m;
-    int n = 0, rc = names ? list_weights(d, strip, n_ids, &w, &n, e) : err_set(e, ERR_MEMORY, "%s: no room for %d parameters", d->name, n_ids);
+    int n = 0, rc = names ? list_weights(d, strip, n_ids, &w, &n, e)
+                          : err_set(e, ERR_MEMORY, "%s: no room for %d parameters", d->name, n_ids);
     if (rc >= 0)
         rc = n == n_ids ? find_order(d, first, w, n, names, e) : 0;
     if (rc == 0)
@@ -223,7 +248,9 @@ static int add_numbered(struct build *b, struct dcp *d, int strip, int n_ids, co
             if (m.what != TENSOR || m.role == ROLE_WEIGHT || m.id < 0)
                 continue;
             if (m.id >= n_ids)
-                rc = err_set(e, ERR_FORMAT, "%s: optimizer state of parameter %d, there are %d: is the file damaged", d->name, m.id, n_ids);
+                rc = err_set(e, ERR_FORMAT,
+                             "%s: optimizer state of parameter %d, there are %d: is the file damaged",
+                             d->name, m.id, n_ids);
             else
                 rc = add_item(b, d, &d->item[i], m.role, names[m.id]->m.name, names[m.id]->m.n, e);
         }
@@ -259,13 +286,16 @@ static int setting(struct dcp *d, const struct dcp_item *x, uint32_t at, double 
         return x->n == 1 && dcp_number(d, x, out, &e) >= 0;
     if (!x || dcp_object(d, x, &t, &e) < 0)
         return 0;
-    const struct pk *p = t.root->kind == PK_LIST || t.root->kind == PK_TUPLE ? pk_at(t.root, at) : at == 0 ? t.root : NULL;
+    const struct pk *p = t.root->kind == PK_LIST || t.root->kind == PK_TUPLE ? pk_at(t.root, at)
+                         : at == 0                                           ? t.root
+                                                                             : NULL;
     found = p && torch_number(&t, p, "a setting", out, &e) > 0;
     torch_close(&t);
     return found;
 }
 
-static int sibling(struct dcp *d, const struct dcp_item *x, const char *suffix, const char *other, double *out)
+static int sibling(struct dcp *d, const struct dcp_item *x, const char *suffix, const char *other,
+                   double *out)
 {
     char *key = build_text("%.*s%s", x->n_key - (int)strlen(suffix), x->key, other);
     int found = key && setting(d, dcp_find(d, key), 0, out);
@@ -273,7 +303,8 @@ static int sibling(struct dcp *d, const struct dcp_item *x, const char *suffix, 
     return found;
 }
 
-/* A scheduler of torch.optim is the one that saved a last_epoch; T_max tells cosine annealing. Lambdas are not in the file. */
+/* A scheduler of torch.optim is the one that saved a last_epoch; T_max tells cosine annealing. Lambdas are
+ * not in the file. */
 static void read_scheduler(struct build *b, struct dcp *d, const struct dcp_item *x)
 {
     static const char at[] = ".last_epoch";
@@ -288,8 +319,13 @@ static void read_scheduler(struct build *b, struct dcp *d, const struct dcp_item
 
 static void read_run(struct build *b, struct dcp *d)
 {
-    static const struct { const char *suffix; enum run_value which; uint32_t at; } members[] = {
-        { ".lr", RUN_LR, 0 }, { ".initial_lr", RUN_FIRST_LR, 0 }, { ".eps", RUN_EPS, 0 }, { ".weight_decay", RUN_DECAY, 0 },
+    static const struct {
+        const char *suffix;
+        enum run_value which;
+        uint32_t at;
+    } members[] = {
+        { ".lr", RUN_LR, 0 },       { ".initial_lr", RUN_FIRST_LR, 0 },
+        { ".eps", RUN_EPS, 0 },     { ".weight_decay", RUN_DECAY, 0 },
         { ".betas", RUN_BETA1, 0 }, { ".betas", RUN_BETA2, 1 },
     };
     double v;

@@ -1,5 +1,6 @@
-/* dcp_hf.c - safetensors shards that PyTorch DCP writes for Hugging Face (HuggingFaceStorageWriter with save_distributed): every file holds
- * the rows of one rank, and where they belong stands in its __metadata__, as JSON in a string:
+/* dcp_hf.c - safetensors shards that PyTorch DCP writes for Hugging Face (HuggingFaceStorageWriter with
+ * save_distributed): every file holds the rows of one rank, and where they belong stands in its
+ *     __metadata__, as JSON in a string:
  *     "DCP_SHARDING_INFO": "{\"model.norm.weight\": {\"saved_offsets\": [32]}, …}"
  * The whole shape is nowhere: it is what the shards reach; that they leave no hole is checked. */
 #include <stdlib.h>
@@ -10,7 +11,11 @@
 
 #define HEADER_MAX 100000000u
 
-struct shard { struct st_table table; json_t *info; int file; };
+struct shard {
+    struct st_table table;
+    json_t *info;
+    int file;
+};
 
 static int is_shard(const char *name)
 {
@@ -23,7 +28,8 @@ int dcp_hf_probe(const struct ckpt *c, int is_folder)
     struct names l;
     struct err e;
     int yes = 0;
-    if (!is_folder || build_exists(c, "model.safetensors") || build_exists(c, "model.safetensors.index.json") || names_read(&l, c, "", &e) < 0)
+    if (!is_folder || build_exists(c, "model.safetensors") ||
+        build_exists(c, "model.safetensors.index.json") || names_read(&l, c, "", &e) < 0)
         return 0;
     for (int i = 0; i < l.n; i++)
         yes |= is_shard(l.name[i]);
@@ -38,11 +44,16 @@ static int read_info(struct ckpt *c, struct shard *s, struct err *e)
     int64_t n = s->table.data - 8;
     char *head = n <= HEADER_MAX ? malloc((size_t)n + 1) : NULL;
     json_t *root = NULL;
-    int rc = head ? fmt_pread(c, s->file, head, n, 8, e) : err_set(e, ERR_MEMORY, "%s: no room for its header", path);
+    int rc = head ? fmt_pread(c, s->file, head, n, 8, e)
+                  : err_set(e, ERR_MEMORY, "%s: no room for its header", path);
     if (rc >= 0 && !(root = jx_parse(head, (size_t)n, path, e)))
         rc = -e->code;
-    if (rc >= 0 && !(text = json_string_value(json_object_get(json_object_get(root, "__metadata__"), "DCP_SHARDING_INFO"))))
-        rc = err_set(e, ERR_FORMAT, "%s: has no DCP_SHARDING_INFO, without it the place of its rows is not known: was it written by save_distributed", path);
+    if (rc >= 0 && !(text = json_string_value(
+                         json_object_get(json_object_get(root, "__metadata__"), "DCP_SHARDING_INFO"))))
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: has no DCP_SHARDING_INFO, without it the place of its rows is not known: was it "
+                     "written by save_distributed",
+                     path);
     if (rc >= 0 && !(s->info = jx_parse(text, strlen(text), path, e)))
         rc = -e->code;
     json_decref(root);
@@ -60,7 +71,8 @@ static int open_shard(struct ckpt *c, struct shard *s, const char *name, struct 
     return rc < 0 ? rc : read_info(c, s, e);
 }
 
-static int start_of(const struct ckpt *c, const struct shard *s, const struct st_entry *x, int64_t start[BOX_DIMS], struct err *e)
+static int start_of(const struct ckpt *c, const struct shard *s, const struct st_entry *x,
+                    int64_t start[BOX_DIMS], struct err *e)
 {
     const json_t *a = json_object_get(json_object_get(s->info, x->name), "saved_offsets");
     int ok = json_is_array(a) && json_array_size(a) == (size_t)x->n_dims;
@@ -70,12 +82,19 @@ static int start_of(const struct ckpt *c, const struct shard *s, const struct st
         ok = json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < (int64_t)1 << 48;
         start[d] = ok ? json_integer_value(v) : 0;
     }
-    return ok ? 0 : err_set(e, ERR_FORMAT, "%s: DCP_SHARDING_INFO gives %s no offsets, or not %d: is the file damaged", c->file[s->file].path, x->name, x->n_dims);
+    return ok ? 0
+              : err_set(e, ERR_FORMAT,
+                        "%s: DCP_SHARDING_INFO gives %s no offsets, or not %d: is the file damaged",
+                        c->file[s->file].path, x->name, x->n_dims);
 }
 
 /* ---- whole shapes: what the shards of a name reach ---- */
 
-struct reach { char *name; int n_dims; int64_t shape[BOX_DIMS]; };
+struct reach {
+    char *name;
+    int n_dims;
+    int64_t shape[BOX_DIMS];
+};
 
 static int compare_reach(const void *a, const void *b)
 {
@@ -93,15 +112,17 @@ static int fold(const struct ckpt *c, struct reach *r, int n, struct err *e)
             continue;
         }
         if (r[last].n_dims != r[i].n_dims)
-            return err_set(e, ERR_FORMAT, "%s: %s has %d dims in one shard and %d in another: are files of two saves mixed", c->path, r[i].name,
-                           r[last].n_dims, r[i].n_dims);
+            return err_set(e, ERR_FORMAT,
+                           "%s: %s has %d dims in one shard and %d in another: are files of two saves mixed",
+                           c->path, r[i].name, r[last].n_dims, r[i].n_dims);
         for (int d = 0; d < r[i].n_dims; d++)
             r[last].shape[d] = r[i].shape[d] > r[last].shape[d] ? r[i].shape[d] : r[last].shape[d];
     }
     return last + 1;
 }
 
-static int find_reach(const struct ckpt *c, const struct shard *s, int n_shards, struct reach **out, struct err *e)
+static int find_reach(const struct ckpt *c, const struct shard *s, int n_shards, struct reach **out,
+                      struct err *e)
 {
     int64_t start[BOX_DIMS];
     int n = 0, rc = 0;
@@ -132,9 +153,12 @@ static int add_shard(struct build *b, const struct shard *s, const struct reach 
 {
     for (int k = 0; k < s->table.n; k++) {
         const struct st_entry *x = &s->table.entry[k];
-        struct reach want = { .name = x->name }, *found = bsearch(&want, r, (size_t)n, sizeof want, compare_reach);
+        struct reach want = { .name = x->name },
+                     *found = bsearch(&want, r, (size_t)n, sizeof want, compare_reach);
         struct box box = { .n_dims = x->n_dims ? x->n_dims : 1, .extent = { 1 } };
-        int tensor = build_tensor(b, ROLE_WEIGHT, x->name, (int)strlen(x->name), x->dtype, x->n_dims, found->shape, e), rc;
+        int tensor = build_tensor(b, ROLE_WEIGHT, x->name, (int)strlen(x->name), x->dtype, x->n_dims,
+                                  found->shape, e),
+            rc;
         if (tensor < 0)
             return tensor;
         if ((rc = start_of(b->c, s, x, box.start, e)) < 0)

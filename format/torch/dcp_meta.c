@@ -10,7 +10,8 @@
 
 static int bad(const struct dcp *d, const char *key, int n_key, const char *what, struct err *e)
 {
-    return err_set(e, ERR_FORMAT, "%s: %.*s %s: is the file damaged", d->name, n_key < 200 ? n_key : 200, key, what);
+    return err_set(e, ERR_FORMAT, "%s: %.*s %s: is the file damaged", d->name, n_key < 200 ? n_key : 200, key,
+                   what);
 }
 
 /* ---- tensors and their chunks ---- */
@@ -29,7 +30,8 @@ static int read_sizes(const struct pk *p, int64_t *out, int *n)
 static int read_dtype(const struct pk *properties, enum torch_dtype *out)
 {
     const struct pk *s = properties && properties->kind == PK_CALL ? properties->state : NULL;
-    const struct pk *t = s && s->kind == PK_TUPLE && (s->n == 5 || s->n == 6) ? pk_at(s, 0) : pk_attr(properties, "dtype");
+    const struct pk *t = s && s->kind == PK_TUPLE && (s->n == 5 || s->n == 6) ? pk_at(s, 0)
+                                                                              : pk_attr(properties, "dtype");
     if (!t || t->kind != PK_CLASS || t->cls->id != PK_DTYPE)
         return 0;
     *out = (enum torch_dtype)t->cls->value;
@@ -39,7 +41,7 @@ static int read_dtype(const struct pk *properties, enum torch_dtype *out)
 static int grow_parts(struct dcp *d, struct err *e)
 {
     if ((d->n_parts & (d->n_parts - 1)) != 0)
-        return 0;       /* room is a power of two */
+        return 0; /* room is a power of two */
     int64_t room = d->n_parts ? (int64_t)d->n_parts * 2 : 1;
     struct dcp_part *grown = room < INT32_MAX ? realloc(d->part, sizeof *grown * (size_t)room) : NULL;
     if (!grown)
@@ -67,8 +69,10 @@ static int read_chunks(struct dcp *d, struct dcp_item *x, const struct pk *chunk
         return bad(d, x->key, x->n_key, "has no list of chunks", e);
     for (uint32_t i = 0; (k = pk_at(chunks, i)) && rc >= 0; i++) {
         struct dcp_part p = { .file = -1 };
-        int n_start = 0, n_size = 0, ok = read_sizes(pk_attr(k, "offsets"), p.start, &n_start) && read_sizes(pk_attr(k, "sizes"), p.size, &n_size);
-        if (ok && n_size < n_start) {       /* Megatron with layers in front: sizes lack the leading ones */
+        int n_start = 0, n_size = 0,
+            ok = read_sizes(pk_attr(k, "offsets"), p.start, &n_start) &&
+                 read_sizes(pk_attr(k, "sizes"), p.size, &n_size);
+        if (ok && n_size < n_start) { /* Megatron with layers in front: sizes lack the leading ones */
             memmove(p.size + n_start - n_size, p.size, sizeof *p.size * (size_t)n_size);
             for (int j = 0; j < n_start - n_size; j++)
                 p.size[j] = 1;
@@ -81,7 +85,8 @@ static int read_chunks(struct dcp *d, struct dcp_item *x, const struct pk *chunk
     return rc;
 }
 
-static int read_item(struct dcp *d, struct dcp_item *x, const struct pk *key, const struct pk *v, int order, struct err *e)
+static int read_item(struct dcp *d, struct dcp_item *x, const struct pk *key, const struct pk *v, int order,
+                     struct err *e)
 {
     struct dcp_part object = { .file = -1 };
     if (key->kind != PK_TEXT || memchr(key->text, 0, key->n))
@@ -92,7 +97,8 @@ static int read_item(struct dcp *d, struct dcp_item *x, const struct pk *key, co
     if (!pk_is_call(v, "TensorStorageMetadata"))
         return bad(d, x->key, x->n_key, "is neither a tensor nor bytes", e);
     x->is_tensor = 1;
-    if (!read_sizes(pk_attr(v, "size"), x->shape, &x->n_dims) || !read_dtype(pk_attr(v, "properties"), &x->dtype))
+    if (!read_sizes(pk_attr(v, "size"), x->shape, &x->n_dims) ||
+        !read_dtype(pk_attr(v, "properties"), &x->dtype))
         return bad(d, x->key, x->n_key, "has a size or dtype that makes no sense", e);
     return read_chunks(d, x, pk_attr(v, "chunks"), e);
 }
@@ -110,7 +116,10 @@ static struct dcp_item *find(const struct dcp *d, const char *key, int n_key)
     return d->n_items ? bsearch(&want, d->item, (size_t)d->n_items, sizeof want, compare_item) : NULL;
 }
 
-const struct dcp_item *dcp_find(const struct dcp *d, const char *key) { return find(d, key, (int)strlen(key)); }
+const struct dcp_item *dcp_find(const struct dcp *d, const char *key)
+{
+    return find(d, key, (int)strlen(key));
+}
 
 int dcp_ranks(const struct dcp *d)
 {
@@ -167,7 +176,8 @@ static int compare_part(const void *pa, const void *pb)
 {
     const struct dcp_part *a = pa, *b = pb;
     int d = compare_start(a->start, b->start);
-    return d ? d : compare_start(a->size, b->size);     /* an empty chunk shares its start with the next one */
+    /* an empty chunk shares its start with the next one */
+    return d ? d : compare_start(a->size, b->size);
 }
 
 static int is_empty(const struct dcp_part *p, int n_dims)
@@ -228,26 +238,32 @@ static int file_of(struct dcp *d, const char *sub, const struct pk *path, struct
 
 static int place(struct dcp *d, const char *sub, const struct pk *index, const struct pk *info, struct err *e)
 {
-    const struct pk *key = pk_attr(index, "fqn"), *offset = pk_attr(index, "offset"), *transforms = pk_attr(info, "transform_descriptors");
+    const struct pk *key = pk_attr(index, "fqn"), *offset = pk_attr(index, "offset"),
+                    *transforms = pk_attr(info, "transform_descriptors");
     struct dcp_item *x = key && key->kind == PK_TEXT ? find(d, key->text, (int)key->n) : NULL;
     int64_t start[TORCH_DIMS] = { 0 }, at = 0, length = 0;
     int n = 0, file;
     if (!x)
-        return 0;           /* something that nobody can ask for */
+        return 0; /* something that nobody can ask for */
     if (offset && offset->kind != PK_NONE && (!read_sizes(offset, start, &n) || n != x->n_dims))
         return bad(d, x->key, x->n_key, "has a chunk at an offset that makes no sense", e);
     struct dcp_part *p = find_part(d, x, start);
     if (!p || (x->is_tensor && x->n_dims && !n))
         return bad(d, x->key, x->n_key, "has a place for a chunk that it does not list", e);
     if (transforms && transforms->kind != PK_NONE && (transforms->kind != PK_LIST || transforms->n))
-        return bad(d, x->key, x->n_key, "was transformed when it was saved (compressed?), which this program cannot undo", e);
+        return bad(d, x->key, x->n_key,
+                   "was transformed when it was saved (compressed?), which this program cannot undo", e);
     if ((file = file_of(d, sub, pk_attr(info, "relative_path"), e)) < 0)
         return file;
     const struct fmt_file *f = &d->c->file[file];
-    if (!pk_int(pk_attr(info, "offset"), &at) || !pk_int(pk_attr(info, "length"), &length) || at < 0 || length < 0 || length > f->bytes || at > f->bytes - length)
-        return err_set(e, ERR_FORMAT, "%s: %.*s is said to lie at bytes %lld to %lld, the file has %lld: is it whole, and of this save", f->path,
-                       x->n_key < 200 ? x->n_key : 200, x->key, (long long)at, (long long)(at > 0 && length > 0 && at < INT64_MAX - length ? at + length : at),
-                       (long long)f->bytes);
+    if (!pk_int(pk_attr(info, "offset"), &at) || !pk_int(pk_attr(info, "length"), &length) || at < 0 ||
+        length < 0 || length > f->bytes || at > f->bytes - length)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: %.*s is said to lie at bytes %lld to %lld, the file has %lld: is it whole, and of this save",
+            f->path, x->n_key < 200 ? x->n_key : 200, x->key, (long long)at,
+            (long long)(at > 0 && length > 0 && at < INT64_MAX - length ? at + length : at),
+            (long long)f->bytes);
     if (p->file >= 0)
         return bad(d, x->key, x->n_key, "has two places for one chunk", e);
     p->file = file;
@@ -278,7 +294,8 @@ static int no_metadata(const struct dcp *d, const char *path, const char *sub, s
     char *tmp = build_text("%s" METADATA ".tmp", sub);
     int cut = tmp && build_exists(d->c, tmp);
     free(tmp);
-    return err_set(e, ERR_FORMAT, "%s is missing: the save was not finished%s: take an older checkpoint", path, cut ? " (there is a .metadata.tmp)" : "");
+    return err_set(e, ERR_FORMAT, "%s is missing: the save was not finished%s: take an older checkpoint",
+                   path, cut ? " (there is a .metadata.tmp)" : "");
 }
 
 int dcp_open(struct dcp *d, struct ckpt *c, const char *sub, struct err *e)
@@ -296,7 +313,8 @@ int dcp_open(struct dcp *d, struct ckpt *c, const char *sub, struct err *e)
     TRY(io_read_file(d->name, METADATA_MAX, &d->text, &n, e));
     TRY(pk_parse(&d->doc, d->text, n, d->name, e));
     if (!pk_is_call(d->doc.root, "Metadata") && !pk_is_call(d->doc.root, "MCoreMetadata")) {
-        rc = err_set(e, ERR_FORMAT, "%s: a pickle, but not of checkpoint metadata: is the file damaged", d->name);
+        rc = err_set(e, ERR_FORMAT, "%s: a pickle, but not of checkpoint metadata: is the file damaged",
+                     d->name);
         goto out;
     }
     TRY(read_items(d, d->doc.root, e));
@@ -332,21 +350,27 @@ static int is_safetensors(struct ckpt *c, const struct dcp_part *p)
 {
     unsigned char head[9];
     struct err e;
-    return c->file[p->file].bytes > 9 && fmt_pread(c, p->file, head, sizeof head, 0, &e) >= 0 && head[8] == '{' && !head[5] && !head[6] && !head[7];
+    return c->file[p->file].bytes > 9 && fmt_pread(c, p->file, head, sizeof head, 0, &e) >= 0 &&
+           head[8] == '{' && !head[5] && !head[6] && !head[7];
 }
 
-static int open_part(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct torch_file *t, struct err *e)
+static int open_part(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct torch_file *t,
+                     struct err *e)
 {
     if (p->file < 0)
         return bad(d, x->key, x->n_key, "has a chunk that is stored nowhere", e);
     if (is_safetensors(d->c, p))
-        return err_set(e, ERR_FORMAT, "%s: its data files are safetensors (SerializationFormat.SAFETENSORS), whose places the metadata do not tell; torch does not "
-                                      "load them either: save with HuggingFaceStorageWriter or as it is by default", d->name);
+        return err_set(e, ERR_FORMAT,
+                       "%s: its data files are safetensors (SerializationFormat.SAFETENSORS), whose places "
+                       "the metadata do not tell; torch does not "
+                       "load them either: save with HuggingFaceStorageWriter or as it is by default",
+                       d->name);
     int rc = torch_open(t, d->c, p->file, p->at, p->length, e);
     return rc < 0 ? err_add(e, "%.*s", x->n_key < 200 ? x->n_key : 200, x->key) : 0;
 }
 
-int dcp_tensor(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct torch_file *t, struct torch_tensor *out, struct err *e)
+int dcp_tensor(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct torch_file *t,
+               struct torch_tensor *out, struct err *e)
 {
     char name[FMT_NAME_MAX + 1];
     int rc = open_part(d, x, p, t, e);
@@ -365,7 +389,8 @@ int dcp_tensor(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p
     return rc;
 }
 
-int dcp_chunk(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct chunk *k, struct err *e)
+int dcp_chunk(struct dcp *d, const struct dcp_item *x, const struct dcp_part *p, struct chunk *k,
+              struct err *e)
 {
     struct torch_file t = { 0 };
     struct torch_tensor v;

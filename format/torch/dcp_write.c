@@ -8,10 +8,10 @@
 #include "format/torch/dcp_write_priv.h"
 #include "format/crc32.h"
 
-#define ALIGN 64            /* of the zips, so that what is aligned in them is aligned in the file */
+#define ALIGN 64 /* of the zips, so that what is aligned in them is aligned in the file */
 
-int dcp_write_open(struct dcp_write **out, const char *dir, int n, const struct ckpt_tensor *t, int n_files, const int *n_items, const char *ours,
-                   struct err *e)
+int dcp_write_open(struct dcp_write **out, const char *dir, int n, const struct ckpt_tensor *t, int n_files,
+                   const int *n_items, const char *ours, struct err *e)
 {
     struct dcp_write *w = calloc(1, sizeof *w);
     int ok = w != NULL;
@@ -61,7 +61,8 @@ void dcp_write_item(struct dcp_write *w, int f, int item, int tensor, const stru
 }
 
 /* The zip of a chunk: *w and *part must stay as long as *z. */
-static int plan_item(const struct dcp_write *w, const struct dcp_chunk *x, struct pkw *p, struct torch_part *part, struct torch_out *z, struct err *e)
+static int plan_item(const struct dcp_write *w, const struct dcp_chunk *x, struct pkw *p,
+                     struct torch_part *part, struct torch_out *z, struct err *e)
 {
     const struct ckpt_tensor *t = &w->t[x->tensor];
     pkw_begin(p);
@@ -104,7 +105,8 @@ int dcp_write_put(struct dcp_write *w, int f, int item, const void *data, int64_
     struct dcp_chunk *c = &x->item[item];
     int64_t size = (int64_t)ckpt_dtype_size(w->t[c->tensor].dtype), bytes = n * size;
     if (bytes > box_count(&c->box) * size - c->done)
-        return err_set(e, ERR_INTERNAL, "more elements than a chunk of %s has: please report it", w->t[c->tensor].name);
+        return err_set(e, ERR_INTERNAL, "more elements than a chunk of %s has: please report it",
+                       w->t[c->tensor].name);
     int rc = io_pwrite(x->fd, x->path, data, (size_t)bytes, c->data + c->done, e);
     c->crc = fmt_crc32(c->crc, data, (size_t)bytes);
     c->done += bytes;
@@ -118,8 +120,8 @@ static int close_item(struct dcp_write *w, const struct dcp_file *x, const struc
     struct torch_out z;
     int rc = plan_item(w, c, &p, &part, &z, e);
     if (rc >= 0 && part.bytes != c->done)
-        rc = err_set(e, ERR_INTERNAL, "a chunk of %s got %lld of %lld bytes: please report it", w->t[c->tensor].name, (long long)c->done,
-                     (long long)part.bytes);
+        rc = err_set(e, ERR_INTERNAL, "a chunk of %s got %lld of %lld bytes: please report it",
+                     w->t[c->tensor].name, (long long)c->done, (long long)part.bytes);
     if (rc >= 0)
         rc = torch_out_frame(&z, x->fd, x->path, c->at, e);
     pkw_free(&p);

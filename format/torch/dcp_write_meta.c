@@ -1,7 +1,9 @@
-/* dcp_write_meta.c - .metadata: for every tensor its shape and chunks, for every chunk its place; and the objects beside tensors.
+/* dcp_write_meta.c - .metadata: for every tensor its shape and chunks, for every chunk its place; and the
+ * objects beside tensors.
  *
- * Equal objects are stored once and named many times: the step of all parameters, the options of AdamW by group (0, 1) and by name of
- * the parameter (flatten_optimizer_state_dict), so that both ways of asking find them. */
+ * Equal objects are stored once and named many times: the step of all parameters, the options of AdamW by
+ * group (0, 1) and by name of the parameter (flatten_optimizer_state_dict), so that both ways of asking find
+ * them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,22 +19,29 @@
 
 /* An object: its bytes in OBJECTS, its keys. */
 enum { OF_STATE, OF_STEP, OF_GROUP, OF_PARAMS };
-struct object { int of, group; const char *option; int64_t at, length; };
+struct object {
+    int of, group;
+    const char *option;
+    int64_t at, length;
+};
 #define OBJECTS_MAX 40
 struct table {
     const struct dcp_write *w;
     const struct ckpt_meta *meta;
     struct adamw adamw;
     int knows_adamw, n_groups;
-    char *state;                        /* text */
+    char *state; /* text */
     struct object object[OBJECTS_MAX];
     int n_objects;
     int fd;
     char *path;
-    int64_t bytes;                      /* of OBJECTS so far */
-    struct pkw p;                       /* .metadata */
-    struct chunk_ref { int file, item; } *chunk;        /* by tensor */
-    int *first;                         /* [n + 1] */
+    int64_t bytes; /* of OBJECTS so far */
+    struct pkw p;  /* .metadata */
+    /* by tensor */
+    struct chunk_ref {
+        int file, item;
+    } * chunk;
+    int *first; /* [n + 1] */
 };
 
 static const char *const state_suffix[ROLE_COUNT] = { "", "master_param", "exp_avg", "exp_avg_sq" };
@@ -46,17 +55,46 @@ static int is_trained(const struct dcp_write *w, const struct ckpt_tensor *weigh
 }
 
 /* Matrices decay, vectors do not; without decay there is one group. */
-static int group_of(const struct table *b, const struct ckpt_tensor *t) { return b->n_groups > 1 && t->n_dims < 2; }
+static int group_of(const struct table *b, const struct ckpt_tensor *t)
+{
+    return b->n_groups > 1 && t->n_dims < 2;
+}
 
 /* ---- objects ---- */
 
 typedef void value_writer(const struct table *b, const struct object *x, struct pkw *p);
-static void value_lr(const struct table *b, const struct object *x, struct pkw *p) { (void)x; pkw_float(p, b->adamw.lr); }
-static void value_eps(const struct table *b, const struct object *x, struct pkw *p) { (void)x; pkw_float(p, b->adamw.eps); }
-static void value_decay(const struct table *b, const struct object *x, struct pkw *p) { pkw_float(p, x->group ? 0 : b->adamw.weight_decay); }
-static void value_true(const struct table *b, const struct object *x, struct pkw *p) { (void)b; (void)x; pkw_op(p, PKW_TRUE); }
-static void value_false(const struct table *b, const struct object *x, struct pkw *p) { (void)b; (void)x; pkw_op(p, PKW_FALSE); }
-static void value_none(const struct table *b, const struct object *x, struct pkw *p) { (void)b; (void)x; pkw_op(p, PKW_NONE); }
+static void value_lr(const struct table *b, const struct object *x, struct pkw *p)
+{
+    (void)x;
+    pkw_float(p, b->adamw.lr);
+}
+static void value_eps(const struct table *b, const struct object *x, struct pkw *p)
+{
+    (void)x;
+    pkw_float(p, b->adamw.eps);
+}
+static void value_decay(const struct table *b, const struct object *x, struct pkw *p)
+{
+    pkw_float(p, x->group ? 0 : b->adamw.weight_decay);
+}
+static void value_true(const struct table *b, const struct object *x, struct pkw *p)
+{
+    (void)b;
+    (void)x;
+    pkw_op(p, PKW_TRUE);
+}
+static void value_false(const struct table *b, const struct object *x, struct pkw *p)
+{
+    (void)b;
+    (void)x;
+    pkw_op(p, PKW_FALSE);
+}
+static void value_none(const struct table *b, const struct object *x, struct pkw *p)
+{
+    (void)b;
+    (void)x;
+    pkw_op(p, PKW_NONE);
+}
 static void value_betas(const struct table *b, const struct object *x, struct pkw *p)
 {
     (void)x;
@@ -67,10 +105,22 @@ static void value_betas(const struct table *b, const struct object *x, struct pk
 }
 
 /* The options of torch.optim.AdamW; initial_lr is what learning-rate schedulers add. */
-static const struct { const char *name; value_writer *write; } options[] = {
-    { "lr", value_lr }, { "initial_lr", value_lr }, { "betas", value_betas }, { "eps", value_eps }, { "weight_decay", value_decay },
-    { "amsgrad", value_false }, { "maximize", value_false }, { "foreach", value_none }, { "capturable", value_false },
-    { "differentiable", value_false }, { "fused", value_none }, { "decoupled_weight_decay", value_true },
+static const struct {
+    const char *name;
+    value_writer *write;
+} options[] = {
+    { "lr", value_lr },
+    { "initial_lr", value_lr },
+    { "betas", value_betas },
+    { "eps", value_eps },
+    { "weight_decay", value_decay },
+    { "amsgrad", value_false },
+    { "maximize", value_false },
+    { "foreach", value_none },
+    { "capturable", value_false },
+    { "differentiable", value_false },
+    { "fused", value_none },
+    { "decoupled_weight_decay", value_true },
 };
 #define N_OPTIONS ((int)(sizeof options / sizeof *options))
 
@@ -141,9 +191,14 @@ out:
 
 /* ---- keys ---- */
 
-/* Every key of every object, one after the other: next_key until it answers NULL. Path: where the value stands in the state_dict, words and
- * numbers (a number is a word that is NULL). */
-struct keys { int object, tensor; char key[KEY_ROOM], last[KEY_ROOM]; const char *path[4]; int n_path, number; };
+/* Every key of every object, one after the other: next_key until it answers NULL. Path: where the value
+ * stands in the state_dict, words and numbers (a number is a word that is NULL). */
+struct keys {
+    int object, tensor;
+    char key[KEY_ROOM], last[KEY_ROOM];
+    const char *path[4];
+    int n_path, number;
+};
 
 static const struct object *next_key(const struct table *b, struct keys *k)
 {
@@ -151,7 +206,7 @@ static const struct object *next_key(const struct table *b, struct keys *k)
     for (; k->object < b->n_objects; k->object++, k->tensor = -1) {
         const struct object *x = &b->object[k->object];
         int alone = x->of == OF_STATE || x->of == OF_PARAMS;
-        if (k->tensor < 0) {                /* by group, or by itself */
+        if (k->tensor < 0) { /* by group, or by itself */
             k->tensor = 0;
             k->number = x->group;
             if (x->of == OF_STATE) {
@@ -215,13 +270,13 @@ static void put_properties(struct pkw *p, enum ckpt_dtype t, int n_dims, const i
     pkw_word(p, "torch.strided");
     pkw_op(p, PKW_TUPLE);
     pkw_op(p, PKW_REDUCE);
-    pkw_op(p, PKW_FALSE);               /* requires_grad */
+    pkw_op(p, PKW_FALSE); /* requires_grad */
     pkw_global(p, META, "_MEM_FORMAT_ENCODING");
     pkw_op(p, PKW_MARK);
-    pkw_int(p, 0);                      /* torch.contiguous_format */
+    pkw_int(p, 0); /* torch.contiguous_format */
     pkw_op(p, PKW_TUPLE);
     pkw_op(p, PKW_REDUCE);
-    pkw_op(p, PKW_FALSE);               /* pin_memory */
+    pkw_op(p, PKW_FALSE); /* pin_memory */
     pkw_ints(p, n_dims, stride);
     pkw_op(p, PKW_TUPLE);
     pkw_op(p, PKW_BUILD);
@@ -320,7 +375,8 @@ static void put_paths(struct table *b)
 
 /* ---- storage_data ---- */
 
-static void put_place(struct pkw *p, const char *key, int n_dims, const int64_t *start, const char *file, int64_t at, int64_t length)
+static void put_place(struct pkw *p, const char *key, int n_dims, const int64_t *start, const char *file,
+                      int64_t at, int64_t length)
 {
     pkw_object(p, META, "MetadataIndex");
     pkw_word(p, "fqn");
@@ -378,7 +434,7 @@ static int sort_chunks(struct table *b, struct err *e)
             b->first[w->file[f].item[i].tensor + 2]++;
     for (int i = 2; i <= w->n + 1; i++)
         b->first[i] += b->first[i - 1];
-    for (int f = 0; f < w->n_files; f++)            /* first[t + 1] walks from the start of t to its end */
+    for (int f = 0; f < w->n_files; f++) /* first[t + 1] walks from the start of t to its end */
         for (int i = 0; i < w->file[f].n; i++)
             b->chunk[b->first[w->file[f].item[i].tensor + 1]++] = (struct chunk_ref){ f, i };
     return 0;
@@ -409,7 +465,8 @@ static int write_metadata(struct table *b, struct err *e)
     int rc = pkw_end(p, e);
     char *path = rc < 0 ? NULL : fmt_join(b->w->dir, ".metadata");
     if (rc >= 0)
-        rc = path ? io_write_file(path, p->b.p, p->b.n, e) : err_set(e, ERR_MEMORY, "no room for the path of .metadata");
+        rc = path ? io_write_file(path, p->b.p, p->b.n, e)
+                  : err_set(e, ERR_MEMORY, "no room for the path of .metadata");
     free(path);
     return rc < 0 ? rc : 0;
 }

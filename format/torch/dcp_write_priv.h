@@ -9,11 +9,15 @@
 struct dcp_chunk {
     int tensor;
     struct box box;
-    int64_t at, length, data;       /* its zip in the file; its elements in the file */
+    int64_t at, length, data; /* its zip in the file; its elements in the file */
     int64_t done;
     uint32_t crc;
 };
-struct dcp_file { char name[40], *path; int fd, n, ours; struct dcp_chunk *item; };
+struct dcp_file {
+    char name[40], *path;
+    int fd, n, ours;
+    struct dcp_chunk *item;
+};
 struct dcp_write {
     char *dir;
     int n, n_files;

@@ -6,11 +6,15 @@
 #include <string.h>
 
 #define BLOCK_BYTES ((size_t)64 << 10)
-#define MEMORY_MAX ((size_t)1 << 30)    /* of nodes: a pickle of a thousand ranks needs less */
+#define MEMORY_MAX ((size_t)1 << 30) /* of nodes: a pickle of a thousand ranks needs less */
 #define PROTOCOL_MAX 5
-#define SMALL_INTS 257                  /* shared nodes for 0 … 256, which fill shapes and offsets */
+#define SMALL_INTS 257 /* shared nodes for 0 … 256, which fill shapes and offsets */
 
-struct pk_block { struct pk_block *next; size_t used, size; char data[]; };
+struct pk_block {
+    struct pk_block *next;
+    size_t used, size;
+    char data[];
+};
 
 struct machine {
     const unsigned char *data;
@@ -63,7 +67,8 @@ static struct pk *node(struct machine *m, enum pk_kind kind)
     return p;
 }
 
-/* Room for entry n in an array of the machine (array: where its pointer is kept); sizes are bounded by the bytes of the pickle. */
+/* Room for entry n in an array of the machine (array: where its pointer is kept); sizes are bounded by the
+ * bytes of the pickle. */
 static int room(struct machine *m, void *array, size_t n, size_t *have, size_t size)
 {
     void *old, *grown;
@@ -85,13 +90,15 @@ static int room(struct machine *m, void *array, size_t n, size_t *have, size_t s
 
 static int bad(struct machine *m, const char *text)
 {
-    return err_set(m->e, ERR_FORMAT, "%s: the pickle %s at byte %zu: is the file damaged", m->what, text, m->at);
+    return err_set(m->e, ERR_FORMAT, "%s: the pickle %s at byte %zu: is the file damaged", m->what, text,
+                   m->at);
 }
 
 static const unsigned char *take(struct machine *m, uint64_t n)
 {
     if (n > m->n - m->at) {
-        err_set(m->e, ERR_FORMAT, "%s: the pickle wants %llu bytes at byte %zu of %zu: is the file whole", m->what, (unsigned long long)n, m->at, m->n);
+        err_set(m->e, ERR_FORMAT, "%s: the pickle wants %llu bytes at byte %zu of %zu: is the file whole",
+                m->what, (unsigned long long)n, m->at, m->n);
         return NULL;
     }
     const unsigned char *p = m->data + m->at;
@@ -119,10 +126,7 @@ static int push(struct machine *m, struct pk *p)
     return 0;
 }
 
-static size_t floor_of(const struct machine *m)
-{
-    return m->n_marks ? m->mark[m->n_marks - 1] : 0;
-}
+static size_t floor_of(const struct machine *m) { return m->n_marks ? m->mark[m->n_marks - 1] : 0; }
 
 static struct pk *pop(struct machine *m)
 {
@@ -148,7 +152,7 @@ static int pop_mark(struct machine *m, struct pk ***item, size_t *n)
     if (!m->n_marks)
         return bad(m, "has no mark");
     size_t from = m->mark[--m->n_marks];
-    *item = from ? m->stack + from : m->stack;      /* no stack yet: NULL + 0 is not defined */
+    *item = from ? m->stack + from : m->stack; /* no stack yet: NULL + 0 is not defined */
     *n = m->n_stack - from;
     m->n_stack = from;
     return 0;
@@ -235,7 +239,10 @@ static int op_proto(struct machine *m, int arg)
     (void)arg;
     if (take_number(m, 1, &v) < 0)
         return -m->e->code;
-    return v <= PROTOCOL_MAX ? 0 : err_set(m->e, ERR_FORMAT, "%s: a pickle of protocol %d, this program reads up to %d", m->what, (int)v, PROTOCOL_MAX);
+    return v <= PROTOCOL_MAX
+               ? 0
+               : err_set(m->e, ERR_FORMAT, "%s: a pickle of protocol %d, this program reads up to %d",
+                         m->what, (int)v, PROTOCOL_MAX);
 }
 
 static int op_frame(struct machine *m, int arg)
@@ -259,7 +266,8 @@ static int op_mark(struct machine *m, int arg)
 static int op_stop(struct machine *m, int arg)
 {
     (void)arg;
-    struct pk *root = m->n_marks ? NULL : top(m);      /* what lies below it does not matter, as in Python */
+    /* what lies below it does not matter, as in Python */
+    struct pk *root = m->n_marks ? NULL : top(m);
     if (!root)
         return m->n_marks ? bad(m, "ends inside a mark") : -m->e->code;
     m->doc->root = root;
@@ -268,9 +276,17 @@ static int op_stop(struct machine *m, int arg)
     return 0;
 }
 
-static int op_none(struct machine *m, int arg) { (void)arg; return push_shared(m, &m->none, PK_NONE, 0); }
+static int op_none(struct machine *m, int arg)
+{
+    (void)arg;
+    return push_shared(m, &m->none, PK_NONE, 0);
+}
 static int op_bool(struct machine *m, int arg) { return push_shared(m, &m->flag[arg], PK_BOOL, arg); }
-static int op_empty_tuple(struct machine *m, int arg) { (void)arg; return push_shared(m, &m->empty, PK_TUPLE, 0); }
+static int op_empty_tuple(struct machine *m, int arg)
+{
+    (void)arg;
+    return push_shared(m, &m->empty, PK_TUPLE, 0);
+}
 static int op_empty(struct machine *m, int arg) { return push(m, node(m, (enum pk_kind)arg)); }
 
 static int op_int(struct machine *m, int arg)
@@ -368,8 +384,9 @@ static int op_put(struct machine *m, int arg)
     struct pk *p = top(m);
     if (!p || (arg && take_number(m, arg, &i) < 0))
         return -m->e->code;
-    if (i >= m->n)          /* every entry costs a byte: a larger index is a trick to take memory */
-        return err_set(m->e, ERR_FORMAT, "%s: memo entry %llu in a pickle of %zu bytes: is the file damaged", m->what, (unsigned long long)i, m->n);
+    if (i >= m->n) /* every entry costs a byte: a larger index is a trick to take memory */
+        return err_set(m->e, ERR_FORMAT, "%s: memo entry %llu in a pickle of %zu bytes: is the file damaged",
+                       m->what, (unsigned long long)i, m->n);
     if (room(m, &m->memo, i, &m->memo_room, sizeof *m->memo) < 0)
         return -m->e->code;
     while (m->n_memo <= i)
@@ -388,7 +405,11 @@ static int op_get(struct machine *m, int arg)
     return push(m, m->memo[i]);
 }
 
-static int op_dup(struct machine *m, int arg) { (void)arg; return push(m, top(m)); }
+static int op_dup(struct machine *m, int arg)
+{
+    (void)arg;
+    return push(m, top(m));
+}
 
 static int op_pop(struct machine *m, int arg)
 {
@@ -406,8 +427,11 @@ static int push_class(struct machine *m, const char *module, size_t n_module, co
     const struct pk_class *c = pk_class_find(module, n_module, name, n_name);
     struct pk *p;
     if (!c)
-        return err_set(m->e, ERR_FORMAT, "%s: the pickle names %.*s.%.*s, which is not a class of checkpoints: nothing was run; do not load this file elsewhere",
-                       m->what, (int)(n_module < 100 ? n_module : 100), module, (int)(n_name < 100 ? n_name : 100), name);
+        return err_set(m->e, ERR_FORMAT,
+                       "%s: the pickle names %.*s.%.*s, which is not a class of checkpoints: nothing was "
+                       "run; do not load this file elsewhere",
+                       m->what, (int)(n_module < 100 ? n_module : 100), module,
+                       (int)(n_name < 100 ? n_name : 100), name);
     if (!(p = node(m, PK_CLASS)))
         return -m->e->code;
     p->cls = c;
@@ -471,7 +495,8 @@ static int push_latin1(struct machine *m, const struct pk *args)
 static int push_dict(struct machine *m, const struct pk *args)
 {
     struct pk *d = node(m, PK_DICT);
-    const struct pk *pairs = pk_at(args, args->n ? args->n - 1 : 0);      /* OrderedDict([[k, v], …]); defaultdict(factory) */
+    /* OrderedDict([[k, v], …]); defaultdict(factory) */
+    const struct pk *pairs = pk_at(args, args->n ? args->n - 1 : 0);
     if (!d)
         return -m->e->code;
     for (uint32_t i = 0; pairs && (pairs->kind == PK_LIST || pairs->kind == PK_TUPLE) && i < pairs->n; i++) {
@@ -490,7 +515,8 @@ static int push_copy(struct machine *m, enum pk_kind kind, const struct pk *args
     struct pk *p = node(m, kind);
     if (!p)
         return -m->e->code;
-    if (from && (from->kind == PK_LIST || from->kind == PK_TUPLE || from->kind == PK_SET) && add_items(m, p, from->item, from->n, 1) < 0)
+    if (from && (from->kind == PK_LIST || from->kind == PK_TUPLE || from->kind == PK_SET) &&
+        add_items(m, p, from->item, from->n, 1) < 0)
         return -m->e->code;
     return push(m, p);
 }
@@ -519,7 +545,8 @@ static int push_call(struct machine *m, const struct pk *callee, struct pk *args
 
 static int op_call(struct machine *m, int arg)
 {
-    struct pk *kwargs = arg ? pop(m) : NULL, *args = arg && !kwargs ? NULL : pop(m), *callee = args ? pop(m) : NULL;
+    struct pk *kwargs = arg ? pop(m) : NULL, *args = arg && !kwargs ? NULL : pop(m),
+              *callee = args ? pop(m) : NULL;
     return callee ? push_call(m, callee, args) : -m->e->code;
 }
 
@@ -549,19 +576,27 @@ static int op_persid(struct machine *m, int arg)
 
 /* ---- the table ---- */
 
-static const struct { int (*run)(struct machine *m, int arg); int arg; } ops[256] = {
-    [0x80] = { op_proto, 0 }, [0x95] = { op_frame, 0 }, ['('] = { op_mark, 0 }, ['.'] = { op_stop, 0 },
-    ['N'] = { op_none, 0 }, [0x88] = { op_bool, 1 }, [0x89] = { op_bool, 0 },
-    ['K'] = { op_int, 1 }, ['M'] = { op_int, 2 }, ['J'] = { op_int, 4 }, [0x8a] = { op_long, 1 }, [0x8b] = { op_long, 4 }, ['G'] = { op_float, 0 },
-    ['X'] = { op_text, 4 }, [0x8c] = { op_text, 1 }, [0x8d] = { op_text, 8 }, ['T'] = { op_text, 4 }, ['U'] = { op_text, 1 },
-    ['B'] = { op_text, -4 }, ['C'] = { op_text, -1 }, [0x8e] = { op_text, -8 }, [0x96] = { op_text, -8 },
-    [')'] = { op_empty_tuple, 0 }, [']'] = { op_empty, PK_LIST }, ['}'] = { op_empty, PK_DICT }, [0x8f] = { op_empty, PK_SET },
-    ['t'] = { op_tuple, -1 }, [0x85] = { op_tuple, 1 }, [0x86] = { op_tuple, 2 }, [0x87] = { op_tuple, 3 },
-    ['s'] = { op_add_one, PK_DICT }, ['u'] = { op_add, PK_DICT }, ['a'] = { op_add_one, PK_LIST }, ['e'] = { op_add, PK_LIST }, [0x90] = { op_add, PK_SET },
-    ['q'] = { op_put, 1 }, ['r'] = { op_put, 4 }, [0x94] = { op_put, 0 }, ['h'] = { op_get, 1 }, ['j'] = { op_get, 4 },
-    ['2'] = { op_dup, 0 }, ['0'] = { op_pop, 0 }, ['1'] = { op_pop, 1 },
-    ['c'] = { op_global, 0 }, [0x93] = { op_stack_global, 0 }, ['R'] = { op_call, 0 }, [0x81] = { op_call, 0 }, [0x92] = { op_call, 1 },
-    ['b'] = { op_build, 0 }, ['Q'] = { op_persid, 0 },
+static const struct {
+    int (*run)(struct machine *m, int arg);
+    int arg;
+} ops[256] = {
+    [0x80] = { op_proto, 0 },        [0x95] = { op_frame, 0 },      ['('] = { op_mark, 0 },
+    ['.'] = { op_stop, 0 },          ['N'] = { op_none, 0 },        [0x88] = { op_bool, 1 },
+    [0x89] = { op_bool, 0 },         ['K'] = { op_int, 1 },         ['M'] = { op_int, 2 },
+    ['J'] = { op_int, 4 },           [0x8a] = { op_long, 1 },       [0x8b] = { op_long, 4 },
+    ['G'] = { op_float, 0 },         ['X'] = { op_text, 4 },        [0x8c] = { op_text, 1 },
+    [0x8d] = { op_text, 8 },         ['T'] = { op_text, 4 },        ['U'] = { op_text, 1 },
+    ['B'] = { op_text, -4 },         ['C'] = { op_text, -1 },       [0x8e] = { op_text, -8 },
+    [0x96] = { op_text, -8 },        [')'] = { op_empty_tuple, 0 }, [']'] = { op_empty, PK_LIST },
+    ['}'] = { op_empty, PK_DICT },   [0x8f] = { op_empty, PK_SET }, ['t'] = { op_tuple, -1 },
+    [0x85] = { op_tuple, 1 },        [0x86] = { op_tuple, 2 },      [0x87] = { op_tuple, 3 },
+    ['s'] = { op_add_one, PK_DICT }, ['u'] = { op_add, PK_DICT },   ['a'] = { op_add_one, PK_LIST },
+    ['e'] = { op_add, PK_LIST },     [0x90] = { op_add, PK_SET },   ['q'] = { op_put, 1 },
+    ['r'] = { op_put, 4 },           [0x94] = { op_put, 0 },        ['h'] = { op_get, 1 },
+    ['j'] = { op_get, 4 },           ['2'] = { op_dup, 0 },         ['0'] = { op_pop, 0 },
+    ['1'] = { op_pop, 1 },           ['c'] = { op_global, 0 },      [0x93] = { op_stack_global, 0 },
+    ['R'] = { op_call, 0 },          [0x81] = { op_call, 0 },       [0x92] = { op_call, 1 },
+    ['b'] = { op_build, 0 },         ['Q'] = { op_persid, 0 },
 };
 
 int pk_parse(struct pk_doc *d, const void *data, size_t n, const char *what, struct err *e)
@@ -576,7 +611,10 @@ int pk_parse(struct pk_doc *d, const void *data, size_t n, const char *what, str
         }
         unsigned char op = m.data[m.at];
         if (!ops[op].run) {
-            rc = err_set(e, ERR_FORMAT, "%s: the pickle has opcode 0x%02x at byte %zu, which checkpoints do not use: is the file damaged", what, op, m.at);
+            rc = err_set(e, ERR_FORMAT,
+                         "%s: the pickle has opcode 0x%02x at byte %zu, which checkpoints do not use: is the "
+                         "file damaged",
+                         what, op, m.at);
             break;
         }
         m.at++;
@@ -638,13 +676,14 @@ struct pk *pk_attr(const struct pk *object, const char *name)
 {
     const struct pk *s = object && object->kind == PK_CALL ? object->state : object;
     struct pk *found = pk_get(s, name);
-    return found ? found : pk_get(pk_at(s, 0), name);        /* (dict, slots) */
+    return found ? found : pk_get(pk_at(s, 0), name); /* (dict, slots) */
 }
 
 int pk_is_call(const struct pk *p, const char *class_name)
 {
     size_t n = strlen(class_name);
-    return p && p->kind == PK_CALL && p->n >= n && !memcmp(p->text + p->n - n, class_name, n) && (p->n == n || p->text[p->n - n - 1] == '.');
+    return p && p->kind == PK_CALL && p->n >= n && !memcmp(p->text + p->n - n, class_name, n) &&
+           (p->n == n || p->text[p->n - n - 1] == '.');
 }
 
 int pk_int(const struct pk *p, int64_t *out)

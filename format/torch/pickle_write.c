@@ -49,7 +49,7 @@ void pkw_int(struct pkw *w, int64_t v)
     else if (v >= INT32_MIN && v <= INT32_MAX)
         put_le(w, 'J', (uint64_t)v, 4);
     else {
-        put_le(w, 0x8a, 8, 1);      /* LONG1: eight bytes, two's complement */
+        put_le(w, 0x8a, 8, 1); /* LONG1: eight bytes, two's complement */
         put(w, &v, sizeof v);
     }
 }
@@ -78,7 +78,8 @@ void pkw_ints(struct pkw *w, int n, const int64_t *v)
 static int recall(struct pkw *w, const char *module, const char *name)
 {
     for (int i = 0; i < w->n_words; i++)
-        if (!strcmp(w->word[i].name, name) && !w->word[i].module == !module && (!module || !strcmp(w->word[i].module, module))) {
+        if (!strcmp(w->word[i].name, name) && !w->word[i].module == !module &&
+            (!module || !strcmp(w->word[i].module, module))) {
             put_le(w, 'h', (uint64_t)i, 1);
             return 1;
         }
@@ -131,10 +132,14 @@ void pkw_object_end(struct pkw *w)
 
 /* ---- torch's own ---- */
 
-static const struct { const char *dtype, *storage; } names[CK_DTYPES] = {
-    [CK_F32] = { "float32", "FloatStorage" }, [CK_BF16] = { "bfloat16", "BFloat16Storage" }, [CK_F16] = { "float16", "HalfStorage" },
-    [CK_F64] = { "float64", "DoubleStorage" }, [CK_I64] = { "int64", "LongStorage" }, [CK_I32] = { "int32", "IntStorage" },
-    [CK_I16] = { "int16", "ShortStorage" }, [CK_I8] = { "int8", "CharStorage" }, [CK_U8] = { "uint8", "ByteStorage" }, [CK_BOOL] = { "bool", "BoolStorage" },
+static const struct {
+    const char *dtype, *storage;
+} names[CK_DTYPES] = {
+    [CK_F32] = { "float32", "FloatStorage" }, [CK_BF16] = { "bfloat16", "BFloat16Storage" },
+    [CK_F16] = { "float16", "HalfStorage" },  [CK_F64] = { "float64", "DoubleStorage" },
+    [CK_I64] = { "int64", "LongStorage" },    [CK_I32] = { "int32", "IntStorage" },
+    [CK_I16] = { "int16", "ShortStorage" },   [CK_I8] = { "int8", "CharStorage" },
+    [CK_U8] = { "uint8", "ByteStorage" },     [CK_BOOL] = { "bool", "BoolStorage" },
 };
 
 void pkw_dtype(struct pkw *w, enum ckpt_dtype t) { pkw_global(w, "torch", names[t].dtype); }
@@ -170,8 +175,8 @@ void pkw_tensor(struct pkw *w, enum ckpt_dtype t, int n_dims, const int64_t *sha
     pkw_int(w, 0);
     pkw_ints(w, n_dims, shape);
     pkw_ints(w, n_dims, stride);
-    pkw_op(w, PKW_FALSE);               /* requires_grad */
-    pkw_global(w, "collections", "OrderedDict");        /* hooks: none */
+    pkw_op(w, PKW_FALSE);                        /* requires_grad */
+    pkw_global(w, "collections", "OrderedDict"); /* hooks: none */
     pkw_op(w, PKW_EMPTY_TUPLE);
     pkw_op(w, PKW_REDUCE);
     pkw_op(w, PKW_TUPLE);

@@ -1,7 +1,9 @@
-/* pickle_write.h - private to the room: pickles written, protocol 2, which every reader of torch takes (also weights_only).
+/* pickle_write.h - private to the room: pickles written, protocol 2, which every reader of torch takes (also
+ * weights_only).
  *
- * Calls follow the order of the opcodes. A buffer without room is noticed once, at the end. Classes and short words that come again and
- * again are memoized. Source: Lib/pickletools.py of Python describes the opcodes. */
+ * Calls follow the order of the opcodes. A buffer without room is noticed once, at the end. Classes and
+ * short words that come again and again are memoized. Source: Lib/pickletools.py of Python describes the
+ * opcodes. */
 #ifndef SHARDLINE_FORMAT_TORCH_PICKLE_WRITE_H
 #define SHARDLINE_FORMAT_TORCH_PICKLE_WRITE_H
 
@@ -10,32 +12,48 @@
 
 /* Opcodes without an argument. */
 enum {
-    PKW_MARK = '(', PKW_TUPLE = 't', PKW_EMPTY_TUPLE = ')', PKW_DICT = '}', PKW_SETITEMS = 'u', PKW_LIST = ']', PKW_APPENDS = 'e', PKW_NONE = 'N',
-    PKW_TRUE = 0x88, PKW_FALSE = 0x89, PKW_NEWOBJ = 0x81, PKW_REDUCE = 'R', PKW_BUILD = 'b', PKW_PERSID = 'Q', PKW_STOP = '.'
+    PKW_MARK = '(',
+    PKW_TUPLE = 't',
+    PKW_EMPTY_TUPLE = ')',
+    PKW_DICT = '}',
+    PKW_SETITEMS = 'u',
+    PKW_LIST = ']',
+    PKW_APPENDS = 'e',
+    PKW_NONE = 'N',
+    PKW_TRUE = 0x88,
+    PKW_FALSE = 0x89,
+    PKW_NEWOBJ = 0x81,
+    PKW_REDUCE = 'R',
+    PKW_BUILD = 'b',
+    PKW_PERSID = 'Q',
+    PKW_STOP = '.'
 };
 #define PKW_WORDS 64
 struct pkw {
     struct buf b;
-    struct { const char *module, *name; } word[PKW_WORDS];      /* memoized; module NULL: a text */
+    /* memoized; module NULL: a text */
+    struct {
+        const char *module, *name;
+    } word[PKW_WORDS];
     int n_words;
 };
 
-void pkw_begin(struct pkw *w);                              /* *w zeroed before */
+void pkw_begin(struct pkw *w); /* *w zeroed before */
 void pkw_free(struct pkw *w);
 void pkw_op(struct pkw *w, int op);
 void pkw_global(struct pkw *w, const char *module, const char *name);
 void pkw_text(struct pkw *w, const char *text);
-void pkw_word(struct pkw *w, const char *text);             /* a literal that comes again */
+void pkw_word(struct pkw *w, const char *text); /* a literal that comes again */
 void pkw_int(struct pkw *w, int64_t v);
 void pkw_float(struct pkw *w, double v);
-void pkw_ints(struct pkw *w, int n, const int64_t *v);      /* a tuple */
-void pkw_size(struct pkw *w, int n, const int64_t *v);      /* torch.Size */
+void pkw_ints(struct pkw *w, int n, const int64_t *v); /* a tuple */
+void pkw_size(struct pkw *w, int n, const int64_t *v); /* torch.Size */
 /* An object of a class: begins the dict of its members, pkw_object_end gives it. */
 void pkw_object(struct pkw *w, const char *module, const char *name);
 void pkw_object_end(struct pkw *w);
 /* Storage `number` of the file that holds this pickle, seen as a row-major tensor. */
 void pkw_tensor(struct pkw *w, enum ckpt_dtype t, int n_dims, const int64_t *shape, int number);
-void pkw_dtype(struct pkw *w, enum ckpt_dtype t);           /* torch.float32, … */
-int pkw_end(struct pkw *w, struct err *e);                  /* STOP; ERR_MEMORY when there was no room */
+void pkw_dtype(struct pkw *w, enum ckpt_dtype t); /* torch.float32, … */
+int pkw_end(struct pkw *w, struct err *e);        /* STOP; ERR_MEMORY when there was no room */
 
 #endif

@@ -1,6 +1,6 @@
 /* torch_build.c - see torch_build.h. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* vasprintf */
+#define _GNU_SOURCE /* vasprintf */
 #endif
 #include "format/torch/torch_build.h"
 
@@ -56,15 +56,20 @@ static int grow_tensors(struct build *b, struct err *e)
     return 0;
 }
 
-static int same_tensor(const struct build *b, const struct ckpt_tensor *t, enum ckpt_dtype dtype, int n_dims, const int64_t *shape, struct err *e)
+static int same_tensor(const struct build *b, const struct ckpt_tensor *t, enum ckpt_dtype dtype, int n_dims,
+                       const int64_t *shape, struct err *e)
 {
     if (t->dtype == dtype && t->n_dims == n_dims && !memcmp(t->shape, shape, sizeof *shape * (size_t)n_dims))
         return 0;
-    return err_set(e, ERR_FORMAT, "%s: %s%s is %s with %d dims in one file and %s with %d in another, or of another shape: are files of two saves mixed",
-                   b->c->path, ckpt_role_prefix[t->role], t->name, ckpt_dtype_name(t->dtype), t->n_dims, ckpt_dtype_name(dtype), n_dims);
+    return err_set(e, ERR_FORMAT,
+                   "%s: %s%s is %s with %d dims in one file and %s with %d in another, or of another shape: "
+                   "are files of two saves mixed",
+                   b->c->path, ckpt_role_prefix[t->role], t->name, ckpt_dtype_name(t->dtype), t->n_dims,
+                   ckpt_dtype_name(dtype), n_dims);
 }
 
-int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_name, enum ckpt_dtype dtype, int n_dims, const int64_t *shape, struct err *e)
+int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_name, enum ckpt_dtype dtype,
+                 int n_dims, const int64_t *shape, struct err *e)
 {
     static const int64_t one = 1;
     struct ckpt *c = b->c;
@@ -77,7 +82,8 @@ int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_n
     if ((rc = fmt_name_check(name, (size_t)n_name, c->path, e)) < 0 || (rc = grow_tensors(b, e)) < 0)
         return rc;
     if (n_dims > BOX_DIMS)
-        return err_set(e, ERR_FORMAT, "%s: %.*s has %d dimensions, this program knows up to %d", c->path, n_name, name, n_dims, BOX_DIMS);
+        return err_set(e, ERR_FORMAT, "%s: %.*s has %d dimensions, this program knows up to %d", c->path,
+                       n_name, name, n_dims, BOX_DIMS);
     int *slot = slot_of(b, role, name, n_name);
     if (*slot)
         return (rc = same_tensor(b, &c->tensor[*slot - 1], dtype, n_dims, shape, e)) < 0 ? rc : *slot - 1;
@@ -101,9 +107,10 @@ static int add_piece(struct build *b, const struct fmt_piece *p, int64_t bytes, 
     struct ckpt *c = b->c;
     const struct fmt_file *f = &c->file[p->file];
     if (p->offset < 0 || bytes > f->bytes || p->offset > f->bytes - bytes)
-        return err_set(e, ERR_FORMAT, "%s: a part of %s%s lies at %lld to %lld, the file ends at %lld: is it whole", f->path,
-                       ckpt_role_prefix[c->tensor[p->tensor].role], c->tensor[p->tensor].name, (long long)p->offset, (long long)(p->offset + bytes),
-                       (long long)f->bytes);
+        return err_set(e, ERR_FORMAT,
+                       "%s: a part of %s%s lies at %lld to %lld, the file ends at %lld: is it whole", f->path,
+                       ckpt_role_prefix[c->tensor[p->tensor].role], c->tensor[p->tensor].name,
+                       (long long)p->offset, (long long)(p->offset + bytes), (long long)f->bytes);
     if (c->n_pieces == b->piece_room) {
         int64_t room = b->piece_room ? b->piece_room * 2 : 256;
         struct fmt_piece *grown = realloc(c->piece, sizeof *grown * (size_t)room);
@@ -116,10 +123,14 @@ static int add_piece(struct build *b, const struct fmt_piece *p, int64_t bytes, 
     return 0;
 }
 
-int build_piece(struct build *b, int tensor, int file, int64_t offset, const struct box *box, int64_t lo, int64_t hi, struct err *e)
+int build_piece(struct build *b, int tensor, int file, int64_t offset, const struct box *box, int64_t lo,
+                int64_t hi, struct err *e)
 {
-    struct fmt_piece p = { .tensor = tensor, .file = file, .offset = offset, .box = *box, .lo = lo, .hi = hi };
-    return lo >= hi ? 0 : add_piece(b, &p, (hi - lo) * (int64_t)ckpt_dtype_size(b->c->tensor[tensor].dtype), e);
+    struct fmt_piece p = {
+        .tensor = tensor, .file = file, .offset = offset, .box = *box, .lo = lo, .hi = hi
+    };
+    return lo >= hi ? 0
+                    : add_piece(b, &p, (hi - lo) * (int64_t)ckpt_dtype_size(b->c->tensor[tensor].dtype), e);
 }
 
 static int own(struct ckpt *c, void *p)
@@ -146,16 +157,22 @@ static int add_strided(struct build *b, struct fmt_piece *p, const int64_t *stri
     return add_piece(b, p, (last + 1) * (int64_t)ckpt_dtype_size(b->c->tensor[p->tensor].dtype), e);
 }
 
-int build_map(struct build *b, int tensor, const struct chunk *k, const struct box *src, const int64_t *start, struct err *e)
+int build_map(struct build *b, int tensor, const struct chunk *k, const struct box *src, const int64_t *start,
+              struct err *e)
 {
     const struct ckpt_tensor *t = &b->c->tensor[tensor];
     int lead = src->n_dims - t->n_dims, plain = 1;
     int64_t size = (int64_t)ckpt_dtype_size(k->dtype), stride[BOX_DIMS] = { 0 }, dense = 1;
-    struct fmt_piece p = { .tensor = tensor, .file = k->file, .offset = k->offset, .box = { .n_dims = t->n_dims } };
+    struct fmt_piece p = {
+        .tensor = tensor, .file = k->file, .offset = k->offset, .box = { .n_dims = t->n_dims }
+    };
     struct box part;
     if (k->dtype != t->dtype || k->box.n_dims != src->n_dims || lead < 0)
-        return err_set(e, ERR_FORMAT, "%s: %s%s is stored as %s with %d dims, elsewhere as %s with %d: are files of two saves mixed", b->c->path,
-                       ckpt_role_prefix[t->role], t->name, ckpt_dtype_name(k->dtype), k->box.n_dims, ckpt_dtype_name(t->dtype), src->n_dims);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: %s%s is stored as %s with %d dims, elsewhere as %s with %d: are files of two saves mixed",
+            b->c->path, ckpt_role_prefix[t->role], t->name, ckpt_dtype_name(k->dtype), k->box.n_dims,
+            ckpt_dtype_name(t->dtype), src->n_dims);
     if (box_intersect(src, &k->box, &part) == 0)
         return 0;
     for (int d = 0; d < src->n_dims; d++)
@@ -173,14 +190,18 @@ int build_map(struct build *b, int tensor, const struct chunk *k, const struct b
     return plain ? add_piece(b, &p, p.hi * size, e) : add_strided(b, &p, stride, e);
 }
 
-int build_chunk(struct chunk *k, struct torch_file *t, const struct torch_tensor *x, int n_dims, const int64_t *start, const char *name, struct err *e)
+int build_chunk(struct chunk *k, struct torch_file *t, const struct torch_tensor *x, int n_dims,
+                const int64_t *start, const char *name, struct err *e)
 {
     const char *path = t->c->file[t->file].path;
     int lead = n_dims - x->n_dims;
     if (torch_dtype_known(x->dtype) < 0)
-        return err_set(e, ERR_FORMAT, "%s: %.200s has dtype %s, which this program does not know: convert it first", path, name, torch_dtype_name(x->dtype));
+        return err_set(e, ERR_FORMAT,
+                       "%s: %.200s has dtype %s, which this program does not know: convert it first", path,
+                       name, torch_dtype_name(x->dtype));
     if (n_dims > BOX_DIMS || lead < 0)
-        return err_set(e, ERR_FORMAT, "%s: %.200s has %d dimensions, this program knows up to %d here", path, name, x->n_dims, lead < 0 ? n_dims : BOX_DIMS);
+        return err_set(e, ERR_FORMAT, "%s: %.200s has %d dimensions, this program knows up to %d here", path,
+                       name, x->n_dims, lead < 0 ? n_dims : BOX_DIMS);
     memset(k, 0, sizeof *k);
     k->file = t->file;
     k->offset = x->offset;
@@ -194,7 +215,8 @@ int build_chunk(struct chunk *k, struct torch_file *t, const struct torch_tensor
     return 0;
 }
 
-int build_whole(struct build *b, enum ckpt_role role, const char *name, int n_name, struct torch_file *t, const struct torch_tensor *x, struct err *e)
+int build_whole(struct build *b, enum ckpt_role role, const char *name, int n_name, struct torch_file *t,
+                const struct torch_tensor *x, struct err *e)
 {
     static const int64_t zero[BOX_DIMS];
     struct chunk k;
@@ -210,10 +232,13 @@ int build_whole(struct build *b, enum ckpt_role role, const char *name, int n_na
 int build_step(struct build *b, double step, const char *name, struct err *e)
 {
     if (b->has_step && step != b->step)
-        return err_set(e, ERR_FORMAT, "%s: the optimizer's step is %.17g for %s and %.17g for %.200s: are files of two saves mixed", b->c->path, b->step,
-                       b->step_of, step, name);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: the optimizer's step is %.17g for %s and %.17g for %.200s: are files of two saves mixed",
+            b->c->path, b->step, b->step_of, step, name);
     if (!(step >= 0 && step < 9e15))
-        return err_set(e, ERR_FORMAT, "%s: the optimizer's step is %.17g for %.200s: is the file damaged", b->c->path, step, name);
+        return err_set(e, ERR_FORMAT, "%s: the optimizer's step is %.17g for %.200s: is the file damaged",
+                       b->c->path, step, name);
     if (!b->has_step)
         snprintf(b->step_of, sizeof b->step_of, "%.79s", name);
     b->has_step = 1;
@@ -236,7 +261,8 @@ int build_finish(struct build *b, struct err *e)
         return err_set(e, ERR_MEMORY, "%s: no room for %d tensors", c->path, c->n_tensors);
     TRY(fmt_sort_names(c, e));
     for (int i = 0; i < c->n_tensors; i++) {
-        TRY(fmt_cover(&c->tensor[i], c->piece + c->first_piece[i], c->first_piece[i + 1] - c->first_piece[i], c->path, e));
+        TRY(fmt_cover(&c->tensor[i], c->piece + c->first_piece[i], c->first_piece[i + 1] - c->first_piece[i],
+                      c->path, e));
         moments |= c->tensor[i].role == ROLE_EXP_AVG;
     }
     zip_sort_records(c);
@@ -331,7 +357,8 @@ int names_read(struct names *l, const struct ckpt *c, const char *sub, struct er
     int room = 0, rc = 0;
     memset(l, 0, sizeof *l);
     if (!d)
-        rc = path ? err_sys(e, "cannot list %s", path) : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        rc = path ? err_sys(e, "cannot list %s", path)
+                  : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
     while (rc >= 0 && (x = readdir(d))) {
         if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, ".."))
             continue;
@@ -375,7 +402,8 @@ static char *stem_config(const struct ckpt *c)
 
 int build_config(struct ckpt *c, struct err *e)
 {
-    char *path = c->config_path ? strdup(c->config_path) : NULL, *stem = strcmp(c->path, c->dir) ? stem_config(c) : NULL;
+    char *path = c->config_path ? strdup(c->config_path) : NULL,
+         *stem = strcmp(c->path, c->dir) ? stem_config(c) : NULL;
     const char *places[] = { stem ? stem : FMT_CONFIG, stem ? FMT_CONFIG : "../" FMT_CONFIG };
     void *text = NULL;
     size_t n = 0;
@@ -400,7 +428,8 @@ int build_line(const struct ckpt *c, const char *name, char **out, struct err *e
     char *path = fmt_join(c->dir, name), *text = NULL;
     void *data = NULL;
     size_t n = 0;
-    int rc = path ? io_read_file(path, 4096, &data, &n, e) : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    int rc = path ? io_read_file(path, 4096, &data, &n, e)
+                  : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
     if (rc >= 0) {
         text = data;
         n = strcspn(text, "\n");

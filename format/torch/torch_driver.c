@@ -1,5 +1,6 @@
-/* torch_driver.c - checkpoints of plain torch.save files: a single .pt or .bin file, and Hugging Face folders of pytorch_model.bin with
- * or without an index. Weights by their names; a file of a trainer ({"model": …, "optimizer": …}) gives its model. */
+/* torch_driver.c - checkpoints of plain torch.save files: a single .pt or .bin file, and Hugging Face
+ * folders of pytorch_model.bin with or without an index. Weights by their names; a file of a trainer
+ * ({"model": …, "optimizer": …}) gives its model. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +10,8 @@
 #define ONE_FILE "pytorch_model.bin"
 #define INDEX "pytorch_model.bin.index.json"
 #define INDEX_MAX ((size_t)1 << 28)
-#define CHECK_AT_ONCE ((int64_t)16 << 20)       /* bytes: a single file up to this is checked whole when it is opened */
+/* bytes: a single file up to this is checked whole when it is opened */
+#define CHECK_AT_ONCE ((int64_t)16 << 20)
 
 static int has_torch_name(const char *path)
 {
@@ -25,7 +27,8 @@ int torch_probe(const struct ckpt *c, int is_folder)
 {
     if (!is_folder)
         return has_torch_name(c->path) || torch_looks_like(c->path);
-    return !build_exists(c, "model.safetensors") && !build_exists(c, "model.safetensors.index.json") && (build_exists(c, ONE_FILE) || build_exists(c, INDEX));
+    return !build_exists(c, "model.safetensors") && !build_exists(c, "model.safetensors.index.json") &&
+           (build_exists(c, ONE_FILE) || build_exists(c, INDEX));
 }
 
 /* ---- the tensors of one file ---- */
@@ -50,7 +53,8 @@ static const struct pk *weights_of(const struct pk *root)
     return root;
 }
 
-static int add_tensor(struct build *b, struct torch_file *t, const struct pk *key, const struct pk *value, struct err *e)
+static int add_tensor(struct build *b, struct torch_file *t, const struct pk *key, const struct pk *value,
+                      struct err *e)
 {
     struct torch_tensor x;
     char name[FMT_NAME_MAX + 2];
@@ -77,10 +81,15 @@ static int add_file(struct build *b, const char *name, struct err *e)
     for (uint32_t i = 0; d->kind == PK_DICT && i < d->n && rc >= 0; i++)
         rc = add_tensor(b, &t, d->item[2 * i], d->item[2 * i + 1], e);
     if (rc >= 0 && d != t.root && pk_get(t.root, "optimizer") && !c->note)
-        rc = build_note(c, e, "the file's optimizer is left out: it is numbered, and the order of its parameters is not in the file");
+        rc = build_note(c, e,
+                        "the file's optimizer is left out: it is numbered, and the order of its parameters "
+                        "is not in the file");
     torch_close(&t);
     if (rc >= 0 && c->n_tensors == before)
-        rc = err_set(e, ERR_FORMAT, "%s: holds no tensors by name: is it an optimizer's file, or one of a sharded checkpoint", c->file[file].path);
+        rc =
+            err_set(e, ERR_FORMAT,
+                    "%s: holds no tensors by name: is it an optimizer's file, or one of a sharded checkpoint",
+                    c->file[file].path);
     return rc < 0 ? rc : 0;
 }
 
@@ -102,8 +111,9 @@ static int check_indexed(const struct ckpt *c, const json_t *map, struct err *e)
     json_object_foreach((json_t *)map, tensor, v) {
         int i = ckpt_find(c, ROLE_WEIGHT, tensor);
         if (i < 0 || strcmp(c->file[c->piece[c->first_piece[i]].file].name, json_string_value(v)))
-            return err_set(e, ERR_FORMAT, "%s: %s puts %.100s in %s, which does not hold it: is the index of another save", c->path, INDEX, tensor,
-                           json_string_value(v));
+            return err_set(e, ERR_FORMAT,
+                           "%s: %s puts %.100s in %s, which does not hold it: is the index of another save",
+                           c->path, INDEX, tensor, json_string_value(v));
     }
     return 0;
 }

@@ -7,18 +7,27 @@
 #include "format/torch/zip_crc.h"
 
 #define PICKLE_MAX ((int64_t)1 << 28)
-#define PREFIX ((int64_t)1 << 20)               /* of a stream: read first; four times as much when the pickles go on */
-#define EXPAND_MAX ((int64_t)16 << 20)          /* bytes that a view may have beyond its storage (stride 0) */
+/* of a stream: read first; four times as much when the pickles go on */
+#define PREFIX ((int64_t)1 << 20)
+/* bytes that a view may have beyond its storage (stride 0) */
+#define EXPAND_MAX ((int64_t)16 << 20)
 #define UNWRAP_MAX 8
 #define SMALL ((int64_t)1 << 16)
 
-static const struct { const char *name; int size, known; } dtypes[TORCH_DTYPES] = {
-    [TORCH_F32] = { "float32", 4, CK_F32 }, [TORCH_F64] = { "float64", 8, CK_F64 }, [TORCH_F16] = { "float16", 2, CK_F16 },
-    [TORCH_BF16] = { "bfloat16", 2, CK_BF16 }, [TORCH_I64] = { "int64", 8, CK_I64 }, [TORCH_I32] = { "int32", 4, CK_I32 },
-    [TORCH_I16] = { "int16", 2, CK_I16 }, [TORCH_I8] = { "int8", 1, CK_I8 }, [TORCH_U8] = { "uint8", 1, CK_U8 }, [TORCH_BOOL] = { "bool", 1, CK_BOOL },
-    [TORCH_U16] = { "uint16", 2, -1 }, [TORCH_U32] = { "uint32", 4, -1 }, [TORCH_U64] = { "uint64", 8, -1 }, [TORCH_C64] = { "complex64", 8, -1 },
-    [TORCH_C128] = { "complex128", 16, -1 }, [TORCH_F8_E4M3] = { "float8_e4m3fn", 1, -1 }, [TORCH_F8_E5M2] = { "float8_e5m2", 1, -1 },
-    [TORCH_F8_OTHER] = { "float8", 1, -1 }, [TORCH_BYTES] = { "untyped", 1, -1 },
+static const struct {
+    const char *name;
+    int size, known;
+} dtypes[TORCH_DTYPES] = {
+    [TORCH_F32] = { "float32", 4, CK_F32 },     [TORCH_F64] = { "float64", 8, CK_F64 },
+    [TORCH_F16] = { "float16", 2, CK_F16 },     [TORCH_BF16] = { "bfloat16", 2, CK_BF16 },
+    [TORCH_I64] = { "int64", 8, CK_I64 },       [TORCH_I32] = { "int32", 4, CK_I32 },
+    [TORCH_I16] = { "int16", 2, CK_I16 },       [TORCH_I8] = { "int8", 1, CK_I8 },
+    [TORCH_U8] = { "uint8", 1, CK_U8 },         [TORCH_BOOL] = { "bool", 1, CK_BOOL },
+    [TORCH_U16] = { "uint16", 2, -1 },          [TORCH_U32] = { "uint32", 4, -1 },
+    [TORCH_U64] = { "uint64", 8, -1 },          [TORCH_C64] = { "complex64", 8, -1 },
+    [TORCH_C128] = { "complex128", 16, -1 },    [TORCH_F8_E4M3] = { "float8_e4m3fn", 1, -1 },
+    [TORCH_F8_E5M2] = { "float8_e5m2", 1, -1 }, [TORCH_F8_OTHER] = { "float8", 1, -1 },
+    [TORCH_BYTES] = { "untyped", 1, -1 },
 };
 const char *torch_dtype_name(enum torch_dtype t) { return dtypes[t].name; }
 int64_t torch_dtype_size(enum torch_dtype t) { return dtypes[t].size; }
@@ -34,8 +43,10 @@ static int check_byteorder(struct torch_file *t, struct err *e)
     void *text = NULL;
     int rc = x ? zip_load(&t->zip, x, 16, &text, e) : 0;
     if (rc >= 0 && text && strcmp(text, "little"))
-        rc = err_set(e, ERR_FORMAT, "%s: written on a big-endian machine (byteorder says %.10s): save it again on a little-endian one", path_of(t),
-                     (char *)text);
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: written on a big-endian machine (byteorder says %.10s): save it again on a "
+                     "little-endian one",
+                     path_of(t), (char *)text);
     free(text);
     return rc;
 }
@@ -47,7 +58,9 @@ static int open_zip(struct torch_file *t, int64_t base, int64_t length, struct e
     TRY(zip_open(&t->zip, t->c, t->file, base, length, e));
     t->is_zip = 1;
     if (zip_find(&t->zip, "constants.pkl", 13)) {
-        rc = err_set(e, ERR_FORMAT, "%s: a torch.jit archive holds code: save the state_dict of the model instead", path_of(t));
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: a torch.jit archive holds code: save the state_dict of the model instead",
+                     path_of(t));
         goto out;
     }
     if (!(x = zip_find(&t->zip, "data.pkl", 8))) {
@@ -85,13 +98,17 @@ static int parse_stream(struct torch_file *t, int64_t n, int64_t *end, struct er
             return rc;
         *end += (int64_t)t->doc[i].used;
         if (i == 0 && (t->doc[0].root->kind != PK_BIG || *end < 11 || memcmp(text + *end - 11, magic, 10)))
-            return err_set(e, ERR_FORMAT, "%s: a pickle, but not one of torch.save: is it a checkpoint", path_of(t));
+            return err_set(e, ERR_FORMAT, "%s: a pickle, but not one of torch.save: is it a checkpoint",
+                           path_of(t));
     }
     const struct pk *little = pk_get(t->doc[2].root, "little_endian");
     if (!pk_int(t->doc[1].root, &version) || version != 1001)
-        return err_set(e, ERR_FORMAT, "%s: a stream of torch.save of version %lld, this program reads 1001: save it again", path_of(t), (long long)version);
+        return err_set(e, ERR_FORMAT,
+                       "%s: a stream of torch.save of version %lld, this program reads 1001: save it again",
+                       path_of(t), (long long)version);
     if (!little || little->kind != PK_BOOL || !little->i)
-        return err_set(e, ERR_FORMAT, "%s: not written on a little-endian machine: save it again on one", path_of(t));
+        return err_set(e, ERR_FORMAT, "%s: not written on a little-endian machine: save it again on one",
+                       path_of(t));
     return 0;
 }
 
@@ -100,7 +117,8 @@ static int64_t size_of_key(const struct torch_file *t, const struct pk *key)
 {
     for (const struct pk *p = t->doc[3].persid; p; p = p->state) {
         const struct pk *k = pk_at(p->args, 2), *c = pk_at(p->args, 1);
-        if (k && k->kind == PK_TEXT && k->n == key->n && !memcmp(k->text, key->text, k->n) && c && c->kind == PK_CLASS && c->cls->id == PK_STORAGE)
+        if (k && k->kind == PK_TEXT && k->n == key->n && !memcmp(k->text, key->text, k->n) && c &&
+            c->kind == PK_CLASS && c->cls->id == PK_STORAGE)
             return dtypes[c->cls->value].size;
     }
     return 0;
@@ -117,7 +135,8 @@ static int place_storages(struct torch_file *t, int64_t at, int64_t end, struct 
 {
     const struct pk *keys = t->doc[4].root, *key;
     if (keys->kind != PK_LIST)
-        return err_set(e, ERR_FORMAT, "%s: the stream has no list of storages: is the file whole", path_of(t));
+        return err_set(e, ERR_FORMAT, "%s: the stream has no list of storages: is the file whole",
+                       path_of(t));
     t->storage = calloc((size_t)keys->n + 1, sizeof *t->storage);
     if (!t->storage)
         return err_set(e, ERR_MEMORY, "%s: no room for %u storages", path_of(t), keys->n);
@@ -127,9 +146,12 @@ static int place_storages(struct torch_file *t, int64_t at, int64_t end, struct 
         int rc = size && end - at >= 8 ? fmt_pread(t->c, t->file, &n, 8, at, e) : 0;
         if (rc < 0)
             return rc;
-        if (!size || end - at < 8 || __builtin_mul_overflow((int64_t)n, size, &bytes) || bytes < 0 || bytes > end - at - 8)
-            return err_set(e, ERR_FORMAT, "%s: storage %u of %u at byte %lld has %llu elements, the file ends at %lld: is it whole", path_of(t), i, keys->n,
-                           (long long)at, (unsigned long long)n, (long long)end);
+        if (!size || end - at < 8 || __builtin_mul_overflow((int64_t)n, size, &bytes) || bytes < 0 ||
+            bytes > end - at - 8)
+            return err_set(
+                e, ERR_FORMAT,
+                "%s: storage %u of %u at byte %lld has %llu elements, the file ends at %lld: is it whole",
+                path_of(t), i, keys->n, (long long)at, (unsigned long long)n, (long long)end);
         t->storage[t->n_storages++] = (struct torch_storage){ key->text, (int)key->n, at + 8, bytes, NULL };
         at += 8 + bytes;
     }
@@ -148,7 +170,8 @@ static int open_stream(struct torch_file *t, int64_t base, int64_t length, struc
             return err_set(e, ERR_MEMORY, "%s: no room for its pickles", path_of(t));
         if ((rc = fmt_pread(t->c, t->file, t->text, n, base, e)) < 0)
             return rc;
-        if ((rc = parse_stream(t, n, &end, e)) >= 0 || n == length || n == PICKLE_MAX || e->code == ERR_MEMORY)
+        if ((rc = parse_stream(t, n, &end, e)) >= 0 || n == length || n == PICKLE_MAX ||
+            e->code == ERR_MEMORY)
             break;
         drop_pickles(t);
     }
@@ -160,10 +183,7 @@ static int open_stream(struct torch_file *t, int64_t base, int64_t length, struc
 
 /* ---- either ---- */
 
-static int is_tar(const char *start, int64_t n)
-{
-    return n >= 262 && !memcmp(start + 257, "ustar", 5);
-}
+static int is_tar(const char *start, int64_t n) { return n >= 262 && !memcmp(start + 257, "ustar", 5); }
 
 int torch_open(struct torch_file *t, struct ckpt *c, int file, int64_t base, int64_t length, struct err *e)
 {
@@ -175,7 +195,9 @@ int torch_open(struct torch_file *t, struct ckpt *c, int file, int64_t base, int
     if (n >= 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5)
         rc = open_stream(t, base, length, e);
     else if (is_tar(start, n))
-        rc = err_set(e, ERR_FORMAT, "%s: a tar file of torch before 0.1.10: load and save it again with a newer torch", path_of(t));
+        rc = err_set(e, ERR_FORMAT,
+                     "%s: a tar file of torch before 0.1.10: load and save it again with a newer torch",
+                     path_of(t));
     else
         rc = open_zip(t, base, length, e);
 out:
@@ -204,7 +226,8 @@ int torch_looks_like(const char *path)
     int64_t n = io_size(fd, path, &e);
     n = n < (int64_t)sizeof start ? n : (int64_t)sizeof start;
     if (n > 0 && io_pread(fd, path, start, (size_t)n, 0, &e) >= 0)
-        yes = !memcmp(start, "PK\003\004", 4) || !memcmp(start, "PK\005\006", 4) || (start[0] == '\x80' && start[1] >= 2 && start[1] <= 5) || is_tar(start, n);
+        yes = !memcmp(start, "PK\003\004", 4) || !memcmp(start, "PK\005\006", 4) ||
+              (start[0] == '\x80' && start[1] >= 2 && start[1] <= 5) || is_tar(start, n);
     io_close(fd);
     return yes;
 }
@@ -244,17 +267,20 @@ static int bad(const struct torch_file *t, const char *name, const char *what, s
     return err_set(e, ERR_FORMAT, "%s: %.200s %s: is the file damaged", path_of(t), name, what);
 }
 
-static int find_zip_storage(struct torch_file *t, const struct pk *key, enum torch_dtype as, const char *name, struct torch_storage *s, struct err *e)
+static int find_zip_storage(struct torch_file *t, const struct pk *key, enum torch_dtype as, const char *name,
+                            struct torch_storage *s, struct err *e)
 {
     char record[80] = "data/";
     for (uint32_t i = 0; i < key->n; i++)
-        if (key->n > 64 || !((key->text[i] >= '0' && key->text[i] <= '9') || (key->text[i] >= 'a' && key->text[i] <= 'z') ||
-                             (key->text[i] >= 'A' && key->text[i] <= 'Z') || key->text[i] == '_'))
+        if (key->n > 64 ||
+            !((key->text[i] >= '0' && key->text[i] <= '9') || (key->text[i] >= 'a' && key->text[i] <= 'z') ||
+              (key->text[i] >= 'A' && key->text[i] <= 'Z') || key->text[i] == '_'))
             return bad(t, name, "names its storage by something that is not a plain key", e);
     memcpy(record + 5, key->text, key->n);
     struct zip_entry *x = zip_find(&t->zip, record, 5 + (int)key->n);
     if (!x)
-        return err_set(e, ERR_FORMAT, "%s: %.200s lies in record %s, which is not there: is the file whole", path_of(t), name, record);
+        return err_set(e, ERR_FORMAT, "%s: %.200s lies in record %s, which is not there: is the file whole",
+                       path_of(t), name, record);
     if (x->used_as && x->used_as != 1 + (int)as)
         return bad(t, name, "reads as another type a storage that another tensor uses", e);
     x->used_as = 1 + (int)as;
@@ -265,11 +291,14 @@ static int find_zip_storage(struct torch_file *t, const struct pk *key, enum tor
     return 0;
 }
 
-static int find_storage(struct torch_file *t, const struct pk *p, const char *name, enum torch_dtype *as, struct torch_storage *s, int64_t *n, struct err *e)
+static int find_storage(struct torch_file *t, const struct pk *p, const char *name, enum torch_dtype *as,
+                        struct torch_storage *s, int64_t *n, struct err *e)
 {
-    const struct pk *a = p && p->kind == PK_PERSID ? p->args : NULL, *cls = pk_at(a, 1), *key = pk_at(a, 2), *view = pk_at(a, 5);
+    const struct pk *a = p && p->kind == PK_PERSID ? p->args : NULL, *cls = pk_at(a, 1), *key = pk_at(a, 2),
+                    *view = pk_at(a, 5);
     int64_t bytes;
-    if (!a || !pk_is_text(pk_at(a, 0), "storage") || !cls || cls->kind != PK_CLASS || cls->cls->id != PK_STORAGE || !key || key->kind != PK_TEXT || !key->n)
+    if (!a || !pk_is_text(pk_at(a, 0), "storage") || !cls || cls->kind != PK_CLASS ||
+        cls->cls->id != PK_STORAGE || !key || key->kind != PK_TEXT || !key->n)
         return bad(t, name, "has no storage", e);
     if (view && view->kind != PK_NONE)
         return bad(t, name, "is a view of a storage of another storage, which torch no longer writes", e);
@@ -282,19 +311,23 @@ static int find_storage(struct torch_file *t, const struct pk *p, const char *na
             return rc;
     } else {
         struct torch_storage want = { .key = key->text, .n_key = (int)key->n };
-        struct torch_storage *found = t->n_storages ? bsearch(&want, t->storage, (size_t)t->n_storages, sizeof want, compare_key) : NULL;
+        struct torch_storage *found = t->n_storages ? bsearch(&want, t->storage, (size_t)t->n_storages,
+                                                              sizeof want, compare_key)
+                                                    : NULL;
         if (!found)
             return bad(t, name, "lies in a storage that is not in the file", e);
         *s = *found;
     }
     if (bytes != s->bytes)
-        return err_set(e, ERR_FORMAT, "%s: the storage of %.200s should have %lld bytes, it has %lld: is the file damaged", path_of(t), name,
-                       (long long)bytes, (long long)s->bytes);
+        return err_set(e, ERR_FORMAT,
+                       "%s: the storage of %.200s should have %lld bytes, it has %lld: is the file damaged",
+                       path_of(t), name, (long long)bytes, (long long)s->bytes);
     return 0;
 }
 
 /* Sizes and strides; the product, the last element and what a view may make of little are within bounds. */
-static int check_view(const struct torch_file *t, struct torch_tensor *out, const char *name, int64_t offset, int64_t storage_n, struct err *e)
+static int check_view(const struct torch_file *t, struct torch_tensor *out, const char *name, int64_t offset,
+                      int64_t storage_n, struct err *e)
 {
     int64_t last = offset, step, size = dtypes[out->dtype].size, bytes = size, dense = 1;
     out->n = 1;
@@ -302,7 +335,8 @@ static int check_view(const struct torch_file *t, struct torch_tensor *out, cons
     for (int d = 0; d < out->n_dims; d++) {
         if (out->shape[d] < 0 || out->stride[d] < 0)
             return bad(t, name, "has a negative size or stride", e);
-        if (__builtin_mul_overflow(bytes, out->shape[d], &bytes) || __builtin_mul_overflow(out->shape[d] - (out->shape[d] > 0), out->stride[d], &step) ||
+        if (__builtin_mul_overflow(bytes, out->shape[d], &bytes) ||
+            __builtin_mul_overflow(out->shape[d] - (out->shape[d] > 0), out->stride[d], &step) ||
             __builtin_add_overflow(last, step, &last))
             return bad(t, name, "has a shape that overflows", e);
         out->n *= out->shape[d];
@@ -313,11 +347,14 @@ static int check_view(const struct torch_file *t, struct torch_tensor *out, cons
         dense *= out->shape[d];
     }
     if (offset < 0 || offset > storage_n || (out->n && last >= storage_n))
-        return err_set(e, ERR_FORMAT, "%s: %.200s reaches element %lld of a storage of %lld: is the file damaged", path_of(t), name, (long long)last,
-                       (long long)storage_n);
+        return err_set(e, ERR_FORMAT,
+                       "%s: %.200s reaches element %lld of a storage of %lld: is the file damaged",
+                       path_of(t), name, (long long)last, (long long)storage_n);
     if (out->n > storage_n && bytes > EXPAND_MAX)
-        return err_set(e, ERR_FORMAT, "%s: %.200s makes %lld elements of a storage of %lld by stride 0: save a copy that is contiguous", path_of(t), name,
-                       (long long)out->n, (long long)storage_n);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: %.200s makes %lld elements of a storage of %lld by stride 0: save a copy that is contiguous",
+            path_of(t), name, (long long)out->n, (long long)storage_n);
     return 0;
 }
 
@@ -328,7 +365,8 @@ static int check_metadata(const struct torch_file *t, const struct pk *meta, con
     return 0;
 }
 
-int torch_tensor(struct torch_file *t, const struct pk *p, const char *name, struct torch_tensor *out, struct err *e)
+int torch_tensor(struct torch_file *t, const struct pk *p, const char *name, struct torch_tensor *out,
+                 struct err *e)
 {
     enum pk_class_id id;
     const struct pk *a = unwrap(p, &id), *size = pk_at(a, 2), *stride = pk_at(a, 3), *dtype = pk_at(a, 6);
@@ -342,7 +380,9 @@ int torch_tensor(struct torch_file *t, const struct pk *p, const char *name, str
     if (size->n != stride->n)
         return bad(t, name, "has more sizes than strides, or fewer", e);
     if (size->n > TORCH_DIMS)
-        return err_set(e, ERR_FORMAT, "%s: %.200s has %u dimensions, this program knows up to %d: is the file damaged", path_of(t), name, size->n, TORCH_DIMS);
+        return err_set(e, ERR_FORMAT,
+                       "%s: %.200s has %u dimensions, this program knows up to %d: is the file damaged",
+                       path_of(t), name, size->n, TORCH_DIMS);
     TRY(find_storage(t, pk_at(a, 0), name, &as, &s, &storage_n, e));
     out->dtype = as;
     if (id == PK_TENSOR_V3) {
@@ -355,7 +395,8 @@ int torch_tensor(struct torch_file *t, const struct pk *p, const char *name, str
     out->n_dims = (int)size->n;
     int whole = pk_int(pk_at(a, 1), &offset);
     for (int d = 0; d < out->n_dims && whole; d++)
-        whole = pk_int(pk_at(size, (uint32_t)d), &out->shape[d]) && pk_int(pk_at(stride, (uint32_t)d), &out->stride[d]);
+        whole = pk_int(pk_at(size, (uint32_t)d), &out->shape[d]) &&
+                pk_int(pk_at(stride, (uint32_t)d), &out->stride[d]);
     if (!whole)
         return bad(t, name, "has a size, stride or offset that is not a number of 64 bits", e);
     TRY(check_view(t, out, name, offset, storage_n, e));
@@ -393,16 +434,23 @@ int torch_number(struct torch_file *t, const struct pk *p, const char *name, dou
         return 0;
     if ((rc = torch_tensor(t, p, name, &x, e)) < 0)
         return rc;
-    if (x.n != 1 || (x.dtype != TORCH_F32 && x.dtype != TORCH_F64 && x.dtype != TORCH_I64 && x.dtype != TORCH_I32))
+    if (x.n != 1 ||
+        (x.dtype != TORCH_F32 && x.dtype != TORCH_F64 && x.dtype != TORCH_I64 && x.dtype != TORCH_I32))
         return err_set(e, ERR_FORMAT, "%s: %.200s is not one number: is the file damaged", path_of(t), name);
     if ((rc = read_small(t, &x, data, e)) < 0)
         return rc;
     float f;
     int32_t k;
     switch (x.dtype) {
-    case TORCH_F32: memcpy(&f, data, 4); *out = (double)f; break;
+    case TORCH_F32:
+        memcpy(&f, data, 4);
+        *out = (double)f;
+        break;
     case TORCH_F64: memcpy(out, data, 8); break;
-    case TORCH_I32: memcpy(&k, data, 4); *out = k; break;
+    case TORCH_I32:
+        memcpy(&k, data, 4);
+        *out = k;
+        break;
     default: memcpy(&i, data, 8); *out = (double)i;
     }
     return 1;

@@ -1,13 +1,15 @@
-/* torch_run.c - what other frameworks say about the run itself: learning rate and its schedule, AdamW's constants, clipping. It becomes the
- * settings that ptrain --resume takes where the command line says nothing; what ptrain cannot do as the source did is said, not imitated.
+/* torch_run.c - what other frameworks say about the run itself: learning rate and its schedule, AdamW's
+ * constants, clipping. It becomes the settings that ptrain --resume takes where the command line says
+ * nothing; what ptrain cannot do as the source did is said, not imitated.
  *
  *     every optimizer      param_groups: lr, initial_lr, betas, eps, weight_decay
  *     DeepSpeed            ds_config: scheduler {type, params}, gradient_clipping
  *     Megatron             opt_param_scheduler (counts samples), args.clip_grad
  *     torch schedulers     T_max, eta_min, base_lrs, last_epoch as members of a state_dict (dcp.c)
- * Source: deepspeed/runtime/lr_schedules.py, megatron/core/optimizer_param_scheduler.py (described, not copied). */
+ * Source: deepspeed/runtime/lr_schedules.py, megatron/core/optimizer_param_scheduler.py (described, not
+ * copied). */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* vasprintf */
+#define _GNU_SOURCE /* vasprintf */
 #endif
 #include <math.h>
 #include <stdarg.h>
@@ -19,7 +21,7 @@
 void run_value(struct run *r, enum run_value which, double v)
 {
     if (!(v >= 0 && v < 1e9))
-        return;         /* no setting, whatever it is */
+        return; /* no setting, whatever it is */
     if (!r->value[which].has || v < r->value[which].least)
         r->value[which].least = v;
     if (!r->value[which].has || v > r->value[which].most)
@@ -44,14 +46,21 @@ static double number_or(struct torch_file *t, const struct pk *dict, const char 
 
 void run_group(struct run *r, struct torch_file *t, const struct pk *group)
 {
-    static const struct { const char *key; enum run_value which; } members[] = {
-        { "lr", RUN_LR }, { "initial_lr", RUN_FIRST_LR }, { "eps", RUN_EPS }, { "weight_decay", RUN_DECAY },
+    static const struct {
+        const char *key;
+        enum run_value which;
+    } members[] = {
+        { "lr", RUN_LR },
+        { "initial_lr", RUN_FIRST_LR },
+        { "eps", RUN_EPS },
+        { "weight_decay", RUN_DECAY },
     };
     const struct pk *betas = pk_get(group, "betas");
     double v;
     if (!group || group->kind != PK_DICT)
         return;
-    int undecayed = number_or(t, group, "wd_mult", 1) == 0;        /* Megatron's scheduler multiplies when it runs */
+    /* Megatron's scheduler multiplies when it runs */
+    int undecayed = number_or(t, group, "wd_mult", 1) == 0;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         if (number_of(t, pk_get(group, members[i].key), &v))
             run_value(r, members[i].which, members[i].which == RUN_DECAY && undecayed ? 0 : v);
@@ -62,7 +71,8 @@ void run_group(struct run *r, struct torch_file *t, const struct pk *group)
 
 void run_schedule(struct run *r, const char *kind, double lr, double min_lr, int64_t warmup, int64_t steps)
 {
-    if (!(lr >= 0 && lr < 1e6 && min_lr >= 0 && min_lr < 1e6) || warmup < 0 || warmup > (int64_t)1e12 || steps < 1 || steps > (int64_t)1e12) {
+    if (!(lr >= 0 && lr < 1e6 && min_lr >= 0 && min_lr < 1e6) || warmup < 0 || warmup > (int64_t)1e12 ||
+        steps < 1 || steps > (int64_t)1e12) {
         run_unknown(r, kind, (int)strlen(kind));
         return;
     }
@@ -77,7 +87,8 @@ void run_schedule(struct run *r, const char *kind, double lr, double min_lr, int
 void run_unknown(struct run *r, const char *what, int n)
 {
     int at = 0;
-    for (int i = 0; i < n && at + 1 < (int)sizeof r->unknown; i++)          /* a name from a file goes into a line of text */
+    /* a name from a file goes into a line of text */
+    for (int i = 0; i < n && at + 1 < (int)sizeof r->unknown; i++)
         if (what[i] >= ' ' && what[i] < 127)
             r->unknown[at++] = what[i];
     r->unknown[at] = 0;
@@ -85,11 +96,13 @@ void run_unknown(struct run *r, const char *what, int n)
         snprintf(r->unknown, sizeof r->unknown, "of an unknown kind");
 }
 
-/* DeepSpeed's schedulers run one update behind ptrain's, and begin at 0: after the warm-up one more update of it makes them equal. */
+/* DeepSpeed's schedulers run one update behind ptrain's, and begin at 0: after the warm-up one more update
+ * of it makes them equal. */
 void run_deepspeed(struct run *r, struct torch_file *t, const struct pk *config, const struct pk *scheduler)
 {
     const struct pk *s = pk_get(config, "scheduler"), *type = pk_get(s, "type"), *p = pk_get(s, "params");
-    double clip = number_or(t, config, "gradient_clipping", -1), lr = number_or(t, p, "warmup_max_lr", r->value[RUN_LR].most);
+    double clip = number_or(t, config, "gradient_clipping", -1),
+           lr = number_or(t, p, "warmup_max_lr", r->value[RUN_LR].most);
     double warmup = number_or(t, p, "warmup_num_steps", 1000), total = number_or(t, p, "total_num_steps", 0);
     if (config && config->kind == PK_DICT)
         run_value(r, RUN_CLIP, clip < 0 ? 0 : clip);
@@ -98,33 +111,41 @@ void run_deepspeed(struct run *r, struct torch_file *t, const struct pk *config,
             run_unknown(r, "", 0);
         return;
     }
-    int logs = pk_is_text(pk_get(p, "warmup_type"), "log") || !pk_get(p, "warmup_type");      /* log is their default */
+    /* log is their default */
+    int logs = pk_is_text(pk_get(p, "warmup_type"), "log") || !pk_get(p, "warmup_type");
     r->near = 1 + logs;
     if (pk_is_text(type, "WarmupDecayLR"))
         run_schedule(r, "linear", lr, 0, (int64_t)warmup + 1, (int64_t)total + 1);
     else if (pk_is_text(type, "WarmupLR"))
         run_schedule(r, "constant", lr, 0, (int64_t)warmup + 1, (int64_t)warmup + 2);
     else if (pk_is_text(type, "WarmupCosineLR") && r->value[RUN_LR].has)
-        run_unknown(r, "WarmupCosineLR", 14);       /* its highest rate is not in the file */
+        run_unknown(r, "WarmupCosineLR", 14); /* its highest rate is not in the file */
     else
         run_unknown(r, type->text, (int)type->n);
 }
 
 /* Megatron counts samples; its warm-up begins at 0, one update behind ptrain's. */
-void run_megatron(struct run *r, struct torch_file *t, const struct pk *args, const struct pk *s, int64_t iteration)
+void run_megatron(struct run *r, struct torch_file *t, const struct pk *args, const struct pk *s,
+                  int64_t iteration)
 {
-    static const struct { const char *theirs, *ours; } kinds[] = { { "constant", "constant" }, { "linear", "linear" }, { "cosine", "cosine" } };
+    static const struct {
+        const char *theirs, *ours;
+    } kinds[] = { { "constant", "constant" }, { "linear", "linear" }, { "cosine", "cosine" } };
     const struct pk *style = pk_get(s, "lr_decay_style");
-    double done = number_or(t, s, "num_steps", 0), batch = iteration > 0 ? done / (double)iteration : number_or(t, args, "global_batch_size", 0);
-    double clip = number_or(t, args, "clip_grad", -1), warmup = number_or(t, s, "lr_warmup_steps", 0), total = number_or(t, s, "lr_decay_steps", 0);
+    double done = number_or(t, s, "num_steps", 0),
+           batch = iteration > 0 ? done / (double)iteration : number_or(t, args, "global_batch_size", 0);
+    double clip = number_or(t, args, "clip_grad", -1), warmup = number_or(t, s, "lr_warmup_steps", 0),
+           total = number_or(t, s, "lr_decay_steps", 0);
     if (clip >= 0)
         run_value(r, RUN_CLIP, clip);
     if (!style || style->kind != PK_TEXT)
         return;
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
-        if (pk_is_text(style, kinds[i].theirs) && batch >= 1 && total >= 1 && fmod(warmup, batch) == 0 && fmod(total, batch) == 0) {
+        if (pk_is_text(style, kinds[i].theirs) && batch >= 1 && total >= 1 && fmod(warmup, batch) == 0 &&
+            fmod(total, batch) == 0) {
             r->near = 1;
-            run_schedule(r, kinds[i].ours, number_or(t, s, "max_lr", -1), number_or(t, s, "min_lr", 0), (int64_t)(warmup / batch), (int64_t)(total / batch));
+            run_schedule(r, kinds[i].ours, number_or(t, s, "max_lr", -1), number_or(t, s, "min_lr", 0),
+                         (int64_t)(warmup / batch), (int64_t)(total / batch));
             return;
         }
     run_unknown(r, style->text, (int)style->n);
@@ -164,19 +185,29 @@ int build_writer(struct ckpt *c, const char *what, const struct pk *version, int
 
 static int add_notes(const struct run *r, struct ckpt *c, struct err *e)
 {
-    static const struct { enum run_value which; const char *what; } mixed[] = {
-        { RUN_LR, "learning rate" }, { RUN_BETA1, "beta1" }, { RUN_BETA2, "beta2" }, { RUN_EPS, "eps" },
+    static const struct {
+        enum run_value which;
+        const char *what;
+    } mixed[] = {
+        { RUN_LR, "learning rate" },
+        { RUN_BETA1, "beta1" },
+        { RUN_BETA2, "beta2" },
+        { RUN_EPS, "eps" },
     };
     int rc = 0;
     if (*r->unknown)
-        rc = build_note(c, e, "the learning-rate schedule (%s) cannot be carried over: resuming keeps the rate of the last update, %.9g", r->unknown,
-                        r->value[RUN_LR].most);
+        rc = build_note(c, e,
+                        "the learning-rate schedule (%s) cannot be carried over: resuming keeps the rate of "
+                        "the last update, %.9g",
+                        r->unknown, r->value[RUN_LR].most);
     else if (r->schedule && r->near && c->state.step < r->warmup)
-        rc = build_note(c, e, "saved inside its warm-up, which is not the same update by update as that of ptrain");
+        rc = build_note(c, e,
+                        "saved inside its warm-up, which is not the same update by update as that of ptrain");
     for (size_t i = 0; i < sizeof mixed / sizeof *mixed && rc >= 0; i++)
         if (r->value[mixed[i].which].mixed)
-            rc = build_note(c, e, "groups of parameters differ in %s (%.9g to %.9g): resuming takes the largest for all", mixed[i].what,
-                            r->value[mixed[i].which].least, r->value[mixed[i].which].most);
+            rc = build_note(
+                c, e, "groups of parameters differ in %s (%.9g to %.9g): resuming takes the largest for all",
+                mixed[i].what, r->value[mixed[i].which].least, r->value[mixed[i].which].most);
     if (rc >= 0 && r->value[RUN_DECAY].has && !r->value[RUN_DECAY].mixed && r->value[RUN_DECAY].most > 0)
         rc = build_note(c, e, "weight decay was on vectors too: resuming decays matrices only");
     return rc < 0 ? rc : 0;
@@ -200,8 +231,12 @@ static char *shortest_text(const json_t *o)
 
 int run_finish(struct run *r, struct ckpt *c, struct err *e)
 {
-    static const struct { enum run_value which; const char *option; } rows[] = {
-        { RUN_BETA1, "beta1" }, { RUN_BETA2, "beta2" }, { RUN_EPS, "eps" }, { RUN_DECAY, "weight-decay" }, { RUN_CLIP, "clip" },
+    static const struct {
+        enum run_value which;
+        const char *option;
+    } rows[] = {
+        { RUN_BETA1, "beta1" },        { RUN_BETA2, "beta2" }, { RUN_EPS, "eps" },
+        { RUN_DECAY, "weight-decay" }, { RUN_CLIP, "clip" },
     };
     int ours = r->schedule && !*r->unknown;
     if (!c->state.has_state || !r->value[RUN_LR].has)

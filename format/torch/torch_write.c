@@ -1,4 +1,5 @@
-/* torch_write.c - see torch_write.h. Source of the records: PKWARE APPNOTE 6.3, sections 4.3.7, 4.3.12, 4.3.14 - 4.3.16, 4.5.3. */
+/* torch_write.c - see torch_write.h. Source of the records: PKWARE APPNOTE 6.3, sections 4.3.7, 4.3.12,
+ * 4.3.14 - 4.3.16, 4.5.3. */
 #include "format/torch/torch_write.h"
 
 #include <stdio.h>
@@ -9,7 +10,7 @@
 #include "format/crc32.h"
 
 #define ALIGN 64
-#define WIDE 0xffffffffll               /* a size or offset that needs 64 bits: ones stand in its 32 */
+#define WIDE 0xffffffffll /* a size or offset that needs 64 bits: ones stand in its 32 */
 #define LOCAL_BYTES 30
 #define NAME_ROOM 64
 
@@ -17,9 +18,13 @@
 struct writer {
     int fd;
     const char *path;
-    int64_t base, at, start;            /* at: in the zip; start: of what is gathered */
+    int64_t base, at, start; /* at: in the zip; start: of what is gathered */
     struct buf b;
-    struct { int64_t header, bytes; uint32_t crc; char name[NAME_ROOM]; } *entry;
+    struct {
+        int64_t header, bytes;
+        uint32_t crc;
+        char name[NAME_ROOM];
+    } * entry;
     int n_entries;
 };
 
@@ -56,7 +61,8 @@ static int flush(struct writer *w, struct err *e)
 /* The header of a record; afterwards w->at is where its bytes go. */
 static void put_header(struct writer *w, const char *root, const char *name, int64_t bytes, uint32_t crc)
 {
-    static const char filler[ALIGN + 4] = "ZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZ";
+    static const char filler[ALIGN + 4] =
+        "ZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZ";
     int i = w->n_entries++, wide = bytes >= WIDE;
     char *full = w->entry[i].name;
     snprintf(full, NAME_ROOM, "%s/%s", root, name);
@@ -67,10 +73,10 @@ static void put_header(struct writer *w, const char *root, const char *name, int
     int64_t data = w->at + LOCAL_BYTES + (int64_t)n_name + (wide ? 20 : 0) + 4;
     int pad = (int)((ALIGN - data % ALIGN) % ALIGN);
     put(w, "PK\3\4", 4);
-    put_le(w, wide ? 45 : 20, 2);       /* version that a reader needs */
-    put_le(w, 0x0800, 2);               /* names are UTF-8 */
-    put_le(w, 0, 2);                    /* stored */
-    put_le(w, 0, 4);                    /* no times: the same state gives the same bytes */
+    put_le(w, wide ? 45 : 20, 2); /* version that a reader needs */
+    put_le(w, 0x0800, 2);         /* names are UTF-8 */
+    put_le(w, 0, 2);              /* stored */
+    put_le(w, 0, 4);              /* no times: the same state gives the same bytes */
     put_le(w, crc, 4);
     put_le(w, narrow(bytes), 4);
     put_le(w, narrow(bytes), 4);
@@ -88,7 +94,8 @@ static void put_header(struct writer *w, const char *root, const char *name, int
     put(w, filler, (size_t)pad);
 }
 
-static void put_small(struct writer *w, const struct torch_out *z, const char *name, const void *data, size_t n)
+static void put_small(struct writer *w, const struct torch_out *z, const char *name, const void *data,
+                      size_t n)
 {
     put_header(w, z->root, name, (int64_t)n, w->fd < 0 ? 0 : fmt_crc32(0, data, n));
     put(w, data, n);
@@ -110,8 +117,8 @@ static void put_entry(struct writer *w, int i)
     put_le(w, narrow(bytes), 4);
     put_le(w, n_name, 2);
     put_le(w, (uint64_t)(extra ? extra + 4 : 0), 2);
-    put_le(w, 0, 2);                    /* no comment */
-    put_le(w, 0, 8);                    /* first volume, attributes: none */
+    put_le(w, 0, 2); /* no comment */
+    put_le(w, 0, 8); /* first volume, attributes: none */
     put_le(w, narrow(header), 4);
     put(w, w->entry[i].name, n_name);
     if (extra) {
@@ -132,10 +139,10 @@ static void put_end(struct writer *w, int64_t directory)
     int64_t bytes = w->at - directory, end = w->at;
     uint64_t n = (uint64_t)w->n_entries;
     put(w, "PK\6\6", 4);
-    put_le(w, 44, 8);                   /* of what follows */
+    put_le(w, 44, 8); /* of what follows */
     put_le(w, 45, 2);
     put_le(w, 45, 2);
-    put_le(w, 0, 8);                    /* volumes */
+    put_le(w, 0, 8); /* volumes */
     put_le(w, n, 8);
     put_le(w, n, 8);
     put_le(w, (uint64_t)bytes, 8);
@@ -202,9 +209,14 @@ int torch_out_frame(const struct torch_out *z, int fd, const char *path, int64_t
     return walk(&w, z, e);
 }
 
-int torch_out_file(const char *path, const char *root, const struct pkw *p, int n, const void *const *data, const int64_t *bytes, struct err *e)
+int torch_out_file(const char *path, const char *root, const struct pkw *p, int n, const void *const *data,
+                   const int64_t *bytes, struct err *e)
 {
-    struct torch_out z = { .root = root, .pickle = p->b.p, .n_pickle = p->b.n, .n = n, .part = calloc((size_t)n + 1, sizeof *z.part) };
+    struct torch_out z = { .root = root,
+                           .pickle = p->b.p,
+                           .n_pickle = p->b.n,
+                           .n = n,
+                           .part = calloc((size_t)n + 1, sizeof *z.part) };
     int fd = -1, rc = z.part ? 0 : err_set(e, ERR_MEMORY, "%s: no room for %d storages", path, n);
     if (rc < 0)
         return rc;

@@ -16,9 +16,12 @@
 #define LOCAL_SIG 0x04034b50u
 #define LOCAL_BYTES 30
 #define DIRECTORY_MAX ((int64_t)1 << 28)
-#define WINDOW ((int64_t)4096)          /* kept of both ends: a directory and the pickle of one tensor */
+#define WINDOW ((int64_t)4096) /* kept of both ends: a directory and the pickle of one tensor */
 
-static uint32_t u16(const char *p) { return (uint32_t)(unsigned char)p[0] | (uint32_t)(unsigned char)p[1] << 8; }
+static uint32_t u16(const char *p)
+{
+    return (uint32_t)(unsigned char)p[0] | (uint32_t)(unsigned char)p[1] << 8;
+}
 static uint32_t u32(const char *p) { return u16(p) | u16(p + 2) << 16; }
 static uint64_t u64(const char *p) { return u32(p) | (uint64_t)u32(p + 4) << 32; }
 
@@ -26,7 +29,8 @@ static const char *path_of(const struct zip *z) { return z->c->file[z->file].pat
 
 static int bad(const struct zip *z, const char *what, struct err *e)
 {
-    return err_set(e, ERR_FORMAT, "%s: the zip at byte %lld (%lld bytes) %s: is the file whole", path_of(z), (long long)z->base, (long long)z->length, what);
+    return err_set(e, ERR_FORMAT, "%s: the zip at byte %lld (%lld bytes) %s: is the file whole", path_of(z),
+                   (long long)z->base, (long long)z->length, what);
 }
 
 /* n bytes at off of the zip; off and n are inside. */
@@ -60,7 +64,11 @@ out:
 
 /* ---- the end record, and its 64-bit form ---- */
 
-struct end { uint64_t n, bytes, offset; int64_t at; };      /* at: where the first of the end records begins */
+/* at: where the first of the end records begins */
+struct end {
+    uint64_t n, bytes, offset;
+    int64_t at;
+};
 
 static int find_end64(const struct zip *z, struct end *end, struct err *e)
 {
@@ -103,7 +111,8 @@ static int find_end(const struct zip *z, struct end *end, struct err *e)
     end->bytes = u32(rec + 12);
     end->offset = u32(rec + 16);
     TRY(find_end64(z, end, e));
-    if (end->offset > (uint64_t)end->at || end->bytes > (uint64_t)end->at - end->offset || end->n > end->bytes / CENTRAL_BYTES)
+    if (end->offset > (uint64_t)end->at || end->bytes > (uint64_t)end->at - end->offset ||
+        end->n > end->bytes / CENTRAL_BYTES)
         return bad(z, "has a directory that passes its end", e);
     if (end->bytes > (uint64_t)DIRECTORY_MAX || end->n > INT32_MAX)
         return bad(z, "has a directory beyond the limit of 256 MiB", e);
@@ -113,7 +122,8 @@ out:
 
 /* ---- the directory ---- */
 
-/* The 64-bit values of an extra field replace those that are all ones, in this order: size, packed size, offset. */
+/* The 64-bit values of an extra field replace those that are all ones, in this order: size, packed size,
+ * offset. */
 static int widen(const char *extra, uint32_t n, uint64_t *size, uint64_t *packed, uint64_t *offset)
 {
     uint64_t *value[3] = { size, packed, offset };
@@ -133,7 +143,8 @@ static int widen(const char *extra, uint32_t n, uint64_t *size, uint64_t *packed
     return *size == 0xffffffffu || *packed == 0xffffffffu || *offset == 0xffffffffu ? -1 : 0;
 }
 
-static int read_entry(struct zip *z, struct zip_entry *x, const char *p, int64_t left, const struct end *end, int64_t *used, struct err *e)
+static int read_entry(struct zip *z, struct zip_entry *x, const char *p, int64_t left, const struct end *end,
+                      int64_t *used, struct err *e)
 {
     if (left < CENTRAL_BYTES || u32(p) != CENTRAL_SIG)
         return bad(z, "has a damaged directory", e);
@@ -144,17 +155,27 @@ static int read_entry(struct zip *z, struct zip_entry *x, const char *p, int64_t
         return bad(z, "has a damaged directory", e);
     const char *name = p + CENTRAL_BYTES, *slash = memchr(name, '/', n_name);
     if (u16(p + 8) & 1)
-        return err_set(e, ERR_FORMAT, "%s: record %.*s is encrypted: save it again without", path_of(z), (int)n_name, name);
+        return err_set(e, ERR_FORMAT, "%s: record %.*s is encrypted: save it again without", path_of(z),
+                       (int)n_name, name);
     if (u16(p + 10) != 0)
-        return err_set(e, ERR_FORMAT, "%s: record %.*s is compressed (method %u), torch.save stores: save it again with torch.save", path_of(z), (int)n_name,
-                       name, u16(p + 10));
-    if ((size == 0xffffffffu || packed == 0xffffffffu || offset == 0xffffffffu) && widen(name + n_name, n_extra, &size, &packed, &offset) < 0)
+        return err_set(
+            e, ERR_FORMAT,
+            "%s: record %.*s is compressed (method %u), torch.save stores: save it again with torch.save",
+            path_of(z), (int)n_name, name, u16(p + 10));
+    if ((size == 0xffffffffu || packed == 0xffffffffu || offset == 0xffffffffu) &&
+        widen(name + n_name, n_extra, &size, &packed, &offset) < 0)
         return bad(z, "has an entry without its 64-bit sizes", e);
-    if (size != packed || offset > end->offset || size > end->offset - offset || LOCAL_BYTES + n_name > end->offset - offset - size)
-        return err_set(e, ERR_FORMAT, "%s: record %.*s has %llu bytes at %llu, the zip has %llu before its directory: is the file whole", path_of(z),
-                       (int)n_name, name, (unsigned long long)size, (unsigned long long)offset, (unsigned long long)end->offset);
+    if (size != packed || offset > end->offset || size > end->offset - offset ||
+        LOCAL_BYTES + n_name > end->offset - offset - size)
+        return err_set(e, ERR_FORMAT,
+                       "%s: record %.*s has %llu bytes at %llu, the zip has %llu before its directory: is "
+                       "the file whole",
+                       path_of(z), (int)n_name, name, (unsigned long long)size, (unsigned long long)offset,
+                       (unsigned long long)end->offset);
     const char *tail = slash ? slash + 1 : name;
-    *x = (struct zip_entry){ tail, (int)(name + n_name - tail), (int)n_name, u32(p + 16), (int64_t)offset, (int64_t)size, 0, 0, -1 };
+    *x = (struct zip_entry){
+        tail, (int)(name + n_name - tail), (int)n_name, u32(p + 16), (int64_t)offset, (int64_t)size, 0, 0, -1
+    };
     return 0;
 }
 
@@ -178,13 +199,14 @@ static int check_entries(struct zip *z, struct err *e)
     for (int i = 1; i < z->n; i++) {
         const struct zip_entry *a = &z->entry[i - 1];
         if (a->header + LOCAL_BYTES + a->n_full + a->bytes > z->entry[i].header)
-            return err_set(e, ERR_FORMAT, "%s: records %.*s and %.*s overlap: is the file damaged", path_of(z), a->n_name, a->name, z->entry[i].n_name,
-                           z->entry[i].name);
+            return err_set(e, ERR_FORMAT, "%s: records %.*s and %.*s overlap: is the file damaged",
+                           path_of(z), a->n_name, a->name, z->entry[i].n_name, z->entry[i].name);
     }
     qsort(z->entry, (size_t)z->n, sizeof *z->entry, compare_name);
     for (int i = 1; i < z->n; i++)
         if (!compare_name(&z->entry[i - 1], &z->entry[i]))
-            return err_set(e, ERR_FORMAT, "%s: record %.*s is there twice: which one is meant", path_of(z), z->entry[i].n_name, z->entry[i].name);
+            return err_set(e, ERR_FORMAT, "%s: record %.*s is there twice: which one is meant", path_of(z),
+                           z->entry[i].n_name, z->entry[i].name);
     return 0;
 }
 
@@ -195,7 +217,8 @@ static int read_directory(struct zip *z, const struct end *end, struct err *e)
     z->directory = malloc((size_t)bytes + 1);
     z->entry = malloc(sizeof *z->entry * (size_t)(end->n + 1));
     if (!z->directory || !z->entry)
-        return err_set(e, ERR_MEMORY, "%s: no room for a directory of %lld bytes", path_of(z), (long long)bytes);
+        return err_set(e, ERR_MEMORY, "%s: no room for a directory of %lld bytes", path_of(z),
+                       (long long)bytes);
     TRY(read_at(z, (int64_t)end->offset, bytes, z->directory, e));
     for (uint64_t i = 0; i < end->n; i++, at += used) {
         TRY(read_entry(z, &z->entry[z->n], z->directory + at, bytes - at, end, &used, e));
@@ -250,8 +273,12 @@ int zip_locate(struct zip *z, struct zip_entry *x, struct err *e)
     if (x->data >= 0)
         return 0;
     TRY(read_at(z, x->header, LOCAL_BYTES, head, e));
-    if (u32(head) != LOCAL_SIG || u16(head + 26) != (uint32_t)x->n_full || u16(head + 8) != 0 || (u16(head + 6) & 1)) {
-        rc = err_set(e, ERR_FORMAT, "%s: record %.*s does not begin where the directory says: is the start of the file missing", path_of(z), x->n_name, x->name);
+    if (u32(head) != LOCAL_SIG || u16(head + 26) != (uint32_t)x->n_full || u16(head + 8) != 0 ||
+        (u16(head + 6) & 1)) {
+        rc = err_set(
+            e, ERR_FORMAT,
+            "%s: record %.*s does not begin where the directory says: is the start of the file missing",
+            path_of(z), x->n_name, x->name);
         goto out;
     }
     int64_t data = x->header + LOCAL_BYTES + x->n_full + u16(head + 28);
@@ -265,7 +292,8 @@ int zip_locate(struct zip *z, struct zip_entry *x, struct err *e)
     }
     TRY(read_at(z, x->header + LOCAL_BYTES, x->n_full, name, e));
     if (memcmp(name + x->n_full - x->n_name, x->name, (size_t)x->n_name)) {
-        rc = err_set(e, ERR_FORMAT, "%s: record %.*s is named otherwise at its place: is the file damaged", path_of(z), x->n_name, x->name);
+        rc = err_set(e, ERR_FORMAT, "%s: record %.*s is named otherwise at its place: is the file damaged",
+                     path_of(z), x->n_name, x->name);
         goto out;
     }
     x->data = z->base + data;
@@ -279,17 +307,21 @@ int zip_load(struct zip *z, struct zip_entry *x, int64_t limit, void **out, stru
     char *data = NULL;
     int rc = 0;
     if (x->bytes > limit)
-        return err_set(e, ERR_FORMAT, "%s: record %.*s has %lld bytes, the limit is %lld: is the file damaged", path_of(z), x->n_name, x->name,
-                       (long long)x->bytes, (long long)limit);
+        return err_set(e, ERR_FORMAT,
+                       "%s: record %.*s has %lld bytes, the limit is %lld: is the file damaged", path_of(z),
+                       x->n_name, x->name, (long long)x->bytes, (long long)limit);
     TRY(zip_locate(z, x, e));
     if (!(data = malloc((size_t)x->bytes + 1))) {
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a record of %lld bytes", path_of(z), (long long)x->bytes);
+        rc = err_set(e, ERR_MEMORY, "%s: no room for a record of %lld bytes", path_of(z),
+                     (long long)x->bytes);
         goto out;
     }
     TRY(read_at(z, x->data - z->base, x->bytes, data, e));
     data[x->bytes] = 0;
     if (fmt_crc32(0, data, (size_t)x->bytes) != x->crc)
-        rc = err_set(e, ERR_INTEGRITY, "%s: record %.*s does not have its CRC-32: restore the file from a good copy", path_of(z), x->n_name, x->name);
+        rc = err_set(e, ERR_INTEGRITY,
+                     "%s: record %.*s does not have its CRC-32: restore the file from a good copy",
+                     path_of(z), x->n_name, x->name);
 out:
     if (rc < 0)
         free(data);

@@ -1,5 +1,6 @@
-/* zip_crc.c - records of files with a CRC-32: read and checked before something of them is used, or, by those who use all of it and can wait
- * with the verdict (a reshard publishes at the end), summed of the bytes that they use, so that each is read once. */
+/* zip_crc.c - records of files with a CRC-32: read and checked before something of them is used, or, by
+ * those who use all of it and can wait with the verdict (a reshard publishes at the end), summed of the
+ * bytes that they use, so that each is read once. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -13,7 +14,7 @@ enum { UNCHECKED, BUSY, GOOD };
 static struct fmt_record *record_at(const struct fmt_file *f, int64_t off)
 {
     int64_t lo = 0, hi = f->n_records;
-    while (lo < hi) {           /* the last one that begins at or before off */
+    while (lo < hi) { /* the last one that begins at or before off */
         int64_t mid = (lo + hi) / 2;
         if (f->record[mid].begin <= off)
             lo = mid + 1;
@@ -44,7 +45,9 @@ static int check(struct ckpt *c, int file, const struct fmt_record *r, struct er
     uint32_t crc = 0;
     int rc = sum_bytes(c, file, r->begin, r->begin + r->bytes, &crc, e);
     if (rc >= 0 && crc != r->crc)
-        rc = err_set(e, ERR_INTEGRITY, "%s: bytes %lld to %lld have CRC-32 %08x, the file's own directory says %08x: restore it from a good copy",
+        rc = err_set(e, ERR_INTEGRITY,
+                     "%s: bytes %lld to %lld have CRC-32 %08x, the file's own directory says %08x: restore "
+                     "it from a good copy",
                      c->file[file].path, (long long)r->begin, (long long)(r->begin + r->bytes), crc, r->crc);
     return rc < 0 ? rc : 0;
 }
@@ -54,8 +57,9 @@ int zip_keep_crc(struct zip *z, struct zip_entry *x, struct err *e)
     struct fmt_file *f = &z->c->file[z->file];
     if (x->kept || x->bytes == 0)
         return 0;
-    if ((f->n_records & (f->n_records - 1)) == 0) {        /* room doubles */
-        struct fmt_record *grown = realloc(f->record, sizeof *grown * (size_t)(f->n_records ? f->n_records * 2 : 1));
+    if ((f->n_records & (f->n_records - 1)) == 0) { /* room doubles */
+        struct fmt_record *grown = realloc(f->record,
+                                           sizeof *grown * (size_t)(f->n_records ? f->n_records * 2 : 1));
         if (!grown)
             return err_set(e, ERR_MEMORY, "%s: no room for its checksums", f->path);
         f->record = grown;
@@ -89,7 +93,7 @@ int fmt_check_record(struct ckpt *c, int file, int64_t off, struct err *e)
     while (r && atomic_load(&r->checked) != GOOD) {
         int was = UNCHECKED;
         if (!atomic_compare_exchange_strong(&r->checked, &was, BUSY)) {
-            nanosleep(&nap, NULL);      /* another thread reads it: do not read it twice */
+            nanosleep(&nap, NULL); /* another thread reads it: do not read it twice */
             continue;
         }
         int rc = check(c, file, r, e);
@@ -113,7 +117,8 @@ void fmt_pass_end(struct fmt_pass *p)
 {
     if (p->from == p->to)
         return;
-    atomic_fetch_xor(&p->record->parts, fmt_crc32_moved(~p->crc, p->record->begin + p->record->bytes - p->to));
+    atomic_fetch_xor(&p->record->parts,
+                     fmt_crc32_moved(~p->crc, p->record->begin + p->record->bytes - p->to));
     atomic_fetch_add(&p->record->passed, p->to - p->from);
     p->from = p->to;
 }
@@ -123,7 +128,7 @@ void fmt_pass_add(struct fmt_pass *p, int64_t off, const void *data, int64_t n)
     if (off != p->to || p->from == p->to) {
         fmt_pass_end(p);
         p->from = off;
-        p->crc = ~0u;                   /* a part begins with a sum of 0 */
+        p->crc = ~0u; /* a part begins with a sum of 0 */
     }
     p->crc = fmt_crc32(p->crc, data, (size_t)n);
     p->to = off + n;
@@ -144,8 +149,10 @@ int fmt_settle_record(struct ckpt *c, int file, struct fmt_record *r, struct err
         atomic_store(&r->checked, GOOD);
         return 0;
     }
-    TRY(check(c, file, r, e));          /* says what is wrong with the file; if nothing is: */
-    rc = err_set(e, ERR_INTEGRITY, "%s: bytes %lld to %lld did not have their CRC-32 when they were used, and have it now: check memory and disk",
+    TRY(check(c, file, r, e)); /* says what is wrong with the file; if nothing is: */
+    rc = err_set(e, ERR_INTEGRITY,
+                 "%s: bytes %lld to %lld did not have their CRC-32 when they were used, and have it now: "
+                 "check memory and disk",
                  c->file[file].path, (long long)r->begin, (long long)(r->begin + r->bytes));
 out:
     return rc < 0 ? rc : 0;
@@ -186,14 +193,18 @@ static int find_all_gaps(struct ckpt *c, struct fmt_piece *const *place, int64_t
     for (int f = 0; f < c->n_files; f++)
         for (int64_t i = 0; i < c->file[f].n_records; i++, at += n) {
             struct fmt_record *r = &c->file[f].record[i];
-            while (at < n_pieces && (place[at]->file < f || (place[at]->file == f && place[at]->offset < r->begin)))
+            while (at < n_pieces &&
+                   (place[at]->file < f || (place[at]->file == f && place[at]->offset < r->begin)))
                 at++;
-            for (n = 0; at + n < n_pieces && place[at + n]->file == f && place[at + n]->offset < r->begin + r->bytes; n++)
+            for (n = 0;
+                 at + n < n_pieces && place[at + n]->file == f && place[at + n]->offset < r->begin + r->bytes;
+                 n++)
                 ;
             if (n == 0)
-                continue;               /* nobody reads it: it is checked at the end */
+                continue; /* nobody reads it: it is checked at the end */
             if (!(r->gap = malloc(sizeof *r->gap * (size_t)(n + 1))))
-                return err_set(e, ERR_MEMORY, "%s: no room for the gaps between %lld pieces", c->file[f].path, (long long)n);
+                return err_set(e, ERR_MEMORY, "%s: no room for the gaps between %lld pieces", c->file[f].path,
+                               (long long)n);
             find_gaps(c, r, place + at, n);
         }
     return 0;
@@ -206,7 +217,9 @@ int fmt_find_gaps(struct ckpt *c, struct err *e)
         n_records += c->file[f].n_records;
     struct fmt_piece **place = n_records ? malloc(sizeof *place * (size_t)(c->n_pieces + 1)) : NULL;
     if (!place)
-        return n_records ? err_set(e, ERR_MEMORY, "%s: no room to sort %lld pieces", c->path, (long long)c->n_pieces) : 0;
+        return n_records ? err_set(e, ERR_MEMORY, "%s: no room to sort %lld pieces", c->path,
+                                   (long long)c->n_pieces)
+                         : 0;
     for (int64_t i = 0; i < c->n_pieces; i++)
         if (c->piece[i].hi > c->piece[i].lo)
             place[n++] = &c->piece[i];

@@ -4,7 +4,8 @@
 
 #include "format/torch/zip.h"
 
-/* Notes where the entry lies (zip_locate comes first), so that reads of the file check it. zip_sort_records: after the last one. */
+/* Notes where the entry lies (zip_locate comes first), so that reads of the file check it. zip_sort_records:
+ * after the last one. */
 int zip_keep_crc(struct zip *z, struct zip_entry *x, struct err *e);
 void zip_sort_records(struct ckpt *c);
 

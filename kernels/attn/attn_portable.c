@@ -6,7 +6,9 @@
 #include "kernels/fn.h"
 
 /* A vector of 16 floats as a plain struct; the compiler makes of it what the machine has. */
-struct lanes16 { float x[16]; };
+struct lanes16 {
+    float x[16];
+};
 #define V struct lanes16
 #define VW 16
 #define OPS static inline __attribute__((always_inline))
@@ -117,8 +119,9 @@ OPS V lanes_fma(V a, V b, V c)
 /* A denormal becomes zero of its sign. */
 OPS float flushed(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 
-/* fma with inputs and result flushed. Machines look at the result rounded as if the exponent had no end: one that fmaf lifts to
- * 2^-126 from further below than half a step there is still tiny. The operands are bf16, so the double is exact enough to see it. */
+/* fma with inputs and result flushed. Machines look at the result rounded as if the exponent had no end: one
+ * that fmaf lifts to 2^-126 from further below than half a step there is still tiny. The operands are bf16,
+ * so the double is exact enough to see it. */
 OPS float fma_flushed(float a, float b, float c)
 {
     a = flushed(a);
@@ -145,7 +148,7 @@ OPS V lanes_keep(V a, int64_t n, V b)
 }
 
 #define V_LOAD(p) lanes_load(p)
-#define V_STORE(p, v) memcpy((p), (v).x, sizeof (v).x)
+#define V_STORE(p, v) memcpy((p), (v).x, sizeof(v).x)
 #define V_SET1(x) lanes_set1(x)
 #define V_ZERO() lanes_set1(0)
 #define V_ADD(a, b) lanes_add(a, b)
@@ -169,6 +172,11 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define HAVE_PAIRS 0
 #define HAVE_DIRECT 0
 #define TILE_LIST(kind, T) TILES_OF(kind, T, 1)
-#define TILE_TABLE { { 16, ANY_ROWS, { TILE_NAMES(plain, 1), TILE_NAMES(flush, 1) } } }
+#define TILE_TABLE \
+    { \
+        { \
+            16, ANY_ROWS, { TILE_NAMES(plain, 1), TILE_NAMES(flush, 1) } \
+        } \
+    }
 #define ATTN_OPS attn_portable
 #include "kernels/attn/attn.inc"

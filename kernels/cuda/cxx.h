@@ -2,7 +2,8 @@
 #ifndef SHARDLINE_KERNELS_CUDA_CXX_H
 #define SHARDLINE_KERNELS_CUDA_CXX_H
 
-#define _Atomic                  /* counters of base/mem.h and pool.h, which nothing here touches: the layout is the same */
+/* counters of base/mem.h and pool.h, which nothing here touches: the layout is the same */
+#define _Atomic
 #define _STDATOMIC_H
 extern "C" {
 #include "base/alter.h"

@@ -1,11 +1,15 @@
-/* device.c - memory of a CUDA device and the ways to it: a stream a queue, a ring of pinned memory between them and the host.
+/* device.c - memory of a CUDA device and the ways to it: a stream a queue, a ring of pinned memory between
+ * them and the host.
  *
  *   host memory --memcpy--> slot of the pinned ring --async copy, event--> device
  *
- * A slot is used again when its event has passed, so the host's memory is free when a write returns, and writes run beside the ops before them.
- * Reads wait for the stream. A mark is the n-th event of its queue; there are MARKS of them in turn, and who waits for one that was used again since waits
- * for the later one: more than was asked, never less, and nothing that was not called before. The runtime is linked into the program and finds the driver when it is asked: without one the program
- * runs, and --device cuda is an error of one line. A failed call is noted, everything after it is not run, dev_check says what it was. */
+ * A slot is used again when its event has passed, so the host's memory is free when a write returns, and
+ * writes run beside the ops before them. Reads wait for the stream. A mark is the n-th event of its queue;
+ * there are MARKS of them in turn, and who waits for one that was used again since waits
+ * for the later one: more than was asked, never less, and nothing that was not called before. The runtime is
+ * linked into the program and finds the driver when it is asked: without one the program runs, and --device
+ * cuda is an error of one line. A failed call is noted, everything after it is not run, dev_check says what
+ * it was. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,25 +23,40 @@
 
 #define SLOT_BYTES ((size_t)4 << 20)
 #define SLOTS 4
-#define MARKS 64                         /* of a queue */
-#define SPIN_NS 50000                    /* the host asks for an event this long before it gives others the processor */
-#define LOOK_NS 1000000                  /* between two looks at whether waiting still makes sense */
-#define LEND_BYTES ((size_t)32 << 20)    /* of the ring that op arguments are copied to; a quarter of it at a time */
-#define RECENT 8                         /* lent copies of a queue that may be lent again, */
-#define RECENT_MOST ((size_t)1 << 20)    /* if no larger */
+#define MARKS 64 /* of a queue */
+/* the host asks for an event this long before it gives others the processor */
+#define SPIN_NS 50000
+#define LOOK_NS 1000000 /* between two looks at whether waiting still makes sense */
+/* of the ring that op arguments are copied to; a quarter of it at a time */
+#define LEND_BYTES ((size_t)32 << 20)
+#define RECENT 8                      /* lent copies of a queue that may be lent again, */
+#define RECENT_MOST ((size_t)1 << 20) /* if no larger */
 #define ALIGN 256
 
-struct slot { char *p; cudaEvent_t done; };
-struct block { char *p; size_t bytes; enum mem_cat cat; };
-struct lent { char *p; size_t bytes; uint64_t at; void *copy; };       /* where, how much, when (struct queue's lent); the host's copy: NULL for none */
+struct slot {
+    char *p;
+    cudaEvent_t done;
+};
+struct block {
+    char *p;
+    size_t bytes;
+    enum mem_cat cat;
+};
+/* where, how much, when (struct queue's lent); the host's copy: NULL for none */
+struct lent {
+    char *p;
+    size_t bytes;
+    uint64_t at;
+    void *copy;
+};
 struct queue {
     cudaStream_t stream;
     cudaEvent_t mark[MARKS];
     int64_t n_marks;
     char *lend;
-    uint64_t lent;                       /* bytes given of the ring of lent arguments, ever */
+    uint64_t lent; /* bytes given of the ring of lent arguments, ever */
     struct lent recent[RECENT];
-    unsigned turn;                       /* of them, to be given up next */
+    unsigned turn; /* of them, to be given up next */
 };
 struct cuda {
     int index;
@@ -47,10 +66,10 @@ struct cuda {
     struct products *products;
     struct slot slot[SLOTS];
     int turn;
-    struct block *block;                 /* what dev_alloc gave, in no order */
+    struct block *block; /* what dev_alloc gave, in no order */
     int n_blocks, cap;
-    int code;                            /* of the first failure since dev_check, and */
-    char what[256];                      /* its text; "": none */
+    int code;       /* of the first failure since dev_check, and */
+    char what[256]; /* its text; "": none */
 };
 
 static struct cuda *of(const struct dev *d) { return d->back; }
@@ -95,7 +114,7 @@ static int await(struct dev *d, cudaEvent_t event, const char *what)
         return cuda_well(d, cudaEventSynchronize(event), what);
     while ((rc = cudaEventQuery(event)) == cudaErrorNotReady) {
         int64_t now = clock_ns();
-        (void)cudaGetLastError();        /* not ready is no failure */
+        (void)cudaGetLastError(); /* not ready is no failure */
         if (now - began > SPIN_NS)
             sched_yield();
         if (now - looked > LOOK_NS && !look(d))
@@ -106,7 +125,10 @@ static int await(struct dev *d, cudaEvent_t event, const char *what)
 }
 
 /* Mark n of queue q is n * DEV_QUEUES + q. */
-static cudaEvent_t event_of(struct cuda *c, int64_t mark) { return c->queue[mark % DEV_QUEUES].mark[mark / DEV_QUEUES % MARKS]; }
+static cudaEvent_t event_of(struct cuda *c, int64_t mark)
+{
+    return c->queue[mark % DEV_QUEUES].mark[mark / DEV_QUEUES % MARKS];
+}
 
 static int64_t cuda_mark(struct dev *d, enum dev_queue q)
 {
@@ -126,7 +148,7 @@ static int cuda_reached(struct dev *d, int64_t mark)
     cudaError_t rc = cudaEventQuery(event_of(of(d), mark));
     if (rc == cudaErrorNotReady)
         (void)cudaGetLastError();
-    return rc != cudaErrorNotReady;      /* a failure is noted elsewhere */
+    return rc != cudaErrorNotReady; /* a failure is noted elsewhere */
 }
 
 static void cuda_await(struct dev *d, int64_t mark)
@@ -161,7 +183,7 @@ static void *cuda_alloc(struct dev *d, enum mem_cat cat, size_t bytes)
     }
     bytes = (bytes + ALIGN) / ALIGN * ALIGN;
     if (mem_made_to_fail(d->mem) || cudaMallocAsync(&p, bytes, cuda_stream(d)) != cudaSuccess) {
-        (void)cudaGetLastError();        /* no memory is no failure of the device */
+        (void)cudaGetLastError(); /* no memory is no failure of the device */
         return NULL;
     }
     cuda_well(d, cudaMemsetAsync(p, 0, bytes, cuda_stream(d)), "zeroing memory");
@@ -194,10 +216,12 @@ static int cuda_owns(const struct dev *d, const void *p) { return block_of(of(d)
 static size_t cuda_room(struct dev *d)
 {
     cudaMemPool_t pool;
-    uint64_t kept = 0, used = 0;         /* of the pool: what is kept and not used can be had, too */
+    uint64_t kept = 0, used = 0; /* of the pool: what is kept and not used can be had, too */
     size_t free_bytes = 0, all = 0;
-    if (cuda_well(d, cudaMemGetInfo(&free_bytes, &all), "asking for free memory") && cuda_well(d, cudaDeviceGetDefaultMemPool(&pool, of(d)->index), "the memory pool") &&
-        cuda_well(d, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &kept), "the memory pool"))
+    if (cuda_well(d, cudaMemGetInfo(&free_bytes, &all), "asking for free memory") &&
+        cuda_well(d, cudaDeviceGetDefaultMemPool(&pool, of(d)->index), "the memory pool") &&
+        cuda_well(d, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrReservedMemCurrent, &kept),
+                  "the memory pool"))
         cuda_well(d, cudaMemPoolGetAttribute(pool, cudaMemPoolAttrUsedMemCurrent, &used), "the memory pool");
     return free_bytes + (size_t)(kept - used);
 }
@@ -218,7 +242,8 @@ static void cuda_write(struct dev *d, void *p, const void *host, size_t bytes)
         if (!s)
             return;
         memcpy(s->p, (const char *)host + at, n);
-        cuda_well(d, cudaMemcpyAsync((char *)p + at, s->p, n, cudaMemcpyHostToDevice, cuda_stream(d)), "copying to the device");
+        cuda_well(d, cudaMemcpyAsync((char *)p + at, s->p, n, cudaMemcpyHostToDevice, cuda_stream(d)),
+                  "copying to the device");
         cuda_well(d, cudaEventRecord(s->done, cuda_stream(d)), "copying to the device");
     }
 }
@@ -227,7 +252,7 @@ static void *cuda_pin(struct dev *d, size_t bytes)
 {
     void *p = NULL;
     if (mem_made_to_fail(d->mem) || cudaMallocHost(&p, bytes) != cudaSuccess) {
-        (void)cudaGetLastError();        /* no memory is no failure of the device */
+        (void)cudaGetLastError(); /* no memory is no failure of the device */
         return NULL;
     }
     mem_count(d->mem, MEM_WORK, (int64_t)bytes);
@@ -243,12 +268,14 @@ static void cuda_unpin(struct dev *d, void *p, size_t bytes)
 static void cuda_send(struct dev *d, void *p, const void *pinned, size_t bytes)
 {
     if (!cuda_failed(d))
-        cuda_well(d, cudaMemcpyAsync(p, pinned, bytes, cudaMemcpyHostToDevice, cuda_stream(d)), "sending to the device");
+        cuda_well(d, cudaMemcpyAsync(p, pinned, bytes, cudaMemcpyHostToDevice, cuda_stream(d)),
+                  "sending to the device");
 }
 
 static int fetch_slot(struct dev *d, const struct slot *s, const char *p, size_t n)
 {
-    return cuda_well(d, cudaMemcpyAsync(s->p, p, n, cudaMemcpyDeviceToHost, cuda_stream(d)), "copying from the device") &&
+    return cuda_well(d, cudaMemcpyAsync(s->p, p, n, cudaMemcpyDeviceToHost, cuda_stream(d)),
+                     "copying from the device") &&
            cuda_well(d, cudaEventRecord(s->done, cuda_stream(d)), "copying from the device");
 }
 
@@ -274,14 +301,19 @@ static void cuda_read(struct dev *d, void *host, const void *p, size_t bytes)
     }
 }
 
-static void cuda_copy(struct dev *d, void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, int64_t rows)
+static void cuda_copy(struct dev *d, void *to, size_t to_pitch, const void *from, size_t from_pitch,
+                      size_t bytes, int64_t rows)
 {
     if (!bytes || rows < 1 || cuda_failed(d))
         return;
     if (rows == 1)
-        cuda_well(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream(d)), "copying on the device");
+        cuda_well(d, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, cuda_stream(d)),
+                  "copying on the device");
     else
-        cuda_well(d, cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, (size_t)rows, cudaMemcpyDeviceToDevice, cuda_stream(d)), "copying rows");
+        cuda_well(d,
+                  cudaMemcpy2DAsync(to, to_pitch, from, from_pitch, bytes, (size_t)rows,
+                                    cudaMemcpyDeviceToDevice, cuda_stream(d)),
+                  "copying rows");
 }
 
 static void cuda_fill(struct dev *d, void *p, int byte, size_t bytes)
@@ -295,11 +327,13 @@ static char *lend_room(struct dev *d, size_t bytes)
     struct queue *c = in_use(d);
     const uint64_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN, at = c->lent % LEND_BYTES;
     if (room > LEND_BYTES / 4 || !c->lend) {
-        cuda_well(d, cudaErrorMemoryAllocation, c->lend ? "arguments of more than 8 MiB: use fewer rows at a time" : "the copy queue takes no ops");
+        cuda_well(d, cudaErrorMemoryAllocation,
+                  c->lend ? "arguments of more than 8 MiB: use fewer rows at a time"
+                          : "the copy queue takes no ops");
         return NULL;
     }
     if (at + room > LEND_BYTES)
-        c->lent += LEND_BYTES - at;      /* the queue's order keeps what its ops before still read */
+        c->lent += LEND_BYTES - at; /* the queue's order keeps what its ops before still read */
     c->lent += room;
     return c->lend + (c->lent - room) % LEND_BYTES;
 }
@@ -361,7 +395,7 @@ static int cuda_check(struct dev *d, struct err *e)
     (void)cudaGetLastError();
     c->what[0] = 0;
     for (int q = 0; q < DEV_QUEUES; q++)
-        forget_lent(&c->queue[q]);       /* some may not have arrived */
+        forget_lent(&c->queue[q]); /* some may not have arrived */
     return err_set(e, c->code, "%s", text);
 }
 
@@ -411,10 +445,26 @@ static void cuda_close(struct dev *d)
 }
 
 static const struct dev_memory cuda_memory = {
-    .alloc = cuda_alloc, .free = cuda_free, .owns = cuda_owns, .read = cuda_read, .write = cuda_write, .copy = cuda_copy,
-    .fill = cuda_fill,   .sync = cuda_sync, .room = cuda_room, .check = cuda_check, .close = cuda_close,
-    .mark = cuda_mark,   .wait = cuda_wait, .reached = cuda_reached, .stream = cuda_stream_of, .identity = cuda_identity,
-    .await = cuda_await, .pin = cuda_pin,   .unpin = cuda_unpin, .send = cuda_send,
+    .alloc = cuda_alloc,
+    .free = cuda_free,
+    .owns = cuda_owns,
+    .read = cuda_read,
+    .write = cuda_write,
+    .copy = cuda_copy,
+    .fill = cuda_fill,
+    .sync = cuda_sync,
+    .room = cuda_room,
+    .check = cuda_check,
+    .close = cuda_close,
+    .mark = cuda_mark,
+    .wait = cuda_wait,
+    .reached = cuda_reached,
+    .stream = cuda_stream_of,
+    .identity = cuda_identity,
+    .await = cuda_await,
+    .pin = cuda_pin,
+    .unpin = cuda_unpin,
+    .send = cuda_send,
     .numerics = products_numerics,
 };
 
@@ -447,7 +497,8 @@ static int keep_memory(struct dev *d, struct cuda *c)
     cudaMemPool_t pool;
     uint64_t all = UINT64_MAX;
     return cuda_well(d, cudaDeviceGetDefaultMemPool(&pool, c->index), "the memory pool") &&
-           cuda_well(d, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all), "the memory pool");
+           cuda_well(d, cudaMemPoolSetAttribute(pool, cudaMemPoolAttrReleaseThreshold, &all),
+                     "the memory pool");
 }
 
 int cuda_is_built(void) { return 1; }
@@ -459,7 +510,8 @@ int cuda_open(struct dev *d, struct err *e)
     int n = 0;
     cudaError_t rc = cudaGetDeviceCount(&n);
     if (rc != cudaSuccess || n < 1)
-        return err_set(e, ERR_DEVICE, "no GPU here (%s): use --device cpu", rc != cudaSuccess ? cudaGetErrorString(rc) : "none found");
+        return err_set(e, ERR_DEVICE, "no GPU here (%s): use --device cpu",
+                       rc != cudaSuccess ? cudaGetErrorString(rc) : "none found");
     if (!(c = calloc(1, sizeof *c)))
         return err_set(e, ERR_MEMORY, "no memory for the device's table");
     d->back = c;
@@ -472,8 +524,9 @@ int cuda_open(struct dev *d, struct err *e)
     int wrong = products_open(&c->products, d, &c->ops, e);
     if (wrong < 0)
         return wrong;
-    if (cuda_well(d, cudaSetDevice(c->index), "choosing the GPU") && cuda_well(d, cudaGetDeviceProperties(&prop, c->index), "asking the GPU") &&
-        keep_memory(d, c) && open_ring(d, c)) {
+    if (cuda_well(d, cudaSetDevice(c->index), "choosing the GPU") &&
+        cuda_well(d, cudaGetDeviceProperties(&prop, c->index), "asking the GPU") && keep_memory(d, c) &&
+        open_ring(d, c)) {
         snprintf(c->name, sizeof c->name, "sm_%d%d", prop.major, prop.minor);
         d->isa = c->name;
         for (int i = 0; i < 16; i++)

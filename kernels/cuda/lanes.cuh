@@ -15,9 +15,14 @@ struct lane_cell {
     __device__ __forceinline__ float &operator[](int64_t) { return v; }
     __device__ __forceinline__ const float &operator[](int64_t) const { return v; }
 };
-struct lanes { struct lane_cell x; };
+struct lanes {
+    struct lane_cell x;
+};
 
-#define EACH_LANE(j, n) int j = (int)(threadIdx.x % LANES), j##_end_ = (int)(n); j < j##_end_; j += LANES
+#define EACH_LANE(j, n) \
+    int j = (int)(threadIdx.x % LANES), j##_end_ = (int)(n); \
+    j < j##_end_; \
+    j += LANES
 #define LANE_OF(a, j) __shfl_sync(WARP_ALL, (a)->x.v, (j))
 
 /* C's void *, which becomes any pointer by itself. */
@@ -63,9 +68,11 @@ FN float lanes_max(const struct lanes *a)
 struct attn cuda_lend_attn(struct dev *d, const struct attn *a);
 
 /* ---- tasks on the GPU: a warp each ---- */
-enum { SPREAD_WARPS = 4 };               /* a block */
+/* a block */
+enum { SPREAD_WARPS = 4 };
 
-template <auto Task, class Job> static __global__ void spread_kernel(const __grid_constant__ Job job, int64_t n, int64_t per)
+template <auto Task, class Job>
+static __global__ void spread_kernel(const __grid_constant__ Job job, int64_t n, int64_t per)
 {
     const int64_t i = ((int64_t)blockIdx.x * SPREAD_WARPS + threadIdx.x / LANES) * per;
     struct any_pointer arg = { &job };
@@ -74,7 +81,8 @@ template <auto Task, class Job> static __global__ void spread_kernel(const __gri
 }
 
 /* share: warps for each task, which know theirs by blockIdx.y. */
-template <auto Task, class Job> static void cuda_spread(struct dev *d, int64_t n, int64_t per, const Job *job, int64_t share = 1)
+template <auto Task, class Job>
+static void cuda_spread(struct dev *d, int64_t n, int64_t per, const Job *job, int64_t share = 1)
 {
     const int64_t tasks = (n + per - 1) / per, blocks = (tasks + SPREAD_WARPS - 1) / SPREAD_WARPS;
     if (n <= 0)
@@ -84,7 +92,8 @@ template <auto Task, class Job> static void cuda_spread(struct dev *d, int64_t n
         cuda_well(d, cudaErrorInvalidConfiguration, "more rows than one launch takes");
         return;
     }
-    cuda_launch(d, spread_kernel<Task, Job>, dim3((unsigned)blocks, (unsigned)share), SPREAD_WARPS * LANES, 0, *job, n, per);
+    cuda_launch(d, spread_kernel<Task, Job>, dim3((unsigned)blocks, (unsigned)share), SPREAD_WARPS * LANES, 0,
+                *job, n, per);
 }
 #define rows_spread(d, n, per, task, job) cuda_spread<task>((d), (n), (per), (job))
 #define rows_per_task(cols) 1
@@ -92,11 +101,14 @@ template <auto Task, class Job> static void cuda_spread(struct dev *d, int64_t n
 /* A row of a batch that decodes is for more warps than one: each takes some of its chunks. */
 static inline int64_t SHARES(int64_t cols) { return cols > 0 ? (cols + LANES * 4 - 1) / (LANES * 4) : 1; }
 #define rows_share(d, n, per, shares, task, job) cuda_spread<task>((d), (n), (per), (job), (shares))
-#define EACH_OWN(h, n) int h = (int)blockIdx.y; h < (n); h += (int)gridDim.y
-#define OWN_CHUNKS(n, i, m, ...)                                                                                         \
-    for (int64_t i = (int64_t)blockIdx.y * LANES; i < (n); i += (int64_t)gridDim.y * LANES) {                            \
-        const int m = (int)((n) - i < LANES ? (n) - i : LANES);                                                          \
-        __VA_ARGS__;                                                                                                     \
+#define EACH_OWN(h, n) \
+    int h = (int)blockIdx.y; \
+    h < (n); \
+    h += (int)gridDim.y
+#define OWN_CHUNKS(n, i, m, ...) \
+    for (int64_t i = (int64_t)blockIdx.y * LANES; i < (n); i += (int64_t)gridDim.y * LANES) { \
+        const int m = (int)((n)-i < LANES ? (n)-i : LANES); \
+        __VA_ARGS__; \
     }
 
 #define tree_merges gpu_tree_merges

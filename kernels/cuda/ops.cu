@@ -1,4 +1,5 @@
-/* ops.cu - the ops for CUDA: the row ops' and simt_text.h's text, a warp a task; the exact sum of squares; the op table. */
+/* ops.cu - the ops for CUDA: the row ops' and simt_text.h's text, a warp a task; the exact sum of squares;
+ * the op table. */
 #include "kernels/cuda/cxx.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/lanes.h"
@@ -11,10 +12,13 @@ FN float fma_pair_half(float a, float b, float sum) { return fma_ftz(a, b, sum);
 
 #include "kernels/cuda/rows.cuh"
 
-static size_t n_pages_of(const struct attn_seq *s) { return (size_t)((s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE); }
+static size_t n_pages_of(const struct attn_seq *s)
+{
+    return (size_t)((s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE);
+}
 
-/* Lists of pages (addresses of the device already) one behind the other, then the sequences: both are the same in every layer of a step, so only the first
- * one's travel (cuda_lend). */
+/* Lists of pages (addresses of the device already) one behind the other, then the sequences: both are the
+ * same in every layer of a step, so only the first one's travel (cuda_lend). */
 struct attn cuda_lend_attn(struct dev *d, const struct attn *a)
 {
     struct attn there = *a;
@@ -40,13 +44,18 @@ struct attn cuda_lend_attn(struct dev *d, const struct attn *a)
 }
 
 /* ---- sum of squares: bins of integers by exponent (xsum.c), added in any order ---- */
-enum { BINS = 256, SQUARES_THREADS = 256, SQUARES_PIECE = 65536 };       /* a bin holds 2^16 squares of 48 bits */
-struct bins { unsigned long long low[BINS], high[BINS], n_nan; };        /* sums of the lower and the upper 32 bits of the blocks' bins */
+/* a bin holds 2^16 squares of 48 bits */
+enum { BINS = 256, SQUARES_THREADS = 256, SQUARES_PIECE = 65536 };
+/* sums of the lower and the upper 32 bits of the blocks' bins */
+struct bins {
+    unsigned long long low[BINS], high[BINS], n_nan;
+};
 
 static __global__ void squares_kernel(struct bins *to, const float *x, int64_t n)
 {
     __shared__ unsigned long long bin[BINS];
-    const int64_t begin = (int64_t)blockIdx.x * SQUARES_PIECE, end = begin + SQUARES_PIECE < n ? begin + SQUARES_PIECE : n;
+    const int64_t begin = (int64_t)blockIdx.x * SQUARES_PIECE,
+                  end = begin + SQUARES_PIECE < n ? begin + SQUARES_PIECE : n;
     bin[threadIdx.x] = 0;
     __syncthreads();
     for (int64_t i = begin + threadIdx.x; i < end; i += SQUARES_THREADS) {

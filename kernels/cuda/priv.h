@@ -13,8 +13,9 @@ struct products;
 
 /* The stream of the queue in use. */
 cudaStream_t cuda_stream(struct dev *d);
-/* A copy on the device of what the host lends an op, valid for ops called in the same queue before its next 8 MiB are lent; what was lent lately and is lent
- * again unchanged, as the same lists for every layer of a step, is not copied again. Device memory is returned as it is. NULL: too much, noted for dev_check. */
+/* A copy on the device of what the host lends an op, valid for ops called in the same queue before its next
+ * 8 MiB are lent; what was lent lately and is lent again unchanged, as the same lists for every layer of a
+ * step, is not copied again. Device memory is returned as it is. NULL: too much, noted for dev_check. */
 const void *cuda_lend(struct dev *d, const void *host, size_t bytes);
 /* A call failed that dev_check was not asked for yet: nothing more is run. */
 int cuda_failed(const struct dev *d);

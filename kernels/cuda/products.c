@@ -12,9 +12,12 @@
 enum provider { SIMT, OWN, LT, PROVIDERS };
 static const char *const names[PROVIDERS] = { "simt", "own", "lt" };
 /* what SHARDLINE_CUDA may name: a provider, and what own does with wgmma */
-static const struct wish { const char *name; enum provider who; enum wgmma_use use; } wishes[] = {
-    { "simt", SIMT, WGMMA_OFF }, { "own", OWN, WGMMA_ASK }, { "lt", LT, WGMMA_OFF }, { "mma", OWN, WGMMA_OFF }, { "wgmma", OWN, WGMMA_ALONE }, { "", PROVIDERS, WGMMA_ASK }
-};
+static const struct wish {
+    const char *name;
+    enum provider who;
+    enum wgmma_use use;
+} wishes[] = { { "simt", SIMT, WGMMA_OFF }, { "own", OWN, WGMMA_ASK },     { "lt", LT, WGMMA_OFF },
+               { "mma", OWN, WGMMA_OFF },   { "wgmma", OWN, WGMMA_ALONE }, { "", PROVIDERS, WGMMA_ASK } };
 enum { WISHES = 6 };
 /* who is asked, in this order, until one is there */
 static const enum provider order[2][PROVIDERS] = { { OWN, SIMT, SIMT }, { LT, OWN, SIMT } };
@@ -26,20 +29,28 @@ struct products {
     struct gemm_ops simt;
     const struct gemm_ops *now;
     struct lt *lt;
-    struct err missing;                  /* why lt is not there; empty: not tried */
+    struct err missing; /* why lt is not there; empty: not tried */
 };
 
 static struct products *of(struct dev *d) { return cuda_products(d); }
 struct wgmma *cuda_wgmma(struct dev *d) { return &of(d)->wgmma; }
 
 /* ---- cuBLASLt's ops have its handle for the device ---- */
-static void lt_op_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w) { lt_linear_pack(of(d)->lt, p, n_w, w); }
-static void lt_op_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w) { lt_linear(of(d)->lt, y, x, w); }
-static void lt_op_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l)
+static void lt_op_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
+{
+    lt_linear_pack(of(d)->lt, p, n_w, w);
+}
+static void lt_op_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w)
+{
+    lt_linear(of(d)->lt, y, x, w);
+}
+static void lt_op_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w,
+                     const struct leaves *l)
 {
     lt_linear_dx(of(d)->lt, dx, n_w, dy, w, l);
 }
-static void lt_op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len)
+static void lt_op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x,
+                     int n_seq, int64_t seq_len)
 {
     lt_linear_dw(of(d)->lt, acc, ld, dy, x, n_seq, seq_len);
 }
@@ -53,13 +64,25 @@ static const struct gemm_ops *open_lt(struct products *p)
         lt_open(&p->lt, p->dev, cuda_stream(p->dev), &p->missing);
     return p->lt ? &gemm_lt : NULL;
 }
-static const struct gemm_ops *(*const opens[PROVIDERS])(struct products *p) = { open_simt, open_own, open_lt };
+static const struct gemm_ops *(*const opens[PROVIDERS])(struct products *p) = { open_simt, open_own,
+                                                                                open_lt };
 
 /* ---- the table's rows: whoever it is now ---- */
-static void op_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w) { of(d)->now->linear_pack(d, p, n_w, w); }
-static void op_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w) { of(d)->now->linear(d, y, x, w); }
-static void op_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l) { of(d)->now->linear_dx(d, dx, n_w, dy, w, l); }
-static void op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len)
+static void op_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
+{
+    of(d)->now->linear_pack(d, p, n_w, w);
+}
+static void op_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w)
+{
+    of(d)->now->linear(d, y, x, w);
+}
+static void op_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w,
+                  const struct leaves *l)
+{
+    of(d)->now->linear_dx(d, dx, n_w, dy, w, l);
+}
+static void op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x,
+                  int n_seq, int64_t seq_len)
 {
     of(d)->now->linear_dw(d, acc, ld, dy, x, n_seq, seq_len);
 }
@@ -74,7 +97,8 @@ void products_numerics(struct dev *d)
     if (found)
         p->now = found;
     const char *said = p->lt ? lt_name(p->lt) : p->missing.text;
-    snprintf(d->note, sizeof d->note, "products on the GPU: %s%s%s%s%.90s", names[who], who == OWN && p->wgmma.why[0] ? ", " : "", who == OWN ? p->wgmma.why : "",
+    snprintf(d->note, sizeof d->note, "products on the GPU: %s%s%s%s%.90s", names[who],
+             who == OWN && p->wgmma.why[0] ? ", " : "", who == OWN ? p->wgmma.why : "",
              *said ? "; cuBLASLt: " : "", said);
 }
 
@@ -111,7 +135,8 @@ int products_ready(struct dev *d, struct err *e)
         return err_add(e, "looking at wgmma (SHARDLINE_CUDA=mma does not)");
     products_numerics(d);
     if ((w->who < PROVIDERS && !opens[w->who](p)) || (w->use == WGMMA_ALONE && p->wgmma.use != WGMMA_ALONE))
-        return err_set(e, ERR_DEVICE, "SHARDLINE_CUDA=%s: not here%s%s", w->name, p->missing.text[0] ? ": " : "", p->missing.text);
+        return err_set(e, ERR_DEVICE, "SHARDLINE_CUDA=%s: not here%s%s", w->name,
+                       p->missing.text[0] ? ": " : "", p->missing.text);
     return 0;
 }
 

@@ -1,6 +1,8 @@
-/* rows.cuh - ops of rows and columns whose sums are too long for one warp's patience: the same sums, and so the same bits, with more threads at the
- * loads. For batches that decode, where few rows would leave the GPU to wait for memory, and for sums over all tokens (part of kernels.cu). */
-enum { ROW_THREADS = 256, ROW_WARPS = ROW_THREADS / LANES, NORM_MOST = 11 * 1024 };      /* NORM_MOST: columns that shared memory has room for */
+/* rows.cuh - ops of rows and columns whose sums are too long for one warp's patience: the same sums, and so
+ * the same bits, with more threads at the loads. For batches that decode, where few rows would leave the GPU
+ * to wait for memory, and for sums over all tokens (part of kernels.cu). */
+/* NORM_MOST: columns that shared memory has room for */
+enum { ROW_THREADS = 256, ROW_WARPS = ROW_THREADS / LANES, NORM_MOST = 11 * 1024 };
 
 /* ---- RMS norm: a block has a row; all threads load it and store it, one warp adds its squares ---- */
 template <enum dtype dt> static __global__ void norm_kernel(const struct norm_job a)
@@ -42,10 +44,12 @@ static void wide_rms_norm(struct dev *d, struct mat y, float *rstd, struct mat x
     if (x.cols > NORM_MOST || x.rows > INT32_MAX)
         op_rms_norm(d, y, rstd, x, w, eps);
     else if (x.rows > 0)
-        cuda_launch(d, x.dt == DT_BF16 ? norm_kernel<DT_BF16> : norm_kernel<DT_F32>, (unsigned)x.rows, ROW_THREADS, (size_t)(x.cols + 1) * sizeof(float), a);
+        cuda_launch(d, x.dt == DT_BF16 ? norm_kernel<DT_BF16> : norm_kernel<DT_F32>, (unsigned)x.rows,
+                    ROW_THREADS, (size_t)(x.cols + 1) * sizeof(float), a);
 }
 
-/* ---- cross entropy: a block has a row; a maximum has no order, a block of the vocabulary is one warp's ---- */
+/* ---- cross entropy: a block has a row; a maximum has no order, a block of the vocabulary is one warp's
+ * ---- */
 /* The maximum of all threads' numbers; all of them get it. */
 FN float block_max(const struct lanes *s)
 {
@@ -109,15 +113,21 @@ static void wide_ce_first(struct dev *d, int32_t *id, struct mat logits, const f
         cuda_launch(d, ce_first_kernel, (unsigned)logits.rows, ROW_THREADS, 0, a);
 }
 
-static void wide_ce_sum(struct dev *d, float *sum, struct mat logits, const struct leaves *l, const float *max)
+static void wide_ce_sum(struct dev *d, float *sum, struct mat logits, const struct leaves *l,
+                        const float *max)
 {
     const struct ce_job a = { .logits = logits, .leaves = LEND(d, l, sizeof *l), .max = max, .out = sum };
     if (logits.rows > 0)
         cuda_launch(d, ce_sum_kernel, (unsigned)logits.rows, ROW_THREADS, 0, a);
 }
 
-/* ---- gradients of vectors: a warp has a block of a sequence's tokens for 32 columns, then the blocks are joined ---- */
-struct chain_job { struct column_job c; float *part; };      /* part: [sequence][block][columns] */
+/* ---- gradients of vectors: a warp has a block of a sequence's tokens for 32 columns, then the blocks are
+ * joined ---- */
+/* part: [sequence][block][columns] */
+struct chain_job {
+    struct column_job c;
+    float *part;
+};
 
 ROW_TASK chain_task(ROW_ARG arg, int64_t begin, int64_t end)
 {
@@ -129,7 +139,8 @@ ROW_TASK chain_task(ROW_ARG arg, int64_t begin, int64_t end)
         const int64_t s = t / n / c->grain, t0 = s * c->seq_len;
         const int g = (int)(t / n % c->grain);
         struct lanes sum;
-        column_chain(c, t0 + block_begin(c->seq_len, c->grain, g), t0 + block_begin(c->seq_len, c->grain, g + 1), p.c0, p.cols, &sum);
+        column_chain(c, t0 + block_begin(c->seq_len, c->grain, g),
+                     t0 + block_begin(c->seq_len, c->grain, g + 1), p.c0, p.cols, &sum);
         put(a->part, DT_F32, t / n * c->dy.cols + p.c0, p.cols, &sum);
     }
 }
@@ -163,27 +174,30 @@ ROW_TASK join_task(ROW_ARG arg, int64_t begin, int64_t end)
 static void wide_columns(struct dev *d, const struct column_job *c)
 {
     const int64_t parts = (int64_t)c->n_seq * c->grain, n = places(1, c->dy.cols);
-    const struct chain_job a = { *c, (float *)dev_scratch(d, 1, sizeof(float) * (size_t)(parts * c->dy.cols)) };
+    const struct chain_job a = { *c,
+                                 (float *)dev_scratch(d, 1, sizeof(float) * (size_t)(parts * c->dy.cols)) };
     if (!a.part)
         return;
     rows_spread(d, parts * n, 1, chain_task, &a);
     rows_spread(d, n, 1, join_task, &a);
 }
 
-static void wide_rms_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, int64_t seq_len, int grain)
+static void wide_rms_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x,
+                             const float *rstd, int n_seq, int64_t seq_len, int grain)
 {
     const struct column_job c = { *acc, dy, x, NULL, rstd, COLUMN_RMS, x.dt, n_seq, grain, seq_len };
     wide_columns(d, &c);
 }
 
-static void wide_layer_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, const float *rstd,
-                               int n_seq, int64_t seq_len, int grain)
+static void wide_layer_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x,
+                               const float *mean, const float *rstd, int n_seq, int64_t seq_len, int grain)
 {
     const struct column_job c = { *acc, dy, x, mean, rstd, COLUMN_LAYER, x.dt, n_seq, grain, seq_len };
     wide_columns(d, &c);
 }
 
-static void wide_bias_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, int grain)
+static void wide_bias_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq,
+                         int64_t seq_len, int grain)
 {
     const struct column_job c = { *acc, dy, dy, NULL, NULL, COLUMN_BIAS, dt, n_seq, grain, seq_len };
     wide_columns(d, &c);

@@ -1,15 +1,17 @@
-/* gemm.c - the four products of the op table, as one: pack both operands, then run tiles over panels (layouts: gemm_core.h).
+/* gemm.c - the four products of the op table, as one: pack both operands, then run tiles over panels
+ * (layouts: gemm_core.h).
  *
  *   linear      A = x in lines      B = panels packed before      leaves of k
  *   linear_dx   A = dy in lines     B = w, packed on the way      leaves of n, all segments of a leaf in turn
  *   linear_dw   A = dy in columns   B = x, packed on the way      a leaf a sequence
  *
- * Rows of A are packed for a block of tiles and used while they are in the cache. A task is a group of panels times a range of
- * rows of the block; a group that must be packed is packed by its task, into a buffer of its
- * thread, and used while it is in the cache.
+ * Rows of A are packed for a block of tiles and used while they are in the cache. A task is a group of
+ * panels times a range of rows of the block; a group that must be packed is packed by its task, into a
+ * buffer of its thread, and used while it is in the cache.
  *
- * In a class with steps (gemm_core.h) a task goes through the contraction step by step: what a step leaves, sums of leaves not yet
- * merged and the chains of a leaf that goes on, waits in the output (level 0) and in a room of the thread. */
+ * In a class with steps (gemm_core.h) a task goes through the contraction step by step: what a step leaves,
+ * sums of leaves not yet merged and the chains of a leaf that goes on, waits in the output (level 0) and in
+ * a room of the thread. */
 #include "kernels/gemm.h"
 
 #include <stdalign.h>
@@ -17,45 +19,52 @@
 #include "base/alter.h"
 #include "kernels/gemm/gemm_core.h"
 
-#define CHUNK_ROWS 112             /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
-#define GROUP_BYTES (1 << 20)      /* panels that a task packs for itself */
-#define STEP_COLS 128              /* columns of a group that goes by steps: what a step leaves is one row of these a row of a chunk */
-#define STEP_TILES 3               /* fewer tiles do not go by steps: a panel is not read again */
-#define STEP_UNITS 2048            /* shorter contractions do not go by steps: with them fp32 of 768 and 2048 lost 10 to 15 % */
-#define A_BYTES (16 << 20)         /* packed rows, where one chunk of them would pack the panels too often; more, up to … */
-#define A_ROWS 128                 /* … so many rows, between which packing the panels again costs little … */
-#define A_BYTES_MOST (64 << 20)    /* … that take no more than this */
-#define SHORT_LEAF 128             /* units */
-#define PIECES 8                   /* panels, or tiles of columns, that are packed together: rows are read 1 kB at a time */
+/* rows that run over a group of panels together: their packed lines stay in the L2 cache */
+#define CHUNK_ROWS 112
+#define GROUP_BYTES (1 << 20) /* panels that a task packs for itself */
+/* columns of a group that goes by steps: what a step leaves is one row of these a row of a chunk */
+#define STEP_COLS 128
+#define STEP_TILES 3 /* fewer tiles do not go by steps: a panel is not read again */
+/* shorter contractions do not go by steps: with them fp32 of 768 and 2048 lost 10 to 15 % */
+#define STEP_UNITS 2048
+/* packed rows, where one chunk of them would pack the panels too often; more, up to … */
+#define A_BYTES (16 << 20)
+/* … so many rows, between which packing the panels again costs little … */
+#define A_ROWS 128
+#define A_BYTES_MOST (64 << 20) /* … that take no more than this */
+#define SHORT_LEAF 128          /* units */
+/* panels, or tiles of columns, that are packed together: rows are read 1 kB at a time */
+#define PIECES 8
 #define TASKS_A_THREAD 4
-#define SMALL_UNITS 16384          /* waking the pool costs more than packing this much */
+#define SMALL_UNITS 16384 /* waking the pool costs more than packing this much */
 
 struct product {
     const struct gemm_tiles *tiles;
     enum gemm_layout layout;
     enum dtype dt;
-    int64_t m, n;                  /* of the output */
+    int64_t m, n; /* of the output */
     int64_t n_units, n_tiles;
-    int rows;                      /* of the highest tile used */
-    int64_t low, n_high;           /* rows of a tile; the first n_high tiles have one more */
-    int64_t tile, tile_end;        /* those at hand: A is packed for `block` tiles at a time */
+    int rows;               /* of the highest tile used */
+    int64_t low, n_high;    /* rows of a tile; the first n_high tiles have one more */
+    int64_t tile, tile_end; /* those at hand: A is packed for `block` tiles at a time */
     int64_t block;
-    float *a;                      /* packed: row r of them begins a tile at a + r * a_row */
+    float *a; /* packed: row r of them begins a tile at a + r * a_row */
     int64_t a_row;
-    int n_src;                     /* A in lines: matrices and their leaves */
+    int n_src; /* A in lines: matrices and their leaves */
     const struct mat *src;
     const struct leaves *leaves;
-    const char **a_rows;           /* A in columns: rows of the contraction */
-    const float *panels;           /* B packed, or NULL: */
-    const char **b_rows;           /* … rows of the contraction */
-    float *buffers;                /* a group of panels a thread */
+    const char **a_rows; /* A in columns: rows of the contraction */
+    const float *panels; /* B packed, or NULL: */
+    const char **b_rows; /* … rows of the contraction */
+    float *buffers;      /* a group of panels a thread */
     int64_t group, n_groups, parts;
-    int64_t step_units;            /* the most of a step; 0: all at once */
-    float *rooms;                  /* a thread: [n_rooms][CHUNK_ROWS][room_ld], levels that the output has no room for */
+    int64_t step_units; /* the most of a step; 0: all at once */
+    /* a thread: [n_rooms][CHUNK_ROWS][room_ld], levels that the output has no room for */
+    float *rooms;
     int64_t room_ld;
     int n_rooms;
-    float *const *level;           /* the stack of sums, fp32 [m][n] */
-    int n_levels;                  /* … of so many */
+    float *const *level; /* the stack of sums, fp32 [m][n] */
+    int n_levels;        /* … of so many */
     int64_t ld;
     struct gemm_sum sum;
 };
@@ -73,11 +82,13 @@ static int64_t leaves_units(const struct leaves *l, enum dtype dt)
 
 size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l)
 {
-    int64_t units = leaves_units(l, dt), whole = gemm_units(dt, k);      /* whole: room for one leaf of all (altered build) */
+    /* whole: room for one leaf of all (altered build) */
+    int64_t units = leaves_units(l, dt), whole = gemm_units(dt, k);
     return (size_t)(ceil_div(n, GEMM_COLS) * GEMM_COLS * (units > whole ? units : whole)) * 4;
 }
 
-/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of Tree(n_tree). in_order: altered. */
+/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of Tree(n_tree). in_order:
+ * altered. */
 static void sum_open(struct gemm_sum *s, enum dtype dt, int64_t n_tree, int64_t first, int in_order)
 {
     int depth = in_order ? first > 0 : tree_depth_before(n_tree, first);
@@ -94,12 +105,18 @@ static void sum_open(struct gemm_sum *s, enum dtype dt, int64_t n_tree, int64_t 
     s->depth_after = depth;
 }
 
-struct few_leaves { int64_t elem_end[GRAIN_MAX], end[GRAIN_MAX]; uint8_t merges[GRAIN_MAX]; };
+struct few_leaves {
+    int64_t elem_end[GRAIN_MAX], end[GRAIN_MAX];
+    uint8_t merges[GRAIN_MAX];
+};
 
 /* Leaf g holds leaf g of every l[0..n_l). */
-static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtype dt, int n_l, const struct leaves *l)
+static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtype dt, int n_l,
+                          const struct leaves *l)
 {
-    *s = (struct gemm_sum){ .n = l[0].n, .elem_end = room->elem_end, .end = room->end, .merges = room->merges };
+    *s = (struct gemm_sum){
+        .n = l[0].n, .elem_end = room->elem_end, .end = room->end, .merges = room->merges
+    };
     for (int g = 0; g < s->n; g++) {
         s->elem_end[g] = 0;
         for (int i = 0; i < n_l; i++)
@@ -112,10 +129,18 @@ static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtyp
     sum_open(s, dt, s->n, 0, ALTERED("gemm_tree"));
 }
 
-/* ---- packing ---------------------------------------------------------------------------------------------------------- */
+/* ---- packing
+ * ------------------------------------------------------------------------------------------
+ * */
 
-static int64_t tile_begin(const struct product *p, int64_t tile) { return tile * p->low + min_of(tile, p->n_high); }
-static float *tile_a(const struct product *p, int64_t row) { return p->a + (row - tile_begin(p, p->tile)) * p->a_row; }
+static int64_t tile_begin(const struct product *p, int64_t tile)
+{
+    return tile * p->low + min_of(tile, p->n_high);
+}
+static float *tile_a(const struct product *p, int64_t row)
+{
+    return p->a + (row - tile_begin(p, p->tile)) * p->a_row;
+}
 
 /* A in lines: a tile a task. */
 static void pack_lines(void *arg, int64_t task, int thread)
@@ -159,7 +184,8 @@ static float *pack_group(const struct product *p, int64_t first, int64_t end, in
     int n = 0;
     for (int64_t i = first * in_panel; i < end * in_panel; i++) {
         int64_t col = i * cols, left = p->n > col ? p->n - col : 0;
-        piece[n++] = (struct gemm_piece){ to + (i - first * in_panel) * p->n_units * cols, left ? col : 0, (int)min_of(left, cols), cols, 1 };
+        piece[n++] = (struct gemm_piece){ to + (i - first * in_panel) * p->n_units * cols, left ? col : 0,
+                                          (int)min_of(left, cols), cols, 1 };
         if (n == PIECES || i == end * in_panel - 1) {
             gemm_pack_columns(piece, n, p->dt, &p->sum, p->b_rows);
             n = 0;
@@ -168,7 +194,13 @@ static float *pack_group(const struct product *p, int64_t first, int64_t end, in
     return to;
 }
 
-struct weights { struct panels *p; int n_w, cols; const struct mat *w; struct gemm_sum sum; struct few_leaves leaves; };
+struct weights {
+    struct panels *p;
+    int n_w, cols;
+    const struct mat *w;
+    struct gemm_sum sum;
+    struct few_leaves leaves;
+};
 
 static void pack_weights(void *arg, int64_t panel, int thread)
 {
@@ -184,28 +216,31 @@ static void pack_weights(void *arg, int64_t panel, int thread)
         skip = skip > w->rows ? skip - w->rows : 0;
     }
     for (int in = 0; in < GEMM_COLS; in += a->cols)
-        gemm_pack_panel((float *)a->p->p + (row + in) * a->sum.end[a->sum.n - 1], a->cols, a->p->dt, &a->sum, rows + in,
-                        (int)min_of(count > in ? count - in : 0, a->cols));
+        gemm_pack_panel((float *)a->p->p + (row + in) * a->sum.end[a->sum.n - 1], a->cols, a->p->dt, &a->sum,
+                        rows + in, (int)min_of(count > in ? count - in : 0, a->cols));
 }
 
-void gemm_linear_pack(struct dev *d, const struct gemm_tiles *const *tiles, struct panels *p, int n_w, const struct mat *w)
+void gemm_linear_pack(struct dev *d, const struct gemm_tiles *const *tiles, struct panels *p, int n_w,
+                      const struct mat *w)
 {
     struct weights a = { .p = p, .n_w = n_w, .cols = tiles[p->dt]->panel_cols, .w = w };
     sum_of_leaves(&a.sum, &a.leaves, p->dt, 1, &p->leaves);
     pool_run(d->pool, ceil_div(p->n, GEMM_COLS), pack_weights, &a);
 }
 
-/* ---- tiles ------------------------------------------------------------------------------------------------------------ */
+/* ---- tiles
+ * ------------------------------------------------------------------------------------------ */
 
-static void copy_tile(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows, int64_t cols)
+static void copy_tile(float *to, int64_t to_ld, const float *from, int64_t from_ld, int64_t rows,
+                      int64_t cols)
 {
     for (int64_t i = 0; i < rows; i++)
         memcpy(to + i * to_ld, from + i * from_ld, (size_t)cols * 4);
 }
 
 /* The last columns, fewer than a tile has: the sums in memory are copied to a whole tile and back. */
-static void run_narrow(const struct product *p, const struct gemm_sum *s, gemm_tile_fn *fn, float *const *at, int64_t rows, int64_t cols,
-                       const float *a, const float *b)
+static void run_narrow(const struct product *p, const struct gemm_sum *s, gemm_tile_fn *fn, float *const *at,
+                       int64_t rows, int64_t cols, const float *a, const float *b)
 {
     alignas(64) float room[TREE_DEPTH_MAX + 1][GEMM_ROWS_MAX * GEMM_COLS];
     float *level[TREE_DEPTH_MAX + 1];
@@ -223,7 +258,8 @@ static void run_narrow(const struct product *p, const struct gemm_sum *s, gemm_t
         copy_tile(at[e], e < s->n_out ? p->ld : s->room_ld, level[e], p->tiles->cols, rows, cols);
 }
 
-/* The lines that a tile will write are asked for when it begins: its stores would wait for them one by one. */
+/* The lines that a tile will write are asked for when it begins: its stores would wait for them one by one.
+ * */
 static inline void prefetch_to_write(const float *p, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16)
@@ -231,9 +267,13 @@ static inline void prefetch_to_write(const float *p, int64_t n)
 }
 
 /* The tiles of a task's step: rows from tile `chunk` on, columns from panel `first` on. */
-struct place { int64_t chunk, first; int thread; };
+struct place {
+    int64_t chunk, first;
+    int thread;
+};
 
-static void run_tile(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile, int64_t col, const float *b)
+static void run_tile(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile,
+                     int64_t col, const float *b)
 {
     int64_t row = tile_begin(p, tile), rows = tile_begin(p, tile + 1) - row, cols = p->tiles->cols;
     const int begun = s->depth_before + s->resumes, most = begun > s->depth_after ? begun : s->depth_after;
@@ -241,7 +281,10 @@ static void run_tile(const struct product *p, const struct gemm_sum *s, const st
     float *at[TREE_DEPTH_MAX + 1];
     for (int e = s->depth_kept; e < most; e++)
         at[e] = e < s->n_out ? p->level[e] + row * p->ld + col
-                             : p->rooms + ((w->thread * p->n_rooms + e - s->n_out) * CHUNK_ROWS + row - tile_begin(p, w->chunk)) * p->room_ld +
+                             : p->rooms +
+                                   ((w->thread * p->n_rooms + e - s->n_out) * CHUNK_ROWS + row -
+                                    tile_begin(p, w->chunk)) *
+                                       p->room_ld +
                                    col - w->first * GEMM_COLS;
     if (begun == 0 || p->step_units)
         for (int e = s->depth_kept; e < most; e++)
@@ -253,15 +296,22 @@ static void run_tile(const struct product *p, const struct gemm_sum *s, const st
         fn(s, at, p->ld, tile_a(p, row), b);
 }
 
-/* The step after `s` (all 0: the first one) of the whole sum; *stop is where its last leaf ends, if that is not the leaf's end. */
+/* The step after `s` (all 0: the first one) of the whole sum; *stop is where its last leaf ends, if that is
+ * not the leaf's end. */
 static int next_step(const struct product *p, struct gemm_sum *s, int *leaf, int64_t *stop)
 {
     static uint8_t no_merge[1];
     const struct gemm_sum *all = &p->sum;
     if (*leaf == all->n)
         return 0;
-    *s = (struct gemm_sum){ .panel_units = p->n_units, .begin = *stop, .depth_before = s->depth_after - (s->merges == no_merge), .n_out = p->n_levels,
-                            .room_ld = p->room_ld, .resumes = s->merges == no_merge, .end = all->end + *leaf, .merges = all->merges + *leaf };
+    *s = (struct gemm_sum){ .panel_units = p->n_units,
+                            .begin = *stop,
+                            .depth_before = s->depth_after - (s->merges == no_merge),
+                            .n_out = p->n_levels,
+                            .room_ld = p->room_ld,
+                            .resumes = s->merges == no_merge,
+                            .end = all->end + *leaf,
+                            .merges = all->merges + *leaf };
     int depth = s->depth_kept = s->depth_before;
     while (*leaf < all->n && (!p->step_units || all->end[*leaf] - s->begin <= p->step_units)) {
         depth -= all->merges[*leaf];
@@ -269,7 +319,8 @@ static int next_step(const struct product *p, struct gemm_sum *s, int *leaf, int
         depth++, s->n++;
         *stop = all->end[(*leaf)++];
     }
-    if (s->n == 0) {                                /* a leaf longer than a step: one of its nearly equal parts, whose chains go on */
+    /* a leaf longer than a step: one of its nearly equal parts, whose chains go on */
+    if (s->n == 0) {
         const int64_t left = all->end[*leaf] - s->begin, part = ceil_div(left, ceil_div(left, p->step_units));
         *stop = s->begin + min_of(ceil_div(part, GEMM_LINE) * GEMM_LINE, p->step_units);
         s->n = 1, s->end = stop, s->merges = no_merge;
@@ -280,7 +331,8 @@ static int next_step(const struct product *p, struct gemm_sum *s, int *leaf, int
 }
 
 /* One step of the tiles [tile, tile_end), over the panels [first, end). */
-static void run_step(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile_end, int64_t end, const float *b)
+static void run_step(const struct product *p, const struct gemm_sum *s, const struct place *w,
+                     int64_t tile_end, int64_t end, const float *b)
 {
     const int64_t cols = p->tiles->cols, beside = p->tiles->panel_cols;
     for (int64_t col = w->first * GEMM_COLS; col < min_of(end * GEMM_COLS, p->n); col += cols) {
@@ -308,10 +360,12 @@ static void run_task(void *arg, int64_t task, int thread)
     }
 }
 
-/* ---- the product ------------------------------------------------------------------------------------------------------ */
+/* ---- the product
+ * ------------------------------------------------------------------------------------------ */
 
-/* Short leaves end often: lower tiles, which keep half of their sums in registers, then gain more than they lose by reading a panel
- * twice as often. One tile of few rows reads a panel once, from memory; columns are not packed well 7 at a time. */
+/* Short leaves end often: lower tiles, which keep half of their sums in registers, then gain more than they
+ * lose by reading a panel twice as often. One tile of few rows reads a panel once, from memory; columns are
+ * not packed well 7 at a time. */
 static int tile_rows(const struct product *p)
 {
     const struct gemm_tiles *t = p->tiles;
@@ -342,24 +396,35 @@ static void split(struct product *p, int n_threads)
     p->n_groups = ceil_div(n_panels, p->group);
     p->block = n_threads == 1 && p->panels ? CHUNK_ROWS / p->rows : 1 + rows_packed(p) / p->rows;
     p->block = min_of(p->block, p->n_tiles);
-    p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));      /* a part packs its panels again: not too small */
+    /* a part packs its panels again: not too small */
+    p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));
 }
 
-/* Left to the allowance that plans add (a quarter, model/train.c): rooms of steps, of which a thread has few levels, each under 112 / 2048 of the panels
- * that it packs where products go by steps at all; and bf16 rows that a class widens as it packs them: as many bytes, of fewer rows. */
-void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads, size_t bytes[2])
+/* Left to the allowance that plans add (a quarter, model/train.c): rooms of steps, of which a thread has few
+ * levels, each under 112 / 2048 of the panels that it packs where products go by steps at all; and bf16 rows
+ * that a class widens as it packs them: as many bytes, of fewer rows. */
+void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads,
+                    size_t bytes[2])
 {
     static const struct gemm_tiles tiles = { .rows = 8, .cols = GEMM_COLS };
-    struct product p = { .tiles = &tiles, .layout = op == PRODUCT_DW ? GEMM_COLUMNS : GEMM_LINES, .dt = dt, .m = m, .n = n, .n_units = gemm_units(dt, k),
-                         .panels = op == PRODUCT_LINEAR ? &(float){ 0 } : NULL, .sum.n = 1 };
+    struct product p = { .tiles = &tiles,
+                         .layout = op == PRODUCT_DW ? GEMM_COLUMNS : GEMM_LINES,
+                         .dt = dt,
+                         .m = m,
+                         .n = n,
+                         .n_units = gemm_units(dt, k),
+                         .panels = op == PRODUCT_LINEAR ? &(float){ 0 } : NULL,
+                         .sum.n = 1 };
     p.a_row = ceil_div(p.n_units, GEMM_LINE) * GEMM_LINE;
     split(&p, threads);
-    size_t a = (size_t)(min_of(m, p.block * p.rows) * p.a_row) * 4, b = p.panels ? 0 : (size_t)(threads * p.group * p.n_units * GEMM_COLS) * 4;
+    size_t a = (size_t)(min_of(m, p.block * p.rows) * p.a_row) * 4,
+           b = p.panels ? 0 : (size_t)(threads * p.group * p.n_units * GEMM_COLS) * 4;
     bytes[0] = a > bytes[0] ? a : bytes[0];
     bytes[1] = b > bytes[1] ? b : bytes[1];
 }
 
-/* Without memory for the operands the sums become NaN: nothing may go on with numbers that were not computed. */
+/* Without memory for the operands the sums become NaN: nothing may go on with numbers that were not
+ * computed. */
 static void poison(const struct product *p)
 {
     for (int e = p->sum.depth_kept; e < p->sum.depth_after; e++)
@@ -451,11 +516,21 @@ static void product_run(struct dev *d, struct product *p)
     }
 }
 
-void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x, const struct panels *w)
+void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x,
+                 const struct panels *w)
 {
     float *level[1] = { y.p };
-    struct product p = { .tiles = tiles[w->dt], .layout = GEMM_LINES, .dt = w->dt, .m = x.rows, .n = w->n, .panels = w->p,
-                         .n_src = 1, .src = &x, .leaves = &w->leaves, .level = level, .ld = y.ld };
+    struct product p = { .tiles = tiles[w->dt],
+                         .layout = GEMM_LINES,
+                         .dt = w->dt,
+                         .m = x.rows,
+                         .n = w->n,
+                         .panels = w->p,
+                         .n_src = 1,
+                         .src = &x,
+                         .leaves = &w->leaves,
+                         .level = level,
+                         .ld = y.ld };
     struct few_leaves room;
     sum_of_leaves(&p.sum, &room, w->dt, 1, &w->leaves);
     if (product_open(d, &p, 0, 0))
@@ -463,7 +538,8 @@ void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct ma
 }
 
 /* Rows of the contraction of linear_dx, in its order: leaf by leaf, segment by segment. */
-static void segment_rows(const char **rows, int n_w, const struct mat *w, const struct leaves *l, int n_leaves)
+static void segment_rows(const char **rows, int n_w, const struct mat *w, const struct leaves *l,
+                         int n_leaves)
 {
     for (int g = 0; g < n_leaves; g++)
         for (int i = 0; i < n_w; i++) {
@@ -474,12 +550,20 @@ static void segment_rows(const char **rows, int n_w, const struct mat *w, const 
         }
 }
 
-void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w, const struct mat *dy,
-                    const struct mat *w, const struct leaves *l)
+void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w,
+                    const struct mat *dy, const struct mat *w, const struct leaves *l)
 {
     float *level[1] = { dx.p };
-    struct product p = { .tiles = tiles[dy->dt], .layout = GEMM_LINES, .dt = dy->dt, .m = dx.rows, .n = dx.cols, .n_src = n_w,
-                         .src = dy, .leaves = l, .level = level, .ld = dx.ld };
+    struct product p = { .tiles = tiles[dy->dt],
+                         .layout = GEMM_LINES,
+                         .dt = dy->dt,
+                         .m = dx.rows,
+                         .n = dx.cols,
+                         .n_src = n_w,
+                         .src = dy,
+                         .leaves = l,
+                         .level = level,
+                         .ld = dx.ld };
     struct few_leaves room;
     sum_of_leaves(&p.sum, &room, p.dt, n_w, l);
     if (!product_open(d, &p, 0, p.sum.elem_end[p.sum.n - 1]))
@@ -495,8 +579,8 @@ static void token_rows(const char **rows, struct mat m, int64_t n)
 }
 
 /* Leaf i: the tokens of sequence i. The arrays are in scratch. 0: no memory. */
-static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, const struct tree_acc *acc, int n_seq,
-                            int64_t seq_len)
+static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, const struct tree_acc *acc,
+                            int n_seq, int64_t seq_len)
 {
     *s = (struct gemm_sum){ .n = n_seq, .elem_end = dev_scratch(d, 2, (size_t)n_seq * 17 + 64) };
     if (!s->elem_end)
@@ -509,11 +593,16 @@ static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, co
     return 1;
 }
 
-void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc, int64_t ld, struct mat dy,
-                    struct mat x, int n_seq, int64_t seq_len)
+void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc,
+                    int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len)
 {
     int64_t n_tokens = n_seq * seq_len;
-    struct product p = { .tiles = tiles[x.dt], .layout = GEMM_COLUMNS, .dt = x.dt, .m = dy.cols, .n = x.cols, .level = acc->level,
+    struct product p = { .tiles = tiles[x.dt],
+                         .layout = GEMM_COLUMNS,
+                         .dt = x.dt,
+                         .m = dy.cols,
+                         .n = x.cols,
+                         .level = acc->level,
                          .ld = ld };
     if (n_seq <= 0)
         return;

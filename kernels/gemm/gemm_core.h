@@ -1,102 +1,131 @@
 /* gemm_core.h - what the parts of a product share: units, packed operands, the sum in a tile.
  *
- * C[m][n] = sum over e of A[m][e] * B[e][n]. The contraction is cut into leaves; a leaf is a whole number of *units* of 4
- * bytes: one fp32 element, or two bf16 elements with the earlier one in the upper half (an odd leaf ends with a zero half).
+ * C[m][n] = sum over e of A[m][e] * B[e][n]. The contraction is cut into leaves; a leaf is a whole number of
+ * *units* of 4
+ * bytes: one fp32 element, or two bf16 elements with the earlier one in the upper half (an odd leaf ends
+ * with a zero half).
  *
- * packed B, a panel of 32 columns:     [unit][32], or for classes of narrower tiles [32 / C][unit][C]: C columns side by side
+ * packed B, a panel of 32 columns:     [unit][32], or for classes of narrower tiles [32 / C][unit][C]: C
+ * columns side by side
  * packed A, a tile of R rows, lines:   [unit / 16][R][16]     copied from row-major rows, 64 bytes at a time
- *                             columns: [unit][R]              copied from contraction-major rows (weight gradients)
- * Some classes want the bf16 values of A widened to fp32: then a unit of A is two values, [unit / 8][R][8][2] and [unit][2][R].
+ *                             columns: [unit][R]              copied from contraction-major rows (weight
+ *                             gradients)
+ * Some classes want the bf16 values of A widened to fp32: then a unit of A is two values, [unit /
+ * 8][R][8][2] and [unit][2][R].
  *
- * The tile keeps its accumulators in registers over a leaf and merges leaves as tree.h says. A class with a small first cache goes
- * through the contraction in steps, each of which runs over all tiles while its part of a panel stays there: whole leaves, or a part
- * of one, whose chains wait in memory. So an output element is the same sequence of operations in every tile. */
+ * The tile keeps its accumulators in registers over a leaf and merges leaves as tree.h says. A class with a
+ * small first cache goes
+ * through the contraction in steps, each of which runs over all tiles while its part of a panel stays there:
+ * whole leaves, or a part of one, whose chains wait in memory. So an output element is the same sequence of
+ * operations in every tile. */
 #ifndef SHARDLINE_KERNELS_GEMM_GEMM_CORE_H
 #define SHARDLINE_KERNELS_GEMM_GEMM_CORE_H
 
 #include "kernels/gemm.h"
 
-#define GEMM_COLS 32           /* columns of a panel */
-#define GEMM_LINE 16           /* units of a line of A */
-#define GEMM_ROWS_MAX 14       /* rows of the highest tile */
+#define GEMM_COLS 32     /* columns of a panel */
+#define GEMM_LINE 16     /* units of a line of A */
+#define GEMM_ROWS_MAX 14 /* rows of the highest tile */
 
 enum gemm_layout { GEMM_LINES, GEMM_COLUMNS, GEMM_LAYOUTS };
 
 struct gemm_sum {
-    int n;                               /* leaves */
-    int depth_before, depth_after;       /* entries on the stack in memory */
-    int depth_kept;                      /* entries that the call leaves as they are: it reads and writes those above */
-    int64_t *elem_end;                   /* [n]: leaf i ends before this element of the contraction … */
-    int64_t *end;                        /* [n]: … and before this unit */
-    uint8_t *merges;                     /* [n]: additions of older sums after leaf i */
-    int64_t panel_units;                 /* of all leaves: a panel's */
+    int n;                         /* leaves */
+    int depth_before, depth_after; /* entries on the stack in memory */
+    /* entries that the call leaves as they are: it reads and writes those above */
+    int depth_kept;
+    int64_t *elem_end;   /* [n]: leaf i ends before this element of the contraction … */
+    int64_t *end;        /* [n]: … and before this unit */
+    uint8_t *merges;     /* [n]: additions of older sums after leaf i */
+    int64_t panel_units; /* of all leaves: a panel's */
     /* a step of a longer sum (classes with step_units): */
-    int64_t begin;                       /* its first unit */
-    int resumes;                         /* its first leaf goes on: the chains are at level[depth_before] */
-    int n_out;                           /* levels with the row stride of the output; those behind have … */
-    int64_t room_ld;                     /* … this one */
+    int64_t begin;   /* its first unit */
+    int resumes;     /* its first leaf goes on: the chains are at level[depth_before] */
+    int n_out;       /* levels with the row stride of the output; those behind have … */
+    int64_t room_ld; /* … this one */
 };
 
-/* One tile: adds the leaves to the stack level[0..], matrices with row stride ld; level already points at the tile. */
-typedef void gemm_tile_fn(const struct gemm_sum *s, float *const *level, int64_t ld, const float *a, const float *b);
+/* One tile: adds the leaves to the stack level[0..], matrices with row stride ld; level already points at
+ * the tile. */
+typedef void gemm_tile_fn(const struct gemm_sum *s, float *const *level, int64_t ld, const float *a,
+                          const float *b);
 
-struct gemm_tiles {                      /* of one dtype and CPU class */
-    int rows;                            /* of the highest tile */
-    int rows_held;                       /* … of the highest that holds a leaf's sum in registers until the next one's is there */
-    int cols;                            /* divides GEMM_COLS */
-    int panel_cols;                      /* of a panel that lie side by side */
-    int a_floats;                        /* of a unit of packed A: 1, or 2 where bf16 is widened */
-    int step_units;                      /* the most units of a step; 0: no steps */
-    const struct gemm_tiles *few;        /* wider tiles for so many rows as they have, of the same packing; or NULL */
-    gemm_tile_fn *fn[GEMM_LAYOUTS][GEMM_ROWS_MAX + 1];    /* by height */
+struct gemm_tiles { /* of one dtype and CPU class */
+    int rows;       /* of the highest tile */
+    /* … of the highest that holds a leaf's sum in registers until the next one's is there */
+    int rows_held;
+    int cols;       /* divides GEMM_COLS */
+    int panel_cols; /* of a panel that lie side by side */
+    int a_floats;   /* of a unit of packed A: 1, or 2 where bf16 is widened */
+    int step_units; /* the most units of a step; 0: no steps */
+    /* wider tiles for so many rows as they have, of the same packing; or NULL */
+    const struct gemm_tiles *few;
+    gemm_tile_fn *fn[GEMM_LAYOUTS][GEMM_ROWS_MAX + 1]; /* by height */
 };
-extern const struct gemm_tiles gemm_tiles_avx512_f32;     /* shared by the class with the bf16 instruction */
+/* shared by the class with the bf16 instruction */
+extern const struct gemm_tiles gemm_tiles_avx512_f32;
 
 /* The ops over a class' tiles: tiles[DT_F32], tiles[DT_BF16]. */
-void gemm_linear_pack(struct dev *d, const struct gemm_tiles *const *tiles, struct panels *p, int n_w, const struct mat *w);
-void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x, const struct panels *w);
-void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w, const struct mat *dy,
-                    const struct mat *w, const struct leaves *l);
-void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc, int64_t ld, struct mat dy,
-                    struct mat x, int n_seq, int64_t seq_len);
+void gemm_linear_pack(struct dev *d, const struct gemm_tiles *const *tiles, struct panels *p, int n_w,
+                      const struct mat *w);
+void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct mat x,
+                 const struct panels *w);
+void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w,
+                    const struct mat *dy, const struct mat *w, const struct leaves *l);
+void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc,
+                    int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len);
 
 /* The table of one class, from its two sets of tiles. */
-#define GEMM_CLASS(class, f32, bf16)                                                                                     \
-    static const struct gemm_tiles *const class##_tiles[2] = { [DT_F32] = f32, [DT_BF16] = bf16 };                       \
-    static void class##_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)                       \
-    {                                                                                                                    \
-        gemm_linear_pack(d, class##_tiles, p, n_w, w);                                                                   \
-    }                                                                                                                    \
-    static void class##_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w)                        \
-    {                                                                                                                    \
-        gemm_linear(d, class##_tiles, y, x, w);                                                                          \
-    }                                                                                                                    \
-    static void class##_linear_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w,      \
-                                  const struct leaves *l)                                                                \
-    {                                                                                                                    \
-        gemm_linear_dx(d, class##_tiles, dx, n_w, dy, w, l);                                                             \
-    }                                                                                                                    \
-    static void class##_linear_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x,    \
-                                  int n_seq, int64_t seq_len)                                                            \
-    {                                                                                                                    \
-        gemm_linear_dw(d, class##_tiles, acc, ld, dy, x, n_seq, seq_len);                                                \
-    }                                                                                                                    \
-    const struct gemm_ops class = { class##_linear_pack, class##_linear, class##_linear_dx, class##_linear_dw };
+#define GEMM_CLASS(class, f32, bf16) \
+    static const struct gemm_tiles *const class##_tiles[2] = { [DT_F32] = f32, [DT_BF16] = bf16 }; \
+    static void class##_linear_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w) \
+    { \
+        gemm_linear_pack(d, class##_tiles, p, n_w, w); \
+    } \
+    static void class##_linear(struct dev *d, struct mat y, struct mat x, const struct panels *w) \
+    { \
+        gemm_linear(d, class##_tiles, y, x, w); \
+    } \
+    static void class##_linear_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, \
+                                  const struct mat *w, const struct leaves *l) \
+    { \
+        gemm_linear_dx(d, class##_tiles, dx, n_w, dy, w, l); \
+    } \
+    static void class##_linear_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, \
+                                  struct mat x, int n_seq, int64_t seq_len) \
+    { \
+        gemm_linear_dw(d, class##_tiles, acc, ld, dy, x, n_seq, seq_len); \
+    } \
+    const struct gemm_ops class = { class##_linear_pack, class##_linear, class##_linear_dx, \
+                                    class##_linear_dw };
 
 /* Packing (gemm_pack.c). s gives leaves in elements and units; every function writes only what it names. */
-static inline int64_t gemm_units(enum dtype dt, int64_t n_elems) { return dt == DT_F32 ? n_elems : (n_elems + 1) / 2; }
-/* `cols` columns side by side (32 or 16), from rows w[0..n_rows) (n_rows <= cols, each contiguous over the contraction); missing
- * columns become +0. */
-void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_sum *s, const char *const *w, int n_rows);
-/* Row `row` as one of `rows` rows of a tile: its leaf g is leaf g (l[i]) of that row of every matrix src[0..n_src) in turn. */
-void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
-                     int64_t row);
-void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
-                          int64_t row);         /* bf16 only */
-/* Columns [col, col + n) of every row become out[unit][stride], n <= 32; with n < stride and fill, +0 behind them. */
-struct gemm_piece { float *out; int64_t col; int n, stride, fill; };     /* out[unit][2][stride] where wide (bf16 only) */
+static inline int64_t gemm_units(enum dtype dt, int64_t n_elems)
+{
+    return dt == DT_F32 ? n_elems : (n_elems + 1) / 2;
+}
+/* `cols` columns side by side (32 or 16), from rows w[0..n_rows) (n_rows <= cols, each contiguous over the
+ * contraction); missing columns become +0. */
+void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_sum *s, const char *const *w,
+                     int n_rows);
+/* Row `row` as one of `rows` rows of a tile: its leaf g is leaf g (l[i]) of that row of every matrix
+ * src[0..n_src) in turn. */
+void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src,
+                     const struct leaves *l, int64_t row);
+void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src,
+                          const struct leaves *l, int64_t row); /* bf16 only */
+/* Columns [col, col + n) of every row become out[unit][stride], n <= 32; with n < stride and fill, +0 behind
+ * them. */
+/* out[unit][2][stride] where wide (bf16 only) */
+struct gemm_piece {
+    float *out;
+    int64_t col;
+    int n, stride, fill;
+};
 /* Several pieces at once, so that a row is read in one go: row[element] points at the rows. */
-void gemm_pack_columns(const struct gemm_piece *piece, int n_pieces, enum dtype dt, const struct gemm_sum *s, const char *const *row);
-void gemm_pack_columns_wide(const struct gemm_piece *piece, int n_pieces, const struct gemm_sum *s, const char *const *row);
+void gemm_pack_columns(const struct gemm_piece *piece, int n_pieces, enum dtype dt, const struct gemm_sum *s,
+                       const char *const *row);
+void gemm_pack_columns_wide(const struct gemm_piece *piece, int n_pieces, const struct gemm_sum *s,
+                            const char *const *row);
 
 #endif

@@ -1,19 +1,22 @@
 /* gemm_pack.c - operands of products copied into the order in which tiles read them (layouts: gemm_core.h).
  *
- * A pair of bf16 holds the earlier element in its upper half: the dot instruction takes the upper half first, so that the chain
- * ascends. In memory the earlier element is the lower half of a 32-bit word: copying rows is a rotation by 16. */
+ * A pair of bf16 holds the earlier element in its upper half: the dot instruction takes the upper half
+ * first, so that the chain ascends. In memory the earlier element is the lower half of a 32-bit word:
+ * copying rows is a rotation by 16. */
 #include "kernels/gemm/gemm_core.h"
 
 #include <string.h>
 #include "base/alter.h"
 
-/* Copying is the same in every CPU class: the widest registers that the machine has are taken when the program is loaded. */
+/* Copying is the same in every CPU class: the widest registers that the machine has are taken when the
+ * program is loaded. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
 #define PACK_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define PACK_CLONES
 #endif
-#define IN_CLONE static inline __attribute__((always_inline))      /* else compiled once, for the oldest machine */
+/* else compiled once, for the oldest machine */
+#define IN_CLONE static inline __attribute__((always_inline))
 
 typedef uint32_t word4 __attribute__((vector_size(16)));
 
@@ -29,7 +32,8 @@ static inline uint32_t pair_of(uint16_t first, uint16_t second, int swapped)
     return swapped ? (uint32_t)second << 16 | first : (uint32_t)first << 16 | second;
 }
 
-/* ---- weights: 32 rows become the columns of a panel ---------------------------------------------------------------- */
+/* ---- weights: 32 rows become the columns of a panel
+ * ---------------------------------------------------------------- */
 
 /* Unit `u` of a leaf that begins at src; last: only one element of a pair is left. */
 static uint32_t unit_at(const char *src, int64_t u, enum dtype dt, int last, int swapped)
@@ -54,16 +58,22 @@ IN_CLONE void transpose4(uint32_t *panel, int cols, const char *const src[4], in
 {
     word4 a = units4(src[0] + off, rotate), b = units4(src[1] + off, rotate);
     word4 c = units4(src[2] + off, rotate), d = units4(src[3] + off, rotate);
-    word4 ab = __builtin_shuffle(a, b, (word4){ 0, 4, 1, 5 }), cd = __builtin_shuffle(c, d, (word4){ 0, 4, 1, 5 });
-    word4 AB = __builtin_shuffle(a, b, (word4){ 2, 6, 3, 7 }), CD = __builtin_shuffle(c, d, (word4){ 2, 6, 3, 7 });
-    word4 out[4] = { __builtin_shuffle(ab, cd, (word4){ 0, 1, 4, 5 }), __builtin_shuffle(ab, cd, (word4){ 2, 3, 6, 7 }),
-                     __builtin_shuffle(AB, CD, (word4){ 0, 1, 4, 5 }), __builtin_shuffle(AB, CD, (word4){ 2, 3, 6, 7 }) };
+    word4 ab = __builtin_shuffle(a, b, (word4){ 0, 4, 1, 5 }),
+          cd = __builtin_shuffle(c, d, (word4){ 0, 4, 1, 5 });
+    word4 AB = __builtin_shuffle(a, b, (word4){ 2, 6, 3, 7 }),
+          CD = __builtin_shuffle(c, d, (word4){ 2, 6, 3, 7 });
+    word4 out[4] = { __builtin_shuffle(ab, cd, (word4){ 0, 1, 4, 5 }),
+                     __builtin_shuffle(ab, cd, (word4){ 2, 3, 6, 7 }),
+                     __builtin_shuffle(AB, CD, (word4){ 0, 1, 4, 5 }),
+                     __builtin_shuffle(AB, CD, (word4){ 2, 3, 6, 7 }) };
     for (int i = 0; i < 4; i++)
         memcpy(panel + i * cols, &out[i], 16);
 }
 
-/* Rows src[0..n_rows) of one leaf: n_elems elements from byte `off`. Whole blocks of 4x4 units are transposed in registers. */
-IN_CLONE void pack_panel_leaf(uint32_t *panel, int cols, enum dtype dt, const char *const *src, int n_rows, int64_t off, int64_t n_elems)
+/* Rows src[0..n_rows) of one leaf: n_elems elements from byte `off`. Whole blocks of 4x4 units are
+ * transposed in registers. */
+IN_CLONE void pack_panel_leaf(uint32_t *panel, int cols, enum dtype dt, const char *const *src, int n_rows,
+                              int64_t off, int64_t n_elems)
 {
     int swapped = ALTERED("gemm_bf16_pair");
     int64_t n_units = gemm_units(dt, n_elems), n_whole = dt == DT_F32 ? n_elems : n_elems / 2;
@@ -81,7 +91,8 @@ IN_CLONE void pack_panel_leaf(uint32_t *panel, int cols, enum dtype dt, const ch
 }
 
 PACK_CLONES
-void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_sum *s, const char *const *w, int n_rows)
+void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_sum *s, const char *const *w,
+                     int n_rows)
 {
     for (int g = 0; g < s->n; g++) {
         int64_t begin = g ? s->elem_end[g - 1] : 0, unit = g ? s->end[g - 1] : 0;
@@ -94,7 +105,8 @@ void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_su
     }
 }
 
-/* ---- rows: lines of 16 units ------------------------------------------------------------------------------------------ */
+/* ---- rows: lines of 16 units
+ * ------------------------------------------------------------------------------------------ */
 
 /* Where unit u of the row lies in its tile; *room: units left in that line. */
 static inline uint32_t *line_at(float *row, int rows, int64_t u, int64_t *room)
@@ -112,7 +124,8 @@ IN_CLONE void copy_line(uint32_t *to, const char *src, int64_t n, int rotate)
     memcpy(to, line, 4 * (size_t)n);
 }
 
-#define LINES_AHEAD 3072               /* bytes: rows often come from the L3 cache, later than the machine asks for them by itself */
+/* bytes: rows often come from the L3 cache, later than the machine asks for them by itself */
+#define LINES_AHEAD 3072
 
 IN_CLONE void copy_lines(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
 {
@@ -140,7 +153,8 @@ IN_CLONE void copy_units(float *row, int rows, int64_t u, const char *src, int64
         copy_lines(row, rows, u, src, n, 0);
 }
 
-/* n bf16 elements from src become elements elem… of the leaf that begins at `unit`: a run may begin or end within a pair. */
+/* n bf16 elements from src become elements elem… of the leaf that begins at `unit`: a run may begin or end
+ * within a pair. */
 IN_CLONE void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const char *src, int64_t n)
 {
     int swapped = ALTERED("gemm_bf16_pair");
@@ -173,8 +187,8 @@ IN_CLONE void pack_row(float *line, int rows, const struct gemm_sum *s, struct m
 }
 
 PACK_CLONES
-void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
-                     int64_t row)
+void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src,
+                     const struct leaves *l, int64_t row)
 {
     if (n_src == 1) {
         pack_row(line, rows, s, src[0], row);
@@ -196,7 +210,8 @@ void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src,
     }
 }
 
-/* ---- the same for bf16 widened to fp32: a unit is two values ---------------------------------------------------------- */
+/* ---- the same for bf16 widened to fp32: a unit is two values
+ * ---------------------------------------------------------- */
 
 /* n values from src become values at, at + 1 … of the row; swapped: altered. */
 IN_CLONE void widen_values(float *row, int rows, int64_t at, const char *src, int64_t n, int swapped)
@@ -219,14 +234,16 @@ IN_CLONE void widen_values(float *row, int rows, int64_t at, const char *src, in
         i = stop;
     }
     for (; i < n; i++)
-        to[((at + i) ^ 1) / GEMM_LINE * rows * GEMM_LINE + ((at + i) ^ 1) % GEMM_LINE] = (uint32_t)half_at(src + 2 * i) << 16;
+        to[((at + i) ^ 1) / GEMM_LINE * rows * GEMM_LINE + ((at + i) ^ 1) % GEMM_LINE] =
+            (uint32_t)half_at(src + 2 * i) << 16;
 }
 
 PACK_CLONES
-void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src, const struct leaves *l,
-                          int64_t row)
+void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src,
+                          const struct leaves *l, int64_t row)
 {
-    static const char none[2 * GEMM_LINE];          /* one value is taken; gcc 12 sees the whole line read */
+    /* one value is taken; gcc 12 sees the whole line read */
+    static const char none[2 * GEMM_LINE];
     const int swapped = ALTERED("gemm_bf16_pair");
     for (int g = 0; g < s->n; g++) {
         int64_t at = g ? 2 * s->end[g - 1] : 0;
@@ -242,14 +259,15 @@ void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n
     }
 }
 
-/* ---- contraction-major rows: columns of a panel, rows of a weight gradient's tile ------------------------------------- */
+/* ---- contraction-major rows: columns of a panel, rows of a weight gradient's tile
+ * ------------------------------------- */
 
 IN_CLONE void copy_words(float *to, const char *from, int n)
 {
     size_t bytes = (size_t)n * 4;
     if (n == GEMM_COLS) {
         memcpy(to, from, 4 * GEMM_COLS);
-    } else if (n >= 8 && n <= 16) {                     /* two copies of a fixed size that overlap */
+    } else if (n >= 8 && n <= 16) { /* two copies of a fixed size that overlap */
         memcpy(to, from, 32);
         memcpy((char *)to + bytes - 32, from + bytes - 32, 32);
     } else {
@@ -281,8 +299,8 @@ IN_CLONE void pair_words(float *out, const char *first, const char *second, int 
 }
 
 /* Unit u, made of one row (fp32) or two (bf16), in every piece. */
-IN_CLONE void piece_units(const struct gemm_piece *piece, int n_pieces, enum dtype dt, int64_t u, const char *first, const char *second,
-                          int is_single)
+IN_CLONE void piece_units(const struct gemm_piece *piece, int n_pieces, enum dtype dt, int64_t u,
+                          const char *first, const char *second, int is_single)
 {
     static const char zeros[2 * GEMM_COLS];
     for (int i = 0; i < n_pieces; i++) {
@@ -297,10 +315,11 @@ IN_CLONE void piece_units(const struct gemm_piece *piece, int n_pieces, enum dty
     }
 }
 
-#define AHEAD 8                        /* rows are far apart: the machine does not guess the next one */
+#define AHEAD 8 /* rows are far apart: the machine does not guess the next one */
 
 /* Asks for what the pieces will read of a row. */
-static inline void piece_prefetch(const struct gemm_piece *piece, int n_pieces, enum dtype dt, const char *row)
+static inline void piece_prefetch(const struct gemm_piece *piece, int n_pieces, enum dtype dt,
+                                  const char *row)
 {
     const char *p = row + piece[0].col * (int64_t)dtype_size(dt);
     const char *end = row + (piece[n_pieces - 1].col + piece[n_pieces - 1].n) * (int64_t)dtype_size(dt);
@@ -309,7 +328,8 @@ static inline void piece_prefetch(const struct gemm_piece *piece, int n_pieces, 
 }
 
 PACK_CLONES
-void gemm_pack_columns(const struct gemm_piece *piece, int n_pieces, enum dtype dt, const struct gemm_sum *s, const char *const *row)
+void gemm_pack_columns(const struct gemm_piece *piece, int n_pieces, enum dtype dt, const struct gemm_sum *s,
+                       const char *const *row)
 {
     int64_t u = 0, n = s->elem_end[s->n - 1];
     for (int g = 0; g < s->n; g++) {
@@ -323,7 +343,8 @@ void gemm_pack_columns(const struct gemm_piece *piece, int n_pieces, enum dtype 
             for (; e < end; e += 2) {
                 piece_prefetch(piece, n_pieces, DT_BF16, row[e + AHEAD < n ? e + AHEAD : n - 1]);
                 piece_prefetch(piece, n_pieces, DT_BF16, row[e + AHEAD + 1 < n ? e + AHEAD + 1 : n - 1]);
-                piece_units(piece, n_pieces, DT_BF16, u++, row[e], e + 1 < end ? row[e + 1] : NULL, e + 1 == end);
+                piece_units(piece, n_pieces, DT_BF16, u++, row[e], e + 1 < end ? row[e + 1] : NULL,
+                            e + 1 == end);
             }
     }
 }
@@ -343,7 +364,8 @@ IN_CLONE void piece_values(const struct gemm_piece *piece, int n_pieces, int64_t
     for (int i = 0; i < n_pieces; i++) {
         const struct gemm_piece *p = &piece[i];
         const char *from = row ? row + 2 * p->col : zeros;
-        if (p->n == 6)                                                    /* the highest tile: a size that is known */
+        /* the highest tile: a size that is known */
+        if (p->n == 6)
             widen_words(p->out + at * p->stride, from, 6);
         else
             widen_words(p->out + at * p->stride, from, p->n);
@@ -351,7 +373,8 @@ IN_CLONE void piece_values(const struct gemm_piece *piece, int n_pieces, int64_t
 }
 
 PACK_CLONES
-void gemm_pack_columns_wide(const struct gemm_piece *piece, int n_pieces, const struct gemm_sum *s, const char *const *row)
+void gemm_pack_columns_wide(const struct gemm_piece *piece, int n_pieces, const struct gemm_sum *s,
+                            const char *const *row)
 {
     const int64_t swapped = ALTERED("gemm_bf16_pair"), n = s->elem_end[s->n - 1];
     for (int g = 0; g < s->n; g++) {

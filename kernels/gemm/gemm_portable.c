@@ -1,4 +1,5 @@
-/* gemm_portable.c - products in plain C: two columns at a time, fused multiply-adds by fmaf. Slow, and the same bits. */
+/* gemm_portable.c - products in plain C: two columns at a time, fused multiply-adds by fmaf. Slow, and the
+ * same bits. */
 #include <math.h>
 #include <string.h>
 #include "kernels/flushed.h"
@@ -16,10 +17,10 @@
 #define TILE_ROWS 4
 #define TILE_HELD 0
 #define STEP_B(b) const float b0 = (b)[0], b1 = (b)[1];
-#define STEP_ROW(p, q, x)                                                                                                \
-    {                                                                                                                    \
-        p = fmaf(*(x), b0, p);                                                                                           \
-        q = fmaf(*(x), b1, q);                                                                                           \
+#define STEP_ROW(p, q, x) \
+    { \
+        p = fmaf(*(x), b0, p); \
+        q = fmaf(*(x), b1, q); \
     }
 #define CHAIN_ENTER
 #define CHAIN_LEAVE
@@ -44,13 +45,14 @@ static inline float half_of(float pair, int upper)
 #define TILE_SET gemm_tiles_portable_bf16
 #define TILE_ROWS 4
 #define TILE_HELD 0
-#define STEP_B(b)                                                                                                        \
-    const float b0u = half_of((b)[0], 1), b0l = half_of((b)[0], 0), b1u = half_of((b)[1], 1), b1l = half_of((b)[1], 0);
-#define STEP_ROW(p, q, x)                                                                                                \
-    {                                                                                                                    \
-        float a0u = half_of(*(x), 1), a0l = half_of(*(x), 0);                                                            \
-        p = fma_flushed(a0l, b0l, fma_flushed(a0u, b0u, p));                                                             \
-        q = fma_flushed(a0l, b1l, fma_flushed(a0u, b1u, q));                                                             \
+#define STEP_B(b) \
+    const float b0u = half_of((b)[0], 1), b0l = half_of((b)[0], 0), b1u = half_of((b)[1], 1), \
+                b1l = half_of((b)[1], 0);
+#define STEP_ROW(p, q, x) \
+    { \
+        float a0u = half_of(*(x), 1), a0l = half_of(*(x), 0); \
+        p = fma_flushed(a0l, b0l, fma_flushed(a0u, b0u, p)); \
+        q = fma_flushed(a0l, b1l, fma_flushed(a0u, b1u, q)); \
     }
 #define CHAIN_ENTER
 #define CHAIN_LEAVE

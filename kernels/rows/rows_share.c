@@ -1,11 +1,16 @@
-/* rows_share.c - what the row ops of every CPU class share: pieces for the threads, tokens by id, piles of partial sums. */
+/* rows_share.c - what the row ops of every CPU class share: pieces for the threads, tokens by id, piles of
+ * partial sums. */
 #include "kernels/rows.h"
 
 #include <string.h>
 
 #include "base/alter.h"
 
-struct spread { void (*fn)(void *, int64_t, int64_t); void *arg; int64_t n, per; };
+struct spread {
+    void (*fn)(void *, int64_t, int64_t);
+    void *arg;
+    int64_t n, per;
+};
 
 static void spread_task(void *arg, int64_t task, int thread)
 {
@@ -32,7 +37,8 @@ int64_t rows_per_task(int64_t cols)
     return per > 0 ? per : 1;
 }
 
-void rows_index_tokens(struct dev *d, struct token_index *x, int64_t first, int64_t rows, const int32_t *ids, int64_t n)
+void rows_index_tokens(struct dev *d, struct token_index *x, int64_t first, int64_t rows, const int32_t *ids,
+                       int64_t n)
 {
     int32_t *p = dev_scratch(d, 0, sizeof(int32_t) * (size_t)(rows + 2 + n));
     x->begin = x->order = NULL;
@@ -41,7 +47,8 @@ void rows_index_tokens(struct dev *d, struct token_index *x, int64_t first, int6
     x->begin = p;
     x->order = p + rows + 2;
     memset(p, 0, sizeof(int32_t) * (size_t)(rows + 2));
-    for (int64_t t = 0; t < n; t++)                         /* counts two places up; the filling below moves them one down */
+    /* counts two places up; the filling below moves them one down */
+    for (int64_t t = 0; t < n; t++)
         if (ids[t] >= first && ids[t] - first < rows)
             p[ids[t] - first + 2]++;
     for (int64_t r = 1; r <= rows; r++)
@@ -67,7 +74,8 @@ static const float *pile_entry(const struct pile *p, int i)
     return p->zero[i] ? NULL : p->own[i];
 }
 
-/* Takes the top entry off and returns older + newer, NULL for zeros; a sum that has to be made lands in the top's place. */
+/* Takes the top entry off and returns older + newer, NULL for zeros; a sum that has to be made lands in the
+ * top's place. */
 static const float *pile_merge(struct pile *p, const float *newer)
 {
     int top = --p->depth;
@@ -88,7 +96,8 @@ void pile_push(struct pile *p, const float *leaf)
     for (; merges > 0; merges--)
         v = pile_merge(p, v);
     int at = p->depth++;
-    if (at < p->kept && v == p->acc->level[at] + p->at) {       /* only zeros were added to it: it stays where it is */
+    /* only zeros were added to it: it stays where it is */
+    if (at < p->kept && v == p->acc->level[at] + p->at) {
         p->kept = at + 1;
         return;
     }

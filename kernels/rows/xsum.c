@@ -1,8 +1,10 @@
 /* xsum.c - exact sums: integer limbs of 32 bits, so that the order of additions cannot matter.
  *
- * The square of a float is an integer of at most 48 bits times a power of two; a bin for every exponent collects 2^16 of them
- * before it is added to the limbs. Result: the exact sum, rounded once to the nearest double.
- * Method: after Neal 2015, "Fast exact summation using small and large superaccumulators", sections 2 and 3. */
+ * The square of a float is an integer of at most 48 bits times a power of two; a bin for every exponent
+ * collects 2^16 of them before it is added to the limbs. Result: the exact sum, rounded once to the nearest
+ * double.
+ * Method: after Neal 2015, "Fast exact summation using small and large superaccumulators", sections 2 and 3.
+ * */
 #include <pthread.h>
 #include <string.h>
 
@@ -14,7 +16,7 @@
 static void add_bits(struct xsum *s, uint64_t m, int exp, int64_t sign)
 {
     int at = exp + XSUM_BIAS, limb = at / 32, shift = at % 32;
-    if (m == 0 || at < 0 || limb > XSUM_LIMBS - 3)         /* outside of what squares of floats can be */
+    if (m == 0 || at < 0 || limb > XSUM_LIMBS - 3) /* outside of what squares of floats can be */
         return;
     unsigned __int128 wide = (unsigned __int128)m << shift;
     for (int i = 0; i < 3; i++, wide >>= 32)
@@ -48,13 +50,15 @@ void xsum_add(struct xsum *s, double x)
     xsum_carry(s);
 }
 
-/* The top 64 bits of a non-negative number in limbs, with the lowest bit set when anything lies below; *exp: weight of bit 0. */
+/* The top 64 bits of a non-negative number in limbs, with the lowest bit set when anything lies below; *exp:
+ * weight of bit 0. */
 static uint64_t top_bits(const struct xsum *s, int *exp)
 {
     int n = XSUM_LIMBS - 1;
     while (n > 0 && s->limb[n] == 0)
         n--;
-    unsigned __int128 wide = 0;                            /* the top limb may hold more than 32 bits, the two below do not */
+    /* the top limb may hold more than 32 bits, the two below do not */
+    unsigned __int128 wide = 0;
     for (int i = n; i > n - 3; i--)
         wide = wide << 32 | (uint64_t)(i >= 0 ? s->limb[i] : 0);
     int shift = 0;
@@ -67,7 +71,8 @@ static uint64_t top_bits(const struct xsum *s, int *exp)
     return (uint64_t)wide | (below != 0);
 }
 
-static double scale_by(double x, int exp)                  /* exact: no result is near the ends of the range */
+/* exact: no result is near the ends of the range */
+static double scale_by(double x, int exp)
 {
     for (; exp > 900; exp -= 900)
         x *= 0x1p900;
@@ -91,10 +96,12 @@ double xsum_double(const struct xsum *in)
         s.limb[i] = -s.limb[i];
     xsum_carry(&s);
     uint64_t m = top_bits(&s, &exp);
-    int drop = 0;                                          /* 64 bits to 53: nearest even, the lowest bit says "more below" */
+    /* 64 bits to 53: nearest even, the lowest bit says "more below" */
+    int drop = 0;
     while (m >> drop >> 53)
         drop++;
-    uint64_t keep = m >> drop, rest = m & (((uint64_t)1 << drop) - 1), half = drop ? (uint64_t)1 << (drop - 1) : 0;
+    uint64_t keep = m >> drop, rest = m & (((uint64_t)1 << drop) - 1),
+             half = drop ? (uint64_t)1 << (drop - 1) : 0;
     keep += drop && (rest > half || (rest == half && (keep & 1)));
     double x = scale_by((double)keep, exp + drop);
     return negative ? -x : x;
@@ -102,9 +109,12 @@ double xsum_double(const struct xsum *in)
 
 /* ---- squares ---- */
 
-#define BIN_TABLES 4                        /* neighbours go to different tables: a bin's last addition need not be waited for */
-#define PIECE 65536                         /* a bin holds 2^16 squares of 48 bits */
-struct bins { uint64_t sum[BIN_TABLES][256]; };
+/* neighbours go to different tables: a bin's last addition need not be waited for */
+#define BIN_TABLES 4
+#define PIECE 65536 /* a bin holds 2^16 squares of 48 bits */
+struct bins {
+    uint64_t sum[BIN_TABLES][256];
+};
 
 static void count_special(struct xsum *s, const float *x, int64_t n)
 {
@@ -155,7 +165,11 @@ void xsum_add_bins(struct xsum *s, const uint64_t low[256], const uint64_t high[
     xsum_carry(s);
 }
 
-struct squares_job { struct xsum *s; const float *x; pthread_mutex_t lock; };
+struct squares_job {
+    struct xsum *s;
+    const float *x;
+    pthread_mutex_t lock;
+};
 
 static void squares_task(void *arg, int64_t begin, int64_t end)
 {

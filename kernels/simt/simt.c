@@ -1,4 +1,5 @@
-/* simt.c - the CPU class "simt": the CUDA device's own kernels, compiled for the host. Never chosen but by SHARDLINE_ISA=simt. */
+/* simt.c - the CPU class "simt": the CUDA device's own kernels, compiled for the host. Never chosen but by
+ * SHARDLINE_ISA=simt. */
 #include "kernels/attn.h"
 #include "kernels/flushed.h"
 #include "kernels/gemm.h"
@@ -7,11 +8,16 @@
 
 #include "kernels/rows/each.inc"
 
-static inline float fma_pair_half(float a, float b, float sum) { return fma_flushed(flushed(a), flushed(b), flushed(sum)); }
+static inline float fma_pair_half(float a, float b, float sum)
+{
+    return fma_flushed(flushed(a), flushed(b), flushed(sum));
+}
 
 #include "kernels/simt/simt.inc"
 
-const struct gemm_ops gemm_simt = { .linear_pack = op_linear_pack, .linear = op_linear, .linear_dx = op_linear_dx, .linear_dw = op_linear_dw };
+const struct gemm_ops gemm_simt = {
+    .linear_pack = op_linear_pack, .linear = op_linear, .linear_dx = op_linear_dx, .linear_dw = op_linear_dw
+};
 const struct attn_ops attn_simt = { .attn = op_attn, .attn_dx = op_attn_dx };
 const struct row_ops rows_simt = {
 #define X(name) .name = op_##name,

@@ -1,5 +1,5 @@
-/* attn_avx512.h - vectors and tiles of attention for AVX-512, without and with the bf16 dot instruction: 6 rows x 64 columns in 24
- * of the 32 registers. */
+/* attn_avx512.h - vectors and tiles of attention for AVX-512, without and with the bf16 dot instruction: 6
+ * rows x 64 columns in 24 of the 32 registers. */
 #ifndef SHARDLINE_KERNELS_X86_ATTN_AVX512_H
 #define SHARDLINE_KERNELS_X86_ATTN_AVX512_H
 
@@ -19,14 +19,14 @@
 #define V_MAX(a, b) _mm512_max_ps(a, b)
 #define V_FMA(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define V_FMA_FLUSH(a, b, c) _mm512_fmadd_ps(a, b, c)
-#define FLUSH_BITS 0x8040u                      /* FTZ | DAZ */
+#define FLUSH_BITS 0x8040u /* FTZ | DAZ */
 #define FLUSH_BEGIN() _mm_setcsr(_mm_getcsr() | FLUSH_BITS)
 #define FLUSH_END() _mm_setcsr(_mm_getcsr() & ~FLUSH_BITS)
 
 #define OPS static inline __attribute__((always_inline))
 
-/* fn_exp of every lane that is not above 0 (or is NaN): its text in vectors, so that it does not depend on what the compiler
- * vectorises; scalef multiplies by 2^n exactly, as adding to the exponent does. */
+/* fn_exp of every lane that is not above 0 (or is NaN): its text in vectors, so that it does not depend on
+ * what the compiler vectorises; scalef multiplies by 2^n exactly, as adding to the exponent does. */
 OPS V lanes_exp_down(V x)
 {
     const V magic = V_SET1(FN_MAGIC);
@@ -42,47 +42,58 @@ OPS V lanes_exp_down(V x)
 
 OPS V lanes_exp(V x)
 {
-    return _mm512_mask_mov_ps(lanes_exp_down(x), _mm512_cmp_ps_mask(x, V_SET1(0x1.62e42ep+6f), _CMP_GT_OQ), V_SET1(FN_INF));
+    return _mm512_mask_mov_ps(lanes_exp_down(x), _mm512_cmp_ps_mask(x, V_SET1(0x1.62e42ep+6f), _CMP_GT_OQ),
+                              V_SET1(FN_INF));
 }
 
 /* fn_round_bf16 of every lane */
 OPS V lanes_round(V x)
 {
-    const __m512i b = _mm512_castps_si512(x), high = _mm512_set1_epi32((int)0xffff0000u), a = _mm512_and_si512(b, _mm512_set1_epi32(0x7fffffff));
+    const __m512i b = _mm512_castps_si512(x), high = _mm512_set1_epi32((int)0xffff0000u),
+                  a = _mm512_and_si512(b, _mm512_set1_epi32(0x7fffffff));
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(b, 16), _mm512_set1_epi32(1));
     __m512i r = _mm512_and_si512(_mm512_add_epi32(_mm512_add_epi32(b, _mm512_set1_epi32(0x7fff)), odd), high);
-    r = _mm512_mask_and_epi32(r, _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(0x00800000)), b, _mm512_set1_epi32((int)0x80000000u));
+    r = _mm512_mask_and_epi32(r, _mm512_cmplt_epu32_mask(a, _mm512_set1_epi32(0x00800000)), b,
+                              _mm512_set1_epi32((int)0x80000000u));
     const __m512i nan = _mm512_or_si512(_mm512_and_si512(b, high), _mm512_set1_epi32(0x00400000));
-    return _mm512_castsi512_ps(_mm512_mask_mov_epi32(r, _mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(0x7f800000)), nan));
+    return _mm512_castsi512_ps(
+        _mm512_mask_mov_epi32(r, _mm512_cmpgt_epu32_mask(a, _mm512_set1_epi32(0x7f800000)), nan));
 }
 
 OPS float lanes_fold_add(V v)
 {
     const __m256 x = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    const __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), z = _mm_add_ps(y, _mm_movehl_ps(y, y));
+    const __m128 y = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)),
+                 z = _mm_add_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_add_ss(z, _mm_movehdup_ps(z)));
 }
 
 OPS float lanes_fold_max(V v)
 {
     const __m256 x = _mm256_max_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
-    const __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)), z = _mm_max_ps(y, _mm_movehl_ps(y, y));
+    const __m128 y = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)),
+                 z = _mm_max_ps(y, _mm_movehl_ps(y, y));
     return _mm_cvtss_f32(_mm_max_ss(z, _mm_movehdup_ps(z)));
 }
 
-/* The folds of 16 vectors together, the same order in each: the halves of two are put side by side, and so on; one permutation puts
- * the rows in order. */
-#define FOLD_ROWS(op, x)                                                                                                 \
-    do {                                                                                                                 \
-        V y[8], z[4], u[2];                                                                                              \
-        for (int i = 0; i < 8; i++)     /* rows 2i, 2i + 1: 8 lanes each */                                              \
-            y[i] = op(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x44), _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xee)); \
-        for (int i = 0; i < 4; i++)     /* rows 4i .. 4i + 3: 4 lanes each */                                            \
-            z[i] = op(_mm512_shuffle_f32x4(y[2 * i], y[2 * i + 1], 0x88), _mm512_shuffle_f32x4(y[2 * i], y[2 * i + 1], 0xdd)); \
-        for (int i = 0; i < 2; i++)                                                                                      \
-            u[i] = op(_mm512_shuffle_ps(z[2 * i], z[2 * i + 1], 0x44), _mm512_shuffle_ps(z[2 * i], z[2 * i + 1], 0xee)); \
-        const V all = op(_mm512_shuffle_ps(u[0], u[1], 0x88), _mm512_shuffle_ps(u[0], u[1], 0xdd));                      \
-        return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15), all);      \
+/* The folds of 16 vectors together, the same order in each: the halves of two are put side by side, and so
+ * on; one permutation puts the rows in order. */
+#define FOLD_ROWS(op, x) \
+    do { \
+        V y[8], z[4], u[2]; \
+        for (int i = 0; i < 8; i++) /* rows 2i, 2i + 1: 8 lanes each */ \
+            y[i] = op(_mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0x44), \
+                      _mm512_shuffle_f32x4(x[2 * i], x[2 * i + 1], 0xee)); \
+        for (int i = 0; i < 4; i++) /* rows 4i .. 4i + 3: 4 lanes each */ \
+            z[i] = op(_mm512_shuffle_f32x4(y[2 * i], y[2 * i + 1], 0x88), \
+                      _mm512_shuffle_f32x4(y[2 * i], y[2 * i + 1], 0xdd)); \
+        for (int i = 0; i < 2; i++) \
+            u[i] = op(_mm512_shuffle_ps(z[2 * i], z[2 * i + 1], 0x44), \
+                      _mm512_shuffle_ps(z[2 * i], z[2 * i + 1], 0xee)); \
+        const V all = op(_mm512_shuffle_ps(u[0], u[1], 0x88), _mm512_shuffle_ps(u[0], u[1], 0xdd)); \
+        return _mm512_permutexvar_ps(_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, \
+                                                       15), \
+                                     all); \
     } while (0)
 OPS V lanes_fold_add_rows(const V *x) { FOLD_ROWS(V_ADD, x); }
 OPS V lanes_fold_max_rows(const V *x) { FOLD_ROWS(V_MAX, x); }
@@ -101,30 +112,51 @@ OPS V lanes_keep(V a, int64_t n, V b)
 #define V_FOLD_MAX(x) lanes_fold_max(x)
 #define V_FOLD_ADD_ROWS(x) lanes_fold_add_rows(x)
 #define V_FOLD_MAX_ROWS(x) lanes_fold_max_rows(x)
-#define V_HAS_MINUS_ZERO(x) (_mm512_cmpeq_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32((int)0x80000000u)) != 0)
+#define V_HAS_MINUS_ZERO(x) \
+    (_mm512_cmpeq_epi32_mask(_mm512_castps_si512(x), _mm512_set1_epi32((int)0x80000000u)) != 0)
 
 #define V_WIDE_HALVES(p) _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)(p)))
 #define HAVE_DIRECT 1
 #ifdef __AVX512BF16__
 #define HAVE_PAIRS 1
 #define V_STORE_HALVES(p, low, high) _mm512_storeu_si512(p, (__m512i)_mm512_cvtne2ps_pbh(high, low))
-#define V_STORE_PAIRS(p, low, high) _mm512_storeu_si512(p, _mm512_rol_epi32((__m512i)_mm512_cvtne2ps_pbh(high, low), 16))
+#define V_STORE_PAIRS(p, low, high) \
+    _mm512_storeu_si512(p, _mm512_rol_epi32((__m512i)_mm512_cvtne2ps_pbh(high, low), 16))
 #define V_FMA_PAIRS(a, b, c) _mm512_dpbf16_ps(c, (__m512bh)(a), (__m512bh)(b))
-#define V_LOAD_DIRECT(p, next)                                                                                           \
+#define V_LOAD_DIRECT(p, next) \
     _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16), V_WIDE_HALVES((p) + (next))))
 /* the same from rows of bf16, the second one may be missing */
-#define V_LOAD_PAIRS(p, next, is_pair)                                                                                   \
-    _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16),                                         \
+#define V_LOAD_PAIRS(p, next, is_pair) \
+    _mm512_castsi512_ps(_mm512_or_si512(_mm512_slli_epi32(V_WIDE_HALVES(p), 16), \
                                         (is_pair) ? V_WIDE_HALVES((p) + (next)) : _mm512_setzero_si512()))
-#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), TILE_NAMES(pairs, n), TILE_NAMES(direct, n), TILE_NAMES(stream, n) }
-#define TILE_ONE { { tile_plain_1x8 }, { tile_flush_1x8 }, { tile_pairs_1x8 }, { tile_direct_1x8 }, { tile_stream_1x8 } }
+#define TILE_KINDS(n) \
+    { \
+        TILE_NAMES(plain, n), TILE_NAMES(flush, n), TILE_NAMES(pairs, n), TILE_NAMES(direct, n), \
+            TILE_NAMES(stream, n) \
+    }
+#define TILE_ONE \
+    { \
+        { tile_plain_1x8 }, { tile_flush_1x8 }, { tile_pairs_1x8 }, { tile_direct_1x8 }, { tile_stream_1x8 } \
+    }
 #else
 #define HAVE_PAIRS 0
 #define V_LOAD_DIRECT(p, next) _mm512_castsi512_ps(_mm512_slli_epi32(V_WIDE_HALVES(p), 16))
-#define TILE_KINDS(n) { TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n), TILE_NAMES(stream, n) }
-#define TILE_ONE { { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 }, { tile_stream_1x8 } }
+#define TILE_KINDS(n) \
+    { \
+        TILE_NAMES(plain, n), TILE_NAMES(flush, n), { NULL }, TILE_NAMES(direct, n), TILE_NAMES(stream, n) \
+    }
+#define TILE_ONE \
+    { \
+        { tile_plain_1x8 }, { tile_flush_1x8 }, { NULL }, { tile_direct_1x8 }, { tile_stream_1x8 } \
+    }
 #endif
 #define TILE_LIST(kind, T) TILES_OF(kind, T, 4) TILES_OF(kind, T, 2) TILES_OF(kind, T, 1) T(kind, 1, 8)
-#define TILE_TABLE { { 128, 1, TILE_ONE }, { 64, ANY_ROWS, TILE_KINDS(4) }, { 32, ANY_ROWS, TILE_KINDS(2) }, { 16, ANY_ROWS, TILE_KINDS(1) } }
+#define TILE_TABLE \
+    { \
+        { 128, 1, TILE_ONE }, { 64, ANY_ROWS, TILE_KINDS(4) }, { 32, ANY_ROWS, TILE_KINDS(2) }, \
+        { \
+            16, ANY_ROWS, TILE_KINDS(1) \
+        } \
+    }
 
 #endif

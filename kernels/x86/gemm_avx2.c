@@ -1,47 +1,66 @@
-/* gemm_avx2.c - products with AVX2 and FMA: tiles of 6 rows x 16 columns, which is half a panel, long contractions by steps whose part
- * of a half fits the first cache (gemm.c); two rows and fewer, which wait for memory, take both halves at once and all of the contraction.
- * bf16: A is widened to fp32 when it is packed, B in registers; two multiply-adds a pair under FTZ|DAZ, as in gemm_avx512.c. */
+/* gemm_avx2.c - products with AVX2 and FMA: tiles of 6 rows x 16 columns, which is half a panel, long
+ * contractions by steps whose part of a half fits the first cache (gemm.c); two rows and fewer, which wait
+ * for memory, take both halves at once and all of the contraction.
+ * bf16: A is widened to fp32 when it is packed, B in registers; two multiply-adds a pair under FTZ|DAZ, as
+ * in gemm_avx512.c. */
 #include <immintrin.h>
 #include "kernels/gemm/gemm_core.h"
 
-#define HALF 16                    /* columns of a panel side by side */
-#define STEP 256                   /* units: 16 KiB of B */
+#define HALF 16  /* columns of a panel side by side */
+#define STEP 256 /* units: 16 KiB of B */
 
 /* vfmadd231ps: sum += a * b. One statement a row: gcc 12 moves single ones, and spills. */
-#define FMA_ROW(p, q, x, b0, b1)                                                                                         \
-    {                                                                                                                    \
-        __m256 a0;                                                                                                       \
-        __asm__ volatile("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1"                       \
-                         : "+x"(p), "+x"(q), "=&x"(a0) : "m"(*(x)), "x"(b0), "x"(b1));                                   \
+#define FMA_ROW(p, q, x, b0, b1) \
+    { \
+        __m256 a0; \
+        __asm__ volatile("vbroadcastss %3, %2\n\tvfmadd231ps %4, %2, %0\n\tvfmadd231ps %5, %2, %1" \
+                         : "+x"(p), "+x"(q), "=&x"(a0) \
+                         : "m"(*(x)), "x"(b0), "x"(b1)); \
     }
 
 static inline __m256 upper(const float *pairs)
 {
     return _mm256_and_ps(_mm256_loadu_ps(pairs), _mm256_castsi256_ps(_mm256_set1_epi32((int)0xffff0000)));
 }
-static inline __m256 lower(const float *pairs) { return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(_mm256_loadu_ps(pairs)), 16)); }
+static inline __m256 lower(const float *pairs)
+{
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(_mm256_loadu_ps(pairs)), 16));
+}
 
-/* The mode of gemm_flush.h, which says why; it is dear to change and stays on over leaves that nothing older is added to. */
-#define FLUSH_STATE                                                                                                      \
-    unsigned mode, flushing, is_flushing = 0;                                                                            \
-    __asm__ volatile("stmxcsr %0" : "=m"(mode) : : "memory");                                                            \
+/* The mode of gemm_flush.h, which says why; it is dear to change and stays on over leaves that nothing older
+ * is added to. */
+#define FLUSH_STATE \
+    unsigned mode, flushing, is_flushing = 0; \
+    __asm__ volatile("stmxcsr %0" : "=m"(mode) : : "memory"); \
     flushing = mode | 0x8040u;
-#define FLUSH_ENTER                                                                                                      \
-    if (!is_flushing)                                                                                                    \
-        __asm__ volatile("ldmxcsr %0" : : "m"(flushing) : "memory");                                                     \
+#define FLUSH_ENTER \
+    if (!is_flushing) \
+        __asm__ volatile("ldmxcsr %0" : : "m"(flushing) : "memory"); \
     is_flushing = 1;
-#define FLUSH_LEAVE                                                                                                      \
-    if (s->merges[g] > 0 || g == s->n - 1) {                                                                             \
-        __asm__ volatile("ldmxcsr %0" : : "m"(mode) : "memory");                                                         \
-        is_flushing = 0;                                                                                                 \
+#define FLUSH_LEAVE \
+    if (s->merges[g] > 0 || g == s->n - 1) { \
+        __asm__ volatile("ldmxcsr %0" : : "m"(mode) : "memory"); \
+        is_flushing = 0; \
     }
 
-/* ---- few rows: a vector is a half of a panel -------------------------------------------------------------------------- */
+/* ---- few rows: a vector is a half of a panel
+ * -------------------------------------------------------------------------- */
 
-struct half { __m256 low, high; };
-static inline struct half half_zero(void) { return (struct half){ _mm256_setzero_ps(), _mm256_setzero_ps() }; }
-static inline struct half half_load(const float *p) { return (struct half){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) }; }
-static inline void half_store(float *p, struct half v) { _mm256_storeu_ps(p, v.low), _mm256_storeu_ps(p + 8, v.high); }
+struct half {
+    __m256 low, high;
+};
+static inline struct half half_zero(void)
+{
+    return (struct half){ _mm256_setzero_ps(), _mm256_setzero_ps() };
+}
+static inline struct half half_load(const float *p)
+{
+    return (struct half){ _mm256_loadu_ps(p), _mm256_loadu_ps(p + 8) };
+}
+static inline void half_store(float *p, struct half v)
+{
+    _mm256_storeu_ps(p, v.low), _mm256_storeu_ps(p + 8, v.high);
+}
 static inline struct half half_add(struct half a, struct half b)
 {
     return (struct half){ _mm256_add_ps(a.low, b.low), _mm256_add_ps(a.high, b.high) };
@@ -54,8 +73,8 @@ static inline struct half half_add(struct half a, struct half b)
 #define V_STORE(p, v) half_store(p, v)
 #define V_ADD(a, b) half_add(a, b)
 #define SECOND(b) ((b) + s->panel_units * HALF)
-#define HALVES_ROW(p, q, x)                                                                                              \
-    FMA_ROW((p).low, (p).high, x, b0, b1)                                                                                \
+#define HALVES_ROW(p, q, x) \
+    FMA_ROW((p).low, (p).high, x, b0, b1) \
     FMA_ROW((q).low, (q).high, x, b2, b3)
 
 #define TILE(layout, rows) few_f32_##layout##_##rows
@@ -63,8 +82,8 @@ static inline struct half half_add(struct half a, struct half b)
 #define TILE_ROWS 2
 #define TILE_HELD 0
 #define TILE_PANEL HALF
-#define STEP_B(b)                                                                                                        \
-    const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps((b) + 8);                                                 \
+#define STEP_B(b) \
+    const __m256 b0 = _mm256_loadu_ps(b), b1 = _mm256_loadu_ps((b) + 8); \
     const __m256 b2 = _mm256_loadu_ps(SECOND(b)), b3 = _mm256_loadu_ps(SECOND(b) + 8);
 #define CHAIN_ENTER
 #define CHAIN_LEAVE
@@ -78,8 +97,10 @@ extern const struct gemm_tiles gemm_tiles_avx2_f32_few;
 #define TILE_ROWS 2
 #define TILE_HELD 0
 #define TILE_PANEL HALF
-#define STEP_B(b) const __m256 b0 = upper(b), b1 = upper((b) + 8), b2 = upper(SECOND(b)), b3 = upper(SECOND(b) + 8);
-#define STEP_B_LOWER(b) const __m256 b0 = lower(b), b1 = lower((b) + 8), b2 = lower(SECOND(b)), b3 = lower(SECOND(b) + 8);
+#define STEP_B(b) \
+    const __m256 b0 = upper(b), b1 = upper((b) + 8), b2 = upper(SECOND(b)), b3 = upper(SECOND(b) + 8);
+#define STEP_B_LOWER(b) \
+    const __m256 b0 = lower(b), b1 = lower((b) + 8), b2 = lower(SECOND(b)), b3 = lower(SECOND(b) + 8);
 #define PIN_HALF(v) __asm__ volatile("" : "+x"((v).low), "+x"((v).high));
 #define PIN PIN_HALF
 #define CHAIN_STATE FLUSH_STATE
@@ -96,7 +117,8 @@ extern const struct gemm_tiles gemm_tiles_avx2_bf16_few;
 #undef V_STORE
 #undef V_ADD
 
-/* ---- any number of rows ----------------------------------------------------------------------------------------------- */
+/* ---- any number of rows
+ * ----------------------------------------------------------------------------------------------- */
 
 #define V __m256
 #define V_WIDTH 8

@@ -14,11 +14,12 @@
 #define TILE_ROWS 14
 #define TILE_HELD 7
 #define STEP_B(b) const __m512 b0 = _mm512_loadu_ps(b), b1 = _mm512_loadu_ps((b) + 16);
-#define STEP_ROW(p, q, x)                                               /* one statement: gcc 12 moves single ones, and spills */\
-    {                                                                                                                    \
-        __m512 a0;                                                                                                       \
-        __asm__ volatile("vbroadcastss %3, %2\n\tvdpbf16ps %4, %2, %0\n\tvdpbf16ps %5, %2, %1"                           \
-                         : "+v"(p), "+v"(q), "=&v"(a0) : "m"(*(x)), "v"(b0), "v"(b1));                                   \
+#define STEP_ROW(p, q, x) /* one statement: gcc 12 moves single ones, and spills */ \
+    { \
+        __m512 a0; \
+        __asm__ volatile("vbroadcastss %3, %2\n\tvdpbf16ps %4, %2, %0\n\tvdpbf16ps %5, %2, %1" \
+                         : "+v"(p), "+v"(q), "=&v"(a0) \
+                         : "m"(*(x)), "v"(b0), "v"(b1)); \
     }
 #define CHAIN_ENTER
 #define CHAIN_LEAVE

@@ -38,7 +38,7 @@ static int same_key(const struct request *rq, int32_t a, int32_t b)
         return 1;
     if (utf8_count(pa, na) != utf8_count(pb, nb))
         return 0;
-    out_json(&ka, pa, na);                         /* different bytes, the same U+FFFD */
+    out_json(&ka, pa, na); /* different bytes, the same U+FFFD */
     out_json(&kb, pb, nb);
     int same = ka.n == kb.n && !memcmp(ka.p, kb.p, ka.n);
     out_free(&ka);
@@ -85,7 +85,8 @@ static void write_ranked(struct out *o, const struct request *rq, struct top_ent
     out_text(o, "}");
 }
 
-/* The four lists over tokens [first, last); offset: code points in front of the first. The very first token of a text follows
+/* The four lists over tokens [first, last); offset: code points in front of the first. The very first token
+ * of a text follows
  * nothing: it has no log-prob. */
 static void write_logprobs(struct out *o, const struct choice *c, int64_t first, int64_t last, int64_t offset)
 {
@@ -140,7 +141,8 @@ static void echo_text(struct out *o, const struct choice *c)
     size_t n;
     if (p->text)
         out_bytes(o, p->text, p->n_text);
-    else if (c->rq->sv->tok && tokenizer_decode(c->rq->sv->tok, p->ids, (size_t)p->n, 0, &text, &n, &e) >= 0) {
+    else if (c->rq->sv->tok &&
+             tokenizer_decode(c->rq->sv->tok, p->ids, (size_t)p->n, 0, &text, &n, &e) >= 0) {
         out_bytes(o, text, n);
         free(text);
     }
@@ -168,7 +170,9 @@ static void write_prompt_logprobs(struct out *o, const struct choice *c)
 
 void answer_write_finish(struct out *o, const struct choice *c)
 {
-    static const char *const reason[] = { [FINISH_NONE] = "null", [FINISH_STOP] = "\"stop\"", [FINISH_LENGTH] = "\"length\"" };
+    static const char *const reason[] = {
+        [FINISH_NONE] = "null", [FINISH_STOP] = "\"stop\"", [FINISH_LENGTH] = "\"length\""
+    };
     out_fmt(o, ",\"finish_reason\":%s,\"stop_reason\":", reason[c->finish]);
     if (c->finish == FINISH_STOP && c->stop_id >= 0)
         out_fmt(o, "%d", c->stop_id);
@@ -177,7 +181,8 @@ void answer_write_finish(struct out *o, const struct choice *c)
 }
 
 /* Tokens [first, c->n_ids) and the text that goes with them. */
-static void write_choice(struct out *o, const struct choice *c, const struct out *text, int64_t first, int64_t offset, int with_prompt_ids)
+static void write_choice(struct out *o, const struct choice *c, const struct out *text, int64_t first,
+                         int64_t offset, int with_prompt_ids)
 {
     const struct request *rq = c->rq;
     int64_t gen = first > c->prompt->n ? first : c->prompt->n;
@@ -204,8 +209,11 @@ static void write_choice(struct out *o, const struct choice *c, const struct out
 
 static void write_head(struct out *o, const struct request *rq)
 {
-    const char *object = !rq->chat ? "text_completion" : rq->stream ? "chat.completion.chunk" : "chat.completion";
-    out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object, (long long)rq->created);
+    const char *object = !rq->chat    ? "text_completion"
+                         : rq->stream ? "chat.completion.chunk"
+                                      : "chat.completion";
+    out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object,
+            (long long)rq->created);
     out_json_text(o, rq->sv->model);
     out_text(o, ",\"system_fingerprint\":");
     out_json_text(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
@@ -221,8 +229,10 @@ static void write_usage(struct out *o, const struct request *rq)
         generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
     for (int i = 0; i < rq->n_choices; i += (int)rq->n)
         cached += rq->choice[i].seq.n_cached;
-    out_fmt(o, "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_tokens_details\":", (long long)prompt,
-            (long long)generated, (long long)(prompt + generated));
+    out_fmt(o,
+            "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_"
+            "tokens_details\":",
+            (long long)prompt, (long long)generated, (long long)(prompt + generated));
     if (rq->sv->prefix_cache)
         out_fmt(o, "{\"cached_tokens\":%lld}}", (long long)cached);
     else
@@ -311,9 +321,12 @@ void openai_usage_event(struct out *o, const struct request *rq)
 
 void openai_error(struct out *o, const struct fault *f)
 {
-    static const struct { int status; const char *type; } type[] = {
-        { 401, "authentication_error" }, { 403, "permission_error" }, { 404, "not_found_error" }, { 429, "rate_limit_error" },
-        { 501, "not_supported_error" },  { 503, "unavailable_error" },
+    static const struct {
+        int status;
+        const char *type;
+    } type[] = {
+        { 401, "authentication_error" }, { 403, "permission_error" },    { 404, "not_found_error" },
+        { 429, "rate_limit_error" },     { 501, "not_supported_error" }, { 503, "unavailable_error" },
     };
     const char *name = f->status >= 500 ? "server_error" : "invalid_request_error";
     for (size_t i = 0; i < sizeof type / sizeof type[0]; i++)
@@ -329,7 +342,8 @@ void openai_model(struct out *o, const struct service *sv)
 {
     out_text(o, "{\"id\":");
     out_json_text(o, sv->model);
-    out_fmt(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"shardline\",\"root\":", (long long)sv->created);
+    out_fmt(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"shardline\",\"root\":",
+            (long long)sv->created);
     out_json_text(o, sv->model);
     out_fmt(o, ",\"parent\":null,\"max_model_len\":%lld}", (long long)sv->ctx);
 }

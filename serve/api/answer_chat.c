@@ -63,7 +63,10 @@ void chat_write_choice(struct out *o, const struct choice *c)
 
 void chat_write_role(struct out *o, const struct choice *c)
 {
-    out_fmt(o, "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}", c->index);
+    out_fmt(o,
+            "{\"index\":%d,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_"
+            "reason\":null}",
+            c->index);
 }
 
 void chat_write_delta(struct out *o, const struct choice *c, const struct out *text)

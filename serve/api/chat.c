@@ -10,7 +10,8 @@
 #define BAD 400
 #define MESSAGES_MAX 65536
 
-/* A list of text parts as one text, a line each (what templates that know texts only expect). NULL: *f says why. */
+/* A list of text parts as one text, a line each (what templates that know texts only expect). NULL: *f says
+ * why. */
 static json_t *join_parts(const json_t *parts, size_t i, struct fault *f)
 {
     struct out text = { 0 };
@@ -20,7 +21,10 @@ static json_t *join_parts(const json_t *parts, size_t i, struct fault *f)
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *t = json_object_get(part, "text");
         if (!type || strcmp(type, "text") || !json_is_string(t)) {
-            fault_set(f, BAD, "messages", "messages[%zu].content[%zu] must be {\"type\":\"text\",\"text\":…}: this model reads text only", i, k);
+            fault_set(f, BAD, "messages",
+                      "messages[%zu].content[%zu] must be {\"type\":\"text\",\"text\":…}: this model reads "
+                      "text only",
+                      i, k);
             out_free(&text);
             return NULL;
         }
@@ -49,7 +53,8 @@ static json_t *read_message(const json_t *m, size_t i, struct fault *f)
     json_t *copy = json_copy((json_t *)(uintptr_t)m), *joined = NULL;
     if (!copy)
         fault_set(f, 500, "messages", "no memory for the messages");
-    else if (json_is_array(content) && (!(joined = join_parts(content, i, f)) || json_object_set_new(copy, "content", joined) < 0)) {
+    else if (json_is_array(content) &&
+             (!(joined = join_parts(content, i, f)) || json_object_set_new(copy, "content", joined) < 0)) {
         json_decref(copy);
         copy = NULL;
     }
@@ -77,9 +82,13 @@ static json_t *read_messages(const json_t *list, struct fault *f)
     return all;
 }
 
-static int render(const struct service *sv, const json_t *messages, const json_t *user, const struct chat_options *o, struct rendered *r, struct fault *f)
+static int render(const struct service *sv, const json_t *messages, const json_t *user,
+                  const struct chat_options *o, struct rendered *r, struct fault *f)
 {
-    struct template_request q = { .messages = messages, .user = user, .trusted = sv->chat_tokens, .add_generation_prompt = o->add_generation,
+    struct template_request q = { .messages = messages,
+                                  .user = user,
+                                  .trusted = sv->chat_tokens,
+                                  .add_generation_prompt = o->add_generation,
                                   .continue_final = o->continue_final };
     struct err e;
     int rc = template_render(sv->chat, &q, r, &e);
@@ -88,7 +97,8 @@ static int render(const struct service *sv, const json_t *messages, const json_t
     return 0;
 }
 
-/* What a template is given beside the messages. Names that the server sets itself would be lost without a word. */
+/* What a template is given beside the messages. Names that the server sets itself would be lost without a
+ * word. */
 static int check_user(const struct service *sv, const json_t *user, struct fault *f)
 {
     static const char *const own[] = { "messages", "tools", "add_generation_prompt" };
@@ -97,12 +107,15 @@ static int check_user(const struct service *sv, const json_t *user, struct fault
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) {
         const json_t *v = json_object_get(user, own[i]);
         if (v && !json_is_null(v) && !sv->lenient)
-            return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs.%s is not taken: %s is a field of the request", own[i], own[i]);
+            return fault_set(f, BAD, "chat_template_kwargs",
+                             "chat_template_kwargs.%s is not taken: %s is a field of the request", own[i],
+                             own[i]);
     }
     return 0;
 }
 
-int chat_encode(const struct service *sv, const json_t *body, const struct chat_options *o, int32_t **ids, int64_t *n, struct fault *f)
+int chat_encode(const struct service *sv, const json_t *body, const struct chat_options *o, int32_t **ids,
+                int64_t *n, struct fault *f)
 {
     const json_t *user = json_object_get(body, "chat_template_kwargs");
     struct rendered r = { 0 };
@@ -110,11 +123,13 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     size_t count = 0;
     *ids = NULL;
     if (!sv->tok || !sv->chat)
-        return fault_set(f, BAD, "messages", "this model has no %s: use /v1/completions", sv->tok ? "chat template" : "tokenizer");
+        return fault_set(f, BAD, "messages", "this model has no %s: use /v1/completions",
+                         sv->tok ? "chat template" : "tokenizer");
     if (check_user(sv, user, f) < 0)
         return -1;
     if (o->add_generation && o->continue_final)
-        return fault_set(f, BAD, "continue_final_message", "continue_final_message goes with add_generation_prompt false only");
+        return fault_set(f, BAD, "continue_final_message",
+                         "continue_final_message goes with add_generation_prompt false only");
     json_t *messages = read_messages(json_object_get(body, "messages"), f);
     if (!messages)
         return -1;

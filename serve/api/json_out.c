@@ -55,10 +55,13 @@ void out_fmt(struct out *o, const char *fmt, ...)
     va_end(again);
 }
 
-/* Follows the table of well-formed UTF-8 byte sequences (Unicode 15, table 3-7): lead byte, range of the second byte, length. */
+/* Follows the table of well-formed UTF-8 byte sequences (Unicode 15, table 3-7): lead byte, range of the
+ * second byte, length. */
 size_t utf8_char(const char *p, size_t n)
 {
-    static const struct { unsigned char lead_lo, lead_hi, second_lo, second_hi, length; } row[] = {
+    static const struct {
+        unsigned char lead_lo, lead_hi, second_lo, second_hi, length;
+    } row[] = {
         { 0xc2, 0xdf, 0x80, 0xbf, 2 }, { 0xe0, 0xe0, 0xa0, 0xbf, 3 }, { 0xe1, 0xec, 0x80, 0xbf, 3 },
         { 0xed, 0xed, 0x80, 0x9f, 3 }, { 0xee, 0xef, 0x80, 0xbf, 3 }, { 0xf0, 0xf0, 0x90, 0xbf, 4 },
         { 0xf1, 0xf3, 0x80, 0xbf, 4 }, { 0xf4, 0xf4, 0x80, 0x8f, 4 },
@@ -94,7 +97,8 @@ int64_t utf8_count(const char *p, size_t n)
 
 static void out_json_char(struct out *o, const char *p, size_t k)
 {
-    static const char from[] = "\"\\\b\f\n\r\t", *const to[] = { "\\\"", "\\\\", "\\b", "\\f", "\\n", "\\r", "\\t" };
+    static const char from[] = "\"\\\b\f\n\r\t", *const to[] = { "\\\"", "\\\\", "\\b", "\\f",
+                                                                 "\\n",  "\\r",  "\\t" };
     const char *at = *p ? strchr(from, *p) : NULL;
     if (!k)
         out_text(o, "\xef\xbf\xbd");

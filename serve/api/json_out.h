@@ -1,7 +1,8 @@
 /* json_out.h - a text that grows: JSON is written into it, piece by piece.
  *
- * Why not jansson for writing: a log-probability must be printed with 9 digits, the same in every place where it stands.
- * Running out of memory is remembered in `failed` and looked at once at the end, so that writers stay one-liners. */
+ * Why not jansson for writing: a log-probability must be printed with 9 digits, the same in every place
+ * where it stands. Running out of memory is remembered in `failed` and looked at once at the end, so that
+ * writers stay one-liners. */
 #ifndef SHARDLINE_SERVE_API_JSON_OUT_H
 #define SHARDLINE_SERVE_API_JSON_OUT_H
 
@@ -9,9 +10,9 @@
 #include <stdint.h>
 
 struct out {
-    char *p;             /* malloc'd; NUL behind the n bytes when n > 0 */
+    char *p; /* malloc'd; NUL behind the n bytes when n > 0 */
     size_t n, cap;
-    int failed;          /* no memory: everything since is lost */
+    int failed; /* no memory: everything since is lost */
 };
 void out_free(struct out *o);
 void out_bytes(struct out *o, const char *p, size_t n);
@@ -19,7 +20,7 @@ void out_text(struct out *o, const char *text);
 void out_fmt(struct out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* "text" as a JSON string. Invalid UTF-8 becomes U+FFFD, one for each byte that does not fit. */
 void out_json(struct out *o, const char *p, size_t n);
-void out_json_text(struct out *o, const char *text);       /* NULL: null */
+void out_json_text(struct out *o, const char *text); /* NULL: null */
 /* A log-probability: binary32 comes back; -inf, which JSON does not have, is -9999. */
 void out_logprob(struct out *o, float x);
 

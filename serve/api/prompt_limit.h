@@ -1,4 +1,5 @@
-/* prompt_limit.h - a text far too long for the context is refused by its beginning: nobody waits until 60 MB have become tokens. */
+/* prompt_limit.h - a text far too long for the context is refused by its beginning: nobody waits until 60 MB
+ * have become tokens. */
 #ifndef SHARDLINE_SERVE_API_PROMPT_LIMIT_H
 #define SHARDLINE_SERVE_API_PROMPT_LIMIT_H
 
@@ -6,6 +7,7 @@
 #include "serve/service.h"
 
 /* 0: it may fit, encode it; -1: *f says by how much it does not. what: how the message names the text. */
-int fits_context(const struct service *sv, const char *text, size_t n, const char *param, const char *what, struct fault *f);
+int fits_context(const struct service *sv, const char *text, size_t n, const char *param, const char *what,
+                 struct fault *f);
 
 #endif

@@ -1,5 +1,5 @@
 /* request.c - see request.h. */
-#define _GNU_SOURCE          /* memmem */
+#define _GNU_SOURCE /* memmem */
 #include "serve/api/request.h"
 
 #include <stdarg.h>
@@ -25,7 +25,8 @@ int fault_set(struct fault *f, int status, const char *param, const char *fmt, .
 int request_may_be_named(const char *name)
 {
     size_t n = strlen(name);
-    return n && n <= REQUEST_NAME_MAX && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:") == n;
+    return n && n <= REQUEST_NAME_MAX &&
+           strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:") == n;
 }
 
 void request_name(struct request *rq, const char *name)
@@ -90,7 +91,10 @@ void request_drop(struct request *rq)
     free(rq);
 }
 
-int choice_scores_prompt(const struct choice *c) { return (c->rq->echo && c->rq->logprobs >= 0) || c->rq->prompt_logprobs >= 0; }
+int choice_scores_prompt(const struct choice *c)
+{
+    return (c->rq->echo && c->rq->logprobs >= 0) || c->rq->prompt_logprobs >= 0;
+}
 
 static int grow(void *array, int64_t n, size_t each)
 {
@@ -108,8 +112,10 @@ static int choice_room(struct choice *c, int64_t n)
     if (n <= c->cap)
         return 0;
     int64_t cap = n + n / 2 + 16;
-    if (grow(&c->ids, cap, sizeof *c->ids) < 0 || (tops >= 0 && grow(&c->logprob, cap, sizeof *c->logprob) < 0) ||
-        (tops > 0 && grow(&c->top, cap * tops, sizeof *c->top) < 0) || (c->rq->prompt_logprobs >= 0 && grow(&c->rank, cap, sizeof *c->rank) < 0))
+    if (grow(&c->ids, cap, sizeof *c->ids) < 0 ||
+        (tops >= 0 && grow(&c->logprob, cap, sizeof *c->logprob) < 0) ||
+        (tops > 0 && grow(&c->top, cap * tops, sizeof *c->top) < 0) ||
+        (c->rq->prompt_logprobs >= 0 && grow(&c->rank, cap, sizeof *c->rank) < 0))
         return -1;
     c->cap = cap;
     return 0;
@@ -193,7 +199,8 @@ static int is_end(const struct choice *c, int32_t id)
     return 0;
 }
 
-/* The first stop string in text, looking at what may have become complete since it was `old` bytes long: cuts it off. */
+/* The first stop string in text, looking at what may have become complete since it was `old` bytes long:
+ * cuts it off. */
 static int cut_at_stop(struct choice *c, size_t old)
 {
     const struct request *rq = c->rq;
@@ -201,7 +208,8 @@ static int cut_at_stop(struct choice *c, size_t old)
     for (int i = 0; i < rq->n_stop; i++) {
         size_t len = strlen(rq->stop[i]), from = old > len - 1 ? old - (len - 1) : 0;
         from = from < c->no_stop ? c->no_stop : from;
-        const char *at = c->text.n > from ? memmem(c->text.p + from, c->text.n - from, rq->stop[i], len) : NULL;
+        const char *at = c->text.n > from ? memmem(c->text.p + from, c->text.n - from, rq->stop[i], len)
+                                          : NULL;
         if (at && (size_t)(at - c->text.p) < best) {
             best = (size_t)(at - c->text.p);
             c->stop_text = rq->stop[i];
@@ -214,7 +222,8 @@ static int cut_at_stop(struct choice *c, size_t old)
     return 1;
 }
 
-/* The text grows by what is certain now; at the end also by what a cut character leaves. 1: a stop string ended it. */
+/* The text grows by what is certain now; at the end also by what a cut character leaves. 1: a stop string
+ * ended it. */
 static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
 {
     const char *piece;

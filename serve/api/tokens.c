@@ -9,7 +9,8 @@
 #define BAD 400
 
 /* Fields an endpoint takes; one that is not in the list is refused, as in openai.c. */
-static int check_fields(const struct service *sv, const json_t *body, const char *const *known, struct fault *f)
+static int check_fields(const struct service *sv, const json_t *body, const char *const *known,
+                        struct fault *f)
 {
     const char *key;
     json_t *v;
@@ -23,15 +24,21 @@ static int check_fields(const struct service *sv, const json_t *body, const char
             return fault_set(f, BAD, key, "field '%.60s' is not known here: leave it out", key);
     }
     const json_t *model = json_object_get(body, "model");
-    if (model && !json_is_null(model) && (!json_is_string(model) || strcmp(json_string_value(model), sv->model)))
-        return fault_set(f, json_is_string(model) ? 404 : BAD, "model", "this is not a model that is served here: use '%s'", sv->model);
-    return sv->tok ? 0 : fault_set(f, BAD, NULL, "this model has no tokenizer: it takes and gives token ids only");
+    if (model && !json_is_null(model) &&
+        (!json_is_string(model) || strcmp(json_string_value(model), sv->model)))
+        return fault_set(f, json_is_string(model) ? 404 : BAD, "model",
+                         "this is not a model that is served here: use '%s'", sv->model);
+    return sv->tok
+               ? 0
+               : fault_set(f, BAD, NULL, "this model has no tokenizer: it takes and gives token ids only");
 }
 
 static int read_bool(const json_t *body, const char *key, int *out, struct fault *f)
 {
     struct err e;
-    return jx_bool(body, "the body", key, out, &e) < 0 ? fault_set(f, BAD, key, "%s must be true or false", key) : 0;
+    return jx_bool(body, "the body", key, out, &e) < 0
+               ? fault_set(f, BAD, key, "%s must be true or false", key)
+               : 0;
 }
 
 static void write_tokens(const struct service *sv, const int32_t *ids, size_t n, int strings, struct out *o)
@@ -51,8 +58,15 @@ static void write_tokens(const struct service *sv, const int32_t *ids, size_t n,
 
 static int encode(const struct service *sv, const json_t *j, struct out *o, struct fault *f)
 {
-    static const char *const known[] = { "model", "prompt", "add_special_tokens", "return_token_strs", "messages", "add_generation_prompt",
-                                         "continue_final_message", "chat_template_kwargs", NULL };
+    static const char *const known[] = { "model",
+                                         "prompt",
+                                         "add_special_tokens",
+                                         "return_token_strs",
+                                         "messages",
+                                         "add_generation_prompt",
+                                         "continue_final_message",
+                                         "chat_template_kwargs",
+                                         NULL };
     const json_t *text = json_object_get(j, "prompt"), *messages = json_object_get(j, "messages");
     struct chat_options chat = { .add_generation = 1 };
     int64_t n_chat = 0;
@@ -60,12 +74,15 @@ static int encode(const struct service *sv, const json_t *j, struct out *o, stru
     int32_t *ids = NULL;
     size_t n = 0;
     struct err e;
-    if (check_fields(sv, j, known, f) < 0 || read_bool(j, "add_special_tokens", &special, f) < 0 || read_bool(j, "return_token_strs", &strings, f) < 0)
+    if (check_fields(sv, j, known, f) < 0 || read_bool(j, "add_special_tokens", &special, f) < 0 ||
+        read_bool(j, "return_token_strs", &strings, f) < 0)
         return -1;
-    if (read_bool(j, "add_generation_prompt", &chat.add_generation, f) < 0 || read_bool(j, "continue_final_message", &chat.continue_final, f) < 0)
+    if (read_bool(j, "add_generation_prompt", &chat.add_generation, f) < 0 ||
+        read_bool(j, "continue_final_message", &chat.continue_final, f) < 0)
         return -1;
     if (messages && text && !json_is_null(text))
-        return fault_set(f, BAD, "prompt", "prompt and messages are two ways to say it: leave one of them out");
+        return fault_set(f, BAD, "prompt",
+                         "prompt and messages are two ways to say it: leave one of them out");
     if (messages) {
         chat.add_special = special;
         if (chat_encode(sv, j, &chat, &ids, &n_chat, f) < 0)
@@ -76,7 +93,8 @@ static int encode(const struct service *sv, const json_t *j, struct out *o, stru
     }
     if (!json_is_string(text))
         return fault_set(f, BAD, "prompt", "prompt must be a text (or give messages)");
-    if (tokenizer_encode(sv->tok, json_string_value(text), json_string_length(text), special, &ids, &n, &e) < 0)
+    if (tokenizer_encode(sv->tok, json_string_value(text), json_string_length(text), special, &ids, &n, &e) <
+        0)
         return fault_set(f, BAD, "prompt", "%s", e.text);
     write_tokens(sv, ids, n, strings, o);
     free(ids);
@@ -101,7 +119,8 @@ static int decode(const struct service *sv, const json_t *j, struct out *o, stru
         const json_t *x = json_array_get(list, i);
         if (!json_is_integer(x) || json_integer_value(x) < 0 || json_integer_value(x) >= sv->vocab) {
             free(ids);
-            return fault_set(f, BAD, "tokens", "tokens[%zu] is not a token id: they are 0 to %lld", i, (long long)sv->vocab - 1);
+            return fault_set(f, BAD, "tokens", "tokens[%zu] is not a token id: they are 0 to %lld", i,
+                             (long long)sv->vocab - 1);
         }
         ids[i] = (int32_t)json_integer_value(x);
     }
@@ -116,8 +135,8 @@ static int decode(const struct service *sv, const json_t *j, struct out *o, stru
     return 0;
 }
 
-static int with_body(int (*fn)(const struct service *, const json_t *, struct out *, struct fault *), const struct service *sv, const char *body, size_t n,
-                     struct out *o, struct fault *f)
+static int with_body(int (*fn)(const struct service *, const json_t *, struct out *, struct fault *),
+                     const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f)
 {
     struct err e;
     json_t *j = jx_parse(body, n, "the body", &e);
@@ -128,8 +147,14 @@ static int with_body(int (*fn)(const struct service *, const json_t *, struct ou
     return rc;
 }
 
-int tokens_encode(const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f) { return with_body(encode, sv, body, n, o, f); }
-int tokens_decode(const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f) { return with_body(decode, sv, body, n, o, f); }
+int tokens_encode(const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f)
+{
+    return with_body(encode, sv, body, n, o, f);
+}
+int tokens_decode(const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f)
+{
+    return with_body(decode, sv, body, n, o, f);
+}
 
 static void write_special(const struct service *sv, const char *name, int32_t id, struct out *o)
 {
@@ -150,7 +175,8 @@ int tokens_info(const struct service *sv, struct out *o, struct fault *f)
     write_special(sv, "bos_token", tokenizer_bos(sv->tok), o);
     out_text(o, ",");
     write_special(sv, "eos_token", tokenizer_eos(sv->tok), o);
-    out_fmt(o, ",\"pad_token\":null,\"vocab_size\":%lld,\"model_max_length\":%lld,\"chat_template\":", (long long)sv->vocab, (long long)sv->ctx);
+    out_fmt(o, ",\"pad_token\":null,\"vocab_size\":%lld,\"model_max_length\":%lld,\"chat_template\":",
+            (long long)sv->vocab, (long long)sv->ctx);
     out_json_text(o, sv->chat_template);
     out_text(o, "}");
     return 0;

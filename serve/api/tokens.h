@@ -1,4 +1,5 @@
-/* tokens.h - the tokenizer over HTTP: /tokenize, /detokenize, /tokenizer_info. JSON in, JSON out; 0, or -1 with *f. */
+/* tokens.h - the tokenizer over HTTP: /tokenize, /detokenize, /tokenizer_info. JSON in, JSON out; 0, or -1
+ * with *f. */
 #ifndef SHARDLINE_SERVE_API_TOKENS_H
 #define SHARDLINE_SERVE_API_TOKENS_H
 

@@ -8,17 +8,17 @@
 #include "base/log.h"
 
 #define IDLE_MS 200
-#define DRAIN_MS 10                  /* idle, but other replicas still work */
-#define RELOAD_MS 2                  /* idle, but weights are being read */
+#define DRAIN_MS 10 /* idle, but other replicas still work */
+#define RELOAD_MS 2 /* idle, but weights are being read */
 #define LOOK_S 0.1
-#define TURN_S 0.05                  /* a rank's failure to read is noticed as soon */
+#define TURN_S 0.05 /* a rank's failure to read is noticed as soon */
 
 /* ---- life ---- */
 
 static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
 
-int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m, struct weights *ws,
-                const struct engine_size *size, struct router *router, struct err *e)
+int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m,
+                struct weights *ws, const struct engine_size *size, struct router *router, struct err *e)
 {
     struct sched_limits lim = { size->max_seqs, size->chunk, size->max_wants, size->window };
     struct arena a = { 0 };
@@ -37,8 +37,9 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
     forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
     en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
     if (!en->work_memory) {
-        rc = err_set(e, ERR_MEMORY, "no memory for steps of %lld rows (%zu MiB): lower --prefill-chunk or --max-batch", (long long)engine_max_rows(size),
-                     a.used >> 20);
+        rc = err_set(e, ERR_MEMORY,
+                     "no memory for steps of %lld rows (%zu MiB): lower --prefill-chunk or --max-batch",
+                     (long long)engine_max_rows(size), a.used >> 20);
         goto out;
     }
     a = (struct arena){ .base = en->work_memory, .size = a.used };
@@ -90,7 +91,11 @@ static void count_request(struct metrics *m, const struct request *rq)
 {
     for (int i = 0; i < rq->n_choices; i++) {
         const struct choice *c = &rq->choice[i];
-        metric_add(m, c->finish == FINISH_STOP ? COUNT_ENDED_STOP : c->finish == FINISH_LENGTH ? COUNT_ENDED_LENGTH : COUNT_ENDED_ABORT, 1);
+        metric_add(m,
+                   c->finish == FINISH_STOP     ? COUNT_ENDED_STOP
+                   : c->finish == FINISH_LENGTH ? COUNT_ENDED_LENGTH
+                                                : COUNT_ENDED_ABORT,
+                   1);
         if (c->finish == FINISH_NONE)
             continue;
         metric_observe(m, HIST_ANSWER_LEN, (double)(c->n_ids - c->prompt->n));
@@ -104,7 +109,8 @@ static void count_request(struct metrics *m, const struct request *rq)
     }
 }
 
-/* Takes finished choices out of the schedule; a request that is complete, failed or given up leaves with all of them. */
+/* Takes finished choices out of the schedule; a request that is complete, failed or given up leaves with all
+ * of them. */
 static void sweep(struct engine *en, int all, const struct fault *f)
 {
     for (struct request **at = &en->active, *rq; (rq = *at);) {
@@ -152,7 +158,10 @@ static void look_for_late(struct engine *en)
     for (struct request *rq = limit_s > 0 ? en->active : NULL; rq; rq = rq->next) {
         if (rq->done || now - rq->begin_s < limit_s)
             continue;
-        fault_set(&f, 503, NULL, "this request has taken the %g s that requests may take here (--request-timeout): ask for fewer tokens, or try again later", limit_s);
+        fault_set(&f, 503, NULL,
+                  "this request has taken the %g s that requests may take here (--request-timeout): ask for "
+                  "fewer tokens, or try again later",
+                  limit_s);
         request_fail(rq, &f);
         metric_add(en->sv->metrics, COUNT_LATE, 1);
     }
@@ -212,8 +221,8 @@ static int turn_reload(struct engine *en, struct err *e)
     if (rc == -ERR_PEER || !en->inbox)
         return rc == -ERR_PEER ? rc : 0;
     if (en->log)
-        log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s", clock_s() - en->reload.begin_s,
-                 rc < 0 ? e->text : en->reload.path);
+        log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s",
+                 clock_s() - en->reload.begin_s, rc < 0 ? e->text : en->reload.path);
     answer_order(en, rc, e);
     return 0;
 }
@@ -248,7 +257,8 @@ static int run_order(struct engine *en, struct err *e)
     return 0;
 }
 
-/* Rank 0: a reload is going on, and its threads may need the ranks; a step goes between two turns. 1: the plan is a turn. */
+/* Rank 0: a reload is going on, and its threads may need the ranks; a step goes between two turns. 1: the
+ * plan is a turn. */
 static int plan_turn(struct engine *en, int ends)
 {
     double now = clock_s();
@@ -256,7 +266,8 @@ static int plan_turn(struct engine *en, int ends)
         return 0;
     if (ends)
         aside_cancel(&en->reload.aside);
-    if ((en->turned && !sched_idle(&en->sched)) || (!aside_asks(&en->reload.aside) && now - en->turned_s < TURN_S)) {
+    if ((en->turned && !sched_idle(&en->sched)) ||
+        (!aside_asks(&en->reload.aside) && now - en->turned_s < TURN_S)) {
         en->turned = 0;
         return 0;
     }
@@ -269,7 +280,9 @@ static int plan_turn(struct engine *en, int ends)
 /* Rank 0: an order goes before a step. 1: the plan holds one. */
 static int plan_order(struct engine *en)
 {
-    static const enum plan_op ops[] = { [ORDER_LOAD] = PLAN_LOAD, [ORDER_SWAP] = PLAN_SWAP, [ORDER_DROP] = PLAN_DROP };
+    static const enum plan_op ops[] = {
+        [ORDER_LOAD] = PLAN_LOAD, [ORDER_SWAP] = PLAN_SWAP, [ORDER_DROP] = PLAN_DROP
+    };
     char text[ORDER_TEXT];
     enum order_what what = order_take(&en->router->lane[0].order, text);
     if (what != ORDER_NONE)
@@ -284,7 +297,11 @@ static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct er
     if (!en->follows && world_stop_signal(en->world))
         atomic_store(&en->sv->state, SERVICE_DRAINING);
     int ends = (limit && en->n_answered >= limit) || atomic_load(&en->sv->state) == SERVICE_DRAINING;
-    int wait_ms = en->active ? 0 : en->reload.works ? RELOAD_MS : !ends ? IDLE_MS : en->router->n > 1 ? DRAIN_MS : 0;
+    int wait_ms = en->active          ? 0
+                  : en->reload.works  ? RELOAD_MS
+                  : !ends             ? IDLE_MS
+                  : en->router->n > 1 ? DRAIN_MS
+                                      : 0;
     for (struct request *rq = inbox_take(en->inbox, wait_ms), *next; rq; rq = next) {
         next = rq->next;
         start_request(en, rq);
@@ -327,7 +344,11 @@ static void count_step(struct engine *en)
 static int run_step(struct engine *en, struct err *e)
 {
     struct plan *p = &en->plan;
-    struct batch b = { .n_rows = p->n_rows, .ids = p->ids, .n_seq = p->n_seq, .seq = p->seq, .page_layer_bytes = model_page_bytes(en->m) };
+    struct batch b = { .n_rows = p->n_rows,
+                       .ids = p->ids,
+                       .n_seq = p->n_seq,
+                       .seq = p->seq,
+                       .page_layer_bytes = model_page_bytes(en->m) };
     struct head_out head = { 0 };
     int rc = plan_place(p, &en->kv, e);
     if (rc < 0)

@@ -1,8 +1,10 @@
-/* engine.h - the loop of all ranks: rank 0 plans a step and shares it, every rank runs it, rank 0 makes tokens of the logits.
+/* engine.h - the loop of all ranks: rank 0 plans a step and shares it, every rank runs it, rank 0 makes
+ * tokens of the logits.
  *
- * The engine is the main thread of every rank. HTTP threads (rank 0 only) hand requests over with engine_submit(); answers
- * go back through the request itself. Nothing waits in a busy loop: rank 0 sleeps until a request comes, the others in the
- * broadcast of the next plan; an empty plan a few times a second lets every rank notice a dead peer, and rank 0 a signal. */
+ * The engine is the main thread of every rank. HTTP threads (rank 0 only) hand requests over with
+ * engine_submit(); answers go back through the request itself. Nothing waits in a busy loop: rank 0 sleeps
+ * until a request comes, the others in the broadcast of the next plan; an empty plan a few times a second
+ * lets every rank notice a dead peer, and rank 0 a signal. */
 #ifndef SHARDLINE_SERVE_ENGINE_ENGINE_H
 #define SHARDLINE_SERVE_ENGINE_ENGINE_H
 
@@ -20,12 +22,13 @@
 #include "serve/service.h"
 
 struct engine_size {
-    int max_seqs;                    /* sequences running at once */
-    int64_t chunk;                   /* prefill rows a step */
-    int64_t max_wants;               /* rows with logits a step: max_seqs at least, max_seqs + chunk at most */
+    int max_seqs;  /* sequences running at once */
+    int64_t chunk; /* prefill rows a step */
+    /* rows with logits a step: max_seqs at least, max_seqs + chunk at most */
+    int64_t max_wants;
     int32_t n_pages;
     int prefix_cache;
-    int64_t window;                  /* of all layers; 0: none */
+    int64_t window; /* of all layers; 0: none */
 };
 static inline int64_t engine_max_rows(const struct engine_size *s) { return s->max_seqs + s->chunk; }
 
@@ -35,9 +38,9 @@ struct engine {
     struct comm *tp;
     struct model *m;
     struct weights *ws;
-    struct loaded *loaded;           /* NULL: weights stay what they are */
-    struct reload reload;            /* other weights beside them */
-    int n_here;                      /* ranks on this machine that load at the same time */
+    struct loaded *loaded; /* NULL: weights stay what they are */
+    struct reload reload;  /* other weights beside them */
+    int n_here;            /* ranks on this machine that load at the same time */
     struct engine_size size;
     struct kv kv;
     struct plan plan;
@@ -45,25 +48,28 @@ struct engine {
     void *work_memory;
 
     /* rank 0: */
-    struct router *router;           /* its first lane is this engine's */
+    struct router *router; /* its first lane is this engine's */
     struct inbox *inbox;
-    int follows;                     /* another process decides when it ends */
-    struct log *log;                 /* or NULL */
+    int follows;     /* another process decides when it ends */
+    struct log *log; /* or NULL */
     struct sched sched;
     struct emit emit;
-    struct request *active;          /* in work */
-    int64_t n_steps, n_rows, n_answered;         /* so far */
-    int64_t n_preempted_told, n_asked_told, n_found_told;  /* that the metrics know of */
-    double looked_s;                 /* when clients that hung up were last looked for */
-    double turned_s;                 /* when the ranks last met about a reload */
-    int turned;                      /* there was no step since */
+    struct request *active;                               /* in work */
+    int64_t n_steps, n_rows, n_answered;                  /* so far */
+    int64_t n_preempted_told, n_asked_told, n_found_told; /* that the metrics know of */
+    /* when clients that hung up were last looked for */
+    double looked_s;
+    double turned_s; /* when the ranks last met about a reload */
+    int turned;      /* there was no step since */
 };
 
-/* All of the rank's memory for serving: pages, work, plans. router: NULL on ranks that are not the first of their group. */
-int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m, struct weights *ws,
-                const struct engine_size *size, struct router *router, struct err *e);
+/* All of the rank's memory for serving: pages, work, plans. router: NULL on ranks that are not the first of
+ * their group. */
+int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m,
+                struct weights *ws, const struct engine_size *size, struct router *router, struct err *e);
 void engine_close(struct engine *en);
-/* Runs until a signal asks for the end and every request has its answer, or `limit` requests have been answered (0: no limit): 0. Or
+/* Runs until a signal asks for the end and every request has its answer, or `limit` requests have been
+ * answered (0: no limit): 0. Or
  * until something fails: then every request in work has been answered with a 503. Collective over tp. */
 int engine_run(struct engine *en, int64_t limit, struct err *e);
 

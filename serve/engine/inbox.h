@@ -1,17 +1,19 @@
-/* inbox.h - requests on their way from HTTP to an engine, or to the link that brings them to another process's. */
+/* inbox.h - requests on their way from HTTP to an engine, or to the link that brings them to another
+ * process's. */
 #ifndef SHARDLINE_SERVE_ENGINE_INBOX_H
 #define SHARDLINE_SERVE_ENGINE_INBOX_H
 
 #include <pthread.h>
 #include "serve/api/request.h"
 
-struct inbox {                       /* any thread of its process */
+struct inbox { /* any thread of its process */
     pthread_mutex_t lock;
     pthread_cond_t filled;
-    int wake_fd;                     /* an eventfd that is told, too, or -1 */
+    int wake_fd; /* an eventfd that is told, too, or -1 */
     struct request *first, **end;
-    _Atomic int64_t n_live, n_live_tokens;       /* requests that were taken and have no answer yet, tokens of their prompts */
-    int closed;                      /* nothing is taken any more */
+    /* requests that were taken and have no answer yet, tokens of their prompts */
+    _Atomic int64_t n_live, n_live_tokens;
+    int closed; /* nothing is taken any more */
 };
 void inbox_open(struct inbox *in);
 void inbox_close(struct inbox *in);

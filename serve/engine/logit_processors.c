@@ -1,4 +1,5 @@
-/* logit_processors.c - logits that a request changes before a token is drawn: bias, ends that may not come yet, penalties. See sampler.h. */
+/* logit_processors.c - logits that a request changes before a token is drawn: bias, ends that may not come
+ * yet, penalties. See sampler.h. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -6,7 +7,8 @@
 
 int sampling_adjusts(const struct sampling *s, const struct history *h)
 {
-    return s->n_bias || s->presence != 0 || s->frequency != 0 || s->repetition != 1 || h->n - h->n_prompt < s->min_tokens;
+    return s->n_bias || s->presence != 0 || s->frequency != 0 || s->repetition != 1 ||
+           h->n - h->n_prompt < s->min_tokens;
 }
 
 static void leave_out(float *l, int64_t vocab, const int32_t *ids, int n)
@@ -17,7 +19,9 @@ static void leave_out(float *l, int64_t vocab, const int32_t *ids, int n)
 }
 
 /* seen: times an id was generated; an id of the prompt alone counts as seen 0 times, but is in the text. */
-struct seen { int32_t generated, in_text; };
+struct seen {
+    int32_t generated, in_text;
+};
 
 static void penalise(const struct sampling *s, const struct history *h, struct seen *seen, float *l)
 {
@@ -28,7 +32,7 @@ static void penalise(const struct sampling *s, const struct history *h, struct s
     for (int64_t i = 0; i < h->n; i++) {
         int32_t id = h->ids[i];
         struct seen *x = &seen[id];
-        if (!x->in_text)                           /* every id once */
+        if (!x->in_text) /* every id once */
             continue;
         float repetition = (float)s->repetition;
         l[id] = l[id] > 0 ? l[id] / repetition : l[id] * repetition;
@@ -38,7 +42,8 @@ static void penalise(const struct sampling *s, const struct history *h, struct s
     }
 }
 
-int32_t sample_adjusted(const struct sampling *s, int choice, const struct history *h, const struct ends *ends, const float *logits, int64_t vocab)
+int32_t sample_adjusted(const struct sampling *s, int choice, const struct history *h,
+                        const struct ends *ends, const float *logits, int64_t vocab)
 {
     float *l = malloc(sizeof *l * (size_t)vocab), max = -INFINITY;
     struct seen *seen = calloc((size_t)vocab, sizeof *seen);
@@ -55,7 +60,7 @@ int32_t sample_adjusted(const struct sampling *s, int choice, const struct histo
     if (s->presence != 0 || s->frequency != 0 || s->repetition != 1)
         penalise(s, h, seen, l);
     for (int64_t v = 0; v < vocab; v++) {
-        if (l[v] != l[v]) {                        /* a NaN would hide behind the maximum */
+        if (l[v] != l[v]) { /* a NaN would hide behind the maximum */
             max = l[v];
             break;
         }

@@ -25,8 +25,11 @@ int emit_open(struct emit *m, struct dev *dev, int64_t max_rows, int64_t vocab, 
         m->there = dev_alloc(dev, MEM_WORK, sizeof *m->there * (size_t)max_rows);
         m->best = calloc((size_t)max_rows, sizeof *m->best);
     }
-    if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob || (dev->memory && (!m->seen || !m->there || !m->best)))
-        return err_set(e, ERR_MEMORY, "no memory for the log-probs of %lld rows: lower --max-batch or --prefill-chunk", (long long)max_rows);
+    if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob ||
+        (dev->memory && (!m->seen || !m->there || !m->best)))
+        return err_set(e, ERR_MEMORY,
+                       "no memory for the log-probs of %lld rows: lower --max-batch or --prefill-chunk",
+                       (long long)max_rows);
     return 0;
 }
 
@@ -47,7 +50,8 @@ void emit_close(struct emit *m)
 static int is_greedy(const struct choice *c)
 {
     const struct sampling *how = &c->rq->sampling;
-    return how->temperature == 0 && c->rq->tops <= 0 && !sampling_adjusts(how, &(struct history){ c->ids, c->prompt->n, c->n_ids });
+    return how->temperature == 0 && c->rq->tops <= 0 &&
+           !sampling_adjusts(how, &(struct history){ c->ids, c->prompt->n, c->n_ids });
 }
 
 void emit_expect(struct emit *m, const struct sched *s)
@@ -58,14 +62,21 @@ void emit_expect(struct emit *m, const struct sched *s)
         for (int64_t r = it->skip_want; r < it->n_rows; r++) {
             struct choice *c = it->seq->owner;
             int64_t pos = it->pos + r;
-            m->row[m->n++] = (struct emit_row){ .c = c, .pos = pos, .samples = pos + 1 == c->n_ids, .greedy = pos + 1 == c->n_ids && is_greedy(c) };
+            m->row[m->n++] = (struct emit_row){ .c = c,
+                                                .pos = pos,
+                                                .samples = pos + 1 == c->n_ids,
+                                                .greedy = pos + 1 == c->n_ids && is_greedy(c) };
         }
     }
 }
 
 /* ---- a row: parallel over rows ---- */
 
-struct row_job { struct emit *m; const struct head_out *head; int64_t vocab; };
+struct row_job {
+    struct emit *m;
+    const struct head_out *head;
+    int64_t vocab;
+};
 
 static int32_t next_token(const struct emit_row *r, const float *logits, int64_t vocab, float max)
 {
@@ -95,7 +106,8 @@ static void do_row(void *arg, int64_t i, int thread)
         top_tokens(logits, j->vocab, (int)rq->tops, r->top);
 }
 
-/* Log-probs of the chosen ids and the top ones of all rows: one call, the same arithmetic as the trainer's. */
+/* Log-probs of the chosen ids and the top ones of all rows: one call, the same arithmetic as the trainer's.
+ * */
 static void find_logprobs(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     int64_t n = 0;
@@ -130,7 +142,7 @@ void emit_end(struct request *rq)
         rq->n_generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
     if (rq->stream && !rq->fault.status) {
         for (int i = 0; i < rq->n_choices && !rq->n_open; i++)
-            if (!rq->choice[i].told)               /* it needed no step */
+            if (!rq->choice[i].told) /* it needed no step */
                 push_event(&rq->choice[i]);
         pthread_mutex_lock(&rq->lock);
         if (rq->include_usage)
@@ -168,7 +180,10 @@ static void give_row(struct emit_row *r, const float *logprob, double now_s)
     for (int64_t j = 0; j < n; j++)
         top[j] = (struct top_entry){ r->top[j], logprob[j] };
     if (r->id < 0) {
-        fault_set(&f, 500, NULL, r->id == -2 ? "no memory for sampling" : "the model gives a NaN at position %lld: is the checkpoint whole", (long long)r->pos + 1);
+        fault_set(&f, 500, NULL,
+                  r->id == -2 ? "no memory for sampling"
+                              : "the model gives a NaN at position %lld: is the checkpoint whole",
+                  (long long)r->pos + 1);
         request_fail(rq, &f);
         return;
     }
@@ -197,7 +212,8 @@ static void find_best(struct emit *m, struct dev *dev, const struct head_out *he
     dev_read(dev, m->best, m->there, (size_t)m->n * sizeof *m->best);
 }
 
-/* A step's logits where the host can read them: those that are looked at, for a row of a large vocabulary takes as long as a small model's step. */
+/* A step's logits where the host can read them: those that are looked at, for a row of a large vocabulary
+ * takes as long as a small model's step. */
 static struct head_out on_host(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     size_t n = (size_t)m->n;
@@ -208,7 +224,8 @@ static struct head_out on_host(struct emit *m, struct dev *dev, const struct hea
         for (end = i; end < m->n && !m->row[end].greedy; end++)
             ;
         if (end > i)
-            dev_read(dev, logits + i * vocab, head->logits + i * vocab, (size_t)((end - i) * vocab) * sizeof *logits);
+            dev_read(dev, logits + i * vocab, head->logits + i * vocab,
+                     (size_t)((end - i) * vocab) * sizeof *logits);
     }
     for (int64_t i = 0; i < m->n; i++)
         if (m->row[i].greedy) {

@@ -16,7 +16,8 @@ int prefix_open(struct prefix *p, int32_t n_pages, struct err *e)
     p->bucket = malloc(sizeof *p->bucket * (size_t)p->n_buckets);
     if (!p->page || !p->bucket) {
         prefix_close(p);
-        return err_set(e, ERR_MEMORY, "no memory for a prefix cache of %d pages: use --prefix-cache off", n_pages);
+        return err_set(e, ERR_MEMORY, "no memory for a prefix cache of %d pages: use --prefix-cache off",
+                       n_pages);
     }
     for (int32_t i = 0; i < p->n_buckets; i++)
         p->bucket[i] = -1;
@@ -93,7 +94,8 @@ static void idle_add(struct prefix *p, int32_t page)
 
 /* ---- the door ---- */
 
-int64_t prefix_match(struct prefix *p, const char *salt, const int32_t *ids, int64_t max, int32_t *page, uint64_t *chain)
+int64_t prefix_match(struct prefix *p, const char *salt, const int32_t *ids, int64_t max, int32_t *page,
+                     uint64_t *chain)
 {
     int64_t n = 0;
     *chain = 0;

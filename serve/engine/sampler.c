@@ -1,5 +1,6 @@
-/* sampler.c - see sampler.h. Weights are exp((l - max) / temperature) in float with an exp of our own, added in double by blocks of ids: the same token on
- * every machine. A filter takes weights away; nothing is sorted but the few ids at its edge. */
+/* sampler.c - see sampler.h. Weights are exp((l - max) / temperature) in float with an exp of our own, added
+ * in double by blocks of ids: the same token on every machine. A filter takes weights away; nothing is
+ * sorted but the few ids at its edge. */
 #include "serve/engine/sampler.h"
 
 #include <math.h>
@@ -7,7 +8,10 @@
 #include "base/rnd.h"
 #include "kernels/fn.h"
 
-static int before(const float *logits, int32_t a, int32_t b) { return logits[a] > logits[b] || (logits[a] == logits[b] && a < b); }
+static int before(const float *logits, int32_t a, int32_t b)
+{
+    return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+}
 
 /* Insertion into a short sorted list: the common row of the scan is one comparison. */
 void top_tokens(const float *logits, int64_t vocab, int n, int32_t *ids)
@@ -34,11 +38,14 @@ static int32_t argmax(const float *logits, int64_t vocab, float max)
 /* ---- weights ---- */
 enum { BLOCK = 512 };
 
-/* e^x for x <= 0, 0 below -87, 2 ulp. No fused steps: loops over it become vectors of any machine's, and the bits are the same on all. */
+/* e^x for x <= 0, 0 below -87, 2 ulp. No fused steps: loops over it become vectors of any machine's, and the
+ * bits are the same on all. */
 static inline float weight_of(float x)
 {
     const float magic = 0x1.8p23f;
-    const float t = x * 0x1.715476p+0f + magic, n = t - magic, r = (x - n * 0x1.62ep-1f) - n * 0x1.0bfbe8p-15f;         /* ln 2 in two parts: n times the first is exact */
+    /* ln 2 in two parts: n times the first is exact */
+    const float t = x * 0x1.715476p+0f + magic, n = t - magic,
+                r = (x - n * 0x1.62ep-1f) - n * 0x1.0bfbe8p-15f;
     float q = 0x1.6a2434p-10f;
     q = q * r + 0x1.1239e2p-7f;
     q = q * r + 0x1.5558f2p-5f;
@@ -85,7 +92,10 @@ static int bucket_of(float w)
     return b < BUCKETS ? b : BUCKETS - 1;
 }
 
-struct ranked { float logit; int32_t id; };
+struct ranked {
+    float logit;
+    int32_t id;
+};
 static int by_rank(const void *a, const void *b)
 {
     const struct ranked *x = a, *y = b;
@@ -94,8 +104,10 @@ static int by_rank(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* The most likely ids stay: no more than `count`, and none behind those that weigh `mass` together. Only the bucket in which that ends is sorted; list: room for all ids. */
-static void keep_first(float *w, const float *logits, int64_t vocab, int64_t count, double mass, struct ranked *list)
+/* The most likely ids stay: no more than `count`, and none behind those that weigh `mass` together. Only the
+ * bucket in which that ends is sorted; list: room for all ids. */
+static void keep_first(float *w, const float *logits, int64_t vocab, int64_t count, double mass,
+                       struct ranked *list)
 {
     int64_t number[BUCKETS] = { 0 }, have = 0, n = 0, kept = 0;
     double weight[BUCKETS] = { 0 }, sum = 0;
@@ -126,7 +138,8 @@ static void keep_first(float *w, const float *logits, int64_t vocab, int64_t cou
 }
 
 /* top_k, top_p, min_p, in this order, each of what the one before left. */
-static double filter(const struct sampling *s, float *w, const float *logits, int64_t vocab, double total, double *block, struct ranked *list)
+static double filter(const struct sampling *s, float *w, const float *logits, int64_t vocab, double total,
+                     double *block, struct ranked *list)
 {
     if (s->top_k && s->top_k < vocab) {
         keep_first(w, logits, vocab, s->top_k, INFINITY, list);
@@ -135,12 +148,13 @@ static double filter(const struct sampling *s, float *w, const float *logits, in
     if (s->top_p < 1)
         keep_first(w, logits, vocab, vocab + 1, s->top_p * total, list);
     for (int64_t v = 0; s->min_p > 0 && v < vocab; v++)
-        w[v] = (double)w[v] < s->min_p ? 0 : w[v];           /* the best weighs 1 */
+        w[v] = (double)w[v] < s->min_p ? 0 : w[v]; /* the best weighs 1 */
     return add_up(w, vocab, block);
 }
 
 /* ---- a draw ---- */
-/* The id at which the sum of weights, in the order of ids, goes past `at`; the last one that weighs anything, where rounding leaves it below. */
+/* The id at which the sum of weights, in the order of ids, goes past `at`; the last one that weighs
+ * anything, where rounding leaves it below. */
 static int32_t find(const float *w, int64_t vocab, const double *block, double at)
 {
     double sum = 0;
@@ -157,7 +171,8 @@ static int32_t find(const float *w, int64_t vocab, const double *block, double a
     return (int32_t)(v - 1);
 }
 
-int32_t sample_token(const struct sampling *s, int choice, int64_t position, const float *logits, int64_t vocab, float max)
+int32_t sample_token(const struct sampling *s, int choice, int64_t position, const float *logits,
+                     int64_t vocab, float max)
 {
     if (!isfinite(max))
         return -1;
@@ -173,7 +188,11 @@ int32_t sample_token(const struct sampling *s, int choice, int64_t position, con
         double total = add_up(w, vocab, block);
         if (filtered && total == total)
             total = filter(s, w, logits, vocab, total, block, list);
-        id = total == total ? find(w, vocab, block, rnd_unit(s->seed, rnd_stream("sample") + (uint64_t)choice, (uint64_t)position) * total) : -1;
+        id = total == total
+                 ? find(w, vocab, block,
+                        rnd_unit(s->seed, rnd_stream("sample") + (uint64_t)choice, (uint64_t)position) *
+                            total)
+                 : -1;
     }
     free(w);
     free(block);

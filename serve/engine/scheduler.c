@@ -106,7 +106,8 @@ static void preempt(struct sched *s, struct seq *q)
 /* No row to come sees anything of these pages. */
 static void give_behind(struct sched *s, struct seq *q)
 {
-    int64_t first = s->lim.window > 0 && q->n_kv >= s->lim.window ? (q->n_kv - s->lim.window + 1) / KV_PAGE : 0;
+    int64_t first = s->lim.window > 0 && q->n_kv >= s->lim.window ? (q->n_kv - s->lim.window + 1) / KV_PAGE
+                                                                  : 0;
     for (; q->n_behind < first && q->n_behind < q->n_pages; q->n_behind++) {
         page_give(&s->pages, q->page[q->n_behind]);
         q->page[q->n_behind] = -1;
@@ -132,8 +133,8 @@ static int list_room(struct seq *q, int64_t n, struct err *e)
     return 0;
 }
 
-/* Pages for positions 0 .. upto - 1 of q, taken from later sequences that are not in this step when none is free. Returns the
- * positions that q has pages for (upto, or less). */
+/* Pages for positions 0 .. upto - 1 of q, taken from later sequences that are not in this step when none is
+ * free. Returns the positions that q has pages for (upto, or less). */
 static int64_t take_pages(struct sched *s, struct seq *q, int64_t upto, struct err *e)
 {
     int rc = list_room(q, kv_pages_for(upto), e);
@@ -158,7 +159,9 @@ static int64_t take_pages(struct sched *s, struct seq *q, int64_t upto, struct e
 
 /* ---- the plan ---- */
 
-struct budget { int64_t chunk, wants; };
+struct budget {
+    int64_t chunk, wants;
+};
 
 /* Rows of q, at most n, whose logits fit into the budget. */
 static int64_t rows_within_wants(const struct seq *q, int64_t n, int64_t wants)
@@ -195,9 +198,10 @@ static int plan_decode(struct sched *s, struct budget *b, struct err *e)
             int rc = plan_rows(s, q, 1, b, e);
             if (rc < 0)
                 return rc;
-            next = q->next;                        /* read behind the call: it may have preempted the next one */
+            /* read behind the call: it may have preempted the next one */
+            next = q->next;
             if (!rc)
-                preempt(s, q);                     /* the youngest that needs a page where none is left waits for one */
+                preempt(s, q); /* the youngest that needs a page where none is left waits for one */
         } else {
             next = q->next;
         }
@@ -230,7 +234,8 @@ static int64_t promised_pages(const struct sched *s)
     return n;
 }
 
-/* Pages whose keys are there already. Rows that want logits are computed all the same, and one row always is. */
+/* Pages whose keys are there already. Rows that want logits are computed all the same, and one row always
+ * is. */
 static int look_up(struct sched *s, struct seq *q, struct err *e)
 {
     int64_t most = q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want, max = most / KV_PAGE;
@@ -278,7 +283,8 @@ static int admit(struct sched *s, struct err *e)
     return 0;
 }
 
-/* The head of the queue has a higher priority than running sequences and does not fit beside them: the last of those make way. */
+/* The head of the queue has a higher priority than running sequences and does not fit beside them: the last
+ * of those make way. */
 static int make_way(struct sched *s, struct err *e)
 {
     struct seq *q = s->waiting.first;
@@ -286,7 +292,8 @@ static int make_way(struct sched *s, struct err *e)
         int rc = look_up(s, q, e);
         if (rc < 0)
             return rc;
-        int fits = s->running.n < s->lim.max_seqs && promised_pages(s) + most_pages(s, q) - (q->n_pages - q->n_behind) <= pages_free(&s->pages);
+        int fits = s->running.n < s->lim.max_seqs &&
+                   promised_pages(s) + most_pages(s, q) - (q->n_pages - q->n_behind) <= pages_free(&s->pages);
         give_pages(s, q);
         if (fits)
             break;
@@ -317,9 +324,11 @@ int sched_plan(struct sched *s, struct err *e)
 /* Pages that are full now can be found by others. */
 static void share_pages(struct sched *s, struct seq *q)
 {
-    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->n_behind; q->n_chained++) {
-        uint64_t chain = prefix_add(&s->prefix, q->page[q->n_chained], q->chain, q->salt, s->ids_of(q) + q->n_chained * KV_PAGE);
-        if (!chain)                                /* no memory: this sequence is not shared */
+    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->n_behind;
+         q->n_chained++) {
+        uint64_t chain = prefix_add(&s->prefix, q->page[q->n_chained], q->chain, q->salt,
+                                    s->ids_of(q) + q->n_chained * KV_PAGE);
+        if (!chain) /* no memory: this sequence is not shared */
             return;
         q->chain = chain;
     }

@@ -13,7 +13,8 @@ static int room(struct plan *p, int64_t words, struct err *e)
     int64_t cap = words + words / 2;
     int32_t *more = words > p->cap ? realloc(p->word, sizeof *more * (size_t)cap) : p->word;
     if (!more)
-        return err_set(e, ERR_MEMORY, "no memory for a step plan of %lld words: lower --max-batch", (long long)words);
+        return err_set(e, ERR_MEMORY, "no memory for a step plan of %lld words: lower --max-batch",
+                       (long long)words);
     p->cap = words > p->cap ? cap : p->cap;
     p->word = more;
     return 0;
@@ -61,7 +62,8 @@ static int64_t words_of(const struct sched *s, int n)
     return words;
 }
 
-int step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e)
+int step_plan_make(struct plan *p, enum plan_op op, const struct sched *s,
+                   const int32_t *(*ids_of)(const struct seq *q), struct err *e)
 {
     int n = op == PLAN_STEP ? s->n_items : 0;
     int rc = room(p, words_of(s, n), e);
@@ -128,7 +130,8 @@ int plan_place(struct plan *p, const struct kv *kv, struct err *e)
     int64_t row = 0, n = p->word[W_PAGES];
     char **at = n > p->cap_pages ? realloc(p->page, sizeof *at * (size_t)(n + n / 2)) : p->page;
     if (n && !at)
-        return err_set(e, ERR_MEMORY, "no memory for the %lld pages of a step: lower --max-batch", (long long)n);
+        return err_set(e, ERR_MEMORY, "no memory for the %lld pages of a step: lower --max-batch",
+                       (long long)n);
     p->cap_pages = n > p->cap_pages ? n + n / 2 : p->cap_pages;
     p->page = at;
     for (int i = 0; i < p->n_seq; i++) {

@@ -1,9 +1,12 @@
-/* step_message.h - one step as rank 0 tells it to the others: which rows of which sequences, their pages, which rows want logits.
+/* step_message.h - one step as rank 0 tells it to the others: which rows of which sequences, their pages,
+ * which rows want logits.
  *
- * A plan says everything: a rank keeps nothing from step to step but the bytes in its pages, so no two ranks can ever disagree
- * about a sequence. One broadcast of PLAN_INLINE words, which holds a step of decoding; a second one for what is longer.
+ * A plan says everything: a rank keeps nothing from step to step but the bytes in its pages, so no two ranks
+ * can ever disagree about a sequence. One broadcast of PLAN_INLINE words, which holds a step of decoding; a
+ * second one for what is longer.
  *
- *     [ op | words | n_seq | n_rows | n_want | n_pages | 0 0 ] [ n_seq x (pos, rows, pages) ] [ pages ] [ ids ] [ want ]       */
+ *     [ op | words | n_seq | n_rows | n_want | n_pages | 0 0 ] [ n_seq x (pos, rows, pages) ] [ pages ] [
+ *     ids ] [ want ]       */
 #ifndef SHARDLINE_SERVE_ENGINE_STEP_MESSAGE_H
 #define SHARDLINE_SERVE_ENGINE_STEP_MESSAGE_H
 
@@ -17,11 +20,12 @@
 enum plan_op { PLAN_IDLE, PLAN_STEP, PLAN_STOP, PLAN_LOAD, PLAN_TURN, PLAN_SWAP, PLAN_DROP };
 
 struct plan {
-    int32_t *word;                   /* the message */
-    int64_t cap, cap_pages;          /* words that have room, pages; they grow: sequences with a common beginning name a page each */
+    int32_t *word; /* the message */
+    /* words that have room, pages; they grow: sequences with a common beginning name a page each */
+    int64_t cap, cap_pages;
     int max_seqs;
-    char **page;                     /* [all pages in the plan]: where they are on this rank */
-    struct attn_seq *seq;            /* [max_seqs] */
+    char **page;          /* [all pages in the plan]: where they are on this rank */
+    struct attn_seq *seq; /* [max_seqs] */
     /* of the plan that was made or received: */
     enum plan_op op;
     int n_seq;
@@ -31,14 +35,17 @@ struct plan {
 
 int plan_open(struct plan *p, int max_seqs, struct err *e);
 void plan_close(struct plan *p);
-/* Rank 0: the scheduler's items as a message. ids_of gives the tokens of a sequence. ERR_MEMORY: no room for it. */
-int step_plan_make(struct plan *p, enum plan_op op, const struct sched *s, const int32_t *(*ids_of)(const struct seq *q), struct err *e);
+/* Rank 0: the scheduler's items as a message. ids_of gives the tokens of a sequence. ERR_MEMORY: no room for
+ * it. */
+int step_plan_make(struct plan *p, enum plan_op op, const struct sched *s,
+                   const int32_t *(*ids_of)(const struct seq *q), struct err *e);
 /* An order (order.h) in the place of a step; text, with its NUL, has room in one broadcast. */
 void step_plan_order(struct plan *p, enum plan_op op, const char *text);
 static inline const char *plan_text(const struct plan *p) { return (const char *)p->ids; }
 /* Rank 0 sends, the others receive. Collective. */
 int plan_share(struct plan *p, struct comm *c, struct err *e);
-/* Pages as memory: fills p->seq and clears pages that begin in this step. A page behind the window is NULL. */
+/* Pages as memory: fills p->seq and clears pages that begin in this step. A page behind the window is NULL.
+ * */
 int plan_place(struct plan *p, const struct kv *kv, struct err *e);
 
 #endif

@@ -1,4 +1,5 @@
-/* access_log.c - the access log: a JSON object a line, written in one piece when an exchange is over. See exchange.h. */
+/* access_log.c - the access log: a JSON object a line, written in one piece when an exchange is over. See
+ * exchange.h. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -12,13 +13,14 @@ static void write_usage(struct out *o, struct request *rq)
     pthread_mutex_lock(&rq->lock);
     int done = rq->done, failed = rq->fault.status;
     pthread_mutex_unlock(&rq->lock);
-    if (!done) {                                   /* its choices are still the engine's */
+    if (!done) { /* its choices are still the engine's */
         out_text(o, ",\"ended\":\"client left\"");
         return;
     }
     for (int i = 0; i < rq->n_prompts; i++)
         prompt += rq->prompt[i].n;
-    out_fmt(o, ",\"ended\":\"%s\",\"prompt_tokens\":%lld,\"completion_tokens\":%lld", failed ? "failed" : "done", (long long)prompt, (long long)rq->n_generated);
+    out_fmt(o, ",\"ended\":\"%s\",\"prompt_tokens\":%lld,\"completion_tokens\":%lld",
+            failed ? "failed" : "done", (long long)prompt, (long long)rq->n_generated);
 }
 
 void access_write(const struct exchange *x)
@@ -45,6 +47,6 @@ void access_write(const struct exchange *x)
         write_usage(&o, x->rq);
     out_text(&o, "}\n");
     if (!o.failed && write(x->h->access_fd, o.p, o.n) < 0)
-        o.failed = 1;                              /* a full disk must not stop the server */
+        o.failed = 1; /* a full disk must not stop the server */
     out_free(&o);
 }

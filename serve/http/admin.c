@@ -16,8 +16,10 @@ static int read_path(const char *body, size_t n, char path[ORDER_TEXT], struct f
         return fault_set(f, 400, NULL, "%s", e.text);
     if (!json_is_object(j))
         rc = fault_set(f, 400, NULL, "the body must be a JSON object");
-    else if (!text || !*text || strlen(text) != json_string_length(json_object_get(j, "checkpoint")) || strlen(text) >= ORDER_TEXT)
-        rc = fault_set(f, 400, "checkpoint", "checkpoint must be a path or URL of 1 to %d bytes", ORDER_TEXT - 1);
+    else if (!text || !*text || strlen(text) != json_string_length(json_object_get(j, "checkpoint")) ||
+             strlen(text) >= ORDER_TEXT)
+        rc = fault_set(f, 400, "checkpoint", "checkpoint must be a path or URL of 1 to %d bytes",
+                       ORDER_TEXT - 1);
     json_object_foreach(j, key, v)
         if (rc == 0 && strcmp(key, "checkpoint"))
             rc = fault_set(f, 400, key, "field '%.60s' is not known here: leave it out", key);
@@ -28,7 +30,8 @@ static int read_path(const char *body, size_t n, char path[ORDER_TEXT], struct f
 }
 
 /* The same order to all; the first refusal is the answer, when all have spoken. */
-static int tell_all(struct router *rt, enum order_what what, const char *text, char fingerprint[64], struct fault *f)
+static int tell_all(struct router *rt, enum order_what what, const char *text, char fingerprint[64],
+                    struct fault *f)
 {
     struct fault one;
     int rc = 0;

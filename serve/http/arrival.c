@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define LOOKS 8                      /* in the time of the limit */
+#define LOOKS 8 /* in the time of the limit */
 #define LOOK_MOST_S 1.0
 
 static void cut_off(struct arrivals *a)
@@ -99,7 +99,10 @@ static void set(struct arrivals *a, struct arrival *c, double until_s)
 
 void arrival_begin(struct arrivals *a, struct arrival *c) { set(a, c, clock_s() + a->limit_s); }
 void arrival_whole(struct arrivals *a, struct arrival *c) { set(a, c, INFINITY); }
-void arrival_answered(struct arrivals *a, struct arrival *c) { set(a, c, clock_s() + a->idle_s + a->limit_s); }
+void arrival_answered(struct arrivals *a, struct arrival *c)
+{
+    set(a, c, clock_s() + a->idle_s + a->limit_s);
+}
 
 void arrival_gone(struct arrivals *a, struct arrival *c)
 {

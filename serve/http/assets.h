@@ -4,7 +4,10 @@
 
 #include <stddef.h>
 
-struct asset { const char *p; size_t n; };
+struct asset {
+    const char *p;
+    size_t n;
+};
 struct asset asset_page(void);
 struct asset asset_openapi(void);
 

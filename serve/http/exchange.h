@@ -1,5 +1,5 @@
-/* exchange.h - inside of HTTP: one request on a connection, from its first header to its last byte. http.c moves it, routes.c
- * answers it, access.c tells about it. */
+/* exchange.h - inside of HTTP: one request on a connection, from its first header to its last byte. http.c
+ * moves it, routes.c answers it, access.c tells about it. */
 #ifndef SHARDLINE_SERVE_HTTP_EXCHANGE_H
 #define SHARDLINE_SERVE_HTTP_EXCHANGE_H
 
@@ -15,23 +15,24 @@ struct http {
     struct router *router;
     struct http_options o;
     int fd, port, access_fd;
-    char *cert, *cert_key;           /* PEM */
-    _Atomic int in_flight;           /* exchanges */
-    _Atomic int64_t serial;          /* of exchanges that name themselves */
+    char *cert, *cert_key;  /* PEM */
+    _Atomic int in_flight;  /* exchanges */
+    _Atomic int64_t serial; /* of exchanges that name themselves */
     struct worker worker;
     struct arrivals arrivals;
 };
 
 struct exchange {
-    struct job job;                  /* first member: what a worker gets */
+    struct job job; /* first member: what a worker gets */
     struct http *h;
     struct MHD_Connection *conn;
     int fd;
-    const struct route *route;       /* NULL: nothing is there */
+    const struct route *route; /* NULL: nothing is there */
     char method[16], path[256], id[REQUEST_NAME_MAX + 16];
     double begin_s;
-    int key, holds_key;              /* index or -1 (of an operator's key on their routes); it counts against that key */
-    int status;                      /* that was answered */
+    /* index or -1 (of an operator's key on their routes); it counts against that key */
+    int key, holds_key;
+    int status; /* that was answered */
     struct out body;
     int too_large;
     /* what a worker found, or the HTTP thread in its place: */
@@ -41,16 +42,23 @@ struct exchange {
     struct request *rq;
     /* behind rq->lock: */
     int suspended;
-    size_t taken;                    /* bytes of rq->ready that went out */
+    size_t taken; /* bytes of rq->ready that went out */
     int error_told;
 };
 
-enum { ROUTE_PREFIX = 1, ROUTE_WHILE_LOADING = 2, ROUTE_OPEN = 4, ROUTE_ALWAYS_WORKER = 8, ROUTE_ADMIN = 16 /* its keys are the operators' */ };
+enum {
+    ROUTE_PREFIX = 1,
+    ROUTE_WHILE_LOADING = 2,
+    ROUTE_OPEN = 4,
+    ROUTE_ALWAYS_WORKER = 8,
+    ROUTE_ADMIN = 16 /* its keys are the operators' */
+};
 struct route {
     const char *path, *methods;
     unsigned flags;
-    enum MHD_Result (*answer)(struct exchange *x);         /* at once; or NULL, and */
-    void (*work)(struct exchange *x);                      /* from the body: sets answer, rq or fault; any thread */
+    enum MHD_Result (*answer)(struct exchange *x); /* at once; or NULL, and */
+    /* from the body: sets answer, rq or fault; any thread */
+    void (*work)(struct exchange *x);
 };
 const struct route *route_find(const char *path);
 

@@ -2,11 +2,12 @@
  *
  * One exchange is one request on a connection:
  *
- *     body arrives -> route -> router: request in an inbox -> connection suspended -> (engine) wake -> whole answer, or events until done
+ *     body arrives -> route -> router: request in an inbox -> connection suspended -> (engine) wake -> whole
+ *     answer, or events until done
  *
- * The lock order is simple: the engine calls wake and gone with the request's lock held; this file takes the same lock to
- * suspend, so a wake cannot fall between looking and sleeping. */
-#define _GNU_SOURCE          /* POLLRDHUP */
+ * The lock order is simple: the engine calls wake and gone with the request's lock held; this file takes the
+ * same lock to suspend, so a wake cannot fall between looking and sleeping. */
+#define _GNU_SOURCE /* POLLRDHUP */
 #include <errno.h>
 #include <fcntl.h>
 #include <netdb.h>
@@ -24,8 +25,8 @@
 #include "serve/http/exchange.h"
 
 #define BODY_MAX ((size_t)64 << 20)
-#define SMALL_BODY 4096              /* read by the HTTP thread itself */
-#define IDLE_TIMEOUT_S 120           /* of a connection that nothing comes from */
+#define SMALL_BODY 4096    /* read by the HTTP thread itself */
+#define IDLE_TIMEOUT_S 120 /* of a connection that nothing comes from */
 #define EVENT_BLOCK 16384
 #define PEM_MAX ((size_t)1 << 20)
 
@@ -43,7 +44,8 @@ static int origin_allowed(const char *list, const char *origin)
 
 static void add_cors(struct exchange *x, struct MHD_Response *r)
 {
-    const char *list = x->h->o.cors_origin, *origin = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
+    const char *list = x->h->o.cors_origin,
+               *origin = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_ORIGIN);
     if (!list || !origin || !origin_allowed(list, origin))
         return;
     MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_ORIGIN, strcmp(list, "*") ? origin : "*");
@@ -51,8 +53,10 @@ static void add_cors(struct exchange *x, struct MHD_Response *r)
     MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_EXPOSE_HEADERS, "x-request-id, retry-after");
     if (strcmp(x->method, "OPTIONS"))
         return;
-    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_METHODS, x->route ? x->route->methods : "GET, POST");
-    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_HEADERS, "authorization, content-type, x-api-key, x-request-id");
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_METHODS,
+                            x->route ? x->route->methods : "GET, POST");
+    MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_ALLOW_HEADERS,
+                            "authorization, content-type, x-api-key, x-request-id");
     MHD_add_response_header(r, MHD_HTTP_HEADER_ACCESS_CONTROL_MAX_AGE, "600");
 }
 
@@ -60,11 +64,12 @@ static void add_cors(struct exchange *x, struct MHD_Response *r)
 static enum MHD_Result queue(struct exchange *x, int status, struct MHD_Response *r)
 {
     if (!r)
-        return MHD_NO;                               /* the connection is closed: there is no memory to say why */
+        return MHD_NO; /* the connection is closed: there is no memory to say why */
     if (!x->id[0] && x->rq)
         snprintf(x->id, sizeof x->id, "%s", x->rq->id);
     else if (!x->id[0])
-        snprintf(x->id, sizeof x->id, "req-%llx-%lld", (unsigned long long)x->h->sv->created, (long long)atomic_fetch_add(&x->h->serial, 1));
+        snprintf(x->id, sizeof x->id, "req-%llx-%lld", (unsigned long long)x->h->sv->created,
+                 (long long)atomic_fetch_add(&x->h->serial, 1));
     MHD_add_response_header(r, "x-request-id", x->id);
     add_cors(x, r);
     if (status == 503 || status == 429)
@@ -79,7 +84,8 @@ static enum MHD_Result queue(struct exchange *x, int status, struct MHD_Response
 
 enum MHD_Result queue_out(struct exchange *x, int status, struct out *o, const char *type, const char *allow)
 {
-    struct MHD_Response *r = o->failed ? NULL : MHD_create_response_from_buffer(o->n, o->p, MHD_RESPMEM_MUST_FREE);
+    struct MHD_Response *r = o->failed ? NULL
+                                       : MHD_create_response_from_buffer(o->n, o->p, MHD_RESPMEM_MUST_FREE);
     if (!r)
         out_free(o);
     if (r && o->n)
@@ -96,7 +102,9 @@ enum MHD_Result queue_static(struct exchange *x, const char *p, size_t n, const 
     if (r)
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type);
     if (r)
-        MHD_add_response_header(r, "Content-Security-Policy", "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:; frame-ancestors 'none'");
+        MHD_add_response_header(r, "Content-Security-Policy",
+                                "default-src 'self'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; "
+                                "img-src data:; frame-ancestors 'none'");
     return queue(x, 200, r);
 }
 
@@ -162,7 +170,8 @@ static ssize_t read_events(void *arg, uint64_t pos, char *buf, size_t max)
 
 static enum MHD_Result queue_stream(struct exchange *x)
 {
-    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, EVENT_BLOCK, read_events, x, NULL);
+    struct MHD_Response *r = MHD_create_response_from_callback(MHD_SIZE_UNKNOWN, EVENT_BLOCK, read_events, x,
+                                                               NULL);
     if (!r)
         return MHD_NO;
     MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, "text/event-stream; charset=utf-8");
@@ -188,7 +197,7 @@ static enum MHD_Result continue_completion(struct exchange *x)
         return queue_fault(x, &rq->fault, NULL);
     if (rq->stream)
         return queue_stream(x);
-    if (rq->whole.n || rq->whole.failed)             /* another process has written it */
+    if (rq->whole.n || rq->whole.failed) /* another process has written it */
         return queue_out(x, 200, &rq->whole, NULL, NULL);
     openai_answer(&o, rq);
     return queue_out(x, 200, &o, NULL, NULL);
@@ -213,7 +222,8 @@ int submit_request(struct exchange *x, struct request *rq, struct fault *f)
 
 static int is_json(struct MHD_Connection *conn)
 {
-    const char *type = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_TYPE), *want = "application/json";
+    const char *type = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_TYPE),
+               *want = "application/json";
     return !type || (!strncasecmp(type, want, strlen(want)) && strchr("; \t", type[strlen(want)]));
 }
 
@@ -223,7 +233,8 @@ static int reject(struct exchange *x, int status, const char *text, long long n)
     return fault_set(&x->fault, status, NULL, "%s (%lld): try again later", text, n);
 }
 
-/* Is there room for one more? Looked at before the body is read: a full server must not spend time on tokens. */
+/* Is there room for one more? Looked at before the body is read: a full server must not spend time on
+ * tokens. */
 static int has_room(struct exchange *x)
 {
     const struct http_options *o = &x->h->o;
@@ -246,18 +257,22 @@ static int is_admin(const struct exchange *x) { return x->route && x->route->fla
 
 static int may_work(struct exchange *x)
 {
-    static const char *const why[] = { [SERVICE_LOADING] = "the model is loading", [SERVICE_DRAINING] = "the server is stopping",
+    static const char *const why[] = { [SERVICE_LOADING] = "the model is loading",
+                                       [SERVICE_DRAINING] = "the server is stopping",
                                        [SERVICE_FAILED] = "the server has failed: see its log" };
     int state = atomic_load(&x->h->sv->state);
     if (state != SERVICE_READY)
         return fault_set(&x->fault, 503, NULL, "%s", why[state]);
     if (x->too_large)
-        return fault_set(&x->fault, 413, NULL, "the body is larger than %zu MiB: send fewer prompts at a time", BODY_MAX >> 20);
+        return fault_set(&x->fault, 413, NULL,
+                         "the body is larger than %zu MiB: send fewer prompts at a time", BODY_MAX >> 20);
     if (!is_json(x->conn))
         return fault_set(&x->fault, 400, NULL, "the content type must be application/json");
-    const char *coding = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_ENCODING);
+    const char *coding = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND,
+                                                     MHD_HTTP_HEADER_CONTENT_ENCODING);
     if (coding && strcasecmp(coding, "identity"))
-        return fault_set(&x->fault, 400, NULL, "the content encoding %.40s is not read here: send the JSON as it is", coding);
+        return fault_set(&x->fault, 400, NULL,
+                         "the content encoding %.40s is not read here: send the JSON as it is", coding);
     return is_admin(x) ? 0 : has_room(x);
 }
 
@@ -275,7 +290,7 @@ static void run_job(struct job *j)
     struct MHD_Connection *conn = x->conn;
     x->route->work(x);
     out_free(&x->body);
-    MHD_resume_connection(conn);                     /* last: it may be over at once */
+    MHD_resume_connection(conn); /* last: it may be over at once */
 }
 
 static enum MHD_Result begin_work(struct exchange *x)
@@ -307,7 +322,8 @@ static int needs_key(const struct exchange *x)
 {
     if (is_admin(x))
         return x->h->o.admin_keys && x->key < 0;
-    return x->h->o.keys && x->key < 0 && !(x->route && x->route->flags & ROUTE_OPEN) && strcmp(x->method, "OPTIONS");
+    return x->h->o.keys && x->key < 0 && !(x->route && x->route->flags & ROUTE_OPEN) &&
+           strcmp(x->method, "OPTIONS");
 }
 
 static enum MHD_Result answer(struct exchange *x)
@@ -315,7 +331,8 @@ static enum MHD_Result answer(struct exchange *x)
     const struct route *r = x->route;
     struct out none = { 0 };
     if (needs_key(x))
-        fault_set(&x->fault, 401, NULL, "a key is needed: send Authorization: Bearer KEY with one of the server's keys");
+        fault_set(&x->fault, 401, NULL,
+                  "a key is needed: send Authorization: Bearer KEY with one of the server's keys");
     else if (!r)
         fault_set(&x->fault, 404, NULL, "there is nothing at %.200s: see /openapi.json", x->path);
     else if (!strcmp(x->method, "OPTIONS") && x->h->o.cors_origin)
@@ -341,7 +358,8 @@ static void take_id(struct exchange *x)
         snprintf(x->id, sizeof x->id, "%s", id);
 }
 
-static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn, const char *url, const char *method)
+static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn, const char *url,
+                                     const char *method)
 {
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct exchange *x = calloc(1, sizeof *x);
@@ -355,14 +373,18 @@ static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn
     snprintf(x->method, sizeof x->method, "%s", method);
     snprintf(x->path, sizeof x->path, "%s", url);
     struct keys *keys = is_admin(x) ? h->o.admin_keys : h->o.keys;
-    x->key = !keys ? -1 : keys_find(keys, MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION),
-                                         MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "X-Api-Key"));
+    x->key = !keys ? -1
+                   : keys_find(keys,
+                               MHD_lookup_connection_value(conn, MHD_HEADER_KIND,
+                                                           MHD_HTTP_HEADER_AUTHORIZATION),
+                               MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "X-Api-Key"));
     take_id(x);
     atomic_fetch_add(&h->in_flight, 1);
     return x;
 }
 
-/* A body that is too large is read to its end all the same: a client that is still sending does not read an answer. */
+/* A body that is too large is read to its end all the same: a client that is still sending does not read an
+ * answer. */
 static void take_body(struct exchange *x, const char *data, size_t n)
 {
     if (!x->route || !x->route->work || needs_key(x))
@@ -381,7 +403,8 @@ static struct arrival *arrival_of(struct MHD_Connection *conn)
     return i ? i->socket_context : NULL;
 }
 
-static void connected(void *arg, struct MHD_Connection *conn, void **context, enum MHD_ConnectionNotificationCode what)
+static void connected(void *arg, struct MHD_Connection *conn, void **context,
+                      enum MHD_ConnectionNotificationCode what)
 {
     struct http *h = arg;
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -416,8 +439,8 @@ static int needs_no_body(struct exchange *x)
     return x->too_large || !x->route || needs_key(x) || !has_method(x->route->methods, x->method);
 }
 
-static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char *url, const char *method, const char *version,
-                              const char *data, size_t *n, void **state)
+static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char *url, const char *method,
+                              const char *version, const char *data, size_t *n, void **state)
 {
     struct exchange *x = *state;
     (void)version;
@@ -435,7 +458,8 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
 }
 
 /* The exchange is over, well or not: the engine must not call any more, and need not go on. */
-static void completed(void *arg, struct MHD_Connection *conn, void **state, enum MHD_RequestTerminationCode why)
+static void completed(void *arg, struct MHD_Connection *conn, void **state,
+                      enum MHD_RequestTerminationCode why)
 {
     struct exchange *x = *state;
     struct http *h = arg;
@@ -465,7 +489,10 @@ static void completed(void *arg, struct MHD_Connection *conn, void **state, enum
 
 static int listen_on(const char *host, int port, int *bound_port, struct err *e)
 {
-    struct addrinfo want = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV }, *all, *a;
+    struct addrinfo want = { .ai_family = AF_UNSPEC,
+                             .ai_socktype = SOCK_STREAM,
+                             .ai_flags = AI_PASSIVE | AI_NUMERICSERV },
+                    *all, *a;
     struct sockaddr_storage got;
     socklen_t size = sizeof got;
     char text[16];
@@ -478,7 +505,8 @@ static int listen_on(const char *host, int port, int *bound_port, struct err *e)
         if (fd < 0)
             continue;
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-        if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, SOMAXCONN) < 0 || getsockname(fd, (struct sockaddr *)&got, &size) < 0) {
+        if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, SOMAXCONN) < 0 ||
+            getsockname(fd, (struct sockaddr *)&got, &size) < 0) {
             int why = errno;
             close(fd);
             fd = -1;
@@ -489,8 +517,10 @@ static int listen_on(const char *host, int port, int *bound_port, struct err *e)
     freeaddrinfo(all);
     errno = rc;
     if (fd < 0)
-        return err_sys(e, "cannot listen on %s port %d (choose another --port, or 0 for a free one)", host, port);
-    *bound_port = ntohs(got.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&got)->sin6_port : ((struct sockaddr_in *)&got)->sin_port);
+        return err_sys(e, "cannot listen on %s port %d (choose another --port, or 0 for a free one)", host,
+                       port);
+    *bound_port = ntohs(got.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&got)->sin6_port
+                                                  : ((struct sockaddr_in *)&got)->sin_port);
     return fd;
 }
 
@@ -498,13 +528,15 @@ static void no_log(void *arg, const char *fmt, va_list ap)
 {
     (void)arg;
     (void)fmt;
-    (void)ap;                        /* clients that hang up are no news */
+    (void)ap; /* clients that hang up are no news */
 }
 
 /* Where access lines go: fd, -1 for nowhere. */
 static int open_access(const char *path, int *fd, struct err *e)
 {
-    *fd = !path ? -1 : !strcmp(path, "-") ? dup(STDERR_FILENO) : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
+    *fd = !path                ? -1
+          : !strcmp(path, "-") ? dup(STDERR_FILENO)
+                               : open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
     return path && *fd < 0 ? err_sys(e, "cannot write the access log %s", path) : 0;
 }
 
@@ -534,20 +566,28 @@ static void http_free(struct http *h)
 
 static int start_daemon(struct http *h, struct err *e)
 {
-    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG | (h->cert ? MHD_USE_TLS : 0);
-    struct MHD_OptionItem tls[] = { { MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert }, { MHD_OPTION_HTTPS_MEM_KEY, 0, h->cert_key }, { MHD_OPTION_END, 0, NULL } };
+    unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
+                     MHD_USE_ERROR_LOG | (h->cert ? MHD_USE_TLS : 0);
+    struct MHD_OptionItem tls[] = { { MHD_OPTION_HTTPS_MEM_CERT, 0, h->cert },
+                                    { MHD_OPTION_HTTPS_MEM_KEY, 0, h->cert_key },
+                                    { MHD_OPTION_END, 0, NULL } };
     if (h->cert && MHD_is_feature_supported(MHD_FEATURE_TLS) != MHD_YES)
         return err_set(e, ERR_CONFIG, "--tls-cert: this libmicrohttpd was built without TLS");
     h->daemon = MHD_start_daemon(flags, 0, NULL, NULL, handle, h, MHD_OPTION_ARRAY, h->cert ? tls : &tls[2],
-                                 MHD_OPTION_EXTERNAL_LOGGER, no_log, NULL, MHD_OPTION_LISTEN_SOCKET, h->fd, MHD_OPTION_NOTIFY_COMPLETED, completed, h,
-                                 MHD_OPTION_NOTIFY_CONNECTION, connected, h, MHD_OPTION_URI_LOG_CALLBACK, first_line, h,
-                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S, MHD_OPTION_CONNECTION_LIMIT, 4096u, MHD_OPTION_END);
+                                 MHD_OPTION_EXTERNAL_LOGGER, no_log, NULL, MHD_OPTION_LISTEN_SOCKET, h->fd,
+                                 MHD_OPTION_NOTIFY_COMPLETED, completed, h, MHD_OPTION_NOTIFY_CONNECTION,
+                                 connected, h, MHD_OPTION_URI_LOG_CALLBACK, first_line, h,
+                                 MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
+                                 MHD_OPTION_CONNECTION_LIMIT, 4096u, MHD_OPTION_END);
     if (!h->daemon && h->cert)
-        return err_set(e, ERR_CONFIG, "%s and %s are not taken: they must be a certificate and its private key, both PEM", h->o.tls_cert, h->o.tls_key);
+        return err_set(e, ERR_CONFIG,
+                       "%s and %s are not taken: they must be a certificate and its private key, both PEM",
+                       h->o.tls_cert, h->o.tls_key);
     return h->daemon ? 0 : err_set(e, ERR_INTERNAL, "the http server does not start");
 }
 
-int http_open(struct http **out, struct service *sv, struct router *router, const struct http_options *o, struct err *e)
+int http_open(struct http **out, struct service *sv, struct router *router, const struct http_options *o,
+              struct err *e)
 {
     struct http *h = calloc(1, sizeof *h);
     int rc;

@@ -19,7 +19,8 @@ static int find(const struct keys *k, const char *text)
         unsigned char differs = n >= KEY_MAX || !n;
         for (int b = 0; b < KEY_MAX; b++)
             differs |= (unsigned char)(given[b] ^ k->key[i].text[b]);
-        int same = (int)(((unsigned)differs - 1) >> 31);           /* 1 when nothing differs: no branch on the key */
+        /* 1 when nothing differs: no branch on the key */
+        int same = (int)(((unsigned)differs - 1) >> 31);
         found = (found & -(1 - same)) | (i & -same);
     }
     return found;
@@ -35,10 +36,12 @@ static int add_line(struct keys *k, const char *path, int line, const char *p, s
     if (!n || *p == '#')
         return 0;
     if (n >= KEY_MAX)
-        return err_set(e, ERR_CONFIG, "%s: the key in line %d has %zu bytes, at most %d are taken", path, line, n, KEY_MAX - 1);
+        return err_set(e, ERR_CONFIG, "%s: the key in line %d has %zu bytes, at most %d are taken", path,
+                       line, n, KEY_MAX - 1);
     memcpy(text, p, n);
     if (strlen(text) != n || find(k, text) >= 0)
-        return err_set(e, ERR_CONFIG, "%s: line %d %s", path, line, strlen(text) != n ? "holds a NUL" : "repeats a key");
+        return err_set(e, ERR_CONFIG, "%s: line %d %s", path, line,
+                       strlen(text) != n ? "holds a NUL" : "repeats a key");
     struct key *more = realloc(k->key, sizeof *more * (size_t)(k->n + 1));
     if (!more)
         return err_set(e, ERR_MEMORY, "no memory for the keys of %s", path);

@@ -23,10 +23,11 @@ static enum MHD_Result answer_health(struct exchange *x)
     }
     struct load_progress *p = &x->h->sv->load;
     double part = atomic_load(&p->total) ? (double)atomic_load(&p->done) / (double)atomic_load(&p->total) : 0;
-    fault_set(&f, 503, NULL, "the server is not ready: loading, %d %% of the weights are read", (int)(part * 100));
+    fault_set(&f, 503, NULL, "the server is not ready: loading, %d %% of the weights are read",
+              (int)(part * 100));
     openai_error(&o, &f);
     if (o.n)
-        o.n--;                                     /* one member more in the object */
+        o.n--; /* one member more in the object */
     out_fmt(&o, ",\"progress\":%.4f}", part);
     return queue_out(x, 503, &o, NULL, NULL);
 }
@@ -102,17 +103,26 @@ static void complete(struct exchange *x, int chat)
     struct request *rq;
     if (openai_parse(x->h->sv, chat, body_of(x), x->body.n, &rq, &x->fault) < 0)
         return;
-    if (x->id[0])                                    /* the header goes before the field, as with vLLM */
+    if (x->id[0]) /* the header goes before the field, as with vLLM */
         request_name(rq, x->id);
     submit_request(x, rq, &x->fault);
 }
 
 static void work_completion(struct exchange *x) { complete(x, 0); }
 static void work_chat(struct exchange *x) { complete(x, 1); }
-static void work_tokenize(struct exchange *x) { tokens_encode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
-static void work_detokenize(struct exchange *x) { tokens_decode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault); }
+static void work_tokenize(struct exchange *x)
+{
+    tokens_encode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault);
+}
+static void work_detokenize(struct exchange *x)
+{
+    tokens_decode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault);
+}
 
-static void work_reload(struct exchange *x) { admin_reload(x->h->router, body_of(x), x->body.n, &x->answer, &x->fault); }
+static void work_reload(struct exchange *x)
+{
+    admin_reload(x->h->router, body_of(x), x->body.n, &x->answer, &x->fault);
+}
 
 /* ---- the table ---- */
 

@@ -6,7 +6,10 @@
 #include "base/err.h"
 
 #define WORKER_THREADS 2
-struct job { struct job *next; void (*run)(struct job *j); };
+struct job {
+    struct job *next;
+    void (*run)(struct job *j);
+};
 struct worker {
     pthread_mutex_t lock;
     pthread_cond_t filled;
@@ -15,7 +18,9 @@ struct worker {
     pthread_t thread[WORKER_THREADS];
 };
 int worker_open(struct worker *w, struct err *e);
-void worker_put(struct worker *w, struct job *j);          /* runs it soon, in the order of arrival; run may free j */
-void worker_close(struct worker *w);                       /* when all jobs have run; nothing may be put meanwhile */
+/* runs it soon, in the order of arrival; run may free j */
+void worker_put(struct worker *w, struct job *j);
+/* when all jobs have run; nothing may be put meanwhile */
+void worker_close(struct worker *w);
 
 #endif

@@ -10,15 +10,15 @@
 #include "serve/api/openai.h"
 #include "serve/replicas/socket_frames.h"
 
-#define TURN_MS 100                  /* at least that often: metrics, orders */
+#define TURN_MS 100 /* at least that often: metrics, orders */
 #define METRICS_S 0.2
 
-struct remote {                      /* a request of the front */
+struct remote { /* a request of the front */
     struct back *b;
     struct request *rq;
     uint64_t id;
     struct remote *next, *changed;
-    int queued;                      /* in the list of changed ones */
+    int queued; /* in the list of changed ones */
 };
 struct back {
     struct router *rt;
@@ -27,7 +27,7 @@ struct back {
     int wake_fd, ordered;
     pthread_t thread;
     struct remote *all;
-    pthread_mutex_t lock;            /* of the list of changed ones */
+    pthread_mutex_t lock; /* of the list of changed ones */
     struct remote *changed;
     double told_s;
     _Atomic int ends;
@@ -61,7 +61,10 @@ static void unqueue(struct back *b, struct remote *r)
 
 /* ---- from the front ---- */
 
-static void done(struct back *b, uint64_t id, uint32_t n_generated, const struct fault *f) { wire_put(&b->wire, WIRE_DONE, n_generated, id, f, sizeof *f); }
+static void done(struct back *b, uint64_t id, uint32_t n_generated, const struct fault *f)
+{
+    wire_put(&b->wire, WIRE_DONE, n_generated, id, f, sizeof *f);
+}
 
 static void begin(struct back *b, uint64_t id, const char *p, size_t n)
 {
@@ -135,7 +138,7 @@ static void forget(struct back *b, struct remote *r)
     while (*at != r)
         at = &(*at)->next;
     *at = r->next;
-    pthread_mutex_lock(&r->rq->lock);                      /* the engine may be in its last wake */
+    pthread_mutex_lock(&r->rq->lock); /* the engine may be in its last wake */
     r->rq->wake = NULL;
     pthread_mutex_unlock(&r->rq->lock);
     unqueue(b, r);
@@ -167,7 +170,7 @@ static void tell_rest(struct back *b)
     if (b->ordered && order_answered(&b->rt->lane->order)) {
         b->ordered = 0;
         if (order_wait(&b->rt->lane->order, fingerprint, &f) == 0)
-            memcpy(f.param, fingerprint, sizeof f.param);  /* done: the fingerprint travels there */
+            memcpy(f.param, fingerprint, sizeof f.param); /* done: the fingerprint travels there */
         wire_put(&b->wire, WIRE_ANSWERED, 0, 0, &f, sizeof f);
     }
     if (clock_s() - b->told_s < METRICS_S)
@@ -188,7 +191,7 @@ static void *run(void *arg)
     pass_changes(b);
     if (here)
         wire_turn(&b->wire, -1, 0, take, b);
-    atomic_store(&b->sv->state, SERVICE_DRAINING);         /* the front is gone, or the engine has ended */
+    atomic_store(&b->sv->state, SERVICE_DRAINING); /* the front is gone, or the engine has ended */
     return NULL;
 }
 

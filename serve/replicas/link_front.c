@@ -1,5 +1,5 @@
 /* link_front.c - the front's end of a link: see link.h. */
-#define _GNU_SOURCE          /* accept4 */
+#define _GNU_SOURCE /* accept4 */
 #include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,19 +15,22 @@
 #include "serve/replicas/socket_frames.h"
 
 #define CONNECT_MS 10000
-#define LOOK_MS 100                  /* how often clients that hung up are looked for */
+#define LOOK_MS 100 /* how often clients that hung up are looked for */
 
-struct far {                         /* a replica */
+struct far { /* a replica */
     struct lane *lane;
     struct service *sv;
     struct wire wire;
     int wake_fd;
     pthread_t thread;
     int started;
-    struct request *active;          /* sent, not answered */
+    struct request *active; /* sent, not answered */
     _Atomic int ends;
 };
-struct front { int n; struct far *far; };
+struct front {
+    int n;
+    struct far *far;
+};
 
 /* ---- answers ---- */
 
@@ -155,10 +158,11 @@ static void *run(void *arg)
 static int add_far(struct front *f, int fd, struct router *rt, struct service *sv, struct err *e)
 {
     uint64_t replica = 0;
-    if (recv(fd, &replica, sizeof replica, MSG_WAITALL) != (ssize_t)sizeof replica || replica < 1 || replica >= (uint64_t)rt->n ||
-        f->far[replica - 1].lane) {
+    if (recv(fd, &replica, sizeof replica, MSG_WAITALL) != (ssize_t)sizeof replica || replica < 1 ||
+        replica >= (uint64_t)rt->n || f->far[replica - 1].lane) {
         close(fd);
-        return err_set(e, ERR_INTERNAL, "a replica introduced itself as number %llu of %d", (unsigned long long)replica, rt->n);
+        return err_set(e, ERR_INTERNAL, "a replica introduced itself as number %llu of %d",
+                       (unsigned long long)replica, rt->n);
     }
     struct far *x = &f->far[replica - 1];
     x->lane = &rt->lane[replica];
@@ -186,7 +190,8 @@ static int accept_all(struct front *f, int listener, struct router *rt, struct s
 static int listen_in(char *folder, struct sockaddr_un *a, struct err *e)
 {
     const char *tmp = getenv("TMPDIR");
-    snprintf(folder, sizeof a->sun_path - 8, "%s/pserve-XXXXXX", tmp && *tmp && strlen(tmp) < 80 ? tmp : "/tmp");
+    snprintf(folder, sizeof a->sun_path - 8, "%s/pserve-XXXXXX",
+             tmp && *tmp && strlen(tmp) < 80 ? tmp : "/tmp");
     if (!mkdtemp(folder)) {
         *folder = 0;
         return err_sys(e, "cannot make a folder for the replicas' socket");
@@ -207,7 +212,8 @@ static int connect_to(const struct sockaddr_un *a, int replica, struct err *e)
 {
     uint64_t number = (uint64_t)replica;
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 && send(fd, &number, sizeof number, MSG_NOSIGNAL) == (ssize_t)sizeof number)
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 &&
+        send(fd, &number, sizeof number, MSG_NOSIGNAL) == (ssize_t)sizeof number)
         return fd;
     err_sys(e, "cannot connect to the front of the replicas");
     if (fd >= 0)
@@ -215,7 +221,8 @@ static int connect_to(const struct sockaddr_un *a, int replica, struct err *e)
     return -e->code;
 }
 
-int link_open(struct front **out, int *fd, struct comm *all, int replica, int first, struct router *rt, struct service *sv, struct err *e)
+int link_open(struct front **out, int *fd, struct comm *all, int replica, int first, struct router *rt,
+              struct service *sv, struct err *e)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     char folder[sizeof a.sun_path] = "";
@@ -235,7 +242,8 @@ int link_open(struct front **out, int *fd, struct comm *all, int replica, int fi
             f->far = calloc((size_t)rt->n, sizeof *f->far);
         for (int i = 0; f && f->far && i < rt->n; i++)
             f->far[i].wire.fd = f->far[i].wake_fd = -1;
-        rc = f && f->far ? accept_all(f, listener, rt, sv, e) : err_set(e, ERR_MEMORY, "no memory for %d replicas", rt->n);
+        rc = f && f->far ? accept_all(f, listener, rt, sv, e)
+                         : err_set(e, ERR_MEMORY, "no memory for %d replicas", rt->n);
         if (f && f->far)
             f->n = rt->n - 1;
     }

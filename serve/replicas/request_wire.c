@@ -1,11 +1,12 @@
-/* request_wire.c - see carry.h. Plain members go as they are in memory: both ends are one binary on one machine. */
+/* request_wire.c - see carry.h. Plain members go as they are in memory: both ends are one binary on one
+ * machine. */
 #include "serve/replicas/request_wire.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define PLAIN_BEGIN offsetof(struct request, name)
-#define PLAIN_END offsetof(struct request, stop)           /* what follows points somewhere */
+#define PLAIN_END offsetof(struct request, stop) /* what follows points somewhere */
 
 static void write_text(struct out *o, const char *p, size_t n)
 {
@@ -29,7 +30,11 @@ void carry_write(struct out *o, const struct request *rq)
     }
 }
 
-struct bytes { const char *p; size_t n; int bad; };
+struct bytes {
+    const char *p;
+    size_t n;
+    int bad;
+};
 
 static void take(struct bytes *b, void *to, size_t n)
 {

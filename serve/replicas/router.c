@@ -53,9 +53,15 @@ static int idlest(struct router *rt)
 }
 
 /* Name of a page: its tokens, those before it, the salt. */
-static uint64_t chain_of(uint64_t before, const int32_t *ids) { return XXH3_64bits_withSeed(ids, sizeof *ids * KV_PAGE, before) | 1; }
+static uint64_t chain_of(uint64_t before, const int32_t *ids)
+{
+    return XXH3_64bits_withSeed(ids, sizeof *ids * KV_PAGE, before) | 1;
+}
 
-static uint64_t chain_begin(const struct request *rq) { return rq->salt ? XXH3_64bits(rq->salt, strlen(rq->salt)) : 0; }
+static uint64_t chain_begin(const struct request *rq)
+{
+    return rq->salt ? XXH3_64bits(rq->salt, strlen(rq->salt)) : 0;
+}
 
 int router_choose(struct router *rt, const struct request *rq)
 {
@@ -84,7 +90,10 @@ int router_choose(struct router *rt, const struct request *rq)
     return lane;
 }
 
-int router_put(struct router *rt, struct request *rq) { return inbox_put(&rt->lane[router_choose(rt, rq)].inbox, rq); }
+int router_put(struct router *rt, struct request *rq)
+{
+    return inbox_put(&rt->lane[router_choose(rt, rq)].inbox, rq);
+}
 
 int64_t router_live(const struct router *rt)
 {

@@ -80,9 +80,11 @@ static int split(struct wire *w, void (*take)(void *arg, const struct wire_head 
     return 0;
 }
 
-int wire_turn(struct wire *w, int wake_fd, int wait_ms, void (*take)(void *arg, const struct wire_head *h, const char *p), void *arg)
+int wire_turn(struct wire *w, int wake_fd, int wait_ms,
+              void (*take)(void *arg, const struct wire_head *h, const char *p), void *arg)
 {
-    struct pollfd p[2] = { { .fd = w->fd, .events = (short)(POLLIN | (wire_pending(w) ? POLLOUT : 0)) }, { .fd = wake_fd, .events = POLLIN } };
+    struct pollfd p[2] = { { .fd = w->fd, .events = (short)(POLLIN | (wire_pending(w) ? POLLOUT : 0)) },
+                           { .fd = wake_fd, .events = POLLIN } };
     uint64_t ignored;
     if (send_some(w) < 0 || w->out.failed || w->in.failed)
         return -1;

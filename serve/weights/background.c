@@ -35,8 +35,14 @@ static int ask(struct aside *a, int state, aside_call fn, void *arg, struct err 
     return rc;
 }
 
-int aside_device(struct aside *a, aside_call fn, void *arg, struct err *e) { return ask(a, ASIDE_DEVICE, fn, arg, e); }
-int aside_together(struct aside *a, aside_call fn, void *arg, struct err *e) { return ask(a, ASIDE_TOGETHER, fn, arg, e); }
+int aside_device(struct aside *a, aside_call fn, void *arg, struct err *e)
+{
+    return ask(a, ASIDE_DEVICE, fn, arg, e);
+}
+int aside_together(struct aside *a, aside_call fn, void *arg, struct err *e)
+{
+    return ask(a, ASIDE_TOGETHER, fn, arg, e);
+}
 
 /* ---- the main thread ---- */
 
@@ -102,7 +108,10 @@ void aside_cancel(struct aside *a)
     a->stop = 1;
 }
 
-static void refuse(struct aside *a) { answer(a, err_set(a->call_err, ERR_STOPPED, "stopped: another rank has failed, or the server ends")); }
+static void refuse(struct aside *a)
+{
+    answer(a, err_set(a->call_err, ERR_STOPPED, "stopped: another rank has failed, or the server ends"));
+}
 
 int aside_turn(struct aside *a, struct comm *group, struct comm *all, struct err *e)
 {
@@ -111,7 +120,9 @@ int aside_turn(struct aside *a, struct comm *group, struct comm *all, struct err
         answer(a, a->call(a->call_arg, a->call_err));
         state = state_of(a);
     }
-    int64_t seen[3] = { state == ASIDE_OVER, a->cancelled || (state == ASIDE_OVER && a->rc < 0), state == ASIDE_TOGETHER }, here = seen[2];
+    int64_t seen[3] = { state == ASIDE_OVER, a->cancelled || (state == ASIDE_OVER && a->rc < 0),
+                        state == ASIDE_TOGETHER },
+            here = seen[2];
     int rc = comm_all_reduce_i64(all, seen, 3, e);
     if (rc >= 0 && group != all) {
         seen[2] = here;
@@ -144,7 +155,7 @@ int aside_end(struct aside *a, struct comm *all, struct err *e)
     int rc = a->rc;
     release(a);
     if (rc == -ERR_STOPPED && !a->cancelled)
-        rc = 0;                          /* by another's failure, which says more */
+        rc = 0; /* by another's failure, which says more */
     if (rc < 0)
         *e = a->err;
     return comm_agree(all, rc, e);

@@ -1,4 +1,5 @@
-/* column_reader.c - see columns.h. Round by round, so that no rank holds more than some MiBs of rows that are not its own. */
+/* column_reader.c - see columns.h. Round by round, so that no rank holds more than some MiBs of rows that
+ * are not its own. */
 #include "serve/weights/column_reader.h"
 
 #include <stdlib.h>
@@ -6,7 +7,10 @@
 
 #define ROUND_BYTES ((int64_t)4 << 20)
 
-struct caches { struct comm *tp; uint64_t mine, *all; };
+struct caches {
+    struct comm *tp;
+    uint64_t mine, *all;
+};
 static int compare_caches(void *arg, struct err *e)
 {
     struct caches *c = arg;
@@ -16,7 +20,8 @@ static int compare_caches(void *arg, struct err *e)
 int columns_wanted(struct aside *a, struct comm *tp, uint64_t cache, struct err *e)
 {
     struct caches c = { tp, cache, calloc((size_t)comm_size(tp), sizeof cache) };
-    int rc = c.all ? aside_together(a, compare_caches, &c, e) : err_set(e, ERR_MEMORY, "no memory to compare caches");
+    int rc = c.all ? aside_together(a, compare_caches, &c, e)
+                   : err_set(e, ERR_MEMORY, "no memory to compare caches");
     for (int r = 0; rc == 0 && r < comm_size(tp); r++)
         rc = cache && c.all[r] != c.all[0];
     free(c.all);
@@ -26,12 +31,12 @@ int columns_wanted(struct aside *a, struct comm *tp, uint64_t cache, struct err 
 struct exchange {
     struct comm *tp;
     int n, me;
-    int64_t rows, cols, each;          /* of the matrix; rows a rank reads in one round */
+    int64_t rows, cols, each; /* of the matrix; rows a rank reads in one round */
     size_t element;
     const struct box *mine;
-    struct box *box;                   /* of all ranks */
-    char *row, *part;                  /* what was read; one rank's columns of it */
-    char *got;                         /* this rank's columns of what all have read, from rank after rank */
+    struct box *box;  /* of all ranks */
+    char *row, *part; /* what was read; one rank's columns of it */
+    char *got;        /* this rank's columns of what all have read, from rank after rank */
     int64_t round;
     struct ring *ring;
     char *dst;
@@ -50,7 +55,8 @@ static void pick(const struct exchange *x, int to, int64_t n)
 {
     size_t width = (size_t)x->box[to].extent[1] * x->element;
     for (int64_t i = 0; i < n; i++)
-        memcpy(x->part + (size_t)i * width, x->row + (size_t)(i * x->cols + x->box[to].start[1]) * x->element, width);
+        memcpy(x->part + (size_t)i * width, x->row + (size_t)(i * x->cols + x->box[to].start[1]) * x->element,
+               width);
 }
 
 static int tell_boxes(void *arg, struct err *e)
@@ -111,11 +117,18 @@ static int read_round(struct exchange *x, columns_rows read, void *ctx, struct e
     return n ? read(ctx, &b, x->row, e) : 0;
 }
 
-int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine, size_t element, columns_rows read, void *ctx, struct ring *ring,
-                 void *dst, struct err *e)
+int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine,
+                 size_t element, columns_rows read, void *ctx, struct ring *ring, void *dst, struct err *e)
 {
-    struct exchange x = { .tp = tp, .n = comm_size(tp), .me = comm_rank(tp), .rows = p->shape[0], .cols = p->shape[1], .element = element, .mine = mine,
-                          .ring = ring, .dst = dst };
+    struct exchange x = { .tp = tp,
+                          .n = comm_size(tp),
+                          .me = comm_rank(tp),
+                          .rows = p->shape[0],
+                          .cols = p->shape[1],
+                          .element = element,
+                          .mine = mine,
+                          .ring = ring,
+                          .dst = dst };
     int rc;
     x.each = ROUND_BYTES / (x.cols * (int64_t)element) + 1;
     x.box = calloc((size_t)x.n, sizeof *x.box);
@@ -124,7 +137,8 @@ int columns_read(struct aside *a, struct comm *tp, const struct param *p, const 
     x.got = malloc((size_t)(x.each * x.n * mine->extent[1]) * element + 1);
     TRY(x.box && x.row && x.part && x.got ? 0 : err_set(e, ERR_MEMORY, "no memory for rows of %s", p->name));
     TRY(aside_together(a, tell_boxes, &x, e));
-    for (; x.round * x.each < (x.rows + x.n - 1) / x.n; x.round++) {             /* as many for all: the largest share decides */
+    /* as many for all: the largest share decides */
+    for (; x.round * x.each < (x.rows + x.n - 1) / x.n; x.round++) {
         TRY(read_round(&x, read, ctx, e));
         TRY(aside_together(a, pass_on, &x, e));
         TRY(deliver(&x, e));

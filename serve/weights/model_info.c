@@ -14,7 +14,9 @@ int load_open(struct loaded *l, const char *path, const volatile sig_atomic_t *s
     memset(l, 0, sizeof *l);
     TRY(ckpt_open_until(&l->ckpt, path, stop, e));
     if (!ckpt_config_json(l->ckpt)) {
-        rc = err_set(e, ERR_CONFIG, "%s has no config.json, which says what the model is: serve the folder that has one", path);
+        rc = err_set(e, ERR_CONFIG,
+                     "%s has no config.json, which says what the model is: serve the folder that has one",
+                     path);
         goto out;
     }
     TRY(model_config_parse(&l->cfg, ckpt_config_json(l->ckpt), "config.json", e));
@@ -70,7 +72,8 @@ int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, i
     if (!j)
         return -e->code;
     if (count > (size_t)max)
-        rc = err_set(e, ERR_CONFIG, "%s: eos_token_id lists %zu tokens, at most %d are taken", what, count, max);
+        rc = err_set(e, ERR_CONFIG, "%s: eos_token_id lists %zu tokens, at most %d are taken", what, count,
+                     max);
     for (size_t i = 0; rc >= 0 && i < count; i++) {
         const json_t *x = json_is_array(v) ? json_array_get(v, i) : v;
         if (!json_is_integer(x) || json_integer_value(x) < 0 || json_integer_value(x) > INT32_MAX)
@@ -101,7 +104,8 @@ static int load_eos(const struct loaded *l, struct service *sv, struct err *e)
 /* bos_token and the like, a text or {"content": text}, as variables for the template. */
 static int load_chat_tokens(const json_t *config, struct service *sv)
 {
-    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" };
+    static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token",
+                                         "pad_token", "cls_token", "mask_token" };
     sv->chat_tokens = json_object();
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         json_t *v = json_object_get(config, names[i]);
@@ -126,7 +130,8 @@ static const char *template_in(const json_t *config)
 }
 
 /* The chat template: chat_template.jinja, else the one in tokenizer_config.json. A model may have none. */
-static int load_chat(const struct loaded *l, struct service *sv, const char *config, size_t n_config, struct err *e)
+static int load_chat(const struct loaded *l, struct service *sv, const char *config, size_t n_config,
+                     struct err *e)
 {
     const char *what = "chat_template.jinja", *inside;
     json_t *j = NULL;
@@ -137,7 +142,8 @@ static int load_chat(const struct loaded *l, struct service *sv, const char *con
     TRY(read_extra(l, what, &sv->chat_template, &n, e));
     if (!rc && (inside = template_in(j))) {
         what = "chat_template of tokenizer_config.json";
-        rc = (sv->chat_template = strdup(inside)) ? 1 : err_set(e, ERR_MEMORY, "no memory for the chat template");
+        rc = (sv->chat_template = strdup(inside)) ? 1
+                                                  : err_set(e, ERR_MEMORY, "no memory for the chat template");
         n = rc > 0 ? strlen(inside) : 0;
     }
     if (rc > 0 && load_chat_tokens(j, sv) < 0)

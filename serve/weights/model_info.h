@@ -1,4 +1,5 @@
-/* model_info.h - what a server knows of a checkpoint: its config, its texts, its name; weights.h reads the rest. */
+/* model_info.h - what a server knows of a checkpoint: its config, its texts, its name; weights.h reads the
+ * rest. */
 #ifndef SHARDLINE_SERVE_WEIGHTS_MODEL_INFO_H
 #define SHARDLINE_SERVE_WEIGHTS_MODEL_INFO_H
 
@@ -9,20 +10,22 @@
 struct loaded {
     struct ckpt *ckpt;
     struct model_config cfg;
-    enum dtype stored;               /* of the weights in the files (the embedding's) */
+    enum dtype stored; /* of the weights in the files (the embedding's) */
     struct model m;
     struct resident weights;
     int has_model, has_weights;
-    struct ckpt_digest identity;     /* weights_digest of what was loaded */
+    struct ckpt_digest identity; /* weights_digest of what was loaded */
 };
 
-/* Tables and config only: cheap, before any rank takes memory. Requests to a server end when *stop is not 0, now and while weights are read. */
+/* Tables and config only: cheap, before any rank takes memory. Requests to a server end when *stop is not 0,
+ * now and while weights are read. */
 int load_open(struct loaded *l, const char *path, const volatile sig_atomic_t *stop, struct err *e);
 /* The tokenizer and the end tokens that lie beside the weights. */
 int load_texts(const struct loaded *l, struct service *sv, struct err *e);
 void load_close(struct loaded *l);
-/* What decides an answer's bits beside the request: "contract1-fp32-" and the weights_digest that reshard digest prints (without tensors that
- * the model does not use, where the files store no digests). The same at every tp. */
+/* What decides an answer's bits beside the request: "contract1-fp32-" and the weights_digest that reshard
+ * digest prints (without tensors that the model does not use, where the files store no digests). The same at
+ * every tp. */
 void load_fingerprint(const struct loaded *l, enum dtype dt, char out[64]);
 /* generation_config.json's eos_token_id (a number or a list) from its text; 0 when it names none. */
 int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e);

@@ -1,5 +1,5 @@
 /* reload.c - see reload.h. */
-#define _GNU_SOURCE          /* gettid */
+#define _GNU_SOURCE /* gettid */
 #include "serve/weights/reload.h"
 
 #include <stdio.h>
@@ -10,18 +10,21 @@
 #include "base/log.h"
 #include "serve/weights/weights.h"
 
-#define NICE 5                       /* steps go first where CPUs are few */
-#define BESIDES ((int64_t)64 << 20)  /* what reading takes besides the weights */
+#define NICE 5                      /* steps go first where CPUs are few */
+#define BESIDES ((int64_t)64 << 20) /* what reading takes besides the weights */
 
 /* Memory that is promised and not there would end the process, not the reload. */
 static int check_room(const struct reload *r, int n_here, struct err *e)
 {
     struct dev *d = r->now->m.dev;
-    int64_t need = weights_bytes(&r->now->m) + BESIDES, room = d->memory ? (int64_t)d->memory->room(d) : mem_machine_room();
+    int64_t need = weights_bytes(&r->now->m) + BESIDES,
+            room = d->memory ? (int64_t)d->memory->room(d) : mem_machine_room();
     need *= d->memory ? 1 : n_here;
     if (need <= room)
         return 0;
-    return err_set(e, ERR_MEMORY, "a reload holds both weights for a while: %lld MiB more are needed, there are %lld: use more ranks, or start another server",
+    return err_set(e, ERR_MEMORY,
+                   "a reload holds both weights for a while: %lld MiB more are needed, there are %lld: use "
+                   "more ranks, or start another server",
                    (long long)(need >> 20), (long long)(room >> 20));
 }
 
@@ -63,7 +66,10 @@ void reload_begin(struct reload *r, struct loaded *now, const char *path, int n_
     aside_begin(&r->aside, work, r, now->m.dev->pool);
 }
 
-int reload_turn(struct reload *r, struct err *e) { return aside_turn(&r->aside, r->now->m.tp, r->now->m.tp, e); }
+int reload_turn(struct reload *r, struct err *e)
+{
+    return aside_turn(&r->aside, r->now->m.tp, r->now->m.tp, e);
+}
 
 static void over(struct reload *r)
 {

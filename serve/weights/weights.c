@@ -5,9 +5,12 @@
 #include <string.h>
 #include "serve/weights/column_reader.h"
 
-#define CHUNK_ELEMENTS ((int64_t)4 << 20)        /* of a read that must be converted */
+#define CHUNK_ELEMENTS ((int64_t)4 << 20) /* of a read that must be converted */
 
-static const struct { enum ckpt_dtype stored; enum dtype dt; } readable[] = { { CK_F32, DT_F32 }, { CK_BF16, DT_BF16 }, { CK_F16, DT_F16 } };
+static const struct {
+    enum ckpt_dtype stored;
+    enum dtype dt;
+} readable[] = { { CK_F32, DT_F32 }, { CK_BF16, DT_BF16 }, { CK_F16, DT_F16 } };
 
 /* The dtype of a stored tensor, as kernels know it; -1: none that weights can have. */
 static int stored_dtype(const struct ckpt_tensor *t)
@@ -22,13 +25,14 @@ struct reader {
     struct aside *aside;
     struct loaded *l;
     const struct model *m;
-    struct dev *host;                /* for conversions */
+    struct dev *host; /* for conversions */
     void *raw;
     float *wide;
     struct comm *tp;
     int pass_on;
-    struct ckpt_digest *seen;        /* [tensors] of what was read, each element by one rank; NULL: the files say their digests */
-    int counts;                      /* what is read now goes into seen */
+    /* [tensors] of what was read, each element by one rank; NULL: the files say their digests */
+    struct ckpt_digest *seen;
+    int counts; /* what is read now goes into seen */
     struct load_progress *progress;
 };
 
@@ -39,8 +43,10 @@ static void look_at(struct reader *r, int i, const struct box *b, int64_t lo, in
         ckpt_digest_add(&r->seen[i], t->dtype, t->n_dims, t->shape, b, lo, hi, data);
 }
 
-/* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32: widening is exact. */
-static int read_piece(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from, void *dst, enum dtype dt, struct err *e)
+/* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32:
+ * widening is exact. */
+static int read_piece(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from,
+                      void *dst, enum dtype dt, struct err *e)
 {
     float *wide = dt == DT_F32 ? dst : r->wide;
     void *stored = from == dt ? dst : from == DT_F32 ? (void *)wide : r->raw;
@@ -58,7 +64,8 @@ static int read_piece(struct reader *r, int i, const struct box *b, int64_t lo, 
 }
 
 /* Box b of tensor i, whatever its dtype is there, to dst through the ring. */
-static int read_here(struct reader *r, int i, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
+static int read_here(struct reader *r, int i, const struct box *b, struct ring *ring, void *dst,
+                     enum dtype dt, struct err *e)
 {
     const enum dtype from = (enum dtype)stored_dtype(ckpt_tensor(r->l->ckpt, i));
     const size_t element = dtype_size(dt);
@@ -74,7 +81,11 @@ static int read_here(struct reader *r, int i, const struct box *b, struct ring *
     return 0;
 }
 
-struct rows { struct reader *r; int tensor; enum dtype dt; };
+struct rows {
+    struct reader *r;
+    int tensor;
+    enum dtype dt;
+};
 static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
 {
     const struct rows *x = ctx;
@@ -82,7 +93,8 @@ static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
     return read_here(x->r, x->tensor, b, &none, dst, x->dt, e);
 }
 
-/* Is this rank the one that counts its box of p? Of rows that ranks pass on, each is read once by one of them, for every parameter in the tensor. */
+/* Is this rank the one that counts its box of p? Of rows that ranks pass on, each is read once by one of
+ * them, for every parameter in the tensor. */
 static int counts_box(const struct reader *r, const struct param *p, int rows)
 {
     const struct params_local *l = &r->m->local;
@@ -92,17 +104,23 @@ static int counts_box(const struct reader *r, const struct param *p, int rows)
     return rows && p->n_sharing;
 }
 
-static int read_param(struct reader *r, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
+static int read_param(struct reader *r, const struct param *p, const struct box *b, struct ring *ring,
+                      void *dst, enum dtype dt, struct err *e)
 {
     int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
     const struct ckpt_tensor *t = i < 0 ? NULL : ckpt_tensor(r->l->ckpt, i);
     if (!t)
-        return err_set(e, ERR_FORMAT, "there is no tensor %s, which this config.json needs: is the checkpoint whole", p->name);
+        return err_set(e, ERR_FORMAT,
+                       "there is no tensor %s, which this config.json needs: is the checkpoint whole",
+                       p->name);
     if (t->n_dims != p->n_dims || memcmp(t->shape, p->shape, sizeof *t->shape * (size_t)p->n_dims))
-        return err_set(e, ERR_FORMAT, "%s is [%lld,%lld], config.json says [%lld,%lld]: do they belong together", p->name, (long long)t->shape[0],
-                       (long long)(t->n_dims > 1 ? t->shape[1] : 1), (long long)p->shape[0], (long long)p->shape[1]);
+        return err_set(e, ERR_FORMAT,
+                       "%s is [%lld,%lld], config.json says [%lld,%lld]: do they belong together", p->name,
+                       (long long)t->shape[0], (long long)(t->n_dims > 1 ? t->shape[1] : 1),
+                       (long long)p->shape[0], (long long)p->shape[1]);
     if (stored_dtype(t) < 0)
-        return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first", p->name, ckpt_dtype_name(t->dtype));
+        return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first",
+                       p->name, ckpt_dtype_name(t->dtype));
     int rows = r->pass_on && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1;
     r->counts = r->seen && counts_box(r, p, rows);
     if (rows) {
@@ -112,10 +130,12 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
     return read_here(r, i, b, ring, dst, dt, e);
 }
 
-static int read_box(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
+static int read_box(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
+                    enum dtype dt, struct err *e)
 {
     struct reader *r = ctx;
-    int rc = r->aside->stop ? err_set(e, ERR_STOPPED, "stopped: another rank has failed, or the server ends") : read_param(r, p, b, ring, dst, dt, e);
+    int rc = r->aside->stop ? err_set(e, ERR_STOPPED, "stopped: another rank has failed, or the server ends")
+                            : read_param(r, p, b, ring, dst, dt, e);
     if (rc >= 0 && r->progress)
         atomic_fetch_add(&r->progress->done, box_count(b) * (int64_t)dtype_size(dt));
     return rc;
@@ -137,7 +157,8 @@ static int add_seen(void *arg, struct err *e)
     return comm_all_reduce_i64(r->tp, (int64_t *)r->seen, 2 * ckpt_n_tensors(r->l->ckpt), e);
 }
 
-/* The weights_digest: from the files where they say it, else of what all ranks have read. Then tensors that the model does not use stay out. */
+/* The weights_digest: from the files where they say it, else of what all ranks have read. Then tensors that
+ * the model does not use stay out. */
 static int identify(struct reader *r, struct err *e)
 {
     struct ckpt *c = r->l->ckpt;
@@ -147,7 +168,8 @@ static int identify(struct reader *r, struct err *e)
     if (r->seen)
         TRY(aside_together(r->aside, add_seen, r, e));
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
-        if (r->seen && (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&r->m->table, ckpt_tensor(c, i)->name) < 0))
+        if (r->seen &&
+            (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&r->m->table, ckpt_tensor(c, i)->name) < 0))
             continue;
         t[n] = *ckpt_tensor(c, i);
         if (!t[n].has_digest)
@@ -168,7 +190,8 @@ static int by_device(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, 
     return r->m->dev->memory ? aside_device(r->aside, fn, arg, e) : fn(arg, e);
 }
 
-int weights_read(struct aside *a, struct loaded *l, struct model *m, struct dev *host, struct load_progress *progress, struct err *e)
+int weights_read(struct aside *a, struct loaded *l, struct model *m, struct dev *host,
+                 struct load_progress *progress, struct err *e)
 {
     struct comm *tp = m->tp;
     struct reader r = { .aside = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
@@ -181,7 +204,8 @@ int weights_read(struct aside *a, struct loaded *l, struct model *m, struct dev 
     TRY(r.pass_on = columns_wanted(a, tp, ckpt_cache(l->ckpt), e));
     TRY(resident_fill(&l->weights, m, &from, e));
     l->has_weights = 1;
-    TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));      /* damage in a part that no rank needs is damage too */
+    /* damage in a part that no rank needs is damage too */
+    TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));
     TRY(identify(&r, e));
     rc = 0;
 out:

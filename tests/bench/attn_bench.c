@@ -1,5 +1,6 @@
-/* attn_bench.c - speed of attention: useful flops of the causal half against the multiply-add peak of the same seconds, decode
- * against what one thread reads from memory in the same seconds. attn_bench [THREADS [part of a case's name]] */
+/* attn_bench.c - speed of attention: useful flops of the causal half against the multiply-add peak of the
+ * same seconds, decode against what one thread reads from memory in the same seconds. attn_bench [THREADS
+ * [part of a case's name]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +51,8 @@ __attribute__((target("avx512f,avx512bf16"), noinline)) static float dot_steps(v
     return _mm512_cvtss_f32(s);
 }
 static volatile float sink;
-static double peak_gflops(int has_dot)          /* bf16 in a class with the dot instruction: of that, else of the fused multiply-add */
+/* bf16 in a class with the dot instruction: of that, else of the fused multiply-add */
+static double peak_gflops(int has_dot)
 {
     const double t = now_s();
     if (has_dot) {
@@ -61,14 +63,14 @@ static double peak_gflops(int has_dot)          /* bf16 in a class with the dot 
     return PEAK_STEPS * 12 * 8 * 2 / (now_s() - t) * 1e-9;
 }
 
-#define RING_BYTES ((size_t)512 << 20)          /* far above the last cache */
+#define RING_BYTES ((size_t)512 << 20) /* far above the last cache */
 __attribute__((target("avx2"), noinline)) static double read_gbytes(void *arg)
 {
     const char *ring = arg;
     const size_t n = RING_BYTES / 4, part = n / 4;
     __m256i s[4] = { 0 };
     const double t = now_s();
-    for (size_t i = 0; i < part; i += 64)       /* four streams: what the prefetchers like best */
+    for (size_t i = 0; i < part; i += 64) /* four streams: what the prefetchers like best */
         for (size_t j = 0; j < 4; j++) {
             s[j] = _mm256_xor_si256(s[j], _mm256_load_si256((const __m256i *)(ring + j * part + i)));
             s[j] = _mm256_xor_si256(s[j], _mm256_load_si256((const __m256i *)(ring + j * part + i + 32)));
@@ -87,7 +89,8 @@ struct bench {
     enum dtype dt;
     int64_t T;
     int d, n_heads, n_kv;
-    int n_seq;                                  /* 0: one, its pages hold one layer; else pages of LAYERS layers, as a server's */
+    /* 0: one, its pages hold one layer; else pages of LAYERS layers, as a server's */
+    int n_seq;
 };
 #define LAYERS 12
 struct run {
@@ -99,13 +102,14 @@ struct run {
     struct attn_seq *seq;
     struct mat q, out, dout, dq, dk, dv;
     float *lse;
-    int64_t next_page, n_pages, ring_pages;     /* n_pages: of a sequence */
+    int64_t next_page, n_pages, ring_pages; /* n_pages: of a sequence */
     int layer;
 };
 
 static struct mat mat_random(enum dtype dt, int64_t rows, int64_t cols)
 {
-    struct mat m = mat_of(aligned_alloc(64, (size_t)(rows * cols * 4 + 64) & ~(size_t)63), dt, rows, cols, cols);
+    struct mat m = mat_of(aligned_alloc(64, (size_t)(rows * cols * 4 + 64) & ~(size_t)63), dt, rows, cols,
+                          cols);
     for (int64_t i = 0; i < rows * cols; i++) {
         const float x = (float)rand() / (float)RAND_MAX - 0.5f;
         uint32_t u;
@@ -118,20 +122,28 @@ static struct mat mat_random(enum dtype dt, int64_t rows, int64_t cols)
     return m;
 }
 
-static void run_open(struct run *r, const struct bench *b, const struct attn_ops *ops, struct dev *dev, char *ring)
+static void run_open(struct run *r, const struct bench *b, const struct attn_ops *ops, struct dev *dev,
+                     char *ring)
 {
     const int64_t n = b->n_seq ? b->n_seq : 1, each = b->kind == DECODE ? 1 : b->T, rows = n * each;
     const int64_t cols = (int64_t)b->n_heads * b->d, kv = (int64_t)b->n_kv * b->d;
     const size_t bytes = attn_page_bytes(b->n_kv, b->d, b->dt);
-    *r = (struct run){ .b = b, .ops = ops, .dev = dev, .ring = ring, .n_pages = (b->T + 63) / 64, .ring_pages = (int64_t)(RING_BYTES / bytes) };
+    *r = (struct run){ .b = b,
+                       .ops = ops,
+                       .dev = dev,
+                       .ring = ring,
+                       .n_pages = (b->T + 63) / 64,
+                       .ring_pages = (int64_t)(RING_BYTES / bytes) };
     r->page = calloc((size_t)(n * r->n_pages), sizeof(char *));
     r->seq = calloc((size_t)n, sizeof *r->seq);
     for (int64_t i = 0; i < n; i++)
         r->seq[i] = (struct attn_seq){ i * each, each, b->T - each, r->page + i * r->n_pages };
     for (int64_t i = 0; b->n_seq && i < n * r->n_pages; i++)
         r->page[i] = ring + (size_t)i * LAYERS * bytes;
-    r->q = mat_random(b->dt, rows, cols), r->out = mat_random(b->dt, rows, cols), r->dout = mat_random(b->dt, rows, cols);
-    r->dq = mat_random(DT_F32, rows, cols), r->dk = mat_random(DT_F32, rows, kv), r->dv = mat_random(DT_F32, rows, kv);
+    r->q = mat_random(b->dt, rows, cols), r->out = mat_random(b->dt, rows, cols),
+    r->dout = mat_random(b->dt, rows, cols);
+    r->dq = mat_random(DT_F32, rows, cols), r->dk = mat_random(DT_F32, rows, kv),
+    r->dv = mat_random(DT_F32, rows, kv);
     r->lse = calloc((size_t)(rows * b->n_heads), 4);
     struct mat fill = mat_random(b->dt, (int64_t)(bytes / dtype_size(b->dt)), 1);
     for (int64_t i = 0; i < r->ring_pages; i++)
@@ -140,7 +152,8 @@ static void run_open(struct run *r, const struct bench *b, const struct attn_ops
 }
 static void run_close(struct run *r)
 {
-    free(r->page), free(r->seq), free(r->q.p), free(r->out.p), free(r->dout.p), free(r->dq.p), free(r->dk.p), free(r->dv.p), free(r->lse);
+    free(r->page), free(r->seq), free(r->q.p), free(r->out.p), free(r->dout.p), free(r->dq.p), free(r->dk.p),
+        free(r->dv.p), free(r->lse);
 }
 
 /* One call; decode takes pages it has not touched for long. Returns GFLOP/s or GB/s. */
@@ -188,13 +201,16 @@ static const struct bench benches[] = {
     { "decode bf16 32 x T=256 d=64", DECODE, DT_BF16, 256, 64, 12, 12, 32 },
     { "decode fp32 32 x T=96 d=64", DECODE, DT_F32, 96, 64, 12, 12, 32 },
     { "decode bf16 32 x T=256 d=64 group 8", DECODE, DT_BF16, 256, 64, 32, 4, 32 },
-    { "decode fp32 T=8192 d=128 one head", DECODE, DT_F32, 8192, 128, 1, 1 },       /* for two threads */
+    { "decode fp32 T=8192 d=128 one head", DECODE, DT_F32, 8192, 128, 1, 1 }, /* for two threads */
     { "backward fp32 T=512 d=64 one head", BACKWARD, DT_F32, 512, 64, 1, 1 },
 };
 #define N_BENCHES (sizeof benches / sizeof *benches)
 #define ROUNDS 32
 
-struct isa { const char *name; const struct attn_ops *ops; };
+struct isa {
+    const char *name;
+    const struct attn_ops *ops;
+};
 
 static int open_all(struct dev **dev, char **ring, struct isa isa[3], int threads)
 {
@@ -208,7 +224,8 @@ static int open_all(struct dev **dev, char **ring, struct isa isa[3], int thread
     *ring = mem_alloc(&mem, MEM_OTHER, RING_BYTES);
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         isa[n++] = (struct isa){ "avx2", &attn_avx2 };
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
         isa[n++] = (struct isa){ "avx512", &attn_avx512 };
     if (__builtin_cpu_supports("avx512bf16"))
         isa[n++] = (struct isa){ "avx512bf16", &attn_avx512bf16 };
@@ -226,21 +243,28 @@ int main(int argc, char **argv)
     printf("%-36s %10s %10s %10s %6s\n", "case", "class", "ours", "peak", "share");
     for (size_t i = 0; i < N_BENCHES; i++)
         for (int c = 0; c < n_isa && strstr(benches[i].name, only); c++) {
-            const int decode = benches[i].kind == DECODE, dot = benches[i].dt == DT_BF16 && isa[c].ops == &attn_avx512bf16;
+            const int decode = benches[i].kind == DECODE,
+                      dot = benches[i].dt == DT_BF16 && isa[c].ops == &attn_avx512bf16;
             double ours = 0, peer = 0;
             struct run r;
             run_open(&r, &benches[i], isa[c].ops, dev, ring);
-            for (int round = 0; round < ROUNDS; round++) {          /* both sides within the same seconds */
+            for (int round = 0; round < ROUNDS; round++) { /* both sides within the same seconds */
                 const double x = run_once(&r), y = decode ? read_gbytes(ring) : peak_gflops(dot) * threads;
                 ours = x > ours ? x : ours;
                 peer = y > peer ? y : peer;
             }
             run_close(&r);
-            printf("%-36s %10s %10.1f %10.1f %5.0f%%\n", benches[i].name, isa[c].name, ours, peer, 100 * ours / peer);
-            at += snprintf(at, sizeof json - (size_t)(at - json),
-                           "%s{\"name\":\"%s %s\",\"ours\":%.2f,\"peer\":%.2f,\"peer_name\":\"%s\",\"unit\":\"%s\",\"ratio\":%.3f}",
-                           at == json ? "" : ",", benches[i].name, isa[c].name, ours, peer, decode ? "read, 1 thread" : dot ? "bf16 dot peak" : "fma peak",
-                           decode ? "GB/s" : "GFLOP/s", ours / peer);
+            printf("%-36s %10s %10.1f %10.1f %5.0f%%\n", benches[i].name, isa[c].name, ours, peer,
+                   100 * ours / peer);
+            at += snprintf(
+                at, sizeof json - (size_t)(at - json),
+                "%s{\"name\":\"%s "
+                "%s\",\"ours\":%.2f,\"peer\":%.2f,\"peer_name\":\"%s\",\"unit\":\"%s\",\"ratio\":%.3f}",
+                at == json ? "" : ",", benches[i].name, isa[c].name, ours, peer,
+                decode ? "read, 1 thread"
+                : dot  ? "bf16 dot peak"
+                       : "fma peak",
+                decode ? "GB/s" : "GFLOP/s", ours / peer);
         }
     printf("{\"rows\":[%s]}\n", json);
     return n_isa == 0;

@@ -1,7 +1,8 @@
-/* gemm_bench.c - speed of products: against oneDNN (else OpenBLAS, else the measured peak), against read bandwidth, and exact
- * (8 leaves) against one chain. Contestants take turns; a figure is the best, a ratio the median over the turns.
- * One thread is timed by its own CPU clock: other work on the machine takes less from it; several by the wall's. Ends with one
- * line of JSON.
+/* gemm_bench.c - speed of products: against oneDNN (else OpenBLAS, else the measured peak), against read
+ * bandwidth, and exact (8 leaves) against one chain. Contestants take turns; a figure is the best, a ratio
+ * the median over the turns.
+ * One thread is timed by its own CPU clock: other work on the machine takes less from it; several by the
+ * wall's. Ends with one line of JSON.
  * gemm_bench [--quick] [--models] [--threads N] [--shape M,N,K] [part of a row's name]
  *     --models: the shapes of 110m and 1b as well; --shape: only this one */
 #include <immintrin.h>
@@ -16,23 +17,27 @@
 #define TURNS 9
 #define TURN_S 0.03
 #define RING_BYTES ((size_t)256 << 20)
-#define HUGE_PAGE ((size_t)2 << 20)      /* more than that lies on pages of 2 MB, as large tensors do */
+#define HUGE_PAGE ((size_t)2 << 20) /* more than that lies on pages of 2 MB, as large tensors do */
 
-typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda, const float *b, int ldb,
-                      float beta, float *c, int ldc);
+typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
+                      const float *b, int ldb, float beta, float *c, int ldc);
 
 struct bench {
     struct dev *d;
     const struct gemm_ops *ops;
-    const char *only;                  /* run rows whose name contains this; NULL: all */
-    sgemm_fn *sgemm;                   /* NULL: no OpenBLAS here */
+    const char *only; /* run rows whose name contains this; NULL: all */
+    sgemm_fn *sgemm;  /* NULL: no OpenBLAS here */
     struct onednn onednn;
     int have_onednn, threads;
     int quick, models;
-    int64_t shape[3];                  /* [0] 0: all */
-    double peak[2], read;              /* GFLOP/s by dtype, bytes/s */
+    int64_t shape[3];     /* [0] 0: all */
+    double peak[2], read; /* GFLOP/s by dtype, bytes/s */
     int n_rows;
-    struct row { char name[64], peer_name[24]; const char *unit; double ours, peer, ratio; } row[192];
+    struct row {
+        char name[64], peer_name[24];
+        const char *unit;
+        double ours, peer, ratio;
+    } row[192];
 };
 
 static clockid_t clock_used = CLOCK_THREAD_CPUTIME_ID;
@@ -43,15 +48,16 @@ static double now_s(void)
     return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* ---- what the machine can do ------------------------------------------------------------------------------------------- */
+/* ---- what the machine can do
+ * ------------------------------------------------------------------------------------------ */
 
 #define CHAINS(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
-#define PEAK_LOOP(type, init, step)                                                                                      \
-    enum { n = 200000 };                                                                                                 \
-    CHAINS(init)                                                                                                         \
-    for (int i = 0; i < n; i++) {                                                                                        \
-        CHAINS(step)                                                                                                     \
-        __asm__ volatile("");                                                                                            \
+#define PEAK_LOOP(type, init, step) \
+    enum { n = 200000 }; \
+    CHAINS(init) \
+    for (int i = 0; i < n; i++) { \
+        CHAINS(step) \
+        __asm__ volatile(""); \
     }
 
 __attribute__((target("avx512f,avx512bf16"))) static double peak_avx512(int bf16)
@@ -61,12 +67,16 @@ __attribute__((target("avx512f,avx512bf16"))) static double peak_avx512(int bf16
     if (bf16) {
         __m512bh h = (__m512bh)one;
 #define INIT(i) __m512 c##i = one;
-#define STEP(i) c##i = _mm512_dpbf16_ps(c##i, h, h); __asm__ volatile("" : "+v"(c##i));
+#define STEP(i) \
+    c##i = _mm512_dpbf16_ps(c##i, h, h); \
+    __asm__ volatile("" : "+v"(c##i));
         PEAK_LOOP(__m512, INIT, STEP)
 #undef STEP
         flop = 12.0 * n * 64;
     } else {
-#define STEP(i) c##i = _mm512_fmadd_ps(one, one, c##i); __asm__ volatile("" : "+v"(c##i));
+#define STEP(i) \
+    c##i = _mm512_fmadd_ps(one, one, c##i); \
+    __asm__ volatile("" : "+v"(c##i));
         PEAK_LOOP(__m512, INIT, STEP)
 #undef STEP
 #undef INIT
@@ -80,7 +90,9 @@ __attribute__((target("avx2,fma"))) static double peak_avx2(void)
     double start = now_s();
     __m256 one = _mm256_set1_ps(1e-3f);
 #define INIT(i) __m256 c##i = one;
-#define STEP(i) c##i = _mm256_fmadd_ps(one, one, c##i); __asm__ volatile("" : "+x"(c##i));
+#define STEP(i) \
+    c##i = _mm256_fmadd_ps(one, one, c##i); \
+    __asm__ volatile("" : "+x"(c##i));
     PEAK_LOOP(__m256, INIT, STEP)
 #undef STEP
 #undef INIT
@@ -99,11 +111,20 @@ __attribute__((target("avx2"))) static double read_once(const float *p, size_t n
     return (double)n * 4 / (now_s() - start);
 }
 
-static double peak(int bf16) { return __builtin_cpu_supports("avx512bf16") ? peak_avx512(bf16) : peak_avx2(); }
+static double peak(int bf16)
+{
+    return __builtin_cpu_supports("avx512bf16") ? peak_avx512(bf16) : peak_avx2();
+}
 
-/* ---- turns ------------------------------------------------------------------------------------------------------------ */
+/* ---- turns
+ * ------------------------------------------------------------------------------------------ */
 
-struct contestant { void (*fn)(void *arg); void *arg; double work; };     /* work of one call */
+/* work of one call */
+struct contestant {
+    void (*fn)(void *arg);
+    void *arg;
+    double work;
+};
 
 static double speed(struct contestant c)
 {
@@ -124,8 +145,8 @@ static int by_size(const void *a, const void *b)
 }
 
 /* Takes turns; b.fn NULL: `limit` is the other side. Keeps and prints the row. */
-static void compare(struct bench *k, const char *name, const char *unit, struct contestant a, const char *peer, struct contestant b,
-                    double limit)
+static void compare(struct bench *k, const char *name, const char *unit, struct contestant a,
+                    const char *peer, struct contestant b, double limit)
 {
     double ratio[TURNS];
     if (k->only && !strstr(name, k->only))
@@ -147,11 +168,13 @@ static void compare(struct bench *k, const char *name, const char *unit, struct 
     fflush(stdout);
 }
 
-/* ---- products --------------------------------------------------------------------------------------------------------- */
+/* ---- products
+ * ------------------------------------------------------------------------------------------
+ * */
 
 struct product {
     struct bench *k;
-    struct mat x, w, y, dy, dw, dx;    /* x [m][k], w [n][k], y, dy [m][n] */
+    struct mat x, w, y, dy, dw, dx; /* x [m][k], w [n][k], y, dy [m][n] */
     struct panels *ring;
     int n_ring, next;
     struct leaves leaves;
@@ -208,7 +231,8 @@ static void run_sgemm_dw(void *arg)
 
 static struct mat filled(struct bench *k, enum dtype dt, int64_t rows, int64_t cols)
 {
-    struct mat m = mat_of(mem_alloc(k->d->mem, MEM_WORK, (size_t)(rows * cols) * dtype_size(dt) + HUGE_PAGE), dt, rows, cols, cols);
+    struct mat m = mat_of(mem_alloc(k->d->mem, MEM_WORK, (size_t)(rows * cols) * dtype_size(dt) + HUGE_PAGE),
+                          dt, rows, cols, cols);
     for (int64_t i = 0; i < rows * cols; i++) {
         float v = (float)((i * 2654435761u >> 7) % 2048) / 1024 - 1;
         uint32_t w;
@@ -221,17 +245,20 @@ static struct mat filled(struct bench *k, enum dtype dt, int64_t rows, int64_t c
     return m;
 }
 
-static void open_product(struct bench *k, struct product *p, enum dtype dt, int64_t m, int64_t n, int64_t kk, int grain,
-                         int n_ring)
+static void open_product(struct bench *k, struct product *p, enum dtype dt, int64_t m, int64_t n, int64_t kk,
+                         int grain, int n_ring)
 {
-    *p = (struct product){ .k = k, .n_ring = n_ring, .n_seq = m >= 512 ? (int)(m / 256) : 1 };      /* sequences of 256 tokens and more */
+    *p = (struct product){ .k = k,
+                           .n_ring = n_ring,
+                           .n_seq = m >= 512 ? (int)(m / 256) : 1 }; /* sequences of 256 tokens and more */
     p->x = filled(k, dt, m, kk), p->w = filled(k, dt, n, kk), p->dy = filled(k, dt, m, n);
     p->y = filled(k, DT_F32, m, n), p->dx = filled(k, DT_F32, m, kk), p->dw = filled(k, DT_F32, n, kk);
     p->leaves = leaves_of(n, grain, 0, grain);
     p->ring = calloc((size_t)n_ring, sizeof *p->ring);
     for (int i = 0; i < n_ring; i++) {
         p->ring[i] = (struct panels){ NULL, n, kk, dt, leaves_of(kk, grain, 0, grain) };
-        p->ring[i].p = mem_alloc(k->d->mem, MEM_WORK, panels_bytes(n, kk, dt, &p->ring[i].leaves) + HUGE_PAGE);
+        p->ring[i].p = mem_alloc(k->d->mem, MEM_WORK,
+                                 panels_bytes(n, kk, dt, &p->ring[i].leaves) + HUGE_PAGE);
         k->ops->linear_pack(k->d, &p->ring[i], 1, &p->w);
     }
 }
@@ -248,7 +275,11 @@ static void close_product(struct product *p)
 
 static const char *name_of(enum dtype dt) { return dt == DT_F32 ? "fp32" : "bf16"; }
 
-struct form { const char *what; void (*ours)(void *), (*blas)(void *); enum onednn_form form; };
+struct form {
+    const char *what;
+    void (*ours)(void *), (*blas)(void *);
+    enum onednn_form form;
+};
 static const struct form forms[3] = { { "linear", run_linear, run_sgemm, ONEDNN_LINEAR },
                                       { "linear_dx", run_dx, run_sgemm_dx, ONEDNN_DX },
                                       { "linear_dw", run_dw, run_sgemm_dw, ONEDNN_DW } };
@@ -264,7 +295,8 @@ static void bench_form(struct bench *k, const struct form *f, struct product *p,
     snprintf(name, sizeof name, "%s %s %dx%dx%d", f->what, name_of(dt), (int)m, (int)n, (int)kk);
     if (k->only && !strstr(name, k->only))
         return;
-    int onednn = k->have_onednn && onednn_product_open(&peer, &k->onednn, k->d, f->form, dt, shape[0], shape[1], shape[2], 1);
+    int onednn = k->have_onednn &&
+                 onednn_product_open(&peer, &k->onednn, k->d, f->form, dt, shape[0], shape[1], shape[2], 1);
     int blas = k->sgemm && dt == DT_F32;
     if (onednn) {
         compare(k, name, "GFLOP/s", ours, "onednn", (struct contestant){ onednn_run, &peer, ours.work }, 0);
@@ -273,7 +305,8 @@ static void bench_form(struct bench *k, const struct form *f, struct product *p,
     if (blas)
         compare(k, name, "GFLOP/s", ours, "openblas", (struct contestant){ f->blas, p, ours.work }, 0);
     if (!onednn && !blas)
-        compare(k, name, "GFLOP/s", ours, "peak", (struct contestant){ NULL, NULL, 0 }, k->peak[dt] * k->threads);
+        compare(k, name, "GFLOP/s", ours, "peak", (struct contestant){ NULL, NULL, 0 },
+                k->peak[dt] * k->threads);
 }
 
 static void bench_shape(struct bench *k, enum dtype dt, int64_t m, int64_t n, int64_t kk)
@@ -294,9 +327,14 @@ static void bench_shape(struct bench *k, enum dtype dt, int64_t m, int64_t n, in
 }
 
 #define READ_PIECE ((size_t)4 << 20)
-#define READ_TASKS 16              /* of 1 MB: threads that read shorter pieces in turn are slower than with streams of their own */
+/* of 1 MB: threads that read shorter pieces in turn are slower than with streams of their own */
+#define READ_TASKS 16
 #define READ_GB (READ_PIECE * 4e-9)
-struct reader { struct dev *d; float *p; size_t n, at; };
+struct reader {
+    struct dev *d;
+    float *p;
+    size_t n, at;
+};
 
 static void read_part(void *arg, int64_t task, int thread)
 {
@@ -326,7 +364,7 @@ static void bench_rows(struct bench *k, enum dtype dt, int64_t m, struct reader 
     open_product(k, &exact, dt, m, N, K, 8, n_ring);
     open_product(k, &fast, dt, m, N, K, 1, n_ring);
     snprintf(name, sizeof name, "rows %s %dx%dx%d", name_of(dt), (int)m, N, K);
-    if (m <= 4)    /* from 8 rows on the arithmetic takes as long as the reading */
+    if (m <= 4) /* from 8 rows on the arithmetic takes as long as the reading */
         compare(k, name, "GB/s", (struct contestant){ run_linear, &exact, bytes }, "read",
                 (struct contestant){ run_read, read, READ_GB }, 0);
     if (k->have_onednn && onednn_product_open(&peer, &k->onednn, k->d, ONEDNN_LINEAR, dt, m, N, K, n_ring)) {
@@ -347,8 +385,8 @@ static void bench_pack(struct bench *k, enum dtype dt)
     char name[64];
     open_product(k, &p, dt, 1, 2048, 2048, 8, 1);
     snprintf(name, sizeof name, "linear_pack %s 2048x2048", name_of(dt));
-    compare(k, name, "GB/s", (struct contestant){ run_pack, &p, 1e-9 * 2048 * 2048 * (double)dtype_size(dt) }, "read",
-            (struct contestant){ NULL, NULL, 0 }, k->read * 1e-9);
+    compare(k, name, "GB/s", (struct contestant){ run_pack, &p, 1e-9 * 2048 * 2048 * (double)dtype_size(dt) },
+            "read", (struct contestant){ NULL, NULL, 0 }, k->read * 1e-9);
     close_product(&p);
 }
 
@@ -357,7 +395,8 @@ static void print_json(const struct bench *k)
     printf("{\"rows\":[");
     for (int i = 0; i < k->n_rows; i++) {
         const struct row *r = &k->row[i];
-        printf("%s{\"name\":\"%s\",\"ours\":%.2f,\"peer\":%.2f,\"peer_name\":\"%s\",\"unit\":\"%s\",\"ratio\":%.4f}",
+        printf("%s{\"name\":\"%s\",\"ours\":%.2f,\"peer\":%.2f,\"peer_name\":\"%s\",\"unit\":\"%s\","
+               "\"ratio\":%.4f}",
                i ? "," : "", r->name, r->ours, r->peer, r->peer_name, r->unit, r->ratio);
     }
     printf("]}\n");
@@ -368,7 +407,8 @@ static const struct gemm_ops *best_ops(void)
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512bf16"))
         return &gemm_avx512bf16;
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512dq"))
         return &gemm_avx512;
     return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") ? &gemm_avx2 : &gemm_portable;
 }
@@ -393,13 +433,17 @@ static void measure_limits(struct bench *k, struct reader *read)
         k->peak[DT_BF16] = fmax(k->peak[DT_BF16], peak(1));
         k->read = fmax(k->read, read_once(read->p, RING_BYTES / 4));
     }
-    printf("one thread: fp32 peak %.0f GFLOP/s, bf16 peak %.0f GFLOP/s, read %.1f GB/s\n", k->peak[0], k->peak[1], k->read * 1e-9);
+    printf("one thread: fp32 peak %.0f GFLOP/s, bf16 peak %.0f GFLOP/s, read %.1f GB/s\n", k->peak[0],
+           k->peak[1], k->read * 1e-9);
 }
 
-static const int64_t shapes[][3] = { { 512, 512, 512 }, { 1024, 1024, 1024 }, { 256, 768, 768 }, { 512, 2048, 2048 }, { 512, 2048, 8192 } };
-static const int64_t model_shapes[][3] = {      /* 512 tokens through 110m and 1b: q k v, o, gate up, down; head of 110m */
-    { 512, 2304, 768 }, { 512, 768, 768 }, { 512, 4096, 768 }, { 512, 768, 2048 }, { 512, 32000, 768 },
-    { 512, 3072, 2048 }, { 512, 16384, 2048 },
+static const int64_t shapes[][3] = {
+    { 512, 512, 512 }, { 1024, 1024, 1024 }, { 256, 768, 768 }, { 512, 2048, 2048 }, { 512, 2048, 8192 }
+};
+/* 512 tokens through 110m and 1b: q k v, o, gate up, down; head of 110m */
+static const int64_t model_shapes[][3] = {
+    { 512, 2304, 768 },  { 512, 768, 768 },   { 512, 4096, 768 },   { 512, 768, 2048 },
+    { 512, 32000, 768 }, { 512, 3072, 2048 }, { 512, 16384, 2048 },
 };
 static const int64_t few[] = { 1, 2, 4, 8, 16, 32 };
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
@@ -414,8 +458,7 @@ static int parse(struct bench *k, int argc, char **argv)
         else if (!strcmp(argv[i], "--shape") && i + 1 < argc) {
             if (sscanf(argv[++i], "%ld,%ld,%ld", &k->shape[0], &k->shape[1], &k->shape[2]) != 3)
                 return 0;
-        }
-        else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
+        } else if (!strcmp(argv[i], "--threads") && i + 1 < argc)
             k->threads = atoi(argv[++i]);
         else if (argv[i][0] != '-')
             k->only = *argv[i] ? argv[i] : NULL;
@@ -445,7 +488,8 @@ int main(int argc, char **argv)
     static struct bench k = { .threads = 1 };
     struct err e;
     if (!parse(&k, argc, argv)) {
-        fprintf(stderr, "gemm_bench [--quick] [--models] [--threads N] [--shape M,N,K] [part of a row's name]\n");
+        fprintf(stderr,
+                "gemm_bench [--quick] [--models] [--threads N] [--shape M,N,K] [part of a row's name]\n");
         return 2;
     }
     clock_used = k.threads > 1 ? CLOCK_MONOTONIC : CLOCK_THREAD_CPUTIME_ID;

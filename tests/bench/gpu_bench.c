@@ -1,6 +1,7 @@
-/* gpu_bench.c - what the CUDA device does of what it could: products against the best of all of cuBLASLt's algorithms, decode and row ops against the
- * bandwidth of a copy, attention in TFLOP/s. gpu_bench [--small] [PART…]; parts: copy products instructions few attention decode rows. --small: tiny sizes, to see
- * it run (SHARDLINE_DEVICE=fake). A line a figure, as soon as it is known: "figure NAME VALUE UNIT". */
+/* gpu_bench.c - what the CUDA device does of what it could: products against the best of all of cuBLASLt's
+ * algorithms, decode and row ops against the bandwidth of a copy, attention in TFLOP/s. gpu_bench [--small]
+ * [PART…]; parts: copy products instructions few attention decode rows. --small: tiny sizes, to see it run
+ * (SHARDLINE_DEVICE=fake). A line a figure, as soon as it is known: "figure NAME VALUE UNIT". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,19 +11,20 @@
 #include "kernels/cuda/lt/lt.h"
 #include "kernels/kernels.h"
 
-#define ENOUGH_S 0.1                     /* of one measurement; of one of many of the library's algorithms */
+/* of one measurement; of one of many of the library's algorithms */
+#define ENOUGH_S 0.1
 #define ENOUGH_OF_MANY_S 0.03
 enum { GRAIN = 8, MATS = 12, LIST = 32 };
 
 struct rig {
     struct mem mem;
     struct dev *d;
-    struct lt *lt;                       /* the library beside the device's own products; NULL: not here */
+    struct lt *lt; /* the library beside the device's own products; NULL: not here */
     void *p[MATS];
     int n;
     double enough_s;
-    int64_t part;                        /* sizes are divided by it */
-    double bandwidth;                    /* bytes/s of a copy, read and written; 0: not measured */
+    int64_t part;     /* sizes are divided by it */
+    double bandwidth; /* bytes/s of a copy, read and written; 0: not measured */
 };
 
 static void figure(const char *name, const char *more, double value, const char *unit)
@@ -50,14 +52,18 @@ static void *numbers(struct rig *r, size_t bytes)
     }
     for (size_t i = 0; !some[0] && i < sizeof some / sizeof *some; i++) {
         state = state * 1664525u + 1013904223u;
-        some[i] = (uint16_t)((state >> 31) << 15 | 0x3c00u | (state >> 16 & 0x1ffu));       /* bf16 of 0.008 to 0.13; a harmless float, too */
+        /* bf16 of 0.008 to 0.13; a harmless float, too */
+        some[i] = (uint16_t)((state >> 31) << 15 | 0x3c00u | (state >> 16 & 0x1ffu));
     }
     for (size_t at = 0; at < bytes; at += sizeof some)
         dev_write(r->d, p + at, some, bytes - at < sizeof some ? bytes - at : sizeof some);
     return r->p[r->n++] = p;
 }
 
-static struct mat matrix(struct rig *r, enum dtype dt, int64_t rows, int64_t cols) { return mat_of(numbers(r, (size_t)(rows * cols) * dtype_size(dt)), dt, rows, cols, cols); }
+static struct mat matrix(struct rig *r, enum dtype dt, int64_t rows, int64_t cols)
+{
+    return mat_of(numbers(r, (size_t)(rows * cols) * dtype_size(dt)), dt, rows, cols, cols);
+}
 
 static void give_back(struct rig *r, const char *what)
 {
@@ -88,7 +94,11 @@ static double seconds_of(struct rig *r, int (*run)(void *), void *arg)
 }
 
 /* ---- copy ---- */
-struct copy_run { struct rig *r; void *to, *from; size_t bytes; };
+struct copy_run {
+    struct rig *r;
+    void *to, *from;
+    size_t bytes;
+};
 static int copy_once(void *arg)
 {
     struct copy_run *c = arg;
@@ -107,11 +117,23 @@ static void bench_copy(struct rig *r)
 }
 
 /* ---- products ---- */
-static const struct shape { const char *name; int64_t n, k; } shapes[] = {
-    { "4096", 4096, 4096 },         { "8b_gate_up", 28672, 4096 }, { "8b_down", 4096, 14336 }, { "8b_qkv", 6144, 4096 }, { "8b_o", 4096, 4096 },
-    { "1b_gate_up", 16384, 2048 }, { "1b_down", 2048, 8192 },     { "1b_qkv", 3072, 2048 },   { "1b_o", 2048, 2048 },   { "1b_head", 128256, 2048 },
+static const struct shape {
+    const char *name;
+    int64_t n, k;
+} shapes[] = {
+    { "4096", 4096, 4096 },      { "8b_gate_up", 28672, 4096 }, { "8b_down", 4096, 14336 },
+    { "8b_qkv", 6144, 4096 },    { "8b_o", 4096, 4096 },        { "1b_gate_up", 16384, 2048 },
+    { "1b_down", 2048, 8192 },   { "1b_qkv", 3072, 2048 },      { "1b_o", 2048, 2048 },
+    { "1b_head", 128256, 2048 },
 };
-struct product_run { struct rig *r; struct mat x, y, w, big; struct panels packed; struct leaves of_n; int nth; enum dtype dt; };
+struct product_run {
+    struct rig *r;
+    struct mat x, y, w, big;
+    struct panels packed;
+    struct leaves of_n;
+    int nth;
+    enum dtype dt;
+};
 
 static int linear_once(void *arg)
 {
@@ -119,18 +141,20 @@ static int linear_once(void *arg)
     KERNEL(p->r->d, linear, p->y, p->x, &p->packed);
     return 1;
 }
-static int dx_once(void *arg)            /* y in the weights' dtype: x's memory is the result's, in big */
+static int dx_once(void *arg) /* y in the weights' dtype: x's memory is the result's, in big */
 {
     struct product_run *p = arg;
     struct mat dy = mat_of(p->y.p, p->dt, p->y.rows, p->y.cols, p->y.cols);
-    KERNEL(p->r->d, linear_dx, mat_of(p->big.p, DT_F32, p->x.rows, p->x.cols, p->x.cols), 1, &dy, &p->w, &p->of_n);
+    KERNEL(p->r->d, linear_dx, mat_of(p->big.p, DT_F32, p->x.rows, p->x.cols, p->x.cols), 1, &dy, &p->w,
+           &p->of_n);
     return 1;
 }
 static int dw_once(void *arg)
 {
     struct product_run *p = arg;
     struct tree_acc acc = { .n = 1, .level = { p->big.p } };
-    KERNEL(p->r->d, linear_dw, &acc, p->x.cols, mat_of(p->y.p, p->dt, p->y.rows, p->y.cols, p->y.cols), p->x, 1, p->x.rows);
+    KERNEL(p->r->d, linear_dw, &acc, p->x.cols, mat_of(p->y.p, p->dt, p->y.rows, p->y.cols, p->y.cols), p->x,
+           1, p->x.rows);
     return 1;
 }
 
@@ -138,28 +162,55 @@ static int dw_once(void *arg)
 static int lt_linear_once(void *arg)
 {
     struct product_run *p = arg;
-    struct lt_product q = { .form = LT_LINEAR, .dt = p->dt, .rows = p->x.rows, .cols = p->w.rows, .inner = p->x.cols, .batch = 1, .a = { p->w.p, p->w.ld, 0 },
-                            .b = { p->x.p, p->x.ld, 0 }, .d = p->y.p, .ld = p->y.ld };
+    struct lt_product q = { .form = LT_LINEAR,
+                            .dt = p->dt,
+                            .rows = p->x.rows,
+                            .cols = p->w.rows,
+                            .inner = p->x.cols,
+                            .batch = 1,
+                            .a = { p->w.p, p->w.ld, 0 },
+                            .b = { p->x.p, p->x.ld, 0 },
+                            .d = p->y.p,
+                            .ld = p->y.ld };
     return lt_run_nth(p->r->lt, &q, p->nth);
 }
 static int lt_dx_once(void *arg)
 {
     struct product_run *p = arg;
-    struct lt_product q = { .form = LT_DX, .dt = p->dt, .rows = p->x.rows, .cols = p->x.cols, .inner = p->w.rows, .batch = 1, .a = { p->w.p, p->w.ld, 0 },
-                            .b = { p->y.p, p->y.cols, 0 }, .d = p->big.p, .ld = p->x.cols };
+    struct lt_product q = { .form = LT_DX,
+                            .dt = p->dt,
+                            .rows = p->x.rows,
+                            .cols = p->x.cols,
+                            .inner = p->w.rows,
+                            .batch = 1,
+                            .a = { p->w.p, p->w.ld, 0 },
+                            .b = { p->y.p, p->y.cols, 0 },
+                            .d = p->big.p,
+                            .ld = p->x.cols };
     return lt_run_nth(p->r->lt, &q, p->nth);
 }
 static int lt_dw_once(void *arg)
 {
     struct product_run *p = arg;
-    struct lt_product q = { .form = LT_DW, .dt = p->dt, .rows = p->w.rows, .cols = p->x.cols, .inner = p->x.rows, .batch = 1, .a = { p->x.p, p->x.ld, 0 },
-                            .b = { p->y.p, p->y.cols, 0 }, .d = p->big.p, .ld = p->x.cols };
+    struct lt_product q = { .form = LT_DW,
+                            .dt = p->dt,
+                            .rows = p->w.rows,
+                            .cols = p->x.cols,
+                            .inner = p->x.rows,
+                            .batch = 1,
+                            .a = { p->x.p, p->x.ld, 0 },
+                            .b = { p->y.p, p->y.cols, 0 },
+                            .d = p->big.p,
+                            .ld = p->x.cols };
     return lt_run_nth(p->r->lt, &q, p->nth);
 }
 
-static const struct { const char *name; int (*ours)(void *), (*theirs)(void *); } product_forms[] = {
-    { "linear", linear_once, lt_linear_once }, { "dx", dx_once, lt_dx_once }, { "dw", dw_once, lt_dw_once }
-};
+static const struct {
+    const char *name;
+    int (*ours)(void *), (*theirs)(void *);
+} product_forms[] = { { "linear", linear_once, lt_linear_once },
+                      { "dx", dx_once, lt_dx_once },
+                      { "dw", dw_once, lt_dw_once } };
 enum { FORMS = 3, SHAPES_ALL_FORMS = 3 };
 
 /* Weights as --numerics exact or fast has them. */
@@ -173,7 +224,12 @@ static void choose_numerics(struct product_run *p, int fast)
 
 static struct product_run product_open(struct rig *r, enum dtype dt, int64_t m, int64_t n, int64_t k)
 {
-    struct product_run p = { .r = r, .dt = dt, .x = matrix(r, dt, m, k), .w = matrix(r, dt, n, k), .y = matrix(r, DT_F32, m, n), .of_n = { 1, { n } } };
+    struct product_run p = { .r = r,
+                             .dt = dt,
+                             .x = matrix(r, dt, m, k),
+                             .w = matrix(r, dt, n, k),
+                             .y = matrix(r, DT_F32, m, n),
+                             .of_n = { 1, { n } } };
     const struct leaves l = leaves_of(k, GRAIN, 0, GRAIN);
     p.big = matrix(r, DT_F32, n > m ? n : m, k);
     p.packed = (struct panels){ .n = n, .k = k, .dt = dt, .leaves = l };
@@ -204,7 +260,8 @@ static void product_figures(struct rig *r, const struct shape *s, enum dtype dt,
         for (int fast = 0; fast < 2; fast++) {
             choose_numerics(&p, fast);
             took[fast] = seconds_of(r, product_forms[f].ours, &p);
-            snprintf(name, sizeof name, "products.%s.%s.%s.%s", product_forms[f].name, s->name, dtype_name(dt), fast ? "fast" : "exact");
+            snprintf(name, sizeof name, "products.%s.%s.%s.%s", product_forms[f].name, s->name,
+                     dtype_name(dt), fast ? "fast" : "exact");
             figure(name, "", flops / took[fast] * 1e-12, "TFLOP/s");
         }
         const double best = best_of_library(&p, product_forms[f].theirs);
@@ -228,7 +285,8 @@ static void bench_products(struct rig *r)
     }
 }
 
-/* ---- mma beside wgmma, and wgmma's tiles beside each other: SHARDLINE_CUDA and SHARDLINE_WGMMA say which; both are named in the figures ---- */
+/* ---- mma beside wgmma, and wgmma's tiles beside each other: SHARDLINE_CUDA and SHARDLINE_WGMMA say which;
+ * both are named in the figures ---- */
 static void instruction_figure(struct rig *r, const struct shape *s, int form, int one_leaf)
 {
     const char *who = getenv("SHARDLINE_CUDA"), *size = getenv("SHARDLINE_WGMMA");
@@ -236,24 +294,27 @@ static void instruction_figure(struct rig *r, const struct shape *s, int form, i
     const int64_t m = few ? 8 : 4096 / r->part, n = s->n / r->part, k = s->k / r->part;
     struct product_run p = product_open(r, DT_BF16, m, n, k);
     char name[128];
-    choose_numerics(&p, one_leaf);       /* fast: one leaf; the library does not multiply where the products are named */
+    /* fast: one leaf; the library does not multiply where the products are named */
+    choose_numerics(&p, one_leaf);
     const double took = seconds_of(r, product_forms[form % FORMS].ours, &p);
-    snprintf(name, sizeof name, "instructions.%s%s%s.%s.%s%s", who ? who : "own", size && *size ? "." : "", size ? size : "", few ? "rows8" : product_forms[form].name, s->name,
+    snprintf(name, sizeof name, "instructions.%s%s%s.%s.%s%s", who ? who : "own", size && *size ? "." : "",
+             size ? size : "", few ? "rows8" : product_forms[form].name, s->name,
              one_leaf ? ".one_leaf" : "");
-    figure(name, "", 2.0 * (double)(few ? 1 : m) * (double)n * (double)k / took * (few ? 1e-9 : 1e-12), few ? "GB/s" : "TFLOP/s");
+    figure(name, "", 2.0 * (double)(few ? 1 : m) * (double)n * (double)k / took * (few ? 1e-9 : 1e-12),
+           few ? "GB/s" : "TFLOP/s");
     dev_numerics(r->d, 0);
     give_back(r, name);
 }
 
 static void bench_instructions(struct rig *r)
 {
-    static const size_t which[] = { 0, 1, 2, 5 };        /* of the shapes */
+    static const size_t which[] = { 0, 1, 2, 5 }; /* of the shapes */
     const char *size = getenv("SHARDLINE_WGMMA");
     const int sized = size && *size, wide = sized && !strcmp(size, "128x256");
     for (size_t i = 0; i < sizeof which / sizeof *which; i++)
-        for (int f = 0; f < FORMS + !sized; f++) {       /* the last: few rows */
-            const int leaf_alone = f == 2;               /* dw: of one sequence */
-            if (!wide || leaf_alone)                     /* many leaves are nothing for wide tiles */
+        for (int f = 0; f < FORMS + !sized; f++) { /* the last: few rows */
+            const int leaf_alone = f == 2;         /* dw: of one sequence */
+            if (!wide || leaf_alone)               /* many leaves are nothing for wide tiles */
                 instruction_figure(r, &shapes[which[i]], f, 0);
             if (!leaf_alone && f < FORMS)
                 instruction_figure(r, &shapes[which[i]], f, 1);
@@ -272,7 +333,8 @@ static void bench_few(struct rig *r)
                 char name[96];
                 choose_numerics(&p, fast);
                 const double rate = 2.0 * (double)n * (double)k / seconds_of(r, linear_once, &p);
-                snprintf(name, sizeof name, "few.%s.rows%lld.%s", shapes[i].name, (long long)rows[j], fast ? "fast" : "exact");
+                snprintf(name, sizeof name, "few.%s.rows%lld.%s", shapes[i].name, (long long)rows[j],
+                         fast ? "fast" : "exact");
                 figure(name, "", rate * 1e-9, "GB/s");
                 if (r->bandwidth > 0)
                     figure(name, ".share", 100 * rate / r->bandwidth, "%");
@@ -284,7 +346,14 @@ static void bench_few(struct rig *r)
 
 /* ---- attention: 8b's heads ---- */
 enum { HEADS = 32, KV = 8, HD = 128, SEQS_MOST = 256, PAGES_MOST = 128 };
-struct attn_run { struct rig *r; struct attn a; struct attn_seq seq[SEQS_MOST]; char *page[SEQS_MOST][PAGES_MOST]; struct mat q, out, dout, dq, dk, dv; float *lse; };
+struct attn_run {
+    struct rig *r;
+    struct attn a;
+    struct attn_seq seq[SEQS_MOST];
+    char *page[SEQS_MOST][PAGES_MOST];
+    struct mat q, out, dout, dq, dk, dv;
+    float *lse;
+};
 
 static struct attn_run *attn_open(struct rig *r, int n_seq, int64_t pos, int64_t rows)
 {
@@ -322,7 +391,8 @@ static void bench_attention(struct rig *r)
     const int64_t t = 4096 / r->part;
     const int n_seq = 2;
     struct attn_run *a = attn_open(r, n_seq, 0, t);
-    const double flops = 2.0 * (double)n_seq * HEADS * HD * (double)t * (double)t;         /* the causal half of two products */
+    /* the causal half of two products */
+    const double flops = 2.0 * (double)n_seq * HEADS * HD * (double)t * (double)t;
     figure("attention.forward", "", flops / seconds_of(r, attn_once, a) * 1e-12, "TFLOP/s");
     a->dout = matrix(r, DT_BF16, t * n_seq, HEADS * HD);
     a->dq = matrix(r, DT_F32, t * n_seq, HEADS * HD);
@@ -349,14 +419,47 @@ static void bench_decode(struct rig *r)
 }
 
 /* ---- rows ---- */
-struct row_run { struct rig *r; struct mat x, y, wide, act; float *stat, *flat[4]; void *w; int64_t n; };
-static int norm_once(void *arg) { struct row_run *a = arg; KERNEL(a->r->d, rms_norm, a->y, a->stat, a->x, a->w, 1e-5f); return 1; }
-static int swiglu_once(void *arg) { struct row_run *a = arg; KERNEL(a->r->d, swiglu, a->act, a->wide); return 1; }
-static int residual_once(void *arg) { struct row_run *a = arg; KERNEL(a->r->d, add_rounded, a->x, mat_of(a->wide.p, DT_F32, a->x.rows, a->x.cols, a->x.cols)); return 1; }
-static int max_once(void *arg) { struct row_run *a = arg; KERNEL(a->r->d, ce_max, a->stat, a->wide); return 1; }
+struct row_run {
+    struct rig *r;
+    struct mat x, y, wide, act;
+    float *stat, *flat[4];
+    void *w;
+    int64_t n;
+};
+static int norm_once(void *arg)
+{
+    struct row_run *a = arg;
+    KERNEL(a->r->d, rms_norm, a->y, a->stat, a->x, a->w, 1e-5f);
+    return 1;
+}
+static int swiglu_once(void *arg)
+{
+    struct row_run *a = arg;
+    KERNEL(a->r->d, swiglu, a->act, a->wide);
+    return 1;
+}
+static int residual_once(void *arg)
+{
+    struct row_run *a = arg;
+    KERNEL(a->r->d, add_rounded, a->x, mat_of(a->wide.p, DT_F32, a->x.rows, a->x.cols, a->x.cols));
+    return 1;
+}
+static int max_once(void *arg)
+{
+    struct row_run *a = arg;
+    KERNEL(a->r->d, ce_max, a->stat, a->wide);
+    return 1;
+}
 static int adamw_once(void *arg)
 {
-    static const struct adamw h = { .lr = 1e-4f, .eps = 1e-8f, .weight_decay = 0.1f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 1 };
+    static const struct adamw h = { .lr = 1e-4f,
+                                    .eps = 1e-8f,
+                                    .weight_decay = 0.1f,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.95,
+                                    .bias1 = 0.1f,
+                                    .bias2 = 0.2f,
+                                    .clip = 1 };
     struct row_run *a = arg;
     KERNEL(a->r->d, adamw, a->flat[0], a->w, a->flat[1], a->flat[2], a->flat[3], a->n, &h);
     return 1;
@@ -365,16 +468,27 @@ static int adamw_once(void *arg)
 static void bench_rows(struct rig *r)
 {
     const int64_t rows = 8192 / r->part, cols = 4096 / r->part, inner = 14336 / r->part;
-    struct row_run a = { .r = r, .x = matrix(r, DT_BF16, rows, cols), .y = matrix(r, DT_BF16, rows, cols), .wide = matrix(r, DT_F32, rows, 2 * inner),
-                         .act = matrix(r, DT_BF16, rows, inner), .stat = numbers(r, 4 * (size_t)rows), .n = rows * cols };
+    struct row_run a = { .r = r,
+                         .x = matrix(r, DT_BF16, rows, cols),
+                         .y = matrix(r, DT_BF16, rows, cols),
+                         .wide = matrix(r, DT_F32, rows, 2 * inner),
+                         .act = matrix(r, DT_BF16, rows, inner),
+                         .stat = numbers(r, 4 * (size_t)rows),
+                         .n = rows * cols };
     for (int i = 0; i < 4; i++)
         a.flat[i] = numbers(r, 4 * (size_t)a.n);
     a.w = numbers(r, 2 * (size_t)a.n);
-    const double x = 2.0 * (double)a.n, wide = 8.0 * (double)(rows * inner), act = 2.0 * (double)(rows * inner);
-    const struct { const char *name; int (*run)(void *); double bytes; } ops[] = {
-        { "rms_norm", norm_once, 2 * x }, { "swiglu", swiglu_once, wide + act }, { "add_rounded", residual_once, 4 * x }, { "ce_max", max_once, wide },
-        { "adamw", adamw_once, (7 * 4 + 2) * (double)a.n }
-    };
+    const double x = 2.0 * (double)a.n, wide = 8.0 * (double)(rows * inner),
+                 act = 2.0 * (double)(rows * inner);
+    const struct {
+        const char *name;
+        int (*run)(void *);
+        double bytes;
+    } ops[] = { { "rms_norm", norm_once, 2 * x },
+                { "swiglu", swiglu_once, wide + act },
+                { "add_rounded", residual_once, 4 * x },
+                { "ce_max", max_once, wide },
+                { "adamw", adamw_once, (7 * 4 + 2) * (double)a.n } };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
         char name[64];
         const double rate = ops[i].bytes / seconds_of(r, ops[i].run, &a);
@@ -386,8 +500,13 @@ static void bench_rows(struct rig *r)
     give_back(r, "rows");
 }
 
-static const struct { const char *name; void (*run)(struct rig *); } parts[] = {
-    { "copy", bench_copy }, { "products", bench_products }, { "instructions", bench_instructions }, { "few", bench_few }, { "attention", bench_attention }, { "decode", bench_decode }, { "rows", bench_rows }
+static const struct {
+    const char *name;
+    void (*run)(struct rig *);
+} parts[] = {
+    { "copy", bench_copy }, { "products", bench_products },   { "instructions", bench_instructions },
+    { "few", bench_few },   { "attention", bench_attention }, { "decode", bench_decode },
+    { "rows", bench_rows }
 };
 
 int main(int argc, char **argv)

@@ -1,7 +1,8 @@
 /* onednn.h - oneDNN as a peer of gemm_bench: matrix products by the library, loaded at run time.
  *
- * Only with the headers of oneDNN 2 (libdnnl-dev) is there anything here; without them, or without libdnnl.so.2, onednn_open
- * returns 0 and the bench runs without this peer. Nothing but the bench ever uses it. */
+ * Only with the headers of oneDNN 2 (libdnnl-dev) is there anything here; without them, or without
+ * libdnnl.so.2, onednn_open returns 0 and the bench runs without this peer. Nothing but the bench ever uses
+ * it. */
 #ifndef SHARDLINE_TESTS_BENCH_ONEDNN_H
 #define SHARDLINE_TESTS_BENCH_ONEDNN_H
 
@@ -15,15 +16,19 @@
 #include <oneapi/dnnl/dnnl.h>
 #endif
 
-#define ONEDNN_RING 128                /* weights that one product may take turns through */
+#define ONEDNN_RING 128 /* weights that one product may take turns through */
 
-enum onednn_form { ONEDNN_LINEAR, ONEDNN_DX, ONEDNN_DW };    /* W in the library's order | W plain | A plain, transposed */
+/* W in the library's order | W plain | A plain, transposed */
+enum onednn_form { ONEDNN_LINEAR, ONEDNN_DX, ONEDNN_DW };
 
 #if defined(DNNL_VERSION_MAJOR) && DNNL_VERSION_MAJOR == 2
-#define ONEDNN_CALLS(X)                                                                                                  \
-    X(engine_create) X(stream_create) X(memory_desc_init_by_strides) X(memory_desc_init_by_tag) X(matmul_desc_init)      \
-    X(primitive_desc_create) X(primitive_desc_query_md) X(memory_desc_get_size) X(memory_create) X(primitive_create)     \
-    X(primitive_execute) X(stream_wait) X(memory_destroy) X(primitive_destroy) X(primitive_desc_destroy)
+/* clang-format off */
+#define ONEDNN_CALLS(X) \
+    X(engine_create) X(stream_create) X(memory_desc_init_by_strides) X(memory_desc_init_by_tag) \
+    X(matmul_desc_init) X(primitive_desc_create) X(primitive_desc_query_md) X(memory_desc_get_size) \
+    X(memory_create) X(primitive_create) X(primitive_execute) X(stream_wait) X(memory_destroy) \
+    X(primitive_destroy) X(primitive_desc_destroy)
+/* clang-format on */
 
 struct onednn {
 #define X(name) __typeof__(&dnnl_##name) name;
@@ -33,7 +38,7 @@ struct onednn {
     dnnl_stream_t stream;
 };
 
-struct onednn_product {                /* C[m][n] fp32 = A . B */
+struct onednn_product { /* C[m][n] fp32 = A . B */
     const struct onednn *lib;
     struct dev *d;
     dnnl_primitive_t primitive;
@@ -47,13 +52,14 @@ static int onednn_open(struct onednn *o, int threads)
     char text[16];
     snprintf(text, sizeof text, "%d", threads);
     setenv("OMP_NUM_THREADS", text, 1);
-    setenv("OMP_WAIT_POLICY", "passive", 1);        /* its waiting threads would take the CPU from the other contestant */
+    /* its waiting threads would take the CPU from the other contestant */
+    setenv("OMP_WAIT_POLICY", "passive", 1);
     void *so = dlopen("libdnnl.so.2", RTLD_NOW);
     if (!so)
         return 0;
-#define X(name)                                                                                                          \
-    *(void **)&o->name = dlsym(so, "dnnl_" #name);                                                                       \
-    if (!o->name)                                                                                                        \
+#define X(name) \
+    *(void **)&o->name = dlsym(so, "dnnl_" #name); \
+    if (!o->name) \
         return 0;
     ONEDNN_CALLS(X)
 #undef X
@@ -62,7 +68,8 @@ static int onednn_open(struct onednn *o, int threads)
 }
 
 /* Memory of ours, on 2 MB pages as that of the other contestant, filled with numbers about 1. */
-static dnnl_memory_t onednn_memory(struct onednn_product *p, const dnnl_memory_desc_t *md, int is_bf16, void **at)
+static dnnl_memory_t onednn_memory(struct onednn_product *p, const dnnl_memory_desc_t *md, int is_bf16,
+                                   void **at)
 {
     size_t bytes = p->lib->memory_desc_get_size(md);
     dnnl_memory_t m = NULL;
@@ -77,8 +84,9 @@ static dnnl_memory_t onednn_memory(struct onednn_product *p, const dnnl_memory_d
 }
 
 /* 0: the library does not do this product. */
-static int onednn_product_open(struct onednn_product *p, const struct onednn *o, struct dev *d, enum onednn_form form,
-                               enum dtype dt, int64_t m, int64_t n, int64_t k, int n_ring)
+static int onednn_product_open(struct onednn_product *p, const struct onednn *o, struct dev *d,
+                               enum onednn_form form, enum dtype dt, int64_t m, int64_t n, int64_t k,
+                               int n_ring)
 {
     dnnl_dims_t a_dims = { m, k }, b_dims = { k, n }, c_dims = { m, n }, turned = { 1, m };
     dnnl_memory_desc_t a, b, c;
@@ -99,7 +107,8 @@ static int onednn_product_open(struct onednn_product *p, const struct onednn *o,
     p->a = onednn_memory(p, o->primitive_desc_query_md(pd, dnnl_query_src_md, 0), dt == DT_BF16, &p->a_p);
     p->c = onednn_memory(p, o->primitive_desc_query_md(pd, dnnl_query_dst_md, 0), 0, &p->c_p);
     for (int i = 0; i < p->n_ring; i++)
-        p->b[i] = onednn_memory(p, o->primitive_desc_query_md(pd, dnnl_query_weights_md, 0), dt == DT_BF16, &p->b_p[i]);
+        p->b[i] = onednn_memory(p, o->primitive_desc_query_md(pd, dnnl_query_weights_md, 0), dt == DT_BF16,
+                                &p->b_p[i]);
     o->primitive_desc_destroy(pd);
     return ok;
 }
@@ -108,7 +117,9 @@ static void onednn_run(void *arg)
 {
     struct onednn_product *p = arg;
     p->next = (p->next + 1) % p->n_ring;
-    dnnl_exec_arg_t args[3] = { { DNNL_ARG_SRC, p->a }, { DNNL_ARG_WEIGHTS, p->b[p->next] }, { DNNL_ARG_DST, p->c } };
+    dnnl_exec_arg_t args[3] = { { DNNL_ARG_SRC, p->a },
+                                { DNNL_ARG_WEIGHTS, p->b[p->next] },
+                                { DNNL_ARG_DST, p->c } };
     p->lib->primitive_execute(p->primitive, p->lib->stream, 3, args);
     p->lib->stream_wait(p->lib->stream);
 }
@@ -125,11 +136,16 @@ static void onednn_product_close(struct onednn_product *p)
 }
 
 #else
-struct onednn { int none; };
-struct onednn_product { int none; };
+struct onednn {
+    int none;
+};
+struct onednn_product {
+    int none;
+};
 static int onednn_open(struct onednn *o, int threads) { return o->none = threads * 0; }
-static int onednn_product_open(struct onednn_product *p, const struct onednn *o, struct dev *d, enum onednn_form form,
-                               enum dtype dt, int64_t m, int64_t n, int64_t k, int n_ring)
+static int onednn_product_open(struct onednn_product *p, const struct onednn *o, struct dev *d,
+                               enum onednn_form form, enum dtype dt, int64_t m, int64_t n, int64_t k,
+                               int n_ring)
 {
     (void)d, (void)form, (void)dt, (void)m, (void)n, (void)k, (void)n_ring;
     return p->none = o->none;

@@ -1,9 +1,12 @@
-/* reshard_bench.c - reshard against `cp -r` of the same bytes on the same disk, in turn. usage: reshard_bench [DIR [ROUNDS [GB [cold]]]]
+/* reshard_bench.c - reshard against `cp -r` of the same bytes on the same disk, in turn. usage:
+ * reshard_bench [DIR [ROUNDS [GB [cold]]]]
  *
- * A bf16 model with fp32 masters and both moments, written as tp 2 x zero-3 dp 2, becomes tp 8. DIR (/tmp) needs three times the size.
- * The source is in memory for all of them, or with `cold` for none. cp leaves its bytes to be written later, reshard ends when they are on the disk: so cp is timed alone, and with `sync -f` behind it. */
+ * A bf16 model with fp32 masters and both moments, written as tp 2 x zero-3 dp 2, becomes tp 8. DIR (/tmp)
+ * needs three times the size. The source is in memory for all of them, or with `cold` for none. cp leaves
+ * its bytes to be written later, reshard ends when they are on the disk: so cp is timed alone, and with
+ * `sync -f` behind it. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* syncfs */
+#define _GNU_SOURCE /* syncfs */
 #endif
 #include <dirent.h>
 #include <fcntl.h>
@@ -19,17 +22,27 @@
 #include "format/ckpt.h"
 #include "model/params.h"
 
-#define CHUNK ((int64_t)1 << 18)         /* elements made at once */
+#define CHUNK ((int64_t)1 << 18) /* elements made at once */
 #define MOST_ROUNDS 15
 #define MEMORY_LIMIT ((double)(256 << 20))
 
-static const char config_format[] = "{\"model_type\":\"llama\",\"hidden_size\":2048,\"num_hidden_layers\":%d,\"num_attention_heads\":16,"
-                                    "\"num_key_value_heads\":8,\"intermediate_size\":5632,\"vocab_size\":8192,\"max_position_embeddings\":2048,"
-                                    "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\"}\n";
+static const char config_format[] =
+    "{\"model_type\":\"llama\",\"hidden_size\":2048,\"num_hidden_layers\":%d,\"num_attention_heads\":16,"
+    "\"num_key_value_heads\":8,\"intermediate_size\":5632,\"vocab_size\":8192,\"max_position_embeddings\":"
+    "2048,"
+    "\"tie_word_embeddings\":false,\"torch_dtype\":\"bfloat16\"}\n";
 
 /* ---- the checkpoint ---- */
 
-struct maker { struct param_table table; struct layout layout; char tmp[4096]; void *table_text[16]; size_t table_bytes[16]; int64_t bytes; uint32_t *data; };
+struct maker {
+    struct param_table table;
+    struct layout layout;
+    char tmp[4096];
+    void *table_text[16];
+    size_t table_bytes[16];
+    int64_t bytes;
+    uint32_t *data;
+};
 
 /* The pieces of one rank, all roles; malloc'd. */
 static struct ckpt_piece *pieces_of(struct maker *m, int rank, int *n, struct err *e)
@@ -48,8 +61,14 @@ static struct ckpt_piece *pieces_of(struct maker *m, int rank, int *n, struct er
         int k = params_pieces(&l, at.dp, 1, out);
         for (int i = 0; i < k; i++) {
             const struct param *q = &m->table.p[l.part[out[i].part].param];
-            p[(*n)++] = (struct ckpt_piece){ { .name = q->name, .role = (enum ckpt_role)role, .dtype = role ? CK_F32 : CK_BF16, .n_dims = q->n_dims,
-                                               .shape = { q->shape[0], q->shape[1] } }, out[i].box, out[i].lo, out[i].hi };
+            p[(*n)++] = (struct ckpt_piece){ { .name = q->name,
+                                               .role = (enum ckpt_role)role,
+                                               .dtype = role ? CK_F32 : CK_BF16,
+                                               .n_dims = q->n_dims,
+                                               .shape = { q->shape[0], q->shape[1] } },
+                                             out[i].box,
+                                             out[i].lo,
+                                             out[i].hi };
         }
     }
     params_local_close(&l);
@@ -98,7 +117,9 @@ static int make(const char *dst, int n_layers, int64_t *bytes, struct err *e)
     char config[1024];
     int rc = 0;
     snprintf(config, sizeof config, config_format, n_layers);
-    struct ckpt_meta meta = { .layout = { 2, 1, 1, 2, 1, 3 }, .config_json = config, .state = { .has_state = 1, .step = 10, .sample = 640, .grain = 8 } };
+    struct ckpt_meta meta = { .layout = { 2, 1, 1, 2, 1, 3 },
+                              .config_json = config,
+                              .state = { .has_state = 1, .step = 10, .sample = 640, .grain = 8 } };
     if (!m.data)
         return err_set(e, ERR_MEMORY, "no room for data");
     TRY(model_config_parse(&cfg, config, "config.json", e));
@@ -145,7 +166,8 @@ static void forget(const char *folder)
         closedir(d);
 }
 
-/* Seconds of one program, started when the disk is quiet; its peak memory to *peak. cold: a folder to forget first, or NULL. -1: it failed. */
+/* Seconds of one program, started when the disk is quiet; its peak memory to *peak. cold: a folder to forget
+ * first, or NULL. -1: it failed. */
 static double timed(const char *dir, const char *cold, char *const *argv, double *peak)
 {
     struct rusage u;
@@ -169,7 +191,8 @@ static double timed(const char *dir, const char *cold, char *const *argv, double
 
 enum { COPY, COPY_SYNC, RESHARD, WAYS };
 
-static int measure(const char *dir, const char *reshard, const char *src, const char *dst, int rounds, int cold, int64_t bytes)
+static int measure(const char *dir, const char *reshard, const char *src, const char *dst, int rounds,
+                   int cold, int64_t bytes)
 {
     char copy_sync[2000];
     snprintf(copy_sync, sizeof copy_sync, "cp -r '%s' '%s' && sync -f '%s'", src, dst, dst);
@@ -182,20 +205,26 @@ static int measure(const char *dir, const char *reshard, const char *src, const 
     printf("%-14s %8s %10s %12s\n", "", "s", "GB/s", "peak MiB");
     for (int i = 0; i < rounds; i++)
         for (int w = 0; w < WAYS; w++) {
-            if (io_remove_tree(dst, &e) < 0 || (s[w][i] = timed(dir, cold ? src : NULL, argv[w], &peak[w])) < 0) {
+            if (io_remove_tree(dst, &e) < 0 ||
+                (s[w][i] = timed(dir, cold ? src : NULL, argv[w], &peak[w])) < 0) {
                 fprintf(stderr, "reshard_bench: %s failed: is there room in %s\n", name[w], dir);
                 return 1;
             }
-            printf("%-14s %8.2f %10.2f %12.0f\n", name[w], s[w][i], (double)bytes / s[w][i] / 1e9, peak[w] / (1 << 20));
+            printf("%-14s %8.2f %10.2f %12.0f\n", name[w], s[w][i], (double)bytes / s[w][i] / 1e9,
+                   peak[w] / (1 << 20));
             fflush(stdout);
         }
     for (int w = 0; w < WAYS; w++)
         mid[w] = (double)bytes / median(s[w], rounds) / 1e9;
-    printf("{\"rows\":[{\"name\":\"reshard %.1f GB tp2 zero3 dp2 to tp8, %s\",\"ours\":%.3f,\"peer\":%.3f,\"peer_name\":\"cp -r\",\"unit\":\"GB/s\",\"ratio\":%.3f},"
-           "{\"name\":\"reshard, on the disk\",\"ours\":%.3f,\"peer\":%.3f,\"peer_name\":\"cp -r, sync\",\"unit\":\"GB/s\",\"ratio\":%.3f},"
-           "{\"name\":\"reshard peak memory\",\"ours\":%.0f,\"peer\":256,\"peer_name\":\"limit\",\"unit\":\"MiB\",\"ratio\":%.2f}]}\n",
-           (double)bytes / 1e9, cold ? "cold" : "warm", mid[RESHARD], mid[COPY], mid[RESHARD] / mid[COPY], mid[RESHARD], mid[COPY_SYNC], mid[RESHARD] / mid[COPY_SYNC],
-           peak[RESHARD] / (1 << 20), MEMORY_LIMIT / peak[RESHARD]);
+    printf("{\"rows\":[{\"name\":\"reshard %.1f GB tp2 zero3 dp2 to tp8, "
+           "%s\",\"ours\":%.3f,\"peer\":%.3f,\"peer_name\":\"cp -r\",\"unit\":\"GB/s\",\"ratio\":%.3f},"
+           "{\"name\":\"reshard, on the disk\",\"ours\":%.3f,\"peer\":%.3f,\"peer_name\":\"cp -r, "
+           "sync\",\"unit\":\"GB/s\",\"ratio\":%.3f},"
+           "{\"name\":\"reshard peak "
+           "memory\",\"ours\":%.0f,\"peer\":256,\"peer_name\":\"limit\",\"unit\":\"MiB\",\"ratio\":%.2f}]}\n",
+           (double)bytes / 1e9, cold ? "cold" : "warm", mid[RESHARD], mid[COPY], mid[RESHARD] / mid[COPY],
+           mid[RESHARD], mid[COPY_SYNC], mid[RESHARD] / mid[COPY_SYNC], peak[RESHARD] / (1 << 20),
+           MEMORY_LIMIT / peak[RESHARD]);
     return 0;
 }
 
@@ -203,10 +232,12 @@ int main(int argc, char **argv)
 {
     char dir[512], src[600], dst[600], reshard[600];
     const char *slash = strrchr(argv[0], '/');
-    int rounds = argc > 2 ? atoi(argv[2]) : 3, n_layers = (int)((argc > 3 ? atof(argv[3]) : 4.0) * 1.5 + 0.5), rc;
+    int rounds = argc > 2 ? atoi(argv[2]) : 3, n_layers = (int)((argc > 3 ? atof(argv[3]) : 4.0) * 1.5 + 0.5),
+        rc;
     int64_t bytes = 0;
     struct err e = { 0 };
-    snprintf(reshard, sizeof reshard, "%.*s/../../bin/reshard", slash ? (int)(slash - argv[0]) : 1, slash ? argv[0] : ".");
+    snprintf(reshard, sizeof reshard, "%.*s/../../bin/reshard", slash ? (int)(slash - argv[0]) : 1,
+             slash ? argv[0] : ".");
     snprintf(dir, sizeof dir, "%s/reshard-bench-XXXXXX", argc > 1 ? argv[1] : "/tmp");
     if (!mkdtemp(dir)) {
         perror(dir);
@@ -216,7 +247,8 @@ int main(int argc, char **argv)
     snprintf(dst, sizeof dst, "%s/dst", dir);
     rc = make(src, n_layers > 0 ? n_layers : 1, &bytes, &e);
     rounds = rounds < 1 ? 1 : rounds > MOST_ROUNDS ? MOST_ROUNDS : rounds;
-    rc = rc < 0 ? err_print(&e, "reshard_bench") : measure(dir, reshard, src, dst, rounds, argc > 4 && !strcmp(argv[4], "cold"), bytes);
+    rc = rc < 0 ? err_print(&e, "reshard_bench")
+                : measure(dir, reshard, src, dst, rounds, argc > 4 && !strcmp(argv[4], "cold"), bytes);
     io_remove_tree(dir, &e);
     return rc;
 }

@@ -1,11 +1,15 @@
-/* fake_nccl.c - a libnccl.so.2 for tests: the calls that comm/ looks up, between processes of one machine, on the fake device's memory.
+/* fake_nccl.c - a libnccl.so.2 for tests: the calls that comm/ looks up, between processes of one machine,
+ * on the fake device's memory.
  *
- * A communicator is a piece of shared memory with a channel of bytes from every rank to every other. A call says at once what it touches (so that the
- * fake device checks its order), and works when its queue comes to it; in a group all sends and receives go on side by side. Sums are chains in rank order:
- * not the tree's order, so who lets this library add shows. Every third call says "in progress", as communicators that do not block may.
+ * A communicator is a piece of shared memory with a channel of bytes from every rank to every other. A call
+ * says at once what it touches (so that the fake device checks its order), and works when its queue comes to
+ * it; in a group all sends and receives go on side by side. Sums are chains in rank order: not the tree's
+ * order, so who lets this library add shows. Every third call says "in progress", as communicators that do
+ * not block may.
  *
- * FAKE_NCCL_FAULT=KIND:RANK:CALL makes rank RANK of the job go wrong at its CALL-th call: async (the library's threads meet an error), refuse (the call
- * fails), hang (in the call, for an hour), stay (away: as long, behind the call), kill (SIGKILL); apart: it never joins its CALL-th communicator. */
+ * FAKE_NCCL_FAULT=KIND:RANK:CALL makes rank RANK of the job go wrong at its CALL-th call: async (the
+ * library's threads meet an error), refuse (the call fails), hang (in the call, for an hour), stay (away: as
+ * long, behind the call), kill (SIGKILL); apart: it never joins its CALL-th communicator. */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -21,27 +25,44 @@
 enum { OK = 0, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID = 4, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum { CHANNEL = 1 << 16, MOST_RANKS = 16, MOST_MOVES = 2 * MOST_RANKS };
 
-struct channel { _Atomic uint64_t written, read; char data[CHANNEL]; };
-struct shared { _Atomic int joined; struct channel channel[]; };         /* [from * n + to] */
-struct comm { struct shared *s; size_t bytes; int n, rank, aborted, later, progress, calls; };
+struct channel {
+    _Atomic uint64_t written, read;
+    char data[CHANNEL];
+};
+/* [from * n + to] */
+struct shared {
+    _Atomic int joined;
+    struct channel channel[];
+};
+struct comm {
+    struct shared *s;
+    size_t bytes;
+    int n, rank, aborted, later, progress, calls;
+};
 
 /* One transfer: bytes to or from a peer. */
-struct move { char *p; size_t bytes, done; struct channel *over; int sends; };
+struct move {
+    char *p;
+    size_t bytes, done;
+    struct channel *over;
+    int sends;
+};
 struct job {
     struct fake_stream *stream;
     struct comm *c;
     struct move move[MOST_MOVES];
     int n_moves;
-    float *sum_out, *sum_in, *from[MOST_RANKS];      /* a sum when all have come; from[rank] NULL: sum_in itself */
+    /* a sum when all have come; from[rank] NULL: sum_in itself */
+    float *sum_out, *sum_in, *from[MOST_RANKS];
     size_t n_sum;
     char *copy_to, *copy_from;
     size_t copy_bytes;
 };
 
-static struct job *group;                            /* between GroupStart and GroupEnd */
+static struct job *group; /* between GroupStart and GroupEnd */
 static int in_group;
-static int stays;                                    /* at the next question for errors */
-static int joins;                                    /* communicators that this rank came to */
+static int stays; /* at the next question for errors */
+static int joins; /* communicators that this rank came to */
 
 /* ---- faults ---- */
 static int fault_is(const char *kind, int call)
@@ -49,7 +70,8 @@ static int fault_is(const char *kind, int call)
     const char *f = getenv("FAKE_NCCL_FAULT"), *me = getenv("OMPI_COMM_WORLD_RANK");
     char name[16];
     int rank, at;
-    return f && sscanf(f, "%15[a-z]:%d:%d", name, &rank, &at) == 3 && !strcmp(name, kind) && rank == (me ? atoi(me) : 0) && at == call;
+    return f && sscanf(f, "%15[a-z]:%d:%d", name, &rank, &at) == 3 && !strcmp(name, kind) &&
+           rank == (me ? atoi(me) : 0) && at == call;
 }
 
 /* What becomes of a call: 0, or the error that it returns. */
@@ -69,7 +91,7 @@ static int fault(struct comm *c)
 static int answer(struct comm *c, int rc)
 {
     if (rc == OK && !stays && ++c->calls % 3 == 0)
-        c->progress = 2;                             /* and says so twice more */
+        c->progress = 2; /* and says so twice more */
     return rc == OK && c->progress ? IN_PROGRESS : rc;
 }
 
@@ -78,7 +100,8 @@ static size_t step(struct move *m)
 {
     struct channel *o = m->over;
     uint64_t w = atomic_load(&o->written), r = atomic_load(&o->read), at = m->sends ? w : r;
-    size_t n = m->bytes - m->done, room = m->sends ? (size_t)(CHANNEL - (w - r)) : (size_t)(w - r), flat = CHANNEL - (size_t)(at % CHANNEL);
+    size_t n = m->bytes - m->done, room = m->sends ? (size_t)(CHANNEL - (w - r)) : (size_t)(w - r),
+           flat = CHANNEL - (size_t)(at % CHANNEL);
     n = n < room ? n : room;
     n = n < flat ? n : flat;
     if (!n)
@@ -162,12 +185,20 @@ static void add_move(struct job *j, char *p, size_t bytes, int peer, int sends)
     struct comm *c = j->c;
     if (peer == c->rank || peer < 0 || peer >= c->n || j->n_moves == MOST_MOVES || !p)
         return;
-    j->move[j->n_moves++] = (struct move){ p, bytes, 0, &c->s->channel[sends ? c->rank * c->n + peer : peer * c->n + c->rank], sends };
+    j->move[j->n_moves++] = (struct move){
+        p, bytes, 0, &c->s->channel[sends ? c->rank * c->n + peer : peer * c->n + c->rank], sends
+    };
 }
 
 /* ---- calls ---- */
-typedef struct { char bytes[128]; } id_type;
-struct config { size_t size; unsigned magic, version; int blocking; };
+typedef struct {
+    char bytes[128];
+} id_type;
+struct config {
+    size_t size;
+    unsigned magic, version;
+    int blocking;
+};
 #define CALL __attribute__((visibility("default")))
 #define SIZE_OF(type) ((type) == 7 ? 4u : 1u)
 
@@ -186,7 +217,8 @@ CALL int ncclRecv(void *p, size_t n, int type, int peer, void *comm, void *strea
 CALL int ncclAllGather(const void *in, void *out, size_t n, int type, void *comm, void *stream);
 CALL int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, void *comm, void *stream);
 CALL int ncclAllReduce(const void *in, void *out, size_t n, int type, int op, void *comm, void *stream);
-CALL int ncclReduceScatter(const void *in, void *out, size_t n_each, int type, int op, void *comm, void *stream);
+CALL int ncclReduceScatter(const void *in, void *out, size_t n_each, int type, int op, void *comm,
+                           void *stream);
 
 int ncclGetVersion(int *v)
 {
@@ -196,8 +228,14 @@ int ncclGetVersion(int *v)
 
 const char *ncclGetErrorString(int rc)
 {
-    static const char *const text[] = { "no error", "unhandled cuda error", "unhandled system error", "internal error", "invalid argument",
-                                        "invalid usage", "remote process exited or there was a network error", "in progress" };
+    static const char *const text[] = { "no error",
+                                        "unhandled cuda error",
+                                        "unhandled system error",
+                                        "internal error",
+                                        "invalid argument",
+                                        "invalid usage",
+                                        "remote process exited or there was a network error",
+                                        "in progress" };
     return rc >= 0 && rc < 8 ? text[rc] : "unknown";
 }
 
@@ -215,7 +253,9 @@ int ncclCommInitRankConfig(void **out, int n, id_type id, int rank, struct confi
     *out = c;
     if (!c || n > MOST_RANKS || f->magic != 0xcafebeef || f->blocking != 0 || f->size < sizeof *f)
         return INVALID;
-    *c = (struct comm){ .bytes = sizeof(struct shared) + sizeof(struct channel) * (size_t)(n * n), .n = n, .rank = rank };
+    *c = (struct comm){ .bytes = sizeof(struct shared) + sizeof(struct channel) * (size_t)(n * n),
+                        .n = n,
+                        .rank = rank };
     fd = shm_open(id.bytes, O_CREAT | O_RDWR, 0600);
     if (fd < 0 || ftruncate(fd, (off_t)c->bytes) < 0)
         return SYSTEM_ERROR;
@@ -276,15 +316,22 @@ int ncclGroupEnd(void)
 static int one_move(const void *p, size_t bytes, int peer, struct comm *c, struct fake_stream *s, int sends)
 {
     if (!in_group || (group && (group->c != c || group->stream != s)))
-        return INVALID;                              /* the room always groups them, a communicator at a time */
+        return INVALID; /* the room always groups them, a communicator at a time */
     if (!group)
         group = job_new(c, s, "ncclGroup");
-    add_move(group, s->touch(s, sends ? "what is sent" : "what is received", p, bytes, !sends), bytes, peer, sends);
+    add_move(group, s->touch(s, sends ? "what is sent" : "what is received", p, bytes, !sends), bytes, peer,
+             sends);
     return OK;
 }
 
-int ncclSend(const void *p, size_t n, int type, int peer, void *comm, void *stream) { return one_move(p, n * SIZE_OF(type), peer, comm, stream, 1); }
-int ncclRecv(void *p, size_t n, int type, int peer, void *comm, void *stream) { return one_move(p, n * SIZE_OF(type), peer, comm, stream, 0); }
+int ncclSend(const void *p, size_t n, int type, int peer, void *comm, void *stream)
+{
+    return one_move(p, n * SIZE_OF(type), peer, comm, stream, 1);
+}
+int ncclRecv(void *p, size_t n, int type, int peer, void *comm, void *stream)
+{
+    return one_move(p, n * SIZE_OF(type), peer, comm, stream, 0);
+}
 
 int ncclAllGather(const void *in, void *out, size_t n, int type, void *comm, void *stream)
 {
@@ -309,7 +356,8 @@ int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, void 
     struct fake_stream *s = stream;
     struct job *j = job_new(c, s, "ncclBroadcast");
     size_t bytes = n * SIZE_OF(type);
-    char *from = c->rank == root ? s->touch(s, "in", in, bytes, 0) : NULL, *to = s->touch(s, "out", out, bytes, 1);
+    char *from = c->rank == root ? s->touch(s, "in", in, bytes, 0) : NULL,
+         *to = s->touch(s, "out", out, bytes, 1);
     for (int r = 0; r < c->n && c->rank == root; r++)
         add_move(j, from, bytes, r, 1);
     if (c->rank != root)
@@ -318,7 +366,8 @@ int ncclBroadcast(const void *in, void *out, size_t n, int type, int root, void 
 }
 
 /* Everybody's part `r` of n elements to rank r (each), or everything to all; the sum of what comes. */
-static int reduce(const char *op, const float *in, float *out, size_t n, int each, struct comm *c, struct fake_stream *s)
+static int reduce(const char *op, const float *in, float *out, size_t n, int each, struct comm *c,
+                  struct fake_stream *s)
 {
     struct job *j = job_new(c, s, op);
     const size_t bytes = n * sizeof *in, all = each ? bytes * (size_t)c->n : bytes;

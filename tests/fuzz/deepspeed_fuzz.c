@@ -1,4 +1,5 @@
-/* deepspeed_fuzz.c - a DeepSpeed folder, ZeRO 1 to 3 or universal: pickles in sound zips (format/deepspeed*.c). */
+/* deepspeed_fuzz.c - a DeepSpeed folder, ZeRO 1 to 3 or universal: pickles in sound zips
+ * (format/deepspeed*.c). */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -13,7 +13,10 @@
 
 #define STORAGES_MAX 64
 
-static struct { char dir[512], path[1024]; pid_t owner; } folder;
+static struct {
+    char dir[512], path[1024];
+    pid_t owner;
+} folder;
 
 void *fuzz_copy(const uint8_t *data, size_t n)
 {
@@ -56,7 +59,8 @@ const char *fuzz_dir(void)
 const char *fuzz_write(const char *name, const void *data, size_t n)
 {
     snprintf(folder.path, sizeof folder.path, "%s/%s", fuzz_dir(), name);
-    for (char *slash = strchr(folder.path + strlen(folder.dir) + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+    for (char *slash = strchr(folder.path + strlen(folder.dir) + 1, '/'); slash;
+         slash = strchr(slash + 1, '/')) {
         *slash = 0;
         mkdir(folder.path, 0777);
         *slash = '/';
@@ -72,7 +76,8 @@ void fuzz_write_parts(const char *const *names, size_t n_names, const uint8_t *d
     nftw(fuzz_dir(), remove_one, 16, FTW_DEPTH | FTW_PHYS);
     while (n >= 4) {
         const char *name = names[data[0] % n_names];
-        size_t len = (size_t)data[1] | (size_t)data[2] << 8 | (size_t)data[3] << 16, n_name = strlen(name), n_zip;
+        size_t len = (size_t)data[1] | (size_t)data[2] << 8 | (size_t)data[3] << 16, n_name = strlen(name),
+               n_zip;
         len = len < n - 4 ? len : n - 4;
         if (n_name > 3 && !strcmp(name + n_name - 3, ".pt")) {
             uint8_t *zip = fuzz_wrap(data + 4, len, &n_zip);
@@ -88,7 +93,12 @@ void fuzz_write_parts(const char *const *names, size_t n_names, const uint8_t *d
 
 /* ---- a zip ---- */
 
-struct zip_out { uint8_t *p; size_t n, central_n; uint8_t central[8192]; unsigned count; };
+struct zip_out {
+    uint8_t *p;
+    size_t n, central_n;
+    uint8_t central[8192];
+    unsigned count;
+};
 
 static void put(uint8_t **p, uint64_t v, int bytes)
 {
@@ -100,7 +110,7 @@ static void put(uint8_t **p, uint64_t v, int bytes)
 static void put_common(uint8_t **p, uint32_t crc, size_t n, size_t n_name)
 {
     put(p, 20, 2);
-    put(p, 0, 8);                       /* flags, stored, time, date */
+    put(p, 0, 8); /* flags, stored, time, date */
     put(p, crc, 4);
     put(p, n, 4);
     put(p, n, 4);
@@ -122,7 +132,7 @@ static void zip_add(struct zip_out *z, const char *name, const uint8_t *data, si
     put(&c, 0x02014b50, 4);
     put(&c, 20, 2);
     put_common(&c, crc, n, n_name);
-    put(&c, 0, 10);                     /* comment, volume, attributes */
+    put(&c, 0, 10); /* comment, volume, attributes */
     put(&c, header, 4);
     memcpy(c, name, n_name);
     z->central_n = (size_t)(c - z->central) + n_name;

@@ -1,7 +1,9 @@
-/* http_fuzz.c - answers of a server to the store (store/http_get.c, store.c): statuses, headers, redirects, bodies of any length, in any order.
+/* http_fuzz.c - answers of a server to the store (store/http_get.c, store.c): statuses, headers, redirects,
+ * bodies of any length, in any order.
  *
- * The store is compiled in with a curl whose perform takes its answers from the input: header lines up to an empty one, then the body in
- * pieces. A byte in front of an answer says how long its body is and how the connection ends. Waiting between tries is left out. */
+ * The store is compiled in with a curl whose perform takes its answers from the input: header lines up to an
+ * empty one, then the body in pieces. A byte in front of an answer says how long its body is and how the
+ * connection ends. Waiting between tries is left out. */
 #include "tests/fuzz/fuzz.h"
 
 #include <curl/curl.h>
@@ -79,8 +81,14 @@ static CURLcode fake_perform(CURL *h)
         if (took != n)
             return CURLE_WRITE_ERROR;
     }
-    static const CURLcode endings[] = { CURLE_OK, CURLE_OK, CURLE_PARTIAL_FILE, CURLE_RECV_ERROR, CURLE_OPERATION_TIMEDOUT, CURLE_TOO_MANY_REDIRECTS,
-                                        CURLE_UNSUPPORTED_PROTOCOL, CURLE_PEER_FAILED_VERIFICATION };
+    static const CURLcode endings[] = { CURLE_OK,
+                                        CURLE_OK,
+                                        CURLE_PARTIAL_FILE,
+                                        CURLE_RECV_ERROR,
+                                        CURLE_OPERATION_TIMEDOUT,
+                                        CURLE_TOO_MANY_REDIRECTS,
+                                        CURLE_UNSUPPORTED_PROTOCOL,
+                                        CURLE_PEER_FAILED_VERIFICATION };
     return endings[ending % 8];
 }
 
@@ -99,7 +107,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
             off = 0;
             want = info.bytes;
         }
-        if (want <= 4096) {             /* the caller's buffer: its size is the caller's business */
+        if (want <= 4096) { /* the caller's buffer: its size is the caller's business */
             char *dst = malloc((size_t)want + 1);
             store_read(s, "file", &info, off, want, dst, &e);
             free(dst);

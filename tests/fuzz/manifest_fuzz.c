@@ -1,5 +1,6 @@
-/* manifest_fuzz.c - manifest.json with a checksum that fits, beside files of the lengths it says (format/native/native_read.c, zst.c, manifest.c).
- * The input is the text without its closing brace and checksum; the files hold zeros. */
+/* manifest_fuzz.c - manifest.json with a checksum that fits, beside files of the lengths it says
+ * (format/native/native_read.c, zst.c, manifest.c). The input is the text without its closing brace and
+ * checksum; the files hold zeros. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +12,12 @@
 #define FILES_MAX 8
 
 /* The small files whose checksums stand in good manifests (tests/unit/format/format_make.h). */
-static const struct { const char *name, *text; } small[] = {
-    { "config.json", "{\"model_type\":\"llama\"}\n" }, { "tokenizer.json", "{\"version\":\"1.0\"}" }, { "generation_config.json", "{}" },
+static const struct {
+    const char *name, *text;
+} small[] = {
+    { "config.json", "{\"model_type\":\"llama\"}\n" },
+    { "tokenizer.json", "{\"version\":\"1.0\"}" },
+    { "generation_config.json", "{}" },
 };
 
 static void make_files(const char *text, size_t n)
@@ -22,8 +27,8 @@ static void make_files(const char *text, size_t n)
     json_array_foreach(json_object_get(root, "files"), i, o) {
         const char *name = json_string_value(json_object_get(o, "name"));
         long long bytes = json_integer_value(json_object_get(o, "length"));
-        if (i < FILES_MAX && name && *name && strlen(name) < 64 && !strchr(name, '/') && bytes >= 0 && bytes < (1 << 22) &&
-            truncate(fuzz_write(name, "", 0), (off_t)bytes) < 0)
+        if (i < FILES_MAX && name && *name && strlen(name) < 64 && !strchr(name, '/') && bytes >= 0 &&
+            bytes < (1 << 22) && truncate(fuzz_write(name, "", 0), (off_t)bytes) < 0)
             abort();
     }
     json_decref(root);

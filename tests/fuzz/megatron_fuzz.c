@@ -1,4 +1,5 @@
-/* megatron_fuzz.c - a Megatron folder, legacy or torch_dist: pickles in sound zips, metadata, options (format/megatron*.c). */
+/* megatron_fuzz.c - a Megatron folder, legacy or torch_dist: pickles in sound zips, metadata, options
+ * (format/megatron*.c). */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -1,4 +1,5 @@
-/* options_fuzz.c - sizes ("4k", "2MiB") and whole command lines, their words divided by line ends (base/opt/opt.c). */
+/* options_fuzz.c - sizes ("4k", "2MiB") and whole command lines, their words divided by line ends
+ * (base/opt/opt.c). */
 #include <stdlib.h>
 #include <string.h>
 #include "base/opt.h"
@@ -6,7 +7,13 @@
 
 #define WORDS_MAX 32
 
-struct options { int on, kind; int64_t count, bytes; double lr; const char *text; struct opt_list list; };
+struct options {
+    int on, kind;
+    int64_t count, bytes;
+    double lr;
+    const char *text;
+    struct opt_list list;
+};
 #define AT(m) offsetof(struct options, m)
 static const struct opt rows[] = {
     { OPT_SWITCH, "on", AT(on), "0", NULL, "a switch", 0, 0, 0 },
@@ -35,8 +42,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         if ((end = strchr(at, '\n')))
             *end++ = 0;
         opt_parse_size(at, &size);
-        if (strncmp(at, "--help", 3) && strncmp(at, "--version", 3) && strncmp(at, "--man", 3) && strncmp(at, "--completion", 4))
-            word[n_words++] = at;       /* those print pages */
+        if (strncmp(at, "--help", 3) && strncmp(at, "--version", 3) && strncmp(at, "--man", 3) &&
+            strncmp(at, "--completion", 4))
+            word[n_words++] = at; /* those print pages */
     }
     if (opt_parse(&program, n_words, word, &o, &args, NULL, &e) == 0) {
         free(opt_json(&program, &o));

@@ -1,7 +1,9 @@
-/* replay.c - the main of a fuzz target as a plain test: every file of the folders and every file named on the command line is one input.
+/* replay.c - the main of a fuzz target as a plain test: every file of the folders and every file named on
+ * the command line is one input.
  *
- * Inputs run in a child, so that a crash, a hang or an allocation beyond the limit is told with the name of its input and the rest still
- * runs. Under the sanitizers their report says more. `FUZZ_SECONDS=… make fuzz` looks for new inputs. */
+ * Inputs run in a child, so that a crash, a hang or an allocation beyond the limit is told with the name of
+ * its input and the rest still runs. Under the sanitizers their report says more. `FUZZ_SECONDS=… make fuzz`
+ * looks for new inputs. */
 #include "tests/fuzz/fuzz.h"
 
 #include <dirent.h>
@@ -15,8 +17,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define TIME_S 20                       /* an input of a few kB ends in milliseconds; a loaded machine, a sanitizer */
-#define LIMIT_BYTES ((size_t)16 << 20)  /* one allocation, as -malloc_limit_mb of `make fuzz` */
+/* an input of a few kB ends in milliseconds; a loaded machine, a sanitizer */
+#define TIME_S 20
+#define LIMIT_BYTES ((size_t)16 << 20) /* one allocation, as -malloc_limit_mb of `make fuzz` */
 
 #ifdef __SANITIZE_ADDRESS__
 const char *__asan_default_options(void);
@@ -35,12 +38,27 @@ static void check(size_t n)
         abort();
     }
 }
-void *malloc(size_t n) { check(n); return __libc_malloc(n); }
-void *calloc(size_t n, size_t size) { check(size && n > LIMIT_BYTES / size ? LIMIT_BYTES + 1 : n * size); return __libc_calloc(n, size); }
-void *realloc(void *p, size_t n) { check(n); return __libc_realloc(p, n); }
+void *malloc(size_t n)
+{
+    check(n);
+    return __libc_malloc(n);
+}
+void *calloc(size_t n, size_t size)
+{
+    check(size && n > LIMIT_BYTES / size ? LIMIT_BYTES + 1 : n * size);
+    return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t n)
+{
+    check(n);
+    return __libc_realloc(p, n);
+}
 #endif
 
-struct list { char **path; int n, room; };
+struct list {
+    char **path;
+    int n, room;
+};
 
 static void add(struct list *l, const char *path)
 {
@@ -91,7 +109,8 @@ static int run_file(const char *path)
     return 0;
 }
 
-/* Runs inputs from `first` on; *at: the one it is at, told to the parent also by a child that dies. Ends the process. */
+/* Runs inputs from `first` on; *at: the one it is at, told to the parent also by a child that dies. Ends the
+ * process. */
 static void child(const struct list *l, int first, volatile int *at)
 {
     for (int i = first; i < l->n; i++) {
@@ -100,7 +119,7 @@ static void child(const struct list *l, int first, volatile int *at)
             abort();
     }
     *at = l->n;
-    exit(0);                            /* a leak is found here */
+    exit(0); /* a leak is found here */
 }
 
 int main(int argc, char **argv)
@@ -125,7 +144,8 @@ int main(int argc, char **argv)
             abort();
         if (status) {
             failed++;
-            printf("FAIL %s: %s %d\n", *at < l.n ? l.path[*at] : "all inputs together", WIFSIGNALED(status) ? "signal" : "status",
+            printf("FAIL %s: %s %d\n", *at < l.n ? l.path[*at] : "all inputs together",
+                   WIFSIGNALED(status) ? "signal" : "status",
                    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
         }
     }

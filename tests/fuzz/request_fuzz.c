@@ -1,5 +1,6 @@
-/* request_fuzz.c - bodies of requests (serve/api/openai.c, chat.c, tokens.c). The first byte: which endpoint, a model with tokenizer or without,
- * strict or lenient. A request that is taken is answered as if it had been cancelled at once. */
+/* request_fuzz.c - bodies of requests (serve/api/openai.c, chat.c, tokens.c). The first byte: which
+ * endpoint, a model with tokenizer or without, strict or lenient. A request that is taken is answered as if
+ * it had been cancelled at once. */
 #include <stdlib.h>
 #include <string.h>
 #include "serve/api/openai.h"
@@ -7,7 +8,8 @@
 #include "tests/fuzz/fuzz.h"
 #include "text/template.h"
 
-static const char chat_template[] = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor %}{% if add_generation_prompt %}<a>{% endif %}";
+static const char chat_template[] = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor "
+                                    "%}{% if add_generation_prompt %}<a>{% endif %}";
 
 static void parse(const struct service *sv, int chat, const char *body, size_t n)
 {
@@ -24,7 +26,9 @@ static void parse(const struct service *sv, int chat, const char *body, size_t n
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
-    struct service sv = { .state = SERVICE_READY, .model = "m", .vocab = 256, .ctx = 128, .n_eos = 1, .eos = { 0 } };
+    struct service sv = {
+        .state = SERVICE_READY, .model = "m", .vocab = 256, .ctx = 128, .n_eos = 1, .eos = { 0 }
+    };
     struct err e;
     struct out o = { 0 };
     struct fault f = { 0 };
@@ -33,7 +37,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *body = fuzz_copy(data + 1, n - 1);
     if (!(data[0] & 4) && tokenizer_bytes(&sv.tok, &e) < 0)
         abort();
-    if (!(data[0] & 16) && template_open(&sv.chat, chat_template, sizeof chat_template - 1, "template", &e) < 0)
+    if (!(data[0] & 16) &&
+        template_open(&sv.chat, chat_template, sizeof chat_template - 1, "template", &e) < 0)
         abort();
     sv.lenient = data[0] >> 3 & 1;
     switch (data[0] & 3) {

@@ -1,4 +1,5 @@
-/* safetensors_fuzz.c - any bytes as a .safetensors file, opened and read whole (format/hf/safetensors.c, hf.c). */
+/* safetensors_fuzz.c - any bytes as a .safetensors file, opened and read whole (format/hf/safetensors.c,
+ * hf.c). */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

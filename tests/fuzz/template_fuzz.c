@@ -1,5 +1,6 @@
-/* template_fuzz.c - a chat template, a zero byte, and what it is rendered with as JSON (text/tpl_*.c, template.c).
- * Steps and memory have limits of their own here, so that a template that may compute for seconds is no finding. */
+/* template_fuzz.c - a chat template, a zero byte, and what it is rendered with as JSON (text/tpl_*.c,
+ * template.c). Steps and memory have limits of their own here, so that a template that may compute for
+ * seconds is no finding. */
 #include <stdlib.h>
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
@@ -26,11 +27,18 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         o = json_pack("{s:[{s:s, s:s}]}", "messages", "role", "user", "content", "a\xc3\xa9 <s>");
     }
     struct template_request r = {
-        .messages = json_object_get(o, "messages"), .tools = json_object_get(o, "tools"), .documents = json_object_get(o, "documents"), .user = json_object_get(o, "extra"),
-        .add_generation_prompt = !json_is_false(json_object_get(o, "add_generation_prompt")), .now = 1700000000, .max_steps = STEPS, .max_bytes = BYTES,
+        .messages = json_object_get(o, "messages"),
+        .tools = json_object_get(o, "tools"),
+        .documents = json_object_get(o, "documents"),
+        .user = json_object_get(o, "extra"),
+        .add_generation_prompt = !json_is_false(json_object_get(o, "add_generation_prompt")),
+        .now = 1700000000,
+        .max_steps = STEPS,
+        .max_bytes = BYTES,
         .continue_final = json_is_true(json_object_get(o, "continue_final_message")),
     };
-    if (json_is_array(r.messages) && (!r.user || json_is_object(r.user)) && template_render(t, &r, &out, &e) >= 0)
+    if (json_is_array(r.messages) && (!r.user || json_is_object(r.user)) &&
+        template_render(t, &r, &out, &e) >= 0)
         rendered_free(&out);
     json_decref(o);
     template_close(t);

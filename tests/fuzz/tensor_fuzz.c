@@ -1,4 +1,5 @@
-/* tensor_fuzz.c - a pickle in a sound zip: tensors of storages, strides, views (format/torch/torch_file.c, torch_driver.c). */
+/* tensor_fuzz.c - a pickle in a sound zip: tensors of storages, strides, views (format/torch/torch_file.c,
+ * torch_driver.c). */
 #include "tests/fuzz/foreign_fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

@@ -1,10 +1,12 @@
-/* tokenizer_fuzz.c - any bytes as a tokenizer.json; what opens encodes a text and decodes every id (text/tokenizer_load.c and behind it). */
+/* tokenizer_fuzz.c - any bytes as a tokenizer.json; what opens encodes a text and decodes every id
+ * (text/tokenizer_load.c and behind it). */
 #include <stdlib.h>
 #include <string.h>
 #include "tests/fuzz/fuzz.h"
 #include "text/text.h"
 
-static const char sample[] = "The 12 quick  brown\tfoxes' don't\n\n jump\xc3\xa9 \xf0\x9f\xa6\x8a \xe4\xb8\xad\xe6\x96\x87 <s>[INST] </s> \xff\x80 e\xcc\x81";
+static const char sample[] = "The 12 quick  brown\tfoxes' don't\n\n jump\xc3\xa9 \xf0\x9f\xa6\x8a "
+                             "\xe4\xb8\xad\xe6\x96\x87 <s>[INST] </s> \xff\x80 e\xcc\x81";
 
 static void stream(const struct tokenizer *t, const int32_t *ids, size_t n)
 {

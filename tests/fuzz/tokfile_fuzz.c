@@ -1,4 +1,5 @@
-/* tokfile_fuzz.c - a file of token ids (text/tokfile.c). With an odd first byte the checksums of header and tables are made to fit. */
+/* tokfile_fuzz.c - a file of token ids (text/tokfile.c). With an odd first byte the checksums of header and
+ * tables are made to fit. */
 #include <stdlib.h>
 #include <string.h>
 #include <xxhash.h>

@@ -1,5 +1,6 @@
 /* zst_fuzz.c - frames and seek table of a compressed file, with checksums that fit (format/native/zst.c).
- * The input: a byte for the number of frames and the width of byte planes, two for the length of each, two for the plain bytes of the last, frames, table. */
+ * The input: a byte for the number of frames and the width of byte planes, two for the length of each, two
+ * for the plain bytes of the last, frames, table. */
 #include <stdlib.h>
 #include <string.h>
 #include "format/fmt.h"

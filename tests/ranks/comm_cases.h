@@ -1,5 +1,6 @@
-/* comm_cases.h - every collective against a scalar reference, for whatever transport the including test opens (TRANSPORT).
- * All ranks know all ranks' inputs (a function of rank and index), so each can compute what must come out. */
+/* comm_cases.h - every collective against a scalar reference, for whatever transport the including test
+ * opens (TRANSPORT). All ranks know all ranks' inputs (a function of rank and index), so each can compute
+ * what must come out. */
 #include <math.h>
 #include <time.h>
 
@@ -8,7 +9,7 @@
 #include "tests/test.h"
 
 #ifndef OPEN_AS
-#define OPEN_AS TRANSPORT          /* what world_open is asked for */
+#define OPEN_AS TRANSPORT /* what world_open is asked for */
 #endif
 
 static struct world *world;
@@ -43,11 +44,17 @@ static struct comm *all(void)
     return mesh.all;
 }
 
-#define OK(call) do { if ((call) < 0) test_fail(__FILE__, __LINE__, "%s: %s", #call, err.text); } while (0)
+#define OK(call) \
+    do { \
+        if ((call) < 0) \
+            test_fail(__FILE__, __LINE__, "%s: %s", #call, err.text); \
+    } while (0)
 
-static const int64_t sizes[] = { 0, 1, 7, 511, 512, 513, 4099, 100003, 270001 };      /* the last: more than a staging block */
+/* the last: more than a staging block */
+static const int64_t sizes[] = { 0, 1, 7, 511, 512, 513, 4099, 100003, 270001 };
 #define N_SIZES ((int)(sizeof sizes / sizeof *sizes))
-#define N_LESS (N_SIZES - 1)       /* where every rank checks the data of all, the largest would only take time */
+/* where every rank checks the data of all, the largest would only take time */
+#define N_LESS (N_SIZES - 1)
 
 static uint64_t mix(uint64_t x)
 {
@@ -108,7 +115,8 @@ static int differ(const char *what, int64_t n, int64_t i, float got, float want)
 {
     if (!memcmp(&got, &want, 4))
         return 0;
-    test_fail(__FILE__, __LINE__, "%s of %lld: element %lld is %a, not %a", what, (long long)n, (long long)i, (double)got, (double)want);
+    test_fail(__FILE__, __LINE__, "%s of %lld: element %lld is %a, not %a", what, (long long)n, (long long)i,
+              (double)got, (double)want);
     return 1;
 }
 
@@ -288,7 +296,8 @@ TEST(messages_arrive_whole_and_in_order_around_the_ring)
         for (int place = 0; place < 2; place++) {
             int64_t n = sizes[s];
             float *x = take(c, place, (size_t)n * 4), *y = take(c, place, (size_t)n * 4);
-            for (int k = 0; k < 3; k++) {              /* all send first: a send must not wait for the receiver */
+            /* all send first: a send must not wait for the receiver */
+            for (int k = 0; k < 3; k++) {
                 fill(x, me, k * n, n);
                 OK(comm_send(c, x, (size_t)n * 4, next, &err));
             }
@@ -378,10 +387,11 @@ TEST(agreement_carries_the_text_of_the_lowest_failing_rank)
         char want[64];
         CHECK_INT(comm_agree(c, rc, &e), -ERR_FILE);
         CHECK_INT(e.code, ERR_FILE);
-        snprintf(want, sizeof want, bad ? "rank %d: file %d is missing" : "file %d is missing", bad, bad);     /* all failed: nobody is named */
+        /* all failed: nobody is named */
+        snprintf(want, sizeof want, bad ? "rank %d: file %d is missing" : "file %d is missing", bad, bad);
         CHECK_STR(e.text, want);
         CHECK_INT(comm_agree(c, -ERR_FILE, &e), -ERR_FILE);
-        CHECK_STR(e.text, want);         /* agreements nest: the rank is named once */
+        CHECK_STR(e.text, want); /* agreements nest: the rank is named once */
     }
 }
 
@@ -403,7 +413,8 @@ TEST(groups_of_a_mesh_work_at_the_same_time)
             for (int r = 0; r < degree[a]; r++)
                 member[r] = first + r * stride;
             dawdle(round * 4 + a);
-            check_all_reduce(m.axis[a], member, sizes[(round + comm_rank(c) - m.at[a] * stride) % 7], round % 3);
+            check_all_reduce(m.axis[a], member, sizes[(round + comm_rank(c) - m.at[a] * stride) % 7],
+                             round % 3);
         }
     mesh_close(&m);
 }
@@ -427,14 +438,16 @@ TEST(groups_come_and_go)
         if (round == 15)
             used = mem.total_now;
     }
-    CHECK_INT(mem.total_now, used);                    /* nothing grows with the number of groups */
+    CHECK_INT(mem.total_now, used); /* nothing grows with the number of groups */
 }
 
 TEST(a_mesh_that_does_not_fit_is_an_error_that_says_both_numbers)
 {
     struct mesh m;
     char want[32];
-    int degree[AXIS_COUNT] = { [AXIS_TP] = comm_size(all()) + 1, [AXIS_CP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1 };
+    int degree[AXIS_COUNT] = {
+        [AXIS_TP] = comm_size(all()) + 1, [AXIS_CP] = 1, [AXIS_DP] = 1, [AXIS_PP] = 1
+    };
     CHECK_INT(mesh_open(&m, world, degree, &err), -ERR_USAGE);
     snprintf(want, sizeof want, "number of ranks, %d", world_size(world));
     CHECK_HAS(err.text, want);
@@ -476,7 +489,8 @@ TEST(counts_tell_calls_and_bytes)
     OK(comm_all_reduce(c, x, 64, &err));
     comm_counts(c, b);
     CHECK_INT(b[COMM_ALL_REDUCE].calls - a[COMM_ALL_REDUCE].calls, 1);
-    CHECK_INT(b[COMM_ALL_REDUCE].bytes - a[COMM_ALL_REDUCE].bytes, 2 * (comm_size(c) - 1) * 256 / comm_size(c));
+    CHECK_INT(b[COMM_ALL_REDUCE].bytes - a[COMM_ALL_REDUCE].bytes,
+              2 * (comm_size(c) - 1) * 256 / comm_size(c));
     CHECK(b[COMM_ALL_REDUCE].seconds >= a[COMM_ALL_REDUCE].seconds);
     CHECK_STR(comm_op_name(COMM_ALL_REDUCE), "all_reduce");
 }
@@ -501,7 +515,7 @@ static void check_shared(struct comm *c, int64_t n, int round, float *shared, in
     int size = comm_size(c), me = comm_rank(c);
     float *own = malloc((size_t)n * 4), *in = in_place ? shared + me * n : own;
     if (in_place)
-        OK(comm_barrier(c, &err));                     /* nobody reads any more, so that all may write */
+        OK(comm_barrier(c, &err)); /* nobody reads any more, so that all may write */
     fill(in, me + round, 0, n);
     dawdle(round);
     OK(comm_all_gather_shared(c, shared, in, (size_t)n * 4, &err));
@@ -547,10 +561,15 @@ TEST(shared_memory_that_is_not_there_is_an_error_on_all_ranks)
     CHECK_INT(comm_alloc_shared(&p, c, MEM_PARAMS, (size_t)1 << 61, &err), -ERR_MEMORY);
     CHECK_INT(err.code, ERR_MEMORY);
     CHECK(p == NULL);
-    OK(comm_barrier(c, &err));                         /* and no more than that */
+    OK(comm_barrier(c, &err)); /* and no more than that */
 }
 
-struct started { struct comm_request *q; int op, place; int64_t n; float *in, *out; };
+struct started {
+    struct comm_request *q;
+    int op, place;
+    int64_t n;
+    float *in, *out;
+};
 
 static void start_one(struct comm *c, struct started *x, int k)
 {
@@ -576,7 +595,8 @@ static void finish_one(struct comm *c, const int *member, struct started *x, int
     OK(comm_finish(&x->q, &err));
     CHECK(x->q == NULL);
     for (int64_t i = 0; i < (x->op == 2 ? x->n * size : x->n); i++) {
-        float want = x->op == 2 ? value((int)(i / x->n), k + i % x->n) : sum_of(size, member, k + i + (x->op == 1 ? me * x->n : 0));
+        float want = x->op == 2 ? value((int)(i / x->n), k + i % x->n)
+                                : sum_of(size, member, k + i + (x->op == 1 ? me * x->n : 0));
         if (differ("started operation", x->n, i, x->out[i], want))
             break;
     }
@@ -599,7 +619,7 @@ TEST(started_operations_give_the_bits_of_blocking_ones)
     }
     for (int k = 35; k < 40; k++)
         finish_one(c, NULL, &x[k % 8], k);
-    OK(comm_finish(&x[0].q, &err));                    /* nothing started: nothing to do */
+    OK(comm_finish(&x[0].q, &err)); /* nothing started: nothing to do */
 }
 
 TEST(started_operations_finish_in_any_order_and_between_other_calls)
@@ -615,7 +635,8 @@ TEST(started_operations_finish_in_any_order_and_between_other_calls)
         for (int k = 6; k < 8; k++)
             start_one(other, &x[k], round * 12 + k);
         check_all_reduce(c, NULL, round % 2 ? 100 : 4099, round % 3);
-        if (size > 1) {                                /* a rank may finish while another waits for it in another call */
+        /* a rank may finish while another waits for it in another call */
+        if (size > 1) {
             float y = value(me, round);
             if (me == 0)
                 for (int k = 0; k < 8; k++)
@@ -630,8 +651,14 @@ TEST(started_operations_finish_in_any_order_and_between_other_calls)
     comm_close(other);
 }
 
-/* What follows a gather: my share of the machine's ranks' work, negated into the other half of the memory. Not the part that I brought. */
-struct follow { struct comm *c; float *shared; int64_t n; int runs; };
+/* What follows a gather: my share of the machine's ranks' work, negated into the other half of the memory.
+ * Not the part that I brought. */
+struct follow {
+    struct comm *c;
+    float *shared;
+    int64_t n;
+    int runs;
+};
 
 static void negate_my_share(void *arg)
 {
@@ -663,9 +690,12 @@ TEST(a_started_gather_into_shared_memory_and_what_follows_are_seen_by_all)
             dawdle(k);
             fill(mine[k % SLOTS], me + k, 0, N);
             OK(comm_start_all_gather_shared(&q[k % SLOTS], c, f[k % SLOTS].shared, mine[k % SLOTS], N * 4,
-                                            (struct comm_then){ k % 5 ? negate_my_share : NULL, &f[k % SLOTS] }, &err));
-            dawdle(k + 1);                             /* some have said where their part is, and have not copied it yet */
-            check_all_reduce(c, NULL, 7, 1);           /* any call takes part of the work */
+                                            (struct comm_then){ k % 5 ? negate_my_share : NULL,
+                                                                &f[k % SLOTS] },
+                                            &err));
+            /* some have said where their part is, and have not copied it yet */
+            dawdle(k + 1);
+            check_all_reduce(c, NULL, 7, 1); /* any call takes part of the work */
         }
         int old = k - SLOTS + 1, s = (old + SLOTS) % SLOTS;
         if (old < 0)
@@ -673,7 +703,8 @@ TEST(a_started_gather_into_shared_memory_and_what_follows_are_seen_by_all)
         OK(comm_finish(&q[s], &err));
         for (int64_t i = 0; i < N * size; i++) {
             float want = value((int)(i / N) + old, i % N);
-            if (differ("started shared gather", N, i, f[s].shared[i], want) || (old % 5 && differ("what follows it", N, i, f[s].shared[N * size + i], -want)))
+            if (differ("started shared gather", N, i, f[s].shared[i], want) ||
+                (old % 5 && differ("what follows it", N, i, f[s].shared[N * size + i], -want)))
                 break;
         }
     }
@@ -707,5 +738,6 @@ TEST(started_operations_are_counted_once)
     OK(comm_finish(&q, &err));
     comm_counts(c, b);
     CHECK_INT(b[COMM_ALL_REDUCE].calls - a[COMM_ALL_REDUCE].calls, 1);
-    CHECK_INT(b[COMM_ALL_REDUCE].bytes - a[COMM_ALL_REDUCE].bytes, 2 * (comm_size(c) - 1) * 256 / comm_size(c));
+    CHECK_INT(b[COMM_ALL_REDUCE].bytes - a[COMM_ALL_REDUCE].bytes,
+              2 * (comm_size(c) - 1) * 256 / comm_size(c));
 }

@@ -1,6 +1,7 @@
 /* ranks: 1 2 4 */
-/* comm_fault_test.c - a small program of ranks that goes wrong as the environment says (tests/cli/train/faults_comm.sh looks on):
- * FAULT names what happens at step 20 on rank FAULT_RANK, RANKS how many the program starts itself. Without FAULT nothing does. */
+/* comm_fault_test.c - a small program of ranks that goes wrong as the environment says
+ * (tests/cli/train/faults_comm.sh looks on): FAULT names what happens at step 20 on rank FAULT_RANK, RANKS
+ * how many the program starts itself. Without FAULT nothing does. */
 #include <signal.h>
 #include <unistd.h>
 
@@ -9,7 +10,12 @@
 #include "comm/launch.h"
 #include "tests/test.h"
 
-struct stage { struct world *w; struct comm *c; struct err e; int step; };
+struct stage {
+    struct world *w;
+    struct comm *c;
+    struct err e;
+    int step;
+};
 
 static int number(const char *name, int otherwise)
 {
@@ -23,11 +29,33 @@ static void compute(double seconds)
         ;
 }
 
-static int nothing(struct stage *s) { (void)s; return 0; }
-static int die(struct stage *s) { (void)s; return raise(SIGKILL); }
-static int crash(struct stage *s) { (void)s; signal(SIGSEGV, SIG_DFL); return raise(SIGSEGV); }
-static int stop(struct stage *s) { (void)s; return raise(SIGSTOP); }
-static int work_long(struct stage *s) { (void)s; compute(8); return 0; }
+static int nothing(struct stage *s)
+{
+    (void)s;
+    return 0;
+}
+static int die(struct stage *s)
+{
+    (void)s;
+    return raise(SIGKILL);
+}
+static int crash(struct stage *s)
+{
+    (void)s;
+    signal(SIGSEGV, SIG_DFL);
+    return raise(SIGSEGV);
+}
+static int stop(struct stage *s)
+{
+    (void)s;
+    return raise(SIGSTOP);
+}
+static int work_long(struct stage *s)
+{
+    (void)s;
+    compute(8);
+    return 0;
+}
 static int error(struct stage *s) { return err_set(&s->e, ERR_FILE, "data.bin: no such file"); }
 static int agree(struct stage *s) { return err_set(&s->e, ERR_FILE, "data.bin: no such file"); }
 
@@ -45,7 +73,11 @@ static int other_call(struct stage *s)
 }
 
 /* The named rank does `mine`, the others `theirs`. */
-static const struct fault { const char *name; int (*mine)(struct stage *), (*theirs)(struct stage *); int agreed; } faults[] = {
+static const struct fault {
+    const char *name;
+    int (*mine)(struct stage *), (*theirs)(struct stage *);
+    int agreed;
+} faults[] = {
     { "none", nothing, nothing, 0 },
     { "kill", die, nothing, 0 },
     { "crash", crash, nothing, 0 },
@@ -93,7 +125,8 @@ static int run(struct stage *s)
     }
     if (signal_seen) {
         compute(number("SAVE_S", 0));
-        fprintf(stderr, "rank %d saved at step %d after signal %d\n", world_rank(s->w), s->step, world_stop_signal(s->w));
+        fprintf(stderr, "rank %d saved at step %d after signal %d\n", world_rank(s->w), s->step,
+                world_stop_signal(s->w));
     }
 out:
     return rc;

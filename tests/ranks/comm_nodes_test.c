@@ -1,6 +1,7 @@
 /* ranks: 2 3 4 6 8 */
-/* comm_nodes_test.c - every collective over messages, with two ranks on every machine (SHARDLINE_RANKS_PER_NODE cuts this one up):
- * the bits of the flat tree, and fewer bytes between machines when their number is a power of two. */
+/* comm_nodes_test.c - every collective over messages, with two ranks on every machine
+ * (SHARDLINE_RANKS_PER_NODE cuts this one up): the bits of the flat tree, and fewer bytes between machines
+ * when their number is a power of two. */
 #include <stdlib.h>
 __attribute__((constructor)) static void cut(void) { setenv("SHARDLINE_RANKS_PER_NODE", "2", 1); }
 #define TRANSPORT (world_size(world) > 2 ? "mpi" : "shm")
@@ -14,7 +15,8 @@ static int64_t across(struct comm *c, enum comm_op op)
     return n[op].across;
 }
 
-/* Bytes sent to other machines by one rank of P = 2 N: a slice of 1/2 to and from N machines, or flat, of 1/P to and from all ranks. */
+/* Bytes sent to other machines by one rank of P = 2 N: a slice of 1/2 to and from N machines, or flat, of
+ * 1/P to and from all ranks. */
 TEST(sums_inside_a_machine_first_cross_the_network_less)
 {
     struct comm *c = all();

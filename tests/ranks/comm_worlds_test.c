@@ -1,5 +1,6 @@
 /* ranks: 2 3 4 6 8 */
-/* comm_worlds_test.c - worlds one after the other in one process, over either transport, with threads: always the same bits. */
+/* comm_worlds_test.c - worlds one after the other in one process, over either transport, with threads:
+ * always the same bits. */
 #include <math.h>
 
 #include "base/pool.h"

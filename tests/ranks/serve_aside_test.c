@@ -1,5 +1,6 @@
 /* ranks: 1 2 4 */
-/* serve_aside_test.c - work beside the main threads: collective calls in order, one rank's failure reaches all, ends that do not wait. */
+/* serve_aside_test.c - work beside the main threads: collective calls in order, one rank's failure reaches
+ * all, ends that do not wait. */
 #include <time.h>
 #include "serve/weights/background.h"
 #include "tests/test.h"
@@ -29,7 +30,14 @@ static void end(void)
 static int n_ranks(void) { return world_size(world); }
 
 /* What a thread does: sums over the ranks, of numbers that all rounds have others of. */
-struct job { int rounds, fails_at, hangs_at; int64_t sum[8]; int n_device; pthread_t main; struct aside *aside; int round; };
+struct job {
+    int rounds, fails_at, hangs_at;
+    int64_t sum[8];
+    int n_device;
+    pthread_t main;
+    struct aside *aside;
+    int round;
+};
 
 static int add(void *arg, struct err *e)
 {
@@ -53,7 +61,8 @@ static int work(struct aside *a, void *arg, struct err *e)
 {
     struct job *j = arg;
     for (j->round = 0; j->round < j->rounds; j->round++) {
-        nap(1 + (world_rank(world) * 7 + j->round * 3) % 5);               /* nobody is ready at the same time */
+        /* nobody is ready at the same time */
+        nap(1 + (world_rank(world) * 7 + j->round * 3) % 5);
         if (j->round == j->fails_at)
             return err_set(e, ERR_INTEGRITY, "byte %d is wrong", j->round);
         while (j->round == j->hangs_at)
@@ -100,7 +109,8 @@ TEST(the_error_of_one_rank_ends_all_whatever_they_wait_for)
     CHECK_INT(run(&j, &e), -ERR_INTEGRITY);
     CHECK(strstr(e.text, "byte 3 is wrong") != NULL);
     CHECK(last == 0 || strstr(e.text, "rank") != NULL);
-    struct job again = { .rounds = 2, .fails_at = -1, .hangs_at = -1 };      /* nothing is left over */
+    /* nothing is left over */
+    struct job again = { .rounds = 2, .fails_at = -1, .hangs_at = -1 };
     CHECK_INT(run(&again, &e), 0);
     end();
 }

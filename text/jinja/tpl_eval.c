@@ -45,7 +45,8 @@ static int eval_name(struct tpl *t, const struct node *n, struct val *out)
     else if ((f = fn_find(tpl_functions, n->name->p, n->name->n)))
         *out = (struct val){ .type = V_FUNC, .u.fn = f };
     else
-        return v_undef_of(t, out, "'%.*s' is undefined", (int)(n->name->n < 100 ? n->name->n : 100), n->name->p);
+        return v_undef_of(t, out, "'%.*s' is undefined", (int)(n->name->n < 100 ? n->name->n : 100),
+                          n->name->p);
     return 0;
 }
 
@@ -130,7 +131,8 @@ static int eval_args(struct tpl *t, const struct node *n, struct args *out)
         out->kw[i].name = k->name;
         for (size_t j = 0; j < i; j++)
             if (str_same(out->kw[j].name, k->name))
-                return tpl_fail(t, ERR_USAGE, "the argument '%.*s' is there twice", (int)(k->name->n < 60 ? k->name->n : 60), k->name->p);
+                return tpl_fail(t, ERR_USAGE, "the argument '%.*s' is there twice",
+                                (int)(k->name->n < 60 ? k->name->n : 60), k->name->p);
         DO(tpl_eval(t, k->a, &out->kw[i].v));
     }
     return 0;
@@ -164,7 +166,8 @@ static int eval_filter(struct tpl *t, const struct node *n, struct val *out)
     struct args args;
     const struct fn *f = filter_find(n->name);
     if (!f)
-        return tpl_fail(t, ERR_USAGE, "no filter is named '%.*s'", (int)(n->name->n < 60 ? n->name->n : 60), n->name->p);
+        return tpl_fail(t, ERR_USAGE, "no filter is named '%.*s'", (int)(n->name->n < 60 ? n->name->n : 60),
+                        n->name->p);
     DO(tpl_eval(t, n->a, &v));
     DO(eval_args(t, n, &args));
     t->line = n->line;
@@ -177,7 +180,8 @@ static int eval_test(struct tpl *t, const struct node *n, struct val *out)
     struct args args;
     const struct fn *f = fn_find(tpl_tests, n->name->p, n->name->n);
     if (!f)
-        return tpl_fail(t, ERR_USAGE, "no test is named '%.*s'", (int)(n->name->n < 60 ? n->name->n : 60), n->name->p);
+        return tpl_fail(t, ERR_USAGE, "no test is named '%.*s'", (int)(n->name->n < 60 ? n->name->n : 60),
+                        n->name->p);
     DO(tpl_eval(t, n->a, &v));
     DO(eval_args(t, n, &args));
     t->line = n->line;
@@ -254,17 +258,19 @@ static int eval_cond(struct tpl *t, const struct node *n, struct val *out)
 }
 
 static int (*const evals[N_KINDS])(struct tpl *t, const struct node *n, struct val *out) = {
-    [N_CONST] = eval_const, [N_NAME] = eval_name,     [N_TUPLE] = eval_list,   [N_LIST] = eval_list, [N_DICT] = eval_dict,     [N_ATTR] = eval_attr,
-    [N_ITEM] = eval_item,   [N_SLICE] = eval_slice,   [N_CALL] = eval_call,    [N_FILTER] = eval_filter, [N_TEST] = eval_test, [N_NOT] = eval_not,
-    [N_NEG] = eval_sign,    [N_POS] = eval_sign,      [N_BINARY] = eval_binary, [N_COMPARE] = eval_compare, [N_AND] = eval_and_or,
-    [N_OR] = eval_and_or,   [N_CONCAT] = eval_concat, [N_COND] = eval_cond,
+    [N_CONST] = eval_const, [N_NAME] = eval_name,     [N_TUPLE] = eval_list,    [N_LIST] = eval_list,
+    [N_DICT] = eval_dict,   [N_ATTR] = eval_attr,     [N_ITEM] = eval_item,     [N_SLICE] = eval_slice,
+    [N_CALL] = eval_call,   [N_FILTER] = eval_filter, [N_TEST] = eval_test,     [N_NOT] = eval_not,
+    [N_NEG] = eval_sign,    [N_POS] = eval_sign,      [N_BINARY] = eval_binary, [N_COMPARE] = eval_compare,
+    [N_AND] = eval_and_or,  [N_OR] = eval_and_or,     [N_CONCAT] = eval_concat, [N_COND] = eval_cond,
 };
 
 int tpl_eval(struct tpl *t, const struct node *n, struct val *out)
 {
     DO(tpl_enter(t));
     t->line = n->line;
-    int rc = evals[n->kind] ? evals[n->kind](t, n, out) : tpl_fail(t, ERR_INTERNAL, "a node of kind %d is no expression", (int)n->kind);
+    int rc = evals[n->kind] ? evals[n->kind](t, n, out)
+                            : tpl_fail(t, ERR_INTERNAL, "a node of kind %d is no expression", (int)n->kind);
     t->depth--;
     return rc < 0 ? rc : t->failed;
 }

@@ -39,7 +39,8 @@ static int write_limit(struct tpl *t)
     if (t->failed)
         return t->failed;
     if (t->out->n > t->max_text)
-        return tpl_fail(t, ERR_USAGE, "the text is longer than %zu MiB: use shorter messages", t->max_text >> 20);
+        return tpl_fail(t, ERR_USAGE, "the text is longer than %zu MiB: use shorter messages",
+                        t->max_text >> 20);
     return 0;
 }
 
@@ -77,8 +78,8 @@ static int assign(struct tpl *t, const struct node *target, struct val v)
     if (target->kind == N_NSREF) {
         const struct val *ns = scope_find(t->scope, target->a->name);
         if (!ns || ns->type != V_NAMESPACE)
-            return tpl_fail(t, ERR_USAGE, "'%.*s' is no namespace: its attribute cannot be set", (int)(target->a->name->n < 60 ? target->a->name->n : 60),
-                            target->a->name->p);
+            return tpl_fail(t, ERR_USAGE, "'%.*s' is no namespace: its attribute cannot be set",
+                            (int)(target->a->name->n < 60 ? target->a->name->n : 60), target->a->name->p);
         return v_dict_put(t, ns->u.d, (struct val){ .type = V_STR, .u.s = target->name }, v);
     }
     struct list *l;
@@ -251,12 +252,13 @@ static int bind_params(struct tpl *t, const struct node *macro, const struct arg
         if (v.type == V_ABSENT && p->a)
             DO(tpl_eval(t, p->a, &v));
         else if (v.type == V_ABSENT)
-            DO(v_undef_of(t, &v, "parameter '%.*s' was not given", (int)(p->name->n < 60 ? p->name->n : 60), p->name->p));
+            DO(v_undef_of(t, &v, "parameter '%.*s' was not given", (int)(p->name->n < 60 ? p->name->n : 60),
+                          p->name->p));
         DO(scope_set(t, inside, p->name, v));
     }
     if (args->n > at || used < args->n_kw)
-        return tpl_fail(t, ERR_USAGE, "the macro '%.*s' has %zu parameters: an argument has no place", (int)(macro->name->n < 60 ? macro->name->n : 60),
-                        macro->name->p, at);
+        return tpl_fail(t, ERR_USAGE, "the macro '%.*s' has %zu parameters: an argument has no place",
+                        (int)(macro->name->n < 60 ? macro->name->n : 60), macro->name->p, at);
     return 0;
 }
 
@@ -274,9 +276,12 @@ int tpl_macro(struct tpl *t, const struct macro *m, const struct args *args, str
 }
 
 static int (*const execs[N_KINDS])(struct tpl *t, const struct node *n) = {
-    [N_DATA] = exec_data, [N_OUTPUT] = exec_output, [N_IF] = exec_if, [N_FOR] = exec_for, [N_SET] = exec_set, [N_SET_BLOCK] = exec_set_block,
-    [N_MACRO] = exec_macro, [N_FILTER_BLOCK] = exec_filter_block, [N_WITH] = exec_with, [N_SCOPE] = exec_scope, [N_BREAK] = exec_break,
-    [N_CONTINUE] = exec_break,
+    [N_DATA] = exec_data,   [N_OUTPUT] = exec_output,
+    [N_IF] = exec_if,       [N_FOR] = exec_for,
+    [N_SET] = exec_set,     [N_SET_BLOCK] = exec_set_block,
+    [N_MACRO] = exec_macro, [N_FILTER_BLOCK] = exec_filter_block,
+    [N_WITH] = exec_with,   [N_SCOPE] = exec_scope,
+    [N_BREAK] = exec_break, [N_CONTINUE] = exec_break,
 };
 
 int tpl_exec(struct tpl *t, const struct node *list)

@@ -7,7 +7,8 @@
 #include "text/tok.h"
 
 /* The value as text, then a string's method on it. */
-static int by_method(struct tpl *t, struct val self, const char *method, const struct val *a, size_t n, struct val *out)
+static int by_method(struct tpl *t, struct val self, const char *method, const struct val *a, size_t n,
+                     struct val *out)
 {
     const struct str *s;
     struct args args = { .v = (struct val *)(uintptr_t)a, .n = n };
@@ -15,10 +16,26 @@ static int by_method(struct tpl *t, struct val self, const char *method, const s
     struct val text = { .type = V_STR, .u.s = s };
     return fn_run(t, fn_find(tpl_str_methods, method, strlen(method)), text, &args, out);
 }
-FN(f_upper) { UNUSED; return by_method(t, self, "upper", a, 0, out); }
-FN(f_lower) { UNUSED; return by_method(t, self, "lower", a, 0, out); }
-FN(f_capitalize) { UNUSED; return by_method(t, self, "capitalize", a, 0, out); }
-FN(f_trim) { UNUSED; return by_method(t, self, "strip", a, 1, out); }
+FN(f_upper)
+{
+    UNUSED;
+    return by_method(t, self, "upper", a, 0, out);
+}
+FN(f_lower)
+{
+    UNUSED;
+    return by_method(t, self, "lower", a, 0, out);
+}
+FN(f_capitalize)
+{
+    UNUSED;
+    return by_method(t, self, "capitalize", a, 0, out);
+}
+FN(f_trim)
+{
+    UNUSED;
+    return by_method(t, self, "strip", a, 1, out);
+}
 
 FN(f_title)
 {
@@ -134,8 +151,10 @@ FN(f_attr)
     const struct str *name;
     UNUSED;
     DO(arg_str(t, a[0], "attr", &name));
-    if (self.type == V_DICT && v_dict_text(self.u.d, name->p, name->n) && !fn_find(tpl_dict_methods, name->p, name->n))
-        return v_undef_of(t, out, "a dict has no attribute '%.*s'", (int)(name->n < 100 ? name->n : 100), name->p);
+    if (self.type == V_DICT && v_dict_text(self.u.d, name->p, name->n) &&
+        !fn_find(tpl_dict_methods, name->p, name->n))
+        return v_undef_of(t, out, "a dict has no attribute '%.*s'", (int)(name->n < 100 ? name->n : 100),
+                          name->p);
     return get_attr(t, self, name, out);
 }
 
@@ -223,12 +242,14 @@ static int read_number(const struct str *s, int base, int is_float, struct val *
     char text[128], *end;
     size_t from = strip_left(s, NULL), to = strip_right(s, NULL, from), n = 0;
     for (size_t i = from; i < to && n + 1 < sizeof text; i++) {
-        int between = i > from && i + 1 < to && s->p[i - 1] >= '0' && s->p[i - 1] <= '9' && s->p[i + 1] >= '0' && s->p[i + 1] <= '9';
+        int between = i > from && i + 1 < to && s->p[i - 1] >= '0' && s->p[i - 1] <= '9' &&
+                      s->p[i + 1] >= '0' && s->p[i + 1] <= '9';
         if (s->p[i] != '_' || !between)
             text[n++] = s->p[i];
     }
     text[n] = 0;
-    if (!n || n + 1 == sizeof text || strspn(text, is_float ? "0123456789+-.eEinftyaINFTYA" : "0123456789+-abcdefABCDEFxXoO") < n)
+    if (!n || n + 1 == sizeof text ||
+        strspn(text, is_float ? "0123456789+-.eEinftyaINFTYA" : "0123456789+-abcdefABCDEFxXoO") < n)
         return 0;
     if (is_float) {
         *out = v_float(strtod(text, &end));
@@ -310,7 +331,8 @@ FN(f_round)
         *out = v_int(self.u.i);
         return 0;
     }
-    if (how == 1 && digits >= 0) {       /* correctly rounded decimal, ties to even by the digits there are */
+    /* correctly rounded decimal, ties to even by the digits there are */
+    if (how == 1 && digits >= 0) {
         char text[700];
         snprintf(text, sizeof text, "%.*f", (int)digits, self.u.f);
         *out = v_float(fabs(self.u.f) < 1e300 ? strtod(text, NULL) : self.u.f);
@@ -323,14 +345,33 @@ FN(f_round)
 }
 
 const struct fn tpl_filters[] = {
-    { "upper", "", 0, f_upper },       { "lower", "", 0, f_lower },         { "capitalize", "", 0, f_capitalize }, { "title", "", 0, f_title },
-    { "trim", "chars", 0, f_trim },    { "center", "width", 0, f_center },  { "string", "", 0, f_string },         { "safe", "", 0, f_safe },
-    { "escape", "", 0, f_escape },     { "e", "", 0, f_escape },            { "forceescape", "", 0, f_forceescape }, { "replace", "old new count", 2, f_replace },
-    { "default", "default_value boolean", 0, f_default }, { "d", "default_value boolean", 0, f_default }, { "format", NULL, 0, f_format },
-    { "tojson", "ensure_ascii indent separators sort_keys", 0, f_tojson }, { "length", "", 0, f_length }, { "count", "", 0, f_length },
-    { "attr", "name", 1, f_attr },     { "indent", "width first blank", 0, f_indent }, { "truncate", "length killwords end leeway", 0, f_truncate },
-    { "wordcount", "", 0, f_wordcount }, { "int", "default base", 0, f_int }, { "float", "default", 0, f_float }, { "abs", "", 0, f_abs },
-    { "round", "precision method", 0, f_round }, { NULL },
+    { "upper", "", 0, f_upper },
+    { "lower", "", 0, f_lower },
+    { "capitalize", "", 0, f_capitalize },
+    { "title", "", 0, f_title },
+    { "trim", "chars", 0, f_trim },
+    { "center", "width", 0, f_center },
+    { "string", "", 0, f_string },
+    { "safe", "", 0, f_safe },
+    { "escape", "", 0, f_escape },
+    { "e", "", 0, f_escape },
+    { "forceescape", "", 0, f_forceescape },
+    { "replace", "old new count", 2, f_replace },
+    { "default", "default_value boolean", 0, f_default },
+    { "d", "default_value boolean", 0, f_default },
+    { "format", NULL, 0, f_format },
+    { "tojson", "ensure_ascii indent separators sort_keys", 0, f_tojson },
+    { "length", "", 0, f_length },
+    { "count", "", 0, f_length },
+    { "attr", "name", 1, f_attr },
+    { "indent", "width first blank", 0, f_indent },
+    { "truncate", "length killwords end leeway", 0, f_truncate },
+    { "wordcount", "", 0, f_wordcount },
+    { "int", "default base", 0, f_int },
+    { "float", "default", 0, f_float },
+    { "abs", "", 0, f_abs },
+    { "round", "precision method", 0, f_round },
+    { NULL },
 };
 
 const struct fn *filter_find(const struct str *name)

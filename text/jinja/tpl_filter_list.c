@@ -115,8 +115,10 @@ static int fold(struct tpl *t, struct val v, int case_matters, struct val *out)
     return v.type == V_STR && !case_matters ? str_case(t, v.u.s, 'l', out) : 0;
 }
 
-/* Keys of the items of l: by attribute (a path, or several with commas), letters made small unless case matters. */
-static int sort_keys(struct tpl *t, const struct list *l, struct val attribute, int case_matters, int many, struct val *keys)
+/* Keys of the items of l: by attribute (a path, or several with commas), letters made small unless case
+ * matters. */
+static int sort_keys(struct tpl *t, const struct list *l, struct val attribute, int case_matters, int many,
+                     struct val *keys)
 {
     struct val paths;
     DO(v_list_new(t, L_LIST, keys));
@@ -130,7 +132,8 @@ static int sort_keys(struct tpl *t, const struct list *l, struct val attribute, 
     for (size_t i = 0; i < l->n; i++) {
         struct val v, key = v_none();
         size_t n = paths.u.l->n;
-        if (many)                        /* keys are lists also of one: what is undefined is then equal, not an error */
+        /* keys are lists also of one: what is undefined is then equal, not an error */
+        if (many)
             DO(v_list_new(t, L_LIST, &key));
         for (size_t k = 0; k < (n ? n : 1); k++) {
             struct val part;
@@ -191,8 +194,16 @@ static int extreme(struct tpl *t, struct val self, const struct val *a, int sign
     *out = l->n ? l->v[best] : v_undef("no smallest or largest item: the sequence is empty");
     return 0;
 }
-FN(f_min) { UNUSED; return extreme(t, self, a, -1, out); }
-FN(f_max) { UNUSED; return extreme(t, self, a, 1, out); }
+FN(f_min)
+{
+    UNUSED;
+    return extreme(t, self, a, -1, out);
+}
+FN(f_max)
+{
+    UNUSED;
+    return extreme(t, self, a, 1, out);
+}
 
 FN(f_unique)
 {
@@ -245,7 +256,8 @@ static int map_attribute(struct tpl *t, const struct list *l, const struct args 
         const struct str *name = raw->kw[i].name;
         int at = word_in("attribute default", name->p, name->n);
         if (!at)
-            return tpl_fail(t, ERR_USAGE, "map has no argument '%.*s'", (int)(name->n < 60 ? name->n : 60), name->p);
+            return tpl_fail(t, ERR_USAGE, "map has no argument '%.*s'", (int)(name->n < 60 ? name->n : 60),
+                            name->p);
         *(at == 1 ? &path : &by) = raw->kw[i].v;
     }
     if (path.type == V_ABSENT)
@@ -269,7 +281,7 @@ FN(f_map)
     const struct str *name;
     UNUSED;
     DO(new_gen(t, out));
-    if (!v_true(self))                   /* none and 0 too: no items */
+    if (!v_true(self)) /* none and 0 too: no items */
         return 0;
     DO(v_iterate(t, self, &l));
     if (!raw->n)
@@ -278,7 +290,8 @@ FN(f_map)
     const struct fn *f = filter_find(name);
     const struct args args = tail_of(raw, 1);
     if (!f)
-        return tpl_fail(t, ERR_USAGE, "map: no filter is named '%.*s'", (int)(name->n < 60 ? name->n : 60), name->p);
+        return tpl_fail(t, ERR_USAGE, "map: no filter is named '%.*s'", (int)(name->n < 60 ? name->n : 60),
+                        name->p);
     DO(tpl_enter(t));
     for (size_t i = 0; i < l->n; i++) {
         struct val v;
@@ -289,8 +302,10 @@ FN(f_map)
     return 0;
 }
 
-/* The items for which a test (or their truth) is `keep`; with_attribute: the test is of the attribute that comes first. */
-static int choose(struct tpl *t, struct val self, const struct args *raw, int with_attribute, int keep, struct val *out)
+/* The items for which a test (or their truth) is `keep`; with_attribute: the test is of the attribute that
+ * comes first. */
+static int choose(struct tpl *t, struct val self, const struct args *raw, int with_attribute, int keep,
+                  struct val *out)
 {
     struct list *l;
     const struct fn *test = NULL;
@@ -305,7 +320,8 @@ static int choose(struct tpl *t, struct val self, const struct args *raw, int wi
     if (raw->n > n) {
         DO(arg_str(t, raw->v[n], "the name of a test", &name));
         if (!(test = fn_find(tpl_tests, name->p, name->n)))
-            return tpl_fail(t, ERR_USAGE, "no test is named '%.*s'", (int)(name->n < 60 ? name->n : 60), name->p);
+            return tpl_fail(t, ERR_USAGE, "no test is named '%.*s'", (int)(name->n < 60 ? name->n : 60),
+                            name->p);
     }
     const struct args args = tail_of(raw, raw->n > n ? n + 1 : n);
     for (size_t i = 0; i < l->n; i++) {
@@ -320,16 +336,45 @@ static int choose(struct tpl *t, struct val self, const struct args *raw, int wi
     }
     return 0;
 }
-FN(f_select) { UNUSED; return choose(t, self, raw, 0, 1, out); }
-FN(f_reject) { UNUSED; return choose(t, self, raw, 0, 0, out); }
-FN(f_selectattr) { UNUSED; return choose(t, self, raw, 1, 1, out); }
-FN(f_rejectattr) { UNUSED; return choose(t, self, raw, 1, 0, out); }
+FN(f_select)
+{
+    UNUSED;
+    return choose(t, self, raw, 0, 1, out);
+}
+FN(f_reject)
+{
+    UNUSED;
+    return choose(t, self, raw, 0, 0, out);
+}
+FN(f_selectattr)
+{
+    UNUSED;
+    return choose(t, self, raw, 1, 1, out);
+}
+FN(f_rejectattr)
+{
+    UNUSED;
+    return choose(t, self, raw, 1, 0, out);
+}
 
 const struct fn tpl_filters_of_lists[] = {
-    { "list", "", 0, f_list },       { "items", "", 0, f_items },     { "first", "", 0, f_first },         { "last", "", 0, f_last },
-    { "reverse", "", 0, f_reverse }, { "join", "d attribute", 0, f_join }, { "sum", "attribute start", 0, f_sum },
-    { "sort", "reverse case_sensitive attribute", 0, f_sort }, { "dictsort", "case_sensitive by reverse", 0, f_dictsort },
-    { "min", "case_sensitive attribute", 0, f_min }, { "max", "case_sensitive attribute", 0, f_max }, { "unique", "case_sensitive attribute", 0, f_unique },
-    { "batch", "linecount fill_with", 1, f_batch }, { "map", NULL, 0, f_map }, { "select", NULL, 0, f_select }, { "reject", NULL, 0, f_reject },
-    { "selectattr", NULL, 0, f_selectattr }, { "rejectattr", NULL, 0, f_rejectattr }, { NULL },
+    { "list", "", 0, f_list },
+    { "items", "", 0, f_items },
+    { "first", "", 0, f_first },
+    { "last", "", 0, f_last },
+    { "reverse", "", 0, f_reverse },
+    { "join", "d attribute", 0, f_join },
+    { "sum", "attribute start", 0, f_sum },
+    { "sort", "reverse case_sensitive attribute", 0, f_sort },
+    { "dictsort", "case_sensitive by reverse", 0, f_dictsort },
+    { "min", "case_sensitive attribute", 0, f_min },
+    { "max", "case_sensitive attribute", 0, f_max },
+    { "unique", "case_sensitive attribute", 0, f_unique },
+    { "batch", "linecount fill_with", 1, f_batch },
+    { "map", NULL, 0, f_map },
+    { "select", NULL, 0, f_select },
+    { "reject", NULL, 0, f_reject },
+    { "selectattr", NULL, 0, f_selectattr },
+    { "rejectattr", NULL, 0, f_rejectattr },
+    { NULL },
 };

@@ -1,4 +1,5 @@
-/* tpl_fn.c - functions, tests and methods that templates call, each a row of a table; filters are in tpl_filter.c. */
+/* tpl_fn.c - functions, tests and methods that templates call, each a row of a table; filters are in
+ * tpl_filter.c. */
 #include "text/jinja/tpl.h"
 
 #include <string.h>
@@ -44,13 +45,14 @@ int fn_run(struct tpl *t, const struct fn *f, struct val self, const struct args
     for (size_t i = 0; i < args->n_kw; i++) {
         int at = word_in(f->params, args->kw[i].name->p, args->kw[i].name->n);
         if (!at || a[at - 1].type != V_ABSENT)
-            return tpl_fail(t, ERR_USAGE, "%s has no argument '%.*s', or has it twice", f->name, (int)(args->kw[i].name->n < 60 ? args->kw[i].name->n : 60),
-                            args->kw[i].name->p);
+            return tpl_fail(t, ERR_USAGE, "%s has no argument '%.*s', or has it twice", f->name,
+                            (int)(args->kw[i].name->n < 60 ? args->kw[i].name->n : 60), args->kw[i].name->p);
         a[at - 1] = args->kw[i].v;
     }
     for (int i = 0; i < f->n_least; i++)
         if (a[i].type == V_ABSENT)
-            return tpl_fail(t, ERR_USAGE, "%s needs %d argument%s", f->name, f->n_least, f->n_least > 1 ? "s" : "");
+            return tpl_fail(t, ERR_USAGE, "%s needs %d argument%s", f->name, f->n_least,
+                            f->n_least > 1 ? "s" : "");
     return f->call(t, self, a, args, out);
 }
 
@@ -98,9 +100,9 @@ FN(f_strftime)
             continue;
         }
         form[1] = s->p[++i];
-        if (strchr("EO-_0^#", form[1]) && form[1] && i + 1 < s->n)        /* glibc's modifiers */
+        if (strchr("EO-_0^#", form[1]) && form[1] && i + 1 < s->n) /* glibc's modifiers */
             form[2] = s->p[++i];
-        if (form[1] == 'z' || form[1] == 'Z')           /* Python's now() knows no zone */
+        if (form[1] == 'z' || form[1] == 'Z') /* Python's now() knows no zone */
             continue;
         if (form[1] == 'f') {
             sb_text(&b, "000000");
@@ -182,18 +184,19 @@ FN(f_namespace)
 }
 
 const struct fn tpl_functions[] = {
-    { "raise_exception", "message", 1, f_raise }, { "strftime_now", "format", 1, f_strftime }, { "range", "start stop step", 1, f_range },
-    { "dict", NULL, 0, f_dict },                  { "namespace", NULL, 0, f_namespace },       { NULL },
+    { "raise_exception", "message", 1, f_raise }, { "strftime_now", "format", 1, f_strftime },
+    { "range", "start stop step", 1, f_range },   { "dict", NULL, 0, f_dict },
+    { "namespace", NULL, 0, f_namespace },        { NULL },
 };
 
 /* --- tests: 1 or 0 as a bool --- */
 
-#define TEST_FN(name, condition)                                                                                         \
-    FN(name)                                                                                                             \
-    {                                                                                                                    \
-        UNUSED;                                                                                                          \
-        *out = v_bool(condition);                                                                                        \
-        return 0;                                                                                                        \
+#define TEST_FN(name, condition) \
+    FN(name) \
+    { \
+        UNUSED; \
+        *out = v_bool(condition); \
+        return 0; \
     }
 TEST_FN(is_defined, self.type != V_UNDEF)
 TEST_FN(is_undefined, self.type == V_UNDEF)
@@ -206,9 +209,12 @@ TEST_FN(is_integer, self.type == V_INT)
 TEST_FN(is_float, self.type == V_FLOAT)
 TEST_FN(is_number, v_is_number(self))
 TEST_FN(is_mapping, self.type == V_DICT)
-TEST_FN(is_iterable, self.type == V_UNDEF || self.type == V_STR || self.type == V_LIST || self.type == V_DICT || self.type == V_LOOP)
-TEST_FN(is_sequence, self.type == V_UNDEF || self.type == V_STR || (self.type == V_LIST && self.u.l->kind < L_VIEW) || self.type == V_DICT)
-TEST_FN(is_callable, self.type == V_FUNC || self.type == V_METHOD || self.type == V_MACRO || self.type == V_UNDEF)
+TEST_FN(is_iterable, self.type == V_UNDEF || self.type == V_STR || self.type == V_LIST ||
+                         self.type == V_DICT || self.type == V_LOOP)
+TEST_FN(is_sequence, self.type == V_UNDEF || self.type == V_STR ||
+                         (self.type == V_LIST && self.u.l->kind < L_VIEW) || self.type == V_DICT)
+TEST_FN(is_callable,
+        self.type == V_FUNC || self.type == V_METHOD || self.type == V_MACRO || self.type == V_UNDEF)
 TEST_FN(is_escaped, self.type == V_STR && self.u.s->markup)
 TEST_FN(is_filter, self.type == V_STR && filter_find(self.u.s) != NULL)
 TEST_FN(is_test, self.type == V_STR && fn_find(tpl_tests, self.u.s->p, self.u.s->n) != NULL)
@@ -216,8 +222,10 @@ TEST_FN(is_test, self.type == V_STR && fn_find(tpl_tests, self.u.s->p, self.u.s-
 FN(is_same)
 {
     UNUSED;
-    *out = v_bool(self.type == a[0].type && (self.type == V_NONE || self.type == V_UNDEF || self.type == V_BOOL || self.type == V_INT
-                                                 ? v_equal(t, self, a[0]) : self.u.s == a[0].u.s));
+    *out = v_bool(self.type == a[0].type &&
+                  (self.type == V_NONE || self.type == V_UNDEF || self.type == V_BOOL || self.type == V_INT
+                       ? v_equal(t, self, a[0])
+                       : self.u.s == a[0].u.s));
     return 0;
 }
 
@@ -261,8 +269,16 @@ static int has_case(struct tpl *t, struct val v, int how, struct val *out)
     *out = v_bool(str_same(all.u.s, s) && !str_same(all.u.s, other.u.s));
     return 0;
 }
-FN(is_upper) { UNUSED; return has_case(t, self, 'u', out); }
-FN(is_lower) { UNUSED; return has_case(t, self, 'l', out); }
+FN(is_upper)
+{
+    UNUSED;
+    return has_case(t, self, 'u', out);
+}
+FN(is_lower)
+{
+    UNUSED;
+    return has_case(t, self, 'l', out);
+}
 
 static int compare(struct tpl *t, enum op op, struct val x, struct val y, struct val *out)
 {
@@ -271,25 +287,83 @@ static int compare(struct tpl *t, enum op op, struct val x, struct val y, struct
     *out = v_bool(is);
     return 0;
 }
-FN(is_eq) { UNUSED; return compare(t, OP_EQ, self, a[0], out); }
-FN(is_ne) { UNUSED; return compare(t, OP_NE, self, a[0], out); }
-FN(is_lt) { UNUSED; return compare(t, OP_LT, self, a[0], out); }
-FN(is_le) { UNUSED; return compare(t, OP_LE, self, a[0], out); }
-FN(is_gt) { UNUSED; return compare(t, OP_GT, self, a[0], out); }
-FN(is_ge) { UNUSED; return compare(t, OP_GE, self, a[0], out); }
-FN(is_in) { UNUSED; return compare(t, OP_IN, self, a[0], out); }
+FN(is_eq)
+{
+    UNUSED;
+    return compare(t, OP_EQ, self, a[0], out);
+}
+FN(is_ne)
+{
+    UNUSED;
+    return compare(t, OP_NE, self, a[0], out);
+}
+FN(is_lt)
+{
+    UNUSED;
+    return compare(t, OP_LT, self, a[0], out);
+}
+FN(is_le)
+{
+    UNUSED;
+    return compare(t, OP_LE, self, a[0], out);
+}
+FN(is_gt)
+{
+    UNUSED;
+    return compare(t, OP_GT, self, a[0], out);
+}
+FN(is_ge)
+{
+    UNUSED;
+    return compare(t, OP_GE, self, a[0], out);
+}
+FN(is_in)
+{
+    UNUSED;
+    return compare(t, OP_IN, self, a[0], out);
+}
 
 const struct fn tpl_tests[] = {
-    { "defined", "", 0, is_defined },     { "undefined", "", 0, is_undefined }, { "none", "", 0, is_none },         { "boolean", "", 0, is_boolean },
-    { "true", "", 0, is_true },           { "false", "", 0, is_false },         { "string", "", 0, is_string },     { "integer", "", 0, is_integer },
-    { "float", "", 0, is_float },         { "number", "", 0, is_number },       { "mapping", "", 0, is_mapping },   { "iterable", "", 0, is_iterable },
-    { "sequence", "", 0, is_sequence },   { "callable", "", 0, is_callable },   { "escaped", "", 0, is_escaped },   { "filter", "", 0, is_filter },
-    { "test", "", 0, is_test },           { "sameas", "other", 1, is_same },    { "odd", "", 0, is_odd },           { "even", "", 0, is_even },
-    { "divisibleby", "num", 1, is_divisible }, { "upper", "", 0, is_upper },    { "lower", "", 0, is_lower },       { "in", "seq", 1, is_in },
-    { "equalto", "other", 1, is_eq },     { "eq", "other", 1, is_eq },          { "==", "other", 1, is_eq },        { "ne", "other", 1, is_ne },
-    { "!=", "other", 1, is_ne },          { "lt", "other", 1, is_lt },          { "lessthan", "other", 1, is_lt },  { "<", "other", 1, is_lt },
-    { "le", "other", 1, is_le },          { "<=", "other", 1, is_le },          { "gt", "other", 1, is_gt },        { "greaterthan", "other", 1, is_gt },
-    { ">", "other", 1, is_gt },           { "ge", "other", 1, is_ge },          { ">=", "other", 1, is_ge },        { NULL },
+    { "defined", "", 0, is_defined },
+    { "undefined", "", 0, is_undefined },
+    { "none", "", 0, is_none },
+    { "boolean", "", 0, is_boolean },
+    { "true", "", 0, is_true },
+    { "false", "", 0, is_false },
+    { "string", "", 0, is_string },
+    { "integer", "", 0, is_integer },
+    { "float", "", 0, is_float },
+    { "number", "", 0, is_number },
+    { "mapping", "", 0, is_mapping },
+    { "iterable", "", 0, is_iterable },
+    { "sequence", "", 0, is_sequence },
+    { "callable", "", 0, is_callable },
+    { "escaped", "", 0, is_escaped },
+    { "filter", "", 0, is_filter },
+    { "test", "", 0, is_test },
+    { "sameas", "other", 1, is_same },
+    { "odd", "", 0, is_odd },
+    { "even", "", 0, is_even },
+    { "divisibleby", "num", 1, is_divisible },
+    { "upper", "", 0, is_upper },
+    { "lower", "", 0, is_lower },
+    { "in", "seq", 1, is_in },
+    { "equalto", "other", 1, is_eq },
+    { "eq", "other", 1, is_eq },
+    { "==", "other", 1, is_eq },
+    { "ne", "other", 1, is_ne },
+    { "!=", "other", 1, is_ne },
+    { "lt", "other", 1, is_lt },
+    { "lessthan", "other", 1, is_lt },
+    { "<", "other", 1, is_lt },
+    { "le", "other", 1, is_le },
+    { "<=", "other", 1, is_le },
+    { "gt", "other", 1, is_gt },
+    { "greaterthan", "other", 1, is_gt },
+    { ">", "other", 1, is_gt },
+    { "ge", "other", 1, is_ge },
+    { ">=", "other", 1, is_ge },
+    { NULL },
 };
 
 /* --- methods of dicts, lists and loops --- */
@@ -321,14 +395,32 @@ static int view(struct tpl *t, const struct dict *d, int part, struct val *out)
     }
     return 0;
 }
-FN(m_keys) { UNUSED; return view(t, self.u.d, 0, out); }
-FN(m_values) { UNUSED; return view(t, self.u.d, 1, out); }
-FN(m_items) { UNUSED; return view(t, self.u.d, 2, out); }
-FN(m_copy) { UNUSED; *out = self; return 0; }
+FN(m_keys)
+{
+    UNUSED;
+    return view(t, self.u.d, 0, out);
+}
+FN(m_values)
+{
+    UNUSED;
+    return view(t, self.u.d, 1, out);
+}
+FN(m_items)
+{
+    UNUSED;
+    return view(t, self.u.d, 2, out);
+}
+FN(m_copy)
+{
+    UNUSED;
+    *out = self;
+    return 0;
+}
 
 const char tpl_dict_changes[] = "clear pop popitem setdefault update fromkeys";
 const struct fn tpl_dict_methods[] = {
-    { "get", "key default", 1, m_get }, { "keys", "", 0, m_keys }, { "values", "", 0, m_values }, { "items", "", 0, m_items }, { "copy", "", 0, m_copy }, { NULL },
+    { "get", "key default", 1, m_get }, { "keys", "", 0, m_keys }, { "values", "", 0, m_values },
+    { "items", "", 0, m_items },        { "copy", "", 0, m_copy }, { NULL },
 };
 
 FN(m_list_count)
@@ -359,7 +451,10 @@ FN(m_list_index)
 }
 
 const char tpl_list_changes[] = "append clear extend insert pop remove reverse sort";
-const struct fn tpl_list_methods[] = { { "count", "value", 1, m_list_count }, { "index", "value", 1, m_list_index }, { "copy", "", 0, m_copy }, { NULL } };
+const struct fn tpl_list_methods[] = { { "count", "value", 1, m_list_count },
+                                       { "index", "value", 1, m_list_index },
+                                       { "copy", "", 0, m_copy },
+                                       { NULL } };
 
 FN(m_cycle)
 {
@@ -385,4 +480,6 @@ FN(m_changed)
     return 0;
 }
 
-const struct fn tpl_loop_methods[] = { { "cycle", NULL, 0, m_cycle }, { "changed", NULL, 0, m_changed }, { NULL } };
+const struct fn tpl_loop_methods[] = { { "cycle", NULL, 0, m_cycle },
+                                       { "changed", NULL, 0, m_changed },
+                                       { NULL } };

@@ -1,4 +1,5 @@
-/* tpl_heap.c - memory of a parse or a rendering: taken piece by piece, freed all at once; errors, steps and depth; strings that grow. */
+/* tpl_heap.c - memory of a parse or a rendering: taken piece by piece, freed all at once; errors, steps and
+ * depth; strings that grow. */
 #include "text/jinja/tpl.h"
 
 #include <stdarg.h>
@@ -18,7 +19,9 @@ void *tpl_take(struct tpl *t, size_t n)
     if (t->failed)
         return NULL;
     if (n > h->limit - h->total || want < n) {
-        t->failed = tpl_fail(t, ERR_USAGE, "the values need more than %zu MiB: is a text repeated without end", h->limit >> 20);
+        t->failed = tpl_fail(t, ERR_USAGE,
+                             "the values need more than %zu MiB: is a text repeated without end",
+                             h->limit >> 20);
         return NULL;
     }
     if (!b || b->n - b->used < want) {
@@ -83,7 +86,9 @@ int tpl_steps(struct tpl *t, size_t n)
     if (t->failed)
         return t->failed;
     if ((int64_t)n < 0 || (t->steps -= (int64_t)n) < 0)
-        return t->failed = tpl_fail(t, ERR_USAGE, "too many steps: is there a loop over loops, or are the messages too long");
+        return t->failed =
+                   tpl_fail(t, ERR_USAGE,
+                            "too many steps: is there a loop over loops, or are the messages too long");
     return 0;
 }
 
@@ -92,7 +97,9 @@ int tpl_enter(struct tpl *t)
     DO(tpl_steps(t, 1));
     if (++t->depth > TPL_DEPTH) {
         t->depth--;
-        return tpl_fail(t, ERR_USAGE, "more than %d evaluations in one another: does a macro call itself without end", TPL_DEPTH);
+        return tpl_fail(t, ERR_USAGE,
+                        "more than %d evaluations in one another: does a macro call itself without end",
+                        TPL_DEPTH);
     }
     return 0;
 }
@@ -135,7 +142,10 @@ void sb_add(struct sb *b, const char *p, size_t n, const char *mark)
 
 void sb_text(struct sb *b, const char *text) { sb_add(b, text, strlen(text), NULL); }
 void sb_str(struct sb *b, const struct str *s) { sb_add(b, s->p, s->n, s->mark); }
-void sb_part(struct sb *b, const struct str *s, size_t from, size_t to) { sb_add(b, s->p + from, to - from, s->mark ? s->mark + from : NULL); }
+void sb_part(struct sb *b, const struct str *s, size_t from, size_t to)
+{
+    sb_add(b, s->p + from, to - from, s->mark ? s->mark + from : NULL);
+}
 
 void sb_cp(struct sb *b, uint32_t cp, int marked)
 {
@@ -147,10 +157,11 @@ void sb_cp(struct sb *b, uint32_t cp, int marked)
     else if (cp < 0x800)
         bytes[n++] = (char)(0xC0 | cp >> 6), bytes[n++] = (char)(0x80 | (cp & 63));
     else if (cp < 0x10000)
-        bytes[n++] = (char)(0xE0 | cp >> 12), bytes[n++] = (char)(0x80 | (cp >> 6 & 63)), bytes[n++] = (char)(0x80 | (cp & 63));
-    else
-        bytes[n++] = (char)(0xF0 | cp >> 18), bytes[n++] = (char)(0x80 | (cp >> 12 & 63)), bytes[n++] = (char)(0x80 | (cp >> 6 & 63)),
+        bytes[n++] = (char)(0xE0 | cp >> 12), bytes[n++] = (char)(0x80 | (cp >> 6 & 63)),
         bytes[n++] = (char)(0x80 | (cp & 63));
+    else
+        bytes[n++] = (char)(0xF0 | cp >> 18), bytes[n++] = (char)(0x80 | (cp >> 12 & 63)),
+        bytes[n++] = (char)(0x80 | (cp >> 6 & 63)), bytes[n++] = (char)(0x80 | (cp & 63));
     sb_add(b, bytes, n, marked ? ones : NULL);
 }
 

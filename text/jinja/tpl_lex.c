@@ -1,7 +1,9 @@
-/* tpl_lex.c - the source of a template as tokens. Blanks around tags go as in Jinja with trim_blocks and lstrip_blocks:
+/* tpl_lex.c - the source of a template as tokens. Blanks around tags go as in Jinja with trim_blocks and
+ * lstrip_blocks:
  *
  *     {%- … -%}   '-' takes all white space on its side (of {{ }} and {# #} too)
- *     {% … %}\n   a tag or comment takes the line end behind it, and the blanks in front of it when nothing else is on its line
+ *     {% … %}\n   a tag or comment takes the line end behind it, and the blanks in front of it when nothing
+ *     else is on its line
  *     {%+ … +%}   '+' keeps them */
 #include "text/jinja/tpl.h"
 
@@ -15,9 +17,10 @@ struct lexer {
     struct tpl *t;
     const char *s;
     size_t n, at;
-    int new_line;                        /* the tag before took a line end: blanks from here on begin a line */
+    /* the tag before took a line end: blanks from here on begin a line */
+    int new_line;
     struct tpl_tokens *out;
-    char open[TPL_PARSE_DEPTH];          /* brackets */
+    char open[TPL_PARSE_DEPTH]; /* brackets */
     int n_open;
 };
 
@@ -80,7 +83,8 @@ static size_t text_end(const struct lexer *l, size_t from, size_t to, int variab
     return strip_right(&s, NULL, 0) == 0 ? line : to;
 }
 
-/* Where a tag that ends with close ("%}", "#}") at i ends, with what it takes behind it; 0: it does not end here. */
+/* Where a tag that ends with close ("%}", "#}") at i ends, with what it takes behind it; 0: it does not end
+ * here. */
 static size_t tag_end(const struct lexer *l, size_t i, const char *close, int takes_line)
 {
     if (at_text(l, i, close))
@@ -90,7 +94,10 @@ static size_t tag_end(const struct lexer *l, size_t i, const char *close, int ta
     return takes_line && l->s[i] == '+' && at_text(l, i + 1, close) ? i + 3 : 0;
 }
 
-static size_t skip_sign(const struct lexer *l, size_t i) { return i + (i < l->n && (l->s[i] == '-' || l->s[i] == '+')); }
+static size_t skip_sign(const struct lexer *l, size_t i)
+{
+    return i + (i < l->n && (l->s[i] == '-' || l->s[i] == '+'));
+}
 
 /* The tag "{% word" with blanks, at i: the byte behind word; 0: another one. */
 static size_t tag_word(const struct lexer *l, size_t i, const char *word)
@@ -186,7 +193,7 @@ static size_t escape(struct lexer *l, struct sb *b, size_t i, size_t to, int *ok
     int len = utf8_next(l->s + i, to - i, &cp);
     if (len == 1) {
         sb_add(b, &c, 1, NULL);
-    } else {                             /* Jinja's detour through ASCII */
+    } else { /* Jinja's detour through ASCII */
         char shown[16];
         snprintf(shown, sizeof shown, cp < 0x100 ? "x%02x" : cp < 0x10000 ? "u%04x" : "U%08x", cp);
         sb_text(b, shown);
@@ -214,7 +221,9 @@ static int lex_string(struct lexer *l)
             i += 1 + escape(l, &b, i + 1, to, &ok);
     }
     if (!ok)
-        return tpl_fail(l->t, ERR_CONFIG, "a string with an escape that stands for no character: \\x, \\u and \\U take 2, 4 and 8 digits");
+        return tpl_fail(
+            l->t, ERR_CONFIG,
+            "a string with an escape that stands for no character: \\x, \\u and \\U take 2, 4 and 8 digits");
     DO(sb_done(&b, &v));
     DO(add(l, T_STR, l->s + from, to - from, v));
     step_over(l, to + 1);
@@ -238,7 +247,12 @@ static size_t digits(const struct lexer *l, size_t i, int base)
 static int lex_number(struct lexer *l)
 {
     char text[128], kind = l->at + 1 < l->n ? l->s[l->at + 1] | 32 : 0, *rest;
-    int base = l->s[l->at] != '0' ? 10 : kind == 'x' ? 16 : kind == 'o' ? 8 : kind == 'b' ? 2 : 10, is_float = 0;
+    int base = l->s[l->at] != '0' ? 10
+               : kind == 'x'      ? 16
+               : kind == 'o'      ? 8
+               : kind == 'b'      ? 2
+                                  : 10,
+        is_float = 0;
     size_t from = l->at, to = digits(l, base == 10 ? from : from + 2, base), n = 0;
     /* the digit behind a dot of a subscript (a.0.1) is no fraction */
     int after_dot = from > 0 && l->s[from - 1] == '.';
@@ -253,7 +267,8 @@ static int lex_number(struct lexer *l)
             is_float = 1;
         }
     }
-    if (base == 10 && !is_float && l->s[from] == '0')        /* 007 is 0, 0 and 7 in Jinja, thus no number */
+    /* 007 is 0, 0 and 7 in Jinja, thus no number */
+    if (base == 10 && !is_float && l->s[from] == '0')
         for (to = from; to < l->n && l->s[to] == '0';)
             to++;
     for (size_t i = from + (base == 10 ? 0 : 2); i < to && n + 1 < sizeof text; i++)
@@ -292,7 +307,8 @@ static int lex_operator(struct lexer *l)
         if (at_text(l, l->at, two[i]))
             n = 2;
     if (n == 1 && (!c || !strchr("+-/*%~[](){}><=.:|,;", c)))
-        return tpl_fail(l->t, ERR_CONFIG, "unexpected character '%c' (0x%02x)", c >= 32 && c < 127 ? c : '?', (unsigned char)c);
+        return tpl_fail(l->t, ERR_CONFIG, "unexpected character '%c' (0x%02x)", c >= 32 && c < 127 ? c : '?',
+                        (unsigned char)c);
     if (strchr("([{", c)) {
         if (l->n_open == TPL_PARSE_DEPTH)
             return tpl_fail(l->t, ERR_CONFIG, "more than %d brackets in one another", TPL_PARSE_DEPTH);
@@ -313,7 +329,8 @@ static int lex_tag(struct lexer *l, int variable)
     DO(add(l, variable ? T_VAR : T_BLOCK, l->s + l->at, 2, v_none()));
     step_over(l, skip_sign(l, l->at + 2));
     while (l->at < l->n) {
-        size_t end = l->n_open ? 0 : tag_end(l, l->at, variable ? "}}" : "%}", !variable), behind = blanks_behind(l, l->at);
+        size_t end = l->n_open ? 0 : tag_end(l, l->at, variable ? "}}" : "%}", !variable),
+               behind = blanks_behind(l, l->at);
         unsigned char c = (unsigned char)l->s[l->at];
         uint32_t cp = 0;
         if (end) {

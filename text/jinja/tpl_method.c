@@ -22,15 +22,47 @@ static int strip(struct tpl *t, const struct str *s, struct val chars, int left,
     size_t from = left ? strip_left(s, c) : 0;
     return v_part(t, s, from, right ? strip_right(s, c, from) : s->n, out);
 }
-FN(m_strip) { UNUSED; return strip(t, self.u.s, a[0], 1, 1, out); }
-FN(m_lstrip) { UNUSED; return strip(t, self.u.s, a[0], 1, 0, out); }
-FN(m_rstrip) { UNUSED; return strip(t, self.u.s, a[0], 0, 1, out); }
+FN(m_strip)
+{
+    UNUSED;
+    return strip(t, self.u.s, a[0], 1, 1, out);
+}
+FN(m_lstrip)
+{
+    UNUSED;
+    return strip(t, self.u.s, a[0], 1, 0, out);
+}
+FN(m_rstrip)
+{
+    UNUSED;
+    return strip(t, self.u.s, a[0], 0, 1, out);
+}
 
-FN(m_upper) { UNUSED; return str_case(t, self.u.s, 'u', out); }
-FN(m_lower) { UNUSED; return str_case(t, self.u.s, 'l', out); }
-FN(m_title) { UNUSED; return str_case(t, self.u.s, 't', out); }
-FN(m_capitalize) { UNUSED; return str_case(t, self.u.s, 'c', out); }
-FN(m_swapcase) { UNUSED; return str_case(t, self.u.s, 's', out); }
+FN(m_upper)
+{
+    UNUSED;
+    return str_case(t, self.u.s, 'u', out);
+}
+FN(m_lower)
+{
+    UNUSED;
+    return str_case(t, self.u.s, 'l', out);
+}
+FN(m_title)
+{
+    UNUSED;
+    return str_case(t, self.u.s, 't', out);
+}
+FN(m_capitalize)
+{
+    UNUSED;
+    return str_case(t, self.u.s, 'c', out);
+}
+FN(m_swapcase)
+{
+    UNUSED;
+    return str_case(t, self.u.s, 's', out);
+}
 
 /* --- looking --- */
 
@@ -55,7 +87,8 @@ static int has_end(const struct str *s, size_t from, size_t to, const struct str
     return part->n <= to - from && !memcmp(s->p + (at_end ? to - part->n : from), part->p, part->n);
 }
 
-static int starts_or_ends(struct tpl *t, const struct str *s, const struct val *a, int at_end, struct val *out)
+static int starts_or_ends(struct tpl *t, const struct str *s, const struct val *a, int at_end,
+                          struct val *out)
 {
     size_t from, to;
     int is = 0, inside;
@@ -69,8 +102,16 @@ static int starts_or_ends(struct tpl *t, const struct str *s, const struct val *
     *out = v_bool(is);
     return 0;
 }
-FN(m_startswith) { UNUSED; return starts_or_ends(t, self.u.s, a, 0, out); }
-FN(m_endswith) { UNUSED; return starts_or_ends(t, self.u.s, a, 1, out); }
+FN(m_startswith)
+{
+    UNUSED;
+    return starts_or_ends(t, self.u.s, a, 0, out);
+}
+FN(m_endswith)
+{
+    UNUSED;
+    return starts_or_ends(t, self.u.s, a, 1, out);
+}
 
 static int find(struct tpl *t, const struct str *s, const struct val *a, int last, int must, struct val *out)
 {
@@ -81,7 +122,8 @@ static int find(struct tpl *t, const struct str *s, const struct val *a, int las
     DO(arg_str(t, a[0], "find", &part));
     DO(inside = bounds(t, s, a + 1, &from, &to));
     struct str head = { s->p, NULL, to, 0 };
-    for (int64_t i = inside ? str_find(&head, from, part) : -1; i >= 0; i = last && (size_t)i < to ? str_find(&head, (size_t)i + 1, part) : -1) {
+    for (int64_t i = inside ? str_find(&head, from, part) : -1; i >= 0;
+         i = last && (size_t)i < to ? str_find(&head, (size_t)i + 1, part) : -1) {
         at = i;
         DO(tpl_steps(t, 1));
     }
@@ -91,10 +133,26 @@ static int find(struct tpl *t, const struct str *s, const struct val *a, int las
     *out = v_int(at < 0 ? -1 : (int64_t)str_chars(&head));
     return 0;
 }
-FN(m_find) { UNUSED; return find(t, self.u.s, a, 0, 0, out); }
-FN(m_rfind) { UNUSED; return find(t, self.u.s, a, 1, 0, out); }
-FN(m_index) { UNUSED; return find(t, self.u.s, a, 0, 1, out); }
-FN(m_rindex) { UNUSED; return find(t, self.u.s, a, 1, 1, out); }
+FN(m_find)
+{
+    UNUSED;
+    return find(t, self.u.s, a, 0, 0, out);
+}
+FN(m_rfind)
+{
+    UNUSED;
+    return find(t, self.u.s, a, 1, 0, out);
+}
+FN(m_index)
+{
+    UNUSED;
+    return find(t, self.u.s, a, 0, 1, out);
+}
+FN(m_rindex)
+{
+    UNUSED;
+    return find(t, self.u.s, a, 1, 1, out);
+}
 
 FN(m_count)
 {
@@ -108,7 +166,8 @@ FN(m_count)
     struct str span = { self.u.s->p + from, NULL, to - from, 0 };
     if (inside && !part->n)
         n = (int64_t)str_chars(&span) + 1;
-    for (int64_t i = 0; inside && part->n && (i = str_find(&span, (size_t)i, part)) >= 0; i += (int64_t)part->n)
+    for (int64_t i = 0; inside && part->n && (i = str_find(&span, (size_t)i, part)) >= 0;
+         i += (int64_t)part->n)
         n++;
     *out = v_int(n);
     return tpl_steps(t, (size_t)n);
@@ -124,7 +183,7 @@ static int split_blanks(struct tpl *t, const struct str *s, int64_t most, struct
         size_t end = at;
         uint32_t cp = 0;
         struct str rest;
-        if (most-- == 0)                 /* the rest, with its blanks behind */
+        if (most-- == 0) /* the rest, with its blanks behind */
             end = s->n;
         else
             for (int len; end < s->n; end += (size_t)len)
@@ -171,7 +230,8 @@ static int split_at(struct tpl *t, const struct str *s, const struct str *by, in
     return v_list_add(t, out, part);
 }
 
-static int split_at_right(struct tpl *t, const struct str *s, const struct str *by, int64_t most, struct list *out)
+static int split_at_right(struct tpl *t, const struct str *s, const struct str *by, int64_t most,
+                          struct list *out)
 {
     size_t end = s->n;
     struct val part;
@@ -211,8 +271,16 @@ static int split(struct tpl *t, const struct str *s, const struct val *a, int ri
     DO(by ? split_at_right(t, s, by, most, all.u.l) : split_blanks_right(t, s, most, all.u.l));
     return list_reverse(t, all.u.l, L_LIST, out);
 }
-FN(m_split) { UNUSED; return split(t, self.u.s, a, 0, out); }
-FN(m_rsplit) { UNUSED; return split(t, self.u.s, a, 1, out); }
+FN(m_split)
+{
+    UNUSED;
+    return split(t, self.u.s, a, 0, out);
+}
+FN(m_rsplit)
+{
+    UNUSED;
+    return split(t, self.u.s, a, 1, out);
+}
 
 FN(m_splitlines)
 {
@@ -230,7 +298,8 @@ static int partition(struct tpl *t, const struct str *s, struct val by, int righ
         return tpl_fail(t, ERR_USAGE, "partition at an empty string");
     struct val none[3] = { by, { .type = V_ABSENT }, { .type = V_ABSENT } };
     DO(find(t, s, none, right, 0, &at));
-    size_t from = at.u.i < 0 ? (right ? 0 : s->n) : str_offset(s, (size_t)at.u.i), to = at.u.i < 0 ? from : from + k->n;
+    size_t from = at.u.i < 0 ? (right ? 0 : s->n) : str_offset(s, (size_t)at.u.i),
+           to = at.u.i < 0 ? from : from + k->n;
     DO(v_part(t, s, 0, from, &part[0]));
     DO(v_part(t, s, from, to, &part[1]));
     DO(v_part(t, s, to, s->n, &part[2]));
@@ -239,8 +308,16 @@ static int partition(struct tpl *t, const struct str *s, struct val by, int righ
         DO(v_list_add(t, out->u.l, part[i]));
     return 0;
 }
-FN(m_partition) { UNUSED; return partition(t, self.u.s, a[0], 0, out); }
-FN(m_rpartition) { UNUSED; return partition(t, self.u.s, a[0], 1, out); }
+FN(m_partition)
+{
+    UNUSED;
+    return partition(t, self.u.s, a[0], 0, out);
+}
+FN(m_rpartition)
+{
+    UNUSED;
+    return partition(t, self.u.s, a[0], 1, out);
+}
 
 FN(m_join)
 {
@@ -269,7 +346,11 @@ FN(m_replace)
     return str_replace(t, self.u.s, old, by, count, out);
 }
 
-FN(m_format) { UNUSED; return str_format(t, self.u.s, raw, out); }
+FN(m_format)
+{
+    UNUSED;
+    return str_format(t, self.u.s, raw, out);
+}
 
 static int remove_end(struct tpl *t, const struct str *s, struct val v, int at_end, struct val *out)
 {
@@ -278,8 +359,16 @@ static int remove_end(struct tpl *t, const struct str *s, struct val v, int at_e
     int has = has_end(s, 0, s->n, part, at_end);
     return v_part(t, s, has && !at_end ? part->n : 0, has && at_end ? s->n - part->n : s->n, out);
 }
-FN(m_removeprefix) { UNUSED; return remove_end(t, self.u.s, a[0], 0, out); }
-FN(m_removesuffix) { UNUSED; return remove_end(t, self.u.s, a[0], 1, out); }
+FN(m_removeprefix)
+{
+    UNUSED;
+    return remove_end(t, self.u.s, a[0], 0, out);
+}
+FN(m_removesuffix)
+{
+    UNUSED;
+    return remove_end(t, self.u.s, a[0], 1, out);
+}
 
 /* side: -1 text left, 1 right, 0 in the middle */
 static int pad(struct tpl *t, const struct str *s, const struct val *a, int side, struct val *out)
@@ -293,7 +382,9 @@ static int pad(struct tpl *t, const struct str *s, const struct val *a, int side
         DO(arg_str(t, a[1], "the fill", &fill));
     if (str_chars(fill) != 1)
         return tpl_fail(t, ERR_USAGE, "the fill is one character");
-    int64_t more = width > n ? width - n : 0, left = side < 0 ? 0 : side > 0 ? more : more / 2 + (more & width & 1);
+    int64_t more = width > n ? width - n : 0, left = side < 0   ? 0
+                                                     : side > 0 ? more
+                                                                : more / 2 + (more & width & 1);
     for (int64_t i = 0; i < left && !t->failed; i++)
         sb_str(&b, fill);
     sb_str(&b, s);
@@ -301,9 +392,21 @@ static int pad(struct tpl *t, const struct str *s, const struct val *a, int side
         sb_str(&b, fill);
     return sb_done(&b, out);
 }
-FN(m_ljust) { UNUSED; return pad(t, self.u.s, a, -1, out); }
-FN(m_rjust) { UNUSED; return pad(t, self.u.s, a, 1, out); }
-FN(m_center) { UNUSED; return pad(t, self.u.s, a, 0, out); }
+FN(m_ljust)
+{
+    UNUSED;
+    return pad(t, self.u.s, a, -1, out);
+}
+FN(m_rjust)
+{
+    UNUSED;
+    return pad(t, self.u.s, a, 1, out);
+}
+FN(m_center)
+{
+    UNUSED;
+    return pad(t, self.u.s, a, 0, out);
+}
 
 FN(m_zfill)
 {
@@ -325,11 +428,14 @@ FN(m_zfill)
 
 static int is_space(uint32_t cp) { return py_is_space(cp); }
 static int is_ascii(uint32_t cp) { return cp < 128; }
-static int is_decimal(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)uni_stand_in(cp)) == UTF8PROC_CATEGORY_ND; }
-static int is_digit(uint32_t cp)         /* decimal digits, and superscript and circled ones */
+static int is_decimal(uint32_t cp)
 {
-    return is_decimal(cp) || cp == 0xB2 || cp == 0xB3 || cp == 0xB9 || cp == 0x2070 || (cp >= 0x2074 && cp <= 0x2079) || (cp >= 0x2080 && cp <= 0x2089) ||
-           (cp >= 0x2460 && cp <= 0x2468);
+    return utf8proc_category((utf8proc_int32_t)uni_stand_in(cp)) == UTF8PROC_CATEGORY_ND;
+}
+static int is_digit(uint32_t cp) /* decimal digits, and superscript and circled ones */
+{
+    return is_decimal(cp) || cp == 0xB2 || cp == 0xB3 || cp == 0xB9 || cp == 0x2070 ||
+           (cp >= 0x2074 && cp <= 0x2079) || (cp >= 0x2080 && cp <= 0x2089) || (cp >= 0x2460 && cp <= 0x2468);
 }
 static int is_alpha(uint32_t cp)
 {
@@ -338,7 +444,8 @@ static int is_alpha(uint32_t cp)
 }
 static int is_alnum(uint32_t cp) { return is_alpha(cp) || uni_is_numeric(cp); }
 
-static int all_are(struct tpl *t, const struct str *s, int (*is)(uint32_t cp), int when_empty, struct val *out)
+static int all_are(struct tpl *t, const struct str *s, int (*is)(uint32_t cp), int when_empty,
+                   struct val *out)
 {
     int all = s->n || when_empty;
     for (size_t i = 0; all && i < s->n;) {
@@ -349,35 +456,98 @@ static int all_are(struct tpl *t, const struct str *s, int (*is)(uint32_t cp), i
     *out = v_bool(all);
     return tpl_steps(t, s->n / 16);
 }
-FN(m_isspace) { UNUSED; return all_are(t, self.u.s, is_space, 0, out); }
-FN(m_isascii) { UNUSED; return all_are(t, self.u.s, is_ascii, 1, out); }
-FN(m_isdigit) { UNUSED; return all_are(t, self.u.s, is_digit, 0, out); }
-FN(m_isdecimal) { UNUSED; return all_are(t, self.u.s, is_decimal, 0, out); }
-FN(m_isnumeric) { UNUSED; return all_are(t, self.u.s, uni_is_numeric, 0, out); }
-FN(m_isalpha) { UNUSED; return all_are(t, self.u.s, is_alpha, 0, out); }
-FN(m_isalnum) { UNUSED; return all_are(t, self.u.s, is_alnum, 0, out); }
+FN(m_isspace)
+{
+    UNUSED;
+    return all_are(t, self.u.s, is_space, 0, out);
+}
+FN(m_isascii)
+{
+    UNUSED;
+    return all_are(t, self.u.s, is_ascii, 1, out);
+}
+FN(m_isdigit)
+{
+    UNUSED;
+    return all_are(t, self.u.s, is_digit, 0, out);
+}
+FN(m_isdecimal)
+{
+    UNUSED;
+    return all_are(t, self.u.s, is_decimal, 0, out);
+}
+FN(m_isnumeric)
+{
+    UNUSED;
+    return all_are(t, self.u.s, uni_is_numeric, 0, out);
+}
+FN(m_isalpha)
+{
+    UNUSED;
+    return all_are(t, self.u.s, is_alpha, 0, out);
+}
+FN(m_isalnum)
+{
+    UNUSED;
+    return all_are(t, self.u.s, is_alnum, 0, out);
+}
 
 static int by_test(struct tpl *t, const char *test, struct val self, struct val *out)
 {
     struct args none = { 0 };
     return fn_run(t, fn_find(tpl_tests, test, strlen(test)), self, &none, out);
 }
-FN(m_isupper) { UNUSED; return by_test(t, "upper", self, out); }
-FN(m_islower) { UNUSED; return by_test(t, "lower", self, out); }
+FN(m_isupper)
+{
+    UNUSED;
+    return by_test(t, "upper", self, out);
+}
+FN(m_islower)
+{
+    UNUSED;
+    return by_test(t, "lower", self, out);
+}
 
-const char tpl_str_unbuilt[] = "casefold encode expandtabs format_map isidentifier isprintable istitle maketrans translate";
+const char tpl_str_unbuilt[] =
+    "casefold encode expandtabs format_map isidentifier isprintable istitle maketrans translate";
 const struct fn tpl_str_methods[] = {
-    { "strip", "chars", 0, m_strip },       { "lstrip", "chars", 0, m_lstrip },         { "rstrip", "chars", 0, m_rstrip },
-    { "upper", "", 0, m_upper },            { "lower", "", 0, m_lower },                { "title", "", 0, m_title },
-    { "capitalize", "", 0, m_capitalize },  { "swapcase", "", 0, m_swapcase },          { "startswith", "prefix start end", 1, m_startswith },
-    { "endswith", "suffix start end", 1, m_endswith }, { "find", "sub start end", 1, m_find }, { "rfind", "sub start end", 1, m_rfind },
-    { "index", "sub start end", 1, m_index }, { "rindex", "sub start end", 1, m_rindex }, { "count", "sub start end", 1, m_count },
-    { "split", "sep maxsplit", 0, m_split }, { "rsplit", "sep maxsplit", 0, m_rsplit }, { "splitlines", "keepends", 0, m_splitlines },
-    { "partition", "sep", 1, m_partition }, { "rpartition", "sep", 1, m_rpartition },   { "join", "iterable", 1, m_join },
-    { "replace", "old new count", 2, m_replace }, { "format", NULL, 0, m_format },      { "removeprefix", "prefix", 1, m_removeprefix },
-    { "removesuffix", "suffix", 1, m_removesuffix }, { "ljust", "width fillchar", 1, m_ljust }, { "rjust", "width fillchar", 1, m_rjust },
-    { "center", "width fillchar", 1, m_center }, { "zfill", "width", 1, m_zfill },      { "isspace", "", 0, m_isspace },
-    { "isascii", "", 0, m_isascii },        { "isdigit", "", 0, m_isdigit },            { "isdecimal", "", 0, m_isdecimal },
-    { "isnumeric", "", 0, m_isnumeric },    { "isalpha", "", 0, m_isalpha },            { "isalnum", "", 0, m_isalnum },
-    { "isupper", "", 0, m_isupper },        { "islower", "", 0, m_islower },            { NULL },
+    { "strip", "chars", 0, m_strip },
+    { "lstrip", "chars", 0, m_lstrip },
+    { "rstrip", "chars", 0, m_rstrip },
+    { "upper", "", 0, m_upper },
+    { "lower", "", 0, m_lower },
+    { "title", "", 0, m_title },
+    { "capitalize", "", 0, m_capitalize },
+    { "swapcase", "", 0, m_swapcase },
+    { "startswith", "prefix start end", 1, m_startswith },
+    { "endswith", "suffix start end", 1, m_endswith },
+    { "find", "sub start end", 1, m_find },
+    { "rfind", "sub start end", 1, m_rfind },
+    { "index", "sub start end", 1, m_index },
+    { "rindex", "sub start end", 1, m_rindex },
+    { "count", "sub start end", 1, m_count },
+    { "split", "sep maxsplit", 0, m_split },
+    { "rsplit", "sep maxsplit", 0, m_rsplit },
+    { "splitlines", "keepends", 0, m_splitlines },
+    { "partition", "sep", 1, m_partition },
+    { "rpartition", "sep", 1, m_rpartition },
+    { "join", "iterable", 1, m_join },
+    { "replace", "old new count", 2, m_replace },
+    { "format", NULL, 0, m_format },
+    { "removeprefix", "prefix", 1, m_removeprefix },
+    { "removesuffix", "suffix", 1, m_removesuffix },
+    { "ljust", "width fillchar", 1, m_ljust },
+    { "rjust", "width fillchar", 1, m_rjust },
+    { "center", "width fillchar", 1, m_center },
+    { "zfill", "width", 1, m_zfill },
+    { "isspace", "", 0, m_isspace },
+    { "isascii", "", 0, m_isascii },
+    { "isdigit", "", 0, m_isdigit },
+    { "isdecimal", "", 0, m_isdecimal },
+    { "isnumeric", "", 0, m_isnumeric },
+    { "isalpha", "", 0, m_isalpha },
+    { "isalnum", "", 0, m_isalnum },
+    { "isupper", "", 0, m_isupper },
+    { "islower", "", 0, m_islower },
+    { NULL },
 };

@@ -25,7 +25,7 @@ static int int_pow(struct tpl *t, int64_t a, int64_t b, struct val *out)
         return 0;
     }
     if (a == 0 || a == 1 || a == -1)
-        b = b ? 2 - b % 2 : 0;           /* any size of power */
+        b = b ? 2 - b % 2 : 0; /* any size of power */
     for (; b > 0; b--)
         if (__builtin_mul_overflow(v, a, &v))
             return too_large(t);
@@ -46,7 +46,7 @@ static int int_arith(struct tpl *t, enum op op, int64_t a, int64_t b, struct val
     case OP_POW: return int_pow(t, a, b, out);
     case OP_DIV: *out = v_float((double)a / (double)b); return 0;
     default:
-        if (b == -1) {                   /* INT64_MIN / -1 traps */
+        if (b == -1) { /* INT64_MIN / -1 traps */
             bad = op == OP_FLOOR && __builtin_sub_overflow((int64_t)0, a, &v);
             break;
         }
@@ -82,7 +82,7 @@ static int float_arith(struct tpl *t, enum op op, double a, double b, struct val
         if (m != 0 && (m < 0) != (b < 0))
             m += b;
         v = op == OP_MOD ? (m == 0 ? copysign(0.0, b) : m) : (a - m) / b;
-        if (op == OP_FLOOR && v != 0) {  /* the quotient is nearly whole: round it so */
+        if (op == OP_FLOOR && v != 0) { /* the quotient is nearly whole: round it so */
             double whole = floor(v);
             v = v - whole > 0.5 ? whole + 1 : whole;
         } else if (op == OP_FLOOR) {
@@ -152,7 +152,8 @@ int op_arith(struct tpl *t, enum op op, struct val a, struct val b, struct val *
         return float_arith(t, op, v_number(a), v_number(b), out);
     if (op == OP_ADD && a.type == V_STR && b.type == V_STR)
         return add_str(t, a.u.s, b.u.s, out);
-    if (op == OP_ADD && a.type == V_LIST && b.type == V_LIST && a.u.l->kind == b.u.l->kind && a.u.l->kind <= L_TUPLE)
+    if (op == OP_ADD && a.type == V_LIST && b.type == V_LIST && a.u.l->kind == b.u.l->kind &&
+        a.u.l->kind <= L_TUPLE)
         return add_lists(t, a.u.l, b.u.l, out);
     if (op == OP_MUL && repeats(a) && v_is_int(b))
         return repeat(t, a, b.u.i, out);
@@ -190,7 +191,11 @@ int op_compare(struct tpl *t, enum op op, struct val a, struct val b, int *out)
         return 0;
     }
     DO(v_order(t, a, b, &order));
-    *out = order == 2 ? 0 : op == OP_LT ? order < 0 : op == OP_LE ? order <= 0 : op == OP_GT ? order > 0 : order >= 0;
+    *out = order == 2    ? 0
+           : op == OP_LT ? order < 0
+           : op == OP_LE ? order <= 0
+           : op == OP_GT ? order > 0
+                         : order >= 0;
     return 0;
 }
 
@@ -209,9 +214,18 @@ static int bind(struct tpl *t, struct val self, const struct fn *f, struct val *
 static int loop_attr(const struct loop *l, const struct str *name, struct val *out)
 {
     int64_t i = (int64_t)l->at, n = (int64_t)l->items->n;
-    const struct { const char *name; struct val v; } fields[] = {
-        { "index", v_int(i + 1) },       { "index0", v_int(i) },         { "first", v_bool(i == 0) },      { "last", v_bool(i + 1 == n) },
-        { "length", v_int(n) },          { "revindex", v_int(n - i) },   { "revindex0", v_int(n - i - 1) }, { "depth", v_int(1) },
+    const struct {
+        const char *name;
+        struct val v;
+    } fields[] = {
+        { "index", v_int(i + 1) },
+        { "index0", v_int(i) },
+        { "first", v_bool(i == 0) },
+        { "last", v_bool(i + 1 == n) },
+        { "length", v_int(n) },
+        { "revindex", v_int(n - i) },
+        { "revindex0", v_int(n - i - 1) },
+        { "depth", v_int(1) },
         { "depth0", v_int(0) },
         { "previtem", i > 0 ? l->items->v[i - 1] : v_undef("there is no previous item") },
         { "nextitem", i + 1 < n ? l->items->v[i + 1] : v_undef("there is no next item") },
@@ -227,12 +241,18 @@ static int loop_attr(const struct loop *l, const struct str *name, struct val *o
 /* What Python's getattr finds: 1 found (methods; what the sandbox forbids is undefined), 0 not there. */
 static int attribute(struct tpl *t, struct val v, const struct str *name, struct val *out)
 {
-    const struct fn *f = NULL, *table = v.type == V_STR ? tpl_str_methods : v.type == V_DICT ? tpl_dict_methods : v.type == V_LOOP ? tpl_loop_methods :
-                         v.type == V_LIST && v.u.l->kind <= L_TUPLE ? tpl_list_methods : NULL;
-    const char *changes = v.type == V_DICT ? tpl_dict_changes : v.type == V_LIST && v.u.l->kind == L_LIST ? tpl_list_changes : "";
+    const struct fn *f = NULL, *table = v.type == V_STR                              ? tpl_str_methods
+                                        : v.type == V_DICT                           ? tpl_dict_methods
+                                        : v.type == V_LOOP                           ? tpl_loop_methods
+                                        : v.type == V_LIST && v.u.l->kind <= L_TUPLE ? tpl_list_methods
+                                                                                     : NULL;
+    const char *changes = v.type == V_DICT                            ? tpl_dict_changes
+                          : v.type == V_LIST && v.u.l->kind == L_LIST ? tpl_list_changes
+                                                                      : "";
     const struct val *found;
     if (name->n > 4 && !memcmp(name->p, "__", 2) && !memcmp(name->p + name->n - 2, "__", 2)) {
-        DO(v_undef_of(t, out, "the attribute %.*s is not for templates", (int)(name->n < 40 ? name->n : 40), name->p));
+        DO(v_undef_of(t, out, "the attribute %.*s is not for templates", (int)(name->n < 40 ? name->n : 40),
+                      name->p));
         return 1;
     }
     if (v.type == V_LOOP && loop_attr(v.u.loop, name, out))
@@ -246,7 +266,8 @@ static int attribute(struct tpl *t, struct val v, const struct str *name, struct
         return 1;
     }
     if (word_in(changes, name->p, name->n)) {
-        DO(v_undef_of(t, out, "%s.%.*s would change a value: templates may not, make a new one", v_type(v), (int)name->n, name->p));
+        DO(v_undef_of(t, out, "%s.%.*s would change a value: templates may not, make a new one", v_type(v),
+                      (int)name->n, name->p));
         return 1;
     }
     if (v.type == V_STR && word_in(tpl_str_unbuilt, name->p, name->n))
@@ -284,7 +305,8 @@ static int at_index(struct tpl *t, struct val v, int64_t i, struct val *out)
         int64_t n = (int64_t)v.u.l->n;
         i += i < 0 ? n : 0;
         if (i < 0 || i >= n)
-            return v_undef_of(t, out, "the index %lld is outside of a %s of %lld", (long long)i, v_type(v), (long long)n);
+            return v_undef_of(t, out, "the index %lld is outside of a %s of %lld", (long long)i, v_type(v),
+                              (long long)n);
         *out = v.u.l->v[i];
         return 0;
     }
@@ -292,7 +314,8 @@ static int at_index(struct tpl *t, struct val v, int64_t i, struct val *out)
     DO(tpl_steps(t, v.u.s->n / 16));
     i += i < 0 ? n : 0;
     if (i < 0 || i >= n)
-        return v_undef_of(t, out, "the index %lld is outside of a string of %lld characters", (long long)i, (long long)n);
+        return v_undef_of(t, out, "the index %lld is outside of a string of %lld characters", (long long)i,
+                          (long long)n);
     size_t from = str_offset(v.u.s, (size_t)i);
     struct str rest = { v.u.s->p + from, NULL, v.u.s->n - from, 0 };
     return v_part(t, v.u.s, from, from + str_offset(&rest, 1), out);
@@ -344,7 +367,8 @@ int get_path(struct tpl *t, struct val v, struct val path, struct val *out)
 }
 
 /* Bounds of a slice as Python clips them. */
-static int slice_bounds(struct tpl *t, const struct val part[3], int64_t n, int64_t *start, int64_t *stop, int64_t *step)
+static int slice_bounds(struct tpl *t, const struct val part[3], int64_t n, int64_t *start, int64_t *stop,
+                        int64_t *step)
 {
     for (int i = 0; i < 3; i++)
         if (part[i].type != V_NONE && !v_is_int(part[i]))
@@ -373,7 +397,8 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
     if (v.type == V_STR && (part[2].type == V_NONE || (v_is_int(part[2]) && part[2].u.i == 1))) {
         DO(slice_bounds(t, part, (int64_t)str_chars(v.u.s), &start, &stop, &step));
         DO(tpl_steps(t, v.u.s->n / 16));
-        size_t from = str_offset(v.u.s, (size_t)start), to = stop > start ? str_offset(v.u.s, (size_t)stop) : from;
+        size_t from = str_offset(v.u.s, (size_t)start),
+               to = stop > start ? str_offset(v.u.s, (size_t)stop) : from;
         return v_part(t, v.u.s, from, to, out);
     }
     if (v.type != V_STR && !(v.type == V_LIST && v.u.l->kind < L_VIEW))
@@ -393,9 +418,10 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
             break;
     }
     *out = all;
-    if (v.type != V_STR && v.u.l->kind == L_RANGE) {        /* a slice of a range is one */
+    if (v.type != V_STR && v.u.l->kind == L_RANGE) { /* a slice of a range is one */
         const int64_t *r = v.u.l->range;
-        memcpy(all.u.l->range, (int64_t[3]){ r[0] + start * r[2], r[0] + stop * r[2], r[2] * step }, sizeof all.u.l->range);
+        memcpy(all.u.l->range, (int64_t[3]){ r[0] + start * r[2], r[0] + stop * r[2], r[2] * step },
+               sizeof all.u.l->range);
     }
     return v.type == V_STR ? sb_done(&b, out) : 0;
 }
@@ -403,10 +429,12 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
 /* --- sorting --- */
 
 /* Merges runs of `width` of one order into the other: stable. */
-static int merge_pass(struct tpl *t, const struct list *keys, const size_t *from, size_t *to, size_t width, int reverse)
+static int merge_pass(struct tpl *t, const struct list *keys, const size_t *from, size_t *to, size_t width,
+                      int reverse)
 {
     for (size_t low = 0; low < keys->n; low += 2 * width) {
-        size_t mid = low + width < keys->n ? low + width : keys->n, end = mid + width < keys->n ? mid + width : keys->n;
+        size_t mid = low + width < keys->n ? low + width : keys->n,
+               end = mid + width < keys->n ? mid + width : keys->n;
         size_t a = low, b = mid;
         for (size_t i = low; i < end; i++) {
             int order = -1;

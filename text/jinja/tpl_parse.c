@@ -26,7 +26,7 @@ static struct node *parse_if(struct parser *p)
         at->list = parse_body(p, "elif else endif");
         if (!parser_is(p, T_NAME, "elif"))
             break;
-        at->next = parser_node(p, N_IF);     /* the branches of one if are a list */
+        at->next = parser_node(p, N_IF); /* the branches of one if are a list */
         at = at->next;
         parser_next(p);
     }
@@ -97,7 +97,7 @@ static struct node *parse_macro(struct parser *p)
         tail = &param->next;
     }
     parser_expect(p, T_OP, ")");
-    p->loops = 0;                        /* break in a macro is not that of a loop around it */
+    p->loops = 0; /* break in a macro is not that of a loop around it */
     n->list = block(p, "endmacro");
     p->loops = loops;
     return n;
@@ -145,10 +145,19 @@ static struct node *parse_jump(struct parser *p, enum node_kind kind, const char
 static struct node *parse_break(struct parser *p) { return parse_jump(p, N_BREAK, "break"); }
 static struct node *parse_continue(struct parser *p) { return parse_jump(p, N_CONTINUE, "continue"); }
 
-static const struct { const char *name; struct node *(*parse)(struct parser *p); } tags[] = {
-    { "if", parse_if },           { "for", parse_for },     { "set", parse_set },
-    { "macro", parse_macro },     { "filter", parse_filter_block }, { "with", parse_with },
-    { "generation", parse_generation }, { "break", parse_break }, { "continue", parse_continue },
+static const struct {
+    const char *name;
+    struct node *(*parse)(struct parser *p);
+} tags[] = {
+    { "if", parse_if },
+    { "for", parse_for },
+    { "set", parse_set },
+    { "macro", parse_macro },
+    { "filter", parse_filter_block },
+    { "with", parse_with },
+    { "generation", parse_generation },
+    { "break", parse_break },
+    { "continue", parse_continue },
 };
 
 static struct node *parse_statement(struct parser *p)
@@ -167,7 +176,8 @@ static struct node *parse_statement(struct parser *p)
     return n;
 }
 
-/* Text and tags up to a tag whose name is one of `ends` (the name stays the current token), or, ends NULL, to the end. */
+/* Text and tags up to a tag whose name is one of `ends` (the name stays the current token), or, ends NULL,
+ * to the end. */
 static struct node *parse_body(struct parser *p, const char *ends)
 {
     struct node *list = NULL, **tail = &list;
@@ -198,7 +208,8 @@ static struct node *parse_body(struct parser *p, const char *ends)
         tail = &n->next;
     }
     if (ends)
-        parser_fail(p, "the block of line %d is not closed: %s is missing", line, strrchr(ends, ' ') ? strrchr(ends, ' ') + 1 : ends);
+        parser_fail(p, "the block of line %d is not closed: %s is missing", line,
+                    strrchr(ends, ' ') ? strrchr(ends, ' ') + 1 : ends);
     p->depth--;
     return list;
 }

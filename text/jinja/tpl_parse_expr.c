@@ -40,7 +40,8 @@ void parser_next(struct parser *p)
 
 int parser_is(const struct parser *p, enum tok_kind kind, const char *text)
 {
-    return p->tok->kind == kind && (!text || (p->tok->n == strlen(text) && !memcmp(p->tok->p, text, p->tok->n)));
+    return p->tok->kind == kind &&
+           (!text || (p->tok->n == strlen(text) && !memcmp(p->tok->p, text, p->tok->n)));
 }
 
 int parser_skip(struct parser *p, enum tok_kind kind, const char *text)
@@ -57,7 +58,11 @@ void parser_expect(struct parser *p, enum tok_kind kind, const char *text)
     if (parser_skip(p, kind, text))
         return;
     parser_shown(p, shown);
-    parser_fail(p, "%s where %s is needed", shown, text ? text : kind == T_VAR_END ? "}}" : kind == T_BLOCK_END ? "%}" : "a name");
+    parser_fail(p, "%s where %s is needed", shown,
+                text                  ? text
+                : kind == T_VAR_END   ? "}}"
+                : kind == T_BLOCK_END ? "%}"
+                                      : "a name");
 }
 
 struct node *parser_node(struct parser *p, enum node_kind kind)
@@ -123,8 +128,13 @@ static struct node *parse_string(struct parser *p)
 
 static struct node *parse_word(struct parser *p)
 {
-    static const struct { const char *word; enum val_type type; int i; } words[] = {
-        { "true", V_BOOL, 1 }, { "True", V_BOOL, 1 }, { "false", V_BOOL, 0 }, { "False", V_BOOL, 0 }, { "none", V_NONE, 0 }, { "None", V_NONE, 0 },
+    static const struct {
+        const char *word;
+        enum val_type type;
+        int i;
+    } words[] = {
+        { "true", V_BOOL, 1 },  { "True", V_BOOL, 1 }, { "false", V_BOOL, 0 },
+        { "False", V_BOOL, 0 }, { "none", V_NONE, 0 }, { "None", V_NONE, 0 },
     };
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
         if (parser_is(p, T_NAME, words[i].word))
@@ -184,7 +194,8 @@ static struct node *parse_primary(struct parser *p)
     return parser_node(p, N_CONST);
 }
 
-/* with_condition 0: the parts may not be conditional ("for x in a if b"); end_word: a name at which it ends too */
+/* with_condition 0: the parts may not be conditional ("for x in a if b"); end_word: a name at which it ends
+ * too */
 struct node *parse_tuple(struct parser *p, int with_condition, const char *end_word, int brackets)
 {
     struct node *n = parser_node(p, N_TUPLE), **tail = &n->list;
@@ -192,7 +203,8 @@ struct node *parse_tuple(struct parser *p, int with_condition, const char *end_w
     for (;;) {
         if (n_parts)
             parser_expect(p, T_OP, ",");
-        if (p->rc || p->tok->kind == T_VAR_END || p->tok->kind == T_BLOCK_END || parser_is(p, T_OP, ")") || (end_word && parser_is(p, T_NAME, end_word)))
+        if (p->rc || p->tok->kind == T_VAR_END || p->tok->kind == T_BLOCK_END || parser_is(p, T_OP, ")") ||
+            (end_word && parser_is(p, T_NAME, end_word)))
             break;
         *tail = parse_expression(p, with_condition);
         tail = &(*tail)->next;
@@ -225,7 +237,8 @@ static void parse_arguments(struct parser *p, struct node *n)
             break;
         if (parser_is(p, T_OP, "*") || parser_is(p, T_OP, "**"))
             parser_fail(p, "arguments with * and ** are not supported: write them out");
-        if (p->tok->kind == T_NAME && p->tok + 1 < p->end && p->tok[1].kind == T_OP && p->tok[1].n == 1 && *p->tok[1].p == '=') {
+        if (p->tok->kind == T_NAME && p->tok + 1 < p->end && p->tok[1].kind == T_OP && p->tok[1].n == 1 &&
+            *p->tok[1].p == '=') {
             struct node *kw = parser_node(p, N_KWARG);
             kw->name = parser_name(p);
             parser_next(p);
@@ -250,7 +263,10 @@ static struct node *parse_call(struct parser *p, struct node *callee)
     return n;
 }
 
-static int at_slice_end(const struct parser *p) { return parser_is(p, T_OP, ":") || parser_is(p, T_OP, "]") || parser_is(p, T_OP, ","); }
+static int at_slice_end(const struct parser *p)
+{
+    return parser_is(p, T_OP, ":") || parser_is(p, T_OP, "]") || parser_is(p, T_OP, ",");
+}
 
 static struct node *parse_brackets(struct parser *p, struct node *of)
 {
@@ -260,7 +276,7 @@ static struct node *parse_brackets(struct parser *p, struct node *of)
     struct node *first = parser_is(p, T_OP, ":") ? NULL : parse_expression(p, 1);
     if (!parser_skip(p, T_OP, ":")) {
         n->b = first;
-        if (parser_is(p, T_OP, ",")) {       /* x[1, 2]: the key is a tuple */
+        if (parser_is(p, T_OP, ",")) { /* x[1, 2]: the key is a tuple */
             struct node *key = parser_node(p, N_TUPLE), *last = first;
             key->list = first;
             while (parser_skip(p, T_OP, ","))
@@ -332,7 +348,8 @@ static struct node *parse_test(struct parser *p, struct node *of)
     struct node *n = named(p, N_TEST, of);
     if (parser_is(p, T_OP, "(")) {
         parse_arguments(p, n);
-    } else if (((p->tok->kind >= T_NAME && p->tok->kind <= T_FLOAT) || parser_is(p, T_OP, "[") || parser_is(p, T_OP, "{")) &&
+    } else if (((p->tok->kind >= T_NAME && p->tok->kind <= T_FLOAT) || parser_is(p, T_OP, "[") ||
+                parser_is(p, T_OP, "{")) &&
                !parser_is(p, T_NAME, "else") && !parser_is(p, T_NAME, "or") && !parser_is(p, T_NAME, "and")) {
         if (parser_is(p, T_NAME, "is"))
             parser_fail(p, "two tests in a row: join them with 'and'");
@@ -376,13 +393,22 @@ static struct node *parse_unary(struct parser *p, int with_filter)
 /* --- operators --- */
 
 enum level { LV_OR, LV_AND, LV_NOT, LV_COMPARE, LV_ADD, LV_CONCAT, LV_MUL, LV_POW, LV_UNARY };
-static const struct { enum level level; enum tok_kind kind; const char *text; enum node_kind node; enum op op; } operators[] = {
-    { LV_OR, T_NAME, "or", N_OR, OP_NONE },    { LV_AND, T_NAME, "and", N_AND, OP_NONE },  { LV_COMPARE, T_OP, "==", N_COMPARE, OP_EQ },
-    { LV_COMPARE, T_OP, "!=", N_COMPARE, OP_NE }, { LV_COMPARE, T_OP, "<", N_COMPARE, OP_LT }, { LV_COMPARE, T_OP, "<=", N_COMPARE, OP_LE },
-    { LV_COMPARE, T_OP, ">", N_COMPARE, OP_GT },  { LV_COMPARE, T_OP, ">=", N_COMPARE, OP_GE }, { LV_COMPARE, T_NAME, "in", N_COMPARE, OP_IN },
-    { LV_ADD, T_OP, "+", N_BINARY, OP_ADD },   { LV_ADD, T_OP, "-", N_BINARY, OP_SUB },    { LV_CONCAT, T_OP, "~", N_CONCAT, OP_NONE },
-    { LV_MUL, T_OP, "*", N_BINARY, OP_MUL },   { LV_MUL, T_OP, "/", N_BINARY, OP_DIV },    { LV_MUL, T_OP, "//", N_BINARY, OP_FLOOR },
-    { LV_MUL, T_OP, "%", N_BINARY, OP_MOD },   { LV_POW, T_OP, "**", N_BINARY, OP_POW },
+static const struct {
+    enum level level;
+    enum tok_kind kind;
+    const char *text;
+    enum node_kind node;
+    enum op op;
+} operators[] = {
+    { LV_OR, T_NAME, "or", N_OR, OP_NONE },         { LV_AND, T_NAME, "and", N_AND, OP_NONE },
+    { LV_COMPARE, T_OP, "==", N_COMPARE, OP_EQ },   { LV_COMPARE, T_OP, "!=", N_COMPARE, OP_NE },
+    { LV_COMPARE, T_OP, "<", N_COMPARE, OP_LT },    { LV_COMPARE, T_OP, "<=", N_COMPARE, OP_LE },
+    { LV_COMPARE, T_OP, ">", N_COMPARE, OP_GT },    { LV_COMPARE, T_OP, ">=", N_COMPARE, OP_GE },
+    { LV_COMPARE, T_NAME, "in", N_COMPARE, OP_IN }, { LV_ADD, T_OP, "+", N_BINARY, OP_ADD },
+    { LV_ADD, T_OP, "-", N_BINARY, OP_SUB },        { LV_CONCAT, T_OP, "~", N_CONCAT, OP_NONE },
+    { LV_MUL, T_OP, "*", N_BINARY, OP_MUL },        { LV_MUL, T_OP, "/", N_BINARY, OP_DIV },
+    { LV_MUL, T_OP, "//", N_BINARY, OP_FLOOR },     { LV_MUL, T_OP, "%", N_BINARY, OP_MOD },
+    { LV_POW, T_OP, "**", N_BINARY, OP_POW },
 };
 #define N_OPERATORS (sizeof operators / sizeof *operators)
 
@@ -397,7 +423,8 @@ static struct node *parse_compare(struct parser *p)
         for (size_t i = 0; i < N_OPERATORS; i++)
             if (operators[i].level == LV_COMPARE && parser_is(p, operators[i].kind, operators[i].text))
                 op = operators[i].op;
-        if (op == OP_NONE && parser_is(p, T_NAME, "not") && p->tok + 1 < p->end && p->tok[1].kind == T_NAME && p->tok[1].n == 2 && !memcmp(p->tok[1].p, "in", 2)) {
+        if (op == OP_NONE && parser_is(p, T_NAME, "not") && p->tok + 1 < p->end && p->tok[1].kind == T_NAME &&
+            p->tok[1].n == 2 && !memcmp(p->tok[1].p, "in", 2)) {
             op = OP_NOT_IN;
             parser_next(p);
         }
@@ -439,7 +466,8 @@ static struct node *parse_level(struct parser *p, enum level level)
     struct node *left = parse_level(p, level + 1);
     for (;;) {
         size_t i = 0;
-        while (i < N_OPERATORS && !(operators[i].level == level && parser_is(p, operators[i].kind, operators[i].text)))
+        while (i < N_OPERATORS &&
+               !(operators[i].level == level && parser_is(p, operators[i].kind, operators[i].text)))
             i++;
         if (i == N_OPERATORS)
             return left;
@@ -496,7 +524,8 @@ struct node *parse_target(struct parser *p, const char *end_word, int namespaces
     if (parser_is(p, T_OP, ",")) {
         n = parser_node(p, N_TUPLE);
         n->list = first;
-        while (parser_skip(p, T_OP, ",") && p->tok->kind == T_NAME && !(end_word && parser_is(p, T_NAME, end_word))) {
+        while (parser_skip(p, T_OP, ",") && p->tok->kind == T_NAME &&
+               !(end_word && parser_is(p, T_NAME, end_word))) {
             *tail = target_name(p, namespaces);
             tail = &(*tail)->next;
         }

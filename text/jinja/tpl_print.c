@@ -106,8 +106,10 @@ static int repr_list(struct sb *b, const struct list *l)
         sb_text(b, views[l->at]);
     if (l->kind == L_RANGE) {
         char text[80];
-        snprintf(text, sizeof text, l->range[2] == 1 ? "range(%" PRId64 ", %" PRId64 ")" : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")", l->range[0],
-                 l->range[1], l->range[2]);
+        snprintf(text, sizeof text,
+                 l->range[2] == 1 ? "range(%" PRId64 ", %" PRId64 ")"
+                                  : "range(%" PRId64 ", %" PRId64 ", %" PRId64 ")",
+                 l->range[0], l->range[1], l->range[2]);
         sb_text(b, text);
         return 0;
     }
@@ -166,7 +168,9 @@ int v_repr(struct sb *b, struct val v)
         return repr_deep(b, v);
     case V_DICT:
     case V_NAMESPACE: return repr_deep(b, v);
-    case V_LOOP: snprintf(text, sizeof text, "<LoopContext %zu/%zu>", v.u.loop->at + 1, v.u.loop->items->n); break;
+    case V_LOOP:
+        snprintf(text, sizeof text, "<LoopContext %zu/%zu>", v.u.loop->at + 1, v.u.loop->items->n);
+        break;
     default: return tpl_fail(b->t, ERR_USAGE, "a %s has no text: is its call missing, ()", v_type(v));
     }
     sb_text(b, text);
@@ -257,7 +261,13 @@ int v_from_json(struct tpl *t, const json_t *j, int user, struct val *out)
 
 /* --- to JSON --- */
 
-struct dump { struct sb *b; int ascii, sort, indented; const struct str *indent; const struct str *item, *key; size_t level; };
+struct dump {
+    struct sb *b;
+    int ascii, sort, indented;
+    const struct str *indent;
+    const struct str *item, *key;
+    size_t level;
+};
 
 static void json_text(struct dump *d, const struct str *s)
 {
@@ -274,7 +284,8 @@ static void json_text(struct dump *d, const struct str *s)
         else if (cp < 32 || (d->ascii && cp >= 127 && cp < 0x10000))
             snprintf(shown, sizeof shown, "\\u%04x", cp);
         else if (d->ascii && cp >= 0x10000)
-            snprintf(shown, sizeof shown, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10), 0xDC00 + ((cp - 0x10000) & 1023));
+            snprintf(shown, sizeof shown, "\\u%04x\\u%04x", 0xD800 + ((cp - 0x10000) >> 10),
+                     0xDC00 + ((cp - 0x10000) & 1023));
         if (*shown) {
             sb_part(d->b, s, from, i);
             add_marked(d->b, shown, s->mark && s->mark[i]);
@@ -387,7 +398,8 @@ static int dump(struct dump *d, struct val v)
 
 int v_to_json(struct sb *b, struct val v, const struct val *a)
 {
-    static const struct str comma = { ", ", NULL, 2, 0 }, bare = { ",", NULL, 1, 0 }, colon = { ": ", NULL, 2, 0 };
+    static const struct str comma = { ", ", NULL, 2, 0 }, bare = { ",", NULL, 1, 0 },
+                            colon = { ": ", NULL, 2, 0 };
     struct dump d = { .b = b, .ascii = v_true(a[0]), .sort = v_true(a[3]), .item = &comma, .key = &colon };
     if (a[1].type != V_ABSENT && a[1].type != V_NONE) {
         struct sb blanks = { .t = b->t };

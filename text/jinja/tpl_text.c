@@ -1,6 +1,6 @@
 /* tpl_text.c - strings as Python's methods see them; every byte keeps the mark of where it came from. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* memmem */
+#define _GNU_SOURCE /* memmem */
 #endif
 #include "text/jinja/tpl.h"
 
@@ -56,7 +56,8 @@ int64_t str_find(const struct str *s, size_t from, const struct str *what)
     return p ? p - s->p : -1;
 }
 
-int str_replace(struct tpl *t, const struct str *s, const struct str *old, const struct str *by, int64_t count, struct val *out)
+int str_replace(struct tpl *t, const struct str *s, const struct str *old, const struct str *by,
+                int64_t count, struct val *out)
 {
     struct sb b = { .t = t };
     size_t at = 0, from = 0;
@@ -69,7 +70,7 @@ int str_replace(struct tpl *t, const struct str *s, const struct str *old, const
         sb_str(&b, by);
         DO(tpl_steps(t, 1));
         at = from = (size_t)i + old->n;
-        if (!old->n) {                   /* between all characters */
+        if (!old->n) { /* between all characters */
             if (from == s->n)
                 break;
             uint32_t cp;
@@ -111,12 +112,24 @@ int str_lines(struct tpl *t, const struct str *s, int keep_ends, struct list *ou
 
 /* --- letter case --- */
 
-/* Characters whose upper or lower case is several characters (SpecialCasing.txt, the unconditional ones of everyday text) */
-static const struct { uint32_t cp; const char *upper, *title, *lower; } special_case[] = {
-    { 0xDF, "SS", "Ss", NULL },          { 0x130, NULL, NULL, "i\xCC\x87" },  { 0x149, "\xCA\xBCN", "\xCA\xBCN", NULL },
-    { 0x1F0, "J\xCC\x8C", "J\xCC\x8C", NULL }, { 0x587, "\xD4\xB5\xD5\x92", "\xD4\xB5\xD6\x82", NULL }, { 0xFB00, "FF", "Ff", NULL },
-    { 0xFB01, "FI", "Fi", NULL },        { 0xFB02, "FL", "Fl", NULL },        { 0xFB03, "FFI", "Ffi", NULL },
-    { 0xFB04, "FFL", "Ffl", NULL },      { 0xFB05, "ST", "St", NULL },        { 0xFB06, "ST", "St", NULL },
+/* Characters whose upper or lower case is several characters (SpecialCasing.txt, the unconditional ones of
+ * everyday text) */
+static const struct {
+    uint32_t cp;
+    const char *upper, *title, *lower;
+} special_case[] = {
+    { 0xDF, "SS", "Ss", NULL },
+    { 0x130, NULL, NULL, "i\xCC\x87" },
+    { 0x149, "\xCA\xBCN", "\xCA\xBCN", NULL },
+    { 0x1F0, "J\xCC\x8C", "J\xCC\x8C", NULL },
+    { 0x587, "\xD4\xB5\xD5\x92", "\xD4\xB5\xD6\x82", NULL },
+    { 0xFB00, "FF", "Ff", NULL },
+    { 0xFB01, "FI", "Fi", NULL },
+    { 0xFB02, "FL", "Fl", NULL },
+    { 0xFB03, "FFI", "Ffi", NULL },
+    { 0xFB04, "FFL", "Ffl", NULL },
+    { 0xFB05, "ST", "St", NULL },
+    { 0xFB06, "ST", "St", NULL },
 };
 
 static int is_letter(uint32_t cp)
@@ -129,7 +142,9 @@ static int is_upper(uint32_t cp) { return utf8proc_category((utf8proc_int32_t)cp
 static void add_case(struct sb *b, uint32_t cp, int how, int marked)
 {
     for (size_t i = 0; i < sizeof special_case / sizeof *special_case; i++) {
-        const char *by = how == 'u' ? special_case[i].upper : how == 't' ? special_case[i].title : special_case[i].lower;
+        const char *by = how == 'u'   ? special_case[i].upper
+                         : how == 't' ? special_case[i].title
+                                      : special_case[i].lower;
         if (special_case[i].cp == cp && by) {
             static const char ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
             sb_add(b, by, strlen(by), marked ? ones : NULL);
@@ -186,7 +201,11 @@ int str_case(struct tpl *t, const struct str *s, int how, struct val *out)
 /* --- formatting --- */
 
 /* The width, precision and flags of a conversion: "-5.2", up to the letter at *i. */
-struct spec { char flags[8]; int64_t width, precision; char letter; };
+struct spec {
+    char flags[8];
+    int64_t width, precision;
+    char letter;
+};
 
 static void put_padded(struct sb *b, const struct spec *k, const struct str *s, int left)
 {
@@ -216,7 +235,11 @@ static int put_number(struct sb *b, const struct spec *k, struct val v)
         snprintf(text, sizeof text, form, wide, digits < 0 ? 6 : digits, v_number(v));
     } else {
         int64_t i = v.type == V_FLOAT ? (int64_t)v.u.f : v.u.i;
-        snprintf(form, sizeof form, "%%%s*%s", k->flags, k->letter == 'x' ? PRIx64 : k->letter == 'X' ? PRIX64 : k->letter == 'o' ? PRIo64 : PRId64);
+        snprintf(form, sizeof form, "%%%s*%s", k->flags,
+                 k->letter == 'x'   ? PRIx64
+                 : k->letter == 'X' ? PRIX64
+                 : k->letter == 'o' ? PRIo64
+                                    : PRId64);
         if (v.type == V_FLOAT && (v.u.f >= 0x1p63 || v.u.f < -0x1p63 || v.u.f != v.u.f || k->letter != 'd'))
             return tpl_fail(b->t, ERR_USAGE, "%%%c needs an integer", k->letter);
         if (i < 0 && k->letter != 'd' && k->letter != 'i' && k->letter != 'u')
@@ -286,7 +309,9 @@ int str_percent(struct tpl *t, const struct str *s, struct val arg, struct val *
         if (i < s->n && s->p[i] == '(') {
             const char *close = memchr(s->p + i, ')', s->n - i);
             size_t end = close ? (size_t)(close - s->p) : s->n;
-            const struct val *named = arg.type == V_DICT && close ? v_dict_text(arg.u.d, s->p + i + 1, end - i - 1) : NULL;
+            const struct val *named = arg.type == V_DICT && close
+                                          ? v_dict_text(arg.u.d, s->p + i + 1, end - i - 1)
+                                          : NULL;
             if (!named)
                 return tpl_fail(t, ERR_USAGE, "no value for a named conversion");
             v = *named;
@@ -311,14 +336,16 @@ int str_percent(struct tpl *t, const struct str *s, struct val arg, struct val *
 }
 
 /* A field "{name.attr:spec}", [i, end) inside of the braces */
-static int format_field(struct sb *b, const struct str *s, size_t i, size_t end, const struct args *args, size_t *next)
+static int format_field(struct sb *b, const struct str *s, size_t i, size_t end, const struct args *args,
+                        size_t *next)
 {
     struct tpl *t = b->t;
     struct str name = { s->p + i, NULL, 0, 0 };
     struct spec k = { .precision = -1, .letter = 's' };
     struct val v = { .type = V_ABSENT };
     size_t name_end = i, at;
-    while (name_end < end && s->p[name_end] != ':' && s->p[name_end] != '!' && s->p[name_end] != '.' && s->p[name_end] != '[')
+    while (name_end < end && s->p[name_end] != ':' && s->p[name_end] != '!' && s->p[name_end] != '.' &&
+           s->p[name_end] != '[')
         name_end++;
     name.n = name_end - i;
     at = i;
@@ -375,7 +402,10 @@ int str_format(struct tpl *t, const struct str *s, const struct args *args, stru
 
 int str_escape(struct tpl *t, const struct str *s, struct val *out)
 {
-    static const struct { char c; const char *by; } table[] = { { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '"', "&#34;" }, { '\'', "&#39;" } };
+    static const struct {
+        char c;
+        const char *by;
+    } table[] = { { '&', "&amp;" }, { '<', "&lt;" }, { '>', "&gt;" }, { '"', "&#34;" }, { '\'', "&#39;" } };
     static const char ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     struct sb b = { .t = t };
     size_t from = 0;

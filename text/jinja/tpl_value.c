@@ -173,8 +173,9 @@ size_t str_offset(const struct str *s, size_t chars)
 const char *v_type(struct val v)
 {
     static const char *const lists[] = { "list", "tuple", "range", "dict view", "generator" };
-    static const char *const names[] = { "nothing", "Undefined", "NoneType", "bool", "int", "float", "str", "list", "dict", "Namespace", "LoopContext",
-                                         "function", "method", "Macro" };
+    static const char *const names[] = { "nothing",     "Undefined", "NoneType", "bool", "int",
+                                         "float",       "str",       "list",     "dict", "Namespace",
+                                         "LoopContext", "function",  "method",   "Macro" };
     return v.type == V_LIST ? lists[v.u.l->kind] : names[v.type];
 }
 
@@ -306,7 +307,8 @@ int v_order(struct tpl *t, struct val a, struct val b, int *order)
         *order = number_order(a, b);
         return 0;
     }
-    if (a.type == V_STR && b.type == V_STR) {        /* the order of UTF-8 bytes is that of the characters */
+    /* the order of UTF-8 bytes is that of the characters */
+    if (a.type == V_STR && b.type == V_STR) {
         size_t n = a.u.s->n < b.u.s->n ? a.u.s->n : b.u.s->n;
         int c = n ? memcmp(a.u.s->p, b.u.s->p, n) : 0;
         *order = c < 0 ? -1 : c > 0 ? 1 : a.u.s->n < b.u.s->n ? -1 : a.u.s->n > b.u.s->n;

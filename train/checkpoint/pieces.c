@@ -4,9 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROOM ((size_t)1 << 20)           /* of rows that are joined on their way to a file */
+#define ROOM ((size_t)1 << 20) /* of rows that are joined on their way to a file */
 
-struct source { enum zero_state state; struct param_piece at; };
+struct source {
+    enum zero_state state;
+    struct param_piece at;
+};
 
 static const enum ckpt_role roles[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
 
@@ -15,26 +18,41 @@ static const enum ckpt_role roles[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROL
 /* Which states a rank keeps, and which of them are cut over dp. */
 static int has_state(enum zero_state k, enum dtype dt) { return k != ZERO_MASTER || dt != DT_F32; }
 static int is_sliced(enum zero_state k, int zero) { return k == ZERO_WEIGHT ? zero == 3 : zero >= 1; }
-static enum ckpt_dtype stored_dtype(enum zero_state k, enum dtype dt) { return k == ZERO_WEIGHT && dt == DT_BF16 ? CK_BF16 : CK_F32; }
-static const struct param *param_of(const struct model *m, const struct param_piece *at) { return &m->table.p[m->local.part[at->part].param]; }
+static enum ckpt_dtype stored_dtype(enum zero_state k, enum dtype dt)
+{
+    return k == ZERO_WEIGHT && dt == DT_BF16 ? CK_BF16 : CK_F32;
+}
+static const struct param *param_of(const struct model *m, const struct param_piece *at)
+{
+    return &m->table.p[m->local.part[at->part].param];
+}
 
 static void add(struct pieces *p, enum zero_state state, const struct param_piece *at)
 {
     const struct param *q = param_of(p->m, at);
     struct ckpt_piece *x = &p->piece[p->n];
-    *x = (struct ckpt_piece){ .t = { .name = q->name, .role = roles[state], .n_dims = q->n_dims, .shape = { q->shape[0], q->shape[1] } },
-                              .box = at->box, .lo = at->lo, .hi = at->hi };
+    *x = (struct ckpt_piece){ .t = { .name = q->name,
+                                     .role = roles[state],
+                                     .n_dims = q->n_dims,
+                                     .shape = { q->shape[0], q->shape[1] } },
+                              .box = at->box,
+                              .lo = at->lo,
+                              .hi = at->hi };
     x->t.dtype = stored_dtype(state, p->m->dt);
     p->source[p->n] = (struct source){ state, *at };
     p->at[p->n++] = p->bytes;
     p->bytes += (size_t)(at->hi - at->lo) * ckpt_dtype_size(x->t.dtype);
 }
 
-int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero, struct err *e)
+int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
+                struct err *e)
 {
     size_t most = (size_t)m->local.n_parts * ZERO_STATES + 1;
     struct param_piece *buf = calloc(most, sizeof *buf);
-    *p = (struct pieces){ .m = m, .z = z, .piece = calloc(most, sizeof *p->piece), .source = calloc(most, sizeof *p->source),
+    *p = (struct pieces){ .m = m,
+                          .z = z,
+                          .piece = calloc(most, sizeof *p->piece),
+                          .source = calloc(most, sizeof *p->source),
                           .at = calloc(most, sizeof *p->at) };
     int ok = buf && p->piece && p->source && p->at;
     for (enum zero_state k = ZERO_WEIGHT; ok && k < ZERO_STATES; k++) {
@@ -66,13 +84,21 @@ double pieces_measure(const struct model *m, int dp_rank, int zero)
 /* ---- the bytes ---- */
 
 /* A tensor that several parameters share: its rows are theirs, side by side. */
-struct joined { int n; int64_t rows; size_t el, width; const char *data[PARTS_MAX]; size_t bytes[PARTS_MAX]; };    /* bytes: of a row of each part */
+/* bytes: of a row of each part */
+struct joined {
+    int n;
+    int64_t rows;
+    size_t el, width;
+    const char *data[PARTS_MAX];
+    size_t bytes[PARTS_MAX];
+};
 
 static struct joined join(const struct pieces *p, const struct source *from)
 {
     const struct param *q = param_of(p->m, &from->at);
     struct joined j = { .n = from->at.n_parts, .el = ckpt_dtype_size(stored_dtype(from->state, p->m->dt)) };
-    j.rows = q->n_dims == 2 && q->split_dim == 1 ? q->shape[0] : 1;      /* 1: the parts lie one behind the other */
+    /* 1: the parts lie one behind the other */
+    j.rows = q->n_dims == 2 && q->split_dim == 1 ? q->shape[0] : 1;
     for (int k = 0; k < j.n; k++) {
         const struct part *x = &p->m->local.part[from->at.part + k];
         struct param_piece one = { from->at.part + k, 1, x->box, 0, x->count, x->offset };
@@ -95,15 +121,18 @@ void pieces_copy(const struct pieces *p, int i, char *out)
     const struct source *from = &p->source[i];
     struct joined j;
     if (from->at.n_parts == 1) {
-        dev_read(p->m->dev, out, zero_piece(p->z, from->state, &from->at), (i + 1 < p->n ? p->at[i + 1] : p->bytes) - p->at[i]);
+        dev_read(p->m->dev, out, zero_piece(p->z, from->state, &from->at),
+                 (i + 1 < p->n ? p->at[i + 1] : p->bytes) - p->at[i]);
         return;
     }
     j = join(p, from);
     join_rows(p->m->dev, &j, 0, j.rows, out);
 }
 
-/* n elements of device memory go on in piece i of the file: from where they lie on a CPU, else through a buffer. */
-static int put_elements(struct dev *d, struct ckpt_shard *f, int i, const char *p, int64_t n, size_t el, struct err *e)
+/* n elements of device memory go on in piece i of the file: from where they lie on a CPU, else through a
+ * buffer. */
+static int put_elements(struct dev *d, struct ckpt_shard *f, int i, const char *p, int64_t n, size_t el,
+                        struct err *e)
 {
     if (!d->memory)
         return ckpt_shard_put(f, i, p, n, e);
@@ -147,5 +176,6 @@ int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *
         struct joined j = join(p, from);
         return put_joined(p->m->dev, &j, f, i, e);
     }
-    return put_elements(p->m->dev, f, i, zero_piece(p->z, from->state, &from->at), p->piece[i].hi - p->piece[i].lo, ckpt_dtype_size(p->piece[i].t.dtype), e);
+    return put_elements(p->m->dev, f, i, zero_piece(p->z, from->state, &from->at),
+                        p->piece[i].hi - p->piece[i].lo, ckpt_dtype_size(p->piece[i].t.dtype), e);
 }

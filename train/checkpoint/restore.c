@@ -1,4 +1,5 @@
-/* restore.c - where a run starts: a checkpoint of any layout (--resume: all of it, --init: weights), or initial values. */
+/* restore.c - where a run starts: a checkpoint of any layout (--resume: all of it, --init: weights), or
+ * initial values. */
 #include <dirent.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,7 +32,8 @@ static int64_t step_below(const char *out, int64_t below)
     return best;
 }
 
-/* Step of the newest checkpoint in OUT whose every byte is right; -1: OUT has none at all, -2: none that is whole. One rank looks. */
+/* Step of the newest checkpoint in OUT whose every byte is right; -1: OUT has none at all, -2: none that is
+ * whole. One rank looks. */
 static int64_t newest_whole(struct trainer *t)
 {
     int64_t none = -1;
@@ -60,7 +62,10 @@ static int open_newest(struct trainer *t, struct err *e)
     int rc;
     TRY(comm_broadcast(t->mesh.all, &step, sizeof step, 0, e));
     if (step == -2)
-        return err_set(e, ERR_INTEGRITY, "--resume auto: no checkpoint in %s is whole: repair or remove them, a run does not begin anew over them", t->o.out);
+        return err_set(e, ERR_INTEGRITY,
+                       "--resume auto: no checkpoint in %s is whole: repair or remove them, a run does not "
+                       "begin anew over them",
+                       t->o.out);
     if (step < 0)
         return 0;
     snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)step);
@@ -78,9 +83,10 @@ static int read_config(struct trainer *t, struct err *e)
     int rc;
     snprintf(what, sizeof what, "%s/config.json", ckpt_path(t->source));
     if (!text && t->o.model && t->cfg.hidden)
-        return 0;                       /* --model FILE says it */
+        return 0; /* --model FILE says it */
     if (!text)
-        return err_set(e, ERR_CONFIG, "%s has no config.json: give --model config.json", ckpt_path(t->source));
+        return err_set(e, ERR_CONFIG, "%s has no config.json: give --model config.json",
+                       ckpt_path(t->source));
     TRY(model_config_parse(&c, text, what, e));
     if (t->o.model && t->cfg.hidden)
         TRY(model_config_same(&c, &t->cfg, "--model (which may be left out)", e));
@@ -91,7 +97,8 @@ out:
 
 int trainer_find_source(struct trainer *t, struct err *e)
 {
-    const char *config = t->o.model && io_exists(t->o.model) ? t->o.model : NULL;      /* what folders of other frameworks may lack */
+    /* what folders of other frameworks may lack */
+    const char *config = t->o.model && io_exists(t->o.model) ? t->o.model : NULL;
     int rc = 0;
     if (t->o.resume && !strcmp(t->o.resume, "auto")) {
         TRY(open_newest(t, e));
@@ -104,7 +111,8 @@ int trainer_find_source(struct trainer *t, struct err *e)
     if (!t->source && t->o.init)
         TRY(ckpt_open_config(&t->source, t->o.init, config, e));
     if (t->source && t->o.resume && !ckpt_state(t->source)->has_state) {
-        rc = err_set(e, ERR_USAGE, "%s has no optimizer state to resume: start from its weights with --init", ckpt_path(t->source));
+        rc = err_set(e, ERR_USAGE, "%s has no optimizer state to resume: start from its weights with --init",
+                     ckpt_path(t->source));
         goto out;
     }
     if (t->source && ckpt_remark(t->source))
@@ -118,28 +126,38 @@ out:
 }
 
 /* ---- reading ---- */
-#define CHUNK_ELEMENTS ((int64_t)4 << 20)        /* of weights that must be rounded */
-static const enum ckpt_role role_of[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
+#define CHUNK_ELEMENTS ((int64_t)4 << 20) /* of weights that must be rounded */
+static const enum ckpt_role role_of[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG,
+                                                     ROLE_EXP_AVG_SQ };
 
 static int find_tensor(struct trainer *t, enum ckpt_role role, const struct param *p, struct err *e)
 {
     int i = ckpt_find(t->source, role, p->name);
     const struct ckpt_tensor *x;
     if (i < 0)
-        return err_set(e, ERR_FORMAT, "%s: %s%s is missing: does config.json belong to these weights", ckpt_path(t->source), ckpt_role_prefix[role], p->name);
+        return err_set(e, ERR_FORMAT, "%s: %s%s is missing: does config.json belong to these weights",
+                       ckpt_path(t->source), ckpt_role_prefix[role], p->name);
     x = ckpt_tensor(t->source, i);
-    if (x->n_dims != p->n_dims || x->shape[0] != p->shape[0] || (p->n_dims == 2 && x->shape[1] != p->shape[1]))
-        return err_set(e, ERR_FORMAT, "%s: %s is [%lld,%lld], config.json says [%lld,%lld]", ckpt_path(t->source), p->name, (long long)x->shape[0],
-                       (long long)(x->n_dims > 1 ? x->shape[1] : 1), (long long)p->shape[0], (long long)p->shape[1]);
+    if (x->n_dims != p->n_dims || x->shape[0] != p->shape[0] ||
+        (p->n_dims == 2 && x->shape[1] != p->shape[1]))
+        return err_set(e, ERR_FORMAT, "%s: %s is [%lld,%lld], config.json says [%lld,%lld]",
+                       ckpt_path(t->source), p->name, (long long)x->shape[0],
+                       (long long)(x->n_dims > 1 ? x->shape[1] : 1), (long long)p->shape[0],
+                       (long long)p->shape[1]);
     if (x->dtype != CK_F32 && x->dtype != CK_BF16 && x->dtype != CK_F16)
-        return err_set(e, ERR_FORMAT, "%s: %s is %s: fp32, bf16 and fp16 are read", ckpt_path(t->source), p->name, ckpt_dtype_name(x->dtype));
+        return err_set(e, ERR_FORMAT, "%s: %s is %s: fp32, bf16 and fp16 are read", ckpt_path(t->source),
+                       p->name, ckpt_dtype_name(x->dtype));
     return i;
 }
 
-static enum dtype dtype_of(enum ckpt_dtype x) { return x == CK_F32 ? DT_F32 : x == CK_BF16 ? DT_BF16 : DT_F16; }
+static enum dtype dtype_of(enum ckpt_dtype x)
+{
+    return x == CK_F32 ? DT_F32 : x == CK_BF16 ? DT_BF16 : DT_F16;
+}
 
 /* Elements as fp32, whatever the file holds. */
-static int read_floats(struct trainer *t, enum ckpt_role role, const struct param *p, const struct box *b, int64_t lo, int64_t hi, float *dst, struct err *e)
+static int read_floats(struct trainer *t, enum ckpt_role role, const struct param *p, const struct box *b,
+                       int64_t lo, int64_t hi, float *dst, struct err *e)
 {
     int i = find_tensor(t, role, p, e), rc;
     if (i < 0)
@@ -157,12 +175,14 @@ static int read_floats(struct trainer *t, enum ckpt_role role, const struct para
     return rc;
 }
 
-static int fill(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo, int64_t hi, float *dst, struct err *e)
+static int fill(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,
+                int64_t hi, float *dst, struct err *e)
 {
     return read_floats(ctx, role_of[s], p, b, lo, hi, dst, e);
 }
 
-int trainer_read_param(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
+int trainer_read_param(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
+                       enum dtype dt, struct err *e)
 {
     struct trainer *t = ctx;
     const size_t element = dtype_size(dt);
@@ -171,7 +191,8 @@ int trainer_read_param(void *ctx, const struct param *p, const struct box *b, st
     int rc = buf || dt == DT_F32 ? 0 : err_set(e, ERR_MEMORY, "no memory to read %s", p->name);
     for (int64_t lo = 0; rc >= 0 && lo < n; lo += got) {
         void *place;
-        got = ring_take(ring, (char *)dst + (size_t)lo * element, n - lo < most ? n - lo : most, element, &place, e);
+        got = ring_take(ring, (char *)dst + (size_t)lo * element, n - lo < most ? n - lo : most, element,
+                        &place, e);
         float *wide = buf ? buf : place;
         rc = got < 0 ? (int)got : read_floats(t, ROLE_WEIGHT, p, b, lo, lo + got, wide, e);
         if (rc >= 0 && buf)
@@ -190,14 +211,17 @@ static int check_resume(struct trainer *t, int have[ZERO_STATES], struct err *e)
         return i;
     enum dtype stored = dtype_of(ckpt_tensor(t->source, i)->dtype);
     if (stored != t->dt)
-        return err_set(e, ERR_USAGE, "%s is %s and --dtype says %s: leave --dtype out, or start from its weights with --init", ckpt_path(t->source),
-                       dtype_name(stored), dtype_name(t->dt));
+        return err_set(
+            e, ERR_USAGE,
+            "%s is %s and --dtype says %s: leave --dtype out, or start from its weights with --init",
+            ckpt_path(t->source), dtype_name(stored), dtype_name(t->dt));
     have[ZERO_EXP_AVG] = have[ZERO_EXP_AVG_SQ] = 1;
     have[ZERO_MASTER] = t->dt != DT_F32;
     return 0;
 }
 
-/* No tensor of the model begins with the same word: a buffer of other training code, which is left where it is. */
+/* No tensor of the model begins with the same word: a buffer of other training code, which is left where it
+ * is. */
 static int is_buffer(const struct trainer *t, const char *name)
 {
     size_t n = strcspn(name, ".");
@@ -211,8 +235,12 @@ static int check_names(struct trainer *t, struct err *e)
 {
     for (int i = 0; i < ckpt_n_tensors(t->source); i++) {
         const struct ckpt_tensor *x = ckpt_tensor(t->source, i);
-        if (param_find(&t->model.table, x->name) < 0 && !(t->cfg.tied && !strcmp(x->name, "lm_head.weight")) && !param_is_derived(x->name) && !is_buffer(t, x->name))
-            return err_set(e, ERR_FORMAT, "%s: tensor %s is not part of a %s model as config.json describes it", ckpt_path(t->source), x->name, t->cfg.family->name);
+        if (param_find(&t->model.table, x->name) < 0 &&
+            !(t->cfg.tied && !strcmp(x->name, "lm_head.weight")) && !param_is_derived(x->name) &&
+            !is_buffer(t, x->name))
+            return err_set(e, ERR_FORMAT,
+                           "%s: tensor %s is not part of a %s model as config.json describes it",
+                           ckpt_path(t->source), x->name, t->cfg.family->name);
     }
     return 0;
 }
@@ -228,7 +256,7 @@ int trainer_load(struct trainer *t, struct err *e)
         TRY(check_resume(t, have, e));
     TRY(zero_load(t->zero, fill, t, have, e));
     TRY(ckpt_check_rest(t->source, world_rank(t->world), world_size(t->world), e));
-    ckpt_let_go(t->source);              /* --keep may remove it */
+    ckpt_let_go(t->source); /* --keep may remove it */
     if (t->o.resume) {
         const struct ckpt_state *s = ckpt_state(t->source);
         t->step = t->first_step = s->step;

@@ -1,10 +1,12 @@
 /* save.c - a checkpoint: every rank writes its own pieces, rank 0 publishes what all have sealed.
  *
- *   begin, agree -> snapshot -> write the pieces -> agree, gather tables -> publish (rank 0) -> agree, digests
+ *   begin, agree -> snapshot -> write the pieces -> agree, gather tables -> publish (rank 0) -> agree,
+ *                               digests
  *                               `--- phase ----'                            `--- phase ---'
- * With --save-async a phase is run by a thread of its own, on a copy of the pieces, while training goes on. That thread calls nothing of
- * comm/: the main thread asks between steps whether the phase is over on all ranks (trainer_save_poll), and only then takes the next
- * agreement. Without, the same phases are run in place. A failed save is agreed by all ranks, leaves nothing, and ends the run only where
+ * With --save-async a phase is run by a thread of its own, on a copy of the pieces, while training goes on.
+ * That thread calls nothing of comm/: the main thread asks between steps whether the phase is over on all
+ * ranks (trainer_save_poll), and only then takes the next agreement. Without, the same phases are run in
+ * place. A failed save is agreed by all ranks, leaves nothing, and ends the run only where
  * --on-save-error stop says so, or when it was the last one. */
 #include <dirent.h>
 #include <pthread.h>
@@ -20,18 +22,18 @@ enum phase { IDLE, WRITING, PUBLISHING };
 struct save {
     struct trainer *t;
     enum phase phase;
-    int must;                            /* the run is not done without this one */
-    int64_t step, sample;                /* what it holds */
+    int must;                                   /* the run is not done without this one */
+    int64_t step, sample;                       /* what it holds */
     char tmp[4096], dst[4096], note[1200];      /* note: said when it is done */
-    int lock;                            /* of the folder tmp (rank 0), else -1 */
-    struct pieces pieces;                /* of this rank */
-    char *snapshot;                      /* --save-async: room for a copy of them */
-    int (*work)(struct save *s, struct err *e);         /* the phase */
+    int lock;                                   /* of the folder tmp (rank 0), else -1 */
+    struct pieces pieces;                       /* of this rank */
+    char *snapshot;                             /* --save-async: room for a copy of them */
+    int (*work)(struct save *s, struct err *e); /* the phase */
     pthread_t thread;
-    int has_thread, rc;                  /* rc, err: how the phase ended */
+    int has_thread, rc; /* rc, err: how the phase ended */
     struct err err;
     _Atomic int running;
-    void *table, *blobs;                 /* of this rank's files; of all ranks' (rank 0) */
+    void *table, *blobs; /* of this rank's files; of all ranks' (rank 0) */
     size_t table_bytes, *sizes;
     struct ckpt_digests digests;
     double stall_s, snapshot_s, write_s;
@@ -42,7 +44,8 @@ struct save {
 static int put(struct save *s, int i, struct ckpt_shard *f, struct err *e)
 {
     const struct ckpt_piece *p = &s->pieces.piece[i];
-    return s->snapshot ? ckpt_shard_put(f, i, s->snapshot + s->pieces.at[i], p->hi - p->lo, e) : pieces_put(&s->pieces, i, f, e);
+    return s->snapshot ? ckpt_shard_put(f, i, s->snapshot + s->pieces.at[i], p->hi - p->lo, e)
+                       : pieces_put(&s->pieces, i, f, e);
 }
 
 static int write_pieces(struct save *s, struct err *e)
@@ -101,10 +104,20 @@ static int publish(struct save *s, struct err *e)
     size_t *bytes = calloc((size_t)n, sizeof *bytes);
     char *config = model_config_json(&t->cfg, t->dt == DT_BF16 ? "bfloat16" : "float32"), *at = s->blobs;
     struct ckpt_meta meta = {
-        .layout = { t->layout.tp, t->layout.pp, t->layout.cp, t->layout.dp, t->layout.ep, t->layout.zero, t->layout.vpp },
-        .state = { .has_state = 1, .step = s->step, .seed = (uint64_t)t->o.seed, .epoch = s->sample / data_windows(t->data),
-                   .sample = s->sample % data_windows(t->data), .grain = t->cfg.grain, .run_json = t->run_json },
-        .config_json = config, .n_extra = t->n_extra, .extra_name = t->extra_name, .extra_data = t->extra_data, .extra_bytes = t->extra_bytes,
+        .layout = { t->layout.tp, t->layout.pp, t->layout.cp, t->layout.dp, t->layout.ep, t->layout.zero,
+                    t->layout.vpp },
+        .state = { .has_state = 1,
+                   .step = s->step,
+                   .seed = (uint64_t)t->o.seed,
+                   .epoch = s->sample / data_windows(t->data),
+                   .sample = s->sample % data_windows(t->data),
+                   .grain = t->cfg.grain,
+                   .run_json = t->run_json },
+        .config_json = config,
+        .n_extra = t->n_extra,
+        .extra_name = t->extra_name,
+        .extra_data = t->extra_data,
+        .extra_bytes = t->extra_bytes,
     };
     if (!table || !bytes || !config) {
         rc = err_set(e, ERR_MEMORY, "no memory for the manifest");
@@ -131,7 +144,7 @@ out:
 static void *run_phase(void *arg)
 {
     struct save *s = arg;
-    if (s->snapshot)                     /* a thread of its own: not on the CPU that computes */
+    if (s->snapshot) /* a thread of its own: not on the CPU that computes */
         pool_unpin_self(s->t->dev->pool);
     s->rc = s->work(s, &s->err);
     atomic_store(&s->running, 0);
@@ -201,7 +214,8 @@ static int failed(struct trainer *t, struct err *e)
         return -e->code;
     char *name = runlog_quote(s->dst), *why = runlog_quote(e->text);
     log_line(&t->log, "%s: training goes on", e->text);
-    runlog_event_at(t, s->step, "save_failed", "\"checkpoint\":%s,\"error\":%s", name ? name : "null", why ? why : "null");
+    runlog_event_at(t, s->step, "save_failed", "\"checkpoint\":%s,\"error\":%s", name ? name : "null",
+                    why ? why : "null");
     free(name);
     free(why);
     return 0;
@@ -219,8 +233,11 @@ static int done(struct trainer *t, struct err *e)
     t->digests = s->digests;
     memcpy(t->last_checkpoint, s->dst, sizeof t->last_checkpoint);
     char *name = runlog_quote(s->dst);
-    runlog_event_at(t, s->step, "save", "\"checkpoint\":%s,\"async\":%s,\"stall_ms\":%.6g,\"snapshot_ms\":%.6g,\"write_s\":%.3g,\"bytes\":%lld",
-                    name ? name : "null", s->snapshot ? "true" : "false", 1e3 * (double)worst[0], 1e3 * (double)worst[1], (double)worst[2], (long long)bytes);
+    runlog_event_at(t, s->step, "save",
+                    "\"checkpoint\":%s,\"async\":%s,\"stall_ms\":%.6g,\"snapshot_ms\":%.6g,\"write_s\":%.3g,"
+                    "\"bytes\":%lld",
+                    name ? name : "null", s->snapshot ? "true" : "false", 1e3 * (double)worst[0],
+                    1e3 * (double)worst[1], (double)worst[2], (long long)bytes);
     free(name);
     if (s->note[0])
         log_line(&t->log, "%s", s->note);
@@ -288,7 +305,7 @@ int trainer_save(struct trainer *t, int must, struct err *e)
 {
     struct save *s = t->save;
     double began = clock_s();
-    int rc = trainer_save_wait(t, e);                /* of the one before */
+    int rc = trainer_save_wait(t, e); /* of the one before */
     if (rc < 0)
         return rc;
     s->must = must;
@@ -358,8 +375,10 @@ int trainer_save_open(struct trainer *t, struct err *e)
         return 0;
     s->snapshot = mem_alloc(&t->mem, MEM_SAVE, s->pieces.bytes);
     if (!s->snapshot)
-        return err_set(e, ERR_MEMORY, "no memory for a copy of %zu bytes: use more ranks, or leave --save-async out", s->pieces.bytes);
-    memset(s->snapshot, 0, s->pieces.bytes);         /* the first snapshot must not wait for pages */
+        return err_set(e, ERR_MEMORY,
+                       "no memory for a copy of %zu bytes: use more ranks, or leave --save-async out",
+                       s->pieces.bytes);
+    memset(s->snapshot, 0, s->pieces.bytes); /* the first snapshot must not wait for pages */
 out:
     return rc;
 }
@@ -372,7 +391,7 @@ void trainer_save_close(struct trainer *t)
         return;
     end_phase(s, &e);
     if (s->phase != IDLE && world_rank(t->world) == 0)
-        abandon(s);                                  /* the run ended by an error while it was written */
+        abandon(s); /* the run ended by an error while it was written */
     forget(s);
     mem_free(&t->mem, s->snapshot);
     free(s->sizes);

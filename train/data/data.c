@@ -13,21 +13,23 @@
 #include "text/text.h"
 #include "text/tokfile.h"
 
-#define MIX_BLOCK 4096                   /* samples in which every file of a mixture has exactly its share */
+/* samples in which every file of a mixture has exactly its share */
+#define MIX_BLOCK 4096
 
 struct file {
     const char *path;
-    int64_t first_window, windows, share;        /* of a mixture: its windows among all, its samples in a block */
-    int width;                           /* bytes an id */
-    int64_t first, n;                    /* place in the whole, in tokens */
-    const unsigned char *map;            /* of the file, or of the encoded text */
-    size_t bytes;                        /* mapped; 0: malloc'd */
-    struct tokfile *tok;                 /* a file of ptok, or NULL */
+    /* of a mixture: its windows among all, its samples in a block */
+    int64_t first_window, windows, share;
+    int width;                /* bytes an id */
+    int64_t first, n;         /* place in the whole, in tokens */
+    const unsigned char *map; /* of the file, or of the encoded text */
+    size_t bytes;             /* mapped; 0: malloc'd */
+    struct tokfile *tok;      /* a file of ptok, or NULL */
 };
 struct data {
     int n_files;
     struct file *file;
-    int64_t tokens, seq_len, windows, vocab, stride;     /* stride 0: shuffle */
+    int64_t tokens, seq_len, windows, vocab, stride; /* stride 0: shuffle */
     int mixed;
     uint64_t seed;
 };
@@ -48,7 +50,10 @@ static int map_file(struct file *f, struct err *e)
     if (size < 0) {
         rc = (int)size;
     } else if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
-        rc = err_set(e, ERR_FILE, "%s is a pipe or a device, and every rank reads where it likes: write it to a file first", f->path);
+        rc =
+            err_set(e, ERR_FILE,
+                    "%s is a pipe or a device, and every rank reads where it likes: write it to a file first",
+                    f->path);
     } else if (size == 0) {
         rc = err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text or tokens", f->path);
     } else {
@@ -61,14 +66,18 @@ static int map_file(struct file *f, struct err *e)
     return rc;
 }
 
-/* Files that are taken for text because nothing says otherwise: bytes of theirs would be trained on as they stand. */
+/* Files that are taken for text because nothing says otherwise: bytes of theirs would be trained on as they
+ * stand. */
 static int check_text(const struct file *f, struct err *e)
 {
     const char *why = source_not_text(f->map, f->bytes);
     if (why)
         return err_set(e, ERR_FORMAT, "%s %s", f->path, why);
     if (ends_with(f->path, ".bin"))
-        return err_set(e, ERR_FORMAT, "%s does not begin as a token file of ptok does: name raw ids .u16 or .u32, and text .txt", f->path);
+        return err_set(
+            e, ERR_FORMAT,
+            "%s does not begin as a token file of ptok does: name raw ids .u16 or .u32, and text .txt",
+            f->path);
     return 0;
 }
 
@@ -112,7 +121,9 @@ static int open_file(struct file *f, const char *tokenizer, struct err *e)
         return open_tokfile(f, e);
     f->width = ends_with(f->path, ".u16") ? 2 : ends_with(f->path, ".u32") ? 4 : 1;
     if (f->bytes % (size_t)f->width)
-        return err_set(e, ERR_FORMAT, "%s: %zu bytes are no whole number of %d-byte token ids: is the file cut off", f->path, f->bytes, f->width);
+        return err_set(e, ERR_FORMAT,
+                       "%s: %zu bytes are no whole number of %d-byte token ids: is the file cut off", f->path,
+                       f->bytes, f->width);
     f->n = (int64_t)(f->bytes / (size_t)f->width);
     if (f->width == 1 && (rc = check_text(f, e)) < 0)
         return rc;
@@ -137,7 +148,9 @@ static int parse_weights(const char *mix, int n, double *weight, struct err *e)
         char *end;
         weight[i] = strtod(at, &end);
         if (end == at || !(weight[i] > 0) || weight[i] > 1e12 || *end != (i + 1 < n ? ',' : 0))
-            return err_set(e, ERR_USAGE, "--data-mix %s: give a weight above 0 for each of the %d files, with commas between", mix, n);
+            return err_set(
+                e, ERR_USAGE,
+                "--data-mix %s: give a weight above 0 for each of the %d files, with commas between", mix, n);
         at = end + 1;
     }
     return 0;
@@ -155,13 +168,17 @@ static int share_out(struct data *d, const double *weight, struct err *e)
     for (; given < MIX_BLOCK; given++) {
         int best = 0;
         for (int i = 1; i < d->n_files; i++)
-            if (weight[i] / sum * MIX_BLOCK - (double)d->file[i].share > weight[best] / sum * MIX_BLOCK - (double)d->file[best].share)
+            if (weight[i] / sum * MIX_BLOCK - (double)d->file[i].share >
+                weight[best] / sum * MIX_BLOCK - (double)d->file[best].share)
                 best = i;
         d->file[best].share++;
     }
     for (int i = 0; i < d->n_files; i++)
         if (!d->file[i].share)
-            return err_set(e, ERR_USAGE, "%s: less than one sample of %d is its share: leave it out or give it more of --data-mix", d->file[i].path, MIX_BLOCK);
+            return err_set(
+                e, ERR_USAGE,
+                "%s: less than one sample of %d is its share: leave it out or give it more of --data-mix",
+                d->file[i].path, MIX_BLOCK);
     return 0;
 }
 
@@ -183,8 +200,10 @@ static int open_mix(struct data *d, const char *mix, struct err *e)
         f->windows = (f->n - 1) / d->seq_len;
         d->windows += f->windows;
         if (f->windows < 1)
-            rc = err_set(e, ERR_USAGE, "%s: its %lld tokens are less than one sequence, %lld: leave it out or use a smaller --seq-len", f->path, (long long)f->n,
-                         (long long)d->seq_len + 1);
+            rc = err_set(e, ERR_USAGE,
+                         "%s: its %lld tokens are less than one sequence, %lld: leave it out or use a "
+                         "smaller --seq-len",
+                         f->path, (long long)f->n, (long long)d->seq_len + 1);
     }
     d->mixed = 1;
 out:
@@ -192,8 +211,8 @@ out:
     return rc;
 }
 
-int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order, const char *mix, int64_t seq_len,
-              int64_t vocab, uint64_t seed, struct err *e)
+int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order,
+              const char *mix, int64_t seq_len, int64_t vocab, uint64_t seed, struct err *e)
 {
     struct data *d = calloc(1, sizeof *d);
     int rc;
@@ -212,7 +231,10 @@ int data_open(struct data **out, const struct opt_list *files, const char *token
         TRY(open_file(f, tokenizer, e));
         d->tokens += f->n;
         if (f->width == 1 && vocab < 256) {
-            rc = err_set(e, ERR_USAGE, "%s: text as bytes needs a vocabulary of 256 and more, the model has %lld: give --tokenizer", f->path, (long long)vocab);
+            rc = err_set(
+                e, ERR_USAGE,
+                "%s: text as bytes needs a vocabulary of 256 and more, the model has %lld: give --tokenizer",
+                f->path, (long long)vocab);
             goto out;
         }
     }
@@ -221,8 +243,10 @@ int data_open(struct data **out, const struct opt_list *files, const char *token
     else
         d->windows = (d->tokens - 1) / seq_len;
     if (d->windows < 1) {
-        rc = err_set(e, ERR_USAGE, "the data have %lld tokens, one sequence needs %lld: use more data or a smaller --seq-len", (long long)d->tokens,
-                     (long long)seq_len + 1);
+        rc = err_set(
+            e, ERR_USAGE,
+            "the data have %lld tokens, one sequence needs %lld: use more data or a smaller --seq-len",
+            (long long)d->tokens, (long long)seq_len + 1);
         goto out;
     }
     *out = d;
@@ -258,11 +282,13 @@ static int64_t window_of(const struct data *d, int64_t windows, const char *stre
     return (int64_t)rnd_permute(d->seed, order, (uint64_t)(k % windows), (uint64_t)windows);
 }
 
-/* In every block the shares lie one behind the other, then the block is shuffled: which sample is whose, and its number there. */
+/* In every block the shares lie one behind the other, then the block is shuffled: which sample is whose, and
+ * its number there. */
 static int64_t mixed_window(const struct data *d, int64_t sample)
 {
     int64_t block = sample / MIX_BLOCK;
-    int64_t at = (int64_t)rnd_permute(d->seed, rnd_stream("data mix") + (uint64_t)block, (uint64_t)(sample % MIX_BLOCK), MIX_BLOCK);
+    int64_t at = (int64_t)rnd_permute(d->seed, rnd_stream("data mix") + (uint64_t)block,
+                                      (uint64_t)(sample % MIX_BLOCK), MIX_BLOCK);
     int i = 0;
     while (at >= d->file[i].share)
         at -= d->file[i++].share;
@@ -275,9 +301,10 @@ int64_t data_window(const struct data *d, int64_t sample)
     if (d->mixed)
         return mixed_window(d, sample);
     int64_t epoch = sample / d->windows, i = sample % d->windows;
-    if (d->stride)                       /* modular, without overflow */
+    if (d->stride) /* modular, without overflow */
         return (int64_t)((unsigned __int128)(uint64_t)sample * (uint64_t)d->stride % (uint64_t)d->windows);
-    return (int64_t)rnd_permute(d->seed, rnd_stream("data order") + (uint64_t)epoch, (uint64_t)i, (uint64_t)d->windows);
+    return (int64_t)rnd_permute(d->seed, rnd_stream("data order") + (uint64_t)epoch, (uint64_t)i,
+                                (uint64_t)d->windows);
 }
 
 static int64_t id_at(const struct file *f, int64_t i)
@@ -299,7 +326,8 @@ static int64_t window_begin(const struct data *d, int64_t window, int *file)
 {
     int64_t at = window * d->seq_len;
     int k = 0;
-    while (k + 1 < d->n_files && (d->mixed ? d->file[k + 1].first_window <= window : d->file[k + 1].first <= at))
+    while (k + 1 < d->n_files &&
+           (d->mixed ? d->file[k + 1].first_window <= window : d->file[k + 1].first <= at))
         k++;
     *file = k;
     return d->mixed ? d->file[k].first + (window - d->file[k].first_window) * d->seq_len : at;
@@ -327,11 +355,14 @@ static int64_t document_at(const struct tokfile *t, int64_t at)
     return lo;
 }
 
-struct begins { int64_t *begin; int n, most; };
+struct begins {
+    int64_t *begin;
+    int n, most;
+};
 
 static int add_begin(struct begins *b, int64_t at)
 {
-    if (at <= b->begin[b->n - 1])        /* an empty document */
+    if (at <= b->begin[b->n - 1]) /* an empty document */
         return 0;
     if (b->n == b->most)
         return -1;
@@ -348,12 +379,15 @@ int data_documents(const struct data *d, int64_t window, int64_t *begin, int mos
     for (; k < d->n_files && d->file[k].first < end && !full; k++) {
         const struct file *f = &d->file[k];
         int64_t n = f->tok ? tokfile_documents(f->tok) : 0, past = 0;
-        for (int64_t i = n ? document_at(f->tok, at - f->first) : 0; i < n && !full && (past = f->first + tokfile_document_end(f->tok, i)) < end; i++)
+        for (int64_t i = n ? document_at(f->tok, at - f->first) : 0;
+             i < n && !full && (past = f->first + tokfile_document_end(f->tok, i)) < end; i++)
             full = add_begin(&b, past - at);
         if (!full && f->first + f->n < end)
             full = add_begin(&b, f->first + f->n - at);
     }
-    return full ? err_set(e, ERR_USAGE, "a sequence of %s has more than %d documents: raise --documents", d->file[k - 1].path, most) : b.n;
+    return full ? err_set(e, ERR_USAGE, "a sequence of %s has more than %d documents: raise --documents",
+                          d->file[k - 1].path, most)
+                : b.n;
 }
 
 int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targets, struct err *e)
@@ -374,8 +408,11 @@ int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targe
             id = id_at(&d->file[k], at - d->file[k].first);
         }
         if (id >= d->vocab)
-            return err_set(e, ERR_FORMAT, "%s: token %lld at position %lld is outside the vocabulary of %lld: was it made with another tokenizer",
-                           d->file[k].path, (long long)id, (long long)(at - d->file[k].first), (long long)d->vocab);
+            return err_set(e, ERR_FORMAT,
+                           "%s: token %lld at position %lld is outside the vocabulary of %lld: was it made "
+                           "with another tokenizer",
+                           d->file[k].path, (long long)id, (long long)(at - d->file[k].first),
+                           (long long)d->vocab);
         if (i < d->seq_len)
             ids[i] = (int32_t)id;
         if (i)

@@ -1,15 +1,26 @@
-/* pipeline.c - see pipeline.h. A generator decides the order of the work; the messages around it follow from the virtual stage. */
+/* pipeline.c - see pipeline.h. A generator decides the order of the work; the messages around it follow from
+ * the virtual stage. */
 #include "train/pipeline/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct maker { const struct pipe_shape *s; struct pipe_list *l; int rank; };
+struct maker {
+    const struct pipe_shape *s;
+    struct pipe_list *l;
+    int rank;
+};
 
-static void add(struct maker *m, enum pipe_op op, int chunk, int64_t micro) { m->l->act[m->l->n++] = (struct pipe_act){ op, chunk, micro }; }
+static void add(struct maker *m, enum pipe_op op, int chunk, int64_t micro)
+{
+    m->l->act[m->l->n++] = (struct pipe_act){ op, chunk, micro };
+}
 
 static int is_first(const struct maker *m, int chunk) { return m->rank == 0 && chunk == 0; }
-static int is_last(const struct maker *m, int chunk) { return m->rank == m->s->ranks - 1 && chunk == m->s->chunks - 1; }
+static int is_last(const struct maker *m, int chunk)
+{
+    return m->rank == m->s->ranks - 1 && chunk == m->s->chunks - 1;
+}
 
 static void forward(struct maker *m, int chunk, int64_t i)
 {
@@ -54,7 +65,8 @@ static void make_naive(struct maker *m)
     }
 }
 
-/* Number k of all (chunk, micro-batch) pairs: `ranks` micro-batches through one chunk, then through the next. */
+/* Number k of all (chunk, micro-batch) pairs: `ranks` micro-batches through one chunk, then through the
+ * next. */
 static int64_t pair(const struct pipe_shape *s, int64_t k, int *chunk)
 {
     int64_t round = (int64_t)s->ranks * s->chunks, in = k % round;
@@ -65,7 +77,9 @@ static int64_t pair(const struct pipe_shape *s, int64_t k, int *chunk)
 static void make_interleaved(struct maker *m)
 {
     const struct pipe_shape *s = m->s;
-    int64_t all = s->micros * s->chunks, ahead = min64((int64_t)(s->ranks - m->rank - 1) * 2 + (int64_t)(s->chunks - 1) * s->ranks + 1, all);
+    int64_t all = s->micros * s->chunks,
+            ahead = min64((int64_t)(s->ranks - m->rank - 1) * 2 + (int64_t)(s->chunks - 1) * s->ranks + 1,
+                          all);
     for (int64_t k = 0; k < all + ahead; k++) {
         int chunk;
         int64_t micro;
@@ -80,7 +94,8 @@ static void make_interleaved(struct maker *m)
     }
 }
 
-/* 1f1b whose weight gradients are `rank` micro-batches late: the last rank hands gradients on sooner, and fills its end with them. */
+/* 1f1b whose weight gradients are `rank` micro-batches late: the last rank hands gradients on sooner, and
+ * fills its end with them. */
 static void make_zero_bubble(struct maker *m)
 {
     int64_t M = m->s->micros, ahead = min64(m->s->ranks - m->rank, M), late = m->rank;
@@ -97,7 +112,10 @@ static void make_zero_bubble(struct maker *m)
 }
 
 static void (*const generators[])(struct maker *) = {
-    [PIPE_GPIPE] = make_flat, [PIPE_1F1B] = make_flat, [PIPE_INTERLEAVED] = make_interleaved, [PIPE_ZERO_BUBBLE] = make_zero_bubble,
+    [PIPE_GPIPE] = make_flat,
+    [PIPE_1F1B] = make_flat,
+    [PIPE_INTERLEAVED] = make_interleaved,
+    [PIPE_ZERO_BUBBLE] = make_zero_bubble,
     [PIPE_NAIVE] = make_naive,
 };
 
@@ -122,7 +140,9 @@ int pipe_check(const struct pipe_shape *s, struct err *e)
     if (s->chunks > 1 && s->ranks < 2)
         return err_set(e, ERR_USAGE, "--virtual-stages %d needs --pp 2 or more", s->chunks);
     if (s->kind == PIPE_INTERLEAVED && s->micros % s->ranks)
-        return err_set(e, ERR_USAGE, "--schedule interleaved runs groups of --pp micro-batches, %lld are not a multiple of %d: change --global-batch or --micro-batch",
+        return err_set(e, ERR_USAGE,
+                       "--schedule interleaved runs groups of --pp micro-batches, %lld are not a multiple of "
+                       "%d: change --global-batch or --micro-batch",
                        (long long)s->micros, s->ranks);
     return 0;
 }
@@ -130,8 +150,9 @@ int pipe_check(const struct pipe_shape *s, struct err *e)
 int pipe_make(struct pipe_list *l, const struct pipe_shape *s, int rank, struct err *e)
 {
     struct maker m = { s, l, rank };
-    *l = (struct pipe_list){ .act = malloc(sizeof *l->act * (size_t)(7 * s->micros * s->chunks + 1)), .in_flight = calloc((size_t)s->chunks, sizeof(int64_t)),
-                              .late = calloc((size_t)s->chunks, sizeof(int64_t)) };
+    *l = (struct pipe_list){ .act = malloc(sizeof *l->act * (size_t)(7 * s->micros * s->chunks + 1)),
+                             .in_flight = calloc((size_t)s->chunks, sizeof(int64_t)),
+                             .late = calloc((size_t)s->chunks, sizeof(int64_t)) };
     if (!l->act || !l->in_flight || !l->late) {
         pipe_free(l);
         return err_set(e, ERR_MEMORY, "no memory for a schedule of %lld micro-batches", (long long)s->micros);

@@ -1,29 +1,41 @@
-/* pipeline_check.c - the verifier of schedules: a clock a rank, a queue a neighbour and direction. See pipeline.h. */
+/* pipeline_check.c - the verifier of schedules: a clock a rank, a queue a neighbour and direction. See
+ * pipeline.h. */
 #include "train/pipeline/pipeline.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct message { int chunk; int64_t micro; double at; };
-struct queue { struct message *m; int64_t n_sent, n_taken; };
-struct progress { int64_t forwards, inputs, weights; };          /* of a chunk of a rank: micro-batches done */
+struct message {
+    int chunk;
+    int64_t micro;
+    double at;
+};
+struct queue {
+    struct message *m;
+    int64_t n_sent, n_taken;
+};
+/* of a chunk of a rank: micro-batches done */
+struct progress {
+    int64_t forwards, inputs, weights;
+};
 
 struct check {
     const struct pipe_shape *s;
     const struct pipe_list *list;
-    int64_t *next;                       /* [ranks]: the next action */
-    struct progress *done;               /* [ranks][chunks] */
-    double *clock, *busy;                /* [ranks] */
-    struct queue *x, *dx;                /* [ranks]: what comes to a rank */
+    int64_t *next;         /* [ranks]: the next action */
+    struct progress *done; /* [ranks][chunks] */
+    double *clock, *busy;  /* [ranks] */
+    struct queue *x, *dx;  /* [ranks]: what comes to a rank */
     FILE *draw;
-    char **line;                         /* [ranks]: drawn so far, when draw is set */
+    char **line; /* [ranks]: drawn so far, when draw is set */
 };
 
 #define LINE_ROOM 400
 
 static int wrong(struct err *e, int r, const struct pipe_act *a, const char *what)
 {
-    return err_set(e, ERR_INTERNAL, "schedule: rank %d, chunk %d, micro-batch %lld: %s", r, a->chunk, (long long)a->micro, what);
+    return err_set(e, ERR_INTERNAL, "schedule: rank %d, chunk %d, micro-batch %lld: %s", r, a->chunk,
+                   (long long)a->micro, what);
 }
 
 static void draw_text(struct check *c, int r, const char *text)
@@ -36,7 +48,9 @@ static void draw_text(struct check *c, int r, const char *text)
 
 static void draw_act(struct check *c, int r, const struct pipe_act *a)
 {
-    static const char letter[] = { [PIPE_FORWARD] = 'F', [PIPE_BACKWARD] = 'B', [PIPE_BACKWARD_INPUT] = 'B', [PIPE_BACKWARD_WEIGHT] = 'W' };
+    static const char letter[] = {
+        [PIPE_FORWARD] = 'F', [PIPE_BACKWARD] = 'B', [PIPE_BACKWARD_INPUT] = 'B', [PIPE_BACKWARD_WEIGHT] = 'W'
+    };
     char text[64];
     if (c->s->chunks > 1)
         snprintf(text, sizeof text, " %c%lld.%d", letter[a->op], (long long)a->micro, a->chunk);
@@ -79,9 +93,11 @@ static int compute(struct check *c, int r, const struct pipe_act *a, struct err 
     double takes = (a->op == PIPE_BACKWARD ? 2.0 : 1.0) / c->s->chunks;
     if (a->op == PIPE_FORWARD && a->micro != p->forwards++)
         return wrong(e, r, a, "its forward is out of order");
-    if ((a->op == PIPE_BACKWARD || a->op == PIPE_BACKWARD_INPUT) && (a->micro != p->inputs++ || p->inputs > p->forwards))
+    if ((a->op == PIPE_BACKWARD || a->op == PIPE_BACKWARD_INPUT) &&
+        (a->micro != p->inputs++ || p->inputs > p->forwards))
         return wrong(e, r, a, "its backward is out of order");
-    if ((a->op == PIPE_BACKWARD || a->op == PIPE_BACKWARD_WEIGHT) && (a->micro != p->weights++ || p->weights > p->inputs))
+    if ((a->op == PIPE_BACKWARD || a->op == PIPE_BACKWARD_WEIGHT) &&
+        (a->micro != p->weights++ || p->weights > p->inputs))
         return wrong(e, r, a, "its weight gradient is out of order");
     if (p->forwards - p->weights > c->list[r].in_flight[a->chunk])
         return wrong(e, r, a, "more micro-batches are kept than the list says");
@@ -126,7 +142,8 @@ static int run_all(struct check *c, struct err *e)
     }
     for (int i = 0; i < c->s->ranks * c->s->chunks; i++)
         if (c->done[i].forwards != c->s->micros || c->done[i].weights != c->s->micros)
-            return err_set(e, ERR_INTERNAL, "schedule: rank %d does not run all %lld micro-batches", i / c->s->chunks, (long long)c->s->micros);
+            return err_set(e, ERR_INTERNAL, "schedule: rank %d does not run all %lld micro-batches",
+                           i / c->s->chunks, (long long)c->s->micros);
     return 0;
 }
 
@@ -167,7 +184,8 @@ static void close_check(struct check *c)
     free(c->line);
 }
 
-int pipe_verify(const struct pipe_list *list, const struct pipe_shape *s, struct pipe_report *r, FILE *draw, struct err *e)
+int pipe_verify(const struct pipe_list *list, const struct pipe_shape *s, struct pipe_report *r, FILE *draw,
+                struct err *e)
 {
     struct check c = { .s = s, .list = list, .draw = draw };
     double end = 0;

@@ -1,4 +1,5 @@
-/* zero.c - see zero.h. Memory and filling here; lending units in zero_lend.c; gradients and the update in zero_step.c. */
+/* zero.c - see zero.h. Memory and filling here; lending units in zero_lend.c; gradients and the update in
+ * zero_step.c. */
 #include "train/zero/zero_priv.h"
 
 #include <stdlib.h>
@@ -8,7 +9,8 @@
 /* ---- memory ---- */
 static int missing(struct err *e, const char *what)
 {
-    return err_set(e, ERR_MEMORY, "no memory for %s: use more ranks, a higher --zero or a smaller model", what);
+    return err_set(e, ERR_MEMORY, "no memory for %s: use more ranks, a higher --zero or a smaller model",
+                   what);
 }
 
 static int open_state(struct zero *z, int u, struct err *e)
@@ -23,8 +25,10 @@ static int open_state(struct zero *z, int u, struct err *e)
     if (z->m->dt != DT_F32)
         x->master = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
     if (z->stage == 0 || z->stage == 3)
-        x->weight = comm_alloc(z->dp, MEM_PARAMS, (size_t)(z->stage == 3 ? slice : flat) * dtype_size(z->m->dt) + 64);
-    if (!x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master) || ((z->stage == 0 || z->stage == 3) && !x->weight))
+        x->weight = comm_alloc(z->dp, MEM_PARAMS,
+                               (size_t)(z->stage == 3 ? slice : flat) * dtype_size(z->m->dt) + 64);
+    if (!x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master) ||
+        ((z->stage == 0 || z->stage == 3) && !x->weight))
         return missing(e, "weights and optimizer state");
     return 0;
 }
@@ -35,12 +39,13 @@ static int open_shared(struct zero *z, int u, struct err *e)
     struct zero_unit *x = &z->unit[u];
     int rc = 0;
     if (z->stage == 1 || z->stage == 2)
-        TRY(comm_alloc_shared(&x->weight, z->dp, MEM_PARAMS, (size_t)z->m->local.unit[u].flat * dtype_size(z->m->dt) + 64, e));
+        TRY(comm_alloc_shared(&x->weight, z->dp, MEM_PARAMS,
+                              (size_t)z->m->local.unit[u].flat * dtype_size(z->m->dt) + 64, e));
     if (z->stage < 3) {
         TRY(comm_alloc_shared(&x->packs, z->dp, MEM_PARAMS, model_pack_bytes(z->m, u) + 64, e));
         model_point(z->m, u, x->weight, &x->uw);
     }
-    if (z->m->dt == DT_F32)              /* the weights are their own master */
+    if (z->m->dt == DT_F32) /* the weights are their own master */
         x->master = (float *)x->weight + (x->own_begin - x->weight_begin);
 out:
     return rc;
@@ -61,8 +66,8 @@ out:
     return rc;
 }
 
-int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all, struct zero_how how, const struct batch_plan *b,
-              struct err *e)
+int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all,
+              struct zero_how how, const struct batch_plan *b, struct err *e)
 {
     struct zero *z = calloc(1, sizeof *z);
     int rc = 0;
@@ -121,15 +126,17 @@ struct weights *zero_weights(struct zero *z) { return &z->w; }
 /* ---- filling ---- */
 #define CHUNK (1 << 16)
 
-int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo, int64_t hi, float *dst, struct err *e)
+int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,
+                     int64_t hi, float *dst, struct err *e)
 {
     uint64_t seed = *(const uint64_t *)ctx, stream = rnd_stream(p->name);
     int64_t cols = b->n_dims == 2 ? b->extent[1] : 1, whole = b->n_dims == 2 ? p->shape[1] : 1;
     (void)s;
     (void)e;
-    for (int64_t i = lo; i < hi;) {              /* run by run inside a row */
+    for (int64_t i = lo; i < hi;) { /* run by run inside a row */
         double normal[256] = { 0 };
-        int64_t row = i / cols + b->start[0], col = i % cols + (b->n_dims == 2 ? b->start[1] : 0), n = cols - i % cols;
+        int64_t row = i / cols + b->start[0], col = i % cols + (b->n_dims == 2 ? b->start[1] : 0),
+                n = cols - i % cols;
         n = n < hi - i ? n : hi - i;
         n = n < 256 ? n : 256;
         if (p->init == INIT_NORMAL || p->init == INIT_RESIDUAL)
@@ -141,15 +148,21 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
     return 0;
 }
 
-/* One state of one part: elements that this rank holds, in chunks. Weights, which ranks of a machine may share, are written in their last form only. */
-struct filling { struct ring ring; float *buf; };
-static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn, void *ctx, int from_weight, struct filling *to, struct err *e)
+/* One state of one part: elements that this rank holds, in chunks. Weights, which ranks of a machine may
+ * share, are written in their last form only. */
+struct filling {
+    struct ring ring;
+    float *buf;
+};
+static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn, void *ctx, int from_weight,
+                      struct filling *to, struct err *e)
 {
     const struct part *p = &z->m->local.part[part];
     const struct param *q = &z->m->table.p[p->param];
     struct zero_unit *x = &z->unit[q->unit];
     int weight = s == ZERO_WEIGHT;
-    int64_t begin = weight ? x->weight_begin : x->own_begin, n = weight && z->stage < 3 ? z->m->local.unit[q->unit].flat : x->own;
+    int64_t begin = weight ? x->weight_begin : x->own_begin,
+            n = weight && z->stage < 3 ? z->m->local.unit[q->unit].flat : x->own;
     int64_t lo = begin - p->offset, hi = lo + n;
     void *state[] = { x->weight, x->master, x->exp_avg, x->exp_avg_sq };
     size_t element = weight ? dtype_size(z->m->dt) : sizeof(float);
@@ -159,7 +172,9 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
         char *at = (char *)state[s] + (size_t)(p->offset + lo - begin) * element;
         void *place;
         got = ring_take(&to->ring, at, hi - lo < CHUNK ? hi - lo : CHUNK, element, &place, e);
-        int rc = got < 0 ? (int)got : fn(ctx, from_weight ? ZERO_WEIGHT : s, q, &p->box, lo, lo + got, weight ? to->buf : place, e);
+        int rc = got < 0 ? (int)got
+                         : fn(ctx, from_weight ? ZERO_WEIGHT : s, q, &p->box, lo, lo + got,
+                              weight ? to->buf : place, e);
         if (rc < 0)
             return rc;
         if (weight)
@@ -175,7 +190,8 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
     int rc = to.buf ? 0 : missing(e, "a chunk of a checkpoint");
     TRY(rc);
     TRY(ring_open(&to.ring, z->m->dev, &mine, RING_HALF, e));
-    for (enum zero_state s = 0; s < ZERO_STATES; s++) {      /* a state after the other: that is how files hold them */
+    /* a state after the other: that is how files hold them */
+    for (enum zero_state s = 0; s < ZERO_STATES; s++) {
         int is_master = s == ZERO_MASTER && z->m->dt != DT_F32;
         if (!(s == ZERO_MASTER ? is_master : have[s]))
             continue;

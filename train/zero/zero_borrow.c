@@ -1,26 +1,31 @@
-/* zero_borrow.c - lends units of weights to the computation: where they lie (stages 0 to 2), or gathered into slots (stage 3). See zero.h.
+/* zero_borrow.c - lends units of weights to the computation: where they lie (stages 0 to 2), or gathered
+ * into slots (stage 3). See zero.h.
  *
- * A slot of stage 3 is memory once a machine: every rank copies its slice there and packs a share, so all ranks of dp must have given
- * the slot's last unit back before a copy begins (comm_start_all_gather_shared waits for that), and be done with packing before
- * anybody computes. Which unit lies in which slot depends on the order of calls alone, the same on all ranks. */
+ * A slot of stage 3 is memory once a machine: every rank copies its slice there and packs a share, so all
+ * ranks of dp must have given the slot's last unit back before a copy begins (comm_start_all_gather_shared
+ * waits for that), and be done with packing before anybody computes. Which unit lies in which slot depends
+ * on the order of calls alone, the same on all ranks. */
 #include "train/zero/zero_priv.h"
 
 #include <string.h>
 
 /* ---- stages 0 to 2 ---- */
-/* After an update (every rank has used the old packs for the last time: the gradients' norm came in between). */
+/* After an update (every rank has used the old packs for the last time: the gradients' norm came in
+ * between). */
 static int pack_all(struct zero *z, struct err *e)
 {
     for (int u = 0; u < z->n_units; u++) {
         struct zero_unit *x = &z->unit[u];
-        model_pack(z->m, u, x->weight, z->m->table.cfg.tied ? z->unit[0].weight : x->weight, &x->uw, x->packs, z->share, z->n_shares);
+        model_pack(z->m, u, x->weight, z->m->table.cfg.tied ? z->unit[0].weight : x->weight, &x->uw, x->packs,
+                   z->share, z->n_shares);
     }
     int rc = comm_barrier(z->dp, e);
     z->packed = rc >= 0;
     return rc;
 }
 
-static int get_resident(struct weights *w, int u, int backward, const struct unit_weights **out, struct err *e)
+static int get_resident(struct weights *w, int u, int backward, const struct unit_weights **out,
+                        struct err *e)
 {
     struct zero *z = (struct zero *)w;
     int rc = backward || z->packed ? 0 : pack_all(z, e);
@@ -48,11 +53,14 @@ static struct zero_slot *slot_of(struct zero *z, int u)
 static int is_tied_head(const struct model *m, int u) { return m->table.cfg.tied && u == m->n_layers + 1; }
 
 /* The slots that unit u may lie in: [first, end). */
-struct slot_range { int first, end; };
+struct slot_range {
+    int first, end;
+};
 static struct slot_range slots_for(const struct model *m, int u)
 {
     int end = SLOT_OF_ENDS + is_tied_head(m, u);
-    return u > 0 && u <= m->n_layers ? (struct slot_range){ SLOT_OF_LAYERS, SLOT_OF_ENDS } : (struct slot_range){ end, end + 1 };
+    return u > 0 && u <= m->n_layers ? (struct slot_range){ SLOT_OF_LAYERS, SLOT_OF_ENDS }
+                                     : (struct slot_range){ end, end + 1 };
 }
 
 /* The one that was used longest ago. */
@@ -74,7 +82,8 @@ static void pack_share(void *arg)
     model_pack(z->m, s->holds, s->flat, head, &s->uw, s->packs, z->share, z->n_shares);
 }
 
-/* Starts to bring unit u into a slot, and to pack it there; the tied head's packs need unit 0 too, so they wait for get. */
+/* Starts to bring unit u into a slot, and to pack it there; the tied head's packs need unit 0 too, so they
+ * wait for get. */
 static int fetch(struct zero *z, int u, int pack, struct zero_slot **out, struct err *e)
 {
     struct zero_slot *s = slot_to_fill(z, u);
@@ -82,7 +91,7 @@ static int fetch(struct zero *z, int u, int pack, struct zero_slot **out, struct
     int rc = 0;
     if (!s)
         return err_set(e, ERR_INTERNAL, "unit %d asked for while its slots are lent", u);
-    TRY(comm_finish(&s->gather, e));                   /* of a unit that nobody asked for */
+    TRY(comm_finish(&s->gather, e)); /* of a unit that nobody asked for */
     s->unit = s->holds = u;
     s->used = ++z->clock;
     s->packed = pack && !is_tied_head(z->m, u);
@@ -121,7 +130,8 @@ out:
     return rc;
 }
 
-static int get_gathered(struct weights *w, int u, int backward, const struct unit_weights **out, struct err *e)
+static int get_gathered(struct weights *w, int u, int backward, const struct unit_weights **out,
+                        struct err *e)
 {
     struct zero *z = (struct zero *)w;
     struct zero_slot *s = slot_of(z, u);
@@ -181,7 +191,8 @@ int zero_open_slots(struct zero *z, struct err *e)
         s->unit = -1;
         if (z->stage < 3)
             continue;
-        TRY(comm_alloc_shared(&s->flat, z->dp, MEM_PARAMS, (size_t)room[i].flat * dtype_size(z->m->dt) + 64, e));
+        TRY(comm_alloc_shared(&s->flat, z->dp, MEM_PARAMS, (size_t)room[i].flat * dtype_size(z->m->dt) + 64,
+                              e));
         TRY(comm_alloc_shared(&s->packs, z->dp, MEM_PARAMS, room[i].packs + 64, e));
     }
 out:

@@ -11,7 +11,10 @@ static int layout_unit(const struct zero *z, int u) { return u == z->n_units ? 0
 static int64_t flat_of(const struct zero *z, int u) { return z->m->local.unit[layout_unit(z, u)].flat; }
 
 /* Which buffer unit u is summed in, where units have none of their own. */
-static int buffer_of(const struct zero *z, int u) { return flat_of(z, u) > z->turns.flat[0] ? z->turns.n - 1 : z->turn; }
+static int buffer_of(const struct zero *z, int u)
+{
+    return flat_of(z, u) > z->turns.flat[0] ? z->turns.n - 1 : z->turn;
+}
 
 static float *level_of(struct grads *g, int u, int j)
 {
@@ -50,7 +53,7 @@ static int finish_sum(struct zero *z, int u, struct err *e)
 static int finish_sums(struct zero *z, struct err *e)
 {
     int rc = 0;
-    for (int u = z->n_units; u >= 0; u--)          /* about the order of starting */
+    for (int u = z->n_units; u >= 0; u--) /* about the order of starting */
         TRY(finish_sum(z, u, e));
 out:
     return rc;
@@ -62,8 +65,10 @@ static int start_sum(struct zero *z, int u, float *full, struct err *e)
     int64_t flat = flat_of(z, u), slice = flat / z->n_dp;
     x->sum_of = full;
     if (z->overlap)
-        return z->stage ? comm_start_reduce_scatter(&x->sum, z->dp, full + slice * z->d, full, slice, e) : comm_start_all_reduce(&x->sum, z->dp, full, flat, e);
-    return z->stage ? comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e) : comm_all_reduce(z->dp, full, flat, e);
+        return z->stage ? comm_start_reduce_scatter(&x->sum, z->dp, full + slice * z->d, full, slice, e)
+                        : comm_start_all_reduce(&x->sum, z->dp, full, flat, e);
+    return z->stage ? comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e)
+                    : comm_all_reduce(z->dp, full, flat, e);
 }
 
 static int free_buffer(struct zero *z, int b, struct err *e)
@@ -75,8 +80,9 @@ static int free_buffer(struct zero *z, int b, struct err *e)
     return rc;
 }
 
-/* With buffers in turn, behind unit u: the next unit's gradients go to the buffer whose sum was started longest ago. The norm of a tied
- * head leaves the turn alone, for the large sum before it has that buffer; behind the first layer comes the embedding. */
+/* With buffers in turn, behind unit u: the next unit's gradients go to the buffer whose sum was started
+ * longest ago. The norm of a tied head leaves the turn alone, for the large sum before it has that buffer;
+ * behind the first layer comes the embedding. */
 static int next_buffer(struct zero *z, int u, struct err *e)
 {
     int rc;
@@ -88,7 +94,8 @@ static int next_buffer(struct zero *z, int u, struct err *e)
     return rc >= 0 && u == 1 ? free_buffer(z, z->turns.n - 1, e) : rc;
 }
 
-/* Called when this micro-batch's part of unit u is complete; after the last one of the super-step the unit is summed over dp. */
+/* Called when this micro-batch's part of unit u is complete; after the last one of the super-step the unit
+ * is summed over dp. */
 static int done(struct grads *g, int u, struct err *e)
 {
     struct zero *z = zero_of(g);
@@ -96,7 +103,8 @@ static int done(struct grads *g, int u, struct err *e)
     int rc;
     if (g->next + z->plan.micro < g->n)
         return 0;
-    if (ALTERED("tied_once") && z->m->table.cfg.tied && z->stage == 0) {         /* added on every rank, then over the ranks */
+    /* added on every rank, then over the ranks */
+    if (ALTERED("tied_once") && z->m->table.cfg.tied && z->stage == 0) {
         if (u == z->n_units)
             return 0;
         const float *in[2] = { full, z->unit[z->n_units].level[0] };
@@ -111,7 +119,8 @@ out:
     return rc;
 }
 
-/* Buffers in turn (stages 2 and 3): none where units have their own, because partial sums stay in them. With overlap two, one summed while
+/* Buffers in turn (stages 2 and 3): none where units have their own, because partial sums stay in them. With
+ * overlap two, one summed while
  * the other fills: one for layers, one for embedding and head too, which may be much larger. */
 static struct turns turns_of(const struct model *m, const struct batch_plan *b, struct zero_how how)
 {
@@ -126,7 +135,8 @@ static struct turns turns_of(const struct model *m, const struct batch_plan *b, 
     return how.overlap ? (struct turns){ 2, { layer, end } } : (struct turns){ 1, { end } };
 }
 
-void zero_measure(const struct model *m, int dp, int sharers, struct zero_how how, const struct batch_plan *b, double bytes[MEM_CATS])
+void zero_measure(const struct model *m, int dp, int sharers, struct zero_how how, const struct batch_plan *b,
+                  double bytes[MEM_CATS])
 {
     double el = (double)dtype_size(m->dt), flat = 0, grads = 0, packs = 0, slots = 0;
     int levels = tree_levels(b->local, b->micro), shards = how.stage >= 2 ? tree_levels(b->supers, 1) : 0;
@@ -136,7 +146,8 @@ void zero_measure(const struct model *m, int dp, int sharers, struct zero_how ho
     for (int i = 0; i < ZERO_SLOTS; i++)
         slots += (double)room[i].flat * el + (double)room[i].packs;
     for (int u = 0; u < m->local.n_units + m->table.cfg.tied; u++) {
-        double f = (double)m->local.unit[u == m->local.n_units ? 0 : u].flat, p = u < m->local.n_units ? (double)model_pack_bytes(m, u) : 0;
+        double f = (double)m->local.unit[u == m->local.n_units ? 0 : u].flat,
+               p = u < m->local.n_units ? (double)model_pack_bytes(m, u) : 0;
         packs += p;
         flat += u < m->local.n_units ? f : 0;
         grads += f * 4 * (turns.n ? 0 : levels) + f / dp * 4 * shards;
@@ -159,7 +170,8 @@ int zero_open_grads(struct zero *z, struct err *e)
         int64_t flat = flat_of(z, u);
         for (int j = 0; !z->turns.n && j < z->n_levels; j++)
             if (!(x->level[j] = comm_alloc(z->dp, MEM_GRADS, (size_t)flat * 4 + 64)))
-                return err_set(e, ERR_MEMORY, "no memory for gradients: use a higher --zero or a larger --micro-batch");
+                return err_set(e, ERR_MEMORY,
+                               "no memory for gradients: use a higher --zero or a larger --micro-batch");
         for (int j = 0; j < z->n_shards; j++)
             if (!(x->shard[j] = dev_alloc(z->m->dev, MEM_GRADS, (size_t)(flat / z->n_dp) * 4 + 64)))
                 return err_set(e, ERR_MEMORY, "no memory for gradient slices: use more dp ranks");
@@ -188,7 +200,8 @@ struct grads *zero_grads(struct zero *z) { return &z->g; }
 
 int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e)
 {
-    int rc = super == z->super ? 0 : finish_sums(z, e);            /* of the super-step before: its slices are counted as its own */
+    /* of the super-step before: its slices are counted as its own */
+    int rc = super == z->super ? 0 : finish_sums(z, e);
     z->super = super;
     z->g.next = row;
     return rc;
@@ -201,7 +214,8 @@ static float *summed(const struct zero *z, int u, int64_t begin)
     return z->stage >= 2 ? x->shard[0] + (begin - z->unit[layout_unit(z, u)].own_begin) : x->level[0] + begin;
 }
 
-/* First and last stage each hold a tied embedding and half of its gradient: they swap halves, so that both add the same two. */
+/* First and last stage each hold a tied embedding and half of its gradient: they swap halves, so that both
+ * add the same two. */
 static int swap_tied(struct zero *z, float *look_up, float *head, int64_t n, struct err *e)
 {
     int last = comm_size(z->pp) - 1, me = comm_rank(z->pp), rc;
@@ -235,7 +249,7 @@ static void add_squares(const struct zero *z, struct xsum *s, const float *x, in
         KERNEL(z->m->dev, sum_squares, s, x, n);
         return;
     }
-    for (int64_t i = 0; i < n; i++)      /* in fp32, a sum for every slice */
+    for (int64_t i = 0; i < n; i++) /* in fp32, a sum for every slice */
         sum += x[i] * x[i];
     xsum_add(s, (double)sum);
 }
@@ -249,7 +263,8 @@ int zero_norm(struct zero *z, double *norm, struct err *e)
     for (int i = 0; i < z->m->local.n_parts; i++) {
         const struct part *p = &z->m->local.part[i];
         int u = z->m->table.p[p->param].unit;
-        int64_t slice = flat_of(z, u) / z->n_dp, lo = slice * z->d, hi = lo + slice;       /* every element at one dp rank */
+        /* every element at one dp rank */
+        int64_t slice = flat_of(z, u) / z->n_dp, lo = slice * z->d, hi = lo + slice;
         lo = lo > p->offset ? lo : p->offset;
         hi = hi < p->offset + p->count ? hi : p->offset + p->count;
         if ((p->owner || ALTERED("norm_replicas")) && lo < hi)
@@ -277,18 +292,21 @@ int zero_update(struct zero *z, const struct adamw *h, double weight_decay, stru
         const struct part *p = &z->m->local.part[i];
         const struct param *q = &z->m->table.p[p->param];
         struct zero_unit *x = &z->unit[q->unit];
-        int64_t lo = x->own_begin > p->offset ? x->own_begin : p->offset, hi = x->own_begin + x->own, at = lo - x->own_begin;
+        int64_t lo = x->own_begin > p->offset ? x->own_begin : p->offset, hi = x->own_begin + x->own,
+                at = lo - x->own_begin;
         struct adamw step = *h;
         void *w16 = z->m->dt == DT_F32 ? NULL : (char *)x->weight + (lo - x->weight_begin) * (int64_t)el;
         hi = hi < p->offset + p->count ? hi : p->offset + p->count;
         step.weight_decay = q->decay ? (float)weight_decay : 0.0f;
         if (lo < hi)
-            KERNEL(z->m->dev, adamw, x->master + at, w16, x->exp_avg + at, x->exp_avg_sq + at, summed(z, q->unit, lo), hi - lo, &step);
+            KERNEL(z->m->dev, adamw, x->master + at, w16, x->exp_avg + at, x->exp_avg_sq + at,
+                   summed(z, q->unit, lo), hi - lo, &step);
     }
     for (int u = 0; (z->stage == 1 || z->stage == 2) && u < z->n_units; u++) {
         size_t bytes = (size_t)(flat_of(z, u) / z->n_dp) * el;
         if (bytes)
-            TRY(comm_all_gather_shared(z->dp, z->unit[u].weight, (char *)z->unit[u].weight + bytes * (size_t)z->d, bytes, e));
+            TRY(comm_all_gather_shared(z->dp, z->unit[u].weight,
+                                       (char *)z->unit[u].weight + bytes * (size_t)z->d, bytes, e));
     }
     rc = 0;
     zero_forget_packs(z);

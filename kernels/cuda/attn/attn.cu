@@ -1,15 +1,22 @@
-/* attn.cu - attention on tensor cores as ops: what kernels run over which pieces of the work. bf16, head_dim a multiple of 8 up to 128; all else is
- * simt_attn_text.h's. Which one it is depends on the model alone, so that decode, prefill and training run the same one. */
+/* attn.cu - attention on tensor cores as ops: what kernels run over which pieces of the work. bf16, head_dim
+ * a multiple of 8 up to 128; all else is simt_attn_text.h's. Which one it is depends on the model alone, so
+ * that decode, prefill and training run the same one. */
 #include "kernels/cuda/cxx.h"
 
 #include "kernels/cuda/attn/attn_bwd.cuh"
 #include "kernels/cuda/attn/attn_few.cuh"
 #include "kernels/cuda/cuda_ops.h"
 
-static int for_tensor_cores(const struct attn *a) { return a->dt == DT_BF16 && a->head_dim % 8 == 0 && a->head_dim <= 128; }
+static int for_tensor_cores(const struct attn *a)
+{
+    return a->dt == DT_BF16 && a->head_dim % 8 == 0 && a->head_dim <= 128;
+}
 
 static int64_t pages_of(const struct attn_seq *s) { return (s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE; }
-static int64_t first_of_host(const struct attn *a, int64_t pos) { return a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0; }
+static int64_t first_of_host(const struct attn *a, int64_t pos)
+{
+    return a->window > 0 && pos >= a->window ? pos - a->window + 1 : 0;
+}
 
 /* Pages that are read lie at multiples of 16 bytes: so does all that dev_alloc gives. */
 static int pages_fit(struct dev *d, const struct attn *a)
@@ -18,15 +25,22 @@ static int pages_fit(struct dev *d, const struct attn *a)
     for (int i = 0; i < a->n_seq; i++)
         for (int64_t b = first_of_host(a, a->seq[i].pos) / ATTN_PAGE; b < pages_of(&a->seq[i]); b++)
             all |= (uintptr_t)a->seq[i].page[b];
-    return cuda_well(d, all % 16 ? cudaErrorInvalidValue : cudaSuccess, "pages of keys that lie at no multiple of 16 bytes");
+    return cuda_well(d, all % 16 ? cudaErrorInvalidValue : cudaSuccess,
+                     "pages of keys that lie at no multiple of 16 bytes");
 }
 
 static int aligned(struct mat m) { return (uintptr_t)m.p % 16 == 0 && m.ld % 8 == 0; }
 
 /* ---- pieces of the work ---- */
-struct work { struct attn_item *tile, *few, *merge; int n_tiles, n_few, n_merges, n_parts, part_rows; };
+struct work {
+    struct attn_item *tile, *few, *merge;
+    int n_tiles, n_few, n_merges, n_parts, part_rows;
+};
 
-static int is_few(const struct attn *a, const struct attn_seq *s) { return s->n_rows * (a->n_heads / a->n_kv) <= ROWS_OF_WARP; }
+static int is_few(const struct attn *a, const struct attn_seq *s)
+{
+    return s->n_rows * (a->n_heads / a->n_kv) <= ROWS_OF_WARP;
+}
 
 /* Tiles of a sequence, the last ones, which see most, first. */
 static void add_tiles(struct work *w, int i, int64_t rows)
@@ -41,7 +55,8 @@ static void add_tiles(struct work *w, int i, int64_t rows)
 static void add_few(struct work *w, const struct attn *a, int i)
 {
     const struct attn_seq *s = &a->seq[i];
-    const int group = a->n_heads / a->n_kv, first = (int)(first_of_host(a, s->pos) / ATTN_SEGMENT), n = (int)((s->pos + s->n_rows - 1) / ATTN_SEGMENT) - first + 1;
+    const int group = a->n_heads / a->n_kv, first = (int)(first_of_host(a, s->pos) / ATTN_SEGMENT),
+              n = (int)((s->pos + s->n_rows - 1) / ATTN_SEGMENT) - first + 1;
     for (int g = 0; g < n; g++) {
         if (w->few)
             w->few[w->n_few] = (struct attn_item){ i, 0, first + g, n == 1 ? -1 : w->n_parts + g };
@@ -65,8 +80,10 @@ static void add_work(struct work *w, const struct attn *a)
             add_tiles(w, i, a->seq[i].n_rows * (a->n_heads / a->n_kv));
 }
 
-/* Counted, then written into one piece of memory, which the device is lent; *host is to be freed. NULL: no memory. */
-static struct attn_item *lend_work(struct dev *d, struct work *w, const struct attn *a, struct attn_item **host)
+/* Counted, then written into one piece of memory, which the device is lent; *host is to be freed. NULL: no
+ * memory. */
+static struct attn_item *lend_work(struct dev *d, struct work *w, const struct attn *a,
+                                   struct attn_item **host)
 {
     struct work n = { NULL, NULL, NULL, 0, 0, 0, 0, 0 };
     add_work(&n, a);
@@ -82,7 +99,9 @@ static struct attn_item *lend_work(struct dev *d, struct work *w, const struct a
 }
 
 /* ---- forward ---- */
-template <int DIM> static void forward(struct dev *d, struct attn_args f, const struct work *w, const struct attn *a, const struct attn_item *item)
+template <int DIM>
+static void forward(struct dev *d, struct attn_args f, const struct work *w, const struct attn *a,
+                    const struct attn_item *item)
 {
     int64_t longest = 0;
     for (int i = 0; i < a->n_seq; i++)
@@ -90,10 +109,12 @@ template <int DIM> static void forward(struct dev *d, struct attn_args f, const 
     const unsigned kv = (unsigned)a->n_kv;
     f.item = item;
     if (w->n_tiles)
-        cuda_launch(d, attn_tile_kernel<DIM>, dim3((unsigned)w->n_tiles, kv), TILE_ROWS * 2, tile_shared_bytes<DIM>(longest > ATTN_SEGMENT ? 2 : 1), f);
+        cuda_launch(d, attn_tile_kernel<DIM>, dim3((unsigned)w->n_tiles, kv), TILE_ROWS * 2,
+                    tile_shared_bytes<DIM>(longest > ATTN_SEGMENT ? 2 : 1), f);
     f.item += w->n_tiles;
     if (w->n_few)
-        cuda_launch(d, attn_few_kernel<DIM>, dim3((unsigned)w->n_few, kv), few_warps<DIM> * LANES, sizeof(struct few_shared<DIM>), f);
+        cuda_launch(d, attn_few_kernel<DIM>, dim3((unsigned)w->n_few, kv), few_warps<DIM> * LANES,
+                    sizeof(struct few_shared<DIM>), f);
     f.item += w->n_few;
     if (w->n_merges)
         cuda_launch(d, attn_merge_kernel, dim3((unsigned)w->n_merges, kv), 4 * LANES, 0, f);
@@ -112,7 +133,10 @@ static void op_attn(struct dev *d, const struct attn *a, struct mat out, float *
     if (item) {
         f.a = LEND_ATTN(d, a);
         f.part_rows = w.part_rows;
-        f.part = w.n_parts ? (float *)dev_scratch(d, 3, sizeof(float) * (size_t)w.n_parts * (size_t)(w.part_rows * a->n_kv * (a->head_dim + 2))) : NULL;
+        f.part = w.n_parts ? (float *)dev_scratch(d, 3,
+                                                  sizeof(float) * (size_t)w.n_parts *
+                                                      (size_t)(w.part_rows * a->n_kv * (a->head_dim + 2)))
+                           : NULL;
         if (f.part || !w.n_parts)
             (a->head_dim <= 64 ? forward<64> : forward<128>)(d, f, &w, a, item);
     }
@@ -120,13 +144,17 @@ static void op_attn(struct dev *d, const struct attn *a, struct mat out, float *
 }
 
 /* ---- backward ---- */
-template <int DIM> static void backward(struct dev *d, struct attn_args f, const struct attn *a, const struct attn_item *tile, int n_tiles, const struct attn_item *key, int n_keys)
+template <int DIM>
+static void backward(struct dev *d, struct attn_args f, const struct attn *a, const struct attn_item *tile,
+                     int n_tiles, const struct attn_item *key, int n_keys)
 {
     const unsigned kv = (unsigned)a->n_kv;
     f.item = tile;
-    cuda_launch(d, attn_dq_kernel<DIM>, dim3((unsigned)n_tiles, kv), TILE_ROWS * 2, sizeof(struct dq_shared<DIM>), f);
+    cuda_launch(d, attn_dq_kernel<DIM>, dim3((unsigned)n_tiles, kv), TILE_ROWS * 2,
+                sizeof(struct dq_shared<DIM>), f);
     f.item = key;
-    cuda_launch(d, attn_dkv_kernel<DIM>, dim3((unsigned)n_keys, kv), TILE_ROWS * 2, sizeof(struct dkv_shared<DIM>), f);
+    cuda_launch(d, attn_dkv_kernel<DIM>, dim3((unsigned)n_keys, kv), TILE_ROWS * 2,
+                sizeof(struct dkv_shared<DIM>), f);
 }
 
 /* Blocks of 64 keys of all sequences; the first ones, which most queries see, first. */
@@ -154,8 +182,12 @@ static int add_all_tiles(struct attn_item *to, const struct attn *a)
 static float *grad_scratch(struct dev *d, const struct attn *a, int64_t rows, int n_keys, float **stack)
 {
     const int group = a->n_heads / a->n_kv;
-    const size_t dots = ((size_t)(rows * a->n_heads) + 63) / 64 * 64, entry = 2 * (size_t)n_keys * (size_t)a->n_kv * (a->head_dim <= 64 ? dkv_entry<64> : dkv_entry<128>);
-    float *p = (float *)dev_scratch(d, 3, sizeof(float) * (dots + (group > 1 ? entry * (size_t)tree_depth(group) : 0)));
+    const size_t dots = ((size_t)(rows * a->n_heads) + 63) / 64 * 64,
+                 entry = 2 * (size_t)n_keys * (size_t)a->n_kv *
+                         (a->head_dim <= 64 ? dkv_entry<64> : dkv_entry<128>);
+    float *p = (float *)dev_scratch(d, 3,
+                                    sizeof(float) *
+                                        (dots + (group > 1 ? entry * (size_t)tree_depth(group) : 0)));
     *stack = p ? p + dots : NULL;
     return p;
 }
@@ -163,27 +195,39 @@ static float *grad_scratch(struct dev *d, const struct attn *a, int64_t rows, in
 static void run_backward(struct dev *d, const struct attn *a, struct attn_args *f)
 {
     const int n_tiles = add_all_tiles(NULL, a), n_keys = add_keys(NULL, a);
-    struct attn_item *host = (struct attn_item *)malloc(sizeof(struct attn_item) * (size_t)(n_tiles + n_keys + 1));
+    struct attn_item *host = (struct attn_item *)malloc(sizeof(struct attn_item) *
+                                                        (size_t)(n_tiles + n_keys + 1));
     cuda_well(d, host ? cudaSuccess : cudaErrorMemoryAllocation, "the list of attention's work");
     if (!host)
         return;
     add_all_tiles(host, a);
     add_keys(host + n_tiles, a);
-    const struct attn_item *item = (const struct attn_item *)cuda_lend(d, host, sizeof(struct attn_item) * (size_t)(n_tiles + n_keys));
+    const struct attn_item *item = (const struct attn_item *)cuda_lend(d, host,
+                                                                       sizeof(struct attn_item) *
+                                                                           (size_t)(n_tiles + n_keys));
     f->a = LEND_ATTN(d, a);
     f->d = grad_scratch(d, a, f->q.rows, n_keys, &f->part);
     if (item && f->d && n_tiles) {
         const int64_t rows = f->q.rows * a->n_heads;
-        cuda_launch(d, attn_row_dots_kernel, dim3((unsigned)((rows + ROW_DOTS_WARPS - 1) / ROW_DOTS_WARPS)), ROW_DOTS_WARPS * LANES, 0, *f, rows);
+        cuda_launch(d, attn_row_dots_kernel, dim3((unsigned)((rows + ROW_DOTS_WARPS - 1) / ROW_DOTS_WARPS)),
+                    ROW_DOTS_WARPS * LANES, 0, *f, rows);
         (a->head_dim <= 64 ? backward<64> : backward<128>)(d, *f, a, item, n_tiles, item + n_tiles, n_keys);
     }
     free(host);
 }
 
-static void op_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, struct mat out,
-                       const float *lse, struct mat q)
+static void op_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv,
+                       struct mat dout, struct mat out, const float *lse, struct mat q)
 {
-    struct attn_args f = { .a = *a, .q = q, .out = out, .dout = dout, .dq = dq, .dk = dk, .dv = dv, .lse = (float *)(uintptr_t)lse, .aligned = aligned(q) && aligned(dout) };
+    struct attn_args f = { .a = *a,
+                           .q = q,
+                           .out = out,
+                           .dout = dout,
+                           .dq = dq,
+                           .dk = dk,
+                           .dv = dv,
+                           .lse = (float *)(uintptr_t)lse,
+                           .aligned = aligned(q) && aligned(dout) };
     if (!for_tensor_cores(a))
         cuda_kernels()->attn_dx(d, a, dq, dk, dv, dout, out, lse, q);
     else if (pages_fit(d, a))

@@ -1,13 +1,19 @@
-/* attn_bwd.cuh - attention backward on tensor cores, whole sequences (attn_tile.cuh): Dao et al. 2022, with the contract's order.
+/* attn_bwd.cuh - attention backward on tensor cores, whole sequences (attn_tile.cuh): Dao et al. 2022, with
+ * the contract's order.
  *
- *   D of a row: 32 lanes of fma(dout, out, .), folded;  P = exp(scale * (q . k) - lse), masked +0;  dP = dout . v;  dS = P * (dP - D)
- *   dQ of a row: a key block is a sum of its own, of (bf16 of dS) . k, four mma steps from +0; blocks are added in order; * scale
- *   dK, dV of a key: likewise over blocks of 64 queries of (bf16 of dS) . q, (bf16 of P) . dout; * scale; Tree(group) over query heads
+ *   D of a row: 32 lanes of fma(dout, out, .), folded;  P = exp(scale * (q . k) - lse), masked +0;  dP =
+ *   dout . v;  dS = P * (dP - D)
+ *   dQ of a row: a key block is a sum of its own, of (bf16 of dS) . k, four mma steps from +0; blocks are
+ *   added in order; * scale
+ *   dK, dV of a key: likewise over blocks of 64 queries of (bf16 of dS) . q, (bf16 of P) . dout; * scale;
+ *   Tree(group) over query heads
  *
  *   attn_row_dots_kernel  D, a warp a row
  *   attn_dq_kernel        64 rows a block of threads, all key blocks in turn
- *   attn_dkv_kernel       64 keys of a kv head: query head after query head, query block after query block. A warp has 16 keys and works
- *                         with transposed scores, so that P and dS are the left operands of dV and dK where they were made
+ *   attn_dkv_kernel       64 keys of a kv head: query head after query head, query block after query block.
+ *                         A warp has 16 keys and works
+ *                         with transposed scores, so that P and dS are the left operands of dV and dK where
+ *                         they were made
  *
  * Nobody adds to what another one adds to, so there are no atomics, and one order. */
 #ifndef SHARDLINE_KERNELS_CUDA_ATTN_ATTN_BWD_CUH
@@ -17,10 +23,13 @@
 
 enum { ROW_DOTS_WARPS = 4 };
 
-static __global__ __launch_bounds__(ROW_DOTS_WARPS *LANES) void attn_row_dots_kernel(const __grid_constant__ struct attn_args f, int64_t n)
+static __global__ __launch_bounds__(ROW_DOTS_WARPS *LANES) void attn_row_dots_kernel(
+    const __grid_constant__ struct attn_args f, int64_t n)
 {
-    const int64_t t = (int64_t)blockIdx.x * ROW_DOTS_WARPS + warp_id(), row = t / f.a.n_heads, d = f.a.head_dim, at = t % f.a.n_heads * d;
-    const uint16_t *x = (const uint16_t *)f.dout.p + row * f.dout.ld + at, *y = (const uint16_t *)f.out.p + row * f.out.ld + at;
+    const int64_t t = (int64_t)blockIdx.x * ROW_DOTS_WARPS + warp_id(), row = t / f.a.n_heads,
+                  d = f.a.head_dim, at = t % f.a.n_heads * d;
+    const uint16_t *x = (const uint16_t *)f.dout.p + row * f.dout.ld + at,
+                   *y = (const uint16_t *)f.out.p + row * f.out.ld + at;
     struct lanes s = { 0.0f };
     if (t >= n)
         return;
@@ -52,19 +61,27 @@ template <int DIM> FN void clear_sum(float sum[DIM / 8][4])
 }
 
 /* ---- dQ ---- */
-template <int DIM> struct dq_shared { uint16_t q[TILE_ROWS * DIM], dout[TILE_ROWS * DIM], k[DIM * KEYS], v[KEYS * DIM]; };
+template <int DIM> struct dq_shared {
+    uint16_t q[TILE_ROWS * DIM], dout[TILE_ROWS * DIM], k[DIM * KEYS], v[KEYS * DIM];
+};
 
 /* A row's D or lse; rows that are not there have those of the last one. */
-FN float stat_at(const float *stat, const struct view *v, int i) { return stat[stat_of(v, i < v->n ? i : v->n - 1)]; }
+FN float stat_at(const float *stat, const struct view *v, int i)
+{
+    return stat[stat_of(v, i < v->n ? i : v->n - 1)];
+}
 
-template <int DIM> FN void dq_block(const struct dq_shared<DIM> *t, float sum[DIM / 8][4], const struct view *v, const struct two_rows *r, const float lse[2], const float d[2], int b)
+template <int DIM>
+FN void dq_block(const struct dq_shared<DIM> *t, float sum[DIM / 8][4], const struct view *v,
+                 const struct two_rows *r, const float lse[2], const float d[2], int b)
 {
     const int m0 = warp_id() * ROWS_OF_WARP;
     float p[KEY_TILES][4], ds[KEY_TILES][4];
     uint32_t operand[KEY_STEPS][4];
     dot_keys<DIM>(p, t->q, m0, t->k, v->steps);
-    dots<DIM>(ds, v->steps, [=](uint32_t *a, int k0) { ldmatrix<4>(a, near_cell<DIM>(t->dout, m0, k0)); },
-              [=](uint32_t *x, int n0, int k0) { ldmatrix<4>(x, far_cell<DIM>(t->v, n0, k0)); });
+    dots<DIM>(
+        ds, v->steps, [=](uint32_t *a, int k0) { ldmatrix<4>(a, near_cell<DIM>(t->dout, m0, k0)); },
+        [=](uint32_t *x, int n0, int k0) { ldmatrix<4>(x, far_cell<DIM>(t->v, n0, k0)); });
     GPU_UNROLL
     for (int n = 0; n < KEY_TILES; n++) {
         GPU_UNROLL
@@ -78,7 +95,9 @@ template <int DIM> FN void dq_block(const struct dq_shared<DIM> *t, float sum[DI
 }
 
 /* item: row: the first of the tile. */
-template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_dq_kernel(const __grid_constant__ struct attn_args f)
+template <int DIM>
+static __global__ __launch_bounds__(TILE_ROWS * 2,
+                                    2) void attn_dq_kernel(const __grid_constant__ struct attn_args f)
 {
     SHARED(memory);
     struct dq_shared<DIM> *t = (struct dq_shared<DIM> *)memory;
@@ -114,7 +133,8 @@ template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void at
         GPU_UNROLL
         for (int n = 0; n < DIM / 8; n++)
             if (rows.i[h] < v.n && n * 8 < v.d) {
-                float *to = (float *)f.dq.p + row_of(&v, rows.i[h]) * f.dq.ld + (int64_t)head_of(&v, rows.i[h]) * v.d + fragment_col(n, 0);
+                float *to = (float *)f.dq.p + row_of(&v, rows.i[h]) * f.dq.ld +
+                            (int64_t)head_of(&v, rows.i[h]) * v.d + fragment_col(n, 0);
                 to[0] = sum[n][2 * h] * f.a.scale;
                 to[1] = sum[n][2 * h + 1] * f.a.scale;
             }
@@ -128,7 +148,8 @@ template <int DIM> struct dkv_shared {
 };
 
 /* 64 queries of one head from position t0: their rows and their statistics. */
-template <int DIM> FN void dkv_load(struct dkv_shared<DIM> *t, const struct attn_args *f, const struct view *head, int t0)
+template <int DIM>
+FN void dkv_load(struct dkv_shared<DIM> *t, const struct attn_args *f, const struct view *head, int t0)
 {
     copy_queries<DIM>(t->q, head, f->q, t0, KEYS, f->aligned);
     copy_queries<DIM>(t->dout, head, f->dout, t0, KEYS, f->aligned);
@@ -139,15 +160,19 @@ template <int DIM> FN void dkv_load(struct dkv_shared<DIM> *t, const struct attn
 }
 
 /* What 64 queries add to the keys of this warp: scores are [16 keys][64 queries]. */
-template <int DIM> FN void dkv_block(const struct dkv_shared<DIM> *t, float dk[DIM / 8][4], float dv[DIM / 8][4], const struct view *head, int key0, int t0)
+template <int DIM>
+FN void dkv_block(const struct dkv_shared<DIM> *t, float dk[DIM / 8][4], float dv[DIM / 8][4],
+                  const struct view *head, int key0, int t0)
 {
     const int m0 = warp_id() * ROWS_OF_WARP;
     float p[KEY_TILES][4], ds[KEY_TILES][4];
     uint32_t operand[KEY_STEPS][4];
-    dots<DIM>(p, head->steps, [=](uint32_t *a, int k0) { ldmatrix_trans<4>(a, far_cell<KEYS>(t->k, k0, m0)); },
-              [=](uint32_t *x, int n0, int k0) { ldmatrix<4>(x, far_cell<DIM>(t->q, n0, k0)); });
-    dots<DIM>(ds, head->steps, [=](uint32_t *a, int k0) { ldmatrix<4>(a, near_cell<DIM>(t->v, m0, k0)); },
-              [=](uint32_t *x, int n0, int k0) { ldmatrix<4>(x, far_cell<DIM>(t->dout, n0, k0)); });
+    dots<DIM>(
+        p, head->steps, [=](uint32_t *a, int k0) { ldmatrix_trans<4>(a, far_cell<KEYS>(t->k, k0, m0)); },
+        [=](uint32_t *x, int n0, int k0) { ldmatrix<4>(x, far_cell<DIM>(t->q, n0, k0)); });
+    dots<DIM>(
+        ds, head->steps, [=](uint32_t *a, int k0) { ldmatrix<4>(a, near_cell<DIM>(t->v, m0, k0)); },
+        [=](uint32_t *x, int n0, int k0) { ldmatrix<4>(x, far_cell<DIM>(t->dout, n0, k0)); });
     GPU_UNROLL
     for (int n = 0; n < KEY_TILES; n++) {
         GPU_UNROLL
@@ -158,13 +183,16 @@ template <int DIM> FN void dkv_block(const struct dkv_shared<DIM> *t, float dk[D
         }
     }
     as_operand(operand, p);
-    times<DIM, 1>(operand, t->dout, head->steps, [&](int n, float part[2][4]) { add_part<DIM>(dv, n, part); });
+    times<DIM, 1>(operand, t->dout, head->steps,
+                  [&](int n, float part[2][4]) { add_part<DIM>(dv, n, part); });
     as_operand(operand, ds);
     times<DIM, 1>(operand, t->q, head->steps, [&](int n, float part[2][4]) { add_part<DIM>(dk, n, part); });
 }
 
-/* Joins sums with the `merges` entries of the stack on top, then puts them there, or (to: a matrix) out. A thread has its own elements. */
-template <int DIM> FN void dkv_push(float sum[DIM / 8][4], float *stack, size_t entry, int depth, int merges, int push)
+/* Joins sums with the `merges` entries of the stack on top, then puts them there, or (to: a matrix) out. A
+ * thread has its own elements. */
+template <int DIM>
+FN void dkv_push(float sum[DIM / 8][4], float *stack, size_t entry, int depth, int merges, int push)
 {
     for (int x = 1; x <= merges; x++) {
         const float *older = stack + (size_t)(depth - x) * entry;
@@ -186,7 +214,8 @@ template <int DIM> FN void dkv_put(struct mat m, const struct view *kv, int key0
         GPU_UNROLL
         for (int n = 0; n < DIM / 8; n++)
             if (key < (int)kv->seq->n_rows && n * 8 < kv->d) {
-                float *to = (float *)m.p + (kv->seq->row + key) * m.ld + (int64_t)kv->kv * kv->d + fragment_col(n, 0);
+                float *to = (float *)m.p + (kv->seq->row + key) * m.ld + (int64_t)kv->kv * kv->d +
+                            fragment_col(n, 0);
                 to[0] = sum[n][2 * h];
                 to[1] = sum[n][2 * h + 1];
             }
@@ -202,24 +231,29 @@ FN int query_blocks_end(const struct view *head, int own)
 }
 
 /* Floats of a block of threads' entry of the stack of query heads, dK or dV. */
-template <int DIM> constexpr size_t dkv_entry = (size_t)DIM * KEYS;
+template <int DIM> constexpr size_t dkv_entry = (size_t)DIM *KEYS;
 
 /* item: row: the first key. part: [depth][kv heads][items][2][DIM * 64]. */
-template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_dkv_kernel(const __grid_constant__ struct attn_args f)
+template <int DIM>
+static __global__ __launch_bounds__(TILE_ROWS * 2,
+                                    2) void attn_dkv_kernel(const __grid_constant__ struct attn_args f)
 {
     SHARED(memory);
     struct dkv_shared<DIM> *t = (struct dkv_shared<DIM> *)memory;
     const struct attn_item it = f.item[blockIdx.x];
     const struct view kv = view_of(&f.a, it.seq, (int)blockIdx.y);
     const size_t entry = 2 * dkv_entry<DIM> * gridDim.x * gridDim.y;
-    float *stack = f.part + 2 * dkv_entry<DIM> * (blockIdx.x + (size_t)gridDim.x * blockIdx.y) + threadIdx.x, dk[DIM / 8][4], dv[DIM / 8][4];
+    float *stack = f.part + 2 * dkv_entry<DIM> * (blockIdx.x + (size_t)gridDim.x * blockIdx.y) + threadIdx.x,
+          dk[DIM / 8][4], dv[DIM / 8][4];
     int depth = 0;
 
     clear_tiles(t->k, 4 * KEYS * DIM, &kv);
     copy_keys(t->k, &kv, it.row / KEYS, (int)threadIdx.x, TILE_ROWS * 2);
     copy_values<DIM>(t->v, &kv, it.row / KEYS, (int)threadIdx.x, TILE_ROWS * 2);
     for (int g = 0; g < kv.group; g++) {
-        const struct view head = { kv.a, kv.seq, kv.kv * kv.group + g, 1, kv.d, kv.steps, (int)kv.seq->n_rows };
+        const struct view head = {
+            kv.a, kv.seq, kv.kv * kv.group + g, 1, kv.d, kv.steps, (int)kv.seq->n_rows
+        };
         const int merges = tree_merges(kv.group, g), push = g < kv.group - 1;
         clear_sum<DIM>(dk);
         clear_sum<DIM>(dv);

@@ -1,7 +1,8 @@
-/* attn_few.cuh - attention of sequences that have few rows, decode above all: up to 16 rows of a kv head (attn_tile.cuh). The bits of
- * attn_fwd.cuh, in another distribution of the work:
+/* attn_few.cuh - attention of sequences that have few rows, decode above all: up to 16 rows of a kv head
+ * (attn_tile.cuh). The bits of attn_fwd.cuh, in another distribution of the work:
  *
- *   attn_few_kernel    a block of threads has one segment. Its warps take the next key blocks side by side: maxima first, then every warp knows the
+ *   attn_few_kernel    a block of threads has one segment. Its warps take the next key blocks side by side:
+ *                      maxima first, then every warp knows the
  *                      maximum before its block, makes its part of o, and the parts are added in order
  *   attn_merge_kernel  the segments, in order
  *
@@ -12,12 +13,14 @@
 
 #include "kernels/cuda/attn/attn_fwd.cuh"
 
-template <int DIM> constexpr int few_warps = 256 / DIM;      /* as many as their keys and values find room in 99 KiB */
+/* as many as their keys and values find room in 99 KiB */
+template <int DIM> constexpr int few_warps = 256 / DIM;
 template <int DIM> struct few_shared {
     uint16_t q[ROWS_OF_WARP * DIM], kv[few_warps<DIM>][2][DIM * KEYS];
     float part[few_warps<DIM>][ROWS_OF_WARP * DIM];
-    float best[few_warps<DIM>][ROWS_OF_WARP], c[few_warps<DIM>][ROWS_OF_WARP], sum[few_warps<DIM>][ROWS_OF_WARP], m[ROWS_OF_WARP], l[ROWS_OF_WARP];
-    int on[few_warps<DIM>][ROWS_OF_WARP];              /* the row sees something of the block */
+    float best[few_warps<DIM>][ROWS_OF_WARP], c[few_warps<DIM>][ROWS_OF_WARP],
+        sum[few_warps<DIM>][ROWS_OF_WARP], m[ROWS_OF_WARP], l[ROWS_OF_WARP];
+    int on[few_warps<DIM>][ROWS_OF_WARP]; /* the row sees something of the block */
 };
 
 /* A segment's sums of a row: m, l, o [d]. */
@@ -26,8 +29,11 @@ FN float *part_of(const struct attn_args *f, const struct view *v, int part, int
     return f->part + (((int64_t)part * v->a->n_kv + v->kv) * f->part_rows + row) * (v->d + 2);
 }
 
-/* This warp's block b: maxima into shared memory before the barrier, its part of o, c and the sum behind it. m: the rows' maxima before the round. */
-template <int DIM> FN void few_maxima(struct few_shared<DIM> *t, float x[KEY_TILES][4], const struct view *v, const struct two_rows *r, const struct span *span, int b)
+/* This warp's block b: maxima into shared memory before the barrier, its part of o, c and the sum behind it.
+ * m: the rows' maxima before the round. */
+template <int DIM>
+FN void few_maxima(struct few_shared<DIM> *t, float x[KEY_TILES][4], const struct view *v,
+                   const struct two_rows *r, const struct span *span, int b)
 {
     const int w = warp_id();
     float best[2];
@@ -38,7 +44,9 @@ template <int DIM> FN void few_maxima(struct few_shared<DIM> *t, float x[KEY_TIL
         if (lane_id() % 4 == 0)
             t->best[w][lane_id() / 4 + 8 * h] = best[h];
 }
-template <int DIM> FN void few_part(struct few_shared<DIM> *t, float x[KEY_TILES][4], const struct view *v, const struct two_rows *r, const float m[2], int b)
+template <int DIM>
+FN void few_part(struct few_shared<DIM> *t, float x[KEY_TILES][4], const struct view *v,
+                 const struct two_rows *r, const float m[2], int b)
 {
     const int w = warp_id();
     uint32_t p[KEY_STEPS][4];
@@ -59,11 +67,13 @@ template <int DIM> FN void few_part(struct few_shared<DIM> *t, float x[KEY_TILES
     times<DIM, 1>(p, t->kv[w][1], v->steps, [&](int n, float part[2][4]) {
         GPU_UNROLL
         for (int e = 0; e < 8; e++)
-            t->part[w][(lane_id() / 4 + e % 4 / 2 * 8) * DIM + fragment_col(2 * n + e / 4, e % 4)] = part[e / 4][e % 4];
+            t->part[w][(lane_id() / 4 + e % 4 / 2 * 8) * DIM + fragment_col(2 * n + e / 4, e % 4)] =
+                part[e / 4][e % 4];
     });
 }
 
-/* The n parts of a round, in order, onto o: a thread has elements thread, thread + threads, ... of [16][DIM]. l of a row is its thread's. */
+/* The n parts of a round, in order, onto o: a thread has elements thread, thread + threads, ... of
+ * [16][DIM]. l of a row is its thread's. */
 template <int DIM> FN void few_add(const struct few_shared<DIM> *t, float o[], float *l, int n)
 {
     enum { THREADS = few_warps<DIM> * LANES };
@@ -79,7 +89,9 @@ template <int DIM> FN void few_add(const struct few_shared<DIM> *t, float o[], f
 }
 
 /* out, or the sums of the segment for attn_merge_kernel. */
-template <int DIM> FN void few_put(const struct attn_args *f, const struct view *v, int part, const struct few_shared<DIM> *t, const float o[])
+template <int DIM>
+FN void few_put(const struct attn_args *f, const struct view *v, int part, const struct few_shared<DIM> *t,
+                const float o[])
 {
     enum { THREADS = few_warps<DIM> * LANES };
     GPU_UNROLL
@@ -102,7 +114,9 @@ template <int DIM> FN void few_put(const struct attn_args *f, const struct view 
 }
 
 /* item: segment; part: where its sums go, -1: it is the only one. */
-template <int DIM> static __global__ __launch_bounds__(few_warps<DIM> *LANES) void attn_few_kernel(const __grid_constant__ struct attn_args f)
+template <int DIM>
+static __global__ __launch_bounds__(few_warps<DIM> *LANES) void attn_few_kernel(
+    const __grid_constant__ struct attn_args f)
 {
     enum { WARPS = few_warps<DIM>, THREADS = WARPS * LANES };
     SHARED(memory);
@@ -111,8 +125,10 @@ template <int DIM> static __global__ __launch_bounds__(few_warps<DIM> *LANES) vo
     const struct view v = view_of(&f.a, it.seq, (int)blockIdx.y);
     const struct span span = span_of(&v, 0);
     const struct two_rows rows = two_rows_of(&v, 0);
-    const int w = warp_id(), from = it.segment * SEGMENT_PAGES, low = span.low_first / KEYS, high = span.high_pos / KEYS;
-    const int begin = low > from ? low : from, end = high < from + SEGMENT_PAGES ? high + 1 : from + SEGMENT_PAGES;
+    const int w = warp_id(), from = it.segment * SEGMENT_PAGES, low = span.low_first / KEYS,
+              high = span.high_pos / KEYS;
+    const int begin = low > from ? low : from,
+              end = high < from + SEGMENT_PAGES ? high + 1 : from + SEGMENT_PAGES;
     float x[KEY_TILES][4], m[2] = { -FN_INF, -FN_INF }, o[ROWS_OF_WARP * DIM / THREADS] = { 0 }, l = 0.0f;
 
     clear_tiles(t->q, ROWS_OF_WARP * DIM + WARPS * 2 * DIM * KEYS, &v);
@@ -155,8 +171,8 @@ template <int DIM> static __global__ __launch_bounds__(few_warps<DIM> *LANES) vo
     }
     if (w == 0 && lane_id() % 4 == 0)
         GPU_UNROLL
-        for (int h = 0; h < 2; h++)
-            t->m[lane_id() / 4 + 8 * h] = m[h];
+    for (int h = 0; h < 2; h++)
+        t->m[lane_id() / 4 + 8 * h] = m[h];
     if (threadIdx.x < ROWS_OF_WARP)
         t->l[threadIdx.x] = l;
     __syncthreads();

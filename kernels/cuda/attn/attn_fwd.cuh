@@ -1,12 +1,16 @@
-/* attn_fwd.cuh - attention forward on tensor cores (attn_tile.cuh): flash attention (Dao et al. 2022, 2023) with the contract's order.
+/* attn_fwd.cuh - attention forward on tensor cores (attn_tile.cuh): flash attention (Dao et al. 2022, 2023)
+ * with the contract's order.
  *
  * A row, block of 64 keys by block inside its segment of 1024:
- *   s = scale * (q . k, mma steps of 16 over head_dim);  m' = max(m, s_j);  c = exp(m - m');  p_j = exp(s_j - m'), masked +0
- *   l = fma(l, c, sum32(p)), the CPU's sum;  part = (bf16 of p) . v, four mma steps from +0;  o = fma(o, c, part)
- * Segments, the first one taken as it is: attn_text.h. A block that a row sees nothing of leaves its state alone, a segment likewise.
+ *   s = scale * (q . k, mma steps of 16 over head_dim);  m' = max(m, s_j);  c = exp(m - m');  p_j = exp(s_j
+ *   - m'), masked +0
+ *   l = fma(l, c, sum32(p)), the CPU's sum;  part = (bf16 of p) . v, four mma steps from +0;  o = fma(o, c,
+ *   part)
+ * Segments, the first one taken as it is: attn_text.h. A block that a row sees nothing of leaves its state
+ * alone, a segment likewise.
  *
- * A part is a sum of its own, so that blocks can be worked on side by side, too (attn_few.cuh). Here a block of threads has 64 rows
- * (attn_tile.cuh), a warp 16 of them, and takes the tile's key blocks in turn. */
+ * A part is a sum of its own, so that blocks can be worked on side by side, too (attn_few.cuh). Here a block
+ * of threads has 64 rows (attn_tile.cuh), a warp 16 of them, and takes the tile's key blocks in turn. */
 #ifndef SHARDLINE_KERNELS_CUDA_ATTN_ATTN_FWD_CUH
 #define SHARDLINE_KERNELS_CUDA_ATTN_ATTN_FWD_CUH
 
@@ -15,7 +19,9 @@
 enum { TILE_ROWS = 64, TILE_WARPS = TILE_ROWS / ROWS_OF_WARP, SEGMENT_PAGES = ATTN_SEGMENT / ATTN_PAGE };
 
 /* The two rows of a 16-row operand that a thread has elements of, and what they see. */
-struct two_rows { int i[2], pos[2], first[2]; };
+struct two_rows {
+    int i[2], pos[2], first[2];
+};
 
 FN struct two_rows two_rows_of(const struct view *v, int first_row)
 {
@@ -33,7 +39,9 @@ FN struct two_rows two_rows_of(const struct view *v, int first_row)
 FN int sees(int pos, int first, int block) { return block * KEYS <= pos && first < (block + 1) * KEYS; }
 
 /* A warp's 16 rows: some key of the block is seen by some; all keys are seen by all. */
-struct span { int low_pos, high_pos, low_first, high_first; };
+struct span {
+    int low_pos, high_pos, low_first, high_first;
+};
 FN struct span span_of(const struct view *v, int first_row)
 {
     const int low = pos_of(v, first_row), high = pos_of(v, first_row + ROWS_OF_WARP - 1);
@@ -41,10 +49,14 @@ FN struct span span_of(const struct view *v, int first_row)
     return s;
 }
 FN int span_sees(const struct span *s, int block) { return sees(s->high_pos, s->low_first, block); }
-FN int span_sees_all(const struct span *s, int block) { return (block + 1) * KEYS - 1 <= s->low_pos && block * KEYS >= s->high_first; }
+FN int span_sees_all(const struct span *s, int block)
+{
+    return (block + 1) * KEYS - 1 <= s->low_pos && block * KEYS >= s->high_first;
+}
 
 /* Scores scaled and masked; best[h]: the largest of a row, for all lanes. */
-FN void mask_scores(float s[KEY_TILES][4], const struct two_rows *r, int block, float scale, int all, float best[2])
+FN void mask_scores(float s[KEY_TILES][4], const struct two_rows *r, int block, float scale, int all,
+                    float best[2])
 {
     best[0] = best[1] = -FN_INF;
     GPU_UNROLL
@@ -98,8 +110,12 @@ FN void soften(float s[KEY_TILES][4], int h, float best, float *m, float *c, flo
     *sum = sum_of_row(s, h);
 }
 
-/* A later segment (m, l) onto a total: the weights of o, or which of both is taken as it is. l == 0: nothing was seen. */
-struct weights { int keep, take; float x, y; };
+/* A later segment (m, l) onto a total: the weights of o, or which of both is taken as it is. l == 0: nothing
+ * was seen. */
+struct weights {
+    int keep, take;
+    float x, y;
+};
 FN struct weights merge_state(float *total_m, float *total_l, float m, float l)
 {
     struct weights w = { l == 0.0f, *total_l == 0.0f, 0.0f, 0.0f };
@@ -110,7 +126,10 @@ FN struct weights merge_state(float *total_m, float *total_l, float m, float l)
     *total_m = w.keep ? *total_m : w.take ? m : top;
     return w;
 }
-FN float merge_value(const struct weights *w, float total, float o) { return w->keep ? total : w->take ? o : fmaf(total, w->x, o * w->y); }
+FN float merge_value(const struct weights *w, float total, float o)
+{
+    return w->keep ? total : w->take ? o : fmaf(total, w->x, o * w->y);
+}
 
 FN uint16_t *out_of(const struct attn_args *f, const struct view *v, int i, int col)
 {
@@ -137,10 +156,19 @@ FN void put_lse(const struct attn_args *f, const struct view *v, int i, float m,
 }
 
 /* ---- many rows ---- */
-template <int DIM> struct tile_shared { uint16_t q[TILE_ROWS * DIM], k[DIM * KEYS], v[KEYS * DIM]; float total[]; };      /* total: [DIM / 8][128][4] */
-template <int DIM> FN size_t tile_shared_bytes(int segments) { return sizeof(struct tile_shared<DIM>) + (segments > 1 ? sizeof(float) * TILE_ROWS * DIM : 0); }
+/* total: [DIM / 8][128][4] */
+template <int DIM> struct tile_shared {
+    uint16_t q[TILE_ROWS * DIM], k[DIM * KEYS], v[KEYS * DIM];
+    float total[];
+};
+template <int DIM> FN size_t tile_shared_bytes(int segments)
+{
+    return sizeof(struct tile_shared<DIM>) + (segments > 1 ? sizeof(float) * TILE_ROWS * DIM : 0);
+}
 
-template <int DIM> struct soft_rows { float m[2], l[2], o[DIM / 8][4]; };
+template <int DIM> struct soft_rows {
+    float m[2], l[2], o[DIM / 8][4];
+};
 
 template <int DIM> FN void soft_begin(struct soft_rows<DIM> *s)
 {
@@ -153,7 +181,8 @@ template <int DIM> FN void soft_begin(struct soft_rows<DIM> *s)
 
 /* o = fma(o, c, part) for rows that see something of the block. */
 template <int DIM>
-FN void soft_add(struct soft_rows<DIM> *s, const uint32_t p[KEY_STEPS][4], const uint16_t *values, const struct view *v, const float c[2], const int on[2])
+FN void soft_add(struct soft_rows<DIM> *s, const uint32_t p[KEY_STEPS][4], const uint16_t *values,
+                 const struct view *v, const float c[2], const int on[2])
 {
     times<DIM, 1>(p, values, v->steps, [&](int n, float part[2][4]) {
         GPU_UNROLL
@@ -164,8 +193,11 @@ FN void soft_add(struct soft_rows<DIM> *s, const uint32_t p[KEY_STEPS][4], const
     });
 }
 
-/* The end of a segment: total and s become one, in s at the last one, else in `total` of shared memory, and s begins again. */
-template <int DIM> FN void soft_end_segment(struct soft_rows<DIM> *s, float total_m[2], float total_l[2], float *total, int is_last)
+/* The end of a segment: total and s become one, in s at the last one, else in `total` of shared memory, and
+ * s begins again. */
+template <int DIM>
+FN void soft_end_segment(struct soft_rows<DIM> *s, float total_m[2], float total_l[2], float *total,
+                         int is_last)
 {
     struct weights w[2];
     GPU_UNROLL
@@ -187,7 +219,9 @@ template <int DIM> FN void soft_end_segment(struct soft_rows<DIM> *s, float tota
         s->m[h] = total_m[h], s->l[h] = total_l[h];
 }
 
-template <int DIM> FN void soft_put(const struct attn_args *f, const struct view *v, const struct two_rows *r, const struct soft_rows<DIM> *s)
+template <int DIM>
+FN void soft_put(const struct attn_args *f, const struct view *v, const struct two_rows *r,
+                 const struct soft_rows<DIM> *s)
 {
     GPU_UNROLL
     for (int h = 0; h < 2; h++) {
@@ -196,14 +230,18 @@ template <int DIM> FN void soft_put(const struct attn_args *f, const struct view
         GPU_UNROLL
         for (int n = 0; n < DIM / 8; n++)
             if (n * 8 < v->d)
-                put_pair(f, v, r->i[h], fragment_col(n, 0), s->o[n][2 * h] / s->l[h], s->o[n][2 * h + 1] / s->l[h]);
+                put_pair(f, v, r->i[h], fragment_col(n, 0), s->o[n][2 * h] / s->l[h],
+                         s->o[n][2 * h + 1] / s->l[h]);
         if (lane_id() % 4 == 0)
             put_lse(f, v, r->i[h], s->m[h], s->l[h]);
     }
 }
 
-/* item: row: the first of the tile. While a warp works on scores the values arrive, while on values the next keys. */
-template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void attn_tile_kernel(const __grid_constant__ struct attn_args f)
+/* item: row: the first of the tile. While a warp works on scores the values arrive, while on values the next
+ * keys. */
+template <int DIM>
+static __global__ __launch_bounds__(TILE_ROWS * 2,
+                                    2) void attn_tile_kernel(const __grid_constant__ struct attn_args f)
 {
     SHARED(memory);
     struct tile_shared<DIM> *t = (struct tile_shared<DIM> *)memory;
@@ -226,7 +264,8 @@ template <int DIM> static __global__ __launch_bounds__(TILE_ROWS * 2, 2) void at
     cp_async_commit();
     for (int b = low; b <= last; b++) {
         const int on = works && span_sees(&span, b);
-        const int sees_block[2] = { sees(rows.pos[0], rows.first[0], b), sees(rows.pos[1], rows.first[1], b) };
+        const int sees_block[2] = { sees(rows.pos[0], rows.first[0], b),
+                                    sees(rows.pos[1], rows.first[1], b) };
         float x[KEY_TILES][4], best[2], c[2], sum;
         cp_async_wait<1>();
         __syncthreads();

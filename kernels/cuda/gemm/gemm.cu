@@ -1,5 +1,7 @@
-/* gemm.cu - the products of the CUDA device: bf16 on tensor cores, fp32 through shared memory. Which kernel makes a product is chosen by its sizes
- * and is no matter of bits: all of a dtype have one order (gemm_tile.cuh), and where mma and wgmma round otherwise one of them makes all (wgmma.h). Packed weights are those of simt_text.h: panels [k][32]. */
+/* gemm.cu - the products of the CUDA device: bf16 on tensor cores, fp32 through shared memory. Which kernel
+ * makes a product is chosen by its sizes
+ * and is no matter of bits: all of a dtype have one order (gemm_tile.cuh), and where mma and wgmma round
+ * otherwise one of them makes all (wgmma.h). Packed weights are those of simt_text.h: panels [k][32]. */
 #include "kernels/cuda/gemm/gemm_bf16.cuh"
 #include "kernels/cuda/gemm/gemm_f32.cuh"
 #include "kernels/cuda/gemm/gemm_few.cuh"
@@ -31,13 +33,25 @@ static int64_t of_gpu(struct dev *d, enum cudaDeviceAttr attribute)
 }
 static size_t shared_max(struct dev *d) { return (size_t)of_gpu(d, cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
-/* ---- a product, by size: the first row whose shared memory the GPU has and that gives all of it work ---- */
+/* ---- a product, by size: the first row whose shared memory the GPU has and that gives all of it work ----
+ * */
 typedef void gemm_starter(struct dev *d, const struct gemm_job &j, int slots);
-struct size { gemm_starter *start; int rows, cols; size_t pipe_bytes, slot_bytes; };
-#define SIZE(rows, cols, ...) { gemm_start<tiling<rows, cols, __VA_ARGS__>>, rows, cols, tiling<rows, cols, __VA_ARGS__>::PIPE_BYTES, tiling<rows, cols, __VA_ARGS__>::SLOT_BYTES }
-#define SIZES(by_rows)                                                                                                   \
-    { SIZE(128, 128, 64, 32, 4, by_rows), SIZE(128, 128, 64, 32, 2, by_rows), SIZE(128, 64, 64, 32, 4, by_rows), SIZE(128, 64, 64, 32, 2, by_rows), \
-      SIZE(32, 32, 16, 16, 3, by_rows) }
+struct size {
+    gemm_starter *start;
+    int rows, cols;
+    size_t pipe_bytes, slot_bytes;
+};
+#define SIZE(rows, cols, ...) \
+    { \
+        gemm_start<tiling<rows, cols, __VA_ARGS__>>, rows, cols, \
+            tiling<rows, cols, __VA_ARGS__>::PIPE_BYTES, tiling<rows, cols, __VA_ARGS__>::SLOT_BYTES \
+    }
+#define SIZES(by_rows) \
+    { \
+        SIZE(128, 128, 64, 32, 4, by_rows), SIZE(128, 128, 64, 32, 2, by_rows), \
+            SIZE(128, 64, 64, 32, 4, by_rows), SIZE(128, 64, 64, 32, 2, by_rows), \
+            SIZE(32, 32, 16, 16, 3, by_rows) \
+    }
 enum { N_SIZES = 5 };
 static const struct size sizes[2][N_SIZES] = { SIZES(false), SIZES(true) };
 
@@ -51,7 +65,8 @@ static void start_bf16(struct dev *d, struct gemm_job &j, enum form form)
         return;
     for (int i = 0; i < N_SIZES; i++) {
         const struct size *s = &sizes[by_rows][i];
-        if (s->pipe_bytes + (size_t)slots * s->slot_bytes > most || (s->cols == 128 && tiles_of(j, s->rows, s->cols) < blocks))
+        if (s->pipe_bytes + (size_t)slots * s->slot_bytes > most ||
+            (s->cols == 128 && tiles_of(j, s->rows, s->cols) < blocks))
             continue;
         s->start(d, j, slots);
         return;
@@ -72,11 +87,16 @@ static int start_f32(struct dev *d, struct gemm_job &j, int by_rows)
 }
 
 /* ---- ops ---- */
-static void own_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w) { cuda_kernels()->linear_pack(d, p, n_w, w); }
+static void own_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
+{
+    cuda_kernels()->linear_pack(d, p, n_w, w);
+}
 
 static struct gemm_job job_of(struct mat y, int n_parts, int n_leaves)
 {
-    struct gemm_job j = { .rows = (int)y.rows, .cols = (int)y.cols, .ld = y.ld, .n_parts = n_parts, .n_leaves = n_leaves };
+    struct gemm_job j = {
+        .rows = (int)y.rows, .cols = (int)y.cols, .ld = y.ld, .n_parts = n_parts, .n_leaves = n_leaves
+    };
     j.acc.n = n_leaves;
     j.acc.level[0] = (float *)y.p;
     return j;
@@ -112,10 +132,13 @@ static void own_linear(struct dev *d, struct mat y, struct mat x, const struct p
     }
 }
 
-static void own_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l)
+static void own_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, const struct mat *w,
+                   const struct leaves *l)
 {
     struct gemm_job j = job_of(dx, n_w, l[0].n);
-    if (!cuda_well(d, n_w <= PARTS_MAX ? cudaSuccess : cudaErrorInvalidValue, "a product of more matrices than it is made for") || dx.rows < 1 || dx.cols < 1)
+    if (!cuda_well(d, n_w <= PARTS_MAX ? cudaSuccess : cudaErrorInvalidValue,
+                   "a product of more matrices than it is made for") ||
+        dx.rows < 1 || dx.cols < 1)
         return;
     for (int i = 0; i < n_w; i++) {
         j.a[i] = side_of(dy[i]);
@@ -128,9 +151,16 @@ static void own_dx(struct dev *d, struct mat dx, int n_w, const struct mat *dy, 
         cuda_kernels()->linear_dx(d, dx, n_w, dy, w, l);
 }
 
-static void own_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len)
+static void own_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct mat dy, struct mat x,
+                   int n_seq, int64_t seq_len)
 {
-    struct gemm_job j = { .rows = (int)dy.cols, .cols = (int)x.cols, .ld = ld, .n_parts = 1, .n_leaves = n_seq, .leaf = (int)seq_len, .acc = *acc };
+    struct gemm_job j = { .rows = (int)dy.cols,
+                          .cols = (int)x.cols,
+                          .ld = ld,
+                          .n_parts = 1,
+                          .n_leaves = n_seq,
+                          .leaf = (int)seq_len,
+                          .acc = *acc };
     if (j.rows < 1 || j.cols < 1 || n_seq < 1)
         return;
     j.a[0] = side_of(dy);

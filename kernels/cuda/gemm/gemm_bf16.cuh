@@ -1,5 +1,6 @@
-/* gemm_bf16.cuh - products on tensor cores, many rows: a block makes ROWS x COLS of the result, a warp WARP_ROWS x WARP_COLS of it, through STAGES
- * tiles of 32 elements of the contraction that are on their way while one is used. Orders: gemm_tile.cuh. */
+/* gemm_bf16.cuh - products on tensor cores, many rows: a block makes ROWS x COLS of the result, a warp
+ * WARP_ROWS x WARP_COLS of it, through STAGES tiles of 32 elements of the contraction that are on their way
+ * while one is used. Orders: gemm_tile.cuh. */
 #ifndef SHARDLINE_KERNELS_CUDA_GEMM_GEMM_BF16_CUH
 #define SHARDLINE_KERNELS_CUDA_GEMM_GEMM_BF16_CUH
 
@@ -7,20 +8,23 @@
 
 template <int ROWS_, int COLS_, int WARP_ROWS_, int WARP_COLS_, int STAGES_, bool BY_ROWS_> struct tiling {
     static constexpr bool BY_ROWS = BY_ROWS_;
-    static constexpr int ROWS = ROWS_, COLS = COLS_, WARP_ROWS = WARP_ROWS_, WARP_COLS = WARP_COLS_, STAGES = STAGES_;
+    static constexpr int ROWS = ROWS_, COLS = COLS_, WARP_ROWS = WARP_ROWS_, WARP_COLS = WARP_COLS_,
+                         STAGES = STAGES_;
     static constexpr int WARPS_DOWN = ROWS / WARP_ROWS, THREADS = WARPS_DOWN * (COLS / WARP_COLS) * 32;
     static constexpr int DOWN = WARP_ROWS / 16, ALONG = WARP_COLS / 8, NUMBERS = DOWN * ALONG * 4;
-    static constexpr int TILE_A = ROWS * DEPTH, STAGE = TILE_A + COLS * DEPTH;                 /* halves */
+    static constexpr int TILE_A = ROWS * DEPTH, STAGE = TILE_A + COLS * DEPTH; /* halves */
     static constexpr int PIPE_BYTES = STAGES * STAGE * 2, SLOT_BYTES = NUMBERS * THREADS * 4;
 };
 
-template <class T> GPU void bring_stage(uint16_t *stage, const struct gemm_job &j, const struct corner &at, const walk<DEPTH> &w)
+template <class T>
+GPU void bring_stage(uint16_t *stage, const struct gemm_job &j, const struct corner &at, const walk<DEPTH> &w)
 {
     if (T::BY_ROWS)
         bring_rows<T::ROWS, T::THREADS>(stage, j.a[w.s], at.r, j.rows, w.k, w.length(), (int)threadIdx.x);
     else
         bring_across<T::ROWS, T::THREADS>(stage, j.a[w.s], at.r, j.rows, w.k, w.length(), (int)threadIdx.x);
-    bring_across<T::COLS, T::THREADS>(stage + T::TILE_A, j.b[w.s], at.c, j.cols, w.k, w.length(), (int)threadIdx.x);
+    bring_across<T::COLS, T::THREADS>(stage + T::TILE_A, j.b[w.s], at.c, j.cols, w.k, w.length(),
+                                      (int)threadIdx.x);
 }
 
 /* A step of 16 of this warp's part; a, b: its first row and column in the tile. */
@@ -45,7 +49,9 @@ template <class T> GPU void multiply(float *acc, const uint16_t *stage, int a, i
     }
 }
 
-template <class T> static __global__ void __launch_bounds__(T::THREADS) gemm_kernel(const __grid_constant__ struct gemm_job j, int slots)
+template <class T>
+static __global__ void __launch_bounds__(T::THREADS)
+    gemm_kernel(const __grid_constant__ struct gemm_job j, int slots)
 {
     SHARED(memory);
     uint16_t *const stage = (uint16_t *)memory;
@@ -96,7 +102,8 @@ template <class T> static __global__ void __launch_bounds__(T::THREADS) gemm_ker
 
 template <class T> static void gemm_start(struct dev *d, const struct gemm_job &j, int slots)
 {
-    cuda_launch(d, gemm_kernel<T>, tiles_of(j, T::ROWS, T::COLS), T::THREADS, (size_t)T::PIPE_BYTES + (size_t)slots * T::SLOT_BYTES, j, slots);
+    cuda_launch(d, gemm_kernel<T>, tiles_of(j, T::ROWS, T::COLS), T::THREADS,
+                (size_t)T::PIPE_BYTES + (size_t)slots * T::SLOT_BYTES, j, slots);
 }
 
 #endif

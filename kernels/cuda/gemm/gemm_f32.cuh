@@ -1,24 +1,34 @@
-/* gemm_f32.cuh - fp32 products through shared memory, in the CPU's order and so with its bits: a thread has 4 x 4 numbers of the result,
+/* gemm_f32.cuh - fp32 products through shared memory, in the CPU's order and so with its bits: a thread has
+ * 4 x 4 numbers of the result,
  *
- *     acc = fma(A[row][k], B[k][col], acc)     ascending k of a leaf and no further, then Tree over leaves (gemm_tile.cuh's fold) */
+ *     acc = fma(A[row][k], B[k][col], acc)     ascending k of a leaf and no further, then Tree over leaves
+ *     (gemm_tile.cuh's fold) */
 #ifndef SHARDLINE_KERNELS_CUDA_GEMM_GEMM_F32_CUH
 #define SHARDLINE_KERNELS_CUDA_GEMM_GEMM_F32_CUH
 
 #include "kernels/cuda/gemm/gemm_tile.cuh"
 
-constexpr int F32_TILE = 64, F32_DEPTH = 16, F32_THREADS = 256, F32_EACH = F32_TILE * F32_DEPTH / F32_THREADS, F32_LD = F32_TILE + 4, F32_STAGE = F32_DEPTH * F32_LD;
-constexpr int F32_PIPE_BYTES = 4 * F32_STAGE * 4, F32_SLOT_BYTES = 16 * F32_THREADS * 4;     /* two stages of A and B */
+constexpr int F32_TILE = 64, F32_DEPTH = 16, F32_THREADS = 256, F32_EACH = F32_TILE * F32_DEPTH / F32_THREADS,
+              F32_LD = F32_TILE + 4, F32_STAGE = F32_DEPTH * F32_LD;
+/* two stages of A and B */
+constexpr int F32_PIPE_BYTES = 4 * F32_STAGE * 4, F32_SLOT_BYTES = 16 * F32_THREADS * 4;
 
-/* Elements [k, k + length) for columns (rows) [c0, c0 + 64): those of this thread; what is not there is 0 and not used. */
-template <bool BY_ROWS> GPU void f32_bring(float *v, const struct side &x, int c0, int cols, int k, int length)
+/* Elements [k, k + length) for columns (rows) [c0, c0 + 64): those of this thread; what is not there is 0
+ * and not used. */
+template <bool BY_ROWS>
+GPU void f32_bring(float *v, const struct side &x, int c0, int cols, int k, int length)
 {
-    const int t = (int)threadIdx.x, depth = BY_ROWS ? t % F32_DEPTH : t / F32_TILE, more = F32_THREADS / (BY_ROWS ? F32_DEPTH : F32_TILE);
+    const int t = (int)threadIdx.x, depth = BY_ROWS ? t % F32_DEPTH : t / F32_TILE,
+              more = F32_THREADS / (BY_ROWS ? F32_DEPTH : F32_TILE);
     const int c = c0 + (BY_ROWS ? t / F32_DEPTH : t % F32_TILE);
     const int64_t step = more * x.ld;
-    const float *from = (const float *)x.p + (BY_ROWS ? c * x.ld + k + depth : c / PANEL * x.panel + (k + depth) * x.ld + c % PANEL);
+    const float *from = (const float *)x.p + (BY_ROWS ? c * x.ld + k + depth
+                                                      : c / PANEL * x.panel + (k + depth) * x.ld + c % PANEL);
     GPU_UNROLL
     for (int e = 0; e < F32_EACH; e++, from += step)
-        v[e] = (BY_ROWS ? depth < length && c + e * more < cols : depth + e * more < length && c < cols) ? *from : 0.0f;
+        v[e] = (BY_ROWS ? depth < length && c + e * more < cols : depth + e * more < length && c < cols)
+                   ? *from
+                   : 0.0f;
 }
 template <bool BY_ROWS> GPU void f32_put(float *tile, const float *v)
 {
@@ -38,7 +48,9 @@ GPU void f32_step(float *acc, const float *a, const float *b)
         acc[i] = fmaf(u[i / 4], v[i % 4], acc[i]);
 }
 
-template <bool BY_ROWS> static __global__ void __launch_bounds__(F32_THREADS) f32_kernel(const __grid_constant__ struct gemm_job j, int slots)
+template <bool BY_ROWS>
+static __global__ void __launch_bounds__(F32_THREADS)
+    f32_kernel(const __grid_constant__ struct gemm_job j, int slots)
 {
     SHARED(memory);
     float *const tile = (float *)memory;
@@ -89,7 +101,8 @@ template <bool BY_ROWS> static __global__ void __launch_bounds__(F32_THREADS) f3
 
 template <bool BY_ROWS> static void f32_start(struct dev *d, const struct gemm_job &j, int slots)
 {
-    cuda_launch(d, f32_kernel<BY_ROWS>, tiles_of(j, F32_TILE, F32_TILE), F32_THREADS, (size_t)F32_PIPE_BYTES + (size_t)slots * F32_SLOT_BYTES, j, slots);
+    cuda_launch(d, f32_kernel<BY_ROWS>, tiles_of(j, F32_TILE, F32_TILE), F32_THREADS,
+                (size_t)F32_PIPE_BYTES + (size_t)slots * F32_SLOT_BYTES, j, slots);
 }
 
 #endif

@@ -1,13 +1,17 @@
-/* gemm_tile.cuh - what the products on tensor cores are made of: operands, the walk along a contraction, tiles in shared memory, fragments.
+/* gemm_tile.cuh - what the products on tensor cores are made of: operands, the walk along a contraction,
+ * tiles in shared memory, fragments.
  *
  * The order of a bf16 product, for every number of rows, tile and kernel:
- *   leaf g: its parts in turn (linear_dx: one a matrix), each cut in steps of 16 from its own beginning, the last one filled with zeros;
- *           acc = mma(step, acc), ascending, from +0                              then Tree over leaves, as everywhere
+ *   leaf g: its parts in turn (linear_dx: one a matrix), each cut in steps of 16 from its own beginning, the
+ *           last one filled with zeros;
+ *           acc = mma(step, acc), ascending, from +0                              then Tree over leaves, as
+ *           everywhere
  * What mma rounds inside of a step is the GPU's; rows and columns of it know nothing of each other.
  *
- * Operands: A by rows (elements of the contraction are neighbours) or across (elements of the result are), B always across: packed panels of
- * 32 columns, or a matrix as it is. In shared memory a tile keeps its operand's form, 16-byte pieces of a row exchanged so that neither copies in
- * nor ldmatrix out meet in a bank. */
+ * Operands: A by rows (elements of the contraction are neighbours) or across (elements of the result are), B
+ * always across: packed panels of 32 columns, or a matrix as it is. In shared memory a tile keeps its
+ * operand's form, 16-byte pieces of a row exchanged so that neither copies in nor ldmatrix out meet in a
+ * bank. */
 #ifndef SHARDLINE_KERNELS_CUDA_GEMM_GEMM_TILE_CUH
 #define SHARDLINE_KERNELS_CUDA_GEMM_GEMM_TILE_CUH
 
@@ -16,19 +20,26 @@
 
 #define GPU static __device__ __forceinline__
 #define GPU_AND_HOST static __host__ __device__ __forceinline__
-constexpr int PARTS_MAX = 4, DEPTH_STEP = 16, DEPTH = 32, PANEL = 32;  /* DEPTH: of the contraction in a tile */
+constexpr int PARTS_MAX = 4, DEPTH_STEP = 16, DEPTH = 32,
+              PANEL = 32; /* DEPTH: of the contraction in a tile */
 
 /* Element (i, k): by rows at i * ld + k, across at (i / PANEL) * panel + k * ld + i % PANEL. */
-struct side { const void *p; int64_t ld, panel; };
+struct side {
+    const void *p;
+    int64_t ld, panel;
+};
 /* The whole of a product: y = level[0] of a tree that begins here, or entries of a tree that goes on. */
 struct gemm_job {
-    int rows, cols;                      /* of the result */
+    int rows, cols; /* of the result */
     int64_t ld;
-    int n_parts, n_leaves, leaf;         /* leaf > 0: all are that long */
+    int n_parts, n_leaves, leaf; /* leaf > 0: all are that long */
     struct side a[PARTS_MAX], b[PARTS_MAX];
     struct leaves l[PARTS_MAX];
     struct tree_acc acc;
-    struct { int length, within, before; } run;        /* of acc's tree (tree.h): leaves of a run, of the first leaf's run those before it, and runs before */
+    /* of acc's tree (tree.h): leaves of a run, of the first leaf's run those before it, and runs before */
+    struct {
+        int length, within, before;
+    } run;
 };
 static inline void set_run(struct gemm_job *j)
 {
@@ -38,7 +49,10 @@ static inline void set_run(struct gemm_job *j)
     j->run.before = (int)(j->acc.next / n);
 }
 
-GPU_AND_HOST int leaf_end(const struct gemm_job &j, int g, int s) { return g < 0 ? 0 : j.leaf ? (g + 1) * j.leaf : (int)j.l[s].end[g]; }
+GPU_AND_HOST int leaf_end(const struct gemm_job &j, int g, int s)
+{
+    return g < 0 ? 0 : j.leaf ? (g + 1) * j.leaf : (int)j.l[s].end[g];
+}
 
 /* Pieces of at most STEP elements of the contraction, leaf after leaf, part after part. */
 template <int STEP> struct walk {
@@ -73,10 +87,16 @@ template <int STEP> struct walk {
 };
 
 /* ---- tiles: PER pieces of 16 bytes a row ---- */
-template <int PER> GPU int piece_at(int row, int piece) { return (row * PER + (PER == 4 ? piece ^ (row >> 1 & 3) : piece ^ (row & 7))) * 8; }
+template <int PER> GPU int piece_at(int row, int piece)
+{
+    return (row * PER + (PER == 4 ? piece ^ (row >> 1 & 3) : piece ^ (row & 7))) * 8;
+}
 
 GPU int clamp8(int n) { return n < 0 ? 0 : n > 8 ? 8 : n; }
-GPU_AND_HOST int aligned16(const void *p, int64_t ld) { return (((uintptr_t)p | (uintptr_t)(ld * 2)) & 15) == 0; }
+GPU_AND_HOST int aligned16(const void *p, int64_t ld)
+{
+    return (((uintptr_t)p | (uintptr_t)(ld * 2)) & 15) == 0;
+}
 
 /* 8 halves of which n are there, wherever they lie. */
 GPU void bring_slowly(uint16_t *to, const uint16_t *from, int n)
@@ -86,9 +106,12 @@ GPU void bring_slowly(uint16_t *to, const uint16_t *from, int n)
         to[i] = i < n ? from[i] : 0;
 }
 
-/* Rows [r0, r0 + ROWS) of `rows`, elements [k, k + length) of the contraction: tile [ROWS][DEPTH]. A thread's pieces lie DOWN rows apart, in the
- * same place of an exchanged row: one addition each. Addresses where n is 0 may lie outside and are not read. */
-template <int ROWS, int THREADS> GPU void bring_rows(uint16_t *tile, const struct side &x, int r0, int rows, int k, int length, int thread)
+/* Rows [r0, r0 + ROWS) of `rows`, elements [k, k + length) of the contraction: tile [ROWS][DEPTH]. A
+ * thread's pieces lie DOWN rows apart, in the
+ * same place of an exchanged row: one addition each. Addresses where n is 0 may lie outside and are not
+ * read. */
+template <int ROWS, int THREADS>
+GPU void bring_rows(uint16_t *tile, const struct side &x, int r0, int rows, int k, int length, int thread)
 {
     constexpr int DOWN = THREADS / 4;
     static_assert(DOWN % 8 == 0 && ROWS * 4 % THREADS == 0);
@@ -108,13 +131,15 @@ template <int ROWS, int THREADS> GPU void bring_rows(uint16_t *tile, const struc
 }
 
 /* Columns [c0, c0 + COLS) of `cols`, the same elements: tile [DEPTH][COLS]. */
-template <int COLS, int THREADS> GPU void bring_across(uint16_t *tile, const struct side &x, int c0, int cols, int k, int length, int thread)
+template <int COLS, int THREADS>
+GPU void bring_across(uint16_t *tile, const struct side &x, int c0, int cols, int k, int length, int thread)
 {
     constexpr int PER = COLS / 8, DOWN = THREADS / PER;
     static_assert(DOWN % 8 == 0 && DEPTH * PER % THREADS == 0);
     const int fast = aligned16(x.p, x.ld | x.panel), piece = thread % PER;
     const int c = c0 + piece * 8, n = clamp8(cols - c);
-    const uint16_t *from = (const uint16_t *)x.p + c / PANEL * x.panel + c % PANEL + (k + thread / PER) * x.ld;
+    const uint16_t *from = (const uint16_t *)x.p + c / PANEL * x.panel + c % PANEL +
+                           (k + thread / PER) * x.ld;
     uint16_t *to = tile + piece_at<PER>(thread / PER, piece);
     length -= thread / PER;
     if (!fast) {
@@ -129,10 +154,14 @@ template <int COLS, int THREADS> GPU void bring_across(uint16_t *tile, const str
 }
 
 /* ---- fragments of step `step` of a tile: 16 rows from r, 16 columns from c ---- */
-GPU void a_by_rows(uint32_t *a, const uint16_t *tile, int r, int step, int lane) { ldmatrix<4>(a, tile + piece_at<4>(r + lane % 16, step * 2 + lane / 16)); }
+GPU void a_by_rows(uint32_t *a, const uint16_t *tile, int r, int step, int lane)
+{
+    ldmatrix<4>(a, tile + piece_at<4>(r + lane % 16, step * 2 + lane / 16));
+}
 template <int ROWS> GPU void a_across(uint32_t *a, const uint16_t *tile, int r, int step, int lane)
 {
-    ldmatrix_trans<4>(a, tile + piece_at<ROWS / 8>(step * DEPTH_STEP + lane / 16 * 8 + lane % 8, r / 8 + lane / 8 % 2));
+    ldmatrix_trans<4>(a, tile + piece_at<ROWS / 8>(step * DEPTH_STEP + lane / 16 * 8 + lane % 8,
+                                                   r / 8 + lane / 8 % 2));
 }
 /* b[0..1] of columns c .. c + 7, b[2..3] of the next 8. */
 template <int COLS> GPU void b_across(uint32_t *b, const uint16_t *tile, int c, int step, int lane)
@@ -156,14 +185,21 @@ template <int N, class Where> GPU void level_set(float *level, const float *x, c
             level[where(i)] = x[i];
 }
 
-/* Of a tile of fragments: number i in row r + i / 2 % 2 * 8, column c + i / 4 * 8 + i % 2, c even. Two of a row are one access of 8 bytes where all are
- * inside, 4 threads' of them 32 bytes, which is a whole sector, with nothing exchanged between threads before. */
+/* Of a tile of fragments: number i in row r + i / 2 % 2 * 8, column c + i / 4 * 8 + i % 2, c even. Two of a
+ * row are one access of 8 bytes where all are inside, 4 threads' of them 32 bytes, which is a whole sector,
+ * with nothing exchanged between threads before. */
 template <int N> struct spot {
     const struct gemm_job &j;
     int r, c;
-    GPU_METHOD float *line(const float *level, int half) const { return (float *)level + (r + half * 8) * j.ld + c; }
+    GPU_METHOD float *line(const float *level, int half) const
+    {
+        return (float *)level + (r + half * 8) * j.ld + c;
+    }
     GPU_METHOD int left(int half) const { return r + half * 8 < j.rows ? j.cols - c : 0; }
-    GPU_METHOD int whole(const float *level) const { return left(1) > (N / 4 - 1) * 8 + 1 && j.ld % 2 == 0 && ((uintptr_t)level & 7) == 0; }
+    GPU_METHOD int whole(const float *level) const
+    {
+        return left(1) > (N / 4 - 1) * 8 + 1 && j.ld % 2 == 0 && ((uintptr_t)level & 7) == 0;
+    }
 };
 template <int N> GPU void level_join(float *acc, const float *level, const struct spot<N> &where)
 {
@@ -207,14 +243,19 @@ template <int N> GPU void level_set(float *level, const float *x, const struct s
     }
 }
 
-/* ---- partial sums: N numbers a thread; the newest in registers, older ones in shared memory of this thread alone (but FIRST of the first slot's, in registers
- * too), those of calls before in the accumulator's levels. WAITS 0: calls of one leaf, whose sum waits for nothing here ---- */
-static inline size_t slots_bytes(int slots, int n, int first, int threads) { return slots > 0 ? (size_t)(slots * n - first) * (size_t)threads * 4 : 0; }
+/* ---- partial sums: N numbers a thread; the newest in registers, older ones in shared memory of this thread
+ * alone (but FIRST of the first slot's, in registers too), those of calls before in the accumulator's
+ * levels. WAITS 0: calls of one leaf, whose sum waits for nothing here ---- */
+static inline size_t slots_bytes(int slots, int n, int first, int threads)
+{
+    return slots > 0 ? (size_t)(slots * n - first) * (size_t)threads * 4 : 0;
+}
 
 template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
     float top[WAITS ? N : 1], first[FIRST ? FIRST : 1];
-    float *slot;                         /* [slots][N][THREADS], less the first FIRST */
-    int slots, thread, depth, kept, within, runs;      /* within, runs: of the next leaf; no division, which would be a call */
+    float *slot; /* [slots][N][THREADS], less the first FIRST */
+    /* within, runs: of the next leaf; no division, which would be a call */
+    int slots, thread, depth, kept, within, runs;
 
     GPU_METHOD void begin(const struct gemm_job &j, void *memory, int n_slots, int t)
     {
@@ -232,9 +273,13 @@ template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
         if (++within < length)
             return merges;
         within = 0;
-        return merges + __ffs((int)~(unsigned)runs++) - 1;             /* as many as the number of runs ends in ones */
+        /* as many as the number of runs ends in ones */
+        return merges + __ffs((int)~(unsigned)runs++) - 1;
     }
-    GPU_METHOD float &at(int entry, int i) { return slot[(entry % slots * N + i - FIRST) * THREADS + thread]; }
+    GPU_METHOD float &at(int entry, int i)
+    {
+        return slot[(entry % slots * N + i - FIRST) * THREADS + thread];
+    }
     GPU_METHOD void put(int entry, const float *x)
     {
         GPU_UNROLL
@@ -304,16 +349,23 @@ template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
     }
 };
 
-/* Which tile is the task-th: 8 rows of tiles before the next column, so that blocks that run together share both operands. */
-struct corner { int r, c; };
+/* Which tile is the task-th: 8 rows of tiles before the next column, so that blocks that run together share
+ * both operands. */
+struct corner {
+    int r, c;
+};
 template <int ROWS, int COLS> GPU struct corner corner_of(unsigned task, const struct gemm_job &j)
 {
     constexpr unsigned BAND = 8;
-    const unsigned n_r = (unsigned)(j.rows + ROWS - 1) / ROWS, n_c = (unsigned)(j.cols + COLS - 1) / COLS, first = task / (BAND * n_c) * BAND;
+    const unsigned n_r = (unsigned)(j.rows + ROWS - 1) / ROWS, n_c = (unsigned)(j.cols + COLS - 1) / COLS,
+                   first = task / (BAND * n_c) * BAND;
     const unsigned high = n_r - first < BAND ? n_r - first : BAND, in = task - first * n_c;
     struct corner at = { (int)(first + in % high) * ROWS, (int)(in / high) * COLS };
     return at;
 }
-static inline unsigned tiles_of(const struct gemm_job &j, int rows, int cols) { return (unsigned)((j.rows + rows - 1) / rows) * (unsigned)((j.cols + cols - 1) / cols); }
+static inline unsigned tiles_of(const struct gemm_job &j, int rows, int cols)
+{
+    return (unsigned)((j.rows + rows - 1) / rows) * (unsigned)((j.cols + cols - 1) / cols);
+}
 
 #endif

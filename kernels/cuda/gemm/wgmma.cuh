@@ -1,17 +1,21 @@
-/* wgmma.cuh - products on Hopper's own tensor-core instructions: a block makes tiles of 64 GROUPS x COLS of the result, one after the other, each group of
- * 4 warps 64 rows of it, through STAGES pieces of 64 elements of the contraction, which one more group of warps brings, also those of the next tile while
- * the last one is written.
+/* wgmma.cuh - products on Hopper's own tensor-core instructions: a block makes tiles of 64 GROUPS x COLS of
+ * the result, one after the other, each group of 4 warps 64 rows of it, through STAGES pieces of 64 elements
+ * of the contraction, which one more group of warps brings, also those of the next tile while the last one
+ * is written.
  *
- *     bring: wait empty[stage] -> copies of boxes -> full[stage]      multiply: wait full[stage] -> mma_group x 4 -> wait -> empty[stage]
+ *     bring: wait empty[stage] -> copies of boxes -> full[stage]      multiply: wait full[stage] ->
+ *     mma_group x 4 -> wait -> empty[stage]
  *
- * CLUSTER blocks that run side by side have tiles below one another, so the same columns: each brings a share of B to all of them, and waits until all have
- * given the stage back.
+ * CLUSTER blocks that run side by side have tiles below one another, so the same columns: each brings a
+ * share of B to all of them, and waits until all have given the stage back.
  *
- * The order is that of gemm_tile.cuh, a step of 16 an mma_group. What mma_group rounds inside of a step need not be what mma does: wgmma.h says who
- * multiplies then. Copies of boxes want addresses and rows at multiples of 16 bytes and leaves of whole steps; what has not is brought by the
+ * The order is that of gemm_tile.cuh, a step of 16 an mma_group. What mma_group rounds inside of a step need
+ * not be what mma does: wgmma.h says who multiplies then. Copies of boxes want addresses and rows at
+ * multiples of 16 bytes and leaves of whole steps; what has not is brought by the
  * threads of the bringing group, element by element: right, and slow.
  *
- * A stage of A by rows is [rows][64]; what is across lies in boxes of BOX columns, [64][BOX], box after box. Rows of 128 or 64 bytes are swizzled. */
+ * A stage of A by rows is [rows][64]; what is across lies in boxes of BOX columns, [64][BOX], box after box.
+ * Rows of 128 or 64 bytes are swizzled. */
 #ifndef SHARDLINE_KERNELS_CUDA_GEMM_WGMMA_CUH
 #define SHARDLINE_KERNELS_CUDA_GEMM_WGMMA_CUH
 
@@ -19,29 +23,36 @@
 #include "kernels/cuda/gemm/hopper.cuh"
 #include "kernels/cuda/gemm/wgmma.h"
 
-constexpr int GROUP = 128, DEEP = 64, BOX_A = 64, ATOM = 1024;         /* DEEP: of the contraction in a tile; ATOM: what swizzled tiles begin at */
+/* DEEP: of the contraction in a tile; ATOM: what swizzled tiles begin at */
+constexpr int GROUP = 128, DEEP = 64, BOX_A = 64, ATOM = 1024;
 
 struct group_job {
     struct gemm_job j;
-    int boxes;                           /* 0: threads bring the operands, element by element */
-    unsigned n_tiles;                    /* of CLUSTER blocks together */
+    int boxes;        /* 0: threads bring the operands, element by element */
+    unsigned n_tiles; /* of CLUSTER blocks together */
     CUtensorMap a[PARTS_MAX], b[PARTS_MAX];
 };
 
 /* WAITS, FIRST: of gemm_tile.cuh's fold. */
-template <enum form F, int GROUPS_, int COLS_, int STAGES_, int WAITS_, int FIRST_, int CLUSTER_> struct group_tiling {
+template <enum form F, int GROUPS_, int COLS_, int STAGES_, int WAITS_, int FIRST_, int CLUSTER_>
+struct group_tiling {
     static constexpr bool A_ACROSS = F == FORM_DW;
-    static constexpr int GROUPS = GROUPS_, ROWS = GROUPS * 64, COLS = COLS_, STAGES = STAGES_, WAITS = WAITS_, FIRST = FIRST_, CLUSTER = CLUSTER_, THREADS = (GROUPS + 1) * GROUP, NUMBERS = COLS / 2;
-    static constexpr int BOX_B = F == FORM_LINEAR ? PANEL : 64, SHARE = COLS / CLUSTER;     /* packed panels are boxes already; SHARE: columns of B that a block brings */
-    static constexpr int TILE_A = ROWS * DEEP, STAGE = TILE_A + COLS * DEEP;       /* halves */
+    static constexpr int GROUPS = GROUPS_, ROWS = GROUPS * 64, COLS = COLS_, STAGES = STAGES_, WAITS = WAITS_,
+                         FIRST = FIRST_, CLUSTER = CLUSTER_, THREADS = (GROUPS + 1) * GROUP,
+                         NUMBERS = COLS / 2;
+    /* packed panels are boxes already; SHARE: columns of B that a block brings */
+    static constexpr int BOX_B = F == FORM_LINEAR ? PANEL : 64, SHARE = COLS / CLUSTER;
+    static constexpr int TILE_A = ROWS * DEEP, STAGE = TILE_A + COLS * DEEP; /* halves */
     static constexpr int PIPE_BYTES = ATOM + STAGES * STAGE * 2 + STAGES * 16;
-    static constexpr int PER_PROCESSOR = GROUPS > 1 ? 1 : 2;           /* blocks for whose registers a multiprocessor has room */
+    /* blocks for whose registers a multiprocessor has room */
+    static constexpr int PER_PROCESSOR = GROUPS > 1 ? 1 : 2;
     static_assert(SHARE % BOX_B == 0);
 };
 
 #if HOPPER
 template <class T> struct pipe {
-    uint16_t *stage;                     /* [STAGES], behind them the barriers, behind those sums that wait */
+    /* [STAGES], behind them the barriers, behind those sums that wait */
+    uint16_t *stage;
     int turn, parity;
 
     GPU_METHOD void begin(unsigned char *memory)
@@ -62,7 +73,7 @@ template <class T> struct pipe {
 /* The tiles of this block, and where its part of one is. */
 template <class T> struct tile_walk {
     unsigned at, step, n;
-    int rank;                            /* of this block in its cluster */
+    int rank; /* of this block in its cluster */
     GPU_METHOD void begin(const struct group_job &g)
     {
         rank = T::CLUSTER > 1 ? (int)(blockIdx.x % T::CLUSTER) : 0;
@@ -82,14 +93,17 @@ template <class T> struct tile_walk {
 
 /* ---- who brings ---- */
 /* A box of B: to all blocks of the cluster. */
-template <class T> GPU void bring_shared(uint16_t *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar)
+template <class T>
+GPU void bring_shared(uint16_t *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar)
 {
     if constexpr (T::CLUSTER > 1)
         copy_box_to_all(to, map, x, y, z, bar, (1 << T::CLUSTER) - 1);
     else
         copy_box(to, map, x, y, z, bar);
 }
-template <class T> GPU void bring_boxes(const pipe<T> &p, const struct group_job &g, const struct corner &at, int rank, const walk<DEEP> &w)
+template <class T>
+GPU void bring_boxes(const pipe<T> &p, const struct group_job &g, const struct corner &at, int rank,
+                     const walk<DEEP> &w)
 {
     const int share = rank * T::SHARE;
     uint16_t *const a = p.tile(), *const b = a + T::TILE_A + share * DEEP;
@@ -102,7 +116,7 @@ template <class T> GPU void bring_boxes(const pipe<T> &p, const struct group_job
     } else {
         copy_box(a, &g.a[w.s], w.k, at.r, 0, bar);
     }
-    if (T::BOX_B == PANEL) {             /* all panels are one box */
+    if (T::BOX_B == PANEL) { /* all panels are one box */
         bring_shared<T>(b, &g.b[w.s], 0, w.k, (at.c + share) / PANEL, bar);
     } else {
         GPU_UNROLL
@@ -118,23 +132,31 @@ template <int BYTES> GPU int swizzled(int row, int piece)
     return (at ^ (at >> 7 & (BYTES / 16 - 1)) << 4) / 2;
 }
 
-GPU void bring_rows_slowly(uint16_t *tile, int n_rows, const struct side &x, int r0, int rows, int k, int length, int thread)
+GPU void bring_rows_slowly(uint16_t *tile, int n_rows, const struct side &x, int r0, int rows, int k,
+                           int length, int thread)
 {
     for (int i = thread; i < n_rows * (DEEP / 8); i += GROUP) {
-        const int r = i / (DEEP / 8), piece = i % (DEEP / 8), n = r0 + r < rows ? clamp8(length - piece * 8) : 0;
-        bring_slowly(tile + swizzled<DEEP * 2>(r, piece), (const uint16_t *)x.p + (int64_t)(r0 + r) * x.ld + k + piece * 8, n);
+        const int r = i / (DEEP / 8), piece = i % (DEEP / 8),
+                  n = r0 + r < rows ? clamp8(length - piece * 8) : 0;
+        bring_slowly(tile + swizzled<DEEP * 2>(r, piece),
+                     (const uint16_t *)x.p + (int64_t)(r0 + r) * x.ld + k + piece * 8, n);
     }
 }
-template <int BOX> GPU void bring_across_slowly(uint16_t *tile, int n_cols, const struct side &x, int c0, int cols, int k, int length, int thread)
+template <int BOX>
+GPU void bring_across_slowly(uint16_t *tile, int n_cols, const struct side &x, int c0, int cols, int k,
+                             int length, int thread)
 {
     constexpr int PER = BOX / 8;
     for (int i = thread; i < n_cols / BOX * DEEP * PER; i += GROUP) {
         const int piece = i % PER, row = i / PER % DEEP, box = i / PER / DEEP, c = c0 + box * BOX + piece * 8;
-        bring_slowly(tile + box * BOX * DEEP + swizzled<BOX * 2>(row, piece), (const uint16_t *)x.p + c / PANEL * x.panel + c % PANEL + (int64_t)(k + row) * x.ld,
+        bring_slowly(tile + box * BOX * DEEP + swizzled<BOX * 2>(row, piece),
+                     (const uint16_t *)x.p + c / PANEL * x.panel + c % PANEL + (int64_t)(k + row) * x.ld,
                      row < length ? clamp8(cols - c) : 0);
     }
 }
-template <class T> GPU void bring_elements(const pipe<T> &p, const struct gemm_job &j, const struct corner &at, const walk<DEEP> &w, int thread)
+template <class T>
+GPU void bring_elements(const pipe<T> &p, const struct gemm_job &j, const struct corner &at,
+                        const walk<DEEP> &w, int thread)
 {
     uint16_t *const a = p.tile();
     if (T::A_ACROSS)
@@ -170,9 +192,12 @@ template <class T> GPU void bring_all(pipe<T> p, const struct group_job &g, int 
 template <class T> GPU void multiply_step(float *acc, const uint16_t *tile, int group, int step)
 {
     constexpr int ROW_B = T::BOX_B * 2;
-    const uint16_t *const a = tile + group * 64 * DEEP + (T::A_ACROSS ? step * DEPTH_STEP * BOX_A : step * DEPTH_STEP);
+    const uint16_t *const a = tile + group * 64 * DEEP +
+                              (T::A_ACROSS ? step * DEPTH_STEP * BOX_A : step * DEPTH_STEP);
     const uint16_t *const b = tile + T::TILE_A + step * DEPTH_STEP * T::BOX_B;
-    mma_group<T::COLS, T::A_ACROSS, 1>(acc, operand(a, BOX_A * 2 * DEEP, 8 * DEEP * 2, SWIZZLE_128), operand(b, ROW_B * DEEP, 8 * ROW_B, ROW_B == 128 ? SWIZZLE_128 : SWIZZLE_64));
+    mma_group<T::COLS, T::A_ACROSS, 1>(acc, operand(a, BOX_A * 2 * DEEP, 8 * DEEP * 2, SWIZZLE_128),
+                                       operand(b, ROW_B * DEEP, 8 * ROW_B,
+                                               ROW_B == 128 ? SWIZZLE_128 : SWIZZLE_64));
 }
 /* Broken tiles step by step: a fence and a group each, which the compiler would put in. */
 template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int group, int length)
@@ -204,8 +229,11 @@ template <class T> GPU void give_back(const pipe<T> &p, int stage, int lane)
         bar_arrive(p.empty(stage));
 }
 
-/* A leaf. The newest tile is under way while the one before it is given back. well: every tile came; no branch, wgmma must not be in one. */
-template <class T> GPU void multiply_leaf(float *acc, pipe<T> &p, walk<DEEP> &w, int &well, const struct gemm_job &j, int leaf, int group, int lane)
+/* A leaf. The newest tile is under way while the one before it is given back. well: every tile came; no
+ * branch, wgmma must not be in one. */
+template <class T>
+GPU void multiply_leaf(float *acc, pipe<T> &p, walk<DEEP> &w, int &well, const struct gemm_job &j, int leaf,
+                       int group, int lane)
 {
     int before = -1;
     group_hold<T::NUMBERS>(acc);
@@ -235,12 +263,14 @@ template <class T> GPU void multiply_all(pipe<T> p, const struct group_job &g, i
         GPU_UNROLL
         for (int i = 0; i < T::NUMBERS; i++)
             acc[i] = 0.0f;
-        const struct spot<T::NUMBERS> where = { j, at.r + group * 64 + thread % GROUP / 32 * 16 + lane / 4, at.c + lane % 4 * 2 };
+        const struct spot<T::NUMBERS> where = {
+            j, at.r + group * 64 + thread % GROUP / 32 * 16 + lane / 4, at.c + lane % 4 * 2
+        };
         sum.begin(j, p.empty(T::STAGES), slots, thread);
         w.begin(j, 0);
         for (int leaf = 0; leaf < (T::WAITS ? j.n_leaves : 1); leaf++) {
             multiply_leaf<T>(acc, p, w, well, j, leaf, group, lane);
-            if (!well) {                 /* seen by everyone, hung for nobody */
+            if (!well) { /* seen by everyone, hung for nobody */
                 GPU_UNROLL
                 for (int i = 0; i < T::NUMBERS; i++)
                     acc[i] = __uint_as_float(0x7fffffffu);
@@ -252,11 +282,14 @@ template <class T> GPU void multiply_all(pipe<T> p, const struct group_job &g, i
 }
 #endif
 
-template <class T> static __global__ void __launch_bounds__(T::THREADS, T::PER_PROCESSOR) group_kernel(const __grid_constant__ struct group_job g, int slots)
+template <class T>
+static __global__ void __launch_bounds__(T::THREADS, T::PER_PROCESSOR)
+    group_kernel(const __grid_constant__ struct group_job g, int slots)
 {
 #if HOPPER
     SHARED(memory);
-    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0);       /* so that the compiler sees that a warp has one */
+    /* so that the compiler sees that a warp has one */
+    const int group = __shfl_sync(0xffffffffu, (int)threadIdx.x / GROUP, 0);
     pipe<T> p;
     p.begin(memory);
     if (threadIdx.x == 0) {
@@ -266,12 +299,12 @@ template <class T> static __global__ void __launch_bounds__(T::THREADS, T::PER_P
         }
         bars_ready();
     }
-    if constexpr (T::CLUSTER > 1)        /* others write here */
+    if constexpr (T::CLUSTER > 1) /* others write here */
         cluster_meet();
     else
         __syncthreads();
     if (group == T::GROUPS) {
-        if constexpr (T::GROUPS == 2)    /* 3 groups begin with 168 */
+        if constexpr (T::GROUPS == 2) /* 3 groups begin with 168 */
             registers_give<40>();
         bring_all<T>(p, g, (int)threadIdx.x % GROUP);
     } else {
@@ -279,7 +312,7 @@ template <class T> static __global__ void __launch_bounds__(T::THREADS, T::PER_P
             registers_take<232>();
         multiply_all<T>(p, g, slots, group);
     }
-    if constexpr (T::CLUSTER > 1)        /* nobody's memory goes while others may touch it */
+    if constexpr (T::CLUSTER > 1) /* nobody's memory goes while others may touch it */
         cluster_meet();
 #endif
 }

@@ -1,8 +1,11 @@
-/* wgmma_check.c - what wgmma gives beside mma, looked at when the device is opened (wgmma.h): some products of every form, by mma and by
- * each size of wgmma's tiles, several of them a block: the small products here would choose the smallest alone, and one a block. What a size cannot make, mma makes.
+/* wgmma_check.c - what wgmma gives beside mma, looked at when the device is opened (wgmma.h): some products
+ * of every form, by mma and by each size of wgmma's tiles, several of them a block: the small products here
+ * would choose the smallest alone, and one a block. What a size cannot make, mma makes.
  *
- * Numbers are of wide range and both signs, so that sums lose bits in every step: instructions that round otherwise differ in most elements. The bound is that
- * of the tests: steps x 2^-21 x the sum of the products' sizes, which is the product of the operands' absolute values. */
+ * Numbers are of wide range and both signs, so that sums lose bits in every step: instructions that round
+ * otherwise differ in most elements. The bound is that
+ * of the tests: steps x 2^-21 x the sum of the products' sizes, which is the product of the operands'
+ * absolute values. */
 #include "kernels/cuda/gemm/wgmma.h"
 
 #include <math.h>
@@ -16,19 +19,23 @@
 #include "kernels/fn.h"
 
 enum { M = 136, N = 264, K = 128, LEAVES = 8, MOST = M * N, MATS = 6 };
-enum { X, W, DY, ABS = 3 };              /* x [M][K], w [N][K], dy [M][N], and their absolute values */
+/* x [M][K], w [N][K], dy [M][N], and their absolute values */
+enum { X, W, DY, ABS = 3 };
 
 struct bench {
     struct dev *d;
     const struct gemm_ops *ops;
     uint16_t *op[MATS];
     void *packed;
-    float *out, *got[3];                 /* got: of mma, wgmma, mma of absolute values; on the host */
+    float *out, *got[3]; /* got: of mma, wgmma, mma of absolute values; on the host */
 };
 
 static const int64_t shape[ABS][2] = { { M, K }, { N, K }, { M, N } };
 
-static struct mat mat_at(const struct bench *b, int which, int abs) { return mat_of(b->op[which + (abs ? ABS : 0)], DT_BF16, shape[which][0], shape[which][1], shape[which][1]); }
+static struct mat mat_at(const struct bench *b, int which, int abs)
+{
+    return mat_of(b->op[which + (abs ? ABS : 0)], DT_BF16, shape[which][0], shape[which][1], shape[which][1]);
+}
 static struct leaves cut(int64_t n, int leaves)
 {
     struct leaves l = { .n = leaves };
@@ -61,9 +68,13 @@ static int64_t run_dw(struct bench *b, int abs)
     b->ops->linear_dw(b->d, &acc, K, mat_at(b, DY, abs), mat_at(b, X, abs), 1, M);
     return N * K;
 }
-static const struct { int64_t (*run)(struct bench *, int abs); int steps; } forms[] = {
-    { run_linear, K / 16 + 1 }, { run_leaves, K / 16 + LEAVES }, { run_dx, N / 16 + 1 }, { run_dw, (M + 15) / 16 + 1 }
-};
+static const struct {
+    int64_t (*run)(struct bench *, int abs);
+    int steps;
+} forms[] = { { run_linear, K / 16 + 1 },
+              { run_leaves, K / 16 + LEAVES },
+              { run_dx, N / 16 + 1 },
+              { run_dw, (M + 15) / 16 + 1 } };
 
 /* 2: the same bits; 1: within the bound; 0: wrong. */
 static int compare(const struct bench *b, int64_t n, int steps)
@@ -111,7 +122,8 @@ static int fill(struct bench *b, uint16_t *host)
     for (int m = 0; m < MATS; m++) {
         const int64_t n = shape[m % ABS][0] * shape[m % ABS][1];
         for (int64_t i = 0; i < n; i++) {
-            const double u = 2 * rnd_unit(7, (uint64_t)m % ABS, (uint64_t)i * 2) - 1, e = rnd_unit(7, (uint64_t)m % ABS, (uint64_t)i * 2 + 1);
+            const double u = 2 * rnd_unit(7, (uint64_t)m % ABS, (uint64_t)i * 2) - 1,
+                         e = rnd_unit(7, (uint64_t)m % ABS, (uint64_t)i * 2 + 1);
             host[i] = fn_to_bf16((float)ldexp(m < ABS ? u : fabs(u), (int)(e * 12) - 6));
         }
         if (!(b->op[m] = dev_alloc(b->d, MEM_WORK, (size_t)n * 2)))
@@ -128,12 +140,14 @@ static int fill(struct bench *b, uint16_t *host)
 void wgmma_check(struct dev *d, struct wgmma *w)
 {
     static const enum wgmma_use uses[] = { WGMMA_OFF, WGMMA_ALONE, WGMMA_BESIDE };
-    static const char *const words[] = { "without wgmma, whose numbers were wrong in the self-check", "by wgmma alone", "by mma and wgmma, which round alike" };
+    static const char *const words[] = { "without wgmma, whose numbers were wrong in the self-check",
+                                         "by wgmma alone", "by mma and wgmma, which round alike" };
     struct bench b = { .d = d, .ops = cuda_gemm_own(d) };
     uint16_t *host = malloc(MOST * sizeof *host);
     const int found = host && fill(&b, host) ? look(&b, w) : -1;
     w->use = found < 0 ? WGMMA_OFF : uses[found];
-    snprintf(w->why, sizeof w->why, "%s", found < 0 ? "without wgmma: no memory for its self-check" : words[found]);
+    snprintf(w->why, sizeof w->why, "%s",
+             found < 0 ? "without wgmma: no memory for its self-check" : words[found]);
     for (int m = 0; m < MATS; m++)
         dev_free(d, b.op[m]);
     for (int i = 0; i < 3; i++)

@@ -10,38 +10,59 @@
 #include "kernels/cuda/lt/lt_api.h"
 #include "kernels/cuda/lt/lt_table.h"
 
-#define WORKSPACE_BYTES ((size_t)32 << 20)      /* fixed: an algorithm may depend on what it is offered */
-#define ROWS_FEW 64                             /* what the library is asked for: --numerics fast has a choice of its own for few rows */
+#define WORKSPACE_BYTES ((size_t)32 << 20) /* fixed: an algorithm may depend on what it is offered */
+/* what the library is asked for: --numerics fast has a choice of its own for few rows */
+#define ROWS_FEW 64
 #define ROWS_MANY 2048
-enum { LIST = 32 };                             /* algorithms that are looked at */
+enum { LIST = 32 }; /* algorithms that are looked at */
 
 /* What a choice is made for: nothing that a batch or the calls before it could change. */
-struct key { int32_t form, dt, batch, align; int64_t d_rows, d_cols, inner; };
-struct choice { struct key key; void *desc; struct lt_algo algo; int rank, n_found; };
+struct key {
+    int32_t form, dt, batch, align;
+    int64_t d_rows, d_cols, inner;
+};
+struct choice {
+    struct key key;
+    void *desc;
+    struct lt_algo algo;
+    int rank, n_found;
+};
 
 struct lt {
     struct dev *dev;
     void *library, *handle, *stream, *workspace;
     char name[128], what[256];
     struct lt_table table;
-#define X(name, args) int (*name) args;
+#define X(name, args) int(*name) args;
     LT_LIST(X)
 #undef X
     struct choice *choice;
     int n_choices, cap;
-    struct { struct key key; void *desc; int n; struct lt_found found[LIST]; } tried;        /* lt_run_nth's last list */
+    /* lt_run_nth's last list */
+    struct {
+        struct key key;
+        void *desc;
+        int n;
+        struct lt_found found[LIST];
+    } tried;
 };
 
 /* trans: of a and b as the library sees them, by columns */
-static const struct { const char *name; int32_t trans_a, trans_b; int rows_free; } forms[] = {
-    [LT_LINEAR] = { "linear", LT_OP_T, LT_OP_N, 1 }, [LT_DX] = { "dx", LT_OP_N, LT_OP_N, 1 }, [LT_DW] = { "dw", LT_OP_N, LT_OP_T, 0 }
-};
+static const struct {
+    const char *name;
+    int32_t trans_a, trans_b;
+    int rows_free;
+} forms[] = { [LT_LINEAR] = { "linear", LT_OP_T, LT_OP_N, 1 },
+              [LT_DX] = { "dx", LT_OP_N, LT_OP_N, 1 },
+              [LT_DW] = { "dw", LT_OP_N, LT_OP_T, 0 } };
 
 static int note(struct lt *l, int ok, const char *what, const struct key *k)
 {
     if (!ok && !l->what[0])
-        snprintf(l->what, sizeof l->what, "cuBLASLt: %s, for %s %s [%" PRId64 "][%" PRId64 "] over %" PRId64 ": use SHARDLINE_CUDA=own", what, forms[k->form].name,
-                 dtype_name((enum dtype)k->dt), k->d_cols, k->d_rows, k->inner);
+        snprintf(l->what, sizeof l->what,
+                 "cuBLASLt: %s, for %s %s [%" PRId64 "][%" PRId64 "] over %" PRId64
+                 ": use SHARDLINE_CUDA=own",
+                 what, forms[k->form].name, dtype_name((enum dtype)k->dt), k->d_cols, k->d_rows, k->inner);
     return ok;
 }
 
@@ -102,7 +123,10 @@ int lt_open(struct lt **out, struct dev *d, void *stream, struct err *e)
         goto out;
     }
     const char *file = strrchr(name, '/');
-    snprintf(l->name, sizeof l->name, "%.80s %zu%s", file ? file + 1 : name, version(), l->table.tunes ? ", timed" : l->table.text ? ", by table" : "");
+    snprintf(l->name, sizeof l->name, "%.80s %zu%s", file ? file + 1 : name, version(),
+             l->table.tunes  ? ", timed"
+             : l->table.text ? ", by table"
+                             : "");
     *out = l;
     l = NULL;
 out:
@@ -132,22 +156,29 @@ const char *lt_name(const struct lt *l) { return l->name; }
 struct dev *lt_dev(const struct lt *l) { return l->dev; }
 
 /* ---- layouts of one call ---- */
-struct layouts { void *a, *b, *d; };
+struct layouts {
+    void *a, *b, *d;
+};
 
-static int make_layout(struct lt *l, void **out, int type, int64_t rows, int64_t cols, int64_t ld, int batch, int64_t step)
+static int make_layout(struct lt *l, void **out, int type, int64_t rows, int64_t cols, int64_t ld, int batch,
+                       int64_t step)
 {
     int32_t n = batch;
     if (l->MatrixLayoutCreate(out, type, (uint64_t)rows, (uint64_t)cols, ld))
         return 0;
-    return batch == 1 || (!l->MatrixLayoutSetAttribute(*out, LT_LAYOUT_BATCH, &n, sizeof n) && !l->MatrixLayoutSetAttribute(*out, LT_LAYOUT_STEP, &step, sizeof step));
+    return batch == 1 || (!l->MatrixLayoutSetAttribute(*out, LT_LAYOUT_BATCH, &n, sizeof n) &&
+                          !l->MatrixLayoutSetAttribute(*out, LT_LAYOUT_STEP, &step, sizeof step));
 }
 
 /* A matrix that is not transposed stands by columns with the result's rows (or columns, as b) first. */
 static int make_layouts(struct lt *l, struct layouts *y, const struct lt_product *p, const struct key *k)
 {
-    const int type = p->dt == DT_BF16 ? LT_BF16 : LT_F32, ta = forms[p->form].trans_a, tb = forms[p->form].trans_b;
-    return make_layout(l, &y->a, type, ta ? k->inner : k->d_rows, ta ? k->d_rows : k->inner, p->a.ld, p->batch, p->a.step) &&
-           make_layout(l, &y->b, type, tb ? k->d_cols : k->inner, tb ? k->inner : k->d_cols, p->b.ld, p->batch, p->b.step) &&
+    const int type = p->dt == DT_BF16 ? LT_BF16 : LT_F32, ta = forms[p->form].trans_a,
+              tb = forms[p->form].trans_b;
+    return make_layout(l, &y->a, type, ta ? k->inner : k->d_rows, ta ? k->d_rows : k->inner, p->a.ld,
+                       p->batch, p->a.step) &&
+           make_layout(l, &y->b, type, tb ? k->d_cols : k->inner, tb ? k->inner : k->d_cols, p->b.ld,
+                       p->batch, p->b.step) &&
            make_layout(l, &y->d, LT_F32, k->d_rows, k->d_cols, p->ld, p->batch, p->step);
 }
 
@@ -164,7 +195,8 @@ static void drop_layouts(struct lt *l, const struct layouts *y)
 static int align_of(const struct lt_product *p)
 {
     const int64_t size = (int64_t)dtype_size(p->dt);
-    int64_t all = 16 | (int64_t)(intptr_t)p->a.p | (int64_t)(intptr_t)p->b.p | (int64_t)(intptr_t)p->d | p->a.ld * size | p->b.ld * size | p->ld * 4;
+    int64_t all = 16 | (int64_t)(intptr_t)p->a.p | (int64_t)(intptr_t)p->b.p | (int64_t)(intptr_t)p->d |
+                  p->a.ld * size | p->b.ld * size | p->ld * 4;
     if (p->batch > 1)
         all |= p->a.step * size | p->b.step * size | p->step * 4;
     return (int)(all & -all);
@@ -173,12 +205,14 @@ static int align_of(const struct lt_product *p)
 static struct key key_of(const struct lt *l, const struct lt_product *p)
 {
     const int64_t asked = l->dev->fast && p->rows <= ROWS_FEW ? ROWS_FEW : ROWS_MANY;
-    return (struct key){ p->form, p->dt, p->batch, align_of(p), p->cols, forms[p->form].rows_free ? asked : p->rows, p->inner };
+    return (struct key){ p->form,     p->dt,   p->batch,
+                         align_of(p), p->cols, forms[p->form].rows_free ? asked : p->rows,
+                         p->inner };
 }
 
 static int config_of(const struct lt *l, const struct lt_algo *a, enum lt_config what)
 {
-    uint32_t v = 0;                      /* some are of two bytes */
+    uint32_t v = 0; /* some are of two bytes */
     size_t written, bytes = what >= LT_ALGO_INNER ? 2 : 4;
     return l->MatmulAlgoConfigGetAttribute(a, what, &v, bytes, &written) ? -1 : (int)v;
 }
@@ -187,14 +221,16 @@ static int config_of(const struct lt *l, const struct lt_algo *a, enum lt_config
 static int fits(const struct lt *l, const struct lt_found *f)
 {
     const int split = config_of(l, &f->algo, LT_ALGO_SPLIT_K);
-    return !f->state && f->workspace_bytes <= WORKSPACE_BYTES && (split == 0 || split == 1) && config_of(l, &f->algo, LT_ALGO_REDUCTION) == 0;
+    return !f->state && f->workspace_bytes <= WORKSPACE_BYTES && (split == 0 || split == 1) &&
+           config_of(l, &f->algo, LT_ALGO_REDUCTION) == 0;
 }
 
 static int make_preference(struct lt *l, void **pref, int align)
 {
     const uint64_t bytes = WORKSPACE_BYTES;
     const uint32_t none = 0, a = (uint32_t)align;
-    int ok = !l->MatmulPreferenceCreate(pref) && !l->MatmulPreferenceSetAttribute(*pref, LT_PREF_WORKSPACE, &bytes, sizeof bytes) &&
+    int ok = !l->MatmulPreferenceCreate(pref) &&
+             !l->MatmulPreferenceSetAttribute(*pref, LT_PREF_WORKSPACE, &bytes, sizeof bytes) &&
              !l->MatmulPreferenceSetAttribute(*pref, LT_PREF_REDUCTION, &none, sizeof none);
     for (int i = LT_PREF_ALIGN_A; i <= LT_PREF_ALIGN_D; i++)
         ok = ok && !l->MatmulPreferenceSetAttribute(*pref, i, &a, sizeof a);
@@ -209,7 +245,8 @@ static int make_desc(struct lt *l, void **desc, const struct key *k)
 }
 
 /* The library's list for the key's rows, the best first: how many, or -1. */
-static int list(struct lt *l, void *desc, const struct lt_product *p, const struct key *k, struct lt_found found[LIST])
+static int list(struct lt *l, void *desc, const struct lt_product *p, const struct key *k,
+                struct lt_found found[LIST])
 {
     struct layouts y = { 0 };
     void *pref = NULL;
@@ -236,16 +273,22 @@ static struct choice *room_for_choice(struct lt *l)
 
 /* ---- words ---- */
 /* What a choice is for, and, with an algorithm, which it is. */
-static void describe(const struct lt *l, const struct key *k, const struct lt_algo *a, char *text, size_t bytes)
+static void describe(const struct lt *l, const struct key *k, const struct lt_algo *a, char *text,
+                     size_t bytes)
 {
-    static const struct { const char *name; enum lt_config what; } parts[] = {
-        { "algo", LT_ALGO_ID },         { "tile", LT_ALGO_TILE },   { "stages", LT_ALGO_STAGES },   { "swizzle", LT_ALGO_SWIZZLE },
-        { "option", LT_ALGO_OPTION }, { "inner", LT_ALGO_INNER }, { "cluster", LT_ALGO_CLUSTER }
-    };
-    int at = snprintf(text, bytes, "product %s %s %" PRId64 "x%" PRId64 " over %" PRId64 " batch %d align %d%s", forms[k->form].name, dtype_name((enum dtype)k->dt), k->d_cols,
-                      k->d_rows, k->inner, k->batch, k->align, a ? ":" : "");
+    static const struct {
+        const char *name;
+        enum lt_config what;
+    } parts[] = { { "algo", LT_ALGO_ID },         { "tile", LT_ALGO_TILE },     { "stages", LT_ALGO_STAGES },
+                  { "swizzle", LT_ALGO_SWIZZLE }, { "option", LT_ALGO_OPTION }, { "inner", LT_ALGO_INNER },
+                  { "cluster", LT_ALGO_CLUSTER } };
+    int at = snprintf(text, bytes,
+                      "product %s %s %" PRId64 "x%" PRId64 " over %" PRId64 " batch %d align %d%s",
+                      forms[k->form].name, dtype_name((enum dtype)k->dt), k->d_cols, k->d_rows, k->inner,
+                      k->batch, k->align, a ? ":" : "");
     for (size_t j = 0; a && j < sizeof parts / sizeof *parts && at > 0 && (size_t)at < bytes; j++)
-        at += snprintf(text + at, bytes - (size_t)at, " %s %d", parts[j].name, config_of(l, a, parts[j].what));
+        at += snprintf(text + at, bytes - (size_t)at, " %s %d", parts[j].name,
+                       config_of(l, a, parts[j].what));
 }
 
 void lt_choice_text(const struct lt *l, int i, char *text, size_t bytes)
@@ -284,19 +327,22 @@ static double time_of(struct lt *l, const struct lt_product *p, void *desc, cons
                 return -1;
         dev_sync(l->dev);
         const double s = (clock_s() - began) / CALLS;
-        if (round && (best < 0 || s < best))         /* the first only warms up */
+        if (round && (best < 0 || s < best)) /* the first only warms up */
             best = s;
     }
     return best;
 }
 
-/* The fastest of those that fit, for the number of rows that the key asks for and zeroes as rows; of two alike the library's own first. */
-static int fastest(struct lt *l, const struct lt_product *p, const struct choice *c, const struct lt_found *found)
+/* The fastest of those that fit, for the number of rows that the key asks for and zeroes as rows; of two
+ * alike the library's own first. */
+static int fastest(struct lt *l, const struct lt_product *p, const struct choice *c,
+                   const struct lt_found *found)
 {
     struct lt_product q = *p;
     q.rows = c->key.d_cols;
     q.add = 0;
-    const size_t b_bytes = (size_t)(q.rows * q.b.ld + q.batch * q.b.step) * dtype_size(q.dt), d_bytes = (size_t)(q.rows * q.ld + q.batch * q.step) * sizeof(float);
+    const size_t b_bytes = (size_t)(q.rows * q.b.ld + q.batch * q.b.step) * dtype_size(q.dt),
+                 d_bytes = (size_t)(q.rows * q.ld + q.batch * q.step) * sizeof(float);
     void *b = forms[q.form].rows_free ? dev_alloc(l->dev, MEM_WORK, b_bytes) : NULL;
     double best = -1;
     int rank = c->rank;
@@ -314,8 +360,10 @@ static int fastest(struct lt *l, const struct lt_product *p, const struct choice
     return rank;
 }
 
-/* The first that fits, or the one that a table names; or else what time says. c->rank: behind the list when nothing fits. */
-static void rank_choice(struct lt *l, const struct lt_product *p, struct choice *c, const struct lt_found *found)
+/* The first that fits, or the one that a table names; or else what time says. c->rank: behind the list when
+ * nothing fits. */
+static void rank_choice(struct lt *l, const struct lt_product *p, struct choice *c,
+                        const struct lt_found *found)
 {
     char text[256];
     while (c->rank < c->n_found && !fits(l, &found[c->rank]))
@@ -369,7 +417,8 @@ static int call(struct lt *l, const struct lt_product *p, void *desc, const stru
     const float one = 1, beta = p->add ? 1 : 0;
     struct layouts y = { 0 };
     int rc = !make_layouts(l, &y, p, &own) ||
-             l->Matmul(l->handle, desc, &one, p->a.p, y.a, p->b.p, y.b, &beta, p->d, y.d, p->d, y.d, algo, l->workspace, WORKSPACE_BYTES, l->stream);
+             l->Matmul(l->handle, desc, &one, p->a.p, y.a, p->b.p, y.b, &beta, p->d, y.d, p->d, y.d, algo,
+                       l->workspace, WORKSPACE_BYTES, l->stream);
     drop_layouts(l, &y);
     return !rc;
 }
@@ -395,7 +444,7 @@ static void try_list(struct lt *l, const struct lt_product *p, const struct key 
 int lt_run_nth(struct lt *l, const struct lt_product *p, int n)
 {
     struct key k = key_of(l, p);
-    k.d_cols = p->rows;                  /* the best for what is asked */
+    k.d_cols = p->rows; /* the best for what is asked */
     try_list(l, p, &k);
     return n < l->tried.n && !l->tried.found[n].state && call(l, p, l->tried.desc, &l->tried.found[n].algo);
 }

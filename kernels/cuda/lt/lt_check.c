@@ -1,4 +1,5 @@
-/* lt_check.c - lt_api.h says what NVIDIA's own header says: compared where that header is, nothing is made of it. */
+/* lt_check.c - lt_api.h says what NVIDIA's own header says: compared where that header is, nothing is made
+ * of it. */
 #if __has_include(<cublasLt.h>) && !defined CUDA_EMU
 #include <cublasLt.h>
 

@@ -16,14 +16,20 @@ int lt_table_open(struct lt_table *t, struct err *e)
     const char *path = getenv("SHARDLINE_CUBLASLT_TABLE"), *tune = getenv("SHARDLINE_CUBLASLT_TUNE");
     *t = (struct lt_table){ .tunes = tune && !strcmp(tune, "1") };
     if (t->tunes && !(path && *path))
-        return err_set(e, ERR_USAGE, "SHARDLINE_CUBLASLT_TUNE=1 times algorithms for a table: name its file, SHARDLINE_CUBLASLT_TABLE");
+        return err_set(e, ERR_USAGE,
+                       "SHARDLINE_CUBLASLT_TUNE=1 times algorithms for a table: name its file, "
+                       "SHARDLINE_CUBLASLT_TABLE");
     if (!path || !*path)
         return 0;
     if (strlen(path) >= sizeof t->path)
-        return err_set(e, ERR_USAGE, "SHARDLINE_CUBLASLT_TABLE: a path of %zu bytes, at most %zu", strlen(path), sizeof t->path - 1);
+        return err_set(e, ERR_USAGE, "SHARDLINE_CUBLASLT_TABLE: a path of %zu bytes, at most %zu",
+                       strlen(path), sizeof t->path - 1);
     strcpy(t->path, path);
     if (access(path, R_OK) < 0)
-        return t->tunes && errno == ENOENT ? 0 : err_set(e, ERR_FILE, "%s: %s: make it with SHARDLINE_CUBLASLT_TUNE=1", path, strerror(errno));
+        return t->tunes && errno == ENOENT
+                   ? 0
+                   : err_set(e, ERR_FILE, "%s: %s: make it with SHARDLINE_CUBLASLT_TUNE=1", path,
+                             strerror(errno));
     void *text;
     size_t n;
     int rc = io_read_file(path, MOST_BYTES, &text, &n, e);

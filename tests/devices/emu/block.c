@@ -1,4 +1,5 @@
-/* block.c - a block's threads as fibers: each has a stack, runs until it waits, and is switched to when what it waits for has come. */
+/* block.c - a block's threads as fibers: each has a stack, runs until it waits, and is switched to when what
+ * it waits for has come. */
 #include "tests/devices/emu/emu.h"
 
 #include <stdarg.h>
@@ -23,24 +24,29 @@
 
 /* ---- switching ---- */
 #if defined(__x86_64__)
-struct place { void *sp; };
+struct place {
+    void *sp;
+};
 /* Registers that a call keeps are on the stack that is left; the other stack's are taken from it. */
 void emu_switch(struct place *from, const struct place *to);
-__asm__(".text\n.p2align 4\n.type emu_switch,@function\nemu_switch:\n"
-        "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
-        "movq %rsp, (%rdi)\nmovq (%rsi), %rsp\n"
-        "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n.size emu_switch,.-emu_switch\n");
+__asm__(
+    ".text\n.p2align 4\n.type emu_switch,@function\nemu_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp, (%rdi)\nmovq (%rsi), %rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\nret\n.size emu_switch,.-emu_switch\n");
 
 static void place_begin(struct place *p, char *stack, void (*fn)(void))
 {
     void **sp = (void **)(void *)(stack + STACK_BYTES) - 8;
     memset(sp, 0, 8 * sizeof *sp);
-    sp[6] = (void *)(uintptr_t)fn;       /* behind six registers; the stack is then as after a call */
+    sp[6] = (void *)(uintptr_t)fn; /* behind six registers; the stack is then as after a call */
     p->sp = sp;
 }
 #else
 #include <ucontext.h>
-struct place { ucontext_t at; };
+struct place {
+    ucontext_t at;
+};
 static void emu_switch(struct place *from, struct place *to) { swapcontext(&from->at, &to->at); }
 static void place_begin(struct place *p, char *stack, void (*fn)(void))
 {
@@ -53,22 +59,42 @@ static void place_begin(struct place *p, char *stack, void (*fn)(void))
 
 /* ---- state ---- */
 enum state { RUNS, AT_BARRIER, AT_MEETING, AT_WARP, AT_EVENT, ENDED };
-struct fiber { struct place place; char *stack; enum state state; struct emu_lane lane; const char *file; int line; void *asan; int (*ready)(void *); void *arg; const char *what; };       /* ready, arg, what: AT_EVENT */
-struct warp { unsigned waiting; uint32_t clock; };     /* waiting: lanes that are AT_WARP */
+/* ready, arg, what: AT_EVENT */
+struct fiber {
+    struct place place;
+    char *stack;
+    enum state state;
+    struct emu_lane lane;
+    const char *file;
+    int line;
+    void *asan;
+    int (*ready)(void *);
+    void *arg;
+    const char *what;
+};
+/* waiting: lanes that are AT_WARP */
+struct warp {
+    unsigned waiting;
+    uint32_t clock;
+};
 
 struct emu_here emu_here = { .linear = -1 };
 static struct {
-    struct fiber *fiber;                 /* [EMU_THREADS_MAX], stacks kept */
+    struct fiber *fiber; /* [EMU_THREADS_MAX], stacks kept */
     struct warp warp[EMU_THREADS_MAX / 32];
     struct place main;
     void *main_asan;
     const void *main_stack;
     size_t main_stack_bytes;
-    int n, all, at, n_ended, n_met, stop;              /* n: threads of a block, all: of its cluster; stop: a fault in this launch */
-    struct { int n_barrier, n_ended; uint32_t clock; } of[EMU_CLUSTER_MAX];
-    unsigned first;                      /* x of the cluster's first block */
-    uint32_t clock, meetings;            /* clock: the newest of any block */
-    char *shared;                        /* a block's behind the other's */
+    /* n: threads of a block, all: of its cluster; stop: a fault in this launch */
+    int n, all, at, n_ended, n_met, stop;
+    struct {
+        int n_barrier, n_ended;
+        uint32_t clock;
+    } of[EMU_CLUSTER_MAX];
+    unsigned first;           /* x of the cluster's first block */
+    uint32_t clock, meetings; /* clock: the newest of any block */
+    char *shared;             /* a block's behind the other's */
     size_t shared_bytes, apart, arg_bytes;
     void (*call)(void *arg);
     void *arg;
@@ -104,7 +130,11 @@ int emu_on_stack(const void *p)
     const char *stack = block.fiber[block.at].stack;
     return (const char *)p >= stack && (const char *)p < stack + STACK_BYTES;
 }
-int emu_is_param(const void *p) { return (const char *)p >= (const char *)block.arg && (const char *)p < (const char *)block.arg + block.arg_bytes; }
+int emu_is_param(const void *p)
+{
+    return (const char *)p >= (const char *)block.arg &&
+           (const char *)p < (const char *)block.arg + block.arg_bytes;
+}
 
 /* ---- fibers ---- */
 static void leave(int for_ever)
@@ -133,7 +163,8 @@ void emu_wrong(const char *fmt, ...)
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
-    note("block (%u,%u,%u) thread %d: %s", emu_here.block.x, emu_here.block.y, emu_here.block.z, block.at % block.n, text);
+    note("block (%u,%u,%u) thread %d: %s", emu_here.block.x, emu_here.block.y, emu_here.block.z,
+         block.at % block.n, text);
     block.stop = 1;
     leave(1);
 }
@@ -146,7 +177,7 @@ static void fiber_main(void)
     block.n_ended++;
     block.of[emu_here.rank].n_ended++;
     leave(1);
-    abort();                             /* nobody comes back here */
+    abort(); /* nobody comes back here */
 }
 
 static void go_to(int t)
@@ -218,17 +249,20 @@ void emu_cluster_meet(const char *file, int line)
 }
 
 /* ---- lanes that meet ---- */
-static const char *const kind_name[] = { "__syncwarp", "__shfl_sync", "__shfl_up_sync", "__shfl_down_sync", "__shfl_xor_sync", "a vote", "ldmatrix",
-                                         "ldmatrix.trans", "mma" };
+static const char *const kind_name[] = { "__syncwarp",       "__shfl_sync",     "__shfl_up_sync",
+                                         "__shfl_down_sync", "__shfl_xor_sync", "a vote",
+                                         "ldmatrix",         "ldmatrix.trans",  "mma" };
 
 /* Mine and the lanes I wait for: are they at the same operation? */
 static void check_same(const struct emu_lane *mine, const struct emu_lane *other, int lane)
 {
-    const int registers = mine->kind >= EMU_LDMATRIX;                  /* .aligned: the very same instruction */
+    /* .aligned: the very same instruction */
+    const int registers = mine->kind >= EMU_LDMATRIX;
     if (mine->kind == other->kind && mine->mask == other->mask && (!registers || mine->line == other->line))
         return;
-    emu_wrong("it meets %s of lanes %08x at %s:%d, lane %d of its warp %s of lanes %08x at %s:%d", kind_name[mine->kind], mine->mask, mine->file, mine->line,
-              lane, kind_name[other->kind], other->mask, other->file, other->line);
+    emu_wrong("it meets %s of lanes %08x at %s:%d, lane %d of its warp %s of lanes %08x at %s:%d",
+              kind_name[mine->kind], mine->mask, mine->file, mine->line, lane, kind_name[other->kind],
+              other->mask, other->file, other->line);
 }
 
 static void warp_go(struct fiber *first, struct warp *w, unsigned mask)
@@ -272,7 +306,12 @@ static void describe(char *to, size_t room, int t)
     if (f->state == ENDED)
         snprintf(to, room, "thread %d has ended", t);
     else
-        snprintf(to, room, "thread %d waits in %s at %s:%d", t, f->state == AT_BARRIER ? "__syncthreads" : f->state == AT_MEETING ? "a cluster's barrier" : f->state == AT_EVENT ? f->what : kind_name[f->lane.kind], f->file, f->line);
+        snprintf(to, room, "thread %d waits in %s at %s:%d", t,
+                 f->state == AT_BARRIER   ? "__syncthreads"
+                 : f->state == AT_MEETING ? "a cluster's barrier"
+                 : f->state == AT_EVENT   ? f->what
+                                          : kind_name[f->lane.kind],
+                 f->file, f->line);
 }
 
 /* Nobody can go on: one that waits, and the first that is somewhere else. */
@@ -295,7 +334,7 @@ static void run_cluster(int backwards)
     block.n_ended = block.n_met = 0;
     memset(block.of, 0, sizeof block.of);
     memset(block.warp, 0, sizeof block.warp);
-    wake(0, block.all, ENDED);           /* a time of its own */
+    wake(0, block.all, ENDED); /* a time of its own */
     emu_copies_forget(block.all);
     emu_async_begin();
     for (int t = 0; t < block.all; t++) {
@@ -338,10 +377,11 @@ static int make_fibers(int n)
     for (int t = 0; t < n; t++) {
         if (block.fiber[t].stack)
             continue;
-        char *p = mmap(NULL, STACK_BYTES + 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        char *p = mmap(NULL, STACK_BYTES + 4096, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
         if (p == MAP_FAILED)
             return 0;
-        mprotect(p, 4096, PROT_NONE);    /* below it: an overflow ends here */
+        mprotect(p, 4096, PROT_NONE); /* below it: an overflow ends here */
         block.fiber[t].stack = p + 4096;
     }
     return 1;
@@ -355,17 +395,20 @@ size_t emu_shared_limit(void)
 }
 
 struct emu_asked emu_asked;
-int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, size_t shared, void (*call)(void *arg), void *arg, size_t arg_bytes)
+int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, size_t shared,
+               void (*call)(void *arg), void *arg, size_t arg_bytes)
 {
     const size_t n = (size_t)threads.x * threads.y * threads.z;
     block.stop = 0;
     emu_asked.launches++;
     if (block.fault[0])
         return 0;
-    if (n < 1 || n > EMU_THREADS_MAX || shared > emu_shared_limit() || !blocks.x || !blocks.y || !blocks.z || blocks.y > 65535 || blocks.z > 65535 ||
-        cluster < 1 || cluster > EMU_CLUSTER_MAX || blocks.x % cluster || (cluster > 1 && (n % 32 || n * cluster > EMU_THREADS_MAX))) {
-        note("a launch of (%u,%u,%u) blocks, %u a cluster, of %zu threads with %zu bytes of shared memory: a GPU takes 1 to %d and up to %zu", blocks.x, blocks.y, blocks.z,
-             cluster, n, shared, EMU_THREADS_MAX, emu_shared_limit());
+    if (n < 1 || n > EMU_THREADS_MAX || shared > emu_shared_limit() || !blocks.x || !blocks.y || !blocks.z ||
+        blocks.y > 65535 || blocks.z > 65535 || cluster < 1 || cluster > EMU_CLUSTER_MAX ||
+        blocks.x % cluster || (cluster > 1 && (n % 32 || n * cluster > EMU_THREADS_MAX))) {
+        note("a launch of (%u,%u,%u) blocks, %u a cluster, of %zu threads with %zu bytes of shared memory: a "
+             "GPU takes 1 to %d and up to %zu",
+             blocks.x, blocks.y, blocks.z, cluster, n, shared, EMU_THREADS_MAX, emu_shared_limit());
         return 0;
     }
     block.apart = (shared + 1023) / 1024 * 1024;
@@ -389,7 +432,8 @@ int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, 
     for (size_t i = 0; i < all && !block.stop; i += cluster) {
         block.first = (unsigned)(i % blocks.x);
         emu_here.rank = 0;
-        emu_here.block = (struct emu_dim){ (unsigned)(i % blocks.x), (unsigned)(i / blocks.x % blocks.y), (unsigned)(i / blocks.x / blocks.y) };
+        emu_here.block = (struct emu_dim){ (unsigned)(i % blocks.x), (unsigned)(i / blocks.x % blocks.y),
+                                           (unsigned)(i / blocks.x / blocks.y) };
         run_cluster(i / cluster % 2);
     }
     free(memory);

@@ -1,5 +1,6 @@
-/* cuda_runtime_api.h - stands in for CUDA's header of this name where device.c and the kernels are built for the emulation (emu.h): the few
- * calls that device.c makes, over the host's memory. Everything is over when a call returns. */
+/* cuda_runtime_api.h - stands in for CUDA's header of this name where device.c and the kernels are built for
+ * the emulation (emu.h): the few calls that device.c makes, over the host's memory. Everything is over when
+ * a call returns. */
 #ifndef SHARDLINE_TESTS_DEVICES_EMU_CUDA_RUNTIME_API_H
 #define SHARDLINE_TESTS_DEVICES_EMU_CUDA_RUNTIME_API_H
 
@@ -9,18 +10,37 @@
 extern "C" {
 #endif
 
-typedef enum { cudaSuccess, cudaErrorInvalidValue, cudaErrorMemoryAllocation, cudaErrorInvalidConfiguration = 9, cudaErrorNotReady = 600, cudaErrorLaunchFailure = 719 } cudaError_t;
+typedef enum {
+    cudaSuccess,
+    cudaErrorInvalidValue,
+    cudaErrorMemoryAllocation,
+    cudaErrorInvalidConfiguration = 9,
+    cudaErrorNotReady = 600,
+    cudaErrorLaunchFailure = 719
+} cudaError_t;
 typedef struct emu_stream *cudaStream_t;
 typedef struct emu_event *cudaEvent_t;
 typedef struct emu_pool *cudaMemPool_t;
 enum { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
-enum { cudaEventDisableTiming = 2, cudaStreamNonBlocking = 1, cudaMemPoolAttrReleaseThreshold = 4, cudaMemPoolAttrReservedMemCurrent = 5, cudaMemPoolAttrUsedMemCurrent = 7 };
+enum {
+    cudaEventDisableTiming = 2,
+    cudaStreamNonBlocking = 1,
+    cudaMemPoolAttrReleaseThreshold = 4,
+    cudaMemPoolAttrReservedMemCurrent = 5,
+    cudaMemPoolAttrUsedMemCurrent = 7
+};
 enum cudaDeviceAttr { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrMaxSharedMemoryPerBlockOptin = 97 };
-struct cudaDeviceProp { int major, minor, multiProcessorCount; struct { char bytes[16]; } uuid; };
+struct cudaDeviceProp {
+    int major, minor, multiProcessorCount;
+    struct {
+        char bytes[16];
+    } uuid;
+};
 
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
-const char *cudaGetErrorString(cudaError_t rc);          /* of cudaErrorLaunchFailure: what the emulation found */
+/* of cudaErrorLaunchFailure: what the emulation found */
+const char *cudaGetErrorString(cudaError_t rc);
 
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s);
@@ -31,7 +51,8 @@ cudaError_t cudaFreeHost(void *p);
 cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all);
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, cudaStream_t s);
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows, int kind, cudaStream_t s);
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes,
+                              size_t rows, int kind, cudaStream_t s);
 
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
@@ -45,7 +66,9 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
 
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 enum { cudaEnableDefault = 0 };
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *found);
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *found);
 
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int index);

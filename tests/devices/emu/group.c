@@ -1,35 +1,54 @@
-/* group.c - products of a warpgroup (wgmma): 4 warps at the same place, operands in shared memory by descriptor, results in registers that belong to the
- * product until they are waited for (PTX ISA, "Asynchronous warpgroup level matrix instructions").
+/* group.c - products of a warpgroup (wgmma): 4 warps at the same place, operands in shared memory by
+ * descriptor, results in registers that belong to the product until they are waited for (PTX ISA,
+ * "Asynchronous warpgroup level matrix instructions").
  *
- * A product reads its operands as late as it may: in the wait that asks for it, when nobody else can go on. Until then its registers hold NaN. Sums as in
- * mma: exact products, added in double, rounded once. SHARDLINE_EMU_WGMMA=other: then to 20 bits; =wrong: rows of B exchanged; =wide: where B has 256
- * columns. For tests of the self-check. */
+ * A product reads its operands as late as it may: in the wait that asks for it, when nobody else can go on.
+ * Until then its registers hold NaN. Sums as in
+ * mma: exact products, added in double, rounded once. SHARDLINE_EMU_WGMMA=other: then to 20 bits; =wrong:
+ * rows of B exchanged; =wide: where B has 256 columns. For tests of the self-check. */
 #include "tests/devices/emu/emu.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { GROUP = 128, GROUPS_MAX = EMU_THREADS_MAX / GROUP, PRODUCTS_MAX = 32, NUMBERS_MAX = 128, ROWS = 64, STEP = 16, COLS_MAX = 256 };
+enum {
+    GROUP = 128,
+    GROUPS_MAX = EMU_THREADS_MAX / GROUP,
+    PRODUCTS_MAX = 32,
+    NUMBERS_MAX = 128,
+    ROWS = 64,
+    STEP = 16,
+    COLS_MAX = 256
+};
 
-struct product { struct emu_product p; int batch; };
+struct product {
+    struct emu_product p;
+    int batch;
+};
 static struct group {
-    int n, turn;                         /* threads that have come; how often all had */
+    int n, turn; /* threads that have come; how often all had */
     enum emu_group_op op;
     int arg, line;
     struct emu_product first;
-    float *acc[GROUP], kept[GROUP][NUMBERS_MAX];         /* registers, and what is in them while they hold NaN */
-    int fenced, n_products, batch, wanted;               /* batch: of products, to be committed; wanted: batches before it shall be over; 0: nobody waits */
+    /* registers, and what is in them while they hold NaN */
+    float *acc[GROUP], kept[GROUP][NUMBERS_MAX];
+    /* batch: of products, to be committed; wanted: batches before it shall be over; 0: nobody waits */
+    int fenced, n_products, batch, wanted;
     struct product product[PRODUCTS_MAX];
 } groups[GROUPS_MAX];
 static enum { EXACT, OTHER, WRONG, WIDE } sums;
 
 /* ---- operands ---- */
-struct matrix { uint32_t begin, lead, stride; int row_bytes, across; };
+struct matrix {
+    uint32_t begin, lead, stride;
+    int row_bytes, across;
+};
 
 static struct matrix matrix_of(uint64_t d, int across)
 {
-    struct matrix m = { (uint32_t)(d & 0x3fff) << 4, (uint32_t)(d >> 16 & 0x3fff) << 4, (uint32_t)(d >> 32 & 0x3fff) << 4, d >> 62 == 1 ? 128 : 64, across };
+    struct matrix m = { (uint32_t)(d & 0x3fff) << 4, (uint32_t)(d >> 16 & 0x3fff) << 4,
+                        (uint32_t)(d >> 32 & 0x3fff) << 4, d >> 62 == 1 ? 128 : 64, across };
     if ((d >> 62 != 1 && d >> 62 != 2) || (d >> 49 & 7))
         emu_wrong("an operand without swizzle, with one of 32 bytes, or with a base offset: not emulated");
     return m;
@@ -39,7 +58,8 @@ static struct matrix matrix_of(uint64_t d, int across)
 static uint32_t place(const struct matrix *m, int i, int k)
 {
     const uint32_t a = (uint32_t)i, b = (uint32_t)k, per = (uint32_t)m->row_bytes / 2;
-    const uint32_t at = m->across ? a % per * 2 + a / per * m->lead + b % 8 * (uint32_t)m->row_bytes + b / 8 * m->stride
+    const uint32_t at = m->across ? a % per * 2 + a / per * m->lead + b % 8 * (uint32_t)m->row_bytes +
+                                        b / 8 * m->stride
                                   : a % 8 * (uint32_t)m->row_bytes + a / 8 * m->stride + b * 2;
     return emu_swizzle(m->begin + at, m->row_bytes);
 }
@@ -111,7 +131,8 @@ static void begin(struct group *g)
     const struct emu_product *p = &g->first;
     if (!g->fenced)
         emu_wrong("a product of a group with no fence of the group before it");
-    if (g->n_products == PRODUCTS_MAX || p->cols % 8 || p->cols < 8 || p->cols > COLS_MAX || p->cols / 2 > NUMBERS_MAX)
+    if (g->n_products == PRODUCTS_MAX || p->cols % 8 || p->cols < 8 || p->cols > COLS_MAX ||
+        p->cols / 2 > NUMBERS_MAX)
         emu_wrong("a product of %d columns, or more than %d under way", p->cols, PRODUCTS_MAX);
     for (int t = 0; t < GROUP && !g->n_products; t++) {
         memcpy(g->kept[t], g->acc[t], (size_t)p->cols / 2 * 4);
@@ -136,7 +157,10 @@ static void finish(struct group *g)
 }
 
 /* ---- meeting ---- */
-struct wish { struct group *g; int turn; };
+struct wish {
+    struct group *g;
+    int turn;
+};
 static int all_came(void *arg)
 {
     const struct wish *w = arg;
@@ -171,7 +195,8 @@ void emu_group(enum emu_group_op op, int arg, const struct emu_product *p, const
             g->first = *p;
     }
     if (g->op != op || g->arg != arg || g->line != line || (p && (p->a != g->first.a || p->b != g->first.b)))
-        emu_wrong("lanes of a group of warps at different places, or with other operands: %s:%d and line %d", file, line, g->line);
+        emu_wrong("lanes of a group of warps at different places, or with other operands: %s:%d and line %d",
+                  file, line, g->line);
     if (p) {
         if (g->n_products && g->acc[me] != p->acc)
             emu_wrong("two sums of one group under way: not emulated");
@@ -199,7 +224,10 @@ int emu_groups_late(int backwards)
 void emu_groups_begin(void)
 {
     const char *how = getenv("SHARDLINE_EMU_WGMMA");
-    sums = !how || !strcmp(how, "exact") ? EXACT : !strcmp(how, "other") ? OTHER : !strcmp(how, "wide") ? WIDE : WRONG;
+    sums = !how || !strcmp(how, "exact") ? EXACT
+           : !strcmp(how, "other")       ? OTHER
+           : !strcmp(how, "wide")        ? WIDE
+                                         : WRONG;
     for (int i = 0; i < GROUPS_MAX; i++) {
         struct group *g = &groups[i];
         g->n = g->turn = g->fenced = g->n_products = g->batch = g->wanted = 0;

@@ -9,7 +9,10 @@
 
 /* ---- memory of the device ---- */
 enum { PIECES_MAX = 4096 };
-static struct piece { char *p; size_t bytes; } piece[PIECES_MAX];      /* in no order */
+static struct piece {
+    char *p;
+    size_t bytes;
+} piece[PIECES_MAX]; /* in no order */
 static int n_pieces, last;
 
 int emu_owns(const void *p, size_t bytes)
@@ -45,9 +48,15 @@ cudaError_t cudaFree(void *p)
     return p ? cudaErrorInvalidValue : cudaSuccess;
 }
 
-cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s) { return s ? cudaMalloc(p, bytes) : cudaErrorInvalidValue; }
+cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s)
+{
+    return s ? cudaMalloc(p, bytes) : cudaErrorInvalidValue;
+}
 cudaError_t cudaFreeAsync(void *p, cudaStream_t s) { return s ? cudaFree(p) : cudaErrorInvalidValue; }
-cudaError_t cudaMallocHost(void **p, size_t bytes) { return (*p = malloc(bytes)) ? cudaSuccess : cudaErrorMemoryAllocation; }
+cudaError_t cudaMallocHost(void **p, size_t bytes)
+{
+    return (*p = malloc(bytes)) ? cudaSuccess : cudaErrorMemoryAllocation;
+}
 cudaError_t cudaFreeHost(void *p)
 {
     free(p);
@@ -64,7 +73,8 @@ cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *all)
 static cudaError_t sides(const void *to, const void *from, size_t bytes, int kind)
 {
     const int to_here = kind != cudaMemcpyDeviceToHost, from_here = kind != cudaMemcpyHostToDevice;
-    return emu_owns(to, bytes) == to_here && emu_owns(from, bytes) == from_here ? cudaSuccess : cudaErrorInvalidValue;
+    return emu_owns(to, bytes) == to_here && emu_owns(from, bytes) == from_here ? cudaSuccess
+                                                                                : cudaErrorInvalidValue;
 }
 
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
@@ -85,7 +95,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, 
     return cudaSuccess;
 }
 
-cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes, size_t rows, int kind, cudaStream_t s)
+cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes,
+                              size_t rows, int kind, cudaStream_t s)
 {
     cudaError_t rc = cudaSuccess;
     for (size_t i = 0; i < rows && rc == cudaSuccess; i++)
@@ -94,28 +105,37 @@ cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_
 }
 
 /* ---- streams and events: everything is over at once ---- */
-static char here;                        /* what they point to */
+static char here; /* what they point to */
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags)
 {
     *s = (cudaStream_t)(void *)&here;
     return flags == cudaStreamNonBlocking ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaStreamDestroy(cudaStream_t s) { return s ? cudaSuccess : cudaErrorInvalidValue; }
-cudaError_t cudaStreamSynchronize(cudaStream_t s) { return s ? cudaPeekAtLastError() : cudaErrorInvalidValue; }
+cudaError_t cudaStreamSynchronize(cudaStream_t s)
+{
+    return s ? cudaPeekAtLastError() : cudaErrorInvalidValue;
+}
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags)
 {
     *e = (cudaEvent_t)(void *)&here;
     return flags == cudaEventDisableTiming ? cudaSuccess : cudaErrorInvalidValue;
 }
 cudaError_t cudaEventDestroy(cudaEvent_t e) { return e ? cudaSuccess : cudaErrorInvalidValue; }
-cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) { return e && s ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s)
+{
+    return e && s ? cudaSuccess : cudaErrorInvalidValue;
+}
 cudaError_t cudaEventSynchronize(cudaEvent_t e) { return e ? cudaSuccess : cudaErrorInvalidValue; }
 cudaError_t cudaEventQuery(cudaEvent_t e) { return cudaEventSynchronize(e); }
-cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) { return s && e && !flags ? cudaSuccess : cudaErrorInvalidValue; }
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags)
+{
+    return s && e && !flags ? cudaSuccess : cudaErrorInvalidValue;
+}
 
 /* ---- errors ---- */
 cudaError_t cudaPeekAtLastError(void) { return *emu_fault() ? cudaErrorLaunchFailure : cudaSuccess; }
-static char kept[512];                   /* text of the failure that was asked for last */
+static char kept[512]; /* text of the failure that was asked for last */
 cudaError_t cudaGetLastError(void)
 {
     cudaError_t rc = cudaPeekAtLastError();
@@ -142,13 +162,21 @@ cudaError_t cudaSetDevice(int index) { return index == 0 ? cudaSuccess : cudaErr
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index)
 {
     const char *sm = getenv("SHARDLINE_EMU_SM");
-    *prop = (struct cudaDeviceProp){ sm ? atoi(sm) / 10 : 8, sm ? atoi(sm) % 10 : 0, 1, { { 'e', 'm', 'u' } } };
+    *prop = (struct cudaDeviceProp){
+        sm ? atoi(sm) / 10 : 8, sm ? atoi(sm) % 10 : 0, 1, { { 'e', 'm', 'u' } }
+    };
     return cudaSetDevice(index);
 }
-cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version, unsigned long long flags, enum cudaDriverEntryPointQueryResult *found)
+cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
+                                             unsigned long long flags,
+                                             enum cudaDriverEntryPointQueryResult *found)
 {
-    union { void (*encode)(void); void *p; } f = { .encode = (void (*)(void))cuTensorMapEncodeTiled };
-    *found = strcmp(name, "cuTensorMapEncodeTiled") ? cudaDriverEntryPointSymbolNotFound : cudaDriverEntryPointSuccess;
+    union {
+        void (*encode)(void);
+        void *p;
+    } f = { .encode = (void (*)(void))cuTensorMapEncodeTiled };
+    *found = strcmp(name, "cuTensorMapEncodeTiled") ? cudaDriverEntryPointSymbolNotFound
+                                                    : cudaDriverEntryPointSuccess;
     *function = f.p;
     return version == 12000 && flags == cudaEnableDefault ? cudaSuccess : cudaErrorInvalidValue;
 }
@@ -162,7 +190,9 @@ cudaError_t cudaDeviceGetAttribute(int *value, int attr, int index)
     if (attr != cudaDevAttrMultiProcessorCount && attr != cudaDevAttrMaxSharedMemoryPerBlockOptin)
         return cudaErrorInvalidValue;
     const char *processors = getenv("SHARDLINE_EMU_PROCESSORS");
-    *value = attr == cudaDevAttrMaxSharedMemoryPerBlockOptin ? (int)emu_shared_limit() : processors ? atoi(processors) : 1;
+    *value = attr == cudaDevAttrMaxSharedMemoryPerBlockOptin ? (int)emu_shared_limit()
+             : processors                                    ? atoi(processors)
+                                                             : 1;
     return cudaSetDevice(index);
 }
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int index)
@@ -178,5 +208,7 @@ cudaError_t cudaMemPoolSetAttribute(cudaMemPool_t pool, int attr, void *value)
 cudaError_t cudaMemPoolGetAttribute(cudaMemPool_t pool, int attr, void *value)
 {
     *(uint64_t *)value = 0;
-    return !pool && (attr == cudaMemPoolAttrReservedMemCurrent || attr == cudaMemPoolAttrUsedMemCurrent) ? cudaSuccess : cudaErrorInvalidValue;
+    return !pool && (attr == cudaMemPoolAttrReservedMemCurrent || attr == cudaMemPoolAttrUsedMemCurrent)
+               ? cudaSuccess
+               : cudaErrorInvalidValue;
 }

@@ -1,12 +1,20 @@
-/* shadow.c - who touched shared memory since the last barrier, and whether other memory may be touched at all. The compiler calls for every access of
- * kernels' text (-fsanitize=thread puts the calls in; its library is not linked, these functions are what it would bring).
+/* shadow.c - who touched shared memory since the last barrier, and whether other memory may be touched at
+ * all. The compiler calls for every access of kernels' text (-fsanitize=thread puts the calls in; its
+ * library is not linked, these functions are what it would bring).
  *
- * A pair of bytes has two records: the last write, and the last read, which becomes "several" when threads differ. Threads of a block are parted by
- * __syncthreads, those of a warp also by __syncwarp. */
+ * A pair of bytes has two records: the last write, and the last read, which becomes "several" when threads
+ * differ. Threads of a block are parted by __syncthreads, those of a warp also by __syncwarp. */
 #include "tests/devices/emu/emu.h"
 
-struct record { uint32_t block, warp; int16_t thread; int8_t lanes, warps; };       /* lanes, warps: several of them */
-struct cell { struct record write, read; };
+/* lanes, warps: several of them */
+struct record {
+    uint32_t block, warp;
+    int16_t thread;
+    int8_t lanes, warps;
+};
+struct cell {
+    struct record write, read;
+};
 static struct cell dynamic_cell[EMU_CLUSTER_MAX][EMU_SHARED_MAX / 2], static_cell[EMU_SHARED_STATIC_MAX / 2];
 
 /* What is declared __shared__, by the linker (words.h puts it there); not there where nothing is. */
@@ -19,7 +27,8 @@ static struct cell *cell_of(const char *p)
     const char *shared = emu_shared_at(&bytes);
     if (shared && p >= shared && p < shared + bytes)
         return &dynamic_cell[emu_here.rank][(p - shared) / 2];
-    if (__start_emu_static && p >= __start_emu_static && p < __stop_emu_static && p - __start_emu_static < EMU_SHARED_STATIC_MAX)
+    if (__start_emu_static && p >= __start_emu_static && p < __stop_emu_static &&
+        p - __start_emu_static < EMU_SHARED_STATIC_MAX)
         return &static_cell[(p - __start_emu_static) / 2];
     return 0;
 }
@@ -37,8 +46,8 @@ static void race(const struct cell *c, const char *p, int is_write, const struct
     size_t bytes;
     const char *shared = emu_shared_at(&bytes);
     const long at = p >= shared && p < shared + bytes ? p - shared : p - __start_emu_static;
-    emu_wrong("%s shared memory at byte %ld that thread %d %s before, with no barrier between", is_write ? "writes" : "reads", at, r->thread,
-              r == &c->write ? "wrote" : "read");
+    emu_wrong("%s shared memory at byte %ld that thread %d %s before, with no barrier between",
+              is_write ? "writes" : "reads", at, r->thread, r == &c->write ? "wrote" : "read");
 }
 
 static void remember(struct record *r, struct emu_clock now, int me)
@@ -87,7 +96,8 @@ void emu_touch(const void *at, size_t bytes, int is_write)
     }
     if (emu_owns(p, bytes) || (!is_write && emu_is_param(p)) || (p >= __executable_start && p < _end))
         return;
-    emu_wrong("%s %zu bytes at %p, which is no memory of the device, or beyond its end", is_write ? "writes" : "reads", bytes, at);
+    emu_wrong("%s %zu bytes at %p, which is no memory of the device, or beyond its end",
+              is_write ? "writes" : "reads", bytes, at);
 }
 
 /* ---- what -fsanitize=thread calls ---- */
@@ -95,15 +105,16 @@ void emu_touch(const void *at, size_t bytes, int is_write)
 static void touch_aligned(void *p, size_t bytes, int is_write)
 {
     if (emu_here.linear >= 0 && (uintptr_t)p & (bytes - 1) && !emu_on_stack(p))
-        emu_wrong("%s %zu bytes at %p, which is no multiple of that", is_write ? "writes" : "reads", bytes, p);
+        emu_wrong("%s %zu bytes at %p, which is no multiple of that", is_write ? "writes" : "reads", bytes,
+                  p);
     emu_touch(p, bytes, is_write);
 }
-#define HOOK(name, bytes, is_write, touch)                                                                               \
-    void __tsan_##name(void *p);                                                                                         \
-    void __tsan_##name(void *p) { touch(p, bytes, is_write); }                                                           \
+#define HOOK(name, bytes, is_write, touch) \
+    void __tsan_##name(void *p); \
+    void __tsan_##name(void *p) { touch(p, bytes, is_write); } \
     void __tsan_##name(void *p)
-#define HOOKS(kind, bytes, touch)                                                                                        \
-    HOOK(kind##read##bytes, bytes, 0, touch);                                                                            \
+#define HOOKS(kind, bytes, touch) \
+    HOOK(kind##read##bytes, bytes, 0, touch); \
     HOOK(kind##write##bytes, bytes, 1, touch)
 HOOKS(, 1, touch_aligned);
 HOOKS(, 2, touch_aligned);

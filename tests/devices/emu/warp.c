@@ -1,4 +1,5 @@
-/* warp.c - what the lanes of a warp do together, all at once when the last of them has come; and copies to shared memory. */
+/* warp.c - what the lanes of a warp do together, all at once when the last of them has come; and copies to
+ * shared memory. */
 #include "tests/devices/emu/emu.h"
 
 #include <string.h>
@@ -14,7 +15,8 @@ static float of_bf16(uint32_t pair, int upper)
 /* D[16][8] = A[16][16] B[16][8] + C: with g = lane / 4, c = lane % 4
  *   a[0] = A[g][2c, 2c+1]   a[1] = A[g+8][2c ..]   a[2] = A[g][2c+8 ..]   a[3] = A[g+8][2c+8 ..]
  *   b[0] = B[2c, 2c+1][g]   b[1] = B[2c+8 ..][g]   d[0], d[1] = D[g][2c, 2c+1]   d[2], d[3] = D[g+8][2c ..]
- * (PTX ISA, "Matrix Fragments for mma.m16n8k16"). Products of bf16 are exact in double, a sum of 16 of them nearly so. */
+ * (PTX ISA, "Matrix Fragments for mma.m16n8k16"). Products of bf16 are exact in double, a sum of 16 of them
+ * nearly so. */
 static void run_mma(struct emu_lane *const lane[32])
 {
     double a[16][16], b[16][8], d[16][8];
@@ -41,8 +43,8 @@ static void run_mma(struct emu_lane *const lane[32])
     }
 }
 
-/* Matrix m of 8 x 8 halves: its row r lies where lane 8 m + r says; lane i gets elements 2 (i mod 4) and the next of row i / 4 (transposed: of
- * column i / 4). */
+/* Matrix m of 8 x 8 halves: its row r lies where lane 8 m + r says; lane i gets elements 2 (i mod 4) and the
+ * next of row i / 4 (transposed: of column i / 4). */
 static void run_ldmatrix(struct emu_lane *const lane[32], int trans)
 {
     for (int m = 0; m < ((const struct emu_ldmatrix *)(uintptr_t)lane[0]->v)->n; m++) {
@@ -50,7 +52,8 @@ static void run_ldmatrix(struct emu_lane *const lane[32], int trans)
         for (int r = 0; r < 8; r++) {
             const void *row = ((const struct emu_ldmatrix *)(uintptr_t)lane[8 * m + r]->v)->row;
             if ((uintptr_t)row & 15)
-                emu_wrong("ldmatrix of a row at %p, which is no multiple of 16, at %s:%d", row, lane[0]->file, lane[0]->line);
+                emu_wrong("ldmatrix of a row at %p, which is no multiple of 16, at %s:%d", row, lane[0]->file,
+                          lane[0]->line);
             memcpy(cell[r], row, 16);
         }
         for (int i = 0; i < 32; i++) {
@@ -75,7 +78,8 @@ static void run_shuffle(struct emu_lane *const lane[32], unsigned mask)
         if (lane[i]->kind == EMU_SHFL_XOR)
             from = i ^ by;
         if (!(mask >> from & 1))
-            emu_wrong("lane %d takes from lane %d, which is not among %08x, at %s:%d", i, from, mask, lane[i]->file, lane[i]->line);
+            emu_wrong("lane %d takes from lane %d, which is not among %08x, at %s:%d", i, from, mask,
+                      lane[i]->file, lane[i]->line);
         lane[i]->result = lane[from]->v;
     }
 }
@@ -107,7 +111,14 @@ void emu_warp_run(struct emu_lane *const lane[32], unsigned mask)
 
 /* ---- copies that happen later ---- */
 enum { COPIES_MAX = 256 };
-struct copies { int n, n_groups; struct { char *to; const char *from; int bytes, group; } copy[COPIES_MAX]; };
+struct copies {
+    int n, n_groups;
+    struct {
+        char *to;
+        const char *from;
+        int bytes, group;
+    } copy[COPIES_MAX];
+};
 static struct copies copies[EMU_THREADS_MAX];
 
 static struct copies *mine(void) { return &copies[emu_here.linear]; }
@@ -122,7 +133,8 @@ void emu_copy(void *shared, const void *from, int bytes)
 {
     struct copies *c = mine();
     if (((uintptr_t)shared | (bytes ? (uintptr_t)from : 0)) & 15 || bytes < 0 || bytes > 16)
-        emu_wrong("cp.async of %d bytes from %p to %p: 16 bytes must lie at multiples of 16", bytes, from, shared);
+        emu_wrong("cp.async of %d bytes from %p to %p: 16 bytes must lie at multiples of 16", bytes, from,
+                  shared);
     if (c->n == COPIES_MAX)
         emu_wrong("more than %d copies under way", COPIES_MAX);
     emu_touch(shared, 16, 1);

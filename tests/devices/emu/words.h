@@ -1,4 +1,5 @@
-/* words.h - CUDA's words for g++, read before the kernels' text (-include): the emulation's side of what nvcc knows by itself. */
+/* words.h - CUDA's words for g++, read before the kernels' text (-include): the emulation's side of what
+ * nvcc knows by itself. */
 #ifndef SHARDLINE_TESTS_DEVICES_EMU_WORDS_H
 #define SHARDLINE_TESTS_DEVICES_EMU_WORDS_H
 
@@ -17,7 +18,7 @@
 #define __launch_bounds__(...)
 #define __grid_constant__
 #define __align__(n) __attribute__((aligned(n)))
-#if defined(__SANITIZE_ADDRESS__)        /* which watches the ends of variables, but not in sections */
+#if defined(__SANITIZE_ADDRESS__) /* which watches the ends of variables, but not in sections */
 #define __shared__ static
 #else
 #define __shared__ static __attribute__((section("emu_static")))
@@ -32,10 +33,18 @@ struct dim3 {
     unsigned x, y, z;
     dim3(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
-struct float2 { float x, y; } __attribute__((aligned(8)));
-struct float4 { float x, y, z, w; } __attribute__((aligned(16)));
-struct uint2 { unsigned x, y; } __attribute__((aligned(8)));
-struct uint4 { unsigned x, y, z, w; } __attribute__((aligned(16)));
+struct float2 {
+    float x, y;
+} __attribute__((aligned(8)));
+struct float4 {
+    float x, y, z, w;
+} __attribute__((aligned(16)));
+struct uint2 {
+    unsigned x, y;
+} __attribute__((aligned(8)));
+struct uint4 {
+    unsigned x, y, z, w;
+} __attribute__((aligned(16)));
 static inline float2 make_float2(float x, float y) { return float2{ x, y }; }
 static inline float4 make_float4(float x, float y, float z, float w) { return float4{ x, y, z, w }; }
 static inline uint2 make_uint2(unsigned x, unsigned y) { return uint2{ x, y }; }
@@ -44,9 +53,13 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 /* ---- barriers, the warp ---- */
 #define EMU_AT const char *file = __builtin_FILE(), int line = __builtin_LINE()
 static inline void __syncthreads(EMU_AT) { emu_barrier(file, line); }
-static inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_AT) { emu_meet(EMU_SYNC, mask, 0, 0, file, line); }
+static inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_AT)
+{
+    emu_meet(EMU_SYNC, mask, 0, 0, file, line);
+}
 
-template <class T> static inline T emu_shuffle(enum emu_kind kind, unsigned mask, T v, int other, const char *file, int line)
+template <class T>
+static inline T emu_shuffle(enum emu_kind kind, unsigned mask, T v, int other, const char *file, int line)
 {
     static_assert(sizeof v <= 8 && std::is_trivially_copyable_v<T>);
     uint64_t bits = 0;
@@ -55,22 +68,44 @@ template <class T> static inline T emu_shuffle(enum emu_kind kind, unsigned mask
     memcpy(&v, &bits, sizeof v);
     return v;
 }
-template <class T> static inline T __shfl_sync(unsigned mask, T v, int lane, EMU_AT) { return emu_shuffle(EMU_SHFL, mask, v, lane, file, line); }
-template <class T> static inline T __shfl_up_sync(unsigned mask, T v, unsigned by, EMU_AT) { return emu_shuffle(EMU_SHFL_UP, mask, v, (int)by, file, line); }
-template <class T> static inline T __shfl_down_sync(unsigned mask, T v, unsigned by, EMU_AT) { return emu_shuffle(EMU_SHFL_DOWN, mask, v, (int)by, file, line); }
-template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int by, EMU_AT) { return emu_shuffle(EMU_SHFL_XOR, mask, v, by, file, line); }
-static inline unsigned __ballot_sync(unsigned mask, int v, EMU_AT) { return (unsigned)emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line); }
-static inline int __any_sync(unsigned mask, int v, EMU_AT) { return emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line) != 0; }
-static inline int __all_sync(unsigned mask, int v, EMU_AT) { return (unsigned)emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line) == mask; }
+template <class T> static inline T __shfl_sync(unsigned mask, T v, int lane, EMU_AT)
+{
+    return emu_shuffle(EMU_SHFL, mask, v, lane, file, line);
+}
+template <class T> static inline T __shfl_up_sync(unsigned mask, T v, unsigned by, EMU_AT)
+{
+    return emu_shuffle(EMU_SHFL_UP, mask, v, (int)by, file, line);
+}
+template <class T> static inline T __shfl_down_sync(unsigned mask, T v, unsigned by, EMU_AT)
+{
+    return emu_shuffle(EMU_SHFL_DOWN, mask, v, (int)by, file, line);
+}
+template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int by, EMU_AT)
+{
+    return emu_shuffle(EMU_SHFL_XOR, mask, v, by, file, line);
+}
+static inline unsigned __ballot_sync(unsigned mask, int v, EMU_AT)
+{
+    return (unsigned)emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line);
+}
+static inline int __any_sync(unsigned mask, int v, EMU_AT)
+{
+    return emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line) != 0;
+}
+static inline int __all_sync(unsigned mask, int v, EMU_AT)
+{
+    return (unsigned)emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line) == mask;
+}
 
 /* ---- atomics: of integers only, sums of floats have an order ---- */
-#define EMU_ATOMIC(name, now)                                                                                            \
-    template <class T> __attribute__((no_sanitize("thread"))) static inline T name(T *p, std::type_identity_t<T> v)      \
-    {                                                                                                                    \
-        static_assert(std::is_integral_v<T>);                                                                            \
-        const T old = *p;                                                                                                \
-        *p = now;                                                                                                        \
-        return old;                                                                                                      \
+#define EMU_ATOMIC(name, now) \
+    template <class T> \
+    __attribute__((no_sanitize("thread"))) static inline T name(T *p, std::type_identity_t<T> v) \
+    { \
+        static_assert(std::is_integral_v<T>); \
+        const T old = *p; \
+        *p = now; \
+        return old; \
     }
 EMU_ATOMIC(atomicAdd, (T)(old + v))
 EMU_ATOMIC(atomicSub, (T)(old - v))

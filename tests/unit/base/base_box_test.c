@@ -70,7 +70,8 @@ static int64_t element(const struct box *b, int64_t off, int64_t *at)
     return off;
 }
 
-/* The runs of the walk are exactly the pairs of offsets found element by element, in order. Returns the number of runs. */
+/* The runs of the walk are exactly the pairs of offsets found element by element, in order. Returns the
+ * number of runs. */
 static int check_walk(const struct box *of, int64_t lo, int64_t hi, const struct box *part)
 {
     struct box_walk w = { 0 };
@@ -117,7 +118,8 @@ TEST(runs_are_the_elements_in_common_in_order)
 
 TEST(runs_are_as_long_as_they_can_be)
 {
-    struct box of = box_whole(3, V(4, 6, 8)), rows = make(3, V(1, 0, 0), V(2, 6, 8)), columns = make(3, V(0, 0, 2), V(4, 6, 3));
+    struct box of = box_whole(3, V(4, 6, 8)), rows = make(3, V(1, 0, 0), V(2, 6, 8)),
+               columns = make(3, V(0, 0, 2), V(4, 6, 3));
     CHECK_INT(check_walk(&of, 0, 192, &of), 1);
     CHECK_INT(check_walk(&of, 0, 192, &rows), 1);
     CHECK_INT(check_walk(&of, 50, 60, &of), 1);

@@ -16,7 +16,9 @@ static double ulps(double got, long double want)
     return (double)(fabsl(got - want) / ulp);
 }
 
-struct worst { double ulp, x; };
+struct worst {
+    double ulp, x;
+};
 
 static void compare(struct worst *w, double x, double (*ours)(double), real *theirs)
 {
@@ -38,18 +40,18 @@ static struct worst worst_of(double (*ours)(double), real *theirs, double lo, do
     return w;
 }
 
-#define CHECK_ULP(name, lo, hi, bound)                                                                                   \
-    do {                                                                                                                 \
-        struct worst w = worst_of(fm_##name, name##l, lo, hi);                                                           \
-        if (!(w.ulp <= (bound)))                                                                                         \
-            test_fail(__FILE__, __LINE__, #name "(%a) is %.3f ulp off", w.x, w.ulp);                                     \
+#define CHECK_ULP(name, lo, hi, bound) \
+    do { \
+        struct worst w = worst_of(fm_##name, name##l, lo, hi); \
+        if (!(w.ulp <= (bound))) \
+            test_fail(__FILE__, __LINE__, #name "(%a) is %.3f ulp off", w.x, w.ulp); \
     } while (0)
 
 TEST(exp_is_within_0_6_ulp)
 {
     CHECK_ULP(exp, -700, 709.7, 0.6);
     CHECK_ULP(exp, -1, 1, 0.6);
-    CHECK_ULP(exp, -745, -708, 1.0);      /* denormal results are rounded twice */
+    CHECK_ULP(exp, -745, -708, 1.0); /* denormal results are rounded twice */
 }
 
 TEST(log_is_within_0_6_ulp)
@@ -69,13 +71,14 @@ TEST(sin_and_cos_are_within_1_ulp)
     }
 }
 
-/* The doubles nearest to multiples of pi/2 lose most in the reduction. The reference is the long double library, whose own
- * reduction is good to 2^-64 of the result. */
+/* The doubles nearest to multiples of pi/2 lose most in the reduction. The reference is the long double
+ * library, whose own reduction is good to 2^-64 of the result. */
 TEST(sin_and_cos_near_their_zeros_are_within_1_ulp)
 {
     struct worst w = { 0, 0 };
     for (uint64_t i = 0; i < N; i++) {
-        double n = (double)(rnd_u64(3, 4, i) % 63000000), x = (double)((long double)n * 1.57079632679489661923L);
+        double n = (double)(rnd_u64(3, 4, i) % 63000000),
+               x = (double)((long double)n * 1.57079632679489661923L);
         compare(&w, x, fm_sin, sinl);
         compare(&w, x, fm_cos, cosl);
         compare(&w, nextafter(x, 0), fm_cos, cosl);
@@ -106,7 +109,7 @@ TEST(pow_of_frequencies_and_decays_is_within_1_ulp)
 TEST(pow_with_a_denormal_result_is_within_1_ulp)
 {
     double worst = 0;
-    for (int i = 6730; i < 7050; i++) {      /* 1e-308 .. 1e-323 */
+    for (int i = 6730; i < 7050; i++) { /* 1e-308 .. 1e-323 */
         double u = ulps(fm_pow(0.9, i), powl(0.9, i));
         worst = u > worst ? u : worst;
     }
@@ -117,13 +120,18 @@ TEST(special_values)
 {
     CHECK(fm_exp(0) == 1 && fm_exp(-INFINITY) == 0 && fm_exp(INFINITY) == INFINITY && isnan(fm_exp(NAN)));
     CHECK(fm_exp(709.79) == INFINITY && fm_exp(-746) == 0 && fm_exp(-745) > 0);
-    CHECK(fm_log(1) == 0 && fm_log(0) == -INFINITY && isnan(fm_log(-1)) && fm_log(INFINITY) == INFINITY && isnan(fm_log(NAN)));
+    CHECK(fm_log(1) == 0 && fm_log(0) == -INFINITY && isnan(fm_log(-1)) && fm_log(INFINITY) == INFINITY &&
+          isnan(fm_log(NAN)));
     CHECK(fm_pow(2, 0) == 1 && fm_pow(1, 1e300) == 1 && fm_pow(0, 2) == 0 && fm_pow(0, -2) == INFINITY);
-    CHECK(fm_pow(2, 1e300) == INFINITY && fm_pow(2, -1e300) == 0 && fm_pow(0.5, INFINITY) == 0 && fm_pow(0.5, -INFINITY) == INFINITY);
-    CHECK(fm_pow(2, INFINITY) == INFINITY && fm_pow(INFINITY, -1) == 0 && isnan(fm_pow(-1, 2)) && isnan(fm_pow(2, NAN)));
+    CHECK(fm_pow(2, 1e300) == INFINITY && fm_pow(2, -1e300) == 0 && fm_pow(0.5, INFINITY) == 0 &&
+          fm_pow(0.5, -INFINITY) == INFINITY);
+    CHECK(fm_pow(2, INFINITY) == INFINITY && fm_pow(INFINITY, -1) == 0 && isnan(fm_pow(-1, 2)) &&
+          isnan(fm_pow(2, NAN)));
     CHECK(fm_pow(2, 10) == 1024 && fm_pow(2, -1074) == 0x1p-1074 && fm_pow(10, 2) == 100);
-    CHECK(fm_sin(0) == 0 && signbit(fm_sin(-0.0)) && fm_cos(0) == 1 && isnan(fm_sin(INFINITY)) && isnan(fm_cos(NAN)));
-    CHECK(fm_tanh(0) == 0 && signbit(fm_tanh(-0.0)) && fm_tanh(INFINITY) == 1 && fm_tanh(-100) == -1 && isnan(fm_tanh(NAN)));
+    CHECK(fm_sin(0) == 0 && signbit(fm_sin(-0.0)) && fm_cos(0) == 1 && isnan(fm_sin(INFINITY)) &&
+          isnan(fm_cos(NAN)));
+    CHECK(fm_tanh(0) == 0 && signbit(fm_tanh(-0.0)) && fm_tanh(INFINITY) == 1 && fm_tanh(-100) == -1 &&
+          isnan(fm_tanh(NAN)));
 }
 
 /* The same bits on every machine and in every build: a change of any of them is a change of the contract. */
@@ -132,7 +140,8 @@ TEST(bits_are_pinned)
     uint64_t sum = 0;
     for (uint64_t i = 0; i < 5000; i++) {
         double x = 100 * rnd_unit(7, 8, i) - 50;
-        double y[] = { fm_exp(x), fm_log(x + 51), fm_sin(x * 1e5), fm_cos(x * 1e5), fm_tanh(x / 20), fm_pow(x + 51, x / 50) };
+        double y[] = { fm_exp(x),       fm_log(x + 51),  fm_sin(x * 1e5),
+                       fm_cos(x * 1e5), fm_tanh(x / 20), fm_pow(x + 51, x / 50) };
         for (size_t j = 0; j < sizeof y / sizeof *y; j++) {
             uint64_t u;
             memcpy(&u, &y[j], sizeof u);

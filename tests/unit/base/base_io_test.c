@@ -8,7 +8,9 @@
 #include "base/test_hooks.h"
 #include "base/io.h"
 
-struct path { char text[400]; };
+struct path {
+    char text[400];
+};
 
 static struct path in_tmp(const char *name)
 {
@@ -62,8 +64,9 @@ static void interrupted(const char *fault)
     struct path p = in_tmp("interrupted");
     setenv("SHARDLINE_IO_FAULT", fault, 1);
     int fd = io_create(p.text, &e);
-    _exit(fd < 0 || io_pwrite(fd, p.text, "world", 5, 0, &e) || io_sync_close(fd, p.text, &e) || (fd = io_open_read(p.text, &e)) < 0 ||
-          io_pread(fd, p.text, buf, 5, 0, &e) || memcmp(buf, "world", 5));
+    _exit(fd < 0 || io_pwrite(fd, p.text, "world", 5, 0, &e) || io_sync_close(fd, p.text, &e) ||
+          (fd = io_open_read(p.text, &e)) < 0 || io_pread(fd, p.text, buf, 5, 0, &e) ||
+          memcmp(buf, "world", 5));
 }
 
 TEST(a_call_that_a_signal_interrupts_is_made_again)
@@ -118,8 +121,8 @@ TEST(rename_never_replaces)
 TEST(a_tree_is_removed_links_are_not_followed)
 {
     struct err e;
-    struct path top = in_tmp("tree"), sub = in_tmp("tree/sub"), file = in_tmp("tree/sub/file"), link = in_tmp("tree/link"),
-                kept = in_tmp("kept"), inside = in_tmp("kept/file");
+    struct path top = in_tmp("tree"), sub = in_tmp("tree/sub"), file = in_tmp("tree/sub/file"),
+                link = in_tmp("tree/link"), kept = in_tmp("kept"), inside = in_tmp("kept/file");
     CHECK_INT(io_mkdir(kept.text, &e), 0);
     CHECK_INT(io_write_file(inside.text, "x", 1, &e), 0);
     CHECK_INT(io_mkdir(top.text, &e), 0);
@@ -134,7 +137,8 @@ TEST(a_tree_is_removed_links_are_not_followed)
 TEST(folders_are_made_with_those_above)
 {
     struct err e, ignored;
-    struct path top = in_tmp("dirs"), deep = in_tmp("dirs/a/b"), file = in_tmp("dirs/file"), below = in_tmp("dirs/file/x");
+    struct path top = in_tmp("dirs"), deep = in_tmp("dirs/a/b"), file = in_tmp("dirs/file"),
+                below = in_tmp("dirs/file/x");
     CHECK_INT(io_make_dirs(deep.text, &e), 0);
     CHECK_INT(io_make_dirs(deep.text, &e), 0);
     CHECK(io_exists(deep.text));
@@ -146,11 +150,13 @@ TEST(folders_are_made_with_those_above)
     io_remove_tree(top.text, &ignored);
 }
 
-/* One run of a save: a folder, open, truncate, write, fsync, close, rename, fsync of the folder, something old removed. */
+/* One run of a save: a folder, open, truncate, write, fsync, close, rename, fsync of the folder, something
+ * old removed. */
 static int save(struct err *e)
 {
     int rc = 0, fd = -1;
-    struct path dir = in_tmp("save.tmp"), file = in_tmp("save.tmp/file"), dst = in_tmp("save"), old = in_tmp("save/old");
+    struct path dir = in_tmp("save.tmp"), file = in_tmp("save.tmp/file"), dst = in_tmp("save"),
+                old = in_tmp("save/old");
     TRY(io_mkdir(dir.text, e));
     TRY(fd = io_open_write(file.text, e));
     TRY(io_truncate(fd, file.text, 9, e));
@@ -167,7 +173,8 @@ out:
     return rc;
 }
 
-/* In a process of its own, since the counters of the hook live as long as the process. Returns minus the status. */
+/* In a process of its own, since the counters of the hook live as long as the process. Returns minus the
+ * status. */
 static int save_with(const char *name, const char *value)
 {
     struct err e, ignored;
@@ -187,12 +194,29 @@ static int save_with(const char *name, const char *value)
 
 TEST(the_n_th_operation_can_be_made_to_fail)
 {
-    static const struct { const char *fault; int rc; } cases[] = {
-        { "write:1:ENOSPC", -ERR_SPACE }, { "write:1:EDQUOT", -ERR_SPACE }, { "write:2:ENOSPC", 0 },
-        { "open:1:EACCES", -ERR_FILE }, { "open:2:EMFILE", -ERR_FILE }, { "open:3:EMFILE", -ERR_FILE }, { "open:4:EMFILE", 0 },
-        { "fsync:1:EIO", -ERR_FILE }, { "fsync:2:EIO", -ERR_FILE }, { "fsync:3:EIO", -ERR_FILE }, { "fsync:4:EIO", 0 },
-        { "close:1:EIO", -ERR_FILE }, { "rename:1:ENOSPC", -ERR_SPACE }, { "mkdir:1:ENOSPC", -ERR_SPACE }, { "mkdir:2:EIO", 0 },
-        { "truncate:1:ENOSPC", -ERR_SPACE }, { "truncate:2:EIO", 0 }, { "unlink:1:EROFS", -ERR_FILE }, { "unlink:2:EIO", 0 },
+    static const struct {
+        const char *fault;
+        int rc;
+    } cases[] = {
+        { "write:1:ENOSPC", -ERR_SPACE },
+        { "write:1:EDQUOT", -ERR_SPACE },
+        { "write:2:ENOSPC", 0 },
+        { "open:1:EACCES", -ERR_FILE },
+        { "open:2:EMFILE", -ERR_FILE },
+        { "open:3:EMFILE", -ERR_FILE },
+        { "open:4:EMFILE", 0 },
+        { "fsync:1:EIO", -ERR_FILE },
+        { "fsync:2:EIO", -ERR_FILE },
+        { "fsync:3:EIO", -ERR_FILE },
+        { "fsync:4:EIO", 0 },
+        { "close:1:EIO", -ERR_FILE },
+        { "rename:1:ENOSPC", -ERR_SPACE },
+        { "mkdir:1:ENOSPC", -ERR_SPACE },
+        { "mkdir:2:EIO", 0 },
+        { "truncate:1:ENOSPC", -ERR_SPACE },
+        { "truncate:2:EIO", 0 },
+        { "unlink:1:EROFS", -ERR_FILE },
+        { "unlink:2:EIO", 0 },
         { "nothing of this", 0 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -201,10 +225,12 @@ TEST(the_n_th_operation_can_be_made_to_fail)
 
 TEST(what_changes_a_file_or_a_folder_is_recorded_in_order)
 {
-    static const enum hook_op want[] = { HOOK_MKDIR, HOOK_OPEN, HOOK_TRUNCATE, HOOK_WRITE, HOOK_FSYNC, HOOK_CLOSE, HOOK_RENAME, HOOK_FSYNC,
-                                         HOOK_OPEN, HOOK_FSYNC, HOOK_CLOSE, HOOK_UNLINK };
+    static const enum hook_op want[] = { HOOK_MKDIR, HOOK_OPEN,  HOOK_TRUNCATE, HOOK_WRITE,
+                                         HOOK_FSYNC, HOOK_CLOSE, HOOK_RENAME,   HOOK_FSYNC,
+                                         HOOK_OPEN,  HOOK_FSYNC, HOOK_CLOSE,    HOOK_UNLINK };
     struct err e;
-    struct path log = in_tmp("log"), file = in_tmp("save.tmp/file"), from = in_tmp("save.tmp"), to = in_tmp("save");
+    struct path log = in_tmp("log"), file = in_tmp("save.tmp/file"), from = in_tmp("save.tmp"),
+                to = in_tmp("save");
     void *data;
     size_t n, at = 0;
     CHECK_INT(save_with("SHARDLINE_IO_RECORD", log.text), 0);

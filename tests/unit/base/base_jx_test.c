@@ -29,7 +29,8 @@ TEST(bad_json_is_refused_with_its_place)
     REFUSED("[Infinity]", "line 1");
     REFUSED("[1e999]", "overflow");
     REFUSED("[99999999999999999999]", "big");
-    REFUSED("[\"a\\u0000b\"]", "line 1, column 11: a text with the character U+0000 (\\u0000), which is not taken");
+    REFUSED("[\"a\\u0000b\"]",
+            "line 1, column 11: a text with the character U+0000 (\\u0000), which is not taken");
     REFUSED("{\"a\\u0000b\":1}", "U+0000");
     REFUSED("[\"a\0b\"]", "line 1");
     REFUSED("[\"\xff\"]", "unable to decode");
@@ -115,7 +116,10 @@ static int comes_back(float x)
 
 TEST(float32_comes_back_with_its_bits)
 {
-    static const float x[] = { 0, -0.0f, 1, -1, 0.1f, 1e-45f, -1e-45f, 1.17549435e-38f, 3.40282347e38f, 16777217, 1e9f, 123456789, 5.54f };
+    static const float x[] = {
+        0,        -0.0f, 1,         -1,   0.1f, 1e-45f, -1e-45f, 1.17549435e-38f, 3.40282347e38f,
+        16777217, 1e9f,  123456789, 5.54f
+    };
     for (size_t i = 0; i < sizeof x / sizeof *x; i++)
         CHECK(comes_back(x[i]));
     for (uint64_t i = 0; i < 20000; i++) {

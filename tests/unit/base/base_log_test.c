@@ -1,4 +1,5 @@
-/* base_log_test.c - what reaches stderr: lines, a live line on a terminal, silence of other ranks; errors as one line. */
+/* base_log_test.c - what reaches stderr: lines, a live line on a terminal, silence of other ranks; errors as
+ * one line. */
 #include "tests/test.h"
 
 #include <stdlib.h>
@@ -9,7 +10,11 @@
 #include "base/log.h"
 
 /* stderr goes to a file from begin() to end(), which returns what was written. */
-struct capture { int saved; FILE *file; char text[2000]; };
+struct capture {
+    int saved;
+    FILE *file;
+    char text[2000];
+};
 
 static void begin(struct capture *c)
 {
@@ -92,13 +97,13 @@ TEST(a_live_line_loses_whole_fields_until_it_fits)
 {
     const char *line = "p: step 1/9  loss 2.5  10 tokens/s";
     CHECK_STR(fitted(line, 80), line);
-    CHECK_STR(fitted(line, 35), line);                       /* 34 characters, and one column free */
+    CHECK_STR(fitted(line, 35), line); /* 34 characters, and one column free */
     CHECK_STR(fitted(line, 34), "p: step 1/9  loss 2.5");
     CHECK_STR(fitted(line, 22), "p: step 1/9  loss 2.5");
     CHECK_STR(fitted(line, 21), "p: step 1/9");
     CHECK_STR(fitted(line, 13), "p: step 1/9");
-    CHECK_STR(fitted(line, 27), "p: step 1/9  loss 2.5");     /* not "… 10" */
-    CHECK_STR(fitted(line, 6), "p: st");                     /* no field fits */
+    CHECK_STR(fitted(line, 27), "p: step 1/9  loss 2.5"); /* not "… 10" */
+    CHECK_STR(fitted(line, 6), "p: st");                  /* no field fits */
     CHECK_STR(fitted("\xc3\xa9\xc3\xa9\xc3\xa9", 3), "\xc3\xa9\xc3\xa9");
     CHECK_STR(fitted("", 1), "");
 }
@@ -118,9 +123,13 @@ TEST(a_dumb_terminal_gets_plain_lines)
 
 TEST(bytes_are_said_in_powers_of_1000)
 {
-    static const struct { double bytes; const char *text; } row[] = {
-        { 0, "0 B" }, { 999, "999 B" }, { 1000, "1.00 kB" }, { 1.5e9, "1.50 GB" }, { 999994, "999.99 kB" }, { 999996, "1.00 MB" },
-        { 2e12, "2.00 TB" }, { 5e18, "5000.00 PB" }, { -1.5e6, "-1.50 MB" },
+    static const struct {
+        double bytes;
+        const char *text;
+    } row[] = {
+        { 0, "0 B" },         { 999, "999 B" },        { 1000, "1.00 kB" },
+        { 1.5e9, "1.50 GB" }, { 999994, "999.99 kB" }, { 999996, "1.00 MB" },
+        { 2e12, "2.00 TB" },  { 5e18, "5000.00 PB" },  { -1.5e6, "-1.50 MB" },
     };
     char text[32];
     for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
@@ -140,7 +149,8 @@ TEST(an_error_is_one_line_with_context_in_front_and_advice_behind)
     CHECK_INT(err_print(&e, "ptrain"), 1);
     err_set(&e, ERR_USAGE, "bad: do this");
     CHECK_INT(err_print(&e, "ptrain"), 2);
-    CHECK_STR(end(&c), "ptrain: no room for 5: use more ranks or smaller batches\nptrain: layer 2: no room for 5\nptrain: bad: do this\n");
+    CHECK_STR(end(&c), "ptrain: no room for 5: use more ranks or smaller batches\nptrain: layer 2: no room "
+                       "for 5\nptrain: bad: do this\n");
 }
 
 TEST(a_rate_says_how_much_how_fast_and_how_long_it_will_take)
@@ -150,7 +160,7 @@ TEST(a_rate_says_how_much_how_fast_and_how_long_it_will_take)
     log_open(&l, "p", 0, 0);
     begin(&c);
     log_rate(&l, "written", 1.5e9, 4.5e9, clock_s() - 10);
-    log_rate(&l, "written", 3e9, 4.5e9, clock_s() - 11);           /* too soon for another line */
+    log_rate(&l, "written", 3e9, 4.5e9, clock_s() - 11); /* too soon for another line */
     CHECK_STR(end(&c), "p: written 1.50 GB of 4.50 GB, 150.00 MB/s, 20 s left\n");
     log_open(&l, "p", 0, 0);
     begin(&c);

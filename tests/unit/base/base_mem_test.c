@@ -13,7 +13,9 @@ static int all_zero(const char *p, size_t n)
 
 TEST(memory_is_zeroed_and_aligned)
 {
-    static const size_t size[] = { 0, 1, 63, 64, 65, 4096, (2u << 20) - 1, 2u << 20, (2u << 20) + 1, 5000001 };
+    static const size_t size[] = {
+        0, 1, 63, 64, 65, 4096, (2u << 20) - 1, 2u << 20, (2u << 20) + 1, 5000001
+    };
     struct mem m = { 0 };
     for (int round = 0; round < 3; round++)
         for (size_t i = 0; i < sizeof size / sizeof *size; i++) {
@@ -82,7 +84,11 @@ TEST(more_than_there_is_gives_null)
     CHECK_INT(m.total_now, 0);
 }
 
-struct carved { char *a; double *b; int64_t *c; };
+struct carved {
+    char *a;
+    double *b;
+    int64_t *c;
+};
 
 static struct carved carve(struct arena *a)
 {

@@ -22,7 +22,8 @@ static const struct opt table[] = {
     { OPT_GROUP, "run", 0, NULL, NULL, NULL, 0, 0, 0 },
     { OPT_SWITCH, "sp", AT(sp), "0", NULL, "split rows", 0, 0, 0 },
     { OPT_SWITCH, "overlap", AT(overlap), "1", NULL, "overlap", 0, 0, 0 },
-    { OPT_SWITCH, "save-async", AT(async), "0", NULL, "write behind", 0, 0, OPT_NEUTRAL_ONLY | OPT_NOT_STORED },
+    { OPT_SWITCH, "save-async", AT(async), "0", NULL, "write behind", 0, 0,
+      OPT_NEUTRAL_ONLY | OPT_NOT_STORED },
     { OPT_CHOICE, "dtype", AT(dtype), "fp32", "fp32|bf16|fp16", "arithmetic", 0, 0, 0 },
     { OPT_TEXT, "out", AT(out), NULL, "DIR", "where to", 0, 0, OPT_NOT_STORED },
     { OPT_TEXT, "name", AT(name), "x", "NAME", "a name", 0, 0, 0 },
@@ -48,10 +49,10 @@ static int parse(const char *const *words)
     return opt_parse(&program, n, argv, &got, &args, given, &e);
 }
 #define PARSE(...) parse((const char *const[]){ __VA_ARGS__, NULL })
-#define REFUSED(message, ...)                                                                                            \
-    do {                                                                                                                 \
-        CHECK_INT(PARSE(__VA_ARGS__), -ERR_USAGE);                                                                       \
-        CHECK_STR(e.text, message);                                                                                      \
+#define REFUSED(message, ...) \
+    do { \
+        CHECK_INT(PARSE(__VA_ARGS__), -ERR_USAGE); \
+        CHECK_STR(e.text, message); \
     } while (0)
 
 static void done(void) { opt_free(&program, &got, &args); }
@@ -61,7 +62,8 @@ TEST(defaults_hold_where_nothing_is_said)
     CHECK_INT(parse((const char *const[]){ NULL }), 0);
     CHECK_INT(got.seq_len, 64);
     CHECK_INT(got.memory, 1 << 30);
-    CHECK(got.lr == 3e-4 && got.sp == 0 && got.overlap == 1 && got.dtype == 0 && got.out == NULL && !strcmp(got.name, "x"));
+    CHECK(got.lr == 3e-4 && got.sp == 0 && got.overlap == 1 && got.dtype == 0 && got.out == NULL &&
+          !strcmp(got.name, "x"));
     CHECK(got.data.n == 0 && args.n == 0);
     for (size_t i = 0; i < sizeof given; i++)
         CHECK_INT(given[i], 0);
@@ -70,7 +72,9 @@ TEST(defaults_hold_where_nothing_is_said)
 
 TEST(values_are_taken_in_both_spellings)
 {
-    CHECK_INT(PARSE("--seq-len", "4k", "--kv-memory=1.5GiB", "src", "--sp", "--no-overlap", "--dtype", "bf16", "--lr=-0", "--out", "-x", "dst"), 0);
+    CHECK_INT(PARSE("--seq-len", "4k", "--kv-memory=1.5GiB", "src", "--sp", "--no-overlap", "--dtype", "bf16",
+                    "--lr=-0", "--out", "-x", "dst"),
+              0);
     CHECK_INT(got.seq_len, 4000);
     CHECK_INT(got.memory, 3 << 29);
     CHECK(got.sp == 1 && got.overlap == 0 && got.dtype == 1 && got.lr == 0);
@@ -142,13 +146,41 @@ TEST(a_feature_not_built_yet_is_taken_at_its_neutral_value_only)
 
 TEST(sizes_are_powers_of_1000_and_of_1024)
 {
-    static const struct { const char *text; int64_t value; } good[] = {
-        { "0", 0 }, { "4k", 4000 }, { "7B", 7000000000 }, { "2M", 2000000 }, { "80GB", 80000000000 }, { "64Ki", 65536 },
-        { "2GiB", INT64_C(2) << 30 }, { "1.5Gi", INT64_C(3) << 29 }, { "0.5B", 500000000 }, { "-3", -3 }, { "1.0", 1 },
-        { "9223372036854775807", INT64_MAX }, { "8388607TiB", INT64_C(8388607) << 40 }, { "1TB", 1000000000000 }, { ".5k", 500 },
+    static const struct {
+        const char *text;
+        int64_t value;
+    } good[] = {
+        { "0", 0 },
+        { "4k", 4000 },
+        { "7B", 7000000000 },
+        { "2M", 2000000 },
+        { "80GB", 80000000000 },
+        { "64Ki", 65536 },
+        { "2GiB", INT64_C(2) << 30 },
+        { "1.5Gi", INT64_C(3) << 29 },
+        { "0.5B", 500000000 },
+        { "-3", -3 },
+        { "1.0", 1 },
+        { "9223372036854775807", INT64_MAX },
+        { "8388607TiB", INT64_C(8388607) << 40 },
+        { "1TB", 1000000000000 },
+        { ".5k", 500 },
     };
-    static const char *const bad[] = { "", "k", "-", ".", "1.5", "1e3", "4kk", "4 k", "9223372036854775808", "8388608TiB", "0x10", "1.2.3k",
-                                       "100000000000000000000000", "4m", "+4" };
+    static const char *const bad[] = { "",
+                                       "k",
+                                       "-",
+                                       ".",
+                                       "1.5",
+                                       "1e3",
+                                       "4kk",
+                                       "4 k",
+                                       "9223372036854775808",
+                                       "8388608TiB",
+                                       "0x10",
+                                       "1.2.3k",
+                                       "100000000000000000000000",
+                                       "4m",
+                                       "+4" };
     int64_t x;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         CHECK_INT(opt_parse_size(good[i].text, &x), 0);
@@ -163,7 +195,8 @@ TEST(what_is_stored_is_json_in_the_order_of_the_table)
 {
     CHECK_INT(PARSE("--data", "a\"b", "c", "--out", "/tmp/x", "--lr", "0.5", "--dtype", "fp16", "--sp"), 0);
     char *json = opt_json(&program, &got);
-    CHECK_STR(json, "{\"seq-len\":64,\"kv-memory\":1073741824,\"cp\":1,\"lr\":0.5,\"sp\":true,\"overlap\":true,\"dtype\":\"fp16\","
+    CHECK_STR(json, "{\"seq-len\":64,\"kv-memory\":1073741824,\"cp\":1,\"lr\":0.5,\"sp\":true,\"overlap\":"
+                    "true,\"dtype\":\"fp16\","
                     "\"name\":\"x\",\"data\":[\"a\\\"b\",\"c\"]}");
     free(json);
     done();

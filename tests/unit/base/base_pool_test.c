@@ -1,5 +1,6 @@
-/* base_pool_test.c - every task runs once, whatever the number of threads, also when threads sleep in between. */
-#define _GNU_SOURCE              /* CPU sets */
+/* base_pool_test.c - every task runs once, whatever the number of threads, also when threads sleep in
+ * between. */
+#define _GNU_SOURCE /* CPU sets */
 #include "tests/test.h"
 
 #include <stdatomic.h>
@@ -10,7 +11,10 @@
 
 #define N 1000
 
-struct seen { _Atomic int n[N]; int n_threads, wrong_thread; };
+struct seen {
+    _Atomic int n[N];
+    int n_threads, wrong_thread;
+};
 
 static void mark(void *arg, int64_t task, int thread)
 {
@@ -127,7 +131,10 @@ TEST(no_threads_is_an_error)
     CHECK_HAS(e.text, "0 threads");
 }
 
-struct cpus { _Atomic int n_single; _Atomic uint64_t which; };
+struct cpus {
+    _Atomic int n_single;
+    _Atomic uint64_t which;
+};
 
 static void where(void *arg, int64_t task, int thread)
 {
@@ -138,7 +145,7 @@ static void where(void *arg, int64_t task, int thread)
     if (CPU_COUNT(&set) == 1)
         atomic_fetch_add(&c->n_single, 1);
     atomic_fetch_or(&c->which, UINT64_C(1) << sched_getcpu() % 64);
-    usleep(2000);                        /* so that every thread takes a task */
+    usleep(2000); /* so that every thread takes a task */
 }
 
 TEST(pinned_threads_have_a_cpu_each_and_too_many_are_left_alone)
@@ -154,7 +161,7 @@ TEST(pinned_threads_have_a_cpu_each_and_too_many_are_left_alone)
     sched_getaffinity(0, sizeof after, &after);
     CHECK(CPU_EQUAL(&before, &after));
     pool_close(p);
-    CHECK_INT(pool_open(&p, 1, &e), 0);                /* one thread, all CPUs are its part */
+    CHECK_INT(pool_open(&p, 1, &e), 0); /* one thread, all CPUs are its part */
     CHECK_INT(pool_pin(p, 0, 1), 1);
     sched_getaffinity(0, sizeof after, &after);
     CHECK(CPU_EQUAL(&before, &after));

@@ -1,4 +1,5 @@
-/* base_trace_test.c - the trace: valid JSON with the events that were recorded, oldest first; a full ring keeps the newest. */
+/* base_trace_test.c - the trace: valid JSON with the events that were recorded, oldest first; a full ring
+ * keeps the newest. */
 #include <jansson.h>
 #include <stdlib.h>
 
@@ -26,8 +27,14 @@ static json_t *written(const struct trace *t, int rank)
     return events;
 }
 
-static const char *text_of(json_t *event, const char *key) { return json_string_value(json_object_get(event, key)); }
-static const char *arg_of(json_t *event, const char *key) { return json_string_value(json_object_get(json_object_get(event, "args"), key)); }
+static const char *text_of(json_t *event, const char *key)
+{
+    return json_string_value(json_object_get(event, key));
+}
+static const char *arg_of(json_t *event, const char *key)
+{
+    return json_string_value(json_object_get(json_object_get(event, "args"), key));
+}
 
 /* The k-th event named so, or NULL. */
 static json_t *find(json_t *events, const char *name, int k)
@@ -57,10 +64,12 @@ TEST(events_keep_name_kind_thread_bytes_group_and_shape)
     CHECK(begin >= 0);
     trace_span(t, TRACE_COMM, "all_reduce", "dp", begin, (struct trace_args){ .bytes = 4096, .n_ranks = 4 });
     trace_span(t, TRACE_KERNEL, "linear", NULL, begin, (struct trace_args){ .shape = { 7, 8, 9 } });
-    trace_span(t, TRACE_PHASE, "say \"no\" \\ and\nno more than 47 bytes of any name, please", NULL, begin, (struct trace_args){ 0 });
+    trace_span(t, TRACE_PHASE, "say \"no\" \\ and\nno more than 47 bytes of any name, please", NULL, begin,
+               (struct trace_args){ 0 });
     trace_span_of(t, 1, TRACE_WORK, "linear", begin);
-    trace_span_of(t, 2, TRACE_WORK, "nobody", begin);              /* the trace has two threads */
-    json_t *events = written(t, 5), *a = find(events, "all_reduce", 0), *k = find(events, "linear", 0), *w = find(events, "linear", 1);
+    trace_span_of(t, 2, TRACE_WORK, "nobody", begin); /* the trace has two threads */
+    json_t *events = written(t, 5), *a = find(events, "all_reduce", 0), *k = find(events, "linear", 0),
+           *w = find(events, "linear", 1);
     CHECK(a && k && w && !find(events, "nobody", 0));
     CHECK_STR(text_of(a, "cat"), "comm");
     CHECK_INT(json_integer_value(json_object_get(a, "pid")), 5);
@@ -70,7 +79,8 @@ TEST(events_keep_name_kind_thread_bytes_group_and_shape)
     CHECK_STR(arg_of(k, "shape"), "7x8x9");
     CHECK_INT(json_integer_value(json_object_get(w, "tid")), 1);
     CHECK(json_real_value(json_object_get(a, "dur")) >= 0);
-    CHECK(find(events, "say \"no\" \\ andno more than 47 bytes of any name,", 0) || find(events, "say \"no\" \\ andno more than 47 bytes of any nam", 0));
+    CHECK(find(events, "say \"no\" \\ andno more than 47 bytes of any name,", 0) ||
+          find(events, "say \"no\" \\ andno more than 47 bytes of any nam", 0));
     json_decref(events);
     trace_close(t);
 }
@@ -87,7 +97,7 @@ TEST(a_full_ring_keeps_the_newest_in_order_and_says_how_many_went)
     }
     CHECK_INT(trace_dropped(t), 10);
     json_t *events = written(t, 0);
-    CHECK_INT(json_array_size(events), (1 << 16) + 2);             /* and the names of process and thread */
+    CHECK_INT(json_array_size(events), (1 << 16) + 2); /* and the names of process and thread */
     CHECK_STR(text_of(json_array_get(events, 2), "name"), "e10");
     snprintf(name, sizeof name, "e%d", n - 1);
     CHECK_STR(text_of(json_array_get(events, (1 << 16) + 1), "name"), name);
@@ -103,14 +113,16 @@ TEST(ops_come_with_their_shapes_and_threads_with_the_op_they_work_on)
     enum { N = 1 << 20 };
     CHECK_INT(dev_open(&d, "cpu", 3, &mem, &err), 0);
     CHECK_INT(trace_open(&t, 3, &err), 0);
-    float *x = dev_alloc(d, MEM_WORK, N * 4), *y = dev_alloc(d, MEM_WORK, N * 4), *rstd = dev_alloc(d, MEM_WORK, 1024 * 4);
+    float *x = dev_alloc(d, MEM_WORK, N * 4), *y = dev_alloc(d, MEM_WORK, N * 4),
+          *rstd = dev_alloc(d, MEM_WORK, 1024 * 4);
     int64_t n = N;
-    KERNEL(d, round_to, y, DT_F32, x, n);                          /* off: not recorded */
+    KERNEL(d, round_to, y, DT_F32, x, n); /* off: not recorded */
     d->trace = t;
     pool_trace(d->pool, t);
     KERNEL(d, round_to, y, DT_F32, x, n);
     for (int i = 0; i < 50; i++)
-        KERNEL(d, rms_norm, mat_of(y, DT_F32, 1024, 1024, 1024), rstd, mat_of(x, DT_F32, 1024, 1024, 1024), x, 1e-5f);
+        KERNEL(d, rms_norm, mat_of(y, DT_F32, 1024, 1024, 1024), rstd, mat_of(x, DT_F32, 1024, 1024, 1024), x,
+               1e-5f);
     json_t *events = written(t, 0), *r = find(events, "round_to", 0), *m = find(events, "rms_norm", 49);
     CHECK(r && m);
     CHECK_STR(arg_of(r, "shape"), "1048576");

@@ -1,4 +1,5 @@
-/* comm_segment_test.c - the allocator of a rank's region: pieces do not overlap, freed memory is zero and whole again. */
+/* comm_segment_test.c - the allocator of a rank's region: pieces do not overlap, freed memory is zero and
+ * whole again. */
 #include <unistd.h>
 
 #include "comm/segment.h"
@@ -10,7 +11,8 @@ static struct err err;
 static int open_one(struct segment *s, int rank, int ranks)
 {
     size_t head = board_bytes(ranks);
-    if (segment_create(s, segment_size(head, ranks, 1), NULL, &err) < 0 || segment_take_region(s, head, rank, &mem, &err) < 0) {
+    if (segment_create(s, segment_size(head, ranks, 1), NULL, &err) < 0 ||
+        segment_take_region(s, head, rank, &mem, &err) < 0) {
         test_fail(__FILE__, __LINE__, "%s", err.text);
         return -1;
     }
@@ -92,8 +94,9 @@ TEST(an_offset_is_known_only_for_my_region)
     char *p = segment_alloc(&s, MEM_WORK, 100);
     CHECK_INT(segment_offset(&s, p, 100), p - s.base);
     CHECK_INT(segment_offset(&s, here, 8), -1);
-    CHECK_INT(segment_offset(&s, s.base, 8), -1);                                            /* the board */
-    CHECK_INT(segment_offset(&s, s.base + s.region + s.region_bytes - 4, 8), -1);            /* runs into rank 2's */
+    CHECK_INT(segment_offset(&s, s.base, 8), -1); /* the board */
+    /* runs into rank 2's */
+    CHECK_INT(segment_offset(&s, s.base + s.region + s.region_bytes - 4, 8), -1);
     segment_close(&s);
 }
 

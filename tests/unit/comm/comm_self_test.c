@@ -1,4 +1,5 @@
-/* comm_self_test.c - one rank without a launcher: every call works, MPI stays asleep, signals ask for the end. */
+/* comm_self_test.c - one rank without a launcher: every call works, MPI stays asleep, signals ask for the
+ * end. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
@@ -47,7 +48,7 @@ TEST(one_rank_needs_no_mpi_and_every_call_works)
     void *blob;
     size_t n;
     int started = 1;
-    for (int round = 0; round < 3; round++) {          /* worlds may come and go */
+    for (int round = 0; round < 3; round++) { /* worlds may come and go */
         CHECK_INT(world_open(&w, "auto", 0, NULL, &mem, &e), 0);
         CHECK_STR(world_transport(w), "self");
         CHECK_INT(world_size(w), 1);

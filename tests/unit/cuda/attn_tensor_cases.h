@@ -1,5 +1,6 @@
-/* attn_tensor_cases.h - attention on tensor cores: within bounds of a reference in double, and the same bits however the work is cut. On the emulated
- * GPU (cuda_emu_attn_test.c) and on a real one (cuda_attn_test.c). */
+/* attn_tensor_cases.h - attention on tensor cores: within bounds of a reference in double, and the same bits
+ * however the work is cut. On the emulated GPU (cuda_emu_attn_test.c) and on a real one (cuda_attn_test.c).
+ * */
 #ifndef SHARDLINE_TESTS_UNIT_CUDA_ATTN_TENSOR_CASES_H
 #define SHARDLINE_TESTS_UNIT_CUDA_ATTN_TENSOR_CASES_H
 
@@ -16,12 +17,12 @@ struct world {
     struct dev *d;
     int n_kv, group, hd;
     int64_t T, window;
-    float scale, *q, *dout, *k, *v;             /* [T][heads hd], [T][kv hd]: values of bf16 */
+    float scale, *q, *dout, *k, *v; /* [T][heads hd], [T][kv hd]: values of bf16 */
 };
 static int heads(const struct world *w) { return w->n_kv * w->group; }
 
 static uint64_t state = 88172645463325252u;
-static float uniform(void)                      /* [-1, 1) */
+static float uniform(void) /* [-1, 1) */
 {
     state ^= state << 13;
     state ^= state >> 7;
@@ -38,7 +39,9 @@ static float *random_values(int64_t n, float size)
 
 static struct world world_of(int n_kv, int group, int hd, int64_t T, int64_t window)
 {
-    struct world w = { .n_kv = n_kv, .group = group, .hd = hd, .T = T, .window = window, .scale = (float)(1 / sqrt(hd)) };
+    struct world w = {
+        .n_kv = n_kv, .group = group, .hd = hd, .T = T, .window = window, .scale = (float)(1 / sqrt(hd))
+    };
     const int64_t nq = T * n_kv * group * hd, nk = T * n_kv * hd;
     static struct mem mem;
     struct err e;
@@ -73,19 +76,21 @@ static int gpu_is_here(void)
     dev_close(d);
     return here;
 }
-#define GPU_TEST(claim)                                                                                                  \
-    static void case_##claim(void);                                                                                      \
-    TEST(claim)                                                                                                          \
-    {                                                                                                                    \
-        if (gpu_is_here())                                                                                               \
-            case_##claim();                                                                                              \
-    }                                                                                                                    \
+#define GPU_TEST(claim) \
+    static void case_##claim(void); \
+    TEST(claim) \
+    { \
+        if (gpu_is_here()) \
+            case_##claim(); \
+    } \
     static void case_##claim(void)
 
 /* ---- matrices and pages on the device ---- */
 enum { ODD = 1 };
-/* Rows [r0, r0 + n) of from (or zeros), columns [c0, c0 + cols) of `wide`; odd: rows begin at odd elements. */
-static struct mat put_rows(struct world *w, enum dtype dt, const float *from, int64_t r0, int64_t n, int64_t wide, int64_t c0, int64_t cols, int odd)
+/* Rows [r0, r0 + n) of from (or zeros), columns [c0, c0 + cols) of `wide`; odd: rows begin at odd elements.
+ * */
+static struct mat put_rows(struct world *w, enum dtype dt, const float *from, int64_t r0, int64_t n,
+                           int64_t wide, int64_t c0, int64_t cols, int odd)
 {
     const int64_t ld = cols + (odd ? 5 : 0);
     const size_t bytes = (size_t)(n * ld + 1) * dtype_size(dt);
@@ -120,8 +125,11 @@ static float *take(struct world *w, struct mat m, float *to)
 }
 
 enum { OFF = 256, PAGES_MAX = 24 };
-struct pages { char *room, *page[PAGES_MAX]; };
-/* Keys of rows [row, row + n) of kv heads [kv0, kv0 + kvs), in pages that lie in another order than they are counted. */
+struct pages {
+    char *room, *page[PAGES_MAX];
+};
+/* Keys of rows [row, row + n) of kv heads [kv0, kv0 + kvs), in pages that lie in another order than they are
+ * counted. */
 static struct pages pages_of(struct world *w, int64_t row, int64_t n, int kv0, int kvs)
 {
     const int64_t n_pages = (n + 63) / 64;
@@ -134,9 +142,13 @@ static struct pages pages_of(struct world *w, int64_t row, int64_t n, int kv0, i
             const int64_t j = i % 64, g = i / 64 % kvs, x = i / 64 / kvs, key = b * 64 + j;
             uint16_t *at = host + OFF / 2 + g * 2 * 64 * w->hd;
             at[x * 64 + j] = key < n ? fn_to_bf16(w->k[((row + key) * w->n_kv + kv0 + g) * w->hd + x]) : 0;
-            at[64 * w->hd + j * w->hd + x] = key < n ? fn_to_bf16(w->v[((row + key) * w->n_kv + kv0 + g) * w->hd + x]) : 0;
+            at[64 * w->hd + j * w->hd + x] = key < n
+                                                 ? fn_to_bf16(
+                                                       w->v[((row + key) * w->n_kv + kv0 + g) * w->hd + x])
+                                                 : 0;
         }
-        p.page[b] = p.room + bytes * (size_t)((b * 5 + 3) % n_pages * (n_pages % 5 != 0) + b * (n_pages % 5 == 0));
+        p.page[b] = p.room +
+                    bytes * (size_t)((b * 5 + 3) % n_pages * (n_pages % 5 != 0) + b * (n_pages % 5 == 0));
         dev_write(w->d, p.page[b], host, bytes);
     }
     free(host);
@@ -144,17 +156,22 @@ static struct pages pages_of(struct world *w, int64_t row, int64_t n, int kv0, i
 }
 
 /* Rows [pos, pos + n) of query heads of kv heads [kv0, kv0 + kvs): out [n][group kvs hd], lse behind it. */
-struct cut { int64_t pos, n; int kv0, kvs, odd; };
+struct cut {
+    int64_t pos, n;
+    int kv0, kvs, odd;
+};
 static float *forward(struct world *w, struct cut c)
 {
     const int64_t cols = (int64_t)w->group * c.kvs * w->hd;
     struct pages pg = pages_of(w, 0, c.pos + c.n, c.kv0, c.kvs);
     struct attn_seq seq = { 0, c.n, c.pos, pg.page };
     struct attn a = { w->group * c.kvs, c.kvs, w->hd, DT_BF16, w->scale, OFF, 1, &seq, w->window };
-    struct mat q = put_rows(w, DT_BF16, w->q, c.pos, c.n, (int64_t)heads(w) * w->hd, (int64_t)c.kv0 * w->group * w->hd, cols, c.odd);
-    struct mat out = put_rows(w, DT_BF16, NULL, 0, c.n, 0, 0, cols, c.odd), lse = put_rows(w, DT_F32, NULL, 0, c.n, 0, 0, w->group * c.kvs, 0);
+    struct mat q = put_rows(w, DT_BF16, w->q, c.pos, c.n, (int64_t)heads(w) * w->hd,
+                            (int64_t)c.kv0 * w->group * w->hd, cols, c.odd);
+    struct mat out = put_rows(w, DT_BF16, NULL, 0, c.n, 0, 0, cols, c.odd),
+               lse = put_rows(w, DT_F32, NULL, 0, c.n, 0, 0, w->group * c.kvs, 0);
     for (int64_t b = 0; w->window && (b + 1) * 64 <= c.pos - w->window + 1; b++)
-        pg.page[b] = NULL;                      /* gone */
+        pg.page[b] = NULL; /* gone */
     KERNEL(w->d, attn, &a, out, lse.p, q);
     float *x = malloc((size_t)(c.n * (cols + a.n_heads)) * sizeof *x);
     free(take(w, q, NULL));
@@ -173,7 +190,8 @@ static int64_t scores(const struct world *w, int64_t p, int h, double *s, int64_
     for (int64_t j = *first; j <= p; j++) {
         double x = 0;
         for (int i = 0; i < w->hd; i++)
-            x += (double)w->q[(p * heads(w) + h) * w->hd + i] * w->k[(j * w->n_kv + h / w->group) * w->hd + i];
+            x += (double)w->q[(p * heads(w) + h) * w->hd + i] *
+                 w->k[(j * w->n_kv + h / w->group) * w->hd + i];
         s[j - *first] = x * (double)w->scale;
     }
     return p - *first + 1;
@@ -226,13 +244,16 @@ GPU_TEST(forward_is_near_the_definition)
 /* Rows of a cut have the bits of the whole. */
 static void check_cut(struct world *w, const float *want, int64_t want_pos, int64_t want_n, struct cut c)
 {
-    const int64_t cols = (int64_t)heads(w) * w->hd, mine = (int64_t)w->group * c.kvs * w->hd, nh = w->group * c.kvs;
+    const int64_t cols = (int64_t)heads(w) * w->hd, mine = (int64_t)w->group * c.kvs * w->hd,
+                  nh = w->group * c.kvs;
     float *x = forward(w, c);
     for (int64_t r = 0; r < c.n; r++) {
         const int64_t at = c.pos - want_pos + r;
         if (memcmp(x + r * mine, want + at * cols + (int64_t)c.kv0 * w->group * w->hd, (size_t)mine * 4) ||
-            memcmp(x + c.n * mine + r * nh, want + want_n * cols + at * heads(w) + c.kv0 * w->group, (size_t)nh * 4))
-            test_fail(__FILE__, __LINE__, "row %d of rows %d..%d, kv heads %d..%d, has other bits", (int)(c.pos + r), (int)c.pos, (int)(c.pos + c.n - 1), c.kv0, c.kv0 + c.kvs - 1);
+            memcmp(x + c.n * mine + r * nh, want + want_n * cols + at * heads(w) + c.kv0 * w->group,
+                   (size_t)nh * 4))
+            test_fail(__FILE__, __LINE__, "row %d of rows %d..%d, kv heads %d..%d, has other bits",
+                      (int)(c.pos + r), (int)c.pos, (int)(c.pos + c.n - 1), c.kv0, c.kv0 + c.kvs - 1);
     }
     free(x);
 }
@@ -282,13 +303,21 @@ GPU_TEST(so_where_the_window_begins_in_a_segment_that_later_rows_do_not_see)
 
 /* ---- backward: documents of the world's rows ---- */
 enum { DOCS_MAX = 4 };
-struct doc { int64_t row, n; };
-struct docs { int n, kv0, kvs, odd; struct doc doc[DOCS_MAX]; };
-struct grads { float *out, *lse, *dq, *dk, *dv; };
+struct doc {
+    int64_t row, n;
+};
+struct docs {
+    int n, kv0, kvs, odd;
+    struct doc doc[DOCS_MAX];
+};
+struct grads {
+    float *out, *lse, *dq, *dk, *dv;
+};
 
 static struct grads both_ways(struct world *w, struct docs c)
 {
-    const int64_t cols = (int64_t)w->group * c.kvs * w->hd, wide = (int64_t)heads(w) * w->hd, c0 = (int64_t)c.kv0 * w->group * w->hd, T = w->T;
+    const int64_t cols = (int64_t)w->group * c.kvs * w->hd, wide = (int64_t)heads(w) * w->hd,
+                  c0 = (int64_t)c.kv0 * w->group * w->hd, T = w->T;
     struct pages pg[DOCS_MAX];
     struct attn_seq seq[DOCS_MAX];
     struct attn a = { w->group * c.kvs, c.kvs, w->hd, DT_BF16, w->scale, OFF, c.n, seq, w->window };
@@ -296,29 +325,38 @@ static struct grads both_ways(struct world *w, struct docs c)
         pg[i] = pages_of(w, c.doc[i].row, c.doc[i].n, c.kv0, c.kvs);
         seq[i] = (struct attn_seq){ c.doc[i].row, c.doc[i].n, 0, pg[i].page };
     }
-    struct mat q = put_rows(w, DT_BF16, w->q, 0, T, wide, c0, cols, c.odd), dout = put_rows(w, DT_BF16, w->dout, 0, T, wide, c0, cols, c.odd);
-    struct mat out = put_rows(w, DT_BF16, NULL, 0, T, 0, 0, cols, c.odd), lse = put_rows(w, DT_F32, NULL, 0, T, 0, 0, a.n_heads, 0);
+    struct mat q = put_rows(w, DT_BF16, w->q, 0, T, wide, c0, cols, c.odd),
+               dout = put_rows(w, DT_BF16, w->dout, 0, T, wide, c0, cols, c.odd);
+    struct mat out = put_rows(w, DT_BF16, NULL, 0, T, 0, 0, cols, c.odd),
+               lse = put_rows(w, DT_F32, NULL, 0, T, 0, 0, a.n_heads, 0);
     struct mat dq = put_rows(w, DT_F32, NULL, 0, T, 0, 0, cols, 0);
-    struct mat dk = put_rows(w, DT_F32, NULL, 0, T, 0, 0, (int64_t)c.kvs * w->hd, 0), dv = put_rows(w, DT_F32, NULL, 0, T, 0, 0, (int64_t)c.kvs * w->hd, 0);
+    struct mat dk = put_rows(w, DT_F32, NULL, 0, T, 0, 0, (int64_t)c.kvs * w->hd, 0),
+               dv = put_rows(w, DT_F32, NULL, 0, T, 0, 0, (int64_t)c.kvs * w->hd, 0);
     KERNEL(w->d, attn, &a, out, lse.p, q);
     KERNEL(w->d, attn_dx, &a, dq, dk, dv, dout, out, lse.p, q);
     for (int i = 0; i < c.n; i++)
         dev_free(w->d, pg[i].room);
     free(take(w, q, NULL));
     free(take(w, dout, NULL));
-    return (struct grads){ take(w, out, NULL), take(w, lse, NULL), take(w, dq, NULL), take(w, dk, NULL), take(w, dv, NULL) };
+    return (struct grads){ take(w, out, NULL), take(w, lse, NULL), take(w, dq, NULL), take(w, dk, NULL),
+                           take(w, dv, NULL) };
 }
 static void grads_free(struct grads g) { free(g.out), free(g.lse), free(g.dq), free(g.dk), free(g.dv); }
 
 /* What a sum is, and how large an error it may have: operands in bf16, and fp32's noise in P and dP - D. */
-struct sum { double x, bound; };
+struct sum {
+    double x, bound;
+};
 static void add(struct sum *s, double p, double noise, double y)
 {
     s->x += p * y;
     s->bound += (fabs(p) * (0x1p-8 + 1e-5) + noise) * fabs(y);
 }
 
-static const float *at(const struct world *w, const float *x, int64_t row, int head, int n_heads) { return x + (row * n_heads + head) * w->hd; }
+static const float *at(const struct world *w, const float *x, int64_t row, int head, int n_heads)
+{
+    return x + (row * n_heads + head) * w->hd;
+}
 static double dot(const struct world *w, const float *x, const float *y)
 {
     double s = 0;
@@ -331,7 +369,8 @@ static double dot(const struct world *w, const float *x, const float *y)
 static void check_doc(const struct world *w, const struct grads *g, struct doc d)
 {
     const size_t nk = (size_t)(d.n * w->n_kv * w->hd);
-    struct sum *dk = calloc(nk, sizeof *dk), *dv = calloc(nk, sizeof *dv), *dq = calloc((size_t)w->hd, sizeof *dq);
+    struct sum *dk = calloc(nk, sizeof *dk), *dv = calloc(nk, sizeof *dv),
+               *dq = calloc((size_t)w->hd, sizeof *dq);
     const int H = heads(w);
     for (int64_t i = 0; i < d.n; i++)
         for (int h = 0; h < H; h++) {
@@ -342,8 +381,10 @@ static void check_doc(const struct world *w, const struct grads *g, struct doc d
             memset(dq, 0, (size_t)w->hd * sizeof *dq);
             for (int64_t j = first; j <= i; j++) {
                 const float *k = at(w, w->k, d.row + j, kv, w->n_kv);
-                const double p = exp((double)w->scale * dot(w, at(w, w->q, row, h, H), k) - lse), dp = dot(w, dout, at(w, w->v, d.row + j, kv, w->n_kv));
-                const double ds = p * (dp - D) * (double)w->scale, noise = 3e-5 * p * (fabs(dp) + fabs(D)) * (double)w->scale;
+                const double p = exp((double)w->scale * dot(w, at(w, w->q, row, h, H), k) - lse),
+                             dp = dot(w, dout, at(w, w->v, d.row + j, kv, w->n_kv));
+                const double ds = p * (dp - D) * (double)w->scale,
+                             noise = 3e-5 * p * (fabs(dp) + fabs(D)) * (double)w->scale;
                 for (int x = 0; x < w->hd; x++) {
                     add(&dq[x], ds, noise, (double)k[x]);
                     add(&dk[(j * w->n_kv + kv) * w->hd + x], ds, noise, (double)at(w, w->q, row, h, H)[x]);
@@ -379,7 +420,8 @@ GPU_TEST(backward_is_near_the_definition)
 }
 
 /* Columns [c0, c0 + n) of rows of a document, wide columns in all, have the bits of x [.][n]. */
-static void check_same(const char *what, const struct doc *d, const float *all, int64_t wide, int64_t c0, const float *x, int64_t n)
+static void check_same(const char *what, const struct doc *d, const float *all, int64_t wide, int64_t c0,
+                       const float *x, int64_t n)
 {
     for (int64_t r = d->row; r < d->row + d->n; r++)
         if (memcmp(all + r * wide + c0, x + r * n, (size_t)n * 4))
@@ -389,7 +431,8 @@ static void check_same(const char *what, const struct doc *d, const float *all, 
 /* Some documents and kv heads again have the bits of all of them at once. */
 static void check_again(struct world *w, const struct grads *all, struct docs c)
 {
-    const int64_t cols = (int64_t)w->group * c.kvs * w->hd, wide = (int64_t)heads(w) * w->hd, kv_cols = (int64_t)c.kvs * w->hd, kv_wide = (int64_t)w->n_kv * w->hd;
+    const int64_t cols = (int64_t)w->group * c.kvs * w->hd, wide = (int64_t)heads(w) * w->hd,
+                  kv_cols = (int64_t)c.kvs * w->hd, kv_wide = (int64_t)w->n_kv * w->hd;
     struct grads g = both_ways(w, c);
     for (int i = 0; i < c.n; i++) {
         check_same("out", &c.doc[i], all->out, wide, c.kv0 * w->group * w->hd, g.out, cols);
@@ -422,7 +465,8 @@ GPU_TEST(documents_have_the_same_bits_alone_and_among_others_at_any_tp_every_tim
 GPU_TEST(dk_and_dv_are_the_tree_over_query_heads)
 {
     enum { GROUP = 6, HD = 64, T = 66 };
-    struct world w = world_of(1, GROUP, HD, T, 0), one = { w.d, 1, 1, HD, T, 0, w.scale, NULL, NULL, w.k, w.v };
+    struct world w = world_of(1, GROUP, HD, T, 0),
+                 one = { w.d, 1, 1, HD, T, 0, w.scale, NULL, NULL, w.k, w.v };
     struct grads all = both_ways(&w, (struct docs){ 1, 0, 1, 0, { { 0, T } } }), head[GROUP];
     for (int h = 0; h < GROUP; h++) {
         one.q = malloc(sizeof(float) * T * HD), one.dout = malloc(sizeof(float) * T * HD);
@@ -468,7 +512,8 @@ GPU_TEST(a_page_at_an_odd_address_is_refused)
     struct pages pg = pages_of(&w, 0, 4, 0, 1);
     struct attn_seq seq = { 0, 4, 0, pg.page };
     struct attn a = { 1, 1, 64, DT_BF16, w.scale, 2, 1, &seq, 0 };
-    struct mat q = put_rows(&w, DT_BF16, w.q, 0, 4, 64, 0, 64, 0), out = put_rows(&w, DT_BF16, NULL, 0, 4, 0, 0, 64, 0);
+    struct mat q = put_rows(&w, DT_BF16, w.q, 0, 4, 64, 0, 64, 0),
+               out = put_rows(&w, DT_BF16, NULL, 0, 4, 0, 0, 64, 0);
     struct err e;
     KERNEL(w.d, attn, &a, out, NULL, q);
     CHECK(dev_check(w.d, &e) < 0);

@@ -113,7 +113,8 @@ static __global__ void one_mma(float *d, const uint16_t *a, const uint16_t *b, i
     else
         ldmatrix<2>(fb, sb + lane % 8 * 16 + lane / 8 % 2 * 8);
     mma_bf16(fd, fa, fb);
-    d[g * 8 + c] = fd[0], d[g * 8 + c + 1] = fd[1], d[(g + 8) * 8 + c] = fd[2], d[(g + 8) * 8 + c + 1] = fd[3];
+    d[g * 8 + c] = fd[0], d[g * 8 + c + 1] = fd[1], d[(g + 8) * 8 + c] = fd[2],
+              d[(g + 8) * 8 + c + 1] = fd[3];
 }
 
 static __global__ void whole_grid(unsigned *count, float *x)
@@ -122,16 +123,25 @@ static __global__ void whole_grid(unsigned *count, float *x)
     x[(blockIdx.y * gridDim.x + blockIdx.x) * blockDim.x + threadIdx.x] = (float)threadIdx.x;
 }
 
-#define CASE(name, params, ...) extern "C" void case_##name params; extern "C" void case_##name params { __VA_ARGS__; }
-CASE(barrier, (struct dev *d, float *x, int some), cuda_launch(d, barrier_of_some, 2, 64, 0, x, some))
-CASE(shuffle, (struct dev *d, float *x, int some), cuda_launch(d, shuffle_of_some, 1, 32, 0, x, some))
-CASE(part, (struct dev *d, float *x), cuda_launch(d, lanes_part, 1, 32, 0, x))
-CASE(halves, (struct dev *d, float *x), cuda_launch(d, halves_meet, 1, 32, 0, x))
-CASE(neighbours, (struct dev *d, float *x, int between, int by), cuda_launch(d, neighbours, 2, 128, 0, x, between, by))
-CASE(neighbours_dynamic, (struct dev *d, float *x, int between, int by), cuda_launch(d, neighbours_dynamic, 2, 128, 512, x, between, by))
-CASE(write_after_reads, (struct dev *d, float *x, int with_barrier), cuda_launch(d, write_after_reads, 1, 64, 0, x, with_barrier))
-CASE(copies, (struct dev *d, float *x, const float *from, int waits, int with_barrier), cuda_launch(d, copies, 1, 32, 1024, x, from, waits, with_barrier))
-CASE(beyond, (struct dev *d, float *x, int64_t at), cuda_launch(d, beyond, 1, 32, 0, x, at))
-CASE(mma, (struct dev *d, float *to, const uint16_t *a, const uint16_t *b, int by_rows), cuda_launch(d, one_mma, 1, 32, 1024, to, a, b, by_rows))
-CASE(grid, (struct dev *d, unsigned *count, float *x), cuda_launch(d, whole_grid, dim3(3, 5), 7, 0, count, x))
-CASE(large, (struct dev *d, float *x, unsigned threads, size_t shared), cuda_launch(d, beyond, 1, threads, shared, x, (int64_t)0))
+#define CASE(name, params, ...) \
+    extern "C" void case_##name params; \
+    extern "C" void case_##name params { __VA_ARGS__; }
+CASE(barrier, (struct dev * d, float *x, int some), cuda_launch(d, barrier_of_some, 2, 64, 0, x, some))
+CASE(shuffle, (struct dev * d, float *x, int some), cuda_launch(d, shuffle_of_some, 1, 32, 0, x, some))
+CASE(part, (struct dev * d, float *x), cuda_launch(d, lanes_part, 1, 32, 0, x))
+CASE(halves, (struct dev * d, float *x), cuda_launch(d, halves_meet, 1, 32, 0, x))
+CASE(neighbours, (struct dev * d, float *x, int between, int by),
+     cuda_launch(d, neighbours, 2, 128, 0, x, between, by))
+CASE(neighbours_dynamic, (struct dev * d, float *x, int between, int by),
+     cuda_launch(d, neighbours_dynamic, 2, 128, 512, x, between, by))
+CASE(write_after_reads, (struct dev * d, float *x, int with_barrier),
+     cuda_launch(d, write_after_reads, 1, 64, 0, x, with_barrier))
+CASE(copies, (struct dev * d, float *x, const float *from, int waits, int with_barrier),
+     cuda_launch(d, copies, 1, 32, 1024, x, from, waits, with_barrier))
+CASE(beyond, (struct dev * d, float *x, int64_t at), cuda_launch(d, beyond, 1, 32, 0, x, at))
+CASE(mma, (struct dev * d, float *to, const uint16_t *a, const uint16_t *b, int by_rows),
+     cuda_launch(d, one_mma, 1, 32, 1024, to, a, b, by_rows))
+CASE(grid, (struct dev * d, unsigned *count, float *x),
+     cuda_launch(d, whole_grid, dim3(3, 5), 7, 0, count, x))
+CASE(large, (struct dev * d, float *x, unsigned threads, size_t shared),
+     cuda_launch(d, beyond, 1, threads, shared, x, (int64_t)0))

@@ -1,4 +1,5 @@
-/* cuda_emu_block_test.c - the emulated block (kernels/cuda/emu) does what a GPU's does, and says what a GPU would not. Kernels: cuda_emu_block.cu. */
+/* cuda_emu_block_test.c - the emulated block (kernels/cuda/emu) does what a GPU's does, and says what a GPU
+ * would not. Kernels: cuda_emu_block.cu. */
 #include "kernels/dev.h"
 #include "kernels/fn.h"
 #include "tests/test.h"
@@ -19,7 +20,7 @@ CASE(grid, unsigned *count, float *x);
 CASE(large, float *x, unsigned threads, size_t shared);
 
 #if defined(__SANITIZE_ADDRESS__)
-enum { WATCHED = 0 };                    /* races and bounds are seen where each access is called for */
+enum { WATCHED = 0 }; /* races and bounds are seen where each access is called for */
 #else
 enum { WATCHED = 1 };
 #endif
@@ -54,13 +55,13 @@ static const char *word(struct dev *d)
     return dev_check(d, &e) < 0 ? e.text : "";
 }
 
-#define ON_DEVICE(...)                                                                                                   \
-    do {                                                                                                                 \
-        struct dev *d = open_device();                                                                                   \
-        float *x = floats(d, N);                                                                                         \
-        __VA_ARGS__                                                                                                      \
-        dev_free(d, x);                                                                                                  \
-        dev_close(d);                                                                                                    \
+#define ON_DEVICE(...) \
+    do { \
+        struct dev *d = open_device(); \
+        float *x = floats(d, N); \
+        __VA_ARGS__ \
+        dev_free(d, x); \
+        dev_close(d); \
     } while (0)
 
 TEST(a_barrier_that_some_threads_do_not_reach_is_reported)
@@ -74,7 +75,7 @@ TEST(a_barrier_that_some_threads_do_not_reach_is_reported)
         CHECK_HAS(w, "thread 40 has ended");
         CHECK_HAS(w, "cuda_emu_block.cu:");
         case_barrier(d, x, ALL);
-        CHECK_STR(word(d), "");          /* forgotten: the next launch is a new one */
+        CHECK_STR(word(d), ""); /* forgotten: the next launch is a new one */
     });
 }
 
@@ -126,13 +127,13 @@ TEST(shared_memory_without_a_barrier_between_is_a_race)
         ON_DEVICE({
             kinds[k](d, x, BLOCK, 1);
             check_neighbours(d, x, 1);
-            kinds[k](d, x, NOTHING, 0);  /* its own word: no race */
+            kinds[k](d, x, NOTHING, 0); /* its own word: no race */
             check_neighbours(d, x, 0);
             kinds[k](d, x, NOTHING, 1);
             if (WATCHED)
                 CHECK_HAS(word(d), "with no barrier between");
             word(d);
-            kinds[k](d, x, WARP, 1);     /* lane 31 reads what the next warp wrote */
+            kinds[k](d, x, WARP, 1); /* lane 31 reads what the next warp wrote */
             if (WATCHED)
                 CHECK_HAS(word(d), "shared memory at byte");
             word(d);
@@ -150,7 +151,7 @@ TEST(copies_happen_at_the_wait_and_not_before)
     ON_DEVICE({
         float got[128];
         float *from = floats(d, 128);
-        case_copies(d, x, from, 0, 0);   /* each thread reads what it copied itself */
+        case_copies(d, x, from, 0, 0); /* each thread reads what it copied itself */
         CHECK_STR(word(d), "");
         case_copies(d, x, from, 0, 1);
         CHECK_STR(word(d), "");
@@ -160,7 +161,7 @@ TEST(copies_happen_at_the_wait_and_not_before)
             float whole = (float)(at * 7 % 61), part = at == 6 || at == 7 ? 0 : whole;
             CHECK_BITS(got[i], part + whole);
         }
-        case_copies(d, x, from, 1, 1);   /* the second group may not have come: NaN */
+        case_copies(d, x, from, 1, 1); /* the second group may not have come: NaN */
         CHECK_STR(word(d), "");
         dev_read(d, got, x, sizeof got);
         for (int i = 0; i < 128; i++)
@@ -178,7 +179,7 @@ TEST(memory_beyond_the_device_s_is_reported)
     ON_DEVICE({
         case_beyond(d, x, N - 32);
         CHECK_STR(word(d), "");
-        case_beyond(d, x, N + 64 - 31);  /* device.c hands out multiples of 256 bytes */
+        case_beyond(d, x, N + 64 - 31); /* device.c hands out multiples of 256 bytes */
         CHECK_HAS(word(d), "writes 4 bytes at ");
         float host[64] = { 0 };
         case_beyond(d, host, 0);
@@ -191,12 +192,13 @@ TEST(mma_and_ldmatrix_are_a_product_of_matrices)
 {
     ON_DEVICE({
         float a[256], b[128], want[128], got[128];
-        uint16_t ha[256], hb[2][128];    /* b by columns, by rows */
+        uint16_t ha[256], hb[2][128]; /* b by columns, by rows */
         for (int i = 0; i < 256; i++)
             ha[i] = fn_to_bf16(a[i] = (float)(i * 37 % 101 - 50));
         for (int k = 0; k < 16; k++)
             for (int n = 0; n < 8; n++)
-                hb[0][n * 16 + k] = hb[1][k * 8 + n] = fn_to_bf16(b[k * 8 + n] = (float)((k * 8 + n) * 29 % 97 - 48));
+                hb[0][n * 16 + k] = hb[1][k * 8 + n] = fn_to_bf16(
+                    b[k * 8 + n] = (float)((k * 8 + n) * 29 % 97 - 48));
         for (int by_rows = 0; by_rows < 2; by_rows++) {
             uint16_t *da = dev_alloc(d, MEM_WORK, sizeof ha), *db = dev_alloc(d, MEM_WORK, sizeof hb[0]);
             dev_write(d, da, ha, sizeof ha);
@@ -205,7 +207,7 @@ TEST(mma_and_ldmatrix_are_a_product_of_matrices)
             for (int r = 0; r < 16; r++)
                 for (int n = 0; n < 8; n++)
                     for (int k = 0; k < 16; k++)
-                        want[r * 8 + n] += a[r * 16 + k] * b[k * 8 + n];         /* integers: exact in any order */
+                        want[r * 8 + n] += a[r * 16 + k] * b[k * 8 + n]; /* integers: exact in any order */
             case_mma(d, x, da, db, by_rows);
             CHECK_STR(word(d), "");
             dev_read(d, got, x, sizeof got);

@@ -1,23 +1,31 @@
-/* cuda_emu_hopper_test.c - what Hopper runs beside a block's threads, emulated (tests/devices/emu/async.c, group.c): boxes and products are right in every
- * form, and each mistake that a GPU would answer with silence, or a hang, is said. Kernel: cuda_emu_hopper.cu. */
+/* cuda_emu_hopper_test.c - what Hopper runs beside a block's threads, emulated (tests/devices/emu/async.c,
+ * group.c): boxes and products are right in every form, and each mistake that a GPU would answer with
+ * silence, or a hang, is said. Kernel: cuda_emu_hopper.cu. */
 #include "kernels/dev.h"
 #include "kernels/fn.h"
 #include "tests/test.h"
 #include "tests/unit/cuda/hopper_cases.h"
 
-const char *case_size(int alone, const char *first, int form, int64_t rows, int64_t cols, int n_leaves, int slots);
+const char *case_size(int alone, const char *first, int form, int64_t rows, int64_t cols, int n_leaves,
+                      int slots);
 void case_two(struct dev *d, float *to, const uint16_t *b, int wrong);
-void case_once(struct dev *d, float *to, const uint16_t *a, const uint16_t *b, int rows, int halves, int form, int wrong);
+void case_once(struct dev *d, float *to, const uint16_t *a, const uint16_t *b, int rows, int halves, int form,
+               int wrong);
 
 #if defined(__SANITIZE_ADDRESS__)
-enum { WATCHED = 0 };                    /* no calls for each access there */
+enum { WATCHED = 0 }; /* no calls for each access there */
 #else
 enum { WATCHED = 1 };
 #endif
 
-enum { N = 64 };                         /* A and B are [64][64] */
+/* A and B are [64][64] */
+enum { N = 64 };
 static struct mem memory;
-static struct { struct dev *d; uint16_t *a, *b; float *to, host_a[N][N], host_b[N][N], got[N][32]; } rig;
+static struct {
+    struct dev *d;
+    uint16_t *a, *b;
+    float *to, host_a[N][N], host_b[N][N], got[N][32];
+} rig;
 
 static void open_rig(void)
 {
@@ -69,10 +77,12 @@ static void check_product(int rows, int halves, int form)
             float want = 0;
             for (int k = 0; k < N; k++) {
                 const int i = form & ONCE_A_ACROSS ? k : r, j = form & ONCE_A_ACROSS ? r : k;
-                want += (i < rows && j < halves ? rig.host_a[i][j] : 0) * (k < rows && c < halves ? rig.host_b[k][c] : 0);
+                want += (i < rows && j < halves ? rig.host_a[i][j] : 0) *
+                        (k < rows && c < halves ? rig.host_b[k][c] : 0);
             }
             if (rig.got[r][c] != want) {
-                test_fail(__FILE__, __LINE__, "form %d of %dx%d: element %d,%d is %g, not %g", form, rows, halves, r, c, (double)rig.got[r][c], (double)want);
+                test_fail(__FILE__, __LINE__, "form %d of %dx%d: element %d,%d is %g, not %g", form, rows,
+                          halves, r, c, (double)rig.got[r][c], (double)want);
                 return;
             }
         }
@@ -84,7 +94,8 @@ TEST(boxes_and_products_of_every_form_are_right)
     for (int form = 0; form < ONCE_BY_THREADS; form++) {
         CHECK_STR(once(N, N, form, WRONG_NOTHING), "");
         check_product(N, N, form);
-        CHECK_STR(once(37, 21, form, WRONG_NOTHING), "");              /* the rest of a box is zeros, and counts */
+        /* the rest of a box is zeros, and counts */
+        CHECK_STR(once(37, 21, form, WRONG_NOTHING), "");
         check_product(37, 21, form);
     }
     close_rig();
@@ -102,7 +113,11 @@ TEST(what_threads_wrote_is_multiplied_behind_a_proxy_fence_only)
 
 TEST(every_mistake_is_said)
 {
-    static const struct { enum wrong wrong; const char *said; int watched; } cases[] = {
+    static const struct {
+        enum wrong wrong;
+        const char *said;
+        int watched;
+    } cases[] = {
         { WRONG_MORE_BYTES, "waits in an mbarrier at ", 0 },
         { WRONG_FEWER_BYTES, "where a copy has not arrived", 0 },
         { WRONG_NO_WAIT, "where a copy has not arrived", 0 },
@@ -118,17 +133,23 @@ TEST(every_mistake_is_said)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (WATCHED || !cases[i].watched)
             CHECK_HAS(once(N, N, 0, cases[i].wrong), cases[i].said);
-    CHECK_STR(once(N, N, 0, WRONG_NOTHING), "");                       /* forgotten: the next launch is a new one */
+    /* forgotten: the next launch is a new one */
+    CHECK_STR(once(N, N, 0, WRONG_NOTHING), "");
     check_product(N, N, 0);
     close_rig();
 }
 
 TEST(two_blocks_share_what_one_brings_and_their_mistakes_are_said)
 {
-    static const struct { enum wrong wrong; const char *said; } cases[] = {
-        { WRONG_NOTHING, NULL }, { WRONG_NO_MEETING, "an mbarrier, with no barrier between" }, { WRONG_ENDS_EARLY, "which has ended or is not there" }, { WRONG_ONE_OF_TWO, "waits in an mbarrier at " },
-        { WRONG_RANK, "block 2 of the cluster, which has ended or is not there" }, { WRONG_NOTHING, NULL }
-    };
+    static const struct {
+        enum wrong wrong;
+        const char *said;
+    } cases[] = { { WRONG_NOTHING, NULL },
+                  { WRONG_NO_MEETING, "an mbarrier, with no barrier between" },
+                  { WRONG_ENDS_EARLY, "which has ended or is not there" },
+                  { WRONG_ONE_OF_TWO, "waits in an mbarrier at " },
+                  { WRONG_RANK, "block 2 of the cluster, which has ended or is not there" },
+                  { WRONG_NOTHING, NULL } };
     uint16_t *half = malloc(N * N * 2);
     struct err e;
     open_rig();
@@ -168,16 +189,31 @@ TEST(sums_are_no_numbers_until_they_are_waited_for_and_wrong_strides_give_other_
 /* On an H100: 132 processors. Waves of tiles x the clocks of README.md's table. */
 TEST(a_product_gets_the_tiles_that_are_through_first)
 {
-    static const struct { int alone, form; const char *first; int64_t rows, cols; int leaves, slots; const char *size; } cases[] = {
-        { 0, 0, "", 4096, 4096, 1, 0, "128x256" }, { 0, 1, "", 4096, 28672, 1, 0, "128x256" }, { 0, 2, "", 16384, 2048, 1, 0, "128x256" },
-        { 0, 0, "", 4096, 4096, 8, 2, "128x128" }, { 0, 1, "", 4096, 14336, 8, 2, "128x128" }, { 0, 2, "", 4096, 4096, 4, 1, "128x128" },
-        { 0, 0, "", 4096, 4096, 64, 5, "128x64" },       /* no room for five sums of 128x128 */
-        { 0, 0, "", 128, 28672, 8, 2, "128x64" },        /* a cluster would be half empty */
-        { 0, 0, "", 128, 4096, 8, 2, "64x32" },          /* few tiles: small ones */
-        { 0, 1, "", 2048, 2048, 1, 0, "128x256" },       /* 64 clusters of 66 */
-        { 0, 0, "", 100, 512, 8, 2, "" }, { 1, 0, "", 100, 512, 8, 2, "64x32" }, { 1, 2, "", 8, 8, 1, 0, "64x64" },
-        { 0, 0, "128x64", 4096, 4096, 1, 0, "128x64" }, { 0, 0, "128x256", 4096, 4096, 8, 2, "128x128" },
+    static const struct {
+        int alone, form;
+        const char *first;
+        int64_t rows, cols;
+        int leaves, slots;
+        const char *size;
+    } cases[] = {
+        { 0, 0, "", 4096, 4096, 1, 0, "128x256" },
+        { 0, 1, "", 4096, 28672, 1, 0, "128x256" },
+        { 0, 2, "", 16384, 2048, 1, 0, "128x256" },
+        { 0, 0, "", 4096, 4096, 8, 2, "128x128" },
+        { 0, 1, "", 4096, 14336, 8, 2, "128x128" },
+        { 0, 2, "", 4096, 4096, 4, 1, "128x128" },
+        { 0, 0, "", 4096, 4096, 64, 5, "128x64" }, /* no room for five sums of 128x128 */
+        { 0, 0, "", 128, 28672, 8, 2, "128x64" },  /* a cluster would be half empty */
+        { 0, 0, "", 128, 4096, 8, 2, "64x32" },    /* few tiles: small ones */
+        { 0, 1, "", 2048, 2048, 1, 0, "128x256" }, /* 64 clusters of 66 */
+        { 0, 0, "", 100, 512, 8, 2, "" },
+        { 1, 0, "", 100, 512, 8, 2, "64x32" },
+        { 1, 2, "", 8, 8, 1, 0, "64x64" },
+        { 0, 0, "128x64", 4096, 4096, 1, 0, "128x64" },
+        { 0, 0, "128x256", 4096, 4096, 8, 2, "128x128" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        CHECK_STR(case_size(cases[i].alone, cases[i].first, cases[i].form, cases[i].rows, cases[i].cols, cases[i].leaves, cases[i].slots), cases[i].size);
+        CHECK_STR(case_size(cases[i].alone, cases[i].first, cases[i].form, cases[i].rows, cases[i].cols,
+                            cases[i].leaves, cases[i].slots),
+                  cases[i].size);
 }

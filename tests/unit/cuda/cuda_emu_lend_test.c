@@ -1,5 +1,5 @@
-/* cuda_emu_lend_test.c - what ops are lent (kernels/cuda/priv.h) where a GPU is emulated: the bytes are there as long as promised, and what is lent
- * again unchanged is not copied again. */
+/* cuda_emu_lend_test.c - what ops are lent (kernels/cuda/priv.h) where a GPU is emulated: the bytes are
+ * there as long as promised, and what is lent again unchanged is not copied again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,9 +7,12 @@
 #include "kernels/dev.h"
 #include "tests/test.h"
 
-#define PROMISED ((size_t)8 << 20)       /* of later lends that leave a copy as it is */
+#define PROMISED ((size_t)8 << 20) /* of later lends that leave a copy as it is */
 
-struct stage { struct mem mem; struct dev *d; };
+struct stage {
+    struct mem mem;
+    struct dev *d;
+};
 
 static int open_stage(struct stage *s)
 {
@@ -55,13 +58,15 @@ TEST(the_same_bytes_are_copied_once)
     list[999] = 0;
     CHECK(holds(&s, first, list, sizeof list));
     s.d->queue = DEV_COMM;
-    CHECK(cuda_lend(s.d, list, sizeof list) != first);          /* that queue does not wait for the other's copy */
+    /* that queue does not wait for the other's copy */
+    CHECK(cuda_lend(s.d, list, sizeof list) != first);
     s.d->queue = DEV_COMPUTE;
-    CHECK(cuda_lend(s.d, first, sizeof list) == first);         /* the device's own memory */
+    CHECK(cuda_lend(s.d, first, sizeof list) == first); /* the device's own memory */
     close_stage(&s);
 }
 
-/* Lists of many sizes in any order, some of them again and again: each is right, and still is after 8 MiB of others. */
+/* Lists of many sizes in any order, some of them again and again: each is right, and still is after 8 MiB of
+ * others. */
 TEST(a_copy_lasts_for_8_mib_of_others)
 {
     enum { LISTS = 24, STEPS = 1500 };
@@ -79,7 +84,8 @@ TEST(a_copy_lasts_for_8_mib_of_others)
     }
     for (int step = 0; step < STEPS; step++) {
         int i = rand_r(&seed) % LISTS;
-        list[i][(size_t)rand_r(&seed) % bytes[i]] ^= (char)(step % 4 == 0);        /* often the same as before */
+        /* often the same as before */
+        list[i][(size_t)rand_r(&seed) % bytes[i]] ^= (char)(step % 4 == 0);
         there[i] = NULL;
         const void *p = cuda_lend(s.d, list[i], bytes[i]);
         for (int j = 0; j < LISTS; j++)
@@ -88,7 +94,8 @@ TEST(a_copy_lasts_for_8_mib_of_others)
         since[i] = 0;
         for (int j = step % 8; j < LISTS; j += 8)
             if (there[j] && since[j] <= PROMISED && !holds(&s, there[j], list[j], bytes[j]))
-                test_fail(__FILE__, __LINE__, "step %d: list %d of %zu bytes is not there after %zu more", step, j, bytes[j], since[j]);
+                test_fail(__FILE__, __LINE__, "step %d: list %d of %zu bytes is not there after %zu more",
+                          step, j, bytes[j], since[j]);
         CHECK(holds(&s, p, list[i], bytes[i]));
     }
     for (int i = 0; i < LISTS; i++)
@@ -119,7 +126,7 @@ TEST(what_did_not_arrive_is_copied_again)
     if (!open_stage(&s))
         return;
     CHECK(!cuda_lend(s.d, large, PROMISED + 1));
-    cuda_lend(s.d, list, sizeof list);           /* the device does nothing until it is asked */
+    cuda_lend(s.d, list, sizeof list); /* the device does nothing until it is asked */
     CHECK_INT(dev_check(s.d, &e), -ERR_DEVICE);
     CHECK(strstr(e.text, "more than 8 MiB"));
     CHECK(holds(&s, cuda_lend(s.d, list, sizeof list), list, sizeof list));

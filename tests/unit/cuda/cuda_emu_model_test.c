@@ -1,12 +1,16 @@
-/* cuda_emu_model_test.c - a whole model where a GPU is emulated: in fp32 a training step and decoding have the CPU's bits, in bf16 decoding has those of the
- * same tokens all at once; and how often the host asks something of the device in a step of decoding. */
+/* cuda_emu_model_test.c - a whole model where a GPU is emulated: in fp32 a training step and decoding have
+ * the CPU's bits, in bf16 decoding has those of the same tokens all at once; and how often the host asks
+ * something of the device in a step of decoding. */
 #include "tests/devices/emu/emu.h"
 #include "tests/unit/model/model_rig.h"
 
 enum { PROMPT = 19, TOKENS = RIG_DECODE_ROWS, VOCAB = 701 };
 
 /* ---- training ---- */
-struct trained { double before, norm, after; };      /* losses, and the gradients' norm */
+/* losses, and the gradients' norm */
+struct trained {
+    double before, norm, after;
+};
 static struct trained train(const struct model_config *c, const char *device)
 {
     struct trained t;
@@ -16,7 +20,14 @@ static struct trained train(const struct model_config *c, const char *device)
     rig_open(&r, c, DT_F32, 2, 7);
     t.before = rig_forward(&r);
     t.norm = rig_backward(&r);
-    struct adamw h = { .lr = 1e-2f, .eps = 1e-8f, .weight_decay = 0.1f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 1 };
+    struct adamw h = { .lr = 1e-2f,
+                       .eps = 1e-8f,
+                       .weight_decay = 0.1f,
+                       .beta1 = 0.9,
+                       .beta2 = 0.95,
+                       .bias1 = 0.1f,
+                       .bias2 = 0.2f,
+                       .clip = 1 };
     CHECK_INT(zero_update(r.z, &h, 0, &e), 0);
     t.after = rig_forward(&r);
     CHECK_INT(dev_check(r.dev, &e), 0);
@@ -26,21 +37,24 @@ static struct trained train(const struct model_config *c, const char *device)
 
 TEST(a_training_step_has_the_cpu_s_bits)
 {
-    static const int some[] = { -1, 1, 2, 4 };           /* the other two bring nothing that these do not */
+    static const int some[] = { -1, 1, 2, 4 }; /* the other two bring nothing that these do not */
     for (size_t k = 0; k < sizeof some / sizeof *some; k++) {
         const int i = some[k];
         struct model_config c = i < 0 ? rig_config(1, 0.1) : rig_family_config(i);
         c.vocab = 101;
         struct trained cpu = train(&c, "cpu"), gpu = train(&c, "cuda");
         if (memcmp(&cpu, &gpu, sizeof cpu))
-            test_fail(__FILE__, __LINE__, "%s: losses %.9g, %.9g, norm %.9g on the CPU; %.9g, %.9g, %.9g", i < 0 ? "llama, tied" : rig_families[i].name, cpu.before, cpu.after,
-                      cpu.norm, gpu.before, gpu.after, gpu.norm);
+            test_fail(__FILE__, __LINE__, "%s: losses %.9g, %.9g, norm %.9g on the CPU; %.9g, %.9g, %.9g",
+                      i < 0 ? "llama, tied" : rig_families[i].name, cpu.before, cpu.after, cpu.norm,
+                      gpu.before, gpu.after, gpu.norm);
     }
 }
 
 /* ---- decoding ---- */
-/* The last token's logits: all tokens at once; or a prompt, three single tokens, the others but one together, and the last one alone. */
-static void last_logits(const struct model_config *c, enum dtype dt, const char *device, int at_once, float *logits)
+/* The last token's logits: all tokens at once; or a prompt, three single tokens, the others but one
+ * together, and the last one alone. */
+static void last_logits(const struct model_config *c, enum dtype dt, const char *device, int at_once,
+                        float *logits)
 {
     static const int64_t whole[] = { TOKENS }, steps[] = { PROMPT, 1, 1, 1, TOKENS - PROMPT - 4, 1 };
     const int64_t *n = at_once ? whole : steps;
@@ -61,7 +75,7 @@ TEST(decoding_has_the_cpu_s_bits_in_fp32_and_those_of_one_pass_in_bf16)
     last_logits(&c, DT_F32, "cpu", 0, cpu);
     last_logits(&c, DT_F32, "cuda", 0, gpu);
     CHECK(!memcmp(cpu, gpu, sizeof cpu));
-    c.head_dim = 16;                     /* for tensor cores */
+    c.head_dim = 16; /* for tensor cores */
     last_logits(&c, DT_BF16, "cuda", 0, steps);
     last_logits(&c, DT_BF16, "cuda", 1, pass);
     CHECK(!memcmp(steps, pass, sizeof pass));
@@ -82,12 +96,14 @@ TEST(a_decode_step_asks_11_launches_a_layer_and_copies_no_more_for_more_layers)
         rig_decode_rows(&d, 0, PROMPT);
         const struct emu_asked before = emu_asked;
         dev_read(d.r.dev, logits, rig_decode_rows(&d, PROMPT, 1), sizeof logits);
-        of[more] = (struct emu_asked){ emu_asked.launches - before.launches, emu_asked.copies - before.copies, emu_asked.fills - before.fills };
+        of[more] = (struct emu_asked){ emu_asked.launches - before.launches, emu_asked.copies - before.copies,
+                                       emu_asked.fills - before.fills };
         rig_decode_close(&d);
     }
     CHECK_INT(of[1].launches - of[0].launches, 3 * 11);
     CHECK(of[0].launches <= 2 * 11 + 8);
     CHECK_INT(of[1].copies, of[0].copies);
-    CHECK(of[0].copies <= 6);            /* pages, sequences, attention's work, tokens, leaves of the vocabulary; the logits back */
+    /* pages, sequences, attention's work, tokens, leaves of the vocabulary; the logits back */
+    CHECK(of[0].copies <= 6);
     CHECK_INT(of[1].fills, of[0].fills);
 }

@@ -1,4 +1,5 @@
-/* cuda_emu_rows_test.c - row_cases.h where a GPU is emulated, with the library that computes on the host in cuBLASLt's place; and who multiplies when. */
+/* cuda_emu_rows_test.c - row_cases.h where a GPU is emulated, with the library that computes on the host in
+ * cuBLASLt's place; and who multiplies when. */
 #include <limits.h>
 #include <unistd.h>
 
@@ -38,13 +39,25 @@ static void hopper_note(const char *how, const char *said, int with_rows)
     unsetenv("SHARDLINE_EMU_SHARED");
     unsetenv("SHARDLINE_EMU_WGMMA");
 }
-TEST(mma_and_wgmma_that_round_alike_multiply_side_by_side) { hopper_note("exact", "products on the GPU: own, by mma and wgmma, which round alike", 0); }
-TEST(wgmma_that_rounds_otherwise_multiplies_alone) { hopper_note("other", "products on the GPU: own, by wgmma alone", 1); }
-TEST(wgmma_whose_numbers_are_wrong_is_left_off) { hopper_note("wrong", "products on the GPU: own, without wgmma, whose numbers were wrong in the self-check", 0); }
+TEST(mma_and_wgmma_that_round_alike_multiply_side_by_side)
+{
+    hopper_note("exact", "products on the GPU: own, by mma and wgmma, which round alike", 0);
+}
+TEST(wgmma_that_rounds_otherwise_multiplies_alone)
+{
+    hopper_note("other", "products on the GPU: own, by wgmma alone", 1);
+}
+TEST(wgmma_whose_numbers_are_wrong_is_left_off)
+{
+    hopper_note("wrong",
+                "products on the GPU: own, without wgmma, whose numbers were wrong in the self-check", 0);
+}
 TEST(wgmma_that_is_wrong_in_its_largest_blocks_only_is_left_off)
 {
-    setenv("SHARDLINE_EMU_PROCESSORS", "132", 1);        /* more than the self-check's products have tiles */
-    hopper_note("wide", "products on the GPU: own, without wgmma, whose numbers were wrong in the self-check", 0);
+    /* more than the self-check's products have tiles */
+    setenv("SHARDLINE_EMU_PROCESSORS", "132", 1);
+    hopper_note("wide", "products on the GPU: own, without wgmma, whose numbers were wrong in the self-check",
+                0);
     unsetenv("SHARDLINE_EMU_PROCESSORS");
 }
 TEST(cublaslt_s_products_have_the_same_bits_for_every_number_of_rows)
@@ -93,7 +106,7 @@ TEST(a_wish_that_nobody_meets_is_refused)
     setenv("SHARDLINE_CUDA", "lt", 1);
     CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_DEVICE);
     CHECK_HAS(e.text, "SHARDLINE_CUDA=lt: not here: ");
-    setenv("SHARDLINE_CUDA", "wgmma", 1);        /* of an sm_80 */
+    setenv("SHARDLINE_CUDA", "wgmma", 1); /* of an sm_80 */
     CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_DEVICE);
     CHECK_HAS(e.text, "SHARDLINE_CUDA=wgmma: not here");
     setenv("SHARDLINE_CUDA", "abacus", 1);

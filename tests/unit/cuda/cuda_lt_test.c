@@ -1,5 +1,6 @@
-/* cuda_lt_test.c - products by cuBLASLt, with a library in its place that computes on the host (cublaslt_stub.c): which algorithm is taken, what it is
- * given, leaves and trees. Bits against the definition written plainly. */
+/* cuda_lt_test.c - products by cuBLASLt, with a library in its place that computes on the host
+ * (cublaslt_stub.c): which algorithm is taken, what it is given, leaves and trees. Bits against the
+ * definition written plainly. */
 #include <dlfcn.h>
 #include <limits.h>
 #include <math.h>
@@ -11,8 +12,17 @@
 #include "tests/test.h"
 #include "tests/devices/cublaslt_stub.h"
 
-enum { TILE = 5, TILE_FEW = 3 };         /* the stub adds in blocks of so many; of a result of at most 64 columns */
-struct rig { struct mem mem; struct dev *dev; struct lt *lt; void *stub; struct stub_seen *seen; int *offers, *slow; uint32_t state; };
+/* the stub adds in blocks of so many; of a result of at most 64 columns */
+enum { TILE = 5, TILE_FEW = 3 };
+struct rig {
+    struct mem mem;
+    struct dev *dev;
+    struct lt *lt;
+    void *stub;
+    struct stub_seen *seen;
+    int *offers, *slow;
+    uint32_t state;
+};
 
 static int rig_open(struct rig *r)
 {
@@ -54,11 +64,15 @@ static void rig_close(struct rig *r)
 }
 
 /* ---- matrices of numbers, as operands and widened ---- */
-struct numbers { struct mat m; float *wide; };
+struct numbers {
+    struct mat m;
+    float *wide;
+};
 
 static struct numbers numbers(struct rig *r, enum dtype dt, int64_t rows, int64_t cols, int64_t ld)
 {
-    struct numbers n = { mat_of(calloc((size_t)(rows * ld), 4), dt, rows, cols, ld), calloc((size_t)(rows * ld), 4) };
+    struct numbers n = { mat_of(calloc((size_t)(rows * ld), 4), dt, rows, cols, ld),
+                         calloc((size_t)(rows * ld), 4) };
     for (int64_t i = 0; i < rows * ld; i++) {
         r->state = r->state * 1664525u + 1013904223u;
         const float v = (float)(r->state >> 8) / 8388608.0f - 1.0f;
@@ -88,12 +102,14 @@ static float stub_sum(const float *a, int64_t a_step, const float *b, int64_t b_
 }
 
 /* ---- linear ---- */
-static float linear_ref(const struct numbers *x, const struct numbers *w, const struct leaves *l, int64_t i, int64_t j, int64_t tile)
+static float linear_ref(const struct numbers *x, const struct numbers *w, const struct leaves *l, int64_t i,
+                        int64_t j, int64_t tile)
 {
     float leaf[GRAIN_MAX];
     for (int g = 0; g < l->n; g++) {
         const int64_t from = g ? l->end[g - 1] : 0;
-        leaf[g] = stub_sum(x->wide + i * x->m.ld + from, 1, w->wide + j * w->m.ld + from, 1, l->end[g] - from, tile);
+        leaf[g] = stub_sum(x->wide + i * x->m.ld + from, 1, w->wide + j * w->m.ld + from, 1, l->end[g] - from,
+                           tile);
     }
     return tree_sum(l->n, leaf, 1);
 }
@@ -128,8 +144,9 @@ static void linear_case(struct rig *r, enum dtype dt, int64_t k, struct leaves l
                 spilt += i < rows[c] && j < N ? 0 : off;
             }
         if (bad || spilt)
-            test_fail(__FILE__, __LINE__, "%s, %d leaves of %lld, %lld rows: %d elements differ, %d others are written", dtype_name(dt), l.n, (long long)k, (long long)rows[c], bad,
-                      spilt);
+            test_fail(__FILE__, __LINE__,
+                      "%s, %d leaves of %lld, %lld rows: %d elements differ, %d others are written",
+                      dtype_name(dt), l.n, (long long)k, (long long)rows[c], bad, spilt);
     }
     free(y), free(p.p), drop(x), drop(w);
 }
@@ -142,7 +159,7 @@ TEST(linear_is_the_leaves_tree_for_every_number_of_rows)
     for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
         linear_case(&r, dt, 101, leaves_of(101, 8, 0, 8));
         linear_case(&r, dt, 96, leaves_of(96, 8, 0, 8));
-        linear_case(&r, dt, 17, leaves_of(17, 8, 0, 8));                /* leaves of 3, 2 and none */
+        linear_case(&r, dt, 17, leaves_of(17, 8, 0, 8)); /* leaves of 3, 2 and none */
         linear_case(&r, dt, 33, (struct leaves){ 1, { 33 } });
         linear_case(&r, dt, 40, (struct leaves){ 4, { 0, 12, 12, 40 } });
     }
@@ -150,7 +167,8 @@ TEST(linear_is_the_leaves_tree_for_every_number_of_rows)
 }
 
 /* ---- linear_dx ---- */
-static float dx_ref(int n_w, const struct numbers *dy, const struct numbers *w, const struct leaves *l, int64_t i, int64_t j)
+static float dx_ref(int n_w, const struct numbers *dy, const struct numbers *w, const struct leaves *l,
+                    int64_t i, int64_t j)
 {
     float leaf[GRAIN_MAX];
     for (int g = 0; g < l->n; g++) {
@@ -158,7 +176,8 @@ static float dx_ref(int n_w, const struct numbers *dy, const struct numbers *w, 
         for (int s = 0; s < n_w; s++) {
             const int64_t from = g ? l[s].end[g - 1] : 0, n = l[s].end[g] - from;
             if (n)
-                leaf[g] += stub_sum(dy[s].wide + i * dy[s].m.ld + from, 1, w[s].wide + from * w[s].m.ld + j, w[s].m.ld, n, TILE);
+                leaf[g] += stub_sum(dy[s].wide + i * dy[s].m.ld + from, 1, w[s].wide + from * w[s].m.ld + j,
+                                    w[s].m.ld, n, TILE);
         }
     }
     return tree_sum(l->n, leaf, 1);
@@ -186,7 +205,8 @@ static void dx_case(struct rig *r, enum dtype dt, int64_t rows)
             bad += memcmp(&want, &dx[i * LD + j], sizeof want) != 0;
         }
     if (bad)
-        test_fail(__FILE__, __LINE__, "%s, %lld rows: %d elements differ", dtype_name(dt), (long long)rows, bad);
+        test_fail(__FILE__, __LINE__, "%s, %lld rows: %d elements differ", dtype_name(dt), (long long)rows,
+                  bad);
     for (int s = 0; s < 3; s++)
         drop(dy[s]), drop(w[s]);
     free(dx);
@@ -208,24 +228,28 @@ TEST(dx_of_three_matrices_is_one_tree)
 static void dw_case(struct rig *r, int64_t n_leaves, int per_call, int64_t ld)
 {
     enum { N = 9, K = 13, T = 11 };
-    struct numbers dy = numbers(r, DT_BF16, n_leaves * T, N, N + 1), x = numbers(r, DT_BF16, n_leaves * T, K, K + 3);
+    struct numbers dy = numbers(r, DT_BF16, n_leaves * T, N, N + 1),
+                   x = numbers(r, DT_BF16, n_leaves * T, K, K + 3);
     struct tree_acc acc = { .n = n_leaves };
     const int levels = tree_levels(n_leaves, per_call);
     for (int i = 0; i < levels; i++)
         acc.level[i] = malloc(sizeof(float) * N * (size_t)ld);
     for (; acc.next < n_leaves; acc.next += per_call)
-        lt_linear_dw(r->lt, &acc, ld, mat_rows(dy.m, acc.next * T, per_call * T), mat_rows(x.m, acc.next * T, per_call * T), per_call, T);
+        lt_linear_dw(r->lt, &acc, ld, mat_rows(dy.m, acc.next * T, per_call * T),
+                     mat_rows(x.m, acc.next * T, per_call * T), per_call, T);
     int bad = 0;
     for (int64_t i = 0; i < N; i++)
         for (int64_t j = 0; j < K; j++) {
             float leaf[GRAIN_MAX];
             for (int64_t s = 0; s < n_leaves; s++)
-                leaf[s] = stub_sum(x.wide + s * T * x.m.ld + j, x.m.ld, dy.wide + s * T * dy.m.ld + i, dy.m.ld, T, TILE_FEW);
+                leaf[s] = stub_sum(x.wide + s * T * x.m.ld + j, x.m.ld, dy.wide + s * T * dy.m.ld + i,
+                                   dy.m.ld, T, TILE_FEW);
             const float want = tree_sum(n_leaves, leaf, 1);
             bad += memcmp(&want, &acc.level[0][i * ld + j], sizeof want) != 0;
         }
     if (bad)
-        test_fail(__FILE__, __LINE__, "%lld leaves, %d a call, ld %lld: %d elements differ", (long long)n_leaves, per_call, (long long)ld, bad);
+        test_fail(__FILE__, __LINE__, "%lld leaves, %d a call, ld %lld: %d elements differ",
+                  (long long)n_leaves, per_call, (long long)ld, bad);
     for (int i = 0; i < levels; i++)
         free(acc.level[i]);
     drop(dy), drop(x);
@@ -233,7 +257,8 @@ static void dw_case(struct rig *r, int64_t n_leaves, int per_call, int64_t ld)
 
 TEST(dw_is_the_tree_of_sequences_over_any_calls)
 {
-    static const int cases[][2] = { { 8, 8 }, { 8, 4 }, { 8, 2 }, { 8, 1 }, { 12, 3 }, { 12, 6 }, { 12, 12 }, { 5, 5 }, { 1, 1 }, { 6, 1 } };
+    static const int cases[][2] = { { 8, 8 },  { 8, 4 },   { 8, 2 }, { 8, 1 }, { 12, 3 },
+                                    { 12, 6 }, { 12, 12 }, { 5, 5 }, { 1, 1 }, { 6, 1 } };
     struct rig r;
     if (rig_open(&r) < 0)
         return;
@@ -247,13 +272,23 @@ TEST(dw_is_the_tree_of_sequences_over_any_calls)
 /* ---- choices ---- */
 static struct lt_product product(float *d, const float *a, const float *b, int64_t rows, int64_t inner)
 {
-    return (struct lt_product){ .form = LT_LINEAR, .dt = DT_F32, .rows = rows, .cols = 4, .inner = inner, .batch = 1, .a = { a, inner, 0 }, .b = { b, inner, 0 }, .d = d, .ld = 4 };
+    return (struct lt_product){ .form = LT_LINEAR,
+                                .dt = DT_F32,
+                                .rows = rows,
+                                .cols = 4,
+                                .inner = inner,
+                                .batch = 1,
+                                .a = { a, inner, 0 },
+                                .b = { b, inner, 0 },
+                                .d = d,
+                                .ld = 4 };
 }
 
 TEST(an_algorithm_without_split_k_is_chosen_once_and_for_all_rows)
 {
     enum { K = 16 };
-    static float d[200 * 4] __attribute__((aligned(16))), a[4 * K] __attribute__((aligned(16))), b[200 * K] __attribute__((aligned(16)));
+    static float d[200 * 4] __attribute__((aligned(16))), a[4 * K] __attribute__((aligned(16))),
+        b[200 * K] __attribute__((aligned(16)));
     struct rig r;
     char text[256];
     if (rig_open(&r) < 0)
@@ -270,13 +305,14 @@ TEST(an_algorithm_without_split_k_is_chosen_once_and_for_all_rows)
     CHECK_INT(r.seen->align, 16);
     CHECK_INT(lt_n_choices(r.lt), 1);
     lt_choice_text(r.lt, 0, text, sizeof text);
-    CHECK_STR(text, "product linear fp32 2048x4 over 16 batch 1 align 16: algo 5 tile 5 stages 0 swizzle 0 option 0 inner 0 cluster 0, number 5 of 5");
+    CHECK_STR(text, "product linear fp32 2048x4 over 16 batch 1 align 16: algo 5 tile 5 stages 0 swizzle 0 "
+                    "option 0 inner 0 cluster 0, number 5 of 5");
 
-    r.dev->fast = 1;                     /* few rows have a choice of their own */
+    r.dev->fast = 1; /* few rows have a choice of their own */
     struct lt_product few = product(d, a, b, 64, K), many = product(d, a, b, 65, K);
     CHECK_INT(lt_run(r.lt, &few) + lt_run(r.lt, &many), 2);
     CHECK_INT(r.seen->lists, 2);
-    struct lt_product askew = product(d, a, b + 1, 3, K - 1);           /* fewer bytes at a time */
+    struct lt_product askew = product(d, a, b + 1, 3, K - 1); /* fewer bytes at a time */
     CHECK_INT(lt_run(r.lt, &askew), 1);
     CHECK_INT(r.seen->align, 4);
     CHECK_INT(lt_run_nth(r.lt, &many, 4), 1);
@@ -309,11 +345,13 @@ TEST(choices_are_written_where_the_environment_says)
 }
 
 /* ---- a table ---- */
-/* What a library that is opened now chooses for a product of 16, with the sixth algorithm on offer; *calls: of the library. */
+/* What a library that is opened now chooses for a product of 16, with the sixth algorithm on offer; *calls:
+ * of the library. */
 static void chosen(char *text, size_t bytes, int slow, int *calls)
 {
     enum { K = 16 };
-    static float d[4] __attribute__((aligned(16))), a[4 * K] __attribute__((aligned(16))), b[K] __attribute__((aligned(16)));
+    static float d[4] __attribute__((aligned(16))), a[4 * K] __attribute__((aligned(16))),
+        b[K] __attribute__((aligned(16)));
     struct rig r;
     text[0] = 0;
     if (rig_open(&r) < 0)
@@ -343,17 +381,18 @@ TEST(the_fastest_algorithm_is_timed_once_and_taken_from_the_table_afterwards)
     CHECK(calls > 10);
     chosen(text, sizeof text, 2, &calls);
     CHECK_HAS(text, "algo 6");
-    CHECK_INT(calls, 1);                 /* it is in the table */
+    CHECK_INT(calls, 1); /* it is in the table */
     unsetenv("SHARDLINE_CUBLASLT_TUNE");
     chosen(text, sizeof text, 0, &calls);
     CHECK_HAS(text, "algo 6");
     CHECK_INT(calls, 1);
     unsetenv("SHARDLINE_CUBLASLT_TABLE");
     chosen(text, sizeof text, 0, &calls);
-    CHECK_HAS(text, "algo 5");           /* without one: the library's first */
+    CHECK_HAS(text, "algo 5"); /* without one: the library's first */
     FILE *f = fopen(path, "r");
     CHECK(f && fgets(line, sizeof line, f));
-    CHECK_STR(line, PRODUCT "algo 6 tile 7 stages 0 swizzle 0 option 0 inner 0 cluster 0, timed, number 6 of 6\n");
+    CHECK_STR(line,
+              PRODUCT "algo 6 tile 7 stages 0 swizzle 0 option 0 inner 0 cluster 0, timed, number 6 of 6\n");
     CHECK(f && !fgets(line, sizeof line, f));
     if (f)
         fclose(f);
@@ -364,7 +403,11 @@ TEST(of_a_table_only_what_the_library_offers_and_fits_is_taken)
     static const char *const wishes[] = {
         PRODUCT "algo 1 tile 5 stages 0 swizzle 0 option 0 inner 0 cluster 0, splits the contraction\n",
         PRODUCT "algo 6 tile 8 stages 0 swizzle 0 option 0 inner 0 cluster 0, another tile\n",
-        PRODUCT "algo 6 tile 7 stages 0 swizzle 0 option 0 inner 0 cluster\n", "\n\n", "", "product linear fp32 2048x4 over 16 batch 1 align 4: algo 6 tile 7\n" };
+        PRODUCT "algo 6 tile 7 stages 0 swizzle 0 option 0 inner 0 cluster\n",
+        "\n\n",
+        "",
+        "product linear fp32 2048x4 over 16 batch 1 align 4: algo 6 tile 7\n"
+    };
     char path[PATH_MAX], text[256];
     int calls;
     snprintf(path, sizeof path, "%s/wishes", test_tmp_dir());
@@ -412,7 +455,7 @@ TEST(a_shape_without_an_algorithm_is_said_and_gives_nan)
     float y[3];
     if (rig_open(&r) < 0)
         return;
-    *r.offers = 4;                       /* those that must not be taken */
+    *r.offers = 4; /* those that must not be taken */
     struct numbers x = numbers(&r, DT_F32, 1, 8, 8), w = numbers(&r, DT_F32, 3, 8, 8);
     struct panels p = { .leaves = leaves_of(8, 8, 0, 8) };
     pack(&r, &p, w.m);

@@ -1,4 +1,5 @@
-/* foreign_help.h - checkpoints of other frameworks against the full state that their makers kept: bit for bit, whole and by box. */
+/* foreign_help.h - checkpoints of other frameworks against the full state that their makers kept: bit for
+ * bit, whole and by box. */
 #ifndef SHARDLINE_TESTS_UNIT_FORMAT_FOREIGN_HELP_H
 #define SHARDLINE_TESTS_UNIT_FORMAT_FOREIGN_HELP_H
 
@@ -55,7 +56,9 @@ static inline int read_floats(struct ckpt *c, int i, const struct box *b, float 
     int64_t n = box_count(b);
     const struct ckpt_tensor *t = ckpt_tensor(c, i);
     uint16_t *narrow = malloc((size_t)n * 2 + 2);
-    int rc = t->dtype == CK_F32 ? ckpt_read(c, i, b, out, &e) : t->dtype == CK_BF16 ? ckpt_read(c, i, b, narrow, &e) : -1;
+    int rc = t->dtype == CK_F32    ? ckpt_read(c, i, b, out, &e)
+             : t->dtype == CK_BF16 ? ckpt_read(c, i, b, narrow, &e)
+                                   : -1;
     for (int64_t k = 0; t->dtype == CK_BF16 && rc >= 0 && k < n; k++)
         out[k] = bf16_to_float(narrow[k]);
     free(narrow);
@@ -71,8 +74,9 @@ static inline int same_box(struct ckpt *a, int i, struct ckpt *b, int j, const s
     float *x = malloc(n * 4 + 4), *y = malloc(n * 4 + 4);
     int same = read_floats(a, i, box, x) >= 0 && read_floats(b, j, box, y) >= 0 && !memcmp(x, y, n * 4);
     if (!same)
-        test_fail(__FILE__, __LINE__, "%s: box from [%lld,%lld] of [%lld,%lld] differs", ckpt_tensor(a, i)->name, (long long)box->start[0],
-                  (long long)box->start[1], (long long)box->extent[0], (long long)box->extent[1]);
+        test_fail(__FILE__, __LINE__, "%s: box from [%lld,%lld] of [%lld,%lld] differs",
+                  ckpt_tensor(a, i)->name, (long long)box->start[0], (long long)box->start[1],
+                  (long long)box->extent[0], (long long)box->extent[1]);
     free(x);
     free(y);
     return same;
@@ -101,7 +105,8 @@ static inline int same_tensor(struct ckpt *a, int i, struct ckpt *b, int j)
     return 1;
 }
 
-/* Every tensor of the reference is there with its bits (masters where the weights are narrower), nothing else is, and the step. */
+/* Every tensor of the reference is there with its bits (masters where the weights are narrower), nothing
+ * else is, and the step. */
 static inline void same_as_reference(const char *path, const char *ref_path, int64_t step, int has_moments)
 {
     struct err e = { 0 };
@@ -128,8 +133,10 @@ static inline void same_as_reference(const char *path, const char *ref_path, int
         else if (!same_tensor(c, i, ref, j))
             break;
     }
-    /* besides the reference: the narrow weights of masters, and the tied head, which the reference has once */
-    int head = ckpt_find(c, ROLE_WEIGHT, "lm_head.weight") >= 0 && ckpt_find(ref, ROLE_WEIGHT, "lm_head.weight") < 0;
+    /* besides the reference: the narrow weights of masters, and the tied head, which the reference has once
+     * */
+    int head = ckpt_find(c, ROLE_WEIGHT, "lm_head.weight") >= 0 &&
+               ckpt_find(ref, ROLE_WEIGHT, "lm_head.weight") < 0;
     CHECK_INT(ckpt_n_tensors(c), n + masters + head);
     CHECK_INT(ckpt_state(c)->has_state, has_moments);
     CHECK_INT(ckpt_state(c)->step, has_moments ? step : 0);
@@ -210,13 +217,15 @@ static inline void make_bad(const char *name, const char *to)
         CHECK(truncate(a, (off_t)json_integer_value(v)) == 0);
     }
     if (json_is_string(json_object_get(r, "overlay"))) {
-        snprintf(a, sizeof a, "%s/foreign/bad/%s/%s", test_fixture_dir(), name, json_string_value(json_object_get(r, "overlay")));
+        snprintf(a, sizeof a, "%s/foreign/bad/%s/%s", test_fixture_dir(), name,
+                 json_string_value(json_object_get(r, "overlay")));
         shell("cp -rf '%s/.' '%s'", a, to);
     }
     json_decref(r);
 }
 
-/* Opening or reading all of it fails with a message that contains `part`. sub: folder inside that is opened. */
+/* Opening or reading all of it fails with a message that contains `part`. sub: folder inside that is opened.
+ * */
 static inline void is_refused(const char *name, const char *sub, const char *part)
 {
     char to[1024], path[2048];
@@ -235,7 +244,10 @@ static inline void is_refused(const char *name, const char *sub, const char *par
     ckpt_close(c);
 }
 
-struct bad_folder { const char *name, *part; };      /* of FIXTURES/foreign/bad, and what its refusal must say */
+/* of FIXTURES/foreign/bad, and what its refusal must say */
+struct bad_folder {
+    const char *name, *part;
+};
 
 static inline void are_refused(const struct bad_folder *bad, size_t n)
 {

@@ -1,5 +1,6 @@
-/* format_damage_test.c - one random bit flipped or a file cut at a random place, a thousand times: verify names the file, and the tensor where
- * it lies in one; whoever loads a part only (ptrain, pserve) or converts (reshard) is refused by the same reads. The programs themselves:
+/* format_damage_test.c - one random bit flipped or a file cut at a random place, a thousand times: verify
+ * names the file, and the tensor where it lies in one; whoever loads a part only (ptrain, pserve) or
+ * converts (reshard) is refused by the same reads. The programs themselves:
  * tests/cli/reshard/reshard_damage.sh, bad_flips.sh. */
 #include <sys/stat.h>
 #include <unistd.h>
@@ -60,7 +61,8 @@ static int verify(struct err *e)
     return rc;
 }
 
-/* Rank `rank` of 2 that reads its rows of every tensor, then its share of the rest: ptrain and pserve. All ranks' answers together count. */
+/* Rank `rank` of 2 that reads its rows of every tensor, then its share of the rest: ptrain and pserve. All
+ * ranks' answers together count. */
 static int load_parts(struct err *e)
 {
     int failed = 0;
@@ -91,7 +93,14 @@ static int load_parts(struct err *e)
 
 /* ---- damage ---- */
 
-struct damage { char path[512]; int64_t at; int bit; void *content; size_t n; };        /* bit -1: cut */
+/* bit -1: cut */
+struct damage {
+    char path[512];
+    int64_t at;
+    int bit;
+    void *content;
+    size_t n;
+};
 
 static void damage(struct damage *d, const char *name)
 {
@@ -138,13 +147,18 @@ static void damage_all(void)
         damage(&d, file);
         memset(&e, 0, sizeof e);
         if (verify(&e) >= 0)
-            test_fail(__FILE__, __LINE__, "%s, byte %lld, bit %d: verify finds nothing", file, (long long)d.at, d.bit);
+            test_fail(__FILE__, __LINE__, "%s, byte %lld, bit %d: verify finds nothing", file,
+                      (long long)d.at, d.bit);
         else if (!strstr(e.text, file))
-            test_fail(__FILE__, __LINE__, "%s, byte %lld, bit %d: \"%s\" does not name it", file, (long long)d.at, d.bit, e.text);
-        if (d.bit >= 0 && d.at >= ST_ALIGN && strstr(file, ".safetensors") && !strstr(file, FMT_ZSTD) && !names_a_tensor(e.text))
-            test_fail(__FILE__, __LINE__, "%s, byte %lld, bit %d: \"%s\" names no tensor", file, (long long)d.at, d.bit, e.text);
+            test_fail(__FILE__, __LINE__, "%s, byte %lld, bit %d: \"%s\" does not name it", file,
+                      (long long)d.at, d.bit, e.text);
+        if (d.bit >= 0 && d.at >= ST_ALIGN && strstr(file, ".safetensors") && !strstr(file, FMT_ZSTD) &&
+            !names_a_tensor(e.text))
+            test_fail(__FILE__, __LINE__, "%s, byte %lld, bit %d: \"%s\" names no tensor", file,
+                      (long long)d.at, d.bit, e.text);
         if (load_parts(&e) >= 0)
-            test_fail(__FILE__, __LINE__, "%s, byte %lld, bit %d: is loaded by ranks", file, (long long)d.at, d.bit);
+            test_fail(__FILE__, __LINE__, "%s, byte %lld, bit %d: is loaded by ranks", file, (long long)d.at,
+                      d.bit);
         mend(&d);
     }
     CHECK_INT(verify(&e), 0);
@@ -153,7 +167,8 @@ static void damage_all(void)
 TEST(a_thousand_flips_and_cuts_of_a_plain_checkpoint_are_found_and_named)
 {
     struct err e = { 0 };
-    CHECK_INT(make_ckpt(in_tmp(test_tmp_dir(), "plain", dir), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
+    CHECK_INT(make_ckpt(in_tmp(test_tmp_dir(), "plain", dir), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e),
+              0);
     damage_all();
 }
 

@@ -1,4 +1,5 @@
-/* format_dcp_test.c - PyTorch Distributed Checkpoint: every way that PyTorch cuts its tensors, and what must be refused. */
+/* format_dcp_test.c - PyTorch Distributed Checkpoint: every way that PyTorch cuts its tensors, and what must
+ * be refused. */
 #include "tests/unit/format/foreign_help.h"
 
 static void check(const char *name, const char *sub, int64_t step, int moments)
@@ -17,7 +18,10 @@ TEST(fsdp2_on_4_ranks_tied_gives_the_reference) { check("dcp_fsdp2_w4_bf16", "ck
 TEST(tensor_parallel_with_fsdp_has_strided_shards) { check("dcp_tp2_fsdp2_fp32", "ckpt", 4, 1); }
 TEST(numbered_optimizer_state_finds_its_names_by_shape) { check("dcp_raw_optim_fsdp2_w2", "ckpt", 4, 1); }
 TEST(safetensors_shards_of_ranks_give_the_reference) { check("dcp_hf_sharded_fsdp2_w2", "hf_sharded", 0, 0); }
-TEST(safetensors_shards_of_ranks_and_files_give_the_reference) { check("dcp_hf_sharded_fsdp2_w2", "hf_multi/sharded", 0, 0); }
+TEST(safetensors_shards_of_ranks_and_files_give_the_reference)
+{
+    check("dcp_hf_sharded_fsdp2_w2", "hf_multi/sharded", 0, 0);
+}
 TEST(consolidated_safetensors_give_the_reference) { check("dcp_hf_sharded_fsdp2_w2", "hf_multi", 0, 0); }
 
 static const struct bad_folder bad[] = {

@@ -1,4 +1,5 @@
-/* format_deepspeed_test.c - DeepSpeed folders: every stage against the full state of the live run, and what must be refused. */
+/* format_deepspeed_test.c - DeepSpeed folders: every stage against the full state of the live run, and what
+ * must be refused. */
 #include "tests/unit/format/foreign_help.h"
 
 static void check(const char *name, const char *sub, int64_t step, int narrow)
@@ -19,13 +20,19 @@ TEST(zero1_on_4_ranks_bf16_gives_the_reference) { check("ds_zero1_w4_bf16", "ckp
 TEST(zero2_on_2_ranks_gives_the_reference) { check("ds_zero2_w2_fp32", "ckpt", 4, 0); }
 TEST(zero2_tied_gives_the_reference) { check("ds_zero2_w3_bf16_tied", "ckpt", 4, 1); }
 TEST(zero2_round_robin_goes_by_param_shapes) { check("ds_zero2_w3_fp32_roundrobin", "ckpt", 4, 0); }
-TEST(zero2_with_frozen_parameters_and_a_buffer_gives_the_reference) { check("ds_zero2_w4_bf16_frozen", "ckpt", 4, 1); }
+TEST(zero2_with_frozen_parameters_and_a_buffer_gives_the_reference)
+{
+    check("ds_zero2_w4_bf16_frozen", "ckpt", 4, 1);
+}
 TEST(zero3_on_2_ranks_gives_the_reference) { check("ds_zero3_w2_bf16", "ckpt", 4, 0); }
 TEST(zero3_tied_on_3_ranks_gives_the_reference) { check("ds_zero3_w3_fp32", "ckpt", 4, 0); }
 TEST(zero3_with_sub_groups_gives_the_reference) { check("ds_zero3_w4_bf16_sub", "ckpt", 4, 0); }
 TEST(the_folder_of_a_tag_is_taken_too) { check("ds_zero3_w3_fp32", "ckpt/global_step4", 4, 0); }
 TEST(universal_from_zero1_gives_the_reference) { check("ds_zero1_w2_bf16opt", "universal", 4, 1); }
-TEST(universal_from_zero3_takes_shapes_and_step_from_elsewhere) { check("ds_zero3_w2_bf16", "universal", 4, 0); }
+TEST(universal_from_zero3_takes_shapes_and_step_from_elsewhere)
+{
+    check("ds_zero3_w2_bf16", "universal", 4, 0);
+}
 TEST(latest_universal_leads_to_it) { check("ds_zero3_w2_bf16", "", 4, 0); }
 
 static const struct bad_folder bad[] = {
@@ -44,7 +51,10 @@ static const struct bad_folder bad[] = {
 
 TEST(every_broken_folder_is_refused_by_name) { are_refused(bad, sizeof bad / sizeof *bad); }
 
-TEST(a_missing_rank_between_others_is_named) { loss_is_noticed("ds_zero1_w4_bf16/ckpt", "global_step4/*rank_2_mp_rank_00_optim*", "rank 2 is missing"); }
+TEST(a_missing_rank_between_others_is_named)
+{
+    loss_is_noticed("ds_zero1_w4_bf16/ckpt", "global_step4/*rank_2_mp_rank_00_optim*", "rank 2 is missing");
+}
 
 TEST(nan_and_inf_keep_their_bits)
 {

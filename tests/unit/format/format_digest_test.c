@@ -39,7 +39,8 @@ TEST(digests_are_those_of_the_specification)
 }
 
 /* Cuts box b at random, down to nothing, and adds the digests of the parts. */
-static void add_parts(struct ckpt_digest *d, const float *whole, const int64_t *shape, int n_dims, const struct box *b, uint64_t *draw)
+static void add_parts(struct ckpt_digest *d, const float *whole, const int64_t *shape, int n_dims,
+                      const struct box *b, uint64_t *draw)
 {
     int dim = (int)(rnd_u64(1, 2, ++*draw) % (uint64_t)n_dims);
     if (b->extent[dim] > 1 && rnd_unit(1, 3, ++*draw) < 0.8) {
@@ -51,7 +52,7 @@ static void add_parts(struct ckpt_digest *d, const float *whole, const int64_t *
         add_parts(d, whole, shape, n_dims, &left, draw);
         return;
     }
-    static float part[7 * 5 * 3000];          /* of the innermost call */
+    static float part[7 * 5 * 3000]; /* of the innermost call */
     struct box all = box_whole(n_dims, shape);
     struct box_walk w = { 0 };
     struct box_run r;
@@ -65,7 +66,12 @@ static void add_parts(struct ckpt_digest *d, const float *whole, const int64_t *
 TEST(digests_of_parts_of_any_shape_add_up_to_the_whole)
 {
     static float x[7 * 5 * 3000];
-    const struct { int n; int64_t shape[3]; } shapes[] = { { 3, { 7, 5, 3000 } }, { 2, { 35, 3000 } }, { 1, { 7 * 5 * 3000 } }, { 3, { 3000, 7, 5 } } };
+    const struct {
+        int n;
+        int64_t shape[3];
+    } shapes[] = {
+        { 3, { 7, 5, 3000 } }, { 2, { 35, 3000 } }, { 1, { 7 * 5 * 3000 } }, { 3, { 3000, 7, 5 } }
+    };
     uint64_t draw = 0;
     for (int i = 0; i < 7 * 5 * 3000; i++)
         x[i] = (float)rnd_normal(5, 6, (uint64_t)i);
@@ -96,7 +102,7 @@ TEST(every_single_bit_and_every_swap_of_neighbours_changes_the_digest)
         x[bit / 16] ^= (uint16_t)(1 << bit % 16);
     }
     for (int i = 0; i + 11 < 132; i++)
-        for (int step = 1; step <= 11; step += 10) {      /* the next column, the next row */
+        for (int step = 1; step <= 11; step += 10) { /* the next column, the next row */
             struct ckpt_digest d = { 0, 0 };
             uint16_t t = x[i];
             x[i] = x[i + step], x[i + step] = t;
@@ -106,7 +112,8 @@ TEST(every_single_bit_and_every_swap_of_neighbours_changes_the_digest)
         }
 }
 
-static void all_hex(int n, const struct ckpt_tensor *t, const struct ckpt_state *s, char weights[33], char state[33])
+static void all_hex(int n, const struct ckpt_tensor *t, const struct ckpt_state *s, char weights[33],
+                    char state[33])
 {
     struct ckpt_digests d = ckpt_digest_all(n, t, s);
     ckpt_digest_hex(d.weights, weights);
@@ -116,9 +123,24 @@ static void all_hex(int n, const struct ckpt_tensor *t, const struct ckpt_state 
 TEST(the_whole_digest_depends_on_names_shapes_dtypes_digests_and_state_and_not_on_the_order_of_the_list)
 {
     struct ckpt_tensor t[3] = {
-        { .name = "b.weight", .role = ROLE_WEIGHT, .dtype = CK_F32, .n_dims = 2, .shape = { 2, 3 }, .digest = { 1, 2 } },
-        { .name = "a.weight", .role = ROLE_WEIGHT, .dtype = CK_BF16, .n_dims = 1, .shape = { 6 }, .digest = { 3, 4 } },
-        { .name = "a.weight", .role = ROLE_EXP_AVG, .dtype = CK_F32, .n_dims = 1, .shape = { 6 }, .digest = { 5, 6 } },
+        { .name = "b.weight",
+          .role = ROLE_WEIGHT,
+          .dtype = CK_F32,
+          .n_dims = 2,
+          .shape = { 2, 3 },
+          .digest = { 1, 2 } },
+        { .name = "a.weight",
+          .role = ROLE_WEIGHT,
+          .dtype = CK_BF16,
+          .n_dims = 1,
+          .shape = { 6 },
+          .digest = { 3, 4 } },
+        { .name = "a.weight",
+          .role = ROLE_EXP_AVG,
+          .dtype = CK_F32,
+          .n_dims = 1,
+          .shape = { 6 },
+          .digest = { 5, 6 } },
     };
     struct ckpt_state s = { .has_state = 1, .step = 10, .seed = 3, .epoch = 1, .sample = 9, .grain = 8 };
     char w[33], a[33], w2[33], a2[33];
@@ -129,19 +151,19 @@ TEST(the_whole_digest_depends_on_names_shapes_dtypes_digests_and_state_and_not_o
     all_hex(3, swapped, &s, w2, a2);
     CHECK_STR(w2, w);
     CHECK_STR(a2, a);
-    s.grain = 4;                    /* an option */
+    s.grain = 4; /* an option */
     all_hex(3, t, &s, w2, a2);
     CHECK_STR(a2, a);
-#define CHANGED(member, value, weights_too)                                                                             \
-    do {                                                                                                                 \
-        struct ckpt_tensor keep[3] = { t[0], t[1], t[2] };                                                               \
-        struct ckpt_state keep_s = s;                                                                                    \
-        member = value;                                                                                                  \
-        all_hex(3, t, &s, w2, a2);                                                                                       \
-        CHECK(strcmp(a, a2));                                                                                            \
-        CHECK_INT(!strcmp(w, w2), !(weights_too));                                                                       \
-        memcpy(t, keep, sizeof keep);                                                                                    \
-        s = keep_s;                                                                                                      \
+#define CHANGED(member, value, weights_too) \
+    do { \
+        struct ckpt_tensor keep[3] = { t[0], t[1], t[2] }; \
+        struct ckpt_state keep_s = s; \
+        member = value; \
+        all_hex(3, t, &s, w2, a2); \
+        CHECK(strcmp(a, a2)); \
+        CHECK_INT(!strcmp(w, w2), !(weights_too)); \
+        memcpy(t, keep, sizeof keep); \
+        s = keep_s; \
     } while (0)
     CHANGED(t[0].name, "c.weight", 1);
     CHANGED(t[0].dtype, CK_I32, 1);

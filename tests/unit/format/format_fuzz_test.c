@@ -1,5 +1,5 @@
-/* format_fuzz_test.c - mutations of good files, the same ones every time: the readers of other frameworks' files must end, without a bad
- * read (run it under the sanitizer), whatever stands in a file. */
+/* format_fuzz_test.c - mutations of good files, the same ones every time: the readers of other frameworks'
+ * files must end, without a bad read (run it under the sanitizer), whatever stands in a file. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -18,7 +18,9 @@ static uint64_t next(void)
 /* One to four changes: a bit, a byte, a number that means much, a part repeated or taken out. */
 static size_t mutate(uint8_t *p, size_t n, size_t room)
 {
-    static const uint64_t numbers[] = { 0, 1, 0x7f, 0x80, 0xff, 0x7fff, 0xffff, 0x7fffffff, 0x80000000, 0xffffffff, INT64_MAX, 1ull << 63, UINT64_MAX };
+    static const uint64_t numbers[] = { 0,         1,          0x7f,       0x80,       0xff,
+                                        0x7fff,    0xffff,     0x7fffffff, 0x80000000, 0xffffffff,
+                                        INT64_MAX, 1ull << 63, UINT64_MAX };
     int changes = 1 + (int)(next() % 4);
     while (changes-- && n > 16) {
         size_t at = next() % n, len = 1 + next() % 16, width = (size_t)1 << next() % 4;
@@ -27,7 +29,11 @@ static size_t mutate(uint8_t *p, size_t n, size_t room)
         case 0: p[at] ^= (uint8_t)(1u << next() % 8); break;
         case 1: p[at] = (uint8_t)next(); break;
         case 2: memcpy(p + at, &v, at + width <= n ? width : n - at); break;
-        case 3: len = at + len <= n ? len : n - at; memmove(p + at, p + at + len, n - at - len); n -= len; break;
+        case 3:
+            len = at + len <= n ? len : n - at;
+            memmove(p + at, p + at + len, n - at - len);
+            n -= len;
+            break;
         case 4:
             if (n + len <= room && at + len <= n) {
                 memmove(p + at + len, p + at, n - at);
@@ -53,14 +59,18 @@ static void loop(const uint8_t *good, size_t n, int times, void (*run)(const uin
 }
 
 /* A state_dict as torch pickles it. */
-static const uint8_t sample[] = "\x80\x02" "ccollections\nOrderedDict\nq\x00)Rq\x01(X\x01\x00\x00\x00wq\x02" "ctorch._utils\n_rebuild_tensor_v2\nq\x03((X\x07\x00\x00\x00storageq\x04"
-    "ctorch\nFloatStorage\nq\x05X\x01\x00\x00\x00" "0q\x06X\x03\x00\x00\x00" "cpuq\x07K\x10tq\x08QK\x00K\x04K\x04\x86q\tK\x04K\x01\x86q\n\x89h\x00)Rq\x0btq\x0cRq\rX\x01\x00\x00\x00nq\x0e"
-    "}q\x0f(K\x01]q\x10(K\x02\x8a\x03\x01\x02\x03" "eX\x01\x00\x00\x00sc__builtin__\nset\n]q\x11K\x05" "a\x85Rq\x12uu.";
+static const uint8_t sample[] = "\x80\x02"
+                                "ccollections\nOrderedDict\nq\x00)Rq\x01(X\x01\x00\x00\x00wq\x02"
+                                "ctorch._utils\n_rebuild_tensor_v2\nq\x03((X\x07\x00\x00\x00storageq\x04"
+                                "ctorch\nFloatStorage\nq\x05X\x01\x00\x00\x00"
+                                "0q\x06X\x03\x00\x00\x00"
+                                "cpuq\x07K\x10tq\x08QK\x00K\x04K\x04\x86q\tK\x04K\x01\x86q\n\x89h\x00)"
+                                "Rq\x0btq\x0cRq\rX\x01\x00\x00\x00nq\x0e"
+                                "}q\x0f(K\x01]q\x10(K\x02\x8a\x03\x01\x02\x03"
+                                "eX\x01\x00\x00\x00sc__builtin__\nset\n]q\x11K\x05"
+                                "a\x85Rq\x12uu.";
 
-TEST(mutated_pickles_end)
-{
-    loop(sample, sizeof sample - 1, 60000, fuzz_pickle);
-}
+TEST(mutated_pickles_end) { loop(sample, sizeof sample - 1, 60000, fuzz_pickle); }
 
 static void over_file(const char *name, int times, void (*run)(const uint8_t *, size_t))
 {
@@ -84,7 +94,9 @@ TEST(mutated_streams_end) { over_file("plain/zoo_legacy.pt", 3000, fuzz_torch); 
 TEST(mutated_dcp_metadata_as_pickles_end) { over_file("dcp_fsdp2_w2_fp32/ckpt/.metadata", 300, fuzz_pickle); }
 
 /* A folder with one mutated file: opened and read whole. */
-static struct { char dir[1024], file[1200]; } folder;
+static struct {
+    char dir[1024], file[1200];
+} folder;
 
 static void open_folder(const uint8_t *data, size_t n)
 {
@@ -111,8 +123,23 @@ static void over_folder(const char *name, const char *file, int times)
 }
 
 TEST(mutated_dcp_metadata_end) { over_folder("dcp_tp2_fsdp2_fp32/ckpt", ".metadata", 120); }
-TEST(mutated_model_states_end) { over_folder("ds_zero3_w2_bf16/ckpt/global_step4", "zero_pp_rank_0_mp_rank_00_model_states.pt", 400); }
-TEST(mutated_optimizer_states_end) { over_folder("ds_zero3_w2_bf16/ckpt/global_step4", "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", 200); }
-TEST(mutated_megatron_metadata_end) { over_folder("mcore_dist_tp2_dp2_bf16_dpresh/ckpt/iter_0000010", ".metadata", 150); }
-TEST(mutated_megatron_options_end) { over_folder("mcore_dist_tp2_dp2_bf16_dpresh/ckpt/iter_0000010", "common.pt", 400); }
-TEST(mutated_sharding_info_ends) { over_folder("dcp_hf_sharded_fsdp2_w2/hf_sharded", "shard-00001-model-00001-of-00001.safetensors", 300); }
+TEST(mutated_model_states_end)
+{
+    over_folder("ds_zero3_w2_bf16/ckpt/global_step4", "zero_pp_rank_0_mp_rank_00_model_states.pt", 400);
+}
+TEST(mutated_optimizer_states_end)
+{
+    over_folder("ds_zero3_w2_bf16/ckpt/global_step4", "bf16_zero_pp_rank_1_mp_rank_00_optim_states.pt", 200);
+}
+TEST(mutated_megatron_metadata_end)
+{
+    over_folder("mcore_dist_tp2_dp2_bf16_dpresh/ckpt/iter_0000010", ".metadata", 150);
+}
+TEST(mutated_megatron_options_end)
+{
+    over_folder("mcore_dist_tp2_dp2_bf16_dpresh/ckpt/iter_0000010", "common.pt", 400);
+}
+TEST(mutated_sharding_info_ends)
+{
+    over_folder("dcp_hf_sharded_fsdp2_w2/hf_sharded", "shard-00001-model-00001-of-00001.safetensors", 300);
+}

@@ -1,4 +1,5 @@
-/* Hugging Face checkpoints and the safetensors container: good files read as they are, bad ones refused with a message that says why. */
+/* Hugging Face checkpoints and the safetensors container: good files read as they are, bad ones refused with
+ * a message that says why. */
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/jx.h"
@@ -23,7 +24,11 @@ static const char *put_st(const char *name, const char *header, size_t data_byte
 }
 
 #define T(dtype, shape, offsets) "{\"dtype\":\"" dtype "\",\"shape\":" shape ",\"data_offsets\":" offsets "}"
-static const struct { const char *header; size_t data; const char *says; } bad[] = {
+static const struct {
+    const char *header;
+    size_t data;
+    const char *says;
+} bad[] = {
     { "", 0, "{" },
     { "[1]", 0, "{" },
     { "{\"w\":" T("F32", "[2]", "[0,8]") "}\n\001", 8, "" },
@@ -55,8 +60,10 @@ static const struct { const char *header; size_t data; const char *says; } bad[]
     { "{\"w\":" T("F32", "[1,1,1,2,1]", "[0,8]") "}", 8, "5 dimensions" },
     { "{\"__metadata__\":{\"a\":1},\"w\":" T("F32", "[2]", "[0,8]") "}", 8, "__metadata__" },
     { "{\"w\":{\"dtype\":\"F32\",\"shape\":[2],\"data_offsets\":[0,8],\"extra\":1}}", 8, "besides" },
-    { "\xef\xbb\xbf{\"w\":" T("F32", "[2]", "[0,8]") "}", 8, "{" },                     /* a byte order mark */
-    { "{\"w\xc0\xaf\":" T("F32", "[2]", "[0,8]") "}", 8, "" },                           /* an overlong form */
+    /* a byte order mark */
+    { "\xef\xbb\xbf{\"w\":" T("F32", "[2]", "[0,8]") "}", 8, "{" },
+    /* an overlong form */
+    { "{\"w\xc0\xaf\":" T("F32", "[2]", "[0,8]") "}", 8, "" },
     { "{\"__metadata__\":{},\"__metadata__\":{},\"w\":" T("F32", "[2]", "[0,8]") "}", 8, "duplicate" },
     { "{\"w\":1}", 0, "dtype" },
     { "{\"w\":" T("F32", "[2]", "[0,8]"), 8, "" },
@@ -84,11 +91,21 @@ TEST(bad_safetensors_files_are_refused_with_a_reason)
     }
 }
 
-static const struct { const char *bytes; size_t n; const char *says; } not_st[] = {
-    { "", 0, "0 bytes" }, { "1234567", 7, "7 bytes" }, { "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "allows" }, { "\0\0\0\1\0\0\0\0{}", 10, "passes the end" },
-    { "\0\0\0\0\0\0\0\200{}", 10, "allows" }, { "\3\0\0\0\0\0\0\0{}", 10, "passes the end" },
-    { "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", 61, "git-lfs" }, { "<!DOCTYPE html><html></html>", 28, "HTML" },
-    { "{\"error\":\"Repository not found\"}", 32, "JSON error" }, { "PK\3\4aaaaaaaaaaaaaa", 18, "zip" },
+static const struct {
+    const char *bytes;
+    size_t n;
+    const char *says;
+} not_st[] = {
+    { "", 0, "0 bytes" },
+    { "1234567", 7, "7 bytes" },
+    { "\xff\xff\xff\xff\xff\xff\xff\xff{}", 10, "allows" },
+    { "\0\0\0\1\0\0\0\0{}", 10, "passes the end" },
+    { "\0\0\0\0\0\0\0\200{}", 10, "allows" },
+    { "\3\0\0\0\0\0\0\0{}", 10, "passes the end" },
+    { "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 5\n", 61, "git-lfs" },
+    { "<!DOCTYPE html><html></html>", 28, "HTML" },
+    { "{\"error\":\"Repository not found\"}", 32, "JSON error" },
+    { "PK\3\4aaaaaaaaaaaaaa", 18, "zip" },
 };
 
 TEST(files_that_are_something_else_are_named)
@@ -104,9 +121,16 @@ TEST(files_that_are_something_else_are_named)
 
 TEST(odd_but_legal_files_are_read)
 {
-    static const struct { const char *header; size_t data; int n; } good[] = {
-        { "{}", 0, 0 }, { "{}      ", 0, 0 }, { "{\"__metadata__\":{\"format\":\"pt\"},\"w\":" T("U8", "[3]", "[0,3]") "}", 3, 1 },
-        { "{\"w\":" T("F32", "[]", "[0,4]") "}", 4, 1 }, { "{\"e\":" T("F32", "[0,7]", "[4,4]") ",\"w\":" T("F32", "[1]", "[0,4]") "}", 4, 2 },
+    static const struct {
+        const char *header;
+        size_t data;
+        int n;
+    } good[] = {
+        { "{}", 0, 0 },
+        { "{}      ", 0, 0 },
+        { "{\"__metadata__\":{\"format\":\"pt\"},\"w\":" T("U8", "[3]", "[0,3]") "}", 3, 1 },
+        { "{\"w\":" T("F32", "[]", "[0,4]") "}", 4, 1 },
+        { "{\"e\":" T("F32", "[0,7]", "[4,4]") ",\"w\":" T("F32", "[1]", "[0,4]") "}", 4, 2 },
         { "{\"b\":" T("U8", "[1]", "[0,1]") ",\"a\":" T("F32", "[1,1,2]", "[1,9]") "}", 9, 2 },
         { "{\"../../x\":" T("BOOL", "[2]", "[0,2]") "}", 2, 1 },
     };
@@ -126,7 +150,8 @@ TEST(a_box_out_of_a_file_at_an_odd_byte_is_right)
     struct ckpt *c = NULL;
     struct err e = { 0 };
     uint8_t got[6];
-    put_st("odd.safetensors", "{\"a\":" T("U8", "[1]", "[0,1]") ",\"b\":" T("I16", "[3,4]", "[1,25]") "}", 25);
+    put_st("odd.safetensors", "{\"a\":" T("U8", "[1]", "[0,1]") ",\"b\":" T("I16", "[3,4]", "[1,25]") "}",
+           25);
     CHECK_INT(ckpt_open(&c, path, &e), 0);
     struct box b = { 2, { 1, 1 }, { 2, 1 } };
     CHECK_INT(ckpt_read(c, ckpt_find(c, ROLE_WEIGHT, "b"), &b, got, &e), 0);
@@ -155,7 +180,8 @@ TEST(a_hundred_thousand_tensors_are_read_quickly)
     char *text = malloc(N * 80), *p = text;
     p += sprintf(p, "{");
     for (int i = 0; i < N; i++)
-        p += sprintf(p, "%s\"t.%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? "," : "", (i * 7919) % N, i, i + 1);
+        p += sprintf(p, "%s\"t.%d\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[%d,%d]}", i ? "," : "",
+                     (i * 7919) % N, i, i + 1);
     sprintf(p, "}");
     struct ckpt *c = NULL;
     struct err e = { 0 };
@@ -177,7 +203,9 @@ static void put_text(const char *dir, const char *name, const char *text)
 
 TEST(folders_are_read_by_their_index_and_wrong_ones_are_refused)
 {
-    static const struct { const char *index, *says; } cases[] = {
+    static const struct {
+        const char *index, *says;
+    } cases[] = {
         { "{\"weight_map\":{\"w\":\"s1.safetensors\",\"v\":\"s2.safetensors\"}}", NULL },
         { "{\"metadata\":{\"total_size\":3},\"weight_map\":{\"w\":\"s1.safetensors\"}}", NULL },
         { "{\"weight_map\":{\"w\":\"s2.safetensors\",\"v\":\"s1.safetensors\"}}", "it is in s1" },
@@ -211,9 +239,16 @@ TEST(folders_are_read_by_their_index_and_wrong_ones_are_refused)
 
 TEST(what_is_no_checkpoint_is_refused_by_what_it_lacks)
 {
-    static const struct { const char *file, *says; } cases[] = {
-        { "pytorch_model.bin", "zip" }, { "latest", "which is not there" }, { ".metadata", "pickle" },
-        { "latest_checkpointed_iteration.txt", "an iteration" }, { "zero_pp_rank_0_mp_rank_00_optim_states.pt", "0 model files" }, { "weights-00000.safetensors", "manifest.json is missing" }, { "readme", "checkpoint" },
+    static const struct {
+        const char *file, *says;
+    } cases[] = {
+        { "pytorch_model.bin", "zip" },
+        { "latest", "which is not there" },
+        { ".metadata", "pickle" },
+        { "latest_checkpointed_iteration.txt", "an iteration" },
+        { "zero_pp_rank_0_mp_rank_00_optim_states.pt", "0 model files" },
+        { "weights-00000.safetensors", "manifest.json is missing" },
+        { "readme", "checkpoint" },
     };
     char dir[512];
     struct err e = { 0 };
@@ -224,7 +259,8 @@ TEST(what_is_no_checkpoint_is_refused_by_what_it_lacks)
         CHECK(opens(dir, &e) < 0);
         CHECK_HAS(e.text, cases[i].says);
     }
-    CHECK(opens("ftp://127.0.0.1/model", &e) < 0);         /* URLs that are read: tests/cli/reshard/reshard_url.sh */
+    /* URLs that are read: tests/cli/reshard/reshard_url.sh */
+    CHECK(opens("ftp://127.0.0.1/model", &e) < 0);
     CHECK(opens("/nonexistent/ckpt", &e) < 0);
 }
 
@@ -277,7 +313,8 @@ static void cook(const char *fx, const char *name, const char *dir)
     snprintf(file, sizeof file, "%s/foreign/bad/%s/recipe.json", fx, name);
     json_t *r = jx_load(file, 1 << 20, &e);
     run("rm -rf", dir, "", "");
-    snprintf(cmd, sizeof cmd, "cp -r '%s/foreign/%s' '%s' && chmod -R u+w '%s'", fx, json_string_value(json_object_get(r, "base")), dir, dir);
+    snprintf(cmd, sizeof cmd, "cp -r '%s/foreign/%s' '%s' && chmod -R u+w '%s'", fx,
+             json_string_value(json_object_get(r, "base")), dir, dir);
     CHECK_INT(system(cmd), 0);
     json_array_foreach(json_object_get(r, "delete"), i, v)
         run("rm", dir, "/", json_string_value(v));
@@ -294,9 +331,15 @@ static void cook(const char *fx, const char *name, const char *dir)
 
 TEST(the_bad_hugging_face_folders_are_refused)
 {
-    static const struct { const char *name, *says; } cases[] = {
-        { "hf_missing_shard", "model-00002-of-00003.safetensors" }, { "hf_index_traversal", "folder" }, { "hf_index_abs", "folder" },
-        { "hf_index_wrong_shard", "it is in" }, { "hf_index_extra_key", "no such tensor" }, { "hf_dup_across_shards", "is in" },
+    static const struct {
+        const char *name, *says;
+    } cases[] = {
+        { "hf_missing_shard", "model-00002-of-00003.safetensors" },
+        { "hf_index_traversal", "folder" },
+        { "hf_index_abs", "folder" },
+        { "hf_index_wrong_shard", "it is in" },
+        { "hf_index_extra_key", "no such tensor" },
+        { "hf_dup_across_shards", "is in" },
     };
     const char *fx = test_fixture_dir();
     char dir[512];
@@ -314,7 +357,8 @@ TEST(the_bad_hugging_face_folders_are_refused)
 
 TEST(every_checkpoint_of_the_fixtures_opens_with_its_config_and_tokenizer)
 {
-    static const char *const names[] = { "llama3-gqa-f32", "llama3-tied-bf16-sharded", "mixtral-f32-sharded", "gpt2-f32", "qwen3-qknorm-bf16" };
+    static const char *const names[] = { "llama3-gqa-f32", "llama3-tied-bf16-sharded", "mixtral-f32-sharded",
+                                         "gpt2-f32", "qwen3-qknorm-bf16" };
     const char *fx = test_fixture_dir();
     char dir[512];
     if (!fx) {

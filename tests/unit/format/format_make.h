@@ -1,4 +1,5 @@
-/* format_make.h - small checkpoints for the tests of the room format: unique values, cut in several ways over several ranks. */
+/* format_make.h - small checkpoints for the tests of the room format: unique values, cut in several ways
+ * over several ranks. */
 #ifndef SHARDLINE_TESTS_UNIT_FORMAT_FORMAT_MAKE_H
 #define SHARDLINE_TESTS_UNIT_FORMAT_FORMAT_MAKE_H
 
@@ -10,14 +11,21 @@
 #include "format/ckpt.h"
 
 enum cut { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_RANGES, CUT_COLUMN_RANGES };
-struct spec { struct ckpt_tensor t; enum cut cut; };
+struct spec {
+    struct ckpt_tensor t;
+    enum cut cut;
+};
 
-static inline struct spec spec(enum ckpt_role role, const char *name, enum ckpt_dtype dtype, int n_dims, int64_t d0, int64_t d1, enum cut cut)
+static inline struct spec spec(enum ckpt_role role, const char *name, enum ckpt_dtype dtype, int n_dims,
+                               int64_t d0, int64_t d1, enum cut cut)
 {
-    return (struct spec){ { .name = name, .role = role, .dtype = dtype, .n_dims = n_dims, .shape = { d0, d1 } }, cut };
+    return (struct spec){
+        { .name = name, .role = role, .dtype = dtype, .n_dims = n_dims, .shape = { d0, d1 } }, cut
+    };
 }
 
-/* Bytes of element i of a tensor: unique over tensors and elements, so that equality cannot hide a permutation. */
+/* Bytes of element i of a tensor: unique over tensors and elements, so that equality cannot hide a
+ * permutation. */
 static inline uint64_t value_of(const struct ckpt_tensor *t, int64_t i)
 {
     uint64_t z = (uint64_t)i * 0x9e3779b97f4a7c15u + (uint64_t)t->role * 77;
@@ -26,7 +34,8 @@ static inline uint64_t value_of(const struct ckpt_tensor *t, int64_t i)
     return z ^ z >> 29;
 }
 
-static inline void fill_range(const struct ckpt_tensor *t, const struct box *b, int64_t lo, int64_t hi, char *out)
+static inline void fill_range(const struct ckpt_tensor *t, const struct box *b, int64_t lo, int64_t hi,
+                              char *out)
 {
     size_t size = ckpt_dtype_size(t->dtype);
     for (int64_t e = lo; e < hi; e++) {
@@ -47,7 +56,8 @@ static inline struct ckpt_piece piece_of(const struct spec *s, int r, int n)
 {
     struct ckpt_piece p = { .t = s->t, .box = box_whole(s->t.n_dims, s->t.shape) };
     int dim = s->cut == CUT_COLUMNS || s->cut == CUT_COLUMN_RANGES ? s->t.n_dims - 1 : 0;
-    int parts = s->cut == CUT_COLUMN_RANGES ? (n > 1 ? 2 : 1) : n, at = s->cut == CUT_COLUMN_RANGES ? r % parts : r;
+    int parts = s->cut == CUT_COLUMN_RANGES ? (n > 1 ? 2 : 1) : n,
+        at = s->cut == CUT_COLUMN_RANGES ? r % parts : r;
     if (s->cut == CUT_ROWS || s->cut == CUT_COLUMNS || s->cut == CUT_COLUMN_RANGES) {
         int64_t total = s->t.shape[dim];
         p.box.start[dim] = total * at / parts;
@@ -68,8 +78,8 @@ static inline struct ckpt_piece piece_of(const struct spec *s, int r, int n)
 }
 
 /* Writes rank r's files in steps of `step` elements; last piece first when backwards. */
-static inline int write_rank(const char *dir, const struct spec *s, int n_specs, int r, int n_ranks, int64_t step, int backwards, void **table,
-                             size_t *bytes, struct err *e)
+static inline int write_rank(const char *dir, const struct spec *s, int n_specs, int r, int n_ranks,
+                             int64_t step, int backwards, void **table, size_t *bytes, struct err *e)
 {
     struct ckpt_piece *p = calloc((size_t)n_specs, sizeof *p);
     struct ckpt_shard *shard = NULL;
@@ -100,15 +110,23 @@ static inline struct ckpt_meta make_meta(int n_ranks)
     static size_t bytes[] = { 17, 2 };
     return (struct ckpt_meta){
         .layout = { n_ranks, 1, 1, 1, 1, 0 },
-        .state = { .has_state = 1, .step = 7, .seed = 0xfedcba9876543210u, .epoch = 1, .sample = 40, .grain = 8,
+        .state = { .has_state = 1,
+                   .step = 7,
+                   .seed = 0xfedcba9876543210u,
+                   .epoch = 1,
+                   .sample = 40,
+                   .grain = 8,
                    .run_json = "{\"lr\":0.1,\"schedule\":\"cosine\",\"nested\":[1,2.5,null,true]}" },
         .config_json = "{\"model_type\":\"llama\"}\n",
-        .n_extra = 2, .extra_name = (const char **)names, .extra_data = (const void **)data, .extra_bytes = bytes,
+        .n_extra = 2,
+        .extra_name = (const char **)names,
+        .extra_data = (const void **)data,
+        .extra_bytes = bytes,
     };
 }
 
-static inline int make_ckpt(const char *dst, const struct spec *s, int n_specs, int n_ranks, int64_t step, int backwards, struct ckpt_digests *got,
-                            struct err *e)
+static inline int make_ckpt(const char *dst, const struct spec *s, int n_specs, int n_ranks, int64_t step,
+                            int backwards, struct ckpt_digests *got, struct err *e)
 {
     void *table[64] = { 0 };
     size_t bytes[64] = { 0 };
@@ -145,7 +163,7 @@ static inline const struct spec *small_specs(void)
 static inline const char *in_tmp(const char *tmp_dir, const char *name, char out[512])
 {
     if (snprintf(out, 512, "%s/%s", tmp_dir, name) >= 512)
-        abort();        /* the folder for tests has a very long name */
+        abort(); /* the folder for tests has a very long name */
     return out;
 }
 

@@ -1,5 +1,5 @@
-/* Native checkpoints: what is written is what is read, at any cut; the same state gives the same bytes; one changed byte anywhere,
- * one failed call anywhere, one wrong piece is an error and nothing appears. */
+/* Native checkpoints: what is written is what is read, at any cut; the same state gives the same bytes; one
+ * changed byte anywhere, one failed call anywhere, one wrong piece is an error and nothing appears. */
 #include <sys/stat.h>
 #include <signal.h>
 #include <sys/wait.h>
@@ -42,7 +42,8 @@ static void check_all(const char *path, const struct spec *s, int n)
                 b.start[d] = (int64_t)(rnd_u64(3, 1, ++draw) % (uint64_t)b.extent[d]);
                 b.extent[d] = 1 + (int64_t)(rnd_u64(3, 1, ++draw) % (uint64_t)(b.extent[d] - b.start[d]));
             }
-            int64_t count = box_count(&b), lo = round % 3 ? (int64_t)(rnd_u64(3, 1, ++draw) % (uint64_t)count) : 0;
+            int64_t count = box_count(&b),
+                    lo = round % 3 ? (int64_t)(rnd_u64(3, 1, ++draw) % (uint64_t)count) : 0;
             char *got = calloc((size_t)count, 8), *want = calloc((size_t)count, 8);
             fill_range(&s[i].t, &b, lo, count, want);
             CHECK_INT(ckpt_read_range(c, at, &b, lo, count, got, &e), 0);
@@ -75,11 +76,13 @@ TEST(state_config_extras_and_layout_come_back)
     CHECK_INT(make_ckpt(fresh("state"), small_specs(), N_SPECS, 2, 1000, 0, &got, &e), 0);
     CHECK_INT(ckpt_open(&c, dst, &e), 0);
     const struct ckpt_state *s = ckpt_state(c);
-    CHECK(s->has_state && s->step == 7 && s->seed == 0xfedcba9876543210u && s->epoch == 1 && s->sample == 40 && s->grain == 8);
+    CHECK(s->has_state && s->step == 7 && s->seed == 0xfedcba9876543210u && s->epoch == 1 &&
+          s->sample == 40 && s->grain == 8);
     json_t *run = jx_parse(s->run_json, strlen(s->run_json), "run", &e);
     CHECK(json_real_value(json_object_get(run, "lr")) == 0.1);
     CHECK_STR(json_string_value(json_object_get(run, "schedule")), "cosine");
-    CHECK(json_array_size(json_object_get(run, "nested")) == 4 && json_real_value(json_array_get(json_object_get(run, "nested"), 1)) == 2.5);
+    CHECK(json_array_size(json_object_get(run, "nested")) == 4 &&
+          json_real_value(json_array_get(json_object_get(run, "nested"), 1)) == 2.5);
     json_decref(run);
     CHECK_INT(ckpt_layout(c)->tp, 2);
     CHECK_STR(ckpt_config_json(c), "{\"model_type\":\"llama\"}\n");
@@ -105,8 +108,9 @@ static int same_folders(const char *a, const char *b)
         void *x = NULL, *y = NULL;
         size_t nx = 0, ny = 1;
         struct err e;
-        same = io_read_file(in_tmp(a, name[i], pa), 1 << 24, &x, &nx, &e) == 0 && io_read_file(in_tmp(b, name[i], pb), 1 << 24, &y, &ny, &e) == 0 &&
-               nx == ny && !memcmp(x, y, nx);
+        same = io_read_file(in_tmp(a, name[i], pa), 1 << 24, &x, &nx, &e) == 0 &&
+               io_read_file(in_tmp(b, name[i], pb), 1 << 24, &y, &ny, &e) == 0 && nx == ny &&
+               !memcmp(x, y, nx);
         free(x);
         free(y);
     }
@@ -164,10 +168,10 @@ TEST(tensors_over_many_blocks_read_back_and_only_the_blocks_that_are_needed_are_
     int at = ckpt_find(c, ROLE_WEIGHT, "c");
     CHECK_INT(ckpt_read(c, at, &b, got, &e), 0);
     CHECK_SAME(got, want, 10);
-    CHECK(ckpt_bytes_read(c) <= 2 << 20);       /* the header's block and the one in question */
+    CHECK(ckpt_bytes_read(c) <= 2 << 20); /* the header's block and the one in question */
     int64_t before = ckpt_bytes_read(c);
     CHECK_INT(ckpt_read(c, at, &b, got, &e), 0);
-    CHECK_INT(ckpt_bytes_read(c), before);      /* kept */
+    CHECK_INT(ckpt_bytes_read(c), before); /* kept */
     ckpt_close(c);
 }
 
@@ -200,12 +204,12 @@ TEST(one_changed_byte_in_any_file_is_found)
     struct err e = { 0 };
     CHECK_INT(make_ckpt(fresh("flip"), small_specs(), N_SPECS, 2, 1000, 0, NULL, &e), 0);
     int n = list_dir(dst, name, 64);
-    CHECK_INT(n, 8);        /* manifest, config, two extras, four shards */
+    CHECK_INT(n, 8); /* manifest, config, two extras, four shards */
     for (int i = 0; i < n; i++) {
         struct stat st;
         stat(in_tmp(dst, name[i], path), &st);
-        int64_t step = strstr(name[i], ".safetensors") ? 13 : 1;       /* the manifest: every byte */
-        for (int64_t at = 0; at < st.st_size; at += at > st.st_size - 300 ? 1 : step) {
+        int64_t step = strstr(name[i], ".safetensors") ? 13 : 1; /* the manifest: every byte */
+        for (int64_t at = 0; at<st.st_size; at += at> st.st_size - 300 ? 1 : step) {
             int how = at % 3 == 0 ? 1 : at % 3 == 1 ? 0x20 : 0x80;
             flip(path, (size_t)at, how);
             if (opens_and_verifies(dst, &e) >= 0)
@@ -260,7 +264,7 @@ TEST(a_missing_longer_or_shorter_file_is_found_when_opening_and_named)
         CHECK(opens_and_verifies(dst, &e) < 0);
         CHECK_HAS(e.text, name[i]);
         CHECK_INT(truncate(path, 0), 0);
-        CHECK_INT(truncate(path, st.st_size), 0);       /* zeros in its place */
+        CHECK_INT(truncate(path, st.st_size), 0); /* zeros in its place */
         CHECK(opens_and_verifies(dst, &e) < 0);
         CHECK_HAS(e.text, name[i]);
         in_tmp(test_tmp_dir(), "missing2", aside);
@@ -308,56 +312,136 @@ static json_t *piece(json_t *m, size_t file, size_t i)
 static void set_version(json_t *m) { json_object_set_new(m, "version", json_integer(2)); }
 static void set_must(json_t *m) { json_object_set_new(m, "must_understand", json_pack("[s]", "other")); }
 static void set_format(json_t *m) { json_object_set_new(m, "format", json_string("other")); }
-static void set_traversal(json_t *m) { json_object_set_new(item(m, "files", 0), "name", json_string("../optim-00000.safetensors")); }
+static void set_traversal(json_t *m)
+{
+    json_object_set_new(item(m, "files", 0), "name", json_string("../optim-00000.safetensors"));
+}
 static void drop_piece(json_t *m) { json_array_remove(json_object_get(item(m, "files", 0), "pieces"), 1); }
-static void twice_piece(json_t *m) { json_array_append(json_object_get(item(m, "files", 0), "pieces"), piece(m, 0, 1)); }
+static void twice_piece(json_t *m)
+{
+    json_array_append(json_object_get(item(m, "files", 0), "pieces"), piece(m, 0, 1));
+}
 static void shift_range(json_t *m) { json_object_set_new(piece(m, 0, 0), "range", json_pack("[i,i]", 1, 2)); }
 static void outside(json_t *m) { json_object_set_new(piece(m, 0, 0), "start", json_pack("[i,i]", 1, 2)); }
 static void huge_offset(json_t *m) { json_object_set_new(piece(m, 0, 0), "offset", json_integer(INT64_MAX)); }
-static void huge_shape(json_t *m) { json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[I,I]", (json_int_t)1 << 47, (json_int_t)1 << 47)); }
-static void zero_and_huge(json_t *m) { json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[i,I,I]", 0, (json_int_t)1 << 47, (json_int_t)1 << 47)); }
-static void negative_dim(json_t *m) { json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[i,i]", -1, -1)); }
-static void unknown_dtype(json_t *m) { json_object_set_new(item(m, "tensors", 0), "dtype", json_string("F8_E4M3")); }
-static void other_digest(json_t *m) { json_object_set_new(item(m, "tensors", 0), "digest", json_string("00000000000000000000000000000000")); }
-static void float_dim(json_t *m) { json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[f,f]", 24.0, 10.0)); }
+static void huge_shape(json_t *m)
+{
+    json_object_set_new(item(m, "tensors", 0), "shape",
+                        json_pack("[I,I]", (json_int_t)1 << 47, (json_int_t)1 << 47));
+}
+static void zero_and_huge(json_t *m)
+{
+    json_object_set_new(item(m, "tensors", 0), "shape",
+                        json_pack("[i,I,I]", 0, (json_int_t)1 << 47, (json_int_t)1 << 47));
+}
+static void negative_dim(json_t *m)
+{
+    json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[i,i]", -1, -1));
+}
+static void unknown_dtype(json_t *m)
+{
+    json_object_set_new(item(m, "tensors", 0), "dtype", json_string("F8_E4M3"));
+}
+static void other_digest(json_t *m)
+{
+    json_object_set_new(item(m, "tensors", 0), "digest", json_string("00000000000000000000000000000000"));
+}
+static void float_dim(json_t *m)
+{
+    json_object_set_new(item(m, "tensors", 0), "shape", json_pack("[f,f]", 24.0, 10.0));
+}
 static void tensor_number(json_t *m) { json_object_set_new(piece(m, 0, 0), "tensor", json_integer(1 << 30)); }
 static void short_blocks(json_t *m) { json_object_set_new(item(m, "files", 0), "blocks", json_string("00")); }
 static void no_digest(json_t *m) { json_object_del(m, "weights_digest"); }
-static void another_id(json_t *m) { json_object_set_new(m, "save_id", json_string("00000000000000000000000000000000")); }
+static void another_id(json_t *m)
+{
+    json_object_set_new(m, "save_id", json_string("00000000000000000000000000000000"));
+}
 static void other_blocks(json_t *m) { json_object_set_new(m, "block_bytes", json_integer(4096)); }
-static void known_and_unknown(json_t *m) { json_object_set_new(m, "must_understand", json_pack("[s,s,s]", "planes", "zstd", "delta")); }
+static void known_and_unknown(json_t *m)
+{
+    json_object_set_new(m, "must_understand", json_pack("[s,s,s]", "planes", "zstd", "delta"));
+}
 static void not_a_text(json_t *m) { json_object_set_new(m, "must_understand", json_pack("[i]", 1)); }
 static void not_a_list(json_t *m) { json_object_set_new(m, "must_understand", json_string("zstd")); }
-static void huge_degree(json_t *m) { json_object_set_new(json_object_get(m, "layout"), "tp", json_integer((1 << 24) + 1)); }
-static void short_seed(json_t *m) { json_object_set_new(json_object_get(m, "state"), "seed", json_string("2a")); }
-static void negative_step(json_t *m) { json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1)); }
-static void hidden_file(json_t *m) { json_object_set_new(item(m, "files", 0), "name", json_string(".optim-00000.safetensors")); }
+static void huge_degree(json_t *m)
+{
+    json_object_set_new(json_object_get(m, "layout"), "tp", json_integer((1 << 24) + 1));
+}
+static void short_seed(json_t *m)
+{
+    json_object_set_new(json_object_get(m, "state"), "seed", json_string("2a"));
+}
+static void negative_step(json_t *m)
+{
+    json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1));
+}
+static void hidden_file(json_t *m)
+{
+    json_object_set_new(item(m, "files", 0), "name", json_string(".optim-00000.safetensors"));
+}
 static void unsorted(json_t *m)
 {
     json_t *list = json_object_get(m, "tensors"), *first = json_incref(json_array_get(list, 0));
     json_array_remove(list, 0);
     json_array_append_new(list, first);
 }
-static void config_elsewhere(json_t *m) { json_object_set_new(json_object_get(m, "config"), "name", json_string("/etc/passwd")); }
+static void config_elsewhere(json_t *m)
+{
+    json_object_set_new(json_object_get(m, "config"), "name", json_string("/etc/passwd"));
+}
 
 static void in_the_header(json_t *m) { json_object_set_new(piece(m, 0, 0), "offset", json_integer(8)); }
-static void endless_run(json_t *m) { json_object_set_new(json_object_get(m, "state"), "run", json_pack("{s:s}", "lr", "0x1p+9999")); }
-static void step_before_0(json_t *m) { json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1)); }
+static void endless_run(json_t *m)
+{
+    json_object_set_new(json_object_get(m, "state"), "run", json_pack("{s:s}", "lr", "0x1p+9999"));
+}
+static void step_before_0(json_t *m)
+{
+    json_object_set_new(json_object_get(m, "state"), "step", json_integer(-1));
+}
 static void no_pieces(json_t *m) { json_object_set_new(item(m, "files", 0), "pieces", json_object()); }
-static void length_beyond(json_t *m) { json_object_set_new(item(m, "files", 0), "length", json_integer(INT64_MAX)); }
+static void length_beyond(json_t *m)
+{
+    json_object_set_new(item(m, "files", 0), "length", json_integer(INT64_MAX));
+}
 
-static const struct { void (*change)(json_t *m); const char *says[2]; } wrong[] = {
-    { endless_run, { "settings of the run", "" } }, { step_before_0, { "step", "" } },
-    { no_pieces, { "pieces", "list" } }, { length_beyond, { "optim-00000", "" } },
-    { set_version, { "version 2", "version 1" } }, { set_must, { "other", "" } }, { set_format, { "other", FMT_FORMAT } },
-    { set_traversal, { "../optim", "folder" } }, { drop_piece, { "elements", "stored" } }, { twice_piece, { "", "twice" } },
-    { shift_range, { "nowhere", "" } }, { outside, { "outside", "" } }, { huge_offset, { "passes the end", "" } },
-    { huge_shape, { "limit", "" } }, { zero_and_huge, { "limit", "" } }, { negative_dim, { "limit", "" } }, { unknown_dtype, { "F8_E4M3", "" } },
-    { other_digest, { "digest", "" } }, { float_dim, { "shape", "whole number" } }, { tensor_number, { "piece of tensor", "" } },
-    { short_blocks, { "block checksums", "" } }, { no_digest, { "weights_digest", "missing" } }, { another_id, { "save_id", "" } },
-    { config_elsewhere, { "/etc/passwd", "folder" } }, { other_blocks, { "4096", "1048576" } }, { known_and_unknown, { "delta", "newer program" } },
-    { not_a_text, { "feature", "" } }, { not_a_list, { "must_understand", "list" } }, { huge_degree, { "layout says tp", "" } },
-    { short_seed, { "seed", "16 hex digits" } }, { negative_step, { "step", "" } }, { hidden_file, { ".optim", "folder" } },
+static const struct {
+    void (*change)(json_t *m);
+    const char *says[2];
+} wrong[] = {
+    { endless_run, { "settings of the run", "" } },
+    { step_before_0, { "step", "" } },
+    { no_pieces, { "pieces", "list" } },
+    { length_beyond, { "optim-00000", "" } },
+    { set_version, { "version 2", "version 1" } },
+    { set_must, { "other", "" } },
+    { set_format, { "other", FMT_FORMAT } },
+    { set_traversal, { "../optim", "folder" } },
+    { drop_piece, { "elements", "stored" } },
+    { twice_piece, { "", "twice" } },
+    { shift_range, { "nowhere", "" } },
+    { outside, { "outside", "" } },
+    { huge_offset, { "passes the end", "" } },
+    { huge_shape, { "limit", "" } },
+    { zero_and_huge, { "limit", "" } },
+    { negative_dim, { "limit", "" } },
+    { unknown_dtype, { "F8_E4M3", "" } },
+    { other_digest, { "digest", "" } },
+    { float_dim, { "shape", "whole number" } },
+    { tensor_number, { "piece of tensor", "" } },
+    { short_blocks, { "block checksums", "" } },
+    { no_digest, { "weights_digest", "missing" } },
+    { another_id, { "save_id", "" } },
+    { config_elsewhere, { "/etc/passwd", "folder" } },
+    { other_blocks, { "4096", "1048576" } },
+    { known_and_unknown, { "delta", "newer program" } },
+    { not_a_text, { "feature", "" } },
+    { not_a_list, { "must_understand", "list" } },
+    { huge_degree, { "layout says tp", "" } },
+    { short_seed, { "seed", "16 hex digits" } },
+    { negative_step, { "step", "" } },
+    { hidden_file, { ".optim", "folder" } },
     { unsorted, { "not in order", "" } },
 };
 
@@ -410,8 +494,14 @@ TEST(unknown_members_of_a_manifest_are_ignored)
 static int make_packed(const char *path, enum ckpt_codec codec, int level, struct err *e)
 {
     const struct ckpt_piece p[2] = {
-        { { .name = "a", .dtype = CK_F32, .n_dims = 2, .shape = { 600, 1000 } }, { 2, { 0 }, { 600, 1000 } }, 0, 600000 },
-        { { .name = "b", .dtype = CK_BF16, .n_dims = 1, .shape = { 700001 } }, { 1, { 0 }, { 700001 } }, 0, 700001 },
+        { { .name = "a", .dtype = CK_F32, .n_dims = 2, .shape = { 600, 1000 } },
+          { 2, { 0 }, { 600, 1000 } },
+          0,
+          600000 },
+        { { .name = "b", .dtype = CK_BF16, .n_dims = 1, .shape = { 700001 } },
+          { 1, { 0 }, { 700001 } },
+          0,
+          700001 },
     };
     struct ckpt_meta meta = { .layout = { 1, 1, 1, 1, 1, 0 } };
     struct ckpt_shard *shard = NULL;
@@ -455,8 +545,13 @@ static void check_packed(const char *path)
 
 TEST(compressed_files_read_back_in_both_codecs_and_every_level)
 {
-    static const struct { enum ckpt_codec codec; int level; const char *features, *planes, *name; } cases[] = {
-        { CODEC_ZSTD, 1, "[\"zstd\"]", NULL, "weights-00000.safetensors.zst" }, { CODEC_ZSTD, 5, "[\"zstd\"]", NULL, "weights-00000.safetensors.zst" },
+    static const struct {
+        enum ckpt_codec codec;
+        int level;
+        const char *features, *planes, *name;
+    } cases[] = {
+        { CODEC_ZSTD, 1, "[\"zstd\"]", NULL, "weights-00000.safetensors.zst" },
+        { CODEC_ZSTD, 5, "[\"zstd\"]", NULL, "weights-00000.safetensors.zst" },
         { CODEC_PLANES, 0, "[\"planes\",\"zstd\"]", "4422", "weights-00000.safetensors.planes.zst" },
         { CODEC_PLANES, 3, "[\"planes\",\"zstd\"]", "4422", "weights-00000.safetensors.planes.zst" },
     };
@@ -475,21 +570,37 @@ TEST(compressed_files_read_back_in_both_codecs_and_every_level)
     }
 }
 
-static void set_planes(json_t *m, const char *digits) { json_object_set_new(item(m, "files", 0), "planes", json_string(digits)); }
+static void set_planes(json_t *m, const char *digits)
+{
+    json_object_set_new(item(m, "files", 0), "planes", json_string(digits));
+}
 static void three(json_t *m) { set_planes(m, "4432"); }
 static void too_few(json_t *m) { set_planes(m, "442"); }
 static void wrong_width(json_t *m) { set_planes(m, "4424"); }
 static void no_number(json_t *m) { json_object_set_new(item(m, "files", 0), "planes", json_integer(4422)); }
 static void drop_frame(json_t *m) { json_array_remove(json_object_get(item(m, "files", 0), "frames"), 0); }
-static void empty_frame(json_t *m) { json_array_set_new(json_object_get(item(m, "files", 0), "frames"), 0, json_integer(0)); }
-static void far_plain(json_t *m) { json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 50)); }
-static void huge_plain(json_t *m) { json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 60)); }
+static void empty_frame(json_t *m)
+{
+    json_array_set_new(json_object_get(item(m, "files", 0), "frames"), 0, json_integer(0));
+}
+static void far_plain(json_t *m)
+{
+    json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 50));
+}
+static void huge_plain(json_t *m)
+{
+    json_object_set_new(item(m, "files", 0), "plain", json_integer((json_int_t)1 << 60));
+}
 
 TEST(wrong_frames_and_planes_are_refused_or_found_by_the_digest)
 {
-    static const struct { void (*change)(json_t *m); const char *says; } cases[] = {
-        { three, "digits 1, 2, 4, 8" }, { too_few, "4 blocks" }, { no_number, "digits 1, 2, 4, 8" }, { wrong_width, "digest" }, { drop_frame, "frames" },
-        { empty_frame, "frame 0" }, { huge_plain, "beyond the limit" }, { far_plain, "cannot hold" },
+    static const struct {
+        void (*change)(json_t *m);
+        const char *says;
+    } cases[] = {
+        { three, "digits 1, 2, 4, 8" },     { too_few, "4 blocks" },      { no_number, "digits 1, 2, 4, 8" },
+        { wrong_width, "digest" },          { drop_frame, "frames" },     { empty_frame, "frame 0" },
+        { huge_plain, "beyond the limit" }, { far_plain, "cannot hold" },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         struct err e = { 0 };
@@ -510,7 +621,7 @@ TEST(files_of_two_saves_mixed_are_found)
     memcpy(s, small_specs(), sizeof s);
     CHECK_INT(make_ckpt(fresh("save1"), s, N_SPECS, 2, 1000, 0, NULL, &e), 0);
     strcpy(other, dst);
-    s[0].t.role = ROLE_MASTER;      /* other values at the same places */
+    s[0].t.role = ROLE_MASTER; /* other values at the same places */
     s[0].t.role = ROLE_WEIGHT;
     s[1].t.name = "model.embeX.weight";
     CHECK_INT(make_ckpt(fresh("save2"), s, N_SPECS, 2, 1000, 0, NULL, &e), 0);
@@ -534,7 +645,9 @@ static int nothing_begins_with(const char *a)
 TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing)
 {
     for (int how = 0; how < 4; how++) {
-        struct spec s[2] = { spec(ROLE_WEIGHT, "w", CK_F32, 2, 8, 6, CUT_ROWS), spec(ROLE_WEIGHT, "v", CK_F32, 2, 8, 6, CUT_COLUMNS) }, other[2];
+        struct spec s[2] = { spec(ROLE_WEIGHT, "w", CK_F32, 2, 8, 6, CUT_ROWS),
+                             spec(ROLE_WEIGHT, "v", CK_F32, 2, 8, 6, CUT_COLUMNS) },
+                    other[2];
         struct ckpt_meta meta = make_meta(2);
         void *table[3] = { 0 };
         size_t bytes[3] = { 0 };
@@ -545,11 +658,15 @@ TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing
             other[0].t.dtype = CK_I32;
         CHECK_INT(ckpt_begin(fresh("partial"), tmp, NULL, &e), 0);
         CHECK_INT(write_rank(tmp, s, 2, 0, 2, 100, 0, &table[0], &bytes[0], &e), 0);
-        CHECK_INT(write_rank(tmp, other, 2, 1, how == 1 ? 3 : 2, 100, 0, &table[1], &bytes[1], &e), 0);     /* 1 of 3 overlaps 0 of 2 */
+        /* 1 of 3 overlaps 0 of 2 */
+        CHECK_INT(write_rank(tmp, other, 2, 1, how == 1 ? 3 : 2, 100, 0, &table[1], &bytes[1], &e), 0);
         if (how == 3)
             CHECK_INT(truncate(in_tmp(tmp, "weights-00001.safetensors", path), 100), 0);
         CHECK(ckpt_publish(tmp, dst, how == 0 ? 1 : 2, table, bytes, &meta, NULL, &e) < 0);
-        CHECK_HAS(e.text, how == 0 ? "stored" : how == 1 ? "over" : how == 2 ? "one shape or dtype" : "bytes");
+        CHECK_HAS(e.text, how == 0   ? "stored"
+                          : how == 1 ? "over"
+                          : how == 2 ? "one shape or dtype"
+                                     : "bytes");
         CHECK(nothing_begins_with("partial"));
         free(table[0]);
         free(table[1]);
@@ -588,7 +705,8 @@ TEST(an_existing_name_is_never_written_over_and_an_earlier_failed_try_is_removed
     CHECK_INT(opens_and_verifies(dst, &e), 0);
 }
 
-/* In a process of its own: 0 the name is free, 1 another process is writing it, 2 another error. With hold, it takes it and waits. */
+/* In a process of its own: 0 the name is free, 1 another process is writing it, 2 another error. With hold,
+ * it takes it and waits. */
 static pid_t begin_elsewhere(int hold)
 {
     char tmp[4096];
@@ -624,9 +742,10 @@ TEST(a_name_that_is_being_written_is_refused_until_its_writer_ends)
     CHECK_INT(io_write_file(in_tmp(tmp, "half", path), "x", 1, &e), 0);
     CHECK_INT(status_of(begin_elsewhere(0)), 1);
     CHECK(io_exists(path));
-    ckpt_abandon(tmp, -1);                       /* as an error inside ckpt_seal does; the lock is still open */
+    /* as an error inside ckpt_seal does; the lock is still open */
+    ckpt_abandon(tmp, -1);
     pid_t other = begin_elsewhere(1);
-    ckpt_abandon(tmp, lock);                     /* the name is the other's now */
+    ckpt_abandon(tmp, lock); /* the name is the other's now */
     CHECK(io_exists(tmp));
     CHECK_INT(ckpt_begin(dst, tmp, &lock, &e), -ERR_FILE);
     CHECK_STR(tmp, "");
@@ -650,7 +769,7 @@ TEST(a_checkpoint_removed_while_it_is_read_gives_its_values_or_an_error_that_nam
     int64_t n = box_count(&whole);
     CHECK(n * (int64_t)ckpt_dtype_size(t->dtype) <= (int64_t)sizeof data);
     CHECK_INT(ckpt_read_range(c, 0, &whole, 0, n, data, &e), 0);
-    CHECK_INT(ckpt_remove(dst, &e), 0);                /* as --keep does */
+    CHECK_INT(ckpt_remove(dst, &e), 0); /* as --keep does */
     CHECK_INT(ckpt_read_range(c, 0, &whole, 0, n, again, &e), 0);
     CHECK_SAME(again, data, (size_t)n * ckpt_dtype_size(t->dtype));
     for (int i = 1, rc = 0; i < ckpt_n_tensors(c) && rc >= 0; i++) {
@@ -663,7 +782,8 @@ TEST(a_checkpoint_removed_while_it_is_read_gives_its_values_or_an_error_that_nam
     CHECK_INT(ckpt_open(&c, dst, &e), -ERR_FILE);
 }
 
-/* A child makes a checkpoint while its n-th call of an operation fails. Returns its exit status: 0 made, 1 an error. */
+/* A child makes a checkpoint while its n-th call of an operation fails. Returns its exit status: 0 made, 1
+ * an error. */
 static int make_with_fault(const char *op, int n)
 {
     pid_t child = fork();
@@ -699,7 +819,8 @@ TEST(whichever_call_fails_nothing_appears_and_nothing_is_left)
 TEST(a_tensor_without_elements_and_one_of_four_dims_are_kept)
 {
     struct err e = { 0 };
-    struct spec s[2] = { spec(ROLE_WEIGHT, "empty", CK_F32, 2, 0, 5, CUT_NONE), spec(ROLE_WEIGHT, "four", CK_I64, 2, 3, 2, CUT_ROWS) };
+    struct spec s[2] = { spec(ROLE_WEIGHT, "empty", CK_F32, 2, 0, 5, CUT_NONE),
+                         spec(ROLE_WEIGHT, "four", CK_I64, 2, 3, 2, CUT_ROWS) };
     s[1].t.n_dims = 4;
     memcpy(s[1].t.shape, (int64_t[]){ 4, 3, 2, 5 }, 32);
     CHECK_INT(make_ckpt(fresh("four"), s, 2, 2, 7, 0, NULL, &e), 0);

@@ -18,11 +18,15 @@ static void hash(const char *text, size_t n, size_t step, char hex[65])
 
 TEST(sha256_gives_the_published_sums)
 {
-    static const struct { const char *text, *sum; } known[] = {
+    static const struct {
+        const char *text, *sum;
+    } known[] = {
         { "", "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855" },
         { "abc", "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad" },
-        { "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq", "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1" },
-        { "abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmnopqrstnopqrstu",
+        { "abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq",
+          "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1" },
+        { "abcdefghbcdefghicdefghijdefghijkefghijklfghijklmghijklmnhijklmnoijklmnopjklmnopqklmnopqrlmnopqrsmn"
+          "opqrstnopqrstu",
           "cf5b16a778af8380036ce59e7b0492370b249b11e8f07a51afac45037afee9d1" },
     };
     char hex[65];
@@ -69,14 +73,16 @@ TEST(hmac_gives_the_sums_of_rfc_4231)
     sha256_hmac("Jefe", 4, "what do ya want for nothing?", 28, sum);
     sha256_hex(sum, hex);
     CHECK_STR(hex, "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
-    memset(key, 0xaa, sizeof key);              /* longer than a block: hashed first */
+    memset(key, 0xaa, sizeof key); /* longer than a block: hashed first */
     sha256_hmac(key, sizeof key, "Test Using Larger Than Block-Size Key - Hash Key First", 54, sum);
     sha256_hex(sum, hex);
     CHECK_STR(hex, "60e431591ee0b67f0d8a26aacbf5b77f8e0bc6213728c5140546040f0ee37f54");
 }
 
 /* "Example: GET Object" of the S3 documentation: 24 May 2013, 00:00:00 GMT. */
-static const struct sigv4_key example = { .id = "AKIAIOSFODNN7EXAMPLE", .secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY", .region = "us-east-1" };
+static const struct sigv4_key example = { .id = "AKIAIOSFODNN7EXAMPLE",
+                                          .secret = "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+                                          .region = "us-east-1" };
 #define EXAMPLE_TIME 1369353600
 #define EXAMPLE_URL "https://examplebucket.s3.amazonaws.com/test.txt"
 
@@ -84,9 +90,11 @@ TEST(a_signature_is_the_one_that_aws_publishes)
 {
     struct sigv4_lines l;
     CHECK_INT(sigv4_sign(&l, &example, EXAMPLE_URL, "bytes=0-9", EXAMPLE_TIME), 0);
-    CHECK_STR(l.authorization, "Authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,"
-                               "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"
-                               "Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
+    CHECK_STR(
+        l.authorization,
+        "Authorization: AWS4-HMAC-SHA256 Credential=AKIAIOSFODNN7EXAMPLE/20130524/us-east-1/s3/aws4_request,"
+        "SignedHeaders=host;range;x-amz-content-sha256;x-amz-date,"
+        "Signature=f0e8bdb87c964420e857bd35b5d6ed310bd44f0170aba48dd91039c6036bdb41");
     CHECK_STR(l.date, "x-amz-date: 20130524T000000Z");
     CHECK_STR(l.session, "");
 }
@@ -114,4 +122,3 @@ TEST(names_of_objects_are_encoded_as_s3_does)
     CHECK_STR(out, "a%20b/c%2Bd%3De~f_g-h.i/%C3%A9");
     CHECK_INT(sigv4_encode(small, sizeof small, "abcdef"), -1);
 }
-

@@ -1,4 +1,5 @@
-/* format_torch_test.c - files of torch.save: every dtype, view and container against PyTorch's own values, and the broken ones refused. */
+/* format_torch_test.c - files of torch.save: every dtype, view and container against PyTorch's own values,
+ * and the broken ones refused. */
 #include <glob.h>
 #include <sys/resource.h>
 #include <time.h>
@@ -7,7 +8,10 @@
 
 /* ---- the library below the checkpoint: any tensor, any dtype ---- */
 
-struct opened { struct ckpt *c; struct torch_file t; };
+struct opened {
+    struct ckpt *c;
+    struct torch_file t;
+};
 
 static int open_file(struct opened *o, const char *path, struct err *e)
 {
@@ -41,7 +45,8 @@ static char *values(struct opened *o, const struct torch_tensor *x)
             off += rest % x->shape[d] * x->stride[d];
             rest /= x->shape[d];
         }
-        CHECK(fmt_pread(o->c, 0, out + (size_t)i * size, (int64_t)size, x->offset + off * (int64_t)size, &e) >= 0);
+        CHECK(fmt_pread(o->c, 0, out + (size_t)i * size, (int64_t)size, x->offset + off * (int64_t)size,
+                        &e) >= 0);
     }
     return out;
 }
@@ -88,7 +93,8 @@ static void check_one(struct opened *o, const char *file, const char *name, cons
     CHECK_INT((size_t)x.n_dims, json_array_size(json_object_get(want, "shape")));
     for (int d = 0; d < x.n_dims; d++) {
         CHECK_INT(x.shape[d], json_integer_value(json_array_get(json_object_get(want, "shape"), (size_t)d)));
-        CHECK_INT(x.stride[d], json_integer_value(json_array_get(json_object_get(want, "stride"), (size_t)d)));
+        CHECK_INT(x.stride[d],
+                  json_integer_value(json_array_get(json_object_get(want, "stride"), (size_t)d)));
     }
     free(v);
 }
@@ -134,7 +140,8 @@ TEST(every_tensor_of_every_file_has_pytorchs_values)
 /* Through the checkpoint's door: whole and by box, strided ones too. */
 TEST(state_dicts_are_checkpoints)
 {
-    static const char *const files[] = { "llama2l_fp32.pt", "llama2l_bf16_tied.pt", "llama2l_fp32_legacy.bin", "nested_proto5.pt" };
+    static const char *const files[] = { "llama2l_fp32.pt", "llama2l_bf16_tied.pt", "llama2l_fp32_legacy.bin",
+                                         "nested_proto5.pt" };
     char dir[1024], path[1400], hex[65];
     json_t *o = expected(dir), *want;
     for (size_t f = 0; o && f < sizeof files / sizeof *files; f++) {
@@ -169,8 +176,13 @@ TEST(state_dicts_are_checkpoints)
 /* Views that are not row-major: the same values through boxes and ranges as element by element. */
 TEST(strided_views_are_read_by_box)
 {
-    static const char *const views[] = { "contig", "transposed_view_of_contig", "slice_cols", "row_of_contig", "flat_b", "overlap_with_flat_a", "expanded", "scalar",
-                                         "empty", "every_2nd", "bf16", "i64", "u8", "bool" };
+    static const char *const views[] = { "contig",     "transposed_view_of_contig",
+                                         "slice_cols", "row_of_contig",
+                                         "flat_b",     "overlap_with_flat_a",
+                                         "expanded",   "scalar",
+                                         "empty",      "every_2nd",
+                                         "bf16",       "i64",
+                                         "u8",         "bool" };
     char path[1400];
     struct opened f;
     struct err e;
@@ -203,7 +215,8 @@ TEST(strided_views_are_read_by_box)
             part.extent[1] = ct->shape[1] - 2;
             CHECK(ckpt_read(f.c, t, &part, got, &e) >= 0);
             for (int64_t r = 0; r < ct->shape[0]; r++)
-                CHECK_SAME(got + (size_t)(r * part.extent[1]) * size, want[i] + (size_t)(r * ct->shape[1] + 1) * size, (size_t)part.extent[1] * size);
+                CHECK_SAME(got + (size_t)(r * part.extent[1]) * size,
+                           want[i] + (size_t)(r * ct->shape[1] + 1) * size, (size_t)part.extent[1] * size);
         }
         free(got);
         free(want[i]);
@@ -214,7 +227,8 @@ TEST(strided_views_are_read_by_box)
 
 TEST(folders_of_bin_files_equal_those_of_safetensors)
 {
-    static const char *const pairs[][2] = { { "hf_fp32_bin", "hf_fp32_safetensors" }, { "hf_bf16_tied_bin", "hf_bf16_tied_safetensors" } };
+    static const char *const pairs[][2] = { { "hf_fp32_bin", "hf_fp32_safetensors" },
+                                            { "hf_bf16_tied_bin", "hf_bf16_tied_safetensors" } };
     char dir[1024], a[1400], b[1400];
     if (!foreign_path("plain", dir))
         return;
@@ -239,19 +253,57 @@ TEST(folders_of_bin_files_equal_those_of_safetensors)
 
 /* ---- the broken files ---- */
 
-static const struct { const char *name, *says; } bad[] = {
-    { "exec_system.pt", "posix.system" }, { "exec_eval.pt", "eval" }, { "exec_first.pt", "posix.system" }, { "exec_in_persid.pt", "posix.system" },
-    { "exec_dictitem.pt", "posix.system" }, { "exec_build.pt", "getattr" }, { "exec_legacy.pt", "posix.system" }, { "nested_load.pt", "_load_from_bytes" },
-    { "empty.pt", "is empty" }, { "trunc_60pct.pt", "end record" }, { "trunc_eocd.pt", "end record" }, { "trunc_head.pt", "zip" }, { "crc_flip.pt", "CRC-32" },
-    { "garbage_tail.pt", "end record" }, { "zip64_bomb_size.pt", "is the file whole" }, { "deflated.pt", "compressed" }, { "deflate_bomb.pt", "compressed" },
-    { "dup_record.pt", "twice" }, { "dup_pkl.pt", "twice" }, { "traversal_key.pt", "plain key" }, { "missing_record.pt", "data/7" },
-    { "bigendian.pt", "big-endian" }, { "short_storage.pt", "should have 4000 bytes" }, { "numel_lie.pt", "should have 256 bytes" },
-    { "view_oob.pt", "reaches element 23" }, { "stride_oob.pt", "reaches element" }, { "stride_neg.pt", "negative" }, { "offset_neg.pt", "reaches element -1" },
-    { "size_neg.pt", "negative" }, { "huge_shape.pt", "overflows" }, { "huge_zero_stride.pt", "stride 0" }, { "ndim_100k.pt", "100000 dimensions" },
-    { "huge_numel_bigint.pt", "makes no sense" }, { "stride_len.pt", "sizes than strides" }, { "pkl_nest_deep.pt", "no tensors" }, { "pkl_laughs.pt", "no tensors" },
-    { "pkl_memo_4g.pt", "4294967295" }, { "pkl_unicode_len.pt", "wants" }, { "pkl_long4.pt", "wants" }, { "pkl_binbytes8.pt", "wants" }, { "pkl_frame.pt", "frame" },
-    { "pkl_no_stop.pt", "no end" }, { "pkl_stack_underflow.pt", "mark" }, { "pkl_bad_memo.pt", "never put" }, { "pkl_unknown_op.pt", "0xff" },
-    { "pkl_ext.pt", "opcode 0x82" }, { "pkl_self_ref.pt", "no tensors" }, { "pkl_proto9.pt", "protocol 9" },
+static const struct {
+    const char *name, *says;
+} bad[] = {
+    { "exec_system.pt", "posix.system" },
+    { "exec_eval.pt", "eval" },
+    { "exec_first.pt", "posix.system" },
+    { "exec_in_persid.pt", "posix.system" },
+    { "exec_dictitem.pt", "posix.system" },
+    { "exec_build.pt", "getattr" },
+    { "exec_legacy.pt", "posix.system" },
+    { "nested_load.pt", "_load_from_bytes" },
+    { "empty.pt", "is empty" },
+    { "trunc_60pct.pt", "end record" },
+    { "trunc_eocd.pt", "end record" },
+    { "trunc_head.pt", "zip" },
+    { "crc_flip.pt", "CRC-32" },
+    { "garbage_tail.pt", "end record" },
+    { "zip64_bomb_size.pt", "is the file whole" },
+    { "deflated.pt", "compressed" },
+    { "deflate_bomb.pt", "compressed" },
+    { "dup_record.pt", "twice" },
+    { "dup_pkl.pt", "twice" },
+    { "traversal_key.pt", "plain key" },
+    { "missing_record.pt", "data/7" },
+    { "bigendian.pt", "big-endian" },
+    { "short_storage.pt", "should have 4000 bytes" },
+    { "numel_lie.pt", "should have 256 bytes" },
+    { "view_oob.pt", "reaches element 23" },
+    { "stride_oob.pt", "reaches element" },
+    { "stride_neg.pt", "negative" },
+    { "offset_neg.pt", "reaches element -1" },
+    { "size_neg.pt", "negative" },
+    { "huge_shape.pt", "overflows" },
+    { "huge_zero_stride.pt", "stride 0" },
+    { "ndim_100k.pt", "100000 dimensions" },
+    { "huge_numel_bigint.pt", "makes no sense" },
+    { "stride_len.pt", "sizes than strides" },
+    { "pkl_nest_deep.pt", "no tensors" },
+    { "pkl_laughs.pt", "no tensors" },
+    { "pkl_memo_4g.pt", "4294967295" },
+    { "pkl_unicode_len.pt", "wants" },
+    { "pkl_long4.pt", "wants" },
+    { "pkl_binbytes8.pt", "wants" },
+    { "pkl_frame.pt", "frame" },
+    { "pkl_no_stop.pt", "no end" },
+    { "pkl_stack_underflow.pt", "mark" },
+    { "pkl_bad_memo.pt", "never put" },
+    { "pkl_unknown_op.pt", "0xff" },
+    { "pkl_ext.pt", "opcode 0x82" },
+    { "pkl_self_ref.pt", "no tensors" },
+    { "pkl_proto9.pt", "protocol 9" },
 };
 
 TEST(every_broken_file_is_refused_quickly_and_nothing_is_run)
@@ -271,7 +323,8 @@ TEST(every_broken_file_is_refused_quickly_and_nothing_is_run)
         if (ckpt_open(&c, path, &e) >= 0)
             test_fail(__FILE__, __LINE__, "%s was read", bad[i].name);
         else if (!strstr(e.text, bad[i].says))
-            test_fail(__FILE__, __LINE__, "%s: \"%s\" does not contain \"%s\"", bad[i].name, e.text, bad[i].says);
+            test_fail(__FILE__, __LINE__, "%s: \"%s\" does not contain \"%s\"", bad[i].name, e.text,
+                      bad[i].says);
         clock_gettime(CLOCK_MONOTONIC, &b);
         CHECK(b.tv_sec - a.tv_sec < 2);
         ckpt_close(c);
@@ -321,7 +374,8 @@ TEST(one_changed_byte_is_noticed)
     CHECK(i >= 0);
     if (i >= 0) {
         const struct fmt_piece *p = &c->piece[c->first_piece[i]];
-        shell("printf '\\377' | dd of='%s' bs=1 seek=%lld conv=notrunc status=none", c->file[p->file].path, (long long)p->offset + 5);
+        shell("printf '\\377' | dd of='%s' bs=1 seek=%lld conv=notrunc status=none", c->file[p->file].path,
+              (long long)p->offset + 5);
         struct box b = box_whole(2, ckpt_tensor(c, i)->shape);
         float *v = malloc((size_t)box_count(&b) * 4);
         CHECK_INT(ckpt_read(c, i, &b, v, &e), -ERR_INTEGRITY);

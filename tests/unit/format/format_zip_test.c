@@ -1,19 +1,34 @@
-/* format_zip_test.c - zip files as torch.save writes them: what is found in them, and every lie about places and sizes refused. */
+/* format_zip_test.c - zip files as torch.save writes them: what is found in them, and every lie about places
+ * and sizes refused. */
 #include <unistd.h>
 #include "base/io.h"
 #include "format/torch/zip.h"
 #include "format/crc32.h"
 #include "tests/test.h"
 
-struct bytes { char data[8192]; size_t n; };
-static void put(struct bytes *b, const void *p, size_t n) { memcpy(b->data + b->n, p, n); b->n += n; }
-static void put_n(struct bytes *b, uint64_t v, int bytes)      /* little-endian; zeros behind 8 bytes */
+struct bytes {
+    char data[8192];
+    size_t n;
+};
+static void put(struct bytes *b, const void *p, size_t n)
+{
+    memcpy(b->data + b->n, p, n);
+    b->n += n;
+}
+static void put_n(struct bytes *b, uint64_t v, int bytes) /* little-endian; zeros behind 8 bytes */
 {
     for (int i = 0; i < bytes; i++)
         b->data[b->n++] = i < 8 ? (char)(v >> 8 * i) : 0;
 }
 
-struct entry { const char *name, *data; size_t n; uint32_t crc; uint64_t size, offset; int method, flags; };      /* size, crc, offset: what the directory says */
+/* size, crc, offset: what the directory says */
+struct entry {
+    const char *name, *data;
+    size_t n;
+    uint32_t crc;
+    uint64_t size, offset;
+    int method, flags;
+};
 
 static void put_entry(struct bytes *b, struct entry *x)
 {
@@ -79,7 +94,11 @@ static void make(struct bytes *b, struct entry *x, int n, int wide)
 
 static struct entry entry(const char *name, const char *data)
 {
-    return (struct entry){ .name = name, .data = data, .n = strlen(data), .crc = fmt_crc32(0, data, strlen(data)), .size = strlen(data) };
+    return (struct entry){ .name = name,
+                           .data = data,
+                           .n = strlen(data),
+                           .crc = fmt_crc32(0, data, strlen(data)),
+                           .size = strlen(data) };
 }
 
 /* A checkpoint without tensors around one file, so that its bytes can be read. */
@@ -127,14 +146,15 @@ TEST(crc32_has_the_published_values)
     CHECK_INT(fmt_crc32(0, "The quick brown fox jumps over the lazy dog", 43), 0x414fa339u);
     for (int i = 0; i < 1000; i++)
         long_text[i] = (char)(i * 7 + i / 13);
-    for (int i = 0; i < 1000; i += 37)       /* in steps, from odd places: as at once */
+    for (int i = 0; i < 1000; i += 37) /* in steps, from odd places: as at once */
         c = fmt_crc32(c, long_text + i, (size_t)(1000 - i < 37 ? 1000 - i : 37));
     CHECK_INT(c, fmt_crc32(0, long_text, 1000));
-    for (int n = 0; n < 200; n++) {          /* bit by bit */
+    for (int n = 0; n < 200; n++) { /* bit by bit */
         uint32_t want = ~0u;
         for (int i = 0; i < n; i++)
             for (int k = 0; k < 8; k++)
-                want = want >> 1 ^ (((want ^ (uint32_t)((unsigned char)long_text[i] >> k)) & 1) ? 0xedb88320u : 0);
+                want = want >> 1 ^
+                       (((want ^ (uint32_t)((unsigned char)long_text[i] >> k)) & 1) ? 0xedb88320u : 0);
         CHECK_INT(fmt_crc32(0, long_text, (size_t)n), (uint32_t)~want);
     }
 }
@@ -145,13 +165,17 @@ TEST(every_way_to_a_crc32_is_the_same)
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (char)(i * 2654435761u >> 13);
     for (int way = 1; way < fmt_crc32_ways(); way++)
-        for (size_t n = 0; n < 1200; n++) {             /* all lengths to four of the widest folds, from every alignment in turn, going on from a sum */
+        for (size_t n = 0; n < 1200;
+             /* all lengths to four of the widest folds, from every alignment in turn, going on from a sum */
+             n++) {
             uint32_t begin = n % 3 ? (uint32_t)n * 0x9e3779b9u : 0;
-            CHECK_INT(fmt_crc32_by(way, begin, data + n * 7 % 64, n), fmt_crc32_by(0, begin, data + n * 7 % 64, n));
+            CHECK_INT(fmt_crc32_by(way, begin, data + n * 7 % 64, n),
+                      fmt_crc32_by(0, begin, data + n * 7 % 64, n));
         }
     for (int way = 1; way < fmt_crc32_ways(); way++)
         for (size_t cut = 0; cut <= 4096; cut += 61)
-            CHECK_INT(fmt_crc32_by(way, fmt_crc32_by(way, 0, data, cut), data + cut, 4096 - cut), fmt_crc32_by(0, 0, data, 4096));
+            CHECK_INT(fmt_crc32_by(way, fmt_crc32_by(way, 0, data, cut), data + cut, 4096 - cut),
+                      fmt_crc32_by(0, 0, data, 4096));
 }
 
 TEST(crc32_of_parts_in_any_order_is_that_of_the_whole)
@@ -160,20 +184,22 @@ TEST(crc32_of_parts_in_any_order_is_that_of_the_whole)
     uint32_t parts = 0;
     for (size_t i = 0; i < sizeof data; i++)
         data[i] = (char)(i * i >> 3);
-    for (int i = 0; i < 50; i++) {                      /* 100 bytes each, the 17th next */
+    for (int i = 0; i < 50; i++) { /* 100 bytes each, the 17th next */
         int at = i * 17 % 50;
         parts ^= fmt_crc32_part(data + 100 * at, 100, (int64_t)sizeof data - 100 * (at + 1));
     }
     CHECK_INT(fmt_crc32_whole(parts, sizeof data), fmt_crc32(0, data, sizeof data));
     CHECK_INT(fmt_crc32_moved(fmt_crc32_part(data, 7, 0), 11), fmt_crc32_part(data, 7, 11));
     CHECK_INT(fmt_crc32_whole(0, 0), 0);
-    parts ^= fmt_crc32_part(data, 1, 4999) ^ fmt_crc32_part(data + 40, 1, 4999);        /* another byte there */
+    /* another byte there */
+    parts ^= fmt_crc32_part(data, 1, 4999) ^ fmt_crc32_part(data + 40, 1, 4999);
     CHECK(fmt_crc32_whole(parts, sizeof data) != fmt_crc32(0, data, sizeof data));
 }
 
 TEST(entries_are_found_wherever_the_zip_lies)
 {
-    struct entry x[3] = { entry("archive/data.pkl", "abc"), entry("archive/data/0", "0123456789"), entry("archive/version", "3\n") };
+    struct entry x[3] = { entry("archive/data.pkl", "abc"), entry("archive/data/0", "0123456789"),
+                          entry("archive/version", "3\n") };
     struct bytes b = { .n = 0 };
     struct err e = { 0 };
     make(&b, x, 3, 1);
@@ -219,26 +245,51 @@ TEST(every_lie_of_the_directory_is_refused)
 {
     struct entry x[2];
 #define FRESH x[0] = entry("a/data.pkl", "abcdefgh"), x[1] = entry("a/data/0", "01234567")
-    FRESH; x[1].crc ^= 1; refused(x, 2, "CRC-32");
-    FRESH; x[1].method = 8; refused(x, 2, "compressed (method 8)");
-    FRESH; x[1].flags = 1; refused(x, 2, "encrypted");
-    FRESH; x[1].size = 1u << 30; refused(x, 2, "is the file whole");
-    FRESH; x[1].size = 0xffffffffu; refused(x, 2, "64-bit");
-    FRESH; x[1].offset = (uint64_t)-40; refused(x, 2, "overlap");
-    FRESH; x[0].size = 20; refused(x, 2, "overlap");
-    FRESH; x[1].name = "b/data.pkl"; refused(x, 2, "twice");
-    FRESH; x[1].offset = 0xf0000000u; refused(x, 2, "is the file whole");
+    FRESH;
+    x[1].crc ^= 1;
+    refused(x, 2, "CRC-32");
+    FRESH;
+    x[1].method = 8;
+    refused(x, 2, "compressed (method 8)");
+    FRESH;
+    x[1].flags = 1;
+    refused(x, 2, "encrypted");
+    FRESH;
+    x[1].size = 1u << 30;
+    refused(x, 2, "is the file whole");
+    FRESH;
+    x[1].size = 0xffffffffu;
+    refused(x, 2, "64-bit");
+    FRESH;
+    x[1].offset = (uint64_t)-40;
+    refused(x, 2, "overlap");
+    FRESH;
+    x[0].size = 20;
+    refused(x, 2, "overlap");
+    FRESH;
+    x[1].name = "b/data.pkl";
+    refused(x, 2, "twice");
+    FRESH;
+    x[1].offset = 0xf0000000u;
+    refused(x, 2, "is the file whole");
 }
 
 /* Bytes of a good zip that say something else: `at` counts from the end, below 0 from the start. */
 TEST(every_lie_of_the_end_records_and_local_headers_is_refused)
 {
-    static const struct { int wide, at; uint64_t v; int bytes; const char *says; } lies[] = {
-        { 0, 14, 0x00030003, 4, "passes its end" }, { 0, 14, 0x00010001, 4, "more in its directory" }, { 0, 6, 0x7fffffff, 4, "passes its end" },
-        { 0, 10, 0x7fffffff, 4, "passes its end" },    { 0, 18, 1, 2, "several volumes" },               { 1, 34, 1 << 30, 8, "outside of it" },
-        { 1, 34, 0, 8, "no 64-bit end record" },       { 1, 66, 7, 8, "do not agree" },                  { 1, 50, 1ull << 62, 8, "do not agree" },
-        { 0, -30, 'b', 1, NULL },                      { 0, -32, 'X', 1, "is named otherwise" },         { 0, -8, 8, 2, "does not begin where" },
-        { 0, -6, 1, 2, "does not begin where" },       { 0, -26, 99, 2, "does not begin where" },
+    static const struct {
+        int wide, at;
+        uint64_t v;
+        int bytes;
+        const char *says;
+    } lies[] = {
+        { 0, 14, 0x00030003, 4, "passes its end" }, { 0, 14, 0x00010001, 4, "more in its directory" },
+        { 0, 6, 0x7fffffff, 4, "passes its end" },  { 0, 10, 0x7fffffff, 4, "passes its end" },
+        { 0, 18, 1, 2, "several volumes" },         { 1, 34, 1 << 30, 8, "outside of it" },
+        { 1, 34, 0, 8, "no 64-bit end record" },    { 1, 66, 7, 8, "do not agree" },
+        { 1, 50, 1ull << 62, 8, "do not agree" },   { 0, -30, 'b', 1, NULL },
+        { 0, -32, 'X', 1, "is named otherwise" },   { 0, -8, 8, 2, "does not begin where" },
+        { 0, -6, 1, 2, "does not begin where" },    { 0, -26, 99, 2, "does not begin where" },
     };
     for (size_t i = 0; i < sizeof lies / sizeof *lies; i++) {
         struct entry x[2] = { entry("a/data.pkl", "abcdefgh"), entry("a/data/0", "01234567") };
@@ -250,7 +301,7 @@ TEST(every_lie_of_the_end_records_and_local_headers_is_refused)
         put_n(&at, lies[i].v, lies[i].bytes);
         memcpy(b.data, at.data, sizeof b.data);
         int rc = opens(&b, &e);
-        if (!lies[i].says)              /* the folder in front of a name does not matter */
+        if (!lies[i].says) /* the folder in front of a name does not matter */
             CHECK(rc >= 0);
         else if (rc >= 0)
             test_fail(__FILE__, __LINE__, "case %zu was read, not refused with \"%s\"", i, lies[i].says);
@@ -286,7 +337,8 @@ TEST(every_cut_and_every_changed_byte_is_seen_or_harmless)
     for (size_t i = 0; i < b.n; i++) {
         struct bytes changed = b;
         changed.data[i] ^= 0x55;
-        opens(&changed, &e);            /* times and versions do not matter; it must end, without a bad read */
+        /* times and versions do not matter; it must end, without a bad read */
+        opens(&changed, &e);
     }
     for (size_t i = x[1].offset + 30 + 8; i < x[1].offset + 30 + 16; i++) {
         struct bytes changed = b;

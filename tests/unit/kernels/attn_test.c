@@ -1,4 +1,5 @@
-/* attn_test.c - attention against its definition, written out once more as plain scalar loops: bits, not tolerances. */
+/* attn_test.c - attention against its definition, written out once more as plain scalar loops: bits, not
+ * tolerances. */
 #include "tests/test.h"
 
 #include <math.h>
@@ -10,16 +11,19 @@
 struct world {
     enum dtype dt;
     int n_kv, group, d;
-    int64_t T, window;                          /* window: 0, or what struct attn says */
+    int64_t T, window; /* window: 0, or what struct attn says */
     float scale;
-    float *q, *dout, *k, *v;                    /* [T][heads d], [T][kv d]: values of dt */
-    float *out, *lse, *dq, *dk, *dv;            /* by the definition */
+    float *q, *dout, *k, *v;         /* [T][heads d], [T][kv d]: values of dt */
+    float *out, *lse, *dq, *dk, *dv; /* by the definition */
 };
 static int heads(const struct world *w) { return w->n_kv * w->group; }
-static int sees(const struct world *w, int64_t p, int64_t j) { return j <= p && (w->window == 0 || j > p - w->window); }
+static int sees(const struct world *w, int64_t p, int64_t j)
+{
+    return j <= p && (w->window == 0 || j > p - w->window);
+}
 
 static uint64_t state = 88172645463325252u;
-static float uniform(void)                      /* [-1, 1) */
+static float uniform(void) /* [-1, 1) */
 {
     state ^= state << 13;
     state ^= state >> 7;
@@ -64,15 +68,22 @@ static const float *row_of(const struct world *w, const float *x, int g, int64_t
 {
     return j < w->T ? x + (j * w->n_kv + g) * w->d : zero_row;
 }
-static const float *q_of(const struct world *w, const float *x, int h, int64_t p) { return x + (p * heads(w) + h) * w->d; }
+static const float *q_of(const struct world *w, const float *x, int h, int64_t p)
+{
+    return x + (p * heads(w) + h) * w->d;
+}
 
-struct online { float m, l, o[512]; };
+struct online {
+    float m, l, o[512];
+};
 static void ref_block(const struct world *w, int h, int64_t p, int64_t b, struct online *s)
 {
     float x[64], lane[32], top = s->m;
     const int g = h / w->group;
     for (int j = 0; j < 64; j++) {
-        x[j] = !sees(w, p, b * 64 + j) ? -INFINITY : w->scale * dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, b * 64 + j), w->d);
+        x[j] = !sees(w, p, b * 64 + j)
+                   ? -INFINITY
+                   : w->scale * dot(w->dt, q_of(w, w->q, h, p), row_of(w, w->k, g, b * 64 + j), w->d);
         top = x[j] > top ? x[j] : top;
     }
     if (w->window && top == -INFINITY)
@@ -147,7 +158,8 @@ static float ref_dq(const struct world *w, int h, const float *dS, int64_t wide,
     return total * w->scale;
 }
 /* dK (x = q, p = dS) or dV (x = dout, p = P) of key j, component c, of one query head */
-static float ref_dkv(const struct world *w, int h, const float *p, int64_t wide, const float *x, int64_t j, int c)
+static float ref_dkv(const struct world *w, int h, const float *p, int64_t wide, const float *x, int64_t j,
+                     int c)
 {
     float total = 0;
     for (int64_t b = j / 64; b * 64 < w->T; b++) {
@@ -189,13 +201,16 @@ static void ref_backward(struct world *w)
 static struct world *world_of(enum dtype dt, int n_kv, int group, int d, int64_t T)
 {
     struct world *w = calloc(1, sizeof *w);
-    *w = (struct world){ .dt = dt, .n_kv = n_kv, .group = group, .d = d, .T = T, .scale = (float)(1 / sqrt(d)) };
+    *w = (struct world){
+        .dt = dt, .n_kv = n_kv, .group = group, .d = d, .T = T, .scale = (float)(1 / sqrt(d))
+    };
     const int64_t nq = T * n_kv * group * d, nk = T * n_kv * d;
     w->q = random_values(dt, nq, 4);
     w->dout = random_values(dt, nq, 1);
     w->k = random_values(dt, nk, 2);
     w->v = random_values(dt, nk, 1);
-    w->out = zeros(nq), w->dq = zeros(nq), w->dk = zeros(nk), w->dv = zeros(nk), w->lse = zeros(T * n_kv * group);
+    w->out = zeros(nq), w->dq = zeros(nq), w->dk = zeros(nk), w->dv = zeros(nk),
+    w->lse = zeros(T * n_kv * group);
     return w;
 }
 static void ref_forward(struct world *w)
@@ -206,13 +221,17 @@ static void ref_forward(struct world *w)
 }
 static void world_free(struct world *w)
 {
-    free(w->q), free(w->dout), free(w->k), free(w->v), free(w->out), free(w->lse), free(w->dq), free(w->dk), free(w->dv);
+    free(w->q), free(w->dout), free(w->k), free(w->v), free(w->out), free(w->lse), free(w->dq), free(w->dk),
+        free(w->dv);
     free(w);
 }
 
 /* ---- calling the kernels ---- */
-#define OFF 192                                 /* this layer does not begin where the page does */
-struct pages { char *room; char **page; };
+#define OFF 192 /* this layer does not begin where the page does */
+struct pages {
+    char *room;
+    char **page;
+};
 /* Keys [0, n) of w, in pages. */
 static struct pages pages_of(const struct world *w, int64_t n)
 {
@@ -226,7 +245,8 @@ static struct pages pages_of(const struct world *w, int64_t n)
             for (int64_t x = 0; x < w->d; x++) {
                 char *at = p.page[j / 64] + OFF + (int64_t)g * 2 * 64 * w->d * size;
                 char *k = at + (x * 64 + j % 64) * size, *v = at + (64 * w->d + j % 64 * w->d + x) * size;
-                const float kv[2] = { w->k[(j * w->n_kv + g) * w->d + x], w->v[(j * w->n_kv + g) * w->d + x] };
+                const float kv[2] = { w->k[(j * w->n_kv + g) * w->d + x],
+                                      w->v[(j * w->n_kv + g) * w->d + x] };
                 const uint16_t kv16[2] = { fn_to_bf16(kv[0]), fn_to_bf16(kv[1]) };
                 memcpy(k, w->dt == DT_F32 ? (const void *)&kv[0] : &kv16[0], (size_t)size);
                 memcpy(v, w->dt == DT_F32 ? (const void *)&kv[1] : &kv16[1], (size_t)size);
@@ -260,8 +280,8 @@ static int same_rows(struct mat m, int64_t row, const float *want, int64_t rows)
         for (int64_t c = 0; c < m.cols; c++) {
             const float x = mat_at(m, row + r, c);
             if (memcmp(&x, &want[r * m.cols + c], 4)) {
-                printf("row %lld of %lld, column %lld: %a, not %a\n", (long long)r, (long long)rows, (long long)c, (double)x,
-                       (double)want[r * m.cols + c]);
+                printf("row %lld of %lld, column %lld: %a, not %a\n", (long long)r, (long long)rows,
+                       (long long)c, (double)x, (double)want[r * m.cols + c]);
                 return 0;
             }
         }
@@ -284,7 +304,10 @@ static struct dev *dev_new(int threads)
     return d;
 }
 
-struct isa { const char *name; const struct attn_ops *ops; };
+struct isa {
+    const char *name;
+    const struct attn_ops *ops;
+};
 static int isas(struct isa out[5])
 {
     int n = 0;
@@ -292,7 +315,8 @@ static int isas(struct isa out[5])
     out[n++] = (struct isa){ "simt", &attn_simt };
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         out[n++] = (struct isa){ "avx2", &attn_avx2 };
-    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+        __builtin_cpu_supports("avx512vl"))
         out[n++] = (struct isa){ "avx512", &attn_avx512 };
     if (__builtin_cpu_supports("avx512bf16"))
         out[n++] = (struct isa){ "avx512bf16", &attn_avx512bf16 };
@@ -300,7 +324,8 @@ static int isas(struct isa out[5])
 }
 
 /* Rows [pos, pos + n) in one call equal the definition; pages before the window are not there. */
-static int forward_same(struct dev *dev, const struct attn_ops *ops, const struct world *w, int64_t pos, int64_t n)
+static int forward_same(struct dev *dev, const struct attn_ops *ops, const struct world *w, int64_t pos,
+                        int64_t n)
 {
     const int64_t cols = heads(w) * w->d;
     struct pages pg = pages_of(w, pos + n);
@@ -311,7 +336,8 @@ static int forward_same(struct dev *dev, const struct attn_ops *ops, const struc
     struct mat q = mat_new(w->dt, n, cols, w->q + pos * cols), out = mat_new(w->dt, n, cols, NULL);
     float *lse = zeros(n * heads(w));
     ops->attn(dev, &a, out, lse, q);
-    const int same = same_rows(out, 0, w->out + pos * cols, n) && !memcmp(lse, w->lse + pos * heads(w), (size_t)(n * heads(w)) * 4);
+    const int same = same_rows(out, 0, w->out + pos * cols, n) &&
+                     !memcmp(lse, w->lse + pos * heads(w), (size_t)(n * heads(w)) * 4);
     pages_free(pg);
     free(q.p), free(out.p), free(lse);
     return same;
@@ -323,8 +349,10 @@ static int backward_same(struct dev *dev, const struct attn_ops *ops, const stru
     struct pages pg = pages_of(w, T);
     struct attn_seq seq = { 0, T, 0, pg.page };
     struct attn a = attn_of(w, 1, &seq);
-    struct mat q = mat_new(w->dt, T, cols, w->q), out = mat_new(w->dt, T, cols, w->out), dout = mat_new(w->dt, T, cols, w->dout);
-    struct mat dq = mat_new(DT_F32, T, cols, NULL), dk = mat_new(DT_F32, T, kv, NULL), dv = mat_new(DT_F32, T, kv, NULL);
+    struct mat q = mat_new(w->dt, T, cols, w->q), out = mat_new(w->dt, T, cols, w->out),
+               dout = mat_new(w->dt, T, cols, w->dout);
+    struct mat dq = mat_new(DT_F32, T, cols, NULL), dk = mat_new(DT_F32, T, kv, NULL),
+               dv = mat_new(DT_F32, T, kv, NULL);
     ops->attn_dx(dev, &a, dq, dk, dv, dout, out, w->lse, q);
     const int same = same_rows(dq, 0, w->dq, T) & same_rows(dk, 0, w->dk, T) & same_rows(dv, 0, w->dv, T);
     pages_free(pg);
@@ -342,9 +370,11 @@ static void check_case(enum dtype dt, int n_kv, int group, int d, int64_t T, int
         ref_backward(w);
     for (int i = 0, n = isas(isa); i < n; i++) {
         if (!forward_same(dev, isa[i].ops, w, 0, T))
-            test_fail(__FILE__, __LINE__, "forward %s %s: kv %d group %d d %d T %d", isa[i].name, dtype_name(dt), n_kv, group, d, (int)T);
+            test_fail(__FILE__, __LINE__, "forward %s %s: kv %d group %d d %d T %d", isa[i].name,
+                      dtype_name(dt), n_kv, group, d, (int)T);
         if (backward && !backward_same(dev, isa[i].ops, w))
-            test_fail(__FILE__, __LINE__, "backward %s %s: kv %d group %d d %d T %d", isa[i].name, dtype_name(dt), n_kv, group, d, (int)T);
+            test_fail(__FILE__, __LINE__, "backward %s %s: kv %d group %d d %d T %d", isa[i].name,
+                      dtype_name(dt), n_kv, group, d, (int)T);
     }
     world_free(w);
     dev_close(dev);
@@ -390,7 +420,9 @@ TEST(head_dims_above_one_tile_equal_the_definition)
 
 TEST(any_chunks_of_the_rows_give_the_same_bits)
 {
-    static const int cuts[][6] = { { 0, 1, 2, 64, 65, 130 }, { 0, 63, 66, 100, 129, 130 }, { 0, 7, 127, 128, 129, 130 } };
+    static const int cuts[][6] = { { 0, 1, 2, 64, 65, 130 },
+                                   { 0, 63, 66, 100, 129, 130 },
+                                   { 0, 7, 127, 128, 129, 130 } };
     struct dev *dev = dev_new(1);
     struct isa isa[5];
     for (int dt = DT_F32; dt <= DT_BF16; dt++) {
@@ -456,7 +488,8 @@ static void check_batch(struct dev *dev, const struct attn_ops *ops, enum dtype 
     struct mat q = mat_new(dt, total + 5, cols, NULL), out = mat_new(dt, total + 5, cols, NULL);
     for (int i = 0; i < 4; i++) {
         struct mat one = mat_new(dt, seq[i].n_rows, cols, w[i]->q + pos[i] * cols);
-        memcpy((char *)q.p + (size_t)(row[i] * q.ld) * dtype_size(dt), one.p, (size_t)(one.rows * one.ld) * dtype_size(dt));
+        memcpy((char *)q.p + (size_t)(row[i] * q.ld) * dtype_size(dt), one.p,
+               (size_t)(one.rows * one.ld) * dtype_size(dt));
         free(one.p);
     }
     struct attn a = attn_of(w[0], 4, seq);
@@ -481,7 +514,8 @@ TEST(a_sequence_has_the_same_bits_alone_and_in_a_batch)
     }
 }
 
-/* ---- sliding windows: the definition runs every block, the kernels leave out those before the window ---- */
+/* ---- sliding windows: the definition runs every block, the kernels leave out those before the window ----
+ * */
 static const int windows[] = { 1, 2, 63, 64, 65, 100, 128, 200, 1000 };
 
 /* Whole, in chunks and row by row, and backward. */
@@ -490,7 +524,8 @@ static void check_window(struct dev *dev, enum dtype dt, int group, int64_t T, i
     struct isa isa[5];
     struct world *w = world_of(dt, 1, group, 16, T);
     w->window = window;
-    for (int64_t i = 0; i < T * 16; i += 16)    /* sums that end as -0: the + 0 of a block that is left out is seen */
+    /* sums that end as -0: the + 0 of a block that is left out is seen */
+    for (int64_t i = 0; i < T * 16; i += 16)
         w->k[i] = in_dtype(dt, -0x1p-149f);
     for (int64_t i = 0; i < T * group * 16; i += 16)
         w->dout[i] = w->q[i] = in_dtype(dt, -0x1p-149f);
@@ -503,7 +538,8 @@ static void check_window(struct dev *dev, enum dtype dt, int group, int64_t T, i
         for (int64_t p = T - 3; p < T; p++)
             same &= forward_same(dev, isa[i].ops, w, p, 1);
         if (!same)
-            test_fail(__FILE__, __LINE__, "%s %s window %d group %d", isa[i].name, dtype_name(dt), (int)window, group);
+            test_fail(__FILE__, __LINE__, "%s %s window %d group %d", isa[i].name, dtype_name(dt),
+                      (int)window, group);
     }
     world_free(w);
 }
@@ -524,7 +560,8 @@ TEST(a_window_leaves_out_whole_segments)
         for (int i = 0; i < 2; i++) {
             struct world *w = world_of(dt, 1, 2, 16, 2100);
             w->window = i ? 40 : 1030;
-            for (int64_t j = 0; j < w->T; j++)          /* o becomes -0, which merging with nothing would make +0 */
+            /* o becomes -0, which merging with nothing would make +0 */
+            for (int64_t j = 0; j < w->T; j++)
                 w->v[j * 16] = in_dtype(dt, j % 2 ? -0x1p-149f : -0.0f);
             for (int h = 0; h < 2; h++)
                 for (int64_t p = 2020; p < 2100; p++)
@@ -537,7 +574,8 @@ TEST(a_window_leaves_out_whole_segments)
     dev_close(dev);
 }
 
-/* Documents packed into one row of a batch are sequences of their own: of any length, at any row, in any order. */
+/* Documents packed into one row of a batch are sequences of their own: of any length, at any row, in any
+ * order. */
 static void check_documents(struct dev *dev, const struct attn_ops *ops, enum dtype dt, int64_t window)
 {
     static const int64_t len[4] = { 70, 5, 130, 1 }, row[4] = { 5, 75, 81, 80 };
@@ -545,7 +583,8 @@ static void check_documents(struct dev *dev, const struct attn_ops *ops, enum dt
     struct pages pg[4];
     struct attn_seq seq[4];
     const int64_t total = 213, cols = 4 * 16, kv = 2 * 16;
-    struct mat in[3], dq = mat_new(DT_F32, total, cols, NULL), dk = mat_new(DT_F32, total, kv, NULL), dv = mat_new(DT_F32, total, kv, NULL);
+    struct mat in[3], dq = mat_new(DT_F32, total, cols, NULL), dk = mat_new(DT_F32, total, kv, NULL),
+                      dv = mat_new(DT_F32, total, kv, NULL);
     float *lse = zeros(total * 4);
     for (int m = 0; m < 3; m++)
         in[m] = mat_new(dt, total, cols, NULL);
@@ -560,14 +599,16 @@ static void check_documents(struct dev *dev, const struct attn_ops *ops, enum dt
         const float *from[3] = { w[i]->q, w[i]->out, w[i]->dout };
         for (int m = 0; m < 3; m++) {
             struct mat one = mat_new(dt, len[i], cols, from[m]);
-            memcpy((char *)in[m].p + (size_t)(row[i] * in[m].ld) * dtype_size(dt), one.p, (size_t)(len[i] * one.ld) * dtype_size(dt));
+            memcpy((char *)in[m].p + (size_t)(row[i] * in[m].ld) * dtype_size(dt), one.p,
+                   (size_t)(len[i] * one.ld) * dtype_size(dt));
             free(one.p);
         }
     }
     struct attn a = attn_of(w[0], 4, seq);
     ops->attn_dx(dev, &a, dq, dk, dv, in[2], in[1], lse, in[0]);
     for (int i = 0; i < 4; i++) {
-        CHECK(same_rows(dq, row[i], w[i]->dq, len[i]) & same_rows(dk, row[i], w[i]->dk, len[i]) & same_rows(dv, row[i], w[i]->dv, len[i]));
+        CHECK(same_rows(dq, row[i], w[i]->dq, len[i]) & same_rows(dk, row[i], w[i]->dk, len[i]) &
+              same_rows(dv, row[i], w[i]->dv, len[i]));
         pages_free(pg[i]);
         world_free(w[i]);
     }
@@ -649,11 +690,12 @@ TEST(tiny_values_are_flushed_in_bf16_chains_and_only_there)
         }
         world_free(w);
     }
-    CHECK(1e-39f / 2 != 0);                     /* the mode is as it was */
+    CHECK(1e-39f / 2 != 0); /* the mode is as it was */
     dev_close(dev);
 }
 
-/* Two keys: the first one's p is so small that its product is -0, the second's value is -0. The masked keys' +0 then make it +0. */
+/* Two keys: the first one's p is so small that its product is -0, the second's value is -0. The masked keys'
+ * +0 then make it +0. */
 TEST(masked_keys_of_the_last_block_are_in_the_chain)
 {
     struct dev *dev = dev_new(1);
@@ -672,18 +714,22 @@ TEST(masked_keys_of_the_last_block_are_in_the_chain)
     dev_close(dev);
 }
 
-/* A few rows behind three segments, beside a sequence that is whole: one segment a task, and the merge by whoever ends last. */
-static void check_segments(struct dev *dev, const struct attn_ops *ops, const struct world *w, const struct world *other, int64_t n)
+/* A few rows behind three segments, beside a sequence that is whole: one segment a task, and the merge by
+ * whoever ends last. */
+static void check_segments(struct dev *dev, const struct attn_ops *ops, const struct world *w,
+                           const struct world *other, int64_t n)
 {
     const int64_t pos = w->T - n, cols = heads(w) * w->d, total = n + other->T;
     struct pages pg[2] = { pages_of(w, w->T), pages_of(other, other->T) };
     struct attn_seq seq[2] = { { 0, n, pos, pg[0].page }, { n, other->T, 0, pg[1].page } };
     struct attn a = attn_of(w, 2, seq);
-    struct mat q = mat_new(w->dt, total, cols, NULL), out = mat_new(w->dt, total, cols, NULL), one = mat_new(w->dt, n, cols, w->q + pos * cols);
+    struct mat q = mat_new(w->dt, total, cols, NULL), out = mat_new(w->dt, total, cols, NULL),
+               one = mat_new(w->dt, n, cols, w->q + pos * cols);
     memcpy(q.p, one.p, (size_t)(n * one.ld) * dtype_size(w->dt));
     free(one.p);
     one = mat_new(w->dt, other->T, cols, other->q);
-    memcpy((char *)q.p + (size_t)(n * q.ld) * dtype_size(w->dt), one.p, (size_t)(other->T * one.ld) * dtype_size(w->dt));
+    memcpy((char *)q.p + (size_t)(n * q.ld) * dtype_size(w->dt), one.p,
+           (size_t)(other->T * one.ld) * dtype_size(w->dt));
     ops->attn(dev, &a, out, NULL, q);
     CHECK(same_rows(out, 0, w->out + pos * cols, n) & same_rows(out, n, other->out, other->T));
     pages_free(pg[0]), pages_free(pg[1]);
@@ -698,7 +744,7 @@ TEST(segments_of_a_few_rows_run_in_any_thread)
             w->window = other->window = window;
             ref_forward(other);
             for (int h = 0; h < 4; h++)
-                for (int64_t p = 2105; p < 2120; p++)           /* on both sides of a block's end */
+                for (int64_t p = 2105; p < 2120; p++) /* on both sides of a block's end */
                     ref_row(w, h, p);
             for (int threads = 1; threads <= 3; threads++) {
                 struct dev *dev = dev_new(threads);
@@ -736,7 +782,8 @@ static double naive_loss(const struct world *w, const double *q, const double *k
                 sum += s[j] = exp(s[j] - top);
             for (int64_t j = 0; j <= p; j++)
                 for (int x = 0; x < d; x++)
-                    loss += s[j] / sum * v[(j * w->n_kv + g) * d + x] * (double)w->dout[(p * heads(w) + h) * d + x];
+                    loss += s[j] / sum * v[(j * w->n_kv + g) * d + x] *
+                            (double)w->dout[(p * heads(w) + h) * d + x];
         }
     return loss;
 }

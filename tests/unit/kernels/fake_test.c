@@ -1,5 +1,6 @@
-/* fake_test.c - the fake device finds what it is there for: the host in the device's memory, the device in the host's, memory that was freed or
- * is too short, a queue that does not wait for the other; and its ops give the CPU's bits. */
+/* fake_test.c - the fake device finds what it is there for: the host in the device's memory, the device in
+ * the host's, memory that was freed or is too short, a queue that does not wait for the other; and its ops
+ * give the CPU's bits. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -61,7 +62,7 @@ TEST(bytes_go_in_and_out_through_the_doors)
     char in[12] = "abcdefghijkl", out[12] = { 0 };
     char *p = dev_alloc(d, MEM_WORK, 12), *q = dev_alloc(d, MEM_WORK, 12);
     dev_write(d, p, in, 12);
-    dev_copy_rows(d, q, 6, p, 4, 3, 2);      /* abc, efg */
+    dev_copy_rows(d, q, 6, p, 4, 3, 2); /* abc, efg */
     dev_fill(d, q + 3, 'x', 3);
     dev_read(d, out, q, 12);
     CHECK_SAME(out, "abcxxxefg\0\0", 12);
@@ -90,7 +91,8 @@ TEST(a_wrong_pointer_is_named_and_nothing_is_run)
     struct dev *d = open_fake(&mem);
     float host[ROWS * COLS] = { 1 }, back[1];
     int32_t ids[ROWS] = { 0 };
-    float *x = dev_alloc(d, MEM_WORK, sizeof host), *y = dev_alloc(d, MEM_WORK, sizeof host), *gone = dev_alloc(d, MEM_WORK, sizeof host);
+    float *x = dev_alloc(d, MEM_WORK, sizeof host), *y = dev_alloc(d, MEM_WORK, sizeof host),
+          *gone = dev_alloc(d, MEM_WORK, sizeof host);
     struct mat m = mat_of(x, DT_F32, ROWS, COLS, COLS), long_mat = mat_of(y, DT_F32, ROWS + 1, COLS, COLS);
     dev_write(d, x, host, sizeof host);
     KERNEL(d, add_rounded, m, mat_of(host, DT_F32, ROWS, COLS, COLS));
@@ -109,7 +111,7 @@ TEST(a_wrong_pointer_is_named_and_nothing_is_run)
     dev_free(d, y + 1);
     CHECK_HAS(complaint(d), "dev_free");
     dev_read(d, back, x, 4);
-    CHECK_BITS(back[0], 1.0f);               /* not what add_rounded would have made of it */
+    CHECK_BITS(back[0], 1.0f); /* not what add_rounded would have made of it */
     KERNEL(d, embed, m, mat_of(y, DT_F32, ROWS, COLS, COLS), 0, ids);
     CHECK_STR(complaint(d), "");
     dev_close(d);
@@ -128,7 +130,8 @@ TEST(its_ops_are_the_cpu_s)
     for (int k = 0; k < 2; k++) {
         struct dev *at = k ? d : d->host;
         struct panels q = p;
-        float *dx = dev_alloc(at, MEM_WORK, sizeof x), *dw = dev_alloc(at, MEM_WORK, sizeof w), *dy = dev_alloc(at, MEM_WORK, sizeof out[0]);
+        float *dx = dev_alloc(at, MEM_WORK, sizeof x), *dw = dev_alloc(at, MEM_WORK, sizeof w),
+              *dy = dev_alloc(at, MEM_WORK, sizeof out[0]);
         struct mat wm = mat_of(dw, DT_F32, 37, COLS, COLS);
         q.p = dev_alloc(at, MEM_WORK, panels_bytes(q.n, q.k, q.dt, &q.leaves));
         dev_write(at, dx, x, sizeof x);
@@ -149,7 +152,10 @@ TEST(its_ops_are_the_cpu_s)
 
 /* ---- the order between the queues ---- */
 enum { N = 8 };
-struct rig { struct dev *d; float *x, *y; };
+struct rig {
+    struct dev *d;
+    float *x, *y;
+};
 static struct mem rig_mem;
 static struct rig open_rig(void)
 {
@@ -173,7 +179,10 @@ static void twice(struct rig *r, enum dev_queue q, float *out, const float *in)
     dev_use(r->d, before);
 }
 
-static void pass(struct rig *r, enum dev_queue from, enum dev_queue to) { dev_wait(r->d, to, dev_mark(r->d, from)); }
+static void pass(struct rig *r, enum dev_queue from, enum dev_queue to)
+{
+    dev_wait(r->d, to, dev_mark(r->d, from));
+}
 
 TEST(queues_that_wait_for_each_other_are_in_order)
 {
@@ -183,7 +192,7 @@ TEST(queues_that_wait_for_each_other_are_in_order)
     pass(&r, DEV_COMPUTE, DEV_COMM);
     twice(&r, DEV_COMM, r.x, r.y);
     int64_t mark = dev_mark(r.d, DEV_COMM);
-    CHECK_INT(dev_reached(r.d, mark), 0);            /* put off until somebody waits */
+    CHECK_INT(dev_reached(r.d, mark), 0); /* put off until somebody waits */
     dev_wait(r.d, DEV_COMPUTE, mark);
     CHECK_INT(dev_reached(r.d, mark), 1);
     twice(&r, DEV_COMPUTE, r.y, r.x);
@@ -203,7 +212,8 @@ TEST(a_read_that_does_not_wait_for_the_writer_is_found)
     r = open_rig();
     twice(&r, DEV_COMPUTE, r.y, r.x);
     twice(&r, DEV_COMM, r.x, r.y);
-    CHECK_HAS(complaint(r.d), "is read in the communication queue without waiting for tree_add, which wrote it in the compute queue");
+    CHECK_HAS(complaint(r.d), "is read in the communication queue without waiting for tree_add, which wrote "
+                              "it in the compute queue");
     close_rig(&r);
 }
 
@@ -211,8 +221,9 @@ TEST(a_write_that_does_not_wait_for_the_readers_is_found)
 {
     struct rig r = open_rig();
     twice(&r, DEV_COMM, r.y, r.x);
-    dev_fill(r.d, r.x, 0, sizeof(float));            /* x is only read there */
-    CHECK_HAS(complaint(r.d), "is written in the compute queue without waiting for tree_add, which reads it in the communication queue");
+    dev_fill(r.d, r.x, 0, sizeof(float)); /* x is only read there */
+    CHECK_HAS(complaint(r.d), "is written in the compute queue without waiting for tree_add, which reads it "
+                              "in the communication queue");
     close_rig(&r);
 }
 

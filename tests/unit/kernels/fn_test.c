@@ -1,4 +1,5 @@
-/* fn_test.c - our own float functions: error bounds against double, special values, scalar = vector, and the roundings. */
+/* fn_test.c - our own float functions: error bounds against double, special values, scalar = vector, and the
+ * roundings. */
 #include "kernels/fn.h"
 #include "tests/test.h"
 
@@ -51,12 +52,23 @@ static double sin_error(float (*f)(float), double (*truth)(double))
 
 TEST(functions_stay_within_their_error_bounds)
 {
-    static const struct { const char *name; float (*f)(float); double (*truth)(double); float lo, hi; double most; } t[] = {
-        { "exp below 0", f_exp, exp, -0x1p-30f, -87.0f, 1.0 },  { "exp above 0", f_exp, exp, 0x1p-30f, 0x1.62e42ep+6f, 1.0 },
-        { "log", f_log, log, 0x1p-149f, 0x1.fffffep+127f, 1.0 }, { "log near 1", f_log, log, 0.98f, 1.02f, 1.0 },
-        { "tanh", f_tanh, tanh, 0x1p-60f, 12.0f, 2.5 },          { "tanh below 0", f_tanh, tanh, -0x1p-60f, -12.0f, 2.5 },
-        { "erf", f_erf, erf, 0x1p-60f, 6.0f, 1.1 },              { "erf below 0", f_erf, erf, -0x1p-60f, -6.0f, 1.1 },
-        { "silu", f_silu, d_silu, 0x1p-60f, 80.0f, 2.5 },        { "silu below 0", f_silu, d_silu, -0x1p-60f, -80.0f, 2.5 },
+    static const struct {
+        const char *name;
+        float (*f)(float);
+        double (*truth)(double);
+        float lo, hi;
+        double most;
+    } t[] = {
+        { "exp below 0", f_exp, exp, -0x1p-30f, -87.0f, 1.0 },
+        { "exp above 0", f_exp, exp, 0x1p-30f, 0x1.62e42ep+6f, 1.0 },
+        { "log", f_log, log, 0x1p-149f, 0x1.fffffep+127f, 1.0 },
+        { "log near 1", f_log, log, 0.98f, 1.02f, 1.0 },
+        { "tanh", f_tanh, tanh, 0x1p-60f, 12.0f, 2.5 },
+        { "tanh below 0", f_tanh, tanh, -0x1p-60f, -12.0f, 2.5 },
+        { "erf", f_erf, erf, 0x1p-60f, 6.0f, 1.1 },
+        { "erf below 0", f_erf, erf, -0x1p-60f, -6.0f, 1.1 },
+        { "silu", f_silu, d_silu, 0x1p-60f, 80.0f, 2.5 },
+        { "silu below 0", f_silu, d_silu, -0x1p-60f, -80.0f, 2.5 },
     };
     for (size_t i = 0; i < sizeof t / sizeof *t; i++) {
         float at = 0;
@@ -64,7 +76,8 @@ TEST(functions_stay_within_their_error_bounds)
         if (getenv("FN_TEST_SHOW"))
             printf("%-14s %.3f ulp at %a\n", t[i].name, w, (double)at);
         if (!(w < t[i].most))
-            test_fail(__FILE__, __LINE__, "%s is %.3f ulp off at %a, more than %g", t[i].name, w, (double)at, t[i].most);
+            test_fail(__FILE__, __LINE__, "%s is %.3f ulp off at %a, more than %g", t[i].name, w, (double)at,
+                      t[i].most);
     }
     CHECK(sin_error(f_sin, sin) < 1.5);
     CHECK(sin_error(f_cos, cos) < 1.5);
@@ -104,19 +117,19 @@ TEST(special_values_of_the_functions)
 }
 
 /* The compiler vectorises the loop; a volatile index keeps the other one scalar. */
-#define SAME_IN_A_LOOP(fn)                                                                                               \
-    do {                                                                                                                 \
-        for (int i = 0; i < 4096; i++)                                                                                   \
-            out[i] = fn(in[i]);                                                                                          \
-        for (volatile int i = 0; i < 4096; i++)                                                                          \
-            CHECK(fn_bits(out[i]) == fn_bits(fn(in[i])));                                                                \
+#define SAME_IN_A_LOOP(fn) \
+    do { \
+        for (int i = 0; i < 4096; i++) \
+            out[i] = fn(in[i]); \
+        for (volatile int i = 0; i < 4096; i++) \
+            CHECK(fn_bits(out[i]) == fn_bits(fn(in[i]))); \
     } while (0)
 
 TEST(a_loop_gives_the_bits_of_one_call)
 {
     static float in[4096], out[4096];
     for (uint32_t i = 0; i < 4096; i++)
-        in[i] = fn_float(i * 0x00100003u + 7u);          /* every exponent, both signs, NaN and infinity */
+        in[i] = fn_float(i * 0x00100003u + 7u); /* every exponent, both signs, NaN and infinity */
     SAME_IN_A_LOOP(fn_exp);
     SAME_IN_A_LOOP(fn_log);
     SAME_IN_A_LOOP(fn_tanh);
@@ -137,7 +150,8 @@ static float bf16_by_definition(float x)
     int e;
     frexp((double)x, &e);
     double unit = ldexp(1.0, e - 8);
-    return (float)(nearbyint((double)x / unit) * unit);  /* over the largest bf16: the double is over FLT_MAX, becomes inf */
+    /* over the largest bf16: the double is over FLT_MAX, becomes inf */
+    return (float)(nearbyint((double)x / unit) * unit);
 }
 
 TEST(bf16_rounds_to_nearest_even_and_flushes_denormals)
@@ -149,20 +163,23 @@ TEST(bf16_rounds_to_nearest_even_and_flushes_denormals)
             return;
         }
     }
-    CHECK_INT(fn_to_bf16(1.0f + 0x1p-8f), 0x3f80);              /* ties */
+    CHECK_INT(fn_to_bf16(1.0f + 0x1p-8f), 0x3f80); /* ties */
     CHECK_INT(fn_to_bf16(1.0f + 0x3p-8f), 0x3f82);
     CHECK_INT(fn_to_bf16(0x1.fffffep+127f), 0x7f80);
     CHECK_INT(fn_to_bf16(-0x1p-127f), 0x8000);
-    CHECK_INT(fn_to_bf16(0x1.fffffcp-127f), 0x0000);            /* the largest denormal would round up to a normal number */
+    /* the largest denormal would round up to a normal number */
+    CHECK_INT(fn_to_bf16(0x1.fffffcp-127f), 0x0000);
     CHECK_INT(fn_to_bf16(fn_float(0x7f800001u)), 0x7fc0);
-    CHECK_BITS(fn_from_bf16(0x0001), 0x1p-133f);                /* widening is exact */
+    CHECK_BITS(fn_from_bf16(0x0001), 0x1p-133f); /* widening is exact */
 }
 
 TEST(fp16_widens_exactly)
 {
     for (uint32_t h = 0; h < 0x10000u; h++) {
         int e = (int)(h >> 10 & 31), m = (int)(h & 1023);
-        double v = e == 31 ? (m ? (double)NAN : (double)INFINITY) : e ? ldexp(1024 + m, e - 25) : ldexp(m, -24);
+        double v = e == 31 ? (m ? (double)NAN : (double)INFINITY)
+                   : e     ? ldexp(1024 + m, e - 25)
+                           : ldexp(m, -24);
         float got = fn_from_fp16((uint16_t)h), want = (float)(h & 0x8000u ? -v : v);
         if (isnan(want) ? !isnan(got) || !(fn_bits(got) & 0x00400000u) : fn_bits(got) != fn_bits(want))
             test_fail(__FILE__, __LINE__, "fp16 %04x is %a, not %a", h, (double)got, (double)want);

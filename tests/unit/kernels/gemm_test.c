@@ -1,13 +1,20 @@
-/* gemm_test.c - products: every CPU class gives the bits of the definition, written here a second time as plain loops. */
+/* gemm_test.c - products: every CPU class gives the bits of the definition, written here a second time as
+ * plain loops. */
 #include <math.h>
 #include <stdlib.h>
 #include "base/rnd.h"
 #include "kernels/gemm.h"
 #include "tests/test.h"
 
-/* ---- machines under test ---------------------------------------------------------------------------------------------- */
+/* ---- machines under test
+ * ------------------------------------------------------------------------------------------ */
 
-struct class { const char *name; const struct gemm_ops *ops; int here; };
+struct class
+{
+    const char *name;
+    const struct gemm_ops *ops;
+    int here;
+};
 
 static int list_classes(struct class out[5])
 {
@@ -19,7 +26,8 @@ static int list_classes(struct class out[5])
                             { "simt", &gemm_simt, 1 },
                             { "avx2", &gemm_avx2, avx2 },
                             { "avx512", &gemm_avx512, avx512 },
-                            { "avx512bf16", &gemm_avx512bf16, avx512 && __builtin_cpu_supports("avx512bf16") } };
+                            { "avx512bf16", &gemm_avx512bf16,
+                              avx512 && __builtin_cpu_supports("avx512bf16") } };
     int n = 0;
     for (int i = 0; i < 5; i++)
         if (all[i].here)
@@ -40,9 +48,11 @@ static struct dev *device(int threads)
     return d;
 }
 
-/* ---- data ------------------------------------------------------------------------------------------------------------- */
+/* ---- data
+ * ------------------------------------------------------------------------------------------ */
 
-/* Values on which order and flushing matter: all sizes, tiny products, denormals, exact zeros of both signs. */
+/* Values on which order and flushing matter: all sizes, tiny products, denormals, exact zeros of both signs.
+ * */
 enum data { PLAIN, WIDE, TINY, N_DATA };
 
 static float value(enum data kind, uint64_t stream, uint64_t i)
@@ -61,7 +71,8 @@ static uint16_t to_bf16(float x)
 {
     uint32_t w;
     memcpy(&w, &x, 4);
-    return (uint16_t)((w + 0x7fff + (w >> 16 & 1)) >> 16);      /* finite values only; denormals stay: kernels must flush */
+    /* finite values only; denormals stay: kernels must flush */
+    return (uint16_t)((w + 0x7fff + (w >> 16 & 1)) >> 16);
 }
 
 static float from_bf16(uint16_t h)
@@ -119,41 +130,47 @@ static void check_same(const char *what, struct mat got, struct mat want)
         for (int64_t c = 0; c < got.cols; c++) {
             float *a = (float *)got.p + r * got.ld + c, *b = (float *)want.p + r * want.ld + c;
             if (memcmp(a, b, 4)) {
-                test_fail(__FILE__, __LINE__, "%s: element %lld,%lld of %lldx%lld is %a, not %a", what, (long long)r, (long long)c,
-                          (long long)got.rows, (long long)got.cols, (double)*a, (double)*b);
+                test_fail(__FILE__, __LINE__, "%s: element %lld,%lld of %lldx%lld is %a, not %a", what,
+                          (long long)r, (long long)c, (long long)got.rows, (long long)got.cols, (double)*a,
+                          (double)*b);
                 return;
             }
         }
 }
 
-static struct panels new_panels(struct dev *d, const struct gemm_ops *ops, int n_w, const struct mat *w, const struct leaves *l)
+static struct panels new_panels(struct dev *d, const struct gemm_ops *ops, int n_w, const struct mat *w,
+                                const struct leaves *l)
 {
     struct panels p = { NULL, 0, w[0].cols, w[0].dt, *l };
     for (int i = 0; i < n_w; i++)
         p.n += w[i].rows;
     size_t bytes = (panels_bytes(p.n, p.k, p.dt, l) + 63) / 64 * 64;
     p.p = aligned_alloc(64, bytes + 64);
-    memset(p.p, 0xff, bytes);                 /* NaN: a missing column would be seen */
+    memset(p.p, 0xff, bytes); /* NaN: a missing column would be seen */
     ops->linear_pack(d, &p, n_w, w);
     return p;
 }
 
-/* ---- the definition --------------------------------------------------------------------------------------------------- */
+/* ---- the definition
+ * ------------------------------------------------------------------------------------------ */
 
 static float flush(float x) { return fabsf(x) < 0x1p-126f ? copysignf(0, x) : x; }
 
-/* fma with denormals flushed, decided after rounding to 24 bits: 113 bits hold every case near the limit exactly. */
+/* fma with denormals flushed, decided after rounding to 24 bits: 113 bits hold every case near the limit
+ * exactly. */
 static float fma_flush(float a, float b, float sum)
 {
     a = flush(a), b = flush(b);
     float r = fmaf(a, b, sum);
-    if (fabsf(r) >= 0x1p-125f)          /* far from the limit; what follows is slow */
+    if (fabsf(r) >= 0x1p-125f) /* far from the limit; what follows is slow */
         return r;
     __float128 exact = (__float128)a * b + sum, size = exact < 0 ? -exact : exact;
     return size < 0x1p-126 * (1 - 0x1p-25) ? copysignf(0, r) : r;
 }
 
-struct term { float a, b; };
+struct term {
+    float a, b;
+};
 
 static float chain(enum dtype dt, const struct term *t, int64_t n)
 {
@@ -163,7 +180,8 @@ static float chain(enum dtype dt, const struct term *t, int64_t n)
     return dt == DT_BF16 && n % 2 ? fma_flush(0, 0, sum) : sum;
 }
 
-static void define_dx(struct mat out, int n_w, const struct mat *dy, const struct mat *w, const struct leaves *l, int w_by_row)
+static void define_dx(struct mat out, int n_w, const struct mat *dy, const struct mat *w,
+                      const struct leaves *l, int w_by_row)
 {
     struct term *t = malloc(sizeof *t * 16384);
     float sums[GRAIN_MAX];
@@ -181,7 +199,10 @@ static void define_dx(struct mat out, int n_w, const struct mat *dy, const struc
     free(t);
 }
 
-static void define_linear(struct mat out, struct mat x, struct mat w, const struct leaves *l) { define_dx(out, 1, &x, &w, l, 1); }
+static void define_linear(struct mat out, struct mat x, struct mat w, const struct leaves *l)
+{
+    define_dx(out, 1, &x, &w, l, 1);
+}
 
 static void define_dw(struct mat out, struct mat dy, struct mat x, int n_seq, int64_t seq_len)
 {
@@ -208,9 +229,15 @@ static struct leaves cut(int n, const int64_t *len)
     return l;
 }
 
-/* ---- forward ---------------------------------------------------------------------------------------------------------- */
+/* ---- forward
+ * ------------------------------------------------------------------------------------------
+ * */
 
-struct shape { int64_t m, n; int n_leaves; int64_t len[12]; };
+struct shape {
+    int64_t m, n;
+    int n_leaves;
+    int64_t len[12];
+};
 static const struct shape shapes[] = {
     { 1, 1, 1, { 1 } },
     { 1, 33, 2, { 5, 3 } },
@@ -221,15 +248,17 @@ static const struct shape shapes[] = {
     { 14, 47, 3, { 0, 20, 19 } },
     { 2, 65, 12, { 4, 4, 5, 4, 4, 4, 6, 4, 4, 4, 4, 1 } },
     { 4, 3, 1, { 0 } },
-    { 20, 37, 6, { 300, 13, 4101, 0, 70, 70 } },        /* leaves longer than a step of the contraction, and several in one */
+    /* leaves longer than a step of the contraction, and several in one */
+    { 20, 37, 6, { 300, 13, 4101, 0, 70, 70 } },
 };
 #define N_SHAPES ((int)(sizeof shapes / sizeof *shapes))
 
-static void linear_case(struct dev *d, const struct class *c, const struct shape *s, enum dtype dt, enum data kind)
+static void linear_case(struct dev *d, const struct class *c, const struct shape *s, enum dtype dt,
+                        enum data kind)
 {
     char what[80];
-    snprintf(what, sizeof what, "%s %s data %d, %lldx%lld, %d leaves", c->name, dtype_size(dt) == 4 ? "fp32" : "bf16", kind,
-             (long long)s->m, (long long)s->n, s->n_leaves);
+    snprintf(what, sizeof what, "%s %s data %d, %lldx%lld, %d leaves", c->name,
+             dtype_size(dt) == 4 ? "fp32" : "bf16", kind, (long long)s->m, (long long)s->n, s->n_leaves);
     struct leaves l = cut(s->n_leaves, s->len);
     int64_t k = l.end[l.n - 1];
     struct mat x = new_mat(dt, s->m, k, kind, 1), w = new_mat(dt, s->n, k, kind, 2);
@@ -258,7 +287,8 @@ TEST(linear_bf16_is_its_definition_in_every_class) { linear_everywhere(DT_BF16);
 
 TEST(linear_row_is_the_same_alone_and_among_many)
 {
-    enum { MANY = 260 };                                /* more rows than are packed together */
+    /* more rows than are packed together */
+    enum { MANY = 260 };
     struct class c[5];
     int n = list_classes(c);
     struct dev *d = device(1);
@@ -272,8 +302,10 @@ TEST(linear_row_is_the_same_alone_and_among_many)
         ops->linear(d, all, x, &p);
         for (int64_t rows = 1; rows <= 16; rows++)
             for (int64_t r = 0; r + rows <= MANY; r += 31) {
-                struct mat part = mat_of((char *)x.p + r * x.ld * (int64_t)dtype_size(dt), dt, rows, 100, x.ld);
-                struct mat y = new_out(rows, 40), want = mat_of((float *)all.p + r * all.ld, DT_F32, rows, 40, all.ld);
+                struct mat part = mat_of((char *)x.p + r * x.ld * (int64_t)dtype_size(dt), dt, rows, 100,
+                                         x.ld);
+                struct mat y = new_out(rows, 40),
+                           want = mat_of((float *)all.p + r * all.ld, DT_F32, rows, 40, all.ld);
                 ops->linear(d, y, part, &p);
                 check_same(c[i / 2].name, y, want);
                 free(y.p);
@@ -294,7 +326,8 @@ TEST(linear_pack_of_stacked_matrices_is_that_of_one)
         struct mat w = new_mat(i % 2 ? DT_BF16 : DT_F32, 85, 45, WIDE, 3), part[4];
         int64_t cuts[5] = { 0, 37, 37, 50, 85 };
         for (int s = 0; s < 4; s++)
-            part[s] = mat_of((char *)w.p + cuts[s] * w.ld * (int64_t)dtype_size(w.dt), w.dt, cuts[s + 1] - cuts[s], 45, w.ld);
+            part[s] = mat_of((char *)w.p + cuts[s] * w.ld * (int64_t)dtype_size(w.dt), w.dt,
+                             cuts[s + 1] - cuts[s], 45, w.ld);
         struct panels one = new_panels(d, ops, 1, &w, &l), four = new_panels(d, ops, 4, part, &l);
         size_t bytes = panels_bytes(85, 45, w.dt, &l);
         CHECK_SAME(one.p, four.p, bytes);
@@ -304,7 +337,9 @@ TEST(linear_pack_of_stacked_matrices_is_that_of_one)
     dev_close(d);
 }
 
-/* ---- backward --------------------------------------------------------------------------------------------------------- */
+/* ---- backward
+ * ------------------------------------------------------------------------------------------
+ * */
 
 static const int64_t segment_len[][3][8] = {
     { { 8, 8, 8, 8, 8, 8, 8, 8 } },
@@ -315,7 +350,8 @@ static const int64_t segment_len[][3][8] = {
 };
 static const int segment_count[] = { 1, 3, 3, 2, 2 }, segment_leaves[] = { 8, 8, 4, 2, 4 };
 
-static void dx_case(struct dev *d, const struct class *c, int which, enum dtype dt, enum data kind, int64_t m, int64_t k)
+static void dx_case(struct dev *d, const struct class *c, int which, enum dtype dt, enum data kind, int64_t m,
+                    int64_t k)
 {
     struct mat dy[3] = { 0 }, w[3] = { 0 }, dx = new_out(m, k), want = new_out(m, k);
     struct leaves l[3] = { 0 };
@@ -342,15 +378,18 @@ TEST(linear_dx_is_its_definition_in_every_class)
         for (int which = 0; which < 5; which++)
             for (enum data kind = 0; kind < N_DATA; kind++)
                 for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++)
-                    dx_case(d, &c[i], which, dt, kind, which == 1 || which == 4 ? 19 : 3, which == 2 ? 33 : 40);
+                    dx_case(d, &c[i], which, dt, kind, which == 1 || which == 4 ? 19 : 3,
+                            which == 2 ? 33 : 40);
     dev_close(d);
 }
 
 /* n_seq sequences in calls of at most per_call, with guards in every level. */
-static void dw_case(struct dev *d, const struct class *c, int n_seq, int per_call, int64_t seq_len, enum dtype dt, enum data kind)
+static void dw_case(struct dev *d, const struct class *c, int n_seq, int per_call, int64_t seq_len,
+                    enum dtype dt, enum data kind)
 {
     int64_t rows = 19, cols = 41;
-    struct mat dy = new_mat(dt, n_seq * seq_len, rows, kind, 4), x = new_mat(dt, n_seq * seq_len, cols, kind, 5);
+    struct mat dy = new_mat(dt, n_seq * seq_len, rows, kind, 4),
+               x = new_mat(dt, n_seq * seq_len, cols, kind, 5);
     struct mat want = new_out(rows, cols), level[TREE_DEPTH_MAX];
     struct tree_acc acc = { .n = n_seq };
     int levels = tree_levels(n_seq, per_call);
@@ -426,7 +465,8 @@ TEST(linear_dw_takes_many_sequences_in_a_call)
     dev_close(d);
 }
 
-/* ---- threads, rounding mode, edges -------------------------------------------------------------------------------------- */
+/* ---- threads, rounding mode, edges
+ * ------------------------------------------------------------------------------------------ */
 
 TEST(products_do_not_depend_on_threads)
 {
@@ -471,7 +511,8 @@ static void bf16_dot(int n_leaves, const int64_t *len, const float *a, const flo
         x[i] = to_bf16(a[i]), w[i] = to_bf16(b[i]);
     for (int i = 0; i < n; i++) {
         float y = UNTOUCHED;
-        struct mat xm = mat_of(x, DT_BF16, 1, l.end[l.n - 1], 16), wm = mat_of(w, DT_BF16, 1, l.end[l.n - 1], 16);
+        struct mat xm = mat_of(x, DT_BF16, 1, l.end[l.n - 1], 16),
+                   wm = mat_of(w, DT_BF16, 1, l.end[l.n - 1], 16);
         struct panels p = new_panels(d, c[i].ops, 1, &wm, &l);
         c[i].ops->linear(d, mat_of(&y, DT_F32, 1, 1, 1), xm, &p);
         if (memcmp(&y, &want, 4))
@@ -484,7 +525,8 @@ static void bf16_dot(int n_leaves, const int64_t *len, const float *a, const flo
 TEST(bf16_chain_flushes_after_rounding_as_the_instruction)
 {
     const int64_t two[] = { 2 };
-    /* 2^-126 - 2^-150 has 24 bits: below the smallest normal number, although its nearest denormal is that number */
+    /* 2^-126 - 2^-150 has 24 bits: below the smallest normal number, although its nearest denormal is that
+     * number */
     bf16_dot(1, two, (float[]){ 0x1p-63f, 0x1p-75f }, (float[]){ 0x1p-63f, -0x1p-75f }, 0.0f);
     /* 2^-126 - 2^-151 rounds up to it, and stays */
     bf16_dot(1, two, (float[]){ 0x1p-63f, 0x1p-75f }, (float[]){ 0x1p-63f, -0x1p-76f }, 0x1p-126f);
@@ -496,14 +538,16 @@ TEST(bf16_chain_flushes_after_rounding_as_the_instruction)
 TEST(bf16_odd_leaf_ends_with_a_zero_half)
 {
     const int64_t one[] = { 1 }, two[] = { 2 };
-    bf16_dot(1, one, (float[]){ 0x1p-70f }, (float[]){ -0x1p-70f }, 0.0f);       /* -0, then fma(0, 0, -0) = +0 */
+    /* -0, then fma(0, 0, -0) = +0 */
+    bf16_dot(1, one, (float[]){ 0x1p-70f }, (float[]){ -0x1p-70f }, 0.0f);
     bf16_dot(1, two, (float[]){ 1, 0x1p-70f }, (float[]){ 0, -0x1p-70f }, -0.0f);
 }
 
 TEST(bf16_tree_keeps_denormals)
 {
     const int64_t ones[] = { 2, 2 };
-    bf16_dot(2, ones, (float[]){ 0x1.8p-63f, 0, -0x1p-63f, 0 }, (float[]){ 0x1p-63f, 0, 0x1p-63f, 0 }, 0x1p-127f);
+    bf16_dot(2, ones, (float[]){ 0x1.8p-63f, 0, -0x1p-63f, 0 }, (float[]){ 0x1p-63f, 0, 0x1p-63f, 0 },
+             0x1p-127f);
 }
 
 TEST(products_leave_the_rounding_mode_alone)
@@ -538,10 +582,12 @@ TEST(products_without_memory_are_nan)
 {
     struct class c[5];
     int n = list_classes(c);
-    enum { N = 64, K = 1024 };                          /* larger than what the self-test at start has left as scratch */
+    /* larger than what the self-test at start has left as scratch */
+    enum { N = 64, K = 1024 };
     static float x[N * K], y[N * N];
     struct leaves l = cut(2, (int64_t[]){ K / 2, K / 2 });
-    struct mat xm = mat_of(x, DT_F32, N, K, K), ym = mat_of(y, DT_F32, N, N, N), wm = mat_of(x, DT_F32, K, N, N);
+    struct mat xm = mat_of(x, DT_F32, N, K, K), ym = mat_of(y, DT_F32, N, N, N),
+               wm = mat_of(x, DT_F32, K, N, N);
     struct tree_acc acc = { .n = 1, .level = { y } };
     for (int op = 0; op < 3; op++)
         for (int nth = 1; nth <= (op < 1 ? 1 : op < 2 ? 2 : 3); nth++) {

@@ -1,5 +1,6 @@
-/* op_cases.h - every kind of op on the CPU and on a CUDA device: all memory that both wrote has the same bits. In bf16, where tensor
- * cores have bits of their own (attn_tensor_cases.h, product_cases.h), they are off. */
+/* op_cases.h - every kind of op on the CPU and on a CUDA device: all memory that both wrote has the same
+ * bits. In bf16, where tensor cores have bits of their own (attn_tensor_cases.h, product_cases.h), they are
+ * off. */
 #ifndef SHARDLINE_TESTS_UNIT_KERNELS_OP_CASES_H
 #define SHARDLINE_TESTS_UNIT_KERNELS_OP_CASES_H
 
@@ -11,7 +12,14 @@
 
 enum { MOST = 12 };
 /* The CPU (0) and the device (1), and memory that both have a copy of. */
-struct both { struct mem mem; struct dev *dev[2]; void *p[MOST][2]; size_t bytes[MOST]; int n; uint32_t state; };
+struct both {
+    struct mem mem;
+    struct dev *dev[2];
+    void *p[MOST][2];
+    size_t bytes[MOST];
+    int n;
+    uint32_t state;
+};
 
 static int both_open(struct both *b, const char *device)
 {
@@ -62,7 +70,8 @@ static void same(struct both *b, const char *what, enum dtype dt)
         char *there = malloc(b->bytes[i]);
         dev_read(b->dev[1], there, b->p[i][1], b->bytes[i]);
         if (memcmp(there, b->p[i][0], b->bytes[i]))
-            test_fail(__FILE__, __LINE__, "%s, %s: memory %d of the device has other bits than the CPU's", what, dtype_name(dt), i);
+            test_fail(__FILE__, __LINE__, "%s, %s: memory %d of the device has other bits than the CPU's",
+                      what, dtype_name(dt), i);
         free(there);
         dev_free(b->dev[0], b->p[i][0]);
         dev_free(b->dev[1], b->p[i][1]);
@@ -79,9 +88,11 @@ static void products(struct both *b, enum dtype dt)
 {
     enum { M = 37, N = 70, K = 101, SEQS = 3, T = 11 };
     struct leaves l = leaves_of(K, 8, 0, 8), ln = leaves_of(N, 8, 0, 8);
-    int x = fill(b, dt, M * K), w = fill(b, dt, N * K), y = fill(b, DT_F32, M * N), dy = fill(b, dt, M * N), dx = fill(b, DT_F32, M * K);
+    int x = fill(b, dt, M * K), w = fill(b, dt, N * K), y = fill(b, DT_F32, M * N), dy = fill(b, dt, M * N),
+        dx = fill(b, DT_F32, M * K);
     int level[2] = { fill(b, DT_F32, N * K), fill(b, DT_F32, N * K) };
-    ON_BOTH {
+    ON_BOTH
+    {
         struct panels p = { .n = N, .k = K, .dt = dt, .leaves = l };
         struct tree_acc acc = { .n = 8, .next = 3, .level = { F(level[0]), F(level[1]) } };
         struct mat wm = MAT(w, dt, N, K), dym = MAT(dy, dt, M, N);
@@ -99,20 +110,25 @@ static void attention(struct both *b, enum dtype dt)
 {
     enum { HEADS = 4, KV = 2, HD = 40, T = 150, PAGES = 3, QKV = (HEADS + 2 * KV) * HD };
     size_t page = attn_page_bytes(KV, HD, dt);
-    int qkv = fill(b, DT_F32, T * QKV), q = fill(b, dt, T * HEADS * HD), out = fill(b, dt, T * HEADS * HD), lse = fill(b, DT_F32, T * HEADS);
-    int dout = fill(b, dt, T * HEADS * HD), dq = fill(b, DT_F32, T * HEADS * HD), dk = fill(b, DT_F32, T * KV * HD), dv = fill(b, DT_F32, T * KV * HD);
+    int qkv = fill(b, DT_F32, T * QKV), q = fill(b, dt, T * HEADS * HD), out = fill(b, dt, T * HEADS * HD),
+        lse = fill(b, DT_F32, T * HEADS);
+    int dout = fill(b, dt, T * HEADS * HD), dq = fill(b, DT_F32, T * HEADS * HD),
+        dk = fill(b, DT_F32, T * KV * HD), dv = fill(b, DT_F32, T * KV * HD);
     int turns = fill(b, DT_F32, T * HD / 2), pages = fill(b, dt, (int64_t)(page * PAGES / dtype_size(dt)));
-    ON_BOTH {
+    ON_BOTH
+    {
         char *at[PAGES];
         struct attn_seq seq = { 0, T, 0, at };
         struct attn a = { HEADS, KV, HD, dt, 0.2f, 0, 1, &seq, 90 };
         for (int i = 0; i < PAGES; i++)
             at[i] = (char *)b->p[pages][k] + page * (size_t)i;
         dev_fill(D, b->p[pages][k], 0, page * PAGES);
-        KERNEL(D, rope_store, &a, MAT(q, dt, T, HEADS * HD), MAT(qkv, DT_F32, T, QKV), NULL, F(turns), F(turns));
+        KERNEL(D, rope_store, &a, MAT(q, dt, T, HEADS * HD), MAT(qkv, DT_F32, T, QKV), NULL, F(turns),
+               F(turns));
         KERNEL(D, attn, &a, MAT(out, dt, T, HEADS * HD), F(lse), MAT(q, dt, T, HEADS * HD));
-        KERNEL(D, attn_dx, &a, MAT(dq, DT_F32, T, HEADS * HD), MAT(dk, DT_F32, T, KV * HD), MAT(dv, DT_F32, T, KV * HD), MAT(dout, dt, T, HEADS * HD),
-               MAT(out, dt, T, HEADS * HD), F(lse), MAT(q, dt, T, HEADS * HD));
+        KERNEL(D, attn_dx, &a, MAT(dq, DT_F32, T, HEADS * HD), MAT(dk, DT_F32, T, KV * HD),
+               MAT(dv, DT_F32, T, KV * HD), MAT(dout, dt, T, HEADS * HD), MAT(out, dt, T, HEADS * HD), F(lse),
+               MAT(q, dt, T, HEADS * HD));
     }
     same(b, "attention", dt);
 }
@@ -120,18 +136,24 @@ static void attention(struct both *b, enum dtype dt)
 static void rows(struct both *b, enum dtype dt)
 {
     enum { R = 19, C = 101, SEQS = 3, T = 6 };
-    int x = fill(b, dt, R * C), y = fill(b, dt, R * C), w = fill(b, dt, C), stat = fill(b, DT_F32, 2 * R), dy = fill(b, DT_F32, R * C);
-    int gu = fill(b, DT_F32, R * 2 * C), act = fill(b, dt, R * C), dgu = fill(b, dt, R * 2 * C), table = fill(b, dt, 7 * C), level = fill(b, DT_F32, 7 * C);
+    int x = fill(b, dt, R * C), y = fill(b, dt, R * C), w = fill(b, dt, C), stat = fill(b, DT_F32, 2 * R),
+        dy = fill(b, DT_F32, R * C);
+    int gu = fill(b, DT_F32, R * 2 * C), act = fill(b, dt, R * C), dgu = fill(b, dt, R * 2 * C),
+        table = fill(b, dt, 7 * C), level = fill(b, DT_F32, 7 * C);
     int vector = fill(b, DT_F32, C);
     int32_t ids[R];
     for (int i = 0; i < R; i++)
-        ids[i] = i * 5 % 9;              /* some of them not in the table */
-    ON_BOTH {
-        struct tree_acc acc = { .n = SEQS, .level = { F(level) } }, of_vector = { .n = SEQS, .level = { F(vector) } };
+        ids[i] = i * 5 % 9; /* some of them not in the table */
+    ON_BOTH
+    {
+        struct tree_acc acc = { .n = SEQS, .level = { F(level) } },
+                        of_vector = { .n = SEQS, .level = { F(vector) } };
         KERNEL(D, embed, MAT(y, dt, R, C), MAT(table, dt, 7, C), 0, ids);
         KERNEL(D, rms_norm, MAT(y, dt, R, C), F(stat), MAT(x, dt, R, C), b->p[w][k], 1e-5f);
-        KERNEL(D, rms_norm_dw, &of_vector, MAT(dy, DT_F32, SEQS * T, C), MAT(x, dt, SEQS * T, C), F(stat), SEQS, T, 4);
-        KERNEL(D, rms_norm_dx, MAT(y, dt, R, C), MAT(dy, DT_F32, R, C), MAT(x, dt, R, C), b->p[w][k], F(stat));
+        KERNEL(D, rms_norm_dw, &of_vector, MAT(dy, DT_F32, SEQS * T, C), MAT(x, dt, SEQS * T, C), F(stat),
+               SEQS, T, 4);
+        KERNEL(D, rms_norm_dx, MAT(y, dt, R, C), MAT(dy, DT_F32, R, C), MAT(x, dt, R, C), b->p[w][k],
+               F(stat));
         KERNEL(D, swiglu, MAT(act, dt, R, C), MAT(gu, DT_F32, R, 2 * C));
         KERNEL(D, swiglu_dx, MAT(dgu, dt, R, 2 * C), MAT(gu, DT_F32, R, 2 * C), MAT(dy, DT_F32, R, C));
         KERNEL(D, add_rounded, MAT(act, dt, R, C), MAT(dy, DT_F32, R, C));
@@ -144,10 +166,12 @@ static void rows(struct both *b, enum dtype dt)
 static void vectors(struct both *b, enum dtype dt)
 {
     enum { C = 70, SEQS = 3, T = 21 };
-    int x = fill(b, dt, SEQS * T * C), dy = fill(b, DT_F32, SEQS * T * C), stat = fill(b, DT_F32, 2 * SEQS * T), level[3][2];
+    int x = fill(b, dt, SEQS * T * C), dy = fill(b, DT_F32, SEQS * T * C),
+        stat = fill(b, DT_F32, 2 * SEQS * T), level[3][2];
     for (int i = 0; i < 3; i++)
         level[i][0] = fill(b, DT_F32, C), level[i][1] = fill(b, DT_F32, C);
-    ON_BOTH {
+    ON_BOTH
+    {
         struct tree_acc acc[3];
         for (int i = 0; i < 3; i++)
             acc[i] = (struct tree_acc){ .n = 8, .next = 1, .level = { F(level[i][0]), F(level[i][1]) } };
@@ -165,7 +189,8 @@ static void losses(struct both *b, enum dtype dt)
     struct leaves l = leaves_of(V, 8, 0, 8);
     int logits = fill(b, DT_F32, R * V), dl = fill(b, dt, R * V), stat = fill(b, DT_F32, 5 * R);
     int32_t target[R] = { 0, 202, 5, -1, 77, 300, 1, 2, 3 };
-    ON_BOTH {
+    ON_BOTH
+    {
         struct mat m = MAT(logits, DT_F32, R, V);
         KERNEL(D, ce_max, F(stat), m);
         KERNEL(D, ce_sum, F(stat) + R, m, &l, F(stat));
@@ -180,11 +205,20 @@ static void losses(struct both *b, enum dtype dt)
 static void optimizer(struct both *b)
 {
     enum { N = 70001 };
-    struct adamw h = { .lr = 1e-3f, .eps = 1e-8f, .weight_decay = 0.1f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 0.7f };
+    struct adamw h = { .lr = 1e-3f,
+                       .eps = 1e-8f,
+                       .weight_decay = 0.1f,
+                       .beta1 = 0.9,
+                       .beta2 = 0.95,
+                       .bias1 = 0.1f,
+                       .bias2 = 0.2f,
+                       .clip = 0.7f };
     struct xsum sum[2] = { { { 0 }, 0, 0 }, { { 0 }, 0, 0 } };
-    int w = fill(b, DT_F32, N), m = fill(b, DT_F32, N), v = fill(b, DT_F32, N), g = fill(b, DT_F32, N), w16 = fill(b, DT_BF16, N);
-    int second = fill(b, DT_F32, N);     /* moments are not negative */
-    ON_BOTH {
+    int w = fill(b, DT_F32, N), m = fill(b, DT_F32, N), v = fill(b, DT_F32, N), g = fill(b, DT_F32, N),
+        w16 = fill(b, DT_BF16, N);
+    int second = fill(b, DT_F32, N); /* moments are not negative */
+    ON_BOTH
+    {
         const float *in[3] = { F(w), F(m), F(g) };
         KERNEL(D, tree_add, F(v), in, 3, N);
         KERNEL(D, round_to, b->p[w16][k], DT_BF16, F(v), N);
@@ -208,18 +242,20 @@ static void slices(struct both *b)
         CHECK_INT(ring_open(&r, b->dev[k], &(struct dev_door){ 0 }, 4096, &e), 0);
         for (int64_t at = 0, got; at < LONG; at += got) {
             void *host;
-            got = ring_take(&r, (float *)b->p[x][k] + at, LONG - at < 777 ? LONG - at : 777, sizeof(float), &host, &e);
+            got = ring_take(&r, (float *)b->p[x][k] + at, LONG - at < 777 ? LONG - at : 777, sizeof(float),
+                            &host, &e);
             for (int64_t i = 0; i < got; i++)
                 ((float *)host)[i] = (float)(at + i);
         }
         CHECK_INT(ring_settle(&r, &e), 0);
-        dev_fill(b->dev[k], b->p[x][k], 0, 12);              /* behind what came */
+        dev_fill(b->dev[k], b->p[x][k], 0, 12); /* behind what came */
         ring_close(&r);
     }
     same(b, "slices from the host", DT_F32);
 }
 
-/* kernels: SHARDLINE_CUDA; NULL: those that are chosen without it. last: what products and attention are asked for. */
+/* kernels: SHARDLINE_CUDA; NULL: those that are chosen without it. last: what products and attention are
+ * asked for. */
 static void all_with(const char *device, const char *kernels, enum dtype last)
 {
     struct both b;

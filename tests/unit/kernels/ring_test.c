@@ -1,5 +1,6 @@
-/* ring_test.c - slices reach device memory through the ring: the right bytes, in order, whoever reads them, with no more on the host than the ring;
- * and the fake device sees a slot that is filled too early, and an op that does not wait. */
+/* ring_test.c - slices reach device memory through the ring: the right bytes, in order, whoever reads them,
+ * with no more on the host than the ring; and the fake device sees a slot that is filled too early, and an
+ * op that does not wait. */
 #include <pthread.h>
 
 #include "tests/unit/model/model_rig.h"
@@ -26,7 +27,8 @@ static const char *complaint(struct dev *d)
 
 static const struct dev_door none;
 
-/* Elements of sizes that fit neither a half nor each other: each into a place of its own, some side by side. */
+/* Elements of sizes that fit neither a half nor each other: each into a place of its own, some side by side.
+ * */
 static void bring(struct ring *r, float *to, int64_t n)
 {
     struct err e;
@@ -54,7 +56,7 @@ static void bytes_through_ring_on(const char *kind, size_t half)
     bring(&r, p, N);
     CHECK_INT(ring_settle(&r, &e), 0);
     dev_copy(d, q, p, sizeof back);
-    bring(&r, p + 100, N - 100);             /* again, where it lies already */
+    bring(&r, p + 100, N - 100); /* again, where it lies already */
     CHECK_INT(ring_settle(&r, &e), 0);
     dev_read(d, back, q, sizeof back);
     for (int i = 0; i < N; i++)
@@ -104,7 +106,7 @@ TEST(an_op_before_the_ring_is_settled_is_found)
     struct err e;
     float *p = dev_alloc(d, MEM_WORK, 4 * HALF);
     CHECK_INT(ring_open(&r, d, &none, HALF, &e), 0);
-    bring(&r, p, HALF);                      /* more than two halves: some of it is on its way */
+    bring(&r, p, HALF); /* more than two halves: some of it is on its way */
     dev_read(d, back, p, sizeof back);
     CHECK_HAS(complaint(d), "without waiting for dev_send, which wrote it in the copy queue");
     CHECK_INT(ring_settle(&r, &e), 0);
@@ -183,7 +185,9 @@ TEST(what_is_sent_is_pinned_and_waits_for_who_reads_there)
     CHECK_HAS(complaint(d), "dev_send: source");
     dev_use(d, DEV_COPY);
     dev_send(d, p, pin, 8);
-    CHECK_HAS(complaint(d), "is written in the copy queue without waiting for dev_send, which wrote it in the compute queue");
+    CHECK_HAS(
+        complaint(d),
+        "is written in the copy queue without waiting for dev_send, which wrote it in the compute queue");
     dev_unpin(d, pin, 4);
     CHECK_HAS(complaint(d), "is not what was pinned");
     dev_use(d, DEV_COMPUTE);
@@ -198,7 +202,8 @@ static float value(const struct param *p, int64_t row, int64_t col)
     return (float)((row * 131 + col * 7 + (int64_t)strlen(p->name) * 1009) % 997) / 997 - 0.4f;
 }
 
-static int read_values(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst, enum dtype dt, struct err *e)
+static int read_values(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
+                       enum dtype dt, struct err *e)
 {
     int64_t cols = b->n_dims == 2 ? b->extent[1] : 1, n = box_count(b), got;
     (void)ctx;
@@ -213,7 +218,13 @@ static int read_values(void *ctx, const struct param *p, const struct box *b, st
     return 0;
 }
 
-struct served { struct dev *d; struct world *world; struct mesh mesh; struct model m; struct resident r; };
+struct served {
+    struct dev *d;
+    struct world *world;
+    struct mesh mesh;
+    struct model m;
+    struct resident r;
+};
 static void open_served(struct served *s, const char *kind)
 {
     const struct model_config c = rig_config(0, 0.15);
@@ -251,7 +262,14 @@ static char *bytes_of(const struct served *s, size_t *n)
 }
 
 /* A reader in a thread of its own, and the thread that it asks. */
-struct door { pthread_mutex_t lock; pthread_cond_t turn; int (*fn)(void *arg, struct err *e); void *arg; struct err *e; int rc, over, n; };
+struct door {
+    pthread_mutex_t lock;
+    pthread_cond_t turn;
+    int (*fn)(void *arg, struct err *e);
+    void *arg;
+    struct err *e;
+    int rc, over, n;
+};
 static int knock(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e)
 {
     struct door *x = ctx;
@@ -266,12 +284,20 @@ static int knock(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, stru
     return x->rc;
 }
 
-struct reading { struct served *s; struct door door; size_t half; int rc; };
+struct reading {
+    struct served *s;
+    struct door door;
+    size_t half;
+    int rc;
+};
 static void *read_beside(void *arg)
 {
     struct reading *x = arg;
     struct err e;
-    x->rc = resident_fill(&x->s->r, &x->s->m, &(struct resident_source){ .read = read_values, .door = { knock, &x->door }, .ring = x->half }, &e);
+    x->rc = resident_fill(&x->s->r, &x->s->m,
+                          &(struct resident_source){
+                              .read = read_values, .door = { knock, &x->door }, .ring = x->half },
+                          &e);
     pthread_mutex_lock(&x->door.lock);
     x->door.over = 1;
     pthread_cond_broadcast(&x->door.turn);
@@ -302,7 +328,10 @@ static void serve(struct reading *x)
 TEST(weights_read_beside_the_device_s_thread_are_those_of_a_cpu_and_the_host_holds_the_ring)
 {
     struct served cpu = { 0 }, dev = { 0 };
-    struct reading x = { .s = &dev, .half = HALF, .door = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL, NULL, 0, 0, 0 } };
+    struct reading x = { .s = &dev,
+                         .half = HALF,
+                         .door = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL, NULL, 0,
+                                   0, 0 } };
     struct err e;
     size_t n, n_cpu;
     pthread_t t;
@@ -325,7 +354,8 @@ TEST(weights_read_beside_the_device_s_thread_are_those_of_a_cpu_and_the_host_hol
     for (int u = 0; u < dev.m.local.n_units; u++)
         most = dev.m.local.unit[u].flat > most ? dev.m.local.unit[u].flat : most;
     int64_t device = (mem.total_now - before) + most * 4, host = mem.total_peak - before - device;
-    CHECK(device > 50 * HALF && x.door.n > 50);              /* so many halves and doors, or this shows nothing */
+    /* so many halves and doors, or this shows nothing */
+    CHECK(device > 50 * HALF && x.door.n > 50);
     CHECK(host <= 2 * HALF + 512);
     close_served(&dev);
     free(want);

@@ -1,4 +1,5 @@
-/* row_cases.h - products of many rows and of few, on a CUDA device: a row has the same bits whatever the number of rows, and is near the sum in double.
+/* row_cases.h - products of many rows and of few, on a CUDA device: a row has the same bits whatever the
+ * number of rows, and is near the sum in double.
  * ROWS, COLS, INNER: sizes, odd ones. */
 #ifndef SHARDLINE_TESTS_UNIT_KERNELS_ROW_CASES_H
 #define SHARDLINE_TESTS_UNIT_KERNELS_ROW_CASES_H
@@ -11,7 +12,14 @@
 #include "tests/test.h"
 
 enum { MOST = ROWS, N = COLS, K = INNER, GRAIN = 8 };
-struct rig { struct mem mem; struct dev *d; enum dtype dt; float *x, *w, *y, *all; void *xd, *wd, *yd; struct panels p; };
+struct rig {
+    struct mem mem;
+    struct dev *d;
+    enum dtype dt;
+    float *x, *w, *y, *all;
+    void *xd, *wd, *yd;
+    struct panels p;
+};
 
 static float widened(enum dtype dt, float v) { return dt == DT_BF16 ? fn_from_bf16(fn_to_bf16(v)) : v; }
 
@@ -87,7 +95,8 @@ static void run(struct rig *r, int dx, int64_t rows)
     dev_read(r->d, r->y, r->yd, (size_t)(rows * cols) * 4);
 }
 
-/* Rounding of a sum of n products, with room: n / 2 steps of half an ulp of the sum of absolute values never happen together. */
+/* Rounding of a sum of n products, with room: n / 2 steps of half an ulp of the sum of absolute values never
+ * happen together. */
 static void near_double(struct rig *r, int dx, int64_t rows)
 {
     const int64_t cols = dx ? K : N, inner = dx ? N : K;
@@ -103,7 +112,8 @@ static void near_double(struct rig *r, int dx, int64_t rows)
             worst = off > worst || isnan(off) ? off : worst;
         }
     if (!(worst < 8 * 6e-8))
-        test_fail(__FILE__, __LINE__, "%s %s: %g of the sum of absolute values off", dx ? "dx" : "linear", dtype_name(r->dt), worst);
+        test_fail(__FILE__, __LINE__, "%s %s: %g of the sum of absolute values off", dx ? "dx" : "linear",
+                  dtype_name(r->dt), worst);
 }
 
 static void same_rows(struct rig *r, const char *provider)
@@ -121,8 +131,8 @@ static void same_rows(struct rig *r, const char *provider)
         for (size_t i = 0; i < sizeof rows / sizeof *rows && rows[i] < MOST; i++) {
             run(r, dx, rows[i]);
             if (memcmp(r->y, r->all, (size_t)rows[i] * row))
-                test_fail(__FILE__, __LINE__, "products of %s, %s %s: %lld rows have other bits than %d", provider, dx ? "dx" : "linear", dtype_name(r->dt),
-                          (long long)rows[i], MOST);
+                test_fail(__FILE__, __LINE__, "products of %s, %s %s: %lld rows have other bits than %d",
+                          provider, dx ? "dx" : "linear", dtype_name(r->dt), (long long)rows[i], MOST);
         }
     }
 }

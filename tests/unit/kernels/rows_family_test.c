@@ -1,9 +1,12 @@
-/* rows_family_test.c - the row ops of families besides Llama (layer norm, biases, gelu, norms of heads, positions) against plain
- * definitions, written again here; bits, for every CPU class on one and two threads. And every gradient against differences. */
+/* rows_family_test.c - the row ops of families besides Llama (layer norm, biases, gelu, norms of heads,
+ * positions) against plain definitions, written again here; bits, for every CPU class on one and two
+ * threads. And every gradient against differences. */
 #include "tests/unit/kernels/rows_rig.h"
 
 /* ---- layer norm ---- */
-struct layer { float mean, r; };
+struct layer {
+    float mean, r;
+};
 static struct layer layer_of(int64_t n, const float *x, float eps)
 {
     float c[701];
@@ -17,43 +20,47 @@ static struct layer layer_of(int64_t n, const float *x, float eps)
 TEST(layer_norm_is_its_definition)
 {
     struct rig *r = rig_open();
-    EACH(t, dts) EACH(s, sizes) {
-        enum { ROWS = 24 };
-        int64_t n = sizes[s];
-        struct mat x = new_mat(dts[t], ROWS, n, 1), w = new_mat(dts[t], 1, n, 2), b = new_mat(dts[t], 1, n, 3), want = new_mat(dts[t], ROWS, n, 0);
-        float row[701], stat[2][ROWS], got[2][ROWS];
-        for (int64_t i = 0; i < ROWS; i++) {
-            for (int64_t j = 0; j < n; j++)
-                row[j] = elem(x, i, j);
-            struct layer l = layer_of(n, row, 1e-5f);
-            stat[0][i] = l.mean;
-            stat[1][i] = l.r;
-            for (int64_t j = 0; j < n; j++) {
-                float xh = (row[j] - l.mean) * l.r, y = xh * elem(w, 0, j);
-                set_elem(want, i, j, y + elem(b, 0, j));
+    EACH(t, dts)
+        EACH(s, sizes) {
+            enum { ROWS = 24 };
+            int64_t n = sizes[s];
+            struct mat x = new_mat(dts[t], ROWS, n, 1), w = new_mat(dts[t], 1, n, 2),
+                       b = new_mat(dts[t], 1, n, 3), want = new_mat(dts[t], ROWS, n, 0);
+            float row[701], stat[2][ROWS], got[2][ROWS];
+            for (int64_t i = 0; i < ROWS; i++) {
+                for (int64_t j = 0; j < n; j++)
+                    row[j] = elem(x, i, j);
+                struct layer l = layer_of(n, row, 1e-5f);
+                stat[0][i] = l.mean;
+                stat[1][i] = l.r;
+                for (int64_t j = 0; j < n; j++) {
+                    float xh = (row[j] - l.mean) * l.r, y = xh * elem(w, 0, j);
+                    set_elem(want, i, j, y + elem(b, 0, j));
+                }
             }
+            EACH_DEV(r, d)
+            {
+                struct mat y = new_mat(dts[t], ROWS, n, 0);
+                KERNEL(d, layer_norm, y, got[0], got[1], x, w.p, b.p, 1e-5f);
+                CHECK_MAT(y, want, d, n);
+                CHECK_SAME(got, stat, sizeof stat);
+                memset(y.p, 0, (size_t)n * dtype_size(y.dt));
+                struct mat one = y, from = x;
+                one.rows = from.rows = 1;
+                KERNEL(d, layer_norm, one, NULL, NULL, from, w.p, b.p, 1e-5f); /* a row alone */
+                CHECK_MAT(y, want, d, n);
+                FREE(y);
+            }
+            FREE(x, w, b, want);
         }
-        EACH_DEV(r, d) {
-            struct mat y = new_mat(dts[t], ROWS, n, 0);
-            KERNEL(d, layer_norm, y, got[0], got[1], x, w.p, b.p, 1e-5f);
-            CHECK_MAT(y, want, d, n);
-            CHECK_SAME(got, stat, sizeof stat);
-            memset(y.p, 0, (size_t)n * dtype_size(y.dt));
-            struct mat one = y, from = x;
-            one.rows = from.rows = 1;
-            KERNEL(d, layer_norm, one, NULL, NULL, from, w.p, b.p, 1e-5f);      /* a row alone */
-            CHECK_MAT(y, want, d, n);
-            FREE(y);
-        }
-        FREE(x, w, b, want);
-    }
     rig_close(r);
 }
 
 static void layer_dx_case(struct rig *r, enum dtype dt, int64_t n)
 {
     enum { ROWS = 6 };
-    struct mat x = new_mat(dt, ROWS, n, 1), w = new_mat(dt, 1, n, 2), dy = new_mat(DT_F32, ROWS, n, 3), res = new_mat(dt, ROWS, n, 4);
+    struct mat x = new_mat(dt, ROWS, n, 1), w = new_mat(dt, 1, n, 2), dy = new_mat(DT_F32, ROWS, n, 3),
+               res = new_mat(dt, ROWS, n, 4);
     struct mat want = copy_mat(res);
     float g[701], xh[701], mean[ROWS], rstd[ROWS];
     for (int64_t i = 0; i < ROWS; i++) {
@@ -69,7 +76,8 @@ static void layer_dx_case(struct rig *r, enum dtype dt, int64_t n)
             set_elem(want, i, j, elem(res, i, j) + dx);
         }
     }
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         struct mat got = copy_mat(res);
         KERNEL(d, layer_norm_dx, got, dy, x, w.p, mean, rstd);
         CHECK_MAT(got, want, d, n);
@@ -81,8 +89,9 @@ static void layer_dx_case(struct rig *r, enum dtype dt, int64_t n)
 TEST(layer_norm_dx_is_its_definition)
 {
     struct rig *r = rig_open();
-    EACH(s, sizes) EACH(t, dts)
-        layer_dx_case(r, dts[t], sizes[s]);
+    EACH(s, sizes)
+        EACH(t, dts)
+            layer_dx_case(r, dts[t], sizes[s]);
     rig_close(r);
 }
 
@@ -92,7 +101,8 @@ enum of { LAYER, BIAS };
 static void vector_case(struct rig *r, const struct dw_case *c, enum of of, enum dtype dt, enum dtype dy_dt)
 {
     int64_t rows = c->leaves * c->seq_len, n = c->n, block = (c->seq_len + c->grain - 1) / c->grain;
-    struct mat x = new_mat(dt, rows, n, 1), dy = new_mat(dy_dt, rows, n, 2), stat = new_mat(DT_F32, 2, rows, 3);
+    struct mat x = new_mat(dt, rows, n, 1), dy = new_mat(dy_dt, rows, n, 2),
+               stat = new_mat(DT_F32, 2, rows, 3);
     float *mean = stat.p, *rstd = mean + stat.ld, *want = malloc(sizeof(float) * (size_t)n);
     for (int64_t j = 0; j < n; j++) {
         float leaf[16];
@@ -102,14 +112,16 @@ static void vector_case(struct rig *r, const struct dw_case *c, enum of of, enum
                 for (int64_t t = g * block; t < (g + 1) * block && t < c->seq_len; t++) {
                     int64_t row = s * c->seq_len + t;
                     float d = round_to(dt, elem(dy, row, j));
-                    part[g] = of == BIAS ? part[g] + d : fmaf(d, (elem(x, row, j) - mean[row]) * rstd[row], part[g]);
+                    part[g] = of == BIAS ? part[g] + d
+                                         : fmaf(d, (elem(x, row, j) - mean[row]) * rstd[row], part[g]);
                 }
             }
             leaf[s] = by_tree(c->grain, part, 1);
         }
         want[j] = by_tree(c->leaves, leaf, 1);
     }
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         struct levels l = levels_open(c->leaves, c->per_call, (size_t)n);
         for (; l.acc.next < c->leaves; l.acc.next += c->per_call) {
             struct mat xs = x, dys = dy;
@@ -120,10 +132,12 @@ static void vector_case(struct rig *r, const struct dw_case *c, enum of of, enum
             if (of == BIAS)
                 KERNEL(d, bias_dw, &l.acc, dys, dt, c->per_call, c->seq_len, c->grain);
             else
-                KERNEL(d, layer_norm_dw, &l.acc, dys, xs, mean + at, rstd + at, c->per_call, c->seq_len, c->grain);
+                KERNEL(d, layer_norm_dw, &l.acc, dys, xs, mean + at, rstd + at, c->per_call, c->seq_len,
+                       c->grain);
         }
         if (memcmp(l.acc.level[0], want, l.bytes))
-            test_fail(__FILE__, __LINE__, "%s: %d leaves, %d a call, grain %d, n %d: not the definition", d->isa, c->leaves, c->per_call, c->grain, (int)n);
+            test_fail(__FILE__, __LINE__, "%s: %d leaves, %d a call, grain %d, n %d: not the definition",
+                      d->isa, c->leaves, c->per_call, c->grain, (int)n);
         levels_close(&l);
     }
     free(want);
@@ -156,10 +170,12 @@ TEST(leaves_made_elsewhere_join_the_tree)
     EACH(i, dw_cases) {
         const struct dw_case *c = &dw_cases[i];
         struct mat leaf = new_mat(DT_F32, c->leaves, c->n, 5);
-        EACH_DEV(r, d) {
+        EACH_DEV(r, d)
+        {
             struct levels l = levels_open(c->leaves, c->per_call, (size_t)c->n);
             for (; l.acc.next < c->leaves; l.acc.next += c->per_call)
-                KERNEL(d, add_leaves, &l.acc, (float *)leaf.p + l.acc.next * leaf.ld, leaf.ld, c->n, c->per_call);
+                KERNEL(d, add_leaves, &l.acc, (float *)leaf.p + l.acc.next * leaf.ld, leaf.ld, c->n,
+                       c->per_call);
             for (int64_t j = 0; j < c->n; j++) {
                 float want = by_tree(c->leaves, (float *)leaf.p + j, leaf.ld);
                 CHECK_BITS(l.acc.level[0][j], want);
@@ -175,19 +191,22 @@ TEST(leaves_made_elsewhere_join_the_tree)
 TEST(a_bias_is_added_in_fp32)
 {
     struct rig *r = rig_open();
-    EACH(t, dts) EACH(s, sizes) {
-        struct mat y = new_mat(DT_F32, 5, sizes[s], 1), b = new_mat(dts[t], 1, sizes[s], 2), want = copy_mat(y);
-        for (int64_t i = 0; i < 5; i++)
-            for (int64_t j = 0; j < sizes[s]; j++)
-                set_elem(want, i, j, elem(y, i, j) + elem(b, 0, j));
-        EACH_DEV(r, d) {
-            struct mat got = copy_mat(y);
-            KERNEL(d, add_bias, got, b.p, dts[t]);
-            CHECK_MAT(got, want, d, sizes[s]);
-            FREE(got);
+    EACH(t, dts)
+        EACH(s, sizes) {
+            struct mat y = new_mat(DT_F32, 5, sizes[s], 1), b = new_mat(dts[t], 1, sizes[s], 2),
+                       want = copy_mat(y);
+            for (int64_t i = 0; i < 5; i++)
+                for (int64_t j = 0; j < sizes[s]; j++)
+                    set_elem(want, i, j, elem(y, i, j) + elem(b, 0, j));
+            EACH_DEV(r, d)
+            {
+                struct mat got = copy_mat(y);
+                KERNEL(d, add_bias, got, b.p, dts[t]);
+                CHECK_MAT(got, want, d, sizes[s]);
+                FREE(got);
+            }
+            FREE(y, b, want);
         }
-        FREE(y, b, want);
-    }
     rig_close(r);
 }
 
@@ -195,117 +214,140 @@ TEST(rows_of_a_table_are_added_and_rounded_once)
 {
     static const int32_t ids[7] = { 3, 0, 1, 3, 8, 2, 8 };
     struct rig *r = rig_open();
-    EACH(t, dts) EACH(s, sizes) {
-        struct mat x = new_mat(dts[t], 7, sizes[s], 1), table = new_mat(dts[t], 9, sizes[s], 2), want = copy_mat(x);
-        for (int64_t i = 0; i < 7; i++)
-            for (int64_t j = 0; j < sizes[s]; j++)
-                set_elem(want, i, j, elem(x, i, j) + elem(table, ids[i], j));
-        EACH_DEV(r, d) {
-            struct mat got = copy_mat(x);
-            KERNEL(d, embed_add, got, table, ids);
-            CHECK_MAT(got, want, d, sizes[s]);
-            FREE(got);
+    EACH(t, dts)
+        EACH(s, sizes) {
+            struct mat x = new_mat(dts[t], 7, sizes[s], 1), table = new_mat(dts[t], 9, sizes[s], 2),
+                       want = copy_mat(x);
+            for (int64_t i = 0; i < 7; i++)
+                for (int64_t j = 0; j < sizes[s]; j++)
+                    set_elem(want, i, j, elem(x, i, j) + elem(table, ids[i], j));
+            EACH_DEV(r, d)
+            {
+                struct mat got = copy_mat(x);
+                KERNEL(d, embed_add, got, table, ids);
+                CHECK_MAT(got, want, d, sizes[s]);
+                FREE(got);
+            }
+            FREE(x, table, want);
         }
-        FREE(x, table, want);
-    }
     rig_close(r);
 }
 
 TEST(a_transposed_matrix_has_its_rows_as_columns)
 {
     struct rig *r = rig_open();
-    EACH(t, dts) EACH(s, sizes) {
-        struct mat x = new_mat(dts[t], 67, sizes[s], 1), want = new_mat(dts[t], sizes[s], 67, 0);
-        for (int64_t i = 0; i < 67; i++)
-            for (int64_t j = 0; j < sizes[s]; j++)
-                set_elem(want, j, i, elem(x, i, j));
-        EACH_DEV(r, d) {
-            struct mat got = new_mat(dts[t], sizes[s], 67, 0);
-            KERNEL(d, transpose, got, x);
-            CHECK_MAT(got, want, d, sizes[s]);
-            FREE(got);
+    EACH(t, dts)
+        EACH(s, sizes) {
+            struct mat x = new_mat(dts[t], 67, sizes[s], 1), want = new_mat(dts[t], sizes[s], 67, 0);
+            for (int64_t i = 0; i < 67; i++)
+                for (int64_t j = 0; j < sizes[s]; j++)
+                    set_elem(want, j, i, elem(x, i, j));
+            EACH_DEV(r, d)
+            {
+                struct mat got = new_mat(dts[t], sizes[s], 67, 0);
+                KERNEL(d, transpose, got, x);
+                CHECK_MAT(got, want, d, sizes[s]);
+                FREE(got);
+            }
+            FREE(x, want);
         }
-        FREE(x, want);
-    }
     rig_close(r);
 }
 
 /* ---- gelu ---- */
-static double gelu_of(double x) { return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x))); }
+static double gelu_of(double x)
+{
+    return 0.5 * x * (1 + tanh(0.79788456080286535588 * (x + 0.044715 * x * x * x)));
+}
 
 TEST(gelu_and_its_gradient_are_their_definitions_and_near_the_formula)
 {
     struct rig *r = rig_open();
-    EACH(t, dts) EACH(s, sizes) {
-        int64_t n = sizes[s];
-        struct mat h = new_mat(DT_F32, 4, n, 1), dact = new_mat(DT_F32, 4, n, 2), want = new_mat(dts[t], 4, n, 0), back = new_mat(dts[t], 4, n, 0);
-        for (int64_t i = 0; i < 4; i++) {
-            for (int64_t j = 0; j < n; j++) {
-                float x = elem(h, i, j), xx = x * x, x3 = xx * x, in = 0.044715f * x3, u = 0.7978845608f * (x + in), th = fn_tanh(u);
-                float half = 0.5f * x, one = 1.0f + th, y = half * one;
-                set_elem(want, i, j, y);
-                float tt = th * th, a = 0.5f * one, b = half * (1.0f - tt), k = (3.0f * 0.044715f) * xx, c = 0.7978845608f * (1.0f + k), bc = b * c;
-                float slope = a + bc;
-                set_elem(back, i, j, round_to(dts[t], elem(dact, i, j)) * slope);
-                CHECK_NEAR(y, gelu_of(x), 1e-6 + 1e-6 * fabs(gelu_of(x)));
-                CHECK_NEAR(slope, (gelu_of(x + 1e-5) - gelu_of(x - 1e-5)) / 2e-5, 2e-6);
+    EACH(t, dts)
+        EACH(s, sizes) {
+            int64_t n = sizes[s];
+            struct mat h = new_mat(DT_F32, 4, n, 1), dact = new_mat(DT_F32, 4, n, 2),
+                       want = new_mat(dts[t], 4, n, 0), back = new_mat(dts[t], 4, n, 0);
+            for (int64_t i = 0; i < 4; i++) {
+                for (int64_t j = 0; j < n; j++) {
+                    float x = elem(h, i, j), xx = x * x, x3 = xx * x, in = 0.044715f * x3,
+                          u = 0.7978845608f * (x + in), th = fn_tanh(u);
+                    float half = 0.5f * x, one = 1.0f + th, y = half * one;
+                    set_elem(want, i, j, y);
+                    float tt = th * th, a = 0.5f * one, b = half * (1.0f - tt), k = (3.0f * 0.044715f) * xx,
+                          c = 0.7978845608f * (1.0f + k), bc = b * c;
+                    float slope = a + bc;
+                    set_elem(back, i, j, round_to(dts[t], elem(dact, i, j)) * slope);
+                    CHECK_NEAR(y, gelu_of(x), 1e-6 + 1e-6 * fabs(gelu_of(x)));
+                    CHECK_NEAR(slope, (gelu_of(x + 1e-5) - gelu_of(x - 1e-5)) / 2e-5, 2e-6);
+                }
             }
+            EACH_DEV(r, d)
+            {
+                struct mat y = new_mat(dts[t], 4, n, 0), dh = new_mat(dts[t], 4, n, 0);
+                KERNEL(d, gelu, y, h);
+                CHECK_MAT(y, want, d, n);
+                KERNEL(d, gelu_dx, dh, h, dact);
+                CHECK_MAT(dh, back, d, n);
+                FREE(y, dh);
+            }
+            FREE(h, dact, want, back);
         }
-        EACH_DEV(r, d) {
-            struct mat y = new_mat(dts[t], 4, n, 0), dh = new_mat(dts[t], 4, n, 0);
-            KERNEL(d, gelu, y, h);
-            CHECK_MAT(y, want, d, n);
-            KERNEL(d, gelu_dx, dh, h, dact);
-            CHECK_MAT(dh, back, d, n);
-            FREE(y, dh);
-        }
-        FREE(h, dact, want, back);
-    }
     rig_close(r);
 }
 
 /* ---- norms of heads ---- */
-static float head_r(const float *x, int64_t hd) { return 1.0f / sqrtf(by_lanes(hd, x, x) / (float)hd + 1e-6f); }
+static float head_r(const float *x, int64_t hd)
+{
+    return 1.0f / sqrtf(by_lanes(hd, x, x) / (float)hd + 1e-6f);
+}
 
 TEST(heads_are_normed_before_they_are_turned)
 {
     static const int dims[] = { 2, 34, 64, 130 };
     struct rig *r = rig_open();
-    EACH(i, dims) EACH(t, dts) {
-        enum { ROWS = 3, HEADS = 2 };
-        int hd = dims[i], half = hd / 2;
-        size_t bytes = attn_page_bytes(1, hd, dts[t]);
-        struct mat qkv = new_mat(DT_F32, ROWS, (HEADS + 2) * hd, 1), normed = copy_mat(qkv), w = new_mat(dts[t], 2, hd, 2), tab = new_mat(DT_F32, 2, 8 * half, 3);
-        char *want_page = calloc(1, bytes), *page = calloc(1, bytes), *pages[1];
-        struct head_norm norm = { w.p, (char *)w.p + (size_t)w.ld * dtype_size(w.dt), 1e-6f };
-        struct attn_seq seq = { .row = 0, .n_rows = ROWS, .pos = 5, .page = pages };
-        struct attn a = { .n_heads = HEADS, .n_kv = 1, .head_dim = hd, .dt = dts[t], .n_seq = 1, .seq = &seq };
-        const float *cs = tab.p, *sn = cs + tab.ld;
-        for (int row = 0; row < ROWS; row++)
-            for (int h = 0; h < HEADS + 1; h++) {
-                const float *x = (float *)qkv.p + row * qkv.ld + h * hd;
-                float rstd = head_r(x, hd);
-                for (int e = 0; e < hd; e++)
-                    set_elem(normed, row, h * hd + e, (x[e] * rstd) * elem(w, h == HEADS, e));
+    EACH(i, dims)
+        EACH(t, dts) {
+            enum { ROWS = 3, HEADS = 2 };
+            int hd = dims[i], half = hd / 2;
+            size_t bytes = attn_page_bytes(1, hd, dts[t]);
+            struct mat qkv = new_mat(DT_F32, ROWS, (HEADS + 2) * hd, 1), normed = copy_mat(qkv),
+                       w = new_mat(dts[t], 2, hd, 2), tab = new_mat(DT_F32, 2, 8 * half, 3);
+            char *want_page = calloc(1, bytes), *page = calloc(1, bytes), *pages[1];
+            struct head_norm norm = { w.p, (char *)w.p + (size_t)w.ld * dtype_size(w.dt), 1e-6f };
+            struct attn_seq seq = { .row = 0, .n_rows = ROWS, .pos = 5, .page = pages };
+            struct attn a = {
+                .n_heads = HEADS, .n_kv = 1, .head_dim = hd, .dt = dts[t], .n_seq = 1, .seq = &seq
+            };
+            const float *cs = tab.p, *sn = cs + tab.ld;
+            for (int row = 0; row < ROWS; row++)
+                for (int h = 0; h < HEADS + 1; h++) {
+                    const float *x = (float *)qkv.p + row * qkv.ld + h * hd;
+                    float rstd = head_r(x, hd);
+                    for (int e = 0; e < hd; e++)
+                        set_elem(normed, row, h * hd + e, (x[e] * rstd) * elem(w, h == HEADS, e));
+                }
+            EACH_DEV(r, d)
+            {
+                for (int turned = 0; turned < 2; turned++) {
+                    struct mat want = new_mat(dts[t], ROWS, HEADS * hd, 0),
+                               got = new_mat(dts[t], ROWS, HEADS * hd, 0);
+                    pages[0] = want_page;
+                    KERNEL(d, rope_store, &a, want, normed, NULL, turned ? cs : NULL, turned ? sn : NULL);
+                    pages[0] = page;
+                    KERNEL(d, rope_store, &a, got, qkv, &norm, turned ? cs : NULL, turned ? sn : NULL);
+                    CHECK_MAT(got, want, d, hd);
+                    CHECK_SAME(page, want_page, bytes);
+                    for (int row = 0; row < ROWS && !turned; row++)
+                        CHECK_BITS(elem(got, row, hd),
+                                   round_to(dts[t], elem(normed, row, hd))); /* nothing turned: as it was */
+                    FREE(want, got);
+                }
             }
-        EACH_DEV(r, d) {
-            for (int turned = 0; turned < 2; turned++) {
-                struct mat want = new_mat(dts[t], ROWS, HEADS * hd, 0), got = new_mat(dts[t], ROWS, HEADS * hd, 0);
-                pages[0] = want_page;
-                KERNEL(d, rope_store, &a, want, normed, NULL, turned ? cs : NULL, turned ? sn : NULL);
-                pages[0] = page;
-                KERNEL(d, rope_store, &a, got, qkv, &norm, turned ? cs : NULL, turned ? sn : NULL);
-                CHECK_MAT(got, want, d, hd);
-                CHECK_SAME(page, want_page, bytes);
-                for (int row = 0; row < ROWS && !turned; row++)
-                    CHECK_BITS(elem(got, row, hd), round_to(dts[t], elem(normed, row, hd)));        /* nothing turned: as it was */
-                FREE(want, got);
-            }
+            free(want_page);
+            free(page);
+            FREE(qkv, normed, w, tab);
         }
-        free(want_page);
-        free(page);
-        FREE(qkv, normed, w, tab);
-    }
     rig_close(r);
 }
 
@@ -313,12 +355,15 @@ TEST(turned_back_in_place_is_turned_back_and_rounded)
 {
     struct rig *r = rig_open();
     enum { ROWS = 5, HD = 34 };
-    struct mat dq = new_mat(DT_F32, ROWS, 3 * HD, 1), dk = new_mat(DT_F32, ROWS, HD, 2), dv = new_mat(DT_F32, ROWS, HD, 3), tab = new_mat(DT_F32, 2, 8 * HD, 4);
+    struct mat dq = new_mat(DT_F32, ROWS, 3 * HD, 1), dk = new_mat(DT_F32, ROWS, HD, 2),
+               dv = new_mat(DT_F32, ROWS, HD, 3), tab = new_mat(DT_F32, 2, 8 * HD, 4);
     struct attn_seq seq = { .row = 0, .n_rows = ROWS, .pos = 2 };
     struct attn a = { .n_heads = 3, .n_kv = 1, .head_dim = HD, .dt = DT_BF16, .n_seq = 1, .seq = &seq };
     const float *cs = tab.p, *sn = cs + tab.ld;
-    EACH_DEV(r, d) {
-        struct mat once = new_mat(DT_BF16, ROWS, 5 * HD, 0), twice = new_mat(DT_BF16, ROWS, 5 * HD, 0), q = copy_mat(dq), k = copy_mat(dk);
+    EACH_DEV(r, d)
+    {
+        struct mat once = new_mat(DT_BF16, ROWS, 5 * HD, 0), twice = new_mat(DT_BF16, ROWS, 5 * HD, 0),
+                   q = copy_mat(dq), k = copy_mat(dk);
         KERNEL(d, rope_dx, &a, once, dq, dk, dv, cs, sn);
         KERNEL(d, rope_back, &a, q, k, cs, sn);
         KERNEL(d, rope_dx, &a, twice, q, k, dv, NULL, NULL);
@@ -333,42 +378,49 @@ TEST(head_norm_dx_is_its_definition)
 {
     static const int dims[] = { 1, 32, 34, 130 };
     struct rig *r = rig_open();
-    EACH(i, dims) EACH(t, dts) {
-        enum { ROWS = 4, HEADS = 3 };
-        int hd = dims[i];
-        struct mat x = new_mat(DT_F32, ROWS, HEADS * hd, 1), dy = new_mat(DT_F32, ROWS, HEADS * hd, 2), w = new_mat(dts[t], 1, hd, 3), want = copy_mat(dy);
-        for (int row = 0; row < ROWS; row++)
-            for (int h = 0; h < HEADS; h++) {
-                const float *xs = (float *)x.p + row * x.ld + h * hd;
-                float rstd = head_r(xs, hd), g[130], xr[130];
-                for (int e = 0; e < hd; e++) {
-                    g[e] = elem(dy, row, h * hd + e) * elem(w, 0, e);
-                    xr[e] = xs[e] * rstd;
+    EACH(i, dims)
+        EACH(t, dts) {
+            enum { ROWS = 4, HEADS = 3 };
+            int hd = dims[i];
+            struct mat x = new_mat(DT_F32, ROWS, HEADS * hd, 1), dy = new_mat(DT_F32, ROWS, HEADS * hd, 2),
+                       w = new_mat(dts[t], 1, hd, 3), want = copy_mat(dy);
+            for (int row = 0; row < ROWS; row++)
+                for (int h = 0; h < HEADS; h++) {
+                    const float *xs = (float *)x.p + row * x.ld + h * hd;
+                    float rstd = head_r(xs, hd), g[130], xr[130];
+                    for (int e = 0; e < hd; e++) {
+                        g[e] = elem(dy, row, h * hd + e) * elem(w, 0, e);
+                        xr[e] = xs[e] * rstd;
+                    }
+                    float c = by_lanes(hd, g, xr) / (float)hd;
+                    for (int e = 0; e < hd; e++) {
+                        float u = xr[e] * c;
+                        set_elem(want, row, h * hd + e, rstd * (g[e] - u));
+                    }
                 }
-                float c = by_lanes(hd, g, xr) / (float)hd;
-                for (int e = 0; e < hd; e++) {
-                    float u = xr[e] * c;
-                    set_elem(want, row, h * hd + e, rstd * (g[e] - u));
-                }
+            EACH_DEV(r, d)
+            {
+                struct mat got = copy_mat(dy);
+                KERNEL(d, head_norm_dx, got, x, HEADS, w.p, dts[t], 1e-6f);
+                CHECK_MAT(got, want, d, hd);
+                FREE(got);
             }
-        EACH_DEV(r, d) {
-            struct mat got = copy_mat(dy);
-            KERNEL(d, head_norm_dx, got, x, HEADS, w.p, dts[t], 1e-6f);
-            CHECK_MAT(got, want, d, hd);
-            FREE(got);
+            FREE(x, dy, w, want);
         }
-        FREE(x, dy, w, want);
-    }
     rig_close(r);
 }
 
 TEST(head_norm_dw_is_a_tree_over_heads_of_trees_of_chains)
 {
-    static const struct { int heads, hd, grain, T; } cases[] = { { 1, 8, 8, 16 }, { 8, 33, 8, 13 }, { 12, 64, 4, 9 }, { 6, 300, 2, 8 }, { 5, 16, 8, 3 } };
+    static const struct {
+        int heads, hd, grain, T;
+    } cases[] = { { 1, 8, 8, 16 }, { 8, 33, 8, 13 }, { 12, 64, 4, 9 }, { 6, 300, 2, 8 }, { 5, 16, 8, 3 } };
     struct rig *r = rig_open();
     EACH(i, cases) {
-        int hd = cases[i].hd, H = cases[i].heads, T = cases[i].T, grain = cases[i].grain, block = (T + grain - 1) / grain;
-        struct mat x = new_mat(DT_F32, 2 * T, H * hd, 1), dy = new_mat(DT_F32, 2 * T, H * hd, 2), want = new_mat(DT_F32, 2, hd, 0);
+        int hd = cases[i].hd, H = cases[i].heads, T = cases[i].T, grain = cases[i].grain,
+            block = (T + grain - 1) / grain;
+        struct mat x = new_mat(DT_F32, 2 * T, H * hd, 1), dy = new_mat(DT_F32, 2 * T, H * hd, 2),
+                   want = new_mat(DT_F32, 2, hd, 0);
         for (int s = 0; s < 2; s++)
             for (int e = 0; e < hd; e++) {
                 float head[16];
@@ -376,13 +428,15 @@ TEST(head_norm_dw_is_a_tree_over_heads_of_trees_of_chains)
                     float part[8] = { 0 };
                     for (int t = 0; t < T; t++) {
                         const float *xs = (float *)x.p + (s * T + t) * x.ld + h * hd;
-                        part[t / block] = fmaf(elem(dy, s * T + t, h * hd + e), xs[e] * head_r(xs, hd), part[t / block]);
+                        part[t / block] = fmaf(elem(dy, s * T + t, h * hd + e), xs[e] * head_r(xs, hd),
+                                               part[t / block]);
                     }
                     head[h] = by_tree(grain, part, 1);
                 }
                 set_elem(want, s, e, by_tree(H, head, 1));
             }
-        EACH_DEV(r, d) {
+        EACH_DEV(r, d)
+        {
             struct mat got = new_mat(DT_F32, 2, hd, 0);
             KERNEL(d, head_norm_dw, got.p, got.ld, dy, x, H, 1e-6f, 2, T, grain);
             CHECK_MAT(got, want, d, hd);

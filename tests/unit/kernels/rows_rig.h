@@ -1,5 +1,5 @@
-/* rows_rig.h - for tests of row ops: devices of every CPU class on one and two threads, matrices of values whose sums show their
- * order, the orders by definition, levels of a tree. */
+/* rows_rig.h - for tests of row ops: devices of every CPU class on one and two threads, matrices of values
+ * whose sums show their order, the orders by definition, levels of a tree. */
 #ifndef SHARDLINE_TESTS_UNIT_KERNELS_ROWS_RIG_H
 #define SHARDLINE_TESTS_UNIT_KERNELS_ROWS_RIG_H
 
@@ -12,7 +12,11 @@
 
 /* ---- devices: all classes, 1 and 2 threads ---- */
 #define MAX_DEVS 10
-struct rig { struct mem mem; struct dev *dev[MAX_DEVS]; int n; };
+struct rig {
+    struct mem mem;
+    struct dev *dev[MAX_DEVS];
+    int n;
+};
 
 static inline struct rig *rig_open(void)
 {
@@ -38,7 +42,9 @@ static inline void rig_close(struct rig *r)
     CHECK_INT(r->mem.total_now, 0);
     free(r);
 }
-#define EACH_DEV(r, d) for (int i_##d = 0; i_##d < (r)->n; i_##d++) for (struct dev *d = (r)->dev[i_##d]; d; d = NULL)
+#define EACH_DEV(r, d) \
+    for (int i_##d = 0; i_##d < (r)->n; i_##d++) \
+        for (struct dev *d = (r)->dev[i_##d]; d; d = NULL)
 
 /* ---- data: every element another value, sizes mixed so that the order of a sum shows in its bits ---- */
 static inline uint64_t mix(uint64_t x)
@@ -76,7 +82,8 @@ static inline void set_elem(struct mat m, int64_t r, int64_t c, float x)
 }
 static inline size_t mat_bytes(struct mat m) { return (size_t)(m.rows * m.ld) * dtype_size(m.dt); }
 
-/* A matrix with gaps between its rows, filled from a stream (stream 0: a pattern that nothing computes, for outputs). */
+/* A matrix with gaps between its rows, filled from a stream (stream 0: a pattern that nothing computes, for
+ * outputs). */
 static inline struct mat new_mat(enum dtype dt, int64_t rows, int64_t cols, uint64_t stream)
 {
     struct mat m = { NULL, rows, cols, cols + 3, dt };
@@ -94,22 +101,23 @@ static inline struct mat copy_mat(struct mat m)
     memcpy(n.p, m.p, mat_bytes(m));
     return n;
 }
-#define FREE(...)                                                                                                        \
-    do {                                                                                                                 \
-        struct mat m_[] = { __VA_ARGS__ };                                                                               \
-        for (size_t i_ = 0; i_ < sizeof m_ / sizeof *m_; i_++)                                                           \
-            free(m_[i_].p);                                                                                              \
+#define FREE(...) \
+    do { \
+        struct mat m_[] = { __VA_ARGS__ }; \
+        for (size_t i_ = 0; i_ < sizeof m_ / sizeof *m_; i_++) \
+            free(m_[i_].p); \
     } while (0)
 /* Gaps included: an op that writes beside its rows shows. */
-#define CHECK_MAT(got, want, d, n)                                                                                       \
-    do {                                                                                                                 \
-        if (memcmp((got).p, (want).p, mat_bytes(want)))                                                                  \
-            test_fail(__FILE__, __LINE__, "%s, %d threads, n %d, %s: %s is not its definition", (d)->isa,               \
-                      pool_threads((d)->pool), (int)(n), dtype_name((want).dt), #got);                                   \
+#define CHECK_MAT(got, want, d, n) \
+    do { \
+        if (memcmp((got).p, (want).p, mat_bytes(want))) \
+            test_fail(__FILE__, __LINE__, "%s, %d threads, n %d, %s: %s is not its definition", (d)->isa, \
+                      pool_threads((d)->pool), (int)(n), dtype_name((want).dt), #got); \
     } while (0)
 
 /* ---- the orders, by definition ---- */
-static inline float by_lanes(int64_t n, const float *a, const float *b)      /* fma(a, b, .), or a added when b is NULL */
+/* fma(a, b, .), or a added when b is NULL */
+static inline float by_lanes(int64_t n, const float *a, const float *b)
 {
     float lane[32] = { 0 };
     for (int64_t i = 0; i < n; i++)
@@ -119,7 +127,8 @@ static inline float by_lanes(int64_t n, const float *a, const float *b)      /* 
             lane[i] += lane[i + h];
     return lane[0];
 }
-static inline float by_tree(int64_t n, const float *x, int64_t step)         /* halves until odd, then in order */
+/* halves until odd, then in order */
+static inline float by_tree(int64_t n, const float *x, int64_t step)
 {
     if (n > 0 && n % 2 == 0)
         return by_tree(n / 2, x, step) + by_tree(n / 2, x + n / 2 * step, step);
@@ -130,10 +139,16 @@ static inline float by_tree(int64_t n, const float *x, int64_t step)         /* 
 }
 
 /* Levels of a tree_acc as the caller of an op keeps them. */
-struct levels { struct tree_acc acc; int n; size_t bytes; };
+struct levels {
+    struct tree_acc acc;
+    int n;
+    size_t bytes;
+};
 static inline struct levels levels_open(int64_t n_leaves, int64_t per_call, size_t elements)
 {
-    struct levels l = { .acc = { .n = n_leaves }, .n = tree_levels(n_leaves, per_call), .bytes = elements * sizeof(float) };
+    struct levels l = { .acc = { .n = n_leaves },
+                        .n = tree_levels(n_leaves, per_call),
+                        .bytes = elements * sizeof(float) };
     for (int i = 0; i < l.n; i++) {
         l.acc.level[i] = malloc(l.bytes);
         memset(l.acc.level[i], 0x5a, l.bytes);
@@ -146,9 +161,12 @@ static inline void levels_close(struct levels *l)
         free(l->acc.level[i]);
 }
 
-struct dw_case { int leaves, per_call, grain; int64_t seq_len, n; };
+struct dw_case {
+    int leaves, per_call, grain;
+    int64_t seq_len, n;
+};
 __attribute__((unused)) static const struct dw_case dw_cases[] = {
-    { 1, 1, 1, 5, 33 }, { 2, 1, 8, 13, 31 }, { 3, 1, 4, 16, 1 }, { 6, 2, 8, 16, 300 }, { 8, 1, 8, 13, 257 },
+    { 1, 1, 1, 5, 33 },  { 2, 1, 8, 13, 31 }, { 3, 1, 4, 16, 1 },  { 6, 2, 8, 16, 300 }, { 8, 1, 8, 13, 257 },
     { 8, 8, 8, 24, 63 }, { 8, 2, 2, 7, 64 },  { 12, 4, 8, 9, 40 }, { 12, 3, 8, 8, 600 }, { 4, 4, 8, 3, 17 },
 };
 

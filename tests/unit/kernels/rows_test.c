@@ -1,5 +1,5 @@
-/* rows_test.c - every row op against a plain definition, written again here from the contract; bits, for every CPU class of this
- * machine on one and two threads. Sizes are odd on purpose. */
+/* rows_test.c - every row op against a plain definition, written again here from the contract; bits, for
+ * every CPU class of this machine on one and two threads. Sizes are odd on purpose. */
 #include "tests/unit/kernels/rows_rig.h"
 
 TEST(the_data_shows_the_order_of_a_sum)
@@ -14,39 +14,46 @@ TEST(the_data_shows_the_order_of_a_sum)
 }
 
 /* ---- RMS norm ---- */
-static float norm_r(const float *x, int64_t n, float eps) { return 1.0f / sqrtf(by_lanes(n, x, x) / (float)n + eps); }
+static float norm_r(const float *x, int64_t n, float eps)
+{
+    return 1.0f / sqrtf(by_lanes(n, x, x) / (float)n + eps);
+}
 
 TEST(rms_norm_is_its_definition)
 {
     struct rig *r = rig_open();
-    EACH(t, dts) EACH(s, sizes) {
-        enum { ROWS = 24 };                                /* the root hides a last bit of the sum in most rows, not in all */
-        int64_t n = sizes[s], rows = ROWS;
-        struct mat x = new_mat(dts[t], rows, n, 1), w = new_mat(dts[t], 1, n, 2), want = new_mat(dts[t], rows, n, 0);
-        float row[701], rstd[ROWS], got_rstd[ROWS];
-        for (int64_t i = 0; i < rows; i++) {
-            for (int64_t j = 0; j < n; j++)
-                row[j] = elem(x, i, j);
-            rstd[i] = norm_r(row, n, 1e-5f);
-            for (int64_t j = 0; j < n; j++)
-                set_elem(want, i, j, (row[j] * rstd[i]) * elem(w, 0, j));
+    EACH(t, dts)
+        EACH(s, sizes) {
+            /* the root hides a last bit of the sum in most rows, not in all */
+            enum { ROWS = 24 };
+            int64_t n = sizes[s], rows = ROWS;
+            struct mat x = new_mat(dts[t], rows, n, 1), w = new_mat(dts[t], 1, n, 2),
+                       want = new_mat(dts[t], rows, n, 0);
+            float row[701], rstd[ROWS], got_rstd[ROWS];
+            for (int64_t i = 0; i < rows; i++) {
+                for (int64_t j = 0; j < n; j++)
+                    row[j] = elem(x, i, j);
+                rstd[i] = norm_r(row, n, 1e-5f);
+                for (int64_t j = 0; j < n; j++)
+                    set_elem(want, i, j, (row[j] * rstd[i]) * elem(w, 0, j));
+            }
+            EACH_DEV(r, d)
+            {
+                struct mat y = new_mat(dts[t], rows, n, 0);
+                KERNEL(d, rms_norm, y, got_rstd, x, w.p, 1e-5f);
+                CHECK_MAT(y, want, d, n);
+                CHECK_SAME(got_rstd, rstd, sizeof rstd);
+                struct mat one = y, from = x; /* a row alone */
+                one.rows = from.rows = 1;
+                one.p = (char *)y.p + 2 * y.ld * (int64_t)dtype_size(y.dt);
+                from.p = (char *)x.p + 2 * x.ld * (int64_t)dtype_size(x.dt);
+                memset(one.p, 0, (size_t)n * dtype_size(y.dt));
+                KERNEL(d, rms_norm, one, NULL, from, w.p, 1e-5f);
+                CHECK_MAT(y, want, d, n);
+                FREE(y);
+            }
+            FREE(x, w, want);
         }
-        EACH_DEV(r, d) {
-            struct mat y = new_mat(dts[t], rows, n, 0);
-            KERNEL(d, rms_norm, y, got_rstd, x, w.p, 1e-5f);
-            CHECK_MAT(y, want, d, n);
-            CHECK_SAME(got_rstd, rstd, sizeof rstd);
-            struct mat one = y, from = x;                     /* a row alone */
-            one.rows = from.rows = 1;
-            one.p = (char *)y.p + 2 * y.ld * (int64_t)dtype_size(y.dt);
-            from.p = (char *)x.p + 2 * x.ld * (int64_t)dtype_size(x.dt);
-            memset(one.p, 0, (size_t)n * dtype_size(y.dt));
-            KERNEL(d, rms_norm, one, NULL, from, w.p, 1e-5f);
-            CHECK_MAT(y, want, d, n);
-            FREE(y);
-        }
-        FREE(x, w, want);
-    }
     rig_close(r);
 }
 
@@ -69,7 +76,8 @@ static void norm_dx_case(struct rig *r, enum dtype dt, enum dtype dy_dt, int64_t
             set_elem(want, i, j, elem(res, i, j) + dx);
         }
     }
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         struct mat got = copy_mat(res);
         KERNEL(d, rms_norm_dx, got, dy, x, w.p, rstd);
         CHECK_MAT(got, want, d, n);
@@ -111,18 +119,20 @@ static void norm_dw_case(struct rig *r, const struct dw_case *c, enum dtype dt, 
         }
         want[j] = by_tree(c->leaves, leaf, 1);
     }
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         struct levels l = levels_open(c->leaves, c->per_call, (size_t)n);
         for (; l.acc.next < c->leaves; l.acc.next += c->per_call) {
             struct mat xs = x, dys = dy;
             xs.p = (char *)x.p + l.acc.next * c->seq_len * x.ld * (int64_t)dtype_size(dt);
             dys.p = (char *)dy.p + l.acc.next * c->seq_len * dy.ld * (int64_t)dtype_size(dy_dt);
             xs.rows = dys.rows = c->per_call * c->seq_len;
-            KERNEL(d, rms_norm_dw, &l.acc, dys, xs, rstd + l.acc.next * c->seq_len, c->per_call, c->seq_len, c->grain);
+            KERNEL(d, rms_norm_dw, &l.acc, dys, xs, rstd + l.acc.next * c->seq_len, c->per_call, c->seq_len,
+                   c->grain);
         }
         if (memcmp(l.acc.level[0], want, l.bytes))
-            test_fail(__FILE__, __LINE__, "%s: %d leaves, %d a call, grain %d, n %d: not the definition", d->isa, c->leaves,
-                      c->per_call, c->grain, (int)n);
+            test_fail(__FILE__, __LINE__, "%s: %d leaves, %d a call, grain %d, n %d: not the definition",
+                      d->isa, c->leaves, c->per_call, c->grain, (int)n);
         levels_close(&l);
     }
     free(rstd);
@@ -145,20 +155,24 @@ TEST(embed_copies_rows_that_are_here_and_gives_minus_zero_for_others)
 {
     struct rig *r = rig_open();
     int32_t ids[6] = { 10, 13, 9, 14, 11, 12 };
-    EACH(t, dts) EACH(o, dts) EACH(s, sizes) {
-        int64_t n = sizes[s];
-        struct mat table = new_mat(dts[t], 4, n, 5), want = new_mat(dts[o], 6, n, 0);
-        for (int i = 0; i < 6; i++)
-            for (int64_t j = 0; j < n; j++)
-                set_elem(want, i, j, ids[i] >= 10 && ids[i] < 14 ? elem(table, ids[i] - 10, j) : -0.0f);
-        EACH_DEV(r, d) {
-            struct mat got = new_mat(dts[o], 6, n, 0);
-            KERNEL(d, embed, got, table, 10, ids);
-            CHECK_MAT(got, want, d, n);
-            FREE(got);
-        }
-        FREE(table, want);
-    }
+    EACH(t, dts)
+        EACH(o, dts)
+            EACH(s, sizes) {
+                int64_t n = sizes[s];
+                struct mat table = new_mat(dts[t], 4, n, 5), want = new_mat(dts[o], 6, n, 0);
+                for (int i = 0; i < 6; i++)
+                    for (int64_t j = 0; j < n; j++)
+                        set_elem(want, i, j,
+                                 ids[i] >= 10 && ids[i] < 14 ? elem(table, ids[i] - 10, j) : -0.0f);
+                EACH_DEV(r, d)
+                {
+                    struct mat got = new_mat(dts[o], 6, n, 0);
+                    KERNEL(d, embed, got, table, 10, ids);
+                    CHECK_MAT(got, want, d, n);
+                    FREE(got);
+                }
+                FREE(table, want);
+            }
     rig_close(r);
 }
 
@@ -170,7 +184,8 @@ static void embed_dw_case(struct rig *r, const struct dw_case *c, enum dtype dt,
     int32_t *ids = malloc(sizeof *ids * (size_t)tokens);
     float *want = calloc((size_t)(ROWS * ld), sizeof *want);
     for (int64_t t = 0; t < tokens; t++)
-        ids[t] = (int32_t)(mix((uint64_t)t + 77) % 9 + (t % 3 ? 2 : 4));       /* some below, some above; row 0 is rare */
+        ids[t] = (int32_t)(mix((uint64_t)t + 77) % 9 +
+                           (t % 3 ? 2 : 4)); /* some below, some above; row 0 is rare */
     for (int row = 0; row < ROWS; row++)
         for (int64_t j = 0; j < n; j++) {
             float leaf[16] = { 0 };
@@ -179,7 +194,8 @@ static void embed_dw_case(struct rig *r, const struct dw_case *c, enum dtype dt,
                     leaf[t / c->seq_len] += elem(dx, t, j);
             want[row * ld + j] = by_tree(c->leaves, leaf, 1);
         }
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         struct levels l = levels_open(c->leaves, c->per_call, (size_t)(ROWS * ld));
         for (; l.acc.next < c->leaves; l.acc.next += c->per_call) {
             struct mat part = dx;
@@ -192,8 +208,8 @@ static void embed_dw_case(struct rig *r, const struct dw_case *c, enum dtype dt,
         }
         for (int row = 0; row < ROWS; row++)
             if (memcmp(l.acc.level[0] + row * ld, want + row * ld, sizeof(float) * (size_t)n))
-                test_fail(__FILE__, __LINE__, "%s: row %d, %d leaves, %d a call, n %d: not the definition", d->isa, row,
-                          c->leaves, c->per_call, (int)n);
+                test_fail(__FILE__, __LINE__, "%s: row %d, %d leaves, %d a call, n %d: not the definition",
+                          d->isa, row, c->leaves, c->per_call, (int)n);
         levels_close(&l);
     }
     free(ids);
@@ -204,9 +220,11 @@ static void embed_dw_case(struct rig *r, const struct dw_case *c, enum dtype dt,
 TEST(embed_dw_adds_tokens_in_position_order_then_the_tree_over_sequences)
 {
     struct rig *r = rig_open();
-    EACH(i, dw_cases) EACH(t, dts)
-        embed_dw_case(r, &dw_cases[i], dts[t], 0);
-    struct dw_case many = { 2, 2, 1, 400, 5 };               /* more tokens of one row than a batch of its list */
+    EACH(i, dw_cases)
+        EACH(t, dts)
+            embed_dw_case(r, &dw_cases[i], dts[t], 0);
+    /* more tokens of one row than a batch of its list */
+    struct dw_case many = { 2, 2, 1, 400, 5 };
     embed_dw_case(r, &many, DT_F32, 0);
     rig_close(r);
 }
@@ -226,9 +244,14 @@ static float turned(const float *x, int i, int half, const float *c, const float
     return i < half ? a - b : a + b;
 }
 
-struct rope_case { int n_heads, n_kv, head_dim, n_rows[3]; int64_t pos[3]; };
+struct rope_case {
+    int n_heads, n_kv, head_dim, n_rows[3];
+    int64_t pos[3];
+};
 static const struct rope_case rope_cases[] = {
-    { 4, 2, 8, { 1, 5, 0 }, { 0, 62, 3 } }, { 3, 3, 64, { 70, 1, 130 }, { 0, 64, 1 } }, { 2, 1, 134, { 2, 3, 1 }, { 63, 127, 200 } },
+    { 4, 2, 8, { 1, 5, 0 }, { 0, 62, 3 } },
+    { 3, 3, 64, { 70, 1, 130 }, { 0, 64, 1 } },
+    { 2, 1, 134, { 2, 3, 1 }, { 63, 127, 200 } },
 };
 
 static void rope_store_case(struct rig *r, const struct rope_case *c, enum dtype dt)
@@ -241,7 +264,13 @@ static void rope_store_case(struct rig *r, const struct rope_case *c, enum dtype
     const float *cs = tab.p, *sn = cs + tab.ld;
     char *want[3][6] = { { NULL } }, *got[3][6] = { { NULL } };
     struct attn_seq seq[3];
-    struct attn a = { .n_heads = c->n_heads, .n_kv = c->n_kv, .head_dim = hd, .dt = dt, .page_off = off, .n_seq = 3, .seq = seq };
+    struct attn a = { .n_heads = c->n_heads,
+                      .n_kv = c->n_kv,
+                      .head_dim = hd,
+                      .dt = dt,
+                      .page_off = off,
+                      .n_seq = 3,
+                      .seq = seq };
     for (int s = 0, row = 0; s < 3; row += c->n_rows[s++]) {
         for (int p = 0; p < 6; p++) {
             want[s][p] = calloc(1, bytes);
@@ -256,7 +285,9 @@ static void rope_store_case(struct rig *r, const struct rope_case *c, enum dtype
                     set_elem(wq, row + i, h * hd + e, turned(x + h * hd, e, half, ct, st, 0));
             for (int h = 0; h < c->n_kv; h++) {
                 const float *k = x + (c->n_heads + h) * hd, *v = k + c->n_kv * hd;
-                struct mat km = { want[s][p / 64] + off + (size_t)(h * 2 * 64 * hd) * dtype_size(dt), hd, 64, 64, dt }, vm = km;
+                struct mat km = { want[s][p / 64] + off + (size_t)(h * 2 * 64 * hd) * dtype_size(dt), hd, 64,
+                                  64, dt },
+                           vm = km;
                 vm.p = (char *)km.p + (size_t)(64 * hd) * dtype_size(dt);
                 vm.ld = hd;
                 for (int e = 0; e < hd; e++) {
@@ -266,7 +297,8 @@ static void rope_store_case(struct rig *r, const struct rope_case *c, enum dtype
             }
         }
     }
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         struct mat q = new_mat(dt, rows, c->n_heads * hd, 0);
         KERNEL(d, rope_store, &a, q, qkv, NULL, cs, sn);
         CHECK_MAT(q, wq, d, hd);
@@ -299,12 +331,15 @@ static void rope_dx_case(struct rig *r, const struct rope_case *c, enum dtype dt
             for (int h = 0; h < nq + 2 * nk; h++)
                 for (int e = 0; e < hd; e++) {
                     int64_t p = (c->pos[s] + i) * half;
-                    const float *x = h < nq ? (float *)dq.p + row * dq.ld + h * hd : (float *)dk.p + row * dk.ld + (h - nq) * hd;
-                    float y = h < nq + nk ? turned(x, e, half, cs + p, sn + p, 1) : elem(dv, row, (h - nq - nk) * hd + e);
+                    const float *x = h < nq ? (float *)dq.p + row * dq.ld + h * hd
+                                            : (float *)dk.p + row * dk.ld + (h - nq) * hd;
+                    float y = h < nq + nk ? turned(x, e, half, cs + p, sn + p, 1)
+                                          : elem(dv, row, (h - nq - nk) * hd + e);
                     set_elem(want, row, h * hd + e, y);
                 }
     }
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         struct mat got = new_mat(dt, rows, want.cols, 0);
         KERNEL(d, rope_dx, &a, got, dq, dk, dv, cs, sn);
         CHECK_MAT(got, want, d, hd);
@@ -316,16 +351,18 @@ static void rope_dx_case(struct rig *r, const struct rope_case *c, enum dtype dt
 TEST(rope_turns_queries_and_keys_and_puts_keys_and_values_into_their_pages)
 {
     struct rig *r = rig_open();
-    EACH(i, rope_cases) EACH(t, dts)
-        rope_store_case(r, &rope_cases[i], dts[t]);
+    EACH(i, rope_cases)
+        EACH(t, dts)
+            rope_store_case(r, &rope_cases[i], dts[t]);
     rig_close(r);
 }
 
 TEST(rope_dx_turns_back)
 {
     struct rig *r = rig_open();
-    EACH(i, rope_cases) EACH(t, dts)
-        rope_dx_case(r, &rope_cases[i], dts[t]);
+    EACH(i, rope_cases)
+        EACH(t, dts)
+            rope_dx_case(r, &rope_cases[i], dts[t]);
     rig_close(r);
 }
 
@@ -333,57 +370,63 @@ TEST(rope_dx_turns_back)
 TEST(swiglu_and_its_gradient_are_their_definitions)
 {
     struct rig *r = rig_open();
-    EACH(t, dts) EACH(s, sizes) {
-        enum dtype dt = dts[t];
-        int64_t n = sizes[s], rows = 3;
-        struct mat gu = new_mat(DT_F32, rows, 2 * n, 1), da = new_mat(DT_F32, rows, n, 2);
-        struct mat want = new_mat(dt, rows, n, 0), want_dx = new_mat(dt, rows, 2 * n, 0);
-        set_elem(gu, 0, 0, 100.0f);
-        set_elem(gu, 1, 0, -100.0f);
-        for (int64_t i = 0; i < rows * n; i++) {
-            int64_t row = i / n, j = i % n;
-            float g = elem(gu, row, j), u = elem(gu, row, n + j), a = round_to(dt, elem(da, row, j));
-            float e = 1.0f + fn_exp(-g), sig = 1.0f / e, slope = sig * (1.0f + g * (1.0f - sig));
-            set_elem(want, row, j, (g / e) * u);
-            set_elem(want_dx, row, j, (a * u) * slope);
-            set_elem(want_dx, row, n + j, a * (g / e));
-        }
-        EACH_DEV(r, d) {
-            struct mat act = new_mat(dt, rows, n, 0), dgu = new_mat(dt, rows, 2 * n, 0);
-            KERNEL(d, swiglu, act, gu);
-            KERNEL(d, swiglu_dx, dgu, gu, da);
-            CHECK_MAT(act, want, d, n);
-            CHECK_MAT(dgu, want_dx, d, n);
-            if (dt == DT_F32) {                               /* in place */
-                struct mat same = copy_mat(gu);
-                KERNEL(d, swiglu_dx, same, same, da);
-                for (int64_t i = 0; i < rows; i++)
-                    CHECK_SAME((float *)same.p + i * same.ld, (float *)want_dx.p + i * want_dx.ld, 8 * (size_t)n);
-                FREE(same);
+    EACH(t, dts)
+        EACH(s, sizes) {
+            enum dtype dt = dts[t];
+            int64_t n = sizes[s], rows = 3;
+            struct mat gu = new_mat(DT_F32, rows, 2 * n, 1), da = new_mat(DT_F32, rows, n, 2);
+            struct mat want = new_mat(dt, rows, n, 0), want_dx = new_mat(dt, rows, 2 * n, 0);
+            set_elem(gu, 0, 0, 100.0f);
+            set_elem(gu, 1, 0, -100.0f);
+            for (int64_t i = 0; i < rows * n; i++) {
+                int64_t row = i / n, j = i % n;
+                float g = elem(gu, row, j), u = elem(gu, row, n + j), a = round_to(dt, elem(da, row, j));
+                float e = 1.0f + fn_exp(-g), sig = 1.0f / e, slope = sig * (1.0f + g * (1.0f - sig));
+                set_elem(want, row, j, (g / e) * u);
+                set_elem(want_dx, row, j, (a * u) * slope);
+                set_elem(want_dx, row, n + j, a * (g / e));
             }
-            FREE(act, dgu);
+            EACH_DEV(r, d)
+            {
+                struct mat act = new_mat(dt, rows, n, 0), dgu = new_mat(dt, rows, 2 * n, 0);
+                KERNEL(d, swiglu, act, gu);
+                KERNEL(d, swiglu_dx, dgu, gu, da);
+                CHECK_MAT(act, want, d, n);
+                CHECK_MAT(dgu, want_dx, d, n);
+                if (dt == DT_F32) { /* in place */
+                    struct mat same = copy_mat(gu);
+                    KERNEL(d, swiglu_dx, same, same, da);
+                    for (int64_t i = 0; i < rows; i++)
+                        CHECK_SAME((float *)same.p + i * same.ld, (float *)want_dx.p + i * want_dx.ld,
+                                   8 * (size_t)n);
+                    FREE(same);
+                }
+                FREE(act, dgu);
+            }
+            FREE(gu, da, want, want_dx);
         }
-        FREE(gu, da, want, want_dx);
-    }
     rig_close(r);
 }
 
 TEST(add_rounded_rounds_the_addend_then_the_sum)
 {
     struct rig *r = rig_open();
-    EACH(t, dts) EACH(s, sizes) {
-        struct mat x = new_mat(dts[t], 3, sizes[s], 1), o = new_mat(DT_F32, 3, sizes[s], 2), want = copy_mat(x);
-        for (int i = 0; i < 3; i++)
-            for (int64_t j = 0; j < sizes[s]; j++)
-                set_elem(want, i, j, elem(x, i, j) + round_to(dts[t], elem(o, i, j)));
-        EACH_DEV(r, d) {
-            struct mat got = copy_mat(x);
-            KERNEL(d, add_rounded, got, o);
-            CHECK_MAT(got, want, d, sizes[s]);
-            FREE(got);
+    EACH(t, dts)
+        EACH(s, sizes) {
+            struct mat x = new_mat(dts[t], 3, sizes[s], 1), o = new_mat(DT_F32, 3, sizes[s], 2),
+                       want = copy_mat(x);
+            for (int i = 0; i < 3; i++)
+                for (int64_t j = 0; j < sizes[s]; j++)
+                    set_elem(want, i, j, elem(x, i, j) + round_to(dts[t], elem(o, i, j)));
+            EACH_DEV(r, d)
+            {
+                struct mat got = copy_mat(x);
+                KERNEL(d, add_rounded, got, o);
+                CHECK_MAT(got, want, d, sizes[s]);
+                FREE(got);
+            }
+            FREE(x, o, want);
         }
-        FREE(x, o, want);
-    }
     rig_close(r);
 }
 
@@ -394,8 +437,9 @@ TEST(conversions_give_the_bits_of_one_element)
     float *x = malloc(N * 4), *w = malloc(N * 4);
     uint16_t *h = malloc(N * 2);
     for (int i = 0; i < N; i++)
-        x[i] = fn_float((uint32_t)mix((uint64_t)i));           /* all kinds, NaN and denormals too */
-    EACH_DEV(r, d) {
+        x[i] = fn_float((uint32_t)mix((uint64_t)i)); /* all kinds, NaN and denormals too */
+    EACH_DEV(r, d)
+    {
         KERNEL(d, round_to, h, DT_BF16, x, N);
         KERNEL(d, widen, w, h, DT_BF16, N);
         int bad = 0;
@@ -418,8 +462,12 @@ TEST(conversions_give_the_bits_of_one_element)
 }
 
 /* ---- cross entropy ---- */
-struct ce_case { int64_t vocab; int grain; };
-static const struct ce_case ce_cases[] = { { 1, 1 }, { 31, 8 }, { 64, 1 }, { 256, 8 }, { 701, 8 }, { 701, 3 }, { 9, 8 }, { 1000, 4 } };
+struct ce_case {
+    int64_t vocab;
+    int grain;
+};
+static const struct ce_case ce_cases[] = { { 1, 1 },   { 31, 8 },  { 64, 1 }, { 256, 8 },
+                                           { 701, 8 }, { 701, 3 }, { 9, 8 },  { 1000, 4 } };
 
 static void ce_case(struct rig *r, const struct ce_case *c)
 {
@@ -430,9 +478,9 @@ static void ce_case(struct rig *r, const struct ce_case *c)
     int32_t target[ROWS] = { 0, (int32_t)(n - 1), -1, (int32_t)(n / 2), (int32_t)n, (int32_t)(n / 3) };
     float max[ROWS], sum[ROWS], pick[ROWS], lp[ROWS], p[1000];
     for (int64_t j = 0; j < n; j++)
-        set_elem(l, 5, j, 3 * value(4, j) - 50);                /* far from 0: exp would underflow without the maximum */
+        set_elem(l, 5, j, 3 * value(4, j) - 50); /* far from 0: exp would underflow without the maximum */
     set_elem(l, 2, n - 1, 60);
-    set_elem(l, 2, n / 2, 60);                                  /* two that are the largest */
+    set_elem(l, 2, n / 2, 60); /* two that are the largest */
     for (int i = 0; i < ROWS; i++) {
         max[i] = -INFINITY;
         for (int64_t j = 0; j < n; j++)
@@ -448,7 +496,8 @@ static void ce_case(struct rig *r, const struct ce_case *c)
         pick[i] = target[i] >= 0 && target[i] < n ? elem(l, i, target[i]) : -0.0f;
         lp[i] = (pick[i] - max[i]) - fn_log(sum[i]);
     }
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         float gm[ROWS], gs[ROWS], gp[ROWS], gl[ROWS];
         KERNEL(d, ce_max, gm, l);
         KERNEL(d, ce_sum, gs, l, &leaves, gm);
@@ -477,12 +526,13 @@ static void ce_case(struct rig *r, const struct ce_case *c)
                 for (int64_t i = 0; i < ROWS * n; i++) {
                     int64_t row = i / n, j = i % n;
                     float q = fn_exp(elem(l, row, j) - max[row]) / sum[row];
-                    set_elem(want, row, j, target[row] < 0 ? 0.0f : (q - (float)(target[row] == first + j)) * 0.0625f);
+                    set_elem(want, row, j,
+                             target[row] < 0 ? 0.0f : (q - (float)(target[row] == first + j)) * 0.0625f);
                 }
                 KERNEL(d, ce_dx, got, l, target, first, max, sum, 0.0625f);
                 CHECK_MAT(got, want, d, n);
                 if (dts[t] == DT_F32) {
-                    in = copy_mat(l);                        /* in place; gaps are the input's then */
+                    in = copy_mat(l); /* in place; gaps are the input's then */
                     KERNEL(d, ce_dx, in, in, target, first, max, sum, 0.0625f);
                     for (int i = 0; i < ROWS; i++)
                         CHECK_SAME((float *)in.p + i * in.ld, (float *)want.p + i * want.ld, 4 * (size_t)n);
@@ -502,42 +552,46 @@ TEST(cross_entropy_is_its_definition)
     rig_close(r);
 }
 
-/* tp 2 and 4: ranks with their columns, max and tree over them: the bits of one rank. The last ranks of 9 columns are empty. */
+/* tp 2 and 4: ranks with their columns, max and tree over them: the bits of one rank. The last ranks of 9
+ * columns are empty. */
 TEST(cross_entropy_of_ranks_is_that_of_one)
 {
     struct rig *r = rig_open();
     struct dev *d = r->dev[r->n - 1];
     static const int64_t vocab[] = { 701, 256, 9 };
-    EACH(v, vocab) for (int tp = 2; tp <= 8; tp *= 2) {
-        struct mat l = new_mat(DT_F32, 1, vocab[v], 5);
-        struct leaves all = leaves_of(vocab[v], 8, 0, 8);
-        float max, sum, most = -INFINITY, part[8] = { 0 }, m;
-        int32_t t = 7;
-        float pick, pick_sum = -0.0f;
-        KERNEL(d, ce_max, &max, l);
-        KERNEL(d, ce_sum, &sum, l, &all, &max);
-        for (int k = 0; k < tp; k++) {
-            int64_t a = block_begin(vocab[v], 8, k * 8 / tp), b = block_begin(vocab[v], 8, (k + 1) * 8 / tp);
-            struct mat mine = mat_cols(l, a, b - a);
-            struct leaves own = leaves_of(vocab[v], 8, k * 8 / tp, 8 / tp);
-            KERNEL(d, ce_max, &m, mine);
-            most = m > most ? m : most;
-            KERNEL(d, ce_sum, &part[k], mine, &own, &max);
-            KERNEL(d, ce_pick, &pick, mine, &t, a);
-            pick_sum += pick;
+    EACH(v, vocab)
+        for (int tp = 2; tp <= 8; tp *= 2) {
+            struct mat l = new_mat(DT_F32, 1, vocab[v], 5);
+            struct leaves all = leaves_of(vocab[v], 8, 0, 8);
+            float max, sum, most = -INFINITY, part[8] = { 0 }, m;
+            int32_t t = 7;
+            float pick, pick_sum = -0.0f;
+            KERNEL(d, ce_max, &max, l);
+            KERNEL(d, ce_sum, &sum, l, &all, &max);
+            for (int k = 0; k < tp; k++) {
+                int64_t a = block_begin(vocab[v], 8, k * 8 / tp),
+                        b = block_begin(vocab[v], 8, (k + 1) * 8 / tp);
+                struct mat mine = mat_cols(l, a, b - a);
+                struct leaves own = leaves_of(vocab[v], 8, k * 8 / tp, 8 / tp);
+                KERNEL(d, ce_max, &m, mine);
+                most = m > most ? m : most;
+                KERNEL(d, ce_sum, &part[k], mine, &own, &max);
+                KERNEL(d, ce_pick, &pick, mine, &t, a);
+                pick_sum += pick;
+            }
+            CHECK_BITS(most, max);
+            CHECK_BITS(by_tree(tp, part, 1), sum);
+            CHECK_BITS(pick_sum, elem(l, 0, 7));
+            FREE(l);
         }
-        CHECK_BITS(most, max);
-        CHECK_BITS(by_tree(tp, part, 1), sum);
-        CHECK_BITS(pick_sum, elem(l, 0, 7));
-        FREE(l);
-    }
     rig_close(r);
 }
 
 TEST(maximum_of_nothing_is_minus_infinity_and_of_zeros_plus_zero)
 {
     struct rig *r = rig_open();
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         float x[3] = { -0.0f, -0.0f, -0.0f }, m, s;
         struct leaves none = { 1, { 0 } };
         KERNEL(d, ce_max, &m, mat_of(x, DT_F32, 1, 0, 3));
@@ -549,7 +603,7 @@ TEST(maximum_of_nothing_is_minus_infinity_and_of_zeros_plus_zero)
         x[1] = NAN;
         none.end[0] = 3;
         KERNEL(d, ce_sum, &s, mat_of(x, DT_F32, 1, 3, 3), &none, &m);
-        CHECK(isnan(s));                                       /* a NaN is not lost */
+        CHECK(isnan(s)); /* a NaN is not lost */
     }
     rig_close(r);
 }
@@ -559,14 +613,21 @@ TEST(adamw_is_its_definition_and_near_the_formula_in_double)
 {
     enum { N = 20003 };
     struct rig *r = rig_open();
-    struct adamw h = { .lr = 1e-3f, .eps = 1e-8f, .weight_decay = 0.1f, .beta1 = 0.9, .beta2 = 0.999, .bias1 = 0.271f,
-                       .bias2 = 0.0547f, .clip = 0.7f };
+    struct adamw h = { .lr = 1e-3f,
+                       .eps = 1e-8f,
+                       .weight_decay = 0.1f,
+                       .beta1 = 0.9,
+                       .beta2 = 0.999,
+                       .bias1 = 0.271f,
+                       .bias2 = 0.0547f,
+                       .clip = 0.7f };
     float *buf = malloc(sizeof(float) * N * 7), *w = buf, *m = w + N, *v = m + N, *g = v + N;
     float *ww = g + N, *wm = ww + N, *wv = wm + N;
     uint16_t *w16 = malloc(N * 2);
     double worst = 0;
     for (int i = 0; i < N; i++) {
-        float g1 = (g[i] = value(4, i)) * 0.7f, w0 = value(1, i), m0 = value(2, i), v0 = fabsf(value(3, i)), decay = 1e-3f * 0.1f;
+        float g1 = (g[i] = value(4, i)) * 0.7f, w0 = value(1, i), m0 = value(2, i), v0 = fabsf(value(3, i)),
+              decay = 1e-3f * 0.1f;
         float w1 = w0 - decay * w0;
         float a = 0.9f * m0, b = 0.1f * g1, c = 0.999f * v0, e = 0.001f * g1;
         wm[i] = a + b;
@@ -580,7 +641,8 @@ TEST(adamw_is_its_definition_and_near_the_formula_in_double)
         worst = miss > worst ? miss : worst;
     }
     CHECK(worst < 2e-6);
-    EACH_DEV(r, d) {
+    EACH_DEV(r, d)
+    {
         for (int i = 0; i < N; i++) {
             w[i] = value(1, i);
             m[i] = value(2, i);
@@ -605,27 +667,31 @@ TEST(tree_add_is_the_tree_over_its_inputs)
     struct rig *r = rig_open();
     float *buf = malloc(sizeof(float) * N * 13), *in[12];
     static const int64_t lens[] = { 0, 1, 255, 700, N };
-    for (int n_in = 0; n_in <= 12; n_in++) EACH(s, lens) EACH_DEV(r, d) {
-        float *out = buf + 12 * N, want[12];
-        int64_t n = lens[s];
-        if (n == N && n_in % 4)
-            continue;
-        for (int k = 0; k < 12; k++) {
-            in[k] = buf + k * N;
-            for (int64_t i = 0; i < n; i++)
-                in[k][i] = value((uint64_t)k + 20, i);
-        }
-        out = n_in % 3 == 2 ? in[n_in / 2] : out;             /* out may be an input */
-        KERNEL(d, tree_add, out, (const float *const *)in, n_in, n);
-        for (int64_t i = 0; i < n; i++) {
-            for (int k = 0; k < n_in; k++)
-                want[k] = value((uint64_t)k + 20, i);
-            if (fn_bits(out[i]) != fn_bits(by_tree(n_in, want, 1))) {
-                test_fail(__FILE__, __LINE__, "%s: %d inputs, element %d of %d: not the tree", d->isa, n_in, (int)i, (int)n);
-                break;
+    for (int n_in = 0; n_in <= 12; n_in++)
+        EACH(s, lens)
+            EACH_DEV(r, d)
+            {
+                float *out = buf + 12 * N, want[12];
+                int64_t n = lens[s];
+                if (n == N && n_in % 4)
+                    continue;
+                for (int k = 0; k < 12; k++) {
+                    in[k] = buf + k * N;
+                    for (int64_t i = 0; i < n; i++)
+                        in[k][i] = value((uint64_t)k + 20, i);
+                }
+                out = n_in % 3 == 2 ? in[n_in / 2] : out; /* out may be an input */
+                KERNEL(d, tree_add, out, (const float *const *)in, n_in, n);
+                for (int64_t i = 0; i < n; i++) {
+                    for (int k = 0; k < n_in; k++)
+                        want[k] = value((uint64_t)k + 20, i);
+                    if (fn_bits(out[i]) != fn_bits(by_tree(n_in, want, 1))) {
+                        test_fail(__FILE__, __LINE__, "%s: %d inputs, element %d of %d: not the tree", d->isa,
+                                  n_in, (int)i, (int)n);
+                        break;
+                    }
+                }
             }
-        }
-    }
     free(buf);
     rig_close(r);
 }

@@ -31,10 +31,11 @@ static int same_sum(const struct xsum *a, const struct xsum *b)
     return !memcmp(&x, &y, sizeof x);
 }
 
-#define CHECK_DOUBLE(a, b)                                                                                               \
-    do {                                                                                                                 \
-        double a_ = (a), b_ = (b);                                                                                       \
-        if (memcmp(&a_, &b_, 8)) test_fail(__FILE__, __LINE__, "%s is %a, not %a", #a, a_, b_);                          \
+#define CHECK_DOUBLE(a, b) \
+    do { \
+        double a_ = (a), b_ = (b); \
+        if (memcmp(&a_, &b_, 8)) \
+            test_fail(__FILE__, __LINE__, "%s is %a, not %a", #a, a_, b_); \
     } while (0)
 
 static double sum_of(int n, const double *x)
@@ -50,15 +51,17 @@ TEST(sums_of_doubles_are_exact_and_rounded_once)
 {
     CHECK_DOUBLE(SUM(0.0), 0.0);
     CHECK_DOUBLE(SUM(1e60, 1.0, -1e60), 1.0);
-    CHECK_DOUBLE(SUM(1.0, 0x1p-53), 1.0);                                  /* a tie goes to even, down … */
-    CHECK_DOUBLE(SUM(1.0, 0x1p-52, 0x1p-53), 1.0 + 0x1p-51);               /* … and up */
-    CHECK_DOUBLE(SUM(1.0, 0x1p-53, 0x1p-290), 1.0 + 0x1p-52);              /* a little more than a tie */
+    CHECK_DOUBLE(SUM(1.0, 0x1p-53), 1.0);                     /* a tie goes to even, down … */
+    CHECK_DOUBLE(SUM(1.0, 0x1p-52, 0x1p-53), 1.0 + 0x1p-51);  /* … and up */
+    CHECK_DOUBLE(SUM(1.0, 0x1p-53, 0x1p-290), 1.0 + 0x1p-52); /* a little more than a tie */
     CHECK_DOUBLE(SUM(1.0, 0x1p-53, -0x1p-290), 1.0);
     CHECK_DOUBLE(SUM(-1.0, -0x1p-53, -0x1p-290), -1.0 - 0x1p-52);
     CHECK_DOUBLE(SUM(-1e40, 1e40, -0x1p-298), -0x1p-298);
-    CHECK_DOUBLE(SUM(0x1.fffffffffffffp200, 0x1p147), 0x1p201);            /* rounding carries into the exponent */
+    /* rounding carries into the exponent */
+    CHECK_DOUBLE(SUM(0x1.fffffffffffffp200, 0x1p147), 0x1p201);
     CHECK_DOUBLE(SUM(0x1p256, 0x1p256, 0x1p-298), 0x1p257);
-    CHECK(isnan(SUM(1.0, (double)NAN)) && isnan(SUM((double)INFINITY)) && isnan(SUM((double)INFINITY, -(double)INFINITY)));
+    CHECK(isnan(SUM(1.0, (double)NAN)) && isnan(SUM((double)INFINITY)) &&
+          isnan(SUM((double)INFINITY, -(double)INFINITY)));
 }
 
 TEST(sums_of_integers_are_those_of_128_bits)
@@ -78,7 +81,8 @@ TEST(sums_of_integers_are_those_of_128_bits)
     }
 }
 
-static float *numbers(int64_t n, int lo, int hi)            /* 24-bit integers times 2^lo … 2^hi, both signs */
+/* 24-bit integers times 2^lo … 2^hi, both signs */
+static float *numbers(int64_t n, int lo, int hi)
 {
     float *x = malloc(sizeof *x * (size_t)n);
     uint64_t seed = (uint64_t)n;
@@ -110,14 +114,16 @@ TEST(sum_of_squares_is_exact)
 TEST(order_threads_and_cuts_do_not_change_a_sum_of_squares)
 {
     enum { N = 3000007 };
-    float *x = numbers(N, -160, 90);                        /* denormals to large: a sum in double would lose most of it */
+    /* denormals to large: a sum in double would lose most of it */
+    float *x = numbers(N, -160, 90);
     struct dev *one = open_dev(1), *two = open_dev(2);
     struct xsum a = { { 0 }, 0, 0 }, b = a, c = a;
     KERNEL(one, sum_squares, &a, x, N);
     KERNEL(two, sum_squares, &b, x, N);
     CHECK(same_sum(&a, &b));
     for (int64_t i = 0, m = 1; i < N; i += m, m = m * 3 + 1) {
-        struct xsum part = { { 0 }, 0, 0 };                 /* ranks: parts added as integers, limb by limb */
+        /* ranks: parts added as integers, limb by limb */
+        struct xsum part = { { 0 }, 0, 0 };
         KERNEL(two, sum_squares, &part, x + i, N - i < m ? N - i : m);
         for (int k = 0; k < XSUM_LIMBS; k++)
             c.limb[k] += part.limb[k];
@@ -143,7 +149,7 @@ TEST(extreme_squares_fit)
     struct dev *d = open_dev(1);
     struct xsum s = { { 0 }, 0, 0 };
     for (int i = 0; i < 70000; i++)
-        x[i] = 0x1.fffffep+127f;                            /* bins get as full as they can */
+        x[i] = 0x1.fffffep+127f; /* bins get as full as they can */
     KERNEL(d, sum_squares, &s, x, 70000);
     CHECK_DOUBLE(xsum_double(&s), 70000.0 * (0x1.fffffep+127 * 0x1.fffffep+127));
     memset(&s, 0, sizeof s);
@@ -173,7 +179,8 @@ TEST(bins_by_exponent_make_the_same_sum)
     uint64_t low[256] = { 0 }, high[256] = { 0 };
     float x[N];
     for (int i = 0; i < N; i++) {
-        uint32_t b = (uint32_t)i * 2654435761u, e2 = b >> 23 & 255u;     /* all exponents and signs; some NaN and Inf */
+        /* all exponents and signs; some NaN and Inf */
+        uint32_t b = (uint32_t)i * 2654435761u, e2 = b >> 23 & 255u;
         memcpy(&x[i], &b, 4);
         uint64_t m = (b & 0x7fffffu) | (uint32_t)(e2 != 0) << 23, square = e2 == 255 ? 1 : m * m;
         low[e2] += square & 0xffffffffu;

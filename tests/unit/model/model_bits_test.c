@@ -1,20 +1,32 @@
-/* model_bits_test.c - recorded bits of one step: log-probs and every kind of gradient, the same on all CPU classes.
+/* model_bits_test.c - recorded bits of one step: log-probs and every kind of gradient, the same on all CPU
+ * classes.
  *
- * The numbers are hashes of fp32 bits, taken when every op had been compared with its definition. A change of any order in the model
- * changes them; a change that is meant (a new contract) records them again: run the test, it prints the new table. */
+ * The numbers are hashes of fp32 bits, taken when every op had been compared with its definition. A change
+ * of any order in the model changes them; a change that is meant (a new contract) records them again: run
+ * the test, it prints the new table. */
 #include "tests/unit/model/model_rig.h"
 
-#define HASHES (P_KINDS + 1)             /* log-probs first, then gradients by kind over all layers; 0: no such kind */
-#define MODELS (3 + 2 * RIG_FAMILIES)    /* Llamas, then every family in fp32 and bf16 */
+/* log-probs first, then gradients by kind over all layers; 0: no such kind */
+#define HASHES (P_KINDS + 1)
+#define MODELS (3 + 2 * RIG_FAMILIES) /* Llamas, then every family in fp32 and bf16 */
 
 static const uint64_t recorded[MODELS][HASHES] = {
 #include "tests/unit/model/model_bits.inc"
 };
-static const struct { const char *name; int tied; enum dtype dt; } llamas[3] = {
-    { "fp32", 0, DT_F32 }, { "fp32, tied", 1, DT_F32 }, { "bf16", 0, DT_BF16 },
+static const struct {
+    const char *name;
+    int tied;
+    enum dtype dt;
+} llamas[3] = {
+    { "fp32", 0, DT_F32 },
+    { "fp32, tied", 1, DT_F32 },
+    { "bf16", 0, DT_BF16 },
 };
 static int family_of(int model) { return (model - 3) / 2; }
-static enum dtype dtype_of(int model) { return model < 3 ? llamas[model].dt : (model - 3) % 2 ? DT_BF16 : DT_F32; }
+static enum dtype dtype_of(int model)
+{
+    return model < 3 ? llamas[model].dt : (model - 3) % 2 ? DT_BF16 : DT_F32;
+}
 
 #define HASH_START 0xcbf29ce484222325u
 static uint64_t hash(uint64_t h, const float *x, int64_t n)
@@ -31,8 +43,10 @@ static uint64_t hash(uint64_t h, const float *x, int64_t n)
 static void step_hashes(int model, uint64_t h[HASHES])
 {
     struct rig r;
-    struct model_config c = model < 3 ? rig_config(llamas[model].tied, 0.1) : rig_family_config(family_of(model));
-    rig_open(&r, &c, dtype_of(model), 6, 70);          /* runs of three; more than one block of keys; 420 is no power of two */
+    struct model_config c = model < 3 ? rig_config(llamas[model].tied, 0.1)
+                                      : rig_family_config(family_of(model));
+    /* runs of three; more than one block of keys; 420 is no power of two */
+    rig_open(&r, &c, dtype_of(model), 6, 70);
     if (model >= 3 && dtype_of(model) == DT_F32)
         rig_shake(&r);
     rig_forward(&r);
@@ -56,8 +70,8 @@ static void check_all(const char *isa)
             same &= h[k] == recorded[m][k];
         if (same)
             continue;
-        test_fail(__FILE__, __LINE__, "%s %s (%s): other bits than recorded", m < 3 ? llamas[m].name : rig_families[family_of(m)].name,
-                  dtype_name(dtype_of(m)), isa);
+        test_fail(__FILE__, __LINE__, "%s %s (%s): other bits than recorded",
+                  m < 3 ? llamas[m].name : rig_families[family_of(m)].name, dtype_name(dtype_of(m)), isa);
         printf("    {");
         for (int k = 0; k < HASHES; k++)
             printf(" 0x%016llx,%s", (unsigned long long)h[k], k % 5 == 4 ? "\n     " : "");

@@ -1,4 +1,5 @@
-/* model_config_test.c - config.json: both layouts, defaults of transformers, what is refused and in which words. */
+/* model_config_test.c - config.json: both layouts, defaults of transformers, what is refused and in which
+ * words. */
 #include <math.h>
 #include "model/family.h"
 #include "tests/test.h"
@@ -11,53 +12,73 @@ static int parse(const char *text) { return model_config_parse(&c, text, "config
 TEST(missing_keys_take_the_defaults_of_transformers)
 {
     CHECK_INT(parse("{\"model_type\":\"llama\"}"), 0);
-    CHECK(c.hidden == 4096 && c.n_layers == 32 && c.n_heads == 32 && c.n_kv == 32 && c.head_dim == 128 && c.inter == 11008 && c.vocab == 32000);
-    CHECK(c.max_pos == 2048 && c.norm_eps == 1e-6 && c.rope_theta == 10000.0 && c.rope == ROPE_DEFAULT && !c.tied && c.init_range == 0.02);
+    CHECK(c.hidden == 4096 && c.n_layers == 32 && c.n_heads == 32 && c.n_kv == 32 && c.head_dim == 128 &&
+          c.inter == 11008 && c.vocab == 32000);
+    CHECK(c.max_pos == 2048 && c.norm_eps == 1e-6 && c.rope_theta == 10000.0 && c.rope == ROPE_DEFAULT &&
+          !c.tied && c.init_range == 0.02);
     CHECK(c.bos == 1 && c.n_eos == 1 && c.eos[0] == 2 && !c.bf16 && c.grain == 8 && !c.grain_given);
 }
 
-#define SHAPE "\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"intermediate_size\":96"
-#define LLAMA3 "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_max_position_embeddings\":64"
+#define SHAPE \
+    "\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":8,\"num_key_value_heads\":2," \
+    "\"intermediate_size\":96"
+#define LLAMA3 \
+    "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0,\"original_" \
+    "max_position_embeddings\":64"
 
 TEST(the_older_and_the_newer_layout_say_the_same)
 {
     struct model_config old;
-    CHECK_INT(parse("{" SHAPE ",\"rope_theta\":500000.0,\"rope_scaling\":{" LLAMA3 "},\"torch_dtype\":\"bfloat16\"}"), 0);
+    CHECK_INT(parse("{" SHAPE ",\"rope_theta\":500000.0,\"rope_scaling\":{" LLAMA3
+                    "},\"torch_dtype\":\"bfloat16\"}"),
+              0);
     old = c;
-    CHECK(c.rope == ROPE_LLAMA3 && c.rope_theta == 500000.0 && c.rope_factor == 8 && c.rope_low_freq == 1 && c.rope_high_freq == 4);
+    CHECK(c.rope == ROPE_LLAMA3 && c.rope_theta == 500000.0 && c.rope_factor == 8 && c.rope_low_freq == 1 &&
+          c.rope_high_freq == 4);
     CHECK(c.rope_original_max_pos == 64 && c.bf16 && c.head_dim == 8);
-    CHECK_INT(parse("{" SHAPE ",\"rope_parameters\":{\"rope_theta\":500000.0," LLAMA3 "},\"dtype\":\"bfloat16\"}"), 0);
+    CHECK_INT(parse("{" SHAPE ",\"rope_parameters\":{\"rope_theta\":500000.0," LLAMA3
+                    "},\"dtype\":\"bfloat16\"}"),
+              0);
     CHECK_INT(model_config_same(&old, &c, "--model", &e), 0);
     CHECK(c.bf16);
     CHECK_INT(parse("{" SHAPE ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":2}}"), 0);
     CHECK(c.rope == ROPE_LINEAR && c.rope_factor == 2);
-    CHECK_INT(parse("{" SHAPE ",\"rope_scaling\":null,\"eos_token_id\":[3,5],\"bos_token_id\":null,\"head_dim\":null}"), 0);
+    CHECK_INT(parse("{" SHAPE
+                    ",\"rope_scaling\":null,\"eos_token_id\":[3,5],\"bos_token_id\":null,\"head_dim\":null}"),
+              0);
     CHECK(c.rope == ROPE_DEFAULT && c.n_eos == 2 && c.eos[1] == 5 && c.bos == -1);
 }
 
 TEST(what_is_wrong_is_refused_by_name)
 {
-    static const struct { const char *text, *message; } wrong[] = {
+    static const struct {
+        const char *text, *message;
+    } wrong[] = {
         { "{}", "config.json: no model_type" },
         { "[]", "config.json: not a JSON object" },
         { "{", "config.json" },
         { "{\"model_type\":\"bert\"}", "config.json: model_type bert is not known yet: llama, " },
-        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"beta_fast\":1}}", "rope_type yarn: beta_fast 1 must be over beta_slow 1" },
+        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"beta_fast\":1}}",
+          "rope_type yarn: beta_fast 1 must be over beta_slow 1" },
         { "{\"model_type\":\"mistral\",\"sliding_window\":0}", "config.json: sliding_window 0 from layer 0" },
-        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}", "rope_type llama3 needs original_max_position_embeddings" },
+        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"llama3\",\"factor\":8}}",
+          "rope_type llama3 needs original_max_position_embeddings" },
         { "{" SHAPE ",\"rope_theta\":0}", "rope_theta 0" },
         { "{" SHAPE ",\"head_dim\":5}", "config.json: head_dim 5 is odd" },
         { "{" SHAPE ",\"vocab_size\":0}", "config.json: vocab_size is 0" },
         { "{" SHAPE ",\"vocab_size\":-7}", "config.json: vocab_size is -7" },
         { "{" SHAPE ",\"vocab_size\":\"many\"}", "vocab_size" },
         { "{" SHAPE ",\"num_hidden_layers\":5000000000}", "num_hidden_layers is 5000000000" },
-        { "{" SHAPE ",\"shardline_grain\":3}", "config.json: shardline_grain 3 does not divide the 8 attention heads" },
+        { "{" SHAPE ",\"shardline_grain\":3}",
+          "config.json: shardline_grain 3 does not divide the 8 attention heads" },
         { "{" SHAPE ",\"shardline_grain\":0}", "config.json: shardline_grain 0" },
-        { "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":7}", "hidden_size 64 is not a multiple of num_attention_heads 7" },
-        { "{\"model_type\":\"llama\",\"num_attention_heads\":8,\"num_key_value_heads\":3}", "num_attention_heads 8 is not a multiple of num_key_value_heads 3" },
+        { "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":7}",
+          "hidden_size 64 is not a multiple of num_attention_heads 7" },
+        { "{\"model_type\":\"llama\",\"num_attention_heads\":8,\"num_key_value_heads\":3}",
+          "num_attention_heads 8 is not a multiple of num_key_value_heads 3" },
         { "{" SHAPE ",\"eos_token_id\":[\"a\"]}", "config.json: eos_token_id" },
         { "{" SHAPE ",\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}", "config.json: eos_token_id" },
-        { "{" SHAPE ",\"hidden_size\":32}", "config.json" },                      /* a key twice */
+        { "{" SHAPE ",\"hidden_size\":32}", "config.json" }, /* a key twice */
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         memset(&e, 0, sizeof e);
@@ -70,12 +91,16 @@ TEST(what_is_wrong_is_refused_by_name)
 
 TEST(what_reshard_alone_takes_is_named)
 {
-    static const struct { const char *text, *message; } some[] = {
+    static const struct {
+        const char *text, *message;
+    } some[] = {
         { "{" SHAPE ",\"hidden_act\":\"gelu\"}", "config.json: hidden_act gelu is not computed yet" },
-        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}", "config.json: rope_type longrope is not computed yet" },
+        { "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"longrope\"}}",
+          "config.json: rope_type longrope is not computed yet" },
         { "{\"model_type\":\"gpt2\",\"scale_attn_by_inverse_layer_idx\":true}", NULL },
         { "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,"
-          "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}", NULL },
+          "\"layer_types\":[\"sliding_attention\",\"full_attention\",\"sliding_attention\"]}",
+          NULL },
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         CHECK_INT(parse(some[i].text), 0);
@@ -88,18 +113,28 @@ TEST(what_reshard_alone_takes_is_named)
 
 TEST(families_have_their_features_and_defaults)
 {
-    static const struct { const char *text; unsigned features; int64_t window, first; } some[] = {
-        { "{\"model_type\":\"llama\",\"attention_bias\":true}", F_GATE | F_UNTIED | F_QKV_BIAS | F_O_BIAS, 0, 0 },
+    static const struct {
+        const char *text;
+        unsigned features;
+        int64_t window, first;
+    } some[] = {
+        { "{\"model_type\":\"llama\",\"attention_bias\":true}", F_GATE | F_UNTIED | F_QKV_BIAS | F_O_BIAS, 0,
+          0 },
         { "{\"model_type\":\"mistral\"}", F_GATE | F_UNTIED | F_WINDOW, 4096, 0 },
         { "{\"model_type\":\"mistral\",\"sliding_window\":null}", F_GATE | F_UNTIED, 0, 0 },
         { "{\"model_type\":\"qwen2\",\"sliding_window\":128}", F_GATE | F_UNTIED | F_QKV_BIAS, 0, 0 },
-        { "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":20,\"sliding_window\":128}",
+        { "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":20,\"sliding_window\":"
+          "128}",
           F_GATE | F_UNTIED | F_QKV_BIAS | F_WINDOW, 128, 20 },
-        { "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":32}", F_GATE | F_UNTIED | F_QKV_BIAS, 0, 0 },
-        { "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,\"sliding_window\":9,"
-          "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\"]}", F_GATE | F_UNTIED | F_QKV_BIAS | F_WINDOW, 9, 1 },
+        { "{\"model_type\":\"qwen2\",\"use_sliding_window\":true,\"max_window_layers\":32}",
+          F_GATE | F_UNTIED | F_QKV_BIAS, 0, 0 },
+        { "{\"model_type\":\"qwen2\",\"num_hidden_layers\":3,\"use_sliding_window\":true,\"sliding_window\":"
+          "9,"
+          "\"layer_types\":[\"full_attention\",\"sliding_attention\",\"sliding_attention\"]}",
+          F_GATE | F_UNTIED | F_QKV_BIAS | F_WINDOW, 9, 1 },
         { "{\"model_type\":\"qwen3\",\"tie_word_embeddings\":true}", F_GATE | F_QK_NORM, 0, 0 },
-        { "{\"model_type\":\"gpt2\"}", F_QKV_BIAS | F_O_BIAS | F_MLP_BIAS | F_LAYER_NORM | F_POSITIONS | F_TRANSPOSED, 0, 0 },
+        { "{\"model_type\":\"gpt2\"}",
+          F_QKV_BIAS | F_O_BIAS | F_MLP_BIAS | F_LAYER_NORM | F_POSITIONS | F_TRANSPOSED, 0, 0 },
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         memset(&e, 0, sizeof e);
@@ -109,12 +144,17 @@ TEST(families_have_their_features_and_defaults)
         CHECK_INT(c.window_first, some[i].first);
         CHECK_STR(c.not_computed, "");
     }
-    CHECK(c.hidden == 768 && c.n_layers == 12 && c.n_kv == 12 && c.inter == 3072 && c.vocab == 50257 && c.max_pos == 1024 && c.tied && c.eos[0] == 50256);
+    CHECK(c.hidden == 768 && c.n_layers == 12 && c.n_kv == 12 && c.inter == 3072 && c.vocab == 50257 &&
+          c.max_pos == 1024 && c.tied && c.eos[0] == 50256);
 }
 
 TEST(the_grain_follows_the_formula_or_the_file)
 {
-    static const struct { int heads, inter, want; } shapes[] = { { 8, 96, 8 }, { 32, 11008, 8 }, { 12, 2048, 4 }, { 6, 21, 1 }, { 8, 100, 4 }, { 6, 12, 2 } };
+    static const struct {
+        int heads, inter, want;
+    } shapes[] = {
+        { 8, 96, 8 }, { 32, 11008, 8 }, { 12, 2048, 4 }, { 6, 21, 1 }, { 8, 100, 4 }, { 6, 12, 2 }
+    };
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
         c.n_heads = shapes[i].heads;
         c.inter = shapes[i].inter;
@@ -131,7 +171,8 @@ static void round_trip(const struct model_config *want, const char *dtype)
     CHECK_INT(parse(text), 0);
     CHECK_INT(model_config_same(want, &c, "--model", &e), 0);
     CHECK_INT(c.bf16, !strcmp(dtype, "bfloat16"));
-    CHECK(c.max_pos == want->max_pos && c.init_range == want->init_range && c.bos == want->bos && c.n_eos == want->n_eos);
+    CHECK(c.max_pos == want->max_pos && c.init_range == want->init_range && c.bos == want->bos &&
+          c.n_eos == want->n_eos);
     CHECK_SAME(c.eos, want->eos, sizeof *c.eos * (size_t)c.n_eos);
     CHECK_INT(strstr(text, "shardline_grain") != NULL, want->grain != model_grain_formula(want));
     free(text);
@@ -146,16 +187,22 @@ TEST(what_is_written_is_read_back_the_same)
         round_trip(&m, i % 2 ? "bfloat16" : "float32");
         CHECK_INT(m.head_dim * m.n_heads, m.hidden);
     }
-    CHECK_INT(parse("{" SHAPE ",\"rope_theta\":5e5,\"rope_scaling\":{" LLAMA3 "},\"shardline_grain\":4,\"eos_token_id\":[7,9],\"bos_token_id\":null,"
-                    "\"tie_word_embeddings\":true,\"initializer_range\":0.1,\"rms_norm_eps\":1e-5}"), 0);
+    CHECK_INT(parse("{" SHAPE ",\"rope_theta\":5e5,\"rope_scaling\":{" LLAMA3
+                    "},\"shardline_grain\":4,\"eos_token_id\":[7,9],\"bos_token_id\":null,"
+                    "\"tie_word_embeddings\":true,\"initializer_range\":0.1,\"rms_norm_eps\":1e-5}"),
+              0);
     m = c;
     round_trip(&m, "bfloat16");
     static const char *const others[] = {
-        "{" SHAPE ",\"attention_bias\":true,\"mlp_bias\":true}", "{\"model_type\":\"mistral\",\"sliding_window\":17}",
-        "{\"model_type\":\"mistral\",\"sliding_window\":null}", "{\"model_type\":\"qwen2\",\"tie_word_embeddings\":true}",
-        "{\"model_type\":\"qwen2\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":64,\"beta_fast\":16,"
+        "{" SHAPE ",\"attention_bias\":true,\"mlp_bias\":true}",
+        "{\"model_type\":\"mistral\",\"sliding_window\":17}",
+        "{\"model_type\":\"mistral\",\"sliding_window\":null}",
+        "{\"model_type\":\"qwen2\",\"tie_word_embeddings\":true}",
+        "{\"model_type\":\"qwen2\",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_"
+        "position_embeddings\":64,\"beta_fast\":16,"
         "\"attention_factor\":1.25,\"truncate\":false}}",
-        "{\"model_type\":\"qwen3\",\"use_sliding_window\":true,\"max_window_layers\":3,\"attention_bias\":true}",
+        "{\"model_type\":\"qwen3\",\"use_sliding_window\":true,\"max_window_layers\":3,\"attention_bias\":"
+        "true}",
         "{\"model_type\":\"gpt2\",\"n_embd\":96,\"n_inner\":200,\"tie_word_embeddings\":false}",
     };
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -170,11 +217,15 @@ TEST(what_is_written_is_read_back_the_same)
 
 TEST(yarn_with_mscale_has_the_quotient_of_both)
 {
-#define YARN8 "{" SHAPE ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8.0,\"original_max_position_embeddings\":64"
+#define YARN8 \
+    "{" SHAPE \
+    ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":8.0,\"original_max_position_embeddings\":64"
     CHECK_INT(parse(YARN8 ",\"mscale\":0.7,\"mscale_all_dim\":1.2}}"), 0);
-    CHECK(fabs(c.yarn_attention - (0.07 * 2.0794415416798357 + 1) / (0.12 * 2.0794415416798357 + 1)) < 1e-15 && !*c.not_computed);
+    CHECK(fabs(c.yarn_attention - (0.07 * 2.0794415416798357 + 1) / (0.12 * 2.0794415416798357 + 1)) <
+              1e-15 &&
+          !*c.not_computed);
     CHECK_INT(parse(YARN8 ",\"mscale\":0.7}}"), 0);
-    CHECK(c.yarn_attention == 0);                          /* from the factor alone, as transformers */
+    CHECK(c.yarn_attention == 0); /* from the factor alone, as transformers */
     CHECK_INT(parse(YARN8 ",\"mscale\":0.7,\"mscale_all_dim\":1.2,\"attention_factor\":1.5}}"), 0);
     CHECK(c.yarn_attention == 1.5);
 }
@@ -202,16 +253,25 @@ TEST(configs_that_differ_say_in_what)
 /* A config.json as transformers 4 writes it and as transformers 5 does is the same model. */
 TEST(both_layouts_of_config_json_say_the_same)
 {
-    static const struct { const char *v4, *v5; } some[] = {
-        { "{" SHAPE ",\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"torch_dtype\":\"bfloat16\"}",
-          "{" SHAPE ",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"linear\",\"factor\":2.0},\"dtype\":\"bfloat16\"}" },
-        { "{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.25,\"rotary_emb_base\":10000,\"torch_dtype\":\"float16\"}",
-          "{\"model_type\":\"gpt_neox\",\"rope_parameters\":{\"partial_rotary_factor\":0.25,\"rope_theta\":10000.0,\"rope_type\":\"default\"},\"dtype\":\"float16\"}" },
+    static const struct {
+        const char *v4, *v5;
+    } some[] = {
+        { "{" SHAPE ",\"rope_theta\":500000.0,\"rope_scaling\":{\"type\":\"linear\",\"factor\":2.0},\"torch_"
+          "dtype\":\"bfloat16\"}",
+          "{" SHAPE ",\"rope_parameters\":{\"rope_theta\":500000.0,\"rope_type\":\"linear\",\"factor\":2.0},"
+          "\"dtype\":\"bfloat16\"}" },
+        { "{\"model_type\":\"gpt_neox\",\"rotary_pct\":0.25,\"rotary_emb_base\":10000,\"torch_dtype\":"
+          "\"float16\"}",
+          "{\"model_type\":\"gpt_neox\",\"rope_parameters\":{\"partial_rotary_factor\":0.25,\"rope_theta\":"
+          "10000.0,\"rope_type\":\"default\"},\"dtype\":\"float16\"}" },
         { "{\"model_type\":\"gemma3_text\",\"rope_theta\":1000000.0,\"rope_local_base_freq\":10000.0}",
-          "{\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"},"
+          "{\"model_type\":\"gemma3_text\",\"rope_parameters\":{\"full_attention\":{\"rope_theta\":1000000.0,"
+          "\"rope_type\":\"default\"},"
           "\"sliding_attention\":{\"rope_theta\":10000.0,\"rope_type\":\"default\"}}}" },
-        { "{\"model_type\":\"qwen3_moe\",\"rope_theta\":1000000.0,\"num_experts\":16,\"mlp_only_layers\":[1,3]}",
-          "{\"model_type\":\"qwen3_moe\",\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":\"default\"},\"num_local_experts\":16,\"mlp_only_layers\":[1,3]}" },
+        { "{\"model_type\":\"qwen3_moe\",\"rope_theta\":1000000.0,\"num_experts\":16,\"mlp_only_layers\":[1,"
+          "3]}",
+          "{\"model_type\":\"qwen3_moe\",\"rope_parameters\":{\"rope_theta\":1000000.0,\"rope_type\":"
+          "\"default\"},\"num_local_experts\":16,\"mlp_only_layers\":[1,3]}" },
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
         struct model_config v4;
@@ -228,10 +288,15 @@ TEST(both_layouts_of_config_json_say_the_same)
 
 TEST(layers_with_experts_are_those_that_the_config_says)
 {
-    static const struct { const char *text; const char *has; } some[] = {
+    static const struct {
+        const char *text;
+        const char *has;
+    } some[] = {
         { "{\"model_type\":\"mixtral\",\"num_hidden_layers\":4}", "1111" },
         { "{\"model_type\":\"qwen3_moe\",\"num_hidden_layers\":4,\"mlp_only_layers\":[0,2]}", "0101" },
-        { "{\"model_type\":\"qwen3_moe\",\"num_hidden_layers\":6,\"decoder_sparse_step\":2,\"mlp_only_layers\":[3]}", "010001" },
+        { "{\"model_type\":\"qwen3_moe\",\"num_hidden_layers\":6,\"decoder_sparse_step\":2,\"mlp_only_"
+          "layers\":[3]}",
+          "010001" },
         { "{\"model_type\":\"llama\",\"num_hidden_layers\":2}", "00" },
     };
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {

@@ -1,4 +1,5 @@
-/* model_grad_test.c - the backward pass against finite differences of the loss, for every kind of parameter. */
+/* model_grad_test.c - the backward pass against finite differences of the loss, for every kind of parameter.
+ * */
 #include <math.h>
 #include "base/rnd.h"
 #include "tests/unit/model/model_rig.h"
@@ -12,7 +13,8 @@ static double loss_at(struct rig *r, float *w, float value)
     return rig_forward(r);
 }
 
-/* d loss / d w by central differences of fourth order; what the fp32 forward cannot resolve is about 1e-7 / step. */
+/* d loss / d w by central differences of fourth order; what the fp32 forward cannot resolve is about 1e-7 /
+ * step. */
 static double slope(struct rig *r, float *w, double step)
 {
     float x = *w;
@@ -32,12 +34,15 @@ static void check_part(struct rig *r, int part, const float *grad)
         most = fabsf(grad[i]) > fabsf(grad[most]) ? i : most;
     for (int k = 0; k < PICKS; k++)
         pick[k] = k ? (int64_t)(rnd_u64(3, rnd_stream(name), (uint64_t)k) % (uint64_t)p->count) : most;
-    /* else nothing would be compared; a bias of k adds the same to all scores of a query, where nothing turns it */
-    CHECK(fabsf(grad[most]) > 1e-4f || (r->m.features & F_POSITIONS && r->m.table.p[p->param].kind == P_K_BIAS));
+    /* else nothing would be compared; a bias of k adds the same to all scores of a query, where nothing
+     * turns it */
+    CHECK(fabsf(grad[most]) > 1e-4f ||
+          (r->m.features & F_POSITIONS && r->m.table.p[p->param].kind == P_K_BIAS));
     for (int k = 0; k < PICKS; k++) {
         double got = grad[pick[k]], want = slope(r, rig_weight(r, part) + pick[k], 0.01);
         if (fabs(got - want) > 1e-4 + 0.01 * fabs(want))
-            test_fail(__FILE__, __LINE__, "%s[%lld]: gradient %g, the loss says %g", name, (long long)pick[k], got, want);
+            test_fail(__FILE__, __LINE__, "%s[%lld]: gradient %g, the loss says %g", name, (long long)pick[k],
+                      got, want);
     }
 }
 
@@ -85,7 +90,7 @@ TEST(gradients_of_every_family_are_the_slopes_of_the_loss)
         struct model_config c = rig_family_config(i);
         kinds |= check_model(&c);
     }
-    CHECK_INT(kinds, ((int64_t)2 << P_NORM_BIAS) - 1);         /* what comes behind is not computed yet */
+    CHECK_INT(kinds, ((int64_t)2 << P_NORM_BIAS) - 1); /* what comes behind is not computed yet */
 }
 
 TEST(the_norm_counts_every_gradient_once)

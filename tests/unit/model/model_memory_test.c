@@ -1,8 +1,8 @@
-/* model_memory_test.c - what a step asks of the machine: no allocation once it runs, no call of the kernel by the thread that waits for
- * nobody, and an error when there is no memory for scratch.
+/* model_memory_test.c - what a step asks of the machine: no allocation once it runs, no call of the kernel
+ * by the thread that waits for nobody, and an error when there is no memory for scratch.
  *
  * The C library's functions are replaced in this program by ones that count while `counting` is set. */
-#define _GNU_SOURCE              /* RTLD_NEXT */
+#define _GNU_SOURCE /* RTLD_NEXT */
 #include "tests/unit/model/model_rig.h"
 
 #include <dlfcn.h>
@@ -14,11 +14,11 @@
 #include <unistd.h>
 
 #ifdef __SANITIZE_ADDRESS__
-#define COUNTED 0                /* the sanitizer has replaced them already */
+#define COUNTED 0 /* the sanitizer has replaced them already */
 #else
 #define COUNTED 1
 static _Atomic int counting, n_allocations;
-static _Thread_local int n_calls;            /* of this thread: system calls of the pool, locks */
+static _Thread_local int n_calls; /* of this thread: system calls of the pool, locks */
 
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
@@ -88,7 +88,8 @@ TEST(a_step_without_memory_says_so_wherever_it_is_missing)
         r.mem.fail_after = nth;
         int rc = model_train_forward(&r.m, zero_weights(r.z), r.work, r.ids, r.targets, r.logprobs, &e);
         if (rc >= 0)
-            rc = model_train_backward(&r.m, zero_weights(r.z), r.work, r.ids, r.targets, 0.01f, zero_grads(r.z), &e);
+            rc = model_train_backward(&r.m, zero_weights(r.z), r.work, r.ids, r.targets, 0.01f,
+                                      zero_grads(r.z), &e);
         reached = r.mem.fail_after <= 0;
         r.mem.fail_after = 0;
         CHECK_INT(rc, reached ? -ERR_MEMORY : 0);
@@ -110,7 +111,9 @@ TEST(a_training_step_allocates_nothing_once_it_runs)
     for (int step = 1; COUNTED && step <= 10; step++) {
         rig_forward(&r);
         rig_backward(&r);
-        struct adamw h = { .lr = 1e-3f, .eps = 1e-8f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 1 };
+        struct adamw h = {
+            .lr = 1e-3f, .eps = 1e-8f, .beta1 = 0.9, .beta2 = 0.95, .bias1 = 0.1f, .bias2 = 0.2f, .clip = 1
+        };
         CHECK_INT(zero_update(r.z, &h, 0, &e), 0);
 #if COUNTED
         if (step == 3)
@@ -126,8 +129,9 @@ TEST(a_training_step_allocates_nothing_once_it_runs)
 }
 
 /* ---- a decode step ---- */
-/* Steps behind a prompt of 20. With two threads the caller may have to wait for the other one, or to wake it: the machine decides; a
- * step that does neither asks nothing. Returns the calls of the step that made most of them; of several threads: fewest. */
+/* Steps behind a prompt of 20. With two threads the caller may have to wait for the other one, or to wake
+ * it: the machine decides; a step that does neither asks nothing. Returns the calls of the step that made
+ * most of them; of several threads: fewest. */
 static int calls_of_steps(int threads, int *allocations)
 {
     struct model_config c = rig_config(0, 0.1);
@@ -140,7 +144,7 @@ static int calls_of_steps(int threads, int *allocations)
     rig_decode_rows(&d, 0, 20);
     *allocations = 0;
 #if COUNTED
-    CHECK(atomic_exchange(&n_allocations, 0) > 0);      /* the first call takes scratch: the counters count */
+    CHECK(atomic_exchange(&n_allocations, 0) > 0); /* the first call takes scratch: the counters count */
     for (int repeat = 0; repeat < (threads > 1 ? 40 : 1); repeat++)
         for (int64_t pos = 20; pos < 120; pos++) {
             counting = pos > 22;

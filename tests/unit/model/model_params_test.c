@@ -1,4 +1,5 @@
-/* model_params_test.c - the parameter table's consequences: boxes and pieces of all ranks cover every tensor exactly once. */
+/* model_params_test.c - the parameter table's consequences: boxes and pieces of all ranks cover every tensor
+ * exactly once. */
 #include "model/family.h"
 #include "tests/test.h"
 
@@ -8,30 +9,41 @@ static struct model_config config(int heads, int kv, int64_t inter, int64_t voca
 {
     char text[600];
     struct model_config c;
-    snprintf(text, sizeof text, "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
-             "\"head_dim\":4,\"intermediate_size\":%lld,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}", heads, kv, (long long)inter,
-             (long long)vocab, tied ? "true" : "false");
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":%"
+             "d,\"num_key_value_heads\":%d,"
+             "\"head_dim\":4,\"intermediate_size\":%lld,\"vocab_size\":%lld,\"tie_word_embeddings\":%s}",
+             heads, kv, (long long)inter, (long long)vocab, tied ? "true" : "false");
     if (model_config_parse(&c, text, "config.json", &e) < 0)
         test_fail(__FILE__, __LINE__, "%s", e.text);
     return c;
 }
 
 static const char *const other_families[] = {
-    "{\"model_type\":\"qwen2\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":4,"
+    "{\"model_type\":\"qwen2\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_"
+    "key_value_heads\":2,\"head_dim\":4,"
     "\"intermediate_size\":33,\"vocab_size\":70,\"tie_word_embeddings\":true}",
-    "{\"model_type\":\"qwen3\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":6,"
+    "{\"model_type\":\"qwen3\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_"
+    "key_value_heads\":4,\"head_dim\":6,"
     "\"intermediate_size\":40,\"vocab_size\":70,\"attention_bias\":true}",
-    "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":1,\"head_dim\":6,"
+    "{\"model_type\":\"llama\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_"
+    "key_value_heads\":1,\"head_dim\":6,"
     "\"intermediate_size\":50,\"vocab_size\":70,\"attention_bias\":true,\"mlp_bias\":true}",
     "{\"model_type\":\"gpt2\",\"n_embd\":24,\"n_layer\":3,\"n_head\":8,\"vocab_size\":71,\"n_positions\":19}",
-    "{\"model_type\":\"gpt2\",\"n_embd\":12,\"n_layer\":3,\"n_head\":6,\"n_inner\":50,\"vocab_size\":71,\"n_positions\":5,\"tie_word_embeddings\":false}",
-    "{\"model_type\":\"gpt_neox\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":6,\"intermediate_size\":50,\"vocab_size\":71}",
-    "{\"model_type\":\"gemma3_text\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":4,"
+    "{\"model_type\":\"gpt2\",\"n_embd\":12,\"n_layer\":3,\"n_head\":6,\"n_inner\":50,\"vocab_size\":71,\"n_"
+    "positions\":5,\"tie_word_embeddings\":false}",
+    "{\"model_type\":\"gpt_neox\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":6,"
+    "\"intermediate_size\":50,\"vocab_size\":71}",
+    "{\"model_type\":\"gemma3_text\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,"
+    "\"num_key_value_heads\":2,\"head_dim\":4,"
     "\"intermediate_size\":33,\"vocab_size\":70}",
-    "{\"model_type\":\"mixtral\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,"
+    "{\"model_type\":\"mixtral\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_"
+    "key_value_heads\":4,"
     "\"head_dim\":4,\"intermediate_size\":18,\"num_local_experts\":5,\"vocab_size\":70}",
-    "{\"model_type\":\"qwen3_moe\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":4,\"head_dim\":6,"
-    "\"intermediate_size\":40,\"moe_intermediate_size\":11,\"num_experts\":3,\"mlp_only_layers\":[1],\"vocab_size\":70}",
+    "{\"model_type\":\"qwen3_moe\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,"
+    "\"num_key_value_heads\":4,\"head_dim\":6,"
+    "\"intermediate_size\":40,\"moe_intermediate_size\":11,\"num_experts\":3,\"mlp_only_layers\":[1],\"vocab_"
+    "size\":70}",
 };
 #define OTHERS (sizeof other_families / sizeof *other_families)
 
@@ -52,7 +64,8 @@ static void mark(const struct param *p, unsigned char *seen, const struct box *b
     for (int64_t i = lo; i < hi; i++) {
         int64_t row = b->start[0] + i / cols, col = (p->n_dims == 2 ? b->start[1] : 0) + i % cols;
         if (row < 0 || row >= p->shape[0] || col < 0 || col >= whole)
-            test_fail(__FILE__, __LINE__, "%s: [%lld,%lld] lies outside", p->name, (long long)row, (long long)col);
+            test_fail(__FILE__, __LINE__, "%s: [%lld,%lld] lies outside", p->name, (long long)row,
+                      (long long)col);
         else
             seen[row * whole + col]++;
     }
@@ -60,19 +73,22 @@ static void mark(const struct param *p, unsigned char *seen, const struct box *b
 
 enum what { BOXES, WHOLE_PIECES, SLICED_PIECES };
 
-static void mark_place(const struct param_table *t, const struct layout *l, int tp, int pp, enum what what, unsigned char **seen)
+static void mark_place(const struct param_table *t, const struct layout *l, int tp, int pp, enum what what,
+                       unsigned char **seen)
 {
     struct params_local local;
     CHECK_INT(params_local_open(&local, t, l, tp, pp, &e), 0);
     struct param_piece *piece = calloc((size_t)local.n_parts + 1, sizeof *piece);
     for (int i = 0; what == BOXES && i < local.n_parts; i++)
         if (local.part[i].owner)
-            mark(&t->p[local.part[i].param], seen[tensor_of(t, local.part[i].param)], &local.part[i].box, 0, local.part[i].count);
+            mark(&t->p[local.part[i].param], seen[tensor_of(t, local.part[i].param)], &local.part[i].box, 0,
+                 local.part[i].count);
     for (int dp = 0; what != BOXES && dp < l->dp; dp++) {
         int n = params_pieces(&local, dp, what == SLICED_PIECES, piece);
         for (int i = 0; i < n; i++) {
             const struct part *p = &local.part[piece[i].part];
-            CHECK(what == SLICED_PIECES || l->tp > 1 || box_count(&piece[i].box) == size_of(&t->p[p->param]));      /* one rank stores tensors whole */
+            /* one rank stores tensors whole */
+            CHECK(what == SLICED_PIECES || l->tp > 1 || box_count(&piece[i].box) == size_of(&t->p[p->param]));
             int64_t slice = local.unit[t->p[p->param].unit].flat / l->dp;
             CHECK_INT(piece[i].flat, p->offset + piece[i].lo);
             if (what == SLICED_PIECES)
@@ -98,8 +114,10 @@ static void check_cover(const struct model_config *c, const struct layout *l, en
         for (int64_t k = 0; t.p[i].n_sharing && k < size_of(&t.p[i]); k++) {
             if (seen[i][k] == 1)
                 continue;
-            test_fail(__FILE__, __LINE__, "%s, heads %lld/%lld tp %d pp %d dp %d, %d: %s[%lld] is covered %d times", c->family->name, (long long)c->n_heads,
-                      (long long)c->n_kv, l->tp, l->pp, l->dp, what, t.p[i].name, (long long)k, seen[i][k]);
+            test_fail(__FILE__, __LINE__,
+                      "%s, heads %lld/%lld tp %d pp %d dp %d, %d: %s[%lld] is covered %d times",
+                      c->family->name, (long long)c->n_heads, (long long)c->n_kv, l->tp, l->pp, l->dp, what,
+                      t.p[i].name, (long long)k, seen[i][k]);
             break;
         }
         free(seen[i]);
@@ -108,8 +126,12 @@ static void check_cover(const struct model_config *c, const struct layout *l, en
     param_table_close(&t);
 }
 
-static const struct { int heads, kv; int64_t inter, vocab; } shapes[] = {
-    { 8, 8, 32, 64 }, { 8, 2, 33, 701 }, { 8, 1, 100, 5 }, { 6, 3, 21, 50 }, { 12, 4, 24, 97 }, { 7, 7, 14, 9 },
+static const struct {
+    int heads, kv;
+    int64_t inter, vocab;
+} shapes[] = {
+    { 8, 8, 32, 64 }, { 8, 2, 33, 701 }, { 8, 1, 100, 5 },
+    { 6, 3, 21, 50 }, { 12, 4, 24, 97 }, { 7, 7, 14, 9 },
 };
 
 static int each_layout_of(const struct model_config *c, enum what what)
@@ -133,7 +155,8 @@ static int each_layout(enum what what)
 {
     int n = 0;
     for (size_t s = 0; s < sizeof shapes / sizeof *shapes; s++) {
-        struct model_config c = config(shapes[s].heads, shapes[s].kv, shapes[s].inter, shapes[s].vocab, s % 2);
+        struct model_config c = config(shapes[s].heads, shapes[s].kv, shapes[s].inter, shapes[s].vocab,
+                                       s % 2);
         n += each_layout_of(&c, what);
     }
     for (size_t s = 0; s < OTHERS; s++) {
@@ -162,7 +185,8 @@ TEST(replicated_kv_heads_have_one_owner_and_all_hold_the_head_of_their_queries)
             const struct part *p = &local.part[i];
             if (t.p[p->param].kind != P_K && t.p[p->param].kind != P_V)
                 continue;
-            CHECK_INT(p->box.start[0], tp / 4 * 4);            /* query head tp belongs to kv head tp / 4, of 4 rows */
+            /* query head tp belongs to kv head tp / 4, of 4 rows */
+            CHECK_INT(p->box.start[0], tp / 4 * 4);
             CHECK_INT(p->box.extent[0], 4);
             CHECK_INT(p->owner, tp % 4 == 0);
         }
@@ -183,7 +207,8 @@ TEST(parameters_that_share_a_tensor_lie_side_by_side_along_the_cut)
     int i = param_find(&t, "transformer.h.1.attn.c_attn.weight"), p = 0;
     while (local.part[p].param != i)
         p++;
-    for (int k = 0; k < 3; k++) {                                  /* q, k, v of rank 1: the upper half of each third */
+    /* q, k, v of rank 1: the upper half of each third */
+    for (int k = 0; k < 3; k++) {
         CHECK_INT(t.p[i + k].kind, P_Q + k);
         CHECK_INT(t.p[i + k].shape[1], 72);
         CHECK_INT(t.p[i + k].n_sharing, k ? 0 : 3);
@@ -238,7 +263,8 @@ TEST(a_rank_has_q_k_and_v_of_the_same_heads_where_they_alternate)
         for (int i = 0; i < local.n_parts; i++) {
             if (t.p[local.part[i].param].kind != P_QKV)
                 continue;
-            CHECK_INT(local.part[i].box.start[0], tp * 3 * 3 * 4);          /* three heads of q, k and v, four rows each */
+            /* three heads of q, k and v, four rows each */
+            CHECK_INT(local.part[i].box.start[0], tp * 3 * 3 * 4);
             CHECK_INT(local.part[i].box.extent[0], 3 * 3 * 4);
         }
         params_local_close(&local);
@@ -282,10 +308,16 @@ TEST(ranks_lie_tp_first_then_cp_dp_pp)
 
 TEST(impossible_layouts_are_refused_by_name)
 {
-    static const struct { struct layout l; const char *text; } wrong[] = {
-        { { 3, 1, 1, 1, 1, 0 }, "--tp 3 does not divide the 8 attention heads" }, { { 0, 1, 1, 1, 1, 0 }, "--tp 0: a degree is 1 or more" },
-        { { 1, 4, 1, 1, 1, 0 }, "--pp 4 stages for 3 layers" },                   { { 1, 1, 1, 1, 2, 0 }, "--ep 2: this model has no experts" },
-        { { 1, 1, 1, 1, 1, 4 }, "--zero 4" },                                     { { 1, 1, 1, -1, 1, 0 }, "--dp -1" },
+    static const struct {
+        struct layout l;
+        const char *text;
+    } wrong[] = {
+        { { 3, 1, 1, 1, 1, 0 }, "--tp 3 does not divide the 8 attention heads" },
+        { { 0, 1, 1, 1, 1, 0 }, "--tp 0: a degree is 1 or more" },
+        { { 1, 4, 1, 1, 1, 0 }, "--pp 4 stages for 3 layers" },
+        { { 1, 1, 1, 1, 2, 0 }, "--ep 2: this model has no experts" },
+        { { 1, 1, 1, 1, 1, 4 }, "--zero 4" },
+        { { 1, 1, 1, -1, 1, 0 }, "--dp -1" },
     };
     struct model_config c = config(8, 2, 32, 64, 0), odd = config(12, 4, 24, 97, 0);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

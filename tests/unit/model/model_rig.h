@@ -29,32 +29,44 @@ static inline struct model_config rig_config(int tied, double init_range)
     char text[1024];
     struct model_config c;
     struct err e;
-    snprintf(text, sizeof text, "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
-             "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-5,"
-             "\"rope_theta\":10000.0,\"initializer_range\":%g,\"tie_word_embeddings\":%s}", init_range, tied ? "true" : "false");
+    snprintf(text, sizeof text,
+             "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+             "\"num_key_value_heads\":2,"
+             "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"max_position_embeddings\":256,"
+             "\"rms_norm_eps\":1e-5,"
+             "\"rope_theta\":10000.0,\"initializer_range\":%g,\"tie_word_embeddings\":%s}",
+             init_range, tied ? "true" : "false");
     CHECK_INT(model_config_parse(&c, text, "config.json", &e), 0);
     return c;
 }
 
-/* Small models of other families and with switches on: every feature that the computation knows, odd sizes. Vocabulary 701. */
-static const struct rig_family { const char *name, *config; } rig_families[] = {
-    { "llama with biases",
-      "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
-      "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":true,\"mlp_bias\":true,\"initializer_range\":0.15}" },
+/* Small models of other families and with switches on: every feature that the computation knows, odd sizes.
+ * Vocabulary 701. */
+static const struct rig_family {
+    const char *name, *config;
+} rig_families[] = {
+    { "llama with biases", "{\"model_type\":\"llama\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_"
+                           "attention_heads\":8,\"num_key_value_heads\":2,"
+                           "\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":"
+                           "true,\"mlp_bias\":true,\"initializer_range\":0.15}" },
     { "qwen2 with yarn, tied, windows in the last layer",
       "{\"model_type\":\"qwen2\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
-      "\"num_key_value_heads\":4,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"tie_word_embeddings\":true,\"use_sliding_window\":true,"
-      "\"sliding_window\":5,\"max_window_layers\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,\"original_max_position_embeddings\":16},"
+      "\"num_key_value_heads\":4,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,\"tie_word_"
+      "embeddings\":true,\"use_sliding_window\":true,"
+      "\"sliding_window\":5,\"max_window_layers\":1,\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0,"
+      "\"original_max_position_embeddings\":16},"
       "\"initializer_range\":0.15}" },
     { "qwen3",
-      "{\"model_type\":\"qwen3\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":34,"
+      "{\"model_type\":\"qwen3\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_"
+      "key_value_heads\":2,\"head_dim\":34,"
       "\"intermediate_size\":104,\"vocab_size\":701,\"attention_bias\":true,\"initializer_range\":0.15}" },
     { "mistral",
-      "{\"model_type\":\"mistral\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2,\"head_dim\":10,"
+      "{\"model_type\":\"mistral\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":2,\"head_dim\":10,"
       "\"intermediate_size\":104,\"vocab_size\":701,\"sliding_window\":4,\"initializer_range\":0.15}" },
-    { "gpt2",
-      "{\"model_type\":\"gpt2\",\"n_embd\":72,\"n_layer\":2,\"n_head\":8,\"n_inner\":104,\"vocab_size\":701,\"n_positions\":90,"
-      "\"initializer_range\":0.15}" },
+    { "gpt2", "{\"model_type\":\"gpt2\",\"n_embd\":72,\"n_layer\":2,\"n_head\":8,\"n_inner\":104,\"vocab_"
+              "size\":701,\"n_positions\":90,"
+              "\"initializer_range\":0.15}" },
 };
 #define RIG_FAMILIES ((int)(sizeof rig_families / sizeof rig_families[0]))
 
@@ -66,8 +78,9 @@ static inline struct model_config rig_family_config(int i)
     return c;
 }
 
-static const char *rig_device = "cpu";      /* of rigs that are opened */
-static inline void rig_open_threads(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq, int64_t T, int threads)
+static const char *rig_device = "cpu"; /* of rigs that are opened */
+static inline void rig_open_threads(struct rig *r, const struct model_config *c, enum dtype dt, int n_seq,
+                                    int64_t T, int threads)
 {
     const int size[AXIS_COUNT] = { 1, 1, 1, 1 }, have[ZERO_STATES] = { 1, 0, 0, 0 };
     const struct layout lay = { 1, 1, 1, 1, 1, 0 };
@@ -76,11 +89,14 @@ static inline void rig_open_threads(struct rig *r, const struct model_config *c,
     memset(r, 0, sizeof *r);
     r->n_seq = n_seq;
     r->T = T;
-    if (dev_open(&r->dev, rig_device, threads, &r->mem, &e) < 0 || world_open(&r->world, "self", 0, r->dev, &r->mem, &e) < 0 ||
+    if (dev_open(&r->dev, rig_device, threads, &r->mem, &e) < 0 ||
+        world_open(&r->world, "self", 0, r->dev, &r->mem, &e) < 0 ||
         mesh_open(&r->mesh, r->world, size, &e) < 0 ||
         model_open(&r->m, c, &lay, r->dev, r->mesh.axis[AXIS_TP], 0, 0, dt, 0, n_seq * T, T, &e) < 0 ||
-        train_work_open(&r->work, &r->m, 0, &(struct work_shape){ n_seq, T, 1, RECOMPUTE_NONE }, &e) < 0 || batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
-        zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.axis[AXIS_PP], r->mesh.all, (struct zero_how){ 0 }, &r->plan, &e) < 0 ||
+        train_work_open(&r->work, &r->m, 0, &(struct work_shape){ n_seq, T, 1, RECOMPUTE_NONE }, &e) < 0 ||
+        batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
+        zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.axis[AXIS_PP], r->mesh.all,
+                  (struct zero_how){ 0 }, &r->plan, &e) < 0 ||
         zero_load(r->z, zero_init_values, &seed, have, &e) < 0) {
         fprintf(stderr, "%s\n", e.text);
         abort();
@@ -117,7 +133,8 @@ static inline double rig_forward(struct rig *r)
 {
     struct err e;
     double sum = 0;
-    CHECK_INT(model_train_forward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, r->logprobs, &e), 0);
+    CHECK_INT(model_train_forward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, r->logprobs, &e),
+              0);
     for (int64_t i = 0; i < r->n_seq * r->T; i++)
         sum -= (double)r->logprobs[i];
     return sum / (double)(r->n_seq * r->T);
@@ -129,8 +146,9 @@ static inline double rig_backward(struct rig *r)
     struct err e;
     double norm = 0;
     CHECK_INT(zero_begin_rows(r->z, 0, 0, &e), 0);
-    CHECK_INT(model_train_backward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, (float)(1.0 / (double)(r->n_seq * r->T)),
-                                   zero_grads(r->z), &e), 0);
+    CHECK_INT(model_train_backward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets,
+                                   (float)(1.0 / (double)(r->n_seq * r->T)), zero_grads(r->z), &e),
+              0);
     CHECK_INT(zero_norm(r->z, &norm, &e), 0);
     return norm;
 }
@@ -161,9 +179,16 @@ static inline float *rig_grad(struct rig *r, int part)
 
 /* ---- decoding of one sequence, rows at a time ---- */
 enum { RIG_DECODE_ROWS = 70, RIG_PAGES = 4 };
-struct rig_decode { struct rig r; struct forward_work w; void *memory; char *page[RIG_PAGES]; size_t layer; };
+struct rig_decode {
+    struct rig r;
+    struct forward_work w;
+    void *memory;
+    char *page[RIG_PAGES];
+    size_t layer;
+};
 
-static inline void rig_decode_open(struct rig_decode *d, const struct model_config *c, enum dtype dt, int threads)
+static inline void rig_decode_open(struct rig_decode *d, const struct model_config *c, enum dtype dt,
+                                   int threads)
 {
     struct arena a = { 0 };
     rig_open_threads(&d->r, c, dt, 2, 128, threads);

@@ -1,5 +1,6 @@
-/* reshard, random models through random chains of layouts: digests stay, and back in the first layout the files have the same bytes. Random
- * mutations (heads, gate and up, rows, experts): always found. SHARDLINE_CHAINS=N: how many of each (100). */
+/* reshard, random models through random chains of layouts: digests stay, and back in the first layout the
+ * files have the same bytes. Random mutations (heads, gate and up, rows, experts): always found.
+ * SHARDLINE_CHAINS=N: how many of each (100). */
 #include <sys/stat.h>
 #include <unistd.h>
 #include "reshard/reshard.h"
@@ -50,7 +51,13 @@ static int draw(uint64_t *s, int n)
 
 /* ---- a random model ---- */
 
-struct model { char config[700]; struct model_config cfg; struct param_table table; int n; struct ckpt_tensor tensor[800]; };
+struct model {
+    char config[700];
+    struct model_config cfg;
+    struct param_table table;
+    int n;
+    struct ckpt_tensor tensor[800];
+};
 
 /* Sizes that divide by nothing in particular, except what a model asks for. */
 static void random_config(uint64_t *s, char *text, size_t room)
@@ -61,13 +68,19 @@ static void random_config(uint64_t *s, char *text, size_t room)
     while (h % kv)
         kv--;
     if (draw(s, 6) == 0) {
-        snprintf(text, room, "{\"model_type\":\"gpt2\",\"n_embd\":%d,\"n_layer\":%d,\"n_head\":%d,\"n_inner\":%d,\"vocab_size\":%d,\"n_positions\":%d}", h * 2,
-                 1 + draw(s, 3), h, 12 + draw(s, 30), 12 + draw(s, 40), 3 + draw(s, 9));
+        snprintf(text, room,
+                 "{\"model_type\":\"gpt2\",\"n_embd\":%d,\"n_layer\":%d,\"n_head\":%d,\"n_inner\":%d,\"vocab_"
+                 "size\":%d,\"n_positions\":%d}",
+                 h * 2, 1 + draw(s, 3), h, 12 + draw(s, 30), 12 + draw(s, 40), 3 + draw(s, 9));
         return;
     }
-    snprintf(text, room, "{\"model_type\":\"%s\",\"hidden_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,\"num_key_value_heads\":%d,"
-             "\"head_dim\":%d,\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_embeddings\":64,\"num_local_experts\":3,\"num_experts_per_tok\":2,"
-             "\"tie_word_embeddings\":%s}", family[draw(s, 6)], 8 + draw(s, 30), 1 + draw(s, 4), h, kv, 2 + 2 * draw(s, 3), 12 + draw(s, 40),
+    snprintf(text, room,
+             "{\"model_type\":\"%s\",\"hidden_size\":%d,\"num_hidden_layers\":%d,\"num_attention_heads\":%d,"
+             "\"num_key_value_heads\":%d,"
+             "\"head_dim\":%d,\"intermediate_size\":%d,\"vocab_size\":%d,\"max_position_embeddings\":64,"
+             "\"num_local_experts\":3,\"num_experts_per_tok\":2,"
+             "\"tie_word_embeddings\":%s}",
+             family[draw(s, 6)], 8 + draw(s, 30), 1 + draw(s, 4), h, kv, 2 + 2 * draw(s, 3), 12 + draw(s, 40),
              12 + draw(s, 60), draw(s, 2) ? "true" : "false");
 }
 
@@ -77,23 +90,27 @@ static void random_model(uint64_t *s, struct model *m)
     struct err e = { 0 };
     do
         random_config(s, m->config, sizeof m->config);
-    while (model_config_parse(&m->cfg, m->config, "config.json", &e) < 0);        /* a family that is not known (yet) */
+    /* a family that is not known (yet) */
+    while (model_config_parse(&m->cfg, m->config, "config.json", &e) < 0);
     CHECK_INT(param_table_open(&m->table, &m->cfg, &e), 0);
     m->n = 0;
     for (int role = 0; role < ROLE_COUNT; role++)
         for (int i = 0; i < m->table.n; i++) {
             const struct param *p = &m->table.p[i];
-            if (!p->n_sharing || (role == ROLE_MASTER && kind != BF16) || (role > ROLE_MASTER && kind != BF16 && kind != FP32) || m->n == 800)
+            if (!p->n_sharing || (role == ROLE_MASTER && kind != BF16) ||
+                (role > ROLE_MASTER && kind != BF16 && kind != FP32) || m->n == 800)
                 continue;
-            m->tensor[m->n++] = (struct ckpt_tensor){ .name = p->name, .role = (enum ckpt_role)role, .n_dims = p->n_dims, .shape = { p->shape[0], p->shape[1] },
-                                                      .dtype = !role && (kind == BF16 || kind == WEIGHTS_BF16) ? CK_BF16 : CK_F32 };
+            m->tensor[m->n++] = (struct ckpt_tensor){ .name = p->name,
+                                                      .role = (enum ckpt_role)role,
+                                                      .n_dims = p->n_dims,
+                                                      .shape = { p->shape[0], p->shape[1] },
+                                                      .dtype = !role && (kind == BF16 || kind == WEIGHTS_BF16)
+                                                                   ? CK_BF16
+                                                                   : CK_F32 };
         }
 }
 
-static int has_state(const struct model *m)
-{
-    return m->tensor[m->n - 1].role != ROLE_WEIGHT;
-}
+static int has_state(const struct model *m) { return m->tensor[m->n - 1].role != ROLE_WEIGHT; }
 
 static struct layout random_layout(uint64_t *s, const struct model *m)
 {
@@ -109,7 +126,12 @@ static struct layout random_layout(uint64_t *s, const struct model *m)
 /* ---- mutations: where a value comes from instead ---- */
 
 enum mutation { NOTHING, TWO_TENSORS, TWO_HEADS, ROWS_SHIFTED };
-struct change { enum mutation kind; int a, b; int64_t rows, first, second; };        /* of tensor a (and b) */
+/* of tensor a (and b) */
+struct change {
+    enum mutation kind;
+    int a, b;
+    int64_t rows, first, second;
+};
 
 static uint64_t value_at(const struct model *m, int tensor, int64_t i, const struct change *c)
 {
@@ -127,8 +149,11 @@ static uint64_t value_at(const struct model *m, int tensor, int64_t i, const str
 static int make(const char *dst, const struct model *m, const struct change *c, struct err *e)
 {
     struct ckpt_piece *p = calloc((size_t)m->n, sizeof *p);
-    struct ckpt_meta meta = { .layout = { 1, 1, 1, 1, 1, 0 }, .config_json = m->config,
-                              .state = { .has_state = has_state(m), .step = 3, .seed = 5, .sample = 12, .run_json = "{\"lr\":0.1}" } };
+    struct ckpt_meta meta = {
+        .layout = { 1, 1, 1, 1, 1, 0 },
+        .config_json = m->config,
+        .state = { .has_state = has_state(m), .step = 3, .seed = 5, .sample = 12, .run_json = "{\"lr\":0.1}" }
+    };
     struct ckpt_shard *shard = NULL;
     void *table = NULL;
     size_t bytes = 0;
@@ -161,9 +186,15 @@ out:
 
 /* ---- chains ---- */
 
-static int convert(const char *src, const char *dst, struct layout l, enum ckpt_codec codec, int n_threads, struct err *e)
+static int convert(const char *src, const char *dst, struct layout l, enum ckpt_codec codec, int n_threads,
+                   struct err *e)
 {
-    struct request r = { .src = src, .dst = dst, .layout = l, .codec = codec, .level = codec == CODEC_ZSTD, .n_threads = n_threads };
+    struct request r = { .src = src,
+                         .dst = dst,
+                         .layout = l,
+                         .codec = codec,
+                         .level = codec == CODEC_ZSTD,
+                         .n_threads = n_threads };
     struct log log;
     log_open(&log, "test", 1, 0);
     return reshard_convert(&r, &log, e);
@@ -191,7 +222,8 @@ static struct ckpt_digests digests_of(const char *path)
 
 static int same_digests(struct ckpt_digests a, struct ckpt_digests b)
 {
-    return a.weights.lo == b.weights.lo && a.weights.hi == b.weights.hi && a.state.lo == b.state.lo && a.state.hi == b.state.hi;
+    return a.weights.lo == b.weights.lo && a.weights.hi == b.weights.hi && a.state.lo == b.state.lo &&
+           a.state.hi == b.state.hi;
 }
 
 static int same_bytes(const char *a, const char *b)
@@ -203,8 +235,9 @@ static int same_bytes(const char *a, const char *b)
         void *x = NULL, *y = NULL;
         size_t nx = 0, ny = 0;
         struct err e;
-        same = io_read_file(in_tmp(a, file[i], pa), 1 << 26, &x, &nx, &e) >= 0 && io_read_file(in_tmp(b, file[i], pb), 1 << 26, &y, &ny, &e) >= 0 &&
-               nx == ny && !memcmp(x, y, nx);
+        same = io_read_file(in_tmp(a, file[i], pa), 1 << 26, &x, &nx, &e) >= 0 &&
+               io_read_file(in_tmp(b, file[i], pb), 1 << 26, &y, &ny, &e) >= 0 && nx == ny &&
+               !memcmp(x, y, nx);
         free(x);
         free(y);
     }
@@ -226,14 +259,17 @@ static void one_chain(uint64_t *s, const struct model *m)
         struct layout l = random_layout(s, m);
         named(hop % 2 ? "odd" : "even", next);
         if (convert(at, next, l, codec, 1 + draw(s, 3), &e) < 0)
-            test_fail(__FILE__, __LINE__, "%s: to tp %d pp %d dp %d zero %d: %s", m->config, l.tp, l.pp, l.dp, l.zero, e.text);
+            test_fail(__FILE__, __LINE__, "%s: to tp %d pp %d dp %d zero %d: %s", m->config, l.tp, l.pp, l.dp,
+                      l.zero, e.text);
         snprintf(at, sizeof at, "%s", next);
         if (!same_digests(digests_of(at), want))
-            test_fail(__FILE__, __LINE__, "%s: another digest at tp %d pp %d dp %d zero %d", m->config, l.tp, l.pp, l.dp, l.zero);
+            test_fail(__FILE__, __LINE__, "%s: another digest at tp %d pp %d dp %d zero %d", m->config, l.tp,
+                      l.pp, l.dp, l.zero);
     }
     CHECK_INT(convert(at, named("last", last), home, CODEC_PLAIN, 2, &e), 0);
     if (!same_bytes(first, last))
-        test_fail(__FILE__, __LINE__, "%s: back at tp %d pp %d dp %d zero %d with other bytes", m->config, home.tp, home.pp, home.dp, home.zero);
+        test_fail(__FILE__, __LINE__, "%s: back at tp %d pp %d dp %d zero %d with other bytes", m->config,
+                  home.tp, home.pp, home.dp, home.zero);
 }
 
 TEST(random_chains_of_layouts_keep_the_digests_and_come_back_to_the_same_bytes)
@@ -261,17 +297,17 @@ static int tensor_like(const struct model *m, const char *part, int from)
 static int random_change(uint64_t *s, const struct model *m, int kind, struct change *c)
 {
     *c = (struct change){ TWO_TENSORS, -1, -1, 0, 0, 0 };
-    if (kind == 0) {                /* gate and up */
+    if (kind == 0) { /* gate and up */
         c->a = tensor_like(m, "gate_proj.weight", draw(s, m->n));
         c->b = c->a < 0 ? -1 : tensor_like(m, "up_proj.weight", c->a);
         return c->b >= 0 && m->tensor[c->a].role == m->tensor[c->b].role;
     }
-    if (kind == 1) {                /* an expert and the next */
+    if (kind == 1) { /* an expert and the next */
         c->a = tensor_like(m, "experts.0.w1", draw(s, m->n));
         c->b = c->a < 0 ? -1 : tensor_like(m, "experts.1.w1", c->a);
         return c->b >= 0 && m->tensor[c->a].role == m->tensor[c->b].role;
     }
-    if (kind == 2) {                /* two heads */
+    if (kind == 2) { /* two heads */
         c->kind = TWO_HEADS;
         c->a = tensor_like(m, "q_proj.weight", draw(s, m->n));
         c->rows = m->cfg.head_dim;
@@ -279,12 +315,13 @@ static int random_change(uint64_t *s, const struct model *m, int kind, struct ch
         c->second = (c->first + 1) % m->cfg.n_heads;
         return c->a >= 0;
     }
-    c->kind = ROWS_SHIFTED;         /* one row */
+    c->kind = ROWS_SHIFTED; /* one row */
     c->a = draw(s, m->n);
     return m->tensor[c->a].shape[0] > 1;
 }
 
-/* A random model that can have a random mutation of this kind: 1, or 0 after a while (no family with experts is known). */
+/* A random model that can have a random mutation of this kind: 1, or 0 after a while (no family with experts
+ * is known). */
 static int random_mutant(uint64_t *s, struct model *m, int kind, struct change *c)
 {
     for (int i = 0; i < 40; i++) {
@@ -354,15 +391,18 @@ TEST(random_mutations_are_found_by_digest_diff_verify_and_the_next_reshard)
         n_seen[kind]++;
         CHECK_INT(make(named("base", base), &m, &(struct change){ NOTHING, 0, 0, 0, 0, 0 }, &e), 0);
         CHECK_INT(make(named("mutant", mutant), &m, &c, &e), 0);
-        CHECK(verifies(base) && verifies(mutant));                  /* each is whole: only the other one says that it is wrong */
+        /* each is whole: only the other one says that it is wrong */
+        CHECK(verifies(base) && verifies(mutant));
         CHECK(!same_digests(digests_of(base), digests_of(mutant)));
         CHECK(diff_says(base, mutant, m.tensor[c.a].name));
         put_bytes_of(mutant, base, m.tensor[c.a].role);
         CHECK(!verifies(base));
-        CHECK(convert(base, named("x", x), random_layout(&s, &m), CODEC_PLAIN, 1, &e) < 0 && e.code == ERR_INTEGRITY && !io_exists(x));
+        CHECK(convert(base, named("x", x), random_layout(&s, &m), CODEC_PLAIN, 1, &e) < 0 &&
+              e.code == ERR_INTEGRITY && !io_exists(x));
         param_table_close(&m.table);
     }
     struct err e;
-    int experts = model_config_parse(&m.cfg, "{\"model_type\":\"mixtral\",\"num_local_experts\":3}", "config.json", &e) >= 0;
+    int experts = model_config_parse(&m.cfg, "{\"model_type\":\"mixtral\",\"num_local_experts\":3}",
+                                     "config.json", &e) >= 0;
     CHECK(n_seen[0] && n_seen[2] && n_seen[3] && (n_seen[1] || !experts));
 }

@@ -1,5 +1,5 @@
-/* reshard: every layout and back gives the same bytes, digests never change, dtypes are converted as the contract says, and whatever
- * goes wrong, nothing appears. */
+/* reshard: every layout and back gives the same bytes, digests never change, dtypes are converted as the
+ * contract says, and whatever goes wrong, nothing appears. */
 #include <math.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,9 +11,11 @@
 #include "tests/test.h"
 #include "tests/unit/format/format_make.h"
 
-static const char config[] = "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_key_value_heads\":2,"
-                             "\"intermediate_size\":40,\"vocab_size\":50,\"max_position_embeddings\":64,\"tie_word_embeddings\":false,"
-                             "\"torch_dtype\":\"bfloat16\"}\n";
+static const char config[] =
+    "{\"model_type\":\"llama\",\"hidden_size\":32,\"num_hidden_layers\":3,\"num_attention_heads\":8,\"num_"
+    "key_value_heads\":2,"
+    "\"intermediate_size\":40,\"vocab_size\":50,\"max_position_embeddings\":64,\"tie_word_embeddings\":false,"
+    "\"torch_dtype\":\"bfloat16\"}\n";
 static char base[512], one[512], two[512], three[512];
 
 static const char *named(const char *name, char out[512])
@@ -28,7 +30,8 @@ static const char *named(const char *name, char out[512])
 static void fill_floats(const struct ckpt_tensor *t, int64_t n, char *out)
 {
     for (int64_t i = 0; i < n; i++) {
-        uint32_t v = (uint32_t)value_of(t, i), bits = (v & 0x807fffffu) | (100 + v % 50) << 23;       /* 2^-27 to 2^22, both signs */
+        /* 2^-27 to 2^22, both signs */
+        uint32_t v = (uint32_t)value_of(t, i), bits = (v & 0x807fffffu) | (100 + v % 50) << 23;
         if (t->dtype == CK_BF16) {
             uint16_t h = (uint16_t)(bits >> 16);
             memcpy(out + 2 * i, &h, 2);
@@ -49,17 +52,27 @@ static int make_base(const char *dst, int how, const char *config_text, struct e
     size_t bytes = 0;
     char tmp[4096];
     int n = 0, rc = 0;
-    struct ckpt_meta meta = { .layout = { 1, 1, 1, 1, 1, 0 }, .config_json = config_text,
-                              .state = { .has_state = !(how & NO_STATE), .step = 3, .seed = 5, .sample = 12, .grain = 8, .run_json = "{\"lr\":0.25}" } };
+    struct ckpt_meta meta = { .layout = { 1, 1, 1, 1, 1, 0 },
+                              .config_json = config_text,
+                              .state = { .has_state = !(how & NO_STATE),
+                                         .step = 3,
+                                         .seed = 5,
+                                         .sample = 12,
+                                         .grain = 8,
+                                         .run_json = "{\"lr\":0.25}" } };
     TRY(model_config_parse(&cfg, config, "config.json", e));
     TRY(param_table_open(&table, &cfg, e));
     p = calloc((size_t)table.n * ROLE_COUNT, sizeof *p);
     for (int role = 0; role < ROLE_COUNT; role++)
         for (int i = 0; i < table.n; i++) {
-            if ((role == ROLE_MASTER && !(how & WITH_MASTERS)) || (role > ROLE_MASTER && !(how & WITH_MOMENTS)))
+            if ((role == ROLE_MASTER && !(how & WITH_MASTERS)) ||
+                (role > ROLE_MASTER && !(how & WITH_MOMENTS)))
                 continue;
-            p[n].t = (struct ckpt_tensor){ .name = table.p[i].name, .role = (enum ckpt_role)role, .n_dims = table.p[i].n_dims,
-                                           .dtype = role == ROLE_WEIGHT && how & BF16 ? CK_BF16 : CK_F32, .shape = { table.p[i].shape[0], table.p[i].shape[1] } };
+            p[n].t = (struct ckpt_tensor){ .name = table.p[i].name,
+                                           .role = (enum ckpt_role)role,
+                                           .n_dims = table.p[i].n_dims,
+                                           .dtype = role == ROLE_WEIGHT && how & BF16 ? CK_BF16 : CK_F32,
+                                           .shape = { table.p[i].shape[0], table.p[i].shape[1] } };
             p[n].box = box_whole(p[n].t.n_dims, p[n].t.shape);
             p[n].hi = box_count(&p[n].box);
             n++;
@@ -81,9 +94,16 @@ out:
     return rc;
 }
 
-static int convert(const char *src, const char *dst, struct layout l, enum target_format f, enum target_dtype d, int weights_only, struct err *e)
+static int convert(const char *src, const char *dst, struct layout l, enum target_format f,
+                   enum target_dtype d, int weights_only, struct err *e)
 {
-    struct request r = { .src = src, .dst = dst, .layout = l, .format = f, .dtype = d, .weights_only = weights_only || f == TARGET_HF, .n_threads = 2,
+    struct request r = { .src = src,
+                         .dst = dst,
+                         .layout = l,
+                         .format = f,
+                         .dtype = d,
+                         .weights_only = weights_only || f == TARGET_HF,
+                         .n_threads = 2,
                          .shard_bytes = 4000 };
     struct log log;
     log_open(&log, "test", 1, 0);
@@ -127,8 +147,9 @@ static int verifies(const char *path)
 TEST(every_layout_verifies_keeps_the_digests_and_gives_the_first_bytes_back)
 {
     static const struct layout layouts[] = {
-        { 2, 1, 1, 1, 1, 0 }, { 4, 1, 1, 1, 1, 0 }, { 8, 1, 1, 1, 1, 0 }, { 1, 3, 1, 1, 1, 0 }, { 2, 2, 1, 2, 1, 0 }, { 1, 1, 1, 2, 1, 1 },
-        { 1, 1, 1, 3, 1, 2 }, { 1, 1, 1, 4, 1, 3 }, { 2, 1, 1, 2, 1, 3 }, { 4, 3, 1, 2, 1, 1 }, { 8, 2, 1, 5, 1, 3 }, { 1, 1, 1, 12, 1, 3 },
+        { 2, 1, 1, 1, 1, 0 }, { 4, 1, 1, 1, 1, 0 }, { 8, 1, 1, 1, 1, 0 }, { 1, 3, 1, 1, 1, 0 },
+        { 2, 2, 1, 2, 1, 0 }, { 1, 1, 1, 2, 1, 1 }, { 1, 1, 1, 3, 1, 2 }, { 1, 1, 1, 4, 1, 3 },
+        { 2, 1, 1, 2, 1, 3 }, { 4, 3, 1, 2, 1, 1 }, { 8, 2, 1, 5, 1, 3 }, { 1, 1, 1, 12, 1, 3 },
     };
     struct err e = { 0 };
     char w[33], s[33], w2[33], s2[33];
@@ -147,7 +168,8 @@ TEST(every_layout_verifies_keeps_the_digests_and_gives_the_first_bytes_back)
     }
 }
 
-static void read_tensor(const char *path, enum ckpt_role role, const char *name, enum ckpt_dtype want, void **data, int64_t *n)
+static void read_tensor(const char *path, enum ckpt_role role, const char *name, enum ckpt_dtype want,
+                        void **data, int64_t *n)
 {
     struct ckpt *c = NULL;
     struct err e = { 0 };
@@ -179,7 +201,9 @@ TEST(a_training_state_in_fp32_goes_to_bf16_with_masters_and_comes_back_bit_for_b
     void *x = NULL, *y = NULL;
     int64_t n = 0;
     CHECK_INT(make_base(named("base", base), WITH_MOMENTS, config, &e), 0);
-    CHECK_INT(convert(base, named("one", one), (struct layout){ 2, 1, 1, 2, 1, 1 }, TARGET_NATIVE, TARGET_BF16, 0, &e), 0);
+    CHECK_INT(convert(base, named("one", one), (struct layout){ 2, 1, 1, 2, 1, 1 }, TARGET_NATIVE,
+                      TARGET_BF16, 0, &e),
+              0);
     CHECK(has_role(one, ROLE_MASTER) == has_role(base, ROLE_WEIGHT));
     CHECK_INT(convert(one, named("two", two), whole, TARGET_NATIVE, TARGET_F32, 0, &e), 0);
     CHECK_INT(has_role(two, ROLE_MASTER), 0);
@@ -203,7 +227,9 @@ TEST(without_state_bf16_is_widened_exactly_and_the_config_says_the_dtype)
     int64_t n = 0;
     struct ckpt *c = NULL;
     CHECK_INT(make_base(named("base", base), WITH_MASTERS | WITH_MOMENTS | BF16, config, &e), 0);
-    CHECK_INT(convert(base, named("one", one), (struct layout){ 4, 1, 1, 1, 1, 0 }, TARGET_NATIVE, TARGET_F32, 1, &e), 0);
+    CHECK_INT(convert(base, named("one", one), (struct layout){ 4, 1, 1, 1, 1, 0 }, TARGET_NATIVE, TARGET_F32,
+                      1, &e),
+              0);
     read_tensor(base, ROLE_WEIGHT, "lm_head.weight", CK_BF16, &x, &n);
     read_tensor(one, ROLE_WEIGHT, "lm_head.weight", CK_F32, &y, &n);
     for (int64_t i = 0; i < n; i++) {
@@ -225,7 +251,8 @@ TEST(to_hugging_face_and_back_keeps_the_weights_and_the_config)
     char w[33], s[33], w2[33], path[512];
     CHECK_INT(make_base(named("base", base), WITH_MASTERS | WITH_MOMENTS | BF16, config, &e), 0);
     CHECK_INT(convert(base, named("one", one), whole, TARGET_HF, TARGET_AS_IS, 0, &e), 0);
-    CHECK(io_exists(in_tmp(one, "model.safetensors.index.json", path)) && !io_exists(in_tmp(one, "manifest.json", path)));
+    CHECK(io_exists(in_tmp(one, "model.safetensors.index.json", path)) &&
+          !io_exists(in_tmp(one, "manifest.json", path)));
     CHECK_INT(ckpt_open(&c, one, &e), 0);
     CHECK_STR(ckpt_driver(c), "hf");
     CHECK_STR(ckpt_config_json(c), config);
@@ -234,7 +261,9 @@ TEST(to_hugging_face_and_back_keeps_the_weights_and_the_config)
     digests_of(one, w2, s);
     CHECK_STR(w2, w);
     CHECK_STR(s, "-");
-    CHECK_INT(convert(one, named("two", two), (struct layout){ 8, 1, 1, 1, 1, 0 }, TARGET_NATIVE, TARGET_AS_IS, 0, &e), 0);
+    CHECK_INT(convert(one, named("two", two), (struct layout){ 8, 1, 1, 1, 1, 0 }, TARGET_NATIVE,
+                      TARGET_AS_IS, 0, &e),
+              0);
     digests_of(two, w2, s);
     CHECK_STR(w2, w);
 }
@@ -252,7 +281,8 @@ TEST(a_grain_of_its_own_stands_in_the_config_of_the_export_and_nowhere_else)
     struct err e = { 0 };
     struct ckpt *c = NULL;
     char *text = with("\"vocab_size\"", "\"shardline_grain\":4,\"vocab_size\"");
-    CHECK_INT(make_base(named("base", base), BF16 | NO_STATE, text, &e), 0);       /* the manifest says 8, which is the formula */
+    /* the manifest says 8, which is the formula */
+    CHECK_INT(make_base(named("base", base), BF16 | NO_STATE, text, &e), 0);
     CHECK_INT(convert(base, named("one", one), whole, TARGET_HF, TARGET_AS_IS, 0, &e), 0);
     CHECK_INT(ckpt_open(&c, one, &e), 0);
     CHECK(!strstr(ckpt_config_json(c), "shardline_grain"));
@@ -262,24 +292,34 @@ TEST(a_grain_of_its_own_stands_in_the_config_of_the_export_and_nowhere_else)
 
 TEST(a_config_that_does_not_fit_and_layouts_that_do_not_are_refused_and_nothing_appears)
 {
-    static const struct { const char *find, *put, *says; } cases[] = {
-        { "\"hidden_size\":32", "\"hidden_size\":64", "config.json says" }, { "\"num_hidden_layers\":3", "\"num_hidden_layers\":4", "has no model.layers.3" },
-        { "\"num_hidden_layers\":3", "\"num_hidden_layers\":2", "is not a tensor of" }, { "embeddings\":false", "embeddings\":true", NULL },
+    static const struct {
+        const char *find, *put, *says;
+    } cases[] = {
+        { "\"hidden_size\":32", "\"hidden_size\":64", "config.json says" },
+        { "\"num_hidden_layers\":3", "\"num_hidden_layers\":4", "has no model.layers.3" },
+        { "\"num_hidden_layers\":3", "\"num_hidden_layers\":2", "is not a tensor of" },
+        { "embeddings\":false", "embeddings\":true", NULL },
     };
     struct err e = { 0 };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char *text = with(cases[i].find, cases[i].put);
         CHECK_INT(make_base(named("base", base), BF16 | NO_STATE, text, &e), 0);
-        int rc = convert(base, named("one", one), (struct layout){ 2, 1, 1, 1, 1, 0 }, TARGET_NATIVE, TARGET_AS_IS, 0, &e);
-        CHECK_INT(rc < 0, cases[i].says != NULL);       /* tied and with a head all the same: the head is neither added nor lost */
+        int rc = convert(base, named("one", one), (struct layout){ 2, 1, 1, 1, 1, 0 }, TARGET_NATIVE,
+                         TARGET_AS_IS, 0, &e);
+        /* tied and with a head all the same: the head is neither added nor lost */
+        CHECK_INT(rc < 0, cases[i].says != NULL);
         if (cases[i].says)
             CHECK_HAS(e.text, cases[i].says);
         CHECK_INT(io_exists(one), cases[i].says == NULL);
         free(text);
     }
     CHECK_INT(make_base(named("base", base), BF16 | NO_STATE, config, &e), 0);
-    CHECK_INT(convert(base, named("one", one), (struct layout){ 3, 1, 1, 1, 1, 0 }, TARGET_NATIVE, TARGET_AS_IS, 0, &e), -ERR_USAGE);
-    CHECK_INT(convert(base, named("one", one), (struct layout){ 1, 9, 1, 1, 1, 0 }, TARGET_NATIVE, TARGET_AS_IS, 0, &e), -ERR_USAGE);
+    CHECK_INT(convert(base, named("one", one), (struct layout){ 3, 1, 1, 1, 1, 0 }, TARGET_NATIVE,
+                      TARGET_AS_IS, 0, &e),
+              -ERR_USAGE);
+    CHECK_INT(convert(base, named("one", one), (struct layout){ 1, 9, 1, 1, 1, 0 }, TARGET_NATIVE,
+                      TARGET_AS_IS, 0, &e),
+              -ERR_USAGE);
     CHECK_INT(convert(base, base, whole, TARGET_NATIVE, TARGET_AS_IS, 0, &e), -ERR_FILE);
     CHECK(verifies(base) && !io_exists(one));
 }
@@ -297,16 +337,23 @@ static void flip(const char *folder, const char *name, long at)
 
 TEST(one_changed_byte_in_the_source_stops_the_conversion_even_where_nothing_is_taken_from)
 {
-    static const struct { const char *file; long at; } spots[] = {
-        { "weights-00000.safetensors", 5000 }, { "weights-00000.safetensors", 20 }, { "optim-00000.safetensors", 9000 },
-        { "config.json", 3 }, { "manifest.json", 1000 },
+    static const struct {
+        const char *file;
+        long at;
+    } spots[] = {
+        { "weights-00000.safetensors", 5000 },
+        { "weights-00000.safetensors", 20 },
+        { "optim-00000.safetensors", 9000 },
+        { "config.json", 3 },
+        { "manifest.json", 1000 },
     };
     struct err e = { 0 };
     char tmp[600];
     for (size_t i = 0; i < sizeof spots / sizeof *spots; i++) {
         CHECK_INT(make_base(named("base", base), WITH_MASTERS | WITH_MOMENTS | BF16, config, &e), 0);
         flip(base, spots[i].file, spots[i].at);
-        CHECK(convert(base, named("one", one), (struct layout){ 2, 1, 1, 1, 1, 0 }, TARGET_NATIVE, TARGET_AS_IS, 1, &e) < 0);
+        CHECK(convert(base, named("one", one), (struct layout){ 2, 1, 1, 1, 1, 0 }, TARGET_NATIVE,
+                      TARGET_AS_IS, 1, &e) < 0);
         CHECK_INT(e.code, ERR_INTEGRITY);
         CHECK(!io_exists(one));
         snprintf(tmp, sizeof tmp, "%s.tmp-save", one);
@@ -332,7 +379,7 @@ TEST(the_proof_finds_a_target_that_is_not_what_streamed_by)
     d[7].lo ^= 1;
     CHECK_INT(prove_run(&p, tmp, d, NULL, &e), -ERR_INTEGRITY);
     d[7].lo ^= 1;
-    flip(tmp, "optim-00001.safetensors", 20);        /* its header */
+    flip(tmp, "optim-00001.safetensors", 20); /* its header */
     CHECK(prove_run(&p, tmp, d, NULL, &e) < 0);
     CHECK_HAS(e.text, "optim-00001.safetensors");
     flip(tmp, "optim-00001.safetensors", 20);
@@ -348,7 +395,9 @@ TEST(the_proof_finds_a_target_that_is_not_what_streamed_by)
 static void write_and_check(int damage)
 {
     struct err e = { 0 };
-    struct ckpt_piece p = { .t = { .name = "w", .role = ROLE_WEIGHT, .dtype = CK_F32, .n_dims = 2, .shape = { 300, 1000 } } };
+    struct ckpt_piece p = {
+        .t = { .name = "w", .role = ROLE_WEIGHT, .dtype = CK_F32, .n_dims = 2, .shape = { 300, 1000 } }
+    };
     struct ckpt_shard *s = NULL;
     struct ckpt_digest want = { 0, 0 }, got;
     char dir[512];
@@ -389,7 +438,8 @@ static int convert_with_fault(const char *op, int n, enum target_format f)
         struct err e = { 0 };
         snprintf(fault, sizeof fault, "%s:%d:EIO", op, n);
         setenv("SHARDLINE_IO_FAULT", fault, 1);
-        _exit(convert(base, one, f == TARGET_HF ? whole : (struct layout){ 2, 1, 1, 2, 1, 3 }, f, TARGET_AS_IS, 0, &e) < 0);
+        _exit(convert(base, one, f == TARGET_HF ? whole : (struct layout){ 2, 1, 1, 2, 1, 3 }, f,
+                      TARGET_AS_IS, 0, &e) < 0);
     }
     int status = -1;
     waitpid(child, &status, 0);
@@ -436,7 +486,8 @@ TEST(diff_names_the_tensor_its_first_element_and_the_largest_difference)
     struct ckpt *a = NULL, *b = NULL;
     struct view_options o = { 0 };
     char text[4096] = "";
-    char header[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"v\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[24,28]}}";
+    char header[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"v\":{\"dtype\":"
+                    "\"F32\",\"shape\":[1],\"data_offsets\":[24,28]}}";
     float x[7] = { 1, 2, 3, 4, 5, 6, 7 };
     for (int k = 0; k < 2; k++) {
         uint64_t n = sizeof header - 1;
@@ -454,15 +505,18 @@ TEST(diff_names_the_tensor_its_first_element_and_the_largest_difference)
     CHECK_INT(view_diff(a, b, &o, f, &e), 1);
     CHECK_INT(view_diff(a, a, &o, f, &e), 0);
     fclose(f);
-    CHECK_STR(text, "w: 2 of 6 elements differ, first [1,1]: 5 and 5.5, largest difference 8 at [1,2]\n1 of 2 tensors differ\n");
+    CHECK_STR(text, "w: 2 of 6 elements differ, first [1,1]: 5 and 5.5, largest difference 8 at [1,2]\n1 of "
+                    "2 tensors differ\n");
     memset(text, 0, sizeof text);
     o.json = 1;
     f = fmemopen(text, sizeof text, "w");
     CHECK_INT(view_diff(a, b, &o, f, &e), 1);
     fclose(f);
     CHECK_HAS(text, "\"equal\":false,");
-    CHECK_HAS(text, "\"tensors\":[{\"name\":\"w\",\"role\":\"weight\",\"elements\":6,\"different\":2,"
-                    "\"first\":{\"index\":[1,1],\"a\":5.0,\"b\":5.5},\"largest\":{\"index\":[1,2],\"difference\":8.0}}]");
+    CHECK_HAS(
+        text,
+        "\"tensors\":[{\"name\":\"w\",\"role\":\"weight\",\"elements\":6,\"different\":2,"
+        "\"first\":{\"index\":[1,1],\"a\":5.0,\"b\":5.5},\"largest\":{\"index\":[1,2],\"difference\":8.0}}]");
     ckpt_close(a);
     ckpt_close(b);
 }
@@ -472,10 +526,12 @@ TEST(statistics_count_the_finite_values_and_the_others_apart_in_every_dtype)
     struct err e = { 0 };
     struct ckpt *c = NULL;
     struct tensor_stats s[4];
-    char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[6],\"data_offsets\":[0,24]},\"b\":{\"dtype\":\"BF16\",\"shape\":[3],\"data_offsets\":[24,30]},"
-                    "\"c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[30,34]},\"d\":{\"dtype\":\"I8\",\"shape\":[2],\"data_offsets\":[34,36]}}";
+    char header[] = "{\"a\":{\"dtype\":\"F32\",\"shape\":[6],\"data_offsets\":[0,24]},\"b\":{\"dtype\":"
+                    "\"BF16\",\"shape\":[3],\"data_offsets\":[24,30]},"
+                    "\"c\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[30,34]},\"d\":{\"dtype\":"
+                    "\"I8\",\"shape\":[2],\"data_offsets\":[34,36]}}";
     const float x[6] = { 1, NAN, -3, INFINITY, 2.5f, -INFINITY }, nan = NAN;
-    const uint16_t h[3] = { 0x3f80, 0xc000, 0x4000 };       /* 1, -2, 2 */
+    const uint16_t h[3] = { 0x3f80, 0xc000, 0x4000 }; /* 1, -2, 2 */
     const int8_t i8[2] = { -7, 100 };
     uint64_t n = sizeof header - 1;
     FILE *f = fopen(named("a.safetensors", one), "wb");
@@ -488,9 +544,13 @@ TEST(statistics_count_the_finite_values_and_the_others_apart_in_every_dtype)
     fclose(f);
     CHECK_INT(ckpt_open(&c, one, &e), 0);
     CHECK_INT(stats_of_all(c, 2, NULL, s, &e), 0);
-    const struct tensor_stats want[4] = { { 3, 1, 2, -3, 2.5, 0.5 / 3 }, { 3, 0, 0, -2, 2, 1.0 / 3 }, { 0, 1, 0, 0, 0, 0 }, { 2, 0, 0, -7, 100, 46.5 } };
+    const struct tensor_stats want[4] = { { 3, 1, 2, -3, 2.5, 0.5 / 3 },
+                                          { 3, 0, 0, -2, 2, 1.0 / 3 },
+                                          { 0, 1, 0, 0, 0, 0 },
+                                          { 2, 0, 0, -7, 100, 46.5 } };
     for (int i = 0; i < 4; i++) {
-        CHECK(s[i].n_finite == want[i].n_finite && s[i].n_nan == want[i].n_nan && s[i].n_inf == want[i].n_inf);
+        CHECK(s[i].n_finite == want[i].n_finite && s[i].n_nan == want[i].n_nan &&
+              s[i].n_inf == want[i].n_inf);
         CHECK(s[i].min == want[i].min && s[i].max == want[i].max && s[i].mean == want[i].mean);
     }
     ckpt_close(c);
@@ -500,10 +560,15 @@ TEST(statistics_count_the_finite_values_and_the_others_apart_in_every_dtype)
 
 TEST(bf16_rounds_to_nearest_even_flushes_denormals_and_keeps_nan_quiet)
 {
-    static const struct { uint32_t in; uint16_t out; } cases[] = {
-        { 0x3f800000, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f808001, 0x3f81 }, { 0x3f818000, 0x3f82 }, { 0x3f817fff, 0x3f81 }, { 0xbf808000, 0xbf80 },
-        { 0x7f7fffff, 0x7f80 }, { 0x7f800000, 0x7f80 }, { 0xff800000, 0xff80 }, { 0x7f800001, 0x7fc0 }, { 0xffc00000, 0xffc0 }, { 0x7fffffff, 0x7fff },
-        { 0x00000000, 0x0000 }, { 0x80000000, 0x8000 }, { 0x00000001, 0x0000 }, { 0x807fffff, 0x8000 }, { 0x007fffff, 0x0000 }, { 0x00800000, 0x0080 },
+    static const struct {
+        uint32_t in;
+        uint16_t out;
+    } cases[] = {
+        { 0x3f800000, 0x3f80 }, { 0x3f808000, 0x3f80 }, { 0x3f808001, 0x3f81 }, { 0x3f818000, 0x3f82 },
+        { 0x3f817fff, 0x3f81 }, { 0xbf808000, 0xbf80 }, { 0x7f7fffff, 0x7f80 }, { 0x7f800000, 0x7f80 },
+        { 0xff800000, 0xff80 }, { 0x7f800001, 0x7fc0 }, { 0xffc00000, 0xffc0 }, { 0x7fffffff, 0x7fff },
+        { 0x00000000, 0x0000 }, { 0x80000000, 0x8000 }, { 0x00000001, 0x0000 }, { 0x807fffff, 0x8000 },
+        { 0x007fffff, 0x0000 }, { 0x00800000, 0x0080 },
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint16_t out = 0;
@@ -532,8 +597,10 @@ TEST(fp16_is_widened_exactly)
             CHECK(got != got);
             continue;
         }
-        double want = exp == 31 ? (double)INFINITY : exp ? (1 + frac / 1024.0) * (exp >= 15 ? (double)(1 << (exp - 15)) : 1.0 / (1 << (15 - exp)))
-                                                         : frac / 1024.0 / 16384.0;
+        double want = exp == 31 ? (double)INFINITY
+                      : exp     ? (1 + frac / 1024.0) *
+                                  (exp >= 15 ? (double)(1 << (exp - 15)) : 1.0 / (1 << (15 - exp)))
+                            : frac / 1024.0 / 16384.0;
         CHECK_BITS(got, (float)(h & 0x8000 ? -want : want));
     }
 }
@@ -542,7 +609,8 @@ TEST(the_byte_tokenizer_gives_every_byte_its_value)
 {
     struct err e = { 0 };
     char *text = byte_tokenizer_json();
-    json_t *o = jx_parse(text, strlen(text), "tokenizer.json", &e), *vocab = json_object_get(json_object_get(o, "model"), "vocab"), *v;
+    json_t *o = jx_parse(text, strlen(text), "tokenizer.json", &e),
+           *vocab = json_object_get(json_object_get(o, "model"), "vocab"), *v;
     const char *key;
     int seen[256] = { 0 };
     CHECK_INT(json_object_size(vocab), 256);
@@ -573,7 +641,9 @@ TEST(a_random_flipped_bit_is_found_a_thousand_times_and_named)
     uint64_t seed = 7;
     char file[64][64], path[512];
     CHECK_INT(make_base(named("base", base), WITH_MASTERS | WITH_MOMENTS | BF16, config, &e), 0);
-    CHECK_INT(convert(base, named("one", one), (struct layout){ 2, 1, 1, 2, 1, 1 }, TARGET_NATIVE, TARGET_AS_IS, 0, &e), 0);
+    CHECK_INT(convert(base, named("one", one), (struct layout){ 2, 1, 1, 2, 1, 1 }, TARGET_NATIVE,
+                      TARGET_AS_IS, 0, &e),
+              0);
     int n = list_dir(one, file, 64);
     for (int i = 0; i < 1000; i++) {
         const char *name = file[random_next(&seed) % (uint64_t)n];
@@ -609,13 +679,14 @@ TEST(swapped_heads_shifted_rows_and_exchanged_tensors_change_the_digest)
         for (int i = 0; i < ROWS * COLUMNS; i++)
             x[i] = (float)random_next(&seed);
         struct ckpt_digest was = digest_of(ROWS, COLUMNS, x), now;
-        size_t head = 4 * COLUMNS;                                  /* two heads of four rows change places */
+        /* two heads of four rows change places */
+        size_t head = 4 * COLUMNS;
         memcpy(y, x, sizeof x);
         memcpy(y, x + head, 4 * head);
         memcpy(y + head, x, 4 * head);
         now = digest_of(ROWS, COLUMNS, y);
         CHECK(now.lo != was.lo && now.hi != was.hi);
-        memcpy(y, x + COLUMNS, sizeof x - 4 * COLUMNS);             /* every row one up */
+        memcpy(y, x + COLUMNS, sizeof x - 4 * COLUMNS); /* every row one up */
         memcpy(y + (ROWS - 1) * COLUMNS, x, 4 * COLUMNS);
         now = digest_of(ROWS, COLUMNS, y);
         CHECK(now.lo != was.lo && now.hi != was.hi);

@@ -1,4 +1,5 @@
-/* serve_http_test.c - the sockets without a model: what is answered in every state, and what a waiting connection gets. */
+/* serve_http_test.c - the sockets without a model: what is answered in every state, and what a waiting
+ * connection gets. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -8,7 +9,13 @@
 #include "serve/api/openai.h"
 #include "tests/test.h"
 
-struct site { struct service sv; struct router router; struct http *h; struct metrics metrics; struct http_options o; };
+struct site {
+    struct service sv;
+    struct router router;
+    struct http *h;
+    struct metrics metrics;
+    struct http_options o;
+};
 
 static void site_open_with(struct site *s, int state, struct http_options o)
 {
@@ -34,13 +41,18 @@ static void site_close(struct site *s)
 
 static int dial(const struct site *s)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons((uint16_t)http_port(s->h)), .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons((uint16_t)http_port(s->h)),
+                             .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK_INT(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
     return fd;
 }
 
-static void send_text(int fd, const char *text) { CHECK_INT(write(fd, text, strlen(text)), (long long)strlen(text)); }
+static void send_text(int fd, const char *text)
+{
+    CHECK_INT(write(fd, text, strlen(text)), (long long)strlen(text));
+}
 
 /* Everything until the server closes. */
 static void read_all(int fd, char *buf, size_t max)
@@ -53,24 +65,31 @@ static void read_all(int fd, char *buf, size_t max)
     close(fd);
 }
 
-static void ask_with(const struct site *s, const char *method, const char *path, const char *headers, const char *body, char *reply, size_t max)
+static void ask_with(const struct site *s, const char *method, const char *path, const char *headers,
+                     const char *body, char *reply, size_t max)
 {
     char text[1024];
     int fd = dial(s);
-    snprintf(text, sizeof text, "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n%sContent-Length: %zu\r\n\r\n%s", method,
-             path, headers, strlen(body), body);
+    snprintf(text, sizeof text,
+             "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
+             "application/json\r\n%sContent-Length: %zu\r\n\r\n%s",
+             method, path, headers, strlen(body), body);
     send_text(fd, text);
     read_all(fd, reply, max);
 }
 
-static void ask(const struct site *s, const char *method, const char *path, const char *body, char *reply, size_t max)
+static void ask(const struct site *s, const char *method, const char *path, const char *body, char *reply,
+                size_t max)
 {
     ask_with(s, method, path, "", body, reply, max);
 }
 
 TEST(every_state_has_its_answers)
 {
-    static const struct { int state; const char *health, *models, *completion; } row[] = {
+    static const struct {
+        int state;
+        const char *health, *models, *completion;
+    } row[] = {
         { SERVICE_LOADING, "HTTP/1.1 503", "HTTP/1.1 503", "loading" },
         { SERVICE_DRAINING, "HTTP/1.1 503", "HTTP/1.1 200", "stopping" },
         { SERVICE_FAILED, "HTTP/1.1 503", "HTTP/1.1 200", "failed" },
@@ -136,7 +155,9 @@ static int post(const struct site *s, const char *body)
 {
     char text[1024];
     int fd = dial(s);
-    snprintf(text, sizeof text, "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n\r\n%s",
+    snprintf(text, sizeof text,
+             "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
+             "application/json\r\nContent-Length: %zu\r\n\r\n%s",
              strlen(body), body);
     send_text(fd, text);
     return fd;
@@ -184,7 +205,8 @@ TEST(an_error_before_the_first_token_is_a_status_and_later_an_event)
         request_fail(rq, &f);
         read_all(fd, r, sizeof r);
         CHECK_HAS(r, begun ? "HTTP/1.1 200" : "HTTP/1.1 503");
-        CHECK_HAS(r, begun ? "data: {\"error\":{\"message\":\"rank 3 died\"" : "\r\n\r\n{\"error\":{\"message\":\"rank 3 died\"");
+        CHECK_HAS(r, begun ? "data: {\"error\":{\"message\":\"rank 3 died\""
+                           : "\r\n\r\n{\"error\":{\"message\":\"rank 3 died\"");
         CHECK(!begun == !strstr(r, "data: [DONE]"));
         request_drop(rq);
         site_close(&s);
@@ -229,9 +251,12 @@ TEST(a_port_that_is_taken_is_an_error_that_names_it)
     char port[16];
     site_open(&s, SERVICE_READY);
     snprintf(port, sizeof port, "%d", http_port(s.h));
-    CHECK_INT(http_open(&h, &s.sv, &s.router, &(struct http_options){ .host = "127.0.0.1", .port = http_port(s.h) }, &e), -ERR_FILE);
+    CHECK_INT(http_open(&h, &s.sv, &s.router,
+                        &(struct http_options){ .host = "127.0.0.1", .port = http_port(s.h) }, &e),
+              -ERR_FILE);
     CHECK_HAS(e.text, port);
-    CHECK_INT(http_open(&h, &s.sv, &s.router, &(struct http_options){ .host = "no.such.host.invalid" }, &e), -ERR_USAGE);
+    CHECK_INT(http_open(&h, &s.sv, &s.router, &(struct http_options){ .host = "no.such.host.invalid" }, &e),
+              -ERR_USAGE);
     site_close(&s);
 }
 
@@ -249,7 +274,8 @@ TEST(only_one_of_the_keys_opens_the_doors_and_what_is_open_needs_none)
     CHECK_INT(keys_find(&k, "Bearer alpha-1", NULL), 0);
     CHECK_INT(keys_find(&k, "bearer  beta-22", NULL), 1);
     CHECK_INT(keys_find(&k, NULL, "beta-22"), 1);
-    const char *const wrong[] = { "Bearer alpha-", "Bearer alpha-11", "Bearer ", "alpha-1", "Bearer ALPHA-1", "Basic alpha-1", "Bearer # keys" };
+    const char *const wrong[] = { "Bearer alpha-",  "Bearer alpha-11", "Bearer ",      "alpha-1",
+                                  "Bearer ALPHA-1", "Basic alpha-1",   "Bearer # keys" };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++)
         CHECK_INT(keys_find(&k, wrong[i], NULL), -1);
     CHECK_INT(keys_find(&k, NULL, NULL), -1);
@@ -279,7 +305,9 @@ TEST(only_one_of_the_keys_opens_the_doors_and_what_is_open_needs_none)
 
 TEST(a_key_file_without_keys_or_with_one_twice_is_refused_without_showing_it)
 {
-    static const struct { const char *text, *part; } row[] = { { "# none\n\n", "no key" }, { "a\nsecret\nsecret", "line 3" } };
+    static const struct {
+        const char *text, *part;
+    } row[] = { { "# none\n\n", "no key" }, { "a\nsecret\nsecret", "line 3" } };
     for (size_t i = 0; i < 2; i++) {
         struct keys k;
         struct err e = { 0 };
@@ -298,7 +326,9 @@ TEST(a_full_server_answers_503_and_a_full_key_429_and_both_say_when_to_come_back
     struct keys k = { 1, &one };
     struct site s;
     char r[4096];
-    site_open_with(&s, SERVICE_READY, (struct http_options){ .keys = &k, .max_requests = 2, .max_waiting_tokens = 5, .max_per_key = 1 });
+    site_open_with(&s, SERVICE_READY,
+                   (struct http_options){
+                       .keys = &k, .max_requests = 2, .max_waiting_tokens = 5, .max_per_key = 1 });
     s.router.lane->inbox.n_live = 2;
     ask_with(&s, "POST", "/v1/completions", "X-Api-Key: k\r\n", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 503");
@@ -320,7 +350,7 @@ TEST(a_full_server_answers_503_and_a_full_key_429_and_both_say_when_to_come_back
     CHECK_HAS(r, "HTTP/1.1 200");
     for (int i = 0; i < 100 && one.in_work; i++)
         usleep(2000);
-    CHECK_INT(one.in_work, 0);                       /* given back */
+    CHECK_INT(one.in_work, 0); /* given back */
     site_close(&s);
 }
 
@@ -328,14 +358,17 @@ TEST(request_ids_go_in_and_out_and_browsers_are_told_who_may_ask)
 {
     struct site s;
     char r[4096];
-    site_open_with(&s, SERVICE_READY, (struct http_options){ .cors_origin = "https://a.example,https://b.example" });
-    ask_with(&s, "GET", "/version", "X-Request-Id: trace-7\r\nOrigin: https://b.example\r\n", "", r, sizeof r);
+    site_open_with(&s, SERVICE_READY,
+                   (struct http_options){ .cors_origin = "https://a.example,https://b.example" });
+    ask_with(&s, "GET", "/version", "X-Request-Id: trace-7\r\nOrigin: https://b.example\r\n", "", r,
+             sizeof r);
     CHECK_HAS(r, "x-request-id: trace-7\r\n");
     CHECK_HAS(r, "Access-Control-Allow-Origin: https://b.example\r\n");
     ask_with(&s, "GET", "/version", "X-Request-Id: bad id\r\nOrigin: https://a.exampl\r\n", "", r, sizeof r);
     CHECK_HAS(r, "x-request-id: req-");
     CHECK(!strstr(r, "Access-Control"));
-    ask_with(&s, "OPTIONS", "/v1/completions", "Origin: https://a.example\r\nAccess-Control-Request-Method: POST\r\n", "", r, sizeof r);
+    ask_with(&s, "OPTIONS", "/v1/completions",
+             "Origin: https://a.example\r\nAccess-Control-Request-Method: POST\r\n", "", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 204");
     CHECK_HAS(r, "Access-Control-Allow-Methods: POST");
     CHECK_HAS(r, "Access-Control-Allow-Headers: authorization");
@@ -352,7 +385,10 @@ TEST(a_long_body_is_read_by_a_worker_and_answers_the_same)
     size_t n = 200000;
     char *text = malloc(n + 512), *r = malloc(4 * n + 4096);
     site_open(&s, SERVICE_READY);
-    int k = snprintf(text, 512, "POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n{\"prompt\":\"", n + 13);
+    int k = snprintf(text, 512,
+                     "POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
+                     "%zu\r\n\r\n{\"prompt\":\"",
+                     n + 13);
     memset(text + k, 'x', n);
     strcpy(text + k + n, "\"}");
     int fd = dial(&s);
@@ -408,6 +444,8 @@ TEST(metrics_are_text_that_prometheus_reads)
     CHECK_HAS(r, "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"0.005\"} 1\n");
     CHECK_HAS(r, "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 2\n");
     CHECK_HAS(r, "vllm:inter_token_latency_seconds_count{model_name=\"m\",engine=\"0\"} 2\n");
-    CHECK(strstr(strstr(r, "# TYPE vllm:request_success_total") + 1, "# TYPE vllm:request_success_total") == NULL);      /* once */
+    /* once */
+    CHECK(strstr(strstr(r, "# TYPE vllm:request_success_total") + 1, "# TYPE vllm:request_success_total") ==
+          NULL);
     site_close(&s);
 }

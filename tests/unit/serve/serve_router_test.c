@@ -47,8 +47,9 @@ TEST(a_request_goes_where_its_beginning_was_computed_unless_that_one_is_busy)
     struct err e;
     service_bytes(&sv);
     CHECK_INT(router_open(&rt, 3, &e), 0);
-    int a = goes_to(&rt, letters(&sv, 'a', 200, "")), b = goes_to(&rt, letters(&sv, 'b', 200, "")), c = goes_to(&rt, letters(&sv, 'c', 200, ""));
-    CHECK(a != b && b != c && a != c);                     /* idle ones take turns */
+    int a = goes_to(&rt, letters(&sv, 'a', 200, "")), b = goes_to(&rt, letters(&sv, 'b', 200, "")),
+        c = goes_to(&rt, letters(&sv, 'c', 200, ""));
+    CHECK(a != b && b != c && a != c); /* idle ones take turns */
     for (int i = 0; i < 4; i++) {
         CHECK_INT(goes_to(&rt, letters(&sv, 'b', 130 + i, "")), b);
         CHECK_INT(goes_to(&rt, letters(&sv, 'a', 64, "")), a);
@@ -58,7 +59,7 @@ TEST(a_request_goes_where_its_beginning_was_computed_unless_that_one_is_busy)
     rt.lane[b].inbox.n_live = ROUTER_SLACK + 1;
     int other = goes_to(&rt, letters(&sv, 'b', 200, ""));
     CHECK(other != b);
-    CHECK_INT(goes_to(&rt, letters(&sv, 'b', 200, "")), other);          /* it has them now */
+    CHECK_INT(goes_to(&rt, letters(&sv, 'b', 200, "")), other); /* it has them now */
     CHECK_INT(router_live(&rt), ROUTER_SLACK + 1);
     router_close(&rt);
     tokenizer_close(sv.tok);
@@ -95,9 +96,9 @@ TEST(lanes_are_shut_together_and_only_when_all_are_idle)
     rt.lane[1].inbox.n_live = 1;
     CHECK_INT(router_shut(&rt, 0), 0);
     struct request *rq = letters(&sv, 'a', 3, "");
-    CHECK_INT(router_put(&rt, rq), 0);                     /* still open */
+    CHECK_INT(router_put(&rt, rq), 0); /* still open */
     rt.lane[1].inbox.n_live = 0;
-    CHECK_INT(router_shut(&rt, 0), 0);                     /* there is one in an inbox */
+    CHECK_INT(router_shut(&rt, 0), 0); /* there is one in an inbox */
     CHECK(inbox_take(&rt.lane[0].inbox, 0) == rq);
     inbox_leave(&rt.lane[0].inbox, rq);
     CHECK_INT(router_shut(&rt, 0), 1);
@@ -108,9 +109,12 @@ TEST(lanes_are_shut_together_and_only_when_all_are_idle)
 }
 
 static const char everything[] =
-    "{\"prompt\":[\"ab\\u00e9\",[1,2,3]],\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.9,\"top_k\":11,\"min_p\":0.1,\"n\":3,\"seed\":5,\"stop\":[\"x\",\"yz\"],"
-    "\"stop_token_ids\":[7,8],\"logit_bias\":{\"3\":1.5,\"9\":-100},\"cache_salt\":\"salt\",\"priority\":-4,\"prompt_logprobs\":2,\"logprobs\":4,\"echo\":true,"
-    "\"ignore_eos\":true,\"min_tokens\":2,\"presence_penalty\":0.5,\"frequency_penalty\":-0.5,\"repetition_penalty\":1.5,\"return_token_ids\":true}";
+    "{\"prompt\":[\"ab\\u00e9\",[1,2,3]],\"max_tokens\":7,\"temperature\":0.5,\"top_p\":0.9,\"top_k\":11,"
+    "\"min_p\":0.1,\"n\":3,\"seed\":5,\"stop\":[\"x\",\"yz\"],"
+    "\"stop_token_ids\":[7,8],\"logit_bias\":{\"3\":1.5,\"9\":-100},\"cache_salt\":\"salt\",\"priority\":-4,"
+    "\"prompt_logprobs\":2,\"logprobs\":4,\"echo\":true,"
+    "\"ignore_eos\":true,\"min_tokens\":2,\"presence_penalty\":0.5,\"frequency_penalty\":-0.5,\"repetition_"
+    "penalty\":1.5,\"return_token_ids\":true}";
 
 TEST(a_request_arrives_as_it_was)
 {
@@ -133,7 +137,7 @@ TEST(a_request_arrives_as_it_was)
     CHECK(!memcmp(got->prompt[0].text, "ab\xc3\xa9", 4) && !got->prompt[1].text);
     CHECK_INT(got->choice[5].ids[2], 3);
     CHECK_INT(got->choice[5].seq.first_want, rq->choice[5].seq.first_want);
-    carry_write(&b, got);                                  /* pointers apart the same bytes again */
+    carry_write(&b, got); /* pointers apart the same bytes again */
     CHECK_INT(a.n, b.n);
     request_drop(rq);
     request_drop(got);
@@ -158,7 +162,11 @@ TEST(a_cut_request_is_none)
     tokenizer_close(sv.tok);
 }
 
-struct got { int n; uint64_t id[64]; size_t bytes; };
+struct got {
+    int n;
+    uint64_t id[64];
+    size_t bytes;
+};
 static void count(void *arg, const struct wire_head *h, const char *p)
 {
     struct got *g = arg;
@@ -194,6 +202,6 @@ TEST(messages_larger_than_the_sockets_buffers_pass_both_ways_at_once)
         CHECK_INT(got[i].bytes, 5 * (1 << 20) - (1 + 2 + 4 + 5));
     }
     wire_close(&w[0]);
-    CHECK_INT(wire_turn(&w[1], -1, 100, count, &got[1]), -1);            /* the other end is gone */
+    CHECK_INT(wire_turn(&w[1], -1, 100, count, &got[1]), -1); /* the other end is gone */
     wire_close(&w[1]);
 }

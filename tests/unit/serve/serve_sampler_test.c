@@ -1,10 +1,15 @@
-/* serve_sampler_test.c - the next token: argmax and ties, filters, frequencies, and what a draw may depend on. */
+/* serve_sampler_test.c - the next token: argmax and ties, filters, frequencies, and what a draw may depend
+ * on. */
 #include <math.h>
 #include "serve/engine/sampler.h"
 #include "tests/test.h"
 
-#define GREEDY (struct sampling){ .temperature = 0, .top_p = 1, .repetition = 1 }
-static struct sampling drawn(double temperature, uint64_t seed) { return (struct sampling){ .temperature = temperature, .top_p = 1, .repetition = 1, .seed = seed }; }
+#define GREEDY \
+    (struct sampling) { .temperature = 0, .top_p = 1, .repetition = 1 }
+static struct sampling drawn(double temperature, uint64_t seed)
+{
+    return (struct sampling){ .temperature = temperature, .top_p = 1, .repetition = 1, .seed = seed };
+}
 
 TEST(temperature_0_takes_the_lowest_id_of_equals)
 {
@@ -32,7 +37,7 @@ TEST(a_nan_or_nothing_at_all_is_no_token)
     CHECK_INT(sample_token(&g, 0, 0, l, 3, -INFINITY), -1);
     CHECK_INT(sample_token(&g, 0, 0, m, 3, NAN), -1);
     CHECK_INT(sample_token(&d, 0, 0, m, 3, NAN), -1);
-    CHECK_INT(sample_token(&d, 0, 0, m, 3, 1), -1);          /* a NaN behind the maximum */
+    CHECK_INT(sample_token(&d, 0, 0, m, 3, 1), -1); /* a NaN behind the maximum */
 }
 
 TEST(a_draw_depends_on_seed_choice_and_position_alone)
@@ -73,7 +78,7 @@ TEST(draws_have_the_frequencies_that_the_logits_say)
     const double p[4] = { 2.0 / 15, 1.0 / 15, 8.0 / 15, 4.0 / 15 };
     for (int i = 0; i < 4; i++)
         CHECK_NEAR(n[i] / 20000.0, p[i], 0.015);
-    count(drawn(0.5, 1), n);             /* squares: 4 1 64 16 of 85 */
+    count(drawn(0.5, 1), n); /* squares: 4 1 64 16 of 85 */
     const double q[4] = { 4.0 / 85, 1.0 / 85, 64.0 / 85, 16.0 / 85 };
     for (int i = 0; i < 4; i++)
         CHECK_NEAR(n[i] / 20000.0, q[i], 0.015);
@@ -88,18 +93,18 @@ TEST(filters_leave_out_what_they_say_and_keep_the_ratios)
     CHECK_INT(n[0] + n[1], 0);
     CHECK_NEAR(n[2] / 20000.0, 2.0 / 3, 0.015);
     s.top_k = 0;
-    s.top_p = 0.6;                       /* 8/15 is not enough, 12/15 is */
+    s.top_p = 0.6; /* 8/15 is not enough, 12/15 is */
     count(s, n);
     CHECK_INT(n[0] + n[1], 0);
     CHECK(n[3] > 0);
-    s.top_p = 0.5;                       /* 8/15 is enough */
+    s.top_p = 0.5; /* 8/15 is enough */
     count(s, n);
     CHECK_INT(n[2], 20000);
     s.top_p = 1e-9;
     count(s, n);
     CHECK_INT(n[2], 20000);
     s.top_p = 1;
-    s.min_p = 0.2;                       /* at least a fifth of the best: 8, 4, 2 of 15 */
+    s.min_p = 0.2; /* at least a fifth of the best: 8, 4, 2 of 15 */
     count(s, n);
     CHECK_INT(n[1], 0);
     CHECK(n[0] > 0);
@@ -112,7 +117,7 @@ TEST(a_long_tail_is_left_out_without_changing_top_p)
     struct sampling s = drawn(1, 9);
     int64_t seen = 0;
     for (int i = 0; i < V; i++)
-        l[i] = (float)-i * 0.01f;        /* a geometric series: top_p 0.9 keeps about 230 ids */
+        l[i] = (float)-i * 0.01f; /* a geometric series: top_p 0.9 keeps about 230 ids */
     s.top_p = 0.9;
     for (int64_t p = 0; p < 3000; p++) {
         int32_t id = sample_token(&s, 0, p, l, V, 0);
@@ -135,7 +140,8 @@ TEST(far_apart_logits_and_tiny_temperatures_do_no_harm)
     CHECK(sample_token(&s, 0, 1, l, 3, 5) <= 1);
 }
 
-static int32_t adjusted(const struct sampling *s, const float *l, const int32_t *ids, int64_t n_prompt, int64_t n)
+static int32_t adjusted(const struct sampling *s, const float *l, const int32_t *ids, int64_t n_prompt,
+                        int64_t n)
 {
     static const int32_t eos[1] = { 3 }, stop[1] = { 2 };
     struct history h = { ids, n_prompt, n };
@@ -150,19 +156,21 @@ TEST(penalties_count_what_was_generated_and_repetition_the_prompt_too)
     const int32_t prompt_0[3] = { 0, 0, 1 }, twice_1[4] = { 2, 0, 1, 1 };
     struct sampling s = GREEDY;
     s.presence = 0.6;
-    CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 0);           /* the prompt does not count */
-    CHECK_INT(adjusted(&s, l, prompt_0, 1, 3), 3);           /* 1.4 1.15 -1 1.5: both are there, how often does not matter */
+    CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 0); /* the prompt does not count */
+    /* 1.4 1.15 -1 1.5: both are there, how often does not matter */
+    CHECK_INT(adjusted(&s, l, prompt_0, 1, 3), 3);
     s = GREEDY;
     s.frequency = 0.3;
-    CHECK_INT(adjusted(&s, l, twice_1, 1, 4), 0);            /* 1.7 1.15 -1 1.5 */
-    CHECK_INT(adjusted(&s, l, (const int32_t[]){ 0, 0 }, 0, 2), 1);          /* 1.4 */
+    CHECK_INT(adjusted(&s, l, twice_1, 1, 4), 0);                   /* 1.7 1.15 -1 1.5 */
+    CHECK_INT(adjusted(&s, l, (const int32_t[]){ 0, 0 }, 0, 2), 1); /* 1.4 */
     s = GREEDY;
     s.repetition = 1.2;
-    CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 0);           /* 1.67 1.46 -1 1.5: once, not once a time it occurs */
+    /* 1.67 1.46 -1 1.5: once, not once a time it occurs */
+    CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 0);
     s.repetition = 1.5;
     CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 3);
     const float below[4] = { -1, -1.1f, -9, -9 };
-    CHECK_INT(adjusted(&s, below, prompt_0, 2, 2), 1);       /* a negative logit falls too */
+    CHECK_INT(adjusted(&s, below, prompt_0, 2, 2), 1); /* a negative logit falls too */
 }
 
 TEST(bias_is_added_and_ends_wait_for_min_tokens)
@@ -176,12 +184,12 @@ TEST(bias_is_added_and_ends_wait_for_min_tokens)
     CHECK_INT(adjusted(&s, l, ids, 1, 1), 0);
     s = GREEDY;
     s.min_tokens = 1;
-    CHECK_INT(adjusted(&s, l, ids, 1, 1), 1);                /* neither the end token nor the stop id */
+    CHECK_INT(adjusted(&s, l, ids, 1, 1), 1); /* neither the end token nor the stop id */
     struct history h = { ids, 1, 2 };
-    CHECK_INT(sampling_adjusts(&s, &h), 0);                  /* enough of them */
+    CHECK_INT(sampling_adjusts(&s, &h), 0); /* enough of them */
     s = drawn(1, 4);
     s.frequency = 1e-9;
-    for (int64_t p = 1; p < 2; p++)                          /* the draw is the one of the same position */
+    for (int64_t p = 1; p < 2; p++) /* the draw is the one of the same position */
         CHECK_INT(adjusted(&s, l, ids, 1, 2), sample_token(&s, 0, 2, l, 4, 4));
 }
 
@@ -195,7 +203,10 @@ TEST(a_rank_counts_what_is_more_likely_and_ties_go_to_the_lower_id)
 
 /* ---- filters beside a plain sort ---- */
 enum { MANY = 3000 };
-struct plain { double weight; int32_t id; };
+struct plain {
+    double weight;
+    int32_t id;
+};
 static int heavier(const void *a, const void *b)
 {
     const struct plain *x = a, *y = b;
@@ -214,7 +225,9 @@ static int stays(const struct sampling *s, const float *l, int n, float max, cha
     for (int i = 0; i < most; i++)
         total += p[i].weight;
     memset(stay, 0, (size_t)n);
-    for (; kept < most && (!kept || ((s->top_p >= 1 || sum < s->top_p * total) && p[kept].weight >= s->min_p)); kept++) {
+    for (;
+         kept < most && (!kept || ((s->top_p >= 1 || sum < s->top_p * total) && p[kept].weight >= s->min_p));
+         kept++) {
         stay[p[kept].id] = p[kept].weight > 1e-37;
         sum += p[kept].weight;
         if (fabs(sum - s->top_p * total) < 1e-5 * total || fabs(p[kept].weight - s->min_p) < 1e-5 * s->min_p)
@@ -235,7 +248,8 @@ TEST(filters_keep_what_a_plain_sort_keeps)
         struct sampling s = drawn(0.3 + rand_r(&seed) % 20 / 10.0, (uint64_t)t);
         float max = -INFINITY;
         for (int i = 0; i < n; i++) {
-            l[i] = few ? (float)(rand_r(&seed) % 7) : (float)(spread * rand_r(&seed) / RAND_MAX);        /* few: many equals */
+            /* few: many equals */
+            l[i] = few ? (float)(rand_r(&seed) % 7) : (float)(spread * rand_r(&seed) / RAND_MAX);
             if (rand_r(&seed) % 50 == 0 && i)
                 l[i] = -INFINITY;
             max = l[i] > max ? l[i] : max;
@@ -249,7 +263,8 @@ TEST(filters_keep_what_a_plain_sort_keeps)
         for (int64_t p = 0; p < 100; p++) {
             const int32_t id = sample_token(&s, 0, p, l, n, max);
             if (id < 0 || id >= n || !stay[id])
-                test_fail(__FILE__, __LINE__, "case %d: id %d of %d, top_k %lld, top_p %g, min_p %g", t, id, n, (long long)s.top_k, s.top_p, s.min_p);
+                test_fail(__FILE__, __LINE__, "case %d: id %d of %d, top_k %lld, top_p %g, min_p %g", t, id,
+                          n, (long long)s.top_k, s.top_p, s.min_p);
         }
     }
     CHECK(looked > 200);
@@ -262,7 +277,7 @@ TEST(equals_at_the_edge_of_top_k_go_to_the_lower_ids)
     int n[2000] = { 0 };
     struct sampling s = drawn(0.7, 3);
     for (int i = 0; i < 2000; i++)
-        l[i] = i % 100 == 7 ? 2 : i % 2 ? 1 : -3;        /* 20 of the best, then 980 equals */
+        l[i] = i % 100 == 7 ? 2 : i % 2 ? 1 : -3; /* 20 of the best, then 980 equals */
     s.top_k = 30;
     for (int64_t p = 0; p < 20000; p++)
         n[sample_token(&s, 0, p, l, 2000, 2)]++;

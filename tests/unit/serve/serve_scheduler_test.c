@@ -1,4 +1,5 @@
-/* serve_scheduler_test.c - the scheduler alone: every row once, logits once, pages never shared, nothing dropped, no overtaking. */
+/* serve_scheduler_test.c - the scheduler alone: every row once, logits once, pages never shared, nothing
+ * dropped, no overtaking. */
 #include "base/rnd.h"
 #include "serve/engine/step_message.h"
 #include "serve/engine/scheduler.h"
@@ -7,10 +8,10 @@
 #define MAX_SEQS 256
 struct sim_seq {
     struct seq q;
-    int64_t n_prompt, n_total;       /* it ends when n_total tokens are known */
-    int64_t n_wanted;                /* rows whose logits it got */
-    int64_t next_row;                /* rows computed in this life (pages) */
-    int64_t started, ended;          /* step */
+    int64_t n_prompt, n_total; /* it ends when n_total tokens are known */
+    int64_t n_wanted;          /* rows whose logits it got */
+    int64_t next_row;          /* rows computed in this life (pages) */
+    int64_t started, ended;    /* step */
     int scores;
 };
 struct sim {
@@ -85,7 +86,8 @@ static int sim_step(struct sim *m)
         wants += it->n_rows - it->skip_want;
         check_item(m, it);
     }
-    CHECK(n <= m->s.lim.max_seqs && wants <= m->s.lim.max_wants && rows <= m->s.lim.chunk + m->s.lim.max_seqs && prefill <= m->s.lim.chunk);
+    CHECK(n <= m->s.lim.max_seqs && wants <= m->s.lim.max_wants &&
+          rows <= m->s.lim.chunk + m->s.lim.max_seqs && prefill <= m->s.lim.chunk);
     m->most_rows = rows > m->most_rows ? rows : m->most_rows;
     m->most_items = n > m->most_items ? n : m->most_items;
     check_pages(m);
@@ -95,7 +97,7 @@ static int sim_step(struct sim *m)
         struct sim_seq *x = m->s.item[i].seq->owner;
         if (x->q.n_kv < x->q.n_ids)
             continue;
-        if (++x->q.n_ids < x->n_total)               /* a token was sampled: it runs in the next step */
+        if (++x->q.n_ids < x->n_total) /* a token was sampled: it runs in the next step */
             continue;
         x->ended = m->step;
         m->n_done++;
@@ -114,7 +116,8 @@ static void sim_run(struct sim *m)
     CHECK_INT(m->s.pages.n_free, m->n_pages);
     for (int i = 0; i < m->n; i++) {
         const struct sim_seq *x = &m->seq[i];
-        /* one row of logits a generated token (the sim generates at least one), and the prompt's rows when scored: never twice */
+        /* one row of logits a generated token (the sim generates at least one), and the prompt's rows when
+         * scored: never twice */
         int64_t gen = x->n_total > x->n_prompt + 1 ? x->n_total - x->n_prompt : 1;
         CHECK_INT(x->n_wanted, gen + (x->scores ? x->n_prompt - 1 : 0));
     }
@@ -126,7 +129,8 @@ TEST(one_sequence_is_prefilled_in_chunks_then_decoded)
     sim_open(&m, 4, 100, 4, 16);
     sim_add(&m, 250, 5, 0);
     sim_run(&m);
-    CHECK_INT(m.step, 3 + 4);            /* 100 + 100 + 50 rows with the first token, then four more tokens */
+    /* 100 + 100 + 50 rows with the first token, then four more tokens */
+    CHECK_INT(m.step, 3 + 4);
     CHECK_INT(m.most_rows, 100);
     sched_close(&m.s);
 }
@@ -139,7 +143,7 @@ TEST(decoding_goes_on_while_a_long_prompt_is_prefilled)
     sim_step(&m);
     sim_add(&m, 640, 2, 0);
     sim_run(&m);
-    CHECK(m.seq[0].ended <= 20);         /* a token in each step, in spite of the ten chunks beside it */
+    CHECK(m.seq[0].ended <= 20); /* a token in each step, in spite of the ten chunks beside it */
     CHECK_INT(m.most_rows, 65);
     sched_close(&m.s);
 }
@@ -157,13 +161,13 @@ TEST(scored_prompts_are_cut_by_the_room_for_logits)
 TEST(when_pages_run_out_the_youngest_waits_and_nothing_is_lost)
 {
     struct sim m;
-    sim_open(&m, 8, 64, 8, 8);           /* 8 pages: one sequence of 512, eight need up to 5 each */
+    sim_open(&m, 8, 64, 8, 8); /* 8 pages: one sequence of 512, eight need up to 5 each */
     for (int i = 0; i < 8; i++)
         sim_add(&m, 60 + i, 240, i & 1);
     sim_run(&m);
     CHECK(m.s.n_preempted > 0);
     for (int i = 1; i < 8; i++)
-        CHECK(m.seq[i].ended >= m.seq[i - 1].ended - 8);       /* about in order of arrival */
+        CHECK(m.seq[i].ended >= m.seq[i - 1].ended - 8); /* about in order of arrival */
     sched_close(&m.s);
 }
 
@@ -171,9 +175,9 @@ TEST(nobody_overtakes_the_head_of_the_queue)
 {
     struct sim m;
     sim_open(&m, 4, 64, 4, 4);
-    sim_add(&m, 100, 60, 0);             /* two pages, then three */
-    sim_add(&m, 200, 2, 0);              /* needs all four pages: waits */
-    sim_add(&m, 5, 1, 0);                /* would fit at once, but came later */
+    sim_add(&m, 100, 60, 0); /* two pages, then three */
+    sim_add(&m, 200, 2, 0);  /* needs all four pages: waits */
+    sim_add(&m, 5, 1, 0);    /* would fit at once, but came later */
     sim_run(&m);
     CHECK(m.seq[1].started >= m.seq[0].ended);
     CHECK(m.seq[2].started >= m.seq[1].started);
@@ -196,11 +200,12 @@ TEST(a_lower_priority_number_comes_first_in_the_queue_and_takes_a_running_ones_p
     CHECK_INT(m.s.running.n, 2);
     struct sim_seq *same = sim_add_priority(&m, 3, 10, 4), *first = sim_add_priority(&m, -1, 10, 4);
     sim_step(&m);
-    CHECK_INT(first->started, 1);                    /* at once, in the place of the least urgent */
+    CHECK_INT(first->started, 1); /* at once, in the place of the least urgent */
     CHECK(!late[0]->q.running && late[1]->q.running);
     CHECK_INT(m.s.n_preempted, 1);
     sim_run(&m);
-    CHECK(same->started >= first->ended && same->ended < late[0]->ended);        /* 3 does not displace 3, but goes before 5 */
+    /* 3 does not displace 3, but goes before 5 */
+    CHECK(same->started >= first->ended && same->ended < late[0]->ended);
     CHECK(late[1]->ended < late[0]->ended);
     sched_close(&m.s);
 }
@@ -211,9 +216,9 @@ TEST(a_lower_priority_number_takes_pages_of_running_ones_but_no_more_than_it_nee
     sim_open(&m, 8, 512, 8, 8);
     struct sim_seq *low[3];
     for (int i = 0; i < 3; i++)
-        low[i] = sim_add_priority(&m, 1 + i, 100, 20);         /* two pages each */
+        low[i] = sim_add_priority(&m, 1 + i, 100, 20); /* two pages each */
     sim_step(&m);
-    struct sim_seq *first = sim_add_priority(&m, 0, 250, 4);       /* four pages: two are free */
+    struct sim_seq *first = sim_add_priority(&m, 0, 250, 4); /* four pages: two are free */
     sim_step(&m);
     CHECK_INT(first->started, 1);
     CHECK(low[0]->q.running && low[1]->q.running && !low[2]->q.running);
@@ -241,8 +246,8 @@ TEST(a_sequence_that_is_given_up_frees_its_pages_and_its_place)
     for (int i = 0; i < 5; i++)
         sim_step(&m);
     CHECK_INT(m.s.running.n, 2);
-    sched_remove(&m.s, &m.seq[0].q);     /* running */
-    sched_remove(&m.s, &m.seq[2].q);     /* waiting */
+    sched_remove(&m.s, &m.seq[0].q); /* running */
+    sched_remove(&m.s, &m.seq[2].q); /* waiting */
     check_pages(&m);
     CHECK_INT(m.s.running.n, 1);
     CHECK_INT(m.s.waiting.n, 0);
@@ -252,8 +257,13 @@ TEST(a_sequence_that_is_given_up_frees_its_pages_and_its_place)
     sched_close(&m.s);
 }
 
-struct dice { uint64_t run, at; };
-static int64_t roll(struct dice *d, int64_t n) { return (int64_t)(rnd_u64(d->run, 7, d->at++) % (uint64_t)n); }
+struct dice {
+    uint64_t run, at;
+};
+static int64_t roll(struct dice *d, int64_t n)
+{
+    return (int64_t)(rnd_u64(d->run, 7, d->at++) % (uint64_t)n);
+}
 
 TEST(random_loads_in_random_pools_all_end)
 {
@@ -290,7 +300,7 @@ TEST(a_pool_that_cannot_hold_one_context_is_refused_with_both_numbers)
     w.bytes = 0;
     w.room = 1 << 30;
     CHECK_INT(kv_plan(&w, &n, &e), 0);
-    CHECK_INT(n, 64);                    /* what four contexts need, not more */
+    CHECK_INT(n, 64); /* what four contexts need, not more */
 }
 
 TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
@@ -307,10 +317,10 @@ TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
     CHECK_INT(kv_page(&kv, 2)[127], 0);
     CHECK_INT(kv_page(&kv, 0)[0], 7);
     memset(kv_page(&kv, 2), 5, 128);
-    kv_clear_new(&kv, page, 63, 1);      /* the last position of the first page: nothing begins */
+    kv_clear_new(&kv, page, 63, 1); /* the last position of the first page: nothing begins */
     CHECK_INT(kv_page(&kv, 2)[0], 5);
     CHECK_INT(kv_page(&kv, 0)[0], 7);
-    kv_clear_new(&kv, page, 63, 66);     /* positions 63 .. 128: pages 1 and 2 begin */
+    kv_clear_new(&kv, page, 63, 66); /* positions 63 .. 128: pages 1 and 2 begin */
     CHECK_INT(kv_page(&kv, 2)[0], 5);
     CHECK_INT(kv_page(&kv, 0)[127], 0);
     CHECK_INT(kv_page(&kv, 1)[0], 0);
@@ -319,11 +329,20 @@ TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
 
 /* ---- the prefix cache ---- */
 
-struct told { struct seq q; int32_t ids[512]; int64_t n_prompt, n_total; };
+struct told {
+    struct seq q;
+    int32_t ids[512];
+    int64_t n_prompt, n_total;
+};
 static const int32_t *told_ids(const struct seq *q) { return ((const struct told *)q->owner)->ids; }
 
-/* What lies in the pages: the token of every position, with the salt it was written under and the position. */
-struct memory { int32_t id[32][KV_PAGE]; int64_t pos[32][KV_PAGE]; const char *salt[32][KV_PAGE]; };
+/* What lies in the pages: the token of every position, with the salt it was written under and the position.
+ * */
+struct memory {
+    int32_t id[32][KV_PAGE];
+    int64_t pos[32][KV_PAGE];
+    const char *salt[32][KV_PAGE];
+};
 
 static void write_rows(struct memory *m, const struct sched_item *it)
 {
@@ -342,8 +361,10 @@ static void check_rows(const struct memory *m, const struct sched_item *it, int6
     const struct told *t = it->seq->owner;
     for (int64_t p = window && it->pos >= window ? it->pos - window + 1 : 0; p < it->pos; p++) {
         int32_t page = it->seq->page[p / KV_PAGE];
-        if (page < 0 || m->id[page][p % KV_PAGE] != t->ids[p] || m->pos[page][p % KV_PAGE] != p || m->salt[page][p % KV_PAGE] != it->seq->salt) {
-            test_fail(__FILE__, __LINE__, "position %lld is in page %d, which holds something else", (long long)p, page);
+        if (page < 0 || m->id[page][p % KV_PAGE] != t->ids[p] || m->pos[page][p % KV_PAGE] != p ||
+            m->salt[page][p % KV_PAGE] != it->seq->salt) {
+            test_fail(__FILE__, __LINE__, "position %lld is in page %d, which holds something else",
+                      (long long)p, page);
             return;
         }
     }
@@ -364,14 +385,16 @@ static int told_step(struct sched *s, struct memory *m)
         if (t->q.n_kv < t->q.n_ids)
             continue;
         if (t->q.n_ids < t->n_total)
-            t->ids[t->q.n_ids++] = 1000;             /* a token of the answer: the same for equal prompts, as greedy ones are */
+            t->ids[t->q.n_ids++] =
+                1000; /* a token of the answer: the same for equal prompts, as greedy ones are */
         else
             sched_remove(s, &t->q);
     }
     return n;
 }
 
-static void told_add(struct sched *s, struct told *t, const char *salt, int64_t n_prompt, int64_t n_gen, int64_t first_want)
+static void told_add(struct sched *s, struct told *t, const char *salt, int64_t n_prompt, int64_t n_gen,
+                     int64_t first_want)
 {
     t->n_prompt = n_prompt;
     t->n_total = n_prompt + n_gen;
@@ -395,13 +418,17 @@ TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
     const char *const a = "a", *const b = "b";
     CHECK_INT(sched_open(&s, &lim, 32, &e), 0);
     CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
-    static const struct { const char *salt; int64_t same, n, first_want, found; } row[] = {
-        { "a", 512, 200, 199, 0 },       /* the first: three full pages stay */
+    static const struct {
+        const char *salt;
+        int64_t same, n, first_want, found;
+    } row[] = {
+        { "a", 512, 200, 199, 0 }, /* the first: three full pages stay */
         { "a", 512, 200, 199, 192 },
-        { "a", 100, 200, 199, 64 },      /* the second page differs */
-        { "a", 512, 192, 191, 128 },     /* the last token is computed: its page is not taken */
-        { "a", 512, 200, 70, 64 },       /* log-probs of the prompt from position 71 on: those rows are computed */
-        { "b", 512, 200, 199, 0 },       /* another tenant */
+        { "a", 100, 200, 199, 64 },  /* the second page differs */
+        { "a", 512, 192, 191, 128 }, /* the last token is computed: its page is not taken */
+        /* log-probs of the prompt from position 71 on: those rows are computed */
+        { "a", 512, 200, 70, 64 },
+        { "b", 512, 200, 199, 0 }, /* another tenant */
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         count_up(&t[i], row[i].same, 5000);
@@ -423,7 +450,7 @@ TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
     struct sched_limits lim = { 4, 1000, 1000 };
     CHECK_INT(sched_open(&s, &lim, 8, &e), 0);
     CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
-    for (int i = 0; i < 2; i++) {        /* 4 + 4 pages */
+    for (int i = 0; i < 2; i++) { /* 4 + 4 pages */
         count_up(&t[i], 0, 10000 * i);
         told_add(&s, &t[i], NULL, 256, 0, 255);
         while (!sched_idle(&s))
@@ -431,7 +458,7 @@ TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
     }
     CHECK_INT(s.prefix.n_idle, 8);
     count_up(&t[2], 0, 70000);
-    told_add(&s, &t[2], NULL, 120, 1, 119);          /* two pages: the last two of the first sequence go */
+    told_add(&s, &t[2], NULL, 120, 1, 119); /* two pages: the last two of the first sequence go */
     while (!sched_idle(&s))
         told_step(&s, &m);
     for (int i = 0; i < 2; i++) {
@@ -453,7 +480,7 @@ TEST(pages_behind_the_window_are_given_back)
     struct err e;
     struct sched_limits lim = { 4, 64, 64, 100 };
     CHECK_INT(kv_pages_most(512, 100, 64), 4);
-    CHECK_INT(sched_open(&s, &lim, 5, &e), 0);         /* a sequence of 512 would need 8 pages */
+    CHECK_INT(sched_open(&s, &lim, 5, &e), 0); /* a sequence of 512 would need 8 pages */
     CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
     for (int i = 0; i < 2; i++) {
         count_up(&t[i], 0, 10000 * i);
@@ -490,7 +517,7 @@ TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
     CHECK(sched_plan(&s, &e) > 20);
     CHECK_INT(step_plan_make(&p, PLAN_STEP, &s, told_ids, &e), 0);
     CHECK_INT(p.n_seq, s.n_items);
-    CHECK(p.word[5] > 31 * 4);                             /* pages that are named */
+    CHECK(p.word[5] > 31 * 4); /* pages that are named */
     CHECK_INT(p.ids[0], s.item[0].seq == &t[0].q ? t[0].ids[s.item[0].pos] : t[1].ids[s.item[0].pos]);
     CHECK(p.word[1] <= p.cap);
     plan_close(&p);
@@ -507,7 +534,8 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
         struct sched s;
         struct err e;
         struct dice d = { run + 500, 0 };
-        struct sched_limits lim = { 1 + (int)roll(&d, 8), 1 + roll(&d, 200), 0, run % 3 ? 0 : 1 + roll(&d, 300) };
+        struct sched_limits lim = { 1 + (int)roll(&d, 8), 1 + roll(&d, 200), 0,
+                                    run % 3 ? 0 : 1 + roll(&d, 300) };
         lim.max_wants = lim.max_seqs + roll(&d, 50);
         CHECK_INT(sched_open(&s, &lim, 8 + (int32_t)roll(&d, 24), &e), 0);
         CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
@@ -517,8 +545,9 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
             told_add(&s, &t[i], salts[roll(&d, 3)], n, roll(&d, 100), roll(&d, 4) ? n - 1 : roll(&d, n));
             for (int64_t k = roll(&d, 6); k > 0; k--)
                 told_step(&s, &m);
-            if (i > 3 && !roll(&d, 10) && (t[i - 1].q.running || t[i - 1].q.prev || s.waiting.first == &t[i - 1].q))
-                sched_remove(&s, &t[i - 1].q);       /* a client that left */
+            if (i > 3 && !roll(&d, 10) &&
+                (t[i - 1].q.running || t[i - 1].q.prev || s.waiting.first == &t[i - 1].q))
+                sched_remove(&s, &t[i - 1].q); /* a client that left */
         }
         for (int64_t k = 0; !sched_idle(&s) && k < 100000; k++)
             told_step(&s, &m);

@@ -1,4 +1,5 @@
-/* text_bpe_test.c - merges by rank, checked against the plainest way to write them down; unknown characters; long inputs. */
+/* text_bpe_test.c - merges by rank, checked against the plainest way to write them down; unknown characters;
+ * long inputs. */
 #include <pthread.h>
 #include <time.h>
 #include "base/rnd.h"
@@ -11,7 +12,7 @@ TEST(the_lowest_rank_merges_first)
 {
     struct tokenizer *t = must_open(MODEL(ABC ",'merges':['b c','a b','ab c']"));
     struct tokenizer *u = must_open(MODEL(ABC ",'merges':['a b','b c','ab c']"));
-    CHECK_STR(encoded(t, "abc"), "0 4");              /* bc first; a bc is no merge */
+    CHECK_STR(encoded(t, "abc"), "0 4"); /* bc first; a bc is no merge */
     CHECK_STR(encoded(u, "abc"), "5");
     tokenizer_close(t);
     tokenizer_close(u);
@@ -35,7 +36,8 @@ TEST(merges_as_strings_and_as_pairs_are_the_same)
 
 TEST(a_merge_waits_until_its_parts_are_there)
 {
-    struct tokenizer *t = must_open(MODEL("'vocab':{'a':0,'b':1,'c':2,'d':3,'bc':4,'abc':5,'cd':6},'merges':['a bc','c d','b c']"));
+    struct tokenizer *t = must_open(
+        MODEL("'vocab':{'a':0,'b':1,'c':2,'d':3,'bc':4,'abc':5,'cd':6},'merges':['a bc','c d','b c']"));
     CHECK_STR(encoded(t, "abcd"), "0 1 6");
     CHECK_STR(encoded(t, "abc"), "5");
     tokenizer_close(t);
@@ -49,7 +51,8 @@ TEST(unknown_characters_vanish_without_an_unknown_token)
     tokenizer_close(t);
 }
 
-#define UNK "'unk_token':'u','vocab':{'u':0,'a':1,'b':2,'<0x3F>':3,'<0xC3>':4,'<0xA9>':5,'<0xE2>':6},'merges':[]"
+#define UNK \
+    "'unk_token':'u','vocab':{'u':0,'a':1,'b':2,'<0x3F>':3,'<0xC3>':4,'<0xA9>':5,'<0xE2>':6},'merges':[]"
 TEST(unknown_tokens_fuse_only_when_told)
 {
     struct tokenizer *apart = must_open(MODEL(UNK)), *fused = must_open(MODEL(UNK ",'fuse_unk':true"));
@@ -63,24 +66,30 @@ TEST(bytes_stand_in_when_all_of_a_character_are_there)
 {
     struct tokenizer *t = must_open(MODEL(UNK ",'byte_fallback':true,'fuse_unk':true"));
     CHECK_STR(encoded(t, "a?\xC3\xA9"), "1 3 4 5");
-    CHECK_STR(encoded(t, "a\xE2\x82\xAC"), "1 0");     /* one of three bytes is known: not enough */
-    CHECK_STR(encoded(t, "!?a"), "3 0 1");             /* bytes overtake a held unknown token, as in the library */
+    CHECK_STR(encoded(t, "a\xE2\x82\xAC"), "1 0"); /* one of three bytes is known: not enough */
+    /* bytes overtake a held unknown token, as in the library */
+    CHECK_STR(encoded(t, "!?a"), "3 0 1");
     tokenizer_close(t);
 }
 
 TEST(ignore_merges_takes_whole_words_first)
 {
-    struct tokenizer *t = must_open("{'model':{'ignore_merges':true," ABC ",'merges':['b c']},'pre_tokenizer':{'type':'WhitespaceSplit'}}");
+    struct tokenizer *t = must_open("{'model':{'ignore_merges':true," ABC
+                                    ",'merges':['b c']},'pre_tokenizer':{'type':'WhitespaceSplit'}}");
     CHECK_STR(encoded(t, "abc abca"), "5 0 4 0");
     tokenizer_close(t);
 }
 
-/* 40 characters are more than CUT_WORD: the word is cut where no merge reaches across, and nobody can tell. */
+/* 40 characters are more than CUT_WORD: the word is cut where no merge reaches across, and nobody can tell.
+ * */
 TEST(cutting_long_words_changes_nothing)
 {
-    struct tokenizer *whole = must_open("{'model':{'ignore_merges':true," ABC ",'merges':['b c','a b','ab c']}}");
-    struct tokenizer *fused = must_open(MODEL(UNK ",'fuse_unk':true")), *bytes = must_open(MODEL(UNK ",'fuse_unk':true,'byte_fallback':true"));
-    CHECK_STR(encoded(whole, "abcabcabcabcabcabcabcabcabcabcabcabc"), "0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4");
+    struct tokenizer *whole = must_open("{'model':{'ignore_merges':true," ABC
+                                        ",'merges':['b c','a b','ab c']}}");
+    struct tokenizer *fused = must_open(MODEL(UNK ",'fuse_unk':true")),
+                     *bytes = must_open(MODEL(UNK ",'fuse_unk':true,'byte_fallback':true"));
+    CHECK_STR(encoded(whole, "abcabcabcabcabcabcabcabcabcabcabcabc"),
+              "0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4 0 4");
     CHECK_STR(encoded(fused, "a!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!b!a"), "1 0 2 0 1");
     CHECK_STR(encoded(bytes, "!?a!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!!?b"), "3 0 1 3 0 2");
     tokenizer_close(whole);
@@ -90,11 +99,14 @@ TEST(cutting_long_words_changes_nothing)
 
 TEST(added_tokens_are_no_part_of_the_model)
 {
-    struct tokenizer *t = must_open("{'model':{'vocab':{'a':0,'x':2},'merges':[]},'added_tokens':[{'id':1,'content':'b','single_word':true,'special':false}]}");
+    struct tokenizer *t = must_open("{'model':{'vocab':{'a':0,'x':2},'merges':[]},'added_tokens':[{'id':1,'"
+                                    "content':'b','single_word':true,'special':false}]}");
     CHECK_STR(encoded(t, "a b"), "0 1");
-    CHECK_STR(encoded(t, "ab"), "0");                  /* b inside of a word is unknown, though id 1 is written b */
+    /* b inside of a word is unknown, though id 1 is written b */
+    CHECK_STR(encoded(t, "ab"), "0");
     tokenizer_close(t);
-    t = must_open("{'model':{'vocab':{'a':0,'x':2},'merges':[]},'added_tokens':[{'id':1,'content':'\xE2\x82\xAC','single_word':true}]}");
+    t = must_open("{'model':{'vocab':{'a':0,'x':2},'merges':[]},'added_tokens':[{'id':1,'content':'"
+                  "\xE2\x82\xAC','single_word':true}]}");
     CHECK_STR(encoded(t, "a\xE2\x82\xAC"), "0");
     tokenizer_close(t);
 }
@@ -102,9 +114,12 @@ TEST(added_tokens_are_no_part_of_the_model)
 /* --- against the plainest way --- */
 
 #define N_SYMS 64
-struct plain { int32_t left, right, id; };
+struct plain {
+    int32_t left, right, id;
+};
 
-/* Merge the leftmost pair of lowest rank, again and again. Ranks are such that no token is made by two pairs. */
+/* Merge the leftmost pair of lowest rank, again and again. Ranks are such that no token is made by two
+ * pairs. */
 static size_t plain_bpe(const struct plain *m, size_t n_m, int32_t *s, size_t n)
 {
     for (;;) {
@@ -129,8 +144,10 @@ TEST(random_words_merge_as_the_plainest_way_says)
         struct plain merges[N_SYMS];
         int n_syms = 3, n_merges = 0;
         uint64_t draw = 0;
-        while (n_syms < 24) {                          /* random pairs of what there is, so long tokens and short ones */
-            int l = (int)(rnd_u64(seed, 1, draw++) % (uint64_t)n_syms), r = (int)(rnd_u64(seed, 1, draw++) % (uint64_t)n_syms), known = 0;
+        /* random pairs of what there is, so long tokens and short ones */
+        while (n_syms < 24) {
+            int l = (int)(rnd_u64(seed, 1, draw++) % (uint64_t)n_syms),
+                r = (int)(rnd_u64(seed, 1, draw++) % (uint64_t)n_syms), known = 0;
             char name[64];
             if (snprintf(name, sizeof name, "%.30s%.30s", names[l], names[r]) > 20)
                 continue;
@@ -153,7 +170,8 @@ TEST(random_words_merge_as_the_plainest_way_says)
             at += (size_t)sprintf(json + at, "%s'%s':%d", i ? "," : "", names[i], i);
         at += (size_t)sprintf(json + at, "},'merges':[");
         for (int i = 0; i < n_merges; i++)
-            at += (size_t)sprintf(json + at, "%s['%s','%s']", i ? "," : "", names[merges[i].left], names[merges[i].right]);
+            at += (size_t)sprintf(json + at, "%s['%s','%s']", i ? "," : "", names[merges[i].left],
+                                  names[merges[i].right]);
         sprintf(json + at, "]}}");
         struct tokenizer *t = must_open(json);
         for (uint64_t w = 0; t && w < 50; w++) {
@@ -189,7 +207,7 @@ TEST(a_megabyte_without_spaces_takes_near_linear_time)
     size_t n = 1 << 20, n_ids = 0;
     char *text = malloc(n);
     memset(text, 'a', n);
-    CHECK(encode_s(t, text, n, &n_ids) < 10);          /* 0.2 s here; n squared would be hours */
+    CHECK(encode_s(t, text, n, &n_ids) < 10); /* 0.2 s here; n squared would be hours */
     CHECK_INT(n_ids, n / 4);
     for (size_t i = 0; i < n; i++)
         text[i] = (char)('a' + rnd_u64(1, 1, i) % 3);
@@ -201,9 +219,12 @@ TEST(a_megabyte_without_spaces_takes_near_linear_time)
 TEST(a_megabyte_of_each_kind_of_space_takes_near_linear_time)
 {
     static const char *const unit[] = { " ", "\n", " \n", "\xC2\xA0", "<", "'", "\xE3\x80\x80\t" };
-    struct tokenizer *t = must_open("{'model':{'vocab':{'\xC4\xA0':0,'\xC4\x8A':1},'merges':[]},'added_tokens':[{'id':2,'content':'<|x|>','lstrip':true,"
-                                    "'rstrip':true}],'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'Split','behavior':'Isolated','pattern':{'Regex':"
-                                    "'\\\\s*[\\\\r\\\\n]+|[^\\\\s\\\\p{L}]+|\\\\s+(?!\\\\S)|\\\\s+'}},{'type':'ByteLevel'}]}}");
+    struct tokenizer *t = must_open(
+        "{'model':{'vocab':{'\xC4\xA0':0,'\xC4\x8A':1},'merges':[]},'added_tokens':[{'id':2,'content':'<|x|>'"
+        ",'lstrip':true,"
+        "'rstrip':true}],'pre_tokenizer':{'type':'Sequence','pretokenizers':[{'type':'Split','behavior':'"
+        "Isolated','pattern':{'Regex':"
+        "'\\\\s*[\\\\r\\\\n]+|[^\\\\s\\\\p{L}]+|\\\\s+(?!\\\\S)|\\\\s+'}},{'type':'ByteLevel'}]}}");
     char *text = malloc(1 << 20);
     for (size_t k = 0; k < sizeof unit / sizeof *unit; k++) {
         size_t len = strlen(unit[k]), n = (1 << 20) / len * len, n_ids = 0;
@@ -217,7 +238,11 @@ TEST(a_megabyte_of_each_kind_of_space_takes_near_linear_time)
 
 /* --- threads --- */
 
-struct job { const struct tokenizer *t; char want[64]; int wrong; };
+struct job {
+    const struct tokenizer *t;
+    char want[64];
+    int wrong;
+};
 
 static void *encode_often(void *arg)
 {
@@ -239,7 +264,8 @@ static void *encode_often(void *arg)
 
 TEST(threads_may_share_a_tokenizer)
 {
-    struct tokenizer *t = must_open("{'model':{" ABC ",'merges':['a b','ab c','a a','aa aa']},'pre_tokenizer':{'type':'ByteLevel','add_prefix_space':false}}");
+    struct tokenizer *t = must_open("{'model':{" ABC ",'merges':['a b','ab c','a a','aa "
+                                    "aa']},'pre_tokenizer':{'type':'ByteLevel','add_prefix_space':false}}");
     struct job job[4];
     pthread_t id[4];
     for (int i = 0; i < 4; i++) {

@@ -1,7 +1,8 @@
 /* text_fixture_test.c - every vector of the reference library: ids, decoding, and decoding as ids arrive. */
 #include "tests/unit/text/text_help.h"
 
-static const char *const names[] = { "gpt2", "gpt2-added", "llama2", "llama2-added", "llama3", "mistral", "gemma", "qwen2", "qwen2-added", "deepseek" };
+static const char *const names[] = { "gpt2",    "gpt2-added", "llama2", "llama2-added", "llama3",
+                                     "mistral", "gemma",      "qwen2",  "qwen2-added",  "deepseek" };
 #define N_NAMES (sizeof names / sizeof *names)
 
 typedef void row_fn(const struct tokenizer *t, const json_t *row, const char *name);
@@ -64,7 +65,8 @@ static size_t from_base64(const char *s, char *out)
 /* The row's text, malloc'd: as it is, as base64, or as a unit repeated. */
 static char *row_text(const json_t *row, size_t *n)
 {
-    const json_t *text = json_object_get(row, "text"), *b64 = json_object_get(row, "b64"), *repeat = json_object_get(row, "repeat");
+    const json_t *text = json_object_get(row, "text"), *b64 = json_object_get(row, "b64"),
+                 *repeat = json_object_get(row, "repeat");
     if (text) {
         *n = json_string_length(text);
         return memcpy(malloc(*n + 1), json_string_value(text), *n + 1);
@@ -75,7 +77,8 @@ static char *row_text(const json_t *row, size_t *n)
         return out;
     }
     const json_t *unit = json_array_get(repeat, 0), *suffix = json_object_get(row, "suffix");
-    size_t n_unit = json_string_length(unit), times = (size_t)json_integer_value(json_array_get(repeat, 1)), n_suffix = json_string_length(suffix);
+    size_t n_unit = json_string_length(unit), times = (size_t)json_integer_value(json_array_get(repeat, 1)),
+           n_suffix = json_string_length(suffix);
     char *out = malloc(n_unit * times + n_suffix + 1);
     for (size_t i = 0; i < times; i++)
         memcpy(out + i * n_unit, json_string_value(unit), n_unit);
@@ -105,7 +108,8 @@ static int same_ids(const json_t *want, const int32_t *ids, size_t n)
     return same;
 }
 
-static int same_text(const struct tokenizer *t, const int32_t *ids, size_t n, int skip, const char *want, size_t n_want)
+static int same_text(const struct tokenizer *t, const int32_t *ids, size_t n, int skip, const char *want,
+                     size_t n_want)
 {
     struct err e = { 0 };
     char *s = NULL;
@@ -117,7 +121,9 @@ static int same_text(const struct tokenizer *t, const int32_t *ids, size_t n, in
 
 static void check_encode(const struct tokenizer *t, const json_t *row, const char *name)
 {
-    static const char *const decoded_key[2] = { "decoded", "decoded_skip" }, *const ids_key[2] = { "ids_plain", "ids" };
+    static const char *const decoded_key[2] = { "decoded", "decoded_skip" }, *const ids_key[2] = {
+        "ids_plain", "ids"
+    };
     int number = (int)json_integer_value(json_object_get(row, "n"));
     size_t n;
     char *text = row_text(row, &n);
@@ -125,12 +131,14 @@ static void check_encode(const struct tokenizer *t, const json_t *row, const cha
         struct err e = { 0 };
         int32_t *ids = NULL;
         size_t n_ids = 0;
-        if (tokenizer_encode(t, text, n, special, &ids, &n_ids, &e) < 0 || !same_ids(json_object_get(row, ids_key[special]), ids, n_ids))
+        if (tokenizer_encode(t, text, n, special, &ids, &n_ids, &e) < 0 ||
+            !same_ids(json_object_get(row, ids_key[special]), ids, n_ids))
             test_fail(__FILE__, __LINE__, "%s, n=%d: %s differ %s", name, number, ids_key[special], e.text);
         const json_t *want = json_object_get(row, decoded_key[special]);
         if (want && !same_text(t, ids, n_ids, special, json_string_value(want), json_string_length(want)))
             test_fail(__FILE__, __LINE__, "%s, n=%d: %s differs", name, number, decoded_key[special]);
-        if (!special && json_is_true(json_object_get(row, "decoded_equals_text")) && !same_text(t, ids, n_ids, 0, text, n))
+        if (!special && json_is_true(json_object_get(row, "decoded_equals_text")) &&
+            !same_text(t, ids, n_ids, 0, text, n))
             test_fail(__FILE__, __LINE__, "%s, n=%d: the text does not come back", name, number);
         free(ids);
     }
@@ -178,15 +186,18 @@ static void check_decode(const struct tokenizer *t, const json_t *row, const cha
             if (!prefix)
                 continue;
             if (joined.n > n_prefix || (joined.n && memcmp(joined.p, json_string_value(prefix), joined.n)))
-                test_fail(__FILE__, __LINE__, "%s, n=%d: after %zu ids more is out than is certain", name, number, i + 1);
+                test_fail(__FILE__, __LINE__, "%s, n=%d: after %zu ids more is out than is certain", name,
+                          number, i + 1);
             /* byte-level: one cut character may wait; byte tokens: a run of them; else nothing */
             const char *rest = json_string_value(prefix) + joined.n;
             if (joined.n != n_prefix && !is_byte_token(t, ids[i]) && strcmp(rest, "\xEF\xBF\xBD"))
-                test_fail(__FILE__, __LINE__, "%s, n=%d: after %zu ids \"%s\" still waits", name, number, i + 1, rest);
+                test_fail(__FILE__, __LINE__, "%s, n=%d: after %zu ids \"%s\" still waits", name, number,
+                          i + 1, rest);
         }
         CHECK_INT(tokenizer_stream_finish(s, &p, &n_p, &e), 0);
         buf_add(&joined, p, n_p);
-        if (joined.n != json_string_length(want) || (joined.n && memcmp(joined.p, json_string_value(want), joined.n)))
+        if (joined.n != json_string_length(want) ||
+            (joined.n && memcmp(joined.p, json_string_value(want), joined.n)))
             test_fail(__FILE__, __LINE__, "%s, n=%d: the stream's pieces are not the whole", name, number);
         tokenizer_stream_close(s);
         buf_free(&joined);

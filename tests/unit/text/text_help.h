@@ -70,7 +70,10 @@ static inline const char *encoded_n(const struct tokenizer *t, const char *s, si
     return out;
 }
 
-static inline const char *encoded(const struct tokenizer *t, const char *s) { return encoded_n(t, s, strlen(s), 0); }
+static inline const char *encoded(const struct tokenizer *t, const char *s)
+{
+    return encoded_n(t, s, strlen(s), 0);
+}
 
 static inline const char *decoded(const struct tokenizer *t, int skip, size_t n, const int32_t *ids)
 {
@@ -86,6 +89,7 @@ static inline const char *decoded(const struct tokenizer *t, int skip, size_t n,
     free(s);
     return out;
 }
-#define IDS(...) sizeof((int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t), (int32_t[]){ __VA_ARGS__ }
+#define IDS(...) \
+    sizeof((int32_t[]){ __VA_ARGS__ }) / sizeof(int32_t), (int32_t[]) { __VA_ARGS__ }
 
 #endif

@@ -1,6 +1,7 @@
-/* text_template_test.c - chat templates: what Jinja makes of them, spans of what came from outside, limits, folders, mutations. */
+/* text_template_test.c - chat templates: what Jinja makes of them, spans of what came from outside, limits,
+ * folders, mutations. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* asprintf */
+#define _GNU_SOURCE /* asprintf */
 #endif
 #include <sys/stat.h>
 #include "base/io.h"
@@ -9,9 +10,12 @@
 #include "text/template.h"
 
 static const char variables[] =
-    "{\"messages\":[{\"role\":\"user\",\"content\":\"H\\u00e9 <b>'x'</b> \\\"q\\\"\\n ok \\u00df\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":"
-    "[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1,\"b\":[1.5,true,null,\"x\"]}}}]},{\"role\":\"tool\",\"content\":\"  z  \"}],\"tools\":null,"
-    "\"add_generation_prompt\":true,\"bos_token\":\"<s>\",\"eos_token\":\"</s>\",\"extra\":{\"n\":3,\"s\":\"aXbXc\",\"f\":2.5,\"d\":{\"b\":2,\"a\":1,"
+    "{\"messages\":[{\"role\":\"user\",\"content\":\"H\\u00e9 <b>'x'</b> \\\"q\\\"\\n ok "
+    "\\u00df\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":"
+    "[{\"function\":{\"name\":\"f\",\"arguments\":{\"a\":1,\"b\":[1.5,true,null,\"x\"]}}}]},{\"role\":"
+    "\"tool\",\"content\":\"  z  \"}],\"tools\":null,"
+    "\"add_generation_prompt\":true,\"bos_token\":\"<s>\",\"eos_token\":\"</"
+    "s>\",\"extra\":{\"n\":3,\"s\":\"aXbXc\",\"f\":2.5,\"d\":{\"b\":2,\"a\":1,"
     "\"items2\":[3,1,2]},\"l\":[3,1,2],\"e\":[],\"z\":\"\"}}";
 
 /* Renders; 0, or a code with the message in *e. */
@@ -42,7 +46,9 @@ static const char *rendered_text(const char *text, const char *json)
     return shown;
 }
 
-static const struct { const char *text, *want; } cases[] = {
+static const struct {
+    const char *text, *want;
+} cases[] = {
 #include "tests/unit/text/text_template_cases.inc"
 };
 
@@ -52,7 +58,8 @@ TEST(every_construct_is_rendered_as_jinja_does)
         const char *got = rendered_text(cases[i].text, variables);
         int is_error = !strncmp(got, "error: ", 7);
         if (cases[i].want ? strcmp(got, cases[i].want) : !is_error)
-            test_fail(__FILE__, __LINE__, "%s gives %s, not %s", cases[i].text, got, cases[i].want ? cases[i].want : "an error");
+            test_fail(__FILE__, __LINE__, "%s gives %s, not %s", cases[i].text, got,
+                      cases[i].want ? cases[i].want : "an error");
     }
 }
 
@@ -76,10 +83,12 @@ TEST(every_vector_of_the_reference_is_equal_and_errors_are_errors)
         size_t n_text = 0;
         json_t *row = text_json(line, strlen(line), path, &e);
         const json_t *want = json_object_get(row, "text");
-        snprintf(path, sizeof path, "%s/hf/chat/%s.jinja", root, json_string_value(json_object_get(row, "template")));
+        snprintf(path, sizeof path, "%s/hf/chat/%s.jinja", root,
+                 json_string_value(json_object_get(row, "template")));
         CHECK_INT(io_read_file(path, 1 << 20, &text, &n_text, &e), 0);
         int rc = render(text, n_text, line, &r, &e);
-        if (want ? rc < 0 || r.n != json_string_length(want) || memcmp(r.text, json_string_value(want), r.n) : rc != -ERR_USAGE)
+        if (want ? rc < 0 || r.n != json_string_length(want) || memcmp(r.text, json_string_value(want), r.n)
+                 : rc != -ERR_USAGE)
             test_fail(__FILE__, __LINE__, "line %d: %s", n, rc < 0 ? e.text : "another text");
         rendered_free(&r);
         json_decref(row);
@@ -120,7 +129,9 @@ static const char *spans_shown(const char *text, const char *json)
     return out;
 }
 
-#define HI "{\"messages\":[{\"role\":\"user\",\"content\":\" Hi-<s>-Hi \"}],\"bos_token\":\"<s>\",\"extra\":{\"x\":\"<s>\"},\"tools\":[{\"k\\\"<s>\":[1,\"<s>\\n\"]}]}"
+#define HI \
+    "{\"messages\":[{\"role\":\"user\",\"content\":\" Hi-<s>-Hi " \
+    "\"}],\"bos_token\":\"<s>\",\"extra\":{\"x\":\"<s>\"},\"tools\":[{\"k\\\"<s>\":[1,\"<s>\\n\"]}]}"
 #define C "messages[0].content"
 
 TEST(documents_are_a_field_or_a_variable_of_the_user)
@@ -133,7 +144,9 @@ TEST(documents_are_a_field_or_a_variable_of_the_user)
 
 TEST(every_way_of_a_string_keeps_the_marks_of_its_bytes)
 {
-    static const struct { const char *text, *want; } ways[] = {
+    static const struct {
+        const char *text, *want;
+    } ways[] = {
         { "{{ bos_token }}{{ " C " }}</s>", "<s>[ Hi-<s>-Hi ]</s>" },
         { "{{ bos_token + " C "|trim + '.' }}", "<s>[Hi-<s>-Hi]." },
         { "{{ '<' ~ " C ".split('-')[1] ~ '>' }}", "<[<s>]>" },
@@ -148,28 +161,34 @@ TEST(every_way_of_a_string_keeps_the_marks_of_its_bytes)
         { "{{ tools }}", "[{'[k\"<s>]': [1, '[<s>\\n]']}]" },
         { "{{ tools|tojson }}", "[{\"[k\\\"<s>]\": [1, \"[<s>\\n]\"]}]" },
         { "{% for k in tools[0] %}{{ k }}{% endfor %}", "[k\"<s>]" },
-        { "{% set y %}({{ x }}){% endset %}{{ y }}{% filter upper %}({{ x }}){% endfilter %}", "([<s>])([<S>])" },
+        { "{% set y %}({{ x }}){% endset %}{{ y }}{% filter upper %}({{ x }}){% endfilter %}",
+          "([<s>])([<S>])" },
         { "{% macro m(a) %}({{ a }}){% endmacro %}{{ m(x) }}", "([<s>])" },
         { "{{ x|e }}{{ x|indent(1, true) }}{{ x.center(5) }}", "[&lt;s&gt;] [<s>] [<s>] " },
         { "{{ x * 2 }}{{ x|list }}{{ x|first }}{{ x|reverse }}", "[<s><s>]['[<]', '[s]', '[>]'][<>s<]" },
         { "{{ x|default('a') }}{{ zz|default(x) }}{{ x or 'b' }}", "[<s><s><s>]" },
         { "{{ messages|map(attribute='role')|join }}{{ x.partition('s')|join('-') }}", "[user<]-[s]-[>]" },
         { "{{ x|length }}{{ x == bos_token }}", "3True" },
-        { "{{ {x: 1}|items|first|first }}{{ dict([[x, 2]]) }}{{ x|string }}{{ x|truncate(3, true, '', 0) }}", "[<s>]{'[<s>]': 2}[<s><s>]" },
-        { "{{ ns.x }}{% set ns = namespace(x=x) %}{% set ns.x = ns.x + '!' %}{{ ns.x }}", "error: the chat template, line 1: 'ns' is undefined" },
+        { "{{ {x: 1}|items|first|first }}{{ dict([[x, 2]]) }}{{ x|string }}{{ x|truncate(3, true, '', 0) }}",
+          "[<s>]{'[<s>]': 2}[<s><s>]" },
+        { "{{ ns.x }}{% set ns = namespace(x=x) %}{% set ns.x = ns.x + '!' %}{{ ns.x }}",
+          "error: the chat template, line 1: 'ns' is undefined" },
         { "{% set ns = namespace(x=x) %}{% set ns.x = ns.x + '!' %}{{ ns.x }}", "[<s>]!" },
     };
     for (size_t i = 0; i < sizeof ways / sizeof *ways; i++)
         CHECK_STR(spans_shown(ways[i].text, HI), ways[i].want);
 }
 
-/* --- marked text to ids: 0 a, 1 <, 2 s, 3 >, 4 "<s" "<s>" by merges; 10 <s> special, 11 <t> not special --- */
+/* --- marked text to ids: 0 a, 1 <, 2 s, 3 >, 4 "<s" "<s>" by merges; 10 <s> special, 11 <t> not special ---
+ * */
 
-#define MARKED "{'added_tokens':[{'id':10,'content':'<s>','special':true},{'id':11,'content':'<t>','special':false}," \
-               "{'id':12,'content':'<s><s>','special':true}]," \
-               "'model':{'type':'BPE','vocab':{'a':0,'<':1,'s':2,'>':3,'t':4,'<s':5},'merges':['< s']}}"
+#define MARKED \
+    "{'added_tokens':[{'id':10,'content':'<s>','special':true},{'id':11,'content':'<t>','special':false}," \
+    "{'id':12,'content':'<s><s>','special':true}]," \
+    "'model':{'type':'BPE','vocab':{'a':0,'<':1,'s':2,'>':3,'t':4,'<s':5},'merges':['< s']}}"
 
-static const char *marked_ids(const char *json, const char *text, size_t n_spans, const struct text_span *spans)
+static const char *marked_ids(const char *json, const char *text, size_t n_spans,
+                              const struct text_span *spans)
 {
     struct err e = { 0 };
     struct tokenizer *t = must_open(json);
@@ -184,27 +203,35 @@ static const char *marked_ids(const char *json, const char *text, size_t n_spans
     tokenizer_close(t);
     return out;
 }
-#define SPANS(...) sizeof((struct text_span[]){ __VA_ARGS__ }) / sizeof(struct text_span), (struct text_span[]){ __VA_ARGS__ }
+#define SPANS(...) \
+    sizeof((struct text_span[]){ __VA_ARGS__ }) / sizeof(struct text_span), (struct text_span[]) \
+    { \
+        __VA_ARGS__ \
+    }
 
 TEST(special_tokens_are_found_only_outside_of_marked_spans)
 {
     CHECK_STR(marked_ids(MARKED, "<s>a<s>", 0, NULL), "10 0 10");
     CHECK_STR(marked_ids(MARKED, "<s>a<s>", SPANS({ 4, 7 })), "10 0 5 3");
     CHECK_STR(marked_ids(MARKED, "<s>a<s>", SPANS({ 0, 3 })), "5 3 0 10");
-    for (size_t i = 0; i < 3; i++)                      /* one byte is enough */
+    for (size_t i = 0; i < 3; i++) /* one byte is enough */
         CHECK_STR(marked_ids(MARKED, "<s>a<s>", SPANS({ i, i + 1 })), "5 3 0 10");
     CHECK_STR(marked_ids(MARKED, "<s>a<s>", SPANS({ 3, 4 })), "10 0 10");
-    CHECK_STR(marked_ids(MARKED, "<t>", SPANS({ 0, 3 })), "11");         /* not special: the same ids as anywhere */
+    /* not special: the same ids as anywhere */
+    CHECK_STR(marked_ids(MARKED, "<t>", SPANS({ 0, 3 })), "11");
     CHECK_STR(marked_ids(MARKED, "<s><s>", 0, NULL), "12");
-    CHECK_STR(marked_ids(MARKED, "<s><s>", SPANS({ 3, 6 })), "10 5 3");  /* the longer one has bytes from outside, the shorter one none */
+    /* the longer one has bytes from outside, the shorter one none */
+    CHECK_STR(marked_ids(MARKED, "<s><s>", SPANS({ 3, 6 })), "10 5 3");
     CHECK_STR(marked_ids(MARKED, "<s><s>", SPANS({ 0, 3 })), "5 3 10");
 }
 
 TEST(special_tokens_that_are_normalised_obey_the_marks_too)
 {
-#define NORMALISED "{'normalizer':{'type':'Sequence','normalizers':[{'type':'Prepend','prepend':'a'},{'type':'Replace','pattern':{'String':'t'},'content':'aa'}]}," \
-                   "'added_tokens':[{'id':10,'content':'<s>','special':true,'normalized':true}]," \
-                   "'model':{'type':'BPE','vocab':{'a':0,'<':1,'s':2,'>':3,'<s':5},'merges':['< s']}}"
+#define NORMALISED \
+    "{'normalizer':{'type':'Sequence','normalizers':[{'type':'Prepend','prepend':'a'},{'type':'Replace','" \
+    "pattern':{'String':'t'},'content':'aa'}]}," \
+    "'added_tokens':[{'id':10,'content':'<s>','special':true,'normalized':true}]," \
+    "'model':{'type':'BPE','vocab':{'a':0,'<':1,'s':2,'>':3,'<s':5},'merges':['< s']}}"
     /* the token itself is normalised: a<s> */
     CHECK_STR(marked_ids(NORMALISED, "<s>a<s>", 0, NULL), "10 10");
     CHECK_STR(marked_ids(NORMALISED, "<s>a<s>", SPANS({ 4, 7 })), "10 0 5 3");
@@ -214,8 +241,10 @@ TEST(special_tokens_that_are_normalised_obey_the_marks_too)
 
 TEST(merges_cannot_spell_a_special_token_from_outside)
 {
-#define SPELLED "{'added_tokens':[{'id':6,'content':'<s>','special':true}],'model':{'type':'BPE','vocab':{'a':0,'<':1,'s':2,'>':3,'t':4,'<s':5,'<s>':6}," \
-                "'merges':['< s','<s >']}}"
+#define SPELLED \
+    "{'added_tokens':[{'id':6,'content':'<s>','special':true}],'model':{'type':'BPE','vocab':{'a':0,'<':1,'" \
+    "s':2,'>':3,'t':4,'<s':5,'<s>':6}," \
+    "'merges':['< s','<s >']}}"
     CHECK_STR(marked_ids(SPELLED, "a<s>", 0, NULL), "0 6");
     CHECK_STR(marked_ids(SPELLED, "a<s>a<s>", SPANS({ 1, 4 })), "0 1 2 3 0 6");
     CHECK_STR(marked_ids(SPELLED, "<s><s>a", SPANS({ 3, 7 })), "6 1 2 3 0");
@@ -227,7 +256,9 @@ TEST(marked_text_is_checked)
     struct tokenizer *t = must_open(MARKED);
     int32_t *ids = NULL;
     size_t n;
-    static const struct text_span bad[][2] = { { { 2, 1 }, { 2, 2 } }, { { 0, 2 }, { 1, 2 } }, { { 0, 1 }, { 1, 9 } } };
+    static const struct text_span bad[][2] = { { { 2, 1 }, { 2, 2 } },
+                                               { { 0, 2 }, { 1, 2 } },
+                                               { { 0, 1 }, { 1, 9 } } };
     for (size_t i = 0; i < 3; i++) {
         CHECK_INT(tokenizer_encode_marked(t, "aaa", 3, bad[i], 2, 0, &ids, &n, &e), -ERR_CONFIG);
         CHECK_HAS(e.text, "parts ascend");
@@ -243,11 +274,16 @@ TEST(marked_text_is_checked)
 
 TEST(errors_name_the_line)
 {
-    CHECK_STR(rendered_text("a\n{% if x %}\nb", NONE), "error: t.jinja, line 3: the block of line 3 is not closed: endif is missing");
+    CHECK_STR(rendered_text("a\n{% if x %}\nb", NONE),
+              "error: t.jinja, line 3: the block of line 3 is not closed: endif is missing");
     CHECK_STR(rendered_text("a\n\n{{ 1 + }}", NONE), "error: t.jinja, line 3: unexpected '}}'");
-    CHECK_STR(rendered_text("a\n{{\n\n'x' + 1 }}", NONE), "error: the chat template, line 4: + does not work on a str and a int");
-    CHECK_STR(rendered_text("{% macro m() %}\n\n{{ raise_exception('no\nroles') }}{% endmacro %}\n{{ m() }}", NONE), "error: the chat template, line 3: no roles");
-    CHECK_STR(rendered_text("{% macro m() %}\n\n{% endmacro %}\n{{ m() + 1 }}", NONE), "error: the chat template, line 4: + does not work on a str and a int");
+    CHECK_STR(rendered_text("a\n{{\n\n'x' + 1 }}", NONE),
+              "error: the chat template, line 4: + does not work on a str and a int");
+    CHECK_STR(rendered_text("{% macro m() %}\n\n{{ raise_exception('no\nroles') }}{% endmacro %}\n{{ m() }}",
+                            NONE),
+              "error: the chat template, line 3: no roles");
+    CHECK_STR(rendered_text("{% macro m() %}\n\n{% endmacro %}\n{{ m() + 1 }}", NONE),
+              "error: the chat template, line 4: + does not work on a str and a int");
     CHECK_STR(rendered_text("\n{% bad %}", NONE), "error: t.jinja, line 2: the tag 'bad' is not known here");
     CHECK_STR(rendered_text("x\n\xFF", NONE), "error: t.jinja, line 1: byte 2 of the template is not UTF-8");
     CHECK_HAS(rendered_text("{{ messages.append(1) }}", NONE), "would change a value");
@@ -268,23 +304,38 @@ static char *repeated(const char *front, const char *unit, size_t times, const c
 
 TEST(depth_steps_and_memory_have_limits)
 {
-    static const struct { const char *front, *unit, *behind, *want; size_t times; } deep[] = {
-        { "{{ ", "(", "", "brackets in one another", 100000 },       { "{{ ", "-", "1 }}", "in one another", 100000 },
-        { "{{ ", "not ", "1 }}", "in one another", 100000 },         { "", "{% if 1 %}", "", "in one another", 100000 },
-        { "{{ 1", " + 1", " }}", "in one another", 100000 },         { "{{ 1", " if 1 else 1", " }}", "in one another", 100000 },
-        { "{{ x", ".a", " }}", "in one another", 100000 },           { "{{ x", "|e", " }}", "in one another", 100000 },
-        { "{{ ", "[", "", "brackets in one another", 100000 },       { "{{ x", " is not y", " }}", "in a row", 1000 },
+    static const struct {
+        const char *front, *unit, *behind, *want;
+        size_t times;
+    } deep[] = {
+        { "{{ ", "(", "", "brackets in one another", 100000 },
+        { "{{ ", "-", "1 }}", "in one another", 100000 },
+        { "{{ ", "not ", "1 }}", "in one another", 100000 },
+        { "", "{% if 1 %}", "", "in one another", 100000 },
+        { "{{ 1", " + 1", " }}", "in one another", 100000 },
+        { "{{ 1", " if 1 else 1", " }}", "in one another", 100000 },
+        { "{{ x", ".a", " }}", "in one another", 100000 },
+        { "{{ x", "|e", " }}", "in one another", 100000 },
+        { "{{ ", "[", "", "brackets in one another", 100000 },
+        { "{{ x", " is not y", " }}", "in a row", 1000 },
     };
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
         char *s = repeated(deep[i].front, deep[i].unit, deep[i].times, deep[i].behind);
         CHECK_HAS(rendered_text(s, NONE), deep[i].want);
         free(s);
     }
-    CHECK_HAS(rendered_text("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", NONE), "does a macro call itself");
-    CHECK_HAS(rendered_text("{% set ns = namespace(x=[]) %}{% for i in range(2000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}", NONE), "in one another");
+    CHECK_HAS(rendered_text("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", NONE),
+              "does a macro call itself");
+    CHECK_HAS(rendered_text("{% set ns = namespace(x=[]) %}{% for i in range(2000) %}{% set ns.x = [ns.x] "
+                            "%}{% endfor %}{{ ns.x }}",
+                            NONE),
+              "in one another");
     CHECK_HAS(rendered_text("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", NONE), "in one another");
-    CHECK_HAS(rendered_text("{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", NONE), "error: the chat template, line 1");
-    char *many = repeated("{% for i in range(100000) %}{% if [", "[1,2]*20,", 90, "] %}{% endif %}{% endfor %}");
+    CHECK_HAS(rendered_text(
+                  "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", NONE),
+              "error: the chat template, line 1");
+    char *many = repeated("{% for i in range(100000) %}{% if [", "[1,2]*20,", 90,
+                          "] %}{% endif %}{% endfor %}");
     CHECK_HAS(rendered_text(many, NONE), "error: the chat template, line 1");
     free(many);
     many = repeated("{% for i in range(100000) %}{% if 1", " and 1", 240, " %}{% endif %}{% endfor %}");
@@ -294,7 +345,8 @@ TEST(depth_steps_and_memory_have_limits)
     CHECK_HAS(rendered_text("{{ 'x' * 100000000000 }}", NONE), "error: the chat template, line 1");
     CHECK_HAS(rendered_text("{{ 'abcdefgh' * 40000000 }}", NONE), "error: the chat template, line 1");
     CHECK_HAS(rendered_text("{{ [1] * 100000000000 }}", NONE), "error: the chat template, line 1");
-    CHECK_HAS(rendered_text("{{ '%999999999s' % 'x' }}{{ 'x'|indent(1000000000) }}", NONE), "error: the chat template, line 1");
+    CHECK_HAS(rendered_text("{{ '%999999999s' % 'x' }}{{ 'x'|indent(1000000000) }}", NONE),
+              "error: the chat template, line 1");
     CHECK_HAS(rendered_text("{{ 2 ** 64 }}", NONE), "more than 64 bits");
     CHECK_HAS(rendered_text("{{ 9223372036854775807 + 1 }}", NONE), "more than 64 bits");
     char *s = repeated("{\"messages\":[{\"x\":", "[", 101, "");
@@ -310,7 +362,9 @@ TEST(a_small_budget_refuses_and_a_clock_can_be_given)
     struct template *t = NULL;
     struct rendered r = { 0 };
     json_t *list = json_array();
-    struct template_request rq = { .messages = list, .now = 86400 * 366, .max_bytes = 1 << 20, .max_steps = 1000 };
+    struct template_request rq = {
+        .messages = list, .now = 86400 * 366, .max_bytes = 1 << 20, .max_steps = 1000
+    };
     static const char text[] = "{{ strftime_now('%Y|%z%Z%f%%') }}{% for i in range(90) %}{{ i }}{% endfor %}";
     CHECK_INT(template_open(&t, text, sizeof text - 1, "t", &e), 0);
     CHECK_INT(template_render(t, &rq, &r, &e), 0);
@@ -328,16 +382,21 @@ TEST(a_small_budget_refuses_and_a_clock_can_be_given)
 
 /* --- going on with the last message --- */
 
-#define GO_ON(content) "{\"messages\":[{\"role\":\"u\",\"content\":\"q\"},{\"role\":\"a\",\"content\":" content "}],\"continue_final_message\":true}"
+#define GO_ON(content) \
+    "{\"messages\":[{\"role\":\"u\",\"content\":\"q\"},{\"role\":\"a\",\"content\":" content \
+    "}],\"continue_final_message\":true}"
 
 TEST(a_last_message_can_be_continued)
 {
     static const char plain[] = "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}";
     static const char trims[] = "{% for m in messages %}<{{ m.role }}>{{ m.content|trim }}</>{% endfor %}";
-    static const char parts[] = "{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}";
+    static const char parts[] =
+        "{% for m in messages %}{% for p in m.content %}{{ p.text }};{% endfor %}{% endfor %}";
     CHECK_STR(spans_shown(plain, GO_ON("\"so \"")), "<[u]>[q]</><[a]>[so ]");
     CHECK_STR(spans_shown(trims, GO_ON("\" so \"")), "<[u]>[q]</><[a]>[so]");
-    CHECK_STR(spans_shown("{% for m in messages %}{{ m.role }}{% endfor %}", GO_ON("\"so\"")), "error: the chat template, line 1: the template does not show the last message: it cannot be continued");
+    CHECK_STR(spans_shown("{% for m in messages %}{{ m.role }}{% endfor %}", GO_ON("\"so\"")),
+              "error: the chat template, line 1: the template does not show the last message: it cannot be "
+              "continued");
     CHECK_STR(rendered_text(plain, GO_ON("null")), "error: the last message has no text to go on with");
     CHECK_STR(spans_shown(parts, GO_ON("[{\"text\":\"a\"},{\"text\":\"b\"},{\"image\":1}]")), ";[a];[b]");
     CHECK_HAS(rendered_text(plain, "{\"messages\":[],\"continue_final_message\":true}"), "needs one");
@@ -385,7 +444,9 @@ TEST(a_folder_gives_its_template_and_its_special_tokens)
     snprintf(sub, sizeof sub, "%s/additional_chat_templates", dir);
     mkdir(dir, 0777);
     CHECK_STR(from_dir(dir, NULL, NONE), "none");
-    put(dir, "tokenizer_config.json", "{\"bos_token\":{\"content\":\"<B>\"},\"eos_token\":\"<E>\",\"chat_template\":\"{{ bos_token }}1{{ eos_token }}{{ unk_token }}\"}");
+    put(dir, "tokenizer_config.json",
+        "{\"bos_token\":{\"content\":\"<B>\"},\"eos_token\":\"<E>\",\"chat_template\":\"{{ bos_token }}1{{ "
+        "eos_token }}{{ unk_token }}\"}");
     put(dir, "special_tokens_map.json", "{\"bos_token\":\"no\",\"unk_token\":\"<U>\"}");
     CHECK_STR(from_dir(dir, NULL, NONE), "<B>1<E><U>");
     CHECK_STR(from_dir(dir, NULL, "{\"messages\":[],\"bos_token\":\"x\"}"), "x1<E><U>");
@@ -398,7 +459,9 @@ TEST(a_folder_gives_its_template_and_its_special_tokens)
     CHECK_HAS(from_dir(dir, "zz", NONE), "no template named zz");
     snprintf(sub, sizeof sub, "%s/chat_template.jinja", dir);
     remove(sub);
-    put(dir, "tokenizer_config.json", "{\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},{\"name\":\"tool_use\",\"template\":\"T\"}]}");
+    put(dir, "tokenizer_config.json",
+        "{\"chat_template\":[{\"name\":\"default\",\"template\":\"D\"},{\"name\":\"tool_use\",\"template\":"
+        "\"T\"}]}");
     CHECK_STR(from_dir(dir, NULL, NONE), "D");
     CHECK_STR(from_dir(dir, NULL, with_tools), "T");
     CHECK_STR(from_dir(dir, "default", with_tools), "D");
@@ -422,7 +485,8 @@ static void check_result(const struct rendered *r)
         i += len > 0 ? (size_t)len : 1;
     }
     for (size_t i = 0; i < r->n_user; i++) {
-        CHECK(r->user[i].begin < r->user[i].end && r->user[i].end <= r->n && (i == 0 || r->user[i].begin > done));
+        CHECK(r->user[i].begin < r->user[i].end && r->user[i].end <= r->n &&
+              (i == 0 || r->user[i].begin > done));
         done = r->user[i].end;
     }
 }
@@ -447,18 +511,21 @@ TEST(mutated_templates_render_or_are_refused)
         n = n < sizeof text ? n : sizeof text - 1;
         for (uint64_t k = draw(&at, 4); k > 0 && n > 2; k--) {
             size_t i = draw(&at, n), len = draw(&at, PART) + 1;
-            if (draw(&at, 3) == 0) {                            /* a byte */
+            if (draw(&at, 3) == 0) { /* a byte */
                 text[i] = joints[draw(&at, sizeof joints - 1)];
-            } else if (draw(&at, 2)) {                          /* a part away */
+            } else if (draw(&at, 2)) { /* a part away */
                 len = len < n - i ? len : n - i;
                 memmove(text + i, text + i + len, n - i - len);
                 n -= len;
             } else if (n + len < sizeof text && i + len <= n) {
-                memmove(text + i + len, text + i, n - i);        /* a part twice */
+                memmove(text + i + len, text + i, n - i); /* a part twice */
                 n += len;
             }
         }
-        struct template_request rq = { .messages = json_object_get(vars, "messages"), .user = json_object_get(vars, "extra"), .max_steps = 20000, .max_bytes = 4 << 20 };
+        struct template_request rq = { .messages = json_object_get(vars, "messages"),
+                                       .user = json_object_get(vars, "extra"),
+                                       .max_steps = 20000,
+                                       .max_bytes = 4 << 20 };
         if (template_open(&t, text, n, "mutated", &e) == 0 && template_render(t, &rq, &r, &e) == 0) {
             check_result(&r);
             n_ok++;

@@ -1,6 +1,7 @@
-/* text_tokfile_test.c - token files: what is written comes back, every changed byte and every cut is seen; ptok prepare's documents. */
+/* text_tokfile_test.c - token files: what is written comes back, every changed byte and every cut is seen;
+ * ptok prepare's documents. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE              /* asprintf */
+#define _GNU_SOURCE /* asprintf */
 #endif
 #include <unistd.h>
 #include <zstd.h>
@@ -28,7 +29,10 @@ static void put(const char *path, const void *data, size_t n)
 }
 
 /* n ids, all different from their neighbours, cut into documents of 1, 2, 3, … ids */
-static int32_t id_of(int64_t i, int64_t vocab) { return (int32_t)((uint64_t)(i * 2654435761) % (uint64_t)vocab); }
+static int32_t id_of(int64_t i, int64_t vocab)
+{
+    return (int32_t)((uint64_t)(i * 2654435761) % (uint64_t)vocab);
+}
 
 static void write_file(const char *path, int64_t vocab, int64_t n)
 {
@@ -50,7 +54,11 @@ static void write_file(const char *path, int64_t vocab, int64_t n)
 
 TEST(ids_and_ends_come_back_at_both_widths)
 {
-    static const struct { int64_t vocab, n; int width; } sizes[] = { { 256, 1, 2 }, { 65536, 131072, 2 }, { 65536, 131073, 2 }, { 65537, 65537, 4 }, { 1 << 20, 200001, 4 }, { 7, 3, 2 } };
+    static const struct {
+        int64_t vocab, n;
+        int width;
+    } sizes[] = { { 256, 1, 2 },       { 65536, 131072, 2 },   { 65536, 131073, 2 },
+                  { 65537, 65537, 4 }, { 1 << 20, 200001, 4 }, { 7, 3, 2 } };
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         struct tokfile *f = NULL;
         struct err e = { 0 };
@@ -170,7 +178,8 @@ static char *documents(const char *path, const char *field)
     size_t n;
     int more, rc = source_open(&s, path, field, &e);
     while (rc == 0 && (rc = source_next(s, 0, &text, &n, &more, &e)) == 1) {
-        if (asprintf(&next, "%s[%lld,%lld:%s]", out, (long long)source_line(s), (long long)source_byte(s), text) < 0)
+        if (asprintf(&next, "%s[%lld,%lld:%s]", out, (long long)source_line(s), (long long)source_byte(s),
+                     text) < 0)
             break;
         free(text);
         free(out);
@@ -197,11 +206,15 @@ static void check_documents(const char *name, const char *data, size_t n, const 
 
 TEST(lines_of_jsonl_are_documents_and_errors_name_line_and_byte)
 {
-    static const struct { const char *data, *want; } files[] = {
+    static const struct {
+        const char *data, *want;
+    } files[] = {
         { "{\"text\":\"a\"}\n{\"text\":\"b\\n\"}\n", "[1,0:a][2,13:b\n]" },
         { "{\"text\":\"a\"}\r\n\n \t\n{\"x\":[123456789012345678901],\"text\":\"\"}", "[1,0:a][4,18:]" },
-        { "{\"text\":\"a\"}\n{\"x\":1}", "doc.jsonl: line 2, byte 13: the object has no text \"text\": name the field with --jsonl-field" },
-        { "{\"text\":\"a\"}\n{\"text\":5}", "doc.jsonl: line 2, byte 13: the object has no text \"text\": name the field with --jsonl-field" },
+        { "{\"text\":\"a\"}\n{\"x\":1}",
+          "doc.jsonl: line 2, byte 13: the object has no text \"text\": name the field with --jsonl-field" },
+        { "{\"text\":\"a\"}\n{\"text\":5}",
+          "doc.jsonl: line 2, byte 13: the object has no text \"text\": name the field with --jsonl-field" },
         { "[1]", "doc.jsonl: line 1, byte 0: no JSON object" },
         { "\n{\"text\":\"a\"", "doc.jsonl: line 2, byte 12: no JSON: '}' expected near end of file" },
         { "", "" },
@@ -209,7 +222,8 @@ TEST(lines_of_jsonl_are_documents_and_errors_name_line_and_byte)
     for (size_t i = 0; i < sizeof files / sizeof *files; i++)
         check_documents("doc.jsonl", files[i].data, strlen(files[i].data), "text", files[i].want);
     check_documents("doc.ndjson", "{\"y\":\"q\"}", 9, "y", "[1,0:q]");
-    check_documents("doc.jsonl", "{\"text\":\"\xFF\"}", 12, "text", "doc.jsonl: line 1, byte 9: no JSON: unable to decode byte 0xff near '\"'");
+    check_documents("doc.jsonl", "{\"text\":\"\xFF\"}", 12, "text",
+                    "doc.jsonl: line 1, byte 9: no JSON: unable to decode byte 0xff near '\"'");
 }
 
 TEST(a_file_of_text_is_one_document_and_an_empty_one_an_error)
@@ -252,10 +266,13 @@ TEST(compressed_files_are_read_and_every_cut_is_seen)
 
 /* --- all together --- */
 
-static int prepare(const char *tokenizer, int n_files, const char *const *files, const char *out, int threads, struct prepared *done, struct err *e)
+static int prepare(const char *tokenizer, int n_files, const char *const *files, const char *out, int threads,
+                   struct prepared *done, struct err *e)
 {
     struct tokenizer *t = NULL;
-    struct prepare p = { .files = files, .n_files = n_files, .out = out, .field = "text", .n_threads = threads };
+    struct prepare p = {
+        .files = files, .n_files = n_files, .out = out, .field = "text", .n_threads = threads
+    };
     int rc = tokenizer_open_named(&t, tokenizer, e);
     unlink(out);
     if (rc == 0)
@@ -268,8 +285,10 @@ TEST(any_number_of_threads_writes_the_same_bytes)
 {
     struct buf lines = { 0 };
     char line[200];
-    for (int i = 0; i < 9000; i++)       /* more than two batches */
-        buf_add(&lines, line, (size_t)snprintf(line, sizeof line, "{\"text\":\"document %d %.*s\"}\n", i, i * 7 % 50, "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz"));
+    for (int i = 0; i < 9000; i++) /* more than two batches */
+        buf_add(&lines, line,
+                (size_t)snprintf(line, sizeof line, "{\"text\":\"document %d %.*s\"}\n", i, i * 7 % 50,
+                                 "abcdefghijklmnopqrstuvwxyzabcdefghijklmnopqrstuvwxyz"));
     const char *files[3] = { at_tmp("m.jsonl"), at_tmp("m.txt"), at_tmp("m.jsonl") };
     put(files[0], lines.p, lines.n);
     put(files[1], "text\xFF", 5);
@@ -285,7 +304,8 @@ TEST(any_number_of_threads_writes_the_same_bytes)
         CHECK_INT(done.documents, 18001);
         CHECK_INT(done.tokens, done.bytes);
         CHECK_INT(read_all(out, &e), 0);
-        CHECK_INT(io_read_file(out, 1 << 26, threads == 1 ? &first : &data, threads == 1 ? &n_first : &n, &e), 0);
+        CHECK_INT(io_read_file(out, 1 << 26, threads == 1 ? &first : &data, threads == 1 ? &n_first : &n, &e),
+                  0);
         if (threads > 1) {
             CHECK(n == n_first && !memcmp(first, data, n));
             free(data);
@@ -297,7 +317,8 @@ TEST(any_number_of_threads_writes_the_same_bytes)
 
 TEST(a_large_text_of_bytes_is_cut_to_be_read_and_stays_one_document)
 {
-    enum { N = (9 << 20) + 5 };          /* more than two parts */
+    /* more than two parts */
+    enum { N = (9 << 20) + 5 };
     struct err e = { 0 };
     struct prepared done;
     struct tokfile *f = NULL;
@@ -333,7 +354,8 @@ TEST(every_failing_write_is_an_error_and_leaves_nothing)
     snprintf(out, sizeof out, "%s/faulty", test_tmp_dir());
     snprintf(part, sizeof part, "%s.part", out);
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) {
-        /* the n-th call of the operation fails, n = 1, 2, … until all pass; the counter goes on from run to run */
+        /* the n-th call of the operation fails, n = 1, 2, … until all pass; the counter goes on from run to
+         * run */
         int rc = -1, before = 0, n = 1;
         for (; rc < 0 && n < 100; n++) {
             snprintf(fault, sizeof fault, "%s:%d:EIO", ops[i], before + n);

@@ -18,13 +18,18 @@ TEST(each_maximal_invalid_part_becomes_one_replacement)
 {
     CHECK_STR(R("a\xC3\xA9z"), "a\xC3\xA9z");
     CHECK_STR(R("\xFF\xFE"), BAD BAD);
-    CHECK_STR(R("\xC0\xAF"), BAD BAD);                          /* overlong */
+    CHECK_STR(R("\xC0\xAF"), BAD BAD); /* overlong */
     CHECK_STR(R("\xE0\x80\xAF"), BAD BAD BAD);
-    CHECK_STR(R("\xED\xA0\x80"), BAD BAD BAD);                  /* a surrogate */
-    CHECK_STR(R("\xF4\x90\x80\x80"), BAD BAD BAD BAD);          /* above U+10FFFF */
-    CHECK_STR(R("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF" "A"), BAD BAD BAD BAD "A");     /* Unicode 15, table 3-8 */
-    CHECK_STR(R("\xF0\x9F\x98"), BAD);                          /* cut at the end */
-    CHECK_STR(R("\xF0\x9F\x98" "x"), BAD "x");
+    CHECK_STR(R("\xED\xA0\x80"), BAD BAD BAD);         /* a surrogate */
+    CHECK_STR(R("\xF4\x90\x80\x80"), BAD BAD BAD BAD); /* above U+10FFFF */
+    /* Unicode 15, table 3-8 */
+    CHECK_STR(R("\xE1\x80\xE2\xF0\x91\x92\xF1\xBF"
+                "A"),
+              BAD BAD BAD BAD "A");
+    CHECK_STR(R("\xF0\x9F\x98"), BAD); /* cut at the end */
+    CHECK_STR(R("\xF0\x9F\x98"
+                "x"),
+              BAD "x");
     CHECK_STR(R("\x80"), BAD);
 }
 
@@ -33,7 +38,7 @@ TEST(a_cut_character_is_left_when_more_may_come)
     struct buf b = { 0 };
     CHECK_INT(utf8_repair("ab\xE2\x82", 4, 0, &b), 2);
     CHECK_INT(b.n, 2);
-    CHECK_INT(utf8_repair("\xE2\x28", 2, 0, &b), 2);            /* this one cannot be completed any more */
+    CHECK_INT(utf8_repair("\xE2\x28", 2, 0, &b), 2); /* this one cannot be completed any more */
     CHECK_INT(b.n, 6);
     buf_free(&b);
 }
@@ -75,9 +80,12 @@ TEST(the_byte_map_is_a_bijection_with_gpt2s_fixed_points)
 
 TEST(spaces_are_white_space_of_unicode)
 {
-    CHECK(uni_is_space(' ') && uni_is_space('\t') && uni_is_space(0xA0) && uni_is_space(0x2028) && uni_is_space(0x3000) && uni_is_space(0x85));
-    CHECK(!uni_is_space(0x180E) && !uni_is_space(0x200B) && !uni_is_space(0xFEFF) && !uni_is_space(0) && !uni_is_space(0x1C));
-    CHECK(uni_is_word('a') && uni_is_word('_') && uni_is_word(0x301) && uni_is_word(0x661) && !uni_is_word('-') && !uni_is_word(0x2014));
+    CHECK(uni_is_space(' ') && uni_is_space('\t') && uni_is_space(0xA0) && uni_is_space(0x2028) &&
+          uni_is_space(0x3000) && uni_is_space(0x85));
+    CHECK(!uni_is_space(0x180E) && !uni_is_space(0x200B) && !uni_is_space(0xFEFF) && !uni_is_space(0) &&
+          !uni_is_space(0x1C));
+    CHECK(uni_is_word('a') && uni_is_word('_') && uni_is_word(0x301) && uni_is_word(0x661) &&
+          !uni_is_word('-') && !uni_is_word(0x2014));
     CHECK(uni_is_numeric(0xBD) && uni_is_numeric(0x2167) && uni_is_numeric('7') && !uni_is_numeric('x'));
     CHECK(uni_is_punct('$') && uni_is_punct(0x3002) && !uni_is_punct(0x20AC) && !uni_is_punct('a'));
 }
@@ -95,25 +103,34 @@ static const char *form(const char *s, int f)
 TEST(normal_forms_of_the_classic_cases)
 {
     CHECK_STR(form("cafe\xCC\x81!", UNI_COMPOSE), "caf\xC3\xA9!");
-    CHECK_STR(form("\xCC\x81" "a", UNI_COMPOSE), "\xCC\x81" "a");
+    CHECK_STR(form("\xCC\x81"
+                   "a",
+                   UNI_COMPOSE),
+              "\xCC\x81"
+              "a");
     CHECK_STR(form("caf\xC3\xA9", 0), "cafe\xCC\x81");
-    CHECK_STR(form("\xEF\xAC\x81", UNI_COMPOSE), "\xEF\xAC\x81");                      /* a ligature stays in NFC … */
-    CHECK_STR(form("\xEF\xAC\x81", UNI_COMPOSE | UNI_COMPAT), "fi");                   /* … and goes in NFKC */
-    CHECK_STR(form("a\xCC\x81\xCC\xA3", UNI_COMPOSE), "\xE1\xBA\xA1\xCC\x81");         /* marks are put in order, then composed */
-    CHECK_STR(form("\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", UNI_COMPOSE), "\xED\x95\x9C");   /* Hangul */
+    /* a ligature stays in NFC … */
+    CHECK_STR(form("\xEF\xAC\x81", UNI_COMPOSE), "\xEF\xAC\x81");
+    /* … and goes in NFKC */
+    CHECK_STR(form("\xEF\xAC\x81", UNI_COMPOSE | UNI_COMPAT), "fi");
+    /* marks are put in order, then composed */
+    CHECK_STR(form("a\xCC\x81\xCC\xA3", UNI_COMPOSE), "\xE1\xBA\xA1\xCC\x81");
+    CHECK_STR(form("\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB", UNI_COMPOSE), "\xED\x95\x9C"); /* Hangul */
     CHECK_STR(form("\xED\x95\x9C", 0), "\xE1\x84\x92\xE1\x85\xA1\xE1\x86\xAB");
-    CHECK_STR(form("\xE2\x84\xAB", UNI_COMPOSE), "\xC3\x85");                          /* the Angstrom sign */
+    /* the Angstrom sign */
+    CHECK_STR(form("\xE2\x84\xAB", UNI_COMPOSE), "\xC3\x85");
     CHECK_STR(form("plain ascii", UNI_COMPOSE), "plain ascii");
     CHECK_STR(form("", UNI_COMPOSE), "");
 }
 
 TEST(a_megabyte_of_marks_in_the_wrong_order_is_sorted_in_time)
 {
-    size_t n = 200000;                                          /* pairs; sorting by insertion would take 2e10 swaps */
+    /* pairs; sorting by insertion would take 2e10 swaps */
+    size_t n = 200000;
     char *s = malloc(n * 4);
     struct buf b = { 0 };
     for (size_t i = 0; i < n; i++)
-        memcpy(s + 4 * i, "\xCC\x81\xCC\xA3", 4);               /* classes 230, 220 */
+        memcpy(s + 4 * i, "\xCC\x81\xCC\xA3", 4); /* classes 230, 220 */
     clock_t t0 = clock();
     uni_normalize(s, n * 4, UNI_COMPOSE, &b);
     double cpu_s = (double)(clock() - t0) / CLOCKS_PER_SEC;

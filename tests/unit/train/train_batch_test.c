@@ -1,4 +1,5 @@
-/* train_batch_test.c - rows of the global batch: every row once, and sums that are nodes of the tree (numerics contract, "Rows"). */
+/* train_batch_test.c - rows of the global batch: every row once, and sums that are nodes of the tree
+ * (numerics contract, "Rows"). */
 #include "tests/test.h"
 #include "train/zero/zero.h"
 
@@ -24,8 +25,9 @@ TEST(every_row_is_taken_once_whatever_the_layout)
                                 seen[batch_row(&b, dp, s, d, j)]++;
                     for (int64_t r = 0; r < G; r++)
                         if (seen[r] != 1)
-                            test_fail(__FILE__, __LINE__, "zero %d dp %d G %lld M %lld: row %lld is taken %d times", zero, dp, (long long)G,
-                                      (long long)M, (long long)r, seen[r]);
+                            test_fail(__FILE__, __LINE__,
+                                      "zero %d dp %d G %lld M %lld: row %lld is taken %d times", zero, dp,
+                                      (long long)G, (long long)M, (long long)r, seen[r]);
                     plans++;
                 }
             }
@@ -34,7 +36,8 @@ TEST(every_row_is_taken_once_whatever_the_layout)
     CHECK(plans > 1000);
 }
 
-/* Rows of a rank in a super-step, and those of all ranks in it, are neighbours and a node each; else in_tree says no. */
+/* Rows of a rank in a super-step, and those of all ranks in it, are neighbours and a node each; else in_tree
+ * says no. */
 TEST(the_rows_of_a_super_step_are_a_node_of_the_tree)
 {
     for (int zero = 0; zero < 4; zero++) {
@@ -50,9 +53,10 @@ TEST(the_rows_of_a_super_step_are_a_node_of_the_tree)
                     }
                     CHECK(tree_is_node(G, batch_row(&b, dp, s, 0, 0), b.local * dp));
                 }
-                if (!b.in_tree)          /* only where no number of rows of a rank would do */
+                if (!b.in_tree) /* only where no number of rows of a rank would do */
                     for (int64_t r = 1; r <= G / dp; r++)
-                        CHECK(G / dp % r || !tree_is_node(G, 0, r) || !tree_is_node(G, 0, r * dp) || (zero < 2 && r < G / dp));
+                        CHECK(G / dp % r || !tree_is_node(G, 0, r) || !tree_is_node(G, 0, r * dp) ||
+                              (zero < 2 && r < G / dp));
             }
         }
     }
@@ -60,17 +64,25 @@ TEST(the_rows_of_a_super_step_are_a_node_of_the_tree)
 
 TEST(known_plans)
 {
-    static const struct { int64_t G, M; int dp, zero; int64_t local, supers; int in_tree; } want[] = {
-        { 8, 0, 1, 0, 8, 1, 1 },   { 8, 1, 4, 1, 2, 1, 1 },   { 8, 1, 2, 2, 1, 4, 1 },  { 8, 2, 2, 3, 2, 2, 1 },
-        { 12, 1, 4, 3, 3, 1, 1 },  { 12, 1, 2, 2, 3, 2, 1 },  { 12, 2, 2, 2, 6, 1, 1 }, { 24, 1, 4, 2, 3, 2, 1 },
-        { 12, 1, 3, 0, 4, 1, 0 },  { 6, 1, 3, 2, 1, 2, 1 },
+    static const struct {
+        int64_t G, M;
+        int dp, zero;
+        int64_t local, supers;
+        int in_tree;
+    } want[] = {
+        { 8, 0, 1, 0, 8, 1, 1 },  { 8, 1, 4, 1, 2, 1, 1 },  { 8, 1, 2, 2, 1, 4, 1 },
+        { 8, 2, 2, 3, 2, 2, 1 },  { 12, 1, 4, 3, 3, 1, 1 }, { 12, 1, 2, 2, 3, 2, 1 },
+        { 12, 2, 2, 2, 6, 1, 1 }, { 24, 1, 4, 2, 3, 2, 1 }, { 12, 1, 3, 0, 4, 1, 0 },
+        { 6, 1, 3, 2, 1, 2, 1 },
     };
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         struct batch_plan b;
         CHECK_INT(batch_plan(&b, want[i].G, want[i].M, want[i].dp, want[i].zero, &e), 0);
         if (b.local != want[i].local || b.supers != want[i].supers || b.in_tree != want[i].in_tree)
-            test_fail(__FILE__, __LINE__, "G %lld M %lld dp %d zero %d: %lld rows, %lld super-steps, in tree %d", (long long)want[i].G,
-                      (long long)want[i].M, want[i].dp, want[i].zero, (long long)b.local, (long long)b.supers, b.in_tree);
+            test_fail(__FILE__, __LINE__,
+                      "G %lld M %lld dp %d zero %d: %lld rows, %lld super-steps, in tree %d",
+                      (long long)want[i].G, (long long)want[i].M, want[i].dp, want[i].zero,
+                      (long long)b.local, (long long)b.supers, b.in_tree);
     }
 }
 

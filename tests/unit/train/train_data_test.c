@@ -1,4 +1,5 @@
-/* train_data_test.c - which window is which row of which step, windows over the borders of files, ids that do not fit. */
+/* train_data_test.c - which window is which row of which step, windows over the borders of files, ids that
+ * do not fit. */
 #include "tests/test.h"
 #include <unistd.h>
 #include "text/tokfile.h"
@@ -23,7 +24,8 @@ static const char *write_file(const char *name, const void *data, size_t n)
     return p;
 }
 
-static int open_files(struct data **d, int n, const char **files, const char *order, int64_t T, int64_t vocab, uint64_t seed)
+static int open_files(struct data **d, int n, const char **files, const char *order, int64_t T, int64_t vocab,
+                      uint64_t seed)
 {
     struct opt_list list = { n, files };
     *d = NULL;
@@ -43,7 +45,8 @@ TEST(shuffle_is_a_permutation_of_every_epoch_and_another_one_in_each)
 {
     uint16_t ids[1000] = { 0 };
     for (int64_t T = 3; T <= 100; T += 31) {
-        struct data *d = open_u16(ids, 1000, "shuffle", T, 7), *same = open_u16(ids, 1000, "shuffle", T, 7), *other = open_u16(ids, 1000, "shuffle", T, 8);
+        struct data *d = open_u16(ids, 1000, "shuffle", T, 7), *same = open_u16(ids, 1000, "shuffle", T, 7),
+                    *other = open_u16(ids, 1000, "shuffle", T, 8);
         int64_t n = data_windows(d), as_before = 0, as_other = 0;
         CHECK_INT(n, 999 / T);
         CHECK_INT(data_tokens(d), 1000);
@@ -79,7 +82,8 @@ TEST(stride_k_reads_window_sample_times_k_modulo_the_windows)
         for (int i = 0; i < 10; i++)
             CHECK(in[i] == w * 10 + i && out[i] == w * 10 + i + 1);
     }
-    CHECK_INT(data_window(d, (int64_t)1 << 61), (int64_t)((unsigned __int128)7 * ((uint64_t)1 << 61) % 51));      /* no overflow */
+    /* no overflow */
+    CHECK_INT(data_window(d, (int64_t)1 << 61), (int64_t)((unsigned __int128)7 * ((uint64_t)1 << 61) % 51));
     data_close(d);
 }
 
@@ -161,7 +165,8 @@ TEST(every_4096_samples_hold_each_file_s_share_and_each_file_goes_through_its_ow
     enum { T = 10, BLOCK = 4096 };
     struct data *d;
     int32_t x[T], y[T];
-    int64_t seen[3] = { 0 }, share[3] = { 2867, 819, 410 }, windows[3] = { 599, 90, 7 };     /* 7 : 2 : 1 of 4096, to the nearest */
+    /* 7 : 2 : 1 of 4096, to the nearest */
+    int64_t seen[3] = { 0 }, share[3] = { 2867, 819, 410 }, windows[3] = { 599, 90, 7 };
     static int times[3][600];
     memset(times, 0, sizeof times);
     CHECK_INT(open_mix(&d, "7,2,1", T), 0);
@@ -170,13 +175,13 @@ TEST(every_4096_samples_hold_each_file_s_share_and_each_file_goes_through_its_ow
         CHECK_INT(data_read(d, data_window(d, k), x, y, &e), 0);
         int f = x[0] / 20000;
         CHECK_INT(x[0] % 20000 % T, 0);
-        CHECK_INT(y[T - 1], x[0] + T);                   /* no window reaches into the next file */
+        CHECK_INT(y[T - 1], x[0] + T); /* no window reaches into the next file */
         int64_t w = x[0] % 20000 / T;
         times[f][w]++;
         seen[f]++;
         for (int i = 0; (k + 1) % BLOCK == 0 && i < 3; i++) {
             CHECK_INT(seen[i], share[i] * (k + 1) / BLOCK);
-            for (w = 0; w < windows[i]; w++)             /* as often as every other one */
+            for (w = 0; w < windows[i]; w++) /* as often as every other one */
                 CHECK(times[i][w] == seen[i] / windows[i] || times[i][w] == seen[i] / windows[i] + 1);
         }
     }
@@ -185,9 +190,17 @@ TEST(every_4096_samples_hold_each_file_s_share_and_each_file_goes_through_its_ow
 
 TEST(weights_that_are_none_are_refused)
 {
-    static const struct { const char *mix, *say; } bad[] = {
-        { "7,2", "for each of the 3 files" }, { "7,2,1,1", "for each of the 3 files" }, { "7,2,0", "above 0" }, { "7,2,-1", "above 0" },
-        { "7,2,x", "above 0" }, { "", "above 0" }, { "7,nan,1", "above 0" }, { "1e6,1,1", "less than one sample" },
+    static const struct {
+        const char *mix, *say;
+    } bad[] = {
+        { "7,2", "for each of the 3 files" },
+        { "7,2,1,1", "for each of the 3 files" },
+        { "7,2,0", "above 0" },
+        { "7,2,-1", "above 0" },
+        { "7,2,x", "above 0" },
+        { "", "above 0" },
+        { "7,nan,1", "above 0" },
+        { "1e6,1,1", "less than one sample" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct data *d;
@@ -204,7 +217,7 @@ TEST(where_documents_begin_is_where_the_one_before_ended_and_at_the_borders_of_f
 {
     enum { N = 400, T = 37, MOST = 40 };
     static const int length[] = { 5, 70, 1, 1, 1, 0, 37, 36, 38, 100, 3, 60 };
-    char first[N + 200] = { 0 };                         /* 1: a document begins here, seen naively */
+    char first[N + 200] = { 0 }; /* 1: a document begins here, seen naively */
     const char *path = path_of("docs.tok"), *more = path_of("more.u16"), *both[2] = { path, more };
     struct tokfile_writer *w;
     uint16_t ids[180] = { 0 };
@@ -230,7 +243,7 @@ TEST(where_documents_begin_is_where_the_one_before_ended_and_at_the_borders_of_f
                 CHECK(want < got && begin[want++] == i);
         CHECK_INT(got, want);
     }
-    CHECK_INT(data_documents(d, 2, begin, 3, &e), -ERR_USAGE);       /* tokens 74 .. 110: four */
+    CHECK_INT(data_documents(d, 2, begin, 3, &e), -ERR_USAGE); /* tokens 74 .. 110: four */
     CHECK_HAS(e.text, "docs.tok has more than 3 documents: raise --documents");
     data_close(d);
     struct data *raw = open_u16(ids, 180, "stride:1", T, 0);

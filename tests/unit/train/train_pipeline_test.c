@@ -1,4 +1,5 @@
-/* train_pipeline_test.c - schedules of every size are checked against each other; the verifier notices wrong ones. */
+/* train_pipeline_test.c - schedules of every size are checked against each other; the verifier notices wrong
+ * ones. */
 #include "tests/test.h"
 #include "train/pipeline/pipeline.h"
 
@@ -26,7 +27,8 @@ static struct pipe_report verify(enum pipe_kind kind, int ranks, int chunks, int
     struct err e = { 0 };
     CHECK_INT(make_all(l, &s, &e), 0);
     if (pipe_verify(l, &s, &r, NULL, &e) < 0)
-        test_fail(__FILE__, __LINE__, "kind %d, %d ranks, %d chunks, %lld micro-batches: %s", kind, ranks, chunks, (long long)micros, e.text);
+        test_fail(__FILE__, __LINE__, "kind %d, %d ranks, %d chunks, %lld micro-batches: %s", kind, ranks,
+                  chunks, (long long)micros, e.text);
     free_all(l);
     return r;
 }
@@ -48,7 +50,8 @@ TEST(interleaving_divides_the_bubble_by_the_chunks)
     for (int ranks = 2; ranks <= 8; ranks++)
         for (int chunks = 1; chunks <= 4; chunks++)
             for (int64_t micros = ranks; micros <= 4 * ranks; micros += ranks)
-                CHECK_NEAR(verify(PIPE_INTERLEAVED, ranks, chunks, micros).bubble, (ranks - 1.0) / (double)(chunks * micros + ranks - 1), 1e-12);
+                CHECK_NEAR(verify(PIPE_INTERLEAVED, ranks, chunks, micros).bubble,
+                           (ranks - 1.0) / (double)(chunks * micros + ranks - 1), 1e-12);
 }
 
 TEST(zero_bubble_leaves_a_third_of_the_bubble_and_keeps_no_more_than_1f1b_s_first_rank)
@@ -59,7 +62,8 @@ TEST(zero_bubble_leaves_a_third_of_the_bubble_and_keeps_no_more_than_1f1b_s_firs
             CHECK_NEAR(r.bubble, (ranks - 1.0) / (double)(3 * micros + ranks - 1), 1e-12);
             CHECK_INT(r.in_flight, ranks);
         }
-        for (int r = 0; r < ranks; r++) {                /* rank's micro-batches late, and the one whose gradients come now */
+        /* rank's micro-batches late, and the one whose gradients come now */
+        for (int r = 0; r < ranks; r++) {
             struct pipe_shape s = { PIPE_ZERO_BUBBLE, ranks, 1, 2 * ranks };
             struct pipe_list l;
             struct err e = { 0 };
@@ -67,8 +71,11 @@ TEST(zero_bubble_leaves_a_third_of_the_bubble_and_keeps_no_more_than_1f1b_s_firs
             CHECK_INT(l.late[0], r + 1);
             pipe_free(&l);
         }
-        for (int64_t micros = 1; micros < ranks; micros++)           /* fewer micro-batches than ranks: runs, and is no worse than 1f1b */
-            CHECK_INT(verify(PIPE_ZERO_BUBBLE, ranks, 1, micros).bubble <= verify(PIPE_1F1B, ranks, 1, micros).bubble + 1e-12, 1);
+        /* fewer micro-batches than ranks: runs, and is no worse than 1f1b */
+        for (int64_t micros = 1; micros < ranks; micros++)
+            CHECK_INT(verify(PIPE_ZERO_BUBBLE, ranks, 1, micros).bubble <=
+                          verify(PIPE_1F1B, ranks, 1, micros).bubble + 1e-12,
+                      1);
     }
 }
 
@@ -78,13 +85,19 @@ TEST(one_forward_one_backward_keeps_no_more_micro_batches_than_stages)
     CHECK_INT(verify(PIPE_GPIPE, 4, 1, 16).in_flight, 16);
     CHECK_INT(verify(PIPE_1F1B, 4, 1, 2).in_flight, 2);
     CHECK_INT(verify(PIPE_NAIVE, 4, 1, 16).in_flight, 1);
-    CHECK_INT(verify(PIPE_INTERLEAVED, 4, 2, 16).in_flight, 12);     /* (P-1) 2 + (V-1) P + 1, and one more: the most of each chunk */
+    /* (P-1) 2 + (V-1) P + 1, and one more: the most of each chunk */
+    CHECK_INT(verify(PIPE_INTERLEAVED, 4, 2, 16).in_flight, 12);
 }
 
 TEST(schedules_that_cannot_be_are_refused_with_what_to_change)
 {
-    static const struct { struct pipe_shape s; const char *say; } bad[] = {
-        { { PIPE_1F1B, 4, 2, 8 }, "interleaved" }, { { PIPE_INTERLEAVED, 1, 2, 8 }, "--pp" }, { { PIPE_INTERLEAVED, 4, 2, 6 }, "multiple of 4" },
+    static const struct {
+        struct pipe_shape s;
+        const char *say;
+    } bad[] = {
+        { { PIPE_1F1B, 4, 2, 8 }, "interleaved" },
+        { { PIPE_INTERLEAVED, 1, 2, 8 }, "--pp" },
+        { { PIPE_INTERLEAVED, 4, 2, 6 }, "multiple of 4" },
         { { PIPE_ZERO_BUBBLE, 4, 2, 8 }, "interleaved" },
     };
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -123,7 +136,10 @@ static void swap_micros(struct pipe_list *l, enum pipe_op op)
 
 TEST(the_verifier_notices_a_swapped_pair_a_missing_message_and_a_wrong_bound)
 {
-    static const struct { struct pipe_shape s; const char *say; } fault[] = {
+    static const struct {
+        struct pipe_shape s;
+        const char *say;
+    } fault[] = {
         { { PIPE_1F1B, 3, 1, 6 }, "backward is out of order" },
         { { PIPE_1F1B, 3, 1, 6 }, "waits for another" },
         { { PIPE_1F1B, 3, 1, 6 }, "more micro-batches are kept" },
@@ -148,7 +164,7 @@ TEST(the_verifier_notices_a_swapped_pair_a_missing_message_and_a_wrong_bound)
         case 5: last_act(&l[1], PIPE_RECV_X)->chunk ^= 1; break;
         case 6: last_act(&l[1], PIPE_BACKWARD)->chunk = 2; break;
         case 7: l[2].late[0]--; break;
-        default:                         /* one message too many, and the receiver takes it */
+        default: /* one message too many, and the receiver takes it */
             l[1].n = 0;
             for (int64_t k = 0; k < 5; k++)
                 l[0].act[k] = (struct pipe_act){ PIPE_SEND_X, 0, 0 };

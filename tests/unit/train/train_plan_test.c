@@ -1,4 +1,5 @@
-/* train_plan_test.c - what a plan says of memory that is not one rank's weights: activations under each recompute, buffers of ZeRO. */
+/* train_plan_test.c - what a plan says of memory that is not one rank's weights: activations under each
+ * recompute, buffers of ZeRO. */
 #include "tests/test.h"
 #include "train/layout_plan.h"
 
@@ -6,8 +7,10 @@ enum { H = 64, LAYERS = 6, HEADS = 4, INTER = 192, VOCAB = 256, ROWS = 128 };
 
 static struct model shaped(enum dtype dt)
 {
-    static const char text[] = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":6,\"num_attention_heads\":4,\"num_key_value_heads\":4,"
-                               "\"intermediate_size\":192,\"vocab_size\":256,\"max_position_embeddings\":256,\"tie_word_embeddings\":false}";
+    static const char text[] = "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_hidden_layers\":6,\"num_"
+                               "attention_heads\":4,\"num_key_value_heads\":4,"
+                               "\"intermediate_size\":192,\"vocab_size\":256,\"max_position_embeddings\":256,"
+                               "\"tie_word_embeddings\":false}";
     struct layout one = { 1, 1, 1, 1, 1, 0, 1 };
     struct model_config c;
     struct model m;
@@ -26,9 +29,11 @@ TEST(selective_keeps_norms_and_the_activation_of_one_layer_full_one_layer_and_ev
 {
     for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
         struct model m = shaped(dt);
-        int64_t el = (int64_t)dtype_size(dt), none = measured(&m, RECOMPUTE_NONE, 0), selective = measured(&m, RECOMPUTE_SELECTIVE, 0);
+        int64_t el = (int64_t)dtype_size(dt), none = measured(&m, RECOMPUTE_NONE, 0),
+                selective = measured(&m, RECOMPUTE_SELECTIVE, 0);
         /* h1, h2, act; q, o, xm, lse, two roots of norms, gate and up; keys and values */
-        int64_t cheap = ROWS * el * (2 * H + INTER), rest = ROWS * (el * 3 * H + 4 * (HEADS + 2 + 2 * INTER)) + 2 * (int64_t)model_page_bytes(&m);
+        int64_t cheap = ROWS * el * (2 * H + INTER),
+                rest = ROWS * (el * 3 * H + 4 * (HEADS + 2 + 2 * INTER)) + 2 * (int64_t)model_page_bytes(&m);
         CHECK_INT(none - selective, (LAYERS - 1) * cheap);
         CHECK_INT(selective - measured(&m, RECOMPUTE_FULL, 0), (LAYERS - 1) * rest);
         model_close(&m);
@@ -43,7 +48,8 @@ TEST(late_weight_gradients_keep_the_logits_gradient_and_are_planned_with_their_c
     CHECK(measured(&m, RECOMPUTE_NONE, 1) > measured(&m, RECOMPUTE_NONE, 0));
     for (s.recompute = RECOMPUTE_NONE; s.recompute <= RECOMPUTE_FULL; s.recompute++)
         copies[s.recompute] = (int64_t)train_late_measure(&m, 0, &s);
-    /* what layers share is copied: h1, h2, act; then o, xm, two roots, and the last layer's output for the last norm */
+    /* what layers share is copied: h1, h2, act; then o, xm, two roots, and the last layer's output for the
+     * last norm */
     CHECK_INT(copies[1] - copies[0], LAYERS * ROWS * 4 * (2 * H + INTER));
     CHECK_INT(copies[2] - copies[1], LAYERS * ROWS * 4 * (2 * H + 2) + ROWS * 4 * H);
     model_close(&m);
