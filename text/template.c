@@ -242,8 +242,8 @@ static int set_json(struct tpl *t, const char *name, const json_t *j, int user)
         return t->failed;
     memcpy(copy, name, strlen(name));
     if (j)
-        DO(v_from_json(t, j, user, &v));
-    DO(v_str(t, copy, strlen(name), NULL, &k));
+        RETURN_IF_ERROR(v_from_json(t, j, user, &v));
+    RETURN_IF_ERROR(v_str(t, copy, strlen(name), NULL, &k));
     return scope_set(t, t->scope, k.u.s, v);
 }
 
@@ -252,19 +252,19 @@ static int set_all(struct tpl *t, const json_t *object, int user)
     const char *key;
     const json_t *v;
     json_object_foreach((json_t *)(uintptr_t)object, key, v)
-        DO(set_json(t, key, v, user));
+        RETURN_IF_ERROR(set_json(t, key, v, user));
     return 0;
 }
 
 static int set_variables(struct tpl *t, const struct template *tmpl, const struct template_request *r)
 {
-    DO(set_all(t, tmpl->tokens, 0));
-    DO(set_all(t, r->trusted, 0));
-    DO(set_all(t, r->user, 1));
-    DO(set_json(t, "messages", r->messages, 1));
-    DO(set_json(t, "tools", r->tools, 1));
+    RETURN_IF_ERROR(set_all(t, tmpl->tokens, 0));
+    RETURN_IF_ERROR(set_all(t, r->trusted, 0));
+    RETURN_IF_ERROR(set_all(t, r->user, 1));
+    RETURN_IF_ERROR(set_json(t, "messages", r->messages, 1));
+    RETURN_IF_ERROR(set_json(t, "tools", r->tools, 1));
     if (r->documents || !json_object_get(r->user, "documents"))
-        DO(set_json(t, "documents", r->documents, 1));
+        RETURN_IF_ERROR(set_json(t, "documents", r->documents, 1));
     return set_json(t, "add_generation_prompt", r->add_generation_prompt ? json_true() : json_false(), 0);
 }
 

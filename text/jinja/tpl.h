@@ -22,11 +22,12 @@
 #define TPL_DATA_DEPTH 100  /* lists in lists, in JSON and when compared or printed */
 #define TPL_RANGE 100000    /* the sandbox's limit */
 
-#define DO(call) \
+/* Returns the negative code of a failed call. Nothing needs freeing on the way: the heap owns all memory. */
+#define RETURN_IF_ERROR(call) \
     do { \
-        int do_rc = (call); \
-        if (do_rc < 0) \
-            return do_rc; \
+        int call_rc = (call); \
+        if (call_rc < 0) \
+            return call_rc; \
     } while (0)
 
 /* --- memory (tpl_heap.c)

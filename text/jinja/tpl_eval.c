@@ -53,11 +53,11 @@ static int eval_name(struct tpl *t, const struct node *n, struct val *out)
 static int eval_list(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val all;
-    DO(v_list_new(t, n->kind == N_TUPLE ? L_TUPLE : L_LIST, &all));
+    RETURN_IF_ERROR(v_list_new(t, n->kind == N_TUPLE ? L_TUPLE : L_LIST, &all));
     for (const struct node *k = n->list; k; k = k->next) {
         struct val v;
-        DO(tpl_eval(t, k, &v));
-        DO(v_list_add(t, all.u.l, v));
+        RETURN_IF_ERROR(tpl_eval(t, k, &v));
+        RETURN_IF_ERROR(v_list_add(t, all.u.l, v));
     }
     *out = all;
     return 0;
@@ -66,12 +66,12 @@ static int eval_list(struct tpl *t, const struct node *n, struct val *out)
 static int eval_dict(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val all;
-    DO(v_dict_new(t, &all));
+    RETURN_IF_ERROR(v_dict_new(t, &all));
     for (const struct node *pair = n->list; pair; pair = pair->next) {
         struct val k, v;
-        DO(tpl_eval(t, pair->a, &k));
-        DO(tpl_eval(t, pair->b, &v));
-        DO(v_dict_put(t, all.u.d, k, v));
+        RETURN_IF_ERROR(tpl_eval(t, pair->a, &k));
+        RETURN_IF_ERROR(tpl_eval(t, pair->b, &v));
+        RETURN_IF_ERROR(v_dict_put(t, all.u.d, k, v));
     }
     *out = all;
     return 0;
@@ -82,7 +82,7 @@ static int eval_dict(struct tpl *t, const struct node *n, struct val *out)
 static int eval_attr(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val v;
-    DO(tpl_eval(t, n->a, &v));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v));
     t->line = n->line;
     return get_attr(t, v, n->name, out);
 }
@@ -90,8 +90,8 @@ static int eval_attr(struct tpl *t, const struct node *n, struct val *out)
 static int eval_item(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val v, key;
-    DO(tpl_eval(t, n->a, &v));
-    DO(tpl_eval(t, n->b, &key));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v));
+    RETURN_IF_ERROR(tpl_eval(t, n->b, &key));
     t->line = n->line;
     return get_item(t, v, key, out);
 }
@@ -100,11 +100,11 @@ static int eval_slice(struct tpl *t, const struct node *n, struct val *out)
 {
     const struct node *parts[3] = { n->b, n->c, n->list };
     struct val v, bound[3];
-    DO(tpl_eval(t, n->a, &v));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v));
     for (int i = 0; i < 3; i++) {
         bound[i] = v_none();
         if (parts[i])
-            DO(tpl_eval(t, parts[i], &bound[i]));
+            RETURN_IF_ERROR(tpl_eval(t, parts[i], &bound[i]));
     }
     t->line = n->line;
     return get_slice(t, v, bound, out);
@@ -125,7 +125,7 @@ static int eval_args(struct tpl *t, const struct node *n, struct args *out)
         return t->failed;
     size_t i = 0;
     for (const struct node *k = n->list; k; k = k->next)
-        DO(tpl_eval(t, k, &out->v[i++]));
+        RETURN_IF_ERROR(tpl_eval(t, k, &out->v[i++]));
     i = 0;
     for (const struct node *k = n->more; k; k = k->next, i++) {
         out->kw[i].name = k->name;
@@ -133,7 +133,7 @@ static int eval_args(struct tpl *t, const struct node *n, struct args *out)
             if (str_same(out->kw[j].name, k->name))
                 return tpl_fail(t, ERR_USAGE, "the argument '%.*s' is there twice",
                                 (int)(k->name->n < 60 ? k->name->n : 60), k->name->p);
-        DO(tpl_eval(t, k->a, &out->kw[i].v));
+        RETURN_IF_ERROR(tpl_eval(t, k->a, &out->kw[i].v));
     }
     return 0;
 }
@@ -154,8 +154,8 @@ static int eval_call(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val callee;
     struct args args;
-    DO(tpl_eval(t, n->a, &callee));
-    DO(eval_args(t, n, &args));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &callee));
+    RETURN_IF_ERROR(eval_args(t, n, &args));
     t->line = n->line;
     return tpl_call(t, callee, &args, out);
 }
@@ -168,8 +168,8 @@ static int eval_filter(struct tpl *t, const struct node *n, struct val *out)
     if (!f)
         return tpl_fail(t, ERR_USAGE, "no filter is named '%.*s'", (int)(n->name->n < 60 ? n->name->n : 60),
                         n->name->p);
-    DO(tpl_eval(t, n->a, &v));
-    DO(eval_args(t, n, &args));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v));
+    RETURN_IF_ERROR(eval_args(t, n, &args));
     t->line = n->line;
     return fn_run(t, f, v, &args, out);
 }
@@ -182,8 +182,8 @@ static int eval_test(struct tpl *t, const struct node *n, struct val *out)
     if (!f)
         return tpl_fail(t, ERR_USAGE, "no test is named '%.*s'", (int)(n->name->n < 60 ? n->name->n : 60),
                         n->name->p);
-    DO(tpl_eval(t, n->a, &v));
-    DO(eval_args(t, n, &args));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v));
+    RETURN_IF_ERROR(eval_args(t, n, &args));
     t->line = n->line;
     return fn_run(t, f, v, &args, out);
 }
@@ -193,7 +193,7 @@ static int eval_test(struct tpl *t, const struct node *n, struct val *out)
 static int eval_not(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val v;
-    DO(tpl_eval(t, n->a, &v));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v));
     *out = v_bool(!v_true(v));
     return 0;
 }
@@ -201,15 +201,15 @@ static int eval_not(struct tpl *t, const struct node *n, struct val *out)
 static int eval_sign(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val v;
-    DO(tpl_eval(t, n->a, &v));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v));
     return op_sign(t, n->kind == N_NEG, v, out);
 }
 
 static int eval_binary(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val a, b;
-    DO(tpl_eval(t, n->a, &a));
-    DO(tpl_eval(t, n->b, &b));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &a));
+    RETURN_IF_ERROR(tpl_eval(t, n->b, &b));
     t->line = n->line;
     return op_arith(t, n->op, a, b, out);
 }
@@ -218,11 +218,11 @@ static int eval_compare(struct tpl *t, const struct node *n, struct val *out)
 {
     struct val a, b;
     int is = 1;
-    DO(tpl_eval(t, n->a, &a));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &a));
     for (const struct node *part = n->list; part && is; part = part->next) {
-        DO(tpl_eval(t, part->a, &b));
+        RETURN_IF_ERROR(tpl_eval(t, part->a, &b));
         t->line = n->line;
-        DO(op_compare(t, part->op, a, b, &is));
+        RETURN_IF_ERROR(op_compare(t, part->op, a, b, &is));
         a = b;
     }
     *out = v_bool(is);
@@ -231,7 +231,7 @@ static int eval_compare(struct tpl *t, const struct node *n, struct val *out)
 
 static int eval_and_or(struct tpl *t, const struct node *n, struct val *out)
 {
-    DO(tpl_eval(t, n->a, out));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, out));
     return v_true(*out) == (n->kind == N_OR) ? 0 : tpl_eval(t, n->b, out);
 }
 
@@ -239,16 +239,16 @@ static int eval_concat(struct tpl *t, const struct node *n, struct val *out)
 {
     struct sb b = { .t = t };
     struct val v[2];
-    DO(tpl_eval(t, n->a, &v[0]));
-    DO(tpl_eval(t, n->b, &v[1]));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v[0]));
+    RETURN_IF_ERROR(tpl_eval(t, n->b, &v[1]));
     for (int i = 0; i < 2; i++)
-        DO(v_print(&b, v[i]));
+        RETURN_IF_ERROR(v_print(&b, v[i]));
     return sb_done(&b, out);
 }
 
 static int eval_cond(struct tpl *t, const struct node *n, struct val *out)
 {
-    DO(tpl_eval(t, n->b, out));
+    RETURN_IF_ERROR(tpl_eval(t, n->b, out));
     if (v_true(*out))
         return tpl_eval(t, n->a, out);
     if (n->c)
@@ -267,7 +267,7 @@ static int (*const evals[N_KINDS])(struct tpl *t, const struct node *n, struct v
 
 int tpl_eval(struct tpl *t, const struct node *n, struct val *out)
 {
-    DO(tpl_enter(t));
+    RETURN_IF_ERROR(tpl_enter(t));
     t->line = n->line;
     int rc = evals[n->kind] ? evals[n->kind](t, n, out)
                             : tpl_fail(t, ERR_INTERNAL, "a node of kind %d is no expression", (int)n->kind);

@@ -29,8 +29,8 @@ static int capture(struct tpl *t, const struct node *list, struct scope *inside,
     t->out = &b;
     int rc = exec_inside(t, list, inside);
     t->out = outside;
-    DO(rc);
-    DO(sb_done(&b, out));
+    RETURN_IF_ERROR(rc);
+    RETURN_IF_ERROR(sb_done(&b, out));
     return rc;
 }
 
@@ -53,8 +53,8 @@ static int exec_data(struct tpl *t, const struct node *n)
 static int exec_output(struct tpl *t, const struct node *n)
 {
     struct val v;
-    DO(tpl_eval(t, n->a, &v));
-    DO(v_print(t->out, v));
+    RETURN_IF_ERROR(tpl_eval(t, n->a, &v));
+    RETURN_IF_ERROR(v_print(t->out, v));
     return write_limit(t);
 }
 
@@ -62,7 +62,7 @@ static int exec_if(struct tpl *t, const struct node *n)
 {
     for (const struct node *branch = n->a; branch; branch = branch->next) {
         struct val v;
-        DO(tpl_eval(t, branch->a, &v));
+        RETURN_IF_ERROR(tpl_eval(t, branch->a, &v));
         if (v_true(v))
             return tpl_exec(t, branch->list);
     }
@@ -84,20 +84,20 @@ static int assign(struct tpl *t, const struct node *target, struct val v)
     }
     struct list *l;
     size_t n = 0, i = 0;
-    DO(v_iterate(t, v, &l));
+    RETURN_IF_ERROR(v_iterate(t, v, &l));
     for (const struct node *k = target->list; k; k = k->next)
         n++;
     if (n != l->n)
         return tpl_fail(t, ERR_USAGE, "%zu names for %zu values", n, l->n);
     for (const struct node *k = target->list; k; k = k->next)
-        DO(assign(t, k, l->v[i++]));
+        RETURN_IF_ERROR(assign(t, k, l->v[i++]));
     return 0;
 }
 
 static int exec_set(struct tpl *t, const struct node *n)
 {
     struct val v;
-    DO(tpl_eval(t, n->b, &v));
+    RETURN_IF_ERROR(tpl_eval(t, n->b, &v));
     t->line = n->line;
     return assign(t, n->a, v);
 }
@@ -116,7 +116,7 @@ static int filtered(struct tpl *t, const struct node *filters, struct val v, str
             k = k->a;
         copy = *k;
         copy.a = &inner;
-        DO(tpl_eval(t, &copy, out));
+        RETURN_IF_ERROR(tpl_eval(t, &copy, out));
         inner.v = *out;
         done = k;
     }
@@ -127,11 +127,11 @@ static int exec_set_block(struct tpl *t, const struct node *n)
 {
     struct scope *inside;
     struct val v, text;
-    DO(new_scope(t, t->scope, &inside));
+    RETURN_IF_ERROR(new_scope(t, t->scope, &inside));
     int rc = capture(t, n->list, inside, &v);
-    DO(rc);
-    DO(filtered(t, n->b, v, &text));
-    DO(assign(t, n->a, text));
+    RETURN_IF_ERROR(rc);
+    RETURN_IF_ERROR(filtered(t, n->b, v, &text));
+    RETURN_IF_ERROR(assign(t, n->a, text));
     return rc;
 }
 
@@ -139,26 +139,26 @@ static int exec_filter_block(struct tpl *t, const struct node *n)
 {
     struct scope *inside;
     struct val v, text;
-    DO(new_scope(t, t->scope, &inside));
+    RETURN_IF_ERROR(new_scope(t, t->scope, &inside));
     int rc = capture(t, n->list, inside, &v);
-    DO(rc);
-    DO(filtered(t, n->b, v, &text));
-    DO(v_print(t->out, text));
-    DO(write_limit(t));
+    RETURN_IF_ERROR(rc);
+    RETURN_IF_ERROR(filtered(t, n->b, v, &text));
+    RETURN_IF_ERROR(v_print(t->out, text));
+    RETURN_IF_ERROR(write_limit(t));
     return rc;
 }
 
 static int exec_with(struct tpl *t, const struct node *n)
 {
     struct scope *inside, *outside = t->scope;
-    DO(new_scope(t, outside, &inside));
+    RETURN_IF_ERROR(new_scope(t, outside, &inside));
     for (const struct node *set = n->more; set; set = set->next) {
         struct val v;
-        DO(tpl_eval(t, set->b, &v));
+        RETURN_IF_ERROR(tpl_eval(t, set->b, &v));
         t->scope = inside;
         int rc = assign(t, set->a, v);
         t->scope = outside;
-        DO(rc);
+        RETURN_IF_ERROR(rc);
     }
     return exec_inside(t, n->list, inside);
 }
@@ -166,7 +166,7 @@ static int exec_with(struct tpl *t, const struct node *n)
 static int exec_scope(struct tpl *t, const struct node *n)
 {
     struct scope *inside;
-    DO(new_scope(t, t->scope, &inside));
+    RETURN_IF_ERROR(new_scope(t, t->scope, &inside));
     return exec_inside(t, n->list, inside);
 }
 
@@ -180,13 +180,13 @@ static int loop_items(struct tpl *t, const struct node *n, struct list *from, st
     *out = from;
     if (!n->c)
         return 0;
-    DO(v_list_new(t, L_LIST, &kept));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, &kept));
     for (size_t i = 0; i < from->n; i++) {
-        DO(new_scope(t, outside, &t->scope));
-        DO(assign(t, n->a, from->v[i]));
-        DO(tpl_eval(t, n->c, &is));
+        RETURN_IF_ERROR(new_scope(t, outside, &t->scope));
+        RETURN_IF_ERROR(assign(t, n->a, from->v[i]));
+        RETURN_IF_ERROR(tpl_eval(t, n->c, &is));
         if (v_true(is))
-            DO(v_list_add(t, kept.u.l, from->v[i]));
+            RETURN_IF_ERROR(v_list_add(t, kept.u.l, from->v[i]));
         t->scope = outside;
     }
     *out = kept.u.l;
@@ -203,16 +203,16 @@ static int exec_for(struct tpl *t, const struct node *n)
     int rc = 0;
     if (!loop)
         return t->failed;
-    DO(tpl_eval(t, n->b, &v));
+    RETURN_IF_ERROR(tpl_eval(t, n->b, &v));
     t->line = n->line;
-    DO(v_iterate(t, v, &items));
-    DO(loop_items(t, n, items, &loop->items));
+    RETURN_IF_ERROR(v_iterate(t, v, &items));
+    RETURN_IF_ERROR(loop_items(t, n, items, &loop->items));
     for (; loop->at < loop->items->n && rc != RUN_BREAK; loop->at++) {
         t->line = n->line;
-        DO(new_scope(t, outside, &t->scope));
-        DO(scope_set(t, t->scope, &loop_name, (struct val){ .type = V_LOOP, .u.loop = loop }));
-        DO(assign(t, n->a, loop->items->v[loop->at]));
-        DO(rc = tpl_exec(t, n->list));
+        RETURN_IF_ERROR(new_scope(t, outside, &t->scope));
+        RETURN_IF_ERROR(scope_set(t, t->scope, &loop_name, (struct val){ .type = V_LOOP, .u.loop = loop }));
+        RETURN_IF_ERROR(assign(t, n->a, loop->items->v[loop->at]));
+        RETURN_IF_ERROR(rc = tpl_exec(t, n->list));
         t->scope = outside;
     }
     return loop->items->n ? 0 : tpl_exec(t, n->more);
@@ -250,11 +250,11 @@ static int bind_params(struct tpl *t, const struct node *macro, const struct arg
                 used++;
             }
         if (v.type == V_ABSENT && p->a)
-            DO(tpl_eval(t, p->a, &v));
+            RETURN_IF_ERROR(tpl_eval(t, p->a, &v));
         else if (v.type == V_ABSENT)
-            DO(v_undef_of(t, &v, "parameter '%.*s' was not given", (int)(p->name->n < 60 ? p->name->n : 60),
-                          p->name->p));
-        DO(scope_set(t, inside, p->name, v));
+            RETURN_IF_ERROR(v_undef_of(t, &v, "parameter '%.*s' was not given",
+                                       (int)(p->name->n < 60 ? p->name->n : 60), p->name->p));
+        RETURN_IF_ERROR(scope_set(t, inside, p->name, v));
     }
     if (args->n > at || used < args->n_kw)
         return tpl_fail(t, ERR_USAGE, "the macro '%.*s' has %zu parameters: an argument has no place",
@@ -265,10 +265,10 @@ static int bind_params(struct tpl *t, const struct node *macro, const struct arg
 int tpl_macro(struct tpl *t, const struct macro *m, const struct args *args, struct val *out)
 {
     struct scope *outside = t->scope, *inside;
-    DO(tpl_enter(t));
-    DO(new_scope(t, m->scope, &inside));
+    RETURN_IF_ERROR(tpl_enter(t));
+    RETURN_IF_ERROR(new_scope(t, m->scope, &inside));
     t->scope = inside;
-    DO(bind_params(t, m->node, args, inside));
+    RETURN_IF_ERROR(bind_params(t, m->node, args, inside));
     t->scope = outside;
     int rc = capture(t, m->node->list, inside, out);
     t->depth--;
@@ -287,7 +287,7 @@ static int (*const execs[N_KINDS])(struct tpl *t, const struct node *n) = {
 int tpl_exec(struct tpl *t, const struct node *list)
 {
     for (const struct node *n = list; n; n = n->next) {
-        DO(tpl_enter(t));
+        RETURN_IF_ERROR(tpl_enter(t));
         t->line = n->line;
         int rc = execs[n->kind](t, n);
         t->depth--;

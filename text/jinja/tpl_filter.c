@@ -12,7 +12,7 @@ static int by_method(struct tpl *t, struct val self, const char *method, const s
 {
     const struct str *s;
     struct args args = { .v = (struct val *)(uintptr_t)a, .n = n };
-    DO(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
     struct val text = { .type = V_STR, .u.s = s };
     return fn_run(t, fn_find(tpl_str_methods, method, strlen(method)), text, &args, out);
 }
@@ -41,7 +41,7 @@ FN(f_title)
 {
     const struct str *s;
     UNUSED;
-    DO(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
     return str_case(t, s, 'f', out);
 }
 
@@ -56,7 +56,7 @@ FN(f_string)
 {
     const struct str *s;
     UNUSED;
-    DO(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
     *out = (struct val){ .type = V_STR, .u.s = s };
     return 0;
 }
@@ -65,8 +65,8 @@ FN(f_safe)
 {
     const struct str *s;
     UNUSED;
-    DO(v_to_str(t, self, &s));
-    DO(v_part(t, s, 0, s->n, out));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_part(t, s, 0, s->n, out));
     ((struct str *)(uintptr_t)out->u.s)->markup = 1;
     return 0;
 }
@@ -75,7 +75,7 @@ FN(f_escape)
 {
     const struct str *s;
     UNUSED;
-    DO(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
     *out = self;
     return self.type == V_STR && s->markup ? 0 : str_escape(t, s, out);
 }
@@ -84,7 +84,7 @@ FN(f_forceescape)
 {
     const struct str *s;
     UNUSED;
-    DO(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
     return str_escape(t, s, out);
 }
 
@@ -93,10 +93,10 @@ FN(f_replace)
     const struct str *s, *old, *by;
     int64_t count;
     UNUSED;
-    DO(v_to_str(t, self, &s));
-    DO(v_to_str(t, a[0], &old));
-    DO(v_to_str(t, a[1], &by));
-    DO(arg_int(t, a[2], -1, "replace", &count));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_to_str(t, a[0], &old));
+    RETURN_IF_ERROR(v_to_str(t, a[1], &by));
+    RETURN_IF_ERROR(arg_int(t, a[2], -1, "replace", &count));
     return str_replace(t, s, old, by, count, out);
 }
 
@@ -114,18 +114,19 @@ FN(f_format)
     const struct str *s;
     struct val arg;
     UNUSED;
-    DO(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
     if (raw->n && raw->n_kw)
         return tpl_fail(t, ERR_USAGE, "format: arguments with and without names at the same time");
     if (!raw->n_kw) {
-        DO(v_list_new(t, L_TUPLE, &arg));
+        RETURN_IF_ERROR(v_list_new(t, L_TUPLE, &arg));
         for (size_t i = 0; i < raw->n; i++)
-            DO(v_list_add(t, arg.u.l, raw->v[i]));
+            RETURN_IF_ERROR(v_list_add(t, arg.u.l, raw->v[i]));
         return str_percent(t, s, arg, out);
     }
-    DO(v_dict_new(t, &arg));
+    RETURN_IF_ERROR(v_dict_new(t, &arg));
     for (size_t i = 0; i < raw->n_kw; i++)
-        DO(v_dict_put(t, arg.u.d, (struct val){ .type = V_STR, .u.s = raw->kw[i].name }, raw->kw[i].v));
+        RETURN_IF_ERROR(
+            v_dict_put(t, arg.u.d, (struct val){ .type = V_STR, .u.s = raw->kw[i].name }, raw->kw[i].v));
     return str_percent(t, s, arg, out);
 }
 
@@ -133,7 +134,7 @@ FN(f_tojson)
 {
     struct sb b = { .t = t };
     UNUSED;
-    DO(v_to_json(&b, self, a));
+    RETURN_IF_ERROR(v_to_json(&b, self, a));
     return sb_done(&b, out);
 }
 
@@ -141,7 +142,7 @@ FN(f_length)
 {
     size_t n;
     UNUSED;
-    DO(v_length(t, self, &n));
+    RETURN_IF_ERROR(v_length(t, self, &n));
     *out = v_int((int64_t)n);
     return 0;
 }
@@ -150,7 +151,7 @@ FN(f_attr)
 {
     const struct str *name;
     UNUSED;
-    DO(arg_str(t, a[0], "attr", &name));
+    RETURN_IF_ERROR(arg_str(t, a[0], "attr", &name));
     if (self.type == V_DICT && v_dict_text(self.u.d, name->p, name->n) &&
         !fn_find(tpl_dict_methods, name->p, name->n))
         return v_undef_of(t, out, "a dict has no attribute '%.*s'", (int)(name->n < 100 ? name->n : 100),
@@ -165,19 +166,19 @@ FN(f_indent)
     struct val v, fill, lines;
     int64_t width = 4;
     UNUSED;
-    DO(arg_str(t, self, "indent", &s));
+    RETURN_IF_ERROR(arg_str(t, self, "indent", &s));
     if (a[0].type != V_STR) {
-        DO(arg_int(t, a[0], 4, "indent", &width));
+        RETURN_IF_ERROR(arg_int(t, a[0], 4, "indent", &width));
         for (int64_t i = 0; i < width && !t->failed; i++)
             sb_text(&blanks, " ");
     }
-    DO(sb_done(&blanks, &fill));
+    RETURN_IF_ERROR(sb_done(&blanks, &fill));
     by = a[0].type == V_STR ? a[0].u.s : fill.u.s;
     sb_str(&text, s);
     sb_text(&text, "\n");
-    DO(sb_done(&text, &v));
-    DO(v_list_new(t, L_LIST, &lines));
-    DO(str_lines(t, v.u.s, 0, lines.u.l));
+    RETURN_IF_ERROR(sb_done(&text, &v));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, &lines));
+    RETURN_IF_ERROR(str_lines(t, v.u.s, 0, lines.u.l));
     for (size_t i = 0; i < lines.u.l->n; i++) {
         const struct str *line = lines.u.l->v[i].u.s;
         if (i)
@@ -196,11 +197,11 @@ FN(f_truncate)
     struct sb b = { .t = t };
     int64_t length, leeway;
     UNUSED;
-    DO(arg_str(t, self, "truncate", &s));
-    DO(arg_int(t, a[0], 255, "truncate", &length));
+    RETURN_IF_ERROR(arg_str(t, self, "truncate", &s));
+    RETURN_IF_ERROR(arg_int(t, a[0], 255, "truncate", &length));
     if (a[2].type != V_ABSENT)
-        DO(arg_str(t, a[2], "truncate", &end));
-    DO(arg_int(t, a[3], 5, "truncate", &leeway));
+        RETURN_IF_ERROR(arg_str(t, a[2], "truncate", &end));
+    RETURN_IF_ERROR(arg_int(t, a[3], 5, "truncate", &leeway));
     int64_t n_end = (int64_t)str_chars(end);
     *out = self;
     if (length < n_end || leeway < 0)
@@ -223,7 +224,7 @@ FN(f_wordcount)
     int64_t n = 0;
     int inside = 0;
     UNUSED;
-    DO(v_to_str(t, self, &s));
+    RETURN_IF_ERROR(v_to_str(t, self, &s));
     for (size_t i = 0; i < s->n;) {
         uint32_t cp;
         i += (size_t)utf8_next(s->p + i, s->n - i, &cp);
@@ -266,7 +267,7 @@ FN(f_int)
     int64_t base;
     struct val v;
     UNUSED;
-    DO(arg_int(t, a[1], 10, "int", &base));
+    RETURN_IF_ERROR(arg_int(t, a[1], 10, "int", &base));
     *out = a[0].type == V_ABSENT ? v_int(0) : a[0];
     if (self.type == V_UNDEF)
         return tpl_fail(t, ERR_USAGE, "%s", self.u.why);
@@ -320,10 +321,10 @@ FN(f_round)
     const struct str *method;
     static const struct str common = { "common", NULL, 6, 0 };
     UNUSED;
-    DO(arg_int(t, a[0], 0, "round", &digits));
+    RETURN_IF_ERROR(arg_int(t, a[0], 0, "round", &digits));
     method = &common;
     if (a[1].type != V_ABSENT)
-        DO(arg_str(t, a[1], "round", &method));
+        RETURN_IF_ERROR(arg_str(t, a[1], "round", &method));
     int how = word_in("common ceil floor", method->p, method->n);
     if (!how || !v_is_number(self) || digits < -300 || digits > 300)
         return tpl_fail(t, ERR_USAGE, "round: a number, and common, ceil or floor");

@@ -10,10 +10,10 @@ FN(f_list)
 {
     struct list *l;
     UNUSED;
-    DO(v_iterate(t, self, &l));
-    DO(v_list_new(t, L_LIST, out));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, out));
     for (size_t i = 0; i < l->n; i++)
-        DO(v_list_add(t, out->u.l, l->v[i]));
+        RETURN_IF_ERROR(v_list_add(t, out->u.l, l->v[i]));
     return 0;
 }
 
@@ -26,7 +26,7 @@ FN(f_items)
         return new_gen(t, out);
     if (self.type != V_DICT)
         return tpl_fail(t, ERR_USAGE, "items of a %s: only a dict has items", v_type(self));
-    DO(fn_run(t, fn_find(tpl_dict_methods, "items", 5), self, &none, &all));
+    RETURN_IF_ERROR(fn_run(t, fn_find(tpl_dict_methods, "items", 5), self, &none, &all));
     all.u.l->kind = L_GEN;
     all.u.l->at = 0;
     *out = all;
@@ -41,7 +41,7 @@ FN(f_first)
         *out = self.u.l->v[self.u.l->at++];
         return 0;
     }
-    DO(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
     *out = l->n ? l->v[0] : v_undef("no first item: the sequence is empty");
     return 0;
 }
@@ -52,7 +52,7 @@ FN(f_last)
     UNUSED;
     if (self.type == V_LIST && self.u.l->kind == L_GEN)
         return tpl_fail(t, ERR_USAGE, "last of a generator: put | list in front of it");
-    DO(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
     *out = l->n ? l->v[l->n - 1] : v_undef("no last item: the sequence is empty");
     return 0;
 }
@@ -62,7 +62,7 @@ FN(f_reverse)
     struct list *l;
     struct sb b = { .t = t };
     UNUSED;
-    DO(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
     if (self.type != V_STR)
         return list_reverse(t, l, self.type == V_LIST && self.u.l->kind == L_GEN ? L_LIST : L_GEN, out);
     for (size_t i = l->n; i > 0; i--)
@@ -78,14 +78,14 @@ FN(f_join)
     struct list *l;
     UNUSED;
     if (a[0].type != V_ABSENT)
-        DO(v_to_str(t, a[0], &by));
-    DO(v_iterate(t, self, &l));
+        RETURN_IF_ERROR(v_to_str(t, a[0], &by));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
     for (size_t i = 0; i < l->n; i++) {
         struct val v;
-        DO(get_path(t, l->v[i], a[1], &v));
+        RETURN_IF_ERROR(get_path(t, l->v[i], a[1], &v));
         if (i)
             sb_str(&b, by);
-        DO(v_print(&b, v));
+        RETURN_IF_ERROR(v_print(&b, v));
     }
     return sb_done(&b, out);
 }
@@ -95,13 +95,13 @@ FN(f_sum)
     struct list *l;
     UNUSED;
     *out = a[1].type == V_ABSENT ? v_int(0) : a[1];
-    DO(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
     if (out->type == V_STR)
         return tpl_fail(t, ERR_USAGE, "sum of strings: use join");
     for (size_t i = 0; i < l->n; i++) {
         struct val v, sum;
-        DO(get_path(t, l->v[i], a[0], &v));
-        DO(op_arith(t, OP_ADD, *out, v, &sum));
+        RETURN_IF_ERROR(get_path(t, l->v[i], a[0], &v));
+        RETURN_IF_ERROR(op_arith(t, OP_ADD, *out, v, &sum));
         *out = sum;
     }
     return 0;
@@ -121,30 +121,30 @@ static int sort_keys(struct tpl *t, const struct list *l, struct val attribute, 
                      struct val *keys)
 {
     struct val paths;
-    DO(v_list_new(t, L_LIST, keys));
-    DO(v_list_new(t, L_LIST, &paths));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, keys));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, &paths));
     if (many && attribute.type == V_STR && memchr(attribute.u.s->p, ',', attribute.u.s->n)) {
         struct val comma;
         struct args args = { .v = &comma, .n = 1 };
-        DO(v_str(t, ",", 1, NULL, &comma));
-        DO(fn_run(t, fn_find(tpl_str_methods, "split", 5), attribute, &args, &paths));
+        RETURN_IF_ERROR(v_str(t, ",", 1, NULL, &comma));
+        RETURN_IF_ERROR(fn_run(t, fn_find(tpl_str_methods, "split", 5), attribute, &args, &paths));
     }
     for (size_t i = 0; i < l->n; i++) {
         struct val v, key = v_none();
         size_t n = paths.u.l->n;
         /* keys are lists also of one: what is undefined is then equal, not an error */
         if (many)
-            DO(v_list_new(t, L_LIST, &key));
+            RETURN_IF_ERROR(v_list_new(t, L_LIST, &key));
         for (size_t k = 0; k < (n ? n : 1); k++) {
             struct val part;
-            DO(get_path(t, l->v[i], n ? paths.u.l->v[k] : attribute, &v));
-            DO(fold(t, v, case_matters, &part));
+            RETURN_IF_ERROR(get_path(t, l->v[i], n ? paths.u.l->v[k] : attribute, &v));
+            RETURN_IF_ERROR(fold(t, v, case_matters, &part));
             if (many)
-                DO(v_list_add(t, key.u.l, part));
+                RETURN_IF_ERROR(v_list_add(t, key.u.l, part));
             else
                 key = part;
         }
-        DO(v_list_add(t, keys->u.l, key));
+        RETURN_IF_ERROR(v_list_add(t, keys->u.l, key));
     }
     return 0;
 }
@@ -153,8 +153,8 @@ FN(f_sort)
 {
     struct val keys;
     UNUSED;
-    DO(f_list(t, self, a, raw, out));
-    DO(sort_keys(t, out->u.l, a[2], v_true(a[1]), 1, &keys));
+    RETURN_IF_ERROR(f_list(t, self, a, raw, out));
+    RETURN_IF_ERROR(sort_keys(t, out->u.l, a[2], v_true(a[1]), 1, &keys));
     return list_sort(t, keys.u.l, out->u.l, v_true(a[0]));
 }
 
@@ -168,13 +168,13 @@ FN(f_dictsort)
     if (self.type != V_DICT)
         return tpl_fail(t, ERR_USAGE, "dictsort of a %s", v_type(self));
     if (a[1].type != V_ABSENT)
-        DO(arg_str(t, a[1], "dictsort", &by));
+        RETURN_IF_ERROR(arg_str(t, a[1], "dictsort", &by));
     int part = word_in("key value", by->p, by->n) - 1;
     if (part < 0)
         return tpl_fail(t, ERR_USAGE, "dictsort by key or value");
-    DO(fn_run(t, fn_find(tpl_dict_methods, "items", 5), self, &none, &view));
-    DO(f_list(t, view, a, raw, out));
-    DO(sort_keys(t, out->u.l, v_int(part), v_true(a[0]), 0, &keys));
+    RETURN_IF_ERROR(fn_run(t, fn_find(tpl_dict_methods, "items", 5), self, &none, &view));
+    RETURN_IF_ERROR(f_list(t, view, a, raw, out));
+    RETURN_IF_ERROR(sort_keys(t, out->u.l, v_int(part), v_true(a[0]), 0, &keys));
     return list_sort(t, keys.u.l, out->u.l, v_true(a[2]));
 }
 
@@ -183,11 +183,11 @@ static int extreme(struct tpl *t, struct val self, const struct val *a, int sign
     struct list *l;
     struct val keys;
     size_t best = 0;
-    DO(v_iterate(t, self, &l));
-    DO(sort_keys(t, l, a[1], v_true(a[0]), 0, &keys));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(sort_keys(t, l, a[1], v_true(a[0]), 0, &keys));
     for (size_t i = 1; i < l->n; i++) {
         int order;
-        DO(v_order(t, keys.u.l->v[i], keys.u.l->v[best], &order));
+        RETURN_IF_ERROR(v_order(t, keys.u.l->v[i], keys.u.l->v[best], &order));
         if (order == sign)
             best = i;
     }
@@ -210,18 +210,18 @@ FN(f_unique)
     struct list *l;
     struct val keys, seen;
     UNUSED;
-    DO(v_iterate(t, self, &l));
-    DO(sort_keys(t, l, a[1], v_true(a[0]), 0, &keys));
-    DO(v_list_new(t, L_LIST, &seen));
-    DO(new_gen(t, out));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(sort_keys(t, l, a[1], v_true(a[0]), 0, &keys));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, &seen));
+    RETURN_IF_ERROR(new_gen(t, out));
     for (size_t i = 0; i < l->n; i++) {
         int there;
-        DO(v_hashable(t, keys.u.l->v[i]));
-        DO(there = v_contains(t, seen, keys.u.l->v[i]));
+        RETURN_IF_ERROR(v_hashable(t, keys.u.l->v[i]));
+        RETURN_IF_ERROR(there = v_contains(t, seen, keys.u.l->v[i]));
         if (there)
             continue;
-        DO(v_list_add(t, seen.u.l, keys.u.l->v[i]));
-        DO(v_list_add(t, out->u.l, l->v[i]));
+        RETURN_IF_ERROR(v_list_add(t, seen.u.l, keys.u.l->v[i]));
+        RETURN_IF_ERROR(v_list_add(t, out->u.l, l->v[i]));
     }
     return 0;
 }
@@ -232,18 +232,18 @@ FN(f_batch)
     struct val row = { .type = V_ABSENT };
     int64_t n;
     UNUSED;
-    DO(arg_int(t, a[0], 0, "batch", &n));
-    DO(v_iterate(t, self, &l));
-    DO(new_gen(t, out));
+    RETURN_IF_ERROR(arg_int(t, a[0], 0, "batch", &n));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(new_gen(t, out));
     for (size_t i = 0; i < l->n; i++) {
         if (row.type == V_ABSENT || (int64_t)row.u.l->n == n) {
-            DO(v_list_new(t, L_LIST, &row));
-            DO(v_list_add(t, out->u.l, row));
+            RETURN_IF_ERROR(v_list_new(t, L_LIST, &row));
+            RETURN_IF_ERROR(v_list_add(t, out->u.l, row));
         }
-        DO(v_list_add(t, row.u.l, l->v[i]));
+        RETURN_IF_ERROR(v_list_add(t, row.u.l, l->v[i]));
     }
     while (row.type == V_LIST && !arg_absent(a[1]) && (int64_t)row.u.l->n < n)
-        DO(v_list_add(t, row.u.l, a[1]));
+        RETURN_IF_ERROR(v_list_add(t, row.u.l, a[1]));
     return 0;
 }
 
@@ -264,8 +264,8 @@ static int map_attribute(struct tpl *t, const struct list *l, const struct args 
         return tpl_fail(t, ERR_USAGE, "map needs the name of a filter, or attribute=");
     for (size_t i = 0; i < l->n; i++) {
         struct val v;
-        DO(get_path(t, l->v[i], path, &v));
-        DO(v_list_add(t, out, v.type == V_UNDEF && !arg_absent(by) ? by : v));
+        RETURN_IF_ERROR(get_path(t, l->v[i], path, &v));
+        RETURN_IF_ERROR(v_list_add(t, out, v.type == V_UNDEF && !arg_absent(by) ? by : v));
     }
     return 0;
 }
@@ -280,23 +280,23 @@ FN(f_map)
     struct list *l;
     const struct str *name;
     UNUSED;
-    DO(new_gen(t, out));
+    RETURN_IF_ERROR(new_gen(t, out));
     if (!v_true(self)) /* none and 0 too: no items */
         return 0;
-    DO(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
     if (!raw->n)
         return map_attribute(t, l, raw, out->u.l);
-    DO(arg_str(t, raw->v[0], "map", &name));
+    RETURN_IF_ERROR(arg_str(t, raw->v[0], "map", &name));
     const struct fn *f = filter_find(name);
     const struct args args = tail_of(raw, 1);
     if (!f)
         return tpl_fail(t, ERR_USAGE, "map: no filter is named '%.*s'", (int)(name->n < 60 ? name->n : 60),
                         name->p);
-    DO(tpl_enter(t));
+    RETURN_IF_ERROR(tpl_enter(t));
     for (size_t i = 0; i < l->n; i++) {
         struct val v;
-        DO(fn_run(t, f, l->v[i], &args, &v));
-        DO(v_list_add(t, out->u.l, v));
+        RETURN_IF_ERROR(fn_run(t, f, l->v[i], &args, &v));
+        RETURN_IF_ERROR(v_list_add(t, out->u.l, v));
     }
     t->depth--;
     return 0;
@@ -311,14 +311,14 @@ static int choose(struct tpl *t, struct val self, const struct args *raw, int wi
     const struct fn *test = NULL;
     const struct str *name;
     size_t n = (size_t)with_attribute;
-    DO(new_gen(t, out));
+    RETURN_IF_ERROR(new_gen(t, out));
     if (!v_true(self))
         return 0;
-    DO(v_iterate(t, self, &l));
+    RETURN_IF_ERROR(v_iterate(t, self, &l));
     if (raw->n < n)
         return tpl_fail(t, ERR_USAGE, "the name of an attribute is missing");
     if (raw->n > n) {
-        DO(arg_str(t, raw->v[n], "the name of a test", &name));
+        RETURN_IF_ERROR(arg_str(t, raw->v[n], "the name of a test", &name));
         if (!(test = fn_find(tpl_tests, name->p, name->n)))
             return tpl_fail(t, ERR_USAGE, "no test is named '%.*s'", (int)(name->n < 60 ? name->n : 60),
                             name->p);
@@ -327,12 +327,12 @@ static int choose(struct tpl *t, struct val self, const struct args *raw, int wi
     for (size_t i = 0; i < l->n; i++) {
         struct val v = l->v[i], is;
         if (with_attribute)
-            DO(get_path(t, l->v[i], raw->v[0], &v));
+            RETURN_IF_ERROR(get_path(t, l->v[i], raw->v[0], &v));
         is = v;
         if (test)
-            DO(fn_run(t, test, v, &args, &is));
+            RETURN_IF_ERROR(fn_run(t, test, v, &args, &is));
         if (v_true(is) == keep)
-            DO(v_list_add(t, out->u.l, l->v[i]));
+            RETURN_IF_ERROR(v_list_add(t, out->u.l, l->v[i]));
     }
     return 0;
 }

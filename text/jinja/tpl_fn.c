@@ -33,7 +33,7 @@ int fn_run(struct tpl *t, const struct fn *f, struct val self, const struct args
 {
     struct val a[FN_ARGS] = { { .type = V_ABSENT } };
     size_t n_params = 0;
-    DO(tpl_steps(t, 1));
+    RETURN_IF_ERROR(tpl_steps(t, 1));
     if (!f->params)
         return f->call(t, self, a, args, out);
     for (const char *p = f->params; *p; p += strcspn(p, " "), p += *p == ' ')
@@ -79,7 +79,7 @@ FN(f_raise)
 {
     UNUSED;
     const struct str *s;
-    DO(v_to_str(t, a[0], &s));
+    RETURN_IF_ERROR(v_to_str(t, a[0], &s));
     return tpl_fail(t, ERR_USAGE, "%.*s", (int)(s->n < 700 ? s->n : 700), s->p);
 }
 
@@ -91,7 +91,7 @@ FN(f_strftime)
     struct sb b = { .t = t };
     time_t now = t->now ? (time_t)t->now : time(NULL);
     struct tm tm;
-    DO(arg_str(t, a[0], "strftime_now", &s));
+    RETURN_IF_ERROR(arg_str(t, a[0], "strftime_now", &s));
     localtime_r(&now, &tm);
     for (size_t i = 0; i < s->n; i++) {
         char form[4] = { '%', 0, 0, 0 };
@@ -121,21 +121,21 @@ FN(f_range)
     UNUSED;
     int64_t from = 0, to = 0, step = 1;
     struct list *l;
-    DO(arg_int(t, a[0], 0, "range", &to));
+    RETURN_IF_ERROR(arg_int(t, a[0], 0, "range", &to));
     if (a[1].type != V_ABSENT) {
         from = to;
-        DO(arg_int(t, a[1], 0, "range", &to));
+        RETURN_IF_ERROR(arg_int(t, a[1], 0, "range", &to));
     }
-    DO(arg_int(t, a[2], 1, "range", &step));
+    RETURN_IF_ERROR(arg_int(t, a[2], 1, "range", &step));
     if (!step)
         return tpl_fail(t, ERR_USAGE, "range with step 0");
-    DO(v_list_new(t, L_RANGE, out));
+    RETURN_IF_ERROR(v_list_new(t, L_RANGE, out));
     l = out->u.l;
     memcpy(l->range, (int64_t[3]){ from, to, step }, sizeof l->range);
     for (int64_t i = from; step > 0 ? i < to : i > to;) {
         if (l->n == TPL_RANGE)
             return tpl_fail(t, ERR_USAGE, "a range of more than %d numbers", TPL_RANGE);
-        DO(v_list_add(t, l, v_int(i)));
+        RETURN_IF_ERROR(v_list_add(t, l, v_int(i)));
         if (__builtin_add_overflow(i, step, &i))
             break;
     }
@@ -146,7 +146,7 @@ static int put_keywords(struct tpl *t, const struct args *raw, struct dict *d)
 {
     for (size_t i = 0; i < raw->n_kw; i++) {
         struct val k = { .type = V_STR, .u.s = raw->kw[i].name };
-        DO(v_dict_put(t, d, k, raw->kw[i].v));
+        RETURN_IF_ERROR(v_dict_put(t, d, k, raw->kw[i].v));
     }
     return 0;
 }
@@ -156,21 +156,21 @@ FN(f_dict)
 {
     UNUSED;
     struct list *l;
-    DO(v_dict_new(t, out));
+    RETURN_IF_ERROR(v_dict_new(t, out));
     struct dict *d = out->u.d;
     if (raw->n > 1)
         return tpl_fail(t, ERR_USAGE, "dict takes one argument, and named ones");
     if (raw->n && raw->v[0].type == V_DICT) {
         for (size_t i = 0; i < raw->v[0].u.d->n; i++)
-            DO(v_dict_add(t, d, raw->v[0].u.d->v[i].k, raw->v[0].u.d->v[i].v));
+            RETURN_IF_ERROR(v_dict_add(t, d, raw->v[0].u.d->v[i].k, raw->v[0].u.d->v[i].v));
     } else if (raw->n) {
-        DO(v_iterate(t, raw->v[0], &l));
+        RETURN_IF_ERROR(v_iterate(t, raw->v[0], &l));
         for (size_t i = 0; i < l->n; i++) {
             struct list *pair;
-            DO(v_iterate(t, l->v[i], &pair));
+            RETURN_IF_ERROR(v_iterate(t, l->v[i], &pair));
             if (pair->n != 2)
                 return tpl_fail(t, ERR_USAGE, "dict needs pairs, item %zu has %zu", i, pair->n);
-            DO(v_dict_put(t, d, pair->v[0], pair->v[1]));
+            RETURN_IF_ERROR(v_dict_put(t, d, pair->v[0], pair->v[1]));
         }
     }
     return put_keywords(t, raw, d);
@@ -178,7 +178,7 @@ FN(f_dict)
 
 FN(f_namespace)
 {
-    DO(f_dict(t, self, a, raw, out));
+    RETURN_IF_ERROR(f_dict(t, self, a, raw, out));
     out->type = V_NAMESPACE;
     return 0;
 }
@@ -239,21 +239,21 @@ static int remainder_of(struct tpl *t, struct val v, struct val by, struct val *
 FN(is_odd)
 {
     UNUSED;
-    DO(remainder_of(t, self, v_int(2), out));
+    RETURN_IF_ERROR(remainder_of(t, self, v_int(2), out));
     *out = v_bool(v_number(*out) == 1);
     return 0;
 }
 FN(is_even)
 {
     UNUSED;
-    DO(remainder_of(t, self, v_int(2), out));
+    RETURN_IF_ERROR(remainder_of(t, self, v_int(2), out));
     *out = v_bool(v_number(*out) == 0);
     return 0;
 }
 FN(is_divisible)
 {
     UNUSED;
-    DO(remainder_of(t, self, a[0], out));
+    RETURN_IF_ERROR(remainder_of(t, self, a[0], out));
     *out = v_bool(v_number(*out) == 0);
     return 0;
 }
@@ -263,9 +263,9 @@ static int has_case(struct tpl *t, struct val v, int how, struct val *out)
 {
     struct val all, other;
     const struct str *s;
-    DO(v_to_str(t, v, &s));
-    DO(str_case(t, s, how, &all));
-    DO(str_case(t, s, how == 'u' ? 'l' : 'u', &other));
+    RETURN_IF_ERROR(v_to_str(t, v, &s));
+    RETURN_IF_ERROR(str_case(t, s, how, &all));
+    RETURN_IF_ERROR(str_case(t, s, how == 'u' ? 'l' : 'u', &other));
     *out = v_bool(str_same(all.u.s, s) && !str_same(all.u.s, other.u.s));
     return 0;
 }
@@ -283,7 +283,7 @@ FN(is_lower)
 static int compare(struct tpl *t, enum op op, struct val x, struct val y, struct val *out)
 {
     int is = 0;
-    DO(op_compare(t, op, x, y, &is));
+    RETURN_IF_ERROR(op_compare(t, op, x, y, &is));
     *out = v_bool(is);
     return 0;
 }
@@ -372,7 +372,7 @@ FN(m_get)
 {
     int found;
     UNUSED;
-    DO(found = v_dict_get(t, self.u.d, a[0], out));
+    RETURN_IF_ERROR(found = v_dict_get(t, self.u.d, a[0], out));
     if (!found)
         *out = a[1].type == V_ABSENT ? v_none() : a[1];
     return 0;
@@ -380,18 +380,18 @@ FN(m_get)
 
 static int view(struct tpl *t, const struct dict *d, int part, struct val *out)
 {
-    DO(v_list_new(t, L_VIEW, out));
+    RETURN_IF_ERROR(v_list_new(t, L_VIEW, out));
     out->u.l->at = (size_t)part;
     for (size_t i = 0; i < d->n; i++) {
         struct val pair;
         if (part < 2) {
-            DO(v_list_add(t, out->u.l, part ? d->v[i].v : d->v[i].k));
+            RETURN_IF_ERROR(v_list_add(t, out->u.l, part ? d->v[i].v : d->v[i].k));
             continue;
         }
-        DO(v_list_new(t, L_TUPLE, &pair));
-        DO(v_list_add(t, pair.u.l, d->v[i].k));
-        DO(v_list_add(t, pair.u.l, d->v[i].v));
-        DO(v_list_add(t, out->u.l, pair));
+        RETURN_IF_ERROR(v_list_new(t, L_TUPLE, &pair));
+        RETURN_IF_ERROR(v_list_add(t, pair.u.l, d->v[i].k));
+        RETURN_IF_ERROR(v_list_add(t, pair.u.l, d->v[i].v));
+        RETURN_IF_ERROR(v_list_add(t, out->u.l, pair));
     }
     return 0;
 }
@@ -429,7 +429,7 @@ FN(m_list_count)
     UNUSED;
     for (size_t i = 0; i < self.u.l->n; i++) {
         int same;
-        DO(same = v_equal(t, self.u.l->v[i], a[0]));
+        RETURN_IF_ERROR(same = v_equal(t, self.u.l->v[i], a[0]));
         n += same;
     }
     *out = v_int(n);
@@ -441,7 +441,7 @@ FN(m_list_index)
     UNUSED;
     for (size_t i = 0; i < self.u.l->n; i++) {
         int same;
-        DO(same = v_equal(t, self.u.l->v[i], a[0]));
+        RETURN_IF_ERROR(same = v_equal(t, self.u.l->v[i], a[0]));
         if (!same)
             continue;
         *out = v_int((int64_t)i);
@@ -470,11 +470,11 @@ FN(m_changed)
     struct val now;
     int same = 0;
     UNUSED;
-    DO(v_list_new(t, L_TUPLE, &now));
+    RETURN_IF_ERROR(v_list_new(t, L_TUPLE, &now));
     for (size_t i = 0; i < raw->n; i++)
-        DO(v_list_add(t, now.u.l, raw->v[i]));
+        RETURN_IF_ERROR(v_list_add(t, now.u.l, raw->v[i]));
     if (self.u.loop->changed.type == V_LIST)
-        DO(same = v_equal(t, self.u.loop->changed, now));
+        RETURN_IF_ERROR(same = v_equal(t, self.u.loop->changed, now));
     self.u.loop->changed = now;
     *out = v_bool(!same);
     return 0;

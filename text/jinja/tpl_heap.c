@@ -94,7 +94,7 @@ int tpl_steps(struct tpl *t, size_t n)
 
 int tpl_enter(struct tpl *t)
 {
-    DO(tpl_steps(t, 1));
+    RETURN_IF_ERROR(tpl_steps(t, 1));
     if (++t->depth > TPL_DEPTH) {
         t->depth--;
         return tpl_fail(t, ERR_USAGE,

@@ -137,7 +137,7 @@ static int lex_raw(struct lexer *l)
         size_t behind = tag_word(l, i, "endraw");
         if (!behind || behind >= l->n || !(end = tag_end(l, behind, "%}", 1)))
             continue;
-        DO(lex_data(l, l->at, text_end(l, l->at, i, 0)));
+        RETURN_IF_ERROR(lex_data(l, l->at, text_end(l, l->at, i, 0)));
         step_over(l, end);
         return 1;
     }
@@ -224,8 +224,8 @@ static int lex_string(struct lexer *l)
         return tpl_fail(
             l->t, ERR_CONFIG,
             "a string with an escape that stands for no character: \\x, \\u and \\U take 2, 4 and 8 digits");
-    DO(sb_done(&b, &v));
-    DO(add(l, T_STR, l->s + from, to - from, v));
+    RETURN_IF_ERROR(sb_done(&b, &v));
+    RETURN_IF_ERROR(add(l, T_STR, l->s + from, to - from, v));
     step_over(l, to + 1);
     return 0;
 }
@@ -279,7 +279,7 @@ static int lex_number(struct lexer *l)
     struct val v = is_float ? v_float(strtod(text, &rest)) : v_int(strtoll(text, &rest, base));
     if (!n || *rest || n + 1 == sizeof text || (errno == ERANGE && !is_float))
         return tpl_fail(l->t, ERR_CONFIG, "a number of more than 64 bits, or none: %.40s", text);
-    DO(add(l, is_float ? T_FLOAT : T_INT, l->s + from, to - from, v));
+    RETURN_IF_ERROR(add(l, is_float ? T_FLOAT : T_INT, l->s + from, to - from, v));
     step_over(l, to);
     return 0;
 }
@@ -293,7 +293,7 @@ static int lex_name(struct lexer *l, size_t to)
             break;
         to += (size_t)len;
     }
-    DO(add(l, T_NAME, l->s + l->at, to - l->at, v_none()));
+    RETURN_IF_ERROR(add(l, T_NAME, l->s + l->at, to - l->at, v_none()));
     step_over(l, to);
     return 0;
 }
@@ -318,7 +318,7 @@ static int lex_operator(struct lexer *l)
             return tpl_fail(l->t, ERR_CONFIG, "unexpected '%c'", c);
         l->n_open--;
     }
-    DO(add(l, T_OP, l->s + l->at, n, v_none()));
+    RETURN_IF_ERROR(add(l, T_OP, l->s + l->at, n, v_none()));
     step_over(l, l->at + n);
     return 0;
 }
@@ -326,7 +326,7 @@ static int lex_operator(struct lexer *l)
 static int lex_tag(struct lexer *l, int variable)
 {
     int line = l->t->line;
-    DO(add(l, variable ? T_VAR : T_BLOCK, l->s + l->at, 2, v_none()));
+    RETURN_IF_ERROR(add(l, variable ? T_VAR : T_BLOCK, l->s + l->at, 2, v_none()));
     step_over(l, skip_sign(l, l->at + 2));
     while (l->at < l->n) {
         size_t end = l->n_open ? 0 : tag_end(l, l->at, variable ? "}}" : "%}", !variable),
@@ -334,7 +334,7 @@ static int lex_tag(struct lexer *l, int variable)
         unsigned char c = (unsigned char)l->s[l->at];
         uint32_t cp = 0;
         if (end) {
-            DO(add(l, variable ? T_VAR_END : T_BLOCK_END, l->s + l->at, 2, v_none()));
+            RETURN_IF_ERROR(add(l, variable ? T_VAR_END : T_BLOCK_END, l->s + l->at, 2, v_none()));
             step_over(l, end);
             l->new_line = l->s[end - 1] == '\n';
             return 0;
@@ -343,13 +343,13 @@ static int lex_tag(struct lexer *l, int variable)
         if (behind > l->at)
             step_over(l, behind);
         else if (c >= '0' && c <= '9')
-            DO(lex_number(l));
+            RETURN_IF_ERROR(lex_number(l));
         else if (uni_is_word(cp))
-            DO(lex_name(l, l->at + (size_t)len));
+            RETURN_IF_ERROR(lex_name(l, l->at + (size_t)len));
         else if (c == '\'' || c == '"')
-            DO(lex_string(l));
+            RETURN_IF_ERROR(lex_string(l));
         else
-            DO(lex_operator(l));
+            RETURN_IF_ERROR(lex_operator(l));
     }
     return tpl_fail(l->t, ERR_CONFIG, "a tag of line %d is not closed", line);
 }
@@ -369,21 +369,21 @@ static int lex_all(struct lexer *l)
     while (l->at < l->n) {
         size_t tag = next_tag(l);
         int variable = tag < l->n && l->s[tag + 1] == '{';
-        DO(lex_data(l, l->at, tag < l->n ? text_end(l, l->at, tag, variable) : tag));
+        RETURN_IF_ERROR(lex_data(l, l->at, tag < l->n ? text_end(l, l->at, tag, variable) : tag));
         step_over(l, tag);
         if (tag == l->n)
             break;
         l->new_line = 0;
         if (l->s[tag + 1] == '#') {
-            DO(lex_comment(l));
+            RETURN_IF_ERROR(lex_comment(l));
         } else if (variable) {
-            DO(lex_tag(l, 1));
+            RETURN_IF_ERROR(lex_tag(l, 1));
             continue;
         } else {
             int raw;
-            DO(raw = lex_raw(l));
+            RETURN_IF_ERROR(raw = lex_raw(l));
             if (!raw) {
-                DO(lex_tag(l, 0));
+                RETURN_IF_ERROR(lex_tag(l, 0));
                 continue;
             }
         }

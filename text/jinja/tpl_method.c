@@ -17,8 +17,8 @@ static int strip_chars(struct tpl *t, struct val v, const struct str **out)
 static int strip(struct tpl *t, const struct str *s, struct val chars, int left, int right, struct val *out)
 {
     const struct str *c;
-    DO(strip_chars(t, chars, &c));
-    DO(tpl_steps(t, c ? s->n * (c->n / 64 + 1) / 16 : s->n / 64));
+    RETURN_IF_ERROR(strip_chars(t, chars, &c));
+    RETURN_IF_ERROR(tpl_steps(t, c ? s->n * (c->n / 64 + 1) / 16 : s->n / 64));
     size_t from = left ? strip_left(s, c) : 0;
     return v_part(t, s, from, right ? strip_right(s, c, from) : s->n, out);
 }
@@ -70,9 +70,9 @@ FN(m_swapcase)
 static int bounds(struct tpl *t, const struct str *s, const struct val *a, size_t *from, size_t *to)
 {
     int64_t n = (int64_t)str_chars(s), start, end;
-    DO(tpl_steps(t, s->n / 64));
-    DO(arg_int(t, a[0], 0, "start", &start));
-    DO(arg_int(t, a[1], n, "end", &end));
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 64));
+    RETURN_IF_ERROR(arg_int(t, a[0], 0, "start", &start));
+    RETURN_IF_ERROR(arg_int(t, a[1], n, "end", &end));
     start = start < -n ? 0 : start < 0 ? start + n : start;
     end = end < -n ? 0 : end < 0 ? end + n : end > n ? n : end;
     if (start > end)
@@ -94,9 +94,9 @@ static int starts_or_ends(struct tpl *t, const struct str *s, const struct val *
     int is = 0, inside;
     const struct str *part;
     const struct list *l = a[0].type == V_LIST && a[0].u.l->kind == L_TUPLE ? a[0].u.l : NULL;
-    DO(inside = bounds(t, s, a + 1, &from, &to));
+    RETURN_IF_ERROR(inside = bounds(t, s, a + 1, &from, &to));
     for (size_t i = 0; i < (l ? l->n : 1); i++) {
-        DO(arg_str(t, l ? l->v[i] : a[0], at_end ? "endswith" : "startswith", &part));
+        RETURN_IF_ERROR(arg_str(t, l ? l->v[i] : a[0], at_end ? "endswith" : "startswith", &part));
         is |= inside && has_end(s, from, to, part, at_end);
     }
     *out = v_bool(is);
@@ -119,13 +119,13 @@ static int find(struct tpl *t, const struct str *s, const struct val *a, int las
     size_t from = 0, to = 0;
     int64_t at = -1;
     int inside;
-    DO(arg_str(t, a[0], "find", &part));
-    DO(inside = bounds(t, s, a + 1, &from, &to));
+    RETURN_IF_ERROR(arg_str(t, a[0], "find", &part));
+    RETURN_IF_ERROR(inside = bounds(t, s, a + 1, &from, &to));
     struct str head = { s->p, NULL, to, 0 };
     for (int64_t i = inside ? str_find(&head, from, part) : -1; i >= 0;
          i = last && (size_t)i < to ? str_find(&head, (size_t)i + 1, part) : -1) {
         at = i;
-        DO(tpl_steps(t, 1));
+        RETURN_IF_ERROR(tpl_steps(t, 1));
     }
     if (at < 0 && must)
         return tpl_fail(t, ERR_USAGE, "index: the part is not in the string");
@@ -161,8 +161,8 @@ FN(m_count)
     int64_t n = 0;
     int inside;
     UNUSED;
-    DO(arg_str(t, a[0], "count", &part));
-    DO(inside = bounds(t, self.u.s, a + 1, &from, &to));
+    RETURN_IF_ERROR(arg_str(t, a[0], "count", &part));
+    RETURN_IF_ERROR(inside = bounds(t, self.u.s, a + 1, &from, &to));
     struct str span = { self.u.s->p + from, NULL, to - from, 0 };
     if (inside && !part->n)
         n = (int64_t)str_chars(&span) + 1;
@@ -189,8 +189,8 @@ static int split_blanks(struct tpl *t, const struct str *s, int64_t most, struct
             for (int len; end < s->n; end += (size_t)len)
                 if (len = utf8_next(s->p + end, s->n - end, &cp), py_is_space(cp))
                     break;
-        DO(v_part(t, s, at, end, &part));
-        DO(v_list_add(t, out, part));
+        RETURN_IF_ERROR(v_part(t, s, at, end, &part));
+        RETURN_IF_ERROR(v_list_add(t, out, part));
         rest = (struct str){ s->p + end, NULL, s->n - end, 0 };
         at = end + strip_left(&rest, NULL);
     }
@@ -210,8 +210,8 @@ static int split_blanks_right(struct tpl *t, const struct str *s, int64_t most, 
             for (int len; from > 0; from -= (size_t)len)
                 if (len = utf8_prev(s->p, from, &cp), py_is_space(cp))
                     break;
-        DO(v_part(t, s, from, end, &part));
-        DO(v_list_add(t, out, part));
+        RETURN_IF_ERROR(v_part(t, s, from, end, &part));
+        RETURN_IF_ERROR(v_list_add(t, out, part));
         struct str head = { s->p, NULL, from, 0 };
         end = strip_right(&head, NULL, 0);
     }
@@ -223,10 +223,10 @@ static int split_at(struct tpl *t, const struct str *s, const struct str *by, in
     size_t at = 0;
     struct val part;
     for (int64_t i; most-- != 0 && (i = str_find(s, at, by)) >= 0; at = (size_t)i + by->n) {
-        DO(v_part(t, s, at, (size_t)i, &part));
-        DO(v_list_add(t, out, part));
+        RETURN_IF_ERROR(v_part(t, s, at, (size_t)i, &part));
+        RETURN_IF_ERROR(v_list_add(t, out, part));
     }
-    DO(v_part(t, s, at, s->n, &part));
+    RETURN_IF_ERROR(v_part(t, s, at, s->n, &part));
     return v_list_add(t, out, part);
 }
 
@@ -242,11 +242,11 @@ static int split_at_right(struct tpl *t, const struct str *s, const struct str *
                 p = s->p + i - by->n;
         if (!p)
             break;
-        DO(v_part(t, s, (size_t)(p - s->p) + by->n, end, &part));
-        DO(v_list_add(t, out, part));
+        RETURN_IF_ERROR(v_part(t, s, (size_t)(p - s->p) + by->n, end, &part));
+        RETURN_IF_ERROR(v_list_add(t, out, part));
         end = (size_t)(p - s->p);
     }
-    DO(v_part(t, s, 0, end, &part));
+    RETURN_IF_ERROR(v_part(t, s, 0, end, &part));
     return v_list_add(t, out, part);
 }
 
@@ -255,20 +255,20 @@ static int split(struct tpl *t, const struct str *s, const struct val *a, int ri
     const struct str *by = NULL;
     int64_t most;
     struct val all;
-    DO(tpl_steps(t, s->n / 16));
-    DO(arg_int(t, a[1], -1, "split", &most));
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
+    RETURN_IF_ERROR(arg_int(t, a[1], -1, "split", &most));
     if (!arg_absent(a[0])) {
-        DO(arg_str(t, a[0], "split", &by));
+        RETURN_IF_ERROR(arg_str(t, a[0], "split", &by));
         if (!by->n)
             return tpl_fail(t, ERR_USAGE, "split at an empty string");
     }
-    DO(v_list_new(t, L_LIST, &all));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, &all));
     if (!right) {
-        DO(by ? split_at(t, s, by, most, all.u.l) : split_blanks(t, s, most, all.u.l));
+        RETURN_IF_ERROR(by ? split_at(t, s, by, most, all.u.l) : split_blanks(t, s, most, all.u.l));
         *out = all;
         return 0;
     }
-    DO(by ? split_at_right(t, s, by, most, all.u.l) : split_blanks_right(t, s, most, all.u.l));
+    RETURN_IF_ERROR(by ? split_at_right(t, s, by, most, all.u.l) : split_blanks_right(t, s, most, all.u.l));
     return list_reverse(t, all.u.l, L_LIST, out);
 }
 FN(m_split)
@@ -285,7 +285,7 @@ FN(m_rsplit)
 FN(m_splitlines)
 {
     UNUSED;
-    DO(v_list_new(t, L_LIST, out));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, out));
     return str_lines(t, self.u.s, v_true(a[0]), out->u.l);
 }
 
@@ -293,19 +293,19 @@ static int partition(struct tpl *t, const struct str *s, struct val by, int righ
 {
     const struct str *k;
     struct val at, part[3];
-    DO(arg_str(t, by, "partition", &k));
+    RETURN_IF_ERROR(arg_str(t, by, "partition", &k));
     if (!k->n)
         return tpl_fail(t, ERR_USAGE, "partition at an empty string");
     struct val none[3] = { by, { .type = V_ABSENT }, { .type = V_ABSENT } };
-    DO(find(t, s, none, right, 0, &at));
+    RETURN_IF_ERROR(find(t, s, none, right, 0, &at));
     size_t from = at.u.i < 0 ? (right ? 0 : s->n) : str_offset(s, (size_t)at.u.i),
            to = at.u.i < 0 ? from : from + k->n;
-    DO(v_part(t, s, 0, from, &part[0]));
-    DO(v_part(t, s, from, to, &part[1]));
-    DO(v_part(t, s, to, s->n, &part[2]));
-    DO(v_list_new(t, L_TUPLE, out));
+    RETURN_IF_ERROR(v_part(t, s, 0, from, &part[0]));
+    RETURN_IF_ERROR(v_part(t, s, from, to, &part[1]));
+    RETURN_IF_ERROR(v_part(t, s, to, s->n, &part[2]));
+    RETURN_IF_ERROR(v_list_new(t, L_TUPLE, out));
     for (int i = 0; i < 3; i++)
-        DO(v_list_add(t, out->u.l, part[i]));
+        RETURN_IF_ERROR(v_list_add(t, out->u.l, part[i]));
     return 0;
 }
 FN(m_partition)
@@ -324,10 +324,10 @@ FN(m_join)
     struct sb b = { .t = t };
     struct list *l;
     UNUSED;
-    DO(v_iterate(t, a[0], &l));
+    RETURN_IF_ERROR(v_iterate(t, a[0], &l));
     for (size_t i = 0; i < l->n; i++) {
         const struct str *one;
-        DO(arg_str(t, l->v[i], "join", &one));
+        RETURN_IF_ERROR(arg_str(t, l->v[i], "join", &one));
         if (i)
             sb_str(&b, self.u.s);
         sb_str(&b, one);
@@ -340,9 +340,9 @@ FN(m_replace)
     const struct str *old, *by;
     int64_t count;
     UNUSED;
-    DO(arg_str(t, a[0], "replace", &old));
-    DO(arg_str(t, a[1], "replace", &by));
-    DO(arg_int(t, a[2], -1, "replace", &count));
+    RETURN_IF_ERROR(arg_str(t, a[0], "replace", &old));
+    RETURN_IF_ERROR(arg_str(t, a[1], "replace", &by));
+    RETURN_IF_ERROR(arg_int(t, a[2], -1, "replace", &count));
     return str_replace(t, self.u.s, old, by, count, out);
 }
 
@@ -355,7 +355,7 @@ FN(m_format)
 static int remove_end(struct tpl *t, const struct str *s, struct val v, int at_end, struct val *out)
 {
     const struct str *part;
-    DO(arg_str(t, v, "removeprefix", &part));
+    RETURN_IF_ERROR(arg_str(t, v, "removeprefix", &part));
     int has = has_end(s, 0, s->n, part, at_end);
     return v_part(t, s, has && !at_end ? part->n : 0, has && at_end ? s->n - part->n : s->n, out);
 }
@@ -377,9 +377,9 @@ static int pad(struct tpl *t, const struct str *s, const struct val *a, int side
     const struct str *fill = &blank;
     struct sb b = { .t = t };
     int64_t width, n = (int64_t)str_chars(s);
-    DO(arg_int(t, a[0], 0, "the width", &width));
+    RETURN_IF_ERROR(arg_int(t, a[0], 0, "the width", &width));
     if (!arg_absent(a[1]))
-        DO(arg_str(t, a[1], "the fill", &fill));
+        RETURN_IF_ERROR(arg_str(t, a[1], "the fill", &fill));
     if (str_chars(fill) != 1)
         return tpl_fail(t, ERR_USAGE, "the fill is one character");
     int64_t more = width > n ? width - n : 0, left = side < 0   ? 0
@@ -415,7 +415,7 @@ FN(m_zfill)
     struct sb b = { .t = t };
     int64_t width, n = (int64_t)str_chars(s);
     UNUSED;
-    DO(arg_int(t, a[0], 0, "zfill", &width));
+    RETURN_IF_ERROR(arg_int(t, a[0], 0, "zfill", &width));
     size_t sign = s->n && (s->p[0] == '-' || s->p[0] == '+');
     sb_part(&b, s, 0, sign);
     for (int64_t i = n; i < width && !t->failed; i++)

@@ -101,26 +101,26 @@ static int add_str(struct tpl *t, const struct str *a, const struct str *b, stru
     struct val v;
     /* a string that is marked as safe HTML escapes the other one */
     if (a->markup && !b->markup) {
-        DO(str_escape(t, b, &v));
+        RETURN_IF_ERROR(str_escape(t, b, &v));
         b = v.u.s;
     } else if (b->markup && !a->markup) {
-        DO(str_escape(t, a, &v));
+        RETURN_IF_ERROR(str_escape(t, a, &v));
         a = v.u.s;
     }
     sb_str(&s, a);
     sb_str(&s, b);
-    DO(sb_done(&s, out));
+    RETURN_IF_ERROR(sb_done(&s, out));
     ((struct str *)(uintptr_t)out->u.s)->markup = a->markup || b->markup;
     return 0;
 }
 
 static int add_lists(struct tpl *t, const struct list *a, const struct list *b, struct val *out)
 {
-    DO(v_list_new(t, a->kind, out));
+    RETURN_IF_ERROR(v_list_new(t, a->kind, out));
     for (size_t i = 0; i < a->n; i++)
-        DO(v_list_add(t, out->u.l, a->v[i]));
+        RETURN_IF_ERROR(v_list_add(t, out->u.l, a->v[i]));
     for (size_t i = 0; i < b->n; i++)
-        DO(v_list_add(t, out->u.l, b->v[i]));
+        RETURN_IF_ERROR(v_list_add(t, out->u.l, b->v[i]));
     return 0;
 }
 
@@ -130,14 +130,14 @@ static int repeat(struct tpl *t, struct val v, int64_t times, struct val *out)
         struct sb b = { .t = t };
         for (int64_t i = 0; i < times && v.u.s->n && !t->failed; i++) {
             sb_str(&b, v.u.s);
-            DO(tpl_steps(t, 1));
+            RETURN_IF_ERROR(tpl_steps(t, 1));
         }
         return sb_done(&b, out);
     }
-    DO(v_list_new(t, v.u.l->kind, out));
+    RETURN_IF_ERROR(v_list_new(t, v.u.l->kind, out));
     for (int64_t i = 0; i < times && v.u.l->n; i++)
         for (size_t k = 0; k < v.u.l->n; k++)
-            DO(v_list_add(t, out->u.l, v.u.l->v[k]));
+            RETURN_IF_ERROR(v_list_add(t, out->u.l, v.u.l->v[k]));
     return 0;
 }
 
@@ -181,16 +181,16 @@ int op_compare(struct tpl *t, enum op op, struct val a, struct val b, int *out)
 {
     int order;
     if (op == OP_EQ || op == OP_NE) {
-        DO(order = v_equal(t, a, b));
+        RETURN_IF_ERROR(order = v_equal(t, a, b));
         *out = order == (op == OP_EQ);
         return 0;
     }
     if (op == OP_IN || op == OP_NOT_IN) {
-        DO(order = v_contains(t, b, a));
+        RETURN_IF_ERROR(order = v_contains(t, b, a));
         *out = order == (op == OP_IN);
         return 0;
     }
-    DO(v_order(t, a, b, &order));
+    RETURN_IF_ERROR(v_order(t, a, b, &order));
     *out = order == 2    ? 0
            : op == OP_LT ? order < 0
            : op == OP_LE ? order <= 0
@@ -251,8 +251,8 @@ static int attribute(struct tpl *t, struct val v, const struct str *name, struct
                                                                       : "";
     const struct val *found;
     if (name->n > 4 && !memcmp(name->p, "__", 2) && !memcmp(name->p + name->n - 2, "__", 2)) {
-        DO(v_undef_of(t, out, "the attribute %.*s is not for templates", (int)(name->n < 40 ? name->n : 40),
-                      name->p));
+        RETURN_IF_ERROR(v_undef_of(t, out, "the attribute %.*s is not for templates",
+                                   (int)(name->n < 40 ? name->n : 40), name->p));
         return 1;
     }
     if (v.type == V_LOOP && loop_attr(v.u.loop, name, out))
@@ -262,12 +262,12 @@ static int attribute(struct tpl *t, struct val v, const struct str *name, struct
         return 1;
     }
     if (table && (f = fn_find(table, name->p, name->n))) {
-        DO(bind(t, v, f, out));
+        RETURN_IF_ERROR(bind(t, v, f, out));
         return 1;
     }
     if (word_in(changes, name->p, name->n)) {
-        DO(v_undef_of(t, out, "%s.%.*s would change a value: templates may not, make a new one", v_type(v),
-                      (int)name->n, name->p));
+        RETURN_IF_ERROR(v_undef_of(t, out, "%s.%.*s would change a value: templates may not, make a new one",
+                                   v_type(v), (int)name->n, name->p));
         return 1;
     }
     if (v.type == V_STR && word_in(tpl_str_unbuilt, name->p, name->n))
@@ -289,7 +289,7 @@ int get_attr(struct tpl *t, struct val v, const struct str *name, struct val *ou
     int rc;
     if (v.type == V_UNDEF)
         return tpl_fail(t, ERR_USAGE, "%s", v.u.why);
-    DO(rc = attribute(t, v, name, out));
+    RETURN_IF_ERROR(rc = attribute(t, v, name, out));
     if (rc)
         return 0;
     if (v.type == V_DICT && (found = v_dict_text(v.u.d, name->p, name->n))) {
@@ -311,7 +311,7 @@ static int at_index(struct tpl *t, struct val v, int64_t i, struct val *out)
         return 0;
     }
     int64_t n = (int64_t)str_chars(v.u.s);
-    DO(tpl_steps(t, v.u.s->n / 16));
+    RETURN_IF_ERROR(tpl_steps(t, v.u.s->n / 16));
     i += i < 0 ? n : 0;
     if (i < 0 || i >= n)
         return v_undef_of(t, out, "the index %lld is outside of a string of %lld characters", (long long)i,
@@ -327,7 +327,7 @@ int get_item(struct tpl *t, struct val v, struct val key, struct val *out)
     if (v.type == V_UNDEF)
         return tpl_fail(t, ERR_USAGE, "%s", v.u.why);
     if (v.type == V_DICT && !(key.type == V_LIST && key.u.l->kind == L_LIST) && key.type != V_DICT) {
-        DO(rc = v_dict_get(t, v.u.d, key, out));
+        RETURN_IF_ERROR(rc = v_dict_get(t, v.u.d, key, out));
         if (rc)
             return 0;
     }
@@ -335,7 +335,7 @@ int get_item(struct tpl *t, struct val v, struct val key, struct val *out)
         return at_index(t, v, key.u.i, out);
     if (key.type != V_STR)
         return v_undef_of(t, out, "a %s has no item of that key (a %s)", v_type(v), v_type(key));
-    DO(rc = attribute(t, v, key.u.s, out));
+    RETURN_IF_ERROR(rc = attribute(t, v, key.u.s, out));
     return rc ? 0 : missing(t, v, key.u.s, out);
 }
 
@@ -355,11 +355,11 @@ int get_path(struct tpl *t, struct val v, struct val path, struct val *out)
         size_t digits = from;
         while (digits < i && s->p[digits] >= '0' && s->p[digits] <= '9' && index < 1000000000)
             index = index * 10 + (s->p[digits++] - '0');
-        DO(v_part(t, s, from, i, &key));
+        RETURN_IF_ERROR(v_part(t, s, from, i, &key));
         if (digits == i && i > from)
             key = v_int(index);
         struct val next;
-        DO(get_item(t, *out, key, &next));
+        RETURN_IF_ERROR(get_item(t, *out, key, &next));
         *out = next;
         from = i + 1;
     }
@@ -395,8 +395,8 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
     if (v.type == V_UNDEF)
         return tpl_fail(t, ERR_USAGE, "%s", v.u.why);
     if (v.type == V_STR && (part[2].type == V_NONE || (v_is_int(part[2]) && part[2].u.i == 1))) {
-        DO(slice_bounds(t, part, (int64_t)str_chars(v.u.s), &start, &stop, &step));
-        DO(tpl_steps(t, v.u.s->n / 16));
+        RETURN_IF_ERROR(slice_bounds(t, part, (int64_t)str_chars(v.u.s), &start, &stop, &step));
+        RETURN_IF_ERROR(tpl_steps(t, v.u.s->n / 16));
         size_t from = str_offset(v.u.s, (size_t)start),
                to = stop > start ? str_offset(v.u.s, (size_t)stop) : from;
         return v_part(t, v.u.s, from, to, out);
@@ -406,14 +406,14 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
     struct list *l;
     struct val all;
     struct sb b = { .t = t };
-    DO(v_iterate(t, v, &l));
-    DO(slice_bounds(t, part, (int64_t)l->n, &start, &stop, &step));
-    DO(v_list_new(t, v.type == V_STR ? L_LIST : v.u.l->kind, &all));
+    RETURN_IF_ERROR(v_iterate(t, v, &l));
+    RETURN_IF_ERROR(slice_bounds(t, part, (int64_t)l->n, &start, &stop, &step));
+    RETURN_IF_ERROR(v_list_new(t, v.type == V_STR ? L_LIST : v.u.l->kind, &all));
     for (int64_t i = start; step > 0 ? i < stop : i > stop;) {
         if (v.type == V_STR)
             sb_str(&b, l->v[i].u.s);
         else
-            DO(v_list_add(t, all.u.l, l->v[i]));
+            RETURN_IF_ERROR(v_list_add(t, all.u.l, l->v[i]));
         if (__builtin_add_overflow(i, step, &i))
             break;
     }
@@ -439,11 +439,11 @@ static int merge_pass(struct tpl *t, const struct list *keys, const size_t *from
         for (size_t i = low; i < end; i++) {
             int order = -1;
             if (a < mid && b < end)
-                DO(v_order(t, keys->v[from[a]], keys->v[from[b]], &order));
+                RETURN_IF_ERROR(v_order(t, keys->v[from[a]], keys->v[from[b]], &order));
             int take_a = b == end || (a < mid && (reverse ? order >= 0 : order <= 0));
             to[i] = take_a ? from[a++] : from[b++];
         }
-        DO(tpl_steps(t, end - low));
+        RETURN_IF_ERROR(tpl_steps(t, end - low));
     }
     return 0;
 }
@@ -458,7 +458,7 @@ int list_sort(struct tpl *t, struct list *keys, struct list *l, int reverse)
         at[i] = i;
     for (size_t width = 1; width < n; width *= 2) {
         size_t *swap = at;
-        DO(merge_pass(t, keys, at, other, width, reverse));
+        RETURN_IF_ERROR(merge_pass(t, keys, at, other, width, reverse));
         at = other;
         other = swap;
     }
@@ -470,8 +470,8 @@ int list_sort(struct tpl *t, struct list *keys, struct list *l, int reverse)
 
 int list_reverse(struct tpl *t, const struct list *l, enum list_kind kind, struct val *out)
 {
-    DO(v_list_new(t, kind, out));
+    RETURN_IF_ERROR(v_list_new(t, kind, out));
     for (size_t i = l->n; i > 0; i--)
-        DO(v_list_add(t, out->u.l, l->v[i - 1]));
+        RETURN_IF_ERROR(v_list_add(t, out->u.l, l->v[i - 1]));
     return 0;
 }

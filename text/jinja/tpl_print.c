@@ -117,7 +117,7 @@ static int repr_list(struct sb *b, const struct list *l)
     for (size_t i = 0; i < l->n; i++) {
         if (i)
             sb_text(b, ", ");
-        DO(v_repr(b, l->v[i]));
+        RETURN_IF_ERROR(v_repr(b, l->v[i]));
     }
     sb_text(b, l->kind == L_TUPLE && l->n == 1 ? ",)" : close);
     if (l->kind == L_VIEW)
@@ -131,9 +131,9 @@ static int repr_dict(struct sb *b, const struct dict *d)
     for (size_t i = 0; i < d->n; i++) {
         if (i)
             sb_text(b, ", ");
-        DO(v_repr(b, d->v[i].k));
+        RETURN_IF_ERROR(v_repr(b, d->v[i].k));
         sb_text(b, ": ");
-        DO(v_repr(b, d->v[i].v));
+        RETURN_IF_ERROR(v_repr(b, d->v[i].v));
     }
     sb_text(b, "}");
     return 0;
@@ -141,7 +141,7 @@ static int repr_dict(struct sb *b, const struct dict *d)
 
 static int repr_deep(struct sb *b, struct val v)
 {
-    DO(tpl_enter(b->t));
+    RETURN_IF_ERROR(tpl_enter(b->t));
     if (v.type == V_NAMESPACE)
         sb_text(b, "<Namespace ");
     int rc = v.type == V_LIST ? repr_list(b, v.u.l) : repr_dict(b, v.u.d);
@@ -194,8 +194,8 @@ int v_to_str(struct tpl *t, struct val v, const struct str **out)
         *out = v.u.s;
         return 0;
     }
-    DO(v_print(&b, v));
-    DO(sb_done(&b, &s));
+    RETURN_IF_ERROR(v_print(&b, v));
+    RETURN_IF_ERROR(sb_done(&b, &s));
     *out = s.u.s;
     return 0;
 }
@@ -222,18 +222,18 @@ static int json_deep(struct tpl *t, const json_t *j, int user, struct val *out)
     const json_t *item;
     struct val k, v;
     if (json_is_array(j)) {
-        DO(v_list_new(t, L_LIST, out));
+        RETURN_IF_ERROR(v_list_new(t, L_LIST, out));
         json_array_foreach(j, i, item) {
-            DO(v_from_json(t, item, user, &v));
-            DO(v_list_add(t, out->u.l, v));
+            RETURN_IF_ERROR(v_from_json(t, item, user, &v));
+            RETURN_IF_ERROR(v_list_add(t, out->u.l, v));
         }
         return 0;
     }
-    DO(v_dict_new(t, out));
+    RETURN_IF_ERROR(v_dict_new(t, out));
     json_object_foreach((json_t *)(uintptr_t)j, key, item) {
-        DO(json_str(t, key, strlen(key), user, &k));
-        DO(v_from_json(t, item, user, &v));
-        DO(v_dict_add(t, out->u.d, k, v));
+        RETURN_IF_ERROR(json_str(t, key, strlen(key), user, &k));
+        RETURN_IF_ERROR(v_from_json(t, item, user, &v));
+        RETURN_IF_ERROR(v_dict_add(t, out->u.d, k, v));
     }
     return 0;
 }
@@ -341,16 +341,16 @@ static int dump_key(struct dump *d, struct val k)
 static int sorted_keys(struct tpl *t, const struct dict *in, struct val *out)
 {
     struct val keys, pairs;
-    DO(v_list_new(t, L_LIST, &keys));
-    DO(v_list_new(t, L_LIST, &pairs));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, &keys));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, &pairs));
     for (size_t i = 0; i < in->n; i++) {
-        DO(v_list_add(t, keys.u.l, in->v[i].k));
-        DO(v_list_add(t, pairs.u.l, v_int((int64_t)i)));
+        RETURN_IF_ERROR(v_list_add(t, keys.u.l, in->v[i].k));
+        RETURN_IF_ERROR(v_list_add(t, pairs.u.l, v_int((int64_t)i)));
     }
-    DO(list_sort(t, keys.u.l, pairs.u.l, 0));
-    DO(v_dict_new(t, out));
+    RETURN_IF_ERROR(list_sort(t, keys.u.l, pairs.u.l, 0));
+    RETURN_IF_ERROR(v_dict_new(t, out));
     for (size_t i = 0; i < in->n; i++)
-        DO(v_dict_add(t, out->u.d, in->v[pairs.u.l->v[i].u.i].k, in->v[pairs.u.l->v[i].u.i].v));
+        RETURN_IF_ERROR(v_dict_add(t, out->u.d, in->v[pairs.u.l->v[i].u.i].k, in->v[pairs.u.l->v[i].u.i].v));
     return 0;
 }
 
@@ -360,7 +360,7 @@ static int dump_items(struct dump *d, struct val v)
     size_t n = is_dict ? v.u.d->n : v.u.l->n;
     struct val all = v;
     if (is_dict && d->sort)
-        DO(sorted_keys(d->b->t, v.u.d, &all));
+        RETURN_IF_ERROR(sorted_keys(d->b->t, v.u.d, &all));
     sb_text(d->b, is_dict ? "{" : "[");
     d->level++;
     for (size_t i = 0; i < n; i++) {
@@ -368,8 +368,8 @@ static int dump_items(struct dump *d, struct val v)
             sb_str(d->b, d->item);
         new_line(d);
         if (is_dict)
-            DO(dump_key(d, all.u.d->v[i].k));
-        DO(dump(d, is_dict ? all.u.d->v[i].v : all.u.l->v[i]));
+            RETURN_IF_ERROR(dump_key(d, all.u.d->v[i].k));
+        RETURN_IF_ERROR(dump(d, is_dict ? all.u.d->v[i].v : all.u.l->v[i]));
     }
     d->level--;
     if (n)
@@ -386,7 +386,7 @@ static int dump(struct dump *d, struct val v)
     } else if (scalar_text(v, text)) {
         sb_text(d->b, text);
     } else if (v.type == V_DICT || (v.type == V_LIST && v.u.l->kind <= L_TUPLE)) {
-        DO(tpl_enter(d->b->t));
+        RETURN_IF_ERROR(tpl_enter(d->b->t));
         int rc = dump_items(d, v);
         d->b->t->depth--;
         return rc;
@@ -409,14 +409,14 @@ int v_to_json(struct sb *b, struct val v, const struct val *a)
         for (int64_t i = 0; v_is_int(a[1]) && i < a[1].u.i && !b->t->failed; i++)
             sb_text(&blanks, " ");
         if (v_is_int(a[1]))
-            DO(sb_done(&blanks, &s));
+            RETURN_IF_ERROR(sb_done(&blanks, &s));
         d.indent = s.u.s;
         d.indented = 1;
         d.item = &bare;
     }
     if (a[2].type != V_ABSENT && a[2].type != V_NONE) {
         struct list *l;
-        DO(v_iterate(b->t, a[2], &l));
+        RETURN_IF_ERROR(v_iterate(b->t, a[2], &l));
         if (l->n != 2 || l->v[0].type != V_STR || l->v[1].type != V_STR)
             return tpl_fail(b->t, ERR_USAGE, "tojson: separators are two strings");
         d.item = l->v[0].u.s;

@@ -61,14 +61,14 @@ int str_replace(struct tpl *t, const struct str *s, const struct str *old, const
 {
     struct sb b = { .t = t };
     size_t at = 0, from = 0;
-    DO(tpl_steps(t, s->n / 64));
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 64));
     while (count != 0 && !t->failed) {
         int64_t i = str_find(s, from, old);
         if (i < 0)
             break;
         sb_part(&b, s, at, (size_t)i);
         sb_str(&b, by);
-        DO(tpl_steps(t, 1));
+        RETURN_IF_ERROR(tpl_steps(t, 1));
         at = from = (size_t)i + old->n;
         if (!old->n) { /* between all characters */
             if (from == s->n)
@@ -98,15 +98,15 @@ int str_lines(struct tpl *t, const struct str *s, int keep_ends, struct list *ou
         if (is_line_end(cp)) {
             if (cp == '\r' && end < s->n && s->p[end] == '\n')
                 end++;
-            DO(v_part(t, s, from, keep_ends ? end : i, &line));
-            DO(v_list_add(t, out, line));
+            RETURN_IF_ERROR(v_part(t, s, from, keep_ends ? end : i, &line));
+            RETURN_IF_ERROR(v_list_add(t, out, line));
             from = end;
         }
         i = end;
     }
     if (from == s->n)
         return 0;
-    DO(v_part(t, s, from, s->n, &line));
+    RETURN_IF_ERROR(v_part(t, s, from, s->n, &line));
     return v_list_add(t, out, line);
 }
 
@@ -179,7 +179,7 @@ int str_case(struct tpl *t, const struct str *s, int how, struct val *out)
 {
     struct sb b = { .t = t };
     uint32_t before = 0;
-    DO(tpl_steps(t, s->n / 16));
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
     for (size_t i = 0; i < s->n && !t->failed;) {
         uint32_t cp;
         size_t end = i + (size_t)utf8_next(s->p + i, s->n - i, &cp);
@@ -259,8 +259,8 @@ static int put_conversion(struct sb *b, const struct spec *k, struct val v)
         return put_number(b, k, v);
     if (k->letter != 's' && k->letter != 'r')
         return tpl_fail(b->t, ERR_USAGE, "%%%c is not supported", k->letter);
-    DO(k->letter == 's' ? v_print(&one, v) : v_repr(&one, v));
-    DO(sb_done(&one, &text));
+    RETURN_IF_ERROR(k->letter == 's' ? v_print(&one, v) : v_repr(&one, v));
+    RETURN_IF_ERROR(sb_done(&one, &text));
     struct str s = *text.u.s;
     if (k->precision >= 0)
         s.n = str_offset(&s, (size_t)k->precision);
@@ -326,7 +326,7 @@ int str_percent(struct tpl *t, const struct str *s, struct val arg, struct val *
         read_spec(s, &i, "-+ #0", &k);
         if (!k.letter)
             return tpl_fail(t, ERR_USAGE, "a conversion without its letter");
-        DO(put_conversion(&b, &k, v));
+        RETURN_IF_ERROR(put_conversion(&b, &k, v));
         from = i + 1;
     }
     sb_part(&b, s, from, s->n);
@@ -392,7 +392,7 @@ int str_format(struct tpl *t, const struct str *s, const struct args *args, stru
         const char *close = c == '{' ? memchr(s->p + i, '}', s->n - i) : NULL;
         if (!close)
             return tpl_fail(t, ERR_USAGE, "format: a single '%c'", c);
-        DO(format_field(&b, s, i + 1, (size_t)(close - s->p), args, &next));
+        RETURN_IF_ERROR(format_field(&b, s, i + 1, (size_t)(close - s->p), args, &next));
         i = (size_t)(close - s->p);
         from = i + 1;
     }
@@ -417,7 +417,7 @@ int str_escape(struct tpl *t, const struct str *s, struct val *out)
                 from = i + 1;
             }
     sb_part(&b, s, from, s->n);
-    DO(sb_done(&b, out));
+    RETURN_IF_ERROR(sb_done(&b, out));
     ((struct str *)(uintptr_t)out->u.s)->markup = 1;
     return 0;
 }

@@ -95,7 +95,7 @@ int v_dict_add(struct tpl *t, struct dict *d, struct val k, struct val v)
 
 static int dict_at(struct tpl *t, const struct dict *d, struct val k, size_t *at)
 {
-    DO(tpl_steps(t, d->n / 8));
+    RETURN_IF_ERROR(tpl_steps(t, d->n / 8));
     for (size_t i = 0; i < d->n; i++) {
         int same = v_equal(t, d->v[i].k, k);
         if (same < 0)
@@ -118,8 +118,8 @@ int v_dict_put(struct tpl *t, struct dict *d, struct val k, struct val v)
 {
     size_t at = 0;
     int found;
-    DO(v_hashable(t, k));
-    DO(found = dict_at(t, d, k, &at));
+    RETURN_IF_ERROR(v_hashable(t, k));
+    RETURN_IF_ERROR(found = dict_at(t, d, k, &at));
     if (!found)
         return v_dict_add(t, d, k, v);
     d->v[at].v = v;
@@ -130,8 +130,8 @@ int v_dict_get(struct tpl *t, const struct dict *d, struct val k, struct val *ou
 {
     size_t at = 0;
     int found;
-    DO(v_hashable(t, k));
-    DO(found = dict_at(t, d, k, &at));
+    RETURN_IF_ERROR(v_hashable(t, k));
+    RETURN_IF_ERROR(found = dict_at(t, d, k, &at));
     if (found)
         *out = d->v[at].v;
     return found;
@@ -235,9 +235,9 @@ static int dicts_equal(struct tpl *t, const struct dict *a, const struct dict *b
     for (size_t i = 0; i < a->n; i++) {
         struct val v;
         int same;
-        DO(same = v_dict_get(t, b, a->v[i].k, &v));
+        RETURN_IF_ERROR(same = v_dict_get(t, b, a->v[i].k, &v));
         if (same)
-            DO(same = v_equal(t, a->v[i].v, v));
+            RETURN_IF_ERROR(same = v_equal(t, a->v[i].v, v));
         if (!same)
             return 0;
     }
@@ -246,7 +246,7 @@ static int dicts_equal(struct tpl *t, const struct dict *a, const struct dict *b
 
 static int deep_equal(struct tpl *t, struct val a, struct val b)
 {
-    DO(tpl_enter(t));
+    RETURN_IF_ERROR(tpl_enter(t));
     int same = a.type == V_LIST ? lists_equal(t, a.u.l, b.u.l) : dicts_equal(t, a.u.d, b.u.d);
     t->depth--;
     return same;
@@ -293,7 +293,7 @@ static int lists_order(struct tpl *t, const struct list *a, const struct list *b
 {
     for (size_t i = 0; i < a->n && i < b->n; i++) {
         int same;
-        DO(same = v_equal(t, a->v[i], b->v[i]));
+        RETURN_IF_ERROR(same = v_equal(t, a->v[i], b->v[i]));
         if (!same)
             return v_order(t, a->v[i], b->v[i], order);
     }
@@ -315,7 +315,7 @@ int v_order(struct tpl *t, struct val a, struct val b, int *order)
         return tpl_steps(t, n / 64);
     }
     if (a.type == V_LIST && b.type == V_LIST && a.u.l->kind == b.u.l->kind && a.u.l->kind <= L_TUPLE) {
-        DO(tpl_enter(t));
+        RETURN_IF_ERROR(tpl_enter(t));
         int rc = lists_order(t, a.u.l, b.u.l, order);
         t->depth--;
         return rc;
@@ -332,13 +332,13 @@ int v_contains(struct tpl *t, struct val in, struct val v)
     if (in.type == V_STR) {
         if (v.type != V_STR)
             return tpl_fail(t, ERR_USAGE, "'in' a string asks for a string, not a %s", v_type(v));
-        DO(tpl_steps(t, in.u.s->n / 64));
+        RETURN_IF_ERROR(tpl_steps(t, in.u.s->n / 64));
         return str_find(in.u.s, 0, v.u.s) >= 0;
     }
     if (in.type == V_DICT)
         return v_dict_get(t, in.u.d, v, &found);
-    DO(v_iterate(t, in, &l));
-    DO(tpl_steps(t, l->n / 8));
+    RETURN_IF_ERROR(v_iterate(t, in, &l));
+    RETURN_IF_ERROR(tpl_steps(t, l->n / 8));
     for (size_t i = 0; i < l->n; i++) {
         int same = v_equal(t, l->v[i], v);
         if (same)
@@ -356,8 +356,8 @@ static int characters(struct tpl *t, const struct str *s, struct list *out)
         struct val one;
         if (i < s->n && ((unsigned char)s->p[i] & 0xC0) == 0x80)
             continue;
-        DO(v_part(t, s, from, i, &one));
-        DO(v_list_add(t, out, one));
+        RETURN_IF_ERROR(v_part(t, s, from, i, &one));
+        RETURN_IF_ERROR(v_list_add(t, out, one));
         from = i;
     }
     return 0;
@@ -370,7 +370,7 @@ int v_iterate(struct tpl *t, struct val v, struct list **out)
         *out = v.u.l;
         return 0;
     }
-    DO(v_list_new(t, L_LIST, &all));
+    RETURN_IF_ERROR(v_list_new(t, L_LIST, &all));
     *out = all.u.l;
     if (v.type == V_UNDEF)
         return 0;
@@ -386,6 +386,6 @@ int v_iterate(struct tpl *t, struct val v, struct list **out)
     if (v.type != V_DICT)
         return tpl_fail(t, ERR_USAGE, "a %s cannot be looped over", v_type(v));
     for (size_t i = 0; i < v.u.d->n; i++)
-        DO(v_list_add(t, *out, v.u.d->v[i].k));
+        RETURN_IF_ERROR(v_list_add(t, *out, v.u.d->v[i].k));
     return 0;
 }
