@@ -1,10 +1,10 @@
-/* check_options.c - what a command line may not ask for, said before the work begins: options that
- * contradict each other, places that cannot be written, outputs that would be written over the data. */
+/* check_options.c - refuses command lines before the work begins: options that contradict each other,
+ * places that cannot be written, outputs that would be written over the data. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "base/io.h"
-#include "train/trainer.h"
+#include "train/run.h"
 
 /* ---- options ---- */
 static int check_needs(const struct train_opts *o, struct err *e)
@@ -30,10 +30,10 @@ static int check_needs(const struct train_opts *o, struct err *e)
     return 0;
 }
 
-static int check_numbers(const struct trainer *t, struct err *e)
+static int check_numbers(const struct run *r, struct err *e)
 {
-    const struct train_opts *o = &t->o;
-    int inherits = o->resume && !(opts_given(t->given, "lr") && opts_given(t->given, "min-lr"));
+    const struct train_opts *o = &r->o;
+    int inherits = o->resume && !(opts_given(r->given, "lr") && opts_given(r->given, "min-lr"));
     if (o->min_lr > o->lr && !inherits)
         return err_set(e, ERR_USAGE, "--min-lr %g is above --lr %g: make it the smaller one", o->min_lr,
                        o->lr);
@@ -52,7 +52,8 @@ static int check_numbers(const struct trainer *t, struct err *e)
 }
 
 /* ---- files ---- */
-/* The data are mapped while the run reads them: who empties the file ends the run, and has lost it. */
+/* The data are mapped while the run reads them: an output that truncates a data file would lose it and end
+ * the run. */
 static int check_outputs(const struct train_opts *o, struct err *e)
 {
     const struct {
@@ -72,42 +73,42 @@ static int check_outputs(const struct train_opts *o, struct err *e)
     return 0;
 }
 
-int trainer_check_options(const struct trainer *t, struct err *e)
+int run_check_options(const struct run *r, struct err *e)
 {
-    int rc = check_needs(&t->o, e);
-    rc = rc < 0 ? rc : check_numbers(t, e);
-    return rc < 0 ? rc : check_outputs(&t->o, e);
+    int rc = check_needs(&r->o, e);
+    rc = rc < 0 ? rc : check_numbers(r, e);
+    return rc < 0 ? rc : check_outputs(&r->o, e);
 }
 
-int trainer_check_target(const struct trainer *t, struct err *e)
+int run_check_target(const struct run *r, struct err *e)
 {
     char path[4200];
-    if (t->o.eval_only || t->o.dry_run)
+    if (r->o.eval_only || r->o.dry_run)
         return 0;
-    snprintf(path, sizeof path, "%s/manifest.json", t->o.out);
+    snprintf(path, sizeof path, "%s/manifest.json", r->o.out);
     if (io_exists(path))
         return err_set(
             e, ERR_USAGE,
             "--out %s is a checkpoint itself: name the folder that holds checkpoints, or a new one",
-            t->o.out);
-    snprintf(path, sizeof path, "%s/step-%lld", t->o.out, (long long)trainer_end(t));
+            r->o.out);
+    snprintf(path, sizeof path, "%s/step-%lld", r->o.out, (long long)run_end_step(r));
     /* passed over, and would be in the way at the end */
-    if (t->resume_auto && ckpt_state(t->source)->step < trainer_end(t) && io_exists(path))
+    if (r->resumes_newest && ckpt_state(r->source)->step < run_end_step(r) && io_exists(path))
         return err_set(e, ERR_USAGE,
                        "%s is no whole checkpoint and has the name of this run's last one: remove it, or "
                        "choose another --out",
                        path);
-    if (io_exists(path) && !(t->o.resume && !strcmp(t->o.resume, "auto")))
+    if (io_exists(path) && !(r->o.resume && !strcmp(r->o.resume, "auto")))
         return err_set(e, ERR_USAGE,
                        "%s exists already: choose another --out, or continue with --resume auto", path);
     return 0;
 }
 
-int trainer_make_target(const struct trainer *t, struct err *e)
+int run_make_target(const struct run *r, struct err *e)
 {
-    const char *out = t->o.out, *trace = t->o.trace;
+    const char *out = r->o.out, *trace = r->o.trace;
     int rc = 0, fd;
-    if (!t->o.eval_only) {
+    if (!r->o.eval_only) {
         TRY(io_make_dirs(out, e));
         if (access(out, W_OK | X_OK) < 0)
             return err_sys(e, "--out %s: checkpoints cannot be written there", out);

@@ -8,7 +8,8 @@
 #include "base/log.h"
 #include "model/family.h"
 #include "train/checkpoint/pieces.h"
-#include "train/trainer.h"
+#include "train/eval.h"
+#include "train/runlog.h"
 
 struct pipe_shape train_plan_schedule(const struct batch_plan *b, const struct layout *l, enum pipe_kind kind)
 {
@@ -110,7 +111,7 @@ static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, st
     /* tables of cos and sin */
     bytes[MEM_WORK] = m.features & F_POSITIONS
                           ? 0
-                          : 4.0 * (double)(train_positions(a->seq_len, &a->cfg) * m.head_dim);
+                          : 4.0 * (double)(sample_positions(a->seq_len, &a->cfg) * m.head_dim);
     bytes[MEM_WORK] += (double)train_scratch_measure(&m, &work, a->threads) +
                        (double)runlog_peak_bytes(a->dt);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(&m, 0, a->layout.zero) : 0;

@@ -1,163 +1,193 @@
-/* loop.c - the run: steps, evaluation, samples, checkpoints, an orderly end when a signal asks. */
+/* loop.c - the run: steps, evaluation, samples, checkpoints, an orderly end when a signal asks for it. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "base/io.h"
 #include "base/jx.h"
+#include "train/eval.h"
 #include "train/layout_plan.h"
-#include "train/trainer.h"
+#include "train/ptrain.h"
+#include "train/step.h"
 
 static int due(int64_t every, int64_t step) { return every > 0 && step % every == 0; }
 
-static int evaluate(struct trainer *t, struct err *e)
+/* ---- evaluation ---- */
+static int evaluate(struct work *w, struct runlog *log, struct err *e)
 {
     double loss;
-    int rc = trainer_eval(t, &loss, NULL, e);
+    int rc = eval_run(w, &loss, NULL, e);
     if (rc < 0)
         return rc;
-    log_line(&t->log, "step %lld: evaluation loss %.6f, perplexity %.4f", (long long)t->step, loss,
+    log_line(&log->term, "step %lld: evaluation loss %.6f, perplexity %.4f", (long long)w->at.step, loss,
              exp(loss));
-    runlog_event(t, "eval", "\"eval_loss\":%.9g", loss);
+    runlog_event(log, w->at.step, "eval", "\"eval_loss\":%.9g", loss);
     return 0;
 }
 
-static int eval_only(struct trainer *t, struct err *e)
+/* --eval-only: the result, and with --eval-logprobs the log-probs of every token. */
+static int eval_only(struct work *w, struct err *e)
 {
+    const struct train_opts *o = &w->run->o;
     FILE *f = NULL;
     double loss;
-    int rc = 0, first = world_rank(t->world) == 0;
-    if (first && t->o.eval_logprobs && !(f = fopen(t->o.eval_logprobs, "w")))
-        rc = err_sys(e, "%s: cannot write", t->o.eval_logprobs);
-    TRY(comm_agree(t->mesh.all, rc, e));
-    TRY(trainer_eval(t, &loss, f, e));
+    int rc = 0, first = ranks_is_first(w->ranks);
+    if (first && o->eval_logprobs && !(f = fopen(o->eval_logprobs, "w")))
+        rc = err_sys(e, "%s: cannot write", o->eval_logprobs);
+    TRY(comm_agree(w->ranks->mesh.all, rc, e));
+    TRY(eval_run(w, &loss, f, e));
+
     if (f && fclose(f))
-        rc = err_sys(e, "%s: cannot write", t->o.eval_logprobs);
+        rc = err_sys(e, "%s: cannot write", o->eval_logprobs);
     f = NULL;
-    if (first && rc >= 0)
+    if (first && rc >= 0) {
+        int64_t windows = data_windows(w->eval);
         printf("{\"loss\":%.9g,\"perplexity\":%.9g,\"windows\":%lld,\"tokens\":%lld}\n", loss, exp(loss),
-               (long long)data_windows(t->eval), (long long)(data_windows(t->eval) * t->o.seq_len));
-    if (first && rc >= 0 && fflush(stdout))
-        rc = err_sys(e, "cannot write the result to stdout");
+               (long long)windows, (long long)(windows * o->seq_len));
+        if (fflush(stdout))
+            rc = err_sys(e, "cannot write the result to stdout");
+    }
 out:
     if (f)
         fclose(f);
     return rc;
 }
 
-/* What the pipeline's ranks waited, beside what their schedule waits when a forward takes 1 and a backward
- * 2. */
-static int report_bubble(struct trainer *t, struct err *e)
+/* ---- reports at the end ---- */
+/* The share of time that pipeline ranks waited, and the share that their schedule waits when a forward
+ * takes 1 and a backward 2. */
+static int report_bubble(const struct work *w, struct runlog *log, struct err *e)
 {
-    struct pipe_shape s = train_plan_schedule(&t->plan, &t->layout, (enum pipe_kind)t->o.pipeline);
+    const struct layout *layout = &w->ranks->layout;
+    enum pipe_kind kind = (enum pipe_kind)w->run->o.pipeline;
+    struct pipe_shape s = train_plan_schedule(&w->plan, layout, kind);
     struct pipe_report plan;
-    int64_t us[2] = { (int64_t)(t->all_waited_s * 1e6), (int64_t)(t->all_steps_s * 1e6) };
+    int64_t us[2] = { (int64_t)(w->all_waited_s * 1e6), (int64_t)(w->all_steps_s * 1e6) };
     int rc = 0;
-    if (t->layout.pp == 1 || t->step < t->first_step + 2)
+    if (layout->pp == 1 || w->at.step < w->at.first_step + 2)
         return 0;
     TRY(train_plan_pipeline(&plan, &s, NULL, e));
-    TRY(comm_all_reduce_i64(t->mesh.all, us, 2, e));
+    TRY(comm_all_reduce_i64(w->ranks->mesh.all, us, 2, e));
     double measured = us[1] > 0 ? (double)us[0] / (double)us[1] : 0;
-    log_line(&t->log, "pipeline: ranks waited %.1f %% of their time, the schedule waits %.1f %%",
+    log_line(&log->term, "pipeline: ranks waited %.1f %% of their time, the schedule waits %.1f %%",
              100 * measured, 100 * plan.bubble);
-    runlog_event(t, "pipeline", "\"bubble\":%.4g,\"bubble_planned\":%.4g", measured, plan.bubble);
+    runlog_event(log, w->at.step, "pipeline", "\"bubble\":%.4g,\"bubble_planned\":%.4g", measured,
+                 plan.bubble);
 out:
     return rc;
 }
 
-static int report(struct trainer *t, const struct step_result *r, struct err *e)
+/* The run's result, one line of JSON on stdout. */
+static int print_result(int64_t step, float last_loss, const struct save *s, struct err *e)
 {
-    char weights[33], state[33], loss[32], *name;
+    struct ckpt_digests digests;
+    char weights[33], state[33], loss[32], *name = runlog_quote(save_last(s, &digests));
     uint32_t bits;
-    if (world_rank(t->world))
-        return 0;
-    memcpy(&bits, &r->loss, 4);
-    ckpt_digest_hex(t->digests.weights, weights);
-    ckpt_digest_hex(t->digests.state, state);
-    name = runlog_quote(t->last_checkpoint);
-    printf("{\"steps\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"weights_digest\":\"%s\",\"state_digest\":\"%"
-           "s\",\"checkpoint\":%s}\n",
-           (long long)t->step, jx_float32(r->loss, loss), bits, weights, state, name ? name : "null");
+    memcpy(&bits, &last_loss, 4);
+    ckpt_digest_hex(digests.weights, weights);
+    ckpt_digest_hex(digests.state, state);
+    printf("{\"steps\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"weights_digest\":\"%s\","
+           "\"state_digest\":\"%s\",\"checkpoint\":%s}\n",
+           (long long)step, jx_float32(last_loss, loss), bits, weights, state, name ? name : "null");
     free(name);
     return fflush(stdout) ? err_sys(e, "cannot write the result to stdout") : 0;
 }
 
-int trainer_plan(struct trainer *t, struct err *e)
+/* ---- the run ---- */
+/* After a step: what is due at it. must_save: the run ends here. */
+static int after_step(struct ptrain *p, int must_save, struct err *e)
 {
-    int sharers = !strcmp(t->o.transport, "mpi") && !t->o.ranks_per_node
-                      ? 1
-                      : train_plan_sharers(&t->layout, (int)t->o.ranks_per_node);
-    struct run_ask ask = { t->cfg,
-                           t->layout,
-                           t->o.global_batch,
-                           t->o.micro_batch,
-                           t->o.seq_len,
-                           t->dt,
-                           (enum recompute)t->o.recompute,
-                           (enum pipe_kind)t->o.pipeline,
-                           sharers,
-                           opts_overlap(&t->o, t->given, t->layout.dp, sharers),
-                           t->o.save_async,
-                           (int)t->o.documents,
-                           pool_threads(t->dev->pool) };
-    FILE *out = world_rank(t->world) ? NULL : stdout;
-    struct run_plan p;
-    int rc = train_plan_make(&p, &ask, out, e);
-    if (rc >= 0 && out)
-        train_plan_print(&p, &ask, out);
+    const struct train_opts *o = &p->run.o;
+    struct work *w = &p->work;
+    int64_t step = w->at.step;
+    int rc = 0;
+    if (step == w->at.first_step + 1)
+        TRY(runlog_memory(&p->log, step, "first step", e));
+    if (w->eval && due(o->eval_every, step))
+        TRY(evaluate(w, &p->log, e));
+    if (due(o->sample_every, step))
+        TRY(sample_run(w, &p->log.term, e));
+    if (must_save || due(o->save_every, step))
+        TRY(save_start(p->save, must_save, e));
+    else
+        TRY(save_poll(p->save, e));
+out:
     return rc;
 }
 
-int64_t trainer_end(const struct trainer *t)
+static int train(struct ptrain *p, int64_t end, struct err *e)
 {
-    return t->o.stop_after && t->o.stop_after < t->o.steps ? t->o.stop_after : t->o.steps;
+    struct work *w = &p->work;
+    struct step_result r = { 0 };
+    struct ckpt_digests ignored;
+    int rc = 0;
+    while (w->at.step < end && !r.stop) {
+        TRY(step_run(w, &p->log, &r, e));
+        runlog_step(&p->log, w->at.step, &r);
+        TRY(after_step(p, r.stop || w->at.step == end, e));
+    }
+    TRY(save_wait(p->save, e));
+    TRY(runlog_memory(&p->log, w->at.step, "end", e));
+    TRY(report_bubble(w, &p->log, e));
+    if (r.stop)
+        log_line(&p->log.term, "stopped by a signal at step %lld; continue with --resume %s",
+                 (long long)w->at.step, save_last(p->save, &ignored));
+    if (ranks_is_first(&p->ranks))
+        TRY(print_result(w->at.step, r.loss, p->save, e));
+    if (p->ranks.trace)
+        rc = world_trace_write(p->ranks.world, p->ranks.trace, p->run.o.trace, e);
+out:
+    return rc;
 }
 
-int trainer_run(struct trainer *t, struct err *e)
+int ptrain_run(struct ptrain *p, struct err *e)
 {
-    struct step_result r = { 0 };
-    int64_t end = trainer_end(t);
-    int rc;
-    if (t->o.eval_only)
-        return eval_only(t, e);
+    const struct ckpt *source = p->run.source;
+    int64_t end = run_end_step(&p->run), step = p->work.at.step;
+    if (p->run.o.eval_only)
+        return eval_only(&p->work, e);
     /* a scheduler that starts a finished run again finds it finished */
-    if (t->step >= end && t->resume_auto) {
-        log_line(&t->log, "%s is at step %lld: the run is finished", ckpt_path(t->source),
-                 (long long)t->step);
+    if (step >= end && p->run.resumes_newest) {
+        log_line(&p->log.term, "%s is at step %lld: the run is finished", ckpt_path(source), (long long)step);
         return 0;
     }
-    if (t->step >= end) {
-        rc = err_set(e, ERR_USAGE,
-                     "%s is at step %lld already, the run ends at step %lld: raise --steps or --stop-after",
-                     ckpt_path(t->source), (long long)t->step, (long long)end);
-        goto out;
-    }
-    while (t->step < end && !r.stop) {
-        TRY(step_run(t, &r, e));
-        runlog_step(t, &r);
-        if (t->step == t->first_step + 1)
-            TRY(runlog_memory(t, "first step", e));
-        if (t->eval && due(t->o.eval_every, t->step))
-            TRY(evaluate(t, e));
-        if (due(t->o.sample_every, t->step))
-            TRY(trainer_sample(t, e));
-        if (due(t->o.save_every, t->step) || r.stop || t->step == end)
-            TRY(trainer_save(t, r.stop || t->step == end, e));
-        else
-            TRY(trainer_save_poll(t, e));
-    }
-    TRY(trainer_save_wait(t, e));
-    TRY(runlog_memory(t, "end", e));
-    TRY(report_bubble(t, e));
-    if (r.stop)
-        log_line(&t->log, "stopped by a signal at step %lld; continue with --resume %s", (long long)t->step,
-                 t->last_checkpoint);
-    TRY(report(t, &r, e));
-    rc = t->trace ? world_trace_write(t->world, t->trace, t->o.trace, e) : 0;
-out:
-    /* all ranks are here with it: the save before is not lost */
+    if (step >= end)
+        return err_set(e, ERR_USAGE,
+                       "%s is at step %lld already, the run ends at step %lld: raise --steps or --stop-after",
+                       ckpt_path(source), (long long)step, (long long)end);
+
+    int rc = train(p, end, e);
+    /* all ranks have this error, so they can finish the save that is under way: it is not lost */
     if (rc < 0 && e->code == ERR_NUMBER) {
-        struct err late;
-        trainer_save_wait(t, &late);
+        struct err ignored;
+        save_wait(p->save, &ignored);
     }
+    return rc;
+}
+
+int ptrain_plan(struct ptrain *p, struct err *e)
+{
+    const struct train_opts *o = &p->run.o;
+    const struct layout *layout = &p->ranks.layout;
+    int one_machine = strcmp(o->transport, "mpi") || o->ranks_per_node;
+    int sharers = one_machine ? train_plan_sharers(layout, (int)o->ranks_per_node) : 1;
+    struct run_ask ask = {
+        .cfg = p->run.cfg,
+        .layout = *layout,
+        .rows = o->global_batch,
+        .micro = o->micro_batch,
+        .seq_len = o->seq_len,
+        .dt = p->run.dt,
+        .recompute = (enum recompute)o->recompute,
+        .pipeline = (enum pipe_kind)o->pipeline,
+        .sharers = sharers,
+        .overlap = opts_overlap(o, p->run.given, layout->dp, sharers),
+        .save_async = o->save_async,
+        .documents = (int)o->documents,
+        .threads = pool_threads(p->ranks.dev->pool),
+    };
+    FILE *out = ranks_is_first(&p->ranks) ? stdout : NULL;
+    struct run_plan plan;
+    int rc = train_plan_make(&plan, &ask, out, e);
+    if (rc >= 0 && out)
+        train_plan_print(&plan, &ask, out);
     return rc;
 }

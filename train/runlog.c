@@ -1,4 +1,6 @@
-/* runlog.c - the run's log: a JSON line a step (cli.md), a live line on the terminal. */
+/* runlog.c - see runlog.h. */
+#include "train/runlog.h"
+
 #include <errno.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -8,7 +10,6 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/jx.h"
-#include "train/trainer.h"
 
 static int64_t rss_bytes(void)
 {
@@ -30,9 +31,9 @@ size_t runlog_peak_bytes(enum dtype dt)
            panels_bytes(PEAK_N, PEAK_K, dt, &(struct leaves){ 1, { PEAK_K } });
 }
 
-/* The speed of this rank's products in the dtype of the run, measured behind the first step, while every
- * rank measures: what MFU is a share of. A few ms each; the best of a handful, for the machine may be busy.
- * */
+/* The speed of this rank's products in the dtype of the run, in flops a second: MFU is a share of it.
+ * Measured after the first step, while every rank measures. A try takes a few ms; the best of a few
+ * counts, because the machine may be busy. */
 static double measure_peak(struct dev *d, enum dtype dt)
 {
     enum { M = PEAK_M, N = PEAK_N, K = PEAK_K, LEAST = 3, MOST = 24 };
@@ -51,18 +52,18 @@ static double measure_peak(struct dev *d, enum dtype dt)
     return 2.0 * M * N * K / best;
 }
 
-/* The first n bytes of the log take its place, whole or not at all: aside, then renamed. The place is where
- * a link leads. */
+/* Replaces the log by its first n bytes, whole or not at all: written beside it, then renamed. A symbolic
+ * link stays; the file it leads to is replaced. */
 static int replace_log(const char *path, const char *text, size_t n, struct err *e)
 {
-    char *real = realpath(path, NULL), aside[4200];
+    char *real = realpath(path, NULL), tmp[4200];
     int rc = 0;
     if (!real)
         return err_sys(e, "%s: cannot find the log", path);
-    snprintf(aside, sizeof aside, "%s.tmp-cut", real);
-    TRY(io_unlink(aside, e)); /* of a run that died here */
-    TRY(io_write_file(aside, text, n, e));
-    TRY(io_replace(aside, real, e));
+    snprintf(tmp, sizeof tmp, "%s.tmp-cut", real);
+    TRY(io_unlink(tmp, e)); /* of a run that died here */
+    TRY(io_write_file(tmp, text, n, e));
+    TRY(io_replace(tmp, real, e));
 out:
     free(real);
     return rc < 0 ? err_add(e, "%s: cutting the log", path) : 0;
@@ -96,52 +97,54 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* The groups of a run: the axes, all, and the pipeline's way back. */
-static struct comm *group_of(const struct trainer *t, int a)
-{
-    return a < AXIS_COUNT ? t->mesh.axis[a] : a == AXIS_COUNT ? t->mesh.all : t->pipe_back;
-}
-
-/* What a collective of a group took since the step began. */
-static struct comm_count counted(const struct trainer *t, int a, enum comm_op op)
+/* ---- collectives ---- */
+/* Calls, bytes and seconds of one collective of group g since the step began. */
+static struct comm_count counted(const struct runlog *l, int g, enum comm_op op)
 {
     struct comm_count c[COMM_OPS];
-    const struct comm_count *before = &t->comm_seen[a][op];
-    comm_counts(group_of(t, a), c);
+    const struct comm_count *before = &l->seen[g][op];
+    comm_counts(l->group[g], c);
     return (struct comm_count){ c[op].calls - before->calls, c[op].bytes - before->bytes,
                                 c[op].across - before->across, c[op].seconds - before->seconds };
 }
 
-static double comm_seconds(const struct trainer *t)
+static double comm_seconds(const struct runlog *l)
 {
     double sum = 0;
-    for (int a = 0; a < RUN_GROUPS; a++)
+    for (int g = 0; g < RUN_GROUPS; g++)
         for (enum comm_op k = 0; k < COMM_OPS; k++)
-            sum += counted(t, a, k).seconds;
+            sum += counted(l, g, k).seconds;
     return sum;
 }
 
-/* What the disk refuses is lost, which is said once: the run is worth more than its log. */
-static void end_line(struct trainer *t)
+void runlog_begin_step(struct runlog *l)
 {
-    if (fflush(t->log_file) == 0 && !ferror(t->log_file))
-        return;
-    if (!t->log_lost++)
-        log_line(&t->log, "%s: cannot write the log: %s: the run goes on, lines are lost", t->o.log,
-                 strerror(errno));
-    clearerr(t->log_file);
+    for (int g = 0; g < RUN_GROUPS; g++)
+        comm_counts(l->group[g], l->seen[g]);
 }
 
-/* {"event":"communication","step":1,"dp":{"all_reduce":[calls,bytes,of them to other machines],…},…}: the
- * first step of rank 0, as comm/ counts it (bytes that a ring would send). */
-static void write_communication(const struct trainer *t)
+/* ---- the file ---- */
+/* Ends a line. What the disk refuses is lost, which is reported once: the run is worth more than its log. */
+static void end_line(struct runlog *l)
 {
-    FILE *f = t->log_file;
-    fprintf(f, "{\"event\":\"communication\",\"step\":%lld", (long long)t->step);
-    for (int a = 0; a < RUN_GROUPS; a++) {
-        fprintf(f, ",\"%s\":{", a <= AXIS_COUNT ? comm_name(group_of(t, a)) : "pp_back");
+    if (fflush(l->file) == 0 && !ferror(l->file))
+        return;
+    if (!l->n_lost++)
+        log_line(&l->term, "%s: cannot write the log: %s: the run goes on, lines are lost", l->run->o.log,
+                 strerror(errno));
+    clearerr(l->file);
+}
+
+/* {"event":"communication","step":1,"dp":{"all_reduce":[calls,bytes,of them to other machines],...},...}:
+ * the first step of rank 0, as comm/ counts it (bytes that a ring would send). */
+static void write_communication(const struct runlog *l, int64_t step)
+{
+    FILE *f = l->file;
+    fprintf(f, "{\"event\":\"communication\",\"step\":%lld", (long long)step);
+    for (int g = 0; g < RUN_GROUPS; g++) {
+        fprintf(f, ",\"%s\":{", g <= AXIS_COUNT ? comm_name(l->group[g]) : "pp_back");
         for (enum comm_op k = 0; k < COMM_OPS; k++) {
-            struct comm_count c = counted(t, a, k);
+            struct comm_count c = counted(l, g, k);
             fprintf(f, "%s\"%s\":[%lld,%lld,%lld]", k ? "," : "", comm_op_name(k), (long long)c.calls,
                     (long long)c.bytes, (long long)c.across);
         }
@@ -150,45 +153,56 @@ static void write_communication(const struct trainer *t)
     fputs("}\n", f);
 }
 
-int runlog_open(struct trainer *t, struct err *e)
+/* Flops of one token forward and backward: 6 per weight of a product, and attention over half the
+ * sequence. */
+static double flops_per_token(const struct param_table *table, int64_t seq_len)
 {
+    const struct model_config *cfg = &table->cfg;
+    double weights = 0;
+    for (int i = 0; i < table->n; i++) {
+        const struct param *p = &table->p[i];
+        if (p->n_dims == 2 && p->kind != P_POS && (p->kind != P_EMBED || cfg->tied))
+            weights += (double)param_count(p);
+    }
+    return 6 * weights + 6.0 * (double)(cfg->n_layers * cfg->n_heads * cfg->head_dim) * (double)seq_len;
+}
+
+int runlog_open(struct runlog *l, const struct work *w, struct err *e)
+{
+    const struct train_opts *o = &l->run->o;
+    const struct mesh *mesh = &l->ranks->mesh;
     int rc = 0;
-    if (world_rank(t->world) || !t->o.log)
+    for (int a = 0; a < AXIS_COUNT; a++)
+        l->group[a] = mesh->axis[a];
+    l->group[AXIS_COUNT] = mesh->all;
+    l->group[AXIS_COUNT + 1] = w->pp_back;
+    l->flops_per_token = flops_per_token(&w->model.table, o->seq_len);
+    l->tokens_per_step = (double)(w->plan.rows * o->seq_len);
+    l->first_step = w->at.first_step;
+
+    if (!ranks_is_first(l->ranks) || !o->log)
         return 0;
-    if (t->o.resume)
-        TRY(cut_log(t->o.log, t->step, e));
-    t->log_file = fopen(t->o.log, t->o.resume ? "a" : "w");
-    if (!t->log_file)
-        rc = err_sys(e, "%s: cannot open the log", t->o.log);
+    if (o->resume)
+        TRY(cut_log(o->log, w->at.step, e));
+    l->file = fopen(o->log, o->resume ? "a" : "w");
+    if (!l->file)
+        rc = err_sys(e, "%s: cannot open the log", o->log);
 out:
     return rc;
 }
 
-/* Flops of one token forward and backward: 6 per weight of a product, and attention over half the sequence.
- * */
-static double flops_per_token(const struct trainer *t)
+void runlog_close(struct runlog *l)
 {
-    double weights = 0;
-    for (int i = 0; i < t->model.table.n; i++) {
-        const struct param *p = &t->model.table.p[i];
-        if (p->n_dims == 2 && p->kind != P_POS && (p->kind != P_EMBED || t->cfg.tied))
-            weights += (double)param_count(p);
-    }
-    return 6 * weights +
-           6.0 * (double)(t->cfg.n_layers * t->cfg.n_heads * t->cfg.head_dim) * (double)t->o.seq_len;
+    if (l->file)
+        fclose(l->file);
 }
 
+/* ---- a step ---- */
 static uint32_t bits_of(float x)
 {
     uint32_t u;
     memcpy(&u, &x, 4);
     return u;
-}
-
-void runlog_begin_step(struct trainer *t)
-{
-    for (int a = 0; a < RUN_GROUPS; a++)
-        comm_counts(group_of(t, a), t->comm_seen[a]);
 }
 
 /* "52 s", "12:05", "3:07:20" */
@@ -205,70 +219,71 @@ static const char *clock_text(char out[32], double seconds)
     return out;
 }
 
-/* A share of 0.95 and more says that the peak was measured in a bad moment: measured again, the best one
+/* A share above 0.95 means that the peak was measured in a bad moment: it is measured again, and the best one
  * counts. */
-static double mfu_of(struct trainer *t, double speed)
+static double mfu_of(struct runlog *l, double tokens_per_s)
 {
-    double flops = speed * flops_per_token(t) / layout_ranks(&t->layout), peak;
-    for (; t->n_peaks < PEAK_TRIES && (!t->n_peaks || flops > 0.95 * t->peak_flops); t->n_peaks++) {
-        peak = measure_peak(t->dev, t->model.dt);
-        t->peak_flops = peak > t->peak_flops ? peak : t->peak_flops;
+    struct dev *dev = l->ranks->dev;
+    double flops = tokens_per_s * l->flops_per_token / layout_ranks(&l->ranks->layout), peak;
+    for (; l->n_peaks < PEAK_TRIES && (!l->n_peaks || flops > 0.95 * l->peak_flops); l->n_peaks++) {
+        peak = measure_peak(dev, l->run->dt);
+        l->peak_flops = peak > l->peak_flops ? peak : l->peak_flops;
     }
-    return flops / t->peak_flops;
+    return flops / l->peak_flops;
 }
 
-/* tokens/s, and shares of 1 */
+/* speed: tokens a second; the others are shares of 1. */
 struct figures {
     double speed, mfu, comm;
 };
 
-static void write_step(struct trainer *t, const struct step_result *r, struct figures g)
+static void write_step(struct runlog *l, int64_t step, const struct step_result *r, struct figures g)
 {
     char loss[32], norm[32];
-    fprintf(t->log_file,
+    fprintf(l->file,
             "{\"step\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"grad_norm\":%s,\"grad_norm_bits\":\"%08x\","
-            "\"lr\":%.17g,\"tokens\":%lld,"
-            "\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"comm_fraction\":%.4g,\"bubble_fraction\":%.4g,\"rss_"
-            "bytes\":%lld}\n",
-            (long long)t->step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm),
-            bits_of(r->norm), r->lr, (long long)(t->step * t->plan.rows * t->o.seq_len), g.speed, g.mfu,
-            g.comm, r->bubble, (long long)rss_bytes());
-    if (t->step == t->first_step + 1)
-        write_communication(t);
-    end_line(t);
+            "\"lr\":%.17g,\"tokens\":%lld,\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"comm_fraction\":%.4g,"
+            "\"bubble_fraction\":%.4g,\"rss_bytes\":%lld}\n",
+            (long long)step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm),
+            bits_of(r->norm), r->lr, (long long)(step * (int64_t)l->tokens_per_step), g.speed, g.mfu, g.comm,
+            r->bubble, (long long)rss_bytes());
+    if (step == l->first_step + 1)
+        write_communication(l, step);
+    end_line(l);
 }
 
-/* What a narrow terminal may lose stands last. */
-static void show_step(struct trainer *t, const struct step_result *r, struct figures g)
+/* Fields that a narrow terminal may lose stand last. */
+static void show_step(struct runlog *l, int64_t step, const struct step_result *r, struct figures g)
 {
     char memory[32], left[32];
-    int64_t end = trainer_end(t);
+    int64_t end = run_end_step(l->run);
     log_bytes(memory, (double)rss_bytes());
-    clock_text(left, (double)(end - t->step) * t->step_s);
-    log_progress(&t->log, t->step == end,
+    clock_text(left, (double)(end - step) * l->step_s);
+    log_progress(&l->term, step == end,
                  "step %lld/%lld  loss %.4f  %.0f tokens/s  left %s  mfu %.0f%%  comm %.0f%%  mem %s  norm "
                  "%.3f  lr %.2e",
-                 (long long)t->step, (long long)t->o.steps, (double)r->loss, g.speed, left, 100 * g.mfu,
+                 (long long)step, (long long)l->run->o.steps, (double)r->loss, g.speed, left, 100 * g.mfu,
                  100 * g.comm, memory, (double)r->norm, r->lr);
 }
 
-void runlog_step(struct trainer *t, const struct step_result *r)
+void runlog_step(struct runlog *l, int64_t step, const struct step_result *r)
 {
-    double tokens = (double)(t->plan.rows * t->o.seq_len),
-           share = r->seconds > 0 ? comm_seconds(t) / r->seconds : 0;
-    struct figures g = { .speed = tokens / r->seconds, .comm = share < 0 ? 0 : share > 1 ? 1 : share };
-    g.mfu = mfu_of(t, g.speed);
-    /* the first step is slower than any */
-    t->step_s = t->step <= t->first_step + 2 ? r->seconds : 0.9 * t->step_s + 0.1 * r->seconds;
-    if (world_rank(t->world))
+    double share = r->seconds > 0 ? comm_seconds(l) / r->seconds : 0;
+    struct figures g = { .speed = l->tokens_per_step / r->seconds };
+    g.comm = share < 0 ? 0 : share > 1 ? 1 : share;
+    g.mfu = mfu_of(l, g.speed);
+    /* the first step is slower than any other */
+    l->step_s = step <= l->first_step + 2 ? r->seconds : 0.9 * l->step_s + 0.1 * r->seconds;
+    if (!ranks_is_first(l->ranks))
         return;
-    if (t->log_file)
-        write_step(t, r, g);
-    show_step(t, r, g);
+    if (l->file)
+        write_step(l, step, r, g);
+    show_step(l, step, r, g);
 }
 
-/* {"event":"memory","step":N,"when":"…","ranks":[{"rank":0,"bytes_read":N,"total":[now,peak],
- * "params":[now,peak],…},…]} */
+/* ---- events ---- */
+/* {"event":"memory","step":N,"when":"...","ranks":[{"rank":0,"bytes_read":N,"total":[now,peak],
+ * "params":[now,peak],...},...]} */
 enum { MEM_TOTAL = 2 * MEM_CATS, MEM_READ = MEM_TOTAL + 2, MEM_NUMBERS };
 
 static void write_memory(FILE *f, const int64_t *rank, int r)
@@ -281,28 +296,33 @@ static void write_memory(FILE *f, const int64_t *rank, int r)
     fputc('}', f);
 }
 
-int runlog_memory(struct trainer *t, const char *when, struct err *e)
+static void count_memory(const struct mem *mem, const struct ckpt *source, int64_t n[MEM_NUMBERS])
 {
-    int n = world_size(t->world), rc;
+    for (enum mem_cat c = 0; c < MEM_CATS; c++) {
+        n[2 * c] = atomic_load(&mem->now[c]);
+        n[2 * c + 1] = atomic_load(&mem->peak[c]);
+    }
+    n[MEM_TOTAL] = atomic_load(&mem->total_now);
+    n[MEM_TOTAL + 1] = atomic_load(&mem->total_peak);
+    n[MEM_READ] = source ? ckpt_bytes_read(source) : 0;
+}
+
+int runlog_memory(struct runlog *l, int64_t step, const char *when, struct err *e)
+{
+    int n = world_size(l->ranks->world), rc;
     int64_t mine[MEM_NUMBERS];
     size_t *sizes = calloc((size_t)n, sizeof *sizes);
     void *all = NULL;
-    for (enum mem_cat c = 0; c < MEM_CATS; c++) {
-        mine[2 * c] = atomic_load(&t->mem.now[c]);
-        mine[2 * c + 1] = atomic_load(&t->mem.peak[c]);
-    }
-    mine[MEM_TOTAL] = atomic_load(&t->mem.total_now);
-    mine[MEM_TOTAL + 1] = atomic_load(&t->mem.total_peak);
-    mine[MEM_READ] = t->source ? ckpt_bytes_read(t->source) : 0;
-    rc = sizes ? comm_gather_blobs(t->mesh.all, mine, sizeof mine, 0, &all, sizes, e)
+    count_memory(&l->ranks->mem, l->run->source, mine);
+    rc = sizes ? comm_gather_blobs(l->ranks->mesh.all, mine, sizeof mine, 0, &all, sizes, e)
                : err_set(e, ERR_MEMORY, "no memory for a report");
-    if (rc >= 0 && t->log_file) {
-        fprintf(t->log_file, "{\"event\":\"memory\",\"step\":%lld,\"when\":\"%s\",\"ranks\":[",
-                (long long)t->step, when);
+    if (rc >= 0 && l->file) {
+        fprintf(l->file, "{\"event\":\"memory\",\"step\":%lld,\"when\":\"%s\",\"ranks\":[", (long long)step,
+                when);
         for (int r = 0; r < n; r++)
-            write_memory(t->log_file, (int64_t *)all + r * MEM_NUMBERS, r);
-        fputs("]}\n", t->log_file);
-        end_line(t);
+            write_memory(l->file, (int64_t *)all + r * MEM_NUMBERS, r);
+        fputs("]}\n", l->file);
+        end_line(l);
     }
     free(all);
     free(sizes);
@@ -317,28 +337,15 @@ char *runlog_quote(const char *text)
     return out;
 }
 
-static void write_event(struct trainer *t, int64_t step, const char *event, const char *fmt, va_list ap)
+void runlog_event(struct runlog *l, int64_t step, const char *event, const char *fmt, ...)
 {
-    if (!t->log_file)
+    va_list ap;
+    if (!l->file)
         return;
-    fprintf(t->log_file, "{\"event\":\"%s\",\"step\":%lld,", event, (long long)step);
-    vfprintf(t->log_file, fmt, ap);
-    fprintf(t->log_file, "}\n");
-    end_line(t);
-}
-
-void runlog_event(struct trainer *t, const char *event, const char *fmt, ...)
-{
-    va_list ap;
+    fprintf(l->file, "{\"event\":\"%s\",\"step\":%lld,", event, (long long)step);
     va_start(ap, fmt);
-    write_event(t, t->step, event, fmt, ap);
+    vfprintf(l->file, fmt, ap);
     va_end(ap);
-}
-
-void runlog_event_at(struct trainer *t, int64_t step, const char *event, const char *fmt, ...)
-{
-    va_list ap;
-    va_start(ap, fmt);
-    write_event(t, step, event, fmt, ap);
-    va_end(ap);
+    fprintf(l->file, "}\n");
+    end_line(l);
 }

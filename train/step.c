@@ -1,21 +1,20 @@
-/* step.c - one update: rows of the global batch through forward and backward, gradients summed, norm, clip,
- * AdamW. */
+/* step.c - see step.h. */
+#include "train/step.h"
+
 #include <math.h>
 #include <string.h>
 #include "base/alter.h"
 #include "base/clock.h"
 #include "base/fmath.h"
 #include "base/jx.h"
-#include "train/trainer.h"
 
 #define PI 3.14159265358979323846
 
-/* Learning rate of update `step` (from 0). Warm-up lr (s+1)/warmup; then by schedule down to min_lr at the
- * last step. */
 double schedule_lr(const struct train_opts *o, int64_t step)
 {
-    double span = (double)(o->steps - o->warmup), x = span > 0 ? (double)(step - o->warmup) / span : 1,
-           down = o->lr - o->min_lr;
+    double span = (double)(o->steps - o->warmup);
+    double x = span > 0 ? (double)(step - o->warmup) / span : 1;
+    double down = o->lr - o->min_lr;
     if (step < o->warmup)
         return o->lr * (double)(step + 1) / (double)o->warmup;
     x = x > 1 ? 1 : x;
@@ -27,91 +26,133 @@ double schedule_lr(const struct train_opts *o, int64_t step)
     }
 }
 
-/* The rows of micro-batch k of this step, into ids and targets from `at` on; their documents. */
-static int read_rows(struct trainer *t, int64_t k, int64_t at, struct train_work *w, struct err *e)
+/* ---- one micro-batch ---- */
+static int64_t micros_per_super(const struct work *w) { return w->plan.local / w->plan.micro; }
+
+/* Reads the rows of micro-batch k of this step into ids and targets from element `at` on, and tells the
+ * slot where their documents begin. */
+static int read_rows(struct work *w, int64_t k, int64_t at, struct train_work *slot, struct err *e)
 {
-    int64_t per = t->plan.local / t->plan.micro, super = k / per, row = k % per * t->plan.micro;
-    int64_t T = t->o.seq_len, G = t->plan.rows, step = t->first_sample + (t->step - t->first_step) * G;
-    for (int64_t j = 0; j < t->plan.micro; j++) {
-        int64_t window = data_window(t->data, step + batch_row(&t->plan, t->mesh.size[AXIS_DP], super,
-                                                               t->mesh.at[AXIS_DP], row + j));
-        int rc = data_read(t->data, window, t->ids + at + j * T, t->targets + at + j * T, e);
-        if (rc >= 0 && t->o.documents)
-            rc = t->n_documents[j] = data_documents(t->data, window, t->document_begin + j * t->o.documents,
-                                                    (int)t->o.documents, e);
+    const struct mesh *mesh = &w->ranks->mesh;
+    int64_t per = micros_per_super(w), super = k / per, row = k % per * w->plan.micro;
+    int64_t T = w->run->o.seq_len, documents = w->run->o.documents, first = work_sample(w);
+    for (int64_t j = 0; j < w->plan.micro; j++) {
+        int64_t r = batch_row(&w->plan, mesh->size[AXIS_DP], super, mesh->at[AXIS_DP], row + j);
+        int64_t window = data_window(w->data, first + r);
+        int rc = data_read(w->data, window, w->ids + at + j * T, w->targets + at + j * T, e);
+        if (rc >= 0 && documents)
+            rc = w->n_documents[j] = data_documents(w->data, window, w->document_begin + j * documents,
+                                                    (int)documents, e);
         if (rc < 0)
             return rc;
     }
-    if (t->o.documents)
-        train_work_documents(w, t->n_documents, t->document_begin);
+    if (documents)
+        train_work_documents(slot, w->n_documents, w->document_begin);
     return 0;
 }
 
-static void add_losses(struct trainer *t, int chunk, struct xsum *loss)
+/* Adds the losses of a micro-batch, where this rank has them. */
+static void add_losses(const struct work *w, int chunk, struct xsum *loss)
 {
-    int64_t rows = t->plan.micro * t->o.seq_len;
+    int64_t rows = w->plan.micro * w->run->o.seq_len;
     struct xsum part = { 0 };
-    if (t->mesh.at[AXIS_TP] || !t->model.chunk[chunk].has_head)
+    if (w->ranks->mesh.at[AXIS_TP] || !w->model.chunk[chunk].has_head)
         return;
     for (int64_t i = 0; i < rows; i++)
-        xsum_add(ALTERED("loss_exact") ? &part : loss, -(double)t->logprobs[i]);
+        xsum_add(ALTERED("loss_exact") ? &part : loss, -(double)w->logprobs[i]);
     if (ALTERED("loss_exact")) /* a micro-batch's sum rounded before it is added */
         xsum_add(loss, (double)(float)xsum_double(&part));
 }
 
-/* Where a micro-batch's weight gradients are between both halves of its backward. */
-static struct train_late *late_of(const struct trainer *t, const struct pipe_act *a)
+/* ---- actions of the pipeline schedule ---- */
+/* What an action works on. Micro-batch k is in slot k % in_flight of its chunk from its forward to its
+ * backward, in deferred slot k % late between both halves of its backward. */
+struct place {
+    struct train_work *slot;
+    struct train_late *deferred; /* NULL: the schedule splits no backward of this chunk */
+    int64_t at;                  /* first element in ids and targets */
+};
+
+static struct place place_of(const struct work *w, const struct pipe_act *a)
 {
-    return t->late[t->first_late[a->chunk] + a->micro % t->schedule.late[a->chunk]];
+    int64_t slot = w->first_slot[a->chunk] + a->micro % w->schedule.in_flight[a->chunk];
+    int64_t n_deferred = w->schedule.late[a->chunk];
+    struct place p = { w->slot[slot], NULL, slot * w->slot_seqs * w->run->o.seq_len };
+    if (n_deferred)
+        p.deferred = w->deferred[w->first_deferred[a->chunk] + a->micro % n_deferred];
+    return p;
 }
 
-/* One action of the pipeline schedule. Micro-batch k lives in slot k % in_flight of its chunk from its
- * forward to its backward. The
- * neighbours are those of a ring: behind the last rank comes the first one's next chunk. */
-static int run_action(struct trainer *t, const struct pipe_act *a, struct xsum *loss, struct err *e)
+/* Pipeline ranks are a ring: the last rank sends to the first one's next chunk. */
+static int exchange(struct work *w, const struct pipe_act *a, struct train_work *slot, struct err *e)
 {
-    int64_t slot = t->first_work[a->chunk] + a->micro % t->schedule.in_flight[a->chunk];
-    int64_t at = slot * t->work_seqs * t->o.seq_len, per = t->plan.local / t->plan.micro;
-    struct train_work *w = t->work[slot];
-    struct comm *x = t->mesh.axis[AXIS_PP], *dx = t->pipe_back;
-    int n = t->layout.pp, before = (t->mesh.at[AXIS_PP] + n - 1) % n, behind = (t->mesh.at[AXIS_PP] + 1) % n,
-        rc;
-    size_t bytes = train_work_bytes(w);
-    float scale = (float)(1.0 / (double)(t->plan.rows * t->o.seq_len));
+    struct comm *x = w->ranks->mesh.axis[AXIS_PP], *dx = w->pp_back;
+    int n = w->ranks->layout.pp, me = w->ranks->mesh.at[AXIS_PP];
+    int before = (me + n - 1) % n, behind = (me + 1) % n, rc;
+    size_t bytes = train_work_bytes(slot);
     double began = clock_s();
     switch (a->op) {
-    case PIPE_RECV_X:
-    case PIPE_RECV_DX:
-        rc = a->op == PIPE_RECV_X ? comm_recv(x, train_work_input(w), bytes, before, e)
-                                  : comm_recv(dx, train_work_grad(w), bytes, behind, e);
-        t->waited_s += clock_s() - began;
-        return rc;
-    case PIPE_SEND_X: return comm_send(x, train_work_output(w), bytes, behind, e);
-    case PIPE_SEND_DX: return comm_send(dx, train_work_grad(w), bytes, before, e);
-    case PIPE_FORWARD:
-        TRY(read_rows(t, ALTERED("micro_order") ? t->plan.supers * per - 1 - a->micro : a->micro, at, w, e));
-        TRY(model_train_forward(&t->model, t->weights, w, t->ids + at, t->targets + at, t->logprobs, e));
-        add_losses(t, a->chunk, loss);
-        return 0;
-    case PIPE_BACKWARD:
-        TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
-        return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale,
-                                    zero_grads(t->zero), e);
-    case PIPE_BACKWARD_INPUT:
-        train_work_leave(w, late_of(t, a));
-        return model_train_backward(&t->model, t->weights, w, t->ids + at, t->targets + at, scale,
-                                    zero_grads(t->zero), e);
-    case PIPE_BACKWARD_WEIGHT:
-        TRY(zero_begin_rows(t->zero, a->micro / per, a->micro % per * t->plan.micro, e));
-        return model_train_late_weights(&t->model, w, late_of(t, a), zero_grads(t->zero), e);
+    case PIPE_SEND_X: return comm_send(x, train_work_output(slot), bytes, behind, e);
+    case PIPE_SEND_DX: return comm_send(dx, train_work_grad(slot), bytes, before, e);
+    case PIPE_RECV_X: rc = comm_recv(x, train_work_input(slot), bytes, before, e); break;
+    default: rc = comm_recv(dx, train_work_grad(slot), bytes, behind, e); break;
     }
-    rc = 0;
+    w->waited_s += clock_s() - began;
+    return rc;
+}
+
+static int forward(struct work *w, const struct pipe_act *a, struct place p, struct xsum *loss, struct err *e)
+{
+    int64_t n = w->plan.supers * micros_per_super(w);
+    int64_t micro = ALTERED("micro_order") ? n - 1 - a->micro : a->micro;
+    int rc;
+    TRY(read_rows(w, micro, p.at, p.slot, e));
+    TRY(model_train_forward(&w->model, w->weights, p.slot, w->ids + p.at, w->targets + p.at, w->logprobs, e));
+    add_losses(w, a->chunk, loss);
 out:
     return rc;
 }
 
-/* The exact mean over the global batch, the same on every rank; a signal seen by one rank stops all. */
-static int reduce_loss(struct trainer *t, struct xsum *loss, int64_t n, struct step_result *r, struct err *e)
+/* Backward of the loss's mean over the global batch. */
+static int backward(struct work *w, struct place p, struct err *e)
+{
+    float scale = (float)(1.0 / (double)(w->plan.rows * w->run->o.seq_len));
+    return model_train_backward(&w->model, w->weights, p.slot, w->ids + p.at, w->targets + p.at, scale,
+                                zero_grads(w->zero), e);
+}
+
+/* The gradients of micro-batch `micro` are the next ones to be added. */
+static int begin_rows(struct work *w, int64_t micro, struct err *e)
+{
+    int64_t per = micros_per_super(w);
+    return zero_begin_rows(w->zero, micro / per, micro % per * w->plan.micro, e);
+}
+
+static int run_action(struct work *w, const struct pipe_act *a, struct xsum *loss, struct err *e)
+{
+    struct place p = place_of(w, a);
+    int rc = 0;
+    switch (a->op) {
+    case PIPE_RECV_X:
+    case PIPE_RECV_DX:
+    case PIPE_SEND_X:
+    case PIPE_SEND_DX: return exchange(w, a, p.slot, e);
+    case PIPE_FORWARD: return forward(w, a, p, loss, e);
+    case PIPE_BACKWARD: TRY(begin_rows(w, a->micro, e)); return backward(w, p, e);
+    case PIPE_BACKWARD_INPUT: train_work_leave(p.slot, p.deferred); return backward(w, p, e);
+    case PIPE_BACKWARD_WEIGHT:
+        TRY(begin_rows(w, a->micro, e));
+        return model_train_late_weights(&w->model, p.slot, p.deferred, zero_grads(w->zero), e);
+    }
+out:
+    return rc;
+}
+
+/* ---- the update ---- */
+/* The exact mean over the n tokens of the global batch, the same on every rank. A signal that one rank
+ * received stops all. */
+static int reduce_loss(const struct ranks *ranks, struct xsum *loss, int64_t n, struct step_result *r,
+                       struct err *e)
 {
     int64_t all[XSUM_LIMBS + 3];
     int rc;
@@ -119,8 +160,9 @@ static int reduce_loss(struct trainer *t, struct xsum *loss, int64_t n, struct s
     memcpy(all, loss->limb, sizeof loss->limb);
     all[XSUM_LIMBS] = loss->n_nan;
     all[XSUM_LIMBS + 1] = loss->n_inf;
-    all[XSUM_LIMBS + 2] = world_stop_signal(t->world);
-    TRY(comm_all_reduce_i64(t->mesh.all, all, XSUM_LIMBS + 3, e));
+    all[XSUM_LIMBS + 2] = world_stop_signal(ranks->world);
+    TRY(comm_all_reduce_i64(ranks->mesh.all, all, XSUM_LIMBS + 3, e));
+
     memcpy(loss->limb, all, sizeof loss->limb);
     loss->n_nan = all[XSUM_LIMBS];
     loss->n_inf = all[XSUM_LIMBS + 1];
@@ -130,6 +172,7 @@ out:
     return rc;
 }
 
+/* AdamW's constants of update `step`; the gradients are scaled down where their norm is above --clip. */
 static struct adamw adamw_of(const struct train_opts *o, int64_t step, double lr, double norm)
 {
     double c = o->clip > 0 ? o->clip / (norm + 1e-6) : 1;
@@ -140,51 +183,66 @@ static struct adamw adamw_of(const struct train_opts *o, int64_t step, double lr
     return h;
 }
 
-/* A step without a finite loss and norm changes nothing; so many in a row are no accident of the data. */
-static int skip_update(struct trainer *t, const struct step_result *r, double norm, struct err *e)
+/* A step without a finite loss and norm changes nothing. More than MOST_SKIPS in a row are no accident of the
+ * data. */
+static int skip_update(struct work *w, struct runlog *log, float step_loss, double norm, struct err *e)
 {
     enum { MOST_SKIPS = 10 };
+    int64_t step = w->at.step + 1;
     char loss[32], size[32];
-    if (++t->skipped > MOST_SKIPS)
+    if (++w->n_skipped > MOST_SKIPS)
         return err_set(e, ERR_NUMBER,
                        "step %lld: loss %g, gradient norm %g, the %dth such step in a row: lower --lr or "
                        "lengthen --warmup",
-                       (long long)t->step + 1, (double)r->loss, norm, t->skipped);
-    log_line(&t->log, "step %lld: loss %g, gradient norm %g: the update is skipped", (long long)t->step + 1,
-             (double)r->loss, norm);
-    runlog_event(t, "skip", "\"loss\":%s,\"grad_norm\":%s", jx_float32(r->loss, loss),
+                       (long long)step, (double)step_loss, norm, w->n_skipped);
+    log_line(&log->term, "step %lld: loss %g, gradient norm %g: the update is skipped", (long long)step,
+             (double)step_loss, norm);
+    runlog_event(log, w->at.step, "skip", "\"loss\":%s,\"grad_norm\":%s", jx_float32(step_loss, loss),
                  jx_float32((float)norm, size));
     return 0;
 }
 
-int step_run(struct trainer *t, struct step_result *r, struct err *e)
+static int update(struct work *w, struct runlog *log, struct step_result *r, struct err *e)
 {
-    struct xsum loss = { 0 };
-    double began = clock_s(), norm;
-    int64_t traced = trace_now(t->trace);
+    const struct train_opts *o = &w->run->o;
+    double norm;
     int rc;
-    runlog_begin_step(t);
-    t->waited_s = 0;
-    for (int64_t i = 0; i < t->schedule.n; i++)
-        TRY(run_action(t, &t->schedule.act[i], &loss, e));
-    TRY(reduce_loss(t, &loss, t->plan.rows * t->o.seq_len, r, e));
-    TRY(zero_norm(t->zero, &norm, e));
+    TRY(zero_norm(w->zero, &norm, e));
     r->norm = (float)norm;
-    r->lr = schedule_lr(&t->o, t->step);
+    r->lr = schedule_lr(o, w->at.step);
     if (isfinite(r->loss) && isfinite(norm)) {
-        struct adamw h = adamw_of(&t->o, t->step, r->lr, norm);
-        TRY(zero_update(t->zero, &h, t->o.weight_decay, e));
-        t->skipped = 0;
+        struct adamw h = adamw_of(o, w->at.step, r->lr, norm);
+        TRY(zero_update(w->zero, &h, o->weight_decay, e));
+        w->n_skipped = 0;
     } else {
-        TRY(skip_update(t, r, norm, e));
+        TRY(skip_update(w, log, r->loss, norm, e));
     }
-    t->step++;
+    w->at.step++;
+out:
+    return rc;
+}
+
+int step_run(struct work *w, struct runlog *log, struct step_result *r, struct err *e)
+{
+    struct trace *trace = w->ranks->trace;
+    struct xsum loss = { 0 };
+    double began = clock_s();
+    int64_t traced = trace_now(trace);
+    int rc;
+    runlog_begin_step(log);
+    w->waited_s = 0;
+
+    for (int64_t i = 0; i < w->schedule.n; i++)
+        TRY(run_action(w, &w->schedule.act[i], &loss, e));
+    TRY(reduce_loss(w->ranks, &loss, w->plan.rows * w->run->o.seq_len, r, e));
+    TRY(update(w, log, r, e));
+
     r->seconds = clock_s() - began;
-    trace_span(t->trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });
-    r->bubble = t->waited_s / r->seconds;
-    if (t->step > t->first_step + 1) { /* the first one waits for memory and for ranks that start */
-        t->all_waited_s += t->waited_s;
-        t->all_steps_s += r->seconds;
+    trace_span(trace, TRACE_PHASE, "step", NULL, traced, (struct trace_args){ 0 });
+    r->bubble = w->waited_s / r->seconds;
+    if (w->at.step > w->at.first_step + 1) { /* the first one waits for memory and for ranks that start */
+        w->all_waited_s += w->waited_s;
+        w->all_steps_s += r->seconds;
     }
 out:
     return rc;

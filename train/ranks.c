@@ -1,0 +1,111 @@
+/* ranks.c - see ranks.h. */
+#define _GNU_SOURCE
+#include "train/ranks.h"
+
+#include <sched.h>
+#include "comm/launch.h"
+
+static int cores(void)
+{
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : 1;
+}
+
+static int threads_of(const struct train_opts *o, int n_ranks)
+{
+    int each = cores() / n_ranks;
+    if (o->threads)
+        return (int)o->threads;
+    return each > 1 ? each : 1;
+}
+
+/* Threads, their places on the cores, and their trace. */
+static int open_threads(struct ranks *r, const struct train_opts *o, int n_threads, struct err *e)
+{
+    int rc = 0;
+    if (n_threads > 1) /* the thread pool starts after MPI has started */
+        TRY(dev_threads(r->dev, n_threads, e));
+    world_pin(r->world, r->dev->pool);
+    if (o->trace) {
+        TRY(trace_open(&r->trace, n_threads, e));
+        r->dev->trace = r->trace;
+        pool_trace(r->dev->pool, r->trace);
+        world_trace(r->world, r->trace);
+    }
+out:
+    return rc;
+}
+
+static struct layout layout_of(const struct train_opts *o, int dp)
+{
+    return (struct layout){
+        .tp = (int)o->tp,
+        .pp = (int)o->pp,
+        .cp = (int)o->cp,
+        .dp = dp,
+        .ep = (int)o->ep,
+        .zero = (int)o->zero,
+        .vpp = (int)o->virtual_stages,
+        .sp = o->sp,
+    };
+}
+
+int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char *given, char **argv,
+               struct log *term, struct err *e)
+{
+    static char resume[] = "--resume", newest[] = "auto";
+    char *const resume_args[] = { resume, newest, NULL };
+    int64_t inner = o->tp * o->pp * o->cp;
+    int planned = (int)(o->ranks || launch_under_launcher() ? o->ranks : inner);
+    int alone = o->dry_run && !launch_under_launcher(); /* one rank plans for all */
+    int rc;
+
+    launch_ranks_per_node((int)o->ranks_per_node);
+    TRY(launch_ranks_again(alone ? 1 : planned, argv, alone ? 0 : (int)o->restarts, resume_args, e));
+    TRY(dev_open(&r->dev, o->device, 1, &r->mem, e));
+    TRY(world_open(&r->world, o->transport, o->rank_timeout_s, r->dev, &r->mem, e));
+    log_open(term, "ptrain", !ranks_is_first(r), launch_stderr_is_tty());
+    if (world_device_says(r->world))
+        log_line(term, "the device's memory goes between ranks %s", world_device_says(r->world));
+
+    int n = alone ? planned : world_size(r->world);
+    if (n % inner) {
+        rc = err_set(e, ERR_USAGE,
+                     "%d ranks are not a multiple of tp %lld x pp %lld x cp %lld: use --ranks %lld", n,
+                     (long long)o->tp, (long long)o->pp, (long long)o->cp,
+                     (long long)(inner * (n / inner + 1)));
+        goto out;
+    }
+    TRY(open_threads(r, o, threads_of(o, n), e));
+
+    r->layout = layout_of(o, (int)(n / inner));
+    if (o->overlap == OVERLAP_ON && opts_given(given, "overlap") && r->layout.dp == 1) {
+        rc = err_set(e, ERR_USAGE,
+                     "--overlap on: at dp 1 there is nothing to sum or gather over dp: use more ranks, or "
+                     "leave it out");
+        goto out;
+    }
+
+    int size[AXIS_COUNT] = {
+        [AXIS_TP] = r->layout.tp,
+        [AXIS_CP] = r->layout.cp,
+        [AXIS_DP] = r->layout.dp,
+        [AXIS_PP] = r->layout.pp,
+    };
+    for (int a = 0; alone && a < AXIS_COUNT; a++)
+        size[a] = 1;
+    TRY(mesh_open(&r->mesh, r->world, size, e));
+out:
+    return rc;
+}
+
+void ranks_close(struct ranks *r)
+{
+    if (r->world) {
+        mesh_close(&r->mesh);
+        world_close(r->world);
+    }
+    if (r->dev)
+        dev_close(r->dev);
+    trace_close(r->trace);
+}

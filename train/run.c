@@ -1,0 +1,253 @@
+/* run.c - from a command line to a struct run: options, also those that a resumed run had, model and
+ * dtype. */
+#define _GNU_SOURCE
+#include "train/run.h"
+
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "model/family.h"
+#include "train/checkpoint/restore.h"
+
+/* ---- options ---- */
+int run_parse(struct run *r, int argc, char **argv, struct err *e)
+{
+    struct opt_args args = { 0 };
+    int rc = opt_parse(&ptrain_program, argc, argv, &r->o, &args, r->given, e);
+    free(args.item);
+    return rc;
+}
+
+/* A checkpoint holds its tokenizer, so its options name that file, wherever the tokenizer came from. */
+#define CARRIED_TOKENIZER "tokenizer.json"
+static char *options_json(const struct train_opts *o)
+{
+    struct train_opts kept = *o;
+    if (strcmp(o->tokenizer, "bytes"))
+        kept.tokenizer = CARRIED_TOKENIZER;
+    return opt_json(&ptrain_program, &kept);
+}
+
+/* *arg: one option of the resumed run, whose checkpoint is the folder `from`, as a command-line argument.
+ * NULL: a checkpoint does not keep this key, or its value has no such form. Negative: no memory. */
+static int stored_arg(char **arg, const char *key, const json_t *v, const char *from)
+{
+    *arg = NULL;
+    if (!opts_stored(key)) /* paths, ranks and the layout are not inherited */
+        return 0;
+    if (!strcmp(key, "tokenizer") && json_is_string(v) && strcmp(json_string_value(v), "bytes")) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/" CARRIED_TOKENIZER, from);
+        if (io_exists(path))
+            return asprintf(arg, "--tokenizer=%s", from);
+    }
+    if (json_is_string(v))
+        return asprintf(arg, "--%s=%s", key, json_string_value(v));
+    if (json_is_integer(v))
+        return asprintf(arg, "--%s=%lld", key, (long long)json_integer_value(v));
+    if (json_is_real(v))
+        return asprintf(arg, "--%s=%.17g", key, json_real_value(v));
+    return json_is_true(v) ? asprintf(arg, "--%s", key) : 0;
+}
+
+/* Lists the stored options as arguments in r->inherited, which has space for `more` others behind them. */
+static int list_inherited(struct run *r, const char *text, char *program, int more, struct err *e)
+{
+    const char *from = ckpt_path(r->source), *key;
+    json_t *o = jx_parse(text, strlen(text), from, e), *v;
+    int rc = 0;
+    if (!o)
+        return -e->code;
+    r->inherited = calloc(json_object_size(o) + (size_t)more + 1, sizeof *r->inherited);
+    if (!r->inherited) {
+        json_decref(o);
+        return err_set(e, ERR_MEMORY, "no memory for options");
+    }
+    r->inherited[r->n_inherited++] = program;
+    json_object_foreach(o, key, v) {
+        char *arg;
+        if (stored_arg(&arg, key, v, from) < 0) {
+            rc = err_set(e, ERR_MEMORY, "no memory for options");
+            break;
+        }
+        if (arg)
+            r->inherited[r->n_inherited++] = arg;
+    }
+    json_decref(o);
+    return rc;
+}
+
+/* Options that the command line left out take the values that the resumed run had: the command line is parsed
+ * again behind the stored options. */
+static int inherit(struct run *r, int argc, char **argv, struct err *e)
+{
+    const char *text = r->source && r->o.resume ? ckpt_state(r->source)->run_json : NULL;
+    const char *resume = r->o.resume;
+    unsigned char given[GIVEN_MAX];
+    int rc;
+    if (!text)
+        return 0;
+    TRY(list_inherited(r, text, argv[0], argc, e));
+    memcpy(r->inherited + r->n_inherited, argv + 1, sizeof *argv * (size_t)(argc - 1));
+
+    /* what was given, and --resume auto's answer, are those of the command line alone */
+    memcpy(given, r->given, sizeof given);
+    opt_free(&ptrain_program, &r->o, NULL);
+    rc = run_parse(r, r->n_inherited + argc - 1, r->inherited, e);
+    memcpy(r->given, given, sizeof given);
+    r->o.resume = resume;
+    if (rc < 0)
+        err_add(e, "%s", ckpt_path(r->source));
+out:
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- files and folders that are named by a URL become local paths ---- */
+static int localise_list(struct run *r, struct opt_list *list, struct err *e)
+{
+    for (int i = 0; i < list->n; i++)
+        if (!(list->item[i] = near_file(&r->near, list->item[i], e)))
+            return -e->code;
+    return 0;
+}
+
+static int localise_model(struct run *r, struct err *e)
+{
+    return r->o.model && !(r->o.model = near_file(&r->near, r->o.model, e)) ? -e->code : 0;
+}
+
+static int localise_data(struct run *r, struct err *e)
+{
+    struct train_opts *o = &r->o;
+    int rc;
+    if (!(o->tokenizer = near_tokenizer(&r->near, o->tokenizer, e)))
+        return -e->code;
+    TRY(localise_list(r, &o->data, e));
+    TRY(localise_list(r, &o->eval_data, e));
+out:
+    return rc;
+}
+
+/* ---- the model ---- */
+static int read_model(struct run *r, struct err *e)
+{
+    const char *name = r->o.model;
+    void *text = NULL;
+    size_t n;
+    int rc;
+    if (!name)
+        return model_config_preset(&r->cfg, "tiny", e);
+    if (!io_exists(name))
+        return model_config_preset(&r->cfg, name, e);
+    TRY(io_read_file(name, 1 << 20, &text, &n, e));
+    TRY(model_config_parse(&r->cfg, text, name, e));
+out:
+    free(text);
+    return rc;
+}
+
+static int set_grain(struct run *r, const struct layout *layout, struct log *term, struct err *e)
+{
+    int g = (int)r->o.grain;
+    if (g && r->source && r->o.resume && g != r->cfg.grain)
+        return err_set(
+            e, ERR_USAGE,
+            "--grain %d: the checkpoint was trained with grain %d, which cannot change: leave --grain out", g,
+            r->cfg.grain);
+    if (g && r->cfg.n_heads % g)
+        return err_set(e, ERR_USAGE, "--grain %d does not divide the %lld attention heads: use a divisor", g,
+                       (long long)r->cfg.n_heads);
+    if (g)
+        r->cfg.grain = g;
+    if (layout_grain(layout, &r->cfg) != r->cfg.grain)
+        log_line(
+            term,
+            "tp %d cuts the tree of grain %d elsewhere: deterministic, but the bits are this layout's own",
+            layout->tp, r->cfg.grain);
+    return 0;
+}
+
+/* --dtype; where the option is left out, what a resumed or evaluated checkpoint holds. */
+static void set_dtype(struct run *r)
+{
+    int first = r->source ? ckpt_find(r->source, ROLE_WEIGHT, r->cfg.family->first->name) : -1;
+    r->dt = r->o.dtype ? DT_BF16 : DT_F32;
+    if (first >= 0 && !opts_given(r->given, "dtype") && (r->o.resume || r->o.eval_only))
+        r->dt = ckpt_tensor(r->source, first)->dtype == CK_BF16 ? DT_BF16 : DT_F32;
+}
+
+int run_open(struct run *r, int argc, char **argv, const struct ranks *ranks, struct log *term, struct err *e)
+{
+    int rc;
+    TRY(localise_model(r, e));
+    TRY(read_model(r, e));
+    TRY(restore_find(r, ranks, term, e));
+
+    TRY(inherit(r, argc, argv, e));
+    r->stored_json = options_json(&r->o);
+    TRY(localise_model(r, e)); /* again: inherit() parsed the options again */
+    TRY(localise_data(r, e));
+
+    TRY(layout_check(&ranks->layout, &r->cfg, e));
+    TRY(set_grain(r, &ranks->layout, term, e));
+    set_dtype(r);
+
+    TRY(run_check_target(r, e));
+    if (!r->o.dry_run && ranks_is_first(ranks)) /* a plan makes no files */
+        TRY(run_make_target(r, e));
+out:
+    return rc;
+}
+
+/* ---- files that checkpoints carry ---- */
+int run_open_files(struct run *r, struct err *e)
+{
+    static const char *const names[] = { "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json",
+                                         "generation_config.json" };
+    enum { NAMES = sizeof names / sizeof *names };
+    struct carried *x = &r->files;
+    int n = r->source ? ckpt_n_extra(r->source) : 0, rc = 0;
+    size_t most = (size_t)(n > NAMES ? n : NAMES);
+    x->name = calloc(most, sizeof *x->name);
+    x->data = calloc(most, sizeof *x->data);
+    x->bytes = calloc(most, sizeof *x->bytes);
+    if (!x->name || !x->data || !x->bytes)
+        return err_set(e, ERR_MEMORY, "no memory for tokenizer files");
+
+    for (int i = 0; strcmp(r->o.tokenizer, "bytes") && i < NAMES; i++) {
+        char path[4200];
+        snprintf(path, sizeof path, "%s/%s", r->o.tokenizer, names[i]);
+        if (!io_exists(path))
+            continue;
+        x->name[x->n] = names[i];
+        TRY(io_read_file(path, (size_t)1 << 30, (void **)(uintptr_t)&x->data[x->n], &x->bytes[x->n], e));
+        x->n++;
+    }
+    if (x->n)
+        return 0;
+
+    for (int i = 0; i < n; i++) {
+        TRY(ckpt_extra_read(r->source, i, (void **)(uintptr_t)&x->data[i], &x->bytes[i], e));
+        x->name[i] = strdup(ckpt_extra_name(r->source, i));
+    }
+    x->n = n;
+out:
+    return rc < 0 ? rc : 0;
+}
+
+void run_close(struct run *r)
+{
+    free(r->stored_json);
+    near_close(&r->near);
+    opt_free(&ptrain_program, &r->o, NULL);
+    for (int i = 1; i < r->n_inherited; i++)
+        free(r->inherited[i]);
+    free(r->inherited);
+}
+
+int64_t run_end_step(const struct run *r)
+{
+    return r->o.stop_after && r->o.stop_after < r->o.steps ? r->o.stop_after : r->o.steps;
+}

@@ -1,0 +1,59 @@
+/* run.h - what this run is: the options, and what follows from them and from the checkpoint it starts from.
+ * Every rank makes the same struct run; nothing changes it after ptrain_open(). */
+#ifndef SHARDLINE_TRAIN_RUN_H
+#define SHARDLINE_TRAIN_RUN_H
+
+#include "base/log.h"
+#include "format/ckpt.h"
+#include "format/sidecar.h"
+#include "kernels/kernels.h"
+#include "model/config.h"
+#include "model/params.h"
+#include "train/ranks.h"
+#include "train/train_options.h"
+
+/* Tokenizer files and other small files that every checkpoint of the run holds. Arrays of n. */
+struct carried {
+    int n;
+    const char **name;
+    const void **data;
+    size_t *bytes;
+};
+
+struct run {
+    struct train_opts o;
+    unsigned char given[GIVEN_MAX]; /* which options the command line named (opts_given) */
+    char **inherited;  /* [n_inherited], from 1 on: options of the resumed run as arguments; o's ... */
+    int n_inherited;   /* ... texts point into them */
+    char *stored_json; /* the options that a checkpoint keeps */
+    struct nears near; /* local copies of what the command line named by URL */
+    struct model_config cfg;
+    enum dtype dt;        /* of the arithmetic */
+    struct ckpt *source;  /* --resume or --init; NULL: initial values */
+    int resumes_newest;   /* --resume auto found a checkpoint */
+    struct carried files; /* written into every checkpoint */
+};
+
+/* Parses the command line into r->o and r->given. 1: --help or --version was printed. */
+int run_parse(struct run *r, int argc, char **argv, struct err *e);
+/* Everything else but files: the model's config, the source, inherited options, dtype; checks that --out
+ * can take this run's checkpoints, and makes the folder on rank 0. Collective, but a rank that fails
+ * returns at once: comm_agree comes after it. */
+int run_open(struct run *r, int argc, char **argv, const struct ranks *ranks, struct log *term,
+             struct err *e);
+/* Reads r->files: from the folder of --tokenizer, else from the source. */
+int run_open_files(struct run *r, struct err *e);
+void run_close(struct run *r);
+
+/* The step at which this process ends: --stop-after or --steps. */
+int64_t run_end_step(const struct run *r);
+
+/* ---- check_options.c: what a command line may not ask for. ERR_USAGE says what to change ---- */
+/* Options that need or contradict each other, before any rank is started. */
+int run_check_options(const struct run *r, struct err *e);
+/* That OUT can take this run's checkpoints. */
+int run_check_target(const struct run *r, struct err *e);
+/* Rank 0: makes OUT, and checks that OUT and the file of --trace can be written. */
+int run_make_target(const struct run *r, struct err *e);
+
+#endif

@@ -1,0 +1,212 @@
+/* work.c - see work.h. */
+#include "train/work.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "train/checkpoint/restore.h"
+#include "train/eval.h"
+#include "train/layout_plan.h"
+
+/* ---- data ---- */
+int work_open_data(struct work *w, struct err *e)
+{
+    const struct train_opts *o = &w->run->o;
+    int64_t vocab = w->run->cfg.vocab;
+    int rc = 0;
+    if (!o->eval_only && o->data.n)
+        TRY(data_open(&w->data, &o->data, o->tokenizer, o->data_order, o->data_mix, o->seq_len, vocab,
+                      (uint64_t)o->seed, e));
+    if (w->data && o->documents && !data_knows_documents(w->data)) {
+        rc = err_set(e, ERR_USAGE,
+                     "--documents: no --data file says where documents end: make one with ptok prepare");
+        goto out;
+    }
+    if (o->eval_data.n)
+        TRY(data_open(&w->eval, &o->eval_data, o->tokenizer, "stride:1", NULL, o->seq_len, vocab, 0, e));
+out:
+    return rc;
+}
+
+int work_open_tokenizer(struct work *w, struct err *e)
+{
+    const struct train_opts *o = &w->run->o;
+    if (!o->sample_every || !ranks_is_first(w->ranks))
+        return 0;
+    return tokenizer_open_named(&w->tokenizer, o->tokenizer, e);
+}
+
+/* ---- model, schedule and activations ---- */
+/* As many slots as the schedule keeps micro-batches at once. */
+static int open_slots(struct work *w, int n_chunks, struct err *e)
+{
+    const struct train_opts *o = &w->run->o;
+    struct work_shape shape = {
+        .n_seq = (int)w->slot_seqs,
+        .seq_len = o->seq_len,
+        .documents = o->eval_only ? 1 : (int)o->documents,
+        .recompute = (enum recompute)o->recompute,
+    };
+    int rc;
+    TRY(train_work_check(&w->model, &shape, e));
+    for (int c = 0; c < n_chunks; c++) {
+        w->first_slot[c] = w->n_slots;
+        shape.late_weights = w->schedule.late[c] > 0;
+        for (int64_t i = 0; i < w->schedule.in_flight[c]; i++, w->n_slots++)
+            TRY(train_work_open(&w->slot[w->n_slots], &w->model, c, &shape, e));
+        w->first_deferred[c] = w->n_deferred;
+        for (int64_t i = 0; i < w->schedule.late[c]; i++, w->n_deferred++)
+            TRY(train_late_open(&w->deferred[w->n_deferred], &w->model, c, &shape, e));
+    }
+out:
+    return rc;
+}
+
+static int open_buffers(struct work *w, int n_chunks, struct err *e)
+{
+    int64_t T = w->run->o.seq_len, seqs = w->slot_seqs, slots = 0;
+    for (int c = 0; c < n_chunks; c++)
+        slots += w->schedule.in_flight[c];
+    size_t n = (size_t)slots, chunks = (size_t)n_chunks, tokens = (size_t)(seqs * T);
+
+    w->first_slot = calloc(chunks, sizeof *w->first_slot);
+    w->slot = calloc(n, sizeof *w->slot);
+    w->first_deferred = calloc(chunks, sizeof *w->first_deferred);
+    w->deferred = calloc(n, sizeof *w->deferred); /* never more deferred than in flight */
+    w->ids = malloc(sizeof *w->ids * n * tokens);
+    w->targets = malloc(sizeof *w->targets * n * tokens);
+    w->logprobs = malloc(sizeof *w->logprobs * tokens);
+    w->n_documents = malloc(sizeof *w->n_documents * (size_t)seqs);
+    w->document_begin = malloc(sizeof *w->document_begin * (size_t)(seqs * (w->run->o.documents + 1)));
+    int ok = w->first_slot && w->slot && w->first_deferred && w->deferred && w->ids && w->targets &&
+             w->logprobs && w->n_documents && w->document_begin;
+    return ok ? 0 : err_set(e, ERR_MEMORY, "no memory for a batch");
+}
+
+static int open_schedule(struct work *w, struct err *e)
+{
+    const struct train_opts *o = &w->run->o;
+    const struct mesh *mesh = &w->ranks->mesh;
+    enum pipe_kind kind = o->eval_only ? PIPE_NAIVE : (enum pipe_kind)o->pipeline;
+    struct pipe_shape s = train_plan_schedule(&w->plan, &w->ranks->layout, kind);
+    int rc;
+    TRY(pipe_check(&s, e));
+    TRY(pipe_make(&w->schedule, &s, mesh->at[AXIS_PP], e));
+    TRY(comm_split(&w->pp_back, mesh->axis[AXIS_PP], 0, e));
+    TRY(open_buffers(w, s.chunks, e));
+    rc = open_slots(w, s.chunks, e);
+out:
+    return rc;
+}
+
+static int open_model(struct work *w, struct err *e)
+{
+    const struct train_opts *o = &w->run->o;
+    const struct model_config *cfg = &w->run->cfg;
+    const struct ranks *r = w->ranks;
+    int64_t rows = w->slot_seqs * o->seq_len;
+    return model_open(&w->model, cfg, &r->layout, r->dev, r->mesh.axis[AXIS_TP], r->mesh.at[AXIS_TP],
+                      r->mesh.at[AXIS_PP], w->run->dt, o->numerics == NUMERICS_FAST, rows > 64 ? rows : 64,
+                      sample_positions(o->seq_len, cfg), e);
+}
+
+int work_open(struct work *w, struct log *term, struct err *e)
+{
+    const struct train_opts *o = &w->run->o;
+    const struct model_config *cfg = &w->run->cfg;
+    const struct layout *layout = &w->ranks->layout;
+    int64_t n = o->micro_batch ? o->micro_batch : 4;
+    int rc;
+    if (o->eval_only)
+        w->plan = (struct batch_plan){ .local = n, .micro = n, .supers = 1 };
+    else
+        TRY(batch_plan(&w->plan, o->global_batch, o->micro_batch, layout->dp, layout->zero, e));
+    if (!o->eval_only && !w->plan.in_tree)
+        log_line(term,
+                 "global batch %lld over dp %d is not a part of its tree: deterministic, but the bits are "
+                 "this layout's own",
+                 (long long)w->plan.rows, layout->dp);
+    w->slot_seqs = w->plan.micro;
+
+    if (o->seq_len > cfg->max_pos)
+        return err_set(e, ERR_USAGE,
+                       "--seq-len %lld is longer than the model's %lld positions (max_position_embeddings): "
+                       "use a smaller --seq-len",
+                       (long long)o->seq_len, (long long)cfg->max_pos);
+    TRY(open_model(w, e));
+    if (cfg->dropout > 0 && !o->eval_only)
+        log_line(term, "config.json asks for dropout of up to %g: none is applied", cfg->dropout);
+    if (*w->ranks->dev->note)
+        log_line(term, "%s", w->ranks->dev->note);
+    rc = open_schedule(w, e);
+out:
+    return rc;
+}
+
+/* ---- state ---- */
+static int open_resident(struct work *w, struct err *e)
+{
+    struct world *world = w->ranks->world;
+    int rc;
+    TRY(resident_open(&w->resident, &w->model, restore_read_param, w, e));
+    w->weights = &w->resident.w;
+    rc = ckpt_check_rest(w->run->source, world_rank(world), world_size(world), e);
+out:
+    return rc;
+}
+
+int work_open_state(struct work *w, struct log *term, struct err *e)
+{
+    const struct mesh *mesh = &w->ranks->mesh;
+    const struct layout *layout = &w->ranks->layout;
+    struct zero_how how = { .stage = layout->zero };
+    int rc, rank, sharers;
+    if (w->run->o.eval_only)
+        return open_resident(w, e);
+
+    int here = comm_here(mesh->axis[AXIS_TP]);
+    if (here < layout->tp)
+        log_line(term,
+                 "tp %d spans machines (%d ranks of a group on this one): its sums, two a layer, go over the "
+                 "network: use --tp %d or less",
+                 layout->tp, here, here);
+
+    comm_shared_by(mesh->axis[AXIS_DP], &rank, &sharers);
+    how.overlap = opts_overlap(&w->run->o, w->run->given, layout->dp, sharers);
+    TRY(zero_open(&w->zero, &w->model, mesh->axis[AXIS_DP], mesh->axis[AXIS_PP], mesh->all, how, &w->plan,
+                  e));
+    w->weights = zero_weights(w->zero);
+out:
+    return rc;
+}
+
+void work_close(struct work *w)
+{
+    if (w->zero)
+        zero_close(w->zero);
+    if (w->resident.m)
+        resident_close(&w->resident);
+    for (int64_t i = 0; i < w->n_slots; i++)
+        train_work_close(w->slot[i]);
+    for (int64_t i = 0; i < w->n_deferred; i++)
+        train_late_close(w->deferred[i]);
+    free(w->slot);
+    free(w->first_slot);
+    free(w->deferred);
+    free(w->first_deferred);
+    comm_close(w->pp_back);
+    pipe_free(&w->schedule);
+    model_close(&w->model);
+    data_close(w->data);
+    data_close(w->eval);
+    tokenizer_close(w->tokenizer);
+    free(w->ids);
+    free(w->targets);
+    free(w->logprobs);
+    free(w->n_documents);
+    free(w->document_begin);
+}
+
+int64_t work_sample(const struct work *w)
+{
+    return w->at.first_sample + (w->at.step - w->at.first_step) * w->plan.rows;
+}
