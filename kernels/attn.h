@@ -9,7 +9,7 @@
 struct attn_ops {
     void (*attn)(struct dev *d, const struct attn *a, struct mat out, float *lse, struct mat q);
     void (*attn_dx)(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv,
-                    struct mat dout, struct mat out, const float *lse, struct mat q);
+                    struct mat dout, struct attn_kept kept);
 };
 /* the last three on x86-64 only */
 extern const struct attn_ops attn_portable, attn_simt, attn_avx2, attn_avx512, attn_avx512bf16;

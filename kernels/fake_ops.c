@@ -150,8 +150,8 @@ OP(embed, (struct dev * d, struct mat out, struct mat table, int64_t first, cons
    (W(out), R(table), IDS(ids)), out, table, first, ids)
 OP(embed_dw,
    (struct dev * d, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx,
-    const int32_t *ids, int n_seq, int64_t seq_len),
-   (ACC(rows, dx.cols, ld), R(dx), IDS(ids)), acc, ld, first, rows, dx, ids, n_seq, seq_len)
+    const int32_t *ids, struct seqs s),
+   (ACC(rows, dx.cols, ld), R(dx), IDS(ids)), acc, ld, first, rows, dx, ids, s)
 OP(rms_norm, (struct dev * d, struct mat y, float *rstd, struct mat x, const void *w, float eps),
    (W(y), R(x), WP(rstd, x.rows * 4), RP(w, (size_t)x.cols *dtype_size(x.dt))), y, rstd, x, w, eps)
 OP(rms_norm_dx,
@@ -159,9 +159,9 @@ OP(rms_norm_dx,
    (W(dres), R(dy), R(x), RP(w, (size_t)x.cols *dtype_size(x.dt)), RP(rstd, x.rows * 4)), dres, dy, x, w,
    rstd)
 OP(rms_norm_dw,
-   (struct dev * d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq,
-    int64_t seq_len, int grain),
-   (ACC(1, x.cols, x.cols), R(dy), R(x), RP(rstd, x.rows * 4)), acc, dy, x, rstd, n_seq, seq_len, grain)
+   (struct dev * d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd,
+    struct seqs s),
+   (ACC(1, x.cols, x.cols), R(dy), R(x), RP(rstd, x.rows * 4)), acc, dy, x, rstd, s)
 OP(layer_norm,
    (struct dev * d, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b,
     float eps),
@@ -176,23 +176,20 @@ OP(layer_norm_dx,
    dres, dy, x, w, mean, rstd)
 OP(layer_norm_dw,
    (struct dev * d, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean,
-    const float *rstd, int n_seq, int64_t seq_len, int grain),
+    const float *rstd, struct seqs s),
    (ACC(1, x.cols, x.cols), R(dy), R(x), RP(mean, x.rows * 4), RP(rstd, x.rows * 4)), acc, dy, x, mean, rstd,
-   n_seq, seq_len, grain)
-OP(bias_dw,
-   (struct dev * d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len,
-    int grain),
-   (ACC(1, dy.cols, dy.cols), R(dy)), acc, dy, dt, n_seq, seq_len, grain)
+   s)
+OP(bias_dw, (struct dev * d, const struct tree_acc *acc, struct mat dy, enum dtype dt, struct seqs s),
+   (ACC(1, dy.cols, dy.cols), R(dy)), acc, dy, dt, s)
 OP(add_bias, (struct dev * d, struct mat y, const void *bias, enum dtype dt),
    (W(y), RP(bias, (size_t)y.cols *dtype_size(dt))), y, bias, dt)
 OP(head_norm_dx,
    (struct dev * d, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps),
    (W(dy), R(x), RP(w, (size_t)(x.cols / n_heads) * dtype_size(dt))), dy, x, n_heads, w, dt, eps)
 OP(head_norm_dw,
-   (struct dev * d, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq,
-    int64_t seq_len, int grain),
-   (R(dy), R(x), WP(out, ((n_seq - 1) * ld + x.cols / n_heads) * 4)), out, ld, dy, x, n_heads, eps, n_seq,
-   seq_len, grain)
+   (struct dev * d, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps,
+    struct seqs s),
+   (R(dy), R(x), WP(out, ((s.n - 1) * ld + x.cols / n_heads) * 4)), out, ld, dy, x, n_heads, eps, s)
 OP(add_leaves,
    (struct dev * d, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq),
    (ACC(1, n, n), RP(leaf, ((n_seq - 1) * ld + n) * 4)), acc, leaf, ld, n, n_seq)
@@ -321,11 +318,11 @@ static void fake_attn(struct dev *d, const struct attn *a, struct mat out, float
 }
 
 static void fake_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv,
-                         struct mat dout, struct mat out, const float *lse, struct mat q)
+                         struct mat dout, struct attn_kept kept)
 {
     BEGIN(attn_dx);
-    W(dq), W(dk), W(dv), R(dout), R(out), R(q), RP(lse, q.rows * a->n_heads * 4);
-    WITH_ATTN(READS, RUN(attn_dx, &x.a, dq, dk, dv, dout, out, lse, q));
+    W(dq), W(dk), W(dv), R(dout), R(kept.out), R(kept.q), RP(kept.lse, kept.q.rows * a->n_heads * 4);
+    WITH_ATTN(READS, RUN(attn_dx, &x.a, dq, dk, dv, dout, kept));
 }
 
 const struct kernel_ops fake_ops = {

@@ -80,6 +80,11 @@ struct attn {
      * before the first row's window are not read */
     int64_t window;
 };
+/* What the forward pass kept for attn_dx. */
+struct attn_kept {
+    struct mat out, q; /* dt: attention's output, rotated queries */
+    const float *lse;  /* [rows][n_heads] */
+};
 /* RMS norm of every head of q and k before they are turned: weights [head_dim] in the arithmetic's dt. */
 struct head_norm {
     const void *q, *k;
@@ -90,6 +95,19 @@ struct head_norm {
 static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
 {
     return (size_t)n_kv * 2 * ATTN_PAGE * (size_t)head_dim * dtype_size(dt);
+}
+
+/* Sequences of equal length: rows [i * len, (i + 1) * len) are sequence i. */
+struct seqs {
+    int n;
+    int64_t len;
+    /* blocks of a sequence in sums over its tokens (block_begin in tree.h); not used by embed_dw */
+    int grain;
+};
+static inline struct seqs seqs_of(int n, int64_t len, int grain)
+{
+    struct seqs s = { n, len, grain };
+    return s;
 }
 
 /* one step: decoupled decay, bias corrections already computed in double */
@@ -178,26 +196,25 @@ void xsum_add(struct xsum *s, double x); /* x exact, any sign; range as squares 
       int64_t seq_len) \
     K(embed, struct mat out, struct mat table, int64_t first, const int32_t *ids) \
     K(embed_dw, const struct tree_acc *acc, int64_t ld, int64_t first, int64_t rows, struct mat dx, \
-      const int32_t *ids, int n_seq, int64_t seq_len) \
+      const int32_t *ids, struct seqs s) \
     K(rms_norm, struct mat y, float *rstd, struct mat x, const void *w, float eps) \
     K(rms_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *rstd) \
-    K(rms_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, int n_seq, \
-      int64_t seq_len, int grain) \
+    K(rms_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *rstd, \
+      struct seqs s) \
     K(layer_norm, struct mat y, float *mean, float *rstd, struct mat x, const void *w, const void *b, \
       float eps) \
     K(layer_norm_dx, struct mat dres, struct mat dy, struct mat x, const void *w, const float *mean, \
       const float *rstd) \
     K(layer_norm_dw, const struct tree_acc *acc, struct mat dy, struct mat x, const float *mean, \
-      const float *rstd, int n_seq, int64_t seq_len, int grain) \
-    K(bias_dw, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq, int64_t seq_len, \
-      int grain) \
+      const float *rstd, struct seqs s) \
+    K(bias_dw, const struct tree_acc *acc, struct mat dy, enum dtype dt, struct seqs s) \
     K(add_bias, struct mat y, const void *bias, enum dtype dt) \
     K(rope_store, const struct attn *a, struct mat q, struct mat qkv, const struct head_norm *norm, \
       const float *cos, const float *sin) \
     K(rope_back, const struct attn *a, struct mat dq, struct mat dk, const float *cos, const float *sin) \
     K(head_norm_dx, struct mat dy, struct mat x, int n_heads, const void *w, enum dtype dt, float eps) \
-    K(head_norm_dw, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, int n_seq, \
-      int64_t seq_len, int grain) \
+    K(head_norm_dw, float *out, int64_t ld, struct mat dy, struct mat x, int n_heads, float eps, \
+      struct seqs s) \
     K(add_leaves, const struct tree_acc *acc, const float *leaf, int64_t ld, int64_t n, int n_seq) \
     K(embed_add, struct mat x, struct mat table, const int32_t *ids) \
     K(transpose, struct mat dst, struct mat src) \
@@ -207,7 +224,7 @@ void xsum_add(struct xsum *s, double x); /* x exact, any sign; range as squares 
       const float *cos, const float *sin) \
     K(attn, const struct attn *a, struct mat out, float *lse, struct mat q) \
     K(attn_dx, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, \
-      struct mat out, const float *lse, struct mat q) \
+      struct attn_kept kept) \
     K(swiglu, struct mat act, struct mat gu) \
     K(swiglu_dx, struct mat dgu, struct mat gu, struct mat dact) \
     K(add_rounded, struct mat x, struct mat o) \

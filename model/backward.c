@@ -61,8 +61,8 @@ static void bias_back(const struct back *b, int unit, enum param_kind kind, stru
     if (part < 0)
         return;
     struct tree_acc acc = acc_of(b, unit, part);
-    KERNEL(b->m->dev, bias_dw, &acc, dy, b->m->dt, b->w->n_seq, b->w->seq_len,
-           ALTERED("bias_blocks") ? 1 : b->m->grain);
+    KERNEL(b->m->dev, bias_dw, &acc, dy, b->m->dt,
+           seqs_of(b->w->n_seq, b->w->seq_len, ALTERED("bias_blocks") ? 1 : b->m->grain));
 }
 
 /* The rank's blocks of every sequence are a node of the sequence's leaf; the leaves are completed over tp,
@@ -80,11 +80,11 @@ static int shared_norm_dw(const struct back *b, int unit, enum param_kind kind, 
         struct tree_acc weight = { .n = 1, .level = { w->leaf + s * width } },
                         bias = { .n = 1, .level = { w->leaf + s * width + m->hidden } };
         if (m->features & F_LAYER_NORM) {
-            KERNEL(m->dev, layer_norm_dw, &weight, dy_s, x_s, stat + w->own + s * own, stat + s * own, 1, own,
-                   grain);
-            KERNEL(m->dev, bias_dw, &bias, dy_s, m->dt, 1, own, grain);
+            KERNEL(m->dev, layer_norm_dw, &weight, dy_s, x_s, stat + w->own + s * own, stat + s * own,
+                   seqs_of(1, own, grain));
+            KERNEL(m->dev, bias_dw, &bias, dy_s, m->dt, seqs_of(1, own, grain));
         } else {
-            KERNEL(m->dev, rms_norm_dw, &weight, dy_s, x_s, stat + s * own, 1, own, grain);
+            KERNEL(m->dev, rms_norm_dw, &weight, dy_s, x_s, stat + s * own, seqs_of(1, own, grain));
         }
     }
     for (int64_t i = 0; ALTERED("sp_leaves") && w->n_seq > 1 && i < width; i++) {
@@ -109,10 +109,10 @@ static int norm_dw(const struct back *b, int unit, enum param_kind kind, struct 
     if (rows_shared(&b->w->r))
         return shared_norm_dw(b, unit, kind, dy, x, stat, e);
     if (m->features & F_LAYER_NORM)
-        KERNEL(m->dev, layer_norm_dw, &acc, dy, x, stat + b->w->rows, stat, b->w->n_seq, b->w->seq_len,
-               grain);
+        KERNEL(m->dev, layer_norm_dw, &acc, dy, x, stat + b->w->rows, stat,
+               seqs_of(b->w->n_seq, b->w->seq_len, grain));
     else
-        KERNEL(m->dev, rms_norm_dw, &acc, dy, x, stat, b->w->n_seq, b->w->seq_len, grain);
+        KERNEL(m->dev, rms_norm_dw, &acc, dy, x, stat, seqs_of(b->w->n_seq, b->w->seq_len, grain));
     bias_back(b, unit, kind, dy);
     return 0;
 }
@@ -131,13 +131,13 @@ static void embed_dw(const struct back *b, struct mat dx, const int32_t *ids)
     const struct model *m = b->m;
     int part = model_part(m, 0, P_EMBED), pos = model_part(m, 0, P_POS);
     struct tree_acc acc = acc_of(b, 0, part);
-    KERNEL(m->dev, embed_dw, &acc, m->hidden, m->vocab_begin, m->vocab_n, dx, ids, b->w->n_seq,
-           b->w->seq_len);
+    KERNEL(m->dev, embed_dw, &acc, m->hidden, m->vocab_begin, m->vocab_n, dx, ids,
+           seqs_of(b->w->n_seq, b->w->seq_len, 0));
     if (pos < 0)
         return;
     acc = acc_of(b, 0, pos);
-    KERNEL(m->dev, embed_dw, &acc, m->hidden, 0, m->table.cfg.max_pos, dx, b->w->pos, b->w->n_seq,
-           b->w->seq_len);
+    KERNEL(m->dev, embed_dw, &acc, m->hidden, 0, m->table.cfg.max_pos, dx, b->w->pos,
+           seqs_of(b->w->n_seq, b->w->seq_len, 0));
 }
 
 /* The reduced leaves of both head norms: [n_seq][q, then k]. */
@@ -379,10 +379,10 @@ static int head_norms_back(const struct back *b, const struct unit_weights *uw, 
     struct head_norm norm = model_head_norm(m, uw);
     int64_t hd = m->head_dim;
     KERNEL(m->dev, rope_back, a, dq, dk, m->rope_cos, m->rope_sin);
-    KERNEL(m->dev, head_norm_dw, w->leaf, 2 * hd, dq, xq, m->n_heads, norm.eps, w->n_seq, w->seq_len,
-           m->grain);
-    KERNEL(m->dev, head_norm_dw, w->leaf + hd, 2 * hd, dk, xk, m->n_kv, norm.eps, w->n_seq, w->seq_len,
-           m->grain);
+    KERNEL(m->dev, head_norm_dw, w->leaf, 2 * hd, dq, xq, m->n_heads, norm.eps,
+           seqs_of(w->n_seq, w->seq_len, m->grain));
+    KERNEL(m->dev, head_norm_dw, w->leaf + hd, 2 * hd, dk, xk, m->n_kv, norm.eps,
+           seqs_of(w->n_seq, w->seq_len, m->grain));
     int counts = m->local.part[model_part(m, unit, P_K)].owner || ALTERED("head_norm_replicas");
     if (!counts)
         no_leaves(w, hd);
@@ -424,7 +424,8 @@ static int attention_back(const struct back *b, const struct unit_weights *uw, i
         dout = mat_of(w->dout, m->dt, rows, heads, heads);
         KERNEL(m->dev, round_to, w->dout, m->dt, w->d_act, rows * heads);
     }
-    KERNEL(m->dev, attn_dx, &a, dq, dk, dv, dout, o, l->lse, mat_of(l->q, m->dt, rows, heads, heads));
+    struct attn_kept kept = { o, mat_of(l->q, m->dt, rows, heads, heads), l->lse };
+    KERNEL(m->dev, attn_dx, &a, dq, dk, dv, dout, kept);
     if (m->kv_group && ALTERED("kv_replicas")) {
         KERNEL(m->dev, rope_dx, &a, dqkv, dq, dk, dv, m->rope_cos, m->rope_sin);
         replica_dx(b, uw, unit, dqkv);

@@ -136,11 +136,11 @@ ROW_TASK chain_task(ROW_ARG arg, int64_t begin, int64_t end)
     const int64_t n = places(1, c->dy.cols);
     for (int64_t t = begin; t < end; t++) {
         const struct place p = place_of(t % n, 1, c->dy.cols);
-        const int64_t s = t / n / c->grain, t0 = s * c->seq_len;
-        const int g = (int)(t / n % c->grain);
+        const int64_t s = t / n / c->s.grain, t0 = s * c->s.len;
+        const int g = (int)(t / n % c->s.grain);
         struct lanes sum;
-        column_chain(c, t0 + block_begin(c->seq_len, c->grain, g),
-                     t0 + block_begin(c->seq_len, c->grain, g + 1), p.c0, p.cols, &sum);
+        column_chain(c, t0 + block_begin(c->s.len, c->s.grain, g),
+                     t0 + block_begin(c->s.len, c->s.grain, g + 1), p.c0, p.cols, &sum);
         put(a->part, DT_F32, t / n * c->dy.cols + p.c0, p.cols, &sum);
     }
 }
@@ -156,13 +156,13 @@ ROW_TASK join_task(ROW_ARG arg, int64_t begin, int64_t end)
         struct tile leaf;
         tile_zero(&leaf);
         heap_begin(&h, &at);
-        for (int s = 0; s < c->n_seq; s++) {
+        for (int s = 0; s < c->s.n; s++) {
             struct lanes stack[LEAF_DEPTH];
             int depth = 0;
-            for (int g = 0; g < c->grain; g++) {
+            for (int g = 0; g < c->s.grain; g++) {
                 for (EACH_LANE(j, p.cols))
-                    stack[depth].x[j] = a->part[((int64_t)s * c->grain + g) * c->dy.cols + p.c0 + j];
-                lanes_join(stack, &depth, tree_merges(c->grain, g));
+                    stack[depth].x[j] = a->part[((int64_t)s * c->s.grain + g) * c->dy.cols + p.c0 + j];
+                lanes_join(stack, &depth, tree_merges(c->s.grain, g));
             }
             leaf.row[0] = stack[0];
             heap_push(&h, &at, &leaf);
@@ -173,7 +173,7 @@ ROW_TASK join_task(ROW_ARG arg, int64_t begin, int64_t end)
 
 static void wide_columns(struct dev *d, const struct column_job *c)
 {
-    const int64_t parts = (int64_t)c->n_seq * c->grain, n = places(1, c->dy.cols);
+    const int64_t parts = (int64_t)c->s.n * c->s.grain, n = places(1, c->dy.cols);
     const struct chain_job a = { *c,
                                  (float *)dev_scratch(d, 1, sizeof(float) * (size_t)(parts * c->dy.cols)) };
     if (!a.part)
@@ -183,23 +183,23 @@ static void wide_columns(struct dev *d, const struct column_job *c)
 }
 
 static void wide_rms_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x,
-                             const float *rstd, int n_seq, int64_t seq_len, int grain)
+                             const float *rstd, struct seqs s)
 {
-    const struct column_job c = { *acc, dy, x, NULL, rstd, COLUMN_RMS, x.dt, n_seq, grain, seq_len };
+    const struct column_job c = { *acc, dy, x, NULL, rstd, COLUMN_RMS, x.dt, s };
     wide_columns(d, &c);
 }
 
 static void wide_layer_norm_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, struct mat x,
-                               const float *mean, const float *rstd, int n_seq, int64_t seq_len, int grain)
+                               const float *mean, const float *rstd, struct seqs s)
 {
-    const struct column_job c = { *acc, dy, x, mean, rstd, COLUMN_LAYER, x.dt, n_seq, grain, seq_len };
+    const struct column_job c = { *acc, dy, x, mean, rstd, COLUMN_LAYER, x.dt, s };
     wide_columns(d, &c);
 }
 
-static void wide_bias_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, enum dtype dt, int n_seq,
-                         int64_t seq_len, int grain)
+static void wide_bias_dw(struct dev *d, const struct tree_acc *acc, struct mat dy, enum dtype dt,
+                         struct seqs s)
 {
-    const struct column_job c = { *acc, dy, dy, NULL, NULL, COLUMN_BIAS, dt, n_seq, grain, seq_len };
+    const struct column_job c = { *acc, dy, dy, NULL, NULL, COLUMN_BIAS, dt, s };
     wide_columns(d, &c);
 }
 

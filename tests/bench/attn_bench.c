@@ -170,7 +170,7 @@ static double run_once(struct run *r)
     }
     const double t = now_s();
     if (b->kind == BACKWARD)
-        r->ops->attn_dx(r->dev, &a, r->dq, r->dk, r->dv, r->dout, r->out, r->lse, r->q);
+        r->ops->attn_dx(r->dev, &a, r->dq, r->dk, r->dv, r->dout, (struct attn_kept){ r->out, r->q, r->lse });
     else
         r->ops->attn(r->dev, &a, r->out, r->lse, r->q);
     const double took = now_s() - t;

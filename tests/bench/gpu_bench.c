@@ -382,7 +382,8 @@ static int attn_once(void *arg)
 static int attn_dx_once(void *arg)
 {
     struct attn_run *a = arg;
-    KERNEL(a->r->d, attn_dx, &a->a, a->dq, a->dk, a->dv, a->dout, a->out, a->lse, a->q);
+    struct attn_kept kept = { a->out, a->q, a->lse };
+    KERNEL(a->r->d, attn_dx, &a->a, a->dq, a->dk, a->dv, a->dout, kept);
     return 1;
 }
 

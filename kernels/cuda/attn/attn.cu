@@ -217,19 +217,19 @@ static void run_backward(struct dev *d, const struct attn *a, struct attn_args *
 }
 
 static void op_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv,
-                       struct mat dout, struct mat out, const float *lse, struct mat q)
+                       struct mat dout, struct attn_kept kept)
 {
     struct attn_args f = { .a = *a,
-                           .q = q,
-                           .out = out,
+                           .q = kept.q,
+                           .out = kept.out,
                            .dout = dout,
                            .dq = dq,
                            .dk = dk,
                            .dv = dv,
-                           .lse = (float *)(uintptr_t)lse,
-                           .aligned = aligned(q) && aligned(dout) };
+                           .lse = (float *)(uintptr_t)kept.lse,
+                           .aligned = aligned(kept.q) && aligned(dout) };
     if (!for_tensor_cores(a))
-        cuda_kernels()->attn_dx(d, a, dq, dk, dv, dout, out, lse, q);
+        cuda_kernels()->attn_dx(d, a, dq, dk, dv, dout, kept);
     else if (pages_fit(d, a))
         run_backward(d, a, &f);
 }

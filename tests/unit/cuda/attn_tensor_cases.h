@@ -333,7 +333,8 @@ static struct grads both_ways(struct world *w, struct docs c)
     struct mat dk = put_rows(w, DT_F32, NULL, 0, T, 0, 0, (int64_t)c.kvs * w->hd, 0),
                dv = put_rows(w, DT_F32, NULL, 0, T, 0, 0, (int64_t)c.kvs * w->hd, 0);
     KERNEL(w->d, attn, &a, out, lse.p, q);
-    KERNEL(w->d, attn_dx, &a, dq, dk, dv, dout, out, lse.p, q);
+    struct attn_kept kept = { out, q, lse.p };
+    KERNEL(w->d, attn_dx, &a, dq, dk, dv, dout, kept);
     for (int i = 0; i < c.n; i++)
         dev_free(w->d, pg[i].room);
     free(take(w, q, NULL));

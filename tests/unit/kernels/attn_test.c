@@ -130,7 +130,7 @@ static int backward_same(struct dev *dev, const struct attn_ops *ops, const stru
                dout = mat_new(w->dt, T, cols, w->dout);
     struct mat dq = mat_new(DT_F32, T, cols, NULL), dk = mat_new(DT_F32, T, kv, NULL),
                dv = mat_new(DT_F32, T, kv, NULL);
-    ops->attn_dx(dev, &a, dq, dk, dv, dout, out, w->lse, q);
+    ops->attn_dx(dev, &a, dq, dk, dv, dout, (struct attn_kept){ out, q, w->lse });
     const int same = same_rows(dq, 0, w->dq, T) & same_rows(dk, 0, w->dk, T) & same_rows(dv, 0, w->dv, T);
     pages_free(pg);
     free(q.p), free(out.p), free(dout.p), free(dq.p), free(dk.p), free(dv.p);
@@ -382,7 +382,7 @@ static void check_documents(struct dev *dev, const struct attn_ops *ops, enum dt
         }
     }
     struct attn a = attn_of(w[0], 4, seq);
-    ops->attn_dx(dev, &a, dq, dk, dv, in[2], in[1], lse, in[0]);
+    ops->attn_dx(dev, &a, dq, dk, dv, in[2], (struct attn_kept){ in[1], in[0], lse });
     for (int i = 0; i < 4; i++) {
         CHECK(same_rows(dq, row[i], w[i]->dq, len[i]) & same_rows(dk, row[i], w[i]->dk, len[i]) &
               same_rows(dv, row[i], w[i]->dv, len[i]));

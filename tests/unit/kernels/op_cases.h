@@ -126,9 +126,9 @@ static void attention(struct both *b, enum dtype dt)
         KERNEL(D, rope_store, &a, MAT(q, dt, T, HEADS * HD), MAT(qkv, DT_F32, T, QKV), NULL, F(turns),
                F(turns));
         KERNEL(D, attn, &a, MAT(out, dt, T, HEADS * HD), F(lse), MAT(q, dt, T, HEADS * HD));
+        struct attn_kept kept = { MAT(out, dt, T, HEADS * HD), MAT(q, dt, T, HEADS * HD), F(lse) };
         KERNEL(D, attn_dx, &a, MAT(dq, DT_F32, T, HEADS * HD), MAT(dk, DT_F32, T, KV * HD),
-               MAT(dv, DT_F32, T, KV * HD), MAT(dout, dt, T, HEADS * HD), MAT(out, dt, T, HEADS * HD), F(lse),
-               MAT(q, dt, T, HEADS * HD));
+               MAT(dv, DT_F32, T, KV * HD), MAT(dout, dt, T, HEADS * HD), kept);
     }
     same(b, "attention", dt);
 }
@@ -151,13 +151,13 @@ static void rows(struct both *b, enum dtype dt)
         KERNEL(D, embed, MAT(y, dt, R, C), MAT(table, dt, 7, C), 0, ids);
         KERNEL(D, rms_norm, MAT(y, dt, R, C), F(stat), MAT(x, dt, R, C), b->p[w][k], 1e-5f);
         KERNEL(D, rms_norm_dw, &of_vector, MAT(dy, DT_F32, SEQS * T, C), MAT(x, dt, SEQS * T, C), F(stat),
-               SEQS, T, 4);
+               seqs_of(SEQS, T, 4));
         KERNEL(D, rms_norm_dx, MAT(y, dt, R, C), MAT(dy, DT_F32, R, C), MAT(x, dt, R, C), b->p[w][k],
                F(stat));
         KERNEL(D, swiglu, MAT(act, dt, R, C), MAT(gu, DT_F32, R, 2 * C));
         KERNEL(D, swiglu_dx, MAT(dgu, dt, R, 2 * C), MAT(gu, DT_F32, R, 2 * C), MAT(dy, DT_F32, R, C));
         KERNEL(D, add_rounded, MAT(act, dt, R, C), MAT(dy, DT_F32, R, C));
-        KERNEL(D, embed_dw, &acc, C, 0, 7, MAT(act, dt, SEQS * T, C), ids, SEQS, T);
+        KERNEL(D, embed_dw, &acc, C, 0, 7, MAT(act, dt, SEQS * T, C), ids, seqs_of(SEQS, T, 0));
     }
     same(b, "rows", dt);
 }
@@ -176,9 +176,9 @@ static void vectors(struct both *b, enum dtype dt)
         for (int i = 0; i < 3; i++)
             acc[i] = (struct tree_acc){ .n = 8, .next = 1, .level = { F(level[i][0]), F(level[i][1]) } };
         struct mat dym = MAT(dy, DT_F32, SEQS * T, C), xm = MAT(x, dt, SEQS * T, C);
-        KERNEL(D, rms_norm_dw, &acc[0], dym, xm, F(stat), SEQS, T, 8);
-        KERNEL(D, layer_norm_dw, &acc[1], dym, xm, F(stat), F(stat) + SEQS * T, SEQS, T, 6);
-        KERNEL(D, bias_dw, &acc[2], dym, dt, SEQS, T, 8);
+        KERNEL(D, rms_norm_dw, &acc[0], dym, xm, F(stat), seqs_of(SEQS, T, 8));
+        KERNEL(D, layer_norm_dw, &acc[1], dym, xm, F(stat), F(stat) + SEQS * T, seqs_of(SEQS, T, 6));
+        KERNEL(D, bias_dw, &acc[2], dym, dt, seqs_of(SEQS, T, 8));
     }
     same(b, "vectors", dt);
 }

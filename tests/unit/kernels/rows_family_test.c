@@ -130,10 +130,10 @@ static void vector_case(struct rig *r, const struct dw_case *c, enum of of, enum
             dys.p = (char *)dy.p + at * dy.ld * (int64_t)dtype_size(dy_dt);
             xs.rows = dys.rows = c->per_call * c->seq_len;
             if (of == BIAS)
-                KERNEL(d, bias_dw, &l.acc, dys, dt, c->per_call, c->seq_len, c->grain);
+                KERNEL(d, bias_dw, &l.acc, dys, dt, seqs_of(c->per_call, c->seq_len, c->grain));
             else
-                KERNEL(d, layer_norm_dw, &l.acc, dys, xs, mean + at, rstd + at, c->per_call, c->seq_len,
-                       c->grain);
+                KERNEL(d, layer_norm_dw, &l.acc, dys, xs, mean + at, rstd + at,
+                       seqs_of(c->per_call, c->seq_len, c->grain));
         }
         if (memcmp(l.acc.level[0], want, l.bytes))
             test_fail(__FILE__, __LINE__, "%s: %d leaves, %d a call, grain %d, n %d: not the definition",
@@ -438,7 +438,7 @@ TEST(head_norm_dw_is_a_tree_over_heads_of_trees_of_chains)
         EACH_DEV(r, d)
         {
             struct mat got = new_mat(DT_F32, 2, hd, 0);
-            KERNEL(d, head_norm_dw, got.p, got.ld, dy, x, H, 1e-6f, 2, T, grain);
+            KERNEL(d, head_norm_dw, got.p, got.ld, dy, x, H, 1e-6f, seqs_of(2, T, grain));
             CHECK_MAT(got, want, d, hd);
             FREE(got);
         }

@@ -127,8 +127,8 @@ static void norm_dw_case(struct rig *r, const struct dw_case *c, enum dtype dt, 
             xs.p = (char *)x.p + l.acc.next * c->seq_len * x.ld * (int64_t)dtype_size(dt);
             dys.p = (char *)dy.p + l.acc.next * c->seq_len * dy.ld * (int64_t)dtype_size(dy_dt);
             xs.rows = dys.rows = c->per_call * c->seq_len;
-            KERNEL(d, rms_norm_dw, &l.acc, dys, xs, rstd + l.acc.next * c->seq_len, c->per_call, c->seq_len,
-                   c->grain);
+            KERNEL(d, rms_norm_dw, &l.acc, dys, xs, rstd + l.acc.next * c->seq_len,
+                   seqs_of(c->per_call, c->seq_len, c->grain));
         }
         if (memcmp(l.acc.level[0], want, l.bytes))
             test_fail(__FILE__, __LINE__, "%s: %d leaves, %d a call, grain %d, n %d: not the definition",
@@ -203,7 +203,7 @@ static void embed_dw_case(struct rig *r, const struct dw_case *c, enum dtype dt,
             part.rows = c->per_call * c->seq_len;
             r->mem.fail_after = no_memory;
             const int32_t *from = ids + l.acc.next * c->seq_len;
-            KERNEL(d, embed_dw, &l.acc, ld, FIRST, ROWS, part, from, c->per_call, c->seq_len);
+            KERNEL(d, embed_dw, &l.acc, ld, FIRST, ROWS, part, from, seqs_of(c->per_call, c->seq_len, 0));
             r->mem.fail_after = 0;
         }
         for (int row = 0; row < ROWS; row++)
