@@ -58,46 +58,46 @@ void metric_observe(struct metrics *m, enum hist h, double value)
     atomic_fetch_add_explicit(&m->hist[h].sum_micro, (int64_t)(value * 1e6), memory_order_relaxed);
 }
 
-static void write_head(struct out *o, const char *name, const char *type, const char *help)
+static void write_head(struct json_out *o, const char *name, const char *type, const char *help)
 {
-    out_fmt(o, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
+    json_out_fmt(o, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
 /* model_name="…",engine="0": the text of a label escapes as JSON does (backslash, quote, line feed). */
-static void write_labels(struct out *o, const char *model, int engine)
+static void write_labels(struct json_out *o, const char *model, int engine)
 {
-    out_text(o, "model_name=");
-    out_json_text(o, model);
-    out_fmt(o, ",engine=\"%d\"", engine);
+    json_out_text(o, "model_name=");
+    json_out_string(o, model);
+    json_out_fmt(o, ",engine=\"%d\"", engine);
 }
 
-static void write_row(struct out *o, const struct row *r, const char *model, int engine)
+static void write_row(struct json_out *o, const struct row *r, const char *model, int engine)
 {
-    out_fmt(o, "%s{", r->name);
+    json_out_fmt(o, "%s{", r->name);
     write_labels(o, model, engine);
-    out_fmt(o, "%s} ", r->label);
+    json_out_fmt(o, "%s} ", r->label);
 }
 
-static void write_hist(struct out *o, const struct metrics *m, int h, const char *model, int engine)
+static void write_hist(struct json_out *o, const struct metrics *m, int h, const char *model, int engine)
 {
     const double *top = limit[hists[h].scale];
     int64_t n = 0;
     for (int b = 0; b < HIST_BUCKETS; b++) {
         n += m->hist[h].bucket[b];
-        out_fmt(o, "%s_bucket{", hists[h].name);
+        json_out_fmt(o, "%s_bucket{", hists[h].name);
         write_labels(o, model, engine);
         if (b < HIST_BUCKETS - 1)
-            out_fmt(o, ",le=\"%g\"} %lld\n", top[b], (long long)n);
+            json_out_fmt(o, ",le=\"%g\"} %lld\n", top[b], (long long)n);
         else
-            out_fmt(o, ",le=\"+Inf\"} %lld\n", (long long)n);
+            json_out_fmt(o, ",le=\"+Inf\"} %lld\n", (long long)n);
     }
     for (int k = 0; k < 2; k++) {
-        out_fmt(o, "%s_%s{", hists[h].name, k ? "count" : "sum");
+        json_out_fmt(o, "%s_%s{", hists[h].name, k ? "count" : "sum");
         write_labels(o, model, engine);
         if (k)
-            out_fmt(o, "} %lld\n", (long long)n);
+            json_out_fmt(o, "} %lld\n", (long long)n);
         else
-            out_fmt(o, "} %.6f\n", (double)m->hist[h].sum_micro * 1e-6);
+            json_out_fmt(o, "} %.6f\n", (double)m->hist[h].sum_micro * 1e-6);
     }
 }
 
@@ -112,7 +112,7 @@ void metrics_copy(struct metrics *to, const void *from)
     }
 }
 
-void metrics_write(struct out *o, const struct metrics *const *m, int n, const char *model)
+void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const char *model)
 {
     const char *before = "";
     for (int i = 0; i < GAUGE_COUNT; i++) {
@@ -120,9 +120,9 @@ void metrics_write(struct out *o, const struct metrics *const *m, int n, const c
         for (int k = 0; k < n; k++) {
             write_row(o, &gauges[i], model, k);
             if (i == GAUGE_KV_USAGE_PPM)
-                out_fmt(o, "%.6f\n", (double)m[k]->gauge[i] * 1e-6);
+                json_out_fmt(o, "%.6f\n", (double)m[k]->gauge[i] * 1e-6);
             else
-                out_fmt(o, "%lld\n", (long long)m[k]->gauge[i]);
+                json_out_fmt(o, "%lld\n", (long long)m[k]->gauge[i]);
         }
     }
     for (int i = 0; i < COUNT_COUNT; i++) {
@@ -131,7 +131,7 @@ void metrics_write(struct out *o, const struct metrics *const *m, int n, const c
         before = counters[i].name;
         for (int k = 0; k < n; k++) {
             write_row(o, &counters[i], model, k);
-            out_fmt(o, "%lld\n", (long long)m[k]->counter[i]);
+            json_out_fmt(o, "%lld\n", (long long)m[k]->counter[i]);
         }
     }
     for (int h = 0; h < HIST_COUNT; h++) {

@@ -24,7 +24,8 @@
       "tokens of prompts that were computed or found in the prefix cache") \
     X(GENERATED, "vllm:generation_tokens_total", "", "tokens generated") \
     X(PREEMPTED, "vllm:num_preemptions_total", "", "times an answer gave its pages back") \
-    X(PREFIX_ASKED, "vllm:prefix_cache_queries_total", "", "prompt tokens looked up in the prefix cache") \
+    X(PREFIX_LOOKED_UP, "vllm:prefix_cache_queries_total", "", \
+      "prompt tokens looked up in the prefix cache") \
     X(PREFIX_HIT, "vllm:prefix_cache_hits_total", "", "prompt tokens found there") \
     X(ENDED_STOP, "vllm:request_success_total", ",finished_reason=\"stop\"", \
       "answers that came to their end") \
@@ -32,7 +33,7 @@
     X(ENDED_ABORT, "vllm:request_success_total", ",finished_reason=\"abort\"", "") \
     X(REJECTED, "vllm:admission_rejections_total", "", \
       "requests refused because the server or a key had too many") \
-    X(LATE, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout") \
+    X(TIMED_OUT, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout") \
     X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped") \
     X(STEPS, "shardline:steps_total", "", "steps of the model") \
     X(ROWS, "shardline:rows_total", "", "rows computed in them")
@@ -69,6 +70,6 @@ void metric_add(struct metrics *m, enum counter c, int64_t n);
 void metric_observe(struct metrics *m, enum hist h, double value);
 void metrics_copy(struct metrics *to, const void *from);
 /* n engines side by side, by the label engine. */
-void metrics_write(struct out *o, const struct metrics *const *m, int n, const char *model);
+void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const char *model);
 
 #endif

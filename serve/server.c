@@ -139,7 +139,7 @@ static enum dtype arithmetic(const struct server *s)
 }
 
 /* One page on all ranks; fewer kv heads than ranks are held more than once. */
-static int64_t page_all_bytes(const struct server *s)
+static int64_t page_bytes_all_ranks(const struct server *s)
 {
     const struct model_config *c = &s->loaded.cfg;
     int64_t heads = c->n_kv < s->o.tp ? s->o.tp : c->n_kv;
@@ -153,7 +153,7 @@ struct home {
     char gpu[64];
     int64_t room;
 };
-static int find_room(struct server *s, int64_t weights, int64_t *room, struct err *e)
+static int share_free_memory(struct server *s, int64_t weights, int64_t *room, struct err *e)
 {
     const int n = comm_size(s->mesh.all);
     const struct dev_memory *m = s->dev->memory;
@@ -181,13 +181,13 @@ out:
 static int decide_sizes(struct server *s, int64_t room, struct err *e)
 {
     const struct model_config *c = &s->loaded.cfg;
-    struct kv_wish w = { .max_seqs = s->o.max_batch,
-                         .bytes = s->o.kv_memory,
-                         .all_bytes = page_all_bytes(s) };
+    struct kv_sizing w = { .max_seqs = s->o.max_batch,
+                           .bytes = s->o.kv_memory,
+                           .page_bytes = page_bytes_all_ranks(s) };
     int64_t limit, extra = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
     w.bytes = (w.bytes + s->o.replicas - 1) / s->o.replicas; /* 0 stays: not said */
     w.room = room / s->o.replicas;
-    limit = (w.bytes ? w.bytes : w.room) / w.all_bytes * KV_PAGE;
+    limit = (w.bytes ? w.bytes : w.room) / w.page_bytes * KV_PAGE;
     /* where a layer sees all, every page stays */
     s->size.window = w.window = c->window_first ? 0 : c->window;
     w.chunk = s->o.prefill_chunk;
@@ -209,7 +209,7 @@ static int decide_sizes(struct server *s, int64_t room, struct err *e)
     s->size.prefix_cache = !s->o.prefix_cache; /* the words are on, off */
     extra = extra < 1 ? 1 : extra;
     s->size.max_wants = s->size.max_seqs + (extra < s->size.chunk ? extra : s->size.chunk);
-    int rc = kv_plan(&w, &s->size.n_pages, e);
+    int rc = kv_count_pages(&w, &s->size.n_pages, e);
     return rc < 0 && s->o.replicas > 1 ? err_add(e, "each of %lld replicas", (long long)s->o.replicas) : rc;
 }
 
@@ -218,7 +218,7 @@ static int share_sizes(struct server *s, struct err *e)
     int64_t ctx[1], room, weights = weight_bytes(&s->loaded.cfg, arithmetic(s), e);
     int rc;
     TRY(comm_agree(s->mesh.all, weights < 0 ? (int)weights : 0, e));
-    TRY(find_room(s, weights * s->o.replicas, &room, e));
+    TRY(share_free_memory(s, weights * s->o.replicas, &room, e));
     rc = is_first(s) ? decide_sizes(s, room, e) : 0;
     TRY(comm_agree(s->mesh.all, rc, e));
     TRY(comm_broadcast(s->mesh.all, &s->size, sizeof s->size, 0, e));
@@ -234,30 +234,30 @@ out:
 
 /* Until what was begun beside has ended on all ranks: one that fails, or a signal, stops the others'
  * reading. */
-static int wait_aside(struct server *s, struct err *e)
+static int wait_background(struct server *s, struct err *e)
 {
     int rc;
     do {
         if (world_stop_signal(s->world))
-            aside_cancel(&s->aside);
-        aside_rest(&s->aside, REST_MS);
-        rc = aside_turn(&s->aside, s->tp, s->mesh.all, e);
+            background_cancel(&s->background);
+        background_wait(&s->background, REST_MS);
+        rc = background_sync(&s->background, s->tp, s->mesh.all, e);
     } while (rc == 0);
     if (rc < 0) {
-        aside_abandon(&s->aside);
+        background_abort(&s->background);
         return rc;
     }
-    rc = aside_end(&s->aside, s->mesh.all, e);
+    rc = background_finish(&s->background, s->mesh.all, e);
     if (rc < 0 && e->code == ERR_STOPPED && world_stop_signal(s->world))
         return err_set(e, ERR_STOPPED, "stopped by a signal while %s was read",
                        s->path); /* where exactly is chance */
     return rc;
 }
 
-static int open_files(struct aside *a, void *arg, struct err *e)
+static int open_files(struct background *a, void *arg, struct err *e)
 {
     struct server *s = arg;
-    return load_open(&s->loaded, s->path, &a->stop, e);
+    return model_info_open(&s->loaded, s->path, &a->stop, e);
 }
 
 static int open_tables(struct server *s, struct err *e)
@@ -268,7 +268,7 @@ static int open_tables(struct server *s, struct err *e)
         log_line(&s->log, "%s", ckpt_remark(s->loaded.ckpt));
     TRY(layout_check(&lay, &s->loaded.cfg, e));
     if (is_head(s))
-        TRY(load_texts(&s->loaded, &s->service, e));
+        TRY(model_info_read_texts(&s->loaded, &s->service, e));
     if (layout_grain(&lay, &s->loaded.cfg) != s->loaded.cfg.grain)
         log_line(
             &s->log,
@@ -285,7 +285,7 @@ out:
 
 /* Engines that plan get their requests through a router; those of other processes through a link to rank
  * 0's. */
-static int open_lanes(struct server *s, struct err *e)
+static int open_replicas(struct server *s, struct err *e)
 {
     int rc = is_head(s) ? router_open(&s->router, is_first(s) ? (int)s->o.replicas : 1, e) : 0, fd;
     TRY(comm_agree(s->mesh.all, rc, e));
@@ -302,7 +302,7 @@ out:
     return rc;
 }
 
-static int open_doors(struct server *s, struct err *e)
+static int open_http(struct server *s, struct err *e)
 {
     if (!is_first(s))
         return 0;
@@ -330,7 +330,7 @@ static int open_doors(struct server *s, struct err *e)
             return rc;
         o.admin_keys = &s->admin_keys;
     }
-    return http_open(&s->http, &s->service, &s->router, &o, e);
+    return http_server_open(&s->http, &s->service, &s->router, &o, e);
 }
 
 /* What every rank holds and has read, one line a rank. */
@@ -352,7 +352,7 @@ static int report(struct server *s, struct err *e)
     return rc;
 }
 
-static int read_weights(struct aside *a, void *arg, struct err *e)
+static int read_weights(struct background *a, void *arg, struct err *e)
 {
     struct server *s = arg;
     return weights_read(a, &s->loaded, &s->loaded.m, s->dev->host, &s->service.load, e);
@@ -361,7 +361,7 @@ static int read_weights(struct aside *a, void *arg, struct err *e)
 static int load_model(struct server *s, struct err *e)
 {
     struct layout lay = { .tp = comm_size(s->tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
-    struct loaded *l = &s->loaded;
+    struct model_info *l = &s->loaded;
     int rc = model_open(&l->m, &l->cfg, &lay, s->dev, s->tp, comm_rank(s->tp), 0, arithmetic(s),
                         s->o.numerics, engine_max_rows(&s->size), s->service.ctx, e);
     l->has_model = rc >= 0;
@@ -369,8 +369,8 @@ static int load_model(struct server *s, struct err *e)
     atomic_store(&s->service.load.total, weights_bytes(&l->m));
     s->dev->trace = NULL; /* two threads would write as one */
     pool_trace(s->dev->pool, NULL);
-    aside_begin(&s->aside, read_weights, s, NULL);
-    rc = wait_aside(s, e);
+    background_start(&s->background, read_weights, s, NULL);
+    rc = wait_background(s, e);
     s->dev->trace = s->trace;
     pool_trace(s->dev->pool, s->trace);
 out:
@@ -381,9 +381,9 @@ static void print_ready(const struct server *s)
 {
     char kv[32];
     int v6 = strchr(s->o.host, ':') != NULL;
-    log_bytes(kv, (double)s->o.replicas * (double)s->size.n_pages * (double)page_all_bytes(s));
+    log_bytes(kv, (double)s->o.replicas * (double)s->size.n_pages * (double)page_bytes_all_ranks(s));
     printf("pserve: ready on http%s://%s%s%s:%d (tp=%lld, replicas=%lld, kv=%s)\n", s->o.tls_cert ? "s" : "",
-           v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_port(s->http), (long long)s->o.tp,
+           v6 ? "[" : "", s->o.host, v6 ? "]" : "", http_server_port(s->http), (long long)s->o.tp,
            (long long)s->o.replicas, kv);
     fflush(stdout);
 }
@@ -400,23 +400,23 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
     TRY(check_options(s, given, e));
     name_model(s);
     TRY(open_ranks(s, argv, e));
-    aside_begin(&s->aside, open_files, s, NULL);
-    TRY(wait_aside(s, e));
+    background_start(&s->background, open_files, s, NULL);
+    TRY(wait_background(s, e));
     TRY(comm_agree(s->mesh.all, open_tables(s, e), e));
     TRY(share_sizes(s, e));
-    TRY(comm_agree(s->mesh.all, open_lanes(s, e), e));
-    TRY(comm_agree(s->mesh.all, open_doors(s, e), e));
+    TRY(comm_agree(s->mesh.all, open_replicas(s, e), e));
+    TRY(comm_agree(s->mesh.all, open_http(s, e), e));
     world_pin(s->world, s->dev->pool); /* behind the doors: threads of HTTP keep all CPUs */
     TRY(load_model(s, e));
     /* else the bits are the layout's own */
     if (!s->loaded.m.fast && s->loaded.m.grain == s->loaded.cfg.grain)
-        load_fingerprint(&s->loaded, arithmetic(s), s->service.fingerprint);
+        model_info_fingerprint(&s->loaded, arithmetic(s), s->service.fingerprint);
     rc = engine_open(&s->engine, &s->service, s->world, s->tp, &s->loaded.m, &s->loaded.weights.w, &s->size,
                      is_head(s) ? &s->router : NULL, e);
     TRY(comm_agree(s->mesh.all, rc, e));
     s->engine.loaded = &s->loaded;
     s->engine.n_here = comm_here(s->mesh.all);
-    s->engine.follows = !is_first(s);
+    s->engine.is_follower = !is_first(s);
     s->engine.log = &s->log;
     TRY(report(s, e));
     ckpt_done(s->loaded.ckpt);
@@ -439,16 +439,16 @@ out:
 
 static int once_request(struct server *s, struct request **out, struct err *e)
 {
-    struct out body = { 0 };
+    struct json_out body = { 0 };
     struct fault f;
-    out_text(&body, "{\"prompt\":");
-    out_json_text(&body, s->o.once);
-    out_fmt(&body, ",\"max_tokens\":%lld,\"temperature\":%.17g,\"seed\":%lld}", (long long)s->o.max_tokens,
-            s->o.temperature, (long long)s->o.seed);
+    json_out_text(&body, "{\"prompt\":");
+    json_out_string(&body, s->o.once);
+    json_out_fmt(&body, ",\"max_tokens\":%lld,\"temperature\":%.17g,\"seed\":%lld}",
+                 (long long)s->o.max_tokens, s->o.temperature, (long long)s->o.seed);
     int rc = body.failed ? err_set(e, ERR_MEMORY, "no memory for the prompt") : 0;
     if (rc >= 0 && openai_parse(&s->service, 0, body.p, body.n, out, &f) < 0)
         rc = err_set(e, ERR_USAGE, "--once: %s", f.text);
-    out_free(&body);
+    json_out_free(&body);
     return rc;
 }
 
@@ -459,7 +459,7 @@ static int run_once(struct server *s, struct err *e)
     TRY(comm_agree(s->mesh.all, rc, e));
     if (rq) {
         atomic_fetch_add(&rq->refs, 1);
-        inbox_put(&s->router.lane->inbox, rq);
+        inbox_put(&s->router.replica->inbox, rq);
     }
     TRY(engine_run(&s->engine, 1, e));
     if (rq && rq->fault.status)
@@ -472,7 +472,7 @@ static int run_once(struct server *s, struct err *e)
             rc = err_sys(e, "writing the completion");
     }
 out:
-    request_drop(rq);
+    request_release(rq);
     return rc;
 }
 
@@ -496,10 +496,10 @@ void server_close(struct server *s, int rc)
         atomic_store(&s->service.state, SERVICE_FAILED);
     link_front_close(s->front);
     link_back_close(s->back);
-    http_close(s->http, LEAVE_S);
+    http_server_close(s->http, LEAVE_S);
     engine_close(&s->engine);
     router_close(&s->router);
-    load_close(&s->loaded);
+    model_info_close(&s->loaded);
     tokenizer_close(s->service.tok);
     free(s->service.chat_template);
     template_close(s->service.chat);

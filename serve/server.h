@@ -36,17 +36,17 @@ struct server {
     struct world *world;
     struct mesh mesh;
     struct comm *tp;
-    struct loaded loaded;
-    struct aside aside; /* of the start */
+    struct model_info loaded;
+    struct background background; /* of the start */
     struct service service;
     struct metrics metrics;
     struct keys keys, admin_keys;
     struct engine_size size;
-    struct router router; /* of ranks that plan */
-    struct front *front;  /* rank 0, with replicas */
-    struct back *back;    /* the first rank of every other replica */
+    struct router router;     /* of ranks that plan */
+    struct link_front *front; /* rank 0, with replicas */
+    struct link_back *back;   /* the first rank of every other replica */
     struct engine engine;
-    struct http *http; /* rank 0, not with --once */
+    struct http_server *http; /* rank 0, not with --once */
 };
 
 /* 0: loaded and ready (the ready line is printed); 1: --help or the like was answered. Collective. */

@@ -14,14 +14,14 @@ const char *answer_token(const struct request *rq, int32_t id, size_t *n)
     return p;
 }
 
-void answer_write_token(struct out *o, const struct request *rq, int32_t id)
+void answer_write_token(struct json_out *o, const struct request *rq, int32_t id)
 {
     size_t n;
     const char *p = answer_token(rq, id, &n);
     if (rq->tokens_as_ids || !p)
-        out_fmt(o, "\"token_id:%d\"", id);
+        json_out_fmt(o, "\"token_id:%d\"", id);
     else
-        out_json(o, p, n);
+        json_out_string_n(o, p, n);
 }
 
 /* Two ids whose texts are equal cannot both be keys of one JSON object. */
@@ -29,7 +29,7 @@ static int same_key(const struct request *rq, int32_t a, int32_t b)
 {
     size_t na, nb;
     const char *pa = answer_token(rq, a, &na), *pb = answer_token(rq, b, &nb);
-    struct out ka = { 0 }, kb = { 0 };
+    struct json_out ka = { 0 }, kb = { 0 };
     if (a == b)
         return 1;
     if (rq->tokens_as_ids || !pa || !pb)
@@ -38,15 +38,15 @@ static int same_key(const struct request *rq, int32_t a, int32_t b)
         return 1;
     if (utf8_count(pa, na) != utf8_count(pb, nb))
         return 0;
-    out_json(&ka, pa, na); /* different bytes, the same U+FFFD */
-    out_json(&kb, pb, nb);
+    json_out_string_n(&ka, pa, na); /* different bytes, the same U+FFFD */
+    json_out_string_n(&kb, pb, nb);
     int same = ka.n == kb.n && !memcmp(ka.p, kb.p, ka.n);
-    out_free(&ka);
-    out_free(&kb);
+    json_out_free(&ka);
+    json_out_free(&kb);
     return same;
 }
 
-static void write_top(struct out *o, const struct choice *c, int64_t i)
+static void write_top(struct json_out *o, const struct choice *c, int64_t i)
 {
     const struct request *rq = c->rq;
     struct top_entry row[LOGPROBS_MAX + 1];
@@ -55,172 +55,173 @@ static void write_top(struct out *o, const struct choice *c, int64_t i)
     if (n)
         memcpy(row, c->top + i * rq->tops, sizeof *row * (size_t)n);
     row[n++] = (struct top_entry){ c->ids[i], c->logprob[i] };
-    out_text(o, "{");
+    json_out_text(o, "{");
     for (int a = 0; a < n; a++) {
         int seen = 0;
         for (int b = 0; b < a && !seen; b++)
             seen = same_key(rq, row[a].id, row[b].id);
         if (seen)
             continue;
-        out_text(o, comma);
+        json_out_text(o, comma);
         answer_write_token(o, rq, row[a].id);
-        out_text(o, ":");
-        out_logprob(o, row[a].logprob);
+        json_out_text(o, ":");
+        json_out_logprob(o, row[a].logprob);
         comma = ",";
     }
-    out_text(o, "}");
+    json_out_text(o, "}");
 }
 
-static void write_ranked(struct out *o, const struct request *rq, struct top_entry t, int64_t rank)
+static void write_ranked(struct json_out *o, const struct request *rq, struct top_entry t, int64_t rank)
 {
     size_t n;
     const char *p = answer_token(rq, t.id, &n);
-    out_fmt(o, "\"%d\":{\"logprob\":", t.id);
-    out_logprob(o, t.logprob);
-    out_fmt(o, ",\"rank\":%lld,\"decoded_token\":", (long long)rank);
+    json_out_fmt(o, "\"%d\":{\"logprob\":", t.id);
+    json_out_logprob(o, t.logprob);
+    json_out_fmt(o, ",\"rank\":%lld,\"decoded_token\":", (long long)rank);
     if (p)
-        out_json(o, p, n);
+        json_out_string_n(o, p, n);
     else
-        out_text(o, "null");
-    out_text(o, "}");
+        json_out_text(o, "null");
+    json_out_text(o, "}");
 }
 
 /* The four lists over tokens [first, last); offset: code points in front of the first. The very first token
  * of a text follows
  * nothing: it has no log-prob. */
-static void write_logprobs(struct out *o, const struct choice *c, int64_t first, int64_t last, int64_t offset)
+static void write_logprobs(struct json_out *o, const struct choice *c, int64_t first, int64_t last,
+                           int64_t offset)
 {
     const struct request *rq = c->rq;
-    out_text(o, "{\"tokens\":[");
+    json_out_text(o, "{\"tokens\":[");
     for (int64_t i = first; i < last; i++) {
-        out_text(o, i > first ? "," : "");
+        json_out_text(o, i > first ? "," : "");
         answer_write_token(o, rq, c->ids[i]);
     }
-    out_text(o, "],\"token_logprobs\":[");
+    json_out_text(o, "],\"token_logprobs\":[");
     for (int64_t i = first; i < last; i++) {
-        out_text(o, i > first ? "," : "");
+        json_out_text(o, i > first ? "," : "");
         if (i)
-            out_logprob(o, c->logprob[i]);
+            json_out_logprob(o, c->logprob[i]);
         else
-            out_text(o, "null");
+            json_out_text(o, "null");
     }
-    out_text(o, "],\"top_logprobs\":[");
+    json_out_text(o, "],\"top_logprobs\":[");
     for (int64_t i = first; i < last; i++) {
-        out_text(o, i > first ? "," : "");
+        json_out_text(o, i > first ? "," : "");
         if (i)
             write_top(o, c, i);
         else
-            out_text(o, "null");
+            json_out_text(o, "null");
     }
-    out_text(o, "],\"text_offset\":[");
+    json_out_text(o, "],\"text_offset\":[");
     for (int64_t i = first; i < last; i++) {
         size_t n;
         const char *p = answer_token(rq, c->ids[i], &n);
-        out_fmt(o, "%s%lld", i > first ? "," : "", (long long)offset);
+        json_out_fmt(o, "%s%lld", i > first ? "," : "", (long long)offset);
         offset += utf8_count(p, n);
     }
-    out_text(o, "]}");
+    json_out_text(o, "]}");
 }
 
 /* ---- choices ---- */
 
-void answer_write_ids(struct out *o, const int32_t *ids, int64_t n)
+void answer_write_ids(struct json_out *o, const int32_t *ids, int64_t n)
 {
-    out_text(o, "[");
+    json_out_text(o, "[");
     for (int64_t i = 0; i < n; i++)
-        out_fmt(o, "%s%d", i ? "," : "", ids[i]);
-    out_text(o, "]");
+        json_out_fmt(o, "%s%d", i ? "," : "", ids[i]);
+    json_out_text(o, "]");
 }
 
 /* The prompt's text: as it was sent, or what its ids say. */
-static void echo_text(struct out *o, const struct choice *c)
+static void echo_text(struct json_out *o, const struct choice *c)
 {
     const struct prompt *p = c->prompt;
     struct err e;
     char *text;
     size_t n;
     if (p->text)
-        out_bytes(o, p->text, p->n_text);
+        json_out_bytes(o, p->text, p->n_text);
     else if (c->rq->sv->tok &&
              tokenizer_decode(c->rq->sv->tok, p->ids, (size_t)p->n, 0, &text, &n, &e) >= 0) {
-        out_bytes(o, text, n);
+        json_out_bytes(o, text, n);
         free(text);
     }
 }
 
 /* What the model thought of the prompt: a list entry a token, null for the first. */
-static void write_prompt_logprobs(struct out *o, const struct choice *c)
+static void write_prompt_logprobs(struct json_out *o, const struct choice *c)
 {
     const struct request *rq = c->rq;
-    out_text(o, ",\"prompt_logprobs\":[null");
+    json_out_text(o, ",\"prompt_logprobs\":[null");
     for (int64_t i = 1; i < c->prompt->n; i++) {
         const struct top_entry *top = rq->tops ? c->top + i * rq->tops : NULL;
-        out_text(o, ",{");
+        json_out_text(o, ",{");
         write_ranked(o, rq, (struct top_entry){ c->ids[i], c->logprob[i] }, c->rank[i]);
         for (int64_t j = 0; j < rq->prompt_logprobs; j++) {
             if (top[j].id == c->ids[i])
                 continue;
-            out_text(o, ",");
+            json_out_text(o, ",");
             write_ranked(o, rq, top[j], j + 1);
         }
-        out_text(o, "}");
+        json_out_text(o, "}");
     }
-    out_text(o, "]");
+    json_out_text(o, "]");
 }
 
-void answer_write_finish(struct out *o, const struct choice *c)
+void answer_write_finish(struct json_out *o, const struct choice *c)
 {
     static const char *const reason[] = {
         [FINISH_NONE] = "null", [FINISH_STOP] = "\"stop\"", [FINISH_LENGTH] = "\"length\""
     };
-    out_fmt(o, ",\"finish_reason\":%s,\"stop_reason\":", reason[c->finish]);
+    json_out_fmt(o, ",\"finish_reason\":%s,\"stop_reason\":", reason[c->finish]);
     if (c->finish == FINISH_STOP && c->stop_id >= 0)
-        out_fmt(o, "%d", c->stop_id);
+        json_out_fmt(o, "%d", c->stop_id);
     else
-        out_json_text(o, c->finish == FINISH_STOP ? c->stop_text : NULL);
+        json_out_string(o, c->finish == FINISH_STOP ? c->stop_text : NULL);
 }
 
 /* Tokens [first, c->n_ids) and the text that goes with them. */
-static void write_choice(struct out *o, const struct choice *c, const struct out *text, int64_t first,
-                         int64_t offset, int with_prompt_ids)
+static void write_choice(struct json_out *o, const struct choice *c, const struct json_out *text,
+                         int64_t first, int64_t offset, int with_prompt_ids)
 {
     const struct request *rq = c->rq;
     int64_t gen = first > c->prompt->n ? first : c->prompt->n;
-    out_fmt(o, "{\"index\":%d,\"text\":", c->index);
-    out_json(o, text->p, text->n);
-    out_text(o, ",\"logprobs\":");
+    json_out_fmt(o, "{\"index\":%d,\"text\":", c->index);
+    json_out_string_n(o, text->p, text->n);
+    json_out_text(o, ",\"logprobs\":");
     if (rq->logprobs >= 0)
         write_logprobs(o, c, first, c->n_ids, offset);
     else
-        out_text(o, "null");
+        json_out_text(o, "null");
     answer_write_finish(o, c);
     if (rq->prompt_logprobs >= 0)
         write_prompt_logprobs(o, c);
     if (rq->return_ids) {
         if (with_prompt_ids) {
-            out_text(o, ",\"prompt_token_ids\":");
+            json_out_text(o, ",\"prompt_token_ids\":");
             answer_write_ids(o, c->prompt->ids, c->prompt->n);
         }
-        out_text(o, ",\"token_ids\":");
+        json_out_text(o, ",\"token_ids\":");
         answer_write_ids(o, c->ids + gen, c->n_ids - gen);
     }
-    out_text(o, "}");
+    json_out_text(o, "}");
 }
 
-static void write_head(struct out *o, const struct request *rq)
+static void write_head(struct json_out *o, const struct request *rq)
 {
     const char *object = !rq->chat    ? "text_completion"
                          : rq->stream ? "chat.completion.chunk"
                                       : "chat.completion";
-    out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object,
-            (long long)rq->created);
-    out_json_text(o, rq->sv->model);
-    out_text(o, ",\"system_fingerprint\":");
-    out_json_text(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
-    out_text(o, ",\"choices\":[");
+    json_out_fmt(o, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", rq->id, object,
+                 (long long)rq->created);
+    json_out_string(o, rq->sv->model);
+    json_out_text(o, ",\"system_fingerprint\":");
+    json_out_string(o, rq->fingerprint[0] ? rq->fingerprint : NULL);
+    json_out_text(o, ",\"choices\":[");
 }
 
-static void write_usage(struct out *o, const struct request *rq)
+static void write_usage(struct json_out *o, const struct request *rq)
 {
     int64_t prompt = 0, generated = 0, cached = 0;
     for (int i = 0; i < rq->n_prompts; i++)
@@ -229,70 +230,71 @@ static void write_usage(struct out *o, const struct request *rq)
         generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
     for (int i = 0; i < rq->n_choices; i += (int)rq->n)
         cached += rq->choice[i].seq.n_cached;
-    out_fmt(o,
-            "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_"
-            "tokens_details\":",
-            (long long)prompt, (long long)generated, (long long)(prompt + generated));
+    json_out_fmt(
+        o,
+        "\"usage\":{\"prompt_tokens\":%lld,\"completion_tokens\":%lld,\"total_tokens\":%lld,\"prompt_"
+        "tokens_details\":",
+        (long long)prompt, (long long)generated, (long long)(prompt + generated));
     if (rq->sv->prefix_cache)
-        out_fmt(o, "{\"cached_tokens\":%lld}}", (long long)cached);
+        json_out_fmt(o, "{\"cached_tokens\":%lld}}", (long long)cached);
     else
-        out_text(o, "null}");
+        json_out_text(o, "null}");
 }
 
-void openai_answer(struct out *o, const struct request *rq)
+void openai_answer(struct json_out *o, const struct request *rq)
 {
     write_head(o, rq);
     for (int i = 0; i < rq->n_choices; i++) {
         const struct choice *c = &rq->choice[i];
-        struct out text = { 0 };
+        struct json_out text = { 0 };
         if (rq->echo)
             echo_text(&text, c);
-        out_bytes(&text, c->text.p, c->text.n);
+        json_out_bytes(&text, c->text.p, c->text.n);
         o->failed |= text.failed;
-        out_text(o, i ? "," : "");
+        json_out_text(o, i ? "," : "");
         if (rq->chat)
             chat_write_choice(o, c);
         else
             write_choice(o, c, &text, rq->echo ? 0 : c->prompt->n, 0, 1);
-        out_free(&text);
+        json_out_free(&text);
     }
-    out_text(o, "],");
+    json_out_text(o, "],");
     write_usage(o, rq);
-    out_text(o, "}");
+    json_out_text(o, "}");
 }
 
-static void begin_event(struct out *o, const struct request *rq)
+static void begin_event(struct json_out *o, const struct request *rq)
 {
-    out_text(o, "data: ");
+    json_out_text(o, "data: ");
     write_head(o, rq);
 }
 
-static void end_event(struct out *o, const struct request *rq)
+static void end_event(struct json_out *o, const struct request *rq)
 {
-    out_text(o, "]");
+    json_out_text(o, "]");
     if (rq->usage_in_every_chunk) {
-        out_text(o, ",");
+        json_out_text(o, ",");
         write_usage(o, rq);
     } else if (rq->include_usage) {
-        out_text(o, ",\"usage\":null");
+        json_out_text(o, ",\"usage\":null");
     }
-    out_text(o, "}\n\n");
+    json_out_text(o, "}\n\n");
 }
 
-void openai_event(struct out *o, struct choice *c, size_t text_end)
+void openai_event(struct json_out *o, struct choice *c, size_t text_end)
 {
     struct request *rq = c->rq;
-    struct out text = { 0 };
+    struct json_out text = { 0 };
     int first = rq->echo ? c->sent_ids == 0 : c->sent_ids == c->prompt->n;
     if (rq->echo && first)
         echo_text(&text, c);
-    out_bytes(&text, c->text.p + c->sent, text_end - c->sent);
+    json_out_bytes(&text, c->text.p + c->sent, text_end - c->sent);
     o->failed |= text.failed;
-    if (rq->chat && !c->role_told) {
+    if (rq->chat && !c->role_sent) {
         begin_event(o, rq);
         chat_write_role(o, c);
         end_event(o, rq);
-        c->role_told = 1;
+        c->role_sent = 1;
     }
     begin_event(o, rq);
     if (rq->chat)
@@ -306,20 +308,20 @@ void openai_event(struct out *o, struct choice *c, size_t text_end)
         c->offset += utf8_count(p, n);
     }
     c->sent = text_end;
-    c->told = c->finish != FINISH_NONE;
-    out_free(&text);
+    c->end_sent = c->finish != FINISH_NONE;
+    json_out_free(&text);
 }
 
-void openai_usage_event(struct out *o, const struct request *rq)
+void openai_usage_event(struct json_out *o, const struct request *rq)
 {
-    out_text(o, "data: ");
+    json_out_text(o, "data: ");
     write_head(o, rq);
-    out_text(o, "],");
+    json_out_text(o, "],");
     write_usage(o, rq);
-    out_text(o, "}\n\n");
+    json_out_text(o, "}\n\n");
 }
 
-void openai_error(struct out *o, const struct fault *f)
+void openai_error(struct json_out *o, const struct fault *f)
 {
     static const struct {
         int status;
@@ -331,26 +333,26 @@ void openai_error(struct out *o, const struct fault *f)
     const char *name = f->status >= 500 ? "server_error" : "invalid_request_error";
     for (size_t i = 0; i < sizeof type / sizeof type[0]; i++)
         name = type[i].status == f->status ? type[i].type : name;
-    out_text(o, "{\"error\":{\"message\":");
-    out_json_text(o, f->text);
-    out_fmt(o, ",\"type\":\"%s\",\"param\":", name);
-    out_json_text(o, f->param[0] ? f->param : NULL);
-    out_fmt(o, ",\"code\":%d}}", f->status);
+    json_out_text(o, "{\"error\":{\"message\":");
+    json_out_string(o, f->text);
+    json_out_fmt(o, ",\"type\":\"%s\",\"param\":", name);
+    json_out_string(o, f->param[0] ? f->param : NULL);
+    json_out_fmt(o, ",\"code\":%d}}", f->status);
 }
 
-void openai_model(struct out *o, const struct service *sv)
+void openai_model(struct json_out *o, const struct service *sv)
 {
-    out_text(o, "{\"id\":");
-    out_json_text(o, sv->model);
-    out_fmt(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"shardline\",\"root\":",
-            (long long)sv->created);
-    out_json_text(o, sv->model);
-    out_fmt(o, ",\"parent\":null,\"max_model_len\":%lld}", (long long)sv->ctx);
+    json_out_text(o, "{\"id\":");
+    json_out_string(o, sv->model);
+    json_out_fmt(o, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"shardline\",\"root\":",
+                 (long long)sv->created);
+    json_out_string(o, sv->model);
+    json_out_fmt(o, ",\"parent\":null,\"max_model_len\":%lld}", (long long)sv->ctx);
 }
 
-void openai_models(struct out *o, const struct service *sv)
+void openai_models(struct json_out *o, const struct service *sv)
 {
-    out_text(o, "{\"object\":\"list\",\"data\":[");
+    json_out_text(o, "{\"object\":\"list\",\"data\":[");
     openai_model(o, sv);
-    out_text(o, "]}");
+    json_out_text(o, "]}");
 }

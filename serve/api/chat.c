@@ -14,7 +14,7 @@
  * why. */
 static json_t *join_parts(const json_t *parts, size_t i, struct fault *f)
 {
-    struct out text = { 0 };
+    struct json_out text = { 0 };
     json_t *joined = NULL, *part;
     size_t k;
     json_array_foreach(parts, k, part) {
@@ -25,16 +25,16 @@ static json_t *join_parts(const json_t *parts, size_t i, struct fault *f)
                       "messages[%zu].content[%zu] must be {\"type\":\"text\",\"text\":…}: this model reads "
                       "text only",
                       i, k);
-            out_free(&text);
+            json_out_free(&text);
             return NULL;
         }
-        out_text(&text, k ? "\n" : "");
-        out_bytes(&text, json_string_value(t), json_string_length(t));
+        json_out_text(&text, k ? "\n" : "");
+        json_out_bytes(&text, json_string_value(t), json_string_length(t));
     }
     joined = text.failed ? NULL : json_stringn(text.p ? text.p : "", text.n);
     if (!joined)
         fault_set(f, 500, "messages", "no memory for the messages");
-    out_free(&text);
+    json_out_free(&text);
     return joined;
 }
 
@@ -137,7 +137,7 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     json_decref(messages);
     if (rc < 0)
         return -1;
-    if (o->within_context && fits_context(sv, r.text, r.n, "messages", "the conversation", f) < 0) {
+    if (o->within_context && prompt_limit_check(sv, r.text, r.n, "messages", "the conversation", f) < 0) {
         rendered_free(&r);
         return -1;
     }

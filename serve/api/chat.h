@@ -7,7 +7,8 @@
 #include "serve/service.h"
 
 struct chat_options {
-    int add_generation, continue_final, add_special, within_context; /* refuse what fits_context refuses */
+    int add_generation, continue_final, add_special,
+        within_context; /* refuse what prompt_limit_check refuses */
 };
 /* body: of the request, of which messages and chat_template_kwargs are read. *ids: malloc'd. 0, or -1 with
  * *f: no template, a message that is none, a template that refuses. */

@@ -1,4 +1,4 @@
-/* json_out.c - see out.h. */
+/* json_out.c - see json_out.h. */
 #include "serve/api/json_out.h"
 
 #include <math.h>
@@ -8,14 +8,14 @@
 #include <string.h>
 #include "base/jx.h"
 
-void out_free(struct out *o)
+void json_out_free(struct json_out *o)
 {
     free(o->p);
     memset(o, 0, sizeof *o);
 }
 
 /* Room for n more bytes and a NUL. */
-static int out_room(struct out *o, size_t n)
+static int json_out_reserve(struct json_out *o, size_t n)
 {
     if (o->failed)
         return 0;
@@ -32,25 +32,25 @@ static int out_room(struct out *o, size_t n)
     return 1;
 }
 
-void out_bytes(struct out *o, const char *p, size_t n)
+void json_out_bytes(struct json_out *o, const char *p, size_t n)
 {
-    if (!n || !out_room(o, n))
+    if (!n || !json_out_reserve(o, n))
         return;
     memcpy(o->p + o->n, p, n);
     o->n += n;
     o->p[o->n] = 0;
 }
 
-void out_text(struct out *o, const char *text) { out_bytes(o, text, strlen(text)); }
+void json_out_text(struct json_out *o, const char *text) { json_out_bytes(o, text, strlen(text)); }
 
-void out_fmt(struct out *o, const char *fmt, ...)
+void json_out_fmt(struct json_out *o, const char *fmt, ...)
 {
     va_list ap, again;
     va_start(ap, fmt);
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
     va_end(ap);
-    if (n > 0 && out_room(o, (size_t)n))
+    if (n > 0 && json_out_reserve(o, (size_t)n))
         o->n += (size_t)vsnprintf(o->p + o->n, (size_t)n + 1, fmt, again);
     va_end(again);
 }
@@ -95,42 +95,42 @@ int64_t utf8_count(const char *p, size_t n)
     return count;
 }
 
-static void out_json_char(struct out *o, const char *p, size_t k)
+static void json_out_char(struct json_out *o, const char *p, size_t k)
 {
     static const char from[] = "\"\\\b\f\n\r\t", *const to[] = { "\\\"", "\\\\", "\\b", "\\f",
                                                                  "\\n",  "\\r",  "\\t" };
     const char *at = *p ? strchr(from, *p) : NULL;
     if (!k)
-        out_text(o, "\xef\xbf\xbd");
+        json_out_text(o, "\xef\xbf\xbd");
     else if (at)
-        out_text(o, to[at - from]);
+        json_out_text(o, to[at - from]);
     else if ((unsigned char)*p < 0x20 || *p == 0x7f)
-        out_fmt(o, "\\u%04x", (unsigned)(unsigned char)*p);
+        json_out_fmt(o, "\\u%04x", (unsigned)(unsigned char)*p);
     else
-        out_bytes(o, p, k);
+        json_out_bytes(o, p, k);
 }
 
-void out_json(struct out *o, const char *p, size_t n)
+void json_out_string_n(struct json_out *o, const char *p, size_t n)
 {
-    out_bytes(o, "\"", 1);
+    json_out_bytes(o, "\"", 1);
     for (size_t i = 0; i < n;) {
         size_t k = utf8_char(p + i, n - i);
-        out_json_char(o, p + i, k);
+        json_out_char(o, p + i, k);
         i += k ? k : 1;
     }
-    out_bytes(o, "\"", 1);
+    json_out_bytes(o, "\"", 1);
 }
 
-void out_json_text(struct out *o, const char *text)
+void json_out_string(struct json_out *o, const char *text)
 {
     if (text)
-        out_json(o, text, strlen(text));
+        json_out_string_n(o, text, strlen(text));
     else
-        out_text(o, "null");
+        json_out_text(o, "null");
 }
 
-void out_logprob(struct out *o, float x)
+void json_out_logprob(struct json_out *o, float x)
 {
     char digits[32];
-    out_text(o, isinf(x) ? "-9999.0" : jx_float32(x, digits));
+    json_out_text(o, isinf(x) ? "-9999.0" : jx_float32(x, digits));
 }

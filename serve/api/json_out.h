@@ -9,20 +9,20 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct out {
+struct json_out {
     char *p; /* malloc'd; NUL behind the n bytes when n > 0 */
     size_t n, cap;
     int failed; /* no memory: everything since is lost */
 };
-void out_free(struct out *o);
-void out_bytes(struct out *o, const char *p, size_t n);
-void out_text(struct out *o, const char *text);
-void out_fmt(struct out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void json_out_free(struct json_out *o);
+void json_out_bytes(struct json_out *o, const char *p, size_t n);
+void json_out_text(struct json_out *o, const char *text);
+void json_out_fmt(struct json_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* "text" as a JSON string. Invalid UTF-8 becomes U+FFFD, one for each byte that does not fit. */
-void out_json(struct out *o, const char *p, size_t n);
-void out_json_text(struct out *o, const char *text); /* NULL: null */
+void json_out_string_n(struct json_out *o, const char *p, size_t n);
+void json_out_string(struct json_out *o, const char *text); /* NULL: null */
 /* A log-probability: binary32 comes back; -inf, which JSON does not have, is -9999. */
-void out_logprob(struct out *o, float x);
+void json_out_logprob(struct json_out *o, float x);
 
 /* Bytes of the valid UTF-8 character that begins at p, or 0. */
 size_t utf8_char(const char *p, size_t n);

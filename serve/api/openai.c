@@ -135,7 +135,7 @@ static int add_bias(struct request *rq, const char *key, const json_t *v, struct
     for (int i = 0; i < rq->sampling.n_bias; i++)
         if (rq->sampling.bias[i].id == id) /* "7" and "07" */
             return fault_set(f, BAD, "logit_bias", "logit_bias names token %lld twice", id);
-    rq->sampling.bias[rq->sampling.n_bias++] = (struct bias){ (int32_t)id, (float)x };
+    rq->sampling.bias[rq->sampling.n_bias++] = (struct logit_bias){ (int32_t)id, (float)x };
     return 0;
 }
 
@@ -186,7 +186,7 @@ static int read_salt(struct request *rq, const json_t *v, struct fault *f)
 static int read_request_id(struct request *rq, const json_t *v, struct fault *f)
 {
     const char *id = json_string_value(v);
-    if (!id || strlen(id) != json_string_length(v) || !request_may_be_named(id))
+    if (!id || strlen(id) != json_string_length(v) || !request_name_valid(id))
         return fault_set(f, BAD, "request_id",
                          "request_id must be a text of 1 to %d letters, digits and -_.:", REQUEST_NAME_MAX);
     strcpy(rq->name, id);
@@ -369,7 +369,7 @@ static int encode_prompt(struct request *rq, const json_t *v, const char *what, 
     if (!p->text)
         return fault_set(f, 500, "prompt", "no memory for a prompt of %zu bytes", p->n_text);
     memcpy(p->text, json_string_value(v), p->n_text + 1);
-    if (!rq->truncate && fits_context(sv, p->text, p->n_text, "prompt", what, f) < 0)
+    if (!rq->truncate && prompt_limit_check(sv, p->text, p->n_text, "prompt", what, f) < 0)
         return -1;
     if (tokenizer_encode(sv->tok, p->text, p->n_text, rq->add_special, &p->ids, &n, &e) < 0)
         return fault_set(f, BAD, "prompt", "%s: %s", what, e.text);
@@ -395,7 +395,7 @@ static int read_prompt_ids(struct request *rq, const json_t *v, const char *what
 
 /* What a prompt may have beside its answer; one whose length nobody said is left the tokens that completions
  * have by default. */
-static int64_t room_for_prompt(const struct request *rq)
+static int64_t prompt_capacity(const struct request *rq)
 {
     int64_t answer = rq->max_tokens_given || rq->max_tokens < ANSWER_DEFAULT ? rq->max_tokens
                                                                              : ANSWER_DEFAULT;
@@ -405,7 +405,7 @@ static int64_t room_for_prompt(const struct request *rq)
 /* truncate_prompt_tokens: the end of a prompt that is longer. What is echoed is then what was kept. */
 static void truncate_prompt(const struct request *rq, struct prompt *p)
 {
-    int64_t keep = rq->truncate < 0 ? room_for_prompt(rq) : rq->truncate;
+    int64_t keep = rq->truncate < 0 ? prompt_capacity(rq) : rq->truncate;
     if (!rq->truncate || p->n <= keep)
         return;
     memmove(p->ids, p->ids + p->n - keep, sizeof *p->ids * (size_t)keep);
@@ -521,7 +521,7 @@ static void name_request(struct request *rq)
         r[0] = (uint64_t)time(NULL), r[1] = r[2] = (uint64_t)(uintptr_t)rq; /* a name need only differ */
     char made_up[40];
     snprintf(made_up, sizeof made_up, "%016llx%016llx", (unsigned long long)r[0], (unsigned long long)r[1]);
-    request_name(rq, rq->name[0] ? rq->name : made_up);
+    request_set_name(rq, rq->name[0] ? rq->name : made_up);
     if (!rq->seed_given)
         rq->sampling.seed = r[2];
     rq->created = (int64_t)time(NULL);
@@ -621,7 +621,7 @@ int openai_parse(const struct service *sv, int chat, const char *body, size_t n,
     int rc = rq ? read_body(rq, j, f) : fault_set(f, 500, NULL, "no memory for this request");
     json_decref(j);
     if (rc < 0) {
-        request_drop(rq);
+        request_release(rq);
         rq = NULL;
     }
     *out = rq;

@@ -19,11 +19,11 @@ int openai_parse(const struct service *sv, int chat, const char *body, size_t n,
 
 /* The whole answer; of a stream: an event that carries what is new in a choice (text_end: bytes of its text
  * that may be sent), the last event with the usage, an error event. */
-void openai_answer(struct out *o, const struct request *rq);
-void openai_event(struct out *o, struct choice *c, size_t text_end);
-void openai_usage_event(struct out *o, const struct request *rq);
-void openai_error(struct out *o, const struct fault *f);
-void openai_model(struct out *o, const struct service *sv); /* the model object */
-void openai_models(struct out *o, const struct service *sv);
+void openai_answer(struct json_out *o, const struct request *rq);
+void openai_event(struct json_out *o, struct choice *c, size_t text_end);
+void openai_usage_event(struct json_out *o, const struct request *rq);
+void openai_error(struct json_out *o, const struct fault *f);
+void openai_model(struct json_out *o, const struct service *sv); /* the model object */
+void openai_models(struct json_out *o, const struct service *sv);
 
 #endif

@@ -1,4 +1,4 @@
-/* prompt_limit.c - see fits.h.
+/* prompt_limit.c - see prompt_limit.h.
  *
  * The beginning of a text has about the tokens that it has in the whole: they can differ where it was cut,
  * and where a normaliser or a merge looks far ahead. So its count must be SURE contexts before anything is
@@ -11,8 +11,8 @@
 #define HEAD_BYTES 64 /* of the beginning, for each token of the context */
 #define SURE 4
 
-int fits_context(const struct service *sv, const char *text, size_t n, const char *param, const char *what,
-                 struct fault *f)
+int prompt_limit_check(const struct service *sv, const char *text, size_t n, const char *param,
+                       const char *what, struct fault *f)
 {
     size_t head = (size_t)sv->ctx * HEAD_BYTES, count = 0;
     int32_t *ids = NULL;

@@ -7,7 +7,7 @@
 #include "serve/service.h"
 
 /* 0: it may fit, encode it; -1: *f says by how much it does not. what: how the message names the text. */
-int fits_context(const struct service *sv, const char *text, size_t n, const char *param, const char *what,
-                 struct fault *f);
+int prompt_limit_check(const struct service *sv, const char *text, size_t n, const char *param,
+                       const char *what, struct fault *f);
 
 #endif

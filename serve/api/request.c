@@ -22,14 +22,14 @@ int fault_set(struct fault *f, int status, const char *param, const char *fmt, .
 
 /* ---- names ---- */
 
-int request_may_be_named(const char *name)
+int request_name_valid(const char *name)
 {
     size_t n = strlen(name);
     return n && n <= REQUEST_NAME_MAX &&
            strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.:") == n;
 }
 
-void request_name(struct request *rq, const char *name)
+void request_set_name(struct request *rq, const char *name)
 {
     if (name != rq->name)
         snprintf(rq->name, sizeof rq->name, "%s", name);
@@ -64,10 +64,10 @@ static void choice_free(struct choice *c)
     free(c->top);
     free(c->rank);
     tokenizer_stream_close(c->stream);
-    out_free(&c->text);
+    json_out_free(&c->text);
 }
 
-void request_drop(struct request *rq)
+void request_release(struct request *rq)
 {
     if (!rq || atomic_fetch_sub(&rq->refs, 1) != 1)
         return;
@@ -85,8 +85,8 @@ void request_drop(struct request *rq)
     free(rq->sampling.bias);
     free(rq->prompt);
     free(rq->choice);
-    out_free(&rq->ready);
-    out_free(&rq->whole);
+    json_out_free(&rq->events);
+    json_out_free(&rq->answer);
     pthread_mutex_destroy(&rq->lock);
     free(rq);
 }
@@ -106,7 +106,7 @@ static int grow(void *array, int64_t n, size_t each)
 }
 
 /* Room for n tokens. */
-static int choice_room(struct choice *c, int64_t n)
+static int choice_reserve(struct choice *c, int64_t n)
 {
     int64_t tops = c->rq->tops;
     if (n <= c->cap)
@@ -154,7 +154,7 @@ int request_open_choices(struct request *rq)
         c->k = i % (int)rq->n;
         c->prompt = &rq->prompt[i / (int)rq->n];
         c->stop_id = -1;
-        if (choice_room(c, c->prompt->n + (rq->max_tokens < 64 ? rq->max_tokens : 64)) < 0)
+        if (choice_reserve(c, c->prompt->n + (rq->max_tokens < 64 ? rq->max_tokens : 64)) < 0)
             return -1;
         memcpy(c->ids, c->prompt->ids, sizeof *c->ids * (size_t)c->prompt->n);
         c->n_ids = c->prompt->n;
@@ -234,12 +234,12 @@ static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
     if (id >= 0) {
         if (tokenizer_stream_feed(c->stream, id, &piece, &n, &e) < 0)
             return fault_set(f, 500, NULL, "%s", e.text);
-        out_bytes(&c->text, piece, n);
+        json_out_bytes(&c->text, piece, n);
     }
     if (last) {
         if (tokenizer_stream_finish(c->stream, &piece, &n, &e) < 0)
             return fault_set(f, 500, NULL, "%s", e.text);
-        out_bytes(&c->text, piece, n);
+        json_out_bytes(&c->text, piece, n);
     }
     if (c->text.failed)
         return fault_set(f, 500, NULL, "no memory for the text");
@@ -252,7 +252,7 @@ static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
 int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_entry *top, struct fault *f)
 {
     int end = is_end(c, id), stopped;
-    if (choice_room(c, c->n_ids + 1) < 0)
+    if (choice_reserve(c, c->n_ids + 1) < 0)
         return fault_set(f, 500, NULL, "no memory for %lld tokens", (long long)c->n_ids + 1);
     c->ids[c->n_ids] = id;
     set_logprob(c, c->n_ids, logprob, top);
@@ -291,7 +291,7 @@ static void change(struct request *rq, const struct fault *f, int done)
     if (!rq->done) {
         if (f)
             rq->fault = *f;
-        rq->begun |= !f;
+        rq->started |= !f;
         rq->done |= done;
         if (rq->wake)
             rq->wake(rq);

@@ -41,11 +41,11 @@ struct choice {     /* one answer to one prompt */
     int32_t *rank;         /* [cap] with prompt_logprobs: of ids[i] among all, from 1 */
     size_t no_stop;        /* bytes of text in which no stop string is looked for: min_tokens */
     struct tokenizer_stream *stream;
-    struct out text;          /* of the generated tokens; cut at a stop string */
+    struct json_out text;     /* of the generated tokens; cut at a stop string */
     size_t sent;              /* bytes of text that streamed chunks have carried */
     int64_t sent_ids, offset; /* tokens they have described, code points up to there */
-    int role_told;            /* a chat's first event is out */
-    int told;                 /* the chunk with its end is out */
+    int role_sent;            /* a chat's first event is out */
+    int end_sent;             /* the chunk with its end is out */
     enum finish finish;
     int queued;            /* the scheduler has it */
     const char *stop_text; /* the stop string that ended it, or NULL */
@@ -90,21 +90,21 @@ struct request {
 
     /* shared */
     pthread_mutex_t lock;
-    struct out ready;                 /* events of a stream, not yet sent */
-    struct out whole;                 /* the answer, when a replica in another process wrote it */
-    int begun, done;                  /* the first token is there; nothing more will come */
-    struct fault fault;               /* status not 0: it failed */
-    void (*wake)(struct request *rq); /* called with the lock held after a change; may be NULL */
-    int (*gone)(struct request *rq);  /* has the client hung up? may be NULL */
-    void *http;                       /* the HTTP side's own */
-    _Atomic int cancelled;            /* nobody waits for it any more */
+    struct json_out events;                  /* events of a stream, not yet sent */
+    struct json_out answer;                  /* the answer, when a replica in another process wrote it */
+    int started, done;                       /* the first token is there; nothing more will come */
+    struct fault fault;                      /* status not 0: it failed */
+    void (*wake)(struct request *rq);        /* called with the lock held after a change; may be NULL */
+    int (*disconnected)(struct request *rq); /* has the client hung up? may be NULL */
+    void *http;                              /* the HTTP side's own */
+    _Atomic int cancelled;                   /* nobody waits for it any more */
     _Atomic int refs;
 };
 
-int request_may_be_named(const char *name);              /* it can stand in a log and a header */
-void request_name(struct request *rq, const char *name); /* one that may be; sets its id, too */
-struct request *request_new(const struct service *sv);   /* one reference; NULL: no memory */
-void request_drop(struct request *rq);                   /* gives a reference back */
+int request_name_valid(const char *name);                    /* it can stand in a log and a header */
+void request_set_name(struct request *rq, const char *name); /* one that may be; sets its id, too */
+struct request *request_new(const struct service *sv);       /* one reference; NULL: no memory */
+void request_release(struct request *rq);                    /* gives a reference back */
 /* The choices, once parameters and prompts are set. Those that need no computation at all are finished. -1:
  * no memory. */
 int request_open_choices(struct request *rq);

@@ -41,22 +41,23 @@ static int read_bool(const json_t *body, const char *key, int *out, struct fault
                : 0;
 }
 
-static void write_tokens(const struct service *sv, const int32_t *ids, size_t n, int strings, struct out *o)
+static void write_tokens(const struct service *sv, const int32_t *ids, size_t n, int strings,
+                         struct json_out *o)
 {
-    out_fmt(o, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", n, (long long)sv->ctx);
+    json_out_fmt(o, "{\"count\":%zu,\"max_model_len\":%lld,\"tokens\":[", n, (long long)sv->ctx);
     for (size_t i = 0; i < n; i++)
-        out_fmt(o, "%s%d", i ? "," : "", ids[i]);
-    out_text(o, strings ? "],\"token_strs\":[" : "],\"token_strs\":null}");
+        json_out_fmt(o, "%s%d", i ? "," : "", ids[i]);
+    json_out_text(o, strings ? "],\"token_strs\":[" : "],\"token_strs\":null}");
     for (size_t i = 0; strings && i < n; i++) {
         size_t len = 0;
         const char *p = tokenizer_token_text(sv->tok, ids[i], &len);
-        out_text(o, i ? "," : "");
-        out_json(o, p ? p : "", len);
+        json_out_text(o, i ? "," : "");
+        json_out_string_n(o, p ? p : "", len);
     }
-    out_text(o, strings ? "]}" : "");
+    json_out_text(o, strings ? "]}" : "");
 }
 
-static int encode(const struct service *sv, const json_t *j, struct out *o, struct fault *f)
+static int encode(const struct service *sv, const json_t *j, struct json_out *o, struct fault *f)
 {
     static const char *const known[] = { "model",
                                          "prompt",
@@ -101,7 +102,7 @@ static int encode(const struct service *sv, const json_t *j, struct out *o, stru
     return 0;
 }
 
-static int decode(const struct service *sv, const json_t *j, struct out *o, struct fault *f)
+static int decode(const struct service *sv, const json_t *j, struct json_out *o, struct fault *f)
 {
     static const char *const known[] = { "model", "tokens", NULL };
     const json_t *list = json_object_get(j, "tokens");
@@ -128,15 +129,16 @@ static int decode(const struct service *sv, const json_t *j, struct out *o, stru
     free(ids);
     if (rc < 0)
         return fault_set(f, 500, "tokens", "%s", e.text);
-    out_text(o, "{\"prompt\":");
-    out_json(o, text, n_text);
-    out_text(o, "}");
+    json_out_text(o, "{\"prompt\":");
+    json_out_string_n(o, text, n_text);
+    json_out_text(o, "}");
     free(text);
     return 0;
 }
 
-static int with_body(int (*fn)(const struct service *, const json_t *, struct out *, struct fault *),
-                     const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f)
+static int with_body(int (*fn)(const struct service *, const json_t *, struct json_out *, struct fault *),
+                     const struct service *sv, const char *body, size_t n, struct json_out *o,
+                     struct fault *f)
 {
     struct err e;
     json_t *j = jx_parse(body, n, "the body", &e);
@@ -147,37 +149,37 @@ static int with_body(int (*fn)(const struct service *, const json_t *, struct ou
     return rc;
 }
 
-int tokens_encode(const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f)
+int tokens_encode(const struct service *sv, const char *body, size_t n, struct json_out *o, struct fault *f)
 {
     return with_body(encode, sv, body, n, o, f);
 }
-int tokens_decode(const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f)
+int tokens_decode(const struct service *sv, const char *body, size_t n, struct json_out *o, struct fault *f)
 {
     return with_body(decode, sv, body, n, o, f);
 }
 
-static void write_special(const struct service *sv, const char *name, int32_t id, struct out *o)
+static void write_special(const struct service *sv, const char *name, int32_t id, struct json_out *o)
 {
     size_t n = 0;
     const char *p = id >= 0 ? tokenizer_token_text(sv->tok, id, &n) : NULL;
-    out_fmt(o, "\"%s\":", name);
+    json_out_fmt(o, "\"%s\":", name);
     if (p)
-        out_json(o, p, n);
+        json_out_string_n(o, p, n);
     else
-        out_text(o, "null");
+        json_out_text(o, "null");
 }
 
-int tokens_info(const struct service *sv, struct out *o, struct fault *f)
+int tokens_info(const struct service *sv, struct json_out *o, struct fault *f)
 {
     if (!sv->tok)
         return fault_set(f, 404, NULL, "this model has no tokenizer: it takes and gives token ids only");
-    out_text(o, "{");
+    json_out_text(o, "{");
     write_special(sv, "bos_token", tokenizer_bos(sv->tok), o);
-    out_text(o, ",");
+    json_out_text(o, ",");
     write_special(sv, "eos_token", tokenizer_eos(sv->tok), o);
-    out_fmt(o, ",\"pad_token\":null,\"vocab_size\":%lld,\"model_max_length\":%lld,\"chat_template\":",
-            (long long)sv->vocab, (long long)sv->ctx);
-    out_json_text(o, sv->chat_template);
-    out_text(o, "}");
+    json_out_fmt(o, ",\"pad_token\":null,\"vocab_size\":%lld,\"model_max_length\":%lld,\"chat_template\":",
+                 (long long)sv->vocab, (long long)sv->ctx);
+    json_out_string(o, sv->chat_template);
+    json_out_text(o, "}");
     return 0;
 }

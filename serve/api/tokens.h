@@ -6,8 +6,8 @@
 #include "serve/api/json_out.h"
 #include "serve/service.h"
 
-int tokens_encode(const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f);
-int tokens_decode(const struct service *sv, const char *body, size_t n, struct out *o, struct fault *f);
-int tokens_info(const struct service *sv, struct out *o, struct fault *f);
+int tokens_encode(const struct service *sv, const char *body, size_t n, struct json_out *o, struct fault *f);
+int tokens_decode(const struct service *sv, const char *body, size_t n, struct json_out *o, struct fault *f);
+int tokens_info(const struct service *sv, struct json_out *o, struct fault *f);
 
 #endif

@@ -31,9 +31,9 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
     en->ws = ws;
     en->size = *size;
     en->router = router;
-    en->inbox = router ? &router->lane[0].inbox : NULL;
+    en->inbox = router ? &router->replica[0].inbox : NULL;
     TRY(kv_open(&en->kv, m->dev, size->n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
-    TRY(plan_open(&en->plan, size->max_seqs, e));
+    TRY(step_message_open(&en->message, size->max_seqs, e));
     forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
     en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
     if (!en->work_memory) {
@@ -48,7 +48,7 @@ int engine_open(struct engine *en, struct service *sv, struct world *w, struct c
         TRY(sched_open(&en->sched, &lim, size->n_pages, e));
         if (size->prefix_cache)
             TRY(sched_open_prefix(&en->sched, ids_of, e));
-        TRY(emit_open(&en->emit, m->dev, size->max_wants, m->vocab, e));
+        TRY(outputs_open(&en->outputs, m->dev, size->max_wants, m->vocab, e));
     }
     rc = 0;
 out:
@@ -63,8 +63,8 @@ void engine_close(struct engine *en)
         return;
     reload_close(&en->reload);
     sched_close(&en->sched);
-    emit_close(&en->emit);
-    plan_close(&en->plan);
+    outputs_close(&en->outputs);
+    step_message_close(&en->message);
     kv_close(&en->kv);
     dev_free(en->m->dev, en->work_memory);
     memset(en, 0, sizeof *en);
@@ -111,7 +111,7 @@ static void count_request(struct metrics *m, const struct request *rq)
 
 /* Takes finished choices out of the schedule; a request that is complete, failed or given up leaves with all
  * of them. */
-static void sweep(struct engine *en, int all, const struct fault *f)
+static void retire_requests(struct engine *en, int all, const struct fault *f)
 {
     for (struct request **at = &en->active, *rq; (rq = *at);) {
         int out = all || rq->done || !rq->n_open || atomic_load(&rq->cancelled);
@@ -133,25 +133,25 @@ static void sweep(struct engine *en, int all, const struct fault *f)
         if (f && rq->n_open)
             request_fail(rq, f);
         else
-            emit_end(rq);
-        request_drop(rq);
+            outputs_end_request(rq);
+        request_release(rq);
     }
 }
 
 /* Clients that hung up while nothing is written to them are found by looking. */
-static void look_for_gone(struct engine *en)
+static void cancel_disconnected(struct engine *en)
 {
     double now = clock_s();
-    if (now - en->looked_s < LOOK_S)
+    if (now - en->disconnect_check_s < LOOK_S)
         return;
-    en->looked_s = now;
+    en->disconnect_check_s = now;
     for (struct request *rq = en->active; rq; rq = rq->next)
-        if (rq->gone && rq->gone(rq))
+        if (rq->disconnected && rq->disconnected(rq))
             atomic_store(&rq->cancelled, 1);
 }
 
 /* Requests that have had their time. Before every step, so that pages and places are free for it. */
-static void look_for_late(struct engine *en)
+static void fail_timed_out(struct engine *en)
 {
     double limit_s = en->sv->request_timeout_s, now = clock_s();
     struct fault f;
@@ -163,7 +163,7 @@ static void look_for_late(struct engine *en)
                   "fewer tokens, or try again later",
                   limit_s);
         request_fail(rq, &f);
-        metric_add(en->sv->metrics, COUNT_LATE, 1);
+        metric_add(en->sv->metrics, COUNT_TIMED_OUT, 1);
     }
 }
 
@@ -179,12 +179,12 @@ static void show_state(struct engine *en)
     metric_set(m, GAUGE_KV_CACHED, s->ids_of ? s->prefix.n_idle : 0);
     metric_set(m, GAUGE_KV_PAGES, s->pages.n_pages);
     metric_set(m, GAUGE_KV_USAGE_PPM, held * 1000000 / s->pages.n_pages);
-    metric_add(m, COUNT_PREEMPTED, s->n_preempted - en->n_preempted_told);
-    en->n_preempted_told = s->n_preempted;
-    metric_add(m, COUNT_PREFIX_ASKED, s->n_asked - en->n_asked_told);
-    en->n_asked_told = s->n_asked;
-    metric_add(m, COUNT_PREFIX_HIT, s->n_found - en->n_found_told);
-    en->n_found_told = s->n_found;
+    metric_add(m, COUNT_PREEMPTED, s->n_preempted - en->n_preempted_reported);
+    en->n_preempted_reported = s->n_preempted;
+    metric_add(m, COUNT_PREFIX_LOOKED_UP, s->n_looked_up - en->n_looked_up_reported);
+    en->n_looked_up_reported = s->n_looked_up;
+    metric_add(m, COUNT_PREFIX_HIT, s->n_found - en->n_found_reported);
+    en->n_found_reported = s->n_found;
 }
 
 /* Requests that are in work when weights change say so. */
@@ -203,18 +203,18 @@ static void mark_swap(struct engine *en)
 }
 
 /* Rank 0: what became of an order. */
-static void answer_order(struct engine *en, int rc, const struct err *e)
+static void answer_command(struct engine *en, int rc, const struct err *e)
 {
     struct fault f = { 0 };
     if (rc < 0)
         fault_set(&f, rc == -ERR_MEMORY || rc == -ERR_STOPPED ? 503 : 400, "checkpoint", "%s", e->text);
-    order_answer(&en->router->lane[0].order, en->sv->fingerprint, rc < 0 ? &f : NULL);
+    reload_command_answer(&en->router->replica[0].reload_command, en->sv->fingerprint, rc < 0 ? &f : NULL);
 }
 
 /* The ranks meet about what they load. Only what ends the engine is an error here. */
-static int turn_reload(struct engine *en, struct err *e)
+static int sync_reload(struct engine *en, struct err *e)
 {
-    int rc = reload_turn(&en->reload, e);
+    int rc = reload_sync(&en->reload, e);
     if (rc <= 0)
         return rc;
     rc = reload_end(&en->reload, e);
@@ -223,14 +223,14 @@ static int turn_reload(struct engine *en, struct err *e)
     if (en->log)
         log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s",
                  clock_s() - en->reload.begin_s, rc < 0 ? e->text : en->reload.path);
-    answer_order(en, rc, e);
+    answer_command(en, rc, e);
     return 0;
 }
 
 static void swap(struct engine *en)
 {
     if (en->inbox)
-        sched_restart(&en->sched);
+        sched_requeue_all(&en->sched);
     reload_swap(&en->reload, en->sv->fingerprint);
     if (!en->inbox)
         return;
@@ -239,87 +239,87 @@ static void swap(struct engine *en)
 }
 
 /* An order, on all ranks; that to load is answered later. */
-static int run_order(struct engine *en, struct err *e)
+static int run_command(struct engine *en, struct err *e)
 {
-    enum plan_op op = en->plan.op;
-    if (op == PLAN_TURN)
-        return turn_reload(en, e);
-    if (op == PLAN_LOAD) {
-        reload_begin(&en->reload, en->loaded, plan_text(&en->plan), en->n_here);
+    enum step_op op = en->message.op;
+    if (op == STEP_SYNC)
+        return sync_reload(en, e);
+    if (op == STEP_LOAD) {
+        reload_begin(&en->reload, en->loaded, step_message_text(&en->message), en->n_here);
         return 0;
     }
-    if (op == PLAN_SWAP)
+    if (op == STEP_SWAP)
         swap(en);
     else
         reload_drop(&en->reload);
     if (en->inbox)
-        answer_order(en, 0, e);
+        answer_command(en, 0, e);
     return 0;
 }
 
 /* Rank 0: a reload is going on, and its threads may need the ranks; a step goes between two turns. 1: the
  * plan is a turn. */
-static int plan_turn(struct engine *en, int ends)
+static int make_sync(struct engine *en, int ends)
 {
     double now = clock_s();
-    if (!en->reload.works)
+    if (!en->reload.running)
         return 0;
     if (ends)
-        aside_cancel(&en->reload.aside);
-    if ((en->turned && !sched_idle(&en->sched)) ||
-        (!aside_asks(&en->reload.aside) && now - en->turned_s < TURN_S)) {
-        en->turned = 0;
+        background_cancel(&en->reload.background);
+    if ((en->synced && !sched_idle(&en->sched)) ||
+        (!background_wants_sync(&en->reload.background) && now - en->synced_s < TURN_S)) {
+        en->synced = 0;
         return 0;
     }
-    en->turned = 1;
-    en->turned_s = now;
-    step_plan_order(&en->plan, PLAN_TURN, "");
+    en->synced = 1;
+    en->synced_s = now;
+    step_message_command(&en->message, STEP_SYNC, "");
     return 1;
 }
 
 /* Rank 0: an order goes before a step. 1: the plan holds one. */
-static int plan_order(struct engine *en)
+static int make_command(struct engine *en)
 {
-    static const enum plan_op ops[] = {
-        [ORDER_LOAD] = PLAN_LOAD, [ORDER_SWAP] = PLAN_SWAP, [ORDER_DROP] = PLAN_DROP
+    static const enum step_op ops[] = {
+        [RELOAD_LOAD] = STEP_LOAD, [RELOAD_SWAP] = STEP_SWAP, [RELOAD_DROP] = STEP_DROP
     };
-    char text[ORDER_TEXT];
-    enum order_what what = order_take(&en->router->lane[0].order, text);
-    if (what != ORDER_NONE)
-        step_plan_order(&en->plan, ops[what], text);
-    return what != ORDER_NONE;
+    char text[RELOAD_PATH_MAX];
+    enum reload_op what = reload_command_take(&en->router->replica[0].reload_command, text);
+    if (what != RELOAD_NONE)
+        step_message_command(&en->message, ops[what], text);
+    return what != RELOAD_NONE;
 }
 
 /* Rank 0: what comes next. */
-static int next_op(struct engine *en, int64_t limit, enum plan_op *op, struct err *e)
+static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct err *e)
 {
     int rc = 0;
-    if (!en->follows && world_stop_signal(en->world))
+    if (!en->is_follower && world_stop_signal(en->world))
         atomic_store(&en->sv->state, SERVICE_DRAINING);
     int ends = (limit && en->n_answered >= limit) || atomic_load(&en->sv->state) == SERVICE_DRAINING;
-    int wait_ms = en->active          ? 0
-                  : en->reload.works  ? RELOAD_MS
-                  : !ends             ? IDLE_MS
-                  : en->router->n > 1 ? DRAIN_MS
-                                      : 0;
+    int wait_ms = en->active           ? 0
+                  : en->reload.running ? RELOAD_MS
+                  : !ends              ? IDLE_MS
+                  : en->router->n > 1  ? DRAIN_MS
+                                       : 0;
     for (struct request *rq = inbox_take(en->inbox, wait_ms), *next; rq; rq = next) {
         next = rq->next;
         start_request(en, rq);
     }
-    look_for_gone(en);
-    look_for_late(en);
-    sweep(en, 0, NULL);
-    *op = PLAN_IDLE;
-    if (plan_order(en) || plan_turn(en, ends))
+    cancel_disconnected(en);
+    fail_timed_out(en);
+    retire_requests(en, 0, NULL);
+    *op = STEP_IDLE;
+    if (make_command(en) || make_sync(en, ends))
         return 0;
-    if (ends && !en->active && !en->reload.works && router_shut(en->router, 0)) {
-        *op = PLAN_STOP;
+    if (ends && !en->active && !en->reload.running && router_stop(en->router, 0)) {
+        *op = STEP_STOP;
     } else if (!sched_idle(&en->sched)) {
-        TRY(sched_plan(&en->sched, e));
-        *op = rc ? PLAN_STEP : PLAN_IDLE;
+        TRY(sched_next_step(&en->sched, e));
+        *op = rc ? STEP_RUN : STEP_IDLE;
     }
     show_state(en);
-    rc = step_plan_make(&en->plan, *op, &en->sched, ids_of, e);
+    rc = step_message_make(&en->message, *op, &en->sched, ids_of, e);
 out:
     return rc < 0 ? rc : 0;
 }
@@ -337,20 +337,20 @@ static void count_step(struct engine *en)
         metric_add(m, COUNT_PROMPT_TOKENS, c->prompt->n);
     }
     metric_add(m, COUNT_STEPS, 1);
-    metric_add(m, COUNT_ROWS, en->plan.n_rows);
-    metric_observe(m, HIST_STEP_ROWS, (double)en->plan.n_rows);
+    metric_add(m, COUNT_ROWS, en->message.n_rows);
+    metric_observe(m, HIST_STEP_ROWS, (double)en->message.n_rows);
 }
 
 static int run_step(struct engine *en, struct err *e)
 {
-    struct plan *p = &en->plan;
+    struct step_message *p = &en->message;
     struct batch b = { .n_rows = p->n_rows,
                        .ids = p->ids,
                        .n_seq = p->n_seq,
                        .seq = p->seq,
                        .page_layer_bytes = model_page_bytes(en->m) };
     struct head_out head = { 0 };
-    int rc = plan_place(p, &en->kv, e);
+    int rc = step_message_map_pages(p, &en->kv, e);
     if (rc < 0)
         return rc;
     if (en->inbox)
@@ -360,26 +360,26 @@ static int run_step(struct engine *en, struct err *e)
         return rc;
     en->n_steps++;
     en->n_rows += p->n_rows;
-    emit_expect(&en->emit, &en->sched);
-    sched_done(&en->sched);
-    en->emit.now_s = clock_s();
-    emit_tokens(&en->emit, en->m->dev, &head, en->m->vocab);
+    outputs_expect(&en->outputs, &en->sched);
+    sched_step_done(&en->sched);
+    en->outputs.now_s = clock_s();
+    outputs_process(&en->outputs, en->m->dev, &head, en->m->vocab);
     return 0;
 }
 
 static int run_steps(struct engine *en, int64_t limit, struct err *e)
 {
-    enum plan_op op = PLAN_IDLE;
+    enum step_op op = STEP_IDLE;
     int rc = 0;
-    while (op != PLAN_STOP) {
+    while (op != STEP_STOP) {
         if (en->inbox)
             TRY(next_op(en, limit, &op, e));
-        TRY(plan_share(&en->plan, en->tp, e));
-        op = en->plan.op;
-        if (op == PLAN_STEP)
+        TRY(step_message_broadcast(&en->message, en->tp, e));
+        op = en->message.op;
+        if (op == STEP_RUN)
             TRY(run_step(en, e));
-        if (op > PLAN_STOP)
-            TRY(run_order(en, e));
+        if (op > STEP_STOP)
+            TRY(run_command(en, e));
     }
 out:
     return rc < 0 ? rc : 0;
@@ -395,13 +395,13 @@ int engine_run(struct engine *en, int64_t limit, struct err *e)
         return rc;
     if (rc < 0)
         atomic_store(&en->sv->state, SERVICE_FAILED);
-    router_shut(en->router, 1);
-    order_shut(&en->router->lane[0].order);
+    router_stop(en->router, 1);
+    reload_command_disable(&en->router->replica[0].reload_command);
     for (struct request *rq = inbox_take(en->inbox, 0), *next; rq; rq = next) {
         next = rq->next;
         start_request(en, rq);
     }
     fault_set(&f, 503, NULL, "the server is stopping: %s", rc < 0 ? e->text : "try again later");
-    sweep(en, 1, &f);
+    retire_requests(en, 1, &f);
     return rc;
 }

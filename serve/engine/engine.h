@@ -38,29 +38,29 @@ struct engine {
     struct comm *tp;
     struct model *m;
     struct weights *ws;
-    struct loaded *loaded; /* NULL: weights stay what they are */
-    struct reload reload;  /* other weights beside them */
-    int n_here;            /* ranks on this machine that load at the same time */
+    struct model_info *loaded; /* NULL: weights stay what they are */
+    struct reload reload;      /* other weights beside them */
+    int n_here;                /* ranks on this machine that load at the same time */
     struct engine_size size;
     struct kv kv;
-    struct plan plan;
+    struct step_message message;
     struct forward_work work;
     void *work_memory;
 
     /* rank 0: */
-    struct router *router; /* its first lane is this engine's */
+    struct router *router; /* its first replica is this engine's */
     struct inbox *inbox;
-    int follows;     /* another process decides when it ends */
+    int is_follower; /* another process decides when it ends */
     struct log *log; /* or NULL */
     struct sched sched;
-    struct emit emit;
-    struct request *active;                               /* in work */
-    int64_t n_steps, n_rows, n_answered;                  /* so far */
-    int64_t n_preempted_told, n_asked_told, n_found_told; /* that the metrics know of */
+    struct outputs outputs;
+    struct request *active;                                               /* in work */
+    int64_t n_steps, n_rows, n_answered;                                  /* so far */
+    int64_t n_preempted_reported, n_looked_up_reported, n_found_reported; /* that the metrics know of */
     /* when clients that hung up were last looked for */
-    double looked_s;
-    double turned_s; /* when the ranks last met about a reload */
-    int turned;      /* there was no step since */
+    double disconnect_check_s;
+    double synced_s; /* when the ranks last met about a reload */
+    int synced;      /* there was no step since */
 };
 
 /* All of the rank's memory for serving: pages, work, plans. router: NULL on ranks that are not the first of

@@ -21,7 +21,7 @@ void page_list_close(struct page_list *l)
     memset(l, 0, sizeof *l);
 }
 
-void page_list_forget(struct page_list *l)
+void page_list_drop_cached(struct page_list *l)
 {
     for (int32_t page; l->prefix && (page = prefix_evict(l->prefix)) >= 0;)
         l->free[l->n_free++] = page;
@@ -29,15 +29,15 @@ void page_list_forget(struct page_list *l)
 
 int32_t pages_free(const struct page_list *l) { return l->n_free + (l->prefix ? l->prefix->n_idle : 0); }
 
-int32_t page_take(struct page_list *l)
+int32_t page_acquire(struct page_list *l)
 {
     int32_t page = l->n_free ? l->free[--l->n_free] : l->prefix ? prefix_evict(l->prefix) : -1;
     if (page >= 0 && l->prefix)
-        prefix_hold_new(l->prefix, page);
+        prefix_acquire_new(l->prefix, page);
     return page;
 }
 
-void page_give(struct page_list *l, int32_t page)
+void page_release(struct page_list *l, int32_t page)
 {
     if (!l->prefix || prefix_release(l->prefix, page))
         l->free[l->n_free++] = page;
@@ -68,11 +68,11 @@ void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t pos, int64_t
         dev_fill(kv->dev, kv_page(kv, page[i]), 0, kv->page_bytes);
 }
 
-int kv_plan(const struct kv_wish *w, int32_t *n_pages, struct err *e)
+int kv_count_pages(const struct kv_sizing *w, int32_t *n_pages, struct err *e)
 {
     int64_t one = kv_pages_most(w->ctx, w->window, w->chunk), all = kv_pages_for(w->ctx) * w->max_seqs,
             limit = w->bytes ? w->bytes : w->room;
-    int64_t fit = limit / w->all_bytes, n = fit < all ? fit : all;
+    int64_t fit = limit / w->page_bytes, n = fit < all ? fit : all;
     if (limit <= 0)
         return err_set(e, ERR_MEMORY,
                        "the weights leave no memory for keys and values: use --dtype bf16, more GPUs or "
@@ -80,7 +80,7 @@ int kv_plan(const struct kv_wish *w, int32_t *n_pages, struct err *e)
     if (n < one)
         return err_set(e, ERR_MEMORY,
                        "one sequence of %lld tokens needs %lld bytes of keys and values, %s %lld: %s",
-                       (long long)w->ctx, (long long)(one * w->all_bytes),
+                       (long long)w->ctx, (long long)(one * w->page_bytes),
                        w->bytes ? "--kv-memory is" : "there is room for", (long long)limit,
                        w->bytes ? "raise it or lower --ctx" : "lower --ctx");
     *n_pages = (int32_t)(n < INT32_MAX / 2 ? n : INT32_MAX / 2);

@@ -28,10 +28,10 @@ struct page_list {
 int page_list_open(struct page_list *l, int32_t n_pages, struct err *e);
 void page_list_close(struct page_list *l);
 /* What the prefix cache knows is no longer so: its pages that nobody holds are free. */
-void page_list_forget(struct page_list *l);
-int32_t page_take(struct page_list *l);        /* -1: none left */
-int32_t pages_free(const struct page_list *l); /* how often page_take would succeed */
-void page_give(struct page_list *l, int32_t page);
+void page_list_drop_cached(struct page_list *l);
+int32_t page_acquire(struct page_list *l);     /* -1: none left */
+int32_t pages_free(const struct page_list *l); /* how often page_acquire would succeed */
+void page_release(struct page_list *l, int32_t page);
 
 /* The bytes of the pages on this rank. */
 /* Pages that a sequence of that many positions holds at most, in chunks of `chunk`, when pages behind a
@@ -62,10 +62,10 @@ void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t pos, int64_t
 
 /* How many pages: all that `max_seqs` sequences of `ctx` can need, or as many as `bytes` hold (all ranks
  * together, 0: not said) or, unsaid, `room` bytes; ERR_MEMORY when one sequence of ctx does not fit.
- * all_bytes: of one page on all ranks. */
-struct kv_wish {
-    int64_t ctx, max_seqs, bytes, room, all_bytes, window, chunk;
+ * page_bytes: of one page on all ranks. */
+struct kv_sizing {
+    int64_t ctx, max_seqs, bytes, room, page_bytes, window, chunk;
 };
-int kv_plan(const struct kv_wish *w, int32_t *n_pages, struct err *e);
+int kv_count_pages(const struct kv_sizing *w, int32_t *n_pages, struct err *e);
 
 #endif

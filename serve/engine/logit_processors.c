@@ -5,7 +5,7 @@
 #include <string.h>
 #include "serve/engine/sampler.h"
 
-int sampling_adjusts(const struct sampling *s, const struct history *h)
+int logit_processors_active(const struct sampling *s, const struct token_history *h)
 {
     return s->n_bias || s->presence != 0 || s->frequency != 0 || s->repetition != 1 ||
            h->n - h->n_prompt < s->min_tokens;
@@ -23,7 +23,7 @@ struct seen {
     int32_t generated, in_text;
 };
 
-static void penalise(const struct sampling *s, const struct history *h, struct seen *seen, float *l)
+static void penalise(const struct sampling *s, const struct token_history *h, struct seen *seen, float *l)
 {
     for (int64_t i = 0; i < h->n; i++) {
         seen[h->ids[i]].in_text = 1;
@@ -42,8 +42,8 @@ static void penalise(const struct sampling *s, const struct history *h, struct s
     }
 }
 
-int32_t sample_adjusted(const struct sampling *s, int choice, const struct history *h,
-                        const struct ends *ends, const float *logits, int64_t vocab)
+int32_t logit_processors_sample(const struct sampling *s, int choice, const struct token_history *h,
+                                const struct end_ids *ends, const float *logits, int64_t vocab)
 {
     float *l = malloc(sizeof *l * (size_t)vocab), max = -INFINITY;
     struct seen *seen = calloc((size_t)vocab, sizeof *seen);

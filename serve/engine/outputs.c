@@ -1,4 +1,4 @@
-/* outputs.c - see emit.h. */
+/* outputs.c - see outputs.h. */
 #include "serve/engine/outputs.h"
 
 #include <math.h>
@@ -9,7 +9,7 @@
 
 #define EACH (LOGPROBS_MAX + 1)
 
-int emit_open(struct emit *m, struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
+int outputs_open(struct outputs *m, struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
 {
     size_t n = (size_t)(max_rows * EACH);
     memset(m, 0, sizeof *m);
@@ -33,7 +33,7 @@ int emit_open(struct emit *m, struct dev *dev, int64_t max_rows, int64_t vocab, 
     return 0;
 }
 
-void emit_close(struct emit *m)
+void outputs_close(struct outputs *m)
 {
     free(m->row);
     free(m->pick);
@@ -51,10 +51,10 @@ static int is_greedy(const struct choice *c)
 {
     const struct sampling *how = &c->rq->sampling;
     return how->temperature == 0 && c->rq->tops <= 0 &&
-           !sampling_adjusts(how, &(struct history){ c->ids, c->prompt->n, c->n_ids });
+           !logit_processors_active(how, &(struct token_history){ c->ids, c->prompt->n, c->n_ids });
 }
 
-void emit_expect(struct emit *m, const struct sched *s)
+void outputs_expect(struct outputs *m, const struct sched *s)
 {
     m->n = 0;
     for (int i = 0; i < s->n_items; i++) {
@@ -62,10 +62,10 @@ void emit_expect(struct emit *m, const struct sched *s)
         for (int64_t r = it->skip_want; r < it->n_rows; r++) {
             struct choice *c = it->seq->owner;
             int64_t pos = it->pos + r;
-            m->row[m->n++] = (struct emit_row){ .c = c,
-                                                .pos = pos,
-                                                .samples = pos + 1 == c->n_ids,
-                                                .greedy = pos + 1 == c->n_ids && is_greedy(c) };
+            m->row[m->n++] = (struct output_row){ .c = c,
+                                                  .pos = pos,
+                                                  .samples = pos + 1 == c->n_ids,
+                                                  .greedy = pos + 1 == c->n_ids && is_greedy(c) };
         }
     }
 }
@@ -73,26 +73,26 @@ void emit_expect(struct emit *m, const struct sched *s)
 /* ---- a row: parallel over rows ---- */
 
 struct row_job {
-    struct emit *m;
+    struct outputs *m;
     const struct head_out *head;
     int64_t vocab;
 };
 
-static int32_t next_token(const struct emit_row *r, const float *logits, int64_t vocab, float max)
+static int32_t next_token(const struct output_row *r, const float *logits, int64_t vocab, float max)
 {
     const struct choice *c = r->c;
     const struct request *rq = c->rq;
-    struct history h = { c->ids, c->prompt->n, c->n_ids };
-    struct ends ends = { rq->sv->eos, rq->stop_ids, rq->sv->n_eos, rq->n_stop_ids };
-    if (!isfinite(max) || !sampling_adjusts(&rq->sampling, &h))
+    struct token_history h = { c->ids, c->prompt->n, c->n_ids };
+    struct end_ids ends = { rq->sv->eos, rq->stop_ids, rq->sv->n_eos, rq->n_stop_ids };
+    if (!isfinite(max) || !logit_processors_active(&rq->sampling, &h))
         return sample_token(&rq->sampling, c->k, r->pos + 1, logits, vocab, max);
-    return sample_adjusted(&rq->sampling, c->k, &h, &ends, logits, vocab);
+    return logit_processors_sample(&rq->sampling, c->k, &h, &ends, logits, vocab);
 }
 
 static void do_row(void *arg, int64_t i, int thread)
 {
     struct row_job *j = arg;
-    struct emit_row *r = &j->m->row[i];
+    struct output_row *r = &j->m->row[i];
     const struct request *rq = r->c->rq;
     const float *logits = j->head->logits + i * j->vocab;
     (void)thread;
@@ -108,11 +108,11 @@ static void do_row(void *arg, int64_t i, int thread)
 
 /* Log-probs of the chosen ids and the top ones of all rows: one call, the same arithmetic as the trainer's.
  * */
-static void find_logprobs(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+static void find_logprobs(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     int64_t n = 0;
     for (int64_t i = 0; i < m->n; i++) {
-        const struct emit_row *r = &m->row[i];
+        const struct output_row *r = &m->row[i];
         const float *logits = head->logits + i * vocab;
         for (int64_t j = 0; j <= r->c->rq->tops; j++, n++) {
             int32_t id = j < r->c->rq->tops ? r->top[j] : r->id;
@@ -131,26 +131,26 @@ static void push_event(struct choice *c)
 {
     struct request *rq = c->rq;
     pthread_mutex_lock(&rq->lock);
-    openai_event(&rq->ready, c, choice_safe_text(c));
+    openai_event(&rq->events, c, choice_safe_text(c));
     pthread_mutex_unlock(&rq->lock);
 }
 
-void emit_end(struct request *rq)
+void outputs_end_request(struct request *rq)
 {
     struct fault none = { .status = 500, .text = "no memory for the answer" };
     for (int i = 0; i < rq->n_choices; i++)
         rq->n_generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
     if (rq->stream && !rq->fault.status) {
         for (int i = 0; i < rq->n_choices && !rq->n_open; i++)
-            if (!rq->choice[i].told) /* it needed no step */
+            if (!rq->choice[i].end_sent) /* it needed no step */
                 push_event(&rq->choice[i]);
         pthread_mutex_lock(&rq->lock);
         if (rq->include_usage)
-            openai_usage_event(&rq->ready, rq);
-        out_text(&rq->ready, "data: [DONE]\n\n");
+            openai_usage_event(&rq->events, rq);
+        json_out_text(&rq->events, "data: [DONE]\n\n");
         pthread_mutex_unlock(&rq->lock);
     }
-    if (rq->ready.failed)
+    if (rq->events.failed)
         request_fail(rq, &none);
     else
         request_finish(rq);
@@ -168,7 +168,7 @@ static void count_token(struct choice *c, double now_s)
     c->last_s = now_s;
 }
 
-static void give_row(struct emit_row *r, const float *logprob, double now_s)
+static void deliver_row(struct output_row *r, const float *logprob, double now_s)
 {
     struct choice *c = r->c;
     struct request *rq = c->rq;
@@ -205,7 +205,7 @@ static void give_row(struct emit_row *r, const float *logprob, double now_s)
 }
 
 /* The most likely tokens of all rows, found on the device. */
-static void find_best(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+static void find_best(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     const struct mat logits = mat_of((void *)(uintptr_t)head->logits, DT_F32, m->n, vocab, vocab);
     KERNEL(dev, ce_first, m->there, logits, head->max);
@@ -214,7 +214,7 @@ static void find_best(struct emit *m, struct dev *dev, const struct head_out *he
 
 /* A step's logits where the host can read them: those that are looked at, for a row of a large vocabulary
  * takes as long as a small model's step. */
-static struct head_out on_host(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+static struct head_out on_host(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     size_t n = (size_t)m->n;
     if (!m->seen)
@@ -237,7 +237,7 @@ static struct head_out on_host(struct emit *m, struct dev *dev, const struct hea
     return (struct head_out){ logits, max, sum };
 }
 
-void emit_tokens(struct emit *m, struct dev *dev, const struct head_out *head, int64_t vocab)
+void outputs_process(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     struct head_out here;
     struct row_job job = { m, &here, vocab };
@@ -249,7 +249,7 @@ void emit_tokens(struct emit *m, struct dev *dev, const struct head_out *head, i
     find_logprobs(m, dev, &here, vocab);
     for (int64_t i = 0; i < m->n; i++) {
         int64_t n = m->row[i].c->rq->tops;
-        give_row(&m->row[i], m->logprob + at, m->now_s);
+        deliver_row(&m->row[i], m->logprob + at, m->now_s);
         at += n + 1;
     }
 }

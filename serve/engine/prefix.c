@@ -111,7 +111,7 @@ int64_t prefix_match(struct prefix *p, const char *salt, const int32_t *ids, int
     return n;
 }
 
-void prefix_hold_new(struct prefix *p, int32_t page) { p->page[page].refs = 1; }
+void prefix_acquire_new(struct prefix *p, int32_t page) { p->page[page].refs = 1; }
 
 int prefix_release(struct prefix *p, int32_t page)
 {

@@ -36,7 +36,7 @@ void prefix_close(struct prefix *p); /* safe on zeroes */
 int64_t prefix_match(struct prefix *p, const char *salt, const int32_t *ids, int64_t max, int32_t *page,
                      uint64_t *chain);
 /* a page that is not in the cache gets its owner */
-void prefix_hold_new(struct prefix *p, int32_t page);
+void prefix_acquire_new(struct prefix *p, int32_t page);
 /* One holder less. 1: it is free now; 0: held by others or kept in the cache. */
 int prefix_release(struct prefix *p, int32_t page);
 /* a page that nobody holds, out of the cache; -1: none */

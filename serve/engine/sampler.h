@@ -6,7 +6,7 @@
 
 #include <stdint.h>
 
-struct bias {
+struct logit_bias {
     int32_t id;
     float add;
 };
@@ -18,25 +18,25 @@ struct sampling {
     double presence, frequency, repetition; /* 0, 0, 1: off */
     int64_t min_tokens;                     /* that many are generated before one may end the answer */
     int n_bias;
-    struct bias *bias; /* added to logits; an id at most once */
+    struct logit_bias *bias; /* added to logits; an id at most once */
 };
 
 /* What a choice has already: the prompt counts for the repetition penalty only. */
-struct history {
+struct token_history {
     const int32_t *ids;
     int64_t n_prompt, n;
 };
 /* Ids that would end the answer, in two lists. */
-struct ends {
+struct end_ids {
     const int32_t *a, *b;
     int n_a, n_b;
 };
 
-/* sample_adjusted differs from sample_token */
-int sampling_adjusts(const struct sampling *s, const struct history *h);
+/* logit_processors_sample differs from sample_token */
+int logit_processors_active(const struct sampling *s, const struct token_history *h);
 /* sample_token behind bias, min_tokens (ends are left out) and penalties, in this order (as vLLM's). */
-int32_t sample_adjusted(const struct sampling *s, int choice, const struct history *h,
-                        const struct ends *ends, const float *logits, int64_t vocab);
+int32_t logit_processors_sample(const struct sampling *s, int choice, const struct token_history *h,
+                                const struct end_ids *ends, const float *logits, int64_t vocab);
 /* 1 for the most likely id, the lower id first among equals. */
 int64_t token_rank(const float *logits, int64_t vocab, int32_t id);
 

@@ -55,11 +55,11 @@ int sched_open_prefix(struct sched *s, const int32_t *(*ids_of)(const struct seq
     return 0;
 }
 
-static void give_pages(struct sched *s, struct seq *q)
+static void release_pages(struct sched *s, struct seq *q)
 {
-    while (q->n_pages > q->n_behind)
-        page_give(&s->pages, q->page[--q->n_pages]);
-    q->n_pages = q->n_behind = q->n_kv = q->n_chained = 0;
+    while (q->n_pages > q->n_released)
+        page_release(&s->pages, q->page[--q->n_pages]);
+    q->n_pages = q->n_released = q->n_kv = q->n_chained = 0;
     q->chain = 0;
 }
 
@@ -85,7 +85,7 @@ void sched_add(struct sched *s, struct seq *q)
 void sched_remove(struct sched *s, struct seq *q)
 {
     list_remove(q->running ? &s->running : &s->waiting, q);
-    give_pages(s, q);
+    release_pages(s, q);
     free(q->page);
     q->page = NULL;
     q->cap_pages = 0;
@@ -97,20 +97,20 @@ void sched_remove(struct sched *s, struct seq *q)
 static void preempt(struct sched *s, struct seq *q)
 {
     list_remove(&s->running, q);
-    give_pages(s, q);
+    release_pages(s, q);
     q->running = 0;
     list_insert(&s->waiting, q);
     s->n_preempted++;
 }
 
 /* No row to come sees anything of these pages. */
-static void give_behind(struct sched *s, struct seq *q)
+static void release_behind(struct sched *s, struct seq *q)
 {
     int64_t first = s->lim.window > 0 && q->n_kv >= s->lim.window ? (q->n_kv - s->lim.window + 1) / KV_PAGE
                                                                   : 0;
-    for (; q->n_behind < first && q->n_behind < q->n_pages; q->n_behind++) {
-        page_give(&s->pages, q->page[q->n_behind]);
-        q->page[q->n_behind] = -1;
+    for (; q->n_released < first && q->n_released < q->n_pages; q->n_released++) {
+        page_release(&s->pages, q->page[q->n_released]);
+        q->page[q->n_released] = -1;
     }
 }
 
@@ -120,7 +120,7 @@ static int64_t most_pages(const struct sched *s, const struct seq *q)
     return kv_pages_most(q->n_ids, s->lim.window, s->lim.chunk);
 }
 
-static int list_room(struct seq *q, int64_t n, struct err *e)
+static int reserve_page_list(struct seq *q, int64_t n, struct err *e)
 {
     if (n <= q->cap_pages)
         return 0;
@@ -135,13 +135,13 @@ static int list_room(struct seq *q, int64_t n, struct err *e)
 
 /* Pages for positions 0 .. upto - 1 of q, taken from later sequences that are not in this step when none is
  * free. Returns the positions that q has pages for (upto, or less). */
-static int64_t take_pages(struct sched *s, struct seq *q, int64_t upto, struct err *e)
+static int64_t acquire_pages(struct sched *s, struct seq *q, int64_t upto, struct err *e)
 {
-    int rc = list_room(q, kv_pages_for(upto), e);
+    int rc = reserve_page_list(q, kv_pages_for(upto), e);
     if (rc < 0)
         return rc;
     while (q->n_pages < kv_pages_for(upto)) {
-        int32_t page = page_take(&s->pages);
+        int32_t page = page_acquire(&s->pages);
         if (page >= 0) {
             q->page[q->n_pages++] = page;
             continue;
@@ -171,12 +171,12 @@ static int64_t rows_within_wants(const struct seq *q, int64_t n, int64_t wants)
 }
 
 /* Puts up to n rows of q into the plan. 1: done, 0: no room for it in this step. */
-static int plan_rows(struct sched *s, struct seq *q, int64_t n, struct budget *b, struct err *e)
+static int add_rows(struct sched *s, struct seq *q, int64_t n, struct budget *b, struct err *e)
 {
     n = rows_within_wants(q, n, b->wants);
     if (n <= 0)
         return 0;
-    int64_t have = take_pages(s, q, q->n_kv + n, e);
+    int64_t have = acquire_pages(s, q, q->n_kv + n, e);
     if (have < 0)
         return (int)have;
     n = have - q->n_kv;
@@ -191,11 +191,11 @@ static int plan_rows(struct sched *s, struct seq *q, int64_t n, struct budget *b
     return 1;
 }
 
-static int plan_decode(struct sched *s, struct budget *b, struct err *e)
+static int add_decode_rows(struct sched *s, struct budget *b, struct err *e)
 {
     for (struct seq *q = s->running.first, *next; q; q = next) {
         if (q->n_ids - q->n_kv == 1) {
-            int rc = plan_rows(s, q, 1, b, e);
+            int rc = add_rows(s, q, 1, b, e);
             if (rc < 0)
                 return rc;
             /* read behind the call: it may have preempted the next one */
@@ -209,13 +209,13 @@ static int plan_decode(struct sched *s, struct budget *b, struct err *e)
     return 0;
 }
 
-static int plan_prefill(struct sched *s, struct budget *b, struct err *e)
+static int add_prefill_rows(struct sched *s, struct budget *b, struct err *e)
 {
     for (struct seq *q = s->running.first; q && b->chunk > 0; q = q->next) {
         int64_t left = q->n_ids - q->n_kv;
         if (q->step_rows || left < 1)
             continue;
-        int rc = plan_rows(s, q, left < b->chunk ? left : b->chunk, b, e);
+        int rc = add_rows(s, q, left < b->chunk ? left : b->chunk, b, e);
         if (rc < 0)
             return rc;
         b->chunk -= q->step_rows;
@@ -228,7 +228,7 @@ static int64_t promised_pages(const struct sched *s)
 {
     int64_t n = 0;
     for (const struct seq *q = s->running.first; q; q = q->next) {
-        int64_t need = most_pages(s, q) - (q->n_pages - q->n_behind);
+        int64_t need = most_pages(s, q) - (q->n_pages - q->n_released);
         n += need > 0 ? need : 0;
     }
     return n;
@@ -241,12 +241,12 @@ static int look_up(struct sched *s, struct seq *q, struct err *e)
     int64_t most = q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want, max = most / KV_PAGE;
     if (!s->ids_of)
         return 0;
-    int rc = list_room(q, max, e);
+    int rc = reserve_page_list(q, max, e);
     if (rc < 0)
         return rc;
     q->n_pages = q->n_chained = prefix_match(&s->prefix, q->salt, s->ids_of(q), max, q->page, &q->chain);
     q->n_kv = q->n_pages * KV_PAGE;
-    give_behind(s, q);
+    release_behind(s, q);
     return 0;
 }
 
@@ -256,7 +256,7 @@ static void count_found(struct sched *s, struct seq *q)
         return;
     q->admitted = 1;
     q->n_cached = q->n_kv;
-    s->n_asked += s->ids_of ? q->n_ids : 0;
+    s->n_looked_up += s->ids_of ? q->n_ids : 0;
     s->n_found += q->n_kv;
 }
 
@@ -266,12 +266,12 @@ static int admit(struct sched *s, struct err *e)
     while (s->waiting.n && s->running.n < s->lim.max_seqs) {
         struct seq *q = s->waiting.first;
         int rc = look_up(s, q, e);
-        int64_t need = most_pages(s, q) - (q->n_pages - q->n_behind);
+        int64_t need = most_pages(s, q) - (q->n_pages - q->n_released);
         need = need > 0 ? need : 0;
         if (rc < 0)
             return rc;
         if (s->running.n && promised + need > pages_free(&s->pages)) {
-            give_pages(s, q);
+            release_pages(s, q);
             return 0;
         }
         count_found(s, q);
@@ -293,8 +293,9 @@ static int make_way(struct sched *s, struct err *e)
         if (rc < 0)
             return rc;
         int fits = s->running.n < s->lim.max_seqs &&
-                   promised_pages(s) + most_pages(s, q) - (q->n_pages - q->n_behind) <= pages_free(&s->pages);
-        give_pages(s, q);
+                   promised_pages(s) + most_pages(s, q) - (q->n_pages - q->n_released) <=
+                       pages_free(&s->pages);
+        release_pages(s, q);
         if (fits)
             break;
         preempt(s, s->running.last);
@@ -302,7 +303,7 @@ static int make_way(struct sched *s, struct err *e)
     return 0;
 }
 
-int sched_plan(struct sched *s, struct err *e)
+int sched_next_step(struct sched *s, struct err *e)
 {
     struct budget b = { s->lim.chunk, s->lim.max_wants };
     s->n_items = 0;
@@ -311,20 +312,20 @@ int sched_plan(struct sched *s, struct err *e)
     int rc = make_way(s, e);
     if (rc < 0)
         return rc;
-    rc = plan_decode(s, &b, e);
+    rc = add_decode_rows(s, &b, e);
     if (rc < 0)
         return rc;
     rc = admit(s, e);
     if (rc < 0)
         return rc;
-    rc = plan_prefill(s, &b, e);
+    rc = add_prefill_rows(s, &b, e);
     return rc < 0 ? rc : s->n_items;
 }
 
 /* Pages that are full now can be found by others. */
 static void share_pages(struct sched *s, struct seq *q)
 {
-    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->n_behind;
+    for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->n_released;
          q->n_chained++) {
         uint64_t chain = prefix_add(&s->prefix, q->page[q->n_chained], q->chain, q->salt,
                                     s->ids_of(q) + q->n_chained * KV_PAGE);
@@ -334,7 +335,7 @@ static void share_pages(struct sched *s, struct seq *q)
     }
 }
 
-void sched_done(struct sched *s)
+void sched_step_done(struct sched *s)
 {
     for (int i = 0; i < s->n_items; i++) {
         struct sched_item *it = &s->item[i];
@@ -342,13 +343,13 @@ void sched_done(struct sched *s)
         if (it->seq->first_want < it->seq->n_kv)
             it->seq->first_want = it->seq->n_kv;
         share_pages(s, it->seq);
-        give_behind(s, it->seq);
+        release_behind(s, it->seq);
     }
 }
 
-void sched_restart(struct sched *s)
+void sched_requeue_all(struct sched *s)
 {
     while (s->running.last)
         preempt(s, s->running.last);
-    page_list_forget(&s->pages);
+    page_list_drop_cached(&s->pages);
 }

@@ -38,7 +38,7 @@ struct seq {
     /* page numbers, in order of positions; -1: behind the window, and given back */
     int32_t *page;
     int64_t n_pages, cap_pages;
-    int64_t n_behind; /* the first of them that are -1 */
+    int64_t n_released; /* the first of them that are -1 */
     uint64_t arrival;
     int64_t step_rows; /* in the plan that is being made */
     int running;
@@ -72,9 +72,9 @@ struct sched {
     uint64_t arrivals;
     struct prefix prefix;                          /* with ids_of */
     const int32_t *(*ids_of)(const struct seq *q); /* tokens of a sequence; NULL: no prefix cache */
-    /* so far; tokens looked up in the cache, and found */
-    int64_t n_preempted, n_asked, n_found;
-    struct sched_item *item; /* the plan: [max_seqs], of the last sched_plan */
+    /* so link; tokens looked up in the cache, and found */
+    int64_t n_preempted, n_looked_up, n_found;
+    struct sched_item *item; /* the plan: [max_seqs], of the last sched_next_step */
     int n_items;
 };
 
@@ -88,12 +88,12 @@ void sched_add(struct sched *s, struct seq *q); /* to the end of the queue */
 void sched_remove(struct sched *s, struct seq *q);
 /* Makes the next plan in s->item; returns how many items (0: nothing to do). ERR_MEMORY: no memory for a
  * list of pages. */
-int sched_plan(struct sched *s, struct err *e);
+int sched_next_step(struct sched *s, struct err *e);
 /* The plan was computed: its rows have their keys. Rows that wanted logits have got them. */
-void sched_done(struct sched *s);
+void sched_step_done(struct sched *s);
 /* Keys and values that were computed until now do not count any more: running sequences go back to the
  * queue, nothing is found in the prefix cache. Between two steps. */
-void sched_restart(struct sched *s);
+void sched_requeue_all(struct sched *s);
 static inline int sched_idle(const struct sched *s) { return !s->waiting.n && !s->running.n; }
 
 #endif

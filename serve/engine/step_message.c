@@ -1,4 +1,4 @@
-/* step_message.c - see plan.h. */
+/* step_message.c - see step_message.h. */
 #include "serve/engine/step_message.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_HEAD = 8, W_EACH = 3 };
 
 /* Room for that many words; what is there stays. */
-static int room(struct plan *p, int64_t words, struct err *e)
+static int room(struct step_message *p, int64_t words, struct err *e)
 {
     int64_t cap = words + words / 2;
     int32_t *more = words > p->cap ? realloc(p->word, sizeof *more * (size_t)cap) : p->word;
@@ -20,17 +20,17 @@ static int room(struct plan *p, int64_t words, struct err *e)
     return 0;
 }
 
-int plan_open(struct plan *p, int max_seqs, struct err *e)
+int step_message_open(struct step_message *p, int max_seqs, struct err *e)
 {
     memset(p, 0, sizeof *p);
     p->max_seqs = max_seqs;
     p->seq = calloc((size_t)max_seqs, sizeof *p->seq);
     if (!p->seq)
         return err_set(e, ERR_MEMORY, "no memory for step plans: lower --max-batch or --kv-memory");
-    return room(p, PLAN_INLINE, e);
+    return room(p, STEP_MESSAGE_INLINE, e);
 }
 
-void plan_close(struct plan *p)
+void step_message_close(struct step_message *p)
 {
     free(p->word);
     free(p->page);
@@ -39,11 +39,14 @@ void plan_close(struct plan *p)
 }
 
 /* Where the parts of a message lie. */
-static int32_t *pages_of(struct plan *p) { return p->word + W_HEAD + (int64_t)W_EACH * p->word[W_SEQ]; }
-
-static void point(struct plan *p)
+static int32_t *pages_of(struct step_message *p)
 {
-    p->op = (enum plan_op)p->word[W_OP];
+    return p->word + W_HEAD + (int64_t)W_EACH * p->word[W_SEQ];
+}
+
+static void point(struct step_message *p)
+{
+    p->op = (enum step_op)p->word[W_OP];
     p->n_seq = p->word[W_SEQ];
     p->n_rows = p->word[W_ROWS];
     p->n_want = p->word[W_WANT];
@@ -62,10 +65,10 @@ static int64_t words_of(const struct sched *s, int n)
     return words;
 }
 
-int step_plan_make(struct plan *p, enum plan_op op, const struct sched *s,
-                   const int32_t *(*ids_of)(const struct seq *q), struct err *e)
+int step_message_make(struct step_message *p, enum step_op op, const struct sched *s,
+                      const int32_t *(*ids_of)(const struct seq *q), struct err *e)
 {
-    int n = op == PLAN_STEP ? s->n_items : 0;
+    int n = op == STEP_RUN ? s->n_items : 0;
     int rc = room(p, words_of(s, n), e);
     if (rc < 0)
         return rc;
@@ -99,32 +102,33 @@ int step_plan_make(struct plan *p, enum plan_op op, const struct sched *s,
     return 0;
 }
 
-void step_plan_order(struct plan *p, enum plan_op op, const char *text)
+void step_message_command(struct step_message *p, enum step_op op, const char *text)
 {
-    memset(p->word, 0, sizeof *p->word * PLAN_INLINE);
+    memset(p->word, 0, sizeof *p->word * STEP_MESSAGE_INLINE);
     p->word[W_OP] = (int32_t)op;
-    p->word[W_WORDS] = PLAN_INLINE;
+    p->word[W_WORDS] = STEP_MESSAGE_INLINE;
     point(p);
-    snprintf((char *)pages_of(p), (PLAN_INLINE - W_HEAD) * sizeof *p->word, "%s", text);
+    snprintf((char *)pages_of(p), (STEP_MESSAGE_INLINE - W_HEAD) * sizeof *p->word, "%s", text);
 }
 
-int plan_share(struct plan *p, struct comm *c, struct err *e)
+int step_message_broadcast(struct step_message *p, struct comm *c, struct err *e)
 {
-    int rc = comm_broadcast(c, p->word, PLAN_INLINE * sizeof *p->word, 0, e);
+    int rc = comm_broadcast(c, p->word, STEP_MESSAGE_INLINE * sizeof *p->word, 0, e);
     int64_t words = p->word[W_WORDS];
     if (rc >= 0 && words < W_HEAD)
         rc = err_set(e, ERR_INTERNAL, "a step plan of %lld words", (long long)words);
     if (rc >= 0)
         rc = room(p, words, e);
-    if (rc >= 0 && words > PLAN_INLINE)
-        rc = comm_broadcast(c, p->word + PLAN_INLINE, (size_t)(words - PLAN_INLINE) * sizeof *p->word, 0, e);
+    if (rc >= 0 && words > STEP_MESSAGE_INLINE)
+        rc = comm_broadcast(c, p->word + STEP_MESSAGE_INLINE,
+                            (size_t)(words - STEP_MESSAGE_INLINE) * sizeof *p->word, 0, e);
     if (rc < 0)
         return err_add(e, "sharing the next step");
     point(p);
     return 0;
 }
 
-int plan_place(struct plan *p, const struct kv *kv, struct err *e)
+int step_message_map_pages(struct step_message *p, const struct kv *kv, struct err *e)
 {
     const int32_t *page = pages_of(p);
     int64_t row = 0, n = p->word[W_PAGES];

@@ -6,7 +6,7 @@
 #include "base/jx.h"
 #include "base/log.h"
 
-static int read_path(const char *body, size_t n, char path[ORDER_TEXT], struct fault *f)
+static int read_path(const char *body, size_t n, char path[RELOAD_PATH_MAX], struct fault *f)
 {
     struct err e;
     json_t *j = jx_parse(body, n, "the body", &e), *v;
@@ -17,9 +17,9 @@ static int read_path(const char *body, size_t n, char path[ORDER_TEXT], struct f
     if (!json_is_object(j))
         rc = fault_set(f, 400, NULL, "the body must be a JSON object");
     else if (!text || !*text || strlen(text) != json_string_length(json_object_get(j, "checkpoint")) ||
-             strlen(text) >= ORDER_TEXT)
+             strlen(text) >= RELOAD_PATH_MAX)
         rc = fault_set(f, 400, "checkpoint", "checkpoint must be a path or URL of 1 to %d bytes",
-                       ORDER_TEXT - 1);
+                       RELOAD_PATH_MAX - 1);
     json_object_foreach(j, key, v)
         if (rc == 0 && strcmp(key, "checkpoint"))
             rc = fault_set(f, 400, key, "field '%.60s' is not known here: leave it out", key);
@@ -30,15 +30,15 @@ static int read_path(const char *body, size_t n, char path[ORDER_TEXT], struct f
 }
 
 /* The same order to all; the first refusal is the answer, when all have spoken. */
-static int tell_all(struct router *rt, enum order_what what, const char *text, char fingerprint[64],
+static int tell_all(struct router *rt, enum reload_op what, const char *text, char fingerprint[64],
                     struct fault *f)
 {
     struct fault one;
     int rc = 0;
     for (int i = 0; i < rt->n; i++)
-        order_give(&rt->lane[i].order, what, text);
+        reload_command_post(&rt->replica[i].reload_command, what, text);
     for (int i = 0; i < rt->n; i++)
-        if (order_wait(&rt->lane[i].order, fingerprint, &one) < 0 && rc == 0) {
+        if (reload_command_wait(&rt->replica[i].reload_command, fingerprint, &one) < 0 && rc == 0) {
             *f = one;
             rc = -1;
         }
@@ -48,29 +48,29 @@ static int tell_all(struct router *rt, enum order_what what, const char *text, c
 static int swap_all(struct router *rt, const char *path, char fingerprint[64], struct fault *f)
 {
     struct fault ignored;
-    int rc = tell_all(rt, ORDER_LOAD, path, fingerprint, f);
+    int rc = tell_all(rt, RELOAD_LOAD, path, fingerprint, f);
     if (rc == 0)
-        return tell_all(rt, ORDER_SWAP, path, fingerprint, f);
-    tell_all(rt, ORDER_DROP, path, fingerprint, &ignored);
+        return tell_all(rt, RELOAD_SWAP, path, fingerprint, f);
+    tell_all(rt, RELOAD_DROP, path, fingerprint, &ignored);
     return rc;
 }
 
-int admin_reload(struct router *rt, const char *body, size_t n, struct out *o, struct fault *f)
+int admin_reload(struct router *rt, const char *body, size_t n, struct json_out *o, struct fault *f)
 {
-    char path[ORDER_TEXT], fingerprint[64] = "";
+    char path[RELOAD_PATH_MAX], fingerprint[64] = "";
     double begin = clock_s();
     if (read_path(body, n, path, f) < 0)
         return -1;
-    if (atomic_exchange(&rt->busy, 1))
+    if (atomic_exchange(&rt->reloading, 1))
         return fault_set(f, 409, NULL, "another reload is being worked on: try again when it is done");
     int rc = swap_all(rt, path, fingerprint, f);
-    atomic_store(&rt->busy, 0);
+    atomic_store(&rt->reloading, 0);
     if (rc < 0)
         return rc;
-    out_text(o, "{\"checkpoint\":");
-    out_json_text(o, path);
-    out_text(o, ",\"system_fingerprint\":");
-    out_json_text(o, fingerprint[0] ? fingerprint : NULL);
-    out_fmt(o, ",\"seconds\":%.3f}", clock_s() - begin);
+    json_out_text(o, "{\"checkpoint\":");
+    json_out_string(o, path);
+    json_out_text(o, ",\"system_fingerprint\":");
+    json_out_string(o, fingerprint[0] ? fingerprint : NULL);
+    json_out_fmt(o, ",\"seconds\":%.3f}", clock_s() - begin);
     return 0;
 }

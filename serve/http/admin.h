@@ -8,6 +8,6 @@
 /* {"checkpoint": PATH or URL}: every replica loads it beside its weights; when all have, all take it between
  * two steps; when one refuses, all keep what they have. Waits for the end. 0 and an answer in o, or -1 with
  * *f. */
-int admin_reload(struct router *rt, const char *body, size_t n, struct out *o, struct fault *f);
+int admin_reload(struct router *rt, const char *body, size_t n, struct json_out *o, struct fault *f);
 
 #endif

@@ -98,13 +98,13 @@ static void set(struct arrivals *a, struct arrival *c, double until_s)
 }
 
 void arrival_begin(struct arrivals *a, struct arrival *c) { set(a, c, clock_s() + a->limit_s); }
-void arrival_whole(struct arrivals *a, struct arrival *c) { set(a, c, INFINITY); }
+void arrival_complete(struct arrivals *a, struct arrival *c) { set(a, c, INFINITY); }
 void arrival_answered(struct arrivals *a, struct arrival *c)
 {
     set(a, c, clock_s() + a->idle_s + a->limit_s);
 }
 
-void arrival_gone(struct arrivals *a, struct arrival *c)
+void arrival_closed(struct arrivals *a, struct arrival *c)
 {
     if (!c)
         return;

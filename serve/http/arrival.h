@@ -32,8 +32,8 @@ void arrivals_close(struct arrivals *a); /* when the library has closed its conn
 struct arrival *arrival_new(struct arrivals *a, int fd);
 /* the request's first line is there */
 void arrival_begin(struct arrivals *a, struct arrival *c);
-void arrival_whole(struct arrivals *a, struct arrival *c); /* … and its last byte */
+void arrival_complete(struct arrivals *a, struct arrival *c); /* … and its last byte */
 void arrival_answered(struct arrivals *a, struct arrival *c);
-void arrival_gone(struct arrivals *a, struct arrival *c); /* before fd is closed */
+void arrival_closed(struct arrivals *a, struct arrival *c); /* before fd is closed */
 
 #endif

@@ -9,7 +9,7 @@
 #include "serve/api/openai.h"
 #include "serve/http/worker.h"
 
-struct http {
+struct http_server {
     struct MHD_Daemon *daemon;
     struct service *sv;
     struct router *router;
@@ -24,7 +24,7 @@ struct http {
 
 struct exchange {
     struct job job; /* first member: what a worker gets */
-    struct http *h;
+    struct http_server *h;
     struct MHD_Connection *conn;
     int fd;
     const struct route *route; /* NULL: nothing is there */
@@ -33,17 +33,17 @@ struct exchange {
     /* index or -1 (of an operator's key on their routes); it counts against that key */
     int key, holds_key;
     int status; /* that was answered */
-    struct out body;
+    struct json_out body;
     int too_large;
     /* what a worker found, or the HTTP thread in its place: */
     int worked;
-    struct out answer;
+    struct json_out answer;
     struct fault fault;
     struct request *rq;
     /* behind rq->lock: */
     int suspended;
-    size_t taken; /* bytes of rq->ready that went out */
-    int error_told;
+    size_t taken; /* bytes of rq->events that went out */
+    int error_sent;
 };
 
 enum {
@@ -63,7 +63,8 @@ struct route {
 const struct route *route_find(const char *path);
 
 /* http.c: what routes answer with. o is taken over; type NULL: JSON. */
-enum MHD_Result queue_out(struct exchange *x, int status, struct out *o, const char *type, const char *allow);
+enum MHD_Result queue_body(struct exchange *x, int status, struct json_out *o, const char *type,
+                           const char *allow);
 enum MHD_Result queue_static(struct exchange *x, const char *p, size_t n, const char *type);
 enum MHD_Result queue_fault(struct exchange *x, const struct fault *f, const char *allow);
 /* Gives a request that was parsed to the engine. 0, or -1: f says why not (then x->rq is NULL). */

@@ -1,4 +1,4 @@
-/* http_server.c - see http.h.
+/* http_server.c - see http_server.h.
  *
  * One exchange is one request on a connection:
  *
@@ -82,12 +82,13 @@ static enum MHD_Result queue(struct exchange *x, int status, struct MHD_Response
     return rc;
 }
 
-enum MHD_Result queue_out(struct exchange *x, int status, struct out *o, const char *type, const char *allow)
+enum MHD_Result queue_body(struct exchange *x, int status, struct json_out *o, const char *type,
+                           const char *allow)
 {
     struct MHD_Response *r = o->failed ? NULL
                                        : MHD_create_response_from_buffer(o->n, o->p, MHD_RESPMEM_MUST_FREE);
     if (!r)
-        out_free(o);
+        json_out_free(o);
     if (r && o->n)
         MHD_add_response_header(r, MHD_HTTP_HEADER_CONTENT_TYPE, type ? type : "application/json");
     if (r && allow)
@@ -110,9 +111,9 @@ enum MHD_Result queue_static(struct exchange *x, const char *p, size_t n, const 
 
 enum MHD_Result queue_fault(struct exchange *x, const struct fault *f, const char *allow)
 {
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     openai_error(&o, f);
-    return queue_out(x, f->status, &o, NULL, allow);
+    return queue_body(x, f->status, &o, NULL, allow);
 }
 
 /* ---- a completion ---- */
@@ -146,20 +147,20 @@ static ssize_t read_events(void *arg, uint64_t pos, char *buf, size_t max)
     ssize_t n = 0;
     (void)pos;
     pthread_mutex_lock(&rq->lock);
-    if (x->taken == rq->ready.n && rq->done && rq->fault.status && !x->error_told) {
-        x->error_told = 1;
-        out_text(&rq->ready, "data: ");
-        openai_error(&rq->ready, &rq->fault);
-        out_text(&rq->ready, "\n\ndata: [DONE]\n\n");
+    if (x->taken == rq->events.n && rq->done && rq->fault.status && !x->error_sent) {
+        x->error_sent = 1;
+        json_out_text(&rq->events, "data: ");
+        openai_error(&rq->events, &rq->fault);
+        json_out_text(&rq->events, "\n\ndata: [DONE]\n\n");
     }
-    if (x->taken < rq->ready.n) {
-        n = (ssize_t)(rq->ready.n - x->taken < max ? rq->ready.n - x->taken : max);
-        memcpy(buf, rq->ready.p + x->taken, (size_t)n);
+    if (x->taken < rq->events.n) {
+        n = (ssize_t)(rq->events.n - x->taken < max ? rq->events.n - x->taken : max);
+        memcpy(buf, rq->events.p + x->taken, (size_t)n);
         x->taken += (size_t)n;
-        if (x->taken == rq->ready.n)
-            x->taken = rq->ready.n = 0;
+        if (x->taken == rq->events.n)
+            x->taken = rq->events.n = 0;
     } else if (rq->done) {
-        n = rq->ready.failed ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
+        n = rq->events.failed ? MHD_CONTENT_READER_END_WITH_ERROR : MHD_CONTENT_READER_END_OF_STREAM;
     } else {
         x->suspended = 1;
         MHD_suspend_connection(x->conn);
@@ -183,9 +184,10 @@ static enum MHD_Result queue_stream(struct exchange *x)
 static enum MHD_Result continue_completion(struct exchange *x)
 {
     struct request *rq = x->rq;
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     pthread_mutex_lock(&rq->lock);
-    int done = rq->done, ready = done || (rq->stream && rq->begun), failed = rq->fault.status && !rq->begun;
+    int done = rq->done, ready = done || (rq->stream && rq->started),
+        failed = rq->fault.status && !rq->started;
     if (!ready) {
         x->suspended = 1;
         MHD_suspend_connection(x->conn);
@@ -197,24 +199,24 @@ static enum MHD_Result continue_completion(struct exchange *x)
         return queue_fault(x, &rq->fault, NULL);
     if (rq->stream)
         return queue_stream(x);
-    if (rq->whole.n || rq->whole.failed) /* another process has written it */
-        return queue_out(x, 200, &rq->whole, NULL, NULL);
+    if (rq->answer.n || rq->answer.failed) /* another process has written it */
+        return queue_body(x, 200, &rq->answer, NULL, NULL);
     openai_answer(&o, rq);
-    return queue_out(x, 200, &o, NULL, NULL);
+    return queue_body(x, 200, &o, NULL, NULL);
 }
 
 int submit_request(struct exchange *x, struct request *rq, struct fault *f)
 {
     rq->http = x;
     rq->wake = wake;
-    rq->gone = gone;
+    rq->disconnected = gone;
     x->rq = rq;
     atomic_fetch_add(&rq->refs, 1);
     if (router_put(x->h->router, rq) == 0)
         return 0;
     x->rq = NULL;
-    request_drop(rq);
-    request_drop(rq);
+    request_release(rq);
+    request_release(rq);
     return fault_set(f, 503, NULL, "the server is stopping");
 }
 
@@ -235,7 +237,7 @@ static int reject(struct exchange *x, int status, const char *text, long long n)
 
 /* Is there room for one more? Looked at before the body is read: a full server must not spend time on
  * tokens. */
-static int has_room(struct exchange *x)
+static int check_capacity(struct exchange *x)
 {
     const struct http_options *o = &x->h->o;
     int64_t requests = router_live(x->h->router), tokens = router_live_tokens(x->h->router);
@@ -244,8 +246,8 @@ static int has_room(struct exchange *x)
     if (o->max_waiting_tokens && tokens >= o->max_waiting_tokens)
         return reject(x, 503, "the server is full: prompt tokens in work", tokens);
     if (o->keys && o->max_per_key && x->key >= 0) {
-        if (atomic_fetch_add(&o->keys->key[x->key].in_work, 1) >= o->max_per_key) {
-            atomic_fetch_sub(&o->keys->key[x->key].in_work, 1);
+        if (atomic_fetch_add(&o->keys->key[x->key].n_active, 1) >= o->max_per_key) {
+            atomic_fetch_sub(&o->keys->key[x->key].n_active, 1);
             return reject(x, 429, "this key has as many requests in work as it may have", o->max_per_key);
         }
         x->holds_key = 1;
@@ -255,7 +257,7 @@ static int has_room(struct exchange *x)
 
 static int is_admin(const struct exchange *x) { return x->route && x->route->flags & ROUTE_ADMIN; }
 
-static int may_work(struct exchange *x)
+static int check_request(struct exchange *x)
 {
     static const char *const why[] = { [SERVICE_LOADING] = "the model is loading",
                                        [SERVICE_DRAINING] = "the server is stopping",
@@ -273,14 +275,14 @@ static int may_work(struct exchange *x)
     if (coding && strcasecmp(coding, "identity"))
         return fault_set(&x->fault, 400, NULL,
                          "the content encoding %.40s is not read here: send the JSON as it is", coding);
-    return is_admin(x) ? 0 : has_room(x);
+    return is_admin(x) ? 0 : check_capacity(x);
 }
 
 static enum MHD_Result finish_work(struct exchange *x)
 {
     if (x->fault.status)
         return queue_fault(x, &x->fault, NULL);
-    return x->rq ? continue_completion(x) : queue_out(x, 200, &x->answer, NULL, NULL);
+    return x->rq ? continue_completion(x) : queue_body(x, 200, &x->answer, NULL, NULL);
 }
 
 /* A worker's thread. */
@@ -289,14 +291,14 @@ static void run_job(struct job *j)
     struct exchange *x = (struct exchange *)(void *)j;
     struct MHD_Connection *conn = x->conn;
     x->route->work(x);
-    out_free(&x->body);
+    json_out_free(&x->body);
     MHD_resume_connection(conn); /* last: it may be over at once */
 }
 
 static enum MHD_Result begin_work(struct exchange *x)
 {
     x->worked = 1;
-    if (may_work(x) < 0)
+    if (check_request(x) < 0)
         return finish_work(x);
     if (x->body.n > SMALL_BODY || (x->route->flags & ROUTE_ALWAYS_WORKER)) {
         MHD_suspend_connection(x->conn);
@@ -305,7 +307,7 @@ static enum MHD_Result begin_work(struct exchange *x)
         return MHD_YES;
     }
     x->route->work(x);
-    out_free(&x->body);
+    json_out_free(&x->body);
     return finish_work(x);
 }
 
@@ -329,14 +331,14 @@ static int needs_key(const struct exchange *x)
 static enum MHD_Result answer(struct exchange *x)
 {
     const struct route *r = x->route;
-    struct out none = { 0 };
+    struct json_out none = { 0 };
     if (needs_key(x))
         fault_set(&x->fault, 401, NULL,
                   "a key is needed: send Authorization: Bearer KEY with one of the server's keys");
     else if (!r)
         fault_set(&x->fault, 404, NULL, "there is nothing at %.200s: see /openapi.json", x->path);
     else if (!strcmp(x->method, "OPTIONS") && x->h->o.cors_origin)
-        return queue_out(x, 204, &none, NULL, r->methods);
+        return queue_body(x, 204, &none, NULL, r->methods);
     else if (!has_method(r->methods, x->method))
         fault_set(&x->fault, 405, NULL, "%s takes %s, not %.20s", r->path, r->methods, x->method);
     else if (is_admin(x) && !x->h->o.admin_keys)
@@ -354,11 +356,11 @@ static enum MHD_Result answer(struct exchange *x)
 static void take_id(struct exchange *x)
 {
     const char *id = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Request-Id");
-    if (id && request_may_be_named(id))
+    if (id && request_name_valid(id))
         snprintf(x->id, sizeof x->id, "%s", id);
 }
 
-static struct exchange *exchange_new(struct http *h, struct MHD_Connection *conn, const char *url,
+static struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn, const char *url,
                                      const char *method)
 {
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
@@ -391,10 +393,10 @@ static void take_body(struct exchange *x, const char *data, size_t n)
         return;
     x->too_large |= x->body.n + n > BODY_MAX;
     if (!x->too_large)
-        out_bytes(&x->body, data, n);
+        json_out_bytes(&x->body, data, n);
     x->too_large |= x->body.failed;
     if (x->too_large)
-        out_free(&x->body);
+        json_out_free(&x->body);
 }
 
 static struct arrival *arrival_of(struct MHD_Connection *conn)
@@ -406,18 +408,18 @@ static struct arrival *arrival_of(struct MHD_Connection *conn)
 static void connected(void *arg, struct MHD_Connection *conn, void **context,
                       enum MHD_ConnectionNotificationCode what)
 {
-    struct http *h = arg;
+    struct http_server *h = arg;
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
     if (what == MHD_CONNECTION_NOTIFY_STARTED)
         *context = fd ? arrival_new(&h->arrivals, fd->connect_fd) : NULL;
     else
-        arrival_gone(&h->arrivals, *context);
+        arrival_closed(&h->arrivals, *context);
 }
 
 /* The first line of a request is there. */
 static void *first_line(void *arg, const char *uri, struct MHD_Connection *conn)
 {
-    struct http *h = arg;
+    struct http_server *h = arg;
     (void)uri;
     arrival_begin(&h->arrivals, arrival_of(conn));
     return NULL;
@@ -453,7 +455,7 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
         *n = 0;
         return MHD_YES;
     }
-    arrival_whole(&x->h->arrivals, arrival_of(conn));
+    arrival_complete(&x->h->arrivals, arrival_of(conn));
     return x->worked ? finish_work(x) : answer(x);
 }
 
@@ -462,25 +464,25 @@ static void completed(void *arg, struct MHD_Connection *conn, void **state,
                       enum MHD_RequestTerminationCode why)
 {
     struct exchange *x = *state;
-    struct http *h = arg;
+    struct http_server *h = arg;
     (void)why;
     arrival_answered(&h->arrivals, arrival_of(conn));
     if (!x)
         return;
     access_write(x);
     if (x->holds_key)
-        atomic_fetch_sub(&x->h->o.keys->key[x->key].in_work, 1);
+        atomic_fetch_sub(&x->h->o.keys->key[x->key].n_active, 1);
     if (x->rq) {
         pthread_mutex_lock(&x->rq->lock);
         x->rq->wake = NULL;
         x->rq->http = NULL;
         pthread_mutex_unlock(&x->rq->lock);
         atomic_store(&x->rq->cancelled, 1);
-        request_drop(x->rq);
+        request_release(x->rq);
     }
     atomic_fetch_sub(&x->h->in_flight, 1);
-    out_free(&x->body);
-    out_free(&x->answer);
+    json_out_free(&x->body);
+    json_out_free(&x->answer);
     free(x);
     *state = NULL;
 }
@@ -553,7 +555,7 @@ static int read_pem(const char *path, char **text, struct err *e)
     return *text ? 0 : err_set(e, ERR_MEMORY, "no memory for %s", path);
 }
 
-static void http_free(struct http *h)
+static void http_server_free(struct http_server *h)
 {
     if (h->cert_key)
         explicit_bzero(h->cert_key, strlen(h->cert_key));
@@ -564,7 +566,7 @@ static void http_free(struct http *h)
     free(h);
 }
 
-static int start_daemon(struct http *h, struct err *e)
+static int start_daemon(struct http_server *h, struct err *e)
 {
     unsigned flags = MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
                      MHD_USE_ERROR_LOG | (h->cert ? MHD_USE_TLS : 0);
@@ -586,10 +588,10 @@ static int start_daemon(struct http *h, struct err *e)
     return h->daemon ? 0 : err_set(e, ERR_INTERNAL, "the http server does not start");
 }
 
-int http_open(struct http **out, struct service *sv, struct router *router, const struct http_options *o,
-              struct err *e)
+int http_server_open(struct http_server **out, struct service *sv, struct router *router,
+                     const struct http_options *o, struct err *e)
 {
-    struct http *h = calloc(1, sizeof *h);
+    struct http_server *h = calloc(1, sizeof *h);
     int rc;
     *out = NULL;
     if (!h)
@@ -614,16 +616,16 @@ out:
     if (rc < 0) {
         if (h->fd >= 0)
             close(h->fd);
-        http_free(h);
+        http_server_free(h);
         return rc;
     }
     *out = h;
     return 0;
 }
 
-int http_port(const struct http *h) { return h->port; }
+int http_server_port(const struct http_server *h) { return h->port; }
 
-void http_close(struct http *h, double grace_s)
+void http_server_close(struct http_server *h, double grace_s)
 {
     static const struct timespec nap = { 0, 2000000 };
     double end = clock_s() + grace_s;
@@ -637,5 +639,5 @@ void http_close(struct http *h, double grace_s)
     worker_close(&h->worker);
     MHD_stop_daemon(h->daemon);
     arrivals_close(&h->arrivals);
-    http_free(h);
+    http_server_free(h);
 }

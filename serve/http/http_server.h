@@ -24,13 +24,13 @@ struct http_options {
     int64_t max_waiting_tokens; /* of their prompts; 0: no limit */
     int64_t max_per_key;        /* requests of one key at a time; 0: no limit */
 };
-struct http;
+struct http_server;
 /* Listens at once: until the state is ready nearly everything answers 503. */
-int http_open(struct http **out, struct service *sv, struct router *router, const struct http_options *o,
-              struct err *e);
-int http_port(const struct http *h);
+int http_server_open(struct http_server **out, struct service *sv, struct router *router,
+                     const struct http_options *o, struct err *e);
+int http_server_port(const struct http_server *h);
 /* Gives answers in flight up to `grace_s` to leave, then closes all connections. The engine must have ended.
  * NULL is fine. */
-void http_close(struct http *h, double grace_s);
+void http_server_close(struct http_server *h, double grace_s);
 
 #endif

@@ -12,7 +12,7 @@ struct keys {
     /* padded with zeros */
     struct key {
         char text[KEY_MAX];
-        _Atomic int in_work;
+        _Atomic int n_active;
     } * key;
 };
 /* Lines that begin with # and empty ones are passed over; blanks at both ends do not belong to a key.

@@ -13,10 +13,10 @@ static enum MHD_Result answer_health(struct exchange *x)
 {
     static const char *const why[] = { [SERVICE_DRAINING] = "draining", [SERVICE_FAILED] = "failed" };
     int state = atomic_load(&x->h->sv->state);
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     struct fault f;
     if (state == SERVICE_READY)
-        return queue_out(x, 200, &o, NULL, NULL);
+        return queue_body(x, 200, &o, NULL, NULL);
     if (state != SERVICE_LOADING) {
         fault_set(&f, 503, NULL, "the server is not ready: %s", why[state]);
         return queue_fault(x, &f, NULL);
@@ -28,35 +28,35 @@ static enum MHD_Result answer_health(struct exchange *x)
     openai_error(&o, &f);
     if (o.n)
         o.n--; /* one member more in the object */
-    out_fmt(&o, ",\"progress\":%.4f}", part);
-    return queue_out(x, 503, &o, NULL, NULL);
+    json_out_fmt(&o, ",\"progress\":%.4f}", part);
+    return queue_body(x, 503, &o, NULL, NULL);
 }
 
 static enum MHD_Result answer_version(struct exchange *x)
 {
-    struct out o = { 0 };
-    out_fmt(&o, "{\"version\":\"%s\"}", SHARDLINE_VERSION);
-    return queue_out(x, 200, &o, NULL, NULL);
+    struct json_out o = { 0 };
+    json_out_fmt(&o, "{\"version\":\"%s\"}", SHARDLINE_VERSION);
+    return queue_body(x, 200, &o, NULL, NULL);
 }
 
 static enum MHD_Result answer_models(struct exchange *x)
 {
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     openai_models(&o, x->h->sv);
-    return queue_out(x, 200, &o, NULL, NULL);
+    return queue_body(x, 200, &o, NULL, NULL);
 }
 
 static enum MHD_Result answer_model(struct exchange *x)
 {
     const char *name = x->path + strlen("/v1/models/");
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     struct fault f;
     if (strcmp(name, x->h->sv->model)) {
         fault_set(&f, 404, "model", "model '%.100s' is not served here: use '%s'", name, x->h->sv->model);
         return queue_fault(x, &f, NULL);
     }
     openai_model(&o, x->h->sv);
-    return queue_out(x, 200, &o, NULL, NULL);
+    return queue_body(x, 200, &o, NULL, NULL);
 }
 
 static enum MHD_Result answer_metrics(struct exchange *x)
@@ -64,22 +64,22 @@ static enum MHD_Result answer_metrics(struct exchange *x)
     static const struct metrics none;
     const struct router *rt = x->h->router;
     const struct metrics **all = calloc((size_t)rt->n, sizeof *all);
-    struct out o = { .failed = !all };
+    struct json_out o = { .failed = !all };
     for (int i = 0; all && i < rt->n; i++)
-        all[i] = i ? &rt->lane[i].metrics : x->h->sv->metrics ? x->h->sv->metrics : &none;
+        all[i] = i ? &rt->replica[i].metrics : x->h->sv->metrics ? x->h->sv->metrics : &none;
     if (all)
         metrics_write(&o, all, rt->n, x->h->sv->model);
     free(all);
-    return queue_out(x, 200, &o, "text/plain; version=0.0.4; charset=utf-8", NULL);
+    return queue_body(x, 200, &o, "text/plain; version=0.0.4; charset=utf-8", NULL);
 }
 
 static enum MHD_Result answer_tokenizer(struct exchange *x)
 {
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     struct fault f;
     if (tokens_info(x->h->sv, &o, &f) < 0)
         return queue_fault(x, &f, NULL);
-    return queue_out(x, 200, &o, NULL, NULL);
+    return queue_body(x, 200, &o, NULL, NULL);
 }
 
 static enum MHD_Result answer_page(struct exchange *x)
@@ -104,7 +104,7 @@ static void complete(struct exchange *x, int chat)
     if (openai_parse(x->h->sv, chat, body_of(x), x->body.n, &rq, &x->fault) < 0)
         return;
     if (x->id[0]) /* the header goes before the field, as with vLLM */
-        request_name(rq, x->id);
+        request_set_name(rq, x->id);
     submit_request(x, rq, &x->fault);
 }
 

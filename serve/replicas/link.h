@@ -8,18 +8,18 @@
 #include "comm/comm.h"
 #include "serve/replicas/router.h"
 
-struct front; /* threads of lanes 1 … */
+struct link_front; /* threads of replicas 1 … */
 /* Collective over all; the front gets *f, the others' first ranks *fd, a socket to it (else -1). replica: of
  * this rank; first: of its group. */
-int link_open(struct front **f, int *fd, struct comm *all, int replica, int first, struct router *rt,
+int link_open(struct link_front **f, int *fd, struct comm *all, int replica, int first, struct router *rt,
               struct service *sv, struct err *e);
 /* Lets the replicas end; requests that are still there get a 503. NULL is fine. */
-void link_front_close(struct front *f);
+void link_front_close(struct link_front *f);
 
-struct back;
-/* The other end: requests go into rt's only lane; when the front says so, or is gone, the state becomes
+struct link_back;
+/* The other end: requests go into rt's only replica; when the front says so, or is gone, the state becomes
  * draining. fd is taken over. */
-int link_back_open(struct back **b, int fd, struct router *rt, struct service *sv, struct err *e);
-void link_back_close(struct back *b); /* the engine has ended; NULL is fine */
+int link_back_open(struct link_back **b, int fd, struct router *rt, struct service *sv, struct err *e);
+void link_back_close(struct link_back *b); /* the engine has ended; NULL is fine */
 
 #endif

@@ -14,22 +14,22 @@
 #define METRICS_S 0.2
 
 struct remote { /* a request of the front */
-    struct back *b;
+    struct link_back *b;
     struct request *rq;
     uint64_t id;
     struct remote *next, *changed;
     int queued; /* in the list of changed ones */
 };
-struct back {
+struct link_back {
     struct router *rt;
     struct service *sv;
-    struct wire wire;
+    struct frames frames;
     int wake_fd, ordered;
     pthread_t thread;
     struct remote *all;
     pthread_mutex_t lock; /* of the list of changed ones */
     struct remote *changed;
-    double told_s;
+    double metrics_sent_s;
     _Atomic int ends;
 };
 
@@ -37,7 +37,7 @@ struct back {
 static void wake(struct request *rq)
 {
     struct remote *r = rq->http;
-    struct back *b = r->b;
+    struct link_back *b = r->b;
     pthread_mutex_lock(&b->lock);
     if (!r->queued) {
         r->queued = 1;
@@ -48,7 +48,7 @@ static void wake(struct request *rq)
     pthread_mutex_unlock(&b->lock);
 }
 
-static void unqueue(struct back *b, struct remote *r)
+static void unqueue(struct link_back *b, struct remote *r)
 {
     pthread_mutex_lock(&b->lock);
     for (struct remote **at = &b->changed; *at; at = &(*at)->changed)
@@ -61,14 +61,14 @@ static void unqueue(struct back *b, struct remote *r)
 
 /* ---- from the front ---- */
 
-static void done(struct back *b, uint64_t id, uint32_t n_generated, const struct fault *f)
+static void done(struct link_back *b, uint64_t id, uint32_t n_generated, const struct fault *f)
 {
-    wire_put(&b->wire, WIRE_DONE, n_generated, id, f, sizeof *f);
+    frames_put(&b->frames, FRAME_DONE, n_generated, id, f, sizeof *f);
 }
 
-static void begin(struct back *b, uint64_t id, const char *p, size_t n)
+static void begin(struct link_back *b, uint64_t id, const char *p, size_t n)
 {
-    struct request *rq = carry_read(b->sv, p, n);
+    struct request *rq = request_wire_read(b->sv, p, n);
     struct remote *r = rq ? calloc(1, sizeof *r) : NULL;
     struct fault f;
     fault_set(&f, 503, NULL, r ? "the server is stopping" : "no memory for this request");
@@ -78,61 +78,61 @@ static void begin(struct back *b, uint64_t id, const char *p, size_t n)
         rq->wake = wake;
         atomic_fetch_add(&rq->refs, 1);
         b->all = r;
-        if (inbox_put(&b->rt->lane->inbox, rq) == 0)
+        if (inbox_put(&b->rt->replica->inbox, rq) == 0)
             return;
         b->all = r->next;
         free(r);
-        request_drop(rq);
+        request_release(rq);
     }
-    request_drop(rq);
+    request_release(rq);
     done(b, id, 0, &f);
 }
 
-static void take(void *arg, const struct wire_head *h, const char *p)
+static void take(void *arg, const struct frame_head *h, const char *p)
 {
-    struct back *b = arg;
-    if (h->kind == WIRE_REQUEST)
+    struct link_back *b = arg;
+    if (h->kind == FRAME_REQUEST)
         begin(b, h->id, p, h->n);
-    for (struct remote *r = b->all; h->kind == WIRE_CANCEL && r; r = r->next)
+    for (struct remote *r = b->all; h->kind == FRAME_CANCEL && r; r = r->next)
         if (r->id == h->id)
             atomic_store(&r->rq->cancelled, 1);
-    if (h->kind == WIRE_ORDER && h->n == ORDER_TEXT) {
-        order_give(&b->rt->lane->order, (enum order_what)h->what, p);
+    if (h->kind == FRAME_RELOAD && h->n == RELOAD_PATH_MAX) {
+        reload_command_post(&b->rt->replica->reload_command, (enum reload_op)h->what, p);
         b->ordered = 1;
     }
-    if (h->kind == WIRE_STOP)
+    if (h->kind == FRAME_STOP)
         atomic_store(&b->sv->state, SERVICE_DRAINING);
 }
 
 /* ---- to the front ---- */
 
 /* What is new in a request; 1 when it is over. */
-static int pass_on(struct back *b, struct remote *r)
+static int pass_on(struct link_back *b, struct remote *r)
 {
     struct request *rq = r->rq;
     struct fault f;
     pthread_mutex_lock(&rq->lock);
     int over = rq->done;
-    if (rq->ready.n)
-        wire_put(&b->wire, WIRE_EVENTS, 0, r->id, rq->ready.p, rq->ready.n);
-    rq->ready.n = 0;
+    if (rq->events.n)
+        frames_put(&b->frames, FRAME_EVENTS, 0, r->id, rq->events.p, rq->events.n);
+    rq->events.n = 0;
     f = rq->fault;
     pthread_mutex_unlock(&rq->lock);
     if (over && !f.status && !rq->stream) {
-        struct out o = { 0 };
+        struct json_out o = { 0 };
         openai_answer(&o, rq);
         if (o.failed)
             fault_set(&f, 500, NULL, "no memory for the answer");
         else
-            wire_put(&b->wire, WIRE_ANSWER, 0, r->id, o.p, o.n);
-        out_free(&o);
+            frames_put(&b->frames, FRAME_ANSWER, 0, r->id, o.p, o.n);
+        json_out_free(&o);
     }
     if (over)
         done(b, r->id, (uint32_t)rq->n_generated, &f);
     return over;
 }
 
-static void forget(struct back *b, struct remote *r)
+static void forget(struct link_back *b, struct remote *r)
 {
     struct remote **at = &b->all;
     while (*at != r)
@@ -142,11 +142,11 @@ static void forget(struct back *b, struct remote *r)
     r->rq->wake = NULL;
     pthread_mutex_unlock(&r->rq->lock);
     unqueue(b, r);
-    request_drop(r->rq);
+    request_release(r->rq);
     free(r);
 }
 
-static void pass_changes(struct back *b)
+static void pass_changes(struct link_back *b)
 {
     for (;;) {
         pthread_mutex_lock(&b->lock);
@@ -163,41 +163,41 @@ static void pass_changes(struct back *b)
     }
 }
 
-static void tell_rest(struct back *b)
+static void send_status(struct link_back *b)
 {
     struct fault f;
     char fingerprint[64];
-    if (b->ordered && order_answered(&b->rt->lane->order)) {
+    if (b->ordered && reload_command_is_answered(&b->rt->replica->reload_command)) {
         b->ordered = 0;
-        if (order_wait(&b->rt->lane->order, fingerprint, &f) == 0)
+        if (reload_command_wait(&b->rt->replica->reload_command, fingerprint, &f) == 0)
             memcpy(f.param, fingerprint, sizeof f.param); /* done: the fingerprint travels there */
-        wire_put(&b->wire, WIRE_ANSWERED, 0, 0, &f, sizeof f);
+        frames_put(&b->frames, FRAME_RELOAD_DONE, 0, 0, &f, sizeof f);
     }
-    if (clock_s() - b->told_s < METRICS_S)
+    if (clock_s() - b->metrics_sent_s < METRICS_S)
         return;
-    b->told_s = clock_s();
-    wire_put(&b->wire, WIRE_METRICS, 0, 0, b->sv->metrics, sizeof *b->sv->metrics);
+    b->metrics_sent_s = clock_s();
+    frames_put(&b->frames, FRAME_METRICS, 0, 0, b->sv->metrics, sizeof *b->sv->metrics);
 }
 
 static void *run(void *arg)
 {
-    struct back *b = arg;
+    struct link_back *b = arg;
     int here = 1;
     while (here && !atomic_load(&b->ends)) {
         pass_changes(b);
-        tell_rest(b);
-        here = wire_turn(&b->wire, b->wake_fd, TURN_MS, take, b) == 0;
+        send_status(b);
+        here = frames_exchange(&b->frames, b->wake_fd, TURN_MS, take, b) == 0;
     }
     pass_changes(b);
     if (here)
-        wire_turn(&b->wire, -1, 0, take, b);
+        frames_exchange(&b->frames, -1, 0, take, b);
     atomic_store(&b->sv->state, SERVICE_DRAINING); /* the front is gone, or the engine has ended */
     return NULL;
 }
 
-int link_back_open(struct back **out, int fd, struct router *rt, struct service *sv, struct err *e)
+int link_back_open(struct link_back **out, int fd, struct router *rt, struct service *sv, struct err *e)
 {
-    struct back *b = calloc(1, sizeof *b);
+    struct link_back *b = calloc(1, sizeof *b);
     *out = b;
     if (!b) {
         close(fd);
@@ -207,11 +207,11 @@ int link_back_open(struct back **out, int fd, struct router *rt, struct service 
     b->sv = sv;
     b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     pthread_mutex_init(&b->lock, NULL);
-    int rc = wire_open(&b->wire, fd, e);
+    int rc = frames_open(&b->frames, fd, e);
     if (rc >= 0 && (b->wake_fd < 0 || pthread_create(&b->thread, NULL, run, b) != 0))
         rc = err_set(e, ERR_MEMORY, "no thread for a replica: raise the limit of processes");
     if (rc < 0) {
-        wire_close(&b->wire);
+        frames_close(&b->frames);
         close(b->wake_fd);
         pthread_mutex_destroy(&b->lock);
         free(b);
@@ -220,7 +220,7 @@ int link_back_open(struct back **out, int fd, struct router *rt, struct service 
     return rc;
 }
 
-void link_back_close(struct back *b)
+void link_back_close(struct link_back *b)
 {
     if (!b)
         return;
@@ -229,7 +229,7 @@ void link_back_close(struct back *b)
     pthread_join(b->thread, NULL);
     while (b->all)
         forget(b, b->all);
-    wire_close(&b->wire);
+    frames_close(&b->frames);
     close(b->wake_fd);
     pthread_mutex_destroy(&b->lock);
     free(b);

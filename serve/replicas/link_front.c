@@ -17,25 +17,25 @@
 #define CONNECT_MS 10000
 #define LOOK_MS 100 /* how often clients that hung up are looked for */
 
-struct far { /* a replica */
-    struct lane *lane;
+struct link { /* a replica */
+    struct replica *replica;
     struct service *sv;
-    struct wire wire;
+    struct frames frames;
     int wake_fd;
     pthread_t thread;
     int started;
     struct request *active; /* sent, not answered */
     _Atomic int ends;
 };
-struct front {
+struct link_front {
     int n;
-    struct far *far;
+    struct link *link;
 };
 
 /* ---- answers ---- */
 
 /* The request that a message is about: its address, which the replica only sends back. */
-static struct request **find(struct far *x, uint64_t id)
+static struct request **find(struct link *x, uint64_t id)
 {
     struct request **at = &x->active;
     while (*at && (uint64_t)(uintptr_t)*at != id)
@@ -43,45 +43,45 @@ static struct request **find(struct far *x, uint64_t id)
     return at;
 }
 
-static void leave(struct far *x, struct request **at, const struct fault *f)
+static void leave(struct link *x, struct request **at, const struct fault *f)
 {
     struct request *rq = *at;
     *at = rq->next;
-    inbox_leave(&x->lane->inbox, rq);
+    inbox_leave(&x->replica->inbox, rq);
     if (f)
         request_fail(rq, f);
     else
         request_finish(rq);
-    request_drop(rq);
+    request_release(rq);
 }
 
-static void add_bytes(struct request *rq, struct out *o, const char *p, size_t n)
+static void add_bytes(struct request *rq, struct json_out *o, const char *p, size_t n)
 {
     pthread_mutex_lock(&rq->lock);
-    out_bytes(o, p, n);
+    json_out_bytes(o, p, n);
     pthread_mutex_unlock(&rq->lock);
 }
 
-static void take(void *arg, const struct wire_head *h, const char *p)
+static void take(void *arg, const struct frame_head *h, const char *p)
 {
-    struct far *x = arg;
+    struct link *x = arg;
     struct request **at = find(x, h->id), *rq = *at;
     struct fault f = { 0 };
-    if (h->kind == WIRE_METRICS && h->n == sizeof(struct metrics))
-        metrics_copy(&x->lane->metrics, p);
-    if (h->kind == WIRE_ANSWERED && h->n == sizeof f) {
+    if (h->kind == FRAME_METRICS && h->n == sizeof(struct metrics))
+        metrics_copy(&x->replica->metrics, p);
+    if (h->kind == FRAME_RELOAD_DONE && h->n == sizeof f) {
         memcpy(&f, p, sizeof f);
-        order_answer(&x->lane->order, f.param, f.status ? &f : NULL);
+        reload_command_answer(&x->replica->reload_command, f.param, f.status ? &f : NULL);
     }
     if (!rq)
         return;
-    if (h->kind == WIRE_EVENTS) {
-        add_bytes(rq, &rq->ready, p, h->n);
+    if (h->kind == FRAME_EVENTS) {
+        add_bytes(rq, &rq->events, p, h->n);
         request_begin(rq);
     }
-    if (h->kind == WIRE_ANSWER)
-        add_bytes(rq, &rq->whole, p, h->n);
-    if (h->kind == WIRE_DONE && h->n == sizeof f) {
+    if (h->kind == FRAME_ANSWER)
+        add_bytes(rq, &rq->answer, p, h->n);
+    if (h->kind == FRAME_DONE && h->n == sizeof f) {
         memcpy(&f, p, sizeof f);
         rq->n_generated = h->what;
         leave(x, at, f.status ? &f : NULL);
@@ -90,45 +90,45 @@ static void take(void *arg, const struct wire_head *h, const char *p)
 
 /* ---- requests ---- */
 
-static void send_new(struct far *x)
+static void send_new(struct link *x)
 {
-    char text[ORDER_TEXT];
-    for (struct request *rq = inbox_take(&x->lane->inbox, 0), *next; rq; rq = next) {
-        struct out o = { 0 };
+    char text[RELOAD_PATH_MAX];
+    for (struct request *rq = inbox_take(&x->replica->inbox, 0), *next; rq; rq = next) {
+        struct json_out o = { 0 };
         next = rq->next;
         rq->next = x->active;
         x->active = rq;
-        carry_write(&o, rq);
-        wire_put(&x->wire, WIRE_REQUEST, 0, (uint64_t)(uintptr_t)rq, o.p, o.n);
-        x->wire.out.failed |= o.failed;
-        out_free(&o);
+        request_wire_write(&o, rq);
+        frames_put(&x->frames, FRAME_REQUEST, 0, (uint64_t)(uintptr_t)rq, o.p, o.n);
+        x->frames.out.failed |= o.failed;
+        json_out_free(&o);
     }
-    enum order_what what = order_take(&x->lane->order, text);
-    if (what != ORDER_NONE)
-        wire_put(&x->wire, WIRE_ORDER, what, 0, text, sizeof text);
+    enum reload_op what = reload_command_take(&x->replica->reload_command, text);
+    if (what != RELOAD_NONE)
+        frames_put(&x->frames, FRAME_RELOAD, what, 0, text, sizeof text);
 }
 
-static void send_cancels(struct far *x)
+static void send_cancels(struct link *x)
 {
     for (struct request *rq = x->active; rq; rq = rq->next) {
-        if (rq->gone && rq->gone(rq))
+        if (rq->disconnected && rq->disconnected(rq))
             atomic_store(&rq->cancelled, 1);
         if (atomic_load(&rq->cancelled) && !rq->cancel_sent) {
             rq->cancel_sent = 1;
-            wire_put(&x->wire, WIRE_CANCEL, 0, (uint64_t)(uintptr_t)rq, NULL, 0);
+            frames_put(&x->frames, FRAME_CANCEL, 0, (uint64_t)(uintptr_t)rq, NULL, 0);
         }
     }
 }
 
 /* The replica is gone, or all end: nobody waits for ever. */
-static void fail_all(struct far *x)
+static void fail_all(struct link *x)
 {
     struct fault f;
     fault_set(&f, 503, NULL, "the server is stopping: a replica has ended");
-    pthread_mutex_lock(&x->lane->inbox.lock);
-    x->lane->inbox.closed = 1;
-    pthread_mutex_unlock(&x->lane->inbox.lock);
-    order_shut(&x->lane->order);
+    pthread_mutex_lock(&x->replica->inbox.lock);
+    x->replica->inbox.closed = 1;
+    pthread_mutex_unlock(&x->replica->inbox.lock);
+    reload_command_disable(&x->replica->reload_command);
     send_new(x);
     while (x->active)
         leave(x, &x->active, &f);
@@ -136,7 +136,7 @@ static void fail_all(struct far *x)
 
 static void *run(void *arg)
 {
-    struct far *x = arg;
+    struct link *x = arg;
     double looked = 0;
     while (!atomic_load(&x->ends)) {
         send_new(x);
@@ -144,31 +144,31 @@ static void *run(void *arg)
             looked = clock_s();
             send_cancels(x);
         }
-        if (wire_turn(&x->wire, x->wake_fd, LOOK_MS, take, x) < 0)
+        if (frames_exchange(&x->frames, x->wake_fd, LOOK_MS, take, x) < 0)
             break;
     }
-    wire_put(&x->wire, WIRE_STOP, 0, 0, NULL, 0);
-    wire_turn(&x->wire, -1, 0, take, x);
+    frames_put(&x->frames, FRAME_STOP, 0, 0, NULL, 0);
+    frames_exchange(&x->frames, -1, 0, take, x);
     fail_all(x);
     return NULL;
 }
 
 /* ---- life ---- */
 
-static int add_far(struct front *f, int fd, struct router *rt, struct service *sv, struct err *e)
+static int add_link(struct link_front *f, int fd, struct router *rt, struct service *sv, struct err *e)
 {
     uint64_t replica = 0;
     if (recv(fd, &replica, sizeof replica, MSG_WAITALL) != (ssize_t)sizeof replica || replica < 1 ||
-        replica >= (uint64_t)rt->n || f->far[replica - 1].lane) {
+        replica >= (uint64_t)rt->n || f->link[replica - 1].replica) {
         close(fd);
         return err_set(e, ERR_INTERNAL, "a replica introduced itself as number %llu of %d",
                        (unsigned long long)replica, rt->n);
     }
-    struct far *x = &f->far[replica - 1];
-    x->lane = &rt->lane[replica];
+    struct link *x = &f->link[replica - 1];
+    x->replica = &rt->replica[replica];
     x->sv = sv;
-    x->wake_fd = x->lane->inbox.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (wire_open(&x->wire, fd, e) < 0)
+    x->wake_fd = x->replica->inbox.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (frames_open(&x->frames, fd, e) < 0)
         return -e->code;
     if (x->wake_fd < 0 || pthread_create(&x->thread, NULL, run, x) != 0)
         return err_set(e, ERR_MEMORY, "no thread for a replica: raise the limit of processes");
@@ -176,13 +176,14 @@ static int add_far(struct front *f, int fd, struct router *rt, struct service *s
     return 0;
 }
 
-static int accept_all(struct front *f, int listener, struct router *rt, struct service *sv, struct err *e)
+static int accept_all(struct link_front *f, int listener, struct router *rt, struct service *sv,
+                      struct err *e)
 {
     int rc = 0;
     for (int i = 1; rc >= 0 && i < rt->n; i++) {
         struct pollfd p = { .fd = listener, .events = POLLIN };
         int fd = poll(&p, 1, CONNECT_MS) > 0 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
-        rc = fd < 0 ? err_set(e, ERR_PEER, "a replica does not connect") : add_far(f, fd, rt, sv, e);
+        rc = fd < 0 ? err_set(e, ERR_PEER, "a replica does not connect") : add_link(f, fd, rt, sv, e);
     }
     return rc;
 }
@@ -221,7 +222,7 @@ static int connect_to(const struct sockaddr_un *a, int replica, struct err *e)
     return -e->code;
 }
 
-int link_open(struct front **out, int *fd, struct comm *all, int replica, int first, struct router *rt,
+int link_open(struct link_front **out, int *fd, struct comm *all, int replica, int first, struct router *rt,
               struct service *sv, struct err *e)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
@@ -236,15 +237,15 @@ int link_open(struct front **out, int *fd, struct comm *all, int replica, int fi
     if (first && !is_front)
         rc = *fd = connect_to(&a, replica, e);
     if (is_front) {
-        struct front *f = calloc(1, sizeof *f);
+        struct link_front *f = calloc(1, sizeof *f);
         *out = f;
         if (f)
-            f->far = calloc((size_t)rt->n, sizeof *f->far);
-        for (int i = 0; f && f->far && i < rt->n; i++)
-            f->far[i].wire.fd = f->far[i].wake_fd = -1;
-        rc = f && f->far ? accept_all(f, listener, rt, sv, e)
-                         : err_set(e, ERR_MEMORY, "no memory for %d replicas", rt->n);
-        if (f && f->far)
+            f->link = calloc((size_t)rt->n, sizeof *f->link);
+        for (int i = 0; f && f->link && i < rt->n; i++)
+            f->link[i].frames.fd = f->link[i].wake_fd = -1;
+        rc = f && f->link ? accept_all(f, listener, rt, sv, e)
+                          : err_set(e, ERR_MEMORY, "no memory for %d replicas", rt->n);
+        if (f && f->link)
             f->n = rt->n - 1;
     }
     TRY(comm_agree(all, rc < 0 ? rc : 0, e));
@@ -258,21 +259,21 @@ out:
     return rc;
 }
 
-void link_front_close(struct front *f)
+void link_front_close(struct link_front *f)
 {
     for (int i = 0; f && i < f->n; i++) {
-        struct far *x = &f->far[i];
+        struct link *x = &f->link[i];
         atomic_store(&x->ends, 1);
         if (x->started) {
             eventfd_write(x->wake_fd, 1);
             pthread_join(x->thread, NULL);
         }
-        wire_close(&x->wire);
+        frames_close(&x->frames);
         if (x->wake_fd >= 0) {
-            x->lane->inbox.wake_fd = -1;
+            x->replica->inbox.wake_fd = -1;
             close(x->wake_fd);
         }
     }
-    free(f ? f->far : NULL);
+    free(f ? f->link : NULL);
     free(f);
 }

@@ -1,4 +1,4 @@
-/* request_wire.c - see carry.h. Plain members go as they are in memory: both ends are one binary on one
+/* request_wire.c - see request_wire.h. Plain members go as they are in memory: both ends are one binary on one
  * machine. */
 #include "serve/replicas/request_wire.h"
 
@@ -8,17 +8,17 @@
 #define PLAIN_BEGIN offsetof(struct request, name)
 #define PLAIN_END offsetof(struct request, stop) /* what follows points somewhere */
 
-static void write_text(struct out *o, const char *p, size_t n)
+static void write_text(struct json_out *o, const char *p, size_t n)
 {
     int64_t len = p ? (int64_t)n : -1;
-    out_bytes(o, (const char *)&len, sizeof len);
+    json_out_bytes(o, (const char *)&len, sizeof len);
     if (p)
-        out_bytes(o, p, n);
+        json_out_bytes(o, p, n);
 }
 
-void carry_write(struct out *o, const struct request *rq)
+void request_wire_write(struct json_out *o, const struct request *rq)
 {
-    out_bytes(o, (const char *)rq + PLAIN_BEGIN, PLAIN_END - PLAIN_BEGIN);
+    json_out_bytes(o, (const char *)rq + PLAIN_BEGIN, PLAIN_END - PLAIN_BEGIN);
     write_text(o, (const char *)rq->sampling.bias, sizeof *rq->sampling.bias * (size_t)rq->sampling.n_bias);
     write_text(o, (const char *)rq->stop_ids, sizeof *rq->stop_ids * (size_t)rq->n_stop_ids);
     write_text(o, rq->salt, rq->salt ? strlen(rq->salt) : 0);
@@ -88,7 +88,7 @@ static void take_lists(struct bytes *b, struct request *rq)
     }
 }
 
-struct request *carry_read(const struct service *sv, const char *p, size_t n)
+struct request *request_wire_read(const struct service *sv, const char *p, size_t n)
 {
     struct bytes b = { p, n, 0 };
     struct request *rq = request_new(sv);
@@ -102,7 +102,7 @@ struct request *carry_read(const struct service *sv, const char *p, size_t n)
     if (!b.bad)
         take_lists(&b, rq);
     if (b.bad || b.n || request_open_choices(rq) < 0) {
-        request_drop(rq);
+        request_release(rq);
         return NULL;
     }
     return rq;

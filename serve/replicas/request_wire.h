@@ -4,8 +4,8 @@
 
 #include "serve/api/request.h"
 
-void carry_write(struct out *o, const struct request *rq);
+void request_wire_write(struct json_out *o, const struct request *rq);
 /* One reference; NULL: no memory, or not the bytes of a request. */
-struct request *carry_read(const struct service *sv, const char *p, size_t n);
+struct request *request_wire_read(const struct service *sv, const char *p, size_t n);
 
 #endif

@@ -9,10 +9,10 @@
 int router_open(struct router *rt, int n, struct err *e)
 {
     memset(rt, 0, sizeof *rt);
-    rt->lane = calloc((size_t)n, sizeof *rt->lane);
+    rt->replica = calloc((size_t)n, sizeof *rt->replica);
     rt->page = calloc(ROUTER_PAGES, sizeof *rt->page);
-    if (!rt->lane || !rt->page) {
-        free(rt->lane);
+    if (!rt->replica || !rt->page) {
+        free(rt->replica);
         free(rt->page);
         memset(rt, 0, sizeof *rt);
         return err_set(e, ERR_MEMORY, "no memory for %d replicas", n);
@@ -20,8 +20,8 @@ int router_open(struct router *rt, int n, struct err *e)
     rt->n = n;
     pthread_mutex_init(&rt->lock, NULL);
     for (int i = 0; i < n; i++) {
-        inbox_open(&rt->lane[i].inbox);
-        order_open(&rt->lane[i].order);
+        inbox_open(&rt->replica[i].inbox);
+        reload_command_open(&rt->replica[i].reload_command);
     }
     return 0;
 }
@@ -29,24 +29,24 @@ int router_open(struct router *rt, int n, struct err *e)
 void router_close(struct router *rt)
 {
     for (int i = 0; i < rt->n; i++) {
-        inbox_close(&rt->lane[i].inbox);
-        order_close(&rt->lane[i].order);
+        inbox_close(&rt->replica[i].inbox);
+        reload_command_close(&rt->replica[i].reload_command);
     }
     if (rt->n)
         pthread_mutex_destroy(&rt->lock);
-    free(rt->lane);
+    free(rt->replica);
     free(rt->page);
     memset(rt, 0, sizeof *rt);
 }
 
-static int64_t live(const struct lane *l) { return atomic_load(&l->inbox.n_live); }
+static int64_t live(const struct replica *l) { return atomic_load(&l->inbox.n_live); }
 
 static int idlest(struct router *rt)
 {
     int best = rt->next++ % rt->n;
     for (int i = 0; i < rt->n; i++) {
         int k = (best + i) % rt->n;
-        if (live(&rt->lane[k]) < live(&rt->lane[best]))
+        if (live(&rt->replica[k]) < live(&rt->replica[best]))
             best = k;
     }
     return best;
@@ -75,31 +75,31 @@ int router_choose(struct router *rt, const struct request *rq)
         chain = chain_of(chain, rq->prompt[0].ids + i * KV_PAGE);
         if (rt->page[chain % ROUTER_PAGES].chain != chain)
             break;
-        known = rt->page[chain % ROUTER_PAGES].lane;
+        known = rt->page[chain % ROUTER_PAGES].replica;
     }
-    int lane = idlest(rt);
-    if (known >= 0 && live(&rt->lane[known]) <= live(&rt->lane[lane]) + ROUTER_SLACK)
-        lane = known;
+    int replica = idlest(rt);
+    if (known >= 0 && live(&rt->replica[known]) <= live(&rt->replica[replica]) + ROUTER_SLACK)
+        replica = known;
     chain = chain_begin(rq);
     for (int64_t i = 0; i < n; i++) {
         chain = chain_of(chain, rq->prompt[0].ids + i * KV_PAGE);
         rt->page[chain % ROUTER_PAGES].chain = chain;
-        rt->page[chain % ROUTER_PAGES].lane = lane;
+        rt->page[chain % ROUTER_PAGES].replica = replica;
     }
     pthread_mutex_unlock(&rt->lock);
-    return lane;
+    return replica;
 }
 
 int router_put(struct router *rt, struct request *rq)
 {
-    return inbox_put(&rt->lane[router_choose(rt, rq)].inbox, rq);
+    return inbox_put(&rt->replica[router_choose(rt, rq)].inbox, rq);
 }
 
 int64_t router_live(const struct router *rt)
 {
     int64_t n = 0;
     for (int i = 0; i < rt->n; i++)
-        n += live(&rt->lane[i]);
+        n += live(&rt->replica[i]);
     return n;
 }
 
@@ -107,20 +107,20 @@ int64_t router_live_tokens(const struct router *rt)
 {
     int64_t n = 0;
     for (int i = 0; i < rt->n; i++)
-        n += atomic_load(&rt->lane[i].inbox.n_live_tokens);
+        n += atomic_load(&rt->replica[i].inbox.n_live_tokens);
     return n;
 }
 
-int router_shut(struct router *rt, int even_when_full)
+int router_stop(struct router *rt, int force)
 {
     int shut = 1;
     for (int i = 0; i < rt->n; i++)
-        pthread_mutex_lock(&rt->lane[i].inbox.lock);
+        pthread_mutex_lock(&rt->replica[i].inbox.lock);
     for (int i = 0; i < rt->n; i++)
-        shut &= even_when_full || (!rt->lane[i].inbox.first && !live(&rt->lane[i]));
+        shut &= force || (!rt->replica[i].inbox.first && !live(&rt->replica[i]));
     for (int i = 0; i < rt->n; i++) {
-        rt->lane[i].inbox.closed |= shut;
-        pthread_mutex_unlock(&rt->lane[i].inbox.lock);
+        rt->replica[i].inbox.closed |= shut;
+        pthread_mutex_unlock(&rt->replica[i].inbox.lock);
     }
     return shut;
 }

@@ -1,4 +1,4 @@
-/* socket_frames.c - see wire.h. */
+/* socket_frames.c - see socket_frames.h. */
 #include "serve/replicas/socket_frames.h"
 
 #include <errno.h>
@@ -11,7 +11,7 @@
 #define BLOCK 65536
 #define MESSAGE_MAX ((uint64_t)1 << 31)
 
-int wire_open(struct wire *w, int fd, struct err *e)
+int frames_open(struct frames *w, int fd, struct err *e)
 {
     memset(w, 0, sizeof *w);
     w->fd = fd;
@@ -20,27 +20,27 @@ int wire_open(struct wire *w, int fd, struct err *e)
     return 0;
 }
 
-void wire_close(struct wire *w)
+void frames_close(struct frames *w)
 {
     if (w->fd >= 0)
         close(w->fd);
     w->fd = -1;
-    out_free(&w->in);
-    out_free(&w->out);
+    json_out_free(&w->in);
+    json_out_free(&w->out);
 }
 
-void wire_put(struct wire *w, enum wire_kind kind, uint32_t what, uint64_t id, const void *p, size_t n)
+void frames_put(struct frames *w, enum frame_kind kind, uint32_t what, uint64_t id, const void *p, size_t n)
 {
-    struct wire_head h = { (uint32_t)kind, what, id, n };
-    out_bytes(&w->out, (const char *)&h, sizeof h);
-    out_bytes(&w->out, p, n);
+    struct frame_head h = { (uint32_t)kind, what, id, n };
+    json_out_bytes(&w->out, (const char *)&h, sizeof h);
+    json_out_bytes(&w->out, p, n);
 }
 
 static int again(void) { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR; }
 
-static int send_some(struct wire *w)
+static int send_some(struct frames *w)
 {
-    while (wire_pending(w)) {
+    while (frames_pending(w)) {
         ssize_t n = send(w->fd, w->out.p + w->sent, w->out.n - w->sent, MSG_NOSIGNAL);
         if (n < 0)
             return again() ? 0 : -1;
@@ -50,19 +50,20 @@ static int send_some(struct wire *w)
     return 0;
 }
 
-static int receive_some(struct wire *w)
+static int receive_some(struct frames *w)
 {
     char buf[BLOCK];
     ssize_t n;
     while ((n = recv(w->fd, buf, sizeof buf, 0)) > 0)
-        out_bytes(&w->in, buf, (size_t)n);
+        json_out_bytes(&w->in, buf, (size_t)n);
     return n < 0 && again() ? 0 : -1;
 }
 
 /* Hands over what is whole, keeps the rest. */
-static int split(struct wire *w, void (*take)(void *arg, const struct wire_head *h, const char *p), void *arg)
+static int split(struct frames *w, void (*take)(void *arg, const struct frame_head *h, const char *p),
+                 void *arg)
 {
-    struct wire_head h;
+    struct frame_head h;
     size_t at = 0;
     while (w->in.n - at >= sizeof h) {
         memcpy(&h, w->in.p + at, sizeof h);
@@ -80,15 +81,15 @@ static int split(struct wire *w, void (*take)(void *arg, const struct wire_head 
     return 0;
 }
 
-int wire_turn(struct wire *w, int wake_fd, int wait_ms,
-              void (*take)(void *arg, const struct wire_head *h, const char *p), void *arg)
+int frames_exchange(struct frames *w, int wake_fd, int wait_ms,
+                    void (*take)(void *arg, const struct frame_head *h, const char *p), void *arg)
 {
-    struct pollfd p[2] = { { .fd = w->fd, .events = (short)(POLLIN | (wire_pending(w) ? POLLOUT : 0)) },
+    struct pollfd p[2] = { { .fd = w->fd, .events = (short)(POLLIN | (frames_pending(w) ? POLLOUT : 0)) },
                            { .fd = wake_fd, .events = POLLIN } };
     uint64_t ignored;
     if (send_some(w) < 0 || w->out.failed || w->in.failed)
         return -1;
-    p[0].events = (short)(POLLIN | (wire_pending(w) ? POLLOUT : 0));
+    p[0].events = (short)(POLLIN | (frames_pending(w) ? POLLOUT : 0));
     if (poll(p, 2, wait_ms) < 0 && errno != EINTR)
         return -1;
     if (p[1].revents & POLLIN && read(wake_fd, &ignored, sizeof ignored) < 0 && !again())

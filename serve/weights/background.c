@@ -1,4 +1,4 @@
-/* background.c - see aside.h. */
+/* background.c - see background.h. */
 #include "serve/weights/background.h"
 #include "base/clock.h"
 
@@ -8,19 +8,19 @@
 
 static void *run(void *arg)
 {
-    struct aside *a = arg;
+    struct background *a = arg;
     if (a->pool)
         pool_unpin_self(a->pool);
     int rc = a->work(a, a->arg, &a->err);
     pthread_mutex_lock(&a->lock);
     a->rc = rc < 0 ? rc : 0;
-    a->state = ASIDE_OVER;
+    a->state = BACKGROUND_FINISHED;
     pthread_cond_signal(&a->asked);
     pthread_mutex_unlock(&a->lock);
     return NULL;
 }
 
-static int ask(struct aside *a, int state, aside_call fn, void *arg, struct err *e)
+static int ask(struct background *a, int state, background_call fn, void *arg, struct err *e)
 {
     pthread_mutex_lock(&a->lock);
     a->call = fn;
@@ -35,18 +35,18 @@ static int ask(struct aside *a, int state, aside_call fn, void *arg, struct err 
     return rc;
 }
 
-int aside_device(struct aside *a, aside_call fn, void *arg, struct err *e)
+int background_on_device(struct background *a, background_call fn, void *arg, struct err *e)
 {
-    return ask(a, ASIDE_DEVICE, fn, arg, e);
+    return ask(a, BACKGROUND_ON_DEVICE, fn, arg, e);
 }
-int aside_together(struct aside *a, aside_call fn, void *arg, struct err *e)
+int background_collective(struct background *a, background_call fn, void *arg, struct err *e)
 {
-    return ask(a, ASIDE_TOGETHER, fn, arg, e);
+    return ask(a, BACKGROUND_COLLECTIVE, fn, arg, e);
 }
 
 /* ---- the main thread ---- */
 
-void aside_begin(struct aside *a, aside_work work, void *arg, const struct pool *pool)
+void background_start(struct background *a, background_work work, void *arg, const struct pool *pool)
 {
     pthread_condattr_t c;
     memset(a, 0, sizeof *a);
@@ -59,15 +59,15 @@ void aside_begin(struct aside *a, aside_work work, void *arg, const struct pool 
     pthread_cond_init(&a->asked, &c);
     pthread_cond_init(&a->answered, NULL);
     pthread_condattr_destroy(&c);
-    a->state = ASIDE_WORKS;
+    a->state = BACKGROUND_RUNNING;
     a->started = pthread_create(&a->thread, NULL, run, a) == 0;
     if (a->started)
         return;
     a->rc = err_set(&a->err, ERR_MEMORY, "no thread to read weights: raise the limit of processes");
-    a->state = ASIDE_OVER;
+    a->state = BACKGROUND_FINISHED;
 }
 
-static int state_of(struct aside *a)
+static int state_of(struct background *a)
 {
     pthread_mutex_lock(&a->lock);
     int state = a->state;
@@ -75,23 +75,23 @@ static int state_of(struct aside *a)
     return state;
 }
 
-int aside_asks(struct aside *a) { return state_of(a) > ASIDE_WORKS; }
+int background_wants_sync(struct background *a) { return state_of(a) > BACKGROUND_RUNNING; }
 
-static void answer(struct aside *a, int rc)
+static void answer(struct background *a, int rc)
 {
     pthread_mutex_lock(&a->lock);
     a->call_rc = rc;
-    a->state = ASIDE_WORKS;
+    a->state = BACKGROUND_RUNNING;
     pthread_cond_signal(&a->answered);
     pthread_mutex_unlock(&a->lock);
 }
 
-void aside_rest(struct aside *a, int ms)
+void background_wait(struct background *a, int ms)
 {
     struct timespec t = clock_in(ms * (SECOND_NS / 1000));
     pthread_mutex_lock(&a->lock);
-    for (int waits = 1; waits && (a->state == ASIDE_WORKS || a->state == ASIDE_DEVICE);) {
-        if (a->state == ASIDE_WORKS) {
+    for (int waits = 1; waits && (a->state == BACKGROUND_RUNNING || a->state == BACKGROUND_ON_DEVICE);) {
+        if (a->state == BACKGROUND_RUNNING) {
             waits = pthread_cond_timedwait(&a->asked, &a->lock, &t) == 0;
             continue;
         }
@@ -102,26 +102,27 @@ void aside_rest(struct aside *a, int ms)
     pthread_mutex_unlock(&a->lock);
 }
 
-void aside_cancel(struct aside *a)
+void background_cancel(struct background *a)
 {
     a->cancelled = 1;
     a->stop = 1;
 }
 
-static void refuse(struct aside *a)
+static void refuse(struct background *a)
 {
     answer(a, err_set(a->call_err, ERR_STOPPED, "stopped: another rank has failed, or the server ends"));
 }
 
-int aside_turn(struct aside *a, struct comm *group, struct comm *all, struct err *e)
+int background_sync(struct background *a, struct comm *group, struct comm *all, struct err *e)
 {
     int state = state_of(a);
-    if (state == ASIDE_DEVICE) {
+    if (state == BACKGROUND_ON_DEVICE) {
         answer(a, a->call(a->call_arg, a->call_err));
         state = state_of(a);
     }
-    int64_t seen[3] = { state == ASIDE_OVER, a->cancelled || (state == ASIDE_OVER && a->rc < 0),
-                        state == ASIDE_TOGETHER },
+    int64_t seen[3] = { state == BACKGROUND_FINISHED,
+                        a->cancelled || (state == BACKGROUND_FINISHED && a->rc < 0),
+                        state == BACKGROUND_COLLECTIVE },
             here = seen[2];
     int rc = comm_all_reduce_i64(all, seen, 3, e);
     if (rc >= 0 && group != all) {
@@ -139,7 +140,7 @@ int aside_turn(struct aside *a, struct comm *group, struct comm *all, struct err
     return seen[0] == comm_size(all);
 }
 
-static void release(struct aside *a)
+static void release(struct background *a)
 {
     if (a->started)
         pthread_join(a->thread, NULL);
@@ -147,10 +148,10 @@ static void release(struct aside *a)
     pthread_cond_destroy(&a->asked);
     pthread_cond_destroy(&a->answered);
     a->started = 0;
-    a->state = ASIDE_NONE;
+    a->state = BACKGROUND_NONE;
 }
 
-int aside_end(struct aside *a, struct comm *all, struct err *e)
+int background_finish(struct background *a, struct comm *all, struct err *e)
 {
     int rc = a->rc;
     release(a);
@@ -161,15 +162,15 @@ int aside_end(struct aside *a, struct comm *all, struct err *e)
     return comm_agree(all, rc, e);
 }
 
-void aside_abandon(struct aside *a)
+void background_abort(struct background *a)
 {
-    if (a->state == ASIDE_NONE)
+    if (a->state == BACKGROUND_NONE)
         return;
     a->stop = 1;
-    for (int state; (state = state_of(a)) != ASIDE_OVER; aside_rest(a, 100)) {
-        if (state == ASIDE_DEVICE)
+    for (int state; (state = state_of(a)) != BACKGROUND_FINISHED; background_wait(a, 100)) {
+        if (state == BACKGROUND_ON_DEVICE)
             answer(a, a->call(a->call_arg, a->call_err));
-        else if (state == ASIDE_TOGETHER)
+        else if (state == BACKGROUND_COLLECTIVE)
             refuse(a);
     }
     release(a);

@@ -1,15 +1,15 @@
 /* background.h - long work of a rank in a thread of its own, beside its main thread, which alone makes
  * collective calls and touches the device.
  *
- * The function asks the main thread for either: aside_device for what concerns this rank only,
- * aside_together for what all ranks of the group do in the same order. The main threads meet in aside_turn
+ * The function asks the main thread for either: background_on_device for what concerns this rank only,
+ * background_collective for what all ranks of the group do in the same order. The main threads meet in background_sync
  * whenever they have time (between two steps), see who asks for what, and do it:
  *
  *     rank 0  function:  read … |together|         read … |together|      done
  *             main:      step  turn  step  turn(do)  step  turn  step  turn(do) … turn: over
  *
  * When one rank's function fails, or is cancelled, all of them hear of it in the next turn: `stop` is set,
- * those that wait are refused (ERR_STOPPED), and aside_end gives every rank the error of the one that
+ * those that wait are refused (ERR_STOPPED), and background_finish gives every rank the error of the one that
  * failed. Nobody needs to agree with anybody on the way. */
 #ifndef SHARDLINE_SERVE_WEIGHTS_BACKGROUND_H
 #define SHARDLINE_SERVE_WEIGHTS_BACKGROUND_H
@@ -19,23 +19,29 @@
 #include "base/pool.h"
 #include "comm/comm.h"
 
-struct aside;
-typedef int (*aside_work)(struct aside *a, void *arg, struct err *e);
-typedef int (*aside_call)(void *arg, struct err *e);
+struct background;
+typedef int (*background_work)(struct background *a, void *arg, struct err *e);
+typedef int (*background_call)(void *arg, struct err *e);
 
-struct aside {
+struct background {
     /* the function ends as soon as it can, with ERR_STOPPED or as it likes */
     volatile sig_atomic_t stop;
     /* behind lock: */
-    enum { ASIDE_NONE, ASIDE_WORKS, ASIDE_DEVICE, ASIDE_TOGETHER, ASIDE_OVER } state;
-    aside_call call; /* that the main thread is to make */
+    enum {
+        BACKGROUND_NONE,
+        BACKGROUND_RUNNING,
+        BACKGROUND_ON_DEVICE,
+        BACKGROUND_COLLECTIVE,
+        BACKGROUND_FINISHED
+    } state;
+    background_call call; /* that the main thread is to make */
     void *call_arg;
     struct err *call_err;
     int call_rc;
     pthread_mutex_t lock;
     pthread_cond_t asked, answered;
     /* the function's: */
-    aside_work work;
+    background_work work;
     void *arg;
     const struct pool *pool;
     pthread_t thread;
@@ -47,26 +53,26 @@ struct aside {
 /* Starts work(a, arg, e). pool: its threads may be tied to CPUs, this one is not to be; or NULL. A thread
  * that cannot be had is a failure as any
  * other: it shows in the turns, so that every rank comes to them. */
-void aside_begin(struct aside *a, aside_work work, void *arg, const struct pool *pool);
+void background_start(struct background *a, background_work work, void *arg, const struct pool *pool);
 
-/* The function: what fn returns, called by the main thread. aside_together: by the main threads of all
+/* The function: what fn returns, called by the main thread. background_collective: by the main threads of all
  * ranks; ERR_STOPPED when it does not come to that. fn says nothing before all have come, so what it brings
  * along must be ready. */
-int aside_device(struct aside *a, aside_call fn, void *arg, struct err *e);
-int aside_together(struct aside *a, aside_call fn, void *arg, struct err *e);
+int background_on_device(struct background *a, background_call fn, void *arg, struct err *e);
+int background_collective(struct background *a, background_call fn, void *arg, struct err *e);
 
 /* The main thread. A turn: collective over all, of which group (all itself, or a part of it) is what
- * aside_together means. 1: all functions have
+ * background_collective means. 1: all functions have
  * ended, 0: not yet, or an error of the transport. */
-int aside_turn(struct aside *a, struct comm *group, struct comm *all, struct err *e);
-int aside_asks(struct aside *a); /* a turn may bring it further */
+int background_sync(struct background *a, struct comm *group, struct comm *all, struct err *e);
+int background_wants_sync(struct background *a); /* a turn may bring it further */
 /* until it asks for the others, or that long; what concerns this rank only is done */
-void aside_rest(struct aside *a, int ms);
-void aside_cancel(struct aside *a); /* this rank wants no more of it */
+void background_wait(struct background *a, int ms);
+void background_cancel(struct background *a); /* this rank wants no more of it */
 /* Behind the turn that said 1: 0, or the error that ended it, the same on all ranks. Collective over all. */
-int aside_end(struct aside *a, struct comm *all, struct err *e);
+int background_finish(struct background *a, struct comm *all, struct err *e);
 /* Without the other ranks, which may be gone: stops it and waits for its end. Safe at any time, on zeroes
  * too. */
-void aside_abandon(struct aside *a);
+void background_abort(struct background *a);
 
 #endif

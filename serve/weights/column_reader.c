@@ -1,4 +1,4 @@
-/* column_reader.c - see columns.h. Round by round, so that no rank holds more than some MiBs of rows that
+/* column_reader.c - see column_reader.h. Round by round, so that no rank holds more than some MiBs of rows that
  * are not its own. */
 #include "serve/weights/column_reader.h"
 
@@ -17,10 +17,10 @@ static int compare_caches(void *arg, struct err *e)
     return comm_all_gather(c->tp, c->all, &c->mine, sizeof c->mine, e);
 }
 
-int columns_wanted(struct aside *a, struct comm *tp, uint64_t cache, struct err *e)
+int column_reader_needed(struct background *a, struct comm *tp, uint64_t cache, struct err *e)
 {
     struct caches c = { tp, cache, calloc((size_t)comm_size(tp), sizeof cache) };
-    int rc = c.all ? aside_together(a, compare_caches, &c, e)
+    int rc = c.all ? background_collective(a, compare_caches, &c, e)
                    : err_set(e, ERR_MEMORY, "no memory to compare caches");
     for (int r = 0; rc == 0 && r < comm_size(tp); r++)
         rc = cache && c.all[r] != c.all[0];
@@ -110,15 +110,16 @@ out:
     return rc;
 }
 
-static int read_round(struct exchange *x, columns_rows read, void *ctx, struct err *e)
+static int read_round(struct exchange *x, column_reader_rows read, void *ctx, struct err *e)
 {
     int64_t first, n = rows_of(x, x->me, x->round, &first);
     struct box b = { .n_dims = 2, .start = { first, 0 }, .extent = { n, x->cols } };
     return n ? read(ctx, &b, x->row, e) : 0;
 }
 
-int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine,
-                 size_t element, columns_rows read, void *ctx, struct ring *ring, void *dst, struct err *e)
+int column_reader_read(struct background *a, struct comm *tp, const struct param *p, const struct box *mine,
+                       size_t element, column_reader_rows read, void *ctx, struct ring *ring, void *dst,
+                       struct err *e)
 {
     struct exchange x = { .tp = tp,
                           .n = comm_size(tp),
@@ -136,11 +137,11 @@ int columns_read(struct aside *a, struct comm *tp, const struct param *p, const 
     x.part = malloc((size_t)(x.each * x.cols) * element);
     x.got = malloc((size_t)(x.each * x.n * mine->extent[1]) * element + 1);
     TRY(x.box && x.row && x.part && x.got ? 0 : err_set(e, ERR_MEMORY, "no memory for rows of %s", p->name));
-    TRY(aside_together(a, tell_boxes, &x, e));
+    TRY(background_collective(a, tell_boxes, &x, e));
     /* as many for all: the largest share decides */
     for (; x.round * x.each < (x.rows + x.n - 1) / x.n; x.round++) {
         TRY(read_round(&x, read, ctx, e));
-        TRY(aside_together(a, pass_on, &x, e));
+        TRY(background_collective(a, pass_on, &x, e));
         TRY(deliver(&x, e));
     }
     rc = 0;

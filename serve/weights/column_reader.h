@@ -9,14 +9,15 @@
 #include "serve/weights/background.h"
 
 /* Box b, whole rows, in the arithmetic's dtype. */
-typedef int (*columns_rows)(void *ctx, const struct box *b, void *dst, struct err *e);
+typedef int (*column_reader_rows)(void *ctx, const struct box *b, void *dst, struct err *e);
 
 /* Both in the thread of a, on every rank of tp. 1: the ranks of tp read from servers through caches of their
  * own; 0: they share one, or the files are here. */
-int columns_wanted(struct aside *a, struct comm *tp, uint64_t cache, struct err *e);
+int column_reader_needed(struct background *a, struct comm *tp, uint64_t cache, struct err *e);
 /* dst gets box mine of p through the ring; element: its bytes. A rank that cannot read ends with its error,
  * the others are stopped by a. */
-int columns_read(struct aside *a, struct comm *tp, const struct param *p, const struct box *mine,
-                 size_t element, columns_rows read, void *ctx, struct ring *ring, void *dst, struct err *e);
+int column_reader_read(struct background *a, struct comm *tp, const struct param *p, const struct box *mine,
+                       size_t element, column_reader_rows read, void *ctx, struct ring *ring, void *dst,
+                       struct err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* model_info.c - see load.h. */
+/* model_info.c - see model_info.h. */
 #include "serve/weights/model_info.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@
 #include "model/family.h"
 #include "text/template.h"
 
-int load_open(struct loaded *l, const char *path, const volatile sig_atomic_t *stop, struct err *e)
+int model_info_open(struct model_info *l, const char *path, const volatile sig_atomic_t *stop, struct err *e)
 {
     int rc, i;
     memset(l, 0, sizeof *l);
@@ -27,13 +27,13 @@ int load_open(struct loaded *l, const char *path, const volatile sig_atomic_t *s
     rc = 0;
 out:
     if (rc < 0) {
-        load_close(l);
+        model_info_close(l);
         return err_add(e, "opening %s", path);
     }
     return 0;
 }
 
-void load_close(struct loaded *l)
+void model_info_close(struct model_info *l)
 {
     if (l->has_weights)
         resident_close(&l->weights);
@@ -46,7 +46,7 @@ void load_close(struct loaded *l)
 /* ---- texts ---- */
 
 /* A small file beside the weights; 1: found, *data malloc'd. */
-static int read_extra(const struct loaded *l, const char *name, char **data, size_t *n, struct err *e)
+static int read_extra(const struct model_info *l, const char *name, char **data, size_t *n, struct err *e)
 {
     *data = NULL;
     *n = 0;
@@ -63,7 +63,7 @@ static int read_extra(const struct loaded *l, const char *name, char **data, siz
     return 0;
 }
 
-int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e)
+int model_info_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e)
 {
     json_t *j = jx_parse(text, n, what, e);
     const json_t *v = json_object_get(j, "eos_token_id");
@@ -85,13 +85,13 @@ int load_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, i
     return rc;
 }
 
-static int load_eos(const struct loaded *l, struct service *sv, struct err *e)
+static int load_eos(const struct model_info *l, struct service *sv, struct err *e)
 {
     char *text;
     size_t n;
     int rc = read_extra(l, "generation_config.json", &text, &n, e);
     if (rc > 0)
-        rc = load_parse_eos(text, n, "generation_config.json", sv->eos, SERVICE_EOS_MAX, e);
+        rc = model_info_parse_eos(text, n, "generation_config.json", sv->eos, SERVICE_EOS_MAX, e);
     free(text);
     if (rc < 0)
         return rc;
@@ -130,7 +130,7 @@ static const char *template_in(const json_t *config)
 }
 
 /* The chat template: chat_template.jinja, else the one in tokenizer_config.json. A model may have none. */
-static int load_chat(const struct loaded *l, struct service *sv, const char *config, size_t n_config,
+static int load_chat(const struct model_info *l, struct service *sv, const char *config, size_t n_config,
                      struct err *e)
 {
     const char *what = "chat_template.jinja", *inside;
@@ -155,7 +155,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-int load_texts(const struct loaded *l, struct service *sv, struct err *e)
+int model_info_read_texts(const struct model_info *l, struct service *sv, struct err *e)
 {
     char *json = NULL, *config = NULL;
     size_t n, n_config;
@@ -175,7 +175,7 @@ out:
     return rc < 0 ? err_add(e, "reading %s", ckpt_path(l->ckpt)) : 0;
 }
 
-void load_fingerprint(const struct loaded *l, enum dtype dt, char out[64])
+void model_info_fingerprint(const struct model_info *l, enum dtype dt, char out[64])
 {
     char hex[33];
     ckpt_digest_hex(l->identity, hex);

@@ -14,7 +14,7 @@
 #define BESIDES ((int64_t)64 << 20) /* what reading takes besides the weights */
 
 /* Memory that is promised and not there would end the process, not the reload. */
-static int check_room(const struct reload *r, int n_here, struct err *e)
+static int check_memory(const struct reload *r, int n_here, struct err *e)
 {
     struct dev *d = r->now->m.dev;
     int64_t need = weights_bytes(&r->now->m) + BESIDES,
@@ -28,7 +28,7 @@ static int check_room(const struct reload *r, int n_here, struct err *e)
                    (long long)(need >> 20), (long long)(room >> 20));
 }
 
-static int work(struct aside *a, void *arg, struct err *e)
+static int work(struct background *a, void *arg, struct err *e)
 {
     struct reload *r = arg;
     struct dev *d = r->now->m.dev;
@@ -40,7 +40,7 @@ static int work(struct aside *a, void *arg, struct err *e)
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
     TRY(dev_open(&r->host, "cpu", 1, d->mem, e));
     dev_numerics(r->host, r->now->m.fast);
-    TRY(load_open(&r->fresh, r->path, &a->stop, e));
+    TRY(model_info_open(&r->fresh, r->path, &a->stop, e));
     rc = model_config_same(&r->fresh.cfg, &r->now->cfg, "the model that is served", e);
     if (rc < 0) {
         err_add(e, "%s", r->path);
@@ -54,21 +54,21 @@ out:
     return rc;
 }
 
-void reload_begin(struct reload *r, struct loaded *now, const char *path, int n_here)
+void reload_begin(struct reload *r, struct model_info *now, const char *path, int n_here)
 {
     reload_drop(r);
     memset(r, 0, sizeof *r);
     r->now = now;
     r->begin_s = clock_s();
-    r->works = 1;
+    r->running = 1;
     snprintf(r->path, sizeof r->path, "%s", path);
-    check_room(r, n_here, &r->refused);
-    aside_begin(&r->aside, work, r, now->m.dev->pool);
+    check_memory(r, n_here, &r->refused);
+    background_start(&r->background, work, r, now->m.dev->pool);
 }
 
-int reload_turn(struct reload *r, struct err *e)
+int reload_sync(struct reload *r, struct err *e)
 {
-    return aside_turn(&r->aside, r->now->m.tp, r->now->m.tp, e);
+    return background_sync(&r->background, r->now->m.tp, r->now->m.tp, e);
 }
 
 static void over(struct reload *r)
@@ -76,12 +76,12 @@ static void over(struct reload *r)
     if (r->host)
         dev_close(r->host);
     r->host = NULL;
-    r->works = 0;
+    r->running = 0;
 }
 
 int reload_end(struct reload *r, struct err *e)
 {
-    int rc = aside_end(&r->aside, r->now->m.tp, e);
+    int rc = background_finish(&r->background, r->now->m.tp, e);
     over(r);
     if (rc < 0)
         reload_drop(r);
@@ -90,7 +90,7 @@ int reload_end(struct reload *r, struct err *e)
 
 void reload_swap(struct reload *r, char fingerprint[64])
 {
-    struct loaded *l = r->now, *fresh = &r->fresh;
+    struct model_info *l = r->now, *fresh = &r->fresh;
     struct resident weights = l->weights;
     struct ckpt *ckpt = l->ckpt;
     l->weights = fresh->weights;
@@ -98,17 +98,17 @@ void reload_swap(struct reload *r, char fingerprint[64])
     l->identity = fresh->identity;
     fresh->weights = weights;
     fresh->ckpt = ckpt;
-    load_close(fresh);
+    model_info_close(fresh);
     ckpt_done(l->ckpt);
     if (!l->m.fast && l->m.grain == l->cfg.grain)
-        load_fingerprint(l, l->m.dt, fingerprint);
+        model_info_fingerprint(l, l->m.dt, fingerprint);
 }
 
-void reload_drop(struct reload *r) { load_close(&r->fresh); }
+void reload_drop(struct reload *r) { model_info_close(&r->fresh); }
 
 void reload_close(struct reload *r)
 {
-    aside_abandon(&r->aside);
+    background_abort(&r->background);
     over(r);
     reload_drop(r);
 }

@@ -1,79 +1,79 @@
-/* reload_command.c - see order.h. */
+/* reload_command.c - see reload_command.h. */
 #include "serve/weights/reload_command.h"
 
 #include <stdio.h>
 #include <string.h>
 
-void order_open(struct order *o)
+void reload_command_open(struct reload_command *o)
 {
     memset(o, 0, sizeof *o);
     pthread_mutex_init(&o->lock, NULL);
     pthread_cond_init(&o->answered, NULL);
 }
 
-void order_close(struct order *o)
+void reload_command_close(struct reload_command *o)
 {
     pthread_mutex_destroy(&o->lock);
     pthread_cond_destroy(&o->answered);
 }
 
-void order_give(struct order *o, enum order_what what, const char *text)
+void reload_command_post(struct reload_command *o, enum reload_op what, const char *text)
 {
     pthread_mutex_lock(&o->lock);
     o->what = what;
     snprintf(o->text, sizeof o->text, "%s", text);
-    o->state = ORDER_GIVEN;
+    o->state = COMMAND_POSTED;
     memset(&o->fault, 0, sizeof o->fault);
     pthread_mutex_unlock(&o->lock);
 }
 
-int order_answered(struct order *o)
+int reload_command_is_answered(struct reload_command *o)
 {
     pthread_mutex_lock(&o->lock);
-    int there = o->state == ORDER_ANSWERED || o->closed;
+    int there = o->state == COMMAND_ANSWERED || o->closed;
     pthread_mutex_unlock(&o->lock);
     return there;
 }
 
-int order_wait(struct order *o, char fingerprint[64], struct fault *f)
+int reload_command_wait(struct reload_command *o, char fingerprint[64], struct fault *f)
 {
     pthread_mutex_lock(&o->lock);
-    while (o->state != ORDER_ANSWERED && !o->closed)
+    while (o->state != COMMAND_ANSWERED && !o->closed)
         pthread_cond_wait(&o->answered, &o->lock);
-    if (o->state != ORDER_ANSWERED)
+    if (o->state != COMMAND_ANSWERED)
         fault_set(&o->fault, 503, NULL, "the server is stopping");
-    o->state = ORDER_IDLE;
+    o->state = COMMAND_IDLE;
     *f = o->fault;
     snprintf(fingerprint, 64, "%s", o->fingerprint);
     pthread_mutex_unlock(&o->lock);
     return f->status ? -1 : 0;
 }
 
-enum order_what order_take(struct order *o, char text[ORDER_TEXT])
+enum reload_op reload_command_take(struct reload_command *o, char text[RELOAD_PATH_MAX])
 {
-    enum order_what what = ORDER_NONE;
+    enum reload_op what = RELOAD_NONE;
     pthread_mutex_lock(&o->lock);
-    if (o->state == ORDER_GIVEN && !o->closed) {
-        o->state = ORDER_TAKEN;
+    if (o->state == COMMAND_POSTED && !o->closed) {
+        o->state = COMMAND_TAKEN;
         what = o->what;
-        memcpy(text, o->text, ORDER_TEXT);
+        memcpy(text, o->text, RELOAD_PATH_MAX);
     }
     pthread_mutex_unlock(&o->lock);
     return what;
 }
 
-void order_answer(struct order *o, const char *fingerprint, const struct fault *f)
+void reload_command_answer(struct reload_command *o, const char *fingerprint, const struct fault *f)
 {
     pthread_mutex_lock(&o->lock);
     if (f)
         o->fault = *f;
     snprintf(o->fingerprint, sizeof o->fingerprint, "%s", fingerprint);
-    o->state = ORDER_ANSWERED;
+    o->state = COMMAND_ANSWERED;
     pthread_cond_signal(&o->answered);
     pthread_mutex_unlock(&o->lock);
 }
 
-void order_shut(struct order *o)
+void reload_command_disable(struct reload_command *o)
 {
     pthread_mutex_lock(&o->lock);
     o->closed = 1;

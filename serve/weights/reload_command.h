@@ -7,29 +7,30 @@
 #include <pthread.h>
 #include "serve/service.h"
 
-enum order_what { ORDER_NONE, ORDER_LOAD, ORDER_SWAP, ORDER_DROP };
-#define ORDER_TEXT 3968 /* a path or URL, with its NUL: fits into one step plan */
+enum reload_op { RELOAD_NONE, RELOAD_LOAD, RELOAD_SWAP, RELOAD_DROP };
+#define RELOAD_PATH_MAX 3968 /* a path or URL, with its NUL: fits into one step plan */
 
-struct order {
+struct reload_command {
     pthread_mutex_t lock;
     pthread_cond_t answered;
-    enum { ORDER_IDLE, ORDER_GIVEN, ORDER_TAKEN, ORDER_ANSWERED } state;
-    enum order_what what;
-    char text[ORDER_TEXT];
+    enum { COMMAND_IDLE, COMMAND_POSTED, COMMAND_TAKEN, COMMAND_ANSWERED } state;
+    enum reload_op what;
+    char text[RELOAD_PATH_MAX];
     struct fault fault;   /* the answer: status 0 when it was done */
-    char fingerprint[64]; /* of the weights behind ORDER_SWAP */
+    char fingerprint[64]; /* of the weights behind RELOAD_SWAP */
     int closed;           /* the engine ends: nothing is taken any more */
 };
-void order_open(struct order *o);
-void order_close(struct order *o);
-void order_give(struct order *o, enum order_what what, const char *text);
-int order_answered(struct order *o); /* order_wait would not wait */
+void reload_command_open(struct reload_command *o);
+void reload_command_close(struct reload_command *o);
+void reload_command_post(struct reload_command *o, enum reload_op what, const char *text);
+int reload_command_is_answered(struct reload_command *o); /* reload_command_wait would not wait */
 /* Waits for the answer: 0, or -1 with *f. */
-int order_wait(struct order *o, char fingerprint[64], struct fault *f);
-/* The engine: what is given, or ORDER_NONE; text gets its text. Every order that was taken is answered. */
-enum order_what order_take(struct order *o, char text[ORDER_TEXT]);
+int reload_command_wait(struct reload_command *o, char fingerprint[64], struct fault *f);
+/* The engine: what is given, or RELOAD_NONE; text gets its text. Every order that was taken is answered. */
+enum reload_op reload_command_take(struct reload_command *o, char text[RELOAD_PATH_MAX]);
 /* f NULL: done. */
-void order_answer(struct order *o, const char *fingerprint, const struct fault *f);
-void order_shut(struct order *o); /* every order fails from now on, also the one that waits */
+void reload_command_answer(struct reload_command *o, const char *fingerprint, const struct fault *f);
+void reload_command_disable(
+    struct reload_command *o); /* every order fails from now on, also the one that waits */
 
 #endif

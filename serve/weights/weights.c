@@ -22,8 +22,8 @@ static int stored_dtype(const struct ckpt_tensor *t)
 }
 
 struct reader {
-    struct aside *aside;
-    struct loaded *l;
+    struct background *background;
+    struct model_info *l;
     const struct model *m;
     struct dev *host; /* for conversions */
     void *raw;
@@ -125,7 +125,7 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
     r->counts = r->seen && counts_box(r, p, rows);
     if (rows) {
         struct rows ctx = { r, i, dt };
-        return columns_read(r->aside, r->tp, p, b, dtype_size(dt), read_rows, &ctx, ring, dst, e);
+        return column_reader_read(r->background, r->tp, p, b, dtype_size(dt), read_rows, &ctx, ring, dst, e);
     }
     return read_here(r, i, b, ring, dst, dt, e);
 }
@@ -134,8 +134,9 @@ static int read_box(void *ctx, const struct param *p, const struct box *b, struc
                     enum dtype dt, struct err *e)
 {
     struct reader *r = ctx;
-    int rc = r->aside->stop ? err_set(e, ERR_STOPPED, "stopped: another rank has failed, or the server ends")
-                            : read_param(r, p, b, ring, dst, dt, e);
+    int rc = r->background->stop
+                 ? err_set(e, ERR_STOPPED, "stopped: another rank has failed, or the server ends")
+                 : read_param(r, p, b, ring, dst, dt, e);
     if (rc >= 0 && r->progress)
         atomic_fetch_add(&r->progress->done, box_count(b) * (int64_t)dtype_size(dt));
     return rc;
@@ -166,7 +167,7 @@ static int identify(struct reader *r, struct err *e)
     struct ckpt_tensor *t = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *t);
     TRY(t ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c)));
     if (r->seen)
-        TRY(aside_together(r->aside, add_seen, r, e));
+        TRY(background_collective(r->background, add_seen, r, e));
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
         if (r->seen &&
             (ckpt_tensor(c, i)->role != ROLE_WEIGHT || param_find(&r->m->table, ckpt_tensor(c, i)->name) < 0))
@@ -187,21 +188,21 @@ out:
 static int by_device(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e)
 {
     struct reader *r = ctx;
-    return r->m->dev->memory ? aside_device(r->aside, fn, arg, e) : fn(arg, e);
+    return r->m->dev->memory ? background_on_device(r->background, fn, arg, e) : fn(arg, e);
 }
 
-int weights_read(struct aside *a, struct loaded *l, struct model *m, struct dev *host,
+int weights_read(struct background *a, struct model_info *l, struct model *m, struct dev *host,
                  struct load_progress *progress, struct err *e)
 {
     struct comm *tp = m->tp;
-    struct reader r = { .aside = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
+    struct reader r = { .background = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
     const struct resident_source from = { .read = read_box, .ctx = &r, .door = { by_device, &r } };
     int rc;
     r.raw = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     r.wide = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     TRY(r.raw && r.wide ? 0 : err_set(e, ERR_MEMORY, "no memory to read weights"));
     TRY(watch(&r, e));
-    TRY(r.pass_on = columns_wanted(a, tp, ckpt_cache(l->ckpt), e));
+    TRY(r.pass_on = column_reader_needed(a, tp, ckpt_cache(l->ckpt), e));
     TRY(resident_fill(&l->weights, m, &from, e));
     l->has_weights = 1;
     /* damage in a part that no rank needs is damage too */

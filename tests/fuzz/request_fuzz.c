@@ -15,13 +15,13 @@ static void parse(const struct service *sv, int chat, const char *body, size_t n
 {
     struct request *rq = NULL;
     struct fault f = { 0 };
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     if (openai_parse(sv, chat, body, n, &rq, &f) < 0)
         openai_error(&o, &f);
     else
         openai_answer(&o, rq);
-    out_free(&o);
-    request_drop(rq);
+    json_out_free(&o);
+    request_release(rq);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
@@ -30,7 +30,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         .state = SERVICE_READY, .model = "m", .vocab = 256, .ctx = 128, .n_eos = 1, .eos = { 0 }
     };
     struct err e;
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     struct fault f = { 0 };
     if (!n)
         return 0;
@@ -47,7 +47,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     case 2: tokens_encode(&sv, body, n - 1, &o, &f); break;
     default: tokens_decode(&sv, body, n - 1, &o, &f);
     }
-    out_free(&o);
+    json_out_free(&o);
     template_close(sv.chat);
     tokenizer_close(sv.tok);
     free(body);

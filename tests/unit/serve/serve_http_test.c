@@ -12,7 +12,7 @@
 struct site {
     struct service sv;
     struct router router;
-    struct http *h;
+    struct http_server *h;
     struct metrics metrics;
     struct http_options o;
 };
@@ -27,14 +27,14 @@ static void site_open_with(struct site *s, int state, struct http_options o)
     CHECK_INT(tokenizer_bytes(&s->sv.tok, &e), 0);
     CHECK_INT(router_open(&s->router, 1, &e), 0);
     s->sv.metrics = &s->metrics;
-    CHECK_INT(http_open(&s->h, &s->sv, &s->router, &o, &e), 0);
+    CHECK_INT(http_server_open(&s->h, &s->sv, &s->router, &o, &e), 0);
 }
 
 static void site_open(struct site *s, int state) { site_open_with(s, state, (struct http_options){ 0 }); }
 
 static void site_close(struct site *s)
 {
-    http_close(s->h, 1);
+    http_server_close(s->h, 1);
     router_close(&s->router);
     tokenizer_close(s->sv.tok);
 }
@@ -42,7 +42,7 @@ static void site_close(struct site *s)
 static int dial(const struct site *s)
 {
     struct sockaddr_in a = { .sin_family = AF_INET,
-                             .sin_port = htons((uint16_t)http_port(s->h)),
+                             .sin_port = htons((uint16_t)http_server_port(s->h)),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     int fd = socket(AF_INET, SOCK_STREAM, 0);
     CHECK_INT(connect(fd, (struct sockaddr *)&a, sizeof a), 0);
@@ -109,7 +109,7 @@ TEST(every_state_has_its_answers)
         CHECK_HAS(r, "unavailable_error");
         ask(&s, "GET", "/version", "", r, sizeof r);
         CHECK_HAS(r, "HTTP/1.1 200");
-        CHECK(!s.router.lane->inbox.first);
+        CHECK(!s.router.replica->inbox.first);
         site_close(&s);
     }
 }
@@ -134,20 +134,20 @@ TEST(health_says_how_much_of_the_weights_is_read)
 static struct request *next_request(struct site *s)
 {
     struct request *rq;
-    pthread_mutex_lock(&s->router.lane->inbox.lock);
-    while (!s->router.lane->inbox.first)
-        pthread_cond_wait(&s->router.lane->inbox.filled, &s->router.lane->inbox.lock);
-    rq = s->router.lane->inbox.first;
-    s->router.lane->inbox.first = NULL;
-    s->router.lane->inbox.end = &s->router.lane->inbox.first;
-    pthread_mutex_unlock(&s->router.lane->inbox.lock);
+    pthread_mutex_lock(&s->router.replica->inbox.lock);
+    while (!s->router.replica->inbox.first)
+        pthread_cond_wait(&s->router.replica->inbox.filled, &s->router.replica->inbox.lock);
+    rq = s->router.replica->inbox.first;
+    s->router.replica->inbox.first = NULL;
+    s->router.replica->inbox.end = &s->router.replica->inbox.first;
+    pthread_mutex_unlock(&s->router.replica->inbox.lock);
     return rq;
 }
 
 static void say(struct request *rq, const char *text)
 {
     pthread_mutex_lock(&rq->lock);
-    out_text(&rq->ready, text);
+    json_out_text(&rq->events, text);
     pthread_mutex_unlock(&rq->lock);
 }
 
@@ -183,7 +183,7 @@ TEST(a_stream_gets_what_is_said_when_it_is_said)
     CHECK_HAS(r, "text/event-stream");
     CHECK_HAS(r, "data: one\n\n");
     CHECK(strstr(r, "data: two") > strstr(r, "data: one") && strstr(r, "[DONE]") > strstr(r, "data: two"));
-    request_drop(rq);
+    request_release(rq);
     site_close(&s);
 }
 
@@ -208,7 +208,7 @@ TEST(an_error_before_the_first_token_is_a_status_and_later_an_event)
         CHECK_HAS(r, begun ? "data: {\"error\":{\"message\":\"rank 3 died\""
                            : "\r\n\r\n{\"error\":{\"message\":\"rank 3 died\"");
         CHECK(!begun == !strstr(r, "data: [DONE]"));
-        request_drop(rq);
+        request_release(rq);
         site_close(&s);
     }
 }
@@ -220,15 +220,15 @@ TEST(a_client_that_hangs_up_is_seen_while_it_waits)
     int fd = post(&s, "{\"prompt\":\"a\"}"), seen = 0;
     struct request *rq = next_request(&s);
     usleep(20000);
-    CHECK_INT(rq->gone(rq), 0);
+    CHECK_INT(rq->disconnected(rq), 0);
     close(fd);
     for (int i = 0; i < 200 && !seen; i++) {
         usleep(5000);
-        seen = rq->gone(rq);
+        seen = rq->disconnected(rq);
     }
     CHECK(seen);
     request_finish(rq);
-    request_drop(rq);
+    request_release(rq);
     site_close(&s);
 }
 
@@ -237,7 +237,7 @@ TEST(a_server_that_ends_takes_nothing_more)
     struct site s;
     char r[4096];
     site_open(&s, SERVICE_READY);
-    s.router.lane->inbox.closed = 1;
+    s.router.replica->inbox.closed = 1;
     ask(&s, "POST", "/v1/completions", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 503");
     site_close(&s);
@@ -247,15 +247,17 @@ TEST(a_port_that_is_taken_is_an_error_that_names_it)
 {
     struct site s;
     struct err e = { 0 };
-    struct http *h;
+    struct http_server *h;
     char port[16];
     site_open(&s, SERVICE_READY);
-    snprintf(port, sizeof port, "%d", http_port(s.h));
-    CHECK_INT(http_open(&h, &s.sv, &s.router,
-                        &(struct http_options){ .host = "127.0.0.1", .port = http_port(s.h) }, &e),
+    snprintf(port, sizeof port, "%d", http_server_port(s.h));
+    CHECK_INT(http_server_open(&h, &s.sv, &s.router,
+                               &(struct http_options){ .host = "127.0.0.1", .port = http_server_port(s.h) },
+                               &e),
               -ERR_FILE);
     CHECK_HAS(e.text, port);
-    CHECK_INT(http_open(&h, &s.sv, &s.router, &(struct http_options){ .host = "no.such.host.invalid" }, &e),
+    CHECK_INT(http_server_open(&h, &s.sv, &s.router, &(struct http_options){ .host = "no.such.host.invalid" },
+                               &e),
               -ERR_USAGE);
     site_close(&s);
 }
@@ -329,28 +331,28 @@ TEST(a_full_server_answers_503_and_a_full_key_429_and_both_say_when_to_come_back
     site_open_with(&s, SERVICE_READY,
                    (struct http_options){
                        .keys = &k, .max_requests = 2, .max_waiting_tokens = 5, .max_per_key = 1 });
-    s.router.lane->inbox.n_live = 2;
+    s.router.replica->inbox.n_live = 2;
     ask_with(&s, "POST", "/v1/completions", "X-Api-Key: k\r\n", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 503");
     CHECK_HAS(r, "Retry-After: 1");
-    s.router.lane->inbox.n_live = 1;
-    s.router.lane->inbox.n_live_tokens = 5;
+    s.router.replica->inbox.n_live = 1;
+    s.router.replica->inbox.n_live_tokens = 5;
     ask_with(&s, "POST", "/v1/completions", "X-Api-Key: k\r\n", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "prompt tokens");
-    s.router.lane->inbox.n_live_tokens = 4;
-    one.in_work = 1;
+    s.router.replica->inbox.n_live_tokens = 4;
+    one.n_active = 1;
     ask_with(&s, "POST", "/v1/completions", "X-Api-Key: k\r\n", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 429");
     CHECK_HAS(r, "Retry-After: 1");
     CHECK_HAS(r, "rate_limit_error");
-    CHECK_INT(one.in_work, 1);
+    CHECK_INT(one.n_active, 1);
     CHECK_INT(s.metrics.counter[COUNT_REJECTED], 3);
-    one.in_work = 0;
+    one.n_active = 0;
     ask_with(&s, "POST", "/tokenize", "X-Api-Key: k\r\n", "{\"prompt\":\"a\"}", r, sizeof r);
     CHECK_HAS(r, "HTTP/1.1 200");
-    for (int i = 0; i < 100 && one.in_work; i++)
+    for (int i = 0; i < 100 && one.n_active; i++)
         usleep(2000);
-    CHECK_INT(one.in_work, 0); /* given back */
+    CHECK_INT(one.n_active, 0); /* given back */
     site_close(&s);
 }
 

@@ -25,7 +25,7 @@ static void refused(const struct service *sv, const char *body, int status, cons
     if (f.status != status || strcmp(f.param, param) || !strstr(f.text, part))
         test_fail(__FILE__, __LINE__, "%s: status %d, param \"%s\", \"%s\"; not %d, \"%s\", \"%s\"", body,
                   f.status, f.param, f.text, status, param, part);
-    request_drop(rq);
+    request_release(rq);
 }
 
 static struct request *taken(const struct service *sv, const char *body)
@@ -37,7 +37,7 @@ static struct request *taken(const struct service *sv, const char *body)
     return rq;
 }
 
-static void passes(const struct service *sv, const char *body) { request_drop(taken(sv, body)); }
+static void passes(const struct service *sv, const char *body) { request_release(taken(sv, body)); }
 
 TEST(every_field_lands_where_it_belongs)
 {
@@ -67,7 +67,7 @@ TEST(every_field_lands_where_it_belongs)
     CHECK_INT(rq->prompt[0].ids[1], 'b');
     CHECK_INT(rq->choice[2].k, 2);
     CHECK_INT(rq->choice[0].seq.first_want, 0); /* the prompt is scored */
-    request_drop(rq);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -83,7 +83,7 @@ TEST(defaults_are_those_of_the_wire_and_null_means_default)
     CHECK_INT(rq->n_choices, 1);
     CHECK_INT(rq->choice[0].seq.first_want, 2); /* only the last row */
     CHECK(!strncmp(rq->id, "cmpl-", 5) && strlen(rq->id) == 37);
-    request_drop(rq);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -94,17 +94,17 @@ TEST(prompts_come_in_four_forms_and_index_is_prompt_times_n_plus_k)
     struct request *rq = taken(&sv, "{\"prompt\":[65,66]}");
     CHECK_INT(rq->n_prompts, 1);
     CHECK_INT(rq->prompt[0].n, 2);
-    request_drop(rq);
+    request_release(rq);
     rq = taken(&sv, "{\"prompt\":[\"a\",\"bc\"]}");
     CHECK_INT(rq->n_prompts, 2);
     CHECK_INT(rq->prompt[1].n, 2);
-    request_drop(rq);
+    request_release(rq);
     rq = taken(&sv, "{\"prompt\":[[1],[2,3],[4]],\"n\":2}");
     CHECK_INT(rq->n_choices, 6);
     CHECK_INT(rq->choice[3].prompt->ids[0], 2);
     CHECK_INT(rq->choice[3].index, 3);
     CHECK_INT(rq->choice[3].k, 1);
-    request_drop(rq);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -178,7 +178,7 @@ TEST(a_prompt_that_fills_the_context_can_be_scored_but_not_answered)
     /* the last token predicts nothing that was asked for */
     CHECK_INT(rq->choice[0].seq.n_ids, 127);
     CHECK_INT(rq->choice[0].seq.first_want, 0);
-    request_drop(rq);
+    request_release(rq);
     memcpy(body, "{\"max_tokens\":1,", 16);
     refused(&sv, body, 400, "max_tokens", "at most 0");
     strcpy(body + n, ",5]}");
@@ -195,7 +195,7 @@ TEST(a_default_length_is_cut_where_the_context_ends)
     strcpy(body + 131, "\"}");
     struct request *rq = taken(&sv, body);
     CHECK_INT(rq->max_tokens, 8);
-    request_drop(rq);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -212,7 +212,7 @@ TEST(a_prompt_is_cut_to_its_end_when_that_is_asked_for)
     CHECK_INT(rq->choice[1].ids[0], 2);
     CHECK_INT(rq->prompt[2].n, 2);
     CHECK_STR(rq->prompt[2].text, "xy");
-    request_drop(rq);
+    request_release(rq);
     char body[4096];
     int n = sprintf(body, "{\"prompt\":\"");
     for (int64_t i = 0; i < sv.ctx + 5 && n < 4000; i++)
@@ -220,17 +220,17 @@ TEST(a_prompt_is_cut_to_its_end_when_that_is_asked_for)
     sprintf(body + n, "\",\"max_tokens\":0,\"echo\":true,\"truncate_prompt_tokens\":-1}");
     rq = taken(&sv, body);
     CHECK_INT(rq->prompt[0].n, sv.ctx);
-    request_drop(rq);
+    request_release(rq);
     /* the answer has its place */
     sprintf(body + n, "\",\"max_tokens\":5,\"truncate_prompt_tokens\":-1}");
     rq = taken(&sv, body);
     CHECK_INT(rq->prompt[0].n, sv.ctx - 5);
-    request_drop(rq);
+    request_release(rq);
     sprintf(body + n, "\",\"truncate_prompt_tokens\":-1}");
     rq = taken(&sv, body);
     CHECK_INT(rq->prompt[0].n, sv.ctx - 16);
     CHECK_INT(rq->max_tokens, 16);
-    request_drop(rq);
+    request_release(rq);
     refused(&sv, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":0}", 400, "truncate_prompt_tokens",
             "1 or more");
     refused(&sv, "{\"prompt\":\"a\",\"truncate_prompt_tokens\":-2}", 400, "truncate_prompt_tokens",
@@ -324,7 +324,7 @@ static void feed(struct request *rq, const char *const *tokens)
             CHECK_INT(choice_accept(c, *t == '#' ? 0 : (unsigned char)*t, -0.25f * (float)c->n_ids, top, &f),
                       0);
             if (rq->stream)
-                openai_event(&rq->ready, c, choice_safe_text(c));
+                openai_event(&rq->events, c, choice_safe_text(c));
         }
     }
 }
@@ -340,10 +340,10 @@ static json_t *parsed(const char *text, size_t n)
 
 static json_t *answer(const struct request *rq)
 {
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     openai_answer(&o, rq);
     json_t *j = parsed(o.p, o.n);
-    out_free(&o);
+    json_out_free(&o);
     return j;
 }
 
@@ -374,7 +374,7 @@ TEST(an_answer_has_text_reason_and_counts)
     CHECK_INT(json_array_size(ids), 2);
     CHECK_INT(json_integer_value(json_array_get(ids, 1)), 0);
     json_decref(j);
-    request_drop(rq);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -386,7 +386,7 @@ TEST(logprobs_have_four_lists_floats_come_back_and_the_first_is_null)
                                "{\"prompt\":\"a\xc3\xa9z\",\"max_tokens\":2,\"echo\":true,\"logprobs\":2}");
     feed(rq, (const char *const[]){ "xy" });
     rq->choice[0].logprob[4] = -0.1f;
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     openai_answer(&o, rq);
     CHECK_HAS(o.p, "\"token_logprobs\":[null,-0.25,-0.5,-0.75,-0.100000001,-1.25]");
     CHECK_HAS(o.p, "\"x\":-0.100000001"); /* printed the same in both places */
@@ -400,8 +400,8 @@ TEST(logprobs_have_four_lists_floats_come_back_and_the_first_is_null)
     CHECK(json_is_null(json_array_get(json_object_get(l, "top_logprobs"), 0)));
     CHECK_INT(json_object_size(json_array_get(json_object_get(l, "top_logprobs"), 4)), 3);
     json_decref(j);
-    out_free(&o);
-    request_drop(rq);
+    json_out_free(&o);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -412,12 +412,12 @@ TEST(tokens_as_ids_are_written_in_both_lists)
     struct request *rq =
         taken(&sv, "{\"prompt\":\"a\",\"max_tokens\":1,\"logprobs\":0,\"return_tokens_as_token_ids\":true}");
     feed(rq, (const char *const[]){ "x" });
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     openai_answer(&o, rq);
     CHECK_HAS(o.p, "\"tokens\":[\"token_id:120\"]");
     CHECK_HAS(o.p, "\"top_logprobs\":[{\"token_id:120\":-0.25}]");
-    out_free(&o);
-    request_drop(rq);
+    json_out_free(&o);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -433,7 +433,7 @@ TEST(a_stop_string_over_several_tokens_is_cut_off_and_the_earliest_wins)
     CHECK_STR(text_of(j, 0, "stop_reason"), "o w"); /* complete first: nothing after it is generated */
     CHECK_INT(rq->choice[0].n_ids, 1 + 7);
     json_decref(j);
-    request_drop(rq);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -442,7 +442,7 @@ static void join(const struct request *rq, char *text, char *reason, int *events
 {
     *text = *reason = 0;
     *events = 0;
-    for (const char *p = rq->ready.p, *end; p && (end = strstr(p, "\n\n")); p = end + 2) {
+    for (const char *p = rq->events.p, *end; p && (end = strstr(p, "\n\n")); p = end + 2) {
         json_t *j = parsed(p + 6, (size_t)(end - p) - 6);
         CHECK(!strncmp(p, "data: {", 7));
         strcat(text, text_of(j, 0, "text"));
@@ -482,7 +482,7 @@ TEST(a_stream_joins_to_the_answer_and_never_shows_what_a_stop_string_takes_back)
         json_t *j = answer(rq);
         CHECK_STR(text_of(j, 0, "text"), row[i].text);
         json_decref(j);
-        request_drop(rq);
+        request_release(rq);
         tokenizer_close(sv.tok);
     }
 }
@@ -498,40 +498,40 @@ TEST(an_end_token_counts_unless_it_is_to_be_ignored)
     CHECK_INT(rq->choice[0].finish, FINISH_STOP);
     CHECK_INT(rq->choice[0].stop_id, 'y');
     CHECK_INT(rq->choice[0].text.n, 1);
-    request_drop(rq);
+    request_release(rq);
     rq = taken(&sv, "{\"prompt\":\"a\",\"max_tokens\":3,\"ignore_eos\":true}");
     feed(rq, (const char *const[]){ "xyz" });
     CHECK_INT(rq->choice[0].finish, FINISH_LENGTH);
     CHECK_INT(rq->choice[0].text.n, 3);
-    request_drop(rq);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
 TEST(json_texts_are_escaped_and_broken_utf8_is_replaced)
 {
-    struct out o = { 0 };
-    out_json(&o, "a\"\\\n\x01\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80\xe2\x82", 17);
+    struct json_out o = { 0 };
+    json_out_string_n(&o, "a\"\\\n\x01\xff\xc3\xa9\xed\xa0\x80\xf0\x9f\x98\x80\xe2\x82", 17);
     CHECK_STR(o.p, "\"a\\\"\\\\\\n\\u0001\xef\xbf\xbd\xc3\xa9\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd\xf0\x9f\x98"
                    "\x80\xef\xbf\xbd\xef\xbf\xbd\"");
-    out_free(&o);
+    json_out_free(&o);
     CHECK_INT(utf8_count("a\xc3\xa9\xe2\x82", 5), 4);
 }
 
 TEST(errors_have_the_four_members)
 {
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     struct fault f;
     fault_set(&f, 503, NULL, "say \"%s\"", "x");
     openai_error(&o, &f);
     CHECK_STR(o.p, "{\"error\":{\"message\":\"say "
                    "\\\"x\\\"\",\"type\":\"unavailable_error\",\"param\":null,\"code\":503}}");
-    out_free(&o);
+    json_out_free(&o);
     fault_set(&f, 400, "n", "no");
     openai_error(&o, &f);
     CHECK_STR(
         o.p,
         "{\"error\":{\"message\":\"no\",\"type\":\"invalid_request_error\",\"param\":\"n\",\"code\":400}}");
-    out_free(&o);
+    json_out_free(&o);
 }
 
 TEST(prompt_logprobs_are_a_list_beside_the_answer_with_the_prompts_own_tokens_first)
@@ -543,14 +543,14 @@ TEST(prompt_logprobs_are_a_list_beside_the_answer_with_the_prompts_own_tokens_fi
     CHECK_INT(rq->choice[0].seq.first_want, 0);
     CHECK_INT(rq->tops, 2);
     feed(rq, (const char *const[]){ "x" });
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     openai_answer(&o, rq);
     CHECK_HAS(o.p,
               "\"prompt_logprobs\":[null,{\"98\":{\"logprob\":-0.25,\"rank\":3,\"decoded_token\":\"b\"},");
     CHECK_HAS(o.p, "\"tokens\":[\"x\"]");
     CHECK_HAS(o.p, "\"top_logprobs\":[{\"x\":"); /* logprobs 0: the sampled one alone */
-    out_free(&o);
-    request_drop(rq);
+    json_out_free(&o);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -563,7 +563,7 @@ TEST(a_stop_string_inside_of_min_tokens_does_not_stop)
     CHECK_INT(rq->choice[0].finish, FINISH_STOP);
     /* the second one ends with the sixth token, the third counts */
     CHECK_INT(rq->choice[0].text.n, 6);
-    request_drop(rq);
+    request_release(rq);
     tokenizer_close(sv.tok);
 }
 
@@ -592,7 +592,7 @@ static void prompt_is(const struct service *sv, const char *body, const char *wa
     for (int64_t i = 0; i < rq->prompt->n && i < 255; i++)
         text[i] = (char)rq->prompt->ids[i];
     CHECK_STR(text, want);
-    request_drop(rq);
+    request_release(rq);
 }
 
 TEST(messages_go_through_the_template)
@@ -607,7 +607,7 @@ TEST(messages_go_through_the_template)
     struct request *rq = taken(&sv, "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]}");
     CHECK_INT(rq->max_tokens, 128 - 20); /* the rest of the context */
     CHECK(!strncmp(rq->id, "chatcmpl-", 9));
-    request_drop(rq);
+    request_release(rq);
     service_chat_close(&sv);
 }
 
@@ -656,7 +656,7 @@ TEST(a_chat_answers_with_a_message_and_the_bytes_of_its_tokens)
     struct request *rq = taken(&sv,
                                "{" HI ",\"max_completion_tokens\":3,\"logprobs\":true,\"top_logprobs\":1}");
     feed(rq, (const char *const[]){ "o\xc3\xa9" });
-    struct out o = { 0 };
+    struct json_out o = { 0 };
     openai_answer(&o, rq);
     json_decref(parsed(o.p, o.n));
     CHECK_HAS(o.p, "\"object\":\"chat.completion\",");
@@ -665,8 +665,8 @@ TEST(a_chat_answers_with_a_message_and_the_bytes_of_its_tokens)
                    "\"logprob\":-0.125,\"bytes\":[81]}]}");
     CHECK_HAS(o.p, "\"bytes\":[195],");
     CHECK_HAS(o.p, "\"finish_reason\":\"length\"");
-    out_free(&o);
-    request_drop(rq);
+    json_out_free(&o);
+    request_release(rq);
     service_chat_close(&sv);
 }
 
@@ -681,7 +681,7 @@ TEST(a_streamed_chat_begins_with_the_role_and_joins_to_the_answer)
     feed(rq, (const char *const[]){ "ab ENx END" });
     char text[64] = "";
     int events = 0;
-    for (const char *p = rq->ready.p, *end; p && (end = strstr(p, "\n\n")); p = end + 2, events++) {
+    for (const char *p = rq->events.p, *end; p && (end = strstr(p, "\n\n")); p = end + 2, events++) {
         json_t *j = parsed(p + 6, (size_t)(end - p) - 6),
                *c = json_array_get(json_object_get(j, "choices"), 0), *d = json_object_get(c, "delta");
         CHECK_STR(json_string_value(json_object_get(j, "object")), "chat.completion.chunk");
@@ -693,6 +693,6 @@ TEST(a_streamed_chat_begins_with_the_role_and_joins_to_the_answer)
     }
     CHECK_STR(text, "ab ENx EN"); /* nine tokens: the stop string never became whole */
     CHECK_INT(events, 10);
-    request_drop(rq);
+    request_release(rq);
     service_chat_close(&sv);
 }

@@ -35,9 +35,9 @@ static struct request *letters(const struct service *sv, char letter, int n, con
 
 static int goes_to(struct router *rt, struct request *rq)
 {
-    int lane = router_choose(rt, rq);
-    request_drop(rq);
-    return lane;
+    int replica = router_choose(rt, rq);
+    request_release(rq);
+    return replica;
 }
 
 TEST(a_request_goes_where_its_beginning_was_computed_unless_that_one_is_busy)
@@ -54,9 +54,9 @@ TEST(a_request_goes_where_its_beginning_was_computed_unless_that_one_is_busy)
         CHECK_INT(goes_to(&rt, letters(&sv, 'b', 130 + i, "")), b);
         CHECK_INT(goes_to(&rt, letters(&sv, 'a', 64, "")), a);
     }
-    rt.lane[b].inbox.n_live = ROUTER_SLACK;
+    rt.replica[b].inbox.n_live = ROUTER_SLACK;
     CHECK_INT(goes_to(&rt, letters(&sv, 'b', 200, "")), b);
-    rt.lane[b].inbox.n_live = ROUTER_SLACK + 1;
+    rt.replica[b].inbox.n_live = ROUTER_SLACK + 1;
     int other = goes_to(&rt, letters(&sv, 'b', 200, ""));
     CHECK(other != b);
     CHECK_INT(goes_to(&rt, letters(&sv, 'b', 200, "")), other); /* it has them now */
@@ -74,11 +74,11 @@ TEST(a_salt_is_part_of_a_beginning_and_short_prompts_go_to_the_idlest)
     service_bytes(&sv);
     CHECK_INT(router_open(&rt, 2, &e), 0);
     int plain = goes_to(&rt, letters(&sv, 'a', 100, ""));
-    rt.lane[plain].inbox.n_live = 1;
+    rt.replica[plain].inbox.n_live = 1;
     CHECK_INT(goes_to(&rt, letters(&sv, 'a', 100, "")), plain);
     CHECK_INT(goes_to(&rt, letters(&sv, 'a', 100, ",\"cache_salt\":\"x\"")), 1 - plain);
     CHECK_INT(goes_to(&rt, letters(&sv, 'a', 63, "")), 1 - plain);
-    rt.lane[plain].inbox.n_live = 0;
+    rt.replica[plain].inbox.n_live = 0;
     for (int i = 0; i < 8; i++)
         seen[goes_to(&rt, letters(&sv, 'q', 10, ""))]++;
     CHECK_INT(seen[0], 4);
@@ -93,17 +93,17 @@ TEST(lanes_are_shut_together_and_only_when_all_are_idle)
     struct err e;
     service_bytes(&sv);
     CHECK_INT(router_open(&rt, 2, &e), 0);
-    rt.lane[1].inbox.n_live = 1;
-    CHECK_INT(router_shut(&rt, 0), 0);
+    rt.replica[1].inbox.n_live = 1;
+    CHECK_INT(router_stop(&rt, 0), 0);
     struct request *rq = letters(&sv, 'a', 3, "");
     CHECK_INT(router_put(&rt, rq), 0); /* still open */
-    rt.lane[1].inbox.n_live = 0;
-    CHECK_INT(router_shut(&rt, 0), 0); /* there is one in an inbox */
-    CHECK(inbox_take(&rt.lane[0].inbox, 0) == rq);
-    inbox_leave(&rt.lane[0].inbox, rq);
-    CHECK_INT(router_shut(&rt, 0), 1);
+    rt.replica[1].inbox.n_live = 0;
+    CHECK_INT(router_stop(&rt, 0), 0); /* there is one in an inbox */
+    CHECK(inbox_take(&rt.replica[0].inbox, 0) == rq);
+    inbox_leave(&rt.replica[0].inbox, rq);
+    CHECK_INT(router_stop(&rt, 0), 1);
     CHECK_INT(router_put(&rt, rq), -1);
-    request_drop(rq);
+    request_release(rq);
     router_close(&rt);
     tokenizer_close(sv.tok);
 }
@@ -119,11 +119,11 @@ static const char everything[] =
 TEST(a_request_arrives_as_it_was)
 {
     struct service sv;
-    struct out a = { 0 }, b = { 0 };
+    struct json_out a = { 0 }, b = { 0 };
     service_bytes(&sv);
     struct request *rq = parse(&sv, everything);
-    carry_write(&a, rq);
-    struct request *got = carry_read(&sv, a.p, a.n);
+    request_wire_write(&a, rq);
+    struct request *got = request_wire_read(&sv, a.p, a.n);
     CHECK(got != NULL);
     CHECK_STR(got->id, rq->id);
     CHECK_INT(got->n_choices, 6);
@@ -137,28 +137,28 @@ TEST(a_request_arrives_as_it_was)
     CHECK(!memcmp(got->prompt[0].text, "ab\xc3\xa9", 4) && !got->prompt[1].text);
     CHECK_INT(got->choice[5].ids[2], 3);
     CHECK_INT(got->choice[5].seq.first_want, rq->choice[5].seq.first_want);
-    carry_write(&b, got); /* pointers apart the same bytes again */
+    request_wire_write(&b, got); /* pointers apart the same bytes again */
     CHECK_INT(a.n, b.n);
-    request_drop(rq);
-    request_drop(got);
-    out_free(&a);
-    out_free(&b);
+    request_release(rq);
+    request_release(got);
+    json_out_free(&a);
+    json_out_free(&b);
     tokenizer_close(sv.tok);
 }
 
 TEST(a_cut_request_is_none)
 {
     struct service sv;
-    struct out a = { 0 };
+    struct json_out a = { 0 };
     service_bytes(&sv);
     struct request *rq = parse(&sv, everything);
-    carry_write(&a, rq);
+    request_wire_write(&a, rq);
     for (size_t n = 0; n < a.n; n++)
-        CHECK(carry_read(&sv, a.p, n) == NULL);
-    out_bytes(&a, "x", 1);
-    CHECK(carry_read(&sv, a.p, a.n) == NULL);
-    request_drop(rq);
-    out_free(&a);
+        CHECK(request_wire_read(&sv, a.p, n) == NULL);
+    json_out_bytes(&a, "x", 1);
+    CHECK(request_wire_read(&sv, a.p, a.n) == NULL);
+    request_release(rq);
+    json_out_free(&a);
     tokenizer_close(sv.tok);
 }
 
@@ -167,7 +167,7 @@ struct got {
     uint64_t id[64];
     size_t bytes;
 };
-static void count(void *arg, const struct wire_head *h, const char *p)
+static void count(void *arg, const struct frame_head *h, const char *p)
 {
     struct got *g = arg;
     for (uint64_t i = 0; i < h->n; i++)
@@ -178,30 +178,30 @@ static void count(void *arg, const struct wire_head *h, const char *p)
 
 TEST(messages_larger_than_the_sockets_buffers_pass_both_ways_at_once)
 {
-    struct wire w[2];
+    struct frames w[2];
     struct got got[2] = { 0 };
     struct err e;
     int fd[2];
     static char data[1 << 20];
     CHECK_INT(socketpair(AF_UNIX, SOCK_STREAM, 0, fd), 0);
     for (int i = 0; i < 2; i++)
-        CHECK_INT(wire_open(&w[i], fd[i], &e), 0);
+        CHECK_INT(frames_open(&w[i], fd[i], &e), 0);
     for (uint64_t k = 0; k < 6; k++)
         for (int i = 0; i < 2; i++) {
             for (size_t b = 0; b < sizeof data; b++)
                 data[b] = (char)(k + b);
-            wire_put(&w[i], WIRE_EVENTS, 0, k, data, k == 3 ? 0 : sizeof data - k);
+            frames_put(&w[i], FRAME_EVENTS, 0, k, data, k == 3 ? 0 : sizeof data - k);
         }
     for (int turn = 0; turn < 2000 && (got[0].n < 6 || got[1].n < 6); turn++)
         for (int i = 0; i < 2; i++)
-            CHECK_INT(wire_turn(&w[i], -1, 1, count, &got[i]), 0);
+            CHECK_INT(frames_exchange(&w[i], -1, 1, count, &got[i]), 0);
     for (int i = 0; i < 2; i++) {
         CHECK_INT(got[i].n, 6);
         for (uint64_t k = 0; k < 6; k++)
             CHECK_INT(got[i].id[k], k);
         CHECK_INT(got[i].bytes, 5 * (1 << 20) - (1 + 2 + 4 + 5));
     }
-    wire_close(&w[0]);
-    CHECK_INT(wire_turn(&w[1], -1, 100, count, &got[1]), -1); /* the other end is gone */
-    wire_close(&w[1]);
+    frames_close(&w[0]);
+    CHECK_INT(frames_exchange(&w[1], -1, 100, count, &got[1]), -1); /* the other end is gone */
+    frames_close(&w[1]);
 }

@@ -144,10 +144,10 @@ static int32_t adjusted(const struct sampling *s, const float *l, const int32_t 
                         int64_t n)
 {
     static const int32_t eos[1] = { 3 }, stop[1] = { 2 };
-    struct history h = { ids, n_prompt, n };
-    struct ends ends = { eos, stop, 1, 1 };
-    CHECK(sampling_adjusts(s, &h));
-    return sample_adjusted(s, 0, &h, &ends, l, 4);
+    struct token_history h = { ids, n_prompt, n };
+    struct end_ids ends = { eos, stop, 1, 1 };
+    CHECK(logit_processors_active(s, &h));
+    return logit_processors_sample(s, 0, &h, &ends, l, 4);
 }
 
 TEST(penalties_count_what_was_generated_and_repetition_the_prompt_too)
@@ -177,7 +177,7 @@ TEST(bias_is_added_and_ends_wait_for_min_tokens)
 {
     const float l[4] = { 0, 1, 3, 4 };
     const int32_t ids[2] = { 0, 0 };
-    struct bias b[2] = { { 0, 7 }, { 1, -100 } };
+    struct logit_bias b[2] = { { 0, 7 }, { 1, -100 } };
     struct sampling s = GREEDY;
     s.n_bias = 2;
     s.bias = b;
@@ -185,8 +185,8 @@ TEST(bias_is_added_and_ends_wait_for_min_tokens)
     s = GREEDY;
     s.min_tokens = 1;
     CHECK_INT(adjusted(&s, l, ids, 1, 1), 1); /* neither the end token nor the stop id */
-    struct history h = { ids, 1, 2 };
-    CHECK_INT(sampling_adjusts(&s, &h), 0); /* enough of them */
+    struct token_history h = { ids, 1, 2 };
+    CHECK_INT(logit_processors_active(&s, &h), 0); /* enough of them */
     s = drawn(1, 4);
     s.frequency = 1e-9;
     for (int64_t p = 1; p < 2; p++) /* the draw is the one of the same position */

@@ -50,7 +50,7 @@ static void check_pages(const struct sim *m)
     int held = 0;
     char *seen = calloc((size_t)m->n_pages, 1);
     for (int i = 0; i < m->n; i++)
-        for (int64_t p = m->seq[i].q.n_behind; p < m->seq[i].q.n_pages; p++, held++) {
+        for (int64_t p = m->seq[i].q.n_released; p < m->seq[i].q.n_pages; p++, held++) {
             CHECK(!seen[m->seq[i].q.page[p]]);
             seen[m->seq[i].q.page[p]] = 1;
         }
@@ -77,7 +77,7 @@ static int sim_step(struct sim *m)
 {
     struct err e;
     int64_t rows = 0, wants = 0, prefill = 0;
-    int n = sched_plan(&m->s, &e);
+    int n = sched_next_step(&m->s, &e);
     CHECK(n >= 0);
     for (int i = 0; i < n; i++) {
         const struct sched_item *it = &m->s.item[i];
@@ -91,7 +91,7 @@ static int sim_step(struct sim *m)
     m->most_rows = rows > m->most_rows ? rows : m->most_rows;
     m->most_items = n > m->most_items ? n : m->most_items;
     check_pages(m);
-    sched_done(&m->s);
+    sched_step_done(&m->s);
     m->step++;
     for (int i = 0; i < n; i++) {
         struct sim_seq *x = m->s.item[i].seq->owner;
@@ -290,16 +290,16 @@ TEST(a_pool_that_cannot_hold_one_context_is_refused_with_both_numbers)
 {
     struct err e = { 0 };
     int32_t n = 0;
-    struct kv_wish w = { .ctx = 1000, .max_seqs = 4, .bytes = 1500, .all_bytes = 100 };
-    CHECK_INT(kv_plan(&w, &n, &e), -ERR_MEMORY);
+    struct kv_sizing w = { .ctx = 1000, .max_seqs = 4, .bytes = 1500, .page_bytes = 100 };
+    CHECK_INT(kv_count_pages(&w, &n, &e), -ERR_MEMORY);
     CHECK_HAS(e.text, "1600");
     CHECK_HAS(e.text, "1500");
     w.bytes = 1600;
-    CHECK_INT(kv_plan(&w, &n, &e), 0);
+    CHECK_INT(kv_count_pages(&w, &n, &e), 0);
     CHECK_INT(n, 16);
     w.bytes = 0;
     w.room = 1 << 30;
-    CHECK_INT(kv_plan(&w, &n, &e), 0);
+    CHECK_INT(kv_count_pages(&w, &n, &e), 0);
     CHECK_INT(n, 64); /* what four contexts need, not more */
 }
 
@@ -373,13 +373,13 @@ static void check_rows(const struct memory *m, const struct sched_item *it, int6
 static int told_step(struct sched *s, struct memory *m)
 {
     struct err e;
-    int n = sched_plan(s, &e);
+    int n = sched_next_step(s, &e);
     CHECK(n >= 0);
     for (int i = 0; i < n; i++)
         check_rows(m, &s->item[i], s->lim.window);
     for (int i = 0; i < n; i++)
         write_rows(m, &s->item[i]);
-    sched_done(s);
+    sched_step_done(s);
     for (int i = 0; i < n; i++) {
         struct told *t = s->item[i].seq->owner;
         if (t->q.n_kv < t->q.n_ids)
@@ -489,7 +489,7 @@ TEST(pages_behind_the_window_are_given_back)
     for (int64_t k = 0; !sched_idle(&s) && k < 5000; k++) {
         told_step(&s, &m);
         for (int i = 0; i < 2; i++)
-            CHECK(t[i].q.n_pages - t[i].q.n_behind <= 4);
+            CHECK(t[i].q.n_pages - t[i].q.n_released <= 4);
     }
     CHECK(sched_idle(&s));
     CHECK_INT(pages_free(&s.pages), 5);
@@ -502,25 +502,25 @@ TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
     static struct told t[SEQS];
     static struct memory m;
     struct sched s;
-    struct plan p;
+    struct step_message p;
     struct err e;
     struct sched_limits lim = { SEQS, 2000, 2000, 0 };
     CHECK_INT(sched_open(&s, &lim, 31, &e), 0);
     CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
-    CHECK_INT(plan_open(&p, SEQS, &e), 0);
+    CHECK_INT(step_message_open(&p, SEQS, &e), 0);
     for (int i = 0; i < SEQS; i++) {
         count_up(&t[i], 512, 0);
         told_add(&s, &t[i], NULL, 500, i ? 0 : 200, 499);
         if (!i)
             told_step(&s, &m);
     }
-    CHECK(sched_plan(&s, &e) > 20);
-    CHECK_INT(step_plan_make(&p, PLAN_STEP, &s, told_ids, &e), 0);
+    CHECK(sched_next_step(&s, &e) > 20);
+    CHECK_INT(step_message_make(&p, STEP_RUN, &s, told_ids, &e), 0);
     CHECK_INT(p.n_seq, s.n_items);
     CHECK(p.word[5] > 31 * 4); /* pages that are named */
     CHECK_INT(p.ids[0], s.item[0].seq == &t[0].q ? t[0].ids[s.item[0].pos] : t[1].ids[s.item[0].pos]);
     CHECK(p.word[1] <= p.cap);
-    plan_close(&p);
+    step_message_close(&p);
     sched_close(&s);
 }
 

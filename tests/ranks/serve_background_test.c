@@ -1,5 +1,5 @@
 /* ranks: 1 2 4 */
-/* serve_aside_test.c - work beside the main threads: collective calls in order, one rank's failure reaches
+/* serve_background_test.c - work beside the main threads: collective calls in order, one rank's failure reaches
  * all, ends that do not wait. */
 #include <time.h>
 #include "serve/weights/background.h"
@@ -35,7 +35,7 @@ struct job {
     int64_t sum[8];
     int n_device;
     pthread_t main;
-    struct aside *aside;
+    struct background *background;
     int round;
 };
 
@@ -57,7 +57,7 @@ static int touch(void *arg, struct err *e)
 
 static void nap(int ms) { nanosleep(&(struct timespec){ 0, ms * 1000000L }, NULL); }
 
-static int work(struct aside *a, void *arg, struct err *e)
+static int work(struct background *a, void *arg, struct err *e)
 {
     struct job *j = arg;
     for (j->round = 0; j->round < j->rounds; j->round++) {
@@ -68,8 +68,8 @@ static int work(struct aside *a, void *arg, struct err *e)
         while (j->round == j->hangs_at)
             if (nap(1), a->stop)
                 return err_set(e, ERR_STOPPED, "stopped");
-        CHECK_INT(aside_device(a, touch, j, e), j->round);
-        int rc = aside_together(a, add, j, e);
+        CHECK_INT(background_on_device(a, touch, j, e), j->round);
+        int rc = background_collective(a, add, j, e);
         if (rc < 0)
             return rc;
     }
@@ -78,14 +78,14 @@ static int work(struct aside *a, void *arg, struct err *e)
 
 static int run(struct job *j, struct err *e)
 {
-    struct aside a;
+    struct background a;
     int rc;
     j->main = pthread_self();
-    aside_begin(&a, work, j, dev.pool);
-    while ((rc = aside_turn(&a, mesh.axis[AXIS_TP], mesh.all, e)) == 0)
-        aside_rest(&a, 5);
+    background_start(&a, work, j, dev.pool);
+    while ((rc = background_sync(&a, mesh.axis[AXIS_TP], mesh.all, e)) == 0)
+        background_wait(&a, 5);
     CHECK_INT(rc, 1);
-    return aside_end(&a, mesh.all, e);
+    return background_finish(&a, mesh.all, e);
 }
 
 TEST(collective_calls_of_the_threads_are_made_by_the_main_threads_in_their_order)
@@ -117,19 +117,19 @@ TEST(the_error_of_one_rank_ends_all_whatever_they_wait_for)
 
 TEST(a_rank_that_wants_no_more_ends_all)
 {
-    struct aside a;
+    struct background a;
     struct err e = { 0 };
     int rc;
     begin();
     struct job j = { .rounds = 8, .fails_at = -1, .hangs_at = 2, .main = pthread_self() };
-    aside_begin(&a, work, &j, NULL);
-    for (int i = 0; (rc = aside_turn(&a, mesh.axis[AXIS_TP], mesh.all, &e)) == 0; i++) {
+    background_start(&a, work, &j, NULL);
+    for (int i = 0; (rc = background_sync(&a, mesh.axis[AXIS_TP], mesh.all, &e)) == 0; i++) {
         if (i == 40 && world_rank(world) == 0)
-            aside_cancel(&a);
+            background_cancel(&a);
         nap(1);
     }
     CHECK_INT(rc, 1);
-    CHECK_INT(aside_end(&a, mesh.all, &e), -ERR_STOPPED);
+    CHECK_INT(background_finish(&a, mesh.all, &e), -ERR_STOPPED);
     end();
 }
 
@@ -137,41 +137,41 @@ TEST(it_can_be_abandoned_at_any_time_without_the_others)
 {
     begin();
     for (int ms = 0; ms < 12; ms += 3) {
-        struct aside a;
+        struct background a;
         struct job j = { .rounds = 8, .fails_at = -1, .hangs_at = ms == 9 ? 0 : -1, .main = pthread_self() };
-        aside_begin(&a, work, &j, NULL);
+        background_start(&a, work, &j, NULL);
         nap(ms);
-        aside_abandon(&a);
-        CHECK_INT(a.state, ASIDE_NONE);
+        background_abort(&a);
+        CHECK_INT(a.state, BACKGROUND_NONE);
     }
-    struct aside none = { 0 };
-    aside_abandon(&none);
+    struct background none = { 0 };
+    background_abort(&none);
     end();
 }
 
-static int touch_only(struct aside *a, void *arg, struct err *e)
+static int touch_only(struct background *a, void *arg, struct err *e)
 {
     struct job *j = arg;
     for (int i = 0; i < j->rounds; i++)
-        CHECK_INT(aside_device(a, touch, j, e), i);
+        CHECK_INT(background_on_device(a, touch, j, e), i);
     return 0;
 }
 
 /* A slice after the other goes to the device: none of them waits for the other ranks. */
 TEST(what_concerns_one_rank_is_done_while_its_main_thread_rests)
 {
-    struct aside a;
+    struct background a;
     struct err e = { 0 };
     int rc;
     begin();
     struct job j = { .rounds = 100, .main = pthread_self() };
-    aside_begin(&a, touch_only, &j, NULL);
+    background_start(&a, touch_only, &j, NULL);
     for (int i = 0; i < 50 && j.n_device < 100; i++)
-        aside_rest(&a, 100);
+        background_wait(&a, 100);
     CHECK_INT(j.n_device, 100);
-    while ((rc = aside_turn(&a, mesh.axis[AXIS_TP], mesh.all, &e)) == 0)
-        aside_rest(&a, 5);
+    while ((rc = background_sync(&a, mesh.axis[AXIS_TP], mesh.all, &e)) == 0)
+        background_wait(&a, 5);
     CHECK_INT(rc, 1);
-    CHECK_INT(aside_end(&a, mesh.all, &e), 0);
+    CHECK_INT(background_finish(&a, mesh.all, &e), 0);
     end();
 }
