@@ -4,7 +4,7 @@
 
 #include <string.h>
 
-/* ---- the function's thread ---- */
+/* ---- the task's thread ---- */
 
 static void *run(void *arg)
 {
@@ -49,6 +49,7 @@ int background_collective(struct background *a, background_call fn, void *arg, s
 void background_start(struct background *a, background_work work, void *arg, const struct pool *pool)
 {
     pthread_condattr_t c;
+
     memset(a, 0, sizeof *a);
     a->work = work;
     a->arg = arg;
@@ -116,10 +117,12 @@ static void refuse(struct background *a)
 int background_sync(struct background *a, struct comm *group, struct comm *all, struct err *e)
 {
     int state = state_of(a);
+
     if (state == BACKGROUND_ON_DEVICE) {
         answer(a, a->call(a->call_arg, a->call_err));
         state = state_of(a);
     }
+
     int64_t seen[3] = { state == BACKGROUND_FINISHED,
                         a->cancelled || (state == BACKGROUND_FINISHED && a->rc < 0),
                         state == BACKGROUND_COLLECTIVE },
@@ -129,6 +132,7 @@ int background_sync(struct background *a, struct comm *group, struct comm *all, 
         seen[2] = here;
         rc = comm_all_reduce_i64(group, &seen[2], 1, e);
     }
+
     if (rc < 0)
         return rc;
     if (seen[1])
@@ -156,7 +160,7 @@ int background_finish(struct background *a, struct comm *all, struct err *e)
     int rc = a->rc;
     release(a);
     if (rc == -ERR_STOPPED && !a->cancelled)
-        rc = 0; /* by another's failure, which says more */
+        rc = 0; /* stopped because another rank failed: report that rank's error */
     if (rc < 0)
         *e = a->err;
     return comm_agree(all, rc, e);

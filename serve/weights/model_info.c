@@ -11,6 +11,7 @@
 int model_info_open(struct model_info *l, const char *path, const volatile sig_atomic_t *stop, struct err *e)
 {
     int rc, i;
+
     memset(l, 0, sizeof *l);
     TRY(ckpt_open_until(&l->ckpt, path, stop, e));
     if (!ckpt_config_json(l->ckpt)) {
@@ -19,6 +20,7 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
                      path);
         goto out;
     }
+
     TRY(model_config_parse(&l->cfg, ckpt_config_json(l->ckpt), "config.json", e));
     if (l->cfg.tied)
         TRY(ckpt_check_tied(l->ckpt, l->cfg.family->first->name, "lm_head.weight", e));
@@ -30,6 +32,7 @@ out:
         model_info_close(l);
         return err_add(e, "opening %s", path);
     }
+
     return 0;
 }
 
@@ -45,7 +48,7 @@ void model_info_close(struct model_info *l)
 
 /* ---- texts ---- */
 
-/* A small file beside the weights; 1: found, *data malloc'd. */
+/* Reads the file called name beside the weights. 1: found, *data is malloc'd; 0: there is none. */
 static int read_extra(const struct model_info *l, const char *name, char **data, size_t *n, struct err *e)
 {
     *data = NULL;
@@ -69,6 +72,7 @@ int model_info_parse_eos(const char *text, size_t n, const char *what, int32_t *
     const json_t *v = json_object_get(j, "eos_token_id");
     size_t count = json_is_array(v) ? json_array_size(v) : v && !json_is_null(v);
     int rc = 0;
+
     if (!j)
         return -e->code;
     if (count > (size_t)max)
@@ -81,6 +85,7 @@ int model_info_parse_eos(const char *text, size_t n, const char *what, int32_t *
         else
             eos[rc++] = (int32_t)json_integer_value(x);
     }
+
     json_decref(j);
     return rc;
 }
@@ -101,7 +106,7 @@ static int load_eos(const struct model_info *l, struct service *sv, struct err *
     return 0;
 }
 
-/* bos_token and the like, a text or {"content": text}, as variables for the template. */
+/* Sets sv->chat_tokens, the template's variables bos_token and the like: each a text or {"content": text}. */
 static int load_chat_tokens(const json_t *config, struct service *sv)
 {
     static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token",
@@ -116,7 +121,8 @@ static int load_chat_tokens(const json_t *config, struct service *sv)
     return sv->chat_tokens ? 0 : -1;
 }
 
-/* chat_template of the config: a text, or a list of named ones, of which "default" is meant. */
+/* chat_template of the config: a text, or a list of named templates, of which the one named "default" is
+ * used. */
 static const char *template_in(const json_t *config)
 {
     const json_t *t = json_object_get(config, "chat_template"), *one;
@@ -137,6 +143,7 @@ static int load_chat(const struct model_info *l, struct service *sv, const char 
     json_t *j = NULL;
     size_t n;
     int rc;
+
     if (config && !(j = jx_parse(config, n_config, "tokenizer_config.json", e)))
         return -e->code;
     TRY(read_extra(l, what, &sv->chat_template, &n, e));
@@ -146,6 +153,7 @@ static int load_chat(const struct model_info *l, struct service *sv, const char 
                                                   : err_set(e, ERR_MEMORY, "no memory for the chat template");
         n = rc > 0 ? strlen(inside) : 0;
     }
+
     if (rc > 0 && load_chat_tokens(j, sv) < 0)
         rc = err_set(e, ERR_MEMORY, "no memory for the chat template");
     if (rc > 0)
@@ -160,6 +168,7 @@ int model_info_read_texts(const struct model_info *l, struct service *sv, struct
     char *json = NULL, *config = NULL;
     size_t n, n_config;
     int rc;
+
     TRY(load_eos(l, sv, e));
     TRY(read_extra(l, "tokenizer_config.json", &config, &n_config, e));
     TRY(load_chat(l, sv, config, n_config, e));
@@ -168,6 +177,7 @@ int model_info_read_texts(const struct model_info *l, struct service *sv, struct
         rc = l->cfg.vocab == 256 ? tokenizer_bytes(&sv->tok, e) : 0;
         goto out;
     }
+
     rc = tokenizer_open(&sv->tok, json, n, config, n_config, "tokenizer.json", e);
 out:
     free(json);

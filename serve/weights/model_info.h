@@ -1,5 +1,5 @@
-/* model_info.h - what a server knows of a checkpoint: its config, its texts, its name; weights.h reads the
- * rest. */
+/* model_info.h - what the server knows of a checkpoint: config, tokenizer, end tokens, template, digest.
+ * weights.h reads the weights. */
 #ifndef SHARDLINE_SERVE_WEIGHTS_MODEL_INFO_H
 #define SHARDLINE_SERVE_WEIGHTS_MODEL_INFO_H
 
@@ -10,24 +10,29 @@
 struct model_info {
     struct ckpt *ckpt;
     struct model_config cfg;
-    enum dtype stored; /* of the weights in the files (the embedding's) */
-    struct model m;
-    struct resident weights;
-    int has_model, has_weights;
+    enum dtype stored;           /* of the weights in the files (of the first parameter) */
+    struct model m;              /* when has_model */
+    struct resident weights;     /* when has_weights */
+    int has_model, has_weights;  /* set by their owners: server.c, weights.c */
     struct ckpt_digest identity; /* weights_digest of what was loaded */
 };
 
-/* Tables and config only: cheap, before any rank takes memory. Requests to a server end when *stop is not 0,
- * now and while weights are read. */
+/* Opens the checkpoint at path (folder or URL) and parses its config; reads no weights. Requests to a server
+ * end when *stop is not 0, now and while weights are read. ERR_CONFIG: no config.json, or one that is not
+ * served. Any thread, not collective. model_info_close() frees *l; after an error there is nothing to
+ * close. */
 int model_info_open(struct model_info *l, const char *path, const volatile sig_atomic_t *stop, struct err *e);
-/* The tokenizer and the end tokens that lie beside the weights. */
+/* Fills sv->tok, sv->eos, sv->n_eos and sv->chat* from the files beside the weights; sv owns them, also after
+ * an error. A checkpoint may have no tokenizer and no template. Not collective. */
 int model_info_read_texts(const struct model_info *l, struct service *sv, struct err *e);
+/* Frees weights, model and checkpoint, as far as they are there. Safe on zeroes. */
 void model_info_close(struct model_info *l);
-/* What decides an answer's bits beside the request: "contract1-fp32-" and the weights_digest that reshard
- * digest prints (without tensors that the model does not use, where the files store no digests). The same at
+/* What decides an answer's bits besides the request: "contract1-fp32-" and the weights_digest that `reshard
+ * digest` prints (without tensors that the model does not use, where the files store no digests). The same at
  * every tp. */
 void model_info_fingerprint(const struct model_info *l, enum dtype dt, char out[64]);
-/* generation_config.json's eos_token_id (a number or a list) from its text; 0 when it names none. */
+/* Reads eos_token_id (a number or a list) from text, generation_config.json of n bytes, into eos[max].
+ * Returns the number of ids, 0 when it names none; ERR_CONFIG. what: the file's name in messages. */
 int model_info_parse_eos(const char *text, size_t n, const char *what, int32_t *eos, int max, struct err *e);
 
 #endif

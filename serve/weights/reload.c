@@ -10,22 +10,22 @@
 #include "base/log.h"
 #include "serve/weights/weights.h"
 
-#define NICE 5                      /* steps go first where CPUs are few */
-#define BESIDES ((int64_t)64 << 20) /* what reading takes besides the weights */
+#define NICE 5                           /* steps go first where CPUs are few */
+#define READ_BUFFERS ((int64_t)64 << 20) /* memory that reading takes besides the weights */
 
-/* Memory that is promised and not there would end the process, not the reload. */
+/* Where the memory is missing, the reload is refused: overcommitted memory would end the process later. */
 static int check_memory(const struct reload *r, int n_here, struct err *e)
 {
     struct dev *d = r->now->m.dev;
-    int64_t need = weights_bytes(&r->now->m) + BESIDES,
-            room = d->memory ? (int64_t)d->memory->room(d) : mem_machine_room();
+    int64_t need = weights_bytes(&r->now->m) + READ_BUFFERS,
+            free_bytes = d->memory ? (int64_t)d->memory->room(d) : mem_machine_room();
     need *= d->memory ? 1 : n_here;
-    if (need <= room)
+    if (need <= free_bytes)
         return 0;
     return err_set(e, ERR_MEMORY,
                    "a reload holds both weights for a while: %lld MiB more are needed, there are %lld: use "
                    "more ranks, or start another server",
-                   (long long)(need >> 20), (long long)(room >> 20));
+                   (long long)(need >> 20), (long long)(free_bytes >> 20));
 }
 
 static int work(struct background *a, void *arg, struct err *e)
@@ -33,10 +33,12 @@ static int work(struct background *a, void *arg, struct err *e)
     struct reload *r = arg;
     struct dev *d = r->now->m.dev;
     int rc;
+
     if (r->refused.code) {
         *e = r->refused;
         return -e->code;
     }
+
     setpriority(PRIO_PROCESS, (id_t)gettid(), NICE);
     TRY(dev_open(&r->host, "cpu", 1, d->mem, e));
     dev_numerics(r->host, r->now->m.fast);
@@ -46,6 +48,7 @@ static int work(struct background *a, void *arg, struct err *e)
         err_add(e, "%s", r->path);
         goto out;
     }
+
     r->beside = r->now->m;
     r->beside.dev = d->memory ? d : r->host;
     rc = weights_read(a, &r->fresh, &r->beside, r->host, NULL, e);

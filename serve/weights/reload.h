@@ -1,8 +1,9 @@
-/* reload.h - other weights of the same model, read while the present ones serve, and then taken between two
- * steps, or dropped.
+/* reload.h - replacing the weights of a running engine: other weights of the same model are read while the
+ * present ones serve, and then swapped in between two steps, or dropped.
  *
- * Every call on all ranks, in the same order; between begin and end the ranks meet in reload_sync as often
- * as they like. Both weights are in memory from begin to swap or drop. */
+ * Every function but reload_close() is called on all ranks of tp, in the same order, by their main threads.
+ * Between reload_begin() and reload_end() the ranks synchronise in reload_sync() as often as they like. Both
+ * sets of weights are in memory from begin to swap or drop. */
 #ifndef SHARDLINE_SERVE_WEIGHTS_RELOAD_H
 #define SHARDLINE_SERVE_WEIGHTS_RELOAD_H
 
@@ -12,26 +13,30 @@
 
 struct reload {
     struct background background;
-    int running; /* between begin and end */
+    int running; /* between reload_begin() and reload_end() */
     struct model_info *now, fresh;
-    struct model beside; /* now's, on a CPU of its own: steps use the other */
-    struct dev *host;
-    struct err refused; /* before anything was read; code 0: it was not */
+    struct model beside; /* a copy of now->m that computes on host: steps use the other device object */
+    struct dev *host;    /* a CPU of the task's own */
+    struct err refused;  /* found before anything was read; code 0: nothing */
     char path[RELOAD_PATH_MAX];
-    double begin_s;
+    double begin_s; /* clock_s() */
 };
-/* n_here: ranks of this machine that do the same. Where the memory for both is not there it ends with
- * ERR_MEMORY before anything is read. */
+
+/* Begins to read the weights at path (folder or URL) beside now, in a background task. n_here: ranks of this
+ * machine that do the same. Where memory for both is missing, the task ends with ERR_MEMORY before anything
+ * is read. */
 void reload_begin(struct reload *r, struct model_info *now, const char *path, int n_here);
-/* 1: it is over, 0: not yet, or an error of the transport. Collective over tp, as what follows. */
+/* 1: the task has ended on all ranks; 0: not yet; or an error of the transport. Collective. */
 int reload_sync(struct reload *r, struct err *e);
-/* 0: the new weights are there. An error (ERR_CONFIG: another model) is the same on all ranks, and nothing
- * has changed then. */
+/* After reload_sync() returned 1. 0: the new weights are in memory. An error (ERR_CONFIG: another model) is
+ * the same on all ranks and leaves everything as it was. Collective. */
 int reload_end(struct reload *r, struct err *e);
-/* now gets the new weights; the old ones are gone. fingerprint: of the new ones, left alone where the bits
- * are not the contract's. */
+/* Puts the new weights into *now and frees the old ones. fingerprint: set to the new weights'; unchanged
+ * where the bits are not the contract's (fast numerics, another grain). */
 void reload_swap(struct reload *r, char fingerprint[64]);
-void reload_drop(struct reload *r);  /* nothing there: nothing done */
-void reload_close(struct reload *r); /* at any time, alone; on zeroes too */
+/* Frees the new weights; nothing to do where there are none. */
+void reload_drop(struct reload *r);
+/* Stops a running task and frees everything. Safe at any time and on zeroes; not collective. */
+void reload_close(struct reload *r);
 
 #endif

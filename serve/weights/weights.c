@@ -5,14 +5,14 @@
 #include <string.h>
 #include "serve/weights/column_reader.h"
 
-#define CHUNK_ELEMENTS ((int64_t)4 << 20) /* of a read that must be converted */
+#define CHUNK_ELEMENTS ((int64_t)4 << 20) /* elements read at a time where they must be converted */
 
 static const struct {
     enum ckpt_dtype stored;
     enum dtype dt;
 } readable[] = { { CK_F32, DT_F32 }, { CK_BF16, DT_BF16 }, { CK_F16, DT_F16 } };
 
-/* The dtype of a stored tensor, as kernels know it; -1: none that weights can have. */
+/* The dtype of a stored tensor as kernels name it; -1: not a dtype that weights can have. */
 static int stored_dtype(const struct ckpt_tensor *t)
 {
     for (size_t i = 0; i < sizeof readable / sizeof readable[0]; i++)
@@ -26,44 +26,52 @@ struct reader {
     struct model_info *l;
     const struct model *m;
     struct dev *host; /* for conversions */
-    void *raw;
-    float *wide;
+    void *raw;        /* [CHUNK_ELEMENTS] as stored */
+    float *wide;      /* [CHUNK_ELEMENTS] as float */
     struct comm *tp;
-    int pass_on;
-    /* [tensors] of what was read, each element by one rank; NULL: the files say their digests */
+    int by_columns; /* column_reader.h is used */
+    /* [tensors] digests of what was read, each element counted by one rank; NULL: the files store them */
     struct ckpt_digest *seen;
-    int counts; /* what is read now goes into seen */
+    int counts; /* this rank counts what it reads now */
     struct load_progress *progress;
 };
 
-static void look_at(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, const void *data)
+/* Elements [lo, hi) of box b of tensor i. */
+struct piece {
+    int i;
+    const struct box *b;
+    int64_t lo, hi;
+};
+
+/* Adds a piece's stored bytes to the digest of its tensor. */
+static void count_piece(struct reader *r, const struct piece *x, const void *stored)
 {
-    const struct ckpt_tensor *t = ckpt_tensor(r->l->ckpt, i);
+    const struct ckpt_tensor *t = ckpt_tensor(r->l->ckpt, x->i);
     if (r->counts)
-        ckpt_digest_add(&r->seen[i], t->dtype, t->n_dims, t->shape, b, lo, hi, data);
+        ckpt_digest_add(&r->seen[x->i], t->dtype, t->n_dims, t->shape, x->b, x->lo, x->hi, stored);
 }
 
-/* Elements [lo, hi) of box b of tensor i, converted from dtype `from` on their way. fp16 goes through fp32:
- * widening is exact. */
-static int read_piece(struct reader *r, int i, const struct box *b, int64_t lo, int64_t hi, enum dtype from,
-                      void *dst, enum dtype dt, struct err *e)
+/* Reads a piece to dst, converted from dtype `from` to dt. fp16 goes through fp32: widening is exact. */
+static int read_piece(struct reader *r, const struct piece *x, enum dtype from, void *dst, enum dtype dt,
+                      struct err *e)
 {
     float *wide = dt == DT_F32 ? dst : r->wide;
     void *stored = from == dt ? dst : from == DT_F32 ? (void *)wide : r->raw;
-    int rc = ckpt_read_range(r->l->ckpt, i, b, lo, hi, stored, e);
+    int rc = ckpt_read_range(r->l->ckpt, x->i, x->b, x->lo, x->hi, stored, e);
     if (rc < 0)
         return rc;
-    look_at(r, i, b, lo, hi, stored);
+
+    count_piece(r, x, stored);
     if (from == dt)
         return 0;
     if (from != DT_F32)
-        KERNEL(r->host, widen, wide, r->raw, from, hi - lo);
+        KERNEL(r->host, widen, wide, r->raw, from, x->hi - x->lo);
     if (dt != DT_F32)
-        KERNEL(r->host, round_to, dst, dt, wide, hi - lo);
+        KERNEL(r->host, round_to, dst, dt, wide, x->hi - x->lo);
     return 0;
 }
 
-/* Box b of tensor i, whatever its dtype is there, to dst through the ring. */
+/* Reads box b of tensor i, whatever dtype it is stored in, to dst through the ring. */
 static int read_here(struct reader *r, int i, const struct box *b, struct ring *ring, void *dst,
                      enum dtype dt, struct err *e)
 {
@@ -74,13 +82,15 @@ static int read_here(struct reader *r, int i, const struct box *b, struct ring *
         void *place;
         got = n - lo < CHUNK_ELEMENTS || from == dt ? n - lo : CHUNK_ELEMENTS;
         got = ring_take(ring, (char *)dst + (size_t)lo * element, got, element, &place, e);
-        int rc = got < 0 ? (int)got : read_piece(r, i, b, lo, lo + got, from, place, dt, e);
+        int rc = got < 0 ? (int)got
+                         : read_piece(r, &(struct piece){ i, b, lo, lo + got }, from, place, dt, e);
         if (rc < 0)
             return rc;
     }
     return 0;
 }
 
+/* Rows for the column reader. */
 struct rows {
     struct reader *r;
     int tensor;
@@ -93,8 +103,9 @@ static int read_rows(void *ctx, const struct box *b, void *dst, struct err *e)
     return read_here(x->r, x->tensor, b, &none, dst, x->dt, e);
 }
 
-/* Is this rank the one that counts its box of p? Of rows that ranks pass on, each is read once by one of
- * them, for every parameter in the tensor. */
+/* Does this rank count what it reads of p for the digest? Of boxes that several ranks read, the owner counts.
+ * Where ranks read rows for each other (rows), each row is read once, by one of them, for every parameter in
+ * the tensor. */
 static int counts_box(const struct reader *r, const struct param *p, int rows)
 {
     const struct params_local *l = &r->m->local;
@@ -109,6 +120,7 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
 {
     int i = ckpt_find(r->l->ckpt, ROLE_WEIGHT, p->name);
     const struct ckpt_tensor *t = i < 0 ? NULL : ckpt_tensor(r->l->ckpt, i);
+
     if (!t)
         return err_set(e, ERR_FORMAT,
                        "there is no tensor %s, which this config.json needs: is the checkpoint whole",
@@ -121,12 +133,20 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
     if (stored_dtype(t) < 0)
         return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first",
                        p->name, ckpt_dtype_name(t->dtype));
-    int rows = r->pass_on && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1;
+    int rows = r->by_columns && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1;
     r->counts = r->seen && counts_box(r, p, rows);
     if (rows) {
         struct rows ctx = { r, i, dt };
-        return column_reader_read(r->background, r->tp, p, b, dtype_size(dt), read_rows, &ctx, ring, dst, e);
+        struct column_read c = { .p = p,
+                                 .mine = b,
+                                 .element = dtype_size(dt),
+                                 .read = read_rows,
+                                 .ctx = &ctx,
+                                 .ring = ring,
+                                 .dst = dst };
+        return column_reader_read(r->background, r->tp, &c, e);
     }
+
     return read_here(r, i, b, ring, dst, dt, e);
 }
 
@@ -142,8 +162,8 @@ static int read_box(void *ctx, const struct param *p, const struct box *b, struc
     return rc;
 }
 
-/* Room for the digests of what will be read, where a tensor's digest is not in the files. */
-static int watch(struct reader *r, struct err *e)
+/* Allocates the digests of what will be read, where the files do not store the digest of every weight. */
+static int open_digests(struct reader *r, struct err *e)
 {
     int n = ckpt_n_tensors(r->l->ckpt), known = 1;
     for (int i = 0; i < n; i++)
@@ -158,13 +178,14 @@ static int add_seen(void *arg, struct err *e)
     return comm_all_reduce_i64(r->tp, (int64_t *)r->seen, 2 * ckpt_n_tensors(r->l->ckpt), e);
 }
 
-/* The weights_digest: from the files where they say it, else of what all ranks have read. Then tensors that
- * the model does not use stay out. */
+/* Sets the weights_digest: from the files where they store it, else of what all ranks have read. In that case
+ * tensors that the model does not use stay out. */
 static int identify(struct reader *r, struct err *e)
 {
     struct ckpt *c = r->l->ckpt;
     int n = 0, rc;
     struct ckpt_tensor *t = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *t);
+
     TRY(t ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(c)));
     if (r->seen)
         TRY(background_collective(r->background, add_seen, r, e));
@@ -177,6 +198,7 @@ static int identify(struct reader *r, struct err *e)
             t[n].digest = r->seen[i];
         n++;
     }
+
     r->l->identity = ckpt_digest_all(n, t, NULL).weights;
     rc = 0;
 out:
@@ -184,7 +206,7 @@ out:
     return rc;
 }
 
-/* A CPU's memory is anybody's. */
+/* Host memory may be written by any thread; device memory only by the main thread. */
 static int by_device(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e)
 {
     struct reader *r = ctx;
@@ -198,14 +220,16 @@ int weights_read(struct background *a, struct model_info *l, struct model *m, st
     struct reader r = { .background = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
     const struct resident_source from = { .read = read_box, .ctx = &r, .door = { by_device, &r } };
     int rc;
+
     r.raw = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     r.wide = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);
     TRY(r.raw && r.wide ? 0 : err_set(e, ERR_MEMORY, "no memory to read weights"));
-    TRY(watch(&r, e));
-    TRY(r.pass_on = column_reader_needed(a, tp, ckpt_cache(l->ckpt), e));
+    TRY(open_digests(&r, e));
+    TRY(r.by_columns = column_reader_needed(a, tp, ckpt_cache(l->ckpt), e));
     TRY(resident_fill(&l->weights, m, &from, e));
     l->has_weights = 1;
-    /* damage in a part that no rank needs is damage too */
+
+    /* damage in a part that no rank needs is reported too */
     TRY(ckpt_check_rest(l->ckpt, comm_rank(tp), comm_size(tp), e));
     TRY(identify(&r, e));
     rc = 0;

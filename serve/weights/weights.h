@@ -5,11 +5,12 @@
 #include "serve/weights/background.h"
 #include "serve/weights/model_info.h"
 
-/* Bytes of weights that this rank of m reads. */
+/* Bytes of weights that this rank of m reads, in the dtype of arithmetic. */
 int64_t weights_bytes(const struct model *m);
-/* l->weights and l->identity out of l's checkpoint, packed for m; host: a CPU that nobody else uses
- * meanwhile. Called in a's thread, on every rank of m->tp; an error is this rank's own (aside.h brings it to
- * the others). progress may be NULL. */
+/* Reads l->weights from l's checkpoint, packed for m, and sets l->identity (the weights_digest). host: a CPU
+ * that no other thread uses meanwhile. progress: counts the bytes that are there; may be NULL. In the thread
+ * of background task a, on every rank of m->tp (it makes collective calls). An error is this rank's own; a
+ * brings it to the others. */
 int weights_read(struct background *a, struct model_info *l, struct model *m, struct dev *host,
                  struct load_progress *progress, struct err *e);
 

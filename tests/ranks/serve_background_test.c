@@ -1,6 +1,6 @@
 /* ranks: 1 2 4 */
-/* serve_background_test.c - work beside the main threads: collective calls in order, one rank's failure reaches
- * all, ends that do not wait. */
+/* serve_background_test.c - work beside the main threads: collective calls in order, one rank's failure
+ * reaches all, ends that do not wait. */
 #include <time.h>
 #include "serve/weights/background.h"
 #include "tests/test.h"
