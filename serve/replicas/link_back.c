@@ -10,30 +10,31 @@
 #include "serve/api/openai.h"
 #include "serve/replicas/socket_frames.h"
 
-#define TURN_MS 100 /* at least that often: metrics, orders */
-#define METRICS_S 0.2
+#define WAIT_MS 100   /* the thread looks for answered commands and sends metrics at least that often */
+#define METRICS_S 0.2 /* seconds between two frames of metrics */
 
-struct remote { /* a request of the front */
+struct remote { /* a request from the front end */
     struct link_back *b;
     struct request *rq;
     uint64_t id;
     struct remote *next, *changed;
-    int queued; /* in the list of changed ones */
+    int queued; /* in the list of changed requests */
 };
 struct link_back {
     struct router *rt;
     struct service *sv;
     struct frames frames;
-    int wake_fd, ordered;
+    int wake_fd;
+    int reload_pending; /* a reload command was posted and is not yet answered */
     pthread_t thread;
     struct remote *all;
-    pthread_mutex_t lock; /* of the list of changed ones */
+    pthread_mutex_t lock; /* of changed */
     struct remote *changed;
     double metrics_sent_s;
     _Atomic int ends;
 };
 
-/* Behind the request's lock, the engine's thread. */
+/* The request's wake: called by the engine's thread with the request's lock held. */
 static void wake(struct request *rq)
 {
     struct remote *r = rq->http;
@@ -48,6 +49,7 @@ static void wake(struct request *rq)
     pthread_mutex_unlock(&b->lock);
 }
 
+/* Takes r out of the list of changed requests, if it is there. */
 static void unqueue(struct link_back *b, struct remote *r)
 {
     pthread_mutex_lock(&b->lock);
@@ -59,18 +61,20 @@ static void unqueue(struct link_back *b, struct remote *r)
     pthread_mutex_unlock(&b->lock);
 }
 
-/* ---- from the front ---- */
+/* ---- from the front end ---- */
 
-static void done(struct link_back *b, uint64_t id, uint32_t n_generated, const struct fault *f)
+static void send_done(struct link_back *b, uint64_t id, uint32_t n_generated, const struct fault *f)
 {
     frames_put(&b->frames, FRAME_DONE, n_generated, id, f, sizeof *f);
 }
 
+/* Gives a request to the engine; where that fails, answers it with a 503. */
 static void begin(struct link_back *b, uint64_t id, const char *p, size_t n)
 {
     struct request *rq = request_wire_read(b->sv, p, n);
     struct remote *r = rq ? calloc(1, sizeof *r) : NULL;
     struct fault f;
+
     fault_set(&f, 503, NULL, r ? "the server is stopping" : "no memory for this request");
     if (r) {
         *r = (struct remote){ .b = b, .rq = rq, .id = id, .next = b->all };
@@ -84,8 +88,9 @@ static void begin(struct link_back *b, uint64_t id, const char *p, size_t n)
         free(r);
         request_release(rq);
     }
+
     request_release(rq);
-    done(b, id, 0, &f);
+    send_done(b, id, 0, &f);
 }
 
 static void take(void *arg, const struct frame_head *h, const char *p)
@@ -98,27 +103,29 @@ static void take(void *arg, const struct frame_head *h, const char *p)
             atomic_store(&r->rq->cancelled, 1);
     if (h->kind == FRAME_RELOAD && h->n == RELOAD_PATH_MAX) {
         reload_command_post(&b->rt->replica->reload_command, (enum reload_op)h->what, p);
-        b->ordered = 1;
+        b->reload_pending = 1;
     }
     if (h->kind == FRAME_STOP)
         atomic_store(&b->sv->state, SERVICE_DRAINING);
 }
 
-/* ---- to the front ---- */
+/* ---- to the front end ---- */
 
-/* What is new in a request; 1 when it is over. */
-static int pass_on(struct link_back *b, struct remote *r)
+/* Sends what is new in a request. 1: the request is done. */
+static int send_changes(struct link_back *b, struct remote *r)
 {
     struct request *rq = r->rq;
     struct fault f;
+
     pthread_mutex_lock(&rq->lock);
-    int over = rq->done;
+    int done = rq->done;
     if (rq->events.n)
         frames_put(&b->frames, FRAME_EVENTS, 0, r->id, rq->events.p, rq->events.n);
     rq->events.n = 0;
     f = rq->fault;
     pthread_mutex_unlock(&rq->lock);
-    if (over && !f.status && !rq->stream) {
+
+    if (done && !f.status && !rq->stream) {
         struct json_out o = { 0 };
         openai_answer(&o, rq);
         if (o.failed)
@@ -127,11 +134,13 @@ static int pass_on(struct link_back *b, struct remote *r)
             frames_put(&b->frames, FRAME_ANSWER, 0, r->id, o.p, o.n);
         json_out_free(&o);
     }
-    if (over)
-        done(b, r->id, (uint32_t)rq->n_generated, &f);
-    return over;
+
+    if (done)
+        send_done(b, r->id, (uint32_t)rq->n_generated, &f);
+    return done;
 }
 
+/* Frees a request that is done, or that nothing is sent for any more. */
 static void forget(struct link_back *b, struct remote *r)
 {
     struct remote **at = &b->all;
@@ -146,7 +155,8 @@ static void forget(struct link_back *b, struct remote *r)
     free(r);
 }
 
-static void pass_changes(struct link_back *b)
+/* Sends what is new in all changed requests. */
+static void send_all_changes(struct link_back *b)
 {
     for (;;) {
         pthread_mutex_lock(&b->lock);
@@ -158,19 +168,20 @@ static void pass_changes(struct link_back *b)
         pthread_mutex_unlock(&b->lock);
         if (!r)
             return;
-        if (pass_on(b, r))
+        if (send_changes(b, r))
             forget(b, r);
     }
 }
 
+/* Sends the answer to a reload command, and metrics when it is time. */
 static void send_status(struct link_back *b)
 {
     struct fault f;
     char fingerprint[64];
-    if (b->ordered && reload_command_is_answered(&b->rt->replica->reload_command)) {
-        b->ordered = 0;
+    if (b->reload_pending && reload_command_is_answered(&b->rt->replica->reload_command)) {
+        b->reload_pending = 0;
         if (reload_command_wait(&b->rt->replica->reload_command, fingerprint, &f) == 0)
-            memcpy(f.param, fingerprint, sizeof f.param); /* done: the fingerprint travels there */
+            memcpy(f.param, fingerprint, sizeof f.param); /* no fault: param is the fingerprint */
         frames_put(&b->frames, FRAME_RELOAD_DONE, 0, 0, &f, sizeof f);
     }
     if (clock_s() - b->metrics_sent_s < METRICS_S)
@@ -182,27 +193,30 @@ static void send_status(struct link_back *b)
 static void *run(void *arg)
 {
     struct link_back *b = arg;
-    int here = 1;
-    while (here && !atomic_load(&b->ends)) {
-        pass_changes(b);
+    int connected = 1;
+    while (connected && !atomic_load(&b->ends)) {
+        send_all_changes(b);
         send_status(b);
-        here = frames_exchange(&b->frames, b->wake_fd, TURN_MS, take, b) == 0;
+        connected = frames_exchange(&b->frames, b->wake_fd, WAIT_MS, take, b) == 0;
     }
-    pass_changes(b);
-    if (here)
+    send_all_changes(b);
+    if (connected)
         frames_exchange(&b->frames, -1, 0, take, b);
-    atomic_store(&b->sv->state, SERVICE_DRAINING); /* the front is gone, or the engine has ended */
+    atomic_store(&b->sv->state,
+                 SERVICE_DRAINING); /* the front end has disconnected, or the engine has ended */
     return NULL;
 }
 
 int link_back_open(struct link_back **out, int fd, struct router *rt, struct service *sv, struct err *e)
 {
     struct link_back *b = calloc(1, sizeof *b);
+
     *out = b;
     if (!b) {
         close(fd);
         return err_set(e, ERR_MEMORY, "no memory for a replica");
     }
+
     b->rt = rt;
     b->sv = sv;
     b->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
@@ -217,6 +231,7 @@ int link_back_open(struct link_back **out, int fd, struct router *rt, struct ser
         free(b);
         *out = NULL;
     }
+
     return rc;
 }
 

@@ -1,4 +1,4 @@
-/* link_front.c - the front's end of a link: see link.h. */
+/* link_front.c - the front end's side of the links: see link.h. */
 #define _GNU_SOURCE /* accept4 */
 #include <poll.h>
 #include <stdio.h>
@@ -15,16 +15,16 @@
 #include "serve/replicas/socket_frames.h"
 
 #define CONNECT_MS 10000
-#define LOOK_MS 100 /* how often clients that hung up are looked for */
+#define LOOK_MS 100 /* how often disconnected clients are looked for */
 
-struct link { /* a replica */
+struct link { /* to one replica */
     struct replica *replica;
     struct service *sv;
     struct frames frames;
     int wake_fd;
     pthread_t thread;
     int started;
-    struct request *active; /* sent, not answered */
+    struct request *active; /* sent and not answered yet */
     _Atomic int ends;
 };
 struct link_front {
@@ -34,7 +34,7 @@ struct link_front {
 
 /* ---- answers ---- */
 
-/* The request that a message is about: its address, which the replica only sends back. */
+/* The request that a frame is about. Its id is its address, which the replica only sends back. */
 static struct request **find(struct link *x, uint64_t id)
 {
     struct request **at = &x->active;
@@ -43,7 +43,8 @@ static struct request **find(struct link *x, uint64_t id)
     return at;
 }
 
-static void leave(struct link *x, struct request **at, const struct fault *f)
+/* Ends a request: with a fault, or well (f NULL). */
+static void end_request(struct link *x, struct request **at, const struct fault *f)
 {
     struct request *rq = *at;
     *at = rq->next;
@@ -67,29 +68,33 @@ static void take(void *arg, const struct frame_head *h, const char *p)
     struct link *x = arg;
     struct request **at = find(x, h->id), *rq = *at;
     struct fault f = { 0 };
+
     if (h->kind == FRAME_METRICS && h->n == sizeof(struct metrics))
         metrics_copy(&x->replica->metrics, p);
     if (h->kind == FRAME_RELOAD_DONE && h->n == sizeof f) {
         memcpy(&f, p, sizeof f);
         reload_command_answer(&x->replica->reload_command, f.param, f.status ? &f : NULL);
     }
+
     if (!rq)
         return;
     if (h->kind == FRAME_EVENTS) {
         add_bytes(rq, &rq->events, p, h->n);
         request_begin(rq);
     }
+
     if (h->kind == FRAME_ANSWER)
         add_bytes(rq, &rq->answer, p, h->n);
     if (h->kind == FRAME_DONE && h->n == sizeof f) {
         memcpy(&f, p, sizeof f);
         rq->n_generated = h->what;
-        leave(x, at, f.status ? &f : NULL);
+        end_request(x, at, f.status ? &f : NULL);
     }
 }
 
 /* ---- requests ---- */
 
+/* Sends new requests and a reload command. */
 static void send_new(struct link *x)
 {
     char text[RELOAD_PATH_MAX];
@@ -108,6 +113,7 @@ static void send_new(struct link *x)
         frames_put(&x->frames, FRAME_RELOAD, what, 0, text, sizeof text);
 }
 
+/* Tells the replica about requests whose client has disconnected. */
 static void send_cancels(struct link *x)
 {
     for (struct request *rq = x->active; rq; rq = rq->next) {
@@ -120,7 +126,7 @@ static void send_cancels(struct link *x)
     }
 }
 
-/* The replica is gone, or all end: nobody waits for ever. */
+/* The replica has disconnected, or the server ends: no client may wait for ever. */
 static void fail_all(struct link *x)
 {
     struct fault f;
@@ -131,7 +137,7 @@ static void fail_all(struct link *x)
     reload_command_disable(&x->replica->reload_command);
     send_new(x);
     while (x->active)
-        leave(x, &x->active, &f);
+        end_request(x, &x->active, &f);
 }
 
 static void *run(void *arg)
@@ -153,17 +159,20 @@ static void *run(void *arg)
     return NULL;
 }
 
-/* ---- life ---- */
+/* ---- connecting ---- */
 
+/* Takes over fd, a replica that has connected: its first 8 bytes are its number. Starts the link's thread. */
 static int add_link(struct link_front *f, int fd, struct router *rt, struct service *sv, struct err *e)
 {
     uint64_t replica = 0;
+
     if (recv(fd, &replica, sizeof replica, MSG_WAITALL) != (ssize_t)sizeof replica || replica < 1 ||
         replica >= (uint64_t)rt->n || f->link[replica - 1].replica) {
         close(fd);
         return err_set(e, ERR_INTERNAL, "a replica introduced itself as number %llu of %d",
                        (unsigned long long)replica, rt->n);
     }
+
     struct link *x = &f->link[replica - 1];
     x->replica = &rt->replica[replica];
     x->sv = sv;
@@ -188,15 +197,18 @@ static int accept_all(struct link_front *f, int listener, struct router *rt, str
     return rc;
 }
 
+/* Listens on a Unix socket in a new temporary folder, whose name goes to folder. Returns the socket. */
 static int listen_in(char *folder, struct sockaddr_un *a, struct err *e)
 {
     const char *tmp = getenv("TMPDIR");
+
     snprintf(folder, sizeof a->sun_path - 8, "%s/pserve-XXXXXX",
              tmp && *tmp && strlen(tmp) < 80 ? tmp : "/tmp");
     if (!mkdtemp(folder)) {
         *folder = 0;
         return err_sys(e, "cannot make a folder for the replicas' socket");
     }
+
     if ((size_t)snprintf(a->sun_path, sizeof a->sun_path, "%s/s", folder) >= sizeof a->sun_path)
         return err_set(e, ERR_USAGE, "%s: too long for a socket's path: set TMPDIR", folder);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -206,9 +218,11 @@ static int listen_in(char *folder, struct sockaddr_un *a, struct err *e)
             close(fd);
         return -e->code;
     }
+
     return fd;
 }
 
+/* Connects replica to the front end at a. Returns the socket. */
 static int connect_to(const struct sockaddr_un *a, int replica, struct err *e)
 {
     uint64_t number = (uint64_t)replica;
@@ -216,10 +230,26 @@ static int connect_to(const struct sockaddr_un *a, int replica, struct err *e)
     if (fd >= 0 && connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 &&
         send(fd, &number, sizeof number, MSG_NOSIGNAL) == (ssize_t)sizeof number)
         return fd;
-    err_sys(e, "cannot connect to the front of the replicas");
+    err_sys(e, "cannot connect to rank 0 for the replicas' requests");
     if (fd >= 0)
         close(fd);
     return -e->code;
+}
+
+/* Rank 0: accepts all replicas. */
+static int open_front(struct link_front **out, int listener, struct router *rt, struct service *sv,
+                      struct err *e)
+{
+    struct link_front *f = calloc(1, sizeof *f);
+    *out = f;
+    if (f)
+        f->link = calloc((size_t)rt->n, sizeof *f->link);
+    if (!f || !f->link)
+        return err_set(e, ERR_MEMORY, "no memory for %d replicas", rt->n);
+    for (int i = 0; i < rt->n; i++)
+        f->link[i].frames.fd = f->link[i].wake_fd = -1;
+    f->n = rt->n - 1;
+    return accept_all(f, listener, rt, sv, e);
 }
 
 int link_open(struct link_front **out, int *fd, struct comm *all, int replica, int first, struct router *rt,
@@ -228,26 +258,18 @@ int link_open(struct link_front **out, int *fd, struct comm *all, int replica, i
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     char folder[sizeof a.sun_path] = "";
     int listener = -1, rc = 0, is_front = comm_rank(all) == 0;
+
     *out = NULL;
     *fd = -1;
     if (is_front)
         rc = listener = listen_in(folder, &a, e);
     TRY(comm_agree(all, rc < 0 ? rc : 0, e));
     TRY(comm_broadcast(all, &a, sizeof a, 0, e));
+
     if (first && !is_front)
         rc = *fd = connect_to(&a, replica, e);
-    if (is_front) {
-        struct link_front *f = calloc(1, sizeof *f);
-        *out = f;
-        if (f)
-            f->link = calloc((size_t)rt->n, sizeof *f->link);
-        for (int i = 0; f && f->link && i < rt->n; i++)
-            f->link[i].frames.fd = f->link[i].wake_fd = -1;
-        rc = f && f->link ? accept_all(f, listener, rt, sv, e)
-                          : err_set(e, ERR_MEMORY, "no memory for %d replicas", rt->n);
-        if (f && f->link)
-            f->n = rt->n - 1;
-    }
+    if (is_front)
+        rc = open_front(out, listener, rt, sv, e);
     TRY(comm_agree(all, rc < 0 ? rc : 0, e));
 out:
     if (listener >= 0)
@@ -256,6 +278,7 @@ out:
         unlink(a.sun_path);
         rmdir(folder);
     }
+
     return rc;
 }
 

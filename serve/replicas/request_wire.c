@@ -1,13 +1,14 @@
-/* request_wire.c - see request_wire.h. Plain members go as they are in memory: both ends are one binary on one
- * machine. */
+/* request_wire.c - see request_wire.h. Plain members are copied as they are in memory: both ends are one
+ * program on one machine. */
 #include "serve/replicas/request_wire.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #define PLAIN_BEGIN offsetof(struct request, name)
-#define PLAIN_END offsetof(struct request, stop) /* what follows points somewhere */
+#define PLAIN_END offsetof(struct request, stop) /* the members after it are pointers */
 
+/* Appends the length of a text, -1 for NULL, and its bytes. */
 static void write_text(struct json_out *o, const char *p, size_t n)
 {
     int64_t len = p ? (int64_t)n : -1;
@@ -30,6 +31,7 @@ void request_wire_write(struct json_out *o, const struct request *rq)
     }
 }
 
+/* Bytes that are still to be read; bad: there were too few, or no memory. */
 struct bytes {
     const char *p;
     size_t n;
@@ -46,17 +48,19 @@ static void take(struct bytes *b, void *to, size_t n)
     b->n -= n;
 }
 
-/* malloc'd, with a NUL behind; NULL where there was none, or on an error. */
+/* A text of *n bytes, malloc'd, with a NUL after it; NULL where there was none, or on an error (b->bad). */
 static void *take_text(struct bytes *b, size_t *n)
 {
     int64_t len = -1;
     char *p;
+
     take(b, &len, sizeof len);
     *n = 0;
     if (b->bad || len < 0 || (size_t)len > b->n) {
         b->bad |= !b->bad && len >= 0;
         return NULL;
     }
+
     p = malloc((size_t)len + 1);
     b->bad |= !p;
     if (!p)
@@ -70,6 +74,7 @@ static void *take_text(struct bytes *b, size_t *n)
 static void take_lists(struct bytes *b, struct request *rq)
 {
     size_t n;
+
     rq->sampling.bias = take_text(b, &n);
     b->bad |= n != sizeof *rq->sampling.bias * (size_t)rq->sampling.n_bias;
     rq->stop_ids = take_text(b, &n);

@@ -1,11 +1,13 @@
-/* request_wire.h - a request as bytes, for a replica in another process of the same program. */
+/* request_wire.h - the wire format of a request, for a replica in another process of the same program. */
 #ifndef SHARDLINE_SERVE_REPLICAS_REQUEST_WIRE_H
 #define SHARDLINE_SERVE_REPLICAS_REQUEST_WIRE_H
 
 #include "serve/api/request.h"
 
+/* Appends what rq asks for to o. */
 void request_wire_write(struct json_out *o, const struct request *rq);
-/* One reference; NULL: no memory, or not the bytes of a request. */
+/* The request in the n bytes at p, its choices open, with one reference, which the caller owns. NULL: no
+ * memory, or not the bytes of a request. */
 struct request *request_wire_read(const struct service *sv, const char *p, size_t n);
 
 #endif

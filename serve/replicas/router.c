@@ -17,12 +17,14 @@ int router_open(struct router *rt, int n, struct err *e)
         memset(rt, 0, sizeof *rt);
         return err_set(e, ERR_MEMORY, "no memory for %d replicas", n);
     }
+
     rt->n = n;
     pthread_mutex_init(&rt->lock, NULL);
     for (int i = 0; i < n; i++) {
         inbox_open(&rt->replica[i].inbox);
         reload_command_open(&rt->replica[i].reload_command);
     }
+
     return 0;
 }
 
@@ -41,6 +43,7 @@ void router_close(struct router *rt)
 
 static int64_t live(const struct replica *l) { return atomic_load(&l->inbox.n_live); }
 
+/* The replica with the fewest live requests; of equal ones another one each time. Under rt->lock. */
 static int idlest(struct router *rt)
 {
     int best = rt->next++ % rt->n;
@@ -52,12 +55,13 @@ static int idlest(struct router *rt)
     return best;
 }
 
-/* Name of a page: its tokens, those before it, the salt. */
+/* Hash of a page: its tokens, those before it, the salt; never 0. */
 static uint64_t chain_of(uint64_t before, const int32_t *ids)
 {
     return XXH3_64bits_withSeed(ids, sizeof *ids * KV_PAGE, before) | 1;
 }
 
+/* The chain before the first page of a request. */
 static uint64_t chain_begin(const struct request *rq)
 {
     return rq->salt ? XXH3_64bits(rq->salt, strlen(rq->salt)) : 0;
@@ -68,8 +72,11 @@ int router_choose(struct router *rt, const struct request *rq)
     int64_t n = rq->n_prompts ? rq->prompt[0].n / KV_PAGE : 0;
     uint64_t chain = chain_begin(rq);
     int known = -1;
+
     if (rt->n == 1)
         return 0;
+
+    /* the replica that has the longest beginning */
     pthread_mutex_lock(&rt->lock);
     for (int64_t i = 0; i < n; i++) {
         chain = chain_of(chain, rq->prompt[0].ids + i * KV_PAGE);
@@ -77,15 +84,18 @@ int router_choose(struct router *rt, const struct request *rq)
             break;
         known = rt->page[chain % ROUTER_PAGES].replica;
     }
+
     int replica = idlest(rt);
     if (known >= 0 && live(&rt->replica[known]) <= live(&rt->replica[replica]) + ROUTER_SLACK)
         replica = known;
+
     chain = chain_begin(rq);
     for (int64_t i = 0; i < n; i++) {
         chain = chain_of(chain, rq->prompt[0].ids + i * KV_PAGE);
         rt->page[chain % ROUTER_PAGES].chain = chain;
         rt->page[chain % ROUTER_PAGES].replica = replica;
     }
+
     pthread_mutex_unlock(&rt->lock);
     return replica;
 }
@@ -113,14 +123,16 @@ int64_t router_live_tokens(const struct router *rt)
 
 int router_stop(struct router *rt, int force)
 {
-    int shut = 1;
+    int stop = 1;
+
+    /* all locks at once, so that no request is accepted between looking and closing */
     for (int i = 0; i < rt->n; i++)
         pthread_mutex_lock(&rt->replica[i].inbox.lock);
     for (int i = 0; i < rt->n; i++)
-        shut &= force || (!rt->replica[i].inbox.first && !live(&rt->replica[i]));
+        stop &= force || (!rt->replica[i].inbox.first && !live(&rt->replica[i]));
     for (int i = 0; i < rt->n; i++) {
-        rt->replica[i].inbox.closed |= shut;
+        rt->replica[i].inbox.closed |= stop;
         pthread_mutex_unlock(&rt->replica[i].inbox.lock);
     }
-    return shut;
+    return stop;
 }

@@ -8,8 +8,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#define BLOCK 65536
-#define MESSAGE_MAX ((uint64_t)1 << 31)
+#define BLOCK 65536 /* bytes of one read */
+#define FRAME_MAX ((uint64_t)1 << 31)
 
 int frames_open(struct frames *w, int fd, struct err *e)
 {
@@ -59,33 +59,33 @@ static int receive_some(struct frames *w)
     return n < 0 && again() ? 0 : -1;
 }
 
-/* Hands over what is whole, keeps the rest. */
-static int split(struct frames *w, void (*take)(void *arg, const struct frame_head *h, const char *p),
-                 void *arg)
+/* Hands over the whole frames, keeps the rest. */
+static int split(struct frames *w, frames_take take, void *arg)
 {
     struct frame_head h;
     size_t at = 0;
+
     while (w->in.n - at >= sizeof h) {
         memcpy(&h, w->in.p + at, sizeof h);
-        if (h.n > MESSAGE_MAX)
+        if (h.n > FRAME_MAX)
             return -1;
         if (w->in.n - at - sizeof h < h.n)
             break;
         take(arg, &h, w->in.p + at + sizeof h);
         at += sizeof h + (size_t)h.n;
     }
+
     if (at) {
         memmove(w->in.p, w->in.p + at, w->in.n - at);
         w->in.n -= at;
     }
+
     return 0;
 }
 
-int frames_exchange(struct frames *w, int wake_fd, int wait_ms,
-                    void (*take)(void *arg, const struct frame_head *h, const char *p), void *arg)
+int frames_exchange(struct frames *w, int wake_fd, int wait_ms, frames_take take, void *arg)
 {
-    struct pollfd p[2] = { { .fd = w->fd, .events = (short)(POLLIN | (frames_pending(w) ? POLLOUT : 0)) },
-                           { .fd = wake_fd, .events = POLLIN } };
+    struct pollfd p[2] = { { .fd = w->fd }, { .fd = wake_fd, .events = POLLIN } };
     uint64_t ignored;
     if (send_some(w) < 0 || w->out.failed || w->in.failed)
         return -1;
