@@ -102,7 +102,7 @@ int model_shape(struct model *m, const struct model_config *cfg, const struct la
     TRY(model_config_computed(cfg, e));
     TRY(layout_check(lay, cfg, e));
     TRY(param_table_open(&m->table, cfg, e));
-    TRY(params_local_open(&m->local, &m->table, lay, tp_rank, pp_rank, e));
+    TRY(params_local_open(&m->local, &m->table, lay, (struct rank_at){ .tp = tp_rank, .pp = pp_rank }, e));
     set_sizes(m, lay, tp_rank);
     TRY(set_stages(m, lay, pp_rank, e));
     return 0;

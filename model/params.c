@@ -215,6 +215,13 @@ int layout_grain(const struct layout *l, const struct model_config *c)
     return c->grain % l->tp == 0 && tree_is_node(c->grain, 0, c->grain / l->tp) ? c->grain : l->tp;
 }
 
+/* The neighbouring dp ranks that share the experts out. */
+static int expert_fold(const struct layout *l)
+{
+    int j = l->ep / (l->tp * l->cp);
+    return l->ep > 1 && j > 1 ? j : 1;
+}
+
 struct rank_at layout_at(const struct layout *l, int rank)
 {
     struct rank_at a;
@@ -222,6 +229,9 @@ struct rank_at layout_at(const struct layout *l, int rank)
     a.cp = rank / l->tp % l->cp;
     a.dp = rank / l->tp / l->cp % l->dp;
     a.pp = rank / l->tp / l->cp / l->dp;
+    int j = expert_fold(l);
+    a.ep = l->ep > 1 ? (a.dp % j * l->cp + a.cp) * l->tp + a.tp : 0;
+    a.edp = a.dp / j;
     return a;
 }
 
@@ -281,13 +291,12 @@ static void split_range(const struct param *p, const struct layout *l, const str
 static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
 
 int params_local_open(struct params_local *l, const struct param_table *t, const struct layout *lay,
-                      int tp_rank, int pp_rank, struct err *e)
+                      struct rank_at at, struct err *e)
 {
     memset(l, 0, sizeof *l);
     l->table = t;
     l->layout = *lay;
-    l->tp_rank = tp_rank;
-    l->pp_rank = pp_rank;
+    l->at = at;
     l->n_units = t->n_units;
     l->part = calloc((size_t)t->n, sizeof *l->part);
     l->unit = calloc((size_t)t->n_units, sizeof *l->unit);
@@ -299,15 +308,15 @@ int params_local_open(struct params_local *l, const struct param_table *t, const
         const struct param *p = &t->p[i];
         struct unit_part *u = &l->unit[p->unit];
         int home = params_stage_rank(t, lay, p->unit),
-            tied_copy = t->cfg.tied && p->unit == 0 && pp_rank == lay->pp - 1;
-        if (home != pp_rank && !tied_copy)
+            tied_copy = t->cfg.tied && p->unit == 0 && at.pp == lay->pp - 1;
+        if (home != at.pp && !tied_copy)
             continue;
         struct part *q = &l->part[l->n_parts];
         int64_t begin = 0, end = 0;
         q->param = i;
         q->box = box_whole(p->n_dims, p->shape);
-        split_range(p, lay, &t->cfg, tp_rank, &begin, &end, &q->owner);
-        q->owner &= home == pp_rank;
+        split_range(p, lay, &t->cfg, at.tp, &begin, &end, &q->owner);
+        q->owner &= home == at.pp;
         q->box.start[p->split_dim] = p->begin + begin;
         q->box.extent[p->split_dim] = end - begin;
         q->count = box_count(&q->box);

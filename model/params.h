@@ -114,10 +114,13 @@ int layout_check(const struct layout *l, const struct model_config *cfg, struct 
  * are this layout's own). */
 int layout_grain(const struct layout *l, const struct model_config *cfg);
 static inline int layout_ranks(const struct layout *l) { return l->tp * l->pp * l->cp * l->dp; }
+/* A rank's place on every axis. ep: its place among the ranks that divide the experts of a layer. edp: its
+ * place among the ranks that hold the same experts. An expert group is j neighbouring dp ranks with all their
+ * tp and cp ranks: ep is 1 or tp * cp * j, where j divides dp. */
 struct rank_at {
-    int tp, cp, dp, pp;
+    int tp, cp, dp, pp, ep, edp;
 };
-/* tp fastest, then cp, dp, pp */
+/* The ranks lie tp fastest, then cp, dp, pp. */
 struct rank_at layout_at(const struct layout *l, int rank);
 
 struct part {              /* what one (tp, pp) place holds of one parameter */
@@ -135,13 +138,14 @@ struct unit_part {
 struct params_local {
     const struct param_table *table;
     struct layout layout;
-    int tp_rank, pp_rank, n_parts, n_units;
+    struct rank_at at;
+    int n_parts, n_units;
     struct part *part;
     struct unit_part *unit; /* [table->n_units] */
     int64_t flat_total;     /* of all units here */
 };
 int params_local_open(struct params_local *l, const struct param_table *t, const struct layout *lay,
-                      int tp_rank, int pp_rank, struct err *e);
+                      struct rank_at at, struct err *e);
 void params_local_close(struct params_local *l);
 /* The virtual stage, 0 .. pp * vpp - 1, that owns a unit, and the rank it lies on. The last one holds a copy
  * of a tied embedding besides. */

@@ -277,7 +277,7 @@ static int place_pieces(struct plan *p, struct err *e)
     for (int rank = 0; rank < p->n_ranks && rc >= 0; rank++) {
         struct rank_at at = layout_at(lay, rank);
         struct params_local l;
-        if ((rc = params_local_open(&l, &p->table, lay, at.tp, at.pp, e)) < 0)
+        if ((rc = params_local_open(&l, &p->table, lay, at, e)) < 0)
             break;
         rc = add_rank(p, &l, rank, at.dp, out, e);
         params_local_close(&l);

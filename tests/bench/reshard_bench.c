@@ -52,7 +52,7 @@ static struct ckpt_piece *pieces_of(struct maker *m, int rank, int *n, struct er
     struct param_piece *out = calloc((size_t)m->table.n, sizeof *out);
     struct ckpt_piece *p = calloc((size_t)m->table.n * ROLE_COUNT, sizeof *p);
     *n = 0;
-    if (!out || !p || params_local_open(&l, &m->table, &m->layout, at.tp, at.pp, e) < 0) {
+    if (!out || !p || params_local_open(&l, &m->table, &m->layout, at, e) < 0) {
         free(out);
         free(p);
         return NULL;

@@ -77,7 +77,7 @@ static void mark_place(const struct param_table *t, const struct layout *l, int 
                        unsigned char **seen)
 {
     struct params_local local;
-    CHECK_INT(params_local_open(&local, t, l, tp, pp, &e), 0);
+    CHECK_INT(params_local_open(&local, t, l, (struct rank_at){ .tp = tp, .pp = pp }, &e), 0);
     struct param_piece *piece = calloc((size_t)local.n_parts + 1, sizeof *piece);
     for (int i = 0; what == BOXES && i < local.n_parts; i++)
         if (local.part[i].owner)
@@ -180,7 +180,7 @@ TEST(replicated_kv_heads_have_one_owner_and_all_hold_the_head_of_their_queries)
     CHECK_INT(param_table_open(&t, &c, &e), 0);
     for (int tp = 0; tp < 8; tp++) {
         struct params_local local;
-        CHECK_INT(params_local_open(&local, &t, &l, tp, 0, &e), 0);
+        CHECK_INT(params_local_open(&local, &t, &l, (struct rank_at){ .tp = tp }, &e), 0);
         for (int i = 0; i < local.n_parts; i++) {
             const struct part *p = &local.part[i];
             if (t.p[p->param].kind != P_K && t.p[p->param].kind != P_V)
@@ -203,7 +203,7 @@ TEST(parameters_that_share_a_tensor_lie_side_by_side_along_the_cut)
     struct params_local local;
     CHECK_INT(model_config_parse(&c, other_families[3], "config.json", &e), 0);
     CHECK_INT(param_table_open(&t, &c, &e), 0);
-    CHECK_INT(params_local_open(&local, &t, &l, 1, 0, &e), 0);
+    CHECK_INT(params_local_open(&local, &t, &l, (struct rank_at){ .tp = 1 }, &e), 0);
     int i = param_find(&t, "transformer.h.1.attn.c_attn.weight"), p = 0;
     while (local.part[p].param != i)
         p++;
@@ -259,7 +259,7 @@ TEST(a_rank_has_q_k_and_v_of_the_same_heads_where_they_alternate)
     CHECK_INT(model_config_parse(&c, other_families[OTHERS - 4], "config.json", &e), 0);
     CHECK_INT(param_table_open(&t, &c, &e), 0);
     for (int tp = 0; tp < 2; tp++) {
-        CHECK_INT(params_local_open(&local, &t, &l, tp, 0, &e), 0);
+        CHECK_INT(params_local_open(&local, &t, &l, (struct rank_at){ .tp = tp }, &e), 0);
         for (int i = 0; i < local.n_parts; i++) {
             if (t.p[local.part[i].param].kind != P_QKV)
                 continue;
@@ -280,7 +280,7 @@ TEST(parts_of_a_unit_do_not_overlap_and_slices_are_aligned)
     for (int dp = 1; dp <= 6; dp++) {
         struct layout l = { 4, 1, 1, dp, 1, 3 };
         struct params_local local;
-        CHECK_INT(params_local_open(&local, &t, &l, 1, 0, &e), 0);
+        CHECK_INT(params_local_open(&local, &t, &l, (struct rank_at){ .tp = 1 }, &e), 0);
         for (int u = 0; u < local.n_units; u++) {
             int64_t at = 0;
             for (int i = local.unit[u].first; i < local.unit[u].first + local.unit[u].n; i++) {
