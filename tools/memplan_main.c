@@ -107,12 +107,13 @@ out:
     return rc;
 }
 
-static struct run_ask ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp,
-                             int dp, int zero, int recompute)
+static struct layout_spec ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp,
+                                 int dp, int zero, int recompute)
 {
     /* the same work for every layout */
     int64_t micro = o->micro ? o->micro : 1, rows = o->batch ? o->batch : 8 * micro * o->gpus;
-    return (struct run_ask){ .cfg = *c,
+    return (
+        struct layout_spec){ .cfg = *c,
                              .layout = { tp, pp, 1, dp, 1, zero, pp > 1 ? (int)o->virtual_stages : 1, o->sp },
                              .rows = rows,
                              .micro = micro,
@@ -131,7 +132,7 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
 {
     int tp = o->tp ? (int)o->tp : 1, pp = o->pp ? (int)o->pp : 1, zero = o->zero < 0 ? 0 : (int)o->zero;
     int dp = o->dp ? (int)o->dp : (int)(o->gpus / tp / pp);
-    struct run_plan p;
+    struct layout_plan p;
     if (dp < 1 || tp * pp * dp != o->gpus)
         return err_set(e, ERR_USAGE,
                        "tp %d x pp %d x dp %d is not the %lld GPUs: use --gpus %lld, or other degrees", tp,
@@ -139,13 +140,13 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
     printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, zero) / 1e9);
     if (!o->model)
         return 0;
-    struct run_ask a = ask_of(o, c, tp, pp, dp, zero, o->recompute);
+    struct layout_spec a = ask_of(o, c, tp, pp, dp, zero, o->recompute);
     struct err why;
-    if (layout_check(&a.layout, c, &why) < 0 || train_plan_make(&p, &a, stdout, &why) < 0) {
+    if (layout_check(&a.layout, c, &why) < 0 || layout_plan_make(&p, &a, stdout, &why) < 0) {
         *e = why;
         return -e->code;
     }
-    train_plan_print(&p, &a, stdout);
+    layout_plan_print(&p, &a, stdout);
     printf("fits         %s in %.4g GB\n", p.total_bytes <= (double)o->memory ? "yes" : "no",
            (double)o->memory / 1e9);
     return 0;
@@ -153,8 +154,8 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
 
 /* ---- the search ---- */
 struct found {
-    struct run_ask a;
-    struct run_plan p;
+    struct layout_spec a;
+    struct layout_plan p;
     double cost, mfu;
     const char *why;
 };
@@ -184,8 +185,8 @@ static const struct way {
  * a GPU of 1000 TFLOP/s, of which products reach 400. */
 static void estimate(struct found *f, double params)
 {
-    const struct run_ask *a = &f->a;
-    const struct run_plan *p = &f->p;
+    const struct layout_spec *a = &f->a;
+    const struct layout_plan *p = &f->p;
     double tokens = (double)(a->rows * a->seq_len) / a->layout.dp / a->layout.tp / a->layout.pp,
            work = 6 * params * tokens / 4e14;
     const struct {
@@ -222,11 +223,11 @@ static int by_cost(const void *x, const void *y)
 }
 
 /* 1: it fits. */
-static int try_layout(struct search *s, struct run_ask a)
+static int try_layout(struct search *s, struct layout_spec a)
 {
     struct found f = { .a = a };
     struct err e;
-    if (layout_check(&a.layout, s->c, &e) < 0 || train_plan_make(&f.p, &a, NULL, &e) < 0) {
+    if (layout_check(&a.layout, s->c, &e) < 0 || layout_plan_make(&f.p, &a, NULL, &e) < 0) {
         s->n_refused++;
         return 0;
     }
@@ -251,7 +252,7 @@ static void try_degrees(struct search *s, int tp, int pp)
              micro *= 2)
             for (int w = 0; w < n_ways; w++)
                 for (int again = 0, fits = 0; again < 3 && !fits; again++) {
-                    struct run_ask a = ask_of(s->o, s->c, tp, pp, dp, zero, again);
+                    struct layout_spec a = ask_of(s->o, s->c, tp, pp, dp, zero, again);
                     a.micro = micro;
                     a.pipeline = ways[w].kind;
                     a.layout.vpp = ways[w].virtual;
@@ -259,7 +260,7 @@ static void try_degrees(struct search *s, int tp, int pp)
                 }
 }
 
-static const char *way_name(const struct run_ask *a)
+static const char *way_name(const struct layout_spec *a)
 {
     for (size_t i = 0; a->layout.pp > 1 && i < sizeof ways / sizeof ways[0]; i++)
         if (ways[i].kind == a->pipeline && ways[i].virtual == a->layout.vpp)

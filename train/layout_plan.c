@@ -1,6 +1,6 @@
-/* layout_plan.c - see plan.h. Volumes as Rajbhandari et al. 2020 section 7 and Shoeybi et al. 2019 section 3
- * count them: a ring's, which the tree-ordered sums match: all-reduce 2 (N-1)/N elements a rank,
- * reduce-scatter and all-gather (N-1)/N. */
+/* layout_plan.c - see layout_plan.h. Volumes are those of a ring, as Rajbhandari et al. 2020 section 7 and
+ * Shoeybi et al. 2019 section 3 count them: all-reduce 2 (N-1)/N elements a rank, reduce-scatter and
+ * all-gather (N-1)/N. The tree-ordered sums send as much. */
 #include "train/layout_plan.h"
 
 #include <stdlib.h>
@@ -11,12 +11,13 @@
 #include "train/eval.h"
 #include "train/runlog.h"
 
-struct pipe_shape train_plan_schedule(const struct batch_plan *b, const struct layout *l, enum pipe_kind kind)
+struct pipe_shape layout_plan_schedule(const struct batch_plan *b, const struct layout *l,
+                                       enum pipe_kind kind)
 {
     return (struct pipe_shape){ kind, l->pp, layout_chunks(l), b->supers * (b->local / b->micro) };
 }
 
-int train_plan_pipeline(struct pipe_report *r, const struct pipe_shape *s, FILE *draw, struct err *e)
+int layout_plan_pipeline(struct pipe_report *r, const struct pipe_shape *s, FILE *draw, struct err *e)
 {
     struct pipe_list *l = calloc((size_t)s->ranks, sizeof *l);
     int rc = l ? pipe_check(s, e) : err_set(e, ERR_MEMORY, "no memory for %d stages", s->ranks);
@@ -30,7 +31,7 @@ int train_plan_pipeline(struct pipe_report *r, const struct pipe_shape *s, FILE 
     return rc;
 }
 
-int train_plan_sharers(const struct layout *l, int ranks_a_machine)
+int layout_plan_sharers(const struct layout *l, int ranks_a_machine)
 {
     int stride = l->tp * l->cp, n = ranks_a_machine / stride, machines = n ? l->dp / n : 1;
     if (!ranks_a_machine || n >= l->dp)
@@ -38,83 +39,108 @@ int train_plan_sharers(const struct layout *l, int ranks_a_machine)
     return n < 2 || ranks_a_machine % stride || l->dp % n || (machines & (machines - 1)) ? 1 : n;
 }
 
-static double around(int n) { return (double)(n - 1) / n; }
+static double ring_share(int n) { return (double)(n - 1) / n; }
 
-/* Sums of activations over tp: two a layer and direction (again where forward runs again), one at each end.
- * With sp they are reduce-scatters, and as many rows are gathered for the products, those of norms once more
- * for their weights' gradients (with late ones all). */
-static void plan_tp(struct run_plan *p, const struct run_ask *a, const struct model *m, double rows,
+/* Sums of activations over tp: two a layer and direction (once more where forward is recomputed), one at
+ * each end. With sp they are reduce-scatters, and as many rows are gathered for the products. The
+ * gradients of norm weights are summed too. A schedule that defers weight gradients gathers the rows of
+ * all products once more. */
+static void plan_tp(struct layout_plan *p, const struct layout_spec *a, const struct model *m, double rows,
                     double layers)
 {
-    double hidden = around(a->layout.tp) * rows * (double)m->hidden,
-           forwards = a->recompute == RECOMPUTE_FULL ? 2 : 1;
-    double sums = layers * 2 * (forwards + 1) + m->has_embed + m->has_head,
-           again = a->pipeline == PIPE_ZERO_BUBBLE ? 2 : 0;
-    double norms = m->shares > 1 ? around(a->layout.tp) * rows / (double)a->seq_len *
-                                       (m->features & F_LAYER_NORM ? 2 : 1) * (double)m->hidden *
-                                       (2 * layers + m->has_head)
-                                 : 0;
-    p->tp_reduce = 4 * ((m->shares > 1 ? 1 : 2) * hidden * sums + 2 * norms);
-    p->tp_gather = m->shares > 1 ? (double)dtype_size(a->dt) * hidden *
-                                       (layers * (2 * forwards + 4 + again) + m->has_embed + 2 * m->has_head)
-                                 : 0;
+    double ring = ring_share(a->layout.tp), el = (double)dtype_size(a->dt);
+    double hidden = ring * rows * (double)m->hidden;
+    double forwards = a->recompute == RECOMPUTE_FULL ? 2 : 1;
+    double sums = layers * 2 * (forwards + 1) + m->has_embed + m->has_head;
+    double deferred = a->pipeline == PIPE_ZERO_BUBBLE ? 2 : 0;
+    if (m->shares == 1) {
+        p->tp_reduce = 4 * 2 * hidden * sums;
+        p->tp_gather = 0;
+        return;
+    }
+    double vectors = m->features & F_LAYER_NORM ? 2 : 1; /* a norm's weight, and its bias */
+    double norms = ring * rows / (double)a->seq_len * vectors * (double)m->hidden *
+                   (2 * layers + m->has_head);
+    p->tp_reduce = 4 * (hidden * sums + 2 * norms);
+    p->tp_gather = el * hidden * (layers * (2 * forwards + 4 + deferred) + m->has_embed + 2 * m->has_head);
 }
 
-static void plan_traffic(struct run_plan *p, const struct run_ask *a, const struct model *m)
+static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, const struct model *m)
 {
-    double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total,
-           rows = (double)(p->batch.supers * p->batch.local * a->seq_len);
-    double micros = (double)(p->batch.supers * (p->batch.local / p->batch.micro)), layers = 0,
-           dp = around(a->layout.dp);
+    const struct batch_plan *b = &p->batch;
+    double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total;
+    double rows = (double)(b->supers * b->local * a->seq_len);
+    double micros = (double)(b->supers * (b->local / b->micro));
+    double layers = 0, dp = ring_share(a->layout.dp);
     int stage = a->layout.zero;
     for (int c = 0; c < m->n_chunks; c++)
         layers += m->chunk[c].last_unit - m->chunk[c].first_unit + 1;
-    p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * dp * (stage >= 2 ? (double)p->batch.supers : 1);
+    p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * dp * (stage >= 2 ? (double)b->supers : 1);
     p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat * dp : 2 * el * flat * dp * micros;
     plan_tp(p, a, m, rows, layers);
     p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden / m->shares * m->n_chunks : 0;
 }
 
-/* Copies of what is on its way to the neighbours: two at a time, in each direction. */
-static double messages(const struct run_ask *a, int stage, double bytes)
+/* Copies of messages on their way to the neighbours: two at a time, in each direction. */
+static double messages(const struct layout_spec *a, int stage, double bytes)
 {
     int ring = layout_chunks(&a->layout) > 1, up = ring || stage < a->layout.pp - 1, down = ring || stage > 0;
     return a->layout.pp > 1 ? 2 * bytes * (up + down) : 0;
 }
 
-static int plan_stage(struct run_plan *p, const struct run_ask *a, int stage, struct err *e)
+/* Activations, and what deferred weight gradients keep, for a rank's schedule. */
+static int plan_activations(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
+                            int stage, double *bytes, struct err *e)
 {
+    struct work_shape work = { (int)b->micro, a->seq_len, a->documents, a->recompute };
+    struct pipe_shape shape = layout_plan_schedule(b, &a->layout, a->pipeline);
+    struct pipe_list list;
+    int rc;
+    TRY(train_work_check(m, &work, e));
+    TRY(pipe_make(&list, &shape, stage, e));
+    for (int c = 0; c < shape.chunks; c++) {
+        work.late_weights = list.deferred[c] > 0;
+        *bytes += (double)list.in_flight[c] * (double)train_work_measure(m, c, &work) +
+                  (double)list.deferred[c] * (double)train_late_measure(m, c, &work);
+    }
+    pipe_free(&list);
+out:
+    return rc;
+}
+
+static double comm_bytes(const struct layout_spec *a, const struct model *m, int stage, int64_t rows)
+{
+    double el = (double)dtype_size(a->dt);
+    double bytes = 4.0 * (double)(rows > 64 ? rows : 64) * (double)(m->hidden + 4);
+    bytes += messages(a, stage, (double)(rows * m->hidden) / m->shares * el);
+    if (m->shares > 1) /* gathered rows, once a machine */
+        bytes += el * (double)rows * (double)m->hidden / m->shares;
+    return bytes + (layout_ranks(&a->layout) > 1 ? (double)COMM_STAGE : 0);
+}
+
+static double work_bytes(const struct layout_spec *a, const struct model *m, int64_t micro)
+{
+    struct work_shape work = { (int)micro, a->seq_len, a->documents, a->recompute };
+    double cos_sin = 4.0 * (double)(sample_positions(a->seq_len, &a->cfg) * m->head_dim);
+    return (m->features & F_POSITIONS ? 0 : cos_sin) + (double)train_scratch_measure(m, &work, a->threads) +
+           (double)runlog_peak_bytes(a->dt);
+}
+
+static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int stage, struct err *e)
+{
+    struct zero_options zero = { a->layout.zero, a->overlap };
+    const struct batch_plan *b = &p->batch;
     struct model m;
     double bytes[MEM_CATS] = { 0 }, total = 0;
     int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
     if (rc < 0)
         return rc;
-    struct pipe_shape shape = train_plan_schedule(&p->batch, &a->layout, a->pipeline);
-    struct pipe_list list;
-    struct work_shape work = { (int)p->batch.micro, a->seq_len, a->documents, a->recompute };
-    int64_t rows = p->batch.micro * a->seq_len;
-    TRY(train_work_check(&m, &work, e));
-    TRY(pipe_make(&list, &shape, stage, e));
-    zero_measure(&m, a->layout.dp, a->sharers, (struct zero_how){ a->layout.zero, a->overlap }, &p->batch,
-                 bytes);
-    for (int c = 0; c < shape.chunks; c++) {
-        work.late_weights = list.late[c] > 0;
-        bytes[MEM_ACTS] += (double)list.in_flight[c] * (double)train_work_measure(&m, c, &work) +
-                           (double)list.late[c] * (double)train_late_measure(&m, c, &work);
-    }
-    pipe_free(&list);
-    bytes[MEM_COMM] = 4.0 * (double)(rows > 64 ? rows : 64) * (double)(m.hidden + 4) +
-                      messages(a, stage, (double)(rows * m.hidden) / m.shares * (double)dtype_size(a->dt));
-    if (m.shares > 1) /* gathered rows, once a machine */
-        bytes[MEM_COMM] += (double)dtype_size(a->dt) * (double)rows * (double)m.hidden / m.shares;
-    bytes[MEM_COMM] += layout_ranks(&a->layout) > 1 ? (double)COMM_STAGE : 0;
-    /* tables of cos and sin */
-    bytes[MEM_WORK] = m.features & F_POSITIONS
-                          ? 0
-                          : 4.0 * (double)(sample_positions(a->seq_len, &a->cfg) * m.head_dim);
-    bytes[MEM_WORK] += (double)train_scratch_measure(&m, &work, a->threads) +
-                       (double)runlog_peak_bytes(a->dt);
+    TRY(plan_activations(b, a, &m, stage, &bytes[MEM_ACTS], e));
+    zero_measure(&m, a->layout.dp, a->sharers, zero, b, bytes);
+    bytes[MEM_COMM] = comm_bytes(a, &m, stage, b->micro * a->seq_len);
+    bytes[MEM_WORK] = work_bytes(a, &m, b->micro);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(&m, 0, a->layout.zero) : 0;
+
     for (int c = 0; c < MEM_CATS; c++)
         total += bytes[c];
     if (total > p->total_bytes) {
@@ -128,14 +154,14 @@ out:
     return rc;
 }
 
-int train_plan_make(struct run_plan *p, const struct run_ask *a, FILE *draw, struct err *e)
+int layout_plan_make(struct layout_plan *p, const struct layout_spec *a, FILE *draw, struct err *e)
 {
     int rc;
     memset(p, 0, sizeof *p);
     TRY(batch_plan(&p->batch, a->rows, a->micro, a->layout.dp, a->layout.zero, e));
-    struct pipe_shape shape = train_plan_schedule(&p->batch, &a->layout, a->pipeline);
+    struct pipe_shape shape = layout_plan_schedule(&p->batch, &a->layout, a->pipeline);
     struct pipe_report pipe;
-    TRY(train_plan_pipeline(&pipe, &shape, draw, e));
+    TRY(layout_plan_pipeline(&pipe, &shape, draw, e));
     p->bubble = pipe.bubble;
     p->in_flight = pipe.in_flight;
     for (int s = 0; s < a->layout.pp; s++)
@@ -144,7 +170,7 @@ out:
     return rc;
 }
 
-void train_plan_print(const struct run_plan *p, const struct run_ask *a, FILE *out)
+void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a, FILE *out)
 {
     static const enum mem_cat shown[] = { MEM_PARAMS, MEM_GRADS, MEM_OPTIM, MEM_ACTS,
                                           MEM_COMM,   MEM_WORK,  MEM_SAVE };

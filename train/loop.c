@@ -58,13 +58,13 @@ static int report_bubble(const struct work *w, struct runlog *log, struct err *e
 {
     const struct layout *layout = &w->ranks->layout;
     enum pipe_kind kind = (enum pipe_kind)w->run->o.pipeline;
-    struct pipe_shape s = train_plan_schedule(&w->plan, layout, kind);
+    struct pipe_shape s = layout_plan_schedule(&w->plan, layout, kind);
     struct pipe_report plan;
     int64_t us[2] = { (int64_t)(w->all_waited_s * 1e6), (int64_t)(w->all_steps_s * 1e6) };
     int rc = 0;
     if (layout->pp == 1 || w->at.step < w->at.first_step + 2)
         return 0;
-    TRY(train_plan_pipeline(&plan, &s, NULL, e));
+    TRY(layout_plan_pipeline(&plan, &s, NULL, e));
     TRY(comm_all_reduce_i64(w->ranks->mesh.all, us, 2, e));
     double measured = us[1] > 0 ? (double)us[0] / (double)us[1] : 0;
     log_line(&log->term, "pipeline: ranks waited %.1f %% of their time, the schedule waits %.1f %%",
@@ -168,8 +168,8 @@ int ptrain_plan(struct ptrain *p, struct err *e)
     const struct train_opts *o = &p->run.o;
     const struct layout *layout = &p->ranks.layout;
     int one_machine = strcmp(o->transport, "mpi") || o->ranks_per_node;
-    int sharers = one_machine ? train_plan_sharers(layout, (int)o->ranks_per_node) : 1;
-    struct run_ask ask = {
+    int sharers = one_machine ? layout_plan_sharers(layout, (int)o->ranks_per_node) : 1;
+    struct layout_spec ask = {
         .cfg = p->run.cfg,
         .layout = *layout,
         .rows = o->global_batch,
@@ -185,9 +185,9 @@ int ptrain_plan(struct ptrain *p, struct err *e)
         .threads = pool_threads(p->ranks.dev->pool),
     };
     FILE *out = ranks_is_first(&p->ranks) ? stdout : NULL;
-    struct run_plan plan;
-    int rc = train_plan_make(&plan, &ask, out, e);
+    struct layout_plan plan;
+    int rc = layout_plan_make(&plan, &ask, out, e);
     if (rc >= 0 && out)
-        train_plan_print(&plan, &ask, out);
+        layout_plan_print(&plan, &ask, out);
     return rc;
 }

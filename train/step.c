@@ -51,18 +51,35 @@ static int read_rows(struct work *w, int64_t k, int64_t at, struct train_work *s
     return 0;
 }
 
+static void add_exact(struct xsum *loss, const float *logprobs, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++)
+        xsum_add(loss, -(double)logprobs[i]);
+}
+
+/* Altered: a micro-batch's sum is rounded before it is added. */
+static void add_rounded(struct xsum *loss, const float *logprobs, int64_t n)
+{
+    struct xsum part = { 0 };
+    add_exact(&part, logprobs, n);
+    xsum_add(loss, (double)(float)xsum_double(&part));
+}
+
 /* Adds the losses of a micro-batch, where this rank has them. */
 static void add_losses(const struct work *w, int chunk, struct xsum *loss)
 {
     int64_t rows = w->plan.micro * w->run->o.seq_len;
-    struct xsum part = { 0 };
-    if (w->ranks->mesh.at[AXIS_TP] || !w->model.chunk[chunk].has_head)
-        return;
-    for (int64_t i = 0; i < rows; i++)
-        xsum_add(ALTERED("loss_exact") ? &part : loss, -(double)w->logprobs[i]);
-    if (ALTERED("loss_exact")) /* a micro-batch's sum rounded before it is added */
-        xsum_add(loss, (double)(float)xsum_double(&part));
+    if (!w->ranks->mesh.at[AXIS_TP] && w->model.chunk[chunk].has_head)
+        (ALTERED("loss_exact") ? add_rounded : add_exact)(loss, w->logprobs, rows);
 }
+
+/* The micro-batch of a step whose gradients are added as number k of n: ascending, as the contract asks. */
+static int64_t ascending(int64_t n, int64_t k)
+{
+    (void)n;
+    return k;
+}
+static int64_t descending(int64_t n, int64_t k) { return n - 1 - k; }
 
 /* ---- actions of the pipeline schedule ---- */
 /* What an action works on. Micro-batch k is in slot k % in_flight of its chunk from its forward to its
@@ -76,7 +93,7 @@ struct place {
 static struct place place_of(const struct work *w, const struct pipe_act *a)
 {
     int64_t slot = w->first_slot[a->chunk] + a->micro % w->schedule.in_flight[a->chunk];
-    int64_t n_deferred = w->schedule.late[a->chunk];
+    int64_t n_deferred = w->schedule.deferred[a->chunk];
     struct place p = { w->slot[slot], NULL, slot * w->slot_seqs * w->run->o.seq_len };
     if (n_deferred)
         p.deferred = w->deferred[w->first_deferred[a->chunk] + a->micro % n_deferred];
@@ -104,7 +121,7 @@ static int exchange(struct work *w, const struct pipe_act *a, struct train_work 
 static int forward(struct work *w, const struct pipe_act *a, struct place p, struct xsum *loss, struct err *e)
 {
     int64_t n = w->plan.supers * micros_per_super(w);
-    int64_t micro = ALTERED("micro_order") ? n - 1 - a->micro : a->micro;
+    int64_t micro = (ALTERED("micro_order") ? descending : ascending)(n, a->micro);
     int rc;
     TRY(read_rows(w, micro, p.at, p.slot, e));
     TRY(model_train_forward(&w->model, w->weights, p.slot, w->ids + p.at, w->targets + p.at, w->logprobs, e));

@@ -11,18 +11,32 @@
 int work_open_data(struct work *w, struct err *e)
 {
     const struct train_opts *o = &w->run->o;
-    int64_t vocab = w->run->cfg.vocab;
+    struct data_options training = {
+        .files = &o->data,
+        .tokenizer = o->tokenizer,
+        .order = o->data_order,
+        .mix = o->data_mix,
+        .seq_len = o->seq_len,
+        .vocab = w->run->cfg.vocab,
+        .seed = (uint64_t)o->seed,
+    };
+    struct data_options held_out = {
+        .files = &o->eval_data,
+        .tokenizer = o->tokenizer,
+        .order = "stride:1",
+        .seq_len = o->seq_len,
+        .vocab = w->run->cfg.vocab,
+    };
     int rc = 0;
     if (!o->eval_only && o->data.n)
-        TRY(data_open(&w->data, &o->data, o->tokenizer, o->data_order, o->data_mix, o->seq_len, vocab,
-                      (uint64_t)o->seed, e));
+        TRY(data_open(&w->data, &training, e));
     if (w->data && o->documents && !data_knows_documents(w->data)) {
         rc = err_set(e, ERR_USAGE,
                      "--documents: no --data file says where documents end: make one with ptok prepare");
         goto out;
     }
     if (o->eval_data.n)
-        TRY(data_open(&w->eval, &o->eval_data, o->tokenizer, "stride:1", NULL, o->seq_len, vocab, 0, e));
+        TRY(data_open(&w->eval, &held_out, e));
 out:
     return rc;
 }
@@ -50,11 +64,11 @@ static int open_slots(struct work *w, int n_chunks, struct err *e)
     TRY(train_work_check(&w->model, &shape, e));
     for (int c = 0; c < n_chunks; c++) {
         w->first_slot[c] = w->n_slots;
-        shape.late_weights = w->schedule.late[c] > 0;
+        shape.late_weights = w->schedule.deferred[c] > 0;
         for (int64_t i = 0; i < w->schedule.in_flight[c]; i++, w->n_slots++)
             TRY(train_work_open(&w->slot[w->n_slots], &w->model, c, &shape, e));
         w->first_deferred[c] = w->n_deferred;
-        for (int64_t i = 0; i < w->schedule.late[c]; i++, w->n_deferred++)
+        for (int64_t i = 0; i < w->schedule.deferred[c]; i++, w->n_deferred++)
             TRY(train_late_open(&w->deferred[w->n_deferred], &w->model, c, &shape, e));
     }
 out:
@@ -87,7 +101,7 @@ static int open_schedule(struct work *w, struct err *e)
     const struct train_opts *o = &w->run->o;
     const struct mesh *mesh = &w->ranks->mesh;
     enum pipe_kind kind = o->eval_only ? PIPE_NAIVE : (enum pipe_kind)o->pipeline;
-    struct pipe_shape s = train_plan_schedule(&w->plan, &w->ranks->layout, kind);
+    struct pipe_shape s = layout_plan_schedule(&w->plan, &w->ranks->layout, kind);
     int rc;
     TRY(pipe_check(&s, e));
     TRY(pipe_make(&w->schedule, &s, mesh->at[AXIS_PP], e));
@@ -158,7 +172,7 @@ int work_open_state(struct work *w, struct log *term, struct err *e)
 {
     const struct mesh *mesh = &w->ranks->mesh;
     const struct layout *layout = &w->ranks->layout;
-    struct zero_how how = { .stage = layout->zero };
+    struct zero_options how = { .stage = layout->zero };
     int rc, rank, sharers;
     if (w->run->o.eval_only)
         return open_resident(w, e);

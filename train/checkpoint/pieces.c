@@ -4,9 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ROOM ((size_t)1 << 20) /* of rows that are joined on their way to a file */
+/* Bytes of the buffer through which device memory, or joined rows, reach a file. */
+#define BUFFER ((size_t)1 << 20)
 
-struct source {
+struct piece_source {
     enum zero_state state;
     struct param_piece at;
 };
@@ -39,7 +40,7 @@ static void add(struct pieces *p, enum zero_state state, const struct param_piec
                               .lo = at->lo,
                               .hi = at->hi };
     x->t.dtype = stored_dtype(state, p->m->dt);
-    p->source[p->n] = (struct source){ state, *at };
+    p->source[p->n] = (struct piece_source){ state, *at };
     p->at[p->n++] = p->bytes;
     p->bytes += (size_t)(at->hi - at->lo) * ckpt_dtype_size(x->t.dtype);
 }
@@ -83,21 +84,19 @@ double pieces_measure(const struct model *m, int dp_rank, int zero)
 
 /* ---- the bytes ---- */
 
-/* A tensor that several parameters share: its rows are theirs, side by side. */
-/* bytes: of a row of each part */
+/* A tensor that several parameters share: a row of it is one row of each, side by side. */
 struct joined {
     int n;
-    int64_t rows;
-    size_t el, width;
+    int64_t rows;     /* 1: the parts lie one after the other */
+    size_t el, width; /* bytes of an element, of a row */
     const char *data[PARTS_MAX];
-    size_t bytes[PARTS_MAX];
+    size_t bytes[PARTS_MAX]; /* of a row of each part */
 };
 
-static struct joined join(const struct pieces *p, const struct source *from)
+static struct joined join(const struct pieces *p, const struct piece_source *from)
 {
     const struct param *q = param_of(p->m, &from->at);
     struct joined j = { .n = from->at.n_parts, .el = ckpt_dtype_size(stored_dtype(from->state, p->m->dt)) };
-    /* 1: the parts lie one behind the other */
     j.rows = q->n_dims == 2 && q->split_dim == 1 ? q->shape[0] : 1;
     for (int k = 0; k < j.n; k++) {
         const struct part *x = &p->m->local.part[from->at.part + k];
@@ -111,14 +110,17 @@ static struct joined join(const struct pieces *p, const struct source *from)
 
 static void join_rows(struct dev *d, const struct joined *j, int64_t begin, int64_t end, char *out)
 {
-    for (int64_t r = begin; r < end; r++)
-        for (int k = 0; k < j->n; out += j->bytes[k++])
+    for (int64_t r = begin; r < end; r++) {
+        for (int k = 0; k < j->n; k++) {
             dev_read(d, out, j->data[k] + (size_t)r * j->bytes[k], j->bytes[k]);
+            out += j->bytes[k];
+        }
+    }
 }
 
 void pieces_copy(const struct pieces *p, int i, char *out)
 {
-    const struct source *from = &p->source[i];
+    const struct piece_source *from = &p->source[i];
     struct joined j;
     if (from->at.n_parts == 1) {
         dev_read(p->m->dev, out, zero_piece(p->z, from->state, &from->at),
@@ -129,15 +131,15 @@ void pieces_copy(const struct pieces *p, int i, char *out)
     join_rows(p->m->dev, &j, 0, j.rows, out);
 }
 
-/* n elements of device memory go on in piece i of the file: from where they lie on a CPU, else through a
+/* Appends n elements of device memory to piece i of the file: straight from memory on a CPU, else through a
  * buffer. */
 static int put_elements(struct dev *d, struct ckpt_shard *f, int i, const char *p, int64_t n, size_t el,
                         struct err *e)
 {
     if (!d->memory)
         return ckpt_shard_put(f, i, p, n, e);
-    int64_t step = (int64_t)(ROOM / el);
-    char *buf = malloc(ROOM);
+    int64_t step = (int64_t)(BUFFER / el);
+    char *buf = malloc(BUFFER);
     int rc = buf ? 0 : err_set(e, ERR_MEMORY, "no memory to save what the device holds");
     for (int64_t at = 0; at < n && rc >= 0; at += step) {
         int64_t some = n - at < step ? n - at : step;
@@ -150,7 +152,7 @@ static int put_elements(struct dev *d, struct ckpt_shard *f, int i, const char *
 
 static int put_joined(struct dev *d, const struct joined *j, struct ckpt_shard *f, int i, struct err *e)
 {
-    int64_t step = 1 + (int64_t)(ROOM / j->width);
+    int64_t step = 1 + (int64_t)(BUFFER / j->width);
     int rc = 0;
     if (j->rows == 1) {
         for (int k = 0; k < j->n && rc >= 0; k++)
@@ -171,7 +173,7 @@ static int put_joined(struct dev *d, const struct joined *j, struct ckpt_shard *
 
 int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *e)
 {
-    const struct source *from = &p->source[i];
+    const struct piece_source *from = &p->source[i];
     if (from->at.n_parts > 1) {
         struct joined j = join(p, from);
         return put_joined(p->m->dev, &j, f, i, e);

@@ -1,27 +1,33 @@
-/* pieces.h - what a rank writes into a checkpoint: a list that the layout fixes, and where its bytes come
- * from. */
+/* pieces.h - what one rank writes into a checkpoint: a list that the layout decides, and where its bytes
+ * are. */
 #ifndef SHARDLINE_TRAIN_CHECKPOINT_PIECES_H
 #define SHARDLINE_TRAIN_CHECKPOINT_PIECES_H
 
 #include "format/ckpt.h"
 #include "train/zero/zero.h"
 
+struct piece_source;
 struct pieces {
     const struct model *m;
     const struct zero *z;
     int n;
     struct ckpt_piece *piece;
-    struct source *source;
-    size_t *at, bytes; /* where piece i begins in a copy of all of them, and its size */
+    struct piece_source *source;
+    size_t *at;   /* where piece i begins in a copy of all of them */
+    size_t bytes; /* size of that copy */
 };
-/* In the order weights, masters, moments. ERR_MEMORY. */
+
+/* Lists the pieces of dp rank dp_rank in ZeRO stage `zero`, in the order weights, masters, moments.
+ * Borrows m and z; z may be NULL when only sizes are asked for. ERR_MEMORY. */
 int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
                 struct err *e);
 void pieces_close(struct pieces *p);
-/* Bytes of all pieces of dp rank `dp_rank`, from model_shape. */
+/* Bytes of all pieces of dp rank dp_rank; m may be from model_shape. */
 double pieces_measure(const struct model *m, int dp_rank, int zero);
+
+/* Copies piece i to out, in host memory. Different pieces from different threads. */
 void pieces_copy(const struct pieces *p, int i, char *out);
-/* Piece i straight out of the memory of training into its file. */
+/* Writes piece i from training's memory into its file. */
 int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *e);
 
 #endif

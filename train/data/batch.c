@@ -2,6 +2,21 @@
 #include "base/alter.h"
 #include "train/zero/zero.h"
 
+/* Whether the sum of r local rows, and the same over dp, are nodes of Tree(rows). */
+static int sums_are_nodes(int64_t rows, int64_t r, int dp)
+{
+    return tree_is_node(rows, 0, r) && tree_is_node(rows, 0, r * dp);
+}
+
+/* Altered: a rank reduces after any number of rows. */
+static int any_sum(int64_t rows, int64_t r, int dp)
+{
+    (void)rows;
+    (void)r;
+    (void)dp;
+    return 1;
+}
+
 int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int zero, struct err *e)
 {
     if (rows < 1 || rows % dp)
@@ -15,24 +30,33 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
                        "batch %lld, dp %d): use a divisor",
                        (long long)micro, (long long)mine, (long long)rows, dp);
     *b = (struct batch_plan){ .rows = rows, .local = mine, .micro = micro };
-    /* the fewest rows whose sum over dp is a node of the tree: reduce after each such super-step */
-    if (zero >= 2) {
-        for (int64_t r = micro; r < mine; r += micro) {
-            if (mine % r == 0 &&
-                ((tree_is_node(rows, 0, r) && tree_is_node(rows, 0, r * dp)) || ALTERED("super_rows"))) {
-                b->local = r;
-                break;
-            }
+
+    /* stages 2 and 3 reduce after the fewest rows whose sums are nodes of the tree */
+    int (*may_reduce)(int64_t rows, int64_t r, int dp) = ALTERED("super_rows") ? any_sum : sums_are_nodes;
+    for (int64_t r = micro; zero >= 2 && r < mine; r += micro) {
+        if (mine % r == 0 && may_reduce(rows, r, dp)) {
+            b->local = r;
+            break;
         }
     }
     b->supers = mine / b->local;
-    b->in_tree = tree_is_node(rows, 0, b->local) && tree_is_node(rows, 0, b->local * dp);
+    b->in_tree = sums_are_nodes(rows, b->local, dp);
     return 0;
+}
+
+/* The contract's order: a super-step gives each rank a block of neighbouring rows. */
+static int64_t row_in_blocks(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j)
+{
+    return (super * dp + d) * b->local + j;
+}
+
+/* Altered: rows are dealt out in turn. */
+static int64_t row_in_turn(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j)
+{
+    return (super * b->local + j) * dp + d;
 }
 
 int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j)
 {
-    if (ALTERED("batch_rows")) /* dealt out in turn */
-        return (super * b->local + j) * dp + d;
-    return (super * dp + d) * b->local + j;
+    return (ALTERED("batch_rows") ? row_in_turn : row_in_blocks)(b, dp, super, d, j);
 }

@@ -13,18 +13,18 @@
 #include "text/text.h"
 #include "text/tokfile.h"
 
-/* samples in which every file of a mixture has exactly its share */
+/* Of so many samples in a row, every file of a mixture has exactly its part. */
 #define MIX_BLOCK 4096
 
 struct file {
     const char *path;
-    /* of a mixture: its windows among all, its samples in a block */
-    int64_t first_window, windows, share;
-    int width;                /* bytes an id */
-    int64_t first, n;         /* place in the whole, in tokens */
-    const unsigned char *map; /* of the file, or of the encoded text */
-    size_t bytes;             /* mapped; 0: malloc'd */
-    struct tokfile *tok;      /* a file of ptok, or NULL */
+    int64_t first_window, windows; /* of a mixture: its windows among all */
+    int64_t per_block;             /* of a mixture: its samples in a block */
+    int width;                     /* bytes an id */
+    int64_t first, n;              /* its tokens in the whole sequence */
+    const unsigned char *map;      /* of the file, or of the encoded text */
+    size_t bytes;                  /* mapped; 0: malloc'd */
+    struct tokfile *tok;           /* a file of ptok, or NULL */
 };
 struct data {
     int n_files;
@@ -40,34 +40,37 @@ static int ends_with(const char *s, const char *end)
     return n >= m && !strcmp(s + n - m, end);
 }
 
+static int map_bytes(struct file *f, int fd, int64_t size, struct err *e)
+{
+    struct stat st;
+    if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode))
+        return err_set(
+            e, ERR_FILE,
+            "%s is a pipe or a device, and every rank reads where it likes: write it to a file first",
+            f->path);
+    if (size == 0)
+        return err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text or tokens", f->path);
+    void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED)
+        return err_sys(e, "%s: cannot map it", f->path);
+    f->map = p;
+    f->bytes = (size_t)size;
+    return 0;
+}
+
 static int map_file(struct file *f, struct err *e)
 {
-    int fd = io_open_read(f->path, e), rc = 0;
+    int fd = io_open_read(f->path, e);
     if (fd < 0)
         return fd;
-    struct stat st;
     int64_t size = io_size(fd, f->path, e);
-    if (size < 0) {
-        rc = (int)size;
-    } else if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode)) {
-        rc =
-            err_set(e, ERR_FILE,
-                    "%s is a pipe or a device, and every rank reads where it likes: write it to a file first",
-                    f->path);
-    } else if (size == 0) {
-        rc = err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text or tokens", f->path);
-    } else {
-        void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-        rc = p == MAP_FAILED ? err_sys(e, "%s: cannot map it", f->path) : 0;
-        f->map = p == MAP_FAILED ? NULL : p;
-        f->bytes = (size_t)size;
-    }
+    int rc = size < 0 ? (int)size : map_bytes(f, fd, size, e);
     io_close(fd);
     return rc;
 }
 
-/* Files that are taken for text because nothing says otherwise: bytes of theirs would be trained on as they
- * stand. */
+/* Refuses files that are text by default but do not look like it: their bytes would be trained on as they
+ * are. */
 static int check_text(const struct file *f, struct err *e)
 {
     const char *why = source_not_text(f->map, f->bytes);
@@ -156,25 +159,35 @@ static int parse_weights(const char *mix, int n, double *weight, struct err *e)
     return 0;
 }
 
-/* Shares by largest remainder: they add up to MIX_BLOCK, and no file's is off by a whole sample. */
-static int share_out(struct data *d, const double *weight, struct err *e)
+/* What is missing to file i's exact part of a block. */
+static double missing_part(const struct data *d, const double *weight, double sum, int i)
+{
+    return weight[i] / sum * MIX_BLOCK - (double)d->file[i].per_block;
+}
+
+/* Divides a block's samples among the files by largest remainder: the parts add up to MIX_BLOCK, and each
+ * is less than one sample away from its exact value. */
+static int divide_block(struct data *d, const double *weight, struct err *e)
 {
     double sum = 0;
     int64_t given = 0;
     for (int i = 0; i < d->n_files; i++)
         sum += weight[i];
-    for (int i = 0; i < d->n_files; i++)
-        given += d->file[i].share = (int64_t)(weight[i] / sum * MIX_BLOCK);
+    for (int i = 0; i < d->n_files; i++) {
+        d->file[i].per_block = (int64_t)(weight[i] / sum * MIX_BLOCK);
+        given += d->file[i].per_block;
+    }
+
     for (; given < MIX_BLOCK; given++) {
         int best = 0;
         for (int i = 1; i < d->n_files; i++)
-            if (weight[i] / sum * MIX_BLOCK - (double)d->file[i].share >
-                weight[best] / sum * MIX_BLOCK - (double)d->file[best].share)
+            if (missing_part(d, weight, sum, i) > missing_part(d, weight, sum, best))
                 best = i;
-        d->file[best].share++;
+        d->file[best].per_block++;
     }
+
     for (int i = 0; i < d->n_files; i++)
-        if (!d->file[i].share)
+        if (!d->file[i].per_block)
             return err_set(
                 e, ERR_USAGE,
                 "%s: less than one sample of %d is its share: leave it out or give it more of --data-mix",
@@ -193,7 +206,7 @@ static int open_mix(struct data *d, const char *mix, struct err *e)
     else
         TRY(parse_weights(mix, d->n_files, weight, e));
     if (rc >= 0)
-        TRY(share_out(d, weight, e));
+        TRY(divide_block(d, weight, e));
     for (int i = 0; rc >= 0 && i < d->n_files; i++) {
         struct file *f = &d->file[i];
         f->first_window = d->windows;
@@ -211,42 +224,44 @@ out:
     return rc;
 }
 
-int data_open(struct data **out, const struct opt_list *files, const char *tokenizer, const char *order,
-              const char *mix, int64_t seq_len, int64_t vocab, uint64_t seed, struct err *e)
+int data_open(struct data **out, const struct data_options *o, struct err *e)
 {
+    const struct opt_list *files = o->files;
     struct data *d = calloc(1, sizeof *d);
     int rc;
     if (!d || !(d->file = calloc((size_t)files->n + 1, sizeof *d->file))) {
         free(d);
         return err_set(e, ERR_MEMORY, "no memory for %d data files", files->n);
     }
-    d->seq_len = seq_len;
-    d->vocab = vocab;
-    d->seed = seed;
-    TRY(parse_order(d, order, e));
+    d->seq_len = o->seq_len;
+    d->vocab = o->vocab;
+    d->seed = o->seed;
+    TRY(parse_order(d, o->order, e));
+
     for (int i = 0; i < files->n; i++) {
         struct file *f = &d->file[d->n_files++];
         f->path = files->item[i];
         f->first = d->tokens;
-        TRY(open_file(f, tokenizer, e));
+        TRY(open_file(f, o->tokenizer, e));
         d->tokens += f->n;
-        if (f->width == 1 && vocab < 256) {
+        if (f->width == 1 && d->vocab < 256) {
             rc = err_set(
                 e, ERR_USAGE,
                 "%s: text as bytes needs a vocabulary of 256 and more, the model has %lld: give --tokenizer",
-                f->path, (long long)vocab);
+                f->path, (long long)d->vocab);
             goto out;
         }
     }
-    if (mix)
-        TRY(open_mix(d, mix, e));
+
+    if (o->mix)
+        TRY(open_mix(d, o->mix, e));
     else
-        d->windows = (d->tokens - 1) / seq_len;
+        d->windows = (d->tokens - 1) / d->seq_len;
     if (d->windows < 1) {
         rc = err_set(
             e, ERR_USAGE,
             "the data have %lld tokens, one sequence needs %lld: use more data or a smaller --seq-len",
-            (long long)d->tokens, (long long)seq_len + 1);
+            (long long)d->tokens, (long long)d->seq_len + 1);
         goto out;
     }
     *out = d;
@@ -275,25 +290,27 @@ void data_close(struct data *d)
 int64_t data_tokens(const struct data *d) { return d->tokens; }
 int64_t data_windows(const struct data *d) { return d->windows; }
 
-/* Sample k of a file, through its epochs. */
+/* The window of sample number k of a file: each epoch has an order of its own. */
 static int64_t window_of(const struct data *d, int64_t windows, const char *stream, int64_t which, int64_t k)
 {
     uint64_t order = rnd_stream(stream) + ((uint64_t)which << 40) + (uint64_t)(k / windows);
     return (int64_t)rnd_permute(d->seed, order, (uint64_t)(k % windows), (uint64_t)windows);
 }
 
-/* In every block the shares lie one behind the other, then the block is shuffled: which sample is whose, and
- * its number there. */
+/* In every block the files' samples lie one file after the other, then the block is shuffled. That gives
+ * the file of a sample, and the sample's number among those of its file. */
 static int64_t mixed_window(const struct data *d, int64_t sample)
 {
     int64_t block = sample / MIX_BLOCK;
     int64_t at = (int64_t)rnd_permute(d->seed, rnd_stream("data mix") + (uint64_t)block,
                                       (uint64_t)(sample % MIX_BLOCK), MIX_BLOCK);
     int i = 0;
-    while (at >= d->file[i].share)
-        at -= d->file[i++].share;
+    while (at >= d->file[i].per_block) {
+        at -= d->file[i].per_block;
+        i++;
+    }
     const struct file *f = &d->file[i];
-    return f->first_window + window_of(d, f->windows, "data of a mix", i, block * f->share + at);
+    return f->first_window + window_of(d, f->windows, "data of a mix", i, block * f->per_block + at);
 }
 
 int64_t data_window(const struct data *d, int64_t sample)
@@ -321,7 +338,7 @@ static int64_t id_at(const struct file *f, int64_t i)
     return wide;
 }
 
-/* Its first token in the whole, and the file that lies in. */
+/* The window's first token in the whole sequence, and the file that holds it. */
 static int64_t window_begin(const struct data *d, int64_t window, int *file)
 {
     int64_t at = window * d->seq_len;
@@ -341,7 +358,7 @@ int data_knows_documents(const struct data *d)
     return 0;
 }
 
-/* The first document of the file that ends behind token `at`. */
+/* The first document of the file that ends after token `at`. */
 static int64_t document_at(const struct tokfile *t, int64_t at)
 {
     int64_t lo = 0, hi = tokfile_documents(t);

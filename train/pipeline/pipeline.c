@@ -1,5 +1,5 @@
-/* pipeline.c - see pipeline.h. A generator decides the order of the work; the messages around it follow from
- * the virtual stage. */
+/* pipeline.c - see pipeline.h. A generator decides the order of the work; which messages surround it
+ * follows from the virtual stage. */
 #include "train/pipeline/pipeline.h"
 
 #include <stdlib.h>
@@ -65,8 +65,8 @@ static void make_naive(struct maker *m)
     }
 }
 
-/* Number k of all (chunk, micro-batch) pairs: `ranks` micro-batches through one chunk, then through the
- * next. */
+/* Returns the micro-batch, and *chunk, of number k of all pairs: `ranks` micro-batches go through one
+ * chunk, then through the next. */
 static int64_t pair(const struct pipe_shape *s, int64_t k, int *chunk)
 {
     int64_t round = (int64_t)s->ranks * s->chunks, in = k % round;
@@ -94,18 +94,18 @@ static void make_interleaved(struct maker *m)
     }
 }
 
-/* 1f1b whose weight gradients are `rank` micro-batches late: the last rank hands gradients on sooner, and
- * fills its end with them. */
+/* 1f1b whose weight gradients are deferred by `rank` micro-batches: the last rank sends gradients on sooner,
+ * and fills its idle end with weight gradients. */
 static void make_zero_bubble(struct maker *m)
 {
-    int64_t M = m->s->micros, ahead = min64(m->s->ranks - m->rank, M), late = m->rank;
+    int64_t M = m->s->micros, ahead = min64(m->s->ranks - m->rank, M), deferred = m->rank;
     for (int64_t i = 0; i < ahead; i++)
         forward(m, 0, i);
-    for (int64_t i = 0; i < M + late; i++) {
+    for (int64_t i = 0; i < M + deferred; i++) {
         if (i < M)
             backward(m, PIPE_BACKWARD_INPUT, 0, i);
-        if (i >= late)
-            add(m, PIPE_BACKWARD_WEIGHT, 0, i - late);
+        if (i >= deferred)
+            add(m, PIPE_BACKWARD_WEIGHT, 0, i - deferred);
         if (i + ahead < M)
             forward(m, 0, i + ahead);
     }
@@ -119,7 +119,7 @@ static void (*const generators[])(struct maker *) = {
     [PIPE_NAIVE] = make_naive,
 };
 
-/* The most micro-batches of a chunk that are behind `from` and before the end of their backward. */
+/* The most micro-batches of a chunk between action `from` and the end of their backward. */
 static int64_t most_between(const struct pipe_list *l, int chunk, enum pipe_op from)
 {
     int64_t now = 0, most = 0;
@@ -152,15 +152,15 @@ int pipe_make(struct pipe_list *l, const struct pipe_shape *s, int rank, struct 
     struct maker m = { s, l, rank };
     *l = (struct pipe_list){ .act = malloc(sizeof *l->act * (size_t)(7 * s->micros * s->chunks + 1)),
                              .in_flight = calloc((size_t)s->chunks, sizeof(int64_t)),
-                             .late = calloc((size_t)s->chunks, sizeof(int64_t)) };
-    if (!l->act || !l->in_flight || !l->late) {
+                             .deferred = calloc((size_t)s->chunks, sizeof(int64_t)) };
+    if (!l->act || !l->in_flight || !l->deferred) {
         pipe_free(l);
         return err_set(e, ERR_MEMORY, "no memory for a schedule of %lld micro-batches", (long long)s->micros);
     }
     generators[s->kind](&m);
     for (int c = 0; c < s->chunks; c++) {
         l->in_flight[c] = most_between(l, c, PIPE_FORWARD);
-        l->late[c] = most_between(l, c, PIPE_BACKWARD_INPUT);
+        l->deferred[c] = most_between(l, c, PIPE_BACKWARD_INPUT);
     }
     return 0;
 }
@@ -169,6 +169,6 @@ void pipe_free(struct pipe_list *l)
 {
     free(l->act);
     free(l->in_flight);
-    free(l->late);
+    free(l->deferred);
     memset(l, 0, sizeof *l);
 }

@@ -1,5 +1,5 @@
-/* pipeline_check.c - the verifier of schedules: a clock a rank, a queue a neighbour and direction. See
- * pipeline.h. */
+/* pipeline_check.c - the verifier of schedules (pipeline.h): a clock for each rank, a queue for each
+ * neighbour and direction. */
 #include "train/pipeline/pipeline.h"
 
 #include <stdlib.h>
@@ -14,7 +14,7 @@ struct queue {
     struct message *m;
     int64_t n_sent, n_taken;
 };
-/* of a chunk of a rank: micro-batches done */
+/* Micro-batches that a chunk of a rank has done. */
 struct progress {
     int64_t forwards, inputs, weights;
 };
@@ -25,12 +25,12 @@ struct check {
     int64_t *next;         /* [ranks]: the next action */
     struct progress *done; /* [ranks][chunks] */
     double *clock, *busy;  /* [ranks] */
-    struct queue *x, *dx;  /* [ranks]: what comes to a rank */
+    struct queue *x, *dx;  /* [ranks]: messages to a rank */
     FILE *draw;
     char **line; /* [ranks]: drawn so far, when draw is set */
 };
 
-#define LINE_ROOM 400
+#define LINE_BYTES 400
 
 static int wrong(struct err *e, int r, const struct pipe_act *a, const char *what)
 {
@@ -40,7 +40,7 @@ static int wrong(struct err *e, int r, const struct pipe_act *a, const char *wha
 
 static void draw_text(struct check *c, int r, const char *text)
 {
-    if (c->draw && strlen(c->line[r]) + strlen(text) + 5 < LINE_ROOM)
+    if (c->draw && strlen(c->line[r]) + strlen(text) + 5 < LINE_BYTES)
         strcat(c->line[r], text);
     else if (c->draw && !strstr(c->line[r], " ..."))
         strcat(c->line[r], " ...");
@@ -59,7 +59,8 @@ static void draw_act(struct check *c, int r, const struct pipe_act *a)
     draw_text(c, r, text);
 }
 
-/* To the rank's neighbour; a chunk's end meets the next chunk's beginning. 0: the queue is full. */
+/* Sends to the rank's neighbour; behind the last rank follows the next chunk of the first. 0: the queue is
+ * full. */
 static int put(struct check *c, int r, const struct pipe_act *a, struct err *e)
 {
     int up = a->op == PIPE_SEND_X, n = c->s->ranks, to = up ? (r + 1) % n : (r + n - 1) % n;
@@ -101,8 +102,8 @@ static int compute(struct check *c, int r, const struct pipe_act *a, struct err 
         return wrong(e, r, a, "its weight gradient is out of order");
     if (p->forwards - p->weights > c->list[r].in_flight[a->chunk])
         return wrong(e, r, a, "more micro-batches are kept than the list says");
-    if (p->inputs - p->weights > c->list[r].late[a->chunk])
-        return wrong(e, r, a, "more weight gradients are late than the list says");
+    if (p->inputs - p->weights > c->list[r].deferred[a->chunk])
+        return wrong(e, r, a, "more weight gradients are deferred than the list says");
     c->clock[r] += takes;
     c->busy[r] += takes;
     draw_act(c, r, a);
@@ -162,7 +163,7 @@ static int open_check(struct check *c, struct err *e)
     for (size_t r = 0; ok && r < n; r++) {
         c->x[r].m = calloc(messages, sizeof *c->x[r].m);
         c->dx[r].m = calloc(messages, sizeof *c->dx[r].m);
-        c->line[r] = calloc(1, LINE_ROOM);
+        c->line[r] = calloc(1, LINE_BYTES);
         ok = c->x[r].m && c->dx[r].m && c->line[r];
     }
     return ok ? 0 : err_set(e, ERR_MEMORY, "no memory to check a schedule of %d ranks", c->s->ranks);

@@ -1,5 +1,5 @@
-/* zero.c - see zero.h. Memory and filling here; lending units in zero_lend.c; gradients and the update in
- * zero_step.c. */
+/* zero.c - see zero.h: memory, filling and saving. Borrowing units is in zero_borrow.c, gradients and the
+ * update in zero_step.c. */
 #include "train/zero/zero_priv.h"
 
 #include <stdlib.h>
@@ -33,7 +33,7 @@ static int open_state(struct zero *z, int u, struct err *e)
     return 0;
 }
 
-/* What this machine has once. Collective over dp. */
+/* Memory that a machine has once. Collective over dp. */
 static int open_shared(struct zero *z, int u, struct err *e)
 {
     struct zero_unit *x = &z->unit[u];
@@ -67,7 +67,7 @@ out:
 }
 
 int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all,
-              struct zero_how how, const struct batch_plan *b, struct err *e)
+              struct zero_options how, const struct batch_plan *b, struct err *e)
 {
     struct zero *z = calloc(1, sizeof *z);
     int rc = 0;
@@ -76,7 +76,7 @@ int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *
     if (!z || !z->unit)
         rc = missing(e, "the optimizer");
     TRY(comm_agree(dp, rc, e));
-    z->w = how.stage == 3 ? zero_lends_gathered : zero_lends_resident;
+    z->w = how.stage == 3 ? zero_borrow_gathered : zero_borrow_resident;
     z->m = m;
     z->dp = dp;
     z->pp = pp;
@@ -133,7 +133,7 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
     int64_t cols = b->n_dims == 2 ? b->extent[1] : 1, whole = b->n_dims == 2 ? p->shape[1] : 1;
     (void)s;
     (void)e;
-    for (int64_t i = lo; i < hi;) { /* run by run inside a row */
+    for (int64_t i = lo; i < hi;) { /* a run of elements inside one row */
         double normal[256] = { 0 };
         int64_t row = i / cols + b->start[0], col = i % cols + (b->n_dims == 2 ? b->start[1] : 0),
                 n = cols - i % cols;
@@ -148,12 +148,16 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
     return 0;
 }
 
-/* One state of one part: elements that this rank holds, in chunks. Weights, which ranks of a machine may
- * share, are written in their last form only. */
+/* What a load goes through: the ring to the device, and CHUNK elements of fp32 for weights before they are
+ * rounded. */
 struct filling {
     struct ring ring;
     float *buf;
 };
+
+/* Loads one state of one part: the elements that this rank holds, in chunks. Weights are rounded before
+ * they reach their memory, because other ranks of the machine may share it. from_weight: masters from fn's
+ * weights. */
 static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn, void *ctx, int from_weight,
                       struct filling *to, struct err *e)
 {
@@ -161,13 +165,14 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
     const struct param *q = &z->m->table.p[p->param];
     struct zero_unit *x = &z->unit[q->unit];
     int weight = s == ZERO_WEIGHT;
-    int64_t begin = weight ? x->weight_begin : x->own_begin,
-            n = weight && z->stage < 3 ? z->m->local.unit[q->unit].flat : x->own;
-    int64_t lo = begin - p->offset, hi = lo + n;
+    int64_t begin = weight ? x->weight_begin : x->own_begin;
+    int64_t n = weight && z->stage < 3 ? z->m->local.unit[q->unit].flat : x->own;
+    int64_t lo = begin - p->offset, hi = lo + n; /* of this rank, in the part; cut to the part below */
     void *state[] = { x->weight, x->master, x->exp_avg, x->exp_avg_sq };
     size_t element = weight ? dtype_size(z->m->dt) : sizeof(float);
     lo = lo < 0 ? 0 : lo;
     hi = hi > p->count ? p->count : hi;
+
     for (int64_t got; lo < hi; lo += got) {
         char *at = (char *)state[s] + (size_t)(p->offset + lo - begin) * element;
         void *place;
@@ -190,7 +195,7 @@ int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATE
     int rc = to.buf ? 0 : missing(e, "a chunk of a checkpoint");
     TRY(rc);
     TRY(ring_open(&to.ring, z->m->dev, &mine, RING_HALF, e));
-    /* a state after the other: that is how files hold them */
+    /* one state after the other: files hold them in this order */
     for (enum zero_state s = 0; s < ZERO_STATES; s++) {
         int is_master = s == ZERO_MASTER && z->m->dt != DT_F32;
         if (!(s == ZERO_MASTER ? is_master : have[s]))

@@ -7,67 +7,77 @@
  *     2     all            own slice, summed step by step, all units use the same buffers
  *     3     own slice, gathered by unit when needed  own slice
  *
- * What is the same on every dp rank lies once a machine: packed weights, the natural ones from stage 1 on,
- * gathered units. The ranks of a machine pack a share each.
- * Overlapped (struct zero_how): a unit's sum is started when backward has added its last gradients and
- * finished at the end of the step, or when its buffer is needed again; stage 3 fetches the unit that comes
- * next while this one computes.
+ * What all dp ranks have alike is in shared memory, once a machine: packed weights, natural weights from
+ * stage 1 on, gathered units. Each rank of a machine packs a share of it.
  *
- * Rows of the global batch G: R = rows a rank adds locally before it reduces; super-step s (of S = G / (dp
- * R)) has rows s dp R .. , of which dp rank d takes the R rows from s dp R + d R. Stage 0/1: S = 1. The
- * local tree has R leaves, the sum over dp is Tree(dp), the counter over super-steps S leaves: together
- * Tree(G), when R and dp R are nodes of it (batch_plan says). */
+ * With overlap a unit's sum starts when backward has added its last gradients. It is finished at the end of
+ * the step, or when its buffer is needed again. Stage 3 fetches the next unit while this one computes.
+ *
+ * Rows of the global batch G: a rank adds R rows locally before it reduces. Super-step s of S = G / (dp R)
+ * has the rows from s dp R on, and dp rank d takes R of them, from s dp R + d R on. In stages 0 and 1, S =
+ * 1. The local tree has R leaves, the sum over dp is Tree(dp), the counter over super-steps has S leaves:
+ * together Tree(G), when R and dp R are nodes of it (batch_plan.in_tree). */
 #ifndef SHARDLINE_TRAIN_ZERO_ZERO_H
 #define SHARDLINE_TRAIN_ZERO_ZERO_H
 
 #include "model/model.h"
 
 struct batch_plan {
-    int64_t rows;                 /* G, the global batch */
-    int64_t local, micro, supers; /* R, M, S */
-    int in_tree;                  /* the sums are Tree(G): the bits of one rank */
+    int64_t rows;   /* G, the global batch */
+    int64_t local;  /* R, rows that a rank adds before it reduces */
+    int64_t micro;  /* M, rows of one micro-batch; divides R */
+    int64_t supers; /* S, super-steps in a step */
+    int in_tree;    /* the sums are Tree(G): the same bits as on one rank */
 };
-/* ERR_USAGE: dp does not divide G, or M does not divide the rows of a rank. micro 0: G / dp. */
+/* zero: the ZeRO stage; micro 0: G / dp. ERR_USAGE: dp does not divide G, or M does not divide the rows of
+ * a rank. */
 int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int zero, struct err *e);
-/* Row (0..G-1) of micro-step i of super-step s, sequence j of it, at dp rank d. */
+/* The row of the global batch, 0 .. G-1, that dp rank d adds as its row j (0 .. R-1) of a super-step. */
 int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j);
 
 struct zero;
-struct zero_how {
+struct zero_options {
     int stage, overlap;
 };
-/* Collective over dp: a rank that cannot go there must not leave the others waiting (agree before). */
+/* Opens memory for the state of m, without values. Borrows m and the groups: dp, pp, and all ranks of the
+ * job. Collective over dp: a rank that cannot call it must not leave the others waiting (agree before).
+ * ERR_MEMORY. */
 int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all,
-              struct zero_how how, const struct batch_plan *b, struct err *e);
+              struct zero_options how, const struct batch_plan *b, struct err *e);
 void zero_close(struct zero *z);
-/* What zero_open will take a category, in bytes, from model_shape. sharers: dp ranks that share a machine's
+/* Adds to bytes[] what zero_open will take. m: from model_shape; sharers: dp ranks that share a machine's
  * memory. */
-void zero_measure(const struct model *m, int dp, int sharers, struct zero_how how, const struct batch_plan *b,
-                  double bytes[MEM_CATS]);
+void zero_measure(const struct model *m, int dp, int sharers, struct zero_options how,
+                  const struct batch_plan *b, double bytes[MEM_CATS]);
+/* The weights and gradients as the model borrows them; they belong to z. */
 struct weights *zero_weights(struct zero *z);
 struct grads *zero_grads(struct zero *z);
 
-/* ---- filling: init, --init, --resume ---- */
+/* ---- filling: initial values, --init, --resume ---- */
 enum zero_state { ZERO_WEIGHT, ZERO_MASTER, ZERO_EXP_AVG, ZERO_EXP_AVG_SQ, ZERO_STATES };
-/* fn gives elements [lo, hi) (row-major in the part's box) of state `s` of a parameter, as fp32 (or, for
- * weights of a bf16 run when raw is not NULL, bf16 into raw). Called for every part and state this rank
- * holds. masters 0: masters are not read but widened from the weights that fn gives in fp32. */
+/* Puts elements [lo, hi) (row-major in box b) of state s of parameter p into dst, as fp32. */
 typedef int (*zero_fill)(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,
                          int64_t hi, float *dst, struct err *e);
+/* Calls fn for every part and state that this rank holds. have[s] 0: state s is not read. Moments then
+ * stay 0, and masters (of a bf16 run) are fn's ZERO_WEIGHT values, not rounded. Not collective. */
 int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATES], struct err *e);
-/* Counter-based initial values: a pure function of seed, tensor and element. ctx: const uint64_t *seed. */
+/* A zero_fill of initial values: a pure function of seed, tensor and element. ctx: const uint64_t *seed. */
 int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const struct box *b, int64_t lo,
                      int64_t hi, float *dst, struct err *e);
 
 /* ---- a step ---- */
-/* The next backward pass adds leaves row .. of super-step super. */
+/* The next backward pass adds rows `row` .. of super-step `super`. A new super-step first finishes the
+ * sums of the one before. */
 int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e);
-/* Waits for the sums under way, then the norm of the whole gradient, exact: the same double on every rank. */
+/* Finishes all sums. *norm: of the whole gradient, exact, the same double on every rank. Collective over
+ * the job. */
 int zero_norm(struct zero *z, double *norm, struct err *e);
+/* AdamW on the parameters that this rank holds; stages 1 and 2 gather the new weights. Collective over dp. */
 int zero_update(struct zero *z, const struct adamw *h, double weight_decay, struct err *e);
 
 /* ---- saving ---- */
-/* Memory, of the device, of a piece (params_pieces) of one state; NULL when this rank does not hold it. */
+/* Device memory of one state of a piece (params_pieces); only pieces that this rank holds may be asked
+ * for. */
 const void *zero_piece(const struct zero *z, enum zero_state s, const struct param_piece *p);
 
 #endif

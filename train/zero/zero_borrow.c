@@ -1,17 +1,17 @@
-/* zero_borrow.c - lends units of weights to the computation: where they lie (stages 0 to 2), or gathered
+/* zero_borrow.c - the units of weights that the computation borrows: in place (stages 0 to 2), or gathered
  * into slots (stage 3). See zero.h.
  *
- * A slot of stage 3 is memory once a machine: every rank copies its slice there and packs a share, so all
- * ranks of dp must have given the slot's last unit back before a copy begins (comm_start_all_gather_shared
- * waits for that), and be done with packing before anybody computes. Which unit lies in which slot depends
- * on the order of calls alone, the same on all ranks. */
+ * A slot of stage 3 is memory once a machine: every rank copies its slice there and packs a share. So all
+ * dp ranks must have released the slot's last unit before a copy begins (comm_start_all_gather_shared
+ * waits for that), and must have packed their shares before any rank computes. Which slot a unit uses
+ * depends on the order of calls alone, which is the same on all ranks. */
 #include "train/zero/zero_priv.h"
 
 #include <string.h>
 
 /* ---- stages 0 to 2 ---- */
-/* After an update (every rank has used the old packs for the last time: the gradients' norm came in
- * between). */
+/* Packs the units after an update. No rank reads the old packs any more: the collective sum of the
+ * gradients' norm came after their last use. */
 static int pack_all(struct zero *z, struct err *e)
 {
     for (int u = 0; u < z->n_units; u++) {
@@ -39,7 +39,7 @@ static void put_resident(struct weights *w, int u)
     (void)u;
 }
 
-const struct weights zero_lends_resident = { get_resident, put_resident, NULL };
+const struct weights zero_borrow_resident = { get_resident, put_resident, NULL };
 
 /* ---- stage 3 ---- */
 static struct zero_slot *slot_of(struct zero *z, int u)
@@ -63,13 +63,13 @@ static struct slot_range slots_for(const struct model *m, int u)
                                      : (struct slot_range){ end, end + 1 };
 }
 
-/* The one that was used longest ago. */
+/* Of the slots that are not borrowed, the one used longest ago; NULL: all are borrowed. */
 static struct zero_slot *slot_to_fill(struct zero *z, int u)
 {
     struct slot_range r = slots_for(z->m, u);
     struct zero_slot *best = NULL;
     for (int i = r.first; i < r.end; i++)
-        if (!z->slot[i].lent && (!best || z->slot[i].used < best->used))
+        if (!z->slot[i].n_borrowed && (!best || z->slot[i].used < best->used))
             best = &z->slot[i];
     return best;
 }
@@ -82,16 +82,16 @@ static void pack_share(void *arg)
     model_pack(z->m, s->holds, s->flat, head, &s->uw, s->packs, z->share, z->n_shares);
 }
 
-/* Starts to bring unit u into a slot, and to pack it there; the tied head's packs need unit 0 too, so they
- * wait for get. */
+/* Starts to gather unit u into a slot, and with `pack` to pack it there. The tied head's packs need unit 0
+ * too, so they are made when the head is borrowed. */
 static int fetch(struct zero *z, int u, int pack, struct zero_slot **out, struct err *e)
 {
     struct zero_slot *s = slot_to_fill(z, u);
     size_t bytes = (size_t)(z->m->local.unit[u].flat / z->n_dp) * dtype_size(z->m->dt);
     int rc = 0;
     if (!s)
-        return err_set(e, ERR_INTERNAL, "unit %d asked for while its slots are lent", u);
-    TRY(comm_finish(&s->gather, e)); /* of a unit that nobody asked for */
+        return err_set(e, ERR_INTERNAL, "unit %d asked for while its slots are borrowed", u);
+    TRY(comm_finish(&s->gather, e)); /* of a unit that was fetched and not borrowed */
     s->unit = s->holds = u;
     s->used = ++z->clock;
     s->packed = pack && !is_tied_head(z->m, u);
@@ -110,11 +110,11 @@ out:
 static void put_gathered(struct weights *w, int u)
 {
     struct zero_slot *s = slot_of((struct zero *)w, u);
-    if (s && s->lent)
-        s->lent--;
+    if (s && s->n_borrowed)
+        s->n_borrowed--;
 }
 
-/* Packs of a unit that was gathered without them. */
+/* Makes the packs of a unit that was gathered without them. Collective over dp. */
 static int pack_now(struct zero *z, struct zero_slot *s, struct err *e)
 {
     const struct unit_weights *table;
@@ -138,14 +138,14 @@ static int get_gathered(struct weights *w, int u, int backward, const struct uni
     int rc = 0;
     if (!s)
         TRY(fetch(z, u, !backward, &s, e));
-    s->lent++;
+    s->n_borrowed++;
     s->used = ++z->clock;
     rc = comm_finish(&s->gather, e);
     if (rc >= 0 && !backward && !s->packed)
         rc = pack_now(z, s, e);
     *out = &s->uw;
     if (rc < 0)
-        s->lent--;
+        s->n_borrowed--;
 out:
     return rc < 0 ? rc : 0;
 }
@@ -157,9 +157,9 @@ static int soon_gathered(struct weights *w, int u, int backward, struct err *e)
     return z->overlap && !slot_of(z, u) ? fetch(z, u, !backward, &s, e) : 0;
 }
 
-const struct weights zero_lends_gathered = { get_gathered, put_gathered, soon_gathered };
+const struct weights zero_borrow_gathered = { get_gathered, put_gathered, soon_gathered };
 
-/* A gather that is under way goes on; its slot is finished before it is filled again. */
+/* A gather that is under way goes on: fetch() finishes it before it fills the slot again. */
 void zero_forget_packs(struct zero *z)
 {
     z->packed = 0;
@@ -167,33 +167,33 @@ void zero_forget_packs(struct zero *z)
         z->slot[i].unit = -1;
 }
 
-void zero_slot_rooms(const struct model *m, struct slot_room room[ZERO_SLOTS])
+void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS])
 {
-    memset(room, 0, sizeof *room * ZERO_SLOTS);
+    memset(size, 0, sizeof *size * ZERO_SLOTS);
     for (int u = 0; u < m->local.n_units; u++) {
         struct slot_range r = slots_for(m, u);
         size_t packs = model_pack_bytes(m, u);
         for (int i = r.first; i < r.end; i++) {
-            room[i].flat = m->local.unit[u].flat > room[i].flat ? m->local.unit[u].flat : room[i].flat;
-            room[i].packs = packs > room[i].packs ? packs : room[i].packs;
+            size[i].flat = m->local.unit[u].flat > size[i].flat ? m->local.unit[u].flat : size[i].flat;
+            size[i].packs = packs > size[i].packs ? packs : size[i].packs;
         }
     }
 }
 
 int zero_open_slots(struct zero *z, struct err *e)
 {
-    struct slot_room room[ZERO_SLOTS];
+    struct slot_size size[ZERO_SLOTS];
     int rc = 0;
-    zero_slot_rooms(z->m, room);
+    zero_slot_sizes(z->m, size);
     for (int i = 0; i < ZERO_SLOTS; i++) {
         struct zero_slot *s = &z->slot[i];
         s->z = z;
         s->unit = -1;
         if (z->stage < 3)
             continue;
-        TRY(comm_alloc_shared(&s->flat, z->dp, MEM_PARAMS, (size_t)room[i].flat * dtype_size(z->m->dt) + 64,
+        TRY(comm_alloc_shared(&s->flat, z->dp, MEM_PARAMS, (size_t)size[i].flat * dtype_size(z->m->dt) + 64,
                               e));
-        TRY(comm_alloc_shared(&s->packs, z->dp, MEM_PARAMS, room[i].packs + 64, e));
+        TRY(comm_alloc_shared(&s->packs, z->dp, MEM_PARAMS, size[i].packs + 64, e));
     }
 out:
     return rc < 0 ? err_add(e, "memory for gathered units") : 0;

@@ -10,29 +10,44 @@ static struct zero *zero_of(struct grads *g) { return (struct zero *)((char *)g 
 static int layout_unit(const struct zero *z, int u) { return u == z->n_units ? 0 : u; }
 static int64_t flat_of(const struct zero *z, int u) { return z->m->local.unit[layout_unit(z, u)].flat; }
 
-/* Which buffer unit u is summed in, where units have none of their own. */
+/* The buffer that unit u is summed in, where buffers rotate. */
 static int buffer_of(const struct zero *z, int u)
 {
-    return flat_of(z, u) > z->turns.flat[0] ? z->turns.n - 1 : z->turn;
+    return flat_of(z, u) > z->rotation.flat[0] ? z->rotation.n - 1 : z->next;
 }
 
 static float *level_of(struct grads *g, int u, int j)
 {
     struct zero *z = zero_of(g);
-    return z->turns.n ? z->buffer[buffer_of(z, u)] : z->unit[u].level[j];
+    return z->rotation.n ? z->buffer[buffer_of(z, u)] : z->unit[u].level[j];
 }
 
-/* A finished slice of super-step s joins the counter over super-steps. */
+/* ---- the counter over super-steps ---- */
+/* How super-step s of S joins the sums before it: `merges` additions, beginning with partial sum depth -
+ * 1. */
+struct joining {
+    int depth, merges;
+};
+static struct joining join_in_tree(int64_t S, int64_t s)
+{
+    return (struct joining){ tree_depth_before(S, s), tree_merges(S, s) };
+}
+static struct joining join_in_chain(int64_t S, int64_t s)
+{
+    (void)S;
+    return (struct joining){ s > 0, s > 0 };
+}
+
+/* Adds v[n], a finished slice of the super-step that runs, to the unit's counter. */
 static void add_shard(struct zero *z, struct zero_unit *x, float *v, int64_t n)
 {
-    int64_t S = z->plan.supers, s = z->super;
-    int chain = ALTERED("super_counter"), depth = chain ? s > 0 : tree_depth_before(S, s);
-    for (int k = chain ? s > 0 : tree_merges(S, s); k > 0; k--) {
-        const float *in[2] = { x->shard[--depth], v };
+    struct joining j = (ALTERED("super_counter") ? join_in_chain : join_in_tree)(z->plan.supers, z->super);
+    for (int k = 0; k < j.merges; k++) {
+        const float *in[2] = { x->shard[--j.depth], v };
         KERNEL(z->m->dev, tree_add, v, in, 2, n);
     }
-    if (v != x->shard[depth])
-        dev_copy(z->m->dev, x->shard[depth], v, (size_t)n * sizeof *v);
+    if (v != x->shard[j.depth])
+        dev_copy(z->m->dev, x->shard[j.depth], v, (size_t)n * sizeof *v);
 }
 
 /* ---- sums over dp ---- */
@@ -53,7 +68,7 @@ static int finish_sum(struct zero *z, int u, struct err *e)
 static int finish_sums(struct zero *z, struct err *e)
 {
     int rc = 0;
-    for (int u = z->n_units; u >= 0; u--) /* about the order of starting */
+    for (int u = z->n_units; u >= 0; u--) /* about the order in which they were started */
         TRY(finish_sum(z, u, e));
 out:
     return rc;
@@ -80,22 +95,37 @@ static int free_buffer(struct zero *z, int b, struct err *e)
     return rc;
 }
 
-/* With buffers in turn, behind unit u: the next unit's gradients go to the buffer whose sum was started
- * longest ago. The norm of a tied head leaves the turn alone, for the large sum before it has that buffer;
- * behind the first layer comes the embedding. */
+/* Where buffers rotate: chooses and frees the buffer for the gradients after unit u's. It is the one whose
+ * sum was started longest ago. The final norm of a model with a tied head does not advance the rotation,
+ * because the large sum before it occupies the other buffer. After the first layer comes the embedding,
+ * which uses the last buffer. */
 static int next_buffer(struct zero *z, int u, struct err *e)
 {
     int rc;
-    if (!z->turns.n)
+    if (!z->rotation.n)
         return 0;
-    if (u != z->m->n_layers + 1 || buffer_of(z, u) != z->turn || !z->m->table.cfg.tied)
-        z->turn = (buffer_of(z, u) + 1) % z->turns.n;
-    rc = free_buffer(z, z->turn, e);
-    return rc >= 0 && u == 1 ? free_buffer(z, z->turns.n - 1, e) : rc;
+    if (u != z->m->n_layers + 1 || buffer_of(z, u) != z->next || !z->m->table.cfg.tied)
+        z->next = (buffer_of(z, u) + 1) % z->rotation.n;
+    rc = free_buffer(z, z->next, e);
+    return rc >= 0 && u == 1 ? free_buffer(z, z->rotation.n - 1, e) : rc;
 }
 
-/* Called when this micro-batch's part of unit u is complete; after the last one of the super-step the unit
- * is summed over dp. */
+/* ---- the tied head's gradient joins the look-up's ---- */
+/* The contract's order: each is summed over dp, then both are added, once. Altered: every rank adds its
+ * own two before the sum over dp (stage 0). */
+static int joins_before_sum(const struct zero *z)
+{
+    return ALTERED("tied_once") && z->m->table.cfg.tied && z->stage == 0;
+}
+
+static void join_head(struct zero *z, float *look_up, const float *head, int64_t n)
+{
+    const float *in[2] = { look_up, head };
+    KERNEL(z->m->dev, tree_add, look_up, in, 2, n);
+}
+
+/* Called when this micro-batch's part of unit u is complete. After the last micro-batch of the super-step
+ * the unit is summed over dp. */
 static int done(struct grads *g, int u, struct err *e)
 {
     struct zero *z = zero_of(g);
@@ -103,13 +133,11 @@ static int done(struct grads *g, int u, struct err *e)
     int rc;
     if (g->next + z->plan.micro < g->n)
         return 0;
-    /* added on every rank, then over the ranks */
-    if (ALTERED("tied_once") && z->m->table.cfg.tied && z->stage == 0) {
+    if (joins_before_sum(z)) {
         if (u == z->n_units)
             return 0;
-        const float *in[2] = { full, z->unit[z->n_units].level[0] };
         if (u == 0)
-            KERNEL(z->m->dev, tree_add, full, in, 2, flat_of(z, u));
+            join_head(z, full, z->unit[z->n_units].level[0], flat_of(z, u));
     }
     TRY(start_sum(z, u, full, e));
     if (!z->overlap)
@@ -119,43 +147,44 @@ out:
     return rc;
 }
 
-/* Buffers in turn (stages 2 and 3): none where units have their own, because partial sums stay in them. With
- * overlap two, one summed while
- * the other fills: one for layers, one for embedding and head too, which may be much larger. */
-static struct turns turns_of(const struct model *m, const struct batch_plan *b, struct zero_how how)
+/* ---- memory ---- */
+/* Buffers rotate in stages 2 and 3 where a super-step is one micro-batch; otherwise partial sums stay in a
+ * unit's own buffers between micro-batches. With overlap there are two, one summed while the other fills:
+ * one of a layer's size, and one for embedding and head too, which may be much larger. */
+static struct rotation rotation_of(const struct model *m, const struct batch_plan *b, struct zero_options how)
 {
     int64_t layer = 0, end = 0;
     if (how.stage < 2 || b->local != b->micro)
-        return (struct turns){ 0 };
+        return (struct rotation){ 0 };
     for (int u = 0; u < m->local.n_units; u++) {
         int64_t *most = u > 0 && u <= m->n_layers ? &layer : &end;
         *most = m->local.unit[u].flat > *most ? m->local.unit[u].flat : *most;
     }
     end = layer > end ? layer : end;
-    return how.overlap ? (struct turns){ 2, { layer, end } } : (struct turns){ 1, { end } };
+    return how.overlap ? (struct rotation){ 2, { layer, end } } : (struct rotation){ 1, { end } };
 }
 
-void zero_measure(const struct model *m, int dp, int sharers, struct zero_how how, const struct batch_plan *b,
-                  double bytes[MEM_CATS])
+void zero_measure(const struct model *m, int dp, int sharers, struct zero_options how,
+                  const struct batch_plan *b, double bytes[MEM_CATS])
 {
     double el = (double)dtype_size(m->dt), flat = 0, grads = 0, packs = 0, slots = 0;
     int levels = tree_levels(b->local, b->micro), shards = how.stage >= 2 ? tree_levels(b->supers, 1) : 0;
-    struct turns turns = turns_of(m, b, how);
-    struct slot_room room[ZERO_SLOTS];
-    zero_slot_rooms(m, room);
+    struct rotation rotation = rotation_of(m, b, how);
+    struct slot_size size[ZERO_SLOTS];
+    zero_slot_sizes(m, size);
     for (int i = 0; i < ZERO_SLOTS; i++)
-        slots += (double)room[i].flat * el + (double)room[i].packs;
+        slots += (double)size[i].flat * el + (double)size[i].packs;
     for (int u = 0; u < m->local.n_units + m->table.cfg.tied; u++) {
         double f = (double)m->local.unit[u == m->local.n_units ? 0 : u].flat,
                p = u < m->local.n_units ? (double)model_pack_bytes(m, u) : 0;
         packs += p;
         flat += u < m->local.n_units ? f : 0;
-        grads += f * 4 * (turns.n ? 0 : levels) + f / dp * 4 * shards;
+        grads += f * 4 * (rotation.n ? 0 : levels) + f / dp * 4 * shards;
     }
     bytes[MEM_PARAMS] += how.stage == 3   ? flat / dp * el + slots / sharers
                          : how.stage == 0 ? flat * el + packs / sharers
                                           : (flat * el + packs) / sharers;
-    bytes[MEM_GRADS] += grads + 4.0 * (double)(turns.flat[0] + turns.flat[1]);
+    bytes[MEM_GRADS] += grads + 4.0 * (double)(rotation.flat[0] + rotation.flat[1]);
     bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * (how.stage ? flat / dp : flat);
 }
 
@@ -164,11 +193,11 @@ int zero_open_grads(struct zero *z, struct err *e)
     z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
     z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
     z->n_shards = z->stage >= 2 ? tree_levels(z->plan.supers, 1) : 0;
-    z->turns = turns_of(z->m, &z->plan, (struct zero_how){ z->stage, z->overlap });
+    z->rotation = rotation_of(z->m, &z->plan, (struct zero_options){ z->stage, z->overlap });
     for (int u = 0; u < z->n_units + z->m->table.cfg.tied; u++) {
         struct zero_unit *x = &z->unit[u];
         int64_t flat = flat_of(z, u);
-        for (int j = 0; !z->turns.n && j < z->n_levels; j++)
+        for (int j = 0; !z->rotation.n && j < z->n_levels; j++)
             if (!(x->level[j] = comm_alloc(z->dp, MEM_GRADS, (size_t)flat * 4 + 64)))
                 return err_set(e, ERR_MEMORY,
                                "no memory for gradients: use a higher --zero or a larger --micro-batch");
@@ -176,8 +205,8 @@ int zero_open_grads(struct zero *z, struct err *e)
             if (!(x->shard[j] = dev_alloc(z->m->dev, MEM_GRADS, (size_t)(flat / z->n_dp) * 4 + 64)))
                 return err_set(e, ERR_MEMORY, "no memory for gradient slices: use more dp ranks");
     }
-    for (int i = 0; i < z->turns.n; i++)
-        if (!(z->buffer[i] = comm_alloc(z->dp, MEM_GRADS, (size_t)z->turns.flat[i] * 4 + 64)))
+    for (int i = 0; i < z->rotation.n; i++)
+        if (!(z->buffer[i] = comm_alloc(z->dp, MEM_GRADS, (size_t)z->rotation.flat[i] * 4 + 64)))
             return err_set(e, ERR_MEMORY, "no memory for one unit's gradients: use more tp ranks");
     return 0;
 }
@@ -192,7 +221,7 @@ void zero_close_grads(struct zero *z)
             dev_free(z->m->dev, z->unit[u].shard[j]);
         }
     }
-    for (int i = 0; i < MOST_TURNS; i++)
+    for (int i = 0; i < MOST_ROTATING; i++)
         comm_free(z->dp, z->buffer[i]);
 }
 
@@ -200,7 +229,7 @@ struct grads *zero_grads(struct zero *z) { return &z->g; }
 
 int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e)
 {
-    /* of the super-step before: its slices are counted as its own */
+    /* sums of the super-step before join the counter while z->super is still its number */
     int rc = super == z->super ? 0 : finish_sums(z, e);
     z->super = super;
     z->g.next = row;
@@ -214,8 +243,8 @@ static float *summed(const struct zero *z, int u, int64_t begin)
     return z->stage >= 2 ? x->shard[0] + (begin - z->unit[layout_unit(z, u)].own_begin) : x->level[0] + begin;
 }
 
-/* First and last stage each hold a tied embedding and half of its gradient: they swap halves, so that both
- * add the same two. */
+/* First and last pipeline rank each hold the tied embedding and one part of its gradient. They exchange
+ * the parts, so that both add the same two. */
 static int swap_tied(struct zero *z, float *look_up, float *head, int64_t n, struct err *e)
 {
     int last = comm_size(z->pp) - 1, me = comm_rank(z->pp), rc;
@@ -228,30 +257,60 @@ out:
     return rc;
 }
 
-/* The tied head's part is added to the look-up part, once, when both are complete. */
+/* Adds the tied head's part to the look-up part, when both are complete. */
 static int join_tied(struct zero *z, struct err *e)
 {
     int64_t begin = z->unit[0].own_begin, n = z->unit[0].own;
     if (!z->m->table.cfg.tied || !z->m->local.unit[0].n)
         return 0;
     float *look_up = summed(z, 0, begin), *head = summed(z, z->n_units, begin);
-    const float *in[2] = { look_up, head };
     int rc = swap_tied(z, look_up, head, n, e);
-    if (rc >= 0 && !(ALTERED("tied_once") && z->stage == 0))
-        KERNEL(z->m->dev, tree_add, look_up, in, 2, n);
+    if (rc >= 0 && !joins_before_sum(z))
+        join_head(z, look_up, head, n);
     return rc;
 }
 
-static void add_squares(const struct zero *z, struct xsum *s, const float *x, int64_t n)
+/* ---- the norm ---- */
+/* The squares of x[n] into the exact sum s. */
+static void add_exact(const struct zero *z, struct xsum *s, const float *x, int64_t n)
+{
+    KERNEL(z->m->dev, sum_squares, s, x, n);
+}
+
+/* Altered: squares of a slice are summed in fp32 first. */
+static void add_rounded(const struct zero *z, struct xsum *s, const float *x, int64_t n)
 {
     float sum = 0;
-    if (!ALTERED("norm_exact")) {
-        KERNEL(z->m->dev, sum_squares, s, x, n);
-        return;
-    }
-    for (int64_t i = 0; i < n; i++) /* in fp32, a sum for every slice */
+    (void)z;
+    for (int64_t i = 0; i < n; i++)
         sum += x[i] * x[i];
     xsum_add(s, (double)sum);
+}
+
+/* Which tp ranks count a part: the contract counts a part that several tp ranks hold once. */
+static int owner_counts(const struct part *p) { return p->owner; }
+static int all_count(const struct part *p)
+{
+    (void)p;
+    return 1;
+}
+
+/* Adds the squares of what this rank counts: of each part, its dp slice, so that one dp rank counts an
+ * element. */
+static void add_squares(const struct zero *z, struct xsum *s)
+{
+    void (*add)(const struct zero *z, struct xsum *s, const float *x,
+                int64_t n) = ALTERED("norm_exact") ? add_rounded : add_exact;
+    int (*counts)(const struct part *p) = ALTERED("norm_replicas") ? all_count : owner_counts;
+    for (int i = 0; i < z->m->local.n_parts; i++) {
+        const struct part *p = &z->m->local.part[i];
+        int u = z->m->table.p[p->param].unit;
+        int64_t slice = flat_of(z, u) / z->n_dp, lo = slice * z->d, hi = lo + slice;
+        lo = lo > p->offset ? lo : p->offset;
+        hi = hi < p->offset + p->count ? hi : p->offset + p->count;
+        if (counts(p) && lo < hi)
+            add(z, s, summed(z, u, lo), hi - lo);
+    }
 }
 
 int zero_norm(struct zero *z, double *norm, struct err *e)
@@ -260,16 +319,8 @@ int zero_norm(struct zero *z, double *norm, struct err *e)
     int rc;
     TRY(finish_sums(z, e));
     TRY(join_tied(z, e));
-    for (int i = 0; i < z->m->local.n_parts; i++) {
-        const struct part *p = &z->m->local.part[i];
-        int u = z->m->table.p[p->param].unit;
-        /* every element at one dp rank */
-        int64_t slice = flat_of(z, u) / z->n_dp, lo = slice * z->d, hi = lo + slice;
-        lo = lo > p->offset ? lo : p->offset;
-        hi = hi < p->offset + p->count ? hi : p->offset + p->count;
-        if ((p->owner || ALTERED("norm_replicas")) && lo < hi)
-            add_squares(z, &s, summed(z, u, lo), hi - lo);
-    }
+    add_squares(z, &s);
+
     xsum_carry(&s);
     int64_t all[XSUM_LIMBS + 2];
     memcpy(all, s.limb, sizeof s.limb);
@@ -284,29 +335,32 @@ out:
     return rc;
 }
 
+/* AdamW on the elements of one part that this rank owns. */
+static void update_part(struct zero *z, const struct part *p, const struct adamw *h, double weight_decay)
+{
+    const struct param *q = &z->m->table.p[p->param];
+    struct zero_unit *x = &z->unit[q->unit];
+    int64_t lo = x->own_begin > p->offset ? x->own_begin : p->offset, hi = x->own_begin + x->own;
+    int64_t at = lo - x->own_begin, weight_at = (lo - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
+    void *w16 = z->m->dt == DT_F32 ? NULL : (char *)x->weight + weight_at;
+    struct adamw step = *h;
+    hi = hi < p->offset + p->count ? hi : p->offset + p->count;
+    step.weight_decay = q->decay ? (float)weight_decay : 0.0f;
+    if (lo < hi)
+        KERNEL(z->m->dev, adamw, x->master + at, w16, x->exp_avg + at, x->exp_avg_sq + at,
+               summed(z, q->unit, lo), hi - lo, &step);
+}
+
 int zero_update(struct zero *z, const struct adamw *h, double weight_decay, struct err *e)
 {
-    size_t el = dtype_size(z->m->dt);
-    int rc;
-    for (int i = 0; i < z->m->local.n_parts; i++) {
-        const struct part *p = &z->m->local.part[i];
-        const struct param *q = &z->m->table.p[p->param];
-        struct zero_unit *x = &z->unit[q->unit];
-        int64_t lo = x->own_begin > p->offset ? x->own_begin : p->offset, hi = x->own_begin + x->own,
-                at = lo - x->own_begin;
-        struct adamw step = *h;
-        void *w16 = z->m->dt == DT_F32 ? NULL : (char *)x->weight + (lo - x->weight_begin) * (int64_t)el;
-        hi = hi < p->offset + p->count ? hi : p->offset + p->count;
-        step.weight_decay = q->decay ? (float)weight_decay : 0.0f;
-        if (lo < hi)
-            KERNEL(z->m->dev, adamw, x->master + at, w16, x->exp_avg + at, x->exp_avg_sq + at,
-                   summed(z, q->unit, lo), hi - lo, &step);
-    }
+    int rc = 0;
+    for (int i = 0; i < z->m->local.n_parts; i++)
+        update_part(z, &z->m->local.part[i], h, weight_decay);
     for (int u = 0; (z->stage == 1 || z->stage == 2) && u < z->n_units; u++) {
-        size_t bytes = (size_t)(flat_of(z, u) / z->n_dp) * el;
+        size_t bytes = (size_t)(flat_of(z, u) / z->n_dp) * dtype_size(z->m->dt);
+        char *weight = z->unit[u].weight;
         if (bytes)
-            TRY(comm_all_gather_shared(z->dp, z->unit[u].weight,
-                                       (char *)z->unit[u].weight + bytes * (size_t)z->d, bytes, e));
+            TRY(comm_all_gather_shared(z->dp, weight, weight + bytes * (size_t)z->d, bytes, e));
     }
     rc = 0;
     zero_forget_packs(z);

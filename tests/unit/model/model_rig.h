@@ -96,7 +96,7 @@ static inline void rig_open_threads(struct rig *r, const struct model_config *c,
         train_work_open(&r->work, &r->m, 0, &(struct work_shape){ n_seq, T, 1, RECOMPUTE_NONE }, &e) < 0 ||
         batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
         zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.axis[AXIS_PP], r->mesh.all,
-                  (struct zero_how){ 0 }, &r->plan, &e) < 0 ||
+                  (struct zero_options){ 0 }, &r->plan, &e) < 0 ||
         zero_load(r->z, zero_init_values, &seed, have, &e) < 0) {
         fprintf(stderr, "%s\n", e.text);
         abort();

@@ -30,7 +30,7 @@ static int open_files(struct data **d, int n, const char **files, const char *or
     struct opt_list list = { n, files };
     *d = NULL;
     memset(&e, 0, sizeof e);
-    return data_open(d, &list, "bytes", order, NULL, T, vocab, seed, &e);
+    return data_open(d, &(struct data_options){ &list, "bytes", order, NULL, T, vocab, seed }, &e);
 }
 
 static struct data *open_u16(const uint16_t *ids, size_t n, const char *order, int64_t T, uint64_t seed)
@@ -157,7 +157,7 @@ static int open_mix(struct data **d, const char *weights, int64_t T)
     struct opt_list list = { 3, p };
     *d = NULL;
     memset(&e, 0, sizeof e);
-    return data_open(d, &list, "bytes", "shuffle", weights, T, 1 << 16, 3, &e);
+    return data_open(d, &(struct data_options){ &list, "bytes", "shuffle", weights, T, 1 << 16, 3 }, &e);
 }
 
 TEST(every_4096_samples_hold_each_file_s_share_and_each_file_goes_through_its_own_epochs)

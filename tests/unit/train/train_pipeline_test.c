@@ -62,13 +62,13 @@ TEST(zero_bubble_leaves_a_third_of_the_bubble_and_keeps_no_more_than_1f1b_s_firs
             CHECK_NEAR(r.bubble, (ranks - 1.0) / (double)(3 * micros + ranks - 1), 1e-12);
             CHECK_INT(r.in_flight, ranks);
         }
-        /* rank's micro-batches late, and the one whose gradients come now */
+        /* `rank` deferred micro-batches, and the one whose gradients come now */
         for (int r = 0; r < ranks; r++) {
             struct pipe_shape s = { PIPE_ZERO_BUBBLE, ranks, 1, 2 * ranks };
             struct pipe_list l;
             struct err e = { 0 };
             CHECK_INT(pipe_make(&l, &s, r, &e), 0);
-            CHECK_INT(l.late[0], r + 1);
+            CHECK_INT(l.deferred[0], r + 1);
             pipe_free(&l);
         }
         /* fewer micro-batches than ranks: runs, and is no worse than 1f1b */
@@ -147,7 +147,7 @@ TEST(the_verifier_notices_a_swapped_pair_a_missing_message_and_a_wrong_bound)
         { { PIPE_ZERO_BUBBLE, 3, 1, 6 }, "does not run all" },
         { { PIPE_INTERLEAVED, 2, 2, 4 }, "another message comes before" },
         { { PIPE_INTERLEAVED, 2, 2, 4 }, "there is none such" },
-        { { PIPE_ZERO_BUBBLE, 3, 1, 6 }, "more weight gradients are late" },
+        { { PIPE_ZERO_BUBBLE, 3, 1, 6 }, "more weight gradients are deferred" },
         { { PIPE_GPIPE, 2, 1, 4 }, "sent more than once" },
     };
     for (size_t i = 0; i < sizeof fault / sizeof fault[0]; i++) {
@@ -163,7 +163,7 @@ TEST(the_verifier_notices_a_swapped_pair_a_missing_message_and_a_wrong_bound)
         case 4: drop(&l[1], last_act(&l[1], PIPE_BACKWARD_WEIGHT)); break;
         case 5: last_act(&l[1], PIPE_RECV_X)->chunk ^= 1; break;
         case 6: last_act(&l[1], PIPE_BACKWARD)->chunk = 2; break;
-        case 7: l[2].late[0]--; break;
+        case 7: l[2].deferred[0]--; break;
         default: /* one message too many, and the receiver takes it */
             l[1].n = 0;
             for (int64_t k = 0; k < 5; k++)

@@ -1,4 +1,4 @@
-/* train_plan_test.c - what a plan says of memory that is not one rank's weights: activations under each
+/* layout_plan_test.c - what a plan says of memory that is not one rank's weights: activations under each
  * recompute, buffers of ZeRO. */
 #include "tests/test.h"
 #include "train/layout_plan.h"
@@ -59,7 +59,7 @@ static double bubble(enum pipe_kind kind, int pp, int chunks, int64_t micros)
 {
     struct pipe_report r = { 0 };
     struct err e;
-    CHECK_INT(train_plan_pipeline(&r, &(struct pipe_shape){ kind, pp, chunks, micros }, NULL, &e), 0);
+    CHECK_INT(layout_plan_pipeline(&r, &(struct pipe_shape){ kind, pp, chunks, micros }, NULL, &e), 0);
     return r.bubble;
 }
 
