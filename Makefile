@@ -75,7 +75,7 @@ BENCHES  := $(BENCH_SRC:%.c=$B/%)
 ifneq ($(and $(word 2,$(MAKECMDGOALS)),$(filter all programs tests benches test,$(MAKECMDGOALS))),)
 .NOTPARALLEL:
 endif
-.PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve bench-foreign sanitize tidy check-layers install clean help
+.PHONY: all programs tests benches fuzzers fuzz link setup-check demo test test-all bench bench-reshard bench-train bench-serve bench-foreign sanitize check check-layers style-check check-names tidy install clean help
 all: programs
 programs: setup-check
 	@$(MAKE) --no-print-directory $(PROGS) $(LINK)
@@ -83,9 +83,9 @@ programs: setup-check
 link:
 	@mkdir -p build && ln -sfn $(CONFIG)/bin build/bin
 
-# installs what is missing (apt) and says so; nothing to do on a machine that has all
+# prints the command that installs what is missing, and fails
 setup-check:
-	@tools/setup --check >/dev/null 2>&1 || tools/setup
+	@tools/setup --check >/dev/null || { echo "make: or let tools/setup run it" >&2; exit 1; }
 
 Q := $(if $(filter 0,$V),@)
 $B/obj/%.o: %.c
@@ -160,11 +160,18 @@ benches: programs
 	@$(MAKE) --no-print-directory $(BENCHES)
 .SECONDARY:
 
-demo: programs
+# these install what is missing, and print what they install
+demo:
+	@tools/setup
+	@$(MAKE) --no-print-directory programs
 	@tools/demo $(if $(DATA),--data '$(DATA)')
-test: tests
+test:
+	@tools/setup --tests
+	@$(MAKE) --no-print-directory tests
 	@tests/run --bin $B quick
-test-all: tests
+test-all:
+	@tools/setup --tests
+	@$(MAKE) --no-print-directory tests
 	@tests/run --bin $B all
 	@$(MAKE) --no-print-directory sanitize
 sanitize:
@@ -187,10 +194,11 @@ bench-serve: programs
 # beside zero_to_fp32, ds_to_universal, dcp_to_torch_save: PEER_PYTHON=python that has torch and deepspeed
 bench-foreign: programs
 	@$(or $(PEER_PYTHON),python3) tests/bench/foreign_bench.py --bin $B/bin $(BENCH)
-check-layers:
-	@tools/check-layers
+check: check-layers style-check check-names
+check-layers style-check check-names:
+	@tools/$@
 tidy:
-	@tools/style-check && clang-tidy --quiet $(LIB_SRC) -- $(CFLAGS_ALL) $(CFLAGS_PKG)
+	@tools/tidy all
 
 install: programs
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/doc/shardline
@@ -212,8 +220,8 @@ help:
 	@echo "make bench-reshard  reshard against cp -r of the same bytes; needs 13 GB in /tmp"
 	@echo "make sanitize       unit tests under ASan and UBSan"
 	@echo "make fuzz           looks for inputs that break a reader, a minute each target (clang); FUZZ_SECONDS=N ONLY='pickle zip'"
-	@echo "make check-layers   includes point down only"
-	@echo "make tidy           formatter and linter"
+	@echo "make check          shape of the source: check-layers, style-check (clang-format), check-names"
+	@echo "make tidy           clang-tidy on all files"
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
 	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands   CUDA=: without the CUDA device   CUDA_ARCH='90': only that GPU"
 

@@ -113,6 +113,51 @@ claim "a file of 801 lines is too long" has "$out" "more than 800 lines"
 layers train/a.c "$(printf '\\n%.0s' $(seq 800))"
 claim "one of 800 is not" [ $rc = 0 ]
 
+# ---- tools/check-names over a small tree ----
+mkdir -p "$TMP/n/tools" "$TMP/n/base"
+cp "$top/tools/check-names" "$TMP/n/tools/"
+names() {                   # names HEADER-TEXT: the findings in a tree with this one header
+    printf '%b' "$1" >"$TMP/n/base/a.h"
+    run "$TMP/n/tools/check-names" "$TMP/n/base"
+}
+while IFS='|' read -r text finding; do
+    names "$text"
+    if [ -z "$finding" ]; then
+        claim "check-names accepts: $text" [ $rc = 0 ]
+    else
+        claim "check-names: $text: $finding" has "$out" "$finding" && claim "the status is 1" [ $rc = 1 ]
+    fi
+done <<'TABLE'
+int bare_one(void);\n|base/a.h:1: bare_one: the prototype has no comment
+/* Above. */\nint one(int a,\n        int b);\nint two(void);\n|
+/* Above. */\nint one(void);\n\nint two(void);\n|base/a.h:4: two: the prototype has no comment
+int one(void); /* beside,\n               * on two lines */\nint two(void);\n|base/a.h:3: two: the prototype has no comment
+/* Above. */\n#define A 1\nint one(void);\nstruct s {\n    int x;\n};\nint two(void);\n|base/a.h:7: two: the prototype has no comment
+/* See a.h, base/a.h, one(), ONE_MACRO. */\nint one(void);\n#define ONE_MACRO 1\n|
+/* See b.h. */\n|base/a.h:1: b.h: no such file
+/* See base/other. */\n|base/a.h:1: base/other: no such file or folder
+/* See\n * vanish() and some_call(x). */\n|base/a.h:2: some_call(): no such function
+/* See\n * vanish() and some_call(x). */\n|base/a.h:2: vanish(): no such function
+/* See OTHER_MACRO. */\n|base/a.h:1: OTHER_MACRO: no such macro or variable
+/* See OMPI_COMM_WORLD_RANK and NAME_test.c. */\n|
+TABLE
+
+# ---- tools/style-check ----
+if command -v clang-format >/dev/null; then
+    cp "$top/tools/style-check" "$TMP/n/tools/"
+    cp "$top/.clang-format" "$TMP/n/"
+    printf '/* %s */\nint x;\n' "$(printf 'ö%.0s' {1..104})" >"$TMP/n/base/a.h"
+    run "$TMP/n/tools/style-check"
+    claim "110 columns are not too many" [ "$rc/$out" = 0/ ]
+    printf '/* %s */\nint  x;\n' "$(printf 'ö%.0s' {1..105})" >"$TMP/n/base/a.h"
+    run "$TMP/n/tools/style-check"
+    claim "111 are" has "$out" "base/a.h:1: 111 columns"
+    claim "and what the formatter would change is found" has "$out" "base/a.h:2: clang-format"
+    claim "the status is 1" [ $rc = 1 ]
+else
+    skip "clang-format is not installed"
+fi
+
 # ---- golden files ----
 golden() {
     mkdir -p "$TMP/g"
