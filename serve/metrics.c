@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* Upper ends of buckets; the last bucket has none. */
+/* Upper limits of the buckets; the last bucket has none. */
 enum scale { SECONDS, TOKENS, SCALES };
 static const double limit[SCALES][HIST_BUCKETS - 1] = {
     [SECONDS] = { 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5,
@@ -82,6 +82,7 @@ static void write_hist(struct json_out *o, const struct metrics *m, int h, const
 {
     const double *top = limit[hists[h].scale];
     int64_t n = 0;
+
     for (int b = 0; b < HIST_BUCKETS; b++) {
         n += m->hist[h].bucket[b];
         json_out_fmt(o, "%s_bucket{", hists[h].name);
@@ -91,6 +92,7 @@ static void write_hist(struct json_out *o, const struct metrics *m, int h, const
         else
             json_out_fmt(o, ",le=\"+Inf\"} %lld\n", (long long)n);
     }
+
     for (int k = 0; k < 2; k++) {
         json_out_fmt(o, "%s_%s{", hists[h].name, k ? "count" : "sum");
         write_labels(o, model, engine);
@@ -101,7 +103,7 @@ static void write_hist(struct json_out *o, const struct metrics *m, int h, const
     }
 }
 
-/* The numbers are one behind the other, all of one type. */
+/* The members are one array of numbers: all have the same type. */
 void metrics_copy(struct metrics *to, const void *from)
 {
     _Atomic int64_t *x = (_Atomic int64_t *)(void *)to;
@@ -115,6 +117,7 @@ void metrics_copy(struct metrics *to, const void *from)
 void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const char *model)
 {
     const char *before = "";
+
     for (int i = 0; i < GAUGE_COUNT; i++) {
         write_head(o, gauges[i].name, "gauge", gauges[i].help);
         for (int k = 0; k < n; k++) {
@@ -125,6 +128,7 @@ void metrics_write(struct json_out *o, const struct metrics *const *m, int n, co
                 json_out_fmt(o, "%lld\n", (long long)m[k]->gauge[i]);
         }
     }
+
     for (int i = 0; i < COUNT_COUNT; i++) {
         if (strcmp(before, counters[i].name))
             write_head(o, counters[i].name, "counter", counters[i].help);
@@ -134,6 +138,7 @@ void metrics_write(struct json_out *o, const struct metrics *const *m, int n, co
             json_out_fmt(o, "%lld\n", (long long)m[k]->counter[i]);
         }
     }
+
     for (int h = 0; h < HIST_COUNT; h++) {
         write_head(o, hists[h].name, "histogram", hists[h].help);
         for (int k = 0; k < n; k++)

@@ -1,9 +1,8 @@
-/* metrics.h - what a server counts: read as Prometheus text (version 0.0.4), under vLLM's names where they
- * mean the same.
+/* metrics.h - what a server counts, printed as Prometheus text (version 0.0.4), under vLLM's names where the
+ * meaning is the same.
  *
- * Written by the engine's thread and HTTP's, read by HTTP's: every number is atomic on its own, no set of
- * them is. A NULL struct
- * metrics is fine everywhere: nothing is counted then. */
+ * Written by the engine's thread and the HTTP threads, read by the HTTP threads: every number is atomic on
+ * its own, no set of them is. A NULL struct metrics is fine everywhere: nothing is counted then. */
 #ifndef SHARDLINE_SERVE_METRICS_H
 #define SHARDLINE_SERVE_METRICS_H
 
@@ -11,24 +10,26 @@
 #include <stdint.h>
 #include "serve/api/json_out.h"
 
-/* enum, name, further label, help; rows of one name stand together */
+/* enum, name, further label, help; rows of the same name are adjacent */
 #define METRIC_GAUGES(X) \
     X(RUNNING, "vllm:num_requests_running", "", "answers that are computed in the present step") \
-    X(WAITING, "vllm:num_requests_waiting", "", "answers that wait for a place or for pages") \
+    X(WAITING, "vllm:num_requests_waiting", "", "answers that wait for a place in the batch or for pages") \
     X(KV_USAGE_PPM, "vllm:kv_cache_usage_perc", "", \
       "part of the key-value pages that running answers hold, 0 to 1") \
-    X(KV_PAGES, "shardline:kv_pages", "", "key-value pages there are") \
-    X(KV_CACHED, "shardline:kv_pages_cached", "", "pages that nobody holds, kept for common beginnings")
+    X(KV_PAGES, "shardline:kv_pages", "", "key-value pages in the pool") \
+    X(KV_CACHED, "shardline:kv_pages_cached", "", \
+      "pages that no answer holds, kept for prompts with the same beginning")
 #define METRIC_COUNTERS(X) \
     X(PROMPT_TOKENS, "vllm:prompt_tokens_total", "", \
       "tokens of prompts that were computed or found in the prefix cache") \
     X(GENERATED, "vllm:generation_tokens_total", "", "tokens generated") \
-    X(PREEMPTED, "vllm:num_preemptions_total", "", "times an answer gave its pages back") \
+    X(PREEMPTED, "vllm:num_preemptions_total", "", \
+      "times an answer was preempted: its pages were taken, it is computed again") \
     X(PREFIX_LOOKED_UP, "vllm:prefix_cache_queries_total", "", \
       "prompt tokens looked up in the prefix cache") \
     X(PREFIX_HIT, "vllm:prefix_cache_hits_total", "", "prompt tokens found there") \
     X(ENDED_STOP, "vllm:request_success_total", ",finished_reason=\"stop\"", \
-      "answers that came to their end") \
+      "answers that are complete, by reason") \
     X(ENDED_LENGTH, "vllm:request_success_total", ",finished_reason=\"length\"", "") \
     X(ENDED_ABORT, "vllm:request_success_total", ",finished_reason=\"abort\"", "") \
     X(REJECTED, "vllm:admission_rejections_total", "", \
@@ -65,11 +66,14 @@ struct metrics {
         _Atomic int64_t bucket[HIST_BUCKETS], sum_micro;
     } hist[HIST_COUNT];
 };
+/* Set a gauge, add n to a counter, put a value (seconds or tokens) into a histogram. Any thread. */
 void metric_set(struct metrics *m, enum gauge g, int64_t value);
 void metric_add(struct metrics *m, enum counter c, int64_t n);
 void metric_observe(struct metrics *m, enum hist h, double value);
+/* Overwrites all of *to with the bytes of a struct metrics of another process. Any thread. */
 void metrics_copy(struct metrics *to, const void *from);
-/* n engines side by side, by the label engine. */
+/* Appends all metrics of n engines to o, told apart by the label engine. model: the label model_name. Any
+ * thread. */
 void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const char *model);
 
 #endif

@@ -1,93 +1,103 @@
-/* serve_options.c - pserve's options, as a table: parsed and printed by base/opt. */
-#include "comm/comm.h"
-#include "kernels/tree.h"
+/* serve_options.c - pserve's options: one table, parsed and printed by base/opt, and what they may not say
+ * together. */
 #include "serve/server.h"
 
-#define AT(member) offsetof(struct serve_opts, member)
-#define GROUP(text) \
-    { \
-        OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 \
-    }
+#include <string.h>
+#include "comm/comm.h"
+#include "kernels/tree.h"
 
+#define AT(member) offsetof(struct serve_opts, member)
+
+/* kind, name, member, default, unit; help, smallest and largest value */
+/* clang-format off */
 static const struct opt table[] = {
-    GROUP("Server"),
-    { OPT_TEXT, "host", AT(host), "127.0.0.1", "HOST", "address to listen on", 0, 0, 0 },
-    { OPT_INT, "port", AT(port), "8000", "N", "port to listen on (0: a free one, which the ready line names)",
-      0, 65535, 0 },
-    { OPT_TEXT, "model-name", AT(model_name), NULL, "NAME",
-      "name that requests may give (default: the last part of CKPT)", 0, 0, 0 },
-    { OPT_SWITCH, "lenient", AT(lenient), "0", NULL,
-      "ignore fields of a request that are not known or not supported", 0, 0, 0 },
-    { OPT_TEXT, "api-key-file", AT(api_key_file), NULL, "FILE",
-      "keys, one in a line, of which every request must give one (health, version and the page are open)", 0,
-      0, 0 },
-    { OPT_TEXT, "admin-key-file", AT(admin_key_file), NULL, "FILE",
-      "keys of the operators, who may POST /admin/reload (without it nobody may); memory holds both weights "
-      "while one runs",
-      0, 0, 0 },
-    { OPT_TEXT, "tls-cert", AT(tls_cert), NULL, "FILE", "certificate chain (PEM): HTTPS in the place of HTTP",
-      0, 0, 0 },
-    { OPT_TEXT, "tls-key", AT(tls_key), NULL, "FILE", "its private key (PEM)", 0, 0, 0 },
-    { OPT_TEXT, "cors-origin", AT(cors_origin), NULL, "ORIGIN",
-      "origins that browsers may ask from, with commas between, or * (default: none)", 0, 0, 0 },
-    { OPT_TEXT, "access-log", AT(access_log), NULL, "FILE",
-      "a JSON object a line about every request (-: stderr)", 0, 0, 0 },
-    { OPT_INT, "max-requests", AT(max_requests), "1024", "N",
-      "requests in work and waiting; more are answered with 503 (0: no limit)", 0, 1e9, 0 },
-    { OPT_INT, "max-waiting-tokens", AT(max_waiting_tokens), "16M", "N",
-      "tokens of their prompts; likewise (0: no limit)", 0, 1e15, 0 },
-    { OPT_INT, "max-requests-per-key", AT(max_per_key), "0", "N",
-      "requests of one key at a time; more are answered with 429 (0: no limit)", 0, 1e9, 0 },
-    { OPT_FLOAT, "request-timeout", AT(request_timeout_s), "0", "SECONDS",
-      "a request that takes longer ends: 503, or an error in its stream (0: no limit)", 0, 1e9, 0 },
-    { OPT_FLOAT, "receive-timeout", AT(receive_timeout_s), "120", "SECONDS",
-      "a request that takes longer to arrive, head and body, is cut off (0: no limit)", 0, 1e9, 0 },
-    GROUP("Layout and memory"),
-    { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix; the answer has the same bits for each",
-      1, GRAIN_MAX, 0 },
-    { OPT_INT, "replicas", AT(replicas), "1", "R",
-      "groups of tp ranks behind one port, each with the whole model; a request goes where its beginning is "
-      "cached",
-      1, 4096, 0 },
-    { OPT_INT, "ctx", AT(ctx), "0", "N",
-      "tokens a prompt and its answer have together (0: the model's, or what memory allows)", 0, 1e9, 0 },
-    { OPT_SIZE, "kv-memory", AT(kv_memory), "0", "SIZE",
-      "keys and values, all ranks and replicas together (0: ctx x max-batch, at most half of the free "
-      "memory, four fifths of a GPU's)",
-      0, 1e18, 0 },
-    { OPT_INT, "max-batch", AT(max_batch), "0", "N",
-      "sequences computed at once; more of them wait (0: 32, on a GPU 256)", 0, 65536, 0 },
-    { OPT_INT, "prefill-chunk", AT(prefill_chunk), "0", "N", "prompt tokens a step (0: 256, on a GPU 2048)",
-      0, 1e6, 0 },
-    { OPT_CHOICE, "prefix-cache", AT(prefix_cache), "on", "on|off",
-      "keep pages of keys and values for prompts with the same beginning (the same bits)", 0, 0, 0 },
-    GROUP("Numbers"),
-    { OPT_CHOICE, "dtype", AT(dtype), "stored", "stored|fp32|bf16",
-      "arithmetic (stored: the checkpoint's); bf16 weights under fp32 are widened exactly", 0, 0, 0 },
-    { OPT_CHOICE, "numerics", AT(numerics), "exact", "exact|fast",
-      "exact: the same bits at every tp, in every batch", 0, 0, 0 },
-    { OPT_TEXT, "device", AT(device), "cpu", "cpu|cuda", "where the arithmetic runs", 0, 0, 0 },
-    { OPT_INT, "threads", AT(threads), "0", "N", "threads a rank (0: cores / ranks, at least 1)", 0, 4096,
-      0 },
-    { OPT_INT, "ranks-per-node", AT(ranks_per_node), "0", "N",
-      "take every N ranks of this machine for a machine of their own (0: as it is), to try layouts", 0, 4096,
-      0 },
-    { OPT_TEXT, "transport", AT(transport), "auto", "NAME", "auto, self, shm, mpi or nccl", 0, 0, 0 },
-    { OPT_INT, "rank-timeout", AT(rank_timeout_s), "600", "SECONDS",
-      "of NCCL: a rank that does not come to an operation for so long ends the job", 1, 1e6, 0 },
-    GROUP("One prompt, no server"),
-    { OPT_TEXT, "once", AT(once), NULL, "PROMPT", "complete this prompt to stdout and exit", 0, 0, 0 },
-    { OPT_INT, "max-tokens", AT(max_tokens), "64", "N", "length of that completion", 0, 1e9, 0 },
-    { OPT_FLOAT, "temperature", AT(temperature), "0", NULL,
-      "of that completion (0: the most likely token each time)", 0, 1e6, 0 },
-    { OPT_INT, "seed", AT(seed), "0", "N", "of that completion", 0, 9e18, 0 },
-    GROUP("Log"),
-    { OPT_TEXT, "trace", AT(trace), NULL, "FILE",
-      "Chrome trace of kernels, waits and collectives, every rank and thread", 0, 0, 0 },
-    { OPT_SWITCH, "verbose", AT(verbose), "0", NULL,
-      "memory and bytes read of every rank, steps and rows at the end", 0, 0, 0 },
-    { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_GROUP, "Server" },
+    { OPT_TEXT,   "host",                 AT(host),               "127.0.0.1", "HOST",
+      "address to listen on" },
+    { OPT_INT,    "port",                 AT(port),               "8000",      "N",
+      "port to listen on (0: a free one, which the ready line names)", 0, 65535 },
+    { OPT_TEXT,   "model-name",           AT(model_name),         NULL,        "NAME",
+      "name that requests may give (default: the last part of CKPT)" },
+    { OPT_SWITCH, "lenient",              AT(lenient),            "0",         NULL,
+      "ignore fields of a request that are unknown or not supported" },
+    { OPT_TEXT,   "api-key-file",         AT(api_key_file),       NULL,        "FILE",
+      "keys, one a line; every request must give one (health, version and the page are open)" },
+    { OPT_TEXT,   "admin-key-file",       AT(admin_key_file),     NULL,        "FILE",
+      "keys of the operators, who may POST /admin/reload (without it no client may); a reload holds both "
+      "weights in memory" },
+    { OPT_TEXT,   "tls-cert",             AT(tls_cert),           NULL,        "FILE",
+      "certificate chain (PEM): serve HTTPS instead of HTTP" },
+    { OPT_TEXT,   "tls-key",              AT(tls_key),            NULL,        "FILE",
+      "its private key (PEM)" },
+    { OPT_TEXT,   "cors-origin",          AT(cors_origin),        NULL,        "ORIGIN",
+      "origins that browsers may send requests from, separated by commas, or * (default: none)" },
+    { OPT_TEXT,   "access-log",           AT(access_log),         NULL,        "FILE",
+      "a JSON object a line for every request (-: stderr)" },
+    { OPT_INT,    "max-requests",         AT(max_requests),       "1024",      "N",
+      "requests running and waiting; more are answered with 503 (0: no limit)", 0, 1e9 },
+    { OPT_INT,    "max-waiting-tokens",   AT(max_waiting_tokens), "16M",       "N",
+      "tokens of their prompts; more are answered with 503 (0: no limit)", 0, 1e15 },
+    { OPT_INT,    "max-requests-per-key", AT(max_per_key),        "0",         "N",
+      "requests of one key at a time; more are answered with 429 (0: no limit)", 0, 1e9 },
+    { OPT_FLOAT,  "request-timeout",      AT(request_timeout_s),  "0",         "SECONDS",
+      "a request that takes longer ends: 503, or an error in its stream (0: no limit)", 0, 1e9 },
+    { OPT_FLOAT,  "receive-timeout",      AT(receive_timeout_s),  "120",       "SECONDS",
+      "a request that takes longer to arrive, head and body, is disconnected (0: no limit)", 0, 1e9 },
+
+    { OPT_GROUP, "Layout and memory" },
+    { OPT_INT,    "tp",                   AT(tp),                 "1",         "N",
+      "ranks that share every matrix; the answer has the same bits for each", 1, GRAIN_MAX },
+    { OPT_INT,    "replicas",             AT(replicas),           "1",         "R",
+      "groups of tp ranks behind one port, each with the whole model; a request goes where its "
+      "beginning is cached", 1, 4096 },
+    { OPT_INT,    "ctx",                  AT(ctx),                "0",         "N",
+      "tokens of a prompt and its answer together (0: the model's, or what memory allows)", 0, 1e9 },
+    { OPT_SIZE,   "kv-memory",            AT(kv_memory),          "0",         "SIZE",
+      "keys and values, all ranks and replicas together (0: ctx x max-batch, at most half of "
+      "the free memory, four fifths of a GPU's)", 0, 1e18 },
+    { OPT_INT,    "max-batch",            AT(max_batch),          "0",         "N",
+      "sequences computed at once; more of them wait (0: 32, on a GPU 256)", 0, 65536 },
+    { OPT_INT,    "prefill-chunk",        AT(prefill_chunk),      "0",         "N",
+      "prompt tokens a step (0: 256, on a GPU 2048)", 0, 1e6 },
+    { OPT_CHOICE, "prefix-cache",         AT(prefix_cache),       "on",        "on|off",
+      "keep pages of keys and values for prompts with the same beginning (the same bits)" },
+
+    { OPT_GROUP, "Numbers" },
+    { OPT_CHOICE, "dtype",                AT(dtype),              "stored",    "stored|fp32|bf16",
+      "arithmetic (stored: the checkpoint's); bf16 weights under fp32 are widened exactly" },
+    { OPT_CHOICE, "numerics",             AT(numerics),           "exact",     "exact|fast",
+      "exact: the same bits at every tp, in every batch" },
+    { OPT_TEXT,   "device",               AT(device),             "cpu",       "cpu|cuda",
+      "where the arithmetic runs" },
+    { OPT_INT,    "threads",              AT(threads),            "0",         "N",
+      "threads a rank (0: cores / ranks, at least 1)", 0, 4096 },
+    { OPT_INT,    "ranks-per-node",       AT(ranks_per_node),     "0",         "N",
+      "treat every N ranks of this machine as a machine of their own (0: as it is), to try "
+      "layouts", 0, 4096 },
+    { OPT_TEXT,   "transport",            AT(transport),          "auto",      "NAME",
+      "auto, self, shm, mpi or nccl" },
+    { OPT_INT,    "rank-timeout",         AT(rank_timeout_s),     "600",       "SECONDS",
+      "NCCL only: an operation that waits longer for another rank ends the job", 1, 1e6 },
+
+    { OPT_GROUP, "One prompt, no server" },
+    { OPT_TEXT,   "once",                 AT(once),               NULL,        "PROMPT",
+      "complete this prompt to stdout and exit" },
+    { OPT_INT,    "max-tokens",           AT(max_tokens),         "64",        "N",
+      "tokens of that completion, at most", 0, 1e9 },
+    { OPT_FLOAT,  "temperature",          AT(temperature),        "0",         NULL,
+      "of that completion (0: the most likely token each time)", 0, 1e6 },
+    { OPT_INT,    "seed",                 AT(seed),               "0",         "N",
+      "of that completion", 0, 9e18 },
+
+    { OPT_GROUP, "Log" },
+    { OPT_TEXT,   "trace",                AT(trace),              NULL,        "FILE",
+      "Chrome trace of kernels, waits and collectives, every rank and thread" },
+    { OPT_SWITCH, "verbose",              AT(verbose),            "0",         NULL,
+      "memory and bytes read of every rank, steps and rows at the end" },
+
+    { OPT_GROUP, NULL },
 };
+/* clang-format on */
 
 static void print_version(FILE *out) { comm_version(out, "pserve", ""); }
 
@@ -100,3 +110,35 @@ const struct opt_program pserve_program = {
     .max_args = 1,
     .print_version = print_version,
 };
+
+/* ---- options that contradict each other ---- */
+
+/* Options of --once without it, and the other way round. */
+static int check_once(const struct server *s, const unsigned char *given, struct err *e)
+{
+    static const char *const own[] = { "max-tokens", "temperature", "seed" };
+    for (size_t i = 0; !s->o.once && i < sizeof own / sizeof own[0]; i++)
+        if (opt_given(&pserve_program, given, own[i]))
+            return err_set(e, ERR_USAGE, "--%s goes with --once: a request to the server has its own",
+                           own[i]);
+    if (s->o.once && s->o.max_tokens < 1)
+        return err_set(e, ERR_USAGE, "--max-tokens 0: nothing would be completed");
+    if (s->o.once && s->o.replicas > 1)
+        return err_set(e, ERR_USAGE, "--once computes one prompt: --replicas %lld would have nothing to do",
+                       (long long)s->o.replicas);
+    return 0;
+}
+
+int server_check_options(const struct server *s, const unsigned char *given, struct err *e)
+{
+    const char *name = s->o.model_name;
+    int rc = check_once(s, given, e);
+    if (rc < 0)
+        return rc;
+    if (name && (!*name || strlen(name) >= sizeof s->name))
+        return err_set(e, ERR_USAGE, "--model-name has %zu bytes, must have 1 to %zu", strlen(name),
+                       sizeof s->name - 1);
+    if (!s->o.tls_cert != !s->o.tls_key)
+        return err_set(e, ERR_USAGE, "--tls-cert and --tls-key go together: give both or none");
+    return 0;
+}

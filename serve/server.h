@@ -1,4 +1,5 @@
-/* server.h - one rank of pserve: from a command line to a loop that serves, and down again. */
+/* server.h - one rank of pserve: from a command line to a loop that serves, and down again. Everything here
+ * is called by the main thread, on every rank. */
 #ifndef SHARDLINE_SERVE_SERVER_H
 #define SHARDLINE_SERVE_SERVER_H
 
@@ -11,6 +12,7 @@
 #include "serve/weights/model_info.h"
 #include "serve/service.h"
 
+/* The command line (serve_options.c). */
 struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key;
     int64_t ranks_per_node, rank_timeout_s, tp, replicas, port, ctx, kv_memory, max_batch, prefill_chunk,
@@ -21,9 +23,8 @@ struct serve_opts {
     int dtype, numerics, prefix_cache, lenient, verbose;
 };
 enum { SERVE_DTYPE_STORED, SERVE_DTYPE_FP32, SERVE_DTYPE_BF16 };
+enum { SERVE_OPTIONS_MAX = 64 }; /* rows of the table, at most */
 extern const struct opt_program pserve_program;
-/* rows of its table */
-enum { SERVE_OPTIONS_MAX = 64 };
 
 struct server {
     struct serve_opts o;
@@ -35,24 +36,50 @@ struct server {
     struct dev *dev;
     struct world *world;
     struct mesh mesh;
-    struct comm *tp;
+    struct comm *tp; /* of mesh */
     struct model_info loaded;
-    struct background background; /* of the start */
+    struct background background; /* reads tables, then weights, during the start */
     struct service service;
     struct metrics metrics;
     struct keys keys, admin_keys;
     struct engine_size size;
-    struct router router;     /* of ranks that plan */
+    struct router router;     /* on ranks that plan */
     struct link_front *front; /* rank 0, with replicas */
     struct link_back *back;   /* the first rank of every other replica */
     struct engine engine;
     struct http_server *http; /* rank 0, not with --once */
 };
 
-/* 0: loaded and ready (the ready line is printed); 1: --help or the like was answered. Collective. */
+/* 0: loaded and ready (the ready line is printed); 1: --help or the like was answered; or an error, after
+ * which server_close() is needed too. Collective. */
 int server_open(struct server *s, int argc, char **argv, struct err *e);
-/* Serves until it is told to stop. Collective. */
+/* Serves until it is told to stop, or completes the prompt of --once. Collective. */
 int server_run(struct server *s, struct err *e);
+/* Frees everything. rc: what server_open() or server_run() returned. Safe on zeroes. */
 void server_close(struct server *s, int rc);
+
+/* ---- parts of it, each in a file of its own ---- */
+
+/* serve_options.c: options that contradict each other; given: from opt_parse(). Not collective. */
+int server_check_options(const struct server *s, const unsigned char *given, struct err *e);
+/* server_sizes.c: decides context, pages and rows of a step on rank 0, from options and free memory; s->size
+ * and s->service.ctx are then the same everywhere. Collective. */
+int server_share_sizes(struct server *s, struct err *e);
+/* The same: bytes of one key-value page on all ranks of a replica together. */
+int64_t server_page_bytes(const struct server *s);
+/* server_once.c: completes the prompt of --once to stdout. Collective. */
+int server_run_once(struct server *s, struct err *e);
+
+/* Rank 0 speaks HTTP. */
+static inline int server_is_first(const struct server *s) { return world_rank(s->world) == 0; }
+/* The first rank of every tp group has an engine that plans. */
+static inline int server_is_head(const struct server *s) { return comm_rank(s->tp) == 0; }
+/* The dtype that the model computes in. */
+static inline enum dtype server_dtype(const struct server *s)
+{
+    return s->o.dtype == SERVE_DTYPE_STORED ? s->loaded.stored
+           : s->o.dtype == SERVE_DTYPE_BF16 ? DT_BF16
+                                            : DT_F32;
+}
 
 #endif

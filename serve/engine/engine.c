@@ -7,49 +7,61 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+/* how long rank 0 waits for a request when there is nothing to compute: */
 #define IDLE_MS 200
-#define DRAIN_MS 10 /* idle, but other replicas still work */
-#define RELOAD_MS 2 /* idle, but weights are being read */
-#define LOOK_S 0.1
-#define TURN_S 0.05 /* a rank's failure to read is noticed as soon */
+#define DRAIN_MS 10 /* while other replicas still work */
+#define RELOAD_MS 2 /* while weights are being read */
+
+#define DISCONNECT_CHECK_S 0.1 /* between two looks for disconnected clients */
+#define SYNC_S 0.05 /* between two syncs of a reload: a rank's failure to read is noticed as soon */
 
 /* ---- life ---- */
 
 static const int32_t *ids_of(const struct seq *q) { return ((const struct choice *)q->owner)->ids; }
 
-int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m,
-                struct weights *ws, const struct engine_size *size, struct router *router, struct err *e)
+/* The step's work area: planned first, then carved out of one allocation. */
+static int open_work(struct engine *en, struct model *m, struct err *e)
 {
-    struct sched_limits lim = { size->max_seqs, size->chunk, size->max_wants, size->window };
+    const struct engine_size *size = &en->in.size;
+    int64_t rows = engine_max_rows(size);
     struct arena a = { 0 };
+    forward_work_carve(m, &a, rows, size->max_wants, &en->work);
+    en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
+    if (!en->work_memory)
+        return err_set(e, ERR_MEMORY,
+                       "no memory for steps of %lld rows (%zu MiB): lower --prefill-chunk or --max-batch",
+                       (long long)rows, a.used >> 20);
+    a = (struct arena){ .base = en->work_memory, .size = a.used };
+    forward_work_carve(m, &a, rows, size->max_wants, &en->work);
+    return 0;
+}
+
+/* What only the rank that plans needs. */
+static int open_planner(struct engine *en, struct model *m, struct err *e)
+{
+    const struct engine_size *size = &en->in.size;
+    struct sched_limits lim = { size->max_seqs, size->chunk, size->max_wants, size->window };
+    int rc;
+    en->inbox = &en->in.router->replica[0].inbox;
+    TRY(sched_open(&en->sched, &lim, size->n_pages, e));
+    if (size->prefix_cache)
+        TRY(sched_open_prefix(&en->sched, ids_of, e));
+    TRY(outputs_open(&en->outputs, m->dev, size->max_wants, m->vocab, e));
+out:
+    return rc;
+}
+
+int engine_open(struct engine *en, const struct engine_setup *in, struct err *e)
+{
+    struct model *m = &in->loaded->m;
     int rc;
     memset(en, 0, sizeof *en);
-    en->sv = sv;
-    en->world = w;
-    en->tp = tp;
-    en->m = m;
-    en->ws = ws;
-    en->size = *size;
-    en->router = router;
-    en->inbox = router ? &router->replica[0].inbox : NULL;
-    TRY(kv_open(&en->kv, m->dev, size->n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
-    TRY(step_message_open(&en->message, size->max_seqs, e));
-    forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
-    en->work_memory = dev_alloc(m->dev, MEM_WORK, a.used);
-    if (!en->work_memory) {
-        rc = err_set(e, ERR_MEMORY,
-                     "no memory for steps of %lld rows (%zu MiB): lower --prefill-chunk or --max-batch",
-                     (long long)engine_max_rows(size), a.used >> 20);
-        goto out;
-    }
-    a = (struct arena){ .base = en->work_memory, .size = a.used };
-    forward_work_carve(m, &a, engine_max_rows(size), size->max_wants, &en->work);
-    if (router) {
-        TRY(sched_open(&en->sched, &lim, size->n_pages, e));
-        if (size->prefix_cache)
-            TRY(sched_open_prefix(&en->sched, ids_of, e));
-        TRY(outputs_open(&en->outputs, m->dev, size->max_wants, m->vocab, e));
-    }
+    en->in = *in;
+    TRY(kv_open(&en->kv, m->dev, in->size.n_pages, model_page_bytes(m) * (size_t)m->n_layers, e));
+    TRY(step_message_open(&en->message, in->size.max_seqs, e));
+    TRY(open_work(en, m, e));
+    if (in->router)
+        TRY(open_planner(en, m, e));
     rc = 0;
 out:
     if (rc < 0)
@@ -59,24 +71,25 @@ out:
 
 void engine_close(struct engine *en)
 {
-    if (!en->m)
+    if (!en->in.loaded)
         return;
     reload_close(&en->reload);
     sched_close(&en->sched);
     outputs_close(&en->outputs);
     step_message_close(&en->message);
     kv_close(&en->kv);
-    dev_free(en->m->dev, en->work_memory);
+    dev_free(en->in.loaded->m.dev, en->work_memory);
     memset(en, 0, sizeof *en);
 }
 
 /* ---- requests ---- */
 
+/* Puts a request's choices into the scheduler. */
 static void start_request(struct engine *en, struct request *rq)
 {
     rq->next = en->active;
     en->active = rq;
-    snprintf(rq->fingerprint, sizeof rq->fingerprint, "%s", en->sv->fingerprint);
+    snprintf(rq->fingerprint, sizeof rq->fingerprint, "%s", en->in.sv->fingerprint);
     for (int i = 0; i < rq->n_choices; i++) {
         struct choice *c = &rq->choice[i];
         if (c->finish == FINISH_NONE) {
@@ -86,7 +99,7 @@ static void start_request(struct engine *en, struct request *rq)
     }
 }
 
-/* What a request that leaves was like. */
+/* Counts an ended request in the metrics. */
 static void count_request(struct metrics *m, const struct request *rq)
 {
     for (int i = 0; i < rq->n_choices; i++) {
@@ -109,8 +122,8 @@ static void count_request(struct metrics *m, const struct request *rq)
     }
 }
 
-/* Takes finished choices out of the schedule; a request that is complete, failed or given up leaves with all
- * of them. */
+/* Takes finished choices out of the scheduler. A request that is complete, failed or cancelled (or any, with
+ * all) is ended with all its choices; f: the fault of those that are not complete, or NULL. */
 static void retire_requests(struct engine *en, int all, const struct fault *f)
 {
     for (struct request **at = &en->active, *rq; (rq = *at);) {
@@ -129,7 +142,7 @@ static void retire_requests(struct engine *en, int all, const struct fault *f)
         *at = rq->next;
         en->n_answered++;
         inbox_leave(en->inbox, rq);
-        count_request(en->sv->metrics, rq);
+        count_request(en->in.sv->metrics, rq);
         if (f && rq->n_open)
             request_fail(rq, f);
         else
@@ -138,11 +151,12 @@ static void retire_requests(struct engine *en, int all, const struct fault *f)
     }
 }
 
-/* Clients that hung up while nothing is written to them are found by looking. */
+/* Cancels requests whose client has disconnected. While nothing is written to a client, only looking
+ * tells. */
 static void cancel_disconnected(struct engine *en)
 {
     double now = clock_s();
-    if (now - en->disconnect_check_s < LOOK_S)
+    if (now - en->disconnect_check_s < DISCONNECT_CHECK_S)
         return;
     en->disconnect_check_s = now;
     for (struct request *rq = en->active; rq; rq = rq->next)
@@ -150,10 +164,11 @@ static void cancel_disconnected(struct engine *en)
             atomic_store(&rq->cancelled, 1);
 }
 
-/* Requests that have had their time. Before every step, so that pages and places are free for it. */
+/* Fails requests that have reached --request-timeout. Before every step, so that their pages are free for
+ * it. */
 static void fail_timed_out(struct engine *en)
 {
-    double limit_s = en->sv->request_timeout_s, now = clock_s();
+    double limit_s = en->in.sv->request_timeout_s, now = clock_s();
     struct fault f;
     for (struct request *rq = limit_s > 0 ? en->active : NULL; rq; rq = rq->next) {
         if (rq->done || now - rq->begin_s < limit_s)
@@ -163,15 +178,16 @@ static void fail_timed_out(struct engine *en)
                   "fewer tokens, or try again later",
                   limit_s);
         request_fail(rq, &f);
-        metric_add(en->sv->metrics, COUNT_TIMED_OUT, 1);
+        metric_add(en->in.sv->metrics, COUNT_TIMED_OUT, 1);
     }
 }
 
 /* ---- steps ---- */
 
-static void show_state(struct engine *en)
+/* Brings the metrics up to date. */
+static void update_metrics(struct engine *en)
 {
-    struct metrics *m = en->sv->metrics;
+    struct metrics *m = en->in.sv->metrics;
     const struct sched *s = &en->sched;
     int64_t held = s->pages.n_pages - pages_free(&s->pages);
     metric_set(m, GAUGE_RUNNING, s->running.n);
@@ -187,31 +203,33 @@ static void show_state(struct engine *en)
     en->n_found_reported = s->n_found;
 }
 
-/* Requests that are in work when weights change say so. */
+/* The weights have changed: requests that have begun get both fingerprints, the others the new one. */
 static void mark_swap(struct engine *en)
 {
-    const char *now = en->sv->fingerprint;
+    const char *now = en->in.sv->fingerprint;
     for (struct request *rq = en->active; rq; rq = rq->next) {
-        int begun = 0;
+        int started = 0;
         for (int i = 0; i < rq->n_choices; i++)
-            begun |= rq->choice[i].step_s != 0;
-        if (!begun || !now[0] || !rq->fingerprint[0])
+            started |= rq->choice[i].step_s != 0;
+        if (!started || !now[0] || !rq->fingerprint[0])
             snprintf(rq->fingerprint, sizeof rq->fingerprint, "%s", now);
         else
             snprintf(rq->fingerprint + strcspn(rq->fingerprint, "+"), 65, "+%s", now);
     }
 }
 
-/* Rank 0: what became of an order. */
+/* Rank 0: answers a reload command. */
 static void answer_command(struct engine *en, int rc, const struct err *e)
 {
     struct fault f = { 0 };
     if (rc < 0)
         fault_set(&f, rc == -ERR_MEMORY || rc == -ERR_STOPPED ? 503 : 400, "checkpoint", "%s", e->text);
-    reload_command_answer(&en->router->replica[0].reload_command, en->sv->fingerprint, rc < 0 ? &f : NULL);
+    reload_command_answer(&en->in.router->replica[0].reload_command, en->in.sv->fingerprint,
+                          rc < 0 ? &f : NULL);
 }
 
-/* The ranks meet about what they load. Only what ends the engine is an error here. */
+/* Synchronises the ranks about the weights that they read. A failed reload is answered; only what ends the
+ * engine is an error here. */
 static int sync_reload(struct engine *en, struct err *e)
 {
     int rc = reload_sync(&en->reload, e);
@@ -220,32 +238,33 @@ static int sync_reload(struct engine *en, struct err *e)
     rc = reload_end(&en->reload, e);
     if (rc == -ERR_PEER || !en->inbox)
         return rc == -ERR_PEER ? rc : 0;
-    if (en->log)
-        log_line(en->log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s",
+    if (en->in.log)
+        log_line(en->in.log, rc < 0 ? "a reload is refused after %.2f s: %s" : "loaded in %.2f s: %s",
                  clock_s() - en->reload.begin_s, rc < 0 ? e->text : en->reload.path);
     answer_command(en, rc, e);
     return 0;
 }
 
+/* Takes the new weights; rank 0 has everything that is running computed again with them. */
 static void swap(struct engine *en)
 {
     if (en->inbox)
         sched_requeue_all(&en->sched);
-    reload_swap(&en->reload, en->sv->fingerprint);
+    reload_swap(&en->reload, en->in.sv->fingerprint);
     if (!en->inbox)
         return;
     mark_swap(en);
-    metric_add(en->sv->metrics, COUNT_RELOADS, 1);
+    metric_add(en->in.sv->metrics, COUNT_RELOADS, 1);
 }
 
-/* An order, on all ranks; that to load is answered later. */
+/* Runs a reload command on all ranks. STEP_LOAD is answered later, by sync_reload(). */
 static int run_command(struct engine *en, struct err *e)
 {
     enum step_op op = en->message.op;
     if (op == STEP_SYNC)
         return sync_reload(en, e);
     if (op == STEP_LOAD) {
-        reload_begin(&en->reload, en->loaded, step_message_text(&en->message), en->n_here);
+        reload_begin(&en->reload, en->in.loaded, step_message_text(&en->message), en->in.n_here);
         return 0;
     }
     if (op == STEP_SWAP)
@@ -257,8 +276,8 @@ static int run_command(struct engine *en, struct err *e)
     return 0;
 }
 
-/* Rank 0: a reload is going on, and its threads may need the ranks; a step goes between two turns. 1: the
- * plan is a turn. */
+/* Rank 0: while weights are read, their threads may need a sync of the ranks; between two syncs there is a
+ * step, if there is work. 1: the message is a sync. */
 static int make_sync(struct engine *en, int ends)
 {
     double now = clock_s();
@@ -267,7 +286,7 @@ static int make_sync(struct engine *en, int ends)
     if (ends)
         background_cancel(&en->reload.background);
     if ((en->synced && !sched_idle(&en->sched)) ||
-        (!background_wants_sync(&en->reload.background) && now - en->synced_s < TURN_S)) {
+        (!background_wants_sync(&en->reload.background) && now - en->synced_s < SYNC_S)) {
         en->synced = 0;
         return 0;
     }
@@ -277,56 +296,61 @@ static int make_sync(struct engine *en, int ends)
     return 1;
 }
 
-/* Rank 0: an order goes before a step. 1: the plan holds one. */
+/* Rank 0: a reload command goes before a step. 1: the message is one. */
 static int make_command(struct engine *en)
 {
     static const enum step_op ops[] = {
         [RELOAD_LOAD] = STEP_LOAD, [RELOAD_SWAP] = STEP_SWAP, [RELOAD_DROP] = STEP_DROP
     };
     char text[RELOAD_PATH_MAX];
-    enum reload_op what = reload_command_take(&en->router->replica[0].reload_command, text);
+    enum reload_op what = reload_command_take(&en->in.router->replica[0].reload_command, text);
     if (what != RELOAD_NONE)
         step_message_command(&en->message, ops[what], text);
     return what != RELOAD_NONE;
 }
 
-/* Rank 0: what comes next. */
+/* Rank 0: takes new requests, ends old ones, and makes the next message. */
 static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct err *e)
 {
     int rc = 0;
-    if (!en->is_follower && world_stop_signal(en->world))
-        atomic_store(&en->sv->state, SERVICE_DRAINING);
-    int ends = (limit && en->n_answered >= limit) || atomic_load(&en->sv->state) == SERVICE_DRAINING;
-    int wait_ms = en->active           ? 0
-                  : en->reload.running ? RELOAD_MS
-                  : !ends              ? IDLE_MS
-                  : en->router->n > 1  ? DRAIN_MS
-                                       : 0;
+
+    if (!en->in.is_follower && world_stop_signal(en->in.world))
+        atomic_store(&en->in.sv->state, SERVICE_DRAINING);
+    int ends = (limit && en->n_answered >= limit) || atomic_load(&en->in.sv->state) == SERVICE_DRAINING;
+    int wait_ms = en->active             ? 0
+                  : en->reload.running   ? RELOAD_MS
+                  : !ends                ? IDLE_MS
+                  : en->in.router->n > 1 ? DRAIN_MS
+                                         : 0;
     for (struct request *rq = inbox_take(en->inbox, wait_ms), *next; rq; rq = next) {
         next = rq->next;
         start_request(en, rq);
     }
+
     cancel_disconnected(en);
     fail_timed_out(en);
     retire_requests(en, 0, NULL);
+
     *op = STEP_IDLE;
     if (make_command(en) || make_sync(en, ends))
         return 0;
-    if (ends && !en->active && !en->reload.running && router_stop(en->router, 0)) {
+    if (ends && !en->active && !en->reload.running && router_stop(en->in.router, 0)) {
         *op = STEP_STOP;
     } else if (!sched_idle(&en->sched)) {
         TRY(sched_next_step(&en->sched, e));
         *op = rc ? STEP_RUN : STEP_IDLE;
     }
-    show_state(en);
+
+    update_metrics(en);
     rc = step_message_make(&en->message, *op, &en->sched, ids_of, e);
 out:
     return rc < 0 ? rc : 0;
 }
 
+/* Rank 0: counts a step in the metrics, and when each of its choices began. */
 static void count_step(struct engine *en)
 {
-    struct metrics *m = en->sv->metrics;
+    struct metrics *m = en->in.sv->metrics;
     const struct sched *s = &en->sched;
     double now = clock_s();
     for (int i = 0; i < s->n_items; i++) {
@@ -341,21 +365,24 @@ static void count_step(struct engine *en)
     metric_observe(m, HIST_STEP_ROWS, (double)en->message.n_rows);
 }
 
+/* Computes the step of the message; rank 0 makes tokens of its logits. */
 static int run_step(struct engine *en, struct err *e)
 {
+    struct model *m = &en->in.loaded->m;
     struct step_message *p = &en->message;
     struct batch b = { .n_rows = p->n_rows,
                        .ids = p->ids,
                        .n_seq = p->n_seq,
                        .seq = p->seq,
-                       .page_layer_bytes = model_page_bytes(en->m) };
+                       .page_layer_bytes = model_page_bytes(m) };
     struct head_out head = { 0 };
     int rc = step_message_map_pages(p, &en->kv, e);
+
     if (rc < 0)
         return rc;
     if (en->inbox)
         count_step(en);
-    rc = model_forward(en->m, en->ws, &b, &en->work, p->want, p->n_want, &head, e);
+    rc = model_forward(m, &en->in.loaded->weights.w, &b, &en->work, p->want, p->n_want, &head, e);
     if (rc < 0 || !en->inbox)
         return rc;
     en->n_steps++;
@@ -363,7 +390,7 @@ static int run_step(struct engine *en, struct err *e)
     outputs_expect(&en->outputs, &en->sched);
     sched_step_done(&en->sched);
     en->outputs.now_s = clock_s();
-    outputs_process(&en->outputs, en->m->dev, &head, en->m->vocab);
+    outputs_process(&en->outputs, m->dev, &head, m->vocab);
     return 0;
 }
 
@@ -374,7 +401,7 @@ static int run_steps(struct engine *en, int64_t limit, struct err *e)
     while (op != STEP_STOP) {
         if (en->inbox)
             TRY(next_op(en, limit, &op, e));
-        TRY(step_message_broadcast(&en->message, en->tp, e));
+        TRY(step_message_broadcast(&en->message, en->in.tp, e));
         op = en->message.op;
         if (op == STEP_RUN)
             TRY(run_step(en, e));
@@ -389,18 +416,22 @@ int engine_run(struct engine *en, int64_t limit, struct err *e)
 {
     struct fault f;
     int rc = run_steps(en, limit, e);
+
     if (rc < 0)
-        world_fail(en->world, e);
+        world_fail(en->in.world, e);
     if (!en->inbox)
         return rc;
+
+    /* nothing is accepted any more; what is still there is answered with a 503 */
     if (rc < 0)
-        atomic_store(&en->sv->state, SERVICE_FAILED);
-    router_stop(en->router, 1);
-    reload_command_disable(&en->router->replica[0].reload_command);
+        atomic_store(&en->in.sv->state, SERVICE_FAILED);
+    router_stop(en->in.router, 1);
+    reload_command_disable(&en->in.router->replica[0].reload_command);
     for (struct request *rq = inbox_take(en->inbox, 0), *next; rq; rq = next) {
         next = rq->next;
         start_request(en, rq);
     }
+
     fault_set(&f, 503, NULL, "the server is stopping: %s", rc < 0 ? e->text : "try again later");
     retire_requests(en, 1, &f);
     return rc;

@@ -1,10 +1,10 @@
-/* engine.h - the loop of all ranks: rank 0 plans a step and shares it, every rank runs it, rank 0 makes
- * tokens of the logits.
+/* engine.h - the loop that all ranks run: rank 0 of a replica plans a step and broadcasts it, every rank
+ * computes it, rank 0 turns the logits into tokens.
  *
- * The engine is the main thread of every rank. HTTP threads (rank 0 only) hand requests over with
- * engine_submit(); answers go back through the request itself. Nothing waits in a busy loop: rank 0 sleeps
- * until a request comes, the others in the broadcast of the next plan; an empty plan a few times a second
- * lets every rank notice a dead peer, and rank 0 a signal. */
+ * The engine runs in the main thread of every rank. Threads of HTTP (rank 0 only) hand requests over through
+ * the inbox (inbox.h); answers go back through the request itself. Nothing polls in a busy loop: rank 0
+ * sleeps until a request comes, the other ranks in the broadcast of the next step message. An empty message a
+ * few times a second lets every rank notice a dead peer, and rank 0 a signal. */
 #ifndef SHARDLINE_SERVE_ENGINE_ENGINE_H
 #define SHARDLINE_SERVE_ENGINE_ENGINE_H
 
@@ -22,55 +22,59 @@
 #include "serve/service.h"
 
 struct engine_size {
-    int max_seqs;  /* sequences running at once */
-    int64_t chunk; /* prefill rows a step */
-    /* rows with logits a step: max_seqs at least, max_seqs + chunk at most */
-    int64_t max_wants;
-    int32_t n_pages;
-    int prefix_cache;
-    int64_t window; /* of all layers; 0: none */
+    int max_seqs;      /* sequences running at once */
+    int64_t chunk;     /* prefill rows in a step */
+    int64_t max_wants; /* rows with logits in a step: max_seqs at least, max_seqs + chunk at most */
+    int32_t n_pages;   /* key-value pages */
+    int prefix_cache;  /* 1: pages are kept for prompts with the same beginning */
+    int64_t window;    /* positions, where all layers have a sliding window; 0: none */
 };
+/* Rows in a step at most. */
 static inline int64_t engine_max_rows(const struct engine_size *s) { return s->max_seqs + s->chunk; }
 
-struct engine {
+/* What an engine works with. Everything is borrowed and outlives the engine. */
+struct engine_setup {
     struct service *sv;
     struct world *world;
     struct comm *tp;
-    struct model *m;
-    struct weights *ws;
-    struct model_info *loaded; /* NULL: weights stay what they are */
-    struct reload reload;      /* other weights beside them */
+    struct model_info *loaded; /* its model and weights, which a reload replaces */
     int n_here;                /* ranks on this machine that load at the same time */
     struct engine_size size;
+    struct router
+        *router;     /* its first replica is this engine's; NULL on ranks that are not the first of tp */
+    int is_follower; /* another process decides when this engine ends */
+    struct log *log; /* or NULL */
+};
+
+struct engine {
+    struct engine_setup in;
+    struct reload reload; /* other weights, read beside the present ones */
     struct kv kv;
     struct step_message message;
     struct forward_work work;
-    void *work_memory;
+    void *work_memory; /* of work; device memory */
 
-    /* rank 0: */
-    struct router *router; /* its first replica is this engine's */
-    struct inbox *inbox;
-    int is_follower; /* another process decides when it ends */
-    struct log *log; /* or NULL */
+    /* rank 0 only: */
+    struct inbox *inbox; /* of the router's first replica; NULL on the other ranks */
     struct sched sched;
     struct outputs outputs;
-    struct request *active;                                               /* in work */
-    int64_t n_steps, n_rows, n_answered;                                  /* so far */
-    int64_t n_preempted_reported, n_looked_up_reported, n_found_reported; /* that the metrics know of */
-    /* when clients that hung up were last looked for */
-    double disconnect_check_s;
-    double synced_s; /* when the ranks last met about a reload */
-    int synced;      /* there was no step since */
+    struct request *active;              /* requests in work, one reference each */
+    int64_t n_steps, n_rows, n_answered; /* so far */
+    int64_t n_preempted_reported, n_looked_up_reported,
+        n_found_reported;      /* of these, in the metrics already */
+    double disconnect_check_s; /* clock_s() when disconnected clients were last looked for */
+    double synced_s;           /* clock_s() when the ranks last synchronised about a reload */
+    int synced;                /* and there was no step since */
 };
 
-/* All of the rank's memory for serving: pages, work, plans. router: NULL on ranks that are not the first of
- * their group. */
-int engine_open(struct engine *en, struct service *sv, struct world *w, struct comm *tp, struct model *m,
-                struct weights *ws, const struct engine_size *size, struct router *router, struct err *e);
+/* Allocates all of the rank's memory for serving: pages, work area, messages. ERR_MEMORY. Every rank of tp,
+ * main thread; makes no collective call. */
+int engine_open(struct engine *en, const struct engine_setup *in, struct err *e);
+/* Frees it. Safe on zeroes. */
 void engine_close(struct engine *en);
-/* Runs until a signal asks for the end and every request has its answer, or `limit` requests have been
- * answered (0: no limit): 0. Or
- * until something fails: then every request in work has been answered with a 503. Collective over tp. */
+/* Runs until a signal asks for the end and every request has its answer, or until `limit` requests have been
+ * answered (0: no limit): returns 0. Or until something fails: then every request in work has been answered
+ * with a 503. Collective over tp, main thread. */
 int engine_run(struct engine *en, int64_t limit, struct err *e);
 
 #endif

@@ -1,27 +1,30 @@
-/* inbox.h - requests on their way from HTTP to an engine, or to the link that brings them to another
- * process's. */
+/* inbox.h - a queue of requests on their way from HTTP to an engine, or to the link to another process's
+ * engine. */
 #ifndef SHARDLINE_SERVE_ENGINE_INBOX_H
 #define SHARDLINE_SERVE_ENGINE_INBOX_H
 
 #include <pthread.h>
 #include "serve/api/request.h"
 
-struct inbox { /* any thread of its process */
-    pthread_mutex_t lock;
+struct inbox {
+    pthread_mutex_t lock; /* of first, end and closed */
     pthread_cond_t filled;
-    int wake_fd; /* an eventfd that is told, too, or -1 */
+    int wake_fd; /* an eventfd that is written to when a request comes, or -1 */
     struct request *first, **end;
-    /* requests that were taken and have no answer yet, tokens of their prompts */
-    _Atomic int64_t n_live, n_live_tokens;
-    int closed; /* nothing is taken any more */
+    _Atomic int64_t n_live, n_live_tokens; /* requests without an answer yet; tokens of their prompts */
+    int closed;                            /* 1: no request is accepted any more */
 };
+
+/* An empty, open inbox. inbox_close() frees the lock when no thread uses it any more. */
 void inbox_open(struct inbox *in);
 void inbox_close(struct inbox *in);
-/* Takes over one reference. 0, or -1: closed, the server ends (the reference is still the caller's). */
+/* Adds rq. 0: one reference is taken over; -1: the inbox is closed, the reference is still the caller's. Any
+ * thread. */
 int inbox_put(struct inbox *in, struct request *rq);
-/* Everything in it; waits up to wait_ms for something to come. */
+/* Takes everything out, a list by `next`, with its references; waits up to wait_ms milliseconds for a first
+ * request. NULL: none came. The engine's or the link's thread. */
 struct request *inbox_take(struct inbox *in, int wait_ms);
-/* A request that was taken has its answer. */
+/* A request that was taken has its answer: it does not count as live any more. */
 void inbox_leave(struct inbox *in, const struct request *rq);
 
 #endif

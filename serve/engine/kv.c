@@ -11,7 +11,7 @@ int page_list_open(struct page_list *l, int32_t n_pages, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for a list of %d pages", n_pages);
     l->n_pages = l->n_free = n_pages;
     for (int32_t i = 0; i < n_pages; i++)
-        l->free[i] = n_pages - 1 - i; /* low numbers first: memory that was touched is used again */
+        l->free[i] = n_pages - 1 - i; /* low numbers first: memory that was touched is used again first */
     return 0;
 }
 
@@ -70,18 +70,20 @@ void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t pos, int64_t
 
 int kv_count_pages(const struct kv_sizing *w, int32_t *n_pages, struct err *e)
 {
-    int64_t one = kv_pages_most(w->ctx, w->window, w->chunk), all = kv_pages_for(w->ctx) * w->max_seqs,
-            limit = w->bytes ? w->bytes : w->room;
+    int64_t one = kv_pages_most(w->ctx, w->window, w->chunk);
+    int64_t all = kv_pages_for(w->ctx) * w->max_seqs;
+    int64_t limit = w->bytes ? w->bytes : w->free_bytes;
     int64_t fit = limit / w->page_bytes, n = fit < all ? fit : all;
+
     if (limit <= 0)
         return err_set(e, ERR_MEMORY,
                        "the weights leave no memory for keys and values: use --dtype bf16, more GPUs or "
-                       "machines (--tp), or say --kv-memory");
+                       "machines (--tp), or give --kv-memory");
     if (n < one)
         return err_set(e, ERR_MEMORY,
                        "one sequence of %lld tokens needs %lld bytes of keys and values, %s %lld: %s",
                        (long long)w->ctx, (long long)(one * w->page_bytes),
-                       w->bytes ? "--kv-memory is" : "there is room for", (long long)limit,
+                       w->bytes ? "--kv-memory is" : "free are", (long long)limit,
                        w->bytes ? "raise it or lower --ctx" : "lower --ctx");
     *n_pages = (int32_t)(n < INT32_MAX / 2 ? n : INT32_MAX / 2);
     return 0;

@@ -1,13 +1,12 @@
-/* kv.h - the pool of key-value pages: who holds which page, and (on every rank) where its bytes are.
+/* kv.h - the pool of key-value pages: which pages are free, and (on every rank) where their bytes are.
  *
- * A page is 64 positions of one sequence: keys and values of all layers for the kv heads of this rank, one
- * behind the other,
+ * A page is 64 positions of one sequence: keys and values of all layers for the kv heads of this rank, in
+ * this order (inside a layer: kernels.h, attn_seq):
  *
- *     page p:  [ layer 0: head 0 K V | head 1 K V | … ] [ layer 1: … ] …        (the inside of a layer:
- *              kernels.h, attn_seq)
+ *     page p:  [ layer 0: head 0 K V | head 1 K V | … ] [ layer 1: … ] …
  *
- * so tp 2 halves a page. Page numbers are the same on all ranks; rank 0 alone gives them out (the
- * scheduler's page_list), the others are told in the step plan. */
+ * so tp 2 halves a page. Page numbers are the same on all ranks. Rank 0 alone assigns them (the scheduler's
+ * page_list); the other ranks get them in the step message. */
 #ifndef SHARDLINE_SERVE_ENGINE_KV_H
 #define SHARDLINE_SERVE_ENGINE_KV_H
 
@@ -16,56 +15,68 @@
 #include "kernels/dev.h"
 #include "serve/engine/prefix.h"
 
-#define KV_PAGE 64
+#define KV_PAGE 64 /* positions */
+/* Pages for that many positions. */
 static inline int64_t kv_pages_for(int64_t positions) { return (positions + KV_PAGE - 1) / KV_PAGE; }
-
-/* Which pages are free: a stack of numbers. With a prefix cache those that nobody holds can be taken, too. */
-struct page_list {
-    int32_t *free;
-    int32_t n_free, n_pages;
-    struct prefix *prefix; /* NULL: every page that is given back is free */
-};
-int page_list_open(struct page_list *l, int32_t n_pages, struct err *e);
-void page_list_close(struct page_list *l);
-/* What the prefix cache knows is no longer so: its pages that nobody holds are free. */
-void page_list_drop_cached(struct page_list *l);
-int32_t page_acquire(struct page_list *l);     /* -1: none left */
-int32_t pages_free(const struct page_list *l); /* how often page_acquire would succeed */
-void page_release(struct page_list *l, int32_t page);
-
-/* The bytes of the pages on this rank. */
-/* Pages that a sequence of that many positions holds at most, in chunks of `chunk`, when pages behind a
- * window (0: none) are given back. */
+/* Pages that a sequence of that many positions holds at most, computed in chunks of `chunk` rows, when pages
+ * behind a window (positions; 0: none) are released. */
 static inline int64_t kv_pages_most(int64_t positions, int64_t window, int64_t chunk)
 {
     int64_t all = kv_pages_for(positions), seen = kv_pages_for(window + chunk) + 1;
     return window > 0 && seen < all ? seen : all;
 }
 
-/* base: memory of the device */
+/* ---- which pages are free (rank 0, the engine's thread) ---- */
+
+/* A stack of free page numbers. With a prefix cache, pages that no sequence holds count as free, too. */
+struct page_list {
+    int32_t *free;
+    int32_t n_free, n_pages;
+    struct prefix *prefix; /* borrowed; NULL: every released page is free at once */
+};
+/* A list of n_pages pages, all free; ERR_MEMORY. page_list_close() is safe on zeroes. */
+int page_list_open(struct page_list *l, int32_t n_pages, struct err *e);
+void page_list_close(struct page_list *l);
+/* Empties the prefix cache, whose contents are no longer valid: its pages that no sequence holds are free. */
+void page_list_drop_cached(struct page_list *l);
+/* A page for a sequence; -1: none is left. */
+int32_t page_acquire(struct page_list *l);
+/* How often page_acquire() would succeed. */
+int32_t pages_free(const struct page_list *l);
+/* One holder less. */
+void page_release(struct page_list *l, int32_t page);
+
+/* ---- where their bytes are (every rank) ---- */
+
 struct kv {
-    char *base;
+    char *base; /* device memory, n_pages * page_bytes */
     size_t page_bytes;
     int32_t n_pages;
-    struct dev *dev;
+    struct dev *dev; /* borrowed */
 };
+/* Allocates the pages on dev; ERR_MEMORY. kv_close() is safe on zeroes. Main thread. */
 int kv_open(struct kv *kv, struct dev *dev, int32_t n_pages, size_t page_bytes, struct err *e);
 void kv_close(struct kv *kv);
+/* Address of a page on this rank; device memory. */
 static inline char *kv_page(const struct kv *kv, int32_t page)
 {
     return kv->base + (size_t)page * kv->page_bytes;
 }
-/* Zeroes the pages whose first position is written by rows [pos, pos + n_rows) of a sequence: what an
- * earlier owner left behind the last key would meet the zero weight of a masked key, and -0 + 0 changes bits
- * (NaN * 0 more than that). */
+/* Zeroes the pages whose first position is written by rows [pos, pos + n_rows) of a sequence whose pages are
+ * page[]. What an earlier sequence left after the last key would meet the zero weight of a masked key, and -0
+ * + 0 changes bits (NaN * 0 even more). */
 void kv_clear_new(const struct kv *kv, const int32_t *page, int64_t pos, int64_t n_rows);
 
-/* How many pages: all that `max_seqs` sequences of `ctx` can need, or as many as `bytes` hold (all ranks
- * together, 0: not said) or, unsaid, `room` bytes; ERR_MEMORY when one sequence of ctx does not fit.
- * page_bytes: of one page on all ranks. */
+/* ---- how many pages there are ---- */
+
 struct kv_sizing {
-    int64_t ctx, max_seqs, bytes, room, page_bytes, window, chunk;
+    int64_t ctx, max_seqs;     /* tokens of a sequence, sequences at once */
+    int64_t bytes, free_bytes; /* --kv-memory (0: not given), and what it is without: of all ranks together */
+    int64_t page_bytes;        /* of one page, on all ranks together */
+    int64_t window, chunk;     /* as for kv_pages_most() */
 };
+/* *n_pages: as many as max_seqs sequences of ctx tokens can need, or as fit into the memory. ERR_MEMORY when
+ * one sequence of ctx tokens does not fit. */
 int kv_count_pages(const struct kv_sizing *w, int32_t *n_pages, struct err *e);
 
 #endif

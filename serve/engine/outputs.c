@@ -4,14 +4,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "serve/metrics.h"
 #include "serve/api/openai.h"
+#include "serve/engine/logit_processors.h"
+#include "serve/metrics.h"
 
-#define EACH (LOGPROBS_MAX + 1)
+#define EACH (LOGPROBS_MAX + 1) /* log-probs of a row */
 
 int outputs_open(struct outputs *m, struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
 {
     size_t n = (size_t)(max_rows * EACH);
+
     memset(m, 0, sizeof *m);
     m->cap = max_rows;
     m->row = calloc((size_t)max_rows, sizeof *m->row);
@@ -25,6 +27,7 @@ int outputs_open(struct outputs *m, struct dev *dev, int64_t max_rows, int64_t v
         m->there = dev_alloc(dev, MEM_WORK, sizeof *m->there * (size_t)max_rows);
         m->best = calloc((size_t)max_rows, sizeof *m->best);
     }
+
     if (!m->row || !m->pick || !m->max || !m->sum || !m->logprob ||
         (dev->memory && (!m->seen || !m->there || !m->best)))
         return err_set(e, ERR_MEMORY,
@@ -47,6 +50,7 @@ void outputs_close(struct outputs *m)
     memset(m, 0, sizeof *m);
 }
 
+/* The choice takes the most likely token, and nothing else is asked of its logits. */
 static int is_greedy(const struct choice *c)
 {
     const struct sampling *how = &c->rq->sampling;
@@ -70,7 +74,7 @@ void outputs_expect(struct outputs *m, const struct sched *s)
     }
 }
 
-/* ---- a row: parallel over rows ---- */
+/* ---- sampling and scoring, parallel over rows ---- */
 
 struct row_job {
     struct outputs *m;
@@ -106,8 +110,8 @@ static void do_row(void *arg, int64_t i, int thread)
         top_tokens(logits, j->vocab, (int)rq->tops, r->top);
 }
 
-/* Log-probs of the chosen ids and the top ones of all rows: one call, the same arithmetic as the trainer's.
- * */
+/* Log-probs of the chosen and the top ids of all rows, to m->logprob in the order of rows: one call, the same
+ * arithmetic as the trainer's. */
 static void find_logprobs(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     int64_t n = 0;
@@ -127,6 +131,7 @@ static void find_logprobs(struct outputs *m, struct dev *dev, const struct head_
 
 /* ---- events ---- */
 
+/* Adds an event with what is new in c to its stream. */
 static void push_event(struct choice *c)
 {
     struct request *rq = c->rq;
@@ -138,11 +143,12 @@ static void push_event(struct choice *c)
 void outputs_end_request(struct request *rq)
 {
     struct fault none = { .status = 500, .text = "no memory for the answer" };
+
     for (int i = 0; i < rq->n_choices; i++)
         rq->n_generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
     if (rq->stream && !rq->fault.status) {
         for (int i = 0; i < rq->n_choices && !rq->n_open; i++)
-            if (!rq->choice[i].end_sent) /* it needed no step */
+            if (!rq->choice[i].end_sent) /* a choice that needed no step */
                 push_event(&rq->choice[i]);
         pthread_mutex_lock(&rq->lock);
         if (rq->include_usage)
@@ -150,12 +156,14 @@ void outputs_end_request(struct request *rq)
         json_out_text(&rq->events, "data: [DONE]\n\n");
         pthread_mutex_unlock(&rq->lock);
     }
+
     if (rq->events.failed)
         request_fail(rq, &none);
     else
         request_finish(rq);
 }
 
+/* Counts a generated token in the metrics. */
 static void count_token(struct choice *c, double now_s)
 {
     struct metrics *m = c->rq->sv->metrics;
@@ -168,6 +176,7 @@ static void count_token(struct choice *c, double now_s)
     c->last_s = now_s;
 }
 
+/* Gives a row's result to its choice. logprob: of the top ids, then of r->id. */
 static void deliver_row(struct output_row *r, const float *logprob, double now_s)
 {
     struct choice *c = r->c;
@@ -175,8 +184,10 @@ static void deliver_row(struct output_row *r, const float *logprob, double now_s
     struct top_entry top[LOGPROBS_MAX];
     struct fault f = { 0 };
     int64_t n = rq->tops < 0 ? 0 : rq->tops;
+
     if (rq->done)
         return;
+
     for (int64_t j = 0; j < n; j++)
         top[j] = (struct top_entry){ r->top[j], logprob[j] };
     if (r->id < 0) {
@@ -187,6 +198,7 @@ static void deliver_row(struct output_row *r, const float *logprob, double now_s
         request_fail(rq, &f);
         return;
     }
+
     if (!r->samples) {
         choice_score(c, r->pos + 1, logprob[n], top, r->rank);
         c->finish = rq->max_tokens == 0 && r->pos + 2 == c->n_ids ? FINISH_LENGTH : FINISH_NONE;
@@ -194,6 +206,7 @@ static void deliver_row(struct output_row *r, const float *logprob, double now_s
         request_fail(rq, &f);
         return;
     }
+
     if (r->samples)
         count_token(c, now_s);
     if (c->finish != FINISH_NONE)
@@ -204,7 +217,7 @@ static void deliver_row(struct output_row *r, const float *logprob, double now_s
     }
 }
 
-/* The most likely tokens of all rows, found on the device. */
+/* The most likely token of every row to m->best, found on the device. */
 static void find_best(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     const struct mat logits = mat_of((void *)(uintptr_t)head->logits, DT_F32, m->n, vocab, vocab);
@@ -212,11 +225,12 @@ static void find_best(struct outputs *m, struct dev *dev, const struct head_out 
     dev_read(dev, m->best, m->there, (size_t)m->n * sizeof *m->best);
 }
 
-/* A step's logits where the host can read them: those that are looked at, for a row of a large vocabulary
- * takes as long as a small model's step. */
+/* A step's logits where the host can read them. Logits of greedy rows are not copied: a row of a large
+ * vocabulary takes as long as a small model's step. */
 static struct head_out on_host(struct outputs *m, struct dev *dev, const struct head_out *head, int64_t vocab)
 {
     size_t n = (size_t)m->n;
+
     if (!m->seen)
         return *head;
     float *logits = m->seen, *max = logits + n * (size_t)vocab, *sum = max + n;
@@ -227,6 +241,7 @@ static struct head_out on_host(struct outputs *m, struct dev *dev, const struct 
             dev_read(dev, logits + i * vocab, head->logits + i * vocab,
                      (size_t)((end - i) * vocab) * sizeof *logits);
     }
+
     for (int64_t i = 0; i < m->n; i++)
         if (m->row[i].greedy) {
             find_best(m, dev, head, vocab);

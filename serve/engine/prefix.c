@@ -19,6 +19,7 @@ int prefix_open(struct prefix *p, int32_t n_pages, struct err *e)
         return err_set(e, ERR_MEMORY, "no memory for a prefix cache of %d pages: use --prefix-cache off",
                        n_pages);
     }
+
     for (int32_t i = 0; i < p->n_buckets; i++)
         p->bucket[i] = -1;
     p->oldest = p->newest = -1;
@@ -34,9 +35,9 @@ void prefix_close(struct prefix *p)
     memset(p, 0, sizeof *p);
 }
 
-/* ---- who is in the table ---- */
+/* ---- the hash table of cached pages ---- */
 
-/* The hash only finds the bucket; equality decides. */
+/* The bucket of a page; is_page() then compares. */
 static int32_t *bucket_of(struct prefix *p, uint64_t parent, const char *salt, const int32_t *ids)
 {
     uint64_t h = XXH3_64bits_withSeed(ids, sizeof *ids * PREFIX_PAGE, parent);
@@ -72,7 +73,7 @@ static void forget(struct prefix *p, int32_t page)
     x->serial = 0;
 }
 
-/* ---- who is held by nobody ---- */
+/* ---- the list of cached pages that no sequence holds ---- */
 
 static void idle_remove(struct prefix *p, int32_t page)
 {
@@ -92,7 +93,7 @@ static void idle_add(struct prefix *p, int32_t page)
     p->n_idle++;
 }
 
-/* ---- the door ---- */
+/* ---- the functions of prefix.h ---- */
 
 int64_t prefix_match(struct prefix *p, const char *salt, const int32_t *ids, int64_t max, int32_t *page,
                      uint64_t *chain)

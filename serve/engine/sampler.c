@@ -1,6 +1,6 @@
-/* sampler.c - see sampler.h. Weights are exp((l - max) / temperature) in float with an exp of our own, added
- * in double by blocks of ids: the same token on every machine. A filter takes weights away; nothing is
- * sorted but the few ids at its edge. */
+/* sampler.c - see sampler.h. A token's weight is exp((l - max) / temperature) in float, with an exp of our
+ * own; weights are added in double, in blocks of ids: the same token on every machine. A filter sets weights
+ * to 0; only the few ids at its edge are sorted. */
 #include "serve/engine/sampler.h"
 
 #include <math.h>
@@ -8,12 +8,13 @@
 #include "base/rnd.h"
 #include "kernels/fn.h"
 
+/* Is a more likely than b? */
 static int before(const float *logits, int32_t a, int32_t b)
 {
     return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
 }
 
-/* Insertion into a short sorted list: the common row of the scan is one comparison. */
+/* Insertion into a short sorted list: most ids cost one comparison. */
 void top_tokens(const float *logits, int64_t vocab, int n, int32_t *ids)
 {
     int have = 0;
@@ -27,6 +28,14 @@ void top_tokens(const float *logits, int64_t vocab, int n, int32_t *ids)
     }
 }
 
+int64_t token_rank(const float *logits, int64_t vocab, int32_t id)
+{
+    int64_t rank = 1;
+    for (int32_t v = 0; v < vocab; v++)
+        rank += logits[v] > logits[id] || (logits[v] == logits[id] && v < id);
+    return rank;
+}
+
 static int32_t argmax(const float *logits, int64_t vocab, float max)
 {
     for (int32_t v = 0; v < vocab; v++)
@@ -36,10 +45,11 @@ static int32_t argmax(const float *logits, int64_t vocab, float max)
 }
 
 /* ---- weights ---- */
+
 enum { BLOCK = 512 };
 
-/* e^x for x <= 0, 0 below -87, 2 ulp. No fused steps: loops over it become vectors of any machine's, and the
- * bits are the same on all. */
+/* e^x for x <= 0, 0 below -87, error 2 ulp. No fused operations: loops over it become vector code on any
+ * machine, with the same bits on all. */
 static inline float weight_of(float x)
 {
     const float magic = 0x1.8p23f;
@@ -74,7 +84,7 @@ static double sum_of(const float *w, int64_t n)
     return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-/* The sum over all; of every BLOCK ids to block. */
+/* The sum of all weights; that of every BLOCK ids goes to block. */
 static double add_up(const float *w, int64_t vocab, double *block)
 {
     double total = 0;
@@ -83,8 +93,9 @@ static double add_up(const float *w, int64_t vocab, double *block)
     return total;
 }
 
-/* ---- filters: what is left out weighs 0 ---- */
-/* Weights by their upper bits: of two buckets all in the higher one weigh more. */
+/* ---- filters: an excluded id weighs 0 ---- */
+
+/* Buckets of weights by their upper bits: every weight in a higher bucket is larger. */
 enum { BUCKETS = (0x3f800000 >> 19) + 2 };
 static int bucket_of(float w)
 {
@@ -104,25 +115,31 @@ static int by_rank(const void *a, const void *b)
     return x->id < y->id ? -1 : x->id > y->id;
 }
 
-/* The most likely ids stay: no more than `count`, and none behind those that weigh `mass` together. Only the
- * bucket in which that ends is sorted; list: room for all ids. */
+/* Keeps the most likely ids: at most `count`, and none after those that weigh `mass` together. Only the
+ * bucket at the edge is sorted. list: [vocab] work area. */
 static void keep_first(float *w, const float *logits, int64_t vocab, int64_t count, double mass,
                        struct ranked *list)
 {
     int64_t number[BUCKETS] = { 0 }, have = 0, n = 0, kept = 0;
     double weight[BUCKETS] = { 0 }, sum = 0;
     int edge = BUCKETS;
+
+    /* the bucket in which the limit is reached */
     for (int64_t v = 0; v < vocab; v++) {
         number[bucket_of(w[v])]++;
         weight[bucket_of(w[v])] += (double)w[v];
     }
+
     while (edge > 0 && (have + number[edge - 1] < count && sum + weight[edge - 1] < mass)) {
         edge--;
         have += number[edge];
         sum += weight[edge];
     }
+
     if (--edge < 0)
         return;
+
+    /* ids below it are excluded, ids in it are sorted */
     for (int32_t v = 0; v < vocab; v++) {
         const int at = bucket_of(w[v]);
         if (at == edge)
@@ -130,6 +147,7 @@ static void keep_first(float *w, const float *logits, int64_t vocab, int64_t cou
         else if (at < edge)
             w[v] = 0;
     }
+
     qsort(list, (size_t)n, sizeof *list, by_rank);
     for (; kept < n && have + kept < count && (sum < mass || have + kept == 0); kept++)
         sum += (double)w[list[kept].id];
@@ -137,7 +155,8 @@ static void keep_first(float *w, const float *logits, int64_t vocab, int64_t cou
         w[list[kept].id] = 0;
 }
 
-/* top_k, top_p, min_p, in this order, each of what the one before left. */
+/* Applies top_k, top_p, min_p, in this order, each to what the one before kept. Returns the sum of
+ * weights. */
 static double filter(const struct sampling *s, float *w, const float *logits, int64_t vocab, double total,
                      double *block, struct ranked *list)
 {
@@ -148,13 +167,14 @@ static double filter(const struct sampling *s, float *w, const float *logits, in
     if (s->top_p < 1)
         keep_first(w, logits, vocab, vocab + 1, s->top_p * total, list);
     for (int64_t v = 0; s->min_p > 0 && v < vocab; v++)
-        w[v] = (double)w[v] < s->min_p ? 0 : w[v]; /* the best weighs 1 */
+        w[v] = (double)w[v] < s->min_p ? 0 : w[v]; /* the most likely weighs 1 */
     return add_up(w, vocab, block);
 }
 
-/* ---- a draw ---- */
-/* The id at which the sum of weights, in the order of ids, goes past `at`; the last one that weighs
- * anything, where rounding leaves it below. */
+/* ---- drawing ---- */
+
+/* The id at which the sum of weights, in the order of ids, exceeds `at`; where rounding keeps the sum below,
+ * the last id with a weight. */
 static int32_t find(const float *w, int64_t vocab, const double *block, double at)
 {
     double sum = 0;
@@ -194,6 +214,7 @@ int32_t sample_token(const struct sampling *s, int choice, int64_t position, con
                             total)
                  : -1;
     }
+
     free(w);
     free(block);
     free(list);

@@ -14,17 +14,17 @@ static void list_remove(struct seq_list *l, struct seq *q)
     l->n--;
 }
 
-/* Does a come behind b? */
-static int behind(const struct seq *a, const struct seq *b)
+/* Does a come after b? */
+static int comes_after(const struct seq *a, const struct seq *b)
 {
     return a->priority != b->priority ? a->priority > b->priority : a->arrival > b->arrival;
 }
 
-/* In order, so that a sequence that was preempted keeps its place. */
+/* Inserts in order, so that a preempted sequence gets its old place. */
 static void list_insert(struct seq_list *l, struct seq *q)
 {
     struct seq *before = l->last;
-    while (before && behind(before, q))
+    while (before && comes_after(before, q))
         before = before->prev;
     q->prev = before;
     q->next = before ? before->next : l->first;
@@ -33,7 +33,7 @@ static void list_insert(struct seq_list *l, struct seq *q)
     l->n++;
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 int sched_open(struct sched *s, const struct sched_limits *lim, int32_t n_pages, struct err *e)
 {
@@ -94,6 +94,7 @@ void sched_remove(struct sched *s, struct seq *q)
 
 /* ---- pages ---- */
 
+/* Takes q's pages; it goes back to its place in the queue. */
 static void preempt(struct sched *s, struct seq *q)
 {
     list_remove(&s->running, q);
@@ -103,7 +104,7 @@ static void preempt(struct sched *s, struct seq *q)
     s->n_preempted++;
 }
 
-/* No row to come sees anything of these pages. */
+/* Releases the pages that no later row can see: those behind the window. */
 static void release_behind(struct sched *s, struct seq *q)
 {
     int64_t first = s->lim.window > 0 && q->n_kv >= s->lim.window ? (q->n_kv - s->lim.window + 1) / KV_PAGE
@@ -114,12 +115,13 @@ static void release_behind(struct sched *s, struct seq *q)
     }
 }
 
-/* Pages that q holds at most on its way through its tokens. */
+/* Pages that q holds at most until its tokens are computed. */
 static int64_t most_pages(const struct sched *s, const struct seq *q)
 {
     return kv_pages_most(q->n_ids, s->lim.window, s->lim.chunk);
 }
 
+/* Makes q->page large enough for n pages. */
 static int reserve_page_list(struct seq *q, int64_t n, struct err *e)
 {
     if (n <= q->cap_pages)
@@ -133,11 +135,12 @@ static int reserve_page_list(struct seq *q, int64_t n, struct err *e)
     return 0;
 }
 
-/* Pages for positions 0 .. upto - 1 of q, taken from later sequences that are not in this step when none is
- * free. Returns the positions that q has pages for (upto, or less). */
+/* Acquires pages for positions 0 .. upto - 1 of q; when none is free, preempts later sequences that are not
+ * in this step. Returns the positions that q has pages for (upto, or less). */
 static int64_t acquire_pages(struct sched *s, struct seq *q, int64_t upto, struct err *e)
 {
     int rc = reserve_page_list(q, kv_pages_for(upto), e);
+
     if (rc < 0)
         return rc;
     while (q->n_pages < kv_pages_for(upto)) {
@@ -149,28 +152,29 @@ static int64_t acquire_pages(struct sched *s, struct seq *q, int64_t upto, struc
         struct seq *victim = s->running.last;
         while (victim && victim->step_rows)
             victim = victim->prev;
-        if (!victim || !behind(victim, q))
+        if (!victim || !comes_after(victim, q))
             break;
         preempt(s, victim);
     }
+
     int64_t have = q->n_pages * KV_PAGE;
     return have < upto ? have : upto;
 }
 
-/* ---- the plan ---- */
+/* ---- planning a step ---- */
 
-struct budget {
+struct budget { /* what is left of the step's limits */
     int64_t chunk, wants;
 };
 
-/* Rows of q, at most n, whose logits fit into the budget. */
+/* How many of the next n rows of q the budget of logits allows. */
 static int64_t rows_within_wants(const struct seq *q, int64_t n, int64_t wants)
 {
     int64_t skip = q->first_want > q->n_kv ? q->first_want - q->n_kv : 0;
     return n - skip > wants ? skip + wants : n;
 }
 
-/* Puts up to n rows of q into the plan. 1: done, 0: no room for it in this step. */
+/* Adds up to n rows of q to the step. 1: done; 0: there is no budget or no page for them in this step. */
 static int add_rows(struct sched *s, struct seq *q, int64_t n, struct budget *b, struct err *e)
 {
     n = rows_within_wants(q, n, b->wants);
@@ -198,10 +202,10 @@ static int add_decode_rows(struct sched *s, struct budget *b, struct err *e)
             int rc = add_rows(s, q, 1, b, e);
             if (rc < 0)
                 return rc;
-            /* read behind the call: it may have preempted the next one */
+            /* only now: add_rows may have preempted the next one */
             next = q->next;
             if (!rc)
-                preempt(s, q); /* the youngest that needs a page where none is left waits for one */
+                preempt(s, q); /* no page is left: the last sequence that needs one waits for it */
         } else {
             next = q->next;
         }
@@ -223,7 +227,7 @@ static int add_prefill_rows(struct sched *s, struct budget *b, struct err *e)
     return 0;
 }
 
-/* Pages that running sequences will still take for the tokens they have. */
+/* Pages that running sequences will still acquire for the tokens they have. */
 static int64_t promised_pages(const struct sched *s)
 {
     int64_t n = 0;
@@ -234,8 +238,8 @@ static int64_t promised_pages(const struct sched *s)
     return n;
 }
 
-/* Pages whose keys are there already. Rows that want logits are computed all the same, and one row always
- * is. */
+/* Gives q the cached pages of its beginning. Rows that want logits are computed all the same, and one row
+ * always is. */
 static int look_up(struct sched *s, struct seq *q, struct err *e)
 {
     int64_t most = q->n_ids - 1 < q->first_want ? q->n_ids - 1 : q->first_want, max = most / KV_PAGE;
@@ -250,6 +254,7 @@ static int look_up(struct sched *s, struct seq *q, struct err *e)
     return 0;
 }
 
+/* Counts a look-up in the prefix cache, once a sequence. */
 static void count_found(struct sched *s, struct seq *q)
 {
     if (q->admitted)
@@ -260,9 +265,11 @@ static void count_found(struct sched *s, struct seq *q)
     s->n_found += q->n_kv;
 }
 
+/* Moves sequences from the queue to the running ones as long as they fit. */
 static int admit(struct sched *s, struct err *e)
 {
     int64_t promised = promised_pages(s);
+
     while (s->waiting.n && s->running.n < s->lim.max_seqs) {
         struct seq *q = s->waiting.first;
         int rc = look_up(s, q, e);
@@ -280,11 +287,12 @@ static int admit(struct sched *s, struct err *e)
         list_insert(&s->running, q);
         promised += need;
     }
+
     return 0;
 }
 
-/* The head of the queue has a higher priority than running sequences and does not fit beside them: the last
- * of those make way. */
+/* While the head of the queue has a higher priority than the last running sequence and does not fit beside
+ * the running ones, preempts that last one. */
 static int make_way(struct sched *s, struct err *e)
 {
     struct seq *q = s->waiting.first;
@@ -322,7 +330,7 @@ int sched_next_step(struct sched *s, struct err *e)
     return rc < 0 ? rc : s->n_items;
 }
 
-/* Pages that are full now can be found by others. */
+/* Puts pages that are full now into the prefix cache. */
 static void share_pages(struct sched *s, struct seq *q)
 {
     for (; s->ids_of && (q->n_chained + 1) * KV_PAGE <= q->n_kv && q->n_chained >= q->n_released;

@@ -7,13 +7,13 @@
 
 enum { W_OP, W_WORDS, W_SEQ, W_ROWS, W_WANT, W_PAGES, W_HEAD = 8, W_EACH = 3 };
 
-/* Room for that many words; what is there stays. */
-static int room(struct step_message *p, int64_t words, struct err *e)
+/* Makes p->word large enough for that many words; its contents stay. */
+static int reserve(struct step_message *p, int64_t words, struct err *e)
 {
     int64_t cap = words + words / 2;
     int32_t *more = words > p->cap ? realloc(p->word, sizeof *more * (size_t)cap) : p->word;
     if (!more)
-        return err_set(e, ERR_MEMORY, "no memory for a step plan of %lld words: lower --max-batch",
+        return err_set(e, ERR_MEMORY, "no memory for a step message of %lld words: lower --max-batch",
                        (long long)words);
     p->cap = words > p->cap ? cap : p->cap;
     p->word = more;
@@ -26,8 +26,8 @@ int step_message_open(struct step_message *p, int max_seqs, struct err *e)
     p->max_seqs = max_seqs;
     p->seq = calloc((size_t)max_seqs, sizeof *p->seq);
     if (!p->seq)
-        return err_set(e, ERR_MEMORY, "no memory for step plans: lower --max-batch or --kv-memory");
-    return room(p, STEP_MESSAGE_INLINE, e);
+        return err_set(e, ERR_MEMORY, "no memory for step messages: lower --max-batch or --kv-memory");
+    return reserve(p, STEP_MESSAGE_INLINE, e);
 }
 
 void step_message_close(struct step_message *p)
@@ -38,12 +38,13 @@ void step_message_close(struct step_message *p)
     memset(p, 0, sizeof *p);
 }
 
-/* Where the parts of a message lie. */
+/* The page numbers of a message. */
 static int32_t *pages_of(struct step_message *p)
 {
     return p->word + W_HEAD + (int64_t)W_EACH * p->word[W_SEQ];
 }
 
+/* Sets the members that describe the message in p->word. */
 static void point(struct step_message *p)
 {
     p->op = (enum step_op)p->word[W_OP];
@@ -54,7 +55,7 @@ static void point(struct step_message *p)
     p->want = p->ids + p->n_rows;
 }
 
-/* Words of a plan of n items. */
+/* Words of a message with the first n items. */
 static int64_t words_of(const struct sched *s, int n)
 {
     int64_t words = W_HEAD + (int64_t)W_EACH * n;
@@ -69,7 +70,8 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
                       const int32_t *(*ids_of)(const struct seq *q), struct err *e)
 {
     int n = op == STEP_RUN ? s->n_items : 0;
-    int rc = room(p, words_of(s, n), e);
+    int rc = reserve(p, words_of(s, n), e);
+
     if (rc < 0)
         return rc;
     int32_t *w = p->word, *page;
@@ -77,6 +79,7 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
     w[W_OP] = (int32_t)op;
     w[W_SEQ] = n;
     page = pages_of(p);
+
     for (int i = 0; i < n; i++) {
         const struct sched_item *it = &s->item[i];
         int32_t *head = w + W_HEAD + W_EACH * i;
@@ -89,6 +92,7 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
         w[W_ROWS] += (int32_t)it->n_rows;
         w[W_WANT] += (int32_t)(it->n_rows - it->skip_want);
     }
+
     int32_t *id = page + w[W_PAGES], *want = id + w[W_ROWS], row = 0;
     for (int i = 0; i < n; i++) {
         const struct sched_item *it = &s->item[i];
@@ -97,6 +101,7 @@ int step_message_make(struct step_message *p, enum step_op op, const struct sche
             *want++ = row + (int32_t)r;
         row += (int32_t)it->n_rows;
     }
+
     w[W_WORDS] = (int32_t)(want - w);
     point(p);
     return 0;
@@ -116,9 +121,9 @@ int step_message_broadcast(struct step_message *p, struct comm *c, struct err *e
     int rc = comm_broadcast(c, p->word, STEP_MESSAGE_INLINE * sizeof *p->word, 0, e);
     int64_t words = p->word[W_WORDS];
     if (rc >= 0 && words < W_HEAD)
-        rc = err_set(e, ERR_INTERNAL, "a step plan of %lld words", (long long)words);
+        rc = err_set(e, ERR_INTERNAL, "a step message of %lld words", (long long)words);
     if (rc >= 0)
-        rc = room(p, words, e);
+        rc = reserve(p, words, e);
     if (rc >= 0 && words > STEP_MESSAGE_INLINE)
         rc = comm_broadcast(c, p->word + STEP_MESSAGE_INLINE,
                             (size_t)(words - STEP_MESSAGE_INLINE) * sizeof *p->word, 0, e);
@@ -133,6 +138,7 @@ int step_message_map_pages(struct step_message *p, const struct kv *kv, struct e
     const int32_t *page = pages_of(p);
     int64_t row = 0, n = p->word[W_PAGES];
     char **at = n > p->cap_pages ? realloc(p->page, sizeof *at * (size_t)(n + n / 2)) : p->page;
+
     if (n && !at)
         return err_set(e, ERR_MEMORY, "no memory for the %lld pages of a step: lower --max-batch",
                        (long long)n);
@@ -149,5 +155,6 @@ int step_message_map_pages(struct step_message *p, const struct kv *kv, struct e
         page += pages;
         at += pages;
     }
+
     return 0;
 }

@@ -1,7 +1,7 @@
 /* serve_sampler_test.c - the next token: argmax and ties, filters, frequencies, and what a draw may depend
  * on. */
 #include <math.h>
-#include "serve/engine/sampler.h"
+#include "serve/engine/logit_processors.h"
 #include "tests/test.h"
 
 #define GREEDY \

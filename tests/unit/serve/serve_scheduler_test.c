@@ -298,7 +298,7 @@ TEST(a_pool_that_cannot_hold_one_context_is_refused_with_both_numbers)
     CHECK_INT(kv_count_pages(&w, &n, &e), 0);
     CHECK_INT(n, 16);
     w.bytes = 0;
-    w.room = 1 << 30;
+    w.free_bytes = 1 << 30;
     CHECK_INT(kv_count_pages(&w, &n, &e), 0);
     CHECK_INT(n, 64); /* what four contexts need, not more */
 }

@@ -1,0 +1,145 @@
+/* server_sizes.c - how long a context, how many pages, how many rows in a step: from options and free memory.
+ * See server.h. */
+#include "serve/server.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define LOGITS_BYTES ((int64_t)64 << 20) /* of prompt rows that want logits, in one step */
+
+/* ---- memory ---- */
+
+/* Bytes of all weights in dtype dt. */
+static int64_t weight_bytes(const struct model_config *c, enum dtype dt, struct err *e)
+{
+    struct param_table t;
+    int64_t n = 0;
+    int rc = param_table_open(&t, c, e);
+    if (rc < 0)
+        return rc;
+    for (int i = 0; i < t.n; i++)
+        n += param_count(&t.p[i]);
+    param_table_close(&t);
+    return n * (int64_t)dtype_size(dt);
+}
+
+int64_t server_page_bytes(const struct server *s)
+{
+    const struct model_config *c = &s->loaded.cfg;
+    int64_t heads = c->n_kv < s->o.tp ? s->o.tp
+                                      : c->n_kv; /* fewer kv heads than ranks are held more than once */
+    return (int64_t)attn_page_bytes((int)heads, (int)c->head_dim, server_dtype(s)) * c->n_layers;
+}
+
+/* The memory that a rank can use. */
+struct rank_memory {
+    char gpu[64]; /* "" where it is the host's */
+    int64_t free_bytes;
+};
+
+/* Sets *bytes to what keys and values of all ranks together may take: half of the machine's free memory after
+ * the weights; of GPUs, which other programs are not expected to use, four fifths. Ranks on one GPU share it.
+ * The rank with the least counts for all, because pages are cut alike. weights: bytes of all ranks together.
+ * Collective. */
+static int find_kv_memory(struct server *s, int64_t weights, int64_t *bytes, struct err *e)
+{
+    const int n = comm_size(s->mesh.all);
+    const struct dev_memory *m = s->dev->memory;
+    struct rank_memory mine = { "", m ? (int64_t)m->room(s->dev) : mem_machine_room() };
+    struct rank_memory *all = calloc((size_t)n, sizeof *all);
+    int64_t least = INT64_MAX;
+    int rc = all ? 0 : err_set(e, ERR_MEMORY, "no memory for the ranks' sizes");
+
+    if (m)
+        snprintf(mine.gpu, sizeof mine.gpu, "%s", m->identity(s->dev));
+    TRY(comm_agree(s->mesh.all, rc, e));
+    TRY(comm_all_gather(s->mesh.all, all, &mine, sizeof mine, e));
+
+    for (int r = 0; r < n; r++) {
+        int sharing = 0;
+        for (int q = 0; q < n; q++)
+            sharing += !strcmp(all[q].gpu, all[r].gpu);
+        int64_t share = all[r].free_bytes / sharing;
+        least = share < least ? share : least;
+    }
+
+    *bytes = m ? (least * n - weights) / 5 * 4 : (all[0].free_bytes - weights) / 2;
+out:
+    free(all);
+    return rc;
+}
+
+/* ---- sizes ---- */
+
+/* The tokens of a context: --ctx, else the model's, else as many as the memory of w holds. */
+static int choose_context(struct server *s, struct kv_sizing *w, struct err *e)
+{
+    const int64_t max_pos = s->loaded.cfg.max_pos;
+    int64_t limit = (w->bytes ? w->bytes : w->free_bytes) / w->page_bytes * KV_PAGE;
+
+    if (limit >= kv_pages_most(max_pos, w->window, w->chunk) * KV_PAGE)
+        limit = max_pos;
+    if (s->o.ctx > max_pos)
+        return err_set(e, ERR_USAGE,
+                       "--ctx %lld is longer than the model's %lld positions (max_position_embeddings)",
+                       (long long)s->o.ctx, (long long)max_pos);
+
+    if (s->o.ctx)
+        w->ctx = s->o.ctx;
+    else
+        w->ctx = max_pos < limit || limit < KV_PAGE ? max_pos
+                                                    : limit; /* kv_count_pages() refuses the latter */
+    if (!s->o.ctx && w->ctx < max_pos)
+        log_line(&s->log,
+                 "the context is %lld of the model's %lld tokens: more does not fit into the memory for keys "
+                 "and values",
+                 (long long)w->ctx, (long long)max_pos);
+    s->service.ctx = w->ctx;
+    return 0;
+}
+
+/* Rank 0 alone: free memory may be different elsewhere. kv_bytes: of all replicas. */
+static int decide_sizes(struct server *s, int64_t kv_bytes, struct err *e)
+{
+    const struct model_config *c = &s->loaded.cfg;
+    const int64_t replicas = s->o.replicas;
+    struct kv_sizing w = { .max_seqs = s->o.max_batch,
+                           .bytes = (s->o.kv_memory + replicas - 1) / replicas, /* 0 stays: not given */
+                           .free_bytes = kv_bytes / replicas,
+                           .page_bytes = server_page_bytes(s),
+                           .window = c->window_first ? 0
+                                                     : c->window, /* 0 where some layer sees all positions */
+                           .chunk = s->o.prefill_chunk };
+    int rc = choose_context(s, &w, e);
+
+    if (rc < 0)
+        return rc;
+
+    int64_t logit_rows = LOGITS_BYTES / (c->vocab * (int64_t)sizeof(float));
+    logit_rows = logit_rows < 1 ? 1 : logit_rows;
+    s->size.window = w.window;
+    s->size.max_seqs = (int)s->o.max_batch;
+    s->size.chunk = s->o.prefill_chunk;
+    s->size.prefix_cache = !s->o.prefix_cache; /* the option's index: on, off */
+    s->size.max_wants = s->size.max_seqs + (logit_rows < s->size.chunk ? logit_rows : s->size.chunk);
+    rc = kv_count_pages(&w, &s->size.n_pages, e);
+    return rc < 0 && replicas > 1 ? err_add(e, "each of %lld replicas", (long long)replicas) : rc;
+}
+
+int server_share_sizes(struct server *s, struct err *e)
+{
+    int64_t ctx, kv_bytes, weights = weight_bytes(&s->loaded.cfg, server_dtype(s), e);
+    int rc;
+    TRY(comm_agree(s->mesh.all, weights < 0 ? (int)weights : 0, e));
+    TRY(find_kv_memory(s, weights * s->o.replicas, &kv_bytes, e));
+
+    rc = server_is_first(s) ? decide_sizes(s, kv_bytes, e) : 0;
+    TRY(comm_agree(s->mesh.all, rc, e));
+    TRY(comm_broadcast(s->mesh.all, &s->size, sizeof s->size, 0, e));
+    ctx = s->service.ctx;
+    TRY(comm_broadcast(s->mesh.all, &ctx, sizeof ctx, 0, e));
+    s->service.ctx = ctx;
+    s->service.prefix_cache = s->size.prefix_cache;
+out:
+    return rc;
+}
