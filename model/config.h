@@ -31,6 +31,12 @@ struct model_config {
     int64_t n_experts, expert_inter;
     int64_t sparse_step;                  /* every how many layers there are experts */
     uint64_t dense[MODEL_DENSE_MAX / 64]; /* bits: layers without experts all the same */
+    int64_t shared_inter; /* rows of gate and up of the experts that every token takes; 0: none */
+    /* Latent attention: ranks of compressed q and k v, and the parts of a head that are rotated, not rotated,
+     * and of its value. No family here has it yet: all 0. */
+    struct {
+        int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;
+    } latent;
     int tied;
     /* the largest that the config asks for: none is computed, training says so */
     double dropout;

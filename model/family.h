@@ -22,33 +22,83 @@ enum feature {
     F_EXPERTS = 1 << 11    /* a router and experts instead of the MLP, in some layers or all */
 };
 
-/* One row a parameter; dims in terms of the config. Rows of one name, one behind the other, share a tensor
- * along split_dim. */
-enum dim { D_HIDDEN, D_VOCAB, D_Q, D_KV, D_QKV, D_INTER, D_HEAD, D_POS, D_EXPERTS, D_EXPERT_INTER, D_NONE };
-/* layers without experts, layers with them, every expert of those */
-enum row_of { OF_ANY, OF_DENSE, OF_SPARSE, OF_EXPERT };
+/* ---- rows: one for each parameter of a unit ---- */
+
+/* The size of a dim, in terms of the config. */
+enum dim {
+    D_NONE, /* ends a shape */
+    D_HIDDEN,
+    D_VOCAB,
+    D_HEADS,
+    D_Q,
+    D_KV,
+    D_QKV,
+    D_INTER,
+    D_HEAD,
+    D_POS,
+    D_EXPERTS,
+    D_EXPERT_INTER,
+    D_SHARED_INTER,
+    D_Q_RANK, /* latent attention: see enum param_kind */
+    D_KV_RANK,
+    D_KV_A,
+    D_KV_B,
+    D_V_HEADS,
+    D_FIXED
+};
+/* In a shape: one index for every n values of the dim (32 quantised values, the 128 rows of one scale); the
+ * last block may be short. And a number that no config has (the 16 bytes of such a block). */
+#define IN_BLOCKS(dim, n) ((dim) | (n) << 8)
+#define FIXED(n) (D_FIXED | (n) << 8)
+#define DIM_OF(entry) ((entry)&0xff)
+#define DIM_NUMBER(entry) ((entry) >> 8)
+
+enum row_of {
+    OF_ANY,
+    OF_DENSE,  /* layers without experts */
+    OF_SPARSE, /* layers with experts */
+    OF_EXPERT  /* every expert of those */
+};
+
+/* What is not named is 0: a matrix with random values that all tp ranks hold. Rows of one name, one behind
+ * the other, are fused: side by side along split_dim, in the order of the rows. */
 struct param_row {
     enum param_kind kind;
-    const char *name; /* %d: the layer, the second one: the expert; NULL ends a list */
-    enum dim dim0, dim1;
+    const char *name;    /* the first %d is the layer, the second one the expert; NULL ends a list */
+    int shape[BOX_DIMS]; /* of one parameter, as its tensor orients it */
     enum param_split split;
-    int split_dim;
+    int split_dim; /* in shape */
     enum param_init init;
     unsigned need; /* features without which the row does not exist */
     enum row_of of;
+
+    int transposed; /* a matrix that the tensor holds as [in][out] */
+    int stacked;    /* OF_EXPERT: one tensor holds all experts, its dim 0 counts them */
+    /* Two kinds whose values alternate along split_dim, the first at the even places. `shape` is that of
+     * one. */
+    enum param_kind alternating[ALTERNATE_MAX];
+    const char *dtype; /* as safetensors names it, where it is not the run's */
+    /* A quantised weight's scales: shape is the weight's, IN_BLOCKS of the values that share a scale. */
+    struct {
+        const char *name, *dtype;
+        int shape[BOX_DIMS];
+    } companion;
 };
 
-/* Keys of config.json. A switch turns features on. */
-/* an int64_t of model_config */
+/* ---- keys of config.json ---- */
+
+/* An int64_t of struct model_config. */
 struct config_size {
     const char *key;
     size_t member;
 };
+/* A switch turns features on. */
 struct config_switch {
     const char *key;
     unsigned features;
 };
 
+#define ROW_LISTS 6
 struct family {
     const char *name; /* model_type */
     const char *architecture;
@@ -63,11 +113,13 @@ struct family {
         double eps;
         int tied;
         int64_t n_experts, expert_inter;
-    } defaults;
-    const struct param_row *first, *layer, *last;
+    } defaults; /* of transformers; 0: follows from the others */
+    /* The rows of the first unit, of the last one, and of a layer: lists one behind the other. */
+    const struct param_row *first, *last, *layer[ROW_LISTS];
 };
-const struct family *family_find(const char *name); /* or NULL */
-/* all, or those that are computed, with commas */
+/* The family of this model_type, or NULL. */
+const struct family *family_find(const char *name);
+/* Names of all families, or of those that are computed, with commas; returns out. */
 char *family_names(int computed, char out[256]);
 
 #endif
