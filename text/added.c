@@ -1,9 +1,9 @@
-/* added.c - added tokens ("<|eot_id|>", "[INST]") found in a text: the leftmost, of those the longest, one
- * after the other.
+/* added.c - finds added tokens ("<|eot_id|>", "[INST]") in a text, from left to right; the longest of those
+ * that start at a place.
  *
  * The rules for single_word, lstrip and rstrip are those of the Hugging Face library, checked against its
- * vectors: a match that is no whole word is passed over; stripping takes the spaces beside the token, but
- * not those that an earlier token took. */
+ * vectors: single_word skips a match that is not a whole word; lstrip and rstrip take the spaces beside the
+ * token, except those that an earlier token took. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -45,13 +45,15 @@ int trie_put(struct trie *t, const char *s, size_t n, const struct added *a, str
             return text_memory(e);
         node = next;
     }
+
     if (t->n_added == t->cap_added) {
         struct added *q = grow(t->added, &t->cap_added, t->n_added + 1, sizeof *q);
         if (!q)
             return text_memory(e);
         t->added = q;
     }
-    /* two tokens may normalise to the same text: the first one counts */
+
+    /* two tokens may normalise to the same text: the first one is kept */
     if (t->v[node].added < 0)
         t->v[node].added = (int32_t)t->n_added;
     t->added[t->n_added++] = *a;
@@ -60,7 +62,8 @@ int trie_put(struct trie *t, const char *s, size_t n, const struct added *a, str
     return 0;
 }
 
-/* The longest token that begins at s: its bytes, 0: none. A special one with a byte from outside is none. */
+/* Returns the bytes of the longest token that starts at s, 0: none. Special tokens with an untrusted byte do
+ * not count. */
 static size_t longest(const struct trie *t, const char *s, const char *user, size_t n, const struct added **a)
 {
     size_t best = 0;
@@ -82,26 +85,38 @@ static size_t longest(const struct trie *t, const char *s, const char *user, siz
 static int is_whole_word(const char *s, size_t n, size_t start, size_t end)
 {
     uint32_t cp;
-    if (start > 0 && (utf8_prev(s, start, &cp), uni_is_word(cp)))
-        return 0;
-    return end == n || (utf8_next(s + end, n - end, &cp), !uni_is_word(cp));
+    if (start > 0) {
+        utf8_prev(s, start, &cp);
+        if (uni_is_word(cp))
+            return 0;
+    }
+    if (end == n)
+        return 1;
+    utf8_next(s + end, n - end, &cp);
+    return !uni_is_word(cp);
 }
 
 static size_t spaces_before(const char *s, size_t start, size_t least)
 {
     uint32_t cp;
-    for (int len; start > least; start -= (size_t)len)
-        if (len = utf8_prev(s, start, &cp), !uni_is_space(cp))
+    while (start > least) {
+        int len = utf8_prev(s, start, &cp);
+        if (!uni_is_space(cp))
             break;
+        start -= (size_t)len;
+    }
     return start;
 }
 
 static size_t spaces_behind(const char *s, size_t n, size_t end)
 {
     uint32_t cp;
-    for (int len; end < n; end += (size_t)len)
-        if (len = utf8_next(s + end, n - end, &cp), !uni_is_space(cp))
+    while (end < n) {
+        int len = utf8_next(s + end, n - end, &cp);
+        if (!uni_is_space(cp))
             break;
+        end += (size_t)len;
+    }
     return end;
 }
 
@@ -133,6 +148,7 @@ void trie_split(const struct trie *t, const char *text, const char *user, const 
         pieces_add(out, p->off + start, end - start, a->id, p->first && start == 0);
         done = end;
     }
+
     if (done < p->n)
         pieces_add(out, p->off + done, p->n - done, -1, p->first && done == 0);
 }

@@ -1,14 +1,15 @@
-/* bpe.c - byte pair encoding by rank: of all neighbours that may merge, the pair with the lowest rank, of
- * equal ones the leftmost.
+/* bpe.c - byte pair encoding: merges the adjacent pair with the lowest rank, the leftmost of equal ones,
+ * until none is left (Sennrich et al. 2016).
  *
- * A word of n symbols takes n log n: symbols are a linked list, candidates a heap (Sennrich et al. 2016; the
- * heap as in SentencePiece and the Hugging Face library). An entry of the heap is stale when the pair that
- * stands there now does not give its token; the same token at the same place is the same pair, since a
- * token's text says how far it reaches. A text without a pre-tokeniser is one long word. It is cut where no
- * merge can reach across: between known characters x and y when no merge joins a token that ends in x with
- * one that begins with y ("e" and "▁", mostly). The parts are independent, so
- * the ids are the same, and short parts come again: words met before in the same text are looked up, their
- * ids stand further up in the output. */
+ * A word of n symbols takes O(n log n): the symbols are a linked list, the candidates a heap, as in
+ * SentencePiece and the Hugging Face library. A heap entry is stale if the pair at its place no longer merges
+ * to its token. Comparing the token is enough: its text fixes how far it extends, so the same token at the
+ * same place is the same pair.
+ *
+ * A text without a pre-tokeniser is one long word. It is cut between characters x and y where no merge
+ * joins a token that ends in x with one that starts with y (often "e" and "▁"). The parts are independent,
+ * so the ids are the same. Words that occurred before in the same text are found in a cache: their ids are
+ * copied from earlier in the output. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -17,19 +18,20 @@
 
 #define EMPTY_PAIR UINT64_MAX
 #define CACHE_SLOTS 4096
-#define CACHE_MIN_TEXT 512 /* shorter texts: not worth clearing the table */
-#define CACHE_WORD 64      /* longer words hardly come twice */
-#define CUT_WORD 32        /* shorter words are not worth cutting */
+#define CACHE_MIN_TEXT 512 /* bytes; clearing the cache costs more than it saves for shorter texts */
+#define CACHE_WORD 64      /* bytes; longer words rarely occur twice */
+#define CUT_WORD 32        /* bytes; shorter words are not cut */
 #define JOINT_BITS ((size_t)1 << 19)
 
-/* id -1: merged into the one before */
 struct symbol {
-    int32_t id, prev, next;
+    int32_t id; /* -1: merged into the symbol before */
+    int32_t prev, next;
 };
 struct candidate {
     uint32_t rank, pos;
     int32_t id;
 };
+/* A cached word: its bytes, and where its ids are in the output. */
 struct seen {
     const char *word;
     size_t n, ids_at, n_ids;
@@ -97,6 +99,7 @@ static int merge_parts(const json_t *m, const char *part[2], size_t n[2])
         }
         return 0;
     }
+
     if (!json_is_string(m))
         return -1;
     const char *s = json_string_value(m), *space = memchr(s, ' ', json_string_length(m));
@@ -114,11 +117,13 @@ static int load_merges(struct bpe *b, const struct vocab *v, const json_t *merge
 {
     struct buf joined = { 0 };
     int rc = 0;
+
     if (!json_is_array(merges))
         return err_set(e, ERR_CONFIG, "%s: model has no list of merges", what);
     size_t n_merges = json_array_size(merges);
-    for (b->n_slots = 16; b->n_slots < n_merges * 2; b->n_slots *= 2)
-        ;
+    b->n_slots = 16;
+    while (b->n_slots < n_merges * 2)
+        b->n_slots *= 2;
     b->slot = malloc(b->n_slots * sizeof *b->slot);
     b->joints = calloc(JOINT_BITS / 64, sizeof *b->joints);
     if (!b->slot || !b->joints)
@@ -148,8 +153,9 @@ static int load_merges(struct bpe *b, const struct vocab *v, const json_t *merge
                 what, i, part[0], part[1]);
             goto out;
         }
-        *merge_slot(b, pair_of(left, right)) = (struct merge){ pair_of(left, right), (int32_t)i,
-                                                               both }; /* of doubles the last one counts */
+        /* the last of several merges of one pair counts */
+        uint64_t pair = pair_of(left, right);
+        *merge_slot(b, pair) = (struct merge){ pair, (int32_t)i, both };
         set_joint(b, part[0], n[0], part[1], n[1]);
     }
 out:
@@ -176,7 +182,7 @@ static int load_vocab(struct vocab *v, const json_t *vocab, const char *what, st
     return 0;
 }
 
-/* Parts of the model that would change its result and are not built. */
+/* Rejects options of the model that are not supported and would change the ids. */
 static int refuse_rest(const json_t *model, const char *what, struct err *e)
 {
     static const char *const affixes[] = { "continuing_subword_prefix", "end_of_word_suffix" };
@@ -200,10 +206,12 @@ static void fill_shortcuts(struct bpe *b, const struct vocab *v)
     char name[8];
     for (uint32_t cp = 0; cp < BPE_CHARS; cp++) {
         char s[2];
-        if (cp < 0x80)
+        if (cp < 0x80) {
             s[0] = (char)cp;
-        else
-            s[0] = (char)(0xC0 | cp >> 6), s[1] = (char)(0x80 | (cp & 0x3F));
+        } else {
+            s[0] = (char)(0xC0 | cp >> 6);
+            s[1] = (char)(0x80 | (cp & 0x3F));
+        }
         b->char_id[cp] = model_id(v, s, cp < 0x80 ? 1 : 2);
     }
     for (unsigned i = 0; i < 256; i++) {
@@ -217,6 +225,7 @@ int bpe_load(struct bpe *b, struct vocab *v, const json_t *model, const char *wh
     const char *type = "BPE", *unk;
     size_t n;
     int rc = 0;
+
     b->unk = -1;
     TRY(text_member(model, "type", &type, &n, what, e));
     if (strcmp(type, "BPE"))
@@ -291,7 +300,8 @@ static int32_t char_token(const struct bpe *b, const struct vocab *v, uint32_t c
     return cp < BPE_CHARS ? b->char_id[cp] : model_id(v, s, n);
 }
 
-/* Bytes of a character that is not in the vocabulary, as <0x..> tokens: 0 when one of these is missing. */
+/* Adds the bytes of a character that is not in the vocabulary as <0x..> tokens. Returns 0 if the vocabulary
+ * does not have them all. */
 static int add_bytes(const struct bpe *b, struct work *w, const char *s, size_t n)
 {
     for (size_t i = 0; i < n; i++)
@@ -302,8 +312,8 @@ static int add_bytes(const struct bpe *b, struct work *w, const char *s, size_t 
     return 1;
 }
 
-/* Characters to symbols. An unknown token is held back, so that the next one can join it; bytes overtake it,
- * as in the library. */
+/* Turns characters into symbols. An unknown token is held back, so that the next one can be fused with it;
+ * byte tokens are added before it, as in the Hugging Face library. */
 static void word_symbols(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n)
 {
     int unk_held = 0;
@@ -324,6 +334,7 @@ static void word_symbols(const struct bpe *b, const struct vocab *v, struct work
         }
         i += len;
     }
+
     if (unk_held)
         add_symbol(w, b->unk);
     if (w->n_sym)
@@ -346,6 +357,7 @@ static void merge_all(const struct bpe *b, struct work *w)
         if (m)
             w->heap[w->n_heap++] = (struct candidate){ (uint32_t)m->rank, (uint32_t)i, m->id };
     }
+
     for (size_t i = w->n_heap / 2; i-- > 0;)
         sift_down(w->heap, w->n_heap, i);
     while (w->n_heap) {
@@ -368,8 +380,8 @@ static void merge_all(const struct bpe *b, struct work *w)
     }
 }
 
-/* A merge takes one candidate out and puts two in at most, so the heap stays below twice the symbols. */
-static int make_room(struct work *w, size_t n_bytes)
+/* A merge removes one candidate and adds at most two, so twice as many candidates as symbols are enough. */
+static int reserve(struct work *w, size_t n_bytes)
 {
     if (w->cap_sym < n_bytes) {
         struct symbol *q = grow(w->sym, &w->cap_sym, n_bytes, sizeof *q);
@@ -394,7 +406,7 @@ static int word(const struct bpe *b, const struct vocab *v, struct work *w, cons
         ids_add(out, whole);
         return 0;
     }
-    if (n > INT32_MAX / 2 || make_room(w, n) < 0)
+    if (n > INT32_MAX / 2 || reserve(w, n) < 0)
         return -1;
     word_symbols(b, v, w, s, n);
     merge_all(b, w);
@@ -422,29 +434,45 @@ static int cached_word(const struct bpe *b, const struct vocab *v, struct work *
     return rc;
 }
 
-/* Both characters are tokens (an unknown one may fuse with its neighbours) and no merge reaches from x to y.
- * */
-static int may_cut(const struct bpe *b, const struct vocab *v, uint32_t x, const char *sx, size_t nx,
-                   uint32_t y, const char *sy, size_t ny)
+struct character {
+    const char *s;
+    size_t n;
+    uint32_t cp;
+};
+
+static struct character character_at(const char *s, size_t n)
 {
-    size_t bit = joint_bit(x, y);
-    return !(b->joints[bit / 64] >> bit % 64 & 1) && char_token(b, v, x, sx, nx) >= 0 &&
-           char_token(b, v, y, sy, ny) >= 0;
+    struct character c = { .s = s };
+    c.n = (size_t)utf8_next(s, n, &c.cp);
+    return c;
+}
+
+/* Whether a word may be cut between characters x and y: no merge joins tokens across, and both are tokens,
+ * since an unknown one may fuse with its neighbours. */
+static int may_cut(const struct bpe *b, const struct vocab *v, struct character x, struct character y)
+{
+    size_t bit = joint_bit(x.cp, y.cp);
+    if (b->joints[bit / 64] >> bit % 64 & 1)
+        return 0;
+    return char_token(b, v, x.cp, x.s, x.n) >= 0 && char_token(b, v, y.cp, y.s, y.n) >= 0;
 }
 
 static int long_word(const struct bpe *b, const struct vocab *v, struct work *w, const char *s, size_t n,
                      struct ids *out)
 {
-    uint32_t x, y;
-    size_t from = 0, nx = (size_t)utf8_next(s, n, &x), ny;
+    struct character x = character_at(s, n);
+    size_t from = 0;
     int rc = 0;
-    for (size_t i = nx; i < n && rc == 0; i += ny, x = y, nx = ny) {
-        ny = (size_t)utf8_next(s + i, n - i, &y);
-        if (!may_cut(b, v, x, s + i - nx, nx, y, s + i, ny))
-            continue;
-        rc = cached_word(b, v, w, s + from, i - from, out);
-        from = i;
+
+    for (size_t i = x.n; i < n && rc == 0; i += x.n) {
+        struct character y = character_at(s + i, n - i);
+        if (may_cut(b, v, x, y)) {
+            rc = cached_word(b, v, w, s + from, i - from, out);
+            from = i;
+        }
+        x = y;
     }
+
     return rc < 0 ? rc : cached_word(b, v, w, s + from, n - from, out);
 }
 
@@ -453,17 +481,19 @@ int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *
 {
     struct work w = { 0 };
     int rc = 0;
+
     if (ps->text.n >= CACHE_MIN_TEXT && !(w.seen = calloc(CACHE_SLOTS, sizeof *w.seen)))
         rc = -1;
     for (size_t i = 0; i < ps->n && rc == 0; i++) {
         const struct piece *p = &ps->v[i];
         if (p->id >= 0)
             ids_add(out, p->id);
-        else if (p->n < CUT_WORD || b->ignore_merges) /* a part must not be taken for a whole word */
+        else if (p->n < CUT_WORD || b->ignore_merges) /* ignore_merges looks whole words up: a part is none */
             rc = cached_word(b, v, &w, ps->text.p + p->off, p->n, out);
         else
             rc = long_word(b, v, &w, ps->text.p + p->off, p->n, out);
     }
+
     free(w.sym);
     free(w.heap);
     free(w.seen);

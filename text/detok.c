@@ -1,11 +1,11 @@
-/* detok.c - ids back to text: the decoders of tokenizer.json as a row of stages, fed token by token.
+/* detok.c - ids to text: the decoders of tokenizer.json as a chain of stages, fed token by token.
  *
  *   id -> token -> [ Replace ] -> [ ByteFallback ] -> [ Fuse ] -> [ Strip ] -> text
  *
- * A stage takes pieces of tokens and "here a token ends", and hands on what can no longer change; so
- * decoding a whole list and decoding as ids arrive are the same code, and equal. Pieces between stages never
- * cut a character. What waits, by stage: a run of byte tokens until it ends (one wrong byte turns the whole
- * run into U+FFFD), spaces that Strip may still take away, a cut character. */
+ * A stage receives parts of tokens and the ends of tokens, and passes on text that no later token can change.
+ * Decoding a whole list and decoding as ids arrive are therefore the same code. Parts passed between
+ * stages end at character borders. A stage holds back: a run of byte tokens until it ends (one wrong byte
+ * turns the whole run into U+FFFD), spaces that Strip may still remove, an incomplete character. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -22,10 +22,10 @@ enum decoder {
 };
 
 struct stage {
-    struct buf token; /* what came of the current token and waits for its end */
-    struct buf run;   /* bytes that wait (byte runs, cut characters) */
-    /* tokens ended before; characters stripped so far at the left of this one */
-    int64_t n_tokens, n_chars;
+    struct buf token;      /* the current token so far */
+    struct buf run;        /* bytes held back: a run of byte tokens, an incomplete character */
+    int64_t n_tokens;      /* tokens ended so far */
+    int64_t n_chars;       /* Strip: characters examined at the left of this token */
     int left_done, n_held; /* Strip: the left is done; characters held back at the right */
 };
 
@@ -34,7 +34,7 @@ struct tokenizer_stream {
     int skip_special, n_stages;
     struct stage stage[TOK_STEPS + 1];
     struct buf out, unit;
-    struct err err; /* of a pattern that gave up in the middle of the row */
+    struct err err; /* of a Replace whose pattern failed */
 };
 
 static void feed(struct tokenizer_stream *s, int i, const char *p, size_t n, int end);
@@ -46,14 +46,15 @@ static const struct step *step_of(const struct tokenizer_stream *s, int i)
     return s->t->joins_with_space ? &spaces_step : &s->t->decoder.v[i];
 }
 
-/* --- one function a stage: p, n is new; end: the token ends behind it --- */
+/* --- one function for each stage: p, n: the new text; end: the token ends with it --- */
 
-/* all tokens become one: their bytes, cut characters repaired at the very end */
+/* Joins the bytes of all tokens; an incomplete character is repaired at the end of the text. */
 static void byte_level(struct tokenizer_stream *s, int i, const char *p, size_t n, int end)
 {
     struct stage *g = &s->stage[i];
     size_t from = g->run.n;
     int plain = 0;
+
     buf_add(&g->token, p, n);
     if (!end)
         return;
@@ -64,11 +65,13 @@ static void byte_level(struct tokenizer_stream *s, int i, const char *p, size_t 
         plain = byte < 0;
         buf_add(&g->run, &(char){ (char)byte }, 1);
     }
-    /* a character outside of the map: the token stands for itself */
+
+    /* a character that stands for no byte: the token is its own text */
     if (plain) {
         g->run.n = from;
         buf_add(&g->run, g->token.p, g->token.n);
     }
+
     g->token.n = s->unit.n = 0;
     size_t used = utf8_repair(g->run.p ? g->run.p : "", g->run.n, 0, &s->unit);
     if (used)
@@ -159,12 +162,14 @@ static void strip(struct tokenizer_stream *s, int i, const char *p, size_t n, in
     struct stage *g = &s->stage[i];
     const struct step *step = step_of(s, i);
     size_t from = 0;
+
     while (!g->left_done && from < n) {
         g->left_done = g->n_chars == step->left || n - from < step->n_content ||
                        memcmp(p + from, step->content, step->n_content);
         from += g->left_done ? 0 : step->n_content;
         g->n_chars++;
     }
+
     p += from, n -= from;
     size_t keep = n;
     int held = 0;
@@ -173,8 +178,9 @@ static void strip(struct tokenizer_stream *s, int i, const char *p, size_t n, in
         keep -= step->n_content;
         held++;
     }
-    /* what was held before stays held as far as only such characters follow */
-    int room = step->right - held, stay = keep ? 0 : g->n_held < room ? g->n_held : room;
+
+    /* characters held back before stay so while only such characters follow */
+    int free_right = step->right - held, stay = keep ? 0 : g->n_held < free_right ? g->n_held : free_right;
     for (int k = stay; k < g->n_held; k++)
         feed(s, i + 1, step->content, step->n_content, 0);
     if (keep)
@@ -193,6 +199,7 @@ static void metaspace(struct tokenizer_stream *s, int i, const char *p, size_t n
     const struct step *step = step_of(s, i);
     int drops = g->n_tokens == 0 && step->prefix;
     size_t from = 0, k = 0;
+
     while (k + step->n_content <= n) {
         if (memcmp(p + k, step->content, step->n_content)) {
             k++;
@@ -203,6 +210,7 @@ static void metaspace(struct tokenizer_stream *s, int i, const char *p, size_t n
             feed(s, i + 1, " ", 1, 0);
         from = k += step->n_content;
     }
+
     feed(s, i + 1, p + from, n - from, end);
     g->n_tokens += end;
 }
@@ -222,7 +230,7 @@ static stage_fn *const stages[] = {
     [DEC_SPACES] = spaces,
 };
 
-/* As deep as there are stages: TOK_STEPS at most. */
+/* Passes text to stage i, or to the output. Recursion is at most TOK_STEPS deep. */
 static void feed(struct tokenizer_stream *s, int i, const char *p, size_t n, int end)
 {
     if (i == s->n_stages)
@@ -231,7 +239,7 @@ static void feed(struct tokenizer_stream *s, int i, const char *p, size_t n, int
         stages[step_of(s, i)->kind->code](s, i, p ? p : "", n, end);
 }
 
-/* No token follows. */
+/* The end of the text: every stage passes on what it holds back. */
 static void finish(struct tokenizer_stream *s)
 {
     for (int i = 0; i < s->n_stages; i++) {
@@ -258,7 +266,7 @@ static int load_nothing(struct step *s, const json_t *node, const char *what, st
     return 0;
 }
 
-/* Replace is the normaliser of that name; Metaspace shares its JSON with the pre-tokeniser. */
+/* Replace is the normaliser of that name; Metaspace has the same JSON as the pre-tokeniser. */
 static const struct step_kind *kind_named(const struct step_kind *k, const char *type)
 {
     while (strcmp(k->type, type))
@@ -322,6 +330,7 @@ static int single_step(const struct step *s, const struct buf *in, struct buf *o
 {
     int byte = 0;
     uint32_t cp;
+
     switch (s->kind->code) {
     case DEC_BYTE_LEVEL:
         for (size_t k = 0; k < in->n && byte >= 0; buf_add(out, &(char){ (char)byte }, 1)) {
@@ -347,6 +356,7 @@ static int single_step(const struct step *s, const struct buf *in, struct buf *o
         return 0;
     default: break;
     }
+
     buf_add(out, in->p, in->n);
     return 0;
 }
@@ -356,9 +366,10 @@ int token_bytes_fill(struct tokenizer *t, struct err *e)
     struct vocab *v = &t->vocab;
     struct buf a = { 0 }, b = { 0 };
     int rc = 0;
+
     for (int32_t id = 0; id < v->n; id++) {
         a.n = 0;
-        buf_add(&a, v->text.p + v->v[id].shown_off, v->v[id].shown_n);
+        buf_add(&a, v->text.p + v->v[id].decoded_off, v->v[id].decoded_n);
         /* a part of a character is no text that later stages could read */
         for (int i = 0; i < t->decoder.n && is_valid(a.p ? a.p : "", a.n); i++) {
             b.n = 0;
@@ -372,6 +383,7 @@ int token_bytes_fill(struct tokenizer *t, struct err *e)
         buf_add(&v->raw, a.p, a.n);
         buf_add(&v->raw, "", 1);
     }
+
     if (a.failed || b.failed || v->raw.failed)
         rc = text_memory(e);
 out:
@@ -380,7 +392,7 @@ out:
     return rc;
 }
 
-/* --- the door --- */
+/* --- the public functions --- */
 
 int tokenizer_stream_open(struct tokenizer_stream **out, const struct tokenizer *t, int skip_special,
                           struct err *e)
@@ -413,10 +425,11 @@ static void feed_id(struct tokenizer_stream *s, int32_t id)
     const struct vocab *v = &s->t->vocab;
     if (id < 0 || id >= v->n || !v->v[id].flags)
         return;
-    /* the library knows special tokens by their text, so one whose text normalising changed is not skipped */
+    /* the Hugging Face library looks special tokens up by text: one that normalisation changed is not
+     * skipped */
     if (s->skip_special && (v->v[id].flags & (TOKEN_SPECIAL | TOKEN_REWRITTEN)) == TOKEN_SPECIAL)
         return;
-    feed(s, 0, v->text.p + v->v[id].shown_off, v->v[id].shown_n, 1);
+    feed(s, 0, v->text.p + v->v[id].decoded_off, v->v[id].decoded_n, 1);
 }
 
 static int stream_state(const struct tokenizer_stream *s, struct err *e)
@@ -431,7 +444,7 @@ static int stream_state(const struct tokenizer_stream *s, struct err *e)
     return -s->err.code;
 }
 
-static int lend(struct tokenizer_stream *s, const char **out, size_t *n, struct err *e)
+static int result(struct tokenizer_stream *s, const char **out, size_t *n, struct err *e)
 {
     *out = s->out.p ? s->out.p : "";
     *n = s->out.n;
@@ -442,14 +455,14 @@ int tokenizer_stream_feed(struct tokenizer_stream *s, int32_t id, const char **o
 {
     s->out.n = 0;
     feed_id(s, id);
-    return lend(s, out, n, e);
+    return result(s, out, n, e);
 }
 
 int tokenizer_stream_finish(struct tokenizer_stream *s, const char **out, size_t *n, struct err *e)
 {
     s->out.n = 0;
     finish(s);
-    return lend(s, out, n, e);
+    return result(s, out, n, e);
 }
 
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, int skip_special, char **out,

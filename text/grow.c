@@ -1,4 +1,4 @@
-/* grow.c - what grows: characters, pieces, ids. Failure is remembered and asked for once. */
+/* grow.c - growing arrays of characters, pieces and ids. A failed allocation is remembered in `failed`. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -12,6 +12,7 @@ void buf_add_cp(struct buf *b, uint32_t cp)
 {
     char s[4];
     size_t n = 0;
+
     if (cp < 0x80) {
         s[n++] = (char)cp;
     } else {
@@ -68,7 +69,7 @@ void ids_add(struct ids *l, int32_t id)
     l->v[l->n++] = id;
 }
 
-int ids_give(struct ids *l, int32_t **ids, size_t *n, struct err *e)
+int ids_detach(struct ids *l, int32_t **ids, size_t *n, struct err *e)
 {
     if (l->failed || (!l->v && !(l->v = malloc(sizeof *l->v))))
         return text_memory(e);

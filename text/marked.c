@@ -1,8 +1,7 @@
-/* marked.c - text of which parts came from outside, to ids: no special token where a byte of it lies in such
- * a part.
+/* marked.c - encodes text with untrusted parts: no special token has a byte in such a part.
  *
- * The tokens are not looked for there (added.c). Merges could still spell one: then the ids are counted, and
- * words that gave one are written character by character. */
+ * added.c does not search special tokens there. BPE merges could still produce one: the special ids are
+ * counted, and if there are too many, words that produced one are encoded character by character. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -18,6 +17,7 @@ static int check_text(const char *text, size_t n, const struct text_span *user, 
             return err_set(e, ERR_CONFIG, "byte %zu of a text with marked parts is not UTF-8", i);
         i += (size_t)len;
     }
+
     for (size_t i = 0; i < n_user; i++) {
         if (user[i].begin < done || user[i].end < user[i].begin || user[i].end > n)
             return err_set(e, ERR_CONFIG,
@@ -30,7 +30,7 @@ static int check_text(const char *text, size_t n, const struct text_span *user, 
 
 static int is_special(const struct tokenizer *t, int32_t id) { return tokenizer_is_special(t, id); }
 
-/* Special ids among pieces that are added tokens, or among ids. */
+/* Special tokens among pieces that are added tokens, and among ids from `from` on. */
 static size_t special_pieces(const struct tokenizer *t, const struct pieces *ps)
 {
     size_t n = 0;
@@ -47,13 +47,14 @@ static size_t special_ids(const struct tokenizer *t, const struct ids *l, size_t
     return n;
 }
 
-/* A word whose merges spell a special token, character by character. */
+/* Encodes a word whose merges produce a special token character by character. */
 static int spell(const struct tokenizer *t, const struct pieces *ps, const struct piece *word,
                  struct ids *out, struct err *e)
 {
     struct pieces chars = { 0 };
     size_t from = out->n;
     int rc = 0;
+
     buf_add(&chars.text, ps->text.p + word->off, word->n);
     for (size_t i = 0; i < word->n && !chars.text.failed;) {
         uint32_t cp;
@@ -62,6 +63,7 @@ static int spell(const struct tokenizer *t, const struct pieces *ps, const struc
         pieces_add(&chars, i, (size_t)len, -1, 0);
         i += (size_t)len;
     }
+
     if (chars.failed || chars.text.failed)
         rc = text_memory(e);
     else
@@ -74,7 +76,7 @@ static int spell(const struct tokenizer *t, const struct pieces *ps, const struc
     return rc;
 }
 
-/* The slow way: word by word, those of pieces from outside without special tokens. */
+/* The slow way: encodes word by word, those of untrusted pieces without special tokens. */
 static int encode_words(const struct tokenizer *t, const struct pieces *whole, const struct buf *touched,
                         struct ids *out, struct err *e)
 {
@@ -105,6 +107,7 @@ static int encode_text(const struct tokenizer *t, const char *text, size_t n, co
     struct buf touched = { 0 };
     int rc = 0;
     size_t from = out->n;
+
     buf_add(&raw.text, text, n);
     TRY(raw.text.failed ? text_memory(e) : split_added(t, &raw, marks, &ps, &touched, e));
     pieces_free(&raw);
@@ -115,6 +118,7 @@ static int encode_text(const struct tokenizer *t, const char *text, size_t n, co
         rc = text_memory(e);
         goto out;
     }
+
     TRY(split_run(&t->splitter, &ps, e));
     TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, out, e));
     if (special_ids(t, out, from) != special_pieces(t, &whole)) {
@@ -136,6 +140,7 @@ int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t 
     struct ids out = { 0 };
     char *marks = NULL;
     int rc = 0;
+
     if (n_user == 0 || t->raw_bytes)
         return tokenizer_encode(t, text, n, add_special, ids, n_ids, e);
     if (n > TEXT_LIMIT)
@@ -152,7 +157,7 @@ int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t 
     TRY(encode_text(t, text, n, marks, &out, e));
     for (size_t i = 0; add_special && i < t->after.n; i++)
         ids_add(&out, t->after.v[i]);
-    rc = ids_give(&out, ids, n_ids, e);
+    rc = ids_detach(&out, ids, n_ids, e);
 out:
     free(marks);
     free(out.v);

@@ -1,8 +1,7 @@
-/* normalize.c - the normalisers of tokenizer.json: text in, text out, one row of the table a type.
+/* normalize.c - the normalisers of tokenizer.json: text in, text out, one row of the table for each type.
  *
- * Adding one: a load (what its JSON holds), a run, a row. Precompiled (SentencePiece's table),
- * BertNormalizer and Nmt are not
- * built: no BPE tokenizer of the families here uses them. */
+ * To add one: a load function (reads its JSON), a run function, a row. Precompiled (SentencePiece's table),
+ * BertNormalizer and Nmt are not supported: no BPE tokenizer of the supported families uses them. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -122,12 +121,20 @@ static int run_strip(const struct step *s, const char *text, size_t n, struct bu
     (void)e;
     uint32_t cp;
     size_t from = 0;
-    for (int len; s->left && from < n; from += (size_t)len)
-        if (len = utf8_next(text + from, n - from, &cp), !uni_is_space(cp))
+    while (s->left && from < n) {
+        int len = utf8_next(text + from, n - from, &cp);
+        if (!uni_is_space(cp))
             break;
-    for (int len; s->right && n > from; n -= (size_t)len)
-        if (len = utf8_prev(text, n, &cp), !uni_is_space(cp))
+        from += (size_t)len;
+    }
+
+    while (s->right && n > from) {
+        int len = utf8_prev(text, n, &cp);
+        if (!uni_is_space(cp))
             break;
+        n -= (size_t)len;
+    }
+
     buf_add(out, text + from, n - from);
     return 0;
 }
@@ -154,11 +161,12 @@ const struct step_kind normalizer_kinds[] = {
     { 0 },
 };
 
-/* All steps in order; the last one writes straight into out. */
+/* Runs all steps in order; the last one writes directly to out. */
 int normalize(const struct steps *s, const char *text, size_t n, struct buf *out, struct err *e)
 {
     struct buf a = { 0 }, b = { 0 };
     int rc = 0;
+
     if (s->n == 0)
         buf_add(out, text, n);
     for (int i = 0; i < s->n; i++) {

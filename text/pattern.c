@@ -1,15 +1,16 @@
-/* pattern.c - the patterns of tokenizer.json: strings found as they are, regexes run by PCRE2 (compiled to
- * machine code).
+/* pattern.c - the patterns of tokenizer.json: literal strings, and regexes run by PCRE2 as machine code.
  *
- * The files are written for Oniguruma with Ruby's syntax. What differs is translated, or refused by name:
- *   \w \W \b \B PCRE2 leaves marks and circled letters out of words: written out as classes
- *   [:alpha:]   its POSIX classes are smaller: written out as properties; [:print:], [:^alpha:] and the like
- *   are refused
- *   \uHHHH      is \x{HHHH} there
- *   \v          is one character, U+000B, and x{,3} counts from 0
- *   ^ $         match at every line (PCRE2_MULTILINE)
- *   \h \V \Q \E, [a[b]], [a&&b], (?m…)    other meanings there: refused
- * Characters newer than PCRE2's tables are matched as older ones of the same category (uni_stand_in). */
+ * The files are written for Oniguruma with Ruby's syntax. Where PCRE2 differs, the regex is translated or
+ * rejected:
+ *   \w \W \b \B   PCRE2 excludes marks and circled letters from words: translated to classes
+ *   [:alpha:]     PCRE2's POSIX classes are smaller: translated to properties; [:print:] and negated ones
+ *                 ([:^alpha:]) are rejected
+ *   \uHHHH        translated to \x{HHHH}
+ *   \v            translated to U+000B; x{,3} to x{0,3}
+ *   ^ $           match at every line (PCRE2_MULTILINE)
+ *   \h \V \Q \E, [a[b]], [a&&b], (?m…)    mean something else in PCRE2: rejected
+ * Characters newer than PCRE2's tables are matched as older ones of the same category (uni_stand_in).
+ * Oniguruma itself is slower: tests/bench/ATTEMPTS.md. */
 #define _GNU_SOURCE /* memmem */
 #include "text/tok.h"
 
@@ -21,12 +22,12 @@
 #define WORD_SET \
     "\\p{L}\\p{M}\\p{Nd}\\p{Nl}\\p{Pc}\\x{24B6}-\\x{24E9}\\x{1F130}-\\x{1F149}\\x{1F150}-\\x{1F169}\\x{" \
     "1F170}-\\x{1F189}"
-/* Outside of a class, Oniguruma also takes the powers and fractions of Latin-1 for parts of words. */
+/* Outside of a class, Oniguruma also counts the superscripts and fractions of Latin-1 as word characters. */
 #define WORD_ALONE WORD_SET "\\xB2\\xB3\\xB9\\xBC-\\xBE"
 #define WORD "[" WORD_ALONE "]"
 #define AT_EDGE(in, out) "(?:(?<=" WORD ")(?" in WORD ")|(?<!" WORD ")(?" out WORD "))"
+/* The stack of the machine code, in bytes; it grows only for patterns that nest. */
 #define STACK_START ((size_t)32 << 10)
-/* of the machine code; grows only for patterns that nest */
 #define STACK_LIMIT ((size_t)64 << 20)
 
 static const struct {
@@ -57,7 +58,7 @@ static const struct {
     { "blank", "\\t\\p{Zs}" },
 };
 
-/* [:alpha:] inside of a class, from its bracket on; returns its bytes in the source, or 0: not supported. */
+/* Translates [:alpha:] in a class, from its bracket on. Returns its bytes in the source; 0: not supported. */
 static size_t translate_posix(const char *s, size_t n, struct buf *out)
 {
     for (size_t k = 0; k < sizeof posix_classes / sizeof *posix_classes; k++) {
@@ -70,7 +71,7 @@ static size_t translate_posix(const char *s, size_t n, struct buf *out)
     return 0;
 }
 
-/* \uHHHH: 6, or 0 */
+/* Translates \uHHHH. Returns its 6 bytes; 0: not supported. */
 static size_t translate_u(const char *s, size_t n, struct buf *out)
 {
     if (n < 6 || strspn(s + 2, "0123456789abcdefABCDEF") < 4)
@@ -81,13 +82,14 @@ static size_t translate_u(const char *s, size_t n, struct buf *out)
     return 6;
 }
 
-/* One escape; returns its bytes in the source, or 0: not supported. */
+/* Translates one escape. Returns its bytes in the source; 0: not supported. */
 static size_t translate_escape(const char *s, size_t n, int in_class, struct buf *out)
 {
     if (n < 2) {
         buf_add(out, s, n);
         return n;
     }
+
     if (s[1] == 'u')
         return translate_u(s, n, out);
     for (size_t k = 0; k < sizeof escapes / sizeof *escapes; k++) {
@@ -99,6 +101,7 @@ static size_t translate_escape(const char *s, size_t n, int in_class, struct buf
         buf_add(out, text, strlen(text));
         return 2;
     }
+
     buf_add(out, s, 2);
     return 2;
 }
@@ -157,6 +160,7 @@ int pattern_regex(struct pattern *p, const char *regex, size_t n, const char *wh
     struct buf source = { 0 };
     int code, rc = 0;
     size_t at;
+
     TRY(translate(regex, n, &source, what, e));
     p->code = pcre2_compile((PCRE2_SPTR)(source.p ? source.p : ""), source.n,
                             PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &code, &at,
@@ -167,7 +171,8 @@ int pattern_regex(struct pattern *p, const char *regex, size_t n, const char *wh
         rc = err_set(e, ERR_CONFIG, "%s: the regex does not compile: %s", what, why);
         goto out;
     }
-    /* without machine code (a CPU that PCRE2 does not know) it is interpreted: slower, same matches */
+
+    /* if it fails (a CPU without JIT support) PCRE2 interprets the pattern: slower, the same matches */
     pcre2_jit_compile(p->code, PCRE2_JIT_COMPLETE);
 out:
     buf_free(&source);
@@ -215,13 +220,14 @@ void matcher_close(struct matcher *m)
     *m = (struct matcher){ 0 };
 }
 
-/* s itself, or a copy with stand-ins for new characters: same length, same categories. */
+/* Returns s, or a copy of the same length with stand-ins for characters that PCRE2 does not know; NULL:
+ * out of memory. */
 static const char *known_text(struct matcher *m, const char *s, size_t n)
 {
     m->stand.n = 0;
     for (size_t i = 0; i < n;) {
         uint32_t cp;
-        if ((unsigned char)s[i] < 0xE0) { /* none of them is below U+0800 */
+        if ((unsigned char)s[i] < 0xE0) { /* all such characters are above U+07FF */
             i++;
             continue;
         }
@@ -233,6 +239,7 @@ static const char *known_text(struct matcher *m, const char *s, size_t n)
         buf_add(&m->stand, s + m->stand.n, i - len - m->stand.n);
         buf_add_cp(&m->stand, old);
     }
+
     if (m->stand.n)
         buf_add(&m->stand, s + m->stand.n, n - m->stand.n);
     return m->stand.failed ? NULL : m->stand.n ? m->stand.p : s;
@@ -248,9 +255,10 @@ void matcher_text(struct matcher *m, const char *s, size_t n)
 
 static int regex_search(struct matcher *m, size_t *start, size_t *end, struct err *e)
 {
-    /* the text is valid UTF-8 by now: checking it again at every match would be quadratic */
+    /* the text is known to be valid UTF-8: a check at every match would take quadratic time */
     int found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data,
                             m->context);
+
     if (found == PCRE2_ERROR_JIT_STACKLIMIT && !m->stack) {
         m->stack = pcre2_jit_stack_create(STACK_START, STACK_LIMIT, NULL);
         if (!m->stack)
@@ -259,6 +267,7 @@ static int regex_search(struct matcher *m, size_t *start, size_t *end, struct er
         found = pcre2_match(m->pat->code, (PCRE2_SPTR)m->s, m->n, m->at, PCRE2_NO_UTF_CHECK, m->data,
                             m->context);
     }
+
     if (found == PCRE2_ERROR_NOMATCH)
         return 0;
     if (found < 0) {
@@ -266,13 +275,14 @@ static int regex_search(struct matcher *m, size_t *start, size_t *end, struct er
         pcre2_get_error_message(found, (PCRE2_UCHAR *)why, sizeof why);
         return err_set(e, ERR_CONFIG, "the tokenizer's regex gives up on this text: %s", why);
     }
+
     const size_t *v = pcre2_get_ovector_pointer(m->data);
     *start = v[0];
     *end = v[1];
     return 1;
 }
 
-/* An empty match directly behind the last match does not count (as in Oniguruma's iterator). */
+/* An empty match at the end of the last match does not count, as in Oniguruma's iterator. */
 int matcher_next(struct matcher *m, size_t *start, size_t *end, struct err *e)
 {
     if (!m->s)

@@ -1,5 +1,5 @@
-/* prepare.c - see prepare.h. A batch of documents is read, encoded by all threads, written in order; then
- * the next one. */
+/* prepare.c - see prepare.h. Reads a batch of documents, encodes it on all threads, writes it in order,
+ * and goes on with the next batch. */
 #include "text/prepare.h"
 
 #include <stdlib.h>
@@ -11,13 +11,13 @@
 
 #define BATCH_DOCS 4096
 #define BATCH_BYTES ((size_t)32 << 20)
-#define BYTES_PART ((size_t)4 << 20) /* a byte is a token: a text is cut anywhere */
+#define BYTES_PART ((size_t)4 << 20) /* the byte tokenizer: a text may be cut anywhere */
 
 struct doc {
     char *text;
     size_t n, n_ids;
     int32_t *ids;
-    int more, rc; /* more: the document goes on with the next one */
+    int more, rc; /* more: the next doc has more of this document */
     const char *path;
     int64_t line, byte;
     struct err e;
@@ -38,8 +38,8 @@ static void free_batch(struct batch *b)
     b->n = b->bytes = 0;
 }
 
-/* Where the text is not UTF-8, in the file's own lines and bytes (of JSONL: those of the line, which is
- * checked as JSON already). */
+/* Rejects text that is not UTF-8, with the line and byte in the file. (The lines of JSONL are checked by
+ * the JSON parser.) */
 static int check_utf8(const struct doc *d, struct err *e)
 {
     int64_t line = d->line;
@@ -76,6 +76,7 @@ static int write_batch(struct batch *b, struct pool *pool, struct tokfile_writer
 {
     int32_t eos = tokenizer_eos(b->t);
     int rc = 0;
+
     pool_run(pool, (int64_t)b->n, encode_one, b);
     for (size_t i = 0; i < b->n && rc == 0; i++) {
         struct doc *d = &b->doc[i];
@@ -90,6 +91,7 @@ static int write_batch(struct batch *b, struct pool *pool, struct tokfile_writer
         if (rc == 0 && !d->more)
             rc = tokfile_end_document(w, e);
     }
+
     free_batch(b);
     return rc;
 }
@@ -99,6 +101,7 @@ static int add_file(struct batch *b, const char *path, struct pool *pool, struct
 {
     struct source *s = NULL;
     int rc = source_open(&s, path, b->p->field, e);
+
     while (rc >= 0) {
         struct doc *d = &b->doc[b->n];
         *d = (struct doc){ .path = path };
@@ -114,6 +117,7 @@ static int add_file(struct batch *b, const char *path, struct pool *pool, struct
         if (b->n == BATCH_DOCS || b->bytes >= BATCH_BYTES)
             rc = write_batch(b, pool, w, e);
     }
+
     source_close(s);
     return rc < 0 ? rc : 0;
 }
@@ -124,6 +128,7 @@ int prepare_tokens(const struct tokenizer *t, const struct prepare *p, struct pr
     struct tokfile_writer *w = NULL;
     struct pool *pool = NULL;
     int rc = 0;
+
     *out = (struct prepared){ .width = tokenizer_vocab(t) > 65536 ? 4 : 2 };
     if (p->append_eos && tokenizer_eos(t) < 0)
         return err_set(e, ERR_USAGE,

@@ -1,4 +1,4 @@
-/* prepare.h - texts to a token file: many documents at once, one order. */
+/* prepare.h - tokenizes text files into one token file; many documents at once, written in order. */
 #ifndef SHARDLINE_TEXT_PREPARE_H
 #define SHARDLINE_TEXT_PREPARE_H
 
@@ -10,18 +10,18 @@ struct prepare {
     const char *const *files; /* in the order in which they are written */
     int n_files;
     const char *out;   /* the token file, which must not exist */
-    const char *field; /* of a line of JSONL */
+    const char *field; /* the member of a JSONL line that has the text */
     int n_threads;
-    int append_eos;      /* the tokenizer's eos behind every document */
-    int replace_invalid; /* what is not UTF-8 becomes U+FFFD; else it is an error */
+    int append_eos;      /* write the tokenizer's eos after every document */
+    int replace_invalid; /* read invalid UTF-8 as U+FFFD; 0: invalid UTF-8 is an error */
 };
 struct prepared {
-    int64_t tokens, documents, bytes;
-    int width;
+    int64_t tokens, documents, bytes; /* bytes: of text, before compression */
+    int width;                        /* bytes an id in the token file */
 };
 
-/* The bytes of the token file depend on files and tokenizer only, not on threads. Errors name file, line and
- * byte. */
+/* The bytes of the token file depend on the files and the tokenizer, not on the number of threads. Error
+ * messages name file, line and byte. */
 int prepare_tokens(const struct tokenizer *t, const struct prepare *p, struct prepared *out, struct err *e);
 
 #endif

@@ -51,7 +51,7 @@ const char *source_not_text(const void *begin, size_t n)
     return tokfile_is(begin, n) ? "is a token file of ptok: give it to ptrain as it is" : NULL;
 }
 
-/* A plain file of text, as far as its first bytes say. */
+/* Rejects a file that is not plain text by its first bytes, and pipes. */
 static int check_begin(const struct source *s, struct err *e)
 {
     char begin[8];
@@ -71,6 +71,7 @@ int source_open(struct source **out, const char *path, const char *field, struct
     struct source *s = calloc(1, sizeof *s);
     size_t n = strlen(path);
     int rc = 0, packed = ends_with(path, n, ".zst");
+
     if (!s)
         return text_memory(e);
     s->fd = -1;
@@ -82,11 +83,13 @@ int source_open(struct source **out, const char *path, const char *field, struct
         rc = text_memory(e);
         goto out;
     }
+
     TRY(s->fd = io_open_read(path, e));
     if ((s->size = io_size(s->fd, path, e)) < 0) {
         rc = (int)s->size;
         goto out;
     }
+
     if (!packed)
         TRY(check_begin(s, e));
     *out = s;
@@ -112,7 +115,7 @@ void source_close(struct source *s)
 int64_t source_line(const struct source *s) { return s->line; }
 int64_t source_byte(const struct source *s) { return s->byte; }
 
-/* More of the file's bytes into s->in. */
+/* Reads the next bytes of the file into s->in. */
 static int fill(struct source *s, struct err *e)
 {
     size_t n = s->size - s->off < (int64_t)CHUNK ? (size_t)(s->size - s->off) : CHUNK;
@@ -123,8 +126,8 @@ static int fill(struct source *s, struct err *e)
     return rc;
 }
 
-/* A frame begins with today's magic number or is one to be skipped: the formats before zstd 0.8 that the
- * library may still read are refused. */
+/* Checks that a frame starts with the current magic number or is skippable. The formats before zstd 0.8,
+ * which the library may still read, are rejected. */
 static int check_frame(struct source *s, struct err *e)
 {
     uint32_t magic;
@@ -148,20 +151,20 @@ static int unpack(struct source *s, struct err *e)
     int rc = s->zstd_left ? 0 : check_frame(s, e);
     if (rc < 0)
         return rc;
-    char room[16384];
+    char chunk[16384];
     ZSTD_inBuffer in = { s->in, s->n_in, s->at_in };
-    ZSTD_outBuffer to = { room, sizeof room, 0 };
+    ZSTD_outBuffer to = { chunk, sizeof chunk, 0 };
     s->zstd_left = ZSTD_decompressStream(s->zstd, &to, &in);
     if (ZSTD_isError(s->zstd_left))
         return err_set(e, ERR_FORMAT, "%s: byte %lld of the compressed file: %s: is it a whole .zst file",
                        s->path, (long long)(s->off - (int64_t)s->n_in + (int64_t)in.pos),
                        ZSTD_getErrorName(s->zstd_left));
     s->at_in = in.pos;
-    buf_add(&s->text, room, to.pos);
-    return s->text.failed ? text_memory(e) : to.pos == sizeof room;
+    buf_add(&s->text, chunk, to.pos);
+    return s->text.failed ? text_memory(e) : to.pos == sizeof chunk;
 }
 
-/* More text behind s->text; sets ended. */
+/* Appends more text to s->text; sets s->ended at the end of the file. */
 static int more_text(struct source *s, struct err *e)
 {
     int rc = 0;
@@ -173,6 +176,7 @@ static int more_text(struct source *s, struct err *e)
         s->ended = s->off == s->size;
         return s->text.failed ? text_memory(e) : 0;
     }
+
     int full = s->at_in < s->n_in || s->zstd_left ? unpack(s, e) : 0;
     if (full < 0)
         return full;
@@ -183,7 +187,7 @@ static int more_text(struct source *s, struct err *e)
     return 0;
 }
 
-/* What was handed out goes, now and then. */
+/* Drops the text that was returned, when it is much. */
 static void compact(struct source *s)
 {
     if (s->at < (1u << 20) && s->at < s->text.n)
@@ -200,6 +204,7 @@ static int next_text(struct source *s, size_t bytes, char **text, size_t *n, int
 {
     size_t limit = bytes ? bytes : TEXT_LIMIT;
     int rc = 0;
+
     if (s->ended && s->at == s->text.n && s->line)
         return 0;
     while (!s->ended && s->text.n - s->at < limit + !bytes)
@@ -228,7 +233,7 @@ static int next_text(struct source *s, size_t bytes, char **text, size_t *n, int
 
 /* --- JSONL --- */
 
-/* The next line, without its end: 1, 0 no more. */
+/* Returns 1: the next line, without its line end; 0: there are no more. */
 static int next_line(struct source *s, const char **line, size_t *n, struct err *e)
 {
     size_t looked = s->at;
@@ -267,6 +272,7 @@ static int take_field(struct source *s, const char *line, size_t n, char **text,
     json_error_t at;
     json_t *j = json_loadb(line, n, JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &at);
     const json_t *field = json_object_get(j, s->field);
+
     long long byte = (long long)s->byte;
     int rc = 0;
     if (!j)

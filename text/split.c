@@ -1,9 +1,9 @@
 /* split.c - the pre-tokenisers of tokenizer.json: pieces of text in, smaller pieces out. Pieces that are
- * added tokens pass.
+ * added tokens are not changed.
  *
  * A pre-tokeniser is one or more passes over all pieces. A cutting pass keeps the text and makes more
- * pieces; a writing pass makes new text. Adding one: a load, a split, a row of the table. Not built:
- * BertPreTokenizer, UnicodeScripts, FixedLength. */
+ * pieces; a writing pass makes new text. To add one: a load function, a split function, a row of the
+ * table. Not supported: BertPreTokenizer, UnicodeScripts, FixedLength. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -11,14 +11,13 @@
 
 #define GPT2_REGEX "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
-/* --- what becomes of a match --- */
+/* --- the behavior of Split: which piece a match belongs to --- */
 
 enum behavior { ISOLATED, REMOVED, CONTIGUOUS, MERGED_WITH_PREVIOUS, MERGED_WITH_NEXT, N_BEHAVIORS };
 static const char *const behavior_names[N_BEHAVIORS] = { "Isolated", "Removed", "Contiguous",
                                                          "MergedWithPrevious", "MergedWithNext" };
 
-/* Takes the stretches of one piece in order, matches and what lies between them, and adds the pieces they
- * become. */
+/* Receives the matches of one piece and the text between them, in order, and adds the pieces they become. */
 struct cutter {
     struct pieces *out;
     const struct piece *p;
@@ -43,11 +42,13 @@ static void cut(struct cutter *c, size_t start, size_t end, int match)
     case MERGED_WITH_NEXT: joins = !match && c->was_match; break;
     default: break;
     }
+
     c->was_match = match;
     if (c->open && joins) {
         c->end = end;
         return;
     }
+
     cut_flush(c);
     c->open = !(match && c->behavior == REMOVED);
     c->start = start;
@@ -62,15 +63,18 @@ static int pass(pass_fn *fn, int writes, const struct step *s, struct pieces *ps
 {
     struct pieces out = { 0 };
     int rc = 0;
+
     TRY(fn(s, ps, &out, e));
     if (!writes) {
         out.text = ps->text;
         ps->text = (struct buf){ 0 };
     }
+
     if (out.failed || out.text.failed) {
         rc = text_memory(e);
         goto out;
     }
+
     pieces_free(ps);
     *ps = out;
     out = (struct pieces){ 0 };
@@ -83,6 +87,7 @@ static int cut_pattern(const struct step *s, struct pieces *in, struct pieces *o
 {
     struct matcher m;
     int rc = 0;
+
     TRY(matcher_open(&m, &s->pat, e));
     for (size_t i = 0; i < in->n; i++) {
         const struct piece *p = &in->v[i];
@@ -242,6 +247,7 @@ static int load_behavior(struct step *s, const json_t *node, int absent, const c
     const char *text;
     size_t n;
     int rc = text_member(node, "behavior", &text, &n, what, e);
+
     if (rc < 0)
         return rc;
     s->behavior = absent;
@@ -343,21 +349,25 @@ static int load_metaspace(struct step *s, const json_t *node, const char *what, 
     const char *text = "\xE2\x96\x81";
     size_t n = 3;
     int prefix, rc = 0;
+
     TRY(text_member(node, "replacement", &text, &n, what, e));
     TRY(text_copy(&s->content, &s->n_content, text, n, e));
     TRY(flag_member(node, "split", 1, &s->split, what, e));
-    /* older files have this instead of a scheme */
+
+    /* older files have add_prefix_space instead of prepend_scheme */
     TRY(flag_member(node, "add_prefix_space", 1, &prefix, what, e));
     s->prefix = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
     TRY(text_member(node, "prepend_scheme", &text, &n, what, e));
     if (rc > 0) {
-        for (s->prefix = 0; s->prefix < 3 && strcmp(text, schemes[s->prefix]); s->prefix++)
-            ;
+        s->prefix = 0;
+        while (s->prefix < 3 && strcmp(text, schemes[s->prefix]))
+            s->prefix++;
         if (s->prefix == 3)
             return err_set(e, ERR_CONFIG,
                            "%s: Metaspace has the prepend_scheme \"%s\": known are never, first, always",
                            what, text);
     }
+
     if (s->n_content == 0)
         return err_set(e, ERR_CONFIG, "%s: Metaspace has an empty replacement", what);
     s->behavior = MERGED_WITH_NEXT;

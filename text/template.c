@@ -1,4 +1,4 @@
-/* template.c - the door of chat templates: opening, a folder's templates, rendering with limits. */
+/* template.c - chat templates: opening one, or those of a folder; rendering within limits. */
 #include "text/template.h"
 
 #include <stdlib.h>
@@ -23,8 +23,8 @@ struct template
     char *what;
     struct program *prog;
     size_t n_prog;
-    json_t *tokens; /* bos_token … of the folder, or NULL */
-    int chosen;     /* a name was given: that one always */
+    json_t *tokens; /* special tokens of the folder (bos_token, …), or NULL */
+    int chosen;     /* a name was given: always render prog[0] */
 };
 
 void template_close(struct template *t)
@@ -35,6 +35,7 @@ void template_close(struct template *t)
         free(t->prog[i].name);
         heap_free(&t->prog[i].heap);
     }
+
     json_decref(t->tokens);
     free(t->prog);
     free(t->what);
@@ -65,6 +66,7 @@ static int add_program(struct template *t, const char *name, const char *text, s
     struct tpl parse = {
         .e = e, .what = t->what, .steps = PARSE_STEPS, .line = 1, .heap.limit = PARSE_LIMIT
     };
+
     if (n > SOURCE_LIMIT)
         return err_set(e, ERR_CONFIG, "%s: a template of %zu bytes, %zu are allowed: is it one", t->what, n,
                        SOURCE_LIMIT);
@@ -72,7 +74,7 @@ static int add_program(struct template *t, const char *name, const char *text, s
     q->heap = parse.heap;
     if (q->root)
         return 0;
-    /* limits while parsing are the template's fault, not a request's */
+    /* a limit reached while parsing is the template's fault, not a request's */
     e->code = e->code == ERR_USAGE ? ERR_CONFIG : e->code;
     return -e->code;
 }
@@ -133,6 +135,7 @@ static int config_programs(struct template *t, const json_t *config, struct err 
 {
     const json_t *j = json_object_get(config, "chat_template"), *one;
     size_t i;
+
     if (!j || json_is_null(j))
         return 0;
     if (json_is_string(j))
@@ -151,8 +154,8 @@ static int config_programs(struct template *t, const json_t *config, struct err 
     return 0;
 }
 
-/* Special tokens become variables; what is there already stays. */
-static int take_tokens(struct template *t, const json_t *config, struct err *e)
+/* Adds the special tokens of a config as variables; existing ones are kept. */
+static int add_special_tokens(struct template *t, const json_t *config, struct err *e)
 {
     static const char *const names[] = { "bos_token", "eos_token", "unk_token", "sep_token",
                                          "pad_token", "cls_token", "mask_token" };
@@ -177,7 +180,7 @@ static const struct program *find_program(const struct template *t, const char *
     return NULL;
 }
 
-/* Leaves only the template of that name. */
+/* Selects the template of that name. */
 static int choose_program(struct template *t, const char *dir, const char *name, struct err *e)
 {
     char file[512];
@@ -202,6 +205,7 @@ int template_open_dir(struct template **out, const char *dir, const char *name, 
     struct template *t = new_template(dir);
     json_t *config = NULL, *map = NULL;
     int rc = 0;
+
     *out = NULL;
     if (!t)
         return text_memory(e);
@@ -211,8 +215,8 @@ int template_open_dir(struct template **out, const char *dir, const char *name, 
     TRY(read_config(dir, "special_tokens_map.json", &map, e));
     if (!in_file)
         TRY(config_programs(t, config, e));
-    TRY(take_tokens(t, config, e));
-    TRY(take_tokens(t, map, e));
+    TRY(add_special_tokens(t, config, e));
+    TRY(add_special_tokens(t, map, e));
     if (name)
         TRY(choose_program(t, dir, name, e));
     if (!t->n_prog)
@@ -222,6 +226,7 @@ int template_open_dir(struct template **out, const char *dir, const char *name, 
                      dir);
         goto out;
     }
+
     *out = t;
     t = NULL;
     rc = 1;
@@ -237,7 +242,7 @@ out:
 static int set_json(struct tpl *t, const char *name, const json_t *j, int user)
 {
     struct val v = v_none(), k;
-    char *copy = tpl_take(t, strlen(name) + 1);
+    char *copy = tpl_alloc(t, strlen(name) + 1);
     if (!copy)
         return t->failed;
     memcpy(copy, name, strlen(name));
@@ -268,11 +273,12 @@ static int set_variables(struct tpl *t, const struct template *tmpl, const struc
     return set_json(t, "add_generation_prompt", r->add_generation_prompt ? json_true() : json_false(), 0);
 }
 
-/* --- going on with the last message: it is rendered with a word behind it, and the text is cut there --- */
+/* --- continue_final: the last message is rendered with a marker at its end, and the text is cut there --- */
 
-static const char cut_word[] = "CONTINUE_FINAL_MESSAGE_TAG ";
+static const char end_marker[] = "CONTINUE_FINAL_MESSAGE_TAG ";
 
-/* The last message's text: its content, or the last "text" part of it. NULL: none. */
+/* The text of the last message: its content, or the last "text" part of its content; NULL: none.
+ * *holder[*key] is that text. */
 static json_t *final_text(json_t *messages, json_t **holder, const char **key)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1),
@@ -290,7 +296,7 @@ static json_t *final_text(json_t *messages, json_t **holder, const char **key)
     return json_is_string(content) ? content : NULL;
 }
 
-static int add_cut_word(const json_t *messages, json_t **out, struct err *e)
+static int add_end_marker(const json_t *messages, json_t **out, struct err *e)
 {
     const char *key;
     json_t *copy = json_deep_copy(messages), *holder, *text = copy ? final_text(copy, &holder, &key) : NULL;
@@ -302,7 +308,7 @@ static int add_cut_word(const json_t *messages, json_t **out, struct err *e)
     if (!json_is_string(text))
         return err_set(e, ERR_USAGE, "the last message has no text to go on with");
     buf_add(&b, json_string_value(text), json_string_length(text));
-    buf_add(&b, cut_word, sizeof cut_word - 1);
+    buf_add(&b, end_marker, sizeof end_marker - 1);
     if (b.failed || json_object_set_new(holder, key, json_stringn_nocheck(b.p, b.n)) < 0)
         rc = text_memory(e);
     buf_free(&b);
@@ -311,9 +317,9 @@ static int add_cut_word(const json_t *messages, json_t **out, struct err *e)
 
 static int cut(struct tpl *t, struct sb *b)
 {
-    size_t n = sizeof cut_word - 2; /* without its blank, which a template may have trimmed */
+    size_t n = sizeof end_marker - 2; /* without the blank, which a template may have trimmed */
     for (size_t i = b->n; i >= n; i--) {
-        if (memcmp(b->p + i - n, cut_word, n))
+        if (memcmp(b->p + i - n, end_marker, n))
             continue;
         int kept = i < b->n && b->p[i] == ' ';
         b->n = i - n;
@@ -327,10 +333,11 @@ static int cut(struct tpl *t, struct sb *b)
 
 /* --- the result --- */
 
-static int take_result(const struct sb *b, struct rendered *out, struct err *e)
+static int copy_result(const struct sb *b, struct rendered *out, struct err *e)
 {
-    size_t n_spans = 0, room = 0;
+    size_t n_spans = 0, cap = 0;
     struct text_span *spans = NULL;
+
     for (size_t i = 0; b->m && i < b->n; i++) {
         if (!b->m[i])
             continue;
@@ -338,8 +345,8 @@ static int take_result(const struct sb *b, struct rendered *out, struct err *e)
             spans[n_spans - 1].end = i + 1;
             continue;
         }
-        if (n_spans == room) {
-            struct text_span *q = realloc(spans, (room = 2 * room + 16) * sizeof *q);
+        if (n_spans == cap) {
+            struct text_span *q = realloc(spans, (cap = 2 * cap + 16) * sizeof *q);
             if (!q) {
                 free(spans);
                 return text_memory(e);
@@ -348,11 +355,13 @@ static int take_result(const struct sb *b, struct rendered *out, struct err *e)
         }
         spans[n_spans++] = (struct text_span){ i, i + 1 };
     }
+
     char *text = malloc(b->n + 1);
     if (!text) {
         free(spans);
         return text_memory(e);
     }
+
     if (b->n)
         memcpy(text, b->p, b->n);
     text[b->n] = 0;
@@ -401,14 +410,15 @@ int template_render(const struct template *tmpl, const struct template_request *
     t.max_text = t.heap.limit / 4;
     t.out = &b;
     if (r->continue_final) {
-        TRY(add_cut_word(r->messages, &copy, e));
+        TRY(add_end_marker(r->messages, &copy, e));
         req.messages = copy;
     }
+
     TRY(set_variables(&t, tmpl, &req));
     TRY(tpl_exec(&t, p->root->list));
     if (r->continue_final)
         TRY(cut(&t, &b));
-    TRY(take_result(&b, out, e));
+    TRY(copy_result(&b, out, e));
 out:
     json_decref(copy);
     heap_free(&t.heap);
@@ -417,7 +427,7 @@ out:
 
 /* --- from a JSON text --- */
 
-static int trusted_of(const json_t *in, json_t **out, struct err *e)
+static int read_trusted(const json_t *in, json_t **out, struct err *e)
 {
     static const char *const names[] = { "bos_token", "eos_token" };
     *out = json_object();
@@ -434,13 +444,15 @@ int template_render_json(const struct template *t, const char *json, size_t n, s
 {
     json_t *in = text_json(json, n, "the request", e), *trusted = NULL;
     int rc = 0;
+
     if (!in) {
         e->code = e->code == ERR_CONFIG ? ERR_USAGE : e->code;
         return -e->code;
     }
+
     const json_t *tools = json_object_get(in, "tools"), *documents = json_object_get(in, "documents"),
                  *extra = json_object_get(in, "extra");
-    TRY(trusted_of(in, &trusted, e));
+    TRY(read_trusted(in, &trusted, e));
     struct template_request r = {
         .messages = json_object_get(in, "messages"),
         .tools = tools && !json_is_null(tools) ? tools : NULL,
@@ -450,6 +462,7 @@ int template_render_json(const struct template *t, const char *json, size_t n, s
         .add_generation_prompt = json_is_true(json_object_get(in, "add_generation_prompt")),
         .continue_final = json_is_true(json_object_get(in, "continue_final_message")),
     };
+
     TRY(template_render(t, &r, out, e));
 out:
     json_decref(trusted);

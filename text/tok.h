@@ -1,11 +1,11 @@
-/* tok.h - inside of room text: what the parts of a tokenizer share.
+/* tok.h - private to room text: what the parts of a tokenizer share.
  *
  *   text --split at added tokens--> pieces --normalise--> --split at normalised added tokens-->
  *        --pre-tokenise--> words
  *        --BPE--> ids --post-process--> ids          and back: ids -> tokens --decoder steps--> text
  *
- * Growing things (buf, pieces, ids) keep a failed flag instead of returning an error each time: the one who
- * hands the result on looks at it (text_memory). */
+ * Growing arrays (buf, pieces, ids) remember a failed allocation in `failed` instead of returning an error
+ * each time. The function that returns the result checks the flag (text_memory). */
 #ifndef SHARDLINE_TEXT_TOK_H
 #define SHARDLINE_TEXT_TOK_H
 
@@ -18,15 +18,14 @@
 
 #define TEXT_LIMIT ((size_t)1 << 30) /* bytes tokenized at once */
 #define TOK_STEPS 32                 /* normalisers, pre-tokenisers or decoders in a row */
-/* ids are below this: a file cannot make us allocate more than its size suggests */
+/* ids are below this, so that a small file cannot make us allocate much */
 #define TOK_ID_LIMIT (1 << 24)
 
-/* --- growing characters, pieces, ids (grow.c; base/buf.h)
- * ------------------------------------------------------------------------------- */
-void buf_add_cp(struct buf *b, uint32_t cp);
+/* --- growing characters, pieces, ids (grow.c; base/buf.h) --- */
+void buf_add_cp(struct buf *b, uint32_t cp); /* adds the character as UTF-8 */
 
-/* A stretch of the text. id >= 0: an added token, done; else still text. first: it begins where the whole
- * text begins. */
+/* A part of the text. id >= 0: an added token, which later steps leave alone; -1: text. first: the part
+ * starts at the start of the whole text. */
 struct piece {
     size_t off, n;
     int32_t id;
@@ -38,7 +37,7 @@ struct pieces {
     size_t n, cap;
     int failed;
 };
-/* empty pieces are left out */
+/* Adds a piece, unless it is empty. */
 void pieces_add(struct pieces *ps, size_t off, size_t n, int32_t id, int first);
 void pieces_free(struct pieces *ps);
 
@@ -47,70 +46,70 @@ struct ids {
     size_t n, cap;
     int failed;
 };
-void ids_add(struct ids *l, int32_t id);
-/* The list becomes the caller's (malloc'd, also when it is empty); l is left without it. ERR_MEMORY: an
- * ids_add before had failed, too. */
-int ids_give(struct ids *l, int32_t **ids, size_t *n, struct err *e);
+void ids_add(struct ids *l, int32_t id); /* appends id */
+/* Hands the array to the caller, who frees it (malloc'd, also when empty); l is empty afterwards.
+ * ERR_MEMORY: also when an earlier ids_add failed. */
+int ids_detach(struct ids *l, int32_t **ids, size_t *n, struct err *e);
 int text_memory(struct err *e); /* sets ERR_MEMORY */
 
-/* --- characters (unicode.c)
- * -------------------------------------------------------------------------------------------- */
-/* > 0: bytes of the valid character; 0: the n bytes are the beginning of one; < 0: minus the bytes of the
- * maximal invalid part. n >= 1. */
+/* --- characters (unicode.c) --- */
+/* Reads the first character of n >= 1 bytes. Returns > 0: its bytes; 0: the n bytes are an incomplete
+ * character; < 0: minus the bytes of the maximal invalid part. */
 int utf8_next(const char *s, size_t n, uint32_t *cp);
-/* last character of valid text, n >= 1: its bytes */
+/* Reads the last character of valid text, n >= 1. Returns its bytes. */
 int utf8_prev(const char *s, size_t n, uint32_t *cp);
-/* bytes used: all when last, else without a cut character behind */
+/* Adds the text to out with U+FFFD for invalid parts. Returns the bytes used: all if last, else without an
+ * incomplete character at the end. */
 size_t utf8_repair(const char *s, size_t n, int last, struct buf *out);
+/* Properties of characters by the categories of Unicode 16; uni_lower by utf8proc's tables. */
 int uni_is_space(uint32_t cp);   /* White_Space */
 int uni_is_word(uint32_t cp);    /* \w of UTS 18 */
 int uni_is_numeric(uint32_t cp); /* Nd, Nl, No */
 int uni_is_punct(uint32_t cp);   /* P*, and the symbols of ASCII */
 int uni_is_mark(uint32_t cp);    /* Mn, Mc, Me */
 uint32_t uni_lower(uint32_t cp);
-/* A character of the same category and length that older tables know, for one that is newer than they are;
- * else cp itself. */
+/* For a character newer than the libraries' tables: an older one of the same category and UTF-8 length; else
+ * cp. */
 uint32_t uni_stand_in(uint32_t cp);
 #define UNI_COMPOSE 1
 #define UNI_COMPAT 2
-void uni_normalize(const char *s, size_t n, int form,
-                   struct buf *out); /* form 0: NFD; valid UTF-8 in and out */
-/* the map of byte-level tokenizers: every byte as a visible character below U+0144 */
+/* Adds a normal form of valid UTF-8 to out. form: 0 NFD, UNI_COMPOSE NFC, UNI_COMPAT NFKD, both NFKC. */
+void uni_normalize(const char *s, size_t n, int form, struct buf *out);
+/* The character that stands for a byte in byte-level tokenizers: visible, below U+0144. */
 uint32_t byte_char(unsigned char b);
-int char_byte(uint32_t cp); /* -1: stands for no byte */
+int char_byte(uint32_t cp); /* the byte of such a character; -1: it stands for none */
 
-/* --- patterns (pattern.c)
- * ---------------------------------------------------------------------------------------------- */
-/* a string as it is, or a PCRE2 program */
+/* --- patterns (pattern.c) --- */
 struct pattern {
-    char *literal;
+    char *literal; /* a string, n bytes, or NULL: a regex */
     size_t n;
-    void *code;
+    void *code; /* the compiled regex (PCRE2) */
 };
-/* {"String": …} or {"Regex": …} */
+/* From {"String": …} or {"Regex": …}; and from the text of a regex. ERR_CONFIG: neither, or a regex that is
+ * not supported. pattern_free frees p's memory, not p. */
 int pattern_load(struct pattern *p, const json_t *node, const char *what, struct err *e);
 int pattern_regex(struct pattern *p, const char *regex, size_t n, const char *what, struct err *e);
 void pattern_free(struct pattern *p);
-/* one walk over one text after the other, one thread */
+/* Finds the matches of a pattern, in one text after another. Belongs to one thread. */
 struct matcher {
     const struct pattern *pat;
     const char *s;
     size_t n, at, last_end;
     void *data, *context, *stack;
-    struct buf stand; /* the text with characters in it that PCRE2 knows */
+    struct buf stand; /* the text with stand-ins for characters that PCRE2 does not know */
 };
+/* Open once, set a text (borrowed), call matcher_next until it returns 0, set the next text. matcher_next
+ * returns 1: bytes [*start, *end) match; 0: no more matches. */
 int matcher_open(struct matcher *m, const struct pattern *p, struct err *e);
 void matcher_text(struct matcher *m, const char *s, size_t n);
-/* 1 found, 0 no more, negative */
 int matcher_next(struct matcher *m, size_t *start, size_t *end, struct err *e);
 void matcher_close(struct matcher *m);
 
-/* --- normalisers (normalize.c), pre-tokenisers (split.c), decoders (detok.c): a table of kinds, a row a
- * type ------------- */
+/* --- normalisers (normalize.c), pre-tokenisers (split.c), decoders (detok.c): one row a type --- */
 struct step {
     const struct step_kind *kind;
     struct pattern pat;
-    char *content; /* Replace, Prepend, Metaspace: what to put there */
+    char *content; /* Replace, Prepend, Metaspace: the text to insert */
     size_t n_content;
     int form, left, right, behavior, invert, prefix, split, count;
     uint32_t cp;
@@ -118,35 +117,36 @@ struct step {
 struct step_kind {
     const char *type;
     int (*load)(struct step *s, const json_t *node, const char *what, struct err *e);
-    /* normalisers */
+    /* normalisers: adds the result to out */
     int (*run)(const struct step *s, const char *text, size_t n, struct buf *out, struct err *e);
-    /* pre-tokenisers */
+    /* pre-tokenisers: replaces the pieces by smaller ones */
     int (*split)(const struct step *s, struct pieces *ps, struct err *e);
     int (*is)(uint32_t cp); /* pre-tokenisers that split at characters of a class */
-    int code;               /* decoders */
+    int code;               /* decoders: enum decoder */
 };
 struct steps {
     struct step v[TOK_STEPS];
     int n;
 };
-/* Reads a section (null, one step, or Sequences of them, flattened). list: the key of a Sequence's list. */
+/* Loads a section of tokenizer.json: null, one step, or a Sequence, which is flattened. list: the key of a
+ * Sequence's list. */
 int steps_load(struct steps *s, const json_t *node, const struct step_kind *kinds, const char *list,
                const char *what, struct err *e);
 void steps_free(struct steps *s);
 extern const struct step_kind normalizer_kinds[], split_kinds[], decoder_kinds[];
 
+/* Run all steps of the section; normalize adds the result to out. */
 int normalize(const struct steps *s, const char *text, size_t n, struct buf *out, struct err *e);
 int split_run(const struct steps *s, struct pieces *ps, struct err *e);
 
-/* --- the vocabulary (vocab.c)
- * ------------------------------------------------------------------------------------------ */
+/* --- the vocabulary (vocab.c) --- */
 enum { TOKEN_MODEL = 1, TOKEN_ADDED = 2, TOKEN_SPECIAL = 4, TOKEN_REWRITTEN = 8 };
 struct token {
     size_t off, n; /* its text as the file has it */
-    /* the text that decoding starts from: another one for added tokens that normalising changes */
-    size_t shown_off, shown_n;
+    /* the text that decoding starts from; differs for added tokens that the normaliser changes */
+    size_t decoded_off, decoded_n;
     size_t raw_off, raw_n; /* the bytes it stands for */
-    int flags;             /* 0: the id does not exist; REWRITTEN: shown is not the text */
+    int flags;             /* 0: the id does not exist; TOKEN_REWRITTEN: the decoded text differs */
 };
 struct vocab {
     struct token *v;
@@ -156,15 +156,17 @@ struct vocab {
     int32_t *slot;        /* hash table of ids; -1: empty */
     size_t n_slots, n_used;
 };
+/* Adds a token, or flags to the token that has this text and id. ERR_CONFIG: a text with two ids, an id with
+ * two texts, or an id out of range. */
 int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, const char *what,
               struct err *e);
-int vocab_show(struct vocab *v, int32_t id, const char *s, size_t n, struct err *e);
+/* Sets the text that decoding of token id starts from. */
+int vocab_set_decoded(struct vocab *v, int32_t id, const char *s, size_t n, struct err *e);
 int32_t vocab_find(const struct vocab *v, const char *s, size_t n); /* any token; -1: none */
-void vocab_free(struct vocab *v);
+void vocab_free(struct vocab *v);                                   /* not v itself */
 
-/* --- byte pair encoding (bpe.c)
- * ---------------------------------------------------------------------------------------- */
-/* ids of the first characters without a look-up: covers the byte-level map */
+/* --- byte pair encoding (bpe.c) --- */
+/* characters whose ids are in an array; covers the byte-level map */
 #define BPE_CHARS 2048
 struct merge {
     uint64_t pair;
@@ -173,25 +175,27 @@ struct merge {
 struct bpe {
     struct merge *slot; /* hash table by pair of ids */
     size_t n_slots;
-    /* bits by hash: some merge joins a token that ends in x and one that begins with y */
+    /* a bit for the hash of characters x, y: some merge joins a token that ends in x and one that starts
+     * with y */
     uint64_t *joints;
     int32_t char_id[BPE_CHARS], byte_id[256], unk;
     int byte_fallback, fuse_unk, ignore_merges;
 };
+/* Loads the model and its vocabulary. ERR_CONFIG: not BPE, or an option that is not supported. */
 int bpe_load(struct bpe *b, struct vocab *v, const json_t *model, const char *what, struct err *e);
-void bpe_free(struct bpe *b);
+void bpe_free(struct bpe *b); /* not b itself */
+/* Appends the ids of all pieces to out. */
 int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *ps, struct ids *out,
                struct err *e);
 
-/* --- added tokens (added.c)
- * -------------------------------------------------------------------------------------------- */
+/* --- added tokens (added.c) --- */
 struct added {
     int32_t id;
     int single_word, lstrip, rstrip, special;
 };
-/* first child, next sibling, index of the token that ends here */
 struct trie_node {
-    int32_t child, next, added;
+    int32_t child, next; /* first child, next sibling */
+    int32_t added;       /* index of the token that ends here, or -1 */
     unsigned char byte;
 };
 struct trie {
@@ -199,41 +203,45 @@ struct trie {
     size_t n, cap;
     struct added *added;
     size_t n_added, cap_added;
-    unsigned char begins[256]; /* some token begins with this byte */
+    unsigned char begins[256]; /* some token starts with this byte */
     int has_special;
 };
+/* Adds a token with text s; of two tokens with one text the first is found. */
 int trie_put(struct trie *t, const char *s, size_t n, const struct added *a, struct err *e);
-/* Adds to out->v; its text is the caller's. user: a byte for each of text, or NULL: special tokens are found
- * only where all are 0. */
+/* Adds the parts of piece p to out->v, not to out->text. user: one byte for each byte of text, or NULL: a
+ * special token is found only where all its bytes are 0. */
 void trie_split(const struct trie *t, const char *text, const char *user, const struct piece *p,
                 struct pieces *out);
 void trie_free(struct trie *t);
 
-/* --- all together (tokenizer.c, load.c, marked.c)
- * -------------------------------------------------------------------------------- */
+/* --- the tokenizer (tokenizer.c, tokenizer_load.c, marked.c) --- */
 struct tokenizer {
     struct vocab vocab;
     struct bpe bpe;
     struct trie plain, normal; /* added tokens found before and after normalisation */
     struct steps normalizer, splitter, decoder;
-    struct ids before, after; /* what the post-processor adds */
+    struct ids before, after; /* ids that the post-processor adds */
     int raw_bytes;            /* tokenizer_bytes */
     int joins_with_space;     /* no decoder: tokens are joined with spaces */
     int32_t bos, eos;
 };
-/* raw->text to the pieces of out, at added tokens, normalised. user as in trie_split; touched: gets a byte
- * for each piece of out, 1 where some of it came from outside; both NULL: nothing did. */
+/* Splits raw->text at added tokens into the pieces of out and normalises them. user: as in trie_split.
+ * touched: receives one byte for each piece of out, 1 if any of it is untrusted. Both NULL: all is
+ * trusted. */
 int split_added(const struct tokenizer *t, struct pieces *raw, const char *user, struct pieces *out,
                 struct buf *touched, struct err *e);
+/* Fill t from the JSON of tokenizer.json and of tokenizer_config.json. */
 int tokenizer_load(struct tokenizer *t, const json_t *root, const char *what, struct err *e);
 int tokenizer_load_config(struct tokenizer *t, const json_t *config, const char *what, struct err *e);
-/* vocab.raw from vocab.text (detok.c) */
+/* Fills vocab.raw, the bytes of every token, from vocab.text (detok.c). */
 int token_bytes_fill(struct tokenizer *t, struct err *e);
-/* NULs in strings allowed, unlike jx_parse */
+/* Parses JSON; unlike jx_parse it allows NUL in strings. NULL: *e is set. The caller owns the result. */
 json_t *text_json(const char *text, size_t n, const char *what, struct err *e);
-/* A text member: 1 found, 0 absent or null, negative: another type. */
+/* A string member of o: 1: found, borrowed from o; 0: absent or null; ERR_CONFIG: of another type. */
 int text_member(const json_t *o, const char *key, const char **s, size_t *n, const char *what, struct err *e);
+/* A boolean member of o, `absent` if it is absent or null. */
 int flag_member(const json_t *o, const char *key, int absent, int *out, const char *what, struct err *e);
+/* Copies n bytes and adds a NUL; malloc'd, the caller frees *to. */
 int text_copy(char **to, size_t *n_to, const char *s, size_t n, struct err *e);
 
 #endif

@@ -1,4 +1,4 @@
-/* tokenizer.c - the door: opening, and text to ids. (Ids to text: detok.c.) */
+/* tokenizer.c - opening a tokenizer, and text to ids. Ids to text: detok.c. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -38,6 +38,7 @@ int tokenizer_bytes(struct tokenizer **out, struct err *e)
     struct buf name = { 0 };
     json_t *node = NULL;
     int rc = 0;
+
     if (!t)
         return text_memory(e);
     t->raw_bytes = 1;
@@ -50,10 +51,12 @@ int tokenizer_bytes(struct tokenizer **out, struct err *e)
         }
         TRY(vocab_put(&t->vocab, name.p, name.n, b, TOKEN_MODEL, "bytes", e));
     }
+
     if (!(node = text_json(decoder, sizeof decoder - 1, "bytes", e))) {
         rc = -e->code;
         goto out;
     }
+
     TRY(steps_load(&t->decoder, node, decoder_kinds, "decoders", "bytes", e));
     TRY(token_bytes_fill(t, e));
     *out = t;
@@ -71,12 +74,14 @@ int tokenizer_open(struct tokenizer **out, const char *json, size_t n, const cha
     struct tokenizer *t = new_tokenizer();
     json_t *root = NULL;
     int rc = 0;
+
     if (!t)
         return text_memory(e);
     if (!(root = text_json(json, n, what, e))) {
         rc = -e->code;
         goto out;
     }
+
     TRY(tokenizer_load(t, root, what, e));
     TRY(token_bytes_fill(t, e));
     if (config) {
@@ -87,6 +92,7 @@ int tokenizer_open(struct tokenizer **out, const char *json, size_t n, const cha
         }
         TRY(tokenizer_load_config(t, root, "tokenizer_config.json", e));
     }
+
     *out = t;
     t = NULL;
 out:
@@ -133,15 +139,16 @@ static int encode_bytes(const char *text, size_t n, int32_t **ids, size_t *n_ids
     return 0;
 }
 
-/* Marks of the bytes that piece `in` of text became, [off, end) of out: where a stretch from outside begins
- * and ends is where the normalised text in front of it ends. *marks: malloc'd, a byte for each of out->p, of
- * which those before off say nothing. */
+/* Finds which bytes of a normalised piece are untrusted. The piece `in` of text became bytes [off, out->n)
+ * of out. The borders of an untrusted part are found by normalising the text in front of each. *marks:
+ * malloc'd, one byte for each of out->p; those before off are undefined. */
 static int normal_marks(const struct tokenizer *t, const char *text, const char *user, const struct piece *in,
                         const struct buf *out, size_t off, char **marks, struct err *e)
 {
     struct buf head = { 0 };
     size_t done = off;
     int rc = 0;
+
     if (!(*marks = malloc(out->n + 1)))
         return text_memory(e);
     for (size_t i = 1; i <= in->n && rc == 0; i++) {
@@ -154,14 +161,15 @@ static int normal_marks(const struct tokenizer *t, const char *text, const char 
             memset(*marks + done, user[in->off + i - 1], end - done);
         done = end > done ? end : done;
     }
+
     if (rc == 0 && head.failed)
         rc = text_memory(e);
     buf_free(&head);
     return rc;
 }
 
-/* One stretch between added tokens: normalised, and split at the added tokens that are looked for
- * afterwards. */
+/* Normalises the text between two added tokens, and splits it at the added tokens that are searched after
+ * normalisation. */
 static int add_normal(const struct tokenizer *t, const char *text, const char *user, struct piece p,
                       struct pieces *out, struct err *e)
 {
@@ -201,6 +209,7 @@ int split_added(const struct tokenizer *t, struct pieces *raw, const char *user,
         if (out->text.failed)
             break;
     }
+
     return raw->failed || raw->text.failed || out->failed || out->text.failed || (touched && touched->failed)
                ? text_memory(e)
                : 0;
@@ -212,6 +221,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int 
     struct pieces raw = { 0 }, ps = { 0 };
     struct ids out = { 0 };
     int rc = 0;
+
     if (n > TEXT_LIMIT)
         return err_set(e, ERR_CONFIG,
                        "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n,
@@ -227,7 +237,7 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int 
     TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, &out, e));
     for (size_t i = 0; add_special && i < t->after.n; i++)
         ids_add(&out, t->after.v[i]);
-    rc = ids_give(&out, ids, n_ids, e);
+    rc = ids_detach(&out, ids, n_ids, e);
 out:
     pieces_free(&raw);
     pieces_free(&ps);

@@ -1,5 +1,5 @@
-/* tokenizer_load.c - tokenizer.json and tokenizer_config.json into a tokenizer: sections in the order in
- * which they need each other. */
+/* tokenizer_load.c - fills a tokenizer from tokenizer.json and tokenizer_config.json. A section is loaded
+ * after those it depends on. */
 #include "text/tok.h"
 
 #include <stdlib.h>
@@ -50,10 +50,10 @@ int text_copy(char **to, size_t *n_to, const char *s, size_t n, struct err *e)
     return 0;
 }
 
-/* --- a section as a flat row of steps --- */
+/* --- a section as a flat list of steps --- */
 
-/* Calls fn for every step of a section: null is none, a Sequence is the steps of its list, Sequences in
- * Sequences included. */
+/* Calls fn for every step of a section. null has no step; a Sequence has the steps of its list, which may
+ * hold Sequences. */
 typedef int step_fn(void *arg, const json_t *node, const char *type, const char *what, struct err *e);
 #define NESTED 8
 static int each_step(const json_t *node, const char *list, step_fn *fn, void *arg, const char *what,
@@ -130,7 +130,7 @@ void steps_free(struct steps *s)
     s->n = 0;
 }
 
-/* --- the post-processor: what is put in front of the ids and behind them --- */
+/* --- the post-processor: the ids to add before and after the text --- */
 
 static int put_around(struct tokenizer *t, const struct ids *front, const struct ids *back, struct err *e)
 {
@@ -154,6 +154,7 @@ static int template_ids(const json_t *special_tokens, const json_t *part, struct
     const json_t *id;
     int rc = text_member(part, "id", &name, &n, what, e);
     const json_t *list = json_object_get(json_object_get(special_tokens, name), "ids");
+
     if (rc < 0)
         return rc;
     if (!json_is_array(list))
@@ -173,6 +174,7 @@ static int load_template(struct tokenizer *t, const json_t *node, const char *wh
     struct ids side[2] = { { 0 }, { 0 } };
     size_t i;
     int rc = 0;
+
     json_array_foreach(single, i, part) {
         const json_t *special = json_object_get(part, "SpecialToken");
         if (special) {
@@ -185,6 +187,7 @@ static int load_template(struct tokenizer *t, const json_t *node, const char *wh
             break;
         }
     }
+
     if (!sequence)
         rc = err_set(e, ERR_CONFIG, "%s: the template for a single text does not hold the text exactly once",
                      what);
@@ -249,6 +252,7 @@ static int add_token(struct tokenizer *t, const json_t *node, const char *what, 
     struct added a = { 0 };
     struct buf norm = { 0 };
     const json_t *id = json_object_get(node, "id");
+
     TRY(text_member(node, "content", &s, &n, what, e));
     if (rc == 0 || !json_is_integer(id))
         return err_set(e, ERR_CONFIG, "%s: an added token without content or id", what);
@@ -267,8 +271,9 @@ static int add_token(struct tokenizer *t, const json_t *node, const char *what, 
         TRY(normalize(&t->normalizer, s, n, &norm, e));
         s = norm.p ? norm.p : "";
         n = norm.n;
-        TRY(vocab_show(&t->vocab, a.id, s, n, e));
+        TRY(vocab_set_decoded(&t->vocab, a.id, s, n, e));
     }
+
     TRY(trie_put(normalized ? &t->normal : &t->plain, s, n, &a, e));
 out:
     buf_free(&norm);
@@ -306,6 +311,7 @@ int tokenizer_load(struct tokenizer *t, const json_t *root, const char *what, st
 {
     char where[256];
     int rc = 0;
+
 #define SECTION(key) (snprintf(where, sizeof where, "%.200s: " key, what), json_object_get(root, key))
     if (!json_is_object(json_object_get(root, "model")))
         return err_set(e, ERR_CONFIG, "%s: there is no model: is it a tokenizer.json", what);

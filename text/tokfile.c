@@ -17,7 +17,7 @@
 #define BLOCK ((size_t)262144)
 #define VERSION 1
 
-/* the header as it lies in the file: this machine is little-endian, as all that we build for */
+/* The header as it is in the file: every supported machine is little-endian. */
 struct head {
     char magic[8];
     uint32_t version, width;
@@ -32,7 +32,7 @@ struct tokfile {
     size_t n;
     struct head head;
     const uint64_t *hash, *end;     /* tables in the map */
-    _Atomic unsigned char *checked; /* a byte a block */
+    _Atomic unsigned char *checked; /* one byte for each block: 1 after its check */
 };
 
 int tokfile_is(const void *begin, size_t n) { return n >= 8 && !memcmp(begin, MAGIC, 8); }
@@ -69,6 +69,7 @@ static int check_tables(struct tokfile *f, struct err *e)
 {
     const struct head *h = &f->head;
     uint64_t from = ids_end(h), done = 0;
+
     f->hash = (const uint64_t *)(const void *)(f->map + from);
     f->end = f->hash + blocks_of(h);
     if (XXH3_64bits(f->map + from, f->n - from) != h->tables_hash)
@@ -84,6 +85,7 @@ static int check_tables(struct tokfile *f, struct err *e)
                            (unsigned long long)h->count);
         done = f->end[i];
     }
+
     if (h->documents && done != h->count)
         return err_set(e, ERR_FORMAT, "%s: ids behind the end of the last document", f->path);
     return 0;
@@ -108,6 +110,7 @@ static int map_file(struct tokfile *f, struct err *e)
             f->map = p;
         f->n = (size_t)size;
     }
+
     io_close(fd);
     return rc;
 }
@@ -116,10 +119,12 @@ int tokfile_open(struct tokfile **out, const char *path, struct err *e)
 {
     struct tokfile *f = calloc(1, sizeof *f);
     int rc = 0;
+
     if (!f || !(f->path = strdup(path))) {
         free(f);
         return text_memory(e);
     }
+
     TRY(map_file(f, e));
     memcpy(&f->head, f->map, HEAD);
     TRY(check_head(f, e));
@@ -128,6 +133,7 @@ int tokfile_open(struct tokfile **out, const char *path, struct err *e)
         rc = text_memory(e);
         goto out;
     }
+
     *out = f;
     return 0;
 out:
@@ -206,7 +212,7 @@ int tokfile_verify(const struct tokfile *f, struct err *e)
 /* --- writing --- */
 
 struct tokfile_writer {
-    char *path, *part; /* where it will be, where it is until then */
+    char *path, *part; /* the final name, and the name until then */
     int fd;
     struct head head;
     unsigned char *block;
@@ -218,8 +224,9 @@ struct tokfile_writer {
 int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab, struct err *e)
 {
     struct tokfile_writer *w = calloc(1, sizeof *w);
-    size_t room = strlen(path) + 8;
+    size_t cap = strlen(path) + 8;
     int rc = 0;
+
     if (!w)
         return text_memory(e);
     w->fd = -1;
@@ -229,16 +236,18 @@ int tokfile_create(struct tokfile_writer **out, const char *path, int64_t vocab,
                              .width = vocab > 65536 ? 4 : 2,
                              .vocab = (uint64_t)vocab,
                              .block = BLOCK };
-    if (!(w->path = strdup(path)) || !(w->part = malloc(room)) || !(w->block = malloc(BLOCK))) {
+    if (!(w->path = strdup(path)) || !(w->part = malloc(cap)) || !(w->block = malloc(BLOCK))) {
         rc = text_memory(e);
         goto out;
     }
-    snprintf(w->part, room, "%s.part", path);
+
+    snprintf(w->part, cap, "%s.part", path);
     if (io_exists(path)) {
         rc = err_set(e, ERR_FILE, "%s exists: choose another name or remove it", path);
         goto out;
     }
-    unlink(w->part); /* what a run that was killed left */
+
+    unlink(w->part); /* left by a killed run */
     TRY(w->fd = io_create(w->part, e));
     *out = w;
     return 0;
@@ -308,6 +317,7 @@ int tokfile_finish(struct tokfile_writer *w, struct err *e)
     static const char zeros[8];
     struct buf tables = { 0 };
     int rc = 0;
+
     TRY(flush_block(w, e));
     size_t pad = (size_t)(ids_end(&w->head) - (uint64_t)w->off);
     TRY(io_pwrite(w->fd, w->part, zeros, pad, w->off, e));
@@ -317,6 +327,7 @@ int tokfile_finish(struct tokfile_writer *w, struct err *e)
         rc = text_memory(e);
         goto out;
     }
+
     w->head.tables_hash = XXH3_64bits(tables.p, tables.n);
     w->head.head_hash = XXH3_64bits(&w->head, HEAD - 8);
     TRY(io_pwrite(w->fd, w->part, tables.p ? tables.p : "", tables.n, w->off + (int64_t)pad, e));

@@ -13,14 +13,17 @@ int utf8_next(const char *text, size_t n, uint32_t *cp)
 {
     const unsigned char *s = (const unsigned char *)text;
     unsigned c = s[0];
+
     if (c < 0x80) {
         *cp = c;
         return 1;
     }
+
     if (c < 0xC2 || c > 0xF4)
         return -1;
     int len = c < 0xE0 ? 2 : c < 0xF0 ? 3 : 4;
-    /* the second byte's range keeps out overlong forms, surrogates and what is above U+10FFFF */
+
+    /* the range of the second byte excludes overlong forms, surrogates and code points above U+10FFFF */
     unsigned lo = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80, hi = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
     uint32_t v = c & (0x7Fu >> len);
     for (int i = 1; i < len; i++) {
@@ -31,6 +34,7 @@ int utf8_next(const char *text, size_t n, uint32_t *cp)
         lo = 0x80, hi = 0xBF;
         v = v << 6 | (s[i] & 0x3Fu);
     }
+
     *cp = v;
     return len;
 }
@@ -60,6 +64,7 @@ size_t utf8_repair(const char *s, size_t n, int last, struct buf *out)
         i += len ? (size_t)-len : n - i;
         from = i;
     }
+
     buf_add(out, s + from, i - from);
     return n;
 }
@@ -122,7 +127,8 @@ uint32_t uni_lower(uint32_t cp) { return (uint32_t)utf8proc_tolower((utf8proc_in
 
 static unsigned combining(int32_t cp) { return utf8proc_get_property(cp)->combining_class; }
 
-/* Sorts a run of marks by class, stable. Counting, not insertion: a megabyte of marks must not take a day. */
+/* Sorts a run of marks by class, stable. Counting sort: quadratic time on a megabyte of marks would be
+ * hours. */
 static int sort_marks(int32_t *v, size_t n)
 {
     size_t at[257] = { 0 };
@@ -184,7 +190,7 @@ static int decompose(struct points *p, const char *s, size_t n, int form)
     return 0;
 }
 
-/* One stretch that starts with a character which composes with nothing in front of it. */
+/* Normalises text whose first character does not compose with the text in front of it. */
 static int normalize_stretch(struct points *p, const char *s, size_t n, int form, struct buf *out)
 {
     if (decompose(p, s, n, form) < 0 || canonical_order(p->v, p->n) < 0)
@@ -210,8 +216,9 @@ void uni_normalize(const char *s, size_t n, int form, struct buf *out)
             i++;
         ascii = i < n && i > from ? i - 1 : i; /* the last one may compose with what follows */
         buf_add(out, s + from, ascii - from);
-        for (from = ascii; i < n && ((unsigned char)s[i] & 0x80); i++)
-            ;
+        from = ascii;
+        while (i < n && ((unsigned char)s[i] & 0x80))
+            i++;
         if (i > from && normalize_stretch(&p, s + from, i - from, form, out) < 0)
             out->failed = 1;
     }
@@ -220,7 +227,8 @@ void uni_normalize(const char *s, size_t n, int form, struct buf *out)
 
 /* --- bytes as characters --- */
 
-/* Visible characters of Latin-1 stand for themselves, the other 68 bytes for U+0100 … U+0143 in order. */
+/* Bytes that are visible characters of Latin-1 map to themselves, the other 68 to U+0100 … U+0143 in
+ * order. */
 static int stands_for_itself(unsigned b)
 {
     return (b >= 0x21 && b <= 0x7E) || (b >= 0xA1 && b <= 0xAC) || b >= 0xAE;

@@ -1,7 +1,7 @@
-/* unicode_new.h - characters on which Unicode 14 (this machine's PCRE2) and Unicode 16 (the library behind
- * the reference files) disagree, and for each a character of Unicode 14 that has the category it got, in as
- * many bytes of UTF-8. Made from the general categories of both versions of UnicodeData.txt; U+180E is there
- * because PCRE2 counts it as a space. */
+/* unicode_new.h - stand-ins for characters whose general category differs between Unicode 14 (PCRE2 10.40)
+ * and Unicode 16 (the Hugging Face library): a character of Unicode 14 with the category of Unicode 16 and
+ * the same number of UTF-8 bytes. Made from both versions of UnicodeData.txt; U+180E is listed because
+ * PCRE2 counts it as a space. */
 #ifndef SHARDLINE_TEXT_UNICODE_NEW_H
 #define SHARDLINE_TEXT_UNICODE_NEW_H
 

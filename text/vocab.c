@@ -39,8 +39,8 @@ static int make_slots(struct vocab *v)
     return 0;
 }
 
-/* Room for ids up to id. */
-static int reach(struct vocab *v, int32_t id)
+/* Makes v->v long enough for id. */
+static int reserve_ids(struct vocab *v, int32_t id)
 {
     if ((size_t)id >= v->cap) {
         struct token *q = grow(v->v, &v->cap, (size_t)id + 1, sizeof *q);
@@ -59,7 +59,7 @@ int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, c
     if (id < 0 || id >= TOK_ID_LIMIT)
         return err_set(e, ERR_CONFIG, "%s: token \"%.60s\" has the id %lld: ids are 0 … %d", what, s,
                        (long long)id, TOK_ID_LIMIT - 1);
-    if ((v->n_used * 2 >= v->n_slots && make_slots(v) < 0) || reach(v, (int32_t)id) < 0)
+    if ((v->n_used * 2 >= v->n_slots && make_slots(v) < 0) || reserve_ids(v, (int32_t)id) < 0)
         return text_memory(e);
     struct token *t = &v->v[id];
     int32_t there = vocab_find(v, s, n);
@@ -70,8 +70,8 @@ int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, c
         return err_set(e, ERR_CONFIG, "%s: id %lld stands for two tokens, \"%.60s\" and \"%.60s\"", what,
                        (long long)id, v->text.p + t->off, s);
     if (!t->flags) {
-        t->off = t->shown_off = v->text.n;
-        t->n = t->shown_n = n;
+        t->off = t->decoded_off = v->text.n;
+        t->n = t->decoded_n = n;
         buf_add(&v->text, s, n);
         buf_add(&v->text, "", 1);
         if (v->text.failed)
@@ -79,17 +79,18 @@ int vocab_put(struct vocab *v, const char *s, size_t n, int64_t id, int flags, c
         v->slot[slot_of(v, s, n)] = (int32_t)id;
         v->n_used++;
     }
+
     t->flags |= flags;
     return 0;
 }
 
-int vocab_show(struct vocab *v, int32_t id, const char *s, size_t n, struct err *e)
+int vocab_set_decoded(struct vocab *v, int32_t id, const char *s, size_t n, struct err *e)
 {
     struct token *t = &v->v[id];
     if (n == t->n && !memcmp(s, v->text.p + t->off, n))
         return 0;
-    t->shown_off = v->text.n;
-    t->shown_n = n;
+    t->decoded_off = v->text.n;
+    t->decoded_n = n;
     t->flags |= TOKEN_REWRITTEN;
     buf_add(&v->text, s, n);
     buf_add(&v->text, "", 1);

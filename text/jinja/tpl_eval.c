@@ -1,4 +1,4 @@
-/* tpl_eval.c - the value of an expression. A table: a row a kind of node. */
+/* tpl_eval.c - evaluates expressions: a table with one function for each kind of node. */
 #include "text/jinja/tpl.h"
 
 #include <string.h>
@@ -19,7 +19,7 @@ int scope_set(struct tpl *t, struct scope *s, const struct str *name, struct val
             w->v = v;
             return 0;
         }
-    struct var *w = tpl_take(t, sizeof *w);
+    struct var *w = tpl_alloc(t, sizeof *w);
     if (!w)
         return t->failed;
     *w = (struct var){ name, v, s->vars };
@@ -27,7 +27,7 @@ int scope_set(struct tpl *t, struct scope *s, const struct str *name, struct val
     return 0;
 }
 
-/* --- what stands alone --- */
+/* --- constants, names, lists, dicts --- */
 
 static int eval_const(struct tpl *t, const struct node *n, struct val *out)
 {
@@ -119,8 +119,8 @@ static int eval_args(struct tpl *t, const struct node *n, struct args *out)
         out->n++;
     for (const struct node *k = n->more; k; k = k->next)
         out->n_kw++;
-    out->v = tpl_take(t, out->n * sizeof *out->v);
-    out->kw = tpl_take(t, out->n_kw * sizeof *out->kw);
+    out->v = tpl_alloc(t, out->n * sizeof *out->v);
+    out->kw = tpl_alloc(t, out->n_kw * sizeof *out->kw);
     if (t->failed)
         return t->failed;
     size_t i = 0;
@@ -140,9 +140,9 @@ static int eval_args(struct tpl *t, const struct node *n, struct args *out)
 
 int tpl_call(struct tpl *t, struct val callee, const struct args *args, struct val *out)
 {
-    struct val nobody = v_none();
+    struct val no_self = v_none();
     switch (callee.type) {
-    case V_FUNC: return fn_run(t, callee.u.fn, nobody, args, out);
+    case V_FUNC: return fn_run(t, callee.u.fn, no_self, args, out);
     case V_METHOD: return fn_run(t, callee.u.m->fn, callee.u.m->self, args, out);
     case V_MACRO: return tpl_macro(t, callee.u.mac, args, out);
     case V_UNDEF: return tpl_fail(t, ERR_USAGE, "%s", callee.u.why);

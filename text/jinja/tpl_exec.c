@@ -1,18 +1,18 @@
-/* tpl_exec.c - statements: what is written, what is set. A table: a row a kind of node. */
+/* tpl_exec.c - runs statements: a table with one function for each kind of node. */
 #include "text/jinja/tpl.h"
 
 #include <string.h>
 
 static int new_scope(struct tpl *t, struct scope *parent, struct scope **out)
 {
-    *out = tpl_take(t, sizeof **out);
+    *out = tpl_alloc(t, sizeof **out);
     if (!*out)
         return t->failed;
     (*out)->parent = parent;
     return 0;
 }
 
-/* The statements in a scope of their own, below parent. */
+/* Runs the statements in scope `inside`. */
 static int exec_inside(struct tpl *t, const struct node *list, struct scope *inside)
 {
     struct scope *outside = t->scope;
@@ -22,7 +22,7 @@ static int exec_inside(struct tpl *t, const struct node *list, struct scope *ins
     return rc;
 }
 
-/* What the statements write, as a string. */
+/* Runs the statements and returns their output as a string. */
 static int capture(struct tpl *t, const struct node *list, struct scope *inside, struct val *out)
 {
     struct sb b = { .t = t }, *outside = t->out;
@@ -82,6 +82,7 @@ static int assign(struct tpl *t, const struct node *target, struct val v)
                             (int)(target->a->name->n < 60 ? target->a->name->n : 60), target->a->name->p);
         return v_dict_put(t, ns->u.d, (struct val){ .type = V_STR, .u.s = target->name }, v);
     }
+
     struct list *l;
     size_t n = 0, i = 0;
     RETURN_IF_ERROR(v_iterate(t, v, &l));
@@ -102,14 +103,14 @@ static int exec_set(struct tpl *t, const struct node *n)
     return assign(t, n->a, v);
 }
 
-/* A chain of filters whose innermost value is v. */
+/* Applies a chain of filters to v. */
 static int filtered(struct tpl *t, const struct node *filters, struct val v, struct val *out)
 {
     struct node inner = { .kind = N_CONST, .line = t->line, .v = v }, copy;
     *out = v;
     if (!filters)
         return 0;
-    /* outer filters hold inner ones: from the innermost outwards */
+    /* a filter's operand is the filter inside of it: apply the innermost first */
     for (const struct node *done = NULL; done != filters;) {
         const struct node *k = filters;
         while (k->a != done)
@@ -177,6 +178,7 @@ static int loop_items(struct tpl *t, const struct node *n, struct list *from, st
 {
     struct val kept, is;
     struct scope *outside = t->scope;
+
     *out = from;
     if (!n->c)
         return 0;
@@ -189,6 +191,7 @@ static int loop_items(struct tpl *t, const struct node *n, struct list *from, st
             RETURN_IF_ERROR(v_list_add(t, kept.u.l, from->v[i]));
         t->scope = outside;
     }
+
     *out = kept.u.l;
     return 0;
 }
@@ -197,10 +200,11 @@ static int exec_for(struct tpl *t, const struct node *n)
 {
     static const struct str loop_name = { "loop", NULL, 4, 0 };
     struct scope *outside = t->scope;
-    struct loop *loop = tpl_take(t, sizeof *loop);
+    struct loop *loop = tpl_alloc(t, sizeof *loop);
     struct list *items;
     struct val v;
     int rc = 0;
+
     if (!loop)
         return t->failed;
     RETURN_IF_ERROR(tpl_eval(t, n->b, &v));
@@ -228,7 +232,7 @@ static int exec_break(struct tpl *t, const struct node *n)
 
 static int exec_macro(struct tpl *t, const struct node *n)
 {
-    struct macro *m = tpl_take(t, sizeof *m);
+    struct macro *m = tpl_alloc(t, sizeof *m);
     if (!m)
         return t->failed;
     *m = (struct macro){ n, t->scope };
@@ -256,6 +260,7 @@ static int bind_params(struct tpl *t, const struct node *macro, const struct arg
                                        (int)(p->name->n < 60 ? p->name->n : 60), p->name->p));
         RETURN_IF_ERROR(scope_set(t, inside, p->name, v));
     }
+
     if (args->n > at || used < args->n_kw)
         return tpl_fail(t, ERR_USAGE, "the macro '%.*s' has %zu parameters: an argument has no place",
                         (int)(macro->name->n < 60 ? macro->name->n : 60), macro->name->p, at);

@@ -1,4 +1,4 @@
-/* tpl_filter.c - filters of one value: text, numbers, JSON; those of lists are in tpl_filter_list.c. */
+/* tpl_filter.c - filters of text, numbers and JSON. Filters of lists: tpl_filter_list.c. */
 #include "text/jinja/tpl.h"
 
 #include <math.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 #include "text/tok.h"
 
-/* The value as text, then a string's method on it. */
+/* Converts the value to a string and calls a method of str on it. */
 static int by_method(struct tpl *t, struct val self, const char *method, const struct val *a, size_t n,
                      struct val *out)
 {
@@ -114,6 +114,7 @@ FN(f_format)
     const struct str *s;
     struct val arg;
     UNUSED;
+
     RETURN_IF_ERROR(v_to_str(t, self, &s));
     if (raw->n && raw->n_kw)
         return tpl_fail(t, ERR_USAGE, "format: arguments with and without names at the same time");
@@ -123,6 +124,7 @@ FN(f_format)
             RETURN_IF_ERROR(v_list_add(t, arg.u.l, raw->v[i]));
         return str_percent(t, s, arg, out);
     }
+
     RETURN_IF_ERROR(v_dict_new(t, &arg));
     for (size_t i = 0; i < raw->n_kw; i++)
         RETURN_IF_ERROR(
@@ -166,12 +168,14 @@ FN(f_indent)
     struct val v, fill, lines;
     int64_t width = 4;
     UNUSED;
+
     RETURN_IF_ERROR(arg_str(t, self, "indent", &s));
     if (a[0].type != V_STR) {
         RETURN_IF_ERROR(arg_int(t, a[0], 4, "indent", &width));
         for (int64_t i = 0; i < width && !t->failed; i++)
             sb_text(&blanks, " ");
     }
+
     RETURN_IF_ERROR(sb_done(&blanks, &fill));
     by = a[0].type == V_STR ? a[0].u.s : fill.u.s;
     sb_str(&text, s);
@@ -197,6 +201,7 @@ FN(f_truncate)
     struct sb b = { .t = t };
     int64_t length, leeway;
     UNUSED;
+
     RETURN_IF_ERROR(arg_str(t, self, "truncate", &s));
     RETURN_IF_ERROR(arg_int(t, a[0], 255, "truncate", &length));
     if (a[2].type != V_ABSENT)
@@ -237,17 +242,19 @@ FN(f_wordcount)
 
 /* --- numbers --- */
 
-/* A number written in a string, as int() and float() read it; 0: it is none. */
+/* Reads a number as int() and float() do. Returns 0: the string is not a number. */
 static int read_number(const struct str *s, int base, int is_float, struct val *out)
 {
     char text[128], *end;
     size_t from = strip_left(s, NULL), to = strip_right(s, NULL, from), n = 0;
+
     for (size_t i = from; i < to && n + 1 < sizeof text; i++) {
         int between = i > from && i + 1 < to && s->p[i - 1] >= '0' && s->p[i - 1] <= '9' &&
                       s->p[i + 1] >= '0' && s->p[i + 1] <= '9';
         if (s->p[i] != '_' || !between)
             text[n++] = s->p[i];
     }
+
     text[n] = 0;
     if (!n || n + 1 == sizeof text ||
         strspn(text, is_float ? "0123456789+-.eEinftyaINFTYA" : "0123456789+-abcdefABCDEFxXoO") < n)
@@ -256,6 +263,7 @@ static int read_number(const struct str *s, int base, int is_float, struct val *
         *out = v_float(strtod(text, &end));
         return *end == 0;
     }
+
     if (base == 10 && strspn(text, "0123456789+-") < n)
         return 0;
     *out = v_int(strtoll(text, &end, base));
@@ -267,6 +275,7 @@ FN(f_int)
     int64_t base;
     struct val v;
     UNUSED;
+
     RETURN_IF_ERROR(arg_int(t, a[1], 10, "int", &base));
     *out = a[0].type == V_ABSENT ? v_int(0) : a[0];
     if (self.type == V_UNDEF)
@@ -277,10 +286,12 @@ FN(f_int)
         *out = v_int(self.u.i);
         return 0;
     }
+
     if (self.type == V_STR && read_number(self.u.s, (int)base, 0, &v)) {
         *out = v;
         return 0;
     }
+
     if (self.type == V_STR && !read_number(self.u.s, 10, 1, &v))
         return 0;
     if (self.type != V_STR && self.type != V_FLOAT)
@@ -321,24 +332,27 @@ FN(f_round)
     const struct str *method;
     static const struct str common = { "common", NULL, 6, 0 };
     UNUSED;
+
     RETURN_IF_ERROR(arg_int(t, a[0], 0, "round", &digits));
     method = &common;
     if (a[1].type != V_ABSENT)
         RETURN_IF_ERROR(arg_str(t, a[1], "round", &method));
-    int how = word_in("common ceil floor", method->p, method->n);
+    int how = word_index("common ceil floor", method->p, method->n);
     if (!how || !v_is_number(self) || digits < -300 || digits > 300)
         return tpl_fail(t, ERR_USAGE, "round: a number, and common, ceil or floor");
     if (how == 1 && v_is_int(self) && digits >= 0) {
         *out = v_int(self.u.i);
         return 0;
     }
-    /* correctly rounded decimal, ties to even by the digits there are */
+
+    /* printf rounds the exact binary value to the nearest decimal, as Python does */
     if (how == 1 && digits >= 0) {
         char text[700];
         snprintf(text, sizeof text, "%.*f", (int)digits, self.u.f);
         *out = v_float(fabs(self.u.f) < 1e300 ? strtod(text, NULL) : self.u.f);
         return 0;
     }
+
     double by = pow(10, (double)digits), v = v_number(self) * by;
     v = (how == 1 ? nearbyint(v) : how == 2 ? ceil(v) : floor(v)) / by;
     *out = how == 1 && v_is_int(self) ? v_int((int64_t)v) : v_float(v);
@@ -378,5 +392,5 @@ const struct fn tpl_filters[] = {
 const struct fn *filter_find(const struct str *name)
 {
     const struct fn *f = fn_find(tpl_filters, name->p, name->n);
-    return f ? f : fn_find(tpl_filters_of_lists, name->p, name->n);
+    return f ? f : fn_find(tpl_list_filters, name->p, name->n);
 }

@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-/* What generators of Jinja give: read once. */
+/* The result of a filter that is a generator in Jinja: it can be read once. */
 static int new_gen(struct tpl *t, struct val *out) { return v_list_new(t, L_GEN, out); }
 
 FN(f_list)
@@ -77,6 +77,7 @@ FN(f_join)
     const struct str *by = &nothing;
     struct list *l;
     UNUSED;
+
     if (a[0].type != V_ABSENT)
         RETURN_IF_ERROR(v_to_str(t, a[0], &by));
     RETURN_IF_ERROR(v_iterate(t, self, &l));
@@ -115,8 +116,8 @@ static int fold(struct tpl *t, struct val v, int case_matters, struct val *out)
     return v.type == V_STR && !case_matters ? str_case(t, v.u.s, 'l', out) : 0;
 }
 
-/* Keys of the items of l: by attribute (a path, or several with commas), letters made small unless case
- * matters. */
+/* The sort keys of the items of l: the item's attribute (a path, or several separated by commas), in lower
+ * case unless case_matters. many: a key is a list of values. */
 static int sort_keys(struct tpl *t, const struct list *l, struct val attribute, int case_matters, int many,
                      struct val *keys)
 {
@@ -129,10 +130,11 @@ static int sort_keys(struct tpl *t, const struct list *l, struct val attribute, 
         RETURN_IF_ERROR(v_str(t, ",", 1, NULL, &comma));
         RETURN_IF_ERROR(fn_run(t, fn_find(tpl_str_methods, "split", 5), attribute, &args, &paths));
     }
+
     for (size_t i = 0; i < l->n; i++) {
         struct val v, key = v_none();
         size_t n = paths.u.l->n;
-        /* keys are lists also of one: what is undefined is then equal, not an error */
+        /* also a single value is a list: two undefined values are then equal, not an error */
         if (many)
             RETURN_IF_ERROR(v_list_new(t, L_LIST, &key));
         for (size_t k = 0; k < (n ? n : 1); k++) {
@@ -165,11 +167,12 @@ FN(f_dictsort)
     const struct str *by = &by_key;
     struct val view, keys;
     UNUSED;
+
     if (self.type != V_DICT)
         return tpl_fail(t, ERR_USAGE, "dictsort of a %s", v_type(self));
     if (a[1].type != V_ABSENT)
         RETURN_IF_ERROR(arg_str(t, a[1], "dictsort", &by));
-    int part = word_in("key value", by->p, by->n) - 1;
+    int part = word_index("key value", by->p, by->n) - 1;
     if (part < 0)
         return tpl_fail(t, ERR_USAGE, "dictsort by key or value");
     RETURN_IF_ERROR(fn_run(t, fn_find(tpl_dict_methods, "items", 5), self, &none, &view));
@@ -210,6 +213,7 @@ FN(f_unique)
     struct list *l;
     struct val keys, seen;
     UNUSED;
+
     RETURN_IF_ERROR(v_iterate(t, self, &l));
     RETURN_IF_ERROR(sort_keys(t, l, a[1], v_true(a[0]), 0, &keys));
     RETURN_IF_ERROR(v_list_new(t, L_LIST, &seen));
@@ -232,6 +236,7 @@ FN(f_batch)
     struct val row = { .type = V_ABSENT };
     int64_t n;
     UNUSED;
+
     RETURN_IF_ERROR(arg_int(t, a[0], 0, "batch", &n));
     RETURN_IF_ERROR(v_iterate(t, self, &l));
     RETURN_IF_ERROR(new_gen(t, out));
@@ -242,6 +247,7 @@ FN(f_batch)
         }
         RETURN_IF_ERROR(v_list_add(t, row.u.l, l->v[i]));
     }
+
     while (row.type == V_LIST && !arg_absent(a[1]) && (int64_t)row.u.l->n < n)
         RETURN_IF_ERROR(v_list_add(t, row.u.l, a[1]));
     return 0;
@@ -254,12 +260,13 @@ static int map_attribute(struct tpl *t, const struct list *l, const struct args 
     struct val path = { .type = V_ABSENT }, by = { .type = V_ABSENT };
     for (size_t i = 0; i < raw->n_kw; i++) {
         const struct str *name = raw->kw[i].name;
-        int at = word_in("attribute default", name->p, name->n);
+        int at = word_index("attribute default", name->p, name->n);
         if (!at)
             return tpl_fail(t, ERR_USAGE, "map has no argument '%.*s'", (int)(name->n < 60 ? name->n : 60),
                             name->p);
         *(at == 1 ? &path : &by) = raw->kw[i].v;
     }
+
     if (path.type == V_ABSENT)
         return tpl_fail(t, ERR_USAGE, "map needs the name of a filter, or attribute=");
     for (size_t i = 0; i < l->n; i++) {
@@ -280,6 +287,7 @@ FN(f_map)
     struct list *l;
     const struct str *name;
     UNUSED;
+
     RETURN_IF_ERROR(new_gen(t, out));
     if (!v_true(self)) /* none and 0 too: no items */
         return 0;
@@ -298,12 +306,13 @@ FN(f_map)
         RETURN_IF_ERROR(fn_run(t, f, l->v[i], &args, &v));
         RETURN_IF_ERROR(v_list_add(t, out->u.l, v));
     }
+
     t->depth--;
     return 0;
 }
 
-/* The items for which a test (or their truth) is `keep`; with_attribute: the test is of the attribute that
- * comes first. */
+/* The items for which a test (without one: their truth) has the result `keep`. with_attribute: the first
+ * argument names the attribute to test. */
 static int choose(struct tpl *t, struct val self, const struct args *raw, int with_attribute, int keep,
                   struct val *out)
 {
@@ -311,6 +320,7 @@ static int choose(struct tpl *t, struct val self, const struct args *raw, int wi
     const struct fn *test = NULL;
     const struct str *name;
     size_t n = (size_t)with_attribute;
+
     RETURN_IF_ERROR(new_gen(t, out));
     if (!v_true(self))
         return 0;
@@ -323,6 +333,7 @@ static int choose(struct tpl *t, struct val self, const struct args *raw, int wi
             return tpl_fail(t, ERR_USAGE, "no test is named '%.*s'", (int)(name->n < 60 ? name->n : 60),
                             name->p);
     }
+
     const struct args args = tail_of(raw, raw->n > n ? n + 1 : n);
     for (size_t i = 0; i < l->n; i++) {
         struct val v = l->v[i], is;
@@ -357,7 +368,7 @@ FN(f_rejectattr)
     return choose(t, self, raw, 1, 0, out);
 }
 
-const struct fn tpl_filters_of_lists[] = {
+const struct fn tpl_list_filters[] = {
     { "list", "", 0, f_list },
     { "items", "", 0, f_items },
     { "first", "", 0, f_first },

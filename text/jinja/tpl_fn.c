@@ -1,5 +1,5 @@
-/* tpl_fn.c - functions, tests and methods that templates call, each a row of a table; filters are in
- * tpl_filter.c. */
+/* tpl_fn.c - tables of functions, tests, and methods of dicts, lists and loops. Filters: tpl_filter.c;
+ * methods of strings: tpl_method.c. */
 #include "text/jinja/tpl.h"
 
 #include <string.h>
@@ -16,8 +16,7 @@ const struct fn *fn_find(const struct fn *table, const char *name, size_t n)
     return NULL;
 }
 
-/* The number of `name` among words with blanks between them, from 1; 0: it is none of them. */
-int word_in(const char *words, const char *name, size_t n)
+int word_index(const char *words, const char *name, size_t n)
 {
     int at = 1;
     for (const char *p = words; *p; p += *p == ' ', at++) {
@@ -33,6 +32,7 @@ int fn_run(struct tpl *t, const struct fn *f, struct val self, const struct args
 {
     struct val a[FN_ARGS] = { { .type = V_ABSENT } };
     size_t n_params = 0;
+
     RETURN_IF_ERROR(tpl_steps(t, 1));
     if (!f->params)
         return f->call(t, self, a, args, out);
@@ -43,12 +43,13 @@ int fn_run(struct tpl *t, const struct fn *f, struct val self, const struct args
     for (size_t i = 0; i < args->n; i++)
         a[i] = args->v[i];
     for (size_t i = 0; i < args->n_kw; i++) {
-        int at = word_in(f->params, args->kw[i].name->p, args->kw[i].name->n);
+        int at = word_index(f->params, args->kw[i].name->p, args->kw[i].name->n);
         if (!at || a[at - 1].type != V_ABSENT)
             return tpl_fail(t, ERR_USAGE, "%s has no argument '%.*s', or has it twice", f->name,
                             (int)(args->kw[i].name->n < 60 ? args->kw[i].name->n : 60), args->kw[i].name->p);
         a[at - 1] = args->kw[i].v;
     }
+
     for (int i = 0; i < f->n_least; i++)
         if (a[i].type == V_ABSENT)
             return tpl_fail(t, ERR_USAGE, "%s needs %d argument%s", f->name, f->n_least,
@@ -64,7 +65,6 @@ int arg_str(struct tpl *t, struct val v, const char *what, const struct str **ou
     return 0;
 }
 
-/* An integer, or `absent`. */
 int arg_int(struct tpl *t, struct val v, int64_t absent, const char *what, int64_t *out)
 {
     if (!v_is_int(v) && !arg_absent(v))
@@ -91,6 +91,7 @@ FN(f_strftime)
     struct sb b = { .t = t };
     time_t now = t->now ? (time_t)t->now : time(NULL);
     struct tm tm;
+
     RETURN_IF_ERROR(arg_str(t, a[0], "strftime_now", &s));
     localtime_r(&now, &tm);
     for (size_t i = 0; i < s->n; i++) {
@@ -102,7 +103,7 @@ FN(f_strftime)
         form[1] = s->p[++i];
         if (strchr("EO-_0^#", form[1]) && form[1] && i + 1 < s->n) /* glibc's modifiers */
             form[2] = s->p[++i];
-        if (form[1] == 'z' || form[1] == 'Z') /* Python's now() knows no zone */
+        if (form[1] == 'z' || form[1] == 'Z') /* Python's datetime.now() has no time zone */
             continue;
         if (form[1] == 'f') {
             sb_text(&b, "000000");
@@ -121,11 +122,13 @@ FN(f_range)
     UNUSED;
     int64_t from = 0, to = 0, step = 1;
     struct list *l;
+
     RETURN_IF_ERROR(arg_int(t, a[0], 0, "range", &to));
     if (a[1].type != V_ABSENT) {
         from = to;
         RETURN_IF_ERROR(arg_int(t, a[1], 0, "range", &to));
     }
+
     RETURN_IF_ERROR(arg_int(t, a[2], 1, "range", &step));
     if (!step)
         return tpl_fail(t, ERR_USAGE, "range with step 0");
@@ -156,6 +159,7 @@ FN(f_dict)
 {
     UNUSED;
     struct list *l;
+
     RETURN_IF_ERROR(v_dict_new(t, out));
     struct dict *d = out->u.d;
     if (raw->n > 1)
@@ -189,7 +193,7 @@ const struct fn tpl_functions[] = {
     { "namespace", NULL, 0, f_namespace },        { NULL },
 };
 
-/* --- tests: 1 or 0 as a bool --- */
+/* --- tests --- */
 
 #define TEST_FN(name, condition) \
     FN(name) \
@@ -229,7 +233,7 @@ FN(is_same)
     return 0;
 }
 
-/* odd, even, divisibleby: of the remainder */
+/* odd, even and divisibleby compare the remainder. */
 static int remainder_of(struct tpl *t, struct val v, struct val by, struct val *out)
 {
     if (!v_is_number(v) || !v_is_number(by))
@@ -258,7 +262,7 @@ FN(is_divisible)
     return 0;
 }
 
-/* str.isupper, islower: some letter has a case, and none has the other */
+/* str.isupper, str.islower: at least one letter has this case, none has the other. */
 static int has_case(struct tpl *t, struct val v, int how, struct val *out)
 {
     struct val all, other;
@@ -417,7 +421,7 @@ FN(m_copy)
     return 0;
 }
 
-const char tpl_dict_changes[] = "clear pop popitem setdefault update fromkeys";
+const char tpl_dict_mutators[] = "clear pop popitem setdefault update fromkeys";
 const struct fn tpl_dict_methods[] = {
     { "get", "key default", 1, m_get }, { "keys", "", 0, m_keys }, { "values", "", 0, m_values },
     { "items", "", 0, m_items },        { "copy", "", 0, m_copy }, { NULL },
@@ -450,7 +454,7 @@ FN(m_list_index)
     return tpl_fail(t, ERR_USAGE, "index: the value is not in the list");
 }
 
-const char tpl_list_changes[] = "append clear extend insert pop remove reverse sort";
+const char tpl_list_mutators[] = "append clear extend insert pop remove reverse sort";
 const struct fn tpl_list_methods[] = { { "count", "value", 1, m_list_count },
                                        { "index", "value", 1, m_list_index },
                                        { "copy", "", 0, m_copy },

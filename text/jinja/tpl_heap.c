@@ -1,5 +1,5 @@
-/* tpl_heap.c - memory of a parse or a rendering: taken piece by piece, freed all at once; errors, steps and
- * depth; strings that grow. */
+/* tpl_heap.c - the heap of a parse or a rendering, freed all at once; errors; limits of steps and depth;
+ * growing strings. */
 #include "text/jinja/tpl.h"
 
 #include <stdarg.h>
@@ -11,11 +11,12 @@
 #define BLOCK ((size_t)32 << 10)
 #define HEAD ((sizeof(struct heap_block) + 15) & ~(size_t)15)
 
-void *tpl_take(struct tpl *t, size_t n)
+void *tpl_alloc(struct tpl *t, size_t n)
 {
     struct heap *h = &t->heap;
     struct heap_block *b = h->blocks;
     size_t want = (n + 15) & ~(size_t)15;
+
     if (t->failed)
         return NULL;
     if (n > h->limit - h->total || want < n) {
@@ -24,6 +25,7 @@ void *tpl_take(struct tpl *t, size_t n)
                              h->limit >> 20);
         return NULL;
     }
+
     if (!b || b->n - b->used < want) {
         size_t size = want > BLOCK / 4 ? want : BLOCK;
         struct heap_block *q = malloc(HEAD + size);
@@ -33,7 +35,7 @@ void *tpl_take(struct tpl *t, size_t n)
         }
         q->n = size;
         q->used = 0;
-        /* a large piece goes behind the block in use, which has room left */
+        /* a block of one large allocation goes behind the current block, which has space left */
         if (b && size != BLOCK) {
             q->next = b->next;
             b->next = q;
@@ -43,6 +45,7 @@ void *tpl_take(struct tpl *t, size_t n)
         }
         b = q;
     }
+
     void *p = (char *)b + HEAD + b->used;
     b->used += want;
     h->total += want;
@@ -64,13 +67,14 @@ int tpl_fail(struct tpl *t, int code, const char *fmt, ...)
 {
     char text[768];
     va_list ap;
+
     va_start(ap, fmt);
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     for (char *p = text; *p; p++)
         if ((unsigned char)*p < 32)
             *p = ' ';
-    /* cut in the middle of a character: the rest of it goes */
+    /* drop an incomplete character at the end of a truncated text */
     for (size_t n = strlen(text); n + 1 == sizeof text && n > 0;) {
         uint32_t cp;
         int len = utf8_prev(text, n, &cp);
@@ -104,16 +108,16 @@ int tpl_enter(struct tpl *t)
     return 0;
 }
 
-/* --- strings that grow --- */
+/* --- growing strings --- */
 
-static int room(struct sb *b, size_t n)
+static int reserve(struct sb *b, size_t n)
 {
     if (n <= b->cap - b->n)
         return 1;
     size_t cap = b->cap ? b->cap : 32;
     while (cap - b->n < n && cap < SIZE_MAX / 4)
         cap *= 2;
-    char *p = tpl_take(b->t, cap), *m = b->m ? tpl_take(b->t, cap) : NULL;
+    char *p = tpl_alloc(b->t, cap), *m = b->m ? tpl_alloc(b->t, cap) : NULL;
     if (!p || (b->m && !m))
         return 0;
     if (b->n)
@@ -128,9 +132,9 @@ static int room(struct sb *b, size_t n)
 
 void sb_add(struct sb *b, const char *p, size_t n, const char *mark)
 {
-    if (!n || tpl_steps(b->t, n / 64) < 0 || !room(b, n))
+    if (!n || tpl_steps(b->t, n / 64) < 0 || !reserve(b, n))
         return;
-    if (mark && !b->m && !(b->m = tpl_take(b->t, b->cap)))
+    if (mark && !b->m && !(b->m = tpl_alloc(b->t, b->cap)))
         return;
     memcpy(b->p + b->n, p, n);
     if (mark)
@@ -152,16 +156,23 @@ void sb_cp(struct sb *b, uint32_t cp, int marked)
     static const char ones[4] = { 1, 1, 1, 1 };
     char bytes[4];
     size_t n = 0;
-    if (cp < 0x80)
+
+    if (cp < 0x80) {
         bytes[n++] = (char)cp;
-    else if (cp < 0x800)
-        bytes[n++] = (char)(0xC0 | cp >> 6), bytes[n++] = (char)(0x80 | (cp & 63));
-    else if (cp < 0x10000)
-        bytes[n++] = (char)(0xE0 | cp >> 12), bytes[n++] = (char)(0x80 | (cp >> 6 & 63)),
+    } else {
+        if (cp < 0x800) {
+            bytes[n++] = (char)(0xC0 | cp >> 6);
+        } else {
+            if (cp < 0x10000) {
+                bytes[n++] = (char)(0xE0 | cp >> 12);
+            } else {
+                bytes[n++] = (char)(0xF0 | cp >> 18);
+                bytes[n++] = (char)(0x80 | (cp >> 12 & 63));
+            }
+            bytes[n++] = (char)(0x80 | (cp >> 6 & 63));
+        }
         bytes[n++] = (char)(0x80 | (cp & 63));
-    else
-        bytes[n++] = (char)(0xF0 | cp >> 18), bytes[n++] = (char)(0x80 | (cp >> 12 & 63)),
-        bytes[n++] = (char)(0x80 | (cp >> 6 & 63)), bytes[n++] = (char)(0x80 | (cp & 63));
+    }
     sb_add(b, bytes, n, marked ? ones : NULL);
 }
 

@@ -1,9 +1,9 @@
-/* tpl_lex.c - the source of a template as tokens. Blanks around tags go as in Jinja with trim_blocks and
- * lstrip_blocks:
+/* tpl_lex.c - splits the source of a template into tokens. White space around tags is removed as by Jinja
+ * with trim_blocks and lstrip_blocks:
  *
- *     {%- … -%}   '-' takes all white space on its side (of {{ }} and {# #} too)
- *     {% … %}\n   a tag or comment takes the line end behind it, and the blanks in front of it when nothing
- *     else is on its line
+ *     {%- … -%}   '-' removes all white space on its side (of {{ }} and {# #} too)
+ *     {% … %}\n   a tag or comment removes the line end behind it, and the blanks in front of it if nothing
+ *                 else is on its line
  *     {%+ … +%}   '+' keeps them */
 #include "text/jinja/tpl.h"
 
@@ -17,7 +17,7 @@ struct lexer {
     struct tpl *t;
     const char *s;
     size_t n, at;
-    /* the tag before took a line end: blanks from here on begin a line */
+    /* the tag before removed a line end: the text here is at the start of a line */
     int new_line;
     struct tpl_tokens *out;
     char open[TPL_PARSE_DEPTH]; /* brackets */
@@ -35,7 +35,7 @@ static int add(struct lexer *l, enum tok_kind kind, const char *p, size_t n, str
     struct tpl_tokens *o = l->out;
     if (o->n == o->cap) {
         size_t cap = o->cap ? 2 * o->cap : 64;
-        struct tpl_token *q = tpl_take(l->t, cap * sizeof *q);
+        struct tpl_token *q = tpl_alloc(l->t, cap * sizeof *q);
         if (!q)
             return l->t->failed;
         if (o->n)
@@ -65,7 +65,7 @@ static size_t blanks_behind(const struct lexer *l, size_t i)
     return i;
 }
 
-/* How much of the text [from, to) in front of a tag stays. */
+/* The end of the text [from, to) in front of a tag, after its white space is removed. */
 static size_t text_end(const struct lexer *l, size_t from, size_t to, int variable)
 {
     struct str s = { l->s + from, NULL, to - from, 0 };
@@ -83,8 +83,8 @@ static size_t text_end(const struct lexer *l, size_t from, size_t to, int variab
     return strip_right(&s, NULL, 0) == 0 ? line : to;
 }
 
-/* Where a tag that ends with close ("%}", "#}") at i ends, with what it takes behind it; 0: it does not end
- * here. */
+/* If a tag ends with close ("%}", "#}") at i, returns the byte behind it and the white space it removes;
+ * else 0. */
 static size_t tag_end(const struct lexer *l, size_t i, const char *close, int takes_line)
 {
     if (at_text(l, i, close))
@@ -99,7 +99,7 @@ static size_t skip_sign(const struct lexer *l, size_t i)
     return i + (i < l->n && (l->s[i] == '-' || l->s[i] == '+'));
 }
 
-/* The tag "{% word" with blanks, at i: the byte behind word; 0: another one. */
+/* If the tag "{% word" is at i, returns the byte behind word and blanks; else 0. */
 static size_t tag_word(const struct lexer *l, size_t i, const char *word)
 {
     if (!at_text(l, i, "{%"))
@@ -124,7 +124,7 @@ static int lex_comment(struct lexer *l)
     return 0;
 }
 
-/* 1: it was {% raw %}, and is done with its text. */
+/* Returns 1: it was {% raw %}, and its text is added; 0: another tag. */
 static int lex_raw(struct lexer *l)
 {
     size_t i = tag_word(l, l->at, "raw");
@@ -159,7 +159,8 @@ static uint32_t hex(const char *s, size_t n, int *ok)
     return v;
 }
 
-/* The escape behind a backslash at i (of a string that ends at to): bytes used. */
+/* Reads the escape behind a backslash, at i, of a string that ends at to. Returns its bytes; *ok becomes 0
+ * if it stands for no character. */
 static size_t escape(struct lexer *l, struct sb *b, size_t i, size_t to, int *ok)
 {
     static const char from[] = "nrtabfv\\'\"", by[] = "\n\r\t\a\b\f\v\\'\"";
@@ -167,10 +168,12 @@ static size_t escape(struct lexer *l, struct sb *b, size_t i, size_t to, int *ok
     const char *k = strchr(from, c);
     size_t n = c == 'x' ? 2 : c == 'u' ? 4 : c == 'U' ? 8 : 0;
     uint32_t cp;
+
     if (c && k) {
         sb_add(b, by + (k - from), 1, NULL);
         return 1;
     }
+
     if (c == '\n')
         return 1;
     if (n) {
@@ -181,19 +184,21 @@ static size_t escape(struct lexer *l, struct sb *b, size_t i, size_t to, int *ok
             sb_cp(b, cp, 0);
         return n + 1;
     }
+
     if (c >= '0' && c <= '7') {
         for (n = 0, cp = 0; n < 3 && i + n < to && l->s[i + n] >= '0' && l->s[i + n] <= '7'; n++)
             cp = cp * 8 + (uint32_t)(l->s[i + n] - '0');
         sb_cp(b, cp, 0);
         return n;
     }
+
     if (c == 'N')
         *ok = 0;
     sb_text(b, "\\");
     int len = utf8_next(l->s + i, to - i, &cp);
     if (len == 1) {
         sb_add(b, &c, 1, NULL);
-    } else { /* Jinja's detour through ASCII */
+    } else { /* Jinja encodes the string as ASCII before it reads escapes */
         char shown[16];
         snprintf(shown, sizeof shown, cp < 0x100 ? "x%02x" : cp < 0x10000 ? "u%04x" : "U%08x", cp);
         sb_text(b, shown);
@@ -208,6 +213,7 @@ static int lex_string(struct lexer *l)
     struct sb b = { .t = l->t };
     struct val v;
     int ok = 1;
+
     while (to < l->n && l->s[to] != quote)
         to += l->s[to] == '\\' ? 2 : 1;
     if (to >= l->n)
@@ -220,6 +226,7 @@ static int lex_string(struct lexer *l)
         if (i < to)
             i += 1 + escape(l, &b, i + 1, to, &ok);
     }
+
     if (!ok)
         return tpl_fail(
             l->t, ERR_CONFIG,
@@ -254,12 +261,14 @@ static int lex_number(struct lexer *l)
                                   : 10,
         is_float = 0;
     size_t from = l->at, to = digits(l, base == 10 ? from : from + 2, base), n = 0;
-    /* the digit behind a dot of a subscript (a.0.1) is no fraction */
+    /* a digit behind the dot of a subscript (a.0.1) is not a fraction */
     int after_dot = from > 0 && l->s[from - 1] == '.';
+
     if (base == 10 && !after_dot && to + 1 < l->n && l->s[to] == '.' && digits(l, to + 1, 10) > to + 1) {
         to = digits(l, to + 1, 10);
         is_float = 1;
     }
+
     if (base == 10 && !after_dot && to < l->n && (l->s[to] | 32) == 'e') {
         size_t i = skip_sign(l, to + 1);
         if (i < l->n && digits(l, i, 10) > i) {
@@ -267,7 +276,8 @@ static int lex_number(struct lexer *l)
             is_float = 1;
         }
     }
-    /* 007 is 0, 0 and 7 in Jinja, thus no number */
+
+    /* Jinja reads 007 as 00 and 7, which is a syntax error: take the zeros only */
     if (base == 10 && !is_float && l->s[from] == '0')
         for (to = from; to < l->n && l->s[to] == '0';)
             to++;
@@ -303,6 +313,7 @@ static int lex_operator(struct lexer *l)
     static const char *const two[] = { "//", "**", "==", "!=", ">=", "<=" };
     char c = l->s[l->at];
     size_t n = 1;
+
     for (size_t i = 0; i < sizeof two / sizeof *two; i++)
         if (at_text(l, l->at, two[i]))
             n = 2;
@@ -318,6 +329,7 @@ static int lex_operator(struct lexer *l)
             return tpl_fail(l->t, ERR_CONFIG, "unexpected '%c'", c);
         l->n_open--;
     }
+
     RETURN_IF_ERROR(add(l, T_OP, l->s + l->at, n, v_none()));
     step_over(l, l->at + n);
     return 0;
@@ -354,7 +366,7 @@ static int lex_tag(struct lexer *l, int variable)
     return tpl_fail(l->t, ERR_CONFIG, "a tag of line %d is not closed", line);
 }
 
-/* --- all of it --- */
+/* --- the whole source --- */
 
 static size_t next_tag(const struct lexer *l)
 {
@@ -392,10 +404,10 @@ static int lex_all(struct lexer *l)
     return add(l, T_END, "", 0, v_none());
 }
 
-/* Line ends become \n, and the last one goes. */
+/* Copies the source with \n as line end and without the last line end. */
 static char *one_line_end(struct tpl *t, const char *s, size_t n, size_t *n_out)
 {
-    char *q = tpl_take(t, n + 1);
+    char *q = tpl_alloc(t, n + 1);
     size_t k = 0;
     for (size_t i = 0; q && i < n; i++) {
         if (s[i] == '\r' && i + 1 < n && s[i + 1] == '\n')

@@ -119,6 +119,7 @@ static int find(struct tpl *t, const struct str *s, const struct val *a, int las
     size_t from = 0, to = 0;
     int64_t at = -1;
     int inside;
+
     RETURN_IF_ERROR(arg_str(t, a[0], "find", &part));
     RETURN_IF_ERROR(inside = bounds(t, s, a + 1, &from, &to));
     struct str head = { s->p, NULL, to, 0 };
@@ -127,6 +128,7 @@ static int find(struct tpl *t, const struct str *s, const struct val *a, int las
         at = i;
         RETURN_IF_ERROR(tpl_steps(t, 1));
     }
+
     if (at < 0 && must)
         return tpl_fail(t, ERR_USAGE, "index: the part is not in the string");
     head.n = at < 0 ? 0 : (size_t)at;
@@ -179,6 +181,7 @@ static int split_blanks(struct tpl *t, const struct str *s, int64_t most, struct
 {
     size_t at = strip_left(s, NULL);
     struct val part;
+
     while (at < s->n) {
         size_t end = at;
         uint32_t cp = 0;
@@ -201,6 +204,7 @@ static int split_blanks_right(struct tpl *t, const struct str *s, int64_t most, 
 {
     size_t end = strip_right(s, NULL, 0);
     struct val part;
+
     while (end > 0) {
         size_t from = end;
         uint32_t cp = 0;
@@ -255,6 +259,7 @@ static int split(struct tpl *t, const struct str *s, const struct val *a, int ri
     const struct str *by = NULL;
     int64_t most;
     struct val all;
+
     RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
     RETURN_IF_ERROR(arg_int(t, a[1], -1, "split", &most));
     if (!arg_absent(a[0])) {
@@ -262,12 +267,14 @@ static int split(struct tpl *t, const struct str *s, const struct val *a, int ri
         if (!by->n)
             return tpl_fail(t, ERR_USAGE, "split at an empty string");
     }
+
     RETURN_IF_ERROR(v_list_new(t, L_LIST, &all));
     if (!right) {
         RETURN_IF_ERROR(by ? split_at(t, s, by, most, all.u.l) : split_blanks(t, s, most, all.u.l));
         *out = all;
         return 0;
     }
+
     RETURN_IF_ERROR(by ? split_at_right(t, s, by, most, all.u.l) : split_blanks_right(t, s, most, all.u.l));
     return list_reverse(t, all.u.l, L_LIST, out);
 }
@@ -293,6 +300,7 @@ static int partition(struct tpl *t, const struct str *s, struct val by, int righ
 {
     const struct str *k;
     struct val at, part[3];
+
     RETURN_IF_ERROR(arg_str(t, by, "partition", &k));
     if (!k->n)
         return tpl_fail(t, ERR_USAGE, "partition at an empty string");
@@ -370,13 +378,14 @@ FN(m_removesuffix)
     return remove_end(t, self.u.s, a[0], 1, out);
 }
 
-/* side: -1 text left, 1 right, 0 in the middle */
+/* side: -1: the text is at the left, 1: at the right, 0: in the middle */
 static int pad(struct tpl *t, const struct str *s, const struct val *a, int side, struct val *out)
 {
     static const struct str blank = { " ", NULL, 1, 0 };
     const struct str *fill = &blank;
     struct sb b = { .t = t };
     int64_t width, n = (int64_t)str_chars(s);
+
     RETURN_IF_ERROR(arg_int(t, a[0], 0, "the width", &width));
     if (!arg_absent(a[1]))
         RETURN_IF_ERROR(arg_str(t, a[1], "the fill", &fill));
@@ -424,7 +433,7 @@ FN(m_zfill)
     return sb_done(&b, out);
 }
 
-/* --- what all characters are --- */
+/* --- tests of all characters --- */
 
 static int is_space(uint32_t cp) { return py_is_space(cp); }
 static int is_ascii(uint32_t cp) { return cp < 128; }
@@ -508,7 +517,7 @@ FN(m_islower)
     return by_test(t, "lower", self, out);
 }
 
-const char tpl_str_unbuilt[] =
+const char tpl_str_unsupported[] =
     "casefold encode expandtabs format_map isidentifier isprintable istitle maketrans translate";
 const struct fn tpl_str_methods[] = {
     { "strip", "chars", 0, m_strip },

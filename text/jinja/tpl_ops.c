@@ -1,4 +1,5 @@
-/* tpl_ops.c - operators, attributes, subscripts and sorting, with Python's rules and the sandbox's limits. */
+/* tpl_ops.c - operators, attributes, subscripts and sorting, by Python's rules and the limits of Jinja's
+ * sandbox. */
 #include "text/jinja/tpl.h"
 
 #include <math.h>
@@ -37,6 +38,7 @@ static int int_arith(struct tpl *t, enum op op, int64_t a, int64_t b, struct val
 {
     int64_t v = 0;
     int bad = 0;
+
     if ((op == OP_FLOOR || op == OP_MOD || op == OP_DIV) && b == 0)
         return tpl_fail(t, ERR_USAGE, "division by zero");
     switch (op) {
@@ -56,6 +58,7 @@ static int int_arith(struct tpl *t, enum op op, int64_t a, int64_t b, struct val
         else
             v = a / b - (v && (v < 0) != (b < 0));
     }
+
     if (bad)
         return too_large(t);
     *out = v_int(v);
@@ -82,13 +85,14 @@ static int float_arith(struct tpl *t, enum op op, double a, double b, struct val
         if (m != 0 && (m < 0) != (b < 0))
             m += b;
         v = op == OP_MOD ? (m == 0 ? copysign(0.0, b) : m) : (a - m) / b;
-        if (op == OP_FLOOR && v != 0) { /* the quotient is nearly whole: round it so */
+        if (op == OP_FLOOR && v != 0) { /* the quotient is an integer up to rounding */
             double whole = floor(v);
             v = v - whole > 0.5 ? whole + 1 : whole;
         } else if (op == OP_FLOOR) {
             v = copysign(0.0, a / b);
         }
     }
+
     *out = v_float(v);
     return 0;
 }
@@ -99,7 +103,7 @@ static int add_str(struct tpl *t, const struct str *a, const struct str *b, stru
 {
     struct sb s = { .t = t };
     struct val v;
-    /* a string that is marked as safe HTML escapes the other one */
+    /* if only one string is safe HTML, the other one is escaped */
     if (a->markup && !b->markup) {
         RETURN_IF_ERROR(str_escape(t, b, &v));
         b = v.u.s;
@@ -185,11 +189,13 @@ int op_compare(struct tpl *t, enum op op, struct val a, struct val b, int *out)
         *out = order == (op == OP_EQ);
         return 0;
     }
+
     if (op == OP_IN || op == OP_NOT_IN) {
         RETURN_IF_ERROR(order = v_contains(t, b, a));
         *out = order == (op == OP_IN);
         return 0;
     }
+
     RETURN_IF_ERROR(v_order(t, a, b, &order));
     *out = order == 2    ? 0
            : op == OP_LT ? order < 0
@@ -203,7 +209,7 @@ int op_compare(struct tpl *t, enum op op, struct val a, struct val b, int *out)
 
 static int bind(struct tpl *t, struct val self, const struct fn *f, struct val *out)
 {
-    struct method *m = tpl_take(t, sizeof *m);
+    struct method *m = tpl_alloc(t, sizeof *m);
     if (!m)
         return t->failed;
     *m = (struct method){ self, f };
@@ -230,6 +236,7 @@ static int loop_attr(const struct loop *l, const struct str *name, struct val *o
         { "previtem", i > 0 ? l->items->v[i - 1] : v_undef("there is no previous item") },
         { "nextitem", i + 1 < n ? l->items->v[i + 1] : v_undef("there is no next item") },
     };
+
     for (size_t k = 0; k < sizeof fields / sizeof *fields; k++)
         if (strlen(fields[k].name) == name->n && !memcmp(fields[k].name, name->p, name->n)) {
             *out = fields[k].v;
@@ -238,7 +245,8 @@ static int loop_attr(const struct loop *l, const struct str *name, struct val *o
     return 0;
 }
 
-/* What Python's getattr finds: 1 found (methods; what the sandbox forbids is undefined), 0 not there. */
+/* Python's getattr. Returns 1: found, where an attribute that the sandbox forbids is found as undefined;
+ * 0: not found. */
 static int attribute(struct tpl *t, struct val v, const struct str *name, struct val *out)
 {
     const struct fn *f = NULL, *table = v.type == V_STR                              ? tpl_str_methods
@@ -246,31 +254,36 @@ static int attribute(struct tpl *t, struct val v, const struct str *name, struct
                                         : v.type == V_LOOP                           ? tpl_loop_methods
                                         : v.type == V_LIST && v.u.l->kind <= L_TUPLE ? tpl_list_methods
                                                                                      : NULL;
-    const char *changes = v.type == V_DICT                            ? tpl_dict_changes
-                          : v.type == V_LIST && v.u.l->kind == L_LIST ? tpl_list_changes
+    const char *changes = v.type == V_DICT                            ? tpl_dict_mutators
+                          : v.type == V_LIST && v.u.l->kind == L_LIST ? tpl_list_mutators
                                                                       : "";
     const struct val *found;
+
     if (name->n > 4 && !memcmp(name->p, "__", 2) && !memcmp(name->p + name->n - 2, "__", 2)) {
         RETURN_IF_ERROR(v_undef_of(t, out, "the attribute %.*s is not for templates",
                                    (int)(name->n < 40 ? name->n : 40), name->p));
         return 1;
     }
+
     if (v.type == V_LOOP && loop_attr(v.u.loop, name, out))
         return 1;
     if (v.type == V_NAMESPACE && (found = v_dict_text(v.u.d, name->p, name->n))) {
         *out = *found;
         return 1;
     }
+
     if (table && (f = fn_find(table, name->p, name->n))) {
         RETURN_IF_ERROR(bind(t, v, f, out));
         return 1;
     }
-    if (word_in(changes, name->p, name->n)) {
+
+    if (word_index(changes, name->p, name->n)) {
         RETURN_IF_ERROR(v_undef_of(t, out, "%s.%.*s would change a value: templates may not, make a new one",
                                    v_type(v), (int)name->n, name->p));
         return 1;
     }
-    if (v.type == V_STR && word_in(tpl_str_unbuilt, name->p, name->n))
+
+    if (v.type == V_STR && word_index(tpl_str_unsupported, name->p, name->n))
         return tpl_fail(t, ERR_USAGE, "str.%.*s is not supported", (int)name->n, name->p);
     return 0;
 }
@@ -310,6 +323,7 @@ static int at_index(struct tpl *t, struct val v, int64_t i, struct val *out)
         *out = v.u.l->v[i];
         return 0;
     }
+
     int64_t n = (int64_t)str_chars(v.u.s);
     RETURN_IF_ERROR(tpl_steps(t, v.u.s->n / 16));
     i += i < 0 ? n : 0;
@@ -366,7 +380,7 @@ int get_path(struct tpl *t, struct val v, struct val path, struct val *out)
     return 0;
 }
 
-/* Bounds of a slice as Python clips them. */
+/* The bounds of a slice, clipped as by Python. */
 static int slice_bounds(struct tpl *t, const struct val part[3], int64_t n, int64_t *start, int64_t *stop,
                         int64_t *step)
 {
@@ -401,6 +415,7 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
                to = stop > start ? str_offset(v.u.s, (size_t)stop) : from;
         return v_part(t, v.u.s, from, to, out);
     }
+
     if (v.type != V_STR && !(v.type == V_LIST && v.u.l->kind < L_VIEW))
         return v_undef_of(t, out, "a %s cannot be sliced", v_type(v));
     struct list *l;
@@ -417,8 +432,9 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
         if (__builtin_add_overflow(i, step, &i))
             break;
     }
+
     *out = all;
-    if (v.type != V_STR && v.u.l->kind == L_RANGE) { /* a slice of a range is one */
+    if (v.type != V_STR && v.u.l->kind == L_RANGE) { /* a slice of a range is a range */
         const int64_t *r = v.u.l->range;
         memcpy(all.u.l->range, (int64_t[3]){ r[0] + start * r[2], r[0] + stop * r[2], r[2] * step },
                sizeof all.u.l->range);
@@ -428,7 +444,7 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
 
 /* --- sorting --- */
 
-/* Merges runs of `width` of one order into the other: stable. */
+/* Merges sorted runs of `width` indices of `from` in pairs into `to`. Stable. */
 static int merge_pass(struct tpl *t, const struct list *keys, const size_t *from, size_t *to, size_t width,
                       int reverse)
 {
@@ -450,8 +466,9 @@ static int merge_pass(struct tpl *t, const struct list *keys, const size_t *from
 
 int list_sort(struct tpl *t, struct list *keys, struct list *l, int reverse)
 {
-    size_t n = l->n, *at = tpl_take(t, n * sizeof *at), *other = tpl_take(t, n * sizeof *at);
-    struct val *sorted = tpl_take(t, n * sizeof *sorted);
+    size_t n = l->n, *at = tpl_alloc(t, n * sizeof *at), *other = tpl_alloc(t, n * sizeof *at);
+    struct val *sorted = tpl_alloc(t, n * sizeof *sorted);
+
     if (t->failed)
         return t->failed;
     for (size_t i = 0; i < n; i++)
@@ -462,6 +479,7 @@ int list_sort(struct tpl *t, struct list *keys, struct list *l, int reverse)
         at = other;
         other = swap;
     }
+
     for (size_t i = 0; i < n; i++)
         sorted[i] = l->v[at[i]];
     l->v = sorted;

@@ -1,4 +1,4 @@
-/* tpl_parse.c - statements: tokens to nodes. A table: a row a tag. */
+/* tpl_parse.c - parses statements, tokens to nodes: a table with one function for each tag. */
 #include "text/jinja/tpl.h"
 
 #include <stdio.h>
@@ -8,7 +8,7 @@ static struct node *parse_body(struct parser *p, const char *ends);
 
 static void end_tag(struct parser *p) { parser_expect(p, T_BLOCK_END, NULL); }
 
-/* The statements behind this tag, up to the tag `end`, of which the name is taken. */
+/* Parses the statements behind this tag up to the tag `end`, and goes past the name of that tag. */
 static struct node *block(struct parser *p, const char *end)
 {
     end_tag(p);
@@ -30,10 +30,12 @@ static struct node *parse_if(struct parser *p)
         at = at->next;
         parser_next(p);
     }
+
     if (parser_skip(p, T_NAME, "else")) {
         end_tag(p);
         n->more = parse_body(p, "endif");
     }
+
     parser_next(p);
     struct node *whole = parser_node(p, N_IF);
     whole->a = n;
@@ -58,6 +60,7 @@ static struct node *parse_for(struct parser *p)
         end_tag(p);
         n->more = parse_body(p, "endfor");
     }
+
     parser_next(p);
     return n;
 }
@@ -80,6 +83,7 @@ static struct node *parse_macro(struct parser *p)
 {
     struct node *n = parser_node(p, N_MACRO), **tail = &n->more;
     int loops = p->loops, defaults = 0;
+
     n->name = parser_name(p);
     parser_expect(p, T_OP, "(");
     while (!p->rc && !parser_is(p, T_OP, ")")) {
@@ -96,8 +100,9 @@ static struct node *parse_macro(struct parser *p)
         *tail = param;
         tail = &param->next;
     }
+
     parser_expect(p, T_OP, ")");
-    p->loops = 0; /* break in a macro is not that of a loop around it */
+    p->loops = 0; /* break in a macro does not leave a loop around the macro */
     n->list = block(p, "endmacro");
     p->loops = loops;
     return n;
@@ -128,7 +133,7 @@ static struct node *parse_with(struct parser *p)
     return n;
 }
 
-/* {% generation %} marks what a model wrote, for training on it: its text as it is */
+/* {% generation %} marks a model's text for training; rendering ignores it. */
 static struct node *parse_generation(struct parser *p)
 {
     struct node *n = parser_node(p, N_SCOPE);
@@ -168,7 +173,7 @@ static struct node *parse_statement(struct parser *p)
         if (parser_skip(p, T_NAME, tags[i].name))
             n = tags[i].parse(p);
     if (!n) {
-        parser_shown(p, shown);
+        parser_describe(p, shown);
         parser_fail(p, "the tag %s is not known here", shown);
         n = parser_node(p, N_DATA);
     }
@@ -176,12 +181,13 @@ static struct node *parse_statement(struct parser *p)
     return n;
 }
 
-/* Text and tags up to a tag whose name is one of `ends` (the name stays the current token), or, ends NULL,
- * to the end. */
+/* Parses text and tags up to a tag whose name is one of `ends`, which stays the current token; ends NULL:
+ * up to the end of the template. */
 static struct node *parse_body(struct parser *p, const char *ends)
 {
     struct node *list = NULL, **tail = &list;
     int line = p->tok->line;
+
     if (!parser_deeper(p))
         return NULL;
     while (!p->rc && p->tok->kind != T_END) {
@@ -198,7 +204,7 @@ static struct node *parse_body(struct parser *p, const char *ends)
             parser_expect(p, T_VAR_END, NULL);
         } else {
             parser_expect(p, T_BLOCK, "{%");
-            if (ends && p->tok->kind == T_NAME && word_in(ends, p->tok->p, p->tok->n)) {
+            if (ends && p->tok->kind == T_NAME && word_index(ends, p->tok->p, p->tok->n)) {
                 p->depth--;
                 return list;
             }
@@ -207,6 +213,7 @@ static struct node *parse_body(struct parser *p, const char *ends)
         *tail = n;
         tail = &n->next;
     }
+
     if (ends)
         parser_fail(p, "the block of line %d is not closed: %s is missing", line,
                     strrchr(ends, ' ') ? strrchr(ends, ' ') + 1 : ends);

@@ -1,4 +1,4 @@
-/* tpl_parse_expr.c - expressions: tokens to nodes. The levels of binding are Jinja's. */
+/* tpl_parse_expr.c - parses expressions, tokens to nodes, with Jinja's operator precedence. */
 #include "text/jinja/tpl.h"
 
 #include <stdarg.h>
@@ -7,7 +7,7 @@
 
 /* --- tokens --- */
 
-void parser_shown(const struct parser *p, char out[64])
+void parser_describe(const struct parser *p, char out[64])
 {
     if (p->tok->kind == T_END)
         snprintf(out, 64, "the end of the template");
@@ -57,7 +57,7 @@ void parser_expect(struct parser *p, enum tok_kind kind, const char *text)
     char shown[64];
     if (parser_skip(p, kind, text))
         return;
-    parser_shown(p, shown);
+    parser_describe(p, shown);
     parser_fail(p, "%s where %s is needed", shown,
                 text                  ? text
                 : kind == T_VAR_END   ? "}}"
@@ -67,7 +67,7 @@ void parser_expect(struct parser *p, enum tok_kind kind, const char *text)
 
 struct node *parser_node(struct parser *p, enum node_kind kind)
 {
-    struct node *n = tpl_take(p->t, sizeof *n);
+    struct node *n = tpl_alloc(p->t, sizeof *n);
     if (!n) {
         if (!p->rc)
             p->rc = p->t->failed;
@@ -100,7 +100,7 @@ int parser_deeper(struct parser *p)
     return p->rc == 0;
 }
 
-/* --- what stands alone --- */
+/* --- constants, names, lists, dicts --- */
 
 static struct node *constant(struct parser *p, struct val v)
 {
@@ -144,7 +144,7 @@ static struct node *parse_word(struct parser *p)
     return n;
 }
 
-/* Elements up to close, with commas between them (and behind). */
+/* Parses elements up to close, separated by commas; a comma at the end is allowed. */
 static struct node *parse_elements(struct parser *p, enum node_kind kind, const char *close)
 {
     struct node *n = parser_node(p, kind), **tail = &n->list;
@@ -165,6 +165,7 @@ static struct node *parse_elements(struct parser *p, enum node_kind kind, const 
         *tail = one;
         tail = &one->next;
     }
+
     parser_expect(p, T_OP, close);
     return n;
 }
@@ -173,6 +174,7 @@ static struct node *parse_primary(struct parser *p)
 {
     char shown[64];
     struct node *n;
+
     switch (p->tok->kind) {
     case T_NAME: return parse_word(p);
     case T_STR: return parse_string(p);
@@ -180,6 +182,7 @@ static struct node *parse_primary(struct parser *p)
     case T_FLOAT: return constant(p, p->tok->v);
     default: break;
     }
+
     if (parser_is(p, T_OP, "["))
         return parse_elements(p, N_LIST, "]");
     if (parser_is(p, T_OP, "{"))
@@ -189,17 +192,19 @@ static struct node *parse_primary(struct parser *p)
         parser_expect(p, T_OP, ")");
         return n;
     }
-    parser_shown(p, shown);
+
+    parser_describe(p, shown);
     parser_fail(p, "unexpected %s", shown);
     return parser_node(p, N_CONST);
 }
 
-/* with_condition 0: the parts may not be conditional ("for x in a if b"); end_word: a name at which it ends
- * too */
+/* with_condition 0: "a if b" is not parsed as a condition ("for x in a if b"). end_word: a name that also
+ * ends the tuple. brackets 1: it may be empty. */
 struct node *parse_tuple(struct parser *p, int with_condition, const char *end_word, int brackets)
 {
     struct node *n = parser_node(p, N_TUPLE), **tail = &n->list;
     int is_tuple = 0, n_parts = 0;
+
     for (;;) {
         if (n_parts)
             parser_expect(p, T_OP, ",");
@@ -213,22 +218,24 @@ struct node *parse_tuple(struct parser *p, int with_condition, const char *end_w
             break;
         is_tuple = 1;
     }
+
     if (is_tuple)
         return n;
     if (!n_parts && !brackets) {
         char shown[64];
-        parser_shown(p, shown);
+        parser_describe(p, shown);
         parser_fail(p, "%s where an expression is needed", shown);
     }
     return n_parts ? n->list : n;
 }
 
-/* --- what follows: subscripts, calls, filters, tests --- */
+/* --- postfix: subscripts, calls, filters, tests --- */
 
 static void parse_arguments(struct parser *p, struct node *n)
 {
     struct node **tail = &n->list, **kw_tail = &n->more;
     int any = 0;
+
     parser_expect(p, T_OP, "(");
     while (!p->rc && !parser_is(p, T_OP, ")")) {
         if (any++)
@@ -290,6 +297,7 @@ static struct node *parse_brackets(struct parser *p, struct node *of)
         if (parser_skip(p, T_OP, ":"))
             n->list = at_slice_end(p) ? NULL : parse_expression(p, 1);
     }
+
     parser_expect(p, T_OP, "]");
     return n;
 }
@@ -355,6 +363,7 @@ static struct node *parse_test(struct parser *p, struct node *of)
             parser_fail(p, "two tests in a row: join them with 'and'");
         n->list = parse_postfix(p, parse_primary(p));
     }
+
     if (!negated)
         return n;
     struct node *negation = parser_node(p, N_NOT);
@@ -375,6 +384,7 @@ static struct node *parse_unary(struct parser *p, int with_filter)
     } else {
         n = parse_primary(p);
     }
+
     n = parse_postfix(p, n);
     while (with_filter && !p->rc) {
         if (parser_is(p, T_OP, "|"))
@@ -386,6 +396,7 @@ static struct node *parse_unary(struct parser *p, int with_filter)
         else
             break;
     }
+
     p->depth--;
     return n;
 }
@@ -504,8 +515,8 @@ static struct node *target_name(struct parser *p, int namespaces)
     static const char reserved[] = "true false none True False None";
     char shown[64];
     struct node *n = parser_node(p, N_NAME);
-    parser_shown(p, shown);
-    if (p->tok->kind == T_NAME && word_in(reserved, p->tok->p, p->tok->n))
+    parser_describe(p, shown);
+    if (p->tok->kind == T_NAME && word_index(reserved, p->tok->p, p->tok->n))
         parser_fail(p, "%s cannot be set", shown);
     n->name = parser_name(p);
     if (namespaces && parser_skip(p, T_OP, ".")) {

@@ -1,4 +1,4 @@
-/* tpl_print.c - values as text: str() and repr() of Python, its json.dumps, and JSON values as values. */
+/* tpl_print.c - values to text, as Python's str(), repr() and json.dumps(); JSON to values. */
 #include "text/jinja/tpl.h"
 
 #include <inttypes.h>
@@ -9,15 +9,17 @@
 #include <utf8proc.h>
 #include "text/tok.h"
 
-/* The shortest digits that come back, as repr: 1e-05, 0.0001, 1e+16, 123456.0 */
+/* The shortest digits that read back as f, in the form of repr(): 1e-05, 0.0001, 1e+16, 123456.0 */
 void float_text(double f, char out[40])
 {
     char digits[32], *e;
     int n = 0, precision = 1;
+
     if (isnan(f) || isinf(f)) {
         snprintf(out, 40, "%s", isnan(f) ? "nan" : f > 0 ? "inf" : "-inf");
         return;
     }
+
     do
         snprintf(digits, sizeof digits, "%.*e", precision - 1, f);
     while (strtod(digits, NULL) != f && precision++ < 17);
@@ -28,7 +30,8 @@ void float_text(double f, char out[40])
         snprintf(out, 40, "%se%s%02d", digits, exp < 0 ? "-" : "+", abs(exp) % 1000);
         return;
     }
-    /* digits without dot, then the dot where it belongs */
+
+    /* collect the digits, then print them with the dot in its place */
     const char *sign = digits[0] == '-' ? "-" : "";
     char all[32];
     for (char *p = digits; *p; p++)
@@ -64,7 +67,7 @@ static int is_printable(uint32_t cp)
     }
 }
 
-/* Characters of one origin: what they become keeps their mark. */
+/* Adds text with the mark of the characters that it replaces. */
 static void add_marked(struct sb *b, const char *text, int marked)
 {
     char ones[16];
@@ -76,6 +79,7 @@ static void repr_str(struct sb *b, const struct str *s)
 {
     const char *quote = memchr(s->p, '\'', s->n) && !memchr(s->p, '"', s->n) ? "\"" : "'";
     size_t from = 0, i = 0;
+
     sb_text(b, quote);
     while (i < s->n) {
         char shown[16] = "";
@@ -94,6 +98,7 @@ static void repr_str(struct sb *b, const struct str *s)
         }
         i += (size_t)len;
     }
+
     sb_part(b, s, from, i);
     sb_text(b, quote);
 }
@@ -173,6 +178,7 @@ int v_repr(struct sb *b, struct val v)
         break;
     default: return tpl_fail(b->t, ERR_USAGE, "a %s has no text: is its call missing, ()", v_type(v));
     }
+
     sb_text(b, text);
     return b->t->failed;
 }
@@ -200,12 +206,12 @@ int v_to_str(struct tpl *t, struct val v, const struct str **out)
     return 0;
 }
 
-/* --- from JSON: strings are lent from jansson, marked when they are the user's --- */
+/* --- from JSON: strings are copied, and marked if untrusted --- */
 
 static int json_str(struct tpl *t, const char *p, size_t n, int user, struct val *out)
 {
-    char *mark = user && n ? tpl_take(t, n) : NULL;
-    char *copy = tpl_take(t, n + 1);
+    char *mark = user && n ? tpl_alloc(t, n) : NULL;
+    char *copy = tpl_alloc(t, n + 1);
     if (t->failed)
         return t->failed;
     if (n)
@@ -221,6 +227,7 @@ static int json_deep(struct tpl *t, const json_t *j, int user, struct val *out)
     const char *key;
     const json_t *item;
     struct val k, v;
+
     if (json_is_array(j)) {
         RETURN_IF_ERROR(v_list_new(t, L_LIST, out));
         json_array_foreach(j, i, item) {
@@ -229,6 +236,7 @@ static int json_deep(struct tpl *t, const json_t *j, int user, struct val *out)
         }
         return 0;
     }
+
     RETURN_IF_ERROR(v_dict_new(t, out));
     json_object_foreach((json_t *)(uintptr_t)j, key, item) {
         RETURN_IF_ERROR(json_str(t, key, strlen(key), user, &k));
@@ -251,6 +259,7 @@ int v_from_json(struct tpl *t, const json_t *j, int user, struct val *out)
     case JSON_ARRAY:
     case JSON_OBJECT: break;
     }
+
     if (++t->depth > TPL_DATA_DEPTH)
         rc = tpl_fail(t, ERR_USAGE, "more than %d lists and objects in one another", TPL_DATA_DEPTH);
     else
@@ -293,6 +302,7 @@ static void json_text(struct dump *d, const struct str *s)
         }
         i += (size_t)len;
     }
+
     sb_part(d->b, s, from, i);
     sb_text(d->b, "\"");
 }
@@ -359,6 +369,7 @@ static int dump_items(struct dump *d, struct val v)
     int is_dict = v.type == V_DICT;
     size_t n = is_dict ? v.u.d->n : v.u.l->n;
     struct val all = v;
+
     if (is_dict && d->sort)
         RETURN_IF_ERROR(sorted_keys(d->b->t, v.u.d, &all));
     sb_text(d->b, is_dict ? "{" : "[");
@@ -371,6 +382,7 @@ static int dump_items(struct dump *d, struct val v)
             RETURN_IF_ERROR(dump_key(d, all.u.d->v[i].k));
         RETURN_IF_ERROR(dump(d, is_dict ? all.u.d->v[i].v : all.u.l->v[i]));
     }
+
     d->level--;
     if (n)
         new_line(d);
@@ -401,6 +413,7 @@ int v_to_json(struct sb *b, struct val v, const struct val *a)
     static const struct str comma = { ", ", NULL, 2, 0 }, bare = { ",", NULL, 1, 0 },
                             colon = { ": ", NULL, 2, 0 };
     struct dump d = { .b = b, .ascii = v_true(a[0]), .sort = v_true(a[3]), .item = &comma, .key = &colon };
+
     if (a[1].type != V_ABSENT && a[1].type != V_NONE) {
         struct sb blanks = { .t = b->t };
         struct val s = a[1];
@@ -414,6 +427,7 @@ int v_to_json(struct sb *b, struct val v, const struct val *a)
         d.indented = 1;
         d.item = &bare;
     }
+
     if (a[2].type != V_ABSENT && a[2].type != V_NONE) {
         struct list *l;
         RETURN_IF_ERROR(v_iterate(b->t, a[2], &l));

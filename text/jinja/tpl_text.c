@@ -1,4 +1,4 @@
-/* tpl_text.c - strings as Python's methods see them; every byte keeps the mark of where it came from. */
+/* tpl_text.c - Python's string operations; every byte keeps its mark. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* memmem */
 #endif
@@ -61,6 +61,7 @@ int str_replace(struct tpl *t, const struct str *s, const struct str *old, const
 {
     struct sb b = { .t = t };
     size_t at = 0, from = 0;
+
     RETURN_IF_ERROR(tpl_steps(t, s->n / 64));
     while (count != 0 && !t->failed) {
         int64_t i = str_find(s, from, old);
@@ -78,6 +79,7 @@ int str_replace(struct tpl *t, const struct str *s, const struct str *old, const
         }
         count -= count > 0;
     }
+
     sb_part(&b, s, at, s->n);
     return sb_done(&b, out);
 }
@@ -92,6 +94,7 @@ int str_lines(struct tpl *t, const struct str *s, int keep_ends, struct list *ou
 {
     size_t from = 0, i = 0;
     struct val line;
+
     while (i < s->n) {
         uint32_t cp;
         size_t end = i + (size_t)utf8_next(s->p + i, s->n - i, &cp);
@@ -104,6 +107,7 @@ int str_lines(struct tpl *t, const struct str *s, int keep_ends, struct list *ou
         }
         i = end;
     }
+
     if (from == s->n)
         return 0;
     RETURN_IF_ERROR(v_part(t, s, from, s->n, &line));
@@ -156,7 +160,7 @@ static void add_case(struct sb *b, uint32_t cp, int how, int marked)
     sb_cp(b, (uint32_t)c, marked);
 }
 
-/* A sigma that ends a word has a lower case of its own. */
+/* A sigma at the end of a word has its own lower case. */
 static int ends_word(const struct str *s, size_t i, size_t end)
 {
     uint32_t before = 0, behind = 0;
@@ -167,7 +171,7 @@ static int ends_word(const struct str *s, size_t i, size_t end)
     return is_letter(before) && !is_letter(behind);
 }
 
-/* The words of the filter title begin at the start and behind blanks and -({[< */
+/* For the filter title, words start at the start of the text and behind blanks and -({[< */
 static int begins_word(int how, uint32_t before, int first)
 {
     if (how == 'f')
@@ -179,6 +183,7 @@ int str_case(struct tpl *t, const struct str *s, int how, struct val *out)
 {
     struct sb b = { .t = t };
     uint32_t before = 0;
+
     RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
     for (size_t i = 0; i < s->n && !t->failed;) {
         uint32_t cp;
@@ -223,6 +228,7 @@ static int put_number(struct sb *b, const struct spec *k, struct val v)
 {
     char form[32], text[400];
     int wide = (int)(k->width < 300 ? k->width : 300), digits = (int)(k->precision < 60 ? k->precision : 60);
+
     if (!v_is_number(v))
         return tpl_fail(b->t, ERR_USAGE, "%%%c needs a number, not a %s", k->letter, v_type(v));
     if (strchr("eEfFgG", k->letter)) {
@@ -247,6 +253,7 @@ static int put_number(struct sb *b, const struct spec *k, struct val v)
         snprintf(text, sizeof text, form, wide, i);
 #pragma GCC diagnostic pop
     }
+
     sb_text(b, text);
     return 0;
 }
@@ -296,6 +303,7 @@ int str_percent(struct tpl *t, const struct str *s, struct val arg, struct val *
     struct sb b = { .t = t };
     int is_tuple = arg.type == V_LIST && arg.u.l->kind == L_TUPLE;
     size_t used = 0, n = is_tuple ? arg.u.l->n : 1, from = 0;
+
     for (size_t i = 0; i < s->n; i++) {
         struct spec k;
         struct val v = arg;
@@ -329,6 +337,7 @@ int str_percent(struct tpl *t, const struct str *s, struct val arg, struct val *
         RETURN_IF_ERROR(put_conversion(&b, &k, v));
         from = i + 1;
     }
+
     sb_part(&b, s, from, s->n);
     if (used < n && arg.type != V_DICT)
         return tpl_fail(t, ERR_USAGE, "not all arguments were used by the conversions of a string");
@@ -344,6 +353,7 @@ static int format_field(struct sb *b, const struct str *s, size_t i, size_t end,
     struct spec k = { .precision = -1, .letter = 's' };
     struct val v = { .type = V_ABSENT };
     size_t name_end = i, at;
+
     while (name_end < end && s->p[name_end] != ':' && s->p[name_end] != '!' && s->p[name_end] != '.' &&
            s->p[name_end] != '[')
         name_end++;
@@ -380,6 +390,7 @@ int str_format(struct tpl *t, const struct str *s, const struct args *args, stru
 {
     struct sb b = { .t = t };
     size_t from = 0, next = 0;
+
     for (size_t i = 0; i < s->n; i++) {
         char c = s->p[i];
         if (c != '{' && c != '}')
@@ -396,6 +407,7 @@ int str_format(struct tpl *t, const struct str *s, const struct args *args, stru
         i = (size_t)(close - s->p);
         from = i + 1;
     }
+
     sb_part(&b, s, from, s->n);
     return sb_done(&b, out);
 }

@@ -1,4 +1,4 @@
-/* tpl_value.c - values: making, comparing, looking inside. The rules are those of Python's types. */
+/* tpl_value.c - values: construction, comparison, truth, items, by the rules of Python's types. */
 #include "text/jinja/tpl.h"
 
 #include <math.h>
@@ -15,7 +15,7 @@ int v_undef_of(struct tpl *t, struct val *out, const char *fmt, ...)
     int n = vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     size_t len = n < 0 ? 0 : (size_t)n < sizeof text ? (size_t)n : sizeof text - 1;
-    char *p = tpl_take(t, len + 1);
+    char *p = tpl_alloc(t, len + 1);
     if (!p)
         return t->failed;
     memcpy(p, text, len);
@@ -25,7 +25,7 @@ int v_undef_of(struct tpl *t, struct val *out, const char *fmt, ...)
 
 int v_str(struct tpl *t, const char *p, size_t n, const char *mark, struct val *out)
 {
-    struct str *s = tpl_take(t, sizeof *s);
+    struct str *s = tpl_alloc(t, sizeof *s);
     if (!s)
         return t->failed;
     *s = (struct str){ p, mark, n, 0 };
@@ -42,7 +42,7 @@ int v_part(struct tpl *t, const struct str *s, size_t from, size_t to, struct va
 
 int v_list_new(struct tpl *t, enum list_kind kind, struct val *out)
 {
-    struct list *l = tpl_take(t, sizeof *l);
+    struct list *l = tpl_alloc(t, sizeof *l);
     if (!l)
         return t->failed;
     l->kind = kind;
@@ -50,13 +50,13 @@ int v_list_new(struct tpl *t, enum list_kind kind, struct val *out)
     return 0;
 }
 
-/* Room for one more of size bytes: the heap never gives back, so the old place is lost. */
+/* Makes space for one more item. The heap frees nothing before its end, so the old array stays allocated. */
 static void *one_more(struct tpl *t, void *v, size_t n, size_t *cap, size_t size)
 {
     if (n < *cap)
         return v;
     size_t want = *cap ? 2 * *cap : 8;
-    void *p = tpl_take(t, want * size);
+    void *p = tpl_alloc(t, want * size);
     if (p && n)
         memcpy(p, v, n * size);
     if (p)
@@ -76,7 +76,7 @@ int v_list_add(struct tpl *t, struct list *l, struct val v)
 
 int v_dict_new(struct tpl *t, struct val *out)
 {
-    struct dict *d = tpl_take(t, sizeof *d);
+    struct dict *d = tpl_alloc(t, sizeof *d);
     if (!d)
         return t->failed;
     *out = v_dict(d);
@@ -168,7 +168,7 @@ size_t str_offset(const struct str *s, size_t chars)
     return i;
 }
 
-/* --- questions --- */
+/* --- type, truth, length --- */
 
 const char *v_type(struct val v)
 {
@@ -262,7 +262,7 @@ static int number_order(struct val a, struct val b)
         return 2;
     if (x != y || (a.type == V_FLOAT && b.type == V_FLOAT))
         return x < y ? -1 : x > y;
-    /* equal after rounding: the integer decides, unless the float is beyond all integers */
+    /* equal after rounding: compare as integers, unless the float is beyond the range of int64_t */
     double f = a.type == V_FLOAT ? x : y;
     int64_t i = a.type == V_FLOAT ? b.u.i : a.u.i;
     int order = f >= 0x1p63 ? -1 : i < (int64_t)f ? -1 : i > (int64_t)f;
@@ -307,6 +307,7 @@ int v_order(struct tpl *t, struct val a, struct val b, int *order)
         *order = number_order(a, b);
         return 0;
     }
+
     /* the order of UTF-8 bytes is that of the characters */
     if (a.type == V_STR && b.type == V_STR) {
         size_t n = a.u.s->n < b.u.s->n ? a.u.s->n : b.u.s->n;
@@ -314,12 +315,14 @@ int v_order(struct tpl *t, struct val a, struct val b, int *order)
         *order = c < 0 ? -1 : c > 0 ? 1 : a.u.s->n < b.u.s->n ? -1 : a.u.s->n > b.u.s->n;
         return tpl_steps(t, n / 64);
     }
+
     if (a.type == V_LIST && b.type == V_LIST && a.u.l->kind == b.u.l->kind && a.u.l->kind <= L_TUPLE) {
         RETURN_IF_ERROR(tpl_enter(t));
         int rc = lists_order(t, a.u.l, b.u.l, order);
         t->depth--;
         return rc;
     }
+
     if (a.type == V_UNDEF || b.type == V_UNDEF)
         return tpl_fail(t, ERR_USAGE, "%s", a.type == V_UNDEF ? a.u.why : b.u.why);
     return tpl_fail(t, ERR_USAGE, "a %s and a %s have no order", v_type(a), v_type(b));
@@ -329,12 +332,14 @@ int v_contains(struct tpl *t, struct val in, struct val v)
 {
     struct val found;
     struct list *l;
+
     if (in.type == V_STR) {
         if (v.type != V_STR)
             return tpl_fail(t, ERR_USAGE, "'in' a string asks for a string, not a %s", v_type(v));
         RETURN_IF_ERROR(tpl_steps(t, in.u.s->n / 64));
         return str_find(in.u.s, 0, v.u.s) >= 0;
     }
+
     if (in.type == V_DICT)
         return v_dict_get(t, in.u.d, v, &found);
     RETURN_IF_ERROR(v_iterate(t, in, &l));
@@ -370,6 +375,7 @@ int v_iterate(struct tpl *t, struct val v, struct list **out)
         *out = v.u.l;
         return 0;
     }
+
     RETURN_IF_ERROR(v_list_new(t, L_LIST, &all));
     *out = all.u.l;
     if (v.type == V_UNDEF)
@@ -383,6 +389,7 @@ int v_iterate(struct tpl *t, struct val v, struct list **out)
         l->at = l->n;
         return 0;
     }
+
     if (v.type != V_DICT)
         return tpl_fail(t, ERR_USAGE, "a %s cannot be looped over", v_type(v));
     for (size_t i = 0; i < v.u.d->n; i++)

@@ -18,7 +18,7 @@ static int for_rows(const char *file, row_fn *fn)
     for (size_t k = 0; k < N_NAMES; k++) {
         char dir[1024], path[1100];
         char *line = NULL;
-        size_t room = 0;
+        size_t cap = 0;
         struct tokenizer *t = NULL;
         struct err e = { 0 };
         snprintf(dir, sizeof dir, "%s/hf/tok/%s", root, names[k]);
@@ -30,7 +30,7 @@ static int for_rows(const char *file, row_fn *fn)
         }
         if (tokenizer_open_dir(&t, dir, &e) < 0)
             test_fail(__FILE__, __LINE__, "%s", e.text);
-        while (t && getline(&line, &room, f) > 1) {
+        while (t && getline(&line, &cap, f) > 1) {
             json_t *row = text_json(line, strlen(line), path, &e);
             if (!row)
                 test_fail(__FILE__, __LINE__, "%s", e.text);

@@ -66,7 +66,7 @@ TEST(every_construct_is_rendered_as_jinja_does)
 TEST(every_vector_of_the_reference_is_equal_and_errors_are_errors)
 {
     char path[1100], *line = NULL;
-    size_t room = 0;
+    size_t cap = 0;
     int n = 0;
     const char *root = test_fixture_dir();
     if (!root) {
@@ -76,7 +76,7 @@ TEST(every_vector_of_the_reference_is_equal_and_errors_are_errors)
     snprintf(path, sizeof path, "%s/hf/chat/vectors.jsonl", root);
     FILE *f = fopen(path, "r");
     CHECK(f != NULL);
-    while (f && getline(&line, &room, f) > 1) {
+    while (f && getline(&line, &cap, f) > 1) {
         struct err e = { 0 };
         struct rendered r = { 0 };
         void *text = NULL;
