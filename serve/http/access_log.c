@@ -7,13 +7,14 @@
 #include "base/log.h"
 #include "serve/http/exchange.h"
 
+/* How the request ended, and its tokens. */
 static void write_usage(struct json_out *o, struct request *rq)
 {
     int64_t prompt = 0;
     pthread_mutex_lock(&rq->lock);
     int done = rq->done, failed = rq->fault.status;
     pthread_mutex_unlock(&rq->lock);
-    if (!done) { /* its choices are still the engine's */
+    if (!done) { /* the engine still uses its choices */
         json_out_text(o, ",\"ended\":\"client left\"");
         return;
     }
@@ -29,6 +30,7 @@ void access_write(const struct exchange *x)
     struct timespec t;
     struct tm tm;
     char when[32];
+
     if (x->h->access_fd < 0)
         return;
     clock_gettime(CLOCK_REALTIME, &t);
@@ -47,6 +49,6 @@ void access_write(const struct exchange *x)
         write_usage(&o, x->rq);
     json_out_text(&o, "}\n");
     if (!o.failed && write(x->h->access_fd, o.p, o.n) < 0)
-        o.failed = 1; /* a full disk must not stop the server */
+        o.failed = 1; /* ignored: a full disk must not stop the server */
     json_out_free(&o);
 }

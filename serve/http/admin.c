@@ -6,12 +6,14 @@
 #include "base/jx.h"
 #include "base/log.h"
 
+/* The checkpoint that the body names. */
 static int read_path(const char *body, size_t n, char path[RELOAD_PATH_MAX], struct fault *f)
 {
     struct err e;
     json_t *j = jx_parse(body, n, "the body", &e), *v;
     const char *key, *text = json_string_value(json_object_get(j, "checkpoint"));
     int rc = 0;
+
     if (!j)
         return fault_set(f, 400, NULL, "%s", e.text);
     if (!json_is_object(j))
@@ -29,9 +31,9 @@ static int read_path(const char *body, size_t n, char path[RELOAD_PATH_MAX], str
     return rc;
 }
 
-/* The same order to all; the first refusal is the answer, when all have spoken. */
-static int tell_all(struct router *rt, enum reload_op what, const char *text, char fingerprint[64],
-                    struct fault *f)
+/* Posts the same command to all replicas and waits for all answers. 0, or -1 with the first fault. */
+static int command_all(struct router *rt, enum reload_op what, const char *text, char fingerprint[64],
+                       struct fault *f)
 {
     struct fault one;
     int rc = 0;
@@ -45,13 +47,14 @@ static int tell_all(struct router *rt, enum reload_op what, const char *text, ch
     return rc;
 }
 
+/* All replicas load; when all have, all swap, else all drop. */
 static int swap_all(struct router *rt, const char *path, char fingerprint[64], struct fault *f)
 {
     struct fault ignored;
-    int rc = tell_all(rt, RELOAD_LOAD, path, fingerprint, f);
+    int rc = command_all(rt, RELOAD_LOAD, path, fingerprint, f);
     if (rc == 0)
-        return tell_all(rt, RELOAD_SWAP, path, fingerprint, f);
-    tell_all(rt, RELOAD_DROP, path, fingerprint, &ignored);
+        return command_all(rt, RELOAD_SWAP, path, fingerprint, f);
+    command_all(rt, RELOAD_DROP, path, fingerprint, &ignored);
     return rc;
 }
 
@@ -59,6 +62,7 @@ int admin_reload(struct router *rt, const char *body, size_t n, struct json_out 
 {
     char path[RELOAD_PATH_MAX], fingerprint[64] = "";
     double begin = clock_s();
+
     if (read_path(body, n, path, f) < 0)
         return -1;
     if (atomic_exchange(&rt->reloading, 1))

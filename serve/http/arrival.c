@@ -8,9 +8,10 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-#define LOOKS 8 /* in the time of the limit */
-#define LOOK_MOST_S 1.0
+#define CHECKS 8        /* of the deadlines, in the time of the limit */
+#define CHECK_MAX_S 1.0 /* between two of them at most */
 
+/* Shuts down the connections whose deadline has passed. */
 static void cut_off(struct arrivals *a)
 {
     double now = clock_s();
@@ -24,7 +25,7 @@ static void cut_off(struct arrivals *a)
 static void *watch(void *arg)
 {
     struct arrivals *a = arg;
-    double each_s = a->limit_s / LOOKS < LOOK_MOST_S ? a->limit_s / LOOKS : LOOK_MOST_S;
+    double each_s = a->limit_s / CHECKS < CHECK_MAX_S ? a->limit_s / CHECKS : CHECK_MAX_S;
     struct timespec t;
     pthread_mutex_lock(&a->lock);
     while (!a->closed) {
@@ -39,6 +40,7 @@ static void *watch(void *arg)
 int arrivals_open(struct arrivals *a, double limit_s, double idle_s, struct err *e)
 {
     pthread_condattr_t how;
+
     memset(a, 0, sizeof *a);
     a->limit_s = limit_s;
     a->idle_s = idle_s;
@@ -88,6 +90,7 @@ struct arrival *arrival_new(struct arrivals *a, int fd)
     return c;
 }
 
+/* Sets a connection's deadline. */
 static void set(struct arrivals *a, struct arrival *c, double until_s)
 {
     if (!c)

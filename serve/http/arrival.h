@@ -1,19 +1,19 @@
-/* arrival.h - connections whose request does not come to its end: a byte now and then keeps a connection
- * from being idle, not from being cut off.
+/* arrival.h - the deadline for a request to arrive (--receive-timeout): a client that sends a byte now and
+ * then keeps its connection from being idle, but not from being disconnected.
  *
- * libmicrohttpd closes connections that nothing comes from; what a request may take in all is watched here,
- * by a thread of its own that shuts the socket down (the library sees the end of the stream and closes). A
- * connection is looked at from its beginning, or its last answer, to the last byte of the body; while it is
- * being answered it has all the time. */
+ * libmicrohttpd closes idle connections only. A thread of this file watches how long a request takes in all,
+ * and shuts the socket down at the deadline (the library sees the end of the stream and closes the
+ * connection). The time counts from the start of the connection, or its last answer, to the last byte of the
+ * body; not while it is answered. */
 #ifndef SHARDLINE_SERVE_HTTP_ARRIVAL_H
 #define SHARDLINE_SERVE_HTTP_ARRIVAL_H
 
 #include <pthread.h>
 #include "base/err.h"
 
-struct arrival { /* a connection */
+struct arrival { /* of one connection */
     int fd;
-    double until_s; /* clock_s when it is cut off; INFINITY: not now */
+    double until_s; /* clock_s() of the deadline; INFINITY: none now */
     struct arrival *next, **at;
 };
 struct arrivals {
@@ -24,16 +24,21 @@ struct arrivals {
     int closed;
     pthread_t thread;
 };
-/* limit_s: for a request, from its first line on; idle_s: how long a connection may say nothing before it
- * (the library's own limit). */
+
+/* Starts the thread. limit_s: for a request, from its first line on; 0: no deadline, all that follows does
+ * nothing. idle_s: the library's own limit for an idle connection before it. ERR_MEMORY. */
 int arrivals_open(struct arrivals *a, double limit_s, double idle_s, struct err *e);
-void arrivals_close(struct arrivals *a); /* when the library has closed its connections */
-/* NULL: no memory; fine in all that follows. */
+/* Joins the thread, after the library has closed its connections. Safe after a failed arrivals_open(). */
+void arrivals_close(struct arrivals *a);
+
+/* The life of a connection; the library's thread. arrival_new: it has begun; NULL (no memory, no deadline) is
+ * fine in all others. arrival_begin: the first line of a request is there. arrival_complete: its last byte is
+ * there. arrival_answered: so is the answer, the next request may come. arrival_closed: frees c, before fd is
+ * closed. */
 struct arrival *arrival_new(struct arrivals *a, int fd);
-/* the request's first line is there */
 void arrival_begin(struct arrivals *a, struct arrival *c);
-void arrival_complete(struct arrivals *a, struct arrival *c); /* … and its last byte */
+void arrival_complete(struct arrivals *a, struct arrival *c);
 void arrival_answered(struct arrivals *a, struct arrival *c);
-void arrival_closed(struct arrivals *a, struct arrival *c); /* before fd is closed */
+void arrival_closed(struct arrivals *a, struct arrival *c);
 
 #endif

@@ -1,5 +1,5 @@
-/* assets.c - see assets.h. The assembler copies the files' bytes (C has no #embed yet); the Makefile lists
- * them as sources. */
+/* assets.c - see assets.h. The assembler copies the files' bytes (this C has no #embed); the Makefile lists
+ * them as prerequisites. */
 #include "serve/http/assets.h"
 
 #define ASSET(name, path) \

@@ -1,5 +1,14 @@
-/* exchange.h - inside of HTTP: one request on a connection, from its first header to its last byte. http.c
- * moves it, routes.c answers it, access.c tells about it. */
+/* exchange.h - private to serve/http: an exchange is one request on a connection, from its first header to
+ * the last byte of its answer. http_server.c has the library's callbacks, exchange.c moves an exchange on,
+ * routes.c answers it, response.c sends, access_log.c writes a line about it.
+ *
+ *     body arrives -> exchange_answer -> route: answers at once, or reads the body (here, or in a worker's
+ *     thread), then request -> router -> connection suspended -> (engine) wake -> exchange_continue: whole
+ *     answer, or events until done
+ *
+ * Threads: an exchange belongs to the library's thread; while its job runs, to a worker's. The engine's
+ * thread calls wake and disconnected with the request's lock held; suspending takes the same lock, so that no
+ * wake is lost between looking and suspending. */
 #ifndef SHARDLINE_SERVE_HTTP_EXCHANGE_H
 #define SHARDLINE_SERVE_HTTP_EXCHANGE_H
 
@@ -9,6 +18,8 @@
 #include "serve/api/openai.h"
 #include "serve/http/worker.h"
 
+#define BODY_MAX ((size_t)64 << 20)
+
 struct http_server {
     struct MHD_Daemon *daemon;
     struct service *sv;
@@ -17,7 +28,7 @@ struct http_server {
     int fd, port, access_fd;
     char *cert, *cert_key;  /* PEM */
     _Atomic int in_flight;  /* exchanges */
-    _Atomic int64_t serial; /* of exchanges that name themselves */
+    _Atomic int64_t serial; /* of exchanges whose client gave no name */
     struct worker worker;
     struct arrivals arrivals;
 };
@@ -27,50 +38,72 @@ struct exchange {
     struct http_server *h;
     struct MHD_Connection *conn;
     int fd;
-    const struct route *route; /* NULL: nothing is there */
+    const struct route *route; /* NULL: there is nothing at this path */
     char method[16], path[256], id[REQUEST_NAME_MAX + 16];
-    double begin_s;
-    /* index or -1 (of an operator's key on their routes); it counts against that key */
-    int key, holds_key;
-    int status; /* that was answered */
+    double begin_s; /* clock_s() */
+    int key;        /* index of the client's key (on operators' routes: of theirs), or -1 */
+    int holds_key;  /* it counts in that key's n_active */
+    int status;     /* that was answered; 0: none yet */
     struct json_out body;
     int too_large;
-    /* what a worker found, or the HTTP thread in its place: */
-    int worked;
-    struct json_out answer;
-    struct fault fault;
-    struct request *rq;
-    /* behind rq->lock: */
+
+    /* what the route's work has set: */
+    int worked;             /* it has begun */
+    struct json_out answer; /* an answer, */
+    struct fault fault;     /* a fault, */
+    struct request *rq;     /* or a request that the engine has */
+
+    /* guarded by rq->lock: */
     int suspended;
-    size_t taken; /* bytes of rq->events that went out */
+    size_t taken; /* bytes of rq->events that were sent */
     int error_sent;
 };
 
 enum {
-    ROUTE_PREFIX = 1,
+    ROUTE_PREFIX = 1, /* path is the beginning of what it matches */
     ROUTE_WHILE_LOADING = 2,
-    ROUTE_OPEN = 4,
+    ROUTE_OPEN = 4, /* needs no key */
     ROUTE_ALWAYS_WORKER = 8,
-    ROUTE_ADMIN = 16 /* its keys are the operators' */
+    ROUTE_ADMIN = 16 /* needs an operator's key */
 };
 struct route {
     const char *path, *methods;
     unsigned flags;
-    enum MHD_Result (*answer)(struct exchange *x); /* at once; or NULL, and */
-    /* from the body: sets answer, rq or fault; any thread */
-    void (*work)(struct exchange *x);
+    enum MHD_Result (*answer)(struct exchange *x); /* answers at once; or NULL, and */
+    void (*work)(struct exchange *x);              /* reads the body: sets answer, rq or fault; any thread */
 };
+/* routes.c: the route of a path, or NULL. */
 const struct route *route_find(const char *path);
 
-/* http.c: what routes answer with. o is taken over; type NULL: JSON. */
+/* response.c: queue an answer on x's connection. The library's thread. queue_body: o is taken over; type
+ * NULL: JSON. allow: of the Allow header, or NULL. queue_static: p lives as long as the program.
+ * queue_events: the events of x->rq, as they come. */
 enum MHD_Result queue_body(struct exchange *x, int status, struct json_out *o, const char *type,
                            const char *allow);
 enum MHD_Result queue_static(struct exchange *x, const char *p, size_t n, const char *type);
 enum MHD_Result queue_fault(struct exchange *x, const struct fault *f, const char *allow);
-/* Gives a request that was parsed to the engine. 0, or -1: f says why not (then x->rq is NULL). */
+enum MHD_Result queue_events(struct exchange *x);
+
+/* exchange.c: a new exchange, its headers read; NULL: no memory. The library's thread, as for all of
+ * these. */
+struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn, const char *url,
+                              const char *method);
+/* Before the body: can a client that waits for leave to send it (Expect: 100-continue) be answered
+ * already? */
+int exchange_needs_no_body(struct exchange *x);
+/* n more bytes of the body. */
+void exchange_take_body(struct exchange *x, const char *data, size_t n);
+/* The body is complete: checks key, method and state, then answers or begins the route's work. */
+enum MHD_Result exchange_answer(struct exchange *x);
+/* The route's work is done, or the engine woke the connection: answers, or suspends it once more. */
+enum MHD_Result exchange_continue(struct exchange *x);
+/* The exchange has ended, well or not: cancels its request if that is not done; frees x. */
+void exchange_free(struct exchange *x);
+/* Gives a parsed request to the router; takes over its reference. 0, or -1 with *f (x->rq is NULL then). Any
+ * thread. */
 int submit_request(struct exchange *x, struct request *rq, struct fault *f);
 
-/* access.c: the line about an exchange that is over. */
+/* access_log.c: writes the line about an exchange that has ended. */
 void access_write(const struct exchange *x);
 
 #endif

@@ -8,7 +8,8 @@
 
 #define FILE_MAX ((size_t)1 << 20)
 
-/* Every byte of every key is looked at, whatever was given. */
+/* Index of the key that equals text, or -1. Compares every byte of every key, whatever was given: the time
+ * tells nothing about them. */
 static int find(const struct keys *k, const char *text)
 {
     char given[KEY_MAX] = { 0 };
@@ -26,9 +27,11 @@ static int find(const struct keys *k, const char *text)
     return found;
 }
 
+/* Adds the key in a line of n bytes; an empty line or a comment has none. */
 static int add_line(struct keys *k, const char *path, int line, const char *p, size_t n, struct err *e)
 {
     char text[KEY_MAX] = { 0 };
+
     while (n && strchr(" \t\r", p[n - 1]))
         n--;
     while (n && strchr(" \t", *p))
@@ -56,6 +59,7 @@ int keys_open(struct keys *k, const char *path, struct err *e)
     void *data = NULL;
     size_t n;
     int rc, line = 1;
+
     memset(k, 0, sizeof *k);
     TRY(io_read_file(path, FILE_MAX, &data, &n, e));
     for (const char *p = data, *end = p + n, *next; p < end; p = next + 1, line++) {
@@ -63,6 +67,7 @@ int keys_open(struct keys *k, const char *path, struct err *e)
         next = next ? next : end;
         TRY(add_line(k, path, line, p, (size_t)(next - p), e));
     }
+
     if (!k->n)
         rc = err_set(e, ERR_CONFIG, "%s holds no key: write one in a line", path);
 out:

@@ -1,5 +1,5 @@
-/* keys.h - the keys that requests must give: a file with one in a line, compared in a time that tells
- * nothing about them. */
+/* keys.h - the keys that requests must give: a file with one a line, compared in a time that does not depend
+ * on them. */
 #ifndef SHARDLINE_SERVE_HTTP_KEYS_H
 #define SHARDLINE_SERVE_HTTP_KEYS_H
 
@@ -9,18 +9,19 @@
 #define KEY_MAX 256
 struct keys {
     int n;
-    /* padded with zeros */
     struct key {
-        char text[KEY_MAX];
-        _Atomic int n_active;
+        char text[KEY_MAX];   /* padded with zeros */
+        _Atomic int n_active; /* requests of this key */
     } * key;
 };
-/* Lines that begin with # and empty ones are passed over; blanks at both ends do not belong to a key.
- * ERR_CONFIG: no key, one that
- * is too long, or one that is there twice: the message names the line, never the key. */
+/* Reads the file at path. Empty lines and lines that begin with # are skipped; blanks at both ends do not
+ * belong to a key. ERR_CONFIG: no key, one that is too long, or one that is there twice: the message names
+ * the line, never the key. */
 int keys_open(struct keys *k, const char *path, struct err *e);
-void keys_close(struct keys *k); /* safe on zeroes */
-/* Index of the key in "Authorization: Bearer KEY" or "X-Api-Key: KEY" (either may be NULL), or -1. */
+/* Safe on zeroes. */
+void keys_close(struct keys *k);
+/* Index of the key in "Authorization: Bearer KEY" or "X-Api-Key: KEY" (the headers' values; either may be
+ * NULL), or -1. Any thread. */
 int keys_find(const struct keys *k, const char *authorization, const char *x_api_key);
 
 #endif

@@ -1,4 +1,4 @@
-/* routes.c - what is where: a table of paths, and what they answer. See exchange.h. */
+/* routes.c - the table of paths, and what each of them answers. See exchange.h. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/version.h"
@@ -7,7 +7,7 @@
 #include "serve/http/exchange.h"
 #include "serve/api/tokens.h"
 
-/* ---- at once ---- */
+/* ---- answers at once ---- */
 
 static enum MHD_Result answer_health(struct exchange *x)
 {
@@ -15,19 +15,21 @@ static enum MHD_Result answer_health(struct exchange *x)
     int state = atomic_load(&x->h->sv->state);
     struct json_out o = { 0 };
     struct fault f;
+
     if (state == SERVICE_READY)
         return queue_body(x, 200, &o, NULL, NULL);
     if (state != SERVICE_LOADING) {
         fault_set(&f, 503, NULL, "the server is not ready: %s", why[state]);
         return queue_fault(x, &f, NULL);
     }
+
     struct load_progress *p = &x->h->sv->load;
     double part = atomic_load(&p->total) ? (double)atomic_load(&p->done) / (double)atomic_load(&p->total) : 0;
     fault_set(&f, 503, NULL, "the server is not ready: loading, %d %% of the weights are read",
               (int)(part * 100));
     openai_error(&o, &f);
     if (o.n)
-        o.n--; /* one member more in the object */
+        o.n--; /* without the last brace: one more member */
     json_out_fmt(&o, ",\"progress\":%.4f}", part);
     return queue_body(x, 503, &o, NULL, NULL);
 }
@@ -94,7 +96,7 @@ static enum MHD_Result answer_openapi(struct exchange *x)
     return queue_static(x, a.p, a.n, "application/json");
 }
 
-/* ---- from a body ---- */
+/* ---- work on a body ---- */
 
 static const char *body_of(const struct exchange *x) { return x->body.p ? x->body.p : ""; }
 
@@ -103,7 +105,7 @@ static void complete(struct exchange *x, int chat)
     struct request *rq;
     if (openai_parse(x->h->sv, chat, body_of(x), x->body.n, &rq, &x->fault) < 0)
         return;
-    if (x->id[0]) /* the header goes before the field, as with vLLM */
+    if (x->id[0]) /* the header takes precedence over the field, as in vLLM */
         request_set_name(rq, x->id);
     submit_request(x, rq, &x->fault);
 }

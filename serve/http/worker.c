@@ -6,6 +6,7 @@
 static void *work(void *arg)
 {
     struct worker *w = arg;
+
     pthread_mutex_lock(&w->lock);
     while (w->first || !w->closed) {
         struct job *j = w->first;
@@ -20,6 +21,7 @@ static void *work(void *arg)
         j->run(j);
         pthread_mutex_lock(&w->lock);
     }
+
     pthread_mutex_unlock(&w->lock);
     return NULL;
 }

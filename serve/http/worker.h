@@ -1,4 +1,5 @@
-/* worker.h - threads for what would keep the HTTP thread too long: long bodies, chat templates. */
+/* worker.h - threads for work that would block the HTTP thread too long: long bodies, chat templates,
+ * reloads. */
 #ifndef SHARDLINE_SERVE_HTTP_WORKER_H
 #define SHARDLINE_SERVE_HTTP_WORKER_H
 
@@ -11,16 +12,17 @@ struct job {
     void (*run)(struct job *j);
 };
 struct worker {
-    pthread_mutex_t lock;
+    pthread_mutex_t lock; /* of first, end and closed */
     pthread_cond_t filled;
     struct job *first, **end;
     int closed, n_threads;
     pthread_t thread[WORKER_THREADS];
 };
+/* Starts the threads; ERR_MEMORY. */
 int worker_open(struct worker *w, struct err *e);
-/* runs it soon, in the order of arrival; run may free j */
+/* Runs j in one of the threads, in the order of arrival. j is the caller's; run may free it. Any thread. */
 void worker_put(struct worker *w, struct job *j);
-/* when all jobs have run; nothing may be put meanwhile */
+/* Joins the threads when all jobs have run; no job may be put meanwhile. */
 void worker_close(struct worker *w);
 
 #endif
