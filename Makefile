@@ -148,13 +148,23 @@ $B/tests/fuzz/%: $B/obj/tests/fuzz/%.o $B/obj/tests/fuzz/fuzz.o $(FUZZ_MAIN) $B/
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) $(if $(FUZZ_MAIN),,-fsanitize=fuzzer) -o $@ $^ $(LIBS)
 $B/tests/unit/format/format_fuzz_test: $B/obj/tests/fuzz/fuzz.o
-# a library for tests that stands for NCCL: loaded by name, so not linked to anything
-FAKE_NCCL := $B/tests/devices/libnccl.so.2
-$(FAKE_NCCL): tests/devices/fake_nccl.c kernels/fake.h kernels/dev.h
+# libraries for tests that programs load by name, linked to nothing: the fake device, and a stand-in for NCCL on it
+FAKE_DEVICE := $B/tests/devices/fake_device.so
+FAKE_NCCL   := $B/tests/devices/libnccl.so.2
+FAKE_OBJ    := $(patsubst %.c,$B/pic/%.o,$(wildcard tests/devices/fake/*.c))
+NCCL_OBJ    := $B/pic/tests/devices/fake_nccl.o
+$B/pic/%.o: %.c
 	@mkdir -p $(@D)
-	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -fvisibility=hidden -shared -o $@ $<
+	$(if $(Q),@echo "  cc    $<")
+	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -fvisibility=hidden -MMD -MP -c -o $@ $<
+$(FAKE_DEVICE): $(FAKE_OBJ)
+$(FAKE_NCCL): $(NCCL_OBJ)
+$(FAKE_DEVICE) $(FAKE_NCCL):
+	@mkdir -p $(@D)
+	$(Q)$(CC) $(CFLAGS_ALL) -shared -o $@ $^
+$(TESTS): | $(FAKE_DEVICE)
 tests: programs
-	@$(MAKE) --no-print-directory $(TESTS) $(FUZZERS) $(FAKE_NCCL)
+	@$(MAKE) --no-print-directory $(TESTS) $(FUZZERS) $(FAKE_DEVICE) $(FAKE_NCCL)
 fuzzers: $(FUZZERS)
 benches: programs
 	@$(MAKE) --no-print-directory $(BENCHES)
@@ -225,5 +235,5 @@ help:
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="
 	@echo "CONFIG=release|sanitize|altered   CFLAGS=…   V=1: show the commands   CUDA=: without the CUDA device   CUDA_ARCH='90': only that GPU"
 
--include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $B/emu/tests/unit/cuda/cuda_emu_block.d $B/emu/tests/unit/cuda/cuda_emu_hopper.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
+-include $(LIB_OBJ:.o=.d) $(EMU_OBJ:.o=.d) $(FAKE_OBJ:.o=.d) $(NCCL_OBJ:.o=.d) $B/emu/tests/unit/cuda/cuda_emu_block.d $B/emu/tests/unit/cuda/cuda_emu_hopper.d $(MAIN_SRC:%.c=$B/obj/%.d) $(TEST_SRC:%.c=$B/obj/%.d) $(FUZZ_SRC:%.c=$B/obj/%.d) $B/obj/tests/test.d \
     $B/obj/tests/fuzz/fuzz.d $B/obj/tests/fuzz/replay.d

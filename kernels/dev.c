@@ -1,12 +1,13 @@
 /* dev.c - see dev.h. */
 #include "kernels/dev.h"
 
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cpu.h"
 #include "kernels/cuda/cuda.h"
-#include "kernels/fake.h"
+#include "kernels/dev_library.h"
 #include "kernels/kernels.h"
 
 #define SLOTS 8
@@ -57,29 +58,47 @@ out:
     return rc;
 }
 
-/* A device with memory of its own: `open` fills in ops, isa, memory and back; the CPU stands beside it. */
-static int open_beside(struct dev *d, int threads, int (*open)(struct dev *d, struct err *e), struct err *e)
+/* Opens the device of a shared library (dev_library.h). The library stays loaded. */
+static int open_library(struct dev *d, const char *path, struct err *e)
 {
+    static const struct dev_program program = {
+        .err_set = err_set, .mem_alloc = mem_alloc, .mem_free = mem_free, .panels_bytes = panels_bytes
+    };
+    int (*open)(struct dev * d, const struct dev_program *program, struct err *e);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        return err_set(e, ERR_DEVICE, "SHARDLINE_DEVICE: %s: unset it", dlerror());
+
+    *(void **)&open = dlsym(library, "dev_library_open");
+    if (!open)
+        return err_set(e, ERR_DEVICE, "SHARDLINE_DEVICE: %s has no dev_library_open: unset it", path);
+    return open(d, &program, e);
+}
+
+/* A device with memory of its own, beside the CPU. cuda_open or the library fills in ops, isa, memory and
+ * back. */
+static int open_beside(struct dev *d, int threads, struct err *e)
+{
+    const char *library = getenv("SHARDLINE_DEVICE");
     int rc = dev_open(&d->host, "cpu", threads, d->mem, e);
     if (rc < 0)
         return rc;
     d->pool = d->host->pool;
-    return open(d, e);
+    return library && *library ? open_library(d, library, e) : cuda_open(d, e);
 }
 
 int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, struct err *e)
 {
-    const char *wish = getenv("SHARDLINE_DEVICE");
-    int cuda = !strcmp(kind, "cuda"), fake = cuda && wish && !strcmp(wish, "fake"), rc;
+    int cuda = !strcmp(kind, "cuda"), rc;
     *out = NULL;
     if (!cuda && strcmp(kind, "cpu"))
         return err_set(e, ERR_USAGE, "device %s is not known: use cpu or cuda", kind);
     if (threads < 1)
         return err_set(e, ERR_USAGE, "%d threads: at least 1 is needed", threads);
-    struct dev *d = new_dev(fake ? "fake" : cuda ? "cuda" : "cpu", mem);
+    struct dev *d = new_dev(cuda ? "cuda" : "cpu", mem);
     if (!d)
         return err_set(e, ERR_MEMORY, "no memory for the device's table");
-    TRY(cuda ? open_beside(d, threads, fake ? fake_open : cuda_open, e) : open_cpu(d, threads, e));
+    TRY(cuda ? open_beside(d, threads, e) : open_cpu(d, threads, e));
     *out = d;
     d = NULL;
 out:

@@ -67,7 +67,7 @@ struct dev_memory {
 struct dev {
     /* the op table of this device and CPU class (kernels.h)                  */
     const struct kernel_ops *ops;
-    /* "cpu" | "cuda" | "fake"                                                */
+    /* "cpu" | "cuda" | a library's                                            */
     const char *kind;
     /* "avx512bf16" | "avx512" | "avx2" | "portable" | "sm_90" ...            */
     const char *isa;
@@ -97,9 +97,9 @@ struct dev {
 
 /* kind: "cpu" or "cuda" (ERR_DEVICE when built without or absent). threads >= 1. The CPU class is the best
  * this machine has; the environment variable SHARDLINE_ISA=portable|avx2|avx512|avx512bf16 forces a lower
- * one (ERR_DEVICE: not available). SHARDLINE_DEVICE=fake, for tests: cuda is a CPU whose device memory lies
- * where the host cannot reach it (fake.c). Runs the start-up self-tests: denormals are alive (1e-39f / 2 !=
- * 0), the bf16 dot instruction has the contract's order. */
+ * one (ERR_DEVICE: not available). SHARDLINE_DEVICE=FILE, for tests: cuda is the device in this shared
+ * library (dev_library.h). Runs the start-up self-tests: denormals are alive (1e-39f / 2 != 0), the bf16
+ * dot instruction has the contract's order. */
 int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, struct err *e);
 void dev_close(struct dev *d);
 /* Other threads than it was opened with: MPI must start before there are any. */
@@ -197,8 +197,7 @@ static inline void dev_wait(struct dev *d, enum dev_queue q, int64_t mark)
         d->memory->wait(d, q, mark);
 }
 
-/* Queue q for libraries that work on the device's memory: a cudaStream_t, or the fake device's door
- * (fake.h); NULL on a CPU. */
+/* Queue q for libraries that work on the device's memory: a cudaStream_t; NULL on a CPU. */
 static inline void *dev_stream(struct dev *d, enum dev_queue q)
 {
     return d->memory ? d->memory->stream(d, q) : NULL;

@@ -1,7 +1,7 @@
 /* gpu_bench.c - what the CUDA device does of what it could: products against the best of all of cuBLASLt's
  * algorithms, decode and row ops against the bandwidth of a copy, attention in TFLOP/s. gpu_bench [--small]
  * [PART…]; parts: copy products instructions few attention decode rows. --small: tiny sizes, to see it run
- * (SHARDLINE_DEVICE=fake). A line a figure, as soon as it is known: "figure NAME VALUE UNIT". */
+ * (SHARDLINE_DEVICE names its library). A line a figure, as soon as it is known: "figure NAME VALUE UNIT". */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

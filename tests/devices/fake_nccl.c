@@ -20,7 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels/fake.h"
+#include "tests/devices/fake/fake.h"
 
 enum { OK = 0, SYSTEM_ERROR = 2, INTERNAL_ERROR = 3, INVALID = 4, REMOTE_ERROR = 6, IN_PROGRESS = 7 };
 enum { CHANNEL = 1 << 16, MOST_RANKS = 16, MOST_MOVES = 2 * MOST_RANKS };

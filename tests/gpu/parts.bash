@@ -15,7 +15,7 @@ providers 60
 tune 90
 fake 120"
 
-small=$([ "${SHARDLINE_DEVICE:-}" = fake ] && echo 1 || echo 0)         # to see the script run: everything tiny
+small=$([ -n "${SHARDLINE_DEVICE:-}" ] && echo 1 || echo 0)         # on the fake device, to see the script run: everything tiny
 
 row() { echo "| $1 | $2 |"; }
 head_of() { printf '| %s | |\n|---|---|\n' "$1"; }

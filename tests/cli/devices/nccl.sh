@@ -15,7 +15,7 @@ here "pipeline, ZeRO-1" --pp 2 --ranks 4 --zero 1 --micro-batch 2
 chosen() { same "auto: $1" --device cuda --transport auto --ranks 2 "${@:3}" && claim "auto: $1: says so" has "$err" "$2"; }
 on_gpus chosen "a GPU a rank and the library" "$by_nccl"
 SHARDLINE_FAKE_GPUS=1 on_gpus chosen "one GPU for two ranks" "through the host (shm): transport nccl needs a GPU for every rank, ranks 0 and 1 have one together"
-SHARDLINE_DEVICE=fake SHARDLINE_NCCL=$TMP/none.so chosen "no library" "through the host (shm): $TMP/none.so is not here"
+SHARDLINE_DEVICE=$fake_device SHARDLINE_NCCL=$TMP/none.so chosen "no library" "through the host (shm): $TMP/none.so is not here"
 
 # refused WHAT STATUS LINE: --transport nccl is an error of one line
 refused() {
@@ -23,8 +23,8 @@ refused() {
     claim "$1: status $2" [ $rc = "$2" ] && claim "$1: says $3" has "$err" "$3" && claim "$1: one line" [ "$(wc -l <"$TMP/.err")" = 1 ]
 }
 SHARDLINE_FAKE_GPUS=1 on_gpus refused "two ranks on one GPU" 2 "ranks 0 and 1 have one together"
-SHARDLINE_DEVICE=fake SHARDLINE_NCCL=$TMP/none.so refused "no library" 1 "none.so is not here"
-SHARDLINE_DEVICE=fake SHARDLINE_NCCL=libc.so.6 refused "a library that is another" 1 "too old"
+SHARDLINE_DEVICE=$fake_device SHARDLINE_NCCL=$TMP/none.so refused "no library" 1 "none.so is not here"
+SHARDLINE_DEVICE=$fake_device SHARDLINE_NCCL=libc.so.6 refused "a library that is another" 1 "too old"
 run ptrain "${common[@]}" --out "$TMP/refused" --ranks 2 --device cpu --transport nccl
 claim "no GPU: status 2" [ $rc = 2 ] && claim "no GPU: says so" has "$err" "transport nccl needs a GPU"
 

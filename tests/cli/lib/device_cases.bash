@@ -1,10 +1,12 @@
-# device_cases.bash - programs with --device cuda, against the bits of --device cpu. $device: what SHARDLINE_DEVICE is to be. Used by
-# fake_device.sh and cuda_device.sh.
+# device_cases.bash - programs with --device cuda, against the bits of --device cpu. $device: fake or cuda. Used by fake_device.sh
+# and cuda_device.sh.
 . "$(dirname "${BASH_SOURCE[0]}")/train_lib.bash"
+library=                                   # for SHARDLINE_DEVICE
+[ "$device" = cuda ] || library=$fake_device
 text 1 60000 >"$TMP/text"
 
 # here WHAT ARGS…: the same on the device
-here() { SHARDLINE_DEVICE=$device same "$device device: $1" --device cuda "${@:2}"; }
+here() { SHARDLINE_DEVICE=$library same "$device device: $1" --device cuda "${@:2}"; }
 
 config "$TMP/gqa.json"
 common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps 3 --seq-len 63 --global-batch 8 --threads 1)
@@ -24,7 +26,7 @@ for name in gpt2 qwen3; do
     here "$name in bf16" --tp 8
 done
 train half --stop-after 1 --tp 2
-export SHARDLINE_DEVICE=$device
+export SHARDLINE_DEVICE=$library
 run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/rest" --resume "$TMP/half/step-1" --threads 1 --device cuda
 claim "$device device: resumed, it ends in the same state" [ "$(state_of "$out")" = "$ref_state" ]
 

@@ -11,6 +11,7 @@ set -u
 : "${BIN:?set by tests/run}" "${TMP:?set by tests/run}"
 trap 'kill $(jobs -p) 2>/dev/null' EXIT           # what a script leaves running when it ends half-way, too
 export PYTHONPATH=$(cd "${BASH_SOURCE[0]%/*}" && pwd)${PYTHONPATH:+:$PYTHONPATH}          # modules that the scripts share
+fake_device=$BIN/../tests/devices/fake_device.so       # a device for tests; SHARDLINE_DEVICE=$fake_device makes it what --device cuda is
 n_passed=0 n_failed=0 n_skipped=0 rc=0 out= err=
 
 run() {

@@ -7,7 +7,7 @@ config "$TMP/gqa.json"
 common=(--data "$TMP/text" --model "$TMP/gqa.json" --steps 3 --seq-len 63 --global-batch 8 --threads 1)
 by_nccl="goes between ranks by NCCL"
 
-on_gpus() { SHARDLINE_DEVICE=fake SHARDLINE_NCCL=$library "$@"; }
+on_gpus() { SHARDLINE_DEVICE=$fake_device SHARDLINE_NCCL=$library "$@"; }
 # here WHAT ARGS…: the same bits over NCCL
 here() { on_gpus same "nccl: $1" --device cuda --transport nccl "${@:2}" && claim "nccl: $1: says so" has "$err" "$by_nccl"; }
 

@@ -17,7 +17,7 @@ family "$TMP/model.json" gpt2
 common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 4 --threads 1)
 reference
 same "biases, layer norms and positions of own rows, late weight gradients" --sp --tp 2 --pp 2 --micro-batch 1 --schedule zero-bubble
-SHARDLINE_DEVICE=fake same "on a device with memory of its own" --device cuda --sp --tp 2 --micro-batch 2
+SHARDLINE_DEVICE=$fake_device same "on a device with memory of its own" --device cuda --sp --tp 2 --micro-batch 2
 
 refused() { run "$BIN/ptrain" "${common[@]}" --out "$TMP/refused" "${@:2}"; claim "refused, in one line: ${*:2}" [ "$rc/$(wc -l <"$TMP/.err")" = 2/1 ] && claim "${*:2}: says why" grep -q -- "$1" "$TMP/.err"; }
 refused "use --tp 2 or more" --sp

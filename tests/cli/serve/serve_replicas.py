@@ -11,7 +11,7 @@ from serve_server import Server, claim, finish, together
 
 checkpoint, every = sys.argv[1], sys.argv[2:] == ["all"]
 layouts = (("--replicas", 3), ("--tp", 2, "--replicas", 2)) if every else (("--tp", 2, "--replicas", 2), ("--device", "cuda", "--replicas", 2))
-os.environ["SHARDLINE_DEVICE"] = "fake"          # what --device cuda is
+os.environ["SHARDLINE_DEVICE"] = os.environ["BIN"] + "/../tests/devices/fake_device.so"          # what --device cuda is
 J = {"Content-Type": "application/json"}
 BASE = dict(max_tokens=10, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True)
 requests = [dict(BASE, prompt=f"line {i}: {i * i} is") for i in range(6)] + [

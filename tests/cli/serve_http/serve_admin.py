@@ -52,7 +52,7 @@ status, e, _ = reload(s, f"{tmp}/a")
 claim("without --admin-key-file nobody may reload", status == 403 and e["error"]["type"] == "permission_error", e)
 s.stop()
 
-os.environ["SHARDLINE_DEVICE"] = "fake"          # what --device cuda is: whoever touches its memory out of turn is found
+os.environ["SHARDLINE_DEVICE"] = os.environ["BIN"] + "/../tests/devices/fake_device.so"          # what --device cuda is: whoever touches its memory out of turn is found
 for layout in (("--tp", 1), ("--tp", 2, "--replicas", 2), ("--tp", 2, "--device", "cuda")):
     s = Server(f"{tmp}/a", *layout, "--api-key-file", f"{tmp}/keys", "--admin-key-file", f"{tmp}/admin-keys")
     if not claim(f"{layout}: starts", s.port is not None, s.err):

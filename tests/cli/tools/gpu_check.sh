@@ -17,7 +17,7 @@ mkdir -p "$TMP/there" && tar -C "$TMP/there" -xzf "$TMP/packed.tar.gz"
 # away WORDS…: gpu-check as that machine runs it: nothing of this one's environment
 away() { run env -i PATH=/usr/bin:/bin HOME="$TMP" "${@:2}" "$TMP/there/packed/gpu-check" run "$TMP/$1" ${parts:-}; }
 
-parts= away whole SHARDLINE_DEVICE=fake
+parts= away whole SHARDLINE_DEVICE="$fake_device"
 claim "every part ends well on the fake device" [ $rc = 0 ]
 for part in $("$TMP/there/packed/gpu-check" list | cut -d' ' -f1); do
     claim "the report has the part $part" grep -qx "## $part" "$TMP/whole/report.md"
@@ -28,11 +28,11 @@ claim "of serving" grep -q '"serve.tiny.exact.clients16":\[[1-9][0-9.]*,"tokens/
 claim "and nothing failed" grep -q '"failed":\[\]' "$TMP/whole/figures.json"
 
 began=$SECONDS
-parts="bits memory" away cut SHARDLINE_DEVICE=fake GPU_CHECK_PART_S=1
+parts="bits memory" away cut SHARDLINE_DEVICE="$fake_device" GPU_CHECK_PART_S=1
 claim "parts with too little time are no success" [ $rc = 1 ] && claim "and end" [ $((SECONDS - began)) -lt 60 ]
 claim "the part says that it was cut" grep -qx "cut after 1 s" "$TMP/cut/report.md"
 claim "and so do the figures" grep -q '"failed":\["bits: cut"' "$TMP/cut/figures.json"
-parts="bits memory" away late SHARDLINE_DEVICE=fake GPU_CHECK_S=1
+parts="bits memory" away late SHARDLINE_DEVICE="$fake_device" GPU_CHECK_S=1
 claim "a part that did not begin says so" grep -q "^memory: no time left" "$TMP/late/report.md"
 
 parts=machine away none CUDA_VISIBLE_DEVICES=

@@ -8,6 +8,7 @@
 
 #include "kernels/dev.h"
 #include "kernels/kernels.h"
+#include "tests/devices/fake/fake_path.h"
 #include "tests/test.h"
 
 enum { ROWS = 3, COLS = 40 };
@@ -16,7 +17,7 @@ static struct dev *open_fake(struct mem *mem)
 {
     struct dev *d = NULL;
     struct err e;
-    setenv("SHARDLINE_DEVICE", "fake", 1);
+    setenv("SHARDLINE_DEVICE", fake_device(), 1);
     CHECK_INT(dev_open(&d, "cuda", 1, mem, &e), 0);
     unsetenv("SHARDLINE_DEVICE");
     return d;

@@ -3,6 +3,7 @@
  * op that does not wait. */
 #include <pthread.h>
 
+#include "tests/devices/fake/fake_path.h"
 #include "tests/unit/model/model_rig.h"
 
 enum { HALF = 4096 };
@@ -12,7 +13,7 @@ static struct dev *open_dev(const char *kind)
 {
     struct dev *d = NULL;
     struct err e;
-    setenv("SHARDLINE_DEVICE", "fake", 1);
+    setenv("SHARDLINE_DEVICE", fake_device(), 1);
     CHECK_INT(dev_open(&d, kind, 1, &mem, &e), 0);
     unsetenv("SHARDLINE_DEVICE");
     return d;

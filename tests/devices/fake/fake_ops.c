@@ -1,11 +1,10 @@
-/* fake_ops.c - the fake device's ops: every argument looked up, said whether it is read or written, and the
- * CPU's op run on it. */
+/* fake_ops.c - the fake device's ops: each looks its arguments up as read or written, then runs the CPU's
+ * op on them. */
 #include <stdlib.h>
 
-#include "kernels/fake_priv.h"
-#include "kernels/kernels.h"
+#include "tests/devices/fake/fake_priv.h"
 
-/* ---- arguments: the same with addresses of the host ---- */
+/* ---- arguments: each at_ function returns its argument with addresses of the host ---- */
 static size_t span(struct mat m)
 {
     return m.rows > 0 && m.cols > 0 ? (size_t)((m.rows - 1) * m.ld + m.cols) * dtype_size(m.dt) : 0;
@@ -33,11 +32,11 @@ static struct mats at_mats(struct fake *f, const char *arg, const struct mat *m,
 
 static struct panels at_panels(struct fake *f, const char *arg, struct panels p, enum fake_how how)
 {
-    p.p = fake_at(f, arg, p.p, panels_bytes(p.n, p.k, p.dt, &p.leaves), how);
+    p.p = fake_at(f, arg, p.p, f->program->panels_bytes(p.n, p.k, p.dt, &p.leaves), how);
     return p;
 }
 
-/* Of [rows][cols] with ld elements from row to row. */
+/* The levels are [rows][cols] with ld elements from row to row. */
 static struct tree_acc at_acc(struct fake *f, struct tree_acc a, int64_t rows, int64_t cols, int64_t ld)
 {
     for (int i = 0; i < TREE_DEPTH_MAX; i++)
@@ -54,7 +53,8 @@ static struct head_norm at_norm(struct fake *f, const struct head_norm *n, int h
                                n->eps };
 }
 
-/* Attention's sequences with pages of the host; pages that lie wholly before a window may be anything. */
+/* Attention's sequences with pages on the host. Pages wholly before the window are not read: they may be
+ * anything. */
 struct at_attn {
     struct attn a;
     struct attn_seq *seq;
@@ -89,8 +89,8 @@ static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_ho
     return x;
 }
 
-/* Ops that take no attention: RUN(name, its arguments of the host's). R, RP: what is read, a matrix or
- * bytes; W, WP: what is written. */
+/* In an op: BEGIN(name), then each argument by its access, then RUN(name, arguments on the host).
+ * R(matrix) and RP(pointer, bytes) are read, W and WP written; IDS is host memory. */
 #define F ((struct fake *)d->back)
 #define CPU_OF(d) (d)->host
 #define CPU CPU_OF(d)
@@ -108,7 +108,7 @@ static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_ho
 #define IDS(p) (p) = fake_hosts(F, #p, (p))
 #define ACC(rows, cols, ld) \
     acc = (const struct tree_acc[]) { at_acc(F, *acc, (rows), (cols), (ld)) }
-/* An op that is this and no more: what it takes, what it reads and writes of that, what the CPU's gets. */
+/* A whole op: its parameters, their accesses, the arguments of the CPU's op. */
 #define OP(name, takes, uses, ...) \
     static void fake_##name takes \
     { \
@@ -228,7 +228,7 @@ OP(adamw,
     const struct adamw *h),
    (WP(w, n * 4), WP(w16, n * 2), WP(m, n * 4), WP(v, n * 4), RP(g, n * 4)), w, w16, m, v, g, n, h)
 
-/* The one op that goes between ranks: it may be put off. */
+/* The sum over ranks: the one op that may be deferred. */
 enum { TREE_MOST = 64 };
 struct sum {
     struct dev *d;
@@ -275,8 +275,8 @@ static void fake_sum_squares(struct dev *d, struct xsum *s, const float *x, int6
         free(x.seq); \
         free(x.page); \
     } while (0)
-/* rows of the tables that the sequences use */
 #define TABLE(p) RP(p, table_bytes(a))
+/* Bytes of the RoPE tables that the sequences use. */
 static size_t table_bytes(const struct attn *a)
 {
     int64_t end = 0;

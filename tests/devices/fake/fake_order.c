@@ -1,9 +1,9 @@
 /* fake_order.c - see fake_order.h. */
-#include "kernels/fake_order.h"
+#include "tests/devices/fake/fake_order.h"
 
 #include <stdlib.h>
 
-static void come_behind(struct clock *c, const struct clock *other)
+static void merge(struct clock *c, const struct clock *other)
 {
     for (int q = 0; q < DEV_QUEUES; q++)
         if (other->at[q] > c->at[q])
@@ -29,21 +29,21 @@ int fake_order_mark(struct order *o, enum dev_queue q)
 void fake_order_wait(struct order *o, enum dev_queue q, int mark)
 {
     if (mark > 0 && mark <= o->n_marks)
-        come_behind(&o->of[q], &o->mark[mark - 1]);
+        merge(&o->of[q], &o->mark[mark - 1]);
 }
 
-static void all_behind(struct order *o, struct clock c)
+static void merge_into_all(struct order *o, struct clock c)
 {
     for (int q = 0; q < DEV_QUEUES; q++)
-        come_behind(&o->of[q], &c);
+        merge(&o->of[q], &c);
 }
 
-void fake_order_sync(struct order *o, enum dev_queue q) { all_behind(o, o->of[q]); }
+void fake_order_sync(struct order *o, enum dev_queue q) { merge_into_all(o, o->of[q]); }
 
 void fake_order_sync_mark(struct order *o, int mark)
 {
     if (mark > 0 && mark <= o->n_marks)
-        all_behind(o, o->mark[mark - 1]);
+        merge_into_all(o, o->mark[mark - 1]);
 }
 
 void fake_order_close(struct order *o)
@@ -70,8 +70,7 @@ static int insert(struct spans *s, int at, struct span x)
     return 0;
 }
 
-/* The index of the span that begins at `at`, after cutting the one around it; -1: no memory. Spans begin at
- * 0 and end with the memory. */
+/* Cuts the span around `at` in two and returns the index of the one that begins there; -1: out of memory. */
 static int cut(struct spans *s, size_t at)
 {
     int lo = 0, hi = s->n;
@@ -92,7 +91,7 @@ static int cut(struct spans *s, size_t at)
     return lo + 1;
 }
 
-static int alike(const struct span *a, const struct span *b)
+static int same_accesses(const struct span *a, const struct span *b)
 {
     int same = a->write.number == b->write.number && a->write.queue == b->write.queue && a->end == b->begin;
     for (int q = 0; q < DEV_QUEUES; q++)
@@ -100,7 +99,7 @@ static int alike(const struct span *a, const struct span *b)
     return same;
 }
 
-/* Neighbours from span `first` to `last` that say the same become one. */
+/* Joins neighbours from span `first` to `last` that have the same last accesses. */
 static void join(struct spans *s, int first, int last)
 {
     int to = first;
@@ -108,7 +107,7 @@ static void join(struct spans *s, int first, int last)
         return;
     last = last < s->n ? last : s->n - 1;
     for (int i = first + 1; i < s->n; i++) {
-        if (i <= last && alike(&s->span[to], &s->span[i]))
+        if (i <= last && same_accesses(&s->span[to], &s->span[i]))
             s->span[to].end = s->span[i].end;
         else
             s->span[++to] = s->span[i];
@@ -116,7 +115,8 @@ static void join(struct spans *s, int first, int last)
     s->n = to + 1;
 }
 
-static int before(const struct touch *t, const struct clock *c, struct touch *who)
+/* 1: clock c covers the access; else 0 and *who is the access. */
+static int covered(const struct touch *t, const struct clock *c, struct touch *who)
 {
     if (!t->number || c->at[t->queue] >= t->number)
         return 1;
@@ -127,11 +127,11 @@ static int before(const struct touch *t, const struct clock *c, struct touch *wh
 static int in_order(const struct span *x, const struct clock *c, int writes, struct touch *who, int *wrote)
 {
     *wrote = 1;
-    if (!before(&x->write, c, who))
+    if (!covered(&x->write, c, who))
         return 0;
     *wrote = 0;
     for (int q = 0; writes && q < DEV_QUEUES; q++)
-        if (!before(&x->read[q], c, who))
+        if (!covered(&x->read[q], c, who))
             return 0;
     return 1;
 }

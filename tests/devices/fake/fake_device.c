@@ -1,30 +1,27 @@
-/* fake.c - a device for tests that proves what the programs do with device memory: the CPU's ops, over
- * memory that the host cannot touch.
+/* fake_device.c - a device for tests that checks what the programs do with device memory: the CPU's ops, over
+ * memory that the host cannot touch. A shared library that SHARDLINE_DEVICE names (kernels/dev_library.h).
  *
- * Addresses of this device lie in a range without access rights and are never given twice, so whoever
- * dereferences one on the host ends by SIGSEGV. Every op and every copy looks its arguments up: device
- * memory must be the device's, alive and long enough, host memory the host's, and its queue must come behind
- * whoever touched these bytes before (fake_order.h). What does not fit is not run; dev_check says which op
- * and argument it was. Numbers are the CPU's, bit for bit.
+ * The device's addresses lie in a range without access rights and are never used twice: a host that
+ * dereferences one dies by SIGSEGV. Every op and copy looks its arguments up: device memory must belong to
+ * the device, be alive and long enough, host memory must be the host's, and the op's queue must be ordered
+ * behind the last access to these bytes (fake_order.h). A wrong op is not run; dev_check() names the op
+ * and the argument. Results have the CPU's bits.
  *
- * The compute queue works at once. Sums and what libraries do in the communication queue, and what the
- * device reads by itself from pinned memory, are put
- * off until somebody waits for them: a wait that is missing shows as wrong numbers too. */
-#include "kernels/fake_priv.h"
+ * The compute queue runs at once. Sums and library calls in the communication queue, and copies from pinned
+ * memory, are deferred until a wait requires them: a missing wait shows as wrong numbers too. */
+#include "tests/devices/fake/fake_priv.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "kernels/kernels.h"
-
-#define RANGE ((size_t)1 << 42) /* of addresses: they are not used again */
-#define GAP ((size_t)4096)      /* between two pieces: no overrun meets the next one */
+#define RANGE ((size_t)1 << 42) /* of addresses, which are not used again */
+#define GAP ((size_t)4096)      /* between two allocations: an overrun does not hit the next one */
 
 static struct fake *of(const struct dev *d) { return d->back; }
 
-/* ---- what was wrong ---- */
+/* ---- mistakes ---- */
 void fake_wrong(struct fake *f, const char *arg, const void *p, const char *why)
 {
     if (!f->what[0])
@@ -49,7 +46,7 @@ static int inside(const struct fake *f, const void *p)
     return (const char *)p >= f->base && (const char *)p < f->base + RANGE;
 }
 
-/* The last block that begins at or before p. */
+/* The last block that begins at or before p; NULL: none. */
 static struct block *block_of(const struct fake *f, const void *p)
 {
     int lo = 0, hi = f->n_blocks;
@@ -70,7 +67,7 @@ static int in_order(struct fake *f, struct block *b, const char *arg, size_t beg
     int wrote = 0, rc = spans_touch(&b->spans, &f->order, f->queue, f->op, begin, begin + bytes,
                                     how == WRITES, &who, &wrote);
     if (rc < 0)
-        fake_wrong(f, arg, b->at + begin, "cannot be noted: no memory");
+        fake_wrong(f, arg, b->at + begin, "cannot be recorded: no memory");
     if (rc > 0)
         out_of_order(f, arg, b->at + begin, how, &who, wrote);
     return rc == 0;
@@ -107,18 +104,18 @@ static void begin_in(struct fake *f, enum dev_queue q, const char *op)
 
 void fake_begin(struct dev *d, const char *op) { begin_in(of(d), d->queue, op); }
 
-/* ---- work that is put off ---- */
-static void drop(struct lates *l, int n)
+/* ---- deferred ops ---- */
+static void drop(struct deferred_list *l, int n)
 {
     l->n -= n;
     if (n)
         memmove(l->work, l->work + n, sizeof *l->work * (size_t)l->n);
 }
 
-/* Runs what was put off in queue q of its ops up to that number. */
-static void run_late(struct fake *f, enum dev_queue q, int64_t number)
+/* Runs queue q's deferred ops up to that number. */
+static void run_deferred(struct fake *f, enum dev_queue q, int64_t number)
 {
-    struct lates *l = &f->late[q];
+    struct deferred_list *l = &f->deferred[q];
     int n = 0;
     for (; n < l->n && l->work[n].number <= number; n++) {
         if (!f->what[0])
@@ -128,22 +125,22 @@ static void run_late(struct fake *f, enum dev_queue q, int64_t number)
     drop(l, n);
 }
 
-/* What somebody who comes behind c may expect. */
+/* Runs the deferred ops that clock c is ordered behind. */
 static void run_behind(struct fake *f, const struct clock *c)
 {
     for (int q = 0; q < DEV_QUEUES; q++)
-        run_late(f, (enum dev_queue)q, c->at[q]);
+        run_deferred(f, (enum dev_queue)q, c->at[q]);
 }
 
-void fake_catch_up(struct dev *d) { run_late(of(d), d->queue, INT64_MAX); }
+void fake_catch_up(struct dev *d) { run_deferred(of(d), d->queue, INT64_MAX); }
 
-static int put_off(struct fake *f, struct lates *l, struct late x)
+static int defer(struct fake *f, struct deferred_list *l, struct deferred x)
 {
     if (l->n == l->cap) {
         int cap = l->cap ? 2 * l->cap : 16;
-        struct late *more = realloc(l->work, sizeof *more * (size_t)cap);
+        struct deferred *more = realloc(l->work, sizeof *more * (size_t)cap);
         if (!more)
-            return fake_wrong(f, "its work", x.arg, "cannot be put off: no memory"), 0;
+            return fake_wrong(f, "its work", x.arg, "cannot be deferred: no memory"), 0;
         l->work = more;
         l->cap = cap;
     }
@@ -155,7 +152,7 @@ void fake_run(struct dev *d, enum dev_queue q, void (*task)(void *), void *arg)
 {
     struct fake *f = of(d);
     if (!f->what[0] && q != DEV_COMPUTE &&
-        put_off(f, &f->late[q], (struct late){ task, arg, f->order.of[q].at[q] }))
+        defer(f, &f->deferred[q], (struct deferred){ task, arg, f->order.of[q].at[q] }))
         return;
     if (!f->what[0])
         task(arg);
@@ -171,7 +168,8 @@ static int64_t fake_mark(struct dev *d, enum dev_queue q)
     return mark;
 }
 
-/* A queue that puts off itself does not: what it waits for is run early, which nobody can see. */
+/* A deferring queue runs the ops that it waits for early, which no reader can notice. Its own ops stay
+ * deferred. */
 static void fake_wait(struct dev *d, enum dev_queue q, int64_t mark)
 {
     struct fake *f = of(d);
@@ -185,7 +183,7 @@ static int fake_reached(struct dev *d, int64_t mark)
 {
     struct fake *f = of(d);
     for (int q = 0; q < DEV_QUEUES; q++)
-        if (f->late[q].n && f->late[q].work[0].number <= f->order.mark[mark - 1].at[q])
+        if (f->deferred[q].n && f->deferred[q].work[0].number <= f->order.mark[mark - 1].at[q])
             return 0;
     fake_order_sync_mark(&f->order, (int)mark);
     return 1;
@@ -211,7 +209,7 @@ static void fake_sync(struct dev *d)
         fake_sync_queue(of(d), (enum dev_queue)q);
 }
 
-/* ---- memory's doors ---- */
+/* ---- device memory ---- */
 static void *fake_alloc(struct dev *d, enum mem_cat cat, size_t bytes)
 {
     struct fake *f = of(d);
@@ -223,14 +221,14 @@ static void *fake_alloc(struct dev *d, enum mem_cat cat, size_t bytes)
         f->block = more;
         f->cap = cap;
     }
-    size_t room = (bytes + 2 * GAP - 1) / GAP * GAP;
-    if ((size_t)(f->base + RANGE - f->next) < room)
+    size_t span = (bytes + 2 * GAP - 1) / GAP * GAP;
+    if ((size_t)(f->base + RANGE - f->next) < span)
         return NULL;
-    struct block b = { .at = f->next, .real = mem_alloc(d->mem, cat, bytes), .bytes = bytes };
+    struct block b = { .at = f->next, .real = f->program->mem_alloc(d->mem, cat, bytes), .bytes = bytes };
     if (!b.real)
         return NULL;
     f->block[f->n_blocks++] = b;
-    f->next += room;
+    f->next += span;
     fake_begin(d, "dev_alloc");
     in_order(f, &f->block[f->n_blocks - 1], "its memory", 0, bytes, WRITES);
     return b.at;
@@ -246,11 +244,12 @@ static void fake_free(struct dev *d, void *p)
         return;
     }
     in_order(f, b, "its argument", 0, b->bytes, WRITES);
-    for (int q = 0; q < DEV_QUEUES; q++) /* nothing that was put off may come to it later */
+    /* no deferred op may touch it later */
+    for (int q = 0; q < DEV_QUEUES; q++)
         if (q == (int)d->queue || f->what[0])
-            run_late(f, (enum dev_queue)q, INT64_MAX);
+            run_deferred(f, (enum dev_queue)q, INT64_MAX);
     spans_close(&b->spans);
-    mem_free(d->mem, b->real);
+    f->program->mem_free(d->mem, b->real);
     b->real = NULL;
 }
 
@@ -300,7 +299,7 @@ static void fake_fill(struct dev *d, void *p, int byte, size_t bytes)
         memset(to, byte, bytes);
 }
 
-/* ---- memory of the host that the device reads by itself ---- */
+/* ---- pinned host memory ---- */
 static struct pinned *pin_of(struct fake *f, const char *p, size_t bytes)
 {
     for (int i = 0; i < FAKE_PINS; i++)
@@ -311,10 +310,12 @@ static struct pinned *pin_of(struct fake *f, const char *p, size_t bytes)
 
 static void *fake_pin(struct dev *d, size_t bytes)
 {
-    for (struct pinned *x = of(d)->pinned; x < of(d)->pinned + FAKE_PINS; x++)
+    struct fake *f = of(d);
+    for (struct pinned *x = f->pinned; x < f->pinned + FAKE_PINS; x++)
         if (!x->p) {
             x->bytes = bytes;
-            return x->p = mem_alloc(d->mem, MEM_WORK, bytes);
+            x->p = f->program->mem_alloc(d->mem, MEM_WORK, bytes);
+            return x->p;
         }
     return NULL;
 }
@@ -340,14 +341,14 @@ static void fake_unpin(struct dev *d, void *p, size_t bytes)
         return;
     }
     for (int q = 0; q < DEV_QUEUES; q++)
-        for (int i = 0; i < f->late[q].n; i++)
-            if (f->late[q].work[i].run == run_sent &&
-                pin_of(f, ((struct sent *)f->late[q].work[i].arg)->from, 0) == x)
+        for (int i = 0; i < f->deferred[q].n; i++)
+            if (f->deferred[q].work[i].run == run_sent &&
+                pin_of(f, ((struct sent *)f->deferred[q].work[i].arg)->from, 0) == x)
                 fake_wrong(f, "its argument", p, "is still read by the device");
     if (f->what[0])
         for (int q = 0; q < DEV_QUEUES; q++)
-            run_late(f, (enum dev_queue)q, INT64_MAX);
-    mem_free(d->mem, p);
+            run_deferred(f, (enum dev_queue)q, INT64_MAX);
+    f->program->mem_free(d->mem, p);
     x->p = NULL;
 }
 
@@ -360,7 +361,7 @@ static void fake_send(struct dev *d, void *p, const void *pinned, size_t bytes)
     if (!pin_of(f, pinned, bytes))
         fake_wrong(f, "source", pinned, "is not pinned");
     if (!s)
-        fake_wrong(f, "source", pinned, "cannot be noted: no memory");
+        fake_wrong(f, "source", pinned, "cannot be recorded: no memory");
     if (s)
         *s = (struct sent){ to, pinned, bytes };
     fake_run(d, d->queue, run_sent, s);
@@ -376,36 +377,39 @@ static size_t fake_room(struct dev *d)
 static int fake_check(struct dev *d, struct err *e)
 {
     struct fake *f = of(d);
+    const int code = f->code ? f->code : ERR_INTERNAL;
     char text[sizeof f->what];
     if (!f->what[0])
         return 0;
+
     memcpy(text, f->what, sizeof text);
-    int code = f->code;
+    const char *prefix = f->code ? "" : "fake device: ";
     f->what[0] = 0;
     f->code = 0;
-    return code ? err_set(e, code, "%s", text) : err_set(e, ERR_INTERNAL, "fake device: %s", text);
+    return f->program->err_set(e, code, "%s%s", prefix, text);
+}
+
+static void close_queue(struct deferred_list *l)
+{
+    for (int i = 0; i < l->n; i++)
+        free(l->work[i].arg);
+    free(l->work);
 }
 
 static void fake_close(struct dev *d)
 {
     struct fake *f = of(d);
-    for (int i = 0; f && i < f->n_blocks; i++) {
-        mem_free(d->mem, f->block[i].real);
+    for (int i = 0; i < f->n_blocks; i++) {
+        f->program->mem_free(d->mem, f->block[i].real);
         spans_close(&f->block[i].spans);
     }
-    for (int i = 0; f && i < FAKE_PINS; i++)
-        mem_free(d->mem, f->pinned[i].p);
-    if (f && f->base)
-        munmap(f->base, RANGE);
-    if (f) {
-        for (int q = 0; q < DEV_QUEUES; q++) {
-            for (int i = 0; i < f->late[q].n; i++)
-                free(f->late[q].work[i].arg);
-            free(f->late[q].work);
-        }
-        fake_order_close(&f->order);
-        free(f->block);
-    }
+    for (int i = 0; i < FAKE_PINS; i++)
+        f->program->mem_free(d->mem, f->pinned[i].p);
+    for (int q = 0; q < DEV_QUEUES; q++)
+        close_queue(&f->deferred[q]);
+    fake_order_close(&f->order);
+    free(f->block);
+    munmap(f->base, RANGE);
     free(f);
 }
 
@@ -438,7 +442,7 @@ static void *fake_stream(struct dev *d, enum dev_queue q) { return &of(d)->strea
 
 static const char *fake_identity(const struct dev *d) { return of(d)->identity; }
 
-/* A machine has SHARDLINE_FAKE_GPUS of these, else one for each process. */
+/* SHARDLINE_FAKE_GPUS: GPUs of this machine; without it every process has one of its own. */
 static void name_gpu(struct fake *f)
 {
     const char *n = getenv("SHARDLINE_FAKE_GPUS"), *rank = getenv("OMPI_COMM_WORLD_LOCAL_RANK");
@@ -471,21 +475,30 @@ static const struct dev_memory fake_memory = {
     .send = fake_send,
 };
 
-int fake_open(struct dev *d, struct err *e)
+__attribute__((visibility("default"))) int dev_library_open(struct dev *d, const struct dev_program *program,
+                                                            struct err *e)
 {
     struct fake *f = calloc(1, sizeof *f);
     void *base = f ? mmap(NULL, RANGE, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0)
                    : MAP_FAILED;
     if (base == MAP_FAILED) {
         free(f);
-        return err_set(e, ERR_MEMORY, "no addresses for the fake device");
+        return program->err_set(e, ERR_MEMORY, "no addresses for the fake device");
     }
+
+    f->program = program;
     f->base = f->next = base;
     f->op = "";
     for (int q = 0; q < DEV_QUEUES; q++)
-        f->stream[q] = (struct fake_stream){ d,          (enum dev_queue)q, stream_begin, stream_touch,
-                                             stream_run, stream_idle };
+        f->stream[q] = (struct fake_stream){ .d = d,
+                                             .queue = (enum dev_queue)q,
+                                             .begin = stream_begin,
+                                             .touch = stream_touch,
+                                             .run = stream_run,
+                                             .idle = stream_idle };
     name_gpu(f);
+
+    d->kind = "fake";
     d->back = f;
     d->memory = &fake_memory;
     d->ops = &fake_ops;
