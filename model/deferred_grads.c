@@ -1,93 +1,146 @@
 /* deferred_grads.c - weight gradients that wait for their turn, with what they need: zero-bubble pipelines
  * send the gradient of a stage's input on before they compute those of its weights (Qi et al. 2023). What
- * the rest of the backward pass overwrites is copied: gradients always, inputs where layers share their
- * buffers because they are computed again. */
+ * the rest of the
+ * backward pass overwrites is copied: gradients always, inputs where layers share their buffers because they
+ * are computed again. */
+#include "model/deferred_grads.h"
+
 #include <stdlib.h>
-#include "model/train_priv.h"
 
-void train_work_leave(struct train_work *w, struct train_late *l) { w->late = l; }
+struct deferred_grads {
+    struct model *m;
+    struct gradient *record; /* [n_records] in use */
+    char *copies;
+    size_t n_copied; /* bytes of `copies` in use */
+    int n_records;
+};
 
-static struct mat copy(struct train_late *l, struct mat x)
+struct mat deferred_copy(struct deferred_grads *d, struct mat x)
 {
-    struct mat y = mat_of(l->kept + l->n_kept, x.dt, x.rows, x.cols, x.cols);
+    struct mat y = mat_of(d->copies + d->n_copied, x.dt, x.rows, x.cols, x.cols);
     size_t row = (size_t)x.cols * dtype_size(x.dt);
-    dev_copy_rows(l->m->dev, y.p, row, x.p, (size_t)x.ld * dtype_size(x.dt), row, x.rows);
-    l->n_kept += (row * (size_t)x.rows + 63) / 64 * 64;
+
+    dev_copy_rows(d->m->dev, y.p, row, x.p, (size_t)x.ld * dtype_size(x.dt), row, x.rows);
+    d->n_copied += (row * (size_t)x.rows + 63) / 64 * 64;
     return y;
 }
 
-struct mat late_input(const struct train_work *w, struct mat x)
+void deferred_add(struct deferred_grads *d, struct gradient g)
 {
-    const char *p = x.p;
-    return w->late && p >= w->again && p < w->again + w->again_bytes ? copy(w->late, x) : x;
+    if (g.dy.p && !g.stays)
+        g.dy = deferred_copy(d, g.dy);
+    d->record[d->n_records++] = g;
 }
 
-void late_note(struct train_late *l, struct late r)
+/* ---- sizes, by the same walk over units ---- */
+/* Copies of a branch besides its body's: gradients into the body's last product and the norm, and what
+ * layers share
+ * under a recompute policy: the norm's output; then its input (kept of the first branch) and statistics. */
+static size_t branch_bytes(const struct model *m, const struct branch *br, int first,
+                           const struct call_shape *c, enum recompute recompute)
 {
-    if (r.dy.p && !r.stays)
-        r.dy = copy(l, r.dy);
-    l->note[l->n_notes++] = r;
+    enum { COPIES = 5 };
+    size_t el = dtype_size(m->dt), stream = (size_t)(c->own * m->hidden), sum = 64 * COPIES;
+
+    sum += br->body.kind->deferred_bytes(&br->body, m, c, recompute);
+    if (br->flow == FLOW_START)
+        return sum;
+    sum += stream * sizeof(float);
+    if (br->flow == FLOW_END) /* its input is the last layer's output */
+        return sum + (recompute == RECOMPUTE_FULL ? stream * el : 0);
+    sum += stream * el;
+    if (recompute != RECOMPUTE_NONE)
+        sum += stream * el;
+    if (recompute == RECOMPUTE_FULL)
+        sum += (first ? 0 : stream * el) + norm_stats(&br->norm, c->own) * sizeof(float);
+    return sum;
 }
 
-/* Copies of a layer: gradients into down and o, gate with up, q with k and v, the norms and the heads'
- * norms; inputs that layers share. */
-static size_t layer_bytes(const struct train_work *w)
+/* Units of a stage in the order of a walk: its layers, then its ends. -1: no more. */
+static int stage_unit(const struct model *m, const struct stage *at, int i)
 {
-    enum { COPIES = 16 };
+    int n_layers = at->last_unit - at->first_unit + 1;
+    if (i < n_layers)
+        return at->first_unit + i;
+    i -= n_layers;
+    if (at->has_head && i-- == 0)
+        return (int)m->n_layers + 1;
+    return at->has_embed && i == 0 ? 0 : -1;
+}
+
+static size_t copied_bytes(const struct train_work *w)
+{
     const struct model *m = w->m;
-    size_t el = dtype_size(m->dt), rows = (size_t)w->rows, hidden = (size_t)m->hidden, own = (size_t)w->own,
-           norms = 2 * sizeof(float) * (size_t)norm_stats(m, w->own);
-    size_t sum = rows * el * (size_t)(m->up_cols + qkv_of(m)) + own * (2 * el + 2 * sizeof(float)) * hidden;
-    if (m->features & F_QK_NORM)
-        sum += (size_t)(w->n_seq * 2 * m->head_dim) * sizeof(float);
-    if (w->recompute != RECOMPUTE_NONE) /* h1, h2, act */
-        sum += el * (2 * own * hidden + rows * (size_t)m->inter);
-    if (w->recompute == RECOMPUTE_FULL) /* o, xm, both norms' statistics */
-        sum += el * (rows * (size_t)heads_of(m) + own * hidden) + norms;
-    return sum + 64 * COPIES;
+    size_t sum = 0;
+    for (int i = 0, unit; (unit = stage_unit(m, &w->at, i)) >= 0; i++) {
+        const struct unit *u = &m->unit[unit];
+        for (int b = 0; b < u->n_branches; b++)
+            sum += branch_bytes(m, &u->branch[b], b == 0, &w->shape, w->recompute);
+    }
+    return sum;
 }
 
-/* Of the ends: the last norm's gradient and input, dx. */
-static size_t kept_bytes(const struct train_work *w)
+/* A record a parameter, two gathers a branch, the unit's end; the tied head's record and end. */
+static int most_records(const struct train_work *w)
 {
-    size_t el = dtype_size(w->m->dt), hidden = (size_t)(w->own * w->m->hidden),
-           sum = (size_t)w->n_layers * layer_bytes(w);
-    sum += w->at.has_head ? (sizeof(float) + (w->recompute == RECOMPUTE_FULL ? el : 0)) * hidden + 128 : 0;
-    return sum + (w->at.has_embed ? el * hidden + 64 : 0);
+    const struct model *m = w->m;
+    int n = 2;
+    for (int i = 0, unit; (unit = stage_unit(m, &w->at, i)) >= 0; i++)
+        n += m->local.unit[unit].n + 2 * m->unit[unit].n_branches + 2;
+    return n;
 }
 
-size_t train_late_measure(const struct model *m, int chunk, const struct work_shape *s)
+size_t deferred_grads_measure(const struct model *m, int chunk, const struct work_shape *s)
 {
     struct train_work w = train_work_of(m, chunk, s);
-    return kept_bytes(&w);
+    return copied_bytes(&w);
 }
 
-int train_late_open(struct train_late **out, struct model *m, int chunk, const struct work_shape *s,
-                    struct err *e)
+int deferred_grads_open(struct deferred_grads **out, struct model *m, int chunk, const struct work_shape *s,
+                        struct err *e)
 {
     struct train_work w = train_work_of(m, chunk, s);
-    struct train_late *l = calloc(1, sizeof *l);
-    if (l) {
-        l->m = m;
-        l->note = calloc((size_t)((w.n_layers + 1) * LATE_OF_LAYER), sizeof *l->note);
-        l->kept = dev_alloc(m->dev, MEM_ACTS, kept_bytes(&w));
+    size_t bytes = copied_bytes(&w);
+    struct deferred_grads *d = calloc(1, sizeof *d);
+
+    if (d) {
+        d->m = m;
+        d->record = calloc((size_t)most_records(&w), sizeof *d->record);
+        d->copies = dev_alloc(m->dev, MEM_ACTS, bytes);
     }
-    if (!l || !l->note || !l->kept) {
-        train_late_close(l);
-        return err_set(
-            e, ERR_MEMORY,
-            "no memory for late weight gradients (%zu MiB): use a smaller --micro-batch, or --schedule 1f1b",
-            kept_bytes(&w) >> 20);
+    if (!d || !d->record || !d->copies) {
+        deferred_grads_close(d);
+        return err_set(e, ERR_MEMORY,
+                       "no memory for deferred weight gradients (%zu MiB): use a smaller --micro-batch, or "
+                       "--schedule 1f1b",
+                       bytes >> 20);
     }
-    *out = l;
+    *out = d;
     return 0;
 }
 
-void train_late_close(struct train_late *l)
+void deferred_grads_close(struct deferred_grads *d)
 {
-    if (!l)
+    if (!d)
         return;
-    dev_free(l->m->dev, l->kept);
-    free(l->note);
-    free(l);
+    dev_free(d->m->dev, d->copies);
+    free(d->record);
+    free(d);
+}
+
+void train_work_defer(struct train_work *w, struct deferred_grads *d) { w->deferred = d; }
+
+int model_train_deferred(struct train_work *w, struct deferred_grads *d, struct grads *g, struct err *e)
+{
+    struct pass p = train_pass(w, NULL, NULL, NULL);
+    int rc = 0;
+
+    p.g = g;
+    for (int i = 0; i < d->n_records; i++)
+        TRY(gradient_make(&p, &d->record[i], e));
+    d->n_records = 0;
+    d->n_copied = 0;
+    rc = dev_check(w->m->dev, e);
+out:
+    return rc;
 }

@@ -331,3 +331,24 @@ char *family_names(int computed, char out[256])
             strcat(strcat(out, out[0] ? ", " : ""), families[i].name);
     return out;
 }
+
+/* ---- what a model consists of ---- */
+enum norm_kind family_norm(const struct model_config *c)
+{
+    return c->features & F_LAYER_NORM ? NORM_LAYER : NORM_RMS;
+}
+
+void family_layer(const struct model_config *c, int layer, struct layer_spec *out)
+{
+    enum norm_kind norm = family_norm(c);
+    int64_t window = layer >= c->window_first ? c->window : 0;
+    enum act act = c->features & F_GATE ? ACT_SWIGLU : ACT_GELU;
+
+    *out = (struct layer_spec){
+        .n = 2,
+        .branch = { { .body = BODY_ATTENTION, .norm = norm, .norm_weight = P_NORM_ATTN, .window = window },
+                    { .body = BODY_MLP, .norm = norm, .norm_weight = P_NORM_MLP, .act = act } },
+    };
+}
+
+int family_learns_positions(const struct model_config *c) { return (c->features & F_POSITIONS) != 0; }

@@ -85,6 +85,30 @@ struct param_row {
     } companion;
 };
 
+/* ---- what a model consists of: computed from these alone, no other file asks for features ---- */
+enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };
+enum act { ACT_SWIGLU /* silu(gate) up */, ACT_GELU };
+enum body { BODY_ATTENTION, BODY_MLP };
+/* A branch of a decoder layer: a norm, then a body, whose output is added to the residual stream. */
+struct branch_spec {
+    enum body body;
+    enum norm_kind norm;
+    enum param_kind norm_weight;
+    int64_t window; /* attention: positions that a token sees, 0: all */
+    enum act act;   /* MLP */
+};
+#define LAYER_BRANCHES 2
+struct layer_spec {
+    int n;
+    struct branch_spec branch[LAYER_BRANCHES];
+};
+/* The branches of a layer, in the order of computation. */
+void family_layer(const struct model_config *c, int layer, struct layer_spec *out);
+/* The norm in front of the head. */
+enum norm_kind family_norm(const struct model_config *c);
+/* 1: a table of positions is added to the embedding; 0: RoPE. */
+int family_learns_positions(const struct model_config *c);
+
 /* ---- keys of config.json ---- */
 
 /* An int64_t of struct model_config. */

@@ -1,30 +1,57 @@
 /* forward.c - forward without backward: the server's step and evaluation. See model.h. */
 #include <string.h>
-#include "model/block.h"
+#include "model/units.h"
+
+/* Buffers of a layer for `rows` rows: the bodies' own from a, the stream and its norm shared by all
+ * branches. */
+static void carve_layer(const struct model *m, const struct forward_work *w, int unit, int64_t rows,
+                        struct arena *a, struct unit_buf *b)
+{
+    const struct unit *u = &m->unit[unit];
+    struct carver from = { .of = { a, a, a, a, a } };
+    struct call_shape c = { .n_seq = 1, .rows = rows, .own = rows };
+
+    memset(b, 0, sizeof *b);
+    for (int i = 0; i < u->n_branches; i++) {
+        u->branch[i].body.kind->carve(&u->branch[i].body, m, &c, &from, &b->branch[i]);
+        b->branch[i].x = w->x;
+        b->branch[i].h = w->h;
+        b->branch[i].stat = w->stat;
+    }
+}
+
+/* The most that any layer takes. */
+static size_t layer_bytes(const struct model *m, const struct forward_work *w)
+{
+    size_t most = 0;
+    for (int unit = 1; unit <= m->n_layers; unit++) {
+        struct arena a = { 0 };
+        struct unit_buf b;
+        carve_layer(m, w, unit, w->rows, &a, &b);
+        most = a.used > most ? a.used : most;
+    }
+    return most;
+}
 
 void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows,
                         struct forward_work *w)
 {
-    size_t el = dtype_size(m->dt);
-    int64_t heads = m->n_heads * m->head_dim, qkv = heads + 2 * m->n_kv * m->head_dim;
-    /* a rank's columns at most */
-    int64_t share = (m->vocab + comm_size(m->tp) - 1) / comm_size(m->tp) + m->grain;
-    w->rows = rows;
-    w->logit_rows = logit_rows;
-    w->x = arena_take(a, (size_t)(rows * m->hidden) * el);
-    w->h = arena_take(a, (size_t)(rows * m->hidden) * el);
-    w->stat = arena_take(a, (size_t)norm_stats(m, rows > logit_rows ? rows : logit_rows) * sizeof(float));
-    w->qkv = arena_take(a, (size_t)(rows * qkv) * sizeof(float));
-    w->q = arena_take(a, (size_t)(rows * heads) * el);
-    w->o = arena_take(a, (size_t)(rows * heads) * el);
-    w->gu = arena_take(a, (size_t)(rows * m->up_cols) * sizeof(float));
-    w->act = arena_take(a, (size_t)(rows * m->inter) * el);
-    w->hf = arena_take(a, (size_t)(2 * logit_rows * m->hidden) * el);
+    int tp = comm_size(m->tp);
+    int64_t columns = (m->vocab + tp - 1) / tp + m->grain; /* a rank's at most */
+    int64_t stat_rows = rows > logit_rows ? rows : logit_rows;
+    size_t row = (size_t)m->hidden * dtype_size(m->dt);
+
+    *w = (struct forward_work){ .rows = rows, .logit_rows = logit_rows };
+    w->x = arena_take(a, (size_t)rows * row);
+    w->h = arena_take(a, (size_t)rows * row);
+    w->stat = arena_take(a, (size_t)(2 * stat_rows) * sizeof(float));
+    w->layer_bytes = layer_bytes(m, w);
+    w->layer_memory = arena_take(a, w->layer_bytes);
+    w->norm_out = arena_take(a, (size_t)logit_rows * row);
+    w->picked = arena_take(a, (size_t)logit_rows * row);
     w->logits = arena_take(a, (size_t)(logit_rows * m->vocab) * sizeof(float));
-    w->part_logits = comm_size(m->tp) > 1
-                         ? arena_take(a,
-                                      (size_t)(logit_rows * share * (1 + comm_size(m->tp))) * sizeof(float))
-                         : NULL;
+    if (tp > 1)
+        w->part_logits = arena_take(a, (size_t)(logit_rows * columns * (1 + tp)) * sizeof(float));
 }
 
 /* Logits of the whole vocabulary on every rank: local columns, gathered, put side by side. */
@@ -34,38 +61,61 @@ static int gather_logits(const struct model *m, struct forward_work *w, int64_t 
     int tp = comm_size(m->tp), each = m->grain / tp;
     float *mine = w->part_logits, *all = mine + n * width;
     int rc = comm_all_gather(m->tp, all, mine, (size_t)(n * width) * sizeof(float), e);
+
     if (rc < 0)
         return rc;
     for (int r = 0; r < tp; r++) {
-        int64_t begin = block_begin(m->vocab, m->grain, r * each),
-                count = block_begin(m->vocab, m->grain, (r + 1) * each) - begin;
+        int64_t begin = block_begin(m->vocab, m->grain, r * each);
+        int64_t count = block_begin(m->vocab, m->grain, (r + 1) * each) - begin;
         dev_copy_rows(m->dev, w->logits + begin, (size_t)m->vocab * sizeof(float), all + r * n * width,
                       (size_t)width * sizeof(float), (size_t)count * sizeof(float), n);
     }
     return 0;
 }
 
-static int wanted_logits(const struct model *m, struct weights *ws, struct forward_work *w,
-                         const int32_t *want, int64_t n, struct head_out *out, struct err *e)
+static int wanted_logits(struct pass *p, struct weights *ws, struct forward_work *w, const int32_t *want,
+                         int64_t n, struct head_out *out, struct err *e)
 {
-    const struct unit_weights *uw;
-    int unit = (int)m->n_layers + 1, rc;
-    size_t row = (size_t)m->hidden * dtype_size(m->dt);
-    struct seq_rows r = rows_whole(n);
-    int64_t width = block_size(m->vocab, m->grain) * (m->grain / comm_size(m->tp));
-    char *picked = (char *)w->hf + (size_t)w->logit_rows * row;
-    KERNEL(m->dev, embed, mat_of(picked, m->dt, n, m->hidden, m->hidden),
-           mat_of(w->x, m->dt, w->rows, m->hidden, m->hidden), 0, want);
-    if ((rc = ws->get(ws, unit, 0, &uw, e)) < 0)
+    struct model *m = p->m;
+    int unit = (int)m->n_layers + 1, alone = comm_size(m->tp) == 1;
+    int64_t width = alone ? m->vocab : block_size(m->vocab, m->grain) * (m->grain / comm_size(m->tp));
+    struct unit_buf b = { 0 };
+    int rc;
+
+    KERNEL(m->dev, embed, rows_of(w->picked, m->dt, n, m->hidden), rows_of(w->x, m->dt, w->rows, m->hidden),
+           0, want);
+    b.branch[0].x = w->picked;
+    b.branch[0].h = w->norm_out;
+    b.branch[0].stat = w->stat;
+    b.branch[0].head.logits = alone ? w->logits : w->part_logits;
+    b.branch[0].head.logit_ld = width;
+
+    if ((rc = ws->get(ws, unit, 0, &p->uw, e)) < 0)
         return rc;
-    if (comm_size(m->tp) == 1) {
-        rc = head_forward(m, uw, picked, w->hf, w->stat, w->logits, m->vocab, &r, e);
-    } else {
-        TRY(head_forward(m, uw, picked, w->hf, w->stat, w->part_logits, width, &r, e));
+    p->r = rows_whole(n);
+    rc = unit_forward(p, &m->unit[unit], &b, NULL, e);
+    if (rc >= 0 && !alone)
         rc = gather_logits(m, w, n, width, e);
-    }
     *out = (struct head_out){ w->logits, m->stat, m->stat + m->max_rows };
-out:
+    ws->put(ws, unit);
+    return rc;
+}
+
+static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, int unit, int next,
+                    struct err *e)
+{
+    struct arena a = { w->layer_memory, 0, w->layer_bytes };
+    struct unit_buf b = { .branch = { { .x = w->x } } };
+    int rc = ws->get(ws, unit, 0, &p->uw, e);
+
+    if (rc < 0)
+        return rc;
+    if (next)
+        rc = weights_soon(ws, next, 0, e);
+    if (unit)
+        carve_layer(p->m, w, unit, rows_all(&p->r), &a, &b);
+    if (rc >= 0)
+        rc = unit_forward(p, &p->m->unit[unit], &b, w->x, e);
     ws->put(ws, unit);
     return rc;
 }
@@ -75,41 +125,35 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                        struct err *e)
 {
     const struct stage *at = &m->chunk[chunk];
-    struct layer_buf buf = {
-        w->x, w->h, w->stat, w->qkv, w->q, w->o, NULL, w->x, w->h, w->stat, w->gu, w->act
-    };
-    struct seq_rows r = rows_whole(b->n_rows);
-    const struct unit_weights *uw;
+    struct pass p = { .m = m,
+                      .r = rows_whole(b->n_rows),
+                      .ids = b->ids,
+                      .pos = m->pos,
+                      .seq = b->seq,
+                      .n_seq = b->n_seq,
+                      .whole_pages = 1 };
     int rc = 0;
+
     if (b->n_rows > w->rows || n_want > w->logit_rows || b->n_rows > m->max_rows)
         return err_set(e, ERR_INTERNAL,
                        "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld",
                        (long long)b->n_rows, (long long)n_want, (long long)w->rows, (long long)w->logit_rows);
     if (m->pos)
-        model_positions(b->seq, b->n_seq, m->pos);
+        positions_of(b->seq, b->n_seq, m->pos);
     for (int i = 0; i < b->n_seq; i++)
-        TRY(model_turns_upto(m, b->seq[i].pos + b->seq[i].n_rows, e));
-    if (at->has_embed) {
-        TRY(ws->get(ws, 0, 0, &uw, e));
-        rc = embed_forward(m, uw, b->ids, m->pos, w->x, &r, e);
-        ws->put(ws, 0);
+        TRY(rope_extend(m, b->seq[i].pos + b->seq[i].n_rows, e));
+
+    if (at->has_embed)
+        TRY(one_unit(&p, ws, w, 0, 0, e));
+    for (int unit = at->first_unit; unit <= at->last_unit; unit++) {
+        int more = unit < at->last_unit || (at->has_head && n_want);
+        TRY(one_unit(&p, ws, w, unit, more ? unit + 1 : 0, e));
     }
-    for (int unit = at->first_unit; rc >= 0 && unit <= at->last_unit; unit++) {
-        struct attn a = model_attn(m, unit - 1);
-        a.n_seq = b->n_seq;
-        a.seq = b->seq;
-        a.page_off = b->page_layer_bytes * (size_t)(unit - 1);
-        TRY(ws->get(ws, unit, 0, &uw, e));
-        if (unit < at->last_unit || (at->has_head && n_want))
-            rc = weights_soon(ws, unit + 1, 0, e);
-        if (rc >= 0)
-            rc = block_forward(m, uw, &a, &buf, w->x, &r, e);
-        ws->put(ws, unit);
-    }
-    if (rc >= 0 && at->has_head && n_want)
-        rc = wanted_logits(m, ws, w, want, n_want, out, e);
+    if (at->has_head && n_want)
+        TRY(wanted_logits(&p, ws, w, want, n_want, out, e));
+    rc = dev_check(m->dev, e);
 out:
-    return rc < 0 ? rc : dev_check(m->dev, e);
+    return rc;
 }
 
 int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w,

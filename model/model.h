@@ -2,8 +2,13 @@
  * group.
  *
  * A model computes on rows (tokens of several sequences, one behind the other). Weights come by unit through
- * a small interface (weights.h) so that they can be resident, gathered (ZeRO-3) or streamed. Activations
- * live in arenas of the caller. */
+ * struct weights, so that they can be resident, gathered (ZeRO-3) or streamed. Activations lie in memory
+ * that the caller measures and opens. Matrices are row-major; "dt" is the dtype of the arithmetic, fp32 or
+ * bf16.
+ *
+ * Threads: one thread a rank calls these functions. Functions marked collective are called by all ranks of
+ * the tp group, in the same order. Functions that return int return 0 or a negative code and fill *e
+ * (base/err.h). */
 #ifndef SHARDLINE_MODEL_MODEL_H
 #define SHARDLINE_MODEL_MODEL_H
 
@@ -13,19 +18,102 @@
 #include "model/config.h"
 #include "model/params.h"
 
-/* ---- weights of one unit, as this rank holds them ---- */
-enum pack { PACK_QKV, PACK_O, PACK_GU, PACK_DOWN, PACK_HEAD, PACK_COUNT };
-struct unit_weights {
-    /* natural order, the unit's flat vector (params.h), dtype of the arithmetic; may be NULL when packs
-     * suffice */
-    void *flat;
-    /* parameters in natural order; NULL: none of this unit, or a matrix that is only packed */
-    const void *at[P_KINDS];
-    struct panels pack[PACK_COUNT]; /* p NULL: not a pack of this unit */
+/* ---- the model of one rank ---- */
+
+/* A run of layer units that one pipeline message enters and one leaves; the first and last stage have the
+ * ends too. */
+struct stage {
+    int first_unit, last_unit, has_embed, has_head;
 };
-/* Lends units. get/put nest; at most two units are lent at a time. backward: the natural order is needed,
- * packs are not. soon (may be NULL): this unit will be asked for next, so that it can be fetched meanwhile;
- * said while the unit before it is lent. */
+
+struct unit; /* units.h */
+struct model {
+    struct param_table table;
+    struct params_local local;
+    struct unit *unit; /* [table.n_units]: what each consists of on this rank */
+    struct dev *dev;
+    struct comm *tp;       /* borrowed */
+    struct comm *kv_group; /* ranks that hold the same kv head; NULL when none is replicated */
+    enum dtype dt;
+    int fast;  /* --numerics fast */
+    int grain; /* the GRAIN that runs (layout_grain) */
+    int64_t hidden, n_layers, vocab;
+    int64_t vocab_begin, vocab_n; /* this rank's part of the vocabulary */
+    struct leaves of_hidden;      /* blocks of the hidden size */
+    struct leaves of_vocab;       /* this rank's blocks of the vocabulary */
+    int n_chunks;                 /* virtual stages on this pipeline rank, 1 without interleaving */
+    struct stage *chunk;          /* [n_chunks], the earlier layers first */
+    int has_embed, has_head;      /* of any chunk */
+    int shares; /* parts that a training sequence is cut in between bodies: tp with --sp, else 1 */
+
+    /* from here on: set by model_open only */
+    int64_t max_rows, max_pos;
+    int learned_positions;      /* a table of positions instead of RoPE */
+    float *rope_cos, *rope_sin; /* [max_pos][head_dim / 2]; NULL: positions are learned */
+    int64_t rope_n;  /* positions in the tables so far: they grow with use (a context may have millions) */
+    float *sum_rows; /* comm memory [max_rows][hidden]: partial sums over tp */
+    void *all_rows;  /* dt [max_rows][hidden], once a machine: gathered rows; NULL: shares is 1 */
+    float *stat;     /* comm memory [4][max_rows]: statistics of the cross-entropy */
+    int32_t *pos;    /* [max_rows], of the host: positions of model_forward's rows; NULL: not learned */
+};
+
+/* Sizes alone, no memory but the tables: what a plan needs. model_close after it. ERR_CONFIG: a family that
+ * nothing computes; ERR_USAGE: a layout that does not fit the model. */
+int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, int tp_rank,
+                int pp_rank, enum dtype dt, int fast, struct err *e);
+/* How a model is opened. layout.tp is the size of tp. */
+struct model_open {
+    struct layout layout;
+    struct dev *dev;
+    struct comm *tp; /* borrowed */
+    int tp_rank, pp_rank;
+    enum dtype dt;
+    int fast;         /* --numerics fast: one chain instead of GRAIN leaves */
+    int64_t max_rows; /* in one call */
+    int64_t max_pos;  /* positions; 0: the config's max_position_embeddings */
+};
+/* Collective. ERR_MEMORY, ERR_USAGE (more positions than the model has learned), and those of model_shape. */
+int model_open(struct model *m, const struct model_config *cfg, const struct model_open *how, struct err *e);
+void model_close(struct model *m);
+
+/* Index of the local part with this kind in `unit`, or -1. */
+int model_part(const struct model *m, int unit, enum param_kind kind);
+/* A part as a matrix inside a unit's flat vector (natural order, dt). */
+struct mat model_mat(const struct model *m, const void *flat, int part);
+/* A stored matrix's transpose, made at *to, which moves behind it. */
+struct mat model_transposed(const struct model *m, struct mat stored, char **to);
+/* Bytes of one layer in one 64-position page of keys and values on this rank. A page holds the layers one
+ * behind the
+ * other: n_layers times as many bytes. */
+size_t model_page_bytes(const struct model *m);
+/* Floating-point operations of one token, forward, in a unit on this rank: products, and attention over
+ * `keys` keys. */
+double model_flops(const struct model *m, int unit, double keys);
+
+/* What a unit moves over tp in one pass of training, in units of its rows: sums and gathers (with sp) of
+ * [rows][hidden], and floats of norms' gradients that sp sums a sequence. deferred: gathers more where
+ * weight gradients are deferred. */
+struct unit_traffic {
+    int sums_forward, sums_backward, gathers_forward, gathers_backward, gathers_deferred;
+    int64_t norm_floats;
+};
+struct unit_traffic model_traffic(const struct model *m, int unit);
+
+/* ---- weights ---- */
+
+/* Weights of one unit on this rank. at, pack: in the order of the unit's parts and packs. */
+struct unit_weights {
+    void *flat;          /* the unit's flat vector (params.h), dt; NULL where packs suffice */
+    const void **at;     /* a part in natural order; NULL: only packed */
+    struct panels *pack; /* matrices packed for the forward product */
+};
+/* Tables large enough for any unit of m; ERR_MEMORY. */
+int unit_weights_open(struct unit_weights *uw, const struct model *m, struct err *e);
+void unit_weights_close(struct unit_weights *uw);
+
+/* Lends units to the computation: get borrows one, put releases it. Calls nest; at most two units are
+ * borrowed at a time. backward: the natural order is needed, packs are not. soon (may be NULL): this unit is
+ * the next to be borrowed, so it can be fetched meanwhile; called while the unit before it is borrowed. */
 struct weights {
     int (*get)(struct weights *w, int unit, int backward, const struct unit_weights **out, struct err *e);
     void (*put)(struct weights *w, int unit);
@@ -36,90 +124,35 @@ static inline int weights_soon(struct weights *w, int unit, int backward, struct
     return w->soon ? w->soon(w, unit, backward, e) : 0;
 }
 
-/* A run of layer units that one pipeline message enters and one leaves; the first and last stage of all have
- * the ends besides. */
-struct stage {
-    int first_unit, last_unit, has_embed, has_head;
-};
-
-struct model {
-    struct param_table table;
-    struct params_local local;
-    struct dev *dev;
-    struct comm *tp; /* borrowed */
-    /* ranks that hold the same kv head; NULL when none is replicated */
-    struct comm *kv_group;
-    enum dtype dt; /* of the arithmetic */
-    int fast;      /* --numerics fast */
-    int grain;     /* that runs (layout_grain) */
-    int64_t hidden, head_dim, n_layers, vocab;
-    int n_heads, n_kv;                   /* local */
-    int64_t inter, vocab_begin, vocab_n; /* local */
-    unsigned features;                   /* enum feature (family.h) */
-    int64_t up_cols;                     /* what goes into the activation: 2 inter (gate, up) or inter */
-    /* blocks of the hidden size: forward of q k v gate up head, dX of o and down */
-    struct leaves of_hidden;
-    struct leaves of_heads, of_inter, of_vocab; /* this rank's blocks */
-    /* this rank's blocks of the kv rows, counted from kv_begin */
-    struct leaves of_kv;
-    int64_t kv_begin; /* first kv row to contract in dX, from this rank's first kv row */
-    /* virtual stages on this pipeline rank, 1 without interleaving … */
-    int n_chunks;
-    struct stage *chunk;     /* … [n_chunks], the earlier layers first */
-    int has_embed, has_head; /* of any of them: first and last rank */
-    int64_t max_pos;
-    float *rope_cos, *rope_sin; /* [max_pos][head_dim / 2]; NULL: positions are learned */
-    /* positions that are in the tables so far: a context of millions must not be waited for at the start */
-    int64_t rope_n;
-    /* parts that the tokens of a training sequence are cut in between products: tp with --sp, else 1 */
-    int shares;
-    float *sum_rows; /* comm memory [max_rows][hidden]: partial sums over tp */
-    /* dt [max_rows][hidden], once a machine: rows gathered for a product; NULL: shares is 1 */
-    void *all_rows;
-    float *stat; /* comm memory [4][max_rows]: statistics of the cross-entropy */
-    /* [max_rows], of the host: positions of model_forward's rows; NULL: not learned */
-    int32_t *pos;
-    int64_t max_rows;
-};
-
-/* Sizes alone, no memory but the tables: what a plan needs. model_close after it. */
-int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, int tp_rank,
-                int pp_rank, enum dtype dt, int fast, struct err *e);
-/* fast: --numerics fast, one chain instead of GRAIN leaves. max_rows: rows in one call at most; max_pos:
- * positions (0: the config's max_position_embeddings). layout: tp is the size of tp. */
-int model_open(struct model *m, const struct model_config *cfg, const struct layout *lay, struct dev *dev,
-               struct comm *tp, int tp_rank, int pp_rank, enum dtype dt, int fast, int64_t max_rows,
-               int64_t max_pos, struct err *e);
-void model_close(struct model *m);
-
-/* Index of the local part with this kind in `unit`, or -1; its natural matrix inside flat. */
-int model_part(const struct model *m, int unit, enum param_kind kind);
-struct mat model_mat(const struct model *m, const void *flat, int part);
-/* A stored matrix's transpose, made at *room, which moves behind it. */
-struct mat model_transposed(const struct model *m, struct mat stored, char **room);
-/* Packs of a unit: bytes needed (tied: the head's pack comes from unit 0's flat), and packing from a natural
- * flat vector. */
+/* Bytes of a unit's packs. */
 size_t model_pack_bytes(const struct model *m, int unit);
-/* head_flat: the flat vector that holds lm_head (the unit's own, or the embedding's when tied). Ranks that
- * share memory pack share 0 … n_shares - 1 of it each; uw is filled whole. */
-void model_pack(const struct model *m, int unit, const void *flat, const void *head_flat,
-                struct unit_weights *uw, void *memory, int share, int n_shares);
-/* Points uw->flat and uw->at into a natural flat vector. */
+/* Where packs are made from. Ranks that share memory pack share 0 … n_shares - 1 of it each. */
+struct pack_from {
+    const void *flat; /* the unit's flat vector */
+    const void *tied; /* unit 0's, for the head of a tied model */
+    int share, n_shares;
+};
+/* Packs a unit into `memory` (model_pack_bytes) and points uw->pack there; uw->pack is filled whole for any
+ * share. */
+void model_pack(const struct model *m, int unit, const struct pack_from *from, struct unit_weights *uw,
+                void *memory);
+/* Points uw->flat and uw->at into a flat vector. */
 void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw);
 
-/* ---- resident weights: everything in memory, read through a callback (the server, evaluation) ---- */
-/* Brings the box of a parameter as fp32 or bf16 (the model's dt), row-major contiguous, to dst, memory of
- * the ring's device, through the ring. */
+/* ---- resident weights: all in memory, read through a callback (the server, evaluation) ---- */
+
+/* Brings the box of a parameter in dtype dt, row-major contiguous, to dst, memory of the ring's device,
+ * through the ring. */
 typedef int (*model_read)(void *ctx, const struct param *p, const struct box *b, struct ring *ring, void *dst,
                           enum dtype dt, struct err *e);
 struct resident {
     struct weights w;
     struct model *m;
-    struct unit_weights *unit;
-    void **memory; /* packs and norms of a unit */
+    struct unit_weights *unit; /* [n_units] */
+    void **memory;             /* [n_units]: what stays in natural order, then packs */
 };
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
-/* ring: bytes of a half of the ring that slices go through; 0: RING_HALF. door: for a thread that may not
+/* ring: bytes of a half of the ring that slices go through, 0: RING_HALF. door: for a thread that may not
  * touch the device. */
 struct resident_source {
     model_read read;
@@ -127,14 +160,16 @@ struct resident_source {
     struct dev_door door;
     size_t ring;
 };
+/* As resident_open, for any thread, through from->door. ERR_MEMORY names the unit; errors of `read`. */
 int resident_fill(struct resident *r, struct model *m, const struct resident_source *from, struct err *e);
 void resident_close(struct resident *r);
 
 /* ---- rows of a call, and which of them a rank holds ---- */
-/* n_seq sequences of len tokens, one behind the other. Products and attention see all rows; between them
- * (norms, residuals) a rank holds
- * own_len tokens of every sequence, one sequence behind the other too: all of them, or with sequence
- * parallelism (Korthikanti et al. 2022, section 4.2.2) its GRAIN / tp blocks. */
+
+/* n_seq sequences of len tokens, one behind the other. Products and attention see all rows. Between bodies
+ * (norms, residuals) a rank holds own_len tokens of every sequence, one sequence behind the other too: all
+ * of them, or with sequence parallelism its GRAIN / tp blocks. Source: Korthikanti et al. 2022, section
+ * 4.2.2. */
 struct seq_rows {
     int n_seq;
     int64_t len, own_len;
@@ -144,114 +179,115 @@ static inline int64_t rows_all(const struct seq_rows *r) { return r->n_seq * r->
 static inline int64_t rows_own(const struct seq_rows *r) { return r->n_seq * r->own_len; }
 static inline int rows_shared(const struct seq_rows *r) { return r->own_len < r->len; }
 
-/* ---- batches ---- */
+/* ---- forward without backward: the server, samples ---- */
+
 struct batch {
     int64_t n_rows;
-    const int32_t *ids; /* [n_rows] */
+    const int32_t *ids; /* [n_rows], of the host */
     int n_seq;
-    struct attn_seq *seq; /* pages set for layer 0; layer l is page_layer_bytes further */
-    /* bytes between layers inside a page (server); 0: the page pointers change (trainer) */
-    size_t page_layer_bytes;
+    const struct attn_seq *seq; /* [n_seq]; a page holds all layers, model_page_bytes each */
 };
-/* of one layer: one 64-position page of this rank's kv heads */
-size_t model_page_bytes(const struct model *m);
-
-/* ---- forward without backward: the server, evaluation ---- */
-/* Work memory: carve with arena base NULL first to learn its size for (max_rows, max logit rows). */
+/* Work memory of model_forward: x the residual stream, the rest private to forward.c. */
 struct forward_work {
-    void *x, *h;
+    int64_t rows, logit_rows; /* most rows, most rows with logits */
+    void *x;                  /* dt [rows][hidden] */
+    void *layer_memory;       /* buffers of one layer: layer_bytes */
+    size_t layer_bytes;
+    void *picked, *norm_out; /* dt [logit_rows][hidden]: wanted rows, their norm */
+    void *h;                 /* dt [rows][hidden] */
     float *stat;
-    float *qkv;
-    void *q, *o;
-    float *gu;
-    void *act;
-    void *hf;
-    float *logits;
-    float *part_logits;
-    int64_t rows, logit_rows;
+    float *logits;      /* [logit_rows][vocab] */
+    float *part_logits; /* this rank's columns, then all ranks'; NULL: tp is 1 */
 };
+/* Carves work memory. With arena base NULL it only measures. */
 void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows,
                         struct forward_work *w);
-/* Runs the rows through all layers (keys and values go to their pages) and the head for the rows in
- * want[0..n_want) (ascending).
- * *logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside w, memory of the device;
- * max, sum: [n_want] (log-prob of id v = (logits[v] - max) - log(sum), as KERNEL ce_logprob does). n_want 0:
- * no head. Collective over tp. */
+/* logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside the work memory, of the
+ * device. max, sum:
+ * [n_want]; the log-prob of id v is (logits[v] - max) - log(sum), as KERNEL ce_logprob computes it. */
 struct head_out {
     const float *logits;
     const float *max, *sum;
 };
+/* Runs the rows through all layers (keys and values go to their pages) and the head for the rows want[0 ..
+ * n_want), ascending. n_want 0: no head. Collective over tp. ERR_MEMORY, ERR_PEER. */
 int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w,
                   const int32_t *want, int64_t n_want, struct head_out *out, struct err *e);
-/* The part of it that is this rank's chunk, as a pipeline runs it: the rows come in w->x but to the first
- * part, and are left there but by the last, which alone has an out. */
+/* The same for one chunk of a pipeline rank: rows come in w->x but to the first chunk of all, and are left
+ * there but by the last one, which alone fills *out. */
 int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b,
                        struct forward_work *w, const int32_t *want, int64_t n_want, struct head_out *out,
                        struct err *e);
 
 /* ---- training: forward that keeps, backward that accumulates ---- */
-struct train_work; /* activations of one micro-batch, model/train.c */
+
+struct train_work; /* activations of one micro-batch */
 enum recompute {
     RECOMPUTE_NONE,
-    RECOMPUTE_SELECTIVE /* norms and act(gate) up */,
-    RECOMPUTE_FULL /* all but a layer's input */
+    RECOMPUTE_SELECTIVE, /* norms and activations are computed again */
+    RECOMPUTE_FULL       /* all but a layer's input */
 };
-/* What a micro-batch is: documents, of one sequence at most, 1: attention reads whole sequences. */
-/* late_weights: a backward may leave them (train_work_leave). */
+/* A micro-batch of n_seq sequences. documents: of one sequence at most, 1: attention reads whole sequences.
+ * deferred_weights: a backward may leave its weight gradients for later (train_work_defer). */
 struct work_shape {
     int n_seq;
     int64_t seq_len;
     int documents;
     enum recompute recompute;
-    int late_weights;
+    int deferred_weights;
 };
 /* ERR_USAGE: sequences of this length cannot be shared among the ranks. */
 int train_work_check(const struct model *m, const struct work_shape *s, struct err *e);
+/* Memory for one micro-batch in a chunk. ERR_MEMORY says what to use instead. */
 int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s,
                     struct err *e);
 void train_work_close(struct train_work *w);
-/* What all products of a step take of the device's scratch, about. */
-size_t train_scratch_measure(const struct model *m, const struct work_shape *s, int threads);
-/* bytes of one, from model_shape */
+/* Bytes that train_work_open takes; after model_shape. */
 size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s);
+/* Bytes of the device's scratch that the products of a step take: an estimate for plans. */
+size_t train_scratch_measure(const struct model *m, const struct work_shape *s, int threads);
+
 /* Where attention starts anew, for the next forward and its backward: sequence i begins n[i] documents, at
  * begin[i * documents] = 0, …. Positions count from a document's beginning. n NULL: whole sequences. */
 void train_work_documents(struct train_work *w, const int *n, const int64_t *begin);
-/* Between pipeline stages: what the previous stage sends forward is put into input (dt [own rows][hidden]),
- * output is what the next one needs; the gradient of output is put into grad before backward, which leaves
- * the gradient of input there. */
+/* Between pipeline stages: what the previous stage sends forward goes into input (dt [own rows][hidden]);
+ * output goes to the next one. The gradient of output goes into grad before backward, which leaves the
+ * gradient of input there. */
 void *train_work_input(struct train_work *w);
 void *train_work_output(struct train_work *w);
 void *train_work_grad(struct train_work *w);
 size_t train_work_bytes(const struct train_work *w); /* of each of the three */
-/* ids, targets: [n_seq][seq_len] (ids for the first stage, targets for the last). logprobs (may be NULL;
- * last stage; of the host): [rows] of every target, on every tp rank. Keeps what backward needs. */
-int model_train_forward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids,
-                        const int32_t *targets, float *logprobs, struct err *e);
-/* grads->level(unit, j) gives the flat vector of level j of a unit's partial sums (unit n_units: the tied
- * head's part, laid out as unit 0); leaves [next, next + n_seq) of n are added. done(unit) is called when
- * all gradients of a unit have been added. */
+
+/* ids, targets: [n_seq][seq_len], of the host (ids for the first stage, targets for the last). logprobs (may
+ * be NULL; last stage; of the host): [n_seq][seq_len] of every target, on every tp rank. Keeps what backward
+ * needs. Collective over tp. */
+int model_train_forward(struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
+                        float *logprobs, struct err *e);
+/* Where gradients go. level(unit, j): the flat vector of level j of a unit's partial sums (unit n_units: the
+ * tied head's part, laid out as unit 0). Leaves [next, next + n_seq) of n are added. done(unit): all
+ * gradients of a unit are there. */
 struct grads {
     int64_t n, next;
-    /* partial sums kept between calls: tree_levels(n, sequences a call) */
-    int n_levels;
+    int n_levels; /* partial sums kept between calls: tree_levels(n, sequences a call) */
     float *(*level)(struct grads *g, int unit, int j);
     int (*done)(struct grads *g, int unit, struct err *e);
 };
-int model_train_backward(struct model *m, struct weights *ws, struct train_work *w, const int32_t *ids,
-                         const int32_t *targets, float scale, struct grads *g, struct err *e);
+/* The backward pass of w's last forward. scale multiplies dlogits: 1 / targets of the global batch.
+ * Collective over tp. */
+int model_train_backward(struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
+                         float scale, struct grads *g, struct err *e);
+
 /* Weight gradients that a backward leaves for later, with copies of what it overwrites (zero-bubble
  * pipelines). */
-struct train_late;
-int train_late_open(struct train_late **out, struct model *m, int chunk, const struct work_shape *s,
-                    struct err *e);
-void train_late_close(struct train_late *l);
-/* bytes of one, from model_shape */
-size_t train_late_measure(const struct model *m, int chunk, const struct work_shape *s);
-/* The next backward of w leaves its weight gradients in l; NULL (at first): it adds them. */
-void train_work_leave(struct train_work *w, struct train_late *l);
-/* Those that the last backward of w left in l; w with its ids must not have been used since. */
-int model_train_late_weights(struct model *m, struct train_work *w, struct train_late *l, struct grads *g,
-                             struct err *e);
+struct deferred_grads;
+int deferred_grads_open(struct deferred_grads **out, struct model *m, int chunk, const struct work_shape *s,
+                        struct err *e);
+void deferred_grads_close(struct deferred_grads *d);
+/* Bytes of one; after model_shape. */
+size_t deferred_grads_measure(const struct model *m, int chunk, const struct work_shape *s);
+/* The next backward of w leaves its weight gradients in d; NULL (at first): it adds them. d is borrowed. */
+void train_work_defer(struct train_work *w, struct deferred_grads *d);
+/* Adds those that the last backward of w left in d; w has not been used since. Collective over tp. */
+int model_train_deferred(struct train_work *w, struct deferred_grads *d, struct grads *g, struct err *e);
 
 #endif

@@ -108,10 +108,10 @@ static int settle_unit(void *arg, struct err *e)
     if (rc < 0)
         return rc;
     model_point(m, f->unit, f->flat, uw);
-    model_pack(m, f->unit, f->flat, m->table.cfg.tied ? f->r->memory[0] : f->flat, uw,
-               memory + staying_bytes(m, f->unit), 0, 1);
+    struct pack_from packs = { .flat = f->flat, .tied = f->r->memory[0], .n_shares = 1 };
+    model_pack(m, f->unit, &packs, uw, memory + staying_bytes(m, f->unit));
     for (int i = u->first; i < u->first + u->n; i++) {
-        const void **place = &uw->at[m->table.p[m->local.part[i].param].kind];
+        const void **place = &uw->at[i - u->first];
         const void *from = *place;
         *place = NULL;
         if (!stays(m, i))
@@ -150,9 +150,12 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     *r = (struct resident){ .w = { .get = get_unit, .put = put_unit }, .m = m };
     r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
     r->memory = calloc((size_t)m->local.n_units, sizeof *r->memory);
-    TRY(r->unit && r->memory
-            ? 0
-            : err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units));
+    if (!r->unit || !r->memory) {
+        rc = err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units);
+        goto out;
+    }
+    for (int u = 0; u < m->local.n_units; u++)
+        TRY(unit_weights_open(&r->unit[u], m, e));
     TRY(by_device(&f, begin, e));
     for (; f.unit < m->local.n_units; f.unit++) {
         TRY(by_device(&f, begin_unit, e));
@@ -174,8 +177,10 @@ int resident_open(struct resident *r, struct model *m, model_read read, void *ct
 
 void resident_close(struct resident *r)
 {
-    for (int u = 0; r->memory && r->m && u < r->m->local.n_units; u++)
+    for (int u = 0; r->memory && r->unit && r->m && u < r->m->local.n_units; u++) {
         dev_free(r->m->dev, r->memory[u]);
+        unit_weights_close(&r->unit[u]);
+    }
     free(r->memory);
     free(r->unit);
     memset(r, 0, sizeof *r);

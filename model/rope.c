@@ -1,7 +1,7 @@
 /* rope.c - tables of cos and sin by position: frequencies as configs scale them, in double, rounded once. */
 #include <math.h>
 #include "base/fmath.h"
-#include "model/block.h"
+#include "model/units.h"
 
 #define PI 3.14159265358979323846
 
@@ -65,9 +65,9 @@ static void rope_fill(const struct model_config *c, int64_t from, int64_t to, fl
     }
 }
 
-int model_turns_upto(struct model *m, int64_t n, struct err *e)
+int rope_extend(struct model *m, int64_t n, struct err *e)
 {
-    int64_t from = m->rope_n, to = n > 2 * from ? n : 2 * from, half = m->head_dim / 2;
+    int64_t from = m->rope_n, to = n > 2 * from ? n : 2 * from, half = m->table.cfg.head_dim / 2;
     if (!m->rope_cos || n <= from)
         return 0;
     to = to < m->max_pos ? to : m->max_pos;

@@ -7,7 +7,7 @@
  *
  * A share is a whole number of GRAIN blocks. A reduce-scatter adds in the order of the all-reduce: the bits
  * are the same. */
-#include "model/block.h"
+#include "model/units.h"
 
 int64_t rows_first(const struct model *m, const struct seq_rows *r)
 {

@@ -226,8 +226,15 @@ static int load_model(struct server *s, struct err *e)
 {
     struct layout lay = { .tp = comm_size(s->tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
     struct model_info *l = &s->loaded;
-    int rc = model_open(&l->m, &l->cfg, &lay, s->dev, s->tp, comm_rank(s->tp), 0, server_dtype(s),
-                        s->o.numerics, engine_max_rows(&s->size), s->service.ctx, e);
+    struct model_open how = { .layout = lay,
+                              .dev = s->dev,
+                              .tp = s->tp,
+                              .tp_rank = comm_rank(s->tp),
+                              .dt = server_dtype(s),
+                              .fast = s->o.numerics,
+                              .max_rows = engine_max_rows(&s->size),
+                              .max_pos = s->service.ctx };
+    int rc = model_open(&l->m, &l->cfg, &how, e);
 
     l->has_model = rc >= 0;
     TRY(comm_agree(s->mesh.all, rc, e));

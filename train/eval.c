@@ -17,7 +17,7 @@ static int forward_chunks(struct work *w, struct err *e)
         train_work_documents(slot, NULL, NULL);
         if (!w->model.chunk[c].has_embed)
             TRY(comm_recv(pp, train_work_input(slot), bytes, (me + n - 1) % n, e));
-        TRY(model_train_forward(&w->model, w->weights, slot, w->ids, w->targets, w->logprobs, e));
+        TRY(model_train_forward(w->weights, slot, w->ids, w->targets, w->logprobs, e));
         if (!w->model.chunk[c].has_head)
             TRY(comm_send(pp, train_work_output(slot), bytes, (me + 1) % n, e));
     }
@@ -128,7 +128,6 @@ struct sampler {
     struct forward_work fw;
     void *memory;  /* of fw */
     char *page;    /* keys and values of all layers */
-    size_t layer;  /* bytes of one of them */
     float *logits; /* [vocab], of the host */
 };
 
@@ -136,8 +135,8 @@ static int sampler_open(struct sampler *s, struct work *w, struct err *e)
 {
     struct model *m = &w->model;
     struct arena a = { 0 };
-    *s = (struct sampler){ .w = w, .layer = model_page_bytes(m) };
-    s->page = dev_alloc(m->dev, MEM_WORK, s->layer * (size_t)m->n_layers);
+    *s = (struct sampler){ .w = w };
+    s->page = dev_alloc(m->dev, MEM_WORK, model_page_bytes(m) * (size_t)m->n_layers);
     forward_work_carve(m, &a, SAMPLE_PROMPT, 1, &s->fw);
     s->memory = dev_alloc(m->dev, MEM_WORK, a.used);
     s->logits = malloc(sizeof *s->logits * (size_t)m->vocab);
@@ -161,7 +160,7 @@ static int sample_token(struct sampler *s, const int32_t *ids, int at, int n, in
     struct work *w = s->w;
     struct model *m = &w->model;
     struct attn_seq seq = { 0, n - at, at, &s->page };
-    struct batch b = { n - at, ids + at, 1, &seq, s->layer };
+    struct batch b = { n - at, ids + at, 1, &seq };
     struct comm *pp = w->ranks->mesh.axis[AXIS_PP];
     int ranks = w->ranks->layout.pp, me = w->ranks->mesh.at[AXIS_PP], rc = 0;
     size_t bytes = (size_t)(b.n_rows * m->hidden) * dtype_size(m->dt);

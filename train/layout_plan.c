@@ -6,7 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/log.h"
-#include "model/family.h"
 #include "train/checkpoint/pieces.h"
 #include "train/eval.h"
 #include "train/runlog.h"
@@ -41,28 +40,32 @@ int layout_plan_sharers(const struct layout *l, int ranks_a_machine)
 
 static double ring_share(int n) { return (double)(n - 1) / n; }
 
-/* Sums of activations over tp: two a layer and direction (once more where forward is recomputed), one at
- * each end. With sp they are reduce-scatters, and as many rows are gathered for the products. The
- * gradients of norm weights are summed too. A schedule that defers weight gradients gathers the rows of
- * all products once more. */
-static void plan_tp(struct layout_plan *p, const struct layout_spec *a, const struct model *m, double rows,
-                    double layers)
+/* Sums of activations over tp, again where forward is recomputed. With sp they are reduce-scatters, and as
+ * many rows are gathered for products and weight gradients; the gradients of norms are summed too. */
+static void plan_tp(struct layout_plan *p, const struct layout_spec *a, const struct model *m, double rows)
 {
     double ring = ring_share(a->layout.tp), el = (double)dtype_size(a->dt);
     double hidden = ring * rows * (double)m->hidden;
-    double forwards = a->recompute == RECOMPUTE_FULL ? 2 : 1;
-    double sums = layers * 2 * (forwards + 1) + m->has_embed + m->has_head;
-    double deferred = a->pipeline == PIPE_ZERO_BUBBLE ? 2 : 0;
+    double sums = 0, gathers = 0, norms = 0;
+
+    for (int u = 0; u < m->table.n_units; u++) {
+        struct unit_traffic t = model_traffic(m, u);
+        int is_layer = u > 0 && u <= m->n_layers;
+        double forwards = is_layer && a->recompute == RECOMPUTE_FULL ? 2 : 1;
+        if ((u == 0 && !m->has_embed) || (u > m->n_layers && !m->has_head))
+            continue;
+        sums += forwards * t.sums_forward + t.sums_backward;
+        gathers += forwards * t.gathers_forward + t.gathers_backward;
+        gathers += a->pipeline == PIPE_ZERO_BUBBLE ? t.gathers_deferred : 0;
+        norms += ring * rows / (double)a->seq_len * (double)t.norm_floats;
+    }
     if (m->shares == 1) {
         p->tp_reduce = 4 * 2 * hidden * sums;
         p->tp_gather = 0;
         return;
     }
-    double vectors = m->features & F_LAYER_NORM ? 2 : 1; /* a norm's weight, and its bias */
-    double norms = ring * rows / (double)a->seq_len * vectors * (double)m->hidden *
-                   (2 * layers + m->has_head);
     p->tp_reduce = 4 * (hidden * sums + 2 * norms);
-    p->tp_gather = el * hidden * (layers * (2 * forwards + 4 + deferred) + m->has_embed + 2 * m->has_head);
+    p->tp_gather = el * hidden * gathers;
 }
 
 static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, const struct model *m)
@@ -71,13 +74,11 @@ static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, con
     double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total;
     double rows = (double)(b->supers * b->local * a->seq_len);
     double micros = (double)(b->supers * (b->local / b->micro));
-    double layers = 0, dp = ring_share(a->layout.dp);
+    double dp = ring_share(a->layout.dp);
     int stage = a->layout.zero;
-    for (int c = 0; c < m->n_chunks; c++)
-        layers += m->chunk[c].last_unit - m->chunk[c].first_unit + 1;
     p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * dp * (stage >= 2 ? (double)b->supers : 1);
     p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat * dp : 2 * el * flat * dp * micros;
-    plan_tp(p, a, m, rows, layers);
+    plan_tp(p, a, m, rows);
     p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden / m->shares * m->n_chunks : 0;
 }
 
@@ -99,9 +100,9 @@ static int plan_activations(const struct batch_plan *b, const struct layout_spec
     TRY(train_work_check(m, &work, e));
     TRY(pipe_make(&list, &shape, stage, e));
     for (int c = 0; c < shape.chunks; c++) {
-        work.late_weights = list.deferred[c] > 0;
+        work.deferred_weights = list.deferred[c] > 0;
         *bytes += (double)list.in_flight[c] * (double)train_work_measure(m, c, &work) +
-                  (double)list.deferred[c] * (double)train_late_measure(m, c, &work);
+                  (double)list.deferred[c] * (double)deferred_grads_measure(m, c, &work);
     }
     pipe_free(&list);
 out:
@@ -121,8 +122,8 @@ static double comm_bytes(const struct layout_spec *a, const struct model *m, int
 static double work_bytes(const struct layout_spec *a, const struct model *m, int64_t micro)
 {
     struct work_shape work = { (int)micro, a->seq_len, a->documents, a->recompute };
-    double cos_sin = 4.0 * (double)(sample_positions(a->seq_len, &a->cfg) * m->head_dim);
-    return (m->features & F_POSITIONS ? 0 : cos_sin) + (double)train_scratch_measure(m, &work, a->threads) +
+    double cos_sin = 4.0 * (double)(sample_positions(a->seq_len, &a->cfg) * m->table.cfg.head_dim);
+    return (m->learned_positions ? 0 : cos_sin) + (double)train_scratch_measure(m, &work, a->threads) +
            (double)runlog_peak_bytes(a->dt);
 }
 

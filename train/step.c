@@ -86,8 +86,8 @@ static int64_t descending(int64_t n, int64_t k) { return n - 1 - k; }
  * backward, in deferred slot k % late between both halves of its backward. */
 struct place {
     struct train_work *slot;
-    struct train_late *deferred; /* NULL: the schedule splits no backward of this chunk */
-    int64_t at;                  /* first element in ids and targets */
+    struct deferred_grads *deferred; /* NULL: the schedule splits no backward of this chunk */
+    int64_t at;                      /* first element in ids and targets */
 };
 
 static struct place place_of(const struct work *w, const struct pipe_act *a)
@@ -124,7 +124,7 @@ static int forward(struct work *w, const struct pipe_act *a, struct place p, str
     int64_t micro = (ALTERED("micro_order") ? descending : ascending)(n, a->micro);
     int rc;
     TRY(read_rows(w, micro, p.at, p.slot, e));
-    TRY(model_train_forward(&w->model, w->weights, p.slot, w->ids + p.at, w->targets + p.at, w->logprobs, e));
+    TRY(model_train_forward(w->weights, p.slot, w->ids + p.at, w->targets + p.at, w->logprobs, e));
     add_losses(w, a->chunk, loss);
 out:
     return rc;
@@ -134,7 +134,7 @@ out:
 static int backward(struct work *w, struct place p, struct err *e)
 {
     float scale = (float)(1.0 / (double)(w->plan.rows * w->run->o.seq_len));
-    return model_train_backward(&w->model, w->weights, p.slot, w->ids + p.at, w->targets + p.at, scale,
+    return model_train_backward(w->weights, p.slot, w->ids + p.at, w->targets + p.at, scale,
                                 zero_grads(w->zero), e);
 }
 
@@ -156,10 +156,10 @@ static int run_action(struct work *w, const struct pipe_act *a, struct xsum *los
     case PIPE_SEND_DX: return exchange(w, a, p.slot, e);
     case PIPE_FORWARD: return forward(w, a, p, loss, e);
     case PIPE_BACKWARD: TRY(begin_rows(w, a->micro, e)); return backward(w, p, e);
-    case PIPE_BACKWARD_INPUT: train_work_leave(p.slot, p.deferred); return backward(w, p, e);
+    case PIPE_BACKWARD_INPUT: train_work_defer(p.slot, p.deferred); return backward(w, p, e);
     case PIPE_BACKWARD_WEIGHT:
         TRY(begin_rows(w, a->micro, e));
-        return model_train_late_weights(&w->model, p.slot, p.deferred, zero_grads(w->zero), e);
+        return model_train_deferred(p.slot, p.deferred, zero_grads(w->zero), e);
     }
 out:
     return rc;

@@ -64,12 +64,12 @@ static int open_slots(struct work *w, int n_chunks, struct err *e)
     TRY(train_work_check(&w->model, &shape, e));
     for (int c = 0; c < n_chunks; c++) {
         w->first_slot[c] = w->n_slots;
-        shape.late_weights = w->schedule.deferred[c] > 0;
+        shape.deferred_weights = w->schedule.deferred[c] > 0;
         for (int64_t i = 0; i < w->schedule.in_flight[c]; i++, w->n_slots++)
             TRY(train_work_open(&w->slot[w->n_slots], &w->model, c, &shape, e));
         w->first_deferred[c] = w->n_deferred;
         for (int64_t i = 0; i < w->schedule.deferred[c]; i++, w->n_deferred++)
-            TRY(train_late_open(&w->deferred[w->n_deferred], &w->model, c, &shape, e));
+            TRY(deferred_grads_open(&w->deferred[w->n_deferred], &w->model, c, &shape, e));
     }
 out:
     return rc;
@@ -118,9 +118,16 @@ static int open_model(struct work *w, struct err *e)
     const struct model_config *cfg = &w->run->cfg;
     const struct ranks *r = w->ranks;
     int64_t rows = w->slot_seqs * o->seq_len;
-    return model_open(&w->model, cfg, &r->layout, r->dev, r->mesh.axis[AXIS_TP], r->mesh.at[AXIS_TP],
-                      r->mesh.at[AXIS_PP], w->run->dt, o->numerics == NUMERICS_FAST, rows > 64 ? rows : 64,
-                      sample_positions(o->seq_len, cfg), e);
+    struct model_open how = { .layout = r->layout,
+                              .dev = r->dev,
+                              .tp = r->mesh.axis[AXIS_TP],
+                              .tp_rank = r->mesh.at[AXIS_TP],
+                              .pp_rank = r->mesh.at[AXIS_PP],
+                              .dt = w->run->dt,
+                              .fast = o->numerics == NUMERICS_FAST,
+                              .max_rows = rows > 64 ? rows : 64,
+                              .max_pos = sample_positions(o->seq_len, cfg) };
+    return model_open(&w->model, cfg, &how, e);
 }
 
 int work_open(struct work *w, struct log *term, struct err *e)
@@ -202,7 +209,7 @@ void work_close(struct work *w)
     for (int64_t i = 0; i < w->n_slots; i++)
         train_work_close(w->slot[i]);
     for (int64_t i = 0; i < w->n_deferred; i++)
-        train_late_close(w->deferred[i]);
+        deferred_grads_close(w->deferred[i]);
     free(w->slot);
     free(w->first_slot);
     free(w->deferred);

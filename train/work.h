@@ -37,7 +37,7 @@ struct work {
     struct train_work **slot;
     int64_t *first_slot, n_slots;
     int64_t slot_seqs; /* sequences in a slot: of a micro-batch */
-    struct train_late **deferred;
+    struct deferred_grads **deferred;
     int64_t *first_deferred, n_deferred;
 
     int32_t *ids, *targets;  /* [n_slots][slot_seqs][seq_len] */

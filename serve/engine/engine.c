@@ -370,11 +370,7 @@ static int run_step(struct engine *en, struct err *e)
 {
     struct model *m = &en->in.loaded->m;
     struct step_message *p = &en->message;
-    struct batch b = { .n_rows = p->n_rows,
-                       .ids = p->ids,
-                       .n_seq = p->n_seq,
-                       .seq = p->seq,
-                       .page_layer_bytes = model_page_bytes(m) };
+    struct batch b = { .n_rows = p->n_rows, .ids = p->ids, .n_seq = p->n_seq, .seq = p->seq };
     struct head_out head = { 0 };
     int rc = step_message_map_pages(p, &en->kv, e);
 

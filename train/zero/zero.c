@@ -42,6 +42,7 @@ static int open_shared(struct zero *z, int u, struct err *e)
         TRY(comm_alloc_shared(&x->weight, z->dp, MEM_PARAMS,
                               (size_t)z->m->local.unit[u].flat * dtype_size(z->m->dt) + 64, e));
     if (z->stage < 3) {
+        TRY(unit_weights_open(&x->uw, z->m, e));
         TRY(comm_alloc_shared(&x->packs, z->dp, MEM_PARAMS, model_pack_bytes(z->m, u) + 64, e));
         model_point(z->m, u, x->weight, &x->uw);
     }
@@ -116,6 +117,7 @@ void zero_close(struct zero *z)
             comm_free_shared(z->dp, x->weight, &ignored);
         else
             comm_free(z->dp, x->weight);
+        unit_weights_close(&x->uw);
     }
     free(z->unit);
     free(z);

@@ -16,8 +16,8 @@ static int pack_all(struct zero *z, struct err *e)
 {
     for (int u = 0; u < z->n_units; u++) {
         struct zero_unit *x = &z->unit[u];
-        model_pack(z->m, u, x->weight, z->m->table.cfg.tied ? z->unit[0].weight : x->weight, &x->uw, x->packs,
-                   z->share, z->n_shares);
+        struct pack_from from = { x->weight, z->unit[0].weight, z->share, z->n_shares };
+        model_pack(z->m, u, &from, &x->uw, x->packs);
     }
     int rc = comm_barrier(z->dp, e);
     z->packed = rc >= 0;
@@ -78,8 +78,9 @@ static void pack_share(void *arg)
 {
     struct zero_slot *s = arg;
     struct zero *z = s->z;
-    const void *head = is_tied_head(z->m, s->holds) ? slot_of(z, 0)->flat : s->flat;
-    model_pack(z->m, s->holds, s->flat, head, &s->uw, s->packs, z->share, z->n_shares);
+    const void *tied = is_tied_head(z->m, s->holds) ? slot_of(z, 0)->flat : NULL;
+    struct pack_from from = { s->flat, tied, z->share, z->n_shares };
+    model_pack(z->m, s->holds, &from, &s->uw, s->packs);
 }
 
 /* Starts to gather unit u into a slot, and with `pack` to pack it there. The tied head's packs need unit 0
@@ -95,7 +96,6 @@ static int fetch(struct zero *z, int u, int pack, struct zero_slot **out, struct
     s->unit = s->holds = u;
     s->used = ++z->clock;
     s->packed = pack && !is_tied_head(z->m, u);
-    memset(&s->uw, 0, sizeof s->uw);
     model_point(z->m, u, s->flat, &s->uw);
     rc = comm_start_all_gather_shared(&s->gather, z->dp, s->flat, z->unit[u].weight, bytes,
                                       (struct comm_then){ s->packed ? pack_share : NULL, s }, e);
@@ -191,6 +191,7 @@ int zero_open_slots(struct zero *z, struct err *e)
         s->unit = -1;
         if (z->stage < 3)
             continue;
+        TRY(unit_weights_open(&s->uw, z->m, e));
         TRY(comm_alloc_shared(&s->flat, z->dp, MEM_PARAMS, (size_t)size[i].flat * dtype_size(z->m->dt) + 64,
                               e));
         TRY(comm_alloc_shared(&s->packs, z->dp, MEM_PARAMS, size[i].packs + 64, e));
@@ -206,5 +207,6 @@ void zero_close_slots(struct zero *z)
         comm_finish(&z->slot[i].gather, &ignored);
         comm_free_shared(z->dp, z->slot[i].flat, &ignored);
         comm_free_shared(z->dp, z->slot[i].packs, &ignored);
+        unit_weights_close(&z->slot[i].uw);
     }
 }

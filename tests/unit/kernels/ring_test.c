@@ -235,7 +235,10 @@ static void open_served(struct served *s, const char *kind)
     s->d = open_dev(kind);
     CHECK_INT(world_open(&s->world, "self", 0, s->d, &mem, &e), 0);
     CHECK_INT(mesh_open(&s->mesh, s->world, size, &e), 0);
-    CHECK_INT(model_open(&s->m, &c, &lay, s->d, s->mesh.axis[AXIS_TP], 0, 0, DT_F32, 0, 8, 64, &e), 0);
+    struct model_open how = {
+        .layout = lay, .dev = s->d, .tp = s->mesh.axis[AXIS_TP], .dt = DT_F32, .max_rows = 8, .max_pos = 64
+    };
+    CHECK_INT(model_open(&s->m, &c, &how, &e), 0);
 }
 
 static void close_served(struct served *s)

@@ -37,7 +37,7 @@ static void check_part(struct rig *r, int part, const float *grad)
     /* else nothing would be compared; a bias of k adds the same to all scores of a query, where nothing
      * turns it */
     CHECK(fabsf(grad[most]) > 1e-4f ||
-          (r->m.features & F_POSITIONS && r->m.table.p[p->param].kind == P_K_BIAS));
+          (r->m.table.cfg.features & F_POSITIONS && r->m.table.p[p->param].kind == P_K_BIAS));
     for (int k = 0; k < PICKS; k++) {
         double got = grad[pick[k]], want = slope(r, rig_weight(r, part) + pick[k], 0.01);
         if (fabs(got - want) > 1e-4 + 0.01 * fabs(want))

@@ -86,10 +86,10 @@ TEST(a_step_without_memory_says_so_wherever_it_is_missing)
         rig_open(&r, &c, nth % 2 ? DT_BF16 : DT_F32, 2, 70);
         CHECK_INT(zero_begin_rows(r.z, 0, 0, &e), 0);
         r.mem.fail_after = nth;
-        int rc = model_train_forward(&r.m, zero_weights(r.z), r.work, r.ids, r.targets, r.logprobs, &e);
+        int rc = model_train_forward(zero_weights(r.z), r.work, r.ids, r.targets, r.logprobs, &e);
         if (rc >= 0)
-            rc = model_train_backward(&r.m, zero_weights(r.z), r.work, r.ids, r.targets, 0.01f,
-                                      zero_grads(r.z), &e);
+            rc = model_train_backward(zero_weights(r.z), r.work, r.ids, r.targets, 0.01f, zero_grads(r.z),
+                                      &e);
         reached = r.mem.fail_after <= 0;
         r.mem.fail_after = 0;
         CHECK_INT(rc, reached ? -ERR_MEMORY : 0);

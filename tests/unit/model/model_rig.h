@@ -89,10 +89,15 @@ static inline void rig_open_threads(struct rig *r, const struct model_config *c,
     memset(r, 0, sizeof *r);
     r->n_seq = n_seq;
     r->T = T;
-    if (dev_open(&r->dev, rig_device, threads, &r->mem, &e) < 0 ||
-        world_open(&r->world, "self", 0, r->dev, &r->mem, &e) < 0 ||
-        mesh_open(&r->mesh, r->world, size, &e) < 0 ||
-        model_open(&r->m, c, &lay, r->dev, r->mesh.axis[AXIS_TP], 0, 0, dt, 0, n_seq * T, T, &e) < 0 ||
+    struct model_open how = { .layout = lay, .dt = dt, .max_rows = n_seq * T, .max_pos = T };
+    int rc = dev_open(&r->dev, rig_device, threads, &r->mem, &e);
+    if (rc >= 0)
+        rc = world_open(&r->world, "self", 0, r->dev, &r->mem, &e);
+    if (rc >= 0)
+        rc = mesh_open(&r->mesh, r->world, size, &e);
+    how.dev = r->dev;
+    how.tp = r->mesh.axis[AXIS_TP];
+    if (rc < 0 || model_open(&r->m, c, &how, &e) < 0 ||
         train_work_open(&r->work, &r->m, 0, &(struct work_shape){ n_seq, T, 1, RECOMPUTE_NONE }, &e) < 0 ||
         batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
         zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.axis[AXIS_PP], r->mesh.all,
@@ -133,8 +138,7 @@ static inline double rig_forward(struct rig *r)
 {
     struct err e;
     double sum = 0;
-    CHECK_INT(model_train_forward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets, r->logprobs, &e),
-              0);
+    CHECK_INT(model_train_forward(zero_weights(r->z), r->work, r->ids, r->targets, r->logprobs, &e), 0);
     for (int64_t i = 0; i < r->n_seq * r->T; i++)
         sum -= (double)r->logprobs[i];
     return sum / (double)(r->n_seq * r->T);
@@ -146,7 +150,7 @@ static inline double rig_backward(struct rig *r)
     struct err e;
     double norm = 0;
     CHECK_INT(zero_begin_rows(r->z, 0, 0, &e), 0);
-    CHECK_INT(model_train_backward(&r->m, zero_weights(r->z), r->work, r->ids, r->targets,
+    CHECK_INT(model_train_backward(zero_weights(r->z), r->work, r->ids, r->targets,
                                    (float)(1.0 / (double)(r->n_seq * r->T)), zero_grads(r->z), &e),
               0);
     CHECK_INT(zero_norm(r->z, &norm, &e), 0);
@@ -206,7 +210,7 @@ static inline void rig_decode_open(struct rig_decode *d, const struct model_conf
 static inline const float *rig_decode_rows(struct rig_decode *d, int64_t pos, int64_t n)
 {
     struct attn_seq seq = { 0, n, pos, d->page };
-    struct batch b = { n, d->r.ids + pos, 1, &seq, d->layer };
+    struct batch b = { n, d->r.ids + pos, 1, &seq };
     int32_t want = (int32_t)(n - 1);
     struct head_out h = { 0 };
     struct err e;

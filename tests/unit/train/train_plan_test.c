@@ -47,7 +47,7 @@ TEST(late_weight_gradients_keep_the_logits_gradient_and_are_planned_with_their_c
     int64_t copies[3];
     CHECK(measured(&m, RECOMPUTE_NONE, 1) > measured(&m, RECOMPUTE_NONE, 0));
     for (s.recompute = RECOMPUTE_NONE; s.recompute <= RECOMPUTE_FULL; s.recompute++)
-        copies[s.recompute] = (int64_t)train_late_measure(&m, 0, &s);
+        copies[s.recompute] = (int64_t)deferred_grads_measure(&m, 0, &s);
     /* what layers share is copied: h1, h2, act; then o, xm, two roots, and the last layer's output for the
      * last norm */
     CHECK_INT(copies[1] - copies[0], LAYERS * ROWS * 4 * (2 * H + INTER));

@@ -1,0 +1,261 @@
+/* train_work.c - the memory of one micro-batch on one pipeline stage: one walk over the stage's units
+ * measures and carves it. See model.h.
+ *
+ *     [ scratch, or logits | again: x behind the last layer, buffers of one layer | kept: every unit's ]
+ *     device memory
+ *     [ a norm's leaves | scratch that ranks of tp add up ]
+ *     comm memory
+ *
+ * Which buffers lie in "again", one set for all layers, is the recompute policy's decision (enum life). */
+#include <stdlib.h>
+#include <string.h>
+#include "model/units.h"
+
+/* ---- sequences and their pages ---- */
+/* Of one sequence: every document but one may need a page more. */
+static int64_t pages_of(const struct train_work *w)
+{
+    return (w->r.len + ATTN_PAGE - 1) / ATTN_PAGE + w->documents - 1;
+}
+
+static char **unit_pages(const struct train_work *w, int i) { return w->page + i * w->r.n_seq * pages_of(w); }
+
+static struct attn_seq *unit_sequences(const struct train_work *w, int i)
+{
+    return w->seq + (int64_t)i * w->r.n_seq * w->documents;
+}
+
+/* The page pointers of unit i, from the memory that its attention carved. */
+static void set_pages(struct train_work *w, int i, const struct unit *u)
+{
+    size_t bytes = model_page_bytes(w->m);
+    for (int b = 0; b < u->n_branches; b++) {
+        if (u->branch[b].body.kind != &sublayer_attention)
+            continue;
+        for (int64_t k = 0; k < w->shape.pages; k++)
+            unit_pages(w, i)[k] = w->unit[i].branch[b].attention.kv + bytes * (size_t)k;
+    }
+}
+
+/* The documents of sequence s in unit i, from seq[0] on: their number. */
+static int set_documents(struct train_work *w, int i, int s, int n, const int64_t *begin,
+                         struct attn_seq *seq)
+{
+    char **page = unit_pages(w, i) + s * pages_of(w);
+    for (int k = 0; k < n; k++) {
+        int64_t from = k ? begin[k] : 0, to = k + 1 < n ? begin[k + 1] : w->r.len;
+        seq[k] = (struct attn_seq){ s * w->r.len + from, to - from, 0, page };
+        page += (to - from + ATTN_PAGE - 1) / ATTN_PAGE;
+    }
+    return n;
+}
+
+void train_work_documents(struct train_work *w, const int *n, const int64_t *begin)
+{
+    for (int i = 0; i < w->n_units; i++) {
+        struct attn_seq *seq = unit_sequences(w, i);
+        w->n_attn = 0;
+        for (int s = 0; s < w->r.n_seq; s++) {
+            const int64_t *from = begin ? begin + (int64_t)s * w->documents : NULL;
+            w->n_attn += set_documents(w, i, s, n ? n[s] : 1, from, seq + w->n_attn);
+        }
+    }
+}
+
+void train_pass_layer(struct pass *p, int unit)
+{
+    p->seq = unit_sequences(p->w, unit - p->w->at.first_unit);
+    p->n_seq = p->w->n_attn;
+}
+
+void train_clean_pages(const struct pass *p)
+{
+    size_t bytes = model_page_bytes(p->m);
+    if (p->w->documents == 1)
+        return;
+    for (int i = 0; i < p->n_seq; i++)
+        if (p->seq[i].n_rows % ATTN_PAGE)
+            dev_fill(p->m->dev, p->seq[i].page[p->seq[i].n_rows / ATTN_PAGE], 0, bytes);
+}
+
+/* ---- memory ---- */
+enum { AT_SCRATCH, AT_AGAIN, AT_KEPT, AT_COMM, PLACES };
+
+static size_t stream_bytes(const struct train_work *w)
+{
+    return (size_t)(w->shape.own * w->m->hidden) * dtype_size(w->m->dt);
+}
+
+/* Where each life lies under the recompute policy. */
+static struct carver carver_of(enum recompute policy, struct arena a[PLACES])
+{
+    struct arena *kept = &a[AT_KEPT], *again = &a[AT_AGAIN];
+    return (struct carver){ .of = { [LIFE_KEPT] = kept,
+                                    [LIFE_COSTLY] = policy == RECOMPUTE_FULL ? again : kept,
+                                    [LIFE_CHEAP] = policy == RECOMPUTE_NONE ? kept : again,
+                                    [LIFE_SCRATCH] = &a[AT_SCRATCH],
+                                    [LIFE_COMM] = &a[AT_COMM] } };
+}
+
+/* One unit; what it takes of places that units share is free again behind it. most: the largest use so far.
+ * */
+static void carve_unit(const struct train_work *w, int unit, const struct call_shape *c,
+                       struct arena a[PLACES], size_t most[PLACES], struct unit_buf *b)
+{
+    static const int shared[] = { AT_SCRATCH, AT_AGAIN, AT_COMM };
+    struct carver from = carver_of(w->recompute, a);
+    size_t begin[PLACES];
+
+    for (int k = 0; k < PLACES; k++)
+        begin[k] = a[k].used;
+    unit_carve(w->m, &w->m->unit[unit], c, &from, b);
+    for (size_t k = 0; k < sizeof shared / sizeof shared[0]; k++) {
+        int at = shared[k];
+        most[at] = a[at].used > most[at] ? a[at].used : most[at];
+        a[at].used = begin[at];
+    }
+}
+
+/* Carves all buffers, or measures them where a[].base is NULL: then w's pointers stay as they are. */
+static void carve_all(struct train_work *w, struct arena a[PLACES])
+{
+    const struct model *m = w->m;
+    int full = w->recompute == RECOMPUTE_FULL, head = (int)m->n_layers + 1;
+    struct call_shape layer = w->shape, end = w->shape;
+    struct unit_buf scratch;
+    size_t most[PLACES] = { 0 };
+
+    /* layers have no logits, the head no pages */
+    layer.logit_ld = 0;
+    end.pages = 0;
+    w->x_last = arena_take(full ? &a[AT_AGAIN] : &a[AT_KEPT], stream_bytes(w));
+    w->dx = arena_take(&a[AT_KEPT], stream_bytes(w));
+    if (rows_shared(&w->r))
+        w->norm_leaf = arena_take(&a[AT_COMM], (size_t)(w->r.n_seq * 2 * m->hidden) * sizeof(float));
+
+    for (int i = 0; i < w->n_units; i++) {
+        int unit = w->at.first_unit + i;
+        carve_unit(w, unit, &layer, a, most, w->unit ? &w->unit[i] : &scratch);
+        if (a[AT_KEPT].base)
+            set_pages(w, i, &m->unit[unit]);
+    }
+    if (w->at.has_head) {
+        carve_unit(w, head, &end, a, most, &w->head);
+        w->head.branch[0].x = w->x_last;
+    }
+    for (int k = 0; k < PLACES; k++)
+        a[k].used = a[k].used > most[k] ? a[k].used : most[k];
+}
+
+static size_t measure(struct train_work w, struct arena a[PLACES])
+{
+    size_t sum = 0;
+    memset(a, 0, PLACES * sizeof *a);
+    carve_all(&w, a);
+    for (int k = 0; k < PLACES; k++)
+        sum += a[k].used;
+    return sum;
+}
+
+struct train_work train_work_of(const struct model *m, int chunk, const struct work_shape *s)
+{
+    const struct stage *at = &m->chunk[chunk];
+    int64_t own = s->seq_len / m->shares, rows = s->n_seq * s->seq_len;
+    struct train_work w = { .m = (struct model *)(uintptr_t)m,
+                            .at = *at,
+                            .recompute = s->recompute,
+                            .r = { s->n_seq, s->seq_len, own },
+                            .documents = s->documents > 1 ? s->documents : 1,
+                            .n_units = at->last_unit - at->first_unit + 1 };
+    w.shape = (struct call_shape){ .n_seq = s->n_seq,
+                                   .rows = rows,
+                                   .own = s->n_seq * own,
+                                   .pages = s->n_seq * pages_of(&w),
+                                   .logit_ld = m->vocab_n,
+                                   .training = 1,
+                                   .deferred = s->deferred_weights };
+    return w;
+}
+
+size_t train_work_measure(const struct model *m, int chunk, const struct work_shape *s)
+{
+    struct arena a[PLACES];
+    return measure(train_work_of(m, chunk, s), a);
+}
+
+int train_work_check(const struct model *m, const struct work_shape *s, struct err *e)
+{
+    if (m->shares > 1 && s->seq_len % m->grain)
+        return err_set(
+            e, ERR_USAGE,
+            "--seq-len %lld does not divide into the %d blocks (GRAIN) that --sp shares among ranks: "
+            "use a multiple of %d",
+            (long long)s->seq_len, m->grain, m->grain);
+    return 0;
+}
+
+static int open_tables(struct train_work *w)
+{
+    int64_t n_units = w->n_units, n_seq = w->r.n_seq;
+    w->unit = calloc((size_t)n_units, sizeof *w->unit);
+    w->page = calloc((size_t)(n_units * n_seq * pages_of(w)), sizeof *w->page);
+    w->seq = calloc((size_t)(n_units * n_seq * w->documents), sizeof *w->seq);
+    if (w->m->learned_positions)
+        w->pos = calloc((size_t)w->shape.rows, sizeof *w->pos);
+    return w->unit && w->page && w->seq && (w->pos || !w->m->learned_positions);
+}
+
+int train_work_open(struct train_work **out, struct model *m, int chunk, const struct work_shape *s,
+                    struct err *e)
+{
+    struct train_work *w = calloc(1, sizeof *w);
+    struct arena a[PLACES];
+    size_t bytes, at = 0;
+
+    if (!w)
+        return err_set(e, ERR_MEMORY, "no memory for a micro-batch");
+    *w = train_work_of(m, chunk, s);
+    bytes = measure(*w, a) - a[AT_COMM].used;
+    w->memory = dev_alloc(m->dev, MEM_ACTS, bytes);
+    w->comm_memory = comm_alloc(m->tp, MEM_ACTS, a[AT_COMM].used);
+    if (!open_tables(w) || !w->memory || !w->comm_memory) {
+        train_work_close(w);
+        return err_set(
+            e, ERR_MEMORY,
+            "no memory for the activations of %d sequences of %lld tokens (%zu MiB): use a smaller "
+            "--micro-batch or --seq-len, or --recompute",
+            s->n_seq, (long long)s->seq_len, bytes >> 20);
+    }
+
+    /* the same walk again, over memory */
+    w->again = (char *)w->memory + a[AT_SCRATCH].used;
+    w->again_bytes = a[AT_AGAIN].used;
+    for (int k = 0; k < PLACES; k++) {
+        char *base = k == AT_COMM ? w->comm_memory : (char *)w->memory + at;
+        size_t size = a[k].used;
+        a[k] = (struct arena){ base, 0, size };
+        at += size;
+    }
+    carve_all(w, a);
+    train_work_documents(w, NULL, NULL);
+    *out = w;
+    return 0;
+}
+
+void train_work_close(struct train_work *w)
+{
+    if (!w)
+        return;
+    comm_free(w->m->tp, w->comm_memory);
+    dev_free(w->m->dev, w->memory);
+    free(w->pos);
+    free(w->seq);
+    free(w->page);
+    free(w->unit);
+    free(w);
+}
+
+void *train_work_input(struct train_work *w) { return w->unit[0].branch[0].x; }
+void *train_work_output(struct train_work *w) { return w->x_last; }
+void *train_work_grad(struct train_work *w) { return w->dx; }
+size_t train_work_bytes(const struct train_work *w) { return stream_bytes(w); }

@@ -1,0 +1,258 @@
+/* units.c - the units of a model on this rank: branches by the family's decision, parts by the parameter
+ * table, packs by the bodies. See units.h. */
+#include "model/units.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static const struct sublayer_kind *const kind_of[] = {
+    [BODY_ATTENTION] = &sublayer_attention,
+    [BODY_MLP] = &sublayer_mlp,
+};
+
+static struct norm norm_of(const struct model *m, int unit, const struct branch_spec *spec)
+{
+    struct norm n = { spec->norm, -1, -1 };
+    if (n.kind == NORM_NONE)
+        return n;
+    n.weight = model_part(m, unit, spec->norm_weight);
+    n.bias = model_part(m, unit, param_bias(spec->norm_weight));
+    return n;
+}
+
+/* One branch more: its parts looked up, its sizes on this rank. */
+static void add_branch(struct model *m, int unit, enum flow flow, const struct sublayer_kind *kind,
+                       const struct branch_spec *spec, int tp_rank)
+{
+    struct unit *u = &m->unit[unit];
+    struct branch *b = &u->branch[u->n_branches++];
+    struct sublayer *s = &b->body;
+
+    b->flow = flow;
+    b->norm = norm_of(m, unit, spec);
+    s->kind = kind;
+    s->unit = unit;
+    s->layer = unit > 0 && unit <= m->n_layers ? unit - 1 : -1;
+    for (int i = 0; i < SUBLAYER_SLOTS; i++)
+        s->part[i] = i < kind->n_slots ? model_part(m, unit, kind->slot[i]) : -1;
+    kind->shape(s, m, spec, tp_rank);
+    s->first_pack = u->n_packs;
+    u->n_packs += s->n_packs;
+}
+
+int units_open(struct model *m, int tp_rank, struct err *e)
+{
+    const struct model_config *c = &m->table.cfg;
+    const struct branch_spec none = { 0 };
+    struct branch_spec head = { .norm = family_norm(c), .norm_weight = P_NORM };
+    int last = m->table.n_units - 1;
+
+    m->unit = calloc((size_t)m->table.n_units, sizeof *m->unit);
+    if (!m->unit)
+        return err_set(e, ERR_MEMORY, "no memory for the tables of %d units", m->table.n_units);
+    if (m->local.unit[0].n)
+        add_branch(m, 0, FLOW_START, &sublayer_embed, &none, tp_rank);
+    for (int u = 1; u < last; u++) {
+        struct layer_spec spec;
+        family_layer(c, u - 1, &spec);
+        for (int i = 0; m->local.unit[u].n && i < spec.n; i++)
+            add_branch(m, u, FLOW_ADD, kind_of[spec.branch[i].body], &spec.branch[i], tp_rank);
+    }
+    if (m->local.unit[last].n)
+        add_branch(m, last, FLOW_END, &sublayer_head, &head, tp_rank);
+    return 0;
+}
+
+void units_close(struct model *m)
+{
+    free(m->unit);
+    m->unit = NULL;
+}
+
+struct leaves leaves_cut(struct leaves l, int one)
+{
+    return one ? (struct leaves){ 1, { l.end[l.n - 1] } } : l;
+}
+
+void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos)
+{
+    for (int s = 0; s < n_seq; s++)
+        for (int64_t i = 0; i < seq[s].n_rows; i++)
+            pos[seq[s].row + i] = (int32_t)(seq[s].pos + i);
+}
+
+/* ---- weights ---- */
+int unit_weights_open(struct unit_weights *uw, const struct model *m, struct err *e)
+{
+    int parts = 1, packs = 1;
+    for (int u = 0; u < m->local.n_units; u++) {
+        parts = m->local.unit[u].n > parts ? m->local.unit[u].n : parts;
+        packs = m->unit[u].n_packs > packs ? m->unit[u].n_packs : packs;
+    }
+    *uw = (struct unit_weights){ .at = calloc((size_t)parts, sizeof *uw->at),
+                                 .pack = calloc((size_t)packs, sizeof *uw->pack) };
+    if (uw->at && uw->pack)
+        return 0;
+    unit_weights_close(uw);
+    return err_set(e, ERR_MEMORY, "no memory for the table of %d weights", parts);
+}
+
+void unit_weights_close(struct unit_weights *uw)
+{
+    free(uw->at);
+    free(uw->pack);
+    *uw = (struct unit_weights){ 0 };
+}
+
+void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw)
+{
+    const struct unit_part *u = &m->local.unit[unit];
+    uw->flat = flat;
+    for (int i = 0; i < u->n; i++)
+        uw->at[i] = model_mat(m, flat, u->first + i).p;
+}
+
+const void *weight_at(const struct pass *p, int part)
+{
+    const struct model *m = p->m;
+    if (part < 0)
+        return NULL;
+    return p->uw->at[part - m->local.unit[m->table.p[m->local.part[part].param].unit].first];
+}
+
+const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k)
+{
+    return &p->uw->pack[s->first_pack + k];
+}
+
+static int is_transposed(const struct model *m, int part)
+{
+    return part >= 0 && m->table.p[m->local.part[part].param].transposed;
+}
+
+struct mat weight_rows(const struct pass *p, int part, int64_t first, int64_t n, char **to)
+{
+    struct mat w = model_mat(p->m, p->uw->flat, part);
+    if (is_transposed(p->m, part))
+        return model_transposed(p->m, mat_cols(w, first, n), to);
+    return mat_rows(w, first, n);
+}
+
+size_t transposed_bytes(const struct sublayer *s, const struct model *m, int first_slot, int n_slots)
+{
+    size_t sum = 0;
+    for (int i = first_slot; i < first_slot + n_slots; i++)
+        if (is_transposed(m, s->part[i]))
+            sum += (size_t)m->local.part[s->part[i]].count * dtype_size(m->dt);
+    return sum;
+}
+
+/* ---- packs ---- */
+static size_t pack_bytes(const struct model *m, const struct pack_plan *k)
+{
+    return (panels_bytes(k->outputs, k->inputs, m->dt, &k->leaves) + 63) / 64 * 64;
+}
+
+size_t model_pack_bytes(const struct model *m, int unit)
+{
+    const struct unit *u = &m->unit[unit];
+    size_t sum = 0;
+    for (int b = 0; b < u->n_branches; b++)
+        for (int k = 0; k < u->branch[b].body.n_packs; k++)
+            sum += pack_bytes(m, &u->branch[b].body.pack[k]);
+    return sum;
+}
+
+/* A matrix as it is stored: [outputs][inputs], or transposed. */
+struct stored {
+    struct mat m;
+    int transposed;
+};
+
+/* Rows [begin, end) of the matrices w[0..n) stacked, as stored: how many there are. */
+static int stacked_rows(struct stored *out, const struct stored *w, int n, int64_t begin, int64_t end)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++) {
+        int64_t rows = w[i].transposed ? w[i].m.cols : w[i].m.rows;
+        int64_t lo = begin > 0 ? begin : 0, hi = end < rows ? end : rows;
+
+        if (lo < hi) {
+            struct mat part = w[i].transposed ? mat_cols(w[i].m, lo, hi - lo) : mat_rows(w[i].m, lo, hi - lo);
+            out[count++] = (struct stored){ part, w[i].transposed };
+        }
+        begin -= rows;
+        end -= rows;
+    }
+    return count;
+}
+
+/* A panel is 32 rows of the matrices, panels stand one behind the other: a share is some of them, as a pack
+ * of its own. */
+static void pack_share(const struct model *m, const struct panels *whole, const struct stored *w, int n,
+                       int share, int n_shares)
+{
+    enum { ROWS = 32 };
+    int64_t panels = (whole->n + ROWS - 1) / ROWS, first = panels * share / n_shares * ROWS;
+    int64_t end = panels * (share + 1) / n_shares * ROWS;
+    struct panels p = *whole;
+    struct stored part[3];
+    struct mat rows[3];
+    char *to = NULL;
+
+    end = end < whole->n ? end : whole->n;
+    p.n = end - first;
+    p.p = (char *)whole->p + panels_bytes(first, whole->k, whole->dt, &whole->leaves);
+    if (p.n <= 0)
+        return;
+    n = stacked_rows(part, w, n, first, end);
+    if (part[0].transposed && !(to = dev_scratch(m->dev, 5, (size_t)(p.n * p.k) * dtype_size(p.dt)))) {
+        /* NaN: nothing may go on with numbers that were not computed */
+        dev_fill(m->dev, p.p, 0xff, panels_bytes(p.n, p.k, p.dt, &p.leaves));
+        return;
+    }
+    for (int i = 0; i < n; i++)
+        rows[i] = part[i].transposed ? model_transposed(m, part[i].m, &to) : part[i].m;
+    KERNEL(m->dev, linear_pack, &p, n, rows);
+}
+
+struct mat model_transposed(const struct model *m, struct mat stored, char **to)
+{
+    struct mat t = mat_of(*to, stored.dt, stored.cols, stored.rows, stored.rows);
+    KERNEL(m->dev, transpose, t, stored);
+    *to += (size_t)(t.rows * t.cols) * dtype_size(t.dt);
+    return t;
+}
+
+void model_pack(const struct model *m, int unit, const struct pack_from *from, struct unit_weights *uw,
+                void *memory)
+{
+    const struct unit *u = &m->unit[unit];
+    char *at = memory;
+    for (int b = 0; b < u->n_branches; b++) {
+        const struct sublayer *s = &u->branch[b].body;
+        for (int k = 0; k < s->n_packs; k++) {
+            const struct pack_plan *plan = &s->pack[k];
+            struct panels *p = &uw->pack[s->first_pack + k];
+            struct stored w[3];
+
+            *p = (struct panels){ at, plan->outputs, plan->inputs, m->dt, plan->leaves };
+            for (int i = 0; i < plan->n_slots; i++) {
+                int part = s->part[plan->slot[i]];
+                struct mat stored = model_mat(m, plan->tied ? from->tied : from->flat, part);
+                w[i] = (struct stored){ stored, is_transposed(m, part) };
+            }
+            pack_share(m, p, w, plan->n_slots, from->share, from->n_shares);
+            at += pack_bytes(m, plan);
+        }
+    }
+}
+
+double model_flops(const struct model *m, int unit, double keys)
+{
+    const struct unit *u = &m->unit[unit];
+    double sum = 0;
+    for (int b = 0; b < u->n_branches; b++)
+        sum += u->branch[b].body.kind->flops(&u->branch[b].body, m, keys);
+    return sum;
+}

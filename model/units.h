@@ -1,0 +1,335 @@
+/* units.h - inside model/: what a unit is made of, and the walk through it.
+ *
+ * A unit (embedding, a decoder layer, the head) is a list of branches. A branch is a norm and a body:
+ *
+ *     x ──┬── norm ── gather over sp ── body ── sum over tp (tree order) ── bias ──(+)── x of the next branch
+ *         └──────────────────────────────────────────────────────────────────────┘
+ *
+ * The walker (walker.c) owns everything between bodies, in both directions. A body is one file in sublayer/
+ * and one row, struct sublayer_kind; it owns its weights, packs, buffers and gradients. Which branches a
+ * layer has is the family's decision (family.h, family_layer). */
+#ifndef SHARDLINE_MODEL_UNITS_H
+#define SHARDLINE_MODEL_UNITS_H
+
+#include "model/family.h"
+#include "model/model.h"
+
+/* ---- what a unit is made of, fixed by model_shape ---- */
+
+/* A norm of the residual stream. weight, bias: parts (params.h); bias -1: none. */
+struct norm {
+    enum norm_kind kind;
+    int weight, bias;
+};
+
+/* Matrices of a sublayer, stacked over their outputs and packed for the forward product. */
+struct pack_plan {
+    int n_slots, slot[3];
+    int64_t outputs, inputs;
+    struct leaves leaves; /* of the inputs */
+    int tied;             /* the matrix is unit 0's */
+};
+
+#define SUBLAYER_SLOTS 10
+#define SUBLAYER_PACKS 2
+#define UNIT_BRANCHES 2
+
+/* Attention on this rank. */
+struct attention {
+    int n_heads, n_kv, head_dim;
+    int64_t window;         /* positions that a token sees, 0: all */
+    size_t page_off;        /* bytes: where this layer begins in a page that holds all layers */
+    struct leaves of_heads; /* this rank's blocks of the query rows */
+    struct leaves of_kv;    /* this rank's blocks of the kv rows, counted from kv_begin */
+    int64_t kv_begin;       /* first kv row to contract in dX, from this rank's first kv row */
+};
+/* An MLP on this rank. */
+struct mlp {
+    enum act act;
+    int64_t inter, up_cols; /* up_cols: what goes into the activation, 2 inter (gate, up) or inter */
+    struct leaves of_inter;
+};
+
+struct sublayer_kind;
+struct sublayer {
+    const struct sublayer_kind *kind;
+    int unit, layer;          /* layer -1: not in a decoder layer */
+    int part[SUBLAYER_SLOTS]; /* by the kind's slot: the parameter's part, -1: none */
+    int n_packs, first_pack;  /* among the unit's packs */
+    struct pack_plan pack[SUBLAYER_PACKS];
+    union {
+        struct attention attention;
+        struct mlp mlp;
+    };
+};
+
+enum flow {
+    FLOW_START, /* makes the residual stream: no norm, complete own rows */
+    FLOW_ADD,   /* adds to the stream */
+    FLOW_END    /* reads the stream: the head */
+};
+struct branch {
+    enum flow flow;
+    struct norm norm;
+    struct sublayer body;
+};
+struct unit {
+    int n_branches, n_packs;
+    struct branch branch[UNIT_BRANCHES];
+};
+
+/* ---- memory ---- */
+
+/* How long a buffer lives. What is computed again under a recompute policy is one set for all layers. */
+enum life {
+    LIFE_KEPT,    /* from forward to backward */
+    LIFE_COSTLY,  /* kept, but for --recompute full */
+    LIFE_CHEAP,   /* kept with --recompute none only */
+    LIFE_SCRATCH, /* inside one body's forward or backward */
+    LIFE_COMM,    /* scratch that ranks of tp add up: comm memory */
+    LIVES
+};
+/* Where buffers are taken from. The same walk measures (bases NULL) and carves. */
+struct carver {
+    struct arena *of[LIVES];
+};
+static inline void *carve(const struct carver *c, enum life life, int64_t n, size_t size)
+{
+    return arena_take(c->of[life], (size_t)n * size);
+}
+
+/* What a carving walk needs to know of a call. rows: all; own: those that this rank holds between bodies. */
+struct call_shape {
+    int n_seq;
+    int64_t rows, own,
+        pages;              /* pages: 64-position pages of keys and values to take, 0: the caller has them */
+    int64_t logit_ld;       /* the head: columns between rows of logits, 0: no logits */
+    int training, deferred; /* with a backward pass; which may leave weight gradients for later */
+};
+
+struct attention_buf {
+    float *qkv;  /* [rows][(n_heads + 2 n_kv) head_dim]; kept where heads are normed, else scratch */
+    void *q, *o; /* dt [rows][n_heads head_dim] */
+    float *lse;  /* [rows][n_heads], or NULL when nothing is kept */
+    char *kv;    /* pages of keys and values, or NULL */
+    /* backward */
+    void *dqkv;       /* dt, as qkv */
+    float *d_out;     /* [rows][n_heads head_dim] */
+    void *d_out_dt;   /* the same in dt, where dt is not fp32 */
+    float *dq;        /* [rows][n_heads head_dim] */
+    float *dkv;       /* comm memory: dk then dv, [rows][n_kv head_dim] each */
+    float *head_leaf; /* comm memory [n_seq][q head_dim, then k head_dim]; NULL: heads are not normed */
+    void *transposed; /* dt: matrices of one product, transposed; NULL: none are stored so */
+};
+struct mlp_buf {
+    float *gu; /* [rows][up_cols]: gate and up, or up */
+    void *act; /* dt [rows][inter] */
+    /* backward */
+    void *dgu;    /* dt, as gu */
+    float *d_act; /* [rows][inter] */
+    void *transposed;
+};
+struct head_buf {
+    float *logits; /* [rows][logit_ld], this rank's columns */
+    int64_t logit_ld;
+    void *dlogits;    /* dt; fp32: the logits' own memory */
+    float *max, *sum; /* [rows]: statistics of the cross-entropy, kept for backward */
+};
+/* Buffers of one branch. "dt" is the dtype of the arithmetic, "own" the rows that the rank holds between
+ * bodies.
+ * Forward without backward: one set for all layers, x the same memory in all. */
+struct branch_buf {
+    void *x;     /* dt [own][hidden]: the residual stream coming in */
+    void *h;     /* dt [own][hidden]: its norm */
+    float *stat; /* [own] roots of the norm; layer norms: then [own] means */
+    union {
+        struct attention_buf attention;
+        struct mlp_buf mlp;
+        struct head_buf head;
+    };
+};
+struct unit_buf {
+    struct branch_buf branch[UNIT_BRANCHES];
+};
+
+/* ---- one pass over rows ---- */
+struct deferred_grads;
+struct pass {
+    struct model *m;
+    struct seq_rows r;
+    const int32_t *ids, *pos;   /* [rows] of the host; pos NULL: no learned positions */
+    const struct attn_seq *seq; /* of the unit's layer */
+    int n_seq;
+    int whole_pages;               /* pages hold all layers: a layer begins at its page_off */
+    const struct unit_weights *uw; /* of the unit */
+    /* training */
+    struct train_work *w;
+    struct weights *ws;
+    struct grads *g;
+    const int32_t *targets;
+    float scale; /* of dlogits */
+};
+
+/* A gradient of weights: made now, or later (deferred_grads.c). kind says which fields count. */
+enum gradient_kind {
+    GRADIENT_PRODUCT, /* part[0]: a matrix, part[1]: its bias or -1; dy, x: all rows */
+    GRADIENT_NORM,    /* of `norm`; dy (fp32), x, stat: own rows */
+    GRADIENT_BODY,    /* the kind's weight_gradient makes it */
+    GRADIENT_GATHER,  /* all rows of dy come together, for the records behind it */
+    GRADIENT_DONE     /* nothing more comes for the unit */
+};
+struct gradient {
+    enum gradient_kind kind;
+    int unit; /* where the sums lie: the unit, or n_units for the tied head */
+    int part[2];
+    struct norm norm;
+    const struct sublayer *body;
+    int stays; /* nothing overwrites dy: a deferred record need not copy it */
+    struct mat dy, x;
+    const float *stat;
+    const int32_t *ids;
+};
+
+/* ---- a kind of body ---- */
+struct sublayer_kind {
+    const char *name;
+    const enum param_kind *slot; /* the parameter of each slot */
+    int n_slots;
+    int out_bias; /* slot of the bias that the walker adds behind the sum over tp, or -1 */
+    /* Sizes, leaves and packs on this rank; part[] is filled. */
+    void (*shape)(struct sublayer *s, const struct model *m, const struct branch_spec *spec, int tp_rank);
+    void (*carve)(const struct sublayer *s, const struct model *m, const struct call_shape *c,
+                  const struct carver *from, struct branch_buf *b);
+    /* h: all rows of the norm's output. FLOW_ADD leaves the part of this rank in m->sum_rows; FLOW_START its
+     * own rows of the stream in b->x; FLOW_END what it makes in b. */
+    int (*forward)(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct mat h,
+                   struct err *e);
+    /* Leaves this rank's part of d(norm's output) in m->sum_rows (FLOW_START: nothing) and emits records. It
+     * asks for the stream's gradient (walk_dx) and the norm's output (walk_input) when it needs them: both
+     * come through the same memory where tokens are shared (sp). */
+    int (*backward)(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct err *e);
+    /* --recompute selective: what LIFE_CHEAP buffers of the body hold, again. NULL: nothing. */
+    void (*recompute)(const struct pass *p, const struct sublayer *s, struct branch_buf *b);
+    /* A record of kind GRADIENT_BODY. NULL: it emits none. */
+    int (*weight_gradient)(const struct pass *p, const struct gradient *g, struct err *e);
+    /* Bytes that deferred records of one backward copy, at most; and gathers that they need. */
+    size_t (*deferred_bytes)(const struct sublayer *s, const struct model *m, const struct call_shape *c,
+                             enum recompute recompute);
+    /* Products of one token forward, and attention over `keys` keys: floating-point operations on this rank.
+     * */
+    double (*flops)(const struct sublayer *s, const struct model *m, double keys);
+};
+extern const struct sublayer_kind sublayer_embed, sublayer_attention, sublayer_mlp, sublayer_head;
+
+/* ---- units.c ---- */
+int units_open(struct model *m, int tp_rank, struct err *e);
+void units_close(struct model *m);
+/* l, or one leaf instead of all (--numerics fast, altered builds). */
+struct leaves leaves_cut(struct leaves l, int one);
+/* Position of every row of the sequences: pos[row], of the host. */
+void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos);
+/* A parameter's weights in natural order, NULL: none of this unit, or a matrix that is only packed. */
+const void *weight_at(const struct pass *p, int part);
+/* Pack k of a body. */
+const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k);
+/* Outputs [first, first + n) of a matrix in natural order: [n][inputs]. Made at *to, which moves behind it,
+ * where the tensor is stored transposed. */
+struct mat weight_rows(const struct pass *p, int part, int64_t first, int64_t n, char **to);
+/* Bytes for the matrices of one product, transposed; 0: none of them is stored so. */
+size_t transposed_bytes(const struct sublayer *s, const struct model *m, int first_slot, int n_slots);
+static inline struct mat rows_of(const void *p, enum dtype dt, int64_t rows, int64_t cols)
+{
+    return mat_of((void *)(uintptr_t)p, dt, rows, cols, cols);
+}
+
+/* ---- walker.c ---- */
+/* The walker's own buffers of a unit's branches, then the bodies'. One set of buffers a unit. */
+void unit_carve(const struct model *m, const struct unit *u, const struct call_shape *c,
+                const struct carver *from, struct unit_buf *b);
+/* Forward of a unit. x_out: where the stream goes behind its last branch (FLOW_END: unused). */
+int unit_forward(struct pass *p, const struct unit *u, struct unit_buf *b, void *x_out, struct err *e);
+/* Backward: p->w's dx is the gradient of the stream behind the unit, then that before it. */
+int unit_backward(struct pass *p, const struct unit *u, struct unit_buf *b, struct err *e);
+/* What forward did not keep, again: the same bits from the same inputs. */
+int unit_recompute(struct pass *p, const struct unit *u, struct unit_buf *b, enum recompute how,
+                   struct err *e);
+/* For bodies, in backward: all rows of the stream's gradient; all rows of the norm's output, for products
+ * and weight gradients. Each lies until the next of them where tokens are shared. */
+int walk_dx(const struct pass *p, struct mat *dx, struct err *e);
+int walk_input(const struct pass *p, const struct branch_buf *b, struct mat *h, struct err *e);
+/* The record of a product, and dX of matrices that share their input: into m->sum_rows, one accumulator. */
+int walk_product(const struct pass *p, const struct sublayer *s, int weight, int bias, struct mat dy,
+                 struct mat x, struct err *e);
+void walk_dx_of(const struct pass *p, int n, const struct mat *dy, const struct mat *w,
+                const struct leaves *l);
+/* Adds a bias (part, -1: none) to columns [c0, c0 + n) of y. */
+void walk_bias(const struct pass *p, int part, struct mat y, int64_t c0, int64_t n);
+size_t norm_stats(const struct norm *n, int64_t rows);           /* floats */
+int64_t norm_width(const struct norm *n, const struct model *m); /* floats of a norm's gradients */
+
+/* ---- row_shares.c: what goes into a product and what comes out of one, over tp ---- */
+/* *all: all rows of what every rank holds own rows of, until the next call; own itself where nothing is
+ * shared. */
+int rows_gather(const struct model *m, const struct seq_rows *r, struct mat own, struct mat *all,
+                struct err *e);
+/* *own: the sums over tp of this rank's own rows of m->sum_rows, which lie in it. */
+int rows_sum(const struct model *m, const struct seq_rows *r, struct mat *own, struct err *e);
+struct mat rows_gathered(const struct model *m, const struct seq_rows *r); /* where rows_gather puts them */
+int64_t rows_first(const struct model *m,
+                   const struct seq_rows *r); /* of a sequence: this rank's first own row */
+
+/* ---- gradients.c ---- */
+/* Makes a record's gradient now, or leaves it in the pass's deferred list. */
+int gradient_emit(const struct pass *p, struct gradient g, struct err *e);
+int gradient_make(const struct pass *p, const struct gradient *g, struct err *e);
+/* The tree of a part's gradient inside the levels of `unit`. */
+struct tree_acc gradient_sums(const struct pass *p, int unit, int part);
+/* x, or a copy where the backward pass of another layer overwrites it before a deferred record's turn. */
+struct mat gradient_input(const struct pass *p, struct mat x);
+
+/* ---- rope.c ---- */
+/* Positions 0 .. n - 1 are in the tables of cos and sin afterwards. ROPE_FIRST: those that are there from
+ * the start. */
+#define ROPE_FIRST 2048
+int rope_extend(struct model *m, int64_t n, struct err *e);
+
+/* ---- train_work.c ---- */
+/* The activations of one micro-batch on one pipeline stage. */
+struct train_work {
+    struct model *m;
+    struct stage at; /* the units it runs through */
+    enum recompute recompute;
+    struct call_shape shape;
+    struct seq_rows r;
+    int documents; /* of a sequence, at most */
+    int n_attn;    /* of all sequences now */
+    int n_units;   /* from at.first_unit */
+    void *memory;  /* of all buffers but comm memory */
+    void *comm_memory;
+    struct unit_buf *unit; /* [n_units] */
+    struct unit_buf head;
+    char *again;          /* buffers that computing a layer again overwrites … */
+    size_t again_bytes;   /* … 0: nothing is computed again */
+    char **page;          /* [n_units][n_seq][pages]; a document begins with a page of its own */
+    struct attn_seq *seq; /* [n_units][n_seq * documents], n_attn of them in use */
+    int32_t *pos;         /* [rows], of the host; NULL: no learned positions */
+    void *x_last;         /* dt [own][hidden]: the stream behind the last layer */
+    void *dx;             /* dt [own][hidden] */
+    float *
+        norm_leaf; /* comm memory [n_seq][width]: a norm's gradients, leaf by leaf; NULL: tokens are not shared */
+    struct deferred_grads
+        *deferred; /* borrowed: where the next backward leaves its weight gradients; NULL: nowhere */
+};
+/* The sizes of a micro-batch, without memory. */
+struct train_work train_work_of(const struct model *m, int chunk, const struct work_shape *s);
+static inline struct unit_buf *train_unit(const struct train_work *w, int unit)
+{
+    return &w->unit[unit - w->at.first_unit];
+}
+struct pass train_pass(struct train_work *w, struct weights *ws, const int32_t *ids, const int32_t *targets);
+/* Gives p the sequences of a layer's unit. */
+void train_pass_layer(struct pass *p, int unit);
+/* Keys of another micro-batch may lie behind a document's last one, where attention wants zeros. */
+void train_clean_pages(const struct pass *p);
+
+#endif

@@ -1,0 +1,288 @@
+/* walker.c - the walk through a unit's branches: what lies between bodies, forward, backward and again. See
+ * units.h.
+ *
+ * Tensor parallel (Shoeybi et al. 2019, section 3): a body leaves a partial sum; the ranks' parts are added
+ * in tree order, the bias of the body's last product after it, rounded once, then added to the residual
+ * stream. Which rows a rank holds between bodies is row_shares.c's decision. */
+#include <string.h>
+#include "base/alter.h"
+#include "model/units.h"
+
+size_t norm_stats(const struct norm *n, int64_t rows)
+{
+    return (size_t)(n->kind == NORM_LAYER ? 2 * rows : rows);
+}
+
+int64_t norm_width(const struct norm *n, const struct model *m)
+{
+    return n->kind == NORM_LAYER ? 2 * m->hidden : m->hidden;
+}
+
+/* ---- memory ---- */
+/* The first branch's input is kept under every policy: a layer is computed again from it. The head is never
+ * computed again. Its input is the last layer's output. */
+static void carve_branch(const struct model *m, const struct branch *br, int first,
+                         const struct call_shape *c, const struct carver *from, struct branch_buf *b)
+{
+    size_t el = dtype_size(m->dt);
+    int64_t stream = c->own * m->hidden;
+    int ends = br->flow == FLOW_END;
+
+    if (br->flow == FLOW_ADD)
+        b->x = carve(from, first ? LIFE_KEPT : LIFE_COSTLY, stream, el);
+    if (br->norm.kind != NORM_NONE) {
+        b->h = carve(from, ends ? LIFE_KEPT : LIFE_CHEAP, stream, el);
+        b->stat = carve(from, ends ? LIFE_KEPT : LIFE_COSTLY, (int64_t)norm_stats(&br->norm, c->own),
+                        sizeof(float));
+    }
+}
+
+void unit_carve(const struct model *m, const struct unit *u, const struct call_shape *c,
+                const struct carver *from, struct unit_buf *b)
+{
+    struct arena *shared[2] = { from->of[LIFE_SCRATCH], from->of[LIFE_COMM] };
+    size_t begin[2] = { shared[0]->used, shared[1]->used }, most[2] = { begin[0], begin[1] };
+
+    memset(b, 0, sizeof *b);
+    for (int i = 0; i < u->n_branches; i++) {
+        const struct branch *br = &u->branch[i];
+        carve_branch(m, br, i == 0, c, from, &b->branch[i]);
+        br->body.kind->carve(&br->body, m, c, from, &b->branch[i]);
+
+        /* scratch is free again behind a body */
+        for (int k = 0; k < 2; k++) {
+            most[k] = shared[k]->used > most[k] ? shared[k]->used : most[k];
+            shared[k]->used = begin[k];
+        }
+    }
+    for (int k = 0; k < 2; k++)
+        shared[k]->used = most[k];
+}
+
+/* ---- forward ---- */
+static void norm_forward(const struct pass *p, const struct norm *n, struct branch_buf *b)
+{
+    const struct model *m = p->m;
+    int64_t rows = rows_own(&p->r);
+    struct mat to = rows_of(b->h, m->dt, rows, m->hidden), from = rows_of(b->x, m->dt, rows, m->hidden);
+    const void *weight = weight_at(p, n->weight), *bias = weight_at(p, n->bias);
+    float eps = (float)m->table.cfg.norm_eps;
+
+    if (n->kind == NORM_LAYER)
+        KERNEL(m->dev, layer_norm, to, b->stat + rows, b->stat, from, weight, bias, eps);
+    else
+        KERNEL(m->dev, rms_norm, to, b->stat, from, weight, eps);
+}
+
+void walk_bias(const struct pass *p, int part, struct mat y, int64_t c0, int64_t n)
+{
+    const void *bias = weight_at(p, part);
+    if (bias)
+        KERNEL(p->m->dev, add_bias, mat_cols(y, c0, n), bias, p->m->dt);
+}
+
+/* Altered round_before_tree: what a sum over tp in bf16 would see. */
+static void cut_to_bf16(float *x, int64_t n)
+{
+    for (int64_t i = 0; i < n; i++) {
+        uint32_t u;
+        memcpy(&u, x + i, sizeof u);
+        u &= 0xffff0000u;
+        memcpy(x + i, &u, sizeof u);
+    }
+}
+
+/* x_out = round(x + round(Tree over tp of the parts, and the body's last bias)), own rows. */
+static int add_to_stream(const struct pass *p, const struct sublayer *s, const void *x, void *x_out,
+                         struct err *e)
+{
+    const struct model *m = p->m;
+    struct mat sum;
+
+    if (ALTERED("round_before_tree"))
+        cut_to_bf16(m->sum_rows, rows_all(&p->r) * m->hidden);
+    int rc = rows_sum(m, &p->r, &sum, e);
+    if (rc < 0)
+        return rc;
+    if (s->kind->out_bias >= 0)
+        walk_bias(p, s->part[s->kind->out_bias], sum, 0, m->hidden);
+    if (x_out != x)
+        dev_copy(m->dev, x_out, x, (size_t)(sum.rows * m->hidden) * dtype_size(m->dt));
+    KERNEL(m->dev, add_rounded, rows_of(x_out, m->dt, sum.rows, m->hidden), sum);
+    return 0;
+}
+
+static int branch_forward(struct pass *p, const struct branch *br, struct branch_buf *b, void *x_out,
+                          struct err *e)
+{
+    const struct model *m = p->m;
+    struct mat h = { 0 };
+    int rc;
+
+    if (br->norm.kind != NORM_NONE) {
+        norm_forward(p, &br->norm, b);
+        TRY(rows_gather(m, &p->r, rows_of(b->h, m->dt, rows_own(&p->r), m->hidden), &h, e));
+    }
+    TRY(br->body.kind->forward(p, &br->body, b, h, e));
+    if (br->flow == FLOW_ADD)
+        TRY(add_to_stream(p, &br->body, b->x, x_out, e));
+    rc = 0;
+out:
+    return rc;
+}
+
+int unit_forward(struct pass *p, const struct unit *u, struct unit_buf *b, void *x_out, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; rc >= 0 && i < u->n_branches; i++) {
+        void *next = i + 1 < u->n_branches ? b->branch[i + 1].x : x_out;
+        rc = branch_forward(p, &u->branch[i], &b->branch[i], next, e);
+    }
+    return rc;
+}
+
+int unit_recompute(struct pass *p, const struct unit *u, struct unit_buf *b, enum recompute how,
+                   struct err *e)
+{
+    if (how == RECOMPUTE_FULL)
+        return unit_forward(p, u, b, p->w->x_last, e);
+    for (int i = 0; how == RECOMPUTE_SELECTIVE && i < u->n_branches; i++) {
+        const struct branch *br = &u->branch[i];
+        norm_forward(p, &br->norm, &b->branch[i]);
+        if (br->body.kind->recompute)
+            br->body.kind->recompute(p, &br->body, &b->branch[i]);
+    }
+    return 0;
+}
+
+/* ---- backward ---- */
+/* All rows of `own` for the weight gradients that come next, now or later. */
+static int gather_for_weights(const struct pass *p, struct mat own, int stays, struct mat *all, struct err *e)
+{
+    *all = own;
+    if (!rows_shared(&p->r))
+        return 0;
+    *all = rows_gathered(p->m, &p->r);
+    return gradient_emit(p, (struct gradient){ .kind = GRADIENT_GATHER, .dy = own, .stays = stays }, e);
+}
+
+/* The norm's output is there still, or copied, when a deferred record's turn comes. */
+int walk_input(const struct pass *p, const struct branch_buf *b, struct mat *h, struct err *e)
+{
+    struct mat own = rows_of(b->h, p->m->dt, rows_own(&p->r), p->m->hidden);
+    return gather_for_weights(p, gradient_input(p, own), 1, h, e);
+}
+
+int walk_dx(const struct pass *p, struct mat *dx, struct err *e)
+{
+    struct mat own = rows_of(p->w->dx, p->m->dt, rows_own(&p->r), p->m->hidden);
+    int rc = p->w->deferred ? gather_for_weights(p, own, 0, dx, e) : 0;
+    return rc < 0 ? rc : rows_gather(p->m, &p->r, own, dx, e);
+}
+
+int walk_product(const struct pass *p, const struct sublayer *s, int weight, int bias, struct mat dy,
+                 struct mat x, struct err *e)
+{
+    int stays = dy.p == p->m->all_rows; /* gathered again where it is deferred */
+    return gradient_emit(p,
+                         (struct gradient){ .kind = GRADIENT_PRODUCT,
+                                            .unit = s->unit,
+                                            .part = { s->part[weight], s->part[bias] },
+                                            .dy = dy,
+                                            .x = x,
+                                            .stays = stays },
+                         e);
+}
+
+/* One accumulator for all matrices. */
+static void dx_joined(const struct model *m, int n, const struct mat *dy, const struct mat *w,
+                      const struct leaves *l)
+{
+    KERNEL(m->dev, linear_dx, rows_of(m->sum_rows, DT_F32, dy[0].rows, m->hidden), n, dy, w, l);
+}
+
+/* Altered dx_together: each matrix by itself, then added. */
+static void dx_apart(const struct model *m, int n, const struct mat *dy, const struct mat *w,
+                     const struct leaves *l)
+{
+    int64_t rows = dy[0].rows;
+    struct mat sum = rows_of(m->sum_rows, DT_F32, rows, m->hidden), part = sum;
+
+    KERNEL(m->dev, linear_dx, sum, 1, dy, w, l);
+    part.p = dev_scratch(m->dev, 4, (size_t)(rows * m->hidden) * sizeof(float));
+    for (int i = 1; i < n; i++) {
+        const float *in[2] = { sum.p, part.p };
+        KERNEL(m->dev, linear_dx, part, 1, dy + i, w + i, l + i);
+        KERNEL(m->dev, tree_add, sum.p, in, 2, rows * m->hidden);
+    }
+}
+
+void walk_dx_of(const struct pass *p, int n, const struct mat *dy, const struct mat *w,
+                const struct leaves *l)
+{
+    (ALTERED("dx_together") ? dx_apart : dx_joined)(p->m, n, dy, w, l);
+}
+
+/* Through a norm, own rows: dx += d norm(x) given the parts of dy in m->sum_rows; the norm's own gradients
+ * go to their trees. */
+static int norm_backward(const struct pass *p, const struct branch *br, struct branch_buf *b, struct err *e)
+{
+    struct model *m = p->m;
+    const struct norm *n = &br->norm;
+    int64_t own = rows_own(&p->r), stats = (int64_t)norm_stats(n, own);
+    struct mat dy, dx = rows_of(p->w->dx, m->dt, own, m->hidden);
+    struct mat x = gradient_input(p, rows_of(b->x, m->dt, own, m->hidden));
+    const float *stat = gradient_input(p, rows_of(b->stat, DT_F32, 1, stats)).p;
+    int rc;
+
+    TRY(rows_sum(m, &p->r, &dy, e));
+    TRY(gradient_emit(
+        p,
+        (struct gradient){
+            .kind = GRADIENT_NORM, .unit = br->body.unit, .norm = *n, .dy = dy, .x = x, .stat = stat },
+        e));
+    if (n->kind == NORM_LAYER)
+        KERNEL(m->dev, layer_norm_dx, dx, dy, x, weight_at(p, n->weight), stat + own, stat);
+    else
+        KERNEL(m->dev, rms_norm_dx, dx, dy, x, weight_at(p, n->weight), stat);
+    rc = 0;
+out:
+    return rc;
+}
+
+int unit_backward(struct pass *p, const struct unit *u, struct unit_buf *b, struct err *e)
+{
+    size_t stream = (size_t)(rows_own(&p->r) * p->m->hidden) * dtype_size(p->m->dt);
+    int rc = 0;
+
+    for (int i = u->n_branches - 1; i >= 0; i--) {
+        const struct branch *br = &u->branch[i];
+        TRY(br->body.kind->backward(p, &br->body, &b->branch[i], e));
+        if (br->flow == FLOW_END) /* the stream's gradient begins here */
+            dev_fill(p->m->dev, p->w->dx, 0, stream);
+        if (br->flow != FLOW_START)
+            TRY(norm_backward(p, br, &b->branch[i], e));
+    }
+    rc = 0;
+out:
+    return rc;
+}
+
+/* ---- what the walk moves over tp ---- */
+struct unit_traffic model_traffic(const struct model *m, int unit)
+{
+    const struct unit *u = &m->unit[unit];
+    struct unit_traffic t = { 0 };
+
+    for (int i = 0; i < u->n_branches; i++) {
+        const struct branch *br = &u->branch[i];
+        int start = br->flow == FLOW_START, add = br->flow == FLOW_ADD;
+        t.sums_forward += start || add;
+        t.sums_backward += !start;
+        t.gathers_forward += !start;
+        t.gathers_backward += add ? 2 : 1;
+        t.gathers_deferred += add;
+        t.norm_floats += start ? 0 : norm_width(&br->norm, m);
+    }
+    return t;
+}
