@@ -315,10 +315,10 @@ struct train_work {
     int32_t *pos;         /* [rows], of the host; NULL: no learned positions */
     void *x_last;         /* dt [own][hidden]: the stream behind the last layer */
     void *dx;             /* dt [own][hidden] */
-    float *
-        norm_leaf; /* comm memory [n_seq][width]: a norm's gradients, leaf by leaf; NULL: tokens are not shared */
-    struct deferred_grads
-        *deferred; /* borrowed: where the next backward leaves its weight gradients; NULL: nowhere */
+    /* comm memory [n_seq][width]: a norm's gradients, leaf by leaf; NULL: tokens are not shared */
+    float *norm_leaf;
+    /* borrowed: where the next backward leaves its weight gradients; NULL: nowhere */
+    struct deferred_grads *deferred;
 };
 /* The sizes of a micro-batch, without memory. */
 struct train_work train_work_of(const struct model *m, int chunk, const struct work_shape *s);

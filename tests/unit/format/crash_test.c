@@ -53,7 +53,7 @@ static int command(const char *line)
     struct text log = text("%s/output", test_tmp_dir()), all;
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return -1;
-    for (int up = 0; up < 3; up++)
+    for (int up = 0; up < 4; up++)
         *strrchr(self, '/') = 0;
     all = text("%s/bin/%s >%s 2>&1 </dev/null", self, line, log.s);
     int status = system(all.s);
