@@ -7,9 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int check_text(const char *text, size_t n, const struct text_span *user, size_t n_user, struct err *e)
+static int check_text(const struct marked_text *m, struct err *e)
 {
-    size_t done = 0;
+    const char *text = m->text;
+    size_t n = m->n, done = 0;
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         int len = utf8_next(text + i, n - i, &cp);
@@ -18,12 +19,12 @@ static int check_text(const char *text, size_t n, const struct text_span *user, 
         i += (size_t)len;
     }
 
-    for (size_t i = 0; i < n_user; i++) {
-        if (user[i].begin < done || user[i].end < user[i].begin || user[i].end > n)
+    for (size_t i = 0; i < m->n_user; i++) {
+        if (m->user[i].begin < done || m->user[i].end < m->user[i].begin || m->user[i].end > n)
             return err_set(e, ERR_CONFIG,
                            "marked part %zu of a text is [%zu, %zu): parts ascend and lie in its %zu bytes",
-                           i, user[i].begin, user[i].end, n);
-        done = user[i].end;
+                           i, m->user[i].begin, m->user[i].end, n);
+        done = m->user[i].end;
     }
     return 0;
 }
@@ -133,28 +134,28 @@ out:
     return rc;
 }
 
-int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t n,
-                            const struct text_span *user, size_t n_user, int add_special, int32_t **ids,
-                            size_t *n_ids, struct err *e)
+int tokenizer_encode_marked(const struct tokenizer *t, const struct marked_text *m, int add_special,
+                            int32_t **ids, size_t *n_ids, struct err *e)
 {
+    size_t n = m->n;
     struct ids out = { 0 };
     char *marks = NULL;
     int rc = 0;
 
-    if (n_user == 0 || t->raw_bytes)
-        return tokenizer_encode(t, text, n, add_special, ids, n_ids, e);
+    if (m->n_user == 0 || t->raw_bytes)
+        return tokenizer_encode(t, m->text, n, add_special, ids, n_ids, e);
     if (n > TEXT_LIMIT)
         return err_set(e, ERR_CONFIG,
                        "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n,
                        TEXT_LIMIT);
-    TRY(check_text(text, n, user, n_user, e));
+    TRY(check_text(m, e));
     if (!(marks = calloc(n + 1, 1)))
         return text_memory(e);
-    for (size_t i = 0; i < n_user; i++)
-        memset(marks + user[i].begin, 1, user[i].end - user[i].begin);
+    for (size_t i = 0; i < m->n_user; i++)
+        memset(marks + m->user[i].begin, 1, m->user[i].end - m->user[i].begin);
     for (size_t i = 0; add_special && i < t->before.n; i++)
         ids_add(&out, t->before.v[i]);
-    TRY(encode_text(t, text, n, marks, &out, e));
+    TRY(encode_text(t, m->text, n, marks, &out, e));
     for (size_t i = 0; add_special && i < t->after.n; i++)
         ids_add(&out, t->after.v[i]);
     rc = ids_detach(&out, ids, n_ids, e);

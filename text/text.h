@@ -39,13 +39,18 @@ int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int 
 struct text_span {
     size_t begin, end;
 };
-/* As tokenizer_encode, for a text with untrusted parts (user: ascending spans, see template.h). A special
- * token is recognised only where none of its bytes lies in a span; elsewhere its text is plain text.
- * ERR_CONFIG: the text is not UTF-8, the spans do not ascend, or the tokenizer cannot write a character of a
- * span without a special token. */
-int tokenizer_encode_marked(const struct tokenizer *t, const char *text, size_t n,
-                            const struct text_span *user, size_t n_user, int add_special, int32_t **ids,
-                            size_t *n_ids, struct err *e);
+/* A text of n bytes with untrusted parts: n_user ascending spans (see template.h). */
+struct marked_text {
+    const char *text;
+    size_t n;
+    const struct text_span *user;
+    size_t n_user;
+};
+/* As tokenizer_encode, for a text with untrusted parts. A special token is recognised only where none of
+ * its bytes lies in a span; elsewhere its text is plain text. ERR_CONFIG: the text is not UTF-8, the spans
+ * do not ascend, or the tokenizer cannot write a character of a span without a special token. */
+int tokenizer_encode_marked(const struct tokenizer *t, const struct marked_text *text, int add_special,
+                            int32_t **ids, size_t *n_ids, struct err *e);
 /* *out: malloc'd, *n_bytes bytes and a NUL; the caller frees it. Ids that do not exist are skipped, as in the
  * Hugging Face library. */
 int tokenizer_decode(const struct tokenizer *t, const int32_t *ids, size_t n, int skip_special, char **out,

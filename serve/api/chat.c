@@ -141,7 +141,8 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
         rendered_free(&r);
         return -1;
     }
-    rc = tokenizer_encode_marked(sv->tok, r.text, r.n, r.user, r.n_user, o->add_special, ids, &count, &e);
+    const struct marked_text text = { r.text, r.n, r.user, r.n_user };
+    rc = tokenizer_encode_marked(sv->tok, &text, o->add_special, ids, &count, &e);
     rendered_free(&r);
     *n = (int64_t)count;
     return rc < 0 ? fault_set(f, BAD, "messages", "%s", e.text) : 0;

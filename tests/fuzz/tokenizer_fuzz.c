@@ -41,7 +41,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         stream(t, ids, n_ids);
         free(ids);
     }
-    if (tokenizer_encode_marked(t, sample, 60, &user, 1, 0, &ids, &n_ids, &e) >= 0)
+    if (tokenizer_encode_marked(t, &(struct marked_text){ sample, 60, &user, 1 }, 0, &ids, &n_ids, &e) >= 0)
         free(ids);
     for (int i = 0; i < 256; i++)
         every[i] = i - 1;

@@ -195,7 +195,8 @@ static const char *marked_ids(const char *json, const char *text, size_t n_spans
     int32_t *ids = NULL;
     size_t n = 0;
     const char *out = "error";
-    if (t && tokenizer_encode_marked(t, text, strlen(text), spans, n_spans, 0, &ids, &n, &e) == 0)
+    const struct marked_text marked = { text, strlen(text), spans, n_spans };
+    if (t && tokenizer_encode_marked(t, &marked, 0, &ids, &n, &e) == 0)
         out = ids_text(ids, n);
     else
         printf("%s\n", e.text);
@@ -260,10 +261,12 @@ TEST(marked_text_is_checked)
                                                { { 0, 2 }, { 1, 2 } },
                                                { { 0, 1 }, { 1, 9 } } };
     for (size_t i = 0; i < 3; i++) {
-        CHECK_INT(tokenizer_encode_marked(t, "aaa", 3, bad[i], 2, 0, &ids, &n, &e), -ERR_CONFIG);
+        CHECK_INT(tokenizer_encode_marked(t, &(struct marked_text){ "aaa", 3, bad[i], 2 }, 0, &ids, &n, &e),
+                  -ERR_CONFIG);
         CHECK_HAS(e.text, "parts ascend");
     }
-    CHECK_INT(tokenizer_encode_marked(t, "a\xFF", 2, bad[2], 1, 0, &ids, &n, &e), -ERR_CONFIG);
+    CHECK_INT(tokenizer_encode_marked(t, &(struct marked_text){ "a\xFF", 2, bad[2], 1 }, 0, &ids, &n, &e),
+              -ERR_CONFIG);
     CHECK_HAS(e.text, "byte 1");
     tokenizer_close(t);
 }
