@@ -22,108 +22,86 @@ struct options {
 };
 
 #define AT(member) offsetof(struct options, member)
-#define GROUP(text) \
-    { \
-        OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 \
-    }
-#define END \
-    { \
-        OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 \
-    }
-#define THREADS \
-    { \
-        OPT_INT, "threads", AT(threads), "0", "N", "threads (0: as many as cores, at most 4)", 0, 256, 0 \
-    }
-#define JSON \
-    { \
-        OPT_SWITCH, "json", AT(json), "0", NULL, "one line of JSON instead of a table", 0, 0, 0 \
-    }
-#define TENSORS \
-    { \
-        OPT_SWITCH, "tensors", AT(tensors), "0", NULL, "a line for every tensor", 0, 0, 0 \
-    }
 
 enum { DEVICE_CPU, DEVICE_CUDA };
 static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
 
+/* clang-format off */
+#define GROUP(text) { OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 }
+#define END { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 }
+#define THREADS \
+    { OPT_INT, "threads", AT(threads), "0", "N", "threads (0: as many as cores, at most 4)", 0, 256, 0 }
+#define JSON { OPT_SWITCH, "json", AT(json), "0", NULL, "one line of JSON instead of a table", 0, 0, 0 }
+#define TENSORS { OPT_SWITCH, "tensors", AT(tensors), "0", NULL, "a line for every tensor", 0, 0, 0 }
+
+/* kind, name, member, default, unit, help, least, most, flags */
 #define TARGET_OPTIONS \
     GROUP("Layout of the target (what is not given is 1, whatever SRC had)"), \
-        { OPT_INT, "tp", AT(tp), "1", "N", "ranks that share every matrix", 1, 65536, 0 }, \
-        { OPT_INT, "pp", AT(pp), "1", "N", "stages of layers", 1, 65536, 0 }, \
-        { OPT_INT, "dp", AT(dp), "1", "N", "data-parallel ranks", 1, 65536, 0 }, \
-        { OPT_INT, "zero", AT(zero), \
-          "0",     "S",    "ZeRO stage: 1, 2 cut optimizer state over dp, 3 the weights too", \
-          0,       3,      0 }, \
-        { OPT_INT, "ep", AT(ep), "1", "N", "expert-parallel ranks", 1, 65536, OPT_NEUTRAL_ONLY }, \
-        GROUP("Contents of the target"), \
-        { OPT_CHOICE, \
-          "format", \
-          AT(format), \
-          "native", \
-          formats, \
-          "hf: weights only; dcp: cut by the layout as FSDP2 does; hf and deepspeed-universal hold whole " \
-          "tensors", \
-          0, \
-          0, \
-          0 }, \
-        { OPT_CHOICE, \
-          "dtype", \
-          AT(dtype), \
-          "keep", \
-          "keep|fp32|bf16", \
-          "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", \
-          0, \
-          0, \
-          0 }, \
-        { OPT_SWITCH, "weights-only", AT(weights_only), "0", NULL, "leave optimizer state out", 0, 0, 0 }, \
-        { OPT_TEXT, "config", AT(config), NULL, "FILE", "config.json to use instead of SRC's", 0, 0, 0 }, \
-        { OPT_SIZE, "shard-size", AT(shard_size), "0", "SIZE", "hf: most data in a file (0: 5 GB)", 0, 1e18, 0 }, \
-        { OPT_TEXT, \
-          "compress", \
-          AT(compress), \
-          "none", \
-          "zstd[:LEVEL]|zstd-planes[:LEVEL]", \
-          "native: zstd, level 1 to 19 (1): `zstd -d` gives the plain files back; zstd-planes, 0 to 19 " \
-          "(0): smaller and faster for floats", \
-          0, \
-          0, \
-          0 }, \
-        GROUP("Run"), \
-        { OPT_CHOICE, "device", \
-          AT(device), "cpu", \
-          "cpu|cuda", "cpu: bytes are digested and rounded as they pass; a GPU would wait for them", \
-          0,          0, \
-          0 }, \
-        THREADS
+    { OPT_INT,    "tp",           AT(tp),           "1",      "N", \
+      "ranks that share every matrix", 1, 65536, 0 }, \
+    { OPT_INT,    "pp",           AT(pp),           "1",      "N", "stages of layers", 1, 65536, 0 }, \
+    { OPT_INT,    "dp",           AT(dp),           "1",      "N", "data-parallel ranks", 1, 65536, 0 }, \
+    { OPT_INT,    "zero",         AT(zero),         "0",      "S", \
+      "ZeRO stage: 1, 2 cut optimizer state over dp, 3 the weights too", 0, 3, 0 }, \
+    { OPT_INT,    "ep",           AT(ep),           "1",      "N", \
+      "expert-parallel ranks", 1, 65536, OPT_NEUTRAL_ONLY }, \
+    GROUP("Contents of the target"), \
+    { OPT_CHOICE, "format",       AT(format),       "native", formats, \
+      "hf: weights only; dcp: cut by the layout as FSDP2 does; hf and deepspeed-universal hold whole " \
+      "tensors", 0, 0, 0 }, \
+    { OPT_CHOICE, "dtype",        AT(dtype),        "keep",   "keep|fp32|bf16", \
+      "of the weights; with optimizer state fp32 takes the masters, bf16 keeps fp32 masters", 0, 0, 0 }, \
+    { OPT_SWITCH, "weights-only", AT(weights_only), "0",      NULL, "leave optimizer state out", 0, 0, 0 }, \
+    { OPT_TEXT,   "config",       AT(config),       NULL,     "FILE", \
+      "config.json to use instead of SRC's", 0, 0, 0 }, \
+    { OPT_SIZE,   "shard-size",   AT(shard_size),   "0",      "SIZE", \
+      "hf: most data in one file (0: 5 GB)", 0, 1e18, 0 }, \
+    { OPT_TEXT,   "compress",     AT(compress),     "none",   "zstd[:LEVEL]|zstd-planes[:LEVEL]", \
+      "native: zstd, level 1 to 19 (1): `zstd -d` restores the plain files; zstd-planes, 0 to 19 (0): " \
+      "smaller and faster for floats", 0, 0, 0 }, \
+    GROUP("Run"), \
+    { OPT_CHOICE, "device",       AT(device),       "cpu",    "cpu|cuda", \
+      "cpu: bytes are digested and rounded as they pass; a GPU would wait for them", 0, 0, 0 }, \
+    THREADS
 
 static const struct opt convert_opts[] = {
     TARGET_OPTIONS,
-    { OPT_INT, "ranks", AT(ranks), "0", "N",
+    { OPT_INT,  "ranks", AT(ranks), "0",  "N",
       "start N processes here that share the work (under mpirun or srun: not needed)", 0, 65536, 0 },
-    { OPT_TEXT, "trace", AT(trace), NULL, "FILE", "Chrome trace: which thread worked on which tensor when", 0,
-      0, 0 },
-    END
+    { OPT_TEXT, "trace", AT(trace), NULL, "FILE",
+      "Chrome trace: which thread worked on which tensor when", 0, 0, 0 },
+    END,
 };
+
 static const struct opt plan_opts[] = { TARGET_OPTIONS, JSON, END };
-static const struct opt inspect_opts[] = { GROUP("Output"),
-                                           TENSORS,
-                                           { OPT_SWITCH, "stats", AT(stats), "0", NULL,
-                                             "min, max, mean, NaN and Inf of every tensor (reads all data)",
-                                             0, 0, 0 },
-                                           JSON,
-                                           GROUP("Run"),
-                                           THREADS,
-                                           END };
+
+static const struct opt inspect_opts[] = {
+    GROUP("Output"),
+    TENSORS,
+    { OPT_SWITCH, "stats", AT(stats), "0", NULL,
+      "min, max, mean, NaN and Inf of every tensor (reads all data)", 0, 0, 0 },
+    JSON,
+    GROUP("Run"),
+    THREADS,
+    END,
+};
+
 static const struct opt digest_opts[] = { GROUP("Output"), TENSORS, JSON, GROUP("Run"), THREADS, END };
+
 static const struct opt diff_opts[] = { GROUP("Output"), JSON, END };
-static const struct opt verify_opts[] = { GROUP("Run"),
-                                          { OPT_SWITCH, "quick", AT(quick), "0", NULL,
-                                            "tables only: headers, sizes, cover", 0, 0, 0 },
-                                          END };
-static const struct opt fetch_opts[] = { GROUP("Run"),
-                                         { OPT_INT, "threads", AT(threads), "4", "N",
-                                           "parts that are downloaded at once", 1, 64, 0 },
-                                         END };
+
+static const struct opt verify_opts[] = {
+    GROUP("Run"),
+    { OPT_SWITCH, "quick", AT(quick), "0", NULL, "tables only: headers, sizes, cover", 0, 0, 0 },
+    END,
+};
+
+static const struct opt fetch_opts[] = {
+    GROUP("Run"),
+    { OPT_INT, "threads", AT(threads), "4", "N", "parts that are downloaded at once", 1, 64, 0 },
+    END,
+};
+/* clang-format on */
 
 static volatile sig_atomic_t stop; /* the one thing a signal may touch */
 static void on_signal(int number)
@@ -386,45 +364,34 @@ static int run_fetch(const struct options *o, char **arg, struct err *e)
 
 static void print_version(FILE *out) { comm_version(out, "reshard", "checkpoint format 1, "); }
 
+/* clang-format off */
 static const struct command {
-    const char *word;
+    const char *word; /* of the command line, "" for a conversion */
     struct opt_program p;
     int (*run)(const struct options *o, char **arg, struct err *e);
 } commands[] = {
-    { "",
-      { "reshard",
-        "converts a checkpoint to another layout, format or dtype, and proves it: nothing appears unless the "
-        "digests agree\n\n"
-        "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     reshard "
-        "plan [options] SRC",
-        "SRC DST", convert_opts, 2, 2, print_version },
-      run_convert },
-    { "inspect",
-      { "reshard inspect", "tables what is inside of a checkpoint", "CKPT", inspect_opts, 1, 1,
-        print_version },
-      run_inspect },
-    { "verify",
-      { "reshard verify", "reads everything and checks every checksum and digest", "CKPT", verify_opts, 1, 1,
-        print_version },
-      run_verify },
-    { "digest",
-      { "reshard digest", "prints weights_digest and state_digest, which no layout changes", "CKPT",
-        digest_opts, 1, 1, print_version },
-      run_digest },
-    { "diff",
-      { "reshard diff", "names the tensors that differ and by how much; exit 1: different", "A B", diff_opts,
-        2, 2, print_version },
-      run_diff },
-    { "plan",
-      { "reshard plan", "what a conversion would read, write and need; takes the options of a conversion",
-        "SRC [DST]", plan_opts, 1, 2, print_version },
-      run_plan },
-    { "fetch",
-      { "reshard fetch",
-        "downloads a checkpoint: in parallel, resumed where an earlier try stopped, verified", "URL DIR",
-        fetch_opts, 2, 2, print_version },
-      run_fetch },
+    { "", { "reshard",
+            "converts a checkpoint to another layout, format or dtype, and proves it: nothing appears unless "
+            "the digests agree\n\n"
+            "  reshard [options] SRC DST     reshard inspect|verify|digest CKPT     reshard diff A B     "
+            "reshard plan [options] SRC",
+            "SRC DST", convert_opts, 2, 2, print_version }, run_convert },
+    { "inspect", { "reshard inspect", "lists what a checkpoint holds",
+                   "CKPT", inspect_opts, 1, 1, print_version }, run_inspect },
+    { "verify", { "reshard verify", "reads everything and checks every checksum and digest",
+                  "CKPT", verify_opts, 1, 1, print_version }, run_verify },
+    { "digest", { "reshard digest", "prints weights_digest and state_digest, which no layout changes",
+                  "CKPT", digest_opts, 1, 1, print_version }, run_digest },
+    { "diff", { "reshard diff", "names the tensors that differ and by how much; exit 1: different",
+                "A B", diff_opts, 2, 2, print_version }, run_diff },
+    { "plan", { "reshard plan",
+                "what a conversion would read, write and need; takes the options of a conversion",
+                "SRC [DST]", plan_opts, 1, 2, print_version }, run_plan },
+    { "fetch", { "reshard fetch",
+                 "downloads a checkpoint: in parallel, resumed where an earlier try stopped, verified",
+                 "URL DIR", fetch_opts, 2, 2, print_version }, run_fetch },
 };
+/* clang-format on */
 
 static const struct command *find_command(const char *word)
 {

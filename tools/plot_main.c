@@ -23,20 +23,24 @@ struct plot_opts {
     int colour;
 };
 #define AT(member) offsetof(struct plot_opts, member)
+/* clang-format off */
+/* kind, name, member, default, unit, help, least, most, flags */
 static const struct opt table[] = {
     { OPT_GROUP, "Plot", 0, NULL, NULL, NULL, 0, 0, 0 },
-    { OPT_TEXT, "y", AT(y), "loss", "KEY",
-      "what to draw: loss, grad_norm, lr, tokens_per_s, mfu, comm_fraction, rss_bytes, eval_loss, …", 0, 0,
-      0 },
-    { OPT_TEXT, "svg", AT(svg), NULL, "FILE", "write it as SVG too", 0, 0, 0 },
-    { OPT_TEXT, "png", AT(png), NULL, "FILE", "write it as PNG too", 0, 0, 0 },
-    { OPT_TEXT, "title", AT(title), NULL, "TEXT", "heading (default: what is drawn)", 0, 0, 0 },
-    { OPT_INT, "width", AT(width), "72", "N", "columns in the terminal", 20, 400, 0 },
-    { OPT_INT, "height", AT(height), "16", "N", "rows in the terminal", 4, 100, 0 },
-    { OPT_CHOICE, "color", AT(colour), "auto", "auto|always|never",
+    { OPT_TEXT,   "y",      AT(y),      "loss", "KEY",
+      "what to draw: loss, grad_norm, lr, tokens_per_s, mfu, comm_fraction, rss_bytes, eval_loss, …",
+      0, 0, 0 },
+    { OPT_TEXT,   "svg",    AT(svg),    NULL,   "FILE", "write it as SVG too", 0, 0, 0 },
+    { OPT_TEXT,   "png",    AT(png),    NULL,   "FILE", "write it as PNG too", 0, 0, 0 },
+    { OPT_TEXT,   "title",  AT(title),  NULL,   "TEXT", "heading (default: what is drawn)", 0, 0, 0 },
+    { OPT_INT,    "width",  AT(width),  "72",   "N", "columns in the terminal", 20, 400, 0 },
+    { OPT_INT,    "height", AT(height), "16",   "N", "rows in the terminal", 4, 100, 0 },
+    { OPT_CHOICE, "color",  AT(colour), "auto", "auto|always|never",
       "tell runs apart by colour in the terminal (never, or no terminal: by letters)", 0, 0, 0 },
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
+/* clang-format on */
+
 static void print_version(FILE *out) { comm_version(out, "plot", ""); }
 static const struct opt_program program = {
     "plot", "draws the figures of runs from ptrain's --log files", "RUN.jsonl...", table, 1, -1, print_version

@@ -25,25 +25,30 @@ struct options {
 
 static void print_version(FILE *out) { comm_version(out, "ptok", ""); }
 
+/* clang-format off */
+/* kind, name, member, default, unit, help, least, most, flags */
 static const struct opt opts[] = {
-    { OPT_TEXT, "tokenizer", AT(tokenizer), NULL, "bytes|DIR", "bytes, or a folder with tokenizer.json", 0, 0,
-      0 },
-    { OPT_TEXT, "template", AT(template), NULL, "FILE",
+    { OPT_TEXT,   "tokenizer",    AT(tokenizer),    NULL,    "bytes|DIR",
+      "bytes, or a folder with tokenizer.json", 0, 0, 0 },
+    { OPT_TEXT,   "template",     AT(template),     NULL,    "FILE",
       "render: the chat template; of a folder, NAME.jinja for lines with \"template\":\"NAME\"", 0, 0, 0 },
-    { OPT_SWITCH, "spans", AT(spans), NULL, NULL, "render: also the spans of bytes that came from messages",
-      0, 0, 0 },
+    { OPT_SWITCH, "spans",        AT(spans),        NULL,    NULL,
+      "render: also the spans of bytes that came from messages", 0, 0, 0 },
     { OPT_GROUP, "prepare", 0, NULL, NULL, NULL, 0, 0, 0 },
-    { OPT_TEXT, "out", AT(out), NULL, "FILE", "the token file to write, for ptrain --data", 0, 0, 0 },
-    { OPT_TEXT, "jsonl-field", AT(field), "text", "NAME", "the text of a line in .jsonl and .jsonl.zst files",
-      0, 0, 0 },
-    { OPT_INT, "threads", AT(threads), "0", "N",
+    { OPT_TEXT,   "out",          AT(out),          NULL,    "FILE",
+      "the token file to write, for ptrain --data", 0, 0, 0 },
+    { OPT_TEXT,   "jsonl-field",  AT(field),        "text",  "NAME",
+      "the text of a line in .jsonl and .jsonl.zst files", 0, 0, 0 },
+    { OPT_INT,    "threads",      AT(threads),      "0",     "N",
       "threads (0: as many as cores); the file is the same with any number", 0, 1024, 0 },
-    { OPT_SWITCH, "append-eos", AT(append_eos), NULL, NULL, "the tokenizer's eos_token behind every document",
-      0, 0, 0 },
+    { OPT_SWITCH, "append-eos",   AT(append_eos),   NULL,    NULL,
+      "the tokenizer's eos_token after every document", 0, 0, 0 },
     { OPT_CHOICE, "invalid-utf8", AT(invalid_utf8), "error", "error|replace",
       "text that is not UTF-8: an error, or U+FFFD", 0, 0, 0 },
     { .kind = OPT_GROUP },
 };
+/* clang-format on */
+
 static const struct opt_program program = {
     .name = "ptok",
     .summary = "prepare: text, .jsonl and .zst of both to a token file; encode: lines "
