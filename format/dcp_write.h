@@ -12,7 +12,7 @@
 #ifndef SHARDLINE_FORMAT_DCP_WRITE_H
 #define SHARDLINE_FORMAT_DCP_WRITE_H
 
-#include "format/ckpt.h"
+#include "format/ckpt_write.h"
 
 /* files a rank: weights, optimizer state; file number = rank * DCP_KINDS + kind */
 #define DCP_KINDS 2

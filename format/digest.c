@@ -6,7 +6,7 @@
  *     digest_k = sum over r, c of  x[r][c] * A_k[c] * B_k[r]   mod 2^64,   k = 0 (lo), 1 (hi)
  * A and B are odd numbers of splitmix64 streams. Integer sums have no order: parts of any shape add up to
  * the whole. */
-#include "format/ckpt.h"
+#include "format/ckpt_proof.h"
 
 #ifdef __x86_64__
 #include <immintrin.h>
@@ -140,40 +140,57 @@ static int64_t row_of(int n_dims, const int64_t *shape, const struct box *b, int
     return row;
 }
 
+/* A part of a tensor: `data` holds the elements of box b from element lo on. */
 struct rows {
+    enum stored_dtype dtype;
     int n_dims;
     const int64_t *shape;
     const struct box *b;
-    size_t size;
+    const char *data;
+    int64_t lo;
     const struct isa *isa;
 };
 
-/* Adds n columns from `col` of the box, in `count` rows of it from `first`; data rows lie one box width
- * apart. */
-static void add_rows(struct ckpt_digest *d, const struct rows *t, int64_t first, int64_t count, int64_t col,
-                     int64_t n, const char *data)
+/* s: the two sums over m elements of x, from element `at` of x->data on. */
+static void add_elements(const struct rows *x, int64_t at, int m, const uint64_t *a0, const uint64_t *a1,
+                         uint64_t *s)
+{
+    int size = stored_dtype_bits(x->dtype) / 8;
+    if (size) {
+        x->isa->dot[__builtin_ctz((unsigned)size)](x->data + at * size, m, a0, a1, s);
+        return;
+    }
+
+    /* Elements smaller than a byte are unpacked first. */
+    uint8_t wide[KEYS];
+    for (int i = 0; i < m; i++)
+        wide[i] = (uint8_t)stored_pattern(x->dtype, x->data, at + i);
+    x->isa->dot[0](wide, m, a0, a1, s);
+}
+
+/* Adds n columns from column `col` of the box, in `count` of its rows from row `first` on. */
+static void add_rows(struct ckpt_digest *d, const struct rows *x, int64_t first, int64_t count, int64_t col,
+                     int64_t n)
 {
     uint64_t a0[KEYS], a1[KEYS], s[2];
-    int last = t->n_dims - 1;
-    size_t width = t->size * (size_t)t->b->extent[last];
-    dot_fn *dot = t->isa->dot[__builtin_ctzll(t->size)];
+    int last = x->n_dims - 1;
+    int64_t width = x->b->extent[last];
     for (int64_t c = 0; c < n; c += KEYS) {
         int m = n - c < KEYS ? (int)(n - c) : KEYS;
-        t->isa->keys(a0, a1, (uint64_t)(t->b->start[last] + col + c), m);
-        for (int64_t i = 0; i < count; i++) {
-            uint64_t r = (uint64_t)row_of(t->n_dims, t->shape, t->b, first + i);
-            dot(data + (size_t)i * width + t->size * (size_t)c, m, a0, a1, s);
+        x->isa->keys(a0, a1, (uint64_t)(x->b->start[last] + col + c), m);
+        for (int64_t i = first; i < first + count; i++) {
+            uint64_t r = (uint64_t)row_of(x->n_dims, x->shape, x->b, i);
+            add_elements(x, i * width + col + c - x->lo, m, a0, a1, s);
             d->lo += s[0] * key(seed_b[0], r);
             d->hi += s[1] * key(seed_b[1], r);
         }
     }
 }
 
-void ckpt_digest_add(struct ckpt_digest *d, enum ckpt_dtype t, int n_dims, const int64_t *shape,
+void ckpt_digest_add(struct ckpt_digest *d, enum stored_dtype t, int n_dims, const int64_t *shape,
                      const struct box *b, int64_t lo, int64_t hi, const void *data)
 {
-    struct rows rows = { n_dims, shape, b, ckpt_dtype_size(t), isa_here() };
-    const char *p = data;
+    const struct rows rows = { t, n_dims, shape, b, data, lo, isa_here() };
     int64_t width = b->extent[n_dims - 1];
     while (lo < hi) {
         int64_t row = lo / width, col = lo % width, n = width - col, count = 1;
@@ -181,8 +198,7 @@ void ckpt_digest_add(struct ckpt_digest *d, enum ckpt_dtype t, int n_dims, const
             n = hi - lo;
         else if (col == 0)
             count = (hi - lo) / width; /* whole rows share their keys */
-        add_rows(d, &rows, row, count, col, n, p);
-        p += rows.size * (size_t)(n * count);
+        add_rows(d, &rows, row, count, col, n);
         lo += n * count;
     }
 }
@@ -205,7 +221,7 @@ void ckpt_digest_hex(struct ckpt_digest d, char out[33])
 static void hash_line(XXH3_state_t *h, const struct ckpt_tensor *t)
 {
     char text[256], hex[33];
-    int n = snprintf(text, sizeof text, "\t%s\t", ckpt_dtype_name(t->dtype));
+    int n = snprintf(text, sizeof text, "\t%s\t", stored_dtype_name(t->dtype));
     for (int i = 0; i < t->n_dims; i++)
         n += snprintf(text + n, sizeof text - (size_t)n, "%s%lld", i ? "," : "", (long long)t->shape[i]);
     ckpt_digest_hex(t->digest, hex);

@@ -3,7 +3,8 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/io.h"
-#include "format/ckpt.h"
+#include "format/fetch.h"
+#include "format/ckpt_write.h"
 #include "format/remote.h"
 #include "store/store.h"
 
@@ -37,7 +38,7 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     how->received = remote_bytes(r);
     remote_close(r);
     r = NULL;
-    TRY(ckpt_open(&c, tmp, e));
+    TRY(ckpt_open(&c, tmp, NULL, e));
     TRY(ckpt_verify(c, 0, e));
     ckpt_close(c);
     rc = ckpt_reveal(tmp, dst, e);

@@ -9,6 +9,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 #include "format/ckpt.h"
+#include "format/ckpt_proof.h"
 
 #define FMT_BLOCK ((int64_t)1 << 20) /* bytes that one checksum of the native format covers */
 #define FMT_NAME_MAX 512             /* bytes of a tensor's name */
@@ -148,9 +149,11 @@ int hf_open(struct ckpt *c, int is_folder, struct err *e);
 int fmt_name_check(const char *name, size_t n, const char *what, struct err *e); /* of a tensor */
 /* directly in the folder, nothing else */
 int fmt_file_name_check(const char *name, const char *what, struct err *e);
-int fmt_shape_check(enum ckpt_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name,
+int fmt_shape_check(enum stored_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name,
                     int64_t *bytes, struct err *e);
-int fmt_dtype_of(const char *name); /* or -1 */
+/* ERR_USAGE: t has elements of 4 or 6 bits, and the elements [lo, hi) of box b, which lies inside of t, do
+ * not begin and end at bytes wherever they are contiguous. */
+int fmt_box_check(const struct ckpt_tensor *t, const struct box *b, int64_t lo, int64_t hi, struct err *e);
 /* struct ckpt_tensor: role, name */
 int fmt_compare_tensors(const void *a, const void *b);
 /* in that order; NULL: not there */

@@ -6,7 +6,7 @@
 #ifndef SHARDLINE_FORMAT_HF_WRITE_H
 #define SHARDLINE_FORMAT_HF_WRITE_H
 
-#include "format/ckpt.h"
+#include "format/ckpt_write.h"
 
 struct hf_write;
 /* Names are borrowed until the end. shard_bytes: most data in one file (a larger tensor has a file of its

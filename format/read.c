@@ -58,7 +58,7 @@ static int close_oldest(struct ckpt *c)
     return 1;
 }
 
-void ckpt_let_go(struct ckpt *c)
+void ckpt_release_files(struct ckpt *c)
 {
     pthread_mutex_lock(&c->lock);
     while (close_oldest(c))
@@ -385,46 +385,80 @@ static int need_ahead(struct ckpt *c, int file, int64_t off, int64_t n, struct e
     return remote_need(c->remote, f->name, from, (to < f->bytes ? to : f->bytes) - from, 1, e);
 }
 
-/* What piece p holds of the request goes to dst; *got counts the elements. */
-static int read_piece(struct ckpt *c, const struct fmt_piece *p, size_t size, const struct box *b, int64_t lo,
-                      int64_t hi, int trusted, char *dst, int64_t *got, struct err *e)
+/* What one call of ckpt_read* asks for: the elements [lo, hi) of box b of a tensor, written to dst. */
+struct request {
+    enum stored_dtype dtype;
+    const struct box *box;
+    int64_t lo, hi;
+    int trusted; /* the caller proves by digests what it reads */
+    char *dst;
+};
+
+/* The part of run r (of the request and the box of piece p) that p stores. 0: none. */
+static int clip_run(const struct fmt_piece *p, struct box_run *r)
 {
+    int64_t skip = r->part_off < p->lo ? p->lo - r->part_off : 0;
+    r->part_off += skip;
+    r->of_off += skip;
+    r->count -= skip;
+    if (r->count > p->hi - r->part_off)
+        r->count = p->hi - r->part_off;
+    return r->count > 0;
+}
+
+/* Before the first byte of a piece is used: the checks of its file's header and of the record that it lies
+ * in. *pass: the record whose CRC-32 is computed from what is read, instead of being checked first. */
+static int check_before(struct ckpt *c, const struct fmt_piece *p, int trusted, struct fmt_pass *pass,
+                        struct err *e)
+{
+    int rc = fmt_check_head(c, p->file, e);
+    if (rc < 0)
+        return rc;
+    if (trusted && !c->remote) /* of a URL the rest of the record is not read */
+        pass->record = fmt_record_once(&c->file[p->file], p->offset);
+    if (!pass->record && c->file[p->file].n_records)
+        return fmt_check_record(c, p->file, p->offset, e);
+    return 0;
+}
+
+/* Writes to q->dst what piece p holds of the request; *got: the number of elements. */
+static int read_piece(struct ckpt *c, const struct fmt_piece *p, const struct request *q, int64_t *got,
+                      struct err *e)
+{
+    const struct fmt_file *f = &c->file[p->file];
     struct cursor k = { .c = c, .file = p->file, .block = -1 };
     struct fmt_pass pass = { NULL };
-    double share = trusted ? (double)box_count(&p->box) / (double)box_count(b) : 0;
+    double share = q->trusted ? (double)box_count(&p->box) / (double)box_count(q->box) : 0;
+    int64_t end = p->offset + stored_bytes(q->dtype, p->hi - p->lo);
     struct box_walk w = { 0 };
     struct box_run r;
-    int64_t end = p->offset + (p->hi - p->lo) * (int64_t)size;
-    int rc = 0, checked = c->file[p->file].block != NULL;
-    while (box_next_run(b, lo, hi, &p->box, &w, &r) && r.part_off < p->hi) {
-        int64_t skip = r.part_off < p->lo ? p->lo - r.part_off : 0, n = r.count - skip;
-        if (n > p->hi - (r.part_off + skip))
-            n = p->hi - (r.part_off + skip);
-        if (n <= 0)
+    int rc = 0;
+    while (box_next_run(q->box, q->lo, q->hi, &p->box, &w, &r) && r.part_off < p->hi) {
+        if (!clip_run(p, &r))
             continue;
-        int64_t off = p->offset + (r.part_off + skip - p->lo) * (int64_t)size;
-        char *to = dst + (r.of_off + skip - lo) * (int64_t)size;
+        int64_t off = p->offset + stored_bytes(q->dtype, r.part_off - p->lo);
+        int64_t bytes = stored_bytes(q->dtype, r.count);
+        char *to = q->dst + stored_bytes(q->dtype, r.of_off - q->lo);
+
         if (!*got)
-            TRY(fmt_check_head(c, p->file, e));
-        if (c->remote && (n == hi - lo || n * (int64_t)size > FMT_BLOCK))
-            TRY(need_ahead(c, p->file, off, n * (int64_t)size, e));
-        if (!*got && trusted && !c->remote) /* of URLs nobody reads the rest */
-            pass.record = fmt_record_once(&c->file[p->file], p->offset);
-        if (!*got && !pass.record && c->file[p->file].n_records)
-            TRY(fmt_check_record(c, p->file, p->offset, e));
-        if (p->stride)
-            TRY(run_strided(&k, p, size, to, r.part_off + skip, n, e));
-        else if (checked && trusted && !c->file[p->file].frame) {
-            TRY(run_trusted(&k, to, off, n * (int64_t)size,
-                            (int64_t)((double)(hi - r.of_off) * share) * (int64_t)size, end, e));
-            TRY(count_proven(c, &c->file[p->file], off, n * (int64_t)size, e));
-        } else if (checked)
-            TRY(run_checked(&k, to, off, n * (int64_t)size, e));
-        else
-            TRY(run_plain(&k, to, off, n * (int64_t)size, end, e));
+            TRY(check_before(c, p, q->trusted, &pass, e));
+        if (c->remote && (r.count == q->hi - q->lo || bytes > FMT_BLOCK))
+            TRY(need_ahead(c, p->file, off, bytes, e));
+
+        if (p->stride) {
+            TRY(run_strided(&k, p, (size_t)stored_bytes(q->dtype, 1), to, r.part_off, r.count, e));
+        } else if (f->block && q->trusted && !f->frame) {
+            int64_t ahead = stored_bytes(q->dtype, (int64_t)((double)(q->hi - r.of_off) * share));
+            TRY(run_trusted(&k, to, off, bytes, ahead, end, e));
+            TRY(count_proven(c, &c->file[p->file], off, bytes, e));
+        } else if (f->block) {
+            TRY(run_checked(&k, to, off, bytes, e));
+        } else {
+            TRY(run_plain(&k, to, off, bytes, end, e));
+        }
         if (pass.record)
-            fmt_pass_add(&pass, off, to, n * (int64_t)size);
-        *got += n;
+            fmt_pass_add(&pass, off, to, bytes);
+        *got += r.count;
     }
     fmt_pass_end(&pass);
 out:
@@ -432,41 +466,45 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-static int read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, int trusted,
-                      void *dst, struct err *e)
+static int read_range(struct ckpt *c, int i, const struct request *q, struct err *e)
 {
     const struct ckpt_tensor *t = &c->tensor[i];
-    int64_t got = 0;
-    int inside = b->n_dims == t->n_dims && lo >= 0 && lo <= hi && hi <= box_count(b);
+    const struct box *b = q->box;
+    int64_t got = 0, want = q->hi - q->lo;
+    int inside = b->n_dims == t->n_dims && q->lo >= 0 && q->lo <= q->hi && q->hi <= box_count(b);
     for (int d = 0; d < t->n_dims && inside; d++)
         inside = b->start[d] >= 0 && b->extent[d] >= 0 && b->start[d] + b->extent[d] <= t->shape[d];
     if (!inside)
         return err_set(e, ERR_INTERNAL, "a box outside of %s%s was asked for: please report it",
                        ckpt_role_prefix[t->role], t->name);
-    for (int64_t p = c->first_piece[i]; p < c->first_piece[i + 1] && got < hi - lo; p++) {
+    int rc = fmt_box_check(t, b, q->lo, q->hi, e);
+    if (rc < 0)
+        return rc;
+
+    for (int64_t p = c->first_piece[i]; p < c->first_piece[i + 1] && got < want; p++) {
         int64_t here = 0;
-        int rc = read_piece(c, &c->piece[p], ckpt_dtype_size(t->dtype), b, lo, hi, trusted, dst, &here, e);
+        rc = read_piece(c, &c->piece[p], q, &here, e);
         if (rc < 0)
             return err_add(e, "reading %s%s", ckpt_role_prefix[t->role], t->name);
         got += here;
     }
-    if (got != hi - lo)
+    if (got != want)
         return err_set(e, ERR_INTERNAL, "%s: %lld of %lld elements of %s%s were found: please report it",
-                       c->path, (long long)got, (long long)(hi - lo), ckpt_role_prefix[t->role], t->name);
+                       c->path, (long long)got, (long long)want, ckpt_role_prefix[t->role], t->name);
     return 0;
 }
 
 int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst,
                     struct err *e)
 {
-    return read_range(c, i, b, lo, hi, 0, dst, e);
+    return read_range(c, i, &(struct request){ c->tensor[i].dtype, b, lo, hi, 0, dst }, e);
 }
 
 int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst,
                        struct err *e)
 {
     /* compressed blocks are checked all the same: they must be whole to be decompressed */
-    return read_range(c, i, b, lo, hi, 1, dst, e);
+    return read_range(c, i, &(struct request){ c->tensor[i].dtype, b, lo, hi, 1, dst }, e);
 }
 
 int ckpt_read(struct ckpt *c, int i, const struct box *b, void *dst, struct err *e)

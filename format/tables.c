@@ -11,27 +11,6 @@
 
 const char *const ckpt_role_prefix[ROLE_COUNT] = { "", "master.", "exp_avg.", "exp_avg_sq." };
 
-static const struct {
-    const char *name;
-    size_t size;
-} dtypes[CK_DTYPES] = {
-    [CK_F32] = { "F32", 4 }, [CK_BF16] = { "BF16", 2 }, [CK_F16] = { "F16", 2 }, [CK_F64] = { "F64", 8 },
-    [CK_I64] = { "I64", 8 }, [CK_I32] = { "I32", 4 },   [CK_I16] = { "I16", 2 }, [CK_I8] = { "I8", 1 },
-    [CK_U8] = { "U8", 1 },   [CK_BOOL] = { "BOOL", 1 },
-};
-
-const char *ckpt_dtype_name(enum ckpt_dtype t) { return dtypes[t].name; }
-
-size_t ckpt_dtype_size(enum ckpt_dtype t) { return dtypes[t].size; }
-
-int fmt_dtype_of(const char *name)
-{
-    for (int i = 0; i < CK_DTYPES; i++)
-        if (!strcmp(dtypes[i].name, name))
-            return i;
-    return -1;
-}
-
 int fmt_name_check(const char *name, size_t n, const char *what, struct err *e)
 {
     if (n == 0)
@@ -60,21 +39,50 @@ int fmt_file_name_check(const char *name, const char *what, struct err *e)
     return 0;
 }
 
-int fmt_shape_check(enum ckpt_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name,
+int fmt_shape_check(enum stored_dtype t, int n_dims, const int64_t *shape, const char *what, const char *name,
                     int64_t *bytes, struct err *e)
 {
-    int64_t n = (int64_t)ckpt_dtype_size(t), most = n;
+    const int64_t limit = stored_elements(t, (int64_t)1 << 60);
+    int64_t n = 1, most = 1;
     for (int i = 0; i < n_dims; i++) {
         /* a zero elsewhere in the shape must not hide a dim that would overflow the arithmetic on boxes */
         if (shape[i] < 0 || shape[i] >= (int64_t)1 << 48 || __builtin_mul_overflow(n, shape[i], &n) ||
-            __builtin_mul_overflow(most, shape[i] ? shape[i] : 1, &most) || most >= (int64_t)1 << 60)
+            __builtin_mul_overflow(most, shape[i] ? shape[i] : 1, &most) || most >= limit)
             return err_set(
                 e, ERR_FORMAT,
                 "%s: the shape of %s is beyond the limit (dimension %d is %lld): is the header damaged", what,
                 name, i, (long long)shape[i]);
     }
-    *bytes = n;
+    if (!stored_on_bytes(t, n))
+        return err_set(e, ERR_FORMAT,
+                       "%s: %s has %lld elements of %d bits (%s), which are no whole number of bytes: is the "
+                       "header damaged",
+                       what, name, (long long)n, stored_dtype_bits(t), stored_dtype_name(t));
+    *bytes = stored_bytes(t, n);
     return 0;
+}
+
+int fmt_box_check(const struct ckpt_tensor *t, const struct box *b, int64_t lo, int64_t hi, struct err *e)
+{
+    int d = t->n_dims - 1;
+    int64_t unit =
+        1; /* elements from one index of dim d to the next, modulo 8: the dims behind d are whole */
+    if (stored_dtype_bits(t->dtype) >= 8)
+        return 0;
+    while (d > 0 && b->extent[d] == t->shape[d])
+        unit = unit * (t->shape[d--] % 8) % 8;
+    int ok = stored_on_bytes(t->dtype, b->start[d] % 8 * unit) &&
+             stored_on_bytes(t->dtype, b->extent[d] % 8 * unit) &&
+             (d == 0 || stored_on_bytes(t->dtype, t->shape[d] % 8 * unit)) && stored_on_bytes(t->dtype, lo) &&
+             stored_on_bytes(t->dtype, hi);
+    if (ok)
+        return 0;
+    return err_set(
+        e, ERR_USAGE,
+        "%s%s is %s (%d bits an element): a part of it does not begin and end at bytes: cut it at a "
+        "multiple of %d elements",
+        ckpt_role_prefix[t->role], t->name, stored_dtype_name(t->dtype), stored_dtype_bits(t->dtype),
+        stored_dtype_bits(t->dtype) == 4 ? 2 : 4);
 }
 
 /* ---- checksums ---- */
@@ -340,7 +348,7 @@ static int piece_inside(const struct ckpt_tensor *t, const struct fmt_piece *p, 
         return err_set(e, ERR_FORMAT,
                        "%s: a piece of %s%s lies outside of it: is the manifest of another model", what,
                        ckpt_role_prefix[t->role], t->name);
-    return 0;
+    return fmt_box_check(t, &p->box, p->lo, p->hi, e) < 0 ? err_add(e, "%s", what) : 0;
 }
 
 int fmt_cover(const struct ckpt_tensor *t, struct fmt_piece *p, int64_t n, const char *what, struct err *e)

@@ -15,7 +15,7 @@
 #ifndef SHARDLINE_FORMAT_UNIVERSAL_WRITE_H
 #define SHARDLINE_FORMAT_UNIVERSAL_WRITE_H
 
-#include "format/ckpt.h"
+#include "format/ckpt_write.h"
 
 struct universal_write;
 /* t: sorted by role and name; names, and state, are borrowed until the end. ERR_USAGE: a tensor that the

@@ -58,7 +58,9 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
     char size[32];
     int rc = 0;
     double start = clock_s();
-    TRY(share_agree(req->share, ckpt_open_config(&src, req->src, req->config_path, e), e));
+    TRY(share_agree(req->share,
+                    ckpt_open(&src, req->src, &(struct ckpt_open_opts){ .config_path = req->config_path }, e),
+                    e));
     say_remarks(src, req, log);
     TRY(share_agree(req->share, plan_make(&p, src, req, log, e), e));
     TRY(write_and_prove(&p, log, e));

@@ -30,14 +30,13 @@ struct difference {
 static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor *y, const char *a,
                           const char *b, int64_t lo, int64_t n, struct difference *d)
 {
-    size_t size = ckpt_dtype_size(x->dtype);
     int same_dtype = x->dtype == y->dtype;
-    if (same_dtype && !memcmp(a, b, size * (size_t)n))
+    if (same_dtype && !memcmp(a, b, (size_t)stored_bytes(x->dtype, n)))
         return;
     for (int64_t i = 0; i < n; i++) {
-        if (same_dtype && !memcmp(a + size * (size_t)i, b + size * (size_t)i, size))
+        if (same_dtype && stored_pattern(x->dtype, a, i) == stored_pattern(y->dtype, b, i))
             continue;
-        double va = cast_value(x->dtype, a, i), vb = cast_value(y->dtype, b, i), by = fabs(va - vb);
+        double va = stored_value(x->dtype, a, i), vb = stored_value(y->dtype, b, i), by = fabs(va - vb);
         if (!same_dtype && (va == vb || (isnan(va) && isnan(vb))))
             continue;
         if (d->first < 0) {
@@ -67,7 +66,7 @@ static int compare_values(struct report *r, struct ckpt *a, int i, struct ckpt *
             (rc = ckpt_read_range(b, j, &whole, lo, hi, r->room[1], e)) < 0)
             return rc;
         compare_chunk(x, y, r->room[0], r->room[1], lo, hi - lo, d);
-        r->bytes += (double)((hi - lo) * (int64_t)ckpt_dtype_size(x->dtype));
+        r->bytes += (double)stored_bytes(x->dtype, hi - lo);
         if (r->o->log)
             log_rate(r->o->log, "compared", r->bytes, r->all_bytes, r->start_s);
     }
@@ -115,7 +114,7 @@ static void say_values(struct report *r, const struct ckpt_tensor *x, const stru
     if (!r->tensors) {
         if (x->dtype != y->dtype)
             fprintf(r->out, "%s%s: dtype %s and %s\n", ckpt_role_prefix[x->role], x->name,
-                    ckpt_dtype_name(x->dtype), ckpt_dtype_name(y->dtype));
+                    stored_dtype_name(x->dtype), stored_dtype_name(y->dtype));
         if (d->first < 0)
             return;
         view_index_text(x, d->first, first);
@@ -130,7 +129,7 @@ static void say_values(struct report *r, const struct ckpt_tensor *x, const stru
     json_t *o = named(x);
     if (x->dtype != y->dtype)
         json_object_set_new(o, "dtypes",
-                            json_pack("[s,s]", ckpt_dtype_name(x->dtype), ckpt_dtype_name(y->dtype)));
+                            json_pack("[s,s]", stored_dtype_name(x->dtype), stored_dtype_name(y->dtype)));
     json_object_set_new(o, "elements", json_integer(d->n));
     json_object_set_new(o, "different", json_integer(d->count));
     if (d->first >= 0) {

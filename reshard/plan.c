@@ -15,15 +15,18 @@
 
 /* ---- which tensors ---- */
 
-static int is_float(enum ckpt_dtype t) { return t == CK_F32 || t == CK_BF16 || t == CK_F16 || t == CK_F64; }
+static int is_float(enum stored_dtype t)
+{
+    return t == STORED_F32 || t == STORED_BF16 || t == STORED_F16 || t == STORED_F64;
+}
 
-static int add_target(struct plan *p, int src, enum ckpt_role role, enum ckpt_dtype dtype, struct err *e)
+static int add_target(struct plan *p, int src, enum ckpt_role role, enum stored_dtype dtype, struct err *e)
 {
     const struct ckpt_tensor *s = ckpt_tensor(p->src, src);
     struct target *t = &p->target[p->n++];
     if (!cast_known(s->dtype, dtype))
         return err_set(e, ERR_USAGE, "%s is %s: --dtype cannot turn it into %s", s->name,
-                       ckpt_dtype_name(s->dtype), ckpt_dtype_name(dtype));
+                       stored_dtype_name(s->dtype), stored_dtype_name(dtype));
     memset(t, 0, sizeof *t);
     t->src = src;
     t->t = *s;
@@ -45,10 +48,10 @@ static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
     if (want == TARGET_AS_IS || !is_float(s->dtype))
         return add_target(p, i, ROLE_WEIGHT, s->dtype, e);
     if (want == TARGET_F32)
-        return add_target(p, master >= 0 ? master : i, ROLE_WEIGHT, CK_F32, e);
-    rc = add_target(p, i, ROLE_WEIGHT, CK_BF16, e);
-    if (rc >= 0 && keep_state && master < 0 && s->dtype == CK_F32)
-        rc = add_target(p, i, ROLE_MASTER, CK_F32, e);
+        return add_target(p, master >= 0 ? master : i, ROLE_WEIGHT, STORED_F32, e);
+    rc = add_target(p, i, ROLE_WEIGHT, STORED_BF16, e);
+    if (rc >= 0 && keep_state && master < 0 && s->dtype == STORED_F32)
+        rc = add_target(p, i, ROLE_MASTER, STORED_F32, e);
     return rc;
 }
 
@@ -200,7 +203,7 @@ static int add_piece(struct plan *p, struct target *t, int rank, const struct bo
     }
     int unit = rank * UNITS + (t->t.role == ROLE_WEIGHT ? UNIT_WEIGHTS : UNIT_OPTIM);
     t->piece[t->n_pieces++] = (struct target_piece){ unit, p->unit[unit].n_pieces++, *b, lo, hi };
-    p->unit[unit].bytes += (hi - lo) * (int64_t)ckpt_dtype_size(t->t.dtype);
+    p->unit[unit].bytes += stored_bytes(t->t.dtype, hi - lo);
     p->n_pieces++;
     return 0;
 }

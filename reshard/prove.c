@@ -24,7 +24,7 @@ static int digest_tensor(struct ckpt *c, int i, struct ckpt_digest *out, char *d
 {
     const struct ckpt_tensor *t = ckpt_tensor(c, i);
     struct box whole = box_whole(t->n_dims, t->shape);
-    int64_t step = CHUNK / (int64_t)ckpt_dtype_size(t->dtype), n = box_count(&whole);
+    int64_t step = stored_elements(t->dtype, CHUNK), n = box_count(&whole);
     struct ckpt_digest d = { 0, 0 };
     for (int64_t lo = 0; lo < n; lo += step) {
         int64_t hi = lo + step < n ? lo + step : n;
@@ -127,7 +127,7 @@ static int compare_state(const struct plan *p, const struct ckpt *c, struct err 
 
 static int open_again(struct ckpt **c, const char *tmp, struct ckpt_digest **have, struct err *e)
 {
-    int rc = ckpt_open(c, tmp, e);
+    int rc = ckpt_open(c, tmp, NULL, e);
     if (rc < 0)
         return rc;
     *have = calloc((size_t)ckpt_n_tensors(*c) + 1, sizeof **have);

@@ -8,7 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include "base/log.h"
-#include "format/ckpt.h"
+#include "format/ckpt_write.h"
 #include "model/params.h"
 #include "reshard/share.h"
 

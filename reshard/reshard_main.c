@@ -9,6 +9,7 @@
 #include "base/trace.h"
 #include "comm/comm.h"
 #include "comm/launch.h"
+#include "format/fetch.h"
 #include "format/sidecar.h"
 #include "reshard/reshard.h"
 #include "reshard/view.h"
@@ -263,7 +264,7 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
     struct plan p;
     struct view_options v = { .json = o->json };
     int rc = make_request(&r, o, arg[0], "", e);
-    if (rc < 0 || (rc = ckpt_open_config(&c, arg[0], o->config, e)) < 0)
+    if (rc < 0 || (rc = ckpt_open(&c, arg[0], &(struct ckpt_open_opts){ .config_path = o->config }, e)) < 0)
         return rc;
     rc = plan_make(&p, c, &r, NULL, e);
     if (rc >= 0) {
@@ -289,7 +290,7 @@ static int run_inspect(const struct options *o, char **arg, struct err *e)
     struct ckpt *c = NULL;
     struct log log;
     struct view_options v = begin_view(o, &log);
-    int rc = ckpt_open(&c, arg[0], e);
+    int rc = ckpt_open(&c, arg[0], NULL, e);
     if (rc >= 0)
         rc = view_inspect(c, &v, stdout, e);
     log_close(&log);
@@ -301,7 +302,7 @@ static int run_digest(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *c = NULL;
     struct view_options v = { .json = o->json, .tensors = o->tensors, .n_threads = threads_of(o, 1) };
-    int rc = ckpt_open(&c, arg[0], e);
+    int rc = ckpt_open(&c, arg[0], NULL, e);
     if (rc >= 0)
         rc = view_digest(c, &v, stdout, e);
     ckpt_close(c);
@@ -319,7 +320,7 @@ static int run_verify(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *c = NULL;
     char size[32];
-    int rc = ckpt_open(&c, arg[0], e);
+    int rc = ckpt_open(&c, arg[0], NULL, e);
     if (rc >= 0)
         rc = ckpt_verify(c, o->quick, e);
     if (rc >= 0) {
@@ -337,7 +338,7 @@ static int run_diff(const struct options *o, char **arg, struct err *e)
     struct log log;
     struct view_options v = begin_view(o, &log);
     int rc;
-    if ((rc = ckpt_open(&a, arg[0], e)) >= 0 && (rc = ckpt_open(&b, arg[1], e)) >= 0)
+    if ((rc = ckpt_open(&a, arg[0], NULL, e)) >= 0 && (rc = ckpt_open(&b, arg[1], NULL, e)) >= 0)
         rc = view_diff(a, b, &v, stdout, e);
     log_close(&log);
     ckpt_close(a);

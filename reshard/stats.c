@@ -64,15 +64,15 @@ static void add_floats(struct sums *a, const float *x, int64_t n)
     a->sum += sum;
 }
 
-static void add_chunk(struct sums *a, enum ckpt_dtype t, const void *data, float *room, int64_t n)
+static void add_chunk(struct sums *a, enum stored_dtype t, const void *data, float *room, int64_t n)
 {
-    if (t == CK_F32 || t == CK_BF16 || t == CK_F16) {
-        cast_run(t, CK_F32, data, room, n);
+    if (t == STORED_F32 || t == STORED_BF16 || t == STORED_F16) {
+        cast_run(t, STORED_F32, data, room, n);
         add_floats(a, room, n);
         return;
     }
     for (int64_t i = 0; i < n; i++)
-        add_value(a, cast_value(t, data, i));
+        add_value(a, stored_value(t, data, i));
 }
 
 static void add_bytes(struct survey *s, int64_t bytes)
@@ -95,7 +95,7 @@ static int one_tensor(struct survey *s, int i, char *data, float *room, struct e
         if (rc < 0)
             return rc;
         add_chunk(&a, t->dtype, data, room, hi - lo);
-        add_bytes(s, (hi - lo) * (int64_t)ckpt_dtype_size(t->dtype));
+        add_bytes(s, stored_bytes(t->dtype, hi - lo));
     }
     a.s.mean = a.s.n_finite ? a.sum / (double)a.s.n_finite : 0;
     if (!a.s.n_finite)

@@ -65,7 +65,7 @@ static int scatter(struct stream *s, int target, const struct target_piece *q, c
                    int64_t hi, char *part, struct err *e)
 {
     const struct ckpt_tensor *t = &s->p->target[target].t;
-    size_t size = ckpt_dtype_size(t->dtype);
+    enum stored_dtype dt = t->dtype;
     struct box whole = box_whole(t->n_dims, t->shape);
     struct box_walk w = { 0 };
     struct box_run r, first = { 0, 0, 0 };
@@ -80,14 +80,16 @@ static int scatter(struct stream *s, int target, const struct target_piece *q, c
             first = r;
         } else {
             if (n_runs == 2)
-                memcpy(part, data + size * (size_t)(first.of_off - lo), size * (size_t)first.count);
-            memcpy(part + size * (size_t)n, data + size * (size_t)(r.of_off - lo), size * (size_t)r.count);
+                memcpy(part, data + stored_bytes(dt, first.of_off - lo),
+                       (size_t)stored_bytes(dt, first.count));
+            memcpy(part + stored_bytes(dt, n), data + stored_bytes(dt, r.of_off - lo),
+                   (size_t)stored_bytes(dt, r.count));
         }
         n += r.count;
     }
     if (n_runs == 0)
         return 0;
-    return output_put(&s->out, target, q, n_runs == 1 ? data + size * (size_t)(first.of_off - lo) : part, n,
+    return output_put(&s->out, target, q, n_runs == 1 ? data + stored_bytes(dt, first.of_off - lo) : part, n,
                       e);
 }
 
@@ -147,8 +149,9 @@ static const char *load(struct stream *s, int target, const struct box *b, int64
 
 static int64_t chunk_elements(const struct plan *p, const struct target *t)
 {
-    size_t in = ckpt_dtype_size(ckpt_tensor(p->src, t->src)->dtype), out = ckpt_dtype_size(t->t.dtype);
-    return CHUNK / (int64_t)(in > out ? in : out);
+    int64_t in = stored_elements(ckpt_tensor(p->src, t->src)->dtype, CHUNK);
+    int64_t out = stored_elements(t->t.dtype, CHUNK);
+    return in < out ? in : out;
 }
 
 static int stream_whole(struct stream *s, int target, const struct buffers *room, struct err *e)
@@ -166,7 +169,7 @@ static int stream_whole(struct stream *s, int target, const struct buffers *room
             if (rc < 0)
                 return rc;
         }
-        add_done(s, (hi - lo) * (int64_t)ckpt_dtype_size(t->t.dtype));
+        add_done(s, stored_bytes(t->t.dtype, hi - lo));
     }
     return 0;
 }
@@ -182,7 +185,7 @@ static int stream_piece(struct stream *s, int target, const struct target_piece 
         int rc = data ? output_put(&s->out, target, q, data, hi - lo, e) : -e->code;
         if (rc < 0)
             return rc;
-        add_done(s, (hi - lo) * (int64_t)ckpt_dtype_size(t->t.dtype));
+        add_done(s, stored_bytes(t->t.dtype, hi - lo));
     }
     return 0;
 }
@@ -317,7 +320,7 @@ static int blame(const struct stream *s, const struct target *t, struct err *e)
 {
     const struct ckpt_tensor *from = ckpt_tensor(s->p->src, t->src);
     struct box whole = box_whole(from->n_dims, from->shape);
-    int64_t step = CHUNK / (int64_t)ckpt_dtype_size(from->dtype), n = box_count(&whole);
+    int64_t step = stored_elements(from->dtype, CHUNK), n = box_count(&whole);
     struct ckpt_digest d = { 0, 0 };
     int rc = 0;
     for (int64_t lo = 0; lo < n; lo += step) {

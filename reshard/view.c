@@ -11,7 +11,7 @@ const char *const view_role[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_
 int64_t tensor_bytes(const struct ckpt_tensor *t)
 {
     struct box b = box_whole(t->n_dims, t->shape);
-    return box_count(&b) * (int64_t)ckpt_dtype_size(t->dtype);
+    return stored_bytes(t->dtype, box_count(&b));
 }
 
 const char *view_shape(const struct ckpt_tensor *t, char out[96])
@@ -80,24 +80,25 @@ struct group {
     int64_t params, bytes;
 };
 
-static void sum_groups(const struct ckpt *c, struct group g[ROLE_COUNT][CK_DTYPES])
+static void sum_groups(const struct ckpt *c, struct group g[ROLE_COUNT][STORED_DTYPES])
 {
-    memset(g, 0, sizeof(struct group) * ROLE_COUNT * CK_DTYPES);
+    memset(g, 0, sizeof(struct group) * ROLE_COUNT * STORED_DTYPES);
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
         const struct ckpt_tensor *t = ckpt_tensor(c, i);
         struct group *q = &g[t->role][t->dtype];
+        struct box whole = box_whole(t->n_dims, t->shape);
         q->n++;
         q->bytes += tensor_bytes(t);
-        q->params += tensor_bytes(t) / (int64_t)ckpt_dtype_size(t->dtype);
+        q->params += box_count(&whole);
     }
 }
 
 /* What there is beside the weights. */
-static const char *optimizer_text(const struct ckpt *c, struct group g[ROLE_COUNT][CK_DTYPES])
+static const char *optimizer_text(const struct ckpt *c, struct group g[ROLE_COUNT][STORED_DTYPES])
 {
     int n[ROLE_COUNT] = { 0 };
     for (int r = 0; r < ROLE_COUNT; r++)
-        for (int d = 0; d < CK_DTYPES; d++)
+        for (int d = 0; d < STORED_DTYPES; d++)
             n[r] += g[r][d].n;
     if (!n[ROLE_EXP_AVG] || !n[ROLE_EXP_AVG_SQ])
         return n[ROLE_MASTER] ? "masters only" : "absent";
@@ -127,7 +128,7 @@ static json_t *tensor_json(const struct ckpt_tensor *t)
         json_array_append_new(shape, json_integer(t->shape[i]));
     ckpt_digest_hex(t->digest, hex);
     return json_pack("{s:s, s:s, s:s, s:o, s:I, s:o}", "name", t->name, "role", view_role[t->role], "dtype",
-                     ckpt_dtype_name(t->dtype), "shape", shape, "bytes", (json_int_t)tensor_bytes(t),
+                     stored_dtype_name(t->dtype), "shape", shape, "bytes", (json_int_t)tensor_bytes(t),
                      "digest", t->has_digest ? json_string(hex) : json_null());
 }
 
@@ -135,16 +136,16 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
 {
     const struct ckpt_layout *l = ckpt_layout(c);
     const struct ckpt_state *s = ckpt_state(c);
-    struct group g[ROLE_COUNT][CK_DTYPES];
+    struct group g[ROLE_COUNT][STORED_DTYPES];
     json_t *groups = json_array(),
            *root = json_pack("{s:o, s:s}", "path", view_path(c), "format", ckpt_driver(c));
     sum_groups(c, g);
     for (int r = 0; r < ROLE_COUNT; r++)
-        for (int d = 0; d < CK_DTYPES; d++)
+        for (int d = 0; d < STORED_DTYPES; d++)
             if (g[r][d].n)
                 json_array_append_new(groups,
                                       json_pack("{s:s, s:s, s:i, s:I, s:I}", "role", view_role[r], "dtype",
-                                                ckpt_dtype_name((enum ckpt_dtype)d), "tensors", g[r][d].n,
+                                                stored_dtype_name((enum stored_dtype)d), "tensors", g[r][d].n,
                                                 "parameters", (json_int_t)g[r][d].params, "bytes",
                                                 (json_int_t)g[r][d].bytes));
     json_object_set_new(root, "roles", groups);
@@ -183,7 +184,7 @@ static void inspect_state(const struct ckpt *c, FILE *out)
 {
     const struct ckpt_layout *l = ckpt_layout(c);
     const struct ckpt_state *s = ckpt_state(c);
-    struct group g[ROLE_COUNT][CK_DTYPES];
+    struct group g[ROLE_COUNT][STORED_DTYPES];
     sum_groups(c, g);
     fprintf(out, "%-12s %s\n", "format", ckpt_driver(c));
     if (!strcmp(ckpt_driver(c), "native"))
@@ -222,16 +223,16 @@ static void inspect_state(const struct ckpt *c, FILE *out)
 
 static void inspect_groups(const struct ckpt *c, FILE *out)
 {
-    struct group g[ROLE_COUNT][CK_DTYPES];
+    struct group g[ROLE_COUNT][STORED_DTYPES];
     char size[32];
     fprintf(out, "\n%-12s %-6s %8s %16s %12s\n", "role", "dtype", "tensors", "parameters", "size");
     sum_groups(c, g);
     for (int r = 0; r < ROLE_COUNT; r++)
-        for (int d = 0; d < CK_DTYPES; d++)
+        for (int d = 0; d < STORED_DTYPES; d++)
             if (g[r][d].n) {
                 log_bytes(size, (double)g[r][d].bytes);
                 fprintf(out, "%-12s %-6s %8d %16lld %12s\n", view_role[r],
-                        ckpt_dtype_name((enum ckpt_dtype)d), g[r][d].n, (long long)g[r][d].params, size);
+                        stored_dtype_name((enum stored_dtype)d), g[r][d].n, (long long)g[r][d].params, size);
             }
 }
 
@@ -260,7 +261,7 @@ static void inspect_tensors(const struct ckpt *c, const struct tensor_stats *sta
         const char *prefix = ckpt_role_prefix[t->role];
         log_bytes(size, (double)tensor_bytes(t));
         fprintf(out, "%s%-*s %-6s %-16s %10s", prefix, width - (int)strlen(prefix), t->name,
-                ckpt_dtype_name(t->dtype), view_shape(t, shape), size);
+                stored_dtype_name(t->dtype), view_shape(t, shape), size);
         if (stats && stats[i].n_finite)
             fprintf(out, " %12.5g %12.5g %12.5g", stats[i].min, stats[i].max, stats[i].mean);
         else if (stats)

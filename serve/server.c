@@ -315,7 +315,7 @@ int server_open(struct server *s, int argc, char **argv, struct err *e)
         model_info_fingerprint(&s->loaded, server_dtype(s), s->service.fingerprint);
     TRY(open_engine(s, e));
     TRY(report(s, e));
-    ckpt_done(s->loaded.ckpt);
+    ckpt_end_reading(s->loaded.ckpt);
     log_loaded(s, clock_s() - begin);
     atomic_store(&s->service.state, SERVICE_READY);
     if (s->http)

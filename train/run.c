@@ -175,7 +175,7 @@ static void set_dtype(struct run *r)
     int first = r->source ? ckpt_find(r->source, ROLE_WEIGHT, r->cfg.family->first->name) : -1;
     r->dt = r->o.dtype ? DT_BF16 : DT_F32;
     if (first >= 0 && !opts_given(r->given, "dtype") && (r->o.resume || r->o.eval_only))
-        r->dt = ckpt_tensor(r->source, first)->dtype == CK_BF16 ? DT_BF16 : DT_F32;
+        r->dt = ckpt_tensor(r->source, first)->dtype == STORED_BF16 ? DT_BF16 : DT_F32;
 }
 
 int run_open(struct run *r, int argc, char **argv, const struct ranks *ranks, struct log *term, struct err *e)

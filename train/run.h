@@ -4,7 +4,7 @@
 #define SHARDLINE_TRAIN_RUN_H
 
 #include "base/log.h"
-#include "format/ckpt.h"
+#include "format/ckpt_proof.h"
 #include "format/sidecar.h"
 #include "kernels/kernels.h"
 #include "model/config.h"

@@ -54,7 +54,7 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
 
     /* reported only now: all ranks have read and checked their parts */
     if (run->source)
-        ckpt_done(run->source);
+        ckpt_end_reading(run->source);
     if (p->work.at.step)
         log_line(term, "resumed %s at step %lld", ckpt_path(run->source), (long long)p->work.at.step);
     if (p->work.at.step && ckpt_writer(run->source))

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "format/deepspeed/deepspeed.h"
-#include "format/run_state.h"
+#include "format/torch/run_state.h"
 
 struct universal {
     struct build *b;
@@ -72,7 +72,7 @@ static int add_state(struct universal *u, const char *name, int s, struct err *e
                          u->b->c->file[t.file].path, (long long)x.n, (long long)p->n);
             goto out;
         }
-        TRY(i = build_tensor(u->b, role, name, (int)strlen(name), CK_F32, p->n_dims, p->shape, e));
+        TRY(i = build_tensor(u->b, role, name, (int)strlen(name), STORED_F32, p->n_dims, p->shape, e));
         struct box whole = box_whole(u->b->c->tensor[i].n_dims, u->b->c->tensor[i].shape);
         TRY(build_piece(u->b, i, t.file, x.offset, &whole, 0, x.n, e));
     } else {

@@ -321,7 +321,7 @@ static int add_param(struct zero *z, const struct ds_param *p, int64_t at, int64
     do {
         for (int f = 0; f < (z->has_moments ? FLATS : 1) && rc >= 0; f++) {
             int t = rc = build_tensor(z->b, role_of(z, f), alias ? alias->text : p->name,
-                                      alias ? (int)alias->n : p->n_name, CK_F32, p->n_dims, p->shape, e);
+                                      alias ? (int)alias->n : p->n_name, STORED_F32, p->n_dims, p->shape, e);
             if (rc >= 0)
                 rc = z->stage == 3 ? add_parts(z, f, t, p, at, size, e) : add_joined(z, f, t, p, at, size, e);
         }
@@ -485,7 +485,7 @@ static int add_frozen_3(struct zero *z, struct ds_model *m, int rank, struct err
                            "%s: the part of rank %d of the frozen %s has %lld elements, %lld are needed: is "
                            "a file damaged",
                            z->path, rank, name, (long long)x.n, (long long)(hi - lo));
-        t = rc = build_tensor(z->b, ROLE_WEIGHT, key->text, (int)key->n, (enum ckpt_dtype)known, n_dims,
+        t = rc = build_tensor(z->b, ROLE_WEIGHT, key->text, (int)key->n, (enum stored_dtype)known, n_dims,
                               shape, e);
         if (rc >= 0) {
             struct box whole = box_whole(z->b->c->tensor[t].n_dims, z->b->c->tensor[t].shape);

@@ -6,10 +6,10 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
-#include "format/run_state.h"
+#include "format/torch/run_state.h"
 #include "format/small_files.h"
 #include "format/torch/torch_write.h"
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 
 /* The version whose files these are: older engines and converters look at it. */
 #define DS_VERSION "0.19.8"
@@ -58,7 +58,7 @@ static int is_param(const struct universal_write *w, const struct ckpt_tensor *w
 {
     if (has_state(w))
         return find(w, ROLE_EXP_AVG, weight) || find(w, ROLE_MASTER, weight);
-    return weight->dtype == CK_F32 || weight->dtype == CK_BF16 || weight->dtype == CK_F16;
+    return weight->dtype == STORED_F32 || weight->dtype == STORED_BF16 || weight->dtype == STORED_F16;
 }
 
 static int check_tensor(const struct universal_write *w, const struct ckpt_tensor *t, int *narrow, int *wide,
@@ -69,15 +69,17 @@ static int check_tensor(const struct universal_write *w, const struct ckpt_tenso
         return err_set(e, ERR_USAGE,
                        "%s: --format deepspeed-universal has a folder of this name for it, which cannot be",
                        t->name);
+    if ((rc = pkw_check_dtype(t, "deepspeed-universal", e)) < 0)
+        return rc;
     if (t->role != ROLE_WEIGHT || !is_param(w, t))
         return 0;
     master = find(w, ROLE_MASTER, t) != NULL;
-    if (!master && t->dtype != CK_F32)
+    if (!master && t->dtype != STORED_F32)
         return err_set(e, ERR_USAGE,
                        "%s is %s without an fp32 master: --format deepspeed-universal holds fp32 weights: "
                        "add --dtype fp32",
-                       t->name, ckpt_dtype_name(t->dtype));
-    if (master && t->dtype == CK_F32)
+                       t->name, stored_dtype_name(t->dtype));
+    if (master && t->dtype == STORED_F32)
         return err_set(e, ERR_USAGE,
                        "%s is F32 and has a master too: --format deepspeed-universal holds one of them: add "
                        "--dtype fp32",
@@ -86,7 +88,7 @@ static int check_tensor(const struct universal_write *w, const struct ckpt_tenso
     return *narrow && *wide ? err_set(e, ERR_USAGE,
                                       "%s is %s, others are not: --format deepspeed-universal holds weights "
                                       "of one dtype: add --dtype fp32",
-                                      t->name, ckpt_dtype_name(t->dtype))
+                                      t->name, stored_dtype_name(t->dtype))
                             : 0;
 }
 
@@ -98,9 +100,7 @@ static int place_tensors(struct universal_write *w, struct err *e)
         struct box b = box_whole(t->n_dims, t->shape);
         struct place *p = &w->place[i];
         rc = check_tensor(w, t, &narrow, &wide, e);
-        *p = (struct place){ .storage = -1,
-                             .fd = -1,
-                             .bytes = box_count(&b) * (int64_t)ckpt_dtype_size(t->dtype) };
+        *p = (struct place){ .storage = -1, .fd = -1, .bytes = stored_bytes(t->dtype, box_count(&b)) };
         if (t->role == ROLE_WEIGHT && (!is_param(w, t) || find(w, ROLE_MASTER, t)))
             p->storage = w->n_storages++;
         else
@@ -399,7 +399,7 @@ static int end_file(struct universal_write *w, int i, struct err *e)
 int universal_write_put(struct universal_write *w, int i, const void *data, int64_t n_elements, struct err *e)
 {
     struct place *p = &w->place[i];
-    int64_t bytes = n_elements * (int64_t)ckpt_dtype_size(w->t[i].dtype);
+    int64_t bytes = stored_bytes(w->t[i].dtype, n_elements);
     int rc = 0;
     if (bytes > p->bytes - p->done)
         return err_set(e, ERR_INTERNAL, "more elements than %s has: please report it", w->t[i].name);
@@ -426,7 +426,7 @@ static int write_steps(const struct universal_write *w, struct err *e)
     struct pkw p = { 0 };
     int rc = 0;
     pkw_begin(&p);
-    pkw_tensor(&p, CK_F32, 0, NULL, 0);
+    pkw_tensor(&p, STORED_F32, 0, NULL, 0);
     TRY(pkw_end(&p, e));
     for (int i = 0; i < w->n && w->t[i].role == ROLE_WEIGHT; i++) {
         if (!find(w, ROLE_EXP_AVG, &w->t[i]))
@@ -507,7 +507,7 @@ static int write_optimizer(const struct universal_write *w, struct err *e)
     pkw_op(&p, PKW_DICT);
     pkw_op(&p, PKW_MARK);
     pkw_text(&p, "step");
-    pkw_tensor(&p, CK_F32, 0, NULL, 0);
+    pkw_tensor(&p, STORED_F32, 0, NULL, 0);
     pkw_op(&p, PKW_SETITEMS);
     pkw_op(&p, PKW_SETITEMS);
     pkw_op(&p, PKW_SETITEMS);

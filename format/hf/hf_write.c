@@ -17,7 +17,7 @@ struct shard {
 };
 struct place {
     int shard;
-    int64_t offset, bytes, done, size;
+    int64_t offset, bytes, done;
 };
 struct hf_write {
     char *dir;
@@ -30,7 +30,7 @@ struct hf_write {
 static int64_t tensor_bytes(const struct ckpt_tensor *t)
 {
     struct box b = box_whole(t->n_dims, t->shape);
-    return box_count(&b) * (int64_t)ckpt_dtype_size(t->dtype);
+    return stored_bytes(t->dtype, box_count(&b));
 }
 
 /* Cuts the list into shards: a new one when the next tensor does not fit. */
@@ -40,7 +40,6 @@ static void cut(struct hf_write *w, int64_t shard_bytes)
     for (int i = 0; i < w->n; i++) {
         struct place *p = &w->place[i];
         p->bytes = tensor_bytes(&w->t[i]);
-        p->size = (int64_t)ckpt_dtype_size(w->t[i].dtype);
         if (i == 0 || at + p->bytes > shard_bytes) {
             w->shard[w->n_shards] = (struct shard){ .fd = -1, .first = i };
             w->n_shards++;
@@ -124,7 +123,7 @@ int hf_write_put(struct hf_write *w, int i, const void *data, int64_t n_elements
 {
     struct place *p = &w->place[i];
     struct shard *s = &w->shard[p->shard];
-    int64_t n = n_elements * p->size;
+    int64_t n = stored_bytes(w->t[i].dtype, n_elements);
     if (n > p->bytes - p->done)
         return err_set(e, ERR_INTERNAL, "more elements than %s has: please report it", w->t[i].name);
     int rc = io_pwrite(s->fd, s->path, data, (size_t)n, p->offset + p->done, e);

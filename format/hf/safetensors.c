@@ -124,12 +124,12 @@ static int parse_entry(struct st_entry *t, const char *name, const json_t *v, in
         return err_set(e, ERR_FORMAT,
                        "%s: %s has members besides dtype, shape, data_offsets: is it a safetensors file",
                        path, name);
-    int d = fmt_dtype_of(dtype);
+    int d = stored_dtype_find(dtype);
     if (d < 0)
         return err_set(e, ERR_FORMAT,
                        "%s: %s has dtype %.40s, which this program does not know: convert it first", path,
                        name, dtype);
-    t->dtype = (enum ckpt_dtype)d;
+    t->dtype = (enum stored_dtype)d;
     int64_t need;
     if ((rc = parse_shape(t, json_object_get(v, "shape"), path, e)) < 0 ||
         (rc = parse_offsets(t, json_object_get(v, "data_offsets"), data_bytes, path, e)) < 0 ||
@@ -234,7 +234,7 @@ static json_t *entry_json(const struct st_entry *t)
     json_t *shape = json_array();
     for (int i = 0; i < t->n_dims; i++)
         json_array_append_new(shape, json_integer(t->shape[i]));
-    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", ckpt_dtype_name(t->dtype), "shape", shape,
+    return json_pack("{s:s, s:o, s:[I,I]}", "dtype", stored_dtype_name(t->dtype), "shape", shape,
                      "data_offsets", (json_int_t)t->begin, (json_int_t)t->end);
 }
 

@@ -9,7 +9,7 @@
 
 struct st_entry {
     char *name;
-    enum ckpt_dtype dtype;
+    enum stored_dtype dtype;
     int n_dims; /* 0: a scalar */
     int64_t shape[BOX_DIMS];
     int64_t begin, end; /* bytes, from the start of the data */

@@ -39,7 +39,7 @@ struct mg_extent {
 struct mg_flat {
     const struct mg_extent *x;
     int n;
-    enum ckpt_dtype dtype;
+    enum stored_dtype dtype;
 };
 
 struct mg {

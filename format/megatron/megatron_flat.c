@@ -219,17 +219,17 @@ static int read_extents(struct dcp *d, const struct dcp_item *x, struct mg_flat 
 {
     int rc = 0;
     struct chunk k;
-    *f = (struct mg_flat){ out, 0, CK_F32 };
+    *f = (struct mg_flat){ out, 0, STORED_F32 };
     for (int i = 0; i < x->n && rc >= 0; i++) {
         const struct dcp_part *p = &d->part[x->first + i];
         if (p->size[0] == 0)
             continue;
         if ((rc = dcp_chunk(d, x, p, &k, e)) < 0)
             break;
-        if (k.dtype != CK_F32 || k.stride[0] != 1)
+        if (k.dtype != STORED_F32 || k.stride[0] != 1)
             return err_set(e, ERR_FORMAT,
                            "%s: a chunk of a flat buffer is %s, or not stored in order: is the file damaged",
-                           d->name, ckpt_dtype_name(k.dtype));
+                           d->name, stored_dtype_name(k.dtype));
         out[f->n++] = (struct mg_extent){ k.file, k.offset, p->start[0], p->size[0] };
     }
     return rc < 0 ? rc : 0;

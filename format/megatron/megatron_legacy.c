@@ -212,7 +212,7 @@ static int add_tensor(struct mg *m, const struct param *p, int tp, enum ckpt_rol
                        t->c->file[t->file].path, p->row->key, p->layer, torch_dtype_name(x.dtype),
                        (long long)x.n);
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
-    struct mg_flat f = { &whole, 1, (enum ckpt_dtype)torch_dtype_known(x.dtype) };
+    struct mg_flat f = { &whole, 1, (enum stored_dtype)torch_dtype_known(x.dtype) };
     return mg_local(m, p->row, p->layer, role, tp, p->n_dims, p->shape, &f, 0, e);
 }
 
@@ -356,7 +356,7 @@ static int add_buffer(struct mg *m, struct rank *r, int chunk, struct torch_file
                        t->c->file[t->file].path, torch_dtype_name(x.dtype), (long long)x.n,
                        (long long)buffer_needs(r, chunk));
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
-    struct mg_flat f = { &whole, 1, CK_F32 };
+    struct mg_flat f = { &whole, 1, STORED_F32 };
     for (int i = r->n - 1; i >= 0 && rc >= 0; i--) {
         if (r->p[i].chunk != chunk)
             continue;

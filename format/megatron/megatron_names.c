@@ -309,7 +309,7 @@ static int check_rows(const struct mg *m, const struct mg_row *r, int64_t rows, 
 static int add_flat(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at,
                     struct err *e)
 {
-    int64_t n = box_count(dst), size = (int64_t)ckpt_dtype_size(f->dtype);
+    int64_t n = box_count(dst), size = stored_bytes(f->dtype, 1);
     int rc = 0;
     for (int i = 0; i < f->n && rc >= 0; i++) {
         const struct mg_extent *x = &f->x[i];
@@ -327,7 +327,7 @@ static int add_flat(struct mg *m, int tensor, const struct box *dst, const struc
 static int add_turned(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at,
                       struct err *e)
 {
-    int64_t cols = dst->extent[0], n = box_count(dst), size = (int64_t)ckpt_dtype_size(f->dtype);
+    int64_t cols = dst->extent[0], n = box_count(dst), size = stored_bytes(f->dtype, 1);
     int rc = 0;
     for (int i = 0; i < f->n; i++) {
         const struct mg_extent *x = &f->x[i];

@@ -167,12 +167,12 @@ static int read_tensor(struct ckpt_tensor *t, const json_t *o, const char *path,
     TRY(fmt_name_check(name, strlen(name), path, e));
     TRY(need_text(o, path, "role", &role, e));
     TRY(need_text(o, path, "dtype", &dtype, e));
-    if (role_of(role) < 0 || fmt_dtype_of(dtype) < 0)
+    if (role_of(role) < 0 || stored_dtype_find(dtype) < 0)
         return err_set(e, ERR_FORMAT,
                        "%s: %s has role %.40s and dtype %.40s, this program does not know both", path, name,
                        role, dtype);
     t->role = (enum ckpt_role)role_of(role);
-    t->dtype = (enum ckpt_dtype)fmt_dtype_of(dtype);
+    t->dtype = (enum stored_dtype)stored_dtype_find(dtype);
     TRY(need_ints(o, path, "shape", t->shape, 1, BOX_DIMS, &t->n_dims, e));
     TRY(fmt_shape_check(t->dtype, t->n_dims, t->shape, path, name, &bytes, e));
     TRY(need_sum(o, path, "digest", &digest, e));
@@ -210,7 +210,7 @@ out:
 static int read_piece(struct ckpt *c, struct fmt_piece *p, int file, const json_t *o, const char *path,
                       struct err *e)
 {
-    int64_t tensor = 0, range[2], bytes;
+    int64_t tensor = 0, range[2], bits;
     const struct fmt_file *f = &c->file[file];
     int n = 0, n2 = 0, rc = 0;
     TRY(need_int(o, path, "tensor", 0, &tensor, e));
@@ -227,8 +227,8 @@ static int read_piece(struct ckpt *c, struct fmt_piece *p, int file, const json_
     p->hi = range[1];
     const struct ckpt_tensor *t = &c->tensor[tensor];
     if (p->lo < 0 || p->hi < p->lo ||
-        __builtin_mul_overflow(p->hi - p->lo, (int64_t)ckpt_dtype_size(t->dtype), &bytes) ||
-        p->offset > f->bytes || bytes > f->bytes - p->offset)
+        __builtin_mul_overflow(p->hi - p->lo, (int64_t)stored_dtype_bits(t->dtype), &bits) ||
+        p->offset > f->bytes || bits / 8 > f->bytes - p->offset)
         return err_set(e, ERR_FORMAT, "%s: a piece of %s%s passes the end of %s at %lld", path,
                        ckpt_role_prefix[t->role], t->name, f->name, (long long)f->bytes);
 out:

@@ -9,6 +9,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "base/jx.h"
+#include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
 
@@ -164,7 +165,7 @@ static void get_record(struct record *r, int file, const json_t *o)
     memset(r, 0, sizeof *r);
     r->t.name = json_string_value(json_object_get(o, "name"));
     r->t.role = (enum ckpt_role)json_integer_value(json_object_get(o, "role"));
-    r->t.dtype = (enum ckpt_dtype)json_integer_value(json_object_get(o, "dtype"));
+    r->t.dtype = (enum stored_dtype)json_integer_value(json_object_get(o, "dtype"));
     r->t.n_dims = get_ints(json_object_get(o, "shape"), r->t.shape);
     get_ints(json_object_get(o, "start"), r->p.box.start);
     r->p.box.n_dims = get_ints(json_object_get(o, "extent"), r->p.box.extent);
@@ -317,8 +318,9 @@ static json_t *tensors_json(const struct ckpt *c)
     for (int i = 0; i < c->n_tensors; i++) {
         const struct ckpt_tensor *t = &c->tensor[i];
         json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", t->name, "role", role_word[t->role],
-                              "dtype", ckpt_dtype_name(t->dtype), "shape", manifest_ints(t->shape, t->n_dims),
-                              "digest", manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
+                              "dtype", stored_dtype_name(t->dtype), "shape",
+                              manifest_ints(t->shape, t->n_dims), "digest",
+                              manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
         json_array_append_new(list, o);
     }
     return list;

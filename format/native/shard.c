@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
+#include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
 #include "format/hf/safetensors.h"
@@ -37,8 +38,8 @@ struct out_file {
 struct out_piece {
     const struct ckpt_piece *p;
     int file;
-    int64_t offset, size, bytes, done; /* size: of an element */
-    int64_t checked;                   /* of done: read back */
+    int64_t offset, bytes, done;
+    int64_t checked; /* of done: read back */
     struct ckpt_digest digest;
     XXH64_state_t sum; /* of the block that is passing */
 };
@@ -56,6 +57,12 @@ struct ckpt_shard {
 
 static int64_t piece_elements(const struct ckpt_piece *p) { return p->hi - p->lo; }
 
+/* The number of elements in `bytes` bytes of a piece; bytes: as stored_bytes() counts them. */
+static int64_t elements_in(const struct ckpt_piece *p, int64_t bytes)
+{
+    return bytes * 8 / stored_dtype_bits(p->t.dtype);
+}
+
 static int is_whole_box(const struct ckpt_piece *p) { return p->lo == 0 && p->hi == box_count(&p->box); }
 
 static int compare_out(const void *pa, const void *pb)
@@ -64,8 +71,10 @@ static int compare_out(const void *pa, const void *pb)
     int c;
     if (a->file != b->file)
         return a->file - b->file;
-    if (a->size != b->size)
-        return a->size > b->size ? -1 : 1; /* the largest first: every element is aligned to its size */
+    /* the largest elements first: every element is aligned to its size */
+    int a_bits = stored_dtype_bits(a->p->t.dtype), b_bits = stored_dtype_bits(b->p->t.dtype);
+    if (a_bits != b_bits)
+        return a_bits > b_bits ? -1 : 1;
     if ((c = fmt_compare_tensors(&a->p->t, &b->p->t)))
         return c;
     for (int d = 0; d < a->p->box.n_dims; d++)
@@ -152,7 +161,7 @@ static int check_piece(const struct ckpt_piece *p, struct err *e)
              p->box.start[d] + p->box.extent[d] <= p->t.shape[d];
     if (!ok || p->lo < 0 || p->hi < p->lo || p->hi > box_count(&p->box))
         return err_set(e, ERR_INTERNAL, "a piece of %s lies outside of it: please report it", p->t.name);
-    return 0;
+    return fmt_box_check(&p->t, &p->box, p->lo, p->hi, e);
 }
 
 /* An empty piece is left out; only a tensor without elements has one, so that it is not lost. */
@@ -189,8 +198,7 @@ int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pi
         struct out_piece *o = &s->piece[i];
         o->p = &s->given[i];
         o->file = p[i].t.role == ROLE_WEIGHT ? FILE_WEIGHTS : FILE_OPTIM;
-        o->size = (int64_t)ckpt_dtype_size(p[i].t.dtype);
-        o->bytes = o->size * piece_elements(&p[i]);
+        o->bytes = stored_bytes(p[i].t.dtype, piece_elements(&p[i]));
         if (left_out(&p[i]))
             continue;
         s->order[kept++] = o;
@@ -238,7 +246,7 @@ int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_
     struct out_piece *o = &s->piece[piece];
     const struct ckpt_piece *p = o->p;
     struct out_file *f = &s->file[o->file];
-    int64_t n = n_elements * o->size, at = p->lo + o->done / o->size;
+    int64_t n = stored_bytes(p->t.dtype, n_elements), at = p->lo + elements_in(p, o->done);
     if (n_elements < 0 || n > o->bytes - o->done)
         return err_set(e, ERR_INTERNAL, "%lld elements more than the piece of %s has: please report it",
                        (long long)n_elements, p->t.name);
@@ -270,13 +278,15 @@ int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, s
     const struct ckpt_piece *p = o->p;
     struct out_file *f = &s->file[o->file];
     while (o->checked < o->done) {
-        int64_t n = o->done - o->checked < CHECK_ROOM ? o->done - o->checked : CHECK_ROOM,
-                at = p->lo + o->checked / o->size;
+        int64_t most = stored_bytes(p->t.dtype, stored_elements(p->t.dtype, CHECK_ROOM));
+        int64_t n = o->done - o->checked < most ? o->done - o->checked : most;
+        int64_t at = p->lo + elements_in(p, o->checked);
         int rc = io_pread(f->fd, f->path, room, (size_t)n, o->offset + o->checked, e);
         if (rc < 0)
             return rc;
         sum_blocks(f, o, room, o->offset + o->checked, n);
-        ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + n / o->size, room);
+        ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + elements_in(p, n),
+                        room);
         o->checked += n;
     }
     /* on its way to the disk: a hint, the fsync at the end decides */
@@ -319,7 +329,8 @@ static void find_widths(struct out_file *f, struct out_piece *const *order)
                 middle = b * FMT_BLOCK + (end - b * FMT_BLOCK) / 2;
         while (k + 1 < f->n && order[k + 1]->offset <= middle)
             k++;
-        f->width[b] = order[k]->offset <= middle ? (unsigned char)order[k]->size : 1;
+        int size = stored_dtype_bits(order[k]->p->t.dtype) / 8;
+        f->width[b] = (unsigned char)(order[k]->offset <= middle && size > 1 ? size : 1);
     }
 }
 

@@ -12,7 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "format/torch/dcp.h"
-#include "format/run_state.h"
+#include "format/torch/run_state.h"
 
 /* What an item is, from its key and path. */
 struct meaning {
@@ -123,7 +123,7 @@ static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, en
         return err_set(e, ERR_FORMAT,
                        "%s: %.*s has dtype %s, which this program does not know: convert it first", d->name,
                        n_name, name, torch_dtype_name(x->dtype));
-    if ((tensor = build_tensor(b, role, name, n_name, (enum ckpt_dtype)known, x->n_dims, x->shape, e)) < 0)
+    if ((tensor = build_tensor(b, role, name, n_name, (enum stored_dtype)known, x->n_dims, x->shape, e)) < 0)
         return tensor;
     for (int i = 0; i < x->n && rc >= 0; i++) {
         const struct dcp_part *p = &d->part[x->first + i];

@@ -6,13 +6,18 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/torch/dcp_write_priv.h"
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 
 #define ALIGN 64 /* of the zips, so that what is aligned in them is aligned in the file */
 
 int dcp_write_open(struct dcp_write **out, const char *dir, int n, const struct ckpt_tensor *t, int n_files,
                    const int *n_items, const char *ours, struct err *e)
 {
+    for (int i = 0; i < n; i++) {
+        int rc = pkw_check_dtype(&t[i], "dcp", e);
+        if (rc < 0)
+            return rc;
+    }
     struct dcp_write *w = calloc(1, sizeof *w);
     int ok = w != NULL;
     if (ok) {
@@ -68,7 +73,7 @@ static int plan_item(const struct dcp_write *w, const struct dcp_chunk *x, struc
     pkw_begin(p);
     pkw_tensor(p, t->dtype, x->box.n_dims, x->box.extent, 0);
     int rc = pkw_end(p, e);
-    *part = (struct torch_part){ box_count(&x->box) * (int64_t)ckpt_dtype_size(t->dtype), 0, x->crc };
+    *part = (struct torch_part){ stored_bytes(t->dtype, box_count(&x->box)), 0, x->crc };
     *z = (struct torch_out){ .root = "archive", .pickle = p->b.p, .n_pickle = p->b.n, .n = 1, .part = part };
     return rc < 0 ? rc : torch_out_plan(z, e);
 }
@@ -103,8 +108,8 @@ int dcp_write_put(struct dcp_write *w, int f, int item, const void *data, int64_
 {
     struct dcp_file *x = &w->file[f];
     struct dcp_chunk *c = &x->item[item];
-    int64_t size = (int64_t)ckpt_dtype_size(w->t[c->tensor].dtype), bytes = n * size;
-    if (bytes > box_count(&c->box) * size - c->done)
+    int64_t bytes = stored_bytes(w->t[c->tensor].dtype, n);
+    if (bytes > stored_bytes(w->t[c->tensor].dtype, box_count(&c->box)) - c->done)
         return err_set(e, ERR_INTERNAL, "more elements than a chunk of %s has: please report it",
                        w->t[c->tensor].name);
     int rc = io_pwrite(x->fd, x->path, data, (size_t)bytes, c->data + c->done, e);

@@ -9,9 +9,9 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/torch/dcp_write_priv.h"
-#include "format/run_state.h"
+#include "format/torch/run_state.h"
 #include "format/small_files.h"
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 
 #define META "torch.distributed.checkpoint.metadata"
 #define OBJECTS "__0_2.distcp"
@@ -147,7 +147,7 @@ static int add_object(struct table *b, struct object x, int option, struct err *
     if (x.of == OF_STATE)
         pkw_text(&p, b->state);
     else if (x.of == OF_STEP)
-        pkw_tensor(&p, CK_F32, 0, NULL, 0);
+        pkw_tensor(&p, STORED_F32, 0, NULL, 0);
     else if (x.of == OF_PARAMS)
         write_params(b, x.group, &p);
     else
@@ -253,7 +253,7 @@ static void tensor_key(const struct ckpt_tensor *t, char out[KEY_ROOM])
 
 /* ---- state_dict_metadata ---- */
 
-static void put_properties(struct pkw *p, enum ckpt_dtype t, int n_dims, const int64_t *shape)
+static void put_properties(struct pkw *p, enum stored_dtype t, int n_dims, const int64_t *shape)
 {
     int64_t stride[BOX_DIMS], n = 1;
     for (int d = n_dims - 1; d >= 0; d--) {
@@ -292,7 +292,7 @@ static void put_chunk(struct pkw *p, int n_dims, const int64_t *start, const int
     pkw_object_end(p);
 }
 
-static void begin_tensor(struct pkw *p, enum ckpt_dtype t, int n_dims, const int64_t *shape)
+static void begin_tensor(struct pkw *p, enum stored_dtype t, int n_dims, const int64_t *shape)
 {
     pkw_object(p, META, "TensorStorageMetadata");
     pkw_word(p, "properties");
@@ -330,7 +330,7 @@ static void put_contents(struct table *b)
     while ((x = next_key(b, &k))) {
         pkw_text(&b->p, k.key);
         if (x->of == OF_STEP) {
-            begin_tensor(&b->p, CK_F32, 0, NULL);
+            begin_tensor(&b->p, STORED_F32, 0, NULL);
             put_chunk(&b->p, 0, NULL, NULL);
             end_tensor(&b->p);
         } else {

@@ -134,15 +134,23 @@ void pkw_object_end(struct pkw *w)
 
 static const struct {
     const char *dtype, *storage;
-} names[CK_DTYPES] = {
-    [CK_F32] = { "float32", "FloatStorage" }, [CK_BF16] = { "bfloat16", "BFloat16Storage" },
-    [CK_F16] = { "float16", "HalfStorage" },  [CK_F64] = { "float64", "DoubleStorage" },
-    [CK_I64] = { "int64", "LongStorage" },    [CK_I32] = { "int32", "IntStorage" },
-    [CK_I16] = { "int16", "ShortStorage" },   [CK_I8] = { "int8", "CharStorage" },
-    [CK_U8] = { "uint8", "ByteStorage" },     [CK_BOOL] = { "bool", "BoolStorage" },
+} names[STORED_DTYPES] = {
+    [STORED_F32] = { "float32", "FloatStorage" }, [STORED_BF16] = { "bfloat16", "BFloat16Storage" },
+    [STORED_F16] = { "float16", "HalfStorage" },  [STORED_F64] = { "float64", "DoubleStorage" },
+    [STORED_I64] = { "int64", "LongStorage" },    [STORED_I32] = { "int32", "IntStorage" },
+    [STORED_I16] = { "int16", "ShortStorage" },   [STORED_I8] = { "int8", "CharStorage" },
+    [STORED_U8] = { "uint8", "ByteStorage" },     [STORED_BOOL] = { "bool", "BoolStorage" },
 };
 
-void pkw_dtype(struct pkw *w, enum ckpt_dtype t) { pkw_global(w, "torch", names[t].dtype); }
+int pkw_check_dtype(const struct ckpt_tensor *t, const char *format, struct err *e)
+{
+    if (names[t->dtype].dtype)
+        return 0;
+    return err_set(e, ERR_USAGE, "%s is %s: --format %s cannot hold it: choose --format native or hf",
+                   t->name, stored_dtype_name(t->dtype), format);
+}
+
+void pkw_dtype(struct pkw *w, enum stored_dtype t) { pkw_global(w, "torch", names[t].dtype); }
 
 void pkw_size(struct pkw *w, int n, const int64_t *v)
 {
@@ -153,7 +161,7 @@ void pkw_size(struct pkw *w, int n, const int64_t *v)
     pkw_op(w, PKW_REDUCE);
 }
 
-void pkw_tensor(struct pkw *w, enum ckpt_dtype t, int n_dims, const int64_t *shape, int number)
+void pkw_tensor(struct pkw *w, enum stored_dtype t, int n_dims, const int64_t *shape, int number)
 {
     int64_t stride[BOX_DIMS], n = 1;
     char key[16];

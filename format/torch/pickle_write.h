@@ -52,8 +52,10 @@ void pkw_size(struct pkw *w, int n, const int64_t *v); /* torch.Size */
 void pkw_object(struct pkw *w, const char *module, const char *name);
 void pkw_object_end(struct pkw *w);
 /* Storage `number` of the file that holds this pickle, seen as a row-major tensor. */
-void pkw_tensor(struct pkw *w, enum ckpt_dtype t, int n_dims, const int64_t *shape, int number);
-void pkw_dtype(struct pkw *w, enum ckpt_dtype t); /* torch.float32, … */
-int pkw_end(struct pkw *w, struct err *e);        /* STOP; ERR_MEMORY when there was no room */
+void pkw_tensor(struct pkw *w, enum stored_dtype t, int n_dims, const int64_t *shape, int number);
+void pkw_dtype(struct pkw *w, enum stored_dtype t); /* torch.float32, … */
+/* ERR_USAGE: the pickles written here cannot hold the dtype of t. format: the name given with --format. */
+int pkw_check_dtype(const struct ckpt_tensor *t, const char *format, struct err *e);
+int pkw_end(struct pkw *w, struct err *e); /* STOP; ERR_MEMORY when there was no room */
 
 #endif

@@ -56,19 +56,19 @@ static int grow_tensors(struct build *b, struct err *e)
     return 0;
 }
 
-static int same_tensor(const struct build *b, const struct ckpt_tensor *t, enum ckpt_dtype dtype, int n_dims,
-                       const int64_t *shape, struct err *e)
+static int same_tensor(const struct build *b, const struct ckpt_tensor *t, enum stored_dtype dtype,
+                       int n_dims, const int64_t *shape, struct err *e)
 {
     if (t->dtype == dtype && t->n_dims == n_dims && !memcmp(t->shape, shape, sizeof *shape * (size_t)n_dims))
         return 0;
     return err_set(e, ERR_FORMAT,
                    "%s: %s%s is %s with %d dims in one file and %s with %d in another, or of another shape: "
                    "are files of two saves mixed",
-                   b->c->path, ckpt_role_prefix[t->role], t->name, ckpt_dtype_name(t->dtype), t->n_dims,
-                   ckpt_dtype_name(dtype), n_dims);
+                   b->c->path, ckpt_role_prefix[t->role], t->name, stored_dtype_name(t->dtype), t->n_dims,
+                   stored_dtype_name(dtype), n_dims);
 }
 
-int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_name, enum ckpt_dtype dtype,
+int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_name, enum stored_dtype dtype,
                  int n_dims, const int64_t *shape, struct err *e)
 {
     static const int64_t one = 1;
@@ -129,8 +129,7 @@ int build_piece(struct build *b, int tensor, int file, int64_t offset, const str
     struct fmt_piece p = {
         .tensor = tensor, .file = file, .offset = offset, .box = *box, .lo = lo, .hi = hi
     };
-    return lo >= hi ? 0
-                    : add_piece(b, &p, (hi - lo) * (int64_t)ckpt_dtype_size(b->c->tensor[tensor].dtype), e);
+    return lo >= hi ? 0 : add_piece(b, &p, stored_bytes(b->c->tensor[tensor].dtype, hi - lo), e);
 }
 
 static int own(struct ckpt *c, void *p)
@@ -154,7 +153,7 @@ static int add_strided(struct build *b, struct fmt_piece *p, const int64_t *stri
     for (int d = 0; d < p->box.n_dims; d++)
         last += (p->box.extent[d] - 1) * stride[d];
     p->stride = kept;
-    return add_piece(b, p, (last + 1) * (int64_t)ckpt_dtype_size(b->c->tensor[p->tensor].dtype), e);
+    return add_piece(b, p, stored_bytes(b->c->tensor[p->tensor].dtype, last + 1), e);
 }
 
 int build_map(struct build *b, int tensor, const struct chunk *k, const struct box *src, const int64_t *start,
@@ -162,7 +161,7 @@ int build_map(struct build *b, int tensor, const struct chunk *k, const struct b
 {
     const struct ckpt_tensor *t = &b->c->tensor[tensor];
     int lead = src->n_dims - t->n_dims, plain = 1;
-    int64_t size = (int64_t)ckpt_dtype_size(k->dtype), stride[BOX_DIMS] = { 0 }, dense = 1;
+    int64_t size = stored_bytes(k->dtype, 1), stride[BOX_DIMS] = { 0 }, dense = 1;
     struct fmt_piece p = {
         .tensor = tensor, .file = k->file, .offset = k->offset, .box = { .n_dims = t->n_dims }
     };
@@ -171,8 +170,8 @@ int build_map(struct build *b, int tensor, const struct chunk *k, const struct b
         return err_set(
             e, ERR_FORMAT,
             "%s: %s%s is stored as %s with %d dims, elsewhere as %s with %d: are files of two saves mixed",
-            b->c->path, ckpt_role_prefix[t->role], t->name, ckpt_dtype_name(k->dtype), k->box.n_dims,
-            ckpt_dtype_name(t->dtype), src->n_dims);
+            b->c->path, ckpt_role_prefix[t->role], t->name, stored_dtype_name(k->dtype), k->box.n_dims,
+            stored_dtype_name(t->dtype), src->n_dims);
     if (box_intersect(src, &k->box, &part) == 0)
         return 0;
     for (int d = 0; d < src->n_dims; d++)
@@ -205,7 +204,7 @@ int build_chunk(struct chunk *k, struct torch_file *t, const struct torch_tensor
     memset(k, 0, sizeof *k);
     k->file = t->file;
     k->offset = x->offset;
-    k->dtype = (enum ckpt_dtype)torch_dtype_known(x->dtype);
+    k->dtype = (enum stored_dtype)torch_dtype_known(x->dtype);
     k->box.n_dims = n_dims;
     for (int d = 0; d < n_dims; d++) {
         k->box.start[d] = start ? start[d] : 0;

@@ -39,7 +39,7 @@ struct build {
 struct chunk {
     int file;
     int64_t offset; /* of its first element: byte of the file */
-    enum ckpt_dtype dtype;
+    enum stored_dtype dtype;
     struct box box;           /* its place in the whole array */
     int64_t stride[BOX_DIMS]; /* elements */
 };
@@ -48,7 +48,7 @@ struct chunk {
 void build_free(struct build *b);
 /* Index of the tensor; name need not end with NUL. Dims 0 becomes [1]. ERR_FORMAT: there is one of another
  * shape or dtype. */
-int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_name, enum ckpt_dtype dtype,
+int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_name, enum stored_dtype dtype,
                  int n_dims, const int64_t *shape, struct err *e);
 /* Elements [lo, hi) of a box of the tensor lie at byte `offset` of the file. Empty ones are left out. */
 int build_piece(struct build *b, int tensor, int file, int64_t offset, const struct box *box, int64_t lo,

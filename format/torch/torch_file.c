@@ -18,11 +18,11 @@ static const struct {
     const char *name;
     int size, known;
 } dtypes[TORCH_DTYPES] = {
-    [TORCH_F32] = { "float32", 4, CK_F32 },     [TORCH_F64] = { "float64", 8, CK_F64 },
-    [TORCH_F16] = { "float16", 2, CK_F16 },     [TORCH_BF16] = { "bfloat16", 2, CK_BF16 },
-    [TORCH_I64] = { "int64", 8, CK_I64 },       [TORCH_I32] = { "int32", 4, CK_I32 },
-    [TORCH_I16] = { "int16", 2, CK_I16 },       [TORCH_I8] = { "int8", 1, CK_I8 },
-    [TORCH_U8] = { "uint8", 1, CK_U8 },         [TORCH_BOOL] = { "bool", 1, CK_BOOL },
+    [TORCH_F32] = { "float32", 4, STORED_F32 }, [TORCH_F64] = { "float64", 8, STORED_F64 },
+    [TORCH_F16] = { "float16", 2, STORED_F16 }, [TORCH_BF16] = { "bfloat16", 2, STORED_BF16 },
+    [TORCH_I64] = { "int64", 8, STORED_I64 },   [TORCH_I32] = { "int32", 4, STORED_I32 },
+    [TORCH_I16] = { "int16", 2, STORED_I16 },   [TORCH_I8] = { "int8", 1, STORED_I8 },
+    [TORCH_U8] = { "uint8", 1, STORED_U8 },     [TORCH_BOOL] = { "bool", 1, STORED_BOOL },
     [TORCH_U16] = { "uint16", 2, -1 },          [TORCH_U32] = { "uint32", 4, -1 },
     [TORCH_U64] = { "uint64", 8, -1 },          [TORCH_C64] = { "complex64", 8, -1 },
     [TORCH_C128] = { "complex128", 16, -1 },    [TORCH_F8_E4M3] = { "float8_e4m3fn", 1, -1 },

@@ -34,7 +34,7 @@ enum torch_dtype {
 };
 const char *torch_dtype_name(enum torch_dtype t);
 int64_t torch_dtype_size(enum torch_dtype t);
-int torch_dtype_known(enum torch_dtype t); /* enum ckpt_dtype, or -1 */
+int torch_dtype_known(enum torch_dtype t); /* enum stored_dtype, or -1 */
 
 /* data: the place in the file */
 struct torch_storage {

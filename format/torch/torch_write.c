@@ -7,7 +7,7 @@
 #include <string.h>
 #include "base/buf.h"
 #include "base/io.h"
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 
 #define ALIGN 64
 #define WIDE 0xffffffffll /* a size or offset that needs 64 bits: ones stand in its 32 */

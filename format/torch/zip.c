@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 
 #define END_SIG 0x06054b50u
 #define END_BYTES 22

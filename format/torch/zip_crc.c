@@ -5,7 +5,7 @@
 #include <string.h>
 #include <time.h>
 #include "format/torch/zip_crc.h"
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 
 #define CHUNK ((int64_t)1 << 20)
 
@@ -172,7 +172,7 @@ static void find_gaps(const struct ckpt *c, struct fmt_record *r, struct fmt_pie
     int64_t at = r->begin, end = r->begin + r->bytes;
     r->once = 1;
     for (int64_t i = 0; i < n; i++) {
-        int64_t bytes = (p[i]->hi - p[i]->lo) * (int64_t)ckpt_dtype_size(c->tensor[p[i]->tensor].dtype);
+        int64_t bytes = stored_bytes(c->tensor[p[i]->tensor].dtype, p[i]->hi - p[i]->lo);
         if (p[i]->stride || p[i]->offset < at || bytes > end - p[i]->offset) {
             r->once = 0;
             return;

@@ -13,7 +13,7 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
     int rc, i;
 
     memset(l, 0, sizeof *l);
-    TRY(ckpt_open_until(&l->ckpt, path, stop, e));
+    TRY(ckpt_open(&l->ckpt, path, &(struct ckpt_open_opts){ .stop = stop }, e));
     if (!ckpt_config_json(l->ckpt)) {
         rc = err_set(e, ERR_CONFIG,
                      "%s has no config.json, which says what the model is: serve the folder that has one",
@@ -25,7 +25,7 @@ int model_info_open(struct model_info *l, const char *path, const volatile sig_a
     if (l->cfg.tied)
         TRY(ckpt_check_tied(l->ckpt, l->cfg.family->first->name, "lm_head.weight", e));
     i = ckpt_find(l->ckpt, ROLE_WEIGHT, l->cfg.family->first->name);
-    l->stored = i >= 0 && ckpt_tensor(l->ckpt, i)->dtype == CK_BF16 ? DT_BF16 : DT_F32;
+    l->stored = i >= 0 && ckpt_tensor(l->ckpt, i)->dtype == STORED_BF16 ? DT_BF16 : DT_F32;
     rc = 0;
 out:
     if (rc < 0) {

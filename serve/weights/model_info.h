@@ -3,7 +3,7 @@
 #ifndef SHARDLINE_SERVE_WEIGHTS_MODEL_INFO_H
 #define SHARDLINE_SERVE_WEIGHTS_MODEL_INFO_H
 
-#include "format/ckpt.h"
+#include "format/ckpt_proof.h"
 #include "model/model.h"
 #include "serve/service.h"
 

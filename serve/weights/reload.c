@@ -102,7 +102,7 @@ void reload_swap(struct reload *r, char fingerprint[64])
     fresh->weights = weights;
     fresh->ckpt = ckpt;
     model_info_close(fresh);
-    ckpt_done(l->ckpt);
+    ckpt_end_reading(l->ckpt);
     if (!l->m.fast && l->m.grain == l->cfg.grain)
         model_info_fingerprint(l, l->m.dt, fingerprint);
 }

@@ -8,9 +8,9 @@
 #define CHUNK_ELEMENTS ((int64_t)4 << 20) /* elements read at a time where they must be converted */
 
 static const struct {
-    enum ckpt_dtype stored;
+    enum stored_dtype stored;
     enum dtype dt;
-} readable[] = { { CK_F32, DT_F32 }, { CK_BF16, DT_BF16 }, { CK_F16, DT_F16 } };
+} readable[] = { { STORED_F32, DT_F32 }, { STORED_BF16, DT_BF16 }, { STORED_F16, DT_F16 } };
 
 /* The dtype of a stored tensor as kernels name it; -1: not a dtype that weights can have. */
 static int stored_dtype(const struct ckpt_tensor *t)
@@ -132,7 +132,7 @@ static int read_param(struct reader *r, const struct param *p, const struct box 
                        (long long)p->shape[0], (long long)p->shape[1]);
     if (stored_dtype(t) < 0)
         return err_set(e, ERR_FORMAT, "%s is stored as %s, weights are F32, BF16 or F16: convert it first",
-                       p->name, ckpt_dtype_name(t->dtype));
+                       p->name, stored_dtype_name(t->dtype));
     int rows = r->by_columns && p->n_dims == 2 && p->split != SPLIT_COPY && p->split_dim == 1;
     r->counts = r->seen && counts_box(r, p, rows);
     if (rows) {

@@ -19,7 +19,7 @@
 #include "base/clock.h"
 #include "base/io.h"
 #include "base/log.h"
-#include "format/ckpt.h"
+#include "format/ckpt_write.h"
 #include "model/params.h"
 
 #define CHUNK ((int64_t)1 << 18) /* elements made at once */
@@ -63,7 +63,7 @@ static struct ckpt_piece *pieces_of(struct maker *m, int rank, int *n, struct er
             const struct param *q = &m->table.p[l.part[out[i].part].param];
             p[(*n)++] = (struct ckpt_piece){ { .name = q->name,
                                                .role = (enum ckpt_role)role,
-                                               .dtype = role ? CK_F32 : CK_BF16,
+                                               .dtype = role ? STORED_F32 : STORED_BF16,
                                                .n_dims = q->n_dims,
                                                .shape = { q->shape[0], q->shape[1] } },
                                              out[i].box,
@@ -98,9 +98,9 @@ static int write_rank(struct maker *m, int rank, struct err *e)
     for (int i = 0; i < n; i++)
         for (int64_t lo = p[i].lo; lo < p[i].hi; lo += CHUNK) {
             int64_t count = p[i].hi - lo < CHUNK ? p[i].hi - lo : CHUNK;
-            fill(m->data, (count * (int64_t)ckpt_dtype_size(p[i].t.dtype) + 3) / 4, &seed);
+            fill(m->data, (stored_bytes(p[i].t.dtype, count) + 3) / 4, &seed);
             TRY(ckpt_shard_put(s, i, m->data, count, e));
-            m->bytes += count * (int64_t)ckpt_dtype_size(p[i].t.dtype);
+            m->bytes += stored_bytes(p[i].t.dtype, count);
         }
     rc = ckpt_shard_close(s, &m->table_text[rank], &m->table_bytes[rank], e);
     s = NULL;

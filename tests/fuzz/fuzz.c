@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "format/fmt.h"
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 
 #define STORAGES_MAX 64
 
@@ -183,7 +183,7 @@ void fuzz_open_ckpt(const char *path)
 {
     struct err e = { 0 };
     struct ckpt *c = NULL;
-    if (ckpt_open(&c, path, &e) < 0)
+    if (ckpt_open(&c, path, NULL, &e) < 0)
         return;
     ckpt_verify(c, 0, &e);
     ckpt_close(c);

@@ -52,7 +52,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     n += (size_t)sprintf(text + n, "\"%s\"}\n", hex);
     fuzz_write("manifest.json", text, n);
     free(text);
-    if (ckpt_open(&c, fuzz_dir(), &e) >= 0) {
+    if (ckpt_open(&c, fuzz_dir(), NULL, &e) >= 0) {
         struct ckpt_digests d = ckpt_digest_all(ckpt_n_tensors(c), ckpt_tensor(c, 0), ckpt_state(c));
         (void)d;
         ckpt_verify(c, 1, &e);

@@ -19,9 +19,9 @@ static const enum ckpt_role roles[ZERO_STATES] = { ROLE_WEIGHT, ROLE_MASTER, ROL
 /* Which states a rank keeps, and which of them are cut over dp. */
 static int has_state(enum zero_state k, enum dtype dt) { return k != ZERO_MASTER || dt != DT_F32; }
 static int is_sliced(enum zero_state k, int zero) { return k == ZERO_WEIGHT ? zero == 3 : zero >= 1; }
-static enum ckpt_dtype stored_dtype(enum zero_state k, enum dtype dt)
+static enum stored_dtype stored_dtype(enum zero_state k, enum dtype dt)
 {
-    return k == ZERO_WEIGHT && dt == DT_BF16 ? CK_BF16 : CK_F32;
+    return k == ZERO_WEIGHT && dt == DT_BF16 ? STORED_BF16 : STORED_F32;
 }
 static const struct param *param_of(const struct model *m, const struct param_piece *at)
 {
@@ -42,7 +42,7 @@ static void add(struct pieces *p, enum zero_state state, const struct param_piec
     x->t.dtype = stored_dtype(state, p->m->dt);
     p->source[p->n] = (struct piece_source){ state, *at };
     p->at[p->n++] = p->bytes;
-    p->bytes += (size_t)(at->hi - at->lo) * ckpt_dtype_size(x->t.dtype);
+    p->bytes += (size_t)stored_bytes(x->t.dtype, at->hi - at->lo);
 }
 
 int pieces_open(struct pieces *p, const struct model *m, const struct zero *z, int dp_rank, int zero,
@@ -96,7 +96,8 @@ struct joined {
 static struct joined join(const struct pieces *p, const struct piece_source *from)
 {
     const struct param *q = param_of(p->m, &from->at);
-    struct joined j = { .n = from->at.n_parts, .el = ckpt_dtype_size(stored_dtype(from->state, p->m->dt)) };
+    struct joined j = { .n = from->at.n_parts,
+                        .el = (size_t)stored_bytes(stored_dtype(from->state, p->m->dt), 1) };
     j.rows = q->n_dims == 2 && q->split_dim == 1 ? q->shape[0] : 1;
     for (int k = 0; k < j.n; k++) {
         const struct part *x = &p->m->local.part[from->at.part + k];
@@ -179,5 +180,5 @@ int pieces_put(const struct pieces *p, int i, struct ckpt_shard *f, struct err *
         return put_joined(p->m->dev, &j, f, i, e);
     }
     return put_elements(p->m->dev, f, i, zero_piece(p->z, from->state, &from->at),
-                        p->piece[i].hi - p->piece[i].lo, ckpt_dtype_size(p->piece[i].t.dtype), e);
+                        p->piece[i].hi - p->piece[i].lo, (size_t)stored_bytes(p->piece[i].t.dtype, 1), e);
 }

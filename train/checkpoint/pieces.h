@@ -3,7 +3,7 @@
 #ifndef SHARDLINE_TRAIN_CHECKPOINT_PIECES_H
 #define SHARDLINE_TRAIN_CHECKPOINT_PIECES_H
 
-#include "format/ckpt.h"
+#include "format/ckpt_write.h"
 #include "train/zero/zero.h"
 
 struct piece_source;

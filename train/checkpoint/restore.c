@@ -42,7 +42,7 @@ static int64_t newest_whole(const char *out, struct log *term)
         struct ckpt *c = NULL;
         struct err why;
         snprintf(path, sizeof path, "%s/step-%lld", out, (long long)s);
-        int rc = ckpt_open(&c, path, &why);
+        int rc = ckpt_open(&c, path, NULL, &why);
         if (rc >= 0)
             rc = ckpt_verify(c, 0, &why);
         ckpt_close(c);
@@ -69,7 +69,7 @@ static int open_newest(struct run *run, const struct ranks *ranks, struct log *t
     if (step < 0)
         return 0;
     snprintf(path, sizeof path, "%s/step-%lld", run->o.out, (long long)step);
-    TRY(ckpt_open(&run->source, path, e));
+    TRY(ckpt_open(&run->source, path, NULL, e));
     return 1;
 out:
     return rc;
@@ -106,10 +106,10 @@ static int open_source(struct run *run, const struct ranks *ranks, struct log *t
         if (!rc)
             run->o.resume = NULL;
     } else if (run->o.resume) {
-        TRY(ckpt_open_config(&run->source, run->o.resume, config, e));
+        TRY(ckpt_open(&run->source, run->o.resume, &(struct ckpt_open_opts){ .config_path = config }, e));
     }
     if (!run->source && run->o.init)
-        TRY(ckpt_open_config(&run->source, run->o.init, config, e));
+        TRY(ckpt_open(&run->source, run->o.init, &(struct ckpt_open_opts){ .config_path = config }, e));
 out:
     return rc < 0 ? rc : 0;
 }
@@ -169,15 +169,15 @@ static int find_tensor(struct ckpt *source, enum ckpt_role role, const struct pa
                        ckpt_path(source), p->name, (long long)x->shape[0],
                        (long long)(x->n_dims > 1 ? x->shape[1] : 1), (long long)p->shape[0],
                        (long long)p->shape[1]);
-    if (x->dtype != CK_F32 && x->dtype != CK_BF16 && x->dtype != CK_F16)
+    if (x->dtype != STORED_F32 && x->dtype != STORED_BF16 && x->dtype != STORED_F16)
         return err_set(e, ERR_FORMAT, "%s: %s is %s: fp32, bf16 and fp16 are read", ckpt_path(source),
-                       p->name, ckpt_dtype_name(x->dtype));
+                       p->name, stored_dtype_name(x->dtype));
     return i;
 }
 
-static enum dtype dtype_of(enum ckpt_dtype x)
+static enum dtype dtype_of(enum stored_dtype x)
 {
-    return x == CK_F32 ? DT_F32 : x == CK_BF16 ? DT_BF16 : DT_F16;
+    return x == STORED_F32 ? DT_F32 : x == STORED_BF16 ? DT_BF16 : DT_F16;
 }
 
 /* Elements [lo, hi) of box b as fp32, whatever the file holds. */
@@ -188,8 +188,8 @@ static int read_floats(const struct work *w, enum ckpt_role role, const struct p
     int i = find_tensor(source, role, p, e), rc;
     if (i < 0)
         return i;
-    enum ckpt_dtype have = ckpt_tensor(source, i)->dtype;
-    if (have == CK_F32)
+    enum stored_dtype have = ckpt_tensor(source, i)->dtype;
+    if (have == STORED_F32)
         return ckpt_read_range(source, i, b, lo, hi, dst, e);
     void *narrow = malloc((size_t)(hi - lo) * 2 + 1);
     if (!narrow)
@@ -287,7 +287,7 @@ int restore_load(struct work *w, struct err *e)
         TRY(check_resume(run, &table->p[0], have, e));
     TRY(zero_load(w->zero, fill, w, have, e));
     TRY(ckpt_check_rest(source, world_rank(world), world_size(world), e));
-    ckpt_let_go(source); /* --keep may remove it */
+    ckpt_release_files(source); /* --keep may remove it */
 
     if (run->o.resume) {
         const struct ckpt_state *s = ckpt_state(source);

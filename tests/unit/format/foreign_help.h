@@ -12,6 +12,7 @@
 #include <unistd.h>
 #include "base/io.h"
 #include "format/ckpt.h"
+#include "format/ckpt_proof.h"
 #include "store/sha256.h"
 #include "tests/test.h"
 
@@ -56,10 +57,10 @@ static inline int read_floats(struct ckpt *c, int i, const struct box *b, float 
     int64_t n = box_count(b);
     const struct ckpt_tensor *t = ckpt_tensor(c, i);
     uint16_t *narrow = malloc((size_t)n * 2 + 2);
-    int rc = t->dtype == CK_F32    ? ckpt_read(c, i, b, out, &e)
-             : t->dtype == CK_BF16 ? ckpt_read(c, i, b, narrow, &e)
-                                   : -1;
-    for (int64_t k = 0; t->dtype == CK_BF16 && rc >= 0 && k < n; k++)
+    int rc = t->dtype == STORED_F32    ? ckpt_read(c, i, b, out, &e)
+             : t->dtype == STORED_BF16 ? ckpt_read(c, i, b, narrow, &e)
+                                       : -1;
+    for (int64_t k = 0; t->dtype == STORED_BF16 && rc >= 0 && k < n; k++)
         out[k] = bf16_to_float(narrow[k]);
     free(narrow);
     if (rc < 0)
@@ -112,7 +113,7 @@ static inline void same_as_reference(const char *path, const char *ref_path, int
     struct err e = { 0 };
     struct ckpt *c = NULL, *ref = NULL;
     int n = 0, masters = 0;
-    if (ckpt_open(&c, path, &e) < 0 || ckpt_open(&ref, ref_path, &e) < 0) {
+    if (ckpt_open(&c, path, NULL, &e) < 0 || ckpt_open(&ref, ref_path, NULL, &e) < 0) {
         test_fail(__FILE__, __LINE__, "%s", e.text);
         ckpt_close(c);
         return;
@@ -149,7 +150,7 @@ static inline void weights_are_rounded_masters(const char *path)
 {
     struct err e = { 0 };
     struct ckpt *c = NULL;
-    if (ckpt_open(&c, path, &e) < 0) {
+    if (ckpt_open(&c, path, NULL, &e) < 0) {
         test_fail(__FILE__, __LINE__, "%s", e.text);
         return;
     }
@@ -163,7 +164,7 @@ static inline void weights_are_rounded_masters(const char *path)
         int64_t count = box_count(&b), bad = 0;
         uint16_t *w = malloc((size_t)count * 2);
         uint32_t *v = malloc((size_t)count * 4);
-        CHECK_INT(t->dtype, CK_BF16);
+        CHECK_INT(t->dtype, STORED_BF16);
         CHECK(ckpt_read(c, i, &b, w, &e) >= 0 && ckpt_read(c, m, &b, v, &e) >= 0);
         for (int64_t k = 0; k < count; k++)
             bad += w[k] != (uint16_t)((v[k] + 0x7fff + (v[k] >> 16 & 1)) >> 16);
@@ -234,7 +235,7 @@ static inline void is_refused(const char *name, const char *sub, const char *par
     snprintf(to, sizeof to, "%s/bad", test_tmp_dir());
     make_bad(name, to);
     snprintf(path, sizeof path, "%s/%s", to, sub);
-    int rc = ckpt_open(&c, path, &e);
+    int rc = ckpt_open(&c, path, NULL, &e);
     if (rc >= 0)
         rc = ckpt_verify(c, 0, &e);
     if (rc >= 0)
@@ -268,7 +269,7 @@ static inline void loss_is_noticed(const char *name, const char *lost, const cha
         return;
     snprintf(to, sizeof to, "%s/gap", test_tmp_dir());
     shell("rm -rf '%s' && cp -rL '%s' '%s' && chmod -R u+w '%s' && rm -r '%s'/%s", to, dir, to, to, to, lost);
-    CHECK(ckpt_open(&c, to, &e) < 0);
+    CHECK(ckpt_open(&c, to, NULL, &e) < 0);
     CHECK_HAS(e.text, part);
     ckpt_close(c);
 }

@@ -54,7 +54,7 @@ static int make_compressed(const char *dst, int n_ranks, int planes, struct err 
 static int verify(struct err *e)
 {
     struct ckpt *c = NULL;
-    int rc = ckpt_open(&c, dir, e);
+    int rc = ckpt_open(&c, dir, NULL, e);
     if (rc >= 0)
         rc = ckpt_verify(c, 0, e);
     ckpt_close(c);
@@ -69,7 +69,7 @@ static int load_parts(struct err *e)
     for (int rank = 0; rank < 2; rank++) {
         struct ckpt *c = NULL;
         char data[8192];
-        int rc = ckpt_open(&c, dir, e);
+        int rc = ckpt_open(&c, dir, NULL, e);
         for (int i = 0; rc >= 0 && i < ckpt_n_tensors(c); i++) {
             const struct ckpt_tensor *t = ckpt_tensor(c, i);
             struct box b = box_whole(t->n_dims, t->shape);

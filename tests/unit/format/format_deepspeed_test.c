@@ -67,7 +67,7 @@ TEST(nan_and_inf_keep_their_bits)
     snprintf(to, sizeof to, "%s/nan", test_tmp_dir());
     make_bad("ds_nan", to);
     snprintf(path, sizeof path, "%s/ckpt", to);
-    if (ckpt_open(&c, path, &e) < 0)
+    if (ckpt_open(&c, path, NULL, &e) < 0)
         test_fail(__FILE__, __LINE__, "%s", e.text);
     for (int i = 0; c && i < ckpt_n_tensors(c); i++) {
         struct box b = box_whole(ckpt_tensor(c, i)->n_dims, ckpt_tensor(c, i)->shape);

@@ -1,10 +1,11 @@
 /* The digest: vectors of FORMAT.md, and that parts of any shape add up to the whole. */
 #include <time.h>
 #include "base/rnd.h"
-#include "format/ckpt.h"
+#include "format/ckpt_proof.h"
 #include "tests/test.h"
 
-static void check_hex(enum ckpt_dtype t, int n_dims, const int64_t *shape, const void *data, const char *want)
+static void check_hex(enum stored_dtype t, int n_dims, const int64_t *shape, const void *data,
+                      const char *want)
 {
     struct ckpt_digest d = { 0, 0 };
     struct box b = box_whole(n_dims, shape);
@@ -30,12 +31,12 @@ TEST(digests_are_those_of_the_specification)
         u[i] = (uint8_t)(i + 1);
     for (int i = 0; i < 2000; i++)
         ramp[i] = (uint16_t)(i * 40503);
-    check_hex(CK_F32, 2, (int64_t[]){ 2, 3 }, f, "284bc5755f000000073ec58dd4400000");
-    check_hex(CK_F32, 1, (int64_t[]){ 6 }, f, "a4a5bac7a0c00000aea5037066c00000");
-    check_hex(CK_BF16, 2, (int64_t[]){ 2, 3 }, h, "f5fc284bc5755f00380b073ec58dd440");
-    check_hex(CK_BF16, 1, (int64_t[]){ 2000 }, ramp, "22d829dfc73ea3aaface19bb515ba436");
-    check_hex(CK_U8, 3, (int64_t[]){ 2, 2, 5 }, u, "b08e1c97e57c7574a9b961107e9d0ea8");
-    check_hex(CK_I64, 1, (int64_t[]){ 1 }, &minus, "ca0f7a2f89272739064b95f43b7242ff");
+    check_hex(STORED_F32, 2, (int64_t[]){ 2, 3 }, f, "284bc5755f000000073ec58dd4400000");
+    check_hex(STORED_F32, 1, (int64_t[]){ 6 }, f, "a4a5bac7a0c00000aea5037066c00000");
+    check_hex(STORED_BF16, 2, (int64_t[]){ 2, 3 }, h, "f5fc284bc5755f00380b073ec58dd440");
+    check_hex(STORED_BF16, 1, (int64_t[]){ 2000 }, ramp, "22d829dfc73ea3aaface19bb515ba436");
+    check_hex(STORED_U8, 3, (int64_t[]){ 2, 2, 5 }, u, "b08e1c97e57c7574a9b961107e9d0ea8");
+    check_hex(STORED_I64, 1, (int64_t[]){ 1 }, &minus, "ca0f7a2f89272739064b95f43b7242ff");
 }
 
 /* Cuts box b at random, down to nothing, and adds the digests of the parts. */
@@ -59,8 +60,8 @@ static void add_parts(struct ckpt_digest *d, const float *whole, const int64_t *
     int64_t n = box_count(b), cut = (int64_t)(rnd_u64(1, 5, ++*draw) % (uint64_t)(n + 1));
     while (box_next_run(&all, 0, box_count(&all), b, &w, &r))
         memcpy(part + r.part_off, whole + r.of_off, sizeof *part * (size_t)r.count);
-    ckpt_digest_add(d, CK_F32, n_dims, shape, b, cut, n, part + cut);
-    ckpt_digest_add(d, CK_F32, n_dims, shape, b, 0, cut, part);
+    ckpt_digest_add(d, STORED_F32, n_dims, shape, b, cut, n, part + cut);
+    ckpt_digest_add(d, STORED_F32, n_dims, shape, b, 0, cut, part);
 }
 
 TEST(digests_of_parts_of_any_shape_add_up_to_the_whole)
@@ -79,7 +80,7 @@ TEST(digests_of_parts_of_any_shape_add_up_to_the_whole)
         for (int round = 0; round < 5; round++) {
             struct ckpt_digest whole = { 0, 0 }, sum = { 0, 0 };
             struct box b = box_whole(shapes[s].n, shapes[s].shape);
-            ckpt_digest_add(&whole, CK_F32, shapes[s].n, shapes[s].shape, &b, 0, box_count(&b), x);
+            ckpt_digest_add(&whole, STORED_F32, shapes[s].n, shapes[s].shape, &b, 0, box_count(&b), x);
             add_parts(&sum, x, shapes[s].shape, shapes[s].n, &b, &draw);
             CHECK(sum.lo == whole.lo && sum.hi == whole.hi);
         }
@@ -93,11 +94,11 @@ TEST(every_single_bit_and_every_swap_of_neighbours_changes_the_digest)
     struct ckpt_digest was = { 0, 0 };
     for (int i = 0; i < 132; i++)
         x[i] = (uint16_t)rnd_u64(9, 9, (uint64_t)i);
-    ckpt_digest_add(&was, CK_BF16, 2, shape, &b, 0, 132, x);
+    ckpt_digest_add(&was, STORED_BF16, 2, shape, &b, 0, 132, x);
     for (int bit = 0; bit < 132 * 16; bit++) {
         struct ckpt_digest d = { 0, 0 };
         x[bit / 16] ^= (uint16_t)(1 << bit % 16);
-        ckpt_digest_add(&d, CK_BF16, 2, shape, &b, 0, 132, x);
+        ckpt_digest_add(&d, STORED_BF16, 2, shape, &b, 0, 132, x);
         CHECK(d.lo != was.lo && d.hi != was.hi);
         x[bit / 16] ^= (uint16_t)(1 << bit % 16);
     }
@@ -106,7 +107,7 @@ TEST(every_single_bit_and_every_swap_of_neighbours_changes_the_digest)
             struct ckpt_digest d = { 0, 0 };
             uint16_t t = x[i];
             x[i] = x[i + step], x[i + step] = t;
-            ckpt_digest_add(&d, CK_BF16, 2, shape, &b, 0, 132, x);
+            ckpt_digest_add(&d, STORED_BF16, 2, shape, &b, 0, 132, x);
             CHECK(d.lo != was.lo || d.hi != was.hi);
             t = x[i], x[i] = x[i + step], x[i + step] = t;
         }
@@ -125,19 +126,19 @@ TEST(the_whole_digest_depends_on_names_shapes_dtypes_digests_and_state_and_not_o
     struct ckpt_tensor t[3] = {
         { .name = "b.weight",
           .role = ROLE_WEIGHT,
-          .dtype = CK_F32,
+          .dtype = STORED_F32,
           .n_dims = 2,
           .shape = { 2, 3 },
           .digest = { 1, 2 } },
         { .name = "a.weight",
           .role = ROLE_WEIGHT,
-          .dtype = CK_BF16,
+          .dtype = STORED_BF16,
           .n_dims = 1,
           .shape = { 6 },
           .digest = { 3, 4 } },
         { .name = "a.weight",
           .role = ROLE_EXP_AVG,
-          .dtype = CK_F32,
+          .dtype = STORED_F32,
           .n_dims = 1,
           .shape = { 6 },
           .digest = { 5, 6 } },
@@ -166,7 +167,7 @@ TEST(the_whole_digest_depends_on_names_shapes_dtypes_digests_and_state_and_not_o
         s = keep_s; \
     } while (0)
     CHANGED(t[0].name, "c.weight", 1);
-    CHANGED(t[0].dtype, CK_I32, 1);
+    CHANGED(t[0].dtype, STORED_I32, 1);
     CHANGED(t[0].shape[1], 4, 1);
     CHANGED(t[0].digest.lo, 9, 1);
     CHANGED(t[0].digest.hi, 9, 1);
@@ -192,7 +193,7 @@ TEST(the_digest_runs_at_2_gigabytes_a_second_and_more)
         x[i] = (float)i;
     double best[2] = { 0, 0 };
     for (int k = 0; k < 6; k++) {
-        enum ckpt_dtype t = k & 1 ? CK_BF16 : CK_F32;
+        enum stored_dtype t = k & 1 ? STORED_BF16 : STORED_F32;
         int64_t s[2] = { shape[0] << (k & 1), 4096 };
         struct box b = box_whole(2, s);
         struct ckpt_digest d = { 0, 0 };

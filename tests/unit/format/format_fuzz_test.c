@@ -105,7 +105,7 @@ static void open_folder(const uint8_t *data, size_t n)
     FILE *f = fopen(folder.file, "wb");
     CHECK(f && fwrite(data, 1, n, f) == n);
     fclose(f);
-    if (ckpt_open(&c, folder.dir, &e) >= 0)
+    if (ckpt_open(&c, folder.dir, NULL, &e) >= 0)
         ckpt_verify(c, 0, &e);
     ckpt_close(c);
 }

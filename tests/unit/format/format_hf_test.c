@@ -51,7 +51,7 @@ static const struct {
     { "{\"w\":" T("F32", "[3]", "[0,8]") "}", 8, "12 bytes" },
     { "{\"w\":" T("F32", "[2]", "[0,8]") "}", 9, "9" },
     { "{\"w\":" T("F32", "[2]", "[0,8]") "}", 7, "8 bytes of data" },
-    { "{\"w\":" T("F4", "[2]", "[0,1]") "}", 1, "F4" },
+    { "{\"w\":" T("F9", "[2]", "[0,1]") "}", 1, "F9" },
     { "{\"\":" T("F32", "[2]", "[0,8]") "}", 8, "empty name" },
     { "{\"w\\u0000x\":" T("F32", "[2]", "[0,8]") "}", 8, "" },
     { "{\"w\\nx\":" T("F32", "[2]", "[0,8]") "}", 8, "control character" },
@@ -72,7 +72,7 @@ static const struct {
 static int opens(const char *what, struct err *e)
 {
     struct ckpt *c = NULL;
-    int rc = ckpt_open(&c, what, e);
+    int rc = ckpt_open(&c, what, NULL, e);
     if (rc == 0)
         rc = ckpt_verify(c, 0, e);
     ckpt_close(c);
@@ -137,7 +137,7 @@ TEST(odd_but_legal_files_are_read)
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         struct ckpt *c = NULL;
         struct err e = { 0 };
-        CHECK_INT(ckpt_open(&c, put_st("good.safetensors", good[i].header, good[i].data), &e), 0);
+        CHECK_INT(ckpt_open(&c, put_st("good.safetensors", good[i].header, good[i].data), NULL, &e), 0);
         CHECK(c && ckpt_n_tensors(c) == good[i].n);
         if (c)
             CHECK_INT(ckpt_verify(c, 0, &e), 0);
@@ -152,7 +152,7 @@ TEST(a_box_out_of_a_file_at_an_odd_byte_is_right)
     uint8_t got[6];
     put_st("odd.safetensors", "{\"a\":" T("U8", "[1]", "[0,1]") ",\"b\":" T("I16", "[3,4]", "[1,25]") "}",
            25);
-    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
     struct box b = { 2, { 1, 1 }, { 2, 1 } };
     CHECK_INT(ckpt_read(c, ckpt_find(c, ROLE_WEIGHT, "b"), &b, got, &e), 0);
     CHECK_SAME(got, ((uint8_t[]){ 11, 12, 19, 20 }), 4);
@@ -166,7 +166,7 @@ TEST(a_file_that_shrinks_while_it_is_open_is_an_error)
     struct err e = { 0 };
     uint8_t got[8];
     put_st("shrinks.safetensors", "{\"w\":" T("F32", "[2]", "[0,8]") "}", 8);
-    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
     CHECK_INT(truncate(path, 40), 0);
     struct box b = { 1, { 0 }, { 2 } };
     CHECK(ckpt_read(c, 0, &b, got, &e) < 0);
@@ -185,7 +185,7 @@ TEST(a_hundred_thousand_tensors_are_read_quickly)
     sprintf(p, "}");
     struct ckpt *c = NULL;
     struct err e = { 0 };
-    CHECK_INT(ckpt_open(&c, put_st("many.safetensors", text, N), &e), 0);
+    CHECK_INT(ckpt_open(&c, put_st("many.safetensors", text, N), NULL, &e), 0);
     CHECK(c && ckpt_n_tensors(c) == N && ckpt_find(c, ROLE_WEIGHT, "t.77777") >= 0);
     ckpt_close(c);
     free(text);
@@ -369,7 +369,7 @@ TEST(every_checkpoint_of_the_fixtures_opens_with_its_config_and_tokenizer)
         struct ckpt *c = NULL;
         struct err e = { 0 };
         snprintf(dir, sizeof dir, "%s/hf/hf/%s/model", fx, names[i]);
-        CHECK_INT(ckpt_open(&c, dir, &e), 0);
+        CHECK_INT(ckpt_open(&c, dir, NULL, &e), 0);
         CHECK(c && ckpt_n_tensors(c) > 10 && ckpt_config_json(c) && ckpt_n_extra(c) == 4);
         CHECK_INT(ckpt_verify(c, 0, &e), 0);
         ckpt_close(c);

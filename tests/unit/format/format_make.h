@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
-#include "format/ckpt.h"
+#include "format/ckpt_write.h"
 
 enum cut { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_RANGES, CUT_COLUMN_RANGES };
 struct spec {
@@ -16,7 +16,7 @@ struct spec {
     enum cut cut;
 };
 
-static inline struct spec spec(enum ckpt_role role, const char *name, enum ckpt_dtype dtype, int n_dims,
+static inline struct spec spec(enum ckpt_role role, const char *name, enum stored_dtype dtype, int n_dims,
                                int64_t d0, int64_t d1, enum cut cut)
 {
     return (struct spec){
@@ -37,7 +37,7 @@ static inline uint64_t value_of(const struct ckpt_tensor *t, int64_t i)
 static inline void fill_range(const struct ckpt_tensor *t, const struct box *b, int64_t lo, int64_t hi,
                               char *out)
 {
-    size_t size = ckpt_dtype_size(t->dtype);
+    size_t size = (size_t)stored_bytes(t->dtype, 1);
     for (int64_t e = lo; e < hi; e++) {
         int64_t rest = e, index = 0, idx[BOX_DIMS];
         for (int d = b->n_dims - 1; d >= 0; d--) {
@@ -150,13 +150,13 @@ static inline int make_ckpt(const char *dst, const struct spec *s, int n_specs, 
 static inline const struct spec *small_specs(void)
 {
     static struct spec s[N_SPECS];
-    s[0] = spec(ROLE_WEIGHT, "model.norm.weight", CK_BF16, 1, 13, 0, CUT_NONE);
-    s[1] = spec(ROLE_WEIGHT, "model.embed.weight", CK_BF16, 2, 24, 10, CUT_ROWS);
-    s[2] = spec(ROLE_WEIGHT, "model.layers.0.down.weight", CK_BF16, 2, 9, 16, CUT_COLUMNS);
-    s[3] = spec(ROLE_MASTER, "model.layers.0.down.weight", CK_F32, 2, 9, 16, CUT_COLUMN_RANGES);
-    s[4] = spec(ROLE_EXP_AVG, "model.norm.weight", CK_F32, 1, 13, 0, CUT_RANGES);
-    s[5] = spec(ROLE_EXP_AVG_SQ, "model.norm.weight", CK_F32, 1, 13, 0, CUT_RANGES);
-    s[6] = spec(ROLE_MASTER, "model.embed.weight", CK_F32, 2, 24, 10, CUT_RANGES);
+    s[0] = spec(ROLE_WEIGHT, "model.norm.weight", STORED_BF16, 1, 13, 0, CUT_NONE);
+    s[1] = spec(ROLE_WEIGHT, "model.embed.weight", STORED_BF16, 2, 24, 10, CUT_ROWS);
+    s[2] = spec(ROLE_WEIGHT, "model.layers.0.down.weight", STORED_BF16, 2, 9, 16, CUT_COLUMNS);
+    s[3] = spec(ROLE_MASTER, "model.layers.0.down.weight", STORED_F32, 2, 9, 16, CUT_COLUMN_RANGES);
+    s[4] = spec(ROLE_EXP_AVG, "model.norm.weight", STORED_F32, 1, 13, 0, CUT_RANGES);
+    s[5] = spec(ROLE_EXP_AVG_SQ, "model.norm.weight", STORED_F32, 1, 13, 0, CUT_RANGES);
+    s[6] = spec(ROLE_MASTER, "model.embed.weight", STORED_F32, 2, 24, 10, CUT_RANGES);
     return s;
 }
 

@@ -54,13 +54,13 @@ TEST(config_json_must_agree_and_can_be_given)
     shell("mkdir '%s'/alone && cp -rL '%s'/ckpt '%s' && sed 's/\"num_attention_heads\": "
           "8/\"num_attention_heads\": 4/' '%s' > '%s'",
           test_tmp_dir(), dir, to, config, other);
-    CHECK(ckpt_open(&c, to, &e) >= 0);
+    CHECK(ckpt_open(&c, to, NULL, &e) >= 0);
     CHECK(c && !ckpt_config_json(c));
     ckpt_close(c);
     c = NULL;
-    CHECK(ckpt_open_config(&c, to, other, &e) < 0);
+    CHECK(ckpt_open(&c, to, &(struct ckpt_open_opts){ .config_path = other }, &e) < 0);
     CHECK_HAS(e.text, "num_attention_heads 4, the saved run 8");
-    CHECK(ckpt_open_config(&c, to, config, &e) >= 0);
+    CHECK(ckpt_open(&c, to, &(struct ckpt_open_opts){ .config_path = config }, &e) >= 0);
     CHECK(c && ckpt_config_json(c));
     ckpt_close(c);
 }

@@ -24,7 +24,7 @@ static void check_all(const char *path, const struct spec *s, int n)
     struct ckpt *c = NULL;
     struct err e = { 0 };
     uint64_t draw = 0;
-    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
     if (!c) {
         CHECK_STR(e.text, "");
         return;
@@ -45,7 +45,7 @@ static void check_all(const char *path, const struct spec *s, int n)
             char *got = calloc((size_t)count, 8), *want = calloc((size_t)count, 8);
             fill_range(&s[i].t, &b, lo, count, want);
             CHECK_INT(ckpt_read_range(c, at, &b, lo, count, got, &e), 0);
-            CHECK_SAME(got, want, (size_t)(count - lo) * ckpt_dtype_size(s[i].t.dtype));
+            CHECK_SAME(got, want, (size_t)stored_bytes(s[i].t.dtype, count - lo));
             free(got);
             free(want);
         }
@@ -72,7 +72,7 @@ TEST(state_config_extras_and_layout_come_back)
     void *data = NULL;
     size_t n = 0;
     CHECK_INT(make_ckpt(fresh("state"), small_specs(), N_SPECS, 2, 1000, 0, &got, &e), 0);
-    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, NULL, &e), 0);
     const struct ckpt_state *s = ckpt_state(c);
     CHECK(s->has_state && s->step == 7 && s->seed == 0xfedcba9876543210u && s->epoch == 1 &&
           s->sample == 40 && s->grain == 8);
@@ -144,9 +144,9 @@ TEST(digests_do_not_depend_on_the_layout)
 static const struct spec *large_specs(void)
 {
     static struct spec s[3];
-    s[0] = spec(ROLE_WEIGHT, "a", CK_F32, 2, 1500, 701, CUT_COLUMNS);
-    s[1] = spec(ROLE_WEIGHT, "b", CK_BF16, 2, 1000, 1025, CUT_ROWS);
-    s[2] = spec(ROLE_WEIGHT, "c", CK_U8, 1, 3000001, 0, CUT_RANGES);
+    s[0] = spec(ROLE_WEIGHT, "a", STORED_F32, 2, 1500, 701, CUT_COLUMNS);
+    s[1] = spec(ROLE_WEIGHT, "b", STORED_BF16, 2, 1000, 1025, CUT_ROWS);
+    s[2] = spec(ROLE_WEIGHT, "c", STORED_U8, 1, 3000001, 0, CUT_RANGES);
     return s;
 }
 
@@ -159,7 +159,7 @@ TEST(tensors_over_many_blocks_read_back_and_only_the_blocks_that_are_needed_are_
         check_all(dst, large_specs(), 3);
     }
     CHECK_INT(make_ckpt(fresh("large"), large_specs(), 3, 1, 90001, 0, NULL, &e), 0);
-    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, NULL, &e), 0);
     struct box b = { 1, { 2000000 }, { 10 } };
     uint8_t got[10], want[10];
     fill_range(&large_specs()[2].t, &b, 0, 10, (char *)want);
@@ -178,7 +178,7 @@ TEST(tensors_over_many_blocks_read_back_and_only_the_blocks_that_are_needed_are_
 static int opens_and_verifies(const char *path, struct err *e)
 {
     struct ckpt *c = NULL;
-    int rc = ckpt_open(&c, path, e);
+    int rc = ckpt_open(&c, path, NULL, e);
     if (rc == 0)
         rc = ckpt_verify(c, 0, e);
     ckpt_close(c);
@@ -225,7 +225,7 @@ TEST(a_changed_header_byte_is_found_by_a_plain_read_and_a_changed_block_by_check
     struct ckpt *c = NULL;
     CHECK_INT(make_ckpt(fresh("head"), small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
     flip(in_tmp(dst, "weights-00000.safetensors", path), 100, 4);
-    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, NULL, &e), 0);
     int at = ckpt_find(c, ROLE_WEIGHT, "model.norm.weight");
     struct box b = box_whole(1, (int64_t[]){ 13 });
     CHECK_INT(ckpt_read(c, at, &b, data, &e), -ERR_INTEGRITY);
@@ -234,7 +234,7 @@ TEST(a_changed_header_byte_is_found_by_a_plain_read_and_a_changed_block_by_check
     ckpt_close(c);
     flip(path, 100, 4);
     flip(in_tmp(dst, "optim-00000.safetensors", path), 5000, 1);
-    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, NULL, &e), 0);
     at = ckpt_find(c, ROLE_WEIGHT, "model.norm.weight");
     CHECK_INT(ckpt_read(c, at, &b, data, &e), 0);
     CHECK_INT(ckpt_check_rest(c, 0, 1, &e), -ERR_INTEGRITY);
@@ -338,7 +338,7 @@ static void negative_dim(json_t *m)
 }
 static void unknown_dtype(json_t *m)
 {
-    json_object_set_new(item(m, "tensors", 0), "dtype", json_string("F8_E4M3"));
+    json_object_set_new(item(m, "tensors", 0), "dtype", json_string("F9_E4M4"));
 }
 static void other_digest(json_t *m)
 {
@@ -424,7 +424,7 @@ static const struct {
     { huge_shape, { "limit", "" } },
     { zero_and_huge, { "limit", "" } },
     { negative_dim, { "limit", "" } },
-    { unknown_dtype, { "F8_E4M3", "" } },
+    { unknown_dtype, { "F9_E4M4", "" } },
     { other_digest, { "digest", "" } },
     { float_dim, { "shape", "whole number" } },
     { tensor_number, { "piece of tensor", "" } },
@@ -452,7 +452,7 @@ TEST(wrong_manifests_are_refused_with_a_message_that_names_what_is_wrong)
         json_t *m = load_manifest(dst);
         wrong[i].change(m);
         save_manifest(dst, m);
-        if (ckpt_open(&c, dst, &e) >= 0)
+        if (ckpt_open(&c, dst, NULL, &e) >= 0)
             test_fail(__FILE__, __LINE__, "wrong manifest %zu was taken", i);
         ckpt_close(c);
         CHECK_HAS(e.text, wrong[i].says[0]);
@@ -492,11 +492,11 @@ TEST(unknown_members_of_a_manifest_are_ignored)
 static int make_packed(const char *path, enum ckpt_codec codec, int level, struct err *e)
 {
     const struct ckpt_piece p[2] = {
-        { { .name = "a", .dtype = CK_F32, .n_dims = 2, .shape = { 600, 1000 } },
+        { { .name = "a", .dtype = STORED_F32, .n_dims = 2, .shape = { 600, 1000 } },
           { 2, { 0 }, { 600, 1000 } },
           0,
           600000 },
-        { { .name = "b", .dtype = CK_BF16, .n_dims = 1, .shape = { 700001 } },
+        { { .name = "b", .dtype = STORED_BF16, .n_dims = 1, .shape = { 700001 } },
           { 1, { 0 }, { 700001 } },
           0,
           700001 },
@@ -527,14 +527,14 @@ static void check_packed(const char *path)
     struct err e = { 0 };
     struct ckpt *c = NULL;
     char *have = malloc((size_t)4 * 700001), *want = malloc((size_t)4 * 700001);
-    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
     CHECK_INT(ckpt_verify(c, 0, &e), 0);
     for (int i = 0; i < 2; i++) {
         const struct ckpt_tensor *t = ckpt_tensor(c, i);
         struct box b = box_whole(t->n_dims, t->shape);
         CHECK_INT(ckpt_read_range(c, i, &b, 5, box_count(&b) - 3, have, &e), 0);
         fill_range(t, &b, 5, box_count(&b) - 3, want);
-        CHECK_SAME(have, want, (size_t)(box_count(&b) - 8) * ckpt_dtype_size(t->dtype));
+        CHECK_SAME(have, want, (size_t)stored_bytes(t->dtype, box_count(&b) - 8));
     }
     ckpt_close(c);
     free(have);
@@ -631,14 +631,14 @@ TEST(files_of_two_saves_mixed_are_found)
 TEST(a_tensor_without_elements_and_one_of_four_dims_are_kept)
 {
     struct err e = { 0 };
-    struct spec s[2] = { spec(ROLE_WEIGHT, "empty", CK_F32, 2, 0, 5, CUT_NONE),
-                         spec(ROLE_WEIGHT, "four", CK_I64, 2, 3, 2, CUT_ROWS) };
+    struct spec s[2] = { spec(ROLE_WEIGHT, "empty", STORED_F32, 2, 0, 5, CUT_NONE),
+                         spec(ROLE_WEIGHT, "four", STORED_I64, 2, 3, 2, CUT_ROWS) };
     s[1].t.n_dims = 4;
     memcpy(s[1].t.shape, (int64_t[]){ 4, 3, 2, 5 }, 32);
     CHECK_INT(make_ckpt(fresh("four"), s, 2, 2, 7, 0, NULL, &e), 0);
     CHECK_INT(opens_and_verifies(dst, &e), 0);
     struct ckpt *c = NULL;
-    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, NULL, &e), 0);
     CHECK_INT(ckpt_n_tensors(c), 2);
     CHECK_INT(ckpt_tensor(c, 0)->shape[1], 5);
     ckpt_close(c);

@@ -19,7 +19,7 @@ static const char *fresh(const char *name)
 static int opens_and_verifies(const char *path, struct err *e)
 {
     struct ckpt *c = NULL;
-    int rc = ckpt_open(&c, path, e);
+    int rc = ckpt_open(&c, path, NULL, e);
     if (rc == 0)
         rc = ckpt_verify(c, 0, e);
     ckpt_close(c);
@@ -39,8 +39,8 @@ static int nothing_begins_with(const char *a)
 TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing)
 {
     for (int how = 0; how < 4; how++) {
-        struct spec s[2] = { spec(ROLE_WEIGHT, "w", CK_F32, 2, 8, 6, CUT_ROWS),
-                             spec(ROLE_WEIGHT, "v", CK_F32, 2, 8, 6, CUT_COLUMNS) },
+        struct spec s[2] = { spec(ROLE_WEIGHT, "w", STORED_F32, 2, 8, 6, CUT_ROWS),
+                             spec(ROLE_WEIGHT, "v", STORED_F32, 2, 8, 6, CUT_COLUMNS) },
                     other[2];
         struct ckpt_meta meta = make_meta(2);
         void *table[3] = { 0 };
@@ -49,7 +49,7 @@ TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing
         struct err e = { 0 };
         memcpy(other, s, sizeof s);
         if (how == 2)
-            other[0].t.dtype = CK_I32;
+            other[0].t.dtype = STORED_I32;
         CHECK_INT(ckpt_begin(fresh("partial"), tmp, NULL, &e), 0);
         CHECK_INT(write_rank(tmp, s, 2, 0, 2, 100, 0, &table[0], &bytes[0], &e), 0);
         /* 1 of 3 overlaps 0 of 2 */
@@ -71,7 +71,7 @@ TEST(a_piece_that_got_too_little_or_too_much_is_an_error)
 {
     struct err e = { 0 };
     struct ckpt_shard *s = NULL;
-    struct spec one = spec(ROLE_WEIGHT, "w", CK_F32, 1, 5, 0, CUT_NONE);
+    struct spec one = spec(ROLE_WEIGHT, "w", STORED_F32, 1, 5, 0, CUT_NONE);
     struct ckpt_piece p = piece_of(&one, 0, 1);
     float x[6] = { 0 };
     void *table;
@@ -157,15 +157,15 @@ TEST(a_checkpoint_removed_while_it_is_read_gives_its_values_or_an_error_that_nam
     struct ckpt *c = NULL;
     char data[1 << 16], again[1 << 16];
     CHECK_INT(make_ckpt(fresh("read"), small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
-    CHECK_INT(ckpt_open(&c, dst, &e), 0);
+    CHECK_INT(ckpt_open(&c, dst, NULL, &e), 0);
     const struct ckpt_tensor *t = ckpt_tensor(c, 0);
     struct box whole = box_whole(t->n_dims, t->shape);
     int64_t n = box_count(&whole);
-    CHECK(n * (int64_t)ckpt_dtype_size(t->dtype) <= (int64_t)sizeof data);
+    CHECK(stored_bytes(t->dtype, n) <= (int64_t)sizeof data);
     CHECK_INT(ckpt_read_range(c, 0, &whole, 0, n, data, &e), 0);
     CHECK_INT(ckpt_remove(dst, &e), 0); /* as --keep does */
     CHECK_INT(ckpt_read_range(c, 0, &whole, 0, n, again, &e), 0);
-    CHECK_SAME(again, data, (size_t)n * ckpt_dtype_size(t->dtype));
+    CHECK_SAME(again, data, (size_t)stored_bytes(t->dtype, n));
     for (int i = 1, rc = 0; i < ckpt_n_tensors(c) && rc >= 0; i++) {
         t = ckpt_tensor(c, i);
         whole = box_whole(t->n_dims, t->shape);
@@ -173,7 +173,7 @@ TEST(a_checkpoint_removed_while_it_is_read_gives_its_values_or_an_error_that_nam
         CHECK(rc == 0 || (rc == -ERR_FILE && strstr(e.text, dst)));
     }
     ckpt_close(c);
-    CHECK_INT(ckpt_open(&c, dst, &e), -ERR_FILE);
+    CHECK_INT(ckpt_open(&c, dst, NULL, &e), -ERR_FILE);
 }
 
 /* A child makes a checkpoint while its n-th call of an operation fails. Returns its exit status: 0 made, 1

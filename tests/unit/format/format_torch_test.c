@@ -150,7 +150,7 @@ TEST(state_dicts_are_checkpoints)
         const char *tensor;
         int n = 0;
         snprintf(path, sizeof path, "%s/%s", dir, files[f]);
-        if (ckpt_open(&c, path, &e) < 0) {
+        if (ckpt_open(&c, path, NULL, &e) < 0) {
             test_fail(__FILE__, __LINE__, "%s", e.text);
             continue;
         }
@@ -159,7 +159,7 @@ TEST(state_dicts_are_checkpoints)
             if (i < 0)
                 continue;
             struct box b = box_whole(ckpt_tensor(c, i)->n_dims, ckpt_tensor(c, i)->shape);
-            size_t bytes = (size_t)box_count(&b) * ckpt_dtype_size(ckpt_tensor(c, i)->dtype);
+            size_t bytes = (size_t)stored_bytes(ckpt_tensor(c, i)->dtype, box_count(&b));
             char *v = malloc(bytes + 1);
             CHECK(ckpt_read(c, i, &b, v, &e) >= 0);
             sha256_text(v, bytes, hex);
@@ -201,7 +201,7 @@ TEST(strided_views_are_read_by_box)
     for (size_t i = 0; i < 14; i++) {
         int t = ckpt_find(f.c, ROLE_WEIGHT, views[i]);
         const struct ckpt_tensor *ct = ckpt_tensor(f.c, t);
-        size_t size = ckpt_dtype_size(ct->dtype);
+        size_t size = (size_t)stored_bytes(ct->dtype, 1);
         struct box whole = box_whole(ct->n_dims, ct->shape), part = whole;
         char *got = malloc((size_t)x[i].n * size + 1);
         CHECK(ckpt_read(f.c, t, &whole, got, &e) >= 0);
@@ -237,7 +237,7 @@ TEST(folders_of_bin_files_equal_those_of_safetensors)
         struct err e = { 0 };
         snprintf(a, sizeof a, "%s/%s", dir, pairs[k][0]);
         snprintf(b, sizeof b, "%s/%s", dir, pairs[k][1]);
-        if (ckpt_open(&x, a, &e) < 0 || ckpt_open(&y, b, &e) < 0) {
+        if (ckpt_open(&x, a, NULL, &e) < 0 || ckpt_open(&y, b, NULL, &e) < 0) {
             test_fail(__FILE__, __LINE__, "%s", e.text);
             continue;
         }
@@ -320,7 +320,7 @@ TEST(every_broken_file_is_refused_quickly_and_nothing_is_run)
         struct timespec a, b;
         snprintf(path, sizeof path, "%s/%s", dir, bad[i].name);
         clock_gettime(CLOCK_MONOTONIC, &a);
-        if (ckpt_open(&c, path, &e) >= 0)
+        if (ckpt_open(&c, path, NULL, &e) >= 0)
             test_fail(__FILE__, __LINE__, "%s was read", bad[i].name);
         else if (!strstr(e.text, bad[i].says))
             test_fail(__FILE__, __LINE__, "%s: \"%s\" does not contain \"%s\"", bad[i].name, e.text,
@@ -341,7 +341,7 @@ TEST(what_is_left_out_is_said)
     struct ckpt *c = NULL;
     if (!foreign_path("plain/llama2l_fp32_trainer.pt", path))
         return;
-    CHECK(ckpt_open(&c, path, &e) >= 0);
+    CHECK(ckpt_open(&c, path, NULL, &e) >= 0);
     CHECK(c && ckpt_n_tensors(c) == 21 && !ckpt_state(c)->has_state);
     CHECK_HAS(c && ckpt_note(c) ? ckpt_note(c) : "", "optimizer is left out");
     ckpt_close(c);
@@ -354,7 +354,7 @@ TEST(a_record_that_no_tensor_uses_makes_no_file)
     struct ckpt *c = NULL;
     if (!foreign_path("bad/traversal_record.pt", path))
         return;
-    CHECK(ckpt_open(&c, path, &e) >= 0);
+    CHECK(ckpt_open(&c, path, NULL, &e) >= 0);
     CHECK(c && ckpt_n_tensors(c) == 1 && ckpt_verify(c, 0, &e) >= 0);
     ckpt_close(c);
 }
@@ -369,7 +369,7 @@ TEST(one_changed_byte_is_noticed)
         return;
     snprintf(to, sizeof to, "%s/flip", test_tmp_dir());
     shell("rm -rf '%s' && cp -rL '%s' '%s' && chmod -R u+w '%s'", to, from, to, to);
-    CHECK(ckpt_open(&c, to, &e) >= 0);
+    CHECK(ckpt_open(&c, to, NULL, &e) >= 0);
     int i = c ? ckpt_find(c, ROLE_WEIGHT, "lm_head.weight") : -1;
     CHECK(i >= 0);
     if (i >= 0) {

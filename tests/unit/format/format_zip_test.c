@@ -3,7 +3,7 @@
 #include <unistd.h>
 #include "base/io.h"
 #include "format/torch/zip.h"
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 #include "tests/test.h"
 
 struct bytes {

@@ -105,8 +105,8 @@ static void random_model(uint64_t *s, struct model *m)
                                                       .n_dims = p->n_dims,
                                                       .shape = { p->shape[0], p->shape[1] },
                                                       .dtype = !role && (kind == BF16 || kind == WEIGHTS_BF16)
-                                                                   ? CK_BF16
-                                                                   : CK_F32 };
+                                                                   ? STORED_BF16
+                                                                   : STORED_F32 };
         }
 }
 
@@ -167,7 +167,7 @@ static int make(const char *dst, const struct model *m, const struct change *c, 
     TRY(ckpt_begin(dst, tmp, NULL, e));
     TRY(ckpt_shard_open(&shard, tmp, 0, m->n, p, e));
     for (int i = 0; i < m->n; i++) {
-        size_t size = ckpt_dtype_size(p[i].t.dtype);
+        size_t size = (size_t)stored_bytes(p[i].t.dtype, 1);
         char *data = malloc((size_t)p[i].hi * size + 8);
         for (int64_t k = 0; k < p[i].hi; k++) {
             uint64_t v = value_at(m, i, k, c);
@@ -208,7 +208,7 @@ static struct ckpt_digests digests_of(const char *path)
     struct ckpt_tensor t[800];
     struct ckpt *c = NULL;
     struct err e = { 0 };
-    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
     CHECK_INT(prove_digests(c, 1, NULL, d, &e), 0);
     CHECK_INT(ckpt_check_rest(c, 0, 1, &e), 0);
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
@@ -341,7 +341,7 @@ static int diff_says(const char *a, const char *b, const char *name)
     char *text = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
-    CHECK(ckpt_open(&x, a, &e) >= 0 && ckpt_open(&y, b, &e) >= 0);
+    CHECK(ckpt_open(&x, a, NULL, &e) >= 0 && ckpt_open(&y, b, NULL, &e) >= 0);
     int rc = view_diff(x, y, &o, f, &e), found;
     fclose(f);
     found = rc == 1 && strstr(text, name);
@@ -369,7 +369,7 @@ static int verifies(const char *path)
 {
     struct ckpt *c = NULL;
     struct err e = { 0 };
-    int rc = ckpt_open(&c, path, &e);
+    int rc = ckpt_open(&c, path, NULL, &e);
     if (rc >= 0)
         rc = ckpt_verify(c, 0, &e);
     ckpt_close(c);

@@ -32,7 +32,7 @@ static void fill_floats(const struct ckpt_tensor *t, int64_t n, char *out)
     for (int64_t i = 0; i < n; i++) {
         /* 2^-27 to 2^22, both signs */
         uint32_t v = (uint32_t)value_of(t, i), bits = (v & 0x807fffffu) | (100 + v % 50) << 23;
-        if (t->dtype == CK_BF16) {
+        if (t->dtype == STORED_BF16) {
             uint16_t h = (uint16_t)(bits >> 16);
             memcpy(out + 2 * i, &h, 2);
         } else {
@@ -71,7 +71,8 @@ static int make_base(const char *dst, int how, const char *config_text, struct e
             p[n].t = (struct ckpt_tensor){ .name = table.p[i].name,
                                            .role = (enum ckpt_role)role,
                                            .n_dims = table.p[i].n_dims,
-                                           .dtype = role == ROLE_WEIGHT && how & BF16 ? CK_BF16 : CK_F32,
+                                           .dtype = role == ROLE_WEIGHT && how & BF16 ? STORED_BF16
+                                                                                      : STORED_F32,
                                            .shape = { table.p[i].shape[0], table.p[i].shape[1] } };
             p[n].box = box_whole(p[n].t.n_dims, p[n].t.shape);
             p[n].hi = box_count(&p[n].box);
@@ -118,7 +119,7 @@ static void digests_of(const char *path, char weights[33], char state[33])
     struct err e = { 0 };
     FILE *f = tmpfile();
     struct view_options o = { .n_threads = 1 };
-    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
     CHECK_INT(view_digest(c, &o, f, &e), 0);
     rewind(f);
     CHECK_INT(fscanf(f, "weights_digest %32s\nstate_digest %32s", weights, state), 2);
@@ -137,7 +138,7 @@ static int verifies(const char *path)
 {
     struct ckpt *c = NULL;
     struct err e = { 0 };
-    int rc = ckpt_open(&c, path, &e);
+    int rc = ckpt_open(&c, path, NULL, &e);
     if (rc == 0)
         rc = ckpt_verify(c, 0, &e);
     ckpt_close(c);
@@ -168,12 +169,12 @@ TEST(every_layout_verifies_keeps_the_digests_and_gives_the_first_bytes_back)
     }
 }
 
-static void read_tensor(const char *path, enum ckpt_role role, const char *name, enum ckpt_dtype want,
+static void read_tensor(const char *path, enum ckpt_role role, const char *name, enum stored_dtype want,
                         void **data, int64_t *n)
 {
     struct ckpt *c = NULL;
     struct err e = { 0 };
-    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
     int i = ckpt_find(c, role, name);
     CHECK(i >= 0 && ckpt_tensor(c, i)->dtype == want);
     struct box b = box_whole(ckpt_tensor(c, i)->n_dims, ckpt_tensor(c, i)->shape);
@@ -188,7 +189,7 @@ static int has_role(const char *path, enum ckpt_role role)
     struct ckpt *c = NULL;
     struct err e;
     int n = 0;
-    CHECK_INT(ckpt_open(&c, path, &e), 0);
+    CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
     for (int i = 0; i < ckpt_n_tensors(c); i++)
         n += ckpt_tensor(c, i)->role == role;
     ckpt_close(c);
@@ -212,10 +213,10 @@ TEST(a_training_state_in_fp32_goes_to_bf16_with_masters_and_comes_back_bit_for_b
     digests_of(two, w2, s2);
     CHECK_STR(w2, w);
     CHECK_STR(s2, s);
-    read_tensor(base, ROLE_WEIGHT, "model.norm.weight", CK_F32, &x, &n);
-    read_tensor(one, ROLE_WEIGHT, "model.norm.weight", CK_BF16, &y, &n);
+    read_tensor(base, ROLE_WEIGHT, "model.norm.weight", STORED_F32, &x, &n);
+    read_tensor(one, ROLE_WEIGHT, "model.norm.weight", STORED_BF16, &y, &n);
     uint16_t *want = malloc((size_t)n * 2);
-    cast_run(CK_F32, CK_BF16, x, want, n);
+    cast_run(STORED_F32, STORED_BF16, x, want, n);
     CHECK_SAME(y, want, n * 2);
     free(x), free(y), free(want);
 }
@@ -230,14 +231,14 @@ TEST(without_state_bf16_is_widened_exactly_and_the_config_says_the_dtype)
     CHECK_INT(convert(base, named("one", one), (struct layout){ 4, 1, 1, 1, 1, 0 }, TARGET_NATIVE, TARGET_F32,
                       1, &e),
               0);
-    read_tensor(base, ROLE_WEIGHT, "lm_head.weight", CK_BF16, &x, &n);
-    read_tensor(one, ROLE_WEIGHT, "lm_head.weight", CK_F32, &y, &n);
+    read_tensor(base, ROLE_WEIGHT, "lm_head.weight", STORED_BF16, &x, &n);
+    read_tensor(one, ROLE_WEIGHT, "lm_head.weight", STORED_F32, &y, &n);
     for (int64_t i = 0; i < n; i++) {
         uint32_t bits = (uint32_t)((uint16_t *)x)[i] << 16;
         CHECK_SAME((uint32_t *)y + i, &bits, 4);
     }
     free(x), free(y);
-    CHECK_INT(ckpt_open(&c, one, &e), 0);
+    CHECK_INT(ckpt_open(&c, one, NULL, &e), 0);
     CHECK_HAS(ckpt_config_json(c), "\"torch_dtype\": \"float32\"");
     CHECK(!ckpt_state(c)->has_state && ckpt_state(c)->grain == 8);
     ckpt_close(c);
@@ -253,7 +254,7 @@ TEST(to_hugging_face_and_back_keeps_the_weights_and_the_config)
     CHECK_INT(convert(base, named("one", one), whole, TARGET_HF, TARGET_AS_IS, 0, &e), 0);
     CHECK(io_exists(in_tmp(one, "model.safetensors.index.json", path)) &&
           !io_exists(in_tmp(one, "manifest.json", path)));
-    CHECK_INT(ckpt_open(&c, one, &e), 0);
+    CHECK_INT(ckpt_open(&c, one, NULL, &e), 0);
     CHECK_STR(ckpt_driver(c), "hf");
     CHECK_STR(ckpt_config_json(c), config);
     ckpt_close(c);
@@ -284,7 +285,7 @@ TEST(a_grain_of_its_own_stands_in_the_config_of_the_export_and_nowhere_else)
     /* the manifest says 8, which is the formula */
     CHECK_INT(make_base(named("base", base), BF16 | NO_STATE, text, &e), 0);
     CHECK_INT(convert(base, named("one", one), whole, TARGET_HF, TARGET_AS_IS, 0, &e), 0);
-    CHECK_INT(ckpt_open(&c, one, &e), 0);
+    CHECK_INT(ckpt_open(&c, one, NULL, &e), 0);
     CHECK(!strstr(ckpt_config_json(c), "shardline_grain"));
     ckpt_close(c);
     free(text);
@@ -371,7 +372,7 @@ TEST(the_proof_finds_a_target_that_is_not_what_streamed_by)
     struct request r = { .src = base, .dst = one, .layout = { 2, 1, 1, 1, 1, 0 }, .n_threads = 1 };
     CHECK_INT(make_base(named("base", base), WITH_MOMENTS, config, &e), 0);
     named("one", one);
-    CHECK_INT(ckpt_open(&src, base, &e), 0);
+    CHECK_INT(ckpt_open(&src, base, NULL, &e), 0);
     CHECK_INT(plan_make(&p, src, &r, NULL, &e), 0);
     CHECK_INT(ckpt_begin(one, tmp, NULL, &e), 0);
     CHECK_INT(stream_run(&p, tmp, d, NULL, &e), 0);
@@ -396,7 +397,7 @@ static void write_and_check(int damage)
 {
     struct err e = { 0 };
     struct ckpt_piece p = {
-        .t = { .name = "w", .role = ROLE_WEIGHT, .dtype = CK_F32, .n_dims = 2, .shape = { 300, 1000 } }
+        .t = { .name = "w", .role = ROLE_WEIGHT, .dtype = STORED_F32, .n_dims = 2, .shape = { 300, 1000 } }
     };
     struct ckpt_shard *s = NULL;
     struct ckpt_digest want = { 0, 0 }, got;
@@ -408,7 +409,7 @@ static void write_and_check(int damage)
     p.hi = 300000;
     for (int i = 0; i < 300000; i++)
         x[i] = (float)i;
-    ckpt_digest_add(&want, CK_F32, 2, p.t.shape, &p.box, 0, p.hi, x);
+    ckpt_digest_add(&want, STORED_F32, 2, p.t.shape, &p.box, 0, p.hi, x);
     CHECK_INT(io_mkdir(named("shard", dir), &e), 0);
     CHECK_INT(ckpt_shard_open(&s, dir, 0, 1, &p, &e), 0);
     ckpt_shard_defer(s);
@@ -499,8 +500,8 @@ TEST(diff_names_the_tensor_its_first_element_and_the_largest_difference)
         fwrite(x, 4, 7, f);
         fclose(f);
     }
-    CHECK_INT(ckpt_open(&a, one, &e), 0);
-    CHECK_INT(ckpt_open(&b, two, &e), 0);
+    CHECK_INT(ckpt_open(&a, one, NULL, &e), 0);
+    CHECK_INT(ckpt_open(&b, two, NULL, &e), 0);
     FILE *f = fmemopen(text, sizeof text, "w");
     CHECK_INT(view_diff(a, b, &o, f, &e), 1);
     CHECK_INT(view_diff(a, a, &o, f, &e), 0);
@@ -542,7 +543,7 @@ TEST(statistics_count_the_finite_values_and_the_others_apart_in_every_dtype)
     fwrite(&nan, 4, 1, f);
     fwrite(i8, 1, 2, f);
     fclose(f);
-    CHECK_INT(ckpt_open(&c, one, &e), 0);
+    CHECK_INT(ckpt_open(&c, one, NULL, &e), 0);
     CHECK_INT(stats_of_all(c, 2, NULL, s, &e), 0);
     const struct tensor_stats want[4] = { { 3, 1, 2, -3, 2.5, 0.5 / 3 },
                                           { 3, 0, 0, -2, 2, 1.0 / 3 },
@@ -572,15 +573,15 @@ TEST(bf16_rounds_to_nearest_even_flushes_denormals_and_keeps_nan_quiet)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint16_t out = 0;
-        cast_run(CK_F32, CK_BF16, &cases[i].in, &out, 1);
+        cast_run(STORED_F32, STORED_BF16, &cases[i].in, &out, 1);
         CHECK_INT(out, cases[i].out);
     }
     for (uint32_t h = 0; h < 65536; h++) {
         uint16_t in = (uint16_t)h, back = 0;
         uint32_t wide = 0;
-        cast_run(CK_BF16, CK_F32, &in, &wide, 1);
+        cast_run(STORED_BF16, STORED_F32, &in, &wide, 1);
         CHECK_INT(wide, h << 16);
-        cast_run(CK_F32, CK_BF16, &wide, &back, 1);
+        cast_run(STORED_F32, STORED_BF16, &wide, &back, 1);
         int exp = h >> 7 & 255, frac = h & 127;
         CHECK_INT(back, exp == 0 ? h & 0x8000 : exp == 255 && frac ? h | 0x40 : h);
     }
@@ -592,7 +593,7 @@ TEST(fp16_is_widened_exactly)
         uint16_t in = (uint16_t)h;
         float got = 0;
         int exp = h >> 10 & 31, frac = h & 1023;
-        cast_run(CK_F16, CK_F32, &in, &got, 1);
+        cast_run(STORED_F16, STORED_F32, &in, &got, 1);
         if (exp == 31 && frac) {
             CHECK(got != got);
             continue;
@@ -652,7 +653,7 @@ TEST(a_random_flipped_bit_is_found_a_thousand_times_and_named)
         CHECK_INT(stat(in_tmp(one, name, path), &st), 0);
         long at = (long)(random_next(&seed) % (uint64_t)st.st_size);
         flip(one, name, at);
-        if (ckpt_open(&c, one, &e) >= 0 && ckpt_verify(c, 0, &e) >= 0)
+        if (ckpt_open(&c, one, NULL, &e) >= 0 && ckpt_verify(c, 0, &e) >= 0)
             test_fail(__FILE__, __LINE__, "byte %ld of %s changed and nobody noticed", at, name);
         CHECK_HAS(e.text, name);
         ckpt_close(c);
@@ -666,7 +667,7 @@ static struct ckpt_digest digest_of(int64_t rows, int64_t columns, const float *
     int64_t shape[2] = { rows, columns };
     struct box b = box_whole(2, shape);
     struct ckpt_digest d = { 0, 0 };
-    ckpt_digest_add(&d, CK_F32, 2, shape, &b, 0, rows * columns, x);
+    ckpt_digest_add(&d, STORED_F32, 2, shape, &b, 0, rows * columns, x);
     return d;
 }
 
@@ -691,8 +692,8 @@ TEST(swapped_heads_shifted_rows_and_exchanged_tensors_change_the_digest)
         now = digest_of(ROWS, COLUMNS, y);
         CHECK(now.lo != was.lo && now.hi != was.hi);
         struct ckpt_tensor t[2] = {
-            { .name = "gate", .dtype = CK_F32, .n_dims = 2, .shape = { ROWS, COLUMNS }, .digest = was },
-            { .name = "up", .dtype = CK_F32, .n_dims = 2, .shape = { ROWS, COLUMNS }, .digest = now },
+            { .name = "gate", .dtype = STORED_F32, .n_dims = 2, .shape = { ROWS, COLUMNS }, .digest = was },
+            { .name = "up", .dtype = STORED_F32, .n_dims = 2, .shape = { ROWS, COLUMNS }, .digest = now },
         };
         struct ckpt_digests a = ckpt_digest_all(2, t, NULL);
         t[0].digest = now;

@@ -7,7 +7,7 @@
  * Bits are reversed: bit 0 of a byte is the highest power of x, so a product of two registers comes out one
  * power too low, and the constants are x^(D - 1). Source: Gopal et al. 2009, Fast CRC Computation for
  * Generic Polynomials Using PCLMULQDQ. */
-#include "format/crc32.h"
+#include "format/torch/crc32.h"
 
 #include <pthread.h>
 #include <string.h>

@@ -4,8 +4,8 @@
  * Those have no place for the data position, the seed and the settings of a run; they stand in them as one
  * text, an object of the state_dict named RUN_STATE_KEY, as in a native manifest (FORMAT.md). Who does not
  * know it leaves it alone. */
-#ifndef SHARDLINE_FORMAT_RUN_STATE_H
-#define SHARDLINE_FORMAT_RUN_STATE_H
+#ifndef SHARDLINE_FORMAT_TORCH_RUN_STATE_H
+#define SHARDLINE_FORMAT_TORCH_RUN_STATE_H
 
 #include "format/fmt.h"
 #include "format/torch/pickle.h"

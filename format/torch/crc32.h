@@ -1,6 +1,6 @@
 /* crc32.h - private to the room: CRC-32 (ISO-HDLC, the one of zip), as fast as the processor has it. */
-#ifndef SHARDLINE_FORMAT_CRC32_H
-#define SHARDLINE_FORMAT_CRC32_H
+#ifndef SHARDLINE_FORMAT_TORCH_CRC32_H
+#define SHARDLINE_FORMAT_TORCH_CRC32_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
 /* run_state.c - see run_state.h. */
-#include "format/run_state.h"
+#include "format/torch/run_state.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -1,0 +1,45 @@
+/* ckpt_tensor.h - what readers and writers of checkpoints both talk about: a logical tensor, its role and
+ * digest, the state of a run, the layout of the ranks that wrote it. */
+#ifndef SHARDLINE_FORMAT_CKPT_TENSOR_H
+#define SHARDLINE_FORMAT_CKPT_TENSOR_H
+
+#include <stdint.h>
+#include "base/box.h"
+#include "format/stored_dtype.h"
+
+enum ckpt_role { ROLE_WEIGHT, ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ, ROLE_COUNT };
+extern const char *const ckpt_role_prefix[ROLE_COUNT]; /* "", "master.", "exp_avg.", "exp_avg_sq." */
+
+/* 128 bits; digests of the parts of a tensor, whatever their shape, add up to that of the whole (FORMAT.md,
+ * "Digests"). */
+struct ckpt_digest {
+    uint64_t lo, hi;
+};
+
+struct ckpt_tensor {
+    const char *name; /* Hugging Face name, without the role's prefix */
+    enum ckpt_role role;
+    enum stored_dtype dtype;
+    int n_dims; /* a scalar is stored and read as [1] with n_dims 1 */
+    int64_t shape[BOX_DIMS];
+    struct ckpt_digest digest; /* valid when has_digest */
+    int has_digest;
+};
+
+/* Degrees of the mesh. vpp: virtual stages of a pipeline rank; 0 means 1. */
+struct ckpt_layout {
+    int tp, pp, cp, dp, ep, zero, vpp;
+};
+
+/* What a run needs to go on besides its tensors. */
+struct ckpt_state {
+    int has_state; /* 0: no optimizer state, the rest is not valid */
+    int64_t step;  /* finished updates */
+    uint64_t seed;
+    int64_t epoch, sample; /* data position: the next sample to read */
+    int grain;             /* GRAIN of the sums (numerics contract); 0: not stored, use the formula */
+    const char
+        *run_json; /* settings that a resumed run needs (schedule, data order, …), a JSON object; or NULL */
+};
+
+#endif

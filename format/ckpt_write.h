@@ -1,0 +1,85 @@
+/* ckpt_write.h - native checkpoints written: a shard for each rank, merged and published by one process.
+ *
+ *     ckpt_begin -> on every rank: ckpt_shard_open, _put, _close -> gather the tables -> ckpt_publish
+ * FORMAT.md specifies the files. */
+#ifndef SHARDLINE_FORMAT_CKPT_WRITE_H
+#define SHARDLINE_FORMAT_CKPT_WRITE_H
+
+#include <stddef.h>
+#include "base/err.h"
+#include "format/ckpt_proof.h"
+#include "format/ckpt_tensor.h"
+
+/* ---- one rank's files ---- */
+
+/* A part of a tensor that one rank stores: the elements [lo, hi) of the row-major order of a box; 0 and the
+ * count for the whole box. Empty pieces are left out of the files. */
+struct ckpt_piece {
+    struct ckpt_tensor t; /* the logical tensor; name is borrowed until the shard is closed */
+    struct box box;
+    int64_t lo, hi;
+};
+
+/* Creates one rank's files in the folder dir, which exists: weights-RRRRR.safetensors for the pieces of role
+ * weight, optim-RRRRR.safetensors for the others. ERR_USAGE: a piece of elements of 4 or 6 bits does not
+ * begin and end at bytes. */
+struct ckpt_shard;
+int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pieces,
+                    const struct ckpt_piece *p, struct err *e);
+/* The codec of the files, applied when the shard is closed. CODEC_ZSTD: seekable zstd (NAME.zst), level 1 to
+ * 19. CODEC_PLANES: byte planes (NAME.planes.zst), smaller for floats, level 0 (entropy coding only, the best
+ * for weights) to 19. */
+enum ckpt_codec { CODEC_PLAIN, CODEC_ZSTD, CODEC_PLANES };
+void ckpt_shard_compress(struct ckpt_shard *s, enum ckpt_codec codec, int level);
+/* Writes the next n_elements of a piece, in its row-major order. Pieces may be written in any order, and
+ * different ones from different threads. */
+int ckpt_shard_put(struct ckpt_shard *s, int piece, const void *data, int64_t n_elements, struct err *e);
+/* For a writer that proves what it wrote: from now on ckpt_shard_put only writes, and ckpt_shard_check reads
+ * back from the file what was put into a piece since its last check, and computes checksums and digest from
+ * that. *got: the digest of the piece so far. */
+void ckpt_shard_defer(struct ckpt_shard *s);
+int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, struct err *e);
+/* fsyncs and closes the files, and frees s. *table (*bytes long, the caller frees it): files, checksums,
+ * pieces and digests, for ckpt_publish. On error the files are removed. */
+int ckpt_shard_close(struct ckpt_shard *s, void **table, size_t *bytes, struct err *e);
+/* Closes and removes the files, and frees s. NULL is allowed. */
+void ckpt_shard_abort(struct ckpt_shard *s);
+
+/* ---- the whole ---- */
+
+/* What is not in the shards. */
+struct ckpt_meta {
+    struct ckpt_layout layout;
+    struct ckpt_state state;
+    const char *config_json; /* or NULL */
+    int n_extra;             /* small files to copy */
+    const char **extra_name;
+    const void **extra_data;
+    size_t *extra_bytes;
+};
+
+/* Makes an empty folder to write in beside dst ("dst.tmp-save"), removing what an interrupted process left
+ * there. tmp: its name, at least 4096 bytes; "" on error. *lock keeps other processes of this machine away:
+ * io_close it after ckpt_reveal, or pass it to ckpt_abandon. lock NULL: no lock, for tests. ERR_FILE: dst
+ * exists, or another process is writing it. */
+int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e);
+/* One process, when all shards are closed: merges their n tables, checks exact cover, writes config.json, the
+ * small files and the manifest, fsyncs, renames tmp to dst, fsyncs the parent. *got, where not NULL: digests
+ * of what was written. On error nothing is at dst and tmp is removed. */
+int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes,
+                 const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
+/* The two steps of ckpt_publish, for a caller that reads the files again before others can: after ckpt_seal
+ * the folder tmp is a whole checkpoint, which ckpt_open reads; ckpt_reveal renames it to dst. Errors: as
+ * ckpt_publish. */
+int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes,
+              const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
+int ckpt_reveal(const char *tmp, const char *dst, struct err *e);
+/* Removes a temporary folder and closes its lock. With a lock it removes the folder only while the name still
+ * stands for the locked one: another process may have made a new folder of that name. lock -1: removes it
+ * without that check. */
+void ckpt_abandon(const char *tmp, int lock);
+/* Removes a published checkpoint. Its name disappears first, in one step, so that a part of a checkpoint is
+ * never found. */
+int ckpt_remove(const char *path, struct err *e);
+
+#endif
