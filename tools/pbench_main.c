@@ -1,6 +1,6 @@
-/* pbench_main.c - load for a server that speaks OpenAI's completions: how long until the first token, how
- * long between two, how many a second. Closed loop (so many requests at a time) or open loop (so many begin
- * a second, whatever the server does). */
+/* pbench_main.c - load for a server with the OpenAI completions API: measures the time to the first token,
+ * the time between two tokens, and tokens a second. Closed loop (a fixed number of requests at a time) or
+ * open loop (a fixed number begin each second, whatever the server does). */
 #include <curl/curl.h>
 #include <jansson.h>
 #include <math.h>
@@ -23,46 +23,60 @@ struct bench_opts {
 };
 
 #define AT(member) offsetof(struct bench_opts, member)
-#define GROUP(text) \
-    { \
-        OPT_GROUP, text, 0, NULL, NULL, NULL, 0, 0, 0 \
-    }
+
+/* kind, name, member, default, unit; help, smallest and largest value */
+/* clang-format off */
 static const struct opt table[] = {
-    GROUP("Server"),
-    { OPT_TEXT, "url", AT(url), "http://127.0.0.1:8000", "URL", "of the server, without /v1", 0, 0, 0 },
-    { OPT_TEXT, "model", AT(model), NULL, "NAME", "the model field of requests (default: none is sent)", 0, 0,
-      0 },
-    { OPT_TEXT, "key", AT(key), NULL, "KEY", "for Authorization: Bearer", 0, 0, 0 },
-    { OPT_SWITCH, "chat", AT(chat), "0", NULL,
-      "ask /v1/chat/completions with text instead of /v1/completions with token ids", 0, 0, 0 },
-    { OPT_INT, "timeout", AT(timeout), "600", "SECONDS", "of one request", 1, 1e6, 0 },
-    GROUP("Load"),
-    { OPT_INT, "requests", AT(requests), "64", "N", "how many in all", 1, 1e7, 0 },
-    { OPT_INT, "concurrency", AT(concurrency), "8", "N", "at a time at most", 1, 4096, 0 },
-    { OPT_FLOAT, "rate", AT(rate), "0", "N",
-      "requests that begin a second, at random times (0: the next begins when one ends)", 0, 1e6, 0 },
-    { OPT_INT, "prompt-tokens", AT(prompt), "128", "N", "mean length of prompts", 1, 1e7, 0 },
-    { OPT_INT, "output-tokens", AT(output), "64", "N", "mean length of answers (end tokens are ignored)", 1,
-      1e7, 0 },
-    { OPT_FLOAT, "spread", AT(spread), "0", "X", "lengths are uniform in mean x (1-X) to mean x (1+X)", 0, 1,
-      0 },
-    { OPT_INT, "shared-tokens", AT(shared), "0", "N", "tokens that all prompts begin with", 0, 1e7, 0 },
-    { OPT_INT, "vocab", AT(vocab), "256", "N", "prompts are random ids from 1 to N-1", 2, 1e9, 0 },
-    { OPT_FLOAT, "temperature", AT(temperature), "0", "T", "of the answers (0: the most likely tokens)", 0,
-      1e6, 0 },
-    { OPT_FLOAT, "top-p", AT(top_p), "1", "P", "likewise", 1e-9, 1, 0 },
-    { OPT_INT, "top-k", AT(top_k), "0", "N", "likewise (0: off)", 0, 1e9, 0 },
-    { OPT_INT, "seed", AT(seed), "0", "N", "of lengths, ids and times", 0, 9e18, 0 },
-    GROUP("Output"),
-    { OPT_SWITCH, "json", AT(json), "0", NULL, "one JSON object, with the names of vllm bench serve", 0, 0,
-      0 },
-    { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
+    { OPT_GROUP,  "Server" },
+    { OPT_TEXT,   "url",           AT(url),         "http://127.0.0.1:8000", "URL",
+      "of the server, without /v1" },
+    { OPT_TEXT,   "model",         AT(model),       NULL,    "NAME",
+      "the model field of requests (default: none is sent)" },
+    { OPT_TEXT,   "key",           AT(key),         NULL,    "KEY",
+      "for Authorization: Bearer" },
+    { OPT_SWITCH, "chat",          AT(chat),        "0",     NULL,
+      "ask /v1/chat/completions with text instead of /v1/completions with token ids" },
+    { OPT_INT,    "timeout",       AT(timeout),     "600",   "SECONDS",
+      "of one request", 1, 1e6 },
+
+    { OPT_GROUP,  "Load" },
+    { OPT_INT,    "requests",      AT(requests),    "64",    "N",
+      "requests in all", 1, 1e7 },
+    { OPT_INT,    "concurrency",   AT(concurrency), "8",     "N",
+      "requests at a time, at most", 1, 4096 },
+    { OPT_FLOAT,  "rate",          AT(rate),        "0",     "N",
+      "requests that begin a second, at random times (0: the next begins when one ends)", 0, 1e6 },
+    { OPT_INT,    "prompt-tokens", AT(prompt),      "128",   "N",
+      "mean length of prompts", 1, 1e7 },
+    { OPT_INT,    "output-tokens", AT(output),      "64",    "N",
+      "mean length of answers (end tokens are ignored)", 1, 1e7 },
+    { OPT_FLOAT,  "spread",        AT(spread),      "0",     "X",
+      "lengths are uniform in mean x (1-X) to mean x (1+X)", 0, 1 },
+    { OPT_INT,    "shared-tokens", AT(shared),      "0",     "N",
+      "tokens that all prompts begin with", 0, 1e7 },
+    { OPT_INT,    "vocab",         AT(vocab),       "256",   "N",
+      "prompts are random ids from 1 to N-1", 2, 1e9 },
+    { OPT_FLOAT,  "temperature",   AT(temperature), "0",     "T",
+      "of the answers (0: the most likely tokens)", 0, 1e6 },
+    { OPT_FLOAT,  "top-p",         AT(top_p),       "1",     "P",
+      "of the answers", 1e-9, 1 },
+    { OPT_INT,    "top-k",         AT(top_k),       "0",     "N",
+      "of the answers (0: off)", 0, 1e9 },
+    { OPT_INT,    "seed",          AT(seed),        "0",     "N",
+      "of lengths, ids and times", 0, 9e18 },
+
+    { OPT_GROUP,  "Output" },
+    { OPT_SWITCH, "json",          AT(json),        "0",     NULL,
+      "one JSON object, with the names of vllm bench serve" },
+
+    { OPT_GROUP,  NULL },
 };
+/* clang-format on */
 
 static void print_version(FILE *out) { comm_version(out, "pbench", ""); }
 static const struct opt_program program = {
     .name = "pbench",
-    .summary = "loads a completion server and measures what its clients wait for",
+    .summary = "loads a completion server and measures how long its clients wait",
     .usage = "[--url URL] [--rate N]",
     .opts = table,
     .min_args = 0,
@@ -70,7 +84,7 @@ static const struct opt_program program = {
     .print_version = print_version,
 };
 
-/* ---- numbers that grow ---- */
+/* ---- samples ---- */
 
 struct samples {
     double *v;
@@ -97,7 +111,7 @@ static int by_value(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Between the two neighbours of the place, as numpy does; s sorted. */
+/* Interpolated between the two neighbours, as numpy does. s must be sorted. */
 static double percentile(const struct samples *s, double p)
 {
     if (!s->n)
@@ -130,12 +144,15 @@ static const char *const measure_name[MEASURES] = { "ttft", "tpot", "itl", "e2el
 
 struct bench {
     struct bench_opts o;
-    double begin_s, *start_s; /* start_s: when request i shall begin, behind begin_s */
-    _Atomic int64_t next;
-    pthread_mutex_t lock; /* of what follows */
+    double begin_s;       /* clock_s() */
+    double *start_s;      /* [requests] when each of them begins, after begin_s */
+    _Atomic int64_t next; /* request */
+
+    /* guarded by lock: */
+    pthread_mutex_t lock;
     struct samples sample[MEASURES];
-    int64_t done, failed, input, output, late;
-    char why[256]; /* the first failure */
+    int64_t done, failed, input, output, late; /* requests, tokens, requests that began too late */
+    char why[256];                             /* the first failure */
     int no_memory;
 };
 
@@ -149,23 +166,26 @@ struct call {
     struct samples itl;
 };
 
+/* Number i of a stream of random numbers, 0 to 1. */
 static double uniform(const struct bench *b, const char *stream, int64_t i)
 {
     return rnd_unit((uint64_t)b->o.seed, rnd_stream(stream), (uint64_t)i);
 }
 
+/* Tokens of a prompt or an answer: uniform around `middle`. */
 static int64_t length(const struct bench *b, const char *stream, int64_t i, int64_t middle)
 {
     double x = (double)middle * (1 + b->o.spread * (2 * uniform(b, stream, i) - 1));
     return x < 1 ? 1 : (int64_t)(x + 0.5);
 }
 
-/* Token ids, or for chats about as many bytes of text. */
+/* Random token ids; for chats about as many bytes of text. */
 static json_t *make_prompt(const struct bench *b, int64_t i)
 {
     int64_t n = length(b, "prompt", i, b->o.prompt), vocab = b->o.chat ? 27 : b->o.vocab;
     json_t *ids = b->o.chat ? NULL : json_array();
     char *text = b->o.chat ? calloc(1, (size_t)n + 1) : NULL;
+
     for (int64_t k = 0; k < n && (ids || text); k++) {
         uint64_t r = rnd_u64((uint64_t)b->o.seed,
                              rnd_stream(k < b->o.shared ? "shared" : "ids") +
@@ -177,6 +197,7 @@ static json_t *make_prompt(const struct bench *b, int64_t i)
         else
             json_array_append_new(ids, json_integer(id));
     }
+
     json_t *messages = text ? json_pack("[{s:s, s:s}]", "role", "user", "content", text) : NULL;
     free(text);
     return ids ? ids : messages;
@@ -199,25 +220,29 @@ static char *make_body(const struct bench *b, int64_t i)
     return text;
 }
 
+/* An event of a stream, or an error body. */
 static void take_event(struct call *c, const char *data, double now)
 {
     json_t *j = json_loads(data, 0, NULL), *usage = json_object_get(j, "usage"),
            *error = json_object_get(j, "error");
+
     if (error)
         snprintf(c->why, sizeof c->why, "%s", json_string_value(json_object_get(error, "message")));
     if (json_array_size(json_object_get(j, "choices"))) {
         const json_t *delta = json_object_get(json_array_get(json_object_get(j, "choices"), 0), "delta");
-        if (!json_object_get(delta, "role")) { /* the role of a chat is no token */
+        if (!json_object_get(delta, "role")) { /* the first event of a chat has no token */
             c->no_memory |= c->first_s > 0 && add_sample(&c->itl, now - c->last_s) < 0;
             c->first_s = c->first_s > 0 ? c->first_s : now;
             c->last_s = now;
             c->events++;
         }
     }
+
     if (json_is_object(usage)) {
         c->input = json_integer_value(json_object_get(usage, "prompt_tokens"));
         c->output = json_integer_value(json_object_get(usage, "completion_tokens"));
     }
+
     json_decref(j);
 }
 
@@ -231,10 +256,12 @@ static void take_line(struct call *c, double now)
         take_event(c, c->line, now);
 }
 
+/* libcurl's write callback: splits what arrives into lines. */
 static size_t receive(char *p, size_t size, size_t n, void *arg)
 {
     struct call *c = arg;
     double now = clock_s();
+
     n *= size;
     for (size_t i = 0; i < n; i++) {
         if (c->n + 1 >= c->cap) {
@@ -253,6 +280,7 @@ static size_t receive(char *p, size_t size, size_t n, void *arg)
         take_line(c, now);
         c->n = 0;
     }
+
     return n;
 }
 
@@ -275,6 +303,7 @@ static void count_call(struct bench *b, const struct call *c)
             bad |= add_sample(&b->sample[ITL], c->itl.v[i]) < 0;
         b->no_memory |= bad || c->no_memory;
     }
+
     pthread_mutex_unlock(&b->lock);
 }
 
@@ -282,6 +311,7 @@ static void do_call(struct bench *b, CURL *curl, int64_t i)
 {
     struct call c = { 0 };
     char *body = make_body(b, i);
+
     if (!body)
         snprintf(c.why, sizeof c.why, "no memory for a request");
     curl_easy_setopt(curl, CURLOPT_POSTFIELDS, body ? body : "");
@@ -313,9 +343,11 @@ static void sleep_until(double when_s)
     nanosleep(&t, NULL);
 }
 
+/* A client: sends one request after the other. */
 static void *client(void *arg)
 {
     struct bench *b = arg;
+
     CURL *curl = curl_easy_init();
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
     char text[1024];
@@ -325,11 +357,13 @@ static void *client(void *arg)
         snprintf(text, sizeof text, "Authorization: Bearer %s", b->o.key);
         headers = curl_slist_append(headers, text);
     }
+
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, receive);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT, (long)b->o.timeout);
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_TCP_NODELAY, 1L);
+
     for (int64_t i; curl && (i = atomic_fetch_add(&b->next, 1)) < b->o.requests;) {
         double when = b->begin_s + b->start_s[i];
         if (b->o.rate > 0 && clock_s() > when + 0.01) {
@@ -341,6 +375,7 @@ static void *client(void *arg)
             sleep_until(when);
         do_call(b, curl, i);
     }
+
     curl_slist_free_all(headers);
     curl_easy_cleanup(curl);
     return NULL;
@@ -351,6 +386,7 @@ static int run(struct bench *b, struct err *e)
     int64_t n = b->o.concurrency < b->o.requests ? b->o.concurrency : b->o.requests, started = 0;
     pthread_t *thread = calloc((size_t)n, sizeof *thread);
     int rc = thread ? 0 : err_set(e, ERR_MEMORY, "no memory for %lld clients", (long long)n);
+
     b->begin_s = clock_s();
     for (; rc >= 0 && started < n; started++)
         if (pthread_create(&thread[started], NULL, client, b) != 0) {
@@ -378,6 +414,7 @@ static json_t *report(struct bench *b, double wall_s)
                           (double)(b->input + b->output) / wall_s, "max_concurrency",
                           (json_int_t)b->o.concurrency, "request_rate", b->o.rate, "late",
                           (json_int_t)b->late);
+
     static const struct {
         const char *name;
         double p;
@@ -396,6 +433,7 @@ static json_t *report(struct bench *b, double wall_s)
             json_object_set_new(j, name, json_real(percentile(s, point[k].p) * 1e3));
         }
     }
+
     return j;
 }
 
@@ -420,6 +458,7 @@ static int bench_main(struct bench *b, struct err *e)
 {
     double at = 0;
     int rc;
+
     b->start_s = calloc((size_t)b->o.requests, sizeof *b->start_s);
     if (!b->start_s)
         return err_set(e, ERR_MEMORY, "no memory for %lld requests", (long long)b->o.requests);
@@ -427,8 +466,10 @@ static int bench_main(struct bench *b, struct err *e)
         b->start_s[i] = at;
         at -= fm_log(1 - uniform(b, "times", i)) / b->o.rate; /* a Poisson process */
     }
+
     TRY(run(b, e));
     double wall_s = clock_s() - b->begin_s;
+
     json_t *j = report(b, wall_s);
     char *text = j ? json_dumps(j, JSON_REAL_PRECISION(9)) : NULL;
     if (!text || b->no_memory)

@@ -5,7 +5,6 @@
 
 /* ---- tokens ---- */
 
-/* How a token is written: its text, or token_id:N where that is asked for or there is no text. */
 const char *answer_token(const struct request *rq, int32_t id, size_t *n)
 {
     const char *p = rq->sv->tok ? tokenizer_token_bytes(rq->sv->tok, id, n) : NULL;
@@ -24,12 +23,13 @@ void answer_write_token(struct json_out *o, const struct request *rq, int32_t id
         json_out_string_n(o, p, n);
 }
 
-/* Two ids whose texts are equal cannot both be keys of one JSON object. */
+/* Are two ids the same key of a JSON object? Different ids may have the same text. */
 static int same_key(const struct request *rq, int32_t a, int32_t b)
 {
     size_t na, nb;
     const char *pa = answer_token(rq, a, &na), *pb = answer_token(rq, b, &nb);
     struct json_out ka = { 0 }, kb = { 0 };
+
     if (a == b)
         return 1;
     if (rq->tokens_as_ids || !pa || !pb)
@@ -38,7 +38,7 @@ static int same_key(const struct request *rq, int32_t a, int32_t b)
         return 1;
     if (utf8_count(pa, na) != utf8_count(pb, nb))
         return 0;
-    json_out_string_n(&ka, pa, na); /* different bytes, the same U+FFFD */
+    json_out_string_n(&ka, pa, na); /* different bytes may be the same U+FFFD */
     json_out_string_n(&kb, pb, nb);
     int same = ka.n == kb.n && !memcmp(ka.p, kb.p, ka.n);
     json_out_free(&ka);
@@ -46,12 +46,14 @@ static int same_key(const struct request *rq, int32_t a, int32_t b)
     return same;
 }
 
+/* The most likely tokens at i, and the one that is there. */
 static void write_top(struct json_out *o, const struct choice *c, int64_t i)
 {
     const struct request *rq = c->rq;
     struct top_entry row[LOGPROBS_MAX + 1];
     int n = (int)rq->logprobs;
     const char *comma = "";
+
     if (n)
         memcpy(row, c->top + i * rq->tops, sizeof *row * (size_t)n);
     row[n++] = (struct top_entry){ c->ids[i], c->logprob[i] };
@@ -68,6 +70,7 @@ static void write_top(struct json_out *o, const struct choice *c, int64_t i)
         json_out_logprob(o, row[a].logprob);
         comma = ",";
     }
+
     json_out_text(o, "}");
 }
 
@@ -85,18 +88,19 @@ static void write_ranked(struct json_out *o, const struct request *rq, struct to
     json_out_text(o, "}");
 }
 
-/* The four lists over tokens [first, last); offset: code points in front of the first. The very first token
- * of a text follows
- * nothing: it has no log-prob. */
+/* The four lists over tokens [first, last). offset: code points before the first. The first token of a prompt
+ * follows nothing: it has no log-prob. */
 static void write_logprobs(struct json_out *o, const struct choice *c, int64_t first, int64_t last,
                            int64_t offset)
 {
     const struct request *rq = c->rq;
+
     json_out_text(o, "{\"tokens\":[");
     for (int64_t i = first; i < last; i++) {
         json_out_text(o, i > first ? "," : "");
         answer_write_token(o, rq, c->ids[i]);
     }
+
     json_out_text(o, "],\"token_logprobs\":[");
     for (int64_t i = first; i < last; i++) {
         json_out_text(o, i > first ? "," : "");
@@ -105,6 +109,7 @@ static void write_logprobs(struct json_out *o, const struct choice *c, int64_t f
         else
             json_out_text(o, "null");
     }
+
     json_out_text(o, "],\"top_logprobs\":[");
     for (int64_t i = first; i < last; i++) {
         json_out_text(o, i > first ? "," : "");
@@ -113,6 +118,7 @@ static void write_logprobs(struct json_out *o, const struct choice *c, int64_t f
         else
             json_out_text(o, "null");
     }
+
     json_out_text(o, "],\"text_offset\":[");
     for (int64_t i = first; i < last; i++) {
         size_t n;
@@ -120,6 +126,7 @@ static void write_logprobs(struct json_out *o, const struct choice *c, int64_t f
         json_out_fmt(o, "%s%lld", i > first ? "," : "", (long long)offset);
         offset += utf8_count(p, n);
     }
+
     json_out_text(o, "]}");
 }
 
@@ -133,7 +140,7 @@ void answer_write_ids(struct json_out *o, const int32_t *ids, int64_t n)
     json_out_text(o, "]");
 }
 
-/* The prompt's text: as it was sent, or what its ids say. */
+/* Appends the prompt's text: as it was sent, or decoded from its ids. */
 static void echo_text(struct json_out *o, const struct choice *c)
 {
     const struct prompt *p = c->prompt;
@@ -149,7 +156,7 @@ static void echo_text(struct json_out *o, const struct choice *c)
     }
 }
 
-/* What the model thought of the prompt: a list entry a token, null for the first. */
+/* Log-probs of the prompt: an entry for each token, null for the first. */
 static void write_prompt_logprobs(struct json_out *o, const struct choice *c)
 {
     const struct request *rq = c->rq;
@@ -181,12 +188,13 @@ void answer_write_finish(struct json_out *o, const struct choice *c)
         json_out_string(o, c->finish == FINISH_STOP ? c->stop_text : NULL);
 }
 
-/* Tokens [first, c->n_ids) and the text that goes with them. */
+/* Appends a choice with the tokens [first, c->n_ids) and the text that belongs to them. */
 static void write_choice(struct json_out *o, const struct choice *c, const struct json_out *text,
                          int64_t first, int64_t offset, int with_prompt_ids)
 {
     const struct request *rq = c->rq;
     int64_t gen = first > c->prompt->n ? first : c->prompt->n;
+
     json_out_fmt(o, "{\"index\":%d,\"text\":", c->index);
     json_out_string_n(o, text->p, text->n);
     json_out_text(o, ",\"logprobs\":");
@@ -205,6 +213,7 @@ static void write_choice(struct json_out *o, const struct choice *c, const struc
         json_out_text(o, ",\"token_ids\":");
         answer_write_ids(o, c->ids + gen, c->n_ids - gen);
     }
+
     json_out_text(o, "}");
 }
 
@@ -224,6 +233,7 @@ static void write_head(struct json_out *o, const struct request *rq)
 static void write_usage(struct json_out *o, const struct request *rq)
 {
     int64_t prompt = 0, generated = 0, cached = 0;
+
     for (int i = 0; i < rq->n_prompts; i++)
         prompt += rq->prompt[i].n;
     for (int i = 0; i < rq->n_choices; i++)
@@ -258,6 +268,7 @@ void openai_answer(struct json_out *o, const struct request *rq)
             write_choice(o, c, &text, rq->echo ? 0 : c->prompt->n, 0, 1);
         json_out_free(&text);
     }
+
     json_out_text(o, "],");
     write_usage(o, rq);
     json_out_text(o, "}");
@@ -286,6 +297,7 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
     struct request *rq = c->rq;
     struct json_out text = { 0 };
     int first = rq->echo ? c->sent_ids == 0 : c->sent_ids == c->prompt->n;
+
     if (rq->echo && first)
         echo_text(&text, c);
     json_out_bytes(&text, c->text.p + c->sent, text_end - c->sent);
@@ -296,6 +308,7 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
         end_event(o, rq);
         c->role_sent = 1;
     }
+
     begin_event(o, rq);
     if (rq->chat)
         chat_write_delta(o, c, &text);
@@ -307,6 +320,7 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
         const char *p = answer_token(rq, c->ids[c->sent_ids], &n);
         c->offset += utf8_count(p, n);
     }
+
     c->sent = text_end;
     c->end_sent = c->finish != FINISH_NONE;
     json_out_free(&text);

@@ -18,11 +18,13 @@ static void write_entry(struct json_out *o, const struct request *rq, struct top
 static void write_logprobs(struct json_out *o, const struct choice *c, int64_t first)
 {
     const struct request *rq = c->rq;
+
     json_out_text(o, ",\"logprobs\":");
     if (rq->logprobs < 0) {
         json_out_text(o, "null");
         return;
     }
+
     json_out_text(o, "{\"content\":[");
     for (int64_t i = first; i < c->n_ids; i++) {
         json_out_text(o, i > first ? "," : "");
@@ -35,6 +37,7 @@ static void write_logprobs(struct json_out *o, const struct choice *c, int64_t f
         }
         json_out_text(o, "]}");
     }
+
     json_out_text(o, "],\"refusal\":null}");
 }
 

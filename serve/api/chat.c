@@ -10,13 +10,14 @@
 #define BAD 400
 #define MESSAGES_MAX 65536
 
-/* A list of text parts as one text, a line each (what templates that know texts only expect). NULL: *f says
+/* Joins a list of text parts, a line each, for templates that expect one text. i: the message. NULL: *f says
  * why. */
 static json_t *join_parts(const json_t *parts, size_t i, struct fault *f)
 {
     struct json_out text = { 0 };
     json_t *joined = NULL, *part;
     size_t k;
+
     json_array_foreach(parts, k, part) {
         const char *type = json_string_value(json_object_get(part, "type"));
         const json_t *t = json_object_get(part, "text");
@@ -31,6 +32,7 @@ static json_t *join_parts(const json_t *parts, size_t i, struct fault *f)
         json_out_text(&text, k ? "\n" : "");
         json_out_bytes(&text, json_string_value(t), json_string_length(t));
     }
+
     joined = text.failed ? NULL : json_stringn(text.p ? text.p : "", text.n);
     if (!joined)
         fault_set(f, 500, "messages", "no memory for the messages");
@@ -38,18 +40,21 @@ static json_t *join_parts(const json_t *parts, size_t i, struct fault *f)
     return joined;
 }
 
-/* A message as templates know it. */
+/* A copy of message i as templates expect it. NULL: *f says why. */
 static json_t *read_message(const json_t *m, size_t i, struct fault *f)
 {
     const json_t *content = json_object_get(m, "content");
+
     if (!json_is_object(m) || !json_is_string(json_object_get(m, "role"))) {
         fault_set(f, BAD, "messages", "messages[%zu] must be an object with a role and a content", i);
         return NULL;
     }
+
     if (content && !json_is_null(content) && !json_is_string(content) && !json_is_array(content)) {
         fault_set(f, BAD, "messages", "messages[%zu].content must be a text or a list of text parts", i);
         return NULL;
     }
+
     json_t *copy = json_copy((json_t *)(uintptr_t)m), *joined = NULL;
     if (!copy)
         fault_set(f, 500, "messages", "no memory for the messages");
@@ -58,6 +63,7 @@ static json_t *read_message(const json_t *m, size_t i, struct fault *f)
         json_decref(copy);
         copy = NULL;
     }
+
     return copy;
 }
 
@@ -65,10 +71,12 @@ static json_t *read_messages(const json_t *list, struct fault *f)
 {
     size_t i;
     json_t *m, *all;
+
     if (!json_is_array(list) || !json_array_size(list) || json_array_size(list) > MESSAGES_MAX) {
         fault_set(f, BAD, "messages", "messages must be a list of 1 to %d messages", MESSAGES_MAX);
         return NULL;
     }
+
     all = json_array();
     if (!all)
         fault_set(f, 500, "messages", "no memory for the messages");
@@ -79,6 +87,7 @@ static json_t *read_messages(const json_t *list, struct fault *f)
             return NULL;
         }
     }
+
     return all;
 }
 
@@ -97,8 +106,8 @@ static int render(const struct service *sv, const json_t *messages, const json_t
     return 0;
 }
 
-/* What a template is given beside the messages. Names that the server sets itself would be lost without a
- * word. */
+/* Checks chat_template_kwargs, the template's other variables. Names that the server sets itself are refused:
+ * they would have no effect. */
 static int check_user(const struct service *sv, const json_t *user, struct fault *f)
 {
     static const char *const own[] = { "messages", "tools", "add_generation_prompt" };
@@ -121,6 +130,7 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     struct rendered r = { 0 };
     struct err e;
     size_t count = 0;
+
     *ids = NULL;
     if (!sv->tok || !sv->chat)
         return fault_set(f, BAD, "messages", "this model has no %s: use /v1/completions",
@@ -141,6 +151,7 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
         rendered_free(&r);
         return -1;
     }
+
     const struct marked_text text = { r.text, r.n, r.user, r.n_user };
     rc = tokenizer_encode_marked(sv->tok, &text, o->add_special, ids, &count, &e);
     rendered_free(&r);

@@ -7,11 +7,11 @@
 #include "serve/service.h"
 
 struct chat_options {
-    int add_generation, continue_final, add_special,
-        within_context; /* refuse what prompt_limit_check refuses */
+    int add_generation, continue_final, add_special;
+    int within_context; /* refuse a text that prompt_limit_check() refuses */
 };
-/* body: of the request, of which messages and chat_template_kwargs are read. *ids: malloc'd. 0, or -1 with
- * *f: no template, a message that is none, a template that refuses. */
+/* Encodes messages and chat_template_kwargs of a request's body. *ids: *n tokens, malloc'd. 0, or -1 with *f:
+ * there is no template, a message is malformed, or the template refuses it. Any thread. */
 int chat_encode(const struct service *sv, const json_t *body, const struct chat_options *o, int32_t **ids,
                 int64_t *n, struct fault *f);
 

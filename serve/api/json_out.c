@@ -82,6 +82,7 @@ size_t utf8_char(const char *p, size_t n)
                 return 0;
         return length;
     }
+
     return 0;
 }
 

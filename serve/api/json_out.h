@@ -1,8 +1,7 @@
-/* json_out.h - a text that grows: JSON is written into it, piece by piece.
+/* json_out.h - a growing buffer of bytes that JSON is written into, piece by piece.
  *
- * Why not jansson for writing: a log-probability must be printed with 9 digits, the same in every place
- * where it stands. Running out of memory is remembered in `failed` and looked at once at the end, so that
- * writers stay one-liners. */
+ * Not jansson, because a log-probability must be printed with 9 digits, the same in every place. Running out
+ * of memory is remembered in `failed`, which the caller checks once at the end. */
 #ifndef SHARDLINE_SERVE_API_JSON_OUT_H
 #define SHARDLINE_SERVE_API_JSON_OUT_H
 
@@ -10,18 +9,23 @@
 #include <stdint.h>
 
 struct json_out {
-    char *p; /* malloc'd; NUL behind the n bytes when n > 0 */
+    char *p; /* malloc'd; a NUL follows the n bytes when n > 0 */
     size_t n, cap;
-    int failed; /* no memory: everything since is lost */
+    int failed; /* no memory: everything since then is missing */
 };
+/* Frees the bytes; o is empty then. */
 void json_out_free(struct json_out *o);
+
+/* Append: n bytes, a text, a formatted text. */
 void json_out_bytes(struct json_out *o, const char *p, size_t n);
 void json_out_text(struct json_out *o, const char *text);
 void json_out_fmt(struct json_out *o, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-/* "text" as a JSON string. Invalid UTF-8 becomes U+FFFD, one for each byte that does not fit. */
+
+/* Appends a JSON string: n bytes, or a text (NULL: null). Every byte that is not valid UTF-8 becomes
+ * U+FFFD. */
 void json_out_string_n(struct json_out *o, const char *p, size_t n);
-void json_out_string(struct json_out *o, const char *text); /* NULL: null */
-/* A log-probability: binary32 comes back; -inf, which JSON does not have, is -9999. */
+void json_out_string(struct json_out *o, const char *text);
+/* Appends a log-probability: read back, it is the same binary32; -inf, which JSON does not have, is -9999. */
 void json_out_logprob(struct json_out *o, float x);
 
 /* Bytes of the valid UTF-8 character that begins at p, or 0. */

@@ -1,8 +1,8 @@
-/* openai.h - the wire: a completion request out of JSON, answers and events into JSON. No HTTP and no model
+/* openai.h - the OpenAI API: a completion request from JSON, answers and events to JSON. No HTTP and no model
  * here.
  *
- * Strict: a field that is not known is a 400 that names it, so that nobody believes in an option that does
- * nothing (null and neutral values pass; with --lenient all of them are ignored). */
+ * Strict: an unknown field is a 400 that names it, so that no client believes in an option that does nothing
+ * (null and neutral values pass; with --lenient all of them are ignored). */
 #ifndef SHARDLINE_SERVE_API_OPENAI_H
 #define SHARDLINE_SERVE_API_OPENAI_H
 
@@ -12,18 +12,20 @@
 
 #define CHOICES_MAX 4096 /* prompts times n of one request */
 
-/* Parses and checks the body of POST /v1/completions or, chat, of POST /v1/chat/completions; *out is ready
- * for the engine (one reference). 0, or -1 with *f. */
+/* Parses and checks the body, n bytes, of POST /v1/completions or, with chat, of POST /v1/chat/completions.
+ * *out: ready for the engine, one reference, the caller's. 0, or -1 with *f and *out NULL. Any thread. */
 int openai_parse(const struct service *sv, int chat, const char *body, size_t n, struct request **out,
                  struct fault *f);
 
-/* The whole answer; of a stream: an event that carries what is new in a choice (text_end: bytes of its text
- * that may be sent), the last event with the usage, an error event. */
+/* Append to o. A request's choices belong to the engine's thread until it is done. openai_answer: the whole
+ * answer. openai_event: an event of a stream with what is new in a choice; text_end: bytes of its text that
+ * may be sent. openai_usage_event: the last event of a stream. openai_error: an error object. openai_model,
+ * openai_models: the model object, and the list of models. */
 void openai_answer(struct json_out *o, const struct request *rq);
 void openai_event(struct json_out *o, struct choice *c, size_t text_end);
 void openai_usage_event(struct json_out *o, const struct request *rq);
 void openai_error(struct json_out *o, const struct fault *f);
-void openai_model(struct json_out *o, const struct service *sv); /* the model object */
+void openai_model(struct json_out *o, const struct service *sv);
 void openai_models(struct json_out *o, const struct service *sv);
 
 #endif

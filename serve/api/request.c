@@ -36,7 +36,7 @@ void request_set_name(struct request *rq, const char *name)
     snprintf(rq->id, sizeof rq->id, "%s-%s", rq->chat ? "chatcmpl" : "cmpl", rq->name);
 }
 
-/* ---- life ---- */
+/* ---- open and close ---- */
 
 struct request *request_new(const struct service *sv)
 {
@@ -77,6 +77,7 @@ void request_release(struct request *rq)
         free(rq->prompt[i].ids);
         free(rq->prompt[i].text);
     }
+
     for (int i = 0; rq->stop && i < rq->n_stop; i++)
         free(rq->stop[i]);
     free(rq->stop);
@@ -96,6 +97,7 @@ int choice_scores_prompt(const struct choice *c)
     return (c->rq->echo && c->rq->logprobs >= 0) || c->rq->prompt_logprobs >= 0;
 }
 
+/* realloc of the array at the pointer `array` to n elements. */
 static int grow(void *array, int64_t n, size_t each)
 {
     void **p = array, *q = realloc(*p, (size_t)n * each);
@@ -105,7 +107,7 @@ static int grow(void *array, int64_t n, size_t each)
     return 0;
 }
 
-/* Room for n tokens. */
+/* Makes the arrays large enough for n tokens. 0, or -1: no memory. */
 static int choice_reserve(struct choice *c, int64_t n)
 {
     int64_t tops = c->rq->tops;
@@ -121,7 +123,8 @@ static int choice_reserve(struct choice *c, int64_t n)
     return 0;
 }
 
-/* What the scheduler has to run. Only scored: the last token predicts nothing that anybody asked for. */
+/* Sets what the scheduler has to run. With max_tokens 0 the last token is not run: no one asked for its
+ * prediction. */
 static void choice_open_seq(struct choice *c)
 {
     int scores = choice_scores_prompt(c);
@@ -142,6 +145,7 @@ int request_open_choices(struct request *rq)
 {
     struct err e;
     int n = rq->n_prompts * (int)rq->n;
+
     rq->tops = rq->logprobs > rq->prompt_logprobs ? rq->logprobs : rq->prompt_logprobs;
     rq->choice = calloc((size_t)n, sizeof *rq->choice);
     if (!rq->choice)
@@ -165,6 +169,7 @@ int request_open_choices(struct request *rq)
         choice_open_seq(c);
         rq->n_open += c->finish == FINISH_NONE;
     }
+
     return 0;
 }
 
@@ -187,6 +192,7 @@ void choice_score(struct choice *c, int64_t i, float logprob, const struct top_e
         c->rank[i] = (int32_t)rank;
 }
 
+/* Does this token end the answer? */
 static int is_end(const struct choice *c, int32_t id)
 {
     const struct request *rq = c->rq;
@@ -199,12 +205,13 @@ static int is_end(const struct choice *c, int32_t id)
     return 0;
 }
 
-/* The first stop string in text, looking at what may have become complete since it was `old` bytes long:
- * cuts it off. */
+/* Cuts the text off at the first stop string. Searches what may have become complete since the text was `old`
+ * bytes long. 1: there was one. */
 static int cut_at_stop(struct choice *c, size_t old)
 {
     const struct request *rq = c->rq;
     size_t best = SIZE_MAX;
+
     for (int i = 0; i < rq->n_stop; i++) {
         size_t len = strlen(rq->stop[i]), from = old > len - 1 ? old - (len - 1) : 0;
         from = from < c->no_stop ? c->no_stop : from;
@@ -215,6 +222,7 @@ static int cut_at_stop(struct choice *c, size_t old)
             c->stop_text = rq->stop[i];
         }
     }
+
     if (best == SIZE_MAX)
         return 0;
     c->text.n = best;
@@ -222,13 +230,14 @@ static int cut_at_stop(struct choice *c, size_t old)
     return 1;
 }
 
-/* The text grows by what is certain now; at the end also by what a cut character leaves. 1: a stop string
- * ended it. */
+/* Adds the text of token id (negative: none) as far as it is certain; with last, also what an incomplete
+ * character leaves. 1: a stop string ended it; 0: not; -1 with *f. */
 static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
 {
     const char *piece;
     size_t n, old = c->text.n;
     struct err e;
+
     if (!c->stream)
         return 0;
     if (id >= 0) {
@@ -236,11 +245,13 @@ static int add_text(struct choice *c, int32_t id, int last, struct fault *f)
             return fault_set(f, 500, NULL, "%s", e.text);
         json_out_bytes(&c->text, piece, n);
     }
+
     if (last) {
         if (tokenizer_stream_finish(c->stream, &piece, &n, &e) < 0)
             return fault_set(f, 500, NULL, "%s", e.text);
         json_out_bytes(&c->text, piece, n);
     }
+
     if (c->text.failed)
         return fault_set(f, 500, NULL, "no memory for the text");
     if (c->n_ids - c->prompt->n >= c->rq->sampling.min_tokens)
@@ -285,6 +296,7 @@ size_t choice_safe_text(const struct choice *c)
 
 /* ---- state ---- */
 
+/* f NULL: no fault, so the first token is there. */
 static void change(struct request *rq, const struct fault *f, int done)
 {
     pthread_mutex_lock(&rq->lock);

@@ -8,12 +8,13 @@
 
 #define BAD 400
 
-/* Fields an endpoint takes; one that is not in the list is refused, as in openai.c. */
+/* Refuses a field that is not in the list, as openai_fields.c does, and a model that is not served. */
 static int check_fields(const struct service *sv, const json_t *body, const char *const *known,
                         struct fault *f)
 {
     const char *key;
     json_t *v;
+
     if (!json_is_object(body))
         return fault_set(f, BAD, NULL, "the body must be a JSON object");
     json_object_foreach((json_t *)(uintptr_t)body, key, v) {
@@ -23,6 +24,7 @@ static int check_fields(const struct service *sv, const json_t *body, const char
         if (!known[i] && !json_is_null(v) && !sv->lenient)
             return fault_set(f, BAD, key, "field '%.60s' is not known here: leave it out", key);
     }
+
     const json_t *model = json_object_get(body, "model");
     if (model && !json_is_null(model) &&
         (!json_is_string(model) || strcmp(json_string_value(model), sv->model)))
@@ -75,6 +77,7 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
     int32_t *ids = NULL;
     size_t n = 0;
     struct err e;
+
     if (check_fields(sv, j, known, f) < 0 || read_bool(j, "add_special_tokens", &special, f) < 0 ||
         read_bool(j, "return_token_strs", &strings, f) < 0)
         return -1;
@@ -82,8 +85,7 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
         read_bool(j, "continue_final_message", &chat.continue_final, f) < 0)
         return -1;
     if (messages && text && !json_is_null(text))
-        return fault_set(f, BAD, "prompt",
-                         "prompt and messages are two ways to say it: leave one of them out");
+        return fault_set(f, BAD, "prompt", "prompt and messages exclude each other: leave one of them out");
     if (messages) {
         chat.add_special = special;
         if (chat_encode(sv, j, &chat, &ids, &n_chat, f) < 0)
@@ -92,6 +94,7 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
         free(ids);
         return 0;
     }
+
     if (!json_is_string(text))
         return fault_set(f, BAD, "prompt", "prompt must be a text (or give messages)");
     if (tokenizer_encode(sv->tok, json_string_value(text), json_string_length(text), special, &ids, &n, &e) <
@@ -109,6 +112,7 @@ static int decode(const struct service *sv, const json_t *j, struct json_out *o,
     size_t n = json_array_size(list), n_text;
     char *text;
     struct err e;
+
     if (check_fields(sv, j, known, f) < 0)
         return -1;
     if (!json_is_array(list))
@@ -125,6 +129,7 @@ static int decode(const struct service *sv, const json_t *j, struct json_out *o,
         }
         ids[i] = (int32_t)json_integer_value(x);
     }
+
     int rc = tokenizer_decode(sv->tok, ids, n, 0, &text, &n_text, &e);
     free(ids);
     if (rc < 0)

@@ -7,8 +7,8 @@
  *     answer, or events until done
  *
  * Threads: an exchange belongs to the library's thread; while its job runs, to a worker's. The engine's
- * thread calls wake and disconnected with the request's lock held; suspending takes the same lock, so that no
- * wake is lost between looking and suspending. */
+ * thread calls the request's wake with the request's lock held, and its disconnected, which takes the lock.
+ * Suspending a connection takes the same lock, so that no wake is lost between looking and suspending. */
 #ifndef SHARDLINE_SERVE_HTTP_EXCHANGE_H
 #define SHARDLINE_SERVE_HTTP_EXCHANGE_H
 

@@ -1,0 +1,361 @@
+/* openai_fields.c - see openai_fields.h: a table of fields; a field that needs more than a range has a
+ * function. */
+#include "serve/api/openai_fields.h"
+
+#include <math.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BAD 400
+#define STOPS_MAX 64
+#define BIAS_MAX 1024
+
+/* ---- fields with a function ---- */
+
+static int read_model(struct request *rq, const json_t *v, struct fault *f)
+{
+    if (!json_is_string(v))
+        return fault_set(f, BAD, "model", "model must be a text");
+    if (strcmp(json_string_value(v), rq->sv->model))
+        return fault_set(f, 404, "model", "model '%.100s' is not served here: use '%s'", json_string_value(v),
+                         rq->sv->model);
+    return 0;
+}
+
+static int add_stop(struct request *rq, const json_t *v, struct fault *f)
+{
+    if (!json_is_string(v) || !json_string_length(v))
+        return fault_set(f, BAD, "stop", "stop must be a text that is not empty, or a list of such");
+    rq->stop[rq->n_stop] = strdup(json_string_value(v));
+    return rq->stop[rq->n_stop++] ? 0 : fault_set(f, 500, "stop", "no memory for the stop strings");
+}
+
+static int read_stop(struct request *rq, const json_t *v, struct fault *f)
+{
+    size_t n = json_is_array(v) ? json_array_size(v) : 1;
+    if (n > STOPS_MAX)
+        return fault_set(f, BAD, "stop", "stop has %zu strings, at most %d are taken", n, STOPS_MAX);
+    rq->stop = calloc(n + 1, sizeof *rq->stop);
+    if (!rq->stop)
+        return fault_set(f, 500, "stop", "no memory for the stop strings");
+    for (size_t i = 0; i < n; i++)
+        if (add_stop(rq, json_is_array(v) ? json_array_get(v, i) : v, f) < 0)
+            return -1;
+    if (n && !rq->sv->tok)
+        return fault_set(f, BAD, "stop",
+                         "this model has no tokenizer, so its answers have no text that could be searched: "
+                         "use stop_token_ids");
+    return 0;
+}
+
+int openai_read_ids(const struct service *sv, const json_t *v, const char *what, int32_t **ids, int64_t *n,
+                    struct fault *f)
+{
+    size_t count = json_array_size(v);
+
+    *ids = malloc(sizeof **ids * (count + 1));
+    if (!*ids)
+        return fault_set(f, 500, what, "no memory for %zu token ids", count);
+    for (size_t i = 0; i < count; i++) {
+        const json_t *x = json_array_get(v, i);
+        if (!json_is_integer(x))
+            return fault_set(f, BAD, what,
+                             "%s[%zu] is not a token id: a list of token ids holds integers only", what, i);
+        if (json_integer_value(x) < 0 || json_integer_value(x) >= sv->vocab)
+            return fault_set(f, BAD, what, "%s[%zu] is %lld, the vocabulary has ids 0 to %lld", what, i,
+                             (long long)json_integer_value(x), (long long)sv->vocab - 1);
+        (*ids)[i] = (int32_t)json_integer_value(x);
+    }
+
+    *n = (int64_t)count;
+    return 0;
+}
+
+static int read_stop_ids(struct request *rq, const json_t *v, struct fault *f)
+{
+    int64_t n;
+    if (!json_is_array(v) || json_array_size(v) > 1024)
+        return fault_set(f, BAD, "stop_token_ids", "stop_token_ids must be a list of at most 1024 token ids");
+    if (openai_read_ids(rq->sv, v, "stop_token_ids", &rq->stop_ids, &n, f) < 0)
+        return -1;
+    rq->n_stop_ids = (int)n;
+    return 0;
+}
+
+static int read_stream_options(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *key;
+    json_t *x;
+
+    if (!json_is_object(v))
+        return fault_set(f, BAD, "stream_options", "stream_options must be an object");
+    json_object_foreach((json_t *)(uintptr_t)v, key, x) {
+        int *to = !strcmp(key, "include_usage")            ? &rq->include_usage
+                  : !strcmp(key, "continuous_usage_stats") ? &rq->usage_in_every_chunk
+                                                           : NULL;
+        if (json_is_null(x) || (!to && rq->sv->lenient))
+            continue;
+        if (!to)
+            return fault_set(
+                f, BAD, "stream_options",
+                "stream_options.%.60s is not known here: it takes include_usage and continuous_usage_stats",
+                key);
+        if (!json_is_boolean(x))
+            return fault_set(f, BAD, "stream_options", "stream_options.%s must be true or false", key);
+        *to = json_is_true(x);
+    }
+
+    return 0;
+}
+
+static int read_seed(struct request *rq, const json_t *v, struct fault *f)
+{
+    if (!json_is_integer(v))
+        return fault_set(f, BAD, "seed", "seed must be an integer");
+    rq->sampling.seed = (uint64_t)json_integer_value(v);
+    rq->seed_given = 1;
+    return 0;
+}
+
+static int add_bias(struct request *rq, const char *key, const json_t *v, struct fault *f)
+{
+    char *end;
+    long long id = strtoll(key, &end, 10);
+    double x = json_number_value(v);
+    if (!*key || *end || id < 0 || id >= rq->sv->vocab)
+        return fault_set(f, BAD, "logit_bias",
+                         "logit_bias has the key '%.40s': keys are token ids, 0 to %lld", key,
+                         (long long)rq->sv->vocab - 1);
+    if (!json_is_number(v) || !(x >= -100 && x <= 100))
+        return fault_set(f, BAD, "logit_bias", "logit_bias of token %lld must be a number, -100 to 100", id);
+    for (int i = 0; i < rq->sampling.n_bias; i++)
+        if (rq->sampling.bias[i].id == id) /* "7" and "07" */
+            return fault_set(f, BAD, "logit_bias", "logit_bias names token %lld twice", id);
+    rq->sampling.bias[rq->sampling.n_bias++] = (struct logit_bias){ (int32_t)id, (float)x };
+    return 0;
+}
+
+static int read_logit_bias(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *key;
+    json_t *x;
+    if (!json_is_object(v) || json_object_size(v) > BIAS_MAX)
+        return fault_set(f, BAD, "logit_bias",
+                         "logit_bias must be an object of token ids and numbers, at most %d of them",
+                         BIAS_MAX);
+    rq->sampling.bias = calloc(json_object_size(v) + 1, sizeof *rq->sampling.bias);
+    if (!rq->sampling.bias)
+        return fault_set(f, 500, "logit_bias", "no memory for logit_bias");
+    json_object_foreach((json_t *)(uintptr_t)v, key, x)
+        if (add_bias(rq, key, x, f) < 0)
+            return -1;
+    return 0;
+}
+
+static int read_top_k(struct request *rq, const json_t *v, struct fault *f)
+{
+    if (!json_is_integer(v) || json_integer_value(v) < -1)
+        return fault_set(f, BAD, "top_k", "top_k must be an integer, 1 or more (0 or -1: off)");
+    rq->sampling.top_k = json_integer_value(v) < 1 ? 0 : json_integer_value(v);
+    return 0;
+}
+
+static int read_truncate(struct request *rq, const json_t *v, struct fault *f)
+{
+    rq->truncate = json_is_integer(v) ? json_integer_value(v) : 0;
+    if (!rq->truncate || rq->truncate < -1)
+        return fault_set(f, BAD, "truncate_prompt_tokens",
+                         "truncate_prompt_tokens must be an integer, 1 or more (-1: what the context has "
+                         "beside the answer)");
+    return 0;
+}
+
+static int read_salt(struct request *rq, const json_t *v, struct fault *f)
+{
+    if (!json_is_string(v) || !json_string_length(v) || json_string_length(v) > 256)
+        return fault_set(f, BAD, "cache_salt", "cache_salt must be a text of 1 to 256 bytes");
+    rq->salt = strdup(json_string_value(v));
+    return rq->salt ? 0 : fault_set(f, 500, "cache_salt", "no memory for cache_salt");
+}
+
+/* The client's name of the request, as in vLLM: the answer's id is "cmpl-" and the name. */
+static int read_request_id(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *id = json_string_value(v);
+    if (!id || strlen(id) != json_string_length(v) || !request_name_valid(id))
+        return fault_set(f, BAD, "request_id",
+                         "request_id must be a text of 1 to %d letters, digits and -_.:", REQUEST_NAME_MAX);
+    strcpy(rq->name, id);
+    return 0;
+}
+
+static int read_response_format(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (type && !strcmp(type, "text"))
+        return 0;
+    return rq->sv->lenient ? 0
+                           : fault_set(f, BAD, "response_format",
+                                       "response_format is not supported here, only {\"type\":\"text\"}");
+}
+
+/* Without tools, "none" and "auto" change nothing. */
+static int read_tool_choice(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *word = json_string_value(v);
+    if (rq->sv->lenient || (word && (!strcmp(word, "none") || !strcmp(word, "auto"))))
+        return 0;
+    return fault_set(f, BAD, "tool_choice", "tool_choice is not supported here, only \"none\" and \"auto\"");
+}
+
+/* ---- the table ---- */
+
+enum field_kind {
+    F_INT,
+    F_FLOAT,
+    F_BOOL,
+    F_SPECIAL, /* has a function */
+    F_IGNORED, /* accepted, changes nothing, or read elsewhere */
+    F_NEUTRAL  /* not built: accepted with a value that changes nothing */
+};
+struct field {
+    const char *name;
+    enum field_kind kind;
+    enum where { BOTH, COMPLETION, CHAT } where; /* which request has it */
+    size_t offset;                               /* of int64_t, double or int in struct request */
+    double min, max; /* F_NEUTRAL: min is the number that changes nothing; max 1: so does true */
+    int (*read)(struct request *rq, const json_t *v, struct fault *f);
+};
+#define AT(member) offsetof(struct request, member)
+
+/* name, kind, which request; member, smallest and largest value, or a function */
+/* clang-format off */
+static const struct field fields[] = {
+    { "model",                          F_SPECIAL, BOTH,       .read = read_model },
+    /* read by openai.c at the end: they need the other fields */
+    { "prompt",                         F_IGNORED, COMPLETION },
+    { "messages",                       F_IGNORED, CHAT },
+    { "chat_template_kwargs",           F_IGNORED, CHAT },
+    { "max_completion_tokens",          F_INT,     CHAT,       AT(max_completion_tokens), 0, 1e9 },
+    { "max_tokens",                     F_INT,     BOTH,       AT(max_tokens), 0, 1e9 },
+    { "temperature",                    F_FLOAT,   BOTH,       AT(sampling.temperature), 0, 1e6 },
+    { "top_p",                          F_FLOAT,   BOTH,       AT(sampling.top_p), 1e-9, 1 },
+    { "min_p",                          F_FLOAT,   BOTH,       AT(sampling.min_p), 0, 1 },
+    { "top_k",                          F_SPECIAL, BOTH,       .read = read_top_k },
+    { "n",                              F_INT,     BOTH,       AT(n), 1, 128 },
+    { "best_of",                        F_INT,     COMPLETION, AT(best_of), 1, 128 },
+    { "seed",                           F_SPECIAL, BOTH,       .read = read_seed },
+    { "presence_penalty",               F_FLOAT,   BOTH,       AT(sampling.presence), -2, 2 },
+    { "frequency_penalty",              F_FLOAT,   BOTH,       AT(sampling.frequency), -2, 2 },
+    { "repetition_penalty",             F_FLOAT,   BOTH,       AT(sampling.repetition), 1e-3, 1e3 },
+    { "logit_bias",                     F_SPECIAL, BOTH,       .read = read_logit_bias },
+    { "min_tokens",                     F_INT,     BOTH,       AT(sampling.min_tokens), 0, 1e9 },
+    { "prompt_logprobs",                F_INT,     COMPLETION, AT(prompt_logprobs), 0, LOGPROBS_MAX },
+    { "logprobs",                       F_INT,     COMPLETION, AT(logprobs), 0, LOGPROBS_MAX },
+    { "logprobs",                       F_BOOL,    CHAT,       AT(want_logprobs) },
+    { "top_logprobs",                   F_INT,     CHAT,       AT(top_logprobs), 0, LOGPROBS_MAX },
+    { "add_generation_prompt",          F_BOOL,    CHAT,       AT(add_generation) },
+    { "continue_final_message",         F_BOOL,    CHAT,       AT(continue_final) },
+    { "tool_choice",                    F_SPECIAL, CHAT,       .read = read_tool_choice },
+    { "echo",                           F_BOOL,    COMPLETION, AT(echo) },
+    { "stream",                         F_BOOL,    BOTH,       AT(stream) },
+    { "stream_options",                 F_SPECIAL, BOTH,       .read = read_stream_options },
+    { "stop",                           F_SPECIAL, BOTH,       .read = read_stop },
+    { "stop_token_ids",                 F_SPECIAL, BOTH,       .read = read_stop_ids },
+    { "ignore_eos",                     F_BOOL,    BOTH,       AT(ignore_eos) },
+    { "add_special_tokens",             F_BOOL,    BOTH,       AT(add_special) },
+    { "skip_special_tokens",            F_BOOL,    BOTH,       AT(skip_special) },
+    { "return_tokens_as_token_ids",     F_BOOL,    BOTH,       AT(tokens_as_ids) },
+    { "return_token_ids",               F_BOOL,    BOTH,       AT(return_ids) },
+    { "priority",                       F_INT,     BOTH,       AT(priority), -1e9, 1e9 },
+    { "truncate_prompt_tokens",         F_SPECIAL, BOTH,       .read = read_truncate },
+    { "cache_salt",                     F_SPECIAL, BOTH,       .read = read_salt },
+    { "response_format",                F_SPECIAL, BOTH,       .read = read_response_format },
+    /* about the caller, not about the answer */
+    { "user",                           F_IGNORED, BOTH },
+    { "metadata",                       F_IGNORED, BOTH },
+    { "store",                          F_IGNORED, BOTH },
+    { "request_id",                     F_SPECIAL, BOTH,       .read = read_request_id },
+    { "service_tier",                   F_IGNORED, BOTH },
+    { "safety_identifier",              F_IGNORED, BOTH },
+    { "prompt_cache_key",               F_IGNORED, BOTH },
+    /* known to clients, not built: only with the value that changes nothing */
+    { "tools",                          F_NEUTRAL, CHAT,       .min = NAN },
+    { "functions",                      F_NEUTRAL, CHAT,       .min = NAN },
+    { "parallel_tool_calls",            F_IGNORED, CHAT }, /* without tools it changes nothing */
+    { "suffix",                         F_NEUTRAL, COMPLETION, .min = NAN },
+    { "length_penalty",                 F_NEUTRAL, BOTH,       .min = 1 },
+    { "use_beam_search",                F_NEUTRAL, COMPLETION, .min = NAN },
+    { "include_stop_str_in_output",     F_NEUTRAL, BOTH,       .min = NAN },
+    { "spaces_between_special_tokens",  F_NEUTRAL, BOTH,       .min = NAN, .max = 1 },
+};
+/* clang-format on */
+
+static const struct field *find_field(const char *name, enum where where)
+{
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
+        if (!strcmp(fields[i].name, name) && (fields[i].where == BOTH || fields[i].where == where))
+            return &fields[i];
+    return NULL;
+}
+
+static int is_neutral(const json_t *v, const struct field *d)
+{
+    if (json_is_number(v))
+        return json_number_value(v) == d->min;
+    if (json_is_boolean(v))
+        return json_is_true(v) == (d->max == 1);
+    return (json_is_string(v) && !json_string_length(v)) || (json_is_array(v) && !json_array_size(v)) ||
+           (json_is_object(v) && !json_object_size(v));
+}
+
+static int read_number(struct request *rq, const struct field *d, const json_t *v, struct fault *f)
+{
+    void *to = (char *)rq + d->offset;
+    int whole = d->kind == F_INT;
+    if (whole ? !json_is_integer(v) : !json_is_number(v))
+        return fault_set(f, BAD, d->name, "%s must be %s", d->name, whole ? "an integer" : "a number");
+    double x = json_number_value(v);
+    if (!(x >= d->min && x <= d->max))
+        return fault_set(f, BAD, d->name, "%s is %g, must be %g to %g", d->name, x, d->min, d->max);
+    if (whole)
+        *(int64_t *)to = json_integer_value(v);
+    else
+        *(double *)to = x;
+    return 0;
+}
+
+int openai_read_field(struct request *rq, const char *name, const json_t *v, struct fault *f)
+{
+    const struct field *d = find_field(name, rq->chat ? CHAT : COMPLETION);
+
+    if (json_is_null(v))
+        return 0;
+    if (!d)
+        return rq->sv->lenient
+                   ? 0
+                   : fault_set(
+                         f, BAD, name,
+                         "field '%.60s' is not known here: leave it out, or start the server with --lenient",
+                         name);
+    switch (d->kind) {
+    case F_INT:
+    case F_FLOAT: rq->max_tokens_given |= !strcmp(name, "max_tokens"); return read_number(rq, d, v, f);
+    case F_BOOL:
+        if (!json_is_boolean(v))
+            return fault_set(f, BAD, name, "%s must be true or false", name);
+        *(int *)(void *)((char *)rq + d->offset) = json_is_true(v);
+        return 0;
+    case F_SPECIAL: return d->read(rq, v, f);
+    case F_NEUTRAL:
+        if (!is_neutral(v, d) && !rq->sv->lenient)
+            return fault_set(f, BAD, name,
+                             "%s is not supported here: leave it out, or start the server with --lenient",
+                             name);
+        return 0;
+    case F_IGNORED: break;
+    }
+
+    return 0;
+}

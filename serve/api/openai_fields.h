@@ -1,0 +1,15 @@
+/* openai_fields.h - private to serve/api: the fields of a completion request, one by one. */
+#ifndef SHARDLINE_SERVE_API_OPENAI_FIELDS_H
+#define SHARDLINE_SERVE_API_OPENAI_FIELDS_H
+
+#include "serve/api/request.h"
+
+/* Reads the field called name into rq. Fields that need others (prompt, messages) are left to openai.c. 0, or
+ * -1 with *f: unknown, of a wrong kind, or out of range. */
+int openai_read_field(struct request *rq, const char *name, const json_t *v, struct fault *f);
+/* A list of token ids: *ids gets *n of them, malloc'd, also after an error. what: the field's name in
+ * messages, with an index. 0, or -1 with *f. */
+int openai_read_ids(const struct service *sv, const json_t *v, const char *what, int32_t **ids, int64_t *n,
+                    struct fault *f);
+
+#endif
