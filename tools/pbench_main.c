@@ -347,7 +347,6 @@ static void sleep_until(double when_s)
 static void *client(void *arg)
 {
     struct bench *b = arg;
-
     CURL *curl = curl_easy_init();
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
     char text[1024];
@@ -414,11 +413,11 @@ static json_t *report(struct bench *b, double wall_s)
                           (double)(b->input + b->output) / wall_s, "max_concurrency",
                           (json_int_t)b->o.concurrency, "request_rate", b->o.rate, "late",
                           (json_int_t)b->late);
-
     static const struct {
         const char *name;
         double p;
     } point[] = { { "median", 50 }, { "p90", 90 }, { "p95", 95 }, { "p99", 99 } };
+
     for (int m = 0; m < MEASURES && j; m++) {
         struct samples *s = &b->sample[m];
         char name[64];
