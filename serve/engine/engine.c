@@ -151,8 +151,7 @@ static void retire_requests(struct engine *en, int all, const struct fault *f)
     }
 }
 
-/* Cancels requests whose client has disconnected. While nothing is written to a client, only looking
- * tells. */
+/* Cancels requests whose client has disconnected: while nothing is written to it, no error shows that. */
 static void cancel_disconnected(struct engine *en)
 {
     double now = clock_s();

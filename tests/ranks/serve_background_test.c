@@ -1,6 +1,6 @@
 /* ranks: 1 2 4 */
-/* serve_background_test.c - work beside the main threads: collective calls in order, one rank's failure
- * reaches all, ends that do not wait. */
+/* serve_background_test.c - tasks beside the main threads: their collective calls in order, one rank's
+ * failure reaches all ranks, an abort does not wait. */
 #include <time.h>
 #include "serve/weights/background.h"
 #include "tests/test.h"
@@ -29,7 +29,7 @@ static void end(void)
 
 static int n_ranks(void) { return world_size(world); }
 
-/* What a thread does: sums over the ranks, of numbers that all rounds have others of. */
+/* What a task does: sums over the ranks, of different numbers in every round. */
 struct job {
     int rounds, fails_at, hangs_at;
     int64_t sum[8];
@@ -61,7 +61,7 @@ static int work(struct background *a, void *arg, struct err *e)
 {
     struct job *j = arg;
     for (j->round = 0; j->round < j->rounds; j->round++) {
-        /* nobody is ready at the same time */
+        /* no two ranks are ready at the same time */
         nap(1 + (world_rank(world) * 7 + j->round * 3) % 5);
         if (j->round == j->fails_at)
             return err_set(e, ERR_INTEGRITY, "byte %d is wrong", j->round);
@@ -157,7 +157,7 @@ static int touch_only(struct background *a, void *arg, struct err *e)
     return 0;
 }
 
-/* A slice after the other goes to the device: none of them waits for the other ranks. */
+/* One slice after the other goes to the device: no rank waits for the others. */
 TEST(what_concerns_one_rank_is_done_while_its_main_thread_rests)
 {
     struct background a;

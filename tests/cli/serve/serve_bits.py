@@ -1,5 +1,5 @@
 """serve_bits.py CHECKPOINT EVAL.jsonl [part] - a token's log-prob has the same bits at every tp, alone and in any batch, for every
-prefill chunk, when pages run out, and as ptrain --eval-logprobs says. SERVE_BITS=all: also with exactly 31 others, at every tp, in every dtype."""
+prefill chunk, when pages run out, and as in ptrain --eval-logprobs. SERVE_BITS=all: also with exactly 31 others, at every tp, in every dtype."""
 import http.client
 import json
 import os
@@ -10,7 +10,7 @@ from serve_server import Server, bits, claim, finish, together
 
 checkpoint, eval_file = sys.argv[1:3]
 every = os.environ.get("SERVE_BITS") == "all"
-few = len(sys.argv) > 3 and not every        # fewer layouts: another dtype goes the same ways
+few = len(sys.argv) > 3 and not every        # fewer layouts: another dtype runs the same code
 windows = [json.loads(line) for line in open(eval_file)]
 prompts = [w["ids"] for w in windows[:6]] + [windows[0]["ids"][:1], windows[1]["ids"][:17], (windows[2]["ids"] * 4)[:200]]
 GREEDY = dict(max_tokens=12, temperature=0, logprobs=3, echo=True, ignore_eos=True, return_token_ids=True)
@@ -37,7 +37,7 @@ def running(server):
 
 
 def crowd(name, server, n_others=31):
-    """Requests, one at a time, while n_others of other lengths decode all along; these hang up at the end."""
+    """Requests, one at a time, while n_others of other lengths decode all the time; those disconnect at the end."""
     others = [http.client.HTTPConnection(server.host, server.port, timeout=120) for _ in range(n_others)]
     for i, c in enumerate(others):
         body = dict(prompt=[(7 * i + k * k) % 256 for k in range(1 + 5 * i)], temperature=1, seed=i, ignore_eos=True, max_tokens=1800)
@@ -48,7 +48,7 @@ def crowd(name, server, n_others=31):
     for i in (0, 5, len(prompts) - 1):
         before, got, after = running(server), ask(server, requests[i])(), running(server)
         claim(f"{name}: request {i} with {n_others} others", got == want[i], f"{str(got)[:300]} expected {str(want[i])[:300]}")
-        claim(f"{name}: they were there", all(n_others <= x <= n_others + 1 for x in (before, after)), (before, after))     # one more: who just left
+        claim(f"{name}: they were there", all(n_others <= x <= n_others + 1 for x in (before, after)), (before, after))     # one more: the one that just ended
     for c in others:
         c.close()
 

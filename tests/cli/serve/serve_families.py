@@ -1,4 +1,4 @@
-"""serve_families.py CHECKPOINT EVAL.jsonl [ARGUMENTS]… - what pserve says of the trainer's own windows has the trainer's bits: alone, all at once,
+"""serve_families.py CHECKPOINT EVAL.jsonl [ARGUMENTS]… - pserve's log-probs of the trainer's own windows have the trainer's bits: alone, all at once,
 in chunks, with a cached prefix, in every server that is named by its arguments. $WEIGHTS: the fingerprint of all their answers."""
 import json
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quick
-# serve_reference.sh - Hugging Face folders with reference numbers, served at tp 1, 2 and 4, asked by the fixtures' own client.
+# serve_reference.sh - Hugging Face folders with reference numbers, served at tp 1, 2 and 4, checked by the fixtures' own client.
 here=$(cd "$(dirname "$0")" && pwd)
 . "$here/../lib/lib.bash"
 command -v python3 >/dev/null || { skip "no python3"; finish; }

@@ -1,5 +1,5 @@
 """serve_reload.py TMP - weights from a server that is slow, sends wrong bytes to one rank, or stops in the middle: at a start, and in a reload beside
-streams, which must not notice."""
+streams, which must go on."""
 import http.server
 import json
 import os
@@ -9,13 +9,13 @@ import time
 from serve_server import Server, claim, finish
 
 tmp = sys.argv[1]
-UNIT = 65536                                     # bytes that are asked for with a header
+UNIT = 65536                                     # bytes that are requested with a header
 # two ranks with caches of their own, as on two machines
 APART = ["mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-n", "2", "bash", "-c", f'SHARDLINE_CACHE={tmp}/cache-$OMPI_COMM_WORLD_RANK-$RUN exec "$@"', "-"]
 
 
 class Source(http.server.BaseHTTPRequestHandler):
-    """/HOW/CHECKPOINT/FILE with ranges. Of weights: slow: 256 KiB take 0.25 s; one: the first answer has a wrong byte, others are right, and late;
+    """/HOW/CHECKPOINT/FILE with ranges. Of weights: slow: 256 KiB take 0.25 s; one: the first answer has a wrong byte, others are right, and slow;
     rest: the first has a wrong byte, others never end; hang: none ends."""
     protocol_version, disable_nagle_algorithm = "HTTP/1.1", True
     lock, count, fault_s = threading.Lock(), 0, 0.0
@@ -129,7 +129,7 @@ def reload(s, path):
 
 
 def never_long(gap, took):
-    """Streams that wait for a reload wait for all of it; a busy machine makes them wait, too, but not so long."""
+    """Streams that wait for a reload wait for all of it; a busy machine makes them wait, too, but less long."""
     return gap is not None and gap < max(0.4, took / 2)
 
 
@@ -174,9 +174,9 @@ for what, launcher, layout in (("one rank", (), ("--tp", 1)), ("ranks apart", AP
         rest = s.complete(prompt=list(b"line 7") + ids[:d], max_tokens=len(ids) - d, temperature=1, seed=5, ignore_eos=True, return_token_ids=True) if d < len(ids) else None
         claim(f"{what}: the old weights' tokens, and then the new ones'", rest is None or rest["choices"][0]["token_ids"] == ids[d:], d)
     rc, err = s.stop()
-    claim(f"{what}: ends well", rc == 0 or launcher, (rc, err))             # a foreign launcher has a status of its own
+    claim(f"{what}: ends well", rc == 0 or launcher, (rc, err))             # another launcher has an exit status of its own
 
-# ---- no memory for both ----
+# ---- no memory for both weights ----
 os.environ["SHARDLINE_MEMORY_ROOM"] = "50000000"
 s = Server(f"{tmp}/m/a", "--tp", 2, "--kv-memory", "64MiB", "--admin-key-file", f"{tmp}/admin-keys")
 del os.environ["SHARDLINE_MEMORY_ROOM"]

@@ -1,4 +1,4 @@
-"""serve_replicas.py CHECKPOINT [all] - the same bits from every replica, requests where their beginnings are cached, hang-ups, draining, dead ranks."""
+"""serve_replicas.py CHECKPOINT [all] - the same bits from every replica, requests where their beginnings are cached, disconnects, draining, ranks that die."""
 import json
 import os
 import re
@@ -11,7 +11,8 @@ from serve_server import Server, claim, finish, together
 
 checkpoint, every = sys.argv[1], sys.argv[2:] == ["all"]
 layouts = (("--replicas", 3), ("--tp", 2, "--replicas", 2)) if every else (("--tp", 2, "--replicas", 2), ("--device", "cuda", "--replicas", 2))
-os.environ["SHARDLINE_DEVICE"] = os.environ["BIN"] + "/../tests/devices/fake_device.so"          # what --device cuda is
+# what --device cuda opens
+os.environ["SHARDLINE_DEVICE"] = os.environ["BIN"] + "/../tests/devices/fake_device.so"
 J = {"Content-Type": "application/json"}
 BASE = dict(max_tokens=10, temperature=0, logprobs=2, return_token_ids=True, ignore_eos=True)
 requests = [dict(BASE, prompt=f"line {i}: {i * i} is") for i in range(6)] + [
@@ -26,7 +27,7 @@ def essence(answer):
 
 
 def steps(s):
-    time.sleep(0.5)                          # a replica tells its numbers a few times a second
+    time.sleep(0.5)                          # a replica sends its metrics a few times a second
     return [int(x) for x in re.findall(r'^shardline:steps_total\{[^}]*\} (\d+)$', s.request("GET", "/metrics")[1].decode(), re.M)]
 
 
@@ -54,7 +55,7 @@ for layout in layouts:
         status, data, _ = s.request("POST", "/v1/completions", body)
         claim(f"{param} is refused", status == 400 and json.loads(data)["error"]["param"] == param)
 
-    # ---- where their beginnings are ----
+    # ---- requests go where their beginnings are cached ----
     long = ("line 2: 4 is the square of 2\n" * 12)[:300]
     found = [s.complete(prompt=long, max_tokens=2)["usage"]["prompt_tokens_details"]["cached_tokens"] for _ in range(5)]
     claim("a beginning is found by every later request", found == [0, 256, 256, 256, 256], found)
@@ -64,7 +65,7 @@ for layout in layouts:
     together([lambda: s.complete(prompt=long, max_tokens=60, ignore_eos=True) for _ in range(40)])
     claim("too many for one replica are shared", min(b - a for a, b in zip(before, steps(s))) > 10, (before, steps(s)))
 
-    # ---- clients that hang up ----
+    # ---- clients that disconnect ----
     socks = []
     for i in range(8):
         k = socket.create_connection((s.host, s.port))

@@ -1,4 +1,4 @@
-"""serve_window.py CHECKPOINT EVAL.jsonl - sequences of 1,100 tokens through a window of 150 and pools that hold fewer: the trainer's bits."""
+"""serve_window.py CHECKPOINT EVAL.jsonl - sequences of 1,100 tokens through a window of 150, in pools that hold fewer tokens: the trainer's bits."""
 import json
 import sys
 from serve_server import Server, bits, claim, finish, together

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quick
-# serve_window.sh - a sliding window: pages behind it are given back, so that a pool of a few pages carries long sequences, with the trainer's
+# serve_window.sh - a sliding window: pages behind it are released, so that a pool of a few pages holds long sequences, with the trainer's
 # bits; see serve_window.py.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 head -c 2400 "$TMP/text" >"$TMP/held-out"

@@ -1,4 +1,4 @@
-"""serve_admin.py TMP - POST /admin/reload: refusals keep the old weights, requests in work go on, the bits behind it are the new checkpoint's; TLS."""
+"""serve_admin.py TMP - POST /admin/reload: refusals keep the old weights, requests in work go on, the bits after it are the new checkpoint's; TLS."""
 import http.server
 import json
 import os
@@ -28,7 +28,7 @@ def cached(a):
 
 
 class Nothing(http.server.BaseHTTPRequestHandler):
-    """A server without files, which answers when it may."""
+    """A server without files, which answers when it is told to."""
     asked, may = threading.Event(), threading.Event()
 
     def do_GET(self):
@@ -52,7 +52,8 @@ status, e, _ = reload(s, f"{tmp}/a")
 claim("without --admin-key-file nobody may reload", status == 403 and e["error"]["type"] == "permission_error", e)
 s.stop()
 
-os.environ["SHARDLINE_DEVICE"] = os.environ["BIN"] + "/../tests/devices/fake_device.so"          # what --device cuda is: whoever touches its memory out of turn is found
+# what --device cuda opens; it reports a thread that touches its memory out of turn
+os.environ["SHARDLINE_DEVICE"] = os.environ["BIN"] + "/../tests/devices/fake_device.so"
 for layout in (("--tp", 1), ("--tp", 2, "--replicas", 2), ("--tp", 2, "--device", "cuda")):
     s = Server(f"{tmp}/a", *layout, "--api-key-file", f"{tmp}/keys", "--admin-key-file", f"{tmp}/admin-keys")
     if not claim(f"{layout}: starts", s.port is not None, s.err):
@@ -105,7 +106,7 @@ for layout in (("--tp", 1), ("--tp", 2, "--replicas", 2), ("--tp", 2, "--device"
     threads = [threading.Thread(target=run, args=(i,)) for i in range(4)]
     for t in threads:
         t.start()
-    complete(prompt="x", max_tokens=1)               # behind the first of them
+    complete(prompt="x", max_tokens=1)               # after the first of them
     both = together([lambda: reload(s, f"{tmp}/b"), lambda: reload(s, f"{tmp}/b")])
     claim("a reload is done, two at once are one after the other or refused", sorted(b[0] for b in both) in ([200, 200], [200, 409]), both)
     done = [b[1] for b in both if b[0] == 200][0]
@@ -115,7 +116,7 @@ for layout in (("--tp", 1), ("--tp", 2, "--replicas", 2), ("--tp", 2, "--device"
     claim("requests in work go on", len(result) == 4 and all(r["usage"]["completion_tokens"] == 1900 for r in result.values()))
     marks = {r["system_fingerprint"] for r in result.values()}
     mixed = f"contract1-fp32-{os.environ['A']}+contract1-fp32-{os.environ['B']}"
-    alone = {f"contract1-fp32-{os.environ[x]}" for x in "AB"}            # of one that ended before, or began after
+    alone = {f"contract1-fp32-{os.environ[x]}" for x in "AB"}            # of a request that ended before, or began after
     claim("and name both, where they had begun", mixed in marks and marks <= {mixed} | alone, marks)
     new = complete(**ask)
     claim("new answers are the new checkpoint's, bit for bit", essence(new) == essence(want) and essence(new) != essence(old))

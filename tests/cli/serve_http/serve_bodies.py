@@ -1,4 +1,4 @@
-"""serve_bodies.py CHECKPOINT - everything that is no request: an error body with a 4xx and the field's name, never a 5xx, never much memory."""
+"""serve_bodies.py CHECKPOINT - what is not a request: an error body with a 4xx and the field's name, never a 5xx, never much memory."""
 import http.client
 import json
 import os
@@ -33,7 +33,7 @@ def refused(what, path, body, status=400, part="", headers=J):
     claim(f"{path}: {what} is refused at once", time.monotonic() - begin < 2, time.monotonic() - begin)
 
 
-# ---- no JSON, or not as it must be ----
+# ---- not JSON, or not an object ----
 for path in POSTS:
     for what, body in (
             ("nothing", b""), ("a blank", b" "), ("a cut object", b'{"prompt":"a"'), ("a list", b"[]"), ("a number", b"7"), ("null", b"null"), ("a text", b'"a"'),
@@ -92,7 +92,7 @@ before = rss(peak=True)
 
 
 def upload(what, path, n, chunked, status):
-    """n bytes of one text; the server may hang up in the middle."""
+    """n bytes of one text; the server may disconnect in the middle."""
     k = socket.create_connection((s.host, s.port))
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % n
     k.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n" % (path.encode(), length))
@@ -127,7 +127,7 @@ upload("1 GB for nobody", "/v1/nothing", 1 << 28, False, 404)
 
 
 def asked_leave(what, path, n, status):
-    """A client that waits for 100 Continue hears before it sends."""
+    """A client that waits for 100 Continue is answered before it sends."""
     k = socket.create_connection((s.host, s.port))
     k.settimeout(5)
     k.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (path.encode(), n))
@@ -185,7 +185,7 @@ raw("a method of 1 kB", b"A" * 1000 + b" / HTTP/1.1\r\nHost: x\r\n\r\n", (400, 4
 raw("zeros in the path", b"GET /v1/models\0x HTTP/1.1\r\nHost: x\r\n\r\n", (400, 404, 200, 0))
 raw("ten thousand headers", POST + b"A: b\r\n" * 10000 + b"\r\n", (400, 413, 431, 0))
 
-# ---- what others make of the description ----
+# ---- requests that schemathesis makes from the description ----
 tool = os.environ.get("SCHEMATHESIS")
 if tool:
     n = os.environ.get("SCHEMATHESIS_EXAMPLES", "30")

@@ -1,4 +1,4 @@
-"""serve_faults.py CHECKPOINT - ranks that die or stop: one line, every client told, all processes gone within 10 s, not status 0."""
+"""serve_faults.py CHECKPOINT - ranks that die or stop: one line, every client gets an answer, all processes exit within 10 s, not with status 0."""
 import http.client
 import json
 import os
@@ -33,7 +33,7 @@ def fault(name, tp, rank, sig, busy):
     got = []
 
     def ask():
-        while not got:                       # one after the other, so that the fault meets a request in work
+        while not got:                       # one after the other, so that the fault happens during a request
             try:
                 s.complete(**LONG)
             except Exception as e:
@@ -109,7 +109,7 @@ rc, err = other.wait()
 claim("a port that is taken is one line and status 1", rc == 1 and err.count("\n") == 1 and str(s.port) in err, (rc, err))
 ranks = s.ranks()
 begin = time.monotonic()
-s.p.kill()                                                       # the launcher itself, without a chance to say anything
+s.p.kill()                                                       # the launcher itself, which cannot report anything
 while any(alive(p) for p in ranks.values()) and time.monotonic() - begin < 15:
     time.sleep(0.05)
 claim("ranks whose launcher is gone end", time.monotonic() - begin < 10, f"{time.monotonic() - begin:.1f} s")

@@ -1,4 +1,4 @@
-"""serve_http.py CHECKPOINT TP - the server's HTTP side: routes, refusals, streams, clients that hang up, idling, draining."""
+"""serve_http.py CHECKPOINT TP - the server's HTTP side: routes, refusals, streams, clients that disconnect, idling, draining."""
 import http.client
 import json
 import os
@@ -146,7 +146,7 @@ def metrics():
 
 before = metrics()
 s.complete(prompt=["line 1", "line 2"], max_tokens=5, temperature=0, ignore_eos=True)
-time.sleep(0.3)                      # an answer leaves a moment before the gauges are set
+time.sleep(0.3)                      # an answer is sent a moment before the gauges are set
 after = metrics()
 for name, grew in (("vllm:prompt_tokens_total", 12), ("vllm:generation_tokens_total", 10), ("vllm:request_success_total/length", 2),
                    ("vllm:time_to_first_token_seconds_count", 2), ("vllm:inter_token_latency_seconds_count", 8)):
@@ -164,7 +164,7 @@ begin = cpu_s()
 time.sleep(2)
 claim("an idle server uses no CPU", cpu_s() - begin < 0.1 * tp, f"{cpu_s() - begin:.2f} s of 2 s")
 
-# ---- clients that hang up ----
+# ---- clients that disconnect ----
 ctx = models["data"][0]["max_model_len"]
 for streamed in (False, True):
     k = socket.create_connection((s.host, s.port))

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quick
-# serve_http.sh - routes, refusals, streams, hang-ups, idling, draining, at tp 1 and 2: see serve_http.py.
+# serve_http.sh - routes, refusals, streams, disconnects, idling, draining, at tp 1 and 2: see serve_http.py.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 4
 export DIGEST=$(digest "$TMP/run/step-4")

@@ -1,7 +1,7 @@
 """serve_lm_eval.py MODEL TMP - lm-eval's local-completions, with the tokenizer that the server offers and with the one in its folder, on three tasks made
 here. A text's log-likelihood is the sum of what ptrain --eval-logprobs says of its tokens; an answer is the one that the server gives when asked directly.
 
-A byte model has no token that stands before a text, so lm-eval is told one: a line's end, which stands before every window of the trainer, too."""
+A byte model has no token that begins a text, so lm-eval is given one: a line feed, which also begins every window of the trainer."""
 import json
 import os
 import subprocess
@@ -35,7 +35,7 @@ def write_tasks():
 
 
 def trainers():
-    """ptrain's log-probs of every text behind a line's end, and of its beginning followed by the other's end."""
+    """ptrain's log-probs of every text after a line feed, and of its beginning followed by the other's end."""
     lines = TEXTS + [a[:CUT] + b[CUT:] for a, b in zip(TEXTS, TEXTS[1:] + TEXTS[:1])]
     with open(f"{tmp}/lines", "w") as f:
         f.write("\n" + "".join(lines))

@@ -1,5 +1,5 @@
-"""serve_load.py CHECKPOINT SECONDS CLIENTS - streams that many clients ask for at once, some of which hang up: no error, resident memory that stays,
-every answer that was finished equal to the lone one, pages that run out; then idle connections and slow readers, who must not slow others."""
+"""serve_load.py CHECKPOINT SECONDS CLIENTS - streams that many clients ask for at once, some of which disconnect: no error, constant resident memory,
+every complete answer equal to the one computed alone, pages that run out; then idle connections and slow readers, which must not slow others."""
 import asyncio
 import json
 import random
@@ -27,7 +27,7 @@ class Load:
         self.n_done = self.n_left = self.n_tokens = 0
 
     async def ask(self, body, most=None):
-        """Tokens and log-probs of a stream, as they were printed; None when the client left after `most` events."""
+        """Tokens and log-probs of a stream, as they were printed; None when the client disconnected after `most` events."""
         r, w = await asyncio.open_connection(self.s.host, self.s.port)
         try:
             w.write(message(body))

@@ -40,7 +40,7 @@ refused(openai.BadRequestError, "a prompt that is too long", lambda: c.completio
 rc, err = s.stop()
 claim("the server ends well", rc == 0, (rc, err))
 
-# keys, and a full server that the package asks again
+# keys, and a full server, where the package tries again
 with open(f"{sys.argv[2]}/keys", "w") as f:
     f.write("right-key\n")
 s = Server(sys.argv[1], "--api-key-file", f"{sys.argv[2]}/keys", "--max-requests-per-key", 1)

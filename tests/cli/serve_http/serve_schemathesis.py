@@ -1,5 +1,5 @@
-"""serve_schemathesis.py MODEL TMP - what schemathesis makes of openapi.json, good and bad, is never answered with a 5xx, and every answer has a
-status, a content type and a form that the file tells."""
+"""serve_schemathesis.py MODEL TMP - requests that schemathesis makes from openapi.json, valid and invalid, are never answered with a 5xx, and every answer has
+a status, a content type and a schema that the file names."""
 import json
 import re
 import subprocess
@@ -12,7 +12,7 @@ EXAMPLES, SECONDS = 20, 40
 
 s = Server(model, "--ctx", 256, "--max-batch", 8)
 spec = json.loads(s.request("GET", "/openapi.json")[1])
-# most made-up requests would end at a name, a length or a token that is not there
+# most generated requests would fail at a name, a length or a token that does not exist
 HERE = {"model": {"const": "m"}, "max_tokens": {"maximum": 40}, "max_completion_tokens": {"maximum": 40}, "min_tokens": {"maximum": 10}, "n": {"maximum": 4}}
 
 

@@ -73,7 +73,7 @@ class Page:
         return until(f"{self.name}: {n} tokens come", lambda: f"{n} tokens" in self.text("note") and self.at("go").is_enabled())
 
     def close(self):
-        """What holds for every visit: no error in the console but for refusals, nothing fetched from elsewhere, nothing wider than the window."""
+        """Checks of every visit: no error in the console but for refusals, nothing fetched from another server, nothing wider than the window."""
         wide = self.d.execute_script("return document.documentElement.scrollWidth - innerWidth")
         claim(f"{self.name}: nothing is wider than the window", wide <= 0, f"{wide} pixels too wide")
         home = f"http://{self.server.host}:{self.server.port}/"

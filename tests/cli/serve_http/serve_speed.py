@@ -15,7 +15,7 @@ def wall_s(n):
 
 wall_s(8)
 best = {1: 1e9, 8: 1e9}
-for _ in range(12):                  # other work on the machine only makes it slower: the best counts, in turn
+for _ in range(12):                  # other work on the machine only makes it slower: the best of alternating runs counts
     for n in best:
         best[n] = min(best[n], wall_s(n))
 claim("eight at once take less than three times as long as one", best[8] < 3 * best[1], f"{best[8]:.3f} s, one {best[1]:.3f} s")

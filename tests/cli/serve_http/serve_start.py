@@ -1,4 +1,4 @@
-"""serve_start.py TMP - health while weights come slowly from a URL, an end meanwhile, a context of millions, threads with CPUs of their own."""
+"""serve_start.py TMP - health while weights come slowly from a URL, a signal meanwhile, a context of millions, threads with CPUs of their own."""
 import http.server
 import json
 import os
@@ -45,12 +45,12 @@ class Files(http.server.ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *a):
-        """Clients that are killed hang up."""
+        """Clients that are killed disconnect."""
 
 
 files = Files(("127.0.0.1", 0), Slow)
 threading.Thread(target=files.serve_forever, daemon=True).start()
-with socket.socket() as k:                       # a port that is free
+with socket.socket() as k:                       # a free port
     k.bind(("127.0.0.1", 0))
     port = k.getsockname()[1]
 
@@ -90,7 +90,7 @@ def alive(pid):
 
 def ended_early(layout, when):
     """when(server): returns when it is to end."""
-    os.environ["SHARDLINE_CACHE"] = f"{tmp}/cache-{when.__name__}{'-'.join(layout)}"        # nothing is here yet
+    os.environ["SHARDLINE_CACHE"] = f"{tmp}/cache-{when.__name__}{'-'.join(layout)}"        # empty
     s = Server(f"http://127.0.0.1:{files.server_port}/6", "--port", port, *layout, wait=False)
     s.host, s.port, what = "127.0.0.1", port, f"{' '.join(layout)}: SIGTERM {when.__name__}"
     claim(f"{what}: comes before it is ready", when(s))
@@ -155,7 +155,7 @@ os.environ["SHARDLINE_PIN"] = "off"
 s = Server(f"{tmp}/m/6", "--threads", 2, "--max-batch", 1)
 claim("SHARDLINE_PIN=off leaves them all", set(cpus()) == {all_cpus}, cpus())
 
-# ---- priorities: one place, and somebody who may not wait ----
+# ---- priorities: one place in the batch, and a request that may not wait ----
 ends = {}
 
 

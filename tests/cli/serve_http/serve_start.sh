@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # quick
-# serve_start.sh - what a server can start from: native checkpoints of every layout, folders, URLs; what it says while it reads, and that a
-# context of millions of positions is not waited for. See serve_start.py.
+# serve_start.sh - what a server can start from: native checkpoints of every layout, folders, URLs; what it reports while it reads, and that a
+# context of millions of positions does not delay it. See serve_start.py.
 . "$(dirname "$0")/../lib/serve_lib.bash"
 trained --steps 2 --ranks 4 --tp 2 --pp 2 --zero 1
 mkdir "$TMP/m"

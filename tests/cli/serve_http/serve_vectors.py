@@ -1,5 +1,5 @@
 """serve_vectors.py MODEL TMP CHAT - every vector of the reference in the folder CHAT, its messages sent to /tokenize: a byte model's tokens are the
-text's bytes, with two special tokens behind them. What the wire format cannot say (tools, contents that are objects) and what the template forbids is a 400."""
+text's bytes, then two special tokens. What the API cannot express (tools, contents that are objects) and what the template forbids is a 400."""
 import json
 import shutil
 import sys

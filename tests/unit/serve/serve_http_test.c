@@ -1,4 +1,4 @@
-/* serve_http_test.c - the sockets without a model: what is answered in every state, and what a waiting
+/* serve_http_test.c - the HTTP server without a model: what is answered in every state, and what a suspended
  * connection gets. */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -130,7 +130,7 @@ TEST(health_says_how_much_of_the_weights_is_read)
     site_close(&s);
 }
 
-/* What the engine would do, by hand: waits for the request. */
+/* The engine's part, by hand: waits for the request. */
 static struct request *next_request(struct site *s)
 {
     struct request *rq;

@@ -1,5 +1,5 @@
-/* serve_openai_test.c - requests in, answers out: every field, every refusal, stop strings, streams that
- * join to the answer. */
+/* serve_openai_test.c - requests in, answers out: every field, every refusal, stop strings, streams that join
+ * to the answer. */
 #include <math.h>
 #include "base/jx.h"
 #include "serve/api/openai.h"
@@ -175,7 +175,7 @@ TEST(a_prompt_that_fills_the_context_can_be_scored_but_not_answered)
         n += snprintf(body + n, sizeof body - (size_t)n, ",%d", i);
     strcpy(body + n, "]}");
     struct request *rq = taken(&sv, body);
-    /* the last token predicts nothing that was asked for */
+    /* the prediction of the last token was not asked for */
     CHECK_INT(rq->choice[0].seq.n_ids, 127);
     CHECK_INT(rq->choice[0].seq.first_want, 0);
     request_release(rq);
@@ -221,7 +221,7 @@ TEST(a_prompt_is_cut_to_its_end_when_that_is_asked_for)
     rq = taken(&sv, body);
     CHECK_INT(rq->prompt[0].n, sv.ctx);
     request_release(rq);
-    /* the answer has its place */
+    /* the answer keeps its place in the context */
     sprintf(body + n, "\",\"max_tokens\":5,\"truncate_prompt_tokens\":-1}");
     rq = taken(&sv, body);
     CHECK_INT(rq->prompt[0].n, sv.ctx - 5);
@@ -243,7 +243,7 @@ TEST(a_prompt_is_cut_to_its_end_when_that_is_asked_for)
 TEST(a_text_far_too_long_is_refused_by_its_beginning)
 {
     struct service sv;
-    service_bytes(&sv); /* context 128: the first 64 bytes a token tell */
+    service_bytes(&sv); /* context 128: the first 64 bytes for each token decide */
     enum { LONG = 2 * 128 * 64 };
     static char body[LONG + 200];
     int n = sprintf(body, "{\"prompt\":\"");
@@ -257,7 +257,7 @@ TEST(a_text_far_too_long_is_refused_by_its_beginning)
     strcpy(body + n + LONG, "\",\"truncate_prompt_tokens\":3}");
     body[n + LONG - 1] = 'q', body[n + LONG - 2] = 'q', body[n + LONG - 3] = 'q';
     passes(&sv, body);
-    memcpy(body + n + 8190, "\xE2\x82\xAC\xE2\x82\xAC", 6); /* the cut is not inside of a character */
+    memcpy(body + n + 8190, "\xE2\x82\xAC\xE2\x82\xAC", 6); /* the cut is not inside a character */
     strcpy(body + n + LONG, "\"}");
     refused(&sv, body, 400, "prompt", "of which the first 8190 are");
     tokenizer_close(sv.tok);
@@ -459,12 +459,12 @@ TEST(a_stream_joins_to_the_answer_and_never_shows_what_a_stop_string_takes_back)
         int events;
     } row[] = {
         { "hello ENDx", "hello ", "stop", 9 }, /* E, N, D are held back */
-        /* … and given when they are no stop string after all */
+        /* … and sent when they are no stop string after all */
         { "hello EN#", "hello EN", "stop", 9 },
         { "EEENDabc", "EE", "stop", 5 },
         { "abcdefghijkl", "abcdefghijkl", "length", 12 },
         { "a\xc3\xa9\xe2\x82\xac!", "a\xc3\xa9\xe2\x82\xac!", "null", 7 },
-        { "x\xe2\x82#", "x\xef\xbf\xbd", "stop", 4 }, /* a character that is cut by the end */
+        { "x\xe2\x82#", "x\xef\xbf\xbd", "stop", 4 }, /* a character that the end cuts */
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         struct service sv;
@@ -477,7 +477,7 @@ TEST(a_stream_joins_to_the_answer_and_never_shows_what_a_stop_string_takes_back)
         join(rq, text, reason, &events);
         CHECK_STR(text, row[i].text);
         CHECK_STR(reason, row[i].reason);
-        /* a chunk a token, also when it shows nothing */
+        /* one event for each token, also when it has no text */
         CHECK_INT(events, row[i].events);
         json_t *j = answer(rq);
         CHECK_STR(text_of(j, 0, "text"), row[i].text);
@@ -548,7 +548,7 @@ TEST(prompt_logprobs_are_a_list_beside_the_answer_with_the_prompts_own_tokens_fi
     CHECK_HAS(o.p,
               "\"prompt_logprobs\":[null,{\"98\":{\"logprob\":-0.25,\"rank\":3,\"decoded_token\":\"b\"},");
     CHECK_HAS(o.p, "\"tokens\":[\"x\"]");
-    CHECK_HAS(o.p, "\"top_logprobs\":[{\"x\":"); /* logprobs 0: the sampled one alone */
+    CHECK_HAS(o.p, "\"top_logprobs\":[{\"x\":"); /* logprobs 0: only the sampled token */
     json_out_free(&o);
     request_release(rq);
     tokenizer_close(sv.tok);

@@ -1,4 +1,4 @@
-/* serve_router_test.c - which replica gets a request, and requests that travel to another process. */
+/* serve_router_test.c - which replica gets a request, and the wire format of requests to another process. */
 #include "serve/replicas/request_wire.h"
 #include "serve/api/openai.h"
 #include "serve/replicas/router.h"
@@ -49,7 +49,7 @@ TEST(a_request_goes_where_its_beginning_was_computed_unless_that_one_is_busy)
     CHECK_INT(router_open(&rt, 3, &e), 0);
     int a = goes_to(&rt, letters(&sv, 'a', 200, "")), b = goes_to(&rt, letters(&sv, 'b', 200, "")),
         c = goes_to(&rt, letters(&sv, 'c', 200, ""));
-    CHECK(a != b && b != c && a != c); /* idle ones take turns */
+    CHECK(a != b && b != c && a != c); /* idle replicas take turns */
     for (int i = 0; i < 4; i++) {
         CHECK_INT(goes_to(&rt, letters(&sv, 'b', 130 + i, "")), b);
         CHECK_INT(goes_to(&rt, letters(&sv, 'a', 64, "")), a);
@@ -98,7 +98,7 @@ TEST(lanes_are_shut_together_and_only_when_all_are_idle)
     struct request *rq = letters(&sv, 'a', 3, "");
     CHECK_INT(router_put(&rt, rq), 0); /* still open */
     rt.replica[1].inbox.n_live = 0;
-    CHECK_INT(router_stop(&rt, 0), 0); /* there is one in an inbox */
+    CHECK_INT(router_stop(&rt, 0), 0); /* an inbox holds a request */
     CHECK(inbox_take(&rt.replica[0].inbox, 0) == rq);
     inbox_leave(&rt.replica[0].inbox, rq);
     CHECK_INT(router_stop(&rt, 0), 1);
@@ -137,7 +137,7 @@ TEST(a_request_arrives_as_it_was)
     CHECK(!memcmp(got->prompt[0].text, "ab\xc3\xa9", 4) && !got->prompt[1].text);
     CHECK_INT(got->choice[5].ids[2], 3);
     CHECK_INT(got->choice[5].seq.first_want, rq->choice[5].seq.first_want);
-    request_wire_write(&b, got); /* pointers apart the same bytes again */
+    request_wire_write(&b, got); /* the same bytes again, but for pointers */
     CHECK_INT(a.n, b.n);
     request_release(rq);
     request_release(got);
@@ -202,6 +202,6 @@ TEST(messages_larger_than_the_sockets_buffers_pass_both_ways_at_once)
         CHECK_INT(got[i].bytes, 5 * (1 << 20) - (1 + 2 + 4 + 5));
     }
     frames_close(&w[0]);
-    CHECK_INT(frames_exchange(&w[1], -1, 100, count, &got[1]), -1); /* the other end is gone */
+    CHECK_INT(frames_exchange(&w[1], -1, 100, count, &got[1]), -1); /* the other end has disconnected */
     frames_close(&w[1]);
 }

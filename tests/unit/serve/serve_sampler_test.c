@@ -1,4 +1,4 @@
-/* serve_sampler_test.c - the next token: argmax and ties, filters, frequencies, and what a draw may depend
+/* serve_sampler_test.c - the next token: argmax and ties, filters, frequencies, and what a draw depends
  * on. */
 #include <math.h>
 #include "serve/engine/logit_processors.h"
@@ -37,7 +37,7 @@ TEST(a_nan_or_nothing_at_all_is_no_token)
     CHECK_INT(sample_token(&g, 0, 0, l, 3, -INFINITY), -1);
     CHECK_INT(sample_token(&g, 0, 0, m, 3, NAN), -1);
     CHECK_INT(sample_token(&d, 0, 0, m, 3, NAN), -1);
-    CHECK_INT(sample_token(&d, 0, 0, m, 3, 1), -1); /* a NaN behind the maximum */
+    CHECK_INT(sample_token(&d, 0, 0, m, 3, 1), -1); /* a NaN after the maximum */
 }
 
 TEST(a_draw_depends_on_seed_choice_and_position_alone)
@@ -157,7 +157,7 @@ TEST(penalties_count_what_was_generated_and_repetition_the_prompt_too)
     struct sampling s = GREEDY;
     s.presence = 0.6;
     CHECK_INT(adjusted(&s, l, prompt_0, 3, 3), 0); /* the prompt does not count */
-    /* 1.4 1.15 -1 1.5: both are there, how often does not matter */
+    /* 1.4 1.15 -1 1.5: presence of both, however often */
     CHECK_INT(adjusted(&s, l, prompt_0, 1, 3), 3);
     s = GREEDY;
     s.frequency = 0.3;
@@ -201,7 +201,7 @@ TEST(a_rank_counts_what_is_more_likely_and_ties_go_to_the_lower_id)
         CHECK_INT(token_rank(l, 5, i), want[i]);
 }
 
-/* ---- filters beside a plain sort ---- */
+/* ---- filters compared with a plain sort ---- */
 enum { MANY = 3000 };
 struct plain {
     double weight;
@@ -213,7 +213,7 @@ static int heavier(const void *a, const void *b)
     return x->weight != y->weight ? (x->weight > y->weight ? -1 : 1) : (x->id > y->id) - (x->id < y->id);
 }
 
-/* Marks what stays of n ids; 0: an edge is too near to say. */
+/* Marks which of n ids are kept. 0: an id is too close to the edge to decide. */
 static int stays(const struct sampling *s, const float *l, int n, float max, char *stay)
 {
     static struct plain p[MANY];
@@ -270,7 +270,7 @@ TEST(filters_keep_what_a_plain_sort_keeps)
     CHECK(looked > 200);
 }
 
-/* Every id that stays is drawn, as often as it weighs. */
+/* Every id that is kept is drawn, in proportion to its weight. */
 TEST(equals_at_the_edge_of_top_k_go_to_the_lower_ids)
 {
     float l[2000];

@@ -8,9 +8,9 @@
 #define MAX_SEQS 256
 struct sim_seq {
     struct seq q;
-    int64_t n_prompt, n_total; /* it ends when n_total tokens are known */
+    int64_t n_prompt, n_total; /* it ends with n_total tokens */
     int64_t n_wanted;          /* rows whose logits it got */
-    int64_t next_row;          /* rows computed in this life (pages) */
+    int64_t next_row;          /* rows computed since it got its pages */
     int64_t started, ended;    /* step */
     int scores;
 };
@@ -167,7 +167,7 @@ TEST(when_pages_run_out_the_youngest_waits_and_nothing_is_lost)
     sim_run(&m);
     CHECK(m.s.n_preempted > 0);
     for (int i = 1; i < 8; i++)
-        CHECK(m.seq[i].ended >= m.seq[i - 1].ended - 8); /* about in order of arrival */
+        CHECK(m.seq[i].ended >= m.seq[i - 1].ended - 8); /* roughly in order of arrival */
     sched_close(&m.s);
 }
 
@@ -177,7 +177,7 @@ TEST(nobody_overtakes_the_head_of_the_queue)
     sim_open(&m, 4, 64, 4, 4);
     sim_add(&m, 100, 60, 0); /* two pages, then three */
     sim_add(&m, 200, 2, 0);  /* needs all four pages: waits */
-    sim_add(&m, 5, 1, 0);    /* would fit at once, but came later */
+    sim_add(&m, 5, 1, 0);    /* would fit at once, but arrived later */
     sim_run(&m);
     CHECK(m.seq[1].started >= m.seq[0].ended);
     CHECK(m.seq[2].started >= m.seq[1].started);
@@ -200,7 +200,7 @@ TEST(a_lower_priority_number_comes_first_in_the_queue_and_takes_a_running_ones_p
     CHECK_INT(m.s.running.n, 2);
     struct sim_seq *same = sim_add_priority(&m, 3, 10, 4), *first = sim_add_priority(&m, -1, 10, 4);
     sim_step(&m);
-    CHECK_INT(first->started, 1); /* at once, in the place of the least urgent */
+    CHECK_INT(first->started, 1); /* at once, in place of the least urgent sequence */
     CHECK(!late[0]->q.running && late[1]->q.running);
     CHECK_INT(m.s.n_preempted, 1);
     sim_run(&m);
@@ -317,7 +317,7 @@ TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
     CHECK_INT(kv_page(&kv, 2)[127], 0);
     CHECK_INT(kv_page(&kv, 0)[0], 7);
     memset(kv_page(&kv, 2), 5, 128);
-    kv_clear_new(&kv, page, 63, 1); /* the last position of the first page: nothing begins */
+    kv_clear_new(&kv, page, 63, 1); /* the last position of the first page: no page begins */
     CHECK_INT(kv_page(&kv, 2)[0], 5);
     CHECK_INT(kv_page(&kv, 0)[0], 7);
     kv_clear_new(&kv, page, 63, 66); /* positions 63 .. 128: pages 1 and 2 begin */
@@ -336,8 +336,8 @@ struct told {
 };
 static const int32_t *told_ids(const struct seq *q) { return ((const struct told *)q->owner)->ids; }
 
-/* What lies in the pages: the token of every position, with the salt it was written under and the position.
- * */
+/* What lies in the pages: the token of every position, with the salt it was written under and the
+ * position. */
 struct memory {
     int32_t id[32][KV_PAGE];
     int64_t pos[32][KV_PAGE];
@@ -355,7 +355,7 @@ static void write_rows(struct memory *m, const struct sched_item *it)
     }
 }
 
-/* Every position in front of the rows must hold what this sequence itself would have written. */
+/* Every position before the rows must hold what this sequence itself would have written. */
 static void check_rows(const struct memory *m, const struct sched_item *it, int64_t window)
 {
     const struct told *t = it->seq->owner;
@@ -386,7 +386,7 @@ static int told_step(struct sched *s, struct memory *m)
             continue;
         if (t->q.n_ids < t->n_total)
             t->ids[t->q.n_ids++] =
-                1000; /* a token of the answer: the same for equal prompts, as greedy ones are */
+                1000; /* a token of the answer: the same for equal prompts, as greedy tokens are */
         else
             sched_remove(s, &t->q);
     }
@@ -422,13 +422,13 @@ TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
         const char *salt;
         int64_t same, n, first_want, found;
     } row[] = {
-        { "a", 512, 200, 199, 0 }, /* the first: three full pages stay */
+        { "a", 512, 200, 199, 0 }, /* the first sequence: three full pages stay */
         { "a", 512, 200, 199, 192 },
         { "a", 100, 200, 199, 64 },  /* the second page differs */
         { "a", 512, 192, 191, 128 }, /* the last token is computed: its page is not taken */
         /* log-probs of the prompt from position 71 on: those rows are computed */
         { "a", 512, 200, 70, 64 },
-        { "b", 512, 200, 199, 0 }, /* another tenant */
+        { "b", 512, 200, 199, 0 }, /* another salt */
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         count_up(&t[i], row[i].same, 5000);
@@ -517,7 +517,7 @@ TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
     CHECK(sched_next_step(&s, &e) > 20);
     CHECK_INT(step_message_make(&p, STEP_RUN, &s, told_ids, &e), 0);
     CHECK_INT(p.n_seq, s.n_items);
-    CHECK(p.word[5] > 31 * 4); /* pages that are named */
+    CHECK(p.word[5] > 31 * 4); /* pages in the message */
     CHECK_INT(p.ids[0], s.item[0].seq == &t[0].q ? t[0].ids[s.item[0].pos] : t[1].ids[s.item[0].pos]);
     CHECK(p.word[1] <= p.cap);
     step_message_close(&p);
@@ -547,7 +547,7 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
                 told_step(&s, &m);
             if (i > 3 && !roll(&d, 10) &&
                 (t[i - 1].q.running || t[i - 1].q.prev || s.waiting.first == &t[i - 1].q))
-                sched_remove(&s, &t[i - 1].q); /* a client that left */
+                sched_remove(&s, &t[i - 1].q); /* a client that disconnected */
         }
         for (int64_t k = 0; !sched_idle(&s) && k < 100000; k++)
             told_step(&s, &m);
