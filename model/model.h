@@ -86,9 +86,9 @@ struct mat model_transposed(const struct model *m, struct mat stored, char **to)
  * behind the
  * other: n_layers times as many bytes. */
 size_t model_page_bytes(const struct model *m);
-/* Floating-point operations of one token, forward, in a unit on this rank: products, and attention over
- * `keys` keys. */
-double model_flops(const struct model *m, int unit, double keys);
+/* Floating-point operations of one token's forward pass through the whole model: products, and attention
+ * over `keys` keys. */
+int model_flops(const struct model_config *cfg, double keys, double *flops, struct err *e);
 
 /* What a unit moves over tp in one pass of training, in units of its rows: sums and gathers (with sp) of
  * [rows][hidden], and floats of norms' gradients that sp sums a sequence. deferred: gathers more where
@@ -97,6 +97,7 @@ struct unit_traffic {
     int sums_forward, sums_backward, gathers_forward, gathers_backward, gathers_deferred;
     int64_t norm_floats;
 };
+/* One unit of the model on this rank. */
 struct unit_traffic model_traffic(const struct model *m, int unit);
 
 /* ---- weights ---- */
@@ -151,6 +152,8 @@ struct resident {
     struct unit_weights *unit; /* [n_units] */
     void **memory;             /* [n_units]: what stays in natural order, then packs */
 };
+/* Reads all weights through `read`, on the thread of the device. ERR_MEMORY names the unit; errors of
+ * `read`. */
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
 /* ring: bytes of a half of the ring that slices go through, 0: RING_HALF. door: for a thread that may not
  * touch the device. */

@@ -248,11 +248,21 @@ void model_pack(const struct model *m, int unit, const struct pack_from *from, s
     }
 }
 
-double model_flops(const struct model *m, int unit, double keys)
+/* The whole model is the model of a rank that has all of it. */
+int model_flops(const struct model_config *cfg, double keys, double *flops, struct err *e)
 {
-    const struct unit *u = &m->unit[unit];
-    double sum = 0;
-    for (int b = 0; b < u->n_branches; b++)
-        sum += u->branch[b].body.kind->flops(&u->branch[b].body, m, keys);
-    return sum;
+    const struct layout alone = { .tp = 1, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
+    struct model m;
+    int rc = model_shape(&m, cfg, &alone, 0, 0, DT_F32, 0, e);
+
+    if (rc < 0)
+        return rc;
+    *flops = 0;
+    for (int unit = 0; unit < m.table.n_units; unit++)
+        for (int b = 0; b < m.unit[unit].n_branches; b++) {
+            const struct sublayer *s = &m.unit[unit].branch[b].body;
+            *flops += s->kind->flops(s, &m, keys);
+        }
+    model_close(&m);
+    return 0;
 }

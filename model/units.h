@@ -326,6 +326,7 @@ static inline struct unit_buf *train_unit(const struct train_work *w, int unit)
 {
     return &w->unit[unit - w->at.first_unit];
 }
+/* A pass over the micro-batch; g and scale are the caller's. */
 struct pass train_pass(struct train_work *w, struct weights *ws, const int32_t *ids, const int32_t *targets);
 /* Gives p the sequences of a layer's unit. */
 void train_pass_layer(struct pass *p, int unit);

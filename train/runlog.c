@@ -153,20 +153,6 @@ static void write_communication(const struct runlog *l, int64_t step)
     fputs("}\n", f);
 }
 
-/* Flops of one token forward and backward: 6 per weight of a product, and attention over half the
- * sequence. */
-static double flops_per_token(const struct param_table *table, int64_t seq_len)
-{
-    const struct model_config *cfg = &table->cfg;
-    double weights = 0;
-    for (int i = 0; i < table->n; i++) {
-        const struct param *p = &table->p[i];
-        if (p->n_dims == 2 && p->kind != P_POS && (p->kind != P_EMBED || cfg->tied))
-            weights += (double)param_count(p);
-    }
-    return 6 * weights + 6.0 * (double)(cfg->n_layers * cfg->n_heads * cfg->head_dim) * (double)seq_len;
-}
-
 int runlog_open(struct runlog *l, const struct work *w, struct err *e)
 {
     const struct train_opts *o = &l->run->o;
@@ -176,7 +162,8 @@ int runlog_open(struct runlog *l, const struct work *w, struct err *e)
         l->group[a] = mesh->axis[a];
     l->group[AXIS_COUNT] = mesh->all;
     l->group[AXIS_COUNT + 1] = w->pp_back;
-    l->flops_per_token = flops_per_token(&w->model.table, o->seq_len);
+    TRY(model_flops(&w->model.table.cfg, (double)o->seq_len / 2, &l->flops_per_token, e));
+    l->flops_per_token *= 3; /* backward takes twice as many */
     l->tokens_per_step = (double)(w->plan.rows * o->seq_len);
     l->first_step = w->at.first_step;
 
