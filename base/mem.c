@@ -52,7 +52,7 @@ void mem_count(struct mem *m, enum mem_cat c, int64_t bytes)
     raise_to(&m->total_peak, atomic_fetch_add(&m->total_now, bytes) + bytes);
 }
 
-int mem_made_to_fail(struct mem *m)
+int mem_alloc_fault(struct mem *m)
 {
     if (hook_fault(HOOK_MALLOC))
         return 1;
@@ -103,7 +103,7 @@ static void *take_large(size_t bytes, struct header *h)
 void *mem_alloc(struct mem *m, enum mem_cat c, size_t bytes)
 {
     struct header h = { .bytes = bytes, .cat = c };
-    if (bytes > LIMIT || mem_made_to_fail(m))
+    if (bytes > LIMIT || mem_alloc_fault(m))
         return NULL;
     char *p = bytes >= HUGE ? take_large(bytes, &h) : take_small(bytes, &h);
     if (!p)
@@ -151,12 +151,12 @@ static int64_t number_in(const char *path, const char *word)
     return n;
 }
 
-int64_t mem_machine_room(void)
+int64_t mem_machine_free(void)
 {
     static const char *const group = "/sys/fs/cgroup/memory.stat";
-    const char *said = getenv("SHARDLINE_MEMORY_ROOM");
-    if (said)
-        return atoll(said);
+    int64_t chosen = hook_free_memory();
+    if (chosen >= 0)
+        return chosen;
     int64_t kib = number_in("/proc/meminfo", "MemAvailable:"),
             limit = number_in("/sys/fs/cgroup/memory.max", ""),
             used = number_in("/sys/fs/cgroup/memory.current", "");

@@ -40,11 +40,11 @@ void *mem_alloc(struct mem *m, enum mem_cat c, size_t bytes);
 void mem_free(struct mem *m, void *p); /* NULL is fine */
 /* 1 when a test chose this allocation to fail (fail_after, or base/test_hooks.h): for those who take memory
  * elsewhere. */
-int mem_made_to_fail(struct mem *m);
+int mem_alloc_fault(struct mem *m);
 /* Bytes that this machine can still give, by the kernel's own estimate, or the room under the limit of the
  * control group when that is less.
  * SHARDLINE_MEMORY_ROOM: that many, for tests. */
-int64_t mem_machine_room(void);
+int64_t mem_machine_free(void);
 /* Counts memory that came from elsewhere (a shared segment). bytes < 0 gives it back. */
 void mem_count(struct mem *m, enum mem_cat c, int64_t bytes);
 

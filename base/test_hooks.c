@@ -1,8 +1,10 @@
-/* test_hooks.c - see hook.h. */
+/* test_hooks.c - see test_hooks.h. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
 #include "base/test_hooks.h"
+#include "base/alter.h"
+#include "base/env.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +36,7 @@ static int errno_of(const char *name)
 /* A disk that is slow. */
 static void be_slow(enum hook_op op)
 {
-    const char *ms = op == HOOK_WRITE || op == HOOK_FSYNC ? getenv("SHARDLINE_IO_SLOW") : NULL;
+    const char *ms = op == HOOK_WRITE || op == HOOK_FSYNC ? env_get(ENV_SHARDLINE_IO_SLOW) : NULL;
     long n = ms ? atol(ms) : 0;
     struct timespec t = { n / 1000, n % 1000 * 1000000 };
     if (n > 0)
@@ -49,7 +51,7 @@ int hook_fault(enum hook_op op)
 #undef X
     };
     static _Atomic long n_calls[HOOK_OPS];
-    const char *text = getenv("SHARDLINE_IO_FAULT");
+    const char *text = env_get(ENV_SHARDLINE_IO_FAULT);
     char name[16], code[16];
     long nth;
     be_slow(op);
@@ -64,7 +66,7 @@ int hook_fault(enum hook_op op)
 
 void hook_note(enum hook_op op, const char *path, const char *to, int64_t off, const void *data, size_t bytes)
 {
-    const char *log = getenv("SHARDLINE_IO_RECORD");
+    const char *log = env_get(ENV_SHARDLINE_IO_RECORD);
     int saved = errno;
     if (!log)
         return;
@@ -86,3 +88,19 @@ void hook_note(enum hook_op op, const char *path, const char *to, int64_t off, c
         close(fd);
     errno = saved;
 }
+
+int64_t hook_free_memory(void)
+{
+    const char *bytes = env_get(ENV_SHARDLINE_MEMORY_ROOM);
+    return bytes ? atoll(bytes) : -1;
+}
+
+const char *hook_device_library(void) { return env_get(ENV_SHARDLINE_DEVICE); }
+
+#ifdef SHARDLINE_ALTER
+int alter_is(const char *name)
+{
+    const char *chosen = env_get(ENV_SHARDLINE_ALTER);
+    return chosen && !strcmp(chosen, name);
+}
+#endif

@@ -1,14 +1,17 @@
-/* test_hooks.h - what tests do to a running program, through its environment. Nothing set: nothing done.
+/* test_hooks.h - the only door through which a test changes a running program: its environment. Every variable
+ * of kind ENV_TEST (base/env.h) is read here and nowhere else. With none of them set the hooks do nothing.
  *
- *   SHARDLINE_IO_FAULT=op:N:ERRNO    the N-th call of an operation fails, as if the kernel had said ERRNO.
- *                                    Operations: the words of
- *                                    HOOK_LIST; malloc counts mem_alloc and its like (base/mem.h)
- *   SHARDLINE_IO_SLOW=MS             every write and fsync takes MS milliseconds longer
- *   SHARDLINE_IO_RECORD=FILE         operations that change files or folders are appended to FILE once they
- *                                    are done: a struct
- *                                    hook_record, the path, the second path of a rename, the bytes of a
- *                                    write. What a crash may leave of
- *                                    them is worked out by tests/unit/format/crash_test.c */
+ *   SHARDLINE_IO_FAULT=op:N:ERRNO  The N-th call of an operation fails as if the kernel had returned ERRNO.
+ *                                  Operations are the words of HOOK_LIST; malloc counts mem_alloc (base/mem.h).
+ *   SHARDLINE_IO_SLOW=MS           Every write and fsync takes MS milliseconds longer.
+ *   SHARDLINE_IO_RECORD=FILE       Every operation that changed a file or folder is appended to FILE: a struct
+ *                                  hook_record, the path, the second path of a rename, the bytes of a write.
+ *                                  tests/unit/format/crash_test.c derives from it what a crash may leave.
+ *   SHARDLINE_MEMORY_ROOM=BYTES    hook_free_memory()
+ *   SHARDLINE_DEVICE=FILE          hook_device_library()
+ *   SHARDLINE_ALTER=NAME           alter_is() in the altered build (base/alter.h)
+ *
+ * Any thread may call these functions. The call counters belong to the process. */
 #ifndef SHARDLINE_BASE_TEST_HOOKS_H
 #define SHARDLINE_BASE_TEST_HOOKS_H
 
@@ -33,18 +36,27 @@ enum hook_op {
 #undef X
         HOOK_OPS
 };
+
 struct hook_record {
     uint32_t op, path_bytes, to_bytes, unused;
     int64_t off, bytes;
 };
 
-/* The path of a record that says: this operation was made to fail. */
+/* The path of a record of an operation that was made to fail. */
 #define HOOK_FAILED "(made to fail)"
-/* 1, with errno set, when this call was chosen to fail. The counters are process-wide on purpose: they count
- * the calls of a run. */
+
+/* 1, with errno set, when this call was chosen to fail. */
 int hook_fault(enum hook_op op);
-/* to, data: NULL where there is none. */
+
+/* Records an operation that succeeded. to: second path of a rename, else NULL. data: [bytes] of a write, else
+ * NULL. */
 void hook_note(enum hook_op op, const char *path, const char *to, int64_t off, const void *data,
                size_t bytes);
+
+/* Bytes of free memory that the machine is taken to have; -1: ask the machine. */
+int64_t hook_free_memory(void);
+
+/* File of the shared library whose device --device cuda opens (kernels/dev_library.h); NULL: the real one. */
+const char *hook_device_library(void);
 
 #endif

@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "comm/bootstrap.h"
 #include "base/clock.h"
+#include "base/env.h"
 
 #include <mpi.h>
 #include <stdio.h>
@@ -16,12 +17,12 @@ static int finalize_at_exit;
 
 int meet_expected_ranks(void)
 {
-    static const char *const name[] = { "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS",
-                                        "SLURM_NTASKS" };
-    if (!getenv("PMIX_RANK") && !getenv("OMPI_COMM_WORLD_SIZE") && !getenv("PMI_RANK"))
+    static const enum env name[] = { ENV_OMPI_COMM_WORLD_SIZE, ENV_PMI_SIZE, ENV_SLURM_STEP_NUM_TASKS,
+                                     ENV_SLURM_NTASKS };
+    if (!env_get(ENV_PMIX_RANK) && !env_get(ENV_OMPI_COMM_WORLD_SIZE) && !env_get(ENV_PMI_RANK))
         return 1;
     for (size_t i = 0; i < sizeof name / sizeof *name; i++) {
-        const char *v = getenv(name[i]);
+        const char *v = env_get(name[i]);
         if (v && atoi(v) > 0)
             return atoi(v);
     }
@@ -56,7 +57,7 @@ static int start_mpi(struct err *e)
 /* The ranks of this machine. SHARDLINE_RANKS_PER_NODE cuts it up as if it were several, for tests. */
 static int node_comm(MPI_Comm *node)
 {
-    const char *cut = getenv("SHARDLINE_RANKS_PER_NODE");
+    const char *cut = env_get(ENV_SHARDLINE_RANKS_PER_NODE);
     int rank;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
     if (cut && atoi(cut) > 0)

@@ -212,9 +212,9 @@ int comm_free_shared(struct comm *c, void *p, struct err *e)
     COUNTED(c, COMM_OTHER, 0, sharing(c)->free_shared(c, p, e));
 }
 
-void comm_shared_by(const struct comm *c, int *rank, int *size) { sharing(c)->shared_by(c, rank, size); }
+void comm_shared_group(const struct comm *c, int *rank, int *size) { sharing(c)->shared_by(c, rank, size); }
 
-int comm_here(const struct comm *c)
+int comm_local_size(const struct comm *c)
 {
     const struct place *at = &c->w->at;
     int n = 0;
@@ -321,7 +321,7 @@ int comm_start_all_gather(struct comm_request **out, struct comm *c, void *to, c
 }
 
 int comm_start_all_gather_shared(struct comm_request **out, struct comm *c, void *shared, const void *in,
-                                 size_t bytes_each, struct comm_then then, struct err *e)
+                                 size_t bytes_each, struct comm_callback then, struct err *e)
 {
     struct comm_request q = { .op = COMM_ALL_GATHER,
                               .bytes = others(c) * (int64_t)bytes_each,

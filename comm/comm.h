@@ -46,7 +46,7 @@ int world_size(const struct world *w);
 const char *world_transport(const struct world *w);
 /* How memory of the device goes between ranks, in words; NULL: it has none of its own, or there is one rank.
  * */
-const char *world_device_says(const struct world *w);
+const char *world_device_route(const struct world *w);
 /* For --version: what transports this program has, and whether NCCL is here. */
 const char *comm_transports(void);
 /* The line of --version, of every program: release, contract, CPU class, devices, transports. more: "" or
@@ -83,10 +83,10 @@ void comm_free(struct comm *c, void *p);
 int comm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
 int comm_free_shared(struct comm *c, void *p, struct err *e);
 /* The ranks of c that have such memory together with this one: which of them it is, and how many they are. */
-void comm_shared_by(const struct comm *c, int *rank, int *size);
+void comm_shared_group(const struct comm *c, int *rank, int *size);
 /* The ranks of c on this rank's machine, whoever carries what goes between them; a device has no memory that
  * they share. */
-int comm_here(const struct comm *c);
+int comm_local_size(const struct comm *c);
 
 /* ---- collectives ---- */
 int comm_barrier(struct comm *c, struct err *e);
@@ -135,12 +135,12 @@ int comm_start_all_gather(struct comm_request **q, struct comm *c, void *out, co
  * when all parts are there, out of whatever call finds it so; the operation is over when it has run on all:
  * for work on the parts that these ranks share. It makes no calls of this room. Where several machines have
  * such memory the start does it all. */
-struct comm_then {
+struct comm_callback {
     void (*run)(void *arg);
     void *arg;
 };
 int comm_start_all_gather_shared(struct comm_request **q, struct comm *c, void *shared, const void *in,
-                                 size_t bytes_each, struct comm_then then, struct err *e);
+                                 size_t bytes_each, struct comm_callback then, struct err *e);
 /* Does what is ready of all started operations of c's world and waits for nobody. Not collective. Every
  * other call begins with it. */
 int comm_progress(struct comm *c, struct err *e);
@@ -155,7 +155,7 @@ int world_stop_signal(const struct world *w);
 void world_fail(struct world *w, const struct err *e);
 /* 1 for the one rank of a machine that should print the error that ends the job; 0 when that was said
  * already (a dead or stopped rank is reported by the room itself). */
-int world_speaks(struct world *w);
+int world_claim_report(struct world *w);
 /* The end of main after an error: world_fail, and the line on stderr ("program: rank 3: …") when no other
  * rank of this machine has said one yet (a dead or stopped rank is reported by the room itself). Errors of
  * usage and config, which all ranks have alike, name no rank. Returns the exit status. Then world_close. */

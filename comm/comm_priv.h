@@ -103,7 +103,7 @@ struct comm_request {
     const void *in;
     /* all-reduce: elements; reduce-scatter: of a segment; all-gathers: bytes of a part */
     int64_t n;
-    struct comm_then then; /* of a gather into shared memory */
+    struct comm_callback then; /* of a gather into shared memory */
     uint64_t number;       /* of the group's started operations, from 0 */
     int stage, done;       /* stage: the transport's own */
     int64_t mark;          /* nccl.c: behind it on the device */

@@ -25,10 +25,10 @@
 #include <unistd.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "comm/bootstrap.h"
 #include "comm/watch.h"
 
-#define STDERR_TTY "SHARDLINE_STDERR_TTY"
 #define FIXED_ARGS 10
 #define LOST_S 8   /* so long mpirun may take to see that its ranks have ended */
 #define UNSEEN_S 5 /* so long a wish to end waits for ranks that are not seen, */
@@ -36,22 +36,22 @@
 
 int launch_under_launcher(void)
 {
-    return getenv("PMIX_RANK") || getenv("OMPI_COMM_WORLD_SIZE") || getenv("PMI_RANK");
+    return env_get(ENV_PMIX_RANK) || env_get(ENV_OMPI_COMM_WORLD_SIZE) || env_get(ENV_PMI_RANK);
 }
 
-int launch_is_ours(void) { return !launch_under_launcher() || getenv(STDERR_TTY); }
+int launch_is_ours(void) { return !launch_under_launcher() || env_get(ENV_SHARDLINE_STDERR_TTY); }
 
 int launch_is_first(void)
 {
-    const char *rank = getenv("OMPI_COMM_WORLD_RANK");
+    const char *rank = env_get(ENV_OMPI_COMM_WORLD_RANK);
     if (!rank)
-        rank = getenv("PMIX_RANK");
+        rank = env_get(ENV_PMIX_RANK);
     return !rank || !strcmp(rank, "0");
 }
 
 int launch_stderr_is_tty(void)
 {
-    const char *v = getenv(STDERR_TTY);
+    const char *v = env_get(ENV_SHARDLINE_STDERR_TTY);
     return v ? *v == '1' : isatty(2);
 }
 
@@ -69,7 +69,7 @@ static void set_environment(void)
     };
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         setenv(set[i][0], set[i][1], 0);
-    setenv(STDERR_TTY, isatty(2) ? "1" : "0", 1);
+    setenv(env_table[ENV_SHARDLINE_STDERR_TTY].name, isatty(2) ? "1" : "0", 1);
 }
 
 /* The child: a group of its own, default signals, no terminal to read from. Writes errno into fd when exec
@@ -335,7 +335,7 @@ int launch_ranks(int ranks, char **argv, struct err *e)
 
 int launch_ranks_again(int ranks, char **argv, int times, char *const *more, struct err *e)
 {
-    const char *slurm = getenv("SLURM_NTASKS");
+    const char *slurm = env_get(ENV_SLURM_NTASKS);
     if (launch_under_launcher())
         return under_launcher(ranks, e);
     if (slurm && atoi(slurm) > 1)
@@ -353,5 +353,5 @@ void launch_ranks_per_node(int n)
     char text[16];
     snprintf(text, sizeof text, "%d", n);
     if (n > 0)
-        setenv("SHARDLINE_RANKS_PER_NODE", text, 1);
+        setenv(env_table[ENV_SHARDLINE_RANKS_PER_NODE].name, text, 1);
 }

@@ -185,7 +185,7 @@ static int count(struct segment *s, int64_t bytes)
 void *segment_alloc(struct segment *s, enum mem_cat cat, size_t bytes)
 {
     size_t align = bytes >= HUGE_ALIGN ? HUGE_ALIGN : SMALL_ALIGN;
-    if (bytes > s->region_bytes || mem_made_to_fail(s->mem))
+    if (bytes > s->region_bytes || mem_alloc_fault(s->mem))
         return NULL;
     size_t size = round_up(bytes ? bytes : 1, SMALL_ALIGN);
     if (count(s, (int64_t)size) < 0)

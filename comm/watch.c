@@ -8,6 +8,7 @@
 #define _GNU_SOURCE
 #include "comm/watch.h"
 #include "base/clock.h"
+#include "base/env.h"
 
 #include <errno.h>
 #include <poll.h>
@@ -214,7 +215,7 @@ static void close_fds(struct watch *w)
 
 int watch_open(struct watch **out, struct board *b, int rank, struct err *e)
 {
-    const char *mode = getenv("SHARDLINE_HEARTBEAT");
+    const char *mode = env_get(ENV_SHARDLINE_HEARTBEAT);
     struct watch *w = calloc(1, sizeof *w);
     int rc = 0, n = 0;
     *out = NULL;

@@ -7,6 +7,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/pool.h"
 #include "base/trace.h"
 #include "comm/launch.h"
@@ -93,13 +94,13 @@ static int open_all(struct world *w, struct err *e)
 int world_open(struct world **out, const char *transport, int64_t patience_s, struct dev *dev,
                struct mem *mem, struct err *e)
 {
-    const char *wish = getenv("SHARDLINE_TRANSPORT"), *name = transport ? transport : "auto";
+    const char *wish = env_get(ENV_SHARDLINE_TRANSPORT), *name = transport ? transport : "auto";
     struct world *w = calloc(1, sizeof *w);
     int rc = 0, met = 0, asked = 0, fits;
     *out = NULL;
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for the world");
-    if (!strcmp(name, "auto") && wish && *wish)
+    if (!strcmp(name, "auto") && wish)
         name = wish;
     w->dev = dev;
     w->device = dev && dev->memory ? &transport_staged : NULL;
@@ -186,16 +187,16 @@ int world_size(const struct world *w) { return w->at.size; }
 
 const char *world_transport(const struct world *w) { return w->nccl ? transport_nccl.name : w->t->name; }
 
-const char *world_device_says(const struct world *w)
+const char *world_device_route(const struct world *w)
 {
     return w->at.size == 1 || !w->device ? NULL : w->says[0] ? w->says : "through the host";
 }
 
 int world_pin(const struct world *w, struct pool *p)
 {
-    const char *wish = getenv("SHARDLINE_PIN");
+    const char *wish = env_get(ENV_SHARDLINE_PIN);
     /* machines that are one: their ranks share its CPUs */
-    int as_it_is = several_machines(w) && getenv("SHARDLINE_RANKS_PER_NODE");
+    int as_it_is = several_machines(w) && env_get(ENV_SHARDLINE_RANKS_PER_NODE);
     if ((wish && !strcmp(wish, "off")) || as_it_is || !launch_is_ours())
         return 0;
     return pool_pin(p, w->at.node_rank, w->at.node_size);
@@ -213,13 +214,13 @@ void world_fail(struct world *w, const struct err *e)
         w->t->tell(w, text);
 }
 
-int world_speaks(struct world *w) { return board_speak(w->board); }
+int world_claim_report(struct world *w) { return board_speak(w->board); }
 
 int world_report(struct world *w, const struct err *e, const char *program)
 {
     struct err line = *e;
     world_fail(w, e);
-    if (!world_speaks(w))
+    if (!world_claim_report(w))
         return err_exit_status(e->code);
     if (w->at.size > 1 && e->code != ERR_USAGE && e->code != ERR_CONFIG && e->code != ERR_PEER)
         comm_name_rank(&line, w->at.rank);

@@ -24,6 +24,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/io.h"
 #include "base/jx.h"
 #include "base/pool.h"
@@ -38,19 +39,20 @@
 static int choose_folder(struct remote *r, const char *url, const char *dir, int plain, struct err *e)
 {
     char path[4096], hex[33];
-    const char *own = getenv("SHARDLINE_CACHE"), *xdg = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    const char *own = env_get(ENV_SHARDLINE_CACHE), *xdg = env_get(ENV_XDG_CACHE_HOME),
+               *home = env_get(ENV_HOME);
     /* the end of the text makes it another folder: other files are wanted */
     fmt_hex128(fmt_sum128(url, strlen(url) + (size_t)plain), hex);
     if (dir)
         snprintf(path, sizeof path, "%s", dir);
-    else if (own && *own)
+    else if (own)
         snprintf(path, sizeof path, "%s/%s", own, hex);
     else
         snprintf(path, sizeof path, "%s%s/shardline/%s",
-                 xdg && *xdg     ? xdg
-                 : home && *home ? home
-                                 : "/tmp",
-                 xdg && *xdg ? "" : "/.cache", hex);
+                 xdg    ? xdg
+                 : home ? home
+                        : "/tmp",
+                 xdg ? "" : "/.cache", hex);
     r->dir = strdup(path);
     return r->dir ? io_make_dirs(path, e) : err_set(e, ERR_MEMORY, "no room for a path");
 }

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "kernels/attn.h"
 #include "kernels/fn.h"
 #include "kernels/gemm.h"
@@ -122,12 +123,12 @@ static int class_index(const char *name)
 
 int cpu_choose(struct dev *d, struct kernel_ops *ops, const char **isa, struct err *e)
 {
-    const char *wanted = getenv("SHARDLINE_ISA");
+    const char *wanted = env_get(ENV_SHARDLINE_ISA);
     int i = 0;
     if (!denormals_live())
         return err_set(e, ERR_DEVICE,
                        "denormal numbers are flushed here, sums would not agree: build without -ffast-math");
-    if (wanted && *wanted) {
+    if (wanted) {
         i = class_index(wanted);
         if (i < 0)
             return err_set(
@@ -142,7 +143,7 @@ int cpu_choose(struct dev *d, struct kernel_ops *ops, const char **isa, struct e
         i++;
 #if defined(__x86_64__)
     if (classes[i].gemm == &gemm_avx512bf16 && !bf16_order_holds(d, &gemm_avx512bf16, &gemm_avx512)) {
-        if (wanted && *wanted)
+        if (wanted)
             return err_set(e, ERR_DEVICE,
                            "SHARDLINE_ISA=%s: this processor's instruction adds otherwise: use avx512",
                            wanted);

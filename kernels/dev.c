@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/test_hooks.h"
 #include "kernels/cpu.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/dev_library.h"
@@ -79,12 +80,12 @@ static int open_library(struct dev *d, const char *path, struct err *e)
  * back. */
 static int open_beside(struct dev *d, int threads, struct err *e)
 {
-    const char *library = getenv("SHARDLINE_DEVICE");
+    const char *library = hook_device_library();
     int rc = dev_open(&d->host, "cpu", threads, d->mem, e);
     if (rc < 0)
         return rc;
     d->pool = d->host->pool;
-    return library && *library ? open_library(d, library, e) : cuda_open(d, e);
+    return library ? open_library(d, library, e) : cuda_open(d, e);
 }
 
 int dev_open(struct dev **out, const char *kind, int threads, struct mem *mem, struct err *e)

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/opt.h"
 #include "base/trace.h"
 #include "comm/comm.h"
@@ -405,7 +406,7 @@ static const struct command *find_command(const char *word)
 /* Answers come from one process. */
 static int alone(const struct command *c, struct err *e)
 {
-    const char *n = getenv("OMPI_COMM_WORLD_SIZE");
+    const char *n = env_get(ENV_OMPI_COMM_WORLD_SIZE);
     return c != commands && n && atoi(n) > 1
                ? err_set(e, ERR_USAGE,
                          "reshard %s does not share its work over %s ranks: start it without mpirun", c->word,

@@ -68,8 +68,8 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
     choose_steps(s);
     TRY(world_open(&s->world, s->o.transport, s->o.rank_timeout_s, s->dev, &s->mem, e));
     log_open(&s->log, "pserve", world_rank(s->world) != 0, launch_stderr_is_tty());
-    if (world_device_says(s->world))
-        log_line(&s->log, "the device's memory goes between ranks %s", world_device_says(s->world));
+    if (world_device_route(s->world))
+        log_line(&s->log, "the device's memory goes between ranks %s", world_device_route(s->world));
     TRY(mesh_open(&s->mesh, s->world, size, e));
     s->tp = s->mesh.axis[AXIS_TP];
     if (threads > 1) { /* after MPI has started */
@@ -150,7 +150,7 @@ static int open_replicas(struct server *s, struct err *e)
     TRY(comm_agree(s->mesh.all, rc, e));
     if (s->o.replicas == 1)
         return 0;
-    if (comm_here(s->mesh.all) != comm_size(s->mesh.all))
+    if (comm_local_size(s->mesh.all) != comm_size(s->mesh.all))
         return err_set(
             e, ERR_USAGE,
             "--replicas %lld needs all ranks on one machine: start a pserve on each, behind a load balancer",
@@ -268,7 +268,7 @@ static int open_engine(struct server *s, struct err *e)
                                .world = s->world,
                                .tp = s->tp,
                                .loaded = &s->loaded,
-                               .n_here = comm_here(s->mesh.all),
+                               .n_here = comm_local_size(s->mesh.all),
                                .size = s->size,
                                .router = server_is_head(s) ? &s->router : NULL,
                                .is_follower = !server_is_first(s),

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
+#include "base/env.h"
 #include "store/store_priv.h"
 
 #define TRIES 6                      /* without progress */
@@ -15,7 +16,7 @@
 int store_open(struct store **out, const char *url, struct err *e)
 {
     struct store *s = calloc(1, sizeof *s);
-    const char *stall = getenv("SHARDLINE_STALL_S");
+    const char *stall = env_get(ENV_SHARDLINE_STALL_S);
     if (!s || curl_global_init(CURL_GLOBAL_DEFAULT)) {
         free(s);
         return err_set(e, ERR_MEMORY, "%s: no room for a connection", url);

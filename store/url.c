@@ -2,15 +2,16 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/env.h"
 #include "base/io.h"
 #include "store/store_priv.h"
 
 #define SECRETS_MAX ((size_t)1 << 20)
 
-static const char *env_or(const char *name, const char *otherwise)
+static const char *env_or(enum env v, const char *otherwise)
 {
-    const char *v = getenv(name);
-    return v && *v ? v : otherwise;
+    const char *value = env_get(v);
+    return value ? value : otherwise;
 }
 
 static void trim_slashes(char *text)
@@ -46,14 +47,14 @@ static int open_http(struct store *s, const char *url, struct err *e)
 static void find_token(struct store *s)
 {
     char path[1024];
-    const char *home = env_or("HOME", ""), *token = env_or("HF_TOKEN", NULL);
+    const char *home = env_or(ENV_HOME, ""), *token = env_get(ENV_HF_TOKEN);
     char *text = NULL;
-    if (env_or("HF_TOKEN_PATH", NULL))
-        snprintf(path, sizeof path, "%s", getenv("HF_TOKEN_PATH"));
-    else if (env_or("HF_HOME", NULL))
-        snprintf(path, sizeof path, "%s/token", getenv("HF_HOME"));
-    else if (env_or("XDG_CACHE_HOME", NULL))
-        snprintf(path, sizeof path, "%s/huggingface/token", getenv("XDG_CACHE_HOME"));
+    if (env_get(ENV_HF_TOKEN_PATH))
+        snprintf(path, sizeof path, "%s", env_get(ENV_HF_TOKEN_PATH));
+    else if (env_get(ENV_HF_HOME))
+        snprintf(path, sizeof path, "%s/token", env_get(ENV_HF_HOME));
+    else if (env_get(ENV_XDG_CACHE_HOME))
+        snprintf(path, sizeof path, "%s/huggingface/token", env_get(ENV_XDG_CACHE_HOME));
     else
         snprintf(path, sizeof path, "%s/.cache/huggingface/token", home);
     if (!token)
@@ -78,7 +79,7 @@ static int open_hf(struct store *s, const char *url, struct err *e)
             return err_set(e, ERR_USAGE, "%s: give a branch, a tag or a commit behind @", url);
         snprintf(s->wanted, sizeof s->wanted, "%s", at + 1);
     }
-    snprintf(s->base, sizeof s->base, "%s/%s/%s/resolve/", env_or("HF_ENDPOINT", "https://huggingface.co"),
+    snprintf(s->base, sizeof s->base, "%s/%s/%s/resolve/", env_or(ENV_HF_ENDPOINT, "https://huggingface.co"),
              owner, name);
     snprintf(s->revision, sizeof s->revision, "%s", s->wanted);
     trim_slashes(rest);
@@ -108,17 +109,17 @@ static void profile_value(const char *text, const char *profile, const char *key
 static void find_keys(struct sigv4_key *k)
 {
     char path[1024];
-    const char *profile = env_or("AWS_PROFILE", "default");
+    const char *profile = env_or(ENV_AWS_PROFILE, "default");
     snprintf(k->region, sizeof k->region, "%s",
-             env_or("AWS_REGION", env_or("AWS_DEFAULT_REGION", "us-east-1")));
-    snprintf(k->id, sizeof k->id, "%s", env_or("AWS_ACCESS_KEY_ID", ""));
+             env_or(ENV_AWS_REGION, env_or(ENV_AWS_DEFAULT_REGION, "us-east-1")));
+    snprintf(k->id, sizeof k->id, "%s", env_or(ENV_AWS_ACCESS_KEY_ID, ""));
     if (*k->id) {
-        snprintf(k->secret, sizeof k->secret, "%s", env_or("AWS_SECRET_ACCESS_KEY", ""));
-        snprintf(k->session, sizeof k->session, "%s", env_or("AWS_SESSION_TOKEN", ""));
+        snprintf(k->secret, sizeof k->secret, "%s", env_or(ENV_AWS_SECRET_ACCESS_KEY, ""));
+        snprintf(k->session, sizeof k->session, "%s", env_or(ENV_AWS_SESSION_TOKEN, ""));
         return;
     }
-    snprintf(path, sizeof path, "%s/.aws/credentials", env_or("HOME", ""));
-    char *text = read_secret(env_or("AWS_SHARED_CREDENTIALS_FILE", path));
+    snprintf(path, sizeof path, "%s/.aws/credentials", env_or(ENV_HOME, ""));
+    char *text = read_secret(env_or(ENV_AWS_SHARED_CREDENTIALS_FILE, path));
     if (text) {
         profile_value(text, profile, "aws_access_key_id", k->id, sizeof k->id);
         profile_value(text, profile, "aws_secret_access_key", k->secret, sizeof k->secret);
@@ -131,7 +132,7 @@ static int open_s3(struct store *s, const char *url, struct err *e)
 {
     char bucket[256], key[1024];
     const char *slash = strchr(url + 5, '/'),
-               *endpoint = env_or("AWS_ENDPOINT_URL_S3", env_or("AWS_ENDPOINT_URL", NULL));
+               *endpoint = env_or(ENV_AWS_ENDPOINT_URL_S3, env_get(ENV_AWS_ENDPOINT_URL));
     size_t n = slash ? (size_t)(slash - url - 5) : strlen(url + 5);
     if (n == 0 || n >= sizeof bucket)
         return err_set(e, ERR_USAGE, "%s: give s3://bucket/prefix", url);

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "base/env.h"
 #include "base/io.h"
 #include "base/opt.h"
 #include "comm/comm.h"
@@ -182,7 +183,7 @@ static int draw_terminal(const struct run *runs, int n, struct range g, const st
                          struct err *e)
 {
     int w = (int)o->width, h = (int)o->height,
-        colour = n > 1 && (o->colour == 1 || (!o->colour && isatty(1) && !getenv("NO_COLOR")));
+        colour = n > 1 && (o->colour == 1 || (!o->colour && isatty(1) && !env_get(ENV_NO_COLOR)));
     struct cell *cells = calloc((size_t)(w * h), sizeof *cells);
     if (!cells)
         return err_set(e, ERR_MEMORY, "no memory for %d x %d characters", w, h);

@@ -65,8 +65,8 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     TRY(dev_open(&r->dev, o->device, 1, &r->mem, e));
     TRY(world_open(&r->world, o->transport, o->rank_timeout_s, r->dev, &r->mem, e));
     log_open(term, "ptrain", !ranks_is_first(r), launch_stderr_is_tty());
-    if (world_device_says(r->world))
-        log_line(term, "the device's memory goes between ranks %s", world_device_says(r->world));
+    if (world_device_route(r->world))
+        log_line(term, "the device's memory goes between ranks %s", world_device_route(r->world));
 
     int n = alone ? planned : world_size(r->world);
     if (n % inner) {

@@ -184,14 +184,14 @@ int work_open_state(struct work *w, struct log *term, struct err *e)
     if (w->run->o.eval_only)
         return open_resident(w, e);
 
-    int here = comm_here(mesh->axis[AXIS_TP]);
+    int here = comm_local_size(mesh->axis[AXIS_TP]);
     if (here < layout->tp)
         log_line(term,
                  "tp %d spans machines (%d ranks of a group on this one): its sums, two a layer, go over the "
                  "network: use --tp %d or less",
                  layout->tp, here, here);
 
-    comm_shared_by(mesh->axis[AXIS_DP], &rank, &sharers);
+    comm_shared_group(mesh->axis[AXIS_DP], &rank, &sharers);
     how.overlap = opts_overlap(&w->run->o, w->run->given, layout->dp, sharers);
     TRY(zero_open(&w->zero, &w->model, mesh->axis[AXIS_DP], mesh->axis[AXIS_PP], mesh->all, how, &w->plan,
                   e));

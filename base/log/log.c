@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #endif
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/log.h"
 
 #include <fcntl.h>
@@ -19,7 +20,7 @@
 
 void log_open(struct log *l, const char *program, int quiet, int tty)
 {
-    const char *term = getenv("TERM");
+    const char *term = env_get(ENV_TERM);
     int draws = tty && !(term && !strcmp(term, "dumb")); /* a dumb one cannot erase a line */
     *l = (struct log){ .program = program, .quiet = quiet, .tty = draws, .last_s = -INFINITY };
 }

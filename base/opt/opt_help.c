@@ -1,5 +1,6 @@
 /* opt_help.c - see opt_help.h. */
 #include "base/opt/opt_help.h"
+#include "base/env.h"
 
 #include <ctype.h>
 #include <string.h>
@@ -28,6 +29,25 @@ static void print_row(FILE *out, const char *name, const char *unit, const char 
     fprintf(out, "%*s %s", n < COLUMN ? COLUMN - n : 1, "", help ? help : "");
 }
 
+static const struct {
+    enum env_kind kind;
+    const char *title;
+} env_group[] = {
+    { ENV_USER, "environment" },
+    { ENV_OTHER, "environment of other software that is read" },
+};
+enum { ENV_GROUPS = sizeof env_group / sizeof *env_group };
+
+static void print_environment(FILE *out)
+{
+    for (int g = 0; g < ENV_GROUPS; g++) {
+        fprintf(out, "\n%s:\n", env_group[g].title);
+        for (int v = 0; v < ENV_COUNT; v++)
+            if (env_table[v].kind == env_group[g].kind)
+                fprintf(out, "  %-*s %s\n", COLUMN - 2, env_table[v].name, env_table[v].meaning);
+    }
+}
+
 void opt_print_help(const struct opt_program *p, FILE *out)
 {
     fprintf(out, "usage: %s %s%s[options]\n%s\n", p->name, p->usage ? p->usage : "",
@@ -47,6 +67,7 @@ void opt_print_help(const struct opt_program *p, FILE *out)
         print_row(out, b->name, b->unit, "", b->help);
         fputc('\n', out);
     }
+    print_environment(out);
     fprintf(out, "\nin parentheses: the default; 4k 7B 2M are powers of 1000, 64Ki 2GiB of 1024; "
                  "--name=value works too,"
                  " and --no-name for a switch\n");
@@ -87,6 +108,20 @@ static void print_man_row(FILE *out, const char *name, const char *unit, const c
     fputc('\n', out);
 }
 
+static void print_man_environment(FILE *out)
+{
+    for (int g = 0; g < ENV_GROUPS; g++) {
+        fprintf(out, g == 0 ? ".SH ENVIRONMENT\n" : ".SS %s\n", env_group[g].title);
+        for (int v = 0; v < ENV_COUNT; v++) {
+            if (env_table[v].kind != env_group[g].kind)
+                continue;
+            fprintf(out, ".TP\n\\fB%s\\fR\n", env_table[v].name);
+            print_roff(out, env_table[v].meaning);
+            fputc('\n', out);
+        }
+    }
+}
+
 void opt_print_man(const struct opt_program *p, FILE *out)
 {
     fprintf(out, ".TH ");
@@ -109,6 +144,7 @@ void opt_print_man(const struct opt_program *p, FILE *out)
     fprintf(out, ".SS always there\n");
     for (const struct opt_builtin *b = opt_builtins; b->name; b++)
         print_man_row(out, b->name, b->unit, b->help, NULL);
+    print_man_environment(out);
     fprintf(out, ".SH EXIT STATUS\n0: done; 1: failed while working; 2: wrong usage\n");
 }
 

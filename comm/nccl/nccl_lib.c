@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "comm/nccl/nccl.h"
 
 int nccl_well(const struct nccl *n, int rc, const char *what, struct err *e)
@@ -25,8 +26,8 @@ static int find_calls(struct nccl *n)
  * a GPU's. */
 static const char *file_name(const struct dev *d)
 {
-    const char *wish = getenv("SHARDLINE_NCCL");
-    return wish && *wish ? wish : d && !strcmp(d->kind, "fake") ? NULL : "libnccl.so.2";
+    const char *wish = env_get(ENV_SHARDLINE_NCCL);
+    return wish ? wish : d && !strcmp(d->kind, "fake") ? NULL : "libnccl.so.2";
 }
 
 int nccl_load(struct nccl *n, const struct dev *d, struct err *e)

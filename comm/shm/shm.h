@@ -37,7 +37,7 @@ struct shm_member {
 struct shm_lane {       /* all count ranks, over all operations that used the lane */
     struct word posted; /* said where their buffer is */
     struct word worked; /* did their part, and need the others' buffers no more */
-    /* and ran what follows (comm_then); of other operations one with `worked` */
+    /* and ran what follows (comm_callback); of other operations one with `worked` */
     struct word done;
 };
 struct shm_channel {

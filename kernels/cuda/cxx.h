@@ -7,6 +7,7 @@
 #define _STDATOMIC_H
 extern "C" {
 #include "base/alter.h"
+#include "base/env.h"
 #include "kernels/dev.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"

@@ -16,6 +16,7 @@
 
 #include "kernels/cuda/cuda.h"
 #include "base/clock.h"
+#include "base/env.h"
 #include "kernels/cuda/cuda_ops.h"
 #include "kernels/cuda/priv.h"
 #include "kernels/cuda/products.h"
@@ -182,7 +183,7 @@ static void *cuda_alloc(struct dev *d, enum mem_cat cat, size_t bytes)
         c->cap = cap;
     }
     bytes = (bytes + ALIGN) / ALIGN * ALIGN;
-    if (mem_made_to_fail(d->mem) || cudaMallocAsync(&p, bytes, cuda_stream(d)) != cudaSuccess) {
+    if (mem_alloc_fault(d->mem) || cudaMallocAsync(&p, bytes, cuda_stream(d)) != cudaSuccess) {
         (void)cudaGetLastError(); /* no memory is no failure of the device */
         return NULL;
     }
@@ -251,7 +252,7 @@ static void cuda_write(struct dev *d, void *p, const void *host, size_t bytes)
 static void *cuda_pin(struct dev *d, size_t bytes)
 {
     void *p = NULL;
-    if (mem_made_to_fail(d->mem) || cudaMallocHost(&p, bytes) != cudaSuccess) {
+    if (mem_alloc_fault(d->mem) || cudaMallocHost(&p, bytes) != cudaSuccess) {
         (void)cudaGetLastError(); /* no memory is no failure of the device */
         return NULL;
     }
@@ -471,10 +472,11 @@ static const struct dev_memory cuda_memory = {
 /* The GPU of this rank: ranks of a machine take them in turn, as their launcher counts them. */
 static int choose_gpu(int n)
 {
-    static const char *const names[] = { "OMPI_COMM_WORLD_LOCAL_RANK", "PMIX_LOCAL_RANK", "SLURM_LOCALID" };
+    static const enum env names[] = { ENV_OMPI_COMM_WORLD_LOCAL_RANK, ENV_PMIX_LOCAL_RANK,
+                                      ENV_SLURM_LOCALID };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        const char *rank = getenv(names[i]);
-        if (rank && *rank)
+        const char *rank = env_get(names[i]);
+        if (rank)
             return atoi(rank) % n;
     }
     return 0;

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/env.h"
 #include "kernels/cuda/lt/lt.h"
 #include "kernels/cuda/priv.h"
 #include "kernels/cuda/gemm/wgmma.h"
@@ -104,7 +105,7 @@ void products_numerics(struct dev *d)
 
 int products_open(struct products **out, struct dev *d, struct kernel_ops *ops, struct err *e)
 {
-    const char *wish = getenv("SHARDLINE_CUDA");
+    const char *wish = env_get(ENV_SHARDLINE_CUDA);
     struct products *p = calloc(1, sizeof *p);
     int i = 0;
     *out = p;

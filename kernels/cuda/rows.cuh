@@ -205,7 +205,7 @@ static void wide_bias_dw(struct dev *d, const struct tree_acc *acc, struct mat d
 
 extern "C" void cuda_choose_rows(struct kernel_ops *ops)
 {
-    const char *wish = getenv("SHARDLINE_CUDA");
+    const char *wish = env_get(ENV_SHARDLINE_CUDA);
     if (wish && !strcmp(wish, "simt"))
         return;
     ops->rms_norm = wide_rms_norm;

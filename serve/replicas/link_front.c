@@ -9,6 +9,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 #include "base/clock.h"
+#include "base/env.h"
 #include "base/log.h"
 #include "serve/replicas/request_wire.h"
 #include "serve/replicas/link.h"
@@ -200,10 +201,9 @@ static int accept_all(struct link_front *f, int listener, struct router *rt, str
 /* Listens on a Unix socket in a new temporary folder, whose name goes to folder. Returns the socket. */
 static int listen_in(char *folder, struct sockaddr_un *a, struct err *e)
 {
-    const char *tmp = getenv("TMPDIR");
+    const char *tmp = env_get(ENV_TMPDIR);
 
-    snprintf(folder, sizeof a->sun_path - 8, "%s/pserve-XXXXXX",
-             tmp && *tmp && strlen(tmp) < 80 ? tmp : "/tmp");
+    snprintf(folder, sizeof a->sun_path - 8, "%s/pserve-XXXXXX", tmp && strlen(tmp) < 80 ? tmp : "/tmp");
     if (!mkdtemp(folder)) {
         *folder = 0;
         return err_sys(e, "cannot make a folder for the replicas' socket");

@@ -544,7 +544,7 @@ TEST(shared_memory_is_counted_by_shares)
     int64_t before = mem.now[MEM_PARAMS], sum[1];
     int rank, size;
     void *shared;
-    comm_shared_by(c, &rank, &size);
+    comm_shared_group(c, &rank, &size);
     OK(comm_alloc_shared(&shared, c, MEM_PARAMS, 100001, &err));
     sum[0] = mem.now[MEM_PARAMS] - before;
     CHECK(sum[0] >= 100001 / size && sum[0] < 100001 / size + size);
@@ -664,7 +664,7 @@ static void negate_my_share(void *arg)
 {
     struct follow *f = arg;
     int rank, size;
-    comm_shared_by(f->c, &rank, &size);
+    comm_shared_group(f->c, &rank, &size);
     rank = (rank + 1) % size;
     for (int64_t i = f->n * rank / size; i < f->n * (rank + 1) / size; i++)
         f->shared[f->n + i] = -f->shared[i];
@@ -690,7 +690,7 @@ TEST(a_started_gather_into_shared_memory_and_what_follows_are_seen_by_all)
             dawdle(k);
             fill(mine[k % SLOTS], me + k, 0, N);
             OK(comm_start_all_gather_shared(&q[k % SLOTS], c, f[k % SLOTS].shared, mine[k % SLOTS], N * 4,
-                                            (struct comm_then){ k % 5 ? negate_my_share : NULL,
+                                            (struct comm_callback){ k % 5 ? negate_my_share : NULL,
                                                                 &f[k % SLOTS] },
                                             &err));
             /* some have said where their part is, and have not copied it yet */

@@ -62,8 +62,8 @@ TEST(the_ranks_of_a_group_that_are_here_are_counted)
 {
     struct comm *c = all(), *odd;
     int P = comm_size(c), first = comm_rank(c) / 2 * 2, mine = comm_rank(c) != 1;
-    CHECK_INT(comm_here(c), first + 1 < P ? 2 : 1);
+    CHECK_INT(comm_local_size(c), first + 1 < P ? 2 : 1);
     OK(comm_split(&odd, c, mine, &err));
-    CHECK_INT(comm_here(odd), first + 1 < P && first > 0 ? 2 : 1);
+    CHECK_INT(comm_local_size(odd), first + 1 < P && first > 0 ? 2 : 1);
     comm_close(odd);
 }

@@ -88,7 +88,7 @@ int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *
     z->d = comm_rank(dp);
     z->n_dp = comm_size(dp);
     z->n_units = m->local.n_units;
-    comm_shared_by(dp, &z->share, &z->n_shares);
+    comm_shared_group(dp, &z->share, &z->n_shares);
     TRY(open_all(z, e));
     *out = z;
     return 0;

@@ -98,7 +98,7 @@ static int fetch(struct zero *z, int u, int pack, struct zero_slot **out, struct
     s->packed = pack && !is_tied_head(z->m, u);
     model_point(z->m, u, s->flat, &s->uw);
     rc = comm_start_all_gather_shared(&s->gather, z->dp, s->flat, z->unit[u].weight, bytes,
-                                      (struct comm_then){ s->packed ? pack_share : NULL, s }, e);
+                                      (struct comm_callback){ s->packed ? pack_share : NULL, s }, e);
 out:
     *out = s;
     if (rc >= 0)

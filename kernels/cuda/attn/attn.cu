@@ -236,7 +236,7 @@ static void op_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struc
 
 extern "C" void cuda_choose_attn(struct kernel_ops *ops)
 {
-    const char *wish = getenv("SHARDLINE_CUDA");
+    const char *wish = env_get(ENV_SHARDLINE_CUDA);
     if (wish && !strcmp(wish, "simt"))
         return;
     ops->attn = op_attn;

@@ -219,7 +219,7 @@ static int known(const char *name)
 
 int wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use wish, struct err *e)
 {
-    const char *first = getenv("SHARDLINE_WGMMA");
+    const char *first = env_get(ENV_SHARDLINE_WGMMA);
     struct cudaDeviceProp prop;
     enum cudaDriverEntryPointQueryResult found;
     int index = 0;

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 #include "base/clock.h"
+#include "base/env.h"
 #include "kernels/cuda/lt/lt_api.h"
 #include "kernels/cuda/lt/lt_table.h"
 
@@ -80,9 +81,9 @@ int lt_check(struct lt *l, struct err *e)
 static void *find_library(const char **name)
 {
     static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so" };
-    const char *wish = getenv("SHARDLINE_CUBLASLT");
+    const char *wish = env_get(ENV_SHARDLINE_CUBLASLT);
     void *found = NULL;
-    if (wish && *wish)
+    if (wish)
         return *name = wish, dlopen(wish, RTLD_NOW | RTLD_LOCAL);
     for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++)
         found = dlopen(*name = names[i], RTLD_NOW | RTLD_LOCAL);
@@ -302,8 +303,8 @@ void lt_choice_text(const struct lt *l, int i, char *text, size_t bytes)
 /* A line for those who want to know: appended to the file that the environment names. */
 static void record(const struct lt *l)
 {
-    const char *path = getenv("SHARDLINE_CUBLASLT_LOG");
-    FILE *f = path && *path ? fopen(path, "a") : NULL;
+    const char *path = env_get(ENV_SHARDLINE_CUBLASLT_LOG);
+    FILE *f = path ? fopen(path, "a") : NULL;
     char text[256];
     if (!f)
         return;

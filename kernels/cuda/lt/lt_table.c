@@ -7,19 +7,20 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/env.h"
 #include "base/io.h"
 
 #define MOST_BYTES ((size_t)16 << 20)
 
 int lt_table_open(struct lt_table *t, struct err *e)
 {
-    const char *path = getenv("SHARDLINE_CUBLASLT_TABLE"), *tune = getenv("SHARDLINE_CUBLASLT_TUNE");
+    const char *path = env_get(ENV_SHARDLINE_CUBLASLT_TABLE), *tune = env_get(ENV_SHARDLINE_CUBLASLT_TUNE);
     *t = (struct lt_table){ .tunes = tune && !strcmp(tune, "1") };
-    if (t->tunes && !(path && *path))
+    if (t->tunes && !path)
         return err_set(e, ERR_USAGE,
                        "SHARDLINE_CUBLASLT_TUNE=1 times algorithms for a table: name its file, "
                        "SHARDLINE_CUBLASLT_TABLE");
-    if (!path || !*path)
+    if (!path)
         return 0;
     if (strlen(path) >= sizeof t->path)
         return err_set(e, ERR_USAGE, "SHARDLINE_CUBLASLT_TABLE: a path of %zu bytes, at most %zu",

@@ -95,8 +95,8 @@ TEST(after_a_failure_every_call_says_so)
     CHECK_STR(e.text, "rank 0 failed: data.bin: no such file");
     CHECK_INT(comm_barrier(m.all, &e), -ERR_PEER);
     CHECK_INT(comm_all_reduce(m.all, &x, 0, &e), -ERR_PEER);
-    CHECK_INT(world_speaks(w), 1);
-    CHECK_INT(world_speaks(w), 0);
+    CHECK_INT(world_claim_report(w), 1);
+    CHECK_INT(world_claim_report(w), 0);
     mesh_close(&m);
     world_close(w);
 }
