@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void *grow(void *p, size_t *cap, size_t want, size_t size)
+void *buf_grow(void *p, size_t *cap, size_t want, size_t size)
 {
     size_t to = *cap ? *cap : 16;
     while (to < want) {
@@ -24,7 +24,7 @@ void buf_add(struct buf *b, const void *p, size_t n)
     if (b->failed || n == 0)
         return;
     if (b->n + n + 1 > b->cap) { /* one more: room for a NUL behind */
-        char *q = grow(b->p, &b->cap, b->n + n + 1, 1);
+        char *q = buf_grow(b->p, &b->cap, b->n + n + 1, 1);
         if (!q) {
             b->failed = 1;
             return;

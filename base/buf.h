@@ -14,6 +14,6 @@ void buf_add(struct buf *b, const void *p, size_t n);
 void buf_free(struct buf *b);
 
 /* An array of *cap elements of so many bytes: room for want of them, or NULL: none, and p stays. */
-void *grow(void *p, size_t *cap, size_t want, size_t size);
+void *buf_grow(void *p, size_t *cap, size_t want, size_t size);
 
 #endif

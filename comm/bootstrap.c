@@ -1,4 +1,4 @@
-/* bootstrap.c - see meet.h. MPI may be started once in a process and ended once; worlds may come and go in
+/* bootstrap.c - see bootstrap.h. MPI may be started once in a process and ended once; worlds may come and go in
  * between. */
 #define _GNU_SOURCE
 #include "comm/bootstrap.h"
@@ -15,7 +15,7 @@
 /* MPI is a state of the process, and so is the way it ends. */
 static int finalize_at_exit;
 
-int meet_expected_ranks(void)
+int bootstrap_expected_ranks(void)
 {
     static const enum env name[] = { ENV_OMPI_COMM_WORLD_SIZE, ENV_PMI_SIZE, ENV_SLURM_STEP_NUM_TASKS,
                                      ENV_SLURM_NTASKS };
@@ -66,7 +66,7 @@ static int node_comm(MPI_Comm *node)
 }
 
 /* Which ranks share a machine: named by its lowest rank. */
-static int know_nodes(struct place *p, MPI_Comm node, struct err *e)
+static int know_nodes(struct topology *p, MPI_Comm node, struct err *e)
 {
     int first = p->rank;
     p->node_of = malloc((size_t)p->size * sizeof *p->node_of);
@@ -77,13 +77,13 @@ static int know_nodes(struct place *p, MPI_Comm node, struct err *e)
     return 0;
 }
 
-int meet_open(struct place *p, struct err *e)
+int bootstrap_open(struct topology *p, struct err *e)
 {
     MPI_Comm node;
     int rc = start_mpi(e);
     if (rc < 0)
         return rc;
-    *p = (struct place){ .with_mpi = 1 };
+    *p = (struct topology){ .with_mpi = 1 };
     MPI_Comm_rank(MPI_COMM_WORLD, &p->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &p->size);
     if (node_comm(&node) != MPI_SUCCESS)
@@ -95,7 +95,7 @@ int meet_open(struct place *p, struct err *e)
     return rc;
 }
 
-int meet_agree(const struct place *p, int rc, struct err *e)
+int bootstrap_agree(const struct topology *p, int rc, struct err *e)
 {
     int mine = rc < 0, any = mine;
     if (p->with_mpi)
@@ -146,7 +146,7 @@ static int by_name(MPI_Comm node, struct segment *s, int first, size_t bytes, st
     return all ? 0 : -e->code;
 }
 
-int meet_segment(struct segment *s, const struct place *p, size_t bytes, struct err *e)
+int bootstrap_segment(struct segment *s, const struct topology *p, size_t bytes, struct err *e)
 {
     MPI_Comm node;
     int rc;
@@ -167,7 +167,7 @@ int meet_segment(struct segment *s, const struct place *p, size_t bytes, struct 
     return rc;
 }
 
-void meet_close(struct place *p, int orderly)
+void bootstrap_close(struct topology *p, int orderly)
 {
     free(p->node_of);
     p->node_of = NULL;

@@ -103,11 +103,11 @@ static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, 
 static int enter(struct world *w, struct err *e)
 {
     int rc = world_check(w, e);
-    if (!w->open || rc < 0)
+    if (!w->requests || rc < 0)
         return rc;
-    struct comm_count *n = &w->open->c->count[w->open->op]; /* whose turn it is most likely */
+    struct comm_count *n = &w->requests->c->count[w->requests->op]; /* whose turn it is most likely */
     int64_t begin_ns = trace_now(w->trace), begin_time = clock_ns();
-    if ((rc = comm_step_all(w, e)) < 0)
+    if ((rc = comm_step_requests(w, e)) < 0)
         world_fail(w, e);
     n->seconds += (double)(clock_ns() - begin_time) * 1e-9;
     trace_span(w->trace, TRACE_COMM, "progress", NULL, begin_ns, (struct trace_args){ 0 });
@@ -212,11 +212,20 @@ int comm_free_shared(struct comm *c, void *p, struct err *e)
     COUNTED(c, COMM_OTHER, 0, sharing(c)->free_shared(c, p, e));
 }
 
+<<<<<<< HEAD
 void comm_shared_group(const struct comm *c, int *rank, int *size) { sharing(c)->shared_by(c, rank, size); }
 
 int comm_local_size(const struct comm *c)
+=======
+void comm_shared_group(const struct comm *c, int *rank, int *size)
+>>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 {
-    const struct place *at = &c->w->at;
+    sharing(c)->shared_group(c, rank, size);
+}
+
+int comm_local_size(const struct comm *c)
+{
+    const struct topology *at = &c->w->at;
     int n = 0;
     for (int r = 0; r < c->size; r++)
         n += !at->node_of || at->node_of[c->member[r]] == at->node_of[at->rank];
@@ -234,12 +243,12 @@ int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
 }
 
 /* ---- started and finished ---- */
-int comm_step_all(struct world *w, struct err *e)
+int comm_step_requests(struct world *w, struct err *e)
 {
     int n = w->t->poll ? w->t->poll(w, e) : 0;
     if (n < 0)
         return n;
-    for (struct comm_request *q = w->open; q; q = q->next) {
+    for (struct comm_request *q = w->requests; q; q = q->next) {
         int rc = q->done ? 0 : q->t->step(q, e);
         if (rc < 0)
             return rc;
@@ -252,7 +261,7 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
 {
     struct begun b = begin(c);
     int rc = world_check(c->w, e);
-    struct comm_request *q = rc < 0 ? NULL : malloc(sizeof *q), **last = &c->w->open;
+    struct comm_request *q = rc < 0 ? NULL : malloc(sizeof *q), **last = &c->w->requests;
     *out = NULL;
     if (rc < 0)
         return rc;
@@ -273,7 +282,7 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
     trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns,
                (struct trace_args){ .bytes = q->bytes, .n_ranks = c->size });
     if (rc < 0) {
-        q->t->drop(q);
+        q->t->release(q);
         free(q);
         world_fail(c->w, e);
         return rc;
@@ -321,7 +330,11 @@ int comm_start_all_gather(struct comm_request **out, struct comm *c, void *to, c
 }
 
 int comm_start_all_gather_shared(struct comm_request **out, struct comm *c, void *shared, const void *in,
+<<<<<<< HEAD
                                  size_t bytes_each, struct comm_callback then, struct err *e)
+=======
+                                 size_t bytes_each, struct comm_callback on_complete, struct err *e)
+>>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 {
     struct comm_request q = { .op = COMM_ALL_GATHER,
                               .bytes = others(c) * (int64_t)bytes_each,
@@ -329,7 +342,7 @@ int comm_start_all_gather_shared(struct comm_request **out, struct comm *c, void
                               .out = shared,
                               .in = in,
                               .n = (int64_t)bytes_each,
-                              .then = then };
+                              .on_complete = on_complete };
     return start(out, c, q, e);
 }
 
@@ -345,10 +358,10 @@ int comm_finish(struct comm_request **out, struct err *e)
     int rc = world_check(c->w, e);
     if (rc == 0 && !q->done)
         rc = q->t->finish(q, e);
-    for (p = &c->w->open; *p != q; p = &(*p)->next)
+    for (p = &c->w->requests; *p != q; p = &(*p)->next)
         ;
     *p = q->next;
-    q->t->drop(q);
+    q->t->release(q);
     *out = NULL;
     rc = done(c, q->op, q->bytes, b, rc, e);
     free(q);
@@ -503,11 +516,11 @@ int comm_split(struct comm **out, struct comm *parent, int colour, struct err *e
         goto out;
     }
     if (leader == parent->rank)
-        TRY(c->t->group_offer(c, &offered, e));
+        TRY(c->t->group_propose(c, &offered, e));
     TRY(gather_numbers(parent, offered, number, e));
-    TRY(c->t->group_take(c, number[leader], e));
+    TRY(c->t->group_join(c, number[leader], e));
     if (c->w->nccl)
-        TRY(nccl_take(c, e));
+        TRY(nccl_join(c, e));
     *out = c;
     c = NULL;
 out:

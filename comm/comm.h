@@ -30,11 +30,11 @@ struct mesh {                             /* rank = ((pp * n_dp + dp) * n_cp + c
 /* transport: "auto" | "self" | "shm" | "mpi" | "nccl". auto: self for one rank (MPI is not started), shm
  * when all ranks share one machine, else mpi; memory of a device goes over NCCL where it is there and every
  * rank has a GPU of its own, else through the host. nccl: as auto, but an error where NCCL cannot be used.
- * patience_s (0: 600): so long a device may wait for a rank that does not come to an operation, and opening
+ * timeout_s (0: 600): so long a device may wait for a rank that does not come to an operation, and opening
  * NCCL for one that it cannot reach; then the job ends (of NCCL: others see that a rank is gone). dev is
  * used for tree_add; mem counts the segment. */
-int world_open(struct world **out, const char *transport, int64_t patience_s, struct dev *dev,
-               struct mem *mem, struct err *e);
+int world_open(struct world **out, const char *transport, int64_t timeout_s, struct dev *dev, struct mem *mem,
+               struct err *e);
 /* Collectives and waits of this rank go into t from now on (base/trace.h); NULL: no more. */
 void world_trace(struct world *w, struct trace *t);
 /* All ranks' events into one file, written by rank 0 (Chrome trace). Collective. */
@@ -140,7 +140,11 @@ struct comm_callback {
     void *arg;
 };
 int comm_start_all_gather_shared(struct comm_request **q, struct comm *c, void *shared, const void *in,
+<<<<<<< HEAD
                                  size_t bytes_each, struct comm_callback then, struct err *e);
+=======
+                                 size_t bytes_each, struct comm_callback on_complete, struct err *e);
+>>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 /* Does what is ready of all started operations of c's world and waits for nobody. Not collective. Every
  * other call begins with it. */
 int comm_progress(struct comm *c, struct err *e);

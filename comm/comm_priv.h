@@ -33,11 +33,11 @@ struct transport {
     /* sends that need this rank's help: how many are left; may be NULL */
     int (*poll)(struct world *w, struct err *e);
     /* a failure, to ranks that do not see the board; may be NULL */
-    void (*tell)(struct world *w, const char *text);
+    void (*report_failure)(struct world *w, const char *text);
     /* A group is born: its first rank offers a number, every rank takes it (the number is the same on all
      * its ranks). */
-    int (*group_offer)(struct comm *c, int64_t *number, struct err *e);
-    int (*group_take)(struct comm *c, int64_t number, struct err *e);
+    int (*group_propose)(struct comm *c, int64_t *number, struct err *e);
+    int (*group_join)(struct comm *c, int64_t number, struct err *e);
     void (*group_leave)(struct comm *c);
     int (*barrier)(struct comm *c, struct err *e);
     int (*broadcast)(struct comm *c, void *buf, size_t bytes, int root, struct err *e);
@@ -51,7 +51,7 @@ struct transport {
     int (*alloc_shared)(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
     int (*free_shared)(struct comm *c, void *p, struct err *e);
     /* of the ranks that have it together: this one, how many */
-    void (*shared_by)(const struct comm *c, int *rank, int *size);
+    void (*shared_group)(const struct comm *c, int *rank, int *size);
     int (*all_gather_shared)(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e);
     /* Started operations: start says where the buffers are; step does what is ready, never waits, and sets
      * q->done at the end; finish waits for that; drop gives back what start and step took, also after a
@@ -59,7 +59,7 @@ struct transport {
     int (*start)(struct comm_request *q, struct err *e);
     int (*step)(struct comm_request *q, struct err *e);
     int (*finish)(struct comm_request *q, struct err *e);
-    void (*drop)(struct comm_request *q);
+    void (*release)(struct comm_request *q);
 };
 extern const struct transport transport_self, transport_shm, transport_mpi;
 /* Of buffers in the memory of a device that the host cannot reach (dev.h): operations alone, groups are
@@ -69,22 +69,22 @@ int staged_send(struct comm *c, const void *buf, size_t bytes, int to, struct er
 int staged_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
 int staged_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
 int staged_free_shared(struct comm *c, void *p, struct err *e);
-void staged_shared_by(const struct comm *c, int *rank, int *size);
+void staged_shared_group(const struct comm *c, int *rank, int *size);
 /* Started operations that are over when they start: the transport's own blocking ones. */
-int at_once_start(struct comm_request *q, struct err *e);
-int at_once_step(struct comm_request *q, struct err *e);
-void at_once_drop(struct comm_request *q);
+int immediate_start(struct comm_request *q, struct err *e);
+int immediate_step(struct comm_request *q, struct err *e);
+void immediate_release(struct comm_request *q);
 void staged_close_world(struct world *w);
 /* Where every rank has a GPU of its own and the library, operations on its memory are NCCL's from now on,
- * and w->says says so; else not: an error where it was asked for. Collective over w->all. */
-int nccl_open_world(struct world *w, int asked, int64_t patience_s, struct err *e);
+ * and w->device_route says so; else not: an error where it was asked for. Collective over w->all. */
+int nccl_open_world(struct world *w, int asked, int64_t timeout_s, struct err *e);
 void nccl_close_world(struct world *w);
 /* a communicator for a new group; collective over it */
-int nccl_take(struct comm *c, struct err *e);
+int nccl_join(struct comm *c, struct err *e);
 void nccl_leave(struct comm *c);
 
-/* Where this process stands among the others (meet.c finds out). */
-struct place {
+/* Where this process stands among the others (bootstrap.c finds out). */
+struct topology {
     int rank, size;           /* in the world */
     int node_rank, node_size; /* among the ranks of this machine, in the order of their world ranks */
     int with_mpi;             /* MPI was started */
@@ -103,32 +103,40 @@ struct comm_request {
     const void *in;
     /* all-reduce: elements; reduce-scatter: of a segment; all-gathers: bytes of a part */
     int64_t n;
+<<<<<<< HEAD
     struct comm_callback then; /* of a gather into shared memory */
     uint64_t number;       /* of the group's started operations, from 0 */
     int stage, done;       /* stage: the transport's own */
     int64_t mark;          /* nccl.c: behind it on the device */
     void *priv;            /* likewise the transport's own */
+=======
+    struct comm_callback on_complete; /* of a gather into shared memory */
+    uint64_t number;                  /* of the group's started operations, from 0 */
+    int stage, done;                  /* stage: the transport's own */
+    int64_t mark;                     /* nccl.c: behind it on the device */
+    void *priv;                       /* likewise the transport's own */
+>>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 };
 
 struct world {
     const struct transport *t;
-    struct place at;
+    struct topology at;
     struct dev *dev;                /* may be NULL */
     const struct transport *device; /* of buffers in its memory; NULL: it has none of its own */
     void *stage;                    /* staged.c: host memory between */
     size_t stage_bytes;
-    struct nccl *nccl; /* nccl.h; NULL: not used */
-    char says[256];    /* how such memory goes between ranks; "": there is none */
+    struct nccl *nccl;      /* nccl.h; NULL: not used */
+    char device_route[256]; /* how such memory goes between ranks; "": there is none */
     struct mem *mem, own_mem;
-    struct segment seg;  /* of this machine's ranks: the board, and (shm) their memory */
-    struct board *board; /* == seg.base */
+    struct segment seg;          /* of this machine's ranks: the board, and (shm) their memory */
+    struct failure_board *board; /* == seg.base */
     struct watch *watch;
     struct comm *all;
     struct shm_world *shm; /* of the transports; mpi has both when machines have several ranks */
     struct mpi_world *mpi;
-    struct comm_request *open; /* started and not finished */
-    int64_t across_bytes;      /* sent to other machines so far */
-    struct trace *trace;       /* may be NULL */
+    struct comm_request *requests; /* started and not finished */
+    int64_t across_bytes;          /* sent to other machines so far */
+    struct trace *trace;           /* may be NULL */
 };
 
 struct comm {
@@ -148,7 +156,7 @@ struct comm *comm_new(struct world *w, int *member, int size);
 /* "rank N: " in front, unless a rank is named there already */
 void comm_name_rank(struct err *e, int rank);
 /* What every wait does meanwhile: open requests, messages under way. Returns how many are left, or -ERR_…. */
-int comm_step_all(struct world *w, struct err *e);
+int comm_step_requests(struct world *w, struct err *e);
 int shm_open_world(struct world *w, struct err *e);
 void shm_close_world(struct world *w);
 int mpi_open_world(struct world *w, struct err *e);

@@ -16,11 +16,14 @@
 #define YIELD_NS 300000
 #define SLEEP_NS 100000000 /* then sleeps, looking at the board in between */
 
-size_t board_bytes(int n_ranks) { return sizeof(struct board) + (size_t)n_ranks * sizeof(struct board_rank); }
-
-int board_fail(struct board *b, const char *text)
+size_t failure_board_bytes(int n_ranks)
 {
-    int well = BOARD_WELL;
+    return sizeof(struct failure_board) + (size_t)n_ranks * sizeof(struct failure_board_rank);
+}
+
+int failure_board_fail(struct failure_board *b, const char *text)
+{
+    int well = BOARD_HEALTHY;
     if (!atomic_compare_exchange_strong(&b->failed, &well, BOARD_WRITING))
         return 0;
     snprintf(b->text, sizeof b->text, "%s", text);
@@ -28,10 +31,10 @@ int board_fail(struct board *b, const char *text)
     return 1;
 }
 
-int board_check(struct board *b, struct err *e)
+int failure_board_check(struct failure_board *b, struct err *e)
 {
     int f = atomic_load_explicit(&b->failed, memory_order_acquire);
-    if (f == BOARD_WELL)
+    if (f == BOARD_HEALTHY)
         return 0;
     /* the writer may have been killed while writing */
     for (int i = 0; f == BOARD_WRITING && i < 1000; i++) {
@@ -41,9 +44,9 @@ int board_check(struct board *b, struct err *e)
     return err_set(e, ERR_PEER, "%s", f == BOARD_FAILED ? b->text : "another rank failed");
 }
 
-int board_speak(struct board *b) { return !atomic_exchange(&b->spoken, 1); }
+int failure_board_claim_report(struct failure_board *b) { return !atomic_exchange(&b->reported, 1); }
 
-int word_reached(const struct word *w, uint32_t target)
+int wait_counter_reached(const struct wait_counter *w, uint32_t target)
 {
     return (int32_t)(atomic_load_explicit(&w->value, memory_order_acquire) - target) >= 0;
 }
@@ -59,7 +62,7 @@ static void pause_cpu(void)
 
 /* Sleeps until somebody sets the word. The count of waiters goes up before the last look at the number: a
  * setter that sees no waiter has set the number before that look. */
-int word_nap(struct word *w, uint32_t target, int64_t ns)
+int wait_counter_for(struct wait_counter *w, uint32_t target, int64_t ns)
 {
     struct timespec limit = { ns / 1000000000, ns % 1000000000 };
     atomic_fetch_add(&w->waiters, 1);
@@ -67,42 +70,43 @@ int word_nap(struct word *w, uint32_t target, int64_t ns)
     if ((int32_t)(seen - target) < 0)
         syscall(SYS_futex, &w->value, FUTEX_WAIT, seen, &limit, NULL, 0);
     atomic_fetch_sub(&w->waiters, 1);
-    return word_reached(w, target);
+    return wait_counter_reached(w, target);
 }
 
-int word_wait(struct board *b, struct word *w, uint32_t target, int spin, struct err *e)
+int wait_counter_until(struct failure_board *b, struct wait_counter *w, uint32_t target, int spin,
+                       struct err *e)
 {
     for (int i = 0; spin && i < SPINS; i++) {
-        if (word_reached(w, target))
+        if (wait_counter_reached(w, target))
             return 0;
         pause_cpu();
     }
-    if (word_reached(w, target))
+    if (wait_counter_reached(w, target))
         return 0;
     for (int64_t end = clock_ns() + YIELD_NS; clock_ns() < end;) {
         for (int i = 0; i < 8; i++) {
             sched_yield();
-            if (word_reached(w, target))
+            if (wait_counter_reached(w, target))
                 return 0;
         }
     }
-    while (!word_reached(w, target)) {
-        int rc = board_check(b, e);
+    while (!wait_counter_reached(w, target)) {
+        int rc = failure_board_check(b, e);
         if (rc < 0)
             return rc;
-        word_nap(w, target, SLEEP_NS);
+        wait_counter_for(w, target, SLEEP_NS);
     }
     return 0;
 }
 
-void word_set(struct word *w, uint32_t value)
+void wait_counter_set(struct wait_counter *w, uint32_t value)
 {
     atomic_store(&w->value, value);
     if (atomic_load(&w->waiters))
         syscall(SYS_futex, &w->value, FUTEX_WAKE, INT32_MAX, NULL, NULL, 0);
 }
 
-void word_add(struct word *w, uint32_t n)
+void wait_counter_add(struct wait_counter *w, uint32_t n)
 {
     atomic_fetch_add(&w->value, n);
     if (atomic_load(&w->waiters))

@@ -10,53 +10,54 @@
 #include "base/err.h"
 
 /* A number that ranks wait for. A line of its own, so that neighbours do not disturb the waiting. */
-struct word {
+struct wait_counter {
     _Alignas(64) _Atomic uint32_t value;
     _Atomic uint32_t waiters;
 };
 
-enum board_state { BOARD_ABSENT, BOARD_RUNNING, BOARD_CLOSING, BOARD_CLOSED };
+enum failure_board_state { BOARD_ABSENT, BOARD_RUNNING, BOARD_CLOSING, BOARD_CLOSED };
 /* WRITING: the text is not there yet */
-enum board_failure { BOARD_WELL, BOARD_WRITING, BOARD_FAILED };
+enum failure_board_status { BOARD_HEALTHY, BOARD_WRITING, BOARD_FAILED };
 
 enum { BOARD_GROUPS = 16 };
-struct board_rank {
+struct failure_board_rank {
     _Alignas(64) int world_rank;
     int pid;
-    _Atomic int state;         /* enum board_state */
+    _Atomic int state;         /* enum failure_board_state */
     _Atomic int64_t beat_ns;   /* monotonic clock, last sign of life */
-    _Atomic int64_t looked_ns; /* monotonic clock, when it last waited for its device (nccl_watch.c) */
+    _Atomic int64_t polled_ns; /* monotonic clock, when it last waited for its device (nccl_watch.c) */
     /* to operation n of a group on devices: 2 n - 1; gave it to its device: 2 n */
-    _Atomic int64_t came[BOARD_GROUPS];
+    _Atomic int64_t entered[BOARD_GROUPS];
 };
 
-struct board {
+struct failure_board {
     int n_ranks;
-    _Atomic int failed; /* enum board_failure */
-    _Atomic int spoken; /* somebody has printed (or prints now) the line that ends the job */
+    _Atomic int failed;   /* enum failure_board_status */
+    _Atomic int reported; /* somebody has printed (or prints now) the line that ends the job */
     _Atomic int stop_signal;
     _Atomic int64_t used_bytes; /* of the segment, by all ranks */
     int64_t limit_bytes;
     char text[1024]; /* of the failure; valid when failed == BOARD_FAILED */
-    struct board_rank rank[];
+    struct failure_board_rank rank[];
 };
 
-size_t board_bytes(int n_ranks);
+size_t failure_board_bytes(int n_ranks);
 /* The first failure wins; later ones are ignored. Returns 1 when it was this one. */
-int board_fail(struct board *b, const char *text);
+int failure_board_fail(struct failure_board *b, const char *text);
 /* 0, or -ERR_PEER with the text of the failure. */
-int board_check(struct board *b, struct err *e);
+int failure_board_check(struct failure_board *b, struct err *e);
 /* 1 for the first who asks: that one prints. */
-int board_speak(struct board *b);
+int failure_board_claim_report(struct failure_board *b);
 
 /* Waits until w->value has reached target (numbers wrap). -ERR_PEER when the world fails meanwhile. spin:
  * ranks have a core each, so that a short wait may burn its own. */
-int word_wait(struct board *b, struct word *w, uint32_t target, int spin, struct err *e);
+int wait_counter_until(struct failure_board *b, struct wait_counter *w, uint32_t target, int spin,
+                       struct err *e);
 /* The same, for at most ns, without a look at the board: 1 when the target is reached. */
-int word_nap(struct word *w, uint32_t target, int64_t ns);
-int word_reached(const struct word *w, uint32_t target);
+int wait_counter_for(struct wait_counter *w, uint32_t target, int64_t ns);
+int wait_counter_reached(const struct wait_counter *w, uint32_t target);
 /* Sets the number and wakes who waits for it. */
-void word_set(struct word *w, uint32_t value);
-void word_add(struct word *w, uint32_t n); /* of several writers */
+void wait_counter_set(struct wait_counter *w, uint32_t value);
+void wait_counter_add(struct wait_counter *w, uint32_t n); /* of several writers */
 
 #endif

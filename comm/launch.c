@@ -318,7 +318,7 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
 
 static int under_launcher(int ranks, struct err *e)
 {
-    int have = meet_expected_ranks();
+    int have = bootstrap_expected_ranks();
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (ranks > 0 && have > 0 && have != ranks)
         return err_set(e, ERR_USAGE,

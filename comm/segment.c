@@ -55,7 +55,7 @@ static int map(struct segment *s, size_t bytes, struct err *e)
         munmap(p + bytes, (size_t)(end - p));
     s->base = p;
     s->bytes = bytes;
-    s->board = (struct board *)p;
+    s->board = (struct failure_board *)p;
     return 0;
 }
 
@@ -100,8 +100,8 @@ int segment_take_region(struct segment *s, size_t head_bytes, int rank, struct m
     s->region_bytes = machine_bytes();
     s->region = round_up(head_bytes, HUGE_ALIGN) + (size_t)rank * s->region_bytes;
     s->mem = mem;
-    s->room = 64;
-    s->extent = malloc((size_t)s->room * sizeof *s->extent);
+    s->capacity = 64;
+    s->extent = malloc((size_t)s->capacity * sizeof *s->extent);
     if (!s->extent || s->region + s->region_bytes > s->bytes)
         return err_set(e, ERR_MEMORY, "no room for a region of %zu bytes in shared memory of %zu",
                        s->region_bytes, s->bytes);
@@ -134,12 +134,12 @@ void segment_close(struct segment *s)
 /* Puts one extent behind extent i. */
 static int insert(struct segment *s, int i, struct extent x)
 {
-    if (s->n_extents == s->room) {
-        struct extent *p = realloc(s->extent, 2 * (size_t)s->room * sizeof *p);
+    if (s->n_extents == s->capacity) {
+        struct extent *p = realloc(s->extent, 2 * (size_t)s->capacity * sizeof *p);
         if (!p)
             return -1;
         s->extent = p;
-        s->room *= 2;
+        s->capacity *= 2;
     }
     memmove(s->extent + i + 2, s->extent + i + 1, (size_t)(s->n_extents - i - 1) * sizeof x);
     s->extent[i + 1] = x;

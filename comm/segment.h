@@ -31,8 +31,8 @@ struct segment {
     size_t bytes;
     size_t region, region_bytes; /* of this rank, offset from the base */
     struct extent *extent;       /* of the region, in order, without gaps */
-    int n_extents, room;
-    struct board *board; /* == base */
+    int n_extents, capacity;
+    struct failure_board *board; /* == base */
     struct mem *mem;
     int fd; /* -1 once everybody has it */
 };

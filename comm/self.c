@@ -16,7 +16,7 @@ static void *self_alloc(struct world *w, enum mem_cat cat, size_t bytes)
 
 static void self_free(struct world *w, void *p) { mem_free(w->mem, p); }
 
-static int self_group_offer(struct comm *c, int64_t *number, struct err *e)
+static int self_group_propose(struct comm *c, int64_t *number, struct err *e)
 {
     (void)c;
     (void)e;
@@ -24,7 +24,7 @@ static int self_group_offer(struct comm *c, int64_t *number, struct err *e)
     return 0;
 }
 
-static int self_group_take(struct comm *c, int64_t number, struct err *e)
+static int self_group_join(struct comm *c, int64_t number, struct err *e)
 {
     (void)c;
     (void)number;
@@ -113,7 +113,7 @@ static int self_free_shared(struct comm *c, void *p, struct err *e)
     return 0;
 }
 
-static void self_shared_by(const struct comm *c, int *rank, int *size)
+static void self_shared_group(const struct comm *c, int *rank, int *size)
 {
     *rank = c->rank;
     *size = c->size;
@@ -125,8 +125,8 @@ static int self_start(struct comm_request *q, struct err *e)
     (void)e;
     if (q->what != CALL_REDUCE)
         memmove(q->out, q->in, q->what == CALL_REDUCE_SCATTER ? (size_t)q->n * sizeof(float) : (size_t)q->n);
-    if (q->then.run)
-        q->then.run(q->then.arg);
+    if (q->on_complete.run)
+        q->on_complete.run(q->on_complete.arg);
     q->done = 1;
     return 0;
 }
@@ -136,8 +136,8 @@ const struct transport transport_self = {
     .close = self_close,
     .alloc = self_alloc,
     .free = self_free,
-    .group_offer = self_group_offer,
-    .group_take = self_group_take,
+    .group_propose = self_group_propose,
+    .group_join = self_group_join,
     .group_leave = self_group_leave,
     .barrier = self_barrier,
     .broadcast = self_broadcast,
@@ -149,10 +149,10 @@ const struct transport transport_self = {
     .recv = self_recv,
     .alloc_shared = self_alloc_shared,
     .free_shared = self_free_shared,
-    .shared_by = self_shared_by,
+    .shared_group = self_shared_group,
     .all_gather_shared = self_all_gather,
     .start = self_start,
-    .step = at_once_step,
-    .finish = at_once_step,
-    .drop = at_once_drop,
+    .step = immediate_step,
+    .finish = immediate_step,
+    .release = immediate_release,
 };

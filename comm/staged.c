@@ -112,7 +112,7 @@ int staged_free_shared(struct comm *c, void *p, struct err *e)
     return 0;
 }
 
-void staged_shared_by(const struct comm *c, int *rank, int *size)
+void staged_shared_group(const struct comm *c, int *rank, int *size)
 {
     (void)c;
     *rank = 0;
@@ -120,7 +120,7 @@ void staged_shared_by(const struct comm *c, int *rank, int *size)
 }
 
 /* ---- what is started where nothing goes on by itself ---- */
-int at_once_start(struct comm_request *q, struct err *e)
+int immediate_start(struct comm_request *q, struct err *e)
 {
     int rc = q->what == CALL_REDUCE ? q->t->all_reduce(q->c, SUM_TREE, q->out, q->n, e)
              : q->what == CALL_REDUCE_SCATTER
@@ -128,20 +128,20 @@ int at_once_start(struct comm_request *q, struct err *e)
                  : q->t->all_gather(q->c, q->out, q->in, (size_t)q->n, e);
     if (rc < 0)
         return rc;
-    if (q->then.run)
-        q->then.run(q->then.arg);
+    if (q->on_complete.run)
+        q->on_complete.run(q->on_complete.arg);
     q->done = 1;
     return 0;
 }
 
-int at_once_step(struct comm_request *q, struct err *e)
+int immediate_step(struct comm_request *q, struct err *e)
 {
     (void)q;
     (void)e;
     return 0;
 }
 
-void at_once_drop(struct comm_request *q) { (void)q; }
+void immediate_release(struct comm_request *q) { (void)q; }
 
 /* What is missing here is never asked of it: groups and host memory are the other transport's. */
 const struct transport transport_staged = {
@@ -154,10 +154,10 @@ const struct transport transport_staged = {
     .recv = staged_recv,
     .alloc_shared = staged_alloc_shared,
     .free_shared = staged_free_shared,
-    .shared_by = staged_shared_by,
+    .shared_group = staged_shared_group,
     .all_gather_shared = staged_all_gather,
-    .start = at_once_start,
-    .step = at_once_step,
-    .finish = at_once_step,
-    .drop = at_once_drop,
+    .start = immediate_start,
+    .step = immediate_step,
+    .finish = immediate_step,
+    .release = immediate_release,
 };

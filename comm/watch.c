@@ -35,11 +35,11 @@
 enum { FD_STOP, FD_SIGNAL, FD_PEERS };
 
 struct watch {
-    struct board *board;
+    struct failure_board *board;
     int rank, n_fds;
     pthread_t thread;
     struct pollfd *fd; /* FD_PEERS + r: pidfd of rank r, or -1 */
-    char *gone;        /* [n_ranks] its death was seen */
+    char *exited;      /* [n_ranks] its death was seen */
     int64_t last_ns, resumed_ns, failed_ns, signal_ns;
     /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
     int quiet;
@@ -78,17 +78,17 @@ char watch_process_state(int pid)
  * was first. */
 static int fail(struct watch *w, const char *text)
 {
-    int first = board_fail(w->board, text);
-    if (first && board_speak(w->board))
+    int first = failure_board_fail(w->board, text);
+    if (first && failure_board_claim_report(w->board))
         dprintf(2, "%s: %s\n", program_invocation_short_name, text);
     return first;
 }
 
 static void see_death(struct watch *w, int r)
 {
-    struct board_rank *p = &w->board->rank[r];
+    struct failure_board_rank *p = &w->board->rank[r];
     char text[128];
-    w->gone[r] = 1;
+    w->exited[r] = 1;
     if (w->fd[FD_PEERS + r].fd >= 0)
         close(w->fd[FD_PEERS + r].fd);
     w->fd[FD_PEERS + r].fd = -1; /* poll skips it */
@@ -103,7 +103,7 @@ static void look_for_deaths(struct watch *w)
 {
     for (int r = 0; r < w->board->n_ranks; r++) {
         struct pollfd *f = &w->fd[FD_PEERS + r];
-        if (r == w->rank || w->gone[r])
+        if (r == w->rank || w->exited[r])
             continue;
         char state = f->fd == -1 ? watch_process_state(w->board->rank[r].pid) : 'S';
         if ((f->fd >= 0 && f->revents) || state == 0 || state == 'Z')
@@ -113,9 +113,9 @@ static void look_for_deaths(struct watch *w)
 
 static void see_silence(struct watch *w, int r, int64_t now)
 {
-    struct board_rank *p = &w->board->rank[r];
+    struct failure_board_rank *p = &w->board->rank[r];
     int64_t last = atomic_load(&p->beat_ns), since = now - (last > w->resumed_ns ? last : w->resumed_ns);
-    if (r == w->rank || w->gone[r] || since < STOPPED_NS || atomic_load(&p->state) == BOARD_CLOSED)
+    if (r == w->rank || w->exited[r] || since < STOPPED_NS || atomic_load(&p->state) == BOARD_CLOSED)
         return;
     char state = watch_process_state(p->pid), text[160];
     if (state == 't' || (state != 'T' && since < SILENT_NS)) /* t: somebody debugs it */
@@ -189,10 +189,10 @@ static int open_fds(struct watch *w, struct err *e)
     wanted_signals(&set);
     w->n_fds = FD_PEERS + w->board->n_ranks;
     w->fd = calloc((size_t)w->n_fds, sizeof *w->fd);
-    w->gone = calloc((size_t)w->board->n_ranks, 1);
+    w->exited = calloc((size_t)w->board->n_ranks, 1);
     for (int i = 0; w->fd && i < w->n_fds; i++)
         w->fd[i] = (struct pollfd){ .fd = -1, .events = POLLIN };
-    if (!w->fd || !w->gone)
+    if (!w->fd || !w->exited)
         return err_set(e, ERR_MEMORY, "no memory for watching %d ranks", w->board->n_ranks);
     w->fd[FD_STOP].fd = eventfd(0, EFD_CLOEXEC);
     w->fd[FD_SIGNAL].fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -210,10 +210,10 @@ static void close_fds(struct watch *w)
         if (w->fd[i].fd >= 0)
             close(w->fd[i].fd);
     free(w->fd);
-    free(w->gone);
+    free(w->exited);
 }
 
-int watch_open(struct watch **out, struct board *b, int rank, struct err *e)
+int watch_open(struct watch **out, struct failure_board *b, int rank, struct err *e)
 {
     const char *mode = env_get(ENV_SHARDLINE_HEARTBEAT);
     struct watch *w = calloc(1, sizeof *w);

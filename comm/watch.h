@@ -13,7 +13,7 @@ struct watch;
  * threads: they would take a signal with its default action. */
 void watch_block_signals(void);
 /* rank: this process' row of the board. The others' rows are complete when this is called. */
-int watch_open(struct watch **out, struct board *b, int rank, struct err *e);
+int watch_open(struct watch **out, struct failure_board *b, int rank, struct err *e);
 void watch_close(struct watch *w);
 /* State letter of a process from /proc, 0 when it is gone. */
 char watch_process_state(int pid);

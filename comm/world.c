@@ -16,7 +16,7 @@
 #include "comm/shm/shm.h"
 
 /* "auto" is the environment's SHARDLINE_TRANSPORT, if set, else what fits. */
-static int choose(const char *name, const struct place *at, const struct transport **t, struct err *e)
+static int choose(const char *name, const struct topology *at, const struct transport **t, struct err *e)
 {
     static const struct transport *const all[] = { &transport_self, &transport_shm, &transport_mpi };
     int one_machine = at->node_size == at->size;
@@ -42,10 +42,10 @@ static int choose(const char *name, const struct place *at, const struct transpo
 }
 
 /* One rank needs nobody to find, so MPI stays asleep; transport mpi starts it on request. */
-static int find_place(const char *name, struct place *at, struct err *e)
+static int find_topology(const char *name, struct topology *at, struct err *e)
 {
-    *at = (struct place){ .size = 1, .node_size = 1 };
-    return meet_expected_ranks() == 1 && strcmp(name, "mpi") ? 0 : meet_open(at, e);
+    *at = (struct topology){ .size = 1, .node_size = 1 };
+    return bootstrap_expected_ranks() == 1 && strcmp(name, "mpi") ? 0 : bootstrap_open(at, e);
 }
 
 /* Then each has a segment for the groups that lie in it, whatever carries the rest. */
@@ -65,12 +65,12 @@ out:
 static int open_segment(struct world *w, struct err *e)
 {
     int shared = w->t == &transport_shm || several_machines(w), rc;
-    size_t head = board_bytes(w->at.node_size) + (shared ? shm_block_bytes(w->at.node_size) : 0);
-    TRY(meet_segment(&w->seg, &w->at, segment_size(head, w->at.node_size, shared), e));
+    size_t head = failure_board_bytes(w->at.node_size) + (shared ? shm_block_bytes(w->at.node_size) : 0);
+    TRY(bootstrap_segment(&w->seg, &w->at, segment_size(head, w->at.node_size, shared), e));
     w->board = w->seg.board;
     if (shared)
         TRY(segment_take_region(&w->seg, head, w->at.node_rank, w->mem, e));
-    struct board_rank *me = &w->board->rank[w->at.node_rank];
+    struct failure_board_rank *me = &w->board->rank[w->at.node_rank];
     w->board->n_ranks = w->at.node_size;
     me->world_rank = w->at.rank;
     me->pid = (int)getpid();
@@ -88,11 +88,11 @@ static int open_all(struct world *w, struct err *e)
     if (!w->all)
         return err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", w->at.size);
     w->all->name = "all";
-    return w->all->t->group_take(w->all, 0, e);
+    return w->all->t->group_join(w->all, 0, e);
 }
 
-int world_open(struct world **out, const char *transport, int64_t patience_s, struct dev *dev,
-               struct mem *mem, struct err *e)
+int world_open(struct world **out, const char *transport, int64_t timeout_s, struct dev *dev, struct mem *mem,
+               struct err *e)
 {
     const char *wish = env_get(ENV_SHARDLINE_TRANSPORT), *name = transport ? transport : "auto";
     struct world *w = calloc(1, sizeof *w);
@@ -110,15 +110,15 @@ int world_open(struct world **out, const char *transport, int64_t patience_s, st
     w->mem = mem ? mem : &w->own_mem;
     w->seg.fd = -1;
     watch_block_signals();
-    TRY(find_place(name, &w->at, e));
+    TRY(find_topology(name, &w->at, e));
     met = 1;
     TRY(choose(name, &w->at, &w->t, e));
-    TRY(meet_agree(&w->at, open_segment(w, e), e));
-    TRY(meet_agree(&w->at, watch_open(&w->watch, w->board, w->at.node_rank, e), e));
-    TRY(meet_agree(&w->at, open_transport(w, e), e));
-    TRY(meet_agree(&w->at, open_all(w, e), e));
+    TRY(bootstrap_agree(&w->at, open_segment(w, e), e));
+    TRY(bootstrap_agree(&w->at, watch_open(&w->watch, w->board, w->at.node_rank, e), e));
+    TRY(bootstrap_agree(&w->at, open_transport(w, e), e));
+    TRY(bootstrap_agree(&w->at, open_all(w, e), e));
     if (asked || (fits && w->at.size > 1))
-        TRY(meet_agree(&w->at, nccl_open_world(w, asked, patience_s, e), e));
+        TRY(bootstrap_agree(&w->at, nccl_open_world(w, asked, timeout_s, e), e));
     *out = w;
     return 0;
 out:
@@ -130,12 +130,12 @@ out:
         w->t->close(w, 0);
     segment_close(&w->seg);
     if (met)
-        meet_close(&w->at, 1); /* all ranks fail here together (meet_agree) */
+        bootstrap_close(&w->at, 1); /* all ranks fail here together (bootstrap_agree) */
     free(w);
     return err_add(e, "starting the ranks");
 }
 
-int world_check(struct world *w, struct err *e) { return board_check(w->board, e); }
+int world_check(struct world *w, struct err *e) { return failure_board_check(w->board, e); }
 
 static void nap(void)
 {
@@ -178,7 +178,7 @@ void world_close(struct world *w)
     w->t->close(w, orderly);
     watch_close(w->watch);
     segment_close(&w->seg);
-    meet_close(&w->at, orderly);
+    bootstrap_close(&w->at, orderly);
     free(w);
 }
 
@@ -189,7 +189,7 @@ const char *world_transport(const struct world *w) { return w->nccl ? transport_
 
 const char *world_device_route(const struct world *w)
 {
-    return w->at.size == 1 || !w->device ? NULL : w->says[0] ? w->says : "through the host";
+    return w->at.size == 1 || !w->device ? NULL : w->device_route[0] ? w->device_route : "through the host";
 }
 
 int world_pin(const struct world *w, struct pool *p)
@@ -210,11 +210,15 @@ void world_fail(struct world *w, const struct err *e)
     if (e->code == ERR_PEER && atomic_load(&w->board->failed))
         return; /* it came from there */
     snprintf(text, sizeof text, "rank %d failed: %s", w->at.rank, e->text);
-    if (board_fail(w->board, text) && w->t->tell)
-        w->t->tell(w, text);
+    if (failure_board_fail(w->board, text) && w->t->report_failure)
+        w->t->report_failure(w, text);
 }
 
+<<<<<<< HEAD
 int world_claim_report(struct world *w) { return board_speak(w->board); }
+=======
+int world_claim_report(struct world *w) { return failure_board_claim_report(w->board); }
+>>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 
 int world_report(struct world *w, const struct err *e, const char *program)
 {

@@ -20,7 +20,7 @@ static int32_t child_of(const struct trie *t, int32_t node, unsigned char byte)
 static int32_t new_node(struct trie *t, int32_t parent, unsigned char byte)
 {
     if (t->n == t->cap) {
-        struct trie_node *q = grow(t->v, &t->cap, t->n + 1, sizeof *q);
+        struct trie_node *q = buf_grow(t->v, &t->cap, t->n + 1, sizeof *q);
         if (!q)
             return -1;
         t->v = q;
@@ -47,7 +47,7 @@ int trie_put(struct trie *t, const char *s, size_t n, const struct added *a, str
     }
 
     if (t->n_added == t->cap_added) {
-        struct added *q = grow(t->added, &t->cap_added, t->n_added + 1, sizeof *q);
+        struct added *q = buf_grow(t->added, &t->cap_added, t->n_added + 1, sizeof *q);
         if (!q)
             return text_memory(e);
         t->added = q;

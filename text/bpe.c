@@ -384,13 +384,13 @@ static void merge_all(const struct bpe *b, struct work *w)
 static int reserve(struct work *w, size_t n_bytes)
 {
     if (w->cap_sym < n_bytes) {
-        struct symbol *q = grow(w->sym, &w->cap_sym, n_bytes, sizeof *q);
+        struct symbol *q = buf_grow(w->sym, &w->cap_sym, n_bytes, sizeof *q);
         if (!q)
             return -1;
         w->sym = q;
     }
     if (w->cap_heap < 2 * n_bytes) {
-        struct candidate *q = grow(w->heap, &w->cap_heap, 2 * n_bytes, sizeof *q);
+        struct candidate *q = buf_grow(w->heap, &w->cap_heap, 2 * n_bytes, sizeof *q);
         if (!q)
             return -1;
         w->heap = q;

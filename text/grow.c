@@ -37,7 +37,7 @@ void pieces_add(struct pieces *ps, size_t off, size_t n, int32_t id, int first)
     if (ps->failed || n == 0)
         return;
     if (ps->n == ps->cap) {
-        struct piece *q = grow(ps->v, &ps->cap, ps->n + 1, sizeof *ps->v);
+        struct piece *q = buf_grow(ps->v, &ps->cap, ps->n + 1, sizeof *ps->v);
         if (!q) {
             ps->failed = 1;
             return;
@@ -59,7 +59,7 @@ void ids_add(struct ids *l, int32_t id)
     if (l->failed)
         return;
     if (l->n == l->cap) {
-        int32_t *q = grow(l->v, &l->cap, l->n + 1, sizeof *l->v);
+        int32_t *q = buf_grow(l->v, &l->cap, l->n + 1, sizeof *l->v);
         if (!q) {
             l->failed = 1;
             return;

@@ -177,7 +177,7 @@ static int decompose(struct points *p, const char *s, size_t n, int form)
         int bound = 0;
         i += (size_t)utf8_next(s + i, n - i, &cp);
         if (p->cap < p->n + 32) { /* the longest decomposition has 18 */
-            int32_t *q = grow(p->v, &p->cap, p->n + 32, sizeof *p->v);
+            int32_t *q = buf_grow(p->v, &p->cap, p->n + 32, sizeof *p->v);
             if (!q)
                 return -1;
             p->v = q;

@@ -43,7 +43,7 @@ static int make_slots(struct vocab *v)
 static int reserve_ids(struct vocab *v, int32_t id)
 {
     if ((size_t)id >= v->cap) {
-        struct token *q = grow(v->v, &v->cap, (size_t)id + 1, sizeof *q);
+        struct token *q = buf_grow(v->v, &v->cap, (size_t)id + 1, sizeof *q);
         if (!q)
             return -1;
         v->v = q;

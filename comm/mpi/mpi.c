@@ -119,8 +119,8 @@ static int hear_failure(struct world *w, struct err *e)
         return 0;
     MPI_Recv(text, sizeof text, MPI_CHAR, from.MPI_SOURCE, TAG_FAILED, m->comm, MPI_STATUS_IGNORE);
     text[sizeof text - 1] = 0;
-    board_fail(w->board, text);
-    return board_check(w->board, e);
+    failure_board_fail(w->board, text);
+    return failure_board_check(w->board, e);
 }
 
 static void nap(int64_t waited_ns)
@@ -160,7 +160,7 @@ int mpi_lost(struct world *w, int mpi_rc, int n, struct err *e)
             e, ERR_INTERNAL,
             "a longer message came than was expected: all ranks of a group must make the same calls");
     for (int64_t end = clock_ns() + IDLE_NS; clock_ns() < end; nap(YIELD_NS)) {
-        int rc = board_check(w->board, e);
+        int rc = failure_board_check(w->board, e);
         if (rc < 0)
             return rc;
     }
@@ -169,9 +169,9 @@ int mpi_lost(struct world *w, int mpi_rc, int n, struct err *e)
 
 int mpi_meanwhile(struct world *w, int64_t begin_ns, struct err *e)
 {
-    int rc = board_check(w->board, e);
+    int rc = failure_board_check(w->board, e);
     if (rc == 0)
-        rc = comm_step_all(w, e);
+        rc = comm_step_requests(w, e);
     nap(clock_ns() - begin_ns);
     return rc < 0 ? rc : 0;
 }
@@ -200,7 +200,7 @@ static int finish(struct world *w, MPI_Request *req, int n, const char *group, s
 /* ---- groups ---- */
 /* Numbers of different first ranks never meet: a multiple of the world's size, plus that rank. 0 is the
  * group of all. */
-static int mpi_group_offer(struct comm *c, int64_t *number, struct err *e)
+static int mpi_group_propose(struct comm *c, int64_t *number, struct err *e)
 {
     struct mpi_world *m = c->w->mpi;
     *number = c->w->at.size * ++m->n_offered + c->w->at.rank;
@@ -209,7 +209,7 @@ static int mpi_group_offer(struct comm *c, int64_t *number, struct err *e)
     return 0;
 }
 
-static int mpi_group_take(struct comm *c, int64_t number, struct err *e)
+static int mpi_group_join(struct comm *c, int64_t number, struct err *e)
 {
     struct mpi_group *g = calloc(1, sizeof *g);
     if (g)
@@ -236,7 +236,7 @@ static void mpi_group_leave(struct comm *c)
 }
 
 /* ---- a batch of messages of one group: post them, then finish ---- */
-void mpi_give(struct comm *c, const void *p, size_t bytes, int to)
+void mpi_post_send(struct comm *c, const void *p, size_t bytes, int to)
 {
     struct mpi_group *g = c->priv;
     struct mpi_world *m = c->w->mpi;
@@ -246,7 +246,7 @@ void mpi_give(struct comm *c, const void *p, size_t bytes, int to)
                   &g->req[g->n_req++]);
 }
 
-void mpi_take(struct comm *c, void *p, size_t bytes, int from)
+void mpi_post_recv(struct comm *c, void *p, size_t bytes, int from)
 {
     struct mpi_group *g = c->priv;
     struct mpi_world *m = c->w->mpi;
@@ -287,8 +287,8 @@ static int mpi_barrier(struct comm *c, struct err *e)
     char out = 0, in;
     int rc = 0;
     for (int k = 1; rc == 0 && k < c->size; k *= 2) {
-        mpi_take(c, &in, 1, (c->rank - k + c->size) % c->size);
-        mpi_give(c, &out, 1, (c->rank + k) % c->size);
+        mpi_post_recv(c, &in, 1, (c->rank - k + c->size) % c->size);
+        mpi_post_send(c, &out, 1, (c->rank + k) % c->size);
         rc = mpi_finish_batch(c, e);
     }
     return rc;
@@ -301,12 +301,12 @@ static int broadcast_piece(struct comm *c, char *buf, size_t bytes, int root, st
     while (bit < c->size && !(me & bit))
         bit *= 2;
     if (me) {
-        mpi_take(c, buf, bytes, ((me & ~bit) + root) % c->size);
+        mpi_post_recv(c, buf, bytes, ((me & ~bit) + root) % c->size);
         rc = mpi_finish_batch(c, e);
     }
     for (bit /= 2; bit; bit /= 2)
         if (me + bit < c->size)
-            mpi_give(c, buf, bytes, (me + bit + root) % c->size);
+            mpi_post_send(c, buf, bytes, (me + bit + root) % c->size);
     return rc < 0 ? rc : mpi_finish_batch(c, e);
 }
 
@@ -346,8 +346,8 @@ static int small_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n
         return -e->code;
     for (int r = 0; r < c->size; r++)
         if (r != c->rank) {
-            mpi_take(c, s + (size_t)r * bytes, bytes, r);
-            mpi_give(c, buf, bytes, r);
+            mpi_post_recv(c, s + (size_t)r * bytes, bytes, r);
+            mpi_post_send(c, buf, bytes, r);
         }
     rc = mpi_finish_batch(c, e);
     if (rc == 0)
@@ -366,8 +366,8 @@ static int reduce_piece(struct comm *c, enum sum_kind kind, char *buf, int64_t n
         int64_t b = mpi_slice_begin(n, c->size, r), count = mpi_slice_begin(n, c->size, r + 1) - b;
         if (r == c->rank)
             continue;
-        mpi_take(c, s + (size_t)(r * mine) * size, (size_t)mine * size, r);
-        mpi_give(c, buf + (size_t)b * size, (size_t)count * size, r);
+        mpi_post_recv(c, s + (size_t)(r * mine) * size, (size_t)mine * size, r);
+        mpi_post_send(c, buf + (size_t)b * size, (size_t)count * size, r);
     }
     if (rc < 0 || (rc = mpi_finish_batch(c, e)) < 0)
         return rc;
@@ -377,8 +377,8 @@ static int reduce_piece(struct comm *c, enum sum_kind kind, char *buf, int64_t n
         int64_t b = mpi_slice_begin(n, c->size, r), count = mpi_slice_begin(n, c->size, r + 1) - b;
         if (r == c->rank)
             continue;
-        mpi_take(c, buf + (size_t)b * size, (size_t)count * size, r);
-        mpi_give(c, my, (size_t)mine * size, r);
+        mpi_post_recv(c, buf + (size_t)b * size, (size_t)count * size, r);
+        mpi_post_send(c, my, (size_t)mine * size, r);
     }
     return mpi_finish_batch(c, e);
 }
@@ -409,8 +409,8 @@ static int mpi_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_e
             return -e->code;
         for (int r = 0; r < c->size; r++)
             if (r != c->rank) {
-                mpi_take(c, s + (size_t)(r * n) * 4, (size_t)n * 4, r);
-                mpi_give(c, in + r * n_each + lo, (size_t)n * 4, r);
+                mpi_post_recv(c, s + (size_t)(r * n) * 4, (size_t)n * 4, r);
+                mpi_post_send(c, in + r * n_each + lo, (size_t)n * 4, r);
             }
         rc = mpi_finish_batch(c, e);
         if (rc == 0)
@@ -429,8 +429,8 @@ static int mpi_all_gather(struct comm *c, void *out, const void *in, size_t each
         size_t n = each - lo < PIECE ? each - lo : PIECE;
         for (int r = 0; r < c->size; r++)
             if (r != c->rank) {
-                mpi_take(c, o + (size_t)r * each + lo, n, r);
-                mpi_give(c, (const char *)in + lo, n, r);
+                mpi_post_recv(c, o + (size_t)r * each + lo, n, r);
+                mpi_post_send(c, (const char *)in + lo, n, r);
             }
         rc = mpi_finish_batch(c, e);
     }
@@ -457,7 +457,7 @@ static int mpi_free_shared(struct comm *c, void *p, struct err *e)
     return 0;
 }
 
-static void mpi_shared_by(const struct comm *c, int *rank, int *size)
+static void mpi_shared_group(const struct comm *c, int *rank, int *size)
 {
     *rank = mpi_has_nodes(c) ? mpi_node(c)->rank : 0;
     *size = mpi_has_nodes(c) ? mpi_node(c)->size : 1;
@@ -480,9 +480,9 @@ static int mpi_gather(struct comm *c, const void *blob, const size_t *sizes, int
             if (r == root && c->rank == root)
                 memcpy(out + to + lo, (const char *)blob + lo, n);
             else if (c->rank == root)
-                mpi_take(c, out + to + lo, n, r);
+                mpi_post_recv(c, out + to + lo, n, r);
             else if (c->rank == r)
-                mpi_give(c, (const char *)blob + lo, n, root);
+                mpi_post_send(c, (const char *)blob + lo, n, root);
             rc = mpi_finish_batch(c, e);
         }
     return rc;
@@ -557,9 +557,9 @@ const struct transport transport_mpi = {
     .alloc = mpi_alloc,
     .free = mpi_free,
     .poll = mpi_poll,
-    .tell = mpi_tell,
-    .group_offer = mpi_group_offer,
-    .group_take = mpi_group_take,
+    .report_failure = mpi_tell,
+    .group_propose = mpi_group_propose,
+    .group_join = mpi_group_join,
     .group_leave = mpi_group_leave,
     .barrier = mpi_barrier,
     .broadcast = mpi_broadcast,
@@ -571,10 +571,10 @@ const struct transport transport_mpi = {
     .recv = mpi_recv,
     .alloc_shared = mpi_alloc_shared,
     .free_shared = mpi_free_shared,
-    .shared_by = mpi_shared_by,
+    .shared_group = mpi_shared_group,
     .all_gather_shared = mpi_all_gather_shared,
     .start = mpi_start,
     .step = mpi_step,
     .finish = mpi_finish,
-    .drop = mpi_drop,
+    .release = mpi_release,
 };

@@ -37,8 +37,8 @@ struct mpi_group {
     struct comm *node, *across;
 };
 
-void mpi_give(struct comm *c, const void *p, size_t bytes, int to);
-void mpi_take(struct comm *c, void *p, size_t bytes, int from);
+void mpi_post_send(struct comm *c, const void *p, size_t bytes, int to);
+void mpi_post_recv(struct comm *c, void *p, size_t bytes, int from);
 int mpi_finish_batch(struct comm *c, struct err *e);
 void mpi_count_across(struct comm *c, size_t bytes, int to);
 int mpi_lost(struct world *w, int mpi_rc, int n, struct err *e);
@@ -61,6 +61,6 @@ int mpi_nodes_all_gather_shared(struct comm *c, void *shared, const void *in, si
 int mpi_start(struct comm_request *q, struct err *e);
 int mpi_step(struct comm_request *q, struct err *e);
 int mpi_finish(struct comm_request *q, struct err *e);
-void mpi_drop(struct comm_request *q);
+void mpi_release(struct comm_request *q);
 
 #endif

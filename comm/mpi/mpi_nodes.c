@@ -24,7 +24,7 @@ struct comm *mpi_node(const struct comm *c) { return group(c)->node; }
 
 void mpi_count_across(struct comm *c, size_t bytes, int to)
 {
-    const struct place *at = &c->w->at;
+    const struct topology *at = &c->w->at;
     if (at->node_of[c->member[to]] != at->node_of[at->rank])
         c->w->across_bytes += (int64_t)bytes;
 }
@@ -250,8 +250,8 @@ int mpi_nodes_all_gather_shared(struct comm *c, void *shared, const void *in, si
         size_t n = each - lo < PIECE ? each - lo : PIECE;
         for (int k = 0; k < across->size; k++)
             if (k != across->rank) {
-                mpi_take(across, s + (size_t)(k * node->size + node->rank) * each + lo, n, k);
-                mpi_give(across, mine + lo, n, k);
+                mpi_post_recv(across, s + (size_t)(k * node->size + node->rank) * each + lo, n, k);
+                mpi_post_send(across, mine + lo, n, k);
             }
         rc = mpi_finish_batch(across, e);
     }

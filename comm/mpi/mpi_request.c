@@ -85,8 +85,8 @@ static void deal(struct comm_request *q, char *buf, int equal)
 static int share_now(struct comm_request *q, struct err *e)
 {
     int rc = mpi_nodes_all_gather_shared(q->c, q->out, q->in, (size_t)q->n, e);
-    if (rc == 0 && q->then.run) {
-        q->then.run(q->then.arg);
+    if (rc == 0 && q->on_complete.run) {
+        q->on_complete.run(q->on_complete.arg);
         rc = shm_barrier(mpi_node(q->c), e);
     }
     q->done = rc == 0;
@@ -145,15 +145,15 @@ static void end(struct comm_request *q)
         mpi_sum_scratch(q->c, SUM_TREE, q->out, (float *)(uintptr_t)q->in + q->n * me, u->scratch, q->n);
     if (is_gather(q) && (char *)q->out + q->n * me != q->in)
         memmove((char *)q->out + q->n * me, q->in, (size_t)q->n);
-    if (q->then.run)
-        q->then.run(q->then.arg);
+    if (q->on_complete.run)
+        q->on_complete.run(q->on_complete.arg);
     q->done = 1;
 }
 
 /* An earlier all-reduce of the group has not sent its sums. */
 static int must_wait(const struct comm_request *q)
 {
-    for (const struct comm_request *x = q->c->w->open; x && x != q; x = x->next)
+    for (const struct comm_request *x = q->c->w->requests; x && x != q; x = x->next)
         if (x->c == q->c && x->what == CALL_REDUCE && x->stage == FIRST && !is_small(x) && !x->done)
             return 1;
     return 0;
@@ -187,7 +187,7 @@ int mpi_finish(struct comm_request *q, struct err *e)
 }
 
 /* After a failure MPI still knows the memory: it stays. */
-void mpi_drop(struct comm_request *q)
+void mpi_release(struct comm_request *q)
 {
     struct under_way *u = q->priv;
     if (!u || (!q->done && u->n_req))

@@ -27,13 +27,13 @@ static void *stream_of(const struct comm *c) { return dev_stream(c->w->dev, c->w
         struct nccl_group *g_ = (c)->device; \
         int rc_ = nccl_begin(g_, (what), e); \
         if (rc_ >= 0 && (rc_ = (give)) >= 0) \
-            nccl_given(g_); \
+            nccl_submitted(g_); \
         return rc_; \
     } while (0)
 
 static int settled(struct comm *c, int rc, const char *what, struct err *e)
 {
-    return nccl_settle(c->device, rc, what, e);
+    return nccl_complete(c->device, rc, what, e);
 }
 static nccl_comm comm_of(const struct comm *c) { return ((struct nccl_group *)c->device)->comm; }
 
@@ -41,7 +41,7 @@ static nccl_comm comm_of(const struct comm *c) { return ((struct nccl_group *)c-
 static int begin_group(struct comm *c, struct err *e)
 {
     int rc = nccl_alive(c->device, e);
-    return rc < 0 ? rc : nccl_well(c->w->nccl, c->w->nccl->GroupStart(), "beginning", e);
+    return rc < 0 ? rc : nccl_check(c->w->nccl, c->w->nccl->GroupStart(), "beginning", e);
 }
 
 /* ---- sums ---- */
@@ -64,11 +64,11 @@ static int slices_to_owners(struct comm *c, float *buf, int64_t n, float *room, 
     for (int r = 0; r < c->size && rc == 0; r++) {
         const int64_t begin = slice_begin(c, n, r), count = slice_begin(c, n, r + 1) - begin;
         if (r != c->rank && count)
-            rc = nccl_well(x, x->Send(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
-                           "sending a slice", e);
+            rc = nccl_check(x, x->Send(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+                            "sending a slice", e);
         if (r != c->rank && len && rc == 0)
-            rc = nccl_well(x, x->Recv(room + r * len, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
-                           "receiving a slice", e);
+            rc = nccl_check(x, x->Recv(room + r * len, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+                            "receiving a slice", e);
     }
     int end = x->GroupEnd();
     return rc < 0 ? rc : settled(c, end, "slices", e);
@@ -84,11 +84,11 @@ static int owners_to_all(struct comm *c, float *buf, int64_t n, struct err *e)
     for (int r = 0; r < c->size && rc == 0; r++) {
         const int64_t begin = slice_begin(c, n, r), count = slice_begin(c, n, r + 1) - begin;
         if (r != c->rank && len)
-            rc = nccl_well(x, x->Send(buf + mine, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
-                           "sending a sum", e);
+            rc = nccl_check(x, x->Send(buf + mine, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+                            "sending a sum", e);
         if (r != c->rank && count && rc == 0)
-            rc = nccl_well(x, x->Recv(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
-                           "receiving a sum", e);
+            rc = nccl_check(x, x->Recv(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+                            "receiving a sum", e);
     }
     int end = x->GroupEnd();
     return rc < 0 ? rc : settled(c, end, "sums", e);
@@ -172,7 +172,7 @@ static int nccl_start(struct comm_request *q, struct err *e)
 {
     struct dev *d = q->c->w->dev;
     if (q->c->size == 1)
-        return at_once_start(q, e);
+        return immediate_start(q, e);
     dev_wait(d, DEV_COMM, dev_mark(d, DEV_COMPUTE));
     enum dev_queue before = dev_use(d, DEV_COMM);
     int rc = q->what == CALL_REDUCE ? nccl_all_reduce(q->c, SUM_TREE, q->out, q->n, e)
@@ -189,8 +189,8 @@ static int nccl_finish(struct comm_request *q, struct err *e)
 {
     (void)e;
     dev_wait(q->c->w->dev, DEV_COMPUTE, q->mark);
-    if (q->then.run)
-        q->then.run(q->then.arg);
+    if (q->on_complete.run)
+        q->on_complete.run(q->on_complete.arg);
     q->done = 1;
     return 0;
 }
@@ -205,10 +205,10 @@ const struct transport transport_nccl = {
     .recv = staged_recv,
     .alloc_shared = staged_alloc_shared,
     .free_shared = staged_free_shared,
-    .shared_by = staged_shared_by,
+    .shared_group = staged_shared_group,
     .all_gather_shared = nccl_all_gather,
     .start = nccl_start,
-    .step = at_once_step,
+    .step = immediate_step,
     .finish = nccl_finish,
-    .drop = at_once_drop,
+    .release = immediate_release,
 };

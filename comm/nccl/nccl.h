@@ -49,13 +49,13 @@ struct nccl_group {
 
 /* An operation that the device may not be through with. */
 /* mark 0: not all of it was given to the device yet */
-struct nccl_going {
+struct nccl_operation {
     struct nccl_group *g;
     const char *what;
     int64_t number, mark;
 };
 /* of the newest ones are known */
-enum { NCCL_GOING = 64 };
+enum { NCCL_OPERATIONS = 64 };
 
 struct nccl {
 #define X(name, args) int(*name) args;
@@ -66,31 +66,31 @@ struct nccl {
     struct world *w;
     struct nccl_group *groups;
     int next_slot;
-    struct nccl_going going[NCCL_GOING];
-    int64_t n_begun, n_over; /* going[n % NCCL_GOING], n_over <= n < n_begun */
-    int64_t oldest, since_ns, looked_ns, limit_ns;
+    struct nccl_operation operation[NCCL_OPERATIONS];
+    int64_t n_begun, n_over; /* operation[n % NCCL_OPERATIONS], n_over <= n < n_begun */
+    int64_t oldest, since_ns, polled_ns, limit_ns;
 };
 
 /* ---- nccl_lib.c ---- */
 /* ERR_DEVICE: not here, too old; says what to do */
 int nccl_load(struct nccl *n, const struct dev *d, struct err *e);
 /* What a call returned: 0, ERR_DEVICE with the library's words. NCCL_IN_PROGRESS is well. */
-int nccl_well(const struct nccl *n, int rc, const char *what, struct err *e);
+int nccl_check(const struct nccl *n, int rc, const char *what, struct err *e);
 
 /* ---- nccl_watch.c ---- */
 /* Communicators do not block: waits until the group has done what the call that returned rc began, as long
  * as the world is well. */
-int nccl_settle(struct nccl_group *g, int rc, const char *what, struct err *e);
+int nccl_complete(struct nccl_group *g, int rc, const char *what, struct err *e);
 /* ERR_PEER when its communicator was aborted meanwhile. */
 int nccl_alive(const struct nccl_group *g, struct err *e);
 /* This rank comes to its next operation of the group: the others can see that. Then it is given to the
  * device, and then: */
 int nccl_begin(struct nccl_group *g, const char *what, struct err *e);
-void nccl_given(struct nccl_group *g);
+void nccl_submitted(struct nccl_group *g);
 /* Is waiting still worth while? Looks for a failed world, errors of the library's own, a rank that does not
  * come; then the world has failed and all communicators are aborted. The device calls it while the host
  * waits for it. */
-int nccl_look(struct world *w, struct err *e);
+int nccl_poll(struct world *w, struct err *e);
 void nccl_abort_all(struct nccl *n);
 
 #endif

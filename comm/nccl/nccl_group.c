@@ -6,7 +6,7 @@
 #include "comm/nccl/nccl.h"
 #include "base/clock.h"
 
-enum { PATIENCE_S = 600 };
+enum { DEFAULT_TIMEOUT_S = 600 };
 
 /* What a rank brings to the question whether NCCL is used: its GPU, "" when it has none or no library. */
 struct candidate {
@@ -58,9 +58,9 @@ static int agree_on_use(struct nccl *n, struct err *e)
     return found < 0 ? found : rc;
 }
 
-static int idle(void *arg, struct err *e) { return nccl_look(arg, e); }
+static int idle(void *arg, struct err *e) { return nccl_poll(arg, e); }
 
-int nccl_open_world(struct world *w, int asked, int64_t patience_s, struct err *e)
+int nccl_open_world(struct world *w, int asked, int64_t timeout_s, struct err *e)
 {
     struct nccl *n = calloc(1, sizeof *n);
     int version = 0;
@@ -70,22 +70,22 @@ int nccl_open_world(struct world *w, int asked, int64_t patience_s, struct err *
         return -ERR_MEMORY;
     }
     n->w = w;
-    n->limit_ns = (patience_s ? patience_s : PATIENCE_S) * SECOND_NS;
+    n->limit_ns = (timeout_s ? timeout_s : DEFAULT_TIMEOUT_S) * SECOND_NS;
     int rc = agree_on_use(n, e);
     if (rc < 0) {
         free(n);
         /* why, not what to do */
-        snprintf(w->says, sizeof w->says, "through the host (%s): %.*s", w->t->name,
+        snprintf(w->device_route, sizeof w->device_route, "through the host (%s): %.*s", w->t->name,
                  (int)strcspn(e->text, ":"), e->text);
         return asked || world_check(w, &(struct err){ 0 }) < 0 ? rc : 0;
     }
     n->GetVersion(&version);
-    snprintf(w->says, sizeof w->says, "by NCCL %d.%d.%d, a GPU a rank", version / 10000, version / 100 % 100,
-             version % 100);
+    snprintf(w->device_route, sizeof w->device_route, "by NCCL %d.%d.%d, a GPU a rank", version / 10000,
+             version / 100 % 100, version % 100);
     w->nccl = n;
     w->device = &transport_nccl;
     w->dev->idle = (struct dev_idle){ idle, w };
-    if ((rc = nccl_take(w->all, e)) < 0)
+    if ((rc = nccl_join(w->all, e)) < 0)
         world_fail(w, e); /* so that leaving waits for nobody */
     return rc;
 }
@@ -113,7 +113,7 @@ static int agree_on_slot(struct nccl_group *g, struct err *e)
 }
 
 /* The group's communicator. Its id travels over the group's own transport. */
-int nccl_take(struct comm *c, struct err *e)
+int nccl_join(struct comm *c, struct err *e)
 {
     struct nccl *n = c->w->nccl;
     struct nccl_config config = { sizeof config, 0xcafebeef, 21400, 0 };
@@ -123,7 +123,7 @@ int nccl_take(struct comm *c, struct err *e)
     if (c->size == 1)
         return 0;
     if (rc >= 0 && c->rank == 0)
-        rc = nccl_well(n, n->GetUniqueId(&id), "a group's name", e);
+        rc = nccl_check(n, n->GetUniqueId(&id), "a group's name", e);
     TRY(comm_agree(c, rc, e));
     c->device = g;
     g->c = c;
@@ -131,7 +131,8 @@ int nccl_take(struct comm *c, struct err *e)
     n->groups = g;
     TRY(agree_on_slot(g, e));
     TRY(comm_broadcast(c, &id, sizeof id, 0, e));
-    rc = nccl_settle(g, n->CommInitRankConfig(&g->comm, c->size, id, c->rank, &config), "joining a group", e);
+    rc = nccl_complete(g, n->CommInitRankConfig(&g->comm, c->size, id, c->rank, &config), "joining a group",
+                       e);
     rc = comm_agree(c, rc, e);
 out:
     if (rc < 0 && g && !c->device)
@@ -157,7 +158,7 @@ void nccl_leave(struct comm *c)
     if (!g)
         return;
     if (g->comm && !atomic_load(&c->w->board->failed) &&
-        nccl_settle(g, n->CommFinalize(g->comm), "leaving a group", &e) >= 0)
+        nccl_complete(g, n->CommFinalize(g->comm), "leaving a group", &e) >= 0)
         n->CommDestroy(g->comm);
     else if (g->comm)
         n->CommAbort(g->comm);

@@ -8,7 +8,7 @@
 #include "base/env.h"
 #include "comm/nccl/nccl.h"
 
-int nccl_well(const struct nccl *n, int rc, const char *what, struct err *e)
+int nccl_check(const struct nccl *n, int rc, const char *what, struct err *e)
 {
     return rc == 0 || rc == NCCL_IN_PROGRESS ? 0 : err_set(e, ERR_DEVICE, "NCCL: %s: %s", what, n->text(rc));
 }

@@ -28,7 +28,7 @@ void nccl_abort_all(struct nccl *n)
 }
 
 /* ---- a rank that does not come ---- */
-static const struct board_rank *on_board(const struct world *w, int world_rank)
+static const struct failure_board_rank *on_board(const struct world *w, int world_rank)
 {
     for (int r = 0; r < w->board->n_ranks; r++)
         if (w->board->rank[r].world_rank == world_rank)
@@ -38,32 +38,33 @@ static const struct board_rank *on_board(const struct world *w, int world_rank)
 
 /* Who is to blame for an operation's silence: not there yet; else there, but neither through with giving it
  * to the device nor waiting. */
-static int not_there(const struct board_rank *b, int slot, int64_t number, int64_t now)
+static int not_there(const struct failure_board_rank *b, int slot, int64_t number, int64_t now)
 {
     (void)now;
-    return atomic_load(&b->came[slot]) < 2 * number - 1;
+    return atomic_load(&b->entered[slot]) < 2 * number - 1;
 }
 
-static int stuck_in_it(const struct board_rank *b, int slot, int64_t number, int64_t now)
+static int stuck_in_it(const struct failure_board_rank *b, int slot, int64_t number, int64_t now)
 {
-    return atomic_load(&b->came[slot]) < 2 * number && now - atomic_load(&b->looked_ns) > SECOND_NS;
+    return atomic_load(&b->entered[slot]) < 2 * number && now - atomic_load(&b->polled_ns) > SECOND_NS;
 }
 
 struct blame {
-    int (*is)(const struct board_rank *b, int slot, int64_t number, int64_t now);
+    int (*is)(const struct failure_board_rank *b, int slot, int64_t number, int64_t now);
     const char *one, *several;
 };
 static const struct blame blames[] = { { not_there, "did not come to", "did not come to" },
                                        { stuck_in_it, "hangs in", "hang in" } };
 
 /* " 2 3": those of this machine who are to blame so; returns how many. */
-static int name_some(const struct nccl_going *o, const struct blame *b, int64_t now, char *text, size_t bytes)
+static int name_some(const struct nccl_operation *o, const struct blame *b, int64_t now, char *text,
+                     size_t bytes)
 {
     const struct comm *c = o->g->c;
     int n = 0;
     size_t at = 0;
     for (int r = 0; r < c->size && o->g->slot < BOARD_GROUPS; r++) {
-        const struct board_rank *x = on_board(c->w, c->member[r]);
+        const struct failure_board_rank *x = on_board(c->w, c->member[r]);
         if (x && b->is(x, o->g->slot, o->number, now) && at + 16 < bytes)
             at += (size_t)snprintf(text + at, bytes - at, " %d", c->member[r]), n++;
     }
@@ -79,7 +80,7 @@ static int has_far_ranks(const struct comm *c)
 }
 
 /* Said here, as the watch thread says a death: the others only hear of it. */
-static int too_long(struct nccl *n, const struct nccl_going *o, int64_t now, struct err *e)
+static int too_long(struct nccl *n, const struct nccl_operation *o, int64_t now, struct err *e)
 {
     char who[128], text[512];
     struct world *w = n->w;
@@ -94,11 +95,11 @@ static int too_long(struct nccl *n, const struct nccl_going *o, int64_t now, str
             snprintf(text, sizeof text, "rank%s%s %s %s %lld of group %s for %lld s; stopping all ranks",
                      found > 1 ? "s" : "", who, found > 1 ? blames[i].several : blames[i].one, o->what,
                      number, o->g->c->name, s);
-    if (board_fail(w->board, text)) {
-        if (board_speak(w->board))
+    if (failure_board_fail(w->board, text)) {
+        if (failure_board_claim_report(w->board))
             dprintf(2, "%s: %s\n", program_invocation_short_name, text);
-        if (w->t->tell)
-            w->t->tell(w, text);
+        if (w->t->report_failure)
+            w->t->report_failure(w, text);
     }
     return world_check(w, e); /* whoever was first */
 }
@@ -107,18 +108,18 @@ static int too_long(struct nccl *n, const struct nccl_going *o, int64_t now, str
  * elsewhere has no reason to complain. */
 static int watch_oldest(struct nccl *n, int64_t now, struct err *e)
 {
-    const struct nccl_going *o = NULL;
+    const struct nccl_operation *o = NULL;
     for (; n->n_over < n->n_begun; n->n_over++) {
-        o = &n->going[n->n_over % NCCL_GOING];
+        o = &n->operation[n->n_over % NCCL_OPERATIONS];
         if (!o->mark || !dev_reached(n->w->dev, o->mark))
             break;
     }
     if (n->n_over == n->n_begun)
         return 0;
-    if (n->oldest != n->n_over || now - n->looked_ns > SECOND_NS)
+    if (n->oldest != n->n_over || now - n->polled_ns > SECOND_NS)
         n->since_ns = now;
     n->oldest = n->n_over;
-    n->looked_ns = now;
+    n->polled_ns = now;
     return now - n->since_ns > n->limit_ns ? too_long(n, o, now, e) : 0;
 }
 
@@ -128,17 +129,17 @@ static int library_errors(const struct nccl *n, struct err *e)
     for (const struct nccl_group *g = n->groups; g && rc >= 0; g = g->next) {
         int later = 0;
         if (g->comm &&
-            (rc = nccl_well(n, n->CommGetAsyncError(g->comm, &later), "asking for errors", e)) >= 0)
-            rc = nccl_well(n, later, "an operation under way", e);
+            (rc = nccl_check(n, n->CommGetAsyncError(g->comm, &later), "asking for errors", e)) >= 0)
+            rc = nccl_check(n, later, "an operation under way", e);
     }
     return rc;
 }
 
-int nccl_look(struct world *w, struct err *e)
+int nccl_poll(struct world *w, struct err *e)
 {
     struct nccl *n = w->nccl;
     const int64_t now = clock_ns();
-    atomic_store(&w->board->rank[w->at.node_rank].looked_ns, now);
+    atomic_store(&w->board->rank[w->at.node_rank].polled_ns, now);
     int rc = w->t->poll ? w->t->poll(w, e) : 0; /* failures of other machines come that way */
     rc = rc < 0 ? rc : world_check(w, e);
     if (rc >= 0 && (rc = library_errors(n, e)) < 0)
@@ -157,13 +158,13 @@ int nccl_alive(const struct nccl_group *g, struct err *e)
     return rc < 0 || g->comm ? rc : err_set(e, ERR_PEER, "group %s was given up", g->c->name);
 }
 
-int nccl_settle(struct nccl_group *g, int rc, const char *what, struct err *e)
+int nccl_complete(struct nccl_group *g, int rc, const char *what, struct err *e)
 {
     static const struct timespec pause = { 0, PAUSE_NS };
     struct nccl *n = g->c->w->nccl;
     const int64_t began = clock_ns();
     while (rc == NCCL_IN_PROGRESS) {
-        int looked = nccl_look(n->w, e), asked = 0;
+        int looked = nccl_poll(n->w, e), asked = 0;
         if (looked < 0)
             return looked;
         /* behind watch_oldest, which knows whom to blame */
@@ -179,38 +180,38 @@ int nccl_settle(struct nccl_group *g, int rc, const char *what, struct err *e)
         if (rc == NCCL_IN_PROGRESS)
             nanosleep(&pause, NULL);
     }
-    rc = nccl_well(n, rc, what, e);
+    rc = nccl_check(n, rc, what, e);
     return rc < 0 ? rc : nccl_alive(g, e);
 }
 
-static void show(const struct nccl_group *g, int64_t came)
+static void show(const struct nccl_group *g, int64_t entered)
 {
     const struct world *w = g->c->w;
     if (g->slot < BOARD_GROUPS)
-        atomic_store(&w->board->rank[w->at.node_rank].came[g->slot], came);
+        atomic_store(&w->board->rank[w->at.node_rank].entered[g->slot], entered);
 }
 
 int nccl_begin(struct nccl_group *g, const char *what, struct err *e)
 {
     struct world *w = g->c->w;
     struct nccl *n = w->nccl;
-    int rc = nccl_look(w, e);
+    int rc = nccl_poll(w, e);
     if (rc < 0 || (rc = nccl_alive(g, e)) < 0)
         return rc;
-    if (n->n_begun - n->n_over == NCCL_GOING)
+    if (n->n_begun - n->n_over == NCCL_OPERATIONS)
         n->n_over++;
-    n->going[n->n_begun++ % NCCL_GOING] = (struct nccl_going){ g, what, ++g->entered, 0 };
+    n->operation[n->n_begun++ % NCCL_OPERATIONS] = (struct nccl_operation){ g, what, ++g->entered, 0 };
     show(g, 2 * g->entered - 1);
     /* a communicator's operations are in one order, whatever their queues */
     dev_wait(w->dev, w->dev->queue, g->last);
     return 0;
 }
 
-void nccl_given(struct nccl_group *g)
+void nccl_submitted(struct nccl_group *g)
 {
     struct nccl *n = g->c->w->nccl;
     struct dev *d = n->w->dev;
     g->last = dev_mark(d, d->queue);
-    n->going[(n->n_begun - 1) % NCCL_GOING].mark = g->last;
+    n->operation[(n->n_begun - 1) % NCCL_OPERATIONS].mark = g->last;
     show(g, 2 * g->entered);
 }

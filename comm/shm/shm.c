@@ -22,7 +22,7 @@
 
 /* elements summed at a time and then copied to the others while they are in the cache */
 #define CHUNK 2048
-#define WORKING_YIELD_NS 300000 /* as in word_wait */
+#define WORKING_YIELD_NS 300000 /* as in wait_counter_until */
 #define WORKING_NAP_NS 1000000  /* another word than the one slept on may ask for this rank */
 #define SLICE_ALIGN 16          /* elements: slices begin on a cache line of their own */
 #define POOL_MIN 65536          /* elements of a slice from which the pool's threads are woken for it */
@@ -95,7 +95,7 @@ static void sweep(struct world *w)
     s->n_retired = kept;
 }
 
-static int shm_group_offer(struct comm *c, int64_t *number, struct err *e)
+static int shm_group_propose(struct comm *c, int64_t *number, struct err *e)
 {
     sweep(c->w);
     struct shm_block *b = segment_alloc(&c->w->seg, MEM_COMM, shm_block_bytes(c->size));
@@ -107,10 +107,10 @@ static int shm_group_offer(struct comm *c, int64_t *number, struct err *e)
 }
 
 /* Number 0 is the group of all, whose block stands behind the board. */
-static int shm_group_take(struct comm *c, int64_t number, struct err *e)
+static int shm_group_join(struct comm *c, int64_t number, struct err *e)
 {
     struct shm_group *g = calloc(1, sizeof *g);
-    size_t off = number ? (size_t)number : board_bytes(c->w->at.node_size);
+    size_t off = number ? (size_t)number : failure_board_bytes(c->w->at.node_size);
     if (!g || number < 0) {
         free(g);
         return err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", c->size);
@@ -146,28 +146,28 @@ static void shm_group_leave(struct comm *c)
 
 /* ---- syncs ---- */
 /* Waits and goes on with started operations: others may be waiting for this rank's part of them. */
-static int wait_working(struct comm *c, struct word *w, uint32_t target, struct err *e)
+static int wait_working(struct comm *c, struct wait_counter *w, uint32_t target, struct err *e)
 {
     int64_t begin = clock_ns();
-    while (!word_reached(w, target)) {
-        int left = comm_step_all(c->w, e), rc = left < 0 ? left : board_check(c->w->board, e);
+    while (!wait_counter_reached(w, target)) {
+        int left = comm_step_requests(c->w, e), rc = left < 0 ? left : failure_board_check(c->w->board, e);
         if (rc < 0)
             return rc;
         if (clock_ns() - begin < WORKING_YIELD_NS)
             sched_yield();
         else
-            word_nap(w, target, left ? WORKING_NAP_NS : 100 * WORKING_NAP_NS);
+            wait_counter_for(w, target, left ? WORKING_NAP_NS : 100 * WORKING_NAP_NS);
     }
     return 0;
 }
 
-int shm_wait(struct comm *c, struct word *w, uint32_t target, struct err *e)
+int shm_wait(struct comm *c, struct wait_counter *w, uint32_t target, struct err *e)
 {
-    if (word_reached(w, target))
+    if (wait_counter_reached(w, target))
         return 0;
     int64_t begin = trace_now(c->w->trace);
-    int rc = c->w->open || c->w->mpi ? wait_working(c, w, target, e)
-                                     : word_wait(c->w->board, w, target, c->w->shm->spin, e);
+    int rc = c->w->requests || c->w->mpi ? wait_working(c, w, target, e)
+                                         : wait_counter_until(c->w->board, w, target, c->w->shm->spin, e);
     trace_span(c->w->trace, TRACE_WAIT, "wait", c->name, begin, (struct trace_args){ .n_ranks = c->size });
     return rc;
 }
@@ -180,7 +180,7 @@ int shm_barrier(struct comm *c, struct err *e)
         return shm_wait(c, &g->block->epoch, next, e);
     /* the last one: before anybody can arrive at the next sync */
     atomic_store(&g->block->arrived, 0);
-    word_set(&g->block->epoch, next);
+    wait_counter_set(&g->block->epoch, next);
     return 0;
 }
 
@@ -531,7 +531,7 @@ static int shm_free_shared(struct comm *c, void *p, struct err *e)
     return rc;
 }
 
-static void shm_shared_by(const struct comm *c, int *rank, int *size)
+static void shm_shared_group(const struct comm *c, int *rank, int *size)
 {
     *rank = c->rank;
     *size = c->size;
@@ -610,8 +610,8 @@ const struct transport transport_shm = {
     .close = shm_close,
     .alloc = shm_alloc,
     .free = shm_free,
-    .group_offer = shm_group_offer,
-    .group_take = shm_group_take,
+    .group_propose = shm_group_propose,
+    .group_join = shm_group_join,
     .group_leave = shm_group_leave,
     .barrier = shm_barrier,
     .broadcast = shm_broadcast,
@@ -623,10 +623,10 @@ const struct transport transport_shm = {
     .recv = shm_recv,
     .alloc_shared = shm_alloc_shared,
     .free_shared = shm_free_shared,
-    .shared_by = shm_shared_by,
+    .shared_group = shm_shared_group,
     .all_gather_shared = shm_all_gather_shared,
     .start = shm_start,
     .step = shm_step,
     .finish = shm_finish,
-    .drop = shm_drop,
+    .release = shm_release,
 };

@@ -34,20 +34,28 @@ struct shm_member {
     struct shm_slot slot[2];
     struct shm_post started[SHM_LANES];
 };
+<<<<<<< HEAD
 struct shm_lane {       /* all count ranks, over all operations that used the lane */
     struct word posted; /* said where their buffer is */
     struct word worked; /* did their part, and need the others' buffers no more */
     /* and ran what follows (comm_callback); of other operations one with `worked` */
     struct word done;
+=======
+struct shm_lane {               /* all count ranks, over all operations that used the lane */
+    struct wait_counter posted; /* said where their buffer is */
+    struct wait_counter worked; /* did their part, and need the others' buffers no more */
+    /* and ran what follows (comm_callback); of other operations one with `worked` */
+    struct wait_counter done;
+>>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 };
 struct shm_channel {
-    struct word sent, taken; /* messages so far */
+    struct wait_counter sent, taken; /* messages so far */
     struct {
         int64_t off, bytes;
     } message[SHM_RING];
 };
 struct shm_block {
-    struct word epoch; /* syncs so far */
+    struct wait_counter epoch; /* syncs so far */
     _Alignas(64) _Atomic uint32_t arrived;
     _Alignas(64) _Atomic int users;
     struct shm_lane lane[SHM_LANES];
@@ -57,7 +65,7 @@ struct shm_block {
 /* of a message sent: free when that many are taken */
 struct shm_buffer {
     void *p;
-    size_t room;
+    size_t capacity;
     uint32_t number;
 };
 struct shm_group { /* comm->priv */
@@ -92,7 +100,7 @@ struct shm_slice {
 
 size_t shm_block_bytes(int size);
 struct shm_channel *shm_channel(const struct comm *c, int from, int to);
-int shm_wait(struct comm *c, struct word *w, uint32_t target, struct err *e);
+int shm_wait(struct comm *c, struct wait_counter *w, uint32_t target, struct err *e);
 int shm_barrier(struct comm *c, struct err *e);
 /* My staging block of SHM_STAGE bytes; NULL: no shared memory left. */
 char *shm_stage(struct world *w, struct err *e);
@@ -116,6 +124,6 @@ void shm_outbox_close(struct comm *c);
 int shm_start(struct comm_request *q, struct err *e);
 int shm_step(struct comm_request *q, struct err *e);
 int shm_finish(struct comm_request *q, struct err *e);
-void shm_drop(struct comm_request *q);
+void shm_release(struct comm_request *q);
 
 #endif

@@ -22,7 +22,7 @@ static struct shm_buffer *free_buffer(struct shm_buffer *box, const struct shm_c
     for (int i = 0; i < SHM_RING; i++) {
         if (box[i].p && !is_taken(ch, &box[i]))
             continue;
-        if (box[i].p && box[i].room >= bytes)
+        if (box[i].p && box[i].capacity >= bytes)
             return &box[i];
         if (!any || (any->p && !box[i].p))
             any = &box[i];
@@ -39,11 +39,11 @@ static struct shm_buffer *buffer_for(struct comm *c, struct shm_channel *ch, int
         return NULL;
     }
     struct shm_buffer *b = free_buffer(g->outbox[to], ch, bytes);
-    if (b->p && b->room >= bytes)
+    if (b->p && b->capacity >= bytes)
         return b;
     segment_free(&c->w->seg, b->p);
-    b->room = round_up(bytes ? bytes : 1, 4096);
-    b->p = segment_alloc(&c->w->seg, MEM_COMM, b->room);
+    b->capacity = round_up(bytes ? bytes : 1, 4096);
+    b->p = segment_alloc(&c->w->seg, MEM_COMM, b->capacity);
     if (!b->p) {
         err_set(e, ERR_MEMORY, "no shared memory for a message of %zu bytes", bytes);
         return NULL;
@@ -65,7 +65,7 @@ int shm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *
     b->number = n + 1;
     ch->message[n % SHM_RING].off = (char *)b->p - c->w->seg.base;
     ch->message[n % SHM_RING].bytes = (int64_t)bytes;
-    word_set(&ch->sent, n + 1);
+    wait_counter_set(&ch->sent, n + 1);
     return 0;
 }
 
@@ -82,7 +82,7 @@ int shm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
                        "rank %d sent %lld bytes, %zu are received: sends and receives must pair up",
                        c->member[from], (long long)got, bytes);
     memcpy(buf, c->w->seg.base + ch->message[n % SHM_RING].off, bytes);
-    word_set(&ch->taken, n + 1);
+    wait_counter_set(&ch->taken, n + 1);
     return 0;
 }
 

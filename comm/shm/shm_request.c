@@ -59,7 +59,7 @@ int shm_start(struct comm_request *q, struct err *e)
         TRY(shm_wait(q->c, &lane_of(q)->done, full(q) - (uint32_t)q->c->size, e));
     TRY(stage_whole(q, &mine, e));
     *post_of(q, q->c->rank) = mine;
-    word_add(&lane_of(q)->posted, 1);
+    wait_counter_add(&lane_of(q)->posted, 1);
 out:
     return rc;
 }
@@ -116,28 +116,28 @@ static int work(struct comm_request *q, struct err *e)
         gather_mine(q);
     else
         reduce_mine(q);
-    q->stage = q->then.run ? WORKED : FOLLOWED;
-    word_add(&lane_of(q)->worked, 1);
-    if (!q->then.run)
-        word_add(&lane_of(q)->done, 1);
+    q->stage = q->on_complete.run ? WORKED : FOLLOWED;
+    wait_counter_add(&lane_of(q)->worked, 1);
+    if (!q->on_complete.run)
+        wait_counter_add(&lane_of(q)->done, 1);
     return 0;
 }
 
 static void follow(struct comm_request *q)
 {
-    q->then.run(q->then.arg);
+    q->on_complete.run(q->on_complete.arg);
     q->stage = FOLLOWED;
-    word_add(&lane_of(q)->done, 1);
+    wait_counter_add(&lane_of(q)->done, 1);
 }
 
 int shm_step(struct comm_request *q, struct err *e)
 {
     int rc = 0;
-    if (q->stage == POSTED && word_reached(&lane_of(q)->posted, full(q)))
+    if (q->stage == POSTED && wait_counter_reached(&lane_of(q)->posted, full(q)))
         rc = work(q, e);
-    if (rc == 0 && q->stage == WORKED && word_reached(&lane_of(q)->worked, full(q)))
+    if (rc == 0 && q->stage == WORKED && wait_counter_reached(&lane_of(q)->worked, full(q)))
         follow(q);
-    if (rc == 0 && q->stage == FOLLOWED && word_reached(&lane_of(q)->done, full(q))) {
+    if (rc == 0 && q->stage == FOLLOWED && wait_counter_reached(&lane_of(q)->done, full(q))) {
         if (q->priv && q->what == CALL_REDUCE)
             memcpy(q->out, q->priv, in_bytes(q));
         q->done = 1;
@@ -148,7 +148,7 @@ int shm_step(struct comm_request *q, struct err *e)
 /* The wait steps all open requests, this one too. */
 int shm_finish(struct comm_request *q, struct err *e)
 {
-    struct word *const stages[] = { &lane_of(q)->posted, &lane_of(q)->worked, &lane_of(q)->done };
+    struct wait_counter *const stages[] = { &lane_of(q)->posted, &lane_of(q)->worked, &lane_of(q)->done };
     int rc = shm_step(q, e);
     for (int i = 0; rc == 0 && !q->done && i < 3; i++) {
         TRY(shm_wait(q->c, stages[i], full(q), e));
@@ -159,7 +159,7 @@ out:
 }
 
 /* The others may still read a copy after a failure: it stays until the world ends. */
-void shm_drop(struct comm_request *q)
+void shm_release(struct comm_request *q)
 {
     if (q->done)
         segment_free(&q->c->w->seg, q->priv);

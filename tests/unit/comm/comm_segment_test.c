@@ -10,7 +10,7 @@ static struct err err;
 
 static int open_one(struct segment *s, int rank, int ranks)
 {
-    size_t head = board_bytes(ranks);
+    size_t head = failure_board_bytes(ranks);
     if (segment_create(s, segment_size(head, ranks, 1), NULL, &err) < 0 ||
         segment_take_region(s, head, rank, &mem, &err) < 0) {
         test_fail(__FILE__, __LINE__, "%s", err.text);

@@ -1,4 +1,4 @@
-/* about.c - what every program says of itself. */
+/* version.c - the line of --version, of every program. */
 #include "comm/comm.h"
 #include "base/version.h"
 
