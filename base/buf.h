@@ -1,19 +1,25 @@
-/* buf.h - bytes that grow. Running out of memory is remembered in `failed` and asked for once, so that
- * writers stay one-liners. */
+/* buf.h - byte strings and arrays that grow. */
 #ifndef SHARDLINE_BASE_BUF_H
 #define SHARDLINE_BASE_BUF_H
 
 #include <stddef.h>
 
+/* Bytes that grow. Zero it to start. A writer calls buf_add as often as it likes and checks `failed` once. */
 struct buf {
-    char *p; /* malloc'd; room for a NUL behind the n bytes */
-    size_t n, cap;
-    int failed; /* no memory: everything since is lost */
+    char *p;       /* malloc'd; NULL while empty */
+    size_t n, cap; /* cap > n: a NUL fits behind the n bytes */
+    int failed;    /* out of memory: bytes added since then are lost */
 };
+
+/* Appends n bytes. */
 void buf_add(struct buf *b, const void *p, size_t n);
+
+/* Frees the bytes and zeroes *b. */
 void buf_free(struct buf *b);
 
-/* An array of *cap elements of so many bytes: room for want of them, or NULL: none, and p stays. */
+/* Grows the malloc'd array p of *cap elements of `size` bytes to a capacity of at least `want` elements.
+ * Returns the array, to be freed by the caller, with *cap set; NULL: out of memory, p and *cap are
+ * unchanged. */
 void *buf_grow(void *p, size_t *cap, size_t want, size_t size);
 
 #endif

@@ -1,6 +1,9 @@
-/* io.h - files without surprises: whole reads and writes, EINTR and short counts handled, fsync, rename,
- * errors that name the file. All file traffic of checkpoints goes through here, so that tests can make the
- * n-th operation fail, and know them all (base/test_hooks.h). */
+/* io.h - files: whole reads and writes, fsync, rename. EINTR and short counts are handled, and every error
+ * names the file. All file traffic of checkpoints goes through here, so that tests can make the n-th
+ * operation fail and can record all of them (base/test_hooks.h).
+ *
+ * Functions that return int give 0 (those that open: a descriptor) or a negative code: ERR_SPACE when the
+ * disk is full, ERR_FILE for all other failures of the kernel. Any thread may call them. */
 #ifndef SHARDLINE_BASE_IO_H
 #define SHARDLINE_BASE_IO_H
 
@@ -8,45 +11,82 @@
 #include <stdint.h>
 #include "base/err.h"
 
-/* fd or negative code */
+/* ---- one open file; path is for messages ---- */
+
+/* Opens for reading. */
 int io_open_read(const char *path, struct err *e);
-/* fd; fails when it exists */
+
+/* Creates a file for writing; fails when it exists. */
 int io_create(const char *path, struct err *e);
-/* fd, for reading too; made when missing */
+
+/* Opens for reading and writing; creates the file when it is missing. */
 int io_open_write(const char *path, struct err *e);
+
+/* Size in bytes. */
 int64_t io_size(int fd, const char *path, struct err *e);
-/* all of n, or ERR_FORMAT "ends at …" */
+
+/* Reads all n bytes at off. ERR_FORMAT: the file ends before. */
 int io_pread(int fd, const char *path, void *buf, size_t n, int64_t off, struct err *e);
+
+/* Writes all n bytes at off. */
 int io_pwrite(int fd, const char *path, const void *buf, size_t n, int64_t off, struct err *e);
+
+/* Sets the size. */
 int io_truncate(int fd, const char *path, int64_t bytes, struct err *e);
-/* fsync, close; both checked */
+
+/* fsync and close; both are checked. The descriptor is closed in any case. */
 int io_sync_close(int fd, const char *path, struct err *e);
-/* for reading: nothing to lose; -1 is fine */
+
+/* Closes a file that was only read; -1 is allowed. */
 void io_close(int fd);
-/* malloc'd, one NUL behind; limit: ERR_FORMAT */
+
+/* ---- whole files ---- */
+
+/* Reads a file of at most `limit` bytes. *data: malloc'd, with one NUL behind the *n bytes. ERR_FORMAT:
+ * larger. */
 int io_read_file(const char *path, size_t limit, void **data, size_t *n, struct err *e);
-/* create, write, fsync, close */
+
+/* Creates, writes, fsyncs and closes; fails when the file exists. */
 int io_write_file(const char *path, const void *data, size_t n, struct err *e);
-/* of one that is closed */
+
+/* fsync of a closed file. */
 int io_sync_file(const char *path, struct err *e);
+
+/* fsync of a folder. */
 int io_sync_dir(const char *path, struct err *e);
-/* to must not exist (RENAME_NOREPLACE) */
+
+/* ---- names ---- */
+
+/* Renames; fails when `to` exists (RENAME_NOREPLACE). */
 int io_rename(const char *from, const char *to, struct err *e);
-int io_replace(const char *from, const char *to, struct err *e); /* to may exist */
+
+/* Renames; replaces `to` when it exists. */
+int io_replace(const char *from, const char *to, struct err *e);
+
+/* Creates one folder. */
 int io_mkdir(const char *path, struct err *e);
-/* with those above; existing is fine, but as a file */
+
+/* Creates a folder and its parents. An existing folder is fine, an existing file is an error. */
 int io_make_dirs(const char *path, struct err *e);
-int io_unlink(const char *path, struct err *e);      /* missing is fine */
-int io_remove_tree(const char *path, struct err *e); /* missing is fine */
+
+/* Removes a file; a missing one is fine. */
+int io_unlink(const char *path, struct err *e);
+
+/* Removes a file or a folder with all it contains; links are not followed, a missing path is fine. */
+int io_remove_tree(const char *path, struct err *e);
+
+/* 1 when the path exists; a dangling link does. */
 int io_exists(const char *path);
-/* both names are those of one regular file */
+
+/* 1 when both paths name one regular file. */
 int io_same_file(const char *a, const char *b);
-/* An exclusive lock on the folder, held as long as the descriptor is open: the kernel gives it up when the
- * process ends, however it ends. *busy: 1 when the error
- * is that another process has it, or took the name away. A file system that knows no locks grants it to
- * everybody. */
+
+/* Takes an exclusive lock on a folder. Returns a descriptor: the lock is held until it is closed, at the
+ * latest by the end of the process. *busy is 1 when the error is that another process holds the lock, or has
+ * removed or renamed the folder. On a file system without locks every caller gets one. */
 int io_lock_dir(const char *path, int *busy, struct err *e);
-/* 1: the name stands for the open file or folder */
+
+/* 1 when the path still names the open file or folder. */
 int io_is_at(int fd, const char *path);
 
 #endif

@@ -1,4 +1,4 @@
-/* jx.h - glue over jansson: members with a wanted type and errors that name the file and the key. */
+/* jx.h - glue over jansson: parsing with limits, members of a wanted type, errors that name file and key. */
 #ifndef SHARDLINE_BASE_JX_H
 #define SHARDLINE_BASE_JX_H
 
@@ -6,18 +6,23 @@
 #include <stdint.h>
 #include "base/err.h"
 
-/* Parses text (n bytes); duplicate keys and depth over 64 are errors. what: the file's name for messages.
- * NULL: error set. */
+/* Parses n bytes. what: name of the file, for messages. Returns a reference that the caller releases with
+ * json_decref. NULL: ERR_FORMAT, also for duplicate keys, U+0000 in a text and nesting deeper than 64. */
 json_t *jx_parse(const char *text, size_t n, const char *what, struct err *e);
+
+/* Parses a file of at most `limit` bytes. NULL: *e is set. */
 json_t *jx_load(const char *path, size_t limit, struct err *e);
-/* Member `key` of o: 1 found, 0 absent or null (*out untouched), negative: wrong type, message names what
- * and key. */
+
+/* These read member `key` of object o. Return 1: found, *out is set. 0: absent or null, *out is unchanged.
+ * -ERR_FORMAT: another type; the message names `what` and the key. jx_float takes integers too. *out of
+ * jx_text is borrowed from o. */
 int jx_int(const json_t *o, const char *what, const char *key, int64_t *out, struct err *e);
-/* integers too */
 int jx_float(const json_t *o, const char *what, const char *key, double *out, struct err *e);
 int jx_bool(const json_t *o, const char *what, const char *key, int *out, struct err *e);
-/* borrowed */
 int jx_text(const json_t *o, const char *what, const char *key, const char **out, struct err *e);
-char *jx_float32(float x, char out[32]); /* 9 significant digits: the binary32 value comes back */
+
+/* Prints x with 9 significant digits, from which the same binary32 value is read back; NaN and infinities
+ * give "null". Returns out. */
+char *jx_float32(float x, char out[32]);
 
 #endif

@@ -22,8 +22,8 @@
 struct header {
     size_t bytes;
     enum mem_cat cat;
-    void *base;        /* what to give back … */
-    size_t base_bytes; /* … to munmap when this is not 0, else to free */
+    void *base;        /* the allocation itself … */
+    size_t base_bytes; /* … and its size when it was mapped, 0 when it is freed with free */
 };
 _Static_assert(sizeof(struct header) <= ALIGN, "the header fits in front of the data");
 
@@ -93,7 +93,7 @@ static void *take_large(size_t bytes, struct header *h)
         munmap(map, (size_t)(keep - map));
     if (map + all > p + body)
         munmap(p + body, (size_t)(map + all - (p + body)));
-    madvise(p, body, MADV_HUGEPAGE); /* a wish: without it the memory is only slower */
+    madvise(p, body, MADV_HUGEPAGE); /* may be refused: then the memory is only slower */
     h->base = keep;
     h->base_bytes = PAGE + body;
     return p;
@@ -136,13 +136,14 @@ void *arena_take(struct arena *a, size_t bytes)
     return a->base && a->used <= a->size ? a->base + begin : NULL;
 }
 
-/* ---- what the machine has ---- */
-/* The number behind a word at the beginning of a line of a file; alone: the file is one number. */
+/* ---- the machine's memory ---- */
+/* The number that follows `word` at the beginning of a line; word "": the file is one number. -1: none. */
 static int64_t number_in(const char *path, const char *word)
 {
     FILE *f = fopen(path, "re");
     char line[256];
     long long n = -1;
+
     while (f && n < 0 && fgets(line, sizeof line, f))
         if (!strncmp(line, word, strlen(word)) && sscanf(line + strlen(word), "%lld", &n) != 1)
             n = -1;
@@ -151,20 +152,29 @@ static int64_t number_in(const char *path, const char *word)
     return n;
 }
 
+/* Bytes that the limit of the control group leaves; -1: no limit. Pages of files do not count: the kernel
+ * drops them when memory is needed. */
+static int64_t group_free(void)
+{
+    static const char *const stat = "/sys/fs/cgroup/memory.stat";
+    int64_t limit = number_in("/sys/fs/cgroup/memory.max", "");
+    int64_t used = number_in("/sys/fs/cgroup/memory.current", "");
+    int64_t files = number_in(stat, "active_file ") + number_in(stat, "inactive_file ");
+    if (limit < 0 || used < 0) /* "max", or no such group */
+        return -1;
+
+    limit -= used - (files > 0 ? files : 0);
+    return limit < 0 ? 0 : limit;
+}
+
 int64_t mem_machine_free(void)
 {
-    static const char *const group = "/sys/fs/cgroup/memory.stat";
     int64_t chosen = hook_free_memory();
     if (chosen >= 0)
         return chosen;
-    int64_t kib = number_in("/proc/meminfo", "MemAvailable:"),
-            limit = number_in("/sys/fs/cgroup/memory.max", ""),
-            used = number_in("/sys/fs/cgroup/memory.current", "");
-    int64_t room = (kib < 0 ? (int64_t)4 << 20 : kib) << 10,
-            files = number_in(group, "active_file ") + number_in(group, "inactive_file ");
-    if (limit < 0 || used < 0) /* "max", or no such group */
-        return room;
-    limit -= used - (files > 0 ? files : 0); /* pages of files are given back */
-    limit = limit < 0 ? 0 : limit;
-    return limit < room ? limit : room;
+
+    int64_t kib = number_in("/proc/meminfo", "MemAvailable:");
+    int64_t bytes = (kib < 0 ? (int64_t)4 << 20 : kib) << 10;
+    int64_t limit = group_free();
+    return limit >= 0 && limit < bytes ? limit : bytes;
 }

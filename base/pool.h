@@ -1,4 +1,5 @@
-/* pool.h - one pool of threads per rank: a loop over tasks, spread over the threads. */
+/* pool.h - one pool of threads per rank, which runs loops over tasks. One thread, the owner, calls everything
+ * here but pool_relax and pool_unpin_self. */
 #ifndef SHARDLINE_BASE_POOL_H
 #define SHARDLINE_BASE_POOL_H
 
@@ -6,28 +7,39 @@
 #include "base/err.h"
 
 struct pool;
-/* n_threads >= 1; the caller's thread is thread 0. Waiting threads yield, then sleep (futex). */
+struct trace;
+
+/* Starts n_threads - 1 threads (n_threads >= 1); the owner is thread 0. Idle threads yield, then sleep
+ * (futex). ERR_MEMORY; ERR_FILE: the kernel starts no more threads. */
 int pool_open(struct pool **out, int n_threads, struct err *e);
+
+/* Ends the threads. No job may be running. */
 void pool_close(struct pool *p);
-/* Ties every thread, the caller's too, to CPUs of its own among those that this process may use: one, or its
- * part where there are more CPUs than threads. n_pools pools of as many threads share these CPUs (ranks on a
- * machine that are not bound to different ones), this is number `which`. 0, and nothing is tied, where there
- * are fewer CPUs than threads: then the scheduler does better. Threads made later by the caller inherit its
- * CPUs. */
+
+/* Binds every thread, the owner too, to CPUs of its own among those that the process may use: to one, or to
+ * an equal share where there are more CPUs than threads. n_pools pools of as many threads share these CPUs
+ * (ranks of one machine that are not bound apart); this one is number `which`. Returns 1 when it did. 0:
+ * there are fewer CPUs than threads, so the scheduler does better, and nothing is bound. Threads that the
+ * owner starts later inherit its CPUs. */
 int pool_pin(struct pool *p, int which, int n_pools);
-/* Gives the calling thread, one that a tied thread has made, back the CPUs that the process had before
+
+/* Returns the calling thread, which a bound thread has started, to the CPUs that the process had before
  * pool_pin. */
 void pool_unpin_self(const struct pool *p);
+
+/* Number of threads, the owner included. */
 int pool_threads(const struct pool *p);
-/* The threads' work goes into t (base/trace.h) from the next job on; NULL: no more. */
-struct trace;
+
+/* Records the threads' work in t (base/trace.h, borrowed) from the next job on; NULL: stop recording. */
 void pool_trace(struct pool *p, struct trace *t);
-/* Calls fn(arg, task, thread) once for every task 0..n_tasks-1, then returns. Tasks begin in increasing
- * order; which thread takes
- * which is not defined: results must not depend on it. Not reentrant: fn must not call pool_run. */
+
+/* Calls fn(arg, task, thread) once for every task 0..n_tasks-1 and returns when all have ended. Tasks begin
+ * in increasing order. Which thread runs which task is undefined, so results must not depend on it. fn must
+ * not call pool_run. */
 void pool_run(struct pool *p, int64_t n_tasks, void (*fn)(void *arg, int64_t task, int thread), void *arg);
-/* For a task that waits for an earlier one of the same job: call it between its looks, which it counts from
- * 0. */
-void pool_relax(int64_t n_looks);
+
+/* For a task that polls until an earlier task of the same job has ended: pauses between two polls. n_polls:
+ * how often it has polled, from 0. */
+void pool_relax(int64_t n_polls);
 
 #endif

@@ -1,12 +1,13 @@
-/* test_hooks.h - the only door through which a test changes a running program: its environment. Every variable
- * of kind ENV_TEST (base/env.h) is read here and nowhere else. With none of them set the hooks do nothing.
+/* test_hooks.h - the only door through which a test changes a running program: its environment. Every
+ * variable of kind ENV_TEST (base/env.h) is read here and nowhere else. With none of them set the hooks do
+ * nothing.
  *
  *   SHARDLINE_IO_FAULT=op:N:ERRNO  The N-th call of an operation fails as if the kernel had returned ERRNO.
- *                                  Operations are the words of HOOK_LIST; malloc counts mem_alloc (base/mem.h).
+ *                                  Operations: HOOK_LIST. malloc counts calls of mem_alloc (base/mem.h).
  *   SHARDLINE_IO_SLOW=MS           Every write and fsync takes MS milliseconds longer.
- *   SHARDLINE_IO_RECORD=FILE       Every operation that changed a file or folder is appended to FILE: a struct
- *                                  hook_record, the path, the second path of a rename, the bytes of a write.
- *                                  tests/unit/format/crash_test.c derives from it what a crash may leave.
+ *   SHARDLINE_IO_RECORD=FILE       Every operation that changed a file or folder is appended to FILE: a
+ *                                  struct hook_record, the path, the second path of a rename, the bytes of a
+ *                                  write. tests/unit/format/crash_test.c derives what a crash may leave.
  *   SHARDLINE_MEMORY_ROOM=BYTES    hook_free_memory()
  *   SHARDLINE_DEVICE=FILE          hook_device_library()
  *   SHARDLINE_ALTER=NAME           alter_is() in the altered build (base/alter.h)

@@ -1,4 +1,4 @@
-/* version.h - the release, as --version and pserve's /version say it. */
+/* version.h - the release that --version and pserve's /version report. */
 #ifndef SHARDLINE_BASE_VERSION_H
 #define SHARDLINE_BASE_VERSION_H
 

@@ -1,5 +1,5 @@
-/* bootstrap.c - see bootstrap.h. MPI may be started once in a process and ended once; worlds may come and go in
- * between. */
+/* bootstrap.c - see bootstrap.h. MPI may be started once in a process and ended once; worlds may come and go
+ * in between. */
 #define _GNU_SOURCE
 #include "comm/bootstrap.h"
 #include "base/clock.h"

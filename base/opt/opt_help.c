@@ -34,7 +34,7 @@ static const struct {
     const char *title;
 } env_group[] = {
     { ENV_USER, "environment" },
-    { ENV_OTHER, "environment of other software that is read" },
+    { ENV_OTHER, "environment of other software" },
 };
 enum { ENV_GROUPS = sizeof env_group / sizeof *env_group };
 
