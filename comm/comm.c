@@ -212,13 +212,7 @@ int comm_free_shared(struct comm *c, void *p, struct err *e)
     COUNTED(c, COMM_OTHER, 0, sharing(c)->free_shared(c, p, e));
 }
 
-<<<<<<< HEAD
-void comm_shared_group(const struct comm *c, int *rank, int *size) { sharing(c)->shared_by(c, rank, size); }
-
-int comm_local_size(const struct comm *c)
-=======
 void comm_shared_group(const struct comm *c, int *rank, int *size)
->>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 {
     sharing(c)->shared_group(c, rank, size);
 }
@@ -330,11 +324,7 @@ int comm_start_all_gather(struct comm_request **out, struct comm *c, void *to, c
 }
 
 int comm_start_all_gather_shared(struct comm_request **out, struct comm *c, void *shared, const void *in,
-<<<<<<< HEAD
-                                 size_t bytes_each, struct comm_callback then, struct err *e)
-=======
                                  size_t bytes_each, struct comm_callback on_complete, struct err *e)
->>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 {
     struct comm_request q = { .op = COMM_ALL_GATHER,
                               .bytes = others(c) * (int64_t)bytes_each,

@@ -140,11 +140,7 @@ struct comm_callback {
     void *arg;
 };
 int comm_start_all_gather_shared(struct comm_request **q, struct comm *c, void *shared, const void *in,
-<<<<<<< HEAD
-                                 size_t bytes_each, struct comm_callback then, struct err *e);
-=======
                                  size_t bytes_each, struct comm_callback on_complete, struct err *e);
->>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 /* Does what is ready of all started operations of c's world and waits for nobody. Not collective. Every
  * other call begins with it. */
 int comm_progress(struct comm *c, struct err *e);

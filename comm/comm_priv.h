@@ -103,19 +103,11 @@ struct comm_request {
     const void *in;
     /* all-reduce: elements; reduce-scatter: of a segment; all-gathers: bytes of a part */
     int64_t n;
-<<<<<<< HEAD
-    struct comm_callback then; /* of a gather into shared memory */
-    uint64_t number;       /* of the group's started operations, from 0 */
-    int stage, done;       /* stage: the transport's own */
-    int64_t mark;          /* nccl.c: behind it on the device */
-    void *priv;            /* likewise the transport's own */
-=======
     struct comm_callback on_complete; /* of a gather into shared memory */
     uint64_t number;                  /* of the group's started operations, from 0 */
     int stage, done;                  /* stage: the transport's own */
     int64_t mark;                     /* nccl.c: behind it on the device */
     void *priv;                       /* likewise the transport's own */
->>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 };
 
 struct world {

@@ -214,11 +214,7 @@ void world_fail(struct world *w, const struct err *e)
         w->t->report_failure(w, text);
 }
 
-<<<<<<< HEAD
-int world_claim_report(struct world *w) { return board_speak(w->board); }
-=======
 int world_claim_report(struct world *w) { return failure_board_claim_report(w->board); }
->>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 
 int world_report(struct world *w, const struct err *e, const char *program)
 {

@@ -34,19 +34,11 @@ struct shm_member {
     struct shm_slot slot[2];
     struct shm_post started[SHM_LANES];
 };
-<<<<<<< HEAD
-struct shm_lane {       /* all count ranks, over all operations that used the lane */
-    struct word posted; /* said where their buffer is */
-    struct word worked; /* did their part, and need the others' buffers no more */
-    /* and ran what follows (comm_callback); of other operations one with `worked` */
-    struct word done;
-=======
 struct shm_lane {               /* all count ranks, over all operations that used the lane */
     struct wait_counter posted; /* said where their buffer is */
     struct wait_counter worked; /* did their part, and need the others' buffers no more */
     /* and ran what follows (comm_callback); of other operations one with `worked` */
     struct wait_counter done;
->>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
 };
 struct shm_channel {
     struct wait_counter sent, taken; /* messages so far */

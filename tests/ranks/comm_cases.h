@@ -691,11 +691,7 @@ TEST(a_started_gather_into_shared_memory_and_what_follows_are_seen_by_all)
             fill(mine[k % SLOTS], me + k, 0, N);
             OK(comm_start_all_gather_shared(&q[k % SLOTS], c, f[k % SLOTS].shared, mine[k % SLOTS], N * 4,
                                             (struct comm_callback){ k % 5 ? negate_my_share : NULL,
-<<<<<<< HEAD
-                                                                &f[k % SLOTS] },
-=======
                                                                     &f[k % SLOTS] },
->>>>>>> 4d110ed (Name base's and comm's functions in the field's words)
                                             &err));
             /* some have said where their part is, and have not copied it yet */
             dawdle(k + 1);
