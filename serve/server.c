@@ -49,8 +49,10 @@ static int cores(void)
 static void choose_steps(struct server *s)
 {
     const int gpu = s->dev->memory != NULL;
-    s->o.max_batch = s->o.max_batch ? s->o.max_batch : gpu ? 256 : 32;
-    s->o.prefill_chunk = s->o.prefill_chunk ? s->o.prefill_chunk : gpu ? 2048 : 256;
+    if (!s->o.max_batch)
+        s->o.max_batch = gpu ? 256 : 32;
+    if (!s->o.prefill_chunk)
+        s->o.prefill_chunk = gpu ? 2048 : 256;
 }
 
 static int open_ranks(struct server *s, char **argv, struct err *e)
@@ -59,8 +61,10 @@ static int open_ranks(struct server *s, char **argv, struct err *e)
     int size[AXIS_COUNT] = {
         [AXIS_TP] = (int)s->o.tp, [AXIS_CP] = 1, [AXIS_DP] = (int)s->o.replicas, [AXIS_PP] = 1
     };
-    int threads = s->o.threads ? (int)s->o.threads : cores() / n > 1 ? cores() / n : 1;
+    int threads = (int)s->o.threads;
 
+    if (!threads)
+        threads = cores() / n > 1 ? cores() / n : 1;
     launch_ranks_per_node((int)s->o.ranks_per_node);
     TRY(launch_ranks(n, argv, e));
     signal(SIGPIPE, SIG_IGN);
@@ -145,8 +149,8 @@ out:
  * 0. */
 static int open_replicas(struct server *s, struct err *e)
 {
-    int rc = server_is_head(s) ? router_open(&s->router, server_is_first(s) ? (int)s->o.replicas : 1, e) : 0,
-        fd;
+    int n = server_is_first(s) ? (int)s->o.replicas : 1, fd;
+    int rc = server_is_head(s) ? router_open(&s->router, n, e) : 0;
     TRY(comm_agree(s->mesh.all, rc, e));
     if (s->o.replicas == 1)
         return 0;

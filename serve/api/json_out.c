@@ -71,6 +71,7 @@ size_t utf8_char(const char *p, size_t n)
         return 0;
     if (s[0] < 0x80)
         return 1;
+
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         if (s[0] < row[i].lead_lo || s[0] > row[i].lead_hi)
             continue;

@@ -186,9 +186,11 @@ static void fit_max_tokens(struct request *rq)
 static void name_request(struct request *rq)
 {
     uint64_t r[3] = { 0 };
-    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r)
-        r[0] = (uint64_t)time(NULL), r[1] = r[2] = (uint64_t)(uintptr_t)rq; /* names must only differ */
     char made_up[40];
+    if (getrandom(r, sizeof r, 0) != (ssize_t)sizeof r) { /* names must only differ */
+        r[0] = (uint64_t)time(NULL);
+        r[1] = r[2] = (uint64_t)(uintptr_t)rq;
+    }
     snprintf(made_up, sizeof made_up, "%016llx%016llx", (unsigned long long)r[0], (unsigned long long)r[1]);
     request_set_name(rq, rq->name[0] ? rq->name : made_up);
     if (!rq->seed_given)

@@ -102,19 +102,20 @@ static void start_request(struct engine *en, struct request *rq)
 /* Counts an ended request in the metrics. */
 static void count_request(struct metrics *m, const struct request *rq)
 {
+    static const enum counter by_finish[] = { [FINISH_NONE] = COUNT_ENDED_ABORT,
+                                              [FINISH_STOP] = COUNT_ENDED_STOP,
+                                              [FINISH_LENGTH] = COUNT_ENDED_LENGTH };
     for (int i = 0; i < rq->n_choices; i++) {
         const struct choice *c = &rq->choice[i];
-        metric_add(m,
-                   c->finish == FINISH_STOP     ? COUNT_ENDED_STOP
-                   : c->finish == FINISH_LENGTH ? COUNT_ENDED_LENGTH
-                                                : COUNT_ENDED_ABORT,
-                   1);
+        metric_add(m, by_finish[c->finish], 1);
         if (c->finish == FINISH_NONE)
             continue;
+
         metric_observe(m, HIST_ANSWER_LEN, (double)(c->n_ids - c->prompt->n));
         metric_observe(m, HIST_PROMPT_LEN, (double)c->prompt->n);
         if (!c->first_s)
             continue;
+
         metric_observe(m, HIST_QUEUE, c->step_s - rq->begin_s);
         metric_observe(m, HIST_PREFILL, c->first_s - c->step_s);
         metric_observe(m, HIST_DECODE, c->last_s - c->first_s);
@@ -122,32 +123,46 @@ static void count_request(struct metrics *m, const struct request *rq)
     }
 }
 
-/* Takes finished choices out of the scheduler. A request that is complete, failed or cancelled (or any, with
- * all) is ended with all its choices; f: the fault of those that are not complete, or NULL. */
+/* Takes a request's finished choices, or all of them, out of the scheduler. */
+static void remove_choices(struct engine *en, struct request *rq, int all)
+{
+    for (int i = 0; i < rq->n_choices; i++) {
+        struct choice *c = &rq->choice[i];
+        if (c->queued && (all || c->finish != FINISH_NONE)) {
+            sched_remove(&en->sched, &c->seq);
+            c->queued = 0;
+        }
+    }
+}
+
+/* Ends a request that is not active any more. f: its fault if it is not complete, or NULL. */
+static void end_request(struct engine *en, struct request *rq, const struct fault *f)
+{
+    en->n_answered++;
+    inbox_leave(en->inbox, rq);
+    count_request(en->in.sv->metrics, rq);
+    if (f && rq->n_open)
+        request_fail(rq, f);
+    else
+        outputs_end_request(rq);
+    request_release(rq);
+}
+
+/* Takes finished choices out of the scheduler, and ends requests that are complete, failed or cancelled (with
+ * all: every request). f: the fault of those that are not complete, or NULL. */
 static void retire_requests(struct engine *en, int all, const struct fault *f)
 {
-    for (struct request **at = &en->active, *rq; (rq = *at);) {
-        int out = all || rq->done || !rq->n_open || atomic_load(&rq->cancelled);
-        for (int i = 0; i < rq->n_choices; i++) {
-            struct choice *c = &rq->choice[i];
-            if (c->queued && (out || c->finish != FINISH_NONE)) {
-                sched_remove(&en->sched, &c->seq);
-                c->queued = 0;
-            }
-        }
-        if (!out) {
+    struct request **at = &en->active;
+    while (*at) {
+        struct request *rq = *at;
+        int ends = all || rq->done || !rq->n_open || atomic_load(&rq->cancelled);
+        remove_choices(en, rq, ends);
+        if (ends) {
+            *at = rq->next;
+            end_request(en, rq, f);
+        } else {
             at = &rq->next;
-            continue;
         }
-        *at = rq->next;
-        en->n_answered++;
-        inbox_leave(en->inbox, rq);
-        count_request(en->in.sv->metrics, rq);
-        if (f && rq->n_open)
-            request_fail(rq, f);
-        else
-            outputs_end_request(rq);
-        request_release(rq);
     }
 }
 
@@ -308,6 +323,29 @@ static int make_command(struct engine *en)
     return what != RELOAD_NONE;
 }
 
+/* How long rank 0 may wait for a request before the next message. */
+static int idle_ms(const struct engine *en, int ends)
+{
+    if (en->active)
+        return 0;
+    if (en->reload.running)
+        return RELOAD_MS;
+    if (!ends)
+        return IDLE_MS;
+    return en->in.router->n > 1 ? DRAIN_MS : 0;
+}
+
+/* Rank 0: takes new requests out of the inbox, and starts them. */
+static void take_requests(struct engine *en, int wait_ms)
+{
+    struct request *rq = inbox_take(en->inbox, wait_ms);
+    while (rq) {
+        struct request *next = rq->next;
+        start_request(en, rq);
+        rq = next;
+    }
+}
+
 /* Rank 0: takes new requests, ends old ones, and makes the next message. */
 static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct err *e)
 {
@@ -316,16 +354,7 @@ static int next_op(struct engine *en, int64_t limit, enum step_op *op, struct er
     if (!en->in.is_follower && world_stop_signal(en->in.world))
         atomic_store(&en->in.sv->state, SERVICE_DRAINING);
     int ends = (limit && en->n_answered >= limit) || atomic_load(&en->in.sv->state) == SERVICE_DRAINING;
-    int wait_ms = en->active             ? 0
-                  : en->reload.running   ? RELOAD_MS
-                  : !ends                ? IDLE_MS
-                  : en->in.router->n > 1 ? DRAIN_MS
-                                         : 0;
-    for (struct request *rq = inbox_take(en->inbox, wait_ms), *next; rq; rq = next) {
-        next = rq->next;
-        start_request(en, rq);
-    }
-
+    take_requests(en, idle_ms(en, ends));
     cancel_disconnected(en);
     fail_timed_out(en);
     retire_requests(en, 0, NULL);
@@ -422,11 +451,7 @@ int engine_run(struct engine *en, int64_t limit, struct err *e)
         atomic_store(&en->in.sv->state, SERVICE_FAILED);
     router_stop(en->in.router, 1);
     reload_command_disable(&en->in.router->replica[0].reload_command);
-    for (struct request *rq = inbox_take(en->inbox, 0), *next; rq; rq = next) {
-        next = rq->next;
-        start_request(en, rq);
-    }
-
+    take_requests(en, 0);
     fault_set(&f, 503, NULL, "the server is stopping: %s", rc < 0 ? e->text : "try again later");
     retire_requests(en, 1, &f);
     return rc;

@@ -31,7 +31,11 @@ int32_t pages_free(const struct page_list *l) { return l->n_free + (l->prefix ? 
 
 int32_t page_acquire(struct page_list *l)
 {
-    int32_t page = l->n_free ? l->free[--l->n_free] : l->prefix ? prefix_evict(l->prefix) : -1;
+    int32_t page = -1;
+    if (l->n_free)
+        page = l->free[--l->n_free];
+    else if (l->prefix)
+        page = prefix_evict(l->prefix);
     if (page >= 0 && l->prefix)
         prefix_acquire_new(l->prefix, page);
     return page;

@@ -198,6 +198,7 @@ int32_t sample_token(const struct sampling *s, int choice, int64_t position, con
         return -1;
     if (s->temperature == 0)
         return argmax(logits, vocab, max);
+
     const int filtered = s->top_k || s->top_p < 1 || s->min_p > 0;
     float *w = malloc(sizeof *w * (size_t)vocab);
     double *block = malloc(sizeof *block * (size_t)(vocab / BLOCK + 1));

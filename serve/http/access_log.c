@@ -38,6 +38,7 @@ void access_write(const struct exchange *x)
     strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
     json_out_fmt(&o, "{\"time\":\"%s.%03ldZ\",\"id\":", when, t.tv_nsec / 1000000);
     json_out_string(&o, x->rq && !x->id[0] ? x->rq->id : x->id);
+
     json_out_text(&o, ",\"method\":");
     json_out_string(&o, x->method);
     json_out_text(&o, ",\"path\":");
@@ -47,6 +48,7 @@ void access_write(const struct exchange *x)
         json_out_fmt(&o, ",\"key\":%d", x->key);
     if (x->rq)
         write_usage(&o, x->rq);
+
     json_out_text(&o, "}\n");
     if (!o.failed && write(x->h->access_fd, o.p, o.n) < 0)
         o.failed = 1; /* ignored: a full disk must not stop the server */

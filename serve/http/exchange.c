@@ -196,6 +196,7 @@ enum MHD_Result exchange_answer(struct exchange *x)
 {
     const struct route *r = x->route;
     struct json_out none = { 0 };
+
     if (needs_key(x))
         fault_set(&x->fault, 401, NULL,
                   "a key is needed: send Authorization: Bearer KEY with one of the server's keys");
@@ -209,6 +210,7 @@ enum MHD_Result exchange_answer(struct exchange *x)
         fault_set(&x->fault, 403, NULL, "no client may do this here: start the server with --admin-key-file");
     else if (!(r->flags & ROUTE_WHILE_LOADING) && atomic_load(&x->h->sv->state) == SERVICE_LOADING)
         fault_set(&x->fault, 503, NULL, "the model is loading");
+
     if (x->fault.status)
         return queue_fault(x, &x->fault, x->fault.status == 405 ? r->methods : NULL);
     return r->work ? begin_work(x) : r->answer(x);

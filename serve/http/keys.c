@@ -34,8 +34,10 @@ static int add_line(struct keys *k, const char *path, int line, const char *p, s
 
     while (n && strchr(" \t\r", p[n - 1]))
         n--;
-    while (n && strchr(" \t", *p))
-        p++, n--;
+    while (n && strchr(" \t", *p)) {
+        p++;
+        n--;
+    }
     if (!n || *p == '#')
         return 0;
     if (n >= KEY_MAX)

@@ -96,17 +96,21 @@ static void begin(struct link_back *b, uint64_t id, const char *p, size_t n)
 static void take(void *arg, const struct frame_head *h, const char *p)
 {
     struct link_back *b = arg;
-    if (h->kind == FRAME_REQUEST)
-        begin(b, h->id, p, h->n);
-    for (struct remote *r = b->all; h->kind == FRAME_CANCEL && r; r = r->next)
-        if (r->id == h->id)
-            atomic_store(&r->rq->cancelled, 1);
-    if (h->kind == FRAME_RELOAD && h->n == RELOAD_PATH_MAX) {
+    switch (h->kind) {
+    case FRAME_REQUEST: begin(b, h->id, p, h->n); break;
+    case FRAME_CANCEL:
+        for (struct remote *r = b->all; r; r = r->next)
+            if (r->id == h->id)
+                atomic_store(&r->rq->cancelled, 1);
+        break;
+    case FRAME_RELOAD:
+        if (h->n != RELOAD_PATH_MAX)
+            break;
         reload_command_post(&b->rt->replica->reload_command, (enum reload_op)h->what, p);
         b->reload_pending = 1;
+        break;
+    case FRAME_STOP: atomic_store(&b->sv->state, SERVICE_DRAINING); break;
     }
-    if (h->kind == FRAME_STOP)
-        atomic_store(&b->sv->state, SERVICE_DRAINING);
 }
 
 /* ---- to the front end ---- */

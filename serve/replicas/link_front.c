@@ -70,6 +70,7 @@ static void take(void *arg, const struct frame_head *h, const char *p)
     struct request **at = find(x, h->id), *rq = *at;
     struct fault f = { 0 };
 
+    /* about the replica */
     if (h->kind == FRAME_METRICS && h->n == sizeof(struct metrics))
         metrics_copy(&x->replica->metrics, p);
     if (h->kind == FRAME_RELOAD_DONE && h->n == sizeof f) {
@@ -77,6 +78,7 @@ static void take(void *arg, const struct frame_head *h, const char *p)
         reload_command_answer(&x->replica->reload_command, f.param, f.status ? &f : NULL);
     }
 
+    /* about a request, which may have ended here already */
     if (!rq)
         return;
     if (h->kind == FRAME_EVENTS) {

@@ -56,7 +56,12 @@ static int read_piece(struct reader *r, const struct piece *x, enum dtype from, 
                       struct err *e)
 {
     float *wide = dt == DT_F32 ? dst : r->wide;
-    void *stored = from == dt ? dst : from == DT_F32 ? (void *)wide : r->raw;
+    void *stored = r->raw;
+    if (from == dt)
+        stored = dst;
+    else if (from == DT_F32)
+        stored = wide;
+
     int rc = ckpt_read_range(r->l->ckpt, x->i, x->b, x->lo, x->hi, stored, e);
     if (rc < 0)
         return rc;
