@@ -11,7 +11,10 @@ import functools, json, operator, os, shutil, struct, subprocess, sys
 
 M32, M64 = (1 << 32) - 1, (1 << 64) - 1
 BLOCK = 1 << 20
-SIZES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
+SIZES = {"F64": 8, "I64": 8, "U64": 8, "C64": 8, "F32": 4, "I32": 4, "U32": 4, "BF16": 2, "F16": 2, "I16": 2, "U16": 2, "I8": 1, "U8": 1, "BOOL": 1,
+         "F8_E4M3": 1, "F8_E5M2": 1, "F8_E8M0": 1, "F8_E4M3FNUZ": 1, "F8_E5M2FNUZ": 1}
+PACKED = {"F6_E2M3": 6, "F6_E3M2": 6, "F4": 4}  # bits of an element; here each has a byte of its own once it is read
+SIZES.update((dtype, 1) for dtype in PACKED)
 ROLES = {"weight": "", "master": "master.", "exp_avg": "exp_avg.", "exp_avg_sq": "exp_avg_sq."}
 
 
@@ -320,6 +323,14 @@ def elements(box, lo, hi):
         yield tuple(reversed(idx))
 
 
+def widen(t, piece, data):
+    """the piece and its data, with a byte for each element"""
+    bits, n = PACKED[t["dtype"]], piece["range"][1] - piece["range"][0]
+    need(n * bits % 8 == 0, "%s: a piece does not fall on bytes" % t["name"])
+    v = int.from_bytes(data[piece["offset"]:piece["offset"] + n * bits // 8], "little")
+    return {**piece, "offset": 0}, bytes(v >> i * bits & (1 << bits) - 1 for i in range(n))
+
+
 def place(t, whole, seen, piece, data):
     """puts one piece into the whole tensor, run by run along the last dim; every element exactly once"""
     size, shape = SIZES[t["dtype"]], t["shape"]
@@ -375,7 +386,8 @@ def read(folder):
         data = read_file(folder, f)
         check_header(f, data, m)
         for p in f["pieces"]:
-            place(m["tensors"][p["tensor"]], *whole[p["tensor"]], p, data)
+            t = m["tensors"][p["tensor"]]
+            place(t, *whole[p["tensor"]], *(widen(t, p, data) if t["dtype"] in PACKED else (p, data)))
     for f in ([m["config"]] if m["config"] else []) + m["extra"]:
         read_file(folder, f)
     for t, (data, seen) in zip(m["tensors"], whole):
