@@ -25,7 +25,7 @@ meta, ours, theirs = json.load(open(ref + "/run.json")), lines(sys.argv[2]), lin
 first = max(abs(a["loss"] - b["loss"]) for a, b in zip(ours[:40], theirs))
 print("    first %d losses differ by at most %.2g" % (len(ours[:40]), first))
 good = first < 1e-4
-# from there on single bits lead two runs apart; at the end they differ by what another order of the sums does (RESULTS.md)
+# from there on single bits lead two runs apart; at the end they differ by what another order of the sums does (tests/bench/ATTEMPTS.md)
 if len(ours) == 300:
     last = sum(x["loss"] for x in ours[-20:]) / 20
     print("    mean of the last 20: %.4f (theirs %.4f); validation: %.4f (theirs %.4f)" % (last, meta["mean_loss_last_20"], val, meta["val_loss"]))
