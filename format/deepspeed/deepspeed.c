@@ -59,17 +59,18 @@ static int find_tag(const struct ckpt *c, char **sub, struct err *e)
     const char *file = NULL;
     char *tag = NULL, *path = NULL;
     int rc = 0;
+
     for (size_t i = 0; i < 2 && !file; i++)
         file = build_exists(c, pointers[i]) ? pointers[i] : NULL;
     if (!file)
-        return (*sub = strdup("")) ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        return (*sub = strdup("")) ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     TRY(build_line(c, file, &tag, e));
     TRY(fmt_file_name_check(tag, file, e));
     path = fmt_join(c->dir, tag);
     if (!path || !fmt_is_dir(path))
         rc = no_tag(c, file, tag, e);
     else if (!(*sub = build_text("%s/", tag)))
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
 out:
     free(path);
     free(tag);
@@ -83,6 +84,7 @@ int deepspeed_open(struct ckpt *c, int is_folder, struct err *e)
     char *sub = NULL, *zero = NULL;
     int rc = 0, universal;
     (void)is_folder;
+
     TRY(build_config(c, e));
     TRY(find_tag(c, &sub, e));
     TRY(names_read(&files, c, sub, e));
@@ -125,7 +127,7 @@ static int read_group(struct ds_params *l, const struct pk *g, const char *path,
                        "%s: param_shapes is not a list of names and shapes: is the file damaged", path);
     struct ds_param *grown = realloc(l->p, sizeof *grown * ((size_t)l->n + g->n + 1));
     if (!grown)
-        return err_set(e, ERR_MEMORY, "%s: no room for %u parameters", path, g->n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %u parameters", path, g->n);
     l->p = grown;
     for (uint32_t i = 0; i < g->n; i++) {
         const struct pk *key = g->item[2 * i];
@@ -142,6 +144,7 @@ static int read_group(struct ds_params *l, const struct pk *g, const char *path,
             return rc;
         l->n++;
     }
+
     l->n_groups++;
     return 0;
 }

@@ -32,7 +32,7 @@ static int open_at(struct universal *u, struct torch_file *t, const char *name, 
 {
     struct ckpt *c = u->b->c;
     char *full = build_text("%szero/%s%s%s", u->sub, name, *name ? "/" : "", file);
-    int f = full ? build_file(c, full, e) : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    int f = full ? build_file(c, full, e) : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     free(full);
     return f < 0 ? f : torch_open(t, c, f, 0, c->file[f].bytes, e);
 }
@@ -61,6 +61,7 @@ static int add_state(struct universal *u, const char *name, int s, struct err *e
     const struct ds_param *p = param_of(u, name);
     enum ckpt_role role = s == FLAT_PARAM && u->narrow && p ? ROLE_MASTER : states[s].role;
     int rc = open_at(u, &t, name, states[s].file, e), i;
+
     if (rc < 0)
         return rc;
     const struct pk *v = t.root->kind == PK_DICT ? pk_get(t.root, "param") : t.root;
@@ -108,6 +109,7 @@ static int read_leftover(struct universal *u, struct err *e)
     struct torch_file t = { 0 };
     double step;
     int rc = 0;
+
     if (!exists_at(u, "", "optimizer_state.pt"))
         return 0;
     TRY(open_at(u, &t, "", "optimizer_state.pt", e));
@@ -130,6 +132,7 @@ static int read_model(struct universal *u, const struct names *files, struct err
 {
     const char *first = NULL;
     int n_mp = 0, rc;
+
     for (int i = 0; i < files->n; i++) {
         size_t n = strlen(files->name[i]);
         if (n < 16 || strcmp(files->name[i] + n - 16, "_model_states.pt"))
@@ -137,11 +140,12 @@ static int read_model(struct universal *u, const struct names *files, struct err
         first = first ? first : files->name[i];
         n_mp += !strncmp(files->name[i], "mp_rank_", 8);
     }
+
     if (!first)
         return 0;
     char *full = build_text("%s%s", u->sub, first);
     rc = full ? ds_model_open(&u->model, u->b->c, full, e)
-              : err_set(e, ERR_MEMORY, "%s: no room for a path", u->b->c->path);
+              : err_set(e, ERR_MEMORY, "%s: no memory for a path", u->b->c->path);
     free(full);
     if (rc < 0 ||
         (rc = ds_params_read(&u->params, u->model.t.root, u->b->c->file[u->model.t.file].path, e)) < 0)
@@ -158,7 +162,8 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
     struct names l = { 0 };
     char *zero = build_text("%szero", sub), *path;
     int rc = zero ? names_read(&l, b->c, zero, e)
-                  : err_set(e, ERR_MEMORY, "%s: no room for a path", b->c->path);
+                  : err_set(e, ERR_MEMORY, "%s: no memory for a path", b->c->path);
+
     if (rc < 0)
         goto out;
     TRY(read_model(&u, files, e));
@@ -169,6 +174,7 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
         if (folder)
             TRY(add_param(&u, l.name[i], e));
     }
+
     TRY(read_leftover(&u, e));
     const struct pk *ours = pk_get(u.model.t.root, RUN_STATE_KEY);
     if (ours)

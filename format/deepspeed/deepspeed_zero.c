@@ -63,10 +63,11 @@ static int by_rank(const struct zero *z, const struct names *files, int kind, co
 {
     const char **list = calloc((size_t)files->n + 1, sizeof *list);
     int rank, mp, rc = 0;
+
     *n = 0;
     *out = list;
     if (!list)
-        return err_set(e, ERR_MEMORY, "%s: no room for its files", z->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for its files", z->path);
     for (int i = 0; i < files->n && rc >= 0; i++) {
         if (!is_file(files->name[i], kind, &rank, &mp))
             continue;
@@ -83,6 +84,7 @@ static int by_rank(const struct zero *z, const struct names *files, int kind, co
         else
             list[rank] = files->name[i], (*n)++;
     }
+
     for (int r = 0; r < *n && rc >= 0; r++)
         if (!list[r])
             rc = err_set(e, ERR_FORMAT, "%s: the %s of rank %d is missing, there are %d others: restore it",
@@ -166,6 +168,7 @@ static int read_groups(struct zero *z, struct torch_file *t, const struct pk *o,
     const struct pk *flats = pk_get(o, key),
                     *base = pk_get(o, z->stage == 3 ? "optimizer_state_dict" : "base_optimizer_state");
     int rc = 0;
+
     if (!base)
         base = pk_get(o, "optimizer_state_dict");
     if (!flats || (flats->kind != PK_LIST && flats->kind != PK_TUPLE) ||
@@ -176,9 +179,10 @@ static int read_groups(struct zero *z, struct torch_file *t, const struct pk *o,
         z->n_groups = (int)flats->n;
         for (int f = 0; f < FLATS; f++)
             if (!(z->x[f] = calloc((size_t)z->n_ranks * flats->n + 1, sizeof *z->x[f])))
-                return err_set(e, ERR_MEMORY, "%s: no room for %d ranks", z->path, z->n_ranks);
+                return err_set(e, ERR_MEMORY, "%s: no memory for %d ranks", z->path, z->n_ranks);
         z->has_moments = pk_get(pk_get_int(pk_get(base, "state"), 0), "exp_avg") != NULL;
     }
+
     for (int g = 0; g < z->n_groups && rc >= 0; g++) {
         const struct pk *state = pk_get_int(pk_get(base, "state"), g);
         rc = read_extent(z, t, flats->item[g], FLAT_PARAM, rank, g, e);
@@ -226,8 +230,9 @@ static int read_rank(struct zero *z, const char *sub, const char *name, int rank
     struct ckpt *c = z->b->c;
     struct torch_file t = { 0 };
     char *full = build_text("%s%s", sub, name);
-    int file, rc = full ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a path", z->path);
+    int file, rc = full ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for a path", z->path);
     const struct pk *o;
+
     if (rc < 0)
         return rc;
     TRY(file = build_file(c, full, e));
@@ -237,6 +242,7 @@ static int read_rank(struct zero *z, const char *sub, const char *name, int rank
                      c->file[file].path);
         goto out;
     }
+
     if (rank == 0)
         z->stage = stage_of(o);
     if (stage_of(o) != z->stage || z->stage < 1 || z->stage > 3) {
@@ -244,6 +250,7 @@ static int read_rank(struct zero *z, const char *sub, const char *name, int rank
                      c->file[file].path, stage_of(o), z->stage);
         goto out;
     }
+
     TRY(check_count(z, o, c->file[file].path, e));
     if (rank == 0)
         TRY(read_skips(z, o, c->file[file].path, e));
@@ -258,15 +265,23 @@ out:
 
 /* ---- buffers to tensors ---- */
 
-/* Elements [lo, hi) of a tensor lie in the buffer of (rank, all groups or one) from element `at` on. */
-static int add_range(struct zero *z, int flat, int tensor, int rank, int group, int64_t at, int64_t lo,
-                     int64_t hi, struct err *e)
+/* A place in a flat buffer of a rank: element `at` of one group, or (group -1) of all groups one after
+ * another. */
+struct flat_place {
+    int flat, rank, group;
+    int64_t at;
+};
+
+/* Adds elements [lo, hi) of a tensor, which are stored from place p on. */
+static int add_range(struct zero *z, int tensor, struct flat_place p, int64_t lo, int64_t hi, struct err *e)
 {
     const struct ckpt_tensor *t = &z->b->c->tensor[tensor];
     struct box whole = box_whole(t->n_dims, t->shape);
-    int first = group < 0 ? 0 : group, last = group < 0 ? z->n_groups - 1 : group, rc = 0;
+    int first = p.group < 0 ? 0 : p.group, last = p.group < 0 ? z->n_groups - 1 : p.group, rc = 0;
+    int64_t at = p.at;
+
     for (int g = first; g <= last && lo < hi && rc >= 0; g++) {
-        const struct extent *x = extent_at(z, flat, rank, g);
+        const struct extent *x = extent_at(z, p.flat, p.rank, g);
         if (at >= x->n) {
             at -= x->n;
             continue;
@@ -288,7 +303,7 @@ static int add_joined(struct zero *z, int flat, int tensor, const struct ds_para
     for (int64_t lo = 0; lo < p->n && rc >= 0;) {
         int64_t rank = (at + lo) / slice, in = (at + lo) % slice,
                 n = slice - in < p->n - lo ? slice - in : p->n - lo;
-        rc = add_range(z, flat, tensor, (int)rank, p->group, in, lo, lo + n, e);
+        rc = add_range(z, tensor, (struct flat_place){ flat, (int)rank, p->group, in }, lo, lo + n, e);
         lo += n;
     }
     return rc;
@@ -301,7 +316,7 @@ static int add_parts(struct zero *z, int flat, int tensor, const struct ds_param
     int rc = 0;
     for (int r = 0; r < z->n_ranks && rc >= 0; r++) {
         int64_t lo = r * part < p->n ? r * part : p->n, hi = (r + 1) * part < p->n ? (r + 1) * part : p->n;
-        rc = add_range(z, flat, tensor, r, -1, at, lo, hi, e);
+        rc = add_range(z, tensor, (struct flat_place){ flat, r, -1, at }, lo, hi, e);
     }
     return rc;
 }
@@ -380,6 +395,7 @@ static int add_stage_3(struct zero *z, struct err *e)
 {
     int64_t need = 0, at = 0;
     int rc = 0;
+
     for (int i = 0; i < z->params.n; i++)
         if (__builtin_add_overflow(need, (z->params.p[i].n + z->n_ranks - 1) / z->n_ranks, &need))
             return err_set(e, ERR_FORMAT,
@@ -432,6 +448,7 @@ static int add_frozen_1_2(struct zero *z, struct err *e)
 {
     const struct pk *pieces = pk_get(z->model.t.root, "frozen_param_fragments");
     int rc = 0;
+
     for (uint32_t i = 0; pieces && pieces->kind == PK_DICT && i < pieces->n && rc >= 0; i++) {
         const struct pk *key = pieces->item[2 * i];
         struct torch_tensor x;
@@ -465,6 +482,7 @@ static int add_frozen_3(struct zero *z, struct ds_model *m, int rank, struct err
 {
     const struct pk *pieces = pk_get(m->t.root, "frozen_param_fragments");
     int rc = 0;
+
     for (uint32_t i = 0; pieces && pieces->kind == PK_DICT && i < pieces->n && rc >= 0; i++) {
         const struct pk *key = pieces->item[2 * i];
         struct torch_tensor x;
@@ -502,12 +520,13 @@ static int read_models_3(struct zero *z, const char *sub, const char **name, str
 {
     int64_t step = -1, other = -1;
     int rc = 0;
+
     pk_int(pk_get(z->model.t.root, "global_steps"), &step);
     for (int r = 0; r < z->n_models && rc >= 0; r++) {
         struct ds_model m = { 0 };
         char *full = build_text("%s%s", sub, name[r]);
         rc = full ? r ? ds_model_open(&m, z->b->c, full, e) : 0
-                  : err_set(e, ERR_MEMORY, "%s: no room for a path", z->path);
+                  : err_set(e, ERR_MEMORY, "%s: no memory for a path", z->path);
         free(full);
         if (rc < 0)
             break;
@@ -527,7 +546,7 @@ static int read_model(struct zero *z, const char *sub, const char *name, struct 
 {
     char *full = build_text("%s%s", sub, name);
     int rc = full ? ds_model_open(&z->model, z->b->c, full, e)
-                  : err_set(e, ERR_MEMORY, "%s: no room for a path", z->path);
+                  : err_set(e, ERR_MEMORY, "%s: no memory for a path", z->path);
     free(full);
     if (rc < 0)
         return rc;
@@ -551,6 +570,7 @@ static int read_all(struct zero *z, const char *sub, const char **optim, const c
             z->path, z->stage);
         goto out;
     }
+
     TRY(check_copies(z, e));
     TRY(ds_model_add(z->b, &z->model, &z->params, &z->narrow, e));
     TRY(z->stage == 3 ? add_stage_3(z, e) : add_stage_1_2(z, e));
@@ -568,6 +588,7 @@ int ds_zero_open(struct build *b, const char *sub, const struct names *files, st
     struct zero z = { .b = b, .path = b->c->path };
     const char **optim = NULL, **model = NULL, **model_3 = NULL;
     int n_model = 0, rc = 0;
+
     TRY(refuse_others(&z, files, e));
     TRY(by_rank(&z, files, OPTIM, &optim, &z.n_ranks, e));
     TRY(by_rank(&z, files, MODEL, &model, &n_model, e));
@@ -578,11 +599,13 @@ int ds_zero_open(struct build *b, const char *sub, const struct names *files, st
                      b->c->path, sub, z.n_ranks, n_model + z.n_models);
         goto out;
     }
+
     if (z.n_models && z.n_models != z.n_ranks) {
         rc = err_set(e, ERR_FORMAT, "%s/%s: has %d optimizer files and %d model files: is one missing",
                      b->c->path, sub, z.n_ranks, z.n_models);
         goto out;
     }
+
     TRY(read_all(&z, sub, optim, z.n_models ? model_3 : model, e));
 out:
     torch_close(&z.model.t);

@@ -179,6 +179,7 @@ static int model_pickle(const struct universal_write *w, int whole, struct pkw *
     static const char *const nothing[] = { "optimizer", "frozen_param_shapes", "frozen_param_fragments",
                                            "data_sampler", "random_ltd" };
     char *state = run_state_text(w->state, e);
+
     if (!state)
         return -e->code;
     pkw_begin(p);
@@ -190,6 +191,7 @@ static int model_pickle(const struct universal_write *w, int whole, struct pkw *
         put_none(p, nothing[i]);
     pkw_text(p, "shared_params");
     pkw_op(p, PKW_DICT);
+
     /* where DeepSpeed's schedules go on; the schedule is the engine's */
     pkw_text(p, "lr_scheduler");
     pkw_op(p, PKW_DICT);
@@ -222,7 +224,7 @@ static int start_model(struct universal_write *w, struct err *e)
     w->part = calloc((size_t)w->n_storages + 1, sizeof *w->part);
     w->model_path = fmt_join(w->tag, MODEL_STATES);
     if (!w->part || !w->model_path)
-        return err_set(e, ERR_MEMORY, "no room for a model file of %d tensors", w->n_storages);
+        return err_set(e, ERR_MEMORY, "no memory for a model file of %d tensors", w->n_storages);
     for (int i = 0; i < w->n; i++)
         if (w->place[i].storage >= 0)
             w->part[w->place[i].storage].bytes = w->place[i].bytes;
@@ -273,7 +275,7 @@ static int make_folders(const struct universal_write *w, struct err *e)
         char *path = is_param(w, &w->t[i]) ? fmt_join(w->zero, w->t[i].name) : NULL;
         if (is_param(w, &w->t[i]))
             rc = path ? io_mkdir(path, e)
-                      : err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name);
+                      : err_set(e, ERR_MEMORY, "no memory for the path of %s", w->t[i].name);
         free(path);
         TRY(rc);
     }
@@ -286,8 +288,9 @@ int universal_write_open(struct universal_write **out, const char *dir, int n, c
 {
     struct universal_write *w = calloc(1, sizeof *w);
     int rc = 0;
+
     if (!w)
-        return err_set(e, ERR_MEMORY, "no room to write %d tensors", n);
+        return err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
     w->n = n;
     w->t = t;
     w->state = state;
@@ -300,9 +303,10 @@ int universal_write_open(struct universal_write **out, const char *dir, int n, c
     w->zero = w->tag ? fmt_join(w->tag, "zero") : NULL;
     w->place = calloc((size_t)n + 1, sizeof *w->place);
     if (!w->dir || !w->zero || !w->place) {
-        rc = err_set(e, ERR_MEMORY, "no room to write %d tensors", n);
+        rc = err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
         goto out;
     }
+
     TRY(place_tensors(w, e));
     TRY(make_folders(w, e));
     TRY(start_model(w, e));
@@ -374,7 +378,7 @@ static int start_file(struct universal_write *w, int i, struct err *e)
         return rc;
     p->at = part.at;
     if (!(p->path = path_of(w, w->t[i].name, p->file)))
-        return err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name);
+        return err_set(e, ERR_MEMORY, "no memory for the path of %s", w->t[i].name);
     p->fd = io_create(p->path, e);
     return p->fd < 0 ? p->fd : 0;
 }
@@ -425,6 +429,7 @@ static int write_steps(const struct universal_write *w, struct err *e)
     const int64_t bytes[] = { sizeof step };
     struct pkw p = { 0 };
     int rc = 0;
+
     pkw_begin(&p);
     pkw_tensor(&p, STORED_F32, 0, NULL, 0);
     TRY(pkw_end(&p, e));
@@ -433,7 +438,7 @@ static int write_steps(const struct universal_write *w, struct err *e)
             continue;
         char *path = path_of(w, w->t[i].name, "step.pt");
         rc = path ? torch_out_file(path, "step", &p, 1, data, bytes, e)
-                  : err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name);
+                  : err_set(e, ERR_MEMORY, "no memory for the path of %s", w->t[i].name);
         free(path);
         TRY(rc);
     }
@@ -488,6 +493,7 @@ static int write_optimizer(const struct universal_write *w, struct err *e)
     char *path = fmt_join(w->zero, "optimizer_state.pt");
     struct pkw p = { 0 };
     int rc = 0;
+
     pkw_begin(&p);
     pkw_op(&p, PKW_DICT);
     pkw_op(&p, PKW_MARK);
@@ -514,7 +520,7 @@ static int write_optimizer(const struct universal_write *w, struct err *e)
     pkw_op(&p, PKW_SETITEMS);
     TRY(pkw_end(&p, e));
     rc = path ? torch_out_file(path, "optimizer_state", &p, 1, data, bytes, e)
-              : err_set(e, ERR_MEMORY, "no room for the path of optimizer_state.pt");
+              : err_set(e, ERR_MEMORY, "no memory for the path of optimizer_state.pt");
 out:
     pkw_free(&p);
     free(path);
@@ -526,7 +532,7 @@ static int write_model_3(const struct universal_write *w, struct err *e)
     char *path = fmt_join(w->tag, MODEL_STATES_3);
     struct pkw p = { 0 };
     int rc = path ? model_pickle(w, 0, &p, e)
-                  : err_set(e, ERR_MEMORY, "no room for the path of " MODEL_STATES_3);
+                  : err_set(e, ERR_MEMORY, "no memory for the path of " MODEL_STATES_3);
     if (rc >= 0)
         rc = torch_out_file(path, "zero_pp_rank_0_mp_rank_00_model_states", &p, 0, NULL, NULL, e);
     pkw_free(&p);
@@ -538,7 +544,7 @@ static int write_tag(const struct universal_write *w, struct err *e)
 {
     char *path = fmt_join(w->dir, "latest_universal");
     int rc = path ? io_write_file(path, w->name, strlen(w->name), e)
-                  : err_set(e, ERR_MEMORY, "no room for the path of latest_universal");
+                  : err_set(e, ERR_MEMORY, "no memory for the path of latest_universal");
     free(path);
     return rc < 0 ? rc : 0;
 }
@@ -549,7 +555,7 @@ static int sync_folders(const struct universal_write *w, struct err *e)
     for (int i = 0; i < w->n && w->t[i].role == ROLE_WEIGHT; i++) {
         char *path = is_param(w, &w->t[i]) ? fmt_join(w->zero, w->t[i].name) : NULL;
         rc = path                    ? io_sync_dir(path, e)
-             : is_param(w, &w->t[i]) ? err_set(e, ERR_MEMORY, "no room for the path of %s", w->t[i].name)
+             : is_param(w, &w->t[i]) ? err_set(e, ERR_MEMORY, "no memory for the path of %s", w->t[i].name)
                                      : 0;
         free(path);
         TRY(rc);

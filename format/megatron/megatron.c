@@ -50,10 +50,12 @@ static int find_iteration(const struct ckpt *c, char **sub, struct err *e)
 {
     char *text = NULL;
     int rc = 0;
+
     if (!build_exists(c, TRACKER)) {
         *sub = strdup("");
-        return *sub ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        return *sub ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     }
+
     TRY(build_line(c, TRACKER, &text, e));
     size_t digits = strspn(text, "0123456789");
     if (!strcmp(text, "release"))
@@ -66,7 +68,7 @@ static int find_iteration(const struct ckpt *c, char **sub, struct err *e)
                      ": says \"%.60s\", an iteration or \"release\" is expected: is the file damaged",
                      c->path, text);
     if (rc >= 0 && !*sub)
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     if (rc >= 0) {
         char *path = fmt_join(c->dir, *sub);
         if (!path || !fmt_is_dir(path))
@@ -149,12 +151,14 @@ static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_
     struct box box = { .n_dims = k->box.n_dims - lead };
     struct mg_extent whole = { k->file, k->offset, 0, box_count(&k->box) };
     struct mg_flat f = { &whole, 1, k->dtype };
+
     for (int d = k->box.n_dims - 1; d >= 0; d--) {
         if (k->box.extent[d] > 1 && k->stride[d] != dense)
             return err_set(e, ERR_FORMAT, "%s: a chunk of %.*s is not stored row by row: save it contiguous",
                            m->b->c->path, x->n_key, x->key);
         dense *= k->box.extent[d];
     }
+
     if (box.n_dims < 1 || box.n_dims > 2 || (lead && m->s.layers != x->shape[0]) || first + n > m->s.layers)
         return err_set(e, ERR_CONFIG,
                        "%s: %.*s has %d dims and goes to layer %lld, the model has %lld: is it the config of "
@@ -165,8 +169,11 @@ static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_
         box.start[d] = k->box.start[d + lead];
         box.extent[d] = k->box.extent[d + lead];
     }
-    for (int64_t l = 0; l < n && rc >= 0; l++)
-        rc = mg_block(m, r, (int)(first + l), role, &box, x->shape + lead, &f, l * box_count(&box), e);
+
+    for (int64_t l = 0; l < n && rc >= 0; l++) {
+        const struct mg_name name = { r, (int)(first + l), role };
+        rc = mg_block(m, &name, &box, x->shape + lead, &f, l * box_count(&box), e);
+    }
     return rc;
 }
 
@@ -256,8 +263,9 @@ static int check_backend(const struct ckpt *c, const char *sub, struct err *e)
     const char *backend = "";
     json_t *o = NULL;
     int rc = 0;
+
     if (!path)
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     else if (!build_exists(c, name))
         rc = err_set(e, ERR_FORMAT, "%s is missing: the save was not finished: take an older checkpoint",
                      path);
@@ -280,6 +288,7 @@ static int open_torch_dist(struct mg *m, const char *sub, struct err *e)
     struct dcp d = { 0 };
     struct torch_file common = { 0 };
     int has_flat = 0, rc = 0;
+
     TRY(check_backend(c, sub, e));
     TRY(dcp_open(&d, c, sub, e));
     TRY(open_common(&d, sub, &common, e));
@@ -304,6 +313,7 @@ int megatron_open(struct ckpt *c, int is_folder, struct err *e)
     char *sub = NULL;
     int rc = 0;
     (void)is_folder;
+
     TRY(build_config(c, e));
     TRY(find_iteration(c, &sub, e));
     if (has_ranks(c, sub)) {
@@ -313,6 +323,7 @@ int megatron_open(struct ckpt *c, int is_folder, struct err *e)
         c->driver = "megatron-dist";
         TRY(open_torch_dist(&m, sub, e));
     }
+
     c->layout.tp = m.s.tp > 0 && m.s.tp < 1 << 16 ? (int)m.s.tp : 1;
     c->layout.pp = m.s.pp > 0 && m.s.pp < 1 << 16 ? (int)m.s.pp : 1;
     TRY(build_finish(&b, e));

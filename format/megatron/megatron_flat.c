@@ -105,6 +105,7 @@ static int add_param(const struct mg *m, const struct dcp *d, struct stage *s, c
 {
     char name[FMT_NAME_MAX];
     int stacked = 0, at_layer;
+
     snprintf(name, sizeof name, layer < 0 ? "%s" : "decoder.layers.%s", key);
     const struct dcp_item *x = dcp_find(d, name);
     if (layer >= 0 && x)
@@ -113,6 +114,7 @@ static int add_param(const struct mg *m, const struct dcp *d, struct stage *s, c
         snprintf(name, sizeof name, "decoder.layers.%d.%s", layer, key);
         x = dcp_find(d, name);
     }
+
     if (!x)
         return 0; /* the model has no such parameter */
     struct param *p = &s->p[s->n];
@@ -129,6 +131,7 @@ static int add_param(const struct mg *m, const struct dcp *d, struct stage *s, c
         p->shape[i] = size / parts;
         p->n *= p->shape[i];
     }
+
     s->n++;
     return 0;
 }
@@ -149,6 +152,7 @@ static int list_stage(const struct mg *m, const struct dcp *d, int pp, const cha
 {
     int64_t per = m->s.layers / m->s.pp;
     int rc = 0;
+
     s->n = 0;
     if (per * m->s.pp != m->s.layers)
         return -1;
@@ -195,6 +199,7 @@ static int place_params(const struct dcp *d, int group, struct stage *s)
     int bucket = 0;
     int64_t at = 0;
     const struct dcp_item *x = bucket_at(d, group, 0, 0);
+
     for (int i = s->n - 1; i >= 0 && x; i--) {
         struct param *p = &s->p[i];
         int64_t start = (at + ALIGN - 1) / ALIGN * ALIGN;
@@ -219,6 +224,7 @@ static int read_extents(struct dcp *d, const struct dcp_item *x, struct mg_flat 
 {
     int rc = 0;
     struct chunk k;
+
     *f = (struct mg_flat){ out, 0, STORED_F32 };
     for (int i = 0; i < x->n && rc >= 0; i++) {
         const struct dcp_part *p = &d->part[x->first + i];
@@ -241,16 +247,20 @@ static int add_bucket(struct mg *m, struct dcp *d, const struct stage *s, int gr
     const struct dcp_item *x = bucket_at(d, group, bucket, kind);
     struct mg_flat f;
     int rc;
+
     if (!x)
         return err_set(e, ERR_FORMAT, "%s: group %d has no %s of bucket %d: is the save whole", d->name,
                        group, kinds[kind], bucket);
     struct mg_extent *ext = malloc(sizeof *ext * ((size_t)x->n + 1));
     rc = ext ? read_extents(d, x, &f, ext, e)
-             : err_set(e, ERR_MEMORY, "%s: no room for %d chunks", d->name, x->n);
-    for (int i = 0; i < s->n && rc >= 0; i++)
-        if (s->p[i].bucket == bucket)
-            rc = mg_local(m, s->p[i].row, s->p[i].layer, roles[kind], group % m->s.tp, s->p[i].n_dims,
-                          s->p[i].shape, &f, s->p[i].at, e);
+             : err_set(e, ERR_MEMORY, "%s: no memory for %d chunks", d->name, x->n);
+    for (int i = 0; i < s->n && rc >= 0; i++) {
+        const struct param *p = &s->p[i];
+        const struct mg_name name = { p->row, p->layer, roles[kind] };
+        if (p->bucket == bucket)
+            rc = mg_local(m, &name, group % m->s.tp, p->n_dims, p->shape, &f, p->at, e);
+    }
+
     free(ext);
     return rc;
 }
@@ -271,6 +281,7 @@ int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
     const struct dcp_item *embed = dcp_find(d, "embedding.word_embeddings.weight");
     int with_masters = !embed || embed->dtype != TORCH_F32, groups, found = -1, rc = 0;
     struct stage s = { 0 };
+
     if (m->s.tp < 1 || m->s.pp < 1 || m->s.tp > 4096 || m->s.pp > 4096 || !are_simple(m, d))
         return mg_note(m->b->c,
                        "optimizer state left out: buffers of dp_reshardable in more than one model chunk or "
@@ -279,13 +290,14 @@ int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
     groups = (int)(m->s.tp * m->s.pp);
     s.p = calloc((size_t)m->s.layers * PARAMS_MOST + 5, sizeof *s.p);
     if (!s.p)
-        return err_set(e, ERR_MEMORY, "%s: no room for its parameters", d->name);
+        return err_set(e, ERR_MEMORY, "%s: no memory for its parameters", d->name);
     for (size_t o = 0; o < sizeof orders / sizeof *orders && found < 0; o++) {
         int fits = 1;
         for (int g = 0; g < groups && fits; g++)
             fits = list_stage(m, d, (int)(g / m->s.tp), orders[o], &s) == 0 && place_params(d, g, &s);
         found = fits ? (int)o : -1;
     }
+
     if (found < 0)
         rc = mg_note(m->b->c,
                      "optimizer state left out: it is dp_reshardable, a flat buffer in the order of the "
@@ -297,6 +309,7 @@ int mg_flat_open(struct mg *m, struct dcp *d, struct err *e)
         place_params(d, g, &s);
         rc = add_group(m, d, &s, g, with_masters, e);
     }
+
     free(s.p);
     return rc < 0 ? rc : found >= 0;
 }

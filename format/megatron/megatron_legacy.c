@@ -56,6 +56,7 @@ static int find_degrees(struct legacy *g, struct err *e)
     struct names l;
     const char *path = g->m->b->c->path;
     int tp, pp, ep, n = 0, rc = names_read(&l, g->m->b->c, g->sub, e);
+
     if (rc < 0)
         return rc;
     for (int i = 0; i < l.n && rc >= 0; i++) {
@@ -72,6 +73,7 @@ static int find_degrees(struct legacy *g, struct err *e)
         g->pp = rc >= 0 && pp >= g->pp ? pp + 1 : g->pp;
         n++;
     }
+
     names_free(&l);
     if (rc >= 0 && n != g->tp * g->pp)
         rc = err_set(e, ERR_FORMAT,
@@ -93,7 +95,7 @@ static int open_file(const struct legacy *g, int tp, int pp, const char *name, s
         full = longer;
         longer = NULL;
     }
-    int file = full ? build_file(c, full, e) : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+    int file = full ? build_file(c, full, e) : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     free(full);
     free(longer);
     return file < 0 ? file : torch_open(t, c, file, 0, c->file[file].bytes, e);
@@ -118,6 +120,7 @@ static int check_head(struct legacy *g, const struct torch_file *t, int first, s
     double v = version && version->kind == PK_FLOAT ? version->f
                : version && version->kind == PK_INT ? (double)version->i
                                                     : 0;
+
     pk_int(pk_attr(args, "tensor_model_parallel_size"), &tp);
     pk_int(pk_attr(args, "pipeline_model_parallel_size"), &pp);
     pk_int(pk_get(t->root, "iteration"), &iteration);
@@ -157,7 +160,7 @@ static int count_stages(struct legacy *g, struct err *e)
     int rc = 0, total = 0;
     g->layers = calloc((size_t)g->pp * CHUNKS_MAX, sizeof *g->layers);
     if (!g->layers)
-        return err_set(e, ERR_MEMORY, "%s: no room for %d stages", g->m->b->c->path, g->pp);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d stages", g->m->b->c->path, g->pp);
     for (int p = 0; p < g->pp && rc >= 0; p++) {
         struct torch_file t = { 0 };
         if ((rc = open_file(g, 0, p, MODEL_FILE, &t, e)) < 0 || (rc = check_head(g, &t, p == 0, e)) < 0) {
@@ -178,6 +181,7 @@ static int count_stages(struct legacy *g, struct err *e)
             total += g->layers[p * CHUNKS_MAX + v] = count_layers(chunk_at(&t, v));
         torch_close(&t);
     }
+
     if (rc >= 0 && total != g->m->s.layers)
         rc = err_set(e, ERR_FORMAT, "%s: its stages have %d layers, the model %lld: is a stage missing",
                      g->m->b->c->path, total, (long long)g->m->s.layers);
@@ -201,6 +205,7 @@ static int add_tensor(struct mg *m, const struct param *p, int tp, enum ckpt_rol
 {
     struct torch_tensor x;
     int rc = torch_tensor(t, value, p->row->key, &x, e);
+
     if (rc < 0)
         return rc;
     if (x.n_dims != p->n_dims || x.n != p->n ||
@@ -213,7 +218,8 @@ static int add_tensor(struct mg *m, const struct param *p, int tp, enum ckpt_rol
                        (long long)x.n);
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
     struct mg_flat f = { &whole, 1, (enum stored_dtype)torch_dtype_known(x.dtype) };
-    return mg_local(m, p->row, p->layer, role, tp, p->n_dims, p->shape, &f, 0, e);
+    const struct mg_name name = { p->row, p->layer, role };
+    return mg_local(m, &name, tp, p->n_dims, p->shape, &f, 0, e);
 }
 
 static int list_param(struct legacy *g, struct rank *r, int chunk, const struct pk *key,
@@ -223,6 +229,7 @@ static int list_param(struct legacy *g, struct rank *r, int chunk, const struct 
     struct torch_tensor x;
     const char *path = r->t.c->file[r->t.file].path;
     int layer, rc;
+
     if (key->kind != PK_TEXT || !torch_is_tensor(value) || pk_ends_with(key, "_extra_state"))
         return 0;
     const struct mg_row *row = mg_find(key->text, (int)key->n, &layer);
@@ -255,7 +262,7 @@ static int list_params(struct legacy *g, struct rank *r, struct err *e)
                            r->t.c->file[r->t.file].path, v);
         struct param *grown = realloc(r->p, sizeof *grown * ((size_t)r->n + model->n + 1));
         if (!grown)
-            return err_set(e, ERR_MEMORY, "%s: no room for its parameters", r->t.c->file[r->t.file].path);
+            return err_set(e, ERR_MEMORY, "%s: no memory for its parameters", r->t.c->file[r->t.file].path);
         r->p = grown;
         for (uint32_t i = 0; i < model->n && rc >= 0; i++)
             rc = list_param(g, r, v, model->item[2 * i], model->item[2 * i + 1], e);
@@ -270,6 +277,7 @@ static int number_params(const struct rank *r, const struct pk *groups, const st
 {
     int matrices = 0, at = 0;
     uint32_t n[2] = { 0, 0 };
+
     for (int i = 0; i < r->n; i++)
         matrices += r->p[i].n_dims > 1;
     for (uint32_t k = 0; pk_at(groups, k); k++) {
@@ -278,6 +286,7 @@ static int number_params(const struct rank *r, const struct pk *groups, const st
             return 0;
         n[k] = ids->n;
     }
+
     int first = (int)n[0] == matrices && (int)n[1] == r->n - matrices   ? 1
                 : (int)n[0] == r->n - matrices && (int)n[1] == matrices ? 0
                                                                         : -1;
@@ -297,14 +306,16 @@ static int add_numbered(struct mg *m, struct rank *r, const struct pk *optimizer
     const struct pk *state = pk_get(inner, "state");
     const struct param **by_id = calloc((size_t)r->n + 1, sizeof *by_id);
     int rc = 0, id = 0;
+
     if (!by_id)
-        return err_set(e, ERR_MEMORY, "%s: no room for its parameters", m->b->c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for its parameters", m->b->c->path);
     if (!number_params(r, pk_get(inner, "param_groups"), by_id)) {
         free(by_id);
         return mg_note(
             m->b->c, "optimizer state left out: the sizes of its groups do not tell which parameter is which",
             e);
     }
+
     for (int i = 0; i < r->n && rc >= 0; i++) {
         const struct pk *s = pk_get_int(state, i);
         if (!s)
@@ -312,6 +323,7 @@ static int add_numbered(struct mg *m, struct rank *r, const struct pk *optimizer
         if ((rc = add_tensor(m, by_id[i], r->tp, ROLE_EXP_AVG, &r->t, pk_get(s, "exp_avg"), e)) >= 0)
             rc = add_tensor(m, by_id[i], r->tp, ROLE_EXP_AVG_SQ, &r->t, pk_get(s, "exp_avg_sq"), e);
     }
+
     for (uint32_t k = 0; pk_at(masters, k) && rc >= 0; k++)
         for (uint32_t i = 0; pk_at(pk_at(masters, k), i) && id < r->n && rc >= 0; i++, id++)
             rc = add_tensor(m, by_id[id], r->tp, ROLE_MASTER, &r->t, pk_at(pk_at(masters, k), i), e);
@@ -348,6 +360,7 @@ static int add_buffer(struct mg *m, struct rank *r, int chunk, struct torch_file
     struct torch_tensor x;
     int64_t at = 0;
     int rc = torch_tensor(t, value, "a flat buffer", &x, e);
+
     if (rc < 0)
         return rc;
     if (x.n_dims != 1 || !x.contiguous || x.dtype != TORCH_F32 || x.n < buffer_needs(r, chunk))
@@ -358,11 +371,13 @@ static int add_buffer(struct mg *m, struct rank *r, int chunk, struct torch_file
     struct mg_extent whole = { t->file, x.offset, 0, x.n };
     struct mg_flat f = { &whole, 1, STORED_F32 };
     for (int i = r->n - 1; i >= 0 && rc >= 0; i--) {
-        if (r->p[i].chunk != chunk)
+        const struct param *p = &r->p[i];
+        const struct mg_name name = { p->row, p->layer, role };
+        if (p->chunk != chunk)
             continue;
         at = place_param(at);
-        rc = mg_local(m, r->p[i].row, r->p[i].layer, role, r->tp, r->p[i].n_dims, r->p[i].shape, &f, at, e);
-        at += r->p[i].n;
+        rc = mg_local(m, &name, r->tp, p->n_dims, p->shape, &f, at, e);
+        at += p->n;
     }
     return rc;
 }
@@ -384,6 +399,7 @@ static int add_distributed(struct legacy *g, struct rank *r, struct err *e)
     struct mg *m = g->m;
     struct torch_file t = { 0 };
     int rc = open_file(g, r->tp, r->pp, DISTOPT_FILE, &t, e), narrow = !is_fp32(r);
+
     for (int v = 0; v < g->n_chunks && rc >= 0; v++) {
         const struct pk *dtypes = pk_get_int(t.root, v),
                         *buf = dtypes && dtypes->kind == PK_DICT && dtypes->n == 1 ? dtypes->item[1] : NULL;
@@ -400,6 +416,7 @@ static int add_distributed(struct legacy *g, struct rank *r, struct err *e)
         for (size_t k = narrow ? 0 : 1; k < sizeof buffers / sizeof *buffers && rc >= 0; k++)
             rc = add_buffer(m, r, v, &t, pk_get(buf, buffers[k].key), buffers[k].role, e);
     }
+
     torch_close(&t);
     return rc < 0 ? rc : mg_step(m->b, &r->t, pk_get(r->t.root, "optimizer"), e);
 }
@@ -421,6 +438,7 @@ static int read_rank(struct legacy *g, int tp, int pp, struct err *e)
     struct rank r = { .m = g->m, .tp = tp, .pp = pp };
     const struct pk *optimizer;
     int rc = 0;
+
     TRY(open_file(g, tp, pp, MODEL_FILE, &r.t, e));
     TRY(check_head(g, &r.t, 0, e));
     TRY(list_params(g, &r, e));

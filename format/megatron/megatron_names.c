@@ -131,6 +131,7 @@ static int read_config(struct mg *m, const char *path, struct err *e)
     const char *text = m->b->c->config;
     int rc = 0, tied = 0;
     json_t *o = text ? jx_parse(text, strlen(text), FMT_CONFIG, e) : NULL;
+
     if (text && !o)
         return -e->code;
     for (size_t i = 0; o && i < sizeof config_members / sizeof *config_members && rc >= 0; i++) {
@@ -145,6 +146,7 @@ static int read_config(struct mg *m, const char *path, struct err *e)
         if (rc > 0)
             *have = *want;
     }
+
     if (o && json_string_value(json_object_get(o, "model_type")))
         s->family = !strcmp(json_string_value(json_object_get(o, "model_type")), "gpt2") ? MG_GPT2 : MG_LLAMA;
     if (o && rc >= 0 && s->family == MG_GPT2)
@@ -193,6 +195,7 @@ const struct mg_row *mg_find(const char *key, int n, int *layer)
 {
     static const char *const wrappers[] = { "module.", "model.", "language_model." };
     int k, in_layer;
+
     *layer = -1;
     for (size_t i = 0; i < sizeof wrappers / sizeof *wrappers; i++)
         if ((k = has_prefix(key, n, wrappers[i]))) {
@@ -213,6 +216,7 @@ const struct mg_row *mg_find(const char *key, int n, int *layer)
             n -= k + 1;
         }
     }
+
     for (int i = 0; i < mg_n_rows; i++)
         if (mg_rows[i].in_layer == (in_layer != 0) && (int)strlen(mg_rows[i].key) == n &&
             !memcmp(mg_rows[i].key, key, (size_t)n))
@@ -324,11 +328,12 @@ static int add_flat(struct mg *m, int tensor, const struct box *dst, const struc
 /* The same for a box whose rows are the columns of the sequence: dst is [in][out], the sequence [out][in].
  * Whole rows of it are one piece with strides; where an extent begins or ends inside a row, that part is a
  * piece of its own. */
-static int add_turned(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at,
-                      struct err *e)
+static int add_transposed(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f,
+                          int64_t at, struct err *e)
 {
     int64_t cols = dst->extent[0], n = box_count(dst), size = stored_bytes(f->dtype, 1);
     int rc = 0;
+
     for (int i = 0; i < f->n; i++) {
         const struct mg_extent *x = &f->x[i];
         int64_t lo = x->begin > at ? x->begin - at : 0,
@@ -368,19 +373,21 @@ static void name_of(const struct mg *m, const struct mg_row *r, int layer, int h
         snprintf(name, FMT_NAME_MAX, "%s", own);
 }
 
-static void turn(int64_t v[2])
+static void swap_dims(int64_t v[2])
 {
     int64_t first = v[0];
     v[0] = v[1];
     v[1] = first;
 }
 
-int mg_block(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role, const struct box *box,
-             const int64_t *shape, const struct mg_flat *f, int64_t at, struct err *e)
+int mg_block(struct mg *m, const struct mg_name *which, const struct box *box, const int64_t *shape,
+             const struct mg_flat *f, int64_t at, struct err *e)
 {
+    const struct mg_row *r = which->row;
     char name[FMT_NAME_MAX];
     int rc = check_rows(m, r, shape[0], e),
-        turned = m->s.family == MG_GPT2 && r->in_layer && box->n_dims == 2;
+        transposed = m->s.family == MG_GPT2 && r->in_layer && box->n_dims == 2;
+
     if (m->s.tied == 1 && rc >= 0 && r->cut == MG_VOCAB && !strcmp(r->hf[m->s.family][0], "lm_head.weight"))
         return 0; /* the copy that the last stage keeps */
     for (int64_t i = 0; rc >= 0 && i < n_segments(m, r); i++) {
@@ -395,24 +402,27 @@ int mg_block(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role rol
             continue;
         dst.start[0] = s.to + lo - s.from;
         dst.extent[0] = hi - lo;
-        name_of(m, r, layer, s.hf, name);
-        if (turned) {
-            turn(whole);
-            turn(dst.start);
-            turn(dst.extent);
+        name_of(m, r, which->layer, s.hf, name);
+        if (transposed) {
+            swap_dims(whole);
+            swap_dims(dst.start);
+            swap_dims(dst.extent);
         }
-        int t = rc = build_tensor(m->b, role, name, (int)strlen(name), f->dtype, box->n_dims, whole, e);
+        int t = rc = build_tensor(m->b, which->role, name, (int)strlen(name), f->dtype, box->n_dims, whole,
+                                  e);
         if (rc >= 0)
-            rc = (turned ? add_turned : add_flat)(m, t, &dst, f, at + (lo - box->start[0]) * cols, e);
+            rc = (transposed ? add_transposed : add_flat)(m, t, &dst, f, at + (lo - box->start[0]) * cols, e);
     }
     return rc < 0 ? rc : 0;
 }
 
-int mg_local(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role, int64_t rank, int n_dims,
-             const int64_t *local, const struct mg_flat *f, int64_t at, struct err *e)
+int mg_local(struct mg *m, const struct mg_name *which, int64_t rank, int n_dims, const int64_t *local,
+             const struct mg_flat *f, int64_t at, struct err *e)
 {
+    const struct mg_row *r = which->row;
     int64_t tp = m->s.tp, shape[2] = { 0 };
     struct box box = { .n_dims = n_dims };
+
     if (n_dims < 1 || n_dims > 2)
         return err_set(e, ERR_FORMAT, "%s: %s has %d dims: is the file damaged", m->b->c->path, r->key,
                        n_dims);
@@ -423,14 +433,14 @@ int mg_local(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role rol
         box.start[d] = d == r->tp_dim ? rank * local[d] : 0;
         box.extent[d] = local[d];
     }
+
     if (cut_of(m, r) != MG_GATED)
-        return mg_block(m, r, layer, role, &box, shape, f, at, e);
+        return mg_block(m, which, &box, shape, f, at, e);
     int rc = 0;
     box.extent[0] = local[0] / 2;
     for (int part = 0; part < 2 && rc >= 0; part++) { /* gate, then up: each a block of its own */
         box.start[0] = part * (shape[0] / 2) + rank * box.extent[0];
-        rc = mg_block(m, r, layer, role, &box, shape, f,
-                      at + part * box.extent[0] * (n_dims > 1 ? local[1] : 1), e);
+        rc = mg_block(m, which, &box, shape, f, at + part * box.extent[0] * (n_dims > 1 ? local[1] : 1), e);
     }
     return rc;
 }

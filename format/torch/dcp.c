@@ -119,6 +119,7 @@ static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, en
 {
     int known = torch_dtype_known(x->dtype), tensor, rc = 0;
     struct chunk k;
+
     if (known < 0)
         return err_set(e, ERR_FORMAT,
                        "%s: %.*s has dtype %s, which this program does not know: convert it first", d->name,
@@ -185,8 +186,9 @@ static int find_order(const struct dcp *d, const struct dcp_item *first, const s
     const struct weight **try = calloc((size_t)n + 1, sizeof *try);
     const char *state = NULL;
     int found = 0;
+
     if (!try)
-        return err_set(e, ERR_MEMORY, "%s: no room for the names of %d parameters", d->name, n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for the names of %d parameters", d->name, n);
     for (int i = 0; i + 6 < first->n_key && !state; i++)
         if (!memcmp(first->key + i, "state.", 6) && (i == 0 || first->key[i - 1] == '.'))
             state = first->key + i + 6;
@@ -198,6 +200,7 @@ static int find_order(const struct dcp *d, const struct dcp_item *first, const s
         memcpy(names, try, sizeof *try * (size_t)n);
         found++;
     }
+
     free(try);
     return found == 1;
 }
@@ -208,7 +211,7 @@ static int list_weights(const struct dcp *d, int strip, int n_ids, struct weight
     struct weight *w = calloc((size_t)d->n_items + 1, sizeof *w);
     *n = 0;
     if (!w)
-        return err_set(e, ERR_MEMORY, "%s: no room for the names of its parameters", d->name);
+        return err_set(e, ERR_MEMORY, "%s: no memory for the names of its parameters", d->name);
     for (int i = 0; i < d->n_items; i++) {
         w[*n].x = &d->item[i];
         meaning_of(&d->item[i], strip, &w[*n].m);
@@ -237,7 +240,8 @@ static int add_numbered(struct build *b, struct dcp *d, int strip, int n_ids, co
     struct weight *w = NULL;
     struct meaning m;
     int n = 0, rc = names ? list_weights(d, strip, n_ids, &w, &n, e)
-                          : err_set(e, ERR_MEMORY, "%s: no room for %d parameters", d->name, n_ids);
+                          : err_set(e, ERR_MEMORY, "%s: no memory for %d parameters", d->name, n_ids);
+
     if (rc >= 0)
         rc = n == n_ids ? find_order(d, first, w, n, names, e) : 0;
     if (rc == 0)
@@ -328,6 +332,7 @@ static void read_run(struct build *b, struct dcp *d)
         { ".eps", RUN_EPS, 0 },     { ".weight_decay", RUN_DECAY, 0 },
         { ".betas", RUN_BETA1, 0 }, { ".betas", RUN_BETA2, 1 },
     };
+
     double v;
     for (int i = 0; i < d->n_items; i++) {
         const struct dcp_item *x = &d->item[i];
@@ -359,6 +364,7 @@ static int add_all(struct build *b, struct dcp *d, struct err *e)
 {
     const struct dcp_item *numbered = NULL;
     int strip = has_double_model(d), n_ids = 0, rc = 0;
+
     for (int i = 0; i < d->n_items && rc >= 0; i++) {
         const struct dcp_item *x = &d->item[i];
         struct meaning m;
@@ -376,6 +382,7 @@ static int add_all(struct build *b, struct dcp *d, struct err *e)
             rc = add_item(b, d, x, m.role, m.name, m.n, e);
         }
     }
+
     if (rc >= 0 && numbered)
         rc = add_numbered(b, d, strip, n_ids, numbered, e);
     if (rc >= 0 && b->has_step && !dcp_find(d, RUN_STATE_KEY))

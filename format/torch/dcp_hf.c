@@ -45,7 +45,8 @@ static int read_info(struct ckpt *c, struct shard *s, struct err *e)
     char *head = n <= HEADER_MAX ? malloc((size_t)n + 1) : NULL;
     json_t *root = NULL;
     int rc = head ? fmt_pread(c, s->file, head, n, 8, e)
-                  : err_set(e, ERR_MEMORY, "%s: no room for its header", path);
+                  : err_set(e, ERR_MEMORY, "%s: no memory for its header", path);
+
     if (rc >= 0 && !(root = jx_parse(head, (size_t)n, path, e)))
         rc = -e->code;
     if (rc >= 0 && !(text = json_string_value(
@@ -126,11 +127,12 @@ static int find_reach(const struct ckpt *c, const struct shard *s, int n_shards,
 {
     int64_t start[BOX_DIMS];
     int n = 0, rc = 0;
+
     for (int i = 0; i < n_shards; i++)
         n += s[i].table.n;
     struct reach *r = calloc((size_t)n + 1, sizeof *r);
     if (!r)
-        return err_set(e, ERR_MEMORY, "%s: no room for %d tensors", c->path, n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, n);
     n = 0;
     for (int i = 0; i < n_shards; i++)
         for (int k = 0; k < s[i].table.n; k++) {
@@ -179,12 +181,14 @@ int dcp_hf_open(struct ckpt *c, int is_folder, struct err *e)
     struct reach *r = NULL;
     int n = 0, n_reach = 0, rc = 0;
     (void)is_folder;
+
     TRY(build_config(c, e));
     TRY(names_read(&l, c, "", e));
     if (!(s = calloc((size_t)l.n + 1, sizeof *s))) {
-        rc = err_set(e, ERR_MEMORY, "%s: no room for %d files", c->path, l.n);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for %d files", c->path, l.n);
         goto out;
     }
+
     for (int i = 0; i < l.n; i++)
         if (is_shard(l.name[i]))
             TRY(open_shard(c, &s[n++], l.name[i], e));
@@ -198,6 +202,7 @@ out:
         st_free(&s[i].table);
         json_decref(s[i].info);
     }
+
     free(r);
     free(s);
     names_free(&l);

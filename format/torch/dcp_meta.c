@@ -41,11 +41,11 @@ static int read_dtype(const struct pk *properties, enum torch_dtype *out)
 static int grow_parts(struct dcp *d, struct err *e)
 {
     if ((d->n_parts & (d->n_parts - 1)) != 0)
-        return 0; /* room is a power of two */
-    int64_t room = d->n_parts ? (int64_t)d->n_parts * 2 : 1;
-    struct dcp_part *grown = room < INT32_MAX ? realloc(d->part, sizeof *grown * (size_t)room) : NULL;
+        return 0; /* the capacity is the next power of two */
+    int64_t capacity = d->n_parts ? (int64_t)d->n_parts * 2 : 1;
+    struct dcp_part *grown = capacity < INT32_MAX ? realloc(d->part, sizeof *grown * (size_t)capacity) : NULL;
     if (!grown)
-        return err_set(e, ERR_MEMORY, "%s: no room for %lld chunks", d->name, (long long)room);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %lld chunks", d->name, (long long)capacity);
     d->part = grown;
     return 0;
 }
@@ -65,6 +65,7 @@ static int read_chunks(struct dcp *d, struct dcp_item *x, const struct pk *chunk
 {
     const struct pk *k;
     int rc = 0;
+
     if (!chunks || chunks->kind != PK_LIST)
         return bad(d, x->key, x->n_key, "has no list of chunks", e);
     for (uint32_t i = 0; (k = pk_at(chunks, i)) && rc >= 0; i++) {
@@ -140,11 +141,12 @@ static int read_items(struct dcp *d, const struct pk *meta, struct err *e)
 {
     const struct pk *all = pk_attr(meta, "state_dict_metadata"), *paths = pk_attr(meta, "planner_data");
     int rc = 0;
+
     if (!all || all->kind != PK_DICT)
         return bad(d, "state_dict_metadata", 19, "is missing", e);
     d->item = calloc((size_t)all->n + 1, sizeof *d->item);
     if (!d->item)
-        return err_set(e, ERR_MEMORY, "%s: no room for %u tensors", d->name, all->n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %u tensors", d->name, all->n);
     for (uint32_t i = 0; i < all->n && rc >= 0; i++)
         rc = read_item(d, &d->item[d->n_items++], all->item[2 * i], all->item[2 * i + 1], (int)i, e);
     if (rc < 0)
@@ -210,6 +212,7 @@ static int file_of(struct dcp *d, const char *sub, const struct pk *path, struct
 {
     char *name = pk_strdup(path), *full = NULL;
     int rc = 0;
+
     if (!name)
         return err_set(e, ERR_FORMAT, "%s: the place of a chunk names no file: is the file damaged", d->name);
     for (int i = d->n_seen; i-- > 0;)
@@ -221,7 +224,7 @@ static int file_of(struct dcp *d, const char *sub, const struct pk *path, struct
     if (grown)
         d->seen = grown;
     if (!grown || !(full = build_text("%s%s", sub, name)))
-        rc = err_set(e, ERR_MEMORY, "%s: no room for the names of its files", d->name);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", d->name);
     else if ((rc = fmt_file_name_check(name, d->name, e)) >= 0)
         rc = build_file(d->c, full, e);
     if (rc >= 0) {
@@ -231,6 +234,7 @@ static int file_of(struct dcp *d, const char *sub, const struct pk *path, struct
     } else if (e->code == ERR_FILE) {
         rc = err_add(e, "%s says that a part is in a file", d->name);
     }
+
     free(name);
     free(full);
     return rc;
@@ -243,6 +247,7 @@ static int place(struct dcp *d, const char *sub, const struct pk *index, const s
     struct dcp_item *x = key && key->kind == PK_TEXT ? find(d, key->text, (int)key->n) : NULL;
     int64_t start[TORCH_DIMS] = { 0 }, at = 0, length = 0;
     int n = 0, file;
+
     if (!x)
         return 0; /* something that nobody can ask for */
     if (offset && offset->kind != PK_NONE && (!read_sizes(offset, start, &n) || n != x->n_dims))
@@ -302,14 +307,16 @@ int dcp_open(struct dcp *d, struct ckpt *c, const char *sub, struct err *e)
 {
     size_t n = 0;
     int rc = 0;
+
     *d = (struct dcp){ .c = c };
     d->name = build_text("%s/%s" METADATA, c->dir, sub);
     if (!d->name)
-        return err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     if (!io_exists(d->name)) {
         rc = no_metadata(d, d->name, sub, e);
         goto out;
     }
+
     TRY(io_read_file(d->name, METADATA_MAX, &d->text, &n, e));
     TRY(pk_parse(&d->doc, d->text, n, d->name, e));
     if (!pk_is_call(d->doc.root, "Metadata") && !pk_is_call(d->doc.root, "MCoreMetadata")) {
@@ -317,6 +324,7 @@ int dcp_open(struct dcp *d, struct ckpt *c, const char *sub, struct err *e)
                      d->name);
         goto out;
     }
+
     TRY(read_items(d, d->doc.root, e));
     TRY(read_places(d, sub, d->doc.root, e));
 out:

@@ -20,6 +20,7 @@ int dcp_write_open(struct dcp_write **out, const char *dir, int n, const struct 
     }
     struct dcp_write *w = calloc(1, sizeof *w);
     int ok = w != NULL;
+
     if (ok) {
         w->n = n;
         w->t = t;
@@ -28,6 +29,7 @@ int dcp_write_open(struct dcp_write **out, const char *dir, int n, const struct 
         w->file = calloc((size_t)n_files + 1, sizeof *w->file);
         ok = w->dir && w->file;
     }
+
     for (int f = 0; ok && f < n_files; f++) {
         struct dcp_file *x = &w->file[f];
         snprintf(x->name, sizeof x->name, "__%d_%d.distcp", f / DCP_KINDS, f % DCP_KINDS);
@@ -38,10 +40,12 @@ int dcp_write_open(struct dcp_write **out, const char *dir, int n, const struct 
         x->item = calloc((size_t)x->n + 1, sizeof *x->item);
         ok = x->path && x->item;
     }
+
     if (!ok) {
         dcp_write_free(w);
-        return err_set(e, ERR_MEMORY, "no room to write %d tensors to %d files", n, n_files);
+        return err_set(e, ERR_MEMORY, "no memory to write %d tensors to %d files", n, n_files);
     }
+
     *out = w;
     return 0;
 }

@@ -143,6 +143,7 @@ static int add_object(struct table *b, struct object x, int option, struct err *
     struct torch_part part = { sizeof step, 0, fmt_crc32(0, &step, sizeof step) };
     struct torch_out z = { .root = "archive", .n = x.of == OF_STEP, .part = &part };
     int rc = 0;
+
     pkw_begin(&p);
     if (x.of == OF_STATE)
         pkw_text(&p, b->state);
@@ -173,7 +174,7 @@ static int write_objects(struct table *b, struct err *e)
     int rc = 0;
     b->path = fmt_join(b->w->dir, OBJECTS);
     if (!b->path)
-        return err_set(e, ERR_MEMORY, "no room for the path of " OBJECTS);
+        return err_set(e, ERR_MEMORY, "no memory for the path of " OBJECTS);
     TRY(b->fd = io_create(b->path, e));
     TRY(add_object(b, (struct object){ OF_STATE, 0, RUN_STATE_KEY, 0, 0 }, 0, e));
     if (b->meta->state.has_state)
@@ -183,6 +184,7 @@ static int write_objects(struct table *b, struct err *e)
             TRY(add_object(b, (struct object){ OF_GROUP, g, options[i].name, 0, 0 }, i, e));
         TRY(add_object(b, (struct object){ OF_PARAMS, g, "params", 0, 0 }, 0, e));
     }
+
     rc = io_sync_close(b->fd, b->path, e);
     b->fd = -1;
 out:
@@ -260,6 +262,7 @@ static void put_properties(struct pkw *p, enum stored_dtype t, int n_dims, const
         stride[d] = n;
         n *= shape[d];
     }
+
     pkw_global(p, META, "TensorProperties");
     pkw_op(p, PKW_EMPTY_TUPLE);
     pkw_op(p, PKW_NEWOBJ);
@@ -316,6 +319,7 @@ static void put_contents(struct table *b)
     struct keys k = { .tensor = -1 };
     const struct object *x;
     char key[KEY_ROOM];
+
     for (int i = 0; i < w->n; i++) {
         const struct ckpt_tensor *t = &w->t[i];
         tensor_key(t, key);
@@ -327,6 +331,7 @@ static void put_contents(struct table *b)
         }
         end_tensor(&b->p);
     }
+
     while ((x = next_key(b, &k))) {
         pkw_text(&b->p, k.key);
         if (x->of == OF_STEP) {
@@ -348,6 +353,7 @@ static void put_paths(struct table *b)
     const struct dcp_write *w = b->w;
     struct keys k = { .tensor = -1 };
     char key[KEY_ROOM];
+
     for (int i = 0; i < w->n; i++) {
         const struct ckpt_tensor *t = &w->t[i];
         tensor_key(t, key);
@@ -361,6 +367,7 @@ static void put_paths(struct table *b)
             pkw_word(&b->p, state_suffix[t->role]);
         pkw_op(&b->p, PKW_TUPLE);
     }
+
     while (next_key(b, &k)) {
         pkw_text(&b->p, k.key);
         pkw_op(&b->p, PKW_MARK);
@@ -385,6 +392,7 @@ static void put_place(struct pkw *p, const char *key, int n_dims, const int64_t 
         pkw_word(p, "offset");
         pkw_size(p, n_dims, start);
     }
+
     pkw_word(p, "index");
     pkw_op(p, PKW_NONE);
     pkw_object_end(p);
@@ -423,12 +431,13 @@ static int sort_chunks(struct table *b, struct err *e)
 {
     const struct dcp_write *w = b->w;
     int total = 0;
+
     b->first = calloc((size_t)w->n + 2, sizeof *b->first);
     for (int f = 0; f < w->n_files; f++)
         total += w->file[f].n;
     b->chunk = calloc((size_t)total + 1, sizeof *b->chunk);
     if (!b->first || !b->chunk)
-        return err_set(e, ERR_MEMORY, "no room for a table of %d chunks", total);
+        return err_set(e, ERR_MEMORY, "no memory for a table of %d chunks", total);
     for (int f = 0; f < w->n_files; f++)
         for (int i = 0; i < w->file[f].n; i++)
             b->first[w->file[f].item[i].tensor + 2]++;
@@ -466,7 +475,7 @@ static int write_metadata(struct table *b, struct err *e)
     char *path = rc < 0 ? NULL : fmt_join(b->w->dir, ".metadata");
     if (rc >= 0)
         rc = path ? io_write_file(path, p->b.p, p->b.n, e)
-                  : err_set(e, ERR_MEMORY, "no room for the path of .metadata");
+                  : err_set(e, ERR_MEMORY, "no memory for the path of .metadata");
     free(path);
     return rc < 0 ? rc : 0;
 }
@@ -475,12 +484,14 @@ int dcp_write_seal(struct dcp_write *w, const struct ckpt_meta *meta, struct err
 {
     struct table b = { .w = w, .meta = meta, .fd = -1 };
     int rc = 0;
+
     b.knows_adamw = run_adamw(&meta->state, &b.adamw);
     b.n_groups = !b.knows_adamw ? 0 : b.adamw.weight_decay != 0 ? 2 : 1;
     if (!(b.state = run_state_text(&meta->state, e))) {
         rc = -e->code;
         goto out;
     }
+
     TRY(sort_chunks(&b, e));
     TRY(write_objects(&b, e));
     TRY(small_files_write(w->dir, meta, e));

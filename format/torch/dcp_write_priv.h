@@ -1,4 +1,4 @@
-/* dcp_write_priv.h - between dcp_write.c and dcp_write_meta.c: what is written where. */
+/* dcp_write_priv.h - shared by dcp_write.c and dcp_write_meta.c: which bytes are written where. */
 #ifndef SHARDLINE_FORMAT_TORCH_DCP_WRITE_PRIV_H
 #define SHARDLINE_FORMAT_TORCH_DCP_WRITE_PRIV_H
 
@@ -9,8 +9,9 @@
 struct dcp_chunk {
     int tensor;
     struct box box;
-    int64_t at, length, data; /* its zip in the file; its elements in the file */
-    int64_t done;
+    int64_t at, length; /* its zip: first byte in the file, bytes */
+    int64_t data;       /* its elements: first byte in the file */
+    int64_t done;       /* bytes of elements written so far */
     uint32_t crc;
 };
 struct dcp_file {

@@ -24,9 +24,9 @@ struct machine {
     struct pk_doc *doc;
     size_t memory;
     struct pk **stack, **memo;
-    size_t n_stack, stack_room, n_memo, memo_room;
+    size_t n_stack, stack_capacity, n_memo, memo_capacity;
     size_t *mark;
-    size_t n_marks, mark_room;
+    size_t n_marks, mark_capacity;
     struct pk *small[SMALL_INTS], *none, *flag[2], *empty;
     int done;
 };
@@ -35,7 +35,7 @@ struct machine {
 
 static int no_memory(struct machine *m)
 {
-    return err_set(m->e, ERR_MEMORY, "%s: no room for the objects of its pickle", m->what);
+    return err_set(m->e, ERR_MEMORY, "%s: no memory for the objects of its pickle", m->what);
 }
 
 static void *arena(struct machine *m, size_t bytes)
@@ -69,7 +69,7 @@ static struct pk *node(struct machine *m, enum pk_kind kind)
 
 /* Room for entry n in an array of the machine (array: where its pointer is kept); sizes are bounded by the
  * bytes of the pickle. */
-static int room(struct machine *m, void *array, size_t n, size_t *have, size_t size)
+static int reserve(struct machine *m, void *array, size_t n, size_t *have, size_t size)
 {
     void *old, *grown;
     if (n < *have)
@@ -120,7 +120,7 @@ static int take_number(struct machine *m, int bytes, uint64_t *out)
 
 static int push(struct machine *m, struct pk *p)
 {
-    if (!p || room(m, &m->stack, m->n_stack, &m->stack_room, sizeof *m->stack) < 0)
+    if (!p || reserve(m, &m->stack, m->n_stack, &m->stack_capacity, sizeof *m->stack) < 0)
         return -m->e->code;
     m->stack[m->n_stack++] = p;
     return 0;
@@ -161,8 +161,8 @@ static int pop_mark(struct machine *m, struct pk ***item, size_t *n)
 static int add_items(struct machine *m, struct pk *p, struct pk **item, size_t n, size_t per)
 {
     size_t have = (size_t)p->n * per;
-    if (have + n > (size_t)p->room * per) {
-        size_t want = (size_t)p->room * 2;
+    if (have + n > (size_t)p->capacity * per) {
+        size_t want = (size_t)p->capacity * 2;
         want = want * per < have + n ? (have + n + per - 1) / per : want;
         struct pk **grown = want < UINT32_MAX ? arena(m, want * per * sizeof *grown) : NULL;
         if (!grown)
@@ -170,8 +170,9 @@ static int add_items(struct machine *m, struct pk *p, struct pk **item, size_t n
         if (have)
             memcpy(grown, p->item, have * sizeof *grown);
         p->item = grown;
-        p->room = (uint32_t)want;
+        p->capacity = (uint32_t)want;
     }
+
     if (n)
         memcpy(p->item + have, item, n * sizeof *item);
     p->n += (uint32_t)(n / per);
@@ -257,7 +258,7 @@ static int op_frame(struct machine *m, int arg)
 static int op_mark(struct machine *m, int arg)
 {
     (void)arg;
-    if (room(m, &m->mark, m->n_marks, &m->mark_room, sizeof *m->mark) < 0)
+    if (reserve(m, &m->mark, m->n_marks, &m->mark_capacity, sizeof *m->mark) < 0)
         return -m->e->code;
     m->mark[m->n_marks++] = m->n_stack;
     return 0;
@@ -387,7 +388,7 @@ static int op_put(struct machine *m, int arg)
     if (i >= m->n) /* every entry costs a byte: a larger index is a trick to take memory */
         return err_set(m->e, ERR_FORMAT, "%s: memo entry %llu in a pickle of %zu bytes: is the file damaged",
                        m->what, (unsigned long long)i, m->n);
-    if (room(m, &m->memo, i, &m->memo_room, sizeof *m->memo) < 0)
+    if (reserve(m, &m->memo, i, &m->memo_capacity, sizeof *m->memo) < 0)
         return -m->e->code;
     while (m->n_memo <= i)
         m->memo[m->n_memo++] = NULL;
@@ -488,6 +489,7 @@ static int push_latin1(struct machine *m, const struct pk *args)
         }
         out[b->n++] = (char)c;
     }
+
     b->text = out;
     return push(m, b);
 }
@@ -534,6 +536,7 @@ static int push_call(struct machine *m, const struct pk *callee, struct pk *args
     case PK_MAKES_BYTES: return push_latin1(m, args);
     default: break;
     }
+
     if (!(p = node(m, PK_CALL)))
         return -m->e->code;
     p->cls = callee->cls;
@@ -603,6 +606,7 @@ int pk_parse(struct pk_doc *d, const void *data, size_t n, const char *what, str
 {
     struct machine m = { .data = data, .n = n, .what = what, .e = e, .doc = d };
     int rc = 0;
+
     memset(d, 0, sizeof *d);
     while (!m.done && rc >= 0) {
         if (m.at >= n) {
@@ -620,6 +624,7 @@ int pk_parse(struct pk_doc *d, const void *data, size_t n, const char *what, str
         m.at++;
         rc = ops[op].run(&m, ops[op].arg);
     }
+
     free(m.stack);
     free(m.memo);
     free(m.mark);

@@ -1,10 +1,10 @@
-/* pickle.h - private to the room: pickles read as data. Nothing is imported, called or built: every object
- * becomes an inert node.
+/* pickle.h - private to room format: reads pickles as data. Nothing is imported, called or constructed: every
+ * object becomes an inert node.
  *
- * The interpreter knows the opcodes that torch, DeepSpeed and Megatron write (protocols 2 to 5) and refuses
- * all others; classes must stand in the allow-list (pickle_class.c). Depth is on its own stack, sizes are
- * compared with the bytes that exist, memory is bounded.
- * Source: Lib/pickletools.py of Python describes the opcodes. */
+ * The interpreter knows the opcodes that torch, DeepSpeed and Megatron write (protocols 2 to 5) and
+ * rejects all others; classes must be in the allow-list (pickle_class.c). Nesting uses a stack on the
+ * heap, sizes are checked against the bytes of the file, memory is limited. Source: Lib/pickletools.py of
+ * Python describes the opcodes. */
 #ifndef SHARDLINE_FORMAT_TORCH_PICKLE_H
 #define SHARDLINE_FORMAT_TORCH_PICKLE_H
 
@@ -31,7 +31,7 @@ enum pk_kind {
 
 /* What a class of the allow-list means to a reader. */
 enum pk_class_id {
-    PK_INERT, /* may stand in a file, means nothing here */
+    PK_INERT, /* allowed in a file, without meaning here */
     PK_TENSOR_V2,
     PK_TENSOR_V3,
     PK_PARAMETER,
@@ -53,8 +53,8 @@ struct pk_class {
 };
 
 struct pk {
-    uint8_t kind;     /* enum pk_kind */
-    uint32_t n, room; /* bytes of text; items; pairs of a dict */
+    uint8_t kind;         /* enum pk_kind */
+    uint32_t n, capacity; /* bytes of text, items, or pairs of a dict */
     union {
         int64_t i;
         double f;
@@ -62,38 +62,40 @@ struct pk {
         struct pk **item; /* DICT: key, value, key, value, … */
     };
     const struct pk_class *cls; /* CLASS, CALL */
-    struct pk *args, *state;    /* CALL: arguments, what BUILD gave; PERSID: args */
+    struct pk *args,
+        *state; /* CALL: arguments, state set by BUILD; PERSID: args, the persistent id before it */
 };
 
 struct pk_block;
 struct pk_doc {
     struct pk *root;
-    size_t used;            /* bytes up to and with STOP */
-    struct pk *persid;      /* the last persistent id; each leads to the one before it by its state */
+    size_t used;            /* bytes up to STOP, included */
+    struct pk *persid;      /* the last persistent id; its state is the one before it */
     struct pk_block *block; /* memory of the nodes */
 };
 
-/* Reads one pickle at the start of data, which must live as long as the nodes. what: the file, for messages.
- * ERR_FORMAT. */
+/* Reads one pickle at the start of data, which the nodes borrow. what: the file, for messages. Returns 0 or a
+ * negative code. ERR_FORMAT: damaged, an opcode or a class that is not allowed. ERR_MEMORY. */
 int pk_parse(struct pk_doc *d, const void *data, size_t n, const char *what, struct err *e);
-void pk_free(struct pk_doc *d);
+void pk_free(struct pk_doc *d); /* all nodes */
 
-/* All of these take NULL and wrong kinds, and answer NULL or 0 then. */
-/* the last one with this text as key */
+/* All of these accept NULL and wrong kinds, and return NULL or 0 for them. Nodes are borrowed from the
+ * document. */
+/* The value of this key; of equal keys the last one. */
 struct pk *pk_get(const struct pk *dict, const char *key);
 struct pk *pk_get_int(const struct pk *dict, int64_t key);
 struct pk *pk_at(const struct pk *seq, uint32_t i); /* of a tuple, list or set */
-/* of what BUILD gave, or the member of a dict */
+/* A member of the state that BUILD set, or of a dict. */
 struct pk *pk_attr(const struct pk *object, const char *name);
 int pk_is_text(const struct pk *p, const char *text);
 int pk_ends_with(const struct pk *p, const char *suffix); /* TEXT */
-/* an object of the class with this last name */
+/* 1: a call of the class with this name, without its module. */
 int pk_is_call(const struct pk *p, const char *class_name);
-/* 1: a whole number that fits (also a float without fraction) */
+/* 1: an integer of 64 bits, also as a float without fraction. */
 int pk_int(const struct pk *p, int64_t *out);
-char *pk_strdup(const struct pk *p); /* TEXT without NUL; or NULL */
+char *pk_strdup(const struct pk *p); /* a copy of a TEXT without NUL, malloc'd; or NULL */
 
-/* Row of the allow-list for a global, or NULL: refused. */
+/* The row of the allow-list for a global; NULL: not allowed. */
 const struct pk_class *pk_class_find(const char *module, size_t n_module, const char *name, size_t n_name);
 
 #endif

@@ -30,7 +30,7 @@ void pkw_free(struct pkw *w)
 int pkw_end(struct pkw *w, struct err *e)
 {
     pkw_op(w, PKW_STOP);
-    return w->b.failed ? err_set(e, ERR_MEMORY, "no room for a pickle of %zu bytes", w->b.n) : 0;
+    return w->b.failed ? err_set(e, ERR_MEMORY, "no memory for a pickle of %zu bytes", w->b.n) : 0;
 }
 
 /* ---- values ---- */
@@ -165,11 +165,13 @@ void pkw_tensor(struct pkw *w, enum stored_dtype t, int n_dims, const int64_t *s
 {
     int64_t stride[BOX_DIMS], n = 1;
     char key[16];
+
     snprintf(key, sizeof key, "%d", number);
     for (int d = n_dims - 1; d >= 0; d--) {
         stride[d] = n;
         n *= shape[d];
     }
+
     pkw_global(w, "torch._utils", "_rebuild_tensor_v2");
     pkw_op(w, PKW_MARK);
     pkw_op(w, PKW_MARK);

@@ -36,21 +36,22 @@ static int *slot_of(const struct build *b, enum ckpt_role role, const char *name
 static int grow_tensors(struct build *b, struct err *e)
 {
     struct ckpt *c = b->c;
-    if (c->n_tensors < b->n_room)
+    if (c->n_tensors < b->tensor_capacity)
         return 0;
-    int room = b->n_room ? b->n_room * 2 : 256;
-    struct ckpt_tensor *grown = realloc(c->tensor, sizeof *grown * (size_t)room);
-    int *slot = calloc((size_t)room * 4, sizeof *slot);
+    int capacity = b->tensor_capacity ? b->tensor_capacity * 2 : 256;
+    struct ckpt_tensor *grown = realloc(c->tensor, sizeof *grown * (size_t)capacity);
+    int *slot = calloc((size_t)capacity * 4, sizeof *slot);
     if (grown)
         c->tensor = grown;
     if (!grown || !slot) {
         free(slot);
-        return err_set(e, ERR_MEMORY, "%s: no room for %d tensors", c->path, room);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, capacity);
     }
+
     free(b->slot);
     b->slot = slot;
-    b->n_slots = room * 4;
-    b->n_room = room;
+    b->n_slots = capacity * 4;
+    b->tensor_capacity = capacity;
     for (int i = 0; i < c->n_tensors; i++)
         *slot_of(b, c->tensor[i].role, c->tensor[i].name, (int)strlen(c->tensor[i].name)) = i + 1;
     return 0;
@@ -75,6 +76,7 @@ int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_n
     struct ckpt *c = b->c;
     int64_t bytes;
     int rc;
+
     if (n_dims == 0)
         n_dims = 1, shape = &one;
     if (memchr(name, 0, (size_t)n_name))
@@ -94,7 +96,7 @@ int build_tensor(struct build *b, enum ckpt_role role, const char *name, int n_n
     t->n_dims = n_dims;
     memcpy(t->shape, shape, sizeof *shape * (size_t)n_dims);
     if (!(t->name = strndup(name, (size_t)n_name)))
-        return err_set(e, ERR_MEMORY, "%s: no room for the names of its tensors", c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for the names of its tensors", c->path);
     *slot = ++c->n_tensors;
     rc = fmt_shape_check(dtype, n_dims, t->shape, c->path, t->name, &bytes, e);
     return rc < 0 ? rc : c->n_tensors - 1;
@@ -106,19 +108,21 @@ static int add_piece(struct build *b, const struct fmt_piece *p, int64_t bytes, 
 {
     struct ckpt *c = b->c;
     const struct fmt_file *f = &c->file[p->file];
+
     if (p->offset < 0 || bytes > f->bytes || p->offset > f->bytes - bytes)
         return err_set(e, ERR_FORMAT,
                        "%s: a part of %s%s lies at %lld to %lld, the file ends at %lld: is it whole", f->path,
                        ckpt_role_prefix[c->tensor[p->tensor].role], c->tensor[p->tensor].name,
                        (long long)p->offset, (long long)(p->offset + bytes), (long long)f->bytes);
-    if (c->n_pieces == b->piece_room) {
-        int64_t room = b->piece_room ? b->piece_room * 2 : 256;
-        struct fmt_piece *grown = realloc(c->piece, sizeof *grown * (size_t)room);
+    if (c->n_pieces == b->piece_capacity) {
+        int64_t capacity = b->piece_capacity ? b->piece_capacity * 2 : 256;
+        struct fmt_piece *grown = realloc(c->piece, sizeof *grown * (size_t)capacity);
         if (!grown)
-            return err_set(e, ERR_MEMORY, "%s: no room for %lld pieces", c->path, (long long)room);
+            return err_set(e, ERR_MEMORY, "%s: no memory for %lld pieces", c->path, (long long)capacity);
         c->piece = grown;
-        b->piece_room = room;
+        b->piece_capacity = capacity;
     }
+
     c->piece[c->n_pieces++] = *p;
     return 0;
 }
@@ -147,7 +151,7 @@ static int add_strided(struct build *b, struct fmt_piece *p, const int64_t *stri
     int64_t *kept = malloc(sizeof *kept * BOX_DIMS), last = 0;
     if (!kept || own(b->c, kept) < 0) {
         free(kept);
-        return err_set(e, ERR_MEMORY, "%s: no room for strides", b->c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for strides", b->c->path);
     }
     memcpy(kept, stride, sizeof *kept * BOX_DIMS);
     for (int d = 0; d < p->box.n_dims; d++)
@@ -166,6 +170,7 @@ int build_map(struct build *b, int tensor, const struct chunk *k, const struct b
         .tensor = tensor, .file = k->file, .offset = k->offset, .box = { .n_dims = t->n_dims }
     };
     struct box part;
+
     if (k->dtype != t->dtype || k->box.n_dims != src->n_dims || lead < 0)
         return err_set(
             e, ERR_FORMAT,
@@ -181,10 +186,12 @@ int build_map(struct build *b, int tensor, const struct chunk *k, const struct b
         p.box.extent[d] = part.extent[lead + d];
         stride[d] = k->stride[lead + d];
     }
+
     for (int d = t->n_dims - 1; d >= 0; d--) {
         plain &= p.box.extent[d] == 1 || stride[d] == dense;
         dense *= p.box.extent[d];
     }
+
     p.hi = box_count(&p.box);
     return plain ? add_piece(b, &p, p.hi * size, e) : add_strided(b, &p, stride, e);
 }
@@ -194,6 +201,7 @@ int build_chunk(struct chunk *k, struct torch_file *t, const struct torch_tensor
 {
     const char *path = t->c->file[t->file].path;
     int lead = n_dims - x->n_dims;
+
     if (torch_dtype_known(x->dtype) < 0)
         return err_set(e, ERR_FORMAT,
                        "%s: %.200s has dtype %s, which this program does not know: convert it first", path,
@@ -251,19 +259,21 @@ int build_finish(struct build *b, struct err *e)
 {
     struct ckpt *c = b->c;
     int rc = 0, moments = 0;
+
     if (c->n_tensors == 0)
         return err_set(e, ERR_FORMAT, "%s: holds no tensors: is it the right folder", c->path);
     if (!c->piece && !(c->piece = malloc(sizeof *c->piece)))
-        return err_set(e, ERR_MEMORY, "%s: no room for pieces", c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for pieces", c->path);
     c->first_piece = calloc((size_t)c->n_tensors + 2, sizeof *c->first_piece);
     if (!c->first_piece)
-        return err_set(e, ERR_MEMORY, "%s: no room for %d tensors", c->path, c->n_tensors);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, c->n_tensors);
     TRY(fmt_sort_names(c, e));
     for (int i = 0; i < c->n_tensors; i++) {
         TRY(fmt_cover(&c->tensor[i], c->piece + c->first_piece[i], c->first_piece[i + 1] - c->first_piece[i],
                       c->path, e));
         moments |= c->tensor[i].role == ROLE_EXP_AVG;
     }
+
     zip_sort_records(c);
     if (moments && !b->has_step)
         TRY(build_note(c, e, "there are moments but no step: training cannot go on from them"));
@@ -271,6 +281,7 @@ int build_finish(struct build *b, struct err *e)
         c->state.has_state = 1;
         c->state.step = (int64_t)b->step;
     }
+
     TRY(run_finish(&b->run, c, e));
 out:
     return rc < 0 ? rc : 0;
@@ -353,27 +364,29 @@ int names_read(struct names *l, const struct ckpt *c, const char *sub, struct er
     char *path = *sub ? fmt_join(c->dir, sub) : strdup(c->dir);
     DIR *d = path ? opendir(path) : NULL;
     struct dirent *x;
-    int room = 0, rc = 0;
+    int capacity = 0, rc = 0;
     memset(l, 0, sizeof *l);
     if (!d)
         rc = path ? err_sys(e, "cannot list %s", path)
-                  : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+                  : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     while (rc >= 0 && (x = readdir(d))) {
         if (!strcmp(x->d_name, ".") || !strcmp(x->d_name, ".."))
             continue;
-        if (l->n == room) {
-            char **grown = realloc(l->name, sizeof *grown * (size_t)(room = room ? room * 2 : 64));
+        if (l->n == capacity) {
+            capacity = capacity ? capacity * 2 : 64;
+            char **grown = realloc(l->name, sizeof *grown * (size_t)capacity);
             if (!grown) {
-                rc = err_set(e, ERR_MEMORY, "%s: no room for the names in it", path);
+                rc = err_set(e, ERR_MEMORY, "%s: no memory for the names in it", path);
                 break;
             }
             l->name = grown;
         }
         if (!(l->name[l->n] = strdup(x->d_name)))
-            rc = err_set(e, ERR_MEMORY, "%s: no room for the names in it", path);
+            rc = err_set(e, ERR_MEMORY, "%s: no memory for the names in it", path);
         else
             l->n++;
     }
+
     if (d)
         closedir(d);
     free(path);
@@ -407,6 +420,7 @@ int build_config(struct ckpt *c, struct err *e)
     void *text = NULL;
     size_t n = 0;
     int rc = 0;
+
     for (size_t i = 0; !path && i < sizeof places / sizeof *places; i++)
         if (build_exists(c, places[i]))
             path = fmt_join(c->dir, places[i]);
@@ -428,7 +442,7 @@ int build_line(const struct ckpt *c, const char *name, char **out, struct err *e
     void *data = NULL;
     size_t n = 0;
     int rc = path ? io_read_file(path, 4096, &data, &n, e)
-                  : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+                  : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     if (rc >= 0) {
         text = data;
         n = strcspn(text, "\n");

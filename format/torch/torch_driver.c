@@ -75,6 +75,7 @@ static int add_file(struct build *b, const char *name, struct err *e)
     struct ckpt *c = b->c;
     struct torch_file t = { 0 };
     int file = build_file(c, name, e), rc = file, before = c->n_tensors;
+
     if (rc < 0 || (rc = torch_open(&t, c, file, 0, c->file[file].bytes, e)) < 0)
         return rc;
     const struct pk *d = weights_of(t.root);
@@ -123,6 +124,7 @@ static int add_indexed(struct build *b, const json_t *map, struct err *e)
     const char *tensor, *name;
     json_t *v, *files = json_object();
     int rc = 0;
+
     json_object_foreach((json_t *)map, tensor, v) {
         if (!json_is_string(v)) {
             rc = err_set(e, ERR_FORMAT, "%s: %s gives no file for %.100s", b->c->path, INDEX, tensor);
@@ -131,6 +133,7 @@ static int add_indexed(struct build *b, const json_t *map, struct err *e)
         TRY(fmt_file_name_check(json_string_value(v), INDEX, e));
         json_object_set_new(files, json_string_value(v), json_true());
     }
+
     json_object_foreach(files, name, v)
         if ((rc = add_file(b, name, e)) < 0) {
             rc = err_add(e, "%s names %s", INDEX, name);
@@ -146,8 +149,9 @@ static int open_index(struct build *b, struct err *e)
     char *path = fmt_join(b->c->dir, INDEX);
     json_t *root = path ? jx_load(path, INDEX_MAX, e) : NULL, *map = json_object_get(root, "weight_map");
     int rc = 0;
+
     if (!root)
-        rc = path ? -e->code : err_set(e, ERR_MEMORY, "%s: no room for a path", b->c->path);
+        rc = path ? -e->code : err_set(e, ERR_MEMORY, "%s: no memory for a path", b->c->path);
     else if (!json_is_object(map) || !json_object_size(map))
         rc = err_set(e, ERR_FORMAT, "%s: has no weight_map: is it whole", path);
     if (rc < 0)

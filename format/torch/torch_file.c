@@ -55,6 +55,7 @@ static int open_zip(struct torch_file *t, int64_t base, int64_t length, struct e
 {
     struct zip_entry *x;
     int rc = 0;
+
     TRY(zip_open(&t->zip, t->c, t->file, base, length, e));
     t->is_zip = 1;
     if (zip_find(&t->zip, "constants.pkl", 13)) {
@@ -63,10 +64,12 @@ static int open_zip(struct torch_file *t, int64_t base, int64_t length, struct e
                      path_of(t));
         goto out;
     }
+
     if (!(x = zip_find(&t->zip, "data.pkl", 8))) {
         rc = err_set(e, ERR_FORMAT, "%s: a zip without data.pkl: was it written by torch.save", path_of(t));
         goto out;
     }
+
     TRY(check_byteorder(t, e));
     TRY(zip_load(&t->zip, x, PICKLE_MAX, &t->text, e));
     TRY(pk_parse(&t->doc[0], t->text, (size_t)x->bytes, path_of(t), e));
@@ -91,6 +94,7 @@ static int parse_stream(struct torch_file *t, int64_t n, int64_t *end, struct er
     static const unsigned char magic[10] = { 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19 };
     const char *text = t->text;
     int64_t version = 0;
+
     *end = 0;
     for (int i = 0; i < 5; i++) {
         int rc = pk_parse(&t->doc[i], text + *end, (size_t)(n - *end), path_of(t), e);
@@ -101,6 +105,7 @@ static int parse_stream(struct torch_file *t, int64_t n, int64_t *end, struct er
             return err_set(e, ERR_FORMAT, "%s: a pickle, but not one of torch.save: is it a checkpoint",
                            path_of(t));
     }
+
     const struct pk *little = pk_get(t->doc[2].root, "little_endian");
     if (!pk_int(t->doc[1].root, &version) || version != 1001)
         return err_set(e, ERR_FORMAT,
@@ -139,7 +144,7 @@ static int place_storages(struct torch_file *t, int64_t at, int64_t end, struct 
                        path_of(t));
     t->storage = calloc((size_t)keys->n + 1, sizeof *t->storage);
     if (!t->storage)
-        return err_set(e, ERR_MEMORY, "%s: no room for %u storages", path_of(t), keys->n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %u storages", path_of(t), keys->n);
     for (uint32_t i = 0; (key = pk_at(keys, i)); i++) {
         uint64_t n = 0;
         int64_t size = key->kind == PK_TEXT ? size_of_key(t, key) : 0, bytes = 0;
@@ -155,6 +160,7 @@ static int place_storages(struct torch_file *t, int64_t at, int64_t end, struct 
         t->storage[t->n_storages++] = (struct torch_storage){ key->text, (int)key->n, at + 8, bytes, NULL };
         at += 8 + bytes;
     }
+
     qsort(t->storage, (size_t)t->n_storages, sizeof *t->storage, compare_key);
     return 0;
 }
@@ -163,11 +169,12 @@ static int open_stream(struct torch_file *t, int64_t base, int64_t length, struc
 {
     int64_t n = PREFIX, end = 0;
     int rc;
+
     for (;; n *= 4) {
         n = n < length ? n : length;
         n = n < PICKLE_MAX ? n : PICKLE_MAX;
         if (!(t->text = malloc((size_t)n + 1)))
-            return err_set(e, ERR_MEMORY, "%s: no room for its pickles", path_of(t));
+            return err_set(e, ERR_MEMORY, "%s: no memory for its pickles", path_of(t));
         if ((rc = fmt_pread(t->c, t->file, t->text, n, base, e)) < 0)
             return rc;
         if ((rc = parse_stream(t, n, &end, e)) >= 0 || n == length || n == PICKLE_MAX ||
@@ -175,6 +182,7 @@ static int open_stream(struct torch_file *t, int64_t base, int64_t length, struc
             break;
         drop_pickles(t);
     }
+
     if (rc < 0)
         return rc;
     t->root = t->doc[3].root;
@@ -190,6 +198,7 @@ int torch_open(struct torch_file *t, struct ckpt *c, int file, int64_t base, int
     char start[512] = { 0 };
     int64_t n = length < (int64_t)sizeof start ? length : (int64_t)sizeof start;
     int rc = 0;
+
     *t = (struct torch_file){ .c = c, .file = file };
     TRY(fmt_pread(c, file, start, n, base, e));
     if (n >= 2 && start[0] == '\x80' && start[1] >= 2 && start[1] <= 5)
@@ -285,7 +294,7 @@ static int find_zip_storage(struct torch_file *t, const struct pk *key, enum tor
         return bad(t, name, "reads as another type a storage that another tensor uses", e);
     x->used_as = 1 + (int)as;
     int rc = zip_locate(&t->zip, x, e);
-    if (rc < 0 || (rc = zip_keep_crc(&t->zip, x, e)) < 0)
+    if (rc < 0 || (rc = zip_note_crc(&t->zip, x, e)) < 0)
         return rc;
     *s = (struct torch_storage){ x->name, x->n_name, x->data, x->bytes, x };
     return 0;
@@ -297,6 +306,7 @@ static int find_storage(struct torch_file *t, const struct pk *p, const char *na
     const struct pk *a = p && p->kind == PK_PERSID ? p->args : NULL, *cls = pk_at(a, 1), *key = pk_at(a, 2),
                     *view = pk_at(a, 5);
     int64_t bytes;
+
     if (!a || !pk_is_text(pk_at(a, 0), "storage") || !cls || cls->kind != PK_CLASS ||
         cls->cls->id != PK_STORAGE || !key || key->kind != PK_TEXT || !key->n)
         return bad(t, name, "has no storage", e);
@@ -318,6 +328,7 @@ static int find_storage(struct torch_file *t, const struct pk *p, const char *na
             return bad(t, name, "lies in a storage that is not in the file", e);
         *s = *found;
     }
+
     if (bytes != s->bytes)
         return err_set(e, ERR_FORMAT,
                        "%s: the storage of %.200s should have %lld bytes, it has %lld: is the file damaged",
@@ -341,11 +352,13 @@ static int check_view(const struct torch_file *t, struct torch_tensor *out, cons
             return bad(t, name, "has a shape that overflows", e);
         out->n *= out->shape[d];
     }
+
     for (int d = out->n_dims - 1; d >= 0 && out->n; d--) {
         if (out->shape[d] != 1 && out->stride[d] != dense)
             out->contiguous = 0;
         dense *= out->shape[d];
     }
+
     if (offset < 0 || offset > storage_n || (out->n && last >= storage_n))
         return err_set(e, ERR_FORMAT,
                        "%s: %.200s reaches element %lld of a storage of %lld: is the file damaged",
@@ -374,6 +387,7 @@ int torch_tensor(struct torch_file *t, const struct pk *p, const char *name, str
     enum torch_dtype as = TORCH_BYTES;
     int64_t offset = 0, storage_n = 0;
     int rc = 0;
+
     memset(out, 0, sizeof *out);
     if (!a || !size || !stride || size->kind != PK_TUPLE || stride->kind != PK_TUPLE)
         return bad(t, name, "is not a tensor", e);
@@ -391,6 +405,7 @@ int torch_tensor(struct torch_file *t, const struct pk *p, const char *name, str
         out->dtype = (enum torch_dtype)dtype->cls->value;
         storage_n = s.bytes / dtypes[out->dtype].size;
     }
+
     TRY(check_metadata(t, pk_at(a, id == PK_TENSOR_V3 ? 7 : 6), name, e));
     out->n_dims = (int)size->n;
     int whole = pk_int(pk_at(a, 1), &offset);
@@ -426,6 +441,7 @@ int torch_number(struct torch_file *t, const struct pk *p, const char *name, dou
     int64_t i = 0;
     char data[8] = { 0 };
     int rc;
+
     if (p && p->kind == PK_FLOAT)
         return *out = p->f, 1;
     if (pk_int(p, &i))

@@ -55,6 +55,7 @@ void run_group(struct run *r, struct torch_file *t, const struct pk *group)
         { "eps", RUN_EPS },
         { "weight_decay", RUN_DECAY },
     };
+
     const struct pk *betas = pk_get(group, "betas");
     double v;
     if (!group || group->kind != PK_DICT)
@@ -104,6 +105,7 @@ void run_deepspeed(struct run *r, struct torch_file *t, const struct pk *config,
     double clip = number_or(t, config, "gradient_clipping", -1),
            lr = number_or(t, p, "warmup_max_lr", r->value[RUN_LR].most);
     double warmup = number_or(t, p, "warmup_num_steps", 1000), total = number_or(t, p, "total_num_steps", 0);
+
     if (config && config->kind == PK_DICT)
         run_value(r, RUN_CLIP, clip < 0 ? 0 : clip);
     if (!type || type->kind != PK_TEXT) {
@@ -111,9 +113,10 @@ void run_deepspeed(struct run *r, struct torch_file *t, const struct pk *config,
             run_unknown(r, "", 0);
         return;
     }
+
     /* log is their default */
     int logs = pk_is_text(pk_get(p, "warmup_type"), "log") || !pk_get(p, "warmup_type");
-    r->near = 1 + logs;
+    r->warmup_differs = 1 + logs;
     if (pk_is_text(type, "WarmupDecayLR"))
         run_schedule(r, "linear", lr, 0, (int64_t)warmup + 1, (int64_t)total + 1);
     else if (pk_is_text(type, "WarmupLR"))
@@ -143,7 +146,7 @@ void run_megatron(struct run *r, struct torch_file *t, const struct pk *args, co
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
         if (pk_is_text(style, kinds[i].theirs) && batch >= 1 && total >= 1 && fmod(warmup, batch) == 0 &&
             fmod(total, batch) == 0) {
-            r->near = 1;
+            r->warmup_differs = 1;
             run_schedule(r, kinds[i].ours, number_or(t, s, "max_lr", -1), number_or(t, s, "min_lr", 0),
                          (int64_t)(warmup / batch), (int64_t)(total / batch));
             return;
@@ -155,6 +158,7 @@ int build_note(struct ckpt *c, struct err *e, const char *fmt, ...)
 {
     va_list a;
     char *text = NULL, *joined = NULL;
+
     va_start(a, fmt);
     if (vasprintf(&text, fmt, a) < 0)
         text = NULL;
@@ -162,8 +166,9 @@ int build_note(struct ckpt *c, struct err *e, const char *fmt, ...)
     joined = text && c->note ? build_text("%s; %s", c->note, text) : NULL;
     if (!text || (c->note && !joined)) {
         free(text);
-        return err_set(e, ERR_MEMORY, "%s: no room for a note", c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for a note", c->path);
     }
+
     free(c->note);
     c->note = joined ? joined : text;
     if (joined)
@@ -180,7 +185,7 @@ int build_writer(struct ckpt *c, const char *what, const struct pk *version, int
     if (!c->writer)
         c->writer = v ? build_text("%s (version %.40s)", what, v) : strdup(what);
     free(v);
-    return c->writer ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a name", c->path);
+    return c->writer ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for a name", c->path);
 }
 
 static int add_notes(const struct run *r, struct ckpt *c, struct err *e)
@@ -194,13 +199,14 @@ static int add_notes(const struct run *r, struct ckpt *c, struct err *e)
         { RUN_BETA2, "beta2" },
         { RUN_EPS, "eps" },
     };
+
     int rc = 0;
     if (*r->unknown)
         rc = build_note(c, e,
                         "the learning-rate schedule (%s) cannot be carried over: resuming keeps the rate of "
                         "the last update, %.9g",
                         r->unknown, r->value[RUN_LR].most);
-    else if (r->schedule && r->near && c->state.step < r->warmup)
+    else if (r->schedule && r->warmup_differs && c->state.step < r->warmup)
         rc = build_note(c, e,
                         "saved inside its warm-up, which is not the same update by update as that of ptrain");
     for (size_t i = 0; i < sizeof mixed / sizeof *mixed && rc >= 0; i++)
@@ -238,6 +244,7 @@ int run_finish(struct run *r, struct ckpt *c, struct err *e)
         { RUN_BETA1, "beta1" },        { RUN_BETA2, "beta2" }, { RUN_EPS, "eps" },
         { RUN_DECAY, "weight-decay" }, { RUN_CLIP, "clip" },
     };
+
     int ours = r->schedule && !*r->unknown;
     if (!c->state.has_state || !r->value[RUN_LR].has)
         return 0;
@@ -254,7 +261,7 @@ int run_finish(struct run *r, struct ckpt *c, struct err *e)
     c->run_json = o ? shortest_text(o) : NULL;
     json_decref(o);
     if (!c->run_json)
-        return err_set(e, ERR_MEMORY, "%s: no room for its settings", c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for its settings", c->path);
     c->state.run_json = c->run_json;
     return add_notes(r, c, e);
 }

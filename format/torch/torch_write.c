@@ -12,7 +12,7 @@
 #define ALIGN 64
 #define WIDE 0xffffffffll /* a size or offset that needs 64 bits: ones stand in its 32 */
 #define LOCAL_BYTES 30
-#define NAME_ROOM 64
+#define NAME_BYTES 64
 
 /* Bytes between two storages, gathered; fd -1: only counted. */
 struct writer {
@@ -23,7 +23,7 @@ struct writer {
     struct {
         int64_t header, bytes;
         uint32_t crc;
-        char name[NAME_ROOM];
+        char name[NAME_BYTES];
     } * entry;
     int n_entries;
 };
@@ -49,7 +49,7 @@ static int flush(struct writer *w, struct err *e)
 {
     int rc = 0;
     if (w->b.failed)
-        return err_set(e, ERR_MEMORY, "%s: no room for its directory", w->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for its directory", w->path);
     if (w->fd >= 0 && w->b.n)
         rc = io_pwrite(w->fd, w->path, w->b.p, w->b.n, w->base + w->start, e);
     w->b.n = 0;
@@ -65,7 +65,8 @@ static void put_header(struct writer *w, const char *root, const char *name, int
         "ZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZZ";
     int i = w->n_entries++, wide = bytes >= WIDE;
     char *full = w->entry[i].name;
-    snprintf(full, NAME_ROOM, "%s/%s", root, name);
+
+    snprintf(full, NAME_BYTES, "%s/%s", root, name);
     size_t n_name = strlen(full);
     w->entry[i].header = w->at;
     w->entry[i].bytes = bytes;
@@ -89,6 +90,7 @@ static void put_header(struct writer *w, const char *root, const char *name, int
         put_le(w, (uint64_t)bytes, 8);
         put_le(w, (uint64_t)bytes, 8);
     }
+
     put(w, "FB", 2);
     put_le(w, (uint64_t)pad, 2);
     put(w, filler, (size_t)pad);
@@ -106,6 +108,7 @@ static void put_entry(struct writer *w, int i)
     int64_t bytes = w->entry[i].bytes, header = w->entry[i].header;
     size_t n_name = strlen(w->entry[i].name);
     int extra = (bytes >= WIDE ? 16 : 0) + (header >= WIDE ? 8 : 0);
+
     put(w, "PK\1\2", 4);
     put_le(w, extra ? 45 : 20, 2);
     put_le(w, extra ? 45 : 20, 2);
@@ -138,6 +141,7 @@ static void put_end(struct writer *w, int64_t directory)
 {
     int64_t bytes = w->at - directory, end = w->at;
     uint64_t n = (uint64_t)w->n_entries;
+
     put(w, "PK\6\6", 4);
     put_le(w, 44, 8); /* of what follows */
     put_le(w, 45, 2);
@@ -168,7 +172,7 @@ static int walk(struct writer *w, const struct torch_out *z, struct err *e)
     int rc = 0;
     w->entry = calloc((size_t)z->n + 8, sizeof *w->entry);
     if (!w->entry)
-        return err_set(e, ERR_MEMORY, "no room for a directory of %d storages", z->n);
+        return err_set(e, ERR_MEMORY, "no memory for a directory of %d storages", z->n);
     put_small(w, z, "data.pkl", z->pickle, z->n_pickle);
     put_small(w, z, ".format_version", "1", 1);
     put_small(w, z, ".storage_alignment", "64", 2);
@@ -183,6 +187,7 @@ static int walk(struct writer *w, const struct torch_out *z, struct err *e)
         w->at += z->part[i].bytes;
         w->start = w->at;
     }
+
     put_small(w, z, "version", "3\n", 2);
     int64_t directory = w->at;
     for (int i = 0; i < w->n_entries; i++)
@@ -217,7 +222,8 @@ int torch_out_file(const char *path, const char *root, const struct pkw *p, int 
                            .n_pickle = p->b.n,
                            .n = n,
                            .part = calloc((size_t)n + 1, sizeof *z.part) };
-    int fd = -1, rc = z.part ? 0 : err_set(e, ERR_MEMORY, "%s: no room for %d storages", path, n);
+    int fd = -1, rc = z.part ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for %d storages", path, n);
+
     if (rc < 0)
         return rc;
     for (int i = 0; i < n; i++)

@@ -52,7 +52,7 @@ static int read_ends(struct zip *z, struct err *e)
     z->tail = malloc((size_t)z->n_tail);
     z->head = malloc((size_t)WINDOW);
     if (!z->tail || !z->head)
-        return err_set(e, ERR_MEMORY, "%s: no room for the ends of a zip", path_of(z));
+        return err_set(e, ERR_MEMORY, "%s: no memory for the ends of a zip", path_of(z));
     TRY(fmt_pread(z->c, z->file, z->tail, z->n_tail, z->base + z->length - z->n_tail, e));
     if (z->n_tail < z->length) {
         TRY(fmt_pread(z->c, z->file, z->head, WINDOW, z->base, e));
@@ -75,6 +75,7 @@ static int find_end64(const struct zip *z, struct end *end, struct err *e)
     char loc[LOCATOR_BYTES], rec[END64_BYTES];
     int rc = 0;
     int64_t at = end->at - LOCATOR_BYTES;
+
     if (at < 0)
         return 0;
     TRY(read_at(z, at, LOCATOR_BYTES, loc, e));
@@ -99,6 +100,7 @@ static int find_end(const struct zip *z, struct end *end, struct err *e)
 {
     char rec[END_BYTES];
     int rc = 0;
+
     if (z->length < END_BYTES)
         return bad(z, "is too short", e);
     end->at = z->length - END_BYTES;
@@ -214,16 +216,18 @@ static int read_directory(struct zip *z, const struct end *end, struct err *e)
 {
     int64_t at = 0, used = 0, bytes = (int64_t)end->bytes;
     int rc = 0;
+
     z->directory = malloc((size_t)bytes + 1);
     z->entry = malloc(sizeof *z->entry * (size_t)(end->n + 1));
     if (!z->directory || !z->entry)
-        return err_set(e, ERR_MEMORY, "%s: no room for a directory of %lld bytes", path_of(z),
+        return err_set(e, ERR_MEMORY, "%s: no memory for a directory of %lld bytes", path_of(z),
                        (long long)bytes);
     TRY(read_at(z, (int64_t)end->offset, bytes, z->directory, e));
     for (uint64_t i = 0; i < end->n; i++, at += used) {
         TRY(read_entry(z, &z->entry[z->n], z->directory + at, bytes - at, end, &used, e));
         z->n++;
     }
+
     if (at != bytes)
         return bad(z, "has more in its directory than it counts", e);
     TRY(check_entries(z, e));
@@ -270,6 +274,7 @@ int zip_locate(struct zip *z, struct zip_entry *x, struct err *e)
 {
     char head[LOCAL_BYTES], *name = NULL;
     int rc = 0;
+
     if (x->data >= 0)
         return 0;
     TRY(read_at(z, x->header, LOCAL_BYTES, head, e));
@@ -281,21 +286,25 @@ int zip_locate(struct zip *z, struct zip_entry *x, struct err *e)
             path_of(z), x->n_name, x->name);
         goto out;
     }
+
     int64_t data = x->header + LOCAL_BYTES + x->n_full + u16(head + 28);
     if (data + x->bytes > z->length) {
         rc = bad(z, "has a record that passes its end", e);
         goto out;
     }
+
     if (!(name = malloc((size_t)x->n_full + 1))) {
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a name", path_of(z));
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for a name", path_of(z));
         goto out;
     }
+
     TRY(read_at(z, x->header + LOCAL_BYTES, x->n_full, name, e));
     if (memcmp(name + x->n_full - x->n_name, x->name, (size_t)x->n_name)) {
         rc = err_set(e, ERR_FORMAT, "%s: record %.*s is named otherwise at its place: is the file damaged",
                      path_of(z), x->n_name, x->name);
         goto out;
     }
+
     x->data = z->base + data;
 out:
     free(name);
@@ -306,16 +315,18 @@ int zip_load(struct zip *z, struct zip_entry *x, int64_t limit, void **out, stru
 {
     char *data = NULL;
     int rc = 0;
+
     if (x->bytes > limit)
         return err_set(e, ERR_FORMAT,
                        "%s: record %.*s has %lld bytes, the limit is %lld: is the file damaged", path_of(z),
                        x->n_name, x->name, (long long)x->bytes, (long long)limit);
     TRY(zip_locate(z, x, e));
     if (!(data = malloc((size_t)x->bytes + 1))) {
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a record of %lld bytes", path_of(z),
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for a record of %lld bytes", path_of(z),
                      (long long)x->bytes);
         goto out;
     }
+
     TRY(read_at(z, x->data - z->base, x->bytes, data, e));
     data[x->bytes] = 0;
     if (fmt_crc32(0, data, (size_t)x->bytes) != x->crc)

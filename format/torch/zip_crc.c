@@ -30,7 +30,7 @@ static int sum_bytes(struct ckpt *c, int file, int64_t begin, int64_t end, uint3
 {
     int64_t chunk = end - begin < CHUNK ? end - begin : CHUNK;
     char *data = malloc((size_t)chunk + 1);
-    int rc = data ? 0 : err_set(e, ERR_MEMORY, "%s: no room for a block", c->file[file].path);
+    int rc = data ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for a block", c->file[file].path);
     for (int64_t at = begin; at < end && rc >= 0; at += chunk) {
         int64_t n = end - at < chunk ? end - at : chunk;
         rc = fmt_pread(c, file, data, n, at, e);
@@ -52,24 +52,25 @@ static int check(struct ckpt *c, int file, const struct fmt_record *r, struct er
     return rc < 0 ? rc : 0;
 }
 
-int zip_keep_crc(struct zip *z, struct zip_entry *x, struct err *e)
+int zip_note_crc(struct zip *z, struct zip_entry *x, struct err *e)
 {
     struct fmt_file *f = &z->c->file[z->file];
-    if (x->kept || x->bytes == 0)
+    if (x->noted || x->bytes == 0)
         return 0;
-    if ((f->n_records & (f->n_records - 1)) == 0) { /* room doubles */
+    if ((f->n_records & (f->n_records - 1)) == 0) { /* the capacity doubles */
         struct fmt_record *grown = realloc(f->record,
                                            sizeof *grown * (size_t)(f->n_records ? f->n_records * 2 : 1));
         if (!grown)
-            return err_set(e, ERR_MEMORY, "%s: no room for its checksums", f->path);
+            return err_set(e, ERR_MEMORY, "%s: no memory for its checksums", f->path);
         f->record = grown;
     }
+
     struct fmt_record *r = &f->record[f->n_records++];
     memset(r, 0, sizeof *r);
     r->begin = x->data;
     r->bytes = x->bytes;
     r->crc = x->crc;
-    x->kept = 1;
+    x->noted = 1;
     return 0;
 }
 
@@ -138,6 +139,7 @@ int fmt_settle_record(struct ckpt *c, int file, struct fmt_record *r, struct err
 {
     uint32_t parts = atomic_load(&r->parts);
     int rc = 0;
+
     if (!r->once || atomic_load(&r->checked) == GOOD || atomic_load(&r->passed) != r->covered)
         return fmt_check_record(c, file, r->begin, e);
     for (int64_t i = 0; i < r->n_gaps; i++) {
@@ -145,10 +147,12 @@ int fmt_settle_record(struct ckpt *c, int file, struct fmt_record *r, struct err
         TRY(sum_bytes(c, file, r->gap[i].begin, r->gap[i].end, &crc, e));
         parts ^= fmt_crc32_moved(~crc, r->begin + r->bytes - r->gap[i].end);
     }
+
     if (fmt_crc32_whole(parts, r->bytes) == r->crc) {
         atomic_store(&r->checked, GOOD);
         return 0;
     }
+
     TRY(check(c, file, r, e)); /* says what is wrong with the file; if nothing is: */
     rc = err_set(e, ERR_INTEGRITY,
                  "%s: bytes %lld to %lld did not have their CRC-32 when they were used, and have it now: "
@@ -166,7 +170,7 @@ static int compare_place(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* The gaps between n pieces in the order of their places; room for n + 1 of them. */
+/* The gaps between n pieces in the order of their places; r->gap has space for n + 1. */
 static void find_gaps(const struct ckpt *c, struct fmt_record *r, struct fmt_piece *const *p, int64_t n)
 {
     int64_t at = r->begin, end = r->begin + r->bytes;
@@ -203,8 +207,8 @@ static int find_all_gaps(struct ckpt *c, struct fmt_piece *const *place, int64_t
             if (n == 0)
                 continue; /* nobody reads it: it is checked at the end */
             if (!(r->gap = malloc(sizeof *r->gap * (size_t)(n + 1))))
-                return err_set(e, ERR_MEMORY, "%s: no room for the gaps between %lld pieces", c->file[f].path,
-                               (long long)n);
+                return err_set(e, ERR_MEMORY, "%s: no memory for the gaps between %lld pieces",
+                               c->file[f].path, (long long)n);
             find_gaps(c, r, place + at, n);
         }
     return 0;
@@ -217,7 +221,7 @@ int fmt_find_gaps(struct ckpt *c, struct err *e)
         n_records += c->file[f].n_records;
     struct fmt_piece **place = n_records ? malloc(sizeof *place * (size_t)(c->n_pieces + 1)) : NULL;
     if (!place)
-        return n_records ? err_set(e, ERR_MEMORY, "%s: no room to sort %lld pieces", c->path,
+        return n_records ? err_set(e, ERR_MEMORY, "%s: no memory to sort %lld pieces", c->path,
                                    (long long)c->n_pieces)
                          : 0;
     for (int64_t i = 0; i < c->n_pieces; i++)
