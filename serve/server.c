@@ -159,8 +159,7 @@ static int open_replicas(struct server *s, struct err *e)
             e, ERR_USAGE,
             "--replicas %lld needs all ranks on one machine: start a pserve on each, behind a load balancer",
             (long long)s->o.replicas);
-    TRY(link_open(&s->front, &fd, s->mesh.all, s->mesh.at[AXIS_DP], server_is_head(s), &s->router,
-                  &s->service, e));
+    TRY(link_open(&s->front, &fd, s->mesh.all, s->mesh.at[AXIS_DP], server_is_head(s), &s->router, e));
     rc = fd >= 0 ? link_back_open(&s->back, fd, &s->router, &s->service, e) : 0;
 out:
     return rc;

@@ -18,7 +18,7 @@ struct link_back;  /* a replica's end */
  * and -1. replica: the number of this rank's group; first: this rank is its first. ERR_PEER: a replica does
  * not connect within 10 s; ERR_MEMORY; ERR_INTERNAL. Collective over all. */
 int link_open(struct link_front **f, int *fd, struct comm *all, int replica, int first, struct router *rt,
-              struct service *sv, struct err *e);
+              struct err *e);
 /* Tells the replicas to end; requests that have no answer yet get a 503. Frees f; NULL is fine. Main
  * thread. */
 void link_front_close(struct link_front *f);

@@ -93,6 +93,7 @@ static void begin(struct link_back *b, uint64_t id, const char *p, size_t n)
     send_done(b, id, 0, &f);
 }
 
+/* A frame from the front end. */
 static void take(void *arg, const struct frame_head *h, const char *p)
 {
     struct link_back *b = arg;
@@ -194,6 +195,7 @@ static void send_status(struct link_back *b)
     frames_put(&b->frames, FRAME_METRICS, 0, 0, b->sv->metrics, sizeof *b->sv->metrics);
 }
 
+/* The link's thread. */
 static void *run(void *arg)
 {
     struct link_back *b = arg;

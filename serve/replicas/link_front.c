@@ -20,7 +20,6 @@
 
 struct link { /* to one replica */
     struct replica *replica;
-    struct service *sv;
     struct frames frames;
     int wake_fd;
     pthread_t thread;
@@ -64,31 +63,26 @@ static void add_bytes(struct request *rq, struct json_out *o, const char *p, siz
     pthread_mutex_unlock(&rq->lock);
 }
 
+/* A frame from the replica. */
 static void take(void *arg, const struct frame_head *h, const char *p)
 {
     struct link *x = arg;
     struct request **at = find(x, h->id), *rq = *at;
     struct fault f = { 0 };
 
-    /* about the replica */
-    if (h->kind == FRAME_METRICS && h->n == sizeof(struct metrics))
+    if (h->kind == FRAME_METRICS && h->n == sizeof(struct metrics)) {
         metrics_copy(&x->replica->metrics, p);
-    if (h->kind == FRAME_RELOAD_DONE && h->n == sizeof f) {
+    } else if (h->kind == FRAME_RELOAD_DONE && h->n == sizeof f) {
         memcpy(&f, p, sizeof f);
         reload_command_answer(&x->replica->reload_command, f.param, f.status ? &f : NULL);
-    }
-
-    /* about a request, which may have ended here already */
-    if (!rq)
-        return;
-    if (h->kind == FRAME_EVENTS) {
+    } else if (!rq) {
+        return; /* a request that has ended here already */
+    } else if (h->kind == FRAME_EVENTS) {
         add_bytes(rq, &rq->events, p, h->n);
         request_begin(rq);
-    }
-
-    if (h->kind == FRAME_ANSWER)
+    } else if (h->kind == FRAME_ANSWER) {
         add_bytes(rq, &rq->answer, p, h->n);
-    if (h->kind == FRAME_DONE && h->n == sizeof f) {
+    } else if (h->kind == FRAME_DONE && h->n == sizeof f) {
         memcpy(&f, p, sizeof f);
         rq->n_generated = h->what;
         end_request(x, at, f.status ? &f : NULL);
@@ -111,6 +105,7 @@ static void send_new(struct link *x)
         x->frames.out.failed |= o.failed;
         json_out_free(&o);
     }
+
     enum reload_op what = reload_command_take(&x->replica->reload_command, text);
     if (what != RELOAD_NONE)
         frames_put(&x->frames, FRAME_RELOAD, what, 0, text, sizeof text);
@@ -143,6 +138,7 @@ static void fail_all(struct link *x)
         end_request(x, &x->active, &f);
 }
 
+/* The link's thread. */
 static void *run(void *arg)
 {
     struct link *x = arg;
@@ -156,6 +152,7 @@ static void *run(void *arg)
         if (frames_exchange(&x->frames, x->wake_fd, LOOK_MS, take, x) < 0)
             break;
     }
+
     frames_put(&x->frames, FRAME_STOP, 0, 0, NULL, 0);
     frames_exchange(&x->frames, -1, 0, take, x);
     fail_all(x);
@@ -165,7 +162,7 @@ static void *run(void *arg)
 /* ---- connecting ---- */
 
 /* Takes over fd, a replica that has connected: its first 8 bytes are its number. Starts the link's thread. */
-static int add_link(struct link_front *f, int fd, struct router *rt, struct service *sv, struct err *e)
+static int add_link(struct link_front *f, int fd, struct router *rt, struct err *e)
 {
     uint64_t replica = 0;
 
@@ -178,7 +175,6 @@ static int add_link(struct link_front *f, int fd, struct router *rt, struct serv
 
     struct link *x = &f->link[replica - 1];
     x->replica = &rt->replica[replica];
-    x->sv = sv;
     x->wake_fd = x->replica->inbox.wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     if (frames_open(&x->frames, fd, e) < 0)
         return -e->code;
@@ -188,14 +184,13 @@ static int add_link(struct link_front *f, int fd, struct router *rt, struct serv
     return 0;
 }
 
-static int accept_all(struct link_front *f, int listener, struct router *rt, struct service *sv,
-                      struct err *e)
+static int accept_all(struct link_front *f, int listener, struct router *rt, struct err *e)
 {
     int rc = 0;
     for (int i = 1; rc >= 0 && i < rt->n; i++) {
         struct pollfd p = { .fd = listener, .events = POLLIN };
         int fd = poll(&p, 1, CONNECT_MS) > 0 ? accept4(listener, NULL, NULL, SOCK_CLOEXEC) : -1;
-        rc = fd < 0 ? err_set(e, ERR_PEER, "a replica does not connect") : add_link(f, fd, rt, sv, e);
+        rc = fd < 0 ? err_set(e, ERR_PEER, "a replica does not connect") : add_link(f, fd, rt, e);
     }
     return rc;
 }
@@ -239,8 +234,7 @@ static int connect_to(const struct sockaddr_un *a, int replica, struct err *e)
 }
 
 /* Rank 0: accepts all replicas. */
-static int open_front(struct link_front **out, int listener, struct router *rt, struct service *sv,
-                      struct err *e)
+static int open_front(struct link_front **out, int listener, struct router *rt, struct err *e)
 {
     struct link_front *f = calloc(1, sizeof *f);
     *out = f;
@@ -251,11 +245,11 @@ static int open_front(struct link_front **out, int listener, struct router *rt, 
     for (int i = 0; i < rt->n; i++)
         f->link[i].frames.fd = f->link[i].wake_fd = -1;
     f->n = rt->n - 1;
-    return accept_all(f, listener, rt, sv, e);
+    return accept_all(f, listener, rt, e);
 }
 
 int link_open(struct link_front **out, int *fd, struct comm *all, int replica, int first, struct router *rt,
-              struct service *sv, struct err *e)
+              struct err *e)
 {
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     char folder[sizeof a.sun_path] = "";
@@ -271,7 +265,7 @@ int link_open(struct link_front **out, int *fd, struct comm *all, int replica, i
     if (first && !is_front)
         rc = *fd = connect_to(&a, replica, e);
     if (is_front)
-        rc = open_front(out, listener, rt, sv, e);
+        rc = open_front(out, listener, rt, e);
     TRY(comm_agree(all, rc < 0 ? rc : 0, e));
 out:
     if (listener >= 0)

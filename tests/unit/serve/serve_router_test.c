@@ -86,7 +86,7 @@ TEST(a_salt_is_part_of_a_beginning_and_short_prompts_go_to_the_idlest)
     tokenizer_close(sv.tok);
 }
 
-TEST(lanes_are_shut_together_and_only_when_all_are_idle)
+TEST(replicas_stop_together_and_only_when_all_are_idle)
 {
     struct service sv;
     struct router rt;

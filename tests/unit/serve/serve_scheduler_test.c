@@ -329,12 +329,12 @@ TEST(pages_are_cleared_when_a_sequence_enters_them_and_only_then)
 
 /* ---- the prefix cache ---- */
 
-struct told {
+struct token_seq {
     struct seq q;
     int32_t ids[512];
     int64_t n_prompt, n_total;
 };
-static const int32_t *told_ids(const struct seq *q) { return ((const struct told *)q->owner)->ids; }
+static const int32_t *ids_of(const struct seq *q) { return ((const struct token_seq *)q->owner)->ids; }
 
 /* What lies in the pages: the token of every position, with the salt it was written under and the
  * position. */
@@ -346,7 +346,7 @@ struct memory {
 
 static void write_rows(struct memory *m, const struct sched_item *it)
 {
-    const struct told *t = it->seq->owner;
+    const struct token_seq *t = it->seq->owner;
     for (int64_t p = it->pos; p < it->pos + it->n_rows; p++) {
         int32_t page = it->seq->page[p / KV_PAGE];
         m->id[page][p % KV_PAGE] = t->ids[p];
@@ -358,7 +358,7 @@ static void write_rows(struct memory *m, const struct sched_item *it)
 /* Every position before the rows must hold what this sequence itself would have written. */
 static void check_rows(const struct memory *m, const struct sched_item *it, int64_t window)
 {
-    const struct told *t = it->seq->owner;
+    const struct token_seq *t = it->seq->owner;
     for (int64_t p = window && it->pos >= window ? it->pos - window + 1 : 0; p < it->pos; p++) {
         int32_t page = it->seq->page[p / KV_PAGE];
         if (page < 0 || m->id[page][p % KV_PAGE] != t->ids[p] || m->pos[page][p % KV_PAGE] != p ||
@@ -370,7 +370,7 @@ static void check_rows(const struct memory *m, const struct sched_item *it, int6
     }
 }
 
-static int told_step(struct sched *s, struct memory *m)
+static int run_and_check(struct sched *s, struct memory *m)
 {
     struct err e;
     int n = sched_next_step(s, &e);
@@ -381,20 +381,19 @@ static int told_step(struct sched *s, struct memory *m)
         write_rows(m, &s->item[i]);
     sched_step_done(s);
     for (int i = 0; i < n; i++) {
-        struct told *t = s->item[i].seq->owner;
+        struct token_seq *t = s->item[i].seq->owner;
         if (t->q.n_kv < t->q.n_ids)
             continue;
         if (t->q.n_ids < t->n_total)
-            t->ids[t->q.n_ids++] =
-                1000; /* a token of the answer: the same for equal prompts, as greedy tokens are */
+            t->ids[t->q.n_ids++] = 1000; /* the same for equal prompts, as greedy tokens are */
         else
             sched_remove(s, &t->q);
     }
     return n;
 }
 
-static void told_add(struct sched *s, struct told *t, const char *salt, int64_t n_prompt, int64_t n_gen,
-                     int64_t first_want)
+static void add_seq(struct sched *s, struct token_seq *t, const char *salt, int64_t n_prompt, int64_t n_gen,
+                    int64_t first_want)
 {
     t->n_prompt = n_prompt;
     t->n_total = n_prompt + n_gen;
@@ -402,7 +401,7 @@ static void told_add(struct sched *s, struct told *t, const char *salt, int64_t 
     sched_add(s, &t->q);
 }
 
-static void count_up(struct told *t, int64_t same, int32_t other)
+static void count_up(struct token_seq *t, int64_t same, int32_t other)
 {
     for (int64_t i = 0; i < 512; i++)
         t->ids[i] = (int32_t)i + (i >= same ? other : 0);
@@ -410,14 +409,14 @@ static void count_up(struct told *t, int64_t same, int32_t other)
 
 TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
 {
-    static struct told t[6];
+    static struct token_seq t[6];
     static struct memory m;
     struct sched s;
     struct err e;
     struct sched_limits lim = { 4, 1000, 1000 };
     const char *const a = "a", *const b = "b";
     CHECK_INT(sched_open(&s, &lim, 32, &e), 0);
-    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
     static const struct {
         const char *salt;
         int64_t same, n, first_want, found;
@@ -432,9 +431,9 @@ TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
     };
     for (size_t i = 0; i < sizeof row / sizeof row[0]; i++) {
         count_up(&t[i], row[i].same, 5000);
-        told_add(&s, &t[i], row[i].salt[0] == 'a' ? a : b, row[i].n, 3, row[i].first_want);
+        add_seq(&s, &t[i], row[i].salt[0] == 'a' ? a : b, row[i].n, 3, row[i].first_want);
         while (!sched_idle(&s))
-            told_step(&s, &m);
+            run_and_check(&s, &m);
         CHECK_INT(t[i].q.n_cached, row[i].found);
         CHECK_INT(pages_free(&s.pages), 32);
     }
@@ -443,51 +442,51 @@ TEST(a_prompt_uses_the_pages_of_an_earlier_one_as_far_as_they_are_equal)
 
 TEST(pages_in_the_cache_are_given_up_oldest_and_last_first)
 {
-    static struct told t[4];
+    static struct token_seq t[4];
     static struct memory m;
     struct sched s;
     struct err e;
     struct sched_limits lim = { 4, 1000, 1000 };
     CHECK_INT(sched_open(&s, &lim, 8, &e), 0);
-    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
     for (int i = 0; i < 2; i++) { /* 4 + 4 pages */
         count_up(&t[i], 0, 10000 * i);
-        told_add(&s, &t[i], NULL, 256, 0, 255);
+        add_seq(&s, &t[i], NULL, 256, 0, 255);
         while (!sched_idle(&s))
-            told_step(&s, &m);
+            run_and_check(&s, &m);
     }
     CHECK_INT(s.prefix.n_idle, 8);
     count_up(&t[2], 0, 70000);
-    told_add(&s, &t[2], NULL, 120, 1, 119); /* two pages: the last two of the first sequence go */
+    add_seq(&s, &t[2], NULL, 120, 1, 119); /* two pages: the last two of the first sequence go */
     while (!sched_idle(&s))
-        told_step(&s, &m);
+        run_and_check(&s, &m);
     for (int i = 0; i < 2; i++) {
-        told_add(&s, &t[3], NULL, 256, 0, 255);
+        add_seq(&s, &t[3], NULL, 256, 0, 255);
         count_up(&t[3], 0, 10000 * (1 - i));
-        told_step(&s, &m);
+        run_and_check(&s, &m);
         CHECK_INT(t[3].q.n_cached, i ? 128 : 192);
         while (!sched_idle(&s))
-            told_step(&s, &m);
+            run_and_check(&s, &m);
     }
     sched_close(&s);
 }
 
 TEST(pages_behind_the_window_are_given_back)
 {
-    static struct told t[4];
+    static struct token_seq t[4];
     static struct memory m;
     struct sched s;
     struct err e;
     struct sched_limits lim = { 4, 64, 64, 100 };
     CHECK_INT(kv_pages_most(512, 100, 64), 4);
     CHECK_INT(sched_open(&s, &lim, 5, &e), 0); /* a sequence of 512 would need 8 pages */
-    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
     for (int i = 0; i < 2; i++) {
         count_up(&t[i], 0, 10000 * i);
-        told_add(&s, &t[i], NULL, 300, 200, 299);
+        add_seq(&s, &t[i], NULL, 300, 200, 299);
     }
     for (int64_t k = 0; !sched_idle(&s) && k < 5000; k++) {
-        told_step(&s, &m);
+        run_and_check(&s, &m);
         for (int i = 0; i < 2; i++)
             CHECK(t[i].q.n_pages - t[i].q.n_released <= 4);
     }
@@ -499,23 +498,23 @@ TEST(pages_behind_the_window_are_given_back)
 TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
 {
     enum { SEQS = 64 };
-    static struct told t[SEQS];
+    static struct token_seq t[SEQS];
     static struct memory m;
     struct sched s;
     struct step_message p;
     struct err e;
     struct sched_limits lim = { SEQS, 2000, 2000, 0 };
     CHECK_INT(sched_open(&s, &lim, 31, &e), 0);
-    CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+    CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
     CHECK_INT(step_message_open(&p, SEQS, &e), 0);
     for (int i = 0; i < SEQS; i++) {
         count_up(&t[i], 512, 0);
-        told_add(&s, &t[i], NULL, 500, i ? 0 : 200, 499);
+        add_seq(&s, &t[i], NULL, 500, i ? 0 : 200, 499);
         if (!i)
-            told_step(&s, &m);
+            run_and_check(&s, &m);
     }
     CHECK(sched_next_step(&s, &e) > 20);
-    CHECK_INT(step_message_make(&p, STEP_RUN, &s, told_ids, &e), 0);
+    CHECK_INT(step_message_make(&p, STEP_RUN, &s, ids_of, &e), 0);
     CHECK_INT(p.n_seq, s.n_items);
     CHECK(p.word[5] > 31 * 4); /* pages in the message */
     CHECK_INT(p.ids[0], s.item[0].seq == &t[0].q ? t[0].ids[s.item[0].pos] : t[1].ids[s.item[0].pos]);
@@ -526,7 +525,7 @@ TEST(a_plan_of_many_sequences_with_a_common_beginning_is_larger_than_the_pool)
 
 TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
 {
-    static struct told t[60];
+    static struct token_seq t[60];
     static const char *const salts[3] = { NULL, "x", "y" };
     int64_t found = 0, preempted = 0;
     for (uint64_t run = 0; run < 40; run++) {
@@ -538,19 +537,19 @@ TEST(random_loads_with_common_beginnings_never_read_a_wrong_page)
                                     run % 3 ? 0 : 1 + roll(&d, 300) };
         lim.max_wants = lim.max_seqs + roll(&d, 50);
         CHECK_INT(sched_open(&s, &lim, 8 + (int32_t)roll(&d, 24), &e), 0);
-        CHECK_INT(sched_open_prefix(&s, told_ids, &e), 0);
+        CHECK_INT(sched_open_prefix(&s, ids_of, &e), 0);
         for (int i = 0; i < 60; i++) {
             int64_t n = 1 + roll(&d, 400);
             count_up(&t[i], 64 * roll(&d, 7) + roll(&d, 2), (int32_t)roll(&d, 3) * 600);
-            told_add(&s, &t[i], salts[roll(&d, 3)], n, roll(&d, 100), roll(&d, 4) ? n - 1 : roll(&d, n));
+            add_seq(&s, &t[i], salts[roll(&d, 3)], n, roll(&d, 100), roll(&d, 4) ? n - 1 : roll(&d, n));
             for (int64_t k = roll(&d, 6); k > 0; k--)
-                told_step(&s, &m);
+                run_and_check(&s, &m);
             if (i > 3 && !roll(&d, 10) &&
                 (t[i - 1].q.running || t[i - 1].q.prev || s.waiting.first == &t[i - 1].q))
                 sched_remove(&s, &t[i - 1].q); /* a client that disconnected */
         }
         for (int64_t k = 0; !sched_idle(&s) && k < 100000; k++)
-            told_step(&s, &m);
+            run_and_check(&s, &m);
         CHECK(sched_idle(&s));
         CHECK_INT(pages_free(&s.pages), s.pages.n_pages);
         found += s.n_found;
