@@ -1,20 +1,26 @@
-/* bootstrap.h - how ranks find each other: MPI, used for nothing else by the transports self and shm. */
+/* bootstrap.h - how ranks find each other: through MPI, which the transports self and shm use for nothing
+ * else. Every function but bootstrap_expected_ranks and bootstrap_close is collective over the world. */
 #ifndef SHARDLINE_COMM_BOOTSTRAP_H
 #define SHARDLINE_COMM_BOOTSTRAP_H
 
 #include "comm/comm_priv.h"
 
-/* Ranks of this job by the launcher's environment: 1 without a launcher, 0 when it does not say. */
+/* Number of ranks of this job by the launcher's environment: 1 without a launcher, 0 when the launcher does
+ * not give it. */
 int bootstrap_expected_ranks(void);
-/* Starts MPI (once per process) and fills *p. Collective over the world, as everything below. */
+
+/* Starts MPI (once per process) and fills *p. ERR_PEER: MPI does not start. */
 int bootstrap_open(struct topology *p, struct err *e);
-/* One segment for the ranks of this machine: made by the first of them, mapped by all. ERR_…: it cannot be
- * shared, said to all. */
+
+/* Opens one segment for the ranks of this machine: the first of them creates it, all map it. On an error no
+ * rank of the machine has it. */
 int bootstrap_segment(struct segment *s, const struct topology *p, size_t bytes, struct err *e);
-/* 0 when every rank brings 0; else this rank's own error, or ERR_PEER. */
+
+/* 0 when every rank passes 0; else this rank's own error, or ERR_PEER when it has none. */
 int bootstrap_agree(const struct topology *p, int rc, struct err *e);
-/* MPI is finalized at exit when the last world ended in order; else never: MPI_Finalize would wait for the
- * missing rank. */
+
+/* Frees what *p owns. orderly: MPI is finalized at the end of the process; else never, because MPI_Finalize
+ * would wait for the missing rank. */
 void bootstrap_close(struct topology *p, int orderly);
 
 #endif

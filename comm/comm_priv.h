@@ -1,4 +1,5 @@
-/* comm_priv.h - inside of the room: a world, its groups, and the table that a transport fills. */
+/* comm_priv.h - inside of the room: a world, its groups, and the table of functions that a transport
+ * fills. */
 #ifndef SHARDLINE_COMM_COMM_PRIV_H
 #define SHARDLINE_COMM_COMM_PRIV_H
 
@@ -8,9 +9,11 @@
 #include "comm/comm.h"
 #include "comm/reduce.h"
 #include "comm/segment.h"
+#include "comm/wait_counter.h"
 #include "comm/watch.h"
 
-/* What a rank tells the others at the first sync of an operation, so that calls that do not fit are found. */
+/* The operation of a call. Ranks exchange it at the first barrier of an operation, so that calls that do not
+ * match are an error. */
 enum call {
     CALL_BARRIER = 1,
     CALL_BROADCAST,
@@ -22,23 +25,27 @@ enum call {
     CALL_SHARED
 };
 
-/* One transport. Operations get groups of 2 and more ranks, n and bytes > 0, a world that has not failed
- * (comm.c sees to that); on an error they return -ERR_…, and the group is then out of step: comm.c makes it
- * a failure of the world. */
+/* One transport. comm.c calls its operations with groups of 2 and more ranks, n and bytes > 0, in a world
+ * that has not failed. An operation that returns -ERR_… leaves its group out of step; comm.c makes that a
+ * failure of the world. Shapes and meaning are those of comm.h. */
 struct transport {
     const char *name;
     void (*close)(struct world *w, int orderly);
+
+    /* Memory of comm_alloc. */
     void *(*alloc)(struct world *w, enum mem_cat cat, size_t bytes);
     void (*free)(struct world *w, void *p);
-    /* sends that need this rank's help: how many are left; may be NULL */
+
+    /* Advances sends that need this rank's help; returns how many are left. May be NULL. */
     int (*poll)(struct world *w, struct err *e);
-    /* a failure, to ranks that do not see the board; may be NULL */
+    /* Sends a failure to ranks that do not see the board. May be NULL. */
     void (*report_failure)(struct world *w, const char *text);
-    /* A group is born: its first rank offers a number, every rank takes it (the number is the same on all
-     * its ranks). */
+
+    /* A new group: its first rank proposes a number, every rank joins with it. A number names one group. */
     int (*group_propose)(struct comm *c, int64_t *number, struct err *e);
     int (*group_join)(struct comm *c, int64_t number, struct err *e);
     void (*group_leave)(struct comm *c);
+
     int (*barrier)(struct comm *c, struct err *e);
     int (*broadcast)(struct comm *c, void *buf, size_t bytes, int root, struct err *e);
     int (*all_reduce)(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e);
@@ -47,78 +54,96 @@ struct transport {
     int (*gather)(struct comm *c, const void *blob, const size_t *sizes, int root, char *out, struct err *e);
     int (*send)(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
     int (*recv)(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
-    /* Memory once a machine; the group of one has its own. */
+
+    /* Memory that the ranks of a machine share; a group of one has its own. */
     int (*alloc_shared)(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
     int (*free_shared)(struct comm *c, void *p, struct err *e);
-    /* of the ranks that have it together: this one, how many */
     void (*shared_group)(const struct comm *c, int *rank, int *size);
     int (*all_gather_shared)(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e);
-    /* Started operations: start says where the buffers are; step does what is ready, never waits, and sets
-     * q->done at the end; finish waits for that; drop gives back what start and step took, also after a
-     * failure. */
+
+    /* Started operations. start tells the other ranks where the buffers are. step does what is ready without
+     * waiting, and sets q->done at the end. finish waits for that. release frees what start and step
+     * allocated, also after a failure. */
     int (*start)(struct comm_request *q, struct err *e);
     int (*step)(struct comm_request *q, struct err *e);
     int (*finish)(struct comm_request *q, struct err *e);
     void (*release)(struct comm_request *q);
 };
 extern const struct transport transport_self, transport_shm, transport_mpi;
-/* Of buffers in the memory of a device that the host cannot reach (dev.h): operations alone, groups are
- * those of the transport beside it. */
+
+/* Transports of buffers in device memory that the host cannot reach (dev.h). They have operations only;
+ * groups are those of the transport beside them. */
 extern const struct transport transport_staged, transport_nccl;
+
+/* ---- staged.c: rows that transport_nccl has in common with transport_staged ---- */
 int staged_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e);
 int staged_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e);
 int staged_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e);
 int staged_free_shared(struct comm *c, void *p, struct err *e);
 void staged_shared_group(const struct comm *c, int *rank, int *size);
-/* Started operations that are over when they start: the transport's own blocking ones. */
+
+/* Frees the staging buffer of device memory. */
+void staged_close_world(struct world *w);
+
+/* Started operations for transports in which nothing advances by itself: the start does all, by the
+ * transport's own blocking operation. */
 int immediate_start(struct comm_request *q, struct err *e);
 int immediate_step(struct comm_request *q, struct err *e);
 void immediate_release(struct comm_request *q);
-void staged_close_world(struct world *w);
-/* Where every rank has a GPU of its own and the library, operations on its memory are NCCL's from now on,
- * and w->device_route says so; else not: an error where it was asked for. Collective over w->all. */
+
+/* ---- nccl/ ---- */
+
+/* Makes NCCL the transport of device memory, where every rank has a GPU of its own and the library; else
+ * leaves w->device as it is, which is an error when `asked`. Fills w->device_route. timeout_s: as in
+ * world_open. Collective over w->all. */
 int nccl_open_world(struct world *w, int asked, int64_t timeout_s, struct err *e);
+
+/* Frees NCCL's part of the world; its groups are closed. */
 void nccl_close_world(struct world *w);
-/* a communicator for a new group; collective over it */
+
+/* Makes a communicator for a new group. Collective over it. */
 int nccl_join(struct comm *c, struct err *e);
+
+/* Closes a group's communicator; aborts it after a failure. */
 void nccl_leave(struct comm *c);
 
-/* Where this process stands among the others (bootstrap.c finds out). */
+/* ---- the world ---- */
+
+/* Where this rank is among the others (bootstrap.c). */
 struct topology {
     int rank, size;           /* in the world */
     int node_rank, node_size; /* among the ranks of this machine, in the order of their world ranks */
     int with_mpi;             /* MPI was started */
-    /* [size] the lowest world rank on that rank's machine; NULL: all on one */
-    int *node_of;
+    int *node_of;             /* [size] lowest world rank on that rank's machine; NULL: one machine */
 };
 
 struct comm_request {
-    struct comm_request *next; /* in the world's list, in the order of starting */
+    struct comm_request *next; /* in the world's list, in the order of the starts */
     struct comm *c;
-    const struct transport *t; /* that it was started on */
+    const struct transport *t; /* on which it was started */
     enum comm_op op;
     int64_t bytes;
     int what;  /* enum call */
     void *out; /* all-reduce: the buffer, in and out */
     const void *in;
-    /* all-reduce: elements; reduce-scatter: of a segment; all-gathers: bytes of a part */
-    int64_t n;
+    int64_t n; /* all-reduce: elements; reduce-scatter: elements of a slice; all-gathers: bytes of a part */
     struct comm_callback on_complete; /* of a gather into shared memory */
-    uint64_t number;                  /* of the group's started operations, from 0 */
-    int stage, done;                  /* stage: the transport's own */
-    int64_t mark;                     /* nccl.c: behind it on the device */
-    void *priv;                       /* likewise the transport's own */
+    uint64_t number;                  /* among the group's started operations, from 0 */
+    int stage;                        /* the transport's own */
+    int done;
+    int64_t mark; /* nccl.c: the device's mark behind it */
+    void *priv;   /* the transport's own */
 };
 
 struct world {
     const struct transport *t;
     struct topology at;
     struct dev *dev;                /* may be NULL */
-    const struct transport *device; /* of buffers in its memory; NULL: it has none of its own */
-    void *stage;                    /* staged.c: host memory between */
+    const struct transport *device; /* of buffers in device memory; NULL: the device has none of its own */
+    void *stage;                    /* staged.c: host buffer between device and transport */
     size_t stage_bytes;
     struct nccl *nccl;      /* nccl.h; NULL: not used */
-    char device_route[256]; /* how such memory goes between ranks; "": there is none */
+    char device_route[256]; /* how device memory travels between ranks; "": through the host */
     struct mem *mem, own_mem;
     struct segment seg;          /* of this machine's ranks: the board, and (shm) their memory */
     struct failure_board *board; /* == seg.base */
@@ -143,16 +168,23 @@ struct comm {
     struct comm_count count[COMM_OPS];
 };
 
-/* comm.c: a group of the given world ranks (malloc'd, taken over); the transport's state is not made yet. */
+/* A group of the given world ranks; owns member (malloc'd), also on failure. The transport's state is not
+ * made yet. NULL: out of memory. */
 struct comm *comm_new(struct world *w, int *member, int size);
-/* "rank N: " in front, unless a rank is named there already */
+
+/* Puts "rank N: " in front of the text, unless it begins with a rank. */
 void comm_name_rank(struct err *e, int rank);
-/* What every wait does meanwhile: open requests, messages under way. Returns how many are left, or -ERR_…. */
+
+/* What every wait does meanwhile: steps all started operations and messages under way. Returns how many are
+ * left, or -ERR_…. */
 int comm_step_requests(struct world *w, struct err *e);
+
+/* Opens and closes the parts of a world that belong to the transports shm and mpi. */
 int shm_open_world(struct world *w, struct err *e);
 void shm_close_world(struct world *w);
 int mpi_open_world(struct world *w, struct err *e);
-/* world.c */
-/* -ERR_PEER when the world has failed, with its text */
+
+/* 0, or -ERR_PEER with the text of the failure when the world has failed (world.c). */
 int world_check(struct world *w, struct err *e);
+
 #endif

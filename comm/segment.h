@@ -1,13 +1,12 @@
 /* segment.h - memory that the ranks of one machine share.
  *
- *   [ board | the transport's first block | region of rank 0 | region of rank 1 | … ]     one memfd, mapped
- *   by all
+ *   [ failure board | first block of the transport | region of rank 0 | region of rank 1 | … ]
  *
- * A region is as large as the machine's memory: address space costs nothing, pages come at first touch. Only
- * its own rank allocates in a region (lists are private), everybody reads and writes there. Memory is not
- * tied to a name in the file
- * system: nothing stays behind, however the ranks end. Ranks map the segment at different addresses, so what
- * they tell each other are offsets. */
+ * It is one memfd, which all ranks map. A region is as large as the machine's memory: address space costs
+ * nothing, pages come at first touch. Only its own rank allocates in a region, every rank reads and writes
+ * there. The memory has no name in the file system, so nothing stays behind, however the ranks end. Ranks map
+ * the segment at different addresses, so they exchange offsets. One thread of a rank calls these
+ * functions. */
 #ifndef SHARDLINE_COMM_SEGMENT_H
 #define SHARDLINE_COMM_SEGMENT_H
 
@@ -17,11 +16,13 @@
 #include "base/mem.h"
 #include "comm/failure_board.h"
 
-#define SEGMENT_NAME 64
+#define SEGMENT_NAME 64 /* bytes of a name, with its NUL */
 
-/* off: from the base; bytes: as asked for */
+/* A piece of a region, free or used. */
 struct extent {
-    size_t off, size, bytes;
+    size_t off;   /* from the base */
+    size_t size;  /* of the piece */
+    size_t bytes; /* that were asked for */
     int used;
     enum mem_cat cat;
 };
@@ -29,31 +30,44 @@ struct extent {
 struct segment {
     char *base;
     size_t bytes;
-    size_t region, region_bytes; /* of this rank, offset from the base */
+    size_t region, region_bytes; /* of this rank; region: offset from the base */
     struct extent *extent;       /* of the region, in order, without gaps */
     int n_extents, capacity;
     struct failure_board *board; /* == base */
     struct mem *mem;
-    int fd; /* -1 once everybody has it */
+    int fd; /* -1 once all ranks have mapped it */
 };
 
-/* How large a segment for n_ranks is: head bytes (board and the transport's block), then n_ranks regions (0
- * when !regions). */
+/* Size of a segment: head_bytes (board and the transport's block), then a region for each of n_ranks when
+ * regions is 1. */
 size_t segment_size(size_t head_bytes, int n_ranks, int regions);
-/* The first rank makes it; the others open it through /proc/PID/fd/FD, or by name where process ids are not
- * shared. */
+
+/* Creates a segment, in the first rank of a machine. name NULL: a memfd without a name. */
 int segment_create(struct segment *s, size_t bytes, const char *name, struct err *e);
+
+/* Maps the segment of another process through /proc/PID/fd/FD. */
 int segment_open_fd(struct segment *s, size_t bytes, int pid, int fd, struct err *e);
+
+/* Maps a segment by name, where ranks do not share process ids. */
 int segment_open_name(struct segment *s, size_t bytes, const char *name, struct err *e);
-/* Region `rank` of n_ranks is mine from now on. */
+
+/* Makes region `rank` the one in which this rank allocates. mem (borrowed) counts it. */
 int segment_take_region(struct segment *s, size_t head_bytes, int rank, struct mem *mem, struct err *e);
+
+/* Closes the descriptor; the mapping stays. */
 void segment_close_fd(struct segment *s);
+
+/* Unmaps the segment. */
 void segment_close(struct segment *s);
 
-/* Zeroed, 64-byte aligned (2 MiB and more: 2 MiB aligned). NULL: none left. */
+/* Allocates in this rank's region: zeroed, 64-byte aligned, from 2 MiB up 2 MiB aligned. NULL: out of
+ * memory. */
 void *segment_alloc(struct segment *s, enum mem_cat cat, size_t bytes);
+
+/* Frees memory of segment_alloc; NULL is allowed. */
 void segment_free(struct segment *s, void *p);
-/* Offset of p, or -1 when bytes at p do not lie in my region. */
+
+/* Offset of p from the base; -1 when the bytes at p do not lie in this rank's region. */
 int64_t segment_offset(const struct segment *s, const void *p, size_t bytes);
 
 #endif

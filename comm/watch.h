@@ -1,6 +1,6 @@
-/* watch.h - one thread a rank that sees what its main thread cannot: a peer that died or is stopped, a
- * signal that asks for the end. It only writes to the board; the main threads learn of it in their next
- * call. When a main thread does not come back within a few seconds after a failure, the thread ends the
+/* watch.h - one thread per rank that notices what its main thread cannot: a rank that exited or is stopped, a
+ * signal that asks the job to stop. It writes on the failure board, which the main threads read in their next
+ * call. When the main thread does not return within a few seconds after a failure, the watch thread ends the
  * process. */
 #ifndef SHARDLINE_COMM_WATCH_H
 #define SHARDLINE_COMM_WATCH_H
@@ -8,14 +8,18 @@
 #include "comm/failure_board.h"
 
 struct watch;
-/* Blocks SIGTERM, SIGINT and SIGUSR1 (which the launcher sends for either) in the calling thread. Before MPI
- * starts its own
- * threads: they would take a signal with its default action. */
+
+/* Blocks SIGTERM, SIGINT and SIGUSR1 (which the launcher sends for either) in the calling thread. Called
+ * before MPI starts its threads, which would take a signal with its default action. */
 void watch_block_signals(void);
-/* rank: this process' row of the board. The others' rows are complete when this is called. */
+
+/* Starts the thread. rank: this process's row of the board; the rows of all ranks are complete. */
 int watch_open(struct watch **out, struct failure_board *b, int rank, struct err *e);
+
+/* Ends the thread; NULL is allowed. */
 void watch_close(struct watch *w);
-/* State letter of a process from /proc, 0 when it is gone. */
+
+/* State letter of a process from /proc; 0 when it has exited. */
 char watch_process_state(int pid);
 
 #endif

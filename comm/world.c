@@ -189,7 +189,9 @@ const char *world_transport(const struct world *w) { return w->nccl ? transport_
 
 const char *world_device_route(const struct world *w)
 {
-    return w->at.size == 1 || !w->device ? NULL : w->device_route[0] ? w->device_route : "through the host";
+    if (w->at.size == 1 || !w->device)
+        return NULL;
+    return w->device_route[0] ? w->device_route : "through the host";
 }
 
 int world_pin(const struct world *w, struct pool *p)
