@@ -90,11 +90,8 @@ fi
 loop save save save
 loop conversion reshard reshard_to
 if command -v python3 >/dev/null; then
-    python3 "$here/../lib/reshard_server.py" "$TMP/good/step-2" "$TMP/server.log" >port 2>/dev/null &
-    server=$!
-    trap 'kill $server 2>/dev/null' EXIT
-    for _ in {1..100}; do [ -s port ] && break; sleep 0.1; done
-    url=http://127.0.0.1:$(cat port)/ok
+    file_server "$TMP/good/step-2" "$TMP/server.log"
+    url=http://127.0.0.1:$port/ok
     loop download fetch fetch
 else
     skip "no python3 for a server: no download fails"

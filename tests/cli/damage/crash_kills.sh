@@ -41,11 +41,8 @@ run "${train[@]}" --steps 100000 --stop-after $((${newest:-0} + 1))
 claim "training goes on from step ${newest:-none}" [ $rc = 0 ] && claim "and its checkpoint is whole" "$BIN/reshard" verify "run2/step-$((${newest:-0} + 1))" >/dev/null
 
 if command -v python3 >/dev/null; then
-    python3 "$here/../lib/reshard_server.py" "$TMP/run/step-2" "$TMP/server.log" >port 2>/dev/null &
-    server=$!
-    trap 'kill $server 2>/dev/null' EXIT
-    for _ in {1..100}; do [ -s port ] && break; sleep 0.1; done
-    url=http://127.0.0.1:$(cat port)/ok
+    file_server "$TMP/run/step-2" "$TMP/server.log"
+    url=http://127.0.0.1:$port/ok
     half=0 whole=0
     for i in $(seq $((6 * times))); do
         killed $((RANDOM % 120 + 10)) reshard fetch "$url" got

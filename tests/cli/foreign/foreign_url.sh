@@ -8,10 +8,8 @@ command -v python3 >/dev/null || { skip "no python3 here"; finish; }
 cd "$TMP" || exit 1
 export SHARDLINE_CACHE=$TMP/cache no_proxy=127.0.0.1,localhost
 mkdir served
-python3 "$here/../lib/reshard_server.py" served "$TMP/log" >port 2>server.err & server=$!
-trap 'kill $server 2>/dev/null' EXIT
-until [ -s port ]; do sleep 0.05; done
-at=http://127.0.0.1:$(cat port)
+file_server served "$TMP/log"
+at=http://127.0.0.1:$port
 
 for case in zero3-5 zero2-3 dcp-3 legacy-2-2-1 dist-2-2-3; do
     python3 "$here/../lib/foreign_make.py" $case served/$case || { claim "$case is made" false; continue; }

@@ -5,7 +5,7 @@ library=                                   # for SHARDLINE_DEVICE
 [ "$device" = cuda ] || library=$fake_device
 text 1 60000 >"$TMP/text"
 
-# here WHAT ARGS…: the same on the device
+# here WHAT ARGS…: the same bits on the device
 here() { SHARDLINE_DEVICE=$library same "$device device: $1" --device cuda "${@:2}"; }
 
 config "$TMP/gqa.json"
@@ -14,9 +14,9 @@ reference
 here "one rank"
 here "kv heads replicated, vocabulary split, ZeRO-3 with its counter" --tp 4 --ranks 8 --zero 3 --micro-batch 1
 claim "ranks of one machine are said to be on one, whoever shares a GPU" eval '[[ $err != *"spans machines"* ]]'
-here "pipeline with layers computed again, ZeRO-1" --pp 2 --ranks 4 --zero 1 --micro-batch 2 --recompute full
-here "ZeRO-2, saved behind training" --ranks 2 --zero 2 --save-async --save-every 1
-here "gradients left for later" --pp 2 --micro-batch 2 --schedule zero-bubble
+here "pipeline with recomputed layers, ZeRO-1" --pp 2 --ranks 4 --zero 1 --micro-batch 2 --recompute full
+here "ZeRO-2, saved in the background" --ranks 2 --zero 2 --save-async --save-every 1
+here "deferred gradients" --pp 2 --micro-batch 2 --schedule zero-bubble
 here "samples and evaluation" --eval-data "$TMP/text" --eval-every 2 --sample-every 2
 export SHARDLINE_CUDA=simt                 # bf16 on tensor cores has bits of its own
 for name in gpt2 qwen3; do

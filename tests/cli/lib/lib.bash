@@ -1,4 +1,4 @@
-# lib.bash - for the scripts in tests/cli: claims that are counted, the last line that tests/run adds up. Used by `. lib.bash`.
+# lib.bash - for the scripts in tests/cli: counts claims and prints the last line, which tests/run adds up.
 #
 #   . "$(dirname "$0")/../lib/lib.bash"
 #   run ptrain --stepz 5                       # $BIN/ptrain when there is one; fills $rc, $out (stdout), $err (stderr)
@@ -6,11 +6,12 @@
 #   claim "and the nearest is suggested" has "$err" "did you mean --steps"
 #   finish
 #
-# $TMP is a fresh folder, removed afterwards. Under $BIN every program can be meant by its name alone.
+# $TMP is a fresh folder, which tests/run removes. A program in $BIN is called by its name alone.
 set -u
 : "${BIN:?set by tests/run}" "${TMP:?set by tests/run}"
-trap 'kill $(jobs -p) 2>/dev/null' EXIT           # what a script leaves running when it ends half-way, too
-export PYTHONPATH=$(cd "${BASH_SOURCE[0]%/*}" && pwd)${PYTHONPATH:+:$PYTHONPATH}          # modules that the scripts share
+lib_dir=$(cd "${BASH_SOURCE[0]%/*}" && pwd)
+trap 'kill $(jobs -p) 2>/dev/null' EXIT           # processes that a script started, also when it ends half-way
+export PYTHONPATH=$lib_dir${PYTHONPATH:+:$PYTHONPATH}          # modules that the scripts share
 fake_device=$BIN/../tests/devices/fake_device.so       # a device for tests; SHARDLINE_DEVICE=$fake_device makes it what --device cuda is
 n_passed=0 n_failed=0 n_skipped=0 rc=0 out= err=
 
@@ -25,6 +26,7 @@ run() {
 
 has() { [[ $1 == *"$2"* ]]; }
 
+# claim WHAT COMMAND...: the claim holds when the command succeeds
 claim() {
     local what=$1
     shift
@@ -40,12 +42,21 @@ claim() {
     return 1
 }
 
+# file_server FOLDER LOG: starts reshard_server.py, fills $server (process id) and $port. It ends with the script.
+file_server() {
+    rm -f "$TMP/.port"
+    "${PYTHON:-python3}" -B "$lib_dir/reshard_server.py" "$1" "$2" >"$TMP/.port" 2>"$TMP/.server.err" &
+    server=$!
+    for _ in {1..200}; do [ -s "$TMP/.port" ] && break; sleep 0.05; done
+    port=$(cat "$TMP/.port")
+}
+
 skip() { n_skipped=$((n_skipped + 1)); echo "skip: $*"; }
 
-# The second reader (from FORMAT.md alone, no other code of ours) sees every checkpoint that a script made, whole or damaged: it must agree with
-# `reshard verify` about each. Small ones only, and the first few: it is written in plain Python.
+# The second reader, written from FORMAT.md alone, reads every checkpoint that a script made, whole or damaged, and must agree
+# with `reshard verify` about each. It is written in plain Python, so it gets the first twelve small ones only.
 agree_on_checkpoints() {
-    local reader=${BASH_SOURCE[0]%/*}/../../native_reader.py dir seen=0 ours theirs
+    local reader=$lib_dir/../../native_reader.py dir seen=0 ours theirs
     command -v python3 >/dev/null && [ -x "$BIN/reshard" ] || return 0
     while IFS= read -r dir; do
         dir=${dir%/manifest.json}

@@ -1,4 +1,5 @@
-# nccl_cases.bash - what nccl.sh and nccl_all.sh share: the NCCL transport on the fake device, over a library that stands for NCCL (tests/devices/fake_nccl.c).
+# nccl_cases.bash - the NCCL transport on the fake device, with a stand-in for NCCL (tests/devices/fake_nccl.c). Shared by nccl.sh and
+# nccl_all.sh.
 . "$(dirname "${BASH_SOURCE[0]}")/train_lib.bash"
 library=$BIN/../tests/devices/libnccl.so.2
 [ -e "$library" ] || { skip "no $library: make tests"; finish; }
@@ -11,7 +12,7 @@ on_gpus() { SHARDLINE_DEVICE=$fake_device SHARDLINE_NCCL=$library "$@"; }
 # here WHAT ARGS…: the same bits over NCCL
 here() { on_gpus same "nccl: $1" --device cuda --transport nccl "${@:2}" && claim "nccl: $1: says so" has "$err" "$by_nccl"; }
 
-# fault WHAT FAULT SECONDS LINE ARGS…: the job ends by itself within SECONDS, and one line says LINE
+# fault WHAT FAULT SECONDS LINE ARGS…: the job ends by itself within SECONDS and prints one line that contains LINE
 fault() {
     local what=$1 fault=$2 limit=$3 line=$4 began=$EPOCHSECONDS
     shift 4
@@ -22,6 +23,6 @@ fault() {
     claim "$what: says $line" has "$err" "$line"
     claim "$what: one line" [ "$(grep -vc 'goes between ranks\|^ptrain: step [0-9]*/' "$TMP/.err")" = 1 ]
     claim "$what: no checkpoint" [ ! -e "$TMP/faulty/step-3" ]
-    claim "$what: nobody is left" nobody_left "$TMP/faulty"
+    claim "$what: no process is left" no_process_left "$TMP/faulty"
 }
-nobody_left() { sleep 0.2; ! pgrep -f -- "--out $1" >/dev/null; }
+no_process_left() { sleep 0.2; ! pgrep -f -- "--out $1" >/dev/null; }

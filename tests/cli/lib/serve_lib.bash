@@ -1,9 +1,9 @@
-# serve_lib.bash - what the scripts about the server share: text, a small model trained on it, clients in Python whose claims count. Used by
-# `. serve_lib.bash` (brings lib.bash). Without python3 a script ends here, with a line that says so.
+# serve_lib.bash - what the scripts about the server share: a text, a small model trained on it, clients in Python whose claims are
+# counted. Includes lib.bash. Without python3 the script skips.
 #
 #   . "$(dirname "$0")/../lib/serve_lib.bash"
 #   trained --steps 4                          # into $TMP/run
-#   asked serve_http.py "$TMP/run/step-4" 1    # its last line is added up
+#   asked serve_http.py "$TMP/run/step-4" 1    # adds up its last line
 #   finish
 here=$(cd "$(dirname "$0")" && pwd)
 . "$(dirname "${BASH_SOURCE[0]}")/lib.bash"
@@ -12,7 +12,7 @@ command -v "$python" >/dev/null || { skip "no python3"; finish; }
 export BIN no_proxy=127.0.0.1,localhost SHARDLINE_CACHE=$TMP/cache
 for i in {1..700}; do echo "line $i: $((i * i)) is the square of $i"; done >"$TMP/text"
 
-# trained [OUT] ARGS...: without a model there is nothing to serve
+# trained [OUT] ARGS...: trains a model into $TMP/OUT (run); the script ends when that fails
 trained() {
     local out=run
     [[ $1 == --* ]] || { out=$1; shift; }
@@ -20,10 +20,10 @@ trained() {
     claim "a model is trained" [ $rc = 0 ] || finish
 }
 
-# digest CHECKPOINT: of its weights
+# digest CHECKPOINT: prints the digest of its weights
 digest() { "$BIN/reshard" digest "$1" | sed -n 's/^weights_digest //p'; }
 
-# asked SCRIPT ARGS...: a client beside the script that calls this; $what in front of what it says
+# asked SCRIPT ARGS...: runs a client that lies beside the calling script; prefixes what it prints with $what
 asked() {
     local p f s
     "$python" -B "$here/$1" "${@:2}" >"$TMP/said" 2>&1

@@ -1,13 +1,13 @@
-# train_lib.bash - runs of ptrain that must give the same bits. Used by `. train_lib.bash` (brings lib.bash).
+# train_lib.bash - runs of ptrain that must give the same bits. Includes lib.bash.
 . "$(dirname "${BASH_SOURCE[0]}")/lib.bash"
 
-# text SEED BYTES: words that repeat, so that a model learns something from them
+# text SEED BYTES: prints words that repeat, so that a model can learn something
 text() {
     awk -v s="$1" -v n="$2" 'BEGIN { srand(s); split("the model rank tree sum of layer head token page shard step bits order", w, " ");
         while (c < n) { x = w[int(rand() * 14) + 1] (rand() < 0.1 ? ".\n" : " "); printf "%s", x; c += length(x) } }'
 }
 
-# config FILE KEY=VALUE...: a small Llama with odd sizes, keys replaced
+# config FILE KEY=VALUE...: writes the config of a small Llama with odd sizes, keys replaced
 config() {
     local f=$1 pair body
     shift
@@ -18,7 +18,7 @@ config() {
     echo "{$body}" >"$f"
 }
 
-# family FILE NAME: a small model of another family, odd sizes
+# family FILE NAME: writes the config of a small model of another family, with odd sizes
 family() {
     local sizes='"hidden_size":72,"num_hidden_layers":2,"num_attention_heads":8,"num_key_value_heads":2,"head_dim":10,"intermediate_size":104,"vocab_size":701,"max_position_embeddings":256'
     case $2 in
@@ -33,7 +33,7 @@ family() {
 bits_of() { sed -n 's/.*"loss_bits":"\([0-9a-f]*\)".*"grad_norm_bits":"\([0-9a-f]*\)".*/\1 \2/p' "$1"; }
 state_of() { sed -n 's/.*"state_digest":"\([0-9a-f]*\)".*/\1/p' <<<"$1" | tail -n 1; }
 
-# train NAME ARGS...: a run into $TMP/NAME; $state its digest, $bits its losses and norms
+# train NAME ARGS...: trains into $TMP/NAME; fills $state (digest) and $bits (losses and norms)
 train() {
     local name=$1
     shift
@@ -42,8 +42,14 @@ train() {
     state=$(state_of "$out") bits=$(bits_of "$TMP/$name.jsonl" 2>/dev/null)
 }
 
-reference() { train reference "$@"; ref_state=$state ref_bits=$bits ref_lines=$(wc -l <<<"$bits"); claim "the reference of ${common[*]} runs" [ $rc = 0 ]; }
-# same CODE-PATH ARGS...: that run has the reference's bits at every step and its final state
+# reference ARGS...: the run that later ones are compared with
+reference() {
+    train reference "$@"
+    ref_state=$state ref_bits=$bits ref_lines=$(wc -l <<<"$bits")
+    claim "the reference of ${common[*]} runs" [ $rc = 0 ]
+}
+
+# same CODE-PATH ARGS...: a run with the reference's bits at every step and its final state
 same() {
     local what=$1
     shift
@@ -52,14 +58,15 @@ same() {
         claim "$what ($*): the final state has the reference's digest" [ "$state" = "$ref_state" ]
 }
 
-# portable CODE-PATH ARGS...: the slowest kernels, so two steps of a small batch; the reference is theirs from then on
+# portable CODE-PATH ARGS...: the same with the portable kernels, the slowest: two steps of a small batch. They also make the
+# reference, which stays theirs.
 portable() {
     local common=("${common[@]}" --steps 2 --global-batch 2)
     reference
     SHARDLINE_ISA=portable same "$@"
 }
 
-# of_class ISA COMMAND...: with the kernels of another CPU class, where the processor has what they need.
+# of_class ISA COMMAND...: runs with the kernels of another CPU class, where the processor has its instructions
 of_class() {
     if SHARDLINE_ISA="$1" "$BIN/ptrain" --version | grep -q "cpu class $1,"; then
         SHARDLINE_ISA=$1 "${@:2}"

@@ -15,9 +15,7 @@ mkdir served served/n served/h
 cp native/* served/n; cp hf/* served/h
 native=$("$BIN/reshard" digest native) hf=$("$BIN/reshard" digest hf)
 
-start() { python3 "$here/../lib/reshard_server.py" served "$TMP/log" >port 2>server.err & server=$!; until [ -s port ]; do sleep 0.05; done; port=$(cat port); }
-start
-trap 'kill $server 2>/dev/null' EXIT
+file_server served "$TMP/log"
 at=http://127.0.0.1:$port
 
 for how in ok plain date busy cut stall; do

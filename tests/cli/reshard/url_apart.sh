@@ -39,11 +39,8 @@ json.dump({"model_type": "llama", "hidden_size": hidden, "intermediate_size": in
            "vocab_size": vocab, "max_position_embeddings": 128, "torch_dtype": "bfloat16", "tie_word_embeddings": False, "eos_token_id": None},
           open("served/m/config.json", "w"))
 PY
-"$python" "$here/../lib/reshard_server.py" served "$TMP/log" >port 2>server.err &
-server=$!
-trap 'kill $server 2>/dev/null' EXIT
-for i in $(seq 200); do [ -s port ] && break; sleep 0.05; done
-at=http://127.0.0.1:$(cat port)
+file_server served "$TMP/log"
+at=http://127.0.0.1:$port
 weights=$(wc -c <served/m/model.safetensors)
 ask() { "$@" --once "some words" --max-tokens 8 --temperature 1 --seed 3 >said 2>.err; rc=$?; }
 

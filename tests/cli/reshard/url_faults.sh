@@ -27,11 +27,8 @@ data = struct.pack("<Q", len(h)) + h + os.urandom(n)
 open("served/big/model.safetensors", "wb").write(data)
 open("new", "wb").write(data[:1 << 20] + data[1 << 20:].translate(bytes(b ^ 1 for b in range(256))))
 PY
-"$python" "$here/../lib/reshard_server.py" served "$TMP/log" >port 2>server.err &
-server=$!
-trap 'kill $server 2>/dev/null' EXIT
-for i in $(seq 200); do [ -s port ] && break; sleep 0.05; done
-port=$(cat port) at=http://127.0.0.1:$(cat port)
+file_server served "$TMP/log"
+at=http://127.0.0.1:$port
 
 # another version in the middle: never a mixture
 run reshard fetch --threads 1 $at/swap/big got
