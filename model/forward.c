@@ -73,17 +73,18 @@ static int gather_logits(const struct model *m, struct forward_work *w, int64_t 
     return 0;
 }
 
-static int wanted_logits(struct pass *p, struct weights *ws, struct forward_work *w, const int32_t *want,
-                         int64_t n, struct head_out *out, struct err *e)
+static int wanted_logits(struct pass *p, struct weights *ws, struct forward_work *w,
+                         const struct batch *batch, struct head_out *out, struct err *e)
 {
     struct model *m = p->m;
     int unit = (int)m->n_layers + 1, alone = comm_size(m->tp) == 1;
+    int64_t n = batch->n_want;
     int64_t width = alone ? m->vocab : block_size(m->vocab, m->grain) * (m->grain / comm_size(m->tp));
     struct unit_buf b = { 0 };
     int rc;
 
     KERNEL(m->dev, embed, rows_of(w->picked, m->dt, n, m->hidden), rows_of(w->x, m->dt, w->rows, m->hidden),
-           0, want);
+           0, batch->want);
     b.branch[0].x = w->picked;
     b.branch[0].h = w->norm_out;
     b.branch[0].stat = w->stat;
@@ -121,8 +122,7 @@ static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, 
 }
 
 int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b,
-                       struct forward_work *w, const int32_t *want, int64_t n_want, struct head_out *out,
-                       struct err *e)
+                       struct forward_work *w, struct head_out *out, struct err *e)
 {
     const struct stage *at = &m->chunk[chunk];
     struct pass p = { .m = m,
@@ -134,10 +134,11 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
                       .whole_pages = 1 };
     int rc = 0;
 
-    if (b->n_rows > w->rows || n_want > w->logit_rows || b->n_rows > m->max_rows)
+    if (b->n_rows > w->rows || b->n_want > w->logit_rows || b->n_rows > m->max_rows)
         return err_set(e, ERR_INTERNAL,
                        "a batch of %lld rows and %lld logit rows, work memory for %lld and %lld",
-                       (long long)b->n_rows, (long long)n_want, (long long)w->rows, (long long)w->logit_rows);
+                       (long long)b->n_rows, (long long)b->n_want, (long long)w->rows,
+                       (long long)w->logit_rows);
     if (m->pos)
         positions_of(b->seq, b->n_seq, m->pos);
     for (int i = 0; i < b->n_seq; i++)
@@ -146,18 +147,18 @@ int model_forward_part(struct model *m, struct weights *ws, int chunk, const str
     if (at->has_embed)
         TRY(one_unit(&p, ws, w, 0, 0, e));
     for (int unit = at->first_unit; unit <= at->last_unit; unit++) {
-        int more = unit < at->last_unit || (at->has_head && n_want);
+        int more = unit < at->last_unit || (at->has_head && b->n_want);
         TRY(one_unit(&p, ws, w, unit, more ? unit + 1 : 0, e));
     }
-    if (at->has_head && n_want)
-        TRY(wanted_logits(&p, ws, w, want, n_want, out, e));
+    if (at->has_head && b->n_want)
+        TRY(wanted_logits(&p, ws, w, b, out, e));
     rc = dev_check(m->dev, e);
 out:
     return rc;
 }
 
 int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w,
-                  const int32_t *want, int64_t n_want, struct head_out *out, struct err *e)
+                  struct head_out *out, struct err *e)
 {
-    return model_forward_part(m, ws, 0, b, w, want, n_want, out, e);
+    return model_forward_part(m, ws, 0, b, w, out, e);
 }

@@ -189,6 +189,8 @@ struct batch {
     const int32_t *ids; /* [n_rows], of the host */
     int n_seq;
     const struct attn_seq *seq; /* [n_seq]; a page holds all layers, model_page_bytes each */
+    int64_t n_want;             /* rows whose logits are wanted; 0: no head */
+    const int32_t *want;        /* [n_want], of the host, ascending */
 };
 /* Work memory of model_forward: x the residual stream, the rest private to forward.c. */
 struct forward_work {
@@ -206,21 +208,20 @@ struct forward_work {
 void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows,
                         struct forward_work *w);
 /* logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside the work memory, of the
- * device. max, sum:
- * [n_want]; the log-prob of id v is (logits[v] - max) - log(sum), as KERNEL ce_logprob computes it. */
+ * device.
+ * max, sum: [n_want]; the log-prob of id v is (logits[v] - max) - log(sum), as KERNEL ce_logprob computes it. */
 struct head_out {
     const float *logits;
     const float *max, *sum;
 };
-/* Runs the rows through all layers (keys and values go to their pages) and the head for the rows want[0 ..
- * n_want), ascending. n_want 0: no head. Collective over tp. ERR_MEMORY, ERR_PEER. */
+/* Runs the rows through all layers (keys and values go to their pages), and the wanted rows through the
+ * head. Collective over tp. ERR_MEMORY, ERR_PEER. */
 int model_forward(struct model *m, struct weights *ws, const struct batch *b, struct forward_work *w,
-                  const int32_t *want, int64_t n_want, struct head_out *out, struct err *e);
+                  struct head_out *out, struct err *e);
 /* The same for one chunk of a pipeline rank: rows come in w->x but to the first chunk of all, and are left
  * there but by the last one, which alone fills *out. */
 int model_forward_part(struct model *m, struct weights *ws, int chunk, const struct batch *b,
-                       struct forward_work *w, const int32_t *want, int64_t n_want, struct head_out *out,
-                       struct err *e);
+                       struct forward_work *w, struct head_out *out, struct err *e);
 
 /* ---- training: forward that keeps, backward that accumulates ---- */
 

@@ -160,16 +160,18 @@ static int sample_token(struct sampler *s, const int32_t *ids, int at, int n, in
     struct work *w = s->w;
     struct model *m = &w->model;
     struct attn_seq seq = { 0, n - at, at, &s->page };
-    struct batch b = { n - at, ids + at, 1, &seq };
+    int32_t want = n - at - 1;
+    struct batch b = {
+        .n_rows = n - at, .ids = ids + at, .n_seq = 1, .seq = &seq, .n_want = 1, .want = &want
+    };
     struct comm *pp = w->ranks->mesh.axis[AXIS_PP];
     int ranks = w->ranks->layout.pp, me = w->ranks->mesh.at[AXIS_PP], rc = 0;
     size_t bytes = (size_t)(b.n_rows * m->hidden) * dtype_size(m->dt);
-    int32_t want = n - at - 1;
     struct head_out h = { 0 };
     for (int c = 0; c < m->n_chunks; c++) {
         if (!m->chunk[c].has_embed)
             TRY(comm_recv(pp, s->fw.x, bytes, (me + ranks - 1) % ranks, e));
-        TRY(model_forward_part(m, w->weights, c, &b, &s->fw, &want, 1, &h, e));
+        TRY(model_forward_part(m, w->weights, c, &b, &s->fw, &h, e));
         if (!m->chunk[c].has_head)
             TRY(comm_send(pp, s->fw.x, bytes, (me + 1) % ranks, e));
     }

@@ -398,7 +398,12 @@ static int run_step(struct engine *en, struct err *e)
 {
     struct model *m = &en->in.loaded->m;
     struct step_message *p = &en->message;
-    struct batch b = { .n_rows = p->n_rows, .ids = p->ids, .n_seq = p->n_seq, .seq = p->seq };
+    struct batch b = { .n_rows = p->n_rows,
+                       .ids = p->ids,
+                       .n_seq = p->n_seq,
+                       .seq = p->seq,
+                       .n_want = p->n_want,
+                       .want = p->want };
     struct head_out head = { 0 };
     int rc = step_message_map_pages(p, &en->kv, e);
 
@@ -406,7 +411,7 @@ static int run_step(struct engine *en, struct err *e)
         return rc;
     if (en->inbox)
         count_step(en);
-    rc = model_forward(m, &en->in.loaded->weights.w, &b, &en->work, p->want, p->n_want, &head, e);
+    rc = model_forward(m, &en->in.loaded->weights.w, &b, &en->work, &head, e);
     if (rc < 0 || !en->inbox)
         return rc;
     en->n_steps++;

@@ -210,11 +210,13 @@ static inline void rig_decode_open(struct rig_decode *d, const struct model_conf
 static inline const float *rig_decode_rows(struct rig_decode *d, int64_t pos, int64_t n)
 {
     struct attn_seq seq = { 0, n, pos, d->page };
-    struct batch b = { n, d->r.ids + pos, 1, &seq };
     int32_t want = (int32_t)(n - 1);
+    struct batch b = {
+        .n_rows = n, .ids = d->r.ids + pos, .n_seq = 1, .seq = &seq, .n_want = 1, .want = &want
+    };
     struct head_out h = { 0 };
     struct err e;
-    CHECK_INT(model_forward(&d->r.m, zero_weights(d->r.z), &b, &d->w, &want, 1, &h, &e), 0);
+    CHECK_INT(model_forward(&d->r.m, zero_weights(d->r.z), &b, &d->w, &h, &e), 0);
     return h.logits;
 }
 
