@@ -208,8 +208,8 @@ struct forward_work {
 void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows,
                         struct forward_work *w);
 /* logits: fp32 [n_want][vocab] of the whole vocabulary on every tp rank, inside the work memory, of the
- * device.
- * max, sum: [n_want]; the log-prob of id v is (logits[v] - max) - log(sum), as KERNEL ce_logprob computes it. */
+ * device. max, sum: [n_want]. The log-prob of id v is (logits[v] - max) - log(sum), as KERNEL ce_logprob
+ * computes it. */
 struct head_out {
     const float *logits;
     const float *max, *sum;
