@@ -147,11 +147,7 @@ void model_close(struct model *m)
 
 int model_part(const struct model *m, int unit, enum param_kind kind)
 {
-    const struct unit_part *u = &m->local.unit[unit];
-    for (int i = u->first; i < u->first + u->n; i++)
-        if (m->table.p[m->local.part[i].param].kind == kind)
-            return i;
-    return -1;
+    return params_part(&m->local, unit, kind, -1);
 }
 
 struct mat model_mat(const struct model *m, const void *flat, int part)

@@ -32,13 +32,11 @@ static void add(struct pieces *p, enum zero_state state, const struct param_piec
 {
     const struct param *q = param_of(p->m, at);
     struct ckpt_piece *x = &p->piece[p->n];
-    *x = (struct ckpt_piece){ .t = { .name = q->name,
-                                     .role = roles[state],
-                                     .n_dims = q->n_dims,
-                                     .shape = { q->shape[0], q->shape[1] } },
+    *x = (struct ckpt_piece){ .t = { .name = q->name, .role = roles[state], .n_dims = q->n_dims },
                               .box = at->box,
                               .lo = at->lo,
                               .hi = at->hi };
+    memcpy(x->t.shape, q->shape, sizeof q->shape);
     x->t.dtype = stored_dtype(state, p->m->dt);
     p->source[p->n] = (struct piece_source){ state, *at };
     p->at[p->n++] = p->bytes;
@@ -98,7 +96,9 @@ static struct joined join(const struct pieces *p, const struct piece_source *fro
     const struct param *q = param_of(p->m, &from->at);
     struct joined j = { .n = from->at.n_parts,
                         .el = (size_t)stored_bytes(stored_dtype(from->state, p->m->dt), 1) };
-    j.rows = q->n_dims == 2 && q->split_dim == 1 ? q->shape[0] : 1;
+    j.rows = 1;
+    for (int d = 0; d < q->split_dim; d++)
+        j.rows *= from->at.box.extent[d];
     for (int k = 0; k < j.n; k++) {
         const struct part *x = &p->m->local.part[from->at.part + k];
         struct param_piece one = { from->at.part + k, 1, x->box, 0, x->count, x->offset };

@@ -163,8 +163,7 @@ static int find_tensor(struct ckpt *source, enum ckpt_role role, const struct pa
         return err_set(e, ERR_FORMAT, "%s: %s%s is missing: does config.json belong to these weights",
                        ckpt_path(source), ckpt_role_prefix[role], p->name);
     x = ckpt_tensor(source, i);
-    if (x->n_dims != p->n_dims || x->shape[0] != p->shape[0] ||
-        (p->n_dims == 2 && x->shape[1] != p->shape[1]))
+    if (x->n_dims != p->n_dims || memcmp(x->shape, p->shape, sizeof *x->shape * (size_t)p->n_dims))
         return err_set(e, ERR_FORMAT, "%s: %s is [%lld,%lld], config.json says [%lld,%lld]",
                        ckpt_path(source), p->name, (long long)x->shape[0],
                        (long long)(x->n_dims > 1 ? x->shape[1] : 1), (long long)p->shape[0],

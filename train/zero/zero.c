@@ -132,20 +132,23 @@ int zero_init_values(void *ctx, enum zero_state s, const struct param *p, const 
                      int64_t hi, float *dst, struct err *e)
 {
     uint64_t seed = *(const uint64_t *)ctx, stream = rnd_stream(p->name);
-    int64_t cols = b->n_dims == 2 ? b->extent[1] : 1, whole = b->n_dims == 2 ? p->shape[1] : 1;
+    struct box whole = box_whole(p->n_dims, p->shape);
+    struct box_walk w = { 0 };
+    struct box_run run;
     (void)s;
     (void)e;
-    for (int64_t i = lo; i < hi;) { /* a run of elements inside one row */
-        double normal[256] = { 0 };
-        int64_t row = i / cols + b->start[0], col = i % cols + (b->n_dims == 2 ? b->start[1] : 0),
-                n = cols - i % cols;
-        n = n < hi - i ? n : hi - i;
-        n = n < 256 ? n : 256;
-        if (p->init == INIT_NORMAL || p->init == INIT_RESIDUAL)
-            rnd_normals(seed, stream, (uint64_t)(row * whole + col), n, normal);
-        for (int64_t j = 0; j < n; j++)
-            dst[i - lo + j] = p->init == INIT_ONES ? 1.0f : (float)(p->init_range * normal[j]);
-        i += n;
+
+    /* A value is a function of its index in the whole tensor. */
+    while (box_next_run(b, lo, hi, &whole, &w, &run)) {
+        for (int64_t i = 0, n; i < run.count; i += n) {
+            double normal[256] = { 0 };
+            n = run.count - i < 256 ? run.count - i : 256;
+            if (p->init == INIT_NORMAL || p->init == INIT_RESIDUAL)
+                rnd_normals(seed, stream, (uint64_t)(run.part_off + i), n, normal);
+            for (int64_t j = 0; j < n; j++)
+                dst[run.of_off - lo + i + j] = p->init == INIT_ONES ? 1.0f
+                                                                    : (float)(p->init_range * normal[j]);
+        }
     }
     return 0;
 }
