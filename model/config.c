@@ -29,6 +29,7 @@ static void defaults(struct model_config *c, const struct family *f)
     memset(c, 0, sizeof *c);
     c->family = f;
     c->features = f->features;
+
     c->hidden = f->defaults.hidden;
     c->n_layers = f->defaults.n_layers;
     c->n_heads = f->defaults.n_heads;
@@ -37,21 +38,23 @@ static void defaults(struct model_config *c, const struct family *f)
     c->inter = f->defaults.inter;
     c->vocab = f->defaults.vocab;
     c->max_pos = f->defaults.max_pos;
+    c->window = f->defaults.window;
     c->n_experts = f->defaults.n_experts;
     c->expert_inter = f->defaults.expert_inter;
     c->sparse_step = 1;
-    c->window = f->defaults.window;
+
     c->norm_eps = f->defaults.eps;
     c->tied = f->defaults.tied;
     c->rope_theta = 10000.0;
     c->rope_factor = 1.0;
     c->init_range = 0.02;
+
     c->bos = f->defaults.bos;
     c->n_eos = f->defaults.eos >= 0;
     c->eos[0] = f->defaults.eos;
 }
 
-/* The first thing in the file that nothing computes. */
+/* Notes something in the file that nothing computes. The first note stays. */
 __attribute__((format(printf, 2, 3))) static void not_computed(struct model_config *c, const char *format,
                                                                ...)
 {
@@ -97,6 +100,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         strcat(strcat(known, i ? ", " : ""), p->name);
         if (strcmp(p->name, name))
             continue;
+
         defaults(c, family_find("llama"));
         c->hidden = p->hidden;
         c->n_layers = p->layers;
@@ -106,11 +110,13 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         c->inter = p->inter;
         c->vocab = p->vocab;
         c->max_pos = p->max_pos;
+
         c->tied = p->tied;
         c->features |= p->tied ? 0 : F_UNTIED;
         c->rope_theta = p->theta;
         c->norm_eps = 1e-5;
         c->grain = model_grain_formula(c);
+
         if (p->vocab == 256) { /* a byte model has no special tokens */
             c->bos = -1;
             c->n_eos = 0;
@@ -121,7 +127,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
 }
 
 /* ---- parsing ---- */
-#define SIZE_LIMIT ((int64_t)1 << 28) /* so that no tensor's bytes, and no rows of one, can wrap */
+#define SIZE_LIMIT ((int64_t)1 << 28) /* so that no product of two sizes can overflow */
 #define LAYER_LIMIT 100000
 
 static int count_key(const json_t *o, const char *what, const char *key, int64_t *out, struct err *e)
@@ -138,6 +144,8 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
     int rc = 0;
     for (const struct config_size *k = c->family->size; k->key; k++)
         TRY(count_key(o, what, k->key, (int64_t *)(void *)((char *)c + k->member), e));
+
+    /* Sizes that follow from others where the file leaves them out. */
     if (!c->inter)
         c->inter = 4 * c->hidden;
     if (!c->n_kv)
@@ -152,6 +160,7 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
                            what, (long long)c->hidden, (long long)c->n_heads);
         c->head_dim = c->hidden / c->n_heads;
     }
+
     if (c->n_heads % c->n_kv)
         return err_set(
             e, ERR_CONFIG,
@@ -183,7 +192,8 @@ static const struct {
 };
 #define ROPE_KINDS ((int)(sizeof rope_kinds / sizeof rope_kinds[0]))
 
-/* What the kind needs. original: of the file, 0 where it is missing. */
+/* Checks what the kind of RoPE needs. original: original_max_position_embeddings of the file, 0 where it is
+ * missing. */
 static int check_rope(struct model_config *c, const char *what, double original, struct err *e)
 {
     if (!(c->rope_theta > 1) || !(c->rope_factor > 0) || !isfinite(c->rope_theta) ||
@@ -193,6 +203,7 @@ static int check_rope(struct model_config *c, const char *what, double original,
     if (original < 0 || original > (double)SIZE_LIMIT)
         return err_set(e, ERR_CONFIG, "%s: original_max_position_embeddings %g: it must be from 1 to %lld",
                        what, original, (long long)SIZE_LIMIT);
+
     if (c->rope == ROPE_LLAMA3 && (original < 1 || !(c->rope_high_freq > c->rope_low_freq)))
         return err_set(e, ERR_CONFIG,
                        "%s: rope_type llama3 needs original_max_position_embeddings and low_freq_factor < "
@@ -204,13 +215,14 @@ static int check_rope(struct model_config *c, const char *what, double original,
             e, ERR_CONFIG,
             "%s: rope_type yarn: beta_fast %g must be over beta_slow %g, attention_factor %g positive", what,
             c->yarn_fast, c->yarn_slow, c->yarn_attention);
+
     if (c->rope == ROPE_LLAMA3 || c->rope == ROPE_YARN)
         c->rope_original_max_pos = original >= 1 ? (int64_t)original : c->max_pos;
     return 0;
 }
 
-/* YaRN's factor on cos and sin of a model that scales it (DeepSeek's form of the key; transformers takes the
- * quotient of two). */
+/* YaRN's factor on cos and sin for one of DeepSeek's keys mscale and mscale_all_dim; transformers divides
+ * the two factors. */
 static double yarn_mscale(double factor, double mscale)
 {
     return factor > 1 ? 0.1 * mscale * fm_log(factor) + 1 : 1;
@@ -224,6 +236,7 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
     int rc, i = 0, truncate = 1;
     c->yarn_fast = 32;
     c->yarn_slow = 1;
+
     TRY(jx_float(o, what, "rope_theta", &c->rope_theta, e));
     if (!json_is_object(r))
         r = json_object_get(o, "rope_scaling");
@@ -249,12 +262,14 @@ static int parse_rope(struct model_config *c, const json_t *o, const char *what,
         for (size_t k = 0; k < sizeof number / sizeof number[0]; k++)
             TRY(jx_float(r, what, number[k].key, number[k].to, e));
     }
+
     while (i < ROPE_KINDS && strcmp(kind, rope_kinds[i].name))
         i++;
     if (i == ROPE_KINDS)
         not_computed(c, "rope_type %.40s", kind);
     else
         c->rope = rope_kinds[i].kind;
+
     c->yarn_exact = c->rope == ROPE_YARN && !truncate;
     if (c->rope != ROPE_YARN)
         c->yarn_fast = c->yarn_slow = c->yarn_attention = 0;
@@ -265,8 +280,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* layer_types: full attention first, then sliding windows, is what window_first says; other patterns are not
- * computed. */
+/* layer_types: full attention in the first layers and sliding windows in the others is what window_first can
+ * express; other patterns are not computed. */
 static void parse_layer_types(struct model_config *c, const json_t *types)
 {
     int64_t first = 0, n = (int64_t)json_array_size(types);
@@ -274,10 +289,12 @@ static void parse_layer_types(struct model_config *c, const json_t *types)
     while (first < n && (name = json_string_value(json_array_get(types, (size_t)first))) &&
            !strcmp(name, "full_attention"))
         first++;
-    for (int64_t i = first; i < n; i++)
-        if (!(name = json_string_value(json_array_get(types, (size_t)i))) ||
-            strcmp(name, "sliding_attention"))
+
+    for (int64_t i = first; i < n; i++) {
+        name = json_string_value(json_array_get(types, (size_t)i));
+        if (!name || strcmp(name, "sliding_attention"))
             not_computed(c, "layer_types with %.30s after sliding_attention", name ? name : "something else");
+    }
     c->window_first = first;
 }
 
@@ -289,6 +306,7 @@ static int parse_window(struct model_config *c, const json_t *o, const char *wha
     int rc, on = !strcmp(c->family->name, "mistral");
     if (!c->family->defaults.window)
         return 0;
+
     c->window_first = on ? 0 : 28;
     TRY(jx_bool(o, what, "use_sliding_window", &on, e));
     TRY(jx_int(o, what, "max_window_layers", &c->window_first, e));
@@ -297,6 +315,7 @@ static int parse_window(struct model_config *c, const json_t *o, const char *wha
     TRY(jx_int(o, what, "sliding_window", &c->window, e));
     if (on && json_is_array(types))
         parse_layer_types(c, types);
+
     if (on && (c->window < 1 || c->window_first < 0))
         return err_set(e, ERR_CONFIG,
                        "%s: sliding_window %lld from layer %lld: a token sees itself, make it 1 or more",
@@ -310,7 +329,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Switches of the family; what else changes the computation must stand as the computation has it. */
+/* The family's switches. Other keys that change the computation must have the value that is computed. */
 static int parse_features(struct model_config *c, const json_t *o, const char *what, struct err *e)
 {
     static const struct {
@@ -325,27 +344,32 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
                                             "hidden_dropout" };
     const char *act = c->family->acts[0];
     int rc, on, known = 0;
+
     for (const struct config_switch *k = c->family->flag; k->key; k++) {
         on = (c->features & k->features) == k->features;
         TRY(jx_bool(o, what, k->key, &on, e));
         c->features = on ? c->features | k->features : c->features & ~k->features;
     }
+
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
         on = fixed[i].wanted;
         TRY(jx_bool(o, what, fixed[i].key, &on, e));
         if (on != fixed[i].wanted)
             not_computed(c, "%s %s", fixed[i].key, on ? "true" : "false");
     }
+
     for (size_t i = 0; i < sizeof dropouts / sizeof *dropouts; i++) {
         double p = 0;
         TRY(jx_float(o, what, dropouts[i], &p, e));
         c->dropout = p > c->dropout ? p : c->dropout;
     }
+
     TRY(jx_text(o, what, c->family->act_key, &act, e));
     for (int i = 0; i < 3 && c->family->acts[i]; i++)
         known |= !strcmp(act, c->family->acts[i]);
     if (!known)
         not_computed(c, "%s %.40s", c->family->act_key, act);
+
     TRY(jx_bool(o, what, "tie_word_embeddings", &c->tied, e));
     c->features |= c->tied ? 0 : F_UNTIED;
     rc = 0;
@@ -373,6 +397,7 @@ static int parse_eos(struct model_config *c, const json_t *o, const char *what, 
     const json_t *v = json_object_get(o, "eos_token_id");
     if (json_object_get(o, "eos_token_id"))
         c->n_eos = 0;
+
     if (json_is_integer(v)) {
         c->eos[c->n_eos++] = json_integer_value(v);
     } else if (json_is_array(v)) {
@@ -384,6 +409,7 @@ static int parse_eos(struct model_config *c, const json_t *o, const char *what, 
     } else if (v && !json_is_null(v)) {
         return err_set(e, ERR_CONFIG, "%s: eos_token_id: an integer or a list of up to 8 is taken", what);
     }
+
     if (json_object_get(o, "bos_token_id"))
         c->bos = -1;
     return jx_int(o, what, "bos_token_id", &c->bos, e) < 0 ? -e->code : 0;
@@ -395,12 +421,14 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     char known[256];
     int64_t grain = 0;
     int rc;
+
     TRY(jx_text(o, what, "model_type", &type, e));
     if (!type)
         return err_set(e, ERR_CONFIG, "%s: no model_type: is it a model's config.json", what);
     if (!family_find(type))
         return err_set(e, ERR_CONFIG, "%s: model_type %.60s is not known yet: %s are", what, type,
                        family_names(0, known));
+
     defaults(c, family_find(type));
     TRY(parse_sizes(c, o, what, e));
     TRY(parse_features(c, o, what, e));
@@ -410,14 +438,17 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     if (c->features & F_EXPERTS)
         TRY(parse_dense(c, o, what, e));
     TRY(parse_eos(c, o, what, e));
+
     TRY(jx_float(o, what, c->family->eps_key, &c->norm_eps, e));
     TRY(jx_float(o, what, "initializer_range", &c->init_range, e));
     if (!(c->norm_eps >= 0 && c->norm_eps < 1) || !(c->init_range >= 0 && c->init_range < 1e6))
         return err_set(e, ERR_CONFIG, "%s: %s %g, initializer_range %g: both must be 0 or more, and small",
                        what, c->family->eps_key, c->norm_eps, c->init_range);
+
     TRY(jx_text(o, what, "torch_dtype", &dtype, e));
     TRY(jx_text(o, what, "dtype", &dtype, e));
     c->bf16 = !strcmp(dtype, "bfloat16");
+
     c->grain = model_grain_formula(c);
     TRY(jx_int(o, what, "shardline_grain", &grain, e));
     c->grain_given = rc > 0;
@@ -437,9 +468,12 @@ int model_config_parse(struct model_config *c, const char *text, const char *wha
     json_t *o = jx_parse(text, strlen(text), what, e);
     if (!o)
         return -e->code;
-    int rc = json_is_object(o)
-                 ? parse_object(c, o, what, e)
-                 : err_set(e, ERR_CONFIG, "%s: not a JSON object: is it a model's config.json", what);
+
+    int rc;
+    if (json_is_object(o))
+        rc = parse_object(c, o, what, e);
+    else
+        rc = err_set(e, ERR_CONFIG, "%s: not a JSON object: is it a model's config.json", what);
     json_decref(o);
     return rc;
 }
@@ -450,13 +484,16 @@ static json_t *rope_json(const struct model_config *c)
     json_t *r;
     if (c->rope == ROPE_DEFAULT)
         return json_null();
+
     r = json_pack("{s:s, s:f}", "rope_type", rope_kinds[c->rope].name, "factor", c->rope_factor);
     if (c->rope_original_max_pos)
         json_object_set_new(r, "original_max_position_embeddings", json_integer(c->rope_original_max_pos));
+
     if (c->rope == ROPE_LLAMA3) {
         json_object_set_new(r, "low_freq_factor", json_real(c->rope_low_freq));
         json_object_set_new(r, "high_freq_factor", json_real(c->rope_high_freq));
     }
+
     if (c->rope == ROPE_YARN) {
         json_object_set_new(r, "beta_fast", json_real(c->yarn_fast));
         json_object_set_new(r, "beta_slow", json_real(c->yarn_slow));
@@ -472,6 +509,7 @@ static void set_window(json_t *o, const struct model_config *c)
     int on = (c->features & F_WINDOW) != 0, every = !strcmp(c->family->name, "mistral");
     if (!c->family->defaults.window)
         return;
+
     json_object_set_new(o, "sliding_window", on ? json_integer(c->window) : json_null());
     if (every && !c->window_first)
         return;
@@ -502,11 +540,13 @@ char *model_config_json(const struct model_config *c, const char *dtype)
     char *text;
     if (!o)
         return NULL;
+
     for (const struct config_size *k = f->size; k->key; k++)
         json_object_set_new(o, k->key,
                             json_integer(*(const int64_t *)(const void *)((const char *)c + k->member)));
     for (const struct config_switch *k = f->flag; k->key; k++)
         json_object_set_new(o, k->key, json_boolean((c->features & k->features) == k->features));
+
     if (!(c->features & F_POSITIONS)) {
         json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
         json_object_set_new(o, "rope_scaling", rope_json(c));
@@ -515,6 +555,7 @@ char *model_config_json(const struct model_config *c, const char *dtype)
     json_object_set_new(o, "bos_token_id", c->bos < 0 ? json_null() : json_integer(c->bos));
     if (c->grain != model_grain_formula(c))
         json_object_set_new(o, "shardline_grain", json_integer(c->grain));
+
     text = json_dumps(o, JSON_INDENT(2) | JSON_SORT_KEYS);
     json_decref(o);
     return text;
@@ -555,6 +596,7 @@ int model_config_same(const struct model_config *a, const struct model_config *b
         SAME("grain", grain),
 #undef SAME
     };
+
     if (a->family != b->family)
         return err_set(e, ERR_CONFIG, "model_type is %s in the checkpoint and %s in %s: make them agree",
                        a->family->name, b->family->name, other);

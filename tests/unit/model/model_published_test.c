@@ -2,7 +2,7 @@
  *
  * The lists are written from what is published, not from the tables: files on the hub of Mixtral 8x7B,
  * Qwen3-30B-A3B, gpt-oss-20b and DeepSeek-V3 (without its layer for multi-token prediction); the fused form
- * is that of transformers 5 (src/transformers/conversion_mapping.py). */
+ * is that of transformers 5 (its conversion mapping). */
 #include <time.h>
 #include "tests/test.h"
 #include "tests/unit/model/published_tables.h"
