@@ -5,22 +5,23 @@
 #include <string.h>
 #include "reshard/cast.h"
 #include "base/clock.h"
-#include "reshard/view.h"
+#include "reshard/report.h"
 
 #define CHUNK ((int64_t)1 << 20) /* elements compared at once */
 
-/* Every finding is a line for people or an object of a list. */
-struct report {
-    const struct view_options *o;
+/* Every difference is printed as a line, or added to a list of JSON objects. */
+struct diff {
+    const struct report_options *o;
     FILE *out;
-    json_t *state, *tensors; /* NULL: lines */
-    char *room[2];
+    json_t *state, *tensors; /* NULL: lines are printed */
+    char *buffer[2];
     double bytes, all_bytes, start_s;
     int n_different;
 };
-/* first -1: none */
 struct difference {
-    int64_t first, count, n, largest_at;
+    int64_t first, count; /* first -1: none */
+    int64_t n;            /* elements of the tensor */
+    int64_t largest_at;
     double a, b, largest;
 };
 
@@ -52,8 +53,8 @@ static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor 
     }
 }
 
-static int compare_values(struct report *r, struct ckpt *a, int i, struct ckpt *b, int j,
-                          struct difference *d, struct err *e)
+static int compare_values(struct diff *r, struct ckpt *a, int i, struct ckpt *b, int j, struct difference *d,
+                          struct err *e)
 {
     const struct ckpt_tensor *x = ckpt_tensor(a, i), *y = ckpt_tensor(b, j);
     struct box whole = box_whole(x->n_dims, x->shape);
@@ -62,10 +63,10 @@ static int compare_values(struct report *r, struct ckpt *a, int i, struct ckpt *
     *d = (struct difference){ .first = -1, .largest_at = -1, .n = n };
     for (int64_t lo = 0; lo < n; lo += CHUNK) {
         int64_t hi = lo + CHUNK < n ? lo + CHUNK : n;
-        if ((rc = ckpt_read_range(a, i, &whole, lo, hi, r->room[0], e)) < 0 ||
-            (rc = ckpt_read_range(b, j, &whole, lo, hi, r->room[1], e)) < 0)
+        if ((rc = ckpt_read_range(a, i, &whole, lo, hi, r->buffer[0], e)) < 0 ||
+            (rc = ckpt_read_range(b, j, &whole, lo, hi, r->buffer[1], e)) < 0)
             return rc;
-        compare_chunk(x, y, r->room[0], r->room[1], lo, hi - lo, d);
+        compare_chunk(x, y, r->buffer[0], r->buffer[1], lo, hi - lo, d);
         r->bytes += (double)stored_bytes(x->dtype, hi - lo);
         if (r->o->log)
             log_rate(r->o->log, "compared", r->bytes, r->all_bytes, r->start_s);
@@ -73,14 +74,14 @@ static int compare_values(struct report *r, struct ckpt *a, int i, struct ckpt *
     return 0;
 }
 
-/* ---- findings ---- */
+/* ---- printing ---- */
 
 static json_t *named(const struct ckpt_tensor *t)
 {
-    return json_pack("{s:s, s:s}", "name", t->name, "role", view_role[t->role]);
+    return json_pack("{s:s, s:s}", "name", t->name, "role", report_role[t->role]);
 }
 
-static void say_only(struct report *r, const struct ckpt_tensor *t, const char *where, const struct ckpt *c)
+static void add_only(struct diff *r, const struct ckpt_tensor *t, const char *where, const struct ckpt *c)
 {
     r->n_different++;
     if (!r->tensors) {
@@ -92,21 +93,21 @@ static void say_only(struct report *r, const struct ckpt_tensor *t, const char *
     json_array_append_new(r->tensors, o);
 }
 
-static void say_shapes(struct report *r, const struct ckpt_tensor *x, const struct ckpt_tensor *y)
+static void add_shapes(struct diff *r, const struct ckpt_tensor *x, const struct ckpt_tensor *y)
 {
     char sx[96], sy[96];
     r->n_different++;
     if (!r->tensors) {
-        fprintf(r->out, "%s%s: shape %s and %s\n", ckpt_role_prefix[x->role], x->name, view_shape(x, sx),
-                view_shape(y, sy));
+        fprintf(r->out, "%s%s: shape %s and %s\n", ckpt_role_prefix[x->role], x->name, report_shape(x, sx),
+                report_shape(y, sy));
         return;
     }
     json_t *o = named(x);
-    json_object_set_new(o, "shapes", json_pack("[s,s]", view_shape(x, sx), view_shape(y, sy)));
+    json_object_set_new(o, "shapes", json_pack("[s,s]", report_shape(x, sx), report_shape(y, sy)));
     json_array_append_new(r->tensors, o);
 }
 
-static void say_values(struct report *r, const struct ckpt_tensor *x, const struct ckpt_tensor *y,
+static void add_values(struct diff *r, const struct ckpt_tensor *x, const struct ckpt_tensor *y,
                        const struct difference *d)
 {
     char first[96], largest[96];
@@ -117,8 +118,8 @@ static void say_values(struct report *r, const struct ckpt_tensor *x, const stru
                     stored_dtype_name(x->dtype), stored_dtype_name(y->dtype));
         if (d->first < 0)
             return;
-        view_index_text(x, d->first, first);
-        view_index_text(x, d->largest_at, largest);
+        report_index_text(x, d->first, first);
+        report_index_text(x, d->largest_at, largest);
         fprintf(
             r->out,
             "%s%s: %lld of %lld elements differ, first %s: %.9g and %.9g, largest difference %.9g at %s\n",
@@ -134,33 +135,33 @@ static void say_values(struct report *r, const struct ckpt_tensor *x, const stru
     json_object_set_new(o, "different", json_integer(d->count));
     if (d->first >= 0) {
         json_object_set_new(o, "first",
-                            json_pack("{s:o, s:o, s:o}", "index", view_index(x, d->first), "a",
-                                      view_number(d->a), "b", view_number(d->b)));
+                            json_pack("{s:o, s:o, s:o}", "index", report_index(x, d->first), "a",
+                                      report_number(d->a), "b", report_number(d->b)));
         json_object_set_new(o, "largest",
-                            json_pack("{s:o, s:o}", "index", view_index(x, d->largest_at), "difference",
-                                      view_number(d->largest)));
+                            json_pack("{s:o, s:o}", "index", report_index(x, d->largest_at), "difference",
+                                      report_number(d->largest)));
     }
     json_array_append_new(r->tensors, o);
 }
 
 /* ---- what is compared ---- */
 
-static int diff_tensor(struct report *r, struct ckpt *a, int i, struct ckpt *b, int j, struct err *e)
+static int diff_tensor(struct diff *r, struct ckpt *a, int i, struct ckpt *b, int j, struct err *e)
 {
     const struct ckpt_tensor *x = ckpt_tensor(a, i), *y = ckpt_tensor(b, j);
     struct difference d;
     if (x->n_dims != y->n_dims || memcmp(x->shape, y->shape, sizeof *x->shape * (size_t)x->n_dims)) {
-        say_shapes(r, x, y);
+        add_shapes(r, x, y);
         return 0;
     }
     int rc = compare_values(r, a, i, b, j, &d, e);
     if (rc >= 0 && (x->dtype != y->dtype || d.first >= 0))
-        say_values(r, x, y, &d);
+        add_values(r, x, y, &d);
     return rc;
 }
 
 /* 1: different. */
-static int diff_state(struct report *r, const struct ckpt *a, const struct ckpt *b)
+static int diff_state(struct diff *r, const struct ckpt *a, const struct ckpt *b)
 {
     const struct ckpt_state *x = ckpt_state(a), *y = ckpt_state(b);
     const struct {
@@ -191,25 +192,25 @@ static int diff_state(struct report *r, const struct ckpt *a, const struct ckpt 
     return different;
 }
 
-static int diff_tensors(struct report *r, struct ckpt *a, struct ckpt *b, struct err *e)
+static int diff_tensors(struct diff *r, struct ckpt *a, struct ckpt *b, struct err *e)
 {
     for (int i = 0; i < ckpt_n_tensors(a); i++) {
         const struct ckpt_tensor *t = ckpt_tensor(a, i);
         int j = ckpt_find(b, t->role, t->name), rc = 0;
         if (j < 0)
-            say_only(r, t, "a", a);
+            add_only(r, t, "a", a);
         else if ((rc = diff_tensor(r, a, i, b, j, e)) < 0)
             return rc;
     }
     for (int j = 0; j < ckpt_n_tensors(b); j++)
         if (ckpt_find(a, ckpt_tensor(b, j)->role, ckpt_tensor(b, j)->name) < 0)
-            say_only(r, ckpt_tensor(b, j), "b", b);
+            add_only(r, ckpt_tensor(b, j), "b", b);
     return 0;
 }
 
-int view_diff(struct ckpt *a, struct ckpt *b, const struct view_options *o, FILE *out, struct err *e)
+int report_diff(struct ckpt *a, struct ckpt *b, const struct report_options *o, FILE *out, struct err *e)
 {
-    struct report r = { .o = o, .out = out, .start_s = clock_s() };
+    struct diff r = { .o = o, .out = out, .start_s = clock_s() };
     int rc = 0, state;
     for (int i = 0; i < ckpt_n_tensors(a); i++)
         r.all_bytes += (double)tensor_bytes(ckpt_tensor(a, i));
@@ -218,24 +219,24 @@ int view_diff(struct ckpt *a, struct ckpt *b, const struct view_options *o, FILE
         r.tensors = json_array();
     }
     for (int k = 0; k < 2; k++)
-        if (!(r.room[k] = malloc((size_t)CHUNK * 8))) {
-            rc = err_set(e, ERR_MEMORY, "no room to compare tensors");
+        if (!(r.buffer[k] = malloc((size_t)CHUNK * 8))) {
+            rc = err_set(e, ERR_MEMORY, "no memory to compare tensors");
             goto out;
         }
     state = diff_state(&r, a, b);
     TRY(diff_tensors(&r, a, b, e));
     if (o->json)
-        view_json(json_pack("{s:o, s:o, s:b, s:i, s:O, s:O}", "a", view_path(a), "b", view_path(b), "equal",
-                            !state && !r.n_different, "tensors_in_a", ckpt_n_tensors(a), "state", r.state,
-                            "tensors", r.tensors),
-                  out);
+        report_json(json_pack("{s:o, s:o, s:b, s:i, s:O, s:O}", "a", report_path(a), "b", report_path(b),
+                              "equal", !state && !r.n_different, "tensors_in_a", ckpt_n_tensors(a), "state",
+                              r.state, "tensors", r.tensors),
+                    out);
     else if (r.n_different)
         fprintf(out, "%d of %d tensors differ\n", r.n_different,
                 ckpt_n_tensors(a) > ckpt_n_tensors(b) ? ckpt_n_tensors(a) : ckpt_n_tensors(b));
     rc = state || r.n_different;
 out:
-    free(r.room[0]);
-    free(r.room[1]);
+    free(r.buffer[0]);
+    free(r.buffer[1]);
     json_decref(r.state);
     json_decref(r.tensors);
     return rc;

@@ -1,14 +1,11 @@
-/* output.c - the files of the target that this process writes: opened, put into, closed, and made a whole
- * checkpoint by rank 0.
- *
- * A shard is a unit (one file) of a native or DCP target; other targets have one writer for all of their
- * files. */
+/* output.c - see output.h. A native or DCP target has a shard for each unit (one file); other targets have
+ * one writer for all of their files. */
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include "reshard/output.h"
 
-/* What of the source's state the target has. */
+/* The part of the source's state that the target keeps. */
 static struct ckpt_state target_state(const struct plan *p)
 {
     struct ckpt_state s = { 0 };
@@ -22,7 +19,7 @@ static struct ckpt_state target_state(const struct plan *p)
 
 static int is_ours(const struct plan *p, int unit)
 {
-    return p->unit[unit].n_pieces && p->unit[unit].owner == share_rank(p->req->share);
+    return p->unit[unit].n_pieces && p->unit[unit].owner == procs_rank(p->req->procs);
 }
 
 /* The pieces of every unit of this process, as the units number them. */
@@ -30,7 +27,7 @@ static int list_pieces(const struct plan *p, struct ckpt_piece **list, struct er
 {
     for (int u = 0; u < p->n_ranks * UNITS; u++)
         if (is_ours(p, u) && !(list[u] = calloc((size_t)p->unit[u].n_pieces, sizeof **list)))
-            return err_set(e, ERR_MEMORY, "no room for %d pieces", p->unit[u].n_pieces);
+            return err_set(e, ERR_MEMORY, "no memory for %d pieces", p->unit[u].n_pieces);
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->target[i].n_pieces; k++) {
             const struct target_piece *q = &p->target[i].piece[k];
@@ -40,7 +37,8 @@ static int list_pieces(const struct plan *p, struct ckpt_piece **list, struct er
     return 0;
 }
 
-/* A file a unit is open at once: a plan of many ranks needs more than a shell's usual limit. */
+/* Every unit's file is open at the same time: a plan of many ranks needs more files than a shell usually
+ * allows. */
 static void raise_file_limit(int n_units)
 {
     struct rlimit r;
@@ -60,7 +58,7 @@ static int open_native(struct output *o, const char *tmp, struct err *e)
     o->table = calloc((size_t)n_units, sizeof *o->table);
     o->table_bytes = calloc((size_t)n_units, sizeof *o->table_bytes);
     if (!list || !o->shard || !o->table || !o->table_bytes) {
-        rc = err_set(e, ERR_MEMORY, "no room for %d ranks", p->n_ranks);
+        rc = err_set(e, ERR_MEMORY, "no memory for %d ranks", p->n_ranks);
         goto out;
     }
     raise_file_limit(n_units);
@@ -100,12 +98,12 @@ static int close_native(struct output *o, int unit, struct err *e)
 /* All tables of this process in one blob: length, text, length, text, … */
 static int pack_tables(const struct output *o, char **blob, size_t *n, struct err *e)
 {
-    size_t room = 1, at = 0;
+    size_t bytes = 1, at = 0;
     int n_units = o->p->n_ranks * UNITS;
     for (int u = 0; u < n_units; u++)
-        room += o->table[u] ? sizeof(size_t) + o->table_bytes[u] : 0;
-    if (!(*blob = malloc(room)))
-        return err_set(e, ERR_MEMORY, "no room for tables of %zu bytes", room);
+        bytes += o->table[u] ? sizeof(size_t) + o->table_bytes[u] : 0;
+    if (!(*blob = malloc(bytes)))
+        return err_set(e, ERR_MEMORY, "no memory for tables of %zu bytes", bytes);
     for (int u = 0; u < n_units; u++) {
         if (!o->table[u])
             continue;
@@ -121,11 +119,11 @@ static int seal_native(struct output *o, const char *tmp, char *blob, size_t n, 
                        struct err *e)
 {
     const struct plan *p = o->p;
-    size_t room = (size_t)p->n_ranks * UNITS, *bytes = calloc(room, sizeof *bytes);
-    void **table = calloc(room, sizeof *table);
+    size_t most = (size_t)p->n_ranks * UNITS, *bytes = calloc(most, sizeof *bytes);
+    void **table = calloc(most, sizeof *table);
     int used = 0, rc;
     if (!table || !bytes) {
-        rc = err_set(e, ERR_MEMORY, "no room for the tables of %d ranks", p->n_ranks);
+        rc = err_set(e, ERR_MEMORY, "no memory for the tables of %d ranks", p->n_ranks);
         goto out;
     }
     for (size_t at = 0; at < n; at += sizeof(size_t) + bytes[used++]) {
@@ -146,7 +144,7 @@ static int list_tensors(struct output *o, struct err *e)
     const struct plan *p = o->p;
     o->list = calloc((size_t)p->n + 1, sizeof *o->list);
     if (!o->list)
-        return err_set(e, ERR_MEMORY, "no room for %d tensors", p->n);
+        return err_set(e, ERR_MEMORY, "no memory for %d tensors", p->n);
     for (int i = 0; i < p->n; i++)
         o->list[i] = p->target[i].t;
     return 0;
@@ -183,7 +181,7 @@ static int open_dcp(struct output *o, const char *tmp, struct err *e)
         *n_items = calloc((size_t)n_units, sizeof *n_items);
     char *ours = calloc((size_t)n_units, 1);
     if (rc >= 0 && (!n_items || !ours))
-        rc = err_set(e, ERR_MEMORY, "no room for %d ranks", p->n_ranks);
+        rc = err_set(e, ERR_MEMORY, "no memory for %d ranks", p->n_ranks);
     TRY(rc);
     for (int u = 0; u < n_units; u++) {
         n_items[u] = p->unit[u].n_pieces;
@@ -306,7 +304,7 @@ struct extras {
 static int add_extra(struct extras *x, const char *name, void *data, size_t bytes, struct err *e)
 {
     if (!data)
-        return err_set(e, ERR_MEMORY, "no room for %s", name);
+        return err_set(e, ERR_MEMORY, "no memory for %s", name);
     x->name[x->n] = name;
     x->data[x->n] = data;
     x->bytes[x->n++] = bytes;
@@ -334,12 +332,12 @@ static int has_tokenizer(const struct extras *x)
 static int collect_extras(const struct plan *p, struct extras *x, struct err *e)
 {
     int n = ckpt_n_extra(p->src), rc = 0;
-    size_t room = (size_t)n + 4;
-    x->name = calloc(room, sizeof *x->name);
-    x->data = calloc(room, sizeof *x->data);
-    x->bytes = calloc(room, sizeof *x->bytes);
+    size_t most = (size_t)n + 4;
+    x->name = calloc(most, sizeof *x->name);
+    x->data = calloc(most, sizeof *x->data);
+    x->bytes = calloc(most, sizeof *x->bytes);
     if (!x->name || !x->data || !x->bytes)
-        return err_set(e, ERR_MEMORY, "no room for %d small files", n);
+        return err_set(e, ERR_MEMORY, "no memory for %d small files", n);
     for (int i = 0; i < n; i++) {
         void *data = NULL;
         size_t bytes = 0;
@@ -355,7 +353,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* ---- the end: rank 0 makes one checkpoint of all tables ---- */
+/* ---- sealing: rank 0 makes one checkpoint of all tables ---- */
 
 static int seal(struct output *o, const char *tmp, char *blob, size_t n, struct err *e)
 {
@@ -383,14 +381,14 @@ out:
 
 int output_seal(struct output *o, const char *tmp, struct err *e)
 {
-    const struct share *share = o->p->req->share;
+    const struct procs *procs = o->p->req->procs;
     char *blob = NULL;
     void *all = NULL;
     size_t n = 0;
     int rc = o->sink->pack ? o->sink->pack(o, &blob, &n, e) : 0;
-    TRY(share_agree(share, rc, e));
-    TRY(share_gather(share, blob, n, &all, &n, e));
-    rc = share_agree(share, share_rank(share) ? 0 : seal(o, tmp, all, n, e), e);
+    TRY(procs_agree(procs, rc, e));
+    TRY(procs_gather(procs, blob, n, &all, &n, e));
+    rc = procs_agree(procs, procs_rank(procs) ? 0 : seal(o, tmp, all, n, e), e);
 out:
     free(blob);
     free(all);

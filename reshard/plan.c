@@ -1,5 +1,5 @@
-/* plan.c - which tensors the target has, and which rank writes which part of each: source and target in
- * whole coordinates, so that the source's layout does not matter here. */
+/* plan.c - which tensors the target has, and which rank writes which part of each. Boxes are in
+ * coordinates of the whole tensor, so that the source's layout does not matter here. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -36,10 +36,9 @@ static int add_target(struct plan *p, int src, enum ckpt_role role, enum stored_
     return 0;
 }
 
-/* --dtype on a state that goes on training: bf16 weights have fp32 masters, fp32 weights are their own. So
- * fp32 takes the masters as the
- * weights, and bf16 keeps the fp32 weights as masters: nothing of the state is lost. Without optimizer state
- * weights are converted. */
+/* --dtype on a checkpoint with optimizer state: bf16 weights have fp32 masters, fp32 weights are their own
+ * masters. So fp32 takes the masters as the weights, and bf16 keeps the fp32 weights as masters: nothing
+ * of the state is lost. Without optimizer state the weights are converted. */
 static int pick_weight(struct plan *p, int i, int keep_state, struct err *e)
 {
     const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
@@ -68,7 +67,7 @@ static int pick_tensors(struct plan *p, struct err *e)
         rc = 0;
     p->target = calloc((size_t)n * 2 + 1, sizeof *p->target);
     if (!p->target)
-        return err_set(e, ERR_MEMORY, "no room for a plan of %d tensors", n);
+        return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", n);
     for (int i = 0; i < n && rc >= 0; i++) {
         const struct ckpt_tensor *s = ckpt_tensor(p->src, i);
         if (s->role == ROLE_WEIGHT)
@@ -85,8 +84,8 @@ static int pick_tensors(struct plan *p, struct err *e)
 
 static int is_trivial(const struct layout *l) { return l->tp == 1 && l->pp == 1 && l->zero == 0; }
 
-/* 1: no tensor of the model begins with the same word: a buffer of the training code (DeepSpeed keeps those
- * too), not a sign of another model. */
+/* Whether no tensor of the model has the same first word: a buffer of the training code (DeepSpeed keeps
+ * those too), not a sign of another model. */
 static int is_buffer(const struct plan *p, const char *name)
 {
     size_t n = strcspn(name, ".");
@@ -96,8 +95,8 @@ static int is_buffer(const struct plan *p, const char *name)
     return 1;
 }
 
-/* Tensors that checkpoints carry beside the table: a head that is tied (neither added nor lost), tables that
- * follow from the config. */
+/* Tensors that checkpoints carry beside those of the table: a tied head (neither added nor lost), tables
+ * that follow from the config, buffers. */
 static int known_beside(const struct plan *p, const char *name)
 {
     return (p->cfg.tied && !strcmp(name, "lm_head.weight")) || param_is_derived(name) || is_buffer(p, name);
@@ -112,7 +111,7 @@ static void shape_text(int n, const int64_t *shape, char out[96])
     snprintf(out + at, 96 - (size_t)at, "]");
 }
 
-/* Sorted names of the table's tensors, so that a large model is not searched tensor by tensor. */
+/* Names of the table's tensors, sorted for bsearch. */
 struct named {
     const char *name;
     int param, seen;
@@ -176,7 +175,7 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
     p->has_model = 1;
     struct named *names = calloc((size_t)p->table.n + 1, sizeof *names);
     if (!names)
-        return err_set(e, ERR_MEMORY, "no room for a plan of %d tensors", p->table.n);
+        return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", p->table.n);
     for (int i = 0; i < p->table.n; i++)
         if (p->table.p[i].n_sharing)
             names[n++] = (struct named){ p->table.p[i].name, i, 0 };
@@ -194,11 +193,11 @@ out:
 static int add_piece(struct plan *p, struct target *t, int rank, const struct box *b, int64_t lo, int64_t hi,
                      struct err *e)
 {
-    if ((t->n_pieces & (t->n_pieces - 1)) == 0) { /* room doubles */
+    if ((t->n_pieces & (t->n_pieces - 1)) == 0) { /* the capacity doubles */
         struct target_piece *grown = realloc(t->piece,
                                              sizeof *grown * (size_t)(t->n_pieces ? t->n_pieces * 2 : 1));
         if (!grown)
-            return err_set(e, ERR_MEMORY, "no room for a plan of %lld pieces", (long long)p->n_pieces);
+            return err_set(e, ERR_MEMORY, "no memory for a plan of %lld pieces", (long long)p->n_pieces);
         t->piece = grown;
     }
     int unit = rank * UNITS + (t->t.role == ROLE_WEIGHT ? UNIT_WEIGHTS : UNIT_OPTIM);
@@ -214,7 +213,7 @@ static struct target *find_target(const struct plan *p, enum ckpt_role role, con
     return bsearch(&key, p->target, (size_t)p->n, sizeof key, compare_targets);
 }
 
-/* All tensors that stand in no table: whole, in the files of rank 0. */
+/* Tensors outside the table are written whole, in the files of rank 0. */
 static int add_whole(struct plan *p, struct err *e)
 {
     int rc = 0;
@@ -226,9 +225,8 @@ static int add_whole(struct plan *p, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* DCP holds boxes, not ranges: dp cuts the rows of what a rank of tp has, as FSDP2 does (torch.chunk: ceil(n
- * / dp) rows each, the last ones fewer or none). Returns the rows of rank d as an element range of the box
- * too. */
+/* DCP holds boxes, not ranges: dp cuts the rows of a tp rank's box, as FSDP2 does (torch.chunk: ceil(n /
+ * dp) rows each, the last ranks fewer or none). Cuts q to the rows of dp rank d; 0: d has none. */
 static int cut_rows(struct param_piece *q, int dp, int d)
 {
     int64_t rows = q->box.extent[0], step = (rows + dp - 1) / dp, from = d * step < rows ? d * step : rows,
@@ -276,7 +274,7 @@ static int place_pieces(struct plan *p, struct err *e)
     struct param_piece *out = calloc((size_t)p->table.n + 1, sizeof *out);
     int rc = 0;
     if (!out)
-        return err_set(e, ERR_MEMORY, "no room for a plan of %d tensors", p->table.n);
+        return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", p->table.n);
     for (int rank = 0; rank < p->n_ranks && rc >= 0; rank++) {
         struct rank_at at = layout_at(lay, rank);
         struct params_local l;
@@ -304,18 +302,18 @@ static int compare_units(const void *pa, const void *pb)
     return a->bytes != b->bytes ? (a->bytes < b->bytes) - (a->bytes > b->bytes) : (a > b) - (a < b);
 }
 
-/* Whole files to the processes, the largest first, each to the one that has least: two processes never write
- * one file, because file systems of several machines do not promise that neighbouring bytes of two writers
- * stay apart. */
-static int share_out(struct plan *p, struct err *e)
+/* Assigns whole files to processes, the largest first, each to the process with the fewest bytes. Two
+ * processes never write one file, because network file systems do not promise that neighbouring bytes of
+ * two writers stay apart. */
+static int assign_units(struct plan *p, struct err *e)
 {
-    int n = share_size(p->req->share), n_units = p->n_ranks * UNITS;
+    int n = procs_size(p->req->procs), n_units = p->n_ranks * UNITS;
     struct unit **order = malloc(sizeof *order * (size_t)n_units);
     int64_t *load = calloc((size_t)n, sizeof *load);
     if (!order || !load) {
         free(order);
         free(load);
-        return err_set(e, ERR_MEMORY, "no room for a plan of %d ranks", p->n_ranks);
+        return err_set(e, ERR_MEMORY, "no memory for a plan of %d ranks", p->n_ranks);
     }
     for (int i = 0; i < n_units; i++)
         order[i] = &p->unit[i];
@@ -327,7 +325,7 @@ static int share_out(struct plan *p, struct err *e)
         order[i]->owner = least;
         load[least] += order[i]->bytes;
     }
-    p->bytes_here = load[share_rank(p->req->share)];
+    p->bytes_here = load[procs_rank(p->req->procs)];
     free(order);
     free(load);
     return 0;
@@ -345,8 +343,8 @@ static void set_dtype(json_t *o, enum target_dtype d)
         json_object_set_new(o, "dtype", json_string(word));
 }
 
-/* Hugging Face has no other place for the grain of the sums: it stands in config.json where it is not what
- * the formula gives. */
+/* Hugging Face has no other place for the grain of the sums: config.json holds it where the formula gives
+ * another. */
 static void set_grain(const struct plan *p, json_t *o)
 {
     if (p->grain && p->grain != model_grain_formula(&p->cfg))
@@ -355,7 +353,7 @@ static void set_grain(const struct plan *p, json_t *o)
         json_object_del(o, "shardline_grain");
 }
 
-/* Rewrites the text only where something changes: otherwise the file stays what it was, byte for byte. */
+/* Rewrites config.json only when something changes; otherwise the file stays as it was, byte for byte. */
 static int target_config(struct plan *p, struct err *e)
 {
     json_t *o, *was;
@@ -392,11 +390,11 @@ static int load_config(struct plan *p, struct err *e)
         return rc < 0 ? rc : 0;
     }
     if (text && !(p->config = strdup(text)))
-        return err_set(e, ERR_MEMORY, "no room for config.json");
+        return err_set(e, ERR_MEMORY, "no memory for config.json");
     return 0;
 }
 
-/* The blocks along which tp cuts are those of the run that wrote SRC, whatever the formula says. */
+/* tp cuts along the blocks of the run that wrote SRC, whatever the formula gives. */
 static int take_grain(struct plan *p, struct err *e)
 {
     if (p->grain > MOST_GRAIN || p->cfg.n_heads % p->grain)
@@ -420,7 +418,7 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     p->n_ranks = layout_ranks(&req->layout);
     p->unit = calloc((size_t)(p->n_ranks > 0 ? p->n_ranks : 1) * UNITS, sizeof *p->unit);
     if (!p->unit)
-        return err_set(e, ERR_MEMORY, "no room for a plan of %d ranks", p->n_ranks);
+        return err_set(e, ERR_MEMORY, "no memory for a plan of %d ranks", p->n_ranks);
     TRY(load_config(p, e));
     TRY(pick_tensors(p, e));
     TRY(read_model(p, log, e));
@@ -431,7 +429,7 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
         TRY(place_pieces(p, e));
     TRY(add_whole(p, e));
     sum_up(p);
-    TRY(share_out(p, e));
+    TRY(assign_units(p, e));
     TRY(target_config(p, e));
 out:
     if (rc < 0)

@@ -1,9 +1,9 @@
-/* prove.c - the target opened again before anybody else can see it, and its digests compared with those of
- * the stream.
+/* prove.c - opens the target again before it has its final name, and compares its digests with those of the
+ * stream.
  *
- * The digests in a native manifest were made from what the files hold (stream.c, check_written), so here its
- * tables are read again: headers, sizes, cover, digests. Other formats have no digests, and compressed files
- * are made from those that were read back: their data are read. */
+ * The digests in a native manifest were made from what the files hold (stream.c), so only its tables are
+ * read again: headers, sizes, cover, digests. Other formats have no digests, and compressed files are made
+ * after the files were read back: there all data are read. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +14,7 @@
 
 struct proof {
     struct ckpt *c;
-    const struct share *share;
+    const struct procs *procs;
     struct ckpt_digest *out;
     pthread_mutex_t lock;
     struct err err;
@@ -49,11 +49,11 @@ static void digest_task(void *arg, int64_t i, int thread)
     pthread_mutex_lock(&p->lock);
     int failed = p->err.code;
     pthread_mutex_unlock(&p->lock);
-    if (failed || i % share_size(p->share) != share_rank(p->share))
+    if (failed || i % procs_size(p->procs) != procs_rank(p->procs))
         return;
     char *data = malloc((size_t)CHUNK);
     int rc = data ? digest_tensor(p->c, (int)i, &p->out[i], data, &e)
-                  : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
+                  : err_set(&e, ERR_MEMORY, "no memory for the buffers of a thread");
     free(data);
     pthread_mutex_lock(&p->lock);
     if (rc < 0 && !p->err.code)
@@ -61,13 +61,12 @@ static void digest_task(void *arg, int64_t i, int thread)
     pthread_mutex_unlock(&p->lock);
 }
 
-/* Every process reads its share of the tensors. */
-int prove_digests(struct ckpt *c, int n_threads, const struct share *share, struct ckpt_digest *out,
+int prove_digests(struct ckpt *c, int n_threads, const struct procs *procs, struct ckpt_digest *out,
                   struct err *e)
 {
-    struct proof p = { .c = c, .share = share, .out = out };
+    struct proof p = { .c = c, .procs = procs, .out = out };
     struct pool *pool = NULL;
-    int rc = share_agree(share, pool_open(&pool, n_threads, e), e);
+    int rc = procs_agree(procs, pool_open(&pool, n_threads, e), e);
     if (rc < 0) {
         pool_close(pool);
         return rc;
@@ -79,9 +78,9 @@ int prove_digests(struct ckpt *c, int n_threads, const struct share *share, stru
     pthread_mutex_destroy(&p.lock);
     if (p.err.code)
         *e = p.err;
-    rc = share_agree(share, -p.err.code, e);
+    rc = procs_agree(procs, -p.err.code, e);
     return rc < 0 ? rc
-                  : share_sum(share, (int64_t *)out,
+                  : procs_sum(procs, (int64_t *)out,
                               ckpt_n_tensors(c) * (int64_t)(sizeof *out / sizeof(int64_t)), e);
 }
 
@@ -110,7 +109,7 @@ static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt
     return 0;
 }
 
-/* Step, seed and data position are no tensors: formats of others keep them in places of their own. */
+/* Step, seed and data position are no tensors; other formats keep them in places of their own. */
 static int compare_state(const struct plan *p, const struct ckpt *c, struct err *e)
 {
     const struct ckpt_state *want = ckpt_state(p->src), *have = ckpt_state(c);
@@ -131,29 +130,29 @@ static int open_again(struct ckpt **c, const char *tmp, struct ckpt_digest **hav
     if (rc < 0)
         return rc;
     *have = calloc((size_t)ckpt_n_tensors(*c) + 1, sizeof **have);
-    return *have ? 0 : err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", ckpt_n_tensors(*c));
+    return *have ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", ckpt_n_tensors(*c));
 }
 
 int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log,
               struct err *e)
 {
-    const struct share *share = p->req->share;
-    int native = p->req->format == TARGET_NATIVE, first = share_rank(share) == 0, rc = 0;
+    const struct procs *procs = p->req->procs;
+    int native = p->req->format == TARGET_NATIVE, first = procs_rank(procs) == 0, rc = 0;
     struct ckpt *c = NULL;
     struct ckpt_digest *have = NULL;
     if (log)
         log_progress(log, 0, "reading it again");
-    TRY(share_agree(share, open_again(&c, tmp, &have, e), e));
-    TRY(share_agree(share, native && first ? ckpt_verify(c, 1, e) : 0, e));
+    TRY(procs_agree(procs, open_again(&c, tmp, &have, e), e));
+    TRY(procs_agree(procs, native && first ? ckpt_verify(c, 1, e) : 0, e));
     if (native && !p->req->codec) {
         for (int i = 0; i < ckpt_n_tensors(c); i++)
             have[i] = ckpt_tensor(c, i)->digest;
     } else {
-        TRY(prove_digests(c, p->req->n_threads, share, have, e));
-        TRY(share_agree(share, ckpt_check_rest(c, share_rank(share), share_size(share), e), e));
+        TRY(prove_digests(c, p->req->n_threads, procs, have, e));
+        TRY(procs_agree(procs, ckpt_check_rest(c, procs_rank(procs), procs_size(procs), e), e));
     }
-    TRY(share_agree(share, compare(p, c, digest, have, e), e));
-    TRY(share_agree(share, compare_state(p, c, e), e));
+    TRY(procs_agree(procs, compare(p, c, digest, have, e), e));
+    TRY(procs_agree(procs, compare_state(p, c, e), e));
 out:
     free(have);
     ckpt_close(c);

@@ -1,7 +1,7 @@
-/* reshard.h - private to the room: the request, the plan made from it, and the walk plan -> stream -> prove
+/* reshard.h - private to reshard/: the request, the plan made from it, and the walk plan -> stream -> prove
  * -> publish.
  *
- * Processes can share a conversion (share.h): each writes the files of its units, rank 0 publishes. */
+ * Processes can share a conversion (procs.h): each writes the files of its units, rank 0 publishes. */
 #ifndef SHARDLINE_RESHARD_RESHARD_H
 #define SHARDLINE_RESHARD_RESHARD_H
 
@@ -10,12 +10,13 @@
 #include "base/log.h"
 #include "format/ckpt_write.h"
 #include "model/params.h"
-#include "reshard/share.h"
+#include "reshard/procs.h"
 
 /* as --format lists them */
 enum target_format { TARGET_NATIVE, TARGET_HF, TARGET_DCP, TARGET_UNIVERSAL, TARGET_MEGATRON };
 enum target_dtype { TARGET_AS_IS, TARGET_F32, TARGET_BF16 };
 
+/* All pointers are borrowed. */
 struct request {
     const char *src, *dst;
     struct layout layout; /* cp 1, ep 1 */
@@ -27,35 +28,35 @@ struct request {
     const char *config_path;           /* instead of SRC's config.json; or NULL */
     int64_t shard_bytes;               /* Hugging Face: most data in one file */
     const volatile sig_atomic_t *stop; /* set by a signal; or NULL */
-    struct trace *trace;               /* what every thread does, tensor by tensor; or NULL */
-    const struct share *share;         /* the processes that share the work; NULL: this one alone */
+    struct trace *trace;               /* of every thread, tensor by tensor; or NULL */
+    const struct procs *procs;         /* the processes that share the work; NULL: this one alone */
 };
-/* 1: somebody asked for an orderly end. */
+/* Whether a signal asked for an orderly end. */
 int request_stopped(const struct request *r);
 
-/* A unit is one file of the target: the weights of a rank, or its optimizer state. */
-/* of rank r: r * UNITS + these */
+/* A unit is one file of the target: the weights of a rank, or its optimizer state. Those of rank r have
+ * the numbers r * UNITS + UNIT_WEIGHTS and r * UNITS + UNIT_OPTIM. */
 enum { UNIT_WEIGHTS, UNIT_OPTIM, UNITS };
-/* owner: the process that writes it */
 struct unit {
-    int n_pieces, owner;
+    int n_pieces;
+    int owner; /* the process that writes it */
     int64_t bytes;
 };
 
-/* One tensor of the target: where it comes from, what it becomes, which file holds which part. */
-/* index: in the unit's list of pieces */
 struct target_piece {
-    int unit, index;
+    int unit;
+    int index; /* in the unit's list of pieces */
     struct box box;
-    int64_t lo, hi;
+    int64_t lo, hi; /* of the box's row-major elements */
 };
+/* One tensor of the target: its source, its form in the target, and which file holds which part. */
 struct target {
     struct ckpt_tensor t; /* name borrowed from the source */
-    /* index of the source's tensor (its role may differ: masters become weights) */
-    int src;
+    int src;              /* index of the source's tensor; its role may differ: masters become weights */
     int n_pieces;
     struct target_piece *piece;
 };
+
 struct plan {
     const struct request *req;
     struct ckpt *src;
@@ -65,31 +66,34 @@ struct plan {
     char *config; /* text for the target, or NULL */
     int grain;
     int n, n_ranks;
-    struct target *target;                   /* by role and name */
-    struct unit *unit;                       /* [n_ranks * UNITS] */
-    int64_t bytes_out, n_pieces, most_bytes; /* most_bytes: of one rank */
-    int64_t bytes_here;                      /* of bytes_out: what this process writes */
+    struct target *target; /* [n], sorted by role and name */
+    struct unit *unit;     /* [n_ranks * UNITS] */
+    int64_t n_pieces;
+    int64_t bytes_out;  /* of all files */
+    int64_t most_bytes; /* of one rank */
+    int64_t bytes_here; /* what this process writes */
 };
+/* Plans the conversion; nothing is read but tables and config.json. Borrows src and req. On an error *p
+ * needs no plan_free(). log: remarks, or NULL. */
 int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struct log *log, struct err *e);
-void plan_free(struct plan *p);
+void plan_free(struct plan *p); /* a zeroed plan is fine */
 
-/* Reads every tensor once in order, converts, digests, writes; digest[i]: of target i as it streamed by.
- * Collective over the processes that share the work, as is prove_run. */
+/* Reads every tensor once in order, converts, digests and writes it into the folder tmp. digest[p->n]: of
+ * every target, as it was read and converted. Collective over the processes that share the work. */
 int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log,
                struct err *e);
-/* Opens the folder tmp again: every tensor of the plan must be there with the digest that streamed by
- * (native: as its files were read back,
- * others: read now). */
+/* Opens the folder tmp again: every tensor of the plan must be there with its digest (native: as
+ * stream_run() read its files back; other formats are read now). Collective, as stream_run(). */
 int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *digest, struct log *log,
               struct err *e);
-/* Digest of every tensor of c by reading it; compares with what c itself claims. out: room for all. share:
- * as in a request. */
-int prove_digests(struct ckpt *c, int n_threads, const struct share *share, struct ckpt_digest *out,
+/* out[ckpt_n_tensors(c)]: digests of all tensors, by reading them; ERR_INTEGRITY where the checkpoint
+ * claims another. Collective over procs. */
+int prove_digests(struct ckpt *c, int n_threads, const struct procs *procs, struct ckpt_digest *out,
                   struct err *e);
-/* The whole walk. Nothing appears at req->dst unless all of it went well. */
+/* The whole walk. Nothing appears at req->dst unless all of it succeeded. Collective over req->procs. */
 int reshard_convert(const struct request *req, struct log *log, struct err *e);
 
-/* What a byte model needs so that transformers loads it: malloc'd texts. */
+/* Files that transformers needs to load a byte model: malloc'd texts; NULL: no memory. */
 char *byte_tokenizer_json(void);
 char *byte_tokenizer_config_json(int64_t max_len);
 char *byte_generation_config_json(const struct model_config *c);

@@ -13,7 +13,7 @@
 #include "format/fetch.h"
 #include "format/sidecar.h"
 #include "reshard/reshard.h"
-#include "reshard/view.h"
+#include "reshard/report.h"
 
 struct options {
     int64_t tp, pp, dp, ep, zero, threads, ranks, shard_size;
@@ -112,7 +112,7 @@ static void on_signal(int number)
     stop = 1;
 }
 
-/* For those who leave something half done behind otherwise. The others end where they are. */
+/* For commands that would leave something half done. Other commands just end. */
 static void catch_signals(void)
 {
     struct sigaction act = { .sa_handler = on_signal };
@@ -210,19 +210,19 @@ static int write_trace(struct world *w, const struct trace *t, const char *path,
 
 static int convert(struct request *r, const struct options *o, struct world *w, struct err *e)
 {
-    struct share *share = NULL;
+    struct procs *procs = NULL;
     struct log log;
     int rc = 0, n = w ? world_size(w) : 1;
     log_open(&log, "reshard", w && world_rank(w), w ? launch_stderr_is_tty() : isatty(STDERR_FILENO));
-    log.last_s = clock_s(); /* the first plain line after ten seconds: most runs are over by then */
+    log.last_s = clock_s(); /* the first plain line comes after ten seconds: most runs have ended by then */
     r->n_threads = threads_of(o, n);
     if (n > 1 && holds_whole(r->format))
         return err_set(e, ERR_USAGE,
                        "--format %s is written by one process: start reshard without mpirun and --ranks",
                        format_name(r->format));
     if (w)
-        TRY(share_open(&share, w, e));
-    r->share = share;
+        TRY(procs_open(&procs, w, e));
+    r->procs = procs;
     if (o->trace)
         TRY(trace_open(&r->trace, r->n_threads, e));
     TRY(reshard_convert(r, &log, e));
@@ -230,12 +230,12 @@ static int convert(struct request *r, const struct options *o, struct world *w, 
         TRY(write_trace(w, r->trace, o->trace, e));
 out:
     trace_close(r->trace);
-    share_close(share);
+    procs_close(procs);
     log_close(&log);
     return rc < 0 ? rc : 0;
 }
 
-/* Several processes have one error between them, and one status. */
+/* Several processes print one error and exit with one status. */
 static int run_convert(const struct options *o, char **arg, struct err *e)
 {
     static struct mem mem; /* as long as the process lives */
@@ -245,7 +245,7 @@ static int run_convert(const struct options *o, char **arg, struct err *e)
     if (rc < 0)
         return rc;
     if (o->ranks < 2 && !launch_under_launcher()) {
-        catch_signals(); /* several ranks: the room comm takes signals */
+        catch_signals(); /* with several ranks comm/ handles signals */
         return convert(&r, o, NULL, e);
     }
     if ((rc = launch_ranks((int)o->ranks, o->argv, e)) < 0 ||
@@ -263,25 +263,25 @@ static int run_plan(const struct options *o, char **arg, struct err *e)
     struct request r;
     struct ckpt *c = NULL;
     struct plan p;
-    struct view_options v = { .json = o->json };
+    struct report_options v = { .json = o->json };
     int rc = make_request(&r, o, arg[0], "", e);
     if (rc < 0 || (rc = ckpt_open(&c, arg[0], &(struct ckpt_open_opts){ .config_path = o->config }, e)) < 0)
         return rc;
     rc = plan_make(&p, c, &r, NULL, e);
     if (rc >= 0) {
-        rc = view_plan(&p, &v, stdout, e);
+        rc = report_plan(&p, &v, stdout, e);
         plan_free(&p);
     }
     ckpt_close(c);
     return rc;
 }
 
-/* Progress while all data are read. */
-static struct view_options begin_view(const struct options *o, struct log *log)
+/* Options of a report, with a progress line while data are read. */
+static struct report_options begin_view(const struct options *o, struct log *log)
 {
     log_open(log, "reshard", 0, isatty(STDERR_FILENO));
     log->last_s = clock_s();
-    return (struct view_options){
+    return (struct report_options){
         .json = o->json, .tensors = o->tensors, .stats = o->stats, .n_threads = threads_of(o, 1), .log = log
     };
 }
@@ -290,10 +290,10 @@ static int run_inspect(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *c = NULL;
     struct log log;
-    struct view_options v = begin_view(o, &log);
+    struct report_options v = begin_view(o, &log);
     int rc = ckpt_open(&c, arg[0], NULL, e);
     if (rc >= 0)
-        rc = view_inspect(c, &v, stdout, e);
+        rc = report_inspect(c, &v, stdout, e);
     log_close(&log);
     ckpt_close(c);
     return rc;
@@ -302,10 +302,10 @@ static int run_inspect(const struct options *o, char **arg, struct err *e)
 static int run_digest(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *c = NULL;
-    struct view_options v = { .json = o->json, .tensors = o->tensors, .n_threads = threads_of(o, 1) };
+    struct report_options v = { .json = o->json, .tensors = o->tensors, .n_threads = threads_of(o, 1) };
     int rc = ckpt_open(&c, arg[0], NULL, e);
     if (rc >= 0)
-        rc = view_digest(c, &v, stdout, e);
+        rc = report_digest(c, &v, stdout, e);
     ckpt_close(c);
     return rc;
 }
@@ -337,10 +337,10 @@ static int run_diff(const struct options *o, char **arg, struct err *e)
 {
     struct ckpt *a = NULL, *b = NULL;
     struct log log;
-    struct view_options v = begin_view(o, &log);
+    struct report_options v = begin_view(o, &log);
     int rc;
     if ((rc = ckpt_open(&a, arg[0], NULL, e)) >= 0 && (rc = ckpt_open(&b, arg[1], NULL, e)) >= 0)
-        rc = view_diff(a, b, &v, stdout, e);
+        rc = report_diff(a, b, &v, stdout, e);
     log_close(&log);
     ckpt_close(a);
     ckpt_close(b);
@@ -403,8 +403,8 @@ static const struct command *find_command(const char *word)
     return &commands[0];
 }
 
-/* Answers come from one process. */
-static int alone(const struct command *c, struct err *e)
+/* Refuses several processes for commands that only report. */
+static int check_alone(const struct command *c, struct err *e)
 {
     const char *n = env_get(ENV_OMPI_COMM_WORLD_SIZE);
     return c != commands && n && atoi(n) > 1
@@ -430,7 +430,7 @@ int main(int argc, char **argv)
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc == 0) {
         o.argv = argv;
-        if ((rc = alone(c, &e)) >= 0 && o.config && !(o.config = near_file(&near, o.config, &e)))
+        if ((rc = check_alone(c, &e)) >= 0 && o.config && !(o.config = near_file(&near, o.config, &e)))
             rc = -e.code;
         if (rc >= 0)
             rc = c->run(&o, args.item, &e);

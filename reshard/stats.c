@@ -1,5 +1,5 @@
-/* stats.c - what the values of a tensor are like: least, greatest and mean of the finite ones, how many are
- * NaN or infinite. */
+/* stats.c - statistics of tensors: least, greatest and mean of the finite values, how many are NaN or
+ * infinite. */
 #include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 #include "base/clock.h"
 #include "base/pool.h"
 #include "reshard/cast.h"
-#include "reshard/view.h"
+#include "reshard/report.h"
 
 #define CHUNK ((int64_t)1 << 18) /* elements read at once */
 
@@ -39,7 +39,7 @@ static void add_value(struct sums *a, double v)
     }
 }
 
-/* Chunks of fp32 without NaN and Inf, which is nearly all there is, go through a loop without branches. */
+/* A loop without branches for chunks of fp32 without NaN and Inf: nearly all there are. */
 static void add_floats(struct sums *a, const float *x, int64_t n)
 {
     float lo = x[0], hi = x[0];
@@ -64,11 +64,11 @@ static void add_floats(struct sums *a, const float *x, int64_t n)
     a->sum += sum;
 }
 
-static void add_chunk(struct sums *a, enum stored_dtype t, const void *data, float *room, int64_t n)
+static void add_chunk(struct sums *a, enum stored_dtype t, const void *data, float *floats, int64_t n)
 {
     if (t == STORED_F32 || t == STORED_BF16 || t == STORED_F16) {
-        cast_run(t, STORED_F32, data, room, n);
-        add_floats(a, room, n);
+        cast_run(t, STORED_F32, data, floats, n);
+        add_floats(a, floats, n);
         return;
     }
     for (int64_t i = 0; i < n; i++)
@@ -84,7 +84,7 @@ static void add_bytes(struct survey *s, int64_t bytes)
     pthread_mutex_unlock(&s->lock);
 }
 
-static int one_tensor(struct survey *s, int i, char *data, float *room, struct err *e)
+static int one_tensor(struct survey *s, int i, char *data, float *floats, struct err *e)
 {
     const struct ckpt_tensor *t = ckpt_tensor(s->c, i);
     struct box whole = box_whole(t->n_dims, t->shape);
@@ -94,7 +94,7 @@ static int one_tensor(struct survey *s, int i, char *data, float *room, struct e
         int rc = ckpt_read_range(s->c, i, &whole, lo, hi, data, e);
         if (rc < 0)
             return rc;
-        add_chunk(&a, t->dtype, data, room, hi - lo);
+        add_chunk(&a, t->dtype, data, floats, hi - lo);
         add_bytes(s, stored_bytes(t->dtype, hi - lo));
     }
     a.s.mean = a.s.n_finite ? a.sum / (double)a.s.n_finite : 0;
@@ -115,11 +115,11 @@ static void survey_task(void *arg, int64_t i, int thread)
     if (failed)
         return;
     char *data = malloc((size_t)CHUNK * 8);
-    float *room = malloc((size_t)CHUNK * sizeof *room);
-    int rc = data && room ? one_tensor(s, (int)i, data, room, &e)
-                          : err_set(&e, ERR_MEMORY, "no room for the buffers of a thread");
+    float *floats = malloc((size_t)CHUNK * sizeof *floats);
+    int rc = data && floats ? one_tensor(s, (int)i, data, floats, &e)
+                            : err_set(&e, ERR_MEMORY, "no memory for the buffers of a thread");
     free(data);
-    free(room);
+    free(floats);
     pthread_mutex_lock(&s->lock);
     if (rc < 0 && !s->err.code)
         s->err = e;

@@ -1,16 +1,17 @@
-/* stream.c - every tensor read once, in order, in chunks of bounded size: converted, digested, and handed to
+/* stream.c - every tensor read once, in order, in chunks of bounded size: converted, digested, and written to
  * the files that own a part.
  *
- *   source boxes --ckpt_read_range--> chunk of whole rows --cast--> chunk --runs of each owner's box--> its
- *   file
+ *   source boxes -ckpt_read_range-> chunk of whole rows -cast-> chunk -runs of each owner's box-> its file
+ *
  * A chunk ascends through the whole tensor, so it ascends through every box of it too: each piece is written
  * front to back. Where other processes write some of a tensor's pieces, this one reads the boxes of its own
- * instead. What was written is read back from its file
- * while it is still in a cache: checksums and digest of the target are those of what its files hold, and
- * that digest must be the source's.
- * A native source claims its digests: then this proves what was read too, and blocks need no second sum;
- * records with a CRC-32 (zip) that one process reads once are summed while they pass. Digests are sums, so
- * those of several processes add up before they are compared. */
+ * pieces instead.
+ *
+ * What was written is read back from its file while it is still in a cache: checksums and digest of the
+ * target are those of what its files hold, and that digest must be the source's. A native source claims
+ * digests, so the comparison also proves what was read, and its blocks need no second sum. Records with a
+ * CRC-32 (zip) that one process reads once are summed while they pass. Digests are sums: those of several
+ * processes are added up before they are compared. */
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,23 +21,23 @@
 #include "reshard/cast.h"
 #include "reshard/output.h"
 
-/* bytes of a buffer, three a thread: written and read back before they leave the caches */
+/* Bytes of a buffer; a thread has three. A chunk is written and read back before it leaves the caches. */
 #define CHUNK ((int64_t)1 << 20)
 
 struct buffers {
     char *in, *cast, *part;
 };
-/* Of one target, what this process (later: all of them) saw: read from the source, converted, read back from
- * the files. */
+/* Digests of one target as this process (later: all of them) saw it: read from the source, converted, read
+ * back from the files. */
 struct tally {
     struct ckpt_digest read, cast, written;
 };
 struct stream {
     const struct plan *p;
-    struct buffers *room; /* one a thread */
+    struct buffers *buffers; /* one for each thread */
     struct output out;
-    struct tally *tally; /* one a target */
-    int *n_uses;         /* of the source's tensors: how many targets read them */
+    struct tally *tally; /* [plan->n] */
+    int *n_uses;         /* how many targets read a tensor of the source */
     struct log *log;
     double start_s;
     pthread_mutex_t lock;
@@ -44,11 +45,11 @@ struct stream {
     struct err err; /* the first one; code 0: none */
 };
 
-int request_stopped(const struct request *r) { return (r->stop && *r->stop) || share_stopped(r->share); }
+int request_stopped(const struct request *r) { return (r->stop && *r->stop) || procs_stopped(r->procs); }
 
 /* ---- one chunk of one tensor ---- */
 
-/* Cuts run r to what lies in [q->lo, q->hi) of the piece's box. */
+/* Cuts run r to [q->lo, q->hi) of the piece's box. 0: nothing remains. */
 static int clip(const struct target_piece *q, struct box_run *r)
 {
     int64_t skip = r->part_off < q->lo ? q->lo - r->part_off : 0, end = r->part_off + r->count;
@@ -60,7 +61,8 @@ static int clip(const struct target_piece *q, struct box_run *r)
     return r->count > 0;
 }
 
-/* Gives piece q what the chunk [lo, hi) of the whole tensor has of it. */
+/* Writes the part of piece q that is in the chunk [lo, hi) of the whole tensor. Several runs are joined in
+ * `part`; one run is written from the chunk. */
 static int scatter(struct stream *s, int target, const struct target_piece *q, const char *data, int64_t lo,
                    int64_t hi, char *part, struct err *e)
 {
@@ -117,34 +119,35 @@ static int is_cast(const struct plan *p, const struct target *t)
     return ckpt_tensor(p->src, t->src)->dtype != t->t.dtype;
 }
 
-/* The source claims a digest and nothing is converted: that claim is compared with what was written, and the
- * stream needs none of its own, so that each byte is digested once. */
+/* Whether the source claims a digest and nothing is converted. That claim is then compared with what was
+ * written, and the stream makes no digest of its own, so that each byte is digested once. */
 static int is_claimed(const struct plan *p, const struct target *t)
 {
     return ckpt_tensor(p->src, t->src)->has_digest && !is_cast(p, t) && p->req->format == TARGET_NATIVE;
 }
 
-/* The elements [lo, hi) of box b of a target: read, digested, converted. Returns where they lie, or NULL. */
+/* Reads, digests and converts the elements [lo, hi) of box b of a target. Returns them, in a buffer; NULL:
+ * *e is set. */
 static const char *load(struct stream *s, int target, const struct box *b, int64_t lo, int64_t hi,
-                        const struct buffers *room, struct err *e)
+                        const struct buffers *buf, struct err *e)
 {
     const struct target *t = &s->p->target[target];
     const struct ckpt_tensor *from = ckpt_tensor(s->p->src, t->src);
     int claimed = is_claimed(s->p, t),
-        once = claimed || (!from->has_digest && s->n_uses[t->src] == 1 && share_size(s->p->req->share) == 1);
+        once = claimed || (!from->has_digest && s->n_uses[t->src] == 1 && procs_size(s->p->req->procs) == 1);
     if (request_stopped(s->p->req)) {
         err_set(e, ERR_STOPPED, "stopped by a signal: nothing was written");
         return NULL;
     }
-    if ((once ? ckpt_read_unproven : ckpt_read_range)(s->p->src, t->src, b, lo, hi, room->in, e) < 0)
+    if ((once ? ckpt_read_unproven : ckpt_read_range)(s->p->src, t->src, b, lo, hi, buf->in, e) < 0)
         return NULL;
     if (!claimed)
-        ckpt_digest_add(&s->tally[target].read, from->dtype, from->n_dims, from->shape, b, lo, hi, room->in);
+        ckpt_digest_add(&s->tally[target].read, from->dtype, from->n_dims, from->shape, b, lo, hi, buf->in);
     if (!is_cast(s->p, t))
-        return room->in;
-    cast_run(from->dtype, t->t.dtype, room->in, room->cast, hi - lo);
-    ckpt_digest_add(&s->tally[target].cast, t->t.dtype, t->t.n_dims, t->t.shape, b, lo, hi, room->cast);
-    return room->cast;
+        return buf->in;
+    cast_run(from->dtype, t->t.dtype, buf->in, buf->cast, hi - lo);
+    ckpt_digest_add(&s->tally[target].cast, t->t.dtype, t->t.n_dims, t->t.shape, b, lo, hi, buf->cast);
+    return buf->cast;
 }
 
 static int64_t chunk_elements(const struct plan *p, const struct target *t)
@@ -154,18 +157,18 @@ static int64_t chunk_elements(const struct plan *p, const struct target *t)
     return in < out ? in : out;
 }
 
-static int stream_whole(struct stream *s, int target, const struct buffers *room, struct err *e)
+static int stream_whole(struct stream *s, int target, const struct buffers *buf, struct err *e)
 {
     const struct target *t = &s->p->target[target];
     struct box whole = box_whole(t->t.n_dims, t->t.shape);
     int64_t step = chunk_elements(s->p, t), n = box_count(&whole);
     for (int64_t lo = 0; lo < n; lo += step) {
         int64_t hi = lo + step < n ? lo + step : n;
-        const char *data = load(s, target, &whole, lo, hi, room, e);
+        const char *data = load(s, target, &whole, lo, hi, buf, e);
         if (!data)
             return -e->code;
         for (int k = 0; k < t->n_pieces; k++) {
-            int rc = scatter(s, target, &t->piece[k], data, lo, hi, room->part, e);
+            int rc = scatter(s, target, &t->piece[k], data, lo, hi, buf->part, e);
             if (rc < 0)
                 return rc;
         }
@@ -174,14 +177,14 @@ static int stream_whole(struct stream *s, int target, const struct buffers *room
     return 0;
 }
 
-static int stream_piece(struct stream *s, int target, const struct target_piece *q,
-                        const struct buffers *room, struct err *e)
+static int stream_piece(struct stream *s, int target, const struct target_piece *q, const struct buffers *buf,
+                        struct err *e)
 {
     const struct target *t = &s->p->target[target];
     int64_t step = chunk_elements(s->p, t);
     for (int64_t lo = q->lo; lo < q->hi; lo += step) {
         int64_t hi = lo + step < q->hi ? lo + step : q->hi;
-        const char *data = load(s, target, &q->box, lo, hi, room, e);
+        const char *data = load(s, target, &q->box, lo, hi, buf, e);
         int rc = data ? output_put(&s->out, target, q, data, hi - lo, e) : -e->code;
         if (rc < 0)
             return rc;
@@ -190,7 +193,7 @@ static int stream_piece(struct stream *s, int target, const struct target_piece 
     return 0;
 }
 
-static int stream_tensor(struct stream *s, int target, const struct buffers *room, struct err *e)
+static int stream_tensor(struct stream *s, int target, const struct buffers *buf, struct err *e)
 {
     const struct target *t = &s->p->target[target];
     struct ckpt_digest d;
@@ -198,12 +201,12 @@ static int stream_tensor(struct stream *s, int target, const struct buffers *roo
     for (int k = 0; k < t->n_pieces; k++)
         ours += output_owns(&s->out, &t->piece[k]);
     if (ours == t->n_pieces)
-        TRY(stream_whole(s, target, room, e));
+        TRY(stream_whole(s, target, buf, e));
     for (int k = 0; k < t->n_pieces; k++) {
         if (!output_owns(&s->out, &t->piece[k]))
             continue;
         if (ours < t->n_pieces)
-            TRY(stream_piece(s, target, &t->piece[k], room, e));
+            TRY(stream_piece(s, target, &t->piece[k], buf, e));
         if (!s->out.sink->checks)
             continue;
         TRY(output_digest(&s->out, &t->piece[k], &d, e));
@@ -238,7 +241,7 @@ static void stream_task(void *arg, int64_t target, int thread)
     if (has_failed(s))
         return;
     int64_t began = trace_now(s->p->req->trace);
-    keep_error(s, stream_tensor(s, (int)target, &s->room[thread], &e), &e);
+    keep_error(s, stream_tensor(s, (int)target, &s->buffers[thread], &e), &e);
     trace_span_of(s->p->req->trace, thread, TRACE_PHASE, s->p->target[target].t.name, began);
 }
 
@@ -251,11 +254,11 @@ static void close_task(void *arg, int64_t unit, int thread)
         keep_error(s, output_close(&s->out, (int)unit, &e), &e);
 }
 
-static int open_room(struct stream *s, int n_threads, struct err *e)
+static int open_buffers(struct stream *s, int n_threads, struct err *e)
 {
-    int ok = (s->room = calloc((size_t)n_threads, sizeof *s->room)) != NULL;
+    int ok = (s->buffers = calloc((size_t)n_threads, sizeof *s->buffers)) != NULL;
     for (int i = 0; ok && i < n_threads; i++) {
-        struct buffers *b = &s->room[i];
+        struct buffers *b = &s->buffers[i];
         *b = (struct buffers){ malloc((size_t)CHUNK), malloc((size_t)CHUNK), malloc((size_t)CHUNK) };
         ok = b->in && b->cast && b->part;
     }
@@ -265,28 +268,28 @@ static int open_room(struct stream *s, int n_threads, struct err *e)
         s->n_uses[s->p->target[i].src]++;
     return ok && s->tally && s->n_uses
                ? 0
-               : err_set(e, ERR_MEMORY, "no room for the buffers of %d threads", n_threads);
+               : err_set(e, ERR_MEMORY, "no memory for the buffers of %d threads", n_threads);
 }
 
-static void free_room(struct stream *s, int n_threads)
+static void free_buffers(struct stream *s, int n_threads)
 {
-    for (int i = 0; s->room && i < n_threads; i++) {
-        free(s->room[i].in);
-        free(s->room[i].cast);
-        free(s->room[i].part);
+    for (int i = 0; s->buffers && i < n_threads; i++) {
+        free(s->buffers[i].in);
+        free(s->buffers[i].cast);
+        free(s->buffers[i].part);
     }
-    free(s->room);
+    free(s->buffers);
     free(s->tally);
     free(s->n_uses);
 }
 
-/* This process's own part: all of its files are on the disk afterwards. */
+/* Writes this process's part: afterwards all of its files are on the disk. */
 static int write_files(struct stream *s, const char *tmp, struct err *e)
 {
     const struct plan *p = s->p;
     struct pool *pool = NULL;
     int rc = 0;
-    TRY(open_room(s, p->req->n_threads, e));
+    TRY(open_buffers(s, p->req->n_threads, e));
     TRY(output_open(&s->out, p, tmp, e));
     TRY(pool_open(&pool, p->req->n_threads, e));
     pool_run(pool, p->n, stream_task, s);
@@ -315,7 +318,8 @@ static int check_source_digest(const struct plan *p, const struct ckpt_tensor *t
                    ckpt_path(p->src), ckpt_role_prefix[t->role], t->name, have, want);
 }
 
-/* The target's digest is not the source's: who is wrong? */
+/* The target's digest is not the source's: reads the source again, to report whether source or target is
+ * wrong. */
 static int blame(const struct stream *s, const struct target *t, struct err *e)
 {
     const struct ckpt_tensor *from = ckpt_tensor(s->p->src, t->src);
@@ -325,8 +329,8 @@ static int blame(const struct stream *s, const struct target *t, struct err *e)
     int rc = 0;
     for (int64_t lo = 0; lo < n; lo += step) {
         int64_t hi = lo + step < n ? lo + step : n;
-        TRY(ckpt_read_range(s->p->src, t->src, &whole, lo, hi, s->room[0].in, e));
-        ckpt_digest_add(&d, from->dtype, from->n_dims, from->shape, &whole, lo, hi, s->room[0].in);
+        TRY(ckpt_read_range(s->p->src, t->src, &whole, lo, hi, s->buffers[0].in, e));
+        ckpt_digest_add(&d, from->dtype, from->n_dims, from->shape, &whole, lo, hi, s->buffers[0].in);
     }
     TRY(check_source_digest(s->p, from, d, e));
     rc = err_set(e, ERR_INTEGRITY,
@@ -337,7 +341,8 @@ out:
     return rc;
 }
 
-/* What was read must be what the source claims, and what was written what was read. */
+/* What was read must have the digest that the source claims, and what was written the digest of what was
+ * read. */
 static int judge(struct stream *s, struct ckpt_digest *digest, struct err *e)
 {
     const struct plan *p = s->p;
@@ -356,20 +361,20 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Which blocks of the source digests have proven is known when the counts of all processes are added up; the
- * rest is checked by all. */
+/* Adds up over the processes which blocks of the source were proven by digests; the processes then check
+ * the rest. */
 static int check_rest(const struct plan *p, struct err *e)
 {
-    const struct share *share = p->req->share;
+    const struct procs *procs = p->req->procs;
     int64_t n = ckpt_proven_count(p->src), *v = calloc((size_t)n + 1, sizeof *v);
-    int rc = share_agree(share, v ? 0 : err_set(e, ERR_MEMORY, "no room to count %lld blocks", (long long)n),
-                         e);
+    int rc = procs_agree(procs,
+                         v ? 0 : err_set(e, ERR_MEMORY, "no memory to count %lld blocks", (long long)n), e);
     if (rc < 0)
         goto out;
     ckpt_proven_get(p->src, v);
-    TRY(share_sum(share, v, n, e));
+    TRY(procs_sum(procs, v, n, e));
     ckpt_proven_set(p->src, v);
-    TRY(share_agree(share, ckpt_check_rest(p->src, share_rank(share), share_size(share), e), e));
+    TRY(procs_agree(procs, ckpt_check_rest(p->src, procs_rank(procs), procs_size(procs), e), e));
 out:
     free(v);
     return rc < 0 ? rc : 0;
@@ -378,18 +383,18 @@ out:
 int stream_run(const struct plan *p, const char *tmp, struct ckpt_digest *digest, struct log *log,
                struct err *e)
 {
-    const struct share *share = p->req->share;
+    const struct procs *procs = p->req->procs;
     struct stream s = { .p = p, .log = log, .start_s = clock_s() };
     int rc = 0;
     pthread_mutex_init(&s.lock, NULL);
-    TRY(share_agree(share, write_files(&s, tmp, e), e));
-    TRY(share_sum(share, (int64_t *)s.tally, p->n * (int64_t)(sizeof *s.tally / sizeof(int64_t)), e));
-    TRY(share_agree(share, judge(&s, digest, e), e));
+    TRY(procs_agree(procs, write_files(&s, tmp, e), e));
+    TRY(procs_sum(procs, (int64_t *)s.tally, p->n * (int64_t)(sizeof *s.tally / sizeof(int64_t)), e));
+    TRY(procs_agree(procs, judge(&s, digest, e), e));
     TRY(output_seal(&s.out, tmp, e));
     TRY(check_rest(p, e));
 out:
     output_free(&s.out);
-    free_room(&s, p->req->n_threads);
+    free_buffers(&s, p->req->n_threads);
     pthread_mutex_destroy(&s.lock);
     return rc < 0 ? rc : 0;
 }

@@ -4,7 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 #include "reshard/reshard.h"
-#include "reshard/view.h"
+#include "reshard/report.h"
 #include "tests/test.h"
 #include "tests/unit/format/format_make.h"
 
@@ -336,13 +336,13 @@ static int random_mutant(uint64_t *s, struct model *m, int kind, struct change *
 static int diff_says(const char *a, const char *b, const char *name)
 {
     struct ckpt *x = NULL, *y = NULL;
-    struct view_options o = { 0 };
+    struct report_options o = { 0 };
     struct err e = { 0 };
     char *text = NULL;
     size_t n = 0;
     FILE *f = open_memstream(&text, &n);
     CHECK(ckpt_open(&x, a, NULL, &e) >= 0 && ckpt_open(&y, b, NULL, &e) >= 0);
-    int rc = view_diff(x, y, &o, f, &e), found;
+    int rc = report_diff(x, y, &o, f, &e), found;
     fclose(f);
     found = rc == 1 && strstr(text, name);
     free(text);

@@ -7,7 +7,7 @@
 #include "base/jx.h"
 #include "reshard/cast.h"
 #include "reshard/reshard.h"
-#include "reshard/view.h"
+#include "reshard/report.h"
 #include "tests/test.h"
 #include "tests/unit/format/format_make.h"
 
@@ -118,9 +118,9 @@ static void digests_of(const char *path, char weights[33], char state[33])
     struct ckpt *c = NULL;
     struct err e = { 0 };
     FILE *f = tmpfile();
-    struct view_options o = { .n_threads = 1 };
+    struct report_options o = { .n_threads = 1 };
     CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
-    CHECK_INT(view_digest(c, &o, f, &e), 0);
+    CHECK_INT(report_digest(c, &o, f, &e), 0);
     rewind(f);
     CHECK_INT(fscanf(f, "weights_digest %32s\nstate_digest %32s", weights, state), 2);
     fclose(f);
@@ -485,7 +485,7 @@ TEST(diff_names_the_tensor_its_first_element_and_the_largest_difference)
 {
     struct err e = { 0 };
     struct ckpt *a = NULL, *b = NULL;
-    struct view_options o = { 0 };
+    struct report_options o = { 0 };
     char text[4096] = "";
     char header[] = "{\"w\":{\"dtype\":\"F32\",\"shape\":[2,3],\"data_offsets\":[0,24]},\"v\":{\"dtype\":"
                     "\"F32\",\"shape\":[1],\"data_offsets\":[24,28]}}";
@@ -503,15 +503,15 @@ TEST(diff_names_the_tensor_its_first_element_and_the_largest_difference)
     CHECK_INT(ckpt_open(&a, one, NULL, &e), 0);
     CHECK_INT(ckpt_open(&b, two, NULL, &e), 0);
     FILE *f = fmemopen(text, sizeof text, "w");
-    CHECK_INT(view_diff(a, b, &o, f, &e), 1);
-    CHECK_INT(view_diff(a, a, &o, f, &e), 0);
+    CHECK_INT(report_diff(a, b, &o, f, &e), 1);
+    CHECK_INT(report_diff(a, a, &o, f, &e), 0);
     fclose(f);
     CHECK_STR(text, "w: 2 of 6 elements differ, first [1,1]: 5 and 5.5, largest difference 8 at [1,2]\n1 of "
                     "2 tensors differ\n");
     memset(text, 0, sizeof text);
     o.json = 1;
     f = fmemopen(text, sizeof text, "w");
-    CHECK_INT(view_diff(a, b, &o, f, &e), 1);
+    CHECK_INT(report_diff(a, b, &o, f, &e), 1);
     fclose(f);
     CHECK_HAS(text, "\"equal\":false,");
     CHECK_HAS(

@@ -1,12 +1,12 @@
-/* view.c - answers about checkpoints on stdout: what is inside, its digests, what a reshard would do (how
- * two differ: diff.c). */
+/* report.c - reports about checkpoints: what is inside, digests, what a conversion would do. (How two
+ * differ: diff.c.) */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include "reshard/reshard.h"
-#include "reshard/view.h"
+#include "reshard/report.h"
 
-const char *const view_role[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_avg_sq" };
+const char *const report_role[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_avg_sq" };
 
 int64_t tensor_bytes(const struct ckpt_tensor *t)
 {
@@ -14,7 +14,7 @@ int64_t tensor_bytes(const struct ckpt_tensor *t)
     return stored_bytes(t->dtype, box_count(&b));
 }
 
-const char *view_shape(const struct ckpt_tensor *t, char out[96])
+const char *report_shape(const struct ckpt_tensor *t, char out[96])
 {
     int at = 0;
     for (int i = 0; i < t->n_dims; i++)
@@ -23,14 +23,14 @@ const char *view_shape(const struct ckpt_tensor *t, char out[96])
     return out;
 }
 
-void view_json(json_t *o, FILE *out)
+void report_json(json_t *o, FILE *out)
 {
     json_dumpf(o, out, JSON_COMPACT);
     fputc('\n', out);
     json_decref(o);
 }
 
-json_t *view_path(const struct ckpt *c)
+json_t *report_path(const struct ckpt *c)
 {
     const char *path = ckpt_path(c);
     json_t *o = json_string(path);
@@ -51,7 +51,7 @@ static int index_of(const struct ckpt_tensor *t, int64_t at, int64_t idx[BOX_DIM
     return t->n_dims;
 }
 
-json_t *view_index(const struct ckpt_tensor *t, int64_t at)
+json_t *report_index(const struct ckpt_tensor *t, int64_t at)
 {
     int64_t idx[BOX_DIMS];
     json_t *list = json_array();
@@ -60,14 +60,14 @@ json_t *view_index(const struct ckpt_tensor *t, int64_t at)
     return list;
 }
 
-void view_index_text(const struct ckpt_tensor *t, int64_t at, char out[96])
+void report_index_text(const struct ckpt_tensor *t, int64_t at, char out[96])
 {
     struct ckpt_tensor index = { 0 };
     index.n_dims = index_of(t, at, index.shape);
-    view_shape(&index, out);
+    report_shape(&index, out);
 }
 
-json_t *view_number(double v)
+json_t *report_number(double v)
 {
     return isnan(v) ? json_string("nan") : isinf(v) ? json_string(v > 0 ? "inf" : "-inf") : json_real(v);
 }
@@ -93,7 +93,7 @@ static void sum_groups(const struct ckpt *c, struct group g[ROLE_COUNT][STORED_D
     }
 }
 
-/* What there is beside the weights. */
+/* What the checkpoint holds beside the weights. */
 static const char *optimizer_text(const struct ckpt *c, struct group g[ROLE_COUNT][STORED_DTYPES])
 {
     int n[ROLE_COUNT] = { 0 };
@@ -116,7 +116,7 @@ static json_t *stats_json(const struct tensor_stats *s)
         double v;
     } rows[] = { { "min", s->min }, { "max", s->max }, { "mean", s->mean } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-        json_object_set_new(o, rows[i].name, s->n_finite ? view_number(rows[i].v) : json_null());
+        json_object_set_new(o, rows[i].name, s->n_finite ? report_number(rows[i].v) : json_null());
     return o;
 }
 
@@ -127,7 +127,7 @@ static json_t *tensor_json(const struct ckpt_tensor *t)
     for (int i = 0; i < t->n_dims; i++)
         json_array_append_new(shape, json_integer(t->shape[i]));
     ckpt_digest_hex(t->digest, hex);
-    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:o}", "name", t->name, "role", view_role[t->role], "dtype",
+    return json_pack("{s:s, s:s, s:s, s:o, s:I, s:o}", "name", t->name, "role", report_role[t->role], "dtype",
                      stored_dtype_name(t->dtype), "shape", shape, "bytes", (json_int_t)tensor_bytes(t),
                      "digest", t->has_digest ? json_string(hex) : json_null());
 }
@@ -138,13 +138,13 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
     const struct ckpt_state *s = ckpt_state(c);
     struct group g[ROLE_COUNT][STORED_DTYPES];
     json_t *groups = json_array(),
-           *root = json_pack("{s:o, s:s}", "path", view_path(c), "format", ckpt_driver(c));
+           *root = json_pack("{s:o, s:s}", "path", report_path(c), "format", ckpt_driver(c));
     sum_groups(c, g);
     for (int r = 0; r < ROLE_COUNT; r++)
         for (int d = 0; d < STORED_DTYPES; d++)
             if (g[r][d].n)
                 json_array_append_new(groups,
-                                      json_pack("{s:s, s:s, s:i, s:I, s:I}", "role", view_role[r], "dtype",
+                                      json_pack("{s:s, s:s, s:i, s:I, s:I}", "role", report_role[r], "dtype",
                                                 stored_dtype_name((enum stored_dtype)d), "tensors", g[r][d].n,
                                                 "parameters", (json_int_t)g[r][d].params, "bytes",
                                                 (json_int_t)g[r][d].bytes));
@@ -177,7 +177,7 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
         }
         json_object_set_new(root, "tensors", list);
     }
-    view_json(root, out);
+    report_json(root, out);
 }
 
 static void inspect_state(const struct ckpt *c, FILE *out)
@@ -231,7 +231,7 @@ static void inspect_groups(const struct ckpt *c, FILE *out)
         for (int d = 0; d < STORED_DTYPES; d++)
             if (g[r][d].n) {
                 log_bytes(size, (double)g[r][d].bytes);
-                fprintf(out, "%-12s %-6s %8d %16lld %12s\n", view_role[r],
+                fprintf(out, "%-12s %-6s %8d %16lld %12s\n", report_role[r],
                         stored_dtype_name((enum stored_dtype)d), g[r][d].n, (long long)g[r][d].params, size);
             }
 }
@@ -261,7 +261,7 @@ static void inspect_tensors(const struct ckpt *c, const struct tensor_stats *sta
         const char *prefix = ckpt_role_prefix[t->role];
         log_bytes(size, (double)tensor_bytes(t));
         fprintf(out, "%s%-*s %-6s %-16s %10s", prefix, width - (int)strlen(prefix), t->name,
-                stored_dtype_name(t->dtype), view_shape(t, shape), size);
+                stored_dtype_name(t->dtype), report_shape(t, shape), size);
         if (stats && stats[i].n_finite)
             fprintf(out, " %12.5g %12.5g %12.5g", stats[i].min, stats[i].max, stats[i].mean);
         else if (stats)
@@ -272,13 +272,13 @@ static void inspect_tensors(const struct ckpt *c, const struct tensor_stats *sta
     }
 }
 
-int view_inspect(struct ckpt *c, const struct view_options *o, FILE *out, struct err *e)
+int report_inspect(struct ckpt *c, const struct report_options *o, FILE *out, struct err *e)
 {
     struct tensor_stats *stats = NULL;
     int rc = 0;
     if (o->stats) {
         if (!(stats = calloc((size_t)ckpt_n_tensors(c) + 1, sizeof *stats)))
-            return err_set(e, ERR_MEMORY, "no room for the statistics of %d tensors", ckpt_n_tensors(c));
+            return err_set(e, ERR_MEMORY, "no memory for the statistics of %d tensors", ckpt_n_tensors(c));
         TRY(stats_of_all(c, o->n_threads, o->log, stats, e));
     }
     if (o->json) {
@@ -307,7 +307,7 @@ static json_t *digest_json(const struct ckpt_digests *all, const struct ckpt_ten
     for (int i = 0; i < n && tensors; i++) {
         ckpt_digest_hex(t[i].digest, hex);
         json_array_append_new(list, json_pack("{s:s, s:s, s:s}", "name", t[i].name, "role",
-                                              view_role[t[i].role], "digest", hex));
+                                              report_role[t[i].role], "digest", hex));
     }
     if (list)
         json_object_set_new(o, "tensors", list);
@@ -328,13 +328,13 @@ static void print_digests(const struct ckpt_digests *all, const struct ckpt_tens
     }
 }
 
-int view_digest(struct ckpt *c, const struct view_options *o, FILE *out, struct err *e)
+int report_digest(struct ckpt *c, const struct report_options *o, FILE *out, struct err *e)
 {
     int n = ckpt_n_tensors(c), rc = 0;
     struct ckpt_digest *d = calloc((size_t)n + 1, sizeof *d);
     struct ckpt_tensor *t = calloc((size_t)n + 1, sizeof *t);
     if (!d || !t) {
-        rc = err_set(e, ERR_MEMORY, "no room for the digests of %d tensors", n);
+        rc = err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", n);
         goto out;
     }
     TRY(prove_digests(c, o->n_threads, NULL, d, e));
@@ -345,7 +345,7 @@ int view_digest(struct ckpt *c, const struct view_options *o, FILE *out, struct 
     }
     struct ckpt_digests all = ckpt_digest_all(n, t, ckpt_state(c));
     if (o->json)
-        view_json(digest_json(&all, t, n, o->tensors), out);
+        report_json(digest_json(&all, t, n, o->tensors), out);
     else
         print_digests(&all, t, n, o->tensors, out);
 out:
@@ -356,7 +356,7 @@ out:
 
 /* ---- plan ---- */
 
-int view_plan(const struct plan *p, const struct view_options *o, FILE *out, struct err *e)
+int report_plan(const struct plan *p, const struct report_options *o, FILE *out, struct err *e)
 {
     const double bytes_per_s = 1e9; /* a modest disk; hashing and converting are faster on one core */
     int64_t bytes_in = 0, tables = p->n_pieces * 512;
@@ -370,12 +370,12 @@ int view_plan(const struct plan *p, const struct view_options *o, FILE *out, str
     int64_t memory = ((int64_t)16 << 20) * p->req->n_threads + ((int64_t)16 << 20) + tables;
     double s = (double)(bytes_in + 2 * p->bytes_out) / bytes_per_s;
     if (o->json) {
-        view_json(json_pack("{s:I, s:I, s:i, s:I, s:i, s:I, s:I, s:f}", "bytes_read", (json_int_t)bytes_in,
-                            "bytes_written", (json_int_t)p->bytes_out, "tensors", p->n, "pieces",
-                            (json_int_t)p->n_pieces, "ranks_with_files", n_files, "largest_rank_bytes",
-                            (json_int_t)p->most_bytes, "memory_bytes", (json_int_t)memory, "seconds_at_1GBps",
-                            s),
-                  out);
+        report_json(json_pack("{s:I, s:I, s:i, s:I, s:i, s:I, s:I, s:f}", "bytes_read", (json_int_t)bytes_in,
+                              "bytes_written", (json_int_t)p->bytes_out, "tensors", p->n, "pieces",
+                              (json_int_t)p->n_pieces, "ranks_with_files", n_files, "largest_rank_bytes",
+                              (json_int_t)p->most_bytes, "memory_bytes", (json_int_t)memory,
+                              "seconds_at_1GBps", s),
+                    out);
         return 0;
     }
     log_bytes(a, (double)bytes_in);
