@@ -1,6 +1,6 @@
-/* deepspeed.c - DeepSpeed folders: which tag, which kind, and what the model files of both kinds say.
+/* deepspeed.c - DeepSpeed folders: finds the tag and the kind, and reads the model files of both kinds.
  *
- *     latest                    the tag, "global_step4"; latest_universal: of a converted one
+ *     latest                    the tag, "global_step4"; latest_universal: the tag of a converted save
  *     TAG/mp_rank_00_model_states.pt, TAG/zero_pp_rank_R_mp_rank_00_optim_states.pt, … (deepspeed_zero.c)
  *     TAG/zero/NAME/fp32.pt, … (deepspeed_universal.c) */
 #include <stdio.h>
@@ -159,7 +159,7 @@ int ds_params_read(struct ds_params *l, const struct pk *model, const char *path
                        "%s: has no param_shapes, without them the flat buffers have no names: was it saved "
                        "by an old DeepSpeed",
                        path);
-    if (shapes->kind == PK_DICT) /* old ones: one group */
+    if (shapes->kind == PK_DICT) /* old versions: one group */
         return read_group(l, shapes, path, e);
     for (uint32_t i = 0; pk_at(shapes, i) && rc >= 0; i++)
         rc = read_group(l, pk_at(shapes, i), path, e);
@@ -214,7 +214,8 @@ static const struct pk *member(const struct pk *module, const char *name, int n_
     return NULL;
 }
 
-/* 1: the parameters of the module are whole and not fp32: weights of their own beside the masters. */
+/* *narrow: 1 if the parameters of the module are whole and not fp32: they are the weights, the fp32 ones
+ * masters. */
 static int is_narrow(struct ds_model *m, const struct ds_params *l, int *narrow, struct err *e)
 {
     const struct ds_param *p = l->n ? &l->p[0] : NULL;
@@ -268,7 +269,7 @@ int ds_model_add_rest(struct build *b, struct ds_model *m, const struct ds_param
     return rc < 0 ? rc : 0;
 }
 
-/* ---- other names of the same tensor ---- */
+/* ---- aliases: other names of the same tensor ---- */
 
 static int config_says_untied(const struct ckpt *c)
 {

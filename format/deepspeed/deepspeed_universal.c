@@ -1,9 +1,9 @@
-/* deepspeed_universal.c - DeepSpeed's universal form: a folder a parameter, a file a state.
+/* deepspeed_universal.c - DeepSpeed's universal form: one folder for each parameter, one file for each state.
  *
- *     zero/NAME/fp32.pt, exp_avg.pt, exp_avg_sq.pt    {"param": tensor, …}, or a bare tensor without shape
- *     (made from ZeRO-3)
- *     zero/NAME/step.pt                               not there when made from ZeRO-3: then
- *     zero/optimizer_state.pt says it
+ *     zero/NAME/fp32.pt, exp_avg.pt, exp_avg_sq.pt    {"param": tensor, …}, or a bare flat tensor (if
+ *                                                     converted from ZeRO-3)
+ *     zero/NAME/step.pt                               absent if converted from ZeRO-3: the step is then in
+ *                                                     zero/optimizer_state.pt
  *     …_model_states.pt                               shapes, weights in the working dtype, buffers */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +53,7 @@ static const struct ds_param *param_of(const struct universal *u, const char *na
     return NULL;
 }
 
-/* One state of a parameter; a bare flat tensor takes its shape from param_shapes. */
+/* Adds one state of a parameter. A bare flat tensor has its shape in param_shapes. */
 static int add_state(struct universal *u, const char *name, int s, struct err *e)
 {
     struct torch_file t = { 0 };
@@ -103,7 +103,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* What rank 0 left behind: the step, where the parameters have none, and the settings of its groups. */
+/* Reads rank 0's optimizer state: the step, if the parameters have none, and the settings of the groups. */
 static int read_leftover(struct universal *u, struct err *e)
 {
     struct torch_file t = { 0 };
@@ -126,8 +126,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* The model file of rank 0; weights in the working dtype are taken when nothing but data-parallel ranks cut
- * them. */
+/* Reads the model file of rank 0. Its weights in the working dtype are used unless model-parallel ranks
+ * cut them. */
 static int read_model(struct universal *u, const struct names *files, struct err *e)
 {
     const char *first = NULL;
@@ -178,7 +178,7 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
     TRY(read_leftover(&u, e));
     const struct pk *ours = pk_get(u.model.t.root, RUN_STATE_KEY);
     if (ours)
-        memset(&b->run, 0, sizeof b->run); /* it says more than the optimizer's groups */
+        memset(&b->run, 0, sizeof b->run); /* the run state has more than the optimizer's groups */
     else if (u.model.t.root)
         run_deepspeed(&b->run, &u.model.t, pk_get(u.model.t.root, "ds_config"),
                       pk_get(u.model.t.root, "lr_scheduler"));

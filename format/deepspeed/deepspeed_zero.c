@@ -1,20 +1,18 @@
-/* deepspeed_zero.c - DeepSpeed ZeRO-1, 2 and 3 as they are saved: flat fp32 buffers cut over the
- * data-parallel ranks.
+/* deepspeed_zero.c - reads DeepSpeed ZeRO-1, 2 and 3: flat fp32 buffers cut over the data-parallel ranks.
  *
- *     stage 1, 2:  a group is one buffer [p0 | p1 | p2 … | pad], cut in W equal slices; parameters straddle
- *                  ranks.
- *                  The last rank's fp32 slice lacks the padding, its moments have it.
- *     stage 3:     every parameter is cut for itself, ceil(n / W) elements a rank; a rank's buffer holds its
- *                  parts one after the other,
- *                  over all groups and sub-groups. What lies behind the end of a parameter is garbage.
- * param_shapes gives the order. param_slice_mappings is never used: with round_robin_gradients it is wrong.
+ *     stage 1, 2:  a group is one buffer [p0 | p1 | p2 … | pad], cut in W equal slices; a parameter may be on
+ *                  several ranks. The last rank's fp32 slice has no padding, its moments have it.
+ *     stage 3:     every parameter is cut by itself, ceil(n / W) elements a rank; a rank's buffer has its
+ *                  parts one after another, over all groups and sub-groups. Elements behind the end of a
+ *                  parameter are undefined.
+ * param_shapes has the order. param_slice_mappings is not used: with round_robin_gradients it is wrong.
  * Source: Rajbhandari et al. 2020; the layout as found in files of DeepSpeed 0.19. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include "format/deepspeed/deepspeed.h"
 
-/* n fp32 elements; file -1: none */
+/* n fp32 elements at byte `offset` of a file; file -1: none */
 struct extent {
     int file;
     int64_t offset, n;
@@ -23,12 +21,12 @@ struct extent {
 struct zero {
     struct build *b;
     const char *path;             /* of the folder, for messages */
-    int stage, n_ranks, n_groups; /* groups in the optimizer's files: of stage 3 sub-groups */
+    int stage, n_ranks, n_groups; /* n_groups: in the optimizer's files; stage 3: sub-groups */
     int narrow, has_moments;
     struct extent *x[FLATS]; /* [rank][group] */
     struct ds_model model;
     struct ds_params params;
-    int n_models; /* stage 3: a model file a rank */
+    int n_models; /* stage 3: model files, one for each rank */
 };
 static const char *const flat_name[FLATS] = { "fp32", "exp_avg", "exp_avg_sq" };
 
@@ -42,7 +40,7 @@ static struct extent *extent_at(const struct zero *z, int flat, int rank, int gr
 enum { OPTIM, MODEL, MODEL_3 };
 static const char *const file_kind[] = { "optim_states.pt", "model_states.pt", "model_states.pt" };
 
-/* 1: name is that of data-parallel rank `rank` and model-parallel rank 0 (MODEL has no rank). */
+/* 1: the name is of this kind; sets its data-parallel rank (MODEL has none) and its model-parallel rank. */
 static int is_file(const char *name, int kind, int *rank, int *mp)
 {
     char tail[40];
@@ -57,7 +55,8 @@ static int is_file(const char *name, int kind, int *rank, int *mp)
     return n == (kind == MODEL ? 2 : 3) && !at[used] && *rank >= 0 && !strcmp(tail, file_kind[kind]);
 }
 
-/* File names of one kind by rank; *n of them. Ranks must be 0 … n - 1, model-parallel rank 0 only. */
+/* The *n file names of one kind, by rank; *out is malloc'd. Ranks must be 0 … n - 1, model-parallel rank
+ * 0. */
 static int by_rank(const struct zero *z, const struct names *files, int kind, const char ***out, int *n,
                    struct err *e)
 {
@@ -81,8 +80,10 @@ static int by_rank(const struct zero *z, const struct names *files, int kind, co
                          "%s: %s: there are %d files, a rank is missing or there twice: is a file of another "
                          "run in the folder",
                          z->path, files->name[i], files->n);
-        else
-            list[rank] = files->name[i], (*n)++;
+        else {
+            list[rank] = files->name[i];
+            (*n)++;
+        }
     }
 
     for (int r = 0; r < *n && rc >= 0; r++)
@@ -114,7 +115,7 @@ static int refuse_others(const struct zero *z, const struct names *files, struct
 static int stage_of(const struct pk *o)
 {
     const struct pk *p = pk_get(o, "zero_stage");
-    int64_t stage = 1; /* BF16_Optimizer does not say it and cuts as stage 1 does */
+    int64_t stage = 1; /* BF16_Optimizer has no stage and cuts as stage 1 does */
     if (p && p->kind == PK_CALL)
         p = pk_at(p->args, 0);
     pk_int(p, &stage);
@@ -150,7 +151,7 @@ static int read_extent(struct zero *z, struct torch_file *t, const struct pk *p,
     return 0;
 }
 
-/* The step of a group: a tensor or number of its state, or (fused Adam) of its options. */
+/* Reads the step of a group: a tensor or number in its state, or (fused Adam) in its options. */
 static int read_step(struct zero *z, struct torch_file *t, const struct pk *base, const struct pk *state,
                      int rank, int group, struct err *e)
 {
@@ -194,7 +195,7 @@ static int read_groups(struct zero *z, struct torch_file *t, const struct pk *o,
     return rc;
 }
 
-/* Elements that lie unused behind every parameter of stage 1 and 2 (all 0 in the versions seen). */
+/* Reads the unused elements behind every parameter of stages 1 and 2 (0 in all versions seen). */
 static int read_skips(struct zero *z, const struct pk *o, const char *file, struct err *e)
 {
     const struct pk *all = pk_get(o, "param_alignment_paddings");
@@ -294,8 +295,8 @@ static int add_range(struct zero *z, int tensor, struct flat_place p, int64_t lo
     return rc;
 }
 
-/* Stage 1, 2: the parameter begins at element `at` of the joined buffer of its group; a slice has `slice`
- * elements. */
+/* Stages 1 and 2: the parameter starts at element `at` of its group's buffer, which is cut in slices of
+ * `slice` elements. */
 static int add_joined(struct zero *z, int flat, int tensor, const struct ds_param *p, int64_t at,
                       int64_t slice, struct err *e)
 {
@@ -309,7 +310,7 @@ static int add_joined(struct zero *z, int flat, int tensor, const struct ds_para
     return rc;
 }
 
-/* Stage 3: rank r holds elements [r·part, (r + 1)·part) at `at` of its own buffer. */
+/* Stage 3: rank r has elements [r·part, (r + 1)·part) from element `at` of its own buffer on. */
 static int add_parts(struct zero *z, int flat, int tensor, const struct ds_param *p, int64_t at, int64_t part,
                      struct err *e)
 {
@@ -327,7 +328,7 @@ static enum ckpt_role role_of(const struct zero *z, int flat)
     return flat == FLAT_PARAM && z->narrow ? ROLE_MASTER : role[flat];
 }
 
-/* One parameter under its name and the other names it has. */
+/* Adds one parameter under its name and its aliases. */
 static int add_param(struct zero *z, const struct ds_param *p, int64_t at, int64_t size, struct err *e)
 {
     uint32_t next = 0;
@@ -344,8 +345,8 @@ static int add_param(struct zero *z, const struct ds_param *p, int64_t at, int64
     return rc;
 }
 
-/* Slices of a group: all as long as the first; only the fp32 slice of the last rank may lack what is
- * padding. */
+/* Checks the slices of a group: all have the length of the first, but the fp32 slice of the last rank may
+ * lack the padding. */
 static int check_slices(const struct zero *z, int g, int64_t need, int64_t *slice, struct err *e)
 {
     int64_t n = extent_at(z, z->has_moments ? FLAT_AVG : FLAT_PARAM, 0, g)->n, slack = n * z->n_ranks - need;
@@ -419,8 +420,8 @@ static int add_stage_3(struct zero *z, struct err *e)
     return rc;
 }
 
-/* Two ranks with the same bytes in all buffers: one file is a copy of the other. Their lengths fit, so
- * nothing else would notice. */
+/* Rejects two ranks with the same bytes in all buffers: one file is a copy of the other. No other check
+ * would find it, since the lengths are right. */
 static int check_copies(const struct zero *z, struct err *e)
 {
     for (int r = 1; r < z->n_ranks; r++)
@@ -515,7 +516,8 @@ static int add_frozen_3(struct zero *z, struct ds_model *m, int rank, struct err
 
 /* ---- the folder ---- */
 
-/* Every rank's model file of stage 3: of the same step, and its part of the frozen parameters. */
+/* Stage 3: checks that every rank's model file is of the same step, and adds its part of the frozen
+ * parameters. */
 static int read_models_3(struct zero *z, const char *sub, const char **name, struct err *e)
 {
     int64_t step = -1, other = -1;

@@ -1,12 +1,12 @@
-/* megatron.c - Megatron folders: which iteration, which kind; and the torch_dist kind, a PyTorch DCP with
- * names and layouts of its own.
+/* megatron.c - Megatron folders: finds the iteration and the kind; reads the torch_dist kind, a PyTorch DCP
+ * with Megatron's names and layouts.
  *
  *     latest_checkpointed_iteration.txt      "10": iter_0000010/; "release": release/
- *     iter_…/metadata.json, common.pt, .metadata, __R_I.distcp        torch_dist: layers stacked in front,
- *     fc1 global [gate; up]
- *     iter_…/mp_rank_TT[_PPP]/model_optim_rng.pt                      legacy (megatron_legacy.c)
- * Optimizer: optimizer.state.{param|fp32_param|exp_avg|exp_avg_sq}.KEY lies as the weights do; flat buffers:
- * megatron_flat.c. */
+ *     iter_…/metadata.json, common.pt, .metadata, __R_I.distcp    torch_dist: layers stacked in the first
+ *                                                                 dim, fc1 is globally [gate; up]
+ *     iter_…/mp_rank_TT[_PPP]/model_optim_rng.pt                  legacy (megatron_legacy.c)
+ * Optimizer: optimizer.state.{param|fp32_param|exp_avg|exp_avg_sq}.KEY has the layout of the weight; flat
+ * buffers: megatron_flat.c. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,7 +82,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* ---- what the run said: common.pt, or an object of the metadata in newer versions ---- */
+/* ---- the run's settings: common.pt, or an object of the metadata in newer versions ---- */
 
 static int open_common(struct dcp *d, const char *sub, struct torch_file *t, struct err *e)
 {
@@ -142,7 +142,7 @@ static const struct {
     { "optimizer.state.fp32_param.", ROLE_MASTER },
 };
 
-/* One chunk, layer by layer when layers are stacked in front. */
+/* Adds one chunk, layer by layer if layers are stacked in its first dim. */
 static int add_chunk(struct mg *m, const struct mg_row *r, int layer, enum ckpt_role role,
                      const struct dcp_item *x, const struct chunk *k, struct err *e)
 {
@@ -193,7 +193,7 @@ static int add_item(struct mg *m, struct dcp *d, const struct dcp_item *x, const
     return rc;
 }
 
-/* Masters of fp32 weights are the weights: nothing new. */
+/* 1: the weights are fp32, so that masters would be copies of them. */
 static int weights_are_fp32(const struct dcp *d)
 {
     const struct dcp_item *x = dcp_find(d, "embedding.word_embeddings.weight");
@@ -238,7 +238,7 @@ int mg_key_has(const struct dcp_item *x, const char *part)
     return 0;
 }
 
-/* Step when the optimizer is in objects of its own (dp_reshardable), or nowhere but in the iteration. */
+/* Finds the step in the optimizer's own objects (dp_reshardable), else takes the iteration. */
 static int find_step(struct mg *m, struct dcp *d, const struct pk *common, struct err *e)
 {
     int64_t iteration;

@@ -1,12 +1,12 @@
-/* megatron_flat.c - the optimizer of Megatron's dp_reshardable: one flat buffer a tensor- and
+/* megatron_flat.c - reads the optimizer of Megatron's dp_reshardable: one flat buffer for each tensor- and
  * pipeline-parallel rank, in buckets.
  *
  *     optimizer.distributed.dp_group_idx_I.gbuf_idx_0.dtype_(…).bucket_idx_B.{param|exp_avg|exp_avg_sq}
- * Parameters lie in reverse order of the model, every start rounded up to 64 elements, a bucket begins anew.
- * The order itself is not in
- * the file: it follows from the modules. Both orders that Megatron has are tried against the lengths of the
- * buckets and the starts of the stored chunks; when neither fits, the optimizer state is left out and a note
- * says so. */
+ *
+ * Parameters are in reverse order of the model; each starts at a multiple of 64 elements of its bucket.
+ * The order is not in the file: it follows from the modules. Both orders that Megatron has are compared
+ * with the lengths of the buckets and the starts of the stored chunks. If neither fits, the optimizer
+ * state is left out, with a note. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,12 +15,12 @@
 #define FLAT "optimizer.distributed.dp_group_idx_"
 #define ALIGN 64
 #define BUCKETS_MAX 4096
-#define PARAMS_MOST 14 /* of a layer */
+#define PARAMS_MOST 14 /* parameters of a layer */
 
 static const char *const kinds[] = { "param", "exp_avg", "exp_avg_sq" };
 static const enum ckpt_role roles[] = { ROLE_MASTER, ROLE_EXP_AVG, ROLE_EXP_AVG_SQ };
 
-/* Parameters of a layer as its modules register them. */
+/* Parameters of a layer in the order in which its modules register them. */
 #define REST_OF_LAYER \
     "self_attention.linear_qkv.weight", "self_attention.linear_qkv.bias", \
         "self_attention.q_layernorm.weight", "self_attention.k_layernorm.weight", \
@@ -83,7 +83,7 @@ static const struct dcp_item *bucket_at(const struct dcp *d, int group, int buck
     return NULL;
 }
 
-/* 1: every rank of tp x pp has a buffer, all of one kind and dtype. */
+/* 1: every rank of tp x pp has one flat fp32 buffer. */
 static int are_simple(const struct mg *m, const struct dcp *d)
 {
     for (int i = 0; i < d->n_items; i++) {
@@ -116,7 +116,7 @@ static int add_param(const struct mg *m, const struct dcp *d, struct stage *s, c
     }
 
     if (!x)
-        return 0; /* the model has no such parameter */
+        return 0; /* the model does not have it */
     struct param *p = &s->p[s->n];
     *p = (struct param){ .row = mg_find(name, (int)strlen(name), &at_layer),
                          .layer = layer,
@@ -136,7 +136,7 @@ static int add_param(const struct mg *m, const struct dcp *d, struct stage *s, c
     return 0;
 }
 
-/* With a tied head the last stage keeps a copy of the embedding, which the weights hold once. */
+/* With a tied head the last stage has a copy of the embedding, which is stored once among the weights. */
 static int add_tied_copy(const struct mg *m, const struct dcp *d, struct stage *s)
 {
     static const char head[] = "output_layer.weight";
@@ -146,7 +146,7 @@ static int add_tied_copy(const struct mg *m, const struct dcp *d, struct stage *
     return rc;
 }
 
-/* 0, or -1: this model is not cut evenly. */
+/* Lists the parameters of a pipeline stage. Returns -1: the model is not cut evenly. */
 static int list_stage(const struct mg *m, const struct dcp *d, int pp, const char *const *order,
                       struct stage *s)
 {
@@ -186,14 +186,14 @@ static int starts_chunk(const struct dcp *d, const struct dcp_item *x, int64_t a
     return lo < x->n && p[lo].start[0] == at;
 }
 
-/* A bucket that a shared embedding closes keeps the gap behind its last parameter. */
+/* 1: the bucket ends at element `at`, or after the padding if a shared embedding is its last parameter. */
 static int ends_at(const struct dcp_item *x, int64_t at)
 {
     return x->shape[0] == at || x->shape[0] == (at + ALIGN - 1) / ALIGN * ALIGN;
 }
 
-/* Gives every parameter its place; 1 when the buffers are filled exactly and every parameter begins a chunk.
- * */
+/* Assigns a place to every parameter. Returns 1: the buffers are filled exactly, and every parameter
+ * starts a chunk. */
 static int place_params(const struct dcp *d, int group, struct stage *s)
 {
     int bucket = 0;

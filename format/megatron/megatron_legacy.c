@@ -1,10 +1,10 @@
-/* megatron_legacy.c - Megatron's first format: a folder a tensor- and pipeline-parallel rank,
- * model_optim_rng.pt in it.
+/* megatron_legacy.c - reads Megatron's first format: one folder with model_optim_rng.pt for each tensor- and
+ * pipeline-parallel rank.
  *
- * Tensors are local: the rank's rows or columns, layers numbered from 0 in every model chunk ("model", or
- * "model0", "model1", … of virtual stages). The optimizer is a state_dict by number (matrices first, then
- * vectors, in model order; fp32_from_fp16_params are the masters), or, distributed, distrib_optim.pt: one
- * flat buffer, parameters in reverse order, every start rounded up to 64 elements. */
+ * Tensors are local: the rank's rows or columns. Layers are numbered from 0 in every model chunk ("model",
+ * or "model0", "model1", … of virtual stages). The optimizer is a state_dict by number (matrices first,
+ * then vectors, in model order; fp32_from_fp16_params are the masters). The distributed optimizer is
+ * distrib_optim.pt: one flat buffer, parameters in reverse order, each at a multiple of 64 elements. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -103,7 +103,7 @@ static int open_file(const struct legacy *g, int tp, int pp, const char *name, s
 
 /* ---- the model file ---- */
 
-/* Chunk v of the model: "model" alone, or "model0", "model1", … */
+/* Model chunk v: "model" if there is one chunk, else "model0", "model1", … NULL: none. */
 static const struct pk *chunk_at(const struct torch_file *t, int v)
 {
     char key[16];
@@ -154,7 +154,7 @@ static int count_layers(const struct pk *model)
     return n;
 }
 
-/* How many layers every stage and chunk has, from the first tensor-parallel rank of each. */
+/* Counts the layers of every stage and chunk, in the files of tensor-parallel rank 0. */
 static int count_stages(struct legacy *g, struct err *e)
 {
     int rc = 0, total = 0;
@@ -188,7 +188,7 @@ static int count_stages(struct legacy *g, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* Virtual stages go round: chunk 0 of every stage, then chunk 1 of every stage. */
+/* Layers are in the order: chunk 0 of every stage, then chunk 1 of every stage, … */
 static int first_layer(const struct legacy *g, int pp, int chunk)
 {
     int n = 0;
@@ -272,7 +272,8 @@ static int list_params(struct legacy *g, struct rank *r, struct err *e)
 
 /* ---- optimizer by number ---- */
 
-/* by_id[i]: the parameter that the optimizer calls i, from the sizes of its groups. 1: found. */
+/* Finds by_id[i], the parameter with the optimizer's number i, from the sizes of its groups. Returns 1:
+ * found. */
 static int number_params(const struct rank *r, const struct pk *groups, const struct param **by_id)
 {
     int matrices = 0, at = 0;
@@ -344,7 +345,7 @@ static const struct {
 
 static int64_t place_param(int64_t at) { return (at + ALIGN - 1) / ALIGN * ALIGN; }
 
-/* Elements that the parameters of a chunk take, in reverse order. */
+/* Elements of the buffer that the parameters of a chunk need. */
 static int64_t buffer_needs(const struct rank *r, int chunk)
 {
     int64_t at = 0;

@@ -1,10 +1,11 @@
-/* megatron_names.c - Megatron's names and layouts in terms of Hugging Face's; see megatron.h.
+/* megatron_names.c - Megatron's names and layouts, translated to those of Hugging Face; see megatron.h.
  *
  *     linear_qkv   for every group g: its query heads, its key head, its value head
  *     linear_fc1   [gate; up]; a tensor-parallel rank has [its part of gate; its part of up]
  *     vocabulary   padded to a multiple; the rows behind vocab_size are left out
- * Models without a gate are GPT-2 there: its matrices lie [in][out], q k v are one tensor of three parts,
- * not of groups. */
+ *
+ * A model without a gate is read as GPT-2: its matrices are [in][out], and q, k, v are the three parts of one
+ * tensor, not groups. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -124,7 +125,7 @@ static void read_args(struct mg_shape *s, const struct pk *args)
         s->family = MG_GPT2;
 }
 
-/* config.json over what the run said: the vocabulary is its own, everything else must agree. */
+/* Reads config.json after the run's args. Its vocabulary replaces the run's; everything else must agree. */
 static int read_config(struct mg *m, const char *path, struct err *e)
 {
     struct mg_shape c = { 0 }, *s = &m->s;
@@ -237,13 +238,13 @@ int mg_note(struct ckpt *c, const char *text, struct err *e)
 
 /* ---- a block cut into logical tensors ---- */
 
-/* A gate only where the family has one. */
+/* GPT-2 has no gate. */
 static enum mg_cut cut_of(const struct mg *m, const struct mg_row *r)
 {
     return r->cut == MG_GATED && m->s.family == MG_GPT2 ? MG_PLAIN : r->cut;
 }
 
-/* rows [from, from + n) of the array are rows `to` … of tensor hf */
+/* Rows [from, from + n) of the array are rows [to, to + n) of logical tensor hf. */
 struct segment {
     int hf;
     int64_t from, n, to;
@@ -309,7 +310,7 @@ static int check_rows(const struct mg *m, const struct mg_row *r, int64_t rows, 
     return 0;
 }
 
-/* Elements [lo, hi) of box `dst` of a tensor are elements at … of the sequence. */
+/* Adds box dst of a tensor, whose elements are in the sequence from element `at` on. */
 static int add_flat(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f, int64_t at,
                     struct err *e)
 {
@@ -325,9 +326,8 @@ static int add_flat(struct mg *m, int tensor, const struct box *dst, const struc
     return rc;
 }
 
-/* The same for a box whose rows are the columns of the sequence: dst is [in][out], the sequence [out][in].
- * Whole rows of it are one piece with strides; where an extent begins or ends inside a row, that part is a
- * piece of its own. */
+/* The same for a transposed box: dst is [in][out], the sequence [out][in]. Whole rows of the sequence are
+ * one piece with strides; a row that an extent cuts is a piece by itself. */
 static int add_transposed(struct mg *m, int tensor, const struct box *dst, const struct mg_flat *f,
                           int64_t at, struct err *e)
 {
@@ -389,7 +389,7 @@ int mg_block(struct mg *m, const struct mg_name *which, const struct box *box, c
         transposed = m->s.family == MG_GPT2 && r->in_layer && box->n_dims == 2;
 
     if (m->s.tied == 1 && rc >= 0 && r->cut == MG_VOCAB && !strcmp(r->hf[m->s.family][0], "lm_head.weight"))
-        return 0; /* the copy that the last stage keeps */
+        return 0; /* the last stage's copy of the embedding */
     for (int64_t i = 0; rc >= 0 && i < n_segments(m, r); i++) {
         struct segment s = segment_at(m, r, shape[0], i);
         int64_t lo = s.from > box->start[0] ? s.from : box->start[0],
@@ -438,7 +438,7 @@ int mg_local(struct mg *m, const struct mg_name *which, int64_t rank, int n_dims
         return mg_block(m, which, &box, shape, f, at, e);
     int rc = 0;
     box.extent[0] = local[0] / 2;
-    for (int part = 0; part < 2 && rc >= 0; part++) { /* gate, then up: each a block of its own */
+    for (int part = 0; part < 2 && rc >= 0; part++) { /* gate and up are two blocks */
         box.start[0] = part * (shape[0] / 2) + rank * box.extent[0];
         rc = mg_block(m, which, &box, shape, f, at + part * box.extent[0] * (n_dims > 1 ? local[1] : 1), e);
     }

@@ -1,12 +1,13 @@
-/* dcp.c - PyTorch Distributed Checkpoint read as a checkpoint: FSDP1, FSDP2, tensor parallel with FSDP; also
- * as safetensors shards.
+/* dcp.c - opens a PyTorch Distributed Checkpoint: FSDP1, FSDP2, tensor parallel with FSDP; also as
+ * safetensors shards.
  *
  *     model.model.layers.0.mlp.up_proj.weight          a weight, below "model" or at the top
- *     optim.state.model.layers.0….weight.exp_avg       a moment by name; optim.state.6.exp_avg: by number
- *     (optimizer.state_dict() as it is)
- * Numbers have no names in the file. They follow the order of the parameters, all in one group or the
- * matrices first: the order whose shapes fit is taken, and no state at all when none or more than one fits.
- * */
+ *     optim.state.model.layers.0….weight.exp_avg       a moment by name
+ *     optim.state.6.exp_avg                            a moment by number (optimizer.state_dict() unchanged)
+ *
+ * The file has no names for the numbers. They follow the order of the parameters, either in one group or
+ * matrices first. The order whose shapes fit is used; if none or more than one fits, the state is left
+ * out. */
 #include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +15,7 @@
 #include "format/torch/dcp.h"
 #include "format/torch/run_state.h"
 
-/* What an item is, from its key and path. */
+/* The meaning of an item, found from its key and path. */
 struct meaning {
     enum { NOTHING, TENSOR, STEP } what;
     enum ckpt_role role;
@@ -33,10 +34,10 @@ static const struct {
     { ".step", STEP, ROLE_WEIGHT },
     { ".master_param", TENSOR, ROLE_MASTER },
 };
-/* Wrappers of modules that leave their name in the names of parameters. */
+/* Names that wrappers of modules add to the names of parameters. */
 static const char *const wrappers[] = { "_orig_mod.", "_fsdp_wrapped_module.", "_checkpoint_wrapped_module.",
                                         "module." };
-/* Members under which the weights are saved. */
+/* Members that hold the weights. */
 static const char *const parents[] = {
     "model", "module", "state_dict", "model_state_dict", "net", "network"
 };
@@ -94,7 +95,7 @@ static void meaning_of(const struct dcp_item *x, int strip_model, struct meaning
         return;
     if (last && last->kind == PK_TEXT && last->n <= (uint32_t)x->n_key) {
         if (x->path->n > 1 && !is_parent(pk_at(x->path, x->path->n - 2)))
-            return; /* of a scheduler, a loader, …: not of the model */
+            return; /* of a scheduler, a data loader, …: not of the model */
         m->name = last->text;
         m->n = (int)last->n;
     } else if (strip_model && dcp_starts(x, "model.")) {
@@ -105,7 +106,7 @@ static void meaning_of(const struct dcp_item *x, int strip_model, struct meaning
     unwrap(m);
 }
 
-/* Without paths: model.model.… means that the weights lie below "model". */
+/* Without paths: a key model.model.… shows that the weights are below "model". */
 static int has_double_model(const struct dcp *d)
 {
     for (int i = 0; i < d->n_items; i++)
@@ -132,7 +133,7 @@ static int add_item(struct build *b, struct dcp *d, const struct dcp_item *x, en
         for (int j = 0; j < x->n_dims; j++)
             empty |= p->size[j] == 0;
         if (empty)
-            continue; /* a rank that got no rows */
+            continue; /* a rank without rows */
         if ((rc = dcp_chunk(d, x, p, &k, e)) >= 0)
             rc = build_map(b, tensor, &k, &k.box, k.box.start, e);
     }
@@ -151,8 +152,7 @@ static int compare_order(const void *a, const void *b)
     return (x->x->order > y->x->order) - (x->x->order < y->x->order);
 }
 
-/* Orders that training code gives its parameters: as they are, matrices before vectors, the other way round.
- * */
+/* The orders of parameters in training code: unchanged, matrices before vectors, vectors before matrices. */
 enum { AS_IS, MATRICES_FIRST, VECTORS_FIRST, ORDERS };
 
 static void arrange(int order, const struct weight *w, int n, const struct weight **out)
@@ -179,7 +179,7 @@ static int fits(const struct dcp *d, const char *prefix, int n_prefix, const str
     return 1;
 }
 
-/* names[id] of n numbered parameters; 1: found one order, 0: none, or several that differ. */
+/* Finds names[id] of n numbered parameters. Returns 1: one order fits; 0: none, or several different ones. */
 static int find_order(const struct dcp *d, const struct dcp_item *first, const struct weight *w, int n,
                       const struct weight **names, struct err *e)
 {
@@ -205,7 +205,7 @@ static int find_order(const struct dcp *d, const struct dcp_item *first, const s
     return found == 1;
 }
 
-/* The weights in the order of the model; with a tied head that is a parameter only once. */
+/* Lists the weights in the order of the model; the tied head is not listed. */
 static int list_weights(const struct dcp *d, int strip, int n_ids, struct weight **out, int *n, struct err *e)
 {
     struct weight *w = calloc((size_t)d->n_items + 1, sizeof *w);
@@ -280,7 +280,7 @@ static int has_part(const struct dcp_item *x, const char *part)
     return 0;
 }
 
-/* The number of item x, or of element `at` of its list: 1 there is one. */
+/* Reads the number of item x, or of element `at` of its list. Returns 1: there is one. */
 static int setting(struct dcp *d, const struct dcp_item *x, uint32_t at, double *out)
 {
     struct torch_file t = { 0 };
@@ -307,8 +307,8 @@ static int sibling(struct dcp *d, const struct dcp_item *x, const char *suffix, 
     return found;
 }
 
-/* A scheduler of torch.optim is the one that saved a last_epoch; T_max tells cosine annealing. Lambdas are
- * not in the file. */
+/* Reads the state of a scheduler of torch.optim, which is recognised by its last_epoch; T_max is cosine
+ * annealing's. Lambdas are not in the file. */
 static void read_scheduler(struct build *b, struct dcp *d, const struct dcp_item *x)
 {
     static const char at[] = ".last_epoch";
@@ -390,7 +390,7 @@ static int add_all(struct build *b, struct dcp *d, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* What reshard wrote beside the tensors. */
+/* Reads the run state that reshard wrote as an object. */
 static int read_run_state(struct ckpt *c, struct dcp *d, struct err *e)
 {
     const struct dcp_item *x = dcp_find(d, RUN_STATE_KEY);

@@ -1,8 +1,11 @@
-/* dcp_hf.c - safetensors shards that PyTorch DCP writes for Hugging Face (HuggingFaceStorageWriter with
- * save_distributed): every file holds the rows of one rank, and where they belong stands in its
- *     __metadata__, as JSON in a string:
+/* dcp_hf.c - reads safetensors shards that PyTorch DCP writes for Hugging Face (HuggingFaceStorageWriter with
+ * save_distributed). Every file has the rows of one rank; their offsets are in its __metadata__, as JSON in a
+ * string:
+ *
  *     "DCP_SHARDING_INFO": "{\"model.norm.weight\": {\"saved_offsets\": [32]}, …}"
- * The whole shape is nowhere: it is what the shards reach; that they leave no hole is checked. */
+ *
+ * The whole shape is not stored: it is the largest end of all shards; build_finish checks that there is no
+ * hole. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/jx.h"
@@ -37,7 +40,7 @@ int dcp_hf_probe(const struct ckpt *c, int is_folder)
     return yes;
 }
 
-/* The sharding info of a file whose header st_read has found good. */
+/* Reads the sharding info of a file whose header st_read has checked. */
 static int read_info(struct ckpt *c, struct shard *s, struct err *e)
 {
     const char *path = c->file[s->file].path, *text = NULL;
@@ -89,7 +92,7 @@ static int start_of(const struct ckpt *c, const struct shard *s, const struct st
                         c->file[s->file].path, x->name, x->n_dims);
 }
 
-/* ---- whole shapes: what the shards of a name reach ---- */
+/* ---- whole shapes: the largest end of the shards of a name ---- */
 
 struct reach {
     char *name;
@@ -102,7 +105,7 @@ static int compare_reach(const void *a, const void *b)
     return strcmp(((const struct reach *)a)->name, ((const struct reach *)b)->name);
 }
 
-/* Sorts, and folds equal names into one with the largest reach in every dim. */
+/* Sorts, and merges equal names into one with the largest end in every dim. */
 static int fold(const struct ckpt *c, struct reach *r, int n, struct err *e)
 {
     int last = -1;

@@ -73,7 +73,7 @@ static int read_chunks(struct dcp *d, struct dcp_item *x, const struct pk *chunk
         int n_start = 0, n_size = 0,
             ok = read_sizes(pk_attr(k, "offsets"), p.start, &n_start) &&
                  read_sizes(pk_attr(k, "sizes"), p.size, &n_size);
-        if (ok && n_size < n_start) { /* Megatron with layers in front: sizes lack the leading ones */
+        if (ok && n_size < n_start) { /* Megatron with stacked layers: sizes lack the leading dims of 1 */
             memmove(p.size + n_start - n_size, p.size, sizeof *p.size * (size_t)n_size);
             for (int j = 0; j < n_start - n_size; j++)
                 p.size[j] = 1;
@@ -190,7 +190,7 @@ static int is_empty(const struct dcp_part *p, int n_dims)
     return 0;
 }
 
-/* The part of x that starts there: the one with elements, when an empty one starts there too. */
+/* The part of x that starts there; if an empty one starts there too, the one with elements. */
 static struct dcp_part *find_part(const struct dcp *d, const struct dcp_item *x, const int64_t *start)
 {
     struct dcp_part *p = d->part + x->first, *found = NULL;
@@ -249,7 +249,7 @@ static int place(struct dcp *d, const char *sub, const struct pk *index, const s
     int n = 0, file;
 
     if (!x)
-        return 0; /* something that nobody can ask for */
+        return 0; /* an entry without a key that can be looked up */
     if (offset && offset->kind != PK_NONE && (!read_sizes(offset, start, &n) || n != x->n_dims))
         return bad(d, x->key, x->n_key, "has a chunk at an offset that makes no sense", e);
     struct dcp_part *p = find_part(d, x, start);
@@ -293,7 +293,7 @@ static int read_places(struct dcp *d, const char *sub, const struct pk *meta, st
 
 /* ---- open and close ---- */
 
-/* A save that was cut off leaves data files, and perhaps metadata under a temporary name. */
+/* An interrupted save leaves data files, and perhaps metadata under a temporary name. */
 static int no_metadata(const struct dcp *d, const char *path, const char *sub, struct err *e)
 {
     char *tmp = build_text("%s" METADATA ".tmp", sub);
@@ -353,7 +353,7 @@ static void key_text(const struct dcp_item *x, char out[FMT_NAME_MAX + 1])
     snprintf(out, FMT_NAME_MAX + 1, "%.*s", x->n_key < FMT_NAME_MAX ? x->n_key : FMT_NAME_MAX, x->key);
 }
 
-/* A length, then the { of a JSON header: no zip begins so. */
+/* A length and the { of a JSON header: safetensors, since no zip starts like that. */
 static int is_safetensors(struct ckpt *c, const struct dcp_part *p)
 {
     unsigned char head[9];

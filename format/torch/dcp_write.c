@@ -8,7 +8,7 @@
 #include "format/torch/dcp_write_priv.h"
 #include "format/torch/crc32.h"
 
-#define ALIGN 64 /* of the zips, so that what is aligned in them is aligned in the file */
+#define ALIGN 64 /* of the zips, so that storages aligned in a zip are aligned in the file */
 
 int dcp_write_open(struct dcp_write **out, const char *dir, int n, const struct ckpt_tensor *t, int n_files,
                    const int *n_items, const char *ours, struct err *e)
@@ -69,7 +69,7 @@ void dcp_write_item(struct dcp_write *w, int f, int item, int tensor, const stru
     w->file[f].item[item] = (struct dcp_chunk){ .tensor = tensor, .box = *b };
 }
 
-/* The zip of a chunk: *w and *part must stay as long as *z. */
+/* Describes the zip of a chunk; *z borrows *w and *part. */
 static int plan_item(const struct dcp_write *w, const struct dcp_chunk *x, struct pkw *p,
                      struct torch_part *part, struct torch_out *z, struct err *e)
 {

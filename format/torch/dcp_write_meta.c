@@ -1,8 +1,8 @@
-/* dcp_write_meta.c - .metadata: for every tensor its shape and chunks, for every chunk its place; and the
- * objects beside tensors.
+/* dcp_write_meta.c - writes .metadata: the shape and chunks of every tensor, the place of every chunk; and
+ * the objects that are not tensors.
  *
- * Equal objects are stored once and named many times: the step of all parameters, the options of AdamW by
- * group (0, 1) and by name of the parameter (flatten_optimizer_state_dict), so that both ways of asking find
+ * Equal objects are stored once under many keys: the step of all parameters; the options of AdamW by group
+ * (0, 1) and by the parameter's name (flatten_optimizer_state_dict), so that both ways of loading find
  * them. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +17,7 @@
 #define OBJECTS "__0_2.distcp"
 #define KEY_ROOM (FMT_NAME_MAX + 64)
 
-/* An object: its bytes in OBJECTS, its keys. */
+/* An object: its bytes in file OBJECTS, its keys. */
 enum { OF_STATE, OF_STEP, OF_GROUP, OF_PARAMS };
 struct object {
     int of, group;
@@ -48,13 +48,14 @@ static const char *const state_suffix[ROLE_COUNT] = { "", "master_param", "exp_a
 
 /* ---- which parameters, which group ---- */
 
-/* 1: the optimizer knows the tensor, which is one of the weights. Tensors are sorted by role and name. */
+/* 1: the optimizer has a state for this weight. Tensors are sorted by role and name. */
 static int is_trained(const struct dcp_write *w, const struct ckpt_tensor *weight)
 {
     return fmt_find_tensor(w->t, w->n, ROLE_EXP_AVG, weight->name) != NULL;
 }
 
-/* Matrices decay, vectors do not; without decay there is one group. */
+/* The group of a parameter: matrices have weight decay, vectors have not; without decay there is one
+ * group. */
 static int group_of(const struct table *b, const struct ckpt_tensor *t)
 {
     return b->n_groups > 1 && t->n_dims < 2;
@@ -104,7 +105,7 @@ static void value_betas(const struct table *b, const struct object *x, struct pk
     pkw_op(p, PKW_TUPLE);
 }
 
-/* The options of torch.optim.AdamW; initial_lr is what learning-rate schedulers add. */
+/* The options of torch.optim.AdamW; learning-rate schedulers add initial_lr. */
 static const struct {
     const char *name;
     value_writer *write;
@@ -135,7 +136,7 @@ static void write_params(const struct table *b, int group, struct pkw *p)
     pkw_op(p, PKW_APPENDS);
 }
 
-/* Appends one object to OBJECTS: a torch.save of its own. A step is a tensor, the rest are plain values. */
+/* Appends one object to OBJECTS, as a file of torch.save. A step is a tensor, the others are plain values. */
 static int add_object(struct table *b, struct object x, int option, struct err *e)
 {
     struct pkw p = { 0 };
@@ -193,8 +194,8 @@ out:
 
 /* ---- keys ---- */
 
-/* Every key of every object, one after the other: next_key until it answers NULL. Path: where the value
- * stands in the state_dict, words and numbers (a number is a word that is NULL). */
+/* Every key of every object in turn: call next_key until it returns NULL. The path is the value's place in
+ * the state_dict, words and numbers (a word that is NULL is a number). */
 struct keys {
     int object, tensor;
     char key[KEY_ROOM], last[KEY_ROOM];
@@ -208,7 +209,7 @@ static const struct object *next_key(const struct table *b, struct keys *k)
     for (; k->object < b->n_objects; k->object++, k->tensor = -1) {
         const struct object *x = &b->object[k->object];
         int alone = x->of == OF_STATE || x->of == OF_PARAMS;
-        if (k->tensor < 0) { /* by group, or by itself */
+        if (k->tensor < 0) { /* of a group, or of no tensor */
             k->tensor = 0;
             k->number = x->group;
             if (x->of == OF_STATE) {
@@ -346,7 +347,7 @@ static void put_contents(struct table *b)
     }
 }
 
-/* ---- planner_data: how flat keys become a state_dict again ---- */
+/* ---- planner_data: the path in the state_dict of every flat key ---- */
 
 static void put_paths(struct table *b)
 {
@@ -443,7 +444,7 @@ static int sort_chunks(struct table *b, struct err *e)
             b->first[w->file[f].item[i].tensor + 2]++;
     for (int i = 2; i <= w->n + 1; i++)
         b->first[i] += b->first[i - 1];
-    for (int f = 0; f < w->n_files; f++) /* first[t + 1] walks from the start of t to its end */
+    for (int f = 0; f < w->n_files; f++) /* first[t + 1] advances from the start of t to its end */
         for (int i = 0; i < w->file[f].n; i++)
             b->chunk[b->first[w->file[f].item[i].tensor + 1]++] = (struct chunk_ref){ f, i };
     return 0;

@@ -1,4 +1,4 @@
-/* pickle.c - see pickle.h. One handler an opcode, in a table; what is not in the table is refused. */
+/* pickle.c - see pickle.h. A table has one handler for each opcode; other opcodes are rejected. */
 #include "format/torch/pickle.h"
 
 #include <stdio.h>
@@ -6,7 +6,7 @@
 #include <string.h>
 
 #define BLOCK_BYTES ((size_t)64 << 10)
-#define MEMORY_MAX ((size_t)1 << 30) /* of nodes: a pickle of a thousand ranks needs less */
+#define MEMORY_MAX ((size_t)1 << 30) /* bytes of nodes: a pickle of a thousand ranks needs less */
 #define PROTOCOL_MAX 5
 #define SMALL_INTS 257 /* shared nodes for 0 … 256, which fill shapes and offsets */
 
@@ -67,8 +67,8 @@ static struct pk *node(struct machine *m, enum pk_kind kind)
     return p;
 }
 
-/* Room for entry n in an array of the machine (array: where its pointer is kept); sizes are bounded by the
- * bytes of the pickle. */
+/* Makes space for entry n in an array of the machine (array: the address of its pointer). The bytes of the
+ * pickle bound the sizes. */
 static int reserve(struct machine *m, void *array, size_t n, size_t *have, size_t size)
 {
     void *old, *grown;
@@ -146,13 +146,13 @@ static struct pk *top(struct machine *m)
     return m->stack[m->n_stack - 1];
 }
 
-/* Items above the last mark, which goes away; they stay in the stack's memory until the next push. */
+/* Pops the last mark and the items above it, which stay in the stack's memory until the next push. */
 static int pop_mark(struct machine *m, struct pk ***item, size_t *n)
 {
     if (!m->n_marks)
         return bad(m, "has no mark");
     size_t from = m->mark[--m->n_marks];
-    *item = from ? m->stack + from : m->stack; /* no stack yet: NULL + 0 is not defined */
+    *item = from ? m->stack + from : m->stack; /* without a stack: NULL + 0 is undefined */
     *n = m->n_stack - from;
     m->n_stack = from;
     return 0;
@@ -214,7 +214,7 @@ static int push_text(struct machine *m, enum pk_kind kind, uint64_t n)
     return push(m, t);
 }
 
-/* Two's complement, little-endian; what does not fit 64 bits is kept as "too large". */
+/* Two's complement, little-endian; PK_BIG if it does not fit in 64 bits. */
 static int push_long(struct machine *m, uint64_t n)
 {
     const unsigned char *p = take(m, n);
@@ -232,7 +232,7 @@ static int push_long(struct machine *m, uint64_t n)
     return push_int(m, (int64_t)v);
 }
 
-/* ---- handlers; the opcode has been taken ---- */
+/* ---- handlers, called after the opcode is read ---- */
 
 static int op_proto(struct machine *m, int arg)
 {
@@ -267,7 +267,7 @@ static int op_mark(struct machine *m, int arg)
 static int op_stop(struct machine *m, int arg)
 {
     (void)arg;
-    /* what lies below it does not matter, as in Python */
+    /* items below it are ignored, as in Python */
     struct pk *root = m->n_marks ? NULL : top(m);
     if (!root)
         return m->n_marks ? bad(m, "ends inside a mark") : -m->e->code;
@@ -320,7 +320,7 @@ static int op_float(struct machine *m, int arg)
     return push(m, f);
 }
 
-/* arg: bytes of the length, negative for bytes instead of text */
+/* arg: bytes of the length field; negative: bytes, not text */
 static int op_text(struct machine *m, int arg)
 {
     uint64_t n;
@@ -347,7 +347,7 @@ static int op_tuple(struct machine *m, int arg)
     return add_items(m, t, item, n, 1) < 0 ? -m->e->code : push(m, t);
 }
 
-/* arg: the kind that must lie below the items; objects of inert classes swallow theirs */
+/* arg: the kind of the object below the items; an object of an inert class drops them */
 static int add_to(struct machine *m, struct pk *to, int kind, struct pk **item, size_t n)
 {
     size_t per = kind == PK_DICT ? 2 : 1;
@@ -385,7 +385,7 @@ static int op_put(struct machine *m, int arg)
     struct pk *p = top(m);
     if (!p || (arg && take_number(m, arg, &i) < 0))
         return -m->e->code;
-    if (i >= m->n) /* every entry costs a byte: a larger index is a trick to take memory */
+    if (i >= m->n) /* every entry needs a byte: a larger index would only make us allocate memory */
         return err_set(m->e, ERR_FORMAT, "%s: memo entry %llu in a pickle of %zu bytes: is the file damaged",
                        m->what, (unsigned long long)i, m->n);
     if (reserve(m, &m->memo, i, &m->memo_capacity, sizeof *m->memo) < 0)
@@ -468,7 +468,7 @@ static int op_stack_global(struct machine *m, int arg)
     return push_class(m, module->text, module->n, name->text, name->n);
 }
 
-/* bytes of protocol 2 are written as text whose characters are the bytes: back to bytes */
+/* protocol 2 writes bytes as text with one character for each byte: converts it back */
 static int push_latin1(struct machine *m, const struct pk *args)
 {
     const struct pk *t = pk_at(args, 0);
@@ -642,7 +642,7 @@ void pk_free(struct pk_doc *d)
     memset(d, 0, sizeof *d);
 }
 
-/* ---- looking at nodes ---- */
+/* ---- access to nodes ---- */
 
 int pk_is_text(const struct pk *p, const char *text)
 {

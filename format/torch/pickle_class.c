@@ -1,5 +1,5 @@
-/* pickle_class.c - the allow-list: every class and function that a checkpoint may name, and what it means.
- * See pickle.h. */
+/* pickle_class.c - the allow-list: every class and function that a checkpoint may name, with its meaning. See
+ * pickle.h. */
 #include <string.h>
 #include "format/torch/pickle.h"
 #include "format/torch/torch_file.h"
@@ -108,8 +108,8 @@ static const struct pk_class classes[] = {
     PLAIN("deepspeed.utils.tensor_fragment", "fragment_address"),
 };
 
-/* Frameworks whose classes (not functions: the name of a class begins with a capital) come along in options
- * and enums. */
+/* Frameworks whose classes occur in options and enums. Functions are not allowed: the name of a class
+ * starts with a capital. */
 static const char *const class_modules[] = { "torch.distributed.", "torch.optim.",        "deepspeed.",
                                              "megatron.",          "transformer_engine.", "apex.",
                                              "transformers." };

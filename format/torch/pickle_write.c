@@ -72,9 +72,9 @@ void pkw_ints(struct pkw *w, int n, const int64_t *v)
     pkw_op(w, PKW_TUPLE);
 }
 
-/* ---- what is memoized ---- */
+/* ---- memoized classes and words ---- */
 
-/* 1: it was written before, and is taken from there. */
+/* Returns 1: it was written before, and a reference to it is written. */
 static int recall(struct pkw *w, const char *module, const char *name)
 {
     for (int i = 0; i < w->n_words; i++)
@@ -130,7 +130,7 @@ void pkw_object_end(struct pkw *w)
     pkw_op(w, PKW_BUILD);
 }
 
-/* ---- torch's own ---- */
+/* ---- objects of torch ---- */
 
 static const struct {
     const char *dtype, *storage;

@@ -325,7 +325,7 @@ int build_exists(const struct ckpt *c, const char *name)
     return yes;
 }
 
-/* Runs of digits compare as numbers, so that rank 10 comes behind rank 2. */
+/* Compares runs of digits as numbers: rank 10 comes after rank 2. */
 static int natural(const char *a, const char *b)
 {
     while (*a && *b) {

@@ -1,6 +1,6 @@
-/* torch_driver.c - checkpoints of plain torch.save files: a single .pt or .bin file, and Hugging Face
- * folders of pytorch_model.bin with or without an index. Weights by their names; a file of a trainer
- * ({"model": …, "optimizer": …}) gives its model. */
+/* torch_driver.c - opens checkpoints of plain torch.save files: a single .pt or .bin file, or a Hugging
+ * Face folder of pytorch_model.bin with or without an index. Weights are read by name; of a trainer's file
+ * ({"model": …, "optimizer": …}) the model is read. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,7 +33,7 @@ int torch_probe(const struct ckpt *c, int is_folder)
 
 /* ---- the tensors of one file ---- */
 
-/* Members under which trainers keep the weights. */
+/* Members in which trainers store the weights. */
 static const char *const weight_members[] = { "state_dict", "model_state_dict", "model", "module" };
 
 static int has_tensor(const struct pk *d)
@@ -44,7 +44,7 @@ static int has_tensor(const struct pk *d)
     return 0;
 }
 
-/* The dict that holds the weights: the object itself, or the member of it that trainers use. */
+/* The dict with the weights: the object itself, or one of these members. */
 static const struct pk *weights_of(const struct pk *root)
 {
     for (size_t i = 0; i < sizeof weight_members / sizeof *weight_members && !has_tensor(root); i++)
@@ -94,7 +94,7 @@ static int add_file(struct build *b, const char *name, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* Bytes of a small file are checked now: who only looks at the table is told too. */
+/* Checks the bytes of a small file at once, so that listing its tensors finds damage too. */
 static int check_small(struct ckpt *c, struct err *e)
 {
     int rc = 0;

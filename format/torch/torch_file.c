@@ -7,9 +7,9 @@
 #include "format/torch/zip_crc.h"
 
 #define PICKLE_MAX ((int64_t)1 << 28)
-/* of a stream: read first; four times as much when the pickles go on */
+/* Bytes of a stream to read first; four times as many each time the pickles do not end in them. */
 #define PREFIX ((int64_t)1 << 20)
-/* bytes that a view may have beyond its storage (stride 0) */
+/* Bytes that a view larger than its storage (stride 0) may have. */
 #define EXPAND_MAX ((int64_t)16 << 20)
 #define UNWRAP_MAX 8
 #define SMALL ((int64_t)1 << 16)
@@ -88,7 +88,7 @@ static void drop_pickles(struct torch_file *t)
     t->text = NULL;
 }
 
-/* The five pickles, from the first n bytes; *end: where the storages begin. */
+/* Parses the five pickles in the first n bytes; *end: the first byte of the storages. */
 static int parse_stream(struct torch_file *t, int64_t n, int64_t *end, struct err *e)
 {
     static const unsigned char magic[10] = { 0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19 };
@@ -117,7 +117,7 @@ static int parse_stream(struct torch_file *t, int64_t n, int64_t *end, struct er
     return 0;
 }
 
-/* Element size of the storage with this key: said where the object uses it. */
+/* The element size of the storage with this key, which is stored where the object uses it. */
 static int64_t size_of_key(const struct torch_file *t, const struct pk *key)
 {
     for (const struct pk *p = t->doc[3].persid; p; p = p->state) {
@@ -243,7 +243,8 @@ int torch_looks_like(const char *path)
 
 /* ---- tensors ---- */
 
-/* What rebuilds the tensor, below parameters and tensors with attributes: its class and arguments. */
+/* Finds the call that rebuilds a tensor, inside of parameters and of tensors with attributes: its class
+ * and arguments. */
 static const struct pk *unwrap(const struct pk *p, enum pk_class_id *id)
 {
     const struct pk *args = p && p->kind == PK_CALL ? p->args : NULL;
@@ -336,7 +337,8 @@ static int find_storage(struct torch_file *t, const struct pk *p, const char *na
     return 0;
 }
 
-/* Sizes and strides; the product, the last element and what a view may make of little are within bounds. */
+/* Checks sizes and strides: the product does not overflow, the last element is in the storage, and a view
+ * with stride 0 is not too large. */
 static int check_view(const struct torch_file *t, struct torch_tensor *out, const char *name, int64_t offset,
                       int64_t storage_n, struct err *e)
 {
@@ -421,7 +423,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* The bytes of a small tensor, with the CRC-32 of its record. */
+/* Reads the bytes of a small tensor and checks the CRC-32 of its record. */
 static int read_small(struct torch_file *t, const struct torch_tensor *x, void *dst, struct err *e)
 {
     size_t n = (size_t)dtypes[x->dtype].size;

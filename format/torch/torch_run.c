@@ -1,6 +1,6 @@
-/* torch_run.c - what other frameworks say about the run itself: learning rate and its schedule, AdamW's
- * constants, clipping. It becomes the settings that ptrain --resume takes where the command line says
- * nothing; what ptrain cannot do as the source did is said, not imitated.
+/* torch_run.c - reads the settings of a run of another framework: learning rate and its schedule, AdamW's
+ * constants, clipping. ptrain --resume uses them where the command line has no value. What ptrain does not
+ * support as the source did becomes a note.
  *
  *     every optimizer      param_groups: lr, initial_lr, betas, eps, weight_decay
  *     DeepSpeed            ds_config: scheduler {type, params}, gradient_clipping
@@ -21,7 +21,7 @@
 void run_value(struct run *r, enum run_value which, double v)
 {
     if (!(v >= 0 && v < 1e9))
-        return; /* no setting, whatever it is */
+        return; /* not a setting */
     if (!r->value[which].has || v < r->value[which].least)
         r->value[which].least = v;
     if (!r->value[which].has || v > r->value[which].most)
@@ -60,7 +60,7 @@ void run_group(struct run *r, struct torch_file *t, const struct pk *group)
     double v;
     if (!group || group->kind != PK_DICT)
         return;
-    /* Megatron's scheduler multiplies when it runs */
+    /* Megatron's scheduler multiplies the decay by wd_mult at run time */
     int undecayed = number_or(t, group, "wd_mult", 1) == 0;
     for (size_t i = 0; i < sizeof members / sizeof *members; i++)
         if (number_of(t, pk_get(group, members[i].key), &v))
@@ -88,7 +88,7 @@ void run_schedule(struct run *r, const char *kind, double lr, double min_lr, int
 void run_unknown(struct run *r, const char *what, int n)
 {
     int at = 0;
-    /* a name from a file goes into a line of text */
+    /* the name comes from a file and becomes part of a line: keep printable characters only */
     for (int i = 0; i < n && at + 1 < (int)sizeof r->unknown; i++)
         if (what[i] >= ' ' && what[i] < 127)
             r->unknown[at++] = what[i];
@@ -97,8 +97,8 @@ void run_unknown(struct run *r, const char *what, int n)
         snprintf(r->unknown, sizeof r->unknown, "of an unknown kind");
 }
 
-/* DeepSpeed's schedulers run one update behind ptrain's, and begin at 0: after the warm-up one more update
- * of it makes them equal. */
+/* DeepSpeed's schedulers are one update behind ptrain's and start at 0: with a warm-up of one more update
+ * they are equal after it. */
 void run_deepspeed(struct run *r, struct torch_file *t, const struct pk *config, const struct pk *scheduler)
 {
     const struct pk *s = pk_get(config, "scheduler"), *type = pk_get(s, "type"), *p = pk_get(s, "params");
@@ -114,7 +114,7 @@ void run_deepspeed(struct run *r, struct torch_file *t, const struct pk *config,
         return;
     }
 
-    /* log is their default */
+    /* log is DeepSpeed's default */
     int logs = pk_is_text(pk_get(p, "warmup_type"), "log") || !pk_get(p, "warmup_type");
     r->warmup_differs = 1 + logs;
     if (pk_is_text(type, "WarmupDecayLR"))
@@ -122,12 +122,12 @@ void run_deepspeed(struct run *r, struct torch_file *t, const struct pk *config,
     else if (pk_is_text(type, "WarmupLR"))
         run_schedule(r, "constant", lr, 0, (int64_t)warmup + 1, (int64_t)warmup + 2);
     else if (pk_is_text(type, "WarmupCosineLR") && r->value[RUN_LR].has)
-        run_unknown(r, "WarmupCosineLR", 14); /* its highest rate is not in the file */
+        run_unknown(r, "WarmupCosineLR", 14); /* the highest rate is not in the file */
     else
         run_unknown(r, type->text, (int)type->n);
 }
 
-/* Megatron counts samples; its warm-up begins at 0, one update behind ptrain's. */
+/* Megatron counts samples; its warm-up starts at 0, one update behind ptrain's. */
 void run_megatron(struct run *r, struct torch_file *t, const struct pk *args, const struct pk *s,
                   int64_t iteration)
 {
@@ -219,7 +219,7 @@ static int add_notes(const struct run *r, struct ckpt *c, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* With as few digits as give the same numbers back. */
+/* Numbers with as few digits as read back to the same values. */
 static char *shortest_text(const json_t *o)
 {
     char *text = NULL;

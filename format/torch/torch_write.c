@@ -10,15 +10,16 @@
 #include "format/torch/crc32.h"
 
 #define ALIGN 64
-#define WIDE 0xffffffffll /* a size or offset that needs 64 bits: ones stand in its 32 */
+#define WIDE \
+    0xffffffffll /* from here on a size or offset is in the 64-bit field, and this in the 32-bit one */
 #define LOCAL_BYTES 30
 #define NAME_BYTES 64
 
-/* Bytes between two storages, gathered; fd -1: only counted. */
+/* Collects the bytes between two storages; fd -1: only counts them. */
 struct writer {
     int fd;
     const char *path;
-    int64_t base, at, start; /* at: in the zip; start: of what is gathered */
+    int64_t base, at, start; /* at: in the zip; start: of the collected bytes */
     struct buf b;
     struct {
         int64_t header, bytes;
@@ -58,7 +59,7 @@ static int flush(struct writer *w, struct err *e)
 
 /* ---- records ---- */
 
-/* The header of a record; afterwards w->at is where its bytes go. */
+/* Writes the header of a record; w->at is then the place of its bytes. */
 static void put_header(struct writer *w, const char *root, const char *name, int64_t bytes, uint32_t crc)
 {
     static const char filler[ALIGN + 4] =
@@ -136,14 +137,14 @@ static void put_entry(struct writer *w, int i)
     }
 }
 
-/* Both end records, the 64-bit one always, as torch does. */
+/* Writes both end records; always the 64-bit one too, as torch does. */
 static void put_end(struct writer *w, int64_t directory)
 {
     int64_t bytes = w->at - directory, end = w->at;
     uint64_t n = (uint64_t)w->n_entries;
 
     put(w, "PK\6\6", 4);
-    put_le(w, 44, 8); /* of what follows */
+    put_le(w, 44, 8); /* bytes that follow */
     put_le(w, 45, 2);
     put_le(w, 45, 2);
     put_le(w, 0, 8); /* volumes */
@@ -166,7 +167,7 @@ static void put_end(struct writer *w, int64_t directory)
 
 /* ---- the whole ---- */
 
-/* One walk for both: counting (w->fd -1: places are filled in) and writing. */
+/* Counts (w->fd -1; fills in the places) or writes: both are the same walk. */
 static int walk(struct writer *w, const struct torch_out *z, struct err *e)
 {
     int rc = 0;

@@ -16,7 +16,8 @@
 #define LOCAL_SIG 0x04034b50u
 #define LOCAL_BYTES 30
 #define DIRECTORY_MAX ((int64_t)1 << 28)
-#define WINDOW ((int64_t)4096) /* kept of both ends: a directory and the pickle of one tensor */
+#define WINDOW \
+    ((int64_t)4096) /* bytes to keep of both ends: enough for a directory and the pickle of one tensor */
 
 static uint32_t u16(const char *p)
 {
@@ -33,7 +34,7 @@ static int bad(const struct zip *z, const char *what, struct err *e)
                    (long long)z->base, (long long)z->length, what);
 }
 
-/* n bytes at off of the zip; off and n are inside. */
+/* Reads n bytes at off of the zip, which must be inside it. */
 static int read_at(const struct zip *z, int64_t off, int64_t n, char *dst, struct err *e)
 {
     if (off + n <= z->n_head)
@@ -64,7 +65,7 @@ out:
 
 /* ---- the end record, and its 64-bit form ---- */
 
-/* at: where the first of the end records begins */
+/* at: the first byte of the end records */
 struct end {
     uint64_t n, bytes, offset;
     int64_t at;
@@ -124,8 +125,8 @@ out:
 
 /* ---- the directory ---- */
 
-/* The 64-bit values of an extra field replace those that are all ones, in this order: size, packed size,
- * offset. */
+/* The 64-bit values of an extra field replace the 32-bit values that are all ones, in the order: size,
+ * compressed size, offset. */
 static int widen(const char *extra, uint32_t n, uint64_t *size, uint64_t *packed, uint64_t *offset)
 {
     uint64_t *value[3] = { size, packed, offset };
@@ -194,7 +195,7 @@ static int compare_name(const void *pa, const void *pb)
     return d ? d : (a->n_name > b->n_name) - (a->n_name < b->n_name);
 }
 
-/* No byte belongs to two entries, no name to two. Leaves the entries sorted by name. */
+/* Checks that entries neither overlap nor share a name; sorts them by name. */
 static int check_entries(struct zip *z, struct err *e)
 {
     qsort(z->entry, (size_t)z->n, sizeof *z->entry, compare_header);

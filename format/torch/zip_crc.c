@@ -1,6 +1,6 @@
-/* zip_crc.c - records of files with a CRC-32: read and checked before something of them is used, or, by
- * those who use all of it and can wait with the verdict (a reshard publishes at the end), summed of the
- * bytes that they use, so that each is read once. */
+/* zip_crc.c - checks the CRC-32 of records of files. A record is read and checked before its first bytes
+ * are used. A caller that uses whole records and needs the result only at the end (a reshard publishes
+ * last) sums the bytes as it uses them, so that each byte is read once. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -14,7 +14,7 @@ enum { UNCHECKED, BUSY, GOOD };
 static struct fmt_record *record_at(const struct fmt_file *f, int64_t off)
 {
     int64_t lo = 0, hi = f->n_records;
-    while (lo < hi) { /* the last one that begins at or before off */
+    while (lo < hi) { /* the last one that starts at or before off */
         int64_t mid = (lo + hi) / 2;
         if (f->record[mid].begin <= off)
             lo = mid + 1;
@@ -25,7 +25,7 @@ static struct fmt_record *record_at(const struct fmt_file *f, int64_t off)
     return r && off - r->begin < r->bytes ? r : NULL;
 }
 
-/* Goes on from *crc over bytes [begin, end) of a file. */
+/* Updates *crc with bytes [begin, end) of a file. */
 static int sum_bytes(struct ckpt *c, int file, int64_t begin, int64_t end, uint32_t *crc, struct err *e)
 {
     int64_t chunk = end - begin < CHUNK ? end - begin : CHUNK;
@@ -94,7 +94,7 @@ int fmt_check_record(struct ckpt *c, int file, int64_t off, struct err *e)
     while (r && atomic_load(&r->checked) != GOOD) {
         int was = UNCHECKED;
         if (!atomic_compare_exchange_strong(&r->checked, &was, BUSY)) {
-            nanosleep(&nap, NULL); /* another thread reads it: do not read it twice */
+            nanosleep(&nap, NULL); /* another thread is reading it: wait instead of reading it twice */
             continue;
         }
         int rc = check(c, file, r, e);
@@ -104,7 +104,7 @@ int fmt_check_record(struct ckpt *c, int file, int64_t off, struct err *e)
     return 0;
 }
 
-/* ---- summed as they pass ---- */
+/* ---- summed while the bytes are used ---- */
 
 int fmt_has_record(const struct fmt_file *f, int64_t off) { return record_at(f, off) != NULL; }
 
@@ -129,7 +129,7 @@ void fmt_pass_add(struct fmt_pass *p, int64_t off, const void *data, int64_t n)
     if (off != p->to || p->from == p->to) {
         fmt_pass_end(p);
         p->from = off;
-        p->crc = ~0u; /* a part begins with a sum of 0 */
+        p->crc = ~0u; /* the sum of a part starts at 0 */
     }
     p->crc = fmt_crc32(p->crc, data, (size_t)n);
     p->to = off + n;
@@ -153,7 +153,7 @@ int fmt_settle_record(struct ckpt *c, int file, struct fmt_record *r, struct err
         return 0;
     }
 
-    TRY(check(c, file, r, e)); /* says what is wrong with the file; if nothing is: */
+    TRY(check(c, file, r, e)); /* if the file is damaged, this is the error; else the bytes changed: */
     rc = err_set(e, ERR_INTEGRITY,
                  "%s: bytes %lld to %lld did not have their CRC-32 when they were used, and have it now: "
                  "check memory and disk",
@@ -170,7 +170,7 @@ static int compare_place(const void *a, const void *b)
     return (x->offset > y->offset) - (x->offset < y->offset);
 }
 
-/* The gaps between n pieces in the order of their places; r->gap has space for n + 1. */
+/* Finds the gaps between n pieces, sorted by offset; r->gap has space for n + 1. */
 static void find_gaps(const struct ckpt *c, struct fmt_record *r, struct fmt_piece *const *p, int64_t n)
 {
     int64_t at = r->begin, end = r->begin + r->bytes;
@@ -190,7 +190,7 @@ static void find_gaps(const struct ckpt *c, struct fmt_record *r, struct fmt_pie
         r->gap[r->n_gaps++] = (struct fmt_gap){ at, end };
 }
 
-/* place: the pieces with bytes, as they lie in the files. */
+/* place: the pieces that have bytes, sorted by file and offset. */
 static int find_all_gaps(struct ckpt *c, struct fmt_piece *const *place, int64_t n_pieces, struct err *e)
 {
     int64_t at = 0, n;
@@ -200,12 +200,12 @@ static int find_all_gaps(struct ckpt *c, struct fmt_piece *const *place, int64_t
             while (at < n_pieces &&
                    (place[at]->file < f || (place[at]->file == f && place[at]->offset < r->begin)))
                 at++;
-            for (n = 0;
-                 at + n < n_pieces && place[at + n]->file == f && place[at + n]->offset < r->begin + r->bytes;
-                 n++)
-                ;
+            n = 0;
+            while (at + n < n_pieces && place[at + n]->file == f &&
+                   place[at + n]->offset < r->begin + r->bytes)
+                n++;
             if (n == 0)
-                continue; /* nobody reads it: it is checked at the end */
+                continue; /* no piece uses it: it is checked at the end */
             if (!(r->gap = malloc(sizeof *r->gap * (size_t)(n + 1))))
                 return err_set(e, ERR_MEMORY, "%s: no memory for the gaps between %lld pieces",
                                c->file[f].path, (long long)n);
