@@ -302,6 +302,22 @@ int io_exists(const char *path)
     return lstat(path, &st) == 0;
 }
 
+int io_is_dir(const char *path)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+char *io_join(const char *dir, const char *name)
+{
+    size_t n_dir = strcmp(dir, ".") ? strlen(dir) : 0, n_name = strlen(name);
+    char *path = malloc(n_dir + n_name + 2);
+    int has_slash = n_dir == 0 || dir[n_dir - 1] == '/';
+    if (path)
+        snprintf(path, n_dir + n_name + 2, "%.*s%s%s", (int)n_dir, dir, has_slash ? "" : "/", name);
+    return path;
+}
+
 int io_is_at(int fd, const char *path)
 {
     struct stat open_one, named;

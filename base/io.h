@@ -78,6 +78,13 @@ int io_remove_tree(const char *path, struct err *e);
 /* 1 when the path exists; a dangling link does. */
 int io_exists(const char *path);
 
+/* 1 when the path is a folder, or a link to one. */
+int io_is_dir(const char *path);
+
+/* Joins dir/name; the caller frees it. NULL: out of memory. dir "." is left out, so that messages print "x"
+ * and not "./x". */
+char *io_join(const char *dir, const char *name);
+
 /* 1 when both paths name one regular file. */
 int io_same_file(const char *a, const char *b);
 

@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include "base/io.h"
 #include "format/fmt.h"
-#include "format/remote.h"
+#include "format/remote_list.h"
 #include "store/store.h"
 
 static int is_url(const char *path)
@@ -70,7 +70,7 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->config_path = how->config_path;
     int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, how->stop, e) : 0;
-    if (rc >= 0 && !(c->path = strdup(c->remote ? remote_path(c->remote) : path)))
+    if (rc >= 0 && !(c->path = strdup(c->remote ? url_cache_path(c->remote) : path)))
         rc = err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
     if (rc >= 0)
         rc = open_driver(c, e);
@@ -91,7 +91,7 @@ void ckpt_end_reading(struct ckpt *c)
 {
     c->received = ckpt_received(c);
     c->is_done = c->remote != NULL;
-    remote_close(c->remote);
+    url_cache_close(c->remote);
     c->remote = NULL;
 }
 
@@ -130,18 +130,18 @@ void ckpt_close(struct ckpt *c)
     free(c->note);
     free(c->writer);
     free(c->config);
-    remote_close(c->remote);
+    url_cache_close(c->remote);
     free(c->path);
     free(c->dir);
     pthread_mutex_destroy(&c->lock);
     free(c);
 }
 
-const char *ckpt_remark(const struct ckpt *c) { return c->remote ? remote_remark(c->remote) : NULL; }
+const char *ckpt_remark(const struct ckpt *c) { return c->remote ? url_cache_remark(c->remote) : NULL; }
 
-uint64_t ckpt_cache(const struct ckpt *c) { return c->remote ? remote_cache(c->remote) : 0; }
+uint64_t ckpt_cache(const struct ckpt *c) { return c->remote ? url_cache_id(c->remote) : 0; }
 
-int64_t ckpt_received(const struct ckpt *c) { return c->remote ? remote_bytes(c->remote) : c->received; }
+int64_t ckpt_received(const struct ckpt *c) { return c->remote ? url_cache_bytes(c->remote) : c->received; }
 
 const char *ckpt_path(const struct ckpt *c) { return c->path; }
 const char *ckpt_driver(const struct ckpt *c) { return c->driver; }

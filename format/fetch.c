@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 #include "base/io.h"
+#include "base/log.h"
 #include "format/fetch.h"
 #include "format/ckpt_write.h"
-#include "format/remote.h"
+#include "format/remote_list.h"
 #include "store/store.h"
 
 #define PATH_ROOM 4096
@@ -13,8 +14,8 @@
 int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct err *e)
 {
     char tmp[PATH_ROOM];
-    struct remote_fetch all = { .n_threads = how->n_threads, .log = how->log };
-    struct remote *r = NULL;
+    struct url_cache_fetch all = { .n_threads = how->n_threads, .log = how->log, .hidden = ".metadata" };
+    struct url_cache *r = NULL;
     struct ckpt *c = NULL;
     size_t n = strlen(dst);
     int rc = 0, lock = -1, busy;
@@ -32,11 +33,11 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     /* else another process would write into files that this one publishes */
     TRY(lock = io_lock_dir(tmp, &busy, e));
     TRY(remote_open(&r, url, tmp, how->stop, e));
-    if (how->log && remote_remark(r))
-        log_line(how->log, "%.*s: %s", (int)strcspn(url, "?"), url, remote_remark(r));
-    TRY(remote_fetch_all(r, &all, e));
-    how->received = remote_bytes(r);
-    remote_close(r);
+    if (how->log && url_cache_remark(r))
+        log_line(how->log, "%.*s: %s", (int)strcspn(url, "?"), url, url_cache_remark(r));
+    TRY(url_cache_fetch_all(r, &all, e));
+    how->received = url_cache_bytes(r);
+    url_cache_close(r);
     r = NULL;
     TRY(ckpt_open(&c, tmp, NULL, e));
     TRY(ckpt_verify(c, 0, e));
@@ -45,7 +46,7 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     io_close(lock);
     return rc;
 out:
-    remote_close(r);
+    url_cache_close(r);
     ckpt_close(c);
     if (lock >= 0 && (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT))
         ckpt_abandon(tmp, -1); /* these bytes are wrong: the next try starts anew. Others are kept for it */

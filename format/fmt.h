@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
+#include "base/io.h"
 #include "format/ckpt.h"
 #include "format/ckpt_proof.h"
 
@@ -113,7 +114,7 @@ struct ckpt {
     uint64_t clock;
     struct fmt_cached cache[FMT_CACHE];
     int cache_next;
-    struct remote *remote; /* where the files come from; NULL: they are here */
+    struct url_cache *remote; /* where the files come from; NULL: this machine */
     /* they came from a server, and what is not here will not come any more */
     int is_done;
     int64_t received;        /* until then */
@@ -175,9 +176,9 @@ int fmt_parse_hex128(const char *text, struct sum128 *out);
 struct sum128 fmt_sum128(const void *p, size_t n);
 uint64_t fmt_sum64(const void *p, size_t n);
 struct sum128 fmt_sum_blocks(const uint64_t *block, int64_t n);
-/* malloc'd dir/name */
-char *fmt_join(const char *dir, const char *name);
-int fmt_is_dir(const char *path);
+/* Old names of io_join and io_is_dir. */
+static inline char *fmt_join(const char *dir, const char *name) { return io_join(dir, name); }
+static inline int fmt_is_dir(const char *path) { return io_is_dir(path); }
 
 /* read.c */
 /* NULL: error set */

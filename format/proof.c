@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include "format/fmt.h"
-#include "format/remote.h"
 #include "format/hf/safetensors.h"
+#include "store/url_cache.h"
 
 #define CHUNK ((int64_t)4 << 20) /* bytes read at once */
 
@@ -30,7 +30,7 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
     if (!data)
         return err_set(e, ERR_MEMORY, "%s: no room for a block", c->path);
     if (c->remote) { /* what nobody needs is not downloaded for this */
-        rc = remote_check(c->remote, e);
+        rc = url_cache_check(c->remote, e);
         goto out;
     }
     for (int f = 0; f < c->n_files; f++)

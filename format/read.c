@@ -11,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/io.h"
-#include "format/remote.h"
+#include "store/url_cache.h"
 
 /* files open at once in one checkpoint: a thousand ranks' files must not use up the process's */
 #define OPEN_MAX 128
@@ -104,7 +104,7 @@ int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struc
 {
     if (c->is_done)
         return err_set(e, ERR_INTERNAL, "%s is read after its end: please report it", c->file[file].name);
-    int fd, rc = c->remote ? remote_need(c->remote, c->file[file].name, off, n, 0, e) : 0;
+    int fd, rc = c->remote ? url_cache_need(c->remote, c->file[file].name, off, n, 0, e) : 0;
     if (rc < 0 || (rc = fmt_use(c, file, &fd, e)) < 0)
         return rc;
     rc = io_pread(fd, c->file[file].path, dst, (size_t)n, off, e);
@@ -381,8 +381,8 @@ static int need_ahead(struct ckpt *c, int file, int64_t off, int64_t n, struct e
     if (f->frame) /* these are places in the plain file */
         return 0;
     if (!f->block)
-        return remote_need(c->remote, f->name, off, n, 1, e);
-    return remote_need(c->remote, f->name, from, (to < f->bytes ? to : f->bytes) - from, 1, e);
+        return url_cache_need(c->remote, f->name, off, n, 1, e);
+    return url_cache_need(c->remote, f->name, from, (to < f->bytes ? to : f->bytes) - from, 1, e);
 }
 
 /* What one call of ckpt_read* asks for: the elements [lo, hi) of box b of a tensor, written to dst. */

@@ -13,7 +13,7 @@
 #include <string.h>
 #include "base/io.h"
 #include "format/fmt.h"
-#include "format/remote_priv.h"
+#include "format/remote_list.h"
 
 #define METADATA ".metadata"
 #define METADATA_MAX ((size_t)1 << 29)
@@ -23,12 +23,12 @@
 /* ---- files by name ---- */
 
 /* First line of a small file that is there, without blanks at its end; malloc'd. */
-static char *read_line(struct remote *r, const char *name, struct err *e)
+static char *read_line(struct url_cache *c, const char *name, struct err *e)
 {
     void *text = NULL;
     size_t n = 0;
-    char *path = fmt_join(r->dir, name);
-    int rc = path ? io_read_file(path, 4096, &text, &n, e) : err_set(e, ERR_MEMORY, "no room for a path");
+    char *path = io_join(url_cache_dir(c), name);
+    int rc = path ? io_read_file(path, 4096, &text, &n, e) : err_set(e, ERR_MEMORY, "no memory for a path");
     free(path);
     if (rc < 0)
         return NULL;
@@ -38,22 +38,23 @@ static char *read_line(struct remote *r, const char *name, struct err *e)
     return text;
 }
 
-static int make_folder(struct remote *r, const char *sub, struct err *e)
+static int make_folder(struct url_cache *c, const char *sub, struct err *e)
 {
-    char *path = fmt_join(r->dir, sub);
-    int rc = path ? io_make_dirs(path, e) : err_set(e, ERR_MEMORY, "no room for a path");
+    char *path = io_join(url_cache_dir(c), sub);
+    int rc = path ? io_make_dirs(path, e) : err_set(e, ERR_MEMORY, "no memory for a path");
     free(path);
     return rc;
 }
 
 /* Files by a pattern with one number, from 0 until one is missing. Returns how many. */
-static int numbered(struct remote *r, const char *sub, const char *before, const char *after, struct err *e)
+static int numbered(struct url_cache *c, const char *sub, const char *before, const char *after,
+                    struct err *e)
 {
     char name[1024];
     int n = 0, rc;
     for (; n < RANKS_MAX; n++) {
         snprintf(name, sizeof name, "%s%s%d%s", sub, before, n, after);
-        if ((rc = remote_try_large(r, name, e)) <= 0)
+        if ((rc = url_cache_large(c, name, e)) <= 0)
             return rc < 0 ? rc : n;
     }
     return n;
@@ -63,7 +64,7 @@ static int numbered(struct remote *r, const char *sub, const char *before, const
 
 /* Calls visit for every text in the pickle that names a data file: as a short text (0x8c, length) or a long
  * one ('X', four bytes). */
-static int each_file(const unsigned char *p, size_t n, struct remote *r, const char *sub, struct err *e)
+static int each_file(const unsigned char *p, size_t n, struct url_cache *c, const char *sub, struct err *e)
 {
     static const char ending[] = ".distcp";
     char name[NAME_MAX_BYTES + 1], full[1024];
@@ -82,7 +83,7 @@ static int each_file(const unsigned char *p, size_t n, struct remote *r, const c
             name[len] = 0;
             snprintf(full, sizeof full, "%s%s", sub, name);
             if (strlen(name) != len || (rc = fmt_file_name_check(name, METADATA, e)) < 0 ||
-                (rc = remote_large(r, full, e)) < 0)
+                (rc = remote_large(c, full, e)) < 0)
                 return rc < 0 ? rc
                               : err_set(e, ERR_FORMAT,
                                         METADATA ": names a file with a zero byte: is it damaged");
@@ -94,19 +95,20 @@ static int each_file(const unsigned char *p, size_t n, struct remote *r, const c
 }
 
 /* 1: sub has a .metadata, its files are listed. */
-static int find_dcp(struct remote *r, const char *sub, struct err *e)
+static int find_dcp(struct url_cache *c, const char *sub, struct err *e)
 {
     char name[1024], *path;
     void *text = NULL;
     size_t n = 0;
     snprintf(name, sizeof name, "%s" METADATA, sub);
-    int rc = remote_small(r, name, e);
+    int rc = url_cache_small(c, name, e);
     if (rc <= 0)
         return rc;
-    path = fmt_join(r->dir, name);
-    rc = path ? io_read_file(path, METADATA_MAX, &text, &n, e) : err_set(e, ERR_MEMORY, "no room for a path");
+    path = io_join(url_cache_dir(c), name);
+    rc = path ? io_read_file(path, METADATA_MAX, &text, &n, e)
+              : err_set(e, ERR_MEMORY, "no memory for a path");
     if (rc >= 0)
-        rc = each_file(text, n, r, sub, e);
+        rc = each_file(text, n, c, sub, e);
     free(text);
     free(path);
     return rc < 0 ? rc : rc ? 1 : err_set(e, ERR_FORMAT, "%s names no files: is it of a checkpoint", name);
@@ -114,7 +116,7 @@ static int find_dcp(struct remote *r, const char *sub, struct err *e)
 
 /* ---- DeepSpeed ---- */
 
-static int find_ranks(struct remote *r, const char *sub, struct err *e)
+static int find_ranks(struct url_cache *c, const char *sub, struct err *e)
 {
     static const char *const prefixes[] = { "", "bf16_", "fp16_" };
     static const char *const others[] = { "mp_rank_01_model_states.pt",
@@ -122,34 +124,34 @@ static int find_ranks(struct remote *r, const char *sub, struct err *e)
     char before[64], one[1024];
     int rc = 0, n;
     snprintf(one, sizeof one, "%smp_rank_00_model_states.pt", sub);
-    if ((n = numbered(r, sub, "zero_pp_rank_", "_mp_rank_00_model_states.pt", e)) <= 0 &&
-        (n < 0 || (n = remote_try_large(r, one, e)) <= 0))
+    if ((n = numbered(c, sub, "zero_pp_rank_", "_mp_rank_00_model_states.pt", e)) <= 0 &&
+        (n < 0 || (n = url_cache_large(c, one, e)) <= 0))
         return n;
     for (size_t i = 0; i < sizeof prefixes / sizeof *prefixes && !rc; i++) {
         snprintf(before, sizeof before, "%szero_pp_rank_", prefixes[i]);
-        if ((rc = numbered(r, sub, before, "_mp_rank_00_optim_states.pt", e)) < 0)
+        if ((rc = numbered(c, sub, before, "_mp_rank_00_optim_states.pt", e)) < 0)
             return rc;
     }
     /* the reader refuses them, but must see one */
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         snprintf(one, sizeof one, "%s%s", sub, others[i]);
-        if ((rc = remote_try_large(r, one, e)) < 0)
+        if ((rc = url_cache_large(c, one, e)) < 0)
             return rc;
     }
     return 1;
 }
 
-static int find_deepspeed(struct remote *r, struct err *e)
+static int find_deepspeed(struct url_cache *c, struct err *e)
 {
     char *tag = NULL, sub[300];
-    int rc = remote_small(r, "latest", e);
+    int rc = url_cache_small(c, "latest", e);
     if (rc <= 0)
-        return rc < 0 ? rc : find_ranks(r, "", e);
-    if (!(tag = read_line(r, "latest", e)))
+        return rc < 0 ? rc : find_ranks(c, "", e);
+    if (!(tag = read_line(c, "latest", e)))
         return -e->code;
     if ((rc = fmt_file_name_check(tag, "latest", e)) >= 0) {
         snprintf(sub, sizeof sub, "%s/", tag);
-        if ((rc = make_folder(r, sub, e)) >= 0 && (rc = find_ranks(r, sub, e)) == 0)
+        if ((rc = make_folder(c, sub, e)) >= 0 && (rc = find_ranks(c, sub, e)) == 0)
             rc = err_set(e, ERR_FORMAT,
                          "latest names %.100s, which has no files of ZeRO (the universal form cannot be read "
                          "by URL: fetch the folder first)",
@@ -162,31 +164,31 @@ static int find_deepspeed(struct remote *r, struct err *e)
 /* ---- Megatron ---- */
 
 /* The folder of a rank of the legacy kind: 1 it is there. */
-static int rank_folder(struct remote *r, const char *sub, const char *rank, struct err *e)
+static int rank_folder(struct url_cache *c, const char *sub, const char *rank, struct err *e)
 {
     static const char *const files[] = { "model_optim_rng.pt", "distrib_optim.pt" };
     char name[1024];
     int rc;
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         snprintf(name, sizeof name, "%s%s/%s", sub, rank, files[i]);
-        if ((rc = remote_try_large(r, name, e)) < 0 || (rc == 0 && i == 0))
+        if ((rc = url_cache_large(c, name, e)) < 0 || (rc == 0 && i == 0))
             return rc;
     }
     return 1;
 }
 
-static int find_legacy(struct remote *r, const char *sub, struct err *e)
+static int find_legacy(struct url_cache *c, const char *sub, struct err *e)
 {
     char rank[64];
     int found = 0, rc = 1;
     for (int tp = 0; tp < RANKS_MAX && rc > 0; tp++) {
         snprintf(rank, sizeof rank, "mp_rank_%02d", tp);
-        if ((rc = rank_folder(r, sub, rank, e)) < 0)
+        if ((rc = rank_folder(c, sub, rank, e)) < 0)
             return rc;
         found |= rc;
         for (int pp = 0; pp < RANKS_MAX; pp++) {
             snprintf(rank, sizeof rank, "mp_rank_%02d_%03d", tp, pp);
-            int one = rank_folder(r, sub, rank, e);
+            int one = rank_folder(c, sub, rank, e);
             if (one < 0)
                 return one;
             if (!one)
@@ -197,27 +199,27 @@ static int find_legacy(struct remote *r, const char *sub, struct err *e)
     return found;
 }
 
-static int find_iteration(struct remote *r, const char *sub, struct err *e)
+static int find_iteration(struct url_cache *c, const char *sub, struct err *e)
 {
     char name[1024];
     int rc;
     snprintf(name, sizeof name, "%smetadata.json", sub);
-    if ((rc = remote_small(r, name, e)) < 0)
+    if ((rc = url_cache_small(c, name, e)) < 0)
         return rc;
     if (!rc)
-        return find_legacy(r, sub, e);
+        return find_legacy(c, sub, e);
     snprintf(name, sizeof name, "%scommon.pt", sub);
-    return (rc = remote_try_large(r, name, e)) < 0 ? rc : find_dcp(r, sub, e);
+    return (rc = url_cache_large(c, name, e)) < 0 ? rc : find_dcp(c, sub, e);
 }
 
-static int find_megatron(struct remote *r, struct err *e)
+static int find_megatron(struct url_cache *c, struct err *e)
 {
     static const char tracker[] = "latest_checkpointed_iteration.txt";
     char *text, sub[64] = "release/";
-    int rc = remote_small(r, tracker, e);
+    int rc = url_cache_small(c, tracker, e);
     if (rc <= 0)
-        return rc < 0 ? rc : find_iteration(r, "", e);
-    if (!(text = read_line(r, tracker, e)))
+        return rc < 0 ? rc : find_iteration(c, "", e);
+    if (!(text = read_line(c, tracker, e)))
         return -e->code;
     size_t digits = strspn(text, "0123456789");
     if (digits && digits < 16 && !text[digits])
@@ -226,15 +228,15 @@ static int find_megatron(struct remote *r, struct err *e)
         rc = err_set(e, ERR_FORMAT, "%s: says \"%.60s\", an iteration or \"release\" is expected", tracker,
                      text);
     free(text);
-    if (rc >= 0 && (rc = make_folder(r, sub, e)) >= 0 && (rc = find_iteration(r, sub, e)) == 0)
+    if (rc >= 0 && (rc = make_folder(c, sub, e)) >= 0 && (rc = find_iteration(c, sub, e)) == 0)
         rc = err_set(e, ERR_FILE, "%s names %s, which has no files of Megatron", tracker, sub);
     return rc;
 }
 
-int remote_foreign(struct remote *r, struct err *e)
+int remote_foreign(struct url_cache *c, struct err *e)
 {
-    int rc = find_megatron(r, e);
+    int rc = find_megatron(c, e);
     if (rc == 0)
-        rc = find_deepspeed(r, e);
-    return rc ? rc : find_dcp(r, "", e);
+        rc = find_deepspeed(c, e);
+    return rc ? rc : find_dcp(c, "", e);
 }

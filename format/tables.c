@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include <xxhash.h>
 
@@ -124,23 +123,6 @@ int fmt_parse_hex128(const char *text, struct sum128 *out)
     return strlen(text) == 32 && !fmt_parse_hex(text, 16, &out->hi) && !fmt_parse_hex(text + 16, 16, &out->lo)
                ? 0
                : -1;
-}
-
-/* ---- paths ---- */
-
-char *fmt_join(const char *dir, const char *name)
-{
-    size_t a = strcmp(dir, ".") ? strlen(dir) : 0, b = strlen(name); /* messages say x, not ./x */
-    char *p = malloc(a + b + 2);
-    if (p)
-        snprintf(p, a + b + 2, "%.*s%s%s", (int)a, dir, !a || dir[a - 1] == '/' ? "" : "/", name);
-    return p;
-}
-
-int fmt_is_dir(const char *path)
-{
-    struct stat st;
-    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
 }
 
 /* ---- order ---- */

@@ -11,7 +11,7 @@
 #include "comm/comm.h"
 #include "comm/launch.h"
 #include "format/fetch.h"
-#include "format/sidecar.h"
+#include "store/sidecar.h"
 #include "reshard/reshard.h"
 #include "reshard/report.h"
 
@@ -420,7 +420,7 @@ int main(int argc, char **argv)
     int shift = c != commands;
     struct options o = { 0 };
     struct opt_args args = { 0, NULL };
-    struct nears near = { 0 };
+    struct sidecars sidecars = { 0 };
     struct err e = { 0 };
     /* buffers of a MiB come and go: their pages must not be given back each time */
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
@@ -430,11 +430,11 @@ int main(int argc, char **argv)
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc == 0) {
         o.argv = argv;
-        if ((rc = check_alone(c, &e)) >= 0 && o.config && !(o.config = near_file(&near, o.config, &e)))
+        if ((rc = check_alone(c, &e)) >= 0 && o.config && !(o.config = sidecar_file(&sidecars, o.config, &e)))
             rc = -e.code;
         if (rc >= 0)
             rc = c->run(&o, args.item, &e);
-        near_close(&near);
+        sidecar_close(&sidecars);
         opt_free(&c->p, &o, &args);
     } else if (rc > 0) {
         return 0;

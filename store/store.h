@@ -42,4 +42,8 @@ int store_copy(struct store *s, const char *name, const struct store_info *info,
 int store_is_http(const struct store *s);   /* a plain http or https URL: neither the hub nor S3 */
 int64_t store_bytes(const struct store *s); /* received so far */
 
+/* Splits the URL of a file: folder is the URL without the last part of its path, name that part without %XX.
+ * 0: it does not end in a name of at most 255 bytes, or is 2000 bytes or longer. */
+int url_split(const char *url, char folder[2048], char name[256]);
+
 #endif

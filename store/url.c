@@ -162,6 +162,26 @@ int store_is_url(const char *path)
     return 0;
 }
 
+int url_split(const char *url, char folder[2048], char name[256])
+{
+    size_t end = strcspn(url, "?"), slash = end;
+    while (slash && url[slash - 1] != '/')
+        slash--;
+    if (end == slash || end - slash > 255 || strlen(url) >= 2000)
+        return 0;
+    snprintf(folder, 2048, "%.*s%s", (int)slash, url, url + end);
+
+    /* %20 is a blank, and so on. */
+    for (size_t at = slash; at < end; at++) {
+        unsigned c = (unsigned char)url[at];
+        if (c == '%' && sscanf(url + at + 1, "%2x", &c) == 1)
+            at += 2;
+        *name++ = (char)c;
+    }
+    *name = 0;
+    return 1;
+}
+
 int store_read_url(struct store *s, const char *url, struct err *e)
 {
     static const struct {

@@ -6,7 +6,7 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "comm/comm.h"
-#include "format/sidecar.h"
+#include "store/sidecar.h"
 #include "train/layout_plan.h"
 
 struct memplan_opts {
@@ -82,7 +82,7 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
     void *text = NULL;
     size_t n;
     int64_t given = 0;
-    struct nears near = { 0 };
+    struct sidecars sidecars = { 0 };
     const char *path;
     int rc = 0;
     if (o->params && opt_parse_size(o->params, &given) < 0)
@@ -96,7 +96,7 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
         return given > 0
                    ? 0
                    : err_set(e, ERR_USAGE, "say how large the model is: --params 7B or --model config.json");
-    if (!(path = near_file(&near, o->model, e)))
+    if (!(path = sidecar_file(&sidecars, o->model, e)))
         return -e->code;
     if (io_exists(path)) {
         TRY(io_read_file(path, 1 << 20, &text, &n, e));
@@ -108,7 +108,7 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
     *params = count_params(&t);
     param_table_close(&t);
 out:
-    near_close(&near);
+    sidecar_close(&sidecars);
     free(text);
     return rc;
 }

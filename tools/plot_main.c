@@ -15,7 +15,7 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "comm/comm.h"
-#include "format/sidecar.h"
+#include "store/sidecar.h"
 #include "tools/plot_font.h"
 
 struct plot_opts {
@@ -87,10 +87,10 @@ static int read_run(struct run *r, const char *path, const char *key, struct err
     size_t room = 0;
     int rc = 0;
     int64_t steps = 0;
-    struct nears near = { 0 };
-    const char *here = near_file(&near, path, e);
+    struct sidecars sidecars = { 0 };
+    const char *here = sidecar_file(&sidecars, path, e);
     FILE *f = here ? fopen(here, "r") : NULL;
-    near_close(&near); /* what is open stays */
+    sidecar_close(&sidecars); /* what is open stays */
     r->path = path;
     if (!here)
         return -e->code;

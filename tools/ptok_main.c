@@ -8,7 +8,7 @@
 #include "base/io.h"
 #include "base/opt.h"
 #include "comm/comm.h"
-#include "format/sidecar.h"
+#include "store/sidecar.h"
 #include "text/prepare.h"
 #include "text/template.h"
 #include "text/text.h"
@@ -420,14 +420,14 @@ static const struct command {
 };
 
 /* What is named by a URL, as paths. */
-static int bring(struct nears *near, struct options *o, const struct opt_args *args, struct err *e)
+static int bring(struct sidecars *sidecars, struct options *o, const struct opt_args *args, struct err *e)
 {
-    if (o->tokenizer && !(o->tokenizer = near_tokenizer(near, o->tokenizer, e)))
+    if (o->tokenizer && !(o->tokenizer = sidecar_tokenizer(sidecars, o->tokenizer, e)))
         return -e->code;
-    if (o->template && !(o->template = near_file(near, o->template, e)))
+    if (o->template && !(o->template = sidecar_file(sidecars, o->template, e)))
         return -e->code;
     for (int i = 1; i < args->n; i++) {
-        const char *path = near_file(near, args->item[i], e);
+        const char *path = sidecar_file(sidecars, args->item[i], e);
         if (!path)
             return -e->code;
         args->item[i] = (char *)(uintptr_t)path;
@@ -435,7 +435,7 @@ static int bring(struct nears *near, struct options *o, const struct opt_args *a
     return 0;
 }
 
-static int run(struct nears *near, struct options *o, const struct opt_args *args, struct err *e)
+static int run(struct sidecars *sidecars, struct options *o, const struct opt_args *args, struct err *e)
 {
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
         if (strcmp(args->item[0], commands[i].name))
@@ -443,7 +443,7 @@ static int run(struct nears *near, struct options *o, const struct opt_args *arg
         if (args->n > 1 && !commands[i].takes_files)
             return err_set(e, ERR_USAGE, "%s reads stdin: put < in front of %s", commands[i].name,
                            args->item[1]);
-        int rc = bring(near, o, args, e);
+        int rc = bring(sidecars, o, args, e);
         return rc < 0 ? rc : commands[i].run(o, args, e);
     }
     return err_set(e, ERR_USAGE, "unknown command %s: known are prepare, encode, decode, render",
@@ -454,12 +454,12 @@ int main(int argc, char **argv)
 {
     struct options o = { 0 };
     struct opt_args args = { 0 };
-    struct nears near = { 0 };
+    struct sidecars sidecars = { 0 };
     struct err e = { 0 };
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
     if (rc == 0)
-        rc = run(&near, &o, &args, &e);
-    near_close(&near);
+        rc = run(&sidecars, &o, &args, &e);
+    sidecar_close(&sidecars);
     opt_free(&program, &o, &args);
     return rc < 0 ? err_print(&e, "ptok") : 0;
 }

@@ -108,21 +108,21 @@ out:
 static int localise_list(struct run *r, struct opt_list *list, struct err *e)
 {
     for (int i = 0; i < list->n; i++)
-        if (!(list->item[i] = near_file(&r->near, list->item[i], e)))
+        if (!(list->item[i] = sidecar_file(&r->sidecars, list->item[i], e)))
             return -e->code;
     return 0;
 }
 
 static int localise_model(struct run *r, struct err *e)
 {
-    return r->o.model && !(r->o.model = near_file(&r->near, r->o.model, e)) ? -e->code : 0;
+    return r->o.model && !(r->o.model = sidecar_file(&r->sidecars, r->o.model, e)) ? -e->code : 0;
 }
 
 static int localise_data(struct run *r, struct err *e)
 {
     struct train_opts *o = &r->o;
     int rc;
-    if (!(o->tokenizer = near_tokenizer(&r->near, o->tokenizer, e)))
+    if (!(o->tokenizer = sidecar_tokenizer(&r->sidecars, o->tokenizer, e)))
         return -e->code;
     TRY(localise_list(r, &o->data, e));
     TRY(localise_list(r, &o->eval_data, e));
@@ -240,7 +240,7 @@ out:
 void run_close(struct run *r)
 {
     free(r->stored_json);
-    near_close(&r->near);
+    sidecar_close(&r->sidecars);
     opt_free(&ptrain_program, &r->o, NULL);
     for (int i = 1; i < r->n_inherited; i++)
         free(r->inherited[i]);

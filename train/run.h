@@ -5,7 +5,7 @@
 
 #include "base/log.h"
 #include "format/ckpt_proof.h"
-#include "format/sidecar.h"
+#include "store/sidecar.h"
 #include "kernels/kernels.h"
 #include "model/config.h"
 #include "model/params.h"
@@ -23,10 +23,10 @@ struct carried {
 struct run {
     struct train_opts o;
     unsigned char given[GIVEN_MAX]; /* which options the command line named (opts_given) */
-    char **inherited;  /* [n_inherited], from 1 on: options of the resumed run as arguments; o's ... */
-    int n_inherited;   /* ... texts point into them */
-    char *stored_json; /* the options that a checkpoint keeps */
-    struct nears near; /* local copies of what the command line named by URL */
+    char **inherited;         /* [n_inherited], from 1 on: options of the resumed run as arguments; o's ... */
+    int n_inherited;          /* ... texts point into them */
+    char *stored_json;        /* the options that a checkpoint keeps */
+    struct sidecars sidecars; /* local copies of what the command line named by URL */
     struct model_config cfg;
     enum dtype dt;        /* of the arithmetic */
     struct ckpt *source;  /* --resume or --init; NULL: initial values */

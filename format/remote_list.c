@@ -1,0 +1,209 @@
+/* remote_list.c - see remote_list.h. A server lists no folder: the first of the known names that is there
+ * says which kind of checkpoint it is, and its table names the other files. */
+#include "format/remote_list.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "base/io.h"
+#include "base/jx.h"
+#include "format/fmt.h"
+#include "store/store.h"
+
+#define COUNT(a) (sizeof(a) / sizeof *(a))
+#define HEADER_MAX ((uint64_t)1 << 27) /* of a safetensors file: its reader refuses more */
+
+/* ---- files that a table names ---- */
+
+int remote_large(struct url_cache *c, const char *name, struct err *e)
+{
+    int rc = url_cache_large(c, name, e);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    return err_set(e, ERR_FILE, "%s is not there, the checkpoint's table names it: is it whole", name);
+}
+
+/* Directly in the folder: only folders of other frameworks have folders. */
+static int large_of(struct url_cache *c, const char *name, struct err *e)
+{
+    int rc = fmt_file_name_check(name, "the checkpoint's table", e);
+    return rc < 0 ? rc : remote_large(c, name, e);
+}
+
+static int small_of(struct url_cache *c, const json_t *o, struct err *e)
+{
+    const char *name = json_string_value(json_object_get(o, "name"));
+    if (!name)
+        return 0; /* the reader of the manifest reports what is wrong */
+    int rc = fmt_file_name_check(name, FMT_MANIFEST, e);
+    return rc < 0 ? rc : url_cache_small(c, name, e);
+}
+
+static json_t *load(struct url_cache *c, const char *name, struct err *e)
+{
+    char *path = io_join(url_cache_dir(c), name);
+    json_t *o = path ? jx_load(path, FMT_MANIFEST_MAX, e) : NULL;
+    if (!path)
+        err_set(e, ERR_MEMORY, "no memory for a path");
+    free(path);
+    return o;
+}
+
+static int list_manifest(struct url_cache *c, struct err *e)
+{
+    json_t *root = load(c, FMT_MANIFEST, e), *o;
+    size_t i;
+    int rc = root ? 0 : -e->code;
+    json_array_foreach(json_object_get(root, "files"), i, o)
+        if (rc >= 0 && json_string_value(json_object_get(o, "name")))
+            rc = large_of(c, json_string_value(json_object_get(o, "name")), e);
+    if (rc >= 0)
+        rc = small_of(c, json_object_get(root, "config"), e);
+    json_array_foreach(json_object_get(root, "extra"), i, o)
+        if (rc >= 0)
+            rc = small_of(c, o, e);
+    json_decref(root);
+    return rc;
+}
+
+static int list_index(struct url_cache *c, const char *index, struct err *e)
+{
+    json_t *root = load(c, index, e), *v;
+    const char *tensor;
+    int rc = root ? 0 : -e->code;
+    json_object_foreach(json_object_get(root, "weight_map"), tensor, v)
+        if (rc >= 0 && json_string_value(v))
+            rc = large_of(c, json_string_value(v), e);
+    json_decref(root);
+    return rc;
+}
+
+/* ---- which kind it is ---- */
+
+/* Training code keeps config.json beside the folder of its checkpoint. Nothing depends on it, so a server
+ * that refuses it is no error. */
+static int config_above(struct url_cache *c, struct err *e)
+{
+    char *path = io_join(url_cache_dir(c), FMT_CONFIG);
+    struct err ignored;
+    if (!path)
+        return err_set(e, ERR_MEMORY, "no memory for a path");
+    if (!io_exists(path))
+        url_cache_small_as(c, "../" FMT_CONFIG, FMT_CONFIG, &ignored);
+    free(path);
+    return 0;
+}
+
+static int list_folder(struct url_cache *c, struct err *e)
+{
+    static const char *const indexes[] = { "model.safetensors.index.json", "pytorch_model.bin.index.json" };
+    static const char *const single[] = { "model.safetensors", "pytorch_model.bin" };
+    static const char *const small[] = {
+        "config.json",
+        "added_tokens.json",
+        "chat_template.jinja",
+        "chat_template.json",
+        "generation_config.json",
+        "merges.txt",
+        "special_tokens_map.json",
+        "tokenizer.json",
+        "tokenizer.model",
+        "tokenizer_config.json",
+        "vocab.json",
+    };
+    int is_foreign = 0, rc = url_cache_small(c, FMT_MANIFEST, e);
+    if (rc)
+        return rc < 0 ? rc : list_manifest(c, e);
+
+    for (size_t i = 0; i < COUNT(single) && !url_cache_n_large(c); i++)
+        TRY(url_cache_large(c, single[i], e));
+    for (size_t i = 0; i < COUNT(indexes) && !url_cache_n_large(c); i++) {
+        TRY(url_cache_small(c, indexes[i], e));
+        if (rc)
+            TRY(list_index(c, indexes[i], e));
+    }
+    if (!url_cache_n_large(c))
+        TRY(is_foreign = remote_foreign(c, e));
+    if (!url_cache_n_large(c))
+        return err_set(e, ERR_FILE,
+                       "has no manifest.json, model.safetensors, index, or what DCP, DeepSpeed and Megatron "
+                       "begin with: is it the URL of a checkpoint's folder");
+
+    for (size_t i = 0; i < COUNT(small); i++)
+        TRY(url_cache_small(c, small[i], e));
+    if (is_foreign && url_cache_is_http(c))
+        TRY(config_above(c, e));
+out:
+    return rc < 0 ? rc : 0;
+}
+
+static int list_files(struct url_cache *c, const char *file, const void *unused, struct err *e)
+{
+    (void)unused;
+    if (!file)
+        return list_folder(c, e);
+    int rc = large_of(c, file, e);
+    if (rc >= 0)
+        rc = url_cache_small(c, FMT_CONFIG, e);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- what is read at once ---- */
+
+static int ends_with(const char *name, size_t n_name, const char *ending)
+{
+    size_t n = strlen(ending);
+    return n_name > n && !strncmp(name + n_name - n, ending, n);
+}
+
+/* Readers read the header of a safetensors file first. Archives have their tables at the end: they are needed
+ * whole. Of compressed files nothing is read before it is asked for. */
+static int prepare(struct url_cache *c, const char *name, int64_t bytes, struct err *e)
+{
+    uint64_t n = 0;
+    size_t n_name = strlen(name);
+    char *path = NULL;
+    int fd = -1, rc = 0;
+    if (ends_with(name, n_name, FMT_ZSTD))
+        return 0;
+    if (!ends_with(name, n_name, ".safetensors"))
+        return url_cache_need(c, name, 0, bytes, 1, e);
+    TRY(url_cache_need(c, name, 0, bytes < 8 ? bytes : 8, 1, e));
+    if (bytes < 8)
+        return 0; /* the reader reports what is wrong */
+
+    if (!(path = io_join(url_cache_dir(c), name))) {
+        rc = err_set(e, ERR_MEMORY, "no memory for a path");
+        goto out;
+    }
+    TRY(fd = io_open_read(path, e));
+    TRY(io_pread(fd, path, &n, 8, 0, e));
+    if (n < HEADER_MAX && (int64_t)n + 8 <= bytes)
+        TRY(url_cache_need(c, name, 0, (int64_t)n + 8, 1, e));
+out:
+    io_close(fd);
+    free(path);
+    return rc < 0 ? rc : 0;
+}
+
+/* ---- opening ---- */
+
+/* The path of the URL ends in a name that checkpoints of one file have. */
+static int is_file_url(const char *url)
+{
+    static const char *const endings[] = { ".safetensors", ".bin", ".pt", ".pth", ".ckpt" };
+    char folder[2048], name[256];
+    int known = 0;
+    for (size_t i = 0; i < COUNT(endings); i++)
+        known |= ends_with(url, strcspn(url, "?"), endings[i]);
+    return known && url_split(url, folder, name);
+}
+
+int remote_open(struct url_cache **out, const char *url, const char *dir, const volatile sig_atomic_t *stop,
+                struct err *e)
+{
+    struct url_cache_opts how = {
+        .dir = dir, .stop = stop, .is_file = is_file_url(url), .list = list_files, .prepare = prepare
+    };
+    return url_cache_open(out, url, &how, e);
+}

@@ -1,0 +1,78 @@
+/* sidecar.c - see sidecar.h. */
+#include "store/sidecar.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "store/store.h"
+#include "store/url_cache.h"
+
+/* The first must be there. */
+static const char *const tokenizer_files[] = { "tokenizer.json", "tokenizer_config.json",
+                                               "special_tokens_map.json", "generation_config.json",
+                                               "chat_template.jinja" };
+
+static int list_file(struct url_cache *c, const char *file, const void *unused, struct err *e)
+{
+    (void)unused;
+    int rc = url_cache_large(c, file, e);
+    if (rc != 0)
+        return rc < 0 ? rc : 0;
+    return err_set(e, ERR_FILE, "there is no such file: check the URL");
+}
+
+static int list_tokenizer(struct url_cache *c, const char *file, const void *unused, struct err *e)
+{
+    (void)file;
+    (void)unused;
+    for (size_t i = 0; i < sizeof tokenizer_files / sizeof *tokenizer_files; i++) {
+        int rc = url_cache_small(c, tokenizer_files[i], e);
+        if (rc < 0)
+            return rc;
+        if (rc == 0 && i == 0)
+            return err_set(e, ERR_FILE, "has no %s: is it the URL of the right folder", tokenizer_files[0]);
+    }
+    return 0;
+}
+
+static const char *open_sidecar(struct sidecars *all, const char *where, const struct url_cache_opts *how,
+                                struct err *e)
+{
+    if (!strncmp(where, "file://", 7))
+        return where + 7;
+    if (!strstr(where, "://"))
+        return where;
+    if (!store_is_url(where)) {
+        err_set(e, ERR_USAGE,
+                "%s: give a path, https://, http://, file://, s3://bucket/key or hf://owner/name", where);
+        return NULL;
+    }
+    struct url_cache **grown = realloc(all->item, sizeof(*grown) * (size_t)(all->n + 1));
+    if (!grown) {
+        err_set(e, ERR_MEMORY, "%s: no memory to open it", where);
+        return NULL;
+    }
+    all->item = grown;
+    if (url_cache_open(&all->item[all->n], where, how, e) < 0)
+        return NULL;
+    return url_cache_path(all->item[all->n++]);
+}
+
+const char *sidecar_file(struct sidecars *all, const char *where, struct err *e)
+{
+    static const struct url_cache_opts how = { .is_file = 1, .whole = 1, .list = list_file };
+    return open_sidecar(all, where, &how, e);
+}
+
+const char *sidecar_tokenizer(struct sidecars *all, const char *where, struct err *e)
+{
+    static const struct url_cache_opts how = { .whole = 1, .list = list_tokenizer };
+    return open_sidecar(all, where, &how, e);
+}
+
+void sidecar_close(struct sidecars *all)
+{
+    for (int i = 0; i < all->n; i++)
+        url_cache_close(all->item[i]);
+    free(all->item);
+    *all = (struct sidecars){ 0 };
+}
