@@ -38,7 +38,7 @@ void test_fail(const char *file, int line, const char *fmt, ...)
     vsnprintf(text, sizeof text, fmt, ap);
     va_end(ap);
     printf("%s:%d: rank %d: %s\n", file, line, rank(), text);
-    if (getenv("TEST_STOP")) { /* one failure is all that is asked for */
+    if (getenv("TEST_STOP")) { /* tests/altered needs one failure only */
         printf("0 passed, 1 failed, 0 skipped\n");
         remove_tmp();
         _exit(1);
@@ -69,6 +69,7 @@ const char *test_tmp_dir(void)
     if (!tmp[0]) {
         const char *base = getenv("TMPDIR");
         snprintf(tmp, sizeof tmp, "%s/shardline-test-XXXXXX", base ? base : "/tmp");
+
         if (!mkdtemp(tmp)) {
             perror(tmp);
             exit(1);
@@ -90,6 +91,7 @@ int main(int argc, char **argv)
 {
     int passed = 0, failed = 0, skipped = 0;
     setvbuf(stdout, NULL, _IOLBF, 0);
+
     for (struct test *t = tests; t; t = t->next) {
         if (argc == 2 && !strcmp(argv[1], "-l")) {
             printf("%s\n", t->name);
@@ -97,14 +99,17 @@ int main(int argc, char **argv)
         }
         if (!wanted(t->name, argc, argv))
             continue;
+
         failed_now = skipped_now = 0;
         t->fn();
+
         if (failed_now)
             printf("FAIL %s (rank %d)\n", t->name, rank());
         failed += failed_now > 0;
         skipped += !failed_now && skipped_now;
         passed += !failed_now && !skipped_now;
     }
+
     if (rank() == 0 || failed)
         printf("%d passed, %d failed, %d skipped\n", passed, failed, skipped);
     return failed != 0;

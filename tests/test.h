@@ -1,7 +1,9 @@
-/* test.h - the smallest harness: TEST(name_is_the_claim) { CHECK(...); }  A test program prints one line a
- * failed check and ends with "N passed, N failed, N skipped". `prog -l` lists, `prog NAME…` runs those whose
- * name contains NAME; with $TEST_STOP set it ends at the first check that fails.
- * Under mpirun every rank runs every test; only rank 0 reports passes, every rank reports failures. */
+/* test.h - the test harness: TEST(name_is_the_claim) { CHECK(...); }
+ *
+ * A test program prints one line a failed check and, last, "N passed, N failed, N skipped". `prog -l` lists
+ * the tests, `prog NAME…` runs those whose name contains NAME. With $TEST_STOP set the program ends at the
+ * first failed check. Under mpirun every rank runs every test; rank 0 alone prints the last line, unless
+ * another rank has a failure. */
 #ifndef SHARDLINE_TESTS_TEST_H
 #define SHARDLINE_TESTS_TEST_H
 
@@ -15,13 +17,15 @@ struct test {
     void (*fn)(void);
     struct test *next;
 };
+/* Appends t to the program's tests; TEST() calls it before main. */
 void test_add(struct test *t);
+/* Prints a failure of the running test, which goes on. The checks below call it. */
 void test_fail(const char *file, int line, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* then return from the test */
+/* Marks the running test as skipped and prints why. The test must return after it. */
 void test_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
-/* $FIXTURES, or NULL (then skip)                                        */
+/* $FIXTURES, the folder of reference files, or NULL: the test must skip. */
 const char *test_fixture_dir(void);
-/* a fresh folder for this program, removed at the end                   */
+/* A fresh folder of this program, removed when the program exits. */
 const char *test_tmp_dir(void);
 
 #define TEST(claim) \
@@ -56,7 +60,7 @@ const char *test_tmp_dir(void);
         if (!strstr(a_, b_)) \
             test_fail(__FILE__, __LINE__, "\"%s\" does not contain \"%s\"", a_, b_); \
     } while (0)
-/* bits, not a tolerance */
+/* Floats a and b have the same bits. */
 #define CHECK_BITS(a, b) \
     do { \
         float a_ = (a), b_ = (b); \

@@ -1,6 +1,6 @@
-/* attn_bench.c - speed of attention: useful flops of the causal half against the multiply-add peak of the
- * same seconds, decode against what one thread reads from memory in the same seconds. attn_bench [THREADS
- * [part of a case's name]] */
+/* attn_bench.c - speed of attention: useful operations of the causal half as a share of the multiply-add peak
+ * of the same seconds; decode as a share of what one thread reads from memory in the same seconds.
+ * usage: attn_bench [THREADS [PART OF A CASE'S NAME]] */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,7 +9,7 @@
 
 #include "kernels/attn.h"
 
-/* One thread is timed by its own clock: others on the machine do not count. */
+/* One thread is timed by its own CPU clock, which other programs do not advance. */
 static clockid_t clock_used = CLOCK_THREAD_CPUTIME_ID;
 static double now_s(void)
 {

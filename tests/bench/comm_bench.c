@@ -1,6 +1,6 @@
-/* comm_bench.c - collectives against MPI's own, A and B in turn: median microseconds, sizes of the whole
- * buffer. Rows stop when TIME_S are over for one collective and size; "one result" is the gather into memory
- * that the machine has once.
+/* comm_bench.c - our collectives against MPI's, in turn: median microseconds, sizes of the whole buffer. A
+ * row of one collective and size ends after TIME_S. "one result": the gather into memory that the ranks of
+ * the machine share.
  * usage: comm_bench [RANKS (4)] [MOST BYTES (64 MiB)] [LEAST BYTES (0)] */
 #define _GNU_SOURCE
 #include <mpi.h>

@@ -1,8 +1,8 @@
-"""contest.py - what the benches of whole programs share: turns between contestants, the rows, the peers.
+"""contest.py - shared by the benches of whole programs: turns of contestants, rows, peers.
 
-A contestant is a function that runs once and returns one figure (higher is better) or None. Contestants take turns, best of all
-turns: the machine's speed moves within minutes, and by the same for both within seconds. Peers come from outside: PEERS is a folder
-with their programs, PEER_PYTHON the interpreter that has their libraries; without them a row stands alone."""
+A contestant is a function that runs once and returns one figure (higher is better) or None. Contestants take turns, and the best
+turn counts: the machine's speed changes within minutes, but hardly between two turns. Peers are other software: PEERS is a folder
+with programs that call it, PEER_PYTHON the interpreter that has its libraries. Without them a row has no peer."""
 import json
 import os
 import subprocess

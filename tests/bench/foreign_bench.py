@@ -2,10 +2,10 @@
 """foreign_bench.py [--bin DIR] [--dir DIR] [--gb 2] [--rounds 2] [--only zero3|dcp] [--make-only] - reshard of a DeepSpeed ZeRO-3 folder and of
 a PyTorch DCP folder to tp 8, beside the frameworks' own converters, in turn; wall time and peak memory of each process.
 
-The folders come from the frameworks where this python has them (torch, deepspeed), else from tests/cli/lib/foreign_make.py, and then there is nobody to
-compare with. DIR (/tmp/shardline-bench-foreign) keeps them for the next time and needs four times --gb. The source is in memory for everybody.
-zero_to_fp32 writes the weights only, a third of the bytes: beside it `reshard --weights-only` is the same work; the others and ours write all of the state.
-reshard ends with its files on the disk; +sync: what a sync behind each program takes until that is true of the others."""
+Where this python has torch and deepspeed they write the folders, else tests/cli/lib/foreign_make.py does, and then there is no peer. DIR
+(/tmp/shardline-bench-foreign) keeps the folders for the next run and needs four times --gb. The source is in the page cache for all programs.
+zero_to_fp32 writes the weights only, a third of the bytes, so its peer is `reshard --weights-only`; the others write all of the state.
+reshard ends with its files on the disk; +sync: the time of a sync after each program, which the others need for the same."""
 import argparse, importlib.util, json, os, shutil, subprocess, sys, time
 
 here = os.path.dirname(os.path.abspath(__file__))

@@ -1,9 +1,8 @@
 /* gemm_bench.c - speed of products: against oneDNN (else OpenBLAS, else the measured peak), against read
- * bandwidth, and exact (8 leaves) against one chain. Contestants take turns; a figure is the best, a ratio
- * the median over the turns.
- * One thread is timed by its own CPU clock: other work on the machine takes less from it; several by the
- * wall's. Ends with one line of JSON.
- * gemm_bench [--quick] [--models] [--threads N] [--shape M,N,K] [part of a row's name]
+ * bandwidth, and exact (8 leaves) against one chain. Contestants take turns; a figure is the best turn, a
+ * ratio the median of the turns' ratios. One thread is timed by its own CPU clock, which other programs
+ * hardly disturb; several threads by the wall clock. The last line is JSON.
+ * usage: gemm_bench [--quick] [--models] [--threads N] [--shape M,N,K] [part of a row's name]
  *     --models: the shapes of 110m and 1b as well; --shape: only this one */
 #include <immintrin.h>
 #include <math.h>
@@ -17,7 +16,7 @@
 #define TURNS 9
 #define TURN_S 0.03
 #define RING_BYTES ((size_t)256 << 20)
-#define HUGE_PAGE ((size_t)2 << 20) /* more than that lies on pages of 2 MB, as large tensors do */
+#define HUGE_PAGE ((size_t)2 << 20) /* larger buffers lie on pages of 2 MB, as large tensors do */
 
 typedef void sgemm_fn(int order, int ta, int tb, int m, int n, int k, float alpha, const float *a, int lda,
                       const float *b, int ldb, float beta, float *c, int ldc);

@@ -1,7 +1,8 @@
-/* gpu_bench.c - what the CUDA device does of what it could: products against the best of all of cuBLASLt's
- * algorithms, decode and row ops against the bandwidth of a copy, attention in TFLOP/s. gpu_bench [--small]
- * [PART…]; parts: copy products instructions few attention decode rows. --small: tiny sizes, to see it run
- * (SHARDLINE_DEVICE names its library). A line a figure, as soon as it is known: "figure NAME VALUE UNIT". */
+/* gpu_bench.c - speed of the CUDA device: products against the best of all of cuBLASLt's algorithms, decode
+ * and row ops against the bandwidth of a copy, attention in TFLOP/s. Prints a line a figure as soon as it
+ * is known: "figure NAME VALUE UNIT".
+ * usage: gpu_bench [--small] [PART…]     parts: copy products instructions few attention decode rows
+ *     --small: tiny sizes, to test the bench itself (SHARDLINE_DEVICE names the device's library) */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,7 +12,7 @@
 #include "kernels/cuda/lt/lt.h"
 #include "kernels/kernels.h"
 
-/* of one measurement; of one of many of the library's algorithms */
+/* seconds of one measurement; of one of the library's many algorithms */
 #define ENOUGH_S 0.1
 #define ENOUGH_OF_MANY_S 0.03
 enum { GRAIN = 8, MATS = 12, LIST = 32 };

@@ -1,8 +1,7 @@
 /* onednn.h - oneDNN as a peer of gemm_bench: matrix products by the library, loaded at run time.
  *
- * Only with the headers of oneDNN 2 (libdnnl-dev) is there anything here; without them, or without
- * libdnnl.so.2, onednn_open returns 0 and the bench runs without this peer. Nothing but the bench ever uses
- * it. */
+ * It needs the headers of oneDNN 2 (libdnnl-dev). Without them, or without libdnnl.so.2, onednn_open
+ * returns 0 and the bench runs without this peer. Only the bench uses it. */
 #ifndef SHARDLINE_TESTS_BENCH_ONEDNN_H
 #define SHARDLINE_TESTS_BENCH_ONEDNN_H
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# ranks.sh - the cost of more ranks than cores: a training step of the same total work with 8 ranks against 2, in turn. Rows end as
-# tests/bench/run wants them; ratio 0.5: 8 ranks take twice the time.
+# ranks.sh - the cost of more ranks than cores: a training step of the same total work with 8 ranks against 2, in turn. Prints rows as
+# tests/bench/run reads them; ratio 0.5: 8 ranks take twice the time.
 # usage: BIN=DIR tests/bench/ranks.sh [TURNS (2) [OPTION OF PTRAIN...]]
 set -u
 turns=${1:-2}

@@ -1,10 +1,10 @@
-/* reshard_bench.c - reshard against `cp -r` of the same bytes on the same disk, in turn. usage:
- * reshard_bench [DIR [ROUNDS [GB [cold]]]]
+/* reshard_bench.c - reshard against `cp -r` of the same bytes on the same disk, in turn.
+ * usage: reshard_bench [DIR [ROUNDS [GB [cold]]]]
  *
  * A bf16 model with fp32 masters and both moments, written as tp 2 x zero-3 dp 2, becomes tp 8. DIR (/tmp)
- * needs three times the size. The source is in memory for all of them, or with `cold` for none. cp leaves
- * its bytes to be written later, reshard ends when they are on the disk: so cp is timed alone, and with
- * `sync -f` behind it. */
+ * needs three times the size. The source is in the page cache for every contestant, or with `cold` for none.
+ * reshard ends when its bytes are on the disk, cp leaves them to be written later: so cp is timed alone and
+ * followed by `sync -f`. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* syncfs */
 #endif

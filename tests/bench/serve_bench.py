@@ -3,10 +3,11 @@
 
 usage: serve_bench.py [--bin DIR] [--sizes 110m,1b] [--dtypes bf16,fp32] [--tp N] [--threads N] [--rounds N] [--fast] [--rows LIST] [--peers llama.cpp,transformers]
                       [--models DIR]
-PEERS=DIR (serve_llama.py, serve_hf.py, llama_gguf.py) and PEER_PYTHON put the peers beside; they are called below HTTP, ours through it.
+PEERS=DIR (serve_llama.py, serve_hf.py, llama_gguf.py) and PEER_PYTHON add the peers, which are called below HTTP; ours is called through it.
 Rows: start to ready (weights in the page cache), prefill of 512 tokens, time to the first token (64 tokens, an idle server), tokens/s
-while 1, 8, 32 sequences decode (n over the median time between tokens). rN and tN, for the smallest model: requests/s of one token and tokens/s
-of answers of 16, N connections. Contestants take turns, --rounds of them: a figure is the best, a ratio the median. Weights are random; the models are made in a folder of TMPDIR, or stay in --models DIR for the next run."""
+while 1, 8, 32 sequences decode (n over the median time between tokens). rN and tN, for the smallest model: requests/s of one token and
+tokens/s of answers of 16 over N connections. Contestants take --rounds turns: a figure is the best, a ratio the median. Weights are
+random. The models are made in a folder of TMPDIR, or stay in --models DIR for the next run."""
 import argparse
 import array
 import json

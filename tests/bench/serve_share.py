@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""serve_share.py - what HTTP and the scheduler take of a step of decoding: the time between two calls of the model, and the CPU time of HTTP's threads.
+"""serve_share.py - the share of HTTP and the scheduler in a step of decoding: time between two calls of the model, CPU time of HTTP's threads.
 
 usage: serve_share.py [--bin DIR] [--size 110m] [--dtype bf16] [--threads N]
-A step is seen in the trace (pserve --trace): from one first embed to the next; the model's part ends with its last kernel (ce_sum). What lies between is sampling,
-text, answers, scheduling and planning. HTTP's threads run meanwhile, on the same cores: their CPU time is put beside it, per step."""
+In the trace (pserve --trace) a step reaches from one first embed to the next, and the model's part ends with its last kernel (ce_sum). The
+rest is sampling, text, answers and scheduling. HTTP's threads run at the same time on the same cores; their CPU time is given per step."""
 import argparse
 import json
 import os

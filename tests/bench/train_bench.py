@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""train_bench.py - training speed beside PyTorch's (and DeepSpeed's): tokens/s of the best step, contestants in turn.
+"""train_bench.py - training speed beside PyTorch and DeepSpeed: tokens/s of the best step, contestants in turn.
 
-usage: train_bench.py [--bin DIR] [--rounds N] [--steps N] [--into FILE [--seconds S]] [--list] [WORD...]     only rows whose name has every WORD;
-WORD,WORD: one of them. --into: what FILE has is not taken again, what is new is added to it; nothing is begun after S seconds, so that all rows can be
-taken in pieces, by the same command again and again (status 3: some is left).
-PEERS=DIR (a folder with train_torch.py) and PEER_PYTHON=python with torch put the peers beside. MFU: flops of the products and of
-causal attention over the speed of products measured by the same run. Nothing is saved: the ranks are ended after the last step."""
+usage: train_bench.py [--bin DIR] [--rounds N] [--steps N] [--into FILE [--seconds S]] [--list] [WORD...]
+WORD...: only rows whose name has every WORD; WORD,WORD: one of the two. --into: adds new figures to FILE and does not measure those in
+it again; no measurement begins after S seconds. The same command, repeated while its status is 3, measures all rows in pieces.
+PEERS=DIR (a folder with train_torch.py) and PEER_PYTHON=python with torch add the peers. MFU: operations of products and causal
+attention as a share of the speed of products that the same run measures. Nothing is saved: the ranks are killed after the last step."""
 import argparse
 import json
 import os
@@ -44,7 +44,7 @@ def ours(a, size, layout, dtype, seq, numerics):
     if os.path.exists(logs):
         os.unlink(logs)
     out = os.path.join(a.tmp, "out")
-    shutil.rmtree(out, ignore_errors=True)         # the last run may have come to its save
+    shutil.rmtree(out, ignore_errors=True)         # the last run may have saved
     cmd = [os.path.join(a.bin, "ptrain"), "--data", os.path.join(a.tmp, f"{vocab}.u16"), "--out", out, "--model", os.path.join(a.tmp, size + ".json"),
            "--ranks", ranks, "--threads", threads, "--seq-len", seq, "--global-batch", sequences(size, seq), "--steps", a.steps + 2,
            "--dtype", dtype, "--numerics", numerics, "--log", logs, *flags]
@@ -85,7 +85,7 @@ def make_inputs(tmp):
 
 
 def names(words):
-    """The rows that are asked for: (name, size, layout, dtype, seq)."""
+    """The rows that the words select: (name, size, layout, dtype, seq)."""
     for size in SIZES:
         for dtype in ("fp32", "bf16"):
             for seq in (256, 512):
@@ -96,7 +96,7 @@ def names(words):
 
 
 class Kept:
-    """What was measured, by row, contestant and round; in a file too when there is one."""
+    """Figures by row, contestant and round, also in a file when there is one."""
 
     def __init__(self, path, seconds):
         self.path, self.end, self.left, self.figure = path, time.monotonic() + seconds, 0, {}
@@ -134,7 +134,7 @@ def contestants(a, size, layout, dtype, seq):
 
 
 def row(a, table, kept, name, *what):
-    """Contestants take turns; the row is shown when all have had theirs."""
+    """Contestants take turns; the row is printed when all of them are measured."""
     who, left = contestants(a, *what), kept.left
     for turn in range(a.rounds):
         for label, run in who.items():

@@ -1,6 +1,6 @@
-# parts.bash - the parts of tools/gpu-check, in the order in which they run, and the seconds that each may take. A part is a function part_NAME: rows of a
-# table on stdout, everything else on stderr, "figure NAME VALUE UNIT" into $out/figures; status 0 well, 1 a test failed, 3 no GPU. $here: the packed
-# folder, $tmp: a folder for all parts.
+# parts.bash - the parts of tools/gpu-check in the order in which they run, with their time limits in seconds. A part is a function part_NAME. It prints
+# the rows of a table to stdout and everything else to stderr, and appends "figure NAME VALUE UNIT" to $out/figures. Status: 0 success, 1 a test failed,
+# 3 no GPU. $here: the packed folder; $tmp: a folder that the parts share.
 parts="machine 40
 kernels 90
 bits 100
@@ -15,14 +15,14 @@ providers 60
 tune 90
 fake 120"
 
-small=$([ -n "${SHARDLINE_DEVICE:-}" ] && echo 1 || echo 0)         # on the fake device, to see the script run: everything tiny
+small=$([ -n "${SHARDLINE_DEVICE:-}" ] && echo 1 || echo 0)         # on the fake device, to test the script: everything tiny
 
 row() { echo "| $1 | $2 |"; }
 head_of() { printf '| %s | |\n|---|---|\n' "$1"; }
 figure() { [ -z "$2" ] || echo "figure $1 $2 $3" >>"$out/figures"; row "$1" "${2:-nothing came} $3"; }
 last_line() { tail -n 1 | cut -c 1-300; }
 
-# tested NAME SECONDS COMMAND…: a test program's last line; 1 when it does not say that none failed
+# tested NAME SECONDS COMMAND…: prints a test program's last line; status 1 unless that line has 0 failures
 tested() {
     local name=$1 seconds=$2 last
     shift 2

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # all
-# gpu_check.sh - tools/gpu-check itself: packed, and run from the packed folder alone, on the fake device: every part runs and reports; time that is too
-# short cuts parts and is said; without a GPU it says so. Skips where the programs were built without CUDA.
+# gpu_check.sh - tools/gpu-check itself, packed and run from the packed folder alone on the fake device: every part runs and reports; a time limit that is
+# too short ends a part and is reported, and so is a missing GPU. Skips where the programs were built without CUDA.
 . "$(dirname "$0")/../lib/lib.bash"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
 run "$top/tools/gpu-check" run

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # quick
-# harness.sh - the harness itself: a crash, a hang, a missing last line, a layer broken are all seen.
+# harness.sh - the harness itself: it reports a crash, a hang, a missing last line; the checks of the source report what they must.
 . "$(dirname "$0")/../lib/lib.bash"
 top=$(cd "$(dirname "$0")/../../.." && pwd)
 
@@ -40,7 +40,7 @@ claim "and failed" [ "$last" = "5 passed, 1 failed, 0 skipped" ]
 rm "$TMP/b/tests/unit/bad_test"
 go quick --only bad
 claim "a program that was not built failed" [ "$rc/$last" = "1/0 passed, 1 failed, 0 skipped" ]
-claim "and it is said" has "$out" "was it built"
+claim "and the report asks" has "$out" "was it built"
 rm "$TMP/t/unit/bad_test.c"
 
 if command -v mpirun >/dev/null; then
