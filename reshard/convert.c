@@ -22,6 +22,7 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
     TRY(rc);
     TRY(procs_agree(procs,
                     digest ? 0 : err_set(e, ERR_MEMORY, "no memory for the digests of %d tensors", p->n), e));
+
     TRY(stream_run(p, tmp, digest, log, e));
     TRY(prove_run(p, tmp, digest, log, e));
     TRY(procs_agree(procs,
@@ -36,6 +37,7 @@ out:
             ckpt_abandon(tmp, lock);
         return rc;
     }
+
     rc = first ? ckpt_reveal(tmp, p->req->dst, e) : 0;
     io_close(lock);
     return procs_agree(procs, rc, e);

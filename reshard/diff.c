@@ -37,9 +37,11 @@ static void compare_chunk(const struct ckpt_tensor *x, const struct ckpt_tensor 
     for (int64_t i = 0; i < n; i++) {
         if (same_dtype && stored_pattern(x->dtype, a, i) == stored_pattern(y->dtype, b, i))
             continue;
+
         double va = stored_value(x->dtype, a, i), vb = stored_value(y->dtype, b, i), by = fabs(va - vb);
         if (!same_dtype && (va == vb || (isnan(va) && isnan(vb))))
             continue;
+
         if (d->first < 0) {
             d->first = lo + i;
             d->a = va;
@@ -127,12 +129,14 @@ static void add_values(struct diff *r, const struct ckpt_tensor *x, const struct
             d->largest, largest);
         return;
     }
+
     json_t *o = named(x);
     if (x->dtype != y->dtype)
         json_object_set_new(o, "dtypes",
                             json_pack("[s,s]", stored_dtype_name(x->dtype), stored_dtype_name(y->dtype)));
     json_object_set_new(o, "elements", json_integer(d->n));
     json_object_set_new(o, "different", json_integer(d->count));
+
     if (d->first >= 0) {
         json_object_set_new(o, "first",
                             json_pack("{s:o, s:o, s:o}", "index", report_index(x, d->first), "a",
@@ -179,6 +183,7 @@ static int diff_state(struct diff *r, const struct ckpt *a, const struct ckpt *b
                               json_pack("{s:s, s:s}", "name", "state", "only_in", x->has_state ? "a" : "b"));
     else if (different)
         fprintf(r->out, "optimizer state: only in %s\n", ckpt_path(x->has_state ? a : b));
+
     for (size_t i = 0; x->has_state && y->has_state && i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].x == rows[i].y)
             continue;
@@ -218,11 +223,13 @@ int report_diff(struct ckpt *a, struct ckpt *b, const struct report_options *o, 
         r.state = json_array();
         r.tensors = json_array();
     }
+
     for (int k = 0; k < 2; k++)
         if (!(r.buffer[k] = malloc((size_t)CHUNK * 8))) {
             rc = err_set(e, ERR_MEMORY, "no memory to compare tensors");
             goto out;
         }
+
     state = diff_state(&r, a, b);
     TRY(diff_tensors(&r, a, b, e));
     if (o->json)
@@ -233,6 +240,7 @@ int report_diff(struct ckpt *a, struct ckpt *b, const struct report_options *o, 
     else if (r.n_different)
         fprintf(out, "%d of %d tensors differ\n", r.n_different,
                 ckpt_n_tensors(a) > ckpt_n_tensors(b) ? ckpt_n_tensors(a) : ckpt_n_tensors(b));
+
     rc = state || r.n_different;
 out:
     free(r.buffer[0]);

@@ -61,6 +61,7 @@ static int open_native(struct output *o, const char *tmp, struct err *e)
         rc = err_set(e, ERR_MEMORY, "no memory for %d ranks", p->n_ranks);
         goto out;
     }
+
     raise_file_limit(n_units);
     TRY(list_pieces(p, list, e));
     for (int u = 0; u < n_units; u++) {
@@ -183,11 +184,13 @@ static int open_dcp(struct output *o, const char *tmp, struct err *e)
     if (rc >= 0 && (!n_items || !ours))
         rc = err_set(e, ERR_MEMORY, "no memory for %d ranks", p->n_ranks);
     TRY(rc);
+
     for (int u = 0; u < n_units; u++) {
         n_items[u] = p->unit[u].n_pieces;
         ours[u] = (char)is_ours(p, u);
     }
     raise_file_limit(n_units);
+
     TRY(dcp_write_open(&o->dcp, tmp, p->n, o->list, n_units, n_items, ours, e));
     for (int i = 0; i < p->n; i++)
         for (int k = 0; k < p->target[i].n_pieces; k++)
@@ -338,12 +341,14 @@ static int collect_extras(const struct plan *p, struct extras *x, struct err *e)
     x->bytes = calloc(most, sizeof *x->bytes);
     if (!x->name || !x->data || !x->bytes)
         return err_set(e, ERR_MEMORY, "no memory for %d small files", n);
+
     for (int i = 0; i < n; i++) {
         void *data = NULL;
         size_t bytes = 0;
         TRY(ckpt_extra_read(p->src, i, &data, &bytes, e));
         TRY(add_extra(x, ckpt_extra_name(p->src, i), data, bytes, e));
     }
+
     if (p->req->format == TARGET_HF && p->has_model && p->cfg.vocab == 256 && !has_tokenizer(x)) {
         TRY(add_text(x, "tokenizer.json", byte_tokenizer_json(), e));
         TRY(add_text(x, "tokenizer_config.json", byte_tokenizer_config_json(p->cfg.max_pos), e));
@@ -365,6 +370,7 @@ static int seal(struct output *o, const char *tmp, char *blob, size_t n, struct 
                               .config_json = p->config };
     int rc = 0;
     TRY(collect_extras(p, &x, e));
+
     meta.n_extra = x.n;
     meta.extra_name = x.name;
     meta.extra_data = x.data;

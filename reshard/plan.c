@@ -135,6 +135,7 @@ static int check_against_table(const struct plan *p, int n, struct named *names,
                            "%s: %s is not a tensor of the %s model in its config.json: is it the config of "
                            "another model",
                            path, t->name, p->cfg.family->name);
+
         const struct param *q = &p->table.p[found->param];
         char have[96], want[96];
         shape_text(t->n_dims, t->shape, have);
@@ -146,6 +147,7 @@ static int check_against_table(const struct plan *p, int n, struct named *names,
         if (t->role == ROLE_WEIGHT)
             found->seen = 1;
     }
+
     for (int i = 0; i < n; i++)
         if (!names[i].seen)
             return err_set(e, ERR_CONFIG,
@@ -171,8 +173,10 @@ static int read_model(struct plan *p, struct log *log, struct err *e)
             log_line(log, "tensors are carried whole and unchecked: %s", e->text);
         return 0;
     }
+
     TRY(param_table_open(&p->table, &p->cfg, e));
     p->has_model = 1;
+
     struct named *names = calloc((size_t)p->table.n + 1, sizeof *names);
     if (!names)
         return err_set(e, ERR_MEMORY, "no memory for a plan of %d tensors", p->table.n);
@@ -315,9 +319,11 @@ static int assign_units(struct plan *p, struct err *e)
         free(load);
         return err_set(e, ERR_MEMORY, "no memory for a plan of %d ranks", p->n_ranks);
     }
+
     for (int i = 0; i < n_units; i++)
         order[i] = &p->unit[i];
     qsort(order, (size_t)n_units, sizeof *order, compare_units);
+
     for (int i = 0; i < n_units && order[i]->n_pieces; i++) {
         int least = 0;
         for (int k = 1; k < n; k++)
@@ -361,11 +367,13 @@ static int target_config(struct plan *p, struct err *e)
         return 0;
     if (!(o = jx_parse(p->config, strlen(p->config), "config.json", e)))
         return -e->code;
+
     was = json_deep_copy(o);
     if (p->req->dtype != TARGET_AS_IS && json_is_object(o))
         set_dtype(o, p->req->dtype);
     if (p->has_model && p->req->format != TARGET_NATIVE)
         set_grain(p, o);
+
     if (was && !json_equal(o, was)) {
         char *text = json_dumps(o, JSON_INDENT(2) | JSON_REAL_PRECISION(17)),
              *line = text ? realloc(text, strlen(text) + 2) : NULL;
@@ -419,15 +427,18 @@ int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struc
     p->unit = calloc((size_t)(p->n_ranks > 0 ? p->n_ranks : 1) * UNITS, sizeof *p->unit);
     if (!p->unit)
         return err_set(e, ERR_MEMORY, "no memory for a plan of %d ranks", p->n_ranks);
+
     TRY(load_config(p, e));
     TRY(pick_tensors(p, e));
     TRY(read_model(p, log, e));
+
     p->grain = ckpt_state(src)->grain ? ckpt_state(src)->grain : p->has_model ? p->cfg.grain : 0;
     if (p->has_model && p->grain)
         TRY(take_grain(p, e));
     if (p->has_model && (req->format == TARGET_NATIVE || req->format == TARGET_DCP))
         TRY(place_pieces(p, e));
     TRY(add_whole(p, e));
+
     sum_up(p);
     TRY(assign_units(p, e));
     TRY(target_config(p, e));

@@ -97,6 +97,7 @@ static int compare(const struct plan *p, const struct ckpt *c, const struct ckpt
         if (at < 0)
             return err_set(e, ERR_INTEGRITY, "%s%s is not there: nothing was published, please report it",
                            ckpt_role_prefix[t->role], t->name);
+
         got = ckpt_tensor(c, at);
         if (got->dtype != t->dtype || got->n_dims != t->n_dims ||
             memcmp(got->shape, t->shape, sizeof *t->shape * (size_t)t->n_dims) || have[at].lo != want[i].lo ||
@@ -144,6 +145,7 @@ int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *d
         log_progress(log, 0, "reading it again");
     TRY(procs_agree(procs, open_again(&c, tmp, &have, e), e));
     TRY(procs_agree(procs, native && first ? ckpt_verify(c, 1, e) : 0, e));
+
     if (native && !p->req->codec) {
         for (int i = 0; i < ckpt_n_tensors(c); i++)
             have[i] = ckpt_tensor(c, i)->digest;
@@ -151,6 +153,7 @@ int prove_run(const struct plan *p, const char *tmp, const struct ckpt_digest *d
         TRY(prove_digests(c, p->req->n_threads, procs, have, e));
         TRY(procs_agree(procs, ckpt_check_rest(c, procs_rank(procs), procs_size(procs), e), e));
     }
+
     TRY(procs_agree(procs, compare(p, c, digest, have, e), e));
     TRY(procs_agree(procs, compare_state(p, c, e), e));
 out:

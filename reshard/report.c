@@ -148,10 +148,12 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
                                                 stored_dtype_name((enum stored_dtype)d), "tensors", g[r][d].n,
                                                 "parameters", (json_int_t)g[r][d].params, "bytes",
                                                 (json_int_t)g[r][d].bytes));
+
     json_object_set_new(root, "roles", groups);
     json_object_set_new(root, "layout",
                         json_pack("{s:i,s:i,s:i,s:i,s:i,s:i,s:i}", "tp", l->tp, "pp", l->pp, "cp", l->cp,
                                   "dp", l->dp, "ep", l->ep, "zero", l->zero, "vpp", l->vpp > 1 ? l->vpp : 1));
+
     if (ckpt_writer(c)) {
         json_object_set_new(root, "writer", json_string(ckpt_writer(c)));
         json_object_set_new(root, "ranks",
@@ -167,6 +169,7 @@ static void inspect_json(const struct ckpt *c, int tensors, const struct tensor_
                         s->has_state ? json_pack("{s:I,s:I,s:I}", "step", (json_int_t)s->step, "epoch",
                                                  (json_int_t)s->epoch, "sample", (json_int_t)s->sample)
                                      : json_null());
+
     if (tensors) {
         json_t *list = json_array();
         for (int i = 0; i < ckpt_n_tensors(c); i++) {
@@ -190,6 +193,7 @@ static void inspect_state(const struct ckpt *c, FILE *out)
     if (!strcmp(ckpt_driver(c), "native"))
         fprintf(out, "%-12s tp %d, pp %d, cp %d, dp %d, ep %d, zero %d, virtual stages %d\n", "layout", l->tp,
                 l->pp, l->cp, l->dp, l->ep, l->zero, l->vpp > 1 ? l->vpp : 1);
+
     if (s->grain)
         fprintf(out, "%-12s %d\n", "grain", s->grain);
     if (ckpt_writer(c))
@@ -200,6 +204,7 @@ static void inspect_state(const struct ckpt *c, FILE *out)
         fprintf(out, ": tp %d, pp %d, dp %d, zero %d", l->tp, l->pp, l->dp, l->zero);
     if (ckpt_writer(c))
         fputc('\n', out);
+
     if (s->has_state && strcmp(ckpt_driver(c), "native"))
         fprintf(out, "%-12s step %lld\n", "state", (long long)s->step);
     else if (s->has_state)
@@ -207,6 +212,7 @@ static void inspect_state(const struct ckpt *c, FILE *out)
                 (unsigned long long)s->seed, (long long)s->epoch, (long long)s->sample);
     else
         fprintf(out, "%-12s none (weights only)\n", "state");
+
     if (ckpt_writer(c)) {
         fprintf(out, "optimizer state: %s%s\n", optimizer_text(c, g),
                 s->has_state ? "; ptrain --resume takes it" : "; ptrain --init takes the weights");
@@ -215,6 +221,7 @@ static void inspect_state(const struct ckpt *c, FILE *out)
     }
     if (ckpt_note(c))
         fprintf(out, "%-12s %s\n", "note", ckpt_note(c));
+
     fprintf(out, "%-12s %s", "files", ckpt_config_json(c) ? "config.json" : "no config.json");
     for (int i = 0; i < ckpt_n_extra(c); i++)
         fprintf(out, ", %s", ckpt_extra_name(c, i));
@@ -256,6 +263,7 @@ static void inspect_tensors(const struct ckpt *c, const struct tensor_stats *sta
     if (stats)
         fprintf(out, " %12s %12s %12s %8s %8s", "min", "max", "mean", "NaN", "Inf");
     fputc('\n', out);
+
     for (int i = 0; i < ckpt_n_tensors(c); i++) {
         const struct ckpt_tensor *t = ckpt_tensor(c, i);
         const char *prefix = ckpt_role_prefix[t->role];
@@ -339,10 +347,12 @@ int report_digest(struct ckpt *c, const struct report_options *o, FILE *out, str
     }
     TRY(prove_digests(c, o->n_threads, NULL, d, e));
     TRY(ckpt_check_rest(c, 0, 1, e));
+
     for (int i = 0; i < n; i++) {
         t[i] = *ckpt_tensor(c, i);
         t[i].digest = d[i];
     }
+
     struct ckpt_digests all = ckpt_digest_all(n, t, ckpt_state(c));
     if (o->json)
         report_json(digest_json(&all, t, n, o->tensors), out);
@@ -367,6 +377,7 @@ int report_plan(const struct plan *p, const struct report_options *o, FILE *out,
         bytes_in += tensor_bytes(ckpt_tensor(p->src, p->target[i].src));
     for (int r = 0; r < p->n_ranks; r++)
         n_files += p->unit[r * UNITS].n_pieces + p->unit[r * UNITS + 1].n_pieces > 0;
+
     int64_t memory = ((int64_t)16 << 20) * p->req->n_threads + ((int64_t)16 << 20) + tables;
     double s = (double)(bytes_in + 2 * p->bytes_out) / bytes_per_s;
     if (o->json) {
@@ -378,6 +389,7 @@ int report_plan(const struct plan *p, const struct report_options *o, FILE *out,
                     out);
         return 0;
     }
+
     log_bytes(a, (double)bytes_in);
     log_bytes(b, (double)p->bytes_out);
     log_bytes(c, (double)p->most_bytes);

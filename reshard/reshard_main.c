@@ -135,6 +135,7 @@ static int parse_compress(const char *text, struct request *r, struct err *e)
     } codecs[] = { { "none", CODEC_PLAIN, 0, 0 },
                    { "zstd", CODEC_ZSTD, 1, 1 },
                    { "zstd-planes", CODEC_PLANES, 0, 0 } };
+
     size_t n = strcspn(text, ":");
     for (size_t i = 0; i < sizeof codecs / sizeof *codecs; i++) {
         char end;
@@ -168,6 +169,7 @@ static int make_request(struct request *r, const struct options *o, const char *
                            .config_path = o->config,
                            .shard_bytes = o->shard_size ? o->shard_size : 5000000000,
                            .stop = &stop };
+
     int rc = parse_compress(o->compress, r, e);
     if (rc < 0)
         return rc;
@@ -184,6 +186,7 @@ static int make_request(struct request *r, const struct options *o, const char *
         return err_set(e, ERR_USAGE,
                        "--device cuda: reshard moves bytes between files, and a GPU is further from them "
                        "than the CPU: use --device cpu");
+
     if (holds_whole(r->format) && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->zero))
         return err_set(e, ERR_USAGE, "--format %s holds whole tensors: leave --tp, --pp, --dp and --zero out",
                        format_name(r->format));
@@ -220,11 +223,13 @@ static int convert(struct request *r, const struct options *o, struct world *w, 
         return err_set(e, ERR_USAGE,
                        "--format %s is written by one process: start reshard without mpirun and --ranks",
                        format_name(r->format));
+
     if (w)
         TRY(procs_open(&procs, w, e));
     r->procs = procs;
     if (o->trace)
         TRY(trace_open(&r->trace, r->n_threads, e));
+
     TRY(reshard_convert(r, &log, e));
     if (r->trace)
         TRY(write_trace(w, r->trace, o->trace, e));
@@ -427,6 +432,7 @@ int main(int argc, char **argv)
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
     /* a limit on the size of files is an error of write, not a death */
     signal(SIGXFSZ, SIG_IGN);
+
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
     if (rc == 0) {
         o.argv = argv;
@@ -439,6 +445,7 @@ int main(int argc, char **argv)
     } else if (rc > 0) {
         return 0;
     }
+
     if (rc >= 0 && (fflush(stdout) != 0 || ferror(stdout)))
         rc = err_sys(&e, "cannot write to stdout");
     if (rc < 0)

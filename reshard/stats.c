@@ -53,6 +53,7 @@ static void add_floats(struct sums *a, const float *x, int64_t n)
         hi = x[i] > hi ? x[i] : hi;
         sum += (double)x[i];
     }
+
     if (odd) {
         for (int64_t i = 0; i < n; i++)
             add_value(a, (double)x[i]);

@@ -73,6 +73,7 @@ static int scatter(struct stream *s, int target, const struct target_piece *q, c
     struct box_run r, first = { 0, 0, 0 };
     int64_t n = 0;
     int n_runs = 0;
+
     while (box_next_run(&whole, lo, hi, &q->box, &w, &r)) {
         if (r.part_off >= q->hi || r.part_off + (hi - lo) <= q->lo)
             break; /* this chunk is behind the slice, or before it altogether */
@@ -89,6 +90,7 @@ static int scatter(struct stream *s, int target, const struct target_piece *q, c
         }
         n += r.count;
     }
+
     if (n_runs == 0)
         return 0;
     return output_put(&s->out, target, q, n_runs == 1 ? data + stored_bytes(dt, first.of_off - lo) : part, n,

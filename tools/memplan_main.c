@@ -1,6 +1,6 @@
-/* memplan - what a model needs a GPU in a layout, or the layouts that fit: cli.md "memplan". The first line
- * counts states as the ZeRO paper does (Rajbhandari et al. 2020, section 3: 2 + 2 + 12 bytes a parameter),
- * the table is this engine's own. */
+/* memplan - memory that a model needs on each GPU in a layout, or the layouts that fit. The first line
+ * counts states as the ZeRO paper does (Rajbhandari et al. 2020, section 3: 2 + 2 + 12 bytes a parameter);
+ * the table is that of ptrain. */
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
@@ -60,8 +60,8 @@ static const struct opt_program program = { "memplan",
                                             0,
                                             print_version };
 
-/* Bytes of weights, gradients and optimizer a GPU, as the ZeRO paper counts: figure 1, equations of section
- * 5. */
+/* Bytes of weights, gradients and optimizer on a GPU, as the ZeRO paper counts them: figure 1, equations
+ * of section 5. */
 static double paper_states(double params, int tp, int pp, int dp, int zero)
 {
     double n = params / tp / pp;
@@ -89,13 +89,15 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
         return err_set(e, ERR_USAGE, "--params %s is not a number: 7B, 110M", o->params);
     if (o->memory < 1000000)
         return err_set(e, ERR_USAGE,
-                       "--memory %lld: bytes, and too few for anything: 80GB and 512MiB are sizes",
+                       "--memory %lld: too few bytes for any model: give a size such as 80GB or 512MiB",
                        (long long)o->memory);
+
     *params = (double)given;
     if (!o->model)
-        return given > 0
-                   ? 0
-                   : err_set(e, ERR_USAGE, "say how large the model is: --params 7B or --model config.json");
+        return given > 0 ? 0
+                         : err_set(e, ERR_USAGE,
+                                   "no model: give its size with --params 7B, or --model config.json");
+
     if (!(path = sidecar_file(&sidecars, o->model, e)))
         return -e->code;
     if (io_exists(path)) {
@@ -104,6 +106,7 @@ static int read_model(const struct memplan_opts *o, struct model_config *c, doub
     } else {
         TRY(model_config_preset(c, o->model, e));
     }
+
     TRY(param_table_open(&t, c, e));
     *params = count_params(&t);
     param_table_close(&t);
@@ -116,7 +119,7 @@ out:
 static struct layout_spec ask_of(const struct memplan_opts *o, const struct model_config *c, int tp, int pp,
                                  int dp, int zero, int recompute)
 {
-    /* the same work for every layout */
+    /* every layout does the same work */
     int64_t micro = o->micro ? o->micro : 1, rows = o->batch ? o->batch : 8 * micro * o->gpus;
     return (
         struct layout_spec){ .cfg = *c,
@@ -127,12 +130,12 @@ static struct layout_spec ask_of(const struct memplan_opts *o, const struct mode
                              .dt = o->dtype ? DT_BF16 : DT_F32,
                              .recompute = (enum recompute)recompute,
                              .pipeline = (enum pipe_kind)o->pipeline,
-                             .sharers = 1,
+                             .sharers = 1, /* a GPU has memory of its own */
                              .overlap = dp > 1,
-                             .threads = 1 }; /* a GPU has memory of its own */
+                             .threads = 1 };
 }
 
-/* One layout: the paper's line, then the engine's table. */
+/* Prints one layout: the paper's line, then the table of ptrain. */
 static int show_layout(const struct memplan_opts *o, const struct model_config *c, double params,
                        struct err *e)
 {
@@ -143,6 +146,7 @@ static int show_layout(const struct memplan_opts *o, const struct model_config *
         return err_set(e, ERR_USAGE,
                        "tp %d x pp %d x dp %d is not the %lld GPUs: use --gpus %lld, or other degrees", tp,
                        pp, dp < 1 ? 1 : dp, (long long)o->gpus, (long long)tp * pp * (dp < 1 ? 1 : dp));
+
     printf("states: %.4g GB a GPU\n", paper_states(params, tp, pp, dp, zero) / 1e9);
     if (!o->model)
         return 0;
@@ -169,13 +173,15 @@ struct search {
     const struct memplan_opts *o;
     const struct model_config *c;
     double params;
-    struct found *fit;             /* [n_fit] */
-    int n_fit, n_large, n_refused; /* that fit, that need too much memory, that cannot be */
-    struct found least;            /* of those that need too much */
+    struct found *fit; /* [n_fit] */
+    int n_fit;
+    int n_large;        /* layouts that need too much memory */
+    int n_refused;      /* layouts that do not divide the model or the batch */
+    struct found least; /* of n_large, the one that needs least */
 };
 enum { MOST_FITS = 16384, SHOWN = 10 };
 static const char *const recomputes[] = { "none", "selective", "full" };
-/* gpipe and naive keep or wait more than 1f1b */
+/* The schedules of the search: gpipe and naive keep more, or wait longer, than 1f1b. */
 static const struct way {
     enum pipe_kind kind;
     int virtual;
@@ -187,8 +193,8 @@ static const struct way {
     { PIPE_ZERO_BUBBLE, 1, "zero-bubble" },
 };
 
-/* Estimated seconds of a step and what it loses most to. Links: 300 GB/s inside a node of 8, 50 GB/s across;
- * a GPU of 1000 TFLOP/s, of which products reach 400. */
+/* Estimates the seconds of a step, and what it loses most time to. Links: 300 GB/s inside a node of 8, 50
+ * GB/s between nodes; a GPU of 1000 TFLOP/s, of which products reach 400. */
 static void estimate(struct found *f, double params)
 {
     const struct layout_spec *a = &f->a;
@@ -207,6 +213,7 @@ static void estimate(struct found *f, double params)
                                     : a->recompute                 ? work * 0.02
                                                                    : 0 },
     };
+
     double most = 0;
     f->cost = work;
     f->why = "nothing";
@@ -228,7 +235,7 @@ static int by_cost(const void *x, const void *y)
     return d < 0 ? -1 : d > 0;
 }
 
-/* 1: it fits. */
+/* Returns whether it fits. */
 static int try_layout(struct search *s, struct layout_spec a)
 {
     struct found f = { .a = a };
@@ -248,8 +255,8 @@ static int try_layout(struct search *s, struct layout_spec a)
     return 1;
 }
 
-/* All ways to run tp x pp: ZeRO stages, micro-batches, schedules; what forward keeps is computed again only
- * where it does not fit. */
+/* Tries all ways to run tp x pp: ZeRO stages, micro-batches, schedules. Activations are recomputed only
+ * where they do not fit. */
 static void try_degrees(struct search *s, int tp, int pp)
 {
     int dp = (int)(s->o->gpus / tp / pp), n_ways = pp > 1 ? (int)(sizeof ways / sizeof ways[0]) : 1;
@@ -291,16 +298,19 @@ static int search(const struct memplan_opts *o, const struct model_config *c, do
         for (int pp = 1; o->gpus % tp == 0 && (int64_t)tp * pp <= o->gpus && pp <= c->n_layers; pp++)
             if (o->gpus % (tp * pp) == 0)
                 try_degrees(&s, tp, pp);
+
     qsort(s.fit, (size_t)s.n_fit, sizeof *s.fit, by_cost);
     if (s.n_fit)
         printf("%-3s %4s %4s %5s %5s %6s %-14s %-10s %10s %8s %9s %6s  %s\n", "", "tp", "pp", "dp", "zero",
                "micro", "schedule", "recompute", "memory", "bubble", "step", "mfu", "loses most to");
     for (int i = 0; i < s.n_fit && i < SHOWN; i++)
         print_found(&s.fit[i], i + 1);
+
     if (s.n_fit)
         printf("%d layouts fit %.4g GB, %d need more, %d cannot be (degrees that do not divide, batches that "
                "do not)\n",
                s.n_fit, (double)o->memory / 1e9, s.n_large, s.n_refused);
+
     free(s.fit);
     if (s.n_fit)
         return 0;
@@ -327,6 +337,7 @@ int main(int argc, char **argv)
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
     if (rc)
         return rc < 0 ? err_print(&e, "memplan") : 0;
+
     memset(&c, 0, sizeof c);
     TRY(read_model(&o, &c, &params, &e));
     if (!o.tp && !o.pp && !o.dp && o.zero < 0 && o.model)

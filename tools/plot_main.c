@@ -1,8 +1,7 @@
 /* plot - draws the figures of one run, or compares several, from ptrain's --log files: in the terminal, as
- * SVG, as PNG.
- * usage: plot [--y KEY] [--svg FILE] [--png FILE] [--title TEXT] RUN.jsonl...
+ * SVG, as PNG. usage: plot [--y KEY] [--svg FILE] [--png FILE] [--title TEXT] RUN.jsonl...
  *
- * One chart, two canvases: chart() draws lines and texts on a page of 800 x 420, the canvas writes them down
+ * One chart, two canvases: chart() draws lines and texts on a page of 800 x 420; the canvas writes them
  * (SVG) or paints them (PNG). */
 #include <jansson.h>
 #include <math.h>
@@ -49,7 +48,7 @@ static const struct opt_program program = {
 
 struct run {
     const char *path;
-    int64_t n, room;
+    int64_t n, capacity;
     double *x, *y;
 };
 struct range {
@@ -62,35 +61,35 @@ struct point {
 /* ---- runs ---- */
 static int add_point(struct run *r, double x, double y, struct err *e)
 {
-    if (r->n == r->room) {
-        int64_t room = r->room ? 2 * r->room : 256;
-        double *xs = realloc(r->x, (size_t)room * sizeof *xs), *ys = NULL;
+    if (r->n == r->capacity) {
+        int64_t capacity = r->capacity ? 2 * r->capacity : 256;
+        double *xs = realloc(r->x, (size_t)capacity * sizeof *xs), *ys = NULL;
         if (xs) {
             r->x = xs;
-            ys = realloc(r->y, (size_t)room * sizeof *ys);
+            ys = realloc(r->y, (size_t)capacity * sizeof *ys);
         }
         if (!ys)
             return err_set(e, ERR_MEMORY, "no memory for %s", r->path);
         r->y = ys;
-        r->room = room;
+        r->capacity = capacity;
     }
     r->x[r->n] = x;
     r->y[r->n++] = y;
     return 0;
 }
 
-/* Lines without the key belong to something else; a last line that was cut off is none yet. */
+/* Reads the points of a run. Lines without the key, and a last line that is cut off, are passed over. */
 static int read_run(struct run *r, const char *path, const char *key, struct err *e)
 {
     struct stat st;
     char *line = NULL;
-    size_t room = 0;
+    size_t line_bytes = 0;
     int rc = 0;
     int64_t steps = 0;
     struct sidecars sidecars = { 0 };
     const char *here = sidecar_file(&sidecars, path, e);
     FILE *f = here ? fopen(here, "r") : NULL;
-    sidecar_close(&sidecars); /* what is open stays */
+    sidecar_close(&sidecars); /* the open file stays readable */
     r->path = path;
     if (!here)
         return -e->code;
@@ -98,13 +97,15 @@ static int read_run(struct run *r, const char *path, const char *key, struct err
         return err_sys(e, "%s: cannot open it", path);
     if (fstat(fileno(f), &st) == 0 && S_ISDIR(st.st_mode))
         rc = err_set(e, ERR_USAGE, "%s is a folder: name the --log file of the run", path);
-    while (rc >= 0 && getline(&line, &room, f) > 0) {
+
+    while (rc >= 0 && getline(&line, &line_bytes, f) > 0) {
         json_t *o = json_loads(line, 0, NULL), *y = json_object_get(o, key), *x = json_object_get(o, "step");
         steps += json_is_number(x);
         if (json_is_number(x) && json_is_number(y))
             rc = add_point(r, json_number_value(x), json_number_value(y), e);
         json_decref(o);
     }
+
     if (rc >= 0 && ferror(f))
         rc = err_sys(e, "%s: cannot read it", path);
     free(line);
@@ -138,7 +139,8 @@ static struct range range_of(const struct run *runs, int n)
 static const int ansi[] = { 34, 31, 32, 33, 35, 36 };
 #define COLOURS 6
 
-/* A cell is 2 x 4 dots of braille, of the run that came last; letters: one a run, * where several meet. */
+/* A cell is 2 x 4 dots of braille, in the colour of the last run there. Without colours it is a letter,
+ * one for each run, or * where several runs have dots. */
 struct cell {
     unsigned char dots, run, many;
 };
@@ -189,6 +191,7 @@ static int draw_terminal(const struct run *runs, int n, struct range g, const st
         return err_set(e, ERR_MEMORY, "no memory for %d x %d characters", w, h);
     for (int k = 0; k < n; k++)
         mark(cells, &runs[k], k, g, w, h);
+
     printf("%10s  %s\n", "", o->title);
     for (int y = 0; y < h; y++) {
         if (y == 0 || y == h - 1 || y == h / 2)
@@ -199,6 +202,7 @@ static int draw_terminal(const struct run *runs, int n, struct range g, const st
             print_cell(&cells[y * w + x], n > 1 && !colour, colour);
         printf("\n");
     }
+
     printf("%10s +", "");
     for (int x = 0; x < w; x++)
         printf("-");
@@ -234,6 +238,7 @@ static int chart(struct canvas *c, const struct run *runs, int n, struct range g
         snprintf(s, sizeof s, "%.0f", g.x0 + (g.x1 - g.x0) * i / 4);
         c->text(c, x, H - BOTTOM + 20, ANCHOR_MIDDLE, 0x1f2328, s);
     }
+
     c->text(c, W - RIGHT, H - 6, ANCHOR_END, 0x1f2328, "step");
     for (int k = 0; k < n; k++) {
         struct point *p = malloc(sizeof *p * (size_t)runs[k].n);
@@ -371,7 +376,7 @@ static int draw_png(const struct plot_opts *o, const struct run *runs, int n, st
     return rc;
 }
 
-/* A picture may not take the place of a run's log. */
+/* Refuses to write a picture over a run's log. */
 static int check_target(const char *option, const char *path, const struct opt_args *runs, struct err *e)
 {
     for (int i = 0; path && i < runs->n; i++)
@@ -390,14 +395,17 @@ int main(int argc, char **argv)
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e), n = 0;
     if (rc)
         return rc < 0 ? err_print(&e, "plot") : 0;
+
     o.title = o.title ? o.title : o.y;
     TRY(check_target("svg", o.svg, &args, &e));
     TRY(check_target("png", o.png, &args, &e));
     runs = calloc((size_t)args.n, sizeof *runs);
     if (!runs)
         TRY(err_set(&e, ERR_MEMORY, "no memory for %d runs", args.n));
+
     for (; n < args.n; n++)
         TRY(read_run(&runs[n], args.item[n], o.y, &e));
+
     struct range g = range_of(runs, n);
     TRY(draw_terminal(runs, n, g, &o, &e));
     if (o.svg)

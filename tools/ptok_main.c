@@ -172,6 +172,7 @@ static int decode_line(const struct tokenizer *t, const json_t *in, json_t *out,
         return no_memory(e);
     if (!json_is_array(list))
         rc = err_set(e, ERR_FORMAT, "no list of ids");
+
     json_array_foreach(list, i, id) {
         json_int_t v = json_is_integer(id) ? json_integer_value(id) : -1;
         if (v < 0 || v > INT32_MAX) {
@@ -180,6 +181,7 @@ static int decode_line(const struct tokenizer *t, const json_t *in, json_t *out,
         }
         ids[i] = (int32_t)v;
     }
+
     if (rc == 0)
         rc = put_decoded(out, "decoded_b64", t, ids, n, 0, e);
     if (rc == 0)
@@ -220,10 +222,10 @@ static int all_lines(int (*fn)(void *arg, const char *line, size_t n, int64_t in
                      void *arg, struct err *e)
 {
     char *line = NULL;
-    size_t room = 0;
+    size_t line_bytes = 0;
     ssize_t n;
     int rc = 0;
-    for (int64_t index = 0; rc == 0 && (n = getline(&line, &room, stdin)) >= 0; index++) {
+    for (int64_t index = 0; rc == 0 && (n = getline(&line, &line_bytes, stdin)) >= 0; index++) {
         while (n > 0 && (line[n - 1] == '\n' || line[n - 1] == '\r'))
             n--;
         if (n > 0 && (rc = fn(arg, line, (size_t)n, index, e)) < 0)
@@ -239,11 +241,10 @@ static int all_lines(int (*fn)(void *arg, const char *line, size_t n, int64_t in
 
 /* --- chats --- */
 
-/* name: the template that is open, of a folder */
 struct chat {
     const struct options *o;
-    struct template *t;
-    char *name;
+    struct template *t; /* the open one */
+    char *name;         /* of a folder of templates: the name of t */
     int is_dir;
 };
 
@@ -277,7 +278,7 @@ static int open_chat(struct chat *c, struct err *e)
                     : 0;
 }
 
-/* The template that the line names, kept open for the following ones. */
+/* Opens the template that the line names, and keeps it open for the following lines. */
 static int switch_chat(struct chat *c, const char *name, struct err *e)
 {
     char path[4096];
@@ -293,7 +294,7 @@ static int switch_chat(struct chat *c, const char *name, struct err *e)
     return c->name ? open_file(&c->t, path, e) : no_memory(e);
 }
 
-/* [[begin, end], …] of the bytes that came from outside */
+/* [[begin, end], …] of the bytes that came from messages */
 static json_t *spans_of(const struct rendered *r)
 {
     json_t *list = json_array();
@@ -319,17 +320,21 @@ static int render_line(void *arg, const char *line, size_t n, int64_t number, st
         rc = err_set(e, ERR_FORMAT, "not a JSON object");
     else if (json_object_set_new(out, "i", json_is_integer(i) ? json_incref(i) : json_integer(number)) < 0)
         rc = no_memory(e);
+
     if (rc == 0 && c->is_dir)
         rc = switch_chat(c, json_string_value(json_object_get(in, "template")), e);
     if (rc == 0 && template_render_json(c->t, line, n, &r, &refusal) < 0) {
-        if (refusal.code != ERR_USAGE)
-            *e = refusal, rc = -refusal.code;
-        else if (json_object_set_new(out, "error", json_string(refusal.text)) < 0)
+        if (refusal.code != ERR_USAGE) {
+            *e = refusal;
+            rc = -refusal.code;
+        } else if (json_object_set_new(out, "error", json_string(refusal.text)) < 0) {
             rc = no_memory(e);
+        }
     } else if (rc == 0 && (json_object_set_new(out, "text", json_stringn_nocheck(r.text, r.n)) < 0 ||
                            (c->o->spans && json_object_set_new(out, "spans", spans_of(&r)) < 0))) {
         rc = no_memory(e);
     }
+
     if (rc == 0 && (json_dumpf(out, stdout, JSON_COMPACT | JSON_ENSURE_ASCII) < 0 || putchar('\n') == EOF))
         rc = err_sys(e, "writing to stdout");
     rendered_free(&r);
@@ -396,9 +401,11 @@ static int run_prepare(const struct options *o, const struct opt_args *args, str
     if (!o->tokenizer || !o->out || !p.n_files)
         return err_set(e, ERR_USAGE,
                        "prepare needs --tokenizer bytes or a folder, one file or more, and --out");
+
     int rc = tokenizer_open_named(&t, o->tokenizer, e);
     if (rc == 0)
         rc = prepare_tokens(t, &p, &done, e);
+
     if (rc == 0 && (printf("{\"tokens\":%lld,\"documents\":%lld,\"bytes\":%lld,\"width\":%d,\"vocab\":%d}\n",
                            (long long)done.tokens, (long long)done.documents, (long long)done.bytes,
                            done.width, tokenizer_vocab(t)) < 0 ||
@@ -419,8 +426,8 @@ static const struct command {
     { "render", 0, run_render },
 };
 
-/* What is named by a URL, as paths. */
-static int bring(struct sidecars *sidecars, struct options *o, const struct opt_args *args, struct err *e)
+/* Files and folders that are named by a URL become local paths. */
+static int localise(struct sidecars *sidecars, struct options *o, const struct opt_args *args, struct err *e)
 {
     if (o->tokenizer && !(o->tokenizer = sidecar_tokenizer(sidecars, o->tokenizer, e)))
         return -e->code;
@@ -443,7 +450,7 @@ static int run(struct sidecars *sidecars, struct options *o, const struct opt_ar
         if (args->n > 1 && !commands[i].takes_files)
             return err_set(e, ERR_USAGE, "%s reads stdin: put < in front of %s", commands[i].name,
                            args->item[1]);
-        int rc = bring(sidecars, o, args, e);
+        int rc = localise(sidecars, o, args, e);
         return rc < 0 ? rc : commands[i].run(o, args, e);
     }
     return err_set(e, ERR_USAGE, "unknown command %s: known are prepare, encode, decode, render",

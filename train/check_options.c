@@ -91,6 +91,7 @@ int run_check_target(const struct run *r, struct err *e)
             e, ERR_USAGE,
             "--out %s is a checkpoint itself: name the folder that holds checkpoints, or a new one",
             r->o.out);
+
     snprintf(path, sizeof path, "%s/step-%lld", r->o.out, (long long)run_end_step(r));
     /* passed over, and would be in the way at the end */
     if (r->resumes_newest && ckpt_state(r->source)->step < run_end_step(r) && io_exists(path))
@@ -98,6 +99,7 @@ int run_check_target(const struct run *r, struct err *e)
                        "%s is no whole checkpoint and has the name of this run's last one: remove it, or "
                        "choose another --out",
                        path);
+
     if (io_exists(path) && !(r->o.resume && !strcmp(r->o.resume, "auto")))
         return err_set(e, ERR_USAGE,
                        "%s exists already: choose another --out, or continue with --resume auto", path);

@@ -193,14 +193,17 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
         (long long)p->batch.rows, (long long)a->seq_len,
         (long long)(p->batch.supers * (p->batch.local / p->batch.micro)), (long long)p->batch.micro,
         (long long)p->in_flight);
+
     for (size_t i = 0; i < sizeof shown / sizeof shown[0]; i++) {
         if (shown[i] == MEM_SAVE && !a->save_async)
             continue;
         log_bytes(text, p->bytes[shown[i]]);
         fprintf(out, "%-12s %s a rank\n", mem_cat_name(shown[i]), text);
     }
+
     log_bytes(text, p->total_bytes);
     fprintf(out, "%-12s %s a rank\n", "memory", text);
+
     for (size_t i = 0; i < sizeof sent / sizeof sent[0]; i++) {
         if (!strcmp(sent[i].name, "tp gathers") && !a->layout.sp)
             continue;

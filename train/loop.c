@@ -124,6 +124,7 @@ static int train(struct ptrain *p, int64_t end, struct err *e)
         runlog_step(&p->log, w->at.step, &r);
         TRY(after_step(p, r.stop || w->at.step == end, e));
     }
+
     TRY(save_wait(p->save, e));
     TRY(runlog_memory(&p->log, w->at.step, "end", e));
     TRY(report_bubble(w, &p->log, e));
@@ -185,6 +186,7 @@ int ptrain_plan(struct ptrain *p, struct err *e)
         .threads = pool_threads(p->ranks.dev->pool),
     };
     FILE *out = ranks_is_first(&p->ranks) ? stdout : NULL;
+
     struct layout_plan plan;
     int rc = layout_plan_make(&plan, &ask, out, e);
     if (rc >= 0 && out)

@@ -65,6 +65,7 @@ static int list_inherited(struct run *r, const char *text, char *program, int mo
         json_decref(o);
         return err_set(e, ERR_MEMORY, "no memory for options");
     }
+
     r->inherited[r->n_inherited++] = program;
     json_object_foreach(o, key, v) {
         char *arg;

@@ -79,6 +79,7 @@ static int cut_log(const char *path, int64_t step, struct err *e)
     if (stat(path, &st) < 0 || !S_ISREG(st.st_mode)) /* not there, or a device */
         return 0;
     TRY(io_read_file(path, (size_t)1 << 32, (void **)&text, &n, e));
+
     for (line = keep = text; line < text + n; line = next) {
         char *end = memchr(line, '\n', (size_t)(text + n - line)), *at;
         if (!end)
@@ -90,6 +91,7 @@ static int cut_log(const char *path, int64_t step, struct err *e)
         memmove(keep, line, (size_t)(next - line));
         keep += next - line;
     }
+
     if (keep < text + n) /* nothing to cut: not touched */
         rc = replace_log(path, text, (size_t)(keep - text), e);
     free(text);

@@ -1,4 +1,4 @@
-/* train_options.h - what ptrain can be told: one table (options.c), one struct. */
+/* train_options.h - ptrain's options: one table (train_options.c), one struct. */
 #ifndef SHARDLINE_TRAIN_TRAIN_OPTIONS_H
 #define SHARDLINE_TRAIN_TRAIN_OPTIONS_H
 
@@ -38,14 +38,15 @@ struct train_opts {
     int64_t steps, stop_after, save_every, keep, restarts, threads;
     int save_async, on_save_error, dry_run, eval_only;
 };
-enum { GIVEN_MAX = 64 };
+enum { GIVEN_MAX = 64 }; /* rows of the table, at most */
 
 extern const struct opt_program ptrain_program;
-/* Did argv name this option? given: as opt_parse filled it. */
+/* Whether the command line named this option. given: as opt_parse() filled it. */
 int opts_given(const unsigned char *given, const char *name);
-/* Whether this run overlaps: as asked; by default not where several machines have several of the dp ranks
- * each (sharers), because blocking sums inside of a machine first send less. */
+/* Whether this run overlaps: as --overlap says. By default not where several machines have several dp
+ * ranks each (sharers: dp ranks of a machine), because blocking sums, inside a machine first, send less. */
 int opts_overlap(const struct train_opts *o, const unsigned char *given, int dp, int sharers);
-int opts_stored(const char *name); /* one of the options that a checkpoint keeps */
+/* Whether a checkpoint keeps the option. */
+int opts_stored(const char *name);
 
 #endif

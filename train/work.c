@@ -27,6 +27,7 @@ int work_open_data(struct work *w, struct err *e)
         .seq_len = o->seq_len,
         .vocab = w->run->cfg.vocab,
     };
+
     int rc = 0;
     if (!o->eval_only && o->data.n)
         TRY(data_open(&w->data, &training, e));
@@ -61,6 +62,7 @@ static int open_slots(struct work *w, int n_chunks, struct err *e)
         .recompute = (enum recompute)o->recompute,
     };
     int rc;
+
     TRY(train_work_check(&w->model, &shape, e));
     for (int c = 0; c < n_chunks; c++) {
         w->first_slot[c] = w->n_slots;
@@ -214,9 +216,11 @@ void work_close(struct work *w)
     free(w->first_slot);
     free(w->deferred);
     free(w->first_deferred);
+
     comm_close(w->pp_back);
     pipe_free(&w->schedule);
     model_close(&w->model);
+
     data_close(w->data);
     data_close(w->eval);
     tokenizer_close(w->tokenizer);

@@ -101,6 +101,7 @@ static void drop_old(struct save *s)
         }
         if (d)
             closedir(d);
+
         if (n <= o->keep || oldest == s->step)
             return;
         snprintf(path, sizeof path, "%s/step-%lld", o->out, (long long)oldest);
@@ -378,8 +379,10 @@ static void drop_left(const char *out, struct log *term)
             continue;
         *end = 0;
         snprintf(path, sizeof path, "%s/%s", out, x->d_name);
+
         if (checkpoint_step(name) < 0 || (fd = io_lock_dir(path, &busy, &e)) < 0)
             continue;
+
         int rc = io_remove_tree(path, &e);
         io_close(fd);
         if (rc < 0)

@@ -207,6 +207,7 @@ static int open_mix(struct data *d, const char *mix, struct err *e)
         TRY(parse_weights(mix, d->n_files, weight, e));
     if (rc >= 0)
         TRY(divide_block(d, weight, e));
+
     for (int i = 0; rc >= 0 && i < d->n_files; i++) {
         struct file *f = &d->file[i];
         f->first_window = d->windows;
@@ -218,6 +219,7 @@ static int open_mix(struct data *d, const char *mix, struct err *e)
                          "smaller --seq-len",
                          f->path, (long long)f->n, (long long)d->seq_len + 1);
     }
+
     d->mixed = 1;
 out:
     free(weight);
@@ -424,6 +426,7 @@ int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targe
         } else {
             id = id_at(&d->file[k], at - d->file[k].first);
         }
+
         if (id >= d->vocab)
             return err_set(e, ERR_FORMAT,
                            "%s: token %lld at position %lld is outside the vocabulary of %lld: was it made "

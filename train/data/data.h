@@ -26,6 +26,7 @@ struct data_options {
 int data_open(struct data **out, const struct data_options *o, struct err *e);
 void data_close(struct data *d);
 
+/* Tokens of all files. */
 int64_t data_tokens(const struct data *d);
 /* floor((tokens - 1) / seq_len); of a mixture, the sum of that over the files. */
 int64_t data_windows(const struct data *d);

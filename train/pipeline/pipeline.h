@@ -22,8 +22,8 @@
 #include "base/err.h"
 
 enum pipe_kind { PIPE_GPIPE, PIPE_1F1B, PIPE_INTERLEAVED, PIPE_ZERO_BUBBLE, PIPE_NAIVE };
-/* X: activations, DX: their gradients. BACKWARD is both halves; BACKWARD_INPUT is the first,
- * BACKWARD_WEIGHT the second. */
+/* X: activations, DX: their gradients. PIPE_BACKWARD is both halves of a backward; PIPE_BACKWARD_INPUT is
+ * the first, PIPE_BACKWARD_WEIGHT the second. */
 enum pipe_op {
     PIPE_RECV_X,
     PIPE_FORWARD,

@@ -141,6 +141,7 @@ static int run_all(struct check *c, struct err *e)
             left += c->next[r] < c->list[r].n;
         }
     }
+
     for (int i = 0; i < c->s->ranks * c->s->chunks; i++)
         if (c->done[i].forwards != c->s->micros || c->done[i].weights != c->s->micros)
             return err_set(e, ERR_INTERNAL, "schedule: rank %d does not run all %lld micro-batches",

@@ -77,6 +77,7 @@ int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *
     if (!z || !z->unit)
         rc = missing(e, "the optimizer");
     TRY(comm_agree(dp, rc, e));
+
     z->w = how.stage == 3 ? zero_borrow_gathered : zero_borrow_resident;
     z->m = m;
     z->dp = dp;
@@ -89,6 +90,7 @@ int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *
     z->n_dp = comm_size(dp);
     z->n_units = m->local.n_units;
     comm_shared_group(dp, &z->share, &z->n_shares);
+
     TRY(open_all(z, e));
     *out = z;
     return 0;
@@ -106,6 +108,7 @@ void zero_close(struct zero *z)
         zero_close_grads(z);
         zero_close_slots(z);
     }
+
     for (int u = 0; z->m && u < z->n_units; u++) {
         struct zero_unit *x = &z->unit[u];
         if (z->m->dt != DT_F32)
