@@ -187,7 +187,7 @@ static int choose_program(struct template *t, const char *dir, const char *name,
     const struct program *p;
     if (strchr(name, '/') ||
         snprintf(file, sizeof file, "additional_chat_templates/%s.jinja", name) >= (int)sizeof file)
-        return err_set(e, ERR_CONFIG, "%.200s is no name of a template", name);
+        return err_set(e, ERR_CONFIG, "%.200s is not the name of a template", name);
     int rc = find_program(t, name) ? 0 : read_program(t, name, dir, file, e);
     if (rc < 0)
         return rc;
@@ -374,12 +374,12 @@ static int check_request(const struct template_request *r, struct err *e)
     size_t i;
     const json_t *m;
     if (!json_is_array(r->messages))
-        return err_set(e, ERR_USAGE, "messages is no list");
+        return err_set(e, ERR_USAGE, "messages is not a list");
     json_array_foreach(r->messages, i, m)
         if (!json_is_object(m))
-            return err_set(e, ERR_USAGE, "messages[%zu] is no object", i);
+            return err_set(e, ERR_USAGE, "messages[%zu] is not an object", i);
     if ((r->user && !json_is_object(r->user)) || (r->trusted && !json_is_object(r->trusted)))
-        return err_set(e, ERR_USAGE, "the variables of a template are no object");
+        return err_set(e, ERR_USAGE, "the variables of a template are not an object");
     if (r->continue_final && (r->add_generation_prompt || !json_array_size(r->messages)))
         return err_set(
             e, ERR_USAGE,

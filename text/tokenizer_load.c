@@ -81,8 +81,8 @@ static int each_step(const json_t *node, const char *list, step_fn *fn, void *ar
             const json_t *items = json_object_get(node, list);
             if (!json_is_array(items) || n_open == NESTED)
                 return err_set(e, ERR_CONFIG,
-                               "%s: a Sequence without a list of %s, or more than %d in one another", what,
-                               list, NESTED);
+                               "%s: a Sequence without a list of %s, or more than %d nested ones", what, list,
+                               NESTED);
             open[n_open].items = items;
             open[n_open++].at = 0;
         }
@@ -161,7 +161,7 @@ static int template_ids(const json_t *special_tokens, const json_t *part, struct
         return err_set(e, ERR_CONFIG, "%s: the template's special token \"%.60s\" has no ids", what, name);
     json_array_foreach(list, i, id) {
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= TOK_ID_LIMIT)
-            return err_set(e, ERR_CONFIG, "%s: the template's special token \"%.60s\" has an id that is none",
+            return err_set(e, ERR_CONFIG, "%s: the template's special token \"%.60s\" has an invalid id",
                            what, name);
         ids_add(to, (int32_t)json_integer_value(id));
     }
@@ -208,7 +208,7 @@ static int load_cls_sep(struct tokenizer *t, const json_t *node, const char *wha
     for (int k = 0; k < 2 && rc == 0; k++) {
         const json_t *id = json_array_get(json_object_get(node, keys[k]), 1);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= TOK_ID_LIMIT)
-            rc = err_set(e, ERR_CONFIG, "%s: %s is no [token, id]", what, keys[k]);
+            rc = err_set(e, ERR_CONFIG, "%s: %s is not a [token, id]", what, keys[k]);
         else
             ids_add(&side[k], (int32_t)json_integer_value(id));
     }
@@ -314,7 +314,7 @@ int tokenizer_load(struct tokenizer *t, const json_t *root, const char *what, st
 
 #define SECTION(key) (snprintf(where, sizeof where, "%.200s: " key, what), json_object_get(root, key))
     if (!json_is_object(json_object_get(root, "model")))
-        return err_set(e, ERR_CONFIG, "%s: there is no model: is it a tokenizer.json", what);
+        return err_set(e, ERR_CONFIG, "%s: it has no model: is it a tokenizer.json", what);
     const json_t *node = SECTION("model");
     TRY(bpe_load(&t->bpe, &t->vocab, node, where, e));
     node = SECTION("normalizer");

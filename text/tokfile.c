@@ -46,7 +46,7 @@ static int check_head(const struct tokfile *f, struct err *e)
 {
     const struct head *h = &f->head;
     if (!tokfile_is(h->magic, 8))
-        return err_set(e, ERR_FORMAT, "%s is no token file: its first bytes are others", f->path);
+        return err_set(e, ERR_FORMAT, "%s is not a token file: its first bytes differ", f->path);
     if (h->head_hash != XXH3_64bits(h, HEAD - 8))
         return err_set(e, ERR_INTEGRITY,
                        "%s: the header's checksum does not fit: make it again with ptok prepare", f->path);

@@ -10,8 +10,8 @@
 #include "format/torch/crc32.h"
 
 #define ALIGN 64
-#define WIDE \
-    0xffffffffll /* from here on a size or offset is in the 64-bit field, and this in the 32-bit one */
+/* A size or offset from here on is in the 64-bit field; the 32-bit field then has this value. */
+#define WIDE 0xffffffffll
 #define LOCAL_BYTES 30
 #define NAME_BYTES 64
 

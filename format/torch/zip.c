@@ -16,8 +16,8 @@
 #define LOCAL_SIG 0x04034b50u
 #define LOCAL_BYTES 30
 #define DIRECTORY_MAX ((int64_t)1 << 28)
-#define WINDOW \
-    ((int64_t)4096) /* bytes to keep of both ends: enough for a directory and the pickle of one tensor */
+/* Bytes to keep of both ends: enough for a directory and the pickle of one tensor. */
+#define WINDOW ((int64_t)4096)
 
 static uint32_t u16(const char *p)
 {

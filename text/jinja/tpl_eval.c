@@ -269,8 +269,9 @@ int tpl_eval(struct tpl *t, const struct node *n, struct val *out)
 {
     RETURN_IF_ERROR(tpl_enter(t));
     t->line = n->line;
-    int rc = evals[n->kind] ? evals[n->kind](t, n, out)
-                            : tpl_fail(t, ERR_INTERNAL, "a node of kind %d is no expression", (int)n->kind);
+    int rc = evals[n->kind]
+                 ? evals[n->kind](t, n, out)
+                 : tpl_fail(t, ERR_INTERNAL, "a node of kind %d is not an expression", (int)n->kind);
     t->depth--;
     return rc < 0 ? rc : t->failed;
 }

@@ -78,7 +78,7 @@ static int assign(struct tpl *t, const struct node *target, struct val v)
     if (target->kind == N_NSREF) {
         const struct val *ns = scope_find(t->scope, target->a->name);
         if (!ns || ns->type != V_NAMESPACE)
-            return tpl_fail(t, ERR_USAGE, "'%.*s' is no namespace: its attribute cannot be set",
+            return tpl_fail(t, ERR_USAGE, "'%.*s' is not a namespace: its attribute cannot be set",
                             (int)(target->a->name->n < 60 ? target->a->name->n : 60), target->a->name->p);
         return v_dict_put(t, ns->u.d, (struct val){ .type = V_STR, .u.s = target->name }, v);
     }

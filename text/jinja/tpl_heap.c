@@ -101,8 +101,7 @@ int tpl_enter(struct tpl *t)
     RETURN_IF_ERROR(tpl_steps(t, 1));
     if (++t->depth > TPL_DEPTH) {
         t->depth--;
-        return tpl_fail(t, ERR_USAGE,
-                        "more than %d evaluations in one another: does a macro call itself without end",
+        return tpl_fail(t, ERR_USAGE, "more than %d nested evaluations: does a macro call itself without end",
                         TPL_DEPTH);
     }
     return 0;

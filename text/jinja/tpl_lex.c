@@ -322,7 +322,7 @@ static int lex_operator(struct lexer *l)
                         (unsigned char)c);
     if (strchr("([{", c)) {
         if (l->n_open == TPL_PARSE_DEPTH)
-            return tpl_fail(l->t, ERR_CONFIG, "more than %d brackets in one another", TPL_PARSE_DEPTH);
+            return tpl_fail(l->t, ERR_CONFIG, "more than %d nested brackets", TPL_PARSE_DEPTH);
         l->open[l->n_open++] = c == '(' ? ')' : c == '[' ? ']' : '}';
     } else if (strchr(")]}", c)) {
         if (!l->n_open || l->open[l->n_open - 1] != c)

@@ -186,12 +186,15 @@ static int split_blanks(struct tpl *t, const struct str *s, int64_t most, struct
         size_t end = at;
         uint32_t cp = 0;
         struct str rest;
-        if (most-- == 0) /* the rest, with its blanks behind */
+        int is_rest = most-- == 0; /* the rest keeps the blanks in it */
+        if (is_rest)
             end = s->n;
-        else
-            for (int len; end < s->n; end += (size_t)len)
-                if (len = utf8_next(s->p + end, s->n - end, &cp), py_is_space(cp))
-                    break;
+        while (end < s->n) {
+            int len = utf8_next(s->p + end, s->n - end, &cp);
+            if (py_is_space(cp))
+                break;
+            end += (size_t)len;
+        }
         RETURN_IF_ERROR(v_part(t, s, at, end, &part));
         RETURN_IF_ERROR(v_list_add(t, out, part));
         rest = (struct str){ s->p + end, NULL, s->n - end, 0 };
@@ -208,12 +211,15 @@ static int split_blanks_right(struct tpl *t, const struct str *s, int64_t most, 
     while (end > 0) {
         size_t from = end;
         uint32_t cp = 0;
-        if (most-- == 0)
+        int is_rest = most-- == 0;
+        if (is_rest)
             from = 0;
-        else
-            for (int len; from > 0; from -= (size_t)len)
-                if (len = utf8_prev(s->p, from, &cp), py_is_space(cp))
-                    break;
+        while (from > 0) {
+            int len = utf8_prev(s->p, from, &cp);
+            if (py_is_space(cp))
+                break;
+            from -= (size_t)len;
+        }
         RETURN_IF_ERROR(v_part(t, s, from, end, &part));
         RETURN_IF_ERROR(v_list_add(t, out, part));
         struct str head = { s->p, NULL, from, 0 };

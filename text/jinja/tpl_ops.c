@@ -78,7 +78,7 @@ static int float_arith(struct tpl *t, enum op op, double a, double b, struct val
     case OP_POW:
         v = pow(a, b);
         if ((a == 0 && b < 0) || (a < 0 && b != floor(b)) || (isinf(v) && !isinf(a) && !isinf(b)))
-            return tpl_fail(t, ERR_USAGE, "a power that is no number");
+            return tpl_fail(t, ERR_USAGE, "a power that is not a real number");
         break;
     default:
         m = fmod(a, b);
@@ -245,18 +245,27 @@ static int loop_attr(const struct loop *l, const struct str *name, struct val *o
     return 0;
 }
 
+/* The methods of v's type, or NULL; *mutators: the names of those that templates may not call. */
+static const struct fn *methods_of(struct val v, const char **mutators)
+{
+    switch (v.type) {
+    case V_STR: return tpl_str_methods;
+    case V_LOOP: return tpl_loop_methods;
+    case V_DICT: *mutators = tpl_dict_mutators; return tpl_dict_methods;
+    case V_LIST:
+        if (v.u.l->kind == L_LIST)
+            *mutators = tpl_list_mutators;
+        return v.u.l->kind <= L_TUPLE ? tpl_list_methods : NULL;
+    default: return NULL;
+    }
+}
+
 /* Python's getattr. Returns 1: found, where an attribute that the sandbox forbids is found as undefined;
  * 0: not found. */
 static int attribute(struct tpl *t, struct val v, const struct str *name, struct val *out)
 {
-    const struct fn *f = NULL, *table = v.type == V_STR                              ? tpl_str_methods
-                                        : v.type == V_DICT                           ? tpl_dict_methods
-                                        : v.type == V_LOOP                           ? tpl_loop_methods
-                                        : v.type == V_LIST && v.u.l->kind <= L_TUPLE ? tpl_list_methods
-                                                                                     : NULL;
-    const char *changes = v.type == V_DICT                            ? tpl_dict_mutators
-                          : v.type == V_LIST && v.u.l->kind == L_LIST ? tpl_list_mutators
-                                                                      : "";
+    const char *mutators = "";
+    const struct fn *f = NULL, *table = methods_of(v, &mutators);
     const struct val *found;
 
     if (name->n > 4 && !memcmp(name->p, "__", 2) && !memcmp(name->p + name->n - 2, "__", 2)) {
@@ -277,7 +286,7 @@ static int attribute(struct tpl *t, struct val v, const struct str *name, struct
         return 1;
     }
 
-    if (word_index(changes, name->p, name->n)) {
+    if (word_index(mutators, name->p, name->n)) {
         RETURN_IF_ERROR(v_undef_of(t, out, "%s.%.*s would change a value: templates may not, make a new one",
                                    v_type(v), (int)name->n, name->p));
         return 1;

@@ -94,7 +94,7 @@ const struct str *parser_name(struct parser *p)
 int parser_deeper(struct parser *p)
 {
     if (p->depth >= TPL_PARSE_DEPTH)
-        parser_fail(p, "more than %d expressions and blocks in one another", TPL_PARSE_DEPTH);
+        parser_fail(p, "more than %d nested expressions and blocks", TPL_PARSE_DEPTH);
     else
         p->depth++;
     return p->rc == 0;

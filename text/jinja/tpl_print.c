@@ -261,7 +261,7 @@ int v_from_json(struct tpl *t, const json_t *j, int user, struct val *out)
     }
 
     if (++t->depth > TPL_DATA_DEPTH)
-        rc = tpl_fail(t, ERR_USAGE, "more than %d lists and objects in one another", TPL_DATA_DEPTH);
+        rc = tpl_fail(t, ERR_USAGE, "more than %d nested lists and objects", TPL_DATA_DEPTH);
     else
         rc = json_deep(t, j, user, out);
     t->depth--;
@@ -342,7 +342,7 @@ static int dump_key(struct dump *d, struct val k)
         struct str s = { text, NULL, strlen(text), 0 };
         json_text(d, &s);
     } else {
-        return tpl_fail(d->b->t, ERR_USAGE, "tojson: a %s is no key of a JSON object", v_type(k));
+        return tpl_fail(d->b->t, ERR_USAGE, "tojson: a %s cannot be a key of a JSON object", v_type(k));
     }
     sb_str(d->b, d->key);
     return 0;

@@ -59,7 +59,7 @@ render() { "$BIN/ptok" render "$@" <chats >.out 2>.err; rc=$?; out=$(cat .out) e
 render --template t.jinja
 claim "a chat becomes text, a line's own number stays, a refusal is a line" [ "$out" = '{"i":0,"text":"<user>h\u00E9"}
 {"i":7,"text":"<user>[1, {'"'a': 'b'"'}]"}
-{"i":2,"error":"messages is no list"}' ]
+{"i":2,"error":"messages is not a list"}' ]
 render --template t.jinja --spans
 claim "with the spans that came from messages" has "$out" '{"i":0,"text":"<user>h\u00E9","spans":[[1,5],[6,9]]}'
 render

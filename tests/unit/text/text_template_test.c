@@ -290,8 +290,8 @@ TEST(errors_name_the_line)
     CHECK_STR(rendered_text("\n{% bad %}", NONE), "error: t.jinja, line 2: the tag 'bad' is not known here");
     CHECK_STR(rendered_text("x\n\xFF", NONE), "error: t.jinja, line 1: byte 2 of the template is not UTF-8");
     CHECK_HAS(rendered_text("{{ messages.append(1) }}", NONE), "would change a value");
-    CHECK_STR(rendered_text("{{ 1 }}", "{\"messages\":{}}"), "error: messages is no list");
-    CHECK_STR(rendered_text("{{ 1 }}", "{\"messages\":[1]}"), "error: messages[0] is no object");
+    CHECK_STR(rendered_text("{{ 1 }}", "{\"messages\":{}}"), "error: messages is not a list");
+    CHECK_STR(rendered_text("{{ 1 }}", "{\"messages\":[1]}"), "error: messages[0] is not an object");
     CHECK_HAS(rendered_text("{{ 1 }}", "{"), "the request: line 1");
 }
 
@@ -311,16 +311,11 @@ TEST(depth_steps_and_memory_have_limits)
         const char *front, *unit, *behind, *want;
         size_t times;
     } deep[] = {
-        { "{{ ", "(", "", "brackets in one another", 100000 },
-        { "{{ ", "-", "1 }}", "in one another", 100000 },
-        { "{{ ", "not ", "1 }}", "in one another", 100000 },
-        { "", "{% if 1 %}", "", "in one another", 100000 },
-        { "{{ 1", " + 1", " }}", "in one another", 100000 },
-        { "{{ 1", " if 1 else 1", " }}", "in one another", 100000 },
-        { "{{ x", ".a", " }}", "in one another", 100000 },
-        { "{{ x", "|e", " }}", "in one another", 100000 },
-        { "{{ ", "[", "", "brackets in one another", 100000 },
-        { "{{ x", " is not y", " }}", "in a row", 1000 },
+        { "{{ ", "(", "", "nested brackets", 100000 }, { "{{ ", "-", "1 }}", "nested", 100000 },
+        { "{{ ", "not ", "1 }}", "nested", 100000 },   { "", "{% if 1 %}", "", "nested", 100000 },
+        { "{{ 1", " + 1", " }}", "nested", 100000 },   { "{{ 1", " if 1 else 1", " }}", "nested", 100000 },
+        { "{{ x", ".a", " }}", "nested", 100000 },     { "{{ x", "|e", " }}", "nested", 100000 },
+        { "{{ ", "[", "", "nested brackets", 100000 }, { "{{ x", " is not y", " }}", "in a row", 1000 },
     };
     for (size_t i = 0; i < sizeof deep / sizeof *deep; i++) {
         char *s = repeated(deep[i].front, deep[i].unit, deep[i].times, deep[i].behind);
@@ -332,8 +327,8 @@ TEST(depth_steps_and_memory_have_limits)
     CHECK_HAS(rendered_text("{% set ns = namespace(x=[]) %}{% for i in range(2000) %}{% set ns.x = [ns.x] "
                             "%}{% endfor %}{{ ns.x }}",
                             NONE),
-              "in one another");
-    CHECK_HAS(rendered_text("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", NONE), "in one another");
+              "nested");
+    CHECK_HAS(rendered_text("{% set ns = namespace() %}{% set ns.x = ns %}{{ ns }}", NONE), "nested");
     CHECK_HAS(rendered_text(
                   "{% for i in range(100000) %}{% for j in range(100000) %}{% endfor %}{% endfor %}", NONE),
               "error: the chat template, line 1");
@@ -354,7 +349,7 @@ TEST(depth_steps_and_memory_have_limits)
     CHECK_HAS(rendered_text("{{ 9223372036854775807 + 1 }}", NONE), "more than 64 bits");
     char *s = repeated("{\"messages\":[{\"x\":", "[", 101, "");
     char *json = repeated(s, "]", 101, "}]}");
-    CHECK_HAS(rendered_text("{{ 1 }}", json), "lists and objects in one another");
+    CHECK_HAS(rendered_text("{{ 1 }}", json), "nested lists and objects");
     free(s);
     free(json);
 }
@@ -458,7 +453,7 @@ TEST(a_folder_gives_its_template_and_its_special_tokens)
     mkdir(sub, 0777);
     put(sub, "rag.jinja", "3{{ bos_token }}");
     CHECK_STR(from_dir(dir, "rag", with_tools), "3<B>");
-    CHECK_HAS(from_dir(dir, "../x", NONE), "no name of a template");
+    CHECK_HAS(from_dir(dir, "../x", NONE), "not the name of a template");
     CHECK_HAS(from_dir(dir, "zz", NONE), "no template named zz");
     snprintf(sub, sizeof sub, "%s/chat_template.jinja", dir);
     remove(sub);

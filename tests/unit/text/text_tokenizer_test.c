@@ -362,7 +362,7 @@ TEST(what_is_not_supported_is_refused_by_name)
 TEST(files_that_make_no_sense_are_refused_with_a_reason)
 {
     CHECK_HAS(refusal("{"), "t.json: line 1");
-    CHECK_HAS(refusal("[]"), "there is no model");
+    CHECK_HAS(refusal("[]"), "it has no model");
     CHECK_HAS(refusal("{'model':{'merges':[]}}"), "no vocab");
     CHECK_HAS(refusal("{'model':{'vocab':{}}}"), "no list of merges");
     CHECK_HAS(refusal("{'model':{'vocab':{'a':'0'},'merges':[]}}"), "\"a\" is not an integer");
@@ -395,7 +395,7 @@ TEST(files_that_make_no_sense_are_refused_with_a_reason)
                   ",'post_processor':{'type':'TemplateProcessing','single':[{'SpecialToken':{'id':'x'}}]}}"),
               "\"x\" has no ids");
     CHECK_HAS(refusal("{" OK ",'post_processor':{'type':'BertProcessing','cls':['a',0],'sep':['b']}}"),
-              "sep is no [token, id]");
+              "sep is not a [token, id]");
     CHECK_HAS(refusal("{" OK ",'decoder':{'type':'Strip','content':'ab','start':0,'stop':0}}"),
               "one character");
     CHECK_HAS(refusal("{" OK ",'decoder':{'type':'Strip','content':'a','start':-1,'stop':0}}"), "no start");
