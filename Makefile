@@ -1,5 +1,5 @@
-# Shardline: `make help` lists the targets. A variable is a decision, a pattern rule a language; objects of different
-# flags live in different folders (build/release, build/sanitize, …), build/bin is a link to the current one.
+# Shardline: `make help` lists the targets. A variable is a decision, a pattern rule a language. Every CONFIG has a build folder of its
+# own (build/release, build/sanitize, …), so that objects of different flags never mix; build/bin is a link to the current one.
 
 CC      ?= gcc
 CONFIG  ?= release
@@ -11,24 +11,24 @@ export FIXTURES
 
 B := build/$(CONFIG)
 LINK := $(if $(filter build/$(CONFIG),$B),link)
-# fuzz: built by clang, without its warnings, of the rooms that read what others wrote; the kernels are gcc's
+# fuzz: clang builds the rooms that read foreign bytes, without its warnings; it does not compile the kernels
 ROOMS := $(if $(filter fuzz,$(CONFIG)),base store format model text serve,base store kernels comm format model text train reshard serve)
 
 WARN  := -Wall -Wextra -Werror -Wno-missing-field-initializers -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wwrite-strings -Wvla -Wpointer-arith -Wformat=2
-# -ffp-contract=off: the order of every operation is ours (numerics contract); no fast-math anywhere
+# -ffp-contract=off: the numerics contract fixes every operation and its order; no fast-math anywhere
 FLAGS_release  := -O3
 FLAGS_sanitize := -O1 -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 FLAGS_altered  := -O1 -DSHARDLINE_ALTER
 FLAGS_fuzz     := -O1 -fsanitize=fuzzer-no-link,address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer -w
 CFLAGS_ALL := -std=gnu11 -g -ffp-contract=off -fno-math-errno -pthread $(WARN) $(FLAGS_$(CONFIG)) -I. $(CFLAGS)
 
-# external libraries; MPI through its own pkg-config file (never the wrapper: one compiler for all files)
+# external libraries; MPI by its pkg-config file and not by its compiler wrapper: one compiler for all files
 PKGS := ompi-c jansson libxxhash libzstd libmicrohttpd libcurl libpcre2-8 libutf8proc
 CFLAGS_PKG = $(shell pkg-config --cflags $(PKGS) 2>/dev/null | sed 's/-I/-isystem /g')
 LIBS       = $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(if $(CUDA),$(LIBS_CUDA)) -ldl -lm -pthread
 
-# CUDA where nvcc is found (CUDA= : without): the runtime goes into the programs, which start without a driver. Machine code for what is
-# named here, PTX of the first for what comes later.
+# CUDA where nvcc is found (CUDA= builds without it). The runtime is linked statically, so that programs start without a driver. Machine code for
+# the GPUs named here, PTX of the first for later ones.
 NVCC      ?= $(firstword $(wildcard /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 CUDA      ?= $(if $(and $(filter release,$(CONFIG)),$(shell command -v g++)),$(patsubst %/bin/nvcc,%,$(NVCC)))
 CUDA_ARCH ?= 80 90 120
@@ -39,8 +39,8 @@ NVCODE    := -gencode arch=compute_80,code=compute_80 $(foreach a,$(CUDA_ARCH),-
 CFLAGS_CUDA = -isystem $(CUDA)/include
 LIBS_CUDA   = $(CUDA)/lib64/libcudart_static.a -lrt -lstdc++
 
-# the CUDA device once more, for a CPU (tests/devices/emu): tests/unit/cuda/cuda_emu_*_test are linked with it. Release: each access of memory is watched
-# through the calls that -fsanitize=thread puts in (emu/shadow.c takes the place of its library); sanitize: the sanitizers watch
+# The CUDA device compiled for a CPU (tests/devices/emu), for tests/unit/cuda/cuda_emu_*_test. Release: emu/shadow.c checks every access of memory
+# through the calls that -fsanitize=thread inserts (it replaces that library); sanitize: the sanitizers check.
 CU_SRC    := $(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)
 EMU_SRC   := $(filter-out %/none.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c)) $(wildcard tests/devices/emu/*.c)
 EMU_OBJ   := $(CU_SRC:%.cu=$B/emu/%.o) $(EMU_SRC:%.c=$B/emu/%.o)
@@ -48,7 +48,7 @@ EMU_FLAGS := -x c++ -std=c++20 -g -pthread -Wno-psabi -ffp-contract=off -fno-mat
              -isystem tests/devices/emu -include tests/devices/emu/words.h -DCUDA_EMU -D__CUDACC__ \
              $(if $(filter sanitize,$(CONFIG)),$(FLAGS_sanitize),-O2 $(filter -D%,$(FLAGS_$(CONFIG))) -fsanitize=thread)
 
-# one program alone draws pictures
+# only plot needs libpng
 $B/obj/tools/plot_main.o: CFLAGS_PKG += $(shell pkg-config --cflags libpng 2>/dev/null | sed 's/-I/-isystem /g')
 $B/bin/plot: LIBS += $(shell pkg-config --libs libpng 2>/dev/null)
 
@@ -58,7 +58,7 @@ ISA_avx512     := -mavx512f -mavx512bw -mavx512dq -mavx512vl -mfma -mf16c -mpref
 ISA_avx512bf16 := $(ISA_avx512) -mavx512bf16
 isa_of = $(foreach i,avx2 avx512 avx512bf16,$(if $(filter %_$(i),$(basename $(1))),$(ISA_$(i))))
 
-# a room's files and those of its inner rooms; of the CUDA device what there is a compiler for
+# the files of every room and of its inner rooms; of the CUDA device those that this machine can compile
 CUDA_SRC := $(if $(CUDA),$(filter-out %/none.c,$(wildcard kernels/cuda/*.c kernels/cuda/*/*.c)),$(patsubst %,kernels/cuda/%.c,none lt/lt lt/lt_ops lt/lt_table))
 LIB_SRC  := $(filter-out %_main.c kernels/cuda/%,$(wildcard $(addsuffix /*.c,$(ROOMS)) $(addsuffix /*/*.c,$(ROOMS)))) $(if $(filter kernels,$(ROOMS)),$(CUDA_SRC))
 LIB_OBJ  := $(LIB_SRC:%.c=$B/obj/%.o) $(if $(and $(CUDA),$(filter kernels,$(ROOMS))),$(CU_SRC:%.cu=$B/obj/%.o))
@@ -71,7 +71,7 @@ FUZZERS  := $(FUZZ_SRC:%.c=$B/%)
 BENCH_SRC := $(wildcard tests/bench/*_bench.c)
 BENCHES  := $(BENCH_SRC:%.c=$B/%)
 
-# these call make once more, which must not build the library beside us
+# these targets call make again; two of them at a time would build the library twice
 ifneq ($(and $(word 2,$(MAKECMDGOALS)),$(filter all programs tests benches test,$(MAKECMDGOALS))),)
 .NOTPARALLEL:
 endif
@@ -98,7 +98,7 @@ $B/obj/%.o: %.cu
 	$(if $(Q),@echo "  nvcc  $<")
 	$(Q)$(if $(findstring ccache,$(CC)),ccache) $(NVCC) $(NVFLAGS) $(NVCODE) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 $B/obj/kernels/cuda/%.o: CFLAGS_PKG += $(CFLAGS_CUDA)
-# wgmma is sm_90a's alone, whose code is the only one for that GPU in this object; for others its kernels are empty
+# wgmma exists on sm_90a only; for other GPUs this object's kernels are empty
 $B/obj/kernels/cuda/gemm/wgmma.o: NVCODE := -gencode arch=compute_80,code=compute_80 $(if $(filter 90,$(CUDA_ARCH)),$(SM_90A))
 
 $B/emu/%.o: %.cu
@@ -125,7 +125,8 @@ $B/bin/$(notdir $(1:_main.c=)): $B/obj/$(1:.c=.o) $B/libshardline.a
 endef
 $(foreach m,$(MAIN_SRC),$(eval $(call program,$(m))))
 
-# before the library: its own device of this name is not taken. Static: make would rather take the rule below while some of these objects are missing
+# The emulated objects stand before the library, so that the linker takes this device and not the library's. A static pattern rule: make would
+# prefer the rule below while some of these objects are missing.
 $(filter $B/tests/unit/cuda/cuda_emu_%,$(TESTS)): $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $(EMU_OBJ) $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
@@ -134,7 +135,7 @@ $B/tests/unit/cuda/cuda_emu_hopper_test: $B/emu/tests/unit/cuda/cuda_emu_hopper.
 $B/tests/%: $B/obj/tests/%.o $B/obj/tests/test.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
-# a library that a test opens instead of cuBLASLt
+# a stand-in for cuBLASLt, opened by name
 $B/tests/unit/cuda/cublaslt_stub.so: tests/devices/cublaslt_stub.c tests/devices/cublaslt_stub.h kernels/cuda/lt/lt_api.h
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -fPIC -shared -o $@ $< -lm
@@ -142,7 +143,7 @@ $B/tests/unit/cuda/cuda_lt_test $B/tests/unit/cuda/cuda_emu_rows_test: | $B/test
 $B/tests/bench/%: $B/obj/tests/bench/%.o $B/libshardline.a
 	@mkdir -p $(@D)
 	$(Q)$(CC) $(CFLAGS_ALL) -o $@ $^ $(LIBS)
-# as tests they run the inputs in tests/fuzz/corpus; CONFIG=fuzz: as fuzzers they look for more
+# as tests they run the inputs in tests/fuzz/corpus; with CONFIG=fuzz they search for new ones
 FUZZ_MAIN := $(if $(filter fuzz,$(CONFIG)),,$B/obj/tests/fuzz/replay.o)
 $B/tests/fuzz/%: $B/obj/tests/fuzz/%.o $B/obj/tests/fuzz/fuzz.o $(FUZZ_MAIN) $B/libshardline.a
 	@mkdir -p $(@D)
@@ -170,7 +171,7 @@ benches: programs
 	@$(MAKE) --no-print-directory $(BENCHES)
 .SECONDARY:
 
-# these install what is missing, and print what they install
+# these install missing packages and print what they install
 demo:
 	@tools/setup
 	@$(MAKE) --no-print-directory programs
@@ -187,7 +188,7 @@ test-all:
 sanitize:
 	@$(MAKE) --no-print-directory CONFIG=sanitize LINK= tests
 	@tests/run --bin build/sanitize sanitize
-# FUZZ_SECONDS=N each; ONLY='NAME …': these
+# FUZZ_SECONDS=N: time for each target; ONLY='NAME …': only these targets
 fuzz:
 	@command -v clang >/dev/null || { echo "make fuzz needs clang: apt-get install clang"; exit 1; }
 	@$(MAKE) --no-print-directory CONFIG=fuzz CC='$(if $(findstring ccache,$(CC)),ccache )clang' fuzzers
@@ -196,12 +197,12 @@ bench: benches
 	@tests/bench/run --bin $B
 bench-reshard: benches
 	@tests/bench/run --bin $B reshard
-# beside PyTorch, llama.cpp, transformers: PEERS=DIR (their programs) PEER_PYTHON=python that has them
+# with PEERS=DIR (programs that call them) and PEER_PYTHON: beside PyTorch, llama.cpp, transformers
 bench-train: programs
 	@tests/bench/train_bench.py --bin $B/bin $(BENCH)
 bench-serve: programs
 	@tests/bench/serve_bench.py --bin $B/bin $(BENCH)
-# beside zero_to_fp32, ds_to_universal, dcp_to_torch_save: PEER_PYTHON=python that has torch and deepspeed
+# with PEER_PYTHON, a python that has torch and deepspeed: beside zero_to_fp32, ds_to_universal, dcp_to_torch_save
 bench-foreign: programs
 	@$(or $(PEER_PYTHON),python3) tests/bench/foreign_bench.py --bin $B/bin $(BENCH)
 check: check-layers style-check check-names
@@ -221,15 +222,15 @@ clean:
 help:
 	@echo "make                the programs, in build/bin/"
 	@echo "make demo           train on 4 ranks, reshard, serve, complete (a few minutes); DATA=FILE: another text"
-	@echo "make test           all tests that take less than 15 minutes; FIXTURES=DIR: those against references too"
-	@echo "make test-all       every test, also under sanitizers"
+	@echo "make test           the quick tests, less than 15 minutes; FIXTURES=DIR: also those against reference files"
+	@echo "make test-all       every test, then the sanitizers; clang-tidy on all files"
 	@echo "make bench          speed of products, memory, exact against fast"
 	@echo "make bench-train    training speed, MFU, memory a rank; PEERS=DIR PEER_PYTHON=PYTHON: beside PyTorch; BENCH='110m bf16': some rows"
 	@echo "make bench-serve    serving speed; BENCH='--sizes 110m,1b': other models"
 	@echo "make bench-foreign  reshard of ZeRO-3 and DCP folders against the frameworks' converters; PEER_PYTHON=PYTHON; needs 8 GB in /tmp"
 	@echo "make bench-reshard  reshard against cp -r of the same bytes; needs 13 GB in /tmp"
 	@echo "make sanitize       unit tests under ASan and UBSan"
-	@echo "make fuzz           looks for inputs that break a reader, a minute each target (clang); FUZZ_SECONDS=N ONLY='pickle zip'"
+	@echo "make fuzz           searches for inputs that break a reader, a minute a target (clang); FUZZ_SECONDS=N ONLY='pickle zip'"
 	@echo "make check          shape of the source: check-layers, style-check (clang-format), check-names"
 	@echo "make tidy           clang-tidy on all files"
 	@echo "make install        PREFIX=$(PREFIX) DESTDIR="

@@ -11,6 +11,7 @@ struct opt_builtin {
 };
 extern const struct opt_builtin opt_builtins[]; /* ends with name NULL: --help, --version, … */
 
+/* Print the text of --help, --man and --completion. */
 void opt_print_help(const struct opt_program *p, FILE *out);
 void opt_print_man(const struct opt_program *p, FILE *out);
 void opt_print_completion(const struct opt_program *p, FILE *out); /* bash */

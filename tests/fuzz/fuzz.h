@@ -15,6 +15,7 @@
 
 struct ckpt;
 
+/* One input of n bytes: each target defines it, libFuzzer or replay.c calls it. Returns 0. */
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
 /* n bytes exactly, so that a sanitizer sees a read behind them; malloc'd. */

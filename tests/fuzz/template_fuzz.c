@@ -1,6 +1,6 @@
-/* template_fuzz.c - a chat template, a zero byte, and what it is rendered with as JSON (text/tpl_*.c,
- * template.c). Steps and memory have limits of their own here, so that a template that may compute for
- * seconds is no finding. */
+/* template_fuzz.c - a chat template, a zero byte, and the values it is rendered with as JSON
+ * (text/jinja/tpl_*.c, text/template.c). Steps and memory have lower limits here, so that a template that
+ * computes for seconds is not a finding. */
 #include <stdlib.h>
 #include <string.h>
 #include "tests/fuzz/fuzz.h"

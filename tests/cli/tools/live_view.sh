@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # quick
-# live_view.sh - the line on the terminal: what it says is what the log says, it never wraps, follows a resize, and is plain lines where there is no
-# terminal. Needs python3 for a terminal.
+# live_view.sh - the progress line on a terminal: it shows what the log has, never wraps and follows a resize; without a terminal it is plain lines.
+# Needs python3 for a terminal.
 . "$(dirname "$0")/../lib/train_lib.bash"
 command -v python3 >/dev/null || { skip "no python3 to be a terminal"; finish; }
 text 1 20000 >"$TMP/text"
 cat >"$TMP/view.py" <<'PY'
-"""view.py COLUMNS[,LATER] PROGRAM ARGS...: runs it on a terminal, which shrinks to LATER after some frames; JSON: the frames, what followed, the status."""
+"""COLUMNS[,LATER] PROGRAM ARGS...: runs it on a terminal, which shrinks to LATER after some frames; prints the frames, what followed and the status."""
 import fcntl, json, os, pty, re, struct, sys, termios
 def resize(fd, columns):
     fcntl.ioctl(fd, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))

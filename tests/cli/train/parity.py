@@ -1,11 +1,11 @@
-"""parity.py options RUN_DIR                          the options of ptrain for a reference run
-parity.py compare RUN_DIR LOG CKPT HF_DIR TMP CKPT1   our run against it; status: 1 steps differ, + 2 tensors differ, + 4 no numpy
-parity.py steps RUN_DIR LOG TMP                       only the steps
+"""parity.py options RUN                          the options of ptrain for a reference run
+parity.py compare RUN LOG CKPT HF_DIR TMP CKPT1   our run against it; status: 1 steps differ, + 2 tensors differ, + 4 no numpy
+parity.py steps RUN LOG TMP                       only the steps
 parity.py moments CKPT PREFIX FILE                    the tensors of an optimizer file under their weights' names
 
 CKPT1 is a run of one step with --beta1 0 --clip 0: its first moments are the gradient.
 
-Steps are compared here, with the standard library; tensors by the fixtures' own check_train.py, which needs numpy."""
+Steps are compared here, with the standard library; tensors by the fixtures' own script, which needs numpy."""
 import glob
 import json
 import os

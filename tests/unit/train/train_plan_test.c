@@ -1,5 +1,5 @@
-/* layout_plan_test.c - what a plan says of memory that is not one rank's weights: activations under each
- * recompute, buffers of ZeRO. */
+/* train_plan_test.c - the planned memory besides weights: activations under each recompute policy, buffers of
+ * ZeRO. */
 #include "tests/test.h"
 #include "train/layout_plan.h"
 
