@@ -43,8 +43,8 @@ int box_equal(const struct box *a, const struct box *b)
     return 1;
 }
 
-/* The innermost dims that `common` covers whole in both boxes hang together with the one before them: a run
- * spans dims run_dim .. n_dims-1, the walk counts through dims 0 .. run_dim-1. */
+/* A run spans dims run_dim .. n_dims-1, the walk counts through dims 0 .. run_dim-1: inner dims that `common`
+ * covers as a whole in both boxes are contiguous with the dim before them. */
 static int run_dim(const struct box *common, const struct box *of, const struct box *part)
 {
     int d = common->n_dims - 1;
@@ -62,7 +62,7 @@ static int64_t offset_in(const struct box *b, const struct box *common, const in
     return off;
 }
 
-/* Steps dims 0 .. n-1 of idx, the last one fastest; 0: there is no next one. */
+/* Advances dims 0 .. n-1 of idx, the last one fastest. Returns 0 at the end. */
 static int step(int64_t *idx, const struct box *common, int n)
 {
     for (int d = n - 1; d >= 0; d--) {
@@ -73,9 +73,9 @@ static int step(int64_t *idx, const struct box *common, int n)
     return 0;
 }
 
-/* Puts idx at the last run that begins at or before element lo of `of` (or at the first run of all), without
- * counting up to
- * it: a ZeRO slice of a large tensor starts far inside. 0: every run ends before lo. */
+/* Sets idx to the last run that begins at or before element lo of `of` (or to the first run of all) without
+ * counting up to it: a ZeRO slice of a large tensor starts far inside. Returns 0 when every run ends before
+ * lo. */
 static int seek(int64_t *idx, const struct box *common, const struct box *of, int64_t lo, int n_outer)
 {
     int64_t at[BOX_DIMS];

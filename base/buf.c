@@ -23,7 +23,7 @@ void buf_add(struct buf *b, const void *p, size_t n)
 {
     if (b->failed || n == 0)
         return;
-    if (b->n + n + 1 > b->cap) { /* one more: room for a NUL behind */
+    if (b->n + n + 1 > b->cap) { /* one more, for a NUL */
         char *q = buf_grow(b->p, &b->cap, b->n + n + 1, 1);
         if (!q) {
             b->failed = 1;

@@ -106,7 +106,7 @@ static int sync_fd(int fd, const char *what, const char *path, struct err *e)
 int io_sync_close(int fd, const char *path, struct err *e)
 {
     int rc = sync_fd(fd, "", path, e);
-    /* after a failed close the descriptor is gone on Linux: never close it again */
+    /* Linux releases the descriptor even when close fails: never close it again */
     int closed = close(fd) == 0;
     if (rc == 0 && (hook_fault(HOOK_CLOSE) || !closed))
         rc = err_sys(e, "cannot close %s", path);
@@ -187,7 +187,7 @@ int io_sync_file(const char *path, struct err *e)
 int io_rename(const char *from, const char *to, struct err *e)
 {
     int rc = hook_fault(HOOK_RENAME) ? -1 : renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
-    /* a file system without RENAME_NOREPLACE (NFS): look first, as well as it goes */
+    /* a file system without RENAME_NOREPLACE (NFS): look first; another process may still come between */
     if (rc < 0 && errno == EINVAL) {
         struct stat st;
         errno = EEXIST;
@@ -228,7 +228,7 @@ int io_make_dirs(const char *path, struct err *e)
         at = strchr(at + 1, '/');
         if (at)
             *at = 0;
-        /* two ranks may make it at once: what counts is that it is there */
+        /* two ranks may create it at once: it only has to exist */
         if (*part && !io_exists(part) && (rc = io_mkdir(part, e)) < 0 && io_exists(part))
             rc = 0;
         if (at)

@@ -9,8 +9,7 @@
 
 #define DEPTH_MAX 64
 
-/* Deepest nesting of brackets outside of strings: counted before parsing, since the parser's stack is what
- * it protects. */
+/* Deepest nesting of brackets outside of strings. Counted before parsing, to protect the parser's stack. */
 static int depth_of(const char *text, size_t n)
 {
     int depth = 0, deepest = 0, in_string = 0;
@@ -40,8 +39,8 @@ static int is_blank(const char *text, size_t n)
     return !n;
 }
 
-/* Why the parser gave up; its own words name flags of its calls where a text has a zero. */
-static void tell_refusal(const json_error_t *at, const char *what, struct err *e)
+/* Reports why the parser failed. For U+0000 its own text names flags of its calls, so this has its own. */
+static void report_failure(const json_error_t *at, const char *what, struct err *e)
 {
     int zero = json_error_code(at) == json_error_null_character ||
                json_error_code(at) == json_error_null_byte_in_key;
@@ -61,11 +60,11 @@ json_t *jx_parse(const char *text, size_t n, const char *what, struct err *e)
         err_set(e, ERR_FORMAT, "%s: JSON is nested %d deep, at most %d is read here", what, depth, DEPTH_MAX);
         return NULL;
     }
-    /* without JSON_ALLOW_NUL an escaped \u0000 is refused too; a NaN is no JSON; JSON_DECODE_ANY: the caller
-     * asks for its type */
+    /* without JSON_ALLOW_NUL an escaped \u0000 is an error too; NaN is no JSON; JSON_DECODE_ANY: the caller
+     * checks the type */
     json_t *j = json_loadb(text, n, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &at);
     if (!j)
-        tell_refusal(&at, what, e);
+        report_failure(&at, what, e);
     return j;
 }
 
@@ -143,8 +142,8 @@ int jx_text(const json_t *o, const char *what, const char *key, const char **out
     return 1;
 }
 
-/* %.9g: "1e-05" and "0" are JSON as they are, but -0 would come back as the integer 0. JSON has no NaN and
- * no infinity: null. */
+/* %.9g: "1e-05" and "0" are JSON already, but -0 would be read back as the integer 0. JSON has no NaN and no
+ * infinity: null. */
 char *jx_float32(float x, char out[32])
 {
     if (!isfinite(x))

@@ -3,7 +3,7 @@
  * A job is opened by one store of `ticket` = (job number, tasks left); a thread takes a task by lowering
  * tasks left with a compare-and-swap. The fields of a job are written only while nothing is left and
  * everything is done, so a swap that succeeds proves that the fields read before it belong to that job. A
- * thread that wakes too late finds nothing left: nobody waits for it. */
+ * thread that wakes too late finds no task left, and no other thread waits for it. */
 #define _GNU_SOURCE /* CPU sets */
 #include "base/clock.h"
 #include "base/pool.h"
@@ -20,10 +20,9 @@
 
 #include "base/trace.h"
 
-/* looks for work this long before sleeping; a guess, to be measured in a training step */
-#define YIELD_NS 80000
-#define SPINS 100 /* looks this often before it yields, which is a system call: about 2 us */
-/* a task looks for an earlier one this often before it yields: about 100 us, a step of attention takes 20 */
+#define YIELD_NS 80000 /* of yields before a thread sleeps; a guess, to be measured in a training step */
+#define SPINS 100      /* polls before a thread yields, which is a system call: about 2 us */
+/* polls of a task for an earlier one before it yields: about 100 us, a step of attention takes 20 */
 #define TASK_SPINS 5000
 #define MOST_TASKS (INT64_C(1) << 30) /* of one job: tasks left is half of the ticket */
 
@@ -48,8 +47,8 @@ struct pool {
     _Alignas(64) _Atomic uint32_t n_jobs; /* workers sleep on this one */
     _Atomic int n_sleepers, stop;
     struct trace *trace; /* may be NULL; set between jobs */
-    int is_tied;
-    cpu_set_t before; /* pool_pin: what the process had */
+    int is_bound;
+    cpu_set_t before; /* the CPUs of the process before pool_pin */
 };
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen)
@@ -64,8 +63,7 @@ static void futex_wake(_Atomic uint32_t *word, int n)
 
 static uint32_t left(const struct pool *p) { return (uint32_t)atomic_load(&p->ticket); }
 
-/* Takes tasks until none is left; counts what it did only then, so that the counter is touched once a
- * thread. */
+/* Runs tasks until none is left, and counts them only then: each thread touches the counter once. */
 static void work(struct pool *p, int thread)
 {
     uint32_t n_mine = 0, n_tasks = 0;
@@ -82,10 +80,9 @@ static void work(struct pool *p, int thread)
         n_tasks = n;
         n_mine++;
         t = atomic_load(&p->ticket);
-        /* a job cannot be followed by another before this thread has counted its tasks: t is still of the
-         * same job */
+        /* no other job begins before this thread has counted its tasks: t belongs to the same job */
     }
-    if (n_mine && thread) /* the caller's own part is in the event of its call */
+    if (n_mine && thread) /* the owner's part is in the event of its call */
         trace_span_of(p->trace, thread, TRACE_WORK, trace_label_now(p->trace), begin);
     if (n_mine && atomic_fetch_add(&p->n_done, n_mine) + n_mine == n_tasks && atomic_load(&p->caller_sleeps))
         futex_wake(&p->n_done, 1);
@@ -98,7 +95,7 @@ static void pause_cpu(void)
 #endif
 }
 
-/* Looks, then yields, until there is something to do or YIELD_NS are over. */
+/* Polls, then yields, until there is a task or YIELD_NS have passed. */
 static void idle(struct pool *p)
 {
     for (int i = 0; i < SPINS && !left(p) && !atomic_load(&p->stop); i++)
@@ -159,8 +156,10 @@ static void run_job(struct pool *p, int64_t first, uint32_t n_tasks, task_fn *fn
     atomic_store_explicit(&p->first, first, memory_order_relaxed);
     atomic_store_explicit(&p->n_tasks, n_tasks, memory_order_relaxed);
     atomic_store(&p->n_done, 0);
+
     uint64_t job = (atomic_load(&p->ticket) >> 32) + 1;
     atomic_store(&p->ticket, job << 32 | n_tasks);
+
     uint32_t others = n_tasks - 1;
     call_workers(p, others < (uint32_t)p->n_started ? (int)others : p->n_started);
     work(p, 0);
@@ -178,9 +177,9 @@ void pool_run(struct pool *p, int64_t n_tasks, task_fn *fn, void *arg)
         run_job(p, i, (uint32_t)(n_tasks - i < MOST_TASKS ? n_tasks - i : MOST_TASKS), fn, arg);
 }
 
-void pool_relax(int64_t n_looks)
+void pool_relax(int64_t n_polls)
 {
-    if (n_looks < TASK_SPINS)
+    if (n_polls < TASK_SPINS)
         pause_cpu();
     else
         sched_yield();
@@ -193,6 +192,7 @@ int pool_open(struct pool **out, int n_threads, struct err *e)
     struct pool *p = aligned_alloc(64, sizeof *p);
     if (!p)
         return err_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n_threads);
+
     memset(p, 0, sizeof *p);
     p->n_threads = n_threads;
     p->worker = calloc((size_t)n_threads, sizeof *p->worker);
@@ -200,6 +200,7 @@ int pool_open(struct pool **out, int n_threads, struct err *e)
         pool_close(p);
         return err_set(e, ERR_MEMORY, "no memory for a pool of %d threads", n_threads);
     }
+
     for (int i = 1; i < n_threads; i++) {
         struct worker *w = &p->worker[i];
         *w = (struct worker){ .pool = p, .thread = i };
@@ -236,9 +237,11 @@ int pool_pin(struct pool *p, int which, int n_pools)
     for (int i = 0; i < CPU_SETSIZE; i++)
         if (CPU_ISSET(i, &all))
             cpu[n++] = i;
+
     int each = n_pools > 0 ? n / n_pools / p->n_threads : 0;
     if (which < 0 || which >= n_pools || !each)
         return 0;
+
     for (int i = 0; i < p->n_threads; i++) {
         CPU_ZERO(&one);
         for (int k = 0; k < each; k++)
@@ -247,13 +250,13 @@ int pool_pin(struct pool *p, int which, int n_pools)
             return 0;
     }
     p->before = all;
-    p->is_tied = 1;
+    p->is_bound = 1;
     return 1;
 }
 
 void pool_unpin_self(const struct pool *p)
 {
-    if (p && p->is_tied)
+    if (p && p->is_bound)
         sched_setaffinity(0, sizeof p->before, &p->before);
 }
 

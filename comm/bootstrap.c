@@ -12,7 +12,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* MPI is a state of the process, and so is the way it ends. */
+/* MPI is a state of the process, and so is how it ends. */
 static int finalize_at_exit;
 
 int bootstrap_expected_ranks(void)
@@ -54,18 +54,18 @@ static int start_mpi(struct err *e)
     return 0;
 }
 
-/* The ranks of this machine. SHARDLINE_RANKS_PER_NODE cuts it up as if it were several, for tests. */
+/* The ranks of this machine. SHARDLINE_RANKS_PER_NODE treats it as several machines. */
 static int node_comm(MPI_Comm *node)
 {
-    const char *cut = env_get(ENV_SHARDLINE_RANKS_PER_NODE);
+    const char *n = env_get(ENV_SHARDLINE_RANKS_PER_NODE);
     int rank;
     MPI_Comm_rank(MPI_COMM_WORLD, &rank);
-    if (cut && atoi(cut) > 0)
-        return MPI_Comm_split(MPI_COMM_WORLD, rank / atoi(cut), rank, node);
+    if (n && atoi(n) > 0)
+        return MPI_Comm_split(MPI_COMM_WORLD, rank / atoi(n), rank, node);
     return MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank, MPI_INFO_NULL, node);
 }
 
-/* Which ranks share a machine: named by its lowest rank. */
+/* Which ranks share a machine: node_of[r] is the lowest rank on the machine of rank r. */
 static int know_nodes(struct topology *p, MPI_Comm node, struct err *e)
 {
     int first = p->rank;
@@ -105,7 +105,7 @@ int bootstrap_agree(const struct topology *p, int rc, struct err *e)
     return err_set(e, ERR_PEER, "another rank could not start: see its message");
 }
 
-/* Everybody of the node has the segment, or nobody keeps it. */
+/* 1 when all ranks of the node have the segment; else closes it on all. */
 static int all_have(MPI_Comm node, struct segment *s, int rc)
 {
     int mine = rc == 0, all;
@@ -115,7 +115,8 @@ static int all_have(MPI_Comm node, struct segment *s, int rc)
     return all;
 }
 
-/* Process ids are the same for all (no containers in between): through /proc, without any name. */
+/* Opens the segment through /proc, without a name: works where the ranks share process ids (no containers in
+ * between). */
 static int by_fd(MPI_Comm node, struct segment *s, int first, size_t bytes, struct err *e)
 {
     int rc = first ? segment_create(s, bytes, NULL, e) : 0;
@@ -126,7 +127,7 @@ static int by_fd(MPI_Comm node, struct segment *s, int first, size_t bytes, stru
     return all_have(node, s, rc) ? 0 : -1;
 }
 
-/* The name exists only until everybody has opened it. */
+/* Opens the segment by a name, which exists only until all ranks have opened it. */
 static int by_name(MPI_Comm node, struct segment *s, int first, size_t bytes, struct err *e)
 {
     char name[SEGMENT_NAME];

@@ -1,6 +1,6 @@
-/* comm.c - the door of every operation: nothing to do for nothing, no call into a failed world, every call
- * counted and traced. What a transport reports as an error is made a failure of the world here, because its
- * group is out of step from then on. */
+/* comm.c - the beginning and end of every operation: empty calls return at once, a failed world is not
+ * called, every call is counted and traced. An error of a transport becomes a failure of the world here,
+ * because its group is out of step from then on. */
 #include "comm/comm_priv.h"
 
 #include <stdio.h>
@@ -10,7 +10,7 @@
 #include "base/clock.h"
 #include "base/trace.h"
 
-/* Several machines, and these ranks are on one of them. */
+/* 1 when the world has several machines and these ranks are on one of them. */
 static int on_one_node(const struct world *w, const int *member, int size)
 {
     int same = w->at.node_size < w->at.size;
@@ -50,13 +50,13 @@ int comm_rank(const struct comm *c) { return c->rank; }
 int comm_size(const struct comm *c) { return c->size; }
 const char *comm_name(const struct comm *c) { return c->name; }
 
-/* Who carries a buffer: the device's transport where it lies in the device's own memory, else the group's. */
-static const struct transport *via(const struct comm *c, const void *buf)
+/* The transport of a buffer: the device's where it lies in the device's own memory, else the group's. */
+static const struct transport *transport_of(const struct comm *c, const void *buf)
 {
     return c->w->device && dev_owns(c->w->dev, buf) ? c->w->device : c->t;
 }
 
-/* Who makes memory that the ranks of a group have together. */
+/* The transport that allocates memory which the ranks of a group share. */
 static const struct transport *sharing(const struct comm *c) { return c->w->device ? c->w->device : c->t; }
 
 void *comm_alloc(struct comm *c, enum mem_cat cat, size_t bytes)
@@ -72,7 +72,8 @@ void comm_free(struct comm *c, void *p)
         c->w->t->free(c->w, p);
 }
 
-/* ---- counting, and what an error means for the others ---- */
+/* ---- counts, and what an error means for the other ranks ---- */
+/* When a call began. */
 struct begun {
     int64_t ns, trace_ns, across;
 };
@@ -82,6 +83,7 @@ static struct begun begin(const struct comm *c)
     return (struct begun){ clock_ns(), trace_now(c->w->trace), c->w->across_bytes };
 }
 
+/* Ends a call: counts and traces it, and makes an error a failure of the world. */
 static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, int rc, struct err *e)
 {
     struct comm_count *n = &c->count[op];
@@ -98,14 +100,15 @@ static int done(struct comm *c, enum comm_op op, int64_t bytes, struct begun b, 
     return 0;
 }
 
-/* The world is well, and what is ready of started operations is done: calls are where ranks that compute
- * come by. */
+/* Begins a call: returns the failure of a failed world, and advances started operations, because a rank that
+ * computes has no other moment for them. */
 static int enter(struct world *w, struct err *e)
 {
     int rc = world_check(w, e);
     if (!w->requests || rc < 0)
         return rc;
-    struct comm_count *n = &w->requests->c->count[w->requests->op]; /* whose turn it is most likely */
+    struct comm_count *n =
+        &w->requests->c->count[w->requests->op]; /* the oldest one: most likely the one that advances */
     int64_t begin_ns = trace_now(w->trace), begin_time = clock_ns();
     if ((rc = comm_step_requests(w, e)) < 0)
         world_fail(w, e);
@@ -114,8 +117,8 @@ static int enter(struct world *w, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* call: of the transport, entered only while the world is well; bytes: read from peers and written to them
- * by this rank. */
+/* Runs a call of the transport between enter and done. bytes: read from other ranks and sent to them by this
+ * rank. */
 #define COUNTED(c, op, bytes, call) \
     do { \
         int rc_ = enter((c)->w, e); \
@@ -125,6 +128,7 @@ static int enter(struct world *w, struct err *e)
         return done((c), (op), (int64_t)(bytes), begin_, (call), e); \
     } while (0)
 
+/* An empty call. */
 static int nothing(struct comm *c, struct err *e) { return world_check(c->w, e); }
 
 static int64_t others(const struct comm *c) { return c->size - 1; }
@@ -135,7 +139,8 @@ int comm_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err
 {
     if (!bytes)
         return nothing(c, e);
-    COUNTED(c, COMM_BROADCAST, c->size > 1 ? bytes : 0, via(c, buf)->broadcast(c, buf, bytes, root, e));
+    COUNTED(c, COMM_BROADCAST, c->size > 1 ? bytes : 0,
+            transport_of(c, buf)->broadcast(c, buf, bytes, root, e));
 }
 
 int comm_all_reduce(struct comm *c, float *buf, int64_t n, struct err *e)
@@ -143,7 +148,7 @@ int comm_all_reduce(struct comm *c, float *buf, int64_t n, struct err *e)
     if (!n)
         return nothing(c, e);
     COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size,
-            via(c, buf)->all_reduce(c, SUM_TREE, buf, n, e));
+            transport_of(c, buf)->all_reduce(c, SUM_TREE, buf, n, e));
 }
 
 int comm_all_reduce_max(struct comm *c, float *buf, int64_t n, struct err *e)
@@ -151,7 +156,7 @@ int comm_all_reduce_max(struct comm *c, float *buf, int64_t n, struct err *e)
     if (!n)
         return nothing(c, e);
     COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 4 / c->size,
-            via(c, buf)->all_reduce(c, SUM_MAX, buf, n, e));
+            transport_of(c, buf)->all_reduce(c, SUM_MAX, buf, n, e));
 }
 
 int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e)
@@ -159,7 +164,7 @@ int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e)
     if (!n)
         return nothing(c, e);
     COUNTED(c, COMM_ALL_REDUCE, 2 * others(c) * n * 8 / c->size,
-            via(c, buf)->all_reduce(c, SUM_I64, buf, n, e));
+            transport_of(c, buf)->all_reduce(c, SUM_I64, buf, n, e));
 }
 
 int comm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
@@ -167,7 +172,7 @@ int comm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, s
     if (!n_each)
         return nothing(c, e);
     COUNTED(c, COMM_REDUCE_SCATTER, others(c) * n_each * 4,
-            via(c, in)->reduce_scatter(c, out, in, n_each, e));
+            transport_of(c, in)->reduce_scatter(c, out, in, n_each, e));
 }
 
 int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each, struct err *e)
@@ -175,7 +180,7 @@ int comm_all_gather(struct comm *c, void *out, const void *in, size_t bytes_each
     if (!bytes_each)
         return nothing(c, e);
     COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each,
-            via(c, out)->all_gather(c, out, in, bytes_each, e));
+            transport_of(c, out)->all_gather(c, out, in, bytes_each, e));
 }
 
 int comm_all_gather_shared(struct comm *c, void *shared, const void *in, size_t bytes_each, struct err *e)
@@ -183,10 +188,10 @@ int comm_all_gather_shared(struct comm *c, void *shared, const void *in, size_t 
     if (!bytes_each)
         return nothing(c, e);
     COUNTED(c, COMM_ALL_GATHER, (size_t)others(c) * bytes_each,
-            via(c, shared)->all_gather_shared(c, shared, in, bytes_each, e));
+            transport_of(c, shared)->all_gather_shared(c, shared, in, bytes_each, e));
 }
 
-/* Agreed: memory that one machine lacks is no failure of the world. */
+/* The ranks agree: memory that one machine lacks is no failure of the world. */
 int comm_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
 {
     struct err ignored;
@@ -207,7 +212,7 @@ int comm_free_shared(struct comm *c, void *p, struct err *e)
 {
     if (!p)
         return 0;
-    if (c->size == 1) /* nobody to agree with: freed in a world that failed too */
+    if (c->size == 1) /* no other rank to agree with: frees in a failed world too */
         return sharing(c)->free_shared(c, p, e);
     COUNTED(c, COMM_OTHER, 0, sharing(c)->free_shared(c, p, e));
 }
@@ -228,12 +233,12 @@ int comm_local_size(const struct comm *c)
 
 int comm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
-    COUNTED(c, COMM_SEND, bytes, via(c, buf)->send(c, buf, bytes, to, e));
+    COUNTED(c, COMM_SEND, bytes, transport_of(c, buf)->send(c, buf, bytes, to, e));
 }
 
 int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
 {
-    COUNTED(c, COMM_SEND, bytes, via(c, buf)->recv(c, buf, bytes, from, e));
+    COUNTED(c, COMM_SEND, bytes, transport_of(c, buf)->recv(c, buf, bytes, from, e));
 }
 
 /* ---- started and finished ---- */
@@ -246,7 +251,7 @@ int comm_step_requests(struct world *w, struct err *e)
         int rc = q->done ? 0 : q->t->step(q, e);
         if (rc < 0)
             return rc;
-        n += !q->done && q->t == q->c->t; /* a device needs no help */
+        n += !q->done && q->t == q->c->t; /* a device advances by itself */
     }
     return n;
 }
@@ -259,18 +264,21 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
     *out = NULL;
     if (rc < 0)
         return rc;
+
     if (!q) {
         err_set(e, ERR_MEMORY, "no memory to start %s", comm_op_name(like.op));
         return done(c, like.op, 0, b, -ERR_MEMORY, e);
     }
+
     *q = like;
     q->c = c;
     q->done = !q->n;
-    q->t = via(c, q->in);
+    q->t = transport_of(c, q->in);
     if (q->n) {
         q->number = q->t == c->t ? c->n_started++ : 0;
         rc = q->t->start(q, e);
     }
+
     c->count[q->op].seconds += (double)(clock_ns() - b.ns) * 1e-9;
     c->count[q->op].across += c->w->across_bytes - b.across;
     trace_span(c->w->trace, TRACE_COMM, "start", c->name, b.trace_ns,
@@ -281,6 +289,7 @@ static int start(struct comm_request **out, struct comm *c, struct comm_request 
         world_fail(c->w, e);
         return rc;
     }
+
     while (*last)
         last = &(*last)->next;
     *last = q;
@@ -348,9 +357,11 @@ int comm_finish(struct comm_request **out, struct err *e)
     int rc = world_check(c->w, e);
     if (rc == 0 && !q->done)
         rc = q->t->finish(q, e);
+
     for (p = &c->w->requests; *p != q; p = &(*p)->next)
         ;
     *p = q->next;
+
     q->t->release(q);
     *out = NULL;
     rc = done(c, q->op, q->bytes, b, rc, e);
@@ -359,7 +370,7 @@ int comm_finish(struct comm_request **out, struct err *e)
 }
 
 /* ---- made of the operations above ---- */
-/* all[size]: everybody's number. */
+/* all[size] = the number of every rank. */
 static int gather_numbers(struct comm *c, int64_t mine, int64_t *all, struct err *e)
 {
     all[c->rank] = mine;
@@ -393,6 +404,7 @@ int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, 
         rc = err_set(e, ERR_MEMORY, "no memory for the sizes of %d blobs", c->size);
         goto out;
     }
+
     TRY(gather_numbers(c, (int64_t)bytes, all, e));
     for (int r = 0; r < c->size; r++)
         sum += size[r] = (size_t)all[r];
@@ -400,6 +412,7 @@ int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, 
         rc = err_set(e, ERR_MEMORY, "no memory for %zu bytes from %d ranks", sum, c->size);
         goto out;
     }
+
     if (sum)
         TRY(gather_into(c, blob, size, sum, root, p, e));
     if (c->rank == root) {
@@ -416,7 +429,7 @@ out:
     return rc;
 }
 
-/* The text says which rank it was, once: agreements nest (a group's, then everybody's). */
+/* Only one rank is named: agreements nest (of a group, then of the world). */
 void comm_name_rank(struct err *e, int rank)
 {
     int named, n = 0;
@@ -424,6 +437,7 @@ void comm_name_rank(struct err *e, int rank)
         err_add(e, "rank %d", rank);
 }
 
+/* Gives all ranks the error of rank `from`. */
 static int share_error(struct comm *c, int code, int from, int name_it, struct err *e)
 {
     struct err x = { .code = code };
@@ -433,7 +447,7 @@ static int share_error(struct comm *c, int code, int from, int name_it, struct e
     if (rc < 0)
         return rc;
     x.text[sizeof x.text - 1] = 0;
-    if (name_it) /* what all ranks found is nobody's own */
+    if (name_it) /* an error that all ranks found names none */
         comm_name_rank(&x, c->member[from]);
     *e = x;
     return -code;
@@ -452,18 +466,22 @@ int comm_agree(struct comm *c, int rc, struct err *e)
         world_fail(c->w, e);
         return -ERR_MEMORY;
     }
+
+    /* the code of every rank, and the first that failed */
     got = gather_numbers(c, rc < 0 ? -rc : 0, all, e);
     for (int r = 0; got == 0 && r < c->size; r++)
         all_failed &= all[r] != 0;
     while (got == 0 && from < c->size && !all[from])
         from++;
+
     if (got == 0 && from < c->size) {
         if (rc < 0)
             *e = mine;
         got = share_error(c, (int)all[from], from, !all_failed, e);
     }
+
     if (got == -ERR_PEER && rc < 0 && rc != -ERR_PEER && atomic_load(&c->w->board->failed)) {
-        *e = mine; /* nobody to agree with: one's own error says more */
+        *e = mine; /* the agreement failed: this rank's own error tells more */
         got = rc;
     }
     free(all);
@@ -480,7 +498,7 @@ static struct comm *group_of(struct comm *parent, const int64_t *colour)
     return member ? comm_new(parent->w, member, n) : NULL;
 }
 
-/* Rank of the parent that is the first of my group. */
+/* The parent's rank of the first member of this rank's group. */
 static int leader_of(const struct comm *parent, const int64_t *colour)
 {
     int r = 0;
@@ -499,12 +517,16 @@ int comm_split(struct comm **out, struct comm *parent, int colour, struct err *e
         rc = -ERR_MEMORY;
         goto out;
     }
+
+    /* who is in the group */
     TRY(gather_numbers(parent, colour, colours, e));
     leader = leader_of(parent, colours);
     if (!(c = group_of(parent, colours))) {
         rc = err_set(e, ERR_MEMORY, "no memory for a group of %d ranks", parent->size);
         goto out;
     }
+
+    /* the number that names it, from its first rank */
     if (leader == parent->rank)
         TRY(c->t->group_propose(c, &offered, e));
     TRY(gather_numbers(parent, offered, number, e));

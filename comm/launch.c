@@ -4,11 +4,10 @@
  *     mpirun -q -n 4 ptrain    in a process group of its own: signals reach it only through the parent
  *       ptrain x 4             end with mpirun (PR_SET_PDEATHSIG)
  *
- * Why a parent and not exec alone: mpirun answers SIGTERM by killing the ranks after a fixed time, and
- * always waits that time. The
- * parent sends SIGUSR1 instead, once all ranks can take it, which mpirun passes on: ranks take it as the
- * wish to end, save as long as it takes, and leave. mpirun's own time can then be short, so that a rank that
- * died ends the job at once. */
+ * Why a parent and not exec alone: mpirun answers SIGTERM by killing the ranks after a fixed time, and always
+ * waits that time. The parent sends SIGUSR1 instead, once all ranks can take it, and mpirun passes it on:
+ * ranks treat it as a request to stop, save as long as it takes, and exit. mpirun's own time can then be
+ * short, so that a rank that died ends the job at once. */
 #define _GNU_SOURCE
 #include "comm/launch.h"
 
@@ -30,9 +29,9 @@
 #include "comm/watch.h"
 
 #define FIXED_ARGS 10
-#define LOST_S 8   /* so long mpirun may take to see that its ranks have ended */
-#define UNSEEN_S 5 /* so long a wish to end waits for ranks that are not seen, */
-#define SLOW_S 20  /* and for those that are, on a machine that is busy */
+#define LOST_S 8   /* seconds that mpirun may take to notice that its ranks have exited */
+#define UNSEEN_S 5 /* seconds that a stop request waits for ranks that are not visible */
+#define SLOW_S 20  /* seconds that it waits for visible ranks, on a busy machine */
 
 int launch_under_launcher(void)
 {
@@ -55,7 +54,7 @@ int launch_stderr_is_tty(void)
     return v ? *v == '1' : isatty(2);
 }
 
-/* What the user has set stays. pml and btl: on one machine the search for networks costs 0.2 s. */
+/* Keeps what the user has set. pml and btl: on one machine the search for networks costs 0.2 s. */
 static void set_environment(void)
 {
     static const char *const set[][2] = {
@@ -72,8 +71,8 @@ static void set_environment(void)
     setenv(env_table[ENV_SHARDLINE_STDERR_TTY].name, isatty(2) ? "1" : "0", 1);
 }
 
-/* The child: a group of its own, default signals, no terminal to read from. Writes errno into fd when exec
- * fails. */
+/* The child: a process group of its own, default signals, no terminal to read from. Writes errno into fd when
+ * exec fails. */
 static void run_mpirun(char **argv, const sigset_t *before, int fd)
 {
     sigprocmask(SIG_SETMASK, before, NULL);
@@ -91,8 +90,8 @@ static void run_mpirun(char **argv, const sigset_t *before, int fd)
     _exit(127);
 }
 
-/* Children that mpirun left (ranks it killed and did not wait for) come to us; the last of them are gone
- * within moments. */
+/* Waits for children that mpirun left behind (ranks it killed and did not wait for): this process is their
+ * new parent, and the last of them exit within moments. */
 static void reap_left_over(void)
 {
     static const struct timespec nap = { 0, 10000000 };
@@ -105,8 +104,8 @@ static void reap_left_over(void)
     }
 }
 
-/* The ranks that mpirun has started: how many, how many of them have ended, how many hold SIGUSR1 back
- * (watch.h) until they look for it. */
+/* The ranks that mpirun has started: how many, how many of them have exited, how many block SIGUSR1 (watch.h)
+ * and so can take it. */
 struct started {
     int all, ended, ready;
 };
@@ -127,7 +126,7 @@ static void look_at(struct started *s, long pid)
     s->ready += !ended && held && (strtoull(held + 9, NULL, 16) >> (SIGUSR1 - 1) & 1);
 }
 
-/* Those that one thread of mpirun started. */
+/* Adds the ranks that one thread of mpirun started. */
 static void look_at_children(struct started *s, const char *path)
 {
     long pid;
@@ -156,78 +155,86 @@ static struct started started_by(pid_t mpirun)
     return s;
 }
 
-/* mpirun of Open MPI 4.1 stays for ever when a rank dies while it says hello, and takes no SIGTERM then: its
- * ranks are dead, waited for or not. */
-static int has_lost_its_ranks(const struct started *s, int *had)
+/* 1 when all ranks of mpirun have exited. mpirun of Open MPI 4.1 can hang when a rank dies while it connects,
+ * and ignores SIGTERM then. */
+static int all_exited(const struct started *s, int *had)
 {
     *had |= s->all > 0;
     return *had && s->ended == s->all;
 }
 
-/* What the ranks have said may wait for its reader when they are gone, a pager or a stopped terminal: then
- * mpirun stays with reason. Its stdout and stderr are ours. */
+/* 1 when stdout or stderr, which mpirun shares, is full: its reader, a pager or a stopped terminal, has not
+ * read all output of the ranks, so mpirun has a reason to stay. */
 static int output_waits(void)
 {
     struct pollfd out[] = { { 1, POLLOUT, 0 }, { 2, POLLOUT, 0 } };
     return poll(out, 2, 0) < 2;
 }
 
-/* The user's wish to end: since when there is one (0: none), and that the ranks are yet to be told. */
-struct wish {
-    int64_t since_ns;
-    int due;
+/* The user's request to stop the job. */
+struct stop_request {
+    int64_t since_ns; /* of the first one; 0: none */
+    int due;          /* the ranks do not have it yet */
 };
 
-/* The first wish is for the ranks, a second, a second later, for mpirun: but not SIGTERM for one whose ranks
- * are gone, which is ending and crashes of it (Open MPI 4.1). gone, waits: its ranks are, and only for a
- * reader it stays. */
-static void take_wish(struct wish *w, int sig, pid_t mpirun, int64_t now, int gone, int waits)
+/* Handles a signal. The first request is for the ranks; a second one, a second later, for mpirun. An mpirun
+ * whose ranks have exited gets no SIGTERM: it is ending, and Open MPI 4.1 crashes of it. exited: all ranks
+ * have; waits: mpirun stays only for a reader of its output. */
+static void take_signal(struct stop_request *q, int sig, pid_t mpirun, int64_t now, int exited, int waits)
 {
-    if (!w->since_ns || sig == SIGUSR1)
-        w->due = 1;
-    else if (now - w->since_ns > SECOND_NS && (!gone || waits))
-        kill(mpirun, gone ? SIGKILL : SIGTERM);
-    w->since_ns = w->since_ns ? w->since_ns : now;
+    if (!q->since_ns || sig == SIGUSR1)
+        q->due = 1;
+    else if (now - q->since_ns > SECOND_NS && (!exited || waits))
+        kill(mpirun, exited ? SIGKILL : SIGTERM);
+    q->since_ns = q->since_ns ? q->since_ns : now;
 }
 
-/* Not before all ranks can take it: SIGUSR1 would end mpirun that is not ready to pass it on, or a rank that
- * is not, and get lost between the two. An mpirun that starts them in another way, out of our sight, is not
- * waited for. */
-static void tell(struct wish *w, const struct started *s, int ranks, pid_t mpirun, int64_t now)
+/* Sends a due request once all ranks can take it: before, SIGUSR1 would end an mpirun that is not ready to
+ * pass it on, or a rank that does not block it yet, or get lost between the two. The wait has a limit,
+ * because mpirun may start ranks where this process does not see them. */
+static void send_request(struct stop_request *q, const struct started *s, int ranks, pid_t mpirun,
+                         int64_t now)
 {
-    const int64_t most_s = s->all < ranks ? UNSEEN_S : SLOW_S;
-    if (!w->due || (s->ready < ranks && now - w->since_ns < most_s * SECOND_NS))
+    const int64_t limit_s = s->all < ranks ? UNSEEN_S : SLOW_S;
+    if (!q->due || (s->ready < ranks && now - q->since_ns < limit_s * SECOND_NS))
         return;
-    w->due = 0;
+    q->due = 0;
     kill(mpirun, SIGUSR1);
 }
 
-/* Until mpirun ends; its exit status. */
-static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct wish *w)
+/* Waits until mpirun exits; returns its exit status. */
+static int wait_for(pid_t mpirun, int ranks, const sigset_t *set, struct stop_request *q)
 {
+    static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
     int64_t lost_ns = 0;
     for (int had = 0;;) {
-        static const struct timespec second = { 1, 0 }, soon = { 0, 20000000 };
-        int status, sig = sigtimedwait(set, NULL, w->due ? &soon : &second);
+        int status, sig = sigtimedwait(set, NULL, q->due ? &soon : &second);
         pid_t p;
         while ((p = waitpid(-1, &status, WNOHANG)) > 0)
             if (p == mpirun)
                 return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+
+        /* an mpirun that does not notice that its ranks have exited */
         const int64_t now = clock_ns();
         const struct started s = started_by(mpirun);
-        const int gone = has_lost_its_ranks(&s, &had), waits = gone && output_waits();
-        lost_ns = !gone || waits ? 0 : lost_ns ? lost_ns : now;
+        const int exited = all_exited(&s, &had), waits = exited && output_waits();
+        if (!exited || waits)
+            lost_ns = 0;
+        else if (!lost_ns)
+            lost_ns = now;
         if (lost_ns && now - lost_ns > LOST_S * SECOND_NS) {
             fprintf(stderr, "the ranks are dead and mpirun does not notice: it is ended\n");
             kill(mpirun, SIGKILL);
             lost_ns = 0;
         }
+
         if (sig >= 0 && sig != SIGCHLD)
-            take_wish(w, sig, mpirun, now, gone, waits);
-        tell(w, &s, ranks, mpirun, now);
+            take_signal(q, sig, mpirun, now, exited, waits);
+        send_request(q, &s, ranks, mpirun, now);
     }
 }
 
+/* The arguments of mpirun, malloc'd; self and count are borrowed. */
 static char **make_args(int ranks, char **argv, char *const *more, char *self, char *count)
 {
     static char fixed[][16] = { "mpirun", "-q", "--oversubscribe", "--bind-to", "none", "-n" };
@@ -236,9 +243,11 @@ static char **make_args(int ranks, char **argv, char *const *more, char *self, c
         n++;
     while (more && more[m])
         m++;
+
     char **a = calloc(FIXED_ARGS + n + m, sizeof *a);
     if (!a)
         return NULL;
+
     for (; i < sizeof fixed / sizeof *fixed; i++)
         a[i] = fixed[i];
     sprintf(count, "%d", ranks);
@@ -251,30 +260,34 @@ static char **make_args(int ranks, char **argv, char *const *more, char *self, c
     return a;
 }
 
-/* One run of mpirun to its end, into *status; an error: it could not be started. */
-static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before, struct wish *w,
-                    int *status)
+/* Runs mpirun once; *status: its exit status. -1, with errno set: it could not be started. */
+static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t *before,
+                    struct stop_request *q, int *status)
 {
-    int tell[2], why = 0;
-    if (pipe2(tell, O_CLOEXEC) < 0)
+    int failed[2], why = 0;
+    if (pipe2(failed, O_CLOEXEC) < 0)
         return -1;
+
     pid_t pid = fork();
     if (pid == 0)
-        run_mpirun(args, before, tell[1]);
-    close(tell[1]);
-    if (pid > 0 && read(tell[0], &why, sizeof why) == 0) {
-        close(tell[0]);
-        *status = wait_for(pid, ranks, set, w);
+        run_mpirun(args, before, failed[1]);
+    close(failed[1]);
+
+    /* the pipe ends without a byte when exec succeeded */
+    if (pid > 0 && read(failed[0], &why, sizeof why) == 0) {
+        close(failed[0]);
+        *status = wait_for(pid, ranks, set, q);
         reap_left_over();
         return 0;
     }
-    close(tell[0]);
+    close(failed[0]);
     if (pid > 0)
         waitpid(pid, NULL, 0);
     errno = why ? why : errno;
     return -1;
 }
 
+/* Not success and not wrong usage. */
 static int is_failure(int status) { return status != 0 && status != 2; }
 
 /* Returns only when mpirun could not be started. */
@@ -282,7 +295,7 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
 {
     char self[4096] = { 0 }, count[16];
     sigset_t set, before;
-    struct wish wish = { 0 };
+    struct stop_request stop = { 0 };
     int status = 0;
     if (readlink("/proc/self/exe", self, sizeof self - 1) < 0)
         return err_sys(e, "cannot start ranks");
@@ -292,6 +305,7 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
         free(again);
         return err_set(e, ERR_MEMORY, "no memory for the arguments of mpirun");
     }
+
     set_environment();
     sigemptyset(&set);
     sigaddset(&set, SIGTERM);
@@ -301,13 +315,15 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
     sigaddset(&set, SIGCHLD);
     sigprocmask(SIG_BLOCK, &set, &before);
     prctl(PR_SET_CHILD_SUBREAPER, 1);
-    for (int i = 0; run_once(i ? again : a, ranks, &set, &before, &wish, &status) == 0; i++) {
-        if (!is_failure(status) || wish.since_ns || i == times) {
+
+    for (int i = 0; run_once(i ? again : a, ranks, &set, &before, &stop, &status) == 0; i++) {
+        if (!is_failure(status) || stop.since_ns || i == times) {
             fflush(NULL);
             _exit(status); /* as if this process had become mpirun */
         }
         fprintf(stderr, "the job ended with status %d: started again, %d of %d\n", status, i + 1, times);
     }
+
     int why = errno;
     free(a);
     free(again);
@@ -316,6 +332,7 @@ static int start(int ranks, char **argv, int times, char *const *more, struct er
     return err_sys(e, "cannot start %d ranks with mpirun (is openmpi-bin installed)", ranks);
 }
 
+/* What launch_ranks does in a rank. */
 static int under_launcher(int ranks, struct err *e)
 {
     int have = bootstrap_expected_ranks();

@@ -1,5 +1,5 @@
-/* reduce.c - see reduce.h. The tree of one element is a chain of dependent additions, so 16 elements go side
- * by side. */
+/* reduce.c - see reduce.h. The tree of one element is a chain of dependent additions, so 16 elements are
+ * summed side by side. */
 #include "comm/reduce.h"
 
 #include <math.h>

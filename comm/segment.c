@@ -1,5 +1,5 @@
-/* segment.c - see segment.h. Free memory of a region is always zero: segment_free clears it (large pieces go
- * back to the machine), so a fresh piece needs no clearing. */
+/* segment.c - see segment.h. Free memory of a region is always zero: segment_free clears it (large pieces
+ * return to the machine), so segment_alloc clears nothing. */
 #define _GNU_SOURCE
 #include "comm/segment.h"
 
@@ -12,7 +12,7 @@
 
 #define SMALL_ALIGN ((size_t)64)
 #define HUGE_ALIGN ((size_t)2 << 20)
-#define GIVE_BACK ((size_t)1 << 20) /* freed pieces of this size and more go back to the machine */
+#define RETURNED ((size_t)1 << 20) /* freed pieces of this size and more return to the machine */
 #define PAGE ((size_t)4096)
 
 static size_t round_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
@@ -35,8 +35,8 @@ size_t segment_size(size_t head_bytes, int n_ranks, int regions)
     return round_up(head_bytes, HUGE_ALIGN) + (regions ? (size_t)n_ranks * machine_bytes() : 0);
 }
 
-/* The base lies on a 2 MiB boundary, so that aligned offsets are aligned addresses: room for it is reserved
- * first. */
+/* The base lies on a 2 MiB boundary, so that aligned offsets are aligned addresses: the mapping is placed
+ * inside of a larger reservation. */
 static int map(struct segment *s, size_t bytes, struct err *e)
 {
     char *all = mmap(NULL, bytes + HUGE_ALIGN, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -103,11 +103,11 @@ int segment_take_region(struct segment *s, size_t head_bytes, int rank, struct m
     s->capacity = 64;
     s->extent = malloc((size_t)s->capacity * sizeof *s->extent);
     if (!s->extent || s->region + s->region_bytes > s->bytes)
-        return err_set(e, ERR_MEMORY, "no room for a region of %zu bytes in shared memory of %zu",
+        return err_set(e, ERR_MEMORY, "no space for a region of %zu bytes in shared memory of %zu",
                        s->region_bytes, s->bytes);
     s->extent[0] = (struct extent){ .off = s->region, .size = s->region_bytes };
     s->n_extents = 1;
-    /* a wish: costs nothing where it is refused */
+    /* may be refused, which costs nothing */
     madvise(s->base + s->region, s->region_bytes, MADV_HUGEPAGE);
     return 0;
 }
@@ -131,7 +131,7 @@ void segment_close(struct segment *s)
     *s = (struct segment){ .fd = -1 };
 }
 
-/* Puts one extent behind extent i. */
+/* Inserts an extent behind extent i. Returns -1: out of memory. */
 static int insert(struct segment *s, int i, struct extent x)
 {
     if (s->n_extents == s->capacity) {
@@ -172,8 +172,8 @@ static int carve(struct segment *s, int i, size_t off, size_t size)
     return i;
 }
 
-/* All ranks together may not take more than the machine has: beyond it there is no NULL any more, only a
- * killed process. */
+/* Counts bytes of all ranks together. Returns -1 when they would exceed the machine's memory: the kernel
+ * would kill a process then. */
 static int count(struct segment *s, int64_t bytes)
 {
     if (atomic_fetch_add(&s->board->used_bytes, bytes) + bytes <= s->board->limit_bytes || bytes < 0)
@@ -207,10 +207,11 @@ void *segment_alloc(struct segment *s, enum mem_cat cat, size_t bytes)
     return NULL;
 }
 
+/* Zeroes a piece: whole pages of a large one return to the machine. */
 static void clear(char *p, size_t size)
 {
     char *a = (char *)round_up((uintptr_t)p, PAGE), *b = (char *)((uintptr_t)(p + size) / PAGE * PAGE);
-    if (size < GIVE_BACK || madvise(a, (size_t)(b - a), MADV_REMOVE) < 0) {
+    if (size < RETURNED || madvise(a, (size_t)(b - a), MADV_REMOVE) < 0) {
         memset(p, 0, size);
         return;
     }
@@ -218,6 +219,7 @@ static void clear(char *p, size_t size)
     memset(b, 0, (size_t)(p + size - b));
 }
 
+/* Index of the extent that contains off. */
 static int find(const struct segment *s, size_t off)
 {
     int lo = 0, hi = s->n_extents - 1;

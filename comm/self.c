@@ -1,4 +1,4 @@
-/* self.c - the transport of one rank, and of every group of one: nothing to wait for, nothing to add. */
+/* self.c - the transport of one rank, and of every group of one: it never waits and adds nothing. */
 #include "comm/comm_priv.h"
 
 #include <string.h>
@@ -51,7 +51,7 @@ static int self_broadcast(struct comm *c, void *buf, size_t bytes, int root, str
     return 0;
 }
 
-/* The sum of one array is that array; the maximum still has one NaN. */
+/* The sum of one array is that array; the maximum still replaces NaNs by the quiet one. */
 static int self_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
 {
     (void)c;
@@ -119,7 +119,7 @@ static void self_shared_group(const struct comm *c, int *rank, int *size)
     *size = c->size;
 }
 
-/* One rank's operation is over when it starts. */
+/* An operation of one rank ends when it starts. */
 static int self_start(struct comm_request *q, struct err *e)
 {
     (void)e;

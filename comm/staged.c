@@ -1,9 +1,9 @@
-/* staged.c - operations on device memory through the host: read, the group's own transport, written back.
- * For several ranks on one GPU and for machines without NCCL. What is started is done at once; the memory
- * that ranks share is each one's own. */
+/* staged.c - operations on device memory through the host: read, the group's own transport, written back. For
+ * several ranks on one GPU and for machines without NCCL. A start does the whole operation. Shared memory is
+ * memory of the rank's own. */
 #include "comm/comm_priv.h"
 
-/* Host memory of the transport's own kind, so that shm copies nothing more. */
+/* Host memory of the transport's own kind, so that shm does not copy it once more. */
 static void *stage(struct world *w, size_t bytes, struct err *e)
 {
     if (bytes > w->stage_bytes) {
@@ -119,7 +119,7 @@ void staged_shared_group(const struct comm *c, int *rank, int *size)
     *size = 1;
 }
 
-/* ---- what is started where nothing goes on by itself ---- */
+/* ---- started operations for transports in which nothing advances by itself ---- */
 int immediate_start(struct comm_request *q, struct err *e)
 {
     int rc = q->what == CALL_REDUCE ? q->t->all_reduce(q->c, SUM_TREE, q->out, q->n, e)
@@ -143,7 +143,7 @@ int immediate_step(struct comm_request *q, struct err *e)
 
 void immediate_release(struct comm_request *q) { (void)q; }
 
-/* What is missing here is never asked of it: groups and host memory are the other transport's. */
+/* The missing rows are never called: groups and host memory belong to the other transport. */
 const struct transport transport_staged = {
     .name = "staged",
     .broadcast = staged_broadcast,

@@ -1,10 +1,10 @@
 /* watch.c - see watch.h.
  *
- * Death: a pidfd per peer becomes readable at once (and a process id that is used again cannot deceive it).
- * Silence: every BEAT_MS each thread writes the time on the board and looks at the others'. A rank that
- * computes for minutes still beats; one that is stopped (SIGSTOP) does not. After a gap in its own beats
- * (the machine or the job was suspended) a thread gives the others time first. Whoever is first to see a
- * failure prints the line; a stopped rank is killed then, for nobody else could end it. */
+ * Death: a pidfd per rank becomes readable at once, and a process id that is used again does not deceive it.
+ * Silence: every BEAT_MS each thread writes the time on the board and reads the times of the others. A rank
+ * that computes for minutes still beats; a stopped one (SIGSTOP) does not. After a gap in its own beats (the
+ * machine or the job was suspended) a thread first gives the others time. The first thread that detects a
+ * failure prints the line; it kills a stopped rank, which could not exit otherwise. */
 #define _GNU_SOURCE
 #include "comm/watch.h"
 #include "base/clock.h"
@@ -23,14 +23,11 @@
 #include <unistd.h>
 
 #define BEAT_MS 200
-/* a process in state T that was silent so long is taken for lost */
-#define STOPPED_NS (5 * SECOND_NS)
+#define STOPPED_NS (5 * SECOND_NS) /* silence after which a process in state T is lost */
 #define SILENT_NS (30 * SECOND_NS) /* in any other state: its thread may only be starved of time */
-#define GAP_NS SECOND_NS           /* of our own beats: we were suspended */
-/* from a failure to the end of this process, if main does not end it */
-#define GRACE_NS (4 * SECOND_NS)
-/* a second signal within this time is the same wish, sent twice */
-#define AGAIN_NS SECOND_NS
+#define GAP_NS SECOND_NS           /* a gap in this thread's own beats: the process was suspended */
+#define GRACE_NS (4 * SECOND_NS)   /* from a failure to the end of this process, if main does not end it */
+#define AGAIN_NS SECOND_NS         /* a second signal within this time is the same request, sent twice */
 
 enum { FD_STOP, FD_SIGNAL, FD_PEERS };
 
@@ -39,10 +36,9 @@ struct watch {
     int rank, n_fds;
     pthread_t thread;
     struct pollfd *fd; /* FD_PEERS + r: pidfd of rank r, or -1 */
-    char *exited;      /* [n_ranks] its death was seen */
+    char *exited;      /* [n_ranks] 1: its exit was noticed */
     int64_t last_ns, resumed_ns, failed_ns, signal_ns;
-    /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
-    int quiet;
+    int quiet; /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
 };
 
 static void wanted_signals(sigset_t *set)
@@ -74,8 +70,8 @@ char watch_process_state(int pid)
     return end && end[1] == ' ' ? end[2] : 0;
 }
 
-/* The failure goes to the board, and to stderr when nobody has said anything yet. Returns 1 when this thread
- * was first. */
+/* Writes a failure on the board, and on stderr when no rank has printed one. Returns 1 when this thread was
+ * first. */
 static int fail(struct watch *w, const char *text)
 {
     int first = failure_board_fail(w->board, text);
@@ -98,7 +94,7 @@ static void see_death(struct watch *w, int r)
     fail(w, text);
 }
 
-/* A pidfd that became readable; without pidfd (an old kernel) /proc is asked. */
+/* Looks for a pidfd that became readable; without pidfds (an old kernel) looks into /proc. */
 static void look_for_deaths(struct watch *w)
 {
     for (int r = 0; r < w->board->n_ranks; r++) {
@@ -118,7 +114,7 @@ static void see_silence(struct watch *w, int r, int64_t now)
     if (r == w->rank || w->exited[r] || since < STOPPED_NS || atomic_load(&p->state) == BOARD_CLOSED)
         return;
     char state = watch_process_state(p->pid), text[160];
-    if (state == 't' || (state != 'T' && since < SILENT_NS)) /* t: somebody debugs it */
+    if (state == 't' || (state != 'T' && since < SILENT_NS)) /* t: under a debugger */
         return;
     snprintf(text, sizeof text, "rank %d does not answer for %d s (process %d, state %c); stopping all ranks",
              p->world_rank, (int)(since / SECOND_NS), p->pid, state ? state : '?');
@@ -142,7 +138,8 @@ static void beat(struct watch *w, int64_t now)
         see_silence(w, r, now);
 }
 
-/* A launcher that stops the job because a rank died sends SIGTERM too; that death is on the board already. */
+/* Takes a signal. A launcher that stops the job because a rank died sends SIGTERM too; then the death is on
+ * the board already. */
 static void take_signal(struct watch *w, int64_t now)
 {
     struct signalfd_siginfo info;
@@ -150,7 +147,7 @@ static void take_signal(struct watch *w, int64_t now)
         return;
     int sig = info.ssi_signo == SIGUSR1 ? SIGTERM : (int)info.ssi_signo, none = 0;
     if (w->signal_ns && now - w->signal_ns > AGAIN_NS)
-        _exit(128 + sig); /* asked twice: at once, then */
+        _exit(128 + sig); /* the second request: end at once */
     if (!w->signal_ns)
         w->signal_ns = now;
     atomic_compare_exchange_strong(&w->board->stop_signal, &none, sig);
@@ -163,7 +160,7 @@ static void enforce_end(struct watch *w, int64_t now)
     if (!w->failed_ns)
         w->failed_ns = now;
     if (now - w->failed_ns > GRACE_NS)
-        _exit(err_exit_status(ERR_PEER)); /* main computes, or hangs in somebody else's code */
+        _exit(err_exit_status(ERR_PEER)); /* main computes, or hangs in a library */
 }
 
 static void *run(void *arg)

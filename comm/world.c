@@ -15,7 +15,7 @@
 #include "comm/nccl/nccl.h"
 #include "comm/shm/shm.h"
 
-/* "auto" is the environment's SHARDLINE_TRANSPORT, if set, else what fits. */
+/* The transport of this name; "auto": the one that fits. */
 static int choose(const char *name, const struct topology *at, const struct transport **t, struct err *e)
 {
     static const struct transport *const all[] = { &transport_self, &transport_shm, &transport_mpi };
@@ -41,14 +41,14 @@ static int choose(const char *name, const struct topology *at, const struct tran
     return 0;
 }
 
-/* One rank needs nobody to find, so MPI stays asleep; transport mpi starts it on request. */
+/* A single rank starts no MPI, unless transport mpi is asked for. */
 static int find_topology(const char *name, struct topology *at, struct err *e)
 {
     *at = (struct topology){ .size = 1, .node_size = 1 };
     return bootstrap_expected_ranks() == 1 && strcmp(name, "mpi") ? 0 : bootstrap_open(at, e);
 }
 
-/* Then each has a segment for the groups that lie in it, whatever carries the rest. */
+/* Then every machine has a segment for the groups that lie on it, whatever transport the world has. */
 static int several_machines(const struct world *w) { return w->at.node_size < w->at.size; }
 
 static int open_transport(struct world *w, struct err *e)
@@ -94,24 +94,27 @@ static int open_all(struct world *w, struct err *e)
 int world_open(struct world **out, const char *transport, int64_t timeout_s, struct dev *dev, struct mem *mem,
                struct err *e)
 {
-    const char *wish = env_get(ENV_SHARDLINE_TRANSPORT), *name = transport ? transport : "auto";
+    const char *preferred = env_get(ENV_SHARDLINE_TRANSPORT), *name = transport ? transport : "auto";
     struct world *w = calloc(1, sizeof *w);
-    int rc = 0, met = 0, asked = 0, fits;
+    int rc = 0, found = 0, asked = 0, fits;
     *out = NULL;
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for the world");
-    if (!strcmp(name, "auto") && wish)
-        name = wish;
+    if (!strcmp(name, "auto") && preferred)
+        name = preferred;
+
     w->dev = dev;
     w->device = dev && dev->memory ? &transport_staged : NULL;
-    if ((asked = !strcmp(name, transport_nccl.name))) /* of device memory; the rest goes over what fits */
+    if ((asked = !strcmp(name, transport_nccl.name))) /* for device memory; host memory goes over what fits */
         name = "auto";
     fits = w->device && !strcmp(name, "auto");
     w->mem = mem ? mem : &w->own_mem;
     w->seg.fd = -1;
+
+    /* from here on every rank takes part in each step, and all stop when one fails */
     watch_block_signals();
     TRY(find_topology(name, &w->at, e));
-    met = 1;
+    found = 1;
     TRY(choose(name, &w->at, &w->t, e));
     TRY(bootstrap_agree(&w->at, open_segment(w, e), e));
     TRY(bootstrap_agree(&w->at, watch_open(&w->watch, w->board, w->at.node_rank, e), e));
@@ -121,16 +124,17 @@ int world_open(struct world **out, const char *transport, int64_t timeout_s, str
         TRY(bootstrap_agree(&w->at, nccl_open_world(w, asked, timeout_s, e), e));
     *out = w;
     return 0;
+
 out:
     if (w->all)
         comm_close(w->all);
     nccl_close_world(w);
     watch_close(w->watch);
-    if (met && w->t)
+    if (found && w->t)
         w->t->close(w, 0);
     segment_close(&w->seg);
-    if (met)
-        bootstrap_close(&w->at, 1); /* all ranks fail here together (bootstrap_agree) */
+    if (found)
+        bootstrap_close(&w->at, 1); /* orderly: all ranks fail here together (bootstrap_agree) */
     free(w);
     return err_add(e, "starting the ranks");
 }
@@ -143,8 +147,7 @@ static void nap(void)
     nanosleep(&t, NULL);
 }
 
-/* Nobody leaves while another might still call on him: all of this machine arrive here first. Returns 0 when
- * all did. */
+/* Waits until all ranks of this machine close the world: until then they may still use this one's memory. */
 static int wait_for_all(struct world *w, struct err *e)
 {
     for (int r = 0; r < w->board->n_ranks; r++)
@@ -196,10 +199,10 @@ const char *world_device_route(const struct world *w)
 
 int world_pin(const struct world *w, struct pool *p)
 {
-    const char *wish = env_get(ENV_SHARDLINE_PIN);
-    /* machines that are one: their ranks share its CPUs */
-    int as_it_is = several_machines(w) && env_get(ENV_SHARDLINE_RANKS_PER_NODE);
-    if ((wish && !strcmp(wish, "off")) || as_it_is || !launch_is_ours())
+    const char *pin = env_get(ENV_SHARDLINE_PIN);
+    /* a machine that is treated as several: all its ranks share its CPUs */
+    int is_divided = several_machines(w) && env_get(ENV_SHARDLINE_RANKS_PER_NODE);
+    if ((pin && !strcmp(pin, "off")) || is_divided || !launch_is_ours())
         return 0;
     return pool_pin(p, w->at.node_rank, w->at.node_size);
 }
@@ -210,7 +213,7 @@ void world_fail(struct world *w, const struct err *e)
 {
     char text[sizeof e->text + 32];
     if (e->code == ERR_PEER && atomic_load(&w->board->failed))
-        return; /* it came from there */
+        return; /* the board has it already */
     snprintf(text, sizeof text, "rank %d failed: %s", w->at.rank, e->text);
     if (failure_board_fail(w->board, text) && w->t->report_failure)
         w->t->report_failure(w, text);
@@ -234,7 +237,7 @@ void world_trace(struct world *w, struct trace *t)
 {
     struct err e;
     if (t && !w->trace && comm_barrier(w->all, &e) == 0)
-        trace_begin(t); /* all at the same moment: one clock for all machines */
+        trace_begin(t); /* at the same moment on all ranks: one clock for all machines */
     w->trace = t;
 }
 
@@ -246,6 +249,7 @@ int world_trace_write(struct world *w, const struct trace *t, const char *path, 
     int rc = sizes ? trace_json(t, w->at.rank, &mine, &bytes, e)
                    : err_set(e, ERR_MEMORY, "no memory for the trace");
     TRY(comm_agree(w->all, rc, e));
+
     TRY(comm_gather_blobs(w->all, mine, bytes, 0, &all, sizes, e));
     for (int r = 0; r < w->at.size; r++)
         sum += sizes[r];
@@ -259,7 +263,7 @@ out:
 }
 
 /* ---- mesh ---- */
-/* Ranks with the same place on every axis but `axis` have the same colour. */
+/* Ranks with the same coordinates on every axis but `axis` have the same colour. */
 static int colour_of(const struct mesh *m, int axis)
 {
     int colour = 0;
@@ -276,6 +280,7 @@ int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struc
     int rc = 0, rest = w->at.rank;
     long long product = 1;
     *m = (struct mesh){ .all = w->all };
+
     for (int a = 0; a < AXIS_COUNT; a++)
         product *= size[a] > 0 && product <= w->at.size ? size[a] : 0;
     if (product != w->at.size)
@@ -283,11 +288,13 @@ int mesh_open(struct mesh *m, struct world *w, const int size[AXIS_COUNT], struc
                        "tp %d x cp %d x dp %d x pp %d is not the number of ranks, %d: choose degrees that "
                        "multiply to it",
                        size[AXIS_TP], size[AXIS_CP], size[AXIS_DP], size[AXIS_PP], w->at.size);
+
     for (int a = 0; a < AXIS_COUNT; a++) {
         m->size[a] = size[a];
         m->at[a] = rest % size[a];
         rest /= size[a];
     }
+
     for (int a = 0; a < AXIS_COUNT; a++) {
         TRY(comm_split(&m->axis[a], w->all, colour_of(m, a), e));
         m->axis[a]->name = names[a];

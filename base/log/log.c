@@ -21,12 +21,12 @@
 void log_open(struct log *l, const char *program, int quiet, int tty)
 {
     const char *term = env_get(ENV_TERM);
-    int draws = tty && !(term && !strcmp(term, "dumb")); /* a dumb one cannot erase a line */
+    int draws = tty && !(term && !strcmp(term, "dumb")); /* a dumb terminal cannot erase a line */
     *l = (struct log){ .program = program, .quiet = quiet, .tty = draws, .last_s = -INFINITY };
 }
 
-/* Columns of the terminal now: it may be resized at any time. Ranks under a launcher write into a pipe;
- * their terminal is the session's. */
+/* Columns of the terminal now: it may be resized at any time. Ranks under a launcher write into a pipe, so
+ * they ask the terminal of the session. */
 static int columns(void)
 {
     struct winsize w = { 0 };
@@ -45,7 +45,7 @@ void log_fit(char *text, int columns)
 {
     size_t n = 0, bytes = 0, field = 0;
     for (; text[bytes]; bytes++) {
-        int begins = (text[bytes] & 0xc0) != 0x80; /* a character of UTF-8 */
+        int begins = (text[bytes] & 0xc0) != 0x80; /* the first byte of a character of UTF-8 */
         if (begins && ++n > (size_t)(columns > 1 ? columns - 1 : 1))
             break;
         if (!strncmp(text + bytes, "  ", 2))
@@ -56,8 +56,8 @@ void log_fit(char *text, int columns)
         text[field && strncmp(text + bytes, "  ", 2) ? field : bytes] = 0;
 }
 
-/* One write a line: the lines of several ranks do not mix. live: it must not wrap, for then it could not be
- * redrawn. */
+/* One write a line, so that lines of several ranks do not mix. live: the line must not wrap, or it could not
+ * be redrawn. */
 static void put(const char *before, int live, const char *program, const char *fmt, va_list ap,
                 const char *after)
 {
@@ -105,7 +105,7 @@ void log_rate(struct log *l, const char *done_word, double done, double all, dou
 {
     char have[32], whole[32], rate[32];
     double now = clock_s(), s = now - start_s, left;
-    if (!is_due(l, now)) /* called for every chunk: no text that nobody sees */
+    if (!is_due(l, now)) /* called for every chunk: make no text that is not printed */
         return;
     s = s > 1e-3 ? s : 1e-3;
     left = done > 0 ? (all - done) / done * s : 0;

@@ -1,5 +1,4 @@
-/* trace.c - see trace.h. A ring belongs to one thread, so recording needs no lock; it is read when the
- * threads are at rest. */
+/* trace.c - see trace.h. */
 #include "base/clock.h"
 #include "base/trace.h"
 
@@ -7,8 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* events a thread: some hundred steps of a small model, some ten of a large one */
-#define RING (1 << 16)
+#define RING (1 << 16) /* events a thread: some hundred steps of a small model, some ten of a large one */
 
 #define NAME 48 /* bytes of a name that are kept */
 
@@ -19,10 +17,10 @@ struct event {
     struct trace_args args;
     enum trace_kind kind;
 };
-/* n: recorded so far; the last RING of them are there */
+
 struct ring {
-    struct event *event;
-    uint64_t n;
+    struct event *event; /* [RING] */
+    uint64_t n;          /* recorded so far; the last RING of them are kept */
 };
 
 struct trace {
@@ -38,7 +36,8 @@ int trace_open(struct trace **out, int n_threads, struct err *e)
     int missing = !t;
     *out = t;
     for (int i = 0; t && i < n_threads; i++) {
-        t->ring[i].event = calloc(RING, sizeof *t->ring[i].event); /* pages come as they are used */
+        /* the kernel gives pages as they are used */
+        t->ring[i].event = calloc(RING, sizeof *t->ring[i].event);
         t->n_threads = i + 1;
         missing |= !t->ring[i].event;
     }
@@ -180,7 +179,7 @@ int trace_json(const struct trace *t, int rank, char **text, size_t *bytes, stru
     return 0;
 }
 
-/* The last event's comma goes: a JSON array ends without one. */
+/* Leaves the comma behind the last event out: a JSON array ends without one. */
 int trace_write(const char *path, const char *text, size_t bytes, struct err *e)
 {
     FILE *f = fopen(path, "w");

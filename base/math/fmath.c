@@ -1,7 +1,6 @@
-/* fmath.c - see fmath.h. The plan of each function: bring the argument near 0 exactly, sum a Taylor series
- * there, and keep what the roundings on the way lost in a second double, so that only the last addition
- * rounds.
- * Method: Cody & Waite 1980 (range reduction), Dekker 1971 (two doubles as one number). */
+/* fmath.c - see fmath.h. Each function brings the argument near 0 exactly, sums a Taylor series there, and
+ * keeps what the roundings on the way lost in a second double, so that only the last addition rounds. Method:
+ * Cody & Waite 1980 (range reduction), Dekker 1971 (two doubles as one number). */
 #include "base/fmath.h"
 
 #include <math.h>

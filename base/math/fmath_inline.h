@@ -1,6 +1,6 @@
-/* fmath_inline.h - the parts of fmath.c that loops over many numbers need as well (rnd.c): no branches, so
- * that they vectorise where the compiler may; the same operations in the same order, so the same bits. See
- * fmath.c for the plan. */
+/* fmath_inline.h - the parts of fmath.c that loops over many numbers use too (rnd.c). They have no branches,
+ * so that compilers can vectorise them; the operations and their order are the same, so the bits are. See
+ * fmath.c for the method. */
 #ifndef SHARDLINE_BASE_MATH_FMATH_INLINE_H
 #define SHARDLINE_BASE_MATH_FMATH_INLINE_H
 
@@ -15,24 +15,28 @@ struct two {
     double hi, lo;
 };
 
+/* a + b exactly (Knuth). */
 FM struct two two_sum(double a, double b)
 {
     double s = a + b, from_b = s - a;
     return (struct two){ s, (a - (s - from_b)) + (b - from_b) };
 }
 
+/* a * b exactly. */
 FM struct two two_product(double a, double b)
 {
     double p = a * b;
     return (struct two){ p, fma(a, b, -p) };
 }
 
+/* a + b, rounded to one such number. */
 FM struct two add(struct two a, struct two b)
 {
     struct two s = two_sum(a.hi, b.hi);
     return two_sum(s.hi, s.lo + (a.lo + b.lo));
 }
 
+/* a * b, rounded to one such number. */
 FM struct two multiply(struct two a, struct two b)
 {
     struct two p = two_product(a.hi, b.hi);
@@ -102,6 +106,7 @@ FM struct two quarter_turn(double x, double *n_mod_4)
     return two_sum(u.hi, lo);
 }
 
+/* sin and cos of a reduced argument, |r| <= pi / 4. */
 FM double sine(struct two r)
 {
     static const double c[] = {
@@ -113,6 +118,7 @@ FM double sine(struct two r)
     return r.hi + fma(r.hi * z, SERIES(z, c), r.lo * (1 - z / 2));
 }
 
+/* See sine. */
 FM double cosine(struct two r)
 {
     static const double c[] = {

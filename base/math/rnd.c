@@ -49,15 +49,14 @@ double rnd_normal(uint64_t seed, uint64_t stream, uint64_t index)
     return radius * fm_cos(0x1.921fb54442d18p+2 * unit(u.b));
 }
 
-/* The widest registers that the machine has are taken when the program is loaded; the numbers are the same.
- * */
+/* When the program is loaded it picks the widest registers of the machine; the numbers are the same. */
 #if defined(__x86_64__) && defined(__gnu_linux__) && !defined(__SANITIZE_ADDRESS__)
 #define CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
 #else
 #define CLONES
 #endif
 
-/* As rnd_normal, step by step over `n` <= MANY numbers: loops without branches, that vectorise. */
+/* As rnd_normal, step by step over `n` <= MANY numbers: loops without branches, which vectorise. */
 #define MANY 256
 
 CLONES

@@ -82,7 +82,7 @@ static int min3(int a, int b, int c)
     return m < c ? m : c;
 }
 
-/* Letters to add, drop, change or swap with their neighbour to come from a to b. */
+/* Number of letters to add, drop, change or swap with their neighbour to get from a to b. */
 static int distance(const char *a, const char *b)
 {
     int d[3][NAME_MAX_CMP + 1], na = (int)strlen(a), nb = (int)strlen(b);
@@ -117,7 +117,7 @@ static void closer(const char *name, const char *candidate, int *best, const cha
 static int unknown_name(const struct opt_program *p, const char *name, struct err *e)
 {
     const char *found = NULL;
-    int best = (int)strlen(name) / 3 + 2; /* further away is no help */
+    int best = (int)strlen(name) / 3 + 2; /* a name further away is no help */
     for (const struct opt *o = p->opts; !opt_is_end(o); o++)
         if (o->kind != OPT_GROUP)
             closer(name, o->name, &best, &found);
@@ -221,7 +221,7 @@ static int set_list(const struct opt *o, const char *text, void *m, struct err *
     return check_text(o, text, e);
 }
 
-/* A row a kind: how a value is read, how large its member is. */
+/* One row a kind: how a value is parsed, how large its member is. */
 static const struct {
     int (*set)(const struct opt *o, const char *text, void *member, struct err *e);
     size_t size;
@@ -257,7 +257,7 @@ union value {
     struct opt_list list;
 };
 
-/* Is the value what it would be had the option not been given? */
+/* 1 when the value is the default. */
 static int is_neutral(const struct opt *o, const void *m)
 {
     union value v;
@@ -310,7 +310,7 @@ static int set_one(struct cursor *c, const struct opt *o, const char *text, stru
     return rc < 0 ? rc : check_built(o, text, c->target, e);
 }
 
-/* The words behind an option that needs them: one, or for a list all up to the next option. */
+/* Takes the words behind an option: one, or for a list all up to the next option. */
 static int take_words(struct cursor *c, const struct opt *o, struct err *e)
 {
     int rc = 0, n = 0;
@@ -325,7 +325,7 @@ static int take_words(struct cursor *c, const struct opt *o, struct err *e)
     return rc;
 }
 
-/* 1: the option was answered here. */
+/* Answers --help and the like. Returns 1 when it did. */
 static int answer_builtin(const struct opt_program *p, const char *name, const char *value, struct err *e)
 {
     if (!strcmp(name, "completion")) {

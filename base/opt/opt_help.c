@@ -15,7 +15,7 @@ const struct opt_builtin opt_builtins[] = {
     { NULL, NULL, NULL },
 };
 
-/* A default worth saying: a switch that is off, a text that is empty need no words. */
+/* The default to print; NULL for a switch that is off and an empty text. */
 static const char *shown_default(const struct opt *o)
 {
     if (!o->value || !*o->value || (o->kind == OPT_SWITCH && !strcmp(o->value, "0")))
@@ -73,7 +73,7 @@ void opt_print_help(const struct opt_program *p, FILE *out)
                  " and --no-name for a switch\n");
 }
 
-/* Text for roff: a hyphen that can be copied, no line that begins as a request. */
+/* Prints text for roff: hyphens that can be copied, no line that begins as a request. */
 static void print_roff(FILE *out, const char *text)
 {
     if (*text == '.' || *text == '\'')

@@ -1,4 +1,4 @@
-/* opt_help.h - what opt_parse answers by itself, from the same table: help, a man page, words for the shell.
+/* opt_help.h - what opt_parse prints from the table of options: help, a man page, a completion script.
  * Private to opt. */
 #ifndef SHARDLINE_BASE_OPT_OPT_HELP_H
 #define SHARDLINE_BASE_OPT_OPT_HELP_H
@@ -6,17 +6,18 @@
 #include <stdio.h>
 #include "base/opt.h"
 
+/* An option of every program. */
 struct opt_builtin {
     const char *name, *unit, *help;
 };
 extern const struct opt_builtin opt_builtins[]; /* ends with name NULL: --help, --version, … */
 
-/* Print the text of --help, --man and --completion. */
+/* Print what --help, --man and --completion bash answer. */
 void opt_print_help(const struct opt_program *p, FILE *out);
 void opt_print_man(const struct opt_program *p, FILE *out);
-void opt_print_completion(const struct opt_program *p, FILE *out); /* bash */
+void opt_print_completion(const struct opt_program *p, FILE *out);
 
-/* The end of the table; rows are o .. while !opt_is_end(o). */
+/* 1 for the row that ends the table. */
 static inline int opt_is_end(const struct opt *o) { return o->kind == OPT_GROUP && !o->name; }
 
 #endif

@@ -1,10 +1,10 @@
-/* mpi.c - the transport between machines: messages from point to point only, so that the order of every sum
- * is ours.
+/* mpi.c - the transport between machines. It sends messages from point to point only, so that the order of
+ * every sum is ours.
  *
- * all-reduce: slice r of all ranks goes to rank r, which adds in tree order and sends the sum to all: as
- * many bytes as a ring. Waiting looks at the board of this machine and for the word of a failed rank on
- * another. After a failure MPI is not called
- * any more: buffers that it still knows belong to the callers. */
+ * all-reduce: slice r of all ranks goes to rank r, which adds in tree order and sends the sum to all: as many
+ * bytes as a ring. A wait looks at the board of this machine, and for the message of a failed rank on
+ * another. After a failure MPI is not called any more: it may still hold buffers that belong to the
+ * callers. */
 #include "comm/mpi/mpi_group.h"
 
 #include <limits.h>
@@ -17,10 +17,9 @@
 #include "comm/shm/shm.h"
 
 #define SUM_PIECE ((int64_t)1 << 22)  /* elements of a sum at a time: bounds the scratch */
-#define UNDER_WAY ((size_t)256 << 20) /* bytes sent and not taken before a send waits */
-/* then naps: a long message is many small ones, each needing both sides awake */
-#define YIELD_NS 10000000
-#define IDLE_NS 1000000000
+#define UNDER_WAY ((size_t)256 << 20) /* bytes sent and not received before a send waits */
+#define YIELD_NS 10000000  /* then naps: a long message is many small ones, which need both sides awake */
+#define IDLE_NS 1000000000 /* then longer naps */
 #define TAG_FAILED 0
 /* ---- the world ---- */
 int mpi_open_world(struct world *w, struct err *e)
@@ -39,7 +38,7 @@ int mpi_open_world(struct world *w, struct err *e)
     return 0;
 }
 
-/* Sends that finished give their memory back. */
+/* Frees the sends that MPI has delivered. */
 static void reap(struct mpi_world *m)
 {
     struct outgoing **p = &m->first, *o;
@@ -65,7 +64,7 @@ static void mpi_close(struct world *w, int orderly)
     }
     if (orderly) {
         reap(m);
-        /* else a message that nobody took: its communicator stays */
+        /* else a message was never received: its communicator stays */
         if (!m->first)
             MPI_Comm_free(&m->comm);
     }
@@ -77,7 +76,7 @@ static void mpi_close(struct world *w, int orderly)
     shm_close_world(w);
 }
 
-/* In the segment when the machine has one: groups that lie in it sum there. */
+/* In the segment when the machine has one: groups that lie on the machine sum there. */
 static void *mpi_alloc(struct world *w, enum mem_cat cat, size_t bytes)
 {
     return w->shm ? segment_alloc(&w->seg, cat, bytes) : mem_alloc(w->mem, cat, bytes);
@@ -91,9 +90,9 @@ static void mpi_free(struct world *w, void *p)
         mem_free(w->mem, p);
 }
 
-/* Ranks of this machine read it on the board. The request is left alone: a short message needs nobody's help
- * to arrive. */
-static void mpi_tell(struct world *w, const char *text)
+/* Sends the failure to ranks of other machines; those of this machine read it on the board. The requests are
+ * freed unfinished: a short message arrives without further calls. */
+static void mpi_report_failure(struct world *w, const char *text)
 {
     static _Thread_local char copy[1024]; /* must outlive the request */
     struct mpi_world *m = w->mpi;
@@ -108,6 +107,7 @@ static void mpi_tell(struct world *w, const char *text)
 }
 
 /* ---- waiting ---- */
+/* Looks for a failure that another machine has sent. */
 static int hear_failure(struct world *w, struct err *e)
 {
     struct mpi_world *m = w->mpi;
@@ -132,7 +132,7 @@ static void nap(int64_t waited_ns)
         nanosleep(&t, NULL);
 }
 
-/* While a rank waits in shared memory its messages still need it: some leave only when MPI is called. */
+/* Called while a rank waits in shared memory: some of its messages leave only when MPI is called. */
 static int mpi_poll(struct world *w, struct err *e)
 {
     struct mpi_world *m = w->mpi;
@@ -146,7 +146,8 @@ static int mpi_poll(struct world *w, struct err *e)
     return n;
 }
 
-/* A peer's machine may be gone before its watch could say so: the board gets a moment to know better. */
+/* The connection may break before the watch reports the cause, so this waits a moment for a text on the
+ * board. */
 int mpi_lost(struct world *w, int mpi_rc, int n, struct err *e)
 {
     struct mpi_world *m = w->mpi;
@@ -176,7 +177,7 @@ int mpi_meanwhile(struct world *w, int64_t begin_ns, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-/* n <= 4 * size of the world */
+/* Waits for n requests, n <= 4 * size of the world. */
 static int finish(struct world *w, MPI_Request *req, int n, const char *group, struct err *e)
 {
     struct mpi_world *m = w->mpi;
@@ -198,8 +199,8 @@ static int finish(struct world *w, MPI_Request *req, int n, const char *group, s
 }
 
 /* ---- groups ---- */
-/* Numbers of different first ranks never meet: a multiple of the world's size, plus that rank. 0 is the
- * group of all. */
+/* A multiple of the world's size, plus this rank: different first ranks never propose the same number. 0 is
+ * the group of all ranks. */
 static int mpi_group_propose(struct comm *c, int64_t *number, struct err *e)
 {
     struct mpi_world *m = c->w->mpi;
@@ -235,7 +236,7 @@ static void mpi_group_leave(struct comm *c)
     c->priv = NULL;
 }
 
-/* ---- a batch of messages of one group: post them, then finish ---- */
+/* ---- a batch of messages of one group: posted, then finished ---- */
 void mpi_post_send(struct comm *c, const void *p, size_t bytes, int to)
 {
     struct mpi_group *g = c->priv;
@@ -279,7 +280,7 @@ static char *scratch(struct comm *c, size_t bytes, struct err *e)
 }
 
 /* ---- collectives ---- */
-/* Dissemination: in step k with the ranks 2^k away. */
+/* Dissemination: step k exchanges with the ranks 2^k away. */
 static int mpi_barrier(struct comm *c, struct err *e)
 {
     if (mpi_has_nodes(c))
@@ -294,7 +295,8 @@ static int mpi_barrier(struct comm *c, struct err *e)
     return rc;
 }
 
-/* Binomial: a rank receives from the one without its lowest bit, then serves those with a lower bit more. */
+/* Binomial tree: a rank receives from the rank without its lowest bit, then sends to the ranks with one lower
+ * bit more. */
 static int broadcast_piece(struct comm *c, char *buf, size_t bytes, int root, struct err *e)
 {
     int me = (c->rank - root + c->size) % c->size, bit = 1, rc = 0;
@@ -327,7 +329,6 @@ int64_t mpi_slice_begin(int64_t n, int n_slices, int r)
     return min_of((n + n_slices - 1) / n_slices * r, n);
 }
 
-/* Sums n elements of mine with what lies in the scratch, one array a rank (my own place there is empty). */
 void mpi_sum_scratch(struct comm *c, enum sum_kind kind, void *out, void *mine, char *s, int64_t n)
 {
     void *in[SUM_RANKS_MAX];
@@ -336,7 +337,7 @@ void mpi_sum_scratch(struct comm *c, enum sum_kind kind, void *out, void *mine, 
     sum_over(kind, out, in, c->size, n);
 }
 
-/* Everybody gets everything and sums all of it. */
+/* Every rank receives all arrays and sums them itself. */
 static int small_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
 {
     size_t bytes = (size_t)n * sum_size(kind);
@@ -439,8 +440,8 @@ static int mpi_all_gather(struct comm *c, void *out, const void *in, size_t each
     return rc;
 }
 
-/* ---- memory once a machine: of the group's own ranks there, if they are regular (mpi_nodes.c), else
- * everybody has his own ---- */
+/* ---- memory that a machine shares: where the group is regular (mpi_nodes.c); else every rank has its own
+ * ---- */
 static int mpi_alloc_shared(void **out, struct comm *c, enum mem_cat cat, size_t bytes, struct err *e)
 {
     if (mpi_has_nodes(c))
@@ -488,7 +489,8 @@ static int mpi_gather(struct comm *c, const void *blob, const size_t *sizes, int
     return rc;
 }
 
-/* ---- messages: a length first, so that both sides are known to fit ---- */
+/* ---- messages: the length first, so that the receiver can check it ---- */
+/* Sends a copy of one piece. */
 static int post(struct comm *c, const void *p, size_t bytes, int to, struct err *e)
 {
     struct mpi_world *m = c->w->mpi;
@@ -557,7 +559,7 @@ const struct transport transport_mpi = {
     .alloc = mpi_alloc,
     .free = mpi_free,
     .poll = mpi_poll,
-    .report_failure = mpi_tell,
+    .report_failure = mpi_report_failure,
     .group_propose = mpi_group_propose,
     .group_join = mpi_group_join,
     .group_leave = mpi_group_leave,

@@ -2,13 +2,13 @@
  * its shared memory, then between machines.
  *
  *   2 machines x 2:   ranks 0 1 | 2 3     node: {0 1}, {2 3}     across: {0 2}, {1 3}
- *   all-reduce of a piece: local rank j sums slice j of its machine's buffers, sums that with its like on
- *   the other machines (flat), and
- *   all copy the slices of their neighbours: 2 (N - 1) buffers between N machines instead of 2 (P - 1).
+ * All-reduce of a piece: local rank j sums slice j of its machine's buffers, sums that with local ranks j of
+ * the other machines (flat), and all copy the slices of their neighbours: 2 (N - 1) buffers cross between N
+ * machines instead of 2 (P - 1).
  *
  * Tree(P) is Tree(N) over the trees of N groups of P/N neighbours exactly when N is a power of two
  * (kernels/tree.h): then the bits are those of the flat sum. Else, and when machines have different numbers
- * of the group's ranks, all goes flat. */
+ * of the group's ranks, the group is flat. */
 #include "comm/mpi/mpi_group.h"
 
 #include <stdlib.h>
@@ -29,7 +29,7 @@ void mpi_count_across(struct comm *c, size_t bytes, int to)
         c->w->across_bytes += (int64_t)bytes;
 }
 
-/* Ranks of the group on every machine when they are neighbours and equally many everywhere; else 0. */
+/* The number of ranks on every machine, when they are neighbours and equally many on all; else 0. */
 static int ranks_a_node(const struct comm *c)
 {
     const int *node = c->w->at.node_of;
@@ -43,7 +43,7 @@ static int ranks_a_node(const struct comm *c)
         if (r && (node[c->member[r]] != node[c->member[r - 1]]) != is_first)
             return 0;
     }
-    for (int a = 0; a < c->size; a += n) /* back on a machine that was left: not neighbours */
+    for (int a = 0; a < c->size; a += n) /* two runs on one machine: not neighbours */
         for (int b = 0; b < a; b += n)
             if (node[c->member[a]] == node[c->member[b]])
                 return 0;
@@ -70,7 +70,7 @@ out:
     return rc;
 }
 
-/* When all of a machine are here, each asks its likes: they are where all of theirs are. */
+/* First a barrier of the machine, then one across: its ranks have passed the barriers of their machines. */
 int mpi_nodes_barrier(struct comm *c, struct err *e)
 {
     int rc = shm_barrier(group(c)->node, e);
@@ -86,7 +86,7 @@ int mpi_nodes_broadcast(struct comm *c, void *buf, size_t bytes, int root, struc
 }
 
 /* ---- sums ---- */
-/* My slice of all neighbours' pieces into my own piece: nobody else touches it there. */
+/* Sums this rank's slice of all neighbours' pieces into its own piece, where no other rank touches it. */
 static void reduce_slice(struct comm *node, enum sum_kind kind, int64_t n)
 {
     void *in[SUM_RANKS_MAX];
@@ -135,7 +135,7 @@ int mpi_nodes_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t 
     size_t size = sum_size(kind);
     int64_t step = (int64_t)(SHM_STAGE / size);
     int rc = 0, staged = segment_offset(&c->w->seg, buf, (size_t)n * size) < 0;
-    /* all of a machine ask: more bytes, but no third stage */
+    /* every rank of a machine sums across: more bytes, but no third stage */
     if ((size_t)n * size <= SMALL) {
         rc = node->t->all_reduce(node, kind, buf, n, e);
         return rc < 0 ? rc : across->t->all_reduce(across, kind, buf, n, e);
@@ -168,8 +168,8 @@ static char *node_scratch(struct world *w, size_t bytes, struct err *e)
     return p;
 }
 
-/* The node's sums of elements [lo, lo + n) of the segments of my like on machine k, k = 0 … N-1: out[N][n].
- * */
+/* out[N][n]: this machine's sums of elements [lo, lo + n) of the segment that belongs to the rank in the same
+ * place on machine k, k = 0 … N-1. */
 static void scatter_inside(struct comm *c, float *out, int64_t n_each, int64_t step, int64_t lo, int64_t n)
 {
     struct comm *node = group(c)->node;
@@ -213,8 +213,8 @@ out:
 }
 
 /* ---- copies ---- */
-/* Through the staging blocks: what came from the other machines to one rank, all of its machine read there.
- * */
+/* Through the staging buffers: each rank receives from the other machines, and all ranks of its machine read
+ * it there. */
 int mpi_nodes_all_gather(struct comm *c, void *out, const void *in, size_t each, struct err *e)
 {
     struct comm *node = group(c)->node, *across = group(c)->across;
@@ -238,12 +238,13 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Everybody receives the parts of its likes, straight to where all of its machine read them. */
+/* Each rank receives the parts of the ranks in the same place on other machines, directly into the shared
+ * memory. */
 int mpi_nodes_all_gather_shared(struct comm *c, void *shared, const void *in, size_t each, struct err *e)
 {
     struct comm *node = group(c)->node, *across = group(c)->across;
     char *s = shared, *mine = s + (size_t)c->rank * each;
-    int rc = shm_barrier(node, e); /* nobody here still reads what was there */
+    int rc = shm_barrier(node, e); /* no rank of this machine still reads the old contents */
     if (rc == 0 && mine != in)
         memcpy(mine, in, each);
     for (size_t lo = 0; rc == 0 && lo < each; lo += PIECE) {

@@ -1,6 +1,6 @@
-/* mpi_request.c - started operations over messages. An all-reduce has two stages: slices to their ranks,
- * then sums to all; the second begins on every rank in the order of starting, so that messages of the same
- * kind meet in order. */
+/* mpi_request.c - started operations over messages. An all-reduce has two stages: slices to their ranks, then
+ * sums to all. The second begins on every rank in the order of the starts, so that messages of the same kind
+ * arrive in order. */
 #include "comm/mpi/mpi_group.h"
 
 #include <stdlib.h>
@@ -54,7 +54,7 @@ static void post(struct comm_request *q, int sends, void *p, size_t bytes, int p
         mpi_count_across(q->c, bytes, peer);
 }
 
-/* Everybody's part to everybody; my own segment of all to its place in the scratch. */
+/* Sends this rank's part to every rank, and receives theirs: that of rank r to `to` + r * stride. */
 static void exchange(struct comm_request *q, char *mine, size_t bytes, char *to, size_t stride, int kind)
 {
     for (int r = 0; r < q->c->size; r++)
@@ -64,8 +64,8 @@ static void exchange(struct comm_request *q, char *mine, size_t bytes, char *to,
         }
 }
 
-/* Segment r of mine to rank r; segments begin at first_of(r). */
-static void deal(struct comm_request *q, char *buf, int equal)
+/* Sends slice r of buf to rank r, and receives this rank's slices. equal: slices of q->n elements each. */
+static void scatter_slices(struct comm_request *q, char *buf, int equal)
 {
     struct under_way *u = q->priv;
     int size = q->c->size, me = q->c->rank;
@@ -80,8 +80,8 @@ static void deal(struct comm_request *q, char *buf, int equal)
     }
 }
 
-/* Several ranks a machine share what they gather: all at once, and the others of this machine wait for what
- * follows too. */
+/* A gather into memory that several ranks of a machine share: the start does all of it, and waits until
+ * on_complete has run on all ranks of this machine. */
 static int share_now(struct comm_request *q, struct err *e)
 {
     int rc = mpi_nodes_all_gather_shared(q->c, q->out, q->in, (size_t)q->n, e);
@@ -111,11 +111,11 @@ int mpi_start(struct comm_request *q, struct err *e)
     else if (q->what == CALL_REDUCE && is_small(q))
         exchange(q, q->out, most, u->scratch, most, KIND_STARTED);
     else
-        deal(q, (char *)(uintptr_t)q->in, q->what == CALL_REDUCE_SCATTER);
+        scatter_slices(q, (char *)(uintptr_t)q->in, q->what == CALL_REDUCE_SCATTER);
     return 0;
 }
 
-/* ---- what follows when the messages are there ---- */
+/* ---- once the messages have arrived ---- */
 static void send_sums(struct comm_request *q)
 {
     struct under_way *u = q->priv;
@@ -150,7 +150,7 @@ static void end(struct comm_request *q)
     q->done = 1;
 }
 
-/* An earlier all-reduce of the group has not sent its sums. */
+/* 1 while an earlier all-reduce of the group has not sent its sums. */
 static int must_wait(const struct comm_request *q)
 {
     for (const struct comm_request *x = q->c->w->requests; x && x != q; x = x->next)
@@ -186,7 +186,7 @@ int mpi_finish(struct comm_request *q, struct err *e)
     return rc;
 }
 
-/* After a failure MPI still knows the memory: it stays. */
+/* After a failure MPI may still use the memory: it stays allocated. */
 void mpi_release(struct comm_request *q)
 {
     struct under_way *u = q->priv;

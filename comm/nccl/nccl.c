@@ -1,19 +1,19 @@
-/* nccl.c - operations on device memory over NCCL, one GPU a rank. Nothing is waited for on the host: what
- * blocks goes into the device's compute queue, behind the ops that make what is sent and before those that
- * read what comes; what is started goes into the communication queue, behind a mark of the compute queue,
- * and runs beside the ops that follow; to finish it is to make the compute queue wait for its mark.
+/* nccl.c - operations on device memory over NCCL, one GPU a rank. The host waits for nothing. A blocking
+ * operation goes into the device's compute queue, behind the ops that make what is sent and before those that
+ * read what is received. A started one goes into the communication queue, behind a mark of the compute queue,
+ * and runs beside the ops that follow; finishing it makes the compute queue wait for its mark.
  *
  *     compute  … dW ──mark──────── more dW ───────wait── update
  *     comm            └wait── slices, tree_add, slices ──mark┘
  *
- * Sums are the room's, not NCCL's: slice r of all ranks goes to rank r, which adds in tree order (the op
- * tree_add) and sends the sum to all.
+ * NCCL does not sum: slice r of all ranks goes to rank r, which adds in tree order (the op tree_add) and
+ * sends the sum to all.
  *
  *     buf  [ slice 0 | slice 1 | slice 2 ]   --grouped send and recv-->   scratch [ mine of rank 0 | … ]
  *     --tree_add--> buf, my slice --> all
  *
- * With --numerics fast (dev_numerics) they are NCCL's own. Messages (pipelines) go through the host
- * (staged.c): ranks may send to each other first and receive then, which a stream cannot. */
+ * With --numerics fast (dev_numerics) NCCL sums. Messages (pipelines) go through the host (staged.c): ranks
+ * may send to each other first and receive then, which a stream cannot. */
 #include "comm/nccl/nccl.h"
 #include "kernels/kernels.h"
 
@@ -21,23 +21,23 @@
 
 static void *stream_of(const struct comm *c) { return dev_stream(c->w->dev, c->w->dev->queue); }
 
-/* One operation: rc = what `give` says between coming to it and its mark. */
-#define OPERATION(c, what, give) \
+/* One operation: `submit` between nccl_begin and nccl_submitted. */
+#define OPERATION(c, what, submit) \
     do { \
         struct nccl_group *g_ = (c)->device; \
         int rc_ = nccl_begin(g_, (what), e); \
-        if (rc_ >= 0 && (rc_ = (give)) >= 0) \
+        if (rc_ >= 0 && (rc_ = (submit)) >= 0) \
             nccl_submitted(g_); \
         return rc_; \
     } while (0)
 
-static int settled(struct comm *c, int rc, const char *what, struct err *e)
+static int completed(struct comm *c, int rc, const char *what, struct err *e)
 {
     return nccl_complete(c->device, rc, what, e);
 }
 static nccl_comm comm_of(const struct comm *c) { return ((struct nccl_group *)c->device)->comm; }
 
-/* The device may have waited since, and given up. */
+/* The communicator may have been aborted while the device was waited for. */
 static int begin_group(struct comm *c, struct err *e)
 {
     int rc = nccl_alive(c->device, e);
@@ -50,8 +50,8 @@ static int64_t slice_begin(const struct comm *c, int64_t n, int r)
     return n / c->size * r + (n % c->size < r ? n % c->size : r);
 }
 
-/* Slice r of everybody to rank r: in[r] is where mine of rank r lies then. */
-static int slices_to_owners(struct comm *c, float *buf, int64_t n, float *room, const float **in,
+/* Sends slice r of buf to rank r. in[r]: where this rank's slice of rank r lies afterwards. */
+static int slices_to_owners(struct comm *c, float *buf, int64_t n, float *scratch, const float **in,
                             struct err *e)
 {
     struct nccl *x = c->w->nccl;
@@ -60,18 +60,19 @@ static int slices_to_owners(struct comm *c, float *buf, int64_t n, float *room, 
     if (rc < 0)
         return rc;
     for (int r = 0; r < c->size; r++)
-        in[r] = r == c->rank ? buf + mine : room + r * len;
+        in[r] = r == c->rank ? buf + mine : scratch + r * len;
     for (int r = 0; r < c->size && rc == 0; r++) {
         const int64_t begin = slice_begin(c, n, r), count = slice_begin(c, n, r + 1) - begin;
         if (r != c->rank && count)
             rc = nccl_check(x, x->Send(buf + begin, (size_t)count, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
                             "sending a slice", e);
         if (r != c->rank && len && rc == 0)
-            rc = nccl_check(x, x->Recv(room + r * len, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
+            rc = nccl_check(x,
+                            x->Recv(scratch + r * len, (size_t)len, NCCL_FLOATS, r, comm_of(c), stream_of(c)),
                             "receiving a slice", e);
     }
     int end = x->GroupEnd();
-    return rc < 0 ? rc : settled(c, end, "slices", e);
+    return rc < 0 ? rc : completed(c, end, "slices", e);
 }
 
 static int owners_to_all(struct comm *c, float *buf, int64_t n, struct err *e)
@@ -91,18 +92,18 @@ static int owners_to_all(struct comm *c, float *buf, int64_t n, struct err *e)
                             "receiving a sum", e);
     }
     int end = x->GroupEnd();
-    return rc < 0 ? rc : settled(c, end, "sums", e);
+    return rc < 0 ? rc : completed(c, end, "sums", e);
 }
 
-/* out: my slice of the sum. */
+/* out: this rank's slice of the sum. */
 static int sum_my_slice(struct comm *c, float *out, float *buf, int64_t n, struct err *e)
 {
     const int64_t len = slice_begin(c, n, c->rank + 1) - slice_begin(c, n, c->rank);
     const float *in[SUM_RANKS_MAX];
-    float *room = dev_scratch(c->w->dev, SCRATCH, (size_t)(len * c->size) * sizeof *room);
-    int rc = room ? 0 : err_set(e, ERR_MEMORY, "no memory on the device for a sum of %d ranks", c->size);
+    float *scratch = dev_scratch(c->w->dev, SCRATCH, (size_t)(len * c->size) * sizeof *scratch);
+    int rc = scratch ? 0 : err_set(e, ERR_MEMORY, "no memory on the device for a sum of %d ranks", c->size);
     TRY(rc);
-    TRY(slices_to_owners(c, buf, n, room, in, e));
+    TRY(slices_to_owners(c, buf, n, scratch, in, e));
     if (len)
         KERNEL(c->w->dev, tree_add, out, in, c->size, len);
     rc = 0;
@@ -116,27 +117,27 @@ static int sum_in_order(struct comm *c, float *buf, int64_t n, struct err *e)
     return rc < 0 ? rc : owners_to_all(c, buf, n, e);
 }
 
-static int sum_as_it_likes(struct comm *c, float *buf, int64_t n, struct err *e)
+static int sum_by_nccl(struct comm *c, float *buf, int64_t n, struct err *e)
 {
-    return settled(c,
-                   c->w->nccl->AllReduce(buf, buf, (size_t)n, NCCL_FLOATS, NCCL_SUM, comm_of(c),
-                                         stream_of(c)),
-                   "a sum", e);
+    return completed(c,
+                     c->w->nccl->AllReduce(buf, buf, (size_t)n, NCCL_FLOATS, NCCL_SUM, comm_of(c),
+                                           stream_of(c)),
+                     "a sum", e);
 }
 
-static int my_sum_as_it_likes(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
+static int my_sum_by_nccl(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
 {
-    return settled(c,
-                   c->w->nccl->ReduceScatter(in, out, (size_t)n_each, NCCL_FLOATS, NCCL_SUM, comm_of(c),
-                                             stream_of(c)),
-                   "a sum", e);
+    return completed(c,
+                     c->w->nccl->ReduceScatter(in, out, (size_t)n_each, NCCL_FLOATS, NCCL_SUM, comm_of(c),
+                                               stream_of(c)),
+                     "a sum", e);
 }
 
 static int nccl_all_reduce(struct comm *c, enum sum_kind kind, void *buf, int64_t n, struct err *e)
 {
     if (c->size == 1 || kind != SUM_TREE)
         return transport_staged.all_reduce(c, kind, buf, n, e);
-    OPERATION(c, "all_reduce", (c->w->dev->fast ? sum_as_it_likes : sum_in_order)(c, buf, n, e));
+    OPERATION(c, "all_reduce", (c->w->dev->fast ? sum_by_nccl : sum_in_order)(c, buf, n, e));
 }
 
 static int nccl_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
@@ -144,7 +145,7 @@ static int nccl_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_
     if (c->size == 1)
         return transport_staged.reduce_scatter(c, out, in, n_each, e);
     OPERATION(c, "reduce_scatter",
-              c->w->dev->fast ? my_sum_as_it_likes(c, out, in, n_each, e)
+              c->w->dev->fast ? my_sum_by_nccl(c, out, in, n_each, e)
                               : sum_my_slice(c, out, in, n_each * c->size, e));
 }
 
@@ -154,8 +155,8 @@ static int nccl_all_gather(struct comm *c, void *out, const void *in, size_t byt
     if (c->size == 1)
         return transport_staged.all_gather(c, out, in, bytes_each, e);
     OPERATION(c, "all_gather",
-              settled(c, c->w->nccl->AllGather(in, out, bytes_each, NCCL_BYTES, comm_of(c), stream_of(c)),
-                      "gathering", e));
+              completed(c, c->w->nccl->AllGather(in, out, bytes_each, NCCL_BYTES, comm_of(c), stream_of(c)),
+                        "gathering", e));
 }
 
 static int nccl_broadcast(struct comm *c, void *buf, size_t bytes, int root, struct err *e)
@@ -163,8 +164,8 @@ static int nccl_broadcast(struct comm *c, void *buf, size_t bytes, int root, str
     if (c->size == 1)
         return 0;
     OPERATION(c, "broadcast",
-              settled(c, c->w->nccl->Broadcast(buf, buf, bytes, NCCL_BYTES, root, comm_of(c), stream_of(c)),
-                      "a broadcast", e));
+              completed(c, c->w->nccl->Broadcast(buf, buf, bytes, NCCL_BYTES, root, comm_of(c), stream_of(c)),
+                        "a broadcast", e));
 }
 
 /* ---- started and finished ---- */
@@ -184,7 +185,7 @@ static int nccl_start(struct comm_request *q, struct err *e)
     return rc;
 }
 
-/* The host does not wait. What is to run on the parts runs in the compute queue, behind them. */
+/* The host does not wait. on_complete submits its work to the compute queue, behind the parts. */
 static int nccl_finish(struct comm_request *q, struct err *e)
 {
     (void)e;

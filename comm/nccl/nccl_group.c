@@ -8,7 +8,8 @@
 
 enum { DEFAULT_TIMEOUT_S = 600 };
 
-/* What a rank brings to the question whether NCCL is used: its GPU, "" when it has none or no library. */
+/* What a rank contributes to the decision whether NCCL is used: its GPU, "" when it has none or no
+ * library. */
 struct candidate {
     char gpu[64];
 };
@@ -24,7 +25,7 @@ static int find_mine(struct nccl *n, struct candidate *mine, struct err *e)
     return rc;
 }
 
-/* Every rank has a GPU, and no two the same. Those that have none said why themselves. */
+/* 0 when every rank has a GPU of its own. A rank without one reports the reason itself. */
 static int all_apart(const struct candidate *all, int n, struct err *e)
 {
     for (int r = 0; r < n; r++) {
@@ -49,7 +50,7 @@ static int agree_on_use(struct nccl *n, struct err *e)
         rc = all ? comm_all_gather(c, all, &mine, sizeof mine, e)
                  : err_set(e, ERR_MEMORY, "no memory for %d names", c->size);
     if (!all)
-        world_fail(c->w, e); /* the others wait for this rank */
+        world_fail(c->w, e); /* the other ranks wait for this one */
     if (rc >= 0)
         rc = all_apart(all, c->size, e);
     if (found < 0)
@@ -74,7 +75,7 @@ int nccl_open_world(struct world *w, int asked, int64_t timeout_s, struct err *e
     int rc = agree_on_use(n, e);
     if (rc < 0) {
         free(n);
-        /* why, not what to do */
+        /* the reason, without the advice behind the colon */
         snprintf(w->device_route, sizeof w->device_route, "through the host (%s): %.*s", w->t->name,
                  (int)strcspn(e->text, ":"), e->text);
         return asked || world_check(w, &(struct err){ 0 }) < 0 ? rc : 0;
@@ -86,7 +87,7 @@ int nccl_open_world(struct world *w, int asked, int64_t timeout_s, struct err *e
     w->device = &transport_nccl;
     w->dev->idle = (struct dev_idle){ idle, w };
     if ((rc = nccl_join(w->all, e)) < 0)
-        world_fail(w, e); /* so that leaving waits for nobody */
+        world_fail(w, e); /* so that nccl_leave does not wait */
     return rc;
 }
 
@@ -101,7 +102,7 @@ void nccl_close_world(struct world *w)
 }
 
 /* ---- groups ---- */
-/* A place on the board that is the same for all ranks of the group and free on all. */
+/* Chooses a row of the board that is free on all ranks of the group. */
 static int agree_on_slot(struct nccl_group *g, struct err *e)
 {
     struct nccl *n = g->c->w->nccl;
@@ -146,10 +147,10 @@ static void forget(struct nccl *n, const struct nccl_group *g)
     while (*p != g)
         p = &(*p)->next;
     *p = g->next;
-    n->n_over = n->n_begun; /* what is under way of it is over, or nobody waits for it */
+    n->n_over = n->n_begun; /* its operations have ended, or no rank waits for them */
 }
 
-/* A destroy would wait for who is gone. */
+/* After a failure it aborts: a destroy would wait for the missing rank. */
 void nccl_leave(struct comm *c)
 {
     struct nccl *n = c->w->nccl;

@@ -1,5 +1,5 @@
-/* nccl_lib.c - the library: opened when it is asked for, its calls declared in nccl.h, so that it is not
- * needed to build. */
+/* nccl_lib.c - the library: opened at run time, its calls declared in nccl.h, so that the build does not need
+ * it. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,12 +22,14 @@ static int find_calls(struct nccl *n)
     return all & ((*(void **)&n->text = dlsym(n->library, "ncclGetErrorString")) != NULL);
 }
 
-/* SHARDLINE_NCCL names another file. The fake device has no other: NCCL itself would take its addresses for
- * a GPU's. */
+/* SHARDLINE_NCCL names another file. The fake device needs it: NCCL itself would take its addresses for a
+ * GPU's. */
 static const char *file_name(const struct dev *d)
 {
-    const char *wish = env_get(ENV_SHARDLINE_NCCL);
-    return wish ? wish : d && !strcmp(d->kind, "fake") ? NULL : "libnccl.so.2";
+    const char *name = env_get(ENV_SHARDLINE_NCCL);
+    if (name)
+        return name;
+    return d && !strcmp(d->kind, "fake") ? NULL : "libnccl.so.2";
 }
 
 int nccl_load(struct nccl *n, const struct dev *d, struct err *e)

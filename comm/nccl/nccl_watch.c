@@ -1,12 +1,12 @@
-/* nccl_watch.c - what is watched while the device works for several ranks: errors that NCCL's own threads
- * meet, a world that failed, a rank that does not come.
+/* nccl_watch.c - the watch over the device while it works for several ranks: errors of NCCL's own threads, a
+ * failed world, a rank that does not enter an operation.
  *
- *   board   rank 0: group 1: 17   rank 1: group 1: 17   rank 2: group 1: 16      rank 2 has not come to
- *   operation 17
+ *   board   rank 0: group 1: 17   rank 1: group 1: 17   rank 2: group 1: 16
+ *           rank 2 has not entered operation 17
  *
- * Every rank writes on the board which operation of a group it came to, and whether its device has it. When
- * the device has not come past an operation for so long (--rank-timeout, 600 s) in which the host did
- * nothing but wait for it, those of its group who are behind are named, and the job ends. */
+ * Every rank writes on the board which operation of a group it has entered, and whether its device has it.
+ * When the device does not complete an operation while the host does nothing but wait for it, for
+ * --rank-timeout seconds (600), the ranks of its group that are behind are named, and the job ends. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
@@ -27,7 +27,7 @@ void nccl_abort_all(struct nccl *n)
     }
 }
 
-/* ---- a rank that does not come ---- */
+/* ---- a rank that does not enter an operation ---- */
 static const struct failure_board_rank *on_board(const struct world *w, int world_rank)
 {
     for (int r = 0; r < w->board->n_ranks; r++)
@@ -36,9 +36,9 @@ static const struct failure_board_rank *on_board(const struct world *w, int worl
     return NULL;
 }
 
-/* Who is to blame for an operation's silence: not there yet; else there, but neither through with giving it
- * to the device nor waiting. */
-static int not_there(const struct failure_board_rank *b, int slot, int64_t number, int64_t now)
+/* Why an operation does not end: a rank has not entered it; else a rank has entered it, but has neither
+ * submitted it to its device nor waits. */
+static int not_entered(const struct failure_board_rank *b, int slot, int64_t number, int64_t now)
 {
     (void)now;
     return atomic_load(&b->entered[slot]) < 2 * number - 1;
@@ -53,10 +53,10 @@ struct blame {
     int (*is)(const struct failure_board_rank *b, int slot, int64_t number, int64_t now);
     const char *one, *several;
 };
-static const struct blame blames[] = { { not_there, "did not come to", "did not come to" },
+static const struct blame blames[] = { { not_entered, "did not come to", "did not come to" },
                                        { stuck_in_it, "hangs in", "hang in" } };
 
-/* " 2 3": those of this machine who are to blame so; returns how many. */
+/* text: " 2 3", the ranks of this machine that are to blame in this way. Returns how many. */
 static int name_some(const struct nccl_operation *o, const struct blame *b, int64_t now, char *text,
                      size_t bytes)
 {
@@ -71,6 +71,7 @@ static int name_some(const struct nccl_operation *o, const struct blame *b, int6
     return n;
 }
 
+/* 1 when the group has ranks on other machines, which this board does not have. */
 static int has_far_ranks(const struct comm *c)
 {
     int far = 0;
@@ -79,7 +80,8 @@ static int has_far_ranks(const struct comm *c)
     return far;
 }
 
-/* Said here, as the watch thread says a death: the others only hear of it. */
+/* Reports an operation that took too long, as the watch thread reports a death: the other ranks only receive
+ * the text. */
 static int too_long(struct nccl *n, const struct nccl_operation *o, int64_t now, struct err *e)
 {
     char who[128], text[512];
@@ -101,11 +103,11 @@ static int too_long(struct nccl *n, const struct nccl_operation *o, int64_t now,
         if (w->t->report_failure)
             w->t->report_failure(w, text);
     }
-    return world_check(w, e); /* whoever was first */
+    return world_check(w, e); /* the first failure, this one or another */
 }
 
-/* The clock runs while the same operation is the oldest, and only while the host looks on: who was busy
- * elsewhere has no reason to complain. */
+/* Times the oldest operation: the clock runs while the same one is the oldest and the host polls. After a
+ * pause of the host it starts again. */
 static int watch_oldest(struct nccl *n, int64_t now, struct err *e)
 {
     const struct nccl_operation *o = NULL;
@@ -140,7 +142,7 @@ int nccl_poll(struct world *w, struct err *e)
     struct nccl *n = w->nccl;
     const int64_t now = clock_ns();
     atomic_store(&w->board->rank[w->at.node_rank].polled_ns, now);
-    int rc = w->t->poll ? w->t->poll(w, e) : 0; /* failures of other machines come that way */
+    int rc = w->t->poll ? w->t->poll(w, e) : 0; /* failures of other machines arrive there */
     rc = rc < 0 ? rc : world_check(w, e);
     if (rc >= 0 && (rc = library_errors(n, e)) < 0)
         world_fail(w, e);
@@ -151,7 +153,7 @@ int nccl_poll(struct world *w, struct err *e)
     return rc;
 }
 
-/* ---- an operation's way ---- */
+/* ---- the stages of an operation ---- */
 int nccl_alive(const struct nccl_group *g, struct err *e)
 {
     int rc = g->comm ? 0 : world_check(g->c->w, e);
@@ -167,7 +169,7 @@ int nccl_complete(struct nccl_group *g, int rc, const char *what, struct err *e)
         int looked = nccl_poll(n->w, e), asked = 0;
         if (looked < 0)
             return looked;
-        /* behind watch_oldest, which knows whom to blame */
+        /* a second after watch_oldest, which can name the rank */
         if (clock_ns() - began > n->limit_ns + SECOND_NS) {
             nccl_abort_all(n);
             return err_set(e, ERR_PEER,
@@ -184,6 +186,7 @@ int nccl_complete(struct nccl_group *g, int rc, const char *what, struct err *e)
     return rc < 0 ? rc : nccl_alive(g, e);
 }
 
+/* Writes this rank's progress in the group on the board. */
 static void show(const struct nccl_group *g, int64_t entered)
 {
     const struct world *w = g->c->w;

@@ -1,13 +1,13 @@
-/* shm.c - collectives of ranks that share a machine: everybody reads everybody's buffer where it lies.
+/* shm.c - collectives of ranks that share a machine: every rank reads the buffers of all where they lie.
  *
- * Small (to SHM_SLOT bytes): copy into my slot, one sync, everybody sums all slots himself.
- * Larger: post where my buffer is, sync, work on my slice of all buffers, sync. A buffer outside of the
- * segment goes through a staging block, piece by piece; then all ranks go piece by piece, which they learn
- * from the posts.
+ * Small (to SHM_SLOT bytes): each rank copies into its slot; one barrier; each sums all slots itself. Larger:
+ * each rank posts where its buffer is; barrier; each works on its slice of all buffers; barrier. A buffer
+ * outside of the segment goes through a staging buffer, piece by piece; then all ranks go piece by piece,
+ * which they learn from the posts.
  *
  * all-reduce of a piece, 3 ranks: rank r reads slice r of all buffers, adds in tree order, stores the sum
  *     into all buffers.
- *     rank 0 [ 0 | 1 | 2 ]     nobody else touches slice r meanwhile, so two syncs are enough */
+ *     rank 0 [ 0 | 1 | 2 ]     no other rank touches slice r meanwhile, so two barriers are enough */
 #define _GNU_SOURCE
 #include "comm/shm/shm.h"
 
@@ -23,11 +23,11 @@
 /* elements summed at a time and then copied to the others while they are in the cache */
 #define CHUNK 2048
 #define WORKING_YIELD_NS 300000 /* as in wait_counter_until */
-#define WORKING_NAP_NS 1000000  /* another word than the one slept on may ask for this rank */
+#define WORKING_NAP_NS 1000000  /* another counter than the one slept on may need this rank */
 #define SLICE_ALIGN 16          /* elements: slices begin on a cache line of their own */
 #define POOL_MIN 65536          /* elements of a slice from which the pool's threads are woken for it */
 
-/* ---- the world's part ---- */
+/* ---- the part of the world ---- */
 static int cores(void)
 {
     cpu_set_t set;
@@ -81,7 +81,7 @@ struct shm_channel *shm_channel(const struct comm *c, int from, int to)
     return (struct shm_channel *)&g->block->member[c->size] + (size_t)from * (size_t)c->size + (size_t)to;
 }
 
-/* Blocks that all ranks have left go back; asked whenever a new one is made. */
+/* Frees the blocks that all ranks have left; called whenever a new one is made. */
 static void sweep(struct world *w)
 {
     struct shm_world *s = w->shm;
@@ -106,7 +106,7 @@ static int shm_group_propose(struct comm *c, int64_t *number, struct err *e)
     return 0;
 }
 
-/* Number 0 is the group of all, whose block stands behind the board. */
+/* Number 0 is the group of all ranks, whose block lies behind the board. */
 static int shm_group_join(struct comm *c, int64_t number, struct err *e)
 {
     struct shm_group *g = calloc(1, sizeof *g);
@@ -126,7 +126,7 @@ static void retire(struct world *w, struct shm_block *b)
     struct shm_world *s = w->shm;
     struct shm_block **p = realloc(s->retired, (size_t)(s->n_retired + 1) * sizeof *p);
     if (!p)
-        return; /* it stays until the world ends */
+        return; /* the block stays until the world ends */
     s->retired = p;
     s->retired[s->n_retired++] = b;
 }
@@ -144,8 +144,8 @@ static void shm_group_leave(struct comm *c)
     c->priv = NULL;
 }
 
-/* ---- syncs ---- */
-/* Waits and goes on with started operations: others may be waiting for this rank's part of them. */
+/* ---- barriers ---- */
+/* Waits and advances started operations: other ranks may wait for this rank's part of them. */
 static int wait_working(struct comm *c, struct wait_counter *w, uint32_t target, struct err *e)
 {
     int64_t begin = clock_ns();
@@ -178,7 +178,7 @@ int shm_barrier(struct comm *c, struct err *e)
     uint32_t next = ++g->epoch;
     if (atomic_fetch_add(&g->block->arrived, 1) + 1 < (uint32_t)c->size)
         return shm_wait(c, &g->block->epoch, next, e);
-    /* the last one: before anybody can arrive at the next sync */
+    /* the last one resets the count before any rank can arrive at the next barrier */
     atomic_store(&g->block->arrived, 0);
     wait_counter_set(&g->block->epoch, next);
     return 0;
@@ -211,14 +211,14 @@ int shm_check_posts(struct comm *c, int r, const struct shm_post *p, const struc
                : misfit(c, r, p->what, p->bytes, first->what, first->bytes, e);
 }
 
-/* ---- small operations: one sync ---- */
+/* ---- small operations: one barrier ---- */
 static struct shm_slot *slot(const struct comm *c, int r)
 {
     struct shm_group *g = c->priv;
     return &g->block->member[r].slot[g->n_small & 1];
 }
 
-/* data NULL: I bring nothing, and leave what is in my slot. */
+/* Exchanges small data through the slots. data NULL: this rank has none, its slot keeps what it holds. */
 static int small_sync(struct comm *c, int what, const void *data, size_t bytes, struct err *e)
 {
     struct shm_group *g = c->priv;
@@ -235,17 +235,15 @@ static int small_sync(struct comm *c, int what, const void *data, size_t bytes, 
     return rc;
 }
 
-/* ---- larger ones: posts, pieces, two syncs a piece ---- */
+/* ---- larger ones: posts, pieces, two barriers a piece ---- */
 char *shm_stage(struct world *w, struct err *e)
 {
     struct shm_world *s = w->shm;
     if (!s->stage && !(s->stage = segment_alloc(&w->seg, MEM_COMM, SHM_STAGE)))
-        err_set(e, ERR_MEMORY, "no shared memory for a staging block of %zu bytes", SHM_STAGE);
+        err_set(e, ERR_MEMORY, "no shared memory for a staging buffer of %zu bytes", SHM_STAGE);
     return s->stage;
 }
 
-/* buf of bytes as the others see it: where it lies, or my staging block. Nothing is said to the others yet.
- * */
 int shm_prepare(struct comm *c, struct shm_post *mine, int what, const void *buf, size_t bytes, struct err *e)
 {
     *mine = (struct shm_post){ .off = segment_offset(&c->w->seg, buf, bytes),
@@ -266,8 +264,6 @@ const struct shm_post *shm_post_of(const struct comm *c, int r)
     return &((struct shm_group *)c->priv)->block->member[r].post;
 }
 
-/* Tells the others and waits for their posts; returns whether any rank stages (then all go piece by piece).
- * */
 int shm_post_sync(struct comm *c, const struct shm_post *mine, struct err *e)
 {
     struct shm_group *g = c->priv;
@@ -349,7 +345,7 @@ static int small_scatter(struct comm *c, float *out, const float *buf, int64_t n
     return rc;
 }
 
-/* My slice of elements [lo, lo + n): summed into all buffers. */
+/* Sums this rank's slice of elements [lo, lo + n) into all buffers. */
 static void reduce_piece(struct comm *c, enum sum_kind kind, int64_t lo, int64_t n)
 {
     void *in[SUM_RANKS_MAX];
@@ -390,8 +386,8 @@ out:
     return rc;
 }
 
-/* Elements [lo, lo + n) of my segment of all inputs. A staging block holds `step` elements of every segment.
- * */
+/* Sums elements [lo, lo + n) of this rank's segment of all inputs. A staging buffer holds `step` elements of
+ * every segment. */
 static void scatter_piece(struct comm *c, float *out, int64_t n_each, int64_t step, int64_t lo, int64_t n)
 {
     void *in[SUM_RANKS_MAX];
@@ -452,7 +448,7 @@ static int shm_all_gather(struct comm *c, void *out, const void *in, size_t each
         TRY(lo ? shm_barrier(c, e) : (any = shm_post_sync(c, &mine, e)));
         if (!any)
             step = each;
-        /* from the next rank on: not all from the same one at once */
+        /* begins with the next rank, so that not all read from the same one at once */
         for (int k = 1; k < c->size; k++) {
             int r = (c->rank + k) % c->size;
             const struct shm_post *p = shm_post_of(c, r);
@@ -476,10 +472,10 @@ static int small_broadcast(struct comm *c, void *buf, size_t bytes, int root, in
     return rc;
 }
 
-/* ---- memory once a machine: it lies in the region of the group's first rank ----
- * The region counts the whole for its rank: every rank's count is corrected to its share, before (so that no
- * peak shows the whole) and until the memory goes back. Without memory for the note (48 bytes) the first
- * rank gives up, for all; another is not counted. */
+/* ---- memory that a machine shares: it lies in the region of the group's first rank ---- The region counts
+ * all of it for its rank. Every rank's count is corrected to its share before the allocation, so that no peak
+ * shows the whole, and until the memory is freed. Without memory for the record (48 bytes) the first rank
+ * fails for all; another rank's share is not counted. */
 static struct shm_shared *count_share(struct comm *c, enum mem_cat cat, size_t bytes)
 {
     struct shm_shared *s = malloc(sizeof *s);
@@ -524,7 +520,7 @@ out:
 
 static int shm_free_shared(struct comm *c, void *p, struct err *e)
 {
-    int rc = shm_barrier(c, e); /* nobody reads there any more */
+    int rc = shm_barrier(c, e); /* no rank reads it any more */
     uncount_share(c, p);
     if (c->rank == 0)
         segment_free(&c->w->seg, p);
@@ -576,7 +572,7 @@ out:
     return rc;
 }
 
-/* Always through the staging blocks: sizes differ, and it is rare. */
+/* Always through the staging buffers: sizes differ, and the call is rare. */
 static int shm_gather(struct comm *c, const void *blob, const size_t *sizes, int root, char *out,
                       struct err *e)
 {

@@ -1,7 +1,7 @@
-/* shm_message.c - send and receive between two ranks of a machine. The sender copies into a buffer of its
- * own region, puts it on the channel's ring and goes on: two ranks may send to each other at the same time
- * without waiting. Buffers are kept and used again once taken; a pipeline that has two messages under way
- * touches two. */
+/* shm_message.c - send and receive between two ranks of a machine. The sender copies into a buffer of its own
+ * region, puts it on the channel's ring and returns: two ranks may send to each other at the same time
+ * without waiting. A buffer is used again once its message is taken; a pipeline with two messages under way
+ * uses two. */
 #include "comm/shm/shm.h"
 
 #include <stdlib.h>
@@ -14,8 +14,8 @@ static int is_taken(const struct shm_channel *ch, const struct shm_buffer *b)
     return (int32_t)(atomic_load_explicit(&ch->taken.value, memory_order_acquire) - b->number) >= 0;
 }
 
-/* A buffer that nobody reads any more: one that is large enough, else any (to grow). The ring has room, so
- * there is one. */
+/* A buffer that is no longer read: one that is large enough, else any other, which the caller replaces. There
+ * is one, because the ring is not full. */
 static struct shm_buffer *free_buffer(struct shm_buffer *box, const struct shm_channel *ch, size_t bytes)
 {
     struct shm_buffer *any = NULL;
@@ -54,7 +54,8 @@ static struct shm_buffer *buffer_for(struct comm *c, struct shm_channel *ch, int
 int shm_send(struct comm *c, const void *buf, size_t bytes, int to, struct err *e)
 {
     struct shm_channel *ch = shm_channel(c, c->rank, to);
-    uint32_t n = atomic_load_explicit(&ch->sent.value, memory_order_relaxed); /* only we write it */
+    uint32_t n = atomic_load_explicit(&ch->sent.value,
+                                      memory_order_relaxed); /* this rank is its only writer */
     int rc = shm_wait(c, &ch->taken, n + 1 - SHM_RING, e);
     if (rc < 0)
         return rc;

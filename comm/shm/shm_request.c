@@ -1,10 +1,10 @@
 /* shm_request.c - started operations of ranks that share a machine, without a thread behind them.
  *
- * The k-th started operation of a group uses lane k mod SHM_LANES. Start writes a post and counts itself in
- * the lane's `posted`; whoever finds all ranks there (in a step, a wait, or finish) does his own slice and
- * counts himself in `worked`, and in `done` when nothing follows; what follows a gather into shared memory
- * is run when all have worked. When all are done, the operation is over and the lane free. A rank that is
- * late makes the others late only when they finish. */
+ * The k-th started operation of a group uses lane k mod SHM_LANES. A start writes a post and counts the rank
+ * in the lane's `posted`. A rank that finds all ranks there (in a step, a wait, or finish) does its own slice
+ * and counts itself in `worked`, and in `done` when the operation has no on_complete. on_complete runs when
+ * all ranks have worked. When all are done, the operation has ended and the lane is free. A slow rank delays
+ * the others only when they finish. */
 #include "comm/shm/shm.h"
 
 #include <string.h>
@@ -36,12 +36,12 @@ static size_t in_bytes(const struct comm_request *q)
 
 static const void *in_of(const struct comm_request *q) { return q->what == CALL_REDUCE ? q->out : q->in; }
 
-/* A buffer outside of the segment is copied whole: the others may come to it at any time. */
+/* Copies a buffer that lies outside of the segment as a whole: the other ranks may read it at any time. */
 static int stage_whole(struct comm_request *q, struct shm_post *mine, struct err *e)
 {
     size_t bytes = in_bytes(q);
     mine->off = segment_offset(&q->c->w->seg, in_of(q), bytes);
-    if (mine->off >= 0 || q->what == CALL_SHARED) /* everybody copies his own part there */
+    if (mine->off >= 0 || q->what == CALL_SHARED) /* every rank copies its own part there */
         return 0;
     q->priv = segment_alloc(&q->c->w->seg, MEM_COMM, bytes);
     if (!q->priv)
@@ -145,7 +145,7 @@ int shm_step(struct comm_request *q, struct err *e)
     return rc;
 }
 
-/* The wait steps all open requests, this one too. */
+/* A wait advances all started operations, this one too. */
 int shm_finish(struct comm_request *q, struct err *e)
 {
     struct wait_counter *const stages[] = { &lane_of(q)->posted, &lane_of(q)->worked, &lane_of(q)->done };
@@ -158,7 +158,7 @@ out:
     return rc;
 }
 
-/* The others may still read a copy after a failure: it stays until the world ends. */
+/* After a failure other ranks may still read the copy: it stays until the world ends. */
 void shm_release(struct comm_request *q)
 {
     if (q->done)
