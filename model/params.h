@@ -48,8 +48,8 @@ enum param_split {
     SPLIT_KV,    /* by kv heads; with fewer kv heads than tp, tp / n_kv neighbours hold the same one */
     SPLIT_BLOCKS /* by GRAIN blocks (intermediate size, vocabulary) */
 };
-/* What a parameter is in its unit. New kinds go before P_KINDS: recorded bits in tests are ordered by kind.
- * */
+/* What a parameter is in its unit. New kinds go before P_KINDS: recorded bits in tests are ordered by
+ * kind. */
 enum param_kind {
     P_EMBED,
     P_NORM_ATTN,
@@ -103,8 +103,8 @@ enum param_init {
     INIT_ZEROS
 };
 /* The ranks that hold the same part and divide its gradient and optimizer state among them: the dp ranks,
- * or for experts the ranks with the same experts (struct rank_at's edp). With ep 1 both are the same ranks.
- * */
+ * or for experts the ranks with the same experts (struct rank_at's edp). With ep 1 both are the same
+ * ranks. */
 enum param_group { GROUP_DENSE, GROUP_EXPERT };
 
 #define PARTS_MAX 4     /* parameters that are fused, at most */

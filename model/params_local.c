@@ -269,8 +269,8 @@ int params_part(const struct params_local *l, int unit, enum param_kind kind, in
 
 /* ---- what a rank writes ---- */
 
-/* Fused parameters from part i on, as one piece, where this rank holds all of each. Returns how many, or 0.
- * */
+/* Fused parameters from part i on, as one piece, where this rank holds all of each. Returns how many, or
+ * 0. */
 static int join_fused(const struct params_local *l, int i, struct param_piece *out)
 {
     const struct part *p = &l->part[i];
