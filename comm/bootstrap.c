@@ -87,7 +87,7 @@ int bootstrap_open(struct topology *p, struct err *e)
     MPI_Comm_rank(MPI_COMM_WORLD, &p->rank);
     MPI_Comm_size(MPI_COMM_WORLD, &p->size);
     if (node_comm(&node) != MPI_SUCCESS)
-        return err_set(e, ERR_PEER, "MPI cannot say which ranks share this machine");
+        return err_set(e, ERR_PEER, "MPI cannot tell which ranks share this machine");
     MPI_Comm_rank(node, &p->node_rank);
     MPI_Comm_size(node, &p->node_size);
     rc = know_nodes(p, node, e);
@@ -158,7 +158,7 @@ int bootstrap_segment(struct segment *s, const struct topology *p, size_t bytes,
         return rc;
     }
     if (node_comm(&node) != MPI_SUCCESS)
-        return err_set(e, ERR_PEER, "MPI cannot say which ranks share this machine");
+        return err_set(e, ERR_PEER, "MPI cannot tell which ranks share this machine");
     rc = by_fd(node, s, p->node_rank == 0, bytes, e);
     if (rc < 0)
         rc = by_name(node, s, p->node_rank == 0, bytes, e);

@@ -53,7 +53,7 @@ struct blame {
     int (*is)(const struct failure_board_rank *b, int slot, int64_t number, int64_t now);
     const char *one, *several;
 };
-static const struct blame blames[] = { { not_entered, "did not come to", "did not come to" },
+static const struct blame blames[] = { { not_entered, "did not enter", "did not enter" },
                                        { stuck_in_it, "hangs in", "hang in" } };
 
 /* text: " 2 3", the ranks of this machine that are to blame in this way. Returns how many. */
@@ -90,8 +90,8 @@ static int too_long(struct nccl *n, const struct nccl_operation *o, int64_t now,
     int found = 0;
     snprintf(text, sizeof text, "%s %lld of group %s does not end for %lld s%s; stopping all ranks", o->what,
              number, o->g->c->name, s,
-             has_far_ranks(o->g->c) ? ": a rank on another machine did not come"
-                                    : ", though all ranks came to it");
+             has_far_ranks(o->g->c) ? ": a rank on another machine did not enter it"
+                                    : ", though all ranks entered it");
     for (size_t i = 0; i < sizeof blames / sizeof *blames && !found; i++)
         if ((found = name_some(o, &blames[i], now, who, sizeof who)) > 0)
             snprintf(text, sizeof text, "rank%s%s %s %s %lld of group %s for %lld s; stopping all ranks",
@@ -174,7 +174,7 @@ int nccl_complete(struct nccl_group *g, int rc, const char *what, struct err *e)
             nccl_abort_all(n);
             return err_set(e, ERR_PEER,
                            "NCCL: %s (%s): its ranks do not reach each other for %lld s: NCCL_DEBUG=INFO "
-                           "says more, NCCL_SOCKET_IFNAME chooses the network",
+                           "tells more, NCCL_SOCKET_IFNAME chooses the network",
                            what, g->c->name, (long long)(n->limit_ns / SECOND_NS));
         }
         rc = n->CommGetAsyncError(g->comm, &asked);

@@ -50,10 +50,10 @@ static struct comm *all(void)
             test_fail(__FILE__, __LINE__, "%s: %s", #call, err.text); \
     } while (0)
 
-/* the last: more than a staging block */
+/* the last is larger than a staging buffer */
 static const int64_t sizes[] = { 0, 1, 7, 511, 512, 513, 4099, 100003, 270001 };
 #define N_SIZES ((int)(sizeof sizes / sizeof *sizes))
-/* where every rank checks the data of all, the largest would only take time */
+/* for tests in which every rank checks the data of all: the largest would only take time */
 #define N_LESS (N_SIZES - 1)
 
 static uint64_t mix(uint64_t x)
@@ -85,7 +85,7 @@ static float sum_of(int size, const int *member, int64_t i)
     return tree_sum(size, x, 1);
 }
 
-/* place 0: in the segment everywhere, 1: nowhere, 2: on even ranks only */
+/* place 0: in the segment on all ranks, 1: on none, 2: on even ranks only */
 static void *take(struct comm *c, int place, size_t bytes)
 {
     int shared = place == 0 || (place == 2 && comm_rank(c) % 2 == 0);
@@ -103,7 +103,7 @@ static void give(struct comm *c, int place, void *p)
         free(p);
 }
 
-/* Ranks come at different times. */
+/* Makes ranks call at different times. */
 static void dawdle(int salt)
 {
     struct timespec t = { 0, (long)(mix((uint64_t)world_rank(world) * 77u + (uint64_t)salt) % 2000000) };
@@ -387,7 +387,7 @@ TEST(agreement_carries_the_text_of_the_lowest_failing_rank)
         char want[64];
         CHECK_INT(comm_agree(c, rc, &e), -ERR_FILE);
         CHECK_INT(e.code, ERR_FILE);
-        /* all failed: nobody is named */
+        /* all failed: no rank is named */
         snprintf(want, sizeof want, bad ? "rank %d: file %d is missing" : "file %d is missing", bad, bad);
         CHECK_STR(e.text, want);
         CHECK_INT(comm_agree(c, -ERR_FILE, &e), -ERR_FILE);
@@ -515,7 +515,7 @@ static void check_shared(struct comm *c, int64_t n, int round, float *shared, in
     int size = comm_size(c), me = comm_rank(c);
     float *own = malloc((size_t)n * 4), *in = in_place ? shared + me * n : own;
     if (in_place)
-        OK(comm_barrier(c, &err)); /* nobody reads any more, so that all may write */
+        OK(comm_barrier(c, &err)); /* no rank reads any more, so that all may write */
     fill(in, me + round, 0, n);
     dawdle(round);
     OK(comm_all_gather_shared(c, shared, in, (size_t)n * 4, &err));
@@ -651,8 +651,8 @@ TEST(started_operations_finish_in_any_order_and_between_other_calls)
     comm_close(other);
 }
 
-/* What follows a gather: my share of the machine's ranks' work, negated into the other half of the memory.
- * Not the part that I brought. */
+/* on_complete of a gather: this rank's share of the work of its machine, negated into the other half of the
+ * memory. The share is not the part that this rank contributed. */
 struct follow {
     struct comm *c;
     float *shared;
@@ -693,7 +693,7 @@ TEST(a_started_gather_into_shared_memory_and_what_follows_are_seen_by_all)
                                             (struct comm_callback){ k % 5 ? negate_my_share : NULL,
                                                                     &f[k % SLOTS] },
                                             &err));
-            /* some have said where their part is, and have not copied it yet */
+            /* some ranks have posted their part and have not copied it yet */
             dawdle(k + 1);
             check_all_reduce(c, NULL, 7, 1); /* any call takes part of the work */
         }

@@ -1,7 +1,7 @@
 /* ranks: 1 2 4 */
-/* comm_fault_test.c - a small program of ranks that goes wrong as the environment says
- * (tests/cli/train/faults_comm.sh looks on): FAULT names what happens at step 20 on rank FAULT_RANK, RANKS
- * how many the program starts itself. Without FAULT nothing does. */
+/* comm_fault_test.c - a small program whose ranks fail in a chosen way, for tests/cli/train/faults_comm.sh.
+ * FAULT names what happens at step 20 on rank FAULT_RANK; without it nothing does. RANKS: how many ranks the
+ * program starts itself. */
 #include <signal.h>
 #include <unistd.h>
 

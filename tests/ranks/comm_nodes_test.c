@@ -1,6 +1,6 @@
 /* ranks: 2 3 4 6 8 */
 /* comm_nodes_test.c - every collective over messages, with two ranks on every machine
- * (SHARDLINE_RANKS_PER_NODE cuts this one up): the bits of the flat tree, and fewer bytes between machines
+ * (SHARDLINE_RANKS_PER_NODE divides this one): the bits of the flat tree, and fewer bytes between machines
  * when their number is a power of two. */
 #include <stdlib.h>
 __attribute__((constructor)) static void cut(void) { setenv("SHARDLINE_RANKS_PER_NODE", "2", 1); }
@@ -44,7 +44,7 @@ TEST(groups_of_one_machine_send_nothing)
     comm_close(pair);
 }
 
-/* Ranks of a group in another place than neighbours on equal machines: flat, and the same bits. */
+/* Groups whose ranks are not neighbours on equal machines: flat, and the same bits. */
 TEST(groups_that_do_not_fill_machines_evenly_sum_flat)
 {
     struct comm *c = all(), *odd;

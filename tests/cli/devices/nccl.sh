@@ -42,7 +42,7 @@ claim "exact beside it: in the tree's order" [ "$here_exact" = "$ref_state" ]
 fault "a rank killed" kill:1:20 10 "rank 1 died" --ranks 2 --zero 2
 fault "an error of the library's threads" async:1:20 10 ": NCCL: an operation under way: remote process exited" --ranks 2
 fault "a call refused" refuse:0:20 10 "internal error" --ranks 2 --zero 3
-fault "a rank that never comes" stay:1:10 12 "rank 1 did not come to all_reduce" --tp 2 --rank-timeout 2
+fault "a rank that never comes" stay:1:10 12 "rank 1 did not enter all_reduce" --tp 2 --rank-timeout 2
 fault "a rank that NCCL cannot reach" apart:1:1 12 "joining a group (all): its ranks do not reach each other for 2 s" --ranks 2 --rank-timeout 2
 fault "a rank that NCCL cannot reach in a later group" apart:1:2 12 "do not reach each other" --ranks 4 --tp 2 --rank-timeout 2
 fault "a rank that hangs in the library" hang:2:9 12 "rank 2 hangs in" --ranks 4 --tp 2 --rank-timeout 2

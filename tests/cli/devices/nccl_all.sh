@@ -33,6 +33,6 @@ for call in 1 2 3 7 20; do
     fault "killed at call $call" kill:1:$call 10 "rank 1 died" --ranks 2 --zero 3
     fault "an error of the library's threads at call $call" async:0:$call 10 ": NCCL: " --ranks 4 --tp 2 --zero 1
     fault "refused at call $call" refuse:1:$call 10 "internal error" --ranks 2
-    fault "stays away behind call $((2 * call))" stay:1:$((2 * call)) 12 "rank 1 did not come to" --tp 2 --rank-timeout 2
+    fault "stays away behind call $((2 * call))" stay:1:$((2 * call)) 12 "rank 1 did not enter" --tp 2 --rank-timeout 2
 done
 finish

@@ -95,7 +95,7 @@ TEST(an_offset_is_known_only_for_my_region)
     CHECK_INT(segment_offset(&s, p, 100), p - s.base);
     CHECK_INT(segment_offset(&s, here, 8), -1);
     CHECK_INT(segment_offset(&s, s.base, 8), -1); /* the board */
-    /* runs into rank 2's */
+    /* extends into the region of rank 2 */
     CHECK_INT(segment_offset(&s, s.base + s.region + s.region_bytes - 4, 8), -1);
     segment_close(&s);
 }

@@ -1,5 +1,5 @@
-/* comm_self_test.c - one rank without a launcher: every call works, MPI stays asleep, signals ask for the
- * end. */
+/* comm_self_test.c - one rank without a launcher: every call works, MPI is not started, signals ask the
+ * program to stop. */
 #define _GNU_SOURCE
 #include <mpi.h>
 #include <sched.h>
