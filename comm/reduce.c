@@ -17,11 +17,11 @@ struct order {
     unsigned char merges[SUM_RANKS_MAX];
 };
 
-static void order_set(struct order *o, int n_in)
+static void order_set(struct order *o, const struct sum_order *sum, int n_in)
 {
     o->n_in = n_in;
     for (int i = 0; i < n_in; i++)
-        o->merges[i] = (unsigned char)(ALTERED("comm_tree") ? i > 0 : tree_merges(n_in, i));
+        o->merges[i] = (unsigned char)sum->merges(n_in, i);
 }
 
 static void load(vec *v, const float *p, int64_t count)
@@ -84,13 +84,14 @@ static int64_t (*const quick[])(float *, float *const *,
 static void tree(void *out, void *const *in, int n_in, int64_t n)
 {
     float *const *x = (float *const *)in;
+    const struct sum_order *sum = ORDER("comm_tree", &tree_order, &chain_order);
     int64_t i = 0;
-    if (n_in < (int)(sizeof quick / sizeof *quick) && quick[n_in] && !ALTERED("comm_tree"))
+    if (sum == &tree_order && n_in < (int)(sizeof quick / sizeof *quick) && quick[n_in])
         i = quick[n_in](out, x, n);
     if (i == n)
         return;
     struct order o;
-    order_set(&o, n_in);
+    order_set(&o, sum, n_in);
     for (; i < n; i += LANES)
         tree_lanes(&o, out, x, i, n - i);
 }

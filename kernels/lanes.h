@@ -72,31 +72,29 @@ struct lanes {
 #define rows_share(d, n, per, shares, task, job) ((void)(shares), rows_spread(d, n, per, task, job))
 #endif
 
-/* The same where the order of chunks is the order of a sum. */
+/* Where the order of chunks is the order of a sum: first to last; altered: last to first. */
 #ifdef SHARDLINE_ALTER
-#define SUM_CHUNKS(n, i, m, ...) \
+#define CHUNKS_DOWN(n, i, m, ...) \
     do { \
-        if (!ALTERED("lanes_order")) { \
-            CHUNKS(n, i, m, __VA_ARGS__); \
-            break; \
-        } \
         for (int64_t i = ((n) + LANES - 1) / LANES * LANES - LANES; i >= 0; i -= LANES) { \
             const int m = (n)-i < LANES ? (int)((n)-i) : LANES; \
             __VA_ARGS__; \
         } \
+    } while (0)
+#define SUM_CHUNKS(n, i, m, ...) \
+    do { \
+        if (ALTERED("lanes_order")) \
+            CHUNKS_DOWN(n, i, m, __VA_ARGS__); \
+        else \
+            CHUNKS(n, i, m, __VA_ARGS__); \
     } while (0)
 #else
 #define SUM_CHUNKS CHUNKS
 #endif
 
 #ifndef __CUDACC__
-FN float lanes_fold(struct lanes *a)
+FN float fold_halves(struct lanes *a)
 {
-    if (ALTERED("lanes_fold")) {
-        for (int j = 1; j < LANES; j++)
-            a->x[0] += a->x[j];
-        return a->x[0];
-    }
     for (int j = 0; j < 16; j++)
         a->x[j] = a->x[j] + a->x[j + 16];
     for (int j = 0; j < 8; j++)
@@ -106,6 +104,15 @@ FN float lanes_fold(struct lanes *a)
     float b0 = a->x[0] + a->x[2], b1 = a->x[1] + a->x[3];
     return b0 + b1;
 }
+
+FN float fold_chain(struct lanes *a)
+{
+    for (int j = 1; j < LANES; j++)
+        a->x[0] += a->x[j];
+    return a->x[0];
+}
+
+FN float lanes_fold(struct lanes *a) { return ORDER("lanes_fold", fold_halves, fold_chain)(a); }
 
 /* A NaN is passed over (the sum of exp carries it on); the maximum of zeros of both signs is +0, however the
  * row is cut. */

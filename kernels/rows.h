@@ -45,6 +45,7 @@ void rows_index_tokens(struct dev *d, struct token_index *x, int64_t first, int6
 #define PILE_WIDTH 256
 struct pile {
     const struct tree_acc *acc;
+    const struct sum_order *order;
     /* offset of the piece in every level; elements; leaves of this call so far */
     int64_t at, width, n_pushed;
     int depth, kept;

@@ -25,6 +25,16 @@ int tree_depth_before(int64_t n, int64_t i)
     return __builtin_popcountll((unsigned long long)(i / m)) + (i % m != 0);
 }
 
+static int chain_holds_sum(int64_t n, int64_t i)
+{
+    (void)n;
+    return i > 0;
+}
+
+const struct sum_order tree_order = { tree_merges, tree_depth_before };
+/* each leaf joins the one entry that is there */
+const struct sum_order chain_order = { chain_holds_sum, chain_holds_sum };
+
 int tree_is_node(int64_t n, int64_t first, int64_t count)
 {
     int64_t m = tree_run(n);
@@ -79,4 +89,12 @@ float tree_sum(int64_t n, const float *x, int64_t stride)
         stack[depth++] = v;
     }
     return n ? stack[0] : 0.0f;
+}
+
+float chain_sum(int64_t n, const float *x, int64_t stride)
+{
+    float sum = n ? x[0] : 0.0f;
+    for (int64_t i = 1; i < n; i++)
+        sum += x[i * stride];
+    return sum;
 }

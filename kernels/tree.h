@@ -30,6 +30,12 @@ int64_t tree_run(int64_t n); /* m: the odd part of n */
 /* pops after leaf i: additions of older entries onto it, newest first */
 int tree_merges(int64_t n, int64_t i);
 int tree_depth_before(int64_t n, int64_t i); /* entries on the stack before leaf i */
+/* Both for an order of n leaves: the tree, or (in altered builds, base/alter.h) one leaf after the other. */
+struct sum_order {
+    int (*merges)(int64_t n, int64_t i);
+    int (*depth_before)(int64_t n, int64_t i);
+};
+extern const struct sum_order tree_order, chain_order;
 /* do leaves [first, first+count) make up one node of Tree(n)? */
 int tree_is_node(int64_t n, int64_t first, int64_t count);
 /* entries that adding one leaf at a time ever leaves on the stack */
@@ -43,5 +49,7 @@ int64_t block_begin(int64_t n, int grain, int g);
 struct leaves leaves_of(int64_t n, int grain, int first, int count);
 /* scalar reference: Tree(n) of x[0], x[stride], ... */
 float tree_sum(int64_t n, const float *x, int64_t stride);
+/* The same in chain_order. */
+float chain_sum(int64_t n, const float *x, int64_t stride);
 
 #endif

@@ -115,6 +115,7 @@ static inline int64_t SHARES(int64_t cols) { return cols > 0 ? (cols + LANES * 4
 #define tree_depth_before gpu_tree_depth_before
 #define block_begin gpu_block_begin
 #define tree_sum gpu_tree_sum
+#define chain_sum gpu_chain_sum
 #define dtype_size(t) ((t) == DT_F32 ? (size_t)4 : (size_t)2)
 
 #endif

@@ -48,4 +48,12 @@ FN float gpu_tree_sum(int64_t n, const float *x, int64_t stride)
     return n ? stack[0] : 0.0f;
 }
 
+FN float gpu_chain_sum(int64_t n, const float *x, int64_t stride)
+{
+    float sum = n ? x[0] : 0.0f;
+    for (int64_t i = 1; i < n; i++)
+        sum += x[i * stride];
+    return sum;
+}
+
 #endif

@@ -16,7 +16,6 @@
 
 #include <stdalign.h>
 #include <string.h>
-#include "base/alter.h"
 #include "kernels/gemm/gemm_core.h"
 
 /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
@@ -87,17 +86,17 @@ size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l)
     return (size_t)(ceil_div(n, GEMM_COLS) * GEMM_COLS * (units > whole ? units : whole)) * 4;
 }
 
-/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of Tree(n_tree). in_order:
- * altered. */
-static void sum_open(struct gemm_sum *s, enum dtype dt, int64_t n_tree, int64_t first, int in_order)
+/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of n_tree in this order. */
+static void sum_open(struct gemm_sum *s, enum dtype dt, const struct sum_order *order, int64_t n_tree,
+                     int64_t first)
 {
-    int depth = in_order ? first > 0 : tree_depth_before(n_tree, first);
+    int depth = order->depth_before(n_tree, first);
     int64_t units = 0;
     s->depth_before = s->depth_kept = depth;
     for (int i = 0; i < s->n; i++) {
         units += gemm_units(dt, s->elem_end[i] - (i ? s->elem_end[i - 1] : 0));
         s->end[i] = units;
-        s->merges[i] = (uint8_t)(in_order ? first + i > 0 : tree_merges(n_tree, first + i));
+        s->merges[i] = (uint8_t)order->merges(n_tree, first + i);
         depth -= s->merges[i];
         s->depth_kept = depth < s->depth_kept ? depth : s->depth_kept;
         depth++;
@@ -109,6 +108,14 @@ struct few_leaves {
     int64_t elem_end[GRAIN_MAX], end[GRAIN_MAX];
     uint8_t merges[GRAIN_MAX];
 };
+
+/* The leaves of a product; altered gemm_leaf: all of the contraction is one. */
+static void cut_as_given(struct gemm_sum *s) { (void)s; }
+static void one_leaf(struct gemm_sum *s)
+{
+    s->elem_end[0] = s->elem_end[s->n - 1];
+    s->n = 1;
+}
 
 /* Leaf g holds leaf g of every l[0..n_l). */
 static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtype dt, int n_l,
@@ -122,11 +129,8 @@ static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtyp
         for (int i = 0; i < n_l; i++)
             s->elem_end[g] += l[i].end[g];
     }
-    if (ALTERED("gemm_leaf")) {
-        s->elem_end[0] = s->elem_end[s->n - 1];
-        s->n = 1;
-    }
-    sum_open(s, dt, s->n, 0, ALTERED("gemm_tree"));
+    ORDER("gemm_leaf", cut_as_given, one_leaf)(s);
+    sum_open(s, dt, ORDER("gemm_tree", &tree_order, &chain_order), s->n, 0);
 }
 
 /* ---- packing
@@ -541,9 +545,10 @@ void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct ma
 static void segment_rows(const char **rows, int n_w, const struct mat *w, const struct leaves *l,
                          int n_leaves)
 {
+    const struct index_order segments = segment_order(n_w);
     for (int g = 0; g < n_leaves; g++)
         for (int i = 0; i < n_w; i++) {
-            int from = ALTERED("gemm_dx_segments") ? n_w - 1 - i : i;
+            const int64_t from = index_at(segments, i);
             int64_t begin = g ? l[from].end[g - 1] : 0, end = n_leaves == 1 ? w[from].rows : l[from].end[g];
             for (int64_t r = begin; r < end; r++)
                 *rows++ = (const char *)w[from].p + r * w[from].ld * (int64_t)dtype_size(w[from].dt);
@@ -589,7 +594,7 @@ static int sum_of_sequences(struct dev *d, struct gemm_sum *s, enum dtype dt, co
     s->merges = (uint8_t *)(s->end + n_seq);
     for (int i = 0; i < n_seq; i++)
         s->elem_end[i] = (i + 1) * seq_len;
-    sum_open(s, dt, acc->n, acc->next, ALTERED("gemm_dw_tree"));
+    sum_open(s, dt, ORDER("gemm_dw_tree", &tree_order, &chain_order), acc->n, acc->next);
     return 1;
 }
 

@@ -21,6 +21,7 @@
 #ifndef SHARDLINE_KERNELS_GEMM_GEMM_CORE_H
 #define SHARDLINE_KERNELS_GEMM_GEMM_CORE_H
 
+#include "base/alter.h"
 #include "kernels/gemm.h"
 
 #define GEMM_COLS 32     /* columns of a panel */
@@ -44,6 +45,12 @@ struct gemm_sum {
     int n_out;       /* levels with the row stride of the output; those behind have … */
     int64_t room_ld; /* … this one */
 };
+
+/* The segments of a leaf of linear_dx: first to last; altered gemm_dx_segments: last to first. */
+static inline struct index_order segment_order(int n)
+{
+    return ORDER("gemm_dx_segments", forward_order(), backward_order(n));
+}
 
 /* One tile: adds the leaves to the stack level[0..], matrices with row stride ld; level already points at
  * the tile. */

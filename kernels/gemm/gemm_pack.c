@@ -6,7 +6,6 @@
 #include "kernels/gemm/gemm_core.h"
 
 #include <string.h>
-#include "base/alter.h"
 
 /* Copying is the same in every CPU class: the widest registers that the machine has are taken when the
  * program is loaded. */
@@ -26,6 +25,9 @@ static inline uint16_t half_at(const char *p)
     memcpy(&h, p, 2);
     return h;
 }
+
+/* Altered gemm_bf16_pair: the later element is in the upper half. */
+static inline int pairs_swapped(void) { return ORDER("gemm_bf16_pair", 0, 1); }
 
 static inline uint32_t pair_of(uint16_t first, uint16_t second, int swapped)
 {
@@ -75,7 +77,7 @@ IN_CLONE void transpose4(uint32_t *panel, int cols, const char *const src[4], in
 IN_CLONE void pack_panel_leaf(uint32_t *panel, int cols, enum dtype dt, const char *const *src, int n_rows,
                               int64_t off, int64_t n_elems)
 {
-    int swapped = ALTERED("gemm_bf16_pair");
+    int swapped = pairs_swapped();
     int64_t n_units = gemm_units(dt, n_elems), n_whole = dt == DT_F32 ? n_elems : n_elems / 2;
     int64_t n_fast = n_whole / 4 * 4;
     int rows_fast = n_rows / 4 * 4;
@@ -157,7 +159,7 @@ IN_CLONE void copy_units(float *row, int rows, int64_t u, const char *src, int64
  * within a pair. */
 IN_CLONE void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const char *src, int64_t n)
 {
-    int swapped = ALTERED("gemm_bf16_pair");
+    int swapped = pairs_swapped();
     int64_t room;
     if (elem % 2 && n > 0) {
         uint32_t *to = line_at(row, rows, unit + elem / 2, &room);
@@ -194,10 +196,11 @@ void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src,
         pack_row(line, rows, s, src[0], row);
         return;
     }
+    const struct index_order segments = segment_order(n_src);
     for (int g = 0; g < s->n; g++) {
         int64_t unit = g ? s->end[g - 1] : 0, elem = 0;
         for (int i = 0; i < n_src; i++) {
-            int from = ALTERED("gemm_dx_segments") ? n_src - 1 - i : i;
+            const int64_t from = index_at(segments, i);
             struct mat m = src[from];
             int64_t begin = g ? l[from].end[g - 1] : 0, n = (s->n == 1 ? m.cols : l[from].end[g]) - begin;
             const char *p = (const char *)m.p + (row * m.ld + begin) * (int64_t)dtype_size(m.dt);
@@ -244,11 +247,12 @@ void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n
 {
     /* one value is taken; gcc 12 sees the whole line read */
     static const char none[2 * GEMM_LINE];
-    const int swapped = ALTERED("gemm_bf16_pair");
+    const int swapped = pairs_swapped();
+    const struct index_order segments = segment_order(n_src);
     for (int g = 0; g < s->n; g++) {
         int64_t at = g ? 2 * s->end[g - 1] : 0;
         for (int i = 0; i < n_src; i++) {
-            int from = n_src > 1 && ALTERED("gemm_dx_segments") ? n_src - 1 - i : i;
+            const int64_t from = index_at(segments, i);
             struct mat m = src[from];
             int64_t begin = g ? l[from].end[g - 1] : 0, n = (s->n == 1 ? m.cols : l[from].end[g]) - begin;
             widen_values(line, rows, at, (const char *)m.p + (row * m.ld + begin) * 2, n, swapped);
@@ -287,7 +291,7 @@ IN_CLONE void pair_fixed(uint32_t *to, const char *first, const char *second, in
 IN_CLONE void pair_words(float *out, const char *first, const char *second, int n)
 {
     uint32_t *to = (uint32_t *)(void *)out;
-    int shift = ALTERED("gemm_bf16_pair") ? 0 : 16;
+    int shift = pairs_swapped() ? 0 : 16;
     if (n == GEMM_COLS) {
         pair_fixed(to, first, second, GEMM_COLS, shift);
     } else if (n >= 8 && n <= 16) {
@@ -376,7 +380,7 @@ PACK_CLONES
 void gemm_pack_columns_wide(const struct gemm_piece *piece, int n_pieces, const struct gemm_sum *s,
                             const char *const *row)
 {
-    const int64_t swapped = ALTERED("gemm_bf16_pair"), n = s->elem_end[s->n - 1];
+    const int64_t swapped = pairs_swapped(), n = s->elem_end[s->n - 1];
     for (int g = 0; g < s->n; g++) {
         int64_t e = g ? s->elem_end[g - 1] : 0, at = g ? 2 * s->end[g - 1] : 0;
         for (; e < s->elem_end[g]; e++, at++) {

@@ -61,10 +61,11 @@ void rows_index_tokens(struct dev *d, struct token_index *x, int64_t first, int6
 void pile_begin(struct pile *p, const struct tree_acc *acc, int64_t at, int64_t width)
 {
     p->acc = acc;
+    p->order = ORDER("vector_tree", &tree_order, &chain_order);
     p->at = at;
     p->width = width;
     p->n_pushed = 0;
-    p->depth = p->kept = tree_depth_before(acc->n, acc->next);
+    p->depth = p->kept = p->order->depth_before(acc->n, acc->next);
 }
 
 static const float *pile_entry(const struct pile *p, int i)
@@ -91,7 +92,7 @@ static const float *pile_merge(struct pile *p, const float *newer)
 void pile_push(struct pile *p, const float *leaf)
 {
     int64_t i = p->acc->next + p->n_pushed++;
-    int merges = ALTERED("vector_tree") ? p->depth : tree_merges(p->acc->n, i);
+    int merges = p->order->merges(p->acc->n, i);
     const float *v = leaf;
     for (; merges > 0; merges--)
         v = pile_merge(p, v);

@@ -186,9 +186,17 @@ static void squares_task(void *arg, int64_t begin, int64_t end)
     pthread_mutex_unlock(&a->lock);
 }
 
-static void plain_sum(struct xsum *s, const float *x, int64_t n)
+static void exact_squares(struct dev *d, struct xsum *s, const float *x, int64_t n)
+{
+    struct squares_job a = { s, x, PTHREAD_MUTEX_INITIALIZER };
+    rows_spread(d, n, 16 * PIECE, squares_task, &a);
+}
+
+/* A chain of doubles, for altered builds. */
+static void plain_squares(struct dev *d, struct xsum *s, const float *x, int64_t n)
 {
     double sum = 0;
+    (void)d;
     for (int64_t i = 0; i < n; i++)
         sum += (double)x[i] * (double)x[i];
     xsum_add(s, sum);
@@ -196,9 +204,5 @@ static void plain_sum(struct xsum *s, const float *x, int64_t n)
 
 void xsum_squares(struct dev *d, struct xsum *s, const float *x, int64_t n)
 {
-    struct squares_job a = { s, x, PTHREAD_MUTEX_INITIALIZER };
-    if (ALTERED("xsum"))
-        plain_sum(s, x, n);
-    else
-        rows_spread(d, n, 16 * PIECE, squares_task, &a);
+    ORDER("xsum", exact_squares, plain_squares)(d, s, x, n);
 }

@@ -77,6 +77,8 @@ static __global__ void __launch_bounds__(T::THREADS)
         }
         cp_async_commit();
     }
+    const struct index_order steps = ORDER("gpu_gemm_steps", forward_order(),
+                                           backward_order(DEPTH / DEPTH_STEP));
     for (int g = 0; g < j.n_leaves; g++) {
         while (now.g == g) {
             cp_async_wait<T::STAGES - 2>();
@@ -88,7 +90,7 @@ static __global__ void __launch_bounds__(T::THREADS)
             cp_async_commit();
             GPU_UNROLL
             for (int i = 0; i < DEPTH / DEPTH_STEP; i++) {
-                const int step = ALTERED("gpu_gemm_steps") ? DEPTH / DEPTH_STEP - 1 - i : i;
+                const int step = (int)index_at(steps, i);
                 if (step * DEPTH_STEP < now.length())
                     multiply<T>(acc, stage + turn * T::STAGE, a, b, step, lane);
             }

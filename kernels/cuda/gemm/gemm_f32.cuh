@@ -87,8 +87,10 @@ static __global__ void __launch_bounds__(F32_THREADS)
                 for (int k = 0; k < F32_DEPTH; k++)
                     f32_step(acc, ta + k * F32_LD + a, tb + k * F32_LD + b);
             } else {
+                const struct index_order chain = ORDER("gpu_f32_chain", forward_order(),
+                                                       backward_order(length));
                 for (int i = 0; i < length; i++) {
-                    const int k = ALTERED("gpu_f32_chain") ? length - 1 - i : i;
+                    const int k = (int)index_at(chain, i);
                     f32_step(acc, ta + k * F32_LD + a, tb + k * F32_LD + b);
                 }
             }

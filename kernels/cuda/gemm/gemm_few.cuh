@@ -59,6 +59,8 @@ GPU void few_leaf(float *acc, uint16_t *stage, const struct gemm_job &j, int g, 
         }
         cp_async_commit();
     }
+    const struct index_order steps = ORDER("gpu_few_steps", forward_order(),
+                                           backward_order(DEPTH / DEPTH_STEP));
     while (now.g == g) {
         cp_async_wait<T::STAGES - 2>();
         __syncwarp();
@@ -69,7 +71,7 @@ GPU void few_leaf(float *acc, uint16_t *stage, const struct gemm_job &j, int g, 
         cp_async_commit();
         GPU_UNROLL
         for (int i = 0; i < DEPTH / DEPTH_STEP; i++) {
-            const int step = ALTERED("gpu_few_steps") ? DEPTH / DEPTH_STEP - 1 - i : i;
+            const int step = (int)index_at(steps, i);
             if (step * DEPTH_STEP < now.length())
                 few_multiply<DOWN>(acc, stage + turn * T::STAGE, step, lane);
         }
@@ -85,11 +87,20 @@ GPU float few_tree(int n, const float *x, int stride)
     int depth = 0;
     for (int i = 0; i < n; i++) {
         float v = x[i * stride];
-        for (int k = ALTERED("gpu_few_tree") ? i > 0 : gpu_tree_merges(n, i); k > 0; k--)
+        for (int k = gpu_tree_merges(n, i); k > 0; k--)
             v = stack[--depth] + v;
         stack[depth++] = v;
     }
     return stack[0];
+}
+
+/* The same numbers in a chain, for altered builds. */
+GPU float few_chain(int n, const float *x, int stride)
+{
+    float sum = x[0];
+    for (int i = 1; i < n; i++)
+        sum = sum + x[i * stride];
+    return sum;
 }
 
 template <int DOWN>
@@ -114,8 +125,9 @@ static __global__ void __launch_bounds__(FEW_WARPS * 32) few_kernel(const __grid
         const int panel = i / T::RESULT, at = i % T::RESULT;
         const int r = at / PANEL, c = (first + panel) * PANEL + at % PANEL;
         if (r < j.rows && c < j.cols)
-            j.acc.level[0][(int64_t)r * j.ld + c] = few_tree(n, result + panel * n * T::RESULT + at,
-                                                             T::RESULT);
+            j.acc.level[0][(int64_t)r * j.ld + c] = ORDER("gpu_few_tree", few_tree,
+                                                          few_chain)(n, result + panel * n * T::RESULT + at,
+                                                                     T::RESULT);
     }
 }
 

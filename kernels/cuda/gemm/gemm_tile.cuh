@@ -43,7 +43,8 @@ struct gemm_job {
 };
 static inline void set_run(struct gemm_job *j)
 {
-    const int64_t n = tree_run(j->acc.n);
+    const int64_t n = ORDER("gpu_gemm_tree", tree_run(j->acc.n),
+                            j->acc.n); /* altered: all leaves are one run */
     j->run.length = (int)n;
     j->run.within = (int)(j->acc.next % n);
     j->run.before = (int)(j->acc.next / n);
@@ -307,8 +308,7 @@ template <int N, int THREADS, int FIRST = 0, int WAITS = 1> struct fold {
     /* The sum so far is the newest entry; acc is +0 then (WAITS 0: the entry itself). */
     template <class Where> GPU_METHOD void push(const struct gemm_job &j, float *acc, const Where &where)
     {
-        const int next = merges_of_next(j.run.length);
-        int merges = ALTERED("gpu_gemm_tree") ? depth > 0 : next;
+        int merges = merges_of_next(j.run.length);
         if (WAITS && depth > kept) {
             if (merges > 0) {
                 GPU_UNROLL

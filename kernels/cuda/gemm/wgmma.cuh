@@ -203,10 +203,12 @@ template <class T> GPU void multiply_step(float *acc, const uint16_t *tile, int 
 template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int group, int length)
 {
     if (length == DEEP) {
+        const struct index_order steps = ORDER("gpu_group_steps", forward_order(),
+                                               backward_order(DEEP / DEPTH_STEP));
         group_fence();
         GPU_UNROLL
         for (int i = 0; i < DEEP / DEPTH_STEP; i++)
-            multiply_step<T>(acc, tile, group, ALTERED("gpu_group_steps") ? DEEP / DEPTH_STEP - 1 - i : i);
+            multiply_step<T>(acc, tile, group, (int)index_at(steps, i));
         group_commit();
     } else {
         GPU_LOOP
