@@ -1,9 +1,9 @@
 /* alter.h - the altered build, which shows that a test covers every order of the numerics contract.
  *
- * ORDER("name", contract, other) picks one of two orders of a sum, once in front of its loop: two functions, or
- * two constants. `make CONFIG=altered` defines SHARDLINE_ALTER; there it is `other` while the environment
- * variable SHARDLINE_ALTER equals the name. In every other build it is the constant `contract`.
- * tests/altered.d lists, for each name, the test that must fail in the other order. */
+ * ORDER("name", contract, other) picks one of two orders of a sum, once in front of its loop: two
+ * functions, or two constants. `make CONFIG=altered` defines SHARDLINE_ALTER; there it is `other` while
+ * the environment variable SHARDLINE_ALTER equals the name. In every other build it is the constant
+ * `contract`. tests/altered.d lists, for each name, the test that must fail in the other order. */
 #ifndef SHARDLINE_BASE_ALTER_H
 #define SHARDLINE_BASE_ALTER_H
 

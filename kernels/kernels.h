@@ -1,9 +1,14 @@
 /* kernels.h - the op table: every piece of arithmetic that a device does, one row an op.
  *
- * numerics: shared contract, kernels/README.md. Matrices are row-major. "dt" is the dtype of the arithmetic
- * (DT_F32 or DT_BF16); products always give fp32, and the op that stores an activation rounds it (once) to
- * its dt. Rows are tokens. All ops are synchronous, use d->pool, give the same bits for any number of
- * threads and rows. */
+ * Matrices are row-major; rows are tokens. dt is the dtype of the arithmetic (DT_F32 or DT_BF16). Products
+ * give fp32; the op that stores an activation rounds it to its dt, once. An op gives the same bits for any
+ * number of threads and rows, on every CPU class, and on a GPU but for bf16 on tensor cores
+ * (kernels/cuda/README.md).
+ *
+ * An op goes into the queue in use of the device and may run after the call returned (dev.h); its host
+ * arguments (structs, lists, token ids) have been read by then. On a CPU the op is complete, and d->pool
+ * has shared the work. One thread at a time calls into a device. Ops return nothing: dev_check() reports
+ * errors. Numerics contract: kernels/README.md. */
 #ifndef SHARDLINE_KERNELS_KERNELS_H
 #define SHARDLINE_KERNELS_KERNELS_H
 
@@ -12,12 +17,14 @@
 #include "kernels/dev.h"
 #include "kernels/tree.h"
 
-/* F16 is read from files and widened, never computed in */
+/* The dtypes of arithmetic, and fp16, which is read from files and widened but never computed in. */
 enum dtype { DT_F32, DT_BF16, DT_F16, DT_COUNT };
+/* Bytes of an element. */
 static inline size_t dtype_size(enum dtype t) { return t == DT_F32 ? 4 : 2; }
-const char *dtype_name(enum dtype t); /* "fp32" "bf16" "fp16" */
+/* "fp32" "bf16" "fp16" */
+const char *dtype_name(enum dtype t);
 
-/* ld: elements between rows */
+/* A matrix in device memory, borrowed. ld: elements from row to row. */
 struct mat {
     void *p;
     int64_t rows, cols, ld;
@@ -28,6 +35,7 @@ static inline struct mat mat_of(void *p, enum dtype dt, int64_t rows, int64_t co
     struct mat m = { p, rows, cols, ld, dt };
     return m;
 }
+
 /* Columns [c0, c0 + n) of m. */
 static inline struct mat mat_cols(struct mat m, int64_t c0, int64_t n)
 {
@@ -44,30 +52,30 @@ static inline struct mat mat_rows(struct mat m, int64_t r0, int64_t n)
     return m;
 }
 
-/* Weights packed for the forward product: panels of 32 outputs, contraction-major; see kernels/README.md. */
+/* Weights packed for the forward product: panels of 32 outputs, contraction-major (kernels/README.md). */
 struct panels {
     void *p;      /* panels_bytes() bytes, 64-byte aligned, owned by the caller */
     int64_t n, k; /* outputs (all matrices together), contraction */
     enum dtype dt;
     struct leaves leaves; /* of k */
 };
+/* Bytes of panels of n outputs over a contraction of k with these leaves. */
 size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l);
-/* What a product of the CPU takes of dev_scratch 0 and 1: bytes[] is raised to it. y [m][n] of a contraction
- * over k; linear has its weights packed, linear_dw packs both operands by columns. For plans: not to the
- * byte. */
+/* For memory plans: raises bytes[0] and bytes[1] to what a product of the CPU takes of dev_scratch 0 and
+ * 1. y is [m][n] of a contraction over k; linear has its weights packed, linear_dw packs both operands by
+ * columns. An estimate, not exact to the byte. */
 enum product_op { PRODUCT_LINEAR, PRODUCT_DX, PRODUCT_DW };
 void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads,
                     size_t bytes[2]);
 
-/* One sequence of a batch, as attention sees it. Keys live in pages of 64 positions, counted from the
- * sequence's first token; a page (of one layer, one rank) is, for every local kv head h: K as [head_dim][64]
- * then V as [64][head_dim], elements of dt, at page[b] + page_off + h * 2*64*head_dim*size. Rows behind the
- * last key are zero (0 * NaN must not happen). */
+/* One sequence of a batch, as attention sees it. Keys lie in pages of 64 positions, counted from the
+ * sequence's first token. A page (of one layer, one rank) holds, for every local kv head h, K as
+ * [head_dim][64] and V as [64][head_dim], elements of dt, at page[b] + page_off + h * 2 * 64 * head_dim *
+ * size. Rows behind the last key are zero: 0 * NaN must not happen. */
 struct attn_seq {
     int64_t row, n_rows; /* its rows in the batch */
-    /* position of its first row in this batch; keys 0 .. pos + n_rows - 1 exist after rope_store */
-    int64_t pos;
-    char *const *page; /* [ceil((pos + n_rows) / 64)] */
+    int64_t pos;         /* position of its first row; keys 0 .. pos + n_rows - 1 exist after rope_store */
+    char *const *page;   /* [ceil((pos + n_rows) / 64)] */
 };
 struct attn {
     int n_heads, n_kv, head_dim; /* local: query head q uses kv head q / (n_heads / n_kv) */
@@ -76,8 +84,8 @@ struct attn {
     size_t page_off; /* bytes: where this layer begins inside a page */
     int n_seq;
     const struct attn_seq *seq;
-    /* > 0: position p sees keys p - window + 1 .. p (sliding window); 0: all up to p. Pages wholly
-     * before the first row's window are not read */
+    /* Sliding window. > 0: position p sees keys p - window + 1 .. p, and pages wholly before the first row's
+     * window are not read; 0: all keys up to p. */
     int64_t window;
 };
 /* What the forward pass kept for attn_dx. */
@@ -85,13 +93,14 @@ struct attn_kept {
     struct mat out, q; /* dt: attention's output, rotated queries */
     const float *lse;  /* [rows][n_heads] */
 };
-/* RMS norm of every head of q and k before they are turned: weights [head_dim] in the arithmetic's dt. */
+/* RMS norm of every head of q and k before RoPE: weights [head_dim] in the dtype of the arithmetic. */
 struct head_norm {
     const void *q, *k;
     float eps;
 };
 #define ATTN_PAGE 64
 #define ATTN_SEGMENT 1024
+/* Bytes of a page of one layer. */
 static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
 {
     return (size_t)n_kv * 2 * ATTN_PAGE * (size_t)head_dim * dtype_size(dt);
@@ -101,8 +110,7 @@ static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
 struct seqs {
     int n;
     int64_t len;
-    /* blocks of a sequence in sums over its tokens (block_begin in tree.h); not used by embed_dw */
-    int grain;
+    int grain; /* blocks of a sequence in sums over its tokens (block_begin in tree.h) */
 };
 static inline struct seqs seqs_of(int n, int64_t len, int grain)
 {
@@ -110,83 +118,97 @@ static inline struct seqs seqs_of(int n, int64_t len, int grain)
     return s;
 }
 
-/* one step: decoupled decay, bias corrections already computed in double */
+/* One optimizer step: decoupled weight decay; bias corrections are computed in double by the caller. */
 struct adamw {
     float lr, eps, weight_decay; /* weight_decay 0 for vectors */
-    /* double, so that 1 - beta is rounded to float once, as other trainers do */
-    double beta1, beta2;
-    float bias1, bias2; /* 1 - beta1^(s+1), sqrt(1 - beta2^(s+1)) */
-    float clip;         /* gradients are multiplied by this first */
+    double beta1, beta2;         /* double, so that 1 - beta is rounded to float once, as other trainers do */
+    float bias1, bias2;          /* 1 - beta1^(s+1), sqrt(1 - beta2^(s+1)) */
+    float clip;                  /* gradients are multiplied by this first */
 };
 
 /* An exact sum of doubles or of squares of floats: integer limbs of 32 bits, limb i has weight 2^(32 i -
- * XSUM_BIAS). Sums of limbs over threads and ranks are the sum of the parts. Call xsum_carry before adding
- * limbs of up to 2^20 parts. */
+ * XSUM_BIAS). Adding limb by limb adds the sums, over threads and ranks; xsum_carry() first where up to 2^20
+ * parts are added. */
 #define XSUM_LIMBS 40
 #define XSUM_BIAS 640
 struct xsum {
     int64_t limb[XSUM_LIMBS];
     int64_t n_nan, n_inf;
 };
+/* Carries, so that every limb but the last is below 2^32. */
 void xsum_carry(struct xsum *s);
-/* the nearest double of the exact sum; NaN when a NaN or Inf was added */
+/* The nearest double of the exact sum; NaN when a NaN or Inf was added. */
 double xsum_double(const struct xsum *s);
-void xsum_add(struct xsum *s, double x); /* x exact, any sign; range as squares of floats */
+/* Adds x exactly. |x| is in the range of squares of floats. */
+void xsum_add(struct xsum *s, double x);
 
-/* K(name, arguments after struct dev *d)
+/* K(name, parameters after struct dev *d). Shapes are [rows][columns]; round(x) is to dt, once. Tree,
+ * leaves and blocks: tree.h; orders that the contract leaves open: kernels/README.md.
  *
- * linear_pack: w[0..n_w) stacked over their rows (each [n_i][k]) into p->p (n, k, dt, leaves set by the
- * caller).
- * linear:      y[m][n] (fp32) = x[m][k] . W^T, Tree over p->leaves.   x->dt == p->dt.
- * linear_dx:   dx[m][k] (fp32) = sum over s of dy[s][m][n_s] . w[s][n_s][k]; leaf g = leaf g of every s in
- *              turn, one
- *              accumulator; Tree over leaves. All leaves[s].n equal.
- * linear_dw:   for sequence i of n_seq (rows i*seq_len ..): leaf = chain over its tokens of dy[t][n] *
- *              x[t][k], added to *acc
- *              as leaf acc->next + i; acc->level[j] is fp32 [n][k] with row stride ld.
- * embed:       out[t][h] (dt of out) = table[ids[t] - first][h] when that row is in the table, else -0.
- * embed_dw:    leaf = one sequence: dx rows (dt) of its tokens added in position order to row ids[t] -
- *              first; level: [rows][h].
- * rms_norm:    y = x * r * w, r = 1 / sqrt(mean(x^2) + eps); rstd[rows] = r.
- * rms_norm_dx: dres = round(dres + d rms_norm(x)) given dy (fp32, rounded to dt first); dres, x: dt.
- * rms_norm_dw: sequence leaf = Tree(blocks) over blocks (block_begin(seq_len, grain, g)) of chains fma(dy,
- * x*r, .).
- * layer_norm, _dx, _dw: the same for y = (x - mean) r w + b; mean, rstd: [rows], both or none. bias_dw:
- * leaves of plain additions of dy (rounded to dt).
- * add_bias:    y (fp32) = y + bias (dt), by columns.
- * rope_store:  qkv fp32 [rows][(n_heads + 2 n_kv) head_dim] -> q out (dt) rotated; k rotated and v into the
- *              pages, rounded.
- *              norm (may be NULL): heads are normed first. cos, sin: fp32 [position][head_dim/2]; component
- *              i pairs with i + head_dim/2;
- *              NULL: nothing is rotated.
- * rope_dx:     dq [rows][n_heads hd], dk, dv [rows][n_kv hd] fp32 -> dqkv (dt), rotated back (cos not NULL),
- *              rounded.
- * rope_back:   dq, dk fp32 rotated back where they lie: what comes between rope and rounding.
- * head_norm_dx: dy (fp32, in place) = d of a head's RMS norm, x: heads before it; head_norm_dw:
- *              out[sequence][hd] = Tree(heads) of a
- *              head's Tree(grain) of chains fma(dy, x*r, .); add_leaves: leaf[sequence][n] join *acc.
- * embed_add:   x (dt) = round(x + table[ids[t]]), rows of the table all here.   transpose: dst[j][i] =
- *              src[i][j], same dt.
- * gelu:        act (dt) = 0.5 h (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3))), h fp32; gelu_dx: dh (dt) from
- *              dact (fp32, rounded to dt first).
- * attn:        out (dt) [rows][n_heads hd]; lse fp32 [rows][n_heads] or NULL.
- * attn_dx:     whole sequences (pos 0; of any length, at any row): dq, dk, dv fp32; dk, dv of a kv head =
- *              Tree(local group) over its query heads.
- * swiglu:      gu fp32 [rows][2 i] (gate then up) -> act (dt) = silu(gate) * up.
- * swiglu_dx:   dgu (dt) [rows][2 i], from gu and dact (fp32, rounded to dt first).
- * add_rounded: x = round(x + round(o)); x: dt, o: fp32.
- * round_to:    dst (dt) = round(src fp32), n elements; widen: the reverse (bf16 and fp16 sources).
- * ce_max:      max[row] over the local columns; ce_sum: sum[row] of exp(l - max), Tree over leaves (blocks
- *              of the vocabulary);
- * ce_pick:     out[row] = l[row][target - first], or -0 when not local;
- * ce_first:    id[row] = the lowest column whose logit is max[row], -1: none (id, max: memory of the
- *              device); vocabularies below 2^24;
- * ce_dx:       dl (dt) = (exp(l - max) / sum - [target]) * scale.    target < 0: the row's gradient is 0.
- * ce_logprob:  out[row] = (pick - max) - log(sum)
- * adamw:       per element, in order: g*clip; w -= lr*wd*w; m, v; w -= lr/bias1 * m / (sqrt(v)/bias2 + eps).
- *              w16: bf16 copy or NULL.
- * tree_add:    out[i] = Tree(n_in) of in[0][i], in[1][i] ...    (out may be one of them)
- * sum_squares: adds the squares of x[0..n) to *s, exactly.
+ * Products
+ *   linear_pack    p->p = w[0..n_w), each [n_i][k], stacked over their rows. The caller sets p's n, k, dt,
+ *                  leaves.
+ *   linear         y [m][n] fp32 = x [m][k] . W^T; Tree over w->leaves. x.dt is w->dt.
+ *   linear_dx      dx [m][k] fp32 = sum over s < n_w of dy[s] [m][n_s] . w[s] [n_s][k]. Leaf g of the sum
+ *                  is a chain through leaf g of l[0], l[1], …; Tree over leaves. All l[s].n are equal.
+ *   linear_dw      leaf acc->next + i is sequence i (rows i * seq_len …): the chain of dy[t][n] * x[t][k]
+ *                  over its tokens. Levels are fp32 [n][k] with row stride ld.
+ *
+ * Embeddings
+ *   embed          out[t] (out.dt) = table[ids[t] - first] where the table has this row, else -0.
+ *   embed_dw       a leaf is a sequence: its rows of dx (dt) added in position order to row ids[t] - first.
+ *                  Levels are [rows][dx.cols] with row stride ld. s.grain is not used.
+ *
+ * Norms. Gradients of weights take a sequence as a leaf: Tree(s.grain) over its blocks of chains over tokens.
+ *   rms_norm       y = x * r * w, r = 1 / sqrt(mean(x^2) + eps); rstd[rows] = r. rstd may be NULL.
+ *   rms_norm_dx    dres = round(dres + dx), dx the gradient at x given dy (fp32, rounded to dt first);
+ *                  dres, x: dt.
+ *   rms_norm_dw    chains of fma(dy, x * r, .).
+ *   layer_norm     y = (x - mean) * r * w + b; mean, rstd: [rows], both or neither NULL.
+ *   layer_norm_dx, layer_norm_dw: as those of rms_norm.
+ *   bias_dw        chains of plain additions of dy, rounded to dt.
+ *   add_bias       y fp32 = y + bias (dt), by columns.
+ *
+ * RoPE. cos, sin: fp32 [position][head_dim / 2]; component i pairs with i + head_dim / 2; NULL: no rotation.
+ *   rope_store     qkv fp32 [rows][(n_heads + 2 n_kv) head_dim] -> q (dt) rotated; k rotated and v into
+ *                  the pages; all rounded. norm (may be NULL): every head of q and k is normed first.
+ *   rope_back      dq, dk fp32 rotated back in place: what lies between RoPE and the rounding.
+ *   head_norm_dx   dy fp32 = gradient of every head's RMS norm, in place; x: the heads before the norm.
+ *   head_norm_dw   out[sequence][head_dim], row stride ld: Tree(heads) of a head's Tree(s.grain) of chains of
+ *                  fma(dy, x * r, .).
+ *   add_leaves     leaf[sequence][n], row stride ld: n_seq leaves of *acc that exist already.
+ *
+ *   embed_add      x (dt) = round(x + table[ids[t]]); the table has all rows.
+ *   transpose      dst[j][i] = src[i][j], the same dt.
+ *   gelu           act (dt) = 0.5 h (1 + tanh(sqrt(2/pi) (h + 0.044715 h^3))), h fp32.
+ *   gelu_dx        dh (dt) from h and dact (fp32, rounded to dt first).
+ *   rope_dx        dq [rows][n_heads head_dim], dk, dv [rows][n_kv head_dim], fp32 -> dqkv (dt), rotated
+ *                  back and rounded.
+ *
+ * Attention
+ *   attn           out (dt) [rows][n_heads head_dim]; lse fp32 [rows][n_heads] or NULL.
+ *   attn_dx        dq, dk, dv fp32 of whole sequences (pos 0; of any length, at any row). dk, dv of a kv
+ *                  head are Tree over its query heads.
+ *
+ * Elements
+ *   swiglu         gu fp32 [rows][2 n] (gate, then up) -> act (dt) = silu(gate) * up.
+ *   swiglu_dx      dgu (dt) [rows][2 n] from gu and dact (fp32, rounded to dt first).
+ *   add_rounded    x (dt) = round(x + round(o)), o fp32.
+ *   round_to       dst (dt) = round(src), n elements.
+ *   widen          dst fp32 = src (dt: bf16 or fp16), n elements.
+ *
+ * Cross entropy. logits fp32, the local columns of the vocabulary from `first` on; fewer than 2^24 columns.
+ *   ce_max         max[row] over the columns.
+ *   ce_sum         sum[row] of exp(l - max), Tree over leaves (blocks of the vocabulary).
+ *   ce_pick        out[row] = l[target - first]; -0 where the target is not local.
+ *   ce_first       id[row] = the lowest column whose logit is max[row], -1: none. id, max: device memory.
+ *   ce_dx          dl (dt) = round((exp(l - max) / sum - [target]) * scale). target < 0: the row is 0.
+ *   ce_logprob     out[row] = (pick - max) - log(sum).
+ *
+ *   adamw          an element, in this order: g * clip; w -= lr * wd * w; m, v;
+ *                  w -= lr / bias1 * m / (sqrt(v) / bias2 + eps). w16: the bf16 copy, or NULL.
+ *   tree_add       out[i] = Tree(n_in) of in[0][i], in[1][i], …; out may be one of them.
+ *   sum_squares    adds the squares of x[0..n) to *s, exactly.
  */
 #define KERNEL_LIST(K) \
     K(linear_pack, struct panels *p, int n_w, const struct mat *w) \
@@ -247,8 +269,8 @@ struct kernel_ops {
 #undef K
 };
 
-/* The call: KERNEL(d, linear, …). A trace gets its name and shape: rows and columns of the first matrix
- * among its first six arguments and the columns of the second, or the number of elements. */
+/* Calls an op: KERNEL(d, linear, …). A trace gets its name and shape: rows and columns of the first matrix
+ * among the first six arguments and the columns of the next one, or the number of elements. */
 #define KERNEL_MAT(a) _Generic((a), struct mat : (a), default : (struct mat){ 0 })
 #define KERNEL_INT(a) _Generic((a), int64_t : (a), default : (int64_t)0)
 #define KERNEL_INTS(a, b, c, d, f, g) \
@@ -267,6 +289,7 @@ struct kernel_ops {
             kernel_trace_end(kernel_dev_, #name, kernel_begin_, \
                              KERNEL_ARGS(__VA_ARGS__, 0, 0, 0, 0, 0, 0, 0)); \
     } while (0)
+/* For KERNEL: begins and ends an op in the device's trace. */
 int64_t kernel_trace_begin(struct dev *d, const char *name);
 void kernel_trace_end(struct dev *d, const char *name, int64_t begin_ns, const struct mat m[6],
                       const int64_t n[6]);

@@ -214,7 +214,7 @@ static void cuda_free(struct dev *d, void *p)
 
 static int cuda_owns(const struct dev *d, const void *p) { return block_of(of(d), p) != NULL; }
 
-static size_t cuda_room(struct dev *d)
+static size_t cuda_free_bytes(struct dev *d)
 {
     cudaMemPool_t pool;
     uint64_t kept = 0, used = 0; /* of the pool: what is kept and not used can be had, too */
@@ -454,7 +454,7 @@ static const struct dev_memory cuda_memory = {
     .copy = cuda_copy,
     .fill = cuda_fill,
     .sync = cuda_sync,
-    .room = cuda_room,
+    .free_bytes = cuda_free_bytes,
     .check = cuda_check,
     .close = cuda_close,
     .mark = cuda_mark,

@@ -367,7 +367,7 @@ static void fake_send(struct dev *d, void *p, const void *pinned, size_t bytes)
     fake_run(d, d->queue, run_sent, s);
 }
 
-static size_t fake_room(struct dev *d)
+static size_t fake_free_bytes(struct dev *d)
 {
     const char *said = getenv("SHARDLINE_FAKE_ROOM");
     (void)d;
@@ -461,7 +461,7 @@ static const struct dev_memory fake_memory = {
     .copy = fake_copy,
     .fill = fake_fill,
     .sync = fake_sync,
-    .room = fake_room,
+    .free_bytes = fake_free_bytes,
     .check = fake_check,
     .close = fake_close,
     .mark = fake_mark,
