@@ -1,6 +1,7 @@
 /* attn.h - attention forward and backward, one table a CPU class; cpu.c puts them into kernel_ops.
  *
- * The order of every sum is defined at the head of attn_text.h; all tables give the same bits. */
+ * Scratch slots 2 and 3 of the device are used. The order of every sum is in attn/attn.inc; all tables
+ * give the same bits. */
 #ifndef SHARDLINE_KERNELS_ATTN_H
 #define SHARDLINE_KERNELS_ATTN_H
 
@@ -11,7 +12,7 @@ struct attn_ops {
     void (*attn_dx)(struct dev *d, const struct attn *a, struct mat dq, struct mat dk, struct mat dv,
                     struct mat dout, struct attn_kept kept);
 };
-/* the last three on x86-64 only */
+/* The last three exist on x86-64 only. */
 extern const struct attn_ops attn_portable, attn_simt, attn_avx2, attn_avx512, attn_avx512bf16;
 
 #endif

@@ -10,7 +10,7 @@
 #include "kernels/gemm.h"
 #include "kernels/rows.h"
 
-/* The builtin asks the processor and, for the width of registers, the operating system (XGETBV). */
+/* The builtin checks the processor and, for the width of registers, the operating system (XGETBV). */
 static int has_all(void) { return 1; }
 #if defined(__x86_64__)
 static int has_avx2(void)
@@ -40,7 +40,7 @@ static const struct cpu_class classes[] = {
     { "avx2", has_avx2, &gemm_avx2, &attn_avx2, &rows_avx2 },
 #endif
     { "portable", has_all, &gemm_portable, &attn_portable, &rows_portable },
-    /* the GPU's text, for tests (simt.c) */
+    /* the GPU's text, for tests (simt/simt.c); only SHARDLINE_ISA chooses it */
     { "simt", has_all, &gemm_simt, &attn_simt, &rows_simt },
 };
 #define N_CLASSES ((int)(sizeof classes / sizeof *classes))
@@ -65,8 +65,8 @@ static int denormals_live(void)
     return x / 2 != 0;
 }
 
-/* ---- does the bf16 dot instruction have the contract's order? A product by it and one by emulation, all
- * kinds of sizes ---- */
+/* ---- self-test: does the bf16 dot instruction add in the contract's order? ----
+ * One product by the instruction and one by emulation, on numbers of all sizes. */
 enum { BF_ROWS = 5, BF_COLS = 37, BF_K = 203 };
 
 /* Numbers of every size, so that partial sums round, cancel and become denormal; no NaN, no infinity. */
@@ -88,7 +88,7 @@ static void bf16_product(struct dev *d, const struct gemm_ops *g, float *y, uint
     g->linear(d, mat_of(y, DT_F32, BF_ROWS, BF_COLS, BF_COLS), mat_of(x, DT_BF16, BF_ROWS, BF_K, BF_K), &p);
 }
 
-/* 1: the same bits as `emulated`; 0: not, or no memory to find out. */
+/* 1: the same bits as `emulated`; 0: other bits, or no memory for the test. */
 static int bf16_order_holds(struct dev *d, const struct gemm_ops *tested, const struct gemm_ops *emulated)
 {
     struct leaves l = leaves_of(BF_K, 2, 0, 2);
@@ -145,7 +145,7 @@ int cpu_choose(struct dev *d, struct kernel_ops *ops, const char **isa, struct e
     if (classes[i].gemm == &gemm_avx512bf16 && !bf16_order_holds(d, &gemm_avx512bf16, &gemm_avx512)) {
         if (wanted)
             return err_set(e, ERR_DEVICE,
-                           "SHARDLINE_ISA=%s: this processor's instruction adds otherwise: use avx512",
+                           "SHARDLINE_ISA=%s: this processor's instruction adds in another order: use avx512",
                            wanted);
         i++; /* the same bits by emulation */
     }

@@ -14,12 +14,12 @@
 #define SLOTS 8
 #define MORE ((size_t)1 << 20)
 struct dev_priv {
-    struct kernel_ops ops; /* the table of this CPU class, put together by cpu_choose */
+    struct kernel_ops ops; /* the table of this CPU class, by cpu_choose */
     struct scratch {
         void *p;
         size_t bytes;
     } scratch[DEV_QUEUES][SLOTS];
-    size_t missing; /* the largest scratch that there was no memory for since dev_check */
+    size_t missing; /* bytes of the largest scratch that could not be allocated since dev_check */
 };
 
 static void drop_scratch(struct dev *d)
@@ -31,7 +31,7 @@ static void drop_scratch(struct dev *d)
     memset(p->scratch, 0, sizeof p->scratch);
 }
 
-/* An empty device; what stands in it is the kind's business. */
+/* An empty device, which the kind's open function fills in. */
 static struct dev *new_dev(const char *kind, struct mem *mem)
 {
     struct dev *d = calloc(1, sizeof *d);
@@ -112,7 +112,7 @@ void dev_close(struct dev *d)
     if (!d)
         return;
     if (d->back)
-        dev_sync(d); /* nobody uses the other queue's scratch any more */
+        dev_sync(d); /* no queue uses its scratch any more */
     drop_scratch(d);
     if (d->memory)
         d->memory->close(d);

@@ -38,8 +38,8 @@ struct dev_idle {
     void *arg;
 };
 
-/* A device whose memory the host cannot reach; the functions below this struct say what each does. One
- * that fails records its error for dev_check. */
+/* A device whose memory the host cannot reach; the functions below describe what each does. One that
+ * fails records its error for dev_check. */
 struct dev_memory {
     void *(*alloc)(struct dev *d, enum mem_cat cat, size_t bytes); /* zeroed; NULL: none left */
     void (*free)(struct dev *d, void *p);

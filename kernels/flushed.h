@@ -7,9 +7,9 @@
 
 #define SMALLEST_NORMAL 0x1p-126f
 
-/* fma whose result is flushed. Hardware decides after rounding to 24 bits of an unbounded exponent; fmaf has
- * rounded a value just below to 24 bits of the denormal grid already, so that one is computed again, scaled
- * away from the end of the range (only the smaller factor can be scaled without overflow). */
+/* fma whose result is flushed. Hardware decides after rounding to 24 bits with an unbounded exponent; fmaf
+ * has already rounded a value just below to the denormal grid. Such a value is computed again, scaled away
+ * from the end of the range (only the smaller factor can be scaled without overflow). */
 static inline float fma_flushed(float x, float y, float sum)
 {
     float r = fmaf(x, y, sum), size = fabsf(r);

@@ -1,11 +1,10 @@
-/* fn.h - our own float functions: one text for scalar C, SIMD (a loop over lanes vectorises) and CUDA, the
- * same bits everywhere.
+/* fn.h - float functions of our own: one text for scalar C, SIMD (a loop over lanes is vectorised) and
+ * CUDA, the same bits everywhere.
  *
- * No branches, only selects; only + - * / and explicit fmaf of IEEE 754 binary32, round to nearest,
- * denormals alive.
- * Methods: Cody and Waite 1980 (argument reduction by two- and three-step constants), polynomials fitted by
- * us (Chebyshev nodes, 40 digits). Largest errors over dense samples (tests/unit/kernels/fn_test.c): exp 1,
- * log 1, tanh 2.5, erf 1.1, silu 2.5 ulp.
+ * Selects in place of branches; only + - * / and explicit fmaf of IEEE 754 binary32, round to nearest,
+ * denormals kept. Methods: Cody and Waite 1980 (argument reduction by two- and three-step constants),
+ * polynomials fitted by us (Chebyshev nodes, 40 digits). Largest errors over dense samples
+ * (tests/unit/kernels/fn_test.c): exp 1, log 1, tanh 2.5, erf 1.1, silu 2.5 ulp.
  *
  * fn_exp(x)   x < -87 -> 0 (so no denormal results), exp(0) = 1 exactly, over -> inf, NaN -> NaN
  * fn_log(x)   0 -> -inf, < 0 -> NaN, inf -> inf, denormals too

@@ -15,6 +15,7 @@ struct gemm_ops {
                       int n_seq, int64_t seq_len);
 };
 
+/* The AVX classes exist on x86-64 only. */
 extern const struct gemm_ops gemm_portable, gemm_avx2, gemm_avx512, gemm_avx512bf16, gemm_simt;
 
 #endif

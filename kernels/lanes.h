@@ -1,23 +1,22 @@
 /* lanes.h - the canonical 32 lanes: what makes a sum along a row the same on every machine.
  *
- *   element i is added in lane i mod 32, in order inside a lane;   then lanes are folded by halves: +16, +8,
- *   +4, +2, +1
+ *   element i is added in lane i mod 32, ascending; then lanes are folded by halves: +16, +8, +4, +2, +1
  *
  * On a CPU a lane is an element of a vector register (the compiler vectorises loops over 32 floats), on a
  * GPU one thread of a warp. Loops go over chunks of 32 elements; in all chunks but the last m is the
  * constant 32. A chunk is computed into a struct lanes first and stored then, so that the output may be an
  * input (same pointer, same dtype).
  *
- * The same text is the GPU's (cuda/lanes.cuh): there a warp runs a task, EACH_LANE is the lanes at once, a
- * struct lanes is a register, what is not inside of EACH_LANE is done by every lane alike. So EACH_LANE's
- * body touches its own element of a struct lanes only, and arrays that lanes fill together lie in the
- * device's memory. */
+ * The GPU compiles the same text (cuda/lanes.cuh): a warp runs a task, EACH_LANE is all lanes at once, a
+ * struct lanes is a register, and every lane executes what is outside of EACH_LANE. So the body of
+ * EACH_LANE touches its own element of a struct lanes only, and arrays that lanes fill together lie in
+ * device memory. */
 #ifndef SHARDLINE_KERNELS_LANES_H
 #define SHARDLINE_KERNELS_LANES_H
 
-#include "base/alter.h"
 #include "kernels/fn.h"
 #include "kernels/kernels.h"
+#include "kernels/order.h"
 
 #define LANES 32
 #ifdef __CUDACC__
@@ -31,17 +30,17 @@ struct lanes {
     int j = 0; \
     j < (n); \
     j++
-/* What lane j holds, for all of them. */
+/* The value of lane j, for all lanes. */
 #define LANE_OF(a, j) ((a)->x[j])
 
-/* A task takes [begin, end) of what rows_spread cuts up. */
+/* A task is [begin, end) of the range that rows_spread divides. */
 #define ROW_TASK static void
 #define ROW_ARG void *
 #define ROW_BOTH FN
-/* Host memory that a task reads: lent to the device, here one and the same. */
-#define LEND(d, p, bytes) (p)
-#define LEND_IDS(d, ids, n) (ids)
-#define LEND_ATTN(d, a) (*(a))
+/* Host memory that a task reads, uploaded to the device; on a CPU it is the same memory. */
+#define UPLOAD(d, p, bytes) (p)
+#define UPLOAD_IDS(d, ids, n) (ids)
+#define UPLOAD_ATTN(d, a) (*(a))
 #define FLAT_PIECE(n) (n)    /* elements of a task */
 #define ROPE_PIECE ATTN_PAGE /* positions of a task */
 #endif
@@ -60,8 +59,9 @@ struct lanes {
         } \
     } while (0)
 
-/* The same, and a loop over [0, n), where no turn needs another one's result. On a GPU the `shares` warps
- * that rows_share gives each task part them; all other loops such a task has are run by each of them. */
+/* The same, and a loop over [0, n), where no iteration needs another one's result. On a GPU the `shares`
+ * warps of a task (rows_share) divide these iterations; each of the warps runs all other loops of the
+ * task. */
 #ifndef OWN_CHUNKS
 #define OWN_CHUNKS CHUNKS
 #define EACH_OWN(h, n) \
@@ -114,8 +114,8 @@ FN float fold_chain(struct lanes *a)
 
 FN float lanes_fold(struct lanes *a) { return ORDER("lanes_fold", fold_halves, fold_chain)(a); }
 
-/* A NaN is passed over (the sum of exp carries it on); the maximum of zeros of both signs is +0, however the
- * row is cut. */
+/* The maximum. NaN is skipped: the sum of exp shows it. Zeros of both signs give +0, however the row is
+ * cut. */
 FN float lanes_max(const struct lanes *a)
 {
     float m = a->x[0];
@@ -125,8 +125,8 @@ FN float lanes_max(const struct lanes *a)
 }
 #endif
 
-/* Elements of either dtype. dt must be a constant where this is inlined (BY_DTYPE), or loops do not
- * vectorise. */
+/* Elements of either dtype. dt must be a constant where these are inlined (BY_DTYPE), or loops are not
+ * vectorised. */
 FN float get(const void *p, enum dtype dt, int64_t i)
 {
     return dt == DT_BF16 ? fn_from_bf16(((const uint16_t *)p)[i]) : ((const float *)p)[i];

@@ -1,5 +1,5 @@
 /* rows.h - the ops over rows and elements, one table a CPU class. All tables are compiled from one text
- * (rows_text.h) and give the same bits; cpu.c puts one of them into kernel_ops. */
+ * (rows/rows.inc) and give the same bits; cpu.c copies one of them into kernel_ops. Private to kernels/. */
 #ifndef SHARDLINE_KERNELS_ROWS_H
 #define SHARDLINE_KERNELS_ROWS_H
 
@@ -22,26 +22,27 @@ struct row_ops {
 
 extern const struct row_ops rows_portable, rows_avx2, rows_avx512, rows_simt;
 
-/* ---- shared by the forms, not ISA dependent ---- */
+/* ---- shared by all classes ---- */
 
-/* Calls fn(arg, begin, end) for pieces of [0, n) of at most per each, spread over the device's threads. */
+/* Calls fn(arg, begin, end) for pieces of [0, n) of at most `per` elements, spread over the device's
+ * threads. Returns when all have returned. */
 void rows_spread(struct dev *d, int64_t n, int64_t per, void (*fn)(void *arg, int64_t begin, int64_t end),
                  void *arg);
-/* Rows of so many elements a task should take. */
+/* How many rows of `cols` elements a task should take. */
 int64_t rows_per_task(int64_t cols);
 
-/* The tokens of a batch by table row: order[begin[r] .. begin[r + 1]) are the tokens with ids[t] - first ==
- * r, ascending. Both
- * NULL when there is no memory for it: then the reader looks through all ids. */
+/* The tokens of a batch by table row: order[begin[r] .. begin[r + 1]) are the tokens t with ids[t] - first
+ * == r, ascending. Both are in scratch slot 0, or NULL without memory: the reader then searches all ids. */
 struct token_index {
     int32_t *begin, *order;
 };
+/* Builds the index of n tokens over `rows` rows from `first` on. */
 void rows_index_tokens(struct dev *d, struct token_index *x, int64_t first, int64_t rows, const int32_t *ids,
                        int64_t n);
 
-/* A piece of up to PILE_WIDTH elements of the partial sums of a tree_acc, while a call adds leaves to it.
- * Entries [0, kept) lie in the accumulator's levels, the others here; nothing is written to memory before
- * pile_end. */
+/* Up to PILE_WIDTH elements of the stack of partial sums of a tree_acc, while a call adds leaves to it.
+ * Entries [0, kept) lie in the accumulator's levels, the others here; the levels are written by pile_end
+ * only. */
 #define PILE_WIDTH 256
 struct pile {
     const struct tree_acc *acc;
@@ -52,12 +53,14 @@ struct pile {
     char zero[TREE_DEPTH_MAX]; /* entries that are all +0: nothing is added, nothing is read */
     float own[TREE_DEPTH_MAX][PILE_WIDTH];
 };
+/* Begins with the entries that the stack has before leaf acc->next. */
 void pile_begin(struct pile *p, const struct tree_acc *acc, int64_t at, int64_t width);
-/* NULL: zeros, which change no sum from +0 (such a sum is never -0) */
+/* Adds the next leaf; NULL: zeros, which change no sum that began at +0 (such a sum is never -0). */
 void pile_push(struct pile *p, const float *leaf);
-void pile_end(struct pile *p); /* writes the changed entries to the levels */
+/* Writes the changed entries to the levels. */
+void pile_end(struct pile *p);
 
-/* The op sum_squares: integers, so one form serves every CPU class. */
+/* The op sum_squares: integer arithmetic, one function for every CPU class. */
 void xsum_squares(struct dev *d, struct xsum *s, const float *x, int64_t n);
 /* Adds bins of squares: for exponent e of the floats, low[e] + 2^32 high[e] units of 2^(2 max(e, 1) - 300);
  * of bin 255 the number of NaN and Inf. */

@@ -49,7 +49,7 @@ int tree_is_node(int64_t n, int64_t first, int64_t count)
 int tree_levels(int64_t n, int64_t per_call)
 {
     int most = n > 0;
-    /* a bound instead of a walk: one entry a bit of the runs, and an open run */
+    /* a bound where counting would take long: an entry for each bit of the number of runs, and an open run */
     if (per_call < 1 || n / per_call > 1 << 16)
         return 64 - __builtin_clzll((unsigned long long)(n / tree_run(n))) + 1;
     for (int64_t i = per_call; i < n; i += per_call) {

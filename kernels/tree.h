@@ -1,10 +1,11 @@
 /* tree.h - the one order of sums: Tree(n), GRAIN blocks, leaves, the counter of partial sums.
  *
- * Tree(n), n = 2^a * m with m odd: runs of m neighbours are added in order, then a balanced binary tree over
- * the 2^a runs.
- * Adding leaf i to the counter: chain it to the open run if i % m != 0; when the run is complete, merge as a
- * binary counter does (as many times as i/m has trailing one bits). The stack of partial sums has at most
- * tree_depth(n) entries, entry 0 the oldest; after leaf n-1 entry 0 is the sum. */
+ * Tree(n), n = 2^a * m with m odd: runs of m neighbours are added in order, then a balanced binary tree
+ * adds the 2^a runs.
+ *
+ * Adding leaf i to the counter: chain it to the open run if i % m != 0; when the run is complete, merge as
+ * a binary counter does (as many times as i/m has trailing one bits). The stack of partial sums has at
+ * most tree_depth(n) entries, entry 0 the oldest; after leaf n-1 entry 0 is the sum. */
 #ifndef SHARDLINE_KERNELS_TREE_H
 #define SHARDLINE_KERNELS_TREE_H
 
@@ -13,41 +14,43 @@
 #define GRAIN_MAX 64
 #define TREE_DEPTH_MAX 34
 
-/* cut points of one contraction: leaf i covers [end[i-1], end[i]) of the local dim */
+/* The cut points of one contraction: leaf i covers [end[i-1], end[i]) of the local dim. */
 struct leaves {
     int n;                  /* 1..GRAIN_MAX */
     int64_t end[GRAIN_MAX]; /* ascending, may repeat (an empty leaf sums to +0) */
 };
 
-struct tree_acc { /* a sum over n leaves that arrive in order, over several calls */
-    /* leaves in the whole tree; the next leaf to come (an op advances nothing: the caller does) */
-    int64_t n, next;
-    /* the stack: entry d of the partial sums; only tree_levels(n, per_call) of them are used */
-    float *level[TREE_DEPTH_MAX];
+/* A sum over n leaves that arrive in order, over several calls. Borrows its levels. */
+struct tree_acc {
+    int64_t n, next; /* leaves of the whole tree; the next leaf (the caller advances it, not the op) */
+    float *level[TREE_DEPTH_MAX]; /* the stack of partial sums, of which tree_levels(n, per_call) are used */
 };
 
-int64_t tree_run(int64_t n); /* m: the odd part of n */
-/* pops after leaf i: additions of older entries onto it, newest first */
+/* m: the odd part of n. */
+int64_t tree_run(int64_t n);
+/* Pops after leaf i: additions of older entries onto it, newest first. */
 int tree_merges(int64_t n, int64_t i);
-int tree_depth_before(int64_t n, int64_t i); /* entries on the stack before leaf i */
+/* Entries on the stack before leaf i. */
+int tree_depth_before(int64_t n, int64_t i);
 /* Both for an order of n leaves: the tree, or (in altered builds, base/alter.h) one leaf after the other. */
 struct sum_order {
     int (*merges)(int64_t n, int64_t i);
     int (*depth_before)(int64_t n, int64_t i);
 };
 extern const struct sum_order tree_order, chain_order;
-/* do leaves [first, first+count) make up one node of Tree(n)? */
+/* Are leaves [first, first + count) one node of Tree(n)? */
 int tree_is_node(int64_t n, int64_t first, int64_t count);
-/* entries that adding one leaf at a time ever leaves on the stack */
+/* The most entries on the stack between calls of one leaf each. */
 int tree_depth(int64_t n);
-/* the same at the ends of calls of per_call leaves each */
+/* The same for calls of per_call leaves each. */
 int tree_levels(int64_t n, int64_t per_call);
-int64_t block_size(int64_t n, int grain); /* ceil(n / grain) */
-/* min(g * block_size, n): first index of block g; g may be grain */
+/* ceil(n / grain) */
+int64_t block_size(int64_t n, int grain);
+/* The first index of block g: min(g * block_size, n); g may be grain. */
 int64_t block_begin(int64_t n, int grain, int g);
 /* The leaves of blocks [first, first + count) of a dim of n, as offsets from block_begin(first). */
 struct leaves leaves_of(int64_t n, int grain, int first, int count);
-/* scalar reference: Tree(n) of x[0], x[stride], ... */
+/* Tree(n) of x[0], x[stride], … */
 float tree_sum(int64_t n, const float *x, int64_t stride);
 /* The same in chain_order. */
 float chain_sum(int64_t n, const float *x, int64_t stride);

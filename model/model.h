@@ -155,15 +155,15 @@ struct resident {
 /* Reads all weights through `read`, on the thread of the device. ERR_MEMORY names the unit; errors of
  * `read`. */
 int resident_open(struct resident *r, struct model *m, model_read read, void *ctx, struct err *e);
-/* ring: bytes of a half of the ring that slices go through, 0: RING_HALF. door: for a thread that may not
- * touch the device. */
+/* ring: bytes of a staging buffer that slices go through (kernels/ring.h); 0: RING_BUFFER_BYTES. executor:
+ * for a thread that may not touch the device. */
 struct resident_source {
     model_read read;
     void *ctx;
-    struct dev_door door;
+    struct dev_executor executor;
     size_t ring;
 };
-/* As resident_open, for any thread, through from->door. ERR_MEMORY names the unit; errors of `read`. */
+/* As resident_open, for any thread, through from->executor. ERR_MEMORY names the unit; errors of `read`. */
 int resident_fill(struct resident *r, struct model *m, const struct resident_source *from, struct err *e);
 void resident_close(struct resident *r);
 

@@ -51,7 +51,7 @@ struct filling {
 
 static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), struct err *e)
 {
-    return dev_through(&f->from->door, fn, f, e);
+    return dev_execute(&f->from->executor, fn, f, e);
 }
 
 static int begin(void *arg, struct err *e)
@@ -64,7 +64,8 @@ static int begin(void *arg, struct err *e)
     f->flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
     if (!f->flat)
         return err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
-    return ring_open(&f->ring, m->dev, &f->from->door, f->from->ring ? f->from->ring : RING_HALF, e);
+    return ring_open(&f->ring, m->dev, &f->from->executor, f->from->ring ? f->from->ring : RING_BUFFER_BYTES,
+                     e);
 }
 
 static int begin_unit(void *arg, struct err *e)

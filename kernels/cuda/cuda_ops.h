@@ -7,11 +7,11 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-const struct kernel_ops *cuda_kernels(void); /* without tensor cores: the CPU's bits */
-/* Puts ops of rows that take a block of threads for what the plain ones have a warp for (rows.cuh), with the
- * same bits, into a table. */
+/* The table without tensor cores: the CPU's bits. */
+const struct kernel_ops *cuda_kernels(void);
+/* Puts the row ops that use a block of threads in place of a warp (rows.cuh) into a table; the same bits. */
 void cuda_choose_rows(struct kernel_ops *ops);
-/* Puts attention on tensor cores (attn.cu) into a table; SHARDLINE_CUDA=simt: neither does. */
+/* Puts attention on tensor cores (attn/attn.cu) into a table. SHARDLINE_CUDA=simt: both leave it as it is. */
 void cuda_choose_attn(struct kernel_ops *ops);
 #ifdef __cplusplus
 }

@@ -1,8 +1,9 @@
-/* cxx.h - the room's C headers in a CUDA file. */
+/* cxx.h - includes the C headers of kernels/ in a CUDA file. */
 #ifndef SHARDLINE_KERNELS_CUDA_CXX_H
 #define SHARDLINE_KERNELS_CUDA_CXX_H
 
-/* counters of base/mem.h and pool.h, which nothing here touches: the layout is the same */
+/* The counters of base/mem.h and base/pool.h have the same layout without _Atomic; CUDA files do not touch
+ * them. */
 #define _Atomic
 #define _STDATOMIC_H
 extern "C" {

@@ -1,15 +1,13 @@
-/* device.c - memory of a CUDA device and the ways to it: a stream a queue, a ring of pinned memory between
- * them and the host.
+/* device.c - memory of a CUDA device: a stream for each queue, copies through a ring of pinned memory.
  *
  *   host memory --memcpy--> slot of the pinned ring --async copy, event--> device
  *
- * A slot is used again when its event has passed, so the host's memory is free when a write returns, and
- * writes run beside the ops before them. Reads wait for the stream. A mark is the n-th event of its queue;
- * there are MARKS of them in turn, and who waits for one that was used again since waits
- * for the later one: more than was asked, never less, and nothing that was not called before. The runtime is
- * linked into the program and finds the driver when it is asked: without one the program runs, and --device
- * cuda is an error of one line. A failed call is noted, everything after it is not run, dev_check says what
- * it was. */
+ * A slot is used again when its event has passed. So the host's memory is free when a write returns, and
+ * writes run beside earlier ops. Reads wait for the stream. A mark is the n-th event of its queue; a queue
+ * has MARKS events, used in turn. A wait for a mark whose event was used again waits for the later mark:
+ * for more than necessary, never for less. The runtime is linked into the program and finds the driver
+ * when it is first called: without a driver the program runs, and --device cuda is an error of one line.
+ * After a failed call nothing more is run; dev_check reports the call. */
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,12 +23,12 @@
 #define SLOT_BYTES ((size_t)4 << 20)
 #define SLOTS 4
 #define MARKS 64 /* of a queue */
-/* the host asks for an event this long before it gives others the processor */
+/* the host polls an event this long before it yields the processor */
 #define SPIN_NS 50000
-#define LOOK_NS 1000000 /* between two looks at whether waiting still makes sense */
-/* of the ring that op arguments are copied to; a quarter of it at a time */
-#define LEND_BYTES ((size_t)32 << 20)
-#define RECENT 8                      /* lent copies of a queue that may be lent again, */
+#define LOOK_NS 1000000 /* between two calls of dev_idle while the host waits */
+/* of the ring that op arguments are copied to; one upload takes a quarter at most */
+#define UPLOAD_BYTES ((size_t)32 << 20)
+#define RECENT 8                      /* uploads of a queue that may be used again, */
 #define RECENT_MOST ((size_t)1 << 20) /* if no larger */
 #define ALIGN 256
 
@@ -43,8 +41,9 @@ struct block {
     size_t bytes;
     enum mem_cat cat;
 };
-/* where, how much, when (struct queue's lent); the host's copy: NULL for none */
-struct lent {
+/* Arguments on the device: address, bytes, when (struct queue's `uploaded` then), the host's copy (NULL:
+ * none). */
+struct upload {
     char *p;
     size_t bytes;
     uint64_t at;
@@ -54,10 +53,10 @@ struct queue {
     cudaStream_t stream;
     cudaEvent_t mark[MARKS];
     int64_t n_marks;
-    char *lend;
-    uint64_t lent; /* bytes given of the ring of lent arguments, ever */
-    struct lent recent[RECENT];
-    unsigned turn; /* of them, to be given up next */
+    char *uploads;
+    uint64_t uploaded; /* bytes ever taken of the ring `uploads` */
+    struct upload recent[RECENT];
+    unsigned turn; /* the entry of `recent` that is replaced next */
 };
 struct cuda {
     int index;
@@ -67,7 +66,7 @@ struct cuda {
     struct products *products;
     struct slot slot[SLOTS];
     int turn;
-    struct block *block; /* what dev_alloc gave, in no order */
+    struct block *block; /* what dev_alloc returned, in no order */
     int n_blocks, cap;
     int code;       /* of the first failure since dev_check, and */
     char what[256]; /* its text; "": none */
@@ -323,28 +322,29 @@ static void cuda_fill(struct dev *d, void *p, int byte, size_t bytes)
         cuda_well(d, cudaMemsetAsync(p, byte, bytes, cuda_stream(d)), "filling memory");
 }
 
-static char *lend_room(struct dev *d, size_t bytes)
+static char *upload_space(struct dev *d, size_t bytes)
 {
     struct queue *c = in_use(d);
-    const uint64_t room = (bytes + ALIGN - 1) / ALIGN * ALIGN, at = c->lent % LEND_BYTES;
-    if (room > LEND_BYTES / 4 || !c->lend) {
+    const uint64_t span = (bytes + ALIGN - 1) / ALIGN * ALIGN, at = c->uploaded % UPLOAD_BYTES;
+    if (span > UPLOAD_BYTES / 4 || !c->uploads) {
         cuda_well(d, cudaErrorMemoryAllocation,
-                  c->lend ? "arguments of more than 8 MiB: use fewer rows at a time"
-                          : "the copy queue takes no ops");
+                  c->uploads ? "arguments of more than 8 MiB: use fewer rows at a time"
+                             : "the copy queue takes no ops");
         return NULL;
     }
-    if (at + room > LEND_BYTES)
-        c->lent += LEND_BYTES - at; /* the queue's order keeps what its ops before still read */
-    c->lent += room;
-    return c->lend + (c->lent - room) % LEND_BYTES;
+    if (at + span > UPLOAD_BYTES)
+        c->uploaded += UPLOAD_BYTES - at; /* the queue's order keeps what its ops before still read */
+    c->uploaded += span;
+    return c->uploads + (c->uploaded - span) % UPLOAD_BYTES;
 }
 
-/* The same bytes, lent so lately that they will not be written over for a while. */
-static const struct lent *lent_lately(const struct queue *c, const void *host, size_t bytes)
+/* The same bytes, uploaded so recently that they will not be overwritten for a while. */
+static const struct upload *uploaded_recently(const struct queue *c, const void *host, size_t bytes)
 {
     for (int i = 0; i < RECENT; i++) {
-        const struct lent *l = &c->recent[i];
-        if (l->copy && l->bytes == bytes && c->lent - l->at < LEND_BYTES / 2 && !memcmp(l->copy, host, bytes))
+        const struct upload *l = &c->recent[i];
+        if (l->copy && l->bytes == bytes && c->uploaded - l->at < UPLOAD_BYTES / 2 &&
+            !memcmp(l->copy, host, bytes))
             return l;
     }
     return NULL;
@@ -352,17 +352,17 @@ static const struct lent *lent_lately(const struct queue *c, const void *host, s
 
 static void remember(struct queue *c, char *p, const void *host, size_t bytes)
 {
-    struct lent *l = &c->recent[c->turn % RECENT];
+    struct upload *l = &c->recent[c->turn % RECENT];
     void *copy = bytes && bytes <= RECENT_MOST ? malloc(bytes) : NULL;
     if (!copy)
         return;
     memcpy(copy, host, bytes);
     free(l->copy);
-    *l = (struct lent){ p, bytes, c->lent - (bytes + ALIGN - 1) / ALIGN * ALIGN, copy };
+    *l = (struct upload){ p, bytes, c->uploaded - (bytes + ALIGN - 1) / ALIGN * ALIGN, copy };
     c->turn++;
 }
 
-static void forget_lent(struct queue *c)
+static void forget_uploads(struct queue *c)
 {
     for (int i = 0; i < RECENT; i++) {
         free(c->recent[i].copy);
@@ -370,14 +370,14 @@ static void forget_lent(struct queue *c)
     }
 }
 
-const void *cuda_lend(struct dev *d, const void *host, size_t bytes)
+const void *cuda_upload(struct dev *d, const void *host, size_t bytes)
 {
     if (!host || block_of(of(d), host))
         return host;
-    const struct lent *before = lent_lately(in_use(d), host, bytes);
+    const struct upload *before = uploaded_recently(in_use(d), host, bytes);
     if (before)
         return before->p;
-    char *p = lend_room(d, bytes);
+    char *p = upload_space(d, bytes);
     if (p) {
         cuda_write(d, p, host, bytes);
         remember(in_use(d), p, host, bytes);
@@ -396,7 +396,7 @@ static int cuda_check(struct dev *d, struct err *e)
     (void)cudaGetLastError();
     c->what[0] = 0;
     for (int q = 0; q < DEV_QUEUES; q++)
-        forget_lent(&c->queue[q]); /* some may not have arrived */
+        forget_uploads(&c->queue[q]); /* some may not have arrived */
     return err_set(e, c->code, "%s", text);
 }
 
@@ -406,17 +406,18 @@ static void close_queue(struct queue *q)
     for (int i = 0; i < MARKS; i++)
         if (q->mark[i])
             cudaEventDestroy(q->mark[i]);
-    forget_lent(q);
-    cudaFree(q->lend);
+    forget_uploads(q);
+    cudaFree(q->uploads);
     if (q->stream)
         cudaStreamDestroy(q->stream);
 }
 
-/* Copies lend nothing. */
-static int open_queue(struct dev *d, struct queue *q, int lends)
+/* has_uploads: the queue runs ops; the copy queue runs none. */
+static int open_queue(struct dev *d, struct queue *q, int has_uploads)
 {
     int ok = cuda_well(d, cudaStreamCreateWithFlags(&q->stream, cudaStreamNonBlocking), "a stream") &&
-             (!lends || cuda_well(d, cudaMalloc((void **)&q->lend, LEND_BYTES), "memory for arguments"));
+             (!has_uploads ||
+              cuda_well(d, cudaMalloc((void **)&q->uploads, UPLOAD_BYTES), "memory for arguments"));
     for (int i = 0; i < MARKS && ok; i++)
         ok = cuda_well(d, cudaEventCreateWithFlags(&q->mark[i], cudaEventDisableTiming), "an event");
     return ok;

@@ -58,14 +58,14 @@ FN float lanes_max(const struct lanes *a)
 #define ROW_TASK static __device__ void
 #define ROW_ARG struct any_pointer
 #define ROW_BOTH static __host__ __device__ __forceinline__
-#define LEND(d, p, bytes) ((decltype(p))cuda_lend((d), (p), (bytes)))
-#define LEND_IDS(d, ids, n) LEND(d, ids, sizeof(int32_t) * (size_t)(n))
-#define LEND_ATTN(d, a) cuda_lend_attn((d), (a))
+#define UPLOAD(d, p, bytes) ((decltype(p))cuda_upload((d), (p), (bytes)))
+#define UPLOAD_IDS(d, ids, n) UPLOAD(d, ids, sizeof(int32_t) * (size_t)(n))
+#define UPLOAD_ATTN(d, a) cuda_upload_attn((d), (a))
 #define FLAT_PIECE(n) 256
 #define ROPE_PIECE 1
 
 /* The same with sequences and pages on the device. */
-struct attn cuda_lend_attn(struct dev *d, const struct attn *a);
+struct attn cuda_upload_attn(struct dev *d, const struct attn *a);
 
 /* ---- tasks on the GPU: a warp each ---- */
 /* a block */

@@ -1,4 +1,4 @@
-/* ops.cu - the ops for CUDA: the row ops' and simt_text.h's text, a warp a task; the exact sum of squares;
+/* ops.cu - the ops for CUDA: the row ops' and simt.inc's text, a warp a task; the exact sum of squares;
  * the op table. */
 #include "kernels/cuda/cxx.h"
 #include "kernels/cuda/cuda_ops.h"
@@ -18,8 +18,8 @@ static size_t n_pages_of(const struct attn_seq *s)
 }
 
 /* Lists of pages (addresses of the device already) one behind the other, then the sequences: both are the
- * same in every layer of a step, so only the first one's travel (cuda_lend). */
-struct attn cuda_lend_attn(struct dev *d, const struct attn *a)
+ * same in every layer of a step, so only the first one's travel (cuda_upload). */
+struct attn cuda_upload_attn(struct dev *d, const struct attn *a)
 {
     struct attn there = *a;
     size_t n_pages = 0, at = 0;
@@ -30,13 +30,13 @@ struct attn cuda_lend_attn(struct dev *d, const struct attn *a)
     if (cuda_well(d, seq && page ? cudaSuccess : cudaErrorMemoryAllocation, "the lists of pages")) {
         for (int i = 0; i < a->n_seq; at += n_pages_of(&a->seq[i++]))
             memcpy(page + at, a->seq[i].page, sizeof *page * n_pages_of(&a->seq[i]));
-        char *const *const pages = (char *const *)cuda_lend(d, page, sizeof *page * n_pages);
+        char *const *const pages = (char *const *)cuda_upload(d, page, sizeof *page * n_pages);
         at = 0;
         for (int i = 0; i < a->n_seq; at += n_pages_of(&a->seq[i++])) {
             seq[i] = a->seq[i];
             seq[i].page = pages + at;
         }
-        there.seq = (const struct attn_seq *)cuda_lend(d, seq, sizeof *seq * (size_t)a->n_seq);
+        there.seq = (const struct attn_seq *)cuda_upload(d, seq, sizeof *seq * (size_t)a->n_seq);
     }
     free(seq);
     free(page);

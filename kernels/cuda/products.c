@@ -13,24 +13,24 @@
 enum provider { SIMT, OWN, LT, PROVIDERS };
 static const char *const names[PROVIDERS] = { "simt", "own", "lt" };
 /* what SHARDLINE_CUDA may name: a provider, and what own does with wgmma */
-static const struct wish {
+static const struct choice {
     const char *name;
-    enum provider who;
+    enum provider provider;
     enum wgmma_use use;
-} wishes[] = { { "simt", SIMT, WGMMA_OFF }, { "own", OWN, WGMMA_ASK },     { "lt", LT, WGMMA_OFF },
-               { "mma", OWN, WGMMA_OFF },   { "wgmma", OWN, WGMMA_ALONE }, { "", PROVIDERS, WGMMA_ASK } };
-enum { WISHES = 6 };
-/* who is asked, in this order, until one is there */
+} choices[] = { { "simt", SIMT, WGMMA_OFF }, { "own", OWN, WGMMA_ASK },     { "lt", LT, WGMMA_OFF },
+                { "mma", OWN, WGMMA_OFF },   { "wgmma", OWN, WGMMA_ALONE }, { "", PROVIDERS, WGMMA_ASK } };
+enum { CHOICES = 6 };
+/* the providers for exact and fast, in this order, until one is available */
 static const enum provider order[2][PROVIDERS] = { { OWN, SIMT, SIMT }, { LT, OWN, SIMT } };
 
 struct products {
     struct dev *dev;
-    const struct wish *wish;
+    const struct choice *choice;
     struct wgmma wgmma;
     struct gemm_ops simt;
     const struct gemm_ops *now;
     struct lt *lt;
-    struct err missing; /* why lt is not there; empty: not tried */
+    struct err missing; /* why lt is missing; empty: not tried */
 };
 
 static struct products *of(struct dev *d) { return cuda_products(d); }
@@ -68,7 +68,7 @@ static const struct gemm_ops *open_lt(struct products *p)
 static const struct gemm_ops *(*const opens[PROVIDERS])(struct products *p) = { open_simt, open_own,
                                                                                 open_lt };
 
-/* ---- the table's rows: whoever it is now ---- */
+/* ---- the table's rows: the provider in use ---- */
 static void op_pack(struct dev *d, struct panels *p, int n_w, const struct mat *w)
 {
     of(d)->now->linear_pack(d, p, n_w, w);
@@ -91,32 +91,32 @@ static void op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct 
 void products_numerics(struct dev *d)
 {
     struct products *p = of(d);
-    enum provider who = p->wish->who;
-    const struct gemm_ops *found = who < PROVIDERS ? opens[who](p) : NULL;
-    for (int i = 0; i < PROVIDERS && !found && p->wish->who == PROVIDERS; i++)
-        found = opens[who = order[d->fast != 0][i]](p);
+    enum provider provider = p->choice->provider;
+    const struct gemm_ops *found = provider < PROVIDERS ? opens[provider](p) : NULL;
+    for (int i = 0; i < PROVIDERS && !found && p->choice->provider == PROVIDERS; i++)
+        found = opens[provider = order[d->fast != 0][i]](p);
     if (found)
         p->now = found;
-    const char *said = p->lt ? lt_name(p->lt) : p->missing.text;
-    snprintf(d->note, sizeof d->note, "products on the GPU: %s%s%s%s%.90s", names[who],
-             who == OWN && p->wgmma.why[0] ? ", " : "", who == OWN ? p->wgmma.why : "",
-             *said ? "; cuBLASLt: " : "", said);
+    const char *library = p->lt ? lt_name(p->lt) : p->missing.text;
+    snprintf(d->note, sizeof d->note, "products on the GPU: %s%s%s%s%.90s", names[provider],
+             provider == OWN && p->wgmma.why[0] ? ", " : "", provider == OWN ? p->wgmma.why : "",
+             *library ? "; cuBLASLt: " : "", library);
 }
 
 int products_open(struct products **out, struct dev *d, struct kernel_ops *ops, struct err *e)
 {
-    const char *wish = env_get(ENV_SHARDLINE_CUDA);
+    const char *wanted = env_get(ENV_SHARDLINE_CUDA);
     struct products *p = calloc(1, sizeof *p);
     int i = 0;
     *out = p;
     if (!p)
         return err_set(e, ERR_MEMORY, "no memory for the device's table");
-    while (i < WISHES && strcmp(wish ? wish : "", wishes[i].name))
+    while (i < CHOICES && strcmp(wanted ? wanted : "", choices[i].name))
         i++;
-    if (i == WISHES)
-        return err_set(e, ERR_USAGE, "SHARDLINE_CUDA=%s: use simt, own, lt, mma or wgmma", wish);
+    if (i == CHOICES)
+        return err_set(e, ERR_USAGE, "SHARDLINE_CUDA=%s: use simt, own, lt, mma or wgmma", wanted);
     p->dev = d;
-    p->wish = &wishes[i];
+    p->choice = &choices[i];
     p->simt = (struct gemm_ops){ ops->linear_pack, ops->linear, ops->linear_dx, ops->linear_dw };
     p->now = &p->simt;
     ops->linear_pack = op_pack;
@@ -129,19 +129,20 @@ int products_open(struct products **out, struct dev *d, struct kernel_ops *ops, 
 int products_ready(struct dev *d, struct err *e)
 {
     struct products *p = of(d);
-    const struct wish *w = p->wish;
+    const struct choice *w = p->choice;
     if (wgmma_open(d, &p->wgmma, w->use, e) < 0)
         return -e->code;
     if (p->wgmma.encode && dev_check(d, e) < 0)
         return err_add(e, "looking at wgmma (SHARDLINE_CUDA=mma does not)");
     products_numerics(d);
-    if ((w->who < PROVIDERS && !opens[w->who](p)) || (w->use == WGMMA_ALONE && p->wgmma.use != WGMMA_ALONE))
+    if ((w->provider < PROVIDERS && !opens[w->provider](p)) ||
+        (w->use == WGMMA_ALONE && p->wgmma.use != WGMMA_ALONE))
         return err_set(e, ERR_DEVICE, "SHARDLINE_CUDA=%s: not here%s%s", w->name,
                        p->missing.text[0] ? ": " : "", p->missing.text);
     return 0;
 }
 
-/* That cuBLASLt is not here is no failure; that its table cannot be read is one. */
+/* A missing cuBLASLt is no failure; a table that cannot be read is one. */
 int products_check(struct products *p, struct err *e)
 {
     if (p && p->missing.code && p->missing.code != ERR_DEVICE)

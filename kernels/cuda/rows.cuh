@@ -1,7 +1,7 @@
-/* rows.cuh - ops of rows and columns whose sums are too long for one warp's patience: the same sums, and so
+/* rows.cuh - ops of rows and columns whose sums are too long for one warp: the same sums, and so
  * the same bits, with more threads at the loads. For batches that decode, where few rows would leave the GPU
- * to wait for memory, and for sums over all tokens (part of kernels.cu). */
-/* NORM_MOST: columns that shared memory has room for */
+ * to wait for memory, and for sums over all tokens (part of ops.cu). */
+/* NORM_MOST: the most columns that fit into shared memory */
 enum { ROW_THREADS = 256, ROW_WARPS = ROW_THREADS / LANES, NORM_MOST = 11 * 1024 };
 
 /* ---- RMS norm: a block has a row; all threads load it and store it, one warp adds its squares ---- */
@@ -116,7 +116,7 @@ static void wide_ce_first(struct dev *d, int32_t *id, struct mat logits, const f
 static void wide_ce_sum(struct dev *d, float *sum, struct mat logits, const struct leaves *l,
                         const float *max)
 {
-    const struct ce_job a = { .logits = logits, .leaves = LEND(d, l, sizeof *l), .max = max, .out = sum };
+    const struct ce_job a = { .logits = logits, .leaves = UPLOAD(d, l, sizeof *l), .max = max, .out = sum };
     if (logits.rows > 0)
         cuda_launch(d, ce_sum_kernel, (unsigned)logits.rows, ROW_THREADS, 0, a);
 }
@@ -205,8 +205,8 @@ static void wide_bias_dw(struct dev *d, const struct tree_acc *acc, struct mat d
 
 extern "C" void cuda_choose_rows(struct kernel_ops *ops)
 {
-    const char *wish = env_get(ENV_SHARDLINE_CUDA);
-    if (wish && !strcmp(wish, "simt"))
+    const char *wanted = env_get(ENV_SHARDLINE_CUDA);
+    if (wanted && !strcmp(wanted, "simt"))
         return;
     ops->rms_norm = wide_rms_norm;
     ops->rms_norm_dw = wide_rms_norm_dw;

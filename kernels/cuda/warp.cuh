@@ -1,6 +1,6 @@
 /* warp.cuh - what kernels need of the machine below C++: launches, tensor cores, copies that run beside the
  * work. PTX on a GPU, the emulation (emu/emu.h) where a test runs the same text on a CPU; nothing else in
- * this room writes PTX, so that nothing else goes untested.
+ * this folder contains PTX: the emulation tests everything else.
  *
  * cuda_launch(d, kernel, blocks, threads, shared, arguments...)   starts a kernel on the device's stream;
  * shared: bytes of dynamic shared memory
@@ -45,18 +45,18 @@ template <int N> static inline void ldmatrix(uint32_t *to, const void *row, EMU_
 {
     struct emu_ldmatrix m = { to, row, N };
     emu_touch(row, emu_here.lane < 8 * N ? 16 : 0, 0);
-    emu_meet(EMU_LDMATRIX, 0xffffffffu, (uint64_t)(uintptr_t)&m, 0, file, line);
+    emu_warp_op(EMU_LDMATRIX, 0xffffffffu, (uint64_t)(uintptr_t)&m, 0, file, line);
 }
 template <int N> static inline void ldmatrix_trans(uint32_t *to, const void *row, EMU_AT)
 {
     struct emu_ldmatrix m = { to, row, N };
     emu_touch(row, emu_here.lane < 8 * N ? 16 : 0, 0);
-    emu_meet(EMU_LDMATRIX_TRANS, 0xffffffffu, (uint64_t)(uintptr_t)&m, 0, file, line);
+    emu_warp_op(EMU_LDMATRIX_TRANS, 0xffffffffu, (uint64_t)(uintptr_t)&m, 0, file, line);
 }
 static inline void mma_bf16(float *d, const uint32_t *a, const uint32_t *b, EMU_AT)
 {
     struct emu_mma m = { d, a, b };
-    emu_meet(EMU_MMA_BF16, 0xffffffffu, (uint64_t)(uintptr_t)&m, 0, file, line);
+    emu_warp_op(EMU_MMA_BF16, 0xffffffffu, (uint64_t)(uintptr_t)&m, 0, file, line);
 }
 static inline uint32_t bf16_pair(float lo, float hi)
 {

@@ -11,7 +11,7 @@
  *
  * In a class with steps (gemm_core.h) a task goes through the contraction step by step: what a step leaves,
  * sums of leaves not yet merged and the chains of a leaf that goes on, waits in the output (level 0) and in
- * a room of the thread. */
+ * spare levels of the thread. */
 #include "kernels/gemm.h"
 
 #include <stdalign.h>
@@ -58,10 +58,10 @@ struct product {
     float *buffers;      /* a group of panels a thread */
     int64_t group, n_groups, parts;
     int64_t step_units; /* the most of a step; 0: all at once */
-    /* a thread: [n_rooms][CHUNK_ROWS][room_ld], levels that the output has no room for */
-    float *rooms;
-    int64_t room_ld;
-    int n_rooms;
+    /* a thread: [n_spares][CHUNK_ROWS][spare_ld], levels beyond those in the output */
+    float *spares;
+    int64_t spare_ld;
+    int n_spares;
     float *const *level; /* the stack of sums, fp32 [m][n] */
     int n_levels;        /* … of so many */
     int64_t ld;
@@ -81,7 +81,7 @@ static int64_t leaves_units(const struct leaves *l, enum dtype dt)
 
 size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l)
 {
-    /* whole: room for one leaf of all (altered build) */
+    /* whole: for one leaf of everything, in altered builds */
     int64_t units = leaves_units(l, dt), whole = gemm_units(dt, k);
     return (size_t)(ceil_div(n, GEMM_COLS) * GEMM_COLS * (units > whole ? units : whole)) * 4;
 }
@@ -118,11 +118,11 @@ static void one_leaf(struct gemm_sum *s)
 }
 
 /* Leaf g holds leaf g of every l[0..n_l). */
-static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *room, enum dtype dt, int n_l,
+static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *cuts, enum dtype dt, int n_l,
                           const struct leaves *l)
 {
     *s = (struct gemm_sum){
-        .n = l[0].n, .elem_end = room->elem_end, .end = room->end, .merges = room->merges
+        .n = l[0].n, .elem_end = cuts->elem_end, .end = cuts->end, .merges = cuts->merges
     };
     for (int g = 0; g < s->n; g++) {
         s->elem_end[g] = 0;
@@ -246,20 +246,20 @@ static void copy_tile(float *to, int64_t to_ld, const float *from, int64_t from_
 static void run_narrow(const struct product *p, const struct gemm_sum *s, gemm_tile_fn *fn, float *const *at,
                        int64_t rows, int64_t cols, const float *a, const float *b)
 {
-    alignas(64) float room[TREE_DEPTH_MAX + 1][GEMM_ROWS_MAX * GEMM_COLS];
+    alignas(64) float spare[TREE_DEPTH_MAX + 1][GEMM_ROWS_MAX * GEMM_COLS];
     float *level[TREE_DEPTH_MAX + 1];
-    struct gemm_sum in_room = *s;
+    struct gemm_sum in_spare = *s;
     const int begun = s->depth_before + s->resumes, most = begun > s->depth_after ? begun : s->depth_after;
-    in_room.room_ld = p->tiles->cols;
+    in_spare.spare_ld = p->tiles->cols;
     for (int e = s->depth_kept; e < most; e++) {
-        level[e] = room[e];
-        memset(room[e], 0, sizeof room[e]);
+        level[e] = spare[e];
+        memset(spare[e], 0, sizeof spare[e]);
     }
     for (int e = s->depth_kept; e < begun; e++)
-        copy_tile(level[e], p->tiles->cols, at[e], e < s->n_out ? p->ld : s->room_ld, rows, cols);
-    fn(&in_room, level, p->tiles->cols, a, b);
+        copy_tile(level[e], p->tiles->cols, at[e], e < s->n_out ? p->ld : s->spare_ld, rows, cols);
+    fn(&in_spare, level, p->tiles->cols, a, b);
     for (int e = s->depth_kept; e < s->depth_after; e++)
-        copy_tile(at[e], e < s->n_out ? p->ld : s->room_ld, level[e], p->tiles->cols, rows, cols);
+        copy_tile(at[e], e < s->n_out ? p->ld : s->spare_ld, level[e], p->tiles->cols, rows, cols);
 }
 
 /* The lines that a tile will write are asked for when it begins: its stores would wait for them one by one.
@@ -285,15 +285,15 @@ static void run_tile(const struct product *p, const struct gemm_sum *s, const st
     float *at[TREE_DEPTH_MAX + 1];
     for (int e = s->depth_kept; e < most; e++)
         at[e] = e < s->n_out ? p->level[e] + row * p->ld + col
-                             : p->rooms +
-                                   ((w->thread * p->n_rooms + e - s->n_out) * CHUNK_ROWS + row -
+                             : p->spares +
+                                   ((w->thread * p->n_spares + e - s->n_out) * CHUNK_ROWS + row -
                                     tile_begin(p, w->chunk)) *
-                                       p->room_ld +
+                                       p->spare_ld +
                                    col - w->first * GEMM_COLS;
     if (begun == 0 || p->step_units)
         for (int e = s->depth_kept; e < most; e++)
             for (int64_t i = 0; i < rows; i++)
-                prefetch_to_write(at[e] + i * (e < s->n_out ? p->ld : s->room_ld), cols);
+                prefetch_to_write(at[e] + i * (e < s->n_out ? p->ld : s->spare_ld), cols);
     if (p->n - col < cols)
         run_narrow(p, s, fn, at, rows, p->n - col, tile_a(p, row), b);
     else
@@ -312,7 +312,7 @@ static int next_step(const struct product *p, struct gemm_sum *s, int *leaf, int
                             .begin = *stop,
                             .depth_before = s->depth_after - (s->merges == no_merge),
                             .n_out = p->n_levels,
-                            .room_ld = p->room_ld,
+                            .spare_ld = p->spare_ld,
                             .resumes = s->merges == no_merge,
                             .end = all->end + *leaf,
                             .merges = all->merges + *leaf };
@@ -404,9 +404,9 @@ static void split(struct product *p, int n_threads)
     p->parts = min_of(ceil_div(tasks, p->n_groups), ceil_div(p->block, 4));
 }
 
-/* Left to the allowance that plans add (a quarter, model/train.c): rooms of steps, of which a thread has few
- * levels, each under 112 / 2048 of the panels that it packs where products go by steps at all; and bf16 rows
- * that a class widens as it packs them: as many bytes, of fewer rows. */
+/* Not counted, but covered by the allowance of a quarter that memory plans add: a thread's levels of
+ * steps, a few of them and each under 112 / 2048 of the panels that it packs; and bf16 rows that a class
+ * widens as it packs them: as many bytes, of fewer rows. */
 void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads,
                     size_t bytes[2])
 {
@@ -462,16 +462,16 @@ static int take_scratch(struct dev *d, struct product *p, int64_t n_a_rows, int6
 static int take_own(struct dev *d, struct product *p)
 {
     const int64_t n_threads = pool_threads(d->pool), own = p->panels ? 0 : p->group * p->n_units * GEMM_COLS;
-    const int64_t room = p->n_rooms * CHUNK_ROWS * p->room_ld;
-    if (own + room == 0)
+    const int64_t levels = p->n_spares * CHUNK_ROWS * p->spare_ld;
+    if (own + levels == 0)
         return 1;
-    p->buffers = dev_scratch(d, 1, (size_t)(n_threads * (own + room)) * 4 + 64);
-    p->rooms = p->buffers + n_threads * own;
+    p->buffers = dev_scratch(d, 1, (size_t)(n_threads * (own + levels)) * 4 + 64);
+    p->spares = p->buffers + n_threads * own;
     return p->buffers != NULL;
 }
 
 /* Levels that steps need besides those of the output. */
-static int count_rooms(const struct product *p)
+static int count_spares(const struct product *p)
 {
     struct gemm_sum s = { .depth_after = p->sum.depth_before };
     int64_t stop = 0;
@@ -494,8 +494,8 @@ static int product_open(struct dev *d, struct product *p, int64_t n_a_rows, int6
     if (p->layout == GEMM_LINES)
         p->a_row = ceil_div(p->a_row, GEMM_LINE) * GEMM_LINE;
     split(p, pool_threads(d->pool));
-    p->room_ld = p->group * GEMM_COLS;
-    p->n_rooms = p->step_units ? count_rooms(p) : 0;
+    p->spare_ld = p->group * GEMM_COLS;
+    p->n_spares = p->step_units ? count_spares(p) : 0;
     if (take_scratch(d, p, n_a_rows, n_b_rows) && take_own(d, p))
         return 1;
     poison(p);
@@ -535,8 +535,8 @@ void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct ma
                          .leaves = &w->leaves,
                          .level = level,
                          .ld = y.ld };
-    struct few_leaves room;
-    sum_of_leaves(&p.sum, &room, w->dt, 1, &w->leaves);
+    struct few_leaves cuts;
+    sum_of_leaves(&p.sum, &cuts, w->dt, 1, &w->leaves);
     if (product_open(d, &p, 0, 0))
         product_run(d, &p);
 }
@@ -569,8 +569,8 @@ void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct
                          .leaves = l,
                          .level = level,
                          .ld = dx.ld };
-    struct few_leaves room;
-    sum_of_leaves(&p.sum, &room, p.dt, n_w, l);
+    struct few_leaves cuts;
+    sum_of_leaves(&p.sum, &cuts, p.dt, n_w, l);
     if (!product_open(d, &p, 0, p.sum.elem_end[p.sum.n - 1]))
         return;
     segment_rows(p.b_rows, n_w, w, l, p.sum.n);

@@ -13,16 +13,15 @@
  * Some classes want the bf16 values of A widened to fp32: then a unit of A is two values, [unit /
  * 8][R][8][2] and [unit][2][R].
  *
- * The tile keeps its accumulators in registers over a leaf and merges leaves as tree.h says. A class with a
- * small first cache goes
- * through the contraction in steps, each of which runs over all tiles while its part of a panel stays there:
- * whole leaves, or a part of one, whose chains wait in memory. So an output element is the same sequence of
- * operations in every tile. */
+ * The tile keeps its accumulators in registers over a leaf and merges leaves in the order of tree.h. A
+ * class with a small first cache divides the contraction into steps; a step runs over all tiles while its
+ * part of a panel stays in that cache. It is whole leaves, or a part of one, whose chains wait in memory.
+ * So an output element is the same sequence of operations in every tile. */
 #ifndef SHARDLINE_KERNELS_GEMM_GEMM_CORE_H
 #define SHARDLINE_KERNELS_GEMM_GEMM_CORE_H
 
-#include "base/alter.h"
 #include "kernels/gemm.h"
+#include "kernels/order.h"
 
 #define GEMM_COLS 32     /* columns of a panel */
 #define GEMM_LINE 16     /* units of a line of A */
@@ -40,10 +39,10 @@ struct gemm_sum {
     uint8_t *merges;     /* [n]: additions of older sums after leaf i */
     int64_t panel_units; /* of all leaves: a panel's */
     /* a step of a longer sum (classes with step_units): */
-    int64_t begin;   /* its first unit */
-    int resumes;     /* its first leaf goes on: the chains are at level[depth_before] */
-    int n_out;       /* levels with the row stride of the output; those behind have … */
-    int64_t room_ld; /* … this one */
+    int64_t begin;    /* its first unit */
+    int resumes;      /* its first leaf continues: the chains are at level[depth_before] */
+    int n_out;        /* levels with the row stride of the output; those behind have … */
+    int64_t spare_ld; /* … this one */
 };
 
 /* The segments of a leaf of linear_dx: first to last; altered gemm_dx_segments: last to first. */

@@ -1,6 +1,6 @@
 /* gemm_flush.h - CHAIN_ENTER, CHAIN_LEAVE, PIN for classes that emulate the bf16 dot instruction.
  *
- * That instruction flushes denormals whatever MXCSR says; the additions of the tree do not. So FTZ|DAZ is on
+ * That instruction flushes denormals whatever MXCSR holds; the additions of the tree do not. So FTZ|DAZ is on
  * within a leaf only. PIN ties an accumulator to its place: without it the compiler may move arithmetic
  * across the change of mode; the memory clobber does the same for sums that are stored. */
 #define CHAIN_ENTER \

@@ -110,10 +110,10 @@ void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_su
 /* ---- rows: lines of 16 units
  * ------------------------------------------------------------------------------------------ */
 
-/* Where unit u of the row lies in its tile; *room: units left in that line. */
-static inline uint32_t *line_at(float *row, int rows, int64_t u, int64_t *room)
+/* The address of unit u of the row in its tile; *left: units from there to the end of its line. */
+static inline uint32_t *line_at(float *row, int rows, int64_t u, int64_t *left)
 {
-    *room = GEMM_LINE - u % GEMM_LINE;
+    *left = GEMM_LINE - u % GEMM_LINE;
     return (uint32_t *)(void *)row + u / GEMM_LINE * rows * GEMM_LINE + u % GEMM_LINE;
 }
 
@@ -131,13 +131,13 @@ IN_CLONE void copy_line(uint32_t *to, const char *src, int64_t n, int rotate)
 
 IN_CLONE void copy_lines(float *row, int rows, int64_t u, const char *src, int64_t n, int rotate)
 {
-    int64_t room;
-    uint32_t *to = line_at(row, rows, u, &room);
-    if (room < GEMM_LINE || n < GEMM_LINE) {
-        int64_t head = n < room ? n : room;
+    int64_t left;
+    uint32_t *to = line_at(row, rows, u, &left);
+    if (left < GEMM_LINE || n < GEMM_LINE) {
+        int64_t head = n < left ? n : left;
         copy_line(to, src, head, rotate);
         n -= head, src += 4 * head;
-        to = line_at(row, rows, u + head, &room);
+        to = line_at(row, rows, u + head, &left);
     }
     for (; n >= GEMM_LINE; n -= GEMM_LINE, src += 4 * GEMM_LINE, to += rows * GEMM_LINE) {
         __builtin_prefetch(src + LINES_AHEAD);
@@ -160,15 +160,15 @@ IN_CLONE void copy_units(float *row, int rows, int64_t u, const char *src, int64
 IN_CLONE void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const char *src, int64_t n)
 {
     int swapped = pairs_swapped();
-    int64_t room;
+    int64_t left;
     if (elem % 2 && n > 0) {
-        uint32_t *to = line_at(row, rows, unit + elem / 2, &room);
+        uint32_t *to = line_at(row, rows, unit + elem / 2, &left);
         *to |= pair_of(0, half_at(src), swapped);
         src += 2, elem++, n--;
     }
     copy_units(row, rows, unit + elem / 2, src, n / 2, !swapped);
     if (n % 2)
-        *line_at(row, rows, unit + (elem + n) / 2, &room) = pair_of(half_at(src + 2 * (n - 1)), 0, swapped);
+        *line_at(row, rows, unit + (elem + n) / 2, &left) = pair_of(half_at(src + 2 * (n - 1)), 0, swapped);
 }
 
 /* One matrix: its leaves are neighbours in the row and, up to one that is odd in bf16, in units. */

@@ -47,7 +47,7 @@ void rows_index_tokens(struct dev *d, struct token_index *x, int64_t first, int6
     x->begin = p;
     x->order = p + rows + 2;
     memset(p, 0, sizeof(int32_t) * (size_t)(rows + 2));
-    /* counts two places up; the filling below moves them one down */
+    /* counts go two places up; filling moves them one down */
     for (int64_t t = 0; t < n; t++)
         if (ids[t] >= first && ids[t] - first < rows)
             p[ids[t] - first + 2]++;
@@ -75,8 +75,8 @@ static const float *pile_entry(const struct pile *p, int i)
     return p->zero[i] ? NULL : p->own[i];
 }
 
-/* Takes the top entry off and returns older + newer, NULL for zeros; a sum that has to be made lands in the
- * top's place. */
+/* Pops the top entry and returns it + newer (NULL: zeros). A sum that must be computed is stored in the
+ * popped entry. */
 static const float *pile_merge(struct pile *p, const float *newer)
 {
     int top = --p->depth;
@@ -97,7 +97,7 @@ void pile_push(struct pile *p, const float *leaf)
     for (; merges > 0; merges--)
         v = pile_merge(p, v);
     int at = p->depth++;
-    /* only zeros were added to it: it stays where it is */
+    /* only zeros were added: the entry stays in its level */
     if (at < p->kept && v == p->acc->level[at] + p->at) {
         p->kept = at + 1;
         return;

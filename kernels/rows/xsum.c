@@ -96,7 +96,7 @@ double xsum_double(const struct xsum *in)
         s.limb[i] = -s.limb[i];
     xsum_carry(&s);
     uint64_t m = top_bits(&s, &exp);
-    /* 64 bits to 53: nearest even, the lowest bit says "more below" */
+    /* 64 bits to 53: nearest even, the lowest bit stands for all bits below */
     int drop = 0;
     while (m >> drop >> 53)
         drop++;

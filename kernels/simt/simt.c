@@ -1,5 +1,5 @@
-/* simt.c - the CPU class "simt": the CUDA device's own kernels, compiled for the host. Never chosen but by
- * SHARDLINE_ISA=simt. */
+/* simt.c - the CPU class "simt": the CUDA device's plain kernels, compiled for the host. Only
+ * SHARDLINE_ISA=simt chooses it. */
 #include "kernels/attn.h"
 #include "kernels/flushed.h"
 #include "kernels/gemm.h"

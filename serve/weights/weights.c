@@ -223,7 +223,7 @@ int weights_read(struct background *a, struct model_info *l, struct model *m, st
 {
     struct comm *tp = m->tp;
     struct reader r = { .background = a, .l = l, .m = m, .host = host, .tp = tp, .progress = progress };
-    const struct resident_source from = { .read = read_box, .ctx = &r, .door = { by_device, &r } };
+    const struct resident_source from = { .read = read_box, .ctx = &r, .executor = { by_device, &r } };
     int rc;
 
     r.raw = mem_alloc(host->mem, MEM_WORK, sizeof(float) * CHUNK_ELEMENTS);

@@ -198,11 +198,11 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
 
 int zero_load(struct zero *z, zero_fill fn, void *ctx, const int have[ZERO_STATES], struct err *e)
 {
-    const struct dev_door mine = { 0 };
+    const struct dev_executor mine = { 0 };
     struct filling to = { .buf = malloc(CHUNK * sizeof *to.buf) };
     int rc = to.buf ? 0 : missing(e, "a chunk of a checkpoint");
     TRY(rc);
-    TRY(ring_open(&to.ring, z->m->dev, &mine, RING_HALF, e));
+    TRY(ring_open(&to.ring, z->m->dev, &mine, RING_BUFFER_BYTES, e));
     /* one state after the other: files hold them in this order */
     for (enum zero_state s = 0; s < ZERO_STATES; s++) {
         int is_master = s == ZERO_MASTER && z->m->dt != DT_F32;

@@ -1,5 +1,5 @@
 /* attn.cu - attention on tensor cores as ops: what kernels run over which pieces of the work. bf16, head_dim
- * a multiple of 8 up to 128; all else is simt_attn_text.h's. Which one it is depends on the model alone, so
+ * a multiple of 8 up to 128; all else is simt_attn.inc's. Which one it is depends on the model alone, so
  * that decode, prefill and training run the same one. */
 #include "kernels/cuda/cxx.h"
 
@@ -80,10 +80,10 @@ static void add_work(struct work *w, const struct attn *a)
             add_tiles(w, i, a->seq[i].n_rows * (a->n_heads / a->n_kv));
 }
 
-/* Counted, then written into one piece of memory, which the device is lent; *host is to be freed. NULL: no
+/* Counted, then written into one piece of memory, which is uploaded; the caller frees *host. NULL: no
  * memory. */
-static struct attn_item *lend_work(struct dev *d, struct work *w, const struct attn *a,
-                                   struct attn_item **host)
+static struct attn_item *upload_work(struct dev *d, struct work *w, const struct attn *a,
+                                     struct attn_item **host)
 {
     struct work n = { NULL, NULL, NULL, 0, 0, 0, 0, 0 };
     add_work(&n, a);
@@ -95,7 +95,7 @@ static struct attn_item *lend_work(struct dev *d, struct work *w, const struct a
     }
     *w = (struct work){ *host, *host + n.n_tiles, *host + n.n_tiles + n.n_few, 0, 0, 0, 0, 0 };
     add_work(w, a);
-    return (struct attn_item *)cuda_lend(d, *host, sizeof(struct attn_item) * items);
+    return (struct attn_item *)cuda_upload(d, *host, sizeof(struct attn_item) * items);
 }
 
 /* ---- forward ---- */
@@ -129,9 +129,9 @@ static void op_attn(struct dev *d, const struct attn *a, struct mat out, float *
         cuda_kernels()->attn(d, a, out, lse, q);
         return;
     }
-    const struct attn_item *item = pages_fit(d, a) ? lend_work(d, &w, a, &host) : NULL;
+    const struct attn_item *item = pages_fit(d, a) ? upload_work(d, &w, a, &host) : NULL;
     if (item) {
-        f.a = LEND_ATTN(d, a);
+        f.a = UPLOAD_ATTN(d, a);
         f.part_rows = w.part_rows;
         f.part = w.n_parts ? (float *)dev_scratch(d, 3,
                                                   sizeof(float) * (size_t)w.n_parts *
@@ -202,10 +202,10 @@ static void run_backward(struct dev *d, const struct attn *a, struct attn_args *
         return;
     add_all_tiles(host, a);
     add_keys(host + n_tiles, a);
-    const struct attn_item *item = (const struct attn_item *)cuda_lend(d, host,
-                                                                       sizeof(struct attn_item) *
-                                                                           (size_t)(n_tiles + n_keys));
-    f->a = LEND_ATTN(d, a);
+    const struct attn_item *item = (const struct attn_item *)cuda_upload(d, host,
+                                                                         sizeof(struct attn_item) *
+                                                                             (size_t)(n_tiles + n_keys));
+    f->a = UPLOAD_ATTN(d, a);
     f->d = grad_scratch(d, a, f->q.rows, n_keys, &f->part);
     if (item && f->d && n_tiles) {
         const int64_t rows = f->q.rows * a->n_heads;
@@ -236,8 +236,8 @@ static void op_attn_dx(struct dev *d, const struct attn *a, struct mat dq, struc
 
 extern "C" void cuda_choose_attn(struct kernel_ops *ops)
 {
-    const char *wish = env_get(ENV_SHARDLINE_CUDA);
-    if (wish && !strcmp(wish, "simt"))
+    const char *wanted = env_get(ENV_SHARDLINE_CUDA);
+    if (wanted && !strcmp(wanted, "simt"))
         return;
     ops->attn = op_attn;
     ops->attn_dx = op_attn_dx;

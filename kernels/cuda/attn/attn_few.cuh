@@ -13,7 +13,7 @@
 
 #include "kernels/cuda/attn/attn_fwd.cuh"
 
-/* as many as their keys and values find room in 99 KiB */
+/* as many as fit into 99 KiB with their keys and values */
 template <int DIM> constexpr int few_warps = 256 / DIM;
 template <int DIM> struct few_shared {
     uint16_t q[ROWS_OF_WARP * DIM], kv[few_warps<DIM>][2][DIM * KEYS];

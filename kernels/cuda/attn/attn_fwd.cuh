@@ -6,7 +6,7 @@
  *   - m'), masked +0
  *   l = fma(l, c, sum32(p)), the CPU's sum;  part = (bf16 of p) . v, four mma steps from +0;  o = fma(o, c,
  *   part)
- * Segments, the first one taken as it is: attn_text.h. A block that a row sees nothing of leaves its state
+ * Segments, the first one taken as it is: attn.inc. A block that a row sees nothing of leaves its state
  * alone, a segment likewise.
  *
  * A part is a sum of its own, so that blocks can be worked on side by side, too (attn_few.cuh). Here a block

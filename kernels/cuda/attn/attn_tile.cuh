@@ -128,8 +128,8 @@ template <int COLS> FN const uint16_t *far_cell(const uint16_t *t, int row, int 
  * mod 2 ---- */
 FN int fragment_col(int n, int e) { return n * 8 + lane_id() % 4 * 2 + (e & 1); }
 
-/* s[16 rows][64] = rows of x over head_dim with columns of y, chained in steps of 16. LOAD_A(a, k0),
- * LOAD_B(b, n0, k0). */
+/* s[16 rows][64] = rows of x over head_dim with columns of y, chained in steps of 16. load_a(a, k0) and
+ * load_b(b, n0, k0) load the operands. */
 template <int DIM, class A, class B> FN void dots(float s[KEY_TILES][4], int steps, A load_a, B load_b)
 {
     GPU_UNROLL

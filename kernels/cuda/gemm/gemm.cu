@@ -1,7 +1,7 @@
 /* gemm.cu - the products of the CUDA device: bf16 on tensor cores, fp32 through shared memory. Which kernel
  * makes a product is chosen by its sizes
  * and is no matter of bits: all of a dtype have one order (gemm_tile.cuh), and where mma and wgmma round
- * otherwise one of them makes all (wgmma.h). Packed weights are those of simt_text.h: panels [k][32]. */
+ * otherwise one of them makes all (wgmma.h). Packed weights are those of simt.inc: panels [k][32]. */
 #include "kernels/cuda/gemm/gemm_bf16.cuh"
 #include "kernels/cuda/gemm/gemm_f32.cuh"
 #include "kernels/cuda/gemm/gemm_few.cuh"

@@ -15,6 +15,7 @@
 #ifndef SHARDLINE_KERNELS_CUDA_GEMM_GEMM_TILE_CUH
 #define SHARDLINE_KERNELS_CUDA_GEMM_GEMM_TILE_CUH
 
+#include "kernels/order.h"
 #include "kernels/cuda/tree.cuh"
 #include "kernels/cuda/warp.cuh"
 

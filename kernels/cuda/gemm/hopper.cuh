@@ -1,43 +1,51 @@
 /* hopper.cuh - what kernels need of sm_90a below C++, as warp.cuh: barriers that count bytes, copies of
  * boxes of a tensor, products of a group of 4 warps over operands in shared memory. PTX where the file is
- * built for sm_90a (HOPPER), the emulation (emu/async.c, emu/group.c) in tests.
+ * built for sm_90a (HOPPER), the emulation (tests/devices/emu: async.c, group.c) in tests.
  *
- * bar_init(bar, n)           an mbarrier, 8 bytes of shared memory, for n arrivals a phase; bars_ready() by
- * who made them, before a __syncthreads
- * bar_arrive(bar)            one arrival; bar_arrive_bytes(bar, n): and n bytes that copies will bring
- * before the phase is over
- * bar_wait(bar, parity, patient)   until the phase of this parity is over: that before the first counts as
- *                            one of parity 1. 0: not after BAR_MOST_NS (not
- *                            patient: one look), which is a mistake of ours and would hang the GPU for ever
- * copy_box(to, map, x, y, z, bar)   one thread: the map's box from there into shared memory, which counts
- *                            its bytes at bar (all of them: what is outside of
- *                            the tensor comes as zeros)
- * clusters: blocks that run side by side and see each other's shared memory, which has the same layout in
- * all of them:
- * cluster_meet()             all threads of all of them; what was written, and barriers made, is seen behind
- * it
- * bar_arrive_at(bar, rank)   one arrival at that barrier of the block with that number in the cluster
- * copy_box_to_all(to, map, x, y, z, bar, mask)   copy_box to the blocks whose bits are set, each of whose
- * own bar counts
- * writes_ready()             what this thread wrote to shared memory may be read by mma_group after a barrier
- * groups: 128 threads from a multiple of 128, all of them at the same place:
- * group_fence()              before the first mma_group after acc was touched
- * mma_group<N, A_ACROSS, B_ACROSS>(acc, a, b)   acc += A B, 64 x N += 64 x 16 . 16 x N, bf16 to fp32, some
- *                            time: acc and the operands are its own until the wait.
- *                            acc[i] of thread t: row t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column i / 4
- *                            * 8 + t % 4 * 2 + i % 2
- * group_commit(), group_wait<N>()   as with cp_async: all but the newest N
- * group_hold<N>(acc)         the compiler moves no use of acc[0..N) over this: behind a wait, and before a
- * fence
- * registers_take<N>(), registers_give<N>()   this group of warps goes on with N registers a thread, more or
- * fewer than it began with; what is taken must have been given operand(p, LEAD, STRIDE, SWIZZLE)  a matrix
- *                            for mma_group at p (PTX ISA, "Matrix Descriptor Format"). Rows of 128 or 64
- *                            bytes whose 16-byte pieces are exchanged
- *                            (piece ^ row mod 8; 64: ^ row / 2 mod 4), 8 rows an atom. Along the
- *                            contraction: a row is a row of A (column of B), the next 8
- *                            rows STRIDE bytes on. Across: a row is an element of the contraction, the next
- *                            8 of those STRIDE bytes on, the next
- *                            64 (32) rows of A (columns of B) LEAD bytes on */
+ * bar_init(bar, n)
+ *     an mbarrier, 8 bytes of shared memory, for n arrivals a phase. The thread that made barriers calls
+ *     bars_ready() before a __syncthreads.
+ * bar_arrive(bar), bar_arrive_bytes(bar, n)
+ *     one arrival; and n bytes that copies will bring before the phase ends.
+ * bar_wait(bar, parity, patient)
+ *     waits until the phase of this parity has ended; the phase before the first counts as one of parity
+ *     1. Returns 0 after BAR_MOST_NS, which is a mistake of ours and would hang the GPU; not patient:
+ *     after one poll.
+ * copy_box(to, map, x, y, z, bar)
+ *     one thread: copies the map's box from there into shared memory and counts its bytes at bar: all of
+ *     them, zeros outside of the tensor.
+ *
+ * Clusters: blocks that run side by side and see each other's shared memory, which has the same layout in
+ * all. cluster_sync()
+ *     a barrier of all threads of the cluster; what was written and initialised before is visible behind it.
+ * bar_arrive_at(bar, rank)
+ *     one arrival at this barrier of the block with that number in the cluster.
+ * copy_box_to_all(to, map, x, y, z, bar, mask)
+ *     copy_box to the blocks whose bits are set; each block's own bar counts.
+ *
+ * writes_ready()
+ *     this thread's writes to shared memory may be read by mma_group after a barrier.
+ *
+ * Groups: 128 threads from a multiple of 128, all at the same place.
+ * group_fence()
+ *     before the first mma_group after acc was accessed.
+ * mma_group<N, A_ACROSS, B_ACROSS>(acc, a, b)
+ *     acc += A B, 64 x N += 64 x 16 . 16 x N, bf16 to fp32, asynchronously: it owns acc and the operands
+ *     until the wait. acc[i] of thread t: row t / 32 * 16 + t % 32 / 4 + i / 2 % 2 * 8, column i / 4 * 8 +
+ *     t % 4 * 2 + i % 2.
+ * group_commit(), group_wait<N>()
+ *     as with cp_async: all but the newest N.
+ * group_hold<N>(acc)
+ *     the compiler moves no use of acc[0..N) over this: behind a wait, and before a fence.
+ * registers_take<N>(), registers_release<N>()
+ *     this group of warps continues with N registers a thread, more or fewer than it began with; registers
+ *     must have been released before others take them.
+ * operand(p, LEAD, STRIDE, SWIZZLE)
+ *     a matrix for mma_group at p (PTX ISA, "Matrix Descriptor Format"). Rows of 128 or 64 bytes whose
+ *     16-byte pieces are exchanged (piece ^ row mod 8; 64: ^ row / 2 mod 4), 8 rows an atom. Along the
+ *     contraction: a row is a row of A (column of B), the next 8 rows STRIDE bytes on. Across: a row is an
+ *     element of the contraction, the next 8 of those STRIDE bytes on, the next 64 (32) rows of A (columns
+ *     of B) LEAD bytes on. */
 #ifndef SHARDLINE_KERNELS_CUDA_GEMM_HOPPER_CUH
 #define SHARDLINE_KERNELS_CUDA_GEMM_HOPPER_CUH
 
@@ -46,7 +54,7 @@
 
 /* as an operand has them */
 enum swizzle { SWIZZLE_128 = 1, SWIZZLE_64 = 2 };
-constexpr uint64_t BAR_MOST_NS = 4000000000u; /* other ranks may have the GPU meanwhile */
+constexpr uint64_t BAR_MOST_NS = 4000000000u; /* other ranks may use the GPU meanwhile */
 
 #if defined(CUDA_EMU)
 #define HOPPER 1
@@ -63,7 +71,7 @@ static inline void copy_box(void *to, const CUtensorMap *map, int x, int y, int 
 {
     emu_copy_box(to, map, x, y, z, bar);
 }
-static inline void cluster_meet(EMU_AT) { emu_cluster_meet(file, line); }
+static inline void cluster_sync(EMU_AT) { emu_cluster_sync(file, line); }
 static inline void bar_arrive_at(uint64_t *bar, int rank) { emu_bar_arrive_at(bar, rank); }
 static inline void copy_box_to_all(void *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar,
                                    int mask)
@@ -73,7 +81,7 @@ static inline void copy_box_to_all(void *to, const CUtensorMap *map, int x, int 
 static inline void writes_ready(void) { emu_proxy_fence(); }
 template <int N> static inline void group_hold(float *acc) { (void)acc; }
 template <int N> static inline void registers_take(void) {}
-template <int N> static inline void registers_give(void) {}
+template <int N> static inline void registers_release(void) {}
 static inline void group_fence(EMU_AT) { emu_group(EMU_GROUP_FENCE, 0, NULL, file, line); }
 static inline void group_commit(EMU_AT) { emu_group(EMU_GROUP_COMMIT, 0, NULL, file, line); }
 template <int N> static inline void group_wait(EMU_AT) { emu_group(EMU_GROUP_WAIT, N, NULL, file, line); }
@@ -113,7 +121,7 @@ static __device__ __forceinline__ int bar_wait(uint64_t *bar, int parity, int pa
 {
     const uint32_t at = shared_address(bar);
     uint64_t began = 0;
-    /* a look lasts until the hardware is tired of it: nobody says how long */
+    /* the hardware ends a poll by itself, after a time that is not documented */
     for (int i = 0;; i++) {
         int over;
         asm volatile("{\n.reg .pred p;\nmbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\nselp.s32 %0, "
@@ -155,7 +163,7 @@ static __device__ __forceinline__ void bar_arrive_at(uint64_t *bar, int rank)
                  "r"(rank)
                  : "memory");
 }
-static __device__ __forceinline__ void cluster_meet(void)
+static __device__ __forceinline__ void cluster_sync(void)
 {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
 }
@@ -163,7 +171,7 @@ template <int N> static __device__ __forceinline__ void registers_take(void)
 {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
-template <int N> static __device__ __forceinline__ void registers_give(void)
+template <int N> static __device__ __forceinline__ void registers_release(void)
 {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }

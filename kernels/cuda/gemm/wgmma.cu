@@ -115,7 +115,7 @@ static void start(struct dev *d, const struct size *s, const struct gemm_job &j,
     for (int i = 0; i < j.n_parts && boxes; i++) {
         const int64_t k = contraction(j, i);
         if (!k)
-            continue; /* nobody will ask for it */
+            continue; /* it will not be read */
         well &= describe(cuda_wgmma(d), &g.a[i],
                          T::A_ACROSS ? across(j.a[i], j.rows, k) : by_rows(j.a[i], j.rows, k, T::ROWS));
         well &= describe(cuda_wgmma(d), &g.b[i],
@@ -147,12 +147,12 @@ static const struct size sizes[FORMS][WGMMA_SIZES] = { SIZES(FORM_LINEAR, 32, "6
                                                        SIZES(FORM_DX, 64, "64x64", 256),
                                                        SIZES(FORM_DW, 64, "64x64", 256) };
 
-static int has_room(const struct size *s, const struct gemm_job &j, int slots, size_t shared_most)
+static int size_fits(const struct size *s, const struct gemm_job &j, int slots, size_t shared_most)
 {
     return (s->waits || j.n_leaves == 1) && shared_of(s, slots) <= shared_most;
 }
 
-/* The size that is through with all tiles first, of those that have the room; NULL: none has. */
+/* Of the sizes that fit, the one that finishes all tiles first; NULL: none fits. */
 static const struct size *choose(const struct wgmma *w, const struct size *of_form, const struct gemm_job &j,
                                  int slots, size_t shared_most, int64_t processors)
 {
@@ -162,7 +162,7 @@ static const struct size *choose(const struct wgmma *w, const struct size *of_fo
         const struct size *s = &of_form[i];
         const int64_t at_a_time = processors > s->cluster ? processors / s->cluster : 1,
                       clocks = (tiles_together(s, j) + at_a_time - 1) / at_a_time * s->clocks;
-        if (!has_room(s, j, slots, shared_most) || (w->only && i + 1 != w->only))
+        if (!size_fits(s, j, slots, shared_most) || (w->only && i + 1 != w->only))
             continue;
         if (!strcmp(s->name, w->first))
             return s;
@@ -172,7 +172,7 @@ static const struct size *choose(const struct wgmma *w, const struct size *of_fo
     return best;
 }
 
-/* NULL: mma makes it, or nobody can. */
+/* NULL: mma makes it, or no kernel can. */
 static const struct size *wanted(const struct wgmma *w, const struct gemm_job &j, enum form form, int slots,
                                  size_t shared_most, int64_t processors)
 {
@@ -197,17 +197,17 @@ int wgmma_start(struct dev *d, const struct gemm_job &j, enum form form, int slo
 {
     const struct wgmma *w = cuda_wgmma(d);
     const struct size *s = wanted(w, j, form, slots, shared_most, processors);
-    const int nobody = !s && w->use == WGMMA_ALONE && !w->only; /* the self-check's: mma then */
+    const int impossible = !s && w->use == WGMMA_ALONE && !w->only; /* the self-check's: mma then */
     if (s)
         s->start(d, s, j, slots, fits_boxes(j),
                  (w->only ? (int64_t)CHECK_PROCESSORS : processors) * s->per_processor);
-    cuda_well(d, nobody ? cudaErrorInvalidValue : cudaSuccess,
+    cuda_well(d, impossible ? cudaErrorInvalidValue : cudaSuccess,
               "a product of more leaves than one call takes");
-    return s || nobody;
+    return s || impossible;
 }
 
 /* ---- opening ---- */
-/* Is there a size of that name in any form. */
+/* Is there a size of this name in any form? */
 static int known(const char *name)
 {
     int found = !*name;
@@ -217,7 +217,7 @@ static int known(const char *name)
     return found;
 }
 
-int wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use wish, struct err *e)
+int wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use use, struct err *e)
 {
     const char *first = env_get(ENV_SHARDLINE_WGMMA);
     struct cudaDeviceProp prop;
@@ -230,7 +230,7 @@ int wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use wish, struct err *
     snprintf(w->first, sizeof w->first, "%s", first ? first : "");
     if (!cuda_well(d, cudaGetDevice(&index), "asking the GPU") ||
         !cuda_well(d, cudaGetDeviceProperties(&prop, index), "asking the GPU") || prop.major != 9 ||
-        wish == WGMMA_OFF)
+        use == WGMMA_OFF)
         return 0;
     if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &w->encode, 12000, cudaEnableDefault,
                                          &found) != cudaSuccess ||
@@ -240,8 +240,8 @@ int wgmma_open(struct dev *d, struct wgmma *w, enum wgmma_use wish, struct err *
         (void)cudaGetLastError();
         return 0;
     }
-    w->use = wish;
-    if (wish == WGMMA_ASK)
+    w->use = use;
+    if (use == WGMMA_ASK)
         wgmma_check(d, w);
     return 0;
 }

@@ -1,21 +1,21 @@
 /* wgmma.cuh - products on Hopper's own tensor-core instructions: a block makes tiles of 64 GROUPS x COLS of
  * the result, one after the other, each group of 4 warps 64 rows of it, through STAGES pieces of 64 elements
- * of the contraction, which one more group of warps brings, also those of the next tile while the last one
+ * of the contraction, which one more group of warps loads, also those of the next tile while the last one
  * is written.
  *
  *     bring: wait empty[stage] -> copies of boxes -> full[stage]      multiply: wait full[stage] ->
  *     mma_group x 4 -> wait -> empty[stage]
  *
- * CLUSTER blocks that run side by side have tiles below one another, so the same columns: each brings a
- * share of B to all of them, and waits until all have given the stage back.
+ * CLUSTER blocks that run side by side have tiles below one another, so the same columns: each loads a
+ * share of B for all of them, and waits until all have released the stage.
  *
- * The order is that of gemm_tile.cuh, a step of 16 an mma_group. What mma_group rounds inside of a step need
- * not be what mma does: wgmma.h says who multiplies then. Copies of boxes want addresses and rows at
- * multiples of 16 bytes and leaves of whole steps; what has not is brought by the
- * threads of the bringing group, element by element: right, and slow.
+ * The order is that of gemm_tile.cuh, a step of 16 an mma_group. What mma_group rounds inside of a step
+ * need not be what mma does: wgmma.h describes the consequences. Copies of boxes need addresses and rows
+ * at multiples of 16 bytes and leaves of whole steps; other operands are loaded by the threads of the
+ * loading group, element by element: correct but slow.
  *
- * A stage of A by rows is [rows][64]; what is across lies in boxes of BOX columns, [64][BOX], box after box.
- * Rows of 128 or 64 bytes are swizzled. */
+ * A stage of A by rows is [rows][64]; what is across lies in boxes of BOX columns, [64][BOX], box after
+ * box. Rows of 128 or 64 bytes are swizzled. */
 #ifndef SHARDLINE_KERNELS_CUDA_GEMM_WGMMA_CUH
 #define SHARDLINE_KERNELS_CUDA_GEMM_WGMMA_CUH
 
@@ -44,7 +44,7 @@ struct group_tiling {
     static constexpr int BOX_B = F == FORM_LINEAR ? PANEL : 64, SHARE = COLS / CLUSTER;
     static constexpr int TILE_A = ROWS * DEEP, STAGE = TILE_A + COLS * DEEP; /* halves */
     static constexpr int PIPE_BYTES = ATOM + STAGES * STAGE * 2 + STAGES * 16;
-    /* blocks for whose registers a multiprocessor has room */
+    /* blocks whose registers fit on a multiprocessor */
     static constexpr int PER_PROCESSOR = GROUPS > 1 ? 1 : 2;
     static_assert(SHARE % BOX_B == 0);
 };
@@ -91,7 +91,7 @@ template <class T> struct tile_walk {
     }
 };
 
-/* ---- who brings ---- */
+/* ---- the loading group ---- */
 /* A box of B: to all blocks of the cluster. */
 template <class T>
 GPU void bring_shared(uint16_t *to, const CUtensorMap *map, int x, int y, int z, uint64_t *bar)
@@ -187,7 +187,7 @@ template <class T> GPU void bring_all(pipe<T> p, const struct group_job &g, int 
     }
 }
 
-/* ---- who multiplies ---- */
+/* ---- the multiplying groups ---- */
 /* Step `step` of 16 of a tile, rows from 64 group. */
 template <class T> GPU void multiply_step(float *acc, const uint16_t *tile, int group, int step)
 {
@@ -220,8 +220,8 @@ template <class T> GPU void multiply_tile(float *acc, const uint16_t *tile, int 
     }
 }
 
-/* A stage goes back to all who bring to it: a warp's lane for each. */
-template <class T> GPU void give_back(const pipe<T> &p, int stage, int lane)
+/* Releases a stage to all blocks that load into it: a lane of the warp for each. */
+template <class T> GPU void release_stage(const pipe<T> &p, int stage, int lane)
 {
     if (stage < 0 || lane >= T::CLUSTER)
         return;
@@ -231,8 +231,8 @@ template <class T> GPU void give_back(const pipe<T> &p, int stage, int lane)
         bar_arrive(p.empty(stage));
 }
 
-/* A leaf. The newest tile is under way while the one before it is given back. well: every tile came; no
- * branch, wgmma must not be in one. */
+/* A leaf. The newest tile is under way while the one before it is released. well: every tile arrived; without
+ * a branch, because wgmma must not be in one. */
 template <class T>
 GPU void multiply_leaf(float *acc, pipe<T> &p, walk<DEEP> &w, int &well, const struct gemm_job &j, int leaf,
                        int group, int lane)
@@ -243,12 +243,12 @@ GPU void multiply_leaf(float *acc, pipe<T> &p, walk<DEEP> &w, int &well, const s
         well &= bar_wait(p.full(p.turn), p.parity, well);
         multiply_tile<T>(acc, p.tile(), group, w.length());
         group_wait<1>();
-        give_back<T>(p, before, lane);
+        release_stage<T>(p, before, lane);
         before = p.turn;
     }
     group_wait<0>();
     group_hold<T::NUMBERS>(acc);
-    give_back<T>(p, before, lane);
+    release_stage<T>(p, before, lane);
 }
 
 template <class T> GPU void multiply_all(pipe<T> p, const struct group_job &g, int slots, int group)
@@ -272,7 +272,7 @@ template <class T> GPU void multiply_all(pipe<T> p, const struct group_job &g, i
         w.begin(j, 0);
         for (int leaf = 0; leaf < (T::WAITS ? j.n_leaves : 1); leaf++) {
             multiply_leaf<T>(acc, p, w, well, j, leaf, group, lane);
-            if (!well) { /* seen by everyone, hung for nobody */
+            if (!well) { /* NaN shows the fault; the GPU does not hang */
                 GPU_UNROLL
                 for (int i = 0; i < T::NUMBERS; i++)
                     acc[i] = __uint_as_float(0x7fffffffu);
@@ -301,21 +301,21 @@ static __global__ void __launch_bounds__(T::THREADS, T::PER_PROCESSOR)
         }
         bars_ready();
     }
-    if constexpr (T::CLUSTER > 1) /* others write here */
-        cluster_meet();
+    if constexpr (T::CLUSTER > 1) /* other blocks write to this one's barriers */
+        cluster_sync();
     else
         __syncthreads();
     if (group == T::GROUPS) {
         if constexpr (T::GROUPS == 2) /* 3 groups begin with 168 */
-            registers_give<40>();
+            registers_release<40>();
         bring_all<T>(p, g, (int)threadIdx.x % GROUP);
     } else {
         if constexpr (T::GROUPS == 2)
             registers_take<232>();
         multiply_all<T>(p, g, slots, group);
     }
-    if constexpr (T::CLUSTER > 1) /* nobody's memory goes while others may touch it */
-        cluster_meet();
+    if constexpr (T::CLUSTER > 1) /* no block ends while others may access its memory */
+        cluster_sync();
 #endif
 }
 

@@ -88,7 +88,7 @@ static int compare(const struct bench *b, int64_t n, int steps)
     return same ? 2 : 1;
 }
 
-/* One product, by whom w says now, to the host: its number of elements. */
+/* One product by the kernel that w selects, copied to the host; returns its number of elements. */
 static int64_t multiply(struct bench *b, size_t form, int abs, float *got)
 {
     dev_fill(b->d, b->out, 0xff, MOST * sizeof(float));

@@ -81,10 +81,10 @@ int lt_check(struct lt *l, struct err *e)
 static void *find_library(const char **name)
 {
     static const char *const names[] = { "libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so" };
-    const char *wish = env_get(ENV_SHARDLINE_CUBLASLT);
+    const char *wanted = env_get(ENV_SHARDLINE_CUBLASLT);
     void *found = NULL;
-    if (wish)
-        return *name = wish, dlopen(wish, RTLD_NOW | RTLD_LOCAL);
+    if (wanted)
+        return *name = wanted, dlopen(wanted, RTLD_NOW | RTLD_LOCAL);
     for (size_t i = 0; i < sizeof names / sizeof *names && !found; i++)
         found = dlopen(*name = names[i], RTLD_NOW | RTLD_LOCAL);
     return found;
@@ -259,7 +259,7 @@ static int list(struct lt *l, void *desc, const struct lt_product *p, const stru
     return rc ? -1 : n;
 }
 
-static struct choice *room_for_choice(struct lt *l)
+static struct choice *new_choice(struct lt *l)
 {
     if (l->n_choices == l->cap) {
         int cap = l->cap ? 2 * l->cap : 64;
@@ -300,7 +300,7 @@ void lt_choice_text(const struct lt *l, int i, char *text, size_t bytes)
     snprintf(text + at, bytes - at, ", number %d of %d", c->rank + 1, c->n_found);
 }
 
-/* A line for those who want to know: appended to the file that the environment names. */
+/* Appends a line to the file in SHARDLINE_CUBLASLT_LOG. */
 static void record(const struct lt *l)
 {
     const char *path = env_get(ENV_SHARDLINE_CUBLASLT_LOG);
@@ -361,8 +361,8 @@ static int fastest(struct lt *l, const struct lt_product *p, const struct choice
     return rank;
 }
 
-/* The first that fits, or the one that a table names; or else what time says. c->rank: behind the list when
- * nothing fits. */
+/* The first that fits, or the one that a table names; or else the fastest by time. c->rank: behind the
+ * list when nothing fits. */
 static void rank_choice(struct lt *l, const struct lt_product *p, struct choice *c,
                         const struct lt_found *found)
 {
@@ -391,7 +391,7 @@ static const struct choice *choose(struct lt *l, const struct lt_product *p, con
     for (int i = 0; i < l->n_choices; i++)
         if (!memcmp(&l->choice[i].key, k, sizeof *k))
             return &l->choice[i];
-    struct choice *c = room_for_choice(l);
+    struct choice *c = new_choice(l);
     struct lt_found found[LIST];
     if (!note(l, c != NULL, "no memory for a choice", k))
         return NULL;

@@ -1,4 +1,4 @@
-/* lt.h - products by cuBLASLt, with algorithms that are fixed: the same for every number of rows, no split-K.
+/* lt.h - products by cuBLASLt, with fixed algorithms: the same for every number of rows, no split-K.
  *
  * The op's matrices are row-major, the library's column-major: y[m][n] is its n x m matrix D = op(A) op(B),
  * as it lies.
@@ -8,11 +8,11 @@
  *     dx         k x rows   w  (N) k x n   dy (N)        k, n
  *     dw         k x n      x  (N) k x T   dy (T)        k, n, T (a sequence)
  *
- * The first algorithm of the library's own list that needs no split-K and no more than the fixed workspace
- * is taken, asked for a fixed number of rows: so the same library on the same GPU makes the same choice,
- * whatever was computed before. A table (lt_table.h) may name another one of that list. Rows are run in
- * multiples of LT_ROWS; what is left over goes through scratch. Leaves (numerics contract): a strided batch
- * over leaves of one length into fp32 partials, then the op tree_add.
+ * The library lists its algorithms for a fixed number of rows; the first one without split-K that fits the
+ * fixed workspace is taken. So the same library on the same GPU makes the same choice, whatever was
+ * computed before. A table (lt_table.h) may name another one of that list. Rows are run in multiples of
+ * LT_ROWS; the rest goes through scratch. Leaves (numerics contract): a strided batch over leaves of one
+ * length into fp32 partials, then the op tree_add.
  *
  * Weights are packed as rows, [n][ld], a row as long as panels_bytes gives it. */
 #ifndef SHARDLINE_KERNELS_CUDA_LT_LT_H
@@ -24,18 +24,19 @@
 
 struct lt;
 
-/* Opens the library: $SHARDLINE_CUBLASLT, or libcublasLt.so.13, .12. stream: the device's. ERR_DEVICE: it is
- * not there, or too old. */
+/* Opens the library: $SHARDLINE_CUBLASLT, or libcublasLt.so.13, .12. stream: the device's. ERR_DEVICE: it
+ * was not found, or is too old. */
 int lt_open(struct lt **out, struct dev *d, void *stream, struct err *e);
+/* NULL: nothing. */
 void lt_close(struct lt *l);
 /* The file that was opened and the library's version: "libcublasLt.so.13 130100". */
 const char *lt_name(const struct lt *l);
+/* The device that it was opened for. */
 struct dev *lt_dev(const struct lt *l);
 /* The first thing that failed since the last call: ERR_DEVICE. */
 int lt_check(struct lt *l, struct err *e);
 
-/* The ops of kernels.h. A shape that no algorithm fits is left for lt_check, with NaN where the result
- * belongs. */
+/* The ops of kernels.h. A shape that no algorithm fits gives NaN and an error for lt_check. */
 void lt_linear_pack(struct lt *l, struct panels *p, int n_w, const struct mat *w);
 void lt_linear(struct lt *l, struct mat y, struct mat x, const struct panels *w);
 void lt_linear_dx(struct lt *l, struct mat dx, int n_w, const struct mat *dy, const struct mat *w,
@@ -60,13 +61,13 @@ struct lt_product {
     int64_t ld, step;
     int add; /* to what d holds */
 };
-/* 1: it is under way. 0: noted for lt_check. */
+/* Starts it. 0: failed, recorded for lt_check. */
 int lt_run(struct lt *l, const struct lt_product *p);
-/* The same with the algorithm that stands n-th on the library's list, fit or not, for comparing: 0 when the
- * list is shorter or it cannot run; nothing is noted. */
+/* The same with the n-th algorithm of the library's list, fit or not, for comparisons. 0: the list is
+ * shorter or the algorithm cannot run; nothing is recorded. */
 int lt_run_nth(struct lt *l, const struct lt_product *p, int n);
-/* Choices so far: how many, and the i-th as a line "product linear bf16 cols 4096 inner 4096 batch 1 rows 64
- * algo 21 tile 20 stages 4 …". */
+/* The number of choices so far, and the i-th as a line "product linear bf16 cols 4096 inner 4096 batch 1
+ * rows 64 algo 21 tile 20 stages 4 …". */
 int lt_n_choices(const struct lt *l);
 void lt_choice_text(const struct lt *l, int i, char *text, size_t bytes);
 

@@ -1,4 +1,4 @@
-/* lt_api.h - what is asked of cuBLASLt, declared here: the library is opened at run time and not needed to
+/* lt_api.h - the calls of cuBLASLt that lt.c makes: the library is opened at run time and not needed to
  * build. Numbers and shapes as NVIDIA's cublasLt.h documents them; lt_check.c compares them with that header
  * where it is. */
 #ifndef SHARDLINE_KERNELS_CUDA_LT_LT_API_H
@@ -9,7 +9,7 @@
 
 /* cudaDataType */
 enum { LT_F32 = 0, LT_BF16 = 14 };
-/* cublasComputeType_t; pedantic: no TF32 whatever the environment says */
+/* cublasComputeType_t; pedantic: no TF32, whatever the environment sets */
 enum { LT_COMPUTE_F32 = 68, LT_COMPUTE_F32_PEDANTIC = 69 };
 enum { LT_OP_N, LT_OP_T };
 enum { LT_DESC_TRANS_A = 3, LT_DESC_TRANS_B = 4 };

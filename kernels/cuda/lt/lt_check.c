@@ -1,4 +1,4 @@
-/* lt_check.c - lt_api.h says what NVIDIA's own header says: compared where that header is, nothing is made
+/* lt_check.c - compares lt_api.h with NVIDIA's own header where that is found; nothing is made
  * of it. */
 #if __has_include(<cublasLt.h>) && !defined CUDA_EMU
 #include <cublasLt.h>

@@ -122,23 +122,23 @@ static void run_rest(struct lt *l, const struct rows_job *j, int64_t row, int64_
     size_t bytes = y_bytes, at = y_bytes;
     for (int i = 0; i < j->n_sources; i++)
         bytes += (size_t)LT_ROWS * (size_t)(j->s[i].leaves->end[j->s[i].leaves->n - 1] + 8) * size;
-    char *room = dev_scratch(d, REST, bytes);
+    char *scratch = dev_scratch(d, REST, bytes);
     struct mat y = mat_rows(j->y, row, rows);
-    if (!room) {
+    if (!scratch) {
         dev_fill(d, y.p, 0xff, (size_t)((rows - 1) * y.ld + y.cols) * sizeof(float));
         return;
     }
     for (int i = 0; i < j->n_sources; i++) {
         const struct lt_operand x = j->s[i].x;
         const int64_t n = j->s[i].leaves->end[j->s[i].leaves->n - 1], ld = (n + 7) / 8 * 8;
-        rest.s[i].x = (struct lt_operand){ room + at, ld, 0 };
-        dev_fill(d, room + at, 0, (size_t)(LT_ROWS * ld) * size);
-        dev_copy_rows(d, room + at, (size_t)ld * size, element(x.p, j->dt, row * x.ld), (size_t)x.ld * size,
-                      (size_t)n * size, rows);
+        rest.s[i].x = (struct lt_operand){ scratch + at, ld, 0 };
+        dev_fill(d, scratch + at, 0, (size_t)(LT_ROWS * ld) * size);
+        dev_copy_rows(d, scratch + at, (size_t)ld * size, element(x.p, j->dt, row * x.ld),
+                      (size_t)x.ld * size, (size_t)n * size, rows);
         at += (size_t)(LT_ROWS * ld) * size;
     }
-    run_rows(l, &rest, 0, LT_ROWS, (float *)(void *)room, y.cols);
-    dev_copy_rows(d, y.p, (size_t)y.ld * sizeof(float), room, (size_t)y.cols * sizeof(float),
+    run_rows(l, &rest, 0, LT_ROWS, (float *)(void *)scratch, y.cols);
+    dev_copy_rows(d, y.p, (size_t)y.ld * sizeof(float), scratch, (size_t)y.cols * sizeof(float),
                   (size_t)y.cols * sizeof(float), rows);
 }
 
@@ -190,14 +190,14 @@ static int open_stack(struct lt *l, struct stack *s, const struct tree_acc *acc,
         most = depth > most ? depth : most;
     }
     const int after = tree_depth_before(acc->n, acc->next + n_seq), theirs = after > kept ? after : kept;
-    float *room = most > theirs
-                      ? dev_scratch(lt_dev(l), LEVELS, (size_t)((most - theirs) * n * k) * sizeof(float))
-                      : NULL;
+    float *scratch = most > theirs
+                         ? dev_scratch(lt_dev(l), LEVELS, (size_t)((most - theirs) * n * k) * sizeof(float))
+                         : NULL;
     for (int i = 0; i < most; i++) {
-        s->at[i] = i < theirs ? acc->level[i] : room + own++ * n * k;
+        s->at[i] = i < theirs ? acc->level[i] : scratch + own++ * n * k;
         s->ld[i] = i < theirs ? ld : k;
     }
-    return most == theirs || room;
+    return most == theirs || scratch;
 }
 
 static void add_level(struct dev *d, const struct stack *s, int older, int newer, int64_t n, int64_t k)

@@ -298,15 +298,15 @@ static void arrive_box(int which)
 }
 
 /* ---- what happens late ---- */
-int emu_late(int backwards)
+int emu_run_deferred(int backwards)
 {
-    if (backwards && emu_groups_late(backwards))
+    if (backwards && emu_run_deferred_groups(backwards))
         return 1;
     if (n_boxes) {
         arrive_box(backwards ? n_boxes - 1 : 0);
         return 1;
     }
-    return !backwards && emu_groups_late(backwards);
+    return !backwards && emu_run_deferred_groups(backwards);
 }
 
 void emu_async_launch(void)

@@ -102,7 +102,7 @@ static struct {
 } block;
 
 const char *emu_fault(void) { return block.fault; }
-void emu_forget(void) { block.fault[0] = 0; }
+void emu_fault_clear(void) { block.fault[0] = 0; }
 char *emu_shared_at(size_t *bytes)
 {
     *bytes = block.shared_bytes;
@@ -237,7 +237,7 @@ void emu_barrier(const char *file, int line)
     wake(emu_here.rank * block.n, block.n, AT_BARRIER);
 }
 
-void emu_cluster_meet(const char *file, int line)
+void emu_cluster_sync(const char *file, int line)
 {
     if (++block.n_met < block.all) {
         wait_as(AT_MEETING, file, line);
@@ -280,7 +280,7 @@ static void warp_go(struct fiber *first, struct warp *w, unsigned mask)
             first[i].state = RUNS;
 }
 
-uint64_t emu_meet(enum emu_kind kind, unsigned mask, uint64_t v, int other, const char *file, int line)
+uint64_t emu_warp_op(enum emu_kind kind, unsigned mask, uint64_t v, int other, const char *file, int line)
 {
     struct fiber *f = &block.fiber[block.at], *first = &block.fiber[block.at / 32 * 32];
     struct warp *w = &block.warp[block.at / 32];
@@ -358,7 +358,7 @@ static void run_cluster(int backwards)
             if (block.stop)
                 return;
         }
-        if (!ran && !emu_late(backwards) && !emu_give_up()) {
+        if (!ran && !emu_run_deferred(backwards) && !emu_give_up()) {
             note_stuck();
             block.stop = 1;
             return;
@@ -394,13 +394,13 @@ size_t emu_shared_limit(void)
     return limit < EMU_SHARED_MAX ? limit : EMU_SHARED_MAX;
 }
 
-struct emu_asked emu_asked;
+struct emu_calls emu_calls;
 int emu_launch(struct emu_dim blocks, unsigned cluster, struct emu_dim threads, size_t shared,
                void (*call)(void *arg), void *arg, size_t arg_bytes)
 {
     const size_t n = (size_t)threads.x * threads.y * threads.z;
     block.stop = 0;
-    emu_asked.launches++;
+    emu_calls.launches++;
     if (block.fault[0])
         return 0;
     if (n < 1 || n > EMU_THREADS_MAX || shared > emu_shared_limit() || !blocks.x || !blocks.y || !blocks.z ||

@@ -1,6 +1,6 @@
 /* cuda_runtime_api.h - stands in for CUDA's header of this name where device.c and the kernels are built for
- * the emulation (emu.h): the few calls that device.c makes, over the host's memory. Everything is over when
- * a call returns. */
+ * the emulation (emu.h): the few calls that device.c makes, over the host's memory. Everything is complete
+ * when a call returns. The functions behave as NVIDIA documents them. */
 #ifndef SHARDLINE_TESTS_DEVICES_EMU_CUDA_RUNTIME_API_H
 #define SHARDLINE_TESTS_DEVICES_EMU_CUDA_RUNTIME_API_H
 
@@ -37,11 +37,13 @@ struct cudaDeviceProp {
     } uuid;
 };
 
+/* ---- errors ---- */
 cudaError_t cudaGetLastError(void);
 cudaError_t cudaPeekAtLastError(void);
-/* of cudaErrorLaunchFailure: what the emulation found */
+/* of cudaErrorLaunchFailure: the emulation's fault */
 const char *cudaGetErrorString(cudaError_t rc);
 
+/* ---- memory ---- */
 cudaError_t cudaMalloc(void **p, size_t bytes);
 cudaError_t cudaMallocAsync(void **p, size_t bytes, cudaStream_t s);
 cudaError_t cudaFree(void *p);
@@ -54,6 +56,7 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, 
 cudaError_t cudaMemcpy2DAsync(void *to, size_t to_pitch, const void *from, size_t from_pitch, size_t bytes,
                               size_t rows, int kind, cudaStream_t s);
 
+/* ---- streams and events ---- */
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t s);
 cudaError_t cudaStreamSynchronize(cudaStream_t s);
@@ -66,10 +69,12 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags);
 
 enum cudaDriverEntryPointQueryResult { cudaDriverEntryPointSuccess, cudaDriverEntryPointSymbolNotFound };
 enum { cudaEnableDefault = 0 };
+/* Finds cuTensorMapEncodeTiled. */
 cudaError_t cudaGetDriverEntryPointByVersion(const char *name, void **function, unsigned version,
                                              unsigned long long flags,
                                              enum cudaDriverEntryPointQueryResult *found);
 
+/* ---- the device ---- */
 cudaError_t cudaGetDeviceCount(int *n);
 cudaError_t cudaSetDevice(int index);
 cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *prop, int index);

@@ -208,7 +208,7 @@ void emu_group(enum emu_group_op op, int arg, const struct emu_product *p, const
 }
 
 /* ---- for async.c ---- */
-int emu_groups_late(int backwards)
+int emu_run_deferred_groups(int backwards)
 {
     for (int i = 0; i < GROUPS_MAX; i++) {
         struct group *g = &groups[backwards ? GROUPS_MAX - 1 - i : i];

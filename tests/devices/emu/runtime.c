@@ -79,7 +79,7 @@ static cudaError_t sides(const void *to, const void *from, size_t bytes, int kin
 
 cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
 {
-    emu_asked.fills++;
+    emu_calls.fills++;
     if (!s || !emu_owns(p, bytes))
         return cudaErrorInvalidValue;
     memset(p, byte, bytes);
@@ -88,7 +88,7 @@ cudaError_t cudaMemsetAsync(void *p, int byte, size_t bytes, cudaStream_t s)
 
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, cudaStream_t s)
 {
-    emu_asked.copies++;
+    emu_calls.copies++;
     if (!s || sides(to, from, bytes, kind) != cudaSuccess)
         return cudaErrorInvalidValue;
     memcpy(to, from, bytes);
@@ -139,7 +139,7 @@ static char kept[512]; /* text of the failure that was asked for last */
 cudaError_t cudaGetLastError(void)
 {
     cudaError_t rc = cudaPeekAtLastError();
-    emu_forget();
+    emu_fault_clear();
     return rc;
 }
 

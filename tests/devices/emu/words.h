@@ -55,7 +55,7 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 static inline void __syncthreads(EMU_AT) { emu_barrier(file, line); }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, EMU_AT)
 {
-    emu_meet(EMU_SYNC, mask, 0, 0, file, line);
+    emu_warp_op(EMU_SYNC, mask, 0, 0, file, line);
 }
 
 template <class T>
@@ -64,7 +64,7 @@ static inline T emu_shuffle(enum emu_kind kind, unsigned mask, T v, int other, c
     static_assert(sizeof v <= 8 && std::is_trivially_copyable_v<T>);
     uint64_t bits = 0;
     memcpy(&bits, &v, sizeof v);
-    bits = emu_meet(kind, mask, bits, other, file, line);
+    bits = emu_warp_op(kind, mask, bits, other, file, line);
     memcpy(&v, &bits, sizeof v);
     return v;
 }
@@ -86,15 +86,15 @@ template <class T> static inline T __shfl_xor_sync(unsigned mask, T v, int by, E
 }
 static inline unsigned __ballot_sync(unsigned mask, int v, EMU_AT)
 {
-    return (unsigned)emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line);
+    return (unsigned)emu_warp_op(EMU_BALLOT, mask, v != 0, 0, file, line);
 }
 static inline int __any_sync(unsigned mask, int v, EMU_AT)
 {
-    return emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line) != 0;
+    return emu_warp_op(EMU_BALLOT, mask, v != 0, 0, file, line) != 0;
 }
 static inline int __all_sync(unsigned mask, int v, EMU_AT)
 {
-    return (unsigned)emu_meet(EMU_BALLOT, mask, v != 0, 0, file, line) == mask;
+    return (unsigned)emu_warp_op(EMU_BALLOT, mask, v != 0, 0, file, line) == mask;
 }
 
 /* ---- atomics: of integers only, sums of floats have an order ---- */

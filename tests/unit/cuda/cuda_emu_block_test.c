@@ -1,4 +1,4 @@
-/* cuda_emu_block_test.c - the emulated block (kernels/cuda/emu) does what a GPU's does, and says what a GPU
+/* cuda_emu_block_test.c - the emulated block (tests/devices/emu) does what a GPU's does, and says what a GPU
  * would not. Kernels: cuda_emu_block.cu. */
 #include "kernels/dev.h"
 #include "kernels/fn.h"

@@ -104,7 +104,7 @@ static __global__ void two_kernel(const __grid_constant__ struct once o)
     if (o.wrong == WRONG_NO_MEETING)
         __syncthreads();
     else
-        cluster_meet();
+        cluster_sync();
     if (thread == 0) {
         bar_arrive_bytes(&bar[0], 64 * DEEP * 2);
         if (rank == 0)
@@ -118,7 +118,7 @@ static __global__ void two_kernel(const __grid_constant__ struct once o)
         return;
     if (rank == 1)
         bar_wait(&bar[1], 0, 1);
-    cluster_meet();
+    cluster_sync();
 }
 
 /* The map of [rows][halves], its inner dimension in a box of row_halves. */

@@ -84,7 +84,7 @@ TEST(decoding_has_the_cpu_s_bits_in_fp32_and_those_of_one_pass_in_bf16)
 /* ---- what the host asks ---- */
 TEST(a_decode_step_asks_11_launches_a_layer_and_copies_no_more_for_more_layers)
 {
-    struct emu_asked of[2];
+    struct emu_calls of[2];
     for (int more = 0; more < 2; more++) {
         struct model_config c = rig_config(0, 0.1);
         struct rig_decode d;
@@ -94,10 +94,10 @@ TEST(a_decode_step_asks_11_launches_a_layer_and_copies_no_more_for_more_layers)
         rig_device = "cuda";
         rig_decode_open(&d, &c, DT_BF16, 1);
         rig_decode_rows(&d, 0, PROMPT);
-        const struct emu_asked before = emu_asked;
+        const struct emu_calls before = emu_calls;
         dev_read(d.r.dev, logits, rig_decode_rows(&d, PROMPT, 1), sizeof logits);
-        of[more] = (struct emu_asked){ emu_asked.launches - before.launches, emu_asked.copies - before.copies,
-                                       emu_asked.fills - before.fills };
+        of[more] = (struct emu_calls){ emu_calls.launches - before.launches, emu_calls.copies - before.copies,
+                                       emu_calls.fills - before.fills };
         rig_decode_close(&d);
     }
     CHECK_INT(of[1].launches - of[0].launches, 3 * 11);

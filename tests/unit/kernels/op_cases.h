@@ -239,7 +239,7 @@ static void slices(struct both *b)
     struct err e;
     for (int k = 0; k < 2; k++) {
         struct ring r;
-        CHECK_INT(ring_open(&r, b->dev[k], &(struct dev_door){ 0 }, 4096, &e), 0);
+        CHECK_INT(ring_open(&r, b->dev[k], &(struct dev_executor){ 0 }, 4096, &e), 0);
         for (int64_t at = 0, got; at < LONG; at += got) {
             void *host;
             got = ring_take(&r, (float *)b->p[x][k] + at, LONG - at < 777 ? LONG - at : 777, sizeof(float),

@@ -26,7 +26,7 @@ static const char *complaint(struct dev *d)
     return dev_check(d, &e) < 0 ? e.text : "";
 }
 
-static const struct dev_door none;
+static const struct dev_executor none;
 
 /* Elements of sizes that fit neither a half nor each other: each into a place of its own, some side by side.
  * */
@@ -300,7 +300,7 @@ static void *read_beside(void *arg)
     struct err e;
     x->rc = resident_fill(&x->s->r, &x->s->m,
                           &(struct resident_source){
-                              .read = read_values, .door = { knock, &x->door }, .ring = x->half },
+                              .read = read_values, .executor = { knock, &x->door }, .ring = x->half },
                           &e);
     pthread_mutex_lock(&x->door.lock);
     x->door.over = 1;

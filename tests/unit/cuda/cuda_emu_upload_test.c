@@ -1,5 +1,5 @@
-/* cuda_emu_lend_test.c - what ops are lent (kernels/cuda/priv.h) where a GPU is emulated: the bytes are
- * there as long as promised, and what is lent again unchanged is not copied again. */
+/* cuda_emu_upload_test.c - cuda_upload (kernels/cuda/priv.h) on the emulated GPU: the bytes are valid as
+ * long as promised, and unchanged bytes are not copied again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "kernels/dev.h"
 #include "tests/test.h"
 
-#define PROMISED ((size_t)8 << 20) /* of later lends that leave a copy as it is */
+#define PROMISED ((size_t)8 << 20) /* of later uploads that leave a copy as it is */
 
 struct stage {
     struct mem mem;
@@ -46,22 +46,22 @@ TEST(the_same_bytes_are_copied_once)
     char list[1000] = "pages", other[1000] = "other pages";
     if (!open_stage(&s))
         return;
-    const void *first = cuda_lend(s.d, list, sizeof list), *second = cuda_lend(s.d, other, sizeof other);
+    const void *first = cuda_upload(s.d, list, sizeof list), *second = cuda_upload(s.d, other, sizeof other);
     CHECK(first != second);
-    CHECK(cuda_lend(s.d, list, sizeof list) == first);
-    CHECK(cuda_lend(s.d, other, sizeof other) == second);
-    CHECK(cuda_lend(s.d, list, sizeof list - 1) != first);
+    CHECK(cuda_upload(s.d, list, sizeof list) == first);
+    CHECK(cuda_upload(s.d, other, sizeof other) == second);
+    CHECK(cuda_upload(s.d, list, sizeof list - 1) != first);
     list[999] = 1;
-    const void *changed = cuda_lend(s.d, list, sizeof list);
+    const void *changed = cuda_upload(s.d, list, sizeof list);
     CHECK(changed != first);
     CHECK(holds(&s, changed, list, sizeof list));
     list[999] = 0;
     CHECK(holds(&s, first, list, sizeof list));
     s.d->queue = DEV_COMM;
     /* that queue does not wait for the other's copy */
-    CHECK(cuda_lend(s.d, list, sizeof list) != first);
+    CHECK(cuda_upload(s.d, list, sizeof list) != first);
     s.d->queue = DEV_COMPUTE;
-    CHECK(cuda_lend(s.d, first, sizeof list) == first); /* the device's own memory */
+    CHECK(cuda_upload(s.d, first, sizeof list) == first); /* the device's own memory */
     close_stage(&s);
 }
 
@@ -87,7 +87,7 @@ TEST(a_copy_lasts_for_8_mib_of_others)
         /* often the same as before */
         list[i][(size_t)rand_r(&seed) % bytes[i]] ^= (char)(step % 4 == 0);
         there[i] = NULL;
-        const void *p = cuda_lend(s.d, list[i], bytes[i]);
+        const void *p = cuda_upload(s.d, list[i], bytes[i]);
         for (int j = 0; j < LISTS; j++)
             since[j] += (bytes[i] + 255) / 256 * 256;
         there[i] = p;
@@ -111,8 +111,8 @@ TEST(what_was_written_over_is_copied_again)
         return;
     for (int i = 0; i < 12; i++) {
         for (int j = 0; j < i; j++)
-            CHECK(cuda_lend(s.d, large, PROMISED - 300 * 256) != NULL);
-        CHECK(holds(&s, cuda_lend(s.d, list, sizeof list), list, sizeof list));
+            CHECK(cuda_upload(s.d, large, PROMISED - 300 * 256) != NULL);
+        CHECK(holds(&s, cuda_upload(s.d, list, sizeof list), list, sizeof list));
     }
     free(large);
     close_stage(&s);
@@ -125,11 +125,11 @@ TEST(what_did_not_arrive_is_copied_again)
     char list[300] = "leaves", *large = calloc(1, PROMISED + 1);
     if (!open_stage(&s))
         return;
-    CHECK(!cuda_lend(s.d, large, PROMISED + 1));
-    cuda_lend(s.d, list, sizeof list); /* the device does nothing until it is asked */
+    CHECK(!cuda_upload(s.d, large, PROMISED + 1));
+    cuda_upload(s.d, list, sizeof list); /* the device does nothing until it is asked */
     CHECK_INT(dev_check(s.d, &e), -ERR_DEVICE);
     CHECK(strstr(e.text, "more than 8 MiB"));
-    CHECK(holds(&s, cuda_lend(s.d, list, sizeof list), list, sizeof list));
+    CHECK(holds(&s, cuda_upload(s.d, list, sizeof list), list, sizeof list));
     free(large);
     close_stage(&s);
 }
