@@ -21,7 +21,7 @@ int model_grain_formula(const struct model_config *c) { return (int)gcd64(8, gcd
 int model_has_experts(const struct model_config *c, int64_t layer)
 {
     int dense = layer < MODEL_DENSE_MAX && c->dense[layer / 64] >> layer % 64 & 1;
-    return (c->features & F_EXPERTS) && !dense && (layer + 1) % c->sparse_step == 0;
+    return family_has(c, F_EXPERTS) && !dense && (layer + 1) % c->sparse_step == 0;
 }
 
 static void defaults(struct model_config *c, const struct family *f)
@@ -112,7 +112,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         c->max_pos = p->max_pos;
 
         c->tied = p->tied;
-        c->features |= p->tied ? 0 : F_UNTIED;
+        family_set(c, F_UNTIED, !p->tied);
         c->rope_theta = p->theta;
         c->norm_eps = 1e-5;
         c->grain = model_grain_formula(c);
@@ -150,7 +150,7 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
         c->inter = 4 * c->hidden;
     if (!c->n_kv)
         c->n_kv = c->n_heads;
-    if ((c->features & F_EXPERTS) && !c->expert_inter)
+    if (family_has(c, F_EXPERTS) && !c->expert_inter)
         c->expert_inter = c->inter;
     if (!c->head_dim) {
         if (c->hidden % c->n_heads)
@@ -172,7 +172,7 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
             "%s: %lld layers of %lld heads of %lld: at most %d layers, and %lld for heads x head_dim", what,
             (long long)c->n_layers, (long long)c->n_heads, (long long)c->head_dim, LAYER_LIMIT,
             (long long)SIZE_LIMIT);
-    if (c->head_dim % 2 && !(c->features & F_POSITIONS))
+    if (c->head_dim % 2 && !family_learns_positions(c))
         return err_set(e, ERR_CONFIG,
                        "%s: head_dim %lld is odd and rotary embedding needs pairs: make it even", what,
                        (long long)c->head_dim);
@@ -321,7 +321,7 @@ static int parse_window(struct model_config *c, const json_t *o, const char *wha
                        "%s: sliding_window %lld from layer %lld: a token sees itself, make it 1 or more",
                        what, (long long)c->window, (long long)c->window_first);
     on = on && c->window_first < c->n_layers;
-    c->features |= on ? F_WINDOW : 0;
+    family_set(c, F_WINDOW, on);
     if (!on)
         c->window = c->window_first = 0;
     rc = 0;
@@ -346,9 +346,9 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
     int rc, on, known = 0;
 
     for (const struct config_switch *k = c->family->flag; k->key; k++) {
-        on = (c->features & k->features) == k->features;
+        on = family_has(c, k->features);
         TRY(jx_bool(o, what, k->key, &on, e));
-        c->features = on ? c->features | k->features : c->features & ~k->features;
+        family_set(c, k->features, on);
     }
 
     for (size_t i = 0; i < sizeof fixed / sizeof fixed[0]; i++) {
@@ -371,7 +371,7 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
         not_computed(c, "%s %.40s", c->family->act_key, act);
 
     TRY(jx_bool(o, what, "tie_word_embeddings", &c->tied, e));
-    c->features |= c->tied ? 0 : F_UNTIED;
+    family_set(c, F_UNTIED, !c->tied);
     rc = 0;
 out:
     return rc < 0 ? rc : 0;
@@ -432,10 +432,10 @@ static int parse_object(struct model_config *c, const json_t *o, const char *wha
     defaults(c, family_find(type));
     TRY(parse_sizes(c, o, what, e));
     TRY(parse_features(c, o, what, e));
-    if (!(c->features & F_POSITIONS))
+    if (!family_learns_positions(c))
         TRY(parse_rope(c, o, what, e));
     TRY(parse_window(c, o, what, e));
-    if (c->features & F_EXPERTS)
+    if (family_has(c, F_EXPERTS))
         TRY(parse_dense(c, o, what, e));
     TRY(parse_eos(c, o, what, e));
 
@@ -506,7 +506,7 @@ static json_t *rope_json(const struct model_config *c)
 
 static void set_window(json_t *o, const struct model_config *c)
 {
-    int on = (c->features & F_WINDOW) != 0, every = !strcmp(c->family->name, "mistral");
+    int on = family_has(c, F_WINDOW), every = !strcmp(c->family->name, "mistral");
     if (!c->family->defaults.window)
         return;
 
@@ -545,9 +545,9 @@ char *model_config_json(const struct model_config *c, const char *dtype)
         json_object_set_new(o, k->key,
                             json_integer(*(const int64_t *)(const void *)((const char *)c + k->member)));
     for (const struct config_switch *k = f->flag; k->key; k++)
-        json_object_set_new(o, k->key, json_boolean((c->features & k->features) == k->features));
+        json_object_set_new(o, k->key, json_boolean(family_has(c, k->features)));
 
-    if (!(c->features & F_POSITIONS)) {
+    if (!family_learns_positions(c)) {
         json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
         json_object_set_new(o, "rope_scaling", rope_json(c));
     }

@@ -335,14 +335,14 @@ char *family_names(int computed, char out[256])
 /* ---- what a model consists of ---- */
 enum norm_kind family_norm(const struct model_config *c)
 {
-    return c->features & F_LAYER_NORM ? NORM_LAYER : NORM_RMS;
+    return family_has(c, F_LAYER_NORM) ? NORM_LAYER : NORM_RMS;
 }
 
 void family_layer(const struct model_config *c, int layer, struct layer_spec *out)
 {
     enum norm_kind norm = family_norm(c);
     int64_t window = layer >= c->window_first ? c->window : 0;
-    enum act act = c->features & F_GATE ? ACT_SWIGLU : ACT_GELU;
+    enum act act = family_has(c, F_GATE) ? ACT_SWIGLU : ACT_GELU;
 
     *out = (struct layer_spec){
         .n = 2,
@@ -351,4 +351,14 @@ void family_layer(const struct model_config *c, int layer, struct layer_spec *ou
     };
 }
 
-int family_learns_positions(const struct model_config *c) { return (c->features & F_POSITIONS) != 0; }
+int family_has(const struct model_config *c, unsigned features)
+{
+    return (c->features & features) == features;
+}
+
+void family_set(struct model_config *c, unsigned features, int on)
+{
+    c->features = on ? c->features | features : c->features & ~features;
+}
+
+int family_learns_positions(const struct model_config *c) { return family_has(c, F_POSITIONS); }

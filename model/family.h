@@ -109,6 +109,10 @@ enum norm_kind family_norm(const struct model_config *c);
 /* 1: a table of positions is added to the embedding; 0: RoPE. */
 int family_learns_positions(const struct model_config *c);
 
+/* Does this model have all of these features? For the table of parameters and the reading of config.json. */
+int family_has(const struct model_config *c, unsigned features);
+void family_set(struct model_config *c, unsigned features, int on);
+
 /* ---- keys of config.json ---- */
 
 /* An int64_t of struct model_config. */

@@ -64,7 +64,7 @@ struct sublayer {
 };
 
 enum flow {
-    FLOW_START, /* makes the residual stream: no norm, complete own rows */
+    FLOW_START, /* makes the residual stream: no norm; writes this rank's rows, already summed over tp */
     FLOW_ADD,   /* adds to the stream */
     FLOW_END    /* reads the stream: the head */
 };
@@ -253,8 +253,8 @@ int unit_backward(struct pass *p, const struct unit *u, struct unit_buf *b, stru
 /* What forward did not keep, again: the same bits from the same inputs. */
 int unit_recompute(struct pass *p, const struct unit *u, struct unit_buf *b, enum recompute how,
                    struct err *e);
-/* For bodies, in backward: all rows of the stream's gradient; all rows of the norm's output, for products
- * and weight gradients. Each lies until the next of them where tokens are shared. */
+/* For bodies, in backward: all rows of the stream's gradient; all rows of the norm's output, for products and
+ * weight gradients. With sequence parallelism both use one buffer: the next call overwrites it. */
 int walk_dx(const struct pass *p, struct mat *dx, struct err *e);
 int walk_input(const struct pass *p, const struct branch_buf *b, struct mat *h, struct err *e);
 /* The record of a product, and dX of matrices that share their input: into m->sum_rows, one accumulator. */

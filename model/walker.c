@@ -166,7 +166,7 @@ static int gather_for_weights(const struct pass *p, struct mat own, int stays, s
     return gradient_emit(p, (struct gradient){ .kind = GRADIENT_GATHER, .dy = own, .stays = stays }, e);
 }
 
-/* The norm's output is there still, or copied, when a deferred record's turn comes. */
+/* The norm's output: still valid, or copied, when a deferred gradient is made from it. */
 int walk_input(const struct pass *p, const struct branch_buf *b, struct mat *h, struct err *e)
 {
     struct mat own = rows_of(b->h, p->m->dt, rows_own(&p->r), p->m->hidden);
@@ -223,8 +223,8 @@ void walk_dx_of(const struct pass *p, int n, const struct mat *dy, const struct 
     (ALTERED("dx_together") ? dx_apart : dx_joined)(p->m, n, dy, w, l);
 }
 
-/* Through a norm, own rows: dx += d norm(x) given the parts of dy in m->sum_rows; the norm's own gradients
- * go to their trees. */
+/* Sums the ranks' parts of dy over tp, emits the gradients of the norm's own weights, then adds the norm's
+ * backward to dx. Own rows. */
 static int norm_backward(const struct pass *p, const struct branch *br, struct branch_buf *b, struct err *e)
 {
     struct model *m = p->m;

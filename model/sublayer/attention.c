@@ -24,8 +24,8 @@ static int64_t qkv_cols(const struct sublayer *s) { return q_cols(s) + 2 * kv_co
 static int heads_normed(const struct sublayer *s) { return s->part[Q_NORM] >= 0; }
 
 /* First kv row of block g. Heads are grouped by c = gcd(kv heads, GRAIN), each group's rows cut into GRAIN /
- * c blocks: the plain ceil(rows / GRAIN) where that divides, and elsewhere cuts that no allowed tp finds
- * inside another rank's head. */
+ * c blocks: no block spans the heads of two ranks, at any tp that is allowed. Where GRAIN divides the rows
+ * these are the plain blocks of ceil(rows / GRAIN). */
 static int64_t kv_block_begin(const struct model_config *c, int grain, int g)
 {
     int groups = grain;
@@ -89,7 +89,7 @@ static void carve_attention(const struct sublayer *s, const struct model *m, con
     if (!c->training)
         return;
 
-    /* q k v before they are turned are not needed any more where dqkv is written */
+    /* q k v before RoPE are not needed any more when dqkv is written */
     buf->dqkv = heads_normed(s) ? carve(from, LIFE_SCRATCH, rows * qkv, el) : buf->qkv;
     buf->d_out = carve(from, LIFE_SCRATCH, rows * heads, sizeof(float));
     buf->dq = carve(from, LIFE_SCRATCH, rows * heads, sizeof(float));
@@ -176,7 +176,7 @@ static void clear_k_leaves(const struct pass *p, float *leaf, int64_t hd)
         }
 }
 
-/* Back through the norms of the heads: dq, dk (fp32) turned back, the norms' gradients to their trees, dq,
+/* Back through the norms of the heads: RoPE of dq, dk (fp32) undone, the norms' gradients to their trees, dq,
  * dk of what was normed. A kv head that several ranks hold counts on the first of them: the others bring -0.
  * */
 static int head_norms_back(const struct pass *p, const struct sublayer *s, struct attention_buf *buf,

@@ -22,8 +22,8 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
     s->pack[PACK_HEAD] = (struct pack_plan){ 1, { WEIGHT }, m->vocab_n, m->hidden, m->of_hidden, is_tied(m) };
 }
 
-/* The logits lie where layers have their scratch: between forward and backward of the head no layer comes.
- * Deferred weight gradients do. */
+/* Logits share the memory of the layers' scratch: no layer runs between the head's forward and its backward.
+ * Deferred weight gradients are made later, so they keep the logits' gradient. */
 static void carve_head(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                        const struct carver *from, struct branch_buf *b)
 {

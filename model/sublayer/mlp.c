@@ -7,10 +7,22 @@ enum { GATE, UP, DOWN, GATE_BIAS, UP_BIAS, DOWN_BIAS, SLOTS };
 static const enum param_kind slots[SLOTS] = { P_GATE, P_UP, P_DOWN, P_GATE_BIAS, P_UP_BIAS, P_DOWN_BIAS };
 enum { PACK_UP, PACK_DOWN };
 
-/* The activation and its gradient: a row each. n_in: matrices that feed it. */
+/* An activation: the matrices that feed it, the op, the op of its gradient. */
+static void swiglu(struct dev *d, struct mat y, struct mat x) { KERNEL(d, swiglu, y, x); }
+static void swiglu_dx(struct dev *d, struct mat dx, struct mat x, struct mat dy)
+{
+    KERNEL(d, swiglu_dx, dx, x, dy);
+}
+static void gelu(struct dev *d, struct mat y, struct mat x) { KERNEL(d, gelu, y, x); }
+static void gelu_dx(struct dev *d, struct mat dx, struct mat x, struct mat dy)
+{
+    KERNEL(d, gelu_dx, dx, x, dy);
+}
 static const struct {
     int n_in;
-} act_of[] = { [ACT_SWIGLU] = { 2 }, [ACT_GELU] = { 1 } };
+    void (*forward)(struct dev *d, struct mat act, struct mat in);
+    void (*backward)(struct dev *d, struct mat d_in, struct mat in, struct mat d_act);
+} act_of[] = { [ACT_SWIGLU] = { 2, swiglu, swiglu_dx }, [ACT_GELU] = { 1, gelu, gelu_dx } };
 
 static void shape(struct sublayer *s, const struct model *m, const struct branch_spec *spec, int tp_rank)
 {
@@ -54,10 +66,7 @@ static void activate(const struct pass *p, const struct sublayer *s, struct bran
     struct mat act = rows_of(b->mlp.act, m->dt, rows, s->mlp.inter);
     struct mat gu = rows_of(b->mlp.gu, DT_F32, rows, s->mlp.up_cols);
 
-    if (s->mlp.act == ACT_SWIGLU)
-        KERNEL(m->dev, swiglu, act, gu);
-    else
-        KERNEL(m->dev, gelu, act, gu);
+    act_of[s->mlp.act].forward(m->dev, act, gu);
 }
 
 static int forward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct mat h,
@@ -99,10 +108,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
 
     /* through the activation */
-    if (mlp->act == ACT_SWIGLU)
-        KERNEL(m->dev, swiglu_dx, dgu, gu, dact);
-    else
-        KERNEL(m->dev, gelu_dx, dgu, gu, dact);
+    act_of[mlp->act].backward(m->dev, dgu, gu, dact);
 
     /* through gate and up */
     to = buf->transposed;
