@@ -27,8 +27,8 @@ static const uint64_t seed_a[2] = { 0x73686172646c4130u, 0x73686172646c4131u };
 /* "shardlB0", "shardlB1" */
 static const uint64_t seed_b[2] = { 0x73686172646c4230u, 0x73686172646c4231u };
 
-/* number i of the splitmix64 stream (Steele, Lea, Flood 2014), made odd so that no single change can vanish
- * */
+/* number i of the splitmix64 stream (Steele, Lea, Flood 2014), made odd so that no single change can
+ * vanish */
 static inline __attribute__((always_inline)) uint64_t key(uint64_t seed, uint64_t i)
 {
     uint64_t z = seed + (i + 1) * 0x9e3779b97f4a7c15u;

@@ -116,8 +116,8 @@ static int read_header(struct ckpt *c, int file, struct st_table *t, struct err 
     return rc;
 }
 
-/* The header of a native file says the same as the manifest: others read these files by their headers alone.
- * */
+/* The header of a native file says the same as the manifest: others read these files by their headers
+ * alone. */
 static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int n, struct err *e)
 {
     const struct fmt_file *f = &c->file[file];

@@ -1,5 +1,5 @@
-/* tables.c - dtypes, names, shapes, checksums as text, and the rule that pieces cover a tensor exactly once.
- * */
+/* tables.c - dtypes, names, shapes, checksums as text, and the rule that pieces cover a tensor exactly
+ * once. */
 #include "format/fmt.h"
 
 #include <stdio.h>
@@ -263,8 +263,8 @@ static int64_t cover_box(const struct ckpt_tensor *t, const struct fmt_piece *p,
     return i;
 }
 
-/* The dim with the most distinct starts separates the boxes best: sorted by it, only near ones are compared.
- * */
+/* The dim with the most distinct starts separates the boxes best: sorted by it, only near ones are
+ * compared. */
 struct key {
     int64_t start;
     int64_t piece;

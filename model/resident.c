@@ -96,8 +96,8 @@ static int read_unit(struct filling *f, struct err *e)
     return 0;
 }
 
-/* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat vector.
- * */
+/* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat
+ * vector. */
 static int settle_unit(void *arg, struct err *e)
 {
     struct filling *f = arg;

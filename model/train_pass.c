@@ -29,8 +29,8 @@ static int read_logprobs(const struct pass *p, float *logprobs, struct err *e)
     return 0;
 }
 
-/* One unit with its weights borrowed. next: the unit whose weights come soon, for backward or not; -1: none.
- * */
+/* One unit with its weights borrowed. next: the unit whose weights come soon, for backward or not; -1:
+ * none. */
 struct step {
     int unit, next, backward;
 };

@@ -97,8 +97,8 @@ static struct carver carver_of(enum recompute policy, struct arena a[PLACES])
                                     [LIFE_COMM] = &a[AT_COMM] } };
 }
 
-/* One unit; what it takes of places that units share is free again behind it. most: the largest use so far.
- * */
+/* One unit; what it takes of places that units share is free again behind it. most: the largest use so
+ * far. */
 static void carve_unit(const struct train_work *w, int unit, const struct call_shape *c,
                        struct arena a[PLACES], size_t most[PLACES], struct unit_buf *b)
 {

@@ -215,8 +215,8 @@ struct sublayer_kind {
     /* Bytes that deferred records of one backward copy, at most; and gathers that they need. */
     size_t (*deferred_bytes)(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                              enum recompute recompute);
-    /* Products of one token forward, and attention over `keys` keys: floating-point operations on this rank.
-     * */
+    /* Products of one token forward, and attention over `keys` keys: floating-point operations on this
+     * rank. */
     double (*flops)(const struct sublayer *s, const struct model *m, double keys);
 };
 extern const struct sublayer_kind sublayer_embed, sublayer_attention, sublayer_mlp, sublayer_head;

@@ -50,8 +50,8 @@ static void block_portable(uint32_t h[8], const unsigned char *p)
 }
 
 #if defined(__x86_64__)
-/* The instructions keep the eight words as {a b e f} and {c d g h}, a highest, and do two rounds at a time.
- * */
+/* The instructions keep the eight words as {a b e f} and {c d g h}, a highest, and do two rounds at a
+ * time. */
 __attribute__((target("sha,sse4.1,ssse3"))) static void block_ni(uint32_t h[8], const unsigned char *p)
 {
     const __m128i swap = _mm_set_epi64x(0x0c0d0e0f08090a0b, 0x0405060700010203);

@@ -158,8 +158,8 @@ static json_t *as_is(const json_t *v, struct err *e)
     return json_copy((json_t *)v);
 }
 
-/* A copy of v with its reals and texts put through the given functions; depth is limited by the parser (64).
- * */
+/* A copy of v with its reals and texts put through the given functions; depth is limited by the parser
+ * (64). */
 struct map {
     json_t *(*real)(const json_t *, struct err *), *(*text)(const json_t *, struct err *);
 };

@@ -134,8 +134,7 @@ static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *cuts, enum dtyp
 }
 
 /* ---- packing
- * ------------------------------------------------------------------------------------------
- * */
+ * ------------------------------------------------------------------------------------------ */
 
 static int64_t tile_begin(const struct product *p, int64_t tile)
 {
@@ -262,8 +261,8 @@ static void run_narrow(const struct product *p, const struct gemm_sum *s, gemm_t
         copy_tile(at[e], e < s->n_out ? p->ld : s->spare_ld, level[e], p->tiles->cols, rows, cols);
 }
 
-/* The lines that a tile will write are asked for when it begins: its stores would wait for them one by one.
- * */
+/* The lines that a tile will write are asked for when it begins: its stores would wait for them one by
+ * one. */
 static inline void prefetch_to_write(const float *p, int64_t n)
 {
     for (int64_t i = 0; i < n; i += 16)

@@ -3,8 +3,8 @@
  * The square of a float is an integer of at most 48 bits times a power of two; a bin for every exponent
  * collects 2^16 of them before it is added to the limbs. Result: the exact sum, rounded once to the nearest
  * double.
- * Method: after Neal 2015, "Fast exact summation using small and large superaccumulators", sections 2 and 3.
- * */
+ * Method: after Neal 2015, "Fast exact summation using small and large superaccumulators", sections 2 and
+ * 3. */
 #include <pthread.h>
 #include <string.h>
 

@@ -1,5 +1,5 @@
-/* gemm_avx512.c - products with AVX-512F; bf16 pairs are widened in registers and multiplied under FTZ|DAZ.
- * */
+/* gemm_avx512.c - products with AVX-512F; bf16 pairs are widened in registers and multiplied under
+ * FTZ|DAZ. */
 #include <immintrin.h>
 #include "kernels/gemm/gemm_core.h"
 

@@ -177,8 +177,8 @@ static void clear_k_leaves(const struct pass *p, float *leaf, int64_t hd)
 }
 
 /* Back through the norms of the heads: RoPE of dq, dk (fp32) undone, the norms' gradients to their trees, dq,
- * dk of what was normed. A kv head that several ranks hold counts on the first of them: the others bring -0.
- * */
+ * dk of what was normed. A kv head that several ranks hold counts on the first of them: the others bring
+ * -0. */
 static int head_norms_back(const struct pass *p, const struct sublayer *s, struct attention_buf *buf,
                            const struct attn *a, struct mat dq, struct mat dk, struct err *e)
 {

@@ -84,8 +84,8 @@ static void scale_once(const struct pass *p, struct mat logits, struct mat dl, c
     KERNEL(p->m->dev, ce_dx, dl, logits, p->targets, p->m->vocab_begin, b->max, b->sum, p->scale);
 }
 
-/* d(norm's output) of the whole vocabulary, this rank's part of the sum. A tied head borrows unit 0 for it.
- * */
+/* d(norm's output) of the whole vocabulary, this rank's part of the sum. A tied head borrows unit 0 for
+ * it. */
 static int input_gradient(const struct pass *p, const struct sublayer *s, struct mat dl, struct err *e)
 {
     struct model *m = p->m;

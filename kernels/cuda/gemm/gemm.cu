@@ -33,8 +33,8 @@ static int64_t of_gpu(struct dev *d, enum cudaDeviceAttr attribute)
 }
 static size_t shared_max(struct dev *d) { return (size_t)of_gpu(d, cudaDevAttrMaxSharedMemoryPerBlockOptin); }
 
-/* ---- a product, by size: the first row whose shared memory the GPU has and that gives all of it work ----
- * */
+/* ---- a product, by size: the first row whose shared memory the GPU has and that gives all of it work
+ * ---- */
 typedef void gemm_starter(struct dev *d, const struct gemm_job &j, int slots);
 struct size {
     gemm_starter *start;

@@ -1,6 +1,6 @@
 /* attn_tensor_cases.h - attention on tensor cores: within bounds of a reference in double, and the same bits
- * however the work is cut. On the emulated GPU (cuda_emu_attn_test.c) and on a real one (cuda_attn_test.c).
- * */
+ * however the work is cut. On the emulated GPU (cuda_emu_attn_test.c) and on a real one
+ * (cuda_attn_test.c). */
 #ifndef SHARDLINE_TESTS_UNIT_CUDA_ATTN_TENSOR_CASES_H
 #define SHARDLINE_TESTS_UNIT_CUDA_ATTN_TENSOR_CASES_H
 
@@ -87,8 +87,8 @@ static int gpu_is_here(void)
 
 /* ---- matrices and pages on the device ---- */
 enum { ODD = 1 };
-/* Rows [r0, r0 + n) of from (or zeros), columns [c0, c0 + cols) of `wide`; odd: rows begin at odd elements.
- * */
+/* Rows [r0, r0 + n) of from (or zeros), columns [c0, c0 + cols) of `wide`; odd: rows begin at odd
+ * elements. */
 static struct mat put_rows(struct world *w, enum dtype dt, const float *from, int64_t r0, int64_t n,
                            int64_t wide, int64_t c0, int64_t cols, int odd)
 {

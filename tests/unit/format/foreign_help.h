@@ -134,8 +134,8 @@ static inline void same_as_reference(const char *path, const char *ref_path, int
         else if (!same_tensor(c, i, ref, j))
             break;
     }
-    /* besides the reference: the narrow weights of masters, and the tied head, which the reference has once
-     * */
+    /* besides the reference: the narrow weights of masters, and the tied head, which the reference has
+     * once */
     int head = ckpt_find(c, ROLE_WEIGHT, "lm_head.weight") >= 0 &&
                ckpt_find(ref, ROLE_WEIGHT, "lm_head.weight") < 0;
     CHECK_INT(ckpt_n_tensors(c), n + masters + head);
@@ -225,8 +225,8 @@ static inline void make_bad(const char *name, const char *to)
     json_decref(r);
 }
 
-/* Opening or reading all of it fails with a message that contains `part`. sub: folder inside that is opened.
- * */
+/* Opening or reading all of it fails with a message that contains `part`. sub: folder inside that is
+ * opened. */
 static inline void is_refused(const char *name, const char *sub, const char *part)
 {
     char to[1024], path[2048];

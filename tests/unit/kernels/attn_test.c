@@ -291,8 +291,8 @@ TEST(a_sequence_has_the_same_bits_alone_and_in_a_batch)
     }
 }
 
-/* ---- sliding windows: the definition runs every block, the kernels leave out those before the window ----
- * */
+/* ---- sliding windows: the definition runs every block, the kernels leave out those before the window
+ * ---- */
 static const int windows[] = { 1, 2, 63, 64, 65, 100, 128, 200, 1000 };
 
 /* Whole, in chunks and row by row, and backward. */

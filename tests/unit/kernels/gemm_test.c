@@ -51,8 +51,8 @@ static struct dev *device(int threads)
 /* ---- data
  * ------------------------------------------------------------------------------------------ */
 
-/* Values on which order and flushing matter: all sizes, tiny products, denormals, exact zeros of both signs.
- * */
+/* Values on which order and flushing matter: all sizes, tiny products, denormals, exact zeros of both
+ * signs. */
 enum data { PLAIN, WIDE, TINY, N_DATA };
 
 static float value(enum data kind, uint64_t stream, uint64_t i)
@@ -230,8 +230,7 @@ static struct leaves cut(int n, const int64_t *len)
 }
 
 /* ---- forward
- * ------------------------------------------------------------------------------------------
- * */
+ * ------------------------------------------------------------------------------------------ */
 
 struct shape {
     int64_t m, n;
@@ -338,8 +337,7 @@ TEST(linear_pack_of_stacked_matrices_is_that_of_one)
 }
 
 /* ---- backward
- * ------------------------------------------------------------------------------------------
- * */
+ * ------------------------------------------------------------------------------------------ */
 
 static const int64_t segment_len[][3][8] = {
     { { 8, 8, 8, 8, 8, 8, 8, 8 } },

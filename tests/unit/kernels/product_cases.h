@@ -1,7 +1,7 @@
 /* product_cases.h - products of the CUDA device: fp32 has the CPU's bits, bf16 stays within a bound of sums
  * in double, and both have the same bits for every number of rows, slice, stride and run. Where the GPU is
- * emulated (EMULATED 1) what an mma rounds is known, and bf16 is compared with its definition, bit for bit.
- * */
+ * emulated (EMULATED 1) what an mma rounds is known, and bf16 is compared with its definition, bit for
+ * bit. */
 #ifndef SHARDLINE_TESTS_UNIT_KERNELS_PRODUCT_CASES_H
 #define SHARDLINE_TESTS_UNIT_KERNELS_PRODUCT_CASES_H
 

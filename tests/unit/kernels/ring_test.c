@@ -28,8 +28,8 @@ static const char *complaint(struct dev *d)
 
 static const struct dev_executor none;
 
-/* Elements of sizes that fit neither a half nor each other: each into a place of its own, some side by side.
- * */
+/* Elements of sizes that fit neither a half nor each other: each into a place of its own, some side by
+ * side. */
 static void bring(struct ring *r, float *to, int64_t n)
 {
     struct err e;

@@ -1,5 +1,5 @@
-/* model_grad_test.c - the backward pass against finite differences of the loss, for every kind of parameter.
- * */
+/* model_grad_test.c - the backward pass against finite differences of the loss, for every kind of
+ * parameter. */
 #include <math.h>
 #include "base/rnd.h"
 #include "tests/unit/model/model_rig.h"

@@ -80,8 +80,8 @@ TEST(ignore_merges_takes_whole_words_first)
     tokenizer_close(t);
 }
 
-/* 40 characters are more than CUT_WORD: the word is cut where no merge reaches across, and nobody can tell.
- * */
+/* 40 characters are more than CUT_WORD: the word is cut where no merge reaches across, and nobody can
+ * tell. */
 TEST(cutting_long_words_changes_nothing)
 {
     struct tokenizer *whole = must_open("{'model':{'ignore_merges':true," ABC

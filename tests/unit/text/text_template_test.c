@@ -179,8 +179,8 @@ TEST(every_way_of_a_string_keeps_the_marks_of_its_bytes)
         CHECK_STR(spans_shown(ways[i].text, HI), ways[i].want);
 }
 
-/* --- marked text to ids: 0 a, 1 <, 2 s, 3 >, 4 "<s" "<s>" by merges; 10 <s> special, 11 <t> not special ---
- * */
+/* --- marked text to ids: 0 a, 1 <, 2 s, 3 >, 4 "<s" "<s>" by merges; 10 <s> special, 11 <t> not special
+ * --- */
 
 #define MARKED \
     "{'added_tokens':[{'id':10,'content':'<s>','special':true},{'id':11,'content':'<t>','special':false}," \
