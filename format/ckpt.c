@@ -25,7 +25,8 @@ static char *folder_of(const char *path)
     return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
 }
 
-/* In this order: whoever knows the path first. The last one knows every path, or says what is missing. */
+/* The first driver whose probe answers 1 opens the path. The last one takes every path, and reports what is
+ * missing. */
 static const struct fmt_driver drivers[] = {
     { "native", native_probe, native_open },
     { "megatron", megatron_probe, megatron_open },
@@ -44,7 +45,7 @@ static int open_driver(struct ckpt *c, struct err *e)
     int folder = S_ISDIR(st.st_mode);
     c->dir = folder ? strdup(c->path) : folder_of(c->path);
     if (!c->dir)
-        return err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     const struct fmt_driver *d = drivers;
     while (!d->probe(c, folder))
         d++;
@@ -65,13 +66,13 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
                        "%s: give https://, http://, file://, s3://bucket/prefix or hf://owner/name", path);
     struct ckpt *c = calloc(1, sizeof *c);
     if (!c)
-        return err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
+        return err_set(e, ERR_MEMORY, "%s: no memory to open a checkpoint", path);
     pthread_mutex_init(&c->lock, NULL);
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->config_path = how->config_path;
     int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, how->stop, e) : 0;
     if (rc >= 0 && !(c->path = strdup(c->remote ? url_cache_path(c->remote) : path)))
-        rc = err_set(e, ERR_MEMORY, "%s: no room to open a checkpoint", path);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory to open a checkpoint", path);
     if (rc >= 0)
         rc = open_driver(c, e);
     if (rc >= 0 && strcmp(c->driver, "native"))
@@ -167,7 +168,7 @@ int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, str
     const struct fmt_extra *x = &c->extra[i];
     char *path = fmt_join(c->dir, x->name);
     int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e)
-                  : err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+                  : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     if (rc >= 0 && x->has_sum) {
         struct sum128 s = fmt_sum128(*data, *bytes);
         if (s.lo != x->sum.lo || s.hi != x->sum.hi) {

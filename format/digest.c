@@ -1,11 +1,11 @@
-/* digest.c - the digest of a tensor that any rank can compute for its part: slin128-v1 (FORMAT.md,
+/* digest.c - the digest of a tensor, which any rank can compute for its part: slin128-v1 (FORMAT.md,
  * "Digests").
  *
- * A tensor is R rows of C columns (C: the last dim). With x the bit pattern of an element, zero-extended to
- *     64 bits,
+ * A tensor is R rows of C columns, C being its last dim. With x the bit pattern of an element, zero-extended
+ * to 64 bits,
  *     digest_k = sum over r, c of  x[r][c] * A_k[c] * B_k[r]   mod 2^64,   k = 0 (lo), 1 (hi)
- * A and B are odd numbers of splitmix64 streams. Integer sums have no order: parts of any shape add up to
- * the whole. */
+ * A and B are odd numbers of splitmix64 streams. Integer sums do not depend on an order: parts of any shape
+ * add up to the whole. */
 #include "format/ckpt_proof.h"
 
 #ifdef __x86_64__
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* for a hash state on the stack: digests must not fail for want of memory */
+/* for a hash state on the stack: digests must not fail when memory is short */
 #define XXH_STATIC_LINKING_ONLY
 #include <xxhash.h>
 
@@ -27,8 +27,8 @@ static const uint64_t seed_a[2] = { 0x73686172646c4130u, 0x73686172646c4131u };
 /* "shardlB0", "shardlB1" */
 static const uint64_t seed_b[2] = { 0x73686172646c4230u, 0x73686172646c4231u };
 
-/* number i of the splitmix64 stream (Steele, Lea, Flood 2014), made odd so that no single change can
- * vanish */
+/* Number i of the splitmix64 stream (Steele, Lea, Flood 2014), made odd so that no single change can
+ * vanish. */
 static inline __attribute__((always_inline)) uint64_t key(uint64_t seed, uint64_t i)
 {
     uint64_t z = seed + (i + 1) * 0x9e3779b97f4a7c15u;
@@ -45,37 +45,41 @@ static inline __attribute__((always_inline)) void keys_body(uint64_t *a0, uint64
         a1[i] = key(seed_a[1], first + (uint64_t)i);
 }
 
-#define DOT_BODY(type) \
-    uint64_t s0 = 0, s1 = 0; \
-    for (int i = 0; i < n; i++) { \
-        type v; \
-        memcpy(&v, (const char *)x + sizeof v * (size_t)i, sizeof v); /* files promise no alignment */ \
-        s0 += (uint64_t)v * a0[i]; \
-        s1 += (uint64_t)v * a1[i]; \
-    } \
-    s[0] = s0, s[1] = s1;
+/* Sums of n elements of x times the keys; s[0] is lo, s[1] is hi. */
+typedef void dot_fn(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s);
+struct isa {
+    dot_fn *dot[4]; /* by log2 of the element's bytes */
+    void (*keys)(uint64_t *a0, uint64_t *a1, uint64_t first, int n);
+};
 
+/* clang-format off */
+#define DOT(name, type, attr) \
+    attr static void name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s) \
+    { \
+        uint64_t s0 = 0, s1 = 0; \
+        for (int i = 0; i < n; i++) { \
+            type v; \
+            memcpy(&v, (const char *)x + sizeof v * (size_t)i, sizeof v); /* files are not aligned */ \
+            s0 += (uint64_t)v * a0[i]; \
+            s1 += (uint64_t)v * a1[i]; \
+        } \
+        s[0] = s0, s[1] = s1; \
+    }
+
+/* All functions for one kind of processor. */
 #define VARIANT(name, attr) \
-    attr static void dot8_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s){ \
-        DOT_BODY(uint8_t) \
-    } attr static void dot16_##name(const void *x, int n, const uint64_t *a0, const uint64_t *a1, \
-                                    uint64_t *s){ DOT_BODY( \
-        uint16_t) } attr static void dot32_##name(const void *x, int n, const uint64_t *a0, \
-                                                  const uint64_t *a1, uint64_t *s){ DOT_BODY( \
-        uint32_t) } attr static void dot64_##name(const void *x, int n, const uint64_t *a0, \
-                                                  const uint64_t *a1, uint64_t *s){ DOT_BODY( \
-        uint64_t) } attr static void keys_##name(uint64_t *a0, uint64_t *a1, uint64_t first, int n) \
+    DOT(dot8_##name, uint8_t, attr) \
+    DOT(dot16_##name, uint16_t, attr) \
+    DOT(dot32_##name, uint32_t, attr) \
+    DOT(dot64_##name, uint64_t, attr) \
+    attr static void keys_##name(uint64_t *a0, uint64_t *a1, uint64_t first, int n) \
     { \
         keys_body(a0, a1, first, n); \
     } \
-    static const struct isa isa_##name = { { dot8_##name, dot16_##name, dot32_##name, dot64_##name }, \
-                                           keys_##name };
-
-typedef void dot_fn(const void *x, int n, const uint64_t *a0, const uint64_t *a1, uint64_t *s);
-struct isa {
-    dot_fn *dot[4]; /* by log2 of the element's size */
-    void (*keys)(uint64_t *a0, uint64_t *a1, uint64_t first, int n);
-};
+    static const struct isa isa_##name = { \
+        { dot8_##name, dot16_##name, dot32_##name, dot64_##name }, keys_##name \
+    };
+/* clang-format on */
 
 VARIANT(portable, )
 #ifdef __x86_64__
@@ -127,7 +131,7 @@ static const struct isa *isa_here(void)
     return &isa_portable;
 }
 
-/* Row of the whole tensor that row i of box b is. */
+/* The row of the whole tensor that row i of box b is. */
 static int64_t row_of(int n_dims, const int64_t *shape, const struct box *b, int64_t i)
 {
     int64_t row = 0, step = 1;
@@ -237,8 +241,8 @@ static struct ckpt_digest hash_end(XXH3_state_t *h)
     return (struct ckpt_digest){ r.low64, r.high64 };
 }
 
-/* The first tensor behind `prev` in order, found without memory: only when there is none left for a sorted
- * list. */
+/* The first tensor behind `prev` in order, found without a sorted list: used when there is no memory for
+ * one. */
 static const struct ckpt_tensor *next_tensor(int n, const struct ckpt_tensor *t,
                                              const struct ckpt_tensor *prev)
 {

@@ -1,5 +1,4 @@
-/* fetch.c - a checkpoint at a URL becomes a folder: downloaded in parallel, resumed where an earlier try
- * stopped, verified, then renamed. */
+/* fetch.c - see fetch.h: downloaded in parallel to DST.tmp-fetch, verified, then renamed to DST. */
 #include <stdio.h>
 #include <string.h>
 #include "base/io.h"
@@ -9,11 +8,11 @@
 #include "format/remote_list.h"
 #include "store/store.h"
 
-#define PATH_ROOM 4096
+#define PATH_BYTES 4096
 
 int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct err *e)
 {
-    char tmp[PATH_ROOM];
+    char tmp[PATH_BYTES];
     struct url_cache_fetch all = { .n_threads = how->n_threads, .log = how->log, .hidden = ".metadata" };
     struct url_cache *r = NULL;
     struct ckpt *c = NULL;
@@ -24,13 +23,13 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     if (!store_is_url(url))
         return err_set(e, ERR_USAGE,
                        "%s: give a URL: https://, http://, s3://bucket/prefix or hf://owner/name", url);
-    if (n == 0 || n + 16 > PATH_ROOM)
+    if (n == 0 || n + 16 > PATH_BYTES)
         return err_set(e, ERR_USAGE, "a folder's name has %zu bytes: choose another one", n);
     if (io_exists(dst))
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     snprintf(tmp, sizeof tmp, "%.*s.tmp-fetch", (int)n, dst);
     TRY(io_make_dirs(tmp, e));
-    /* else another process would write into files that this one publishes */
+    /* otherwise another process could write into files that this one publishes */
     TRY(lock = io_lock_dir(tmp, &busy, e));
     TRY(remote_open(&r, url, tmp, how->stop, e));
     if (how->log && url_cache_remark(r))
@@ -49,7 +48,7 @@ out:
     url_cache_close(r);
     ckpt_close(c);
     if (lock >= 0 && (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT))
-        ckpt_abandon(tmp, -1); /* these bytes are wrong: the next try starts anew. Others are kept for it */
+        ckpt_abandon(tmp, -1); /* these bytes are wrong: the next attempt begins anew, others keep theirs */
     else if (lock >= 0)
         remove(tmp); /* only when it is empty */
     io_close(lock);

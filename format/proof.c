@@ -28,8 +28,8 @@ int ckpt_check_rest(struct ckpt *c, int part, int n_parts, struct err *e)
     int rc = 0;
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
-        return err_set(e, ERR_MEMORY, "%s: no room for a block", c->path);
-    if (c->remote) { /* what nobody needs is not downloaded for this */
+        return err_set(e, ERR_MEMORY, "%s: no memory for a block", c->path);
+    if (c->remote) { /* the rest is not downloaded for this */
         rc = url_cache_check(c->remote, e);
         goto out;
     }
@@ -88,7 +88,7 @@ static int compare_place(const void *a, const void *b)
         return x->file < y->file ? -1 : 1;
     if (x->offset != y->offset)
         return x->offset < y->offset ? -1 : 1;
-    return (x->hi > x->lo) - (y->hi > y->lo); /* an empty one shares its place with the next */
+    return (x->hi > x->lo) - (y->hi > y->lo); /* an empty piece has the offset of the next one */
 }
 
 static int read_header(struct ckpt *c, int file, struct st_table *t, struct err *e)
@@ -116,8 +116,8 @@ static int read_header(struct ckpt *c, int file, struct st_table *t, struct err 
     return rc;
 }
 
-/* The header of a native file says the same as the manifest: others read these files by their headers
- * alone. */
+/* The header of a native file must say the same as the manifest, because other programs read these files by
+ * their headers alone. */
 static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int n, struct err *e)
 {
     const struct fmt_file *f = &c->file[file];
@@ -146,7 +146,7 @@ static int check_header(struct ckpt *c, int file, struct fmt_piece **piece, int 
     return rc < 0 ? rc : 0;
 }
 
-/* here: all pieces, as they lie in the files. */
+/* here: all pieces, in the order of the files. */
 static int check_headers(struct ckpt *c, struct fmt_piece **here, struct err *e)
 {
     int64_t first = 0;
@@ -168,7 +168,7 @@ static int digest_piece(struct ckpt *c, const struct fmt_piece *p, struct ckpt_d
     int64_t step = stored_elements(t->dtype, CHUNK);
     for (int64_t lo = p->lo; lo < p->hi; lo += step) {
         int64_t hi = lo + step < p->hi ? lo + step : p->hi;
-        /* records: verify_data settles */
+        /* sums of records are settled by verify_data */
         int rc = (t->has_digest ? ckpt_read_range : ckpt_read_unproven)(c, p->tensor, &p->box, lo, hi, data,
                                                                         e);
         if (rc < 0)
@@ -198,7 +198,7 @@ static int verify_data(struct ckpt *c, struct fmt_piece **here, struct err *e)
 {
     struct ckpt_digest *d = calloc((size_t)c->n_tensors + 1, sizeof *d);
     char *data = malloc((size_t)CHUNK);
-    int rc = d && data ? 0 : err_set(e, ERR_MEMORY, "%s: no room to verify", c->path);
+    int rc = d && data ? 0 : err_set(e, ERR_MEMORY, "%s: no memory to verify", c->path);
     for (int64_t i = 0; i < c->n_pieces && rc >= 0; i++)
         rc = digest_piece(c, here[i], &d[here[i]->tensor], data, e);
     if (rc >= 0)
@@ -213,7 +213,7 @@ int ckpt_verify(struct ckpt *c, int quick, struct err *e)
     struct fmt_piece **here = malloc(sizeof *here * (size_t)(c->n_pieces + 1));
     int rc = 0;
     if (!here)
-        return err_set(e, ERR_MEMORY, "%s: no room to check %lld pieces", c->path, (long long)c->n_pieces);
+        return err_set(e, ERR_MEMORY, "%s: no memory to check %lld pieces", c->path, (long long)c->n_pieces);
     for (int64_t i = 0; i < c->n_pieces; i++)
         here[i] = &c->piece[i];
     qsort(here, (size_t)c->n_pieces, sizeof *here, compare_place);
@@ -237,7 +237,7 @@ int ckpt_check_tied(struct ckpt *c, const char *embed, const char *head, struct 
     int same = x->dtype == y->dtype && box_equal(&all, &other);
     char *a = same ? malloc((size_t)CHUNK) : NULL, *b = a ? a + CHUNK / 2 : NULL;
     if (same && !a)
-        return err_set(e, ERR_MEMORY, "no room to compare %s and %s", embed, head);
+        return err_set(e, ERR_MEMORY, "no memory to compare %s and %s", embed, head);
     for (int64_t lo = 0, hi, n = box_count(&all); same && lo < n; lo = hi) {
         hi = n - lo < most ? n : lo + most;
         TRY(ckpt_read_range(c, i, &all, lo, hi, a, e));

@@ -1,9 +1,9 @@
-/* read.c - boxes out of files: which pieces, which runs, which bytes; blocks with checksums are checked
- * before they are used.
+/* read.c - reads boxes of tensors from files; blocks with checksums are checked before they are used.
  *
- * request (box b, range [lo, hi))  ->  pieces of the tensor  ->  runs contiguous in both  ->  blocks of 1
- * MiB  ->  dst Both walks ascend, so that a block is read once a piece; the few blocks read last are kept
- * for the next small tensor. */
+ *     request (box b, range [lo, hi)) -> pieces of the tensor -> runs contiguous in both
+ *     -> blocks of 1 MiB -> dst
+ * Both walks ascend, so that a block is read once for each piece; the blocks read last are kept for the next
+ * small tensor. */
 #include "format/fmt.h"
 
 #include <stdio.h>
@@ -11,13 +11,14 @@
 #include <string.h>
 #include <unistd.h>
 #include "base/io.h"
+#include "format/native/zst.h"
 #include "store/url_cache.h"
 
-/* files open at once in one checkpoint: a thousand ranks' files must not use up the process's */
+/* files open at once in one checkpoint: it may have those of a thousand ranks */
 #define OPEN_MAX 128
 #define SMALL_RUN 512 /* bytes: shorter runs are read through a window, without checksums too */
 #define WINDOW ((int64_t)64 << 10)
-/* of a read that digests prove: shorter runs go through a window of WIDE */
+/* of a read that digests prove: shorter runs go through a window of WIDE bytes */
 #define WIDE_RUN ((int64_t)32 << 10)
 #define WIDE ((int64_t)256 << 10)
 /* bytes: what a piece that is not row-major may span to be read at once */
@@ -38,7 +39,7 @@ struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, s
         if (f->name && f->path)
             return f;
     }
-    err_set(e, ERR_MEMORY, "%s: no room for the table of files", c->path);
+    err_set(e, ERR_MEMORY, "%s: no memory for the table of files", c->path);
     return NULL;
 }
 
@@ -103,7 +104,8 @@ void fmt_done(struct ckpt *c, int file)
 int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e)
 {
     if (c->is_done)
-        return err_set(e, ERR_INTERNAL, "%s is read after its end: please report it", c->file[file].name);
+        return err_set(e, ERR_INTERNAL, "%s is read after ckpt_end_reading: please report it",
+                       c->file[file].name);
     int fd, rc = c->remote ? url_cache_need(c->remote, c->file[file].name, off, n, 0, e) : 0;
     if (rc < 0 || (rc = fmt_use(c, file, &fd, e)) < 0)
         return rc;
@@ -138,7 +140,7 @@ int fmt_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *
     return 0;
 }
 
-/* Takes a kept block out of the cache (its memory is the caller's until given back), or NULL. */
+/* Takes a block out of the cache; its memory is the caller's until cache_put. NULL: it is not there. */
 static char *cache_take(struct ckpt *c, int file, int64_t block)
 {
     char *data = NULL;
@@ -152,7 +154,7 @@ static char *cache_take(struct ckpt *c, int file, int64_t block)
     return data;
 }
 
-static void cache_give(struct ckpt *c, int file, int64_t block, char *data)
+static void cache_put(struct ckpt *c, int file, int64_t block, char *data)
 {
     pthread_mutex_lock(&c->lock);
     struct fmt_cached *slot = &c->cache[c->cache_next];
@@ -166,8 +168,8 @@ static void cache_give(struct ckpt *c, int file, int64_t block, char *data)
     pthread_mutex_unlock(&c->lock);
 }
 
-/* A reader never needs the header of a native file, but a damaged one must not go unnoticed: checked on the
- * first use of the file. */
+/* Readers never need the header of a native file, but damage in it must not go unnoticed: it is checked on
+ * the first use of the file. */
 int fmt_check_head(struct ckpt *c, int file, struct err *e)
 {
     struct fmt_file *f = &c->file[file];
@@ -178,13 +180,13 @@ int fmt_check_head(struct ckpt *c, int file, struct err *e)
             continue;
         char *data = malloc((size_t)FMT_BLOCK);
         if (!data)
-            return err_set(e, ERR_MEMORY, "%s: no room for a block", f->path);
+            return err_set(e, ERR_MEMORY, "%s: no memory for a block", f->path);
         int rc = fmt_read_block(c, file, b, data, e);
         if (rc < 0) {
             free(data);
             return rc;
         }
-        cache_give(c, file, b, data); /* the first tensors lie in the same block */
+        cache_put(c, file, b, data); /* the first tensors lie in the same block */
     }
     int rc = f->frame ? zst_check_tail(c, file, e) : 0;
     if (rc < 0)
@@ -198,7 +200,7 @@ char *fmt_read_start(struct ckpt *c, int file, int64_t n, struct err *e)
     struct fmt_file *f = &c->file[file];
     int64_t n_blocks = (n + FMT_BLOCK - 1) / FMT_BLOCK;
     char *data = malloc((size_t)(n_blocks * FMT_BLOCK + 1));
-    int rc = data ? 0 : err_set(e, ERR_MEMORY, "%s: no room for its header", f->path);
+    int rc = data ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for its header", f->path);
     for (int64_t b = 0; b < n_blocks && rc >= 0; b++)
         rc = fmt_read_block(c, file, b, data + b * FMT_BLOCK, e);
     if (rc < 0) {
@@ -209,19 +211,19 @@ char *fmt_read_start(struct ckpt *c, int file, int64_t n, struct err *e)
     return data;
 }
 
-/* One piece being read: the block or window that is in memory now. */
+/* A piece being read, and the block or window of its file that is in memory. */
 struct cursor {
     struct ckpt *c;
-    int file, trusted; /* trusted: digests will prove what is read */
-    int64_t block;     /* -1: none */
-    int64_t from, to;  /* bytes of the file in `data` */
+    int file;
+    int64_t block;    /* in data; -1: data is a window */
+    int64_t from, to; /* bytes of the file in data */
     char *data;
 };
 
 static void cursor_drop(struct cursor *k)
 {
     if (k->data && k->block >= 0)
-        cache_give(k->c, k->file, k->block, k->data);
+        cache_put(k->c, k->file, k->block, k->data);
     else
         free(k->data);
     k->data = NULL;
@@ -229,12 +231,12 @@ static void cursor_drop(struct cursor *k)
     k->from = k->to = 0;
 }
 
-static int cursor_room(struct cursor *k, int64_t bytes, struct err *e)
+static int cursor_alloc(struct cursor *k, int64_t bytes, struct err *e)
 {
     k->data = malloc((size_t)bytes);
     return k->data ? 0
-                   : err_set(e, ERR_MEMORY, "%s: no room for a block of %lld bytes", k->c->file[k->file].path,
-                             (long long)bytes);
+                   : err_set(e, ERR_MEMORY, "%s: no memory for a block of %lld bytes",
+                             k->c->file[k->file].path, (long long)bytes);
 }
 
 static int load_block(struct cursor *k, int64_t b, struct err *e)
@@ -244,7 +246,7 @@ static int load_block(struct cursor *k, int64_t b, struct err *e)
         return 0;
     cursor_drop(k);
     k->data = cache_take(k->c, k->file, b);
-    if (!k->data && ((rc = cursor_room(k, FMT_BLOCK, e)) < 0 ||
+    if (!k->data && ((rc = cursor_alloc(k, FMT_BLOCK, e)) < 0 ||
                      (rc = fmt_read_block(k->c, k->file, b, k->data, e)) < 0)) {
         free(k->data);
         k->data = NULL;
@@ -256,7 +258,7 @@ static int load_block(struct cursor *k, int64_t b, struct err *e)
     return 0;
 }
 
-/* n bytes at off of a file with checksums: blocks that lie whole inside the run go straight to dst. */
+/* Reads n bytes at off of a file with checksums. Blocks that lie whole inside the run go straight to dst. */
 static int run_checked(struct cursor *k, char *dst, int64_t off, int64_t n, struct err *e)
 {
     const struct fmt_file *f = &k->c->file[k->file];
@@ -277,16 +279,17 @@ static int run_checked(struct cursor *k, char *dst, int64_t off, int64_t n, stru
     return 0;
 }
 
-/* Counts bytes that digests will prove; a block of nothing else needs no check of its own. */
+/* Counts bytes that the caller proves by digests. A block all of whose bytes are counted needs no check. */
 static int count_proven(struct ckpt *c, struct fmt_file *f, int64_t off, int64_t n, struct err *e)
 {
     int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
+
     pthread_mutex_lock(&c->lock);
     if (!f->proven)
         f->proven = calloc((size_t)n_blocks, sizeof *f->proven);
     pthread_mutex_unlock(&c->lock);
     if (!f->proven)
-        return err_set(e, ERR_MEMORY, "%s: no room to count what is proven", f->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory to count what is proven", f->path);
     while (n > 0) {
         int64_t b = off / FMT_BLOCK, end = b * FMT_BLOCK + fmt_block_bytes(f, b),
                 m = end - off < n ? end - off : n;
@@ -297,7 +300,8 @@ static int count_proven(struct ckpt *c, struct fmt_file *f, int64_t off, int64_t
     return 0;
 }
 
-/* ahead: bytes of the piece that this request will want from here on, about. */
+/* Reads n bytes at off without checking blocks. ahead: about how many bytes of the piece the request takes
+ * from here on. */
 static int run_trusted(struct cursor *k, char *dst, int64_t off, int64_t n, int64_t ahead, int64_t piece_end,
                        struct err *e)
 {
@@ -305,7 +309,7 @@ static int run_trusted(struct cursor *k, char *dst, int64_t off, int64_t n, int6
     if (n >= WIDE_RUN)
         return fmt_pread(k->c, k->file, dst, n, off, e);
     if (off < k->from || off + n > k->to) {
-        if (!k->data && (rc = cursor_room(k, WIDE, e)) < 0)
+        if (!k->data && (rc = cursor_alloc(k, WIDE, e)) < 0)
             return rc;
         int64_t want = ahead < n ? n : ahead > WIDE ? WIDE : ahead;
         k->from = off;
@@ -317,13 +321,14 @@ static int run_trusted(struct cursor *k, char *dst, int64_t off, int64_t n, int6
     return 0;
 }
 
+/* Reads n bytes at off of a file without checksums. */
 static int run_plain(struct cursor *k, char *dst, int64_t off, int64_t n, int64_t piece_end, struct err *e)
 {
     int rc;
     if (n >= SMALL_RUN)
         return fmt_pread(k->c, k->file, dst, n, off, e);
     if (off < k->from || off + n > k->to) {
-        if (!k->data && (rc = cursor_room(k, WINDOW, e)) < 0)
+        if (!k->data && (rc = cursor_alloc(k, WINDOW, e)) < 0)
             return rc;
         k->from = off;
         k->to = off + WINDOW < piece_end ? off + WINDOW : piece_end;
@@ -334,7 +339,7 @@ static int run_plain(struct cursor *k, char *dst, int64_t off, int64_t n, int64_
     return 0;
 }
 
-/* Bytes from the first element to the end of the last one. */
+/* Bytes from the first element of a strided piece to the end of the last one. */
 static int64_t strided_span(const struct fmt_piece *p, size_t size)
 {
     int64_t last = 0;
@@ -343,15 +348,14 @@ static int64_t strided_span(const struct fmt_piece *p, size_t size)
     return (last + 1) * (int64_t)size;
 }
 
-/* n elements from part_off of a piece that does not lie in row-major order. What it spans is read once, when
- * that is not much. */
+/* Reads n elements from part_off of a strided piece. Its whole span is read once where it is small. */
 static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size, char *dst, int64_t part_off,
                        int64_t n, struct err *e)
 {
     int64_t span = strided_span(p, size), end = p->offset + span;
     int last = p->box.n_dims - 1, rc;
     if (!k->data && span <= STRIDED_MAX) {
-        if ((rc = cursor_room(k, span, e)) < 0 ||
+        if ((rc = cursor_alloc(k, span, e)) < 0 ||
             (rc = fmt_pread(k->c, k->file, k->data, span, p->offset, e)) < 0)
             return rc;
         k->from = p->offset;
@@ -372,13 +376,12 @@ static int run_strided(struct cursor *k, const struct fmt_piece *p, size_t size,
     return 0;
 }
 
-/* A long run that will be read block by block comes from its server at once, and a request that is one run
- * brings nothing else. */
+/* Fetches a long run at once, because it is read block by block, and a request of a single run exactly. */
 static int need_ahead(struct ckpt *c, int file, int64_t off, int64_t n, struct err *e)
 {
     const struct fmt_file *f = &c->file[file];
     int64_t from = off / FMT_BLOCK * FMT_BLOCK, to = (off + n + FMT_BLOCK - 1) / FMT_BLOCK * FMT_BLOCK;
-    if (f->frame) /* these are places in the plain file */
+    if (f->frame) /* off counts bytes of the plain file */
         return 0;
     if (!f->block)
         return url_cache_need(c->remote, f->name, off, n, 1, e);
@@ -503,7 +506,7 @@ int ckpt_read_range(struct ckpt *c, int i, const struct box *b, int64_t lo, int6
 int ckpt_read_unproven(struct ckpt *c, int i, const struct box *b, int64_t lo, int64_t hi, void *dst,
                        struct err *e)
 {
-    /* compressed blocks are checked all the same: they must be whole to be decompressed */
+    /* blocks of compressed files are checked all the same, before they are decompressed */
     return read_range(c, i, &(struct request){ c->tensor[i].dtype, b, lo, hi, 1, dst }, e);
 }
 

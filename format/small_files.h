@@ -1,11 +1,11 @@
-/* small_files.h - private to the room: config.json and the files that are carried along, written beside the
- * weights of other formats. */
+/* small_files.h - private to the room: config.json and other small files written beside weights in formats of
+ * other frameworks. */
 #ifndef SHARDLINE_FORMAT_SMALL_FILES_H
 #define SHARDLINE_FORMAT_SMALL_FILES_H
 
 #include "format/ckpt_write.h"
 
-/* meta: config_json and the extra ones. */
+/* Writes config.json and the extra files of meta into the folder dir. The other members are not used. */
 int small_files_write(const char *dir, const struct ckpt_meta *meta, struct err *e);
 
 #endif

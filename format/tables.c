@@ -1,5 +1,4 @@
-/* tables.c - dtypes, names, shapes, checksums as text, and the rule that pieces cover a tensor exactly
- * once. */
+/* tables.c - see tables.h. */
 #include "format/fmt.h"
 
 #include <stdio.h>
@@ -44,7 +43,7 @@ int fmt_shape_check(enum stored_dtype t, int n_dims, const int64_t *shape, const
     const int64_t limit = stored_elements(t, (int64_t)1 << 60);
     int64_t n = 1, most = 1;
     for (int i = 0; i < n_dims; i++) {
-        /* a zero elsewhere in the shape must not hide a dim that would overflow the arithmetic on boxes */
+        /* a dim of 0 must not hide another one that would overflow the arithmetic on boxes */
         if (shape[i] < 0 || shape[i] >= (int64_t)1 << 48 || __builtin_mul_overflow(n, shape[i], &n) ||
             __builtin_mul_overflow(most, shape[i] ? shape[i] : 1, &most) || most >= limit)
             return err_set(
@@ -54,7 +53,7 @@ int fmt_shape_check(enum stored_dtype t, int n_dims, const int64_t *shape, const
     }
     if (!stored_on_bytes(t, n))
         return err_set(e, ERR_FORMAT,
-                       "%s: %s has %lld elements of %d bits (%s), which are no whole number of bytes: is the "
+                       "%s: %s has %lld elements of %d bits (%s), which is no whole number of bytes: is the "
                        "header damaged",
                        what, name, (long long)n, stored_dtype_bits(t), stored_dtype_name(t));
     *bytes = stored_bytes(t, n);
@@ -180,7 +179,7 @@ int fmt_sort_names(struct ckpt *c, struct err *e)
     size_t n = (size_t)c->n_tensors;
     struct order *o = malloc(sizeof *o * (n + 1));
     int *now = malloc(sizeof *now * (n + 1));
-    int rc = o && now ? 0 : err_set(e, ERR_MEMORY, "%s: no room for %zu tensors", c->path, n);
+    int rc = o && now ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for %zu tensors", c->path, n);
     if (rc >= 0) {
         for (size_t i = 0; i < n; i++)
             o[i] = (struct order){ c->tensor[i], (int)i };
@@ -200,8 +199,8 @@ int fmt_sort_names(struct ckpt *c, struct err *e)
 
 /* ---- names ---- */
 
-/* transformers saves a model without its head under names that lack the first word ("gpt2" on the hub does),
- * and reads both. */
+/* transformers saves a model without its head under names that lack the first word ("gpt2" on the hub is
+ * one), and reads both. sign: a tensor that shows it; tops: how the names begin that get the prefix. */
 static const struct {
     const char *sign, *prefix, *tops[5];
 } bases[] = {
@@ -227,7 +226,7 @@ int fmt_base_names(struct ckpt *c, struct err *e)
             size_t n = strlen(bases[k].prefix) + strlen(t->name) + 1;
             char *name = begins(t->name, bases[k].tops) ? malloc(n) : NULL;
             if (!name && begins(t->name, bases[k].tops))
-                return err_set(e, ERR_MEMORY, "%s: no room for the names of its tensors", c->path);
+                return err_set(e, ERR_MEMORY, "%s: no memory for the names of its tensors", c->path);
             if (!name)
                 continue;
             snprintf(name, n, "%s%s", bases[k].prefix, t->name);
@@ -241,7 +240,7 @@ int fmt_base_names(struct ckpt *c, struct err *e)
 
 /* ---- exact cover ---- */
 
-/* The pieces [at, next) share a box: their ranges must tile it. Returns next, or a negative code. */
+/* The pieces [at, next) have the same box: their ranges must tile it. Returns next, or a negative code. */
 static int64_t cover_box(const struct ckpt_tensor *t, const struct fmt_piece *p, int64_t at, int64_t n,
                          const char *what, struct err *e)
 {
@@ -263,8 +262,8 @@ static int64_t cover_box(const struct ckpt_tensor *t, const struct fmt_piece *p,
     return i;
 }
 
-/* The dim with the most distinct starts separates the boxes best: sorted by it, only near ones are
- * compared. */
+/* Boxes are sorted by their start in one dim, so that only near ones are compared: the dim with the most
+ * distinct starts separates them best. */
 struct key {
     int64_t start;
     int64_t piece;
@@ -318,7 +317,7 @@ static int disjoint(const struct ckpt_tensor *t, const struct fmt_piece *p, stru
     return 0;
 }
 
-/* Inside the tensor, range inside the box, and no dim of a box empty where the tensor's is not. */
+/* The box lies inside the tensor, the range inside the box, and both fall on bytes. */
 static int piece_inside(const struct ckpt_tensor *t, const struct fmt_piece *p, const char *what,
                         struct err *e)
 {
@@ -343,7 +342,7 @@ int fmt_cover(const struct ckpt_tensor *t, struct fmt_piece *p, int64_t n, const
             return rc;
     struct key *key = malloc(sizeof *key * (size_t)(n ? n : 1));
     if (!key)
-        return err_set(e, ERR_MEMORY, "%s: no room to check %lld pieces", what, (long long)n);
+        return err_set(e, ERR_MEMORY, "%s: no memory to check %lld pieces", what, (long long)n);
     qsort(p, (size_t)n, sizeof *p, compare_piece);
     for (int64_t i = 0; i < n;) {
         int64_t next = cover_box(t, p, i, n, what, e);
@@ -355,7 +354,7 @@ int fmt_cover(const struct ckpt_tensor *t, struct fmt_piece *p, int64_t n, const
         key[boxes++].piece = i;
         i = next;
         if (volume > total)
-            break; /* overlapping surely; and the sum must not run over */
+            break; /* they overlap; and the sum must not overflow */
     }
     TRY(disjoint(t, p, key, boxes, what, e));
     if (volume != total)

@@ -1,5 +1,4 @@
-/* http_get.c - one GET over libcurl: what is asked, what is understood of the answer, and where its body
- * goes. */
+/* http_get.c - one GET over libcurl: its headers, the headers of the answer, and where the body goes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +19,7 @@ static void take_text(char *out, size_t room, const char *value)
 
 static void take_etag(struct answer *a, const char *value)
 {
-    if (strncmp(value, "W/", 2)) /* a weak one says nothing about bytes */
+    if (strncmp(value, "W/", 2)) /* a weak one does not identify bytes */
         take_text(a->etag, sizeof a->etag, value);
 }
 
@@ -108,7 +107,7 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
     return size * n;
 }
 
-/* Takes bytes only of the answer that was asked for: a page that explains an error is not data. */
+/* Takes the body of the expected answer only: a page that explains an error is not data. */
 static size_t on_body(char *data, size_t size, size_t n, void *arg)
 {
     struct answer *a = arg;
@@ -117,7 +116,7 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
         return a->status == 206 ? size * n : 0; /* a whole file is not read only to learn its length */
     if (a->status != a->accept || a->encoded || (a->accept == 206 && a->first != a->off))
         return a->status >= 300 || a->status < 200 ? size * n : 0;
-    if (a->got + m > a->room) {
+    if (a->got + m > a->most) {
         a->too_long = 1;
         return 0;
     }
@@ -139,7 +138,7 @@ static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl
 
 /* ---- the request ---- */
 
-static CURL *take_handle(struct store *s)
+static CURL *acquire_handle(struct store *s)
 {
     CURL *h = NULL;
     pthread_mutex_lock(&s->lock);
@@ -149,7 +148,7 @@ static CURL *take_handle(struct store *s)
     return h ? h : curl_easy_init();
 }
 
-static void give_handle(struct store *s, CURL *h)
+static void release_handle(struct store *s, CURL *h)
 {
     pthread_mutex_lock(&s->lock);
     if (s->n_idle < STORE_IDLE) {
@@ -220,7 +219,7 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
 {
     char range[96] = "Range: ", condition[200] = "";
     struct curl_slist *lines = NULL;
-    CURL *h = take_handle(s);
+    CURL *h = acquire_handle(s);
     if (end >= 0)
         snprintf(range + 7, sizeof range - 7, "bytes=%lld-%lld", (long long)off, (long long)end);
     if (end >= 0 && *etag) /* S3 knows no If-Range */
@@ -244,6 +243,6 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
         snprintf(why, CURL_ERROR_SIZE, "%s", curl_easy_strerror(code));
     curl_slist_free_all(lines);
     if (h)
-        give_handle(s, h);
+        release_handle(s, h);
     return code;
 }

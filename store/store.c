@@ -1,5 +1,6 @@
-/* store.c - see store.h. One request asks for one range; what can pass (a cut connection, 408, 429, 5xx, a
- * stall) is tried again from where it stopped, later each time; what cannot is an error at once. */
+/* store.c - see store.h. One request asks for one range. A failure that may pass (a lost connection, 408,
+ * 429, 5xx, a stall) is repeated from the byte where it stopped, after a longer wait each time; others are
+ * errors at once. */
 #include "store/store.h"
 
 #include <stdio.h>
@@ -9,9 +10,9 @@
 #include "base/env.h"
 #include "store/store_priv.h"
 
-#define TRIES 6                      /* without progress */
-#define PROGRESS ((int64_t)64 << 10) /* bytes: less is none */
-#define LONGEST_WAIT_S 300.0         /* what a server may ask for */
+#define TRIES 6                      /* requests without progress */
+#define PROGRESS ((int64_t)64 << 10) /* fewer bytes are no progress */
+#define LONGEST_WAIT_S 300.0         /* a server may ask for */
 
 int store_open(struct store **out, const char *url, struct err *e)
 {
@@ -58,11 +59,12 @@ void store_pin(struct store *s, const char *commit)
     snprintf(s->revision, sizeof s->revision, "%s", commit);
 }
 
-/* ---- again, later ---- */
+/* ---- requests repeated ---- */
 
 static int can_pass(long status) { return status == 0 || status == 408 || status == 429 || status >= 500; }
 
-/* What the server asked for, or longer each time; not all ranks at the same moment. */
+/* Waits as long as the server asked for, or longer each time; a random part keeps ranks from asking all at
+ * once. */
 static int wait_before(const struct store *s, const char *shown, const struct answer *a, int tries,
                        struct err *e)
 {
@@ -115,7 +117,7 @@ static int is_final(const struct answer *a, CURLcode code)
            code == CURLE_PEER_FAILED_VERIFICATION || (a->status >= 300 && !can_pass(a->status));
 }
 
-/* ---- how long, which version ---- */
+/* ---- length and version ---- */
 
 static int fill_info(struct store *s, const char *shown, const struct answer *a, struct store_info *info,
                      struct err *e)
@@ -177,7 +179,7 @@ static int changed(const char *shown, struct err *e)
     return err_set(e, ERR_INTEGRITY, "%s: changed while it was read: start again", shown);
 }
 
-/* What the answer to a range may be; 0: fine so far, go on where it stopped. */
+/* Judges the answer to a range. 0: right so far, the transfer may go on where it stopped. */
 static int judge(const struct store *s, const char *shown, const struct answer *a, CURLcode code,
                  const struct store_info *info, const char *why, struct err *e)
 {
@@ -222,10 +224,10 @@ static int get_all(struct store *s, const char *name, const struct store_info *i
     int rc = store_place(s, name, &p, e);
     for (int tries = 0; rc >= 0 && done < n;) {
         if (a->accept == 200)
-            done = 0; /* without ranges it starts at the front each time */
+            done = 0; /* without ranges each request begins at the front */
         a->dst = dst ? dst + done : NULL;
         a->off = off + done;
-        a->room = n - done;
+        a->most = n - done;
         a->got = 0;
         CURLcode code = http_get(s, p.url, a->off, a->accept == 206 ? off + n - 1 : -1, info->etag, a, why);
         if ((rc = judge(s, p.shown, a, code, info, why, e)) < 0)

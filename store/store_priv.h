@@ -1,5 +1,5 @@
-/* store_priv.h - private to the three files of the store: store_url.c (what a URL means), http.c (one
- * request), store.c (again, later). */
+/* store_priv.h - private to url.c (what a URL means), http_get.c (one request) and store.c (requests
+ * repeated). */
 #ifndef SHARDLINE_STORE_STORE_PRIV_H
 #define SHARDLINE_STORE_STORE_PRIV_H
 
@@ -12,11 +12,11 @@
 #define STORE_IDLE 16 /* connections kept */
 #define STORE_URL 4096
 
-/* A file's URL: base, revision, rest, name, tail. */
+/* The URL of a file is base, revision, rest, name, tail, one behind the other. */
 struct store {
     char base[2048], revision[128], rest[512], tail[1024];
-    char commit[64], wanted[128]; /* wanted: the revision as the URL gave it */
-    char token[512];              /* sent to the host of base alone */
+    char commit[64], wanted[128]; /* wanted: the revision in the URL that was opened */
+    char token[512];              /* sent to the host of base only */
     struct sigv4_key aws;
     int hub, s3; /* s3: redirects are not followed, a signature is for one host */
     long stall_s;
@@ -27,36 +27,37 @@ struct store {
     _Atomic int64_t received;
 };
 
-/* url: what is asked for; shown: the same for messages, without passwords and signatures. */
+/* url: of a request; shown: the same for messages, without passwords and signatures. */
 struct place {
     char url[STORE_URL], shown[STORE_URL];
 };
 
-/* store_url.c */
+/* url.c. Fills base, revision, rest, tail and the keys from a URL. */
 int store_read_url(struct store *s, const char *url, struct err *e);
+/* The URL of file `name`; characters that mean something in a URL are encoded. ERR_USAGE: too long. */
 int store_place(const struct store *s, const char *name, struct place *p, struct err *e);
 
-/* http.c: the last response (a redirect's headers are forgotten, but for what the hub says in them) and
- * where its body goes. */
+/* The last response to a request (of a redirect only the hub's own headers are kept) and where its body
+ * goes. */
 struct answer {
     struct store *s;
     long status;
-    int64_t length, first, total; /* -1: not said; first, total: of Content-Range */
+    int64_t length, first, total; /* -1: absent; first, total: of Content-Range */
     double retry_after_s;
     int encoded;
     char etag[160], modified[160], linked_etag[160], commit[64], region[64];
     int64_t linked_bytes;
     /* the body */
-    int accept, probe; /* the one status whose body is taken; probe: none is */
+    int accept, probe; /* accept: the only status whose body is taken; probe: no body is */
     char *dst;
-    int fd; /* dst NULL: to this file, from byte `off` */
+    int fd; /* dst NULL: the body goes to this file, from byte `off` on */
     const char *path;
-    int64_t off, room, got;
+    int64_t off, most, got; /* most: bytes that the body may have */
     int too_long;
     struct err io;
 };
-/* One GET of [off, end] (end -1: the whole file), of the version etag alone ("": any). why: CURL_ERROR_SIZE
- * bytes. */
+/* One GET of bytes [off, end] (end -1: the whole file), only of the version etag ("": any). why:
+ * CURL_ERROR_SIZE bytes, the reason of a failure. Thread-safe. */
 CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, const char *etag,
                   struct answer *a, char *why);
 

@@ -1,4 +1,4 @@
-/* url.c - what a URL means: where its files are, and which token or key opens them. */
+/* url.c - what a URL means: where its files are, and the token or key that opens them. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static void trim_slashes(char *text)
         text[n - 1] = 0;
 }
 
-/* A small file with a secret in it, or NULL; to be freed. It is no error that there is none. */
+/* The text of a file that holds a secret; the caller frees it. NULL: there is none, which is no error. */
 static char *read_secret(const char *path)
 {
     struct err e;
@@ -43,7 +43,7 @@ static int open_http(struct store *s, const char *url, struct err *e)
 
 /* ---- Hugging Face ---- */
 
-/* HF_TOKEN, or the file that the hub's own client writes on login. */
+/* HF_TOKEN, or the file that the hub's own client writes at login. */
 static void find_token(struct store *s)
 {
     char path[1024];
@@ -92,7 +92,7 @@ static int open_hf(struct store *s, const char *url, struct err *e)
 
 /* ---- S3 ---- */
 
-/* A line "key = value" in the section of the profile. */
+/* The value of the line "key = value" in the section of the profile. */
 static void profile_value(const char *text, const char *profile, const char *key, char *out, size_t room)
 {
     char section[128] = "", name[128], value[2048], line[2400];
@@ -142,7 +142,7 @@ static int open_s3(struct store *s, const char *url, struct err *e)
     find_keys(&s->aws);
     if (endpoint)
         snprintf(s->base, sizeof s->base, "%.*s/%s%s", (int)strcspn(endpoint, " "), endpoint, bucket, key);
-    else if (strchr(bucket, '.')) /* the certificate is for one word before s3 */
+    else if (strchr(bucket, '.')) /* the certificate covers one label before s3 */
         snprintf(s->base, sizeof s->base, "https://s3.%s.amazonaws.com/%s%s", s->aws.region, bucket, key);
     else
         snprintf(s->base, sizeof s->base, "https://%s.s3.%s.amazonaws.com%s", bucket, s->aws.region, key);
@@ -151,7 +151,7 @@ static int open_s3(struct store *s, const char *url, struct err *e)
     return 0;
 }
 
-/* ---- the door ---- */
+/* ---- all kinds ---- */
 
 int store_is_url(const char *path)
 {
@@ -198,7 +198,6 @@ int store_read_url(struct store *s, const char *url, struct err *e)
     return kinds[k].open(s, url, e);
 }
 
-/* Names come out of tables in files: what means something in a URL is encoded. */
 int store_place(const struct store *s, const char *name, struct place *p, struct err *e)
 {
     char path[1024];

@@ -1,6 +1,6 @@
-/* hf_read.c - Hugging Face checkpoints read: a folder with model.safetensors, or
- * model.safetensors.index.json and its shards, or a single .safetensors file. No checksums there; everything
- * else is checked before a byte of data is used. */
+/* hf_read.c - the driver of Hugging Face checkpoints: a folder with model.safetensors, or with
+ * model.safetensors.index.json and its shards, or a single .safetensors file. They have no checksums;
+ * everything else is checked before a byte of data is used. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,7 +13,7 @@
 #define INDEX "model.safetensors.index.json"
 #define INDEX_MAX ((size_t)1 << 28)
 
-/* Small files that are carried along where they exist. */
+/* Small files that are copied with the weights where they exist. */
 static const char *const known_extra[] = {
     "added_tokens.json",
     "chat_template.jinja",
@@ -43,14 +43,14 @@ static int add_tensor(struct ckpt *c, struct list *l, struct st_entry *s, int64_
         int room = l->room ? l->room * 2 : 256;
         struct found *grown = realloc(l->item, sizeof *grown * (size_t)room);
         if (!grown)
-            return err_set(e, ERR_MEMORY, "%s: no room for %d tensors", c->path, room);
+            return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, room);
         l->item = grown;
         l->room = room;
     }
     struct found *f = &l->item[l->n++];
     memset(f, 0, sizeof *f);
     f->t.name = s->name;
-    s->name = NULL; /* theirs now */
+    s->name = NULL; /* the list owns it now */
     f->t.role = ROLE_WEIGHT;
     f->t.dtype = s->dtype;
     f->t.n_dims = s->n_dims ? s->n_dims : 1;
@@ -101,7 +101,7 @@ static int check_shard_name(const char *name, const char *index, struct err *e)
                : err_set(e, ERR_FORMAT, "%s: %s is not a .safetensors file", index, name);
 }
 
-/* Every file the index names, once, in order of names. */
+/* Adds every file that the index names, once, in the order of their first mention. */
 static int add_indexed(struct ckpt *c, struct list *l, const json_t *map, const char *index, struct err *e)
 {
     const char *tensor, *name;
@@ -150,14 +150,14 @@ static int compare_found(const void *a, const void *b)
     return fmt_compare_tensors(&((const struct found *)a)->t, &((const struct found *)b)->t);
 }
 
-/* Moves the list into the tables of c; names are c's afterwards. */
+/* Moves the list into the tables of c, which owns the names afterwards. */
 static int fill(struct ckpt *c, struct list *l, struct err *e)
 {
     c->tensor = calloc((size_t)l->n + 1, sizeof *c->tensor);
     c->piece = calloc((size_t)l->n + 1, sizeof *c->piece);
     c->first_piece = calloc((size_t)l->n + 2, sizeof *c->first_piece);
     if (!c->tensor || !c->piece || !c->first_piece)
-        return err_set(e, ERR_MEMORY, "%s: no room for %d tensors", c->path, l->n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %d tensors", c->path, l->n);
     if (l->n)
         qsort(l->item, (size_t)l->n, sizeof *l->item, compare_found);
     for (int i = 1; i < l->n; i++)
@@ -183,7 +183,7 @@ static int read_config(struct ckpt *c, struct err *e)
     size_t n = 0;
     int rc = 0;
     if (!path)
-        return err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     if (io_exists(path)) {
         TRY(io_read_file(path, FMT_EXTRA_MAX, &text, &n, e));
         if (strlen(text) != n)
@@ -211,9 +211,9 @@ static int find_extras(struct ckpt *c, struct err *e)
         if (!exists_in(c, known_extra[i]))
             continue;
         if (!(c->extra[c->n_extra++].name = strdup(known_extra[i])))
-            return err_set(e, ERR_MEMORY, "%s: no room for the names of its files", c->path);
+            return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
     }
-    return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no room for the names of its files", c->path);
+    return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
 }
 
 static int nothing_here(const struct ckpt *c, struct err *e)
@@ -233,7 +233,7 @@ static int open_index(struct ckpt *c, struct list *l, struct err *e)
     json_t *root = path ? jx_load(path, INDEX_MAX, e) : NULL, *map = json_object_get(root, "weight_map");
     int rc = 0;
     if (!path)
-        rc = err_set(e, ERR_MEMORY, "%s: no room for a path", c->path);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     else if (!root)
         rc = -e->code;
     else if (!json_is_object(map) || !json_object_size(map))

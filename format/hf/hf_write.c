@@ -67,7 +67,7 @@ static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
     int rc = 0;
     s->path = fmt_join(w->dir, s->name);
     if (!entry || !s->path) {
-        rc = err_set(e, ERR_MEMORY, "no room for the header of %s", s->name);
+        rc = err_set(e, ERR_MEMORY, "no memory for the header of %s", s->name);
         goto out;
     }
     for (int i = 0; i < s->n; i++) {
@@ -97,14 +97,14 @@ int hf_write_open(struct hf_write **out, const char *dir, int n, const struct ck
     struct hf_write *w = calloc(1, sizeof *w);
     int rc = 0;
     if (!w)
-        return err_set(e, ERR_MEMORY, "no room to write %d tensors", n);
+        return err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
     w->n = n;
     w->t = t;
     w->dir = strdup(dir);
     w->place = calloc((size_t)n + 1, sizeof *w->place);
     w->shard = calloc((size_t)n + 1, sizeof *w->shard);
     if (!w->dir || !w->place || !w->shard) {
-        rc = err_set(e, ERR_MEMORY, "no room to write %d tensors", n);
+        rc = err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
         goto out;
     }
     cut(w, shard_bytes);
@@ -144,7 +144,7 @@ static int write_index(const struct hf_write *w, struct err *e)
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL,
          *path = fmt_join(w->dir, "model.safetensors.index.json");
     int rc = text && path ? io_write_file(path, text, strlen(text), e)
-                          : err_set(e, ERR_MEMORY, "no room for the index of %d tensors", w->n);
+                          : err_set(e, ERR_MEMORY, "no memory for the index of %d tensors", w->n);
     json_decref(root);
     free(text);
     free(path);

@@ -1,6 +1,6 @@
-/* safetensors.c - see st.h. The rules are those of the safetensors README, and the gaps in them are closed:
- * a name twice, unknown members, leading spaces, holes and overlaps are errors, and every length is compared
- * with the bytes that exist before it is used. */
+/* safetensors.c - see safetensors.h. The rules are those of the safetensors README, and its gaps are closed:
+ * a name that occurs twice, unknown members, leading spaces, holes and overlaps are errors. Every length is
+ * compared with the bytes that exist before it is used. */
 #include "format/hf/safetensors.h"
 
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 #define HEADER_MAX 100000000u /* the limit of the format */
 
-/* What people save by mistake under this name, told by its first bytes. */
+/* Files that are saved by mistake under such a name, recognised by their first bytes. */
 static const struct {
     const char *start, *what;
 } impostors[] = {
@@ -58,7 +58,8 @@ int st_read(struct st_table *t, int fd, const char *path, int64_t bytes, struct 
                        (unsigned long long)n, (long long)bytes);
     text = malloc(n + 1);
     if (!text)
-        return err_set(e, ERR_MEMORY, "%s: no room for a header of %llu bytes", path, (unsigned long long)n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for a header of %llu bytes", path,
+                       (unsigned long long)n);
     TRY(io_pread(fd, path, text, n, 8, e));
     text[n] = 0;
     TRY(st_parse(t, text, n, bytes - 8 - (int64_t)n, path, e));
@@ -116,7 +117,7 @@ static int parse_entry(struct st_entry *t, const char *name, const json_t *v, in
         return rc;
     t->name = strdup(name);
     if (!t->name)
-        return err_set(e, ERR_MEMORY, "%s: no room for the names of its tensors", path);
+        return err_set(e, ERR_MEMORY, "%s: no memory for the names of its tensors", path);
     const char *dtype = json_string_value(json_object_get(v, "dtype"));
     if (!json_is_object(v) || !dtype)
         return err_set(e, ERR_FORMAT, "%s: %s has no dtype: is the header damaged", path, name);
@@ -163,8 +164,8 @@ static int compare_begin(const void *pa, const void *pb)
     return a->end != b->end ? (a->end < b->end ? -1 : 1) : strcmp(a->name, b->name);
 }
 
-/* Sorted by begin, every tensor must start where the one before it ended, and the last one at the end of the
- * file. */
+/* Sorted by begin, every tensor must start where the one before it ends, and the last one end where the file
+ * does. */
 static int check_holes(const struct st_table *t, int64_t data_bytes, const char *path, struct err *e)
 {
     int64_t at = 0;
@@ -200,7 +201,7 @@ int st_parse(struct st_table *t, const char *text, size_t n, int64_t data_bytes,
     }
     t->entry = calloc(json_object_size(root) + 1, sizeof *t->entry);
     if (!t->entry) {
-        rc = err_set(e, ERR_MEMORY, "%s: no room for %zu tensors", path, json_object_size(root));
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for %zu tensors", path, json_object_size(root));
         goto out;
     }
     json_object_foreach(root, key, v) {
@@ -240,19 +241,19 @@ static json_t *entry_json(const struct st_entry *t)
 
 int st_make(const struct st_entry *entry, int n, char **head, size_t *bytes, struct err *e)
 {
-    /* transformers asks for it */
+    /* transformers requires it */
     json_t *root = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     for (int i = 0; i < n; i++)
         if (json_object_set_new(root, entry[i].name, entry_json(&entry[i])) < 0) {
             json_decref(root);
-            return err_set(e, ERR_MEMORY, "no room for a header of %d tensors", n);
+            return err_set(e, ERR_MEMORY, "no memory for a header of %d tensors", n);
         }
     size_t len = json_dumpb(root, NULL, 0, JSON_COMPACT),
            room = (8 + len + ST_ALIGN - 1) / ST_ALIGN * ST_ALIGN;
     char *p = len ? malloc(room) : NULL;
     int rc = 0;
     if (!p)
-        rc = err_set(e, ERR_MEMORY, "no room for a header of %zu bytes", len);
+        rc = err_set(e, ERR_MEMORY, "no memory for a header of %zu bytes", len);
     else if (room - 8 > HEADER_MAX)
         rc = err_set(e, ERR_FORMAT,
                      "a header of %d tensors needs %zu bytes, the format allows %u: use more ranks", n, len,

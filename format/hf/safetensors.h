@@ -1,4 +1,5 @@
 /* safetensors.h - private to the room: the safetensors container, read strictly and written canonically.
+ * Source: the safetensors README (huggingface/safetensors).
  *
  *     8 bytes: length of the header, little-endian | JSON header, padded with spaces | data of the tensors,
  *     no holes */
@@ -15,21 +16,24 @@ struct st_entry {
     int64_t begin, end; /* bytes, from the start of the data */
 };
 struct st_table {
-    int64_t data; /* where the data start in the file */
+    int64_t data; /* first byte of the data in the file */
     int n;
     struct st_entry *entry; /* by begin */
 };
 
-/* Reads and checks the header of a file of `bytes` bytes. ERR_FORMAT names file, tensor and both numbers. */
+/* Reads and checks the header of the open file fd of `bytes` bytes. On success the caller frees *t with
+ * st_free. ERR_FORMAT names file, tensor and both numbers. */
 int st_read(struct st_table *t, int fd, const char *path, int64_t bytes, struct err *e);
-/* The same for header text in memory; data_bytes: what is left of the file behind it. */
+/* The same for n bytes of header text in memory, which a NUL follows. data_bytes: bytes of the file behind
+ * it. t->data stays 0. */
 int st_parse(struct st_table *t, const char *text, size_t n, int64_t data_bytes, const char *path,
              struct err *e);
+/* Frees the entries and zeroes *t. */
 void st_free(struct st_table *t);
 
 #define ST_ALIGN 4096
-/* Length and header for entries whose begin and end are set (in order, no holes), padded so that the data
- * start at a multiple of ST_ALIGN. malloc'd. */
+/* Makes the length and header for n entries whose begin and end are set (in order, no holes), padded so that
+ * the data start at a multiple of ST_ALIGN. *head: *bytes bytes, which the caller frees. */
 int st_make(const struct st_entry *entry, int n, char **head, size_t *bytes, struct err *e);
 
 #endif

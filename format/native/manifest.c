@@ -1,7 +1,7 @@
 /* manifest.c - see manifest.h.
  *
- * The text ends with   ,"manifest_checksum":"<32 digits>"}\n   and the checksum covers every byte before the
- * value: what stands behind it can only be those 36 bytes, so that no byte of the file is free. */
+ * The text ends with ,"manifest_checksum":"<32 digits>"}\n and the checksum covers every byte before the
+ * value. Behind it are only those 36 bytes, so that no byte of the file can change unnoticed. */
 #include "format/native/manifest.h"
 
 #include <ctype.h>
@@ -12,6 +12,8 @@
 
 #define TAIL_KEY ",\"manifest_checksum\":"
 #define TAIL_VALUE 36 /* quote, 32 digits, quote, brace, newline */
+
+const char *const manifest_role[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_avg_sq" };
 
 const struct layout_row manifest_layout[LAYOUT_ROWS] = {
     { "cp", offsetof(struct ckpt_layout, cp) },     { "dp", offsetof(struct ckpt_layout, dp) },
@@ -26,7 +28,7 @@ char *manifest_text(const json_t *root, size_t *n, struct err *e)
     size_t flags = JSON_COMPACT | JSON_SORT_KEYS, len = json_dumpb(root, NULL, 0, flags),
            room = len + sizeof TAIL_KEY + TAIL_VALUE + 1;
     if (len < 2 || !(text = malloc(room))) {
-        err_set(e, ERR_MEMORY, "no room for a manifest of %zu bytes", len);
+        err_set(e, ERR_MEMORY, "no memory for a manifest of %zu bytes", len);
         return NULL;
     }
     json_dumpb(root, text, len, flags);
@@ -103,7 +105,7 @@ struct sum128 manifest_save_id(const struct ckpt_digests *d, const struct ckpt_l
         if (!layout_left_out(&manifest_layout[i], degree))
             n += snprintf(text + n, sizeof text - (size_t)n, "%s %d\n", manifest_layout[i].key, degree);
     }
-    n += snprintf(text + n, sizeof text - (size_t)n, "version %d\n", FMT_VERSION);
+    n += snprintf(text + n, sizeof text - (size_t)n, "version %d\n", MANIFEST_VERSION);
     return fmt_sum128(text, (size_t)n);
 }
 
@@ -158,8 +160,8 @@ static json_t *as_is(const json_t *v, struct err *e)
     return json_copy((json_t *)v);
 }
 
-/* A copy of v with its reals and texts put through the given functions; depth is limited by the parser
- * (64). */
+/* A copy of v with its reals and texts converted by the given functions; the parser limits the depth to
+ * 64. */
 struct map {
     json_t *(*real)(const json_t *, struct err *), *(*text)(const json_t *, struct err *);
 };
@@ -194,13 +196,13 @@ fail:
     return NULL;
 }
 
-json_t *fmt_run_encode(const char *text, struct err *e)
+json_t *manifest_run_encode(const char *text, struct err *e)
 {
     static const struct map out = { real_out, text_out };
     json_t *v = jx_parse(text, strlen(text), "settings of the run", e), *r = NULL;
     if (!v)
         return NULL;
-    err_set(e, ERR_MEMORY, "no room for the settings of the run");
+    err_set(e, ERR_MEMORY, "no memory for the settings of the run");
     if (json_is_object(v))
         r = copy(v, &out, e);
     else
@@ -209,7 +211,7 @@ json_t *fmt_run_encode(const char *text, struct err *e)
     return r;
 }
 
-char *fmt_run_decode(const json_t *run)
+char *manifest_run_decode(const json_t *run)
 {
     static const struct map in = { as_is, text_in };
     struct err e;
@@ -225,7 +227,7 @@ json_t *manifest_state(const struct ckpt_state *s, struct err *e)
     if (!s->has_state)
         return json_null();
     snprintf(seed, sizeof seed, "%016llx", (unsigned long long)s->seed);
-    json_t *run = s->run_json ? fmt_run_encode(s->run_json, e) : json_null();
+    json_t *run = s->run_json ? manifest_run_encode(s->run_json, e) : json_null();
     return run ? json_pack("{s:I, s:I, s:I, s:s, s:o}", "step", (json_int_t)s->step, "epoch",
                            (json_int_t)s->epoch, "sample", (json_int_t)s->sample, "seed", seed, "run", run)
                : NULL;

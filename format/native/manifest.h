@@ -1,27 +1,43 @@
-/* manifest.h - private to the room: the text of manifest.json, its checksum, and settings in it. */
+/* manifest.h - private to the room: the text of manifest.json, its checksum, and members that both the writer
+ * and the reader know. */
 #ifndef SHARDLINE_FORMAT_NATIVE_MANIFEST_H
 #define SHARDLINE_FORMAT_NATIVE_MANIFEST_H
 
 #include "format/fmt.h"
 
-/* Canonical text of root (sorted keys, no spaces) with the member manifest_checksum put at its end;
- * malloc'd. */
+#define MANIFEST_VERSION 1
+#define MANIFEST_FORMAT "shardline-checkpoint"
+#define MANIFEST_ZSTD "zstd" /* features */
+#define MANIFEST_PLANES "planes"
+
+/* The canonical text of root (sorted keys, no spaces) with the member manifest_checksum appended; the caller
+ * frees it. NULL: *e is set. */
 char *manifest_text(const json_t *root, size_t *n, struct err *e);
-/* Checks the end of the text and the checksum there, then parses. NULL: error set (ERR_INTEGRITY: bytes
+/* Checks the end of the text and the checksum there, then parses. NULL: *e is set (ERR_INTEGRITY: bytes
  * changed). */
 json_t *manifest_parse(const char *text, size_t n, const char *path, struct err *e);
 
+/* Values: a checksum as 32 hex digits; n block checksums, 16 digits each, in one string; n integers as a
+ * list; the state as an object. NULL: out of memory; manifest_state sets *e. */
 json_t *manifest_sum128(struct sum128 s);
-/* 16 hex digits each, in one string; NULL: no memory */
 json_t *manifest_blocks(const uint64_t *block, int64_t n);
 json_t *manifest_ints(const int64_t *v, int n);
 json_t *manifest_state(const struct ckpt_state *s, struct err *e);
-/* The way back (native.c): members grain and state of root become c->state. */
+/* The reverse (native_read.c): members grain and state of root become c->state. */
 int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, struct err *e);
-/* hash of the state digest (of the weights' without state), layout and format version */
+
+/* The member save_id: hash of the state digest (without state: of the weights'), layout and version. */
 struct sum128 manifest_save_id(const struct ckpt_digests *d, const struct ckpt_layout *l);
 
-/* One row a degree, for both directions. optional: not written where it is 0 or 1. */
+/* Settings of the run: numbers that are not integers become hex-float strings, and back, to the last bit.
+ * encode: NULL: *e is set. decode: a JSON text, which the caller frees; NULL: out of memory. */
+json_t *manifest_run_encode(const char *text, struct err *e);
+char *manifest_run_decode(const json_t *run);
+
+/* The words of roles: "weight", "master", "exp_avg", "exp_avg_sq". */
+extern const char *const manifest_role[ROLE_COUNT];
+
+/* One row a degree of the layout. optional: not written where it is 0 or 1. */
 #define LAYOUT_ROWS 7
 struct layout_row {
     const char *key;
@@ -29,6 +45,7 @@ struct layout_row {
     int optional;
 };
 extern const struct layout_row manifest_layout[LAYOUT_ROWS];
+/* 1: degree n of the row is not written. */
 static inline int layout_left_out(const struct layout_row *r, int n) { return r->optional && n <= 1; }
 #define LAYOUT_AT(l, row) (*(int *)((char *)(l) + (row)->offset))
 

@@ -1,6 +1,6 @@
-/* native_read.c - the native format read: manifest.json into tables. Nothing in it is believed: names are
- * confined to the folder, sizes are compared with the files, pieces must cover every tensor exactly once.
- * FORMAT.md is the specification. */
+/* native_read.c - the driver of native checkpoints: manifest.json into tables. Nothing in it is trusted:
+ * names are confined to the folder, sizes are compared with the files, pieces must cover every tensor exactly
+ * once. FORMAT.md is the specification. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,8 +8,9 @@
 #include "base/jx.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
+#include "format/native/zst.h"
 
-/* Required members: absent is an error here, where jx says 0. */
+/* Required members: an absent one, for which base/jx.h returns 0, is an error. */
 static int need_int(const json_t *o, const char *what, const char *key, int64_t min, int64_t *out,
                     struct err *e)
 {
@@ -73,18 +74,18 @@ static int check_version(const json_t *root, const char *path, struct err *e)
     const json_t *must;
     int rc = 0;
     TRY(need_text(root, path, "format", &format, e));
-    if (strcmp(format, FMT_FORMAT))
+    if (strcmp(format, MANIFEST_FORMAT))
         return err_set(e, ERR_FORMAT, "%s: format is \"%.60s\", this program reads \"%s\"", path, format,
-                       FMT_FORMAT);
+                       MANIFEST_FORMAT);
     TRY(need_int(root, path, "version", 0, &version, e));
-    if (version != FMT_VERSION)
+    if (version != MANIFEST_VERSION)
         return err_set(e, ERR_FORMAT,
                        "%s: version %lld of the format, this program reads version %d: use a newer program",
-                       path, (long long)version, FMT_VERSION);
+                       path, (long long)version, MANIFEST_VERSION);
     TRY(need_array(root, path, "must_understand", &must, e));
     for (size_t i = 0; i < json_array_size(must); i++) {
         const char *feature = json_string_value(json_array_get(must, i));
-        if (!feature || (strcmp(feature, FMT_FEATURE_ZSTD) && strcmp(feature, FMT_FEATURE_PLANES)))
+        if (!feature || (strcmp(feature, MANIFEST_ZSTD) && strcmp(feature, MANIFEST_PLANES)))
             return err_set(
                 e, ERR_FORMAT,
                 "%s: needs the feature \"%.60s\", which this program does not know: use a newer program",
@@ -136,7 +137,7 @@ int manifest_read_state(struct ckpt *c, const json_t *root, const char *path, st
     run = json_object_get(o, "run");
     free(c->run_json);
     c->run_json = NULL;
-    if (json_is_object(run) && !(c->run_json = fmt_run_decode(run)))
+    if (json_is_object(run) && !(c->run_json = manifest_run_decode(run)))
         return err_set(
             e, ERR_FORMAT,
             "%s: the settings of the run hold a number that is none: is it written by another program", path);
@@ -150,9 +151,8 @@ out:
 
 static int role_of(const char *text)
 {
-    static const char *const roles[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_avg_sq" };
     for (int i = 0; i < ROLE_COUNT; i++)
-        if (!strcmp(text, roles[i]))
+        if (!strcmp(text, manifest_role[i]))
             return i;
     return -1;
 }
@@ -180,7 +180,7 @@ static int read_tensor(struct ckpt_tensor *t, const json_t *o, const char *path,
     t->has_digest = 1;
     t->name = strdup(name);
     if (!t->name)
-        rc = err_set(e, ERR_MEMORY, "%s: no room for the names of its tensors", path);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for the names of its tensors", path);
 out:
     return rc < 0 ? rc : 0;
 }
@@ -194,7 +194,7 @@ static int read_tensors(struct ckpt *c, const json_t *root, const char *path, st
     c->tensor = calloc(n + 1, sizeof *c->tensor);
     c->first_piece = calloc(n + 2, sizeof *c->first_piece);
     if (!c->tensor || !c->first_piece)
-        return err_set(e, ERR_MEMORY, "%s: no room for %zu tensors", path, n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %zu tensors", path, n);
     for (size_t i = 0; i < n; i++) {
         c->n_tensors = (int)i + 1;
         TRY(read_tensor(&c->tensor[i], json_array_get(list, i), path, e));
@@ -249,7 +249,7 @@ static int read_blocks(struct fmt_file *f, const json_t *o, const char *path, st
     f->block = malloc(sizeof *f->block * (size_t)(n + 1));
     f->seen = calloc((size_t)n + 1, 1);
     if (!f->block || !f->seen)
-        return err_set(e, ERR_MEMORY, "%s: no room for %lld checksums", path, (long long)n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %lld checksums", path, (long long)n);
     for (int64_t i = 0; i < n; i++)
         if (fmt_parse_hex(hex + 16 * i, 16, &f->block[i]))
             return err_set(e, ERR_FORMAT, "%s: block checksums of %s are not hex digits", path, f->name);
@@ -261,7 +261,7 @@ static int read_blocks(struct fmt_file *f, const json_t *o, const char *path, st
     return 0;
 }
 
-/* The file must be there and have its length; it is opened for data later. */
+/* The file must exist and have its length; it is opened for data later. */
 static int check_length(const char *path, const char *manifest, int64_t want, struct err *e)
 {
     int fd = io_open_read(path, e);
@@ -296,7 +296,7 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
     if (stored >= (int64_t)1 << 60 || bytes >= (int64_t)1 << 60)
         return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes is beyond the limit", path, name,
                        (long long)(stored > bytes ? stored : bytes));
-    /* a frame has more than one byte: nothing may be allocated for blocks that cannot be there */
+    /* a frame has at least one byte: nothing is allocated for blocks that cannot exist */
     if (bytes / FMT_BLOCK > stored)
         return err_set(e, ERR_FORMAT, "%s: %s of %lld bytes cannot hold %lld", path, name, (long long)stored,
                        (long long)bytes);
@@ -304,7 +304,7 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
     if (!f)
         return -e->code;
     TRY(need_sum(o, path, "checksum", &f->sum, e));
-    /* first: from here on lengths are those of files that exist */
+    /* before anything is allocated by the length: the file exists and has it */
     TRY(check_length(f->path, path, stored, e));
     TRY(read_blocks(f, o, path, e));
     if (json_object_get(o, "frames"))
@@ -318,7 +318,7 @@ static int read_file(struct ckpt *c, const json_t *o, const char *path, const ch
         *room = (c->n_pieces + n) * 2;
         struct fmt_piece *grown = realloc(c->piece, sizeof *grown * (size_t)*room);
         if (!grown)
-            return err_set(e, ERR_MEMORY, "%s: no room for %lld pieces", path, (long long)*room);
+            return err_set(e, ERR_MEMORY, "%s: no memory for %lld pieces", path, (long long)*room);
         c->piece = grown;
     }
     for (int64_t i = 0; i < n; i++) {
@@ -369,7 +369,7 @@ static int small_file(struct ckpt *c, struct fmt_extra *x, const json_t *o, cons
     x->name = strdup(name);
     full = fmt_join(c->dir, name);
     if (!x->name || !full) {
-        rc = err_set(e, ERR_MEMORY, "%s: no room for the name of %s", path, name);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for the name of %s", path, name);
         goto out;
     }
     TRY(check_length(full, path, x->bytes, e));
@@ -404,7 +404,7 @@ static int read_small(struct ckpt *c, const json_t *root, const char *path, stru
     size_t n = json_array_size(list);
     c->extra = calloc(n + 1, sizeof *c->extra);
     if (!c->extra)
-        return err_set(e, ERR_MEMORY, "%s: no room for %zu files", path, n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %zu files", path, n);
     for (size_t i = 0; i < n; i++) {
         c->n_extra = (int)i + 1;
         TRY(small_file(c, &c->extra[i], json_array_get(list, i), path, NULL, e));
@@ -422,7 +422,6 @@ static int read_said(struct ckpt *c, const json_t *root, const char *path, struc
         TRY(need_sum(root, path, "state_digest", &state, e));
     TRY(need_sum(root, path, "save_id", &id, e));
     struct ckpt_digests got = ckpt_digest_all(c->n_tensors, c->tensor, &c->state);
-    c->said = got;
     if (got.weights.lo != weights.lo || got.weights.hi != weights.hi || got.state.lo != state.lo ||
         got.state.hi != state.hi)
         return err_set(
@@ -455,7 +454,7 @@ int native_open(struct ckpt *c, int is_folder, struct err *e)
     size_t n = 0;
     int rc = 0;
     if (!path)
-        return err_set(e, ERR_MEMORY, "%s: no room for a path", c->dir);
+        return err_set(e, ERR_MEMORY, "%s: no memory for a path", c->dir);
     TRY(io_read_file(path, FMT_MANIFEST_MAX, &text, &n, e));
     if (!(root = manifest_parse(text, n, path, e))) {
         rc = -e->code;

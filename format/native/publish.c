@@ -1,9 +1,9 @@
-/* publish.c - the commit: shards' tables merged and checked, manifest written, everything fsynced, then one
- * rename.
+/* publish.c - a checkpoint becomes visible: the shards' tables are merged and checked, the manifest is
+ * written, everything is fsynced, then one rename.
  *
- *   mkdir dst.tmp-save -> files, each fsynced -> manifest, fsynced -> fsync the folder -> rename to dst
- *   (never over an existing one)
- *   -> fsync the parent.  A crash before the rename leaves no dst; after it, a whole one. */
+ *     mkdir dst.tmp-save -> files, each fsynced -> manifest, fsynced -> fsync of the folder
+ *     -> rename to dst, never over an existing one -> fsync of the parent
+ * A crash before the rename leaves no dst; after it, a whole one. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,11 +13,11 @@
 #include "format/fmt.h"
 #include "format/native/manifest.h"
 
-#define PATH_ROOM 4096
+#define PATH_BYTES 4096
 
 /* A checkpoint being put together: the tables of struct ckpt, and what only the manifest needs. */
 struct seal {
-    struct ckpt c; /* tensors, pieces: the same checks as for a reader */
+    struct ckpt c; /* tensors and pieces, checked as a reader checks them */
     struct file {
         const char *name, *checksum;
         json_t *blocks;
@@ -25,7 +25,7 @@ struct seal {
         int64_t first, n;
         json_t *frames, *plain, *planes;
     } * file;
-    /* as the tables list them */
+    /* the pieces, as the tables list them */
     struct record {
         struct ckpt_tensor t;
         struct fmt_piece p;
@@ -38,9 +38,9 @@ struct seal {
 
 /* ---- the temporary folder ---- */
 
-/* Makes the folder and locks it. One that is there and that nobody has locked is what a dead process left:
- * it is removed under its lock, and the name is taken anew. Whoever waits for the old one finds that the
- * name no longer stands for it. */
+/* Makes the folder and locks it. A folder that exists and is not locked was left by a process that was
+ * killed: it is removed under its lock, and made anew. A process that waits for the lock of the old one finds
+ * that the name no longer stands for it. */
 static int own_folder(const char *tmp, struct err *e)
 {
     for (int tries = 0; tries < 100; tries++) {
@@ -48,7 +48,7 @@ static int own_folder(const char *tmp, struct err *e)
         if (made && (rc = io_mkdir(tmp, e)) < 0) {
             if (!io_exists(tmp))
                 return rc;
-            made = 0; /* another process was faster */
+            made = 0; /* another process made it first */
         }
         int fd = io_lock_dir(tmp, &busy, e);
         if (fd >= 0 && made)
@@ -76,11 +76,11 @@ int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e)
         n--;
     if (io_exists(dst))
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
-    if (n == 0 || n + 16 > PATH_ROOM)
+    if (n == 0 || n + 16 > PATH_BYTES)
         return err_set(e, ERR_USAGE, "a checkpoint's name has %zu bytes: choose another one", n);
-    snprintf(tmp, PATH_ROOM, "%.*s.tmp-save", (int)n, dst);
+    snprintf(tmp, PATH_BYTES, "%.*s.tmp-save", (int)n, dst);
     int fd = own_folder(tmp, e);
-    if (fd >= 0 && io_exists(dst)) { /* another process published since we looked */
+    if (fd >= 0 && io_exists(dst)) { /* another process has published it meanwhile */
         ckpt_abandon(tmp, fd);
         fd = err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     }
@@ -99,13 +99,13 @@ void ckpt_abandon(const char *tmp, int lock)
 {
     struct err e;
     if (lock < 0 || io_is_at(lock, tmp))
-        io_remove_tree(tmp, &e); /* nothing to say: an error is on its way already */
+        io_remove_tree(tmp, &e); /* not reported: the caller reports an earlier error */
     io_close(lock);
 }
 
 static int sync_parent(const char *dst, struct err *e)
 {
-    char parent[PATH_ROOM];
+    char parent[PATH_BYTES];
     size_t n = strlen(dst);
     while (n > 1 && dst[n - 1] == '/')
         n--;
@@ -119,15 +119,15 @@ static int sync_parent(const char *dst, struct err *e)
 
 int ckpt_remove(const char *path, struct err *e)
 {
-    char trash[PATH_ROOM];
+    char trash[PATH_BYTES];
     const char *slash = strrchr(path, '/');
     int n = snprintf(trash, sizeof trash, "%.*s.removed.tmp-old", slash ? (int)(slash - path + 1) : 0, path),
         rc = 0;
-    if (n >= PATH_ROOM)
+    if (n >= PATH_BYTES)
         return err_set(e, ERR_USAGE, "%s: the name is too long", path);
-    TRY(io_remove_tree(trash, e)); /* of a process that was killed while it removed */
+    TRY(io_remove_tree(trash, e)); /* left by a process that was killed while it removed */
     TRY(io_rename(path, trash, e));
-    TRY(sync_parent(path, e)); /* else a crash may keep the name and lose the files */
+    TRY(sync_parent(path, e)); /* otherwise a crash may keep the name and lose the files */
     TRY(io_remove_tree(trash, e));
 out:
     return rc < 0 ? rc : 0;
@@ -138,8 +138,8 @@ int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
     struct err ignored;
     int rc = io_rename(tmp, dst, e), back = 0;
     if (rc >= 0 && (rc = sync_parent(dst, e)) < 0) {
-        /* an error must leave nothing at dst; the rename back is as atomic as the one before, and must last
-         * before files go */
+        /* an error must leave nothing at dst; the rename back is as atomic as the one before, and must be on
+         * the disk before files are removed */
         back = io_rename(dst, tmp, &ignored);
         back = back < 0 ? back : sync_parent(dst, &ignored);
     }
@@ -204,7 +204,7 @@ static int parse_tables(struct seal *s, void *const *table, const size_t *bytes,
     s->c.tensor = calloc(n + 1, sizeof *s->c.tensor);
     s->c.first_piece = calloc(n + 2, sizeof *s->c.first_piece);
     if (!s->file || !s->record || !s->c.piece || !s->c.tensor || !s->c.first_piece)
-        return err_set(e, ERR_MEMORY, "no room to merge %zu pieces", n);
+        return err_set(e, ERR_MEMORY, "no memory to merge %zu pieces", n);
     for (int k = 0; k < s->n_tables; k++) {
         size_t i, j;
         json_t *f, *p;
@@ -248,7 +248,7 @@ static int merge_tensors(struct seal *s, struct err *e)
     struct record **sorted = malloc(sizeof *sorted * (size_t)(s->n_records + 1));
     int rc = 0;
     if (!sorted)
-        return err_set(e, ERR_MEMORY, "no room to merge %lld pieces", (long long)s->n_records);
+        return err_set(e, ERR_MEMORY, "no memory to merge %lld pieces", (long long)s->n_records);
     for (int64_t i = 0; i < s->n_records; i++)
         sorted[i] = &s->record[i];
     qsort(sorted, (size_t)s->n_records, sizeof *sorted, compare_records);
@@ -291,12 +291,12 @@ static int compare_files(const void *pa, const void *pb)
     return strcmp(a->name, b->name);
 }
 
-/* Another rank may have written it on another machine: it must be here, and whole. */
+/* Another rank may have written it on another machine: it must be visible here, and whole. */
 static int check_file(const char *tmp, const struct file *f, struct err *e)
 {
     char *path = fmt_join(tmp, f->name);
     if (!path)
-        return err_set(e, ERR_MEMORY, "no room for the path of %s", f->name);
+        return err_set(e, ERR_MEMORY, "no memory for the path of %s", f->name);
     int fd = io_open_read(path, e);
     int64_t have = fd < 0 ? fd : io_size(fd, path, e);
     io_close(fd);
@@ -310,14 +310,12 @@ static int check_file(const char *tmp, const struct file *f, struct err *e)
 
 /* ---- the manifest ---- */
 
-static const char *const role_word[ROLE_COUNT] = { "weight", "master", "exp_avg", "exp_avg_sq" };
-
 static json_t *tensors_json(const struct ckpt *c)
 {
     json_t *list = json_array();
     for (int i = 0; i < c->n_tensors; i++) {
         const struct ckpt_tensor *t = &c->tensor[i];
-        json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", t->name, "role", role_word[t->role],
+        json_t *o = json_pack("{s:s, s:s, s:s, s:o, s:o}", "name", t->name, "role", manifest_role[t->role],
                               "dtype", stored_dtype_name(t->dtype), "shape",
                               manifest_ints(t->shape, t->n_dims), "digest",
                               manifest_sum128((struct sum128){ t->digest.lo, t->digest.hi }));
@@ -345,7 +343,7 @@ static int files_json(const struct seal *s, const char *tmp, json_t *list, struc
     int rc = 0;
     const struct file **sorted = malloc(sizeof *sorted * (size_t)(s->n_files + 1));
     if (!sorted)
-        return err_set(e, ERR_MEMORY, "no room to merge %d files", s->n_files);
+        return err_set(e, ERR_MEMORY, "no memory to merge %d files", s->n_files);
     for (int i = 0; i < s->n_files; i++)
         sorted[i] = &s->file[i];
     qsort(sorted, (size_t)s->n_files, sizeof *sorted, compare_files);
@@ -372,7 +370,7 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Writes one small file and returns its entry. */
+/* Writes one small file and returns its entry in the manifest. NULL: *e is set. */
 static json_t *put_small(const char *tmp, const char *name, const void *data, size_t n, struct err *e)
 {
     char *path = fmt_join(tmp, name);
@@ -426,8 +424,7 @@ static json_t *layout_json(const struct ckpt_layout *l)
     return o;
 }
 
-/* Features that a reader must know: only those that are used, so that the plain form stays readable by older
- * programs. */
+/* Only features that are used, so that older programs can read a checkpoint without them. */
 static json_t *features_json(const struct seal *s)
 {
     json_t *list = json_array();
@@ -437,9 +434,9 @@ static json_t *features_json(const struct seal *s)
         planes |= s->file[i].planes != NULL;
     }
     if (planes)
-        json_array_append_new(list, json_string(FMT_FEATURE_PLANES));
+        json_array_append_new(list, json_string(MANIFEST_PLANES));
     if (zstd)
-        json_array_append_new(list, json_string(FMT_FEATURE_ZSTD));
+        json_array_append_new(list, json_string(MANIFEST_ZSTD));
     return list;
 }
 
@@ -450,7 +447,7 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
     char *text = NULL, *path = fmt_join(tmp, FMT_MANIFEST);
     size_t n = 0;
     int rc = 0;
-    err_set(e, ERR_MEMORY, "no room for the manifest");
+    err_set(e, ERR_MEMORY, "no memory for the manifest");
     TRY(files_json(s, tmp, files, e));
     if (m->config_json && !(config = put_small(tmp, FMT_CONFIG, m->config_json, strlen(m->config_json), e))) {
         rc = -e->code;
@@ -462,10 +459,11 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
         goto out;
     }
     root = json_pack("{s:s, s:i, s:o, s:i, s:o, s:o, s:i, s:O, s:o, s:O, s:O, s:O, s:o, s:o}", "format",
-                     FMT_FORMAT, "version", FMT_VERSION, "must_understand", features_json(s), "block_bytes",
-                     (int)FMT_BLOCK, "save_id", manifest_sum128(manifest_save_id(d, &m->layout)), "layout",
-                     layout_json(&m->layout), "grain", m->state.grain, "state", state, "tensors",
-                     tensors_json(&s->c), "files", files, "config", config, "extra", extra, "weights_digest",
+                     MANIFEST_FORMAT, "version", MANIFEST_VERSION, "must_understand", features_json(s),
+                     "block_bytes", (int)FMT_BLOCK, "save_id",
+                     manifest_sum128(manifest_save_id(d, &m->layout)), "layout", layout_json(&m->layout),
+                     "grain", m->state.grain, "state", state, "tensors", tensors_json(&s->c), "files", files,
+                     "config", config, "extra", extra, "weights_digest",
                      manifest_sum128((struct sum128){ d->weights.lo, d->weights.hi }), "state_digest",
                      d->has_state ? manifest_sum128((struct sum128){ d->state.lo, d->state.hi })
                                   : json_null());
@@ -493,7 +491,7 @@ int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_by
     int rc = 0;
     s.root = calloc((size_t)n + 1, sizeof *s.root);
     if (!s.root) {
-        rc = err_set(e, ERR_MEMORY, "no room to merge %d tables", n);
+        rc = err_set(e, ERR_MEMORY, "no memory to merge %d tables", n);
         goto out;
     }
     TRY(parse_tables(&s, table, table_bytes, e));

@@ -1,10 +1,10 @@
-/* shard.c - one rank's files of a native checkpoint: pieces laid out, written where they belong, summed
- * while they pass.
+/* shard.c - one rank's files of a native checkpoint: lays out the pieces, writes their data, computes
+ * checksums and digests on the way.
  *
- * Pieces are laid out in an order of their own (element size, role, name, box), so that the bytes of a file
- * do not depend on the order in which the caller has its tensors. Data of different pieces may come in any
- * order: a checksum block that lies inside one piece is summed as it passes, the few that are shared with a
- * neighbour are read back at the end (they are still in memory). */
+ * Pieces are laid out by element size, role, name and box, so that the bytes of a file do not depend on the
+ * order in which the caller lists them. Data of different pieces may arrive in any order: a checksum block
+ * that lies inside one piece is summed as its bytes arrive; the few blocks that two pieces share are read
+ * back at the end, while they are still in memory. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE /* sync_file_range */
 #endif
@@ -16,12 +16,13 @@
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
+#include "format/native/zst.h"
 #include "format/hf/safetensors.h"
 
 #define XXH_STATIC_LINKING_ONLY /* for hash states inside of our own structures */
 #include <xxhash.h>
 
-#define CHECK_ROOM (128 << 10) /* bytes read back at once: they stay in the second cache */
+#define CHECK_BYTES (128 << 10) /* read back at once: they stay in the second-level cache */
 
 enum { FILE_WEIGHTS, FILE_OPTIM, FILES };
 static const char *const file_kind[FILES] = { "weights", "optim" };
@@ -33,7 +34,7 @@ struct out_file {
     int64_t *frame;              /* compressed: see zst.c; or NULL */
     unsigned char *width;        /* in byte planes: bytes of an element, a block; or NULL */
     uint64_t *block;
-    unsigned char *have; /* a byte a block: summed */
+    unsigned char *have; /* [blocks] 1: block is set */
 };
 struct out_piece {
     const struct ckpt_piece *p;
@@ -41,15 +42,15 @@ struct out_piece {
     int64_t offset, bytes, done;
     int64_t checked; /* of done: read back */
     struct ckpt_digest digest;
-    XXH64_state_t sum; /* of the block that is passing */
+    XXH64_state_t sum; /* of the block that is being written */
 };
 struct ckpt_shard {
     char *dir;
-    int n, deferred, level; /* deferred: sums are made by ckpt_shard_check; level: of the codec */
+    int n, deferred, level; /* deferred: ckpt_shard_check computes the sums; level: of the codec */
     enum ckpt_codec codec;
-    struct ckpt_piece *given; /* a copy: as the caller numbers them */
-    struct out_piece *piece;  /* likewise */
-    struct out_piece **order; /* as they lie in the files */
+    struct ckpt_piece *given; /* [n] a copy, as the caller numbers them */
+    struct out_piece *piece;  /* [n] likewise */
+    struct out_piece **order; /* in the order of the files */
     struct out_file file[FILES];
 };
 
@@ -83,7 +84,7 @@ static int compare_out(const void *pa, const void *pb)
     return (a->p->lo > b->p->lo) - (a->p->lo < b->p->lo);
 }
 
-/* Role prefix, name, and @k where it is piece k > 0 of its tensor in this file. */
+/* Role prefix, name, and @k where it is piece k > 0 of its tensor in this file; the caller frees it. */
 static char *stored_name(const struct ckpt_tensor *t, int k)
 {
     size_t room = strlen(ckpt_role_prefix[t->role]) + strlen(t->name) + 16;
@@ -106,7 +107,7 @@ static int fill_entry(struct st_entry *t, const struct out_piece *o, int k, int6
         t->shape[d] = p->box.extent[d];
     t->begin = *at;
     t->end = *at += o->bytes;
-    return t->name ? 0 : err_set(e, ERR_MEMORY, "no room for the names of %s", p->t.name);
+    return t->name ? 0 : err_set(e, ERR_MEMORY, "no memory for the names of %s", p->t.name);
 }
 
 /* Creates file f and writes its header; order: its pieces. */
@@ -119,7 +120,7 @@ static int start_file(struct ckpt_shard *s, struct out_file *f, struct out_piece
     int rc = 0, k = 0;
     f->path = fmt_join(s->dir, f->name);
     if (!entry || !f->path) {
-        rc = err_set(e, ERR_MEMORY, "no room for the header of %s", f->name);
+        rc = err_set(e, ERR_MEMORY, "no memory for the header of %s", f->name);
         goto out;
     }
     for (int i = 0; i < f->n; i++) {
@@ -133,7 +134,7 @@ static int start_file(struct ckpt_shard *s, struct out_file *f, struct out_piece
     f->block = calloc((size_t)n_blocks, sizeof *f->block);
     f->have = calloc((size_t)n_blocks, 1);
     if (!f->block || !f->have) {
-        rc = err_set(e, ERR_MEMORY, "no room for the checksums of %s", f->name);
+        rc = err_set(e, ERR_MEMORY, "no memory for the checksums of %s", f->name);
         goto out;
     }
     for (int i = 0; i < f->n; i++)
@@ -164,7 +165,8 @@ static int check_piece(const struct ckpt_piece *p, struct err *e)
     return fmt_box_check(&p->t, &p->box, p->lo, p->hi, e);
 }
 
-/* An empty piece is left out; only a tensor without elements has one, so that it is not lost. */
+/* 1: the piece is empty, and its tensor is not. A tensor without elements keeps its empty piece, so that it
+ * is not lost. */
 static int left_out(const struct ckpt_piece *p)
 {
     struct box whole = box_whole(p->t.n_dims, p->t.shape);
@@ -178,7 +180,7 @@ int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pi
     struct ckpt_shard *s = calloc(1, sizeof *s);
     int rc = 0, kept = 0, first = 0;
     if (!s)
-        return err_set(e, ERR_MEMORY, "no room to write %d pieces", n_pieces);
+        return err_set(e, ERR_MEMORY, "no memory to write %d pieces", n_pieces);
     for (int f = 0; f < FILES; f++) {
         s->file[f].fd = -1;
         snprintf(s->file[f].name, sizeof s->file[f].name, "%s-%05d.safetensors", file_kind[f], rank);
@@ -189,7 +191,7 @@ int ckpt_shard_open(struct ckpt_shard **out, const char *dir, int rank, int n_pi
     s->piece = calloc(n, sizeof *s->piece);
     s->order = calloc(n, sizeof *s->order);
     if (!s->dir || !s->given || !s->piece || !s->order) {
-        rc = err_set(e, ERR_MEMORY, "no room to write %d pieces", n_pieces);
+        rc = err_set(e, ERR_MEMORY, "no memory to write %d pieces", n_pieces);
         goto out;
     }
     for (int i = 0; i < n_pieces; i++) {
@@ -221,7 +223,7 @@ out:
 
 /* ---- data ---- */
 
-/* Sums the bytes that have just passed, for every block that lies inside the piece. off: in the file. */
+/* Adds n bytes of a piece, at off in the file, to the checksum of every block that lies inside the piece. */
 static void sum_blocks(struct out_file *f, struct out_piece *o, const char *data, int64_t off, int64_t n)
 {
     while (n > 0) {
@@ -273,23 +275,23 @@ void ckpt_shard_defer(struct ckpt_shard *s) { s->deferred = 1; }
 
 int ckpt_shard_check(struct ckpt_shard *s, int piece, struct ckpt_digest *got, struct err *e)
 {
-    char room[CHECK_ROOM];
+    char data[CHECK_BYTES];
     struct out_piece *o = &s->piece[piece];
     const struct ckpt_piece *p = o->p;
     struct out_file *f = &s->file[o->file];
     while (o->checked < o->done) {
-        int64_t most = stored_bytes(p->t.dtype, stored_elements(p->t.dtype, CHECK_ROOM));
+        int64_t most = stored_bytes(p->t.dtype, stored_elements(p->t.dtype, CHECK_BYTES));
         int64_t n = o->done - o->checked < most ? o->done - o->checked : most;
         int64_t at = p->lo + elements_in(p, o->checked);
-        int rc = io_pread(f->fd, f->path, room, (size_t)n, o->offset + o->checked, e);
+        int rc = io_pread(f->fd, f->path, data, (size_t)n, o->offset + o->checked, e);
         if (rc < 0)
             return rc;
-        sum_blocks(f, o, room, o->offset + o->checked, n);
+        sum_blocks(f, o, data, o->offset + o->checked, n);
         ckpt_digest_add(&o->digest, p->t.dtype, p->t.n_dims, p->t.shape, &p->box, at, at + elements_in(p, n),
-                        room);
+                        data);
         o->checked += n;
     }
-    /* on its way to the disk: a hint, the fsync at the end decides */
+    /* starts writing to the disk early: a hint, the fsync at the end decides */
     if (o->bytes && o->done == o->bytes)
         sync_file_range(f->fd, o->offset, o->bytes, SYNC_FILE_RANGE_WRITE);
     *got = o->digest;
@@ -303,7 +305,7 @@ static int read_back(struct out_file *f, struct err *e)
     int rc = 0, fd = -1;
     char *data = malloc((size_t)FMT_BLOCK);
     if (!data)
-        return err_set(e, ERR_MEMORY, "no room for a block of %s", f->name);
+        return err_set(e, ERR_MEMORY, "no memory for a block of %s", f->name);
     TRY(fd = io_open_read(f->path, e));
     for (int64_t b = 0; b * FMT_BLOCK < f->bytes; b++) {
         int64_t n = f->bytes - b * FMT_BLOCK < FMT_BLOCK ? f->bytes - b * FMT_BLOCK : FMT_BLOCK;
@@ -318,8 +320,8 @@ out:
     return rc < 0 ? rc : 0;
 }
 
-/* Of every block the size of the elements in its middle: few blocks have elements of two sizes. order: the
- * pieces of f. */
+/* Sets the width of every block: the size of the elements in its middle, because few blocks have elements of
+ * two sizes. order: the pieces of f. */
 static void find_widths(struct out_file *f, struct out_piece *const *order)
 {
     int64_t n_blocks = (f->bytes + FMT_BLOCK - 1) / FMT_BLOCK;
@@ -334,7 +336,7 @@ static void find_widths(struct out_file *f, struct out_piece *const *order)
     }
 }
 
-/* The plain file makes way for its compressed form. */
+/* Replaces the plain file by its compressed form. */
 static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct out_piece *const *order,
                          struct err *e)
 {
@@ -347,12 +349,13 @@ static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct 
     f->width = s->codec == CODEC_PLANES ? malloc((size_t)n_blocks + 1) : NULL;
     if (!path || !f->frame || (s->codec == CODEC_PLANES && !f->width)) {
         free(path);
-        return err_set(e, ERR_MEMORY, "no room to compress %s", f->name);
+        return err_set(e, ERR_MEMORY, "no memory to compress %s", f->name);
     }
     if (f->width)
         find_widths(f, order);
-    int rc = zst_pack(f->path, path, f->bytes, (struct zst_how){ s->level, f->width }, f->frame, f->block,
-                      &f->stored, e);
+    struct zst_packed got = { .frame = f->frame, .sum = f->block };
+    int rc = zst_pack(f->path, path, f->bytes, (struct zst_how){ s->level, f->width }, &got, e);
+    f->stored = got.stored;
     struct err ignored;
     if (rc >= 0)
         rc = io_unlink(f->path, e);
@@ -441,7 +444,7 @@ static int make_table(struct ckpt_shard *s, void **table, size_t *bytes, struct 
     char *text = ok ? json_dumps(root, JSON_COMPACT) : NULL;
     json_decref(root);
     if (!text)
-        return err_set(e, ERR_MEMORY, "no room for the table of %d pieces", s->n);
+        return err_set(e, ERR_MEMORY, "no memory for the table of %d pieces", s->n);
     *table = text;
     *bytes = strlen(text);
     return 0;

@@ -1,14 +1,14 @@
-/* zst.c - seekable zstd: a frame for every block of a file, and behind them a table of the frames that other
- * programs skip.
+/* zst.c - see zst.h: seekable zstd, a frame for every block of a file, and behind the frames a table of them
+ * that other programs skip.
  *
- *     frame of block 0 | frame of block 1 | … | skippable frame: sizes of all frames        `zstd -d` gives
- *     the plain file back
- * Byte planes: the first bytes of all elements of a block, then the second ones, …: exponents compress well
- * among themselves, mantissas not at all, so entropy coding alone (no search for matches) is both the
- * smallest and the fastest (tests/bench/RESULTS.md).
- * Source: the zstd seekable format 0.1.0 (zstd repository, contrib/seekable_format). Sums are over the
- * frames as they lie in the file, so damage is found before anything is decompressed, also in bits that a
- * decompressor does not look at. */
+ *     frame of block 0 | frame of block 1 | … | skippable frame: sizes of all frames
+ * `zstd -d` restores the plain file.
+ *
+ * Byte planes hold the first bytes of all elements of a block, then the second ones, and so on: exponents
+ * compress well among themselves, mantissas not at all, so entropy coding alone (no search for matches) is
+ * both the smallest and the fastest (tests/bench/RESULTS.md). Checksums are those of the frames as they lie
+ * in the file, so damage is found before anything is decompressed, also in bits that a decompressor ignores.
+ * Source: the zstd seekable format 0.1.0 (zstd repository, contrib/seekable_format). */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_c_literalCompressionMode, ZSTD_getFrameHeader */
 #include <zstd.h>
 #include "base/io.h"
-#include "format/fmt.h"
+#include "format/native/zst.h"
 
 #define SKIPPABLE 0x184d2a5eu
 #define SEEKABLE 0x8f92eab1u
@@ -28,7 +28,7 @@ static void put_u32(char *p, uint32_t v)
         p[i] = (char)(v >> 8 * i);
 }
 
-/* The table behind n frames of a plain file of `plain` bytes; malloc'd. */
+/* The table behind n frames of a plain file of `plain` bytes; the caller frees it. NULL: out of memory. */
 static char *seek_table(const int64_t *frame, int64_t n, int64_t plain, size_t *bytes)
 {
     size_t body = (size_t)n * 8 + FOOTER;
@@ -71,81 +71,113 @@ static void join(char *out, const char *in, size_t n, size_t width)
 
 /* ---- writing ---- */
 
+/* One file being compressed. */
 struct packer {
     ZSTD_CCtx *z;
-    char *in, *planes, *out;
-    size_t room;
+    char *in, *planes, *out; /* a block, its byte planes, a frame */
+    size_t out_bytes;
+    const char *in_path, *out_path;
+    int in_fd, out_fd;
 };
 
-static int pack_blocks(const struct packer *k, const unsigned char *width, int in_fd, const char *in,
-                       int out_fd, const char *out, int64_t bytes, int64_t *frame, uint64_t *sum,
-                       struct err *e)
+static void packer_close(struct packer *k)
 {
-    int64_t n = (bytes + FMT_BLOCK - 1) / FMT_BLOCK;
-    for (int64_t b = 0; b < n; b++) {
-        size_t have = (size_t)(bytes - b * FMT_BLOCK < FMT_BLOCK ? bytes - b * FMT_BLOCK : FMT_BLOCK);
-        int rc = io_pread(in_fd, in, k->in, have, b * FMT_BLOCK, e);
-        if (rc < 0)
-            return rc;
-        int planes = width && width[b] > 1;
-        if (planes)
-            split(k->planes, k->in, have, width[b]);
-        size_t put = ZSTD_compress2(k->z, k->out, k->room, planes ? k->planes : k->in, have);
-        if (ZSTD_isError(put))
-            return err_set(e, ERR_INTERNAL, "%s: cannot compress: %s: please report it", in,
-                           ZSTD_getErrorName(put));
-        if ((rc = io_pwrite(out_fd, out, k->out, put, frame[b], e)) < 0)
-            return rc;
-        sum[b] = fmt_sum64(k->out, put);
-        frame[b + 1] = frame[b] + (int64_t)put;
-    }
-    return 0;
+    io_close(k->in_fd);
+    io_close(k->out_fd);
+    ZSTD_freeCCtx(k->z);
+    free(k->in);
+    free(k->planes);
+    free(k->out);
 }
 
-int zst_pack(const char *in, const char *out, int64_t bytes, struct zst_how how, int64_t *frame,
-             uint64_t *sum, int64_t *stored, struct err *e)
+static int packer_open(struct packer *k, const char *in, const char *out, int level, struct err *e)
 {
-    int64_t n = (bytes + FMT_BLOCK - 1) / FMT_BLOCK;
-    size_t room = ZSTD_compressBound((size_t)FMT_BLOCK);
-    struct packer k = { ZSTD_createCCtx(), malloc((size_t)FMT_BLOCK), malloc((size_t)FMT_BLOCK), malloc(room),
-                        room };
-    char *table = NULL;
-    size_t table_bytes = 0;
-    int in_fd = -1, out_fd = -1,
-        rc = k.z && k.in && k.planes && k.out ? 0 : err_set(e, ERR_MEMORY, "no room to compress %s", in);
-    if (rc < 0)
-        goto out;
-    ZSTD_CCtx_setParameter(k.z, ZSTD_c_compressionLevel, how.level ? how.level : ZSTD_minCLevel());
-    if (!how.level) /* so low a level leaves literals as they are, unless told */
-        ZSTD_CCtx_setParameter(k.z, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
-    TRY(in_fd = io_open_read(in, e));
-    TRY(out_fd = io_create(out, e));
-    frame[0] = 0;
-    TRY(pack_blocks(&k, how.width, in_fd, in, out_fd, out, bytes, frame, sum, e));
-    table = seek_table(frame, n, bytes, &table_bytes);
-    if (!table) {
-        rc = err_set(e, ERR_MEMORY, "no room for the seek table of %s", out);
+    size_t most = ZSTD_compressBound((size_t)FMT_BLOCK);
+    int rc = 0;
+    *k = (struct packer){ .z = ZSTD_createCCtx(),
+                          .in = malloc((size_t)FMT_BLOCK),
+                          .planes = malloc((size_t)FMT_BLOCK),
+                          .out = malloc(most),
+                          .out_bytes = most,
+                          .in_path = in,
+                          .out_path = out,
+                          .in_fd = -1,
+                          .out_fd = -1 };
+    if (!k->z || !k->in || !k->planes || !k->out) {
+        rc = err_set(e, ERR_MEMORY, "no memory to compress %s", in);
         goto out;
     }
-    TRY(io_pwrite(out_fd, out, table, table_bytes, frame[n], e));
-    *stored = frame[n] + (int64_t)table_bytes;
-    rc = io_sync_close(out_fd, out, e);
-    out_fd = -1;
+    ZSTD_CCtx_setParameter(k->z, ZSTD_c_compressionLevel, level ? level : ZSTD_minCLevel());
+    if (!level) /* so low a level does not code literals by default */
+        ZSTD_CCtx_setParameter(k->z, ZSTD_c_literalCompressionMode, ZSTD_ps_enable);
+    TRY(k->in_fd = io_open_read(in, e));
+    TRY(k->out_fd = io_create(out, e));
 out:
-    io_close(in_fd);
-    io_close(out_fd);
-    ZSTD_freeCCtx(k.z);
-    free(k.in);
-    free(k.planes);
-    free(k.out);
+    if (rc < 0)
+        packer_close(k);
+    return rc < 0 ? rc : 0;
+}
+
+/* Compresses block b of n bytes to byte `at` of the output. Returns the bytes of its frame. */
+static int64_t pack_block(const struct packer *k, int64_t b, size_t n, size_t width, int64_t at,
+                          struct err *e)
+{
+    int rc = io_pread(k->in_fd, k->in_path, k->in, n, b * FMT_BLOCK, e);
+    if (rc < 0)
+        return rc;
+    if (width > 1)
+        split(k->planes, k->in, n, width);
+    size_t put = ZSTD_compress2(k->z, k->out, k->out_bytes, width > 1 ? k->planes : k->in, n);
+    if (ZSTD_isError(put))
+        return err_set(e, ERR_INTERNAL, "%s: cannot compress: %s: please report it", k->in_path,
+                       ZSTD_getErrorName(put));
+    rc = io_pwrite(k->out_fd, k->out_path, k->out, put, at, e);
+    return rc < 0 ? rc : (int64_t)put;
+}
+
+int zst_pack(const char *in, const char *out, int64_t bytes, struct zst_how how, struct zst_packed *got,
+             struct err *e)
+{
+    int64_t n_blocks = (bytes + FMT_BLOCK - 1) / FMT_BLOCK, *frame = got->frame;
+    struct packer k;
+    char *table = NULL;
+    size_t table_bytes = 0;
+    int rc = packer_open(&k, in, out, how.level, e);
+    if (rc < 0)
+        return rc;
+
+    frame[0] = 0;
+    for (int64_t b = 0; b < n_blocks; b++) {
+        int64_t left = bytes - b * FMT_BLOCK;
+        size_t n = (size_t)(left < FMT_BLOCK ? left : FMT_BLOCK);
+        int64_t put = pack_block(&k, b, n, how.width ? how.width[b] : 1, frame[b], e);
+        if (put < 0) {
+            rc = (int)put;
+            goto out;
+        }
+        got->sum[b] = fmt_sum64(k.out, (size_t)put);
+        frame[b + 1] = frame[b] + put;
+    }
+
+    table = seek_table(frame, n_blocks, bytes, &table_bytes);
+    if (!table) {
+        rc = err_set(e, ERR_MEMORY, "no memory for the seek table of %s", out);
+        goto out;
+    }
+    TRY(io_pwrite(k.out_fd, out, table, table_bytes, frame[n_blocks], e));
+    got->stored = frame[n_blocks] + (int64_t)table_bytes;
+    rc = io_sync_close(k.out_fd, out, e);
+    k.out_fd = -1;
+out:
+    packer_close(&k);
     free(table);
     return rc < 0 ? rc : 0;
 }
 
 /* ---- reading ---- */
 
-/* One frame of today's format that says its content's size, without a dictionary, and nothing behind it:
- * older formats that the library may still read, or a window larger than the block, never get to the
+/* 1: packed is exactly one frame of RFC 8878 that gives the size of its content, has no dictionary and a
+ * window no larger than a block. Older formats that the library may still read never get to the
  * decompressor. */
 static int is_frame_of(const char *packed, size_t n, size_t content)
 {
@@ -163,8 +195,9 @@ int zst_read_block(struct ckpt *c, int file, int64_t b, void *data, struct err *
     char *packed = malloc((size_t)n + 1), *flat = planes ? malloc((size_t)FMT_BLOCK) : data;
     if (!packed || !flat) {
         free(packed);
-        free(planes ? flat : NULL);
-        return err_set(e, ERR_MEMORY, "%s: no room for a frame of %lld bytes", f->path, (long long)n);
+        if (planes)
+            free(flat);
+        return err_set(e, ERR_MEMORY, "%s: no memory for a frame of %lld bytes", f->path, (long long)n);
     }
     int rc = fmt_pread(c, file, packed, n, f->frame[b], e);
     if (rc >= 0 && fmt_sum64(packed, (size_t)n) != f->block[b])
@@ -201,7 +234,7 @@ int zst_check_tail(struct ckpt *c, int file, struct err *e)
     char *want = seek_table(f->frame, n, f->bytes, &bytes), *have = malloc(bytes + 1);
     int rc = 0;
     if (!want || !have)
-        rc = err_set(e, ERR_MEMORY, "%s: no room for its seek table", f->path);
+        rc = err_set(e, ERR_MEMORY, "%s: no memory for its seek table", f->path);
     else
         rc = fmt_pread(c, file, have, (int64_t)bytes, f->frame[n], e);
     if (rc >= 0 && memcmp(want, have, bytes))
@@ -221,7 +254,7 @@ int zst_table(struct fmt_file *f, const json_t *frames, int64_t stored, const ch
                        (long long)f->bytes, json_array_size(frames), (long long)n);
     f->frame = malloc(sizeof *f->frame * (size_t)(n + 1));
     if (!f->frame)
-        return err_set(e, ERR_MEMORY, "%s: no room for %lld frames", what, (long long)n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %lld frames", what, (long long)n);
     f->frame[0] = 0;
     for (int64_t i = 0; i < n; i++) {
         json_int_t v = json_integer_value(json_array_get(frames, (size_t)i));
@@ -245,7 +278,7 @@ int zst_widths(struct fmt_file *f, const json_t *planes, const char *what, struc
                        "%s: planes of %s is not one of the digits 1, 2, 4, 8 for each of its %zu blocks",
                        what, f->name, n);
     if (!(f->width = malloc(n + 1)))
-        return err_set(e, ERR_MEMORY, "%s: no room for %zu widths", what, n);
+        return err_set(e, ERR_MEMORY, "%s: no memory for %zu widths", what, n);
     for (size_t i = 0; i < n; i++)
         f->width[i] = (unsigned char)(digits[i] - '0');
     return 0;

@@ -3,7 +3,7 @@
  * for the plain bytes of the last, frames, table. */
 #include <stdlib.h>
 #include <string.h>
-#include "format/fmt.h"
+#include "format/native/zst.h"
 #include "tests/fuzz/fuzz.h"
 
 #define FRAMES_MAX 8

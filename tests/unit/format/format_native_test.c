@@ -414,7 +414,7 @@ static const struct {
     { length_beyond, { "optim-00000", "" } },
     { set_version, { "version 2", "version 1" } },
     { set_must, { "other", "" } },
-    { set_format, { "other", FMT_FORMAT } },
+    { set_format, { "other", MANIFEST_FORMAT } },
     { set_traversal, { "../optim", "folder" } },
     { drop_piece, { "elements", "stored" } },
     { twice_piece, { "", "twice" } },
