@@ -8,7 +8,7 @@
  * An op goes into the queue in use of the device and may run after the call returned (dev.h); its host
  * arguments (structs, lists, token ids) have been read by then. On a CPU the op is complete, and d->pool
  * has shared the work. One thread at a time calls into a device. Ops return nothing: dev_check() reports
- * errors. Numerics contract: kernels/README.md. */
+ * errors. Numerics contract: kernels/NUMERICS.md. */
 #ifndef SHARDLINE_KERNELS_KERNELS_H
 #define SHARDLINE_KERNELS_KERNELS_H
 
@@ -52,7 +52,7 @@ static inline struct mat mat_rows(struct mat m, int64_t r0, int64_t n)
     return m;
 }
 
-/* Weights packed for the forward product: panels of 32 outputs, contraction-major (kernels/README.md). */
+/* Weights packed for the forward product: panels of 32 outputs, contraction-major (kernels/NUMERICS.md). */
 struct panels {
     void *p;      /* panels_bytes() bytes, 64-byte aligned, owned by the caller */
     int64_t n, k; /* outputs (all matrices together), contraction */
