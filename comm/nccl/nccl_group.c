@@ -118,14 +118,20 @@ int nccl_join(struct comm *c, struct err *e)
 {
     struct nccl *n = c->w->nccl;
     struct nccl_config config = { sizeof config, 0xcafebeef, 21400, 0 };
-    struct nccl_group *g = c->size > 1 ? calloc(1, sizeof *g) : NULL;
     struct nccl_id id = { { 0 } };
-    int rc = c->size > 1 && !g ? err_set(e, ERR_MEMORY, "no memory for a group of NCCL") : 0;
     if (c->size == 1)
         return 0;
+
+    struct nccl_group *g = calloc(1, sizeof *g);
+    int rc = g ? 0 : err_set(e, ERR_MEMORY, "no memory for a group of NCCL");
     if (rc >= 0 && c->rank == 0)
         rc = nccl_check(n, n->GetUniqueId(&id), "a group's name", e);
-    TRY(comm_agree(c, rc, e));
+    rc = comm_agree(c, rc, e);
+    if (rc < 0) {
+        free(g);
+        return rc;
+    }
+
     c->device = g;
     g->c = c;
     g->next = n->groups;
@@ -136,8 +142,6 @@ int nccl_join(struct comm *c, struct err *e)
                        e);
     rc = comm_agree(c, rc, e);
 out:
-    if (rc < 0 && g && !c->device)
-        free(g);
     return rc;
 }
 

@@ -403,7 +403,7 @@ static void scatter_piece(struct comm *c, float *out, int64_t n_each, int64_t st
 
 static int shm_reduce_scatter(struct comm *c, float *out, float *in, int64_t n_each, struct err *e)
 {
-    int64_t step = (int64_t)(SHM_STAGE / sizeof *in) / c->size, n = min_of(step, n_each);
+    int64_t step = (int64_t)(SHM_STAGE / sizeof *in) / c->size, n;
     struct shm_post mine;
     int rc = 0, any = 0;
     if ((size_t)(n_each * c->size) * 4 <= SHM_SLOT)

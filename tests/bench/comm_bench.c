@@ -158,11 +158,11 @@ static int run(struct world *w, int64_t most, int64_t least, struct err *e)
     static const struct kind barrier = { "barrier", ours_barrier, mpi_barrier };
     struct mesh m;
     struct bench b = { 0 };
-    char *json = strdup("");
     void *shared = NULL;
     int rc = mesh_open(&m, w, size, e);
     if (rc < 0)
         return rc;
+    char *json = strdup("");
     b.c = m.axis[AXIS_DP];
     b.in = comm_alloc(b.c, MEM_COMM, (size_t)most);
     b.out = malloc((size_t)most);

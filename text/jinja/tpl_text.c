@@ -306,7 +306,7 @@ int str_percent(struct tpl *t, const struct str *s, struct val arg, struct val *
 
     for (size_t i = 0; i < s->n; i++) {
         struct spec k;
-        struct val v = arg;
+        struct val v;
         if (s->p[i] != '%')
             continue;
         sb_part(&b, s, from, i++);

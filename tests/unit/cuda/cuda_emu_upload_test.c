@@ -106,9 +106,10 @@ TEST(a_copy_lasts_for_8_mib_of_others)
 TEST(what_was_written_over_is_copied_again)
 {
     struct stage s;
-    char list[300] = "leaves", *large = calloc(1, PROMISED);
+    char list[300] = "leaves";
     if (!open_stage(&s))
         return;
+    char *large = calloc(1, PROMISED);
     for (int i = 0; i < 12; i++) {
         for (int j = 0; j < i; j++)
             CHECK(cuda_upload(s.d, large, PROMISED - 300 * 256) != NULL);
@@ -122,9 +123,10 @@ TEST(what_did_not_arrive_is_copied_again)
 {
     struct stage s;
     struct err e;
-    char list[300] = "leaves", *large = calloc(1, PROMISED + 1);
+    char list[300] = "leaves";
     if (!open_stage(&s))
         return;
+    char *large = calloc(1, PROMISED + 1);
     CHECK(!cuda_upload(s.d, large, PROMISED + 1));
     cuda_upload(s.d, list, sizeof list); /* the device does nothing until it is asked */
     CHECK_INT(dev_check(s.d, &e), -ERR_DEVICE);

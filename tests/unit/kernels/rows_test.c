@@ -522,7 +522,7 @@ static void ce_case(struct rig *r, const struct ce_case *c)
         CHECK_SAME(gl, lp, sizeof lp);
         for (int64_t first = 0; first <= 5; first += 5)
             EACH(t, dts) {
-                struct mat want = new_mat(dts[t], ROWS, n, 0), got = new_mat(dts[t], ROWS, n, 0), in = l;
+                struct mat want = new_mat(dts[t], ROWS, n, 0), got = new_mat(dts[t], ROWS, n, 0);
                 for (int64_t i = 0; i < ROWS * n; i++) {
                     int64_t row = i / n, j = i % n;
                     float q = fn_exp(elem(l, row, j) - max[row]) / sum[row];
@@ -532,7 +532,7 @@ static void ce_case(struct rig *r, const struct ce_case *c)
                 KERNEL(d, ce_dx, got, l, target, first, max, sum, 0.0625f);
                 CHECK_MAT(got, want, d, n);
                 if (dts[t] == DT_F32) {
-                    in = copy_mat(l); /* in place; gaps are the input's then */
+                    struct mat in = copy_mat(l); /* in place; gaps are the input's then */
                     KERNEL(d, ce_dx, in, in, target, first, max, sum, 0.0625f);
                     for (int i = 0; i < ROWS; i++)
                         CHECK_SAME((float *)in.p + i * in.ld, (float *)want.p + i * want.ld, 4 * (size_t)n);
