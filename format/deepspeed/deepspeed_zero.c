@@ -124,7 +124,7 @@ static int stage_of(const struct pk *o)
 
 static int check_count(const struct zero *z, const struct pk *o, const char *file, struct err *e)
 {
-    const struct pk *p = pk_get(o, "partition_count"), *one = p;
+    const struct pk *p = pk_get(o, "partition_count"), *one;
     int64_t n = 0;
     for (uint32_t i = 0; p && (one = p->kind == PK_LIST ? pk_at(p, i) : i == 0 ? p : NULL); i++)
         if (pk_int(one, &n) && n != z->n_ranks)

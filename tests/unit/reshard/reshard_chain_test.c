@@ -173,8 +173,9 @@ static int make(const char *dst, const struct model *m, const struct change *c, 
             uint64_t v = value_at(m, i, k, c);
             memcpy(data + size * (size_t)k, &v, size);
         }
-        TRY(ckpt_shard_put(shard, i, data, p[i].hi, e));
+        rc = ckpt_shard_put(shard, i, data, p[i].hi, e);
         free(data);
+        TRY(rc);
     }
     TRY(ckpt_shard_close(shard, &table, &bytes, e));
     TRY(ckpt_publish(tmp, dst, 1, &table, &bytes, &meta, NULL, e));
@@ -203,7 +204,6 @@ static int convert(const char *src, const char *dst, struct layout l, enum ckpt_
 /* Both digests as they are computed from the data, not as the manifest claims. */
 static struct ckpt_digests digests_of(const char *path)
 {
-    struct ckpt_digests all = { 0 };
     struct ckpt_digest d[800];
     struct ckpt_tensor t[800];
     struct ckpt *c = NULL;
@@ -215,7 +215,7 @@ static struct ckpt_digests digests_of(const char *path)
         t[i] = *ckpt_tensor(c, i);
         t[i].digest = d[i];
     }
-    all = ckpt_digest_all(ckpt_n_tensors(c), t, ckpt_state(c));
+    struct ckpt_digests all = ckpt_digest_all(ckpt_n_tensors(c), t, ckpt_state(c));
     ckpt_close(c);
     return all;
 }
