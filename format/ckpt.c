@@ -166,7 +166,7 @@ int ckpt_find(const struct ckpt *c, enum ckpt_role role, const char *name)
 int ckpt_extra_read(const struct ckpt *c, int i, void **data, size_t *bytes, struct err *e)
 {
     const struct fmt_extra *x = &c->extra[i];
-    char *path = fmt_join(c->dir, x->name);
+    char *path = io_join(c->dir, x->name);
     int rc = path ? io_read_file(path, FMT_EXTRA_MAX, data, bytes, e)
                   : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     if (rc >= 0 && x->has_sum) {

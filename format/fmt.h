@@ -65,7 +65,7 @@ struct fmt_file {
     struct fmt_record *record; /* sorted by begin; NULL: none */
     int64_t n_records;
 
-    int fd, users; /* -1: not open. users: calls between fmt_use and fmt_done */
+    int fd, users; /* -1: not open. users: calls between fmt_acquire and fmt_release */
     uint64_t used; /* clock of the last use: the file that is idle for longest is closed first */
 };
 

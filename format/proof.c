@@ -109,10 +109,10 @@ static int read_header(struct ckpt *c, int file, struct st_table *t, struct err 
         free(text);
         return rc;
     }
-    if ((rc = fmt_use(c, file, &fd, e)) < 0)
+    if ((rc = fmt_acquire(c, file, &fd, e)) < 0)
         return rc;
     rc = st_read(t, fd, f->path, f->bytes, e);
-    fmt_done(c, file);
+    fmt_release(c, file);
     return rc;
 }
 

@@ -34,7 +34,7 @@ struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, s
         f->fd = -1;
         f->bytes = bytes;
         f->name = strdup(name);
-        f->path = fmt_join(c->dir, name);
+        f->path = io_join(c->dir, name);
         c->n_files++;
         if (f->name && f->path)
             return f;
@@ -71,7 +71,7 @@ void ckpt_release_files(struct ckpt *c)
     pthread_mutex_unlock(&c->lock);
 }
 
-int fmt_use(struct ckpt *c, int file, int *fd, struct err *e)
+int fmt_acquire(struct ckpt *c, int file, int *fd, struct err *e)
 {
     struct fmt_file *f = &c->file[file];
     int rc = 0;
@@ -94,7 +94,7 @@ int fmt_use(struct ckpt *c, int file, int *fd, struct err *e)
     return rc < 0 ? rc : 0;
 }
 
-void fmt_done(struct ckpt *c, int file)
+void fmt_release(struct ckpt *c, int file)
 {
     pthread_mutex_lock(&c->lock);
     c->file[file].users--;
@@ -107,10 +107,10 @@ int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struc
         return err_set(e, ERR_INTERNAL, "%s is read after ckpt_end_reading: please report it",
                        c->file[file].name);
     int fd, rc = c->remote ? url_cache_need(c->remote, c->file[file].name, off, n, 0, e) : 0;
-    if (rc < 0 || (rc = fmt_use(c, file, &fd, e)) < 0)
+    if (rc < 0 || (rc = fmt_acquire(c, file, &fd, e)) < 0)
         return rc;
     rc = io_pread(fd, c->file[file].path, dst, (size_t)n, off, e);
-    fmt_done(c, file);
+    fmt_release(c, file);
     if (rc >= 0)
         atomic_fetch_add(&c->bytes_read, n);
     return rc < 0 ? rc : 0;

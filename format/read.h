@@ -9,9 +9,9 @@
 
 /* Appends a file to the table. The pointer is valid until the next call. NULL: *e is set. */
 struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, struct err *e);
-/* *fd: the open file, borrowed until fmt_done. At most 128 files are open at once. */
-int fmt_use(struct ckpt *c, int file, int *fd, struct err *e);
-void fmt_done(struct ckpt *c, int file);
+/* *fd: the open file, borrowed until fmt_release. At most 128 files are open at once. */
+int fmt_acquire(struct ckpt *c, int file, int *fd, struct err *e);
+void fmt_release(struct ckpt *c, int file);
 /* Reads n bytes at `off` of the stored file, all of them; counts bytes_read. Of a URL it fetches them
  * first. */
 int fmt_pread(struct ckpt *c, int file, void *dst, int64_t n, int64_t off, struct err *e);

@@ -8,7 +8,7 @@
 
 static int write_one(const char *dir, const char *name, const void *data, size_t n, struct err *e)
 {
-    char *path = fmt_join(dir, name);
+    char *path = io_join(dir, name);
     int rc = path ? fmt_file_name_check(name, "files to carry along", e)
                   : err_set(e, ERR_MEMORY, "no memory for the path of %s", name);
     if (rc >= 0)

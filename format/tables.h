@@ -47,8 +47,4 @@ void fmt_hex128(struct sum128 s, char out[33]);
 int fmt_parse_hex(const char *text, size_t n, uint64_t *out);
 int fmt_parse_hex128(const char *text, struct sum128 *out);
 
-/* Old names of io_join and io_is_dir. */
-static inline char *fmt_join(const char *dir, const char *name) { return io_join(dir, name); }
-static inline int fmt_is_dir(const char *path) { return io_is_dir(path); }
-
 #endif

@@ -40,8 +40,8 @@ static int no_tag(const struct ckpt *c, const char *file, const char *tag, struc
     size_t at = 0;
     if (names_read(&l, c, "", e) >= 0) {
         for (int i = 0; i < l.n; i++) {
-            char *path = fmt_join(c->dir, l.name[i]);
-            if (path && fmt_is_dir(path) && at + strlen(l.name[i]) + 3 < sizeof list)
+            char *path = io_join(c->dir, l.name[i]);
+            if (path && io_is_dir(path) && at + strlen(l.name[i]) + 3 < sizeof list)
                 at += (size_t)snprintf(list + at, sizeof list - at, "%s%s", at ? ", " : "", l.name[i]);
             free(path);
         }
@@ -66,8 +66,8 @@ static int find_tag(const struct ckpt *c, char **sub, struct err *e)
         return (*sub = strdup("")) ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     TRY(build_line(c, file, &tag, e));
     TRY(fmt_file_name_check(tag, file, e));
-    path = fmt_join(c->dir, tag);
-    if (!path || !fmt_is_dir(path))
+    path = io_join(c->dir, tag);
+    if (!path || !io_is_dir(path))
         rc = no_tag(c, file, tag, e);
     else if (!(*sub = build_text("%s/", tag)))
         rc = err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
@@ -89,7 +89,7 @@ int deepspeed_open(struct ckpt *c, int is_folder, struct err *e)
     TRY(find_tag(c, &sub, e));
     TRY(names_read(&files, c, sub, e));
     zero = build_text("%s/%szero", c->dir, sub);
-    universal = zero && fmt_is_dir(zero);
+    universal = zero && io_is_dir(zero);
     c->driver = universal ? "deepspeed-universal" : "deepspeed";
     TRY(universal ? ds_universal_open(&b, sub, &files, e) : ds_zero_open(&b, sub, &files, e));
     if (!universal)

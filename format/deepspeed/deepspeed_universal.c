@@ -169,7 +169,7 @@ int ds_universal_open(struct build *b, const char *sub, const struct names *file
     TRY(read_model(&u, files, e));
     for (int i = 0; i < l.n; i++) {
         path = build_text("%s/%s/%s", b->c->dir, zero, l.name[i]);
-        int folder = path && fmt_is_dir(path);
+        int folder = path && io_is_dir(path);
         free(path);
         if (folder)
             TRY(add_param(&u, l.name[i], e));

@@ -222,7 +222,7 @@ static int start_model(struct universal_write *w, struct err *e)
 {
     int rc = 0;
     w->part = calloc((size_t)w->n_storages + 1, sizeof *w->part);
-    w->model_path = fmt_join(w->tag, MODEL_STATES);
+    w->model_path = io_join(w->tag, MODEL_STATES);
     if (!w->part || !w->model_path)
         return err_set(e, ERR_MEMORY, "no memory for a model file of %d tensors", w->n_storages);
     for (int i = 0; i < w->n; i++)
@@ -272,7 +272,7 @@ static int make_folders(const struct universal_write *w, struct err *e)
     TRY(io_mkdir(w->tag, e));
     TRY(io_mkdir(w->zero, e));
     for (int i = 0; i < w->n && w->t[i].role == ROLE_WEIGHT; i++) {
-        char *path = is_param(w, &w->t[i]) ? fmt_join(w->zero, w->t[i].name) : NULL;
+        char *path = is_param(w, &w->t[i]) ? io_join(w->zero, w->t[i].name) : NULL;
         if (is_param(w, &w->t[i]))
             rc = path ? io_mkdir(path, e)
                       : err_set(e, ERR_MEMORY, "no memory for the path of %s", w->t[i].name);
@@ -299,8 +299,8 @@ int universal_write_open(struct universal_write **out, const char *dir, int n, c
     w->knows_adamw = run_adamw(state, &w->adamw);
     w->n_groups = w->knows_adamw && w->adamw.weight_decay != 0 ? 2 : 1;
     w->dir = strdup(dir);
-    w->tag = fmt_join(dir, w->name);
-    w->zero = w->tag ? fmt_join(w->tag, "zero") : NULL;
+    w->tag = io_join(dir, w->name);
+    w->zero = w->tag ? io_join(w->tag, "zero") : NULL;
     w->place = calloc((size_t)n + 1, sizeof *w->place);
     if (!w->dir || !w->zero || !w->place) {
         rc = err_set(e, ERR_MEMORY, "no memory to write %d tensors", n);
@@ -341,7 +341,7 @@ void universal_write_free(struct universal_write *w)
 
 static char *path_of(const struct universal_write *w, const char *param, const char *file)
 {
-    char *folder = fmt_join(w->zero, param), *path = folder ? fmt_join(folder, file) : NULL;
+    char *folder = io_join(w->zero, param), *path = folder ? io_join(folder, file) : NULL;
     free(folder);
     return path;
 }
@@ -490,7 +490,7 @@ static int write_optimizer(const struct universal_write *w, struct err *e)
     const float step = (float)w->state->step;
     const void *data[] = { &step };
     const int64_t bytes[] = { sizeof step };
-    char *path = fmt_join(w->zero, "optimizer_state.pt");
+    char *path = io_join(w->zero, "optimizer_state.pt");
     struct pkw p = { 0 };
     int rc = 0;
 
@@ -529,7 +529,7 @@ out:
 
 static int write_model_3(const struct universal_write *w, struct err *e)
 {
-    char *path = fmt_join(w->tag, MODEL_STATES_3);
+    char *path = io_join(w->tag, MODEL_STATES_3);
     struct pkw p = { 0 };
     int rc = path ? model_pickle(w, 0, &p, e)
                   : err_set(e, ERR_MEMORY, "no memory for the path of " MODEL_STATES_3);
@@ -542,7 +542,7 @@ static int write_model_3(const struct universal_write *w, struct err *e)
 
 static int write_tag(const struct universal_write *w, struct err *e)
 {
-    char *path = fmt_join(w->dir, "latest_universal");
+    char *path = io_join(w->dir, "latest_universal");
     int rc = path ? io_write_file(path, w->name, strlen(w->name), e)
                   : err_set(e, ERR_MEMORY, "no memory for the path of latest_universal");
     free(path);
@@ -553,7 +553,7 @@ static int sync_folders(const struct universal_write *w, struct err *e)
 {
     int rc = 0;
     for (int i = 0; i < w->n && w->t[i].role == ROLE_WEIGHT; i++) {
-        char *path = is_param(w, &w->t[i]) ? fmt_join(w->zero, w->t[i].name) : NULL;
+        char *path = is_param(w, &w->t[i]) ? io_join(w->zero, w->t[i].name) : NULL;
         rc = path                    ? io_sync_dir(path, e)
              : is_param(w, &w->t[i]) ? err_set(e, ERR_MEMORY, "no memory for the path of %s", w->t[i].name)
                                      : 0;

@@ -178,7 +178,7 @@ static int fill(struct ckpt *c, struct list *l, struct err *e)
 
 static int read_config(struct ckpt *c, struct err *e)
 {
-    char *path = fmt_join(c->dir, FMT_CONFIG);
+    char *path = io_join(c->dir, FMT_CONFIG);
     void *text = NULL;
     size_t n = 0;
     int rc = 0;
@@ -197,7 +197,7 @@ out:
 
 static int exists_in(const struct ckpt *c, const char *name)
 {
-    char *path = fmt_join(c->dir, name);
+    char *path = io_join(c->dir, name);
     int yes = path && io_exists(path);
     free(path);
     return yes;
@@ -229,7 +229,7 @@ static int nothing_here(const struct ckpt *c, struct err *e)
 
 static int open_index(struct ckpt *c, struct list *l, struct err *e)
 {
-    char *path = fmt_join(c->dir, INDEX);
+    char *path = io_join(c->dir, INDEX);
     json_t *root = path ? jx_load(path, INDEX_MAX, e) : NULL, *map = json_object_get(root, "weight_map");
     int rc = 0;
     if (!path)

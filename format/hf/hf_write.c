@@ -65,7 +65,7 @@ static int start_shard(struct hf_write *w, struct shard *s, struct err *e)
     char *head = NULL;
     size_t n = 0;
     int rc = 0;
-    s->path = fmt_join(w->dir, s->name);
+    s->path = io_join(w->dir, s->name);
     if (!entry || !s->path) {
         rc = err_set(e, ERR_MEMORY, "no memory for the header of %s", s->name);
         goto out;
@@ -142,7 +142,7 @@ static int write_index(const struct hf_write *w, struct err *e)
     json_t *root = json_pack("{s:{s:I}, s:o}", "metadata", "total_size", (json_int_t)total, "weight_map",
                              map);
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL,
-         *path = fmt_join(w->dir, "model.safetensors.index.json");
+         *path = io_join(w->dir, "model.safetensors.index.json");
     int rc = text && path ? io_write_file(path, text, strlen(text), e)
                           : err_set(e, ERR_MEMORY, "no memory for the index of %d tensors", w->n);
     json_decref(root);

@@ -70,8 +70,8 @@ static int find_iteration(const struct ckpt *c, char **sub, struct err *e)
     if (rc >= 0 && !*sub)
         rc = err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
     if (rc >= 0) {
-        char *path = fmt_join(c->dir, *sub);
-        if (!path || !fmt_is_dir(path))
+        char *path = io_join(c->dir, *sub);
+        if (!path || !io_is_dir(path))
             rc = err_set(e, ERR_FORMAT,
                          "%s: " TRACKER " names %s, which is not there: give the folder of a whole save",
                          c->path, *sub);
@@ -259,7 +259,7 @@ static int find_step(struct mg *m, struct dcp *d, const struct pk *common, struc
 
 static int check_backend(const struct ckpt *c, const char *sub, struct err *e)
 {
-    char *name = build_text("%smetadata.json", sub), *path = name ? fmt_join(c->dir, name) : NULL;
+    char *name = build_text("%smetadata.json", sub), *path = name ? io_join(c->dir, name) : NULL;
     const char *backend = "";
     json_t *o = NULL;
     int rc = 0;

@@ -367,7 +367,7 @@ static int small_file(struct ckpt *c, struct fmt_extra *x, const json_t *o, cons
     TRY(need_sum(o, path, "xxh128", &x->sum, e));
     x->has_sum = 1;
     x->name = strdup(name);
-    full = fmt_join(c->dir, name);
+    full = io_join(c->dir, name);
     if (!x->name || !full) {
         rc = err_set(e, ERR_MEMORY, "%s: no memory for the name of %s", path, name);
         goto out;
@@ -439,7 +439,7 @@ out:
 
 int native_probe(const struct ckpt *c, int is_folder)
 {
-    char *path = is_folder ? fmt_join(c->dir, FMT_MANIFEST) : NULL;
+    char *path = is_folder ? io_join(c->dir, FMT_MANIFEST) : NULL;
     int yes = path && io_exists(path);
     free(path);
     return yes;
@@ -448,7 +448,7 @@ int native_probe(const struct ckpt *c, int is_folder)
 int native_open(struct ckpt *c, int is_folder, struct err *e)
 {
     (void)is_folder;
-    char *path = fmt_join(c->dir, FMT_MANIFEST);
+    char *path = io_join(c->dir, FMT_MANIFEST);
     void *text = NULL;
     json_t *root = NULL;
     size_t n = 0;

@@ -294,7 +294,7 @@ static int compare_files(const void *pa, const void *pb)
 /* Another rank may have written it on another machine: it must be visible here, and whole. */
 static int check_file(const char *tmp, const struct file *f, struct err *e)
 {
-    char *path = fmt_join(tmp, f->name);
+    char *path = io_join(tmp, f->name);
     if (!path)
         return err_set(e, ERR_MEMORY, "no memory for the path of %s", f->name);
     int fd = io_open_read(path, e);
@@ -373,7 +373,7 @@ out:
 /* Writes one small file and returns its entry in the manifest. NULL: *e is set. */
 static json_t *put_small(const char *tmp, const char *name, const void *data, size_t n, struct err *e)
 {
-    char *path = fmt_join(tmp, name);
+    char *path = io_join(tmp, name);
     if (!path || n > FMT_EXTRA_MAX) {
         err_set(e, path ? ERR_FORMAT : ERR_MEMORY, "%s has %zu bytes, more than fit beside the weights", name,
                 n);
@@ -444,7 +444,7 @@ static int write_manifest(const struct seal *s, const char *tmp, const struct ck
                           const struct ckpt_digests *d, struct err *e)
 {
     json_t *files = json_array(), *extra = json_array(), *config = json_null(), *state = NULL, *root = NULL;
-    char *text = NULL, *path = fmt_join(tmp, FMT_MANIFEST);
+    char *text = NULL, *path = io_join(tmp, FMT_MANIFEST);
     size_t n = 0;
     int rc = 0;
     err_set(e, ERR_MEMORY, "no memory for the manifest");

@@ -118,7 +118,7 @@ static int start_file(struct ckpt_shard *s, struct out_file *f, struct out_piece
     size_t head_bytes = 0;
     int64_t at = 0, n_blocks;
     int rc = 0, k = 0;
-    f->path = fmt_join(s->dir, f->name);
+    f->path = io_join(s->dir, f->name);
     if (!entry || !f->path) {
         rc = err_set(e, ERR_MEMORY, "no memory for the header of %s", f->name);
         goto out;
@@ -344,7 +344,7 @@ static int compress_file(struct out_file *f, const struct ckpt_shard *s, struct 
     const char *suffix = s->codec == CODEC_PLANES ? FMT_PLANES_ZSTD : FMT_ZSTD;
     char name[sizeof f->name], *path;
     snprintf(name, sizeof name, "%.*s%s", (int)(sizeof name - sizeof FMT_PLANES_ZSTD), f->name, suffix);
-    path = fmt_join(s->dir, name);
+    path = io_join(s->dir, name);
     f->frame = malloc(sizeof *f->frame * (size_t)(n_blocks + 1));
     f->width = s->codec == CODEC_PLANES ? malloc((size_t)n_blocks + 1) : NULL;
     if (!path || !f->frame || (s->codec == CODEC_PLANES && !f->width)) {

@@ -68,10 +68,10 @@ static int read_info(struct ckpt *c, struct shard *s, struct err *e)
 static int open_shard(struct ckpt *c, struct shard *s, const char *name, struct err *e)
 {
     int fd, rc = s->file = build_file(c, name, e);
-    if (rc < 0 || (rc = fmt_use(c, s->file, &fd, e)) < 0)
+    if (rc < 0 || (rc = fmt_acquire(c, s->file, &fd, e)) < 0)
         return rc;
     rc = st_read(&s->table, fd, c->file[s->file].path, c->file[s->file].bytes, e);
-    fmt_done(c, s->file);
+    fmt_release(c, s->file);
     return rc < 0 ? rc : read_info(c, s, e);
 }
 

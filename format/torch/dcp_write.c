@@ -36,7 +36,7 @@ int dcp_write_open(struct dcp_write **out, const char *dir, int n, const struct 
         x->fd = -1;
         x->n = n_items[f];
         x->ours = ours[f] && n_items[f];
-        x->path = fmt_join(dir, x->name);
+        x->path = io_join(dir, x->name);
         x->item = calloc((size_t)x->n + 1, sizeof *x->item);
         ok = x->path && x->item;
     }

@@ -173,7 +173,7 @@ out:
 static int write_objects(struct table *b, struct err *e)
 {
     int rc = 0;
-    b->path = fmt_join(b->w->dir, OBJECTS);
+    b->path = io_join(b->w->dir, OBJECTS);
     if (!b->path)
         return err_set(e, ERR_MEMORY, "no memory for the path of " OBJECTS);
     TRY(b->fd = io_create(b->path, e));
@@ -473,7 +473,7 @@ static int write_metadata(struct table *b, struct err *e)
     pkw_text(p, "1.0.0");
     pkw_object_end(p);
     int rc = pkw_end(p, e);
-    char *path = rc < 0 ? NULL : fmt_join(b->w->dir, ".metadata");
+    char *path = rc < 0 ? NULL : io_join(b->w->dir, ".metadata");
     if (rc >= 0)
         rc = path ? io_write_file(path, p->b.p, p->b.n, e)
                   : err_set(e, ERR_MEMORY, "no memory for the path of .metadata");

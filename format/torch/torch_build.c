@@ -310,16 +310,16 @@ int build_file(struct ckpt *c, const char *name, struct err *e)
 {
     struct fmt_file *f = fmt_add_file(c, name, 0, e);
     int fd;
-    if (!f || fmt_use(c, c->n_files - 1, &fd, e) < 0)
+    if (!f || fmt_acquire(c, c->n_files - 1, &fd, e) < 0)
         return -e->code;
     f->bytes = io_size(fd, f->path, e);
-    fmt_done(c, c->n_files - 1);
+    fmt_release(c, c->n_files - 1);
     return f->bytes < 0 ? (int)f->bytes : c->n_files - 1;
 }
 
 int build_exists(const struct ckpt *c, const char *name)
 {
-    char *path = fmt_join(c->dir, name);
+    char *path = io_join(c->dir, name);
     int yes = path && io_exists(path);
     free(path);
     return yes;
@@ -361,7 +361,7 @@ static int compare_natural(const void *a, const void *b)
 
 int names_read(struct names *l, const struct ckpt *c, const char *sub, struct err *e)
 {
-    char *path = *sub ? fmt_join(c->dir, sub) : strdup(c->dir);
+    char *path = *sub ? io_join(c->dir, sub) : strdup(c->dir);
     DIR *d = path ? opendir(path) : NULL;
     struct dirent *x;
     int capacity = 0, rc = 0;
@@ -423,7 +423,7 @@ int build_config(struct ckpt *c, struct err *e)
 
     for (size_t i = 0; !path && i < sizeof places / sizeof *places; i++)
         if (build_exists(c, places[i]))
-            path = fmt_join(c->dir, places[i]);
+            path = io_join(c->dir, places[i]);
     free(stem);
     if (!path)
         return 0;
@@ -438,7 +438,7 @@ out:
 
 int build_line(const struct ckpt *c, const char *name, char **out, struct err *e)
 {
-    char *path = fmt_join(c->dir, name), *text = NULL;
+    char *path = io_join(c->dir, name), *text = NULL;
     void *data = NULL;
     size_t n = 0;
     int rc = path ? io_read_file(path, 4096, &data, &n, e)

@@ -146,7 +146,7 @@ out:
 
 static int open_index(struct build *b, struct err *e)
 {
-    char *path = fmt_join(b->c->dir, INDEX);
+    char *path = io_join(b->c->dir, INDEX);
     json_t *root = path ? jx_load(path, INDEX_MAX, e) : NULL, *map = json_object_get(root, "weight_map");
     int rc = 0;
 

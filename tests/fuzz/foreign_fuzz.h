@@ -1,6 +1,6 @@
 /* foreign_fuzz.h - any bytes as a pickle, as a torch file: for the fuzz targets and for
- * tests/unit/format/format_fuzz_test.c, which mutates good files. They must end, without a bad read and
- * within bounds; what they answer does not matter. */
+ * tests/unit/format/format_fuzz_test.c, which mutates good files. The readers must end, without a bad read
+ * and within bounds; their result does not matter. */
 #ifndef SHARDLINE_TESTS_FUZZ_FOREIGN_FUZZ_H
 #define SHARDLINE_TESTS_FUZZ_FOREIGN_FUZZ_H
 

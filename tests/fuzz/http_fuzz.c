@@ -2,8 +2,8 @@
  * bodies of any length, in any order.
  *
  * The store is compiled in with a curl whose perform takes its answers from the input: header lines up to an
- * empty one, then the body in pieces. A byte in front of an answer says how long its body is and how the
- * connection ends. Waiting between tries is left out. */
+ * empty one, then the body in pieces. A byte in front of an answer gives the length of its body and how the
+ * connection ends. There is no waiting between requests. */
 #include "tests/fuzz/fuzz.h"
 
 #include <curl/curl.h>

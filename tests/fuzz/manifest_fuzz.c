@@ -1,4 +1,4 @@
-/* manifest_fuzz.c - manifest.json with a checksum that fits, beside files of the lengths it says
+/* manifest_fuzz.c - manifest.json with a checksum that fits, beside files of the lengths in it
  * (format/native/native_read.c, zst.c, manifest.c). The input is the text without its closing brace and
  * checksum; the files hold zeros. */
 #include <jansson.h>
@@ -11,7 +11,7 @@
 
 #define FILES_MAX 8
 
-/* The small files whose checksums stand in good manifests (tests/unit/format/format_make.h). */
+/* The small files whose checksums are in good manifests (tests/unit/format/format_make.h). */
 static const struct {
     const char *name, *text;
 } small[] = {

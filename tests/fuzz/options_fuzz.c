@@ -44,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         opt_parse_size(at, &size);
         if (strncmp(at, "--help", 3) && strncmp(at, "--version", 3) && strncmp(at, "--man", 3) &&
             strncmp(at, "--completion", 4))
-            word[n_words++] = at; /* those print pages */
+            word[n_words++] = at; /* left out: options that print pages */
     }
     if (opt_parse(&program, n_words, word, &o, &args, NULL, &e) == 0) {
         free(opt_json(&program, &o));

@@ -1,9 +1,9 @@
-/* replay.c - the main of a fuzz target as a plain test: every file of the folders and every file named on
- * the command line is one input.
+/* replay.c - the main of a fuzz target as a plain test: every file of the folders and every file named on the
+ * command line is one input.
  *
- * Inputs run in a child, so that a crash, a hang or an allocation beyond the limit is told with the name of
- * its input and the rest still runs. Under the sanitizers their report says more. `FUZZ_SECONDS=… make fuzz`
- * looks for new inputs. */
+ * Inputs run in a child, so that a crash, a hang or an allocation beyond the limit is reported with the name
+ * of its input and the rest still runs. Under the sanitizers their report gives the details. `FUZZ_SECONDS=…
+ * make fuzz` looks for new inputs. */
 #include "tests/fuzz/fuzz.h"
 
 #include <dirent.h>
@@ -109,8 +109,8 @@ static int run_file(const char *path)
     return 0;
 }
 
-/* Runs inputs from `first` on; *at: the one it is at, told to the parent also by a child that dies. Ends the
- * process. */
+/* Runs inputs from `first` on; *at: the one it is at, which the parent knows also of a child that was killed.
+ * Ends the process. */
 static void child(const struct list *l, int first, volatile int *at)
 {
     for (int i = first; i < l->n; i++) {

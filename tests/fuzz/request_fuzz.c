@@ -1,5 +1,5 @@
 /* request_fuzz.c - bodies of requests (serve/api/openai.c, chat.c, tokens.c). The first byte: which
- * endpoint, a model with tokenizer or without, strict or lenient. A request that is taken is answered as if
+ * endpoint, a model with tokenizer or without, strict or lenient. An accepted request is answered as if
  * it had been cancelled at once. */
 #include <stdlib.h>
 #include <string.h>

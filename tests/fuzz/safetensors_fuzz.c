@@ -1,5 +1,5 @@
 /* safetensors_fuzz.c - any bytes as a .safetensors file, opened and read whole (format/hf/safetensors.c,
- * hf_read.c). */
+ * format/hf/hf_read.c). */
 #include "tests/fuzz/fuzz.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)

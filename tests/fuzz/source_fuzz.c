@@ -1,5 +1,5 @@
 /* source_fuzz.c - documents to be made into tokens: text, JSONL, zstd of both (text/source.c). The first
- * byte says which. A frame may ask for a window of up to 128 MiB, as for `zstd -d`: those that do are left
+ * byte selects one. A frame may ask for a window of up to 128 MiB, as for `zstd -d`: those that do are left
  * out, so that other large allocations are seen. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_getFrameHeader */
 #include <stdlib.h>

@@ -1,12 +1,12 @@
-/* crash_test.c - what a power cut may leave of a save, a conversion, a download: every time one of the whole
+/* crash_test.c - what a power cut may leave of a save, a conversion or a download: always one of the whole
  * checkpoints, never a mixture.
  *
- * A command runs once with its operations recorded (base/test_hooks.h). Then, for every prefix of that
- * record, what the disk may hold if the machine stops there is made as real folders and looked at. The model
- * is that of POSIX, weaker than any usual file system: what was fsynced is there; of the rest every write,
- * every sector of 512 bytes of it, every entry of a folder is there or not, in any order; a rename is there
- * whole or not. Checkpoints have the same bytes whenever they are written, so "whole" is: the bytes of the
- * run that nobody disturbed. CRASH_STATES=N: N states a prefix instead of a few
+ * A command runs once with its operations recorded (base/test_hooks.h). For every prefix of that record the
+ * test makes, as real folders, what the disk may hold if the machine stops there, and checks it. The model is
+ * that of POSIX, weaker than any usual file system: what was fsynced is there; of the rest every write, every
+ * sector of 512 bytes of it, and every entry of a folder is there or not, in any order; a rename is there
+ * whole or not at all. Checkpoints have the same bytes whenever they are written, so "whole" means the bytes
+ * of the undisturbed run. CRASH_STATES=N: N states for each prefix instead of a few
  * (tests/cli/damage/crash_states.sh). */
 #include "tests/test.h"
 
@@ -46,7 +46,7 @@ static void remove_all(const char *path)
         test_fail(__FILE__, __LINE__, "%s", e.text);
 }
 
-/* Runs a program of ours, "ptrain …"; its output goes to a file that is shown when it fails. */
+/* Runs a program, "ptrain …"; its output goes to a file, which is printed when the program fails. */
 static int command(const char *line)
 {
     char self[ROOM] = { 0 };
@@ -96,7 +96,7 @@ static int count_entries(const char *path)
     return n;
 }
 
-/* Folders of files: the same names, the same bytes. */
+/* 1: two folders of files have the same names and bytes. */
 static int same_folder(const char *a, const char *b)
 {
     DIR *d = opendir(a);
@@ -115,7 +115,7 @@ struct change {
     int at;             /* number of the operation */
     int64_t off, bytes; /* of a file: data put, or (data NULL) its length changed */
     const char *data;
-    char from[256], to[256]; /* of a folder: the entry `from` goes, `to` means `node` */
+    char from[256], to[256]; /* of a folder: the entry `from` is removed, `to` becomes `node` */
     int node;
 };
 struct node {
@@ -192,7 +192,7 @@ static void set_entry(struct disk *d, int at, int folder, const char *from, cons
     c->node = node;
 }
 
-/* What is there before: safe. */
+/* What exists before the run: all of it is on the disk. */
 static void load(struct disk *d, int folder, const char *path)
 {
     DIR *dir = opendir(path);
@@ -211,7 +211,7 @@ static void load(struct disk *d, int folder, const char *path)
             void *data;
             size_t n;
             struct change *c = add_change(d, node, -1);
-            /* the start's own: crash_everywhere frees it */
+            /* belongs to the start: crash_everywhere frees it */
             if (io_read_file(full.s, LIMIT, &data, &n, &e) == 0)
                 c->data = data, c->bytes = (int64_t)n;
         }
@@ -345,7 +345,7 @@ static void make_file(const struct disk *d, int node, const char *path, struct c
         const struct change *w = &x->change[i];
         int torn = c->fate == ANY && i >= x->n_safe;
         if (!survives(c, x, i)) {
-            if (torn && w->data && chance(c) & 1) /* the length came through, the data did not */
+            if (torn && w->data && chance(c) & 1) /* the new length is on the disk, the data are not */
                 put(&data, &size, w->off + w->bytes, NULL, 0);
             continue;
         }
@@ -360,7 +360,7 @@ static void make_file(const struct disk *d, int node, const char *path, struct c
             at = end;
         }
     }
-    int fd = io_create(path, &e); /* without an fsync: they are looked at and removed */
+    int fd = io_create(path, &e); /* without fsync: the files are checked and removed */
     CHECK(fd >= 0 && (!size || io_pwrite(fd, path, data, (size_t)size, 0, &e) == 0));
     io_close(fd);
     free(data);
@@ -398,9 +398,9 @@ static void make_folder(const struct disk *d, int node, const char *path, struct
 
 /* ---- the cases ---- */
 struct scenario {
-    /* %s: the top folder. before: makes what is there; next: what must succeed after a crash */
+    /* %s: the top folder. before: makes what exists before the run; next: must succeed after a crash */
     const char *before, *run, *next;
-    /* checkpoints in the top folder: there before (or NULL), after run, after next */
+    /* checkpoints in the top folder: before the run (or NULL), after it, after next */
     const char *old, *new, *newer;
 };
 static int n_states(void) { return getenv("CRASH_STATES") ? atoi(getenv("CRASH_STATES")) : 2; }
@@ -423,8 +423,8 @@ static int run_in(const char *fmt, const char *top)
     return rc;
 }
 
-/* One of the names that count, with its bytes; anything else that is no temporary folder is wrong. */
-/* 1: the old one is there, 2: the new one, 3: both. */
+/* Checks the top folder: whole checkpoints, and else temporary folders only. 1: the old one is there, 2: the
+ * new one, 3: both. */
 static int check_state(const struct scenario *s, const char *top, const char *good, const char *what)
 {
     DIR *d = opendir(top);
@@ -455,8 +455,7 @@ static void check_next(const struct scenario *s, const char *top, const char *go
         test_fail(__FILE__, __LINE__, "%s: the next run does not give %s", what, name);
 }
 
-/* Runs it undisturbed: `good` gets what whole checkpoints are like, `log` the record, *start what was there
- * before. */
+/* Runs it undisturbed: `good` gets the whole checkpoints, `log` the record, *start what existed before. */
 static void record(const struct scenario *s, const char *top, const char *good, const char *log,
                    struct disk *start)
 {
@@ -531,7 +530,7 @@ static void crash_everywhere(const struct scenario *s)
     free(o.bytes);
 }
 
-/* ---- what they need: a text, a model, a checkpoint, a server ---- */
+/* ---- what the cases need: a text, a model, a checkpoint, a server ---- */
 static const char *source(void)
 {
     static struct text src;
@@ -559,7 +558,7 @@ static const char *source(void)
     return src.s;
 }
 
-/* GET of a file of the source, whole or a range of it. */
+/* Answers a GET of a file of the source, whole or a range. */
 static enum MHD_Result answer(void *arg, struct MHD_Connection *c, const char *url, const char *method,
                               const char *version, const char *body, size_t *body_bytes, void **state)
 {
@@ -635,7 +634,7 @@ TEST(a_crash_of_a_conversion_leaves_nothing_or_all_of_it)
     source();
     for (size_t i = 0; i < sizeof s / sizeof *s; i++)
         if (i + 2 < sizeof s / sizeof *s ||
-            n_states() > 2) /* the last ones do hundreds of operations: for make test-all */
+            n_states() > 2) /* the last cases do hundreds of operations: for make test-all */
             crash_everywhere(&s[i]);
 }
 

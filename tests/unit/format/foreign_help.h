@@ -1,5 +1,5 @@
-/* foreign_help.h - checkpoints of other frameworks against the full state that their makers kept: bit for
- * bit, whole and by box. */
+/* foreign_help.h - checkpoints of other frameworks compared with the full state that the program that wrote
+ * them kept: bit for bit, whole and by box. */
 #ifndef SHARDLINE_TESTS_UNIT_FORMAT_FOREIGN_HELP_H
 #define SHARDLINE_TESTS_UNIT_FORMAT_FOREIGN_HELP_H
 
@@ -177,7 +177,7 @@ static inline void weights_are_rounded_masters(const char *path)
     ckpt_close(c);
 }
 
-/* ---- folders with something wrong: a base with files taken away, copied, cut, laid over ---- */
+/* ---- folders with an error: a base with files removed, copied, cut, replaced ---- */
 
 __attribute__((format(printf, 1, 2))) static inline void shell(const char *fmt, ...)
 {
@@ -245,7 +245,7 @@ static inline void is_refused(const char *name, const char *sub, const char *par
     ckpt_close(c);
 }
 
-/* of FIXTURES/foreign/bad, and what its refusal must say */
+/* a folder of FIXTURES/foreign/bad, and a part of the message that refuses it */
 struct bad_folder {
     const char *name, *part;
 };
@@ -274,7 +274,7 @@ static inline void loss_is_noticed(const char *name, const char *lost, const cha
     ckpt_close(c);
 }
 
-/* For references that give only hashes. */
+/* For references that are hashes only. */
 static inline void sha256_text(const void *data, size_t n, char out[65])
 {
     unsigned char sum[32];

@@ -1,6 +1,6 @@
-/* format_damage_test.c - one random bit flipped or a file cut at a random place, a thousand times: verify
- * names the file, and the tensor where it lies in one; whoever loads a part only (ptrain, pserve) or
- * converts (reshard) is refused by the same reads. The programs themselves:
+/* format_damage_test.c - one random bit flipped or a file cut at a random place, a thousand times:
+ * ckpt_verify names the file, and the tensor where the damage lies in one; the reads of a program that loads
+ * a part (ptrain, pserve) or converts (reshard) fail too. The programs themselves:
  * tests/cli/reshard/reshard_damage.sh, bad_flips.sh. */
 #include <sys/stat.h>
 #include <unistd.h>
@@ -49,7 +49,7 @@ static int make_compressed(const char *dst, int n_ranks, int planes, struct err 
     return rc;
 }
 
-/* ---- those who read ---- */
+/* ---- readers ---- */
 
 static int verify(struct err *e)
 {
@@ -61,8 +61,8 @@ static int verify(struct err *e)
     return rc;
 }
 
-/* Rank `rank` of 2 that reads its rows of every tensor, then its share of the rest: ptrain and pserve. All
- * ranks' answers together count. */
+/* As ptrain and pserve do: rank `rank` of 2 reads its rows of every tensor, then its share of the rest.
+ * Damage must be found by one of the ranks. */
 static int load_parts(struct err *e)
 {
     int failed = 0;
@@ -93,7 +93,7 @@ static int load_parts(struct err *e)
 
 /* ---- damage ---- */
 
-/* bit -1: cut */
+/* bit -1: the file is cut there */
 struct damage {
     char path[512];
     int64_t at;

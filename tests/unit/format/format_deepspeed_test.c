@@ -1,5 +1,5 @@
-/* format_deepspeed_test.c - DeepSpeed folders: every stage against the full state of the live run, and what
- * must be refused. */
+/* format_deepspeed_test.c - DeepSpeed folders: every stage compared with the full state of the live run, and
+ * what must be refused. */
 #include "tests/unit/format/foreign_help.h"
 
 static void check(const char *name, const char *sub, int64_t step, int narrow)

@@ -1,4 +1,5 @@
-/* The digest: vectors of FORMAT.md, and that parts of any shape add up to the whole. */
+/* format_digest_test.c - digests: the vectors of FORMAT.md, and that parts of any shape add up to the
+ * whole. */
 #include <time.h>
 #include "base/rnd.h"
 #include "format/ckpt_proof.h"

@@ -1,5 +1,5 @@
-/* format_fuzz_test.c - mutations of good files, the same ones every time: the readers of other frameworks'
- * files must end, without a bad read (run it under the sanitizer), whatever stands in a file. */
+/* format_fuzz_test.c - mutations of good files, the same in every run: the readers of files of other
+ * frameworks must end, without a bad read (run it under the sanitizer), whatever a file holds. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -15,7 +15,7 @@ static uint64_t next(void)
     return z ^ z >> 31;
 }
 
-/* One to four changes: a bit, a byte, a number that means much, a part repeated or taken out. */
+/* One to four changes: a bit, a byte, a number with a meaning, a part repeated or removed. */
 static size_t mutate(uint8_t *p, size_t n, size_t room)
 {
     static const uint64_t numbers[] = { 0,         1,          0x7f,       0x80,       0xff,
@@ -93,7 +93,7 @@ TEST(mutated_nested_files_end) { over_file("plain/nested_proto5.pt", 6000, fuzz_
 TEST(mutated_streams_end) { over_file("plain/zoo_legacy.pt", 3000, fuzz_torch); }
 TEST(mutated_dcp_metadata_as_pickles_end) { over_file("dcp_fsdp2_w2_fp32/ckpt/.metadata", 300, fuzz_pickle); }
 
-/* A folder with one mutated file: opened and read whole. */
+/* Opens a folder with one mutated file and reads all of it. */
 static struct {
     char dir[1024], file[1200];
 } folder;

@@ -1,5 +1,5 @@
-/* Hugging Face checkpoints and the safetensors container: good files read as they are, bad ones refused with
- * a message that says why. */
+/* format_hf_test.c - Hugging Face checkpoints and the safetensors container: good files are read, bad ones
+ * are refused with a message that gives the reason. */
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/jx.h"
@@ -10,7 +10,7 @@
 
 static char path[512];
 
-/* A .safetensors file out of a header and n bytes of data. */
+/* Writes a .safetensors file of a header and n bytes of data; returns its path. */
 static const char *put_st(const char *name, const char *header, size_t data_bytes)
 {
     uint64_t n = strlen(header);
@@ -159,7 +159,7 @@ TEST(a_box_out_of_a_file_at_an_odd_byte_is_right)
     ckpt_close(c);
 }
 
-/* Bytes are read by pread, never through a map: a file that shrinks is an error with its name. */
+/* Bytes are read by pread and not through a map: a file that shrinks is an error that names it. */
 TEST(a_file_that_shrinks_while_it_is_open_is_an_error)
 {
     struct ckpt *c = NULL;
@@ -302,7 +302,8 @@ static void run(const char *fmt, const char *a, const char *b, const char *c)
     CHECK_INT(system(cmd), 0);
 }
 
-/* base folder, minus `delete`, with copies, truncations and the overlay of a recipe */
+/* Makes the folder of a recipe: the base folder without `delete`, with copies, truncations and the
+ * overlay. */
 static void cook(const char *fx, const char *name, const char *dir)
 {
     char file[512], cmd[2048];

@@ -1,5 +1,5 @@
-/* format_make.h - small checkpoints for the tests of the room format: unique values, cut in several ways
- * over several ranks. */
+/* format_make.h - small checkpoints for the tests of format/: unique values, cut in several ways over several
+ * ranks. */
 #ifndef SHARDLINE_TESTS_UNIT_FORMAT_FORMAT_MAKE_H
 #define SHARDLINE_TESTS_UNIT_FORMAT_FORMAT_MAKE_H
 
@@ -24,7 +24,7 @@ static inline struct spec spec(enum ckpt_role role, const char *name, enum store
     };
 }
 
-/* Bytes of element i of a tensor: unique over tensors and elements, so that equality cannot hide a
+/* The bytes of element i of a tensor: unique over tensors and elements, so that equality cannot hide a
  * permutation. */
 static inline uint64_t value_of(const struct ckpt_tensor *t, int64_t i)
 {
@@ -77,20 +77,29 @@ static inline struct ckpt_piece piece_of(const struct spec *s, int r, int n)
     return p;
 }
 
-/* Writes rank r's files in steps of `step` elements; last piece first when backwards. */
-static inline int write_rank(const char *dir, const struct spec *s, int n_specs, int r, int n_ranks,
-                             int64_t step, int backwards, void **table, size_t *bytes, struct err *e)
+/* How a checkpoint is written: n_specs tensors over n_ranks ranks, `step` elements at once; backwards: the
+ * last piece first. */
+struct make {
+    const struct spec *s;
+    int n_specs, n_ranks;
+    int64_t step;
+    int backwards;
+};
+
+/* Writes the files of rank r. */
+static inline int write_rank(const char *dir, const struct make *m, int r, void **table, size_t *bytes,
+                             struct err *e)
 {
-    struct ckpt_piece *p = calloc((size_t)n_specs, sizeof *p);
+    struct ckpt_piece *p = calloc((size_t)m->n_specs, sizeof *p);
     struct ckpt_shard *shard = NULL;
     int rc = 0;
-    for (int i = 0; i < n_specs; i++)
-        p[i] = piece_of(&s[i], r, n_ranks);
-    rc = ckpt_shard_open(&shard, dir, r, n_specs, p, e);
-    for (int k = 0; k < n_specs && rc >= 0; k++) {
-        int i = backwards ? n_specs - 1 - k : k;
-        for (int64_t lo = p[i].lo; lo < p[i].hi && rc >= 0; lo += step) {
-            int64_t hi = lo + step < p[i].hi ? lo + step : p[i].hi;
+    for (int i = 0; i < m->n_specs; i++)
+        p[i] = piece_of(&m->s[i], r, m->n_ranks);
+    rc = ckpt_shard_open(&shard, dir, r, m->n_specs, p, e);
+    for (int k = 0; k < m->n_specs && rc >= 0; k++) {
+        int i = m->backwards ? m->n_specs - 1 - k : k;
+        for (int64_t lo = p[i].lo; lo < p[i].hi && rc >= 0; lo += m->step) {
+            int64_t hi = lo + m->step < p[i].hi ? lo + m->step : p[i].hi;
             char *data = malloc((size_t)(hi - lo) * 8);
             fill_range(&p[i].t, &p[i].box, lo, hi, data);
             rc = ckpt_shard_put(shard, i, data, hi - lo, e);
@@ -132,11 +141,12 @@ static inline int make_ckpt(const char *dst, const struct spec *s, int n_specs, 
     size_t bytes[64] = { 0 };
     char tmp[4096];
     struct ckpt_meta meta = make_meta(n_ranks);
+    struct make how = { s, n_specs, n_ranks, step, backwards };
     int rc = ckpt_begin(dst, tmp, NULL, e);
     if (rc < 0)
         return rc;
     for (int r = 0; r < n_ranks && rc >= 0; r++)
-        rc = write_rank(tmp, s, n_specs, r, n_ranks, step, backwards, &table[r], &bytes[r], e);
+        rc = write_rank(tmp, &how, r, &table[r], &bytes[r], e);
     if (rc < 0)
         ckpt_abandon(tmp, -1);
     else
@@ -163,7 +173,7 @@ static inline const struct spec *small_specs(void)
 static inline const char *in_tmp(const char *tmp_dir, const char *name, char out[512])
 {
     if (snprintf(out, 512, "%s/%s", tmp_dir, name) >= 512)
-        abort(); /* the folder for tests has a very long name */
+        abort(); /* the folder for tests has too long a name */
     return out;
 }
 

@@ -1,5 +1,5 @@
-/* format_megatron_test.c - Megatron folders, torch_dist and legacy, under Hugging Face names: bit for bit
- * against the live run's state. */
+/* format_megatron_test.c - Megatron folders, torch_dist and legacy, under Hugging Face names: the bits of the
+ * live run's state. */
 #include "tests/unit/format/foreign_help.h"
 
 static void check(const char *name, int narrow)
@@ -39,8 +39,8 @@ TEST(a_save_that_was_cut_off_is_refused)
     loss_is_noticed("mcore_dist_tp2_pp2_fp32/ckpt", "iter_0000010/metadata.json", "not finished");
 }
 
-/* The run's own options are enough without config.json; a config of another model is refused; one that is
- * given counts. */
+/* The run's own options are enough without config.json; the config of another model is refused; the one that
+ * is given is used. */
 TEST(config_json_must_agree_and_can_be_given)
 {
     char dir[1024], to[1024], config[1200], other[1200];

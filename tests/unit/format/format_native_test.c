@@ -1,5 +1,5 @@
-/* Native checkpoints: what is written is what is read, at any cut; the same state gives the same bytes; one
- * changed byte anywhere is found. Writing that fails: format_native_write_test.c. */
+/* format_native_test.c - native checkpoints: reading gives what was written, at any cut; the same state gives
+ * the same bytes; one changed byte anywhere is found. Writing that fails: format_native_write_test.c. */
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/jx.h"
@@ -166,10 +166,10 @@ TEST(tensors_over_many_blocks_read_back_and_only_the_blocks_that_are_needed_are_
     int at = ckpt_find(c, ROLE_WEIGHT, "c");
     CHECK_INT(ckpt_read(c, at, &b, got, &e), 0);
     CHECK_SAME(got, want, 10);
-    CHECK(ckpt_bytes_read(c) <= 2 << 20); /* the header's block and the one in question */
+    CHECK(ckpt_bytes_read(c) <= 2 << 20); /* the block of the header and that of the element */
     int64_t before = ckpt_bytes_read(c);
     CHECK_INT(ckpt_read(c, at, &b, got, &e), 0);
-    CHECK_INT(ckpt_bytes_read(c), before); /* kept */
+    CHECK_INT(ckpt_bytes_read(c), before); /* from the cache */
     ckpt_close(c);
 }
 
@@ -275,7 +275,7 @@ TEST(a_missing_longer_or_shorter_file_is_found_when_opening_and_named)
     CHECK_INT(opens_and_verifies(dst, &e), 0);
 }
 
-/* ---- manifests that are well summed and wrong ---- */
+/* ---- manifests that are wrong, with a right checksum ---- */
 
 static json_t *load_manifest(const char *folder)
 {

@@ -42,6 +42,8 @@ TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing
         struct spec s[2] = { spec(ROLE_WEIGHT, "w", STORED_F32, 2, 8, 6, CUT_ROWS),
                              spec(ROLE_WEIGHT, "v", STORED_F32, 2, 8, 6, CUT_COLUMNS) },
                     other[2];
+        /* rank 1 of 3 overlaps rank 0 of 2 */
+        struct make second = { other, 2, how == 1 ? 3 : 2, 100, 0 };
         struct ckpt_meta meta = make_meta(2);
         void *table[3] = { 0 };
         size_t bytes[3] = { 0 };
@@ -51,9 +53,8 @@ TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing
         if (how == 2)
             other[0].t.dtype = STORED_I32;
         CHECK_INT(ckpt_begin(fresh("partial"), tmp, NULL, &e), 0);
-        CHECK_INT(write_rank(tmp, s, 2, 0, 2, 100, 0, &table[0], &bytes[0], &e), 0);
-        /* 1 of 3 overlaps 0 of 2 */
-        CHECK_INT(write_rank(tmp, other, 2, 1, how == 1 ? 3 : 2, 100, 0, &table[1], &bytes[1], &e), 0);
+        CHECK_INT(write_rank(tmp, &(struct make){ s, 2, 2, 100, 0 }, 0, &table[0], &bytes[0], &e), 0);
+        CHECK_INT(write_rank(tmp, &second, 1, &table[1], &bytes[1], &e), 0);
         if (how == 3)
             CHECK_INT(truncate(in_tmp(tmp, "weights-00001.safetensors", path), 100), 0);
         CHECK(ckpt_publish(tmp, dst, how == 0 ? 1 : 2, table, bytes, &meta, NULL, &e) < 0);
@@ -99,8 +100,8 @@ TEST(an_existing_name_is_never_written_over_and_an_earlier_failed_try_is_removed
     CHECK_INT(opens_and_verifies(dst, &e), 0);
 }
 
-/* In a process of its own: 0 the name is free, 1 another process is writing it, 2 another error. With hold,
- * it takes it and waits. */
+/* Calls ckpt_begin in a process of its own, which exits with 0: the name is free, 1: another process is
+ * writing it, 2: another error. hold: it keeps the lock and waits. */
 static pid_t begin_elsewhere(int hold)
 {
     char tmp[4096];
@@ -139,7 +140,7 @@ TEST(a_name_that_is_being_written_is_refused_until_its_writer_ends)
     /* as an error inside ckpt_seal does; the lock is still open */
     ckpt_abandon(tmp, -1);
     pid_t other = begin_elsewhere(1);
-    ckpt_abandon(tmp, lock); /* the name is the other's now */
+    ckpt_abandon(tmp, lock); /* the name belongs to the other process now */
     CHECK(io_exists(tmp));
     CHECK_INT(ckpt_begin(dst, tmp, &lock, &e), -ERR_FILE);
     CHECK_STR(tmp, "");

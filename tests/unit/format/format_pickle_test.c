@@ -1,10 +1,10 @@
-/* format_pickle_test.c - pickles as inert nodes: what they give, what is refused, and that nothing is ever
- * run. */
+/* format_pickle_test.c - pickles as inert nodes: their values, what is refused, and that nothing is
+ * executed. */
 #include <unistd.h>
 #include "format/torch/pickle.h"
 #include "tests/test.h"
 
-/* Parses bytes; e.text says why not. */
+/* Parses bytes. NULL: e.text has the reason. */
 static int parse(struct pk_doc *d, const char *data, size_t n, struct err *e)
 {
     memset(e, 0, sizeof *e);
@@ -120,7 +120,7 @@ TEST(known_calls_become_their_values_and_others_stay_inert)
     pk_free(&d);
 }
 
-/* Each with a part of the message that it must give. */
+/* Bad pickles, each with a part of the message that it must give. */
 static const struct {
     const char *data;
     size_t n;
@@ -213,7 +213,7 @@ TEST(every_cut_of_a_good_pickle_is_refused)
     for (size_t n = 0; n < sizeof good - 2; n++) {
         struct pk_doc d;
         struct err e;
-        char *cut = malloc(n ? n : 1); /* exact size: a read behind the end is seen by the sanitizer */
+        char *cut = malloc(n ? n : 1); /* exact size: the sanitizer sees a read behind the end */
         memcpy(cut, good, n);
         CHECK(parse(&d, cut, n, &e) < 0);
         free(cut);

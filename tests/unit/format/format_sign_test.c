@@ -1,4 +1,4 @@
-/* SHA-256, HMAC and signed S3 requests against the vectors that FIPS 180, RFC 4231 and AWS publish. */
+/* format_sign_test.c - SHA-256, HMAC and signed S3 requests: the vectors of FIPS 180, RFC 4231 and AWS. */
 #include <fcntl.h>
 #include <unistd.h>
 #include "store/sha256.h"

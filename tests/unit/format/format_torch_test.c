@@ -1,12 +1,12 @@
-/* format_torch_test.c - files of torch.save: every dtype, view and container against PyTorch's own values,
- * and the broken ones refused. */
+/* format_torch_test.c - files of torch.save: every dtype, view and container has PyTorch's own values; broken
+ * files are refused. */
 #include <glob.h>
 #include <sys/resource.h>
 #include <time.h>
 #include "format/torch/torch_build.h"
 #include "tests/unit/format/foreign_help.h"
 
-/* ---- the library below the checkpoint: any tensor, any dtype ---- */
+/* ---- torch/torch_file.h: any tensor, any dtype ---- */
 
 struct opened {
     struct ckpt *c;
@@ -137,7 +137,7 @@ TEST(every_tensor_of_every_file_has_pytorchs_values)
     json_decref(o);
 }
 
-/* Through the checkpoint's door: whole and by box, strided ones too. */
+/* Through ckpt.h: whole and by box, strided tensors too. */
 TEST(state_dicts_are_checkpoints)
 {
     static const char *const files[] = { "llama2l_fp32.pt", "llama2l_bf16_tied.pt", "llama2l_fp32_legacy.bin",
@@ -173,7 +173,7 @@ TEST(state_dicts_are_checkpoints)
     json_decref(o);
 }
 
-/* Views that are not row-major: the same values through boxes and ranges as element by element. */
+/* Views that are not row-major: boxes and ranges give the same values as single elements. */
 TEST(strided_views_are_read_by_box)
 {
     static const char *const views[] = { "contig",     "transposed_view_of_contig",

@@ -1,5 +1,5 @@
-/* format_zip_test.c - zip files as torch.save writes them: what is found in them, and every lie about places
- * and sizes refused. */
+/* format_zip_test.c - zip files as torch.save writes them: what is found in them, and that every false offset
+ * and size is refused. */
 #include <unistd.h>
 #include "base/io.h"
 #include "format/torch/zip.h"
@@ -21,7 +21,7 @@ static void put_n(struct bytes *b, uint64_t v, int bytes) /* little-endian; zero
         b->data[b->n++] = i < 8 ? (char)(v >> 8 * i) : 0;
 }
 
-/* size, crc, offset: what the directory says */
+/* size, crc, offset: as the directory has them */
 struct entry {
     const char *name, *data;
     size_t n;
@@ -113,7 +113,7 @@ static struct ckpt *around(const struct bytes *b, size_t before)
     c->path = strdup(test_tmp_dir());
     c->dir = strdup(test_tmp_dir());
     memcpy(all + before, b->data, b->n);
-    path = fmt_join(c->dir, name);
+    path = io_join(c->dir, name);
     CHECK(io_write_file(path, all, b->n + before, &e) >= 0);
     CHECK(fmt_add_file(c, name, (int64_t)(b->n + before), &e) != NULL);
     free(path);
@@ -274,7 +274,7 @@ TEST(every_lie_of_the_directory_is_refused)
     refused(x, 2, "is the file whole");
 }
 
-/* Bytes of a good zip that say something else: `at` counts from the end, below 0 from the start. */
+/* False bytes in a good zip: `at` counts from the end, below 0 from the start. */
 TEST(every_lie_of_the_end_records_and_local_headers_is_refused)
 {
     static const struct {

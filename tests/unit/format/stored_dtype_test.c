@@ -1,5 +1,5 @@
-/* Stored dtypes: names, bits and values, and that a tensor of every dtype is written, read by box, cut over
- * ranks, joined, digested and compressed. */
+/* stored_dtype_test.c - stored dtypes: names, bits and values, and that a tensor of every dtype is written,
+ * read by box, cut over ranks, joined, digested and compressed. */
 #include <math.h>
 #include "format/hf_write.h"
 #include "tests/test.h"
