@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/io.h"
+#include "format/ckpt_proof.h"
 #include "format/ckpt_write.h"
 
 enum cut { CUT_NONE, CUT_ROWS, CUT_COLUMNS, CUT_RANGES, CUT_COLUMN_RANGES };
@@ -189,6 +190,17 @@ static inline int list_dir(const char *dir, char name[][64], int room)
     if (d)
         closedir(d);
     return n;
+}
+
+/* Opens the checkpoint at path and checks every byte of it. */
+static inline int opens_and_verifies(const char *path, struct err *e)
+{
+    struct ckpt *c = NULL;
+    int rc = ckpt_open(&c, path, NULL, e);
+    if (rc == 0)
+        rc = ckpt_verify(c, 0, e);
+    ckpt_close(c);
+    return rc;
 }
 
 #endif

@@ -175,16 +175,6 @@ TEST(tensors_over_many_blocks_read_back_and_only_the_blocks_that_are_needed_are_
 
 /* ---- one changed byte ---- */
 
-static int opens_and_verifies(const char *path, struct err *e)
-{
-    struct ckpt *c = NULL;
-    int rc = ckpt_open(&c, path, NULL, e);
-    if (rc == 0)
-        rc = ckpt_verify(c, 0, e);
-    ckpt_close(c);
-    return rc;
-}
-
 static void flip(const char *path, size_t at, int how)
 {
     FILE *f = fopen(path, "r+b");

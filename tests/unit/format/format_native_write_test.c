@@ -16,16 +16,6 @@ static const char *fresh(const char *name)
     CHECK_INT(io_remove_tree(dst, &e), 0);
     return dst;
 }
-static int opens_and_verifies(const char *path, struct err *e)
-{
-    struct ckpt *c = NULL;
-    int rc = ckpt_open(&c, path, NULL, e);
-    if (rc == 0)
-        rc = ckpt_verify(c, 0, e);
-    ckpt_close(c);
-    return rc;
-}
-
 static int nothing_begins_with(const char *a)
 {
     char name[64][64];
