@@ -1,15 +1,15 @@
 /* fake_nccl.c - a libnccl.so.2 for tests: the calls that comm/ looks up, between processes of one machine,
  * on the fake device's memory.
  *
- * A communicator is a piece of shared memory with a channel of bytes from every rank to every other. A call
- * says at once what it touches (so that the fake device checks its order), and works when its queue comes to
- * it; in a group all sends and receives go on side by side. Sums are chains in rank order: not the tree's
- * order, so who lets this library add shows. Every third call says "in progress", as communicators that do
- * not block may.
+ * A communicator is a piece of shared memory with a channel of bytes from every rank to every other. A
+ * call declares at once what it accesses, so that the fake device checks the order, and works when its
+ * queue reaches it; in a group all sends and receives proceed side by side. Sums are chains in rank order,
+ * not in the tree's, so a sum by this library is visible in the bits. Every third call returns "in
+ * progress", as non-blocking communicators may.
  *
- * FAKE_NCCL_FAULT=KIND:RANK:CALL makes rank RANK of the job go wrong at its CALL-th call: async (the
- * library's threads meet an error), refuse (the call fails), hang (in the call, for an hour), stay (away: as
- * long, behind the call), kill (SIGKILL); apart: it never joins its CALL-th communicator. */
+ * FAKE_NCCL_FAULT=KIND:RANK:CALL makes rank RANK of the job fail at its CALL-th call: async (the
+ * library's threads meet an error), refuse (the call fails), hang (in the call, for an hour), stay (as
+ * long, behind the call), kill (SIGKILL), apart (it never joins its CALL-th communicator). */
 #include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
@@ -62,7 +62,7 @@ struct job {
 static struct job *group; /* between GroupStart and GroupEnd */
 static int in_group;
 static int stays; /* at the next question for errors */
-static int joins; /* communicators that this rank came to */
+static int joins; /* communicators that this rank has joined */
 
 /* ---- faults ---- */
 static int fault_is(const char *kind, int call)
@@ -91,7 +91,7 @@ static int fault(struct comm *c)
 static int answer(struct comm *c, int rc)
 {
     if (rc == OK && !stays && ++c->calls % 3 == 0)
-        c->progress = 2; /* and says so twice more */
+        c->progress = 2; /* and returns it twice more */
     return rc == OK && c->progress ? IN_PROGRESS : rc;
 }
 
@@ -100,9 +100,9 @@ static size_t step(struct move *m)
 {
     struct channel *o = m->over;
     uint64_t w = atomic_load(&o->written), r = atomic_load(&o->read), at = m->sends ? w : r;
-    size_t n = m->bytes - m->done, room = m->sends ? (size_t)(CHANNEL - (w - r)) : (size_t)(w - r),
+    size_t n = m->bytes - m->done, space = m->sends ? (size_t)(CHANNEL - (w - r)) : (size_t)(w - r),
            flat = CHANNEL - (size_t)(at % CHANNEL);
-    n = n < room ? n : room;
+    n = n < space ? n : space;
     n = n < flat ? n : flat;
     if (!n)
         return 0;
@@ -316,7 +316,7 @@ int ncclGroupEnd(void)
 static int one_move(const void *p, size_t bytes, int peer, struct comm *c, struct fake_stream *s, int sends)
 {
     if (!in_group || (group && (group->c != c || group->stream != s)))
-        return INVALID; /* the room always groups them, a communicator at a time */
+        return INVALID; /* comm/nccl always groups them, one communicator at a time */
     if (!group)
         group = job_new(c, s, "ncclGroup");
     add_move(group, s->touch(s, sends ? "what is sent" : "what is received", p, bytes, !sends), bytes, peer,

@@ -1,10 +1,10 @@
 /* async.c - what runs beside a block's threads on Hopper and is waited for at an mbarrier: copies of boxes
- * of a tensor to shared memory; and who may touch that memory then (PTX ISA, "Asynchronous operations",
- * "Async proxy", "mbarrier", "Swizzling modes").
+ * of a tensor to shared memory; and which threads may access that memory then (PTX ISA, "Asynchronous
+ * operations", "Async proxy", "mbarrier", "Swizzling modes").
  *
- *   copy_box: the target holds NaN --nobody else can go on--> the bytes arrive, the mbarrier counts them
+ *   copy_box: the target holds NaN --no other fiber can run--> the bytes arrive, the mbarrier counts them
  *
- * SHARDLINE_EMU_LOST=n: the n-th copy of a launch never arrives. Where nobody can go on then, waits are
+ * SHARDLINE_EMU_LOST=n: the n-th copy of a launch never arrives. When no fiber can run then, waits are
  * given up, as after a long time, and what follows is not
  * looked at: it shall end.
  *
@@ -144,13 +144,13 @@ void emu_bar_arrive_at(void *at, int rank)
     emu_bar_arrive(there, 0);
 }
 
-struct wish {
+struct bar_phase {
     const struct bar *b;
     int parity;
 };
 static int is_over(void *arg)
 {
-    const struct wish *w = arg;
+    const struct bar_phase *w = arg;
     return tired || (w->b->phase & 1) != w->parity;
 }
 
@@ -163,7 +163,7 @@ int emu_give_up(void)
 
 int emu_bar_wait(void *at, int parity, const char *file, int line)
 {
-    struct wish w = { bar_of(at), parity };
+    struct bar_phase w = { bar_of(at), parity };
     emu_wait_for(is_over, &w, "an mbarrier", file, line);
     return (w.b->phase & 1) != parity;
 }
@@ -297,7 +297,7 @@ static void arrive_box(int which)
     look_at(b.bar);
 }
 
-/* ---- what happens late ---- */
+/* ---- deferred operations ---- */
 int emu_run_deferred(int backwards)
 {
     if (backwards && emu_run_deferred_groups(backwards))

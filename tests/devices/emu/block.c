@@ -177,7 +177,7 @@ static void fiber_main(void)
     block.n_ended++;
     block.of[emu_here.rank].n_ended++;
     leave(1);
-    abort(); /* nobody comes back here */
+    abort(); /* no fiber is resumed here */
 }
 
 static void go_to(int t)
@@ -248,7 +248,7 @@ void emu_cluster_sync(const char *file, int line)
     wake(0, block.all, AT_MEETING);
 }
 
-/* ---- lanes that meet ---- */
+/* ---- operations of a warp ---- */
 static const char *const kind_name[] = { "__syncwarp",       "__shfl_sync",     "__shfl_up_sync",
                                          "__shfl_down_sync", "__shfl_xor_sync", "a vote",
                                          "ldmatrix",         "ldmatrix.trans",  "mma" };
@@ -300,13 +300,13 @@ uint64_t emu_warp_op(enum emu_kind kind, unsigned mask, uint64_t v, int other, c
 }
 
 /* ---- blocks ---- */
-static void describe(char *to, size_t room, int t)
+static void describe(char *to, size_t size, int t)
 {
     const struct fiber *f = &block.fiber[t];
     if (f->state == ENDED)
-        snprintf(to, room, "thread %d has ended", t);
+        snprintf(to, size, "thread %d has ended", t);
     else
-        snprintf(to, room, "thread %d waits in %s at %s:%d", t,
+        snprintf(to, size, "thread %d waits in %s at %s:%d", t,
                  f->state == AT_BARRIER   ? "__syncthreads"
                  : f->state == AT_MEETING ? "a cluster's barrier"
                  : f->state == AT_EVENT   ? f->what

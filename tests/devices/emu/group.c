@@ -2,7 +2,7 @@
  * descriptor, results in registers that belong to the product until they are waited for (PTX ISA,
  * "Asynchronous warpgroup level matrix instructions").
  *
- * A product reads its operands as late as it may: in the wait that asks for it, when nobody else can go on.
+ * A product reads its operands as late as allowed: in the wait for it, when no other fiber can run.
  * Until then its registers hold NaN. Sums as in
  * mma: exact products, added in double, rounded once. SHARDLINE_EMU_WGMMA=other: then to 20 bits; =wrong:
  * rows of B exchanged; =wide: where B has 256 columns. For tests of the self-check. */
@@ -33,7 +33,7 @@ static struct group {
     struct emu_product first;
     /* registers, and what is in them while they hold NaN */
     float *acc[GROUP], kept[GROUP][NUMBERS_MAX];
-    /* batch: of products, to be committed; wanted: batches before it shall be over; 0: nobody waits */
+    /* batch: of products, to be committed; wanted: batches before it must be complete; 0: no thread waits */
     int fenced, n_products, batch, wanted;
     struct product product[PRODUCTS_MAX];
 } groups[GROUPS_MAX];
@@ -157,13 +157,13 @@ static void finish(struct group *g)
 }
 
 /* ---- meeting ---- */
-struct wish {
+struct group_wait {
     struct group *g;
     int turn;
 };
 static int all_came(void *arg)
 {
-    const struct wish *w = arg;
+    const struct group_wait *w = arg;
     return w->g->turn != w->turn && !w->g->wanted;
 }
 
@@ -188,7 +188,7 @@ void emu_group(enum emu_group_op op, int arg, const struct emu_product *p, const
 {
     const int me = emu_here.linear % GROUP;
     struct group *g = &groups[emu_here.linear / GROUP];
-    struct wish w = { g, g->turn };
+    struct group_wait w = { g, g->turn };
     if (!g->n) {
         g->op = op, g->arg = arg, g->line = line;
         if (p)

@@ -1,6 +1,6 @@
-/* shadow.c - who touched shared memory since the last barrier, and whether other memory may be touched at
- * all. The compiler calls for every access of kernels' text (-fsanitize=thread puts the calls in; its
- * library is not linked, these functions are what it would bring).
+/* shadow.c - which thread accessed shared memory since the last barrier, and whether other memory may be
+ * accessed at all. The compiler calls for every access of kernels' text (-fsanitize=thread puts the calls
+ * in; its library is not linked, these functions are what it would bring).
  *
  * A pair of bytes has two records: the last write, and the last read, which becomes "several" when threads
  * differ. Threads of a block are parted by __syncthreads, those of a warp also by __syncwarp. */

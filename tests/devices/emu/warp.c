@@ -43,8 +43,8 @@ static void run_mma(struct emu_lane *const lane[32])
     }
 }
 
-/* Matrix m of 8 x 8 halves: its row r lies where lane 8 m + r says; lane i gets elements 2 (i mod 4) and the
- * next of row i / 4 (transposed: of column i / 4). */
+/* Matrix m of 8 x 8 halves: lane 8 m + r holds the address of its row r; lane i gets elements 2 (i mod 4)
+ * and the next of row i / 4 (transposed: of column i / 4). */
 static void run_ldmatrix(struct emu_lane *const lane[32], int trans)
 {
     for (int m = 0; m < ((const struct emu_ldmatrix *)(uintptr_t)lane[0]->v)->n; m++) {

@@ -369,9 +369,9 @@ static void fake_send(struct dev *d, void *p, const void *pinned, size_t bytes)
 
 static size_t fake_free_bytes(struct dev *d)
 {
-    const char *said = getenv("SHARDLINE_FAKE_ROOM");
+    const char *bytes = getenv("SHARDLINE_FAKE_ROOM");
     (void)d;
-    return said ? (size_t)atoll(said) : (size_t)1 << 34;
+    return bytes ? (size_t)atoll(bytes) : (size_t)1 << 34;
 }
 
 static int fake_check(struct dev *d, struct err *e)

@@ -126,7 +126,7 @@ static float *take(struct world *w, struct mat m, float *to)
 
 enum { OFF = 256, PAGES_MAX = 24 };
 struct pages {
-    char *room, *page[PAGES_MAX];
+    char *memory, *page[PAGES_MAX];
 };
 /* Keys of rows [row, row + n) of kv heads [kv0, kv0 + kvs), in pages that lie in another order than they are
  * counted. */
@@ -147,7 +147,7 @@ static struct pages pages_of(struct world *w, int64_t row, int64_t n, int kv0, i
                                                        w->v[((row + key) * w->n_kv + kv0 + g) * w->hd + x])
                                                  : 0;
         }
-        p.page[b] = p.room +
+        p.page[b] = p.memory +
                     bytes * (size_t)((b * 5 + 3) % n_pages * (n_pages % 5 != 0) + b * (n_pages % 5 == 0));
         dev_write(w->d, p.page[b], host, bytes);
     }
@@ -177,7 +177,7 @@ static float *forward(struct world *w, struct cut c)
     free(take(w, q, NULL));
     take(w, out, x);
     take(w, lse, x + c.n * cols);
-    dev_free(w->d, pg.room);
+    dev_free(w->d, pg.memory);
     return x;
 }
 static struct cut whole(const struct world *w) { return (struct cut){ 0, w->T, 0, w->n_kv, 0 }; }
@@ -336,7 +336,7 @@ static struct grads both_ways(struct world *w, struct docs c)
     struct attn_kept kept = { out, q, lse.p };
     KERNEL(w->d, attn_dx, &a, dq, dk, dv, dout, kept);
     for (int i = 0; i < c.n; i++)
-        dev_free(w->d, pg[i].room);
+        dev_free(w->d, pg[i].memory);
     free(take(w, q, NULL));
     free(take(w, dout, NULL));
     return (struct grads){ take(w, out, NULL), take(w, lse, NULL), take(w, dq, NULL), take(w, dk, NULL),
@@ -520,7 +520,7 @@ GPU_TEST(a_page_at_an_odd_address_is_refused)
     CHECK(dev_check(w.d, &e) < 0);
     CHECK_HAS(e.text, "no multiple of 16 bytes");
     free(take(&w, q, NULL)), free(take(&w, out, NULL));
-    dev_free(w.d, pg.room);
+    dev_free(w.d, pg.memory);
     world_end(&w);
 }
 

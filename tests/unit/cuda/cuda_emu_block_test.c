@@ -1,5 +1,5 @@
-/* cuda_emu_block_test.c - the emulated block (tests/devices/emu) does what a GPU's does, and says what a GPU
- * would not. Kernels: cuda_emu_block.cu. */
+/* cuda_emu_block_test.c - the emulated block (tests/devices/emu) does what a GPU's does, and reports what
+ * a GPU would not. Kernels: cuda_emu_block.cu. */
 #include "kernels/dev.h"
 #include "kernels/fn.h"
 #include "tests/test.h"
@@ -48,8 +48,8 @@ static float *floats(struct dev *d, int64_t n)
     return p;
 }
 
-/* What the device says; "": all is well. */
-static const char *word(struct dev *d)
+/* The device's error; "": none. */
+static const char *complaint(struct dev *d)
 {
     static struct err e;
     return dev_check(d, &e) < 0 ? e.text : "";
@@ -68,14 +68,14 @@ TEST(a_barrier_that_some_threads_do_not_reach_is_reported)
 {
     ON_DEVICE({
         case_barrier(d, x, ALL);
-        CHECK_STR(word(d), "");
+        CHECK_STR(complaint(d), "");
         case_barrier(d, x, 40);
-        const char *w = word(d);
+        const char *w = complaint(d);
         CHECK_HAS(w, "thread 0 waits in __syncthreads at ");
         CHECK_HAS(w, "thread 40 has ended");
         CHECK_HAS(w, "cuda_emu_block.cu:");
         case_barrier(d, x, ALL);
-        CHECK_STR(word(d), ""); /* forgotten: the next launch is a new one */
+        CHECK_STR(complaint(d), ""); /* forgotten: the next launch is a new one */
     });
 }
 
@@ -84,12 +84,12 @@ TEST(an_operation_of_a_warp_without_some_of_its_lanes_is_reported)
     ON_DEVICE({
         float got[32];
         case_shuffle(d, x, ALL);
-        CHECK_STR(word(d), "");
+        CHECK_STR(complaint(d), "");
         dev_read(d, got, x, sizeof got);
         for (int i = 0; i < 32; i++)
             CHECK_BITS(got[i], (float)((i ^ 1) * 7 % 61));
         case_shuffle(d, x, 31);
-        const char *w = word(d);
+        const char *w = complaint(d);
         CHECK_HAS(w, "thread 0 waits in __shfl_xor_sync");
         CHECK_HAS(w, "thread 31 has ended");
     });
@@ -100,11 +100,11 @@ TEST(lanes_in_different_operations_are_reported_and_halves_may_go_their_own_way)
     ON_DEVICE({
         float got[32];
         case_part(d, x);
-        const char *w = word(d);
+        const char *w = complaint(d);
         CHECK_HAS(w, "__shfl_sync of lanes ffffffff");
         CHECK_HAS(w, "a vote of lanes ffffffff");
         case_halves(d, x);
-        CHECK_STR(word(d), "");
+        CHECK_STR(complaint(d), "");
         dev_read(d, got, x, sizeof got);
         for (int i = 0; i < 32; i++)
             CHECK_BITS(got[i], i < 15 ? (float)(i + 1) : i < 16 ? 15.0f : 8.0f);
@@ -114,7 +114,7 @@ TEST(lanes_in_different_operations_are_reported_and_halves_may_go_their_own_way)
 static void check_neighbours(struct dev *d, const float *x, int by)
 {
     float got[128];
-    CHECK_STR(word(d), "");
+    CHECK_STR(complaint(d), "");
     dev_read(d, got, x, sizeof got);
     for (int i = 0; i < 128; i++)
         CHECK_BITS(got[i], (float)((i + by) % 128));
@@ -131,18 +131,18 @@ TEST(shared_memory_without_a_barrier_between_is_a_race)
             check_neighbours(d, x, 0);
             kinds[k](d, x, NOTHING, 1);
             if (WATCHED)
-                CHECK_HAS(word(d), "with no barrier between");
-            word(d);
+                CHECK_HAS(complaint(d), "with no barrier between");
+            complaint(d);
             kinds[k](d, x, WARP, 1); /* lane 31 reads what the next warp wrote */
             if (WATCHED)
-                CHECK_HAS(word(d), "shared memory at byte");
-            word(d);
+                CHECK_HAS(complaint(d), "shared memory at byte");
+            complaint(d);
             case_write_after_reads(d, x, 1);
-            CHECK_STR(word(d), "");
+            CHECK_STR(complaint(d), "");
             case_write_after_reads(d, x, 0);
             if (WATCHED)
-                CHECK_HAS(word(d), "with no barrier between");
-            word(d);
+                CHECK_HAS(complaint(d), "with no barrier between");
+            complaint(d);
         });
 }
 
@@ -152,9 +152,9 @@ TEST(copies_happen_at_the_wait_and_not_before)
         float got[128];
         float *from = floats(d, 128);
         case_copies(d, x, from, 0, 0); /* each thread reads what it copied itself */
-        CHECK_STR(word(d), "");
+        CHECK_STR(complaint(d), "");
         case_copies(d, x, from, 0, 1);
-        CHECK_STR(word(d), "");
+        CHECK_STR(complaint(d), "");
         dev_read(d, got, x, sizeof got);
         for (int i = 0; i < 128; i++) {
             int at = (i + 4) % 128;
@@ -162,7 +162,7 @@ TEST(copies_happen_at_the_wait_and_not_before)
             CHECK_BITS(got[i], part + whole);
         }
         case_copies(d, x, from, 1, 1); /* the second group may not have come: NaN */
-        CHECK_STR(word(d), "");
+        CHECK_STR(complaint(d), "");
         dev_read(d, got, x, sizeof got);
         for (int i = 0; i < 128; i++)
             CHECK(got[i] != got[i]);
@@ -178,12 +178,12 @@ TEST(memory_beyond_the_device_s_is_reported)
     }
     ON_DEVICE({
         case_beyond(d, x, N - 32);
-        CHECK_STR(word(d), "");
+        CHECK_STR(complaint(d), "");
         case_beyond(d, x, N + 64 - 31); /* device.c hands out multiples of 256 bytes */
-        CHECK_HAS(word(d), "writes 4 bytes at ");
+        CHECK_HAS(complaint(d), "writes 4 bytes at ");
         float host[64] = { 0 };
         case_beyond(d, host, 0);
-        CHECK_HAS(word(d), "no memory of the device");
+        CHECK_HAS(complaint(d), "no memory of the device");
         CHECK_BITS(host[0], 0.0f);
     });
 }
@@ -209,7 +209,7 @@ TEST(mma_and_ldmatrix_are_a_product_of_matrices)
                     for (int k = 0; k < 16; k++)
                         want[r * 8 + n] += a[r * 16 + k] * b[k * 8 + n]; /* integers: exact in any order */
             case_mma(d, x, da, db, by_rows);
-            CHECK_STR(word(d), "");
+            CHECK_STR(complaint(d), "");
             dev_read(d, got, x, sizeof got);
             CHECK_SAME(got, want, sizeof got);
             dev_free(d, da);
@@ -224,7 +224,7 @@ TEST(every_thread_of_every_block_runs_once)
         unsigned *count = dev_alloc(d, MEM_WORK, 16), got[4];
         float word_of[105];
         case_grid(d, count, x);
-        CHECK_STR(word(d), "");
+        CHECK_STR(complaint(d), "");
         dev_read(d, got, count, sizeof got);
         CHECK_INT(got[0] + got[1] + got[2] + got[3], 105);
         dev_read(d, word_of, x, sizeof word_of);
@@ -238,8 +238,8 @@ TEST(a_launch_that_no_gpu_takes_is_refused)
 {
     ON_DEVICE({
         case_large(d, x, 1025, 0);
-        CHECK_HAS(word(d), "1025 threads");
+        CHECK_HAS(complaint(d), "1025 threads");
         case_large(d, x, 32, 100 * 1024);
-        CHECK_HAS(word(d), "102400 bytes of shared memory");
+        CHECK_HAS(complaint(d), "102400 bytes of shared memory");
     });
 }

@@ -1,6 +1,6 @@
 /* cuda_emu_hopper_test.c - what Hopper runs beside a block's threads, emulated (tests/devices/emu/async.c,
  * group.c): boxes and products are right in every form, and each mistake that a GPU would answer with
- * silence, or a hang, is said. Kernel: cuda_emu_hopper.cu. */
+ * silence, or a hang, is reported. Kernel: cuda_emu_hopper.cu. */
 #include "kernels/dev.h"
 #include "kernels/fn.h"
 #include "tests/test.h"
@@ -58,7 +58,7 @@ static void close_rig(void)
     CHECK_INT(memory.total_now, 0);
 }
 
-/* What the device says; "": all is well. */
+/* The device's error; "": none. */
 static const char *once(int rows, int halves, int form, enum wrong wrong)
 {
     static struct err e;
@@ -115,7 +115,7 @@ TEST(every_mistake_is_said)
 {
     static const struct {
         enum wrong wrong;
-        const char *said;
+        const char *expected;
         int watched;
     } cases[] = {
         { WRONG_MORE_BYTES, "waits in an mbarrier at ", 0 },
@@ -132,7 +132,7 @@ TEST(every_mistake_is_said)
     open_rig();
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         if (WATCHED || !cases[i].watched)
-            CHECK_HAS(once(N, N, 0, cases[i].wrong), cases[i].said);
+            CHECK_HAS(once(N, N, 0, cases[i].wrong), cases[i].expected);
     /* forgotten: the next launch is a new one */
     CHECK_STR(once(N, N, 0, WRONG_NOTHING), "");
     check_product(N, N, 0);
@@ -143,7 +143,7 @@ TEST(two_blocks_share_what_one_brings_and_their_mistakes_are_said)
 {
     static const struct {
         enum wrong wrong;
-        const char *said;
+        const char *expected;
     } cases[] = { { WRONG_NOTHING, NULL },
                   { WRONG_NO_MEETING, "an mbarrier, with no barrier between" },
                   { WRONG_ENDS_EARLY, "which has ended or is not there" },
@@ -157,8 +157,8 @@ TEST(two_blocks_share_what_one_brings_and_their_mistakes_are_said)
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         case_two(rig.d, rig.to, rig.b, (int)cases[i].wrong);
         const int rc = dev_check(rig.d, &e);
-        if (cases[i].said) {
-            CHECK_HAS(rc < 0 ? e.text : "", cases[i].said);
+        if (cases[i].expected) {
+            CHECK_HAS(rc < 0 ? e.text : "", cases[i].expected);
             continue;
         }
         CHECK_STR(rc < 0 ? e.text : "", "");
@@ -202,7 +202,7 @@ TEST(a_product_gets_the_tiles_that_are_through_first)
         { 0, 0, "", 4096, 4096, 8, 2, "128x128" },
         { 0, 1, "", 4096, 14336, 8, 2, "128x128" },
         { 0, 2, "", 4096, 4096, 4, 1, "128x128" },
-        { 0, 0, "", 4096, 4096, 64, 5, "128x64" }, /* no room for five sums of 128x128 */
+        { 0, 0, "", 4096, 4096, 64, 5, "128x64" }, /* five sums of 128x128 do not fit */
         { 0, 0, "", 128, 28672, 8, 2, "128x64" },  /* a cluster would be half empty */
         { 0, 0, "", 128, 4096, 8, 2, "64x32" },    /* few tiles: small ones */
         { 0, 1, "", 2048, 2048, 1, 0, "128x256" }, /* 64 clusters of 66 */

@@ -1,5 +1,5 @@
 /* cuda_emu_rows_test.c - row_cases.h where a GPU is emulated, with the library that computes on the host in
- * cuBLASLt's place; and who multiplies when. */
+ * cuBLASLt's place; and which provider multiplies when. */
 #include <limits.h>
 #include <unistd.h>
 
@@ -17,8 +17,8 @@ static void name_library(const char *file)
 TEST(simt_products_have_the_same_bits_for_every_number_of_rows) { rows_on(NULL, "simt"); }
 TEST(own_products_have_the_same_bits_for_every_number_of_rows) { rows_on(NULL, "own"); }
 
-/* An emulated sm_90 whose wgmma rounds as `how` says: who multiplies then, in the log. */
-static void hopper_note(const char *how, const char *said, int with_rows)
+/* An emulated sm_90 whose wgmma rounds in the way of `how`: the provider in the log. */
+static void hopper_note(const char *how, const char *expected, int with_rows)
 {
     struct mem mem = { 0 };
     struct dev *d;
@@ -30,7 +30,7 @@ static void hopper_note(const char *how, const char *said, int with_rows)
         test_fail(__FILE__, __LINE__, "%s", e.text);
         return;
     }
-    CHECK_STR(d->note, said);
+    CHECK_STR(d->note, expected);
     dev_close(d);
     CHECK_INT(mem.total_now, 0);
     if (with_rows)
@@ -66,7 +66,7 @@ TEST(cublaslt_s_products_have_the_same_bits_for_every_number_of_rows)
     rows_on(NULL, "lt");
 }
 
-/* What the log says of a device, opened with these in the environment. */
+/* The log's note of a device that was opened with these in the environment. */
 static void notes(const char *file, char exact[240], char fast[240])
 {
     struct mem mem = { 0 };
@@ -91,7 +91,7 @@ TEST(fast_takes_the_library_where_it_is_and_exact_does_not)
     CHECK(strstr(exact, "on the GPU: simt") || strstr(exact, "on the GPU: own"));
     CHECK(!strstr(exact, "cuBLASLt"));
     CHECK_STR(fast, "products on the GPU: lt; cuBLASLt: cublaslt_stub.so 990000");
-    notes("nobody.so", exact, fast);
+    notes("missing.so", exact, fast);
     CHECK(!strstr(fast, "on the GPU: lt"));
     CHECK_HAS(fast, "cuBLASLt: ");
     CHECK_HAS(fast, "cannot be opened");
@@ -102,7 +102,7 @@ TEST(a_wish_that_nobody_meets_is_refused)
     struct mem mem = { 0 };
     struct dev *d;
     struct err e;
-    name_library("nobody.so");
+    name_library("missing.so");
     setenv("SHARDLINE_CUDA", "lt", 1);
     CHECK_INT(dev_open(&d, "cuda", 1, &mem, &e), -ERR_DEVICE);
     CHECK_HAS(e.text, "SHARDLINE_CUDA=lt: not here: ");

@@ -28,20 +28,20 @@ static const struct job {
     { DX, 260, 300, 1, { 64 }, 24, 0, 0, 0 },
     { DX, 131, 140, 4, { 16, 32, 0, 24 }, 16, 0, 0, 0 },
     { DW, 264, 272, 1, { 72 }, 0, 0, 1, 0 },
-    { DW, 136, 270, 1, { 33 }, 0, 3, 8, 0 }, /* meets two levels */
+    { DW, 136, 270, 1, { 33 }, 0, 3, 8, 0 }, /* joins two levels */
     { DW, 136, 136, 1, { 16 }, 0, 2, 8, 0 }, /* is one */
     { DW, 136, 136, 6, { 16 }, 0, 1, 8, 0 },
 };
 enum { N_JOBS = sizeof jobs / sizeof *jobs, LEVELS = 4 };
 static struct mem memory;
 
-static struct dev *open_gpu(const char *who, const char *size, const char *processors)
+static struct dev *open_gpu(const char *provider, const char *size, const char *processors)
 {
     struct dev *d;
     struct err e;
     setenv("SHARDLINE_EMU_SM", "90", 1);
     setenv("SHARDLINE_EMU_SHARED", "227", 1);
-    setenv("SHARDLINE_CUDA", who, 1);
+    setenv("SHARDLINE_CUDA", provider, 1);
     setenv("SHARDLINE_WGMMA", size, 1);
     setenv("SHARDLINE_EMU_PROCESSORS", processors, 1);
     if (dev_open(&d, "cuda", 1, &memory, &e) >= 0)

@@ -1,5 +1,5 @@
-/* cuda_rows_test.c - row_cases.h for everyone who multiplies on a GPU. Skips without one; the cases run on
- * the fake device, too. */
+/* cuda_rows_test.c - row_cases.h with every provider of products on a GPU. Skips without one; the cases
+ * run on the fake device, too. */
 enum { ROWS = 300, COLS = 136, INNER = 264 };
 #include "tests/devices/fake/fake_path.h"
 #include "tests/unit/kernels/row_cases.h"

@@ -11,7 +11,7 @@
 struct world {
     enum dtype dt;
     int n_kv, group, d;
-    int64_t T, window; /* window: 0, or what struct attn says */
+    int64_t T, window; /* window: that of struct attn, or 0 */
     float scale;
     float *q, *dout, *k, *v;         /* [T][heads d], [T][kv d]: values of dt */
     float *out, *lse, *dq, *dk, *dv; /* by the definition */

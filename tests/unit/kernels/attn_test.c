@@ -6,7 +6,7 @@
 /* ---- calling the kernels ---- */
 #define OFF 192 /* this layer does not begin where the page does */
 struct pages {
-    char *room;
+    char *memory;
     char **page;
 };
 /* Keys [0, n) of w, in pages. */
@@ -16,7 +16,7 @@ static struct pages pages_of(const struct world *w, int64_t n)
     const size_t bytes = attn_page_bytes(w->n_kv, w->d, w->dt) + OFF;
     struct pages p = { calloc((size_t)n_pages, bytes), calloc((size_t)n_pages, sizeof(char *)) };
     for (int64_t b = 0; b < n_pages; b++)
-        p.page[b] = p.room + (size_t)b * bytes;
+        p.page[b] = p.memory + (size_t)b * bytes;
     for (int64_t j = 0; j < n; j++)
         for (int g = 0; g < w->n_kv; g++)
             for (int64_t x = 0; x < w->d; x++) {
@@ -30,9 +30,9 @@ static struct pages pages_of(const struct world *w, int64_t n)
             }
     return p;
 }
-static void pages_free(struct pages p) { free(p.room), free(p.page); }
+static void pages_free(struct pages p) { free(p.memory), free(p.page); }
 
-/* A matrix of dt with room behind its rows; from: fp32 [rows][cols] or NULL. */
+/* A matrix of dt with extra columns behind its rows; from: fp32 [rows][cols] or NULL. */
 static struct mat mat_new(enum dtype dt, int64_t rows, int64_t cols, const float *from)
 {
     struct mat m = mat_of(calloc((size_t)(rows * (cols + 5) + 1), dtype_size(dt)), dt, rows, cols, cols + 5);
@@ -492,7 +492,7 @@ TEST(masked_keys_of_the_last_block_are_in_the_chain)
 }
 
 /* A few rows behind three segments, beside a sequence that is whole: one segment a task, and the merge by
- * whoever ends last. */
+ * whichever ends last. */
 static void check_segments(struct dev *dev, const struct attn_ops *ops, const struct world *w,
                            const struct world *other, int64_t n)
 {

@@ -1,6 +1,6 @@
-/* fake_test.c - the fake device finds what it is there for: the host in the device's memory, the device in
- * the host's, memory that was freed or is too short, a queue that does not wait for the other; and its ops
- * give the CPU's bits. */
+/* fake_test.c - the fake device finds the mistakes that it is for: the host in the device's memory, the
+ * device in the host's, memory that was freed or is too short, a queue that does not wait for another. Its
+ * ops give the CPU's bits. */
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -78,7 +78,7 @@ TEST(bytes_go_in_and_out_through_the_doors)
     CHECK_INT(mem.total_now, 0);
 }
 
-/* What dev_check says now; "" for nothing. */
+/* The error of dev_check; "": none. */
 static const char *complaint(struct dev *d)
 {
     static struct err e;
@@ -193,7 +193,7 @@ TEST(queues_that_wait_for_each_other_are_in_order)
     pass(&r, DEV_COMPUTE, DEV_COMM);
     twice(&r, DEV_COMM, r.x, r.y);
     int64_t mark = dev_mark(r.d, DEV_COMM);
-    CHECK_INT(dev_reached(r.d, mark), 0); /* put off until somebody waits */
+    CHECK_INT(dev_reached(r.d, mark), 0); /* deferred until a wait */
     dev_wait(r.d, DEV_COMPUTE, mark);
     CHECK_INT(dev_reached(r.d, mark), 1);
     twice(&r, DEV_COMPUTE, r.y, r.x);

@@ -31,7 +31,7 @@ enum { N_GPUS = sizeof gpus / sizeof *gpus };
 static int which_gpu;
 #define ON_EVERY_GPU for (which_gpu = 0; which_gpu < N_GPUS; which_gpu++)
 
-/* NULL: no GPU here, and that was said. */
+/* NULL: no GPU here; the test was skipped. */
 static struct dev *open_gpu(void)
 {
     const struct gpu *g = &gpus[which_gpu];
@@ -59,7 +59,7 @@ static void close_gpu(struct dev *d, const char *what)
 }
 
 /* ---- matrices in both memories ---- */
-/* columns behind a matrix that nobody may read into a sum or write */
+/* columns behind a matrix that no op may read into a sum or write */
 #define GAP 3
 struct pair {
     struct mat here, there;
@@ -109,7 +109,7 @@ static double at(struct mat m, int64_t r, int64_t c)
                           : fn_from_bf16(((const uint16_t *)m.p)[r * m.ld + c]);
 }
 
-/* What the device has where `p` is the host's wish: the whole memory, gaps too. */
+/* The device's memory where `p` is the expected one: all of it, gaps too. */
 static void check_result(struct dev *d, const char *what, struct pair p)
 {
     float *got = malloc(p.bytes);

@@ -1,5 +1,5 @@
-/* ring_test.c - slices reach device memory through the ring: the right bytes, in order, whoever reads them,
- * with no more on the host than the ring; and the fake device sees a slot that is filled too early, and an
+/* ring_test.c - slices reach device memory through the ring: the right bytes, in order, from any thread,
+ * with no more on the host than the ring. The fake device sees a buffer that is filled too early, and an
  * op that does not wait. */
 #include <pthread.h>
 
@@ -28,7 +28,7 @@ static const char *complaint(struct dev *d)
 
 static const struct dev_executor none;
 
-/* Elements of sizes that fit neither a half nor each other: each into a place of its own, some side by
+/* Elements of sizes that divide neither a buffer nor each other: each to a place of its own, some side by
  * side. */
 static void bring(struct ring *r, float *to, int64_t n)
 {
@@ -266,7 +266,7 @@ static char *bytes_of(const struct served *s, size_t *n)
 }
 
 /* A reader in a thread of its own, and the thread that it asks. */
-struct door {
+struct handover {
     pthread_mutex_t lock;
     pthread_cond_t turn;
     int (*fn)(void *arg, struct err *e);
@@ -274,9 +274,9 @@ struct door {
     struct err *e;
     int rc, over, n;
 };
-static int knock(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e)
+static int hand_over(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, struct err *e)
 {
-    struct door *x = ctx;
+    struct handover *x = ctx;
     pthread_mutex_lock(&x->lock);
     x->fn = fn;
     x->arg = arg;
@@ -290,7 +290,7 @@ static int knock(void *ctx, int (*fn)(void *arg, struct err *e), void *arg, stru
 
 struct reading {
     struct served *s;
-    struct door door;
+    struct handover handover;
     size_t half;
     int rc;
 };
@@ -300,32 +300,32 @@ static void *read_beside(void *arg)
     struct err e;
     x->rc = resident_fill(&x->s->r, &x->s->m,
                           &(struct resident_source){
-                              .read = read_values, .executor = { knock, &x->door }, .ring = x->half },
+                              .read = read_values, .executor = { hand_over, &x->handover }, .ring = x->half },
                           &e);
-    pthread_mutex_lock(&x->door.lock);
-    x->door.over = 1;
-    pthread_cond_broadcast(&x->door.turn);
-    pthread_mutex_unlock(&x->door.lock);
+    pthread_mutex_lock(&x->handover.lock);
+    x->handover.over = 1;
+    pthread_cond_broadcast(&x->handover.turn);
+    pthread_mutex_unlock(&x->handover.lock);
     return NULL;
 }
 
 /* The device's thread uses it all the while. */
 static void serve(struct reading *x)
 {
-    struct door *door = &x->door;
+    struct handover *handover = &x->handover;
     float *busy = dev_alloc(x->s->d, MEM_WORK, 64);
-    pthread_mutex_lock(&door->lock);
-    while (!door->over) {
-        if (door->fn) {
-            door->rc = door->fn(door->arg, door->e);
-            door->fn = NULL;
-            door->n++;
-            pthread_cond_broadcast(&door->turn);
+    pthread_mutex_lock(&handover->lock);
+    while (!handover->over) {
+        if (handover->fn) {
+            handover->rc = handover->fn(handover->arg, handover->e);
+            handover->fn = NULL;
+            handover->n++;
+            pthread_cond_broadcast(&handover->turn);
         }
         dev_fill(x->s->d, busy, 0, 64);
-        pthread_cond_wait(&door->turn, &door->lock);
+        pthread_cond_wait(&handover->turn, &handover->lock);
     }
-    pthread_mutex_unlock(&door->lock);
+    pthread_mutex_unlock(&handover->lock);
     dev_free(x->s->d, busy);
 }
 
@@ -334,8 +334,8 @@ TEST(weights_read_beside_the_device_s_thread_are_those_of_a_cpu_and_the_host_hol
     struct served cpu = { 0 }, dev = { 0 };
     struct reading x = { .s = &dev,
                          .half = HALF,
-                         .door = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL, NULL, 0,
-                                   0, 0 } };
+                         .handover = { PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, NULL, NULL, NULL,
+                                       0, 0, 0 } };
     struct err e;
     size_t n, n_cpu;
     pthread_t t;
@@ -359,7 +359,7 @@ TEST(weights_read_beside_the_device_s_thread_are_those_of_a_cpu_and_the_host_hol
         most = dev.m.local.unit[u].flat > most ? dev.m.local.unit[u].flat : most;
     int64_t device = (mem.total_now - before) + most * 4, host = mem.total_peak - before - device;
     /* so many halves and doors, or this shows nothing */
-    CHECK(device > 50 * HALF && x.door.n > 50);
+    CHECK(device > 50 * HALF && x.handover.n > 50);
     CHECK(host <= 2 * HALF + 512);
     close_served(&dev);
     free(want);

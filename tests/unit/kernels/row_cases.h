@@ -95,8 +95,8 @@ static void run(struct rig *r, int dx, int64_t rows)
     dev_read(r->d, r->y, r->yd, (size_t)(rows * cols) * 4);
 }
 
-/* Rounding of a sum of n products, with room: n / 2 steps of half an ulp of the sum of absolute values never
- * happen together. */
+/* Rounding of a sum of n products, with a margin: n / 2 steps of half an ulp of the sum of absolute values
+ * never happen together. */
 static void near_double(struct rig *r, int dx, int64_t rows)
 {
     const int64_t cols = dx ? K : N, inner = dx ? N : K;
