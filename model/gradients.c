@@ -35,7 +35,7 @@ static int product_gradient(const struct pass *p, const struct gradient *g, stru
     else
         KERNEL(m->dev, linear_dw, &acc, ld, g->dy, g->x, p->r.n_seq, p->r.len);
     if (g->part[1] >= 0)
-        bias_gradient(p, g->unit, g->part[1], g->dy, ALTERED("bias_blocks") ? 1 : m->grain);
+        bias_gradient(p, g->unit, g->part[1], g->dy, ORDER("bias_blocks", m->grain, 1));
     return 0;
 }
 
@@ -73,7 +73,7 @@ static int shared_norm_gradient(const struct pass *p, const struct gradient *g, 
     const struct model *m = p->m;
     float *leaf = p->w->norm_leaf;
     int64_t width = norm_width(&g->norm, m);
-    int n_seq = p->r.n_seq, grain = ALTERED("sp_blocks") ? 1 : m->grain / m->shares;
+    int n_seq = p->r.n_seq, grain = ORDER("sp_blocks", m->grain / m->shares, 1);
     const int part[2] = { g->norm.weight, g->norm.bias };
 
     for (int s = 0; s < n_seq; s++)
@@ -91,7 +91,7 @@ static int shared_norm_gradient(const struct pass *p, const struct gradient *g, 
 static int norm_gradient(const struct pass *p, const struct gradient *g, struct err *e)
 {
     const struct model *m = p->m;
-    struct seqs seqs = seqs_of(p->r.n_seq, p->r.len, ALTERED("norm_blocks") ? 1 : m->grain);
+    struct seqs seqs = seqs_of(p->r.n_seq, p->r.len, ORDER("norm_blocks", m->grain, 1));
 
     if (rows_shared(&p->r))
         return shared_norm_gradient(p, g, e);
@@ -101,7 +101,7 @@ static int norm_gradient(const struct pass *p, const struct gradient *g, struct 
     else
         KERNEL(m->dev, rms_norm_dw, &acc, g->dy, g->x, g->stat, seqs);
     if (g->norm.bias >= 0)
-        bias_gradient(p, g->unit, g->norm.bias, g->dy, ALTERED("bias_blocks") ? 1 : m->grain);
+        bias_gradient(p, g->unit, g->norm.bias, g->dy, ORDER("bias_blocks", m->grain, 1));
     return 0;
 }
 

@@ -220,7 +220,7 @@ static void dx_apart(const struct model *m, int n, const struct mat *dy, const s
 void walk_dx_of(const struct pass *p, int n, const struct mat *dy, const struct mat *w,
                 const struct leaves *l)
 {
-    (ALTERED("dx_together") ? dx_apart : dx_joined)(p->m, n, dy, w, l);
+    ORDER("dx_together", dx_joined, dx_apart)(p->m, n, dy, w, l);
 }
 
 /* Sums the ranks' parts of dy over tp, emits the gradients of the norm's own weights, then adds the norm's

@@ -110,7 +110,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
                   dl = rows_of(b->head.dlogits, m->dt, rows, m->vocab_n);
     int rc;
 
-    (ALTERED("dlogits_scale") ? scale_twice : scale_once)(p, logits, dl, &b->head);
+    ORDER("dlogits_scale", scale_once, scale_twice)(p, logits, dl, &b->head);
     TRY(walk_input(p, b, &h, e));
     TRY(gradient_emit(p,
                       (struct gradient){ .kind = GRADIENT_PRODUCT,
