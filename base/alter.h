@@ -9,7 +9,11 @@
 
 #ifdef SHARDLINE_ALTER
 /* 1 when the environment names this order (test_hooks.c). */
-int alter_is(const char *name);
+#ifdef __cplusplus
+extern "C"
+#endif
+    int
+    alter_is(const char *name);
 #define ALTERED(name) alter_is(name)
 #else
 #define ALTERED(name) 0
