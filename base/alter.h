@@ -8,12 +8,14 @@
 #define SHARDLINE_BASE_ALTER_H
 
 #ifdef SHARDLINE_ALTER
-/* 1 when the environment names this order (test_hooks.c). */
 #ifdef __cplusplus
-extern "C"
+extern "C" {
 #endif
-    int
-    alter_is(const char *name);
+/* 1 when the environment names this order (test_hooks.c). */
+int alter_is(const char *name);
+#ifdef __cplusplus
+}
+#endif
 #define ALTERED(name) alter_is(name)
 #else
 #define ALTERED(name) 0
