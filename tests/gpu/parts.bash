@@ -182,6 +182,7 @@ part_tune() {
 # ---- serving: tokens a second ----
 serve_speed() {             # MODEL NUMERICS
     local pid url='' end=$((SECONDS + 40)) n
+    : >"$tmp/pserve.out"                              # the line of the server before must not be read for this one's
     "$here/bin/pserve" "$tmp/serve-$1" --device cuda --numerics "$2" --port 0 --ctx 2048 --max-batch 64 >"$tmp/pserve.out" 2>"$tmp/pserve.err" &
     pid=$!
     while kill -0 $pid 2>/dev/null && [ $SECONDS -lt $end ] && ! grep -q ready "$tmp/pserve.out"; do sleep 0.2; done
