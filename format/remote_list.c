@@ -8,6 +8,7 @@
 #include "base/io.h"
 #include "base/jx.h"
 #include "format/fmt.h"
+#include "format/small_files.h"
 #include "store/store.h"
 
 #define COUNT(a) (sizeof(a) / sizeof *(a))
@@ -98,19 +99,6 @@ static int list_folder(struct url_cache *c, struct err *e)
 {
     static const char *const indexes[] = { "model.safetensors.index.json", "pytorch_model.bin.index.json" };
     static const char *const single[] = { "model.safetensors", "pytorch_model.bin" };
-    static const char *const small[] = {
-        "config.json",
-        "added_tokens.json",
-        "chat_template.jinja",
-        "chat_template.json",
-        "generation_config.json",
-        "merges.txt",
-        "special_tokens_map.json",
-        "tokenizer.json",
-        "tokenizer.model",
-        "tokenizer_config.json",
-        "vocab.json",
-    };
     int is_foreign = 0, rc = url_cache_small(c, FMT_MANIFEST, e);
     if (rc)
         return rc < 0 ? rc : list_manifest(c, e);
@@ -129,8 +117,9 @@ static int list_folder(struct url_cache *c, struct err *e)
                        "has no manifest.json, model.safetensors, index, or what DCP, DeepSpeed and Megatron "
                        "begin with: is it the URL of a checkpoint's folder");
 
-    for (size_t i = 0; i < COUNT(small); i++)
-        TRY(url_cache_small(c, small[i], e));
+    TRY(url_cache_small(c, FMT_CONFIG, e));
+    for (int i = 0; i < SMALL_FILES; i++)
+        TRY(url_cache_small(c, small_file_names[i], e));
     if (is_foreign && url_cache_is_http(c))
         TRY(config_above(c, e));
 out:

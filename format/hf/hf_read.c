@@ -8,24 +8,11 @@
 #include "base/jx.h"
 #include "format/fmt.h"
 #include "format/hf/safetensors.h"
+#include "format/small_files.h"
 
 #define ONE_FILE "model.safetensors"
 #define INDEX "model.safetensors.index.json"
 #define INDEX_MAX ((size_t)1 << 28)
-
-/* Small files that are copied with the weights where they exist. */
-static const char *const known_extra[] = {
-    "added_tokens.json",
-    "chat_template.jinja",
-    "chat_template.json",
-    "generation_config.json",
-    "merges.txt",
-    "special_tokens_map.json",
-    "tokenizer.json",
-    "tokenizer.model",
-    "tokenizer_config.json",
-    "vocab.json",
-};
 
 struct found {
     struct ckpt_tensor t;
@@ -205,12 +192,12 @@ static int exists_in(const struct ckpt *c, const char *name)
 
 static int find_extras(struct ckpt *c, struct err *e)
 {
-    size_t n = sizeof known_extra / sizeof *known_extra;
+    size_t n = SMALL_FILES;
     c->extra = calloc(n, sizeof *c->extra);
     for (size_t i = 0; c->extra && i < n; i++) {
-        if (!exists_in(c, known_extra[i]))
+        if (!exists_in(c, small_file_names[i]))
             continue;
-        if (!(c->extra[c->n_extra++].name = strdup(known_extra[i])))
+        if (!(c->extra[c->n_extra++].name = strdup(small_file_names[i])))
             return err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
     }
     return c->extra ? 0 : err_set(e, ERR_MEMORY, "%s: no memory for the names of its files", c->path);
