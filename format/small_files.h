@@ -5,7 +5,7 @@
 
 #include "format/ckpt_write.h"
 
-/* Files of a tokenizer and the like that belong to a model and are carried with its weights: [SMALL_FILES]. */
+/* Files of a tokenizer and the like that belong to a model and are carried with its weights. */
 #define SMALL_FILES 10
 extern const char *const small_file_names[SMALL_FILES];
 
