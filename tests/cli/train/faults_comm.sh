@@ -17,6 +17,9 @@ go() {
 }
 one_line() { [ "$(wc -l <"$TMP/.err")" = 1 ] && [[ $err =~ $1 ]]; }
 
+# once_there FILE: waits until FILE exists: a launcher that runs its mpirun takes signals already
+once_there() { for _ in {1..300}; do [ -e "$1" ] && return; sleep 0.1; done; }
+
 # An mpirun whose ranks are gone, waited for, and that stays, as one does whose rank died while it said hello; looked at when the rest is done.
 mkdir "$TMP/fake"
 printf '#!/bin/bash\ntrap "" TERM\nsleep 2 &\nwait\nexec sleep 600\n' >"$TMP/fake/mpirun"
@@ -33,7 +36,8 @@ says=$!
 mkdir "$TMP/slow"
 cat >"$TMP/slow/mpirun" <<'PY'
 #!/usr/bin/env python3
-import os, signal, time
+import os, signal, sys, time
+open(os.path.dirname(sys.argv[0]) + "/started", "w").close()
 ready = []
 for _ in range(2):
     r, w = os.pipe()
@@ -59,15 +63,15 @@ slow=
 if command -v python3 >/dev/null; then
     PATH=$TMP/slow:$PATH RANKS=2 "$prog" >/dev/null 2>&1 </dev/null &
     slow=$!
-    (sleep 1; kill -TERM $slow) &
+    (once_there "$TMP/slow/started"; sleep 1; kill -TERM $slow) &
 fi
 # And one that is ending, whose ranks are gone: it crashes of a second signal.
 mkdir "$TMP/ends"
-printf '#!/bin/bash\ntrap "exit 99" TERM\nsleep 2 &\nwait\nexec 3<> <(:)\nread -t 3 -u 3\nexit 7\n' >"$TMP/ends/mpirun"
+printf '#!/bin/bash\ntrap "exit 99" TERM\n: >"$0.started"\nsleep 2 &\nwait\nexec 3<> <(:)\nread -t 3 -u 3\nexit 7\n' >"$TMP/ends/mpirun"
 chmod +x "$TMP/ends/mpirun"
 PATH=$TMP/ends:$PATH RANKS=2 "$prog" >/dev/null 2>&1 </dev/null &
 ends=$!
-(sleep 1; kill -TERM $ends; sleep 2.5; kill -TERM $ends) &
+(once_there "$TMP/ends/mpirun.started"; sleep 1; kill -TERM $ends; sleep 2.5; kill -TERM $ends) &
 
 for t in shm mpi; do
     go 10 FAULT=none SHARDLINE_TRANSPORT=$t
