@@ -230,14 +230,32 @@ static void write_head(struct json_out *o, const struct request *rq)
     json_out_text(o, ",\"choices\":[");
 }
 
-static void write_usage(struct json_out *o, const struct request *rq)
+/* Tokens generated, of all choices together. */
+static int64_t count_generated(const struct request *rq)
 {
-    int64_t prompt = 0, generated = 0, cached = 0;
+    int64_t n = 0;
+    for (int i = 0; i < rq->n_choices; i++)
+        n += rq->choice[i].n_ids - rq->choice[i].prompt->n;
+    return n;
+}
+
+/* Generated tokens that the events of a stream have described so far. */
+static int64_t count_sent(const struct request *rq)
+{
+    int64_t n = 0;
+    for (int i = 0; i < rq->n_choices; i++) {
+        const struct choice *c = &rq->choice[i];
+        n += c->sent_ids > c->prompt->n ? c->sent_ids - c->prompt->n : 0;
+    }
+    return n;
+}
+
+static void write_usage(struct json_out *o, const struct request *rq, int64_t generated)
+{
+    int64_t prompt = 0, cached = 0;
 
     for (int i = 0; i < rq->n_prompts; i++)
         prompt += rq->prompt[i].n;
-    for (int i = 0; i < rq->n_choices; i++)
-        generated += rq->choice[i].n_ids - rq->choice[i].prompt->n;
     for (int i = 0; i < rq->n_choices; i += (int)rq->n)
         cached += rq->choice[i].seq.n_cached;
     json_out_fmt(
@@ -270,7 +288,7 @@ void openai_answer(struct json_out *o, const struct request *rq)
     }
 
     json_out_text(o, "],");
-    write_usage(o, rq);
+    write_usage(o, rq, count_generated(rq));
     json_out_text(o, "}");
 }
 
@@ -285,7 +303,7 @@ static void end_event(struct json_out *o, const struct request *rq)
     json_out_text(o, "]");
     if (rq->usage_in_every_chunk) {
         json_out_text(o, ",");
-        write_usage(o, rq);
+        write_usage(o, rq, count_sent(rq));
     } else if (rq->include_usage) {
         json_out_text(o, ",\"usage\":null");
     }
@@ -314,12 +332,12 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
         chat_write_delta(o, c, &text);
     else
         write_choice(o, c, &text, c->sent_ids, c->offset, first);
-    end_event(o, rq);
     for (; c->sent_ids < c->n_ids; c->sent_ids++) {
         size_t n;
         const char *p = answer_token(rq, c->ids[c->sent_ids], &n);
         c->offset += utf8_count(p, n);
     }
+    end_event(o, rq); /* its usage counts the tokens of this event */
 
     c->sent = text_end;
     c->end_sent = c->finish != FINISH_NONE;
@@ -331,7 +349,7 @@ void openai_usage_event(struct json_out *o, const struct request *rq)
     json_out_text(o, "data: ");
     write_head(o, rq);
     json_out_text(o, "],");
-    write_usage(o, rq);
+    write_usage(o, rq, count_generated(rq));
     json_out_text(o, "}\n\n");
 }
 

@@ -696,3 +696,23 @@ TEST(a_streamed_chat_begins_with_the_role_and_joins_to_the_answer)
     request_release(rq);
     service_chat_close(&sv);
 }
+
+TEST(the_usage_of_an_event_counts_the_tokens_that_were_sent_up_to_it)
+{
+    static const int want[] = { 0, 1, 2, 2, 3, 4 }; /* a role, two tokens; another role, two tokens */
+    struct service sv;
+    service_chat(&sv);
+    struct request *rq = taken(&sv, "{" HI ",\"max_tokens\":2,\"n\":2,\"stream\":true,\"stream_options\":{"
+                                    "\"include_usage\":true,\"continuous_usage_stats\":true}}");
+    feed(rq, (const char *const[]){ "ab", "cd" });
+    int events = 0;
+    for (const char *p = rq->events.p, *end; p && (end = strstr(p, "\n\n")); p = end + 2, events++) {
+        json_t *j = parsed(p + 6, (size_t)(end - p) - 6), *u = json_object_get(j, "usage");
+        CHECK_INT(json_integer_value(json_object_get(u, "completion_tokens")), want[events % 6]);
+        CHECK_INT(json_integer_value(json_object_get(u, "total_tokens")), 20 + want[events % 6]);
+        json_decref(j);
+    }
+    CHECK_INT(events, 6);
+    request_release(rq);
+    service_chat_close(&sv);
+}
