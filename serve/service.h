@@ -44,10 +44,16 @@ struct service {
 struct fault {
     int status;     /* of HTTP; 0: no fault */
     char param[64]; /* the field that it is about, "" for none */
+    char code[32];  /* OpenAI's name of the fault, or "": its code is the status */
     char text[1024];
 };
-/* Sets *f; param NULL: "". Returns -1. */
+/* Sets *f, without a name; param NULL: "". Returns -1. */
 int fault_set(struct fault *f, int status, const char *param, const char *fmt, ...)
+    __attribute__((format(printf, 4, 5)));
+/* Sets *f to a 400 about a request that the context of ctx tokens cannot hold. Clients recognise this fault
+ * by its code, context_length_exceeded, or by the words "maximum context length", and then shorten their
+ * prompt. fmt: what the request has, after "…, but". Returns -1. */
+int fault_set_context(struct fault *f, int64_t ctx, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
 #endif

@@ -369,7 +369,12 @@ void openai_error(struct json_out *o, const struct fault *f)
     json_out_string(o, f->text);
     json_out_fmt(o, ",\"type\":\"%s\",\"param\":", name);
     json_out_string(o, f->param[0] ? f->param : NULL);
-    json_out_fmt(o, ",\"code\":%d}}", f->status);
+    json_out_text(o, ",\"code\":");
+    if (f->code[0])
+        json_out_string(o, f->code);
+    else
+        json_out_fmt(o, "%d", f->status);
+    json_out_text(o, "}}");
 }
 
 void openai_model(struct json_out *o, const struct service *sv)

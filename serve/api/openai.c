@@ -13,6 +13,7 @@
 #include "serve/api/prompt_limit.h"
 
 #define BAD 400
+#define TOO_LONG "%s has %lld tokens: shorten it"
 
 /* ---- prompts ---- */
 
@@ -51,8 +52,7 @@ static int read_prompt_ids(struct request *rq, const json_t *v, const char *what
                            struct fault *f)
 {
     if (json_array_size(v) > (size_t)rq->sv->ctx && !rq->truncate)
-        return fault_set(f, BAD, "prompt", "%s has %zu tokens, the context is %lld", what, json_array_size(v),
-                         (long long)rq->sv->ctx);
+        return fault_set_context(f, rq->sv->ctx, "prompt", TOO_LONG, what, (long long)json_array_size(v));
     return openai_read_ids(rq->sv, v, what, &p->ids, &p->n, f);
 }
 
@@ -87,14 +87,17 @@ static int check_length(const struct request *rq, const struct prompt *p, const 
                          "%s is empty: give at least one token (this model's tokenizer adds none of its own)",
                          what);
     if (p->n > ctx || (p->n == ctx && rq->max_tokens > 0 && !rq->max_tokens_given))
-        return fault_set(f, BAD, param, "%s has %lld tokens, the context is %lld%s", what, (long long)p->n,
-                         (long long)ctx, p->n == ctx ? ": nothing is left for an answer" : "");
+        return fault_set_context(f, ctx, param,
+                                 p->n > ctx ? TOO_LONG
+                                            : "%s has %lld tokens, which leaves none for an answer: "
+                                              "shorten it",
+                                 what, (long long)p->n);
     if (p->n + rq->max_tokens > ctx && rq->max_tokens_given)
-        return fault_set(f, BAD, "max_tokens",
-                         "max_tokens %lld and %lld tokens of %s are %lld together, the context is %lld: ask "
-                         "for at most %lld",
-                         (long long)rq->max_tokens, (long long)p->n, what, (long long)(p->n + rq->max_tokens),
-                         (long long)ctx, (long long)(ctx - p->n));
+        return fault_set_context(
+            f, ctx, "max_tokens",
+            "max_tokens %lld and %lld tokens of %s are %lld together: ask for at most %lld",
+            (long long)rq->max_tokens, (long long)p->n, what, (long long)(p->n + rq->max_tokens),
+            (long long)(ctx - p->n));
     return 0;
 }
 

@@ -27,8 +27,8 @@ int prompt_limit_check(const struct service *sv, const char *text, size_t n, con
     free(ids);
     if (count / SURE < (size_t)sv->ctx)
         return 0;
-    return fault_set(
-        f, 400, param,
-        "%s is a text of %zu bytes, of which the first %zu are %zu tokens already: the context is %lld", what,
-        n, head, count, (long long)sv->ctx);
+    return fault_set_context(
+        f, sv->ctx, param,
+        "%s is a text of %zu bytes, of which the first %zu are %zu tokens already: shorten it", what, n, head,
+        count);
 }

@@ -13,10 +13,25 @@ int fault_set(struct fault *f, int status, const char *param, const char *fmt, .
 {
     va_list ap;
     f->status = status;
+    f->code[0] = 0;
     snprintf(f->param, sizeof f->param, "%s", param ? param : "");
     va_start(ap, fmt);
     vsnprintf(f->text, sizeof f->text, fmt, ap);
     va_end(ap);
+    return -1;
+}
+
+int fault_set_context(struct fault *f, int64_t ctx, const char *param, const char *fmt, ...)
+{
+    char has[512];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(has, sizeof has, fmt, ap);
+    va_end(ap);
+    fault_set(f, 400, param, "this model's maximum context length is %lld tokens, but %s", (long long)ctx,
+              has);
+    snprintf(f->code, sizeof f->code, "context_length_exceeded");
     return -1;
 }
 

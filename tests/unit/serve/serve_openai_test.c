@@ -129,8 +129,10 @@ TEST(wrong_requests_are_refused_with_the_field_and_the_numbers)
     refused(&sv, "{\"prompt\":[1,-1]}", 400, "prompt", "-1");
     refused(&sv, "{\"prompt\":[[1],7]}", 400, "prompt", "prompt[1]");
     refused(&sv, "{\"prompt\":\"a\",\"model\":\"other\"}", 404, "model", "'other'");
-    refused(&sv, "{\"prompt\":\"a\",\"max_tokens\":128}", 400, "max_tokens",
-            "128 and 1 tokens of prompt are 129 together, the context is 128: ask for at most 127");
+    refused(
+        &sv, "{\"prompt\":\"a\",\"max_tokens\":128}", 400, "max_tokens",
+        "this model's maximum context length is 128 tokens, but max_tokens 128 and 1 tokens of prompt are "
+        "129 together: ask for at most 127");
     refused(&sv, "{\"prompt\":\"a\",\"max_tokens\":-1}", 400, "max_tokens", "-1");
     refused(&sv, "{\"prompt\":\"a\",\"max_tokens\":1.5}", 400, "max_tokens", "integer");
     refused(&sv, "{\"prompt\":\"a\",\"max_tokens\":\"5\"}", 400, "max_tokens", "integer");
@@ -249,11 +251,12 @@ TEST(a_text_far_too_long_is_refused_by_its_beginning)
     int n = sprintf(body, "{\"prompt\":\"");
     memset(body + n, 'q', LONG);
     strcpy(body + n + LONG, "\"}");
-    refused(&sv, body, 400, "prompt",
-            "prompt is a text of 16384 bytes, of which the first 8192 are 8192 tokens already: the context "
-            "is 128");
+    refused(
+        &sv, body, 400, "prompt",
+        "this model's maximum context length is 128 tokens, but prompt is a text of 16384 bytes, of which "
+        "the first 8192 are 8192 tokens already: shorten it");
     strcpy(body + n + LONG - 1, "\"}");
-    refused(&sv, body, 400, "prompt", "prompt has 16383 tokens, the context is 128");
+    refused(&sv, body, 400, "prompt", "128 tokens, but prompt has 16383 tokens: shorten it");
     strcpy(body + n + LONG, "\",\"truncate_prompt_tokens\":3}");
     body[n + LONG - 1] = 'q', body[n + LONG - 2] = 'q', body[n + LONG - 3] = 'q';
     passes(&sv, body);
@@ -526,7 +529,14 @@ TEST(errors_have_the_four_members)
     CHECK_STR(o.p, "{\"error\":{\"message\":\"say "
                    "\\\"x\\\"\",\"type\":\"unavailable_error\",\"param\":null,\"code\":503}}");
     json_out_free(&o);
-    fault_set(&f, 400, "n", "no");
+    fault_set_context(&f, 128, "prompt", "prompt has %d tokens", 129);
+    openai_error(&o, &f);
+    CHECK_STR(o.p,
+              "{\"error\":{\"message\":\"this model's maximum context length is 128 tokens, but prompt has "
+              "129 tokens\",\"type\":\"invalid_request_error\",\"param\":\"prompt\",\"code\":\"context_"
+              "length_exceeded\"}}");
+    json_out_free(&o);
+    fault_set(&f, 400, "n", "no"); /* a later fault does not keep the name */
     openai_error(&o, &f);
     CHECK_STR(
         o.p,
