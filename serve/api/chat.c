@@ -123,10 +123,25 @@ static int check_user(const struct service *sv, const json_t *user, struct fault
     return 0;
 }
 
+/* The template's other variables, a new reference: those of chat_template_kwargs, and reasoning_effort, as in
+ * vLLM: some templates read it. NULL: no memory. */
+static json_t *template_variables(const json_t *body)
+{
+    json_t *kwargs = json_object_get(body, "chat_template_kwargs"),
+           *effort = json_object_get(body, "reasoning_effort"),
+           *all = json_is_object(kwargs) ? json_copy(kwargs) : json_object();
+
+    if (all && json_is_string(effort) && !json_object_get(all, "reasoning_effort") &&
+        json_object_set(all, "reasoning_effort", effort) < 0) {
+        json_decref(all);
+        return NULL;
+    }
+    return all;
+}
+
 int chat_encode(const struct service *sv, const json_t *body, const struct chat_options *o, int32_t **ids,
                 int64_t *n, struct fault *f)
 {
-    const json_t *user = json_object_get(body, "chat_template_kwargs");
     struct rendered r = { 0 };
     struct err e;
     size_t count = 0;
@@ -135,7 +150,7 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     if (!sv->tok || !sv->chat)
         return fault_set(f, BAD, "messages", "this model has no %s: use /v1/completions",
                          sv->tok ? "chat template" : "tokenizer");
-    if (check_user(sv, user, f) < 0)
+    if (check_user(sv, json_object_get(body, "chat_template_kwargs"), f) < 0)
         return -1;
     if (o->add_generation && o->continue_final)
         return fault_set(f, BAD, "continue_final_message",
@@ -143,7 +158,10 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     json_t *messages = read_messages(json_object_get(body, "messages"), f);
     if (!messages)
         return -1;
-    int rc = render(sv, messages, json_is_object(user) ? user : NULL, o, &r, f);
+    json_t *user = template_variables(body);
+    int rc = user ? render(sv, messages, user, o, &r, f)
+                  : fault_set(f, 500, "messages", "no memory for the template's variables");
+    json_decref(user);
     json_decref(messages);
     if (rc < 0)
         return -1;

@@ -265,9 +265,8 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
 
     if (!rq->stream && json_is_object(json_object_get(body, "stream_options")))
         return fault_set(f, BAD, "stream_options", "stream_options go with stream true only");
-    if (rq->usage_in_every_chunk && !rq->include_usage)
-        return fault_set(f, BAD, "stream_options",
-                         "stream_options.continuous_usage_stats goes with include_usage true only");
+    rq->usage_in_every_chunk &=
+        rq->include_usage; /* as in vLLM: without include_usage no event has a usage */
     if ((rq->chat ? read_chat(rq, body, f) : read_prompts(rq, json_object_get(body, "prompt"), f)) < 0)
         return -1;
 

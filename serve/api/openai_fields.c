@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -85,25 +86,32 @@ static int read_stop_ids(struct request *rq, const json_t *v, struct fault *f)
 
 static int read_stream_options(struct request *rq, const json_t *v, struct fault *f)
 {
+    int ignored; /* include_obfuscation: no padding is added, and clients skip it where it is */
+    const struct {
+        const char *name;
+        int *to;
+    } known[] = { { "include_usage", &rq->include_usage },
+                  { "continuous_usage_stats", &rq->usage_in_every_chunk },
+                  { "include_obfuscation", &ignored } };
     const char *key;
     json_t *x;
 
     if (!json_is_object(v))
         return fault_set(f, BAD, "stream_options", "stream_options must be an object");
     json_object_foreach((json_t *)(uintptr_t)v, key, x) {
-        int *to = !strcmp(key, "include_usage")            ? &rq->include_usage
-                  : !strcmp(key, "continuous_usage_stats") ? &rq->usage_in_every_chunk
-                                                           : NULL;
-        if (json_is_null(x) || (!to && rq->sv->lenient))
+        size_t i = 0, n = sizeof known / sizeof known[0];
+        while (i < n && strcmp(key, known[i].name))
+            i++;
+        if (json_is_null(x) || (i == n && rq->sv->lenient))
             continue;
-        if (!to)
-            return fault_set(
-                f, BAD, "stream_options",
-                "stream_options.%.60s is not known here: it takes include_usage and continuous_usage_stats",
-                key);
+        if (i == n)
+            return fault_set(f, BAD, "stream_options",
+                             "stream_options.%.60s is not known here: it takes include_usage, "
+                             "continuous_usage_stats and include_obfuscation",
+                             key);
         if (!json_is_boolean(x))
             return fault_set(f, BAD, "stream_options", "stream_options.%s must be true or false", key);
-        *to = json_is_true(x);
+        *known[i].to = json_is_true(x);
     }
 
     return 0;
@@ -209,6 +217,43 @@ static int read_tool_choice(struct request *rq, const json_t *v, struct fault *f
     return fault_set(f, BAD, "tool_choice", "tool_choice is not supported here, only \"none\" and \"auto\"");
 }
 
+/* Is the text v one of the words, which end with NULL? */
+static int read_word(const json_t *v, const char *name, const char *const *words, struct fault *f)
+{
+    const char *word = json_string_value(v);
+    char list[128] = "";
+
+    for (int i = 0; words[i]; i++) {
+        if (word && !strcmp(word, words[i]))
+            return 0;
+        snprintf(list + strlen(list), sizeof list - strlen(list), "%s%s", i ? ", " : "", words[i]);
+    }
+    return fault_set(f, BAD, name, "%s must be one of %s", name, list);
+}
+
+/* How long a model of OpenAI thinks: a variable of the chat template here (chat.c). */
+static int read_effort(struct request *rq, const json_t *v, struct fault *f)
+{
+    static const char *const words[] = { "none", "minimal", "low", "medium", "high", "xhigh", "max", NULL };
+    return rq->sv->lenient ? 0 : read_word(v, "reasoning_effort", words, f);
+}
+
+/* How long OpenAI's models answer; no model here has such a control. */
+static int read_verbosity(struct request *rq, const json_t *v, struct fault *f)
+{
+    static const char *const words[] = { "low", "medium", "high", NULL };
+    return rq->sv->lenient ? 0 : read_word(v, "verbosity", words, f);
+}
+
+static int read_modalities(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *first = json_string_value(json_array_get(v, 0));
+    if (rq->sv->lenient || (json_array_size(v) == 1 && first && !strcmp(first, "text")))
+        return 0;
+    return fault_set(f, BAD, "modalities",
+                     "modalities must be [\"text\"]: this model answers with text only");
+}
+
 /* ---- the table ---- */
 
 enum field_kind {
@@ -280,6 +325,11 @@ static const struct field fields[] = {
     { "service_tier",                   F_IGNORED, BOTH },
     { "safety_identifier",              F_IGNORED, BOTH },
     { "prompt_cache_key",               F_IGNORED, BOTH },
+    { "prompt_cache_retention",         F_IGNORED, BOTH },
+    /* official, and harmless where they have no effect */
+    { "reasoning_effort",               F_SPECIAL, CHAT,       .read = read_effort },
+    { "verbosity",                      F_SPECIAL, CHAT,       .read = read_verbosity },
+    { "modalities",                     F_SPECIAL, CHAT,       .read = read_modalities },
     /* known to clients, not built: only with the value that changes nothing */
     { "tools",                          F_NEUTRAL, CHAT,       .min = NAN },
     { "functions",                      F_NEUTRAL, CHAT,       .min = NAN },

@@ -50,7 +50,7 @@ static enum MHD_Result answer_models(struct exchange *x)
 
 static enum MHD_Result answer_model(struct exchange *x)
 {
-    const char *name = x->path + strlen("/v1/models/");
+    const char *name = strstr(x->path, "/models/") + strlen("/models/"); /* with /v1 before it, or without */
     struct json_out o = { 0 };
     struct fault f;
     if (strcmp(name, x->h->sv->model)) {
@@ -145,11 +145,19 @@ static const struct route routes[] = {
     { "/tokenizer_info", READ, 0, answer_tokenizer, NULL },
 };
 
+#define OPENAI_ROOT "/v1"
+static int matches(const struct route *r, const char *have, const char *path)
+{
+    return r->flags & ROUTE_PREFIX ? !strncmp(path, have, strlen(have)) : !strcmp(path, have);
+}
+
+/* A client whose base URL has no /v1 asks for /completions: every route below /v1 is there, too. */
 const struct route *route_find(const char *path)
 {
     for (size_t i = 0; i < sizeof routes / sizeof routes[0]; i++) {
         const struct route *r = &routes[i];
-        if (r->flags & ROUTE_PREFIX ? !strncmp(path, r->path, strlen(r->path)) : !strcmp(path, r->path))
+        size_t version = strncmp(r->path, OPENAI_ROOT "/", strlen(OPENAI_ROOT "/")) ? 0 : strlen(OPENAI_ROOT);
+        if (matches(r, r->path, path) || matches(r, r->path + version, path))
             return r;
     }
     return NULL;

@@ -32,6 +32,12 @@ claim("one model is listed", [m["id"] for m in models["data"]] == ["m"] and mode
 check("the model by name", s.request("GET", "/v1/models/m"), 200, b'"id":"m"')
 check("another model", s.request("GET", "/v1/models/x"), 404, b"'x'")
 check("another path", s.request("GET", "/v1/nothing"), 404, b"/v1/nothing")
+for path, body, part in (("/models", None, b'"id":"m"'), ("/models/m", None, b'"id":"m"'), ("/completions", {"prompt": "a", "max_tokens": 1}, b'"text_completion"')):
+    check(f"{path} without /v1", s.request("POST" if body else "GET", path, body), 200, part)
+check("another model without /v1", s.request("GET", "/models/v1/models/"), 404, b"'v1/models/'")
+check("a chat without /v1", s.request("POST", "/chat/completions", {"messages": [{"role": "user", "content": "a"}]}), 400, b"no chat template")
+for path in ("/v1/health", "/v1/v1/models", "/v1", "/modelsx"):
+    check(f"nothing is at {path}", s.request("GET", path), 404)
 got = check("a GET of completions", s.request("GET", "/v1/completions"), 405)
 claim("says what is allowed", got[2].get("allow") == "POST", got[2])
 check("a POST of models", s.request("POST", "/v1/models", {}), 405)

@@ -297,6 +297,12 @@ TEST(neutral_values_pass_and_lenient_ignores_the_rest)
     refused(&sv, "{\"prompt\":\"a\",\"priority\":-9000000000}", 400, "priority", "-9e+09");
     refused(&sv, "{\"prompt\":\"a\",\"spaces_between_special_tokens\":false}", 400,
             "spaces_between_special_tokens", "not supported");
+    passes(&sv, "{\"prompt\":\"a\",\"prompt_cache_retention\":\"24h\",\"stream\":true,\"stream_options\":{"
+                "\"include_obfuscation\":false,\"include_usage\":null}}");
+    struct request *rq = taken(&sv, "{\"prompt\":\"a\",\"stream\":true,\"stream_options\":{\"include_usage\":"
+                                    "false,\"continuous_usage_stats\":true}}");
+    CHECK(!rq->include_usage && !rq->usage_in_every_chunk);
+    request_release(rq);
     sv.lenient = 1;
     passes(
         &sv,
@@ -621,6 +627,24 @@ TEST(messages_go_through_the_template)
     service_chat_close(&sv);
 }
 
+TEST(reasoning_effort_is_a_variable_of_the_template)
+{
+    static const char text[] = "{{ reasoning_effort | default('unset') }}:{{ x | default('-') }}";
+    struct service sv;
+    struct err e = { 0 };
+    service_bytes(&sv);
+    CHECK_INT(template_open(&sv.chat, text, sizeof text - 1, "test template", &e), 0);
+#define ASK "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+    prompt_is(&sv, ASK "}", "unset:-");
+    prompt_is(&sv, ASK ",\"reasoning_effort\":\"high\"}", "high:-");
+    prompt_is(&sv, ASK ",\"reasoning_effort\":\"high\",\"chat_template_kwargs\":{\"x\":1}}", "high:1");
+    prompt_is(&sv,
+              ASK ",\"reasoning_effort\":\"low\",\"chat_template_kwargs\":{\"reasoning_effort\":\"max\"}}",
+              "max:-");
+#undef ASK
+    service_chat_close(&sv);
+}
+
 TEST(wrong_chats_are_refused_with_the_field)
 {
     struct service sv;
@@ -642,6 +666,11 @@ TEST(wrong_chats_are_refused_with_the_field)
     refused(&sv, "{" HI ",\"max_completion_tokens\":120}", 400, "max_tokens", "at most 108");
     refused(&sv, "{" HI ",\"tools\":[{}]}", 400, "tools", "not supported");
     refused(&sv, "{" HI ",\"tool_choice\":\"required\"}", 400, "tool_choice", "not supported");
+    refused(&sv, "{" HI ",\"reasoning_effort\":\"huge\"}", 400, "reasoning_effort",
+            "one of none, minimal, low, medium, high");
+    refused(&sv, "{" HI ",\"verbosity\":1}", 400, "verbosity", "one of low, medium, high");
+    refused(&sv, "{" HI ",\"modalities\":[\"text\",\"audio\"]}", 400, "modalities", "text only");
+    refused(&sv, "{" HI ",\"modalities\":\"text\"}", 400, "modalities", "[\"text\"]");
     refused(&sv, "{" HI ",\"response_format\":{\"type\":\"json_object\"}}", 400, "response_format",
             "not supported");
     refused(&sv, "{" HI ",\"continue_final_message\":true}", 400, "continue_final_message",
@@ -653,6 +682,9 @@ TEST(wrong_chats_are_refused_with_the_field)
             "messages is a field of the request");
     passes(&sv, "{" HI
                 ",\"tools\":[],\"tool_choice\":\"auto\",\"top_logprobs\":0,\"stop\":null,\"max_tokens\":5}");
+    passes(&sv,
+           "{" HI ",\"tools\":[],\"tool_choice\":\"none\",\"reasoning_effort\":\"minimal\",\"verbosity\":"
+           "\"low\",\"modalities\":[\"text\"],\"prompt_cache_retention\":\"in_memory\"}");
     template_close(sv.chat);
     sv.chat = NULL;
     refused(&sv, "{" HI "}", 400, "messages", "no chat template");
