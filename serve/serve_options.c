@@ -31,6 +31,9 @@ static const struct opt table[] = {
       "its private key (PEM)" },
     { OPT_TEXT,   "cors-origin",          AT(cors_origin),        NULL,        "ORIGIN",
       "origins that browsers may send requests from, separated by commas, or * (default: none)" },
+    { OPT_TEXT,   "allow-host",           AT(allow_host),         NULL,        "NAME",
+      "names besides loopback's that a Host header may give, separated by commas, or * (default: any, but "
+      "none on loopback without keys)" },
     { OPT_TEXT,   "access-log",           AT(access_log),         NULL,        "FILE",
       "a JSON object a line for every request (-: stderr)" },
     { OPT_INT,    "max-requests",         AT(max_requests),       "1024",      "N",

@@ -173,6 +173,7 @@ static int open_http(struct server *s, struct err *e)
     struct http_options o = { .host = s->o.host,
                               .port = (int)s->o.port,
                               .cors_origin = s->o.cors_origin,
+                              .allow_host = s->o.allow_host,
                               .access_log = s->o.access_log,
                               .max_requests = s->o.max_requests,
                               .max_waiting_tokens = s->o.max_waiting_tokens,

@@ -77,12 +77,15 @@ static enum MHD_Result continue_completion(struct exchange *x)
 
 /* ---- may the route's work begin? ---- */
 
-/* Is the body declared as JSON, or not at all? */
-static int is_json(struct MHD_Connection *conn)
+/* Is the body declared as JSON? A client with a key may leave the declaration out. Without keys it may not: a
+ * browser asks no leave to send a page's request whose content type is not JSON to another site. */
+static int is_json(const struct exchange *x)
 {
-    const char *type = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_TYPE),
+    const char *type = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_TYPE),
                *want = "application/json";
-    return !type || (!strncasecmp(type, want, strlen(want)) && strchr("; \t", type[strlen(want)]));
+    if (!type)
+        return x->key >= 0;
+    return !strncasecmp(type, want, strlen(want)) && strchr("; \t", type[strlen(want)]);
 }
 
 /* A fault because of too many requests or tokens, n of them. */
@@ -127,8 +130,9 @@ static int check_request(struct exchange *x)
     if (x->too_large)
         return fault_set(&x->fault, 413, NULL,
                          "the body is larger than %zu MiB: send fewer prompts at a time", BODY_MAX >> 20);
-    if (!is_json(x->conn))
-        return fault_set(&x->fault, 400, NULL, "the content type must be application/json");
+    if (!is_json(x))
+        return fault_set(&x->fault, 400, NULL,
+                         "the content type must be application/json: send the header Content-Type");
     const char *coding = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND,
                                                      MHD_HTTP_HEADER_CONTENT_ENCODING);
     if (coding && strcasecmp(coding, "identity"))
@@ -197,7 +201,9 @@ enum MHD_Result exchange_answer(struct exchange *x)
     const struct route *r = x->route;
     struct json_out none = { 0 };
 
-    if (needs_key(x))
+    if (x->fault.status)
+        ; /* the head was refused */
+    else if (needs_key(x))
         fault_set(&x->fault, 401, NULL,
                   "a key is needed: send Authorization: Bearer KEY with one of the server's keys");
     else if (!r)
@@ -227,7 +233,7 @@ static void take_id(struct exchange *x)
 }
 
 struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn, const char *url,
-                              const char *method)
+                              const char *method, const char *version)
 {
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct exchange *x = calloc(1, sizeof *x);
@@ -246,6 +252,7 @@ struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn
     const char *x_api_key = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "X-Api-Key");
     x->key = keys ? keys_find(keys, bearer, x_api_key) : -1;
     take_id(x);
+    x->is_last = request_head_check(conn, version, &h->hosts, &x->fault) < 0;
     atomic_fetch_add(&h->in_flight, 1);
     return x;
 }
@@ -274,6 +281,8 @@ static size_t declared_body(struct MHD_Connection *conn)
 int exchange_needs_no_body(struct exchange *x)
 {
     const char *expect = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT);
+    if (x->fault.status)
+        return 1;
     if (!expect || strcasecmp(expect, "100-continue"))
         return 0;
     x->too_large = declared_body(x->conn) > BODY_MAX;

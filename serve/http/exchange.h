@@ -14,6 +14,7 @@
 
 #include <microhttpd.h>
 #include "serve/http/arrival.h"
+#include "serve/http/request_head.h"
 #include "serve/http/http_server.h"
 #include "serve/api/openai.h"
 #include "serve/http/worker.h"
@@ -25,6 +26,7 @@ struct http_server {
     struct service *sv;
     struct router *router;
     struct http_options o;
+    struct host_names hosts;
     int fd, port, access_fd;
     char *cert, *cert_key;  /* PEM */
     _Atomic int in_flight;  /* exchanges */
@@ -44,6 +46,7 @@ struct exchange {
     int key;        /* index of the client's key (on operators' routes: of theirs), or -1 */
     int holds_key;  /* it counts in that key's n_active */
     int status;     /* that was answered; 0: none yet */
+    int is_last;    /* the connection closes after the answer */
     struct json_out body;
     int too_large;
 
@@ -84,12 +87,12 @@ enum MHD_Result queue_static(struct exchange *x, const char *p, size_t n, const 
 enum MHD_Result queue_fault(struct exchange *x, const struct fault *f, const char *allow);
 enum MHD_Result queue_events(struct exchange *x);
 
-/* exchange.c: a new exchange, its headers read; NULL: no memory. The library's thread, as for all of
- * these. */
+/* exchange.c: a new exchange, its headers read; NULL: no memory. version: of the first line. The library's
+ * thread, as for all of these. */
 struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn, const char *url,
-                              const char *method);
-/* Before the body: can a client that waits for leave to send it (Expect: 100-continue) be answered
- * already? */
+                              const char *method, const char *version);
+/* Before the body: is the head refused, or can a client that waits for leave to send the body (Expect:
+ * 100-continue) be answered already? */
 int exchange_needs_no_body(struct exchange *x);
 /* n more bytes of the body. */
 void exchange_take_body(struct exchange *x, const char *data, size_t n);

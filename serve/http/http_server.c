@@ -51,9 +51,8 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
                               const char *version, const char *data, size_t *n, void **state)
 {
     struct exchange *x = *state;
-    (void)version;
     if (!x) {
-        *state = x = exchange_new(arg, conn, url, method);
+        *state = x = exchange_new(arg, conn, url, method, version);
         if (!x)
             return MHD_NO;
         return exchange_needs_no_body(x) ? exchange_answer(x) : MHD_YES;
@@ -82,15 +81,26 @@ static void completed(void *arg, struct MHD_Connection *conn, void **state,
 
 /* ---- open and close ---- */
 
-/* A socket that listens on host and port; *bound_port: the port it got. */
-static int listen_on(const char *host, int port, int *bound_port, struct err *e)
+/* Is it an address of this machine that no other machine can reach? */
+static int is_loopback(const struct sockaddr_storage *a)
+{
+    const struct sockaddr_in *v4 = (const struct sockaddr_in *)a;
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)a;
+    if (a->ss_family == AF_INET)
+        return ntohl(v4->sin_addr.s_addr) >> 24 == 127;
+    return a->ss_family == AF_INET6 &&
+           (IN6_IS_ADDR_LOOPBACK(&v6->sin6_addr) ||
+            (IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr) && v6->sin6_addr.s6_addr[12] == 127));
+}
+
+/* A socket that listens on host and port; *bound: the address and port it got. */
+static int listen_on(const char *host, int port, struct sockaddr_storage *bound, struct err *e)
 {
     struct addrinfo want = { .ai_family = AF_UNSPEC,
                              .ai_socktype = SOCK_STREAM,
                              .ai_flags = AI_PASSIVE | AI_NUMERICSERV },
                     *all, *a;
-    struct sockaddr_storage got;
-    socklen_t size = sizeof got;
+    socklen_t size = sizeof *bound;
     char text[16];
     int fd = -1, on = 1, rc;
 
@@ -103,7 +113,7 @@ static int listen_on(const char *host, int port, int *bound_port, struct err *e)
             continue;
         setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
         if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, SOMAXCONN) < 0 ||
-            getsockname(fd, (struct sockaddr *)&got, &size) < 0) {
+            getsockname(fd, (struct sockaddr *)bound, &size) < 0) {
             int why = errno;
             close(fd);
             fd = -1;
@@ -117,8 +127,6 @@ static int listen_on(const char *host, int port, int *bound_port, struct err *e)
     if (fd < 0)
         return err_sys(e, "cannot listen on %s port %d (choose another --port, or 0 for a free one)", host,
                        port);
-    *bound_port = ntohs(got.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&got)->sin6_port
-                                                  : ((struct sockaddr_in *)&got)->sin_port);
     return fd;
 }
 
@@ -192,6 +200,7 @@ int http_server_open(struct http_server **out, struct service *sv, struct router
                      const struct http_options *o, struct err *e)
 {
     struct http_server *h = calloc(1, sizeof *h);
+    struct sockaddr_storage bound;
     int rc;
 
     *out = NULL;
@@ -205,7 +214,12 @@ int http_server_open(struct http_server **out, struct service *sv, struct router
     TRY(read_pem(o->tls_cert, &h->cert, e));
     TRY(read_pem(o->tls_key, &h->cert_key, e));
     TRY(open_access(o->access_log, &h->access_fd, e));
-    TRY(h->fd = listen_on(o->host, o->port, &h->port, e));
+    TRY(h->fd = listen_on(o->host, o->port, &bound, e));
+    h->port = ntohs(bound.ss_family == AF_INET6 ? ((struct sockaddr_in6 *)&bound)->sin6_port
+                                                : ((struct sockaddr_in *)&bound)->sin_port);
+    h->hosts = (struct host_names){ .any = !o->allow_host && (o->keys || !is_loopback(&bound)),
+                                    .own = o->host,
+                                    .more = o->allow_host };
     TRY(worker_open(&h->worker, e));
     rc = arrivals_open(&h->arrivals, o->receive_timeout_s, IDLE_TIMEOUT_S, e);
     rc = rc < 0 ? rc : start_daemon(h, e);

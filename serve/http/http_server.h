@@ -18,6 +18,8 @@ struct http_options {
     const char *tls_cert, *tls_key; /* PEM files; both NULL: plain HTTP */
     const char *cors_origin;    /* origins that browsers may send requests from: "*", or some, separated by
                                      * commas; NULL: none */
+    const char *allow_host;     /* names, separated by commas, besides loopback's that a Host header may give;
+                                     * NULL: any, but on loopback without keys none */
     const char *access_log;     /* file; "-": stderr; NULL: none */
     double receive_timeout_s;   /* for a request to arrive; 0: no limit */
     int64_t max_requests;       /* running and waiting; 0: no limit */

@@ -60,6 +60,8 @@ static enum MHD_Result queue(struct exchange *x, int status, struct MHD_Response
         MHD_add_response_header(r, MHD_HTTP_HEADER_RETRY_AFTER, "1");
     if (status == 401)
         MHD_add_response_header(r, MHD_HTTP_HEADER_WWW_AUTHENTICATE, "Bearer");
+    if (x->is_last)
+        MHD_add_response_header(r, MHD_HTTP_HEADER_CONNECTION, "close");
     x->status = status;
     enum MHD_Result rc = MHD_queue_response(x->conn, (unsigned)status, r);
     MHD_destroy_response(r);

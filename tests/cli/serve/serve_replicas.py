@@ -70,7 +70,7 @@ for layout in layouts:
     for i in range(8):
         k = socket.create_connection((s.host, s.port))
         body = json.dumps(dict(prompt="a", max_tokens=1000, ignore_eos=True, stream=i % 2 == 0, n=16)).encode()
-        k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
         socks.append(k)
     time.sleep(0.5)
     for k in socks:

@@ -95,7 +95,7 @@ def upload(what, path, n, chunked, status):
     """n bytes of one text; the server may disconnect in the middle."""
     k = socket.create_connection((s.host, s.port))
     length = b"Transfer-Encoding: chunked" if chunked else b"Content-Length: %d" % n
-    k.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n%s\r\n\r\n" % (path.encode(), length))
+    k.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n%s\r\n\r\n" % (path.encode(), length))
     block, sent, begin = b"a" * (1 << 20), 0, time.monotonic()
     try:
         while sent < n:
@@ -130,7 +130,7 @@ def asked_leave(what, path, n, status):
     """A client that waits for 100 Continue is answered before it sends."""
     k = socket.create_connection((s.host, s.port))
     k.settimeout(5)
-    k.sendall(b"POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (path.encode(), n))
+    k.sendall(b"POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\nContent-Length: %d\r\n\r\n" % (path.encode(), n))
     try:
         answer = k.recv(65536)
     except OSError as e:
@@ -170,7 +170,7 @@ def raw(what, text, wanted, close=False):
     claim(f"{what}: {wanted}", got in wanted, answer[:200])
 
 
-POST = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 raw("a length below 0", POST + b"Content-Length: -1\r\n\r\n", (400, 0))
 raw("a length that is no number", POST + b"Content-Length: abc\r\n\r\n", (400, 0))
 raw("a length beyond 64 bits", POST + b"Content-Length: 99999999999999999999999\r\n\r\n", (400, 413, 0))
@@ -180,9 +180,9 @@ raw("chunks of no size", POST + b"Transfer-Encoding: chunked\r\n\r\nzz\r\n", (40
 raw("a chunk beyond 64 bits", POST + b"Transfer-Encoding: chunked\r\n\r\nffffffffffffffffff\r\nabc", (400, 413, 0))
 raw("no HTTP", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + b"\0" * 100 + b"\r\n\r\n", (400, 0), close=True)
 raw("a header of 1 MB", POST + b"X: " + b"a" * (1 << 20) + b"\r\n\r\n", (400, 413, 414, 431, 0))
-raw("a path of 1 MB", b"GET /" + b"a" * (1 << 20) + b" HTTP/1.1\r\nHost: x\r\n\r\n", (400, 404, 413, 414, 431, 0))
-raw("a method of 1 kB", b"A" * 1000 + b" / HTTP/1.1\r\nHost: x\r\n\r\n", (400, 405, 501, 0))
-raw("zeros in the path", b"GET /v1/models\0x HTTP/1.1\r\nHost: x\r\n\r\n", (400, 404, 200, 0))
+raw("a path of 1 MB", b"GET /" + b"a" * (1 << 20) + b" HTTP/1.1\r\nHost: localhost\r\n\r\n", (400, 404, 413, 414, 431, 0))
+raw("a method of 1 kB", b"A" * 1000 + b" / HTTP/1.1\r\nHost: localhost\r\n\r\n", (400, 405, 501, 0))
+raw("zeros in the path", b"GET /v1/models\0x HTTP/1.1\r\nHost: localhost\r\n\r\n", (400, 404, 200, 0))
 raw("ten thousand headers", POST + b"A: b\r\n" * 10000 + b"\r\n", (400, 413, 431, 0))
 
 # ---- requests that schemathesis makes from the description ----

@@ -176,7 +176,7 @@ ctx = models["data"][0]["max_model_len"]
 for streamed in (False, True):
     k = socket.create_connection((s.host, s.port))
     body = json.dumps(dict(prompt="a", max_tokens=ctx - 1, ignore_eos=True, temperature=0, stream=streamed, n=32)).encode()
-    k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    k.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
     if streamed:
         k.recv(100)
     time.sleep(0.3)

@@ -61,7 +61,7 @@ for layout in (("--tp", 1), ("--tp", 1, "--replicas", 2)):
 
 # ---- requests that do not arrive ----
 s = Server(checkpoint, "--receive-timeout", 1)
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BODY = json.dumps(dict(prompt="a", max_tokens=3)).encode()
 
 

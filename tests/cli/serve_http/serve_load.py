@@ -18,7 +18,7 @@ for i in range(24):                        # greedy and drawn, of several pages 
 
 def message(body):
     text = json.dumps(dict(body, stream=True)).encode()
-    return b"POST /v1/completions HTTP/1.1\r\nHost: t\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text
+    return b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(text) + text
 
 
 class Load:

@@ -71,7 +71,7 @@ static void ask_with(const struct site *s, const char *method, const char *path,
     char text[1024];
     int fd = dial(s);
     snprintf(text, sizeof text,
-             "%s %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
+             "%s %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
              "application/json\r\n%sContent-Length: %zu\r\n\r\n%s",
              method, path, headers, strlen(body), body);
     send_text(fd, text);
@@ -156,7 +156,7 @@ static int post(const struct site *s, const char *body)
     char text[1024];
     int fd = dial(s);
     snprintf(text, sizeof text,
-             "POST /v1/completions HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: "
+             "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
              "application/json\r\nContent-Length: %zu\r\n\r\n%s",
              strlen(body), body);
     send_text(fd, text);
@@ -388,8 +388,9 @@ TEST(a_long_body_is_read_by_a_worker_and_answers_the_same)
     char *text = malloc(n + 512), *r = malloc(4 * n + 4096);
     site_open(&s, SERVICE_READY);
     int k = snprintf(text, 512,
-                     "POST /tokenize HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: "
-                     "%zu\r\n\r\n{\"prompt\":\"",
+                     "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: "
+                     "application/json\r\n"
+                     "Content-Length: %zu\r\n\r\n{\"prompt\":\"",
                      n + 13);
     memset(text + k, 'x', n);
     strcpy(text + k + n, "\"}");
