@@ -32,7 +32,22 @@ static int open_at(const char *path, int flags, const char *verb, struct err *e)
     return fd;
 }
 
-int io_open_read(const char *path, struct err *e) { return open_at(path, O_RDONLY, "open", e); }
+static int not_regular(const char *path, struct err *e)
+{
+    return err_set(e, ERR_FILE, "%s is a pipe or a device: write it to a file first", path);
+}
+
+/* O_NONBLOCK: the open of a pipe that has no writer would not return, not even for SIGTERM. It changes
+ * nothing for a regular file. */
+int io_open_read(const char *path, struct err *e)
+{
+    struct stat st;
+    int fd = open_at(path, O_RDONLY | O_NONBLOCK | O_NOCTTY, "open", e);
+    if (fd < 0 || (fstat(fd, &st) == 0 && (S_ISREG(st.st_mode) || S_ISDIR(st.st_mode))))
+        return fd;
+    io_close(fd);
+    return not_regular(path, e);
+}
 
 int io_create(const char *path, struct err *e)
 {
@@ -40,6 +55,32 @@ int io_create(const char *path, struct err *e)
 }
 
 int io_open_write(const char *path, struct err *e) { return open_at(path, O_RDWR | O_CREAT, "open", e); }
+
+int io_open_sink(const char *path, int append, mode_t mode, struct err *e)
+{
+    int flags = O_WRONLY | O_CREAT | O_NONBLOCK | O_NOCTTY | O_CLOEXEC | (append ? O_APPEND : O_TRUNC), fd;
+    do
+        fd = open(path, flags, mode);
+    while (fd < 0 && errno == EINTR);
+    if (fd < 0 && errno == ENXIO)
+        return err_set(e, ERR_FILE, "%s is a pipe that nobody reads: start its reader first, or name a file",
+                       path);
+    return fd < 0 ? err_sys(e, "cannot write %s", path) : fd;
+}
+
+FILE *io_write_text(const char *path, int append, struct err *e)
+{
+    int fd = io_open_sink(path, append, 0666, e);
+    if (fd < 0)
+        return NULL;
+    /* without O_NONBLOCK: a slow reader of a pipe loses no line */
+    FILE *f = fcntl(fd, F_SETFL, append ? O_APPEND : 0) < 0 ? NULL : fdopen(fd, append ? "a" : "w");
+    if (!f) {
+        err_sys(e, "cannot write %s", path);
+        io_close(fd);
+    }
+    return f;
+}
 
 int64_t io_size(int fd, const char *path, struct err *e)
 {

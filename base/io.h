@@ -9,11 +9,15 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <sys/types.h>
 #include "base/err.h"
 
 /* ---- one open file; path is for messages ---- */
 
-/* Opens for reading. */
+/* Opens for reading. The one way to open a file whose name a user or another file gives. ERR_FILE for a pipe,
+ * a device or a socket: pipes wait for a writer, and every reader here needs a size and offsets. A folder
+ * opens; io_size and io_pread refuse it. */
 int io_open_read(const char *path, struct err *e);
 
 /* Creates a file for writing; fails when it exists. */
@@ -21,6 +25,15 @@ int io_create(const char *path, struct err *e);
 
 /* Opens for reading and writing; creates the file when it is missing. */
 int io_open_write(const char *path, struct err *e);
+
+/* Opens a log or a result for writing, a pipe too: creates the file, empties it unless append. mode: less the
+ * umask. ERR_FILE for a pipe without a reader, which the open would wait for. A write to a full pipe fails
+ * with EAGAIN. */
+int io_open_sink(const char *path, int append, mode_t mode, struct err *e);
+
+/* As io_open_sink, for stdio: a write to a full pipe waits for its reader. NULL: *e is set. The caller closes
+ * it by fclose. */
+FILE *io_write_text(const char *path, int append, struct err *e);
 
 /* Size in bytes. */
 int64_t io_size(int fd, const char *path, struct err *e);

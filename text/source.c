@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include <zstd.h>
 #include "base/io.h"
@@ -51,18 +50,15 @@ const char *source_not_text(const void *begin, size_t n)
     return tokfile_is(begin, n) ? "is a token file of ptok: give it to ptrain as it is" : NULL;
 }
 
-/* Rejects a file that is not plain text by its first bytes, and pipes. */
+/* Rejects a file that is not plain text by its first bytes. */
 static int check_begin(const struct source *s, struct err *e)
 {
     char begin[8];
     size_t n = s->size < (int64_t)sizeof begin ? (size_t)s->size : sizeof begin;
-    struct stat st;
     int rc = io_pread(s->fd, s->path, begin, n, 0, e);
     const char *why = rc < 0 ? NULL : source_not_text(begin, n);
     if (why)
         return err_set(e, ERR_FORMAT, "%s %s", s->path, why);
-    if (rc >= 0 && fstat(s->fd, &st) == 0 && !S_ISREG(st.st_mode))
-        return err_set(e, ERR_FILE, "%s is a pipe or a device: write it to a file first", s->path);
     return rc < 0 ? rc : 0;
 }
 

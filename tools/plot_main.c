@@ -280,9 +280,9 @@ static void svg_text(struct canvas *c, double x, double y, enum anchor at, unsig
 
 static int draw_svg(const struct plot_opts *o, const struct run *runs, int n, struct range g, struct err *e)
 {
-    struct canvas c = { svg_curve, svg_text, fopen(o->svg, "w"), NULL };
+    struct canvas c = { svg_curve, svg_text, io_write_text(o->svg, 0, e), NULL };
     if (!c.svg)
-        return err_sys(e, "%s: cannot write", o->svg);
+        return -e->code;
     fprintf(c.svg,
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" font-family=\"sans-serif\" "
             "font-size=\"13\">\n"

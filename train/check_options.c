@@ -116,7 +116,7 @@ int run_make_target(const struct run *r, struct err *e)
             return err_sys(e, "--out %s: checkpoints cannot be written there", out);
     }
     if (trace) { /* written when the run has ended */
-        TRY(fd = io_open_write(trace, e));
+        TRY(fd = io_open_sink(trace, 1, 0666, e));
         io_close(fd);
     }
     rc = 0;

@@ -2,6 +2,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/io.h"
 #include "base/jx.h"
 #include "train/eval.h"
 #include "train/layout_plan.h"
@@ -30,8 +31,8 @@ static int eval_only(struct work *w, struct err *e)
     FILE *f = NULL;
     double loss;
     int rc = 0, first = ranks_is_first(w->ranks);
-    if (first && o->eval_logprobs && !(f = fopen(o->eval_logprobs, "w")))
-        rc = err_sys(e, "%s: cannot write", o->eval_logprobs);
+    if (first && o->eval_logprobs && !(f = io_write_text(o->eval_logprobs, 0, e)))
+        rc = -e->code;
     TRY(comm_agree(w->ranks->mesh.all, rc, e));
     TRY(eval_run(w, &loss, f, e));
 

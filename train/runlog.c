@@ -173,9 +173,9 @@ int runlog_open(struct runlog *l, const struct work *w, struct err *e)
         return 0;
     if (o->resume)
         TRY(cut_log(o->log, w->at.step, e));
-    l->file = fopen(o->log, o->resume ? "a" : "w");
+    l->file = io_write_text(o->log, !!o->resume, e);
     if (!l->file)
-        rc = err_sys(e, "%s: cannot open the log", o->log);
+        rc = err_add(e, "--log");
 out:
     return rc;
 }

@@ -1,5 +1,6 @@
 /* trace.c - see trace.h. */
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/trace.h"
 
 #include <inttypes.h>
@@ -182,9 +183,9 @@ int trace_json(const struct trace *t, int rank, char **text, size_t *bytes, stru
 /* Leaves the comma behind the last event out: a JSON array ends without one. */
 int trace_write(const char *path, const char *text, size_t bytes, struct err *e)
 {
-    FILE *f = fopen(path, "w");
+    FILE *f = io_write_text(path, 0, e);
     if (!f)
-        return err_sys(e, "%s: cannot write the trace", path);
+        return err_add(e, "the trace");
     fputs("{\"displayTimeUnit\":\"ms\",\"traceEvents\":[\n", f);
     fwrite(text, 1, bytes > 2 ? bytes - 2 : 0, f);
     fputs("\n]}\n", f);

@@ -1,7 +1,6 @@
 /* http_server.c - see http_server.h: sockets, TLS, the library's callbacks. exchange.h has what happens to a
  * request. */
 #include <errno.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -144,8 +143,8 @@ static int open_access(const char *path, int *fd, struct err *e)
     if (path && !strcmp(path, "-"))
         *fd = dup(STDERR_FILENO);
     else if (path)
-        *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0640);
-    return path && *fd < 0 ? err_sys(e, "cannot write the access log %s", path) : 0;
+        return (*fd = io_open_sink(path, 1, 0640, e)) < 0 ? err_add(e, "the access log") : 0;
+    return path && *fd < 0 ? err_sys(e, "cannot write the access log to stderr") : 0;
 }
 
 /* Reads a PEM file, *text is malloc'd; path NULL: nothing. */

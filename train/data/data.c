@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 #include "base/io.h"
 #include "base/rnd.h"
@@ -42,12 +41,6 @@ static int ends_with(const char *s, const char *end)
 
 static int map_bytes(struct file *f, int fd, int64_t size, struct err *e)
 {
-    struct stat st;
-    if (fstat(fd, &st) == 0 && !S_ISREG(st.st_mode))
-        return err_set(
-            e, ERR_FILE,
-            "%s is a pipe or a device, and every rank reads where it likes: write it to a file first",
-            f->path);
     if (size == 0)
         return err_set(e, ERR_FORMAT, "%s: the file is empty: give a file with text or tokens", f->path);
     void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);

@@ -8,6 +8,7 @@
 
 #include "base/clock.h"
 #include "base/env.h"
+#include "base/io.h"
 #include "kernels/cuda/lt/lt_api.h"
 #include "kernels/cuda/lt/lt_table.h"
 
@@ -304,7 +305,8 @@ void lt_choice_text(const struct lt *l, int i, char *text, size_t bytes)
 static void record(const struct lt *l)
 {
     const char *path = env_get(ENV_SHARDLINE_CUBLASLT_LOG);
-    FILE *f = path ? fopen(path, "a") : NULL;
+    struct err e;
+    FILE *f = path ? io_write_text(path, 1, &e) : NULL;
     char text[256];
     if (!f)
         return;

@@ -60,7 +60,8 @@ int lt_table_knows(const struct lt_table *t, const char *product) { return find(
 
 int lt_table_add(struct lt_table *t, const char *line)
 {
-    FILE *f = fopen(t->path, "a");
+    struct err e;
+    FILE *f = io_write_text(t->path, 1, &e);
     int ok = f && fprintf(f, "%s\n", line) > 0;
     return f ? fclose(f) == 0 && ok : 0;
 }

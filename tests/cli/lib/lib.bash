@@ -68,7 +68,7 @@ agree_on_checkpoints() {
         [ $theirs != 77 ] || continue
         seen=$((seen + 1))
         claim "the second reader agrees with verify about $dir ($ours, $theirs)" [ $((ours != 0)) = $((theirs != 0)) ]
-    done < <(find "$TMP" -name manifest.json 2>/dev/null | sort)
+    done < <(find "$TMP" -name manifest.json -type f 2>/dev/null | sort)
 }
 
 finish() {

@@ -94,6 +94,10 @@ train/train_main.c|#include "serve/s.h"\n|train may not include serve
 reshard/reshard_main.c|#include "model/m.h"\nint main(void)\n{\n    exit(1);\n}\n|
 tests/unit/a_test.c|#include "serve/s.h"\n#include "train/t.h"\n|
 tools/x_main.c|#include "reshard/s.h"\n|
+train/a.c|int fd = open(path, O_RDONLY);\n|open: ask base/io.h
+train/a.c|f = fopen(o->log, "w");\n|open: ask base/io.h
+train/a.c|f = fopen("/proc/self/statm", "r");\nrc = c->open(d, O_X);\n|
+base/io.c|int fd = open(path, O_RDONLY);\n|
 train/a.c|#include "other.h"\n|say room/other.h
 train/a.c|#include "libfoo/other.h"\n|libfoo is no room
 format/a.c|#include <mpi.h>\n|MPI belongs to comm

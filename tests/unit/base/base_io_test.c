@@ -1,6 +1,7 @@
 /* base_io_test.c - whole reads and writes, messages that name the file, the n-th operation that fails. */
 #include "tests/test.h"
 
+#include <fcntl.h>
 #include <stdarg.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -100,6 +101,41 @@ TEST(missing_files_and_folders_are_named)
     CHECK_HAS(e.text, "is a folder");
     CHECK_INT(io_sync_dir(p.text, &e), -ERR_FILE);
     CHECK(!io_exists(p.text));
+}
+
+/* Both would wait for the other end for ever. */
+TEST(a_pipe_without_another_end_is_refused)
+{
+    struct err e;
+    struct path p = in_tmp("pipe");
+    void *data;
+    size_t n;
+    CHECK(mkfifo(p.text, 0600) == 0);
+    CHECK_INT(io_open_read(p.text, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "pipe is a pipe or a device: write it to a file first");
+    CHECK_INT(io_read_file(p.text, 10, &data, &n, &e), -ERR_FILE);
+    CHECK_INT(io_sync_file(p.text, &e), -ERR_FILE);
+    CHECK_INT(io_read_file("/dev/zero", 10, &data, &n, &e), -ERR_FILE);
+    CHECK_INT(io_open_sink(p.text, 0, 0600, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "pipe is a pipe that nobody reads");
+    CHECK(io_write_text(p.text, 1, &e) == NULL);
+}
+
+TEST(a_pipe_with_a_reader_is_written)
+{
+    struct err e;
+    struct path p = in_tmp("read-pipe");
+    char got[8] = { 0 };
+    CHECK(mkfifo(p.text, 0600) == 0);
+    int reader = open(p.text, O_RDONLY | O_NONBLOCK);
+    FILE *f = io_write_text(p.text, 0, &e);
+    CHECK(reader >= 0 && f);
+    CHECK(!(fcntl(fileno(f), F_GETFL) & O_NONBLOCK));
+    fputs("line\n", f);
+    CHECK(fclose(f) == 0);
+    CHECK_INT(read(reader, got, sizeof got), 5);
+    CHECK_STR(got, "line\n");
+    io_close(reader);
 }
 
 TEST(rename_never_replaces)

@@ -142,5 +142,5 @@ TEST(ops_come_with_their_shapes_and_threads_with_the_op_they_work_on)
 TEST(a_trace_that_cannot_be_written_names_the_file)
 {
     CHECK_INT(trace_write("/nowhere/t.json", "", 0, &err), -ERR_FILE);
-    CHECK_HAS(err.text, "/nowhere/t.json: cannot write the trace");
+    CHECK_HAS(err.text, "cannot write /nowhere/t.json: ");
 }
