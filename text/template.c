@@ -403,12 +403,14 @@ int template_render(const struct template *tmpl, const struct template_request *
                      .line = 1,
                      .steps = r->max_steps ? r->max_steps : DEFAULT_STEPS,
                      .now = r->now,
+                     .limit = r->limit,
                      .scope = &scope };
     struct sb b = { .t = &t };
     json_t *copy = NULL;
     t.heap.limit = r->max_bytes ? r->max_bytes : DEFAULT_BYTES;
     t.max_text = t.heap.limit / 4;
     t.out = &b;
+    t.check = t.steps;
     if (r->continue_final) {
         TRY(add_end_marker(r->messages, &copy, e));
         req.messages = copy;

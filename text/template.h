@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include "base/err.h"
+#include "base/work_limit.h"
 #include "text/text.h"
 
 struct template;
@@ -38,10 +39,11 @@ struct template_request {
     /* variables whose text may contain special tokens (bos_token, …), or NULL; user overrides them */
     const json_t *trusted;
     int add_generation_prompt;
-    int continue_final; /* end the text inside the last message, which the model then continues */
-    int64_t now;        /* seconds since 1970 for strftime_now (local time); 0: the clock */
-    int64_t max_steps;  /* 0: 20 million */
-    size_t max_bytes;   /* memory for values, 0: 512 MiB; the text may take a quarter of it */
+    int continue_final;             /* end the text inside the last message, which the model then continues */
+    int64_t now;                    /* seconds since 1970 for strftime_now (local time); 0: the clock */
+    int64_t max_steps;              /* 0: 20 million */
+    size_t max_bytes;               /* memory for values, 0: 512 MiB; the text may take a quarter of it */
+    const struct work_limit *limit; /* ends the rendering early; NULL: steps alone do */
 };
 struct rendered {
     char *text; /* malloc'd, n bytes and a NUL; valid UTF-8 */
@@ -52,8 +54,8 @@ struct rendered {
 
 /* Fills *out on success only; the caller frees it with rendered_free.
  * ERR_USAGE: the request's fault (HTTP 400): the template rejects the messages (raise_exception), a value has
- * the wrong type, or a limit is reached. ERR_MEMORY: out of memory. Messages name the template's line and no
- * path, because clients may see them. */
+ * the wrong type, or a limit is reached. ERR_MEMORY: out of memory. ERR_STOPPED: r->limit is reached.
+ * Messages name the template's line and no path, because clients may see them. */
 int template_render(const struct template *t, const struct template_request *r, struct rendered *out,
                     struct err *e);
 /* The same from a JSON text: {"messages": […], "tools", "documents", "add_generation_prompt",

@@ -94,23 +94,22 @@ struct list {
 struct pair {
     struct val k, v;
 };
+/* Beyond a few pairs, slot finds string keys: a hash table of indices into v, plus 1. Only v_dict_add
+ * appends. */
 struct dict {
     struct pair *v;
     size_t n, cap;
+    uint32_t *slot;
+    size_t n_slots;
 };
 struct loop {
     struct list *items;
     size_t at;
     struct val changed;
 };
-struct var {
-    const struct str *name;
-    struct val v;
-    struct var *next;
-};
 struct scope {
     struct scope *parent;
-    struct var *vars;
+    struct dict vars; /* by name */
 };
 struct macro {
     const struct node *node;
@@ -133,10 +132,13 @@ struct tpl {
     struct err *e;
     const char *what; /* the source, for messages */
     int line, depth;
-    int failed;     /* negative code of a failed allocation or an exhausted limit; else 0 */
-    int64_t steps;  /* left */
-    int64_t now;    /* seconds since 1970, 0: the clock */
-    struct sb *out; /* the current output */
+    int failed;                     /* negative code of a failed allocation or an exhausted limit; else 0 */
+    int64_t steps;                  /* left */
+    int64_t check;                  /* the limit is checked when fewer steps are left */
+    size_t rest;                    /* bytes of tpl_bytes that no step was counted for yet */
+    const struct work_limit *limit; /* NULL: none */
+    int64_t now;                    /* seconds since 1970, 0: the clock */
+    struct sb *out;                 /* the current output */
     struct scope *scope;
     size_t max_text;
 };
@@ -183,8 +185,10 @@ int arg_int(struct tpl *t, struct val v, int64_t absent, const char *what, int64
 void *tpl_alloc(struct tpl *t, size_t n);
 /* Sets the error, with the source and the line in front; returns -code. */
 int tpl_fail(struct tpl *t, int code, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
-/* Counts n more steps. ERR_USAGE: none are left. */
+/* Counts n more steps. ERR_USAGE: none are left; ERR_STOPPED: t->limit is reached. */
 int tpl_steps(struct tpl *t, size_t n);
+/* Counts the work on n bytes: a step for 64 of them. Errors as tpl_steps. */
+int tpl_bytes(struct tpl *t, size_t n);
 /* Counts one more level of nesting; the caller decrements t->depth. ERR_USAGE: too deep. */
 int tpl_enter(struct tpl *t);
 
@@ -422,6 +426,6 @@ enum { RUN_BREAK = 1, RUN_CONTINUE };
 int tpl_exec(struct tpl *t, const struct node *list);
 /* Sets a variable of scope s; finds one in s and its parents (NULL: none). */
 int scope_set(struct tpl *t, struct scope *s, const struct str *name, struct val v);
-const struct val *scope_find(const struct scope *s, const struct str *name);
+const struct val *scope_find(struct tpl *t, const struct scope *s, const struct str *name);
 
 #endif

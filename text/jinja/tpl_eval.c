@@ -3,28 +3,21 @@
 
 #include <string.h>
 
-const struct val *scope_find(const struct scope *s, const struct str *name)
+#define SCOPE_BYTES 16 /* looking into a scope costs as much as so many bytes of a string */
+
+const struct val *scope_find(struct tpl *t, const struct scope *s, const struct str *name)
 {
-    for (; s; s = s->parent)
-        for (const struct var *v = s->vars; v; v = v->next)
-            if (str_same(v->name, name))
-                return &v->v;
+    for (; s && tpl_bytes(t, SCOPE_BYTES) == 0; s = s->parent) {
+        const struct val *v = v_dict_text(&s->vars, name->p, name->n);
+        if (v)
+            return v;
+    }
     return NULL;
 }
 
 int scope_set(struct tpl *t, struct scope *s, const struct str *name, struct val v)
 {
-    for (struct var *w = s->vars; w; w = w->next)
-        if (str_same(w->name, name)) {
-            w->v = v;
-            return 0;
-        }
-    struct var *w = tpl_alloc(t, sizeof *w);
-    if (!w)
-        return t->failed;
-    *w = (struct var){ name, v, s->vars };
-    s->vars = w;
-    return 0;
+    return v_dict_put(t, &s->vars, (struct val){ .type = V_STR, .u.s = name }, v);
 }
 
 /* --- constants, names, lists, dicts --- */
@@ -38,7 +31,7 @@ static int eval_const(struct tpl *t, const struct node *n, struct val *out)
 
 static int eval_name(struct tpl *t, const struct node *n, struct val *out)
 {
-    const struct val *v = scope_find(t->scope, n->name);
+    const struct val *v = scope_find(t, t->scope, n->name);
     const struct fn *f;
     if (v)
         *out = *v;
@@ -129,6 +122,7 @@ static int eval_args(struct tpl *t, const struct node *n, struct args *out)
     i = 0;
     for (const struct node *k = n->more; k; k = k->next, i++) {
         out->kw[i].name = k->name;
+        RETURN_IF_ERROR(tpl_steps(t, i / 8));
         for (size_t j = 0; j < i; j++)
             if (str_same(out->kw[j].name, k->name))
                 return tpl_fail(t, ERR_USAGE, "the argument '%.*s' is there twice",

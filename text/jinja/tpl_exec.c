@@ -76,7 +76,7 @@ static int assign(struct tpl *t, const struct node *target, struct val v)
     if (target->kind == N_NAME)
         return scope_set(t, t->scope, target->name, v);
     if (target->kind == N_NSREF) {
-        const struct val *ns = scope_find(t->scope, target->a->name);
+        const struct val *ns = scope_find(t, t->scope, target->a->name);
         if (!ns || ns->type != V_NAMESPACE)
             return tpl_fail(t, ERR_USAGE, "'%.*s' is not a namespace: its attribute cannot be set",
                             (int)(target->a->name->n < 60 ? target->a->name->n : 60), target->a->name->p);
@@ -113,8 +113,10 @@ static int filtered(struct tpl *t, const struct node *filters, struct val v, str
     /* a filter's operand is the filter inside of it: apply the innermost first */
     for (const struct node *done = NULL; done != filters;) {
         const struct node *k = filters;
-        while (k->a != done)
+        while (k->a != done) {
+            RETURN_IF_ERROR(tpl_steps(t, 1));
             k = k->a;
+        }
         copy = *k;
         copy.a = &inner;
         RETURN_IF_ERROR(tpl_eval(t, &copy, out));
@@ -246,6 +248,7 @@ static int bind_params(struct tpl *t, const struct node *macro, const struct arg
         struct val v = { .type = V_ABSENT };
         if (at < args->n)
             v = args->v[at];
+        RETURN_IF_ERROR(tpl_steps(t, args->n_kw / 8));
         for (size_t k = 0; k < args->n_kw; k++)
             if (str_same(args->kw[k].name, p->name)) {
                 if (v.type != V_ABSENT)

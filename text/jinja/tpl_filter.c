@@ -207,6 +207,7 @@ FN(f_truncate)
     if (a[2].type != V_ABSENT)
         RETURN_IF_ERROR(arg_str(t, a[2], "truncate", &end));
     RETURN_IF_ERROR(arg_int(t, a[3], 5, "truncate", &leeway));
+    RETURN_IF_ERROR(tpl_steps(t, (s->n + end->n) / 16));
     int64_t n_end = (int64_t)str_chars(end);
     *out = self;
     if (length < n_end || leeway < 0)

@@ -99,6 +99,7 @@ FN(f_sum)
     RETURN_IF_ERROR(v_iterate(t, self, &l));
     if (out->type == V_STR)
         return tpl_fail(t, ERR_USAGE, "sum of strings: use join");
+    RETURN_IF_ERROR(tpl_steps(t, l->n));
     for (size_t i = 0; i < l->n; i++) {
         struct val v, sum;
         RETURN_IF_ERROR(get_path(t, l->v[i], a[0], &v));
@@ -211,20 +212,19 @@ FN(f_max)
 FN(f_unique)
 {
     struct list *l;
-    struct val keys, seen;
+    struct val keys, seen, there;
     UNUSED;
 
     RETURN_IF_ERROR(v_iterate(t, self, &l));
     RETURN_IF_ERROR(sort_keys(t, l, a[1], v_true(a[0]), 0, &keys));
-    RETURN_IF_ERROR(v_list_new(t, L_LIST, &seen));
+    RETURN_IF_ERROR(v_dict_new(t, &seen));
     RETURN_IF_ERROR(new_gen(t, out));
     for (size_t i = 0; i < l->n; i++) {
-        int there;
-        RETURN_IF_ERROR(v_hashable(t, keys.u.l->v[i]));
-        RETURN_IF_ERROR(there = v_contains(t, seen, keys.u.l->v[i]));
-        if (there)
+        int found;
+        RETURN_IF_ERROR(found = v_dict_get(t, seen.u.d, keys.u.l->v[i], &there));
+        if (found)
             continue;
-        RETURN_IF_ERROR(v_list_add(t, seen.u.l, keys.u.l->v[i]));
+        RETURN_IF_ERROR(v_dict_add(t, seen.u.d, keys.u.l->v[i], v_none()));
         RETURN_IF_ERROR(v_list_add(t, out->u.l, l->v[i]));
     }
     return 0;

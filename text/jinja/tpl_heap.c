@@ -9,6 +9,8 @@
 #include "text/tok.h"
 
 #define BLOCK ((size_t)32 << 10)
+#define STEPS_A_CHECK 4096 /* steps between two looks at the limit: less than a millisecond */
+#define ADD_BYTES 16       /* adding to a string costs as much as so many of its bytes */
 #define HEAD ((sizeof(struct heap_block) + 15) & ~(size_t)15)
 
 void *tpl_alloc(struct tpl *t, size_t n)
@@ -93,7 +95,18 @@ int tpl_steps(struct tpl *t, size_t n)
         return t->failed =
                    tpl_fail(t, ERR_USAGE,
                             "too many steps: is there a loop over loops, or are the messages too long");
-    return 0;
+    if (t->limit && t->steps < t->check) {
+        t->check = t->steps - STEPS_A_CHECK;
+        t->failed = work_check(t->limit, t->e);
+    }
+    return t->failed;
+}
+
+int tpl_bytes(struct tpl *t, size_t n)
+{
+    n += t->rest;
+    t->rest = n % 64;
+    return tpl_steps(t, n / 64);
 }
 
 int tpl_enter(struct tpl *t)
@@ -131,7 +144,7 @@ static int reserve(struct sb *b, size_t n)
 
 void sb_add(struct sb *b, const char *p, size_t n, const char *mark)
 {
-    if (!n || tpl_steps(b->t, n / 64) < 0 || !reserve(b, n))
+    if (!n || tpl_bytes(b->t, n + ADD_BYTES) < 0 || !reserve(b, n))
         return;
     if (mark && !b->m && !(b->m = tpl_alloc(b->t, b->cap)))
         return;

@@ -69,8 +69,9 @@ FN(m_swapcase)
 /* [start, end) in characters, as slices clip, as bytes; 0: start lies behind the end of the text */
 static int bounds(struct tpl *t, const struct str *s, const struct val *a, size_t *from, size_t *to)
 {
-    int64_t n = (int64_t)str_chars(s), start, end;
-    RETURN_IF_ERROR(tpl_steps(t, s->n / 64));
+    int64_t n, start, end;
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
+    n = (int64_t)str_chars(s);
     RETURN_IF_ERROR(arg_int(t, a[0], 0, "start", &start));
     RETURN_IF_ERROR(arg_int(t, a[1], n, "end", &end));
     start = start < -n ? 0 : start < 0 ? start + n : start;
@@ -97,6 +98,7 @@ static int starts_or_ends(struct tpl *t, const struct str *s, const struct val *
     RETURN_IF_ERROR(inside = bounds(t, s, a + 1, &from, &to));
     for (size_t i = 0; i < (l ? l->n : 1); i++) {
         RETURN_IF_ERROR(arg_str(t, l ? l->v[i] : a[0], at_end ? "endswith" : "startswith", &part));
+        RETURN_IF_ERROR(tpl_bytes(t, part->n < s->n ? part->n + 8 : 8));
         is |= inside && has_end(s, from, to, part, at_end);
     }
     *out = v_bool(is);
@@ -126,7 +128,7 @@ static int find(struct tpl *t, const struct str *s, const struct val *a, int las
     for (int64_t i = inside ? str_find(&head, from, part) : -1; i >= 0;
          i = last && (size_t)i < to ? str_find(&head, (size_t)i + 1, part) : -1) {
         at = i;
-        RETURN_IF_ERROR(tpl_steps(t, 1));
+        RETURN_IF_ERROR(tpl_bytes(t, part->n + 64));
     }
 
     if (at < 0 && must)
@@ -245,6 +247,7 @@ static int split_at_right(struct tpl *t, const struct str *s, const struct str *
 {
     size_t end = s->n;
     struct val part;
+    RETURN_IF_ERROR(tpl_steps(t, by->n < s->n ? (s->n - by->n) / 16 * (by->n / 64 + 1) : 0));
     for (; most != 0; most--) {
         const char *p = NULL;
         for (size_t i = end; i >= by->n && !p; i--)
@@ -370,6 +373,7 @@ static int remove_end(struct tpl *t, const struct str *s, struct val v, int at_e
 {
     const struct str *part;
     RETURN_IF_ERROR(arg_str(t, v, "removeprefix", &part));
+    RETURN_IF_ERROR(tpl_bytes(t, part->n < s->n ? part->n : 0));
     int has = has_end(s, 0, s->n, part, at_end);
     return v_part(t, s, has && !at_end ? part->n : 0, has && at_end ? s->n - part->n : s->n, out);
 }
@@ -392,6 +396,7 @@ static int pad(struct tpl *t, const struct str *s, const struct val *a, int side
     struct sb b = { .t = t };
     int64_t width, n = (int64_t)str_chars(s);
 
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
     RETURN_IF_ERROR(arg_int(t, a[0], 0, "the width", &width));
     if (!arg_absent(a[1]))
         RETURN_IF_ERROR(arg_str(t, a[1], "the fill", &fill));
@@ -430,6 +435,7 @@ FN(m_zfill)
     struct sb b = { .t = t };
     int64_t width, n = (int64_t)str_chars(s);
     UNUSED;
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
     RETURN_IF_ERROR(arg_int(t, a[0], 0, "zfill", &width));
     size_t sign = s->n && (s->p[0] == '-' || s->p[0] == '+');
     sb_part(&b, s, 0, sign);

@@ -333,8 +333,8 @@ static int at_index(struct tpl *t, struct val v, int64_t i, struct val *out)
         return 0;
     }
 
-    int64_t n = (int64_t)str_chars(v.u.s);
     RETURN_IF_ERROR(tpl_steps(t, v.u.s->n / 16));
+    int64_t n = (int64_t)str_chars(v.u.s);
     i += i < 0 ? n : 0;
     if (i < 0 || i >= n)
         return v_undef_of(t, out, "the index %lld is outside of a string of %lld characters", (long long)i,
@@ -378,6 +378,7 @@ int get_path(struct tpl *t, struct val v, struct val path, struct val *out)
         size_t digits = from;
         while (digits < i && s->p[digits] >= '0' && s->p[digits] <= '9' && index < 1000000000)
             index = index * 10 + (s->p[digits++] - '0');
+        RETURN_IF_ERROR(tpl_steps(t, 1));
         RETURN_IF_ERROR(v_part(t, s, from, i, &key));
         if (digits == i && i > from)
             key = v_int(index);
@@ -418,8 +419,8 @@ int get_slice(struct tpl *t, struct val v, const struct val part[3], struct val 
     if (v.type == V_UNDEF)
         return tpl_fail(t, ERR_USAGE, "%s", v.u.why);
     if (v.type == V_STR && (part[2].type == V_NONE || (v_is_int(part[2]) && part[2].u.i == 1))) {
-        RETURN_IF_ERROR(slice_bounds(t, part, (int64_t)str_chars(v.u.s), &start, &stop, &step));
         RETURN_IF_ERROR(tpl_steps(t, v.u.s->n / 16));
+        RETURN_IF_ERROR(slice_bounds(t, part, (int64_t)str_chars(v.u.s), &start, &stop, &step));
         size_t from = str_offset(v.u.s, (size_t)start),
                to = stop > start ? str_offset(v.u.s, (size_t)stop) : from;
         return v_part(t, v.u.s, from, to, out);

@@ -95,6 +95,7 @@ int str_lines(struct tpl *t, const struct str *s, int keep_ends, struct list *ou
     size_t from = 0, i = 0;
     struct val line;
 
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
     while (i < s->n) {
         uint32_t cp;
         size_t end = i + (size_t)utf8_next(s->p + i, s->n - i, &cp);
@@ -214,7 +215,7 @@ struct spec {
 
 static void put_padded(struct sb *b, const struct spec *k, const struct str *s, int left)
 {
-    size_t chars = str_chars(s);
+    size_t chars = tpl_bytes(b->t, s->n) < 0 ? 0 : str_chars(s);
     int64_t blanks = k->width > (int64_t)chars ? k->width - (int64_t)chars : 0;
     if (left)
         sb_str(b, s);
@@ -304,6 +305,7 @@ int str_percent(struct tpl *t, const struct str *s, struct val arg, struct val *
     int is_tuple = arg.type == V_LIST && arg.u.l->kind == L_TUPLE;
     size_t used = 0, n = is_tuple ? arg.u.l->n : 1, from = 0;
 
+    RETURN_IF_ERROR(tpl_bytes(t, s->n));
     for (size_t i = 0; i < s->n; i++) {
         struct spec k;
         struct val v;
@@ -362,6 +364,7 @@ static int format_field(struct sb *b, const struct str *s, size_t i, size_t end,
     int64_t index = name.n ? small_number(s, &at) : (int64_t)(*next)++;
     if (at == name_end && index < (int64_t)args->n)
         v = args->v[index];
+    RETURN_IF_ERROR(tpl_steps(t, args->n_kw / 8));
     for (size_t j = 0; at != name_end && j < args->n_kw; j++)
         if (str_same(args->kw[j].name, &name))
             v = args->kw[j].v;
@@ -391,6 +394,7 @@ int str_format(struct tpl *t, const struct str *s, const struct args *args, stru
     struct sb b = { .t = t };
     size_t from = 0, next = 0;
 
+    RETURN_IF_ERROR(tpl_bytes(t, s->n));
     for (size_t i = 0; i < s->n; i++) {
         char c = s->p[i];
         if (c != '{' && c != '}')
@@ -421,6 +425,7 @@ int str_escape(struct tpl *t, const struct str *s, struct val *out)
     static const char ones[8] = { 1, 1, 1, 1, 1, 1, 1, 1 };
     struct sb b = { .t = t };
     size_t from = 0;
+    RETURN_IF_ERROR(tpl_steps(t, s->n / 16));
     for (size_t i = 0; i < s->n; i++)
         for (size_t k = 0; k < sizeof table / sizeof *table; k++)
             if (s->p[i] == table[k].c) {

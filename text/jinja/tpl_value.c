@@ -5,7 +5,11 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <xxhash.h>
 #include "text/tok.h"
+
+#define DICT_UNINDEXED 16 /* pairs that are searched in order */
+#define PAIR_BYTES 32     /* adding a pair costs as much as so many bytes of a string */
 
 int v_undef_of(struct tpl *t, struct val *out, const char *fmt, ...)
 {
@@ -55,7 +59,7 @@ static void *one_more(struct tpl *t, void *v, size_t n, size_t *cap, size_t size
 {
     if (n < *cap)
         return v;
-    size_t want = *cap ? 2 * *cap : 8;
+    size_t want = *cap ? 2 * *cap : 4;
     void *p = tpl_alloc(t, want * size);
     if (p && n)
         memcpy(p, v, n * size);
@@ -83,6 +87,46 @@ int v_dict_new(struct tpl *t, struct val *out)
     return 0;
 }
 
+/* The slot of a string key, or the empty one where it belongs. *probes: slots looked at. The address of d is
+ * the seed, so that no client can choose keys of one slot. */
+static uint32_t *dict_slot(const struct dict *d, const char *p, size_t n, size_t *probes)
+{
+    size_t mask = d->n_slots - 1, i = (size_t)XXH3_64bits_withSeed(p, n, (uint64_t)(uintptr_t)d) & mask;
+    for (*probes = 1; d->slot[i]; i = (i + 1) & mask, ++*probes) {
+        const struct str *k = d->v[d->slot[i] - 1].k.u.s;
+        if (k->n == n && !memcmp(k->p, p, n))
+            break;
+    }
+    return &d->slot[i];
+}
+
+/* Enters pair i into the table. */
+static int index_pair(struct tpl *t, struct dict *d, size_t i)
+{
+    const struct val *k = &d->v[i].k;
+    size_t probes;
+    if (k->type != V_STR)
+        return 0;
+    uint32_t *slot = dict_slot(d, k->u.s->p, k->u.s->n, &probes);
+    if (!*slot)
+        *slot = (uint32_t)i + 1;
+    return tpl_bytes(t, 8 * probes + k->u.s->n);
+}
+
+/* Makes a table that is at most half full. */
+static int index_pairs(struct tpl *t, struct dict *d)
+{
+    size_t n_slots = d->n_slots ? 4 * d->n_slots : 8 * DICT_UNINDEXED;
+    uint32_t *slot = tpl_alloc(t, n_slots * sizeof *slot);
+    if (!slot)
+        return t->failed;
+    d->slot = slot;
+    d->n_slots = n_slots;
+    for (size_t i = 0; i < d->n; i++)
+        RETURN_IF_ERROR(index_pair(t, d, i));
+    return 0;
+}
+
 int v_dict_add(struct tpl *t, struct dict *d, struct val k, struct val v)
 {
     struct pair *p = one_more(t, d->v, d->n, &d->cap, sizeof *p);
@@ -90,11 +134,29 @@ int v_dict_add(struct tpl *t, struct dict *d, struct val k, struct val v)
         return t->failed;
     d->v = p;
     d->v[d->n++] = (struct pair){ k, v };
-    return 0;
+    if (d->n <= DICT_UNINDEXED)
+        return tpl_bytes(t, PAIR_BYTES);
+    return d->n > d->n_slots / 2 ? index_pairs(t, d) : index_pair(t, d, d->n - 1);
+}
+
+/* The index of the pair with a string key; d->n: there is none. */
+static size_t text_at(const struct dict *d, const char *p, size_t n)
+{
+    size_t i, probes;
+    if (d->n_slots)
+        return (i = *dict_slot(d, p, n, &probes)) ? i - 1 : d->n;
+    for (i = 0; i < d->n; i++)
+        if (d->v[i].k.type == V_STR && d->v[i].k.u.s->n == n && !memcmp(d->v[i].k.u.s->p, p, n))
+            break;
+    return i;
 }
 
 static int dict_at(struct tpl *t, const struct dict *d, struct val k, size_t *at)
 {
+    if (k.type == V_STR) {
+        *at = text_at(d, k.u.s->p, k.u.s->n);
+        return tpl_bytes(t, k.u.s->n) < 0 ? t->failed : *at < d->n;
+    }
     RETURN_IF_ERROR(tpl_steps(t, d->n / 8));
     for (size_t i = 0; i < d->n; i++) {
         int same = v_equal(t, d->v[i].k, k);
@@ -139,10 +201,8 @@ int v_dict_get(struct tpl *t, const struct dict *d, struct val k, struct val *ou
 
 const struct val *v_dict_text(const struct dict *d, const char *name, size_t n)
 {
-    for (size_t i = 0; i < d->n; i++)
-        if (d->v[i].k.type == V_STR && d->v[i].k.u.s->n == n && !memcmp(d->v[i].k.u.s->p, name, n))
-            return &d->v[i].v;
-    return NULL;
+    size_t i = text_at(d, name, n);
+    return i < d->n ? &d->v[i].v : NULL;
 }
 
 /* --- strings --- */
@@ -199,9 +259,10 @@ int v_length(struct tpl *t, struct val v, size_t *n)
 {
     if (v.type == V_UNDEF)
         *n = 0;
-    else if (v.type == V_STR)
+    else if (v.type == V_STR) {
         *n = str_chars(v.u.s);
-    else if (v.type == V_LIST && v.u.l->kind != L_GEN)
+        return tpl_bytes(t, v.u.s->n);
+    } else if (v.type == V_LIST && v.u.l->kind != L_GEN)
         *n = v.u.l->n;
     else if (v.type == V_DICT)
         *n = v.u.d->n;
@@ -220,6 +281,7 @@ static int lists_equal(struct tpl *t, const struct list *a, const struct list *b
         return 1;
     if (a->kind != b->kind || a->kind == L_GEN || a->kind == L_VIEW || a->n != b->n)
         return 0;
+    RETURN_IF_ERROR(tpl_steps(t, a->n / 8));
     for (size_t i = 0; i < a->n; i++) {
         int same = v_equal(t, a->v[i], b->v[i]);
         if (same != 1)
@@ -279,7 +341,10 @@ int v_equal(struct tpl *t, struct val a, struct val b)
     case V_ABSENT:
     case V_UNDEF:
     case V_NONE: return 1;
-    case V_STR: return str_same(a.u.s, b.u.s);
+    case V_STR:
+        if (a.u.s->n != b.u.s->n)
+            return 0;
+        return tpl_bytes(t, a.u.s->n) < 0 ? t->failed : str_same(a.u.s, b.u.s);
     case V_LIST:
     case V_DICT: return deep_equal(t, a, b);
     case V_METHOD: return a.u.m->fn == b.u.m->fn && v_equal(t, a.u.m->self, b.u.m->self);
@@ -291,6 +356,7 @@ int v_equal(struct tpl *t, struct val a, struct val b)
 
 static int lists_order(struct tpl *t, const struct list *a, const struct list *b, int *order)
 {
+    RETURN_IF_ERROR(tpl_steps(t, (a->n < b->n ? a->n : b->n) / 8));
     for (size_t i = 0; i < a->n && i < b->n; i++) {
         int same;
         RETURN_IF_ERROR(same = v_equal(t, a->v[i], b->v[i]));
@@ -336,7 +402,7 @@ int v_contains(struct tpl *t, struct val in, struct val v)
     if (in.type == V_STR) {
         if (v.type != V_STR)
             return tpl_fail(t, ERR_USAGE, "'in' a string asks for a string, not a %s", v_type(v));
-        RETURN_IF_ERROR(tpl_steps(t, in.u.s->n / 64));
+        RETURN_IF_ERROR(tpl_bytes(t, in.u.s->n + v.u.s->n));
         return str_find(in.u.s, 0, v.u.s) >= 0;
     }
 

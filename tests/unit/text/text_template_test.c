@@ -354,6 +354,99 @@ TEST(depth_steps_and_memory_have_limits)
     free(json);
 }
 
+/* {"k0":0,"k1":1,…}: n keys. */
+static json_t *many_keys(int n)
+{
+    json_t *o = json_object();
+    char key[32];
+    for (int i = 0; i < n; i++) {
+        snprintf(key, sizeof key, "k%d", i);
+        json_object_set_new(o, key, json_integer(i));
+    }
+    return o;
+}
+
+static int render_with(const char *text, json_t *user, int64_t max_steps, const struct work_limit *limit,
+                       struct err *e)
+{
+    struct template *t = NULL;
+    struct rendered r = { 0 };
+    json_t *messages = json_array();
+    struct template_request rq = {
+        .messages = messages, .user = user, .max_steps = max_steps, .limit = limit
+    };
+    int rc = template_open(&t, text, strlen(text), "t", e);
+    rc = rc < 0 ? rc : template_render(t, &rq, &r, e);
+    rendered_free(&r);
+    template_close(t);
+    json_decref(messages);
+    return rc;
+}
+
+TEST(eighty_thousand_variables_cost_steps_in_proportion)
+{
+    static const char text[] = "{{ k0 }}{{ k79999 }}{{ nothing }}{% set ns = namespace(d=all) %}"
+                               "{% for k, v in all.items() %}{% if all[k] != v %}{{ raise_exception(k) }}"
+                               "{% endif %}{% endfor %}{{ all.k79999 + all.get('k3') }}"
+                               "{{ all.keys()|unique|list|length }}";
+    struct err e = { 0 };
+    json_t *user = many_keys(80000);
+    json_object_set_new(user, "all", many_keys(80000));
+    if (render_with(text, user, 4000000, NULL, &e) < 0)
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+    CHECK_INT(render_with("{{ 1 }}", user, 20000, NULL, &e), -ERR_USAGE);
+    CHECK_HAS(e.text, "too many steps");
+    json_decref(user);
+}
+
+TEST(work_on_long_strings_and_lists_counts_steps)
+{
+    static const char *const texts[] = {
+        "{{ s|length }}",
+        "{{ s == other }}",
+        "{{ s in other }}",
+        "{{ l == l2 }}",
+        "{{ s.startswith(other) }}",
+        "{{ s.rfind(other) }}",
+        "{{ s.splitlines()|length }}",
+        "{{ s|escape }}",
+        "{{ l|sum }}",
+        "{{ s.center(3) }}",
+        "{{ s|truncate(9) }}",
+        "{{ ''|indent(100000) }}",
+        "{{ '%5s' % s }}",
+    };
+    char *long_text = repeated("", "a", 100000, "");
+    json_t *user = json_object(), *l = json_array();
+    for (int i = 0; i < 100000; i++)
+        json_array_append_new(l, json_integer(i));
+    json_object_set_new(user, "s", json_string(long_text));
+    json_object_set_new(user, "other", json_string(long_text));
+    json_object_set_new(user, "l", l);
+    json_object_set_new(user, "l2", json_deep_copy(l));
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct err e = { 0 };
+        char *text = repeated("{% for i in range(50000) %}", texts[i], 1, "{% endfor %}");
+        CHECK_INT(render_with(text, user, 1000000, NULL, &e), -ERR_USAGE);
+        CHECK_HAS(e.text, "too many steps");
+        free(text);
+    }
+    json_decref(user);
+    free(long_text);
+}
+
+TEST(a_rendering_ends_at_its_limit)
+{
+    static const char text[] = "{% for i in range(100000) %}{% for j in range(90) %}{% endfor %}{% endfor %}";
+    _Atomic int state = 1;
+    struct err e = { 0 };
+    const struct work_limit late = { .end_s = clock_s() }, stops = { .state = &state, .stop_at = 2 };
+    CHECK_INT(render_with(text, NULL, 0, &late, &e), -ERR_STOPPED);
+    CHECK_INT(render_with("a", NULL, 0, &stops, &e), 0);
+    state = 2;
+    CHECK_INT(render_with(text, NULL, 0, &stops, &e), -ERR_STOPPED);
+}
+
 TEST(a_small_budget_refuses_and_a_clock_can_be_given)
 {
     struct err e = { 0 };
