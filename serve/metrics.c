@@ -58,7 +58,7 @@ void metric_observe(struct metrics *m, enum hist h, double value)
     atomic_fetch_add_explicit(&m->hist[h].sum_micro, (int64_t)(value * 1e6), memory_order_relaxed);
 }
 
-static void write_head(struct json_out *o, const char *name, const char *type, const char *help)
+void metrics_write_head(struct json_out *o, const char *name, const char *type, const char *help)
 {
     json_out_fmt(o, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
@@ -114,12 +114,30 @@ void metrics_copy(struct metrics *to, const void *from)
     }
 }
 
-void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const char *model)
+/* A gauge of 1 whose labels say how the key-value cache is cut, as vLLM's does. */
+static void write_cache_config(struct json_out *o, const struct metrics *m, const struct metrics_labels *l,
+                               int engine)
 {
-    const char *before = "";
+    long long pages = m->gauge[GAUGE_KV_PAGES];
+
+    json_out_text(o, "vllm:cache_config_info{");
+    write_labels(o, l->model, engine);
+    json_out_fmt(o, ",block_size=\"%d\",num_gpu_blocks=\"%lld\",kv_cache_size_tokens=\"%lld\"",
+                 l->page_tokens, pages, pages * l->page_tokens);
+    json_out_fmt(o, ",cache_dtype=\"%s\",enable_prefix_caching=\"%s\"} 1\n",
+                 l->cache_dtype ? l->cache_dtype : "auto", l->prefix_cache ? "True" : "False");
+}
+
+void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const struct metrics_labels *l)
+{
+    const char *before = "", *model = l->model;
+
+    metrics_write_head(o, "vllm:cache_config_info", "gauge", "the key-value cache, in labels; always 1");
+    for (int k = 0; k < n; k++)
+        write_cache_config(o, m[k], l, k);
 
     for (int i = 0; i < GAUGE_COUNT; i++) {
-        write_head(o, gauges[i].name, "gauge", gauges[i].help);
+        metrics_write_head(o, gauges[i].name, "gauge", gauges[i].help);
         for (int k = 0; k < n; k++) {
             write_row(o, &gauges[i], model, k);
             if (i == GAUGE_KV_USAGE_PPM)
@@ -131,7 +149,7 @@ void metrics_write(struct json_out *o, const struct metrics *const *m, int n, co
 
     for (int i = 0; i < COUNT_COUNT; i++) {
         if (strcmp(before, counters[i].name))
-            write_head(o, counters[i].name, "counter", counters[i].help);
+            metrics_write_head(o, counters[i].name, "counter", counters[i].help);
         before = counters[i].name;
         for (int k = 0; k < n; k++) {
             write_row(o, &counters[i], model, k);
@@ -140,7 +158,7 @@ void metrics_write(struct json_out *o, const struct metrics *const *m, int n, co
     }
 
     for (int h = 0; h < HIST_COUNT; h++) {
-        write_head(o, hists[h].name, "histogram", hists[h].help);
+        metrics_write_head(o, hists[h].name, "histogram", hists[h].help);
         for (int k = 0; k < n; k++)
             write_hist(o, m[k], h, model, k);
     }

@@ -45,9 +45,17 @@
     X(QUEUE, "vllm:request_queue_time_seconds", SECONDS, "from the request to its first step") \
     X(PREFILL, "vllm:request_prefill_time_seconds", SECONDS, "from the first step to the first token") \
     X(DECODE, "vllm:request_decode_time_seconds", SECONDS, "from the first token to the last") \
+    X(INFERENCE, "vllm:request_inference_time_seconds", SECONDS, "from the first step to the last token") \
+    X(TPOT, "vllm:request_time_per_output_token_seconds", SECONDS, \
+      "the time from the first token to the last, for each token after the first") \
     X(STEP_ROWS, "vllm:iteration_tokens_total", TOKENS, "rows of a step") \
     X(PROMPT_LEN, "vllm:request_prompt_tokens", TOKENS, "tokens of a prompt") \
-    X(ANSWER_LEN, "vllm:request_generation_tokens", TOKENS, "tokens of an answer")
+    X(ANSWER_LEN, "vllm:request_generation_tokens", TOKENS, "tokens of an answer") \
+    X(MAX_ANSWER_LEN, "vllm:request_max_num_generation_tokens", TOKENS, \
+      "tokens of the longest answer to a prompt") \
+    X(PARAM_N, "vllm:request_params_n", TOKENS, "n of a request, for each of its prompts") \
+    X(PARAM_MAX_TOKENS, "vllm:request_params_max_tokens", TOKENS, \
+      "max_tokens of an answer; where none was given, the default")
 
 #define X(name, ...) GAUGE_##name,
 enum gauge { METRIC_GAUGES(X) GAUGE_COUNT };
@@ -72,8 +80,19 @@ void metric_add(struct metrics *m, enum counter c, int64_t n);
 void metric_observe(struct metrics *m, enum hist h, double value);
 /* Overwrites all of *to with the bytes of a struct metrics of another process. Any thread. */
 void metrics_copy(struct metrics *to, const void *from);
-/* Appends all metrics of n engines to o, told apart by the label engine. model: the label model_name. Any
- * thread. */
-void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const char *model);
+/* Constants of the server, for labels. */
+struct metrics_labels {
+    const char *model;       /* label model_name of all metrics but the process's */
+    const char *cache_dtype; /* of keys and values; NULL: not known yet */
+    int page_tokens;         /* positions in a key-value page */
+    int prefix_cache;
+};
+/* Appends all metrics of n engines to o, told apart by the label engine. Any thread. */
+void metrics_write(struct json_out *o, const struct metrics *const *m, int n, const struct metrics_labels *l);
+/* Appends the two lines that stand before a metric's values. type: "gauge", "counter", "histogram". */
+void metrics_write_head(struct json_out *o, const char *name, const char *type, const char *help);
+/* Appends the metrics of this process, under the names that Prometheus' own client libraries use: processor
+ * time, memory, open files, start. Those that the kernel does not tell are left out. Any thread. */
+void metrics_write_process(struct json_out *o);
 
 #endif

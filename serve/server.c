@@ -141,6 +141,7 @@ static int open_tables(struct server *s, struct err *e)
     s->service.request_timeout_s = s->o.request_timeout_s;
     s->service.created = (int64_t)time(NULL);
     s->service.metrics = &s->metrics;
+    s->service.kv_dtype = dtype_name(server_dtype(s));
 out:
     return rc < 0 ? rc : 0;
 }

@@ -99,12 +99,28 @@ static void start_request(struct engine *en, struct request *rq)
     }
 }
 
+/* Counts a prompt whose answers c[0..n-1] have all ended in the metrics; not one that was given up. */
+static void count_prompt(struct metrics *m, const struct choice *c, int64_t n)
+{
+    int64_t longest = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t len = c[i].n_ids - c[i].prompt->n;
+        if (c[i].finish == FINISH_NONE)
+            return;
+        longest = len > longest ? len : longest;
+    }
+    metric_observe(m, HIST_PARAM_N, (double)n);
+    metric_observe(m, HIST_MAX_ANSWER_LEN, (double)longest);
+}
+
 /* Counts an ended request in the metrics. */
 static void count_request(struct metrics *m, const struct request *rq)
 {
     static const enum counter by_finish[] = { [FINISH_NONE] = COUNT_ENDED_ABORT,
                                               [FINISH_STOP] = COUNT_ENDED_STOP,
                                               [FINISH_LENGTH] = COUNT_ENDED_LENGTH };
+    for (int i = 0; i < rq->n_prompts; i++)
+        count_prompt(m, rq->choice + i * rq->n, rq->n);
     for (int i = 0; i < rq->n_choices; i++) {
         const struct choice *c = &rq->choice[i];
         metric_add(m, by_finish[c->finish], 1);
@@ -113,13 +129,18 @@ static void count_request(struct metrics *m, const struct request *rq)
 
         metric_observe(m, HIST_ANSWER_LEN, (double)(c->n_ids - c->prompt->n));
         metric_observe(m, HIST_PROMPT_LEN, (double)c->prompt->n);
+        metric_observe(m, HIST_PARAM_MAX_TOKENS, (double)rq->max_tokens);
         if (!c->first_s)
             continue;
 
         metric_observe(m, HIST_QUEUE, c->step_s - rq->begin_s);
         metric_observe(m, HIST_PREFILL, c->first_s - c->step_s);
         metric_observe(m, HIST_DECODE, c->last_s - c->first_s);
+        metric_observe(m, HIST_INFERENCE, c->last_s - c->step_s);
         metric_observe(m, HIST_E2E, c->last_s - rq->begin_s);
+        int64_t after_first = c->n_ids - c->prompt->n - 1;
+        if (after_first > 0)
+            metric_observe(m, HIST_TPOT, (c->last_s - c->first_s) / (double)after_first);
     }
 }
 

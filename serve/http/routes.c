@@ -6,6 +6,7 @@
 #include "serve/http/assets.h"
 #include "serve/http/exchange.h"
 #include "serve/api/tokens.h"
+#include "serve/engine/kv.h"
 
 /* ---- answers at once ---- */
 
@@ -66,11 +67,14 @@ static enum MHD_Result answer_metrics(struct exchange *x)
     static const struct metrics none;
     const struct router *rt = x->h->router;
     const struct metrics **all = calloc((size_t)rt->n, sizeof *all);
+    const struct service *sv = x->h->sv;
+    const struct metrics_labels labels = { sv->model, sv->kv_dtype, KV_PAGE, sv->prefix_cache };
     struct json_out o = { .failed = !all };
     for (int i = 0; all && i < rt->n; i++)
-        all[i] = i ? &rt->replica[i].metrics : x->h->sv->metrics ? x->h->sv->metrics : &none;
+        all[i] = i ? &rt->replica[i].metrics : sv->metrics ? sv->metrics : &none;
     if (all)
-        metrics_write(&o, all, rt->n, x->h->sv->model);
+        metrics_write(&o, all, rt->n, &labels);
+    metrics_write_process(&o);
     free(all);
     return queue_body(x, 200, &o, "text/plain; version=0.0.4; charset=utf-8", NULL);
 }

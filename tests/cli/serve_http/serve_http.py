@@ -2,6 +2,7 @@
 import http.client
 import json
 import os
+import re
 import socket
 import sys
 import threading
@@ -147,7 +148,7 @@ check("a page", s.request("GET", "/"), 200, b"<!doctype html")
 
 def metrics():
     text = s.request("GET", "/metrics")[1].decode()
-    return {line.split("{")[0] + ("/" + line.split('finished_reason="')[1].split('"')[0] if "finished_reason" in line else ""): float(line.rsplit(" ", 1)[1])
+    return {line.split("{")[0].split(" ")[0] + ("/" + line.split('finished_reason="')[1].split('"')[0] if "finished_reason" in line else ""): float(line.rsplit(" ", 1)[1])
             for line in text.splitlines() if line[0] != "#" and "_bucket" not in line}
 
 
@@ -156,8 +157,17 @@ s.complete(prompt=["line 1", "line 2"], max_tokens=5, temperature=0, ignore_eos=
 time.sleep(0.3)                      # an answer is sent a moment before the gauges are set
 after = metrics()
 for name, grew in (("vllm:prompt_tokens_total", 12), ("vllm:generation_tokens_total", 10), ("vllm:request_success_total/length", 2),
-                   ("vllm:time_to_first_token_seconds_count", 2), ("vllm:inter_token_latency_seconds_count", 8)):
+                   ("vllm:time_to_first_token_seconds_count", 2), ("vllm:inter_token_latency_seconds_count", 8),
+                   ("vllm:request_inference_time_seconds_count", 2), ("vllm:request_time_per_output_token_seconds_count", 2),
+                   ("vllm:request_params_n_count", 2), ("vllm:request_params_n_sum", 2), ("vllm:request_params_max_tokens_sum", 10),
+                   ("vllm:request_max_num_generation_tokens_sum", 10)):
     claim(f"{name} counts", after[name] - before[name] == grew, (before[name], after[name]))
+claim("an answer's computation is its prefill and its decoding", abs(sum((after[f"vllm:request_{k}_time_seconds_sum"] - before[f"vllm:request_{k}_time_seconds_sum"])
+      * sign for k, sign in (("prefill", 1), ("decode", 1), ("inference", -1)))) < 1e-4)
+info = re.search(r'^vllm:cache_config_info\{.*block_size="(\d+)",num_gpu_blocks="(\d+)",kv_cache_size_tokens="(\d+)",cache_dtype="fp32",enable_prefix_caching="True"\} 1$',
+                 s.request("GET", "/metrics")[1].decode(), re.M)
+claim("the cache's configuration", info and int(info[1]) * int(info[2]) == int(info[3]) and int(info[2]) == after["shardline:kv_pages"], info)
+claim("the process is there", after["process_cpu_seconds_total"] > 0 and after["process_open_fds"] > 3 and after["process_resident_memory_bytes"] > 1e6)
 claim("nothing runs any more", after["vllm:num_requests_running"] == after["vllm:num_requests_waiting"] == 0, after)
 
 # ---- idling ----

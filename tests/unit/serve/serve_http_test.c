@@ -447,6 +447,20 @@ TEST(metrics_are_text_that_prometheus_reads)
     CHECK_HAS(r, "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"0.005\"} 1\n");
     CHECK_HAS(r, "vllm:inter_token_latency_seconds_bucket{model_name=\"m\",engine=\"0\",le=\"+Inf\"} 2\n");
     CHECK_HAS(r, "vllm:inter_token_latency_seconds_count{model_name=\"m\",engine=\"0\"} 2\n");
+    metric_set(&s.metrics, GAUGE_KV_PAGES, 9);
+    ask(&s, "GET", "/metrics", "", r, sizeof r);
+    CHECK_HAS(r, "vllm:cache_config_info{model_name=\"m\",engine=\"0\",block_size=\"64\",num_gpu_blocks="
+                 "\"9\",kv_cache_"
+                 "size_tokens=\"576\",cache_dtype=\"auto\",enable_prefix_caching=\"False\"} 1\n");
+    CHECK_HAS(r, "# TYPE process_cpu_seconds_total counter\n");
+    const char *bytes = strstr(r, "\nprocess_resident_memory_bytes "), *max = strstr(r, "\nprocess_max_fds "),
+               *open = strstr(r, "\nprocess_open_fds "), *start = strstr(r, "\nprocess_start_time_seconds ");
+    CHECK(bytes && strtod(strchr(bytes, ' '), NULL) > 1e5);
+    CHECK(open && max && strtod(strchr(open, ' '), NULL) > 3 &&
+          strtod(strchr(open, ' '), NULL) < strtod(strchr(max, ' '), NULL));
+    /* the clock of the machine's start has whole seconds */
+    double age_s = start ? (double)time(NULL) - strtod(strchr(start, ' '), NULL) : -9;
+    CHECK(age_s > -60 && age_s < 86400);
     /* once */
     CHECK(strstr(strstr(r, "# TYPE vllm:request_success_total") + 1, "# TYPE vllm:request_success_total") ==
           NULL);
