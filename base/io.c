@@ -295,7 +295,8 @@ int io_unlink(const char *path, struct err *e) { return remove_one(path, unlink,
 
 static int remove_entry(const char *path, const char *name, struct err *e);
 
-static int remove_entries(const char *path, struct err *e)
+/* keep: a name that stays, or NULL */
+static int remove_entries(const char *path, const char *keep, struct err *e)
 {
     int rc = 0;
     struct dirent *entry;
@@ -303,7 +304,8 @@ static int remove_entries(const char *path, struct err *e)
     if (!d)
         return errno == ENOENT ? 0 : err_sys(e, "cannot open folder %s", path);
     while (rc == 0 && (entry = readdir(d)))
-        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, ".."))
+        if (strcmp(entry->d_name, ".") && strcmp(entry->d_name, "..") &&
+            (!keep || strcmp(entry->d_name, keep)))
             rc = remove_entry(path, entry->d_name, e);
     closedir(d);
     return rc;
@@ -326,9 +328,11 @@ int io_remove_tree(const char *path, struct err *e)
         return errno == ENOENT ? 0 : err_sys(e, "cannot look at %s", path);
     if (!S_ISDIR(st.st_mode))
         return io_unlink(path, e);
-    int rc = remove_entries(path, e);
+    int rc = remove_entries(path, NULL, e);
     return rc < 0 ? rc : remove_one(path, rmdir, "folder ", e);
 }
+
+int io_remove_but(const char *path, const char *keep, struct err *e) { return remove_entries(path, keep, e); }
 
 int io_same_file(const char *a, const char *b)
 {
@@ -341,6 +345,12 @@ int io_exists(const char *path)
 {
     struct stat st;
     return lstat(path, &st) == 0;
+}
+
+int io_is_file(const char *path)
+{
+    struct stat st;
+    return lstat(path, &st) == 0 && S_ISREG(st.st_mode);
 }
 
 int io_is_dir(const char *path)
@@ -366,15 +376,9 @@ int io_is_at(int fd, const char *path)
            open_one.st_ino == named.st_ino;
 }
 
-int io_lock_dir(const char *path, int *busy, struct err *e)
+enum io_lock io_try_lock(int fd, int shared)
 {
-    int fd = open_at(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW, "open folder", e);
-    *busy = fd < 0 && errno == ENOENT;
-    if (fd < 0)
-        return fd;
-    *busy = (flock(fd, LOCK_EX | LOCK_NB) < 0 && errno == EWOULDBLOCK) || !io_is_at(fd, path);
-    if (!*busy)
-        return fd;
-    io_close(fd);
-    return err_set(e, ERR_FILE, "another process has %s: wait until it ends", path);
+    if (flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0)
+        return IO_LOCKED;
+    return errno == EWOULDBLOCK ? IO_BUSY : IO_NO_LOCKS;
 }

@@ -88,8 +88,14 @@ int io_unlink(const char *path, struct err *e);
 /* Removes a file or a folder with all it contains; links are not followed, a missing path is fine. */
 int io_remove_tree(const char *path, struct err *e);
 
+/* Removes all that a folder contains, but for the file `keep` directly in it. A missing folder is fine. */
+int io_remove_but(const char *path, const char *keep, struct err *e);
+
 /* 1 when the path exists; a dangling link does. */
 int io_exists(const char *path);
+
+/* 1 when the path is a regular file, not a link to one. */
+int io_is_file(const char *path);
 
 /* 1 when the path is a folder, or a link to one. */
 int io_is_dir(const char *path);
@@ -101,10 +107,12 @@ char *io_join(const char *dir, const char *name);
 /* 1 when both paths name one regular file. */
 int io_same_file(const char *a, const char *b);
 
-/* Takes an exclusive lock on a folder. Returns a descriptor: the lock is held until it is closed, at the
- * latest by the end of the process. *busy is 1 when the error is that another process holds the lock, or has
- * removed or renamed the folder. On a file system without locks every caller gets one. */
-int io_lock_dir(const char *path, int *busy, struct err *e);
+/* Tries to lock an open file; does not wait. The kernel releases the lock when the descriptor and all its
+ * copies are closed, at the latest with the end of the process. An exclusive lock needs a descriptor that may
+ * write: NFS turns it into a lock of the server. Locking again changes the kind of the lock, not in one step:
+ * another process may get the lock between. */
+enum io_lock { IO_LOCKED, IO_BUSY, IO_NO_LOCKS /* the file system has none */ };
+enum io_lock io_try_lock(int fd, int shared);
 
 /* 1 when the path still names the open file or folder. */
 int io_is_at(int fd, const char *path);

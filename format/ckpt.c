@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include "base/io.h"
+#include "base/tmp_folder.h"
 #include "format/fmt.h"
 #include "format/remote_list.h"
 #include "store/store.h"
@@ -46,6 +47,7 @@ static int open_driver(struct ckpt *c, struct err *e)
     c->dir = folder ? strdup(c->path) : folder_of(c->path);
     if (!c->dir)
         return err_set(e, ERR_MEMORY, "%s: no memory for a path", c->path);
+    c->hold = tmp_folder_hold(c->dir);
     const struct fmt_driver *d = drivers;
     while (!d->probe(c, folder))
         d++;
@@ -68,6 +70,7 @@ int ckpt_open(struct ckpt **out, const char *path, const struct ckpt_open_opts *
     if (!c)
         return err_set(e, ERR_MEMORY, "%s: no memory to open a checkpoint", path);
     pthread_mutex_init(&c->lock, NULL);
+    c->hold = -1;
     c->layout = (struct ckpt_layout){ 1, 1, 1, 1, 1, 0 };
     c->config_path = how->config_path;
     int rc = store_is_url(path) ? remote_open(&c->remote, path, NULL, how->stop, e) : 0;
@@ -132,6 +135,7 @@ void ckpt_close(struct ckpt *c)
     free(c->writer);
     free(c->config);
     url_cache_close(c->remote);
+    io_close(c->hold);
     free(c->path);
     free(c->dir);
     pthread_mutex_destroy(&c->lock);

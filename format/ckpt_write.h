@@ -7,6 +7,7 @@
 
 #include <stddef.h>
 #include "base/err.h"
+#include "base/log.h"
 #include "format/ckpt_proof.h"
 #include "format/ckpt_tensor.h"
 
@@ -58,19 +59,26 @@ struct ckpt_meta {
     size_t *extra_bytes;
 };
 
-/* Makes an empty folder to write in beside dst ("dst.tmp-save"), removing what an interrupted process left
- * there. tmp: its name, at least 4096 bytes; "" on error. *lock keeps other processes of this machine away:
- * io_close it after ckpt_reveal, or pass it to ckpt_abandon. lock NULL: no lock, for tests. ERR_FILE: dst
- * exists, or another process is writing it. */
-int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e);
+/* Makes an empty folder to write in beside dst: "dst.tmp-save", or "dst.2.tmp-save" and so on where that
+ * name has to stay. Removes what an interrupted process left there. A folder stays that has no marker of ours
+ * (base/tmp_folder.h), that a process reads, that holds all files of a checkpoint, or a file that no save
+ * writes. log: gets a line for each folder that is removed or stays; or NULL. tmp: the name, at least 4096
+ * bytes; "" on error. *lock keeps other processes away: io_close it after ckpt_reveal, or pass it to
+ * ckpt_abandon. lock NULL: no lock, for tests. ERR_FILE: dst exists, or another process is writing it. */
+int ckpt_begin(const char *dst, char *tmp, int *lock, struct log *log, struct err *e);
+/* 1: path has the name of such a folder; dst[4096]: the checkpoint it was made for. */
+int ckpt_place_of(const char *path, char dst[4096]);
+/* Removes such a folder, or a checkpoint that a killed process was removing (ckpt_remove), by the rules of
+ * ckpt_begin. 1: nothing is left at path. */
+int ckpt_drop_left(const char *path, struct log *log);
 /* One process, when all shards are closed: merges their n tables, checks exact cover, writes config.json, the
  * small files and the manifest, fsyncs, renames tmp to dst, fsyncs the parent. *got, where not NULL: digests
  * of what was written. On error nothing is at dst and tmp is removed. */
 int ckpt_publish(const char *tmp, const char *dst, int n, void *const *table, const size_t *table_bytes,
                  const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
 /* The two steps of ckpt_publish, for a caller that reads the files again before others can: after ckpt_seal
- * the folder tmp is a whole checkpoint, which ckpt_open reads; ckpt_reveal renames it to dst. Errors: as
- * ckpt_publish. */
+ * the folder tmp is a whole checkpoint, which ckpt_open reads; ckpt_reveal renames it to dst, and removes
+ * what earlier, interrupted writers of dst left. Errors: as ckpt_publish. */
 int ckpt_seal(const char *tmp, int n, void *const *table, const size_t *table_bytes,
               const struct ckpt_meta *meta, struct ckpt_digests *got, struct err *e);
 int ckpt_reveal(const char *tmp, const char *dst, struct err *e);
@@ -79,7 +87,8 @@ int ckpt_reveal(const char *tmp, const char *dst, struct err *e);
  * without that check. */
 void ckpt_abandon(const char *tmp, int lock);
 /* Removes a published checkpoint. Its name disappears first, in one step, so that a part of a checkpoint is
- * never found. */
+ * never found. An error, and nothing removed: the folder has no manifest, or holds a file that the manifest
+ * does not list. */
 int ckpt_remove(const char *path, struct err *e);
 
 #endif

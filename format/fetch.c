@@ -1,14 +1,55 @@
 /* fetch.c - see fetch.h: downloaded in parallel to DST.tmp-fetch, verified, then renamed to DST. */
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 #include "base/io.h"
 #include "base/log.h"
+#include "base/tmp_folder.h"
 #include "format/fetch.h"
 #include "format/ckpt_write.h"
 #include "format/remote_list.h"
 #include "store/store.h"
 
 #define PATH_BYTES 4096
+
+/* Makes the folder tmp and locks it, or goes on in the one that an interrupted fetch left. Another process
+ * must not write into files that this one publishes. */
+static int take_folder(const char *tmp, int *lock, struct log *log, struct err *e)
+{
+    for (int tries = 0; tries < 100; tries++) {
+        enum tmp_folder state = tmp_folder_look(tmp, lock);
+        int rc;
+        if (state == TMP_LEFT)
+            return 0;
+        if (state == TMP_NO_LOCKS && log)
+            log_line(log, "%s: this file system has no locks: let no other process fetch there", tmp);
+        if (state == TMP_NO_LOCKS)
+            return 0;
+        if (state == TMP_WRITTEN || state == TMP_READ)
+            return err_set(e, ERR_FILE, "another process has %s: wait until it ends", tmp);
+        if (state == TMP_FOREIGN)
+            return err_set(e, ERR_FILE,
+                           "%s has no " TMP_MARKER ", so no fetch of this version made it: move it away, or "
+                           "choose another name",
+                           tmp);
+        if (state == TMP_EMPTY)
+            rmdir(tmp);
+        if ((rc = tmp_folder_make(tmp, lock, e)))
+            return rc < 0 ? rc : 0;
+    }
+    return err_set(e, ERR_FILE, "%s is made and removed by other processes: choose another name", tmp);
+}
+
+/* The folders in front of a path. */
+static int make_parents(const char *path, struct err *e)
+{
+    char parent[PATH_BYTES];
+    const char *slash = strrchr(path, '/');
+    if (!slash || slash == path)
+        return 0;
+    snprintf(parent, sizeof parent, "%.*s", (int)(slash - path), path);
+    return io_make_dirs(parent, e);
+}
 
 int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct err *e)
 {
@@ -17,7 +58,7 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     struct url_cache *r = NULL;
     struct ckpt *c = NULL;
     size_t n = strlen(dst);
-    int rc = 0, lock = -1, busy;
+    int rc = 0, lock = -1;
     while (n > 1 && dst[n - 1] == '/')
         n--;
     if (!store_is_url(url))
@@ -28,9 +69,8 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
     if (io_exists(dst))
         return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
     snprintf(tmp, sizeof tmp, "%.*s.tmp-fetch", (int)n, dst);
-    TRY(io_make_dirs(tmp, e));
-    /* otherwise another process could write into files that this one publishes */
-    TRY(lock = io_lock_dir(tmp, &busy, e));
+    if ((rc = make_parents(tmp, e)) < 0 || (rc = take_folder(tmp, &lock, how->log, e)) < 0)
+        return rc; /* it is not ours to remove */
     TRY(remote_open(&r, url, tmp, how->stop, e));
     if (how->log && url_cache_remark(r))
         log_line(how->log, "%.*s: %s", (int)strcspn(url, "?"), url, url_cache_remark(r));
@@ -47,10 +87,9 @@ int ckpt_fetch(const char *url, const char *dst, struct ckpt_fetch *how, struct 
 out:
     url_cache_close(r);
     ckpt_close(c);
-    if (lock >= 0 && (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT))
-        ckpt_abandon(tmp, -1); /* these bytes are wrong: the next attempt begins anew, others keep theirs */
-    else if (lock >= 0)
-        remove(tmp); /* only when it is empty */
+    /* wrong bytes: the next attempt begins anew; after other errors it goes on from what has arrived */
+    if (e->code == ERR_INTEGRITY || e->code == ERR_FORMAT || tmp_folder_is_unused(tmp))
+        ckpt_abandon(tmp, -1);
     io_close(lock);
     if (e->code == ERR_STOPPED)
         return err_set(

@@ -98,6 +98,7 @@ struct fmt_cached {
 
 struct ckpt {
     char *path, *dir; /* dir: the folder; of a single file the one that it lies in */
+    int hold;         /* keeps other processes from removing an unpublished folder (tmp_folder_hold), or -1 */
     const char *driver;
 
     int n_tensors, n_files, n_extra;

@@ -7,9 +7,10 @@
 #define PATH_BYTES 4096
 
 /* Makes the temporary folder: every process gets its name in tmp[PATH_BYTES], the first one its lock. */
-static int begin(const struct request *req, char *tmp, int *lock, struct err *e)
+static int begin(const struct request *req, char *tmp, int *lock, struct log *log, struct err *e)
 {
-    int rc = procs_agree(req->procs, procs_rank(req->procs) ? 0 : ckpt_begin(req->dst, tmp, lock, e), e);
+    int rc = procs_rank(req->procs) ? 0 : ckpt_begin(req->dst, tmp, lock, log, e);
+    rc = procs_agree(req->procs, rc, e);
     return rc < 0 ? rc : procs_broadcast(req->procs, tmp, PATH_BYTES, e);
 }
 
@@ -17,7 +18,7 @@ static int write_and_prove(const struct plan *p, struct log *log, struct err *e)
 {
     const struct procs *procs = p->req->procs;
     char tmp[PATH_BYTES] = "";
-    int lock = -1, first = procs_rank(procs) == 0, rc = begin(p->req, tmp, &lock, e);
+    int lock = -1, first = procs_rank(procs) == 0, rc = begin(p->req, tmp, &lock, log, e);
     struct ckpt_digest *digest = rc < 0 ? NULL : calloc((size_t)p->n + 1, sizeof *digest);
     TRY(rc);
     TRY(procs_agree(procs,

@@ -3,6 +3,8 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/io.h"
+#include "base/tmp_folder.h"
 #include "reshard/reshard.h"
 #include "reshard/report.h"
 
@@ -399,4 +401,47 @@ int report_plan(const struct plan *p, const struct report_options *o, FILE *out,
             (long long)p->n_pieces, p->n, n_files, p->n_ranks, c);
     fprintf(out, "%-10s about %s\n%-10s about %.1f s on a disk of 1 GB/s\n", "memory", d, "time", s);
     return 0;
+}
+
+/* ---- an unpublished checkpoint ---- */
+
+/* Prints a path as one word of a shell. */
+static void print_word(const char *path, FILE *out)
+{
+    fputs(*path == '-' ? "'./" : "'", out);
+    for (; *path; path++)
+        if (*path == '\'')
+            fputs("'\\''", out);
+        else
+            fputc(*path, out);
+    fputc('\'', out);
+}
+
+void report_rescue(const char *path, enum ckpt_proof proof, FILE *out)
+{
+    char dst[4096];
+    int lock;
+    if (!ckpt_place_of(path, dst))
+        return;
+    enum tmp_folder state = tmp_folder_look(path, &lock);
+    io_close(lock);
+    if (state == TMP_WRITTEN || state == TMP_READ) {
+        fprintf(out, "%s: not published yet: another process uses it\n", path);
+        return;
+    }
+    if (proof != CKPT_DIGESTS) {
+        fprintf(out,
+                "%s: not published, and this format does not show whether all files were written: "
+                "convert again\n",
+                path);
+        return;
+    }
+
+    fprintf(out, "%s: whole, but not published: its writer was interrupted; publish it with: rm -f ", path);
+    print_word(path, out);
+    fputs("/" TMP_MARKER " && mv -T ", out);
+    print_word(path, out);
+    fputc(' ', out);
+    print_word(dst, out);
+    fputs(io_exists(dst) ? ".rescued\n" : "\n", out);
 }

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include "base/log.h"
 #include "format/ckpt.h"
+#include "format/ckpt_proof.h"
 
 struct plan;
 struct report_options {
@@ -44,5 +45,9 @@ json_t *report_index(const struct ckpt_tensor *t, int64_t at);
 void report_index_text(const struct ckpt_tensor *t, int64_t at, char out[96]);
 /* v; JSON has no NaN and Inf, so these become the texts "nan", "inf", "-inf". */
 json_t *report_number(double v);
+
+/* For a whole checkpoint in the folder of a save (dst.tmp-save): how to publish it, as commands for a shell;
+ * nothing for other paths. proof: what verifying showed. The checkpoint is closed. */
+void report_rescue(const char *path, enum ckpt_proof proof, FILE *out);
 
 #endif

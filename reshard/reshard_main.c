@@ -334,7 +334,10 @@ static int run_verify(const struct options *o, char **arg, struct err *e)
         printf("%s: %d tensors, %s read: %s\n", arg[0], ckpt_n_tensors(c), size,
                o->quick ? "tables agree (data not read)" : verified[ckpt_proof(c)]);
     }
+    enum ckpt_proof proof = rc >= 0 ? ckpt_proof(c) : CKPT_READABLE;
     ckpt_close(c);
+    if (rc >= 0 && !o->quick)
+        report_rescue(arg[0], proof, stdout);
     return rc;
 }
 

@@ -6,6 +6,7 @@
 #include "base/io.h"
 #include "base/log.h"
 #include "base/pool.h"
+#include "base/tmp_folder.h"
 #include "store/url_cache_priv.h"
 
 #define FOLDERS_DEEP 2 /* folders in folders that a file may lie in */
@@ -88,7 +89,7 @@ static void check_task(void *arg, int64_t task, int thread)
 }
 
 /* Removes the cache's own files and what a killed process left (names that begin with a dot, but for
- * `hidden`), and fsyncs the rest. */
+ * `hidden` and the folder's marker), and fsyncs the rest. */
 static int settle_folder(const char *dir, const char *hidden, int depth, struct err *e)
 {
     DIR *d = opendir(dir);
@@ -97,7 +98,7 @@ static int settle_folder(const char *dir, const char *hidden, int depth, struct 
     if (!d)
         return err_sys(e, "cannot open folder %s", dir);
     while (rc >= 0 && (f = readdir(d))) {
-        if (!strcmp(f->d_name, ".") || !strcmp(f->d_name, ".."))
+        if (!strcmp(f->d_name, ".") || !strcmp(f->d_name, "..") || !strcmp(f->d_name, TMP_MARKER))
             continue;
         char *path = io_join(dir, f->d_name);
         if (!path)

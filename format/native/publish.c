@@ -1,8 +1,9 @@
 /* publish.c - a checkpoint becomes visible: the shards' tables are merged and checked, the manifest is
- * written, everything is fsynced, then one rename.
+ * written, everything is fsynced, then one rename (place.c).
  *
- *     mkdir dst.tmp-save -> files, each fsynced -> manifest, fsynced -> fsync of the folder
- *     -> rename to dst, never over an existing one -> fsync of the parent
+ *     mkdir dst.tmp-save -> marker -> files, each fsynced -> manifest, fsynced -> fsync of the folder
+ *     -> marker removed -> fsync of the folder -> rename to dst, never over an existing one
+ *     -> fsync of the parent
  * A crash before the rename leaves no dst; after it, a whole one. */
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +13,6 @@
 #include "format/ckpt_write.h"
 #include "format/fmt.h"
 #include "format/native/manifest.h"
-
-#define PATH_BYTES 4096
 
 /* A checkpoint being put together: the tables of struct ckpt, and what only the manifest needs. */
 struct seal {
@@ -35,118 +34,6 @@ struct seal {
     json_t **root; /* parsed tables; names are borrowed from them */
     int n_tables;
 };
-
-/* ---- the temporary folder ---- */
-
-/* Makes the folder and locks it. A folder that exists and is not locked was left by a process that was
- * killed: it is removed under its lock, and made anew. A process that waits for the lock of the old one finds
- * that the name no longer stands for it. */
-static int own_folder(const char *tmp, struct err *e)
-{
-    for (int tries = 0; tries < 100; tries++) {
-        int busy, rc = 0, made = !io_exists(tmp);
-        if (made && (rc = io_mkdir(tmp, e)) < 0) {
-            if (!io_exists(tmp))
-                return rc;
-            made = 0; /* another process made it first */
-        }
-        int fd = io_lock_dir(tmp, &busy, e);
-        if (fd >= 0 && made)
-            return fd;
-        if (fd < 0 && !busy) {
-            if (made)
-                ckpt_abandon(tmp, -1);
-            return fd;
-        }
-        if (fd < 0 && io_exists(tmp))
-            break;
-        rc = fd < 0 ? 0 : io_remove_tree(tmp, e);
-        io_close(fd);
-        if (rc < 0)
-            return rc;
-    }
-    return err_set(e, ERR_FILE, "another process is writing %s: wait until it ends, or choose another name",
-                   tmp);
-}
-
-int ckpt_begin(const char *dst, char *tmp, int *lock, struct err *e)
-{
-    size_t n = strlen(dst);
-    while (n > 1 && dst[n - 1] == '/')
-        n--;
-    if (io_exists(dst))
-        return err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
-    if (n == 0 || n + 16 > PATH_BYTES)
-        return err_set(e, ERR_USAGE, "a checkpoint's name has %zu bytes: choose another one", n);
-    snprintf(tmp, PATH_BYTES, "%.*s.tmp-save", (int)n, dst);
-    int fd = own_folder(tmp, e);
-    if (fd >= 0 && io_exists(dst)) { /* another process has published it meanwhile */
-        ckpt_abandon(tmp, fd);
-        fd = err_set(e, ERR_FILE, "%s exists: choose another name or remove it", dst);
-    }
-    if (fd < 0) {
-        *tmp = 0; /* it is not ours to remove */
-        return fd;
-    }
-    if (lock)
-        *lock = fd;
-    else
-        io_close(fd);
-    return 0;
-}
-
-void ckpt_abandon(const char *tmp, int lock)
-{
-    struct err e;
-    if (lock < 0 || io_is_at(lock, tmp))
-        io_remove_tree(tmp, &e); /* not reported: the caller reports an earlier error */
-    io_close(lock);
-}
-
-static int sync_parent(const char *dst, struct err *e)
-{
-    char parent[PATH_BYTES];
-    size_t n = strlen(dst);
-    while (n > 1 && dst[n - 1] == '/')
-        n--;
-    while (n > 0 && dst[n - 1] != '/')
-        n--;
-    while (n > 1 && dst[n - 1] == '/')
-        n--;
-    snprintf(parent, sizeof parent, "%.*s", n ? (int)n : 1, n ? dst : ".");
-    return io_sync_dir(parent, e);
-}
-
-int ckpt_remove(const char *path, struct err *e)
-{
-    char trash[PATH_BYTES];
-    const char *slash = strrchr(path, '/');
-    int n = snprintf(trash, sizeof trash, "%.*s.removed.tmp-old", slash ? (int)(slash - path + 1) : 0, path),
-        rc = 0;
-    if (n >= PATH_BYTES)
-        return err_set(e, ERR_USAGE, "%s: the name is too long", path);
-    TRY(io_remove_tree(trash, e)); /* left by a process that was killed while it removed */
-    TRY(io_rename(path, trash, e));
-    TRY(sync_parent(path, e)); /* otherwise a crash may keep the name and lose the files */
-    TRY(io_remove_tree(trash, e));
-out:
-    return rc < 0 ? rc : 0;
-}
-
-int ckpt_reveal(const char *tmp, const char *dst, struct err *e)
-{
-    struct err ignored;
-    int rc = io_rename(tmp, dst, e), back = 0;
-    if (rc >= 0 && (rc = sync_parent(dst, e)) < 0) {
-        /* an error must leave nothing at dst; the rename back is as atomic as the one before, and must be on
-         * the disk before files are removed */
-        back = io_rename(dst, tmp, &ignored);
-        back = back < 0 ? back : sync_parent(dst, &ignored);
-    }
-    if (rc < 0 && back >= 0)
-        ckpt_abandon(tmp, -1);
-    return rc < 0 ? err_add(e, "publishing %s", dst) : 0;
-}
 
 /* ---- tables of the shards ---- */
 

@@ -124,7 +124,7 @@ static int make(const char *dst, int n_layers, int64_t *bytes, struct err *e)
         return err_set(e, ERR_MEMORY, "no room for data");
     TRY(model_config_parse(&cfg, config, "config.json", e));
     TRY(param_table_open(&m.table, &cfg, e));
-    TRY(ckpt_begin(dst, m.tmp, NULL, e));
+    TRY(ckpt_begin(dst, m.tmp, NULL, NULL, e));
     for (int r = 0; r < 4; r++)
         TRY(write_rank(&m, r, e));
     TRY(ckpt_publish(m.tmp, dst, 4, m.table_text, m.table_bytes, &meta, NULL, e));

@@ -82,33 +82,36 @@ out:
     return rc;
 }
 
-/* Removes all but the newest K checkpoints of OUT, and never this one. */
+/* The lowest step above `above` that has a folder in OUT, and the number of such folders. *step -1: none. */
+static int64_t count_steps(const char *out, int64_t above, int64_t *step)
+{
+    DIR *d = opendir(out);
+    struct dirent *x;
+    int64_t n = 0;
+    *step = -1;
+    while (d && (x = readdir(d))) {
+        int64_t s = checkpoint_step(x->d_name);
+        if (s <= above)
+            continue;
+        n++;
+        *step = *step < 0 || s < *step ? s : *step;
+    }
+    if (d)
+        closedir(d);
+    return n;
+}
+
+/* Removes all but the newest K checkpoints of OUT, and never this one. What cannot be removed is passed
+ * over, and the last such message is kept for the log. */
 static void drop_old(struct save *s)
 {
     const struct train_opts *o = &s->run->o;
-    for (;;) {
-        DIR *d = opendir(o->out);
-        struct dirent *x;
-        int64_t oldest = INT64_MAX, n = 0;
-        char path[4200];
-        struct err e;
-        while (d && (x = readdir(d))) {
-            int64_t step = checkpoint_step(x->d_name);
-            if (step < 0)
-                continue;
-            n++;
-            oldest = step < oldest ? step : oldest;
-        }
-        if (d)
-            closedir(d);
-
-        if (n <= o->keep || oldest == s->step)
-            return;
-        snprintf(path, sizeof path, "%s/step-%lld", o->out, (long long)oldest);
-        if (ckpt_remove(path, &e) < 0) {
+    char path[4200];
+    struct err e;
+    for (int64_t at = -1; count_steps(o->out, at, &at) > o->keep && at != s->step;) {
+        snprintf(path, sizeof path, "%s/step-%lld", o->out, (long long)at);
+        if (ckpt_remove(path, &e) < 0)
             snprintf(s->note, sizeof s->note, "--keep %lld: %s", (long long)o->keep, e.text);
-            return;
-        }
     }
 }
 
@@ -344,7 +347,7 @@ int save_start(struct save *s, int must, struct err *e)
     snprintf(s->dst, sizeof s->dst, "%s/step-%lld", s->run->o.out, (long long)s->step);
 
     if (ranks_is_first(s->ranks))
-        rc = ckpt_begin(s->dst, s->tmp, &s->lock, e);
+        rc = ckpt_begin(s->dst, s->tmp, &s->lock, &s->log->term, e);
     TRY(comm_agree(all, rc, e));
     TRY(comm_broadcast(all, s->tmp, sizeof s->tmp, 0, e));
     if (s->snapshot)
@@ -365,30 +368,27 @@ const char *save_last(const struct save *s, struct ckpt_digests *digests)
 
 /* ---- opening and closing ---- */
 
-/* Removes folders of saves that no process works on any more: those of runs that died. */
+/* N of the names "step-N.tmp-save", "step-N.2.tmp-save", "step-N.removed.tmp-old"; -1: another name. */
+static int64_t step_of_place(const char *name)
+{
+    const char *dot = strchr(name, '.'), *end = strrchr(name, '.');
+    char step[64];
+    if (!end || dot - name >= (int)sizeof step || (strcmp(end, ".tmp-save") && strcmp(end, ".tmp-old")))
+        return -1;
+    snprintf(step, sizeof step, "%.*s", (int)(dot - name), name);
+    return checkpoint_step(step);
+}
+
+/* Removes what runs that died left in OUT, and says what stays. */
 static void drop_left(const char *out, struct log *term)
 {
     DIR *d = opendir(out);
     struct dirent *x;
+    char path[4400];
     while (d && (x = readdir(d))) {
-        char name[256], path[4400], *end;
-        struct err e;
-        int busy, fd;
-        snprintf(name, sizeof name, "%s", x->d_name);
-        if (!(end = strstr(name, ".tmp-save")) || strcmp(end, ".tmp-save"))
-            continue;
-        *end = 0;
         snprintf(path, sizeof path, "%s/%s", out, x->d_name);
-
-        if (checkpoint_step(name) < 0 || (fd = io_lock_dir(path, &busy, &e)) < 0)
-            continue;
-
-        int rc = io_remove_tree(path, &e);
-        io_close(fd);
-        if (rc < 0)
-            log_line(term, "%s, left by a run that died, cannot be removed: %s", path, e.text);
-        else
-            log_line(term, "%s, left by a run that died, is removed", path);
+        if (step_of_place(x->d_name) >= 0)
+            ckpt_drop_left(path, term);
     }
     if (d)
         closedir(d);

@@ -126,8 +126,12 @@ for i in 1 2 3 4 5; do
     timeout -s KILL 0.5 "$BIN/reshard" fetch --threads 2 $at/slow/big got >/dev/null 2>&1
     claim "kill $i: nothing half appears" [ ! -e got ] || break
 done
-run flock got.tmp-fetch "$BIN/reshard" fetch $at/slow/big got
+run flock got.tmp-fetch/.shardline-tmp "$BIN/reshard" fetch $at/slow/big got
 claim "while another process has its folder it is refused" [ $rc = 1 ] && claim "which is said" has "$err" "another process has got.tmp-fetch: wait"
+mkdir notes.tmp-fetch; echo notes >notes.tmp-fetch/.notes
+run reshard fetch $at/slow/big notes
+claim "a folder of that name which no fetch made is refused" [ $rc = 1 ] && claim "which is said" has "$err" "notes.tmp-fetch has no .shardline-tmp"
+claim "and not touched" [ "$(ls -A notes.tmp-fetch)/$(cat notes.tmp-fetch/.notes)" = .notes/notes ]
 run reshard fetch $at/slow/big got
 claim "after five kills it ends" [ $rc = 0 ]
 claim "with the right bytes" cmp got/model.safetensors served/big/model.safetensors

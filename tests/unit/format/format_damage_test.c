@@ -26,7 +26,7 @@ static int make_compressed(const char *dst, int n_ranks, int planes, struct err 
     size_t bytes[8] = { 0 };
     char tmp[4096];
     struct ckpt_meta meta = make_meta(n_ranks);
-    int rc = ckpt_begin(dst, tmp, NULL, e);
+    int rc = ckpt_begin(dst, tmp, NULL, NULL, e);
     for (int r = 0; r < n_ranks && rc >= 0; r++) {
         struct ckpt_piece p[N_SPECS];
         struct ckpt_shard *s = NULL;

@@ -143,7 +143,7 @@ static inline int make_ckpt(const char *dst, const struct spec *s, int n_specs, 
     char tmp[4096];
     struct ckpt_meta meta = make_meta(n_ranks);
     struct make how = { s, n_specs, n_ranks, step, backwards };
-    int rc = ckpt_begin(dst, tmp, NULL, e);
+    int rc = ckpt_begin(dst, tmp, NULL, NULL, e);
     if (rc < 0)
         return rc;
     for (int r = 0; r < n_ranks && rc >= 0; r++)

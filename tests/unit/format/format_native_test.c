@@ -497,7 +497,7 @@ static int make_packed(const char *path, enum ckpt_codec codec, int level, struc
     size_t bytes = 0;
     char tmp[4096], *data = malloc((size_t)4 * 700001);
     int rc = 0;
-    TRY(ckpt_begin(path, tmp, NULL, e));
+    TRY(ckpt_begin(path, tmp, NULL, NULL, e));
     TRY(ckpt_shard_open(&shard, tmp, 0, 2, p, e));
     ckpt_shard_compress(shard, codec, level);
     for (int i = 0; i < 2; i++) {

@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include "base/tmp_folder.h"
 #include "format/fmt.h"
 #include "tests/test.h"
 #include "tests/unit/format/format_make.h"
@@ -42,7 +43,7 @@ TEST(publishing_with_a_piece_missing_twice_or_different_fails_and_leaves_nothing
         memcpy(other, s, sizeof s);
         if (how == 2)
             other[0].t.dtype = STORED_I32;
-        CHECK_INT(ckpt_begin(fresh("partial"), tmp, NULL, &e), 0);
+        CHECK_INT(ckpt_begin(fresh("partial"), tmp, NULL, NULL, &e), 0);
         CHECK_INT(write_rank(tmp, &(struct make){ s, 2, 2, 100, 0 }, 0, &table[0], &bytes[0], &e), 0);
         CHECK_INT(write_rank(tmp, &second, 1, &table[1], &bytes[1], &e), 0);
         if (how == 3)
@@ -84,7 +85,7 @@ TEST(an_existing_name_is_never_written_over_and_an_earlier_failed_try_is_removed
     CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), -ERR_FILE);
     CHECK_HAS(e.text, "exists");
     CHECK_INT(opens_and_verifies(dst, &e), 0);
-    CHECK_INT(ckpt_begin(fresh("retry"), tmp, NULL, &e), 0);
+    CHECK_INT(ckpt_begin(fresh("retry"), tmp, NULL, NULL, &e), 0);
     CHECK_INT(io_write_file(in_tmp(tmp, "weights-00000.safetensors", path), "half", 4, &e), 0);
     CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
     CHECK_INT(opens_and_verifies(dst, &e), 0);
@@ -100,7 +101,7 @@ static pid_t begin_elsewhere(int hold)
     CHECK_INT(pipe(to), 0);
     pid_t child = fork();
     if (child == 0) {
-        int rc = ckpt_begin(dst, tmp, &lock, &e);
+        int rc = ckpt_begin(dst, tmp, &lock, NULL, &e);
         if (rc == 0 && hold && write(to[1], "x", 1) == 1)
             pause();
         _exit(rc == 0 ? 0 : strstr(e.text, "another process is writing") && !*tmp ? 1 : 2);
@@ -123,7 +124,7 @@ TEST(a_name_that_is_being_written_is_refused_until_its_writer_ends)
     char tmp[4096], path[512];
     int lock = -1;
     struct err e = { 0 };
-    CHECK_INT(ckpt_begin(fresh("busy"), tmp, &lock, &e), 0);
+    CHECK_INT(ckpt_begin(fresh("busy"), tmp, &lock, NULL, &e), 0);
     CHECK_INT(io_write_file(in_tmp(tmp, "half", path), "x", 1, &e), 0);
     CHECK_INT(status_of(begin_elsewhere(0)), 1);
     CHECK(io_exists(path));
@@ -132,7 +133,7 @@ TEST(a_name_that_is_being_written_is_refused_until_its_writer_ends)
     pid_t other = begin_elsewhere(1);
     ckpt_abandon(tmp, lock); /* the name belongs to the other process now */
     CHECK(io_exists(tmp));
-    CHECK_INT(ckpt_begin(dst, tmp, &lock, &e), -ERR_FILE);
+    CHECK_INT(ckpt_begin(dst, tmp, &lock, NULL, &e), -ERR_FILE);
     CHECK_STR(tmp, "");
     kill(other, SIGKILL);
     CHECK_INT(status_of(other), 99);
@@ -199,4 +200,94 @@ TEST(whichever_call_fails_nothing_appears_and_nothing_is_left)
         CHECK(n > 2 || !strcmp(ops[k], "rename"));
         CHECK_INT(opens_and_verifies(dst, &e), 0);
     }
+}
+
+/* ---- what is not ours, or is still needed, stays ---- */
+
+/* Makes dst.tmp-save with one file in it; tmp: its name. */
+static void make_left(const char *name, int marked, char tmp[600])
+{
+    char path[700];
+    struct err e = { 0 };
+    snprintf(tmp, 600, "%s.tmp-save", dst);
+    CHECK_INT(io_remove_tree(tmp, &e), 0);
+    CHECK_INT(io_mkdir(tmp, &e), 0);
+    CHECK_INT(io_write_file(in_tmp(tmp, name, path), "x", 1, &e), 0);
+    if (marked)
+        CHECK_INT(io_write_file(in_tmp(tmp, TMP_MARKER, path), "", 0, &e), 0);
+}
+
+/* Makes a checkpoint at dst; 1: the file `name` of dst.tmp-save is still there afterwards. */
+static int stays_beside_a_save(const char *name, int marked)
+{
+    char tmp[600], path[700];
+    struct err e = { 0 };
+    fresh("others");
+    make_left(name, marked, tmp);
+    CHECK_INT(make_ckpt(dst, small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+    return io_exists(in_tmp(tmp, name, path));
+}
+
+TEST(a_save_removes_only_what_a_save_left)
+{
+    CHECK_INT(stays_beside_a_save("notes.txt", 0), 1);
+    CHECK_INT(stays_beside_a_save("weights-00000.safetensors", 0), 1);
+    CHECK_INT(stays_beside_a_save("notes.txt", 1), 1);
+    CHECK_INT(stays_beside_a_save("weights-00000.safetensors", 1), 0);
+    CHECK_INT(stays_beside_a_save("manifest.json", 1), 0); /* published since */
+}
+
+TEST(a_whole_checkpoint_that_was_not_published_stays_until_its_name_is_taken)
+{
+    char tmp[4096], left[600], path[700];
+    int lock = -1;
+    struct err e = { 0 };
+    fresh("whole");
+    make_left("manifest.json", 1, left);
+    CHECK_INT(ckpt_begin(dst, tmp, &lock, NULL, &e), 0);
+    CHECK(strcmp(tmp, left) && io_exists(in_tmp(left, "manifest.json", path)));
+    ckpt_abandon(tmp, lock);
+    CHECK(!io_exists(tmp) && io_exists(path));
+    CHECK_INT(ckpt_drop_left(left, NULL), 0);
+    CHECK_INT(io_mkdir(dst, &e), 0);
+    CHECK_INT(ckpt_drop_left(left, NULL), 1);
+    CHECK(!io_exists(left));
+    CHECK_INT(io_remove_tree(dst, &e), 0);
+}
+
+TEST(a_folder_of_a_save_that_is_read_stays)
+{
+    char tmp[4096], left[600];
+    int lock = -1;
+    struct err e = { 0 };
+    fresh("read");
+    make_left("weights-00000.safetensors", 1, left);
+    int hold = tmp_folder_hold(left);
+    CHECK(hold >= 0);
+    CHECK_INT(ckpt_begin(dst, tmp, &lock, NULL, &e), 0);
+    CHECK(strcmp(tmp, left) && io_exists(left));
+    ckpt_abandon(tmp, lock);
+    io_close(hold);
+    CHECK_INT(ckpt_begin(dst, tmp, &lock, NULL, &e), 0);
+    CHECK_STR(tmp, left);
+    CHECK_INT(tmp_folder_hold(tmp), -1); /* a writer has it */
+    ckpt_abandon(tmp, lock);
+}
+
+TEST(a_checkpoint_with_another_file_in_it_is_not_removed)
+{
+    char path[700];
+    struct err e = { 0 };
+    CHECK_INT(make_ckpt(fresh("notes"), small_specs(), N_SPECS, 1, 1000, 0, NULL, &e), 0);
+    CHECK_INT(io_write_file(in_tmp(dst, "notes.txt", path), "x", 1, &e), 0);
+    CHECK_INT(ckpt_remove(dst, &e), -ERR_FILE);
+    CHECK_HAS(e.text, "notes.txt");
+    CHECK_INT(opens_and_verifies(dst, &e), 0);
+    CHECK_INT(io_unlink(path, &e), 0);
+    CHECK_INT(ckpt_remove(dst, &e), 0);
+    CHECK(!io_exists(dst));
+    CHECK_INT(io_mkdir(dst, &e), 0);
+    CHECK_INT(io_write_file(path, "x", 1, &e), 0);
+    CHECK(ckpt_remove(dst, &e) < 0 && io_exists(path)); /* a folder of the user's that is called like one */
 }

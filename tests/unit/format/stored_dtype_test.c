@@ -121,7 +121,7 @@ static void write_cut(const char *dst, enum stored_dtype t, int dim, int n, enum
     size_t bytes[2];
     struct ckpt_meta meta = { .layout = { 1, 1, 1, 1, 1, 0 } };
     struct err e;
-    CHECK_INT(ckpt_begin(dst, tmp, NULL, &e), 0);
+    CHECK_INT(ckpt_begin(dst, tmp, NULL, NULL, &e), 0);
     for (int r = 0; r < n; r++) {
         struct ckpt_tensor whole = tensor_of(t);
         struct ckpt_piece p = { .t = whole, .box = box_whole(2, whole.shape) };
@@ -149,7 +149,7 @@ static void write_hf(const char *dst, enum stored_dtype t, const unsigned char *
     struct ckpt_meta meta = { .n_extra = 0 };
     struct hf_write *out;
     struct err e;
-    CHECK_INT(ckpt_begin(dst, tmp, NULL, &e), 0);
+    CHECK_INT(ckpt_begin(dst, tmp, NULL, NULL, &e), 0);
     CHECK_INT(hf_write_open(&out, tmp, 1, &w, 1 << 20, &e), 0);
     CHECK_INT(hf_write_put(out, 0, data, COUNT, &e), 0);
     CHECK_INT(hf_write_seal(out, &meta, &e), 0);

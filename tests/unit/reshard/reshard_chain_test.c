@@ -164,7 +164,7 @@ static int make(const char *dst, const struct model *m, const struct change *c, 
         p[i].box = box_whole(p[i].t.n_dims, p[i].t.shape);
         p[i].hi = box_count(&p[i].box);
     }
-    TRY(ckpt_begin(dst, tmp, NULL, e));
+    TRY(ckpt_begin(dst, tmp, NULL, NULL, e));
     TRY(ckpt_shard_open(&shard, tmp, 0, m->n, p, e));
     for (int i = 0; i < m->n; i++) {
         size_t size = (size_t)stored_bytes(p[i].t.dtype, 1);

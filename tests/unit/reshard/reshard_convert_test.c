@@ -78,7 +78,7 @@ static int make_base(const char *dst, int how, const char *config_text, struct e
             p[n].hi = box_count(&p[n].box);
             n++;
         }
-    TRY(ckpt_begin(dst, tmp, NULL, e));
+    TRY(ckpt_begin(dst, tmp, NULL, NULL, e));
     TRY(ckpt_shard_open(&s, tmp, 0, n, p, e));
     for (int i = 0; i < n; i++) {
         char *data = malloc((size_t)p[i].hi * 4);
@@ -374,7 +374,7 @@ TEST(the_proof_finds_a_target_that_is_not_what_streamed_by)
     named("one", one);
     CHECK_INT(ckpt_open(&src, base, NULL, &e), 0);
     CHECK_INT(plan_make(&p, src, &r, NULL, &e), 0);
-    CHECK_INT(ckpt_begin(one, tmp, NULL, &e), 0);
+    CHECK_INT(ckpt_begin(one, tmp, NULL, NULL, &e), 0);
     CHECK_INT(stream_run(&p, tmp, d, NULL, &e), 0);
     CHECK_INT(prove_run(&p, tmp, d, NULL, &e), 0);
     d[7].lo ^= 1;
