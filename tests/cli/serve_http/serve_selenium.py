@@ -129,8 +129,11 @@ def by_keyboard(server, name):
     claim(f"{name}: Tab comes to a token and its probabilities", "tok" in p.focus().get_attribute("class") and p.at("tip").is_displayed())
     claim(f"{name}: a token is named for those who do not see it", "%" in (p.focus().get_attribute("aria-label") or ""))
     p.shot()
+    until(f"{name}: a model with a template offers a chat", lambda: p.at("tab-chat").is_enabled())
+    claim(f"{name}: a completion has no system prompt", not p.at("system").is_displayed())
     p.at("tab-complete").send_keys(Keys.ARROW_RIGHT)
     claim(f"{name}: an arrow goes from tab to tab", p.focus().get_attribute("id") == "tab-chat" and p.at("tab-chat").get_attribute("aria-selected") == "true")
+    p.at("system").send_keys("be short")
     for turn, said in enumerate(("hello", "and then?")):
         p.at("text").send_keys(said, Keys.CONTROL, Keys.ENTER)
         until(f"{name}: turn {turn} is answered", lambda: len(p.d.find_elements(By.CSS_SELECTOR, ".turn.assistant .tok")) > 0 and p.at("go").is_enabled())
