@@ -458,6 +458,39 @@ int tokenizer_stream_feed(struct tokenizer_stream *s, int32_t id, const char **o
     return result(s, out, n, e);
 }
 
+/* Passes on a run of byte tokens but for an incomplete character at its end. */
+static void settle_run(struct tokenizer_stream *s, int i)
+{
+    struct stage *g = &s->stage[i];
+    uint32_t cp;
+    size_t k = 0;
+    for (int len; k < g->run.n && (len = utf8_next(g->run.p + k, g->run.n - k, &cp)) != 0;) {
+        feed(s, i + 1, len > 0 ? g->run.p + k : "\xEF\xBF\xBD", len > 0 ? (size_t)len : 3, 1);
+        k += (size_t)(len > 0 ? len : -len);
+    }
+    if (!k)
+        return;
+    memmove(g->run.p, g->run.p + k, g->run.n - k);
+    g->run.n -= k;
+}
+
+int tokenizer_stream_begin(struct tokenizer_stream *s, const int32_t *ids, size_t n, int skip_special,
+                           const char **out, size_t *n_text, struct err *e)
+{
+    int own = s->skip_special;
+
+    s->out.n = 0;
+    s->skip_special = skip_special;
+    for (size_t i = 0; i < n; i++)
+        feed_id(s, ids[i]);
+    s->skip_special = own;
+
+    for (int i = 0; i < s->n_stages; i++)
+        if (step_of(s, i)->kind->code == DEC_BYTE_FALLBACK)
+            settle_run(s, i);
+    return result(s, out, n_text, e);
+}
+
 int tokenizer_stream_finish(struct tokenizer_stream *s, const char **out, size_t *n, struct err *e)
 {
     s->out.n = 0;

@@ -66,6 +66,12 @@ int tokenizer_stream_open(struct tokenizer_stream **out, const struct tokenizer 
                           struct err *e);
 int tokenizer_stream_feed(struct tokenizer_stream *s, int32_t id, const char **out, size_t *n, struct err *e);
 int tokenizer_stream_finish(struct tokenizer_stream *s, const char **out, size_t *n, struct err *e);
+/* Gives a stream the n ids of the prompt before its first id. skip_special: of the prompt; the stream keeps
+ * its own. *out, *n_text: the prompt's text without an incomplete character at its end; borrowed as above.
+ * Later results hold only what follows: a word keeps the space before it, and a character that the prompt
+ * begins comes whole. */
+int tokenizer_stream_begin(struct tokenizer_stream *s, const int32_t *ids, size_t n, int skip_special,
+                           const char **out, size_t *n_text, struct err *e);
 void tokenizer_stream_close(struct tokenizer_stream *s); /* NULL is allowed */
 
 /* The highest id + 1, added tokens included. */

@@ -3,55 +3,19 @@
 #include <string.h>
 #include "serve/api/answer.h"
 
-/* ---- tokens ---- */
+/* ---- log-probs ---- */
 
-const char *answer_token(const struct request *rq, int32_t id, size_t *n)
+int answer_tops(const struct choice *c, int64_t i)
 {
-    const char *p = rq->sv->tok ? tokenizer_token_bytes(rq->sv->tok, id, n) : NULL;
-    if (!p)
-        *n = 0;
-    return p;
+    return i >= c->prompt->n && c->rq->n_watch ? c->rq->n_watch : (int)c->rq->logprobs;
 }
 
-void answer_write_token(struct json_out *o, const struct request *rq, int32_t id)
-{
-    size_t n;
-    const char *p = answer_token(rq, id, &n);
-    if (rq->tokens_as_ids || !p)
-        json_out_fmt(o, "\"token_id:%d\"", id);
-    else
-        json_out_string_n(o, p, n);
-}
-
-/* Are two ids the same key of a JSON object? Different ids may have the same text. */
-static int same_key(const struct request *rq, int32_t a, int32_t b)
-{
-    size_t na, nb;
-    const char *pa = answer_token(rq, a, &na), *pb = answer_token(rq, b, &nb);
-    struct json_out ka = { 0 }, kb = { 0 };
-
-    if (a == b)
-        return 1;
-    if (rq->tokens_as_ids || !pa || !pb)
-        return 0;
-    if (na == nb && !memcmp(pa, pb, na))
-        return 1;
-    if (utf8_count(pa, na) != utf8_count(pb, nb))
-        return 0;
-    json_out_string_n(&ka, pa, na); /* different bytes may be the same U+FFFD */
-    json_out_string_n(&kb, pb, nb);
-    int same = ka.n == kb.n && !memcmp(ka.p, kb.p, ka.n);
-    json_out_free(&ka);
-    json_out_free(&kb);
-    return same;
-}
-
-/* The most likely tokens at i, and the one that is there. */
+/* The most likely tokens at i, or those of logprob_token_ids, and the one that is there. */
 static void write_top(struct json_out *o, const struct choice *c, int64_t i)
 {
     const struct request *rq = c->rq;
-    struct top_entry row[LOGPROBS_MAX + 1];
-    int n = (int)rq->logprobs;
+    struct top_entry row[WATCH_MAX + 1];
+    int n = answer_tops(c, i);
     const char *comma = "";
 
     if (n)
@@ -61,11 +25,11 @@ static void write_top(struct json_out *o, const struct choice *c, int64_t i)
     for (int a = 0; a < n; a++) {
         int seen = 0;
         for (int b = 0; b < a && !seen; b++)
-            seen = same_key(rq, row[a].id, row[b].id);
+            seen = answer_same_key(c, i, row[a].id, row[b].id);
         if (seen)
             continue;
         json_out_text(o, comma);
-        answer_write_token(o, rq, row[a].id);
+        answer_write_token(o, c, i, row[a].id);
         json_out_text(o, ":");
         json_out_logprob(o, row[a].logprob);
         comma = ",";
@@ -74,10 +38,11 @@ static void write_top(struct json_out *o, const struct choice *c, int64_t i)
     json_out_text(o, "}");
 }
 
-static void write_ranked(struct json_out *o, const struct request *rq, struct top_entry t, int64_t rank)
+static void write_ranked(struct json_out *o, const struct choice *c, int64_t i, struct top_entry t,
+                         int64_t rank)
 {
     size_t n;
-    const char *p = answer_token(rq, t.id, &n);
+    const char *p = answer_token(c, i, t.id, &n);
     json_out_fmt(o, "\"%d\":{\"logprob\":", t.id);
     json_out_logprob(o, t.logprob);
     json_out_fmt(o, ",\"rank\":%lld,\"decoded_token\":", (long long)rank);
@@ -93,12 +58,10 @@ static void write_ranked(struct json_out *o, const struct request *rq, struct to
 static void write_logprobs(struct json_out *o, const struct choice *c, int64_t first, int64_t last,
                            int64_t offset)
 {
-    const struct request *rq = c->rq;
-
     json_out_text(o, "{\"tokens\":[");
     for (int64_t i = first; i < last; i++) {
         json_out_text(o, i > first ? "," : "");
-        answer_write_token(o, rq, c->ids[i]);
+        answer_write_token(o, c, i, c->ids[i]);
     }
 
     json_out_text(o, "],\"token_logprobs\":[");
@@ -121,10 +84,8 @@ static void write_logprobs(struct json_out *o, const struct choice *c, int64_t f
 
     json_out_text(o, "],\"text_offset\":[");
     for (int64_t i = first; i < last; i++) {
-        size_t n;
-        const char *p = answer_token(rq, c->ids[i], &n);
         json_out_fmt(o, "%s%lld", i > first ? "," : "", (long long)offset);
-        offset += utf8_count(p, n);
+        offset += answer_token_length(c, i);
     }
 
     json_out_text(o, "]}");
@@ -140,40 +101,62 @@ void answer_write_ids(struct json_out *o, const int32_t *ids, int64_t n)
     json_out_text(o, "]");
 }
 
-/* Appends the prompt's text: as it was sent, or decoded from its ids. */
+/* Decodes the ids of a prompt. A character that its last tokens begin belongs to the answer, which goes on
+ * with it. */
+static void echo_ids(struct json_out *o, const struct choice *c)
+{
+    const struct prompt *p = c->prompt;
+    struct tokenizer_stream *s = NULL;
+    const char *text;
+    size_t n;
+    struct err e;
+
+    if (tokenizer_stream_open(&s, c->rq->sv->tok, 0, &e) < 0)
+        return;
+    if (tokenizer_stream_begin(s, p->ids + p->n_added, (size_t)(p->n - p->n_added), 0, &text, &n, &e) == 0)
+        json_out_bytes(o, text, n);
+    if (c->rq->max_tokens == 0 && tokenizer_stream_finish(s, &text, &n, &e) == 0)
+        json_out_bytes(o, text, n);
+    tokenizer_stream_close(s);
+}
+
+/* Appends the prompt's text: as it was sent, or decoded from its ids; or a chat's last message. */
 static void echo_text(struct json_out *o, const struct choice *c)
 {
     const struct prompt *p = c->prompt;
-    struct err e;
-    char *text;
-    size_t n;
     if (p->text)
         json_out_bytes(o, p->text, p->n_text);
-    else if (c->rq->sv->tok &&
-             tokenizer_decode(c->rq->sv->tok, p->ids, (size_t)p->n, 0, &text, &n, &e) >= 0) {
-        json_out_bytes(o, text, n);
-        free(text);
-    }
+    else if (c->rq->sv->tok)
+        echo_ids(o, c);
 }
 
-/* Log-probs of the prompt: an entry for each token, null for the first. */
-static void write_prompt_logprobs(struct json_out *o, const struct choice *c)
+void answer_write_prompt_logprobs(struct json_out *o, const struct choice *c)
 {
     const struct request *rq = c->rq;
+    if (rq->prompt_logprobs < 0)
+        return;
     json_out_text(o, ",\"prompt_logprobs\":[null");
     for (int64_t i = 1; i < c->prompt->n; i++) {
         const struct top_entry *top = rq->tops ? c->top + i * rq->tops : NULL;
         json_out_text(o, ",{");
-        write_ranked(o, rq, (struct top_entry){ c->ids[i], c->logprob[i] }, c->rank[i]);
+        write_ranked(o, c, i, (struct top_entry){ c->ids[i], c->logprob[i] }, c->rank[i]);
         for (int64_t j = 0; j < rq->prompt_logprobs; j++) {
             if (top[j].id == c->ids[i])
                 continue;
             json_out_text(o, ",");
-            write_ranked(o, rq, top[j], j + 1);
+            write_ranked(o, c, i, top[j], j + 1);
         }
         json_out_text(o, "}");
     }
     json_out_text(o, "]");
+}
+
+void answer_write_prompt_ids(struct json_out *o, const struct choice *c)
+{
+    if (!c->rq->return_ids)
+        return;
+    json_out_text(o, ",\"prompt_token_ids\":");
+    answer_write_ids(o, c->prompt->ids, c->prompt->n);
 }
 
 void answer_write_finish(struct json_out *o, const struct choice *c)
@@ -203,13 +186,10 @@ static void write_choice(struct json_out *o, const struct choice *c, const struc
     else
         json_out_text(o, "null");
     answer_write_finish(o, c);
-    if (rq->prompt_logprobs >= 0)
-        write_prompt_logprobs(o, c);
+    answer_write_prompt_logprobs(o, c);
+    if (with_prompt_ids)
+        answer_write_prompt_ids(o, c);
     if (rq->return_ids) {
-        if (with_prompt_ids) {
-            json_out_text(o, ",\"prompt_token_ids\":");
-            answer_write_ids(o, c->prompt->ids, c->prompt->n);
-        }
         json_out_text(o, ",\"token_ids\":");
         answer_write_ids(o, c->ids + gen, c->n_ids - gen);
     }
@@ -275,13 +255,13 @@ void openai_answer(struct json_out *o, const struct request *rq)
     for (int i = 0; i < rq->n_choices; i++) {
         const struct choice *c = &rq->choice[i];
         struct json_out text = { 0 };
-        if (rq->echo)
+        if (rq->echo || rq->echo_message)
             echo_text(&text, c);
         json_out_bytes(&text, c->text.p, c->text.n);
         o->failed |= text.failed;
         json_out_text(o, i ? "," : "");
         if (rq->chat)
-            chat_write_choice(o, c);
+            chat_write_choice(o, c, &text);
         else
             write_choice(o, c, &text, rq->echo ? 0 : c->prompt->n, 0, 1);
         json_out_free(&text);
@@ -289,6 +269,10 @@ void openai_answer(struct json_out *o, const struct request *rq)
 
     json_out_text(o, "],");
     write_usage(o, rq, count_generated(rq));
+    if (rq->chat) {
+        answer_write_prompt_logprobs(o, rq->choice);
+        answer_write_prompt_ids(o, rq->choice);
+    }
     json_out_text(o, "}");
 }
 
@@ -298,9 +282,12 @@ static void begin_event(struct json_out *o, const struct request *rq)
     write_head(o, rq);
 }
 
-static void end_event(struct json_out *o, const struct request *rq)
+static void end_event(struct json_out *o, struct request *rq)
 {
     json_out_text(o, "]");
+    if (rq->chat && !rq->prompt_ids_sent)
+        answer_write_prompt_ids(o, rq->choice);
+    rq->prompt_ids_sent = 1;
     if (rq->usage_in_every_chunk) {
         json_out_text(o, ",");
         write_usage(o, rq, count_sent(rq));
@@ -316,7 +303,7 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
     struct json_out text = { 0 };
     int first = rq->echo ? c->sent_ids == 0 : c->sent_ids == c->prompt->n;
 
-    if (rq->echo && first)
+    if ((rq->echo || rq->echo_message) && first)
         echo_text(&text, c);
     json_out_bytes(&text, c->text.p + c->sent, text_end - c->sent);
     o->failed |= text.failed;
@@ -332,11 +319,8 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
         chat_write_delta(o, c, &text);
     else
         write_choice(o, c, &text, c->sent_ids, c->offset, first);
-    for (; c->sent_ids < c->n_ids; c->sent_ids++) {
-        size_t n;
-        const char *p = answer_token(rq, c->ids[c->sent_ids], &n);
-        c->offset += utf8_count(p, n);
-    }
+    for (; c->sent_ids < c->n_ids; c->sent_ids++)
+        c->offset += answer_token_length(c, c->sent_ids);
     end_event(o, rq); /* its usage counts the tokens of this event */
 
     c->sent = text_end;

@@ -1,12 +1,12 @@
 /* answer_chat.c - choices of chats: messages, deltas, log-probs with the tokens' bytes. See answer.h. */
 #include "serve/api/answer.h"
 
-static void write_entry(struct json_out *o, const struct request *rq, struct top_entry t)
+static void write_entry(struct json_out *o, const struct choice *c, int64_t at, struct top_entry t)
 {
     size_t n;
-    const char *p = answer_token(rq, t.id, &n);
+    const char *p = answer_token(c, at, t.id, &n);
     json_out_text(o, "{\"token\":");
-    answer_write_token(o, rq, t.id);
+    answer_write_token(o, c, at, t.id);
     json_out_text(o, ",\"logprob\":");
     json_out_logprob(o, t.logprob);
     json_out_text(o, p ? ",\"bytes\":[" : ",\"bytes\":null");
@@ -28,11 +28,11 @@ static void write_logprobs(struct json_out *o, const struct choice *c, int64_t f
     json_out_text(o, "{\"content\":[");
     for (int64_t i = first; i < c->n_ids; i++) {
         json_out_text(o, i > first ? "," : "");
-        write_entry(o, rq, (struct top_entry){ c->ids[i], c->logprob[i] });
+        write_entry(o, c, i, (struct top_entry){ c->ids[i], c->logprob[i] });
         json_out_text(o, ",\"top_logprobs\":[");
-        for (int64_t j = 0; j < rq->logprobs; j++) {
+        for (int j = 0; j < answer_tops(c, i); j++) {
             json_out_text(o, j ? "," : "");
-            write_entry(o, rq, c->top[i * rq->tops + j]);
+            write_entry(o, c, i, c->top[i * rq->tops + j]);
             json_out_text(o, "}");
         }
         json_out_text(o, "]}");
@@ -49,17 +49,13 @@ static void write_ids(struct json_out *o, const struct choice *c, int64_t first)
     answer_write_ids(o, c->ids + first, c->n_ids - first);
 }
 
-void chat_write_choice(struct json_out *o, const struct choice *c)
+void chat_write_choice(struct json_out *o, const struct choice *c, const struct json_out *text)
 {
     json_out_fmt(o, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
-    json_out_string_n(o, c->text.p, c->text.n);
+    json_out_string_n(o, text->p, text->n);
     json_out_text(o, ",\"refusal\":null}");
     write_logprobs(o, c, c->prompt->n);
     answer_write_finish(o, c);
-    if (c->rq->return_ids) {
-        json_out_text(o, ",\"prompt_token_ids\":");
-        answer_write_ids(o, c->prompt->ids, c->prompt->n);
-    }
     write_ids(o, c, c->prompt->n);
     json_out_text(o, "}");
 }

@@ -176,3 +176,22 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     *n = (int64_t)count;
     return rc < 0 ? fault_set(f, BAD, "messages", "%s", e.text) : 0;
 }
+
+int chat_last_text(const json_t *body, char **text, size_t *n, struct fault *f)
+{
+    const json_t *list = json_object_get(body, "messages");
+    const json_t *last = json_array_get(list, json_array_size(list) - 1);
+    const json_t *content = json_object_get(last, "content");
+    json_t *joined = json_is_array(content) ? join_parts(content, json_array_size(list) - 1, f) : NULL;
+    int echoes = !strcmp(json_string_value(json_object_get(last, "role")), "assistant");
+
+    content = joined ? joined : content;
+    *n = echoes ? json_string_length(content) : 0;
+    *text = malloc(*n + 1);
+    if (*text && *n)
+        memcpy(*text, json_string_value(content), *n);
+    if (*text)
+        (*text)[*n] = 0;
+    json_decref(joined);
+    return *text ? 0 : fault_set(f, 500, "messages", "no memory for the last message");
+}

@@ -14,5 +14,8 @@ struct chat_options {
  * there is no template, a message is malformed, or the template refuses it. Any thread. */
 int chat_encode(const struct service *sv, const json_t *body, const struct chat_options *o, int32_t **ids,
                 int64_t *n, struct fault *f);
+/* The text of the last message of a body that chat_encode() has taken, where it is an assistant's: *text,
+ * malloc'd, *n bytes and a NUL; else an empty one. 0, or -1 with *f: no memory. */
+int chat_last_text(const json_t *body, char **text, size_t *n, struct fault *f);
 
 #endif

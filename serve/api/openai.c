@@ -64,17 +64,41 @@ static int64_t prompt_capacity(const struct request *rq)
     return answer < rq->sv->ctx ? rq->sv->ctx - answer : 1;
 }
 
-/* truncate_prompt_tokens: keeps the end of a longer prompt. echo then returns what was kept. */
+/* truncate_prompt_tokens: keeps the end of a longer prompt, or its beginning. echo then returns what was
+ * kept. */
 static void truncate_prompt(const struct request *rq, struct prompt *p)
 {
     int64_t keep = rq->truncate < 0 ? prompt_capacity(rq) : rq->truncate;
     if (!rq->truncate || p->n <= keep)
         return;
-    memmove(p->ids, p->ids + p->n - keep, sizeof *p->ids * (size_t)keep);
+    if (!rq->truncate_right)
+        memmove(p->ids, p->ids + p->n - keep, sizeof *p->ids * (size_t)keep);
     p->n = keep;
     free(p->text);
     p->text = NULL;
     p->n_text = 0;
+}
+
+/* How many tokens the prompt begins with that the tokenizer adds to every text: they are in no echo. */
+static int64_t count_added(const struct request *rq, const struct prompt *p)
+{
+    int32_t *with = NULL, *without = NULL;
+    size_t n_with = 0, n_without = 0, n = 0;
+    struct err e;
+
+    if (!rq->echo || !rq->sv->tok || (p->text && !rq->add_special))
+        return 0;
+    if (tokenizer_encode(rq->sv->tok, "a", 1, 1, &with, &n_with, &e) == 0 &&
+        tokenizer_encode(rq->sv->tok, "a", 1, 0, &without, &n_without, &e) == 0) {
+        while (n_without && n + n_without < n_with && with[n] != without[0])
+            n++;
+        if ((size_t)p->n < n || memcmp(p->ids, with, sizeof *with * n))
+            n = 0;
+    }
+
+    free(with);
+    free(without);
+    return (int64_t)n;
 }
 
 /* Does the prompt fit into the context, with its answer? what: its name in messages. */
@@ -109,6 +133,7 @@ static int read_prompt(struct request *rq, const json_t *v, const char *what, st
         return -1;
     }
     truncate_prompt(rq, p);
+    p->n_added = count_added(rq, p);
     return check_length(rq, p, "prompt", what, f);
 }
 
@@ -174,6 +199,8 @@ static int read_chat(struct request *rq, const json_t *body, struct fault *f)
     if (rq->want_logprobs)
         rq->logprobs = rq->top_logprobs < 0 ? 0 : rq->top_logprobs;
     truncate_prompt(rq, rq->prompt);
+    if (rq->echo_message && chat_last_text(body, &rq->prompt->text, &rq->prompt->n_text, f) < 0)
+        return -1;
     return check_length(rq, rq->prompt, "messages", "the text of the messages", f);
 }
 
@@ -241,6 +268,12 @@ static int check_together(const struct request *rq, struct fault *f)
     if (rq->prompt_logprobs >= 0 && rq->stream)
         return fault_set(f, BAD, "prompt_logprobs",
                          "prompt_logprobs do not go with stream true: leave one of them out");
+    if (rq->n_watch && rq->logprobs < 0)
+        return fault_set(f, BAD, "logprob_token_ids",
+                         "logprob_token_ids go with logprobs only: set logprobs%s", rq->chat ? " true" : "");
+    if (rq->n_watch && rq->max_tokens == 0)
+        return fault_set(f, BAD, "logprob_token_ids",
+                         "logprob_token_ids are about generated tokens, and max_tokens is 0");
     if (rq->best_of && rq->best_of != rq->n && !sv->lenient)
         return fault_set(f, BAD, "best_of",
                          "best_of is %lld, n is %lld: choosing among more answers is not supported here, "

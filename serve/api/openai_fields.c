@@ -11,6 +11,8 @@
 #define BAD 400
 #define STOPS_MAX 64
 #define BIAS_MAX 1024
+#define WORDS_MAX 1024
+#define WORD_MAX 256 /* bytes */
 
 /* ---- fields with a function ---- */
 
@@ -169,6 +171,103 @@ static int read_top_k(struct request *rq, const json_t *v, struct fault *f)
     return 0;
 }
 
+static int read_allowed(struct request *rq, const json_t *v, struct fault *f)
+{
+    int64_t n;
+    if (!json_is_array(v) || !json_array_size(v) || json_array_size(v) > (size_t)rq->sv->vocab)
+        return fault_set(f, BAD, "allowed_token_ids",
+                         "allowed_token_ids must be a list of 1 to %lld token ids (the vocabulary)",
+                         (long long)rq->sv->vocab);
+    if (openai_read_ids(rq->sv, v, "allowed_token_ids", &rq->sampling.allowed, &n, f) < 0)
+        return -1;
+    rq->sampling.n_allowed = (int)n;
+    return 0;
+}
+
+/* logprob_token_ids: an id that stands twice is kept once. */
+static int read_watch(struct request *rq, const json_t *v, struct fault *f)
+{
+    int64_t n;
+    if (!json_is_array(v) || !json_array_size(v) || json_array_size(v) > WATCH_MAX)
+        return fault_set(f, BAD, "logprob_token_ids", "logprob_token_ids must be a list of 1 to %d token ids",
+                         WATCH_MAX);
+    if (openai_read_ids(rq->sv, v, "logprob_token_ids", &rq->watch, &n, f) < 0)
+        return -1;
+    for (int64_t i = 0; i < n; i++) {
+        int seen = 0;
+        for (int k = 0; k < rq->n_watch && !seen; k++)
+            seen = rq->watch[k] == rq->watch[i];
+        if (!seen)
+            rq->watch[rq->n_watch++] = rq->watch[i];
+    }
+    return 0;
+}
+
+/* Appends the tokens of a text, and a -1 behind them. 0, or -1 with *f. */
+static int add_bad_sequence(struct request *rq, const char *text, size_t n, struct fault *f)
+{
+    struct sampling *s = &rq->sampling;
+    struct err e;
+    size_t count = 0;
+    int32_t *ids = NULL;
+
+    if (tokenizer_encode(rq->sv->tok, text, n, 0, &ids, &count, &e) < 0)
+        return fault_set(f, BAD, "bad_words", "bad_words: %s", e.text);
+    int32_t *all = realloc(s->bad, sizeof *all * ((size_t)s->n_bad + count + 1));
+    if (!all) {
+        free(ids);
+        return fault_set(f, 500, "bad_words", "no memory for bad_words");
+    }
+    memcpy(all + s->n_bad, ids, sizeof *all * count);
+    free(ids);
+    s->bad = all;
+    s->n_bad += (int)count;
+    s->bad[s->n_bad++] = -1;
+    return 0;
+}
+
+/* A word is forbidden as it stands at the beginning of a text and after a space. */
+static int add_bad_word(struct request *rq, const json_t *v, struct fault *f)
+{
+    char text[WORD_MAX + 2] = " ";
+    const char *word = json_is_string(v) ? json_string_value(v) : "";
+    word += strspn(word, " ");
+    size_t n = strlen(word);
+
+    if (!n || n > WORD_MAX)
+        return fault_set(f, BAD, "bad_words",
+                         "bad_words must be a list of texts of 1 to %d bytes that are not blank", WORD_MAX);
+    memcpy(text + 1, word, n + 1);
+    return add_bad_sequence(rq, word, n, f) < 0 ? -1 : add_bad_sequence(rq, text, n + 1, f);
+}
+
+static int read_bad_words(struct request *rq, const json_t *v, struct fault *f)
+{
+    size_t i;
+    json_t *word;
+
+    if (!json_is_array(v) || json_array_size(v) > WORDS_MAX)
+        return fault_set(f, BAD, "bad_words", "bad_words must be a list of at most %d texts", WORDS_MAX);
+    if (json_array_size(v) && !rq->sv->tok)
+        return fault_set(f, BAD, "bad_words",
+                         "this model has no tokenizer, so bad_words are no tokens of it: leave them out");
+    json_array_foreach((json_t *)(uintptr_t)v, i, word)
+        if (add_bad_word(rq, word, f) < 0)
+            return -1;
+    return 0;
+}
+
+static int read_truncation_side(struct request *rq, const json_t *v, struct fault *f)
+{
+    const char *side = json_is_string(v) ? json_string_value(v) : "";
+    rq->truncate_right = !strcmp(side, "right");
+    return rq->truncate_right || !strcmp(side, "left")
+               ? 0
+               : fault_set(f, BAD, "truncation_side",
+                           "truncation_side must be \"left\" (the prompt's last tokens are kept) or "
+                           "\"right\" (its first)");
+}
+
 static int read_truncate(struct request *rq, const json_t *v, struct fault *f)
 {
     rq->truncate = json_is_integer(v) ? json_integer_value(v) : 0;
@@ -296,7 +395,10 @@ static const struct field fields[] = {
     { "repetition_penalty",             F_FLOAT,   BOTH,       AT(sampling.repetition), 1e-3, 1e3 },
     { "logit_bias",                     F_SPECIAL, BOTH,       .read = read_logit_bias },
     { "min_tokens",                     F_INT,     BOTH,       AT(sampling.min_tokens), 0, 1e9 },
-    { "prompt_logprobs",                F_INT,     COMPLETION, AT(prompt_logprobs), 0, LOGPROBS_MAX },
+    { "allowed_token_ids",              F_SPECIAL, BOTH,       .read = read_allowed },
+    { "bad_words",                      F_SPECIAL, BOTH,       .read = read_bad_words },
+    { "logprob_token_ids",              F_SPECIAL, BOTH,       .read = read_watch },
+    { "prompt_logprobs",                F_INT,     BOTH,       AT(prompt_logprobs), 0, LOGPROBS_MAX },
     { "logprobs",                       F_INT,     COMPLETION, AT(logprobs), 0, LOGPROBS_MAX },
     { "logprobs",                       F_BOOL,    CHAT,       AT(want_logprobs) },
     { "top_logprobs",                   F_INT,     CHAT,       AT(top_logprobs), 0, LOGPROBS_MAX },
@@ -304,10 +406,12 @@ static const struct field fields[] = {
     { "continue_final_message",         F_BOOL,    CHAT,       AT(continue_final) },
     { "tool_choice",                    F_SPECIAL, CHAT,       .read = read_tool_choice },
     { "echo",                           F_BOOL,    COMPLETION, AT(echo) },
+    { "echo",                           F_BOOL,    CHAT,       AT(echo_message) },
     { "stream",                         F_BOOL,    BOTH,       AT(stream) },
     { "stream_options",                 F_SPECIAL, BOTH,       .read = read_stream_options },
     { "stop",                           F_SPECIAL, BOTH,       .read = read_stop },
     { "stop_token_ids",                 F_SPECIAL, BOTH,       .read = read_stop_ids },
+    { "include_stop_str_in_output",     F_BOOL,    BOTH,       AT(include_stop) },
     { "ignore_eos",                     F_BOOL,    BOTH,       AT(ignore_eos) },
     { "add_special_tokens",             F_BOOL,    BOTH,       AT(add_special) },
     { "skip_special_tokens",            F_BOOL,    BOTH,       AT(skip_special) },
@@ -315,6 +419,7 @@ static const struct field fields[] = {
     { "return_token_ids",               F_BOOL,    BOTH,       AT(return_ids) },
     { "priority",                       F_INT,     BOTH,       AT(priority), -1e9, 1e9 },
     { "truncate_prompt_tokens",         F_SPECIAL, BOTH,       .read = read_truncate },
+    { "truncation_side",                F_SPECIAL, BOTH,       .read = read_truncation_side },
     { "cache_salt",                     F_SPECIAL, BOTH,       .read = read_salt },
     { "response_format",                F_SPECIAL, BOTH,       .read = read_response_format },
     /* about the caller, not about the answer */
@@ -337,7 +442,6 @@ static const struct field fields[] = {
     { "suffix",                         F_NEUTRAL, COMPLETION, .min = NAN },
     { "length_penalty",                 F_NEUTRAL, BOTH,       .min = 1 },
     { "use_beam_search",                F_NEUTRAL, COMPLETION, .min = NAN },
-    { "include_stop_str_in_output",     F_NEUTRAL, BOTH,       .min = NAN },
     { "spaces_between_special_tokens",  F_NEUTRAL, BOTH,       .min = NAN, .max = 1 },
 };
 /* clang-format on */

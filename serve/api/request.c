@@ -9,6 +9,9 @@
 #include "base/clock.h"
 #include "base/log.h"
 
+#define TEXT_BEFORE \
+    64 /* tokens of the prompt with a text, before the answer's: more than a run of byte tokens */
+
 int fault_set(struct fault *f, int status, const char *param, const char *fmt, ...)
 {
     va_list ap;
@@ -98,7 +101,10 @@ void request_release(struct request *rq)
     free(rq->stop);
     free(rq->salt);
     free(rq->stop_ids);
+    free(rq->watch);
     free(rq->sampling.bias);
+    free(rq->sampling.allowed);
+    free(rq->sampling.bad);
     free(rq->prompt);
     free(rq->choice);
     json_out_free(&rq->events);
@@ -110,6 +116,13 @@ void request_release(struct request *rq)
 int choice_scores_prompt(const struct choice *c)
 {
     return (c->rq->echo && c->rq->logprobs >= 0) || c->rq->prompt_logprobs >= 0;
+}
+
+int64_t choice_tops(const struct request *rq, int sampled)
+{
+    if (sampled && rq->n_watch)
+        return rq->n_watch;
+    return rq->logprobs > rq->prompt_logprobs ? rq->logprobs : rq->prompt_logprobs;
 }
 
 /* realloc of the array at the pointer `array` to n elements. */
@@ -156,12 +169,48 @@ static void choice_open_seq(struct choice *c)
     c->finish = c->seq.n_ids ? FINISH_NONE : FINISH_LENGTH;
 }
 
+/* Has token i of the prompt a text? In an echo special tokens have one, except those that the tokenizer
+ * adds. */
+static int prompt_token_shows(const struct choice *c, int64_t i)
+{
+    const struct request *rq = c->rq;
+    if (rq->echo)
+        return i >= c->prompt->n_added;
+    return !rq->skip_special || !tokenizer_is_special(rq->sv->tok, c->prompt->ids[i]);
+}
+
+/* Opens the stream of text behind the prompt. It gets the prompt's last tokens only: a token's text depends
+ * on whether it is the first, and on the bytes of a character that it continues. */
+static int choice_open_text(struct choice *c)
+{
+    const struct request *rq = c->rq;
+    const struct prompt *p = c->prompt;
+    const char *text;
+    size_t n;
+    struct err e;
+    int64_t from = p->n, shown = 0;
+
+    if (!rq->sv->tok)
+        return 0;
+    while (from > 0 && shown < TEXT_BEFORE)
+        shown += prompt_token_shows(c, --from);
+    for (c->begins = 0; c->begins < p->n && !prompt_token_shows(c, c->begins);)
+        c->begins++;
+
+    int skip = !rq->echo && rq->skip_special;
+    from = from > c->begins ? from : c->begins;
+    return tokenizer_stream_open(&c->stream, rq->sv->tok, rq->skip_special, &e) < 0 ||
+                   tokenizer_stream_begin(c->stream, p->ids + from, (size_t)(p->n - from), skip, &text, &n,
+                                          &e) < 0
+               ? -1
+               : 0;
+}
+
 int request_open_choices(struct request *rq)
 {
-    struct err e;
     int n = rq->n_prompts * (int)rq->n;
 
-    rq->tops = rq->logprobs > rq->prompt_logprobs ? rq->logprobs : rq->prompt_logprobs;
+    rq->tops = choice_tops(rq, 0) > choice_tops(rq, 1) ? choice_tops(rq, 0) : choice_tops(rq, 1);
     rq->choice = calloc((size_t)n, sizeof *rq->choice);
     if (!rq->choice)
         return -1;
@@ -177,7 +226,7 @@ int request_open_choices(struct request *rq)
             return -1;
         memcpy(c->ids, c->prompt->ids, sizeof *c->ids * (size_t)c->prompt->n);
         c->n_ids = c->prompt->n;
-        if (rq->sv->tok && tokenizer_stream_open(&c->stream, rq->sv->tok, rq->skip_special, &e) < 0)
+        if (choice_open_text(c) < 0)
             return -1;
         if (!rq->echo)
             c->sent_ids = c->n_ids;
@@ -190,19 +239,19 @@ int request_open_choices(struct request *rq)
 
 /* ---- tokens ---- */
 
-static void set_logprob(struct choice *c, int64_t i, float logprob, const struct top_entry *top)
+/* n: entries of top. */
+static void set_logprob(struct choice *c, int64_t i, float logprob, const struct top_entry *top, int64_t n)
 {
-    int64_t n = c->rq->tops;
     if (n < 0)
         return;
     c->logprob[i] = logprob;
     if (n)
-        memcpy(c->top + i * n, top, sizeof *top * (size_t)n);
+        memcpy(c->top + i * c->rq->tops, top, sizeof *top * (size_t)n);
 }
 
 void choice_score(struct choice *c, int64_t i, float logprob, const struct top_entry *top, int64_t rank)
 {
-    set_logprob(c, i, logprob, top);
+    set_logprob(c, i, logprob, top, choice_tops(c->rq, 0));
     if (c->rank)
         c->rank[i] = (int32_t)rank;
 }
@@ -220,12 +269,12 @@ static int is_end(const struct choice *c, int32_t id)
     return 0;
 }
 
-/* Cuts the text off at the first stop string. Searches what may have become complete since the text was `old`
- * bytes long. 1: there was one. */
+/* Cuts the text off at the first stop string, or behind it where the answer includes it. Searches what may
+ * have become complete since the text was `old` bytes long. 1: there was one. */
 static int cut_at_stop(struct choice *c, size_t old)
 {
     const struct request *rq = c->rq;
-    size_t best = SIZE_MAX;
+    size_t best = SIZE_MAX, end = 0;
 
     for (int i = 0; i < rq->n_stop; i++) {
         size_t len = strlen(rq->stop[i]), from = old > len - 1 ? old - (len - 1) : 0;
@@ -234,14 +283,15 @@ static int cut_at_stop(struct choice *c, size_t old)
                                           : NULL;
         if (at && (size_t)(at - c->text.p) < best) {
             best = (size_t)(at - c->text.p);
+            end = rq->include_stop ? best + len : best;
             c->stop_text = rq->stop[i];
         }
     }
 
     if (best == SIZE_MAX)
         return 0;
-    c->text.n = best;
-    c->text.p[best] = 0;
+    c->text.n = end;
+    c->text.p[end] = 0;
     return 1;
 }
 
@@ -281,11 +331,11 @@ int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_
     if (choice_reserve(c, c->n_ids + 1) < 0)
         return fault_set(f, 500, NULL, "no memory for %lld tokens", (long long)c->n_ids + 1);
     c->ids[c->n_ids] = id;
-    set_logprob(c, c->n_ids, logprob, top);
+    set_logprob(c, c->n_ids, logprob, top, choice_tops(c->rq, 1));
     c->n_ids++;
     c->seq.n_ids = c->n_ids;
     int full = c->n_ids - c->prompt->n >= c->rq->max_tokens;
-    stopped = add_text(c, end ? -1 : id, end || full, f);
+    stopped = add_text(c, end && !c->rq->include_stop ? -1 : id, end || full, f);
     if (stopped < 0)
         return -1;
     c->finish = end || stopped ? FINISH_STOP : full ? FINISH_LENGTH : FINISH_NONE;
@@ -298,7 +348,7 @@ size_t choice_safe_text(const struct choice *c)
 {
     const struct request *rq = c->rq;
     size_t held = 0;
-    if (c->finish != FINISH_NONE)
+    if (c->finish != FINISH_NONE || rq->include_stop)
         return c->text.n;
     for (int i = 0; i < rq->n_stop; i++) {
         size_t len = strlen(rq->stop[i]), k = len - 1 < c->text.n ? len - 1 : c->text.n;

@@ -15,6 +15,7 @@
 #include "serve/service.h"
 
 #define LOGPROBS_MAX 20
+#define WATCH_MAX 128 /* ids of logprob_token_ids */
 #define REQUEST_NAME_MAX 64
 #define ANSWER_DEFAULT 16 /* tokens of a completion, as OpenAI has it */
 
@@ -23,6 +24,8 @@ struct prompt {
     int64_t n;
     char *text; /* as the client wrote it; NULL: it gave ids */
     size_t n_text;
+    int64_t
+        n_added; /* its first tokens, as far as the tokenizer would add them to a text: they are no text */
 };
 struct top_entry {
     int32_t id;
@@ -47,13 +50,15 @@ struct choice {     /* one answer to one prompt */
 
     /* the text of the generated tokens: */
     struct tokenizer_stream *stream;
+    int64_t
+        begins; /* the token with which the text begins, the prompt's included: earlier ones have no text */
     struct json_out text; /* cut at a stop string */
     size_t no_stop;       /* bytes of text in which no stop string is searched: min_tokens */
 
     /* what the events of a stream have described: */
     size_t sent;      /* bytes of text */
     int64_t sent_ids; /* tokens */
-    int64_t offset;   /* code points up to there */
+    int64_t offset;   /* code points of the text up to there */
     int role_sent;    /* a chat's first event */
     int end_sent;     /* the event with its end */
 
@@ -73,18 +78,21 @@ struct request {
     int64_t n, best_of;              /* best_of 0: not given */
     int64_t priority;                /* lower: earlier */
     int64_t truncate; /* tokens kept of a longer prompt, its last ones; 0: all, -1: what the context has */
-    int64_t logprobs, prompt_logprobs;           /* -1: none */
-    int64_t tops;                                /* the larger of both: top entries kept of every row */
+    int64_t logprobs, prompt_logprobs; /* -1: none */
+    int64_t tops; /* top entries for which every row has a place: the most of choice_tops(); -1: none */
     int64_t max_completion_tokens, top_logprobs; /* of a chat; -1: not given */
     int chat, want_logprobs, add_generation, continue_final;
     int max_tokens_given, seed_given;
     int echo, stream, include_usage, usage_in_every_chunk;
-    int ignore_eos, add_special, skip_special, tokens_as_ids, return_ids;
+    int echo_message;   /* of a chat: the last message stands before the answer; prompt->text is its text */
+    int truncate_right; /* truncate keeps the prompt's first tokens */
+    int ignore_eos, add_special, skip_special, tokens_as_ids, return_ids, include_stop;
     struct sampling sampling;
-    int n_stop, n_stop_ids, n_prompts, n_choices;
+    int n_stop, n_stop_ids, n_watch, n_prompts, n_choices;
 
     char **stop, *salt; /* owned; salt: of the prefix cache, or NULL */
     int32_t *stop_ids;
+    int32_t *watch; /* [n_watch] logprob_token_ids: the top entries of generated tokens are theirs */
     struct prompt *prompt;
     struct choice *choice; /* [n_prompts * n] */
     const struct service *sv;
@@ -94,6 +102,7 @@ struct request {
     int n_open;          /* choices that are not finished */
     int64_t n_generated; /* tokens, when it is done */
     int cancel_sent;     /* the replica knows that it is cancelled */
+    int prompt_ids_sent; /* an event of a chat had them */
     struct request *next;
 
     /* guarded by lock: */
@@ -127,8 +136,10 @@ int request_open_choices(struct request *rq);
 /* Tokens of a choice; the engine's thread. choice_scores_prompt: log-probs of the prompt are wanted, too.
  * choice_score: log-prob and rank of ids[i] of the prompt, and the most likely ids there. choice_accept: a
  * token was sampled; appends it and decides whether the choice is finished; 0, or -1 with *f. top:
- * [rq->tops]. */
+ * [choice_tops()]. */
 int choice_scores_prompt(const struct choice *c);
+/* Top entries of a row that is sampled, or that scores a token of the prompt; -1: no log-prob at all. */
+int64_t choice_tops(const struct request *rq, int sampled);
 void choice_score(struct choice *c, int64_t i, float logprob, const struct top_entry *top, int64_t rank);
 int choice_accept(struct choice *c, int32_t id, float logprob, const struct top_entry *top, struct fault *f);
 /* Bytes of text that no stop string can remove any more. */

@@ -7,8 +7,8 @@
 
 int logit_processors_active(const struct sampling *s, const struct token_history *h)
 {
-    return s->n_bias || s->presence != 0 || s->frequency != 0 || s->repetition != 1 ||
-           h->n - h->n_prompt < s->min_tokens;
+    return s->n_bias || s->n_allowed || s->n_bad || s->presence != 0 || s->frequency != 0 ||
+           s->repetition != 1 || h->n - h->n_prompt < s->min_tokens;
 }
 
 /* Makes ids impossible. */
@@ -17,6 +17,29 @@ static void exclude(float *l, int64_t vocab, const int32_t *ids, int n)
     for (int i = 0; i < n; i++)
         if (ids[i] >= 0 && ids[i] < vocab)
             l[ids[i]] = -INFINITY;
+}
+
+/* Makes all other ids impossible. */
+static void restrict_to(float *l, const float *logits, int64_t vocab, const int32_t *ids, int n)
+{
+    for (int64_t v = 0; v < vocab; v++)
+        l[v] = -INFINITY;
+    for (int i = 0; i < n; i++)
+        if (ids[i] >= 0 && ids[i] < vocab)
+            l[ids[i]] = logits[ids[i]];
+}
+
+/* Makes impossible the last id of every sequence whose other ids have just been generated. */
+static void exclude_bad(const struct sampling *s, const struct token_history *h, float *l, int64_t vocab)
+{
+    for (int i = 0, end; i < s->n_bad; i = end + 1) {
+        for (end = i; s->bad[end] >= 0;)
+            end++;
+        int64_t before = end - i - 1;
+        if (before >= 0 && before <= h->n - h->n_prompt &&
+            !memcmp(h->ids + h->n - before, s->bad + i, sizeof *s->bad * (size_t)before))
+            exclude(l, vocab, s->bad + end - 1, 1);
+    }
 }
 
 /* Of an id: how often it was generated, and whether it stands in prompt or answer. */
@@ -56,6 +79,9 @@ int32_t logit_processors_sample(const struct sampling *s, int choice, const stru
         goto out;
 
     memcpy(l, logits, sizeof *l * (size_t)vocab);
+    if (s->n_allowed)
+        restrict_to(l, logits, vocab, s->allowed, s->n_allowed);
+    exclude_bad(s, h, l, vocab);
     for (int i = 0; i < s->n_bias; i++)
         l[s->bias[i].id] += s->bias[i].add;
     if (h->n - h->n_prompt < s->min_tokens) {
@@ -74,7 +100,7 @@ int32_t logit_processors_sample(const struct sampling *s, int choice, const stru
         max = l[v] > max ? l[v] : max;
     }
 
-    id = sample_token(s, choice, h->n, l, vocab, max);
+    id = max == -INFINITY ? -3 : sample_token(s, choice, h->n, l, vocab, max);
 out:
     free(l);
     free(seen);

@@ -1,5 +1,6 @@
-/* logit_processors.h - what a request changes in the logits before a token is drawn: logit_bias, end tokens
- * before min_tokens, penalties; in this order, as vLLM. Pure functions, any thread. */
+/* logit_processors.h - what a request changes in the logits before a token is drawn: allowed_token_ids,
+ * bad_words, logit_bias, end tokens before min_tokens, penalties; in this order, as vLLM. Pure functions, any
+ * thread. */
 #ifndef SHARDLINE_SERVE_ENGINE_LOGIT_PROCESSORS_H
 #define SHARDLINE_SERVE_ENGINE_LOGIT_PROCESSORS_H
 
@@ -18,7 +19,8 @@ struct end_ids {
 
 /* 1: some processor changes the logits, so that logit_processors_sample() and sample_token() can differ. */
 int logit_processors_active(const struct sampling *s, const struct token_history *h);
-/* sample_token() on a copy of the logits that the processors have changed; the position is h->n. */
+/* sample_token() on a copy of the logits that the processors have changed; the position is h->n. -3: the
+ * processors leave no token. */
 int32_t logit_processors_sample(const struct sampling *s, int choice, const struct token_history *h,
                                 const struct end_ids *ends, const float *logits, int64_t vocab);
 

@@ -8,7 +8,7 @@
 #include "serve/engine/logit_processors.h"
 #include "serve/metrics.h"
 
-#define EACH (LOGPROBS_MAX + 1) /* log-probs of a row */
+#define EACH (WATCH_MAX + 1) /* log-probs of a row */
 
 int outputs_open(struct outputs *m, struct dev *dev, int64_t max_rows, int64_t vocab, struct err *e)
 {
@@ -93,6 +93,8 @@ static int32_t next_token(const struct output_row *r, const float *logits, int64
     return logit_processors_sample(&rq->sampling, c->k, &h, &ends, logits, vocab);
 }
 
+static int64_t row_tops(const struct output_row *r) { return choice_tops(r->c->rq, r->samples); }
+
 static void do_row(void *arg, int64_t i, int thread)
 {
     struct row_job *j = arg;
@@ -106,8 +108,10 @@ static void do_row(void *arg, int64_t i, int thread)
     }
     r->id = r->samples ? next_token(r, logits, j->vocab, j->head->max[i]) : r->c->ids[r->pos + 1];
     r->rank = !r->samples && rq->prompt_logprobs >= 0 ? token_rank(logits, j->vocab, r->id) : 0;
-    if (rq->tops > 0)
-        top_tokens(logits, j->vocab, (int)rq->tops, r->top);
+    if (r->samples && rq->n_watch)
+        memcpy(r->top, rq->watch, sizeof *r->top * (size_t)rq->n_watch);
+    else if (row_tops(r) > 0)
+        top_tokens(logits, j->vocab, (int)row_tops(r), r->top);
 }
 
 /* Log-probs of the chosen and the top ids of all rows, to m->logprob in the order of rows: one call, the same
@@ -118,8 +122,8 @@ static void find_logprobs(struct outputs *m, struct dev *dev, const struct head_
     for (int64_t i = 0; i < m->n; i++) {
         const struct output_row *r = &m->row[i];
         const float *logits = head->logits + i * vocab;
-        for (int64_t j = 0; j <= r->c->rq->tops; j++, n++) {
-            int32_t id = j < r->c->rq->tops ? r->top[j] : r->id;
+        for (int64_t j = 0; j <= row_tops(r); j++, n++) {
+            int32_t id = j < row_tops(r) ? r->top[j] : r->id;
             m->pick[n] = id < 0 ? 0 : r->greedy ? head->max[i] : logits[id];
             m->max[n] = head->max[i];
             m->sum[n] = head->sum[i];
@@ -176,25 +180,42 @@ static void count_token(struct choice *c, double now_s)
     c->last_s = now_s;
 }
 
+/* 0, or -1 with *f: the row has no result. logprob: [row_tops() + 1]. */
+static int row_fault(const struct output_row *r, const float *logprob, struct fault *f)
+{
+    long long position = r->pos + 1;
+    int bad = r->id == -1;
+
+    for (int64_t j = 0; j <= row_tops(r); j++)
+        bad |= isnan(logprob[j]);
+    if (bad)
+        return fault_set(f, 500, NULL, "the model gives a NaN at position %lld: is the checkpoint whole",
+                         position);
+    if (r->id == -2)
+        return fault_set(f, 500, NULL, "no memory for sampling");
+    if (r->id == -3)
+        return fault_set(f, 400, "allowed_token_ids",
+                         "allowed_token_ids, bad_words and min_tokens together leave no token for position "
+                         "%lld: allow more",
+                         position);
+    return 0;
+}
+
 /* Gives a row's result to its choice. logprob: of the top ids, then of r->id. */
 static void deliver_row(struct output_row *r, const float *logprob, double now_s)
 {
     struct choice *c = r->c;
     struct request *rq = c->rq;
-    struct top_entry top[LOGPROBS_MAX];
+    struct top_entry top[WATCH_MAX];
     struct fault f = { 0 };
-    int64_t n = rq->tops < 0 ? 0 : rq->tops;
+    int64_t n = row_tops(r) < 0 ? 0 : row_tops(r);
 
     if (rq->done)
         return;
 
     for (int64_t j = 0; j < n; j++)
         top[j] = (struct top_entry){ r->top[j], logprob[j] };
-    if (r->id < 0) {
-        fault_set(&f, 500, NULL,
-                  r->id == -2 ? "no memory for sampling"
-                              : "the model gives a NaN at position %lld: is the checkpoint whole",
-                  (long long)r->pos + 1);
+    if (row_fault(r, logprob, &f) < 0) {
         request_fail(rq, &f);
         return;
     }
@@ -263,7 +284,7 @@ void outputs_process(struct outputs *m, struct dev *dev, const struct head_out *
     pool_run(dev->pool, m->n, do_row, &job);
     find_logprobs(m, dev, &here, vocab);
     for (int64_t i = 0; i < m->n; i++) {
-        int64_t n = m->row[i].c->rq->tops;
+        int64_t n = row_tops(&m->row[i]);
         deliver_row(&m->row[i], m->logprob + at, m->now_s);
         at += n + 1;
     }

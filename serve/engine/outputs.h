@@ -16,13 +16,13 @@ struct output_row {
     int greedy;   /* samples the most likely token, and nothing else is asked of its logits */
     int32_t id;   /* sampled or scored; negative: no token can be sampled (sample_token()) */
     int64_t rank; /* of a scored id, with prompt_logprobs */
-    int32_t top[LOGPROBS_MAX];
+    int32_t top[WATCH_MAX];
 };
 struct outputs {
     double now_s;   /* clock_s() when the step's logits were there */
     int64_t cap, n; /* rows */
     struct output_row *row;
-    float *pick, *max, *sum, *logprob; /* [cap * (LOGPROBS_MAX + 1)] */
+    float *pick, *max, *sum, *logprob; /* [cap * (WATCH_MAX + 1)] */
 
     /* Only where the host cannot read the device's memory, else NULL: */
     float *seen; /* [cap * (vocab + 2)] a step's logits and statistics; greedy rows have no logits there */

@@ -19,6 +19,9 @@ struct sampling {
     int64_t min_tokens;                     /* generated before a token may end the answer */
     int n_bias;
     struct logit_bias *bias; /* [n_bias], owned; added to logits, an id at most once */
+    int n_allowed, n_bad;
+    int32_t *allowed; /* [n_allowed], owned; no other ids may be generated; none: all may */
+    int32_t *bad;     /* [n_bad], owned; sequences that may not be generated, a -1 behind each */
 };
 
 /* The n most likely ids to ids[n], most likely first, the lower id first among equals. n <= vocab. */

@@ -22,12 +22,17 @@ void request_wire_write(struct json_out *o, const struct request *rq)
     json_out_bytes(o, (const char *)rq + PLAIN_BEGIN, PLAIN_END - PLAIN_BEGIN);
     write_text(o, (const char *)rq->sampling.bias, sizeof *rq->sampling.bias * (size_t)rq->sampling.n_bias);
     write_text(o, (const char *)rq->stop_ids, sizeof *rq->stop_ids * (size_t)rq->n_stop_ids);
+    write_text(o, (const char *)rq->watch, sizeof *rq->watch * (size_t)rq->n_watch);
+    write_text(o, (const char *)rq->sampling.allowed,
+               sizeof *rq->sampling.allowed * (size_t)rq->sampling.n_allowed);
+    write_text(o, (const char *)rq->sampling.bad, sizeof *rq->sampling.bad * (size_t)rq->sampling.n_bad);
     write_text(o, rq->salt, rq->salt ? strlen(rq->salt) : 0);
     for (int i = 0; i < rq->n_stop; i++)
         write_text(o, rq->stop[i], strlen(rq->stop[i]));
     for (int i = 0; i < rq->n_prompts; i++) {
         write_text(o, (const char *)rq->prompt[i].ids, sizeof *rq->prompt[i].ids * (size_t)rq->prompt[i].n);
         write_text(o, rq->prompt[i].text, rq->prompt[i].n_text);
+        json_out_bytes(o, (const char *)&rq->prompt[i].n_added, sizeof rq->prompt[i].n_added);
     }
 }
 
@@ -71,14 +76,24 @@ static void *take_text(struct bytes *b, size_t *n)
     return p;
 }
 
+/* A list of n elements, malloc'd, or NULL as it was written. */
+static void *take_list(struct bytes *b, size_t each, int n)
+{
+    size_t bytes;
+    void *p = take_text(b, &bytes);
+    b->bad |= bytes != each * (size_t)n;
+    return p;
+}
+
 static void take_lists(struct bytes *b, struct request *rq)
 {
     size_t n;
 
-    rq->sampling.bias = take_text(b, &n);
-    b->bad |= n != sizeof *rq->sampling.bias * (size_t)rq->sampling.n_bias;
-    rq->stop_ids = take_text(b, &n);
-    b->bad |= n != sizeof *rq->stop_ids * (size_t)rq->n_stop_ids;
+    rq->sampling.bias = take_list(b, sizeof *rq->sampling.bias, rq->sampling.n_bias);
+    rq->stop_ids = take_list(b, sizeof *rq->stop_ids, rq->n_stop_ids);
+    rq->watch = take_list(b, sizeof *rq->watch, rq->n_watch);
+    rq->sampling.allowed = take_list(b, sizeof *rq->sampling.allowed, rq->sampling.n_allowed);
+    rq->sampling.bad = take_list(b, sizeof *rq->sampling.bad, rq->sampling.n_bad);
     rq->salt = take_text(b, &n);
     rq->stop = calloc((size_t)rq->n_stop + 1, sizeof *rq->stop);
     rq->prompt = calloc((size_t)rq->n_prompts + 1, sizeof *rq->prompt);
@@ -90,6 +105,7 @@ static void take_lists(struct bytes *b, struct request *rq)
         p->ids = take_text(b, &n);
         p->n = (int64_t)(n / sizeof *p->ids);
         p->text = take_text(b, &p->n_text);
+        take(b, &p->n_added, sizeof p->n_added);
     }
 }
 
@@ -101,6 +117,7 @@ struct request *request_wire_read(const struct service *sv, const char *p, size_
         return NULL;
     take(&b, (char *)rq + PLAIN_BEGIN, PLAIN_END - PLAIN_BEGIN);
     rq->sampling.bias = NULL;
+    rq->sampling.allowed = rq->sampling.bad = NULL;
     if (b.bad)
         rq->n_stop = rq->n_prompts = 0;
     rq->n_choices = 0;

@@ -33,7 +33,7 @@ status, chat, _ = post(s, "/v1/chat/completions", hi)
 claim("a chat is answered", status == 200 and chat["object"] == "chat.completion", chat)
 choice = chat["choices"][0]
 plain = s.complete(prompt="<user>line 1;<assistant>", max_tokens=20, temperature=0, ignore_eos=True, logprobs=2, return_token_ids=True)["choices"][0]
-claim("it is what completions make of the rendered text", choice["prompt_token_ids"] == plain["prompt_token_ids"] and choice["token_ids"] == plain["token_ids"] and
+claim("it is what completions make of the rendered text", chat["prompt_token_ids"] == plain["prompt_token_ids"] and choice["token_ids"] == plain["token_ids"] and
       choice["message"]["content"] == plain["text"], (choice, plain))
 claim("with the same log-probs", [t["logprob"] for t in choice["logprobs"]["content"]] == plain["logprobs"]["token_logprobs"])
 claim("and the tokens' bytes", bytes(sum((t["bytes"] for t in choice["logprobs"]["content"]), [])).decode("utf-8", "replace") == plain["text"])
@@ -42,6 +42,8 @@ chunks = [json.loads(e, parse_float=str) for e in events[:-1]]
 deltas = [c["choices"][0]["delta"] for c in chunks if c["choices"]]
 claim("a stream begins with the role", deltas[0] == {"role": "assistant", "content": ""}, deltas[:2])
 claim("joins to the answer", "".join(d.get("content", "") for d in deltas) == choice["message"]["content"])
+claim("the prompt's ids are in the first chunk only, beside the choices", [c.get("prompt_token_ids") for c in chunks] == [chat["prompt_token_ids"]] + [None] * 21)
+claim("the answer's ids in those of its tokens", sum((c["choices"][0].get("token_ids", []) for c in chunks if c["choices"]), []) == choice["token_ids"])
 claim("has a chunk a token", len(deltas) == 21 and events[-1] == "[DONE]" and chunks[-1]["usage"]["completion_tokens"] == 20, len(deltas))
 claim("ends with a reason", [c["choices"][0]["finish_reason"] for c in chunks[:-1]] == [None] * 20 + ["length"])
 parts = dict(hi, messages=[{"role": "user", "content": [{"type": "text", "text": "line 1"}]}])
@@ -51,7 +53,7 @@ for what, body, param in (("an unknown role's refusal", dict(messages=[{"role": 
     status, e, _ = post(s, "/v1/chat/completions", body)
     claim(f"{what} is a 400 that names the field", status == 400 and e["error"]["param"] == param, e)
 status, e, _ = post(s, "/tokenize", dict(messages=hi["messages"]))
-claim("messages are tokenized through the template", e.get("tokens") == choice["prompt_token_ids"], e)
+claim("messages are tokenized through the template", e.get("tokens") == chat["prompt_token_ids"], e)
 
 # ---- the prefix cache ----
 long = ("line 2: 4 is the square of 2\n" * 12)[:300]

@@ -660,7 +660,7 @@ TEST(wrong_chats_are_refused_with_the_field)
             "messages", "content[0]");
     refused(&sv, "{\"messages\":[{\"role\":\"bad\",\"content\":\"a\"}]}", 400, "messages", "no bad roles");
     refused(&sv, "{" HI ",\"prompt\":\"a\"}", 400, "prompt", "'prompt'");
-    refused(&sv, "{" HI ",\"echo\":true}", 400, "echo", "'echo'");
+    refused(&sv, "{" HI ",\"suffix\":\"a\"}", 400, "suffix", "'suffix'");
     refused(&sv, "{" HI ",\"logprobs\":1}", 400, "logprobs", "true or false");
     refused(&sv, "{" HI ",\"top_logprobs\":2}", 400, "top_logprobs", "logprobs true");
     refused(&sv, "{" HI ",\"max_completion_tokens\":120}", 400, "max_tokens", "at most 108");

@@ -193,6 +193,24 @@ TEST(bias_is_added_and_ends_wait_for_min_tokens)
         CHECK_INT(adjusted(&s, l, ids, 1, 2), sample_token(&s, 0, 2, l, 4, 4));
 }
 
+TEST(only_allowed_ids_come_and_the_last_of_a_bad_sequence_does_not)
+{
+    const float l[4] = { 0, 1, 3, 2 };
+    const int32_t ids[4] = { 2, 2, 3, 2 };
+    int32_t allowed[] = { 3, 0, 3 }, bad[] = { 2, -1, 3, 2, 3, -1 };
+    struct sampling s = GREEDY;
+    s.allowed = allowed, s.n_allowed = 3;
+    CHECK_INT(adjusted(&s, l, ids, 1, 1), 3);
+    s.bad = bad, s.n_bad = 6;
+    CHECK_INT(adjusted(&s, l, ids, 1, 4), 0); /* 3 2 were generated: no 3 now */
+    CHECK_INT(adjusted(&s, l, ids, 3, 4), 3); /* the prompt does not count */
+    s.n_allowed = 0;
+    CHECK_INT(adjusted(&s, l, ids, 1, 1), 3); /* 2 alone is bad */
+    CHECK_INT(logit_processors_active(&s, &(struct token_history){ ids, 1, 1 }), 1);
+    s.allowed = bad, s.n_allowed = 1;
+    CHECK_INT(adjusted(&s, l, ids, 1, 1), -3); /* nothing is left */
+}
+
 TEST(a_rank_counts_what_is_more_likely_and_ties_go_to_the_lower_id)
 {
     const float l[5] = { 1, 3, 3, -INFINITY, 2 };

@@ -331,6 +331,47 @@ TEST(a_stream_waits_only_for_what_may_change)
     tokenizer_close(t);
 }
 
+/* A stream that begins behind a prompt: the prompt's text, and what the tokens after it add. */
+static void check_begin(const struct tokenizer *t, const int32_t *ids, size_t n_prompt, size_t n,
+                        const char *prompt, const char *rest)
+{
+    struct tokenizer_stream *s = NULL;
+    struct err e = { 0 };
+    struct buf got = { 0 };
+    const char *p;
+    size_t n_p;
+    CHECK_INT(tokenizer_stream_open(&s, t, 1, &e), 0);
+    CHECK_INT(tokenizer_stream_begin(s, ids, n_prompt, 1, &p, &n_p, &e), 0);
+    CHECK(n_p == strlen(prompt) && !memcmp(p, prompt, n_p));
+    for (size_t i = n_prompt; i < n; i++) {
+        CHECK_INT(tokenizer_stream_feed(s, ids[i], &p, &n_p, &e), 0);
+        buf_add(&got, p, n_p);
+    }
+    CHECK_INT(tokenizer_stream_finish(s, &p, &n_p, &e), 0);
+    buf_add(&got, p, n_p);
+    buf_add(&got, "", 1);
+    CHECK_STR(got.p, rest);
+    buf_free(&got);
+    tokenizer_stream_close(s);
+}
+
+TEST(a_stream_can_begin_behind_a_prompt)
+{
+    struct tokenizer *t = must_open(LLAMA), *bytes = NULL;
+    struct err e = { 0 };
+    /* 0 and 1 are " a" and "b", 6 to 9 the bytes of U+1F600 */
+    check_begin(t, (const int32_t[]){ 0, 1, 0 }, 1, 3, "a", "b a");
+    check_begin(t, (const int32_t[]){ 0, 6, 7, 8, 9, 1 }, 5, 6, "a\xF0\x9F\x98\x80", "b");
+    check_begin(t, (const int32_t[]){ 0, 6, 7, 8, 9, 1 }, 3, 6, "a",
+                "\xF0\x9F\x98\x80"
+                "b");
+    check_begin(t, (const int32_t[]){ 0, 9, 6, 7 }, 4, 4, "a" BAD, BAD BAD);
+    CHECK_INT(tokenizer_bytes(&bytes, &e), 0);
+    check_begin(bytes, (const int32_t[]){ 'x', 0xC3, 0xA9, 'y' }, 2, 4, "x", "\xC3\xA9y");
+    tokenizer_close(t);
+    tokenizer_close(bytes);
+}
+
 /* --- what is refused --- */
 
 TEST(what_is_not_supported_is_refused_by_name)
