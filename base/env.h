@@ -62,6 +62,7 @@ enum env_kind {
     X(TEST, SHARDLINE_IO_SLOW, "milliseconds that every write and fsync takes longer") \
     X(TEST, SHARDLINE_IO_RECORD, "file that gets a record of every operation that changes files") \
     X(TEST, SHARDLINE_MEMORY_ROOM, "bytes of free memory that the machine is taken to have") \
+    X(TEST, SHARDLINE_MACHINE_ROOT, "folder that holds the proc and sys which tell the machine's memory") \
     X(TEST, SHARDLINE_DEVICE, "shared library with the device that --device cuda opens") \
     X(TEST, SHARDLINE_ALTER, "the sum whose order the altered build changes")
 /* clang-format on */

@@ -8,7 +8,6 @@
  *                                                              */
 #include "base/mem.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -134,47 +133,4 @@ void *arena_take(struct arena *a, size_t bytes)
     else
         a->used += round_up(bytes, ALIGN);
     return a->base && a->used <= a->size ? a->base + begin : NULL;
-}
-
-/* ---- the machine's memory ---- */
-/* The number that follows `word` at the beginning of a line; word "": the file is one number. -1: none. */
-static int64_t number_in(const char *path, const char *word)
-{
-    FILE *f = fopen(path, "re");
-    char line[256];
-    long long n = -1;
-
-    while (f && n < 0 && fgets(line, sizeof line, f))
-        if (!strncmp(line, word, strlen(word)) && sscanf(line + strlen(word), "%lld", &n) != 1)
-            n = -1;
-    if (f)
-        fclose(f);
-    return n;
-}
-
-/* Bytes that the limit of the control group leaves; -1: no limit. Pages of files do not count: the kernel
- * drops them when memory is needed. */
-static int64_t group_free(void)
-{
-    static const char *const stat = "/sys/fs/cgroup/memory.stat";
-    int64_t limit = number_in("/sys/fs/cgroup/memory.max", "");
-    int64_t used = number_in("/sys/fs/cgroup/memory.current", "");
-    int64_t files = number_in(stat, "active_file ") + number_in(stat, "inactive_file ");
-    if (limit < 0 || used < 0) /* "max", or no such group */
-        return -1;
-
-    limit -= used - (files > 0 ? files : 0);
-    return limit < 0 ? 0 : limit;
-}
-
-int64_t mem_machine_free(void)
-{
-    int64_t chosen = hook_free_memory();
-    if (chosen >= 0)
-        return chosen;
-
-    int64_t kib = number_in("/proc/meminfo", "MemAvailable:");
-    int64_t bytes = (kib < 0 ? (int64_t)4 << 20 : kib) << 10;
-    int64_t limit = group_free();
-    return limit >= 0 && limit < bytes ? limit : bytes;
 }

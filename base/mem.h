@@ -51,10 +51,6 @@ int mem_alloc_fault(struct mem *m);
 /* Counts memory that another allocator gave (a shared segment, a device). bytes < 0: it was freed. */
 void mem_count(struct mem *m, enum mem_cat c, int64_t bytes);
 
-/* Bytes that this machine can still allocate: the kernel's own estimate (MemAvailable), or what the limit of
- * the control group leaves when that is less. Tests override it (hook_free_memory). */
-int64_t mem_machine_free(void);
-
 /* An arena. The walk that carves it runs twice: with base NULL to learn the size, then with memory. The
  * caller owns the memory. */
 struct arena {

@@ -95,6 +95,12 @@ int64_t hook_free_memory(void)
     return bytes ? atoll(bytes) : -1;
 }
 
+const char *hook_machine_root(void)
+{
+    const char *root = env_get(ENV_SHARDLINE_MACHINE_ROOT);
+    return root ? root : "";
+}
+
 const char *hook_device_library(void) { return env_get(ENV_SHARDLINE_DEVICE); }
 
 #ifdef SHARDLINE_ALTER

@@ -9,6 +9,7 @@
  *                                  struct hook_record, the path, the second path of a rename, the bytes of a
  *                                  write. tests/unit/format/crash_test.c derives what a crash may leave.
  *   SHARDLINE_MEMORY_ROOM=BYTES    hook_free_memory()
+ *   SHARDLINE_MACHINE_ROOT=DIR     hook_machine_root()
  *   SHARDLINE_DEVICE=FILE          hook_device_library()
  *   SHARDLINE_ALTER=NAME           alter_is() in the altered build (base/alter.h)
  *
@@ -56,6 +57,9 @@ void hook_note(enum hook_op op, const char *path, const char *to, int64_t off, c
 
 /* Bytes of free memory that the machine is taken to have; -1: ask the machine. */
 int64_t hook_free_memory(void);
+
+/* Folder with the /proc and /sys that tell the machine's memory (base/machine.h); "": the real ones. */
+const char *hook_machine_root(void);
 
 /* File of the shared library whose device --device cuda opens (kernels/dev_library.h); NULL: the real one. */
 const char *hook_device_library(void);

@@ -2,6 +2,8 @@
  * See server.h. */
 #include "serve/server.h"
 
+#include "base/machine.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,7 +47,7 @@ static int find_kv_memory(struct server *s, int64_t weights, int64_t *bytes, str
 {
     const int n = comm_size(s->mesh.all);
     const struct dev_memory *m = s->dev->memory;
-    struct rank_memory mine = { "", m ? (int64_t)m->free_bytes(s->dev) : mem_machine_free() };
+    struct rank_memory mine = { "", m ? (int64_t)m->free_bytes(s->dev) : machine_memory_free() };
     struct rank_memory *all = calloc((size_t)n, sizeof *all);
     int64_t least = INT64_MAX;
     int rc = all ? 0 : err_set(e, ERR_MEMORY, "no memory for the ranks' sizes");

@@ -8,6 +8,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/log.h"
+#include "base/machine.h"
 #include "serve/weights/weights.h"
 
 #define NICE 5                           /* steps go first where CPUs are few */
@@ -18,7 +19,7 @@ static int check_memory(const struct reload *r, int n_here, struct err *e)
 {
     struct dev *d = r->now->m.dev;
     int64_t need = weights_bytes(&r->now->m) + READ_BUFFERS,
-            free_bytes = d->memory ? (int64_t)d->memory->free_bytes(d) : mem_machine_free();
+            free_bytes = d->memory ? (int64_t)d->memory->free_bytes(d) : machine_memory_free();
     need *= d->memory ? 1 : n_here;
     if (need <= free_bytes)
         return 0;
