@@ -230,6 +230,11 @@ int comm_finish(struct comm_request **q, struct err *e);
  * times, so they agree before they act on it; read it once a step. Not collective. */
 int world_stop_signal(const struct world *w);
 
+/* line not NULL: until the next call a stop request ends this process at once, with that line on stderr, also
+ * while the main thread allocates or reads. For a start that has nothing to save yet. NULL: ranks read
+ * world_stop_signal() again. line: static text. Not collective. */
+void world_end_on_stop(struct world *w, const char *line);
+
 /* Declares that this rank cannot go on: calls of the other ranks return ERR_PEER within 10 s. The first
  * failure of the world counts, later ones are ignored. Not collective. */
 void world_fail(struct world *w, const struct err *e);

@@ -38,7 +38,8 @@ struct watch {
     struct pollfd *fd; /* FD_PEERS + r: pidfd of rank r, or -1 */
     char *exited;      /* [n_ranks] 1: its exit was noticed */
     int64_t last_ns, resumed_ns, failed_ns, signal_ns;
-    int quiet; /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
+    _Atomic(const char *) end_line; /* see watch_end_on_stop */
+    int quiet;                      /* SHARDLINE_HEARTBEAT=off: silence is no failure (under a debugger) */
 };
 
 static void wanted_signals(sigset_t *set)
@@ -153,6 +154,16 @@ static void take_signal(struct watch *w, int64_t now)
     atomic_compare_exchange_strong(&w->board->stop_signal, &none, sig);
 }
 
+/* A stop request that came to any rank of this machine, while there is nothing to save. */
+static void end_on_stop(struct watch *w)
+{
+    const char *line = atomic_load(&w->end_line);
+    if (!line || !atomic_load(&w->board->stop_signal))
+        return;
+    fail(w, line);
+    _exit(err_exit_status(ERR_STOPPED));
+}
+
 static void enforce_end(struct watch *w, int64_t now)
 {
     if (!atomic_load(&w->board->failed) || w->board->n_ranks == 1)
@@ -174,6 +185,7 @@ static void *run(void *arg)
         look_for_deaths(w);
         if (w->fd[FD_SIGNAL].revents)
             take_signal(w, now);
+        end_on_stop(w);
         beat(w, now);
         enforce_end(w, now);
     }
@@ -236,6 +248,8 @@ out:
     free(w);
     return rc;
 }
+
+void watch_end_on_stop(struct watch *w, const char *line) { atomic_store(&w->end_line, line); }
 
 void watch_close(struct watch *w)
 {

@@ -16,6 +16,11 @@ void watch_block_signals(void);
 /* Starts the thread. rank: this process's row of the board; the rows of all ranks are complete. */
 int watch_open(struct watch **out, struct failure_board *b, int rank, struct err *e);
 
+/* line not NULL: from now on a stop request ends this process at once, with that line on stderr: there is
+ * nothing to save yet, and the main thread may be in a long allocation. NULL: the main threads act on
+ * requests again (world_stop_signal). line: static text. Any thread may call it. */
+void watch_end_on_stop(struct watch *w, const char *line);
+
 /* Ends the thread; NULL is allowed. */
 void watch_close(struct watch *w);
 

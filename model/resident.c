@@ -39,6 +39,17 @@ static size_t staying_bytes(const struct model *m, int unit)
     return n;
 }
 
+size_t resident_measure(const struct model *m)
+{
+    int64_t most = 0;
+    size_t bytes = 0;
+    for (int u = 0; u < m->local.n_units; u++) {
+        most = m->local.unit[u].flat > most ? m->local.unit[u].flat : most;
+        bytes += staying_bytes(m, u) + model_pack_bytes(m, u);
+    }
+    return bytes + (size_t)most * dtype_size(m->dt);
+}
+
 /* ---- filling: memory and packs are the device's business, the reading is not ---- */
 
 struct filling {

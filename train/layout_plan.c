@@ -127,23 +127,40 @@ static double work_bytes(const struct layout_spec *a, const struct model *m, int
            (double)runlog_peak_bytes(a->dt);
 }
 
-static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int stage, struct err *e)
+/* Bytes of a rank of a stage, by category. m: shaped for the stage. */
+static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, const struct model *m,
+                       int stage, double bytes[MEM_CATS], struct err *e)
 {
     struct zero_options zero = { a->layout.zero, a->overlap };
-    const struct batch_plan *b = &p->batch;
+    int rc;
+    memset(bytes, 0, sizeof(double) * MEM_CATS);
+    TRY(plan_activations(b, a, m, stage, &bytes[MEM_ACTS], e));
+    zero_measure(m, a->layout.dp, a->sharers, zero, b, bytes);
+    bytes[MEM_COMM] = comm_bytes(a, m, stage, b->micro * a->seq_len);
+    bytes[MEM_WORK] = work_bytes(a, m, b->micro);
+    bytes[MEM_SAVE] = a->save_async ? pieces_measure(m, 0, a->layout.zero) : 0;
+out:
+    return rc;
+}
+
+static double sum_of(const double bytes[MEM_CATS])
+{
+    double total = 0;
+    for (int c = 0; c < MEM_CATS; c++)
+        total += bytes[c];
+    return total;
+}
+
+static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int stage, struct err *e)
+{
     struct model m;
-    double bytes[MEM_CATS] = { 0 }, total = 0;
+    double bytes[MEM_CATS], total;
     int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
     if (rc < 0)
         return rc;
-    TRY(plan_activations(b, a, &m, stage, &bytes[MEM_ACTS], e));
-    zero_measure(&m, a->layout.dp, a->sharers, zero, b, bytes);
-    bytes[MEM_COMM] = comm_bytes(a, &m, stage, b->micro * a->seq_len);
-    bytes[MEM_WORK] = work_bytes(a, &m, b->micro);
-    bytes[MEM_SAVE] = a->save_async ? pieces_measure(&m, 0, a->layout.zero) : 0;
+    TRY(stage_bytes(&p->batch, a, &m, stage, bytes, e));
 
-    for (int c = 0; c < MEM_CATS; c++)
-        total += bytes[c];
+    total = sum_of(bytes);
     if (total > p->total_bytes) {
         memcpy(p->bytes, bytes, sizeof bytes);
         p->total_bytes = total;
@@ -152,6 +169,41 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
         plan_traffic(p, a, &m);
 out:
     model_close(&m);
+    return rc;
+}
+
+int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_CATS], struct err *e)
+{
+    struct batch_plan b;
+    struct model m;
+    struct pipe_shape shape;
+    int rc;
+    TRY(batch_plan(&b, a->rows, a->micro, a->layout.dp, a->layout.zero, e));
+    shape = layout_plan_schedule(&b, &a->layout, a->pipeline);
+    TRY(pipe_check(&shape, e));
+    TRY(model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e));
+    rc = stage_bytes(&b, a, &m, stage, bytes, e);
+    model_close(&m);
+out:
+    return rc;
+}
+
+int layout_plan_machine(const struct layout_spec *a, int ranks_a_machine, double rank_bytes, double *bytes,
+                        struct err *e)
+{
+    const int ranks = layout_ranks(&a->layout), ranks_a_stage = ranks / a->layout.pp;
+    double here = 0, one[MEM_CATS], total = 0;
+    int rc = 0;
+    *bytes = 0;
+    for (int r = 0; r < ranks; r++) {
+        if (r % ranks_a_stage == 0) {
+            TRY(layout_plan_stage(a, r / ranks_a_stage, one, e));
+            total = sum_of(one) + rank_bytes;
+        }
+        here = (r % ranks_a_machine ? here : 0) + total;
+        *bytes = here > *bytes ? here : *bytes;
+    }
+out:
     return rc;
 }
 

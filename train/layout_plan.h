@@ -43,6 +43,12 @@ int layout_plan_pipeline(struct pipe_report *r, const struct pipe_shape *s, FILE
 /* *p needs no closing. draw as above. ERR_USAGE: the layout, the batch and the schedule do not fit each
  * other. */
 int layout_plan_make(struct layout_plan *p, const struct layout_spec *a, FILE *draw, struct err *e);
+/* The memory of a rank of one pipeline stage, by category. Errors as layout_plan_make(). */
+int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_CATS], struct err *e);
+/* The memory of all ranks of the fullest machine, where every machine has so many neighbouring ranks;
+ * rank_bytes: what a rank needs besides the plan. Errors as layout_plan_make(). */
+int layout_plan_machine(const struct layout_spec *a, int ranks_a_machine, double rank_bytes, double *bytes,
+                        struct err *e);
 void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a, FILE *out); /* as text */
 
 #endif

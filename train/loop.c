@@ -6,6 +6,7 @@
 #include "base/jx.h"
 #include "train/eval.h"
 #include "train/layout_plan.h"
+#include "train/memory_check.h"
 #include "train/ptrain.h"
 #include "train/step.h"
 
@@ -171,21 +172,7 @@ int ptrain_plan(struct ptrain *p, struct err *e)
     const struct layout *layout = &p->ranks.layout;
     int one_machine = strcmp(o->transport, "mpi") || o->ranks_per_node;
     int sharers = one_machine ? layout_plan_sharers(layout, (int)o->ranks_per_node) : 1;
-    struct layout_spec ask = {
-        .cfg = p->run.cfg,
-        .layout = *layout,
-        .rows = o->global_batch,
-        .micro = o->micro_batch,
-        .seq_len = o->seq_len,
-        .dt = p->run.dt,
-        .recompute = (enum recompute)o->recompute,
-        .pipeline = (enum pipe_kind)o->pipeline,
-        .sharers = sharers,
-        .overlap = opts_overlap(o, p->run.given, layout->dp, sharers),
-        .save_async = o->save_async,
-        .documents = (int)o->documents,
-        .threads = pool_threads(p->ranks.dev->pool),
-    };
+    struct layout_spec ask = memory_check_spec(&p->run, &p->ranks, sharers);
     FILE *out = ranks_is_first(&p->ranks) ? stdout : NULL;
 
     struct layout_plan plan;

@@ -3,6 +3,7 @@
 #include "train/ptrain.h"
 
 #include "train/checkpoint/restore.h"
+#include "train/memory_check.h"
 
 static int open_files(struct ptrain *p, int argc, char **argv, struct err *e)
 {
@@ -42,11 +43,14 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
 
     TRY(run_check_options(run, e));
     TRY(ranks_open(ranks, &run->o, run->given, argv, term, e));
+    world_end_on_stop(ranks->world,
+                      "stopped by a signal before the first step: nothing was trained or saved");
     rc = open_files(p, argc, argv, e);
     TRY(comm_agree(ranks->mesh.all, rc, e));
     if (run->o.dry_run)
         return 0;
 
+    TRY(memory_check(run, ranks, term, e));
     rc = work_open(&p->work, term, e);
     TRY(comm_agree(ranks->mesh.all, rc, e));
     rc = open_state(p, e);
@@ -60,6 +64,7 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     if (p->work.at.step && ckpt_writer(run->source))
         restore_report(run->source, term);
     TRY(runlog_open(&p->log, &p->work, e));
+    world_end_on_stop(ranks->world, NULL);
 out:
     return rc;
 }

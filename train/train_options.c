@@ -51,6 +51,8 @@ static const struct opt table[] = {
       "threads a rank (0: cores / ranks, at least 1)", 0, 4096, N },
     { OPT_SWITCH, "dry-run",        AT(dry_run),        "0",        NULL,
       "print the plan: memory a rank, communication a step; start nothing", 0, 0, N },
+    { OPT_SWITCH, "force",          AT(force),          "0",        NULL,
+      "start although the plan needs more memory than is free", 0, 0, N },
     GROUP("Layout (dp is what remains)"),
     { OPT_INT,    "tp",             AT(tp),             "1",        "N",
       "tensor parallel degree", 1, GRAIN_MAX, N },
@@ -135,6 +137,7 @@ static const struct opt table[] = {
     { OPT_GROUP, NULL, 0, NULL, NULL, NULL, 0, 0, 0 },
 };
 /* clang-format on */
+_Static_assert(sizeof table / sizeof *table <= GIVEN_MAX, "a mark for every row");
 
 int opts_given(const unsigned char *given, const char *name)
 {

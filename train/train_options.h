@@ -36,9 +36,9 @@ struct train_opts {
     /* run */
     const char *out, *resume, *log, *trace, *device, *eval_logprobs;
     int64_t steps, stop_after, save_every, keep, restarts, threads;
-    int save_async, on_save_error, dry_run, eval_only;
+    int save_async, on_save_error, dry_run, eval_only, force;
 };
-enum { GIVEN_MAX = 64 }; /* rows of the table, at most */
+enum { GIVEN_MAX = 96 }; /* rows of the table, at most */
 
 extern const struct opt_program ptrain_program;
 /* Whether the command line named this option. given: as opt_parse() filled it. */

@@ -1,0 +1,152 @@
+/* memory_advice.c - see memory_advice.h. */
+#include "train/memory_advice.h"
+
+#include <stdio.h>
+#include <string.h>
+#include "base/log.h"
+
+enum { MOST_RANKS = 4096, MOST_TP = 8 };
+
+/* A layout, and what its fullest place needs. */
+struct candidate {
+    struct layout_spec spec;
+    double bytes;
+    int changes; /* options that differ from what was asked for */
+};
+
+/* Whether the candidate's layout exists and fits; fills bytes. */
+static int fits(struct candidate *c, const struct memory_advice *a)
+{
+    struct layout_spec *s = &c->spec;
+    struct err ignored;
+    s->sharers = layout_plan_sharers(&s->layout, a->ranks_a_place);
+    s->overlap = s->overlap && s->layout.dp > 1;
+    return layout_check(&s->layout, &s->cfg, &ignored) >= 0 &&
+           layout_plan_machine(s, a->ranks_a_place, a->rank_bytes, &c->bytes, &ignored) >= 0 &&
+           c->bytes <= a->free_bytes;
+}
+
+/* The next smaller micro-batch that divides this one; 0: none. */
+static int64_t smaller_micro(int64_t micro) { return micro > 1 ? (micro % 2 ? 1 : micro / 2) : 0; }
+
+static int64_t rows_a_rank(const struct layout_spec *s) { return s->rows / s->layout.dp; }
+
+static int count_changes(const struct layout_spec *s, const struct layout_spec *asked)
+{
+    return (s->layout.zero != asked->layout.zero) + (s->recompute != asked->recompute) +
+           (s->micro != asked->micro) + 2 * (s->dt != asked->dt); /* another dtype gives other bits */
+}
+
+/* Tries ZeRO stages, recomputation, micro-batches (and dtypes) from those of `from` on. The fewest changes
+ * win; of as many, the first in the order of the loops. 1: *best fits. */
+static int try_options(struct candidate *best, const struct layout_spec *from,
+                       const struct layout_spec *asked, const struct memory_advice *a)
+{
+    int last_zero = from->layout.dp > 1 ? 3 : from->layout.zero, found = 0;
+    for (int dt = 0; dt < 2; dt++)
+        for (int zero = from->layout.zero; zero <= last_zero; zero++)
+            for (int again = (int)from->recompute; again <= RECOMPUTE_FULL; again++)
+                for (int64_t micro = from->micro; micro >= 0;
+                     micro = smaller_micro(micro ? micro : rows_a_rank(from))) {
+                    struct candidate c = { .spec = *from };
+                    c.spec.dt = dt ? DT_BF16 : from->dt;
+                    c.spec.layout.zero = zero;
+                    c.spec.recompute = (enum recompute)again;
+                    c.spec.micro = micro;
+                    c.changes = count_changes(&c.spec, asked);
+                    if ((!found || c.changes < best->changes) && fits(&c, a)) {
+                        *best = c;
+                        found = 1;
+                    }
+                    if (micro == 1 || (micro == 0 && rows_a_rank(from) == 1))
+                        break;
+                }
+    return found;
+}
+
+/* A layout of so many ranks, each place like the present one; tp and pp grow from those asked for. 1: found.
+ * */
+static int try_ranks(struct candidate *best, const struct layout_spec *asked, int ranks,
+                     const struct memory_advice *a)
+{
+    for (int tp = asked->layout.tp; tp <= MOST_TP || tp == asked->layout.tp; tp *= 2)
+        for (int pp = asked->layout.pp; pp <= asked->cfg.n_layers; pp *= 2) {
+            int inner = tp * pp * asked->layout.cp;
+            if (inner > ranks || ranks % inner || ranks / inner > asked->rows)
+                continue;
+            struct candidate least = { .spec = *asked };
+            struct layout *l = &least.spec.layout;
+            l->tp = tp;
+            l->pp = pp;
+            l->dp = ranks / inner;
+            struct layout_spec from = least.spec;
+
+            /* the layout's smallest form first: where that does not fit, no other does */
+            l->zero = l->dp > 1 ? 3 : 0;
+            least.spec.recompute = RECOMPUTE_FULL;
+            least.spec.micro = 1;
+            if (!fits(&least, a))
+                continue;
+            if (!try_options(best, &from, asked, a))
+                *best = least;
+            return 1;
+        }
+    return 0;
+}
+
+/* ---- words ---- */
+static void add_option(char *out, size_t size, const char *name, const char *value)
+{
+    size_t n = strlen(out);
+    snprintf(out + n, size - n, "%s--%s %s", n ? " " : "", name, value);
+}
+
+/* The options of a layout that differ from what was asked for. */
+static void list_options(const struct layout_spec *s, const struct layout_spec *asked, char out[160])
+{
+    static const char *const recompute[] = { "none", "selective", "full" };
+    const struct {
+        const char *name;
+        int64_t value, was;
+    } number[] = { { "tp", s->layout.tp, asked->layout.tp },
+                   { "pp", s->layout.pp, asked->layout.pp },
+                   { "zero", s->layout.zero, asked->layout.zero },
+                   { "micro-batch", s->micro, asked->micro } };
+    char text[24];
+    out[0] = 0;
+    for (size_t i = 0; i < sizeof number / sizeof *number; i++) {
+        snprintf(text, sizeof text, "%lld", (long long)number[i].value);
+        if (number[i].value != number[i].was)
+            add_option(out, 160, number[i].name, text);
+    }
+    if (s->recompute != asked->recompute)
+        add_option(out, 160, "recompute", recompute[s->recompute]);
+    if (s->dt != asked->dt)
+        add_option(out, 160, "dtype", dtype_name(s->dt));
+}
+
+void memory_advice_text(const struct layout_spec *asked, const struct memory_advice *a,
+                        char out[MEMORY_ADVICE_TEXT])
+{
+    const int now = layout_ranks(&asked->layout);
+    struct candidate best;
+    char options[160], bytes[32];
+    if (try_options(&best, asked, asked, a)) {
+        list_options(&best.spec, asked, options);
+        log_bytes(bytes, best.bytes);
+        snprintf(out, MEMORY_ADVICE_TEXT, "use %s (%s)", options, bytes);
+        return;
+    }
+
+    for (int ranks = 2 * now; ranks <= MOST_RANKS; ranks *= 2) {
+        if (!try_ranks(&best, asked, ranks, a))
+            continue;
+        list_options(&best.spec, asked, options);
+        log_bytes(bytes, best.bytes);
+        snprintf(out, MEMORY_ADVICE_TEXT, "%d %ss like this one hold it, %d ranks in all%s%s (%s each)",
+                 ranks / a->ranks_a_place, a->place, ranks, *options ? " with " : "", options, bytes);
+        return;
+    }
+    snprintf(out, MEMORY_ADVICE_TEXT,
+             "no layout of up to %d ranks fits: use a smaller --seq-len or --global-batch", MOST_RANKS);
+}

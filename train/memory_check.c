@@ -1,0 +1,106 @@
+/* memory_check.c - see memory_check.h. */
+#include "train/memory_check.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include "comm/memory_place.h"
+#include "train/eval.h"
+#include "train/memory_advice.h"
+
+struct layout_spec memory_check_spec(const struct run *run, const struct ranks *ranks, int sharers)
+{
+    const struct train_opts *o = &run->o;
+    const struct layout *layout = &ranks->layout;
+    return (struct layout_spec){
+        .cfg = run->cfg,
+        .layout = *layout,
+        .rows = o->global_batch,
+        .micro = o->micro_batch,
+        .seq_len = o->seq_len,
+        .dt = run->dt,
+        .recompute = (enum recompute)o->recompute,
+        .pipeline = (enum pipe_kind)o->pipeline,
+        .sharers = sharers,
+        .overlap = opts_overlap(o, run->given, layout->dp, sharers),
+        .save_async = o->save_async,
+        .documents = (int)o->documents,
+        .threads = pool_threads(ranks->dev->pool),
+    };
+}
+
+/* What an evaluation holds: the weights, and the activations of one micro-batch. */
+static int measure_eval(const struct layout_spec *a, int64_t micro, int stage, double bytes[MEM_CATS],
+                        struct err *e)
+{
+    struct work_shape work = { (int)micro, a->seq_len, 1, a->recompute };
+    struct model m;
+    int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
+    if (rc < 0)
+        return rc;
+    bytes[MEM_PARAMS] = (double)resident_measure(&m);
+    TRY(train_work_check(&m, &work, e));
+    for (int c = 0; c < m.n_chunks; c++)
+        bytes[MEM_ACTS] += (double)train_work_measure(&m, c, &work);
+    bytes[MEM_WORK] = (double)train_scratch_measure(&m, &work, a->threads);
+out:
+    model_close(&m);
+    return rc;
+}
+
+static int measure(const struct run *run, const struct ranks *ranks, const struct layout_spec *a,
+                   int64_t bytes[MEM_CATS], struct err *e)
+{
+    const int stage = ranks->mesh.at[AXIS_PP];
+    double planned[MEM_CATS] = { 0 };
+    int rc = run->o.eval_only ? measure_eval(a, a->micro ? a->micro : 4, stage, planned, e)
+                              : layout_plan_stage(a, stage, planned, e);
+    for (int c = 0; c < MEM_CATS; c++)
+        bytes[c] = (int64_t)planned[c];
+    return rc;
+}
+
+/* The refusal of a place that is too small. Collective. */
+static int refuse(const struct run *run, const struct ranks *ranks, const struct layout_spec *a,
+                  const struct memory_place *p, struct err *e)
+{
+    char need[MEMORY_PLACE_TEXT], advice[MEMORY_ADVICE_TEXT] = "use more ranks (--tp, --pp) on more machines";
+    struct memory_advice ask = {
+        .ranks_a_machine = comm_local_size(ranks->mesh.all),
+        .ranks_a_place = p->n_ranks,
+        .free_bytes = 0.95 * (double)p->memory.free_bytes, /* no advice that only just fits */
+        .rank_bytes = p->is_gpu ? 0 : RANK_OVERHEAD_BYTES,
+        .place = p->is_gpu ? "GPU" : "machine",
+    };
+    memory_place_text(p, need);
+    if (!run->o.eval_only && ranks_is_first(ranks)) /* a search: once for all ranks */
+        memory_advice_text(a, &ask, advice);
+    err_set(e, ERR_USAGE, "%s: %s; --force starts it all the same", need, advice);
+    return comm_agree(ranks->mesh.all, -e->code, e); /* rank 0's words */
+}
+
+int memory_check(const struct run *run, const struct ranks *ranks, struct log *term, struct err *e)
+{
+    struct memory_place *place = NULL;
+    int rank, sharers, n = 0, rc;
+    int64_t bytes[MEM_CATS] = { 0 };
+    comm_shared_group(ranks->mesh.axis[AXIS_DP], &rank, &sharers);
+    struct layout_spec a = memory_check_spec(run, ranks, sharers);
+
+    rc = measure(run, ranks, &a, bytes, e);
+    TRY(comm_agree(ranks->mesh.all, rc, e));
+    TRY(memory_places(ranks->mesh.all, ranks->dev, bytes, &place, &n, e));
+    if (!memory_place_is_full(place))
+        goto out;
+
+    /* every rank sees the same places, so all refuse alike */
+    if (!run->o.force) {
+        rc = refuse(run, ranks, &a, place, e);
+        goto out;
+    }
+    char need[MEMORY_PLACE_TEXT];
+    memory_place_text(place, need);
+    log_line(term, "%s: started because of --force", need);
+out:
+    free(place);
+    return rc < 0 ? rc : 0;
+}
