@@ -1,4 +1,4 @@
-/* mem.c - see mem.h. Every allocation carries a header in front of it, so that mem_free finds size and
+/* mem.c - see base/mem.h. Every allocation carries a header in front of it, so that mem_free finds size and
  * category.
  *
  * small:   [ header 64 | data … ]                              one aligned_alloc

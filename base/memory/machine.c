@@ -1,4 +1,4 @@
-/* machine.c - see machine.h.
+/* machine.c - see base/machine.h.
  *
  *   /proc/self/cgroup      4:memory:/job/step     v1: the group of this process
  *                          0::/job/step           v2
