@@ -23,10 +23,14 @@ void buf_add(struct buf *b, const void *p, size_t n)
 {
     if (b->failed || n == 0)
         return;
+    if (b->max && n > b->max - b->n) {
+        b->failed = BUF_BEYOND_MAX;
+        return;
+    }
     if (b->n + n + 1 > b->cap) { /* one more, for a NUL */
         char *q = buf_grow(b->p, &b->cap, b->n + n + 1, 1);
         if (!q) {
-            b->failed = 1;
+            b->failed = BUF_NO_MEMORY;
             return;
         }
         b->p = q;

@@ -8,8 +8,10 @@
 struct buf {
     char *p;       /* malloc'd; NULL while empty */
     size_t n, cap; /* cap > n: a NUL fits behind the n bytes */
-    int failed;    /* out of memory: bytes added since then are lost */
+    size_t max;    /* n never exceeds it; 0: no limit */
+    int failed;    /* bytes added since then are lost; one of: */
 };
+enum { BUF_NO_MEMORY = 1, BUF_BEYOND_MAX };
 
 /* Appends n bytes. */
 void buf_add(struct buf *b, const void *p, size_t n);

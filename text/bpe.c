@@ -18,9 +18,10 @@
 
 #define EMPTY_PAIR UINT64_MAX
 #define CACHE_SLOTS 4096
-#define CACHE_MIN_TEXT 512 /* bytes; clearing the cache costs more than it saves for shorter texts */
-#define CACHE_WORD 64      /* bytes; longer words rarely occur twice */
-#define CUT_WORD 32        /* bytes; shorter words are not cut */
+#define CACHE_MIN_TEXT 512  /* bytes; clearing the cache costs more than it saves for shorter texts */
+#define CACHE_WORD 64       /* bytes; longer words rarely occur twice */
+#define CUT_WORD 32         /* bytes; shorter words are not cut */
+#define TICKS_A_CHECK 1024u /* words and merges between two looks at the limit */
 #define JOINT_BITS ((size_t)1 << 19)
 
 struct symbol {
@@ -42,7 +43,21 @@ struct work {
     struct candidate *heap;
     size_t n_heap, cap_heap;
     struct seen *seen;
+    const struct work_limit *limit;
+    struct err *e;
+    unsigned n_done; /* words and merges */
 };
+
+/* Looks at the limit at every so many words and merges. */
+static int tick(struct work *w) { return ++w->n_done % TICKS_A_CHECK ? 0 : work_check(w->limit, w->e); }
+
+/* May the next word be encoded? */
+static int next_word(struct work *w, const struct ids *out)
+{
+    if (out->max && out->n > out->max)
+        return err_set(w->e, ERR_CONFIG, "the text has more than %zu tokens", out->max);
+    return tick(w);
+}
 
 /* --- the table of merges --- */
 
@@ -349,8 +364,9 @@ static void candidate_at(const struct bpe *b, struct work *w, int32_t pos)
         heap_push(w, (struct candidate){ (uint32_t)m->rank, (uint32_t)pos, m->id });
 }
 
-static void merge_all(const struct bpe *b, struct work *w)
+static int merge_all(const struct bpe *b, struct work *w)
 {
+    int rc = 0;
     w->n_heap = 0;
     for (size_t i = 0; i + 1 < w->n_sym; i++) {
         const struct merge *m = find_merge(b, w->sym[i].id, w->sym[i + 1].id);
@@ -360,7 +376,7 @@ static void merge_all(const struct bpe *b, struct work *w)
 
     for (size_t i = w->n_heap / 2; i-- > 0;)
         sift_down(w->heap, w->n_heap, i);
-    while (w->n_heap) {
+    while (w->n_heap && (rc = tick(w)) == 0) {
         struct candidate top = heap_pop(w);
         struct symbol *left = &w->sym[top.pos];
         if (left->id < 0 || left->next < 0)
@@ -378,6 +394,7 @@ static void merge_all(const struct bpe *b, struct work *w)
             candidate_at(b, w, left->prev);
         candidate_at(b, w, (int32_t)top.pos);
     }
+    return rc;
 }
 
 /* A merge removes one candidate and adds at most two, so twice as many candidates as symbols are enough. */
@@ -407,9 +424,11 @@ static int word(const struct bpe *b, const struct vocab *v, struct work *w, cons
         return 0;
     }
     if (n > INT32_MAX / 2 || reserve(w, n) < 0)
-        return -1;
+        return text_memory(w->e);
     word_symbols(b, v, w, s, n);
-    merge_all(b, w);
+    int rc = merge_all(b, w);
+    if (rc < 0)
+        return rc;
     for (int32_t i = 0; w->n_sym && i >= 0; i = w->sym[i].next)
         ids_add(out, w->sym[i].id);
     return 0;
@@ -464,7 +483,7 @@ static int long_word(const struct bpe *b, const struct vocab *v, struct work *w,
     size_t from = 0;
     int rc = 0;
 
-    for (size_t i = x.n; i < n && rc == 0; i += x.n) {
+    for (size_t i = x.n; i < n && rc == 0 && (rc = next_word(w, out)) == 0; i += x.n) {
         struct character y = character_at(s + i, n - i);
         if (may_cut(b, v, x, y)) {
             rc = cached_word(b, v, w, s + from, i - from, out);
@@ -479,12 +498,12 @@ static int long_word(const struct bpe *b, const struct vocab *v, struct work *w,
 int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *ps, struct ids *out,
                struct err *e)
 {
-    struct work w = { 0 };
-    int rc = 0;
+    struct work w = { .limit = ps->limit, .e = e };
+    int rc = work_check(ps->limit, e);
 
-    if (ps->text.n >= CACHE_MIN_TEXT && !(w.seen = calloc(CACHE_SLOTS, sizeof *w.seen)))
-        rc = -1;
-    for (size_t i = 0; i < ps->n && rc == 0; i++) {
+    if (rc == 0 && ps->text.n >= CACHE_MIN_TEXT && !(w.seen = calloc(CACHE_SLOTS, sizeof *w.seen)))
+        rc = text_memory(e);
+    for (size_t i = 0; i < ps->n && rc == 0 && (rc = next_word(&w, out)) == 0; i++) {
         const struct piece *p = &ps->v[i];
         if (p->id >= 0)
             ids_add(out, p->id);
@@ -497,5 +516,5 @@ int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *
     free(w.sym);
     free(w.heap);
     free(w.seen);
-    return rc < 0 || out->failed ? text_memory(e) : 0;
+    return rc == 0 && out->failed ? text_memory(e) : rc;
 }

@@ -34,7 +34,8 @@ struct tokenizer_stream {
     int skip_special, n_stages;
     struct stage stage[TOK_STEPS + 1];
     struct buf out, unit;
-    struct err err; /* of a Replace whose pattern failed */
+    size_t n_fed;   /* bytes of the tokens so far */
+    struct err err; /* of a Replace that failed */
 };
 
 static void feed(struct tokenizer_stream *s, int i, const char *p, size_t n, int end);
@@ -139,13 +140,13 @@ static void replace(struct tokenizer_stream *s, int i, const char *p, size_t n, 
 {
     struct stage *g = &s->stage[i];
     const struct step *step = step_of(s, i);
-    struct buf done = { 0 };
+    struct buf done = { .max = text_growth(s->n_fed) };
     buf_add(&g->token, p, n);
     if (!end)
         return;
     if (!s->err.code &&
         step->kind->run(step, g->token.p ? g->token.p : "", g->token.n, &done, &s->err) == 0 && done.failed)
-        text_memory(&s->err);
+        text_failed(&done, "decoder", s->n_fed, &s->err);
     feed(s, i + 1, done.p, done.n, 1);
     buf_free(&done);
     g->token.n = 0;
@@ -367,13 +368,19 @@ int token_bytes_fill(struct tokenizer *t, struct err *e)
     struct buf a = { 0 }, b = { 0 };
     int rc = 0;
 
+    v->raw.max = text_growth(v->text.n);
     for (int32_t id = 0; id < v->n; id++) {
         a.n = 0;
+        a.max = b.max = text_growth(v->v[id].decoded_n);
         buf_add(&a, v->text.p + v->v[id].decoded_off, v->v[id].decoded_n);
         /* a part of a character is no text that later stages could read */
         for (int i = 0; i < t->decoder.n && is_valid(a.p ? a.p : "", a.n); i++) {
             b.n = 0;
             TRY(single_step(&t->decoder.v[i], &a, &b, e));
+            if (b.failed) {
+                rc = text_failed(&b, "decoder", v->v[id].decoded_n, e);
+                goto out;
+            }
             struct buf spare = a;
             a = b;
             b = spare;
@@ -385,7 +392,7 @@ int token_bytes_fill(struct tokenizer *t, struct err *e)
     }
 
     if (a.failed || b.failed || v->raw.failed)
-        rc = text_memory(e);
+        rc = text_failed(&v->raw, "decoder", v->text.n, e);
 out:
     buf_free(&a);
     buf_free(&b);
@@ -429,6 +436,7 @@ static void feed_id(struct tokenizer_stream *s, int32_t id)
      * skipped */
     if (s->skip_special && (v->v[id].flags & (TOKEN_SPECIAL | TOKEN_REWRITTEN)) == TOKEN_SPECIAL)
         return;
+    s->n_fed += v->v[id].decoded_n;
     feed(s, 0, v->text.p + v->v[id].decoded_off, v->v[id].decoded_n, 1);
 }
 

@@ -3,9 +3,31 @@
 
 #include <stdlib.h>
 
+#define GROWTH 64                       /* times a text may grow */
+#define GROWTH_LEAST 1024               /* bytes that any text may become */
+#define GROWTH_FREE ((size_t)256 << 20) /* from here on */
+#define GROWTH_LONG 8                   /* it may grow less */
+
 int text_memory(struct err *e)
 {
     return err_set(e, ERR_MEMORY, "no memory for the tokenizer's work: use shorter texts");
+}
+
+size_t text_growth(size_t n)
+{
+    if (n < GROWTH_FREE / GROWTH)
+        return n * GROWTH + GROWTH_LEAST;
+    return n > GROWTH_FREE / GROWTH_LONG ? n * GROWTH_LONG : GROWTH_FREE;
+}
+
+int text_failed(const struct buf *b, const char *what, size_t n, struct err *e)
+{
+    if (b->failed != BUF_BEYOND_MAX)
+        return text_memory(e);
+    return err_set(e, ERR_CONFIG,
+                   "the tokenizer's %s makes more than %zu bytes of a text of %zu: does it replace one "
+                   "character by many",
+                   what, b->max, n);
 }
 
 void buf_add_cp(struct buf *b, uint32_t cp)

@@ -83,12 +83,12 @@ static int encode_words(const struct tokenizer *t, const struct pieces *whole, c
 {
     int rc = 0;
     for (size_t i = 0; i < whole->n && rc == 0; i++) {
-        struct pieces one = { 0 };
+        struct pieces one = { .limit = whole->limit };
         buf_add(&one.text, whole->text.p + whole->v[i].off, whole->v[i].n);
         pieces_add(&one, 0, whole->v[i].n, whole->v[i].id, whole->v[i].first);
         rc = one.failed || one.text.failed ? text_memory(e) : split_run(&t->splitter, &one, e);
         for (size_t k = 0; k < one.n && rc == 0; k++) {
-            struct pieces word = { .text = one.text, .v = &one.v[k], .n = 1 };
+            struct pieces word = { .text = one.text, .v = &one.v[k], .n = 1, .limit = one.limit };
             size_t from = out->n;
             rc = bpe_pieces(&t->bpe, &t->vocab, &word, out, e);
             if (rc < 0 || one.v[k].id >= 0 || !touched->p[i] || !special_ids(t, out, from))
@@ -101,15 +101,15 @@ static int encode_words(const struct tokenizer *t, const struct pieces *whole, c
     return rc;
 }
 
-static int encode_text(const struct tokenizer *t, const char *text, size_t n, const char *marks,
+static int encode_text(const struct tokenizer *t, const struct marked_text *m, const char *marks,
                        struct ids *out, struct err *e)
 {
-    struct pieces raw = { 0 }, ps = { 0 }, whole = { 0 };
+    struct pieces raw = { .limit = m->limit }, ps = { 0 }, whole = { .limit = m->limit };
     struct buf touched = { 0 };
     int rc = 0;
     size_t from = out->n;
 
-    buf_add(&raw.text, text, n);
+    buf_add(&raw.text, m->text, m->n);
     TRY(raw.text.failed ? text_memory(e) : split_added(t, &raw, marks, &ps, &touched, e));
     pieces_free(&raw);
     buf_add(&whole.text, ps.text.p ? ps.text.p : "", ps.text.n);
@@ -134,33 +134,74 @@ out:
     return rc;
 }
 
-int tokenizer_encode_marked(const struct tokenizer *t, const struct marked_text *m, int add_special,
-                            int32_t **ids, size_t *n_ids, struct err *e)
+static int encode_bytes(const char *text, size_t n, int32_t **ids, size_t *n_ids, struct err *e)
 {
-    size_t n = m->n;
-    struct ids out = { 0 };
-    char *marks = NULL;
+    int32_t *v = malloc((n ? n : 1) * sizeof *v);
+    if (!v)
+        return text_memory(e);
+    for (size_t i = 0; i < n; i++)
+        v[i] = (unsigned char)text[i];
+    *ids = v;
+    *n_ids = n;
+    return 0;
+}
+
+/* Appends the ids of a text without untrusted parts, whose bytes need not be UTF-8. */
+static int encode_trusted(const struct tokenizer *t, const struct marked_text *m, struct ids *out,
+                          struct err *e)
+{
+    struct pieces raw = { .limit = m->limit }, ps = { 0 };
     int rc = 0;
 
-    if (m->n_user == 0 || t->raw_bytes)
-        return tokenizer_encode(t, m->text, n, add_special, ids, n_ids, e);
-    if (n > TEXT_LIMIT)
-        return err_set(e, ERR_CONFIG,
-                       "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n,
-                       TEXT_LIMIT);
-    TRY(check_text(m, e));
-    if (!(marks = calloc(n + 1, 1)))
+    utf8_repair(m->text, m->n, 1, &raw.text);
+    TRY(split_added(t, &raw, NULL, &ps, NULL, e));
+    pieces_free(&raw);
+    TRY(split_run(&t->splitter, &ps, e));
+    TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, out, e));
+out:
+    pieces_free(&raw);
+    pieces_free(&ps);
+    return rc;
+}
+
+/* Appends the ids of a text with untrusted parts. */
+static int encode_untrusted(const struct tokenizer *t, const struct marked_text *m, struct ids *out,
+                            struct err *e)
+{
+    int rc = check_text(m, e);
+    if (rc < 0)
+        return rc;
+    char *marks = calloc(m->n + 1, 1);
+    if (!marks)
         return text_memory(e);
     for (size_t i = 0; i < m->n_user; i++)
         memset(marks + m->user[i].begin, 1, m->user[i].end - m->user[i].begin);
+    rc = encode_text(t, m, marks, out, e);
+    free(marks);
+    return rc;
+}
+
+int tokenizer_encode_marked(const struct tokenizer *t, const struct marked_text *m, int add_special,
+                            int32_t **ids, size_t *n_ids, struct err *e)
+{
+    struct ids out = { .max = m->max_ids };
+    int rc = 0;
+
+    if (m->n > TEXT_LIMIT)
+        return err_set(e, ERR_CONFIG,
+                       "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", m->n,
+                       TEXT_LIMIT);
+    if (t->raw_bytes && m->max_ids && m->n > m->max_ids)
+        return err_set(e, ERR_CONFIG, "the text has more than %zu tokens", m->max_ids);
+    if (t->raw_bytes)
+        return encode_bytes(m->text, m->n, ids, n_ids, e);
     for (size_t i = 0; add_special && i < t->before.n; i++)
         ids_add(&out, t->before.v[i]);
-    TRY(encode_text(t, m->text, n, marks, &out, e));
+    TRY((m->n_user ? encode_untrusted : encode_trusted)(t, m, &out, e));
     for (size_t i = 0; add_special && i < t->after.n; i++)
         ids_add(&out, t->after.v[i]);
     rc = ids_detach(&out, ids, n_ids, e);
 out:
-    free(marks);
     free(out.v);
     return rc;
 }

@@ -95,12 +95,12 @@ static int run_replace(const struct step *s, const char *text, size_t n, struct 
     int rc = 0, found = 0;
     TRY(matcher_open(&m, &s->pat, e));
     matcher_text(&m, text, n);
-    while ((found = matcher_next(&m, &start, &end, e)) > 0) {
+    while (!out->failed && (found = matcher_next(&m, &start, &end, e)) > 0) {
         buf_add(out, text + from, start - from);
         buf_add(out, s->content, s->n_content);
         from = end;
     }
-    rc = found;
+    rc = found < 0 ? found : 0;
     buf_add(out, text + from, n - from);
 out:
     matcher_close(&m);
@@ -164,16 +164,19 @@ const struct step_kind normalizer_kinds[] = {
 /* Runs all steps in order; the last one writes directly to out. */
 int normalize(const struct steps *s, const char *text, size_t n, struct buf *out, struct err *e)
 {
-    struct buf a = { 0 }, b = { 0 };
+    size_t most = text_growth(n), n_text = n, max = out->max;
+    struct buf a = { .max = most }, b = { .max = most };
     int rc = 0;
 
+    if (!max || max - out->n > most)
+        out->max = out->n + most;
     if (s->n == 0)
         buf_add(out, text, n);
     for (int i = 0; i < s->n; i++) {
         struct buf *to = i + 1 == s->n ? out : &b;
         TRY(s->v[i].kind->run(&s->v[i], text, n, to, e));
         if (to->failed) {
-            rc = text_memory(e);
+            rc = text_failed(to, "normalizer", n_text, e);
             goto out;
         }
         struct buf spare = a;
@@ -184,6 +187,7 @@ int normalize(const struct steps *s, const char *text, size_t n, struct buf *out
         n = a.n;
     }
 out:
+    out->max = max;
     buf_free(&a);
     buf_free(&b);
     return rc;

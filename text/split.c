@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define MATCHES_A_CHECK 16 /* matches between two looks at the limit: one can take 0.1 s */
 #define GPT2_REGEX "'(?:[sdmt]|ll|ve|re)| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
 
 /* --- the behavior of Split: which piece a match belongs to --- */
@@ -61,9 +62,10 @@ typedef int pass_fn(const struct step *s, struct pieces *in, struct pieces *out,
 
 static int pass(pass_fn *fn, int writes, const struct step *s, struct pieces *ps, struct err *e)
 {
-    struct pieces out = { 0 };
+    struct pieces out = { .text.max = ps->text.max, .limit = ps->limit };
     int rc = 0;
 
+    TRY(work_check(ps->limit, e));
     TRY(fn(s, ps, &out, e));
     if (!writes) {
         out.text = ps->text;
@@ -71,7 +73,7 @@ static int pass(pass_fn *fn, int writes, const struct step *s, struct pieces *ps
     }
 
     if (out.failed || out.text.failed) {
-        rc = text_memory(e);
+        rc = text_failed(&out.text, "pre-tokenizer", ps->text.n, e);
         goto out;
     }
 
@@ -86,6 +88,7 @@ out:
 static int cut_pattern(const struct step *s, struct pieces *in, struct pieces *out, struct err *e)
 {
     struct matcher m;
+    unsigned n_matches = 0;
     int rc = 0;
 
     TRY(matcher_open(&m, &s->pat, e));
@@ -99,6 +102,8 @@ static int cut_pattern(const struct step *s, struct pieces *in, struct pieces *o
         }
         matcher_text(&m, in->text.p + p->off, p->n);
         while ((rc = matcher_next(&m, &start, &end, e)) > 0) {
+            if (++n_matches % MATCHES_A_CHECK == 0)
+                TRY(work_check(in->limit, e));
             if (start > from)
                 cut(&c, from, start, s->invert);
             cut(&c, start, end, !s->invert);
@@ -396,6 +401,7 @@ const struct step_kind split_kinds[] = {
 
 int split_run(const struct steps *s, struct pieces *ps, struct err *e)
 {
+    ps->text.max = ps->text.max ? ps->text.max : text_growth(ps->text.n);
     for (int i = 0; i < s->n; i++) {
         int rc = s->v[i].kind->split(&s->v[i], ps, e);
         if (rc < 0)

@@ -14,6 +14,7 @@
 #include <stdint.h>
 #include "base/buf.h"
 #include "base/err.h"
+#include "base/work_limit.h"
 #include "text/text.h"
 
 #define TEXT_LIMIT ((size_t)1 << 30) /* bytes tokenized at once */
@@ -23,6 +24,12 @@
 
 /* --- growing characters, pieces, ids (grow.c; base/buf.h) --- */
 void buf_add_cp(struct buf *b, uint32_t cp); /* adds the character as UTF-8 */
+/* Bytes that the steps of a tokenizer may make of a text of n bytes: the `max` of their buffers. Without it
+ * five Replace of "a" by 64 "a" make a gigabyte of one byte. */
+size_t text_growth(size_t n);
+/* The error of a failed buf. what: the step that filled it; n: bytes of the text that it read. Returns
+ * -ERR_CONFIG: beyond its max; -ERR_MEMORY. */
+int text_failed(const struct buf *b, const char *what, size_t n, struct err *e);
 
 /* A part of the text. id >= 0: an added token, which later steps leave alone; -1: text. first: the part
  * starts at the start of the whole text. */
@@ -36,7 +43,9 @@ struct pieces {
     struct piece *v;
     size_t n, cap;
     int failed;
+    const struct work_limit *limit; /* of all work on them; NULL: none */
 };
+#define PIECES_A_CHECK 64 /* pieces or words of work between two looks at the limit */
 /* Adds a piece, unless it is empty. */
 void pieces_add(struct pieces *ps, size_t off, size_t n, int32_t id, int first);
 void pieces_free(struct pieces *ps);
@@ -44,6 +53,7 @@ void pieces_free(struct pieces *ps);
 struct ids {
     int32_t *v;
     size_t n, cap;
+    size_t max; /* bpe_pieces gives up beyond it; 0: never */
     int failed;
 };
 void ids_add(struct ids *l, int32_t id); /* appends id */
@@ -184,7 +194,7 @@ struct bpe {
 /* Loads the model and its vocabulary. ERR_CONFIG: not BPE, or an option that is not supported. */
 int bpe_load(struct bpe *b, struct vocab *v, const json_t *model, const char *what, struct err *e);
 void bpe_free(struct bpe *b); /* not b itself */
-/* Appends the ids of all pieces to out. */
+/* Appends the ids of all pieces to out. ERR_CONFIG: more than out->max. ERR_STOPPED: ps->limit is reached. */
 int bpe_pieces(const struct bpe *b, const struct vocab *v, const struct pieces *ps, struct ids *out,
                struct err *e);
 

@@ -127,24 +127,13 @@ int tokenizer_open_named(struct tokenizer **out, const char *name, struct err *e
 
 /* --- text to ids --- */
 
-static int encode_bytes(const char *text, size_t n, int32_t **ids, size_t *n_ids, struct err *e)
-{
-    int32_t *v = malloc((n ? n : 1) * sizeof *v);
-    if (!v)
-        return text_memory(e);
-    for (size_t i = 0; i < n; i++)
-        v[i] = (unsigned char)text[i];
-    *ids = v;
-    *n_ids = n;
-    return 0;
-}
-
 /* Finds which bytes of a normalised piece are untrusted. The piece `in` of text became bytes [off, out->n)
  * of out. The borders of an untrusted part are found by normalising the text in front of each. *marks:
  * malloc'd, one byte for each of out->p; those before off are undefined. */
 static int normal_marks(const struct tokenizer *t, const char *text, const char *user, const struct piece *in,
-                        const struct buf *out, size_t off, char **marks, struct err *e)
+                        const struct pieces *to, size_t off, char **marks, struct err *e)
 {
+    const struct buf *out = &to->text;
     struct buf head = { 0 };
     size_t done = off;
     int rc = 0;
@@ -155,7 +144,8 @@ static int normal_marks(const struct tokenizer *t, const char *text, const char 
         if (i < in->n && user[in->off + i] == user[in->off + i - 1])
             continue;
         head.n = 0;
-        rc = normalize(&t->normalizer, text + in->off, i, &head, e);
+        rc = work_check(to->limit, e);
+        rc = rc < 0 ? rc : normalize(&t->normalizer, text + in->off, i, &head, e);
         size_t end = i == in->n || off + head.n > out->n ? out->n : off + head.n;
         if (end > done)
             memset(*marks + done, user[in->off + i - 1], end - done);
@@ -178,10 +168,10 @@ static int add_normal(const struct tokenizer *t, const char *text, const char *u
     p.off = out->text.n;
     int rc = normalize(&t->normalizer, text + in.off, in.n, &out->text, e);
     if (rc < 0 || out->text.failed)
-        return rc < 0 ? rc : text_memory(e);
+        return rc < 0 ? rc : text_failed(&out->text, "normalizer", in.n, e);
     p.n = out->text.n - p.off;
     if (user && t->normal.has_special && memchr(user + in.off, 1, in.n))
-        rc = normal_marks(t, text, user, &in, &out->text, p.off, &marks, e);
+        rc = normal_marks(t, text, user, &in, out, p.off, &marks, e);
     if (p.n && rc == 0)
         trie_split(&t->normal, out->text.p, marks, &p, out);
     free(marks);
@@ -192,9 +182,16 @@ int split_added(const struct tokenizer *t, struct pieces *raw, const char *user,
                 struct buf *touched, struct err *e)
 {
     struct piece all = { 0, raw->text.n, -1, 1 };
+    out->text.max = text_growth(raw->text.n);
+    out->limit = raw->limit;
     trie_split(&t->plain, raw->text.p ? raw->text.p : "", user, &all, raw);
     for (size_t i = 0; i < raw->n; i++) {
         struct piece p = raw->v[i];
+        if (i % PIECES_A_CHECK == 0) {
+            int rc = work_check(raw->limit, e);
+            if (rc < 0)
+                return rc;
+        }
         char outside = user && memchr(user + p.off, 1, p.n);
         if (p.id >= 0) {
             buf_add(&out->text, raw->text.p + p.off, p.n);
@@ -218,31 +215,8 @@ int split_added(const struct tokenizer *t, struct pieces *raw, const char *user,
 int tokenizer_encode(const struct tokenizer *t, const char *text, size_t n, int add_special, int32_t **ids,
                      size_t *n_ids, struct err *e)
 {
-    struct pieces raw = { 0 }, ps = { 0 };
-    struct ids out = { 0 };
-    int rc = 0;
-
-    if (n > TEXT_LIMIT)
-        return err_set(e, ERR_CONFIG,
-                       "a text of %zu bytes: at most %zu are tokenized at once: cut it into documents", n,
-                       TEXT_LIMIT);
-    if (t->raw_bytes)
-        return encode_bytes(text, n, ids, n_ids, e);
-    utf8_repair(text, n, 1, &raw.text);
-    TRY(split_added(t, &raw, NULL, &ps, NULL, e));
-    pieces_free(&raw);
-    TRY(split_run(&t->splitter, &ps, e));
-    for (size_t i = 0; add_special && i < t->before.n; i++)
-        ids_add(&out, t->before.v[i]);
-    TRY(bpe_pieces(&t->bpe, &t->vocab, &ps, &out, e));
-    for (size_t i = 0; add_special && i < t->after.n; i++)
-        ids_add(&out, t->after.v[i]);
-    rc = ids_detach(&out, ids, n_ids, e);
-out:
-    pieces_free(&raw);
-    pieces_free(&ps);
-    free(out.v);
-    return rc;
+    return tokenizer_encode_marked(t, &(struct marked_text){ .text = text, .n = n }, add_special, ids, n_ids,
+                                   e);
 }
 
 /* --- about tokens --- */
