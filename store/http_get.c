@@ -4,10 +4,25 @@
 #include <string.h>
 #include <strings.h>
 #include <time.h>
+#include "base/clock.h"
 #include "base/io.h"
 #include "store/store_priv.h"
 
+/* A server may send headers, the body of a redirect or of an error, or hints (status 103) without an end. */
+#define OTHER_MAX \
+    ((int64_t)256 << 10) /* bytes that are not data, of one answer and the redirects before it */
+#define OTHER_STALLS 6   /* so many times the stall limit until the first byte of data */
+
 /* ---- the answer ---- */
+
+/* Counts bytes that are not data. 0: there are too many. */
+static int count_other(struct answer *a, int64_t n)
+{
+    a->other_bytes += n;
+    if (a->other_bytes > OTHER_MAX)
+        a->endless = "the server sent 256 KiB that are not the file";
+    return !a->endless;
+}
 
 static void take_text(char *out, size_t room, const char *value)
 {
@@ -89,6 +104,8 @@ static size_t on_header(char *line, size_t size, size_t n, void *arg)
 {
     struct answer *a = arg;
     char text[512], *value;
+    if (!count_other(a, (int64_t)(size * n)))
+        return 0;
     snprintf(text, sizeof text, "%.*s", (int)(size * n < 511 ? size * n : 511), line);
     if (!strncmp(text, "HTTP/", 5)) {
         a->length = a->first = a->total = -1;
@@ -112,10 +129,14 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
 {
     struct answer *a = arg;
     int64_t m = (int64_t)(size * n);
-    if (a->probe)
-        return a->status == 206 ? size * n : 0; /* a whole file is not read only to learn its length */
+    if (a->probe && a->status < 300) { /* a whole file is not read only to learn its length */
+        a->got += m;
+        return a->status == 206 && a->got == 1 ? size * n : 0;
+    }
+    if (a->status >= 300 || a->status < 200)
+        return count_other(a, m) ? size * n : 0;
     if (a->status != a->accept || a->encoded || (a->accept == 206 && a->first != a->off))
-        return a->status >= 300 || a->status < 200 ? size * n : 0;
+        return 0;
     if (a->got + m > a->most) {
         a->too_long = 1;
         return 0;
@@ -129,11 +150,16 @@ static size_t on_body(char *data, size_t size, size_t n, void *arg)
     return size * n;
 }
 
-static int on_progress(void *arg, curl_off_t a, curl_off_t b, curl_off_t c, curl_off_t d)
+/* received: of a body. Those of redirects do not reach on_body. */
+static int on_progress(void *arg, curl_off_t total, curl_off_t received, curl_off_t c, curl_off_t d)
 {
-    const struct store *s = arg;
-    (void)a, (void)b, (void)c, (void)d;
-    return s->stop && *s->stop;
+    struct answer *a = arg;
+    (void)total, (void)c, (void)d;
+    if (!a->got && received > OTHER_MAX)
+        count_other(a, received);
+    if (!a->got && clock_ns() - a->begin_ns > OTHER_STALLS * a->s->stall_s * SECOND_NS)
+        a->endless = "the server sends and sends, but not the file";
+    return a->endless || store_is_stopped(a->s);
 }
 
 /* ---- the request ---- */
@@ -183,7 +209,7 @@ static void set_options(struct store *s, CURL *h, const char *url, struct curl_s
     curl_easy_setopt(h, CURLOPT_WRITEDATA, a);
     curl_easy_setopt(h, CURLOPT_NOPROGRESS, 0L);
     curl_easy_setopt(h, CURLOPT_XFERINFOFUNCTION, on_progress);
-    curl_easy_setopt(h, CURLOPT_XFERINFODATA, s);
+    curl_easy_setopt(h, CURLOPT_XFERINFODATA, a);
     curl_easy_setopt(h, CURLOPT_BUFFERSIZE, 256L << 10);
     curl_easy_setopt(h, CURLOPT_USERAGENT, "shardline");
     if (*s->token) { /* curl sends it to the first host only */
@@ -228,6 +254,9 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
     why[0] = 0;
     a->status = a->encoded = 0;
     a->retry_after_s = 0;
+    a->other_bytes = 0;
+    a->endless = NULL;
+    a->begin_ns = clock_ns();
     CURLcode code = h && add_line(&lines, "Accept-Encoding: identity") >= 0 &&
                             add_line(&lines, range[7] ? range : "") >= 0 &&
                             add_line(&lines, condition) >= 0 && add_signature(s, url, range + 7, &lines) >= 0
@@ -239,8 +268,10 @@ CURLcode http_get(struct store *s, const char *url, int64_t off, int64_t end, co
     }
     if (!*a->etag)
         memcpy(a->etag, a->modified, sizeof a->etag); /* If-Range takes a date too */
-    if (!*why)
-        snprintf(why, CURL_ERROR_SIZE, "%s", curl_easy_strerror(code));
+    if (code == CURLE_OUT_OF_MEMORY && a->status)
+        a->endless = "a header line is too long, or no memory is left";
+    if (a->endless || !*why)
+        snprintf(why, CURL_ERROR_SIZE, "%s", a->endless ? a->endless : curl_easy_strerror(code));
     curl_slist_free_all(lines);
     if (h)
         release_handle(s, h);

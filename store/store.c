@@ -113,7 +113,7 @@ static int refused(const struct store *s, const char *shown, const struct answer
 
 static int is_final(const struct answer *a, CURLcode code)
 {
-    return code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL ||
+    return a->endless || code == CURLE_TOO_MANY_REDIRECTS || code == CURLE_UNSUPPORTED_PROTOCOL ||
            code == CURLE_PEER_FAILED_VERIFICATION || (a->status >= 300 && !can_pass(a->status));
 }
 
@@ -161,7 +161,7 @@ int store_stat(struct store *s, const char *name, struct store_info *info, struc
                 store_pin(s, a.commit);
             return 0;
         }
-        if (answered && (code == CURLE_OK || code == CURLE_WRITE_ERROR))
+        if (answered && !a.endless && (code == CURLE_OK || code == CURLE_WRITE_ERROR))
             return fill_info(s, p.shown, &a, info, e);
         if (is_final(&a, code) || tries == TRIES)
             return a.status >= 400 || (s->s3 && a.status >= 300)

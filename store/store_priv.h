@@ -55,6 +55,9 @@ struct answer {
     int64_t off, most, got; /* most: bytes that the body may have */
     int too_long;
     struct err io;
+    /* what is not data: header lines, the bodies of redirects and errors; why it was cut off, or NULL */
+    int64_t other_bytes, begin_ns;
+    const char *endless;
 };
 /* One GET of bytes [off, end] (end -1: the whole file), only of the version etag ("": any). why:
  * CURL_ERROR_SIZE bytes, the reason of a failure. Thread-safe. */

@@ -7,6 +7,7 @@
     /swap/…  another version of the file after two large parts                  /plaincut/… no ranges, cut the first time
     /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/; wants the token
     /move/owner/name/resolve/REV/… like the hub, whose branch main moves on after three requests: commits are folders
+    /endless-WHAT/… an answer without an end: probe, redirect, slow (redirect), error (page), hints, header, line, trailer
 A line a request: the first part, the rest, Range, auth=yes|no, sent=N, early when Retry-After was not waited for, session=… of S3"""
 import email.utils
 import hashlib
@@ -50,7 +51,26 @@ class Handler(http.server.BaseHTTPRequestHandler):
             how, path, self.headers.get("Range"), "yes" if self.headers.get("Authorization") else "no", sent, " early" if self.early else "",
             " session=yes" if self.headers.get("x-amz-security-token") else ""))
 
+    def endless(self, what, path):
+        begin, more, nap = {
+            "probe": ("206 P\r\nContent-Range: bytes 0-0/50000\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n" + "x" * 4096 + "\r\n", 0),
+            "redirect": ("302 F\r\nLocation: /ok/" + path + "\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n" + "x" * 4096 + "\r\n", 0),
+            "slow": ("302 F\r\nLocation: /ok/" + path + "\r\nTransfer-Encoding: chunked\r\n\r\n", "400\r\n" + "x" * 1024 + "\r\n", 0.05),
+            "error": ("403 F\r\nTransfer-Encoding: chunked\r\n\r\n", "1000\r\n" + "x" * 4096 + "\r\n", 0),
+            "hints": ("103 Early Hints\r\nLink: </x>\r\n\r\n", "HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\n", 0),
+            "header": ("206 P\r\nContent-Range: bytes 0-0/50000\r\n", "A: " + "x" * 999 + "\r\n", 0),
+            "line": ("206 P\r\nA: ", "x" * 999, 0),
+            "trailer": ("206 P\r\nContent-Range: bytes 0-0/50000\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n", "A: " + "x" * 999 + "\r\n", 0),
+        }[what]
+        self.close_connection = True
+        self.wfile.write(b"HTTP/1.1 " + begin.encode())
+        while True:
+            self.wfile.write(more.encode())
+            time.sleep(nap)
+
     def answer(self, how, path, n):
+        if how.startswith("endless-"):
+            return self.endless(how[8:], path)
         if how == "to":
             host, _, rest = path.partition("/")
             return self.end(302, [("Location", "http://%s/%s" % (host, rest)), ("x-amz-bucket-region", "us-east-1")])

@@ -54,6 +54,22 @@ rm -rf got cache
 run reshard digest $at/plaincut/h
 claim "without ranges a cut download begins again" [ "$out" = "$("$BIN/reshard" digest hf)" ]
 
+# answers without an end: a limit of bytes and of time, and a line that says it
+while IFS='|' read -r what says; do
+    run timeout -k 5 60 "$BIN/reshard" inspect "$at/endless-$what/h/model.safetensors"
+    claim "endless $what: status 1" [ $rc = 1 ]
+    claim "endless $what: $says" has "$err" "$says"
+done <<'TABLE'
+probe|the server sent more than was asked for
+redirect|the server sent 256 KiB that are not the file
+slow|the server sends and sends, but not the file
+error|status 403
+hints|the server sent 256 KiB that are not the file
+header|the server sent 256 KiB that are not the file
+line|a header line is too long
+trailer|the server sent 256 KiB that are not the file
+TABLE
+
 # what is secret in a URL is not printed
 run reshard digest "$at/gone/h?X-Amz-Signature=hidden"
 claim "a signed URL is refused" has "$err" forbidden
