@@ -14,7 +14,7 @@ static int make_request(struct server *s, struct request **out, struct err *e)
     json_out_fmt(&body, ",\"max_tokens\":%lld,\"temperature\":%.17g,\"seed\":%lld}",
                  (long long)s->o.max_tokens, s->o.temperature, (long long)s->o.seed);
     int rc = body.failed ? err_set(e, ERR_MEMORY, "no memory for the prompt") : 0;
-    if (rc >= 0 && openai_parse(&s->service, 0, body.p, body.n, out, &f) < 0)
+    if (rc >= 0 && openai_parse(&s->service, ENDPOINT_COMPLETION, body.p, body.n, out, &f) < 0)
         rc = err_set(e, ERR_USAGE, "--once: %s", f.text);
     json_out_free(&body);
     return rc;

@@ -199,6 +199,11 @@ static void write_choice(struct json_out *o, const struct choice *c, const struc
 
 static void write_head(struct json_out *o, const struct request *rq)
 {
+    if (rq->tokens_only) {
+        generate_write_head(o, rq);
+        return;
+    }
+
     const char *object = !rq->chat    ? "text_completion"
                          : rq->stream ? "chat.completion.chunk"
                                       : "chat.completion";
@@ -260,7 +265,9 @@ void openai_answer(struct json_out *o, const struct request *rq)
         json_out_bytes(&text, c->text.p, c->text.n);
         o->failed |= text.failed;
         json_out_text(o, i ? "," : "");
-        if (rq->chat)
+        if (rq->tokens_only)
+            generate_write_choice(o, c, c->prompt->n);
+        else if (rq->chat)
             chat_write_choice(o, c, &text);
         else
             write_choice(o, c, &text, rq->echo ? 0 : c->prompt->n, 0, 1);
@@ -269,7 +276,9 @@ void openai_answer(struct json_out *o, const struct request *rq)
 
     json_out_text(o, "],");
     write_usage(o, rq, count_generated(rq));
-    if (rq->chat) {
+    if (rq->tokens_only) {
+        generate_write_tail(o, rq);
+    } else if (rq->chat) {
         answer_write_prompt_logprobs(o, rq->choice);
         answer_write_prompt_ids(o, rq->choice);
     }
@@ -315,7 +324,9 @@ void openai_event(struct json_out *o, struct choice *c, size_t text_end)
     }
 
     begin_event(o, rq);
-    if (rq->chat)
+    if (rq->tokens_only)
+        generate_write_choice(o, c, c->sent_ids);
+    else if (rq->chat)
         chat_write_delta(o, c, &text);
     else
         write_choice(o, c, &text, c->sent_ids, c->offset, first);

@@ -1,5 +1,5 @@
-/* answer.h - private to serve/api: what the answers of completions (answer.c) and chats (answer_chat.c)
- * share. */
+/* answer.h - private to serve/api: what the answers of completions (answer.c), chats (answer_chat.c) and
+ * /inference/v1/generate (answer_generate.c) share. */
 #ifndef SHARDLINE_SERVE_API_ANSWER_H
 #define SHARDLINE_SERVE_API_ANSWER_H
 
@@ -30,5 +30,13 @@ void answer_write_finish(struct json_out *o, const struct choice *c);
 void chat_write_choice(struct json_out *o, const struct choice *c, const struct json_out *text);
 void chat_write_role(struct json_out *o, const struct choice *c);
 void chat_write_delta(struct json_out *o, const struct choice *c, const struct json_out *text);
+/* Appends ,"logprobs":… of the tokens from number first on, as chats have them. */
+void chat_write_logprobs(struct json_out *o, const struct choice *c, int64_t first);
+
+/* Answers of token ids: append the beginning of an answer or event; a choice with its tokens from number
+ * first on; what a whole answer has behind its usage. */
+void generate_write_head(struct json_out *o, const struct request *rq);
+void generate_write_choice(struct json_out *o, const struct choice *c, int64_t first);
+void generate_write_tail(struct json_out *o, const struct request *rq);
 
 #endif

@@ -15,7 +15,7 @@ static void write_entry(struct json_out *o, const struct choice *c, int64_t at, 
     json_out_text(o, p ? "]" : "");
 }
 
-static void write_logprobs(struct json_out *o, const struct choice *c, int64_t first)
+void chat_write_logprobs(struct json_out *o, const struct choice *c, int64_t first)
 {
     const struct request *rq = c->rq;
 
@@ -54,7 +54,7 @@ void chat_write_choice(struct json_out *o, const struct choice *c, const struct 
     json_out_fmt(o, "{\"index\":%d,\"message\":{\"role\":\"assistant\",\"content\":", c->index);
     json_out_string_n(o, text->p, text->n);
     json_out_text(o, ",\"refusal\":null}");
-    write_logprobs(o, c, c->prompt->n);
+    chat_write_logprobs(o, c, c->prompt->n);
     answer_write_finish(o, c);
     write_ids(o, c, c->prompt->n);
     json_out_text(o, "}");
@@ -77,7 +77,7 @@ void chat_write_delta(struct json_out *o, const struct choice *c, const struct j
         json_out_string_n(o, text->p, text->n);
     }
     json_out_text(o, "}");
-    write_logprobs(o, c, c->sent_ids);
+    chat_write_logprobs(o, c, c->sent_ids);
     answer_write_finish(o, c);
     write_ids(o, c, c->sent_ids);
     json_out_text(o, "}");

@@ -47,12 +47,12 @@ static int encode_prompt(struct request *rq, const json_t *v, const char *what, 
     return 0;
 }
 
-/* A list of ids; one that is too long is refused unread. */
-static int read_prompt_ids(struct request *rq, const json_t *v, const char *what, struct prompt *p,
-                           struct fault *f)
+/* A list of ids; one that is too long is refused unread. param: the field. */
+static int read_prompt_ids(struct request *rq, const json_t *v, const char *param, const char *what,
+                           struct prompt *p, struct fault *f)
 {
     if (json_array_size(v) > (size_t)rq->sv->ctx && !rq->truncate)
-        return fault_set_context(f, rq->sv->ctx, "prompt", TOO_LONG, what, (long long)json_array_size(v));
+        return fault_set_context(f, rq->sv->ctx, param, TOO_LONG, what, (long long)json_array_size(v));
     return openai_read_ids(rq->sv, v, what, &p->ids, &p->n, f);
 }
 
@@ -128,7 +128,8 @@ static int check_length(const struct request *rq, const struct prompt *p, const 
 static int read_prompt(struct request *rq, const json_t *v, const char *what, struct fault *f)
 {
     struct prompt *p = &rq->prompt[rq->n_prompts++];
-    if (json_is_string(v) ? encode_prompt(rq, v, what, p, f) < 0 : read_prompt_ids(rq, v, what, p, f) < 0) {
+    if (json_is_string(v) ? encode_prompt(rq, v, what, p, f) < 0
+                          : read_prompt_ids(rq, v, "prompt", what, p, f) < 0) {
         snprintf(f->param, sizeof f->param, "prompt");
         return -1;
     }
@@ -202,6 +203,34 @@ static int read_chat(struct request *rq, const json_t *body, struct fault *f)
     if (rq->echo_message && chat_last_text(body, &rq->prompt->text, &rq->prompt->n_text, f) < 0)
         return -1;
     return check_length(rq, rq->prompt, "messages", "the text of the messages", f);
+}
+
+/* Reads token_ids as the only prompt, and sampling_params. */
+static int read_generate(struct request *rq, const json_t *body, struct fault *f)
+{
+    const json_t *ids = json_object_get(body, "token_ids");
+
+    if (!json_is_array(ids))
+        return fault_set(f, BAD, "token_ids", "token_ids must be a list of token ids: the prompt");
+    if (openai_read_sampling(rq, json_object_get(body, "sampling_params"), f) < 0)
+        return -1;
+
+    rq->prompt = calloc(1, sizeof *rq->prompt);
+    if (!rq->prompt)
+        return fault_set(f, 500, "token_ids", "no memory for token_ids");
+    rq->n_prompts = 1;
+    if (read_prompt_ids(rq, ids, "token_ids", "token_ids", rq->prompt, f) < 0)
+        return -1;
+    truncate_prompt(rq, rq->prompt);
+    return check_length(rq, rq->prompt, "token_ids", "token_ids", f);
+}
+
+/* Reads what the answers begin with. */
+static int read_input(struct request *rq, const json_t *body, struct fault *f)
+{
+    if (rq->tokens_only)
+        return read_generate(rq, body, f);
+    return rq->chat ? read_chat(rq, body, f) : read_prompts(rq, json_object_get(body, "prompt"), f);
 }
 
 /* Lowers max_tokens to what fits beside the longest prompt, unless the client has set it. */
@@ -300,7 +329,7 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
         return fault_set(f, BAD, "stream_options", "stream_options go with stream true only");
     rq->usage_in_every_chunk &=
         rq->include_usage; /* as in vLLM: without include_usage no event has a usage */
-    if ((rq->chat ? read_chat(rq, body, f) : read_prompts(rq, json_object_get(body, "prompt"), f)) < 0)
+    if (read_input(rq, body, f) < 0)
         return -1;
 
     fit_max_tokens(rq);
@@ -310,16 +339,19 @@ static int read_body(struct request *rq, json_t *body, struct fault *f)
     return request_open_choices(rq) < 0 ? fault_set(f, 500, NULL, "no memory for this request") : 0;
 }
 
-/* Defaults of a chat: the template writes the special tokens, the answer may fill the context. */
-static void begin_chat(struct request *rq)
+/* Defaults. A chat: the template writes the special tokens. A chat and token ids: the answer may fill the
+ * context. */
+static void begin_request(struct request *rq, enum endpoint endpoint)
 {
-    rq->chat = 1;
-    rq->add_special = 0;
-    rq->max_tokens = rq->sv->ctx;
+    rq->chat = endpoint == ENDPOINT_CHAT;
+    rq->tokens_only = rq->tokens_as_ids = endpoint == ENDPOINT_GENERATE;
+    rq->add_special = endpoint == ENDPOINT_COMPLETION;
+    if (endpoint != ENDPOINT_COMPLETION)
+        rq->max_tokens = rq->sv->ctx;
 }
 
-int openai_parse(const struct service *sv, int chat, const char *body, size_t n, struct request **out,
-                 struct fault *f)
+int openai_parse(const struct service *sv, enum endpoint endpoint, const char *body, size_t n,
+                 struct request **out, struct fault *f)
 {
     struct err e;
     json_t *j = jx_parse(body, n, "the body", &e);
@@ -328,8 +360,8 @@ int openai_parse(const struct service *sv, int chat, const char *body, size_t n,
     if (!j)
         return fault_set(f, BAD, NULL, "%s", e.text);
     struct request *rq = request_new(sv);
-    if (rq && chat)
-        begin_chat(rq);
+    if (rq)
+        begin_request(rq, endpoint);
     int rc = rq ? read_body(rq, j, f) : fault_set(f, 500, NULL, "no memory for this request");
     json_decref(j);
     if (rc < 0) {

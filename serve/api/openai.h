@@ -1,5 +1,5 @@
-/* openai.h - the OpenAI API: a completion request from JSON, answers and events to JSON. No HTTP and no model
- * here.
+/* openai.h - the OpenAI API, and vLLM's /inference/v1/generate, which takes and gives token ids: a request
+ * from JSON, answers and events to JSON. No HTTP and no model here.
  *
  * Strict: an unknown field is a 400 that names it, so that no client believes in an option that does nothing
  * (null and neutral values pass; with --lenient all of them are ignored). */
@@ -12,10 +12,13 @@
 
 #define CHOICES_MAX 4096 /* prompts times n of one request */
 
-/* Parses and checks the body, n bytes, of POST /v1/completions or, with chat, of POST /v1/chat/completions.
- * *out: ready for the engine, one reference, the caller's. 0, or -1 with *f and *out NULL. Any thread. */
-int openai_parse(const struct service *sv, int chat, const char *body, size_t n, struct request **out,
-                 struct fault *f);
+/* /v1/completions, /v1/chat/completions, /inference/v1/generate */
+enum endpoint { ENDPOINT_COMPLETION, ENDPOINT_CHAT, ENDPOINT_GENERATE };
+
+/* Parses and checks the body, n bytes, of a POST to the endpoint. *out: ready for the engine, one reference,
+ * the caller's. 0, or -1 with *f and *out NULL. Any thread. */
+int openai_parse(const struct service *sv, enum endpoint endpoint, const char *body, size_t n,
+                 struct request **out, struct fault *f);
 
 /* Append to o. A request's choices belong to the engine's thread until it is done. openai_answer: the whole
  * answer. openai_event: an event of a stream with what is new in a choice; text_end: bytes of its text that

@@ -353,6 +353,12 @@ static int read_modalities(struct request *rq, const json_t *v, struct fault *f)
                      "modalities must be [\"text\"]: this model answers with text only");
 }
 
+static int read_output_mode(struct request *rq, const json_t *v, struct fault *f)
+{
+    static const char *const words[] = { "tokens", NULL };
+    return rq->sv->lenient ? 0 : read_word(v, "output_mode", words, f);
+}
+
 /* ---- the table ---- */
 
 enum field_kind {
@@ -363,11 +369,20 @@ enum field_kind {
     F_IGNORED, /* accepted, changes nothing, or read elsewhere */
     F_NEUTRAL  /* not built: accepted with a value that changes nothing */
 };
+enum where { /* TOKENS: /inference/v1/generate; SAMPLING: its sampling_params */
+             COMPLETION = 1,
+             CHAT = 2,
+             TOKENS = 4,
+             SAMPLING = 8,
+             BOTH = COMPLETION | CHAT,
+             EVERY = BOTH | TOKENS,
+             SAMPLES = BOTH | SAMPLING
+};
 struct field {
     const char *name;
     enum field_kind kind;
-    enum where { BOTH, COMPLETION, CHAT } where; /* which request has it */
-    size_t offset;                               /* of int64_t, double or int in struct request */
+    unsigned where;  /* which requests have it: */
+    size_t offset;   /* of int64_t, double or int in struct request */
     double min, max; /* F_NEUTRAL: min is the number that changes nothing; max 1: so does true */
     int (*read)(struct request *rq, const json_t *v, struct fault *f);
 };
@@ -376,30 +391,32 @@ struct field {
 /* name, kind, which request; member, smallest and largest value, or a function */
 /* clang-format off */
 static const struct field fields[] = {
-    { "model",                          F_SPECIAL, BOTH,       .read = read_model },
+    { "model",                          F_SPECIAL, EVERY,      .read = read_model },
     /* read by openai.c at the end: they need the other fields */
     { "prompt",                         F_IGNORED, COMPLETION },
     { "messages",                       F_IGNORED, CHAT },
     { "chat_template_kwargs",           F_IGNORED, CHAT },
+    { "token_ids",                      F_IGNORED, TOKENS },
+    { "sampling_params",                F_IGNORED, TOKENS },
     { "max_completion_tokens",          F_INT,     CHAT,       AT(max_completion_tokens), 0, 1e9 },
-    { "max_tokens",                     F_INT,     BOTH,       AT(max_tokens), 0, 1e9 },
-    { "temperature",                    F_FLOAT,   BOTH,       AT(sampling.temperature), 0, 1e6 },
-    { "top_p",                          F_FLOAT,   BOTH,       AT(sampling.top_p), 1e-9, 1 },
-    { "min_p",                          F_FLOAT,   BOTH,       AT(sampling.min_p), 0, 1 },
-    { "top_k",                          F_SPECIAL, BOTH,       .read = read_top_k },
-    { "n",                              F_INT,     BOTH,       AT(n), 1, 128 },
+    { "max_tokens",                     F_INT,     SAMPLES,    AT(max_tokens), 0, 1e9 },
+    { "temperature",                    F_FLOAT,   SAMPLES,    AT(sampling.temperature), 0, 1e6 },
+    { "top_p",                          F_FLOAT,   SAMPLES,    AT(sampling.top_p), 1e-9, 1 },
+    { "min_p",                          F_FLOAT,   SAMPLES,    AT(sampling.min_p), 0, 1 },
+    { "top_k",                          F_SPECIAL, SAMPLES,    .read = read_top_k },
+    { "n",                              F_INT,     SAMPLES,    AT(n), 1, 128 },
     { "best_of",                        F_INT,     COMPLETION, AT(best_of), 1, 128 },
-    { "seed",                           F_SPECIAL, BOTH,       .read = read_seed },
-    { "presence_penalty",               F_FLOAT,   BOTH,       AT(sampling.presence), -2, 2 },
-    { "frequency_penalty",              F_FLOAT,   BOTH,       AT(sampling.frequency), -2, 2 },
-    { "repetition_penalty",             F_FLOAT,   BOTH,       AT(sampling.repetition), 1e-3, 1e3 },
-    { "logit_bias",                     F_SPECIAL, BOTH,       .read = read_logit_bias },
-    { "min_tokens",                     F_INT,     BOTH,       AT(sampling.min_tokens), 0, 1e9 },
-    { "allowed_token_ids",              F_SPECIAL, BOTH,       .read = read_allowed },
-    { "bad_words",                      F_SPECIAL, BOTH,       .read = read_bad_words },
-    { "logprob_token_ids",              F_SPECIAL, BOTH,       .read = read_watch },
-    { "prompt_logprobs",                F_INT,     BOTH,       AT(prompt_logprobs), 0, LOGPROBS_MAX },
-    { "logprobs",                       F_INT,     COMPLETION, AT(logprobs), 0, LOGPROBS_MAX },
+    { "seed",                           F_SPECIAL, SAMPLES,    .read = read_seed },
+    { "presence_penalty",               F_FLOAT,   SAMPLES,    AT(sampling.presence), -2, 2 },
+    { "frequency_penalty",              F_FLOAT,   SAMPLES,    AT(sampling.frequency), -2, 2 },
+    { "repetition_penalty",             F_FLOAT,   SAMPLES,    AT(sampling.repetition), 1e-3, 1e3 },
+    { "logit_bias",                     F_SPECIAL, SAMPLES,    .read = read_logit_bias },
+    { "min_tokens",                     F_INT,     SAMPLES,    AT(sampling.min_tokens), 0, 1e9 },
+    { "allowed_token_ids",              F_SPECIAL, SAMPLES,    .read = read_allowed },
+    { "bad_words",                      F_SPECIAL, SAMPLES,    .read = read_bad_words },
+    { "logprob_token_ids",              F_SPECIAL, SAMPLES,    .read = read_watch },
+    { "prompt_logprobs",                F_INT,     SAMPLES,    AT(prompt_logprobs), 0, LOGPROBS_MAX },
+    { "logprobs",                       F_INT,     COMPLETION | SAMPLING, AT(logprobs), 0, LOGPROBS_MAX },
     { "logprobs",                       F_BOOL,    CHAT,       AT(want_logprobs) },
     { "top_logprobs",                   F_INT,     CHAT,       AT(top_logprobs), 0, LOGPROBS_MAX },
     { "add_generation_prompt",          F_BOOL,    CHAT,       AT(add_generation) },
@@ -407,26 +424,26 @@ static const struct field fields[] = {
     { "tool_choice",                    F_SPECIAL, CHAT,       .read = read_tool_choice },
     { "echo",                           F_BOOL,    COMPLETION, AT(echo) },
     { "echo",                           F_BOOL,    CHAT,       AT(echo_message) },
-    { "stream",                         F_BOOL,    BOTH,       AT(stream) },
-    { "stream_options",                 F_SPECIAL, BOTH,       .read = read_stream_options },
-    { "stop",                           F_SPECIAL, BOTH,       .read = read_stop },
-    { "stop_token_ids",                 F_SPECIAL, BOTH,       .read = read_stop_ids },
+    { "stream",                         F_BOOL,    EVERY,      AT(stream) },
+    { "stream_options",                 F_SPECIAL, EVERY,      .read = read_stream_options },
+    { "stop",                           F_SPECIAL, SAMPLES,    .read = read_stop },
+    { "stop_token_ids",                 F_SPECIAL, SAMPLES,    .read = read_stop_ids },
     { "include_stop_str_in_output",     F_BOOL,    BOTH,       AT(include_stop) },
-    { "ignore_eos",                     F_BOOL,    BOTH,       AT(ignore_eos) },
+    { "ignore_eos",                     F_BOOL,    SAMPLES,    AT(ignore_eos) },
     { "add_special_tokens",             F_BOOL,    BOTH,       AT(add_special) },
-    { "skip_special_tokens",            F_BOOL,    BOTH,       AT(skip_special) },
+    { "skip_special_tokens",            F_BOOL,    SAMPLES,    AT(skip_special) },
     { "return_tokens_as_token_ids",     F_BOOL,    BOTH,       AT(tokens_as_ids) },
     { "return_token_ids",               F_BOOL,    BOTH,       AT(return_ids) },
-    { "priority",                       F_INT,     BOTH,       AT(priority), -1e9, 1e9 },
-    { "truncate_prompt_tokens",         F_SPECIAL, BOTH,       .read = read_truncate },
+    { "priority",                       F_INT,     EVERY,      AT(priority), -1e9, 1e9 },
+    { "truncate_prompt_tokens",         F_SPECIAL, SAMPLES,    .read = read_truncate },
     { "truncation_side",                F_SPECIAL, BOTH,       .read = read_truncation_side },
-    { "cache_salt",                     F_SPECIAL, BOTH,       .read = read_salt },
+    { "cache_salt",                     F_SPECIAL, EVERY,      .read = read_salt },
     { "response_format",                F_SPECIAL, BOTH,       .read = read_response_format },
     /* about the caller, not about the answer */
     { "user",                           F_IGNORED, BOTH },
     { "metadata",                       F_IGNORED, BOTH },
     { "store",                          F_IGNORED, BOTH },
-    { "request_id",                     F_SPECIAL, BOTH,       .read = read_request_id },
+    { "request_id",                     F_SPECIAL, EVERY,      .read = read_request_id },
     { "service_tier",                   F_IGNORED, BOTH },
     { "safety_identifier",              F_IGNORED, BOTH },
     { "prompt_cache_key",               F_IGNORED, BOTH },
@@ -443,13 +460,25 @@ static const struct field fields[] = {
     { "length_penalty",                 F_NEUTRAL, BOTH,       .min = 1 },
     { "use_beam_search",                F_NEUTRAL, COMPLETION, .min = NAN },
     { "spaces_between_special_tokens",  F_NEUTRAL, BOTH,       .min = NAN, .max = 1 },
+    { "features",                       F_NEUTRAL, TOKENS,     .min = NAN },
+    { "kv_transfer_params",             F_NEUTRAL, TOKENS,     .min = NAN },
+    { "structured_outputs",             F_NEUTRAL, SAMPLING,   .min = NAN },
+    { "extra_args",                     F_NEUTRAL, SAMPLING,   .min = NAN },
+    { "flat_logprobs",                  F_NEUTRAL, SAMPLING,   .min = NAN },
+    { "skip_reading_prefix_cache",      F_NEUTRAL, SAMPLING,   .min = NAN },
+    /* about the text or its delivery, which an answer of token ids does not have */
+    { "output_mode",                    F_SPECIAL, TOKENS,     .read = read_output_mode },
+    { "detokenize",                     F_IGNORED, SAMPLING },
+    { "include_stop_str_in_output",     F_IGNORED, SAMPLING },
+    { "spaces_between_special_tokens",  F_IGNORED, SAMPLING },
+    { "output_kind",                    F_IGNORED, SAMPLING },
 };
 /* clang-format on */
 
-static const struct field *find_field(const char *name, enum where where)
+static const struct field *find_field(const char *name, unsigned where)
 {
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
-        if (!strcmp(fields[i].name, name) && (fields[i].where == BOTH || fields[i].where == where))
+        if (!strcmp(fields[i].name, name) && fields[i].where & where)
             return &fields[i];
     return NULL;
 }
@@ -480,9 +509,10 @@ static int read_number(struct request *rq, const struct field *d, const json_t *
     return 0;
 }
 
-int openai_read_field(struct request *rq, const char *name, const json_t *v, struct fault *f)
+/* where: the one of enum where that v stands in. */
+static int read_field(struct request *rq, unsigned where, const char *name, const json_t *v, struct fault *f)
 {
-    const struct field *d = find_field(name, rq->chat ? CHAT : COMPLETION);
+    const struct field *d = find_field(name, where);
 
     if (json_is_null(v))
         return 0;
@@ -511,5 +541,26 @@ int openai_read_field(struct request *rq, const char *name, const json_t *v, str
     case F_IGNORED: break;
     }
 
+    return 0;
+}
+
+int openai_read_field(struct request *rq, const char *name, const json_t *v, struct fault *f)
+{
+    return read_field(rq, rq->tokens_only ? TOKENS : rq->chat ? CHAT : COMPLETION, name, v, f);
+}
+
+int openai_read_sampling(struct request *rq, const json_t *params, struct fault *f)
+{
+    const char *key;
+    json_t *v;
+
+    if (params && !json_is_null(params) && !json_is_object(params))
+        return fault_set(f, BAD, "sampling_params", "sampling_params must be an object");
+    json_object_foreach((json_t *)(uintptr_t)params, key, v) {
+        if (read_field(rq, SAMPLING, key, v, f) < 0) {
+            snprintf(f->param, sizeof f->param, "sampling_params.%.47s", key);
+            return -1;
+        }
+    }
     return 0;
 }

@@ -51,7 +51,8 @@ void request_set_name(struct request *rq, const char *name)
 {
     if (name != rq->name)
         snprintf(rq->name, sizeof rq->name, "%s", name);
-    snprintf(rq->id, sizeof rq->id, "%s-%s", rq->chat ? "chatcmpl" : "cmpl", rq->name);
+    const char *prefix = rq->tokens_only ? "" : rq->chat ? "chatcmpl-" : "cmpl-";
+    snprintf(rq->id, sizeof rq->id, "%s%s", prefix, rq->name);
 }
 
 /* ---- open and close ---- */
@@ -190,7 +191,7 @@ static int choice_open_text(struct choice *c)
     struct err e;
     int64_t from = p->n, shown = 0;
 
-    if (!rq->sv->tok)
+    if (!rq->sv->tok || (rq->tokens_only && !rq->n_stop))
         return 0;
     while (from > 0 && shown < TEXT_BEFORE)
         shown += prompt_token_shows(c, --from);

@@ -71,7 +71,7 @@ struct choice {     /* one answer to one prompt */
 struct request {
     /* What was asked for. request_wire.c sends the members from name to n_choices as they are. */
     char name[REQUEST_NAME_MAX + 1]; /* the client's, or made up */
-    char id[REQUEST_NAME_MAX + 16];  /* the answer's: "cmpl-NAME" */
+    char id[REQUEST_NAME_MAX + 16];  /* the answer's: "cmpl-NAME"; with tokens_only NAME alone */
     int64_t created;                 /* seconds since 1970 */
     double begin_s;                  /* clock_s() when it came */
     int64_t max_tokens;              /* ANSWER_DEFAULT when not given */
@@ -82,6 +82,7 @@ struct request {
     int64_t tops; /* top entries for which every row has a place: the most of choice_tops(); -1: none */
     int64_t max_completion_tokens, top_logprobs; /* of a chat; -1: not given */
     int chat, want_logprobs, add_generation, continue_final;
+    int tokens_only; /* ids in and ids out: the answer has no text (/inference/v1/generate) */
     int max_tokens_given, seed_given;
     int echo, stream, include_usage, usage_in_every_chunk;
     int echo_message;   /* of a chat: the last message stands before the answer; prompt->text is its text */

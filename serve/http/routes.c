@@ -104,18 +104,19 @@ static enum MHD_Result answer_openapi(struct exchange *x)
 
 static const char *body_of(const struct exchange *x) { return x->body.p ? x->body.p : ""; }
 
-static void complete(struct exchange *x, int chat)
+static void complete(struct exchange *x, enum endpoint endpoint)
 {
     struct request *rq;
-    if (openai_parse(x->h->sv, chat, body_of(x), x->body.n, &rq, &x->fault) < 0)
+    if (openai_parse(x->h->sv, endpoint, body_of(x), x->body.n, &rq, &x->fault) < 0)
         return;
     if (x->id[0]) /* the header takes precedence over the field, as in vLLM */
         request_set_name(rq, x->id);
     submit_request(x, rq, &x->fault);
 }
 
-static void work_completion(struct exchange *x) { complete(x, 0); }
-static void work_chat(struct exchange *x) { complete(x, 1); }
+static void work_completion(struct exchange *x) { complete(x, ENDPOINT_COMPLETION); }
+static void work_chat(struct exchange *x) { complete(x, ENDPOINT_CHAT); }
+static void work_generate(struct exchange *x) { complete(x, ENDPOINT_GENERATE); }
 static void work_tokenize(struct exchange *x)
 {
     tokens_encode(x->h->sv, body_of(x), x->body.n, &x->answer, &x->fault);
@@ -143,6 +144,7 @@ static const struct route routes[] = {
     { "/v1/models/", READ, ROUTE_PREFIX, answer_model, NULL },
     { "/v1/completions", "POST", ROUTE_WHILE_LOADING, NULL, work_completion },
     { "/v1/chat/completions", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_chat },
+    { "/inference/v1/generate", "POST", ROUTE_WHILE_LOADING, NULL, work_generate },
     { "/tokenize", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER, NULL, work_tokenize },
     { "/detokenize", "POST", ROUTE_WHILE_LOADING, NULL, work_detokenize },
     { "/admin/reload", "POST", ROUTE_WHILE_LOADING | ROUTE_ALWAYS_WORKER | ROUTE_ADMIN, NULL, work_reload },

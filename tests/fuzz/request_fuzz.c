@@ -1,6 +1,6 @@
 /* request_fuzz.c - bodies of requests (serve/api/openai.c, chat.c, tokens.c). The first byte: which
- * endpoint, a model with tokenizer or without, strict or lenient. An accepted request is answered as if
- * it had been cancelled at once. */
+ * endpoint (two bits, and bit 5), a model with tokenizer or without, strict or lenient. An accepted request
+ * is answered as if it had been cancelled at once. */
 #include <stdlib.h>
 #include <string.h>
 #include "serve/api/openai.h"
@@ -11,12 +11,12 @@
 static const char chat_template[] = "{% for m in messages %}<{{ m['role'] }}>{{ m['content'] }}{% endfor "
                                     "%}{% if add_generation_prompt %}<a>{% endif %}";
 
-static void parse(const struct service *sv, int chat, const char *body, size_t n)
+static void parse(const struct service *sv, enum endpoint endpoint, const char *body, size_t n)
 {
     struct request *rq = NULL;
     struct fault f = { 0 };
     struct json_out o = { 0 };
-    if (openai_parse(sv, chat, body, n, &rq, &f) < 0)
+    if (openai_parse(sv, endpoint, body, n, &rq, &f) < 0)
         openai_error(&o, &f);
     else
         openai_answer(&o, rq);
@@ -42,8 +42,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         abort();
     sv.lenient = data[0] >> 3 & 1;
     switch (data[0] & 3) {
-    case 0: parse(&sv, 0, body, n - 1); break;
-    case 1: parse(&sv, 1, body, n - 1); break;
+    case 0: parse(&sv, data[0] & 32 ? ENDPOINT_GENERATE : ENDPOINT_COMPLETION, body, n - 1); break;
+    case 1: parse(&sv, ENDPOINT_CHAT, body, n - 1); break;
     case 2: tokens_encode(&sv, body, n - 1, &o, &f); break;
     default: tokens_decode(&sv, body, n - 1, &o, &f);
     }

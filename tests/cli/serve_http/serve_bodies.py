@@ -12,7 +12,7 @@ from serve_server import Server, claim, finish, skip
 s = Server(sys.argv[1], "--tp", 1, "--ctx", 128)
 claim("it starts", s.port is not None, s.err)
 J = {"Content-Type": "application/json"}
-POSTS = ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize")
+POSTS = ("/v1/completions", "/v1/chat/completions", "/inference/v1/generate", "/tokenize", "/detokenize")
 
 
 def rss(peak=False):
@@ -59,7 +59,7 @@ def resolve(schema):
 
 
 good = {"/v1/completions": {"prompt": "a", "max_tokens": 1}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
-        "/tokenize": {"prompt": "a"}, "/detokenize": {"tokens": [97]}}
+        "/inference/v1/generate": {"token_ids": [97], "sampling_params": {"max_tokens": 1}}, "/tokenize": {"prompt": "a"}, "/detokenize": {"tokens": [97]}}
 free = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key"}            # taken without effect, whatever they hold
 for path in POSTS:
     got = s.request("POST", path, good[path])
@@ -67,10 +67,12 @@ for path in POSTS:
     schema = resolve(api["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"])
     variants = [resolve(x) for x in [schema] + schema.get("oneOf", [])]
     fields = sorted({k for v in variants for k in v.get("properties", {})})
+    inner = sorted(schema.get("properties", {}).get("sampling_params", {}).get("properties", {}))
     claim(f"{path}: the description has its fields", len(fields) > 0, schema)
-    for field in fields:
+    for field in fields + inner:
         for value in (-1, 1 << 62, -(1 << 63), 1.5, 1e308, -0.0, "", "x", "\u0301" * 50, True, [], {}, [[]], [None], [{}], {"a": 1}, [1, "a"], {"1": "x"}, {"role": 1}):
-            got, data, _ = s.request("POST", path, {**good[path], field: value})
+            more = {"sampling_params": {"max_tokens": 1, field: value}} if field in inner else {field: value}
+            got, data, _ = s.request("POST", path, {**good[path], **more})
             named = got == 200 or (400 <= got < 500 and (field in data.decode() or field in free))
             claim(f"{path}: {field} = {json.dumps(value)[:40]} is taken, or refused by name", named, (got, data[:300]))
 

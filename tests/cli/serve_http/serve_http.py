@@ -128,6 +128,32 @@ for c, p in zip(both, ("line 1", "line 23")):
     claim("a rank is the place among the logits", all(e[str(ord(x))]["rank"] == 1 or min(float(v["logprob"]) for k, v in e.items() if v["rank"] == 1)
                                                        <= 0 and e[str(ord(x))]["rank"] > 1 for e, x in zip(mine[1:], p[1:])), mine)
 
+# ---- token ids in, token ids out ----
+HOW = dict(temperature=0, max_tokens=24, ignore_eos=True)
+asked = dict(token_ids=list(b"line 1"), request_id="ids-1", sampling_params=dict(HOW, logprobs=2, prompt_logprobs=1, n=2))
+got = check("token ids", s.request("POST", "/inference/v1/generate", asked), 200)
+made = json.loads(got[1], parse_float=str)
+claim("the answer has the request's name", made["request_id"] == "ids-1" and got[2].get("x-request-id") == "ids-1", (made["request_id"], got[2]))
+same = s.complete(prompt="line 1", return_token_ids=True, logprobs=2, prompt_logprobs=1, return_tokens_as_token_ids=True, n=2, **HOW)
+for i in range(2):
+    a, b = made["choices"][i], same["choices"][i]
+    claim(f"answer {i}: the ids of a completion", a["token_ids"] == b["token_ids"] and a["finish_reason"] == "length", a)
+    claim(f"answer {i}: and its log-probs, to the last digit", [(t["token"], t["logprob"]) for t in a["logprobs"]["content"]]
+          == list(zip(b["logprobs"]["tokens"], b["logprobs"]["token_logprobs"])), a["logprobs"])
+claim("the prompt's, too", made["prompt_logprobs"] == same["choices"][0]["prompt_logprobs"], made["prompt_logprobs"])
+claim("the same usage and weights", all(made[k] == same[k] for k in ("usage", "system_fingerprint")) and "text" not in a, made["usage"])
+_, data, _ = s.request("POST", "/inference/v1/generate", dict(asked, stream=True, stream_options=dict(include_usage=True), sampling_params=dict(HOW, logprobs=2)))
+chunks = [line[6:] for line in data.decode().split("\n\n") if line]
+claim("a stream of ids ends with [DONE]", chunks.pop() == "[DONE]", chunks[-1])
+chunks = [json.loads(c, parse_float=str) for c in chunks]
+claim("its ids join to the answer's", sum((c["choices"][0]["token_ids"] for c in chunks[:-1]), []) == made["choices"][0]["token_ids"] and len(chunks) == 25, len(chunks))
+claim("its log-probs, too", sum((c["choices"][0]["logprobs"]["content"] for c in chunks[:-1]), []) == made["choices"][0]["logprobs"]["content"])
+claim("the last event is the usage", chunks[-1]["choices"] == [] and chunks[-1]["usage"]["completion_tokens"] == 24, chunks[-1])
+ended = s.request("POST", "/inference/v1/generate", dict(token_ids=list(b"line 1"), sampling_params=dict(HOW, stop=[full["choices"][0]["text"][5:8]])))
+claim("a stop string ends ids, too", json.loads(ended[1])["choices"][0]["finish_reason"] == "stop", ended[1])
+rest = s.request("POST", "/inference/v1/generate", dict(token_ids=[97], sampling_params=dict(ignore_eos=True)))
+claim("without max_tokens the answer fills the context", json.loads(rest[1])["usage"]["total_tokens"] == models["data"][0]["max_model_len"], rest[1][-200:])
+
 # ---- the small endpoints ----
 got = s.request("POST", "/tokenize", {"prompt": "ab", "add_special_tokens": False, "return_token_strs": True})
 claim("a text is tokenized", got[0] == 200 and json.loads(got[1])["tokens"] == [97, 98] and json.loads(got[1])["count"] == 2, got)

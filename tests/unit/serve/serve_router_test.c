@@ -18,7 +18,7 @@ static struct request *parse(const struct service *sv, const char *body)
 {
     struct request *rq = NULL;
     struct fault f;
-    if (openai_parse(sv, 0, body, strlen(body), &rq, &f) < 0)
+    if (openai_parse(sv, ENDPOINT_COMPLETION, body, strlen(body), &rq, &f) < 0)
         test_fail(__FILE__, __LINE__, "refused: %s", f.text);
     return rq;
 }
