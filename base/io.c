@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/test_hooks.h"
@@ -381,4 +382,18 @@ enum io_lock io_try_lock(int fd, int shared)
     if (flock(fd, (shared ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0)
         return IO_LOCKED;
     return errno == EWOULDBLOCK ? IO_BUSY : IO_NO_LOCKS;
+}
+
+int64_t io_raise_file_limit(int64_t n)
+{
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) < 0)
+        return n;
+    if (r.rlim_cur < (rlim_t)n) {
+        rlim_t before = r.rlim_cur;
+        r.rlim_cur = (rlim_t)n < r.rlim_max ? (rlim_t)n : r.rlim_max;
+        if (setrlimit(RLIMIT_NOFILE, &r) < 0)
+            r.rlim_cur = before;
+    }
+    return r.rlim_cur < (rlim_t)INT64_MAX ? (int64_t)r.rlim_cur : INT64_MAX;
 }

@@ -114,6 +114,9 @@ int io_same_file(const char *a, const char *b);
 enum io_lock { IO_LOCKED, IO_BUSY, IO_NO_LOCKS /* the file system has none */ };
 enum io_lock io_try_lock(int fd, int shared);
 
+/* Raises the process's limit of open files to n, or to what the system allows. Returns the limit now. */
+int64_t io_raise_file_limit(int64_t n);
+
 /* 1 when the path still names the open file or folder. */
 int io_is_at(int fd, const char *path);
 

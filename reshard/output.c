@@ -2,7 +2,7 @@
  * one writer for all of their files. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
+#include "base/io.h"
 #include "reshard/output.h"
 
 /* The part of the source's state that the target keeps. */
@@ -39,15 +39,7 @@ static int list_pieces(const struct plan *p, struct ckpt_piece **list, struct er
 
 /* Every unit's file is open at the same time: a plan of many ranks needs more files than a shell usually
  * allows. */
-static void raise_file_limit(int n_units)
-{
-    struct rlimit r;
-    rlim_t want = (rlim_t)n_units + 256;
-    if (getrlimit(RLIMIT_NOFILE, &r) == 0 && r.rlim_cur < want) {
-        r.rlim_cur = want < r.rlim_max ? want : r.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &r);
-    }
-}
+static void raise_file_limit(int n_units) { io_raise_file_limit((int64_t)n_units + 256); }
 
 static int open_native(struct output *o, const char *tmp, struct err *e)
 {

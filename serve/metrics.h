@@ -34,6 +34,8 @@
     X(ENDED_ABORT, "vllm:request_success_total", ",finished_reason=\"abort\"", "") \
     X(REJECTED, "vllm:admission_rejections_total", "", \
       "requests refused because the server or a key had too many") \
+    X(CONNECTIONS_CUT, "shardline:connections_cut_total", "", \
+      "connections closed at a limit of their number, or after --receive-timeout") \
     X(TIMED_OUT, "shardline:request_timeouts_total", "", "requests that took longer than --request-timeout") \
     X(RELOADS, "shardline:reloads_total", "", "times the weights were swapped") \
     X(STEPS, "shardline:steps_total", "", "steps of the model") \

@@ -41,11 +41,20 @@ static const struct opt table[] = {
     { OPT_INT,    "max-waiting-tokens",   AT(max_waiting_tokens), "16M",       "N",
       "tokens of their prompts; more are answered with 503 (0: no limit)", 0, 1e15 },
     { OPT_INT,    "max-requests-per-key", AT(max_per_key),        "0",         "N",
-      "requests of one key at a time; more are answered with 429 (0: no limit)", 0, 1e9 },
+      "requests of one key at a time, from their head on; more are answered with 429 (0: no limit)", 0, 1e9 },
+    { OPT_INT,    "max-connections",      AT(max_connections),    "4096",      "N",
+      "open at a time; one more takes the place of the one that has waited longest for its client; if all "
+      "are being answered, it is answered with 503 (but /health)", 1, 1e6 },
+    { OPT_INT,    "max-connections-per-address", AT(max_connections_per_address), "1024", "N",
+      "the same for one client's address, of IPv6 a /64 (0: no limit)", 0, 1e6 },
+    { OPT_SIZE,   "max-body-memory",      AT(max_body_memory),    "256M",      "SIZE",
+      "bodies of requests that are arriving, together; half of it for one key or address; beyond it, "
+      "bodies over 16 KiB are answered with 503 or 429 (0: no limit)", 0, 1e15 },
     { OPT_FLOAT,  "request-timeout",      AT(request_timeout_s),  "0",         "SECONDS",
       "a request that takes longer ends: 503, or an error in its stream (0: no limit)", 0, 1e9 },
     { OPT_FLOAT,  "receive-timeout",      AT(receive_timeout_s),  "120",       "SECONDS",
-      "a request that takes longer to arrive, head and body, is disconnected (0: no limit)", 0, 1e9 },
+      "a request that takes longer to arrive, from its first byte on, is disconnected (0: no "
+      "limit)", 0, 1e9 },
 
     { OPT_GROUP, "Layout and memory" },
     { OPT_INT,    "tp",                   AT(tp),                 "1",         "N",

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
+#include "base/io.h"
 #include "comm/launch.h"
 #include "serve/weights/weights.h"
 #include "text/template.h"
@@ -166,6 +167,19 @@ out:
     return rc;
 }
 
+/* --max-connections, or as many as the system lets this process open. */
+static int max_connections(struct server *s)
+{
+    int64_t want = s->o.max_connections, files = http_server_files(want);
+    int64_t missing = files - io_raise_file_limit(files), n = want - missing;
+    if (missing <= 0)
+        return (int)want;
+    n = n > 16 ? n : 16;
+    log_line(&s->log, "at most %lld connections at a time: --max-connections %lld needs ulimit -n %lld",
+             (long long)n, (long long)want, (long long)files);
+    return (int)n;
+}
+
 /* Rank 0 listens. */
 static int open_http(struct server *s, struct err *e)
 {
@@ -180,10 +194,13 @@ static int open_http(struct server *s, struct err *e)
                               .max_waiting_tokens = s->o.max_waiting_tokens,
                               .max_per_key = s->o.max_per_key,
                               .receive_timeout_s = s->o.receive_timeout_s,
+                              .max_connections_per_address = (int)s->o.max_connections_per_address,
+                              .max_body_memory = s->o.max_body_memory,
                               .tls_cert = s->o.tls_cert,
                               .tls_key = s->o.tls_key };
     if (s->o.once)
         return 0;
+    o.max_connections = max_connections(s);
     if (s->o.api_key_file) {
         int rc = keys_open(&s->keys, s->o.api_key_file, e);
         if (rc < 0)

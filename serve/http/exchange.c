@@ -75,6 +75,91 @@ static enum MHD_Result continue_completion(struct exchange *x)
     return queue_body(x, 200, &o, NULL, NULL);
 }
 
+/* ---- may the body be sent? ---- */
+
+static int is_admin(const struct exchange *x) { return x->route && x->route->flags & ROUTE_ADMIN; }
+
+/* Is the method in the list ("GET, HEAD")? */
+static int has_method(const char *list, const char *method)
+{
+    const char *at = strstr(list, method);
+    size_t n = strlen(method);
+    return at && n && (at == list || at[-1] == ' ') && (at[n] == 0 || at[n] == ',');
+}
+
+/* Is a key needed that the client did not give? */
+static int needs_key(const struct exchange *x)
+{
+    if (is_admin(x))
+        return x->h->o.admin_keys && x->key < 0;
+    return x->h->o.keys && x->key < 0 && !(x->route && x->route->flags & ROUTE_OPEN) &&
+           strcmp(x->method, "OPTIONS");
+}
+
+/* Bytes of the body, as the client announces them; 0: not known. */
+static size_t declared_body(struct MHD_Connection *conn)
+{
+    const char *n = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
+    return n ? strtoull(n, NULL, 10) : 0;
+}
+
+/* Bytes that a body may have. */
+static size_t body_max(const struct http_server *h)
+{
+    size_t share = (size_t)body_budget_share(&h->bodies);
+    return share < BODY_MAX ? share : BODY_MAX;
+}
+
+/* Frees the body. Any thread. */
+static void drop_body(struct exchange *x)
+{
+    json_out_free(&x->body);
+    body_budget_add(&x->h->bodies, x->owner, -x->body_held);
+    x->body_held = 0;
+}
+
+/* A fault because of too many requests or tokens, n of them. */
+static int reject(struct exchange *x, int status, const char *text, long long n)
+{
+    metric_add(x->h->sv->metrics, COUNT_REJECTED, 1);
+    return fault_set(&x->fault, status, NULL, "%s (%lld): try again later", text, n);
+}
+
+/* Counts the request as one of its key's. */
+static int take_key(struct exchange *x)
+{
+    const struct http_options *o = &x->h->o;
+
+    if (!o->keys || !o->max_per_key || x->key < 0 || is_admin(x))
+        return 0;
+    if (atomic_fetch_add(&o->keys->key[x->key].n_active, 1) >= o->max_per_key) {
+        atomic_fetch_sub(&o->keys->key[x->key].n_active, 1);
+        return reject(x, 429, "this key has as many requests as it may have", o->max_per_key);
+    }
+    x->holds_key = 1;
+    return 0;
+}
+
+/* May the client send the body of a request that has a route to work on it? 0, or -1 with the fault, or where
+ * x->too_large. */
+static int admit_body(struct exchange *x)
+{
+    size_t n = declared_body(x->conn);
+
+    x->too_large = n > body_max(x->h);
+    if (x->too_large)
+        return -1;
+    if (x->is_last)
+        return reject(x, 503,
+                      "too many connections are being answered (--max-connections, or those per address)",
+                      atomic_load(&x->h->in_flight));
+    if (body_budget_check(&x->h->bodies, x->owner, 0, (int64_t)n, &x->fault) < 0) {
+        metric_add(x->h->sv->metrics, COUNT_REJECTED, 1);
+        return -1;
+    }
+    return take_key(x);
+}
+
 /* ---- may the route's work begin? ---- */
 
 /* Is the body declared as JSON? A client with a key may leave the declaration out. Without keys it may not: a
@@ -88,13 +173,6 @@ static int is_json(const struct exchange *x)
     return !strncasecmp(type, want, strlen(want)) && strchr("; \t", type[strlen(want)]);
 }
 
-/* A fault because of too many requests or tokens, n of them. */
-static int reject(struct exchange *x, int status, const char *text, long long n)
-{
-    metric_add(x->h->sv->metrics, COUNT_REJECTED, 1);
-    return fault_set(&x->fault, status, NULL, "%s (%lld): try again later", text, n);
-}
-
 /* Can the server take one more request? Checked before the body is parsed: a full server must not spend time
  * on tokens. */
 static int check_capacity(struct exchange *x)
@@ -105,17 +183,8 @@ static int check_capacity(struct exchange *x)
         return reject(x, 503, "the server is full: requests in work", requests);
     if (o->max_waiting_tokens && tokens >= o->max_waiting_tokens)
         return reject(x, 503, "the server is full: prompt tokens in work", tokens);
-    if (o->keys && o->max_per_key && x->key >= 0) {
-        if (atomic_fetch_add(&o->keys->key[x->key].n_active, 1) >= o->max_per_key) {
-            atomic_fetch_sub(&o->keys->key[x->key].n_active, 1);
-            return reject(x, 429, "this key has as many requests in work as it may have", o->max_per_key);
-        }
-        x->holds_key = 1;
-    }
     return 0;
 }
-
-static int is_admin(const struct exchange *x) { return x->route && x->route->flags & ROUTE_ADMIN; }
 
 /* Sets the fault of an exchange whose work may not begin. 0, or -1. */
 static int check_request(struct exchange *x)
@@ -129,7 +198,8 @@ static int check_request(struct exchange *x)
         return fault_set(&x->fault, 503, NULL, "%s", why[state]);
     if (x->too_large)
         return fault_set(&x->fault, 413, NULL,
-                         "the body is larger than %zu MiB: send fewer prompts at a time", BODY_MAX >> 20);
+                         "the body is larger than %zu KiB: send fewer prompts at a time",
+                         body_max(x->h) >> 10);
     if (!is_json(x))
         return fault_set(&x->fault, 400, NULL,
                          "the content type must be application/json: send the header Content-Type");
@@ -156,7 +226,7 @@ static void run_job(struct job *j)
     struct exchange *x = (struct exchange *)(void *)j;
     struct MHD_Connection *conn = x->conn;
     x->route->work(x);
-    json_out_free(&x->body);
+    drop_body(x);
     MHD_resume_connection(conn); /* last: the library's thread may free x at once */
 }
 
@@ -173,28 +243,11 @@ static enum MHD_Result begin_work(struct exchange *x)
         return MHD_YES;
     }
     x->route->work(x);
-    json_out_free(&x->body);
+    drop_body(x);
     return exchange_continue(x);
 }
 
 /* ---- the route ---- */
-
-/* Is the method in the list ("GET, HEAD")? */
-static int has_method(const char *list, const char *method)
-{
-    const char *at = strstr(list, method);
-    size_t n = strlen(method);
-    return at && n && (at == list || at[-1] == ' ') && (at[n] == 0 || at[n] == ',');
-}
-
-/* Is a key needed that the client did not give? */
-static int needs_key(const struct exchange *x)
-{
-    if (is_admin(x))
-        return x->h->o.admin_keys && x->key < 0;
-    return x->h->o.keys && x->key < 0 && !(x->route && x->route->flags & ROUTE_OPEN) &&
-           strcmp(x->method, "OPTIONS");
-}
 
 enum MHD_Result exchange_answer(struct exchange *x)
 {
@@ -232,8 +285,7 @@ static void take_id(struct exchange *x)
         snprintf(x->id, sizeof x->id, "%s", id);
 }
 
-struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn, const char *url,
-                              const char *method, const char *version)
+struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn, struct connection *from)
 {
     const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
     struct exchange *x = calloc(1, sizeof *x);
@@ -242,51 +294,64 @@ struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn
         return NULL;
     x->h = h;
     x->conn = conn;
+    x->from = from;
     x->fd = fd ? fd->connect_fd : -1;
     x->begin_s = clock_s();
-    x->route = route_find(url);
-    snprintf(x->method, sizeof x->method, "%s", method);
-    snprintf(x->path, sizeof x->path, "%s", url);
-    struct keys *keys = is_admin(x) ? h->o.admin_keys : h->o.keys;
-    const char *bearer = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
-    const char *x_api_key = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, "X-Api-Key");
-    x->key = keys ? keys_find(keys, bearer, x_api_key) : -1;
-    take_id(x);
-    x->is_last = request_head_check(conn, version, &h->hosts, &x->fault) < 0;
     atomic_fetch_add(&h->in_flight, 1);
     return x;
 }
 
-/* A body that is too large is read to its end all the same: a client that is still sending does not read an
+void exchange_begin(struct exchange *x, const char *url, const char *method, const char *version)
+{
+    struct http_server *h = x->h;
+    const char *bearer = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_AUTHORIZATION);
+    const char *x_api_key = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, "X-Api-Key");
+
+    x->route = route_find(url);
+    snprintf(x->method, sizeof x->method, "%s", method);
+    snprintf(x->path, sizeof x->path, "%s", url);
+    struct keys *keys = is_admin(x) ? h->o.admin_keys : h->o.keys;
+    x->key = keys ? keys_find(keys, bearer, x_api_key) : -1;
+    take_id(x);
+
+    x->bad_head = request_head_check(x->conn, version, &h->hosts, &x->fault) < 0;
+    x->is_last = x->bad_head || (x->from && x->from->is_extra);
+    if (!x->bad_head && x->route && x->route->work && !needs_key(x) &&
+        has_method(x->route->methods, method)) {
+        x->owner.address = x->from ? &x->from->address->bodies : NULL;
+        x->owner.key = x->key >= 0 ? &keys->key[x->key].bodies : NULL;
+        x->keeps_body = admit_body(x) == 0;
+    }
+}
+
+/* ---- the body ---- */
+
+/* A body that is not kept is read to its end all the same: a client that is still sending does not read an
  * answer. */
 void exchange_take_body(struct exchange *x, const char *data, size_t n)
 {
-    if (!x->route || !x->route->work || needs_key(x))
+    if (!x->keeps_body)
         return;
-    x->too_large |= x->body.n + n > BODY_MAX;
-    if (!x->too_large)
+    x->too_large |= x->body.n + n > body_max(x->h);
+    if (!x->too_large &&
+        body_budget_check(&x->h->bodies, x->owner, x->body_held, (int64_t)n, &x->fault) == 0) {
+        body_budget_add(&x->h->bodies, x->owner, (int64_t)n);
+        x->body_held += (int64_t)n;
         json_out_bytes(&x->body, data, n);
-    x->too_large |= x->body.failed;
-    if (x->too_large)
-        json_out_free(&x->body);
-}
-
-/* Bytes of the body, as the client announces them. */
-static size_t declared_body(struct MHD_Connection *conn)
-{
-    const char *n = MHD_lookup_connection_value(conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_CONTENT_LENGTH);
-    return n ? strtoull(n, NULL, 10) : 0;
+        x->too_large |= x->body.failed;
+    }
+    if (x->fault.status)
+        metric_add(x->h->sv->metrics, COUNT_REJECTED, 1);
+    if (x->too_large || x->fault.status) {
+        x->keeps_body = 0;
+        drop_body(x);
+    }
 }
 
 int exchange_needs_no_body(struct exchange *x)
 {
     const char *expect = MHD_lookup_connection_value(x->conn, MHD_HEADER_KIND, MHD_HTTP_HEADER_EXPECT);
-    if (x->fault.status)
-        return 1;
-    if (!expect || strcasecmp(expect, "100-continue"))
-        return 0;
-    x->too_large = declared_body(x->conn) > BODY_MAX;
-    return x->too_large || !x->route || needs_key(x) || !has_method(x->route->methods, x->method);
+    return x->bad_head || (expect && !strcasecmp(expect, "100-continue") && !x->keeps_body);
 }
 
 void exchange_free(struct exchange *x)
@@ -308,7 +373,7 @@ void exchange_free(struct exchange *x)
     }
 
     atomic_fetch_sub(&h->in_flight, 1);
-    json_out_free(&x->body);
+    drop_body(x);
     json_out_free(&x->answer);
     free(x);
 }

@@ -13,7 +13,7 @@
 #define SHARDLINE_SERVE_HTTP_EXCHANGE_H
 
 #include <microhttpd.h>
-#include "serve/http/arrival.h"
+#include "serve/http/connections.h"
 #include "serve/http/request_head.h"
 #include "serve/http/http_server.h"
 #include "serve/api/openai.h"
@@ -32,13 +32,15 @@ struct http_server {
     _Atomic int in_flight;  /* exchanges */
     _Atomic int64_t serial; /* of exchanges whose client gave no name */
     struct worker worker;
-    struct arrivals arrivals;
+    struct connections connections;
+    struct body_budget bodies;
 };
 
 struct exchange {
     struct job job; /* first member: what a worker gets */
     struct http_server *h;
     struct MHD_Connection *conn;
+    struct connection *from; /* NULL: there was no memory for it */
     int fd;
     const struct route *route; /* NULL: there is nothing at this path */
     char method[16], path[256], id[REQUEST_NAME_MAX + 16];
@@ -46,9 +48,14 @@ struct exchange {
     int key;        /* index of the client's key (on operators' routes: of theirs), or -1 */
     int holds_key;  /* it counts in that key's n_active */
     int status;     /* that was answered; 0: none yet */
+    int bad_head;   /* where its body ends is not known */
     int is_last;    /* the connection closes after the answer */
+
     struct json_out body;
+    int keeps_body; /* else it is read and thrown away */
     int too_large;
+    struct body_owner owner; /* of the body's bytes, */
+    int64_t body_held;       /* so many of the budget */
 
     /* what the route's work has set: */
     int worked;             /* it has begun */
@@ -87,10 +94,10 @@ enum MHD_Result queue_static(struct exchange *x, const char *p, size_t n, const 
 enum MHD_Result queue_fault(struct exchange *x, const struct fault *f, const char *allow);
 enum MHD_Result queue_events(struct exchange *x);
 
-/* exchange.c: a new exchange, its headers read; NULL: no memory. version: of the first line. The library's
- * thread, as for all of these. */
-struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn, const char *url,
-                              const char *method, const char *version);
+/* exchange.c: a new exchange; NULL: no memory. The library's thread, as for all of these. */
+struct exchange *exchange_new(struct http_server *h, struct MHD_Connection *conn, struct connection *from);
+/* Reads the headers, and decides whether the body is kept. version: of the first line. */
+void exchange_begin(struct exchange *x, const char *url, const char *method, const char *version);
 /* Before the body: is the head refused, or can a client that waits for leave to send the body (Expect:
  * 100-continue) be answered already? */
 int exchange_needs_no_body(struct exchange *x);

@@ -13,12 +13,12 @@
 #include "serve/http/exchange.h"
 
 #define IDLE_TIMEOUT_S 120 /* of a connection that nothing comes from */
-#define CONNECTIONS_MAX 4096u
+#define OTHER_FILES 256    /* of the process: checkpoint, ranks, replicas */
 #define PEM_MAX ((size_t)1 << 20)
 
 /* ---- the library's callbacks ---- */
 
-static struct arrival *arrival_of(struct MHD_Connection *conn)
+static struct connection *connection_of(struct MHD_Connection *conn)
 {
     const union MHD_ConnectionInfo *i = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_SOCKET_CONTEXT);
     return i ? i->socket_context : NULL;
@@ -28,11 +28,15 @@ static void connected(void *arg, struct MHD_Connection *conn, void **context,
                       enum MHD_ConnectionNotificationCode what)
 {
     struct http_server *h = arg;
-    const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
-    if (what == MHD_CONNECTION_NOTIFY_STARTED)
-        *context = fd ? arrival_new(&h->arrivals, fd->connect_fd) : NULL;
-    else
-        arrival_closed(&h->arrivals, *context);
+    if (what == MHD_CONNECTION_NOTIFY_STARTED) {
+        const union MHD_ConnectionInfo *fd = MHD_get_connection_info(conn, MHD_CONNECTION_INFO_CONNECTION_FD);
+        const union MHD_ConnectionInfo *client = MHD_get_connection_info(conn,
+                                                                         MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+        *context = fd && client ? connection_open(&h->connections, fd->connect_fd, client->client_addr)
+                                : NULL;
+    } else {
+        connection_closed(&h->connections, *context);
+    }
 }
 
 /* The first line of a request is there. */
@@ -40,7 +44,7 @@ static void *first_line(void *arg, const char *uri, struct MHD_Connection *conn)
 {
     struct http_server *h = arg;
     (void)uri;
-    arrival_begin(&h->arrivals, arrival_of(conn));
+    connection_begin(&h->connections, connection_of(conn));
     return NULL;
 }
 
@@ -51,17 +55,21 @@ static enum MHD_Result handle(void *arg, struct MHD_Connection *conn, const char
 {
     struct exchange *x = *state;
     if (!x) {
-        *state = x = exchange_new(arg, conn, url, method, version);
+        *state = x = exchange_new(arg, conn, connection_of(conn));
         if (!x)
             return MHD_NO;
-        return exchange_needs_no_body(x) ? exchange_answer(x) : MHD_YES;
+        exchange_begin(x, url, method, version);
+        if (!exchange_needs_no_body(x))
+            return MHD_YES;
+        connection_complete(&x->h->connections, x->from);
+        return exchange_answer(x);
     }
     if (*n) {
         exchange_take_body(x, data, *n);
         *n = 0;
         return MHD_YES;
     }
-    arrival_complete(&x->h->arrivals, arrival_of(conn));
+    connection_complete(&x->h->connections, x->from);
     return x->worked ? exchange_continue(x) : exchange_answer(x);
 }
 
@@ -72,7 +80,7 @@ static void completed(void *arg, struct MHD_Connection *conn, void **state,
     struct exchange *x = *state;
     struct http_server *h = arg;
     (void)why;
-    arrival_answered(&h->arrivals, arrival_of(conn));
+    connection_answered(&h->connections, connection_of(conn));
     if (x)
         exchange_free(x);
     *state = NULL;
@@ -187,12 +195,36 @@ static int start_daemon(struct http_server *h, struct err *e)
                                  MHD_OPTION_NOTIFY_COMPLETED, completed, h, MHD_OPTION_NOTIFY_CONNECTION,
                                  connected, h, MHD_OPTION_URI_LOG_CALLBACK, first_line, h,
                                  MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)IDLE_TIMEOUT_S,
-                                 MHD_OPTION_CONNECTION_LIMIT, CONNECTIONS_MAX, MHD_OPTION_END);
+                                 MHD_OPTION_CONNECTION_LIMIT,
+                                 (unsigned)(h->o.max_connections + CONNECTIONS_SPARE), MHD_OPTION_END);
     if (!h->daemon && h->cert)
         return err_set(e, ERR_CONFIG,
                        "%s and %s are refused: they must be a certificate and its private key, both PEM",
                        h->o.tls_cert, h->o.tls_key);
     return h->daemon ? 0 : err_set(e, ERR_INTERNAL, "the http server does not start");
+}
+
+/* Starts the workers, the thread that watches connections, and the library's. */
+static int start_threads(struct http_server *h, struct err *e)
+{
+    const struct connection_limits limits = { .receive_s = h->o.receive_timeout_s,
+                                              .idle_s = IDLE_TIMEOUT_S,
+                                              .max = h->o.max_connections,
+                                              .max_per_address = h->o.max_connections_per_address };
+    int rc = worker_open(&h->worker, e);
+    if (rc < 0)
+        return rc;
+    rc = connections_open(&h->connections, &limits, h->sv->metrics, e);
+    if (rc < 0) {
+        worker_close(&h->worker);
+        return rc;
+    }
+    rc = start_daemon(h, e);
+    if (rc < 0) {
+        worker_close(&h->worker);
+        connections_close(&h->connections);
+    }
+    return rc;
 }
 
 int http_server_open(struct http_server **out, struct service *sv, struct router *router,
@@ -208,6 +240,8 @@ int http_server_open(struct http_server **out, struct service *sv, struct router
     h->sv = sv;
     h->router = router;
     h->o = *o;
+    h->o.max_connections = o->max_connections ? o->max_connections : HTTP_CONNECTIONS_MAX;
+    h->bodies.max = o->max_body_memory;
     h->fd = -1;
     h->access_fd = -1;
     TRY(read_pem(o->tls_cert, &h->cert, e));
@@ -219,13 +253,7 @@ int http_server_open(struct http_server **out, struct service *sv, struct router
     h->hosts = (struct host_names){ .any = !o->allow_host && (o->keys || !is_loopback(&bound)),
                                     .own = o->host,
                                     .more = o->allow_host };
-    TRY(worker_open(&h->worker, e));
-    rc = arrivals_open(&h->arrivals, o->receive_timeout_s, IDLE_TIMEOUT_S, e);
-    rc = rc < 0 ? rc : start_daemon(h, e);
-    if (rc < 0) {
-        worker_close(&h->worker);
-        arrivals_close(&h->arrivals);
-    }
+    TRY(start_threads(h, e));
 out:
     if (rc < 0) {
         if (h->fd >= 0)
@@ -239,6 +267,11 @@ out:
 }
 
 int http_server_port(const struct http_server *h) { return h->port; }
+
+int http_server_files(int64_t max_connections)
+{
+    return (int)max_connections + CONNECTIONS_SPARE + OTHER_FILES;
+}
 
 void http_server_close(struct http_server *h, double grace_s)
 {
@@ -257,6 +290,6 @@ void http_server_close(struct http_server *h, double grace_s)
 
     worker_close(&h->worker);
     MHD_stop_daemon(h->daemon);
-    arrivals_close(&h->arrivals);
+    connections_close(&h->connections);
     http_server_free(h);
 }

@@ -52,7 +52,8 @@ static int add_line(struct keys *k, const char *path, int line, const char *p, s
         return err_set(e, ERR_MEMORY, "no memory for the keys of %s", path);
     k->key = more;
     memcpy(k->key[k->n].text, text, sizeof text);
-    k->key[k->n++].n_active = 0;
+    k->key[k->n].n_active = 0;
+    k->key[k->n++].bodies.held = 0;
     return 0;
 }
 

@@ -5,6 +5,7 @@
 
 #include <stdatomic.h>
 #include "base/err.h"
+#include "serve/http/body_budget.h"
 
 #define KEY_MAX 256
 struct keys {
@@ -12,6 +13,7 @@ struct keys {
     struct key {
         char text[KEY_MAX];   /* padded with zeros */
         _Atomic int n_active; /* requests of this key */
+        struct body_share bodies;
     } * key;
 };
 /* Reads the file at path. Empty lines and lines that begin with # are skipped; blanks at both ends do not

@@ -1,17 +1,26 @@
-"""serve_connections.py CHECKPOINT - what a connection may do before a request is there: ambiguous heads, foreign Host names."""
+"""serve_connections.py TMP - what a connection may do before a request is there: ambiguous heads, foreign Host names, first lines and TLS handshakes that do
+not end, more connections than there may be, long bodies that do not end."""
+import http.client
 import json
+import os
+import re
 import socket
+import ssl
 import sys
-from serve_server import Server, claim, finish
+import threading
+import time
+from serve_server import Server, claim, finish, skip, together
 
-checkpoint = sys.argv[1]
+tmp = sys.argv[1]
+checkpoint = f"{tmp}/run/step-2"
 BODY = json.dumps(dict(prompt="a", max_tokens=1)).encode()
 POST, HOST, JSON, LENGTH = b"POST /v1/completions HTTP/1.1\r\n", b"Host: 127.0.0.1\r\n", b"Content-Type: application/json\r\n", b"Content-Length: %d\r\n" % len(BODY)
 CHUNKED, IN_CHUNKS = b"Transfer-Encoding: chunked\r\n", b"%x\r\n%s\r\n0\r\n\r\n" % (len(BODY), BODY)
 
 
-def dial(s):
-    k = socket.create_connection((s.host, s.port))
+def dial(s, last=1):
+    """From 127.0.0.LAST: every address of loopback is a client of its own."""
+    k = socket.create_connection((s.host, s.port), timeout=20, source_address=(f"127.0.0.{last}", 0))
     k.settimeout(20)
     return k
 
@@ -68,4 +77,196 @@ claim("it ends well", rc == 0, (rc, err))
 s = Server(checkpoint, "--allow-host", "pserve.lan,other.lan")
 claim("--allow-host adds names", [ask(s, GET % h)[0] for h in (b"pserve.lan", b"OTHER.lan:80", b"localhost", b"lan", b"pserve.lan.evil")] == [200, 200, 200, 403, 403])
 s.stop()
+# ---- first lines and handshakes that do not end ----
+
+
+def trickle(k, drops):
+    """Sends a byte now and then; seconds until the server has closed."""
+    begin = time.monotonic()
+    k.settimeout(0.05)
+    for i in range(200):
+        try:
+            k.sendall(drops[i:i + 1])
+            if not k.recv(4096):
+                break
+        except socket.timeout:
+            continue
+        except OSError:
+            break
+    k.close()
+    return time.monotonic() - begin
+
+
+def after_an_answer():
+    k = dial(s)
+    k.sendall(GET % b"localhost")
+    while b"}]}" not in k.recv(4096):
+        pass
+    return trickle(k, b"GET /" + b"a" * 300)
+
+
+FIRST_LINE = b"POST /" + b"a" * 300
+s = Server(checkpoint, "--receive-timeout", 0.5)
+took = together([lambda: trickle(dial(s), FIRST_LINE), lambda: trickle(dial(s), b"\r\n" * 150), after_an_answer])
+for what, t in zip(("a first line", "empty lines", "a first line after an answer"), took):
+    claim(f"{what} that does not end is cut off", isinstance(t, float) and 0.3 < t < 5, t)
+s.stop()
+
+if os.path.exists(f"{tmp}/cert.pem"):
+    s = Server(checkpoint, "--receive-timeout", 0.5, "--tls-cert", f"{tmp}/cert.pem", "--tls-key", f"{tmp}/key.pem")
+    s.host, s.port = "127.0.0.1", int(s.line.split("127.0.0.1:")[1].split(" ")[0])
+    HELLO = b"\x16\x03\x01\x01\x40\x01\0\x01\x3c\x03\x03" + b"\0" * 189
+
+    def handshake_only():
+        k = ssl.create_default_context(cafile=f"{tmp}/cert.pem").wrap_socket(dial(s), server_hostname="localhost")
+        return trickle(k, FIRST_LINE)
+    took = together([lambda: trickle(dial(s), HELLO), handshake_only])
+    for what, t in zip(("a handshake", "a first line over TLS"), took):
+        claim(f"{what} that does not end is cut off", isinstance(t, float) and 0.3 < t < 5, t)
+    s.stop()
+else:
+    skip("no certificate was made")
+
+# ---- more connections than there may be ----
+
+
+def counter(s, name):
+    return sum(float(x) for x in re.findall(rf"^{re.escape(name)}{{[^}}]*}} (\S+)$", s.request("GET", "/metrics")[1].decode(), re.M))
+
+
+def one_byte(s, n, last):
+    out = []
+    for _ in range(n):
+        out.append(dial(s, last))
+        out[-1].sendall(b"G")
+    return out
+
+
+def health_s(s):
+    begin = time.monotonic()
+    return s.health() == 200 and time.monotonic() - begin
+
+
+s = Server(checkpoint, "--max-connections-per-address", 40)
+many = one_byte(s, 200, 1)
+claim("/health is answered beside connections that send a byte", 0 < health_s(s) < 2)
+claim("so is a completion", s.complete(prompt="a", max_tokens=1)["object"] == "text_completion")
+claim("the others are closed, and counted", counter(s, "shardline:connections_cut_total") >= 160)
+claim("the one that has waited longest is closed first", many[0].recv(1) == b"")
+s.stop()
+
+s = Server(checkpoint, "--max-connections", 40)
+keeps = http.client.HTTPConnection(s.host, s.port, timeout=20)
+keeps.request("GET", "/health")
+claim("a client is answered", keeps.getresponse().read() == b"")
+own = keeps.sock
+many += one_byte(s, 200, 2)
+claim("/health is answered beside those of another address", 0 < health_s(s) < 2)
+keeps.request("GET", "/health")
+claim("which has taken no place of others", keeps.getresponse().status == 200 and keeps.sock is own)
+s.stop()
+
+s = Server(checkpoint, "--max-connections", 3, "--threads", 1)
+LONG = json.dumps(dict(prompt="a", max_tokens=1900, n=8, ignore_eos=True, stream=True))
+busy = [http.client.HTTPConnection(s.host, s.port, timeout=20) for _ in range(3)]
+for c in busy:
+    c.request("POST", "/v1/completions", LONG, {"Content-Type": "application/json"})
+answers = [c.getresponse() for c in busy]
+claim("three clients get streams", all(a.status == 200 and a.readline().startswith(b"data: ") for a in answers))
+status, body, h = s.request("POST", "/v1/completions", dict(prompt="a"))
+claim("a fourth is a 503 that is tried again", status == 503 and b"connections" in body and "retry-after" in h and h["connection"] == "close", (status, body, h))
+claim("/health is answered all the same", 0 < health_s(s) < 2)
+status, text, _ = s.request("GET", "/metrics")
+claim("and what is counted", status == 200, status)
+many += one_byte(s, 200, 1)
+claim("beside connections that send a byte, too", 0 < health_s(s) < 2)
+claim("the streams go on", all(a.readline() == b"\n" and a.readline().startswith(b"data: ") for a in answers))
+for c in busy + many:
+    c.close()
+s.stop()
+
+# ---- bodies that do not end ----
+HEAD = POST + HOST + JSON
+
+
+def rss(s):
+    return int(re.search(r"VmHWM:\s+(\d+)", open(f"/proc/{s.ranks()[0]}/status").read()).group(1)) >> 10
+
+
+def part_of_body(s, last, n, sent):
+    """Sends the head of a body of n bytes, and some of it when the server has read the head."""
+    k = dial(s, last)
+    k.sendall(HEAD + b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % n)
+    answer = k.recv(4096)
+    if answer.startswith(b"HTTP/1.1 100"):
+        k.sendall(b" " * sent)
+    return k, answer[9:12].decode()
+
+
+def whole_body(s, last, n):
+    with dial(s, last) as k:
+        k.sendall(HEAD + b"Connection: close\r\nContent-Length: %d\r\n\r\n" % n + BODY + b" " * (n - len(BODY)))
+        answer = b"".join(iter(lambda: k.recv(65536), b""))
+        return int(answer[9:12]), answer
+
+
+def refused(last, status):
+    """Waits until the head of a body of 2 MB has this status: what others sent may not have been read yet. Such a head holds nothing."""
+    end, got = time.monotonic() + 20, None
+    while got != status and time.monotonic() < end:
+        k, got = part_of_body(s, last, 2 * MB, 0)
+        k.close()
+    return got == status
+
+
+MB = 1 << 20
+s = Server(checkpoint, "--max-body-memory", 8 * MB)
+claim("a body of 3 MB is taken", whole_body(s, 1, 3 * MB)[0] == 200)
+claim("one of 5 MB is a 413", (got := whole_body(s, 1, 5 * MB))[0] == 413 and b"4096 KiB" in got[1], got)
+before = rss(s)
+held = []
+
+
+def send_some(last):
+    k, _ = part_of_body(s, last, 4 * MB, 7 * MB // 2)
+    held.append(k)
+
+
+together([lambda: send_some(1)] * 30)
+claim("an address has a limit, known before the body is sent", refused(1, "429"))
+got = whole_body(s, 1, 2 * MB)
+claim("an address has half of the memory", got[0] == 429 and b"address" in got[1] and b"Retry-After" in got[1], got)
+claim("another address has its own half", whole_body(s, 2, 3 * MB)[0] == 200)
+send_some(2)
+claim("so have all together", refused(3, "503"))
+got = whole_body(s, 3, 2 * MB)
+claim("all together have the whole", got[0] == 503 and b"--max-body-memory" in got[1], got)
+claim("short requests are answered all the same", whole_body(s, 1, 8000)[0] == whole_body(s, 3, 8000)[0] == 200)
+claim("100 MB were sent, a few are held", rss(s) - before < 45, (before, rss(s)))
+for k in held:
+    k.close()
+claim("what is not sent any more holds nothing", refused(1, "100") and whole_body(s, 1, 2 * MB)[0] == 200)
+s.stop()
+
+with open(f"{tmp}/keys", "w") as f:
+    f.write("key-1\nkey-2\n")
+s = Server(checkpoint, "--api-key-file", f"{tmp}/keys", "--max-requests-per-key", 1, "--max-body-memory", 8 * MB)
+HEAD = POST + HOST + JSON + b"Authorization: Bearer key-1\r\n"
+k, status = part_of_body(s, 1, 100, 10)
+claim("a body may be sent", status == "100", status)
+claim("a key's request counts from its head on", (got := whole_body(s, 1, 100))[0] == 429 and b"this key" in got[1], got)
+HEAD = HEAD.replace(b"key-1", b"key-2")
+claim("not for another key", whole_body(s, 1, 100)[0] == 200)
+k.close()
+s.stop()
+s = Server(checkpoint, "--api-key-file", f"{tmp}/keys", "--max-body-memory", 8 * MB)
+k, _ = part_of_body(s, 1, 4 * MB, 3 * MB)
+claim("a key has a limit", refused(2, "429"))
+got = whole_body(s, 2, 2 * MB)
+claim("a key has half of the memory, whatever its addresses", got[0] == 429 and b"this key" in got[1], got)
+HEAD = HEAD.replace(b"key-2", b"key-1")
+claim("another key has its own half", whole_body(s, 2, 2 * MB)[0] == 200)
+k.close()
+rc, err = s.stop()
+claim("it ends well", rc == 0, (rc, err))
 finish()
