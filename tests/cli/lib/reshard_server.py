@@ -65,7 +65,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.close_connection = True
         self.wfile.write(b"HTTP/1.1 " + begin.encode())
         while True:
-            self.wfile.write(more.encode())
+            self.wfile.write(more.encode() * (1 if nap else 100))
             time.sleep(nap)
 
     def answer(self, how, path, n):
