@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,31 @@
 #include "base/test_hooks.h"
 
 #define CHUNK ((size_t)1 << 30) /* one call moves at most 2 GiB - 4 KiB on Linux */
+
+/* ---- the process ---- */
+
+/* Reading from /dev/null opened for writing fails, and writing to it opened for reading, as on a closed
+ * descriptor. stderr takes what nobody will see. */
+void io_begin(void)
+{
+    static const int flags[] = { O_WRONLY, O_RDONLY, O_RDWR };
+    for (int fd = 0; fd < 3; fd++)
+        while (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", flags[fd]) >= 0)
+            ; /* the lowest free number, which is fd */
+    signal(SIGXFSZ, SIG_IGN);
+}
+
+int io_flush_stdout(struct err *e)
+{
+    return fflush(stdout) || ferror(stdout) ? err_sys(e, "cannot write to stdout") : 0;
+}
+
+int io_end(int rc, struct err *e, const char *program)
+{
+    if (rc >= 0)
+        rc = io_flush_stdout(e);
+    return rc < 0 ? err_print(e, program) : 0;
+}
 
 /* ---- one file ---- */
 

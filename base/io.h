@@ -13,6 +13,19 @@
 #include <sys/types.h>
 #include "base/err.h"
 
+/* ---- the process ---- */
+
+/* main calls it first. Gives the closed ones of descriptors 0, 1 and 2 an end that fails, so that no file
+ * opened later gets their number and messages in it; a write past RLIMIT_FSIZE is an error, not a signal. */
+void io_begin(void);
+
+/* Flushes stdout; what it could not take is ERR_FILE or ERR_SPACE. */
+int io_flush_stdout(struct err *e);
+
+/* main calls it last, with what its work returned: flushes stdout, prints an error. Returns the exit
+ * status. */
+int io_end(int rc, struct err *e, const char *program);
+
 /* ---- one open file; path is for messages ---- */
 
 /* Opens for reading. The one way to open a file whose name a user or another file gives. ERR_FILE for a pipe,

@@ -6,6 +6,7 @@
 #include <unistd.h>
 #include "base/clock.h"
 #include "base/env.h"
+#include "base/io.h"
 #include "base/opt.h"
 #include "base/trace.h"
 #include "comm/comm.h"
@@ -430,14 +431,15 @@ int main(int argc, char **argv)
     struct opt_args args = { 0, NULL };
     struct sidecars sidecars = { 0 };
     struct err e = { 0 };
+    io_begin();
     /* buffers of a MiB come and go: their pages must not be given back each time */
     mallopt(M_MMAP_THRESHOLD, 32 << 20);
     mallopt(M_TRIM_THRESHOLD, 64 << 20);
-    /* a limit on the size of files is an error of write, not a death */
-    signal(SIGXFSZ, SIG_IGN);
 
     int rc = opt_parse(&c->p, argc - shift, argv + shift, &o, &args, NULL, &e);
-    if (rc == 0) {
+    if (rc > 0) {
+        rc = 0;
+    } else if (rc == 0) {
         o.argv = argv;
         if ((rc = check_alone(c, &e)) >= 0 && o.config && !(o.config = sidecar_file(&sidecars, o.config, &e)))
             rc = -e.code;
@@ -445,12 +447,10 @@ int main(int argc, char **argv)
             rc = c->run(&o, args.item, &e);
         sidecar_close(&sidecars);
         opt_free(&c->p, &o, &args);
-    } else if (rc > 0) {
-        return 0;
     }
 
-    if (rc >= 0 && (fflush(stdout) != 0 || ferror(stdout)))
-        rc = err_sys(&e, "cannot write to stdout");
+    if (rc >= 0 && io_flush_stdout(&e) < 0)
+        rc = -e.code;
     if (rc < 0)
         return launch_is_first() ? err_print(&e, "reshard") : err_exit_status(e.code);
     return rc;

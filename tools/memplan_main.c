@@ -334,9 +334,10 @@ int main(int argc, char **argv)
     struct model_config c;
     struct err e = { 0 };
     double params = 0;
+    io_begin();
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
     if (rc)
-        return rc < 0 ? err_print(&e, "memplan") : 0;
+        return io_end(rc, &e, "memplan");
 
     memset(&c, 0, sizeof c);
     TRY(read_model(&o, &c, &params, &e));
@@ -346,5 +347,5 @@ int main(int argc, char **argv)
         rc = show_layout(&o, &c, params, &e);
 out:
     opt_free(&program, &o, &args);
-    return rc < 0 ? err_print(&e, "memplan") : 0;
+    return io_end(rc, &e, "memplan");
 }

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "base/clock.h"
+#include "base/io.h"
 #include "base/fmath.h"
 #include "base/log.h"
 #include "base/opt.h"
@@ -494,6 +495,7 @@ int main(int argc, char **argv)
     struct bench b = { 0 };
     struct err e = { 0 };
     struct opt_args args = { 0 };
+    io_begin();
     int rc = opt_parse(&program, argc, argv, &b.o, &args, NULL, &e);
     if (rc == 0) {
         curl_global_init(CURL_GLOBAL_DEFAULT);
@@ -503,5 +505,5 @@ int main(int argc, char **argv)
         curl_global_cleanup();
     }
     opt_free(&program, &b.o, &args);
-    return rc < 0 ? err_print(&e, "pbench") : 0;
+    return io_end(rc, &e, "pbench");
 }

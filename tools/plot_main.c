@@ -392,9 +392,10 @@ int main(int argc, char **argv)
     struct opt_args args;
     struct err e = { 0 };
     struct run *runs = NULL;
+    io_begin();
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e), n = 0;
     if (rc)
-        return rc < 0 ? err_print(&e, "plot") : 0;
+        return io_end(rc, &e, "plot");
 
     o.title = o.title ? o.title : o.y;
     TRY(check_target("svg", o.svg, &args, &e));
@@ -419,5 +420,5 @@ out:
     }
     free(runs);
     opt_free(&program, &o, &args);
-    return rc < 0 ? err_print(&e, "plot") : 0;
+    return io_end(rc, &e, "plot");
 }

@@ -463,10 +463,11 @@ int main(int argc, char **argv)
     struct opt_args args = { 0 };
     struct sidecars sidecars = { 0 };
     struct err e = { 0 };
+    io_begin();
     int rc = opt_parse(&program, argc, argv, &o, &args, NULL, &e);
     if (rc == 0)
         rc = run(&sidecars, &o, &args, &e);
     sidecar_close(&sidecars);
     opt_free(&program, &o, &args);
-    return rc < 0 ? err_print(&e, "ptok") : 0;
+    return io_end(rc, &e, "ptok");
 }

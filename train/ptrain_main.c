@@ -1,5 +1,5 @@
 /* ptrain - trains a language model over MPI ranks, to the same bits at every layout. */
-#include <signal.h>
+#include "base/io.h"
 #include "comm/launch.h"
 #include "train/ptrain.h"
 
@@ -9,12 +9,13 @@ int main(int argc, char **argv)
     struct err e = { 0 };
     int status = 0;
 
-    /* a write past the limit on file size is then an error of write() and does not kill the process */
-    signal(SIGXFSZ, SIG_IGN);
+    io_begin();
     int rc = ptrain_open(&p, argc, argv, &e);
     if (rc == 0)
         rc = p.run.o.dry_run ? ptrain_plan(&p, &e) : ptrain_run(&p, &e);
     log_close(&p.log.term);
+    if (rc >= 0)
+        rc = io_flush_stdout(&e);
 
     if (rc < 0 && p.ranks.world)
         status = world_report(p.ranks.world, &e,

@@ -31,4 +31,29 @@ pipe|pserve run/step-1 --port 0 --api-key-file pipe
 pipe|pserve run/step-1 --port 0 --access-log pipe
 pipe|ptrain --data text --seq-len 32 --out other --steps 1 --trace pipe
 TABLE
+
+# stdout that takes nothing: no result, no success
+while read -r command; do
+    run bash -c "PATH=$BIN:\$PATH; $command >/dev/full"
+    claim "$command, stdout full: status 1" [ $rc = 1 ]
+    claim "$command, stdout full: says it" has "$err" "cannot write"
+    run bash -c "PATH=$BIN:\$PATH; $command >&-"
+    claim "$command, stdout closed: status 1" [ $rc = 1 ]
+    claim "$command, stdout closed: says it" has "$err" "Bad file descriptor"
+done <<'TABLE'
+memplan --params 7B --gpus 8
+memplan --help
+ptrain --dry-run --data text --seq-len 32 --out other
+reshard digest run/step-1
+pserve --version
+TABLE
+run bash -c "$BIN/reshard --tp 2 run/step-1 closed 0>&- 1>&- 2>&-"
+claim "all standard files closed: a conversion succeeds" [ $rc = 0 ]
+run reshard verify closed
+claim "all standard files closed: nothing is written into it" [ $rc = 0 ]
+
+# a limit on the size of files is an error in words
+run bash -c "ulimit -f 100; $BIN/pserve run/step-1 --once x --max-tokens 1"
+claim "pserve below ulimit -f: status 1, no signal" [ $rc = 1 ]
+claim "pserve below ulimit -f: says it" has "$err" "ulimit -f"
 finish

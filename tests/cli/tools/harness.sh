@@ -91,9 +91,10 @@ base/a.h|#include "kernels/k.h"\n|base may not include kernels
 format/a.c|#include "comm/c.h"\n|format may not include comm
 kernels/x86/a.c|#include "comm/c.h"\n|kernels may not include comm
 train/train_main.c|#include "serve/s.h"\n|train may not include serve
-reshard/reshard_main.c|#include "model/m.h"\nint main(void)\n{\n    exit(1);\n}\n|
+reshard/reshard_main.c|#include "model/m.h"\nint main(void)\n{\n    io_begin();\n    exit(1);\n}\n|
 tests/unit/a_test.c|#include "serve/s.h"\n#include "train/t.h"\n|
-tools/x_main.c|#include "reshard/s.h"\n|
+tools/x_main.c|#include "reshard/s.h"\nio_begin();\n|
+tools/x_main.c|int main(void)\n|main calls io_begin
 train/a.c|int fd = open(path, O_RDONLY);\n|open: ask base/io.h
 train/a.c|f = fopen(o->log, "w");\n|open: ask base/io.h
 train/a.c|f = fopen("/proc/self/statm", "r");\nrc = c->open(d, O_X);\n|

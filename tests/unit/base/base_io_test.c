@@ -138,6 +138,31 @@ TEST(a_pipe_with_a_reader_is_written)
     io_close(reader);
 }
 
+static void without_standard_files(void)
+{
+    struct err e;
+    struct path p = in_tmp("fourth");
+    close(0);
+    close(1);
+    close(2);
+    io_begin();
+    char c;
+    int fd = io_create(p.text, &e);
+    _exit(fd != 3 || read(0, &c, 1) >= 0 || write(1, "x", 1) >= 0 || write(2, "x", 1) != 1);
+}
+
+/* Otherwise a message would be written into a checkpoint. */
+TEST(no_file_gets_the_number_of_a_closed_standard_file)
+{
+    int status = -1;
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0)
+        without_standard_files();
+    CHECK(waitpid(child, &status, 0) == child);
+    CHECK_INT(status, 0);
+}
+
 TEST(rename_never_replaces)
 {
     struct err e;
