@@ -51,6 +51,9 @@ static void fill(struct kernel_ops *ops, const struct cpu_class *c)
     ops->linear = c->gemm->linear;
     ops->linear_dx = c->gemm->linear_dx;
     ops->linear_dw = c->gemm->linear_dw;
+    ops->linear_experts = c->gemm->linear_experts;
+    ops->linear_dx_experts = c->gemm->linear_dx_experts;
+    ops->linear_dw_experts = c->gemm->linear_dw_experts;
     ops->attn = c->attn->attn;
     ops->attn_dx = c->attn->attn_dx;
 #define X(name) ops->name = c->rows->name;

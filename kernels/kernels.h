@@ -63,7 +63,8 @@ struct panels {
 size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l);
 /* For memory plans: raises bytes[0] and bytes[1] to what a product of the CPU takes of dev_scratch 0 and
  * 1. y is [m][n] of a contraction over k; linear has its weights packed, linear_dw packs both operands by
- * columns. An estimate, not exact to the byte. */
+ * columns. An estimate, not exact to the byte. Products of experts: m, or for linear_dw k, is the number of
+ * routed rows. */
 enum product_op { PRODUCT_LINEAR, PRODUCT_DX, PRODUCT_DW };
 void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int64_t k, int threads,
                     size_t bytes[2]);
@@ -142,6 +143,61 @@ double xsum_double(const struct xsum *s);
 /* Adds x exactly. |x| is in the range of squares of floats. */
 void xsum_add(struct xsum *s, double x);
 
+/* ---- mixtures of experts ----
+ * A routed row is one (token, chosen expert) pair. Routed rows are grouped: all rows of expert 0 first, then
+ * those of expert 1, …; inside an expert in the order of the call's rows. begin, leaf ends and lists are host
+ * memory, read when the call returns. */
+
+/* How a router chooses and weighs. Scores are the logits; ROUTER_SIGMOID: sigmoid(logit) + bias. */
+enum router_weights {
+    ROUTER_CHOSEN, /* softmax over the chosen logits */
+    ROUTER_ALL,    /* softmax over all logits */
+    ROUTER_SIGMOID /* sigmoid(logit), divided by the sum of the chosen ones where norm is set, times factor */
+};
+#define ROUTER_EXPERTS_MAX 1024
+#define ROUTER_CHOSEN_MAX 64
+#define ROUTER_GROUPS_MAX 64
+struct expert_router {
+    int n_experts, k; /* 1 <= k <= n_experts; at most ROUTER_EXPERTS_MAX, ROUTER_CHOSEN_MAX */
+    enum router_weights weights;
+    int norm; /* ROUTER_SIGMOID only, as factor and bias */
+    /* n_groups divides n_experts, at most ROUTER_GROUPS_MAX; 1, 1: no groups. A group's score is the sum of
+     * its two best scores, or the score of its only expert. Experts of groups that are not kept have the
+     * score -inf. */
+    int n_groups, groups_kept;
+    float factor;
+    const float *bias; /* device, [n_experts]: added to the scores, not to the weights; NULL: none */
+};
+
+/* What route_dx adds to the gradient of the logits; 0: this part is left out. */
+struct balance {
+    float sequence;       /* dL/dp_e = sequence * count_e */
+    float z;              /* 2 beta / N: dL/dlse = z * lse */
+    const int32_t *count; /* device, [s.n][n_experts]; s.n == 0: [n_experts], for every row */
+    struct seqs s;        /* row r belongs to sequence r / s.len; s.grain is not used */
+};
+
+/* Rows [begin[e], begin[e + 1]) of grouped matrices belong to expert e of this rank. */
+struct expert_rows {
+    int n;                /* experts */
+    const int64_t *begin; /* [n + 1] */
+    int n_leaves;         /* sequences: leaves of weight gradients */
+    /* [n][n_leaves]: the grouped row behind the last row of leaf s of expert e. Equal to the one before it:
+     * the leaf has no rows. Only linear_dw_experts reads it. */
+    const int64_t *leaf_end;
+};
+
+/* An operand whose row i is row list[i] of m; list NULL: row i. list: host memory. */
+struct listed {
+    struct mat m;
+    const int32_t *list;
+};
+static inline struct listed listed_of(struct mat m, const int32_t *list)
+{
+    struct listed x = { m, list };
+    return x;
+}
+
 /* K(name, parameters after struct dev *d). Shapes are [rows][columns]; round(x) is to dt, once. Tree,
  * leaves and blocks: tree.h; orders that the contract leaves open: kernels/README.md.
  *
@@ -209,6 +265,41 @@ void xsum_add(struct xsum *s, double x);
  *                  w -= lr / bias1 * m / (sqrt(v) / bias2 + eps). w16: the bf16 copy, or NULL.
  *   tree_add       out[i] = Tree(n_in) of in[0][i], in[1][i], …; out may be one of them.
  *   sum_squares    adds the squares of x[0..n) to *s, exactly.
+ *
+ * Mixtures of experts. "By id": the chosen of a token in the order of `expert`, which is ascending.
+ *   route          logits fp32 [rows][E] -> expert, weight: device, [rows][k], the chosen ascending.
+ *                  Larger score first, equal scores (zeros of both signs too) to the lower id, NaN after
+ *                  every number, then by id; groups likewise. Weights, fp32:
+ *                    chosen   exp(l - max) / chain by id of exp(l - max), max over the chosen
+ *                    all      exp(l - max) / lanes over E of exp(l - max), max over E
+ *                    sigmoid  s * factor, or s / (chain by id of s + 1e-20) * factor
+ *   route_dx       dlogits (dt) = round((gate + balance) + z). weight is route's, dweight [rows][k].
+ *                  max, p, s, sum over E as in route; lse = max + log(sum); dw by expert. Where not chosen:
+ *                  all: dw = 0, else gate_e = +0.
+ *                    chosen   gate_e = w_e (dw_e - c), c = chain by id of fma(dw, w, .)
+ *                    all      gate_e = p_e (dw_e - c), the same c
+ *                    sigmoid  gate_e = ds_e (s_e (1 - s_e)), g = dw factor, ds = g, or with norm
+ *                             (g - c) / T, T = chain of s + 1e-20, c = chain of fma(g, s / T, .)
+ *                    balance  q_e = sequence * count_e; p_e (q_e - b), b = lanes of fma(q, p, .).
+ *                             Sigmoid: (q_e - b) / P (s_e (1 - s_e)), P = lanes of s, p = s / P.
+ *                    z        (z * lse) * p_e, p the softmax for every router
+ *   linear_experts     y fp32 [begin[n]][w->n]: rows of expert e = rows of x . w[e]^T, with the bits of
+ *                      linear. All w[e] have one shape.
+ *   linear_dx_experts  dx fp32 grouped; w[e * n_w + s]: matrix s of expert e, dy[s] its operand. The bits
+ *                      of linear_dx.
+ *   linear_dw_experts  leaf acc[e].next + s is the chain of dy * x over the rows of leaf s of expert e, in
+ *                      grouped order. A leaf without rows is -0, which changes no sum. Levels: as
+ *                      linear_dw's; acc[e].level[0] NULL: nothing is computed for e.
+ *   expert_dot     out[i] = Tree over leaves of the columns of lanes of fma(dact, act, .), dact fp32.
+ *   scale_rows     y fp32 [i] = y[i] * w[list[i]]; list NULL: w[i].
+ *   gather_scaled  y (dt) [i] = round(w[w_list[i]] * row i of x); w NULL: a copy; w_list NULL: w[i].
+ *   combine        out fp32 [rows][n]: acc = +0; by id acc = fma(weight[r k + j], row place[r k + j] of y,
+ *                  acc); then acc + shared, or acc = fma(sigmoid(shared_gate[r]), shared, acc). shared.p
+ *                  NULL: none.
+ *   combine_dx     dh fp32 [rows][n] = +0, then by id + row place[r k + j] of dx (dt).
+ *   add_to         y = y + x, fp32.
+ *   gate_dx        dshared (dt) = round(g dout), dgate (dt) [rows][1] = round((g (1 - g)) c), g =
+ *                  sigmoid(gate[r]), c = lanes of fma(dout, shared, .).
  */
 #define KERNEL_LIST(K) \
     K(linear_pack, struct panels *p, int n_w, const struct mat *w) \
@@ -261,7 +352,23 @@ void xsum_add(struct xsum *s, double x);
     K(ce_logprob, float *out, const float *pick, const float *max, const float *sum, int64_t n) \
     K(adamw, float *w, void *w16, float *m, float *v, const float *g, int64_t n, const struct adamw *h) \
     K(tree_add, float *out, const float *const *in, int n_in, int64_t n) \
-    K(sum_squares, struct xsum *s, const float *x, int64_t n)
+    K(sum_squares, struct xsum *s, const float *x, int64_t n) \
+    K(route, const struct expert_router *r, int32_t *expert, float *weight, struct mat logits) \
+    K(route_dx, const struct expert_router *r, struct mat dlogits, struct mat logits, const int32_t *expert, \
+      const float *weight, const float *dweight, const struct balance *b) \
+    K(linear_experts, struct mat y, struct listed x, const struct expert_rows *g, const struct panels *w) \
+    K(linear_dx_experts, struct mat dx, int n_w, const struct listed *dy, const struct mat *w, \
+      const struct leaves *l, const struct expert_rows *g) \
+    K(linear_dw_experts, const struct tree_acc *acc, int64_t ld, struct listed dy, struct listed x, \
+      const struct expert_rows *g) \
+    K(expert_dot, float *out, struct mat dact, struct mat act, const struct leaves *l) \
+    K(scale_rows, struct mat y, const float *w, const int32_t *list) \
+    K(gather_scaled, struct mat y, struct listed x, const float *w, const int32_t *w_list) \
+    K(combine, struct mat out, struct mat y, const int32_t *place, const float *weight, int k, \
+      struct mat shared, const float *shared_gate) \
+    K(combine_dx, struct mat dh, struct mat dx, const int32_t *place, int k) \
+    K(add_to, struct mat y, struct mat x) \
+    K(gate_dx, struct mat dgate, struct mat dshared, struct mat dout, struct mat shared, const float *gate)
 
 struct kernel_ops {
 #define K(name, ...) void (*name)(struct dev * d, __VA_ARGS__);

@@ -10,6 +10,7 @@ extern "C" {
 #include "base/alter.h"
 #include "base/env.h"
 #include "kernels/dev.h"
+#include "kernels/gemm.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
 }

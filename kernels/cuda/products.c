@@ -55,7 +55,24 @@ static void lt_op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, stru
 {
     lt_linear_dw(of(d)->lt, acc, ld, dy, x, n_seq, seq_len);
 }
-static const struct gemm_ops gemm_lt = { lt_op_pack, lt_op_linear, lt_op_dx, lt_op_dw };
+static const struct gemm_ops gemm_lt;
+static void lt_op_linear_experts(struct dev *d, struct mat y, struct listed x, const struct expert_rows *g,
+                                 const struct panels *w)
+{
+    experts_loop_linear(d, &gemm_lt, y, x, g, w);
+}
+static void lt_op_dx_experts(struct dev *d, struct mat dx, int n_w, const struct listed *dy,
+                             const struct mat *w, const struct leaves *l, const struct expert_rows *g)
+{
+    experts_loop_dx(d, &gemm_lt, dx, n_w, dy, w, l, g);
+}
+static void lt_op_dw_experts(struct dev *d, const struct tree_acc *acc, int64_t ld, struct listed dy,
+                             struct listed x, const struct expert_rows *g)
+{
+    experts_loop_dw(d, &gemm_lt, acc, ld, dy, x, g);
+}
+static const struct gemm_ops gemm_lt = { lt_op_pack,           lt_op_linear,     lt_op_dx,        lt_op_dw,
+                                         lt_op_linear_experts, lt_op_dx_experts, lt_op_dw_experts };
 
 static const struct gemm_ops *open_simt(struct products *p) { return &p->simt; }
 static const struct gemm_ops *open_own(struct products *p) { return cuda_gemm_own(p->dev); }
@@ -88,6 +105,22 @@ static void op_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct 
     of(d)->now->linear_dw(d, acc, ld, dy, x, n_seq, seq_len);
 }
 
+static void op_linear_experts(struct dev *d, struct mat y, struct listed x, const struct expert_rows *g,
+                              const struct panels *w)
+{
+    of(d)->now->linear_experts(d, y, x, g, w);
+}
+static void op_dx_experts(struct dev *d, struct mat dx, int n_w, const struct listed *dy, const struct mat *w,
+                          const struct leaves *l, const struct expert_rows *g)
+{
+    of(d)->now->linear_dx_experts(d, dx, n_w, dy, w, l, g);
+}
+static void op_dw_experts(struct dev *d, const struct tree_acc *acc, int64_t ld, struct listed dy,
+                          struct listed x, const struct expert_rows *g)
+{
+    of(d)->now->linear_dw_experts(d, acc, ld, dy, x, g);
+}
+
 void products_numerics(struct dev *d)
 {
     struct products *p = of(d);
@@ -117,12 +150,21 @@ int products_open(struct products **out, struct dev *d, struct kernel_ops *ops, 
         return err_set(e, ERR_USAGE, "SHARDLINE_CUDA=%s: use simt, own, lt, mma or wgmma", wanted);
     p->dev = d;
     p->choice = &choices[i];
-    p->simt = (struct gemm_ops){ ops->linear_pack, ops->linear, ops->linear_dx, ops->linear_dw };
+    p->simt = (struct gemm_ops){ .linear_pack = ops->linear_pack,
+                                 .linear = ops->linear,
+                                 .linear_dx = ops->linear_dx,
+                                 .linear_dw = ops->linear_dw,
+                                 .linear_experts = ops->linear_experts,
+                                 .linear_dx_experts = ops->linear_dx_experts,
+                                 .linear_dw_experts = ops->linear_dw_experts };
     p->now = &p->simt;
     ops->linear_pack = op_pack;
     ops->linear = op_linear;
     ops->linear_dx = op_dx;
     ops->linear_dw = op_dw;
+    ops->linear_experts = op_linear_experts;
+    ops->linear_dx_experts = op_dx_experts;
+    ops->linear_dw_experts = op_dw_experts;
     return 0;
 }
 

@@ -102,8 +102,26 @@ void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const 
     { \
         gemm_linear_dw(d, class##_tiles, acc, ld, dy, x, n_seq, seq_len); \
     } \
-    const struct gemm_ops class = { class##_linear_pack, class##_linear, class##_linear_dx, \
-                                    class##_linear_dw };
+    static void class##_linear_experts(struct dev *d, struct mat y, struct listed x, \
+                                       const struct expert_rows *g, const struct panels *w) \
+    { \
+        experts_loop_linear(d, &class, y, x, g, w); \
+    } \
+    static void class##_linear_dx_experts(struct dev *d, struct mat dx, int n_w, const struct listed *dy, \
+                                          const struct mat *w, const struct leaves *l, \
+                                          const struct expert_rows *g) \
+    { \
+        experts_loop_dx(d, &class, dx, n_w, dy, w, l, g); \
+    } \
+    static void class##_linear_dw_experts(struct dev *d, const struct tree_acc *acc, int64_t ld, \
+                                          struct listed dy, struct listed x, const struct expert_rows *g) \
+    { \
+        experts_loop_dw(d, &class, acc, ld, dy, x, g); \
+    } \
+    const struct gemm_ops class = { class##_linear_pack,      class##_linear, \
+                                    class##_linear_dx,        class##_linear_dw, \
+                                    class##_linear_experts,   class##_linear_dx_experts, \
+                                    class##_linear_dw_experts };
 
 /* Packing (gemm_pack.c). s gives leaves in elements and units; every function writes only what it names. */
 static inline int64_t gemm_units(enum dtype dt, int64_t n_elems)

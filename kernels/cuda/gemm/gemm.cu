@@ -171,9 +171,35 @@ static void own_dw(struct dev *d, const struct tree_acc *acc, int64_t ld, struct
         cuda_kernels()->linear_dw(d, acc, ld, dy, x, n_seq, seq_len);
 }
 
+static const struct gemm_ops *own_ops(void);
+
+static void own_linear_experts(struct dev *d, struct mat y, struct listed x, const struct expert_rows *g,
+                               const struct panels *w)
+{
+    experts_loop_linear(d, own_ops(), y, x, g, w);
+}
+
+static void own_dx_experts(struct dev *d, struct mat dx, int n_w, const struct listed *dy,
+                           const struct mat *w, const struct leaves *l, const struct expert_rows *g)
+{
+    experts_loop_dx(d, own_ops(), dx, n_w, dy, w, l, g);
+}
+
+static void own_dw_experts(struct dev *d, const struct tree_acc *acc, int64_t ld, struct listed dy,
+                           struct listed x, const struct expert_rows *g)
+{
+    experts_loop_dw(d, own_ops(), acc, ld, dy, x, g);
+}
+
+static const struct gemm_ops *own_ops(void)
+{
+    static const struct gemm_ops ops = { own_pack,           own_linear,     own_dx,        own_dw,
+                                         own_linear_experts, own_dx_experts, own_dw_experts };
+    return &ops;
+}
+
 extern "C" const struct gemm_ops *cuda_gemm_own(struct dev *d)
 {
-    static const struct gemm_ops ops = { own_pack, own_linear, own_dx, own_dw };
     (void)d;
-    return &ops;
+    return own_ops();
 }

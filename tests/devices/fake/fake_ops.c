@@ -325,6 +325,144 @@ static void fake_attn_dx(struct dev *d, const struct attn *a, struct mat dq, str
     WITH_ATTN(READS, RUN(attn_dx, &x.a, dq, dk, dv, dout, kept));
 }
 
+/* ---- mixtures of experts ---- */
+static struct listed at_listed(struct fake *f, const char *arg, struct listed x)
+{
+    x.m = at_mat(f, arg, x.m, READS);
+    if (x.list)
+        x.list = fake_hosts(f, arg, x.list);
+    return x;
+}
+
+static struct expert_rows at_experts(struct fake *f, const struct expert_rows *g)
+{
+    struct expert_rows x = *g;
+    x.begin = fake_hosts(f, "begin", g->begin);
+    if (g->leaf_end)
+        x.leaf_end = fake_hosts(f, "leaf_end", g->leaf_end);
+    return x;
+}
+
+static struct expert_router at_router(struct fake *f, const struct expert_router *r)
+{
+    struct expert_router x = *r;
+    x.bias = fake_at(f, "bias", r->bias, (size_t)r->n_experts * 4, READS);
+    return x;
+}
+
+static void fake_route(struct dev *d, const struct expert_router *r, int32_t *expert, float *weight,
+                       struct mat logits)
+{
+    BEGIN(route);
+    const struct expert_router x = at_router(F, r);
+    R(logits), WP(expert, logits.rows * r->k * 4), WP(weight, logits.rows * r->k * 4);
+    RUN(route, &x, expert, weight, logits);
+}
+
+static void fake_route_dx(struct dev *d, const struct expert_router *r, struct mat dlogits, struct mat logits,
+                          const int32_t *expert, const float *weight, const float *dweight,
+                          const struct balance *b)
+{
+    BEGIN(route_dx);
+    const struct expert_router x = at_router(F, r);
+    const int64_t n = logits.rows * r->k * 4;
+    struct balance of = b ? *b : (struct balance){ 0 };
+    of.count = fake_at(F, "count", of.count, (size_t)(of.s.n > 0 ? of.s.n : 1) * (size_t)r->n_experts * 4,
+                       READS);
+    W(dlogits), R(logits), RP(expert, n), RP(weight, n), RP(dweight, n);
+    RUN(route_dx, &x, dlogits, logits, expert, weight, dweight, b ? &of : NULL);
+}
+
+static void fake_linear_experts(struct dev *d, struct mat y, struct listed x, const struct expert_rows *g,
+                                const struct panels *w)
+{
+    BEGIN(linear_experts);
+    struct panels *p = calloc((size_t)g->n + 1, sizeof *p);
+    const struct expert_rows rows = at_experts(F, g);
+    for (int e = 0; p && e < g->n; e++)
+        p[e] = at_panels(F, "w", w[e], READS);
+    W(y), x = at_listed(F, "x", x);
+    if (p)
+        RUN(linear_experts, y, x, &rows, p);
+    free(p);
+}
+
+static void fake_linear_dx_experts(struct dev *d, struct mat dx, int n_w, const struct listed *dy,
+                                   const struct mat *w, const struct leaves *l, const struct expert_rows *g)
+{
+    BEGIN(linear_dx_experts);
+    struct mat *there = calloc((size_t)(g->n * n_w) + 1, sizeof *there);
+    struct listed from[MATS];
+    const struct expert_rows rows = at_experts(F, g);
+    for (int i = 0; there && i < g->n * n_w; i++)
+        there[i] = at_mat(F, "w", w[i], READS);
+    for (int s = 0; s < n_w && s < MATS; s++)
+        from[s] = at_listed(F, "dy", dy[s]);
+    W(dx);
+    if (there && n_w <= MATS)
+        RUN(linear_dx_experts, dx, n_w, from, there, fake_hosts(F, "leaves", l), &rows);
+    free(there);
+}
+
+static void fake_linear_dw_experts(struct dev *d, const struct tree_acc *acc, int64_t ld, struct listed dy,
+                                   struct listed x, const struct expert_rows *g)
+{
+    BEGIN(linear_dw_experts);
+    struct tree_acc *there = calloc((size_t)g->n + 1, sizeof *there);
+    const struct expert_rows rows = at_experts(F, g);
+    for (int e = 0; there && e < g->n; e++)
+        there[e] = at_acc(F, acc[e], dy.m.cols, x.m.cols, ld);
+    dy = at_listed(F, "dy", dy), x = at_listed(F, "x", x);
+    if (there)
+        RUN(linear_dw_experts, there, ld, dy, x, &rows);
+    free(there);
+}
+
+OP(expert_dot, (struct dev * d, float *out, struct mat dact, struct mat act, const struct leaves *l),
+   (R(dact), R(act), WP(out, act.rows * 4)), out, dact, act, fake_hosts(F, "leaves", l))
+OP(combine_dx, (struct dev * d, struct mat dh, struct mat dx, const int32_t *place, int k),
+   (W(dh), R(dx), IDS(place)), dh, dx, place, k)
+OP(combine,
+   (struct dev * d, struct mat out, struct mat y, const int32_t *place, const float *weight, int k,
+    struct mat shared, const float *shared_gate),
+   (W(out), R(y), R(shared), IDS(place), RP(weight, out.rows *k * 4), RP(shared_gate, out.rows * 4)), out, y,
+   place, weight, k, shared, shared_gate)
+OP(add_to, (struct dev * d, struct mat y, struct mat x), (W(y), R(x)), y, x)
+OP(gate_dx,
+   (struct dev * d, struct mat dgate, struct mat dshared, struct mat dout, struct mat shared,
+    const float *gate),
+   (W(dgate), W(dshared), R(dout), R(shared), RP(gate, shared.rows * 4)), dgate, dshared, dout, shared, gate)
+
+/* Entries of a list over rows, or their number where there is none. */
+static int64_t list_end(const int32_t *list, int64_t rows)
+{
+    int64_t end = list ? 0 : rows;
+    for (int64_t i = 0; list && i < rows; i++)
+        end = list[i] >= end ? list[i] + 1 : end;
+    return end;
+}
+
+static void fake_scale_rows(struct dev *d, struct mat y, const float *w, const int32_t *list)
+{
+    BEGIN(scale_rows);
+    W(y), RP(w, list_end(list, y.rows) * 4);
+    if (list)
+        IDS(list);
+    RUN(scale_rows, y, w, list);
+}
+
+static void fake_gather_scaled(struct dev *d, struct mat y, struct listed x, const float *w,
+                               const int32_t *w_list)
+{
+    BEGIN(gather_scaled);
+    W(y), x = at_listed(F, "x", x);
+    if (w)
+        RP(w, list_end(w_list, y.rows) * 4);
+    if (w_list)
+        IDS(w_list);
+    RUN(gather_scaled, y, x, w, w_list);
+}
+
 const struct kernel_ops fake_ops = {
 #define K(name, ...) .name = fake_##name,
     KERNEL_LIST(K)
