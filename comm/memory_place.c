@@ -47,14 +47,18 @@ static int compare(const void *pa, const void *pb)
 int memory_places(struct comm *all, struct dev *dev, const int64_t bytes[MEM_CATS], struct memory_place **out,
                   int *n, struct err *e)
 {
-    struct memory_place mine, *p = calloc((size_t)comm_size(all), sizeof *p);
-    int rc = p ? 0 : err_set(e, ERR_MEMORY, "no memory for the needs of %d ranks", comm_size(all));
+    const int n_ranks = all ? comm_size(all) : 1;
+    struct memory_place mine, *p = calloc((size_t)n_ranks, sizeof *p);
+    int rc = p ? 0 : err_set(e, ERR_MEMORY, "no memory for the needs of %d ranks", n_ranks);
     look(&mine, dev, bytes);
-    TRY(comm_agree(all, rc, e));
-    TRY(comm_all_gather(all, p, &mine, sizeof mine, e));
+    TRY(all ? comm_agree(all, rc, e) : rc);
+    if (all)
+        TRY(comm_all_gather(all, p, &mine, sizeof mine, e));
+    else
+        p[0] = mine;
 
     *n = 0;
-    for (int r = 0; r < comm_size(all); r++) {
+    for (int r = 0; r < n_ranks; r++) {
         int k = 0;
         while (k < *n && strcmp(p[k].name, p[r].name))
             k++;

@@ -21,8 +21,8 @@ enum { RANK_OVERHEAD_BYTES = 40 << 20 };
 
 /* Gathers the places of all ranks. bytes: what this rank needs; on a machine the overhead of a rank is added
  * (MEM_OTHER). *out: [*n] malloc'd, owned by the caller, the same on every rank; the place with the least
- * free after the needs comes first. Every rank calls it before any rank allocates what it needs. Collective.
- * */
+ * free after the needs comes first. Every rank calls it before any rank allocates what it needs. all NULL:
+ * this process alone. Collective. */
 int memory_places(struct comm *all, struct dev *dev, const int64_t bytes[MEM_CATS], struct memory_place **out,
                   int *n, struct err *e);
 

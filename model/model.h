@@ -165,9 +165,9 @@ struct resident_source {
 };
 /* As resident_open, for any thread, through from->executor. ERR_MEMORY names the unit; errors of `read`. */
 int resident_fill(struct resident *r, struct model *m, const struct resident_source *from, struct err *e);
-/* Bytes that resident_open() will take: weights and packs, and those besides while it reads. m: from
+/* Bytes of weights and packs that resident_open() will take. *reading: bytes besides while it reads. m: from
  * model_shape() too. */
-size_t resident_measure(const struct model *m);
+size_t resident_measure(const struct model *m, size_t *reading);
 void resident_close(struct resident *r);
 
 /* ---- rows of a call, and which of them a rank holds ---- */

@@ -39,7 +39,7 @@ static size_t staying_bytes(const struct model *m, int unit)
     return n;
 }
 
-size_t resident_measure(const struct model *m)
+size_t resident_measure(const struct model *m, size_t *reading)
 {
     int64_t most = 0;
     size_t bytes = 0;
@@ -47,7 +47,8 @@ size_t resident_measure(const struct model *m)
         most = m->local.unit[u].flat > most ? m->local.unit[u].flat : most;
         bytes += staying_bytes(m, u) + model_pack_bytes(m, u);
     }
-    return bytes + (size_t)most * dtype_size(m->dt);
+    *reading = (size_t)most * dtype_size(m->dt);
+    return bytes;
 }
 
 /* ---- filling: memory and packs are the device's business, the reading is not ---- */

@@ -66,6 +66,7 @@ int reshard_convert(const struct request *req, struct log *log, struct err *e)
                     e));
     log_remarks(src, req, log);
     TRY(procs_agree(req->procs, plan_make(&p, src, req, log, e), e));
+    TRY(procs_check_memory(req->procs, plan_memory_bytes(&p), "use a smaller --threads", e));
     TRY(write_and_prove(&p, log, e));
     double s = clock_s() - start;
     log_bytes(size, (double)p.bytes_out);

@@ -448,6 +448,12 @@ out:
     return rc < 0 ? rc : 0;
 }
 
+int64_t plan_memory_bytes(const struct plan *p)
+{
+    const int64_t buffer = (int64_t)16 << 20, table_bytes_a_piece = 512;
+    return buffer * (p->req->n_threads + 1) + p->n_pieces * table_bytes_a_piece;
+}
+
 void plan_free(struct plan *p)
 {
     for (int i = 0; p->target && i < p->n; i++)

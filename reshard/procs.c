@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "comm/comm.h"
+#include "comm/memory_place.h"
 
 struct procs {
     struct world *world;
@@ -40,6 +41,20 @@ int procs_stopped(const struct procs *s) { return s && world_stop_signal(s->worl
 int procs_agree(const struct procs *s, int rc, struct err *e)
 {
     return s ? comm_agree(s->mesh.all, rc, e) : rc;
+}
+
+int procs_check_memory(const struct procs *s, int64_t bytes, const char *advice, struct err *e)
+{
+    int64_t need[MEM_CATS] = { [MEM_WORK] = bytes };
+    struct memory_place *place = NULL;
+    char text[MEMORY_PLACE_TEXT];
+    int n = 0, rc = memory_places(s ? s->mesh.all : NULL, NULL, need, &place, &n, e);
+    if (rc >= 0 && memory_place_is_full(place)) {
+        memory_place_text(place, text);
+        rc = err_set(e, ERR_USAGE, "%s: %s", text, advice);
+    }
+    free(place);
+    return rc;
 }
 
 int procs_sum(const struct procs *s, int64_t *v, int64_t n, struct err *e)

@@ -371,7 +371,7 @@ out:
 int report_plan(const struct plan *p, const struct report_options *o, FILE *out, struct err *e)
 {
     const double bytes_per_s = 1e9; /* a modest disk; hashing and converting are faster on one core */
-    int64_t bytes_in = 0, tables = p->n_pieces * 512;
+    int64_t bytes_in = 0, memory = plan_memory_bytes(p);
     int n_files = 0;
     char a[32], b[32], c[32], d[32];
     (void)e;
@@ -380,7 +380,6 @@ int report_plan(const struct plan *p, const struct report_options *o, FILE *out,
     for (int r = 0; r < p->n_ranks; r++)
         n_files += p->unit[r * UNITS].n_pieces + p->unit[r * UNITS + 1].n_pieces > 0;
 
-    int64_t memory = ((int64_t)16 << 20) * p->req->n_threads + ((int64_t)16 << 20) + tables;
     double s = (double)(bytes_in + 2 * p->bytes_out) / bytes_per_s;
     if (o->json) {
         report_json(json_pack("{s:I, s:I, s:i, s:I, s:i, s:I, s:I, s:f}", "bytes_read", (json_int_t)bytes_in,

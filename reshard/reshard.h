@@ -76,6 +76,8 @@ struct plan {
 /* Plans the conversion; nothing is read but tables and config.json. Borrows src and req. On an error *p
  * needs no plan_free(). log: remarks, or NULL. */
 int plan_make(struct plan *p, struct ckpt *src, const struct request *req, struct log *log, struct err *e);
+/* Bytes of memory that a process takes for the plan: buffers of every thread, tables. */
+int64_t plan_memory_bytes(const struct plan *p);
 void plan_free(struct plan *p); /* a zeroed plan is fine */
 
 /* Reads every tensor once in order, converts, digests and writes it into the folder tmp. digest[p->n]: of

@@ -2,10 +2,10 @@
  * See server.h. */
 #include "serve/server.h"
 
-#include "base/machine.h"
-
 #include <stdlib.h>
 #include <string.h>
+#include "base/log.h"
+#include "comm/memory_place.h"
 
 #define LOGITS_BYTES ((int64_t)64 << 20) /* of prompt rows that want logits, in one step */
 
@@ -33,42 +33,69 @@ int64_t server_page_bytes(const struct server *s)
     return (int64_t)attn_page_bytes((int)heads, (int)c->head_dim, server_dtype(s)) * c->n_layers;
 }
 
-/* The memory that a rank can use. */
-struct rank_memory {
-    char gpu[64]; /* "" where it is the host's */
-    int64_t free_bytes;
-};
-
 /* Sets *bytes to what keys and values of all ranks together may take: half of the machine's free memory after
- * the weights; of GPUs, which other programs are not expected to use, four fifths. Ranks on one GPU share it.
- * The rank with the least counts for all, because pages are cut alike. weights: bytes of all ranks together.
- * Collective. */
+ * the weights; of GPUs, which other programs are not expected to use, four fifths. The rank with the least
+ * counts for all, because pages are cut alike. weights: bytes of all ranks together. Collective. */
 static int find_kv_memory(struct server *s, int64_t weights, int64_t *bytes, struct err *e)
 {
     const int n = comm_size(s->mesh.all);
-    const struct dev_memory *m = s->dev->memory;
-    struct rank_memory mine = { "", m ? (int64_t)m->free_bytes(s->dev) : machine_memory_free() };
-    struct rank_memory *all = calloc((size_t)n, sizeof *all);
+    const int64_t none[MEM_CATS] = { 0 };
+    struct memory_place *place = NULL;
+    int n_places = 0;
     int64_t least = INT64_MAX;
-    int rc = all ? 0 : err_set(e, ERR_MEMORY, "no memory for the ranks' sizes");
+    int rc = memory_places(s->mesh.all, s->dev, none, &place, &n_places, e);
 
-    if (m)
-        snprintf(mine.gpu, sizeof mine.gpu, "%s", m->identity(s->dev));
-    TRY(comm_agree(s->mesh.all, rc, e));
-    TRY(comm_all_gather(s->mesh.all, all, &mine, sizeof mine, e));
-
-    for (int r = 0; r < n; r++) {
-        int sharing = 0;
-        for (int q = 0; q < n; q++)
-            sharing += !strcmp(all[q].gpu, all[r].gpu);
-        int64_t share = all[r].free_bytes / sharing;
+    for (int i = 0; rc >= 0 && i < n_places; i++) {
+        int64_t share = place[i].memory.free_bytes / place[i].n_ranks;
         least = share < least ? share : least;
     }
-
-    *bytes = m ? (least * n - weights) / 5 * 4 : (all[0].free_bytes - weights) / 2;
-out:
-    free(all);
+    if (rc >= 0)
+        *bytes = place[0].is_gpu ? (least * n - weights) / 5 * 4 : (least * n - weights) / 2;
+    free(place);
     return rc;
+}
+
+/* What a rank will hold: weights and packs, keys and values; what reading the weights needs besides is free again
+ * when the pages are taken. */
+static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct err *e)
+{
+    const struct layout lay = { .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
+    struct model m;
+    size_t reading;
+    int rc = model_shape(&m, &s->loaded.cfg, &lay, comm_rank(s->tp), 0, server_dtype(s), s->o.numerics, e);
+    if (rc < 0)
+        return rc;
+    int64_t kv = s->size.n_pages * server_page_bytes(s) / s->o.tp;
+    bytes[MEM_PARAMS] = (int64_t)resident_measure(&m, &reading);
+    bytes[MEM_KV] = kv;
+    bytes[MEM_WORK] = (int64_t)reading > kv ? (int64_t)reading - kv : 0;
+    model_close(&m);
+    return 0;
+}
+
+/* Refuses weights and pages that the machine, or a GPU, does not hold. Collective. */
+static int check_memory(struct server *s, struct err *e)
+{
+    int64_t bytes[MEM_CATS] = { 0 };
+    struct memory_place *place = NULL;
+    char need[MEMORY_PLACE_TEXT], kv[32];
+    int n = 0, rc = measure_rank(s, bytes, e);
+    TRY(comm_agree(s->mesh.all, rc, e));
+    TRY(memory_places(s->mesh.all, s->dev, bytes, &place, &n, e));
+    if (!memory_place_is_full(place))
+        goto out;
+
+    /* every rank sees the same places, so all refuse alike */
+    int64_t left = place->memory.free_bytes - (place->total_bytes - place->bytes[MEM_KV]);
+    memory_place_text(place, need);
+    log_bytes(kv, (double)left * comm_size(s->mesh.all) / place->n_ranks);
+    rc = left > 0
+             ? err_set(e, ERR_USAGE, "%s: use --kv-memory %s or less, or more ranks on more machines (--tp)",
+                       need, kv)
+             : err_set(e, ERR_USAGE, "%s: use --dtype bf16, or more ranks on more machines (--tp)", need);
+out:
+    free(place);
+    return rc < 0 ? rc : 0;
 }
 
 /* ---- sizes ---- */
@@ -142,6 +169,7 @@ int server_share_sizes(struct server *s, struct err *e)
     TRY(comm_broadcast(s->mesh.all, &ctx, sizeof ctx, 0, e));
     s->service.ctx = ctx;
     s->service.prefix_cache = s->size.prefix_cache;
+    rc = check_memory(s, e);
 out:
     return rc;
 }

@@ -37,7 +37,9 @@ static int measure_eval(const struct layout_spec *a, int64_t micro, int stage, d
     int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
     if (rc < 0)
         return rc;
-    bytes[MEM_PARAMS] = (double)resident_measure(&m);
+    size_t reading;
+    bytes[MEM_PARAMS] = (double)resident_measure(&m, &reading);
+    bytes[MEM_PARAMS] += (double)reading;
     TRY(train_work_check(&m, &work, e));
     for (int c = 0; c < m.n_chunks; c++)
         bytes[MEM_ACTS] += (double)train_work_measure(&m, c, &work);

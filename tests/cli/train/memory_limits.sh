@@ -87,6 +87,34 @@ run timeout -k 10 100 "$BIN/ptrain" --eval-only --init "$TMP/fits/step-1" --eval
 refused "an evaluation"
 export SHARDLINE_MACHINE_ROOT=
 
+# ---- pserve: weights, and keys and values, of all ranks of the machine; reshard: buffers of its threads ----
+serve() { run timeout -k 10 100 "$BIN/pserve" "$TMP/fits/step-1" --ctx 128 --max-batch 64 --once a --max-tokens 1 "$@"; }
+machine 75000000
+export SHARDLINE_MACHINE_ROOT=$TMP/machine
+serve --kv-memory 20MB
+claim "pserve: what fits serves" [ $rc = 0 ]
+machine 60000000
+serve --kv-memory 20MB
+refused "pserve --kv-memory"
+less=$(sed -n 's/.*use --kv-memory \([0-9.]*\) MB or less.*/\1/p' <<<"$err")
+claim "pserve --kv-memory: a smaller one is named" [ -n "$less" ]
+serve --kv-memory "${less%.*}MB"
+claim "pserve --kv-memory: with which it serves" [ $rc = 0 ]
+serve --kv-memory 8MB --tp 2
+refused "pserve: two ranks are summed"
+machine 43000000
+serve --kv-memory 1MB
+refused "pserve: weights"
+claim "pserve: weights: what to do" has "$err" "use --dtype bf16, or more ranks on more machines"
+machine 100000000
+run reshard --threads 1 --tp 2 "$TMP/fits/step-1" "$TMP/cut"
+claim "reshard: what fits runs" [ $rc = 0 ]
+run reshard --threads 64 --tp 2 "$TMP/fits/step-1" "$TMP/cut64"
+refused "reshard --threads 64"
+claim "reshard --threads 64: what to do" has "$err" "use a smaller --threads"
+claim "reshard --threads 64: nothing is written" [ ! -e "$TMP/cut64" ]
+export SHARDLINE_MACHINE_ROOT=
+
 # ---- a real control group, of version 1 or 2 ----
 own=$(sed -n 's/^[0-9]*:memory:/\/sys\/fs\/cgroup\/memory/p; s/^0::/\/sys\/fs\/cgroup/p' /proc/self/cgroup | head -n 1)/shardline-test-$$
 limit=$((need - 8000000))
