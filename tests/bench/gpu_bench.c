@@ -2,6 +2,7 @@
  * and row ops against the bandwidth of a copy, attention in TFLOP/s. Prints a line a figure as soon as it
  * is known: "figure NAME VALUE UNIT".
  * usage: gpu_bench [--small] [PART…]     parts: copy products instructions few attention decode rows
+ * Ends with 77 where there is no GPU.
  *     --small: tiny sizes, to test the bench itself (SHARDLINE_DEVICE names the device's library) */
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,6 +16,7 @@
 /* seconds of one measurement; of one of the library's many algorithms */
 #define ENOUGH_S 0.1
 #define ENOUGH_OF_MANY_S 0.03
+enum { NO_DEVICE = 77 }; /* exit status: there is no GPU here, or the build is without CUDA */
 enum { GRAIN = 8, MATS = 12, LIST = 32 };
 
 struct rig {
@@ -518,8 +520,10 @@ int main(int argc, char **argv)
     int first = 1;
     if (argc > first && !strcmp(argv[first], "--small"))
         r.part = 16, r.enough_s = 0, first++;
-    if (dev_open(&r.d, "cuda", 1, &r.mem, &e) < 0)
-        return err_print(&e, "gpu_bench");
+    if (dev_open(&r.d, "cuda", 1, &r.mem, &e) < 0) {
+        const int status = err_print(&e, "gpu_bench");
+        return e.code == ERR_DEVICE ? NO_DEVICE : status;
+    }
     if (r.d->note[0])
         printf("note %s\n", r.d->note);
     if (!strcmp(r.d->kind, "cuda") && lt_open(&r.lt, r.d, dev_stream(r.d, DEV_COMPUTE), &e) < 0)
