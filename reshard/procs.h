@@ -23,8 +23,8 @@ int procs_stopped(const struct procs *s);
 
 /* Every process passes its rc; all get 0, or the first failure. */
 int procs_agree(const struct procs *s, int rc, struct err *e);
-/* 0, or ERR_USAGE on all processes when those of one machine need more memory than it has free. bytes: what this
- * one needs. advice: what to do about it. */
+/* 0, or ERR_USAGE on all processes when those of one machine need more memory than it has free. bytes: what
+ * this one needs. advice: what to do about it. */
 int procs_check_memory(const struct procs *s, int64_t bytes, const char *advice, struct err *e);
 /* v[n] becomes the sum over the processes, modulo 2^64. */
 int procs_sum(const struct procs *s, int64_t *v, int64_t n, struct err *e);

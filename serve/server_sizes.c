@@ -55,8 +55,8 @@ static int find_kv_memory(struct server *s, int64_t weights, int64_t *bytes, str
     return rc;
 }
 
-/* What a rank will hold: weights and packs, keys and values; what reading the weights needs besides is free again
- * when the pages are taken. */
+/* What a rank will hold: weights and packs, keys and values; what reading the weights needs besides is free
+ * again when the pages are taken. */
 static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct err *e)
 {
     const struct layout lay = { .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
