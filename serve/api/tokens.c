@@ -70,7 +70,8 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
                                          "continue_final_message",
                                          "chat_template_kwargs",
                                          NULL };
-    const json_t *text = json_object_get(j, "prompt"), *messages = json_object_get(j, "messages");
+    const json_t *text = json_object_get(j, "prompt"), *list = json_object_get(j, "messages"),
+                 *messages = json_is_null(list) ? NULL : list;
     struct chat_options chat = { .add_generation = 1 };
     int64_t n_chat = 0;
     int special = !messages, strings = 0;
@@ -95,6 +96,9 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
         return 0;
     }
 
+    const json_t *kwargs = json_object_get(j, "chat_template_kwargs");
+    if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
+        return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs must be an object");
     if (!json_is_string(text))
         return fault_set(f, BAD, "prompt", "prompt must be a text (or give messages)");
     if (tokenizer_encode(sv->tok, json_string_value(text), json_string_length(text), special, &ids, &n, &e) <

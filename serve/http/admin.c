@@ -23,7 +23,7 @@ static int read_path(const char *body, size_t n, char path[RELOAD_PATH_MAX], str
         rc = fault_set(f, 400, "checkpoint", "checkpoint must be a path or URL of 1 to %d bytes",
                        RELOAD_PATH_MAX - 1);
     json_object_foreach(j, key, v)
-        if (rc == 0 && strcmp(key, "checkpoint"))
+        if (rc == 0 && strcmp(key, "checkpoint") && !json_is_null(v))
             rc = fault_set(f, 400, key, "field '%.60s' is not known here: leave it out", key);
     if (rc == 0)
         strcpy(path, text);

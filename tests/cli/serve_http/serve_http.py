@@ -157,9 +157,12 @@ claim("without max_tokens the answer fills the context", json.loads(rest[1])["us
 # ---- the small endpoints ----
 got = s.request("POST", "/tokenize", {"prompt": "ab", "add_special_tokens": False, "return_token_strs": True})
 claim("a text is tokenized", got[0] == 200 and json.loads(got[1])["tokens"] == [97, 98] and json.loads(got[1])["count"] == 2, got)
+got = s.request("POST", "/tokenize", {"prompt": "ab", "messages": None, "nothing": None})
+claim("null is as if the field were not there", got[0] == 200 and json.loads(got[1])["tokens"] == [97, 98], got)
 got = s.request("POST", "/detokenize", {"tokens": [104, 105]})
 claim("and back", got[0] == 200 and json.loads(got[1]) == {"prompt": "hi"}, got)
 for path, body, param in (("/tokenize", {}, "prompt"), ("/tokenize", {"prompt": 1}, "prompt"), ("/tokenize", {"prompt": "a", "x": 1}, "x"),
+                          ("/tokenize", {"prompt": "a", "chat_template_kwargs": "x"}, "chat_template_kwargs"),
                           ("/detokenize", {"tokens": [256]}, "tokens"), ("/detokenize", {"tokens": "a"}, "tokens"), ("/detokenize", {}, "tokens")):
     got = s.request("POST", path, body)
     claim(f"{path} refuses {body}", got[0] == 400 and error_of(got[1])[2] == param, got)
