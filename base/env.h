@@ -48,6 +48,7 @@ enum env_kind {
     X(OTHER, AWS_ENDPOINT_URL_S3, "server of s3:// URLs (AWS_ENDPOINT_URL)") \
     X(OTHER, AWS_ENDPOINT_URL, "server of s3:// URLs (the region's at Amazon)") \
     X(LAUNCHER, SHARDLINE_STDERR_TTY, "--ranks: 1 when stderr of the first process is a terminal") \
+    X(LAUNCHER, SHARDLINE_LAUNCHER, "--ranks: the first process, with which the ranks end") \
     X(LAUNCHER, OMPI_COMM_WORLD_RANK, "Open MPI: number of this rank") \
     X(LAUNCHER, OMPI_COMM_WORLD_SIZE, "Open MPI: number of ranks") \
     X(LAUNCHER, OMPI_COMM_WORLD_LOCAL_RANK, "Open MPI: number of this rank on its machine") \

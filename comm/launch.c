@@ -2,7 +2,7 @@
  *
  *   ptrain --ranks 4           this process stays as the parent, in the user's terminal
  *     mpirun -q -n 4 ptrain    in a process group of its own: signals reach it only through the parent
- *       ptrain x 4             end with mpirun (PR_SET_PDEATHSIG)
+ *       ptrain x 4             end with mpirun (PR_SET_PDEATHSIG) and with the parent (leash.c)
  *
  * Why a parent and not exec alone: mpirun answers SIGTERM by killing the ranks after a fixed time, and always
  * waits that time. The parent sends SIGUSR1 instead, once all ranks can take it, and mpirun passes it on:
@@ -26,6 +26,7 @@
 #include "base/clock.h"
 #include "base/env.h"
 #include "comm/bootstrap.h"
+#include "comm/leash.h"
 #include "comm/watch.h"
 
 #define FIXED_ARGS 10
@@ -69,15 +70,18 @@ static void set_environment(void)
     for (size_t i = 0; i < sizeof set / sizeof *set; i++)
         setenv(set[i][0], set[i][1], 0);
     setenv(env_table[ENV_SHARDLINE_STDERR_TTY].name, isatty(2) ? "1" : "0", 1);
+    leash_offer();
 }
 
 /* The child: a process group of its own, default signals, no terminal to read from. Writes errno into fd when
  * exec fails. */
-static void run_mpirun(char **argv, const sigset_t *before, int fd)
+static void run_mpirun(char **argv, const sigset_t *before, pid_t parent, int fd)
 {
     sigprocmask(SIG_SETMASK, before, NULL);
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) /* killed before the line above */
+        _exit(128 + SIGTERM);
     if (isatty(0)) {
         int null = open("/dev/null", O_RDONLY);
         if (null >= 0)
@@ -268,9 +272,10 @@ static int run_once(char **args, int ranks, const sigset_t *set, const sigset_t 
     if (pipe2(failed, O_CLOEXEC) < 0)
         return -1;
 
+    const pid_t self = getpid();
     pid_t pid = fork();
     if (pid == 0)
-        run_mpirun(args, before, failed[1]);
+        run_mpirun(args, before, self, failed[1]);
     close(failed[1]);
 
     /* the pipe ends without a byte when exec succeeded */
@@ -342,7 +347,7 @@ static int under_launcher(int ranks, struct err *e)
                        "--ranks %d, but the launcher started %d: leave --ranks out, or make them the same",
                        ranks, have);
     watch_block_signals();
-    return 0;
+    return leash_hold(e);
 }
 
 int launch_ranks(int ranks, char **argv, struct err *e)

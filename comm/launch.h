@@ -9,7 +9,8 @@
  * Otherwise it starts `mpirun -n ranks` of this program with the same arguments, stays as its parent, passes
  * signals on, ends with its status and does not return. ranks 0: as many as the launcher started, else 1.
  *
- * It also sets PR_SET_PDEATHSIG in ranks, blocks SIGTERM and SIGINT until world_open takes them, and records
+ * Ranks end at once when mpirun or the first process is killed: it sets PR_SET_PDEATHSIG in ranks and holds
+ * them on a leash (leash.h). It also blocks SIGTERM and SIGINT until world_open takes them, and records
  * whether stderr is a terminal (launch_stderr_is_tty). ERR_USAGE: the launcher started another number of
  * ranks, or SLURM_NTASKS > 1 without PMIX_RANK. ERR_FILE: no mpirun. */
 int launch_ranks(int ranks, char **argv, struct err *e);

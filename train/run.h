@@ -31,6 +31,7 @@ struct run {
     enum dtype dt;        /* of the arithmetic */
     struct ckpt *source;  /* --resume or --init; NULL: initial values */
     int resumes_newest;   /* --resume auto found a checkpoint */
+    int lock;             /* of OUT (run_lock.h); -1: none */
     struct carried files; /* written into every checkpoint */
 };
 

@@ -4,6 +4,7 @@
 
 #include "train/checkpoint/restore.h"
 #include "train/memory_check.h"
+#include "train/run_lock.h"
 
 static int open_files(struct ptrain *p, int argc, char **argv, struct err *e)
 {
@@ -33,6 +34,7 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     struct run *run = &p->run;
     struct ranks *ranks = &p->ranks;
     struct log *term = &p->log.term;
+    run->lock = -1;
     int rc = run_parse(run, argc, argv, e);
     if (rc)
         return rc;
@@ -45,10 +47,12 @@ int ptrain_open(struct ptrain *p, int argc, char **argv, struct err *e)
     TRY(ranks_open(ranks, &run->o, run->given, argv, term, e));
     world_end_on_stop(ranks->world,
                       "stopped by a signal before the first step: nothing was trained or saved");
+    TRY(run_lock(run, ranks, term, e)); /* before --resume auto looks for the newest checkpoint */
     rc = open_files(p, argc, argv, e);
     TRY(comm_agree(ranks->mesh.all, rc, e));
     if (run->o.dry_run)
         return 0;
+    TRY(run_lock(run, ranks, term, e)); /* OUT is new: open_files made it */
 
     TRY(memory_check(run, ranks, term, e));
     rc = work_open(&p->work, term, e);
@@ -76,5 +80,6 @@ void ptrain_close(struct ptrain *p)
     work_close(&p->work);
     ckpt_close(p->run.source);
     ranks_close(&p->ranks);
+    run_unlock(&p->run);
     run_close(&p->run);
 }

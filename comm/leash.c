@@ -1,0 +1,95 @@
+/* leash.c - see leash.h. */
+#define _GNU_SOURCE
+#include "comm/leash.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "base/env.h"
+
+#define LOOK_MS 100 /* between looks into /proc, where the kernel has no pidfds */
+#define STACK_BYTES (64 << 10)
+
+/* A process; started: in clock ticks after the boot, so that a number that is used again deceives nobody. */
+struct process {
+    long pid;
+    unsigned long long started;
+};
+
+/* When a process started; 0: it has ended. */
+static unsigned long long start_of(long pid)
+{
+    char path[64], text[1024];
+    unsigned long long started = 0;
+    char state = 0;
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *f = fopen(path, "re");
+    size_t n = f ? fread(text, 1, sizeof text - 1, f) : 0;
+    if (f)
+        fclose(f);
+    text[n] = 0;
+    const char *end = strrchr(text, ')'); /* the name in front may hold anything */
+    if (!end ||
+        sscanf(end + 1, " %c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %*u %*u %*d %*d %*d %*d %*d %*d %llu",
+               &state, &started) != 2)
+        return 0;
+    return state == 'Z' ? 0 : started;
+}
+
+void leash_offer(void)
+{
+    char text[64];
+    snprintf(text, sizeof text, "%ld %llu", (long)getpid(), start_of(getpid()));
+    setenv(env_table[ENV_SHARDLINE_LAUNCHER].name, text, 1);
+}
+
+static void *wait_for_end(void *arg)
+{
+    static const struct timespec nap = { 0, LOOK_MS * 1000000L };
+    const struct process p = *(struct process *)arg;
+    free(arg);
+    struct pollfd f = { .fd = (int)syscall(SYS_pidfd_open, p.pid, 0), .events = POLLIN };
+    while (start_of(p.pid) == p.started)
+        if (f.fd < 0)
+            nanosleep(&nap, NULL);
+        else
+            poll(&f, 1, -1);
+    kill(getpid(), SIGKILL);
+    return NULL;
+}
+
+int leash_hold(struct err *e)
+{
+    const char *text = env_get(ENV_SHARDLINE_LAUNCHER);
+    struct process p, *arg;
+    pthread_attr_t attr;
+    pthread_t thread;
+    sigset_t all, before;
+    if (!text || sscanf(text, "%ld %llu", &p.pid, &p.started) != 2 || !p.started)
+        return 0;
+    if (!(arg = malloc(sizeof *arg)))
+        return err_set(e, ERR_MEMORY, "no memory for a thread");
+    *arg = p;
+
+    /* other threads take the signals of this process */
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+    int rc = pthread_create(&thread, &attr, wait_for_end, arg);
+    pthread_attr_destroy(&attr);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!rc)
+        return 0;
+    free(arg);
+    return err_set(e, ERR_MEMORY, "cannot start a thread: %s", strerror(rc));
+}
