@@ -2,6 +2,7 @@
 #include "base/jx.h"
 
 #include <math.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +10,17 @@
 
 #define DEPTH_MAX 64
 
-/* Deepest nesting of brackets outside of strings. Counted before parsing, to protect the parser's stack. */
-static int depth_of(const char *text, size_t n)
+/* What a text of JSON will become. Counted before parsing: the depth protects the parser's stack, the numbers
+ * its memory. values: an upper bound, lists and objects included. */
+struct shape {
+    int depth;
+    size_t lists, values;
+};
+
+static struct shape shape_of(const char *text, size_t n)
 {
-    int depth = 0, deepest = 0, in_string = 0;
+    struct shape s = { 0, 0, 1 };
+    int depth = 0, in_string = 0;
     for (size_t i = 0; i < n; i++) {
         char c = text[i];
         if (in_string) {
@@ -23,13 +31,17 @@ static int depth_of(const char *text, size_t n)
         } else if (c == '"') {
             in_string = 1;
         } else if (c == '{' || c == '[') {
-            if (++depth > deepest)
-                deepest = depth;
+            s.lists++;
+            s.values++;
+            if (++depth > s.depth)
+                s.depth = depth;
         } else if (c == '}' || c == ']') {
             depth--;
+        } else if (c == ',') {
+            s.values++;
         }
     }
-    return deepest;
+    return s;
 }
 
 static int is_blank(const char *text, size_t n)
@@ -50,14 +62,29 @@ static void report_failure(const json_error_t *at, const char *what, struct err 
 
 json_t *jx_parse(const char *text, size_t n, const char *what, struct err *e)
 {
+    static const struct jx_limits none = { SIZE_MAX, SIZE_MAX };
+    return jx_parse_within(text, n, &none, what, e);
+}
+
+json_t *jx_parse_within(const char *text, size_t n, const struct jx_limits *limits, const char *what,
+                        struct err *e)
+{
     json_error_t at;
-    int depth = depth_of(text, n);
+    const struct shape s = shape_of(text, n);
     if (is_blank(text, n)) {
         err_set(e, ERR_FORMAT, "%s: empty: JSON is needed", what);
         return NULL;
     }
-    if (depth > DEPTH_MAX) {
-        err_set(e, ERR_FORMAT, "%s: JSON is nested %d deep, at most %d is read here", what, depth, DEPTH_MAX);
+    if (s.depth > DEPTH_MAX) {
+        err_set(e, ERR_FORMAT, "%s: JSON is nested %d deep, at most %d is read here", what, s.depth,
+                DEPTH_MAX);
+        return NULL;
+    }
+    if (s.lists > limits->lists || s.values > limits->values) {
+        err_set(
+            e, ERR_FORMAT,
+            "%s: JSON of %zu values, of which %zu are lists and objects: at most %zu and %zu are read here",
+            what, s.values, s.lists, limits->values, limits->lists);
         return NULL;
     }
     /* without JSON_ALLOW_NUL an escaped \u0000 is an error too; NaN is no JSON; JSON_DECODE_ANY: the caller

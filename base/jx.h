@@ -10,6 +10,14 @@
  * json_decref. NULL: ERR_FORMAT, also for duplicate keys, U+0000 in a text and nesting deeper than 64. */
 json_t *jx_parse(const char *text, size_t n, const char *what, struct err *e);
 
+/* Most values of a text: lists and objects, and values of all kinds. */
+struct jx_limits {
+    size_t lists, values;
+};
+/* The same, for JSON of strangers. ERR_FORMAT: also beyond the limits. */
+json_t *jx_parse_within(const char *text, size_t n, const struct jx_limits *limits, const char *what,
+                        struct err *e);
+
 /* Parses a file of at most `limit` bytes. NULL: *e is set. */
 json_t *jx_load(const char *path, size_t limit, struct err *e);
 

@@ -51,6 +51,8 @@ struct fault {
 /* Sets *f, without a name; param NULL: "". Returns -1. */
 int fault_set(struct fault *f, int status, const char *param, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* Sets *f to the 503 of a request that has taken limit_s, the time of --request-timeout. Returns -1. */
+int fault_set_late(struct fault *f, double limit_s);
 /* Sets *f to a 400 about a request that the context of ctx tokens cannot hold. Clients recognise this fault
  * by its code, context_length_exceeded, or by the words "maximum context length", and then shorten their
  * prompt. fmt: what the request has, after "…, but". Returns -1. */

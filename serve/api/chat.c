@@ -3,8 +3,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include "serve/api/prompt_limit.h"
 #include "serve/api/json_out.h"
+#include "serve/api/prompt_text.h"
 #include "text/template.h"
 
 #define BAD 400
@@ -94,16 +94,16 @@ static json_t *read_messages(const json_t *list, struct fault *f)
 static int render(const struct service *sv, const json_t *messages, const json_t *user,
                   const struct chat_options *o, struct rendered *r, struct fault *f)
 {
+    const struct work_limit limit = prompt_work_limit(sv, o->begin_s);
     struct template_request q = { .messages = messages,
                                   .user = user,
                                   .trusted = sv->chat_tokens,
                                   .add_generation_prompt = o->add_generation,
-                                  .continue_final = o->continue_final };
+                                  .continue_final = o->continue_final,
+                                  .limit = &limit };
     struct err e;
     int rc = template_render(sv->chat, &q, r, &e);
-    if (rc < 0)
-        return fault_set(f, rc == -ERR_MEMORY ? 500 : BAD, "messages", "%s", e.text);
-    return 0;
+    return rc < 0 ? prompt_fault(sv, rc, &e, "messages", f) : 0;
 }
 
 /* Checks chat_template_kwargs, the template's other variables. Names that the server sets itself are refused:
@@ -143,8 +143,6 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
                 int64_t *n, struct fault *f)
 {
     struct rendered r = { 0 };
-    struct err e;
-    size_t count = 0;
 
     *ids = NULL;
     if (!sv->tok || !sv->chat)
@@ -165,16 +163,20 @@ int chat_encode(const struct service *sv, const json_t *body, const struct chat_
     json_decref(messages);
     if (rc < 0)
         return -1;
-    if (o->within_context && prompt_limit_check(sv, r.text, r.n, "messages", "the conversation", f) < 0) {
-        rendered_free(&r);
-        return -1;
-    }
 
-    const struct marked_text text = { r.text, r.n, r.user, r.n_user };
-    rc = tokenizer_encode_marked(sv->tok, &text, o->add_special, ids, &count, &e);
+    const struct work_limit limit = prompt_work_limit(sv, o->begin_s);
+    const struct prompt_text text = { .text = r.text,
+                                      .n = r.n,
+                                      .user = r.user,
+                                      .n_user = r.n_user,
+                                      .param = "messages",
+                                      .what = "the conversation",
+                                      .add_special = o->add_special,
+                                      .within_context = o->within_context,
+                                      .limit = &limit };
+    rc = prompt_encode(sv, &text, ids, n, f);
     rendered_free(&r);
-    *n = (int64_t)count;
-    return rc < 0 ? fault_set(f, BAD, "messages", "%s", e.text) : 0;
+    return rc;
 }
 
 int chat_last_text(const json_t *body, char **text, size_t *n, struct fault *f)

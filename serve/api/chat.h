@@ -8,7 +8,8 @@
 
 struct chat_options {
     int add_generation, continue_final, add_special;
-    int within_context; /* refuse a text that prompt_limit_check() refuses */
+    int within_context; /* see prompt_text.h */
+    double begin_s;     /* clock_s() when the request came */
 };
 /* Encodes messages and chat_template_kwargs of a request's body. *ids: *n tokens, malloc'd. 0, or -1 with *f:
  * there is no template, a message is malformed, or the template refuses it. Any thread. */

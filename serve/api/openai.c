@@ -10,7 +10,7 @@
 #include "base/jx.h"
 #include "serve/api/chat.h"
 #include "serve/api/openai_fields.h"
-#include "serve/api/prompt_limit.h"
+#include "serve/api/prompt_text.h"
 
 #define BAD 400
 #define TOO_LONG "%s has %lld tokens: shorten it"
@@ -22,8 +22,6 @@ static int encode_prompt(struct request *rq, const json_t *v, const char *what, 
                          struct fault *f)
 {
     const struct service *sv = rq->sv;
-    struct err e;
-    size_t n = 0;
 
     if (!sv->tok)
         return fault_set(f, BAD, "prompt",
@@ -33,12 +31,17 @@ static int encode_prompt(struct request *rq, const json_t *v, const char *what, 
     if (!p->text)
         return fault_set(f, 500, "prompt", "no memory for a prompt of %zu bytes", p->n_text);
     memcpy(p->text, json_string_value(v), p->n_text + 1);
-    if (!rq->truncate && prompt_limit_check(sv, p->text, p->n_text, "prompt", what, f) < 0)
+    const struct work_limit limit = prompt_work_limit(sv, rq->begin_s);
+    const struct prompt_text text = { .text = p->text,
+                                      .n = p->n_text,
+                                      .param = "prompt",
+                                      .what = what,
+                                      .add_special = rq->add_special,
+                                      .within_context = !rq->truncate,
+                                      .limit = &limit };
+    if (prompt_encode(sv, &text, &p->ids, &p->n, f) < 0)
         return -1;
-    if (tokenizer_encode(sv->tok, p->text, p->n_text, rq->add_special, &p->ids, &n, &e) < 0)
-        return fault_set(f, BAD, "prompt", "%s: %s", what, e.text);
-    p->n = (int64_t)n;
-    for (size_t i = 0; i < n; i++)
+    for (int64_t i = 0; i < p->n; i++)
         if (p->ids[i] < 0 || p->ids[i] >= sv->vocab)
             return fault_set(
                 f, BAD, "prompt",
@@ -175,7 +178,7 @@ static int read_prompts(struct request *rq, const json_t *v, struct fault *f)
 static int read_chat(struct request *rq, const json_t *body, struct fault *f)
 {
     struct chat_options o = { rq->add_generation, rq->continue_final, rq->add_special,
-                              .within_context = !rq->truncate };
+                              .within_context = !rq->truncate, .begin_s = rq->begin_s };
 
     rq->prompt = calloc(1, sizeof *rq->prompt);
     if (!rq->prompt)
@@ -350,15 +353,24 @@ static void begin_request(struct request *rq, enum endpoint endpoint)
         rq->max_tokens = rq->sv->ctx;
 }
 
+json_t *openai_body(const char *body, size_t n, struct fault *f)
+{
+    static const struct jx_limits limits = { BODY_LISTS_MAX, BODY_VALUES_MAX };
+    struct err e;
+    json_t *j = jx_parse_within(body, n, &limits, "the body", &e);
+    if (!j)
+        fault_set(f, BAD, NULL, "%s", e.text);
+    return j;
+}
+
 int openai_parse(const struct service *sv, enum endpoint endpoint, const char *body, size_t n,
                  struct request **out, struct fault *f)
 {
-    struct err e;
-    json_t *j = jx_parse(body, n, "the body", &e);
-
     memset(f, 0, sizeof *f);
+    json_t *j = openai_body(body, n, f);
+
     if (!j)
-        return fault_set(f, BAD, NULL, "%s", e.text);
+        return -1;
     struct request *rq = request_new(sv);
     if (rq)
         begin_request(rq, endpoint);

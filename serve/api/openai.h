@@ -11,6 +11,13 @@
 #include "serve/service.h"
 
 #define CHOICES_MAX 4096 /* prompts times n of one request */
+/* In one body: a list or an object takes up to 250 bytes of memory, another value 40, so 3 MB of "{},"
+ * would take 250 MB. */
+#define BODY_LISTS_MAX 400000
+#define BODY_VALUES_MAX 6000000
+
+/* Parses the JSON of a request's body, n bytes. A new reference; NULL: *f says why. Any thread. */
+json_t *openai_body(const char *body, size_t n, struct fault *f);
 
 /* /v1/completions, /v1/chat/completions, /inference/v1/generate */
 enum endpoint { ENDPOINT_COMPLETION, ENDPOINT_CHAT, ENDPOINT_GENERATE };

@@ -10,6 +10,7 @@
 
 #define BAD 400
 #define STOPS_MAX 64
+#define STOP_BYTES_MAX 1024 /* the search for the beginning of a stop string is quadratic in its bytes */
 #define BIAS_MAX 1024
 #define WORDS_MAX 1024
 #define WORD_MAX 256 /* bytes */
@@ -30,6 +31,9 @@ static int add_stop(struct request *rq, const json_t *v, struct fault *f)
 {
     if (!json_is_string(v) || !json_string_length(v))
         return fault_set(f, BAD, "stop", "stop must be a text that is not empty, or a list of such");
+    if (json_string_length(v) > STOP_BYTES_MAX)
+        return fault_set(f, BAD, "stop", "stop has a string of %zu bytes, at most %d are taken",
+                         json_string_length(v), STOP_BYTES_MAX);
     rq->stop[rq->n_stop] = strdup(json_string_value(v));
     return rq->stop[rq->n_stop++] ? 0 : fault_set(f, 500, "stop", "no memory for the stop strings");
 }

@@ -38,6 +38,14 @@ int fault_set_context(struct fault *f, int64_t ctx, const char *param, const cha
     return -1;
 }
 
+int fault_set_late(struct fault *f, double limit_s)
+{
+    return fault_set(f, 503, NULL,
+                     "this request has taken the %g s that requests may take here (--request-timeout): ask "
+                     "for fewer tokens, or try again later",
+                     limit_s);
+}
+
 /* ---- names ---- */
 
 int request_name_valid(const char *name)

@@ -3,8 +3,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include "base/clock.h"
 #include "base/jx.h"
 #include "serve/api/chat.h"
+#include "serve/api/openai.h"
+#include "serve/api/prompt_text.h"
 
 #define BAD 400
 
@@ -59,6 +62,32 @@ static void write_tokens(const struct service *sv, const int32_t *ids, size_t n,
     json_out_text(o, strings ? "]}" : "");
 }
 
+/* Beside a prompt, chat_template_kwargs changes nothing, but it must be what it is elsewhere. */
+static int check_kwargs(const json_t *j, struct fault *f)
+{
+    const json_t *kwargs = json_object_get(j, "chat_template_kwargs");
+    if (!kwargs || json_is_null(kwargs) || json_is_object(kwargs))
+        return 0;
+    return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs must be an object");
+}
+
+static int encode_text(const struct service *sv, const json_t *text, int special, int32_t **ids, int64_t *n,
+                       struct fault *f)
+{
+    if (!json_is_string(text))
+        return fault_set(f, BAD, "prompt", "prompt must be a text (or give messages)");
+
+    const struct work_limit limit = prompt_work_limit(sv, clock_s());
+    const struct prompt_text p = { .text = json_string_value(text),
+                                   .n = json_string_length(text),
+                                   .param = "prompt",
+                                   .what = "prompt",
+                                   .add_special = special,
+                                   .within_context = 1,
+                                   .limit = &limit };
+    return prompt_encode(sv, &p, ids, n, f);
+}
+
 static int encode(const struct service *sv, const json_t *j, struct json_out *o, struct fault *f)
 {
     static const char *const known[] = { "model",
@@ -72,12 +101,10 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
                                          NULL };
     const json_t *text = json_object_get(j, "prompt"), *list = json_object_get(j, "messages"),
                  *messages = json_is_null(list) ? NULL : list;
-    struct chat_options chat = { .add_generation = 1 };
-    int64_t n_chat = 0;
+    struct chat_options chat = { .add_generation = 1, .within_context = 1, .begin_s = clock_s() };
     int special = !messages, strings = 0;
     int32_t *ids = NULL;
-    size_t n = 0;
-    struct err e;
+    int64_t n = 0;
 
     if (check_fields(sv, j, known, f) < 0 || read_bool(j, "add_special_tokens", &special, f) < 0 ||
         read_bool(j, "return_token_strs", &strings, f) < 0)
@@ -89,22 +116,13 @@ static int encode(const struct service *sv, const json_t *j, struct json_out *o,
         return fault_set(f, BAD, "prompt", "prompt and messages exclude each other: leave one of them out");
     if (messages) {
         chat.add_special = special;
-        if (chat_encode(sv, j, &chat, &ids, &n_chat, f) < 0)
+        if (chat_encode(sv, j, &chat, &ids, &n, f) < 0)
             return -1;
-        write_tokens(sv, ids, (size_t)n_chat, strings, o);
-        free(ids);
-        return 0;
+    } else if (check_kwargs(j, f) < 0 || encode_text(sv, text, special, &ids, &n, f) < 0) {
+        return -1;
     }
 
-    const json_t *kwargs = json_object_get(j, "chat_template_kwargs");
-    if (kwargs && !json_is_null(kwargs) && !json_is_object(kwargs))
-        return fault_set(f, BAD, "chat_template_kwargs", "chat_template_kwargs must be an object");
-    if (!json_is_string(text))
-        return fault_set(f, BAD, "prompt", "prompt must be a text (or give messages)");
-    if (tokenizer_encode(sv->tok, json_string_value(text), json_string_length(text), special, &ids, &n, &e) <
-        0)
-        return fault_set(f, BAD, "prompt", "%s", e.text);
-    write_tokens(sv, ids, n, strings, o);
+    write_tokens(sv, ids, (size_t)n, strings, o);
     free(ids);
     return 0;
 }
@@ -121,6 +139,9 @@ static int decode(const struct service *sv, const json_t *j, struct json_out *o,
         return -1;
     if (!json_is_array(list))
         return fault_set(f, BAD, "tokens", "tokens must be a list of token ids");
+    if (n / PROMPT_FAR_TOO_LONG > (size_t)sv->ctx)
+        return fault_set_context(f, sv->ctx, "tokens", "tokens has %zu ids, at most %lld are taken here", n,
+                                 (long long)sv->ctx * PROMPT_FAR_TOO_LONG);
     int32_t *ids = malloc(sizeof *ids * (n + 1));
     if (!ids)
         return fault_set(f, 500, "tokens", "no memory for %zu tokens", n);
@@ -149,10 +170,9 @@ static int with_body(int (*fn)(const struct service *, const json_t *, struct js
                      const struct service *sv, const char *body, size_t n, struct json_out *o,
                      struct fault *f)
 {
-    struct err e;
-    json_t *j = jx_parse(body, n, "the body", &e);
+    json_t *j = openai_body(body, n, f);
     if (!j)
-        return fault_set(f, BAD, NULL, "%s", e.text);
+        return -1;
     int rc = fn(sv, j, o, f);
     json_decref(j);
     return rc;

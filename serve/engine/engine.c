@@ -208,10 +208,7 @@ static void fail_timed_out(struct engine *en)
     for (struct request *rq = limit_s > 0 ? en->active : NULL; rq; rq = rq->next) {
         if (rq->done || now - rq->begin_s < limit_s)
             continue;
-        fault_set(&f, 503, NULL,
-                  "this request has taken the %g s that requests may take here (--request-timeout): ask for "
-                  "fewer tokens, or try again later",
-                  limit_s);
+        fault_set_late(&f, limit_s);
         request_fail(rq, &f);
         metric_add(en->in.sv->metrics, COUNT_TIMED_OUT, 1);
     }

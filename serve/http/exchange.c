@@ -7,7 +7,8 @@
 #include "base/clock.h"
 #include "serve/http/exchange.h"
 
-#define SMALL_BODY 4096 /* bytes that the library's thread parses itself */
+#define SMALL_BODY 4096   /* bytes that the library's thread parses itself */
+#define SHORT_BODY 131072 /* bytes of a body whose work ends soon */
 
 /* ---- a request that the engine computes ---- */
 
@@ -186,16 +187,22 @@ static int check_capacity(struct exchange *x)
     return 0;
 }
 
-/* Sets the fault of an exchange whose work may not begin. 0, or -1. */
-static int check_request(struct exchange *x)
+/* Is the server at work? 0, or -1 with the fault set. */
+static int check_state(struct exchange *x)
 {
     static const char *const why[] = { [SERVICE_LOADING] = "the model is loading",
                                        [SERVICE_DRAINING] = "the server is stopping",
                                        [SERVICE_FAILED] = "the server has failed: see its log" };
     int state = atomic_load(&x->h->sv->state);
 
-    if (state != SERVICE_READY)
-        return fault_set(&x->fault, 503, NULL, "%s", why[state]);
+    return state == SERVICE_READY ? 0 : fault_set(&x->fault, 503, NULL, "%s", why[state]);
+}
+
+/* Sets the fault of an exchange whose work may not begin. 0, or -1. */
+static int check_request(struct exchange *x)
+{
+    if (check_state(x) < 0)
+        return -1;
     if (x->too_large)
         return fault_set(&x->fault, 413, NULL,
                          "the body is larger than %zu KiB: send fewer prompts at a time",
@@ -225,7 +232,8 @@ static void run_job(struct job *j)
 {
     struct exchange *x = (struct exchange *)(void *)j;
     struct MHD_Connection *conn = x->conn;
-    x->route->work(x);
+    if (is_admin(x) || check_state(x) == 0) /* it may have waited while the server was stopped */
+        x->route->work(x);
     drop_body(x);
     MHD_resume_connection(conn); /* last: the library's thread may free x at once */
 }
@@ -239,6 +247,7 @@ static enum MHD_Result begin_work(struct exchange *x)
     if (x->body.n > SMALL_BODY || (x->route->flags & ROUTE_ALWAYS_WORKER)) {
         MHD_suspend_connection(x->conn);
         x->job.run = run_job;
+        x->job.is_short = x->body.n <= SHORT_BODY && !is_admin(x);
         worker_put(&x->h->worker, &x->job);
         return MHD_YES;
     }

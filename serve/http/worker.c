@@ -3,20 +3,34 @@
 
 #include <string.h>
 
+static struct job *take(struct job_list *l)
+{
+    struct job *j = l->first;
+    if (!j)
+        return NULL;
+    l->first = j->next;
+    if (!l->first)
+        l->end = &l->first;
+    return j;
+}
+
+/* The thread that starts first takes no long jobs; the others take them before short ones, so that short ones
+ * that keep coming do not hold up long ones for ever. */
 static void *work(void *arg)
 {
     struct worker *w = arg;
 
     pthread_mutex_lock(&w->lock);
-    while (w->first || !w->closed) {
-        struct job *j = w->first;
+    int takes_longs = w->n_started++ > 0;
+    for (;;) {
+        struct job *j = takes_longs ? take(&w->longs) : NULL;
+        j = j ? j : take(&w->shorts);
+        if (!j && w->closed)
+            break;
         if (!j) {
             pthread_cond_wait(&w->filled, &w->lock);
             continue;
         }
-        w->first = j->next;
-        if (!w->first)
-            w->end = &w->first;
         pthread_mutex_unlock(&w->lock);
         j->run(j);
         pthread_mutex_lock(&w->lock);
@@ -29,7 +43,8 @@ static void *work(void *arg)
 int worker_open(struct worker *w, struct err *e)
 {
     memset(w, 0, sizeof *w);
-    w->end = &w->first;
+    w->longs.end = &w->longs.first;
+    w->shorts.end = &w->shorts.first;
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->filled, NULL);
     for (; w->n_threads < WORKER_THREADS; w->n_threads++)
@@ -43,10 +58,11 @@ int worker_open(struct worker *w, struct err *e)
 void worker_put(struct worker *w, struct job *j)
 {
     pthread_mutex_lock(&w->lock);
+    struct job_list *l = j->is_short ? &w->shorts : &w->longs;
     j->next = NULL;
-    *w->end = j;
-    w->end = &j->next;
-    pthread_cond_signal(&w->filled);
+    *l->end = j;
+    l->end = &j->next;
+    pthread_cond_broadcast(&w->filled); /* a signal could wake only the thread that takes no long jobs */
     pthread_mutex_unlock(&w->lock);
 }
 

@@ -134,3 +134,23 @@ TEST(float32_comes_back_with_its_bits)
     CHECK_STR(jx_float32(-0.0f, text), "-0.0");
     CHECK_STR(jx_float32(NAN, text), "null");
 }
+
+TEST(json_of_strangers_has_limits_of_lists_and_values)
+{
+    static const struct jx_limits limits = { 3, 6 };
+    static const struct {
+        const char *text;
+        int good;
+    } cases[] = {
+        { "[[],[],1]", 1 },     { "[[],[],[],1]", 0 },        { "{\"a\":{},\"b\":[]}", 1 },
+        { "[1,2,3,4,5,6]", 0 }, { "[\"[[[[,,,,,,{{{\"]", 1 }, { "[\"\\\"[[[[,,,,,,\"]", 1 },
+        { "[1,2,3,4,5]", 1 },   { "[1,2,3,4]", 1 },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct err e = { 0 };
+        json_t *j = jx_parse_within(cases[i].text, strlen(cases[i].text), &limits, "t", &e);
+        if (!j != !cases[i].good)
+            test_fail(__FILE__, __LINE__, "%s: %s", cases[i].text, j ? "taken" : e.text);
+        json_decref(j);
+    }
+}
