@@ -16,7 +16,7 @@
 
 #include <stdalign.h>
 #include <string.h>
-#include "kernels/gemm/gemm_core.h"
+#include "kernels/gemm/product.h"
 
 /* rows that run over a group of panels together: their packed lines stay in the L2 cache */
 #define CHUNK_ROWS 112
@@ -37,40 +37,6 @@
 #define TASKS_A_THREAD 4
 #define SMALL_UNITS 16384 /* waking the pool costs more than packing this much */
 
-struct product {
-    const struct gemm_tiles *tiles;
-    enum gemm_layout layout;
-    enum dtype dt;
-    int64_t m, n; /* of the output */
-    int64_t n_units, n_tiles;
-    int rows;               /* of the highest tile used */
-    int64_t low, n_high;    /* rows of a tile; the first n_high tiles have one more */
-    int64_t tile, tile_end; /* those at hand: A is packed for `block` tiles at a time */
-    int64_t block;
-    float *a; /* packed: row r of them begins a tile at a + r * a_row */
-    int64_t a_row;
-    int n_src; /* A in lines: matrices and their leaves */
-    const struct mat *src;
-    const struct leaves *leaves;
-    const char **a_rows; /* A in columns: rows of the contraction */
-    const float *panels; /* B packed, or NULL: */
-    const char **b_rows; /* … rows of the contraction */
-    float *buffers;      /* a group of panels a thread */
-    int64_t group, n_groups, parts;
-    int64_t step_units; /* the most of a step; 0: all at once */
-    /* a thread: [n_spares][CHUNK_ROWS][spare_ld], levels beyond those in the output */
-    float *spares;
-    int64_t spare_ld;
-    int n_spares;
-    float *const *level; /* the stack of sums, fp32 [m][n] */
-    int n_levels;        /* … of so many */
-    int64_t ld;
-    struct gemm_sum sum;
-};
-
-static int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t min_of(int64_t a, int64_t b) { return a < b ? a : b; }
-
 static int64_t leaves_units(const struct leaves *l, enum dtype dt)
 {
     int64_t units = 0;
@@ -86,17 +52,14 @@ size_t panels_bytes(int64_t n, int64_t k, enum dtype dt, const struct leaves *l)
     return (size_t)(ceil_div(n, GEMM_COLS) * GEMM_COLS * (units > whole ? units : whole)) * 4;
 }
 
-/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of n_tree in this order. */
-static void sum_open(struct gemm_sum *s, enum dtype dt, const struct sum_order *order, int64_t n_tree,
-                     int64_t first)
+void sum_close(struct gemm_sum *s, enum dtype dt)
 {
-    int depth = order->depth_before(n_tree, first);
+    int depth = s->depth_before;
     int64_t units = 0;
-    s->depth_before = s->depth_kept = depth;
+    s->depth_kept = depth;
     for (int i = 0; i < s->n; i++) {
         units += gemm_units(dt, s->elem_end[i] - (i ? s->elem_end[i - 1] : 0));
         s->end[i] = units;
-        s->merges[i] = (uint8_t)order->merges(n_tree, first + i);
         depth -= s->merges[i];
         s->depth_kept = depth < s->depth_kept ? depth : s->depth_kept;
         depth++;
@@ -104,10 +67,15 @@ static void sum_open(struct gemm_sum *s, enum dtype dt, const struct sum_order *
     s->depth_after = depth;
 }
 
-struct few_leaves {
-    int64_t elem_end[GRAIN_MAX], end[GRAIN_MAX];
-    uint8_t merges[GRAIN_MAX];
-};
+/* Fills s from n and elem_end: its leaves are leaf `first` and the next ones of n_tree in this order. */
+static void sum_open(struct gemm_sum *s, enum dtype dt, const struct sum_order *order, int64_t n_tree,
+                     int64_t first)
+{
+    s->depth_before = order->depth_before(n_tree, first);
+    for (int i = 0; i < s->n; i++)
+        s->merges[i] = (uint8_t)order->merges(n_tree, first + i);
+    sum_close(s, dt);
+}
 
 /* The leaves of a product; altered gemm_leaf: all of the contraction is one. */
 static void cut_as_given(struct gemm_sum *s) { (void)s; }
@@ -117,9 +85,8 @@ static void one_leaf(struct gemm_sum *s)
     s->n = 1;
 }
 
-/* Leaf g holds leaf g of every l[0..n_l). */
-static void sum_of_leaves(struct gemm_sum *s, struct few_leaves *cuts, enum dtype dt, int n_l,
-                          const struct leaves *l)
+void sum_of_leaves(struct gemm_sum *s, struct few_leaves *cuts, enum dtype dt, int n_l,
+                   const struct leaves *l)
 {
     *s = (struct gemm_sum){
         .n = l[0].n, .elem_end = cuts->elem_end, .end = cuts->end, .merges = cuts->merges
@@ -146,13 +113,11 @@ static float *tile_a(const struct product *p, int64_t row)
 }
 
 /* A in lines: a tile a task. */
-static void pack_lines(void *arg, int64_t task, int thread)
+static void pack_lines(const struct product *p, int64_t task)
 {
-    const struct product *p = arg;
     int64_t tile = p->tile + task, row = tile_begin(p, tile);
     int rows = (int)(tile_begin(p, tile + 1) - row);
     float *a = tile_a(p, row);
-    (void)thread;
     for (int i = 0; i < rows; i++)
         if (p->tiles->a_floats == 2)
             gemm_pack_lines_wide(a + i * GEMM_LINE, rows, &p->sum, p->n_src, p->src, p->leaves, row + i);
@@ -161,12 +126,10 @@ static void pack_lines(void *arg, int64_t task, int thread)
 }
 
 /* A in columns: PIECES tiles a task. */
-static void pack_tiles(void *arg, int64_t task, int thread)
+static void pack_tiles(const struct product *p, int64_t task)
 {
-    const struct product *p = arg;
     int64_t tile = p->tile + task * PIECES, n = min_of(PIECES, p->tile_end - tile);
     struct gemm_piece piece[PIECES];
-    (void)thread;
     for (int64_t i = 0; i < n; i++) {
         int64_t row = tile_begin(p, tile + i);
         int rows = (int)(tile_begin(p, tile + i + 1) - row);
@@ -178,10 +141,19 @@ static void pack_tiles(void *arg, int64_t task, int thread)
         gemm_pack_columns(piece, (int)n, p->dt, &p->sum, p->a_rows);
 }
 
+void product_pack(void *arg, int64_t task, int thread)
+{
+    const struct product *p = arg;
+    (void)thread;
+    if (p->layout == GEMM_COLUMNS)
+        pack_tiles(p, task);
+    else
+        pack_lines(p, task);
+}
+
 static float *pack_group(const struct product *p, int64_t first, int64_t end, int thread)
 {
-    int64_t panel_floats = p->n_units * GEMM_COLS;
-    float *to = p->buffers + thread * p->group * panel_floats;
+    float *to = p->buffers + thread * p->own;
     const int cols = p->tiles->panel_cols, in_panel = GEMM_COLS / cols;
     struct gemm_piece piece[PIECES];
     int n = 0;
@@ -275,6 +247,16 @@ struct place {
     int thread;
 };
 
+/* Floats of the panels that a task packs for itself. */
+static int64_t group_floats(const struct product *p)
+{
+    return p->panels ? 0 : p->group * p->n_units * GEMM_COLS;
+}
+static float *spares_of(const struct product *p, int thread)
+{
+    return p->buffers + thread * p->own + group_floats(p);
+}
+
 static void run_tile(const struct product *p, const struct gemm_sum *s, const struct place *w, int64_t tile,
                      int64_t col, const float *b)
 {
@@ -283,12 +265,11 @@ static void run_tile(const struct product *p, const struct gemm_sum *s, const st
     gemm_tile_fn *fn = p->tiles->fn[p->layout][rows];
     float *at[TREE_DEPTH_MAX + 1];
     for (int e = s->depth_kept; e < most; e++)
-        at[e] = e < s->n_out ? p->level[e] + row * p->ld + col
-                             : p->spares +
-                                   ((w->thread * p->n_spares + e - s->n_out) * CHUNK_ROWS + row -
-                                    tile_begin(p, w->chunk)) *
-                                       p->spare_ld +
-                                   col - w->first * GEMM_COLS;
+        at[e] = e < s->n_out
+                    ? p->level[e] + row * p->ld + col
+                    : spares_of(p, w->thread) +
+                          ((e - s->n_out) * CHUNK_ROWS + row - tile_begin(p, w->chunk)) * p->spare_ld + col -
+                          w->first * GEMM_COLS;
     if (begun == 0 || p->step_units)
         for (int e = s->depth_kept; e < most; e++)
             for (int64_t i = 0; i < rows; i++)
@@ -345,7 +326,7 @@ static void run_step(const struct product *p, const struct gemm_sum *s, const st
     }
 }
 
-static void run_task(void *arg, int64_t task, int thread)
+void product_task(void *arg, int64_t task, int thread)
 {
     const struct product *p = arg;
     int64_t group = task / p->parts, part = task % p->parts, panel_floats = p->n_units * GEMM_COLS;
@@ -383,10 +364,11 @@ static int64_t rows_packed(const struct product *p)
     return rows > A_ROWS ? rows : min_of(A_BYTES_MOST / row_bytes, A_ROWS);
 }
 
-static void split(struct product *p, int n_threads)
+int64_t product_tasks(int threads) { return threads == 1 ? 1 : (int64_t)threads * TASKS_A_THREAD; }
+
+static void split(struct product *p, int n_threads, int64_t tasks)
 {
     int64_t n_panels = ceil_div(p->n, GEMM_COLS), panel_bytes = p->n_units * GEMM_COLS * 4;
-    int64_t tasks = n_threads == 1 ? 1 : (int64_t)n_threads * TASKS_A_THREAD;
     p->rows = tile_rows(p);
     p->n_tiles = ceil_div(p->m, p->rows);
     p->low = p->m / p->n_tiles, p->n_high = p->m % p->n_tiles;
@@ -419,16 +401,14 @@ void linear_scratch(enum product_op op, enum dtype dt, int64_t m, int64_t n, int
                          .panels = op == PRODUCT_LINEAR ? &(float){ 0 } : NULL,
                          .sum.n = 1 };
     p.a_row = ceil_div(p.n_units, GEMM_LINE) * GEMM_LINE;
-    split(&p, threads);
+    split(&p, threads, product_tasks(threads));
     size_t a = (size_t)(min_of(m, p.block * p.rows) * p.a_row) * 4,
            b = p.panels ? 0 : (size_t)(threads * p.group * p.n_units * GEMM_COLS) * 4;
     bytes[0] = a > bytes[0] ? a : bytes[0];
     bytes[1] = b > bytes[1] ? b : bytes[1];
 }
 
-/* Without memory for the operands the sums become NaN: nothing may go on with numbers that were not
- * computed. */
-static void poison(const struct product *p)
+void product_poison(const struct product *p)
 {
     for (int e = p->sum.depth_kept; e < p->sum.depth_after; e++)
         for (int64_t i = 0; i < p->m; i++)
@@ -442,31 +422,45 @@ static int is_packed(const struct product *p)
     return p->m == 1 && p->layout == GEMM_LINES && p->dt == DT_F32 && p->n_src == 1;
 }
 
-/* Takes scratch for packed A and n_rows row pointers, and for the groups of panels. */
-static int take_scratch(struct dev *d, struct product *p, int64_t n_a_rows, int64_t n_b_rows)
+static size_t packed_bytes(const struct product *p)
 {
-    int64_t a_tile_rows = min_of(p->m, p->block * p->rows);
-    size_t a_bytes = ((size_t)(a_tile_rows * p->a_row) * 4 + 63) / 64 * 64;
-    size_t pointers = (size_t)(n_a_rows + n_b_rows) * sizeof(char *);
-    char *base = dev_scratch(d, 0, a_bytes + pointers + 64);
-    p->a = (float *)(void *)base;
-    if (!base)
-        return 0;
-    p->a_rows = (const char **)(void *)(base + a_bytes);
-    p->b_rows = p->a_rows + n_a_rows;
-    return 1;
+    return ((size_t)(min_of(p->m, p->block * p->rows) * p->a_row) * 4 + 63) / 64 * 64;
+}
+static size_t pointer_bytes(const struct product *p)
+{
+    return ((size_t)(p->n_a_rows + p->n_b_rows) * sizeof(char *) + 63) / 64 * 64;
+}
+size_t product_bytes(const struct product *p) { return packed_bytes(p) + pointer_bytes(p); }
+
+/* Floats of a thread: the group of panels that it packs, and what steps leave. */
+static int64_t own_floats(const struct product *p)
+{
+    return group_floats(p) + p->n_spares * CHUNK_ROWS * p->spare_ld;
 }
 
-/* The same for what each thread has of its own: the groups that it packs, and what steps leave. */
-static int take_own(struct dev *d, struct product *p)
+int products_take(struct dev *d, struct product *p, int n)
 {
-    const int64_t n_threads = pool_threads(d->pool), own = p->panels ? 0 : p->group * p->n_units * GEMM_COLS;
-    const int64_t levels = p->n_spares * CHUNK_ROWS * p->spare_ld;
-    if (own + levels == 0)
-        return 1;
-    p->buffers = dev_scratch(d, 1, (size_t)(n_threads * (own + levels)) * 4 + 64);
-    p->spares = p->buffers + n_threads * own;
-    return p->buffers != NULL;
+    size_t bytes = 64;
+    int64_t own = 0;
+    for (int i = 0; i < n; i++) {
+        bytes += product_bytes(&p[i]);
+        own = own_floats(&p[i]) > own ? own_floats(&p[i]) : own;
+    }
+    char *base = dev_scratch(d, 0, bytes);
+    float *buffers = base && own ? dev_scratch(d, 1, (size_t)(pool_threads(d->pool) * own) * 4 + 64) : NULL;
+    if (!base || (own && !buffers)) {
+        for (int i = 0; i < n; i++)
+            product_poison(&p[i]);
+        return 0;
+    }
+    for (int i = 0; i < n; base += product_bytes(&p[i++])) {
+        p[i].a = (float *)(void *)base;
+        p[i].a_rows = (const char **)(void *)(base + packed_bytes(&p[i]));
+        p[i].b_rows = p[i].a_rows + p[i].n_a_rows;
+        p[i].buffers = buffers;
+        p[i].own = own;
+    }
+    return 1;
 }
 
 /* Levels that steps need besides those of the output. */
@@ -480,8 +474,7 @@ static int count_spares(const struct product *p)
     return most - p->n_levels;
 }
 
-/* Fills what follows from the rest, and takes scratch. 0: nothing to do, or no memory. */
-static int product_open(struct dev *d, struct product *p, int64_t n_a_rows, int64_t n_b_rows)
+int product_open(struct product *p, int threads, int64_t tasks)
 {
     if (p->m <= 0 || p->n <= 0 || p->sum.n <= 0)
         return 0;
@@ -492,30 +485,46 @@ static int product_open(struct dev *d, struct product *p, int64_t n_a_rows, int6
     p->a_row = p->n_units * p->tiles->a_floats;
     if (p->layout == GEMM_LINES)
         p->a_row = ceil_div(p->a_row, GEMM_LINE) * GEMM_LINE;
-    split(p, pool_threads(d->pool));
+    split(p, threads, tasks);
     p->spare_ld = p->group * GEMM_COLS;
     p->n_spares = p->step_units ? count_spares(p) : 0;
-    if (take_scratch(d, p, n_a_rows, n_b_rows) && take_own(d, p))
-        return 1;
-    poison(p);
-    return 0;
+    p->tile = p->tile_end = 0;
+    return 1;
 }
 
-static void product_run(struct dev *d, struct product *p)
+/* The same, with scratch, for a product alone. */
+static int open_alone(struct dev *d, struct product *p)
+{
+    const int threads = pool_threads(d->pool);
+    return product_open(p, threads, product_tasks(threads)) && products_take(d, p, 1);
+}
+
+int64_t product_next(struct product *p)
+{
+    p->tile_end = min_of(p->tile + p->block, p->n_tiles);
+    if (is_packed(p)) {
+        union {
+            const char *from;
+            float *a;
+        } row = { listed_row(p->src, 0) };
+        p->a = row.a;
+        return 0;
+    }
+    return p->layout == GEMM_COLUMNS ? ceil_div(p->tile_end - p->tile, PIECES) : p->tile_end - p->tile;
+}
+
+int product_packs_alone(int64_t units) { return units <= SMALL_UNITS; }
+
+void product_run(struct dev *d, struct product *p)
 {
     for (p->tile = 0; p->tile < p->n_tiles; p->tile = p->tile_end) {
-        p->tile_end = min_of(p->tile + p->block, p->n_tiles);
-        int64_t n = p->tile_end - p->tile;
-        if (is_packed(p))
-            p->a = p->src[0].p;
-        else if (p->layout == GEMM_COLUMNS)
-            pool_run(d->pool, ceil_div(n, PIECES), pack_tiles, p);
-        else if (p->m * p->n_units > SMALL_UNITS)
-            pool_run(d->pool, n, pack_lines, p);
+        const int64_t n = product_next(p);
+        if (p->layout == GEMM_COLUMNS || !product_packs_alone(p->m * p->n_units))
+            pool_run(d->pool, n, product_pack, p);
         else
             for (int64_t i = 0; i < n; i++)
-                pack_lines(p, i, 0);
-        pool_run(d->pool, p->n_groups * p->parts, run_task, p);
+                product_pack(p, i, 0);
+        pool_run(d->pool, p->n_groups * p->parts, product_task, p);
     }
 }
 
@@ -523,6 +532,7 @@ void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct ma
                  const struct panels *w)
 {
     float *level[1] = { y.p };
+    const struct listed src = listed_of(x, NULL);
     struct product p = { .tiles = tiles[w->dt],
                          .layout = GEMM_LINES,
                          .dt = w->dt,
@@ -530,19 +540,17 @@ void gemm_linear(struct dev *d, const struct gemm_tiles *const *tiles, struct ma
                          .n = w->n,
                          .panels = w->p,
                          .n_src = 1,
-                         .src = &x,
+                         .src = &src,
                          .leaves = &w->leaves,
                          .level = level,
                          .ld = y.ld };
     struct few_leaves cuts;
     sum_of_leaves(&p.sum, &cuts, w->dt, 1, &w->leaves);
-    if (product_open(d, &p, 0, 0))
+    if (open_alone(d, &p))
         product_run(d, &p);
 }
 
-/* Rows of the contraction of linear_dx, in its order: leaf by leaf, segment by segment. */
-static void segment_rows(const char **rows, int n_w, const struct mat *w, const struct leaves *l,
-                         int n_leaves)
+void segment_rows(const char **rows, int n_w, const struct mat *w, const struct leaves *l, int n_leaves)
 {
     const struct index_order segments = segment_order(n_w);
     for (int g = 0; g < n_leaves; g++)
@@ -558,19 +566,25 @@ void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct
                     const struct mat *dy, const struct mat *w, const struct leaves *l)
 {
     float *level[1] = { dx.p };
+    struct listed *src = dev_scratch(d, 2, sizeof *src * (size_t)n_w + 64);
     struct product p = { .tiles = tiles[dy->dt],
                          .layout = GEMM_LINES,
                          .dt = dy->dt,
                          .m = dx.rows,
                          .n = dx.cols,
                          .n_src = n_w,
-                         .src = dy,
+                         .src = src,
                          .leaves = l,
                          .level = level,
                          .ld = dx.ld };
     struct few_leaves cuts;
     sum_of_leaves(&p.sum, &cuts, p.dt, n_w, l);
-    if (!product_open(d, &p, 0, p.sum.elem_end[p.sum.n - 1]))
+    p.n_b_rows = p.sum.elem_end[p.sum.n - 1];
+    for (int i = 0; i < n_w && src; i++)
+        src[i] = listed_of(dy[i], NULL);
+    if (!src)
+        product_poison(&p);
+    if (!src || !open_alone(d, &p))
         return;
     segment_rows(p.b_rows, n_w, w, l, p.sum.n);
     product_run(d, &p);
@@ -606,16 +620,18 @@ void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const 
                          .dt = x.dt,
                          .m = dy.cols,
                          .n = x.cols,
+                         .n_a_rows = n_tokens,
+                         .n_b_rows = n_tokens,
                          .level = acc->level,
                          .ld = ld };
     if (n_seq <= 0)
         return;
     if (!sum_of_sequences(d, &p.sum, p.dt, acc, n_seq, seq_len)) {
         p.sum.depth_after = 1;
-        poison(&p);
+        product_poison(&p);
         return;
     }
-    if (!product_open(d, &p, n_tokens, n_tokens))
+    if (!open_alone(d, &p))
         return;
     token_rows(p.a_rows, dy, n_tokens);
     token_rows(p.b_rows, x, n_tokens);

@@ -80,6 +80,14 @@ void gemm_linear_dx(struct dev *d, const struct gemm_tiles *const *tiles, struct
                     const struct mat *dy, const struct mat *w, const struct leaves *l);
 void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc,
                     int64_t ld, struct mat dy, struct mat x, int n_seq, int64_t seq_len);
+/* experts.c */
+void gemm_linear_experts(struct dev *d, const struct gemm_tiles *const *tiles, struct mat y, struct listed x,
+                         const struct expert_rows *g, const struct panels *w);
+void gemm_linear_dx_experts(struct dev *d, const struct gemm_tiles *const *tiles, struct mat dx, int n_w,
+                            const struct listed *dy, const struct mat *w, const struct leaves *l,
+                            const struct expert_rows *g);
+void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles, const struct tree_acc *acc,
+                            int64_t ld, struct listed dy, struct listed x, const struct expert_rows *g);
 
 /* The table of one class, from its two sets of tiles. */
 #define GEMM_CLASS(class, f32, bf16) \
@@ -105,18 +113,18 @@ void gemm_linear_dw(struct dev *d, const struct gemm_tiles *const *tiles, const 
     static void class##_linear_experts(struct dev *d, struct mat y, struct listed x, \
                                        const struct expert_rows *g, const struct panels *w) \
     { \
-        experts_loop_linear(d, &class, y, x, g, w); \
+        gemm_linear_experts(d, class##_tiles, y, x, g, w); \
     } \
     static void class##_linear_dx_experts(struct dev *d, struct mat dx, int n_w, const struct listed *dy, \
                                           const struct mat *w, const struct leaves *l, \
                                           const struct expert_rows *g) \
     { \
-        experts_loop_dx(d, &class, dx, n_w, dy, w, l, g); \
+        gemm_linear_dx_experts(d, class##_tiles, dx, n_w, dy, w, l, g); \
     } \
     static void class##_linear_dw_experts(struct dev *d, const struct tree_acc *acc, int64_t ld, \
                                           struct listed dy, struct listed x, const struct expert_rows *g) \
     { \
-        experts_loop_dw(d, &class, acc, ld, dy, x, g); \
+        gemm_linear_dw_experts(d, class##_tiles, acc, ld, dy, x, g); \
     } \
     const struct gemm_ops class = { class##_linear_pack,      class##_linear, \
                                     class##_linear_dx,        class##_linear_dw, \
@@ -134,10 +142,10 @@ void gemm_pack_panel(float *panel, int cols, enum dtype dt, const struct gemm_su
                      int n_rows);
 /* Row `row` as one of `rows` rows of a tile: its leaf g is leaf g (l[i]) of that row of every matrix
  * src[0..n_src) in turn. */
-void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src,
+void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct listed *src,
                      const struct leaves *l, int64_t row);
-void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src,
-                          const struct leaves *l, int64_t row); /* bf16 only */
+void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src,
+                          const struct listed *src, const struct leaves *l, int64_t row); /* bf16 only */
 /* Columns [col, col + n) of every row become out[unit][stride], n <= 32; with n < stride and fill, +0 behind
  * them. */
 /* out[unit][2][stride] where wide (bf16 only) */

@@ -3,7 +3,7 @@
  * A pair of bf16 holds the earlier element in its upper half: the dot instruction takes the upper half
  * first, so that the chain ascends. In memory the earlier element is the lower half of a 32-bit word:
  * copying rows is a rotation by 16. */
-#include "kernels/gemm/gemm_core.h"
+#include "kernels/gemm/product.h"
 
 #include <string.h>
 
@@ -172,15 +172,14 @@ IN_CLONE void lines_bf16(float *row, int rows, int64_t unit, int64_t elem, const
 }
 
 /* One matrix: its leaves are neighbours in the row and, up to one that is odd in bf16, in units. */
-IN_CLONE void pack_row(float *line, int rows, const struct gemm_sum *s, struct mat m, int64_t row)
+IN_CLONE void pack_row(float *line, int rows, const struct gemm_sum *s, enum dtype dt, const char *p)
 {
-    const char *p = (const char *)m.p + row * m.ld * (int64_t)dtype_size(m.dt);
     int64_t begin = 0, unit = 0;
     for (int g = 0; g < s->n; g++) {
         int64_t n = s->elem_end[g] - begin;
         if (n % 2 == 0 && g < s->n - 1)
             continue;
-        if (m.dt == DT_F32)
+        if (dt == DT_F32)
             copy_units(line, rows, unit, p + 4 * begin, n, 0);
         else
             lines_bf16(line, rows, unit, 0, p + 2 * begin, n);
@@ -189,11 +188,11 @@ IN_CLONE void pack_row(float *line, int rows, const struct gemm_sum *s, struct m
 }
 
 PACK_CLONES
-void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src,
+void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src, const struct listed *src,
                      const struct leaves *l, int64_t row)
 {
     if (n_src == 1) {
-        pack_row(line, rows, s, src[0], row);
+        pack_row(line, rows, s, src->m.dt, listed_row(src, row));
         return;
     }
     const struct index_order segments = segment_order(n_src);
@@ -201,9 +200,9 @@ void gemm_pack_lines(float *line, int rows, const struct gemm_sum *s, int n_src,
         int64_t unit = g ? s->end[g - 1] : 0, elem = 0;
         for (int i = 0; i < n_src; i++) {
             const int64_t from = index_at(segments, i);
-            struct mat m = src[from];
+            const struct mat m = src[from].m;
             int64_t begin = g ? l[from].end[g - 1] : 0, n = (s->n == 1 ? m.cols : l[from].end[g]) - begin;
-            const char *p = (const char *)m.p + (row * m.ld + begin) * (int64_t)dtype_size(m.dt);
+            const char *p = listed_row(&src[from], row) + begin * (int64_t)dtype_size(m.dt);
             if (m.dt == DT_F32)
                 copy_units(line, rows, unit + elem, p, n, 0);
             else
@@ -242,8 +241,8 @@ IN_CLONE void widen_values(float *row, int rows, int64_t at, const char *src, in
 }
 
 PACK_CLONES
-void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src, const struct mat *src,
-                          const struct leaves *l, int64_t row)
+void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n_src,
+                          const struct listed *src, const struct leaves *l, int64_t row)
 {
     /* one value is taken; gcc 12 sees the whole line read */
     static const char none[2 * GEMM_LINE];
@@ -253,9 +252,9 @@ void gemm_pack_lines_wide(float *line, int rows, const struct gemm_sum *s, int n
         int64_t at = g ? 2 * s->end[g - 1] : 0;
         for (int i = 0; i < n_src; i++) {
             const int64_t from = index_at(segments, i);
-            struct mat m = src[from];
-            int64_t begin = g ? l[from].end[g - 1] : 0, n = (s->n == 1 ? m.cols : l[from].end[g]) - begin;
-            widen_values(line, rows, at, (const char *)m.p + (row * m.ld + begin) * 2, n, swapped);
+            int64_t begin = g ? l[from].end[g - 1] : 0;
+            int64_t n = (s->n == 1 ? src[from].m.cols : l[from].end[g]) - begin;
+            widen_values(line, rows, at, listed_row(&src[from], row) + begin * 2, n, swapped);
             at += n;
         }
         if (at < 2 * s->end[g])

@@ -377,6 +377,90 @@ static void bench_rows(struct bench *k, enum dtype dt, int64_t m, struct reader 
     close_product(&fast);
 }
 
+/* ---- experts: each has its own weights, more than any cache holds; the other side is one dense product of
+ * as many rows ---- */
+enum { EXPERTS = 16, EXPERT_N = 1536, EXPERT_K = 2048 };
+struct experts {
+    struct product dense;
+    struct mat w[EXPERTS];
+    struct tree_acc acc[EXPERTS];
+    int64_t begin[EXPERTS + 1], leaf_end[EXPERTS];
+    int32_t *list;
+    struct expert_rows g;
+};
+
+static void run_experts(void *arg)
+{
+    struct experts *x = arg;
+    struct product *p = &x->dense;
+    p->k->ops->linear_experts(p->k->d, p->y, listed_of(p->x, x->list), &x->g, p->ring);
+}
+
+static void run_experts_dx(void *arg)
+{
+    struct experts *x = arg;
+    struct product *p = &x->dense;
+    const struct listed dy = listed_of(p->dy, NULL);
+    p->k->ops->linear_dx_experts(p->k->d, p->dx, 1, &dy, x->w, &p->leaves, &x->g);
+}
+
+static void run_experts_dw(void *arg)
+{
+    struct experts *x = arg;
+    struct product *p = &x->dense;
+    p->k->ops->linear_dw_experts(p->k->d, x->acc, EXPERT_K, listed_of(p->dy, NULL), listed_of(p->x, x->list),
+                                 &x->g);
+}
+
+static void open_experts(struct bench *k, struct experts *x, enum dtype dt, int64_t rows)
+{
+    *x = (struct experts){ .g = { EXPERTS, x->begin, 1, x->leaf_end } };
+    open_product(k, &x->dense, dt, EXPERTS * rows, EXPERT_N, EXPERT_K, 8, EXPERTS);
+    x->list = malloc(sizeof *x->list * (size_t)(EXPERTS * rows));
+    for (int e = 0; e < EXPERTS; e++) {
+        x->w[e] = filled(k, dt, EXPERT_N, EXPERT_K);
+        x->acc[e] = (struct tree_acc){ .n = 1, .level = { filled(k, DT_F32, EXPERT_N, EXPERT_K).p } };
+        x->begin[e + 1] = x->leaf_end[e] = (e + 1) * rows;
+    }
+    for (int64_t i = 0; i < EXPERTS * rows; i++)
+        x->list[i] = (int32_t)(i * 7 % (EXPERTS * rows)); /* as tokens are dealt */
+}
+
+static void close_experts(struct bench *k, struct experts *x)
+{
+    for (int e = 0; e < EXPERTS; e++) {
+        mem_free(k->d->mem, x->w[e].p);
+        mem_free(k->d->mem, x->acc[e].level[0]);
+    }
+    free(x->list);
+    close_product(&x->dense);
+}
+
+static void bench_experts(struct bench *k, enum dtype dt, int64_t rows)
+{
+    static const struct {
+        const char *what;
+        void (*ours)(void *), (*dense)(void *);
+    } sides[3] = { { "experts", run_experts, run_linear },
+                   { "experts dx", run_experts_dx, run_dx },
+                   { "experts dw", run_experts_dw, run_dw } };
+    struct experts x;
+    if (k->only && !strstr(k->only, "experts"))
+        return;
+    open_experts(k, &x, dt, rows);
+    x.dense.n_ring = 1;
+    const double work = 2e-9 * (double)(EXPERTS * rows) * EXPERT_N * EXPERT_K;
+    for (int i = 0; i < 3; i++) {
+        char name[64];
+        snprintf(name, sizeof name, "%s %s %dx%dx%dx%d", sides[i].what, name_of(dt), EXPERTS, (int)rows,
+                 EXPERT_N, EXPERT_K);
+        compare(k, name, "GFLOP/s", (struct contestant){ sides[i].ours, &x, work }, "dense",
+                (struct contestant){ sides[i].dense, &x.dense, work }, 0);
+    }
+    x.dense.n_ring = EXPERTS;
+    close_experts(k, &x);
+}
+
 static void bench_pack(struct bench *k, enum dtype dt)
 {
     struct product p;
@@ -444,6 +528,7 @@ static const int64_t model_shapes[][3] = {
     { 512, 32000, 768 }, { 512, 3072, 2048 }, { 512, 16384, 2048 },
 };
 static const int64_t few[] = { 1, 2, 4, 8, 16, 32 };
+static const int64_t rows_an_expert[] = { 8, 1, 32, 128 };
 #define COUNT(a) ((int)(sizeof(a) / sizeof *(a)))
 
 static int parse(struct bench *k, int argc, char **argv)
@@ -477,6 +562,8 @@ static void bench_dtype(struct bench *k, enum dtype dt, struct reader *read)
         bench_shape(k, dt, model_shapes[i][0], model_shapes[i][1], model_shapes[i][2]);
     for (int i = 0; i < (k->quick ? 1 : COUNT(few)); i++)
         bench_rows(k, dt, few[i], read);
+    for (int i = 0; i < (k->quick ? 1 : COUNT(rows_an_expert)); i++)
+        bench_experts(k, dt, rows_an_expert[i]);
     bench_pack(k, dt);
 }
 
