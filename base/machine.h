@@ -1,9 +1,10 @@
 /* machine.h - the memory of this machine that a program can still take: what the kernel can give, and what
- * the limits of the control groups (v1 and v2) leave. Nothing else reads either. */
+ * the limits of the control groups (v1 and v2) leave; and its limit on the stack. Nothing else reads them. */
 #ifndef SHARDLINE_BASE_MACHINE_H
 #define SHARDLINE_BASE_MACHINE_H
 
 #include <stdint.h>
+#include "base/err.h"
 
 struct machine_memory {
     int64_t free_bytes;  /* that can still be taken without swapping and without a kill */
@@ -31,5 +32,10 @@ enum { MACHINE_TEXT = 96 };
 /* Writes what is free in words: "24.1 GB are free on this machine", or "1.2 GB are left of the control
  * group's 4.29 GB". */
 void machine_memory_text(const struct machine_memory *m, char out[MACHINE_TEXT]);
+
+/* ERR_USAGE when the stack of this process is limited to less than a program needs (`ulimit -s`): threads get
+ * as much, and kernels keep tiles of up to 130 KB there. Without the check such a program dies of a
+ * segmentation fault and prints nothing. */
+int machine_check_stack(struct err *e);
 
 #endif

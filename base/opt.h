@@ -58,7 +58,8 @@ struct opt_args {
 
 /* Fills *target with the defaults, then with what argv sets. given (may be NULL): one byte a row, 1 where
  * argv names the option. Returns 0; 1 when --help, --version and the like were answered, and the program
- * should exit with 0; -ERR_USAGE, -ERR_MEMORY. After 0 the caller calls opt_free. */
+ * should exit with 0; -ERR_USAGE (also where the stack is too small, machine_check_stack), -ERR_MEMORY. After
+ * 0 the caller calls opt_free. */
 int opt_parse(const struct opt_program *p, int argc, char **argv, void *target, struct opt_args *args,
               unsigned char *given, struct err *e);
 

@@ -11,6 +11,7 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 #include "base/log.h"
 #include "base/test_hooks.h"
 
@@ -191,4 +192,18 @@ void machine_memory_text(const struct machine_memory *m, char out[MACHINE_TEXT])
         snprintf(out, MACHINE_TEXT, "%s are free on this machine", left);
     else
         snprintf(out, MACHINE_TEXT, "%s are left of the control group's %s", left, limit);
+}
+
+/* ---- stack ---- */
+enum { STACK_BYTES = 1 << 20 };
+
+int machine_check_stack(struct err *e)
+{
+    struct rlimit stack;
+    if (getrlimit(RLIMIT_STACK, &stack) < 0 ||
+        stack.rlim_cur >= STACK_BYTES) /* RLIM_INFINITY is the largest */
+        return 0;
+    return err_set(e, ERR_USAGE,
+                   "the stack is limited to %lld KiB, %d are needed: start this after `ulimit -s 8192`",
+                   (long long)(stack.rlim_cur >> 10), STACK_BYTES >> 10);
 }

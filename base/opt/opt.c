@@ -6,6 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include "base/machine.h"
 #include "base/opt/opt_help.h"
 
 /* ---- numbers ---- */
@@ -391,6 +392,7 @@ int opt_parse(const struct opt_program *p, int argc, char **argv, void *target, 
     for (const struct opt *o = p->opts; given && !opt_is_end(o); o++)
         given[o - p->opts] = 0;
     TRY(set_defaults(p, target, e));
+    TRY(machine_check_stack(e)); /* here, because every program begins with its command line */
     if (!args->item)
         TRY(err_set(e, ERR_MEMORY, "no memory for %d arguments", argc));
     for (; c.i < argc && rc == 0; c.i++) {
