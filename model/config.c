@@ -16,7 +16,11 @@
 
 static int64_t gcd64(int64_t a, int64_t b) { return b ? gcd64(b, a % b) : a; }
 
-int model_grain_formula(const struct model_config *c) { return (int)gcd64(8, gcd64(c->n_heads, c->inter)); }
+int model_grain_formula(const struct model_config *c)
+{
+    int64_t g = gcd64(8, gcd64(c->n_heads, c->inter));
+    return (int)(family_has(c, F_EXPERTS) ? gcd64(g, c->expert_inter) : g);
+}
 
 int model_has_experts(const struct model_config *c, int64_t layer)
 {
@@ -41,6 +45,8 @@ static void defaults(struct model_config *c, const struct family *f)
     c->window = f->defaults.window;
     c->n_experts = f->defaults.n_experts;
     c->expert_inter = f->defaults.expert_inter;
+    c->experts_per_token = f->defaults.experts_per_token;
+    c->shared_inter = f->defaults.shared_inter;
     c->sparse_step = 1;
 
     c->norm_eps = f->defaults.eps;
@@ -83,13 +89,16 @@ static const struct preset {
     int64_t hidden, layers, heads, kv, inter, vocab, max_pos;
     int tied;
     double theta;
+    int64_t experts, chosen; /* experts of a layer, each as wide as `inter`; 0: none */
 } presets[] = {
-    { "tiny", 128, 5, 8, 4, 352, 256, 2048, 0, 10000 },
-    { "10m", 384, 6, 8, 4, 1024, 256, 2048, 0, 10000 },
-    { "110m", 768, 12, 12, 12, 2048, 32000, 2048, 1, 10000 },
-    { "1b", 2048, 16, 32, 8, 8192, 128256, 8192, 1, 500000 },
-    { "7b", 4096, 32, 32, 32, 11008, 32000, 4096, 0, 10000 },
-    { "70b", 8192, 80, 64, 8, 28672, 32000, 4096, 0, 10000 },
+    { "tiny", 128, 5, 8, 4, 352, 256, 2048, 0, 10000, 0, 0 },
+    { "10m", 384, 6, 8, 4, 1024, 256, 2048, 0, 10000, 0, 0 },
+    { "110m", 768, 12, 12, 12, 2048, 32000, 2048, 1, 10000, 0, 0 },
+    { "1b", 2048, 16, 32, 8, 8192, 128256, 8192, 1, 500000, 0, 0 },
+    { "7b", 4096, 32, 32, 32, 11008, 32000, 4096, 0, 10000, 0, 0 },
+    { "70b", 8192, 80, 64, 8, 28672, 32000, 4096, 0, 10000, 0, 0 },
+    { "tiny-moe", 128, 5, 8, 4, 176, 256, 2048, 0, 10000, 8, 2 },
+    { "10m-moe", 384, 6, 8, 4, 512, 256, 2048, 0, 10000, 8, 2 },
 };
 
 int model_config_preset(struct model_config *c, const char *name, struct err *e)
@@ -101,7 +110,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         if (strcmp(p->name, name))
             continue;
 
-        defaults(c, family_find("llama"));
+        defaults(c, family_find(p->experts ? "mixtral" : "llama"));
         c->hidden = p->hidden;
         c->n_layers = p->layers;
         c->n_heads = p->heads;
@@ -110,6 +119,9 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
         c->inter = p->inter;
         c->vocab = p->vocab;
         c->max_pos = p->max_pos;
+        c->n_experts = p->experts;
+        c->experts_per_token = p->chosen;
+        c->expert_inter = p->experts ? p->inter : 0;
 
         c->tied = p->tied;
         family_set(c, F_UNTIED, !p->tied);
@@ -161,6 +173,10 @@ static int parse_sizes(struct model_config *c, const json_t *o, const char *what
         c->head_dim = c->hidden / c->n_heads;
     }
 
+    if (family_has(c, F_EXPERTS) && c->experts_per_token > c->n_experts)
+        return err_set(e, ERR_CONFIG,
+                       "%s: num_experts_per_tok %lld of %lld experts: a token takes each at most once", what,
+                       (long long)c->experts_per_token, (long long)c->n_experts);
     if (c->n_heads % c->n_kv)
         return err_set(
             e, ERR_CONFIG,
@@ -517,6 +533,15 @@ static void set_window(json_t *o, const struct model_config *c)
     json_object_set_new(o, "max_window_layers", json_integer(on ? c->window_first : c->n_layers));
 }
 
+static json_t *dense_json(const struct model_config *c)
+{
+    json_t *a = json_array();
+    for (int l = 0; l < MODEL_DENSE_MAX; l++)
+        if (c->dense[l / 64] >> l % 64 & 1)
+            json_array_append_new(a, json_integer(l));
+    return a;
+}
+
 static json_t *eos_json(const struct model_config *c)
 {
     json_t *a;
@@ -547,6 +572,8 @@ char *model_config_json(const struct model_config *c, const char *dtype)
     for (const struct config_switch *k = f->flag; k->key; k++)
         json_object_set_new(o, k->key, json_boolean(family_has(c, k->features)));
 
+    if (family_has(c, F_EXPERTS))
+        json_object_set_new(o, "mlp_only_layers", dense_json(c));
     if (!family_learns_positions(c)) {
         json_object_set_new(o, "rope_theta", json_real(c->rope_theta));
         json_object_set_new(o, "rope_scaling", rope_json(c));
@@ -589,6 +616,9 @@ int model_config_same(const struct model_config *a, const struct model_config *b
         SAME("attention_factor", yarn_attention),
         SAME("num_local_experts", n_experts),
         SAME("moe_intermediate_size", expert_inter),
+        SAME("num_experts_per_tok", experts_per_token),
+        SAME("shared_expert_intermediate_size", shared_inter),
+        SAME("decoder_sparse_step", sparse_step),
         SAME("truncate", yarn_exact),
         SAME("sliding_window", window),
         SAME("max_window_layers", window_first),

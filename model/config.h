@@ -34,14 +34,14 @@ struct model_config {
     int64_t window_first; /* the first layer with a window */
 
     /* F_EXPERTS */
-    int64_t n_experts, expert_inter;      /* of a layer with experts; rows of gate and up of one expert */
-    int64_t sparse_step;                  /* layer l has experts where l + 1 is a multiple */
+    int64_t n_experts, expert_inter; /* of a layer with experts; rows of gate and up of one expert */
+    int64_t experts_per_token;       /* chosen for every token */
+    int64_t shared_inter;            /* rows of gate and up of the expert that every token takes, 0: none */
+    int64_t sparse_step;             /* layer l has experts where l + 1 is a multiple */
     uint64_t dense[MODEL_DENSE_MAX / 64]; /* bits: layers without experts all the same */
 
-    /* For tables of models to come; 0: no config.json sets them yet. Rows of gate and up of the experts
-     * that every token takes, and latent attention: ranks of compressed q and kv; widths of a head's
-     * rotated part, of the rest of its key, of its value. */
-    int64_t shared_inter;
+    /* For tables of models to come; 0: no config.json sets them yet. Latent attention: ranks of compressed q
+     * and kv; widths of a head's rotated part, of the rest of its key, of its value. */
     struct {
         int64_t q_rank, kv_rank, rope_dim, nope_dim, v_dim;
     } latent;
@@ -64,7 +64,7 @@ int model_config_preset(struct model_config *c, const char *name, struct err *e)
 /* config.json as transformers reads it; the caller frees it. NULL: no memory. dtype: "float32" or "bfloat16".
  * shardline_grain is left out where it is the formula's. */
 char *model_config_json(const struct model_config *c, const char *dtype);
-/* gcd(8, heads, intermediate size). */
+/* gcd(8, heads, intermediate size, that of one expert). */
 int model_grain_formula(const struct model_config *c);
 /* 1: this layer has experts in place of an MLP. */
 int model_has_experts(const struct model_config *c, int64_t layer);

@@ -161,6 +161,19 @@ static const struct param_row qwen3_experts[] = {
     { 0 }
 };
 
+/* Qwen2-MoE: one more expert, which every token takes, times the sigmoid of a gate of its own. */
+static const struct param_row shared_expert[] = {
+    { .kind = P_SHARED_GATE, .name = LAYER "mlp.shared_expert.gate_proj.weight",
+      .shape = { D_SHARED_INTER, D_HIDDEN }, .split = SPLIT_BLOCKS, .of = OF_SPARSE },
+    { .kind = P_SHARED_UP, .name = LAYER "mlp.shared_expert.up_proj.weight",
+      .shape = { D_SHARED_INTER, D_HIDDEN }, .split = SPLIT_BLOCKS, .of = OF_SPARSE },
+    { .kind = P_SHARED_DOWN, .name = LAYER "mlp.shared_expert.down_proj.weight",
+      .shape = { D_HIDDEN, D_SHARED_INTER }, .split = SPLIT_BLOCKS, .split_dim = 1, .of = OF_SPARSE },
+    { .kind = P_SHARED_SCALE, .name = LAYER "mlp.shared_expert_gate.weight", .shape = { FIXED(1), D_HIDDEN },
+      .of = OF_SPARSE },
+    { 0 }
+};
+
 /* ---- GPT-NeoX ----
  * q k v in one: head after head, each its q, k and v rows. Cut by heads it is one parameter. */
 #undef LAYER
@@ -208,31 +221,24 @@ static const struct param_row neox_head[] = {
 
 /* ---- keys ---- */
 #define SIZE(key, member) { key, offsetof(struct model_config, member) }
-static const struct config_size llama_sizes[] = {
-    SIZE("hidden_size", hidden),
-    SIZE("num_hidden_layers", n_layers),
-    SIZE("num_attention_heads", n_heads),
-    SIZE("num_key_value_heads", n_kv),
-    SIZE("head_dim", head_dim),
-    SIZE("intermediate_size", inter),
-    SIZE("vocab_size", vocab),
-    SIZE("max_position_embeddings", max_pos),
-    { 0 }
+#define LLAMA_SIZES \
+    SIZE("hidden_size", hidden), SIZE("num_hidden_layers", n_layers), SIZE("num_attention_heads", n_heads), \
+    SIZE("num_key_value_heads", n_kv), SIZE("head_dim", head_dim), SIZE("intermediate_size", inter), \
+    SIZE("vocab_size", vocab), SIZE("max_position_embeddings", max_pos)
+/* Two spellings of one size: the later one in the file's list wins. */
+#define EXPERT_SIZES \
+    SIZE("num_local_experts", n_experts), SIZE("num_experts", n_experts), \
+    SIZE("num_experts_per_tok", experts_per_token)
+
+static const struct config_size llama_sizes[] = { LLAMA_SIZES, { 0 } };
+static const struct config_size mixtral_sizes[] = { LLAMA_SIZES, EXPERT_SIZES, { 0 } };
+static const struct config_size qwen2_moe_sizes[] = {
+    LLAMA_SIZES, EXPERT_SIZES, SIZE("moe_intermediate_size", expert_inter),
+    SIZE("shared_expert_intermediate_size", shared_inter), SIZE("decoder_sparse_step", sparse_step), { 0 }
 };
-static const struct config_size moe_sizes[] = {
-    SIZE("hidden_size", hidden),
-    SIZE("num_hidden_layers", n_layers),
-    SIZE("num_attention_heads", n_heads),
-    SIZE("num_key_value_heads", n_kv),
-    SIZE("head_dim", head_dim),
-    SIZE("intermediate_size", inter),
-    SIZE("vocab_size", vocab),
-    SIZE("max_position_embeddings", max_pos),
-    SIZE("num_local_experts", n_experts),
-    SIZE("num_experts", n_experts),
-    SIZE("moe_intermediate_size", expert_inter),
-    SIZE("decoder_sparse_step", sparse_step),
-    { 0 }
+static const struct config_size qwen3_moe_sizes[] = {
+    LLAMA_SIZES, EXPERT_SIZES, SIZE("moe_intermediate_size", expert_inter),
+    SIZE("decoder_sparse_step", sparse_step), { 0 }
 };
 static const struct config_size gpt2_sizes[] = {
     SIZE("n_embd", hidden),
@@ -248,6 +254,12 @@ static const struct config_switch llama_flags[] = {
     { "attention_bias", F_QKV_BIAS | F_O_BIAS }, { "mlp_bias", F_MLP_BIAS }, { 0 }
 };
 static const struct config_switch bias_flags[] = { { "attention_bias", F_QKV_BIAS | F_O_BIAS }, { 0 } };
+static const struct config_switch qwen2_moe_flags[] = {
+    { "norm_topk_prob", F_NORM_TOPK }, { "qkv_bias", F_QKV_BIAS }, { 0 }
+};
+static const struct config_switch qwen3_moe_flags[] = {
+    { "norm_topk_prob", F_NORM_TOPK }, { "attention_bias", F_QKV_BIAS | F_O_BIAS }, { 0 }
+};
 
 /* ---- families ---- */
 #define LLAMA_KEYS .eps_key = "rms_norm_eps", .act_key = "hidden_act", .acts = { "silu", "swish" }
@@ -299,18 +311,27 @@ static const struct family families[] = {
       .features = F_GATE | F_POST_NORM | F_QK_NORM, GEMMA,
       .defaults = { .hidden = 2304, .n_layers = 26, .n_heads = 8, .n_kv = 4, .head_dim = 256, .inter = 9216,
                     .vocab = 262208, .max_pos = 131072, .bos = 2, .eos = 1, .eps = 1e-6, .tied = 1 } },
-    { .name = "mixtral", .architecture = "MixtralForCausalLM",
-      .features = F_GATE | F_EXPERTS, LLAMA_KEYS, .size = moe_sizes, .flag = no_flags,
+    { .name = "mixtral", .architecture = "MixtralForCausalLM", .computed = 1,
+      .features = F_GATE | F_EXPERTS | F_NORM_TOPK, LLAMA_KEYS, .size = mixtral_sizes, .flag = no_flags,
       .first = llama_embed, .layer = { attention, mixtral_experts }, .last = llama_head,
       .defaults = { .hidden = 4096, .n_layers = 32, .n_heads = 32, .n_kv = 8, .inter = 14336, .vocab = 32000,
-                    .max_pos = 131072, .bos = 1, .eos = 2, .eps = 1e-5, .n_experts = 8 } },
-    { .name = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM",
-      .features = F_GATE | F_QK_NORM | F_EXPERTS, LLAMA_KEYS, .size = moe_sizes, .flag = bias_flags,
+                    .max_pos = 131072, .bos = 1, .eos = 2, .eps = 1e-5, .n_experts = 8,
+                    .experts_per_token = 2 } },
+    { .name = "qwen2_moe", .architecture = "Qwen2MoeForCausalLM", .computed = 1,
+      .features = F_GATE | F_QKV_BIAS | F_EXPERTS | F_SHARED, LLAMA_KEYS, .size = qwen2_moe_sizes,
+      .flag = qwen2_moe_flags, .first = llama_embed,
+      .layer = { attention, gated_mlp, qwen3_experts, shared_expert, attention_extras }, .last = llama_head,
+      .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 16, .n_kv = 16, .inter = 5632,
+                    .vocab = 151936, .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6,
+                    .n_experts = 60, .expert_inter = 1408, .experts_per_token = 4, .shared_inter = 5632 } },
+    { .name = "qwen3_moe", .architecture = "Qwen3MoeForCausalLM", .computed = 1,
+      .features = F_GATE | F_QK_NORM | F_EXPERTS, LLAMA_KEYS,
+      .size = qwen3_moe_sizes, .flag = qwen3_moe_flags,
       .first = llama_embed, .layer = { attention, gated_mlp, qwen3_experts, attention_extras },
       .last = llama_head,
       .defaults = { .hidden = 2048, .n_layers = 24, .n_heads = 32, .n_kv = 4, .inter = 6144, .vocab = 151936,
-                    .max_pos = 32768, .bos = -1, .eos = -1, .eps = 1e-6, .n_experts = 128,
-                    .expert_inter = 768 } },
+                    .max_pos = 32768, .window = 4096, .bos = -1, .eos = -1, .eps = 1e-6, .n_experts = 128,
+                    .expert_inter = 768, .experts_per_token = 8 } },
 };
 /* clang-format on */
 #define FAMILIES ((int)(sizeof families / sizeof families[0]))
@@ -343,12 +364,23 @@ void family_layer(const struct model_config *c, int layer, struct layer_spec *ou
     enum norm_kind norm = family_norm(c);
     int64_t window = layer >= c->window_first ? c->window : 0;
     enum act act = family_has(c, F_GATE) ? ACT_SWIGLU : ACT_GELU;
+    enum body second = model_has_experts(c, layer) ? BODY_EXPERTS : BODY_MLP;
 
     *out = (struct layer_spec){
         .n = 2,
         .branch = { { .body = BODY_ATTENTION, .norm = norm, .norm_weight = P_NORM_ATTN, .window = window },
-                    { .body = BODY_MLP, .norm = norm, .norm_weight = P_NORM_MLP, .act = act } },
+                    { .body = second, .norm = norm, .norm_weight = P_NORM_MLP, .act = act } },
     };
+}
+
+struct expert_router family_router(const struct model_config *c)
+{
+    return (struct expert_router){ .n_experts = (int)c->n_experts,
+                                   .k = (int)c->experts_per_token,
+                                   .weights = family_has(c, F_NORM_TOPK) ? ROUTER_CHOSEN : ROUTER_ALL,
+                                   .n_groups = 1,
+                                   .groups_kept = 1,
+                                   .factor = 1 };
 }
 
 int family_has(const struct model_config *c, unsigned features)

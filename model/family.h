@@ -4,6 +4,7 @@
 #define SHARDLINE_MODEL_FAMILY_H
 
 #include <stddef.h>
+#include "kernels/kernels.h"
 #include "model/params.h"
 
 /* What a model has beyond q k v o, up and down: its family always, or one config turns it on. */
@@ -19,7 +20,9 @@ enum feature {
     F_TRANSPOSED = 1 << 8, /* matrices of the layers are stored [in][out] */
     F_WINDOW = 1 << 9,     /* sliding-window attention, in some layers or all */
     F_POST_NORM = 1 << 10, /* norms behind attention and MLP too */
-    F_EXPERTS = 1 << 11    /* a router and experts instead of the MLP, in some layers or all */
+    F_EXPERTS = 1 << 11,   /* a router and experts instead of the MLP, in some layers or all */
+    F_NORM_TOPK = 1 << 12, /* the weights of a token's experts are divided by their sum */
+    F_SHARED = 1 << 13     /* an expert that every token takes, times a gate of its own */
 };
 
 /* ---- rows: one for each parameter of a unit ---- */
@@ -88,14 +91,14 @@ struct param_row {
 /* ---- what a model consists of: computed from these alone, no other file asks for features ---- */
 enum norm_kind { NORM_NONE, NORM_RMS, NORM_LAYER };
 enum act { ACT_SWIGLU /* silu(gate) up */, ACT_GELU };
-enum body { BODY_ATTENTION, BODY_MLP };
+enum body { BODY_ATTENTION, BODY_MLP, BODY_EXPERTS };
 /* A branch of a decoder layer: a norm, then a body, whose output is added to the residual stream. */
 struct branch_spec {
     enum body body;
     enum norm_kind norm;
     enum param_kind norm_weight;
     int64_t window; /* attention: positions that a token sees, 0: all */
-    enum act act;   /* MLP */
+    enum act act;   /* MLP, experts */
 };
 #define LAYER_BRANCHES 2
 struct layer_spec {
@@ -106,6 +109,8 @@ struct layer_spec {
 void family_layer(const struct model_config *c, int layer, struct layer_spec *out);
 /* The norm in front of the head. */
 enum norm_kind family_norm(const struct model_config *c);
+/* How the router of a layer with experts chooses. Its bias is not set. */
+struct expert_router family_router(const struct model_config *c);
 /* 1: a table of positions is added to the embedding; 0: RoPE. */
 int family_learns_positions(const struct model_config *c);
 
@@ -140,7 +145,7 @@ struct family {
         int64_t hidden, n_layers, n_heads, n_kv, head_dim, inter, vocab, max_pos, window, bos, eos;
         double eps;
         int tied;
-        int64_t n_experts, expert_inter;
+        int64_t n_experts, expert_inter, experts_per_token, shared_inter;
     } defaults; /* of transformers; 0: follows from the others */
     /* The rows of the first unit, of the last one, and of a layer: lists one behind the other. */
     const struct param_row *first, *last, *layer[ROW_LISTS];

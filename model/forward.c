@@ -2,13 +2,13 @@
 #include <string.h>
 #include "model/units.h"
 
-/* Buffers of a layer for `rows` rows: the bodies' own from a, the stream and its norm shared by all
- * branches. */
+/* Buffers of a layer for `rows` rows: the bodies' own from a, lists from host, the stream and its norm shared
+ * by all branches. */
 static void carve_layer(const struct model *m, const struct forward_work *w, int unit, int64_t rows,
-                        struct arena *a, struct unit_buf *b)
+                        struct arena *a, struct arena *host, struct unit_buf *b)
 {
     const struct unit *u = &m->unit[unit];
-    struct carver from = { .of = { a, a, a, a, a } };
+    struct carver from = { .of = { a, a, a, a, a, host } };
     struct call_shape c = { .n_seq = 1, .rows = rows, .own = rows };
 
     memset(b, 0, sizeof *b);
@@ -20,17 +20,25 @@ static void carve_layer(const struct model *m, const struct forward_work *w, int
     }
 }
 
-/* The most that any layer takes. */
-static size_t layer_bytes(const struct model *m, const struct forward_work *w)
+/* The most that any layer takes, of both kinds of memory. */
+static void measure_layers(const struct model *m, int64_t rows, size_t *bytes, size_t *host_bytes)
 {
-    size_t most = 0;
+    const struct forward_work none = { 0 };
+    *bytes = *host_bytes = 0;
     for (int unit = 1; unit <= m->n_layers; unit++) {
-        struct arena a = { 0 };
+        struct arena a = { 0 }, host = { 0 };
         struct unit_buf b;
-        carve_layer(m, w, unit, w->rows, &a, &b);
-        most = a.used > most ? a.used : most;
+        carve_layer(m, &none, unit, rows, &a, &host, &b);
+        *bytes = a.used > *bytes ? a.used : *bytes;
+        *host_bytes = host.used > *host_bytes ? host.used : *host_bytes;
     }
-    return most;
+}
+
+size_t forward_lists_bytes(const struct model *m, int64_t rows)
+{
+    size_t bytes, host;
+    measure_layers(m, rows, &bytes, &host);
+    return host;
 }
 
 void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, int64_t logit_rows,
@@ -39,13 +47,13 @@ void forward_work_carve(const struct model *m, struct arena *a, int64_t rows, in
     int tp = comm_size(m->tp);
     int64_t columns = (m->vocab + tp - 1) / tp + m->grain; /* a rank's at most */
     int64_t stat_rows = rows > logit_rows ? rows : logit_rows;
-    size_t row = (size_t)m->hidden * dtype_size(m->dt);
+    size_t row = (size_t)m->hidden * dtype_size(m->dt), host;
 
     *w = (struct forward_work){ .rows = rows, .logit_rows = logit_rows };
     w->x = arena_take(a, (size_t)rows * row);
     w->h = arena_take(a, (size_t)rows * row);
     w->stat = arena_take(a, (size_t)(2 * stat_rows) * sizeof(float));
-    w->layer_bytes = layer_bytes(m, w);
+    measure_layers(m, rows, &w->layer_bytes, &host);
     w->layer_memory = arena_take(a, w->layer_bytes);
     w->norm_out = arena_take(a, (size_t)logit_rows * row);
     w->picked = arena_take(a, (size_t)logit_rows * row);
@@ -106,6 +114,7 @@ static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, 
                     struct err *e)
 {
     struct arena a = { w->layer_memory, 0, w->layer_bytes };
+    struct arena host = { p->m->lists, 0, p->m->lists_bytes };
     struct unit_buf b = { .branch = { { .x = w->x } } };
     int rc = ws->get(ws, unit, 0, &p->uw, e);
 
@@ -114,7 +123,7 @@ static int one_unit(struct pass *p, struct weights *ws, struct forward_work *w, 
     if (next)
         rc = weights_soon(ws, next, 0, e);
     if (unit)
-        carve_layer(p->m, w, unit, rows_all(&p->r), &a, &b);
+        carve_layer(p->m, w, unit, rows_all(&p->r), &a, &host, &b);
     if (rc >= 0)
         rc = unit_forward(p, &p->m->unit[unit], &b, w->x, e);
     ws->put(ws, unit);

@@ -72,7 +72,9 @@ static int open_tables(struct model *m, struct err *e)
 
     m->sum_rows = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(m->max_rows * m->hidden));
     m->stat = comm_alloc(m->tp, MEM_COMM, sizeof(float) * (size_t)(4 * m->max_rows));
-    ok = m->sum_rows && m->stat;
+    m->lists_bytes = forward_lists_bytes(m, m->max_rows);
+    m->lists = m->lists_bytes ? mem_alloc(m->dev->mem, MEM_WORK, m->lists_bytes) : NULL;
+    ok = m->sum_rows && m->stat && (m->lists || !m->lists_bytes);
     if (m->learned_positions) {
         m->pos = calloc((size_t)m->max_rows, sizeof *m->pos);
         ok = ok && m->pos;
@@ -134,6 +136,7 @@ void model_close(struct model *m)
         dev_free(m->dev, m->rope_sin);
         comm_free(m->tp, m->sum_rows);
         comm_free(m->tp, m->stat);
+        mem_free(m->dev->mem, m->lists);
     }
     if (m->kv_group)
         comm_close(m->kv_group);

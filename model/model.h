@@ -55,6 +55,9 @@ struct model {
     void *all_rows;  /* dt [max_rows][hidden], once a machine: gathered rows; NULL: shares is 1 */
     float *stat;     /* comm memory [4][max_rows]: statistics of the cross-entropy */
     int32_t *pos;    /* [max_rows], of the host: positions of model_forward's rows; NULL: not learned */
+    /* of the host, lists_bytes: lists of one layer's routed rows in model_forward; NULL: no experts */
+    void *lists;
+    size_t lists_bytes;
 };
 
 /* Sizes alone, no memory but the tables: what a plan needs. model_close after it. ERR_CONFIG: a family that
@@ -96,6 +99,8 @@ int model_flops(const struct model_config *cfg, double keys, double *flops, stru
 struct unit_traffic {
     int sums_forward, sums_backward, gathers_forward, gathers_backward, gathers_deferred;
     int64_t norm_floats;
+    int whole_forward, whole_backward; /* sums whose result every rank takes whole, with sp too */
+    int64_t row_floats;                /* floats a row that ranks sum in backward */
 };
 /* One unit of the model on this rank. */
 struct unit_traffic model_traffic(const struct model *m, int unit);

@@ -87,11 +87,12 @@ enum param_kind {
     P_SHARED_GATE, /* of the shared experts, which every token takes */
     P_SHARED_UP,
     P_SHARED_DOWN,
-    P_SINKS,    /* one logit a head in the denominator of the softmax */
-    P_Q_A,      /* latent attention: hidden -> compressed q */
-    P_Q_A_NORM, /* its norm */
-    P_Q_B,      /* compressed q -> heads */
-    P_KV_A,     /* hidden -> compressed k and v, and the rotary part of k that all heads share */
+    P_SHARED_SCALE, /* one row: hidden -> the logit that scales the shared experts' output */
+    P_SINKS,        /* one logit a head in the denominator of the softmax */
+    P_Q_A,          /* latent attention: hidden -> compressed q */
+    P_Q_A_NORM,     /* its norm */
+    P_Q_B,          /* compressed q -> heads */
+    P_KV_A,         /* hidden -> compressed k and v, and the rotary part of k that all heads share */
     P_KV_A_NORM,
     P_KV_B, /* compressed k and v -> heads, each its k rows and its v rows */
     P_KINDS

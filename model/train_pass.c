@@ -148,7 +148,10 @@ static int64_t largest_matrix(const struct model *m, const struct sublayer *s, c
 {
     int64_t most = 0;
     for (int i = 0; i < k->n_slots; i++) {
-        int64_t rows = m->local.part[s->part[k->slot[i]]].count / k->inputs;
+        enum param_kind kind = s->kind->slot[k->slot[i]];
+        int part = k->n_experts ? params_part(&m->local, s->unit, kind, k->first_expert)
+                                : s->part[k->slot[i]];
+        int64_t rows = m->local.part[part].count / k->inputs;
         most = rows > most ? rows : most;
     }
     return most;

@@ -5,6 +5,8 @@
  *     device memory
  *     [ a norm's leaves | scratch that ranks of tp add up ]
  *     comm memory
+ *     [ lists of routed rows: every unit's ]
+ *     host memory
  *
  * Which buffers lie in "again", one set for all layers, is the recompute policy's decision (enum life). */
 #include <stdlib.h>
@@ -79,7 +81,7 @@ void train_clean_pages(const struct pass *p)
 }
 
 /* ---- memory ---- */
-enum { AT_SCRATCH, AT_AGAIN, AT_KEPT, AT_COMM, PLACES };
+enum { AT_SCRATCH, AT_AGAIN, AT_KEPT, AT_COMM, AT_HOST, PLACES };
 
 static size_t stream_bytes(const struct train_work *w)
 {
@@ -94,7 +96,8 @@ static struct carver carver_of(enum recompute policy, struct arena a[PLACES])
                                     [LIFE_COSTLY] = policy == RECOMPUTE_FULL ? again : kept,
                                     [LIFE_CHEAP] = policy == RECOMPUTE_NONE ? kept : again,
                                     [LIFE_SCRATCH] = &a[AT_SCRATCH],
-                                    [LIFE_COMM] = &a[AT_COMM] } };
+                                    [LIFE_COMM] = &a[AT_COMM],
+                                    [LIFE_HOST] = &a[AT_HOST] } };
 }
 
 /* One unit; what it takes of places that units share is free again behind it. most: the largest use so
@@ -215,10 +218,11 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     if (!w)
         return err_set(e, ERR_MEMORY, "no memory for a micro-batch");
     *w = train_work_of(m, chunk, s);
-    bytes = measure(*w, a) - a[AT_COMM].used;
+    bytes = measure(*w, a) - a[AT_COMM].used - a[AT_HOST].used;
     w->memory = dev_alloc(m->dev, MEM_ACTS, bytes);
     w->comm_memory = comm_alloc(m->tp, MEM_ACTS, a[AT_COMM].used);
-    if (!open_tables(w) || !w->memory || !w->comm_memory) {
+    w->host_memory = a[AT_HOST].used ? mem_alloc(m->dev->mem, MEM_ACTS, a[AT_HOST].used) : NULL;
+    if (!open_tables(w) || !w->memory || !w->comm_memory || (a[AT_HOST].used && !w->host_memory)) {
         train_work_close(w);
         return err_set(
             e, ERR_MEMORY,
@@ -231,11 +235,12 @@ int train_work_open(struct train_work **out, struct model *m, int chunk, const s
     w->again = (char *)w->memory + a[AT_SCRATCH].used;
     w->again_bytes = a[AT_AGAIN].used;
     for (int k = 0; k < PLACES; k++) {
-        char *base = k == AT_COMM ? w->comm_memory : (char *)w->memory + at;
         size_t size = a[k].used;
-        a[k] = (struct arena){ base, 0, size };
+        a[k] = (struct arena){ (char *)w->memory + at, 0, size };
         at += size;
     }
+    a[AT_COMM].base = w->comm_memory;
+    a[AT_HOST].base = w->host_memory;
     carve_all(w, a);
     train_work_documents(w, NULL, NULL);
     *out = w;
@@ -248,6 +253,7 @@ void train_work_close(struct train_work *w)
         return;
     comm_free(w->m->tp, w->comm_memory);
     dev_free(w->m->dev, w->memory);
+    mem_free(w->m->dev->mem, w->host_memory);
     free(w->pos);
     free(w->seq);
     free(w->page);

@@ -8,6 +8,7 @@
 static const struct sublayer_kind *const kind_of[] = {
     [BODY_ATTENTION] = &sublayer_attention,
     [BODY_MLP] = &sublayer_mlp,
+    [BODY_EXPERTS] = &sublayer_experts,
 };
 
 static struct norm norm_of(const struct model *m, int unit, const struct branch_spec *spec)
@@ -19,6 +20,9 @@ static struct norm norm_of(const struct model *m, int unit, const struct branch_
     n.bias = model_part(m, unit, param_bias(spec->norm_weight));
     return n;
 }
+
+/* Packs of one plan. */
+static int n_copies(const struct pack_plan *plan) { return plan->n_experts ? plan->n_experts : 1; }
 
 /* One branch more: its parts looked up, its sizes on this rank. */
 static void add_branch(struct model *m, int unit, enum flow flow, const struct sublayer_kind *kind,
@@ -34,10 +38,12 @@ static void add_branch(struct model *m, int unit, enum flow flow, const struct s
     s->unit = unit;
     s->layer = unit > 0 && unit <= m->n_layers ? unit - 1 : -1;
     for (int i = 0; i < SUBLAYER_SLOTS; i++)
-        s->part[i] = i < kind->n_slots ? model_part(m, unit, kind->slot[i]) : -1;
+        s->part[i] = i < kind->n_slots && kind->slot[i] < P_KINDS ? model_part(m, unit, kind->slot[i]) : -1;
     kind->shape(s, m, spec, tp_rank);
-    s->first_pack = u->n_packs;
-    u->n_packs += s->n_packs;
+    for (int k = 0; k < s->n_packs; k++) {
+        s->pack_at[k] = u->n_packs;
+        u->n_packs += n_copies(&s->pack[k]);
+    }
 }
 
 int units_open(struct model *m, int tp_rank, struct err *e)
@@ -122,7 +128,7 @@ const void *weight_at(const struct pass *p, int part)
 
 const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k)
 {
-    return &p->uw->pack[s->first_pack + k];
+    return &p->uw->pack[s->pack_at[k]];
 }
 
 static int is_transposed(const struct model *m, int part)
@@ -159,7 +165,7 @@ size_t model_pack_bytes(const struct model *m, int unit)
     size_t sum = 0;
     for (int b = 0; b < u->n_branches; b++)
         for (int k = 0; k < u->branch[b].body.n_packs; k++)
-            sum += pack_bytes(m, &u->branch[b].body.pack[k]);
+            sum += pack_bytes(m, &u->branch[b].body.pack[k]) * (size_t)n_copies(&u->branch[b].body.pack[k]);
     return sum;
 }
 
@@ -224,6 +230,20 @@ struct mat model_transposed(const struct model *m, struct mat stored, char **to)
     return t;
 }
 
+/* One pack, of this expert where the plan is one of experts. */
+static void pack_matrices(const struct model *m, const struct sublayer *s, const struct pack_plan *plan,
+                          int expert, const struct pack_from *from, const struct panels *to)
+{
+    struct stored w[3];
+    for (int i = 0; i < plan->n_slots; i++) {
+        enum param_kind kind = s->kind->slot[plan->slot[i]];
+        int part = plan->n_experts ? params_part(&m->local, s->unit, kind, expert) : s->part[plan->slot[i]];
+        struct mat stored = model_mat(m, plan->tied ? from->tied : from->flat, part);
+        w[i] = (struct stored){ stored, is_transposed(m, part) };
+    }
+    pack_share(m, to, w, plan->n_slots, from->share, from->n_shares);
+}
+
 void model_pack(const struct model *m, int unit, const struct pack_from *from, struct unit_weights *uw,
                 void *memory)
 {
@@ -233,17 +253,12 @@ void model_pack(const struct model *m, int unit, const struct pack_from *from, s
         const struct sublayer *s = &u->branch[b].body;
         for (int k = 0; k < s->n_packs; k++) {
             const struct pack_plan *plan = &s->pack[k];
-            struct panels *p = &uw->pack[s->first_pack + k];
-            struct stored w[3];
-
-            *p = (struct panels){ at, plan->outputs, plan->inputs, m->dt, plan->leaves };
-            for (int i = 0; i < plan->n_slots; i++) {
-                int part = s->part[plan->slot[i]];
-                struct mat stored = model_mat(m, plan->tied ? from->tied : from->flat, part);
-                w[i] = (struct stored){ stored, is_transposed(m, part) };
+            for (int i = 0; i < n_copies(plan); i++) {
+                struct panels *p = &uw->pack[s->pack_at[k] + i];
+                *p = (struct panels){ at, plan->outputs, plan->inputs, m->dt, plan->leaves };
+                pack_matrices(m, s, plan, plan->first_expert + i, from, p);
+                at += pack_bytes(m, plan);
             }
-            pack_share(m, p, w, plan->n_slots, from->share, from->n_shares);
-            at += pack_bytes(m, plan);
         }
     }
 }

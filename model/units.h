@@ -13,6 +13,7 @@
 
 #include "model/family.h"
 #include "model/model.h"
+#include "model/routing.h"
 
 /* ---- what a unit is made of, fixed by model_shape ---- */
 
@@ -22,16 +23,18 @@ struct norm {
     int weight, bias;
 };
 
-/* Matrices of a sublayer, stacked over their outputs and packed for the forward product. */
+/* Matrices of a sublayer, stacked over their outputs and packed for the forward product: one pack, or one for
+ * each of the rank's experts. */
 struct pack_plan {
     int n_slots, slot[3];
     int64_t outputs, inputs;
-    struct leaves leaves; /* of the inputs */
-    int tied;             /* the matrix is unit 0's */
+    struct leaves leaves;        /* of the inputs */
+    int tied;                    /* the matrix is unit 0's */
+    int first_expert, n_experts; /* n_experts 0: the matrices belong to no expert */
 };
 
-#define SUBLAYER_SLOTS 10
-#define SUBLAYER_PACKS 2
+#define SUBLAYER_SLOTS 12
+#define SUBLAYER_PACKS 6
 #define UNIT_BRANCHES 2
 
 /* Attention on this rank. */
@@ -43,11 +46,22 @@ struct attention {
     struct leaves of_kv;    /* this rank's blocks of the kv rows, counted from kv_begin */
     int64_t kv_begin;       /* first kv row to contract in dX, from this rank's first kv row */
 };
-/* An MLP on this rank. */
+/* An MLP on this rank, a body of its own or the shared expert of a mixture. */
 struct mlp {
     enum act act;
     int64_t inter, up_cols; /* up_cols: what goes into the activation, 2 inter (gate, up) or inter */
     struct leaves of_inter;
+    int slot; /* of gate; up, down and their biases follow */
+    int pack; /* of gate and up; down's follows */
+};
+/* A mixture of experts on this rank. */
+struct experts {
+    struct expert_router router;
+    int n_local, first; /* experts [first, first + n_local) are computed here */
+    enum act act;
+    int64_t inter, up_cols; /* of one expert, as those of an MLP */
+    struct leaves of_inter;
+    struct mlp shared; /* inter 0: none */
 };
 
 struct sublayer_kind;
@@ -55,11 +69,13 @@ struct sublayer {
     const struct sublayer_kind *kind;
     int unit, layer;          /* layer -1: not in a decoder layer */
     int part[SUBLAYER_SLOTS]; /* by the kind's slot: the parameter's part, -1: none */
-    int n_packs, first_pack;  /* among the unit's packs */
+    int n_packs;
     struct pack_plan pack[SUBLAYER_PACKS];
+    int pack_at[SUBLAYER_PACKS]; /* among the unit's packs: the first one of a plan */
     union {
         struct attention attention;
         struct mlp mlp;
+        struct experts experts;
     };
 };
 
@@ -87,6 +103,7 @@ enum life {
     LIFE_CHEAP,   /* kept with --recompute none only */
     LIFE_SCRATCH, /* inside one body's forward or backward */
     LIFE_COMM,    /* scratch that ranks of tp add up: comm memory */
+    LIFE_HOST,    /* lists that the host makes and reads, from forward to backward: host memory */
     LIVES
 };
 /* Where buffers are taken from. The same walk measures (bases NULL) and carves. */
@@ -129,6 +146,28 @@ struct mlp_buf {
     float *d_act; /* [rows][inter] */
     void *transposed;
 };
+struct experts_buf {
+    struct routing routing;
+    float *logits;   /* [rows][n_experts] */
+    int32_t *expert; /* [rows][k]: the choice, and its weights */
+    float *weight;
+    float *gu;  /* [rows k][up_cols], grouped, as are the next three */
+    void *act;  /* dt [rows k][inter] */
+    float *sum; /* comm memory [rows k][hidden]: experts' outputs; backward: gradients of their inputs */
+    void *row;  /* dt [rows k][hidden]: these, rounded */
+    struct mlp_buf shared;
+    float *shared_logit; /* [rows]: of the shared expert's gate */
+    void *shared_out;    /* dt [rows][hidden] */
+    /* backward */
+    float *d_act;          /* [rows k][inter] */
+    void *dgu;             /* dt [rows k][up_cols] */
+    float *d_row, *d_slot; /* comm memory [rows k], [rows k]: gradients of weights, grouped and by slot */
+    void *d_logits;        /* dt [rows][n_experts] */
+    void *d_shared;        /* dt [rows][hidden] */
+    void *d_shared_logit;  /* dt [rows] */
+    float *dx;             /* [rows][hidden]: gradient of the norm's output, own rows */
+    float *part;           /* [rows][hidden]: what is added to it */
+};
 struct head_buf {
     float *logits; /* [rows][logit_ld], this rank's columns */
     int64_t logit_ld;
@@ -145,6 +184,7 @@ struct branch_buf {
     union {
         struct attention_buf attention;
         struct mlp_buf mlp;
+        struct experts_buf experts;
         struct head_buf head;
     };
 };
@@ -188,6 +228,7 @@ struct gradient {
     struct mat dy, x;
     const float *stat;
     const int32_t *ids;
+    const struct routing *routing; /* GRADIENT_BODY of experts: slot part[0] of every expert */
 };
 
 /* ---- a kind of body ---- */
@@ -196,6 +237,9 @@ struct sublayer_kind {
     const enum param_kind *slot; /* the parameter of each slot */
     int n_slots;
     int out_bias; /* slot of the bias that the walker adds behind the sum over tp, or -1 */
+    /* What the body leaves in m->sum_rows is complete: its own rows, already summed over tp. Else it is this
+     * rank's part of all rows. */
+    int complete;
     /* Sizes, leaves and packs on this rank; part[] is filled. */
     void (*shape)(struct sublayer *s, const struct model *m, const struct branch_spec *spec, int tp_rank);
     void (*carve)(const struct sublayer *s, const struct model *m, const struct call_shape *c,
@@ -215,11 +259,36 @@ struct sublayer_kind {
     /* Bytes that deferred records of one backward copy, at most; and gathers that they need. */
     size_t (*deferred_bytes)(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                              enum recompute recompute);
+    /* Adds what the body itself moves over tp. NULL: it leaves this rank's part of one sum a pass. */
+    void (*traffic)(const struct sublayer *s, struct unit_traffic *t);
     /* Products of one token forward, and attention over `keys` keys: floating-point operations on this
      * rank. */
     double (*flops)(const struct sublayer *s, const struct model *m, double keys);
 };
-extern const struct sublayer_kind sublayer_embed, sublayer_attention, sublayer_mlp, sublayer_head;
+extern const struct sublayer_kind sublayer_embed, sublayer_attention, sublayer_mlp, sublayer_experts,
+    sublayer_head;
+
+/* ---- sublayer/mlp.c: an MLP inside of a body. Slot and pack numbers are set. ---- */
+/* Sizes, and the plans of its two packs. */
+void mlp_shape(struct sublayer *s, struct mlp *mlp, const struct model *m, enum act act, int64_t inter,
+               int tp_rank);
+void mlp_carve(const struct sublayer *s, const struct mlp *mlp, const struct model *m,
+               const struct call_shape *c, const struct carver *from, struct mlp_buf *buf);
+/* Leaves this rank's part in m->sum_rows. */
+void mlp_forward(const struct pass *p, const struct sublayer *s, const struct mlp *mlp, struct mlp_buf *buf,
+                 struct mat h);
+/* What --recompute selective dropped. */
+void mlp_activate(const struct pass *p, const struct mlp *mlp, struct mlp_buf *buf);
+/* dx: all rows of the gradient of its output (dt). Leaves this rank's part of d(h) in m->sum_rows; emits its
+ * records; asks for the norm's output in b. */
+int mlp_backward(const struct pass *p, const struct sublayer *s, const struct mlp *mlp, struct mlp_buf *buf,
+                 const struct branch_buf *b, struct mat dx, struct err *e);
+size_t mlp_deferred_bytes(const struct mlp *mlp, const struct model *m, const struct call_shape *c,
+                          enum recompute recompute);
+/* Matrices that feed an activation; the op and its gradient. */
+int act_inputs(enum act act);
+void act_forward(struct dev *d, enum act act, struct mat to, struct mat in);
+void act_backward(struct dev *d, enum act act, struct mat d_in, struct mat in, struct mat d_act);
 
 /* ---- units.c ---- */
 int units_open(struct model *m, int tp_rank, struct err *e);
@@ -230,7 +299,7 @@ struct leaves leaves_cut(struct leaves l, int one);
 void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos);
 /* A parameter's weights in natural order, NULL: none of this unit, or a matrix that is only packed. */
 const void *weight_at(const struct pass *p, int part);
-/* Pack k of a body. */
+/* Pack k of a body; of experts: the first of n_experts. */
 const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k);
 /* Outputs [first, first + n) of a matrix in natural order: [n][inputs]. Made at *to, which moves behind it,
  * where the tensor is stored transposed. */
@@ -264,6 +333,8 @@ void walk_dx_of(const struct pass *p, int n, const struct mat *dy, const struct 
                 const struct leaves *l);
 /* Adds a bias (part, -1: none) to columns [c0, c0 + n) of y. */
 void walk_bias(const struct pass *p, int part, struct mat y, int64_t c0, int64_t n);
+/* The sums over tp of what a body left in m->sum_rows: this rank's own rows. */
+int walk_sum(const struct pass *p, const struct sublayer *s, struct mat *own, struct err *e);
 size_t norm_stats(const struct norm *n, int64_t rows);           /* floats */
 int64_t norm_width(const struct norm *n, const struct model *m); /* floats of a norm's gradients */
 
@@ -293,6 +364,10 @@ struct mat gradient_input(const struct pass *p, struct mat x);
 #define ROPE_FIRST 2048
 int rope_extend(struct model *m, int64_t n, struct err *e);
 
+/* ---- forward.c ---- */
+/* Bytes of the lists that one layer takes in host memory for so many rows. */
+size_t forward_lists_bytes(const struct model *m, int64_t rows);
+
 /* ---- train_work.c ---- */
 /* The activations of one micro-batch on one pipeline stage. */
 struct train_work {
@@ -305,7 +380,7 @@ struct train_work {
     int n_attn;    /* of all sequences now */
     int n_units;   /* from at.first_unit */
     void *memory;  /* of all buffers but comm memory */
-    void *comm_memory;
+    void *comm_memory, *host_memory;
     struct unit_buf *unit; /* [n_units] */
     struct unit_buf head;
     char *again;          /* buffers that computing a layer again overwrites … */

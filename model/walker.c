@@ -92,6 +92,15 @@ static void cut_to_bf16(float *x, int64_t n)
     }
 }
 
+int walk_sum(const struct pass *p, const struct sublayer *s, struct mat *own, struct err *e)
+{
+    const struct model *m = p->m;
+    if (!s->kind->complete)
+        return rows_sum(m, &p->r, own, e);
+    *own = rows_of(m->sum_rows, DT_F32, rows_own(&p->r), m->hidden);
+    return 0;
+}
+
 /* x_out = round(x + round(Tree over tp of the parts, and the body's last bias)), own rows. */
 static int add_to_stream(const struct pass *p, const struct sublayer *s, const void *x, void *x_out,
                          struct err *e)
@@ -100,8 +109,8 @@ static int add_to_stream(const struct pass *p, const struct sublayer *s, const v
     struct mat sum;
 
     if (ALTERED("round_before_tree"))
-        cut_to_bf16(m->sum_rows, rows_all(&p->r) * m->hidden);
-    int rc = rows_sum(m, &p->r, &sum, e);
+        cut_to_bf16(m->sum_rows, (s->kind->complete ? rows_own(&p->r) : rows_all(&p->r)) * m->hidden);
+    int rc = walk_sum(p, s, &sum, e);
     if (rc < 0)
         return rc;
     if (s->kind->out_bias >= 0)
@@ -235,7 +244,7 @@ static int norm_backward(const struct pass *p, const struct branch *br, struct b
     const float *stat = gradient_input(p, rows_of(b->stat, DT_F32, 1, stats)).p;
     int rc;
 
-    TRY(rows_sum(m, &p->r, &dy, e));
+    TRY(walk_sum(p, &br->body, &dy, e));
     TRY(gradient_emit(
         p,
         (struct gradient){
@@ -277,8 +286,12 @@ struct unit_traffic model_traffic(const struct model *m, int unit)
     for (int i = 0; i < u->n_branches; i++) {
         const struct branch *br = &u->branch[i];
         int start = br->flow == FLOW_START, add = br->flow == FLOW_ADD;
-        t.sums_forward += start || add;
-        t.sums_backward += !start;
+        if (br->body.kind->traffic) {
+            br->body.kind->traffic(&br->body, &t);
+        } else {
+            t.sums_forward += start || add;
+            t.sums_backward += !start;
+        }
         t.gathers_forward += !start;
         t.gathers_backward += add ? 2 : 1;
         t.gathers_deferred += add;

@@ -46,7 +46,7 @@ static void plan_tp(struct layout_plan *p, const struct layout_spec *a, const st
 {
     double ring = ring_share(a->layout.tp), el = (double)dtype_size(a->dt);
     double hidden = ring * rows * (double)m->hidden;
-    double sums = 0, gathers = 0, norms = 0;
+    double sums = 0, whole = 0, gathers = 0, norms = 0;
 
     for (int u = 0; u < m->table.n_units; u++) {
         struct unit_traffic t = model_traffic(m, u);
@@ -55,16 +55,18 @@ static void plan_tp(struct layout_plan *p, const struct layout_spec *a, const st
         if ((u == 0 && !m->has_embed) || (u > m->n_layers && !m->has_head))
             continue;
         sums += forwards * t.sums_forward + t.sums_backward;
+        whole += forwards * t.whole_forward + t.whole_backward;
+        whole += (double)t.row_floats / (double)m->hidden;
         gathers += forwards * t.gathers_forward + t.gathers_backward;
         gathers += a->pipeline == PIPE_ZERO_BUBBLE ? t.gathers_deferred : 0;
         norms += ring * rows / (double)a->seq_len * (double)t.norm_floats;
     }
     if (m->shares == 1) {
-        p->tp_reduce = 4 * 2 * hidden * sums;
+        p->tp_reduce = 4 * 2 * hidden * (sums + whole);
         p->tp_gather = 0;
         return;
     }
-    p->tp_reduce = 4 * (hidden * sums + 2 * norms);
+    p->tp_reduce = 4 * (hidden * (sums + 2 * whole) + 2 * norms);
     p->tp_gather = el * hidden * gathers;
 }
 

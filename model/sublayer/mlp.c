@@ -24,91 +24,102 @@ static const struct {
     void (*backward)(struct dev *d, struct mat d_in, struct mat in, struct mat d_act);
 } act_of[] = { [ACT_SWIGLU] = { 2, swiglu, swiglu_dx }, [ACT_GELU] = { 1, gelu, gelu_dx } };
 
-static void shape(struct sublayer *s, const struct model *m, const struct branch_spec *spec, int tp_rank)
-{
-    const struct model_config *c = &m->table.cfg;
-    int each = m->grain / m->local.layout.tp, first = tp_rank * each, n_in = act_of[spec->act].n_in;
-    struct mlp *mlp = &s->mlp;
+int act_inputs(enum act act) { return act_of[act].n_in; }
 
-    mlp->act = spec->act;
-    mlp->inter = block_begin(c->inter, m->grain, first + each) - block_begin(c->inter, m->grain, first);
-    mlp->up_cols = n_in * mlp->inter;
-    mlp->of_inter = leaves_cut(leaves_of(c->inter, m->grain, first, each),
-                               m->fast || ALTERED("leaves_inter"));
-    s->n_packs = 2;
-    s->pack[PACK_UP] = (struct pack_plan){ n_in, { GATE, UP }, mlp->up_cols, m->hidden, m->of_hidden, 0 };
-    if (n_in == 1)
-        s->pack[PACK_UP].slot[0] = UP;
-    s->pack[PACK_DOWN] = (struct pack_plan){ 1, { DOWN }, m->hidden, mlp->inter, mlp->of_inter, 0 };
+void act_forward(struct dev *d, enum act act, struct mat to, struct mat in)
+{
+    act_of[act].forward(d, to, in);
 }
 
-static void carve_mlp(const struct sublayer *s, const struct model *m, const struct call_shape *c,
-                      const struct carver *from, struct branch_buf *b)
+void act_backward(struct dev *d, enum act act, struct mat d_in, struct mat in, struct mat d_act)
+{
+    act_of[act].backward(d, d_in, in, d_act);
+}
+
+void mlp_shape(struct sublayer *s, struct mlp *mlp, const struct model *m, enum act act, int64_t inter,
+               int tp_rank)
+{
+    int each = m->grain / m->local.layout.tp, first = tp_rank * each, n_in = act_of[act].n_in;
+    int up = mlp->slot + (n_in == 1);
+
+    mlp->act = act;
+    mlp->inter = block_begin(inter, m->grain, first + each) - block_begin(inter, m->grain, first);
+    mlp->up_cols = n_in * mlp->inter;
+    mlp->of_inter = leaves_cut(leaves_of(inter, m->grain, first, each), m->fast || ALTERED("leaves_inter"));
+    s->pack[mlp->pack] = (struct pack_plan){ .n_slots = n_in,
+                                             .slot = { up, up + 1 },
+                                             .outputs = mlp->up_cols,
+                                             .inputs = m->hidden,
+                                             .leaves = m->of_hidden };
+    s->pack[mlp->pack + 1] = (struct pack_plan){ .n_slots = 1,
+                                                 .slot = { mlp->slot + DOWN },
+                                                 .outputs = m->hidden,
+                                                 .inputs = mlp->inter,
+                                                 .leaves = mlp->of_inter };
+}
+
+void mlp_carve(const struct sublayer *s, const struct mlp *mlp, const struct model *m,
+               const struct call_shape *c, const struct carver *from, struct mlp_buf *buf)
 {
     size_t el = dtype_size(m->dt);
-    struct mlp_buf *buf = &b->mlp;
 
-    buf->gu = carve(from, LIFE_COSTLY, c->rows * s->mlp.up_cols, sizeof(float));
-    buf->act = carve(from, LIFE_CHEAP, c->rows * s->mlp.inter, el);
+    buf->gu = carve(from, LIFE_COSTLY, c->rows * mlp->up_cols, sizeof(float));
+    buf->act = carve(from, LIFE_CHEAP, c->rows * mlp->inter, el);
     if (!c->training)
         return;
-    buf->dgu = carve(from, LIFE_SCRATCH, c->rows * s->mlp.up_cols, el);
-    buf->d_act = carve(from, LIFE_SCRATCH, c->rows * s->mlp.inter, sizeof(float));
-    size_t transposed = transposed_bytes(s, m, GATE, 2), down = transposed_bytes(s, m, DOWN, 1);
+    buf->dgu = carve(from, LIFE_SCRATCH, c->rows * mlp->up_cols, el);
+    buf->d_act = carve(from, LIFE_SCRATCH, c->rows * mlp->inter, sizeof(float));
+    size_t transposed = transposed_bytes(s, m, mlp->slot, 2),
+           down = transposed_bytes(s, m, mlp->slot + DOWN, 1);
     transposed = transposed > down ? transposed : down;
     buf->transposed = transposed ? carve(from, LIFE_SCRATCH, 1, transposed) : NULL;
 }
 
-static void activate(const struct pass *p, const struct sublayer *s, struct branch_buf *b)
+void mlp_activate(const struct pass *p, const struct mlp *mlp, struct mlp_buf *buf)
 {
     const struct model *m = p->m;
     int64_t rows = rows_all(&p->r);
-    struct mat act = rows_of(b->mlp.act, m->dt, rows, s->mlp.inter);
-    struct mat gu = rows_of(b->mlp.gu, DT_F32, rows, s->mlp.up_cols);
+    struct mat act = rows_of(buf->act, m->dt, rows, mlp->inter);
+    struct mat gu = rows_of(buf->gu, DT_F32, rows, mlp->up_cols);
 
-    act_of[s->mlp.act].forward(m->dev, act, gu);
+    act_forward(m->dev, mlp->act, act, gu);
 }
 
-static int forward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct mat h,
-                   struct err *e)
+void mlp_forward(const struct pass *p, const struct sublayer *s, const struct mlp *mlp, struct mlp_buf *buf,
+                 struct mat h)
 {
     const struct model *m = p->m;
-    const struct mlp *mlp = &s->mlp;
-    struct mat gu = rows_of(b->mlp.gu, DT_F32, h.rows, mlp->up_cols);
-    struct mat act = rows_of(b->mlp.act, m->dt, h.rows, mlp->inter);
+    struct mat gu = rows_of(buf->gu, DT_F32, h.rows, mlp->up_cols);
+    struct mat act = rows_of(buf->act, m->dt, h.rows, mlp->inter);
 
-    (void)e;
-    KERNEL(m->dev, linear, gu, h, weight_pack(p, s, PACK_UP));
-    walk_bias(p, s->part[GATE_BIAS], gu, 0, mlp->inter);
-    walk_bias(p, s->part[UP_BIAS], gu, mlp->up_cols - mlp->inter, mlp->inter);
-    activate(p, s, b);
+    KERNEL(m->dev, linear, gu, h, weight_pack(p, s, mlp->pack + PACK_UP));
+    walk_bias(p, s->part[mlp->slot + GATE_BIAS], gu, 0, mlp->inter);
+    walk_bias(p, s->part[mlp->slot + UP_BIAS], gu, mlp->up_cols - mlp->inter, mlp->inter);
+    mlp_activate(p, mlp, buf);
     KERNEL(m->dev, linear, rows_of(m->sum_rows, DT_F32, h.rows, m->hidden), act,
-           weight_pack(p, s, PACK_DOWN));
-    return 0;
+           weight_pack(p, s, mlp->pack + PACK_DOWN));
 }
 
-static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct err *e)
+int mlp_backward(const struct pass *p, const struct sublayer *s, const struct mlp *mlp, struct mlp_buf *buf,
+                 const struct branch_buf *b, struct mat dx, struct err *e)
 {
     struct model *m = p->m;
-    const struct mlp *mlp = &s->mlp;
-    struct mlp_buf *buf = &b->mlp;
     int64_t rows = rows_all(&p->r), inter = mlp->inter;
     struct mat act = rows_of(buf->act, m->dt, rows, inter), gu = rows_of(buf->gu, DT_F32, rows, mlp->up_cols);
     struct mat dact = rows_of(buf->d_act, DT_F32, rows, inter),
                dgu = rows_of(buf->dgu, m->dt, rows, mlp->up_cols);
-    struct mat dx, h, down, dy[2], weight[2];
+    struct mat h, down, dy[2], weight[2];
     struct leaves leaves[2] = { mlp->of_inter, mlp->of_inter };
-    int n_in = act_of[mlp->act].n_in, first = n_in == 2 ? GATE : UP, rc;
+    int n_in = act_of[mlp->act].n_in, first = mlp->slot + (n_in == 2 ? GATE : UP), rc;
     char *to = buf->transposed;
 
     /* through down */
-    TRY(walk_dx(p, &dx, e));
-    TRY(walk_product(p, s, DOWN, DOWN_BIAS, dx, gradient_input(p, act), e));
-    down = weight_rows(p, s->part[DOWN], 0, m->hidden, &to);
+    TRY(walk_product(p, s, mlp->slot + DOWN, mlp->slot + DOWN_BIAS, dx, gradient_input(p, act), e));
+    down = weight_rows(p, s->part[mlp->slot + DOWN], 0, m->hidden, &to);
     KERNEL(m->dev, linear_dx, dact, 1, &dx, &down, &m->of_hidden);
 
     /* through the activation */
-    act_of[mlp->act].backward(m->dev, dgu, gu, dact);
+    act_backward(m->dev, mlp->act, dgu, gu, dact);
 
     /* through gate and up */
     to = buf->transposed;
@@ -125,12 +136,52 @@ out:
 }
 
 /* Copies of dgu; of act, where layers share its buffer. */
+size_t mlp_deferred_bytes(const struct mlp *mlp, const struct model *m, const struct call_shape *c,
+                          enum recompute recompute)
+{
+    size_t el = dtype_size(m->dt);
+    int64_t columns = mlp->up_cols + (recompute != RECOMPUTE_NONE ? mlp->inter : 0);
+    return (size_t)(c->rows * columns) * el + 3 * 64;
+}
+
+/* ---- the body ---- */
+static void shape(struct sublayer *s, const struct model *m, const struct branch_spec *spec, int tp_rank)
+{
+    s->mlp = (struct mlp){ .slot = GATE, .pack = PACK_UP };
+    s->n_packs = 2;
+    mlp_shape(s, &s->mlp, m, spec->act, m->table.cfg.inter, tp_rank);
+}
+
+static void carve_body(const struct sublayer *s, const struct model *m, const struct call_shape *c,
+                       const struct carver *from, struct branch_buf *b)
+{
+    mlp_carve(s, &s->mlp, m, c, from, &b->mlp);
+}
+
+static int forward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct mat h,
+                   struct err *e)
+{
+    (void)e;
+    mlp_forward(p, s, &s->mlp, &b->mlp, h);
+    return 0;
+}
+
+static void recompute(const struct pass *p, const struct sublayer *s, struct branch_buf *b)
+{
+    mlp_activate(p, &s->mlp, &b->mlp);
+}
+
+static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *b, struct err *e)
+{
+    struct mat dx;
+    int rc = walk_dx(p, &dx, e);
+    return rc < 0 ? rc : mlp_backward(p, s, &s->mlp, &b->mlp, b, dx, e);
+}
+
 static size_t deferred_bytes(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                              enum recompute recompute)
 {
-    size_t el = dtype_size(m->dt);
-    int64_t columns = s->mlp.up_cols + (recompute != RECOMPUTE_NONE ? s->mlp.inter : 0);
-    return (size_t)(c->rows * columns) * el + 3 * 64;
+    return mlp_deferred_bytes(&s->mlp, m, c, recompute);
 }
 
 static double flops(const struct sublayer *s, const struct model *m, double keys)
@@ -145,10 +196,10 @@ const struct sublayer_kind sublayer_mlp = {
     .n_slots = SLOTS,
     .out_bias = DOWN_BIAS,
     .shape = shape,
-    .carve = carve_mlp,
+    .carve = carve_body,
     .forward = forward,
     .backward = backward,
-    .recompute = activate,
+    .recompute = recompute,
     .deferred_bytes = deferred_bytes,
     .flops = flops,
 };

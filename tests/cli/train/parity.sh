@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # quick
-# parity.sh - the reference's runs of Llama and GPT-2: loss and gradient norm of every step, final weights, both moments. Needs $FIXTURES and python3.
+# parity.sh - the reference's runs of Llama, GPT-2 and mixtures of experts: loss and gradient norm of every step, final weights, both moments. Needs $FIXTURES and python3.
 . "$(dirname "$0")/../lib/lib.bash"
 here=$(cd "$(dirname "$0")" && pwd)
 [ -n "${FIXTURES:-}" ] || { skip "FIXTURES is not set: no reference runs"; finish; }
-runs=$FIXTURES/hf/train
-[ -d "$runs" ] || { skip "no $runs: no reference runs"; finish; }
+[ -d "$FIXTURES/hf/train" ] || { skip "no $FIXTURES/hf/train: no reference runs"; finish; }
 command -v python3 >/dev/null || { skip "no python3 to compare with"; finish; }
 
-for name in llama-f32 llama-bf16-master gpt2-f32; do
+for name in llama-f32 llama-bf16-master gpt2-f32 mixtral-noaux-f32 qwen3moe-noaux-f32; do
+    runs=$FIXTURES/hf/train
+    [ -d "$runs/$name" ] || runs=$FIXTURES/experts/train
     dtype=$([ $name = llama-bf16-master ] && echo bf16 || echo fp32)
     args=$(python3 "$here/parity.py" options "$runs/$name") || { claim "$name: run.json is read" false; continue; }
     run timeout -k 10 250 "$BIN/ptrain" $args --dtype $dtype --out "$TMP/$name" --log "$TMP/$name.jsonl"

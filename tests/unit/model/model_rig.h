@@ -67,6 +67,20 @@ static const struct rig_family {
     { "gpt2", "{\"model_type\":\"gpt2\",\"n_embd\":72,\"n_layer\":2,\"n_head\":8,\"n_inner\":104,\"vocab_"
               "size\":701,\"n_positions\":90,"
               "\"initializer_range\":0.15}" },
+    { "mixtral",
+      "{\"model_type\":\"mixtral\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":2,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,"
+      "\"num_local_experts\":5,\"num_experts_per_tok\":2,\"initializer_range\":0.15}" },
+    { "qwen2_moe",
+      "{\"model_type\":\"qwen2_moe\",\"hidden_size\":80,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":2,\"intermediate_size\":104,\"vocab_size\":701,\"num_experts\":6,"
+      "\"num_experts_per_tok\":3,\"moe_intermediate_size\":40,\"shared_expert_intermediate_size\":72,"
+      "\"initializer_range\":0.15}" },
+    { "qwen3_moe, an MLP in the first layer",
+      "{\"model_type\":\"qwen3_moe\",\"hidden_size\":72,\"num_hidden_layers\":2,\"num_attention_heads\":8,"
+      "\"num_key_value_heads\":2,\"head_dim\":10,\"intermediate_size\":104,\"vocab_size\":701,"
+      "\"num_experts\":8,\"num_experts_per_tok\":2,\"moe_intermediate_size\":48,\"norm_topk_prob\":true,"
+      "\"decoder_sparse_step\":2,\"initializer_range\":0.15}" },
 };
 #define RIG_FAMILIES ((int)(sizeof rig_families / sizeof rig_families[0]))
 

@@ -1,0 +1,70 @@
+/* routing.c - see routing.h. */
+#include "model/routing.h"
+
+#include <string.h>
+
+void routing_carve(struct routing *r, struct arena *a)
+{
+    int64_t slots = r->rows * r->k;
+    r->expert = ARENA_NEW(a, int32_t, slots);
+    r->place = ARENA_NEW(a, int32_t, slots);
+    r->row = ARENA_NEW(a, int32_t, slots);
+    r->slot = ARENA_NEW(a, int32_t, slots);
+    r->begin = ARENA_NEW(a, int64_t, r->n_local + 1);
+    r->leaf_end = ARENA_NEW(a, int64_t, (int64_t)r->n_local * r->n_leaves);
+    r->acc = ARENA_NEW(a, struct tree_acc, r->n_local);
+    r->mat = ARENA_NEW(a, struct mat, 2 * r->n_local);
+}
+
+/* The local expert of a slot, or -1. */
+static int local_expert(const struct routing *r, int64_t slot)
+{
+    int e = r->expert[slot] - r->first;
+    return e >= 0 && e < r->n_local ? e : -1;
+}
+
+/* leaf_end[e][s]: how many rows of expert e are in leaf s. */
+static void count_rows(struct routing *r)
+{
+    memset(r->leaf_end, 0, sizeof *r->leaf_end * (size_t)r->n_local * (size_t)r->n_leaves);
+    for (int64_t slot = 0; slot < r->rows * r->k; slot++) {
+        int e = local_expert(r, slot);
+        if (e >= 0)
+            r->leaf_end[e * r->n_leaves + slot / r->k / r->leaf_rows]++;
+    }
+}
+
+/* Counts become ends: expert by expert, leaf by leaf. */
+static void sum_counts(struct routing *r)
+{
+    int64_t end = 0;
+    for (int e = 0; e < r->n_local; e++) {
+        r->begin[e] = end;
+        for (int s = 0; s < r->n_leaves; s++) {
+            end += r->leaf_end[e * r->n_leaves + s];
+            r->leaf_end[e * r->n_leaves + s] = end;
+        }
+    }
+    r->begin[r->n_local] = r->n = end;
+}
+
+void routing_fill(struct routing *r)
+{
+    int64_t slots = r->rows * r->k;
+    count_rows(r);
+    sum_counts(r);
+
+    /* begin[e] is the next free row of expert e while the rows are placed, then its end */
+    for (int64_t slot = 0; slot < slots; slot++) {
+        int e = local_expert(r, slot);
+        r->place[slot] = -1;
+        if (e < 0)
+            continue;
+        int64_t at = r->begin[e]++;
+        r->place[slot] = (int32_t)at;
+        r->row[at] = (int32_t)(slot / r->k);
+        r->slot[at] = (int32_t)slot;
+    }
+    memmove(r->begin + 1, r->begin, sizeof *r->begin * (size_t)r->n_local);
+    r->begin[0] = 0;
+}
