@@ -52,6 +52,14 @@ static struct tokenizer *tokenizer(size_t i)
     return open[i];
 }
 
+/* A place in the text at or after `at` where a character may begin; sometimes one that is not. */
+static size_t border(const uint8_t *text, size_t n, size_t at)
+{
+    while (at < n && (text[at] & 0xC0) == 0x80 && at % 31)
+        at++;
+    return at < n || at % 31 == 0 ? at : n;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     struct text_span span[SPANS_MAX];
@@ -63,8 +71,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         return 0;
     const struct tokenizer *t = tokenizer(data[0] % N_TOKENIZERS);
     for (size_t i = 0; i < n_span; i++) {
-        span[i].begin = at += data[2 + 2 * i];
-        span[i].end = at += data[3 + 2 * i];
+        span[i].begin = at = border(data + head, n - head, at + data[2 + 2 * i]);
+        span[i].end = at = border(data + head, n - head, at + data[3 + 2 * i]);
     }
 
     char *text = fuzz_copy(data + head, n - head);
