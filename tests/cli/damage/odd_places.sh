@@ -32,6 +32,17 @@ pipe|pserve run/step-1 --port 0 --access-log pipe
 pipe|ptrain --data text --seq-len 32 --out other --steps 1 --trace pipe
 TABLE
 
+# a second signal, over a second later, ends what does not look for the first
+SHARDLINE_IO_SLOW=30000 "$BIN/reshard" --tp 2 run/step-1 slow 2>slow.err &
+slow=$!
+for ((i = 0; i < 500; i++)); do [ -e slow.tmp-save ] && break || sleep 0.02; done
+kill -TERM $slow
+sleep 1.5
+kill -TERM $slow
+wait $slow
+claim "two signals end a conversion" [ $? = 143 ]
+claim "and nothing appears" [ ! -e slow ]
+
 # stdout that takes nothing: no result, no success
 while read -r command; do
     run bash -c "PATH=$BIN:\$PATH; $command >/dev/full"
