@@ -241,6 +241,49 @@ int comm_recv(struct comm *c, void *buf, size_t bytes, int from, struct err *e)
     COUNTED(c, COMM_SEND, bytes, transport_of(c, buf)->recv(c, buf, bytes, from, e));
 }
 
+static void copy_rows(const struct comm *c, char *to, const char *from, size_t bytes)
+{
+    if (c->w->dev)
+        dev_copy(c->w->dev, to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+/* Round i: to the rank i places on, from the rank i places before. A message is copied when it is sent, so no
+ * rank waits for a rank that waits for it. */
+static int exchange_rows(struct comm *c, char *out, const int64_t *from, const char *in, const int64_t *to,
+                         size_t row_bytes, struct err *e)
+{
+    int rc = 0;
+    for (int i = 0; i < c->size; i++) {
+        int dst = (c->rank + i) % c->size, src = (c->rank - i + c->size) % c->size;
+        size_t in_at = 0, out_at = 0, sent = (size_t)to[dst] * row_bytes, got = (size_t)from[src] * row_bytes;
+        for (int r = 0; r < dst; r++)
+            in_at += (size_t)to[r] * row_bytes;
+        for (int r = 0; r < src; r++)
+            out_at += (size_t)from[r] * row_bytes;
+        if (i == 0) {
+            copy_rows(c, out + out_at, in + in_at, sent);
+            continue;
+        }
+        if (sent)
+            TRY(transport_of(c, in)->send(c, in + in_at, sent, dst, e));
+        if (got)
+            TRY(transport_of(c, out)->recv(c, out + out_at, got, src, e));
+    }
+out:
+    return rc < 0 ? rc : 0;
+}
+
+int comm_all_to_all_v(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
+                      size_t row_bytes, struct err *e)
+{
+    int64_t rows = 0;
+    for (int r = 0; r < c->size; r++)
+        rows += r == c->rank ? 0 : to[r];
+    COUNTED(c, COMM_ALL_TO_ALL, rows * (int64_t)row_bytes, exchange_rows(c, out, from, in, to, row_bytes, e));
+}
+
 /* ---- started and finished ---- */
 int comm_step_requests(struct world *w, struct err *e)
 {
@@ -557,6 +600,7 @@ const char *comm_op_name(enum comm_op op)
         [COMM_ALL_GATHER] = "all_gather",
         [COMM_BROADCAST] = "broadcast",
         [COMM_SEND] = "send",
+        [COMM_ALL_TO_ALL] = "all_to_all",
         [COMM_OTHER] = "other",
     };
     return name[op];

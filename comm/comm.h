@@ -170,6 +170,12 @@ int comm_all_reduce_i64(struct comm *c, int64_t *buf, int64_t n, struct err *e);
 int comm_gather_blobs(struct comm *c, const void *blob, size_t bytes, int root, void **out, size_t *sizes,
                       struct err *e);
 
+/* Moves rows of row_bytes between all ranks: in holds the rows for rank 0, then those for rank 1, …, to[r]
+ * rows for rank r; out receives from[r] rows of rank r, in rank order. from[r] must be what rank r passes as
+ * its to[this rank]. Pure movement, nothing is added. */
+int comm_all_to_all_v(struct comm *c, void *out, const int64_t *from, const void *in, const int64_t *to,
+                      size_t row_bytes, struct err *e);
+
 /* Agrees on success. Every rank passes its own rc (0, or negative with *e filled). All ranks get 0, or the
  * code and text of the lowest rank that failed ("rank 3: …", without that prefix when all ranks failed). A
  * rank that failed must still call it, so that all ranks stop or none does. An agreed error is no failure of
@@ -256,6 +262,7 @@ enum comm_op {
     COMM_ALL_GATHER,
     COMM_BROADCAST,
     COMM_SEND,
+    COMM_ALL_TO_ALL,
     COMM_OTHER,
     COMM_OPS
 };

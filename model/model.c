@@ -44,8 +44,8 @@ static void set_sizes(struct model *m, const struct layout *lay, int tp_rank)
     m->of_vocab = leaves_cut(leaves_of(c->vocab, g, first, each), ALTERED("leaves_vocab"));
 }
 
-int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, int tp_rank,
-                int pp_rank, enum dtype dt, int fast, struct err *e)
+int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, struct rank_at at,
+                enum dtype dt, int fast, struct err *e)
 {
     int rc;
     memset(m, 0, sizeof *m);
@@ -54,10 +54,10 @@ int model_shape(struct model *m, const struct model_config *cfg, const struct la
     TRY(model_config_computed(cfg, e));
     TRY(layout_check(lay, cfg, e));
     TRY(param_table_open(&m->table, cfg, e));
-    TRY(params_local_open(&m->local, &m->table, lay, (struct rank_at){ .tp = tp_rank, .pp = pp_rank }, e));
-    set_sizes(m, lay, tp_rank);
-    TRY(units_open(m, tp_rank, e));
-    TRY(set_stages(m, lay, pp_rank, e));
+    TRY(params_local_open(&m->local, &m->table, lay, at, e));
+    set_sizes(m, lay, at.tp);
+    TRY(units_open(m, at.tp, e));
+    TRY(set_stages(m, lay, at.pp, e));
     return 0;
 out:
     model_close(m);
@@ -94,12 +94,14 @@ static int open_tables(struct model *m, struct err *e)
 int model_open(struct model *m, const struct model_config *cfg, const struct model_open *how, struct err *e)
 {
     const struct layout *lay = &how->layout;
-    int rc = model_shape(m, cfg, lay, how->tp_rank, how->pp_rank, how->dt, how->fast, e);
+    struct rank_at at = { .tp = how->tp_rank, .pp = how->pp_rank, .ep = how->ep ? comm_rank(how->ep) : 0 };
+    int rc = model_shape(m, cfg, lay, at, how->dt, how->fast, e);
 
     if (rc < 0)
         return rc;
     m->dev = how->dev;
     m->tp = how->tp;
+    m->ep = how->ep;
     dev_numerics(m->dev, m->fast);
     m->max_rows = how->max_rows;
     m->max_pos = how->max_pos ? how->max_pos : cfg->max_pos;

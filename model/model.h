@@ -34,6 +34,7 @@ struct model {
     struct dev *dev;
     struct comm *tp;       /* borrowed */
     struct comm *kv_group; /* ranks that hold the same kv head; NULL when none is replicated */
+    struct comm *ep;       /* borrowed: ranks that divide the experts of a layer; NULL: ep is 1 */
     enum dtype dt;
     int fast;  /* --numerics fast */
     int grain; /* the GRAIN that runs (layout_grain) */
@@ -62,13 +63,14 @@ struct model {
 
 /* Sizes alone, no memory but the tables: what a plan needs. model_close after it. ERR_CONFIG: a family that
  * nothing computes; ERR_USAGE: a layout that does not fit the model. */
-int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, int tp_rank,
-                int pp_rank, enum dtype dt, int fast, struct err *e);
+int model_shape(struct model *m, const struct model_config *cfg, const struct layout *lay, struct rank_at at,
+                enum dtype dt, int fast, struct err *e);
 /* How a model is opened. layout.tp is the size of tp. */
 struct model_open {
     struct layout layout;
     struct dev *dev;
     struct comm *tp; /* borrowed */
+    struct comm *ep; /* borrowed; NULL: layout.ep is 1 */
     int tp_rank, pp_rank;
     enum dtype dt;
     int fast;         /* --numerics fast: one chain instead of GRAIN leaves */
@@ -101,15 +103,18 @@ struct unit_traffic {
     int64_t norm_floats;
     int whole_forward, whole_backward; /* sums whose result every rank takes whole, with sp too */
     int64_t row_floats;                /* floats a row that ranks sum in backward */
+    int dispatched; /* experts of a token whose rows travel between the ranks of ep, there and back */
 };
 /* One unit of the model on this rank. */
 struct unit_traffic model_traffic(const struct model *m, int unit);
 
 /* ---- weights ---- */
 
-/* Weights of one unit on this rank. at, pack: in the order of the unit's parts and packs. */
+/* Weights of one unit on this rank. at, pack: in the order of the parts of its first vector, and of its
+ * packs. */
 struct unit_weights {
     void *flat;          /* the unit's flat vector (params.h), dt; NULL where packs suffice */
+    void *experts;       /* likewise, where its experts have a vector of their own */
     const void **at;     /* a part in natural order; NULL: only packed */
     struct panels *pack; /* matrices packed for the forward product */
 };
@@ -130,20 +135,20 @@ static inline int weights_soon(struct weights *w, int unit, int backward, struct
     return w->soon ? w->soon(w, unit, backward, e) : 0;
 }
 
-/* Bytes of a unit's packs. */
-size_t model_pack_bytes(const struct model *m, int unit);
+/* Bytes of the packs of a vector (params.h): those of a unit, but for experts with a vector of their own. */
+size_t model_pack_bytes(const struct model *m, int vector);
 /* Where packs are made from. Ranks that share memory pack share 0 … n_shares - 1 of it each. */
 struct pack_from {
-    const void *flat; /* the unit's flat vector */
+    const void *flat; /* the vector */
     const void *tied; /* unit 0's, for the head of a tied model */
     int share, n_shares;
 };
-/* Packs a unit into `memory` (model_pack_bytes) and points uw->pack there; uw->pack is filled whole for any
- * share. */
-void model_pack(const struct model *m, int unit, const struct pack_from *from, struct unit_weights *uw,
+/* Packs a vector into `memory` (model_pack_bytes) and points uw->pack of its unit there; uw->pack is filled
+ * whole for any share. */
+void model_pack(const struct model *m, int vector, const struct pack_from *from, struct unit_weights *uw,
                 void *memory);
-/* Points uw->flat and uw->at into a flat vector. */
-void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw);
+/* Points uw->flat and uw->at, or uw->experts, into a vector. */
+void model_point(const struct model *m, int vector, void *flat, struct unit_weights *uw);
 
 /* ---- resident weights: all in memory, read through a callback (the server, evaluation) ---- */
 
@@ -155,7 +160,7 @@ struct resident {
     struct weights w;
     struct model *m;
     struct unit_weights *unit; /* [n_units] */
-    void **memory;             /* [n_units]: what stays in natural order, then packs */
+    void **memory;             /* [n_vectors]: what stays in natural order, then packs */
 };
 /* Reads all weights through `read`, on the thread of the device. ERR_MEMORY names the unit; errors of
  * `read`. */
@@ -275,13 +280,15 @@ size_t train_work_bytes(const struct train_work *w); /* of each of the three */
  * needs. Collective over tp. */
 int model_train_forward(struct weights *ws, struct train_work *w, const int32_t *ids, const int32_t *targets,
                         float *logprobs, struct err *e);
-/* Where gradients go. level(unit, j): the flat vector of level j of a unit's partial sums (unit n_units: the
- * tied head's part, laid out as unit 0). Leaves [next, next + n_seq) of n are added. done(unit): all
+/* Where gradients go. level(vector, j): level j of the partial sums of a vector (params.h; n_vectors: the
+ * tied head's part, laid out as unit 0). Leaves [next, next + n_seq) of n are added; of experts with a
+ * vector of their own those of all dp ranks of an expert group, `fold` times as many. done(unit): all
  * gradients of a unit are there. */
 struct grads {
     int64_t n, next;
+    int fold;
     int n_levels; /* partial sums kept between calls: tree_levels(n, sequences a call) */
-    float *(*level)(struct grads *g, int unit, int j);
+    float *(*level)(struct grads *g, int vector, int j);
     int (*done)(struct grads *g, int unit, struct err *e);
 };
 /* The backward pass of w's last forward. scale multiplies dlogits: 1 / targets of the global batch.

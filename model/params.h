@@ -238,6 +238,7 @@ struct params_local {
      * experts are among them), then the further ones. */
     struct unit_part *unit;
     int *part_of;       /* [table->n]: a parameter's part, or -1 */
+    int *experts_of;    /* [n_units]: the vector of a unit's experts in the run's dtype (ep > 1), or -1 */
     int64_t flat_total; /* elements of all vectors of the run's dtype */
 };
 /* The parts of one rank (of `at`: tp, pp, ep). t must outlive l. params_local_close() frees it. */

@@ -10,6 +10,25 @@
 
 /* ---- layouts ---- */
 
+static int check_experts(const struct layout *l, const struct model_config *c, struct err *e)
+{
+    int each = l->tp * l->cp, fold = l->ep / each;
+
+    if (!c->n_experts)
+        return err_set(e, ERR_USAGE, "--ep %d: this model has no experts, use --ep 1", l->ep);
+    if (l->ep % each || l->dp % fold)
+        return err_set(
+            e, ERR_USAGE,
+            "--ep %d: an expert group is tp x cp = %d ranks times a divisor of dp %d: use 1 or such a "
+            "product",
+            l->ep, each, l->dp);
+    if (l->ep > c->n_experts)
+        return err_set(e, ERR_USAGE,
+                       "--ep %d for %lld experts: a rank needs at least one, use --ep %lld or less", l->ep,
+                       (long long)c->n_experts, (long long)c->n_experts);
+    return 0;
+}
+
 int layout_check(const struct layout *l, const struct model_config *c, struct err *e)
 {
     const struct {
@@ -19,8 +38,8 @@ int layout_check(const struct layout *l, const struct model_config *c, struct er
     for (int i = 0; i < COUNT(degree); i++)
         if (degree[i].n < 1 || degree[i].n > 1 << 16)
             return err_set(e, ERR_USAGE, "--%s %d: a degree is 1 or more", degree[i].name, degree[i].n);
-    if (l->ep > 1)
-        return err_set(e, ERR_USAGE, "--ep %d: this model has no experts, use --ep 1", l->ep);
+    if (l->ep > 1 && check_experts(l, c, e) < 0)
+        return -e->code;
     if (l->zero < 0 || l->zero > 3)
         return err_set(e, ERR_USAGE, "--zero %d: the stages are 0, 1, 2, 3", l->zero);
     if (l->sp && l->tp < 2)
@@ -179,6 +198,8 @@ static int vector_of(struct params_local *l, const struct param *p)
         if (l->unit[v].group == group && (p->dtype ? dtype && !strcmp(dtype, p->dtype) : !dtype))
             return v;
     }
+    if (group == GROUP_EXPERT && !p->dtype)
+        l->experts_of[p->unit] = l->n_vectors;
     l->unit[l->n_vectors] = (struct unit_part){
         .unit = p->unit, .group = group, .dtype = p->dtype, .n_slices = p->dtype ? 1 : slices
     };
@@ -244,10 +265,13 @@ int params_local_open(struct params_local *l, const struct param_table *t, const
     l->part = calloc((size_t)t->n, sizeof *l->part);
     l->unit = calloc((size_t)count_vectors(t), sizeof *l->unit);
     l->part_of = malloc((size_t)t->n * sizeof *l->part_of);
-    if (!l->part || !l->unit || !l->part_of) {
+    l->experts_of = malloc((size_t)t->n_units * sizeof *l->experts_of);
+    if (!l->part || !l->unit || !l->part_of || !l->experts_of) {
         params_local_close(l);
         return err_set(e, ERR_MEMORY, "no memory for a table of %d parameters", t->n);
     }
+    for (int u = 0; u < t->n_units; u++)
+        l->experts_of[u] = -1;
     count_parts(l);
     place_parts(l);
     return 0;
@@ -258,6 +282,7 @@ void params_local_close(struct params_local *l)
     free(l->part);
     free(l->unit);
     free(l->part_of);
+    free(l->experts_of);
     memset(l, 0, sizeof *l);
 }
 

@@ -30,9 +30,9 @@ static size_t part_bytes(const struct model *m, int part)
     return ((size_t)m->local.part[part].count * dtype_size(m->dt) + 63) / 64 * 64;
 }
 
-static size_t staying_bytes(const struct model *m, int unit)
+static size_t staying_bytes(const struct model *m, int vector)
 {
-    const struct unit_part *u = &m->local.unit[unit];
+    const struct unit_part *u = &m->local.unit[vector];
     size_t n = 0;
     for (int i = u->first; i < u->first + u->n; i++)
         n += stays(m, i) ? part_bytes(m, i) : 0;
@@ -43,9 +43,9 @@ size_t resident_measure(const struct model *m, size_t *reading)
 {
     int64_t most = 0;
     size_t bytes = 0;
-    for (int u = 0; u < m->local.n_units; u++) {
-        most = m->local.unit[u].flat > most ? m->local.unit[u].flat : most;
-        bytes += staying_bytes(m, u) + model_pack_bytes(m, u);
+    for (int v = 0; v < m->local.n_vectors; v++) {
+        most = m->local.unit[v].flat > most ? m->local.unit[v].flat : most;
+        bytes += staying_bytes(m, v) + model_pack_bytes(m, v);
     }
     *reading = (size_t)most * dtype_size(m->dt);
     return bytes;
@@ -57,8 +57,8 @@ struct filling {
     struct resident *r;
     const struct resident_source *from;
     struct ring ring;
-    void *flat; /* the present unit in natural order */
-    int unit;
+    void *flat; /* the present vector in natural order */
+    int vector;
 };
 
 static int by_device(struct filling *f, int (*fn)(void *arg, struct err *e), struct err *e)
@@ -71,8 +71,8 @@ static int begin(void *arg, struct err *e)
     struct filling *f = arg;
     const struct model *m = f->r->m;
     int64_t most = 0;
-    for (int u = 0; u < m->local.n_units; u++)
-        most = m->local.unit[u].flat > most ? m->local.unit[u].flat : most;
+    for (int v = 0; v < m->local.n_vectors; v++)
+        most = m->local.unit[v].flat > most ? m->local.unit[v].flat : most;
     f->flat = dev_alloc(m->dev, MEM_WORK, (size_t)most * dtype_size(m->dt));
     if (!f->flat)
         return err_set(e, ERR_MEMORY, "no memory to load a unit of %lld elements", (long long)most);
@@ -84,18 +84,18 @@ static int begin_unit(void *arg, struct err *e)
 {
     struct filling *f = arg;
     const struct model *m = f->r->m;
-    size_t bytes = staying_bytes(m, f->unit) + model_pack_bytes(m, f->unit);
-    f->r->memory[f->unit] = dev_alloc(m->dev, MEM_PARAMS, bytes);
-    if (!f->r->memory[f->unit])
+    size_t bytes = staying_bytes(m, f->vector) + model_pack_bytes(m, f->vector);
+    f->r->memory[f->vector] = dev_alloc(m->dev, MEM_PARAMS, bytes);
+    if (!f->r->memory[f->vector])
         return err_set(e, ERR_MEMORY, "no memory for the weights of unit %d (%zu MiB): use more tp ranks",
-                       f->unit, bytes >> 20);
+                       m->local.unit[f->vector].unit, bytes >> 20);
     return 0;
 }
 
 static int read_unit(struct filling *f, struct err *e)
 {
     const struct model *m = f->r->m;
-    const struct unit_part *u = &m->local.unit[f->unit];
+    const struct unit_part *u = &m->local.unit[f->vector];
     for (int i = u->first; i < u->first + u->n; i++) {
         const struct part *p = &m->local.part[i];
         const struct param *q = &m->table.p[p->param];
@@ -108,22 +108,12 @@ static int read_unit(struct filling *f, struct err *e)
     return 0;
 }
 
-/* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat
- * vector. */
-static int settle_unit(void *arg, struct err *e)
+/* Points at what stays of a vector: copies in front of the packs. */
+static void keep_parts(struct filling *f, struct unit_weights *uw, char *at)
 {
-    struct filling *f = arg;
     const struct model *m = f->r->m;
-    const struct unit_part *u = &m->local.unit[f->unit];
-    struct unit_weights *uw = &f->r->unit[f->unit];
-    char *memory = f->r->memory[f->unit], *at = memory;
-    int rc = ring_settle(&f->ring, e);
-    if (rc < 0)
-        return rc;
-    model_point(m, f->unit, f->flat, uw);
-    struct pack_from packs = { .flat = f->flat, .tied = f->r->memory[0], .n_shares = 1 };
-    model_pack(m, f->unit, &packs, uw, memory + staying_bytes(m, f->unit));
-    for (int i = u->first; i < u->first + u->n; i++) {
+    const struct unit_part *u = &m->local.unit[f->vector];
+    for (int i = u->first; f->vector < m->local.n_units && i < u->first + u->n; i++) {
         const void **place = &uw->at[i - u->first];
         const void *from = *place;
         *place = NULL;
@@ -133,7 +123,24 @@ static int settle_unit(void *arg, struct err *e)
         *place = at;
         at += part_bytes(m, i);
     }
-    uw->flat = NULL;
+}
+
+/* A tied head's pack is made from what stays of unit 0, whose table comes first there as in the flat
+ * vector. */
+static int settle_unit(void *arg, struct err *e)
+{
+    struct filling *f = arg;
+    const struct model *m = f->r->m;
+    struct unit_weights *uw = &f->r->unit[m->local.unit[f->vector].unit];
+    char *memory = f->r->memory[f->vector];
+    int rc = ring_settle(&f->ring, e);
+    if (rc < 0)
+        return rc;
+    model_point(m, f->vector, f->flat, uw);
+    struct pack_from packs = { .flat = f->flat, .tied = f->r->memory[0], .n_shares = 1 };
+    model_pack(m, f->vector, &packs, uw, memory + staying_bytes(m, f->vector));
+    keep_parts(f, uw, memory);
+    uw->flat = uw->experts = NULL;
     return 0;
 }
 
@@ -162,7 +169,7 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     int rc;
     *r = (struct resident){ .w = { .get = get_unit, .put = put_unit }, .m = m };
     r->unit = calloc((size_t)m->local.n_units, sizeof *r->unit);
-    r->memory = calloc((size_t)m->local.n_units, sizeof *r->memory);
+    r->memory = calloc((size_t)m->local.n_vectors, sizeof *r->memory);
     if (!r->unit || !r->memory) {
         rc = err_set(e, ERR_MEMORY, "no memory for the table of %d units", m->local.n_units);
         goto out;
@@ -170,7 +177,7 @@ int resident_fill(struct resident *r, struct model *m, const struct resident_sou
     for (int u = 0; u < m->local.n_units; u++)
         TRY(unit_weights_open(&r->unit[u], m, e));
     TRY(by_device(&f, begin, e));
-    for (; f.unit < m->local.n_units; f.unit++) {
+    for (; f.vector < m->local.n_vectors; f.vector++) {
         TRY(by_device(&f, begin_unit, e));
         TRY(read_unit(&f, e));
         TRY(by_device(&f, settle_unit, e));
@@ -190,10 +197,10 @@ int resident_open(struct resident *r, struct model *m, model_read read, void *ct
 
 void resident_close(struct resident *r)
 {
-    for (int u = 0; r->memory && r->unit && r->m && u < r->m->local.n_units; u++) {
-        dev_free(r->m->dev, r->memory[u]);
+    for (int v = 0; r->memory && r->m && v < r->m->local.n_vectors; v++)
+        dev_free(r->m->dev, r->memory[v]);
+    for (int u = 0; r->unit && r->m && u < r->m->local.n_units; u++)
         unit_weights_close(&r->unit[u]);
-    }
     free(r->memory);
     free(r->unit);
     memset(r, 0, sizeof *r);

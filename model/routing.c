@@ -19,8 +19,9 @@ void routing_carve(struct routing *r, struct arena *a)
 /* The local expert of a slot, or -1. */
 static int local_expert(const struct routing *r, int64_t slot)
 {
+    int64_t at = slot / r->k % r->leaf_rows - r->home;
     int e = r->expert[slot] - r->first;
-    return e >= 0 && e < r->n_local ? e : -1;
+    return e >= 0 && e < r->n_local && at >= 0 && at < r->n_home ? e : -1;
 }
 
 /* leaf_end[e][s]: how many rows of expert e are in leaf s. */

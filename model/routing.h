@@ -17,9 +17,10 @@ struct routing {
     int first, n_local; /* this rank computes experts [first, first + n_local) */
     int n_leaves;       /* sequences of the call, of leaf_rows rows each */
     int64_t rows, leaf_rows;
+    int64_t home, n_home; /* of every sequence only rows [home, home + n_home) are routed here */
     int64_t n;            /* grouped rows */
     int32_t *expert;      /* [rows * k] by slot */
-    int32_t *place;       /* [rows * k] by slot: the grouped row, -1: another rank's expert */
+    int32_t *place;       /* [rows * k] by slot: the grouped row, -1: it is not routed here */
     int32_t *row, *slot;  /* [n] of a grouped row */
     int64_t *begin;       /* [n_local + 1]: grouped rows of local expert e are [begin[e], begin[e + 1]) */
     int64_t *leaf_end;    /* [n_local][n_leaves] */

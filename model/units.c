@@ -110,9 +110,13 @@ void unit_weights_close(struct unit_weights *uw)
     *uw = (struct unit_weights){ 0 };
 }
 
-void model_point(const struct model *m, int unit, void *flat, struct unit_weights *uw)
+void model_point(const struct model *m, int vector, void *flat, struct unit_weights *uw)
 {
-    const struct unit_part *u = &m->local.unit[unit];
+    const struct unit_part *u = &m->local.unit[vector];
+    if (vector >= m->local.n_units) {
+        uw->experts = flat;
+        return;
+    }
     uw->flat = flat;
     for (int i = 0; i < u->n; i++)
         uw->at[i] = model_mat(m, flat, u->first + i).p;
@@ -136,9 +140,15 @@ static int is_transposed(const struct model *m, int part)
     return part >= 0 && m->table.p[m->local.part[part].param].transposed;
 }
 
+struct mat weight_mat(const struct pass *p, int part)
+{
+    int own_vector = p->m->local.part[part].vector >= p->m->local.n_units;
+    return model_mat(p->m, own_vector ? p->uw->experts : p->uw->flat, part);
+}
+
 struct mat weight_rows(const struct pass *p, int part, int64_t first, int64_t n, char **to)
 {
-    struct mat w = model_mat(p->m, p->uw->flat, part);
+    struct mat w = weight_mat(p, part);
     if (is_transposed(p->m, part))
         return model_transposed(p->m, mat_cols(w, first, n), to);
     return mat_rows(w, first, n);
@@ -159,13 +169,23 @@ static size_t pack_bytes(const struct model *m, const struct pack_plan *k)
     return (panels_bytes(k->outputs, k->inputs, m->dt, &k->leaves) + 63) / 64 * 64;
 }
 
-size_t model_pack_bytes(const struct model *m, int unit)
+/* Is the plan's pack made from this vector? */
+static int is_of_vector(const struct model *m, const struct pack_plan *plan, int vector)
 {
-    const struct unit *u = &m->unit[unit];
+    const struct unit_part *v = &m->local.unit[vector];
+    int of_experts = plan->n_experts && m->local.experts_of[v->unit] >= 0;
+    return of_experts == (vector >= m->local.n_units);
+}
+
+size_t model_pack_bytes(const struct model *m, int vector)
+{
+    const struct unit *u = &m->unit[m->local.unit[vector].unit];
     size_t sum = 0;
     for (int b = 0; b < u->n_branches; b++)
         for (int k = 0; k < u->branch[b].body.n_packs; k++)
-            sum += pack_bytes(m, &u->branch[b].body.pack[k]) * (size_t)n_copies(&u->branch[b].body.pack[k]);
+            if (is_of_vector(m, &u->branch[b].body.pack[k], vector))
+                sum += pack_bytes(m, &u->branch[b].body.pack[k]) *
+                       (size_t)n_copies(&u->branch[b].body.pack[k]);
     return sum;
 }
 
@@ -244,15 +264,17 @@ static void pack_matrices(const struct model *m, const struct sublayer *s, const
     pack_share(m, to, w, plan->n_slots, from->share, from->n_shares);
 }
 
-void model_pack(const struct model *m, int unit, const struct pack_from *from, struct unit_weights *uw,
+void model_pack(const struct model *m, int vector, const struct pack_from *from, struct unit_weights *uw,
                 void *memory)
 {
-    const struct unit *u = &m->unit[unit];
+    const struct unit *u = &m->unit[m->local.unit[vector].unit];
     char *at = memory;
     for (int b = 0; b < u->n_branches; b++) {
         const struct sublayer *s = &u->branch[b].body;
         for (int k = 0; k < s->n_packs; k++) {
             const struct pack_plan *plan = &s->pack[k];
+            if (!is_of_vector(m, plan, vector))
+                continue;
             for (int i = 0; i < n_copies(plan); i++) {
                 struct panels *p = &uw->pack[s->pack_at[k] + i];
                 *p = (struct panels){ at, plan->outputs, plan->inputs, m->dt, plan->leaves };
@@ -268,7 +290,7 @@ int model_flops(const struct model_config *cfg, double keys, double *flops, stru
 {
     const struct layout alone = { .tp = 1, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
     struct model m;
-    int rc = model_shape(&m, cfg, &alone, 0, 0, DT_F32, 0, e);
+    int rc = model_shape(&m, cfg, &alone, (struct rank_at){ 0 }, DT_F32, 0, e);
 
     if (rc < 0)
         return rc;

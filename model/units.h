@@ -12,6 +12,7 @@
 #define SHARDLINE_MODEL_UNITS_H
 
 #include "model/family.h"
+#include "model/dispatch.h"
 #include "model/model.h"
 #include "model/routing.h"
 
@@ -146,25 +147,37 @@ struct mlp_buf {
     float *d_act; /* [rows][inter] */
     void *transposed;
 };
+/* n: routed rows that this rank computes, grouped by expert; capacity: at most so many. */
 struct experts_buf {
     struct routing routing;
+    struct arrivals arrivals; /* ep > 1 */
+    int64_t capacity, n;
     float *logits;   /* [rows][n_experts] */
     int32_t *expert; /* [rows][k]: the choice, and its weights */
     float *weight;
-    float *gu;  /* [rows k][up_cols], grouped, as are the next three */
-    void *act;  /* dt [rows k][inter] */
-    float *sum; /* comm memory [rows k][hidden]: experts' outputs; backward: gradients of their inputs */
-    void *row;  /* dt [rows k][hidden]: these, rounded */
+    float *gu;     /* [capacity][up_cols], grouped, as are the next three */
+    void *act;     /* dt [capacity][inter] */
+    float *sum;    /* comm memory [capacity][hidden]: experts' outputs; backward: gradients of their inputs */
+    void *row;     /* dt [capacity][hidden]: these, rounded */
+    void *home;    /* ep > 1: dt [rows k][hidden]: home rows by expert, sent or returned */
+    void *arrived; /* ep > 1: dt [capacity][hidden] */
+    float *arrived_weight; /* ep > 1: [capacity] */
+    void *moved;           /* ep > 1: dt [capacity][hidden]: rows in the order of arrival */
+    float *home_out;       /* ep > 1: [rows][hidden]: results of home rows */
+    int32_t *spread;       /* ep > 1: [rows] of the host: a row's place in home_out, -1: another rank's */
     struct mlp_buf shared;
     float *shared_logit; /* [rows]: of the shared expert's gate */
     void *shared_out;    /* dt [rows][hidden] */
     /* backward */
-    float *d_act;          /* [rows k][inter] */
-    void *dgu;             /* dt [rows k][up_cols] */
-    float *d_row, *d_slot; /* comm memory [rows k], [rows k]: gradients of weights, grouped and by slot */
+    float *d_act;          /* [capacity][inter] */
+    void *dgu;             /* dt [capacity][up_cols] */
+    float *d_row, *d_slot; /* comm memory: gradients of weights, [capacity] grouped, [rows k] by slot */
+    float *d_moved;        /* ep > 1: [capacity]: in the order of arrival */
+    void *d_arrived;       /* ep > 1: dt [capacity][hidden] */
     void *d_logits;        /* dt [rows][n_experts] */
     void *d_shared;        /* dt [rows][hidden] */
     void *d_shared_logit;  /* dt [rows] */
+    float *shared_dx;      /* [rows][hidden]: through the shared expert, own rows */
     float *dx;             /* [rows][hidden]: gradient of the norm's output, own rows */
     float *part;           /* [rows][hidden]: what is added to it */
 };
@@ -228,7 +241,7 @@ struct gradient {
     struct mat dy, x;
     const float *stat;
     const int32_t *ids;
-    const struct routing *routing; /* GRADIENT_BODY of experts: slot part[0] of every expert */
+    struct experts_buf *experts; /* GRADIENT_BODY of experts: slot part[0] of every expert */
 };
 
 /* ---- a kind of body ---- */
@@ -260,7 +273,7 @@ struct sublayer_kind {
     size_t (*deferred_bytes)(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                              enum recompute recompute);
     /* Adds what the body itself moves over tp. NULL: it leaves this rank's part of one sum a pass. */
-    void (*traffic)(const struct sublayer *s, struct unit_traffic *t);
+    void (*traffic)(const struct sublayer *s, const struct model *m, struct unit_traffic *t);
     /* Products of one token forward, and attention over `keys` keys: floating-point operations on this
      * rank. */
     double (*flops)(const struct sublayer *s, const struct model *m, double keys);
@@ -301,6 +314,8 @@ void positions_of(const struct attn_seq *seq, int n_seq, int32_t *pos);
 const void *weight_at(const struct pass *p, int part);
 /* Pack k of a body; of experts: the first of n_experts. */
 const struct panels *weight_pack(const struct pass *p, const struct sublayer *s, int k);
+/* A parameter of the unit in natural order, as it is stored. */
+struct mat weight_mat(const struct pass *p, int part);
 /* Outputs [first, first + n) of a matrix in natural order: [n][inputs]. Made at *to, which moves behind it,
  * where the tensor is stored transposed. */
 struct mat weight_rows(const struct pass *p, int part, int64_t first, int64_t n, char **to);

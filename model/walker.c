@@ -287,7 +287,7 @@ struct unit_traffic model_traffic(const struct model *m, int unit)
         const struct branch *br = &u->branch[i];
         int start = br->flow == FLOW_START, add = br->flow == FLOW_ADD;
         if (br->body.kind->traffic) {
-            br->body.kind->traffic(&br->body, &t);
+            br->body.kind->traffic(&br->body, m, &t);
         } else {
             t.sums_forward += start || add;
             t.sums_backward += !start;

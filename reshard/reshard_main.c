@@ -47,7 +47,7 @@ static const char formats[] = "native|hf|dcp|deepspeed-universal|megatron-dist";
     { OPT_INT,    "zero",         AT(zero),         "0",      "S", \
       "ZeRO stage: 1, 2 cut optimizer state over dp, 3 the weights too", 0, 3, 0 }, \
     { OPT_INT,    "ep",           AT(ep),           "1",      "N", \
-      "expert-parallel ranks", 1, 65536, OPT_NEUTRAL_ONLY }, \
+      "ranks that divide the experts: 1, or tp times neighbouring dp ranks", 1, 65536, 0 }, \
     GROUP("Contents of the target"), \
     { OPT_CHOICE, "format",       AT(format),       "native", formats, \
       "hf: weights only; dcp: cut by the layout as FSDP2 does; hf and deepspeed-universal hold whole " \
@@ -107,16 +107,9 @@ static const struct opt fetch_opts[] = {
 /* clang-format on */
 
 static volatile sig_atomic_t stop; /* the one thing a signal may touch */
-static int64_t stop_ns;            /* of the first one; used by the handler only */
-
-/* The first signal asks the work to end, a second one, a second later, ends it: tables of millions of tensors
- * are read without a look at `stop`. */
 static void on_signal(int number)
 {
-    const int64_t now = clock_ns();
-    if (stop && now - stop_ns > SECOND_NS)
-        _exit(128 + number);
-    stop_ns = stop ? stop_ns : now;
+    (void)number;
     stop = 1;
 }
 
@@ -169,7 +162,7 @@ static int make_request(struct request *r, const struct options *o, const char *
 {
     *r = (struct request){ .src = src,
                            .dst = dst,
-                           .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, 1, (int)o->zero },
+                           .layout = { (int)o->tp, (int)o->pp, 1, (int)o->dp, (int)o->ep, (int)o->zero },
                            .format = (enum target_format)o->format,
                            .dtype = (enum target_dtype)o->dtype,
                            .weights_only = o->weights_only || o->format == TARGET_HF,
@@ -195,8 +188,9 @@ static int make_request(struct request *r, const struct options *o, const char *
                        "--device cuda: reshard moves bytes between files, and a GPU is further from them "
                        "than the CPU: use --device cpu");
 
-    if (holds_whole(r->format) && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->zero))
-        return err_set(e, ERR_USAGE, "--format %s holds whole tensors: leave --tp, --pp, --dp and --zero out",
+    if (holds_whole(r->format) && (o->tp > 1 || o->pp > 1 || o->dp > 1 || o->ep > 1 || o->zero))
+        return err_set(e, ERR_USAGE,
+                       "--format %s holds whole tensors: leave --tp, --pp, --dp, --ep and --zero out",
                        format_name(r->format));
     if (strstr(dst, "://"))
         return err_set(e, ERR_USAGE, "%s: writing to a URL is not built yet: write to a folder", dst);

@@ -59,6 +59,8 @@ static const struct opt table[] = {
     { OPT_GROUP, "Layout and memory" },
     { OPT_INT,    "tp",                   AT(tp),                 "1",         "N",
       "ranks that share every matrix; the answer has the same bits for each", 1, GRAIN_MAX },
+    { OPT_INT,    "ep",                   AT(ep),                 "1",         "N",
+      "1: tp cuts every expert; tp: each rank has whole experts. The same bits", 1, GRAIN_MAX },
     { OPT_INT,    "replicas",             AT(replicas),           "1",         "R",
       "groups of tp ranks behind one port, each with the whole model; a request goes where its "
       "beginning is cached", 1, 4096 },

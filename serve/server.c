@@ -124,7 +124,7 @@ static int open_files(struct background *a, void *arg, struct err *e)
 /* Checks the layout against the model, reads the tokenizer, and sets what requests need to know. */
 static int open_tables(struct server *s, struct err *e)
 {
-    struct layout lay = { .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
+    struct layout lay = server_layout(s);
     int rc;
 
     if (ckpt_remark(s->loaded.ckpt))
@@ -246,11 +246,12 @@ static int read_weights(struct background *a, void *arg, struct err *e)
 
 static int load_model(struct server *s, struct err *e)
 {
-    struct layout lay = { .tp = comm_size(s->tp), .pp = 1, .cp = 1, .dp = 1, .ep = 1, .zero = 0 };
+    struct layout lay = server_layout(s);
     struct model_info *l = &s->loaded;
     struct model_open how = { .layout = lay,
                               .dev = s->dev,
                               .tp = s->tp,
+                              .ep = lay.ep > 1 ? s->tp : NULL,
                               .tp_rank = comm_rank(s->tp),
                               .dt = server_dtype(s),
                               .fast = s->o.numerics,

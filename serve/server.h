@@ -16,7 +16,7 @@
 struct serve_opts {
     int64_t max_requests, max_waiting_tokens, max_per_key, max_connections, max_connections_per_address,
         max_body_memory;
-    int64_t ranks_per_node, rank_timeout_s, tp, replicas, port, ctx, kv_memory, max_batch, prefill_chunk,
+    int64_t ranks_per_node, rank_timeout_s, tp, ep, replicas, port, ctx, kv_memory, max_batch, prefill_chunk,
         threads, max_tokens, seed;
     const char *host, *api_key_file, *cors_origin, *allow_host, *access_log, *admin_key_file, *tls_cert,
         *tls_key, *model_name, *device, *transport, *once, *trace;
@@ -68,6 +68,8 @@ int server_check_options(const struct server *s, const unsigned char *given, str
 int server_share_sizes(struct server *s, struct err *e);
 /* The same: bytes of one key-value page on all ranks of a replica together. */
 int64_t server_page_bytes(const struct server *s);
+/* The layout of one group of ranks. */
+struct layout server_layout(const struct server *s);
 /* server_once.c: completes the prompt of --once to stdout. Collective. */
 int server_run_once(struct server *s, struct err *e);
 

@@ -55,14 +55,20 @@ static int find_kv_memory(struct server *s, int64_t weights, int64_t *bytes, str
     return rc;
 }
 
+struct layout server_layout(const struct server *s)
+{
+    return (struct layout){ .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = (int)s->o.ep };
+}
+
 /* What a rank will hold: weights and packs, keys and values; what reading the weights needs besides is free
  * again when the pages are taken. */
 static int measure_rank(const struct server *s, int64_t bytes[MEM_CATS], struct err *e)
 {
-    const struct layout lay = { .tp = (int)s->o.tp, .pp = 1, .cp = 1, .dp = 1, .ep = 1 };
+    const struct layout lay = server_layout(s);
     struct model m;
     size_t reading;
-    int rc = model_shape(&m, &s->loaded.cfg, &lay, comm_rank(s->tp), 0, server_dtype(s), s->o.numerics, e);
+    int rc = model_shape(&m, &s->loaded.cfg, &lay, layout_at(&lay, comm_rank(s->tp)), server_dtype(s),
+                         s->o.numerics, e);
     if (rc < 0)
         return rc;
     int64_t kv = s->size.n_pages * server_page_bytes(s) / s->o.tp;

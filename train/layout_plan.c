@@ -70,17 +70,34 @@ static void plan_tp(struct layout_plan *p, const struct layout_spec *a, const st
     p->tp_gather = el * hidden * gathers;
 }
 
+/* Rows of experts: there and back, with their weights, forward and backward. */
+static double plan_dispatch(const struct layout_spec *a, const struct model *m, double rows)
+{
+    int ep = a->layout.ep;
+    double row = 2 * (double)m->hidden * (double)dtype_size(a->dt) + sizeof(float), sum = 0;
+
+    for (int u = 1; u <= m->n_layers; u++) {
+        struct unit_traffic t = model_traffic(m, u);
+        double passes = a->recompute == RECOMPUTE_FULL ? 3 : 2;
+        sum += m->local.unit[u].n ? passes * t.dispatched * rows / a->layout.tp * row : 0;
+    }
+    return ep > 1 ? sum * (ep - 1) / ep : 0;
+}
+
 static void plan_traffic(struct layout_plan *p, const struct layout_spec *a, const struct model *m)
 {
     const struct batch_plan *b = &p->batch;
-    double el = (double)dtype_size(a->dt), flat = (double)m->local.flat_total;
+    double el = (double)dtype_size(a->dt), flat = 0; /* elements that a ring passes on */
     double rows = (double)(b->supers * b->local * a->seq_len);
     double micros = (double)(b->supers * (b->local / b->micro));
-    double dp = ring_share(a->layout.dp);
-    int stage = a->layout.zero;
-    p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * dp * (stage >= 2 ? (double)b->supers : 1);
-    p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat * dp : 2 * el * flat * dp * micros;
+    int stage = a->layout.zero, by_step = stage >= 2 || a->layout.ep > 1;
+
+    for (int v = 0; v < m->local.n_vectors; v++)
+        flat += (double)m->local.unit[v].flat * ring_share(m->local.unit[v].n_slices);
+    p->dp_reduce = (stage == 0 ? 2 : 1) * 4 * flat * (by_step ? (double)b->supers : 1);
+    p->dp_gather = stage == 0 ? 0 : stage < 3 ? el * flat : 2 * el * flat * micros;
     plan_tp(p, a, m, rows);
+    p->ep_exchange = plan_dispatch(a, m, rows);
     p->pp_send = a->layout.pp > 1 ? 2 * el * rows * (double)m->hidden / m->shares * m->n_chunks : 0;
 }
 
@@ -137,7 +154,7 @@ static int stage_bytes(const struct batch_plan *b, const struct layout_spec *a, 
     int rc;
     memset(bytes, 0, sizeof(double) * MEM_CATS);
     TRY(plan_activations(b, a, m, stage, &bytes[MEM_ACTS], e));
-    zero_measure(m, a->layout.dp, a->sharers, zero, b, bytes);
+    zero_measure(m, a->sharers, zero, b, bytes);
     bytes[MEM_COMM] = comm_bytes(a, m, stage, b->micro * a->seq_len);
     bytes[MEM_WORK] = work_bytes(a, m, b->micro);
     bytes[MEM_SAVE] = a->save_async ? pieces_measure(m, 0, a->layout.zero) : 0;
@@ -157,7 +174,7 @@ static int plan_stage(struct layout_plan *p, const struct layout_spec *a, int st
 {
     struct model m;
     double bytes[MEM_CATS], total;
-    int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
+    int rc = model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e);
     if (rc < 0)
         return rc;
     TRY(stage_bytes(&p->batch, a, &m, stage, bytes, e));
@@ -183,7 +200,7 @@ int layout_plan_stage(const struct layout_spec *a, int stage, double bytes[MEM_C
     TRY(batch_plan(&b, a->rows, a->micro, a->layout.dp, a->layout.zero, e));
     shape = layout_plan_schedule(&b, &a->layout, a->pipeline);
     TRY(pipe_check(&shape, e));
-    TRY(model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e));
+    TRY(model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e));
     rc = stage_bytes(&b, a, &m, stage, bytes, e);
     model_close(&m);
 out:
@@ -213,7 +230,7 @@ int layout_plan_make(struct layout_plan *p, const struct layout_spec *a, FILE *d
 {
     int rc;
     memset(p, 0, sizeof *p);
-    TRY(batch_plan(&p->batch, a->rows, a->micro, a->layout.dp, a->layout.zero, e));
+    TRY(batch_plan_layout(&p->batch, a->rows, a->micro, &a->layout, e));
     struct pipe_shape shape = layout_plan_schedule(&p->batch, &a->layout, a->pipeline);
     struct pipe_report pipe;
     TRY(layout_plan_pipeline(&pipe, &shape, draw, e));
@@ -232,14 +249,14 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
     const struct {
         const char *name;
         double bytes;
-    } sent[] = { { "dp sums", p->dp_reduce },
-                 { "dp gathers", p->dp_gather },
-                 { "tp sums", p->tp_reduce },
-                 { "tp gathers", p->tp_gather },
-                 { "pp messages", p->pp_send } };
-    char text[32];
-    fprintf(out, "layout       tp %d%s, pp %d, dp %d, zero %d: %d ranks\n", a->layout.tp,
-            a->layout.sp ? " with sp" : "", a->layout.pp, a->layout.dp, a->layout.zero,
+    } sent[] = { { "dp sums", p->dp_reduce },   { "dp gathers", p->dp_gather },
+                 { "tp sums", p->tp_reduce },   { "tp gathers", p->tp_gather },
+                 { "pp messages", p->pp_send }, { "ep exchange", p->ep_exchange } };
+    char text[32], ep[24] = "";
+    if (a->layout.ep > 1)
+        snprintf(ep, sizeof ep, ", ep %d", a->layout.ep);
+    fprintf(out, "layout       tp %d%s, pp %d, dp %d%s, zero %d: %d ranks\n", a->layout.tp,
+            a->layout.sp ? " with sp" : "", a->layout.pp, a->layout.dp, ep, a->layout.zero,
             layout_ranks(&a->layout));
     fprintf(
         out,
@@ -259,7 +276,8 @@ void layout_plan_print(const struct layout_plan *p, const struct layout_spec *a,
     fprintf(out, "%-12s %s a rank\n", "memory", text);
 
     for (size_t i = 0; i < sizeof sent / sizeof sent[0]; i++) {
-        if (!strcmp(sent[i].name, "tp gathers") && !a->layout.sp)
+        if ((!strcmp(sent[i].name, "tp gathers") && !a->layout.sp) ||
+            (!strcmp(sent[i].name, "ep exchange") && a->layout.ep == 1))
             continue;
         log_bytes(text, sent[i].bytes);
         fprintf(out, "%-12s %s a rank and step\n", sent[i].name, text);

@@ -28,6 +28,7 @@ struct layout_plan {
     double bubble;     /* share of a stage's time */
     /* bytes that one rank sends in a step, by group and collective */
     double dp_reduce, dp_gather, tp_reduce, tp_gather, pp_send;
+    double ep_exchange; /* with as many tokens for every expert */
 };
 
 /* How many dp ranks share a machine that has so many ranks (0: all are on one), as comm/mpi/mpi_nodes.c

@@ -34,7 +34,7 @@ static int measure_eval(const struct layout_spec *a, int64_t micro, int stage, d
 {
     struct work_shape work = { (int)micro, a->seq_len, 1, a->recompute };
     struct model m;
-    int rc = model_shape(&m, &a->cfg, &a->layout, 0, stage, a->dt, 0, e);
+    int rc = model_shape(&m, &a->cfg, &a->layout, (struct rank_at){ .pp = stage }, a->dt, 0, e);
     if (rc < 0)
         return rc;
     size_t reading;

@@ -50,6 +50,22 @@ static struct layout layout_of(const struct train_opts *o, int dp)
     };
 }
 
+/* The ranks of an expert group, and those with the same place in all expert groups of a stage. */
+static int open_expert_groups(struct ranks *r, struct err *e)
+{
+    const struct layout *l = &r->layout;
+    struct rank_at at = layout_at(l, world_rank(r->world));
+    int rc;
+
+    if (l->ep % (l->tp * l->cp) || l->dp % (l->ep / (l->tp * l->cp)))
+        return 0; /* the check of the layout refuses it with a reason */
+    TRY(comm_split(&r->ep, r->mesh.all, at.pp * l->dp + at.edp, e));
+    TRY(comm_split(&r->edp, r->mesh.all, at.pp * l->ep + at.ep, e));
+    rc = 0;
+out:
+    return rc;
+}
+
 int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char *given, char **argv,
                struct log *term, struct err *e)
 {
@@ -95,6 +111,8 @@ int ranks_open(struct ranks *r, const struct train_opts *o, const unsigned char 
     for (int a = 0; alone && a < AXIS_COUNT; a++)
         size[a] = 1;
     TRY(mesh_open(&r->mesh, r->world, size, e));
+    if (r->layout.ep > 1 && !alone)
+        TRY(open_expert_groups(r, e));
 out:
     return rc;
 }
@@ -102,6 +120,8 @@ out:
 void ranks_close(struct ranks *r)
 {
     if (r->world) {
+        comm_close(r->ep);
+        comm_close(r->edp);
         mesh_close(&r->mesh);
         world_close(r->world);
     }

@@ -13,6 +13,7 @@ struct ranks {
     struct dev *dev;
     struct world *world;
     struct mesh mesh;
+    struct comm *ep, *edp; /* ranks that divide the experts; ranks that hold the same ones. NULL: ep is 1 */
     struct layout layout;
     struct trace *trace; /* --trace, else NULL */
 };

@@ -114,7 +114,7 @@ static double comm_seconds(const struct runlog *l)
 {
     double sum = 0;
     for (int g = 0; g < RUN_GROUPS; g++)
-        for (enum comm_op k = 0; k < COMM_OPS; k++)
+        for (enum comm_op k = 0; l->group[g] && k < COMM_OPS; k++)
             sum += counted(l, g, k).seconds;
     return sum;
 }
@@ -122,7 +122,8 @@ static double comm_seconds(const struct runlog *l)
 void runlog_begin_step(struct runlog *l)
 {
     for (int g = 0; g < RUN_GROUPS; g++)
-        comm_counts(l->group[g], l->seen[g]);
+        if (l->group[g])
+            comm_counts(l->group[g], l->seen[g]);
 }
 
 /* ---- the file ---- */
@@ -144,7 +145,10 @@ static void write_communication(const struct runlog *l, int64_t step)
     FILE *f = l->file;
     fprintf(f, "{\"event\":\"communication\",\"step\":%lld", (long long)step);
     for (int g = 0; g < RUN_GROUPS; g++) {
-        fprintf(f, ",\"%s\":{", g <= AXIS_COUNT ? comm_name(l->group[g]) : "pp_back");
+        static const char *const further[] = { "pp_back", "ep", "edp" };
+        if (!l->group[g])
+            continue;
+        fprintf(f, ",\"%s\":{", g <= AXIS_COUNT ? comm_name(l->group[g]) : further[g - AXIS_COUNT - 1]);
         for (enum comm_op k = 0; k < COMM_OPS; k++) {
             struct comm_count c = counted(l, g, k);
             fprintf(f, "%s\"%s\":[%lld,%lld,%lld]", k ? "," : "", comm_op_name(k), (long long)c.calls,
@@ -164,6 +168,8 @@ int runlog_open(struct runlog *l, const struct work *w, struct err *e)
         l->group[a] = mesh->axis[a];
     l->group[AXIS_COUNT] = mesh->all;
     l->group[AXIS_COUNT + 1] = w->pp_back;
+    l->group[AXIS_COUNT + 2] = l->ranks->ep;
+    l->group[AXIS_COUNT + 3] = l->ranks->edp;
     TRY(model_flops(&w->model.table.cfg, (double)o->seq_len / 2, &l->flops_per_token, e));
     l->flops_per_token *= 3; /* backward takes twice as many */
     l->tokens_per_step = (double)(w->plan.rows * o->seq_len);

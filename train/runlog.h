@@ -8,7 +8,7 @@
 #include "train/work.h"
 
 /* Groups whose collectives are counted: the axes, all ranks, and the pipeline's way back. */
-enum { RUN_GROUPS = AXIS_COUNT + 2 };
+enum { RUN_GROUPS = AXIS_COUNT + 4 }; /* the axes, all, pp_back, ep, edp */
 
 struct step_result {
     float loss, norm;

@@ -60,7 +60,7 @@ static const struct opt table[] = {
     { OPT_INT,    "cp",             AT(cp),             "1",        "N",
       "context parallel degree", 1, 4096, N | LATER },
     { OPT_INT,    "ep",             AT(ep),             "1",        "N",
-      "expert parallel degree", 1, 4096, N | LATER },
+      "expert parallel degree: 1, or tp x cp times neighbouring dp ranks", 1, 4096, N },
     { OPT_INT,    "zero",           AT(zero),           "0",        "0|1|2|3",
       "ZeRO stage: shard optimizer (1), gradients (2), weights (3) over dp", 0, 3, N },
     { OPT_SWITCH, "sp",             AT(sp),             "0",        NULL,

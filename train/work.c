@@ -122,6 +122,7 @@ static int open_model(struct work *w, struct err *e)
     int64_t rows = w->slot_seqs * o->seq_len;
     struct model_open how = { .layout = r->layout,
                               .dev = r->dev,
+                              .ep = r->ep,
                               .tp = r->mesh.axis[AXIS_TP],
                               .tp_rank = r->mesh.at[AXIS_TP],
                               .pp_rank = r->mesh.at[AXIS_PP],
@@ -142,7 +143,7 @@ int work_open(struct work *w, struct log *term, struct err *e)
     if (o->eval_only)
         w->plan = (struct batch_plan){ .local = n, .micro = n, .supers = 1 };
     else
-        TRY(batch_plan(&w->plan, o->global_batch, o->micro_batch, layout->dp, layout->zero, e));
+        TRY(batch_plan_layout(&w->plan, o->global_batch, o->micro_batch, layout, e));
     if (!o->eval_only && !w->plan.in_tree)
         log_line(term,
                  "global batch %lld over dp %d is not a part of its tree: deterministic, but the bits are "
@@ -195,8 +196,10 @@ int work_open_state(struct work *w, struct log *term, struct err *e)
 
     comm_shared_group(mesh->axis[AXIS_DP], &rank, &sharers);
     how.overlap = opts_overlap(&w->run->o, w->run->given, layout->dp, sharers);
-    TRY(zero_open(&w->zero, &w->model, mesh->axis[AXIS_DP], mesh->axis[AXIS_PP], mesh->all, how, &w->plan,
-                  e));
+    struct zero_groups groups = {
+        .dp = mesh->axis[AXIS_DP], .pp = mesh->axis[AXIS_PP], .edp = w->ranks->edp, .all = mesh->all
+    };
+    TRY(zero_open(&w->zero, &w->model, &groups, how, &w->plan, e));
     w->weights = zero_weights(w->zero);
 out:
     return rc;

@@ -201,7 +201,7 @@ int machine_check_stack(struct err *e)
 {
     struct rlimit stack;
     if (getrlimit(RLIMIT_STACK, &stack) < 0 ||
-        stack.rlim_cur >= STACK_BYTES) /* RLIM_INFINITY is the largest */
+        stack.rlim_cur >= STACK_BYTES) /* no limit is the largest number */
         return 0;
     return err_set(e, ERR_USAGE,
                    "the stack is limited to %lld KiB, %d are needed: start this after `ulimit -s 8192`",

@@ -79,12 +79,14 @@ static void shape_shared(struct sublayer *s, const struct model *m, int tp_rank)
 static void shape(struct sublayer *s, const struct model *m, const struct branch_spec *spec, int tp_rank)
 {
     const struct model_config *c = &m->table.cfg;
-    int each = m->grain / m->local.layout.tp, first = tp_rank * each;
+    int ep = m->local.layout.ep, each = m->grain / (ep > 1 ? 1 : m->local.layout.tp);
+    int first = ep > 1 ? 0 : tp_rank * each;
     struct experts *x = &s->experts;
 
     x->act = spec->act;
     x->router = family_router(c);
-    x->n_local = (int)c->n_experts;
+    x->first = dispatch_first(c->n_experts, ep, m->local.at.ep);
+    x->n_local = dispatch_first(c->n_experts, ep, m->local.at.ep + 1) - x->first;
     x->inter = block_begin(c->expert_inter, m->grain, first + each) -
                block_begin(c->expert_inter, m->grain, first);
     x->up_cols = act_inputs(x->act) * x->inter;
@@ -97,16 +99,20 @@ static void shape(struct sublayer *s, const struct model *m, const struct branch
 
 /* ---- memory ---- */
 
+static int has_dispatch(const struct model *m) { return m->local.layout.ep > 1; }
+
 static void carve_shared(const struct sublayer *s, const struct model *m, const struct call_shape *c,
                          const struct carver *from, struct experts_buf *b)
 {
     size_t el = dtype_size(m->dt);
     mlp_carve(s, &s->experts.shared, m, c, from, &b->shared);
     b->shared_out = carve(from, LIFE_COSTLY, c->rows * m->hidden, el);
-    if (!has_scale(s))
+    if (has_scale(s))
+        b->shared_logit = carve(from, LIFE_COSTLY, c->rows, sizeof(float));
+    if (!c->training)
         return;
-    b->shared_logit = carve(from, LIFE_COSTLY, c->rows, sizeof(float));
-    if (c->training) {
+    b->shared_dx = carve(from, LIFE_SCRATCH, c->own * m->hidden, sizeof(float));
+    if (has_scale(s)) {
         b->d_shared = carve(from, LIFE_SCRATCH, c->rows * m->hidden, el);
         b->d_shared_logit = carve(from, LIFE_SCRATCH, c->rows, el);
     }
@@ -116,16 +122,50 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
                            const struct carver *from, struct experts_buf *b)
 {
     const struct experts *x = &s->experts;
-    int64_t n = c->rows * x->router.k;
+    int64_t n = b->capacity;
     size_t el = dtype_size(m->dt);
 
     b->d_act = carve(from, LIFE_SCRATCH, n * x->inter, sizeof(float));
     b->dgu = carve(from, LIFE_SCRATCH, n * x->up_cols, el);
     b->d_row = carve(from, LIFE_COMM, n, sizeof(float));
-    b->d_slot = carve(from, LIFE_SCRATCH, n, sizeof(float));
+    b->d_slot = carve(from, LIFE_COMM, c->rows * x->router.k, sizeof(float));
     b->d_logits = carve(from, LIFE_SCRATCH, c->rows * x->router.n_experts, el);
     b->dx = carve(from, LIFE_SCRATCH, c->own * m->hidden, sizeof(float));
     b->part = carve(from, LIFE_SCRATCH, c->own * m->hidden, sizeof(float));
+    if (!has_dispatch(m))
+        return;
+    b->d_moved = carve(from, LIFE_SCRATCH, n, sizeof(float));
+    b->d_arrived = carve(from, LIFE_SCRATCH, n * m->hidden, el);
+}
+
+/* The most rows that can come to this rank: every token of the expert group chooses experts of this rank
+ * alone. */
+static int64_t capacity_of(const struct sublayer *s, const struct model *m, const struct call_shape *c)
+{
+    const struct layout *l = &m->local.layout;
+    int k = s->experts.router.k, n_local = s->experts.n_local;
+    return l->ep > 1 ? l->ep / (l->tp * l->cp) * c->rows * (k < n_local ? k : n_local) : c->rows * k;
+}
+
+static void carve_dispatch(const struct sublayer *s, const struct model *m, const struct call_shape *c,
+                           const struct carver *from, struct experts_buf *b)
+{
+    const struct layout *l = &m->local.layout;
+    size_t el = dtype_size(m->dt);
+
+    b->arrivals = (struct arrivals){ .ep = l->ep,
+                                     .tp = l->tp * l->cp,
+                                     .rank = m->local.at.ep,
+                                     .n_experts = s->experts.router.n_experts,
+                                     .n_seq = c->n_seq,
+                                     .capacity = b->capacity };
+    arrivals_carve(&b->arrivals, from->of[LIFE_HOST]);
+    b->spread = carve(from, LIFE_HOST, c->rows, sizeof *b->spread);
+    b->home = carve(from, LIFE_SCRATCH, c->rows * s->experts.router.k * m->hidden, el);
+    b->arrived = carve(from, LIFE_COSTLY, b->capacity * m->hidden, el);
+    b->arrived_weight = carve(from, LIFE_COSTLY, b->capacity, sizeof(float));
+    b->moved = carve(from, LIFE_SCRATCH, b->capacity * m->hidden, el);
+    b->home_out = carve(from, LIFE_SCRATCH, c->rows * m->hidden, sizeof(float));
 }
 
 static void carve_experts(const struct sublayer *s, const struct model *m, const struct call_shape *c,
@@ -133,57 +173,178 @@ static void carve_experts(const struct sublayer *s, const struct model *m, const
 {
     const struct experts *x = &s->experts;
     struct experts_buf *b = &branch->experts;
-    int64_t n = c->rows * x->router.k;
+    int64_t n_slots = c->rows * x->router.k;
+    int all = has_dispatch(m); /* the lists are of home rows, for all experts */
     size_t el = dtype_size(m->dt);
 
+    b->capacity = capacity_of(s, m, c);
     b->routing = (struct routing){ .n_experts = x->router.n_experts,
                                    .k = x->router.k,
-                                   .first = x->first,
-                                   .n_local = x->n_local,
+                                   .first = all ? 0 : x->first,
+                                   .n_local = all ? x->router.n_experts : x->n_local,
                                    .n_leaves = c->n_seq,
                                    .rows = c->rows,
                                    .leaf_rows = c->rows / c->n_seq };
     routing_carve(&b->routing, from->of[LIFE_HOST]);
     b->logits = carve(from, LIFE_COSTLY, c->rows * x->router.n_experts, sizeof(float));
-    b->expert = carve(from, LIFE_COSTLY, n, sizeof *b->expert);
-    b->weight = carve(from, LIFE_COSTLY, n, sizeof(float));
-    b->gu = carve(from, LIFE_COSTLY, n * x->up_cols, sizeof(float));
-    b->act = carve(from, LIFE_CHEAP, n * x->inter, el);
-    b->sum = carve(from, LIFE_COMM, n * m->hidden, sizeof(float));
-    b->row = m->dt == DT_F32 ? b->sum : carve(from, LIFE_SCRATCH, n * m->hidden, el);
+    b->expert = carve(from, LIFE_COSTLY, n_slots, sizeof *b->expert);
+    b->weight = carve(from, LIFE_COSTLY, n_slots, sizeof(float));
+    b->gu = carve(from, LIFE_COSTLY, b->capacity * x->up_cols, sizeof(float));
+    b->act = carve(from, LIFE_CHEAP, b->capacity * x->inter, el);
+    b->sum = carve(from, LIFE_COMM, b->capacity * m->hidden, sizeof(float));
+    b->row = m->dt == DT_F32 ? b->sum : carve(from, LIFE_SCRATCH, b->capacity * m->hidden, el);
+    if (has_dispatch(m))
+        carve_dispatch(s, m, c, from, b);
     if (has_shared(s))
         carve_shared(s, m, c, from, b);
     if (c->training)
         carve_backward(s, m, c, from, b);
 }
 
-/* ---- forward ---- */
+/* ---- rows ---- */
 
 static struct mat grouped(const struct experts_buf *b, const void *p, enum dtype dt, int64_t cols)
 {
-    return rows_of(p, dt, b->routing.n, cols);
+    return rows_of(p, dt, b->n, cols);
 }
 
-/* One sequence's rows between bodies: all rows [from, from + n) are own rows [to, to + n). */
+/* Results of home rows are gathered over tp, because every rank holds all rows between bodies. */
+static int is_scattered(const struct pass *p)
+{
+    return has_dispatch(p->m) && !rows_shared(&p->r) && p->m->local.layout.tp > 1;
+}
+
+/* Rows of every sequence whose results this rank makes: its own rows with sp; with ep its share over tp; else
+ * all. */
+struct share {
+    int64_t first, n;
+};
+static struct share share_of(const struct pass *p)
+{
+    const struct model *m = p->m;
+    int each = m->grain / m->local.layout.tp, from = comm_rank(m->tp) * each;
+    int64_t begin = block_begin(p->r.len, m->grain, from), end = block_begin(p->r.len, m->grain, from + each);
+
+    if (is_scattered(p))
+        return (struct share){ begin, end - begin };
+    return (struct share){ rows_first(m, &p->r), p->r.own_len };
+}
+
+/* Of one sequence: all rows [from, from + n) are rows [to, to + n) of the results. */
 struct own_rows {
     int64_t from, to, n;
 };
 static struct own_rows own_rows(const struct pass *p, int seq)
 {
-    return (struct own_rows){ seq * p->r.len + rows_first(p->m, &p->r), seq * p->r.own_len, p->r.own_len };
+    struct share share = share_of(p);
+    int64_t each = is_scattered(p) ? share.n : p->r.own_len;
+    return (struct own_rows){ seq * p->r.len + share.first, seq * each, share.n };
+}
+
+/* Where results go first, and from there to all rows of `to`. */
+static float *results_in(const struct pass *p, struct experts_buf *b, float *to)
+{
+    return is_scattered(p) ? b->home_out : to;
+}
+
+static int gather_results(const struct pass *p, struct experts_buf *b, float *to, struct err *e)
+{
+    const struct model *m = p->m;
+    int64_t rows = rows_all(&p->r);
+    if (!is_scattered(p))
+        return 0;
+    KERNEL(m->dev, embed, rows_of(to, DT_F32, rows, m->hidden),
+           rows_of(b->home_out, DT_F32, p->r.n_seq * share_of(p).n, m->hidden), 0, b->spread);
+    return comm_all_reduce(m->tp, to, rows * m->hidden, e);
+}
+
+/* What the ops of this rank's experts work on: rows of `all`, or of what arrived. */
+struct side {
+    struct expert_rows groups;
+    struct listed in;
+    const float *weight;
+    const int32_t *weight_list;
+};
+static struct side side_of(const struct pass *p, const struct experts_buf *b, struct mat all,
+                           const void *arrived)
+{
+    if (!has_dispatch(p->m))
+        return (
+            struct side){ routing_groups(&b->routing), { all, b->routing.row }, b->weight, b->routing.slot };
+    return (struct side){ arrivals_groups(&b->arrivals),
+                          { rows_of(arrived, p->m->dt, b->n, p->m->hidden), b->arrivals.list },
+                          b->arrived_weight,
+                          b->arrivals.list };
+}
+
+/* Home rows of `all` to the ranks of their experts. */
+static int send_rows(const struct pass *p, struct experts_buf *b, struct mat all, void *arrived,
+                     struct err *e)
+{
+    const struct model *m = p->m;
+    struct listed from = { all, b->routing.row };
+    if (!has_dispatch(m))
+        return 0;
+    KERNEL(m->dev, gather_scaled, rows_of(b->home, m->dt, b->routing.n, m->hidden), from, NULL, NULL);
+    return arrivals_send(&b->arrivals, m->ep, arrived, b->home, (size_t)m->hidden * dtype_size(m->dt), e);
+}
+
+/* b->row back to the home ranks: *results, in the order of the home lists. */
+static int return_rows(const struct pass *p, struct experts_buf *b, struct mat *results, struct err *e)
+{
+    const struct model *m = p->m;
+    struct listed from = { grouped(b, b->row, m->dt, m->hidden), b->arrivals.back };
+
+    *results = from.m;
+    if (!has_dispatch(m))
+        return 0;
+    *results = rows_of(b->home, m->dt, b->routing.n, m->hidden);
+    KERNEL(m->dev, gather_scaled, rows_of(b->moved, m->dt, b->n, m->hidden), from, NULL, NULL);
+    return arrivals_return(&b->arrivals, m->ep, b->home, b->moved, (size_t)m->hidden * dtype_size(m->dt), e);
+}
+
+/* ---- forward ---- */
+
+/* With ep: which rows come from where, and their weights. */
+static int meet_experts(const struct pass *p, struct experts_buf *b, struct err *e)
+{
+    const struct model *m = p->m;
+    const struct routing *r = &b->routing;
+    struct share share = share_of(p);
+    float *weights = b->home_out; /* free until results are made: [rows k] fits where k <= hidden */
+    int rc;
+
+    TRY(arrivals_fill(&b->arrivals, m->ep, r, e));
+    b->n = b->arrivals.n;
+    KERNEL(m->dev, embed, rows_of(weights, DT_F32, r->n, 1), rows_of(b->weight, DT_F32, r->rows * r->k, 1), 0,
+           r->slot);
+    TRY(arrivals_send(&b->arrivals, m->ep, b->arrived_weight, weights, sizeof *weights, e));
+    for (int64_t i = 0; i < r->rows; i++) {
+        int64_t at = i % r->leaf_rows - share.first;
+        b->spread[i] = at >= 0 && at < share.n ? (int32_t)(i / r->leaf_rows * share.n + at) : -1;
+    }
+    rc = 0;
+out:
+    return rc;
 }
 
 /* The router's choice for all rows, and the lists that follow from it. */
-static void choose(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h)
+static int choose(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat h,
+                  struct err *e)
 {
     const struct model *m = p->m;
     const struct expert_router *router = &s->experts.router;
     struct mat logits = rows_of(b->logits, DT_F32, h.rows, router->n_experts);
+    struct share share = has_dispatch(m) ? share_of(p) : (struct share){ 0, p->r.len };
 
     KERNEL(m->dev, linear, logits, h, weight_pack(p, s, PACK_ROUTER));
     KERNEL(m->dev, route, router, b->expert, b->weight, logits);
     dev_read(m->dev, b->routing.expert, b->expert, (size_t)(h.rows * router->k) * sizeof *b->expert);
+    b->routing.home = share.first;
+    b->routing.n_home = share.n;
     routing_fill(&b->routing);
+    b->n = b->routing.n;
+    return has_dispatch(m) ? meet_experts(p, b, e) : 0;
 }
 
 static void activate(const struct pass *p, const struct sublayer *s, struct branch_buf *branch)
@@ -196,12 +357,12 @@ static void activate(const struct pass *p, const struct sublayer *s, struct bran
         mlp_activate(p, &x->shared, &b->shared);
 }
 
-/* b->sum, complete over tp, then rounded into b->row. */
+/* b->sum, complete over tp where tp cuts the experts, then rounded into b->row. */
 static int complete_rows(const struct pass *p, struct experts_buf *b, struct err *e)
 {
     const struct model *m = p->m;
-    int64_t n = b->routing.n * m->hidden;
-    int rc = comm_all_reduce(m->tp, b->sum, n, e);
+    int64_t n = b->n * m->hidden;
+    int rc = has_dispatch(m) ? 0 : comm_all_reduce(m->tp, b->sum, n, e);
     if (rc >= 0 && m->dt != DT_F32)
         KERNEL(m->dev, round_to, b->row, m->dt, b->sum, n);
     return rc;
@@ -213,13 +374,13 @@ static int run_experts(const struct pass *p, const struct sublayer *s, struct br
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
     struct experts_buf *b = &branch->experts;
-    struct expert_rows groups = routing_groups(&b->routing);
-    struct listed in = { h, b->routing.row }, act = { grouped(b, b->act, m->dt, x->inter), NULL };
+    struct side side = side_of(p, b, h, b->arrived);
+    struct listed act = { grouped(b, b->act, m->dt, x->inter), NULL };
 
-    KERNEL(m->dev, linear_experts, grouped(b, b->gu, DT_F32, x->up_cols), in, &groups,
+    KERNEL(m->dev, linear_experts, grouped(b, b->gu, DT_F32, x->up_cols), side.in, &side.groups,
            weight_pack(p, s, PACK_UP));
     act_forward(m->dev, x->act, act.m, grouped(b, b->gu, DT_F32, x->up_cols));
-    KERNEL(m->dev, linear_experts, grouped(b, b->sum, DT_F32, m->hidden), act, &groups,
+    KERNEL(m->dev, linear_experts, grouped(b, b->sum, DT_F32, m->hidden), act, &side.groups,
            weight_pack(p, s, PACK_DOWN));
     return complete_rows(p, b, e);
 }
@@ -248,43 +409,46 @@ static int forward(const struct pass *p, const struct sublayer *s, struct branch
     const struct model *m = p->m;
     struct experts_buf *b = &branch->experts;
     int k = s->experts.router.k, rc;
+    struct mat results;
 
-    choose(p, s, b, h);
+    TRY(choose(p, s, b, h, e));
+    TRY(send_rows(p, b, h, b->arrived, e));
     TRY(run_experts(p, s, branch, h, e));
+    TRY(return_rows(p, b, &results, e));
     if (has_shared(s))
         TRY(run_shared(p, s, branch, h, e));
 
     for (int i = 0; i < p->r.n_seq; i++) {
         struct own_rows o = own_rows(p, i);
-        struct mat out = rows_of(m->sum_rows + o.to * m->hidden, DT_F32, o.n, m->hidden);
+        float *to = results_in(p, b, m->sum_rows) + o.to * m->hidden;
         struct mat shared = rows_of(b->shared_out, m->dt, h.rows, m->hidden);
         shared = b->shared_out ? mat_rows(shared, o.from, o.n) : (struct mat){ 0 };
-        KERNEL(m->dev, combine, out, grouped(b, b->row, m->dt, m->hidden), b->routing.place + o.from * k,
+        KERNEL(m->dev, combine, rows_of(to, DT_F32, o.n, m->hidden), results, b->routing.place + o.from * k,
                b->weight + o.from * k, k, shared, b->shared_logit ? b->shared_logit + o.from : NULL);
     }
-    rc = 0;
+    rc = gather_results(p, b, m->sum_rows, e);
 out:
     return rc;
 }
 
 /* ---- backward ---- */
 
-/* A matrix of every expert in natural order, and n_w - 1 more slots after it: w[e * n_w + i]. */
+/* n_w matrices of every expert in natural order: w[e * n_w + i]. */
 static const struct mat *expert_weights(const struct pass *p, const struct sublayer *s, struct experts_buf *b,
                                         int first_slot, int n_w)
 {
     const struct model *m = p->m;
     struct mat *w = b->routing.mat;
-    for (int x = 0; x < b->routing.n_local; x++)
+    for (int x = 0; x < s->experts.n_local; x++)
         for (int i = 0; i < n_w; i++) {
-            int part = params_part(&m->local, s->unit, slots[first_slot + i], b->routing.first + x);
-            w[x * n_w + i] = model_mat(m, p->uw->flat, part);
+            int part = params_part(&m->local, s->unit, slots[first_slot + i], s->experts.first + x);
+            w[x * n_w + i] = weight_mat(p, part);
         }
     return w;
 }
 
 /* The record of one matrix of every expert. */
-static int emit_experts(const struct pass *p, const struct sublayer *s, const struct experts_buf *b, int slot,
+static int emit_experts(const struct pass *p, const struct sublayer *s, struct experts_buf *b, int slot,
                         struct mat dy, struct mat x, struct err *e)
 {
     return gradient_emit(p,
@@ -294,53 +458,73 @@ static int emit_experts(const struct pass *p, const struct sublayer *s, const st
                                             .body = s,
                                             .dy = dy,
                                             .x = x,
-                                            .routing = &b->routing },
+                                            .experts = b },
                          e);
 }
 
 static int weight_gradient(const struct pass *p, const struct gradient *g, struct err *e)
 {
     const struct model *m = p->m;
-    const struct routing *r = g->routing;
-    struct expert_rows groups = routing_groups(r);
-    struct listed dy = { g->dy, NULL }, x = { g->x, g->part[0] == DOWN ? NULL : r->row };
+    const struct experts *x = &g->body->experts;
+    struct experts_buf *b = g->experts;
+    struct side side = side_of(p, b, g->x, g->x.p);
+    struct listed dy = { g->dy, NULL }, in = { g->x, g->part[0] == DOWN ? NULL : side.in.list };
     int64_t ld = 0;
 
     (void)e;
-    for (int i = 0; i < r->n_local; i++) {
-        int part = params_part(&m->local, g->unit, slots[g->part[0]], r->first + i);
-        r->acc[i] = gradient_sums(p, g->unit, part);
+    for (int i = 0; i < x->n_local; i++) {
+        int part = params_part(&m->local, g->unit, slots[g->part[0]], x->first + i);
+        b->routing.acc[i] = gradient_sums(p, g->unit, part);
         ld = m->local.part[part].box.extent[1];
     }
-    KERNEL(m->dev, linear_dw_experts, r->acc, ld, dy, x, &groups);
+    KERNEL(m->dev, linear_dw_experts, b->routing.acc, ld, dy, in, &side.groups);
     return 0;
 }
 
-/* Through down and the activation: b->dgu; b->d_slot, the gradients of the router's weights. */
+/* The gradients of the router's weights, from those of grouped rows (b->d_row): b->d_slot of all rows. */
+static int weight_gradients_home(const struct pass *p, struct experts_buf *b, struct err *e)
+{
+    const struct model *m = p->m;
+    const struct routing *r = &b->routing;
+    struct mat slots_of = rows_of(b->d_slot, DT_F32, r->rows * r->k, 1);
+    struct mat home = rows_of(b->d_row, DT_F32, b->n, 1);
+    int rc = 0;
+
+    if (has_dispatch(m)) {
+        KERNEL(m->dev, embed, rows_of(b->d_moved, DT_F32, b->n, 1), home, 0, b->arrivals.back);
+        home = rows_of(b->home_out, DT_F32, r->n, 1);
+        TRY(arrivals_return(&b->arrivals, m->ep, b->home_out, b->d_moved, sizeof(float), e));
+    } else {
+        TRY(comm_all_reduce(m->tp, b->d_row, b->n, e));
+    }
+    KERNEL(m->dev, embed, slots_of, home, 0, r->place);
+    if (has_dispatch(m))
+        rc = comm_all_reduce(m->tp, b->d_slot, slots_of.rows, e);
+out:
+    return rc;
+}
+
+/* Through down and the activation: b->dgu, b->d_slot. dx: all rows of the stream's gradient. */
 static int through_down(const struct pass *p, const struct sublayer *s, struct experts_buf *b, struct mat dx,
                         struct err *e)
 {
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
-    const struct routing *r = &b->routing;
-    struct expert_rows groups = routing_groups(r);
-    struct listed dy = { dx, r->row };
     struct mat d_act = grouped(b, b->d_act, DT_F32, x->inter), act = grouped(b, b->act, m->dt, x->inter);
     struct mat scaled = grouped(b, b->row, m->dt, m->hidden);
+    struct side side = side_of(p, b, dx, b->d_arrived);
     int rc;
 
-    KERNEL(m->dev, linear_dx_experts, d_act, 1, &dy, expert_weights(p, s, b, DOWN, 1), &m->of_hidden,
-           &groups);
+    TRY(send_rows(p, b, dx, b->d_arrived, e));
+    KERNEL(m->dev, linear_dx_experts, d_act, 1, &side.in, expert_weights(p, s, b, DOWN, 1), &m->of_hidden,
+           &side.groups);
 
     /* an output's part in the loss is its weight times it: the weight's gradient, then the output's */
     KERNEL(m->dev, expert_dot, b->d_row, d_act, act, &x->of_inter);
-    TRY(comm_all_reduce(m->tp, b->d_row, r->n, e));
-    KERNEL(m->dev, embed, rows_of(b->d_slot, DT_F32, r->rows * r->k, 1), rows_of(b->d_row, DT_F32, r->n, 1),
-           0, r->place);
-
-    KERNEL(m->dev, gather_scaled, scaled, dy, b->weight, r->slot);
+    TRY(weight_gradients_home(p, b, e));
+    KERNEL(m->dev, gather_scaled, scaled, side.in, side.weight, side.weight_list);
     TRY(emit_experts(p, s, b, DOWN, scaled, gradient_input(p, act), e));
-    KERNEL(m->dev, scale_rows, d_act, b->weight, r->slot);
+    KERNEL(m->dev, scale_rows, d_act, side.weight, side.weight_list);
     act_backward(m->dev, x->act, grouped(b, b->dgu, m->dt, x->up_cols), grouped(b, b->gu, DT_F32, x->up_cols),
                  d_act);
     rc = 0;
@@ -354,27 +538,37 @@ static int through_up(const struct pass *p, const struct sublayer *s, struct exp
 {
     const struct model *m = p->m;
     const struct experts *x = &s->experts;
-    struct expert_rows groups = routing_groups(&b->routing);
-    struct mat dgu = grouped(b, b->dgu, m->dt, x->up_cols);
+    struct side side = side_of(p, b, h, b->arrived);
+    struct mat dgu = grouped(b, b->dgu, m->dt, x->up_cols), results;
+    struct mat in = has_dispatch(m) ? gradient_input(p, side.in.m) : h;
     struct listed dy[2];
     struct leaves leaves[2] = { x->of_inter, x->of_inter };
     int n_in = act_inputs(x->act), first = n_in == 2 ? GATE : UP, k = b->routing.k, rc;
 
     for (int i = 0; i < n_in; i++) {
         dy[i] = (struct listed){ mat_cols(dgu, i * x->inter, x->inter), NULL };
-        TRY(emit_experts(p, s, b, first + i, dy[i].m, h, e));
+        TRY(emit_experts(p, s, b, first + i, dy[i].m, in, e));
     }
     KERNEL(m->dev, linear_dx_experts, grouped(b, b->sum, DT_F32, m->hidden), n_in, dy,
-           expert_weights(p, s, b, first, n_in), leaves, &groups);
+           expert_weights(p, s, b, first, n_in), leaves, &side.groups);
     TRY(complete_rows(p, b, e));
+    TRY(return_rows(p, b, &results, e));
     for (int i = 0; i < p->r.n_seq; i++) {
         struct own_rows o = own_rows(p, i);
-        KERNEL(m->dev, combine_dx, rows_of(b->dx + o.to * m->hidden, DT_F32, o.n, m->hidden),
-               grouped(b, b->row, m->dt, m->hidden), b->routing.place + o.from * k, k);
+        float *to = results_in(p, b, b->dx) + o.to * m->hidden;
+        KERNEL(m->dev, combine_dx, rows_of(to, DT_F32, o.n, m->hidden), results,
+               b->routing.place + o.from * k, k);
     }
-    rc = 0;
+    rc = gather_results(p, b, b->dx, e);
 out:
     return rc;
+}
+
+/* b->dx += x, own rows. */
+static void add_dx(const struct pass *p, struct experts_buf *b, float *x)
+{
+    int64_t own = rows_own(&p->r), hidden = p->m->hidden;
+    KERNEL(p->m->dev, add_to, rows_of(b->dx, DT_F32, own, hidden), rows_of(x, DT_F32, own, hidden));
 }
 
 /* b->dx += d_logits [rows][n] (dt) times a small matrix [n][hidden] that every rank has, own rows. */
@@ -384,25 +578,24 @@ static void add_small_dx(const struct pass *p, struct experts_buf *b, struct mat
     char *none = NULL;
     struct mat w = weight_rows(p, part, 0, d_logits.cols, &none);
     struct leaves one = { 1, { d_logits.cols } };
+    int64_t n = p->r.own_len;
 
     for (int i = 0; i < p->r.n_seq; i++) {
-        struct own_rows o = own_rows(p, i);
-        struct mat dy = mat_rows(d_logits, o.from, o.n);
-        KERNEL(m->dev, linear_dx, rows_of(b->part + o.to * m->hidden, DT_F32, o.n, m->hidden), 1, &dy, &w,
+        struct mat dy = mat_rows(d_logits, i * p->r.len + rows_first(m, &p->r), n);
+        KERNEL(m->dev, linear_dx, rows_of(b->part + i * n * m->hidden, DT_F32, n, m->hidden), 1, &dy, &w,
                &one);
     }
-    KERNEL(m->dev, add_to, rows_of(b->dx, DT_F32, rows_own(&p->r), m->hidden),
-           rows_of(b->part, DT_F32, rows_own(&p->r), m->hidden));
+    add_dx(p, b, b->part);
 }
 
-/* The shared expert's part, and that of its gate. */
+/* Through the shared expert: b->shared_dx, and the gradient of its gate's logits. */
 static int shared_backward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch,
                            struct mat dx, struct err *e)
 {
     const struct model *m = p->m;
     struct experts_buf *b = &branch->experts;
     struct mat shared = rows_of(b->shared_out, m->dt, dx.rows, m->hidden);
-    struct mat d_shared = dx, d_logit = rows_of(b->d_shared_logit, m->dt, dx.rows, 1);
+    struct mat d_shared = dx, d_logit = rows_of(b->d_shared_logit, m->dt, dx.rows, 1), own;
     int rc;
 
     if (has_scale(s)) {
@@ -410,6 +603,8 @@ static int shared_backward(const struct pass *p, const struct sublayer *s, struc
         KERNEL(m->dev, gate_dx, d_logit, d_shared, dx, shared, b->shared_logit);
     }
     TRY(mlp_backward(p, s, &s->experts.shared, &b->shared, branch, d_shared, e));
+    TRY(rows_sum(m, &p->r, &own, e));
+    dev_copy(m->dev, b->shared_dx, own.p, (size_t)(own.rows * m->hidden) * sizeof(float));
     rc = 0;
 out:
     return rc;
@@ -420,7 +615,7 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     struct model *m = p->m;
     const struct expert_router *router = &s->experts.router;
     struct experts_buf *b = &branch->experts;
-    int64_t rows = rows_all(&p->r), own = rows_own(&p->r);
+    int64_t rows = rows_all(&p->r);
     struct mat d_logits = rows_of(b->d_logits, m->dt, rows, router->n_experts);
     struct mat logits = rows_of(b->logits, DT_F32, rows, router->n_experts);
     struct mat d_scale = rows_of(b->d_shared_logit, m->dt, rows, 1), dx, h;
@@ -432,23 +627,18 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     if (has_shared(s))
         TRY(shared_backward(p, s, branch, dx, e));
 
+    /* the parts of dx, in the contract's order: experts, shared expert, its gate, router */
     TRY(walk_input(p, branch, &h, e));
     TRY(through_up(p, s, b, h, e));
-    if (has_shared(s)) {
-        TRY(comm_all_reduce(m->tp, m->sum_rows, rows * m->hidden, e));
-        for (int i = 0; i < p->r.n_seq; i++) {
-            struct own_rows o = own_rows(p, i);
-            KERNEL(m->dev, add_to, rows_of(b->dx + o.to * m->hidden, DT_F32, o.n, m->hidden),
-                   rows_of(m->sum_rows + o.from * m->hidden, DT_F32, o.n, m->hidden));
-        }
-    }
+    if (has_shared(s))
+        add_dx(p, b, b->shared_dx);
     if (has_scale(s)) {
         TRY(walk_product(p, s, SHARED_SCALE, NO_BIAS_1, d_scale, h, e));
         add_small_dx(p, b, d_scale, s->part[SHARED_SCALE]);
     }
     TRY(walk_product(p, s, ROUTER, NO_BIAS_1, d_logits, h, e));
     add_small_dx(p, b, d_logits, s->part[ROUTER]);
-    dev_copy(m->dev, m->sum_rows, b->dx, (size_t)(own * m->hidden) * sizeof(float));
+    dev_copy(m->dev, m->sum_rows, b->dx, (size_t)(rows_own(&p->r) * m->hidden) * sizeof(float));
     rc = 0;
 out:
     return rc;
@@ -464,7 +654,8 @@ static size_t deferred_bytes(const struct sublayer *s, const struct model *m, co
     const struct experts *x = &s->experts;
     size_t el = dtype_size(m->dt);
     int64_t columns = x->up_cols + m->hidden + (recompute != RECOMPUTE_NONE ? x->inter : 0);
-    size_t sum = (size_t)(c->rows * x->router.k * columns) * el + 6 * 64;
+    columns += has_dispatch(m) && recompute == RECOMPUTE_FULL ? m->hidden : 0;
+    size_t sum = (size_t)(capacity_of(s, m, c) * columns) * el + 7 * 64;
 
     sum += (size_t)(c->rows * (x->router.n_experts + 1)) * el;
     if (has_shared(s))
@@ -472,15 +663,19 @@ static size_t deferred_bytes(const struct sublayer *s, const struct model *m, co
     return sum;
 }
 
-/* Each of a token's experts is summed by itself. */
-static void traffic(const struct sublayer *s, struct unit_traffic *t)
+/* With ep 1 each of a token's experts is summed over tp by itself. */
+static void traffic(const struct sublayer *s, const struct model *m, struct unit_traffic *t)
 {
-    int sums = s->experts.router.k + has_shared(s);
-    t->whole_forward += sums;
+    int k = s->experts.router.k, shared = has_shared(s), scattered = m->shares == 1;
+    int sums = has_dispatch(m) ? scattered : k;
+
+    t->whole_forward += sums + shared;
     t->whole_backward += sums;
-    t->row_floats += s->experts.router.k;
-    t->gathers_backward += has_shared(s);
-    t->gathers_deferred += has_shared(s);
+    t->sums_backward += shared;
+    t->row_floats += k;
+    t->gathers_backward += shared;
+    t->gathers_deferred += shared;
+    t->dispatched += has_dispatch(m) ? k : 0;
 }
 
 static double flops(const struct sublayer *s, const struct model *m, double keys)

@@ -44,6 +44,24 @@ int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int ze
     return 0;
 }
 
+int batch_plan_layout(struct batch_plan *b, int64_t rows, int64_t micro, const struct layout *l,
+                      struct err *e)
+{
+    int whole = l->ep > 1, zero = whole && l->zero < 2 ? 2 : l->zero;
+    int rc = batch_plan(b, rows, micro, l->dp, zero, e);
+
+    if (rc < 0 || !whole)
+        return rc;
+    if (b->local != b->micro)
+        return err_set(
+            e, ERR_USAGE,
+            "--micro-batch %lld with --ep %d: the gradients of %lld sequences are no node of the tree "
+            "of %lld: use a micro-batch that is a power of two",
+            (long long)b->micro, l->ep, (long long)b->micro, (long long)rows);
+    b->in_tree = b->in_tree && tree_is_node(rows, 0, b->local * (l->ep / (l->tp * l->cp)));
+    return 0;
+}
+
 /* The contract's order: a super-step gives each rank a block of neighbouring rows. */
 static int64_t row_in_blocks(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j)
 {

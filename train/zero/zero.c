@@ -13,11 +13,18 @@ static int missing(struct err *e, const char *what)
                    what);
 }
 
-static int open_state(struct zero *z, int u, struct err *e)
+static const struct zero_group *group_of(const struct zero *z, int v)
 {
-    struct zero_unit *x = &z->unit[u];
-    int64_t flat = z->m->local.unit[u].flat, slice = flat / z->n_dp;
-    x->own_begin = z->stage ? slice * z->d : 0;
+    return &z->group[z->m->local.unit[v].group];
+}
+
+static int open_state(struct zero *z, int v, struct err *e)
+{
+    struct zero_vector *x = &z->vector[v];
+    const struct zero_group *g = group_of(z, v);
+    int64_t flat = z->m->local.unit[v].flat, slice = flat / g->size;
+
+    x->own_begin = z->stage ? slice * g->rank : 0;
     x->own = z->stage ? slice : flat;
     x->weight_begin = z->stage == 3 ? x->own_begin : 0;
     x->exp_avg = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
@@ -25,7 +32,7 @@ static int open_state(struct zero *z, int u, struct err *e)
     if (z->m->dt != DT_F32)
         x->master = dev_alloc(z->m->dev, MEM_OPTIM, (size_t)x->own * 4 + 64);
     if (z->stage == 0 || z->stage == 3)
-        x->weight = comm_alloc(z->dp, MEM_PARAMS,
+        x->weight = comm_alloc(g->ranks, MEM_PARAMS,
                                (size_t)(z->stage == 3 ? slice : flat) * dtype_size(z->m->dt) + 64);
     if (!x->exp_avg || !x->exp_avg_sq || (z->m->dt != DT_F32 && !x->master) ||
         ((z->stage == 0 || z->stage == 3) && !x->weight))
@@ -33,18 +40,22 @@ static int open_state(struct zero *z, int u, struct err *e)
     return 0;
 }
 
-/* Memory that a machine has once. Collective over dp. */
-static int open_shared(struct zero *z, int u, struct err *e)
+/* Memory that a machine has once. Collective over the vector's group. */
+static int open_shared(struct zero *z, int v, struct err *e)
 {
-    struct zero_unit *x = &z->unit[u];
+    struct zero_vector *x = &z->vector[v];
+    const struct unit_part *of = &z->m->local.unit[v];
+    struct comm *ranks = group_of(z, v)->ranks;
     int rc = 0;
+
     if (z->stage == 1 || z->stage == 2)
-        TRY(comm_alloc_shared(&x->weight, z->dp, MEM_PARAMS,
-                              (size_t)z->m->local.unit[u].flat * dtype_size(z->m->dt) + 64, e));
+        TRY(comm_alloc_shared(&x->weight, ranks, MEM_PARAMS, (size_t)of->flat * dtype_size(z->m->dt) + 64,
+                              e));
     if (z->stage < 3) {
-        TRY(unit_weights_open(&x->uw, z->m, e));
-        TRY(comm_alloc_shared(&x->packs, z->dp, MEM_PARAMS, model_pack_bytes(z->m, u) + 64, e));
-        model_point(z->m, u, x->weight, &x->uw);
+        if (v < z->n_units)
+            TRY(unit_weights_open(&z->uw[v], z->m, e));
+        TRY(comm_alloc_shared(&x->packs, ranks, MEM_PARAMS, model_pack_bytes(z->m, v) + 64, e));
+        model_point(z->m, v, x->weight, &z->uw[of->unit]);
     }
     if (z->m->dt == DT_F32) /* the weights are their own master */
         x->master = (float *)x->weight + (x->own_begin - x->weight_begin);
@@ -55,41 +66,50 @@ out:
 static int open_all(struct zero *z, struct err *e)
 {
     int rc = 0;
-    for (int u = 0; rc >= 0 && u < z->n_units; u++)
-        rc = open_state(z, u, e);
+    for (int v = 0; rc >= 0 && v < z->n_vectors; v++)
+        rc = open_state(z, v, e);
     if (rc >= 0)
         rc = zero_open_grads(z, e);
-    TRY(comm_agree(z->dp, rc, e));
-    for (int u = 0; u < z->n_units; u++)
-        TRY(open_shared(z, u, e));
+    TRY(comm_agree(z->group[GROUP_DENSE].ranks, rc, e));
+    for (int v = 0; v < z->n_vectors; v++)
+        TRY(open_shared(z, v, e));
     rc = zero_open_slots(z, e);
 out:
     return rc;
 }
 
-int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all,
-              struct zero_options how, const struct batch_plan *b, struct err *e)
+static struct zero_group group_open(struct comm *ranks)
+{
+    struct zero_group g = { .ranks = ranks, .rank = comm_rank(ranks), .size = comm_size(ranks) };
+    comm_shared_group(ranks, &g.share, &g.n_shares);
+    return g;
+}
+
+int zero_open(struct zero **out, struct model *m, const struct zero_groups *groups, struct zero_options how,
+              const struct batch_plan *b, struct err *e)
 {
     struct zero *z = calloc(1, sizeof *z);
     int rc = 0;
-    if (z)
-        z->unit = calloc((size_t)m->local.n_units + 1, sizeof *z->unit);
-    if (!z || !z->unit)
+
+    if (z) {
+        z->vector = calloc((size_t)m->local.n_vectors + 1, sizeof *z->vector);
+        z->uw = calloc((size_t)m->local.n_units, sizeof *z->uw);
+    }
+    if (!z || !z->vector || !z->uw)
         rc = missing(e, "the optimizer");
-    TRY(comm_agree(dp, rc, e));
+    TRY(comm_agree(groups->dp, rc, e));
 
     z->w = how.stage == 3 ? zero_borrow_gathered : zero_borrow_resident;
     z->m = m;
-    z->dp = dp;
-    z->pp = pp;
-    z->all = all;
+    z->pp = groups->pp;
+    z->all = groups->all;
+    z->group[GROUP_DENSE] = group_open(groups->dp);
+    z->group[GROUP_EXPERT] = group_open(groups->edp ? groups->edp : groups->dp);
     z->stage = how.stage;
     z->overlap = how.overlap;
     z->plan = *b;
-    z->d = comm_rank(dp);
-    z->n_dp = comm_size(dp);
     z->n_units = m->local.n_units;
-    comm_shared_group(dp, &z->share, &z->n_shares);
+    z->n_vectors = m->local.n_vectors;
 
     TRY(open_all(z, e));
     *out = z;
@@ -99,30 +119,37 @@ out:
     return rc;
 }
 
+static void close_vector(struct zero *z, int v)
+{
+    struct zero_vector *x = &z->vector[v];
+    struct comm *ranks = group_of(z, v)->ranks;
+    struct err ignored;
+
+    if (z->m->dt != DT_F32)
+        dev_free(z->m->dev, x->master);
+    dev_free(z->m->dev, x->exp_avg);
+    dev_free(z->m->dev, x->exp_avg_sq);
+    comm_free_shared(ranks, x->packs, &ignored);
+    if (z->stage == 1 || z->stage == 2)
+        comm_free_shared(ranks, x->weight, &ignored);
+    else
+        comm_free(ranks, x->weight);
+}
+
 void zero_close(struct zero *z)
 {
-    struct err ignored;
     if (!z)
         return;
     if (z->m) {
         zero_close_grads(z);
         zero_close_slots(z);
     }
-
-    for (int u = 0; z->m && u < z->n_units; u++) {
-        struct zero_unit *x = &z->unit[u];
-        if (z->m->dt != DT_F32)
-            dev_free(z->m->dev, x->master);
-        dev_free(z->m->dev, x->exp_avg);
-        dev_free(z->m->dev, x->exp_avg_sq);
-        comm_free_shared(z->dp, x->packs, &ignored);
-        if (z->stage == 1 || z->stage == 2)
-            comm_free_shared(z->dp, x->weight, &ignored);
-        else
-            comm_free(z->dp, x->weight);
-        unit_weights_close(&x->uw);
-    }
-    free(z->unit);
+    for (int v = 0; z->m && v < z->n_vectors; v++)
+        close_vector(z, v);
+    for (int u = 0; z->m && z->uw && u < z->n_units; u++)
+        unit_weights_close(&z->uw[u]);
+    free(z->vector);
+    free(z->uw);
     free(z);
 }
 
@@ -171,10 +198,10 @@ static int load_state(struct zero *z, enum zero_state s, int part, zero_fill fn,
 {
     const struct part *p = &z->m->local.part[part];
     const struct param *q = &z->m->table.p[p->param];
-    struct zero_unit *x = &z->unit[q->unit];
+    struct zero_vector *x = &z->vector[p->vector];
     int weight = s == ZERO_WEIGHT;
     int64_t begin = weight ? x->weight_begin : x->own_begin;
-    int64_t n = weight && z->stage < 3 ? z->m->local.unit[q->unit].flat : x->own;
+    int64_t n = weight && z->stage < 3 ? z->m->local.unit[p->vector].flat : x->own;
     int64_t lo = begin - p->offset, hi = lo + n; /* of this rank, in the part; cut to the part below */
     void *state[] = { x->weight, x->master, x->exp_avg, x->exp_avg_sq };
     size_t element = weight ? dtype_size(z->m->dt) : sizeof(float);
@@ -221,8 +248,7 @@ out:
 
 const void *zero_piece(const struct zero *z, enum zero_state s, const struct param_piece *p)
 {
-    int u = z->m->table.p[z->m->local.part[p->part].param].unit;
-    const struct zero_unit *x = &z->unit[u];
+    const struct zero_vector *x = &z->vector[z->m->local.part[p->part].vector];
     switch (s) {
     case ZERO_WEIGHT: return (char *)x->weight + (p->flat - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
     case ZERO_MASTER: return x->master + (p->flat - x->own_begin);

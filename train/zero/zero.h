@@ -32,6 +32,11 @@ struct batch_plan {
 /* zero: the ZeRO stage; micro 0: G / dp. ERR_USAGE: dp does not divide G, or M does not divide the rows of
  * a rank. */
 int batch_plan(struct batch_plan *b, int64_t rows, int64_t micro, int dp, int zero, struct err *e);
+/* The same for a layout. With ep > 1 rows are dealt as in stage 2 at every stage, and the rows of a
+ * micro-batch of an expert group must be a node of the tree too. ERR_USAGE: a super-step would be several
+ * micro-batches. */
+int batch_plan_layout(struct batch_plan *b, int64_t rows, int64_t micro, const struct layout *l,
+                      struct err *e);
 /* The row of the global batch, 0 .. G-1, that dp rank d adds as its row j (0 .. R-1) of a super-step. */
 int64_t batch_row(const struct batch_plan *b, int dp, int64_t super, int d, int64_t j);
 
@@ -39,16 +44,21 @@ struct zero;
 struct zero_options {
     int stage, overlap;
 };
-/* Opens memory for the state of m, without values. Borrows m and the groups: dp, pp, and all ranks of the
- * job. Collective over dp: a rank that cannot call it must not leave the others waiting (agree before).
- * ERR_MEMORY. */
-int zero_open(struct zero **out, struct model *m, struct comm *dp, struct comm *pp, struct comm *all,
-              struct zero_options how, const struct batch_plan *b, struct err *e);
+/* The groups that ZeRO works in, borrowed. */
+struct zero_groups {
+    struct comm *dp, *pp;
+    struct comm *edp; /* the ranks that hold the same experts; NULL: experts belong to dp as all else does */
+    struct comm *all; /* all ranks of the job */
+};
+/* Opens memory for the state of m, without values. Borrows m and the groups. Collective over dp: a rank that
+ * cannot call it must not leave the others waiting (agree before). ERR_MEMORY. */
+int zero_open(struct zero **out, struct model *m, const struct zero_groups *groups, struct zero_options how,
+              const struct batch_plan *b, struct err *e);
 void zero_close(struct zero *z);
 /* Adds to bytes[] what zero_open will take. m: from model_shape; sharers: dp ranks that share a machine's
  * memory. */
-void zero_measure(const struct model *m, int dp, int sharers, struct zero_options how,
-                  const struct batch_plan *b, double bytes[MEM_CATS]);
+void zero_measure(const struct model *m, int sharers, struct zero_options how, const struct batch_plan *b,
+                  double bytes[MEM_CATS]);
 /* The weights and gradients as the model borrows them; they belong to z. */
 struct weights *zero_weights(struct zero *z);
 struct grads *zero_grads(struct zero *z);

@@ -9,17 +9,26 @@
 
 #include <string.h>
 
+/* Waits for all ranks that pack a share of this rank's units. */
+static int groups_barrier(struct zero *z, struct err *e)
+{
+    int rc = comm_barrier(z->group[GROUP_DENSE].ranks, e);
+    return rc < 0 || z->n_vectors == z->n_units ? rc : comm_barrier(z->group[GROUP_EXPERT].ranks, e);
+}
+
 /* ---- stages 0 to 2 ---- */
 /* Packs the units after an update. No rank reads the old packs any more: the collective sum of the
  * gradients' norm came after their last use. */
 static int pack_all(struct zero *z, struct err *e)
 {
-    for (int u = 0; u < z->n_units; u++) {
-        struct zero_unit *x = &z->unit[u];
-        struct pack_from from = { x->weight, z->unit[0].weight, z->share, z->n_shares };
-        model_pack(z->m, u, &from, &x->uw, x->packs);
+    for (int v = 0; v < z->n_vectors; v++) {
+        struct zero_vector *x = &z->vector[v];
+        const struct unit_part *of = &z->m->local.unit[v];
+        const struct zero_group *g = &z->group[of->group];
+        struct pack_from from = { x->weight, z->vector[0].weight, g->share, g->n_shares };
+        model_pack(z->m, v, &from, &z->uw[of->unit], x->packs);
     }
-    int rc = comm_barrier(z->dp, e);
+    int rc = groups_barrier(z, e);
     z->packed = rc >= 0;
     return rc;
 }
@@ -29,7 +38,7 @@ static int get_resident(struct weights *w, int u, int backward, const struct uni
 {
     struct zero *z = (struct zero *)w;
     int rc = backward || z->packed ? 0 : pack_all(z, e);
-    *out = &z->unit[u].uw;
+    *out = &z->uw[u];
     return rc;
 }
 
@@ -74,13 +83,41 @@ static struct zero_slot *slot_to_fill(struct zero *z, int u)
     return best;
 }
 
+/* This rank's share of the packs of one vector. */
 static void pack_share(void *arg)
 {
-    struct zero_slot *s = arg;
+    struct slot_vector *x = arg;
+    struct zero_slot *s = x->slot;
     struct zero *z = s->z;
-    const void *tied = is_tied_head(z->m, s->holds) ? slot_of(z, 0)->flat : NULL;
-    struct pack_from from = { s->flat, tied, z->share, z->n_shares };
-    model_pack(z->m, s->holds, &from, &s->uw, s->packs);
+    const struct zero_group *g = &z->group[z->m->local.unit[x->vector].group];
+    const void *tied = is_tied_head(z->m, s->holds) ? slot_of(z, 0)->of[GROUP_DENSE].flat : NULL;
+    struct pack_from from = { x->flat, tied, g->share, g->n_shares };
+    model_pack(z->m, x->vector, &from, &s->uw, x->packs);
+}
+
+static int finish_gathers(struct zero_slot *s, struct err *e)
+{
+    int rc = 0;
+    for (int g = 0; rc >= 0 && g < GROUPS; g++)
+        rc = comm_finish(&s->of[g].gather, e);
+    return rc;
+}
+
+/* Starts to gather one vector of unit s->holds. */
+static int fetch_vector(struct zero_slot *s, int group, struct err *e)
+{
+    struct zero *z = s->z;
+    struct slot_vector *x = &s->of[group];
+    const struct zero_group *g = &z->group[group];
+    int v = zero_vector_of(z->m, s->holds, group);
+
+    if (v < 0)
+        return 0;
+    size_t bytes = (size_t)(z->m->local.unit[v].flat / g->size) * dtype_size(z->m->dt);
+    x->vector = v;
+    model_point(z->m, v, x->flat, &s->uw);
+    return comm_start_all_gather_shared(&x->gather, g->ranks, x->flat, z->vector[v].weight, bytes,
+                                        (struct comm_callback){ s->packed ? pack_share : NULL, x }, e);
 }
 
 /* Starts to gather unit u into a slot, and with `pack` to pack it there. The tied head's packs need unit 0
@@ -88,17 +125,17 @@ static void pack_share(void *arg)
 static int fetch(struct zero *z, int u, int pack, struct zero_slot **out, struct err *e)
 {
     struct zero_slot *s = slot_to_fill(z, u);
-    size_t bytes = (size_t)(z->m->local.unit[u].flat / z->n_dp) * dtype_size(z->m->dt);
     int rc = 0;
+
     if (!s)
         return err_set(e, ERR_INTERNAL, "unit %d asked for while its slots are borrowed", u);
-    TRY(comm_finish(&s->gather, e)); /* of a unit that was fetched and not borrowed */
+    TRY(finish_gathers(s, e)); /* of a unit that was fetched and not borrowed */
     s->unit = s->holds = u;
     s->used = ++z->clock;
     s->packed = pack && !is_tied_head(z->m, u);
-    model_point(z->m, u, s->flat, &s->uw);
-    rc = comm_start_all_gather_shared(&s->gather, z->dp, s->flat, z->unit[u].weight, bytes,
-                                      (struct comm_callback){ s->packed ? pack_share : NULL, s }, e);
+    for (int g = 0; g < GROUPS; g++)
+        TRY(fetch_vector(s, g, e));
+    rc = 0;
 out:
     *out = s;
     if (rc >= 0)
@@ -114,15 +151,17 @@ static void put_gathered(struct weights *w, int u)
         s->n_borrowed--;
 }
 
-/* Makes the packs of a unit that was gathered without them. Collective over dp. */
+/* Makes the packs of a unit that was gathered without them. Collective over the groups. */
 static int pack_now(struct zero *z, struct zero_slot *s, struct err *e)
 {
     const struct unit_weights *table;
     int tied = is_tied_head(z->m, s->unit), rc = 0;
     if (tied)
         TRY(z->w.get(&z->w, 0, 1, &table, e));
-    pack_share(s);
-    rc = comm_barrier(z->dp, e);
+    for (int g = 0; g < GROUPS; g++)
+        if (zero_vector_of(z->m, s->holds, g) >= 0)
+            pack_share(&s->of[g]);
+    rc = groups_barrier(z, e);
     s->packed = rc >= 0;
     if (tied)
         z->w.put(&z->w, 0);
@@ -140,7 +179,7 @@ static int get_gathered(struct weights *w, int u, int backward, const struct uni
         TRY(fetch(z, u, !backward, &s, e));
     s->n_borrowed++;
     s->used = ++z->clock;
-    rc = comm_finish(&s->gather, e);
+    rc = finish_gathers(s, e);
     if (rc >= 0 && !backward && !s->packed)
         rc = pack_now(z, s, e);
     *out = &s->uw;
@@ -167,23 +206,37 @@ void zero_forget_packs(struct zero *z)
         z->slot[i].unit = -1;
 }
 
-void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS])
+void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS][GROUPS])
 {
     memset(size, 0, sizeof *size * ZERO_SLOTS);
-    for (int u = 0; u < m->local.n_units; u++) {
-        struct slot_range r = slots_for(m, u);
-        size_t packs = model_pack_bytes(m, u);
+    for (int v = 0; v < m->local.n_vectors; v++) {
+        const struct unit_part *of = &m->local.unit[v];
+        struct slot_range r = slots_for(m, of->unit);
+        size_t packs = model_pack_bytes(m, v);
         for (int i = r.first; i < r.end; i++) {
-            size[i].flat = m->local.unit[u].flat > size[i].flat ? m->local.unit[u].flat : size[i].flat;
-            size[i].packs = packs > size[i].packs ? packs : size[i].packs;
+            struct slot_size *most = &size[i][of->group];
+            most->flat = of->flat > most->flat ? of->flat : most->flat;
+            most->packs = packs > most->packs ? packs : most->packs;
         }
     }
 }
 
+static int open_slot_vector(struct zero *z, struct slot_vector *x, int group, const struct slot_size *size,
+                            struct err *e)
+{
+    struct comm *ranks = z->group[group].ranks;
+    int rc = 0;
+    TRY(comm_alloc_shared(&x->flat, ranks, MEM_PARAMS, (size_t)size->flat * dtype_size(z->m->dt) + 64, e));
+    TRY(comm_alloc_shared(&x->packs, ranks, MEM_PARAMS, size->packs + 64, e));
+out:
+    return rc;
+}
+
 int zero_open_slots(struct zero *z, struct err *e)
 {
-    struct slot_size size[ZERO_SLOTS];
+    struct slot_size size[ZERO_SLOTS][GROUPS];
     int rc = 0;
+
     zero_slot_sizes(z->m, size);
     for (int i = 0; i < ZERO_SLOTS; i++) {
         struct zero_slot *s = &z->slot[i];
@@ -192,9 +245,11 @@ int zero_open_slots(struct zero *z, struct err *e)
         if (z->stage < 3)
             continue;
         TRY(unit_weights_open(&s->uw, z->m, e));
-        TRY(comm_alloc_shared(&s->flat, z->dp, MEM_PARAMS, (size_t)size[i].flat * dtype_size(z->m->dt) + 64,
-                              e));
-        TRY(comm_alloc_shared(&s->packs, z->dp, MEM_PARAMS, size[i].packs + 64, e));
+        for (int g = 0; g < GROUPS; g++) {
+            s->of[g].slot = s;
+            if (g == GROUP_DENSE || size[i][g].flat)
+                TRY(open_slot_vector(z, &s->of[g], g, &size[i][g], e));
+        }
     }
 out:
     return rc < 0 ? err_add(e, "memory for gathered units") : 0;
@@ -204,9 +259,12 @@ void zero_close_slots(struct zero *z)
 {
     struct err ignored;
     for (int i = 0; i < ZERO_SLOTS; i++) {
-        comm_finish(&z->slot[i].gather, &ignored);
-        comm_free_shared(z->dp, z->slot[i].flat, &ignored);
-        comm_free_shared(z->dp, z->slot[i].packs, &ignored);
-        unit_weights_close(&z->slot[i].uw);
+        struct zero_slot *s = &z->slot[i];
+        finish_gathers(s, &ignored);
+        for (int g = 0; g < GROUPS; g++) {
+            comm_free_shared(z->group[g].ranks, s->of[g].flat, &ignored);
+            comm_free_shared(z->group[g].ranks, s->of[g].packs, &ignored);
+        }
+        unit_weights_close(&s->uw);
     }
 }

@@ -1,18 +1,29 @@
-/* zero_priv.h - private to zero/: memory of a unit, slots of gathered units, buffers of gradients. */
+/* zero_priv.h - private to zero/: memory of a vector (params.h), slots of gathered units, buffers of
+ * gradients. A unit has one vector, or a second one for its experts, which belong to another group of ranks.
+ * */
 #ifndef SHARDLINE_TRAIN_ZERO_ZERO_PRIV_H
 #define SHARDLINE_TRAIN_ZERO_ZERO_PRIV_H
 
 #include "train/zero/zero.h"
 
-/* Sizes, in elements, of gradient buffers that all units use in rotation; the last one is large enough for
- * every unit. n 0: every unit has buffers of its own. */
-enum { MOST_ROTATING = 2 };
+/* Gradient buffers that the vectors of a group use in rotation, with their sizes in elements; the last one
+ * is large enough for every vector. n 0: every vector has buffers of its own. */
+enum { MOST_ROTATING = 2, GROUPS = 2 };
 struct rotation {
     int n;
     int64_t flat[MOST_ROTATING];
+    int next; /* the buffer that the next vector's gradients go to */
+    float *buffer[MOST_ROTATING];
 };
 
-struct zero_unit {
+/* The ranks that divide vectors among them (enum param_group), and this rank's place. */
+struct zero_group {
+    struct comm *ranks; /* borrowed */
+    int rank, size;
+    int share, n_shares; /* this rank's number among those of its machine, and how many they are */
+};
+
+struct zero_vector {
     int64_t own_begin, own; /* this rank's range of masters and moments in the flat vector */
     int64_t weight_begin;   /* first element of `weight` in the flat vector */
     void *weight;           /* dtype of the arithmetic; comm memory, once a machine in stages 1 and 2 */
@@ -22,22 +33,27 @@ struct zero_unit {
     struct comm_request *sum;     /* under way; NULL: none */
     float *sum_of;                /* the buffer that is being summed; NULL: none */
     void *packs;                  /* once a machine */
-    struct unit_weights uw;
 };
 
 /* A gathered unit of stage 3, in memory once a machine. Layers have two slots: one borrowed, the next
  * being fetched, or still there when backward begins. Embedding and head may be much larger: they share
  * one slot, or have one each when they are tied, because then both are needed at once. */
 enum { SLOT_OF_LAYERS = 0, SLOT_OF_ENDS = 2, ZERO_SLOTS = 4 };
+struct zero_slot;
+struct slot_vector {
+    struct zero_slot *slot;
+    int vector; /* the one last fetched */
+    void *flat, *packs;
+    struct comm_request *gather; /* under way; NULL: none */
+};
 struct zero_slot {
     struct zero *z;
     int unit;       /* the unit whose current weights the slot holds or receives; -1: none */
     int n_borrowed; /* borrowed so many times and not released */
     int holds;      /* the unit last fetched, also when its weights have changed since */
-    int packed;     /* its packs are made, or will be when `gather` ends */
+    int packed;     /* its packs are made, or will be when its gathers end */
     int64_t used;   /* z->clock when it was last used */
-    void *flat, *packs;
-    struct comm_request *gather; /* under way; NULL: none */
+    struct slot_vector of[GROUPS];
     struct unit_weights uw;
 };
 
@@ -45,32 +61,37 @@ struct zero {
     struct weights w; /* first: its functions cast back */
     struct grads g;
     struct model *m;
-    struct comm *dp, *pp, *all; /* borrowed */
-    int stage, overlap, d, n_dp, n_units;
-    int share, n_shares; /* this rank's number among the dp ranks of its machine, and how many they are */
+    struct comm *pp, *all; /* borrowed */
+    struct zero_group group[GROUPS];
+    int stage, overlap, n_units, n_vectors;
     struct batch_plan plan;
     int64_t super;          /* the super-step that runs */
-    int n_levels, n_shards; /* partial sums kept a unit: of whole vectors, of slices */
+    int n_levels, n_shards; /* partial sums kept a vector: of whole vectors, of slices */
     int packed;             /* stages 0 to 2: packs are those of the current weights */
-    struct rotation rotation;
-    int next; /* the buffer that the next unit's gradients go to */
-    float *buffer[MOST_ROTATING];
-    struct zero_unit *unit; /* [n_units + 1]: the last holds only the tied head's gradients */
+    struct rotation rotation[GROUPS];
+    struct zero_vector *vector; /* [n_vectors + 1]: the last holds only the tied head's gradients */
+    struct unit_weights *uw;    /* [n_units]; stages 0 to 2 */
     struct zero_slot slot[ZERO_SLOTS];
     int64_t clock;
 };
+
+/* The vector of a unit in a group, or -1. */
+static inline int zero_vector_of(const struct model *m, int unit, int group)
+{
+    return group == GROUP_DENSE ? unit : m->local.experts_of[unit];
+}
 
 /* ---- zero_borrow.c ---- */
 /* What zero_weights() gives: of stages 0 to 2, and of stage 3. */
 extern const struct weights zero_borrow_resident, zero_borrow_gathered;
 
-/* What a slot must hold: elements of a flat vector, bytes of packs. */
+/* What a slot must hold of a group's vectors: elements, bytes of packs. */
 struct slot_size {
     int64_t flat;
     size_t packs;
 };
 /* The sizes of all slots of stage 3. */
-void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS]);
+void zero_slot_sizes(const struct model *m, struct slot_size size[ZERO_SLOTS][GROUPS]);
 /* Memory of the slots (stage 3). Collective over dp. */
 int zero_open_slots(struct zero *z, struct err *e);
 void zero_close_slots(struct zero *z); /* collective over dp */

@@ -6,20 +6,37 @@
 
 static struct zero *zero_of(struct grads *g) { return (struct zero *)((char *)g - offsetof(struct zero, g)); }
 
-/* The tied head's gradients (index n_units) are laid out as unit 0's. */
-static int layout_unit(const struct zero *z, int u) { return u == z->n_units ? 0 : u; }
-static int64_t flat_of(const struct zero *z, int u) { return z->m->local.unit[layout_unit(z, u)].flat; }
-
-/* The buffer that unit u is summed in, where buffers rotate. */
-static int buffer_of(const struct zero *z, int u)
+/* The tied head's gradients (index n_vectors) are laid out as unit 0's. */
+static const struct unit_part *part_of(const struct zero *z, int v)
 {
-    return flat_of(z, u) > z->rotation.flat[0] ? z->rotation.n - 1 : z->next;
+    return &z->m->local.unit[v == z->n_vectors ? 0 : v];
+}
+static int64_t flat_of(const struct zero *z, int v) { return part_of(z, v)->flat; }
+static int group_of(const struct zero *z, int v) { return (int)part_of(z, v)->group; }
+
+/* What this rank keeps of a finished sum: [begin, begin + n) of the vector. */
+struct kept {
+    int64_t begin, n;
+};
+static struct kept kept_of(const struct zero *z, int v)
+{
+    const struct zero_group *g = &z->group[group_of(z, v)];
+    int64_t flat = flat_of(z, v), slice = flat / g->size;
+    return z->stage ? (struct kept){ slice * g->rank, slice } : (struct kept){ 0, flat };
 }
 
-static float *level_of(struct grads *g, int u, int j)
+/* The buffer that vector v is summed in, where buffers rotate. */
+static int buffer_of(const struct zero *z, int v)
+{
+    const struct rotation *r = &z->rotation[group_of(z, v)];
+    return flat_of(z, v) > r->flat[0] ? r->n - 1 : r->next;
+}
+
+static float *level_of(struct grads *g, int v, int j)
 {
     struct zero *z = zero_of(g);
-    return z->rotation.n ? z->buffer[buffer_of(z, u)] : z->unit[u].level[j];
+    const struct rotation *r = &z->rotation[group_of(z, v)];
+    return r->n ? r->buffer[buffer_of(z, v)] : z->vector[v].level[j];
 }
 
 /* ---- the counter over super-steps ---- */
@@ -38,8 +55,8 @@ static struct joining join_in_chain(int64_t S, int64_t s)
     return (struct joining){ s > 0, s > 0 };
 }
 
-/* Adds v[n], a finished slice of the super-step that runs, to the unit's counter. */
-static void add_shard(struct zero *z, struct zero_unit *x, float *v, int64_t n)
+/* Adds v[n], a finished part of the super-step that runs, to the vector's counter. */
+static void add_shard(struct zero *z, struct zero_vector *x, float *v, int64_t n)
 {
     struct joining j = (ALTERED("super_counter") ? join_in_chain : join_in_tree)(z->plan.supers, z->super);
     for (int k = 0; k < j.merges; k++) {
@@ -51,63 +68,68 @@ static void add_shard(struct zero *z, struct zero_unit *x, float *v, int64_t n)
 }
 
 /* ---- sums over dp ---- */
-/* Waits for the sum of unit u and puts its slice where it belongs. */
-static int finish_sum(struct zero *z, int u, struct err *e)
+/* Waits for the sum of vector v and puts what this rank keeps of it where it belongs. */
+static int finish_sum(struct zero *z, int v, struct err *e)
 {
-    struct zero_unit *x = &z->unit[u];
-    int64_t slice = flat_of(z, u) / z->n_dp;
+    struct zero_vector *x = &z->vector[v];
+    struct kept kept = kept_of(z, v);
     int rc;
+
     if (!x->sum_of)
         return 0;
-    if ((rc = comm_finish(&x->sum, e)) >= 0 && z->stage >= 2)
-        add_shard(z, x, x->sum_of + slice * z->d, slice);
+    if ((rc = comm_finish(&x->sum, e)) >= 0 && z->n_shards)
+        add_shard(z, x, x->sum_of + kept.begin, kept.n);
     x->sum_of = NULL;
-    return rc < 0 ? err_add(e, "summing the gradients of unit %d", u) : 0;
+    return rc < 0 ? err_add(e, "summing the gradients of unit %d", part_of(z, v)->unit) : 0;
 }
 
 static int finish_sums(struct zero *z, struct err *e)
 {
     int rc = 0;
-    for (int u = z->n_units; u >= 0; u--) /* about the order in which they were started */
-        TRY(finish_sum(z, u, e));
+    for (int v = z->n_vectors; v >= 0; v--) /* about the order in which they were started */
+        TRY(finish_sum(z, v, e));
 out:
     return rc;
 }
 
-static int start_sum(struct zero *z, int u, float *full, struct err *e)
+static int start_sum(struct zero *z, int v, float *full, struct err *e)
 {
-    struct zero_unit *x = &z->unit[u];
-    int64_t flat = flat_of(z, u), slice = flat / z->n_dp;
+    struct zero_vector *x = &z->vector[v];
+    struct comm *ranks = z->group[group_of(z, v)].ranks;
+    struct kept kept = kept_of(z, v);
+
     x->sum_of = full;
     if (z->overlap)
-        return z->stage ? comm_start_reduce_scatter(&x->sum, z->dp, full + slice * z->d, full, slice, e)
-                        : comm_start_all_reduce(&x->sum, z->dp, full, flat, e);
-    return z->stage ? comm_reduce_scatter(z->dp, full + slice * z->d, full, slice, e)
-                    : comm_all_reduce(z->dp, full, flat, e);
+        return z->stage ? comm_start_reduce_scatter(&x->sum, ranks, full + kept.begin, full, kept.n, e)
+                        : comm_start_all_reduce(&x->sum, ranks, full, kept.n, e);
+    return z->stage ? comm_reduce_scatter(ranks, full + kept.begin, full, kept.n, e)
+                    : comm_all_reduce(ranks, full, kept.n, e);
 }
 
-static int free_buffer(struct zero *z, int b, struct err *e)
+static int free_buffer(struct zero *z, const float *buffer, struct err *e)
 {
     int rc = 0;
-    for (int u = 0; rc >= 0 && u <= z->n_units; u++)
-        if (z->unit[u].sum_of == z->buffer[b])
-            rc = finish_sum(z, u, e);
+    for (int v = 0; rc >= 0 && v <= z->n_vectors; v++)
+        if (z->vector[v].sum_of == buffer)
+            rc = finish_sum(z, v, e);
     return rc;
 }
 
-/* Where buffers rotate: chooses and frees the buffer for the gradients after unit u's. It is the one whose
+/* Where buffers rotate: chooses and frees the buffer for the gradients after vector v's. It is the one whose
  * sum was started longest ago. The final norm of a model with a tied head does not advance the rotation,
  * because the large sum before it occupies the other buffer. After the first layer comes the embedding,
  * which uses the last buffer. */
-static int next_buffer(struct zero *z, int u, struct err *e)
+static int next_buffer(struct zero *z, int v, struct err *e)
 {
+    struct rotation *r = &z->rotation[group_of(z, v)];
     int rc;
-    if (!z->rotation.n)
+
+    if (!r->n)
         return 0;
-    if (u != z->m->n_layers + 1 || buffer_of(z, u) != z->next || !z->m->table.cfg.tied)
-        z->next = (buffer_of(z, u) + 1) % z->rotation.n;
-    rc = free_buffer(z, z->next, e);
-    return rc >= 0 && u == 1 ? free_buffer(z, z->rotation.n - 1, e) : rc;
+    if (v != z->m->n_layers + 1 || buffer_of(z, v) != r->next || !z->m->table.cfg.tied)
+        r->next = (buffer_of(z, v) + 1) % r->n;
+    rc = free_buffer(z, r->buffer[r->next], e);
+    return rc >= 0 && v == 1 ? free_buffer(z, r->buffer[r->n - 1], e) : rc;
 }
 
 /* ---- the tied head's gradient joins the look-up's ---- */
@@ -124,26 +146,40 @@ static void join_head(struct zero *z, float *look_up, const float *head, int64_t
     KERNEL(z->m->dev, tree_add, look_up, in, 2, n);
 }
 
+/* The sum of one vector of a unit, whose gradients are all there. */
+static int sum_vector(struct zero *z, int v, struct err *e)
+{
+    float *full = level_of(&z->g, v, 0);
+    int rc;
+
+    if (joins_before_sum(z)) {
+        if (v == z->n_vectors)
+            return 0;
+        if (v == 0)
+            join_head(z, full, z->vector[z->n_vectors].level[0], flat_of(z, v));
+    }
+    TRY(start_sum(z, v, full, e));
+    if (!z->overlap)
+        TRY(finish_sum(z, v, e));
+    rc = next_buffer(z, v, e);
+out:
+    return rc;
+}
+
 /* Called when this micro-batch's part of unit u is complete. After the last micro-batch of the super-step
- * the unit is summed over dp. */
+ * the unit's vectors are summed over their groups. */
 static int done(struct grads *g, int u, struct err *e)
 {
     struct zero *z = zero_of(g);
-    float *full = level_of(g, u, 0);
     int rc;
+
     if (g->next + z->plan.micro < g->n)
         return 0;
-    if (joins_before_sum(z)) {
-        if (u == z->n_units)
-            return 0;
-        if (u == 0)
-            join_head(z, full, z->unit[z->n_units].level[0], flat_of(z, u));
-    }
-    TRY(start_sum(z, u, full, e));
-    if (!z->overlap)
-        TRY(finish_sum(z, u, e));
-    rc = next_buffer(z, u, e);
-out:
+    if (u == z->n_units)
+        return sum_vector(z, z->n_vectors, e);
+    rc = sum_vector(z, u, e);
+    if (rc >= 0 && z->m->local.experts_of[u] >= 0)
+        rc = sum_vector(z, z->m->local.experts_of[u], e);
     return rc;
 }
 
@@ -151,78 +187,114 @@ out:
 /* Buffers rotate in stages 2 and 3 where a super-step is one micro-batch; otherwise partial sums stay in a
  * unit's own buffers between micro-batches. With overlap there are two, one summed while the other fills:
  * one of a layer's size, and one for embedding and head too, which may be much larger. */
-static struct rotation rotation_of(const struct model *m, const struct batch_plan *b, struct zero_options how)
+static struct rotation rotation_of(const struct model *m, const struct batch_plan *b, struct zero_options how,
+                                   int group)
 {
     int64_t layer = 0, end = 0;
+
     if (how.stage < 2 || b->local != b->micro)
         return (struct rotation){ 0 };
-    for (int u = 0; u < m->local.n_units; u++) {
-        int64_t *most = u > 0 && u <= m->n_layers ? &layer : &end;
-        *most = m->local.unit[u].flat > *most ? m->local.unit[u].flat : *most;
+    for (int v = 0; v < m->local.n_vectors; v++) {
+        const struct unit_part *of = &m->local.unit[v];
+        int64_t *most = of->unit > 0 && of->unit <= m->n_layers ? &layer : &end;
+        if ((int)of->group == group)
+            *most = of->flat > *most ? of->flat : *most;
     }
     end = layer > end ? layer : end;
-    return how.overlap ? (struct rotation){ 2, { layer, end } } : (struct rotation){ 1, { end } };
+    return how.overlap ? (struct rotation){ .n = 2, .flat = { layer, end } }
+                       : (struct rotation){ .n = 1, .flat = { end } };
 }
 
-void zero_measure(const struct model *m, int dp, int sharers, struct zero_options how,
-                  const struct batch_plan *b, double bytes[MEM_CATS])
+/* Partial sums over super-steps: a step of one needs none where the sum stays in the vector's own buffer. */
+static int shard_levels(const struct batch_plan *b, int stage)
 {
-    double el = (double)dtype_size(m->dt), flat = 0, grads = 0, packs = 0, slots = 0;
-    int levels = tree_levels(b->local, b->micro), shards = how.stage >= 2 ? tree_levels(b->supers, 1) : 0;
-    struct rotation rotation = rotation_of(m, b, how);
-    struct slot_size size[ZERO_SLOTS];
+    return stage >= 2 || b->supers > 1 ? tree_levels(b->supers, 1) : 0;
+}
+
+void zero_measure(const struct model *m, int sharers, struct zero_options how, const struct batch_plan *b,
+                  double bytes[MEM_CATS])
+{
+    double el = (double)dtype_size(m->dt), flat = 0, own = 0, grads = 0, packs = 0, slots = 0;
+    int levels = tree_levels(b->local, b->micro), shards = shard_levels(b, how.stage), n = m->local.n_vectors;
+    struct slot_size size[ZERO_SLOTS][GROUPS];
+
     zero_slot_sizes(m, size);
-    for (int i = 0; i < ZERO_SLOTS; i++)
-        slots += (double)size[i].flat * el + (double)size[i].packs;
-    for (int u = 0; u < m->local.n_units + m->table.cfg.tied; u++) {
-        double f = (double)m->local.unit[u == m->local.n_units ? 0 : u].flat,
-               p = u < m->local.n_units ? (double)model_pack_bytes(m, u) : 0;
-        packs += p;
-        flat += u < m->local.n_units ? f : 0;
-        grads += f * 4 * (rotation.n ? 0 : levels) + f / dp * 4 * shards;
+    for (int i = 0; i < ZERO_SLOTS * GROUPS; i++)
+        slots += (double)size[i / GROUPS][i % GROUPS].flat * el + (double)size[i / GROUPS][i % GROUPS].packs;
+    for (int v = 0; v < n + m->table.cfg.tied; v++) {
+        const struct unit_part *of = &m->local.unit[v == n ? 0 : v];
+        struct rotation rotation = rotation_of(m, b, how, (int)of->group);
+        double f = (double)of->flat, mine = how.stage ? f / of->n_slices : f;
+        packs += v < n ? (double)model_pack_bytes(m, v) : 0;
+        flat += v < n ? f : 0;
+        own += v < n ? mine : 0;
+        grads += f * 4 * (rotation.n ? 0 : levels) + mine * 4 * shards;
     }
-    bytes[MEM_PARAMS] += how.stage == 3   ? flat / dp * el + slots / sharers
+    for (int g = 0; g < GROUPS; g++) {
+        struct rotation rotation = rotation_of(m, b, how, g);
+        grads += 4.0 * (double)(rotation.flat[0] + rotation.flat[1]);
+    }
+    bytes[MEM_PARAMS] += how.stage == 3   ? own * el + slots / sharers
                          : how.stage == 0 ? flat * el + packs / sharers
                                           : (flat * el + packs) / sharers;
-    bytes[MEM_GRADS] += grads + 4.0 * (double)(rotation.flat[0] + rotation.flat[1]);
-    bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * (how.stage ? flat / dp : flat);
+    bytes[MEM_GRADS] += grads;
+    bytes[MEM_OPTIM] += (m->dt == DT_F32 ? 8 : 12) * own;
+}
+
+static int open_vector_grads(struct zero *z, int v, struct err *e)
+{
+    struct zero_vector *x = &z->vector[v];
+    int group = group_of(z, v);
+    int64_t flat = flat_of(z, v);
+
+    for (int j = 0; !z->rotation[group].n && j < z->n_levels; j++)
+        if (!(x->level[j] = comm_alloc(z->group[group].ranks, MEM_GRADS, (size_t)flat * 4 + 64)))
+            return err_set(e, ERR_MEMORY,
+                           "no memory for gradients: use a higher --zero or a larger --micro-batch");
+    for (int j = 0; j < z->n_shards; j++)
+        if (!(x->shard[j] = dev_alloc(z->m->dev, MEM_GRADS, (size_t)kept_of(z, v).n * 4 + 64)))
+            return err_set(e, ERR_MEMORY, "no memory for gradient slices: use more dp ranks");
+    return 0;
 }
 
 int zero_open_grads(struct zero *z, struct err *e)
 {
-    z->g = (struct grads){ .n = z->plan.local, .level = level_of, .done = done };
+    struct zero_options how = { z->stage, z->overlap };
+    int rc = 0;
+
+    z->g = (struct grads){ .n = z->plan.local, .fold = 1, .level = level_of, .done = done };
+    if (z->m->local.layout.ep > 1)
+        z->g.fold = z->group[GROUP_DENSE].size / z->group[GROUP_EXPERT].size;
     z->g.n_levels = z->n_levels = tree_levels(z->plan.local, z->plan.micro);
-    z->n_shards = z->stage >= 2 ? tree_levels(z->plan.supers, 1) : 0;
-    z->rotation = rotation_of(z->m, &z->plan, (struct zero_options){ z->stage, z->overlap });
-    for (int u = 0; u < z->n_units + z->m->table.cfg.tied; u++) {
-        struct zero_unit *x = &z->unit[u];
-        int64_t flat = flat_of(z, u);
-        for (int j = 0; !z->rotation.n && j < z->n_levels; j++)
-            if (!(x->level[j] = comm_alloc(z->dp, MEM_GRADS, (size_t)flat * 4 + 64)))
-                return err_set(e, ERR_MEMORY,
-                               "no memory for gradients: use a higher --zero or a larger --micro-batch");
-        for (int j = 0; j < z->n_shards; j++)
-            if (!(x->shard[j] = dev_alloc(z->m->dev, MEM_GRADS, (size_t)(flat / z->n_dp) * 4 + 64)))
-                return err_set(e, ERR_MEMORY, "no memory for gradient slices: use more dp ranks");
-    }
-    for (int i = 0; i < z->rotation.n; i++)
-        if (!(z->buffer[i] = comm_alloc(z->dp, MEM_GRADS, (size_t)z->rotation.flat[i] * 4 + 64)))
-            return err_set(e, ERR_MEMORY, "no memory for one unit's gradients: use more tp ranks");
-    return 0;
+    z->n_shards = shard_levels(&z->plan, z->stage);
+    for (int g = 0; g < GROUPS; g++)
+        z->rotation[g] = rotation_of(z->m, &z->plan, how, g);
+
+    for (int v = 0; rc >= 0 && v < z->n_vectors + z->m->table.cfg.tied; v++)
+        rc = open_vector_grads(z, v, e);
+    for (int g = 0; rc >= 0 && g < GROUPS; g++)
+        for (int i = 0; i < z->rotation[g].n; i++) {
+            struct rotation *r = &z->rotation[g];
+            if (!(r->buffer[i] = comm_alloc(z->group[g].ranks, MEM_GRADS, (size_t)r->flat[i] * 4 + 64)))
+                return err_set(e, ERR_MEMORY, "no memory for one unit's gradients: use more tp ranks");
+        }
+    return rc;
 }
 
 void zero_close_grads(struct zero *z)
 {
     struct err ignored;
-    for (int u = 0; u <= z->n_units; u++) {
-        comm_finish(&z->unit[u].sum, &ignored);
+    for (int v = 0; v <= z->n_vectors; v++) {
+        struct zero_vector *x = &z->vector[v];
+        comm_finish(&x->sum, &ignored);
         for (int j = 0; j < TREE_DEPTH_MAX; j++) {
-            comm_free(z->dp, z->unit[u].level[j]);
-            dev_free(z->m->dev, z->unit[u].shard[j]);
+            comm_free(z->group[group_of(z, v)].ranks, x->level[j]);
+            dev_free(z->m->dev, x->shard[j]);
         }
     }
-    for (int i = 0; i < MOST_ROTATING; i++)
-        comm_free(z->dp, z->buffer[i]);
+    for (int g = 0; g < GROUPS; g++)
+        for (int i = 0; i < MOST_ROTATING; i++)
+            comm_free(z->group[g].ranks, z->rotation[g].buffer[i]);
 }
 
 struct grads *zero_grads(struct zero *z) { return &z->g; }
@@ -236,11 +308,11 @@ int zero_begin_rows(struct zero *z, int64_t super, int64_t row, struct err *e)
     return rc;
 }
 
-/* Summed gradients of unit u from element `begin` of its flat vector on. */
-static float *summed(const struct zero *z, int u, int64_t begin)
+/* Summed gradients of vector v from element `begin` on. */
+static float *summed(const struct zero *z, int v, int64_t begin)
 {
-    const struct zero_unit *x = &z->unit[u];
-    return z->stage >= 2 ? x->shard[0] + (begin - z->unit[layout_unit(z, u)].own_begin) : x->level[0] + begin;
+    const struct zero_vector *x = &z->vector[v];
+    return z->n_shards ? x->shard[0] + (begin - kept_of(z, v).begin) : x->level[0] + begin;
 }
 
 /* First and last pipeline rank each hold the tied embedding and one part of its gradient. They exchange
@@ -260,10 +332,10 @@ out:
 /* Adds the tied head's part to the look-up part, when both are complete. */
 static int join_tied(struct zero *z, struct err *e)
 {
-    int64_t begin = z->unit[0].own_begin, n = z->unit[0].own;
+    int64_t begin = z->vector[0].own_begin, n = z->vector[0].own;
     if (!z->m->table.cfg.tied || !z->m->local.unit[0].n)
         return 0;
-    float *look_up = summed(z, 0, begin), *head = summed(z, z->n_units, begin);
+    float *look_up = summed(z, 0, begin), *head = summed(z, z->n_vectors, begin);
     int rc = swap_tied(z, look_up, head, n, e);
     if (rc >= 0 && !joins_before_sum(z))
         join_head(z, look_up, head, n);
@@ -304,12 +376,12 @@ static void add_squares(const struct zero *z, struct xsum *s)
     int (*counts)(const struct part *p) = ALTERED("norm_replicas") ? all_count : owner_counts;
     for (int i = 0; i < z->m->local.n_parts; i++) {
         const struct part *p = &z->m->local.part[i];
-        int u = z->m->table.p[p->param].unit;
-        int64_t slice = flat_of(z, u) / z->n_dp, lo = slice * z->d, hi = lo + slice;
+        const struct zero_group *g = &z->group[group_of(z, p->vector)];
+        int64_t slice = flat_of(z, p->vector) / g->size, lo = slice * g->rank, hi = lo + slice;
         lo = lo > p->offset ? lo : p->offset;
         hi = hi < p->offset + p->count ? hi : p->offset + p->count;
         if (counts(p) && lo < hi)
-            add(z, s, summed(z, u, lo), hi - lo);
+            add(z, s, summed(z, p->vector, lo), hi - lo);
     }
 }
 
@@ -339,7 +411,7 @@ out:
 static void update_part(struct zero *z, const struct part *p, const struct adamw *h, double weight_decay)
 {
     const struct param *q = &z->m->table.p[p->param];
-    struct zero_unit *x = &z->unit[q->unit];
+    struct zero_vector *x = &z->vector[p->vector];
     int64_t lo = x->own_begin > p->offset ? x->own_begin : p->offset, hi = x->own_begin + x->own;
     int64_t at = lo - x->own_begin, weight_at = (lo - x->weight_begin) * (int64_t)dtype_size(z->m->dt);
     void *w16 = z->m->dt == DT_F32 ? NULL : (char *)x->weight + weight_at;
@@ -348,7 +420,7 @@ static void update_part(struct zero *z, const struct part *p, const struct adamw
     step.weight_decay = q->decay ? (float)weight_decay : 0.0f;
     if (lo < hi)
         KERNEL(z->m->dev, adamw, x->master + at, w16, x->exp_avg + at, x->exp_avg_sq + at,
-               summed(z, q->unit, lo), hi - lo, &step);
+               summed(z, p->vector, lo), hi - lo, &step);
 }
 
 int zero_update(struct zero *z, const struct adamw *h, double weight_decay, struct err *e)
@@ -356,11 +428,12 @@ int zero_update(struct zero *z, const struct adamw *h, double weight_decay, stru
     int rc = 0;
     for (int i = 0; i < z->m->local.n_parts; i++)
         update_part(z, &z->m->local.part[i], h, weight_decay);
-    for (int u = 0; (z->stage == 1 || z->stage == 2) && u < z->n_units; u++) {
-        size_t bytes = (size_t)(flat_of(z, u) / z->n_dp) * dtype_size(z->m->dt);
-        char *weight = z->unit[u].weight;
+    for (int v = 0; (z->stage == 1 || z->stage == 2) && v < z->n_vectors; v++) {
+        const struct zero_group *g = &z->group[group_of(z, v)];
+        size_t bytes = (size_t)(flat_of(z, v) / g->size) * dtype_size(z->m->dt);
+        char *weight = z->vector[v].weight;
         if (bytes)
-            TRY(comm_all_gather_shared(z->dp, weight, weight + bytes * (size_t)z->d, bytes, e));
+            TRY(comm_all_gather_shared(g->ranks, weight, weight + bytes * (size_t)g->rank, bytes, e));
     }
     rc = 0;
     zero_forget_packs(z);

@@ -42,7 +42,8 @@ static const char *const other_families[] = {
     "\"head_dim\":4,\"intermediate_size\":18,\"num_local_experts\":5,\"vocab_size\":70}",
     "{\"model_type\":\"qwen3_moe\",\"hidden_size\":24,\"num_hidden_layers\":3,\"num_attention_heads\":8,"
     "\"num_key_value_heads\":4,\"head_dim\":6,"
-    "\"intermediate_size\":40,\"moe_intermediate_size\":11,\"num_experts\":3,\"mlp_only_layers\":[1],\"vocab_"
+    "\"intermediate_size\":40,\"moe_intermediate_size\":11,\"num_experts\":3,\"num_experts_per_tok\":2,\"mlp_"
+    "only_layers\":[1],\"vocab_"
     "size\":70}",
 };
 #define OTHERS (sizeof other_families / sizeof *other_families)

@@ -114,7 +114,9 @@ static inline void rig_open_threads(struct rig *r, const struct model_config *c,
     if (rc < 0 || model_open(&r->m, c, &how, &e) < 0 ||
         train_work_open(&r->work, &r->m, 0, &(struct work_shape){ n_seq, T, 1, RECOMPUTE_NONE }, &e) < 0 ||
         batch_plan(&r->plan, n_seq, n_seq, 1, 0, &e) < 0 ||
-        zero_open(&r->z, &r->m, r->mesh.axis[AXIS_DP], r->mesh.axis[AXIS_PP], r->mesh.all,
+        zero_open(&r->z, &r->m,
+                  &(struct zero_groups){
+                      .dp = r->mesh.axis[AXIS_DP], .pp = r->mesh.axis[AXIS_PP], .all = r->mesh.all },
                   (struct zero_options){ 0 }, &r->plan, &e) < 0 ||
         zero_load(r->z, zero_init_values, &seed, have, &e) < 0) {
         fprintf(stderr, "%s\n", e.text);
@@ -174,7 +176,7 @@ static inline double rig_backward(struct rig *r)
 static inline float *rig_weight(struct rig *r, int part)
 {
     const struct part *p = &r->m.local.part[part];
-    return (float *)r->z->unit[r->m.table.p[p->param].unit].weight + p->offset;
+    return (float *)r->z->vector[p->vector].weight + p->offset;
 }
 
 /* fp32: vectors are no longer all ones or zeros, so that a bias taken twice or a norm left out shows. */

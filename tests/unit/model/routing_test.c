@@ -13,7 +13,8 @@ static void *open_routing(struct routing *r, int n_experts, int k, int first, in
                            .n_local = n_local,
                            .n_leaves = 2,
                            .rows = rows,
-                           .leaf_rows = rows / 2 };
+                           .leaf_rows = rows / 2,
+                           .n_home = rows / 2 };
     routing_carve(r, &a);
     a = (struct arena){ calloc(1, a.used), 0, a.used };
     routing_carve(r, &a);
@@ -74,6 +75,22 @@ TEST(experts_of_other_ranks_have_no_rows_here)
         CHECK_INT(r.place[slot], here ? all.place[slot] - all.begin[2] : -1);
     }
     free(whole);
+    free(memory);
+}
+
+TEST(only_home_rows_are_routed)
+{
+    struct routing r;
+    void *memory = open_routing(&r, 4, 2, 0, 4, 20);
+
+    r.home = 3;
+    r.n_home = 5;
+    routing_fill(&r);
+    CHECK_INT(r.n, 2 * 5 * 2);
+    for (int64_t slot = 0; slot < 40; slot++) {
+        int64_t at = slot / 2 % 10;
+        CHECK_INT(r.place[slot] >= 0, at >= 3 && at < 8);
+    }
     free(memory);
 }
 

@@ -16,7 +16,7 @@ static struct model shaped(enum dtype dt)
     struct model m;
     struct err e = { 0 };
     CHECK_INT(model_config_parse(&c, text, "a config", &e), 0);
-    CHECK_INT(model_shape(&m, &c, &one, 0, 0, dt, 0, &e), 0);
+    CHECK_INT(model_shape(&m, &c, &one, (struct rank_at){ 0 }, dt, 0, &e), 0);
     return m;
 }
 

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# quick long
+# same_bits_experts.sh - mixtures of experts give the bits of one rank, whole or cut by tp, divided by ep: a sample (same_bits_experts_all.sh has
+# the pairs); saved at one ep and resumed at another; layouts that are refused.
+. "$(dirname "$0")/../lib/train_lib.bash"
+text 4 60000 >"$TMP/text"
+steps=${SAME_BITS_STEPS:-3}
+
+family "$TMP/model.json" qwen2_moe
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 63 --global-batch 8 --threads 1)
+reference
+same "experts cut by tp, a shared expert, ZeRO-3" --tp 2 --ranks 4 --zero 3 --micro-batch 1
+same "six experts on four ranks, ZeRO-1" --ep 4 --ranks 4 --zero 1 --micro-batch 1
+same "an expert group of tp ranks, another one beside it" --tp 2 --ep 2 --ranks 4 --zero 2 --micro-batch 2
+same "an expert group over dp ranks, late weight gradients" --tp 2 --ep 4 --pp 2 --ranks 8 --schedule zero-bubble --micro-batch 1
+
+family "$TMP/model.json" qwen3_moe
+common=(--data "$TMP/text" --model "$TMP/model.json" --steps "$steps" --seq-len 64 --global-batch 8 --threads 1 --dtype bf16)
+reference
+same "bf16: shares of every sequence, layers computed again" --tp 2 --sp --ep 4 --ranks 4 --zero 3 --recompute full
+
+train half --stop-after 2 --tp 2 --ep 4 --ranks 4 --zero 1
+claim "two steps at ep 4" [ $rc = 0 ]
+run "$BIN/ptrain" --data "$TMP/text" --out "$TMP/rest" --resume "$TMP/half/step-2" --threads 1
+claim "resumed on one rank, it ends in the same state" [ "$(state_of "$out")" = "$ref_state" ]
+run reshard --ep 4 --dp 4 --zero 3 "$TMP/half/step-2" "$TMP/cut"
+claim "resharded to experts on four ranks" [ $rc = 0 ]
+train rest --resume "$TMP/cut" --ranks 2 --ep 2
+claim "and resumed on two" [ "$state" = "$ref_state" ]
+portable "bf16: portable C" --tp 2
+
+refused() { run "$BIN/ptrain" "${common[@]}" --out "$TMP/refused" "${@:2}"; claim "refused, in one line: ${*:2}" [ "$rc/$(wc -l <"$TMP/.err")" = 2/1 ] && claim "${*:2}: says why" grep -q -- "$1" "$TMP/.err"; }
+refused "an expert group is tp x cp = 1 ranks times a divisor of dp 2" --ep 3 --ranks 2
+refused "an expert group is tp x cp = 2 ranks times a divisor of dp 1" --tp 2 --ep 4
+refused "for 8 experts" --ep 16 --ranks 16 --global-batch 16 --dry-run
+config "$TMP/dense.json"
+refused "this model has no experts" --model "$TMP/dense.json" --ep 2 --ranks 2
+finish
