@@ -10,7 +10,7 @@
 #include "kernels/ring.h"
 #include "tests/test.h"
 
-enum { MOST = 12 };
+enum { MOST = 16 };
 /* The CPU (0) and the device (1), and memory that both have a copy of. */
 struct both {
     struct mem mem;
@@ -202,6 +202,79 @@ static void losses(struct both *b, enum dtype dt)
     same(b, "losses", dt);
 }
 
+/* Routers of three forms, and rows on their way to experts and back. */
+static void routing(struct both *b, enum dtype dt)
+{
+    enum { R = 11, E = 70, K = 5, C = 101 };
+    const struct leaves l = leaves_of(C, 8, 0, 8);
+    int logits = fill(b, DT_F32, R * E), dl = fill(b, dt, R * E), bias = fill(b, DT_F32, E),
+        expert = fill(b, DT_F32, R * K), weight = fill(b, DT_F32, R * K), dw = fill(b, DT_F32, R * K);
+    int y = fill(b, dt, R * K * C), out = fill(b, DT_F32, R * C), shared = fill(b, dt, R * C),
+        gate = fill(b, DT_F32, R), dgate = fill(b, dt, R), count = fill(b, DT_F32, 3 * E);
+    int32_t place[R * K], counts[3 * E];
+    for (int i = 0; i < R * K; i++)
+        place[i] = (i * 7 + 3) % (R * K);
+    for (int i = 0; i < 3 * E; i++)
+        counts[i] = i * 37 % 50;
+    ON_BOTH
+    {
+        struct mat ym = MAT(y, dt, R * K, C), om = MAT(out, DT_F32, R, C), sm = MAT(shared, dt, R, C);
+        const struct balance terms = { 0.01f, 0.02f, (int32_t *)b->p[count][k], seqs_of(3, 4, 1) };
+        dev_write(D, b->p[count][k], counts, sizeof counts);
+        for (enum router_weights w = ROUTER_CHOSEN; w <= ROUTER_SIGMOID; w++) {
+            const struct expert_router r = { E, K, w, 1, 7, 3, 2.5f, F(bias) };
+            KERNEL(D, route, &r, (int32_t *)b->p[expert][k], F(weight), MAT(logits, DT_F32, R, E));
+            KERNEL(D, route_dx, &r, MAT(dl, dt, R, E), MAT(logits, DT_F32, R, E), (int32_t *)b->p[expert][k],
+                   F(weight), F(dw), &terms);
+        }
+        KERNEL(D, gather_scaled, MAT(dl, dt, R, C % E), listed_of(MAT(y, dt, R * K, C), place), F(weight),
+               place);
+        KERNEL(D, combine, om, ym, place, F(weight), K, sm, F(gate));
+        KERNEL(D, scale_rows, om, F(weight), place);
+        KERNEL(D, add_to, om, om);
+        KERNEL(D, expert_dot, F(weight), om, sm, &l);
+        KERNEL(D, gate_dx, MAT(dgate, dt, R, 1), MAT(y, dt, R, C), sm, sm, F(gate));
+        KERNEL(D, combine_dx, om, ym, place, K);
+    }
+    same(b, "routing", dt);
+}
+
+static void expert_products(struct both *b, enum dtype dt)
+{
+    enum { ROWS = 40, N = 70, K = 45, EXPERTS = 3, LEAVES = 3 };
+    const struct leaves l = leaves_of(K, 8, 0, 8), ln = leaves_of(N, 8, 0, 8);
+    const int64_t begin[EXPERTS + 1] = { 0, 13, 13, ROWS },
+                                  ends[EXPERTS * LEAVES] = { 4, 4, 13, 13, 13, 13, 13, 39, 40 };
+    const struct expert_rows g = { EXPERTS, begin, LEAVES, ends };
+    int x = fill(b, dt, ROWS * K), w = fill(b, dt, EXPERTS * N * K), y = fill(b, DT_F32, ROWS * N),
+        dy = fill(b, dt, ROWS * N), dx = fill(b, DT_F32, ROWS * K), level = fill(b, DT_F32, 6 * N * K);
+    int32_t list[ROWS];
+    for (int i = 0; i < ROWS; i++)
+        list[i] = (i * 7 + 3) % ROWS;
+    ON_BOTH
+    {
+        struct panels p[EXPERTS];
+        struct mat wm[EXPERTS], xm = MAT(x, dt, ROWS, K), dym = MAT(dy, dt, ROWS, N);
+        struct tree_acc acc[EXPERTS];
+        const struct listed from = listed_of(dym, list);
+        for (int e = 0; e < EXPERTS; e++) {
+            wm[e] = mat_rows(MAT(w, dt, EXPERTS * N, K), e * N, N);
+            p[e] = (struct panels){ NULL, N, K, dt, l };
+            p[e].p = dev_alloc(D, MEM_WORK, panels_bytes(N, K, dt, &l));
+            KERNEL(D, linear_pack, &p[e], 1, &wm[e]);
+            acc[e] = (struct tree_acc){
+                .n = 8, .next = 1, .level = { F(level) + 2 * e * N * K, F(level) + (2 * e + 1) * N * K }
+            };
+        }
+        KERNEL(D, linear_experts, MAT(y, DT_F32, ROWS, N), listed_of(xm, list), &g, p);
+        KERNEL(D, linear_dx_experts, MAT(dx, DT_F32, ROWS, K), 1, &from, wm, &ln, &g);
+        KERNEL(D, linear_dw_experts, acc, K, from, listed_of(xm, NULL), &g);
+        for (int e = 0; e < EXPERTS; e++)
+            dev_free(D, p[e].p);
+    }
+    same(b, "products of experts", dt);
+}
+
 static void optimizer(struct both *b)
 {
     enum { N = 70001 };
@@ -267,12 +340,14 @@ static void all_with(const char *device, const char *kernels, enum dtype last)
         return;
     for (enum dtype dt = DT_F32; dt <= last; dt++) {
         products(&b, dt);
+        expert_products(&b, dt);
         attention(&b, dt);
     }
     for (enum dtype dt = DT_F32; dt <= DT_BF16; dt++) {
         rows(&b, dt);
         losses(&b, dt);
         vectors(&b, dt);
+        routing(&b, dt);
     }
     optimizer(&b);
     slices(&b);
