@@ -347,7 +347,7 @@ static void levels_before(void *arg, int64_t task, int thread)
     const int e = (int)(task / LEVEL_TASKS);
     int top = x->plan[e].sum.depth_before + x->plan[e].n_before;
     (void)thread;
-    for (int i = 0; x->acc[e].level[0] && i < x->plan[e].n_before; i++, top--) {
+    for (int i = 0; i < x->plan[e].n_before; i++, top--) {
         const struct mat to = level_part(x, e, top - 2, task), from = level_part(x, e, top - 1, task);
         for (int64_t r = 0; r < to.rows; r++)
             for (int64_t c = 0; c < to.cols; c++)
@@ -362,7 +362,7 @@ static void levels_after(void *arg, int64_t task, int thread)
     const int e = (int)(task / LEVEL_TASKS);
     const struct dw_plan *p = &x->plan[e];
     (void)thread;
-    for (int i = p->depth - 1; x->acc[e].level[0] && i >= 0; i--) {
+    for (int i = p->depth - 1; i >= 0; i--) {
         if (p->from[i] == i)
             continue;
         const struct mat to = level_part(x, e, i, task),
@@ -407,6 +407,9 @@ void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles
     }
     for (int e = 0; e < g->n; e++) {
         struct dw_plan *plan = &all.plan[e];
+        plan->depth = plan->n_before = 0;
+        if (!acc[e].level[0])
+            continue;
         plan_expert(plan, &acc[e], g, e, x.m.dt);
         const struct product p = { .tiles = tiles[x.m.dt],
                                    .layout = GEMM_COLUMNS,
@@ -418,8 +421,7 @@ void gemm_linear_dw_experts(struct dev *d, const struct gemm_tiles *const *tiles
                                    .level = acc[e].level,
                                    .ld = ld,
                                    .sum = plan->sum };
-        if (acc[e].level[0])
-            experts_add(&all, &p, e, pool_threads(d->pool));
+        experts_add(&all, &p, e, pool_threads(d->pool));
     }
     const int moves = moves_levels(&all, &adds);
     if (adds)

@@ -105,7 +105,10 @@ struct depths {
 };
 static struct depths depths_of(const struct tree_acc *acc, int n_leaves)
 {
-    struct depths d = { 0, tree_depth_before(acc->n, acc->next) };
+    struct depths d = { 0, 0 };
+    if (!acc->level[0])
+        return d;
+    d.between = tree_depth_before(acc->n, acc->next);
     for (int s = 0; s < n_leaves; s++) {
         const int after = tree_depth_before(acc->n, acc->next + s) - tree_merges(acc->n, acc->next + s) + 1;
         d.within = after > d.within ? after : d.within;

@@ -49,15 +49,14 @@ template <class T> GPU void multiply(float *acc, const uint16_t *stage, int a, i
     }
 }
 
-template <class T>
-static __global__ void __launch_bounds__(T::THREADS)
-    gemm_kernel(const __grid_constant__ struct gemm_job j, int slots)
+/* A block's tile. RAGGED: leaves may have no rows (gemm_experts.cuh). */
+template <class T, bool RAGGED>
+GPU void gemm_block(const struct gemm_job &j, unsigned task, unsigned char *memory, int slots)
 {
-    SHARED(memory);
     uint16_t *const stage = (uint16_t *)memory;
     const int thread = (int)threadIdx.x, lane = thread % 32, warp = thread / 32;
     const int a = warp % T::WARPS_DOWN * T::WARP_ROWS, b = warp / T::WARPS_DOWN * T::WARP_COLS;
-    const struct corner at = corner_of<T::ROWS, T::COLS>(blockIdx.x, j);
+    const struct corner at = corner_of<T::ROWS, T::COLS>(task, j);
     const int row = at.r + a + lane / 4, col = at.c + b + lane % 4 * 2;
     const auto where = [&](int i) -> int64_t {
         const int r = row + i / (4 * T::ALONG) * 16 + i / 2 % 2 * 8, c = col + i / 4 % T::ALONG * 8 + i % 2;
@@ -97,9 +96,19 @@ static __global__ void __launch_bounds__(T::THREADS)
             turn = turn + 1 == T::STAGES ? 0 : turn + 1;
             now.next(j);
         }
+        if constexpr (RAGGED)
+            leaf_of_none<T::NUMBERS>(acc, j, g);
         sum.push(j, acc, where);
     }
     sum.end(j, acc, where);
+}
+
+template <class T>
+static __global__ void __launch_bounds__(T::THREADS)
+    gemm_kernel(const __grid_constant__ struct gemm_job j, int slots)
+{
+    SHARED(memory);
+    gemm_block<T, false>(j, blockIdx.x, memory, slots);
 }
 
 template <class T> static void gemm_start(struct dev *d, const struct gemm_job &j, int slots)

@@ -48,14 +48,13 @@ GPU void f32_step(float *acc, const float *a, const float *b)
         acc[i] = fmaf(u[i / 4], v[i % 4], acc[i]);
 }
 
-template <bool BY_ROWS>
-static __global__ void __launch_bounds__(F32_THREADS)
-    f32_kernel(const __grid_constant__ struct gemm_job j, int slots)
+/* A block's tile. RAGGED: leaves may have no rows (gemm_experts.cuh). */
+template <bool BY_ROWS, bool RAGGED>
+GPU void f32_block(const struct gemm_job &j, unsigned task, unsigned char *memory, int slots)
 {
-    SHARED(memory);
     float *const tile = (float *)memory;
     const int thread = (int)threadIdx.x, a = thread / 16 * 4, b = thread % 16 * 4;
-    const struct corner at = corner_of<F32_TILE, F32_TILE>(blockIdx.x, j);
+    const struct corner at = corner_of<F32_TILE, F32_TILE>(task, j);
     const auto where = [&](int i) -> int64_t {
         const int r = at.r + a + i / 4, c = at.c + b + i % 4;
         return r < j.rows && c < j.cols ? r * j.ld + c : -1;
@@ -96,9 +95,19 @@ static __global__ void __launch_bounds__(F32_THREADS)
             }
             turn ^= 1;
         }
+        if constexpr (RAGGED)
+            leaf_of_none<16>(acc, j, g);
         sum.push(j, acc, where);
     }
     sum.end(j, acc, where);
+}
+
+template <bool BY_ROWS>
+static __global__ void __launch_bounds__(F32_THREADS)
+    f32_kernel(const __grid_constant__ struct gemm_job j, int slots)
+{
+    SHARED(memory);
+    f32_block<BY_ROWS, false>(j, blockIdx.x, memory, slots);
 }
 
 template <bool BY_ROWS> static void f32_start(struct dev *d, const struct gemm_job &j, int slots)

@@ -34,11 +34,14 @@ struct gemm_job {
     int rows, cols; /* of the result */
     int64_t ld;
     int n_parts, n_leaves, leaf; /* leaf > 0: all are that long */
+    /* leaf 0, not NULL: leaf g ends at ends[g] - ends_from (gemm_experts.cuh) */
+    const int64_t *ends;
+    int64_t ends_from;
     struct side a[PARTS_MAX], b[PARTS_MAX];
     struct leaves l[PARTS_MAX];
     struct tree_acc acc;
     /* of acc's tree (tree.h): leaves of a run, of the first leaf's run those before it, and runs before */
-    struct {
+    struct gemm_run {
         int length, within, before;
     } run;
 };
@@ -53,7 +56,20 @@ static inline void set_run(struct gemm_job *j)
 
 GPU_AND_HOST int leaf_end(const struct gemm_job &j, int g, int s)
 {
-    return g < 0 ? 0 : j.leaf ? (g + 1) * j.leaf : (int)j.l[s].end[g];
+    return g < 0    ? 0
+           : j.leaf ? (g + 1) * j.leaf
+           : j.ends ? (int)(j.ends[g] - j.ends_from)
+                    : (int)j.l[s].end[g];
+}
+
+/* The sum of a leaf without rows: -0, the identity of every sum. */
+template <int N> GPU void leaf_of_none(float *acc, const struct gemm_job &j, int g)
+{
+    if (!j.ends || leaf_end(j, g, 0) > leaf_end(j, g - 1, 0))
+        return;
+    GPU_UNROLL
+    for (int i = 0; i < N; i++)
+        acc[i] = -0.0f;
 }
 
 /* Pieces of at most STEP elements of the contraction, leaf after leaf, part after part. */

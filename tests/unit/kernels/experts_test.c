@@ -288,7 +288,7 @@ TEST(linear_dw_experts_leaves_an_unwanted_expert_alone)
     const struct expert_rows g = { 2, begin, 1, ends };
     EACH_DEV(r, dev)
     {
-        const struct tree_acc acc[2] = { { .n = 1 }, { .n = 1, .level = { &y } } };
+        const struct tree_acc acc[2] = { { .n = 0 }, { .n = 1, .level = { &y } } };
         y = 7;
         KERNEL(dev, linear_dw_experts, acc, 1, listed_of(m, NULL), listed_of(m, NULL), &g);
         CHECK_BITS(y, 1.0f);
@@ -456,4 +456,67 @@ TEST(gate_dx_is_its_definition)
             FREE(dout, shared, dgate, dshared);
         }
     rig_close(r);
+}
+
+/* ---- memory ---- */
+/* More than what the self-test at start has left as scratch. */
+enum { BIG_ROWS = 64, BIG_N = 64, BIG_K = 1024 };
+
+static int all_nan(const float *x, int64_t n)
+{
+    while (n > 0 && isnan(x[n - 1]))
+        n--;
+    return n == 0;
+}
+
+/* Op 0, 1 or 2 with its nth allocation failing. 0: all allocations succeeded. */
+static int run_short_of_memory(int op, int nth)
+{
+    static float x[BIG_ROWS * BIG_K], w[2 * BIG_N * BIG_K], out[2 * BIG_N * BIG_K];
+    const int64_t begin[3] = { 0, 20, BIG_ROWS }, ends[2] = { 20, BIG_ROWS };
+    const struct expert_rows g = { 2, begin, 1, ends };
+    const struct leaves l = leaves_of(BIG_K, 2, 0, 2), ln = leaves_of(BIG_N, 2, 0, 2);
+    const struct mat xm = mat_of(x, DT_F32, BIG_ROWS, BIG_K, BIG_K),
+                     dym = mat_of(x, DT_F32, BIG_ROWS, BIG_N, BIG_N);
+    const struct listed dy = listed_of(dym, NULL);
+    struct mem mem = { 0 };
+    struct dev *d;
+    struct err e = { 0 };
+    if (dev_open(&d, "cpu", 2, &mem, &e) < 0) {
+        test_fail(__FILE__, __LINE__, "%s", e.text);
+        return 0;
+    }
+    struct panels p[2];
+    struct mat wm[2];
+    struct tree_acc acc[2];
+    for (int i = 0; i < 2; i++) {
+        wm[i] = mat_of(w + i * BIG_N * BIG_K, DT_F32, BIG_N, BIG_K, BIG_K);
+        p[i] = (struct panels){ wm[i].p, BIG_N, BIG_K, DT_F32, l };
+        acc[i] = (struct tree_acc){ .n = 1, .level = { out + i * BIG_N * BIG_K } };
+    }
+    memset(out, 0, sizeof out);
+    mem.fail_after = nth;
+    if (op == 0)
+        KERNEL(d, linear_experts, mat_of(out, DT_F32, BIG_ROWS, BIG_N, BIG_N), listed_of(xm, NULL), &g, p);
+    else if (op == 1)
+        KERNEL(d, linear_dx_experts, mat_of(out, DT_F32, BIG_ROWS, BIG_K, BIG_K), 1, &dy, wm, &ln, &g);
+    else
+        KERNEL(d, linear_dw_experts, acc, BIG_K, dy, listed_of(xm, NULL), &g);
+    mem.fail_after = 0;
+    const int failed = dev_check(d, &e) < 0;
+    const int64_t n = op == 0 ? BIG_ROWS * BIG_N : op == 1 ? BIG_ROWS * BIG_K : 2 * BIG_N * BIG_K;
+    if (failed && !all_nan(out, n))
+        test_fail(__FILE__, __LINE__, "op %d went on without its allocation %d", op, nth);
+    dev_close(d);
+    return failed;
+}
+
+TEST(products_of_experts_without_memory_are_nan)
+{
+    static const int allocations[3] = { 2, 3, 3 };
+    for (int op = 0; op < 3; op++) {
+        for (int nth = 1; nth <= allocations[op]; nth++)
+            CHECK(run_short_of_memory(op, nth));
+        CHECK(!run_short_of_memory(op, allocations[op] + 1));
+    }
 }
