@@ -461,6 +461,36 @@ static void bench_experts(struct bench *k, enum dtype dt, int64_t rows)
     close_experts(k, &x);
 }
 
+/* Weight gradients of 512 rows an expert in leaves of fewer rows, against one leaf. */
+static void bench_leaves(struct bench *k, enum dtype dt)
+{
+    enum { SOME = 2, MANY = 512, FEWEST = 4 };
+    struct experts x;
+    int64_t ends[SOME * MANY / FEWEST];
+    if (k->only && !strstr("experts dw leaves", k->only))
+        return;
+    open_experts(k, &x, dt, SOME * MANY / EXPERTS);
+    for (int e = 0; e < SOME; e++)
+        x.begin[e + 1] = x.leaf_end[e] = (e + 1) * MANY;
+    x.g.n = SOME;
+    struct experts leaves = x;
+    leaves.g.begin = leaves.begin;
+    leaves.g.leaf_end = ends;
+    const double work = 2e-9 * SOME * MANY * EXPERT_N * EXPERT_K;
+    for (int64_t rows = 256; rows >= FEWEST; rows /= 2) {
+        char name[64];
+        leaves.g.n_leaves = (int)(MANY / rows);
+        for (int i = 0; i < SOME * leaves.g.n_leaves; i++)
+            ends[i] = (i + 1) * rows;
+        for (int e = 0; e < SOME; e++)
+            leaves.acc[e].n = leaves.g.n_leaves;
+        snprintf(name, sizeof name, "experts dw leaves %s of %d rows", name_of(dt), (int)rows);
+        compare(k, name, "GFLOP/s", (struct contestant){ run_experts_dw, &leaves, work }, "one leaf",
+                (struct contestant){ run_experts_dw, &x, work }, 0);
+    }
+    close_experts(k, &x);
+}
+
 static void bench_pack(struct bench *k, enum dtype dt)
 {
     struct product p;
@@ -564,6 +594,8 @@ static void bench_dtype(struct bench *k, enum dtype dt, struct reader *read)
         bench_rows(k, dt, few[i], read);
     for (int i = 0; i < (k->quick ? 1 : COUNT(rows_an_expert)); i++)
         bench_experts(k, dt, rows_an_expert[i]);
+    if (!k->quick)
+        bench_leaves(k, dt);
     bench_pack(k, dt);
 }
 
