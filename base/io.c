@@ -119,6 +119,38 @@ int64_t io_size(int fd, const char *path, struct err *e)
     return st.st_size;
 }
 
+int io_mark(int fd, const char *path, struct io_mark *m, struct err *e)
+{
+    struct stat st;
+    int64_t size = io_size(fd, path, e);
+    if (size < 0)
+        return (int)size;
+    if (fstat(fd, &st) < 0)
+        return err_sys(e, "cannot read the size of %s", path);
+    *m = (struct io_mark){ st.st_dev, st.st_ino, size };
+    return 0;
+}
+
+int io_check_mark(const char *path, const struct io_mark *m, struct err *e)
+{
+    struct stat st;
+    if (stat(path, &st) < 0 || st.st_dev != m->dev || st.st_ino != m->ino || st.st_size >= m->bytes)
+        return 0;
+    return err_set(e, ERR_INTEGRITY, "%s was cut from %lld to %lld bytes while it was read: restore it", path,
+                   (long long)m->bytes, (long long)st.st_size);
+}
+
+int io_reserve(int fd, const char *path, int64_t bytes, struct err *e)
+{
+    int rc;
+    do
+        rc = bytes ? fallocate(fd, 0, 0, bytes) : 0;
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 && errno != EOPNOTSUPP && errno != ENOSYS
+               ? err_sys(e, "cannot reserve %lld bytes for %s", (long long)bytes, path)
+               : 0;
+}
+
 int io_pread(int fd, const char *path, void *buf, size_t n, int64_t off, struct err *e)
 {
     char *p = buf;

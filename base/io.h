@@ -51,6 +51,22 @@ FILE *io_write_text(const char *path, int append, struct err *e);
 /* Size in bytes. */
 int64_t io_size(int fd, const char *path, struct err *e);
 
+/* Which file is open, and its size then. */
+struct io_mark {
+    uint64_t dev, ino;
+    int64_t bytes;
+};
+/* Marks the open file. ERR_FILE: a folder. */
+int io_mark(int fd, const char *path, struct io_mark *m, struct err *e);
+
+/* ERR_INTEGRITY: the file has been cut since it was marked. Called before a mapped file is read, where a byte
+ * that is gone is a SIGBUS and not an error. A file that was removed or replaced stays mapped as it was. */
+int io_check_mark(const char *path, const struct io_mark *m, struct err *e);
+
+/* Gives [0, bytes) of a file space on the disk, so that a write through a map cannot fail, which would be a
+ * SIGBUS. Nothing on file systems that cannot. */
+int io_reserve(int fd, const char *path, int64_t bytes, struct err *e);
+
 /* Reads all n bytes at off. ERR_FORMAT: the file ends before. */
 int io_pread(int fd, const char *path, void *buf, size_t n, int64_t off, struct err *e);
 

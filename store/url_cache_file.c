@@ -70,6 +70,8 @@ static int map_presence(const struct url_cache *c, struct cache_file *f, struct 
         rc = (int)bytes;
     else if (bytes < (int64_t)f->map_bytes)
         rc = io_truncate(fd, path, (int64_t)f->map_bytes, e);
+    if (rc >= 0)
+        rc = io_reserve(fd, path, (int64_t)f->map_bytes, e);
     if (rc < 0)
         goto out;
     f->presence = mmap(NULL, f->map_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);

@@ -7,6 +7,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+static int inside_character(const struct marked_text *m, size_t at)
+{
+    return at < m->n && ((unsigned char)m->text[at] & 0xC0) == 0x80;
+}
+
 static int check_text(const struct marked_text *m, struct err *e)
 {
     const char *text = m->text;
@@ -24,6 +29,10 @@ static int check_text(const struct marked_text *m, struct err *e)
             return err_set(e, ERR_CONFIG,
                            "marked part %zu of a text is [%zu, %zu): parts ascend and lie in its %zu bytes",
                            i, m->user[i].begin, m->user[i].end, n);
+        if (inside_character(m, m->user[i].begin) || inside_character(m, m->user[i].end))
+            return err_set(e, ERR_CONFIG,
+                           "marked part %zu of a text is [%zu, %zu): a border lies in a character", i,
+                           m->user[i].begin, m->user[i].end);
         done = m->user[i].end;
     }
     return 0;

@@ -51,8 +51,8 @@ struct marked_text {
 };
 /* As tokenizer_encode, for a text with untrusted parts (n_user may be 0). A special token is recognised only
  * where none of its bytes lies in a span; elsewhere its text is plain text. ERR_CONFIG: the text is not
- * UTF-8, the spans do not ascend, the tokenizer cannot write a character of a span without a special token,
- * or the text has more than max_ids ids. ERR_STOPPED: the limit is reached. */
+ * UTF-8, the spans do not ascend or end in a character, the tokenizer cannot write a character of a span
+ * without a special token, or the text has more than max_ids ids. ERR_STOPPED: the limit is reached. */
 int tokenizer_encode_marked(const struct tokenizer *t, const struct marked_text *text, int add_special,
                             int32_t **ids, size_t *n_ids, struct err *e);
 /* *out: malloc'd, *n_bytes bytes and a NUL; the caller frees it. Ids that do not exist are skipped, as in the

@@ -28,6 +28,7 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "token files are mappe
 
 struct tokfile {
     char *path;
+    struct io_mark mark; /* of the map */
     const unsigned char *map;
     size_t n;
     struct head head;
@@ -91,26 +92,29 @@ static int check_tables(struct tokfile *f, struct err *e)
     return 0;
 }
 
+static int map_bytes(struct tokfile *f, int fd, struct err *e)
+{
+    int rc = io_mark(fd, f->path, &f->mark, e);
+    if (rc < 0)
+        return rc;
+    if (f->mark.bytes < HEAD)
+        return err_set(e, ERR_FORMAT,
+                       "%s has %lld bytes, fewer than the header of a token file: is it cut off", f->path,
+                       (long long)f->mark.bytes);
+    void *p = mmap(NULL, (size_t)f->mark.bytes, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (p == MAP_FAILED)
+        return err_sys(e, "%s: cannot map it", f->path);
+    f->map = p;
+    f->n = (size_t)f->mark.bytes;
+    return 0;
+}
+
 static int map_file(struct tokfile *f, struct err *e)
 {
-    int rc = 0, fd = io_open_read(f->path, e);
+    int fd = io_open_read(f->path, e);
     if (fd < 0)
         return fd;
-    int64_t size = io_size(fd, f->path, e);
-    if (size < 0) {
-        rc = (int)size;
-    } else if (size < HEAD) {
-        rc = err_set(e, ERR_FORMAT, "%s has %lld bytes, fewer than the header of a token file: is it cut off",
-                     f->path, (long long)size);
-    } else {
-        void *p = mmap(NULL, (size_t)size, PROT_READ, MAP_PRIVATE, fd, 0);
-        if (p == MAP_FAILED)
-            rc = err_sys(e, "%s: cannot map it", f->path);
-        else
-            f->map = p;
-        f->n = (size_t)size;
-    }
-
+    int rc = map_bytes(f, fd, e);
     io_close(fd);
     return rc;
 }
@@ -151,6 +155,8 @@ void tokfile_close(struct tokfile *f)
     free(f->path);
     free(f);
 }
+
+int tokfile_check_size(const struct tokfile *f, struct err *e) { return io_check_mark(f->path, &f->mark, e); }
 
 int64_t tokfile_count(const struct tokfile *f) { return (int64_t)f->head.count; }
 int64_t tokfile_vocab(const struct tokfile *f) { return (int64_t)f->head.vocab; }

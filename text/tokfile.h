@@ -13,7 +13,10 @@ int tokfile_is(const void *begin, size_t n);
 /* Maps the file and checks its header, length and tables. Any number of threads may read an open file.
  * ERR_FORMAT: not a token file, or truncated. ERR_INTEGRITY: a wrong checksum. */
 int tokfile_open(struct tokfile **out, const char *path, struct err *e);
-void tokfile_close(struct tokfile *f);          /* NULL is allowed */
+void tokfile_close(struct tokfile *f); /* NULL is allowed */
+/* ERR_INTEGRITY: the file has been cut since it was opened. A reader asks before it reads, because a byte
+ * that is gone is a SIGBUS. */
+int tokfile_check_size(const struct tokfile *f, struct err *e);
 int64_t tokfile_count(const struct tokfile *f); /* ids */
 int64_t tokfile_vocab(const struct tokfile *f);
 int tokfile_width(const struct tokfile *f);                       /* bytes an id: 2 or 4 */

@@ -1,12 +1,14 @@
 /* source_fuzz.c - documents to be made into tokens: text, JSONL, zstd of both (text/source.c). The first
- * byte selects one. A frame may ask for a window of up to 128 MiB, as for `zstd -d`: those that do are left
- * out, so that other large allocations are seen. */
+ * byte selects one. A frame may ask for a window of up to 128 MiB, as for `zstd -d`, and a text may have
+ * 1 GiB: inputs that do or have are left out, so that other large allocations are seen. */
 #define ZSTD_STATIC_LINKING_ONLY /* ZSTD_getFrameHeader */
 #include <stdlib.h>
 #include <string.h>
 #include <zstd.h>
 #include "tests/fuzz/fuzz.h"
 #include "text/source.h"
+
+#define TEXT_MOST ((size_t)4 << 20)
 
 static int asks_for_much(const uint8_t *data, size_t n)
 {
@@ -19,6 +21,35 @@ static int asks_for_much(const uint8_t *data, size_t n)
     return 0;
 }
 
+/* Does a frame begin here that the source would unpack? The library alone would also take older formats. */
+static int begins_frame(const uint8_t *p, size_t n)
+{
+    uint32_t magic = 0;
+    if (n >= sizeof magic)
+        memcpy(&magic, p, sizeof magic);
+    return magic == ZSTD_MAGICNUMBER || (magic & ZSTD_MAGIC_SKIPPABLE_MASK) == ZSTD_MAGIC_SKIPPABLE_START;
+}
+
+/* Do the frames unpack to more than a document of a few MiB? */
+static int unpacks_to_much(const uint8_t *data, size_t n)
+{
+    static char chunk[1 << 16];
+    size_t total = 0, left = 0;
+    ZSTD_DCtx *z = ZSTD_createDCtx();
+    ZSTD_inBuffer in = { data, n, 0 };
+    if (!z)
+        abort();
+    while (total <= TEXT_MOST && (left || begins_frame(data + in.pos, n - in.pos))) {
+        ZSTD_outBuffer out = { chunk, sizeof chunk, 0 };
+        left = ZSTD_decompressStream(z, &out, &in);
+        total += out.pos;
+        if (ZSTD_isError(left) || (left && in.pos == n && out.pos < sizeof chunk))
+            break;
+    }
+    ZSTD_freeDCtx(z);
+    return total > TEXT_MOST;
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
 {
     static const char *const names[] = { "a.txt", "a.jsonl", "a.txt.zst", "a.jsonl.zst" };
@@ -27,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     char *text;
     size_t n_text;
     int more;
-    if (!n || asks_for_much(data, n) ||
+    if (!n || asks_for_much(data, n) || unpacks_to_much(data + 1, n - 1) ||
         source_open(&s, fuzz_write(names[data[0] & 3], data + 1, n - 1), "text", &e) < 0)
         return 0;
     for (int i = 0; i < 1000 && source_next(s, data[0] & 4 ? 100 : 0, &text, &n_text, &more, &e) > 0; i++)

@@ -23,6 +23,7 @@ struct file {
     int64_t first, n;              /* its tokens in the whole sequence */
     const unsigned char *map;      /* of the file, or of the encoded text */
     size_t bytes;                  /* mapped; 0: malloc'd */
+    struct io_mark mark;           /* of the map */
     struct tokfile *tok;           /* a file of ptok, or NULL */
 };
 struct data {
@@ -56,10 +57,21 @@ static int map_file(struct file *f, struct err *e)
     int fd = io_open_read(f->path, e);
     if (fd < 0)
         return fd;
-    int64_t size = io_size(fd, f->path, e);
-    int rc = size < 0 ? (int)size : map_bytes(f, fd, size, e);
+    int rc = io_mark(fd, f->path, &f->mark, e);
+    if (rc >= 0)
+        rc = map_bytes(f, fd, f->mark.bytes, e);
     io_close(fd);
     return rc;
+}
+
+static void unmap_file(struct file *f)
+{
+    if (f->bytes)
+        munmap((void *)(uintptr_t)f->map, f->bytes);
+    else
+        free((void *)(uintptr_t)f->map);
+    f->map = NULL;
+    f->bytes = 0;
 }
 
 /* Refuses files that are text by default but do not look like it: their bytes would be trained on as they
@@ -85,9 +97,8 @@ static int encode_file(struct file *f, const char *tokenizer, struct err *e)
     int rc;
     TRY(tokenizer_open_named(&t, tokenizer, e));
     TRY(tokenizer_encode(t, (const char *)f->map, f->bytes, 0, &ids, &n, e));
-    munmap((void *)(uintptr_t)f->map, f->bytes);
+    unmap_file(f);
     f->map = (unsigned char *)ids;
-    f->bytes = 0;
     f->width = 4;
     f->n = (int64_t)n;
 out:
@@ -97,9 +108,7 @@ out:
 
 static int open_tokfile(struct file *f, struct err *e)
 {
-    munmap((void *)(uintptr_t)f->map, f->bytes);
-    f->map = NULL;
-    f->bytes = 0;
+    unmap_file(f);
     int rc = tokfile_open(&f->tok, f->path, e);
     if (rc < 0)
         return rc;
@@ -271,11 +280,7 @@ void data_close(struct data *d)
     if (!d)
         return;
     for (int i = 0; i < d->n_files; i++) {
-        void *p = (void *)(uintptr_t)d->file[i].map;
-        if (d->file[i].bytes)
-            munmap(p, d->file[i].bytes);
-        else
-            free(p);
+        unmap_file(&d->file[i]);
         tokfile_close(d->file[i].tok);
     }
     free(d->file);
@@ -317,6 +322,14 @@ int64_t data_window(const struct data *d, int64_t sample)
         return (int64_t)((unsigned __int128)(uint64_t)sample * (uint64_t)d->stride % (uint64_t)d->windows);
     return (int64_t)rnd_permute(d->seed, rnd_stream("data order") + (uint64_t)epoch, (uint64_t)i,
                                 (uint64_t)d->windows);
+}
+
+/* Before a window is read from the file. */
+static int check_size(const struct file *f, struct err *e)
+{
+    if (f->tok)
+        return tokfile_check_size(f->tok, e);
+    return f->bytes ? io_check_mark(f->path, &f->mark, e) : 0;
 }
 
 static int64_t id_at(const struct file *f, int64_t i)
@@ -390,6 +403,9 @@ int data_documents(const struct data *d, int64_t window, int64_t *begin, int mos
     begin[0] = 0;
     for (; k < d->n_files && d->file[k].first < end && !full; k++) {
         const struct file *f = &d->file[k];
+        int rc = check_size(f, e);
+        if (rc < 0)
+            return rc;
         int64_t n = f->tok ? tokfile_documents(f->tok) : 0, past = 0;
         for (int64_t i = n ? document_at(f->tok, at - f->first) : 0;
              i < n && !full && (past = f->first + tokfile_document_end(f->tok, i)) < end; i++)
@@ -404,15 +420,18 @@ int data_documents(const struct data *d, int64_t window, int64_t *begin, int mos
 
 int data_read(const struct data *d, int64_t window, int32_t *ids, int32_t *targets, struct err *e)
 {
-    int k;
+    int k, rc;
     int64_t at = window_begin(d, window, &k);
+    if ((rc = check_size(&d->file[k], e)) < 0)
+        return rc;
     for (int64_t i = 0; i <= d->seq_len; i++, at++) {
         while (at >= d->file[k].first + d->file[k].n)
-            k++;
+            if ((rc = check_size(&d->file[++k], e)) < 0)
+                return rc;
         int64_t id = 0;
         int32_t checked;
         if (d->file[k].tok) {
-            int rc = tokfile_read(d->file[k].tok, at - d->file[k].first, 1, &checked, e);
+            rc = tokfile_read(d->file[k].tok, at - d->file[k].first, 1, &checked, e);
             if (rc < 0)
                 return rc;
             id = checked;

@@ -32,6 +32,17 @@ pipe|pserve run/step-1 --port 0 --access-log pipe
 pipe|ptrain --data text --seq-len 32 --out other --steps 1 --trace pipe
 TABLE
 
+# a second signal, over a second later, ends what does not look for the first
+SHARDLINE_IO_SLOW=30000 "$BIN/reshard" --tp 2 run/step-1 slow 2>slow.err &
+slow=$!
+for ((i = 0; i < 500; i++)); do [ -e slow.tmp-save ] && break || sleep 0.02; done
+kill -TERM $slow
+sleep 1.5
+kill -TERM $slow
+wait $slow
+claim "two signals end a conversion" [ $? = 143 ]
+claim "and nothing appears" [ ! -e slow ]
+
 # stdout that takes nothing: no result, no success
 while read -r command; do
     run bash -c "PATH=$BIN:\$PATH; $command >/dev/full"
@@ -51,6 +62,25 @@ run bash -c "$BIN/reshard --tp 2 run/step-1 closed 0>&- 1>&- 2>&-"
 claim "all standard files closed: a conversion succeeds" [ $rc = 0 ]
 run reshard verify closed
 claim "all standard files closed: nothing is written into it" [ $rc = 0 ]
+
+# a cache on a full disk: the state of a file is mapped, and a write to a map without space is a SIGBUS
+apart=
+unshare -m true 2>/dev/null && apart="unshare -m"
+[ -n "$apart" ] || { unshare -rm true 2>/dev/null && apart="unshare -rm"; }
+if [ -n "$apart" ] && command -v python3 >/dev/null; then
+    mkdir -p served full
+    cp text served
+    file_server served "$TMP/log"
+    for left in 0 4096; do
+        SHARDLINE_CACHE=$TMP/full/cache no_proxy=127.0.0.1 run $apart bash -c "mount -t tmpfs -o size=1m none full && mkdir full/cache &&
+            head -c 2M /dev/zero >full/fill 2>/dev/null; truncate -s -$left full/fill
+            $BIN/ptrain --data http://127.0.0.1:$port/ok/text --seq-len 32 --out other --steps 1"
+        claim "a cache with $left bytes of space: status 1" [ $rc = 1 ]
+        claim "a cache with $left bytes of space: says it" has "$err" "No space left on device"
+    done
+else
+    skip "no mount namespaces here"
+fi
 
 # a limit on the size of files is an error in words
 run bash -c "ulimit -f 100; $BIN/pserve run/step-1 --once x --max-tokens 1"

@@ -265,6 +265,11 @@ TEST(marked_text_is_checked)
                   -ERR_CONFIG);
         CHECK_HAS(e.text, "parts ascend");
     }
+    CHECK_INT(tokenizer_encode_marked(t,
+                                      &(struct marked_text){ "a\xC3\xA9", 3, &(struct text_span){ 0, 2 }, 1 },
+                                      0, &ids, &n, &e),
+              -ERR_CONFIG);
+    CHECK_HAS(e.text, "a border lies in a character");
     CHECK_INT(tokenizer_encode_marked(t, &(struct marked_text){ "a\xFF", 2, bad[2], 1 }, 0, &ids, &n, &e),
               -ERR_CONFIG);
     CHECK_HAS(e.text, "byte 1");

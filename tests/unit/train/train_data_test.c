@@ -188,6 +188,28 @@ TEST(every_4096_samples_hold_each_file_s_share_and_each_file_goes_through_its_ow
     data_close(d);
 }
 
+/* Both are mapped: without the check a byte that is gone is a SIGBUS. */
+TEST(a_file_that_is_cut_while_it_is_read_is_an_error)
+{
+    static uint16_t ids[60000];
+    const char *file[] = { write_file("cut.u16", ids, sizeof ids), path_of("cut.tok") };
+    int32_t row[16], targets[16];
+    struct tokfile_writer *w;
+    CHECK_INT(tokfile_create(&w, file[1], 1000, &e), 0);
+    for (int i = 0; i < 60000; i++)
+        CHECK_INT(tokfile_add(w, &(int32_t){ 0 }, 1, &e), 0);
+    CHECK_INT(tokfile_finish(w, &e), 0);
+    for (int i = 0; i < 2; i++) {
+        struct data *d;
+        CHECK_INT(open_files(&d, 1, &file[i], "stride:1", 16, 1000, 0), 0);
+        CHECK_INT(data_read(d, 0, row, targets, &e), 0);
+        CHECK(truncate(file[i], 4096) == 0);
+        CHECK_INT(data_read(d, data_windows(d) - 1, row, targets, &e), -ERR_INTEGRITY);
+        CHECK_HAS(e.text, "was cut from");
+        data_close(d);
+    }
+}
+
 TEST(weights_that_are_none_are_refused)
 {
     static const struct {
