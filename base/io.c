@@ -7,6 +7,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <locale.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -30,6 +31,7 @@ void io_begin(void)
         while (fcntl(fd, F_GETFD) < 0 && errno == EBADF && open("/dev/null", flags[fd]) >= 0)
             ; /* the lowest free number, which is fd */
     signal(SIGXFSZ, SIG_IGN);
+    setlocale(LC_ALL, "C");
 }
 
 int io_flush_stdout(struct err *e)

@@ -16,7 +16,8 @@
 /* ---- the process ---- */
 
 /* main calls it first. Gives the closed ones of descriptors 0, 1 and 2 an end that fails, so that no file
- * opened later gets their number and messages in it; a write past RLIMIT_FSIZE is an error, not a signal. */
+ * opened later gets their number and messages in it; a write past RLIMIT_FSIZE is an error, not a signal.
+ * Numbers are read and written with a point, whatever locale a library has set before main. */
 void io_begin(void);
 
 /* Flushes stdout; what it could not take is ERR_FILE or ERR_SPACE. */
