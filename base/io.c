@@ -121,6 +121,12 @@ int64_t io_size(int fd, const char *path, struct err *e)
     return st.st_size;
 }
 
+static struct io_mark mark_of(const struct stat *st)
+{
+    int64_t ns = (int64_t)st->st_ctim.tv_sec * 1000000000 + st->st_ctim.tv_nsec;
+    return (struct io_mark){ st->st_dev, st->st_ino, st->st_size, ns };
+}
+
 int io_mark(int fd, const char *path, struct io_mark *m, struct err *e)
 {
     struct stat st;
@@ -129,8 +135,23 @@ int io_mark(int fd, const char *path, struct io_mark *m, struct err *e)
         return (int)size;
     if (fstat(fd, &st) < 0)
         return err_sys(e, "cannot read the size of %s", path);
-    *m = (struct io_mark){ st.st_dev, st.st_ino, size };
+    *m = mark_of(&st);
     return 0;
+}
+
+void io_mark_path(const char *path, struct io_mark *m)
+{
+    struct stat st;
+    *m = stat(path, &st) < 0 ? (struct io_mark){ 0 } : mark_of(&st);
+}
+
+int io_check_same(const char *path, const struct io_mark *m, struct err *e)
+{
+    struct io_mark now;
+    io_mark_path(path, &now);
+    if (!m->ino || !now.ino || !memcmp(m, &now, sizeof now))
+        return 0;
+    return err_set(e, ERR_INTEGRITY, "%s: changed while it was read: start again", path);
 }
 
 int io_check_mark(const char *path, const struct io_mark *m, struct err *e)

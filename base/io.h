@@ -52,13 +52,18 @@ FILE *io_write_text(const char *path, int append, struct err *e);
 /* Size in bytes. */
 int64_t io_size(int fd, const char *path, struct err *e);
 
-/* Which file is open, and its size then. */
+/* Which file a path names, its size, and when it was changed last: ctime, which no program can set back. */
 struct io_mark {
     uint64_t dev, ino;
-    int64_t bytes;
+    int64_t bytes, changed_ns;
 };
 /* Marks the open file. ERR_FILE: a folder. */
 int io_mark(int fd, const char *path, struct io_mark *m, struct err *e);
+/* Marks the file at path; one that is not there gets a mark that any file fits. */
+void io_mark_path(const char *path, struct io_mark *m);
+/* ERR_INTEGRITY: the path names another file, or the file was written to. A file that is gone is fine: a reader
+ * that has it open reads on. */
+int io_check_same(const char *path, const struct io_mark *m, struct err *e);
 
 /* ERR_INTEGRITY: the file has been cut since it was marked. Called before a mapped file is read, where a byte
  * that is gone is a SIGBUS and not an error. A file that was removed or replaced stays mapped as it was. */

@@ -47,8 +47,9 @@ struct fmt_record {
 
 struct fmt_file {
     char *name, *path;
-    int64_t bytes; /* of a compressed file: those of the plain one */
-    int64_t data;  /* first byte behind the header */
+    int64_t bytes;       /* of a compressed file: those of the plain one */
+    int64_t data;        /* first byte behind the header */
+    struct io_mark mark; /* taken before the header is read */
 
     /* Native: XXH64 of each block; NULL: the format has none. */
     uint64_t *block;

@@ -36,6 +36,8 @@ struct fmt_file *fmt_add_file(struct ckpt *c, const char *name, int64_t bytes, s
         f->name = strdup(name);
         f->path = io_join(c->dir, name);
         c->n_files++;
+        if (f->path)
+            io_mark_path(f->path, &f->mark);
         if (f->name && f->path)
             return f;
     }

@@ -1,8 +1,10 @@
 /* format_hf_test.c - Hugging Face checkpoints and the safetensors container: good files are read, bad ones
  * are refused with a message that gives the reason. */
+#include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "base/jx.h"
+#include "format/ckpt_proof.h"
 #include "format/fmt.h"
 #include "format/hf/safetensors.h"
 #include "tests/test.h"
@@ -172,6 +174,42 @@ TEST(a_file_that_shrinks_while_it_is_open_is_an_error)
     CHECK(ckpt_read(c, 0, &b, got, &e) < 0);
     CHECK_HAS(e.text, "shrinks.safetensors");
     ckpt_close(c);
+}
+
+/* Writes byte 0x3f at the end of the file until the clock of the file system shows it, and sets mtime back. */
+static void change_behind(const char *file)
+{
+    struct stat before, now;
+    CHECK(stat(file, &before) == 0);
+    int fd = open(file, O_WRONLY);
+    do {
+        CHECK(pwrite(fd, "?", 1, before.st_size - 1) == 1);
+        CHECK(futimens(fd, (struct timespec[2]){ before.st_atim, before.st_mtim }) == 0);
+        CHECK(fstat(fd, &now) == 0);
+    } while (now.st_ctim.tv_nsec == before.st_ctim.tv_nsec);
+    close(fd);
+}
+
+/* Nothing in a safetensors file would show that its tensors are of two versions. */
+TEST(a_file_that_changes_while_it_is_read_is_an_error)
+{
+    for (int how = 0; how < 3; how++) {
+        struct ckpt *c = NULL;
+        struct err e = { 0 };
+        char other[600];
+        put_st("other.safetensors", "{\"w\":" T("F32", "[2]", "[0,8]") "}", 8);
+        snprintf(other, sizeof other, "%s", path);
+        put_st("changes.safetensors", "{\"w\":" T("F32", "[2]", "[0,8]") "}", 8);
+        CHECK_INT(ckpt_open(&c, path, NULL, &e), 0);
+        if (how == 1)
+            change_behind(path);
+        if (how == 2)
+            CHECK(rename(other, path) == 0);
+        CHECK_INT(ckpt_check_rest(c, 0, 1, &e), how ? -ERR_INTEGRITY : 0);
+        if (how)
+            CHECK_HAS(e.text, "changes.safetensors: changed while it was read");
+        ckpt_close(c);
+    }
 }
 
 TEST(a_hundred_thousand_tensors_are_read_quickly)
