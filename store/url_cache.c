@@ -146,6 +146,16 @@ out:
     return rc;
 }
 
+static int note_small(struct url_cache *c, const char *name, const struct store_info *info, struct err *e)
+{
+    struct cache_small *grown = realloc(c->small, sizeof *grown * (size_t)(c->n_small + 1));
+    if (!grown)
+        return no_memory(e);
+    c->small = grown;
+    grown[c->n_small] = (struct cache_small){ strdup(name), *info };
+    return grown[c->n_small++].name ? 0 : no_memory(e);
+}
+
 /* A file that the URL has not must not be in the folder either: it may be left from an older version. Only a
  * process that is alone removes it. */
 static int drop_small(const struct url_cache *c, const char *as, struct err *e)
@@ -162,8 +172,12 @@ int url_cache_small_as(struct url_cache *c, const char *name, const char *as, st
 {
     struct store_info info;
     char *path = NULL, *tmp = NULL, *data = NULL, part[24];
-    int fd = -1, rc = store_stat(c->store, name, &info, e);
+    int fd = -1, found = store_stat(c->store, name, &info, e), rc = found;
     if (rc == 0)
+        info.bytes = -1;
+    if (rc >= 0)
+        rc = note_small(c, name, &info, e);
+    if (rc >= 0 && !found)
         return drop_small(c, as, e);
     if (rc < 0 || (rc = make_parents(c, as, e)) < 0)
         return rc;
@@ -346,6 +360,9 @@ void url_cache_close(struct url_cache *c)
         return;
     for (int i = 0; i < c->n; i++)
         cache_file_close(&c->file[i]);
+    for (int i = 0; i < c->n_small; i++)
+        free(c->small[i].name);
+    free(c->small);
     store_close(c->store);
     io_close(c->users_fd);
     free(c->file);
@@ -383,9 +400,23 @@ int url_cache_need(struct url_cache *c, const char *name, int64_t off, int64_t n
     return 0; /* a small file: it is whole */
 }
 
+/* A config of one version and weights of another would go together without a word. */
+static int check_small(struct url_cache *c, const struct cache_small *s, struct err *e)
+{
+    struct store_info now;
+    int rc = store_stat(c->store, s->name, &now, e);
+    if (rc < 0 || (rc == 0 && s->info.bytes < 0))
+        return rc;
+    if (rc && now.bytes == s->info.bytes && !strcmp(now.etag, s->info.etag))
+        return 0;
+    return err_set(e, ERR_INTEGRITY, "%s: changed while the folder was read: start again", s->name);
+}
+
 int url_cache_check(struct url_cache *c, struct err *e)
 {
     int rc = 0;
+    for (int i = 0; i < c->n_small && rc >= 0 && c->alone && !*store_commit(c->store); i++)
+        rc = check_small(c, &c->small[i], e);
     for (int i = 0; i < c->n && rc >= 0; i++)
         rc = cache_file_check(c, &c->file[i], e);
     return rc < 0 ? rc : 0;

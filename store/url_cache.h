@@ -79,7 +79,7 @@ int64_t url_cache_bytes(const struct url_cache *c);
  * what is needed next lies elsewhere. A small file is always present. */
 int url_cache_need(struct url_cache *c, const char *name, int64_t off, int64_t n, int exact, struct err *e);
 /* After reading: ERR_INTEGRITY names a file that changed at the URL since it was opened, or that is whole
- * here and has not the SHA-256 that the server promised. One process of a machine asks the server, the others
+ * here and has not the SHA-256 that the server promised. Small files are asked for again. One process of a machine asks the server, the others
  * compare with what it found. */
 int url_cache_check(struct url_cache *c, struct err *e);
 

@@ -19,6 +19,11 @@ struct cache_file {
     struct presence *presence;
     size_t map_bytes;
 };
+/* A file that was read whole when the folder was opened; info.bytes -1: the URL had none. */
+struct cache_small {
+    char *name;
+    struct store_info info;
+};
 struct url_cache {
     struct store *store;
     char *dir, *path;
@@ -29,6 +34,8 @@ struct url_cache {
     int (*prepare)(struct url_cache *c, const char *name, int64_t bytes, struct err *e);
     int n;
     struct cache_file *file;
+    int n_small;
+    struct cache_small *small;
 };
 
 /* Joins dir and sub/.NAME.ENDING, for sub/NAME: the name of a hidden file beside it. The caller frees it. */

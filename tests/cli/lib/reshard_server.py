@@ -7,6 +7,7 @@
     /swap/…  another version of the file after two large parts                  /plaincut/… no ranges, cut the first time
     /hub/owner/name/resolve/REV/…  like the hub: X-Linked-Etag (/hubbad: a wrong one), redirects to /ok/; wants the token
     /move/owner/name/resolve/REV/… like the hub, whose branch main moves on after three requests: commits are folders
+    /republish/… another etag of every file from the first request for weights on
     /endless-WHAT/… an answer without an end: probe, redirect, slow (redirect), error (page), hints, header, line, trailer
 A line a request: the first part, the rest, Range, auth=yes|no, sent=N, early when Retry-After was not waited for, session=… of S3"""
 import email.utils
@@ -124,7 +125,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             new = how == "swap" and count.get("large", 0) >= 2
             if how == "swap" and total > 5000 and span and int(span[6:].split("-")[1]) - int(span[6:].split("-")[0]) > 5000:
                 count["large"] = count.get("large", 0) + 1
-        etag = '"v%s"' % (2 if new or (how == "change" and n > 30) else 1)
+        # /republish/: with the first byte of weights every file is of a new version; so the config read before is old
+        if how == "republish" and total > 5000:
+            with lock:
+                count["republished"] = 1
+        etag = '"v%s"' % (2 if new or (how == "republish" and count.get("republished")) or (how == "change" and n > 30) else 1)
         if new:
             data = data[:1 << 20] + data[1 << 20:].translate(flip)
         if how in ("later", "laterdate") and total > 5000 and self.once(how, 1):

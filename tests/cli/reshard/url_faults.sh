@@ -39,6 +39,13 @@ run reshard fetch --threads 1 $at/swap/big got
 claim "the next try succeeds" [ $rc = 0 ]
 claim "and has the new version only" cmp -s got/model.safetensors new
 
+# all files of a folder renewed between the config and the weights
+run reshard digest $at/republish/h
+claim "a folder that is renewed while it is read is an error" [ $rc = 1 ]
+claim "that names the file of the old version" has "$err" "changed while the folder was read"
+run reshard digest $at/republish/h
+claim "and is read when started again" [ "$out" = "$("$BIN/reshard" digest hf)" ]
+
 # servers that want to be left alone
 for how in later laterdate; do
     rm -rf got
