@@ -61,8 +61,8 @@ struct io_mark {
 int io_mark(int fd, const char *path, struct io_mark *m, struct err *e);
 /* Marks the file at path; one that is not there gets a mark that any file fits. */
 void io_mark_path(const char *path, struct io_mark *m);
-/* ERR_INTEGRITY: the path names another file, or the file was written to. A file that is gone is fine: a reader
- * that has it open reads on. */
+/* ERR_INTEGRITY: the path names another file, or the file was written to. A file that is gone is fine: a
+ * reader that has it open reads on. */
 int io_check_same(const char *path, const struct io_mark *m, struct err *e);
 
 /* ERR_INTEGRITY: the file has been cut since it was marked. Called before a mapped file is read, where a byte

@@ -78,9 +78,9 @@ int64_t url_cache_bytes(const struct url_cache *c);
  * fetching it again; fetches large ranges by several requests. exact: asks for nothing around them, because
  * what is needed next lies elsewhere. A small file is always present. */
 int url_cache_need(struct url_cache *c, const char *name, int64_t off, int64_t n, int exact, struct err *e);
-/* After reading: ERR_INTEGRITY names a file that changed at the URL since it was opened, or that is whole
- * here and has not the SHA-256 that the server promised. Small files are asked for again. One process of a machine asks the server, the others
- * compare with what it found. */
+/* After reading: ERR_INTEGRITY names a file that changed at the URL since it was opened, a small one too, or
+ * that is whole here and has not the SHA-256 that the server promised. One process of a machine asks the
+ * server, the others compare with what it found. */
 int url_cache_check(struct url_cache *c, struct err *e);
 
 struct url_cache_fetch {

@@ -39,11 +39,20 @@ run reshard fetch --threads 1 $at/swap/big got
 claim "the next try succeeds" [ $rc = 0 ]
 claim "and has the new version only" cmp -s got/model.safetensors new
 
-# all files of a folder renewed between the config and the weights
-run reshard digest $at/republish/h
+# all files of a folder renewed between the index and the weights
+mkdir served/i
+cp hf/config.json served/i
+"$python" - <<'PY'
+import json, struct
+data = open("hf/model.safetensors", "rb").read()
+names = [n for n in json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]]) if n != "__metadata__"]
+open("served/i/model-00001-of-00001.safetensors", "wb").write(data)
+json.dump({"weight_map": {n: "model-00001-of-00001.safetensors" for n in names}}, open("served/i/model.safetensors.index.json", "w"))
+PY
+run reshard digest $at/republish/i
 claim "a folder that is renewed while it is read is an error" [ $rc = 1 ]
-claim "that names the file of the old version" has "$err" "changed while the folder was read"
-run reshard digest $at/republish/h
+claim "that names the file of the old version" has "$err" "index.json: changed while the folder was read"
+run reshard digest $at/republish/i
 claim "and is read when started again" [ "$out" = "$("$BIN/reshard" digest hf)" ]
 
 # servers that want to be left alone

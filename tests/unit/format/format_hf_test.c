@@ -176,7 +176,7 @@ TEST(a_file_that_shrinks_while_it_is_open_is_an_error)
     ckpt_close(c);
 }
 
-/* Writes byte 0x3f at the end of the file until the clock of the file system shows it, and sets mtime back. */
+/* Writes at the end of the file until the file system's clock shows it, and sets mtime back. */
 static void change_behind(const char *file)
 {
     struct stat before, now;
