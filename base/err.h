@@ -31,7 +31,7 @@ enum err_code {
 
 struct err {
     int code;        /* enum err_code */
-    char text[1024]; /* one line, lower case, no full stop */
+    char text[1024]; /* one line, lower case, no full stop; a longer one loses its middle, not its ends */
 };
 
 /* Sets *e. Returns -code. */
@@ -41,7 +41,7 @@ int err_set(struct err *e, int code, const char *fmt, ...) __attribute__((format
  * ERR_SPACE, ENOMEM ERR_MEMORY, all others ERR_FILE. */
 int err_sys(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* Puts "context: " in front of the text, unless that would overflow it. Returns -e->code. */
+/* Puts "context: " in front of the text. Returns -e->code. */
 int err_add(struct err *e, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 /* Prints "program: text" as one line on stderr, with ": hint" appended when the text contains no ": ".

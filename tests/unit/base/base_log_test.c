@@ -2,6 +2,7 @@
  * one line. */
 #include "tests/test.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -33,6 +34,24 @@ static const char *end(struct capture *c)
     c->text[fread(c->text, 1, sizeof c->text - 1, c->file)] = 0;
     fclose(c->file);
     return c->text;
+}
+
+TEST(a_message_with_long_paths_keeps_its_beginning_and_its_end)
+{
+    struct err e;
+    static char path[4096];
+    memset(path, 'p', sizeof path - 1);
+    err_set(&e, ERR_FILE, "begin %s: do this", path);
+    CHECK_HAS(e.text, "begin ppp");
+    CHECK_HAS(e.text, "p ... p");
+    CHECK_HAS(e.text, "ppp: do this");
+    errno = ENOENT;
+    err_sys(&e, "cannot open %s", path);
+    CHECK_HAS(e.text, "cannot open ppp");
+    CHECK_HAS(e.text, "ppp: No such file or directory");
+    err_add(&e, "opening %s", path);
+    CHECK_HAS(e.text, "opening ppp");
+    CHECK_HAS(e.text, "ppp: No such file or directory");
 }
 
 TEST(lines_name_the_program_and_other_ranks_are_quiet)
