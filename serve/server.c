@@ -167,14 +167,20 @@ out:
     return rc;
 }
 
-/* --max-connections, or as many as the system lets this process open. */
-static int max_connections(struct server *s)
+#define CONNECTIONS_MIN 16 /* a limit on open files that leaves fewer would stop /health too */
+
+/* --max-connections, or as many as the system lets this process open. ERR_USAGE: too few. */
+static int max_connections(struct server *s, struct err *e)
 {
     int64_t want = s->o.max_connections, files = http_server_files(want);
     int64_t missing = files - io_raise_file_limit(files), n = want - missing;
     if (missing <= 0)
         return (int)want;
-    n = n > 16 ? n : 16;
+    if (n < CONNECTIONS_MIN && n < want)
+        return err_set(
+            e, ERR_USAGE,
+            "ulimit -n leaves files for %lld connections, at least %d are served: raise it to %lld",
+            (long long)(n > 0 ? n : 0), CONNECTIONS_MIN, (long long)files);
     log_line(&s->log, "at most %lld connections at a time: --max-connections %lld needs ulimit -n %lld",
              (long long)n, (long long)want, (long long)files);
     return (int)n;
@@ -200,7 +206,8 @@ static int open_http(struct server *s, struct err *e)
                               .tls_key = s->o.tls_key };
     if (s->o.once)
         return 0;
-    o.max_connections = max_connections(s);
+    if ((o.max_connections = max_connections(s, e)) < 0)
+        return o.max_connections;
     if (s->o.api_key_file) {
         int rc = keys_open(&s->keys, s->o.api_key_file, e);
         if (rc < 0)

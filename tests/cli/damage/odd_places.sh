@@ -82,6 +82,11 @@ else
     skip "no mount namespaces here"
 fi
 
+# a limit on open files that leaves none for connections
+run timeout -k 5 30 bash -c "ulimit -n 24; $BIN/pserve run/step-1 --port 0"
+claim "pserve below ulimit -n 24: status 2" [ $rc = 2 ]
+claim "pserve below ulimit -n 24: says what is needed" has "$err" "ulimit -n leaves files for"
+
 # a limit on the size of files is an error in words
 run bash -c "ulimit -f 100; $BIN/pserve run/step-1 --once x --max-tokens 1"
 claim "pserve below ulimit -f: status 1, no signal" [ $rc = 1 ]
