@@ -356,8 +356,8 @@ static int parse_features(struct model_config *c, const json_t *o, const char *w
         { "scale_attn_by_inverse_layer_idx", 0 },
         { "add_cross_attention", 0 },
     };
-    static const char *const dropouts[] = { "attention_dropout", "attn_pdrop", "embd_pdrop", "resid_pdrop",
-                                            "hidden_dropout" };
+    static const char *const dropouts[] = { "attention_dropout", "attn_pdrop",     "embd_pdrop",
+                                            "resid_pdrop",       "hidden_dropout", "router_jitter_noise" };
     const char *act = c->family->acts[0];
     int rc, on, known = 0;
 

@@ -26,6 +26,13 @@ struct stage {
     int first_unit, last_unit, has_embed, has_head;
 };
 
+/* Losses of routers that training adds: their gradients are made of counts (integers) and the token's own
+ * scores, so that no layout shows (kernels/NUMERICS.md, "Experts"). 0: none. */
+struct router_losses {
+    float sequence; /* dL/dp of an expert for every row of the sequence that chose it (DeepSeek-V3, 2.1.2) */
+    float z;        /* dL/dlse is this times lse, lse = log sum exp of a token's logits (Zoph et al. 2022) */
+};
+
 struct unit; /* units.h */
 struct model {
     struct param_table table;
@@ -59,6 +66,9 @@ struct model {
     /* of the host, lists_bytes: lists of one layer's routed rows in model_forward; NULL: no experts */
     void *lists;
     size_t lists_bytes;
+    struct router_losses losses; /* set by the trainer */
+    /* [n_layers][n_experts]: rows that chose an expert, added up by backward passes; NULL: no experts */
+    int64_t *loads;
 };
 
 /* Sizes alone, no memory but the tables: what a plan needs. model_close after it. ERR_CONFIG: a family that

@@ -69,3 +69,10 @@ void routing_fill(struct routing *r)
     memmove(r->begin + 1, r->begin, sizeof *r->begin * (size_t)r->n_local);
     r->begin[0] = 0;
 }
+
+void routing_count(const struct routing *r, int32_t *count)
+{
+    memset(count, 0, sizeof *count * (size_t)r->n_leaves * (size_t)r->n_experts);
+    for (int64_t slot = 0; slot < r->rows * r->k; slot++)
+        count[slot / r->k / r->leaf_rows * r->n_experts + r->expert[slot]]++;
+}

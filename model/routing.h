@@ -32,6 +32,8 @@ struct routing {
 void routing_carve(struct routing *r, struct arena *a);
 /* Fills the lists from r->expert. */
 void routing_fill(struct routing *r);
+/* count[n_leaves][n_experts]: rows of every sequence that chose an expert, home rows or not. */
+void routing_count(const struct routing *r, int32_t *count);
 /* The same lists, as the ops take them. */
 static inline struct expert_rows routing_groups(const struct routing *r)
 {

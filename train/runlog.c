@@ -232,16 +232,41 @@ struct figures {
     double speed, mfu, comm;
 };
 
+/* Of every layer with experts: the rows of its busiest expert as a multiple of their mean. */
+static void write_loads(const struct runlog *l, const int64_t *loads)
+{
+    const struct model_config *c = &l->run->cfg;
+    const char *comma = "";
+
+    fputs(",\"expert_load\":[", l->file);
+    for (int64_t layer = 0; layer < c->n_layers; layer++) {
+        const int64_t *load = loads + layer * c->n_experts;
+        int64_t most = 0, sum = 0;
+        for (int64_t x = 0; x < c->n_experts; x++) {
+            most = load[x] > most ? load[x] : most;
+            sum += load[x];
+        }
+        if (sum) {
+            fprintf(l->file, "%s%.4g", comma, (double)(most * c->n_experts) / (double)sum);
+            comma = ",";
+        }
+    }
+    fputc(']', l->file);
+}
+
 static void write_step(struct runlog *l, int64_t step, const struct step_result *r, struct figures g)
 {
     char loss[32], norm[32];
     fprintf(l->file,
             "{\"step\":%lld,\"loss\":%s,\"loss_bits\":\"%08x\",\"grad_norm\":%s,\"grad_norm_bits\":\"%08x\","
             "\"lr\":%.17g,\"tokens\":%lld,\"tokens_per_s\":%.6g,\"mfu\":%.4g,\"comm_fraction\":%.4g,"
-            "\"bubble_fraction\":%.4g,\"rss_bytes\":%lld}\n",
+            "\"bubble_fraction\":%.4g,\"rss_bytes\":%lld",
             (long long)step, jx_float32(r->loss, loss), bits_of(r->loss), jx_float32(r->norm, norm),
             bits_of(r->norm), r->lr, (long long)(step * (int64_t)l->tokens_per_step), g.speed, g.mfu, g.comm,
             r->bubble, (long long)rss_bytes());
+    if (r->loads)
+        write_loads(l, r->loads);
+    fputs("}\n", l->file);
     if (step == l->first_step + 1)
         write_communication(l, step);
     end_line(l);

@@ -15,6 +15,8 @@ struct step_result {
     double lr, seconds;
     double bubble; /* share of the step that this rank waited for other pipeline stages */
     int stop;      /* a rank received a signal: save and end */
+    /* [n_layers][n_experts]: rows of the step that chose an expert, of all ranks; NULL: no experts */
+    const int64_t *loads;
 };
 
 struct runlog {

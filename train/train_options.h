@@ -8,6 +8,7 @@
 enum { SCHEDULE_COSINE, SCHEDULE_LINEAR, SCHEDULE_WSD, SCHEDULE_CONSTANT };
 enum { NUMERICS_EXACT, NUMERICS_FAST };
 enum { OVERLAP_ON, OVERLAP_OFF };
+enum { BALANCE_NONE, BALANCE_SEQUENCE, BALANCE_GLOBAL, BALANCE_BIAS };
 enum { SAVE_ERROR_CONTINUE, SAVE_ERROR_STOP };
 
 struct train_opts {
@@ -31,7 +32,8 @@ struct train_opts {
     int64_t warmup;
     int schedule;
     /* numbers */
-    int dtype, numerics, recompute;
+    int dtype, numerics, recompute, balance;
+    double balance_rate, z_loss;
     const char *offload;
     /* run */
     const char *out, *resume, *log, *trace, *device, *eval_logprobs;

@@ -27,6 +27,7 @@ struct work {
     struct tokenizer *tokenizer; /* rank 0's, with --sample-every */
 
     struct model model;
+    int64_t *loads;           /* [n_layers][n_experts]: of the last step, all ranks; NULL: no experts */
     struct zero *zero;        /* training: weights, gradients, moments */
     struct resident resident; /* evaluation only: weights */
     struct weights *weights;  /* of one of the two */

@@ -125,6 +125,8 @@ static void carve_backward(const struct sublayer *s, const struct model *m, cons
     int64_t n = b->capacity;
     size_t el = dtype_size(m->dt);
 
+    b->count_host = carve(from, LIFE_HOST, c->n_seq * x->router.n_experts, sizeof *b->count_host);
+    b->count = carve(from, LIFE_SCRATCH, c->n_seq * x->router.n_experts, sizeof *b->count);
     b->d_act = carve(from, LIFE_SCRATCH, n * x->inter, sizeof(float));
     b->dgu = carve(from, LIFE_SCRATCH, n * x->up_cols, el);
     b->d_row = carve(from, LIFE_COMM, n, sizeof(float));
@@ -610,6 +612,22 @@ out:
     return rc;
 }
 
+/* Counts of every sequence, for the router's losses and the layer's load. */
+static void count_choices(const struct pass *p, const struct sublayer *s, struct experts_buf *b,
+                          struct balance *balance)
+{
+    const struct model *m = p->m;
+    int64_t n_experts = s->experts.router.n_experts, n = p->r.n_seq * n_experts;
+    int64_t *load = m->loads + s->layer * n_experts;
+
+    routing_count(&b->routing, b->count_host);
+    for (int64_t i = 0; i < n; i++)
+        load[i % n_experts] += b->count_host[i];
+    dev_write(m->dev, b->count, b->count_host, (size_t)n * sizeof *b->count);
+    *balance = (struct balance){ m->losses.sequence, m->losses.z, b->count,
+                                 seqs_of(p->r.n_seq, p->r.len, m->grain) };
+}
+
 static int backward(const struct pass *p, const struct sublayer *s, struct branch_buf *branch, struct err *e)
 {
     struct model *m = p->m;
@@ -619,11 +637,14 @@ static int backward(const struct pass *p, const struct sublayer *s, struct branc
     struct mat d_logits = rows_of(b->d_logits, m->dt, rows, router->n_experts);
     struct mat logits = rows_of(b->logits, DT_F32, rows, router->n_experts);
     struct mat d_scale = rows_of(b->d_shared_logit, m->dt, rows, 1), dx, h;
+    struct balance balance;
     int rc;
 
     TRY(walk_dx(p, &dx, e));
     TRY(through_down(p, s, b, dx, e));
-    KERNEL(m->dev, route_dx, router, d_logits, logits, b->expert, b->weight, b->d_slot, NULL);
+    count_choices(p, s, b, &balance);
+    KERNEL(m->dev, route_dx, router, d_logits, logits, b->expert, b->weight, b->d_slot,
+           m->losses.sequence != 0 || m->losses.z != 0 ? &balance : NULL);
     if (has_shared(s))
         TRY(shared_backward(p, s, branch, dx, e));
 

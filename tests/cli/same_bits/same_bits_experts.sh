@@ -29,10 +29,17 @@ train rest --resume "$TMP/cut" --ranks 2 --ep 2
 claim "and resumed on two" [ "$state" = "$ref_state" ]
 portable "bf16: portable C" --tp 2
 
+common+=(--balance sequence --balance-rate 0.1 --z-loss 0.01)
+reference
+same "with the router's losses" --tp 2 --ep 4 --ranks 4 --zero 1 --micro-batch 2
+claim "the log has the load of every layer with experts" grep -q '"expert_load":\[[0-9.]*\]}' "$TMP/layout.jsonl"
+
 refused() { run "$BIN/ptrain" "${common[@]}" --out "$TMP/refused" "${@:2}"; claim "refused, in one line: ${*:2}" [ "$rc/$(wc -l <"$TMP/.err")" = 2/1 ] && claim "${*:2}: says why" grep -q -- "$1" "$TMP/.err"; }
 refused "an expert group is tp x cp = 1 ranks times a divisor of dp 2" --ep 3 --ranks 2
 refused "an expert group is tp x cp = 2 ranks times a divisor of dp 1" --tp 2 --ep 4
 refused "for 8 experts" --ep 16 --ranks 16 --global-batch 16 --dry-run
+refused "not built yet" --balance bias
 config "$TMP/dense.json"
 refused "this model has no experts" --model "$TMP/dense.json" --ep 2 --ranks 2
+refused "this model has no experts" --model "$TMP/dense.json" --z-loss 0.1
 finish
