@@ -431,7 +431,8 @@ static int check_state(const struct scenario *s, const char *top, const char *go
     struct dirent *x;
     int found = 0;
     while (d && (x = readdir(d))) {
-        if (!is_entry(x) || strstr(x->d_name, ".tmp-"))
+        /* a run's lock is no checkpoint and stays */
+        if (!is_entry(x) || strstr(x->d_name, ".tmp-") || !strcmp(x->d_name, ".ptrain.lock"))
             continue;
         int is_new = !strcmp(x->d_name, s->new), known = is_new || (s->old && !strcmp(x->d_name, s->old));
         if (!known || !same_folder(text("%s/%s", top, x->d_name).s, text("%s/%s", good, x->d_name).s))
