@@ -261,7 +261,7 @@ static experts_starter *const f32_experts[2] = { f32_experts_start<false>, f32_e
 static int experts_start(struct dev *d, struct experts_call *c)
 {
     const int by_rows = c->form != FORM_DW, slots = experts_slots(c);
-    const size_t most = shared_max(d);
+    const size_t most = shared_max(d) - sizeof(struct gemm_job); /* the block's job lies there too */
     const int64_t blocks = of_gpu(d, cudaDevAttrMultiProcessorCount);
     if (c->dt == DT_F32) {
         const unsigned tiles = experts_tiles(c, F32_TILE, F32_TILE);
