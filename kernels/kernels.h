@@ -88,6 +88,9 @@ struct attn {
     /* Sliding window. > 0: position p sees keys p - window + 1 .. p, and pages wholly before the first row's
      * window are not read; 0: all keys up to p. */
     int64_t window;
+    /* dt [n_heads] of the device: a score of every query head that takes part in the softmax and has no value;
+     * NULL: none. */
+    const void *sink;
 };
 /* What the forward pass kept for attn_dx. */
 struct attn_kept {
@@ -106,6 +109,11 @@ static inline size_t attn_page_bytes(int n_kv, int head_dim, enum dtype dt)
 {
     return (size_t)n_kv * 2 * ATTN_PAGE * (size_t)head_dim * dtype_size(dt);
 }
+
+/* How gate and up are clamped (swiglu_clamped), and the factor inside of the sigmoid. */
+struct clamp {
+    float limit, alpha;
+};
 
 /* Sequences of equal length: rows [i * len, (i + 1) * len) are sequence i. */
 struct seqs {
@@ -243,12 +251,19 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *
  * Attention
  *   attn           out (dt) [rows][n_heads head_dim]; lse fp32 [rows][n_heads] or NULL.
+ *                  A sink is a last segment of one key whose value is +0.
  *   attn_dx        dq, dk, dv fp32 of whole sequences (pos 0; of any length, at any row). dk, dv of a kv
  *                  head are Tree over its query heads.
+ *
+ *   sink_dw        out[sequence][n_heads]: Tree(s.grain) over blocks of chains over tokens of fma(-p, D, .),
+ *                  p = exp(sink - lse), D = lanes of fma(dout, out, .). sink: dt of out.
  *
  * Elements
  *   swiglu         gu fp32 [rows][2 n] (gate, then up) -> act (dt) = silu(gate) * up.
  *   swiglu_dx      dgu (dt) [rows][2 n] from gu and dact (fp32, rounded to dt first).
+ *   swiglu_clamped gu fp32 [rows][2 n], gate and up alternating, clamped first: g = min(gate, limit), u =
+ *                  max(min(up, limit), -limit); act (dt) = (u + 1) * (g * sigmoid(alpha * g)).
+ *   swiglu_clamped_dx  dgu (dt) [rows][2 n] from gu and dact (fp32, rounded to dt first); +0 where clamped.
  *   add_rounded    x (dt) = round(x + round(o)), o fp32.
  *   round_to       dst (dt) = round(src), n elements.
  *   widen          dst fp32 = src (dt: bf16 or fp16), n elements.
@@ -297,6 +312,11 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
  *                  acc); then acc + shared, or acc = fma(sigmoid(shared_gate[r]), shared, acc). shared.p
  *                  NULL: none.
  *   combine_dx     dh fp32 [rows][n] = +0, then by id + row place[r k + j] of dx (dt).
+ *   add_bias_experts   y fp32, grouped: rows of expert e + bias[e] (device, dt).
+ *   dot_bias_experts   out[i] = out[i] + lanes of fma(row i of x, bias[e], .).
+ *   bias_dw_experts    out[e][leaf][dy.cols] fp32: Tree(grain) over blocks of chains of dy, rounded to dt.
+ *                      g->leaf_end: [n][n_leaves * grain], the ends of blocks of positions; a block without
+ *                      rows is +0.
  *   add_to         y = y + x, fp32.
  *   gate_dx        dshared (dt) = round(g dout), dgate (dt) [rows][1] = round((g (1 - g)) c), g =
  *                  sigmoid(gate[r]), c = lanes of fma(dout, shared, .).
@@ -338,6 +358,9 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
     K(attn, const struct attn *a, struct mat out, float *lse, struct mat q) \
     K(attn_dx, const struct attn *a, struct mat dq, struct mat dk, struct mat dv, struct mat dout, \
       struct attn_kept kept) \
+    K(sink_dw, float *out, const struct attn *a, struct mat dout, struct attn_kept kept, struct seqs s) \
+    K(swiglu_clamped, struct mat act, struct mat gu, const struct clamp *c) \
+    K(swiglu_clamped_dx, struct mat dgu, struct mat gu, struct mat dact, const struct clamp *c) \
     K(swiglu, struct mat act, struct mat gu) \
     K(swiglu_dx, struct mat dgu, struct mat gu, struct mat dact) \
     K(add_rounded, struct mat x, struct mat o) \
@@ -367,6 +390,9 @@ static inline struct listed listed_of(struct mat m, const int32_t *list)
     K(combine, struct mat out, struct mat y, const int32_t *place, const float *weight, int k, \
       struct mat shared, const float *shared_gate) \
     K(combine_dx, struct mat dh, struct mat dx, const int32_t *place, int k) \
+    K(add_bias_experts, struct mat y, const void *const *bias, enum dtype dt, const struct expert_rows *g) \
+    K(dot_bias_experts, float *out, struct listed x, const void *const *bias, const struct expert_rows *g) \
+    K(bias_dw_experts, float *out, struct mat dy, enum dtype dt, const struct expert_rows *g, int grain) \
     K(add_to, struct mat y, struct mat x) \
     K(gate_dx, struct mat dgate, struct mat dshared, struct mat dout, struct mat shared, const float *gate)
 

@@ -12,7 +12,8 @@
     X(gelu_dx) X(rope_back) X(head_norm_dx) X(head_norm_dw) X(add_leaves) X(embed_add) X(transpose) \
     X(add_rounded) X(round_to) X(widen) X(ce_max) X(ce_sum) X(ce_pick) X(ce_first) X(ce_dx) \
     X(ce_logprob) X(adamw) X(tree_add) X(route) X(route_dx) X(expert_dot) X(scale_rows) X(gather_scaled) \
-    X(combine) X(combine_dx) X(add_to) X(gate_dx)
+    X(combine) X(combine_dx) X(add_to) X(gate_dx) X(sink_dw) X(swiglu_clamped) X(swiglu_clamped_dx) \
+    X(add_bias_experts) X(dot_bias_experts) X(bias_dw_experts)
 /* clang-format on */
 
 struct row_ops {

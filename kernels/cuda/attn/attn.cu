@@ -1,5 +1,5 @@
 /* attn.cu - attention on tensor cores as ops: what kernels run over which pieces of the work. bf16, head_dim
- * a multiple of 8 up to 128; all else is simt_attn.inc's. Which one it is depends on the model alone, so
+ * a multiple of 8 up to 128, no sinks; all else is simt_attn.inc's. Which one it is depends on the model alone, so
  * that decode, prefill and training run the same one. */
 #include "kernels/cuda/cxx.h"
 
@@ -9,7 +9,7 @@
 
 static int for_tensor_cores(const struct attn *a)
 {
-    return a->dt == DT_BF16 && a->head_dim % 8 == 0 && a->head_dim <= 128;
+    return a->dt == DT_BF16 && a->head_dim % 8 == 0 && a->head_dim <= 128 && !a->sink;
 }
 
 static int64_t pages_of(const struct attn_seq *s) { return (s->pos + s->n_rows + ATTN_PAGE - 1) / ATTN_PAGE; }

@@ -73,6 +73,7 @@ static struct at_attn at_attn(struct fake *f, const struct attn *a, enum fake_ho
     x.page = calloc((size_t)n + 1, sizeof *x.page);
     x.a.seq = x.seq;
     x.a.page_off = 0;
+    x.a.sink = fake_at(f, "sink", a->sink, a->sink ? (size_t)a->n_heads * dtype_size(a->dt) : 0, READS);
     if (!x.seq || !x.page) {
         fake_wrong(f, "sequences", a, "cannot be copied: no memory");
         return x;
@@ -427,6 +428,62 @@ OP(combine,
     struct mat shared, const float *shared_gate),
    (W(out), R(y), R(shared), IDS(place), RP(weight, out.rows *k * 4), RP(shared_gate, out.rows * 4)), out, y,
    place, weight, k, shared, shared_gate)
+/* n addresses of vectors. The caller frees the list. */
+static const void **at_biases(struct fake *f, const void *const *bias, int n, size_t bytes)
+{
+    const void **there = calloc((size_t)n + 1, sizeof *there);
+    for (int e = 0; there && e < n; e++)
+        there[e] = fake_at(f, "bias", bias[e], bytes, READS);
+    return there;
+}
+
+static void fake_add_bias_experts(struct dev *d, struct mat y, const void *const *bias, enum dtype dt,
+                                  const struct expert_rows *g)
+{
+    BEGIN(add_bias_experts);
+    const void **there = at_biases(F, bias, g->n, (size_t)y.cols * dtype_size(dt));
+    const struct expert_rows rows = at_experts(F, g);
+    W(y);
+    if (there)
+        RUN(add_bias_experts, y, there, dt, &rows);
+    free(there);
+}
+
+static void fake_dot_bias_experts(struct dev *d, float *out, struct listed x, const void *const *bias,
+                                  const struct expert_rows *g)
+{
+    BEGIN(dot_bias_experts);
+    const void **there = at_biases(F, bias, g->n, (size_t)x.m.cols * dtype_size(x.m.dt));
+    const struct expert_rows rows = at_experts(F, g);
+    WP(out, g->begin[g->n] * 4), x = at_listed(F, "x", x);
+    if (there)
+        RUN(dot_bias_experts, out, x, there, &rows);
+    free(there);
+}
+
+static void fake_bias_dw_experts(struct dev *d, float *out, struct mat dy, enum dtype dt,
+                                 const struct expert_rows *g, int grain)
+{
+    BEGIN(bias_dw_experts);
+    const struct expert_rows rows = at_experts(F, g);
+    WP(out, (int64_t)g->n * (g->n_leaves / grain) * dy.cols * 4), R(dy);
+    RUN(bias_dw_experts, out, dy, dt, &rows, grain);
+}
+
+static void fake_sink_dw(struct dev *d, float *out, const struct attn *a, struct mat dout,
+                         struct attn_kept kept, struct seqs s)
+{
+    BEGIN(sink_dw);
+    WP(out, (int64_t)s.n * a->n_heads * 4);
+    R(dout), R(kept.out), R(kept.q), RP(kept.lse, kept.q.rows * a->n_heads * 4);
+    WITH_ATTN(READS, RUN(sink_dw, out, &x.a, dout, kept, s));
+}
+
+OP(swiglu_clamped, (struct dev * d, struct mat act, struct mat gu, const struct clamp *c), (W(act), R(gu)),
+   act, gu, fake_hosts(F, "clamp", c))
+OP(swiglu_clamped_dx,
+   (struct dev * d, struct mat dgu, struct mat gu, struct mat dact, const struct clamp *c),
+   (W(dgu), R(gu), R(dact)), dgu, gu, dact, fake_hosts(F, "clamp", c))
 OP(add_to, (struct dev * d, struct mat y, struct mat x), (W(y), R(x)), y, x)
 OP(gate_dx,
    (struct dev * d, struct mat dgate, struct mat dshared, struct mat dout, struct mat shared,

@@ -14,6 +14,7 @@ struct world {
     int64_t T, window; /* window: that of struct attn, or 0 */
     float scale;
     float *q, *dout, *k, *v;         /* [T][heads d], [T][kv d]: values of dt */
+    float *sink;                     /* [heads]: values of dt; NULL: none */
     float *out, *lse, *dq, *dk, *dv; /* by the definition */
 };
 static int heads(const struct world *w) { return w->n_kv * w->group; }
@@ -120,9 +121,37 @@ static void ref_row(const struct world *w, int h, int64_t p)
         for (int i = 0; i < w->d; i++)
             t.o[i] = fmaf(t.o[i], x, s.o[i] * y);
     }
+    if (w->sink) {
+        const float top = t.m > w->sink[h] ? t.m : w->sink[h], x = fn_exp(t.m - top);
+        t.l = fmaf(t.l, x, 1.0f * fn_exp(w->sink[h] - top));
+        t.m = top;
+        for (int i = 0; i < w->d; i++)
+            t.o[i] = fmaf(t.o[i], x, 0.0f);
+    }
     for (int i = 0; i < w->d; i++)
         w->out[(p * heads(w) + h) * w->d + i] = in_dtype(w->dt, t.o[i] / t.l);
     w->lse[p * heads(w) + h] = t.m + fn_log(t.l);
+}
+
+/* D of a row: dout . out in 32 lanes. */
+static float ref_dot(const struct world *w, int h, int64_t i)
+{
+    float lane[32] = { 0 };
+    for (int x = 0; x < w->d; x++)
+        lane[x % 32] = fmaf(q_of(w, w->dout, h, i)[x], q_of(w, w->out, h, i)[x], lane[x % 32]);
+    return fold(lane);
+}
+
+/* Gradient of a head's sink over all rows, in `grain` blocks. */
+static inline float ref_dsink(const struct world *w, int h, int grain)
+{
+    float block[64];
+    for (int g = 0; g < grain; g++) {
+        block[g] = 0;
+        for (int64_t i = block_begin(w->T, grain, g); i < block_begin(w->T, grain, g + 1); i++)
+            block[g] = fmaf(-fn_exp(w->sink[h] - w->lse[i * heads(w) + h]), ref_dot(w, h, i), block[g]);
+    }
+    return tree_sum(grain, block, 1);
 }
 
 /* P and dS of head h, [T][blocks * 64], as operands of the products; 0 where masked */
@@ -130,10 +159,7 @@ static void ref_pairs(const struct world *w, int h, float *P, float *dS, int64_t
 {
     const int g = h / w->group;
     for (int64_t i = 0; i < w->T; i++) {
-        float lane[32] = { 0 };
-        for (int x = 0; x < w->d; x++)
-            lane[x % 32] = fmaf(q_of(w, w->dout, h, i)[x], q_of(w, w->out, h, i)[x], lane[x % 32]);
-        const float D = fold(lane);
+        const float D = ref_dot(w, h, i);
         for (int64_t j = 0; j <= i; j++) {
             if (!sees(w, i, j))
                 continue;
@@ -223,6 +249,7 @@ static void world_free(struct world *w)
 {
     free(w->q), free(w->dout), free(w->k), free(w->v), free(w->out), free(w->lse), free(w->dq), free(w->dk),
         free(w->dv);
+    free(w->sink);
     free(w);
 }
 

@@ -22,6 +22,10 @@ static double naive_loss(const struct world *w, const double *q, const double *k
                 s[j] *= (double)w->scale;
                 top = s[j] > top ? s[j] : top;
             }
+            if (w->sink) {
+                top = (double)w->sink[h] > top ? (double)w->sink[h] : top;
+                sum = exp((double)w->sink[h] - top);
+            }
             for (int64_t j = 0; j <= p; j++)
                 sum += s[j] = exp(s[j] - top);
             for (int64_t j = 0; j <= p; j++)
@@ -38,10 +42,25 @@ static double *as_double(const float *x, int64_t n)
         y[i] = (double)x[i];
     return y;
 }
-static void check_gradients(int64_t window)
+/* The sinks' gradients; in: q, k, v. */
+static void check_sinks(struct world *w, double *in[3])
+{
+    for (int h = 0; h < heads(w); h++) {
+        const float s = w->sink[h], step = 0x1p-7f;
+        w->sink[h] = s + step;
+        const double up = naive_loss(w, in[0], in[1], in[2]);
+        w->sink[h] = s - step;
+        const double down = naive_loss(w, in[0], in[1], in[2]);
+        w->sink[h] = s;
+        CHECK_NEAR(ref_dsink(w, h, 8), (up - down) / (2 * (double)step), 1e-3);
+    }
+}
+
+static void check_gradients(int64_t window, int sinks)
 {
     struct world *w = world_of(DT_F32, 2, 2, 8, 40);
     w->window = window;
+    w->sink = sinks ? random_values(DT_F32, heads(w), 4) : NULL;
     const int64_t nq = w->T * heads(w) * w->d, nk = w->T * w->n_kv * w->d;
     ref_forward(w);
     ref_backward(w);
@@ -60,9 +79,16 @@ static void check_gradients(int64_t window)
             in[t][i] = x;
             CHECK_NEAR(grad[t][i], (up - down) / (2 * h), 2e-5);
         }
+    if (sinks)
+        check_sinks(w, in);
     for (int t = 0; t < 3; t++)
         free(in[t]);
     world_free(w);
 }
-TEST(gradients_are_those_of_finite_differences) { check_gradients(0); }
-TEST(gradients_in_a_window_are_those_of_finite_differences) { check_gradients(7); }
+TEST(gradients_are_those_of_finite_differences) { check_gradients(0, 0); }
+TEST(gradients_in_a_window_are_those_of_finite_differences) { check_gradients(7, 0); }
+TEST(gradients_with_sinks_are_those_of_finite_differences)
+{
+    check_gradients(0, 1);
+    check_gradients(7, 1);
+}

@@ -64,9 +64,26 @@ static int same_rows(struct mat m, int64_t row, const float *want, int64_t rows)
         }
     return 1;
 }
+/* dt [n]: values of w's dtype. */
+static const void *as_stored(const struct world *w, const float *x, int n)
+{
+    static uint16_t half[64];
+    for (int i = 0; x && i < n; i++)
+        half[i] = fn_to_bf16(x[i]);
+    return w->dt == DT_F32 || !x ? (const void *)x : half;
+}
 static struct attn attn_of(const struct world *w, int n_seq, const struct attn_seq *seq)
 {
-    return (struct attn){ heads(w), w->n_kv, w->d, w->dt, w->scale, OFF, n_seq, seq, w->window };
+    return (struct attn){ .n_heads = heads(w),
+                          .n_kv = w->n_kv,
+                          .head_dim = w->d,
+                          .dt = w->dt,
+                          .scale = w->scale,
+                          .page_off = OFF,
+                          .n_seq = n_seq,
+                          .seq = seq,
+                          .window = w->window,
+                          .sink = as_stored(w, w->sink, heads(w)) };
 }
 
 static struct dev *dev_new(int threads)
@@ -193,6 +210,53 @@ TEST(head_dims_above_one_tile_equal_the_definition)
     check_case(DT_F32, 1, 1, 128, 66, 1);
     check_case(DT_F32, 1, 1, 144, 3, 1);
     check_case(DT_BF16, 1, 1, 256, 66, 1);
+}
+
+/* ---- sinks ---- */
+static void check_sinks(enum dtype dt, int group, int d, int64_t T, int64_t window)
+{
+    struct dev *dev[2] = { dev_new(1), dev_new(3) };
+    struct isa isa[5];
+    struct world *w = world_of(dt, 2, group, d, T);
+    w->window = window;
+    w->sink = random_values(dt, heads(w), 6);
+    ref_forward(w);
+    for (int i = 0, n = isas(isa); i < 2 * n; i++) {
+        const struct attn_ops *ops = isa[i / 2].ops;
+        if (!forward_same(dev[i % 2], ops, w, 0, T) || !forward_same(dev[i % 2], ops, w, T - 1, 1))
+            test_fail(__FILE__, __LINE__, "%s %s: group %d d %d T %d window %d", isa[i / 2].name,
+                      dtype_name(dt), group, d, (int)T, (int)window);
+    }
+    world_free(w);
+    dev_close(dev[0]);
+    dev_close(dev[1]);
+}
+
+TEST(a_sink_is_a_last_segment_of_one_key_without_value)
+{
+    for (int t = 0; t < 6; t++) {
+        check_sinks(DT_F32, 1 + t % 3, head_dims[t % 5], lengths[t], 0);
+        check_sinks(DT_BF16, 1 + t % 3, head_dims[t % 5], lengths[t], 0);
+        check_sinks(DT_F32, 4, 16, lengths[t], 18);
+    }
+    check_sinks(DT_F32, 2, 8, 1100, 0);
+    check_sinks(DT_BF16, 2, 8, 1100, 1030);
+}
+
+TEST(backward_with_sinks_equals_the_definition)
+{
+    struct dev *dev = dev_new(1);
+    struct isa isa[5];
+    for (int t = 0; t < 2; t++) {
+        struct world *w = world_of(t ? DT_BF16 : DT_F32, 2, 3, 12, 70);
+        w->sink = random_values(w->dt, heads(w), 6);
+        ref_forward(w);
+        ref_backward(w);
+        for (int i = 0, n = isas(isa); i < n; i++)
+            CHECK(backward_same(dev, isa[i].ops, w));
+        world_free(w);
+    }
+    dev_close(dev);
 }
 
 TEST(any_chunks_of_the_rows_give_the_same_bits)
